@@ -1,0 +1,22 @@
+package redrive
+
+import "errors"
+
+// Outcomes of publishing that are not a confirm. Test for them with errors.Is.
+var (
+	// ErrUnroutable: the broker took the message and had no queue for it.
+	ErrUnroutable = errors.New("no queue is bound there")
+	// ErrNacked: the broker refused the message (a full queue that rejects
+	// publishes, or an error in a queue). It may take it later.
+	ErrNacked = errors.New("the broker refused the message")
+	// ErrTooLarge: the broker will never take the message: its properties do not
+	// fit one frame, or its body is over the broker's limit.
+	ErrTooLarge = errors.New("too large for the broker")
+	// ErrUnsent: the connection was lost before the broker answered. The message
+	// may have arrived or not.
+	ErrUnsent = errors.New("the connection was lost before the broker answered")
+	// ErrQueueGone: the work queue does not exist.
+	ErrQueueGone = errors.New("the queue does not exist")
+	// ErrForbidden: the broker user lacks a permission.
+	ErrForbidden = errors.New("permission denied by the broker")
+)

@@ -1,0 +1,65 @@
+package store
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive"
+)
+
+// State is where a kept message is in its life.
+type State uint8
+
+const (
+	Waiting State = 1 // in its delay
+	Parked  State = 2 // kept until a person replays or discards it
+)
+
+// Record is a failed message and what Redrive knows of it.
+type Record struct {
+	// ID is what the consumer sees as x-redrive-id. It names the message, not
+	// the record: after a crash two records can carry the same ID, and a
+	// publisher can forge one, so no store may use it as a unique key.
+	ID    uuid.UUID
+	Queue string // the work queue it failed in
+	State State
+	Due   time.Time // Waiting: not to be returned before; Parked: when it was parked. Microseconds are kept.
+
+	Attempt     int       // failures so far
+	Reason      string    // redrive.Reason…
+	Error       string    // what the consumer said, when it did
+	Policy      string    // the policy that decided
+	FirstFailed time.Time // of this message, over all attempts
+	FailedAt    time.Time // of this failure
+	ParkedFor   string    // Parked: why, in words for a person
+	Notes       []string  // what was wrong with its headers, in words for a person
+
+	// Proven: the broker itself dead-lettered it from Queue, so the queue may be
+	// enrolled on its account. A failure reported by a client proves nothing.
+	Proven bool
+	// Forward, when set, is where the policy sends it instead of back to Queue.
+	Forward *Destination
+
+	// Fingerprint tells two deliveries of one dead letter apart from two dead
+	// letters, as far as content can: see Receipt.
+	Fingerprint [16]byte
+
+	Message redrive.Message // as first published, but for what the broker changed
+}
+
+// Destination is an exchange and a routing key; the empty exchange with a
+// queue's name is that queue.
+type Destination struct {
+	Exchange   string
+	RoutingKey string
+}
+
+// Receipt remembers which ID a dead letter was given. When the connection or
+// the process ends between storing a dead letter and acknowledging it, RabbitMQ
+// delivers it again: with the receipt the second record gets the ID of the
+// first, so that the consumer can tell the duplicate.
+type Receipt struct {
+	Fingerprint [16]byte
+	ID          uuid.UUID
+}

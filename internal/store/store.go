@@ -1,0 +1,147 @@
+// Package store is the contract of keeping waiting and parked messages. The
+// disk engine, the in-memory one and any later one pass storetest.
+//
+// A store knows nothing of policies, brokers or time: it is told what is due.
+package store
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+var (
+	// ErrFull: there is no room to keep more safely. Nothing of the batch was
+	// kept. Adding works again by itself when there is room.
+	ErrFull = errors.New("the store is full")
+	// ErrLocked: another process owns the data folder.
+	ErrLocked = errors.New("the data folder is in use by another process")
+	// ErrFormat: the data was written by a version this one cannot read.
+	ErrFormat = errors.New("the data folder has a format this version cannot read")
+	// ErrClosed: the store was closed.
+	ErrClosed = errors.New("the store is closed")
+	// ErrNotFound: no record with that ID.
+	ErrNotFound = errors.New("no such message")
+)
+
+// ReceiptsKept is how many of the newest receipts a store keeps. It must be at
+// least the number of deliveries RabbitMQ may have outstanding to one intake.
+const ReceiptsKept = 8192
+
+// Store keeps records. All methods may be called at once from many goroutines,
+// and an error from one leaves the others usable.
+type Store interface {
+	// Add keeps records, all or none. When it returns nil they survive a crash
+	// of the process and a power cut. It may be called twice with the same
+	// records: they are then kept twice. On a cancelled context they may or may
+	// not be kept. ErrFull when there is no room.
+	Add(ctx context.Context, records []*Record) error
+
+	// Claim hands out waiting records of one queue with Due ≤ upTo, earliest
+	// first, at most n of them and at most maxBytes of body (but always one).
+	// A claimed record is handed to nobody else until it is settled, released,
+	// or its owner dies (disk: the process; a shared engine: the lease).
+	Claim(ctx context.Context, queue string, upTo time.Time, n, maxBytes int) ([]Claim, error)
+
+	// Settle ends claims, each in one atomic step, and when it returns nil they
+	// survive a crash. A claim whose lease was lost meanwhile is left alone and
+	// not counted; the number of claims that were settled is returned.
+	Settle(ctx context.Context, outcomes []Outcome) (int, error)
+
+	// Release gives claims back unchanged.
+	Release(ctx context.Context, claims []Claim) error
+
+	// Next tells, for each queue with waiting records that nobody claimed, when
+	// the earliest of them is due. The order is not defined.
+	Next(ctx context.Context) ([]NextDue, error)
+
+	// Changed receives a value after something may have become due earlier than
+	// the last Next said. Values are not queued: one stands for many.
+	Changed() <-chan struct{}
+
+	// Counts tells how many records each queue has in each state, claimed ones
+	// included, and the waiting record that is earliest due.
+	Counts(ctx context.Context) ([]QueueCount, error)
+
+	// List shows records in a fixed order (by queue, then Due) without touching
+	// them, bodies left out unless asked for. A record that moves meanwhile is
+	// shown at most once and never twice with the same Key.
+	List(ctx context.Context, f Filter) (Page, error)
+
+	// Replay makes parked records (of the IDs, or of the queue when there are no
+	// IDs) waiting and due at due, with no attempts made yet and no Forward. It
+	// works in batches, each durable, and calls progress (may be nil) after
+	// each. It returns how many it moved. IDs that are not parked are ignored.
+	Replay(ctx context.Context, sel Selection, due time.Time, progress func(moved int)) (int, error)
+
+	// Receipts returns the newest ReceiptsKept receipts, oldest first.
+	Receipts(ctx context.Context) ([]Receipt, error)
+
+	// Close waits for calls under way, then frees everything.
+	Close() error
+}
+
+// Key names one record within its store. It is opaque, and printable.
+type Key string
+
+// Claim is a record on loan. Token proves the loan to engines that lease.
+type Claim struct {
+	Key    Key
+	Token  string
+	Record *Record
+}
+
+// Outcome is how a claim ends.
+type Outcome struct {
+	Claim Claim
+	// Park, when not empty, parks the record with that reason, at time At;
+	// otherwise it is deleted.
+	Park string
+	At   time.Time
+}
+
+// NextDue is the earliest due time among a queue's unclaimed waiting records.
+type NextDue struct {
+	Queue string
+	Due   time.Time
+}
+
+// QueueCount is what a store holds for one queue.
+type QueueCount struct {
+	Queue   string
+	Waiting int64
+	Parked  int64
+	// NextDue is the earliest Due of the waiting records; zero when none wait.
+	NextDue time.Time
+}
+
+// Filter chooses records to list.
+type Filter struct {
+	State State  // 0: both
+	Queue string // "": all
+	ID    uuid.UUID
+	After string // Page.After of the page before; "": from the start
+	Limit int    // 1 to 1,000; 0 means 100
+	Body  bool   // with bodies
+}
+
+// Listed is a record as shown, with its size even when the body is left out.
+type Listed struct {
+	Key      Key
+	Record   *Record
+	BodySize int
+}
+
+// Page is a piece of a listing. After is empty on the last one.
+type Page struct {
+	Records []Listed
+	After   string
+}
+
+// Selection chooses parked records to replay: by ID, or all of a queue.
+type Selection struct {
+	IDs   []uuid.UUID
+	Queue string
+}

@@ -1,0 +1,44 @@
+package redrive
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+)
+
+// Names on the wire. They are a contract: queues, policies and permissions of
+// users refer to them, so they never change.
+const (
+	// ExchangeDeadLetters is where enrolled work queues dead-letter to: durable,
+	// internal, fanout. Clients cannot publish to an internal exchange, so
+	// whatever arrives through it was dead-lettered by the broker.
+	ExchangeDeadLetters = "redrive"
+	// ExchangeFailures takes failures that a consumer reports itself: durable,
+	// topic; the routing key is the work queue's name.
+	ExchangeFailures = "redrive.failures"
+	// QueueIntake is the quorum queue behind both exchanges.
+	QueueIntake = "redrive.intake"
+
+	returnExchangePrefix = "redrive.return."
+	// longestName is the limit of an AMQP short string, in bytes.
+	longestName = 255
+)
+
+// ReturnExchange is the name of the fanout exchange that is bound to queue
+// alone. A name over 255 bytes keeps its beginning and ends in a hash of the
+// whole, so that two long names never share an exchange.
+func ReturnExchange(queue string) string {
+	name := returnExchangePrefix + queue
+	if len(name) <= longestName {
+		return name
+	}
+	sum := sha256.Sum256([]byte(queue))
+	tail := "." + hex.EncodeToString(sum[:16])
+	return strings.ToValidUTF8(name[:longestName-len(tail)], "") + tail
+}
+
+// OwnQueue reports whether a queue is one of Redrive's, which is never a work
+// queue: bringing messages back to it would feed Redrive with its own output.
+func OwnQueue(queue string) bool {
+	return strings.HasPrefix(queue, "redrive.")
+}
