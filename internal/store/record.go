@@ -48,6 +48,13 @@ type Record struct {
 	Message redrive.Message // as first published, but for what the broker changed
 }
 
+// Replay makes a parked record waiting, due at due, with all its attempts before
+// it again and its own queue as the target.
+func (r *Record) Replay(due time.Time) {
+	r.State, r.Due, r.ParkedFor = Waiting, due, ""
+	r.Attempt, r.Forward = 0, nil
+}
+
 // Destination is an exchange and a routing key; the empty exchange with a
 // queue's name is that queue.
 type Destination struct {

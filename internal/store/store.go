@@ -113,8 +113,10 @@ type QueueCount struct {
 	Queue   string
 	Waiting int64
 	Parked  int64
-	// NextDue is the earliest Due of the waiting records; zero when none wait.
-	NextDue time.Time
+	// NextDue is the earliest Due of the waiting records, and NextFailed when
+	// that one failed; zero when none wait.
+	NextDue    time.Time
+	NextFailed time.Time
 }
 
 // Filter chooses records to list.
@@ -125,6 +127,14 @@ type Filter struct {
 	After string // Page.After of the page before; "": from the start
 	Limit int    // 1 to 1,000; 0 means 100
 	Body  bool   // with bodies
+}
+
+// Max is Limit within its range.
+func (f Filter) Max() int {
+	if f.Limit <= 0 {
+		return 100
+	}
+	return min(f.Limit, 1000)
 }
 
 // Listed is a record as shown, with its size even when the body is left out.

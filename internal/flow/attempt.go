@@ -1,0 +1,80 @@
+package flow
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive"
+)
+
+// failuresBefore reads how often the message had failed before this time.
+// x-death[].count is never used: RabbitMQ 4 does not grow it over a return, and
+// on RabbitMQ 3 a publisher can set it.
+func failuresBefore(m *redrive.Message) (n int, note string) {
+	v, there := m.Headers[redrive.HeaderAttempt]
+	if !there {
+		return 0, ""
+	}
+	i, ok := integer(v)
+	if !ok || i < 0 || i > redrive.MaxAttempt {
+		return 0, fmt.Sprintf("its %s header was not a number from 0 to %d and counted as 0", redrive.HeaderAttempt, redrive.MaxAttempt)
+	}
+	return int(i), ""
+}
+
+// suggestedDelay reads a consumer's own wish, in milliseconds.
+func suggestedDelay(m *redrive.Message) (d time.Duration, note string) {
+	v, there := m.Headers[redrive.HeaderDelay]
+	if !there {
+		return 0, ""
+	}
+	ms, ok := integer(v)
+	if !ok || ms < 0 {
+		return 0, fmt.Sprintf("its %s header was not a number of milliseconds and was ignored", redrive.HeaderDelay)
+	}
+	if ms > math.MaxInt64/int64(time.Millisecond) {
+		return math.MaxInt64, ""
+	}
+	return time.Duration(ms) * time.Millisecond, ""
+}
+
+// knownID is the id of a message that has one already.
+func knownID(m *redrive.Message) (uuid.UUID, bool) {
+	s, ok := m.Headers[redrive.HeaderID].(string)
+	if !ok || len(s) != 36 { // Parse also takes longer forms, which are not ours
+		return uuid.Nil, false
+	}
+	id, err := uuid.Parse(s)
+	return id, err == nil
+}
+
+// firstFailed is what our header says, unless that is impossible.
+func firstFailed(m *redrive.Message, now time.Time) time.Time {
+	if t, ok := m.Headers[redrive.HeaderFirstFailed].(time.Time); ok && t.Unix() > 0 && t.Before(now) {
+		return t
+	}
+	return now
+}
+
+func integer(v any) (int64, bool) {
+	switch n := v.(type) {
+	case int64:
+		return n, true
+	case int32:
+		return int64(n), true
+	case int16:
+		return int64(n), true
+	case int8:
+		return int64(n), true
+	case uint8:
+		return int64(n), true
+	case uint16:
+		return int64(n), true
+	case uint32:
+		return int64(n), true
+	}
+	return 0, false
+}

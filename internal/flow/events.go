@@ -1,0 +1,49 @@
+package flow
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Kind of an event.
+type Kind string
+
+// What can happen to a message. Log, metrics and displays all listen to these.
+const (
+	Failed    Kind = "failed"    // a dead letter or a report arrived and is safe (or discarded)
+	Waiting   Kind = "waiting"   // it waits for Delay
+	Returned  Kind = "returned"  // RabbitMQ confirmed it in its work queue, Late after it was due
+	Forwarded Kind = "forwarded" // RabbitMQ confirmed it where its policy sends it
+	Parked    Kind = "parked"    // it is kept, and Why
+	Discarded Kind = "discarded" // its policy let it go
+	Replayed  Kind = "replayed"  // a person sent N messages of Queue (or by id) back to waiting
+)
+
+// Event is one thing that happened to a message.
+type Event struct {
+	Kind    Kind
+	At      time.Time
+	Queue   string
+	ID      uuid.UUID
+	Attempt int    // failures so far
+	Reason  string // why the broker dead-lettered it
+	Error   string // what its consumer said; hostile text
+	Delay   time.Duration
+	Late    time.Duration
+	Why     string
+	N       int
+}
+
+// Listener is told of every event, on the goroutine that caused it: it must be
+// quick and must not block.
+type Listener func(Event)
+
+// Listeners tells several.
+func Listeners(all ...Listener) Listener {
+	return func(e Event) {
+		for _, l := range all {
+			l(e)
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package flow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/policy"
+)
+
+// Outgoing is one message to publish. ID is its x-redrive-id.
+type Outgoing struct {
+	Exchange, RoutingKey string
+	ID                   string
+	Message              *redrive.Message
+}
+
+// Publisher is the broker's side of giving back.
+type Publisher interface {
+	// Send publishes persistent and mandatory, in order, and returns a function
+	// that waits for RabbitMQ's answer to each: nil when confirmed and routed,
+	// or an error of package redrive. It is called from one goroutine at a time
+	// and blocks while there is no connection.
+	Send(ctx context.Context, out []Outgoing) (wait func(context.Context) []error)
+	// BindReturn makes the return exchange of an existing queue and binds it.
+	BindReturn(ctx context.Context, queue string) error
+	// ReturnExists tells whether the queue has a return exchange.
+	ReturnExists(ctx context.Context, queue string) (bool, error)
+}
+
+// Fate is what became of one claim that was given back.
+type Fate struct {
+	Done bool   // confirmed where it belongs: delete it
+	Park string // not empty: park it, for this reason
+	Err  error  // neither: keep it waiting and try again
+}
+
+// GiveBack is the one place that publishes messages: due ones, replayed ones and
+// those found after a crash all pass here.
+type GiveBack struct {
+	publisher Publisher
+	policies  func() policy.Set
+	events    Listener
+
+	mu    sync.Mutex
+	bound map[string]bool // queues whose return exchange was seen in place by this process
+}
+
+// NewGiveBack publishes through p what policies (asked at each batch) allow.
+func NewGiveBack(p Publisher, policies func() policy.Set, events Listener) *GiveBack {
+	return &GiveBack{publisher: p, policies: policies, events: events, bound: map[string]bool{}}
+}
+
+// Send publishes claims of one queue, in their order, and returns a function
+// that waits for the fate of each. It is called from one goroutine at a time.
+func (g *GiveBack) Send(ctx context.Context, queue string, claims []store.Claim) (wait func(context.Context) []Fate) {
+	fates := make([]Fate, len(claims))
+	out := make([]Outgoing, 0, len(claims))
+	sent := make([]int, 0, len(claims)) // index in claims of each of out
+	var route *Fate                     // why nothing can return to queue, once asked
+	for i, c := range claims {
+		if to := c.Record.Forward; to != nil {
+			out, sent = append(out, outgoing(c.Record, to.Exchange, to.RoutingKey)), append(sent, i)
+			continue
+		}
+		if route == nil {
+			r := g.route(ctx, queue, c.Record.Proven)
+			route = &r
+		}
+		if fates[i] = *route; route.Err != nil || route.Park != "" {
+			continue
+		}
+		out, sent = append(out, outgoing(c.Record, redrive.ReturnExchange(queue), c.Record.Message.RoutingKey)), append(sent, i)
+	}
+	if len(out) == 0 {
+		return func(context.Context) []Fate { return fates }
+	}
+	answers := g.publisher.Send(ctx, out)
+	return func(ctx context.Context) []Fate {
+		var again *Fate // what became of the queue's route, asked once a batch
+		errs := answers(ctx)
+		now := time.Now()
+		for n, err := range errs {
+			i := sent[n]
+			r := claims[i].Record
+			switch {
+			case err == nil:
+				fates[i] = Fate{Done: true}
+				g.tell(r, now)
+			case errors.Is(err, redrive.ErrTooLarge):
+				fates[i] = Fate{Park: fmt.Sprintf("it cannot be returned: %v", err)}
+			case errors.Is(err, redrive.ErrUnroutable) && r.Forward != nil:
+				fates[i] = Fate{Park: fmt.Sprintf("it cannot be forwarded to exchange %q with routing key %q: %v", r.Forward.Exchange, r.Forward.RoutingKey, err)}
+			case errors.Is(err, redrive.ErrUnroutable):
+				// The queue was deleted. If it was declared anew it only needs
+				// its binding back.
+				if again == nil {
+					g.forget(queue)
+					f := g.route(ctx, queue, true)
+					if f.Err == nil && f.Park == "" {
+						f.Err = Again
+					}
+					again = &f
+				}
+				fates[i] = *again
+			default:
+				fates[i] = Fate{Err: err}
+			}
+		}
+		return fates
+	}
+}
+
+// Again is the error of a fate whose obstacle is gone: try at once.
+var Again = errors.New("the queue was bound again")
+
+// route makes sure that the queue can be returned to, once per process and
+// queue. The zero Fate means that it can.
+func (g *GiveBack) route(ctx context.Context, queue string, proven bool) Fate {
+	policies := g.policies()
+	if _, ok := policies.Match(queue); !ok || redrive.OwnQueue(queue) {
+		return Fate{Park: fmt.Sprintf("no policy allows the queue %q", queue)}
+	}
+	g.mu.Lock()
+	bound := g.bound[queue]
+	g.mu.Unlock()
+	if bound {
+		return Fate{}
+	}
+	if !proven && !policies.Exact(queue) {
+		// A client said that it failed there. That must not enrol a queue.
+		there, err := g.publisher.ReturnExists(ctx, queue)
+		if err != nil {
+			return Fate{Err: err}
+		}
+		if !there {
+			return Fate{Park: fmt.Sprintf("the queue %q is not enrolled: nothing was dead-lettered from it yet, and no policy names it exactly", queue)}
+		}
+	}
+	switch err := g.publisher.BindReturn(ctx, queue); {
+	case errors.Is(err, redrive.ErrQueueGone):
+		return Fate{Park: fmt.Sprintf("the queue %q does not exist any more", queue)}
+	case err != nil:
+		return Fate{Err: fmt.Errorf("binding the return exchange of queue %q: %w", queue, err)}
+	}
+	g.mu.Lock()
+	g.bound[queue] = true
+	g.mu.Unlock()
+	return Fate{}
+}
+
+func (g *GiveBack) forget(queue string) {
+	g.mu.Lock()
+	delete(g.bound, queue)
+	g.mu.Unlock()
+}
+
+func (g *GiveBack) tell(r *store.Record, now time.Time) {
+	kind := Returned
+	if r.Forward != nil {
+		kind = Forwarded
+	}
+	g.events(Event{Kind: kind, At: now, Queue: r.Queue, ID: r.ID, Attempt: r.Attempt, Reason: r.Reason, Late: now.Sub(r.Due)})
+}
+
+func outgoing(r *store.Record, exchange, key string) Outgoing {
+	return Outgoing{Exchange: exchange, RoutingKey: key, ID: r.ID.String(), Message: returnedMessage(r)}
+}

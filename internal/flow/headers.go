@@ -1,0 +1,50 @@
+package flow
+
+import (
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// takenOff are headers that a returned message must not carry: the routing
+// headers would copy it to other queues, the broker's own history would be
+// believed or counted again, and ours are set anew.
+var takenOff = map[string]bool{
+	"CC": true, "BCC": true,
+	"x-death": true, "x-delay": true, "x-delivery-count": true, "x-acquired-count": true,
+	"x-first-death-exchange": true, "x-first-death-queue": true, "x-first-death-reason": true,
+	"x-last-death-exchange": true, "x-last-death-queue": true, "x-last-death-reason": true,
+	redrive.HeaderID: true, redrive.HeaderAttempt: true, redrive.HeaderQueue: true,
+	redrive.HeaderExchange: true, redrive.HeaderRoutingKey: true, redrive.HeaderFirstFailed: true,
+	redrive.HeaderReason: true, redrive.HeaderError: true, redrive.HeaderUserID: true, redrive.HeaderDelay: true,
+}
+
+// returnedMessage is the message as it goes back: what was published, with our
+// headers in place of the broker's.
+func returnedMessage(r *store.Record) *redrive.Message {
+	m := r.Message
+	headers := make(amqp.Table, len(r.Message.Headers)+9)
+	for k, v := range r.Message.Headers {
+		if !takenOff[k] {
+			headers[k] = v
+		}
+	}
+	headers[redrive.HeaderID] = r.ID.String()
+	headers[redrive.HeaderAttempt] = int64(r.Attempt)
+	headers[redrive.HeaderQueue] = r.Queue
+	headers[redrive.HeaderExchange] = m.Exchange
+	headers[redrive.HeaderRoutingKey] = m.RoutingKey
+	headers[redrive.HeaderFirstFailed] = r.FirstFailed
+	headers[redrive.HeaderReason] = r.Reason
+	if r.Error != "" {
+		headers[redrive.HeaderError] = r.Error
+	}
+	if m.UserID != "" {
+		headers[redrive.HeaderUserID] = m.UserID
+		m.UserID = "" // the broker refuses anybody else's
+	}
+	m.Headers = headers
+	m.Expiration = "" // the broker takes it off a dead letter; a reported one still has it, and would expire again
+	return &m
+}

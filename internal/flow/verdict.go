@@ -1,0 +1,124 @@
+package flow
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/policy"
+)
+
+// longestError bounds the error text that is kept and sent on: properties that
+// do not fit one frame cost the whole connection.
+const longestError = 2048
+
+// judge makes a record of a dead letter: waiting until its due time, parked with
+// the reason, waiting to be forwarded, or to be discarded. Nothing in a message
+// can make it fail: what cannot be judged is parked.
+func (f *Flow) judge(d *Delivery, policies policy.Set, now time.Time) (rec *store.Record, action policy.Action) {
+	defer func() {
+		if p := recover(); p != nil {
+			rec = &store.Record{ID: uuid.Must(uuid.NewV7()), FailedAt: now, FirstFailed: now, Message: d.Message}
+			action = park(rec, now, fmt.Sprintf("it could not be read: %v", p))
+		}
+	}()
+
+	o := originOf(d)
+	m := &d.Message
+	rec = &store.Record{
+		Queue: o.queue, Reason: o.reason, Proven: o.proven,
+		FailedAt: now, Notes: d.Notes, Message: *m,
+	}
+	rec.ID, rec.Fingerprint = f.identify(d)
+	rec.Message.Exchange, rec.Message.RoutingKey = o.exchange, o.routingKey
+	before, note := failuresBefore(m)
+	addNote(rec, note)
+	rec.Attempt = before + 1
+	rec.FirstFailed = now
+	if before > 0 {
+		rec.FirstFailed = firstFailed(m, now)
+	}
+	if o.returned && m.UserID == "" {
+		// We took user-id off when we returned it; only then is this header ours.
+		rec.Message.UserID, _ = m.Headers[redrive.HeaderUserID].(string)
+	}
+	if o.refusal != "" {
+		return rec, park(rec, now, o.refusal)
+	}
+	p, ok := policies.Match(o.queue)
+	if !ok {
+		return rec, park(rec, now, fmt.Sprintf("no policy allows the queue %q", o.queue))
+	}
+
+	failure := policy.Failure{Queue: o.queue, Reason: o.reason, Attempt: rec.Attempt, Seed: seed(rec.ID, rec.Attempt)}
+	if d.From == redrive.ExchangeFailures {
+		rec.Error = errorText(m)
+		failure.Suggested, note = suggestedDelay(m)
+		addNote(rec, note)
+	}
+	v := p.Decide(failure)
+	rec.Policy = v.Policy
+	switch v.Action {
+	case policy.Return:
+		wait(rec, now.Add(v.Delay))
+	case policy.Forward:
+		// It goes by way of the store, so that an exchange that is not there
+		// never stops the intake.
+		rec.Forward = &store.Destination{Exchange: v.Forward.Exchange, RoutingKey: v.Forward.RoutingKey}
+		wait(rec, now)
+	case policy.Park:
+		park(rec, now, v.Why)
+	}
+	return rec, v.Action
+}
+
+// identify gives the id the message has, or had when it was stored before, or a
+// new one.
+func (f *Flow) identify(d *Delivery) (uuid.UUID, [16]byte) {
+	if id, ok := knownID(&d.Message); ok {
+		return id, [16]byte{}
+	}
+	print := fingerprint(&d.Message)
+	if d.Redelivered {
+		if id, ok := f.receipts.take(print); ok {
+			return id, print
+		}
+	}
+	return uuid.Must(uuid.NewV7()), print
+}
+
+// wait rounds up: stores keep microseconds, and early is never.
+func wait(rec *store.Record, due time.Time) {
+	rec.State = store.Waiting
+	rec.Due = due.Add(time.Microsecond - 1).Truncate(time.Microsecond)
+}
+
+func park(rec *store.Record, now time.Time, why string) policy.Action {
+	rec.State, rec.Due, rec.ParkedFor = store.Parked, now, why
+	return policy.Park
+}
+
+// seed makes jitter differ between messages and attempts, and the same when
+// asked twice.
+func seed(id uuid.UUID, attempt int) uint64 {
+	return binary.BigEndian.Uint64(id[8:]) ^ uint64(attempt)*0x9e3779b97f4a7c15
+}
+
+func errorText(m *redrive.Message) string {
+	s, _ := m.Headers[redrive.HeaderError].(string)
+	if len(s) > longestError {
+		s = s[:longestError]
+	}
+	return strings.ToValidUTF8(s, "\uFFFD")
+}
+
+func addNote(rec *store.Record, note string) {
+	if note != "" {
+		rec.Notes = append(rec.Notes, note)
+	}
+}

@@ -1,0 +1,331 @@
+package store
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// A record as bytes: a version, then its fields in a fixed order, the body last
+// so that a listing can leave it where it is. Lengths and integers are varints;
+// header values carry the type letter AMQP 0-9-1 gives them, so that they come
+// back with the very type they had.
+
+const (
+	recordVersion = 1
+	// deepest is how far header tables may nest: more than fits one AMQP frame, so
+	// that only damaged data meets it.
+	deepest = 100_000
+)
+
+var errTorn = errors.New("record is cut short or damaged")
+
+// AppendRecord appends r to dst. It fails only for a header value of a Go type
+// that AMQP has no type for, or one that is nested too deep.
+func AppendRecord(dst []byte, r *Record) ([]byte, error) {
+	m := &r.Message
+	b := append(dst, recordVersion, byte(r.State))
+	b = append(b, r.ID[:]...)
+	b = append(b, r.Fingerprint[:]...)
+	b = appendString(b, r.Queue)
+	b = appendTime(b, r.Due)
+	b = binary.AppendVarint(b, int64(r.Attempt))
+	b = appendString(b, r.Reason)
+	b = appendString(b, r.Error)
+	b = appendString(b, r.Policy)
+	b = appendTime(b, r.FirstFailed)
+	b = appendTime(b, r.FailedAt)
+	b = appendString(b, r.ParkedFor)
+	b = binary.AppendUvarint(b, uint64(len(r.Notes)))
+	for _, n := range r.Notes {
+		b = appendString(b, n)
+	}
+	var flags byte
+	if r.Proven {
+		flags |= 1
+	}
+	if r.Forward != nil {
+		flags |= 2
+	}
+	b = append(b, flags)
+	if r.Forward != nil {
+		b = appendString(b, r.Forward.Exchange)
+		b = appendString(b, r.Forward.RoutingKey)
+	}
+	for _, s := range [...]string{m.Exchange, m.RoutingKey, m.ContentType, m.ContentEncoding, m.CorrelationID,
+		m.ReplyTo, m.Expiration, m.MessageID, m.Type, m.UserID, m.AppID} {
+		b = appendString(b, s)
+	}
+	b = append(b, m.DeliveryMode, m.Priority)
+	b = appendTime(b, m.Timestamp)
+	if m.Headers == nil {
+		b = append(b, 0)
+	} else {
+		var err error
+		if b, err = appendTable(append(b, 1), m.Headers, 0); err != nil {
+			return dst, err
+		}
+	}
+	b = binary.AppendUvarint(b, uint64(len(m.Body)))
+	return append(b, m.Body...), nil
+}
+
+// DecodeRecord reads what AppendRecord wrote; bodySize is the length of the body
+// even when it is left out. The record shares no memory with data. Damaged data
+// gives an error that is ErrFormat for an unknown version.
+func DecodeRecord(data []byte, withBody bool) (r *Record, bodySize int, err error) {
+	d := &decoder{data: data}
+	if v := d.byte(); v != recordVersion && !d.torn {
+		return nil, 0, fmt.Errorf("record version %d: %w", v, ErrFormat)
+	}
+	r = &Record{State: State(d.byte())}
+	m := &r.Message
+	copy(r.ID[:], d.take(len(uuid.UUID{})))
+	copy(r.Fingerprint[:], d.take(len(r.Fingerprint)))
+	r.Queue = d.string()
+	r.Due = d.time()
+	r.Attempt = int(d.varint())
+	r.Reason = d.string()
+	r.Error = d.string()
+	r.Policy = d.string()
+	r.FirstFailed = d.time()
+	r.FailedAt = d.time()
+	r.ParkedFor = d.string()
+	for n := d.length(); n > 0 && !d.torn; n-- {
+		r.Notes = append(r.Notes, d.string())
+	}
+	flags := d.byte()
+	r.Proven = flags&1 != 0
+	if flags&2 != 0 {
+		r.Forward = &Destination{d.string(), d.string()}
+	}
+	for _, s := range [...]*string{&m.Exchange, &m.RoutingKey, &m.ContentType, &m.ContentEncoding, &m.CorrelationID,
+		&m.ReplyTo, &m.Expiration, &m.MessageID, &m.Type, &m.UserID, &m.AppID} {
+		*s = d.string()
+	}
+	m.DeliveryMode, m.Priority = d.byte(), d.byte()
+	m.Timestamp = d.time()
+	if d.byte() == 1 {
+		m.Headers = d.table(0)
+	}
+	bodySize = d.length()
+	body := d.take(bodySize)
+	if d.torn || len(d.data) != 0 {
+		return nil, 0, errTorn
+	}
+	if withBody && bodySize > 0 {
+		m.Body = append([]byte(nil), body...)
+	}
+	return r, bodySize, nil
+}
+
+func appendString(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+// appendTime keeps microseconds, and tells the zero time from the epoch.
+func appendTime(b []byte, t time.Time) []byte {
+	if t.IsZero() {
+		return append(b, 0)
+	}
+	b = append(b, 1)
+	b = binary.AppendVarint(b, t.Unix())
+	return binary.AppendUvarint(b, uint64(t.Nanosecond()/1000))
+}
+
+func appendTable(b []byte, t amqp.Table, depth int) ([]byte, error) {
+	b = binary.AppendUvarint(b, uint64(len(t)))
+	for k, v := range t {
+		b = appendString(b, k)
+		var err error
+		if b, err = appendValue(b, v, depth+1); err != nil {
+			return b, fmt.Errorf("header %.100q: %w", k, err)
+		}
+	}
+	return b, nil
+}
+
+func appendValue(b []byte, v any, depth int) ([]byte, error) {
+	if depth > deepest {
+		return b, fmt.Errorf("nested more than %d deep", deepest)
+	}
+	be := binary.BigEndian
+	switch v := v.(type) {
+	case nil:
+		return append(b, 'V'), nil
+	case bool:
+		if v {
+			return append(b, 't', 1), nil
+		}
+		return append(b, 't', 0), nil
+	case uint8:
+		return append(b, 'B', v), nil
+	case int8:
+		return append(b, 'b', byte(v)), nil
+	case int16:
+		return be.AppendUint16(append(b, 's'), uint16(v)), nil
+	case uint16:
+		return be.AppendUint16(append(b, 'u'), v), nil
+	case int32:
+		return be.AppendUint32(append(b, 'I'), uint32(v)), nil
+	case uint32:
+		return be.AppendUint32(append(b, 'i'), v), nil
+	case int64:
+		return be.AppendUint64(append(b, 'l'), uint64(v)), nil
+	case float32:
+		return be.AppendUint32(append(b, 'f'), math.Float32bits(v)), nil
+	case float64:
+		return be.AppendUint64(append(b, 'd'), math.Float64bits(v)), nil
+	case amqp.Decimal:
+		return be.AppendUint32(append(b, 'D', v.Scale), uint32(v.Value)), nil
+	case string:
+		return appendString(append(b, 'S'), v), nil
+	case []byte:
+		b = binary.AppendUvarint(append(b, 'x'), uint64(len(v)))
+		return append(b, v...), nil
+	case time.Time:
+		return be.AppendUint64(append(b, 'T'), uint64(v.Unix())), nil
+	case amqp.Table:
+		return appendTable(append(b, 'F'), v, depth)
+	case []any:
+		b = binary.AppendUvarint(append(b, 'A'), uint64(len(v)))
+		for _, e := range v {
+			var err error
+			if b, err = appendValue(b, e, depth+1); err != nil {
+				return b, err
+			}
+		}
+		return b, nil
+	}
+	return b, fmt.Errorf("AMQP has no type for a Go %T", v)
+}
+
+// decoder reads from data until something does not fit: then torn stays true and
+// every further read gives zero, so that callers check once.
+type decoder struct {
+	data []byte
+	torn bool
+}
+
+func (d *decoder) take(n int) []byte {
+	if n < 0 || n > len(d.data) {
+		d.torn, d.data = true, nil
+		return nil
+	}
+	b := d.data[:n]
+	d.data = d.data[n:]
+	return b
+}
+
+func (d *decoder) byte() byte {
+	if b := d.take(1); b != nil {
+		return b[0]
+	}
+	return 0
+}
+
+func (d *decoder) varint() int64 {
+	v, n := binary.Varint(d.data)
+	if n <= 0 {
+		n = -1
+	}
+	d.take(n)
+	return v
+}
+
+// length is a count of things that each take at least one byte, so it can never
+// be used to ask for more memory than the data has.
+func (d *decoder) length() int {
+	v, n := binary.Uvarint(d.data)
+	if n <= 0 || v > uint64(len(d.data)) {
+		n, v = -1, 0
+	}
+	d.take(n)
+	return int(v)
+}
+
+func (d *decoder) string() string { return string(d.take(d.length())) }
+
+func (d *decoder) time() time.Time {
+	if d.byte() == 0 {
+		return time.Time{}
+	}
+	sec := d.varint()
+	micros, n := binary.Uvarint(d.data)
+	if n <= 0 || micros >= 1e6 {
+		n, micros = -1, 0
+	}
+	d.take(n)
+	return time.Unix(sec, int64(micros)*1000)
+}
+
+func (d *decoder) table(depth int) amqp.Table {
+	n := d.length()
+	t := make(amqp.Table, min(n, 64))
+	for ; n > 0 && !d.torn; n-- {
+		k := d.string()
+		t[k] = d.value(depth + 1)
+	}
+	return t
+}
+
+func (d *decoder) uint(size int) (v uint64) {
+	for _, b := range d.take(size) {
+		v = v<<8 | uint64(b)
+	}
+	return v
+}
+
+func (d *decoder) value(depth int) any {
+	if depth > deepest {
+		d.take(-1)
+	}
+	switch d.byte() {
+	case 'V':
+		return nil
+	case 't':
+		return d.byte() != 0
+	case 'B':
+		return d.byte()
+	case 'b':
+		return int8(d.byte())
+	case 's':
+		return int16(d.uint(2))
+	case 'u':
+		return uint16(d.uint(2))
+	case 'I':
+		return int32(d.uint(4))
+	case 'i':
+		return uint32(d.uint(4))
+	case 'l':
+		return int64(d.uint(8))
+	case 'f':
+		return math.Float32frombits(uint32(d.uint(4)))
+	case 'd':
+		return math.Float64frombits(d.uint(8))
+	case 'D':
+		return amqp.Decimal{Scale: d.byte(), Value: int32(d.uint(4))}
+	case 'S':
+		return d.string()
+	case 'x':
+		return append([]byte{}, d.take(d.length())...)
+	case 'T':
+		return time.Unix(int64(d.uint(8)), 0)
+	case 'F':
+		return d.table(depth)
+	case 'A':
+		n := d.length()
+		a := make([]any, 0, min(n, 64))
+		for ; n > 0 && !d.torn; n-- {
+			a = append(a, d.value(depth+1))
+		}
+		return a
+	}
+	d.take(-1)
+	return nil
+}

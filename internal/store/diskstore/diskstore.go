@@ -1,0 +1,240 @@
+// Package diskstore keeps messages in a folder, in an embedded Pebble database.
+// One process owns a folder.
+package diskstore
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// Options of a store; the zero value is ready for use.
+type Options struct {
+	// FS is where it writes; nil is the machine's own file system.
+	FS vfs.FS
+	// Log is told what needs a person; nil is slog.Default.
+	Log *slog.Logger
+	// Reserve is the room, in bytes, that is left free on the disk: Add fails
+	// with store.ErrFull rather than use it, so that settling (which frees room,
+	// but needs some first) and the database's own upkeep never meet a full
+	// disk. 0 is 256 MiB.
+	Reserve uint64
+	// OnSync is told how long each commit took, the sync included.
+	OnSync func(time.Duration)
+}
+
+// Store implements store.Store.
+type Store struct {
+	path      string
+	db        *pebble.DB
+	fs        vfs.FS
+	reserve   uint64
+	onSync    func(time.Duration)
+	seq       atomic.Uint64
+	changed   chan struct{}
+	receipts  receiptLog
+	closeLock func() error
+
+	// moving lets one goroutine at a time move parked records, so that none is
+	// moved twice.
+	moving sync.Mutex
+
+	mu     sync.Mutex
+	queues map[string]*queue
+	users  sync.WaitGroup // calls under way, for Close
+	closed bool
+}
+
+// Open opens the store in folder path and makes it when there is none. It fails
+// with store.ErrLocked when another process has it open, and store.ErrFormat
+// when a newer version wrote it.
+func Open(path string, o Options) (*Store, error) {
+	if o.FS == nil {
+		o.FS = vfs.Default
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	if o.Reserve == 0 {
+		o.Reserve = 256 << 20
+	}
+	if o.OnSync == nil {
+		o.OnSync = func(time.Duration) {}
+	}
+	if err := o.FS.MkdirAll(path, 0o700); err != nil {
+		return nil, fmt.Errorf("making the data folder: %w", err)
+	}
+	// Pebble waits for nothing here, but its error does not say what to do.
+	lock, err := pebble.LockDirectory(path, o.FS)
+	if err != nil {
+		return nil, fmt.Errorf("data folder %s: %w: stop the other one, or set store.disk to another folder (%v)", path, store.ErrLocked, err)
+	}
+	db, err := pebble.Open(path, pebbleOptions(o, lock))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("opening the data folder %s: %w", path, err), lock.Close())
+	}
+	s := &Store{path: path, db: db, fs: o.FS, reserve: o.Reserve, onSync: o.OnSync,
+		changed: make(chan struct{}, 1), queues: map[string]*queue{}}
+	if err := s.load(); err != nil {
+		return nil, errors.Join(fmt.Errorf("data folder %s: %w", path, err), db.Close(), lock.Close())
+	}
+	s.users.Add(1)
+	s.closeLock = lock.Close
+	return s, nil
+}
+
+// pebbleOptions bound memory (cache and two memtables, about 64 MiB in all) and
+// keep the number of files small.
+func pebbleOptions(o Options, lock *pebble.Lock) *pebble.Options {
+	p := &pebble.Options{
+		FS: o.FS, Lock: lock, Merger: adder,
+		FormatMajorVersion:          pebble.FormatNewest,
+		CacheSize:                   16 << 20,
+		MemTableSize:                16 << 20,
+		MemTableStopWritesThreshold: 4,
+		L0CompactionThreshold:       4,
+		L0StopWritesThreshold:       64,
+		MaxOpenFiles:                500,
+		Logger:                      logger{o.Log},
+	}
+	return p
+}
+
+// load reads what is needed to begin: the format, the next number, the counts
+// and receipts. It reads no record but the first of each queue.
+func (s *Store) load() error {
+	format, err := s.get(keyFormat)
+	switch {
+	case err != nil:
+		return err
+	case format == nil:
+		if err := s.db.Set(keyFormat, []byte{formatVersion}, pebble.Sync); err != nil {
+			return err
+		}
+	case len(format) != 1 || format[0] != formatVersion:
+		return fmt.Errorf("%w: it is format %v, and this version reads format %d; use the version of Redrive that wrote it", store.ErrFormat, format, formatVersion)
+	}
+	// A number that was used by a batch that failed is not counted; the leap over
+	// a million makes sure that none is used again.
+	if err := s.db.Merge(keySeq, binary.AppendVarint(nil, 1<<20), pebble.NoSync); err != nil {
+		return err
+	}
+	seq, err := s.get(keySeq)
+	if err != nil {
+		return err
+	}
+	last, _ := binary.Varint(seq)
+	s.seq.Store(uint64(last))
+	if err := s.loadQueues(); err != nil {
+		return err
+	}
+	return s.receipts.load(s.db)
+}
+
+// get is nil for a key that is not there.
+func (s *Store) get(key []byte) ([]byte, error) {
+	v, closer, err := s.db.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer closer.Close()
+	return append([]byte{}, v...), nil
+}
+
+// use keeps the database open during a call.
+func (s *Store) use(ctx context.Context) (done func(), err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, store.ErrClosed
+	}
+	s.users.Add(1)
+	return s.users.Done, nil
+}
+
+// Close waits for calls under way.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	s.mu.Unlock()
+	s.users.Done()
+	s.users.Wait()
+	return errors.Join(s.db.Close(), s.closeLock())
+}
+
+// commit makes a batch durable.
+func (s *Store) commit(b *pebble.Batch) error {
+	began := time.Now()
+	if err := b.Commit(pebble.Sync); err != nil {
+		return fmt.Errorf("data folder %s: %w", s.path, err)
+	}
+	s.onSync(time.Since(began))
+	return nil
+}
+
+// Free is the room left on the disk, and what is kept free of it, in bytes.
+func (s *Store) Free() (free, reserve uint64, err error) {
+	u, err := s.fs.GetDiskUsage(s.path)
+	return u.AvailBytes, s.reserve, err
+}
+
+// room says whether there is room for n more bytes. They are written twice, to
+// the log and to a table, before the log is cut.
+func (s *Store) room(n int) error {
+	free, reserve, err := s.Free()
+	if err != nil {
+		return fmt.Errorf("asking for the free room of %s: %w", s.path, err)
+	}
+	if free < reserve+2*uint64(n) {
+		return fmt.Errorf("%w: %s has %d MiB free, and %d MiB are kept in reserve: make room on the disk", store.ErrFull, s.path, free>>20, reserve>>20)
+	}
+	return nil
+}
+
+func (s *Store) signal() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Changed implements store.Store.
+func (s *Store) Changed() <-chan struct{} { return s.changed }
+
+// logger passes on what a person should know. Pebble calls Fatalf when its log
+// cannot be written: what is in memory and what is on disk may then differ, and
+// the only honest thing is to end and start again from the disk. Nothing that
+// was acknowledged is lost by it.
+type logger struct{ log *slog.Logger }
+
+func (logger) Infof(string, ...any) {}
+
+func (l logger) Errorf(format string, args ...any) {
+	l.log.Warn("store: " + fmt.Sprintf(format, args...))
+}
+
+func (l logger) Fatalf(format string, args ...any) {
+	l.log.Error("store: the disk failed; ending, nothing that was acknowledged is lost: " + fmt.Sprintf(format, args...))
+	os.Exit(1)
+}

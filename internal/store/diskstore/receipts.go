@@ -1,0 +1,87 @@
+package diskstore
+
+import (
+	"encoding/binary"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// receiptLog keeps the receipts of the newest batches, one key a batch, and
+// drops the oldest batches as soon as the newer ones hold store.ReceiptsKept.
+type receiptLog struct {
+	mu      sync.Mutex
+	batches []receiptBatch // oldest first
+	kept    int            // receipts in all of them
+}
+
+type receiptBatch struct {
+	number uint64
+	size   int
+}
+
+const receiptSize = 32
+
+// load finds which batches are kept.
+func (l *receiptLog) load(db *pebble.DB) error {
+	it, err := db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefixReceipt}, UpperBound: []byte{prefixReceipt + 1}})
+	if err != nil {
+		return err
+	}
+	for it.First(); it.Valid(); it.Next() {
+		l.add(binary.BigEndian.Uint64(it.Key()[1:]), len(it.Value())/receiptSize)
+	}
+	return it.Close()
+}
+
+func (l *receiptLog) add(number uint64, size int) {
+	l.batches = append(l.batches, receiptBatch{number, size})
+	l.kept += size
+}
+
+// write puts the receipts of records into b, and takes those out that are too
+// old to be needed.
+func (l *receiptLog) write(b *pebble.Batch, records []*store.Record) error {
+	v := make([]byte, 0, len(records)*receiptSize)
+	for _, r := range records {
+		if r.Fingerprint == ([16]byte{}) {
+			continue
+		}
+		v = append(append(v, r.Fingerprint[:]...), r.ID[:]...)
+	}
+	if len(v) == 0 {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	number := uint64(1)
+	if n := len(l.batches); n > 0 {
+		number = l.batches[n-1].number + 1
+	}
+	l.add(number, len(v)/receiptSize)
+	for l.kept-l.batches[0].size >= store.ReceiptsKept {
+		if err := b.Delete(receiptKey(l.batches[0].number), nil); err != nil {
+			return err
+		}
+		l.kept -= l.batches[0].size
+		l.batches = l.batches[1:]
+	}
+	return b.Set(receiptKey(number), v, nil)
+}
+
+// read returns the receipts kept, oldest first.
+func (l *receiptLog) read(db *pebble.DB) ([]store.Receipt, error) {
+	it, err := db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefixReceipt}, UpperBound: []byte{prefixReceipt + 1}})
+	if err != nil {
+		return nil, err
+	}
+	var all []store.Receipt
+	for it.First(); it.Valid(); it.Next() {
+		for v := it.Value(); len(v) >= receiptSize; v = v[receiptSize:] {
+			all = append(all, store.Receipt{Fingerprint: [16]byte(v[:16]), ID: [16]byte(v[16:receiptSize])})
+		}
+	}
+	return all[max(0, len(all)-store.ReceiptsKept):], it.Close()
+}

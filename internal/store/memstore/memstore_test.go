@@ -1,0 +1,13 @@
+package memstore_test
+
+import (
+	"testing"
+
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/internal/store/storetest"
+)
+
+func TestMemoryEngine(t *testing.T) {
+	storetest.Run(t, storetest.Engine{Name: "memory", Open: func(*testing.T) store.Store { return memstore.New() }})
+}

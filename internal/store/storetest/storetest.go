@@ -1,0 +1,471 @@
+// Package storetest is the suite every store passes.
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// Engine is one store under test.
+type Engine struct {
+	Name string
+	// Open makes an empty store; it is closed by the suite.
+	Open func(t *testing.T) store.Store
+	// Reopen closes s as a crash would and opens what it kept; nil for an engine
+	// that keeps nothing.
+	Reopen func(t *testing.T, s store.Store) store.Store
+}
+
+var epoch = time.UnixMicro(1_800_000_000_123_456)
+
+// Run runs the suite over an engine.
+func Run(t *testing.T, e Engine) {
+	t.Logf("store suite on engine %s", e.Name)
+	for _, c := range []struct {
+		name string
+		test func(*testing.T, Engine)
+	}{
+		{"a record comes back as it was", asItWas},
+		{"claims come in due order, within their bounds", dueOrder},
+		{"nobody claims what another holds", oneHolder},
+		{"settled is gone or parked, released is waiting", settled},
+		{"what is not due is not claimed, and Next tells when it is", notYet},
+		{"counts are exact", counts},
+		{"a listing touches nothing and pages meet", listing},
+		{"replay makes parked messages waiting again", replay},
+		{"equal ids are kept apart", equalIDs},
+		{"receipts are the newest", receipts},
+		{"queue names may hold any bytes", anyName},
+		{"claims of the dead come back", crash},
+		{"a closed store says so", closed},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.test(t, e) })
+	}
+}
+
+func open(t *testing.T, e Engine) store.Store {
+	s := e.Open(t)
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("closing: %v", err)
+		}
+	})
+	return s
+}
+
+// Waiting makes a record that is due after the epoch.
+func Waiting(queue string, after time.Duration, body string) *store.Record {
+	return &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: queue, State: store.Waiting, Due: epoch.Add(after),
+		Attempt: 1, Reason: "rejected", FailedAt: epoch, FirstFailed: epoch, Message: redrive.Message{Body: []byte(body)}}
+}
+
+func parked(queue, body string) *store.Record {
+	r := Waiting(queue, 0, body)
+	r.State, r.ParkedFor = store.Parked, "it failed"
+	return r
+}
+
+func add(t *testing.T, s store.Store, records ...*store.Record) {
+	t.Helper()
+	if err := s.Add(context.Background(), records); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func claim(t *testing.T, s store.Store, queue string, after time.Duration, n int) []store.Claim {
+	t.Helper()
+	claims, err := s.Claim(context.Background(), queue, epoch.Add(after), n, math.MaxInt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return claims
+}
+
+func bodies(claims []store.Claim) string {
+	var b []string
+	for _, c := range claims {
+		b = append(b, string(c.Record.Message.Body))
+	}
+	return strings.Join(b, " ")
+}
+
+func want(t *testing.T, what, got, want string) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: got %q, want %q", what, got, want)
+	}
+}
+
+// Everything is a record with each field and each header type AMQP knows.
+func Everything() *store.Record {
+	return &store.Record{
+		ID: uuid.Must(uuid.NewV7()), Queue: "orders", State: store.Waiting, Due: epoch, Attempt: 3, Reason: "rejected",
+		Error: "no stock", Policy: "p", FirstFailed: epoch.Add(-time.Hour), FailedAt: epoch.Add(-time.Second),
+		Notes: []string{"odd", ""}, Proven: true, Forward: &store.Destination{Exchange: "x", RoutingKey: "k"}, Fingerprint: [16]byte{1, 2},
+		Message: redrive.Message{
+			Exchange: "shop", RoutingKey: "order.eu", ContentType: "a/b", ContentEncoding: "gzip", DeliveryMode: 2, Priority: 9,
+			CorrelationID: "c", ReplyTo: "r", Expiration: "1000", MessageID: "m", Timestamp: time.Unix(1_700_000_000, 0),
+			Type: "t", UserID: "u", AppID: "a", Body: []byte("\x00\xff body"),
+			Headers: amqp.Table{
+				"nil": nil, "bool": true, "no": false, "int8": int8(-1), "uint8": uint8(255), "int16": int16(-300), "uint16": uint16(65535),
+				"int32": int32(math.MinInt32), "uint32": uint32(math.MaxUint32), "int64": int64(math.MinInt64),
+				"float32": float32(1.5), "float64": math.Inf(-1), "decimal": amqp.Decimal{Scale: 2, Value: -1234},
+				"string": "héllo\x00", "empty": "", "bytes": []byte{0, 255}, "nobytes": []byte{}, "time": time.Unix(-5, 0),
+				"table": amqp.Table{"deep": amqp.Table{"list": []any{int32(1), "two", nil, []any{}, amqp.Table{}}}},
+				"list":  []any{},
+			},
+		},
+	}
+}
+
+func asItWas(t *testing.T, e Engine) {
+	s := open(t, e)
+	r := Everything()
+	add(t, s, r)
+	got := claim(t, s, r.Queue, 0, 1)
+	if len(got) != 1 {
+		t.Fatal("it did not come back")
+	}
+	if d := cmp.Diff(r, got[0].Record); d != "" {
+		t.Errorf("kept differently (-want +got):\n%s", d)
+	}
+}
+
+func dueOrder(t *testing.T, e Engine) {
+	s := open(t, e)
+	add(t, s, Waiting("q", 3, "c"), Waiting("q", time.Microsecond, "a"), Waiting("other", 0, "x"))
+	add(t, s, Waiting("q", 2*time.Microsecond, "b"), Waiting("q", time.Hour, "d"))
+	want(t, "two of three", bodies(claim(t, s, "q", time.Minute, 2)), "c a")
+	want(t, "the third", bodies(claim(t, s, "q", time.Minute, 10)), "b")
+	add(t, s, Waiting("q", -time.Hour, "first"))
+	want(t, "one that is due earlier than what was claimed", bodies(claim(t, s, "q", time.Minute, 10)), "first")
+	big := strings.Repeat("x", 1000)
+	add(t, s, Waiting("big", 0, big), Waiting("big", 1, big), Waiting("big", 2, big))
+	for _, n := range []int{2, 1} {
+		got, err := s.Claim(context.Background(), "big", epoch.Add(time.Minute), 10, 2500)
+		if err != nil || len(got) != n {
+			t.Errorf("claimed %d of 1,000 bytes each within 2,500 bytes, %v; want %d", len(got), err, n)
+		}
+	}
+}
+
+func oneHolder(t *testing.T, e Engine) {
+	s := open(t, e)
+	const n = 500
+	for i := range n {
+		add(t, s, Waiting("q", time.Duration(i%7), fmt.Sprint(i)))
+	}
+	var mu sync.Mutex
+	seen := map[string]int{}
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for {
+				claims, err := s.Claim(context.Background(), "q", epoch.Add(time.Hour), 7, math.MaxInt)
+				if err != nil {
+					t.Error(err)
+				}
+				if len(claims) == 0 {
+					return
+				}
+				mu.Lock()
+				for _, c := range claims {
+					seen[string(c.Record.Message.Body)]++
+				}
+				mu.Unlock()
+				var out []store.Outcome
+				for _, c := range claims {
+					out = append(out, store.Outcome{Claim: c})
+				}
+				if n, err := s.Settle(context.Background(), out); err != nil || n != len(out) {
+					t.Errorf("settled %d of %d, %v", n, len(out), err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if len(seen) != n {
+		t.Errorf("%d of %d were claimed", len(seen), n)
+	}
+	for b, times := range seen {
+		if times != 1 {
+			t.Errorf("%s was claimed %d times", b, times)
+		}
+	}
+}
+
+func settled(t *testing.T, e Engine) {
+	s := open(t, e)
+	ctx := context.Background()
+	add(t, s, Waiting("q", 0, "gone"), Waiting("q", time.Microsecond, "parked"), Waiting("q", 2*time.Microsecond, "released"))
+	c := claim(t, s, "q", time.Second, 3)
+	at := epoch.Add(time.Minute)
+	if n, err := s.Settle(ctx, []store.Outcome{{Claim: c[0]}, {Claim: c[1], Park: "why", At: at}}); n != 2 || err != nil {
+		t.Fatalf("settled %d, %v", n, err)
+	}
+	if n, err := s.Settle(ctx, []store.Outcome{{Claim: c[0]}, {Claim: c[1]}}); n != 0 || err != nil {
+		t.Errorf("settling again counted %d, %v: a claim that ended must be left alone", n, err)
+	}
+	if err := s.Release(ctx, c[2:]); err != nil {
+		t.Fatal(err)
+	}
+	want(t, "waiting", bodies(claim(t, s, "q", time.Second, 3)), "released")
+	page, err := s.List(ctx, store.Filter{State: store.Parked, Body: true})
+	if err != nil || len(page.Records) != 1 {
+		t.Fatalf("parked: %d, %v", len(page.Records), err)
+	}
+	r := page.Records[0].Record
+	if string(r.Message.Body) != "parked" || r.ParkedFor != "why" || !r.Due.Equal(at) || r.ID != c[1].Record.ID {
+		t.Errorf("parked as %+v", r)
+	}
+}
+
+func notYet(t *testing.T, e Engine) {
+	s := open(t, e)
+	add(t, s, Waiting("q", time.Second, "a"), Waiting("p", time.Minute, "b"), Waiting("p", time.Hour, "c"), parked("r", "x"))
+	select {
+	case <-s.Changed():
+	default:
+		t.Error("Changed said nothing after Add")
+	}
+	want(t, "before it is due", bodies(claim(t, s, "q", time.Second-time.Microsecond, 10)), "")
+	next := func() string {
+		all, err := s.Next(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out []string
+		for _, n := range all {
+			out = append(out, n.Queue+" "+n.Due.Sub(epoch).String())
+		}
+		slices.Sort(out)
+		return strings.Join(out, ", ")
+	}
+	want(t, "next", next(), "p 1m0s, q 1s")
+	c := claim(t, s, "p", time.Minute, 10)
+	want(t, "next without what is claimed", next(), "p 1h0m0s, q 1s")
+	if err := s.Release(context.Background(), c); err != nil {
+		t.Fatal(err)
+	}
+	want(t, "next with what was released", next(), "p 1m0s, q 1s")
+}
+
+func counts(t *testing.T, e Engine) {
+	s := open(t, e)
+	add(t, s, Waiting("q", time.Second, "a"), Waiting("q", 0, "b"), parked("q", "c"), parked("p", "d"))
+	check := func(when, wanted string) {
+		t.Helper()
+		all, err := s.Counts(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out []string
+		for _, c := range all {
+			line := fmt.Sprintf("%s %d waiting %d parked", c.Queue, c.Waiting, c.Parked)
+			if c.Waiting > 0 {
+				line += fmt.Sprintf(", next %s failed %s", c.NextDue.Sub(epoch), c.NextFailed.Sub(epoch))
+			}
+			out = append(out, line)
+		}
+		slices.Sort(out)
+		want(t, when, strings.Join(out, "; "), wanted)
+	}
+	check("at first", "p 0 waiting 1 parked; q 2 waiting 1 parked, next 0s failed 0s")
+	c := claim(t, s, "q", 0, 1)
+	check("with a claim", "p 0 waiting 1 parked; q 2 waiting 1 parked, next 0s failed 0s")
+	if _, err := s.Settle(context.Background(), []store.Outcome{{Claim: c[0], Park: "x", At: epoch}}); err != nil {
+		t.Fatal(err)
+	}
+	check("after parking", "p 0 waiting 1 parked; q 1 waiting 2 parked, next 1s failed 0s")
+}
+
+func listing(t *testing.T, e Engine) {
+	s := open(t, e)
+	ctx := context.Background()
+	wanted := map[uuid.UUID]bool{}
+	for i := range 23 {
+		for _, r := range []*store.Record{Waiting("q", time.Duration(i)*time.Second, "12345"), parked("q", "1"), parked("p", "2")} {
+			wanted[r.ID] = true
+			add(t, s, r)
+		}
+	}
+	for after := ""; ; {
+		page, err := s.List(ctx, store.Filter{Limit: 10, After: after})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range page.Records {
+			if !wanted[l.Record.ID] {
+				t.Errorf("%s is shown twice or was never added", l.Record.ID)
+			}
+			delete(wanted, l.Record.ID)
+			if l.Record.Message.Body != nil || l.BodySize == 0 {
+				t.Error("a listing without bodies has a body, or no size")
+			}
+		}
+		if after = page.After; after == "" {
+			break
+		}
+	}
+	if len(wanted) > 0 {
+		t.Errorf("%d records were not shown", len(wanted))
+	}
+	page, err := s.List(ctx, store.Filter{State: store.Waiting, Queue: "q", Limit: 1000})
+	if err != nil || len(page.Records) != 23 || page.After != "" {
+		t.Fatalf("by state and queue: %d, %v", len(page.Records), err)
+	}
+	if n := len(claim(t, s, "q", time.Hour, 1000)); n != 23 {
+		t.Errorf("after listing %d are waiting, not 23", n)
+	}
+	one, err := s.List(ctx, store.Filter{ID: page.Records[5].Record.ID})
+	if err != nil || len(one.Records) != 1 || one.Records[0].Key != page.Records[5].Key {
+		t.Errorf("by id: %+v, %v", one, err)
+	}
+}
+
+func replay(t *testing.T, e Engine) {
+	s := open(t, e)
+	ctx := context.Background()
+	a, b, other := parked("q", "a"), parked("q", "b"), parked("other", "x")
+	a.Attempt, a.Forward = 9, &store.Destination{Exchange: "x"}
+	add(t, s, a, b, other, Waiting("q", time.Hour, "waits"))
+	n, err := s.Replay(ctx, store.Selection{IDs: []uuid.UUID{a.ID, uuid.New()}}, epoch, nil)
+	if n != 1 || err != nil {
+		t.Fatalf("replayed %d, %v", n, err)
+	}
+	c := claim(t, s, "q", 0, 10)
+	want(t, "replayed by id", bodies(c), "a")
+	if r := c[0].Record; r.Attempt != 0 || r.Forward != nil || r.ParkedFor != "" || r.State != store.Waiting {
+		t.Errorf("replayed as %+v", r)
+	}
+	told := 0
+	for i := range 600 {
+		add(t, s, parked("q", fmt.Sprint(i)))
+	}
+	n, err = s.Replay(ctx, store.Selection{Queue: "q"}, epoch.Add(time.Second), func(m int) { told = m })
+	if n != 601 || told != 601 || err != nil {
+		t.Errorf("replayed %d, told %d, %v; want 601", n, told, err)
+	}
+	if got := len(claim(t, s, "q", time.Second, 1000)); got != 601 {
+		t.Errorf("%d are due, not 601", got)
+	}
+	page, err := s.List(ctx, store.Filter{State: store.Parked})
+	if err != nil || len(page.Records) != 1 || page.Records[0].Record.ID != other.ID {
+		t.Errorf("still parked: %+v, %v", page.Records, err)
+	}
+}
+
+func equalIDs(t *testing.T, e Engine) {
+	s := open(t, e)
+	a, b := Waiting("q", 0, "a"), Waiting("q", 0, "b")
+	b.ID = a.ID
+	add(t, s, a, b)
+	add(t, s, a)
+	c := claim(t, s, "q", 0, 10)
+	want(t, "kept", bodies(c), "a b a")
+	if _, err := s.Settle(context.Background(), []store.Outcome{{Claim: c[0]}}); err != nil {
+		t.Fatal(err)
+	}
+	page, err := s.List(context.Background(), store.Filter{ID: a.ID})
+	if err != nil || len(page.Records) != 2 {
+		t.Errorf("after one of three is gone, %d are listed, %v", len(page.Records), err)
+	}
+}
+
+func receipts(t *testing.T, e Engine) {
+	s := open(t, e)
+	var last []store.Receipt
+	const n = store.ReceiptsKept + 3000
+	for i := 0; i < n; i += 1000 {
+		var batch []*store.Record
+		for j := range 1000 {
+			r := Waiting("q", time.Hour, "")
+			r.Fingerprint = [16]byte{byte(i / 1000), byte(j >> 8), byte(j), 1}
+			batch = append(batch, r)
+			last = append(last, store.Receipt{Fingerprint: r.Fingerprint, ID: r.ID})
+		}
+		add(t, s, batch...)
+	}
+	last = last[len(last)-store.ReceiptsKept:]
+	check := func() {
+		t.Helper()
+		got, err := s.Receipts(context.Background())
+		if err != nil || !slices.Equal(got, last) {
+			t.Errorf("%d receipts, %v; want the newest %d in order", len(got), err, len(last))
+		}
+	}
+	check()
+	if e.Reopen != nil {
+		s = e.Reopen(t, s)
+		check()
+	}
+}
+
+func anyName(t *testing.T, e Engine) {
+	s := open(t, e)
+	names := map[string]bool{"": true, "a": true, "a\x00": true, "a\x00\xff": true, "\xff": true, "ü ?*": true, strings.Repeat("n", 255): true}
+	for name := range names {
+		add(t, s, Waiting(name, 0, name), parked(name, name))
+	}
+	all, err := s.Counts(context.Background())
+	if err != nil || len(all) != len(names) {
+		t.Errorf("%d queues, %v; want %d", len(all), err, len(names))
+	}
+	for name := range names {
+		want(t, "claimed", bodies(claim(t, s, name, 0, 10)), name)
+		if name == "" {
+			continue // in a filter it means all queues
+		}
+		page, err := s.List(context.Background(), store.Filter{State: store.Parked, Queue: name, Body: true})
+		if err != nil || len(page.Records) != 1 || string(page.Records[0].Record.Message.Body) != name {
+			t.Errorf("listing %q: %d, %v", name, len(page.Records), err)
+		}
+	}
+}
+
+func crash(t *testing.T, e Engine) {
+	if e.Reopen == nil {
+		t.Skip("engine " + e.Name + " keeps nothing, and says so")
+	}
+	s := open(t, e)
+	add(t, s, Waiting("q", 0, "claimed"), Waiting("q", 1, "settled"), Waiting("q", time.Hour, "later"), parked("q", "parked"))
+	c := claim(t, s, "q", time.Second, 10)
+	if _, err := s.Settle(context.Background(), []store.Outcome{{Claim: c[slices.IndexFunc(c, func(c store.Claim) bool { return string(c.Record.Message.Body) == "settled" })]}}); err != nil {
+		t.Fatal(err)
+	}
+	before, _ := s.Counts(context.Background())
+	s = e.Reopen(t, s)
+	after, err := s.Counts(context.Background())
+	if d := cmp.Diff(before, after); d != "" || err != nil {
+		t.Errorf("counts after the crash: %s %v", d, err)
+	}
+	want(t, "due again", bodies(claim(t, s, "q", time.Second, 10)), "claimed")
+	add(t, s, Waiting("q", 0, "new"))
+	want(t, "and new ones", bodies(claim(t, s, "q", time.Hour, 10)), "new later")
+}
+
+func closed(t *testing.T, e Engine) {
+	s := e.Open(t)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Add(context.Background(), []*store.Record{Waiting("q", 0, "")}); err != store.ErrClosed {
+		t.Errorf("Add after Close: %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Errorf("closing twice: %v", err)
+	}
+}

@@ -1,0 +1,231 @@
+// Package stored wakes messages that wait in a store: claim what is due, give it
+// back, and only then delete it. The one loop serves every store.
+package stored
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+const (
+	// batch and window bound what is claimed at once, and with it the memory and
+	// the duplicates that a crash can make: window batches in flight, one more
+	// being sent and one being settled.
+	batch      = 512
+	batchBytes = 16 << 20
+	window     = 3
+
+	firstRest = 250 * time.Millisecond
+	longest   = 15 * time.Second
+)
+
+// InFlight is the most messages that can be claimed and not yet settled: the
+// most that a crash can return twice.
+const InFlight = batch * (window + 2)
+
+// Giver publishes claims of one queue; flow.GiveBack does.
+type Giver interface {
+	Send(ctx context.Context, queue string, claims []store.Claim) (wait func(context.Context) []flow.Fate)
+}
+
+// Loop returns due messages. Make one with New and call Run once.
+type Loop struct {
+	store  store.Store
+	give   Giver
+	events flow.Listener
+	log    *slog.Logger
+	report func(queue string, err error)
+
+	mu      sync.Mutex
+	resting map[string]rest // queues that cannot be returned to just now
+	woken   chan struct{}
+}
+
+type rest struct {
+	until time.Time
+	tries int
+}
+
+// sent is a batch whose answers are awaited.
+type sent struct {
+	queue  string
+	claims []store.Claim
+	wait   func(context.Context) []flow.Fate
+}
+
+// New makes a loop. report is told why a queue's returns fail, and nil when they
+// work again; it is called on change only.
+func New(s store.Store, g Giver, events flow.Listener, log *slog.Logger, report func(queue string, err error)) *Loop {
+	return &Loop{store: s, give: g, events: events, log: log, report: report,
+		resting: map[string]rest{}, woken: make(chan struct{}, 1)}
+}
+
+// Run returns messages as they come due until ctx ends, then waits for the
+// answers to what it has sent, no longer than grace allows.
+//
+// Two goroutines: this one claims and sends, in due order; the other waits for
+// RabbitMQ's answers and settles, so that the next batch is on its way meanwhile.
+func (l *Loop) Run(ctx context.Context, grace time.Duration) {
+	settleCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(grace, cancel) })
+	defer stop()
+
+	flight := make(chan sent, window)
+	var settler sync.WaitGroup
+	settler.Go(func() {
+		for s := range flight {
+			l.settle(settleCtx, s)
+		}
+	})
+	defer settler.Wait()
+	defer close(flight)
+
+	for ctx.Err() == nil {
+		wake := l.sendDue(ctx, flight)
+		timer := time.NewTimer(wake)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case <-l.woken:
+		case <-l.store.Changed():
+		}
+		timer.Stop()
+	}
+}
+
+// sendDue claims and sends one batch of each queue that has something due, until
+// nothing is, and tells how long there is to wait. One batch a queue and round:
+// a queue with a million due messages holds up no other by more than a batch.
+func (l *Loop) sendDue(ctx context.Context, flight chan<- sent) time.Duration {
+	for ctx.Err() == nil {
+		next, err := l.store.Next(ctx)
+		if err != nil {
+			l.failed(ctx, "asking the store what is due", err)
+			return firstRest
+		}
+		slices.SortFunc(next, func(a, b store.NextDue) int { return a.Due.Compare(b.Due) })
+		now := time.Now()
+		wake, sentAny := time.Hour, false
+		for _, n := range next {
+			at := n.Due
+			if r := l.restUntil(n.Queue); r.After(at) {
+				at = r
+			}
+			if at.After(now) {
+				wake = min(wake, at.Sub(now))
+				continue
+			}
+			claims, err := l.store.Claim(ctx, n.Queue, now, batch, batchBytes)
+			if err != nil {
+				l.failed(ctx, "claiming due messages", err)
+				return firstRest
+			}
+			if len(claims) == 0 {
+				continue
+			}
+			sentAny = true
+			flight <- sent{n.Queue, claims, l.give.Send(ctx, n.Queue, claims)}
+		}
+		if !sentAny {
+			return wake
+		}
+	}
+	return 0
+}
+
+// settle waits for the answers to a batch and ends its claims: what RabbitMQ
+// confirmed is deleted, what can never return is parked, the rest goes on
+// waiting while its queue rests.
+func (l *Loop) settle(ctx context.Context, s sent) {
+	now := time.Now()
+	var outcomes []store.Outcome
+	var back []store.Claim
+	var obstacle error
+	for i, f := range s.wait(ctx) {
+		switch {
+		case f.Done:
+			outcomes = append(outcomes, store.Outcome{Claim: s.claims[i]})
+		case f.Park != "":
+			outcomes = append(outcomes, store.Outcome{Claim: s.claims[i], Park: f.Park, At: now})
+		default:
+			back = append(back, s.claims[i])
+			if obstacle == nil || errors.Is(obstacle, flow.Again) {
+				obstacle = f.Err
+			}
+		}
+	}
+	l.rest(s.queue, obstacle)
+	l.untilDone(ctx, func() error { _, err := l.store.Settle(ctx, outcomes); return err }, len(outcomes))
+	for _, o := range outcomes {
+		if r := o.Claim.Record; o.Park != "" {
+			l.events(flow.Event{Kind: flow.Parked, At: o.At, Queue: r.Queue, ID: r.ID, Attempt: r.Attempt, Reason: r.Reason, Why: o.Park})
+		}
+	}
+	l.untilDone(ctx, func() error { return l.store.Release(ctx, back) }, len(back))
+	select {
+	case l.woken <- struct{}{}:
+	default:
+	}
+}
+
+// untilDone tries again while the store fails: a claim must not be forgotten, or
+// its message would wait until the next start.
+func (l *Loop) untilDone(ctx context.Context, try func() error, n int) {
+	if n == 0 {
+		return
+	}
+	for wait := firstRest; ; wait = min(2*wait, longest) {
+		err := try()
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		l.failed(ctx, "settling returned messages", err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+func (l *Loop) failed(ctx context.Context, doing string, err error) {
+	if ctx.Err() == nil {
+		l.log.Error("store: "+doing+" failed; trying again", "error", err)
+	}
+}
+
+// rest keeps a queue's messages waiting after an obstacle, longer each time, and
+// forgets it when a batch went through.
+func (l *Loop) rest(queue string, obstacle error) {
+	l.mu.Lock()
+	r, was := l.resting[queue]
+	switch {
+	case obstacle == nil:
+		delete(l.resting, queue)
+	case errors.Is(obstacle, flow.Again) && r.tries == 0:
+		// Bound again: at once, but only once, or a queue that is bound and yet
+		// unroutable would spin.
+		l.resting[queue] = rest{tries: 1}
+	default:
+		l.resting[queue] = rest{until: time.Now().Add(min(firstRest<<min(r.tries, 16), longest)), tries: r.tries + 1}
+	}
+	l.mu.Unlock()
+	if obstacle == nil && !was || errors.Is(obstacle, flow.Again) || errors.Is(obstacle, context.Canceled) {
+		return
+	}
+	l.report(queue, obstacle)
+}
+
+func (l *Loop) restUntil(queue string) time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.resting[queue].until
+}

@@ -1,0 +1,100 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+)
+
+// Backoff is how the wait grows from attempt to attempt. Make one with Fixed,
+// Linear, Exponential or List; the zero value waits not at all.
+type Backoff struct {
+	kind          kind
+	initial, step time.Duration
+	factor        float64
+	max           time.Duration
+	list          []time.Duration
+}
+
+type kind uint8
+
+const (
+	fixed kind = iota
+	linear
+	exponential
+	list
+)
+
+// Fixed waits d each time.
+func Fixed(d time.Duration) Backoff { return Backoff{kind: fixed, initial: d, max: d} }
+
+// Linear waits initial, then step more each time, at most max.
+func Linear(initial, step, max time.Duration) Backoff {
+	return Backoff{kind: linear, initial: initial, step: step, max: max}
+}
+
+// Exponential waits initial, then factor times as long each time, at most max.
+func Exponential(initial time.Duration, factor float64, max time.Duration) Backoff {
+	return Backoff{kind: exponential, initial: initial, factor: factor, max: max}
+}
+
+// List waits what it says, and goes on with its last entry.
+func List(waits ...time.Duration) Backoff { return Backoff{kind: list, list: slices.Clone(waits)} }
+
+// Delay is the wait after the n-th failure, n from 1.
+func (b Backoff) Delay(n int) time.Duration {
+	n = max(n, 1)
+	var d float64
+	switch b.kind {
+	case list:
+		if len(b.list) == 0 {
+			return 0
+		}
+		return b.list[min(n, len(b.list))-1]
+	case linear:
+		d = float64(b.initial) + float64(b.step)*float64(n-1)
+	case exponential:
+		d = float64(b.initial) * math.Pow(b.factor, float64(n-1))
+	default:
+		return b.initial
+	}
+	if !(d < float64(b.max)) { // also for what overflowed to infinity
+		return b.max
+	}
+	return time.Duration(d)
+}
+
+// longestOf is the longest of the first n waits (of the first one, when n is 0).
+func (b Backoff) longestOf(n int) time.Duration {
+	n = max(n, 1)
+	if b.kind == list && len(b.list) > 0 {
+		return slices.Max(b.list[:min(n, len(b.list))])
+	}
+	return b.Delay(n) // the others never shrink
+}
+
+// Max is the longest wait there can be.
+func (b Backoff) Max() time.Duration { return b.longestOf(math.MaxInt) }
+
+// Validate says what is impossible, or nil.
+func (b Backoff) Validate() error {
+	for _, d := range append([]time.Duration{b.initial, b.step, b.max}, b.list...) {
+		if d < 0 {
+			return fmt.Errorf("%s is negative", FormatDuration(d))
+		}
+		if d > LongestDelay {
+			return fmt.Errorf("%s is longer than ten years, the longest wait", FormatDuration(d))
+		}
+	}
+	switch {
+	case b.kind == list && len(b.list) == 0:
+		return errors.New("the list of waits is empty")
+	case b.kind == exponential && !(b.factor >= 1 && b.factor <= 1000):
+		return fmt.Errorf("factor is %v, and must be from 1 to 1000", b.factor)
+	case b.kind != list && b.max < b.initial:
+		return fmt.Errorf("max (%s) is shorter than initial (%s)", FormatDuration(b.max), FormatDuration(b.initial))
+	}
+	return nil
+}

@@ -1,0 +1,92 @@
+package policy
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// Jitter spreads waits, so that messages that failed together do not come back
+// together. The zero value is Fraction(0.2): jitter is on unless switched off.
+type Jitter struct {
+	kind     jitterKind
+	fraction float64
+}
+
+type jitterKind uint8
+
+const (
+	byDefault jitterKind = iota
+	none
+	full
+	equal
+	fraction
+)
+
+var (
+	// None keeps waits as they are.
+	None = Jitter{kind: none}
+	// Full waits anything from nothing to the wait.
+	Full = Jitter{kind: full}
+	// Equal waits half, and anything up to the other half.
+	Equal = Jitter{kind: equal}
+)
+
+// Fraction waits up to f of the wait less or more: 0.2 turns 10 s into 8 to 12 s.
+// f is from 0 to 1.
+func Fraction(f float64) Jitter { return Jitter{kind: fraction, fraction: f} }
+
+const defaultFraction = 0.2
+
+// Validate says what is impossible, or nil.
+func (j Jitter) Validate() error {
+	if j.kind == fraction && !(j.fraction >= 0 && j.fraction <= 1) {
+		return fmt.Errorf("jitter is %v, and must be none, full, equal or a fraction from 0 to 1", j.fraction)
+	}
+	return nil
+}
+
+func (j Jitter) String() string {
+	switch j.kind {
+	case none:
+		return "none"
+	case full:
+		return "full"
+	case equal:
+		return "equal"
+	}
+	return "±" + strconv.FormatFloat(j.share()*100, 'f', -1, 64) + "%"
+}
+
+func (j Jitter) share() float64 {
+	if j.kind == byDefault {
+		return defaultFraction
+	}
+	return j.fraction
+}
+
+// apply spreads d by the seed, within LongestDelay.
+func (j Jitter) apply(d time.Duration, seed uint64) time.Duration {
+	u := unit(seed)
+	f := float64(d)
+	switch j.kind {
+	case none:
+		return d
+	case full:
+		f *= u
+	case equal:
+		f = f/2 + f/2*u
+	default:
+		f += f * j.share() * (2*u - 1)
+	}
+	return min(time.Duration(f), LongestDelay)
+}
+
+// unit spreads seeds evenly over [0, 1) (the splitmix64 finaliser: seeds that
+// differ in one bit give unrelated values).
+func unit(x uint64) float64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return float64((x^x>>31)>>11) / (1 << 53)
+}

@@ -1,0 +1,183 @@
+// Package policy decides what happens to a failed message: a failure in, a
+// verdict out. It is arithmetic: no clock, no network and no randomness of its
+// own, so asking twice gives the same answer.
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// LongestDelay is the longest wait a policy may ask for: RabbitMQ's own limit
+// for a message's time to live, ten years.
+const LongestDelay = 315_360_000_000 * time.Millisecond
+
+// Reported is the reason of a failure that a consumer reported itself. It is
+// retried whatever Policy.Reasons says: reporting is asking for it.
+const Reported = "reported"
+
+// Policy says which queues, how many attempts, what wait between them and what
+// then. A Policy is not changed after Validate; it may then be used from many
+// goroutines.
+type Policy struct {
+	Name string
+	// Queues are names of work queues, where * stands for any characters and ?
+	// for one.
+	Queues []string
+	// Attempts is the number of deliveries to a consumer in all, the first one
+	// included: at least 1.
+	Attempts int
+	Backoff  Backoff
+	Jitter   Jitter
+	// Reasons of RabbitMQ's that are retried; others are parked. Empty means
+	// rejected and delivery_limit.
+	Reasons   []string
+	Exhausted Exhausted
+}
+
+// DefaultReasons are retried when a policy names none. A message that expired or
+// overflowed its queue was not looked at by a consumer; bringing it back to the
+// queue that was too slow for it is rarely meant.
+var DefaultReasons = []string{"rejected", "delivery_limit"}
+
+var knownReasons = []string{"rejected", "expired", "maxlen", "delivery_limit"}
+
+// Default is in force when nobody said anything: every queue, eight attempts
+// within about two minutes.
+func Default() Policy {
+	return Policy{Name: "default", Queues: []string{"*"}, Attempts: 8,
+		Backoff: Exponential(time.Second, 2, 10*time.Minute), Jitter: Fraction(0.2)}
+}
+
+// Action is what a verdict asks for.
+type Action uint8
+
+const (
+	Park    Action = iota // keep it until a person decides; the zero value, since it loses nothing
+	Return                // back to its queue after the delay
+	Discard               // let it go
+	Forward               // to another exchange or queue
+)
+
+func (a Action) String() string {
+	return [...]string{"park", "return", "discard", "forward"}[a]
+}
+
+// Exhausted is what happens after the last attempt: Park (the zero value),
+// Discard, or Forward to a Destination.
+type Exhausted struct {
+	Action      Action
+	Destination Destination
+}
+
+// Destination is an exchange and a routing key. The empty exchange with a
+// queue's name is that queue.
+type Destination struct {
+	Exchange   string
+	RoutingKey string
+}
+
+func (d Destination) String() string {
+	if d.Exchange == "" {
+		return fmt.Sprintf("queue %q", d.RoutingKey)
+	}
+	return fmt.Sprintf("exchange %q", d.Exchange)
+}
+
+// Failure is what is known of one.
+type Failure struct {
+	Queue  string
+	Reason string
+	// Attempt counts the failures so far, this one included: 1 or more.
+	Attempt int
+	// Suggested is a consumer's own wish for the delay; 0 is none. It counts up
+	// to the policy's longest delay and is not jittered.
+	Suggested time.Duration
+	// Seed chooses the jitter: the same seed, the same jitter.
+	Seed uint64
+}
+
+// Verdict is what to do with a failed message.
+type Verdict struct {
+	Action  Action
+	Delay   time.Duration // Return: how long to wait first
+	Why     string        // in words, for the person who looks at the message
+	Forward Destination
+	Policy  string // the policy's name
+}
+
+// Decide gives the verdict for a failure.
+func (p *Policy) Decide(f Failure) Verdict {
+	v := Verdict{Policy: p.Name}
+	switch {
+	case f.Reason != Reported && !slices.Contains(p.reasons(), f.Reason):
+		v.Why = fmt.Sprintf("its reason is %s, which policy %q does not retry", f.Reason, p.Name)
+	case f.Attempt >= p.Attempts:
+		v.Action, v.Forward = p.Exhausted.Action, p.Exhausted.Destination
+		v.Why = fmt.Sprintf("it failed %d times, and policy %q allows %d attempts", f.Attempt, p.Name, p.Attempts)
+	default:
+		v.Action = Return
+		if f.Suggested > 0 {
+			v.Delay = min(f.Suggested, p.longest())
+		} else {
+			v.Delay = p.Jitter.apply(p.Backoff.Delay(f.Attempt), f.Seed)
+		}
+	}
+	return v
+}
+
+// longest is the longest of the policy's own waits.
+func (p *Policy) longest() time.Duration { return p.Backoff.longestOf(p.Attempts - 1) }
+
+func (p *Policy) reasons() []string {
+	if len(p.Reasons) == 0 {
+		return DefaultReasons
+	}
+	return p.Reasons
+}
+
+// Waits are the waits between attempts, before jitter: Attempts-1 of them.
+func (p *Policy) Waits() []time.Duration {
+	w := make([]time.Duration, max(p.Attempts-1, 0))
+	for i := range w {
+		w[i] = p.Backoff.Delay(i + 1)
+	}
+	return w
+}
+
+// Validate says what is wrong with a policy, or nil.
+func (p *Policy) Validate() error {
+	switch {
+	case p.Name == "":
+		return fmt.Errorf("a policy needs a name")
+	case len(p.Queues) == 0:
+		return fmt.Errorf("policy %q names no queues: give at least one name or pattern, such as \"orders.*\"", p.Name)
+	case slices.Contains(p.Queues, ""):
+		return fmt.Errorf("policy %q has an empty queue name", p.Name)
+	case p.Attempts < 1 || p.Attempts > MaxAttempts:
+		return fmt.Errorf("policy %q: attempts is %d, and must be from 1 to %d", p.Name, p.Attempts, MaxAttempts)
+	}
+	for _, r := range p.Reasons {
+		if !slices.Contains(knownReasons, r) {
+			return fmt.Errorf("policy %q: %q is not a reason RabbitMQ gives; use some of %v", p.Name, r, knownReasons)
+		}
+	}
+	if err := p.Backoff.Validate(); err != nil {
+		return fmt.Errorf("policy %q: backoff: %w", p.Name, err)
+	}
+	if err := p.Jitter.Validate(); err != nil {
+		return fmt.Errorf("policy %q: %w", p.Name, err)
+	}
+	e := p.Exhausted
+	if e.Action == Return {
+		return fmt.Errorf("policy %q: exhausted cannot be a return", p.Name)
+	}
+	if e.Action == Forward && e.Destination == (Destination{}) {
+		return fmt.Errorf("policy %q: forward needs an exchange or a queue", p.Name)
+	}
+	return nil
+}
+
+// MaxAttempts is the most a policy may ask for.
+const MaxAttempts = 1_000_000

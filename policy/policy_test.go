@@ -1,0 +1,156 @@
+package policy
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"pgregory.net/rapid"
+)
+
+func TestWaitsOfEachBackoff(t *testing.T) {
+	s := time.Second
+	for _, c := range []struct {
+		name string
+		b    Backoff
+		want []time.Duration
+	}{
+		{"fixed", Fixed(10 * s), []time.Duration{10 * s, 10 * s, 10 * s, 10 * s}},
+		{"linear", Linear(s, 2*s, 4*s), []time.Duration{s, 3 * s, 4 * s, 4 * s}},
+		{"exponential", Exponential(s, 2, 5*s), []time.Duration{s, 2 * s, 4 * s, 5 * s}},
+		{"list", List(s, 5*s, 2*s), []time.Duration{s, 5 * s, 2 * s, 2 * s}},
+		{"zero", Fixed(0), []time.Duration{0, 0, 0, 0}},
+	} {
+		p := Policy{Attempts: 5, Backoff: c.b}
+		for i, got := range p.Waits() {
+			if got != c.want[i] {
+				t.Errorf("%s: wait %d is %s, want %s", c.name, i+1, got, c.want[i])
+			}
+		}
+	}
+}
+
+func TestVerdicts(t *testing.T) {
+	p := Policy{Name: "orders", Queues: []string{"orders"}, Attempts: 3, Backoff: Exponential(time.Second, 10, time.Minute), Jitter: None}
+	for _, c := range []struct {
+		name string
+		f    Failure
+		want Action
+		wait time.Duration
+	}{
+		{"first failure waits", Failure{Reason: "rejected", Attempt: 1}, Return, time.Second},
+		{"second waits longer", Failure{Reason: "delivery_limit", Attempt: 2}, Return, 10 * time.Second},
+		{"the third is the last", Failure{Reason: "rejected", Attempt: 3}, Park, 0},
+		{"expired is parked unless asked for", Failure{Reason: "expired", Attempt: 1}, Park, 0},
+		{"a report is retried", Failure{Reason: Reported, Attempt: 1}, Return, time.Second},
+		{"a wish counts", Failure{Reason: Reported, Attempt: 1, Suggested: 5 * time.Second}, Return, 5 * time.Second},
+		{"up to the longest wait of this policy", Failure{Reason: Reported, Attempt: 1, Suggested: time.Hour}, Return, 10 * time.Second},
+	} {
+		if v := p.Decide(c.f); v.Action != c.want || v.Delay != c.wait {
+			t.Errorf("%s: got %s after %s, want %s after %s", c.name, v.Action, v.Delay, c.want, c.wait)
+		}
+	}
+	p.Exhausted = Exhausted{Forward, Destination{"dead", "k"}}
+	if v := p.Decide(Failure{Reason: "rejected", Attempt: 3}); v.Action != Forward || v.Forward != p.Exhausted.Destination {
+		t.Errorf("exhausted: %+v", v)
+	}
+}
+
+func TestVerdictIsTheSameWhenAskedTwiceAndWithinBounds(t *testing.T) {
+	backoffs := rapid.Custom(func(t *rapid.T) Backoff {
+		d := rapid.Int64Range(0, int64(LongestDelay))
+		initial := time.Duration(d.Draw(t, "initial"))
+		most := time.Duration(rapid.Int64Range(int64(initial), int64(LongestDelay)).Draw(t, "max"))
+		switch rapid.IntRange(0, 3).Draw(t, "kind") {
+		case 0:
+			return Fixed(initial)
+		case 1:
+			return Linear(initial, time.Duration(d.Draw(t, "step")), most)
+		case 2:
+			return Exponential(initial, rapid.Float64Range(1, 1000).Draw(t, "factor"), most)
+		}
+		return List(initial, most)
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		share := rapid.Float64Range(0, 1).Draw(t, "share")
+		jitter := rapid.SampledFrom([]Jitter{{}, None, Full, Equal, Fraction(share)}).Draw(t, "jitter")
+		p := Policy{Name: "p", Queues: []string{"*"}, Attempts: MaxAttempts, Backoff: backoffs.Draw(t, "backoff"), Jitter: jitter}
+		if err := p.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		f := Failure{Reason: "rejected", Attempt: rapid.IntRange(1, MaxAttempts-1).Draw(t, "attempt"), Seed: rapid.Uint64().Draw(t, "seed")}
+		v := p.Decide(f)
+		if v != p.Decide(f) {
+			t.Fatal("a second asking gave another answer")
+		}
+		plain := p.Backoff.Delay(f.Attempt)
+		low, high := time.Duration(0), plain
+		switch jitter.kind {
+		case none:
+			low = plain
+		case equal:
+			low = plain/2 - time.Microsecond
+		case fraction, byDefault:
+			low = time.Duration(float64(plain) * (1 - jitter.share()) * 0.999999)
+			high = time.Duration(float64(plain)*(1+jitter.share())*1.000001) + 1
+		}
+		if v.Delay < low || v.Delay > min(high, LongestDelay) || v.Delay < 0 {
+			t.Fatalf("wait %s is outside %s to %s", v.Delay, low, high)
+		}
+	})
+}
+
+func TestFirstMatchWins(t *testing.T) {
+	s := Set{{Name: "a", Queues: []string{"orders.created", "x?z"}}, {Name: "b", Queues: []string{"orders.*"}}}
+	for queue, want := range map[string]string{"orders.created": "a", "orders.paid": "b", "xyz": "a", "xéz": "a", "xz": "", "orders": ""} {
+		p, ok := s.Match(queue)
+		if ok != (want != "") || ok && p.Name != want {
+			t.Errorf("%q matched %v, want %q", queue, p, want)
+		}
+	}
+	if !s.Exact("orders.created") || s.Exact("orders.paid") {
+		t.Error("Exact must be true only for a queue named without wildcards")
+	}
+}
+
+func FuzzGlob(f *testing.F) {
+	f.Add("orders.*", "orders.created")
+	f.Add("a*b?c**", "axxbycz")
+	f.Fuzz(func(t *testing.T, pattern, name string) {
+		if len(pattern) > 50 || len(name) > 200 || !utf8.ValidString(pattern) || !utf8.ValidString(name) {
+			t.Skip("the model knows only valid text")
+		}
+		model := strings.NewReplacer(`\*`, `.*`, `\?`, `.`).Replace(regexp.QuoteMeta(pattern))
+		want := regexp.MustCompile(`(?s)\A` + model + `\z`).MatchString(name)
+		if got := glob(pattern, name); got != want {
+			t.Errorf("glob(%q, %q) = %v", pattern, name, got)
+		}
+	})
+}
+
+func TestFormatDuration(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0s", 1500 * time.Millisecond: "1.5s", 64 * time.Second: "1m 4s", time.Hour: "1h",
+		17*time.Minute + 3*time.Second: "17m 3s", 52 * time.Hour: "2d 4h", time.Hour + time.Second: "1h",
+	} {
+		if got := FormatDuration(d); got != want {
+			t.Errorf("%d: %q, want %q", d, got, want)
+		}
+	}
+}
+
+func BenchmarkDecide(b *testing.B) {
+	p := Default()
+	for i := 0; b.Loop(); i++ {
+		p.Decide(Failure{Queue: "orders", Reason: "rejected", Attempt: 1 + i%7, Seed: uint64(i)})
+	}
+}
+
+func BenchmarkMatch(b *testing.B) {
+	s := Set{{Queues: []string{"billing.*"}}, {Queues: []string{"*.created.?"}}, {Queues: []string{"orders.*"}}}
+	for b.Loop() {
+		s.Match("orders.created.eu")
+	}
+}
