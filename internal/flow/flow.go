@@ -26,9 +26,8 @@ import (
 // Delivery is one dead letter as the broker handed it over.
 type Delivery struct {
 	Message     redrive.Message
-	From        string   // the exchange it came through
-	Redelivered bool     // RabbitMQ has handed it out before and got no acknowledgement
-	Notes       []string // what had to be changed for it to be readable at all
+	From        string // the exchange it came through
+	Redelivered bool   // RabbitMQ has handed it out before and got no acknowledgement
 }
 
 // Flow takes dead letters in. Take and Connected are called by the intake, one

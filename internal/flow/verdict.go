@@ -32,7 +32,7 @@ func (f *Flow) judge(d *Delivery, policies policy.Set, now time.Time) (rec *stor
 	m := &d.Message
 	rec = &store.Record{
 		Queue: o.queue, Reason: o.reason, Proven: o.proven,
-		FailedAt: now, Notes: d.Notes, Message: *m,
+		FailedAt: now, Message: *m,
 	}
 	rec.ID, rec.Fingerprint = f.identify(d)
 	rec.Message.Exchange, rec.Message.RoutingKey = o.exchange, o.routingKey

@@ -1,0 +1,209 @@
+// Package app puts the service together: the only package that knows every
+// implementation, and the one that starts and stops them in order.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/api"
+	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/metrics"
+	"github.com/redrive-mq/redrive/internal/store/diskstore"
+	"github.com/redrive-mq/redrive/internal/wait/stored"
+)
+
+// Options of a service beyond its configuration.
+type Options struct {
+	Version string
+	Log     *slog.Logger
+	// Watch, when not nil, sends configurations to change to while it runs; an
+	// error means that one was refused.
+	Watch func(ctx context.Context, changed func(*config.Config, error))
+	// Events, when not nil, is told of every event.
+	Events flow.Listener
+}
+
+const (
+	// prefetch is how many failed messages RabbitMQ may have outstanding to the
+	// intake. store.ReceiptsKept must not be less.
+	prefetch = 4096
+	// grace is how long a stop waits for RabbitMQ's answers to what was sent.
+	grace = 10 * time.Second
+)
+
+// Service is one running Redrive. Make it with New, run it once with Run.
+type Service struct {
+	Options
+	config  *config.Config
+	store   *diskstore.Store
+	metrics *metrics.Metrics
+	health  *health
+	flow    *flow.Flow
+	give    *flow.GiveBack
+	intake  *broker.Intake
+	publish *broker.Publisher
+	loop    *stored.Loop
+	events  flow.Listener
+	rates   rates
+	listen  net.Listener
+	since   time.Time
+}
+
+// New opens the store and the port; nothing moves before Run. Close it if Run is
+// not called.
+func New(c *config.Config, o Options) (*Service, error) {
+	s := &Service{Options: o, config: c, since: time.Now()}
+	var err error
+	s.store, err = diskstore.Open(c.Store.Disk, diskstore.Options{Log: o.Log, Reserve: c.Store.Reserve, OnSync: func(d time.Duration) { s.metrics.Synced(d) }})
+	if err != nil {
+		return nil, err
+	}
+	if s.listen, err = net.Listen("tcp", c.Listen); err != nil {
+		return nil, errors.Join(fmt.Errorf("listening on %s: %w", c.Listen, err), s.store.Close())
+	}
+	s.metrics = metrics.New(s.store, s.store.Free, o.Version)
+	s.health = newHealth(o.Log, s.metrics)
+	s.events = func(e flow.Event) {
+		s.metrics.Event(e)
+		s.rates.event(e)
+		if o.Events != nil {
+			o.Events(e)
+		}
+	}
+	s.flow = flow.New(s.store, c.Policies, s.events)
+	s.intake = broker.NewIntake(s.connection(partIntake, "redrive intake"), prefetch, s.intakeStopped)
+	s.publish = broker.NewPublisher(s.connection(partPublish, "redrive returns"))
+	s.give = flow.NewGiveBack(publisher{s.publish, s.metrics.Confirmed}, s.flow.Policies, s.events)
+	s.loop = stored.New(s.store, s.give, s.events, o.Log, s.returnsFailed)
+	return s, nil
+}
+
+// Close frees what New took.
+func (s *Service) Close() error { return errors.Join(s.listen.Close(), s.store.Close()) }
+
+// Addr is where it listens.
+func (s *Service) Addr() string { return s.listen.Addr().String() }
+
+func (s *Service) connection(part, name string) broker.Config {
+	return broker.Config{URL: s.config.Broker.URL, Name: name, Log: s.Log, Observe: func(st broker.State) {
+		what := ""
+		switch {
+		case st.Err != nil:
+			what = st.Err.Error()
+		case !st.Connected:
+			what = "not connected"
+		case st.Blocked != "":
+			what = "blocked by an alarm of RabbitMQ: " + st.Blocked
+		}
+		s.health.set(part, what)
+		s.metrics.Connection(part, st.Connected, st.Blocked != "")
+	}}
+}
+
+// intakeStopped says, once, that failed messages cannot be kept, and that they
+// can again.
+func (s *Service) intakeStopped(err error) {
+	what := ""
+	if err != nil {
+		what = err.Error()
+	}
+	if !s.health.set(partStore, what) {
+		return
+	}
+	if err != nil {
+		s.Log.Error("intake stopped: failed messages stay in RabbitMQ until they can be kept", "error", err)
+	} else {
+		s.Log.Info("intake goes on")
+	}
+}
+
+// returnsFailed says, once, that a queue's returns fail, and that they work
+// again.
+func (s *Service) returnsFailed(queue string, err error) {
+	what := ""
+	if err != nil {
+		what = err.Error()
+	}
+	if !s.health.set(partQueue+queue, what) {
+		return
+	}
+	if err != nil {
+		s.Log.Warn("nothing returns to the queue for now; its messages wait", "queue", queue, "error", err)
+	} else {
+		s.Log.Info("messages return to the queue again", "queue", queue)
+	}
+}
+
+// Run works until ctx ends, then stops in order: the intake finishes its batch,
+// returns under way get their answers, the connections and the store close. Its
+// error is one that trying again would not mend.
+func (s *Service) Run(ctx context.Context) error {
+	open := loopback(s.Addr())
+	if !open {
+		s.Log.Warn("listening beyond loopback: only health and metrics are served there", "address", s.Addr())
+	}
+	server := &http.Server{Handler: api.Handler(s, s.metrics.Handler(), s.Version, open), ReadHeaderTimeout: 10 * time.Second,
+		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelWarn)}
+	s.Log.Info("redrive is running", "version", s.Version, "broker", broker.Redact(s.config.Broker.URL), "data", s.config.Store.Disk, "listen", s.Addr())
+
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	publishing, stopPublishing := context.WithCancel(context.WithoutCancel(ctx))
+	var failure error
+	var web, publisher, workers sync.WaitGroup
+	web.Go(func() { _ = server.Serve(s.listen) })
+	publisher.Go(func() { _ = s.publish.Run(publishing) })
+	workers.Go(func() { s.loop.Run(ctx, grace) })
+	workers.Go(func() {
+		defer stop()
+		failure = s.intake.Run(ctx, taker{s.flow})
+	})
+	if s.Watch != nil {
+		workers.Go(func() { s.Watch(ctx, s.reload) })
+	}
+
+	workers.Wait()
+	stopPublishing()
+	publisher.Wait()
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_ = server.Shutdown(closing)
+	_ = server.Close()
+	web.Wait()
+	err := s.store.Close()
+	s.Log.Info("redrive has stopped")
+	return errors.Join(failure, err)
+}
+
+func loopback(addr string) bool {
+	host, _, _ := net.SplitHostPort(addr)
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
+
+// reload puts new policies in force. Where to connect, keep and listen is fixed
+// until the next start.
+func (s *Service) reload(c *config.Config, err error) {
+	s.metrics.ConfigLoaded(err == nil)
+	if err != nil {
+		s.Log.Error("the new config is refused; the old one stays in force", "error", err)
+		return
+	}
+	for _, w := range c.Warnings {
+		s.Log.Warn("config: " + w)
+	}
+	if c.Broker != s.config.Broker || c.Store != s.config.Store || c.Listen != s.config.Listen {
+		s.Log.Warn("config: broker, store and listen take effect at the next start; the policies are in force now")
+	}
+	s.flow.SetPolicies(c.Policies)
+	s.Log.Info("the new policies are in force", "policies", len(c.Policies))
+}

@@ -1,0 +1,194 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive"
+)
+
+// Intake consumes redrive.intake on a connection of its own.
+type Intake struct {
+	link     link
+	prefetch int
+	stopped  func(error)
+}
+
+// NewIntake makes an intake that holds up to prefetch unacknowledged messages.
+// stopped is told why a batch cannot be kept, and nil when it could be again.
+func NewIntake(c Config, prefetch int, stopped func(error)) *Intake {
+	return &Intake{link: link{Config: c}, prefetch: prefetch, stopped: stopped}
+}
+
+// Taker is where the intake's messages go. Connected is called before the first
+// Take of each connection. When Take returns nil the batch is acknowledged; on an
+// error it stays RabbitMQ's, and is offered again until it is taken.
+type Taker interface {
+	Connected(ctx context.Context) error
+	Take(ctx context.Context, batch []Delivery) error
+}
+
+const (
+	batchMost  = 512
+	batchBytes = 8 << 20
+)
+
+// Run takes messages in, in batches of what has arrived, until ctx ends; the
+// batch under way is finished first. It connects again for as long as it takes,
+// and returns an error only when trying again is in vain.
+func (i *Intake) Run(ctx context.Context, taker Taker) error {
+	var wire *intakeConn
+	wrap := func(c net.Conn) net.Conn {
+		wire = newIntakeConn(newGatheringConn(c))
+		return wire
+	}
+	return i.link.keep(ctx, wrap, func(ctx context.Context, conn *amqp.Connection) error {
+		return i.consume(ctx, conn, wire, taker)
+	})
+}
+
+func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, wire *intakeConn, taker Taker) error {
+	if err := declareTopology(conn); err != nil {
+		return err
+	}
+	ch, err := conn.Channel()
+	if err != nil {
+		return explain(err)
+	}
+	if err := ch.Qos(i.prefetch, 0, false); err != nil {
+		return explain(err)
+	}
+	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
+	// RabbitMQ cancels a consumer when its queue is deleted or moves. A late
+	// acknowledgement on that channel would make the dead consumer take messages
+	// again, so the connection is given up and a new one declares what is missing.
+	cancelled := ch.NotifyCancel(make(chan string, 1))
+	deliveries, err := ch.ConsumeWithContext(context.WithoutCancel(ctx), redrive.QueueIntake, i.link.Name, false, false, false, false, nil)
+	if err != nil {
+		return fmt.Errorf("consuming %s: %w", redrive.QueueIntake, explain(err))
+	}
+	if err := taker.Connected(ctx); err != nil {
+		return err
+	}
+	i.link.observe(State{Connected: true})
+	g := &gathering{deliveries: deliveries, gate: &wire.gate}
+	defer g.drain(conn, wire)
+	for {
+		batch, last, more := g.next(ctx)
+		if len(batch) > 0 {
+			if err := i.take(ctx, taker, batch); err != nil {
+				return err
+			}
+			if err := ch.Ack(last, true); err != nil {
+				return fmt.Errorf("acknowledging: %w", explain(err))
+			}
+		}
+		if more {
+			continue
+		}
+		select {
+		case e := <-closed:
+			if e != nil {
+				return explain(e)
+			}
+		case <-cancelled:
+			return errors.New("RabbitMQ cancelled the consumer of " + redrive.QueueIntake)
+		default:
+		}
+		return nil
+	}
+}
+
+// take offers a batch until it is taken, or the connection and with it the right
+// to acknowledge is gone.
+func (i *Intake) take(ctx context.Context, taker Taker, batch []Delivery) error {
+	for wait := 250 * time.Millisecond; ; wait = min(2*wait, longestRetry) {
+		// What has begun is finished even when the service is to stop: then it
+		// need not be delivered again.
+		err := taker.Take(context.WithoutCancel(ctx), batch)
+		i.stopped(err)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(wait):
+		}
+	}
+}
+
+// gathering makes batches of whatever has arrived, so that their size follows
+// the load: one message when there is one, hundreds in a storm.
+type gathering struct {
+	deliveries <-chan amqp.Delivery
+	gate       *gate
+	batch      []Delivery
+	ahead      *amqp.Delivery // did not fit the last batch
+}
+
+// next waits for a message and adds those that are there already. more is false
+// when there will be no other batch.
+func (g *gathering) next(ctx context.Context) (batch []Delivery, last uint64, more bool) {
+	if ctx.Err() != nil {
+		return nil, 0, false // what a dead connection left behind will be delivered again
+	}
+	g.batch = g.batch[:0]
+	bytes := 0
+	add := func(d *amqp.Delivery) {
+		g.batch = append(g.batch, received(d))
+		last = d.DeliveryTag
+		bytes += len(d.Body)
+		g.gate.taken(len(d.Body))
+	}
+	if g.ahead != nil {
+		add(g.ahead)
+		g.ahead = nil
+	} else {
+		g.gate.waiting(true)
+		select {
+		case <-ctx.Done():
+			return nil, 0, false
+		case d, ok := <-g.deliveries:
+			g.gate.waiting(false)
+			if !ok {
+				return nil, 0, false
+			}
+			add(&d)
+		}
+	}
+	for len(g.batch) < batchMost {
+		select {
+		case d, ok := <-g.deliveries:
+			if !ok {
+				return g.batch, last, false
+			}
+			if bytes+len(d.Body) > batchBytes {
+				g.ahead = &d
+				return g.batch, last, true
+			}
+			add(&d)
+		default:
+			return g.batch, last, true
+		}
+	}
+	return g.batch, last, true
+}
+
+// drain lets amqp091-go close: it waits for its deliveries to be received.
+func (g *gathering) drain(conn *amqp.Connection, raw net.Conn) {
+	g.gate.open()
+	var d sync.WaitGroup
+	d.Go(func() {
+		for range g.deliveries {
+		}
+	})
+	closeSoon(conn, raw)
+	d.Wait()
+}

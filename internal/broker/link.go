@@ -1,0 +1,225 @@
+// Package broker is the only one that speaks AMQP: it connects and stays
+// connected, takes dead letters in, and publishes with confirms. The intake and
+// the publisher have a connection each, since an alarm stops RabbitMQ reading
+// from a connection that publishes, and with it the acknowledgements on it.
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive"
+)
+
+// Config of a connection.
+type Config struct {
+	URL  string // amqp:// or amqps://, with credentials
+	Name string // as RabbitMQ's management page shows it
+	Log  *slog.Logger
+	// Observe is told of each change. It is called by one goroutine at a time
+	// and must not block.
+	Observe func(State)
+}
+
+// State of a connection.
+type State struct {
+	Connected bool
+	Blocked   string // why RabbitMQ reads nothing from it: an alarm; "" when it does
+	Err       error  // why it is not connected, or what is wrong
+}
+
+const (
+	firstRetry   = 100 * time.Millisecond
+	longestRetry = 15 * time.Second
+	heartbeat    = 10 * time.Second
+	dialTimeout  = 10 * time.Second
+)
+
+// link keeps one connection.
+type link struct {
+	Config
+	mu    sync.Mutex
+	state State
+}
+
+// observe reports a state, and logs it when it is news: one line per change,
+// never one per try.
+func (l *link) observe(s State) {
+	l.mu.Lock()
+	was := l.state
+	l.state = s
+	l.mu.Unlock()
+	text := func(err error) string {
+		if err == nil {
+			return ""
+		}
+		return err.Error()
+	}
+	if was.Connected == s.Connected && was.Blocked == s.Blocked && text(was.Err) == text(s.Err) {
+		return
+	}
+	log := l.Log.With("connection", l.Name)
+	switch {
+	case s.Blocked != "" && was.Blocked == "":
+		log.Warn("RabbitMQ has an alarm and takes no messages; waiting for it to end", "reason", s.Blocked)
+	case s.Blocked == "" && was.Blocked != "" && s.Connected:
+		log.Info("RabbitMQ's alarm is over")
+	case s.Connected && s.Err == nil:
+		log.Info("connected to RabbitMQ")
+	case s.Err != nil:
+		log.Warn("RabbitMQ: trying again until it works", "error", s.Err)
+	}
+	if l.Observe != nil {
+		l.Observe(s)
+	}
+}
+
+// keep connects, runs use, and does so again when it ends, for as long as ctx
+// lasts. use returns an error that is permanent to end it.
+func (l *link) keep(ctx context.Context, wrap func(net.Conn) net.Conn, use func(context.Context, *amqp.Connection) error) error {
+	for wait := firstRetry; ; wait = min(2*wait, longestRetry) {
+		began := time.Now()
+		err := l.once(ctx, wrap, use)
+		if ctx.Err() != nil {
+			return nil
+		}
+		var p permanent
+		if errors.As(err, &p) {
+			l.observe(State{Err: p.error})
+			return p.error
+		}
+		l.observe(State{Err: err})
+		if time.Since(began) > longestRetry {
+			wait = firstRetry // it worked for a while
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait/2 + rand.N(wait)): // spread, or all clients of a broker come back at once
+		}
+	}
+}
+
+// permanent marks an error that trying again does not mend.
+type permanent struct{ error }
+
+func (p permanent) Unwrap() error { return p.error }
+
+func (l *link) once(ctx context.Context, wrap func(net.Conn) net.Conn, use func(context.Context, *amqp.Connection) error) error {
+	var raw net.Conn
+	conn, err := dial(ctx, l.URL, l.Name, func(c net.Conn) net.Conn { raw = wrap(c); return raw })
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var watcher sync.WaitGroup
+	blocked := conn.NotifyBlocked(make(chan amqp.Blocking, 8))
+	closed := conn.NotifyClose(make(chan *amqp.Error, 1))
+	var why *amqp.Error
+	watcher.Go(func() {
+		defer cancel()
+		for {
+			select {
+			case b, ok := <-blocked:
+				if !ok {
+					blocked = nil
+					continue
+				}
+				s := State{Connected: true}
+				if b.Active {
+					s.Blocked = b.Reason
+				}
+				l.observe(s)
+			case why = <-closed:
+				return
+			}
+		}
+	})
+	err = use(ctx, conn)
+	closeSoon(conn, raw)
+	watcher.Wait()
+	if err == nil && why != nil {
+		err = explain(why)
+	}
+	if err == nil {
+		err = errors.New("the connection ended")
+	}
+	return err
+}
+
+// closeSoon closes in order, but does not wait for a broker that does not answer
+// or does not read: then the client stands in a write with its lock held, and
+// only the end of the connection under it frees it.
+func closeSoon(conn *amqp.Connection, raw net.Conn) {
+	const limit = 2 * time.Second
+	force := time.AfterFunc(limit, func() { _ = raw.Close() })
+	defer force.Stop()
+	_ = conn.CloseDeadline(time.Now().Add(limit))
+}
+
+func dial(ctx context.Context, rawURL, name string, wrap func(net.Conn) net.Conn) (*amqp.Connection, error) {
+	props := amqp.NewConnectionProperties()
+	props.SetClientConnectionName(name)
+	conn, err := amqp.DialConfig(rawURL, amqp.Config{
+		Heartbeat:  heartbeat,
+		Properties: props,
+		FrameSize:  amqp.FrameSizeUnlimited,
+		Dial: func(network, addr string) (net.Conn, error) {
+			c, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			// Until the handshake is over nothing else limits how long it takes.
+			if err := c.SetDeadline(time.Now().Add(dialTimeout)); err != nil {
+				return nil, errors.Join(err, c.Close())
+			}
+			return wrap(c), nil
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("connecting to %s: %w", Redact(rawURL), explain(err))
+	}
+	return conn, nil
+}
+
+// Redact is a URL without its password, for logs and errors.
+func Redact(rawURL string) string {
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		return "(a URL that cannot be parsed)"
+	}
+	return u.Redacted()
+}
+
+// explain turns the client's errors into ours, with what to do.
+func explain(err error) error {
+	var e *amqp.Error
+	var parse *url.Error
+	switch {
+	case errors.As(err, &parse):
+		return errors.New("the broker URL cannot be parsed") // its own text has the password
+	case !errors.As(err, &e):
+		return err
+	case e.Code == amqp.AccessRefused && strings.Contains(e.Reason, "username or password"):
+		return fmt.Errorf("%w: wrong user or password", redrive.ErrForbidden)
+	case e.Code == amqp.AccessRefused:
+		return fmt.Errorf("%w: %s", redrive.ErrForbidden, e.Reason)
+	case e.Code == amqp.NotFound && strings.Contains(e.Reason, "no queue"):
+		return fmt.Errorf("%w: %s", redrive.ErrQueueGone, e.Reason)
+	case e.Code == amqp.NotFound:
+		return fmt.Errorf("%w: %s", redrive.ErrUnroutable, e.Reason)
+	case e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "message size"):
+		return fmt.Errorf("%w: %s", redrive.ErrTooLarge, e.Reason)
+	}
+	return fmt.Errorf("RabbitMQ says %d: %s", e.Code, e.Reason)
+}

@@ -1,0 +1,68 @@
+package broker
+
+import (
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive"
+)
+
+// Delivery is a message that the intake took.
+type Delivery struct {
+	Message     redrive.Message
+	From        string // the exchange it came through
+	Redelivered bool
+}
+
+func received(d *amqp.Delivery) Delivery {
+	return Delivery{From: d.Exchange, Redelivered: d.Redelivered, Message: redrive.Message{
+		Exchange: d.Exchange, RoutingKey: d.RoutingKey, Headers: d.Headers,
+		ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, DeliveryMode: d.DeliveryMode, Priority: d.Priority,
+		CorrelationID: d.CorrelationId, ReplyTo: d.ReplyTo, Expiration: d.Expiration, MessageID: d.MessageId,
+		Timestamp: d.Timestamp, Type: d.Type, UserID: d.UserId, AppID: d.AppId, Body: d.Body,
+	}}
+}
+
+// publishing is m as amqp091-go sends it, always persistent: what was safe on
+// Redrive's disk must not be lost in a queue's memory.
+func publishing(m *redrive.Message) amqp.Publishing {
+	return amqp.Publishing{
+		Headers: m.Headers, ContentType: m.ContentType, ContentEncoding: m.ContentEncoding, DeliveryMode: amqp.Persistent,
+		Priority: m.Priority, CorrelationId: m.CorrelationID, ReplyTo: m.ReplyTo, Expiration: m.Expiration,
+		MessageId: m.MessageID, Timestamp: m.Timestamp, Type: m.Type, UserId: m.UserID, AppId: m.AppID, Body: m.Body,
+	}
+}
+
+// headerSize is the size in bytes of the frame that carries the properties. It
+// must fit the negotiated frame size, or RabbitMQ ends the connection (501).
+func headerSize(m *redrive.Message) int {
+	n := frameHead + 1 + 14 + 4 + 1 + 1 // frame, content header, table length, delivery mode, priority
+	for _, s := range [...]string{m.ContentType, m.ContentEncoding, m.CorrelationID, m.ReplyTo, m.Expiration, m.MessageID, m.Type, m.UserID, m.AppID} {
+		n += 1 + len(s)
+	}
+	return n + 8 + tableSize(m.Headers)
+}
+
+func tableSize(t amqp.Table) (n int) {
+	for k, v := range t {
+		n += 1 + len(k) + valueSize(v)
+	}
+	return n
+}
+
+func valueSize(v any) int {
+	switch v := v.(type) {
+	case string:
+		return 5 + len(v)
+	case []byte:
+		return 5 + len(v)
+	case amqp.Table:
+		return 5 + tableSize(v)
+	case []any:
+		n := 5
+		for _, e := range v {
+			n += valueSize(e)
+		}
+		return n
+	}
+	return 9 // the largest of the others
+}

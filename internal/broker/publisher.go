@@ -1,0 +1,260 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive"
+)
+
+// Outgoing is one message to publish; ID is its x-redrive-id, by which a message
+// that comes back as unroutable is told from the others.
+type Outgoing struct {
+	Exchange, RoutingKey string
+	ID                   string
+	Message              *redrive.Message
+}
+
+// Publisher publishes with confirms, on a connection of its own.
+type Publisher struct {
+	link link
+
+	mu      sync.Mutex
+	session *session
+	ready   chan struct{} // closed while there is a session
+}
+
+// NewPublisher makes a publisher; Run keeps it connected.
+func NewPublisher(c Config) *Publisher {
+	return &Publisher{link: link{Config: c}, ready: make(chan struct{})}
+}
+
+// Run connects, and connects again for as long as it takes, until ctx ends. A
+// Send then under way gets redrive.ErrUnsent.
+func (p *Publisher) Run(ctx context.Context) error {
+	gather := func(c net.Conn) net.Conn { return newGatheringConn(c) }
+	return p.link.keep(ctx, gather, func(ctx context.Context, conn *amqp.Connection) error {
+		for ctx.Err() == nil {
+			s, err := newSession(conn)
+			if err != nil {
+				return err
+			}
+			p.begin(s)
+			p.link.observe(State{Connected: true})
+			select {
+			case <-ctx.Done():
+			case <-s.closed: // an error of one channel leaves the connection usable
+			}
+			p.end()
+		}
+		return nil
+	})
+}
+
+func (p *Publisher) begin(s *session) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.session = s
+	close(p.ready)
+}
+
+func (p *Publisher) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.session, p.ready = nil, make(chan struct{})
+}
+
+// current waits for a session.
+func (p *Publisher) current(ctx context.Context) (*session, error) {
+	for {
+		p.mu.Lock()
+		s, ready := p.session, p.ready
+		p.mu.Unlock()
+		if s != nil && !s.ch.IsClosed() {
+			return s, nil
+		}
+		if s != nil {
+			ready = make(chan struct{}) // closed a moment ago, and about to be replaced
+			select {
+			case <-s.closed:
+				p.mu.Lock()
+				if p.session != s {
+					ready = p.ready
+				}
+				p.mu.Unlock()
+			case <-ctx.Done():
+				return nil, redrive.ErrUnsent
+			}
+		}
+		select {
+		case <-ready:
+		case <-ctx.Done():
+			return nil, redrive.ErrUnsent
+		}
+	}
+}
+
+// alone is the body size, in bytes, from which a message is sent by itself. One
+// over RabbitMQ's limit (16 MiB by default from 4.0) ends the channel, and what
+// was unanswered on it would have to be sent twice.
+const alone = 1 << 20
+
+// Send publishes persistent and mandatory, in order, and returns a function that
+// waits for RabbitMQ's answer to each message: nil when it is confirmed and was
+// routed, else redrive.ErrUnroutable, ErrNacked, ErrTooLarge, ErrForbidden or
+// ErrUnsent, wrapped. Send is called by one goroutine at a time; it waits for a
+// connection until ctx ends.
+func (p *Publisher) Send(ctx context.Context, out []Outgoing) (wait func(context.Context) []error) {
+	errs := make([]error, len(out))
+	pending := make([]sentMessage, 0, len(out))
+	for i := range out {
+		big := len(out[i].Message.Body) >= alone
+		if big {
+			p.collect(ctx, out, pending, errs)
+			pending = pending[:0]
+		}
+		m, err := p.publish(ctx, &out[i])
+		m.index = i
+		if errs[i] = err; err != nil {
+			continue
+		}
+		pending = append(pending, m)
+		if big {
+			p.collect(ctx, out, pending, errs)
+			pending = pending[:0]
+		}
+	}
+	return func(ctx context.Context) []error {
+		p.collect(ctx, out, pending, errs)
+		return errs
+	}
+}
+
+type sentMessage struct {
+	index   int
+	session *session
+	confirm *amqp.DeferredConfirmation
+}
+
+func (p *Publisher) publish(ctx context.Context, o *Outgoing) (sentMessage, error) {
+	s, err := p.current(ctx)
+	if err != nil {
+		return sentMessage{}, err
+	}
+	c, err := s.publish(o)
+	return sentMessage{session: s, confirm: c}, err
+}
+
+// collect waits for the answers to pending. What a channel's end left unanswered
+// is sent again, each message by itself, so that exactly the one that RabbitMQ
+// objected to gets the blame, and the same one does not end the next channel too.
+func (p *Publisher) collect(ctx context.Context, out []Outgoing, pending []sentMessage, errs []error) {
+	var blamed map[string]error // by exchange: a right or an exchange that is missing is missing for all
+	var synced *session
+	for _, m := range pending {
+		errs[m.index] = m.session.answer(ctx, m.confirm)
+	}
+	for _, m := range pending {
+		err := errs[m.index]
+		if err == nil {
+			if synced != m.session {
+				synced = m.session
+				synced.syncReturns()
+			}
+			err = m.session.routed(&out[m.index])
+		}
+		if errors.Is(err, errChannelEnded) {
+			exchange := out[m.index].Exchange
+			if err = blamed[exchange]; err == nil {
+				err = p.sendAlone(ctx, &out[m.index])
+				if errors.Is(err, redrive.ErrForbidden) || errors.Is(err, errNoExchange) {
+					if blamed == nil {
+						blamed = map[string]error{}
+					}
+					blamed[exchange] = err
+				}
+			}
+		}
+		errs[m.index] = err
+	}
+}
+
+// sendAlone sends one message on a channel of its own and waits for the answer.
+func (p *Publisher) sendAlone(ctx context.Context, o *Outgoing) error {
+	s, err := p.current(ctx)
+	if err != nil {
+		return err
+	}
+	own, err := newSession(s.conn)
+	if err != nil {
+		return fmt.Errorf("%w: %v", redrive.ErrUnsent, err)
+	}
+	defer own.close()
+	confirm, err := own.publish(o)
+	if err != nil {
+		return err
+	}
+	switch err := own.answer(ctx, confirm); {
+	case err == nil:
+		own.syncReturns()
+		return own.routed(o)
+	case errors.Is(err, errChannelEnded):
+		return own.cause
+	default:
+		return err
+	}
+}
+
+// BindReturn makes the return exchange of queue and binds that queue alone:
+// redrive.ErrQueueGone when there is no such queue. Safe for concurrent use.
+func (p *Publisher) BindReturn(ctx context.Context, queue string) error {
+	exchange := redrive.ReturnExchange(queue)
+	err := p.onChannel(ctx, func(ch *amqp.Channel) error {
+		if _, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil); err != nil {
+			return err
+		}
+		if err := ch.ExchangeDeclare(exchange, amqp.ExchangeFanout, true, false, false, false, nil); err != nil {
+			return err
+		}
+		return ch.QueueBind(queue, "", exchange, false, nil)
+	})
+	if errors.Is(err, redrive.ErrQueueGone) {
+		// The exchange is the permission to return; without its queue it goes too.
+		_ = p.onChannel(ctx, func(ch *amqp.Channel) error { return ch.ExchangeDelete(exchange, true, false) })
+	}
+	return err
+}
+
+// ReturnExists tells whether queue has a return exchange. Safe for concurrent use.
+func (p *Publisher) ReturnExists(ctx context.Context, queue string) (bool, error) {
+	err := p.onChannel(ctx, func(ch *amqp.Channel) error {
+		return ch.ExchangeDeclarePassive(redrive.ReturnExchange(queue), amqp.ExchangeFanout, true, false, false, false, nil)
+	})
+	if errors.Is(err, redrive.ErrUnroutable) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// onChannel runs do on a channel of its own: an error ends the channel it
+// happens on, and the one that publishes must not be it.
+func (p *Publisher) onChannel(ctx context.Context, do func(*amqp.Channel) error) error {
+	s, err := p.current(ctx)
+	if err != nil {
+		return err
+	}
+	ch, err := s.conn.Channel()
+	if err != nil {
+		return fmt.Errorf("%w: %v", redrive.ErrUnsent, explain(err))
+	}
+	defer ch.Close()
+	if err := do(ch); err != nil {
+		return explain(err)
+	}
+	return nil
+}

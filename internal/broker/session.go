@@ -1,0 +1,151 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive"
+)
+
+var (
+	// errChannelEnded: RabbitMQ ended the channel before it answered, because of
+	// this message or of another.
+	errChannelEnded = errors.New("the channel ended")
+	// errNoExchange: the exchange is missing, for all that is sent to it.
+	errNoExchange = fmt.Errorf("the exchange does not exist: %w", redrive.ErrUnroutable)
+)
+
+// session is one channel in confirm mode, from its opening to its end.
+type session struct {
+	conn   *amqp.Connection
+	ch     *amqp.Channel
+	limit  int           // frame size
+	closed chan struct{} // closed at its end, when cause is set
+	cause  error
+
+	returns chan amqp.Return
+	sync    chan struct{}
+
+	mu       sync.Mutex
+	returned map[string]int // exchange and id of unroutable messages whose ack has not been collected
+}
+
+func newSession(conn *amqp.Connection) (*session, error) {
+	ch, err := conn.Channel()
+	if err != nil {
+		return nil, explain(err)
+	}
+	if err := ch.Confirm(false); err != nil {
+		return nil, explain(err)
+	}
+	s := &session{conn: conn, ch: ch, limit: conn.Config.FrameSize, closed: make(chan struct{}),
+		// Not buffered: when amqp091-go goes on to the ack, the return before it
+		// has been received here, and a round over sync makes it known.
+		returns: ch.NotifyReturn(make(chan amqp.Return)), sync: make(chan struct{}), returned: map[string]int{}}
+	end := ch.NotifyClose(make(chan *amqp.Error, 1))
+	go s.listen(end)
+	return s, nil
+}
+
+// listen ends when the channel does: amqp091-go then closes both its channels.
+func (s *session) listen(end <-chan *amqp.Error) {
+	defer close(s.closed)
+	for returns := s.returns; returns != nil; {
+		select {
+		case r, ok := <-returns:
+			if !ok {
+				returns = nil
+				continue
+			}
+			id, _ := r.Headers[redrive.HeaderID].(string)
+			s.mu.Lock()
+			s.returned[r.Exchange+"\x00"+id]++
+			s.mu.Unlock()
+		case s.sync <- struct{}{}:
+		}
+	}
+	s.cause = redrive.ErrUnsent
+	if e := <-end; e != nil {
+		s.cause = explain(e)
+		if e.Code == amqp.NotFound {
+			s.cause = errNoExchange
+		}
+		if connectionEnded(e) {
+			s.cause = fmt.Errorf("%w: %v", redrive.ErrUnsent, s.cause)
+		}
+	}
+}
+
+// connectionEnded tells an error of the connection from one of the channel alone.
+func connectionEnded(e *amqp.Error) bool {
+	switch e.Code {
+	case amqp.AccessRefused, amqp.NotFound, amqp.PreconditionFailed, amqp.ContentTooLarge, amqp.NoConsumers, amqp.ResourceLocked:
+		return !e.Server
+	}
+	return true
+}
+
+func (s *session) close() {
+	_ = s.ch.Close()
+	<-s.closed
+}
+
+func (s *session) publish(o *Outgoing) (*amqp.DeferredConfirmation, error) {
+	if n := headerSize(o.Message); s.limit > 0 && n > s.limit {
+		return nil, fmt.Errorf("%w: its properties and headers take %d bytes, and one frame holds %d", redrive.ErrTooLarge, n, s.limit)
+	}
+	c, err := s.ch.PublishWithDeferredConfirm(o.Exchange, o.RoutingKey, true, false, publishing(o.Message))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %v", redrive.ErrUnsent, explain(err))
+	}
+	return c, nil
+}
+
+// answer waits for RabbitMQ's answer to one message.
+func (s *session) answer(ctx context.Context, c *amqp.DeferredConfirmation) error {
+	acked, err := c.WaitContext(ctx)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %v", redrive.ErrUnsent, err)
+	case acked:
+		return nil // or unroutable: see routed
+	case !s.ch.IsClosed():
+		return redrive.ErrNacked
+	}
+	select {
+	case <-s.closed:
+	case <-ctx.Done():
+		return redrive.ErrUnsent
+	}
+	if errors.Is(s.cause, redrive.ErrUnsent) {
+		return s.cause
+	}
+	return errChannelEnded
+}
+
+// syncReturns makes sure that each message that came back before an answer that
+// was waited for is known to routed. RabbitMQ sends the return before the ack.
+func (s *session) syncReturns() {
+	select {
+	case <-s.sync:
+	case <-s.closed:
+	}
+}
+
+// routed tells whether a confirmed message came back as unroutable.
+func (s *session) routed(o *Outgoing) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := o.Exchange + "\x00" + o.ID
+	if s.returned[key] == 0 {
+		return nil
+	}
+	if s.returned[key]--; s.returned[key] == 0 {
+		delete(s.returned, key)
+	}
+	return redrive.ErrUnroutable
+}

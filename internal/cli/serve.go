@@ -1,0 +1,126 @@
+package cli
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-mq/redrive/internal/app"
+	"github.com/redrive-mq/redrive/internal/config"
+)
+
+func (p *program) serve() *cobra.Command {
+	var file, format string
+	c := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the service",
+		Long: `Run the service until SIGINT or SIGTERM; what is in flight is then finished,
+within ten seconds. Without --config everything has its default: RabbitMQ on
+this machine, every queue that dead-letters to the exchange "redrive", eight
+attempts, data in ./redrive-data.
+
+SIGHUP, or a change of the file, puts its policies in force; a file with a
+mistake is refused and the old one stays.
+
+Secrets come from the environment or a file, never from an argument:
+REDRIVE_BROKER_URL, REDRIVE_BROKER_PASSWORD, REDRIVE_MANAGEMENT_URL, or each
+with _FILE for a file that holds it.`,
+		Args: exactArgs(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			log, err := p.logger(format)
+			if err != nil {
+				return err
+			}
+			cfg, err := config.Load(file, p.getenv)
+			if err != nil {
+				return err
+			}
+			for _, w := range cfg.Warnings {
+				log.Warn("config: " + w)
+			}
+			o := app.Options{Version: p.version, Log: log}
+			if file != "" {
+				o.Watch = func(ctx context.Context, changed func(*config.Config, error)) { p.watch(ctx, file, changed) }
+			}
+			s, err := app.New(cfg, o)
+			if err != nil {
+				return err
+			}
+			return s.Run(c.Context())
+		},
+	}
+	c.Flags().StringVarP(&file, "config", "c", "", "the config file (YAML)")
+	c.Flags().StringVar(&format, "log", "text", "log as text or json")
+	return c
+}
+
+func (p *program) logger(format string) (*slog.Logger, error) {
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(p.err, nil)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(p.err, nil)), nil
+	}
+	return nil, fmt.Errorf("--log %q: expected text or json: %w", format, errUsage)
+}
+
+// watchEvery is how often the file is looked at. Its content counts, since
+// Kubernetes replaces files through links, whose times say nothing.
+const watchEvery = 2 * time.Second
+
+// watch loads the file on SIGHUP and when its content changes.
+func (p *program) watch(ctx context.Context, file string, changed func(*config.Config, error)) {
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	content := func() (sum [sha256.Size]byte) {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return sum // being replaced; a SIGHUP says what is wrong
+		}
+		return sha256.Sum256(data)
+	}
+	last := content()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hangup:
+			last = content()
+		case <-tick.C:
+			now := content()
+			if now == last || now == ([sha256.Size]byte{}) {
+				continue
+			}
+			last = now
+		}
+		changed(config.Load(file, p.getenv))
+	}
+}
+
+func (p *program) check() *cobra.Command {
+	return &cobra.Command{
+		Use:   "check FILE",
+		Short: "Check a config file and show the waits of its policies",
+		Args:  exactArgs(1, "the config file"),
+		RunE: func(c *cobra.Command, args []string) error {
+			cfg, err := config.Load(args[0], p.getenv)
+			if err != nil {
+				return err
+			}
+			for _, w := range cfg.Warnings {
+				fmt.Fprintln(p.err, "warning:", w)
+			}
+			return config.Describe(p.out, cfg.Policies)
+		},
+	}
+}

@@ -1,0 +1,131 @@
+package config
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redrive-mq/redrive/policy"
+)
+
+func TestTheExampleFile(t *testing.T) {
+	c, err := Load("../../redrive.example.yaml", func(string) string { return "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := policy.Exponential(time.Second, 2, 10*time.Minute)
+	if p := c.Policies[0]; p.Name != "orders" || p.Attempts != 8 || p.Backoff.Delay(4) != want.Delay(4) {
+		t.Errorf("the first policy is %+v", p)
+	}
+	var b strings.Builder
+	if err := Describe(&b, c.Policies); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"orders    orders.*      1s, 2s, 4s, 8s, 16s, 32s, 1m 4s, parked after 2m 7s (jitter ±20%)",
+		`10s ×6, 15m ×10, forwarded to exchange "alerts" after 2h 31m (jitter ±20%)`,
+		`30s, 1m, 1m 30s, 2m, forwarded to queue "mail.dead" after 5m (jitter equal)`,
+		"1m, 1m, parked after 2m",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("%q is not in:\n%s", want, b.String())
+		}
+	}
+}
+
+// Every key that is known is in the example, or users never hear of it.
+func TestTheExampleNamesEveryKey(t *testing.T) {
+	data, err := os.ReadFile("../../redrive.example.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"url", "management", "disk", "reserve", "listen", "name", "queues", "attempts", "fixed", "linear",
+		"exponential", "initial", "factor", "step", "max", "jitter", "reasons", "exhausted", "forward", "exchange", "routing_key", "queue"} {
+		if !strings.Contains(string(data), key+":") {
+			t.Errorf("the example does not show %q", key)
+		}
+	}
+}
+
+func TestErrorsNameThePlaceAndWhatWasExpected(t *testing.T) {
+	const head = "policies:\n  - name: p\n    queues: [\"*\"]\n"
+	for _, c := range []struct{ yaml, want string }{
+		{"brokr: {}", `f.yaml:1:1: the file has no key "brokr" (did you mean "broker"?)`},
+		{head + "    atempts: 3", `f.yaml:4:5: policies[0] has no key "atempts" (did you mean "attempts"?)`},
+		{head + "    attempts: 0", `f.yaml:4:15: policies[0].attempts is "0"; expected a whole number from 1`},
+		{head + "    attempts: many", `f.yaml:4:15: policies[0].attempts is "many"`},
+		{head + "    backoff: {fixed: 1 sec}", `f.yaml:4:22: policies[0].backoff.fixed is "1 sec"; expected a duration such as`},
+		{head + "    backoff: {fixed: 10}", `f.yaml:4:22: policies[0].backoff.fixed is "10"`},
+		{head + "    backoff: {fixed: -1s}", "f.yaml:4:14: policies[0].backoff: -1s is negative"},
+		{head + "    backoff: {fixed: 4000d}", "longer than ten years"},
+		{head + "    backoff: {exponential: {factor: 0.5}}", `f.yaml:4:37: policies[0].backoff.exponential.factor is "0.5"; expected a number from 1 to 1000`},
+		{head + "    backoff: {exponential: {initial: 1h}}", "max (10m) is shorter than initial (1h)"},
+		{head + "    backoff: {fixed: 1s, linear: {}}", "has 2 forms"},
+		{head + "    backoff: []", "the list of waits is empty"},
+		{head + "    backoff: [1s, 2 s]", `f.yaml:4:19: policies[0].backoff has "2 s"; expected a wait such as`},
+		{head + "    backoff: [1s x0]", "repeats 0 times"},
+		{head + "    jitter: 2", `f.yaml:4:13: policies[0].jitter is "2"; expected none, full, equal, or a fraction from 0 to 1`},
+		{head + "    reasons: [nack]", `"nack" is not a reason RabbitMQ gives`},
+		{head + "    reasons: []", "nothing would be retried"},
+		{head + "    exhausted: drop", `f.yaml:4:16: policies[0].exhausted is "drop"; expected park, discard, or forward`},
+		{head + "    exhausted: {forward: {}}", "names neither an exchange nor a queue"},
+		{head + "    exhausted: {forward: {queue: q, exchange: x}}", "both a queue and an exchange"},
+		{head + head[10:], `f.yaml:4:9: a second policy is named "p"`},
+		{"policies:\n  - name: p", "names no queues"},
+		{"policies: []", "policies is empty"},
+		{"listen: 8250", `listen is "8250"; expected host:port`},
+		{"broker: {url: http://h}", `broker.url begins with "http://": expected amqp:// or amqps://`},
+		{"broker: {url: 'amqp://u:secret@ho st/'}", "broker.url is not a URL"},
+		{"store: {reserve: 5}", `store.reserve is "5"; expected a size such as 256MiB`},
+		{"store:", "store has no value"},
+		{"a: [", "not valid YAML"},
+		{"listen: 127.0.0.1:1\nlisten: 127.0.0.1:2", "f.yaml:2:1"},
+		{"listen: 127.0.0.1:1\n---\nlisten: 127.0.0.1:2", "f.yaml:3"},
+		{"store: &a {disk: x}", "an anchor or alias"},
+	} {
+		_, err := Parse("f.yaml", []byte(c.yaml))
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q\n gives %v\n want  %s", c.yaml, err, c.want)
+		}
+		if err != nil && strings.Contains(err.Error(), "secret") {
+			t.Errorf("the error shows a password: %v", err)
+		}
+	}
+}
+
+func TestSecretsComeFromTheEnvironmentOrAFile(t *testing.T) {
+	file := t.TempDir() + "/password"
+	if err := os.WriteFile(file, []byte("s3cret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"REDRIVE_BROKER_URL": "amqp://svc@rabbit:5672/shop", "REDRIVE_BROKER_PASSWORD_FILE": file}
+	c, err := Load("", func(k string) string { return env[k] })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Broker.URL != "amqp://svc:s3cret@rabbit:5672/shop" || c.Broker.Management != "http://svc:s3cret@rabbit:15672" || c.VHost() != "shop" {
+		t.Errorf("got %+v, vhost %q", c.Broker, c.VHost())
+	}
+	env["REDRIVE_BROKER_PASSWORD"] = "x"
+	if _, err := Load("", func(k string) string { return env[k] }); err == nil {
+		t.Error("a value and a file for it were both taken")
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	example, _ := os.ReadFile("../../redrive.example.yaml")
+	f.Add(example)
+	f.Add([]byte("policies: [{queues: [a], backoff: [1s x3]}]"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := Parse("f", data)
+		if err != nil {
+			return
+		}
+		for i := range c.Policies {
+			if err := c.Policies[i].Validate(); err != nil {
+				t.Errorf("accepted what is not valid: %v", err)
+			}
+		}
+	})
+}

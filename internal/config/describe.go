@@ -1,0 +1,63 @@
+package config
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/redrive-mq/redrive/policy"
+)
+
+// Describe writes what each policy comes to: its waits, and what then.
+func Describe(w io.Writer, policies policy.Set) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for i := range policies {
+		p := &policies[i]
+		fmt.Fprintf(table, "%s\t%s\t%s\n", p.Name, strings.Join(p.Queues, " "), waits(p))
+	}
+	return table.Flush()
+}
+
+// shown is how many different waits are written out.
+const shown = 12
+
+func waits(p *policy.Policy) string {
+	all := p.Waits()
+	var total time.Duration
+	for _, w := range all {
+		total += w
+		if total < 0 {
+			total = policy.LongestDelay // past any calendar
+		}
+	}
+	var parts []string
+	for i := 0; i < len(all) && len(parts) <= shown; {
+		n := 1
+		for i+n < len(all) && all[i+n] == all[i] {
+			n++
+		}
+		part := policy.FormatDuration(all[i])
+		if n > 2 {
+			part += fmt.Sprintf(" ×%d", n)
+		} else {
+			n = 1
+		}
+		if len(parts) == shown {
+			part = "…"
+		}
+		parts = append(parts, part)
+		i += n
+	}
+	then := map[policy.Action]string{policy.Park: "parked", policy.Discard: "discarded", policy.Forward: "forwarded to " + p.Exhausted.Destination.String()}[p.Exhausted.Action]
+	if len(all) == 0 {
+		return then + " after the first attempt"
+	}
+	s := fmt.Sprintf("%s, %s after %s", strings.Join(parts, ", "), then, policy.FormatDuration(total))
+	if j := p.Jitter.String(); j != "none" && slices.Max(all) > 0 {
+		s += " (jitter " + j + ")"
+	}
+	return s
+}

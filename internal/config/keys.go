@@ -1,0 +1,279 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"net"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/redrive-mq/redrive/policy"
+)
+
+func (d *document) config(n ast.Node, c *Config) {
+	d.mapping(n, "the file", map[string]field{
+		"broker": func(n ast.Node) {
+			d.mapping(n, "broker", map[string]field{
+				"url":        func(n ast.Node) { c.Broker.URL = d.url(n, "broker.url", "amqp", "amqps") },
+				"management": func(n ast.Node) { c.Broker.Management = d.url(n, "broker.management", "http", "https") },
+			})
+		},
+		"store": func(n ast.Node) {
+			d.mapping(n, "store", map[string]field{
+				"disk":    func(n ast.Node) { c.Store.Disk = d.text(n, "store.disk", "a folder") },
+				"reserve": func(n ast.Node) { c.Store.Reserve = d.size(n, "store.reserve") },
+			})
+		},
+		"listen": func(n ast.Node) {
+			c.Listen = d.text(n, "listen", "an address such as 127.0.0.1:8250")
+			if _, port, err := net.SplitHostPort(c.Listen); err != nil || !isPort(port) {
+				d.fail(n, "listen is %s; expected host:port, such as 127.0.0.1:8250", show(n))
+			}
+		},
+		"policies": func(n ast.Node) { d.policies(n, c) },
+	})
+}
+
+func isPort(s string) bool { n, err := strconv.Atoi(s); return err == nil && n >= 0 && n < 1<<16 }
+
+func (d *document) url(n ast.Node, where string, schemes ...string) string {
+	s := d.text(n, where, "a URL")
+	if err := checkURL(s, schemes...); err != nil {
+		d.fail(n, "%s %v", where, err)
+	}
+	return s
+}
+
+func (d *document) policies(n ast.Node, c *Config) {
+	c.Policies = nil
+	names := map[string]bool{}
+	for i, item := range d.sequence(n, "policies", "a list of policies") {
+		p := d.policy(item, i)
+		if names[p.Name] {
+			d.fail(item, "a second policy is named %q", p.Name)
+		}
+		names[p.Name] = true
+		for _, q := range p.Queues {
+			if earlier, ok := c.Policies.Match(q); ok {
+				c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: queues %q: policy %q comes first and matches some or all of them", p.Name, q, earlier.Name))
+			}
+		}
+		c.Policies = append(c.Policies, p)
+	}
+	if len(c.Policies) == 0 {
+		d.fail(n, "policies is empty, so every message would be parked; leave the key out for the default policy")
+	}
+}
+
+func (d *document) policy(n ast.Node, i int) policy.Policy {
+	p := policy.Default()
+	p.Name, p.Queues = fmt.Sprintf("policy %d", i+1), nil
+	where := fmt.Sprintf("policies[%d]", i)
+	d.mapping(n, where, map[string]field{
+		"name": func(n ast.Node) { p.Name = d.text(n, where+".name", "a name") },
+		"queues": func(n ast.Node) {
+			p.Queues = d.texts(n, where+".queues", `a list of queue names or patterns, such as ["orders.*"]`)
+		},
+		"attempts": func(n ast.Node) { p.Attempts = d.attempts(n, where+".attempts") },
+		"backoff":  func(n ast.Node) { p.Backoff = d.backoff(n, where+".backoff") },
+		"jitter":   func(n ast.Node) { p.Jitter = d.jitter(n, where+".jitter") },
+		"reasons": func(n ast.Node) {
+			p.Reasons = d.texts(n, where+".reasons", "a list of rejected, expired, maxlen, delivery_limit")
+			if len(p.Reasons) == 0 {
+				d.fail(n, "%s.reasons is empty, so nothing would be retried; expected some of rejected, expired, maxlen, delivery_limit", where)
+			}
+		},
+		"exhausted": func(n ast.Node) { p.Exhausted = d.exhausted(n, where+".exhausted") },
+	})
+	if len(p.Queues) == 0 {
+		d.fail(n, "%s names no queues; expected queues: [\"orders.*\"]", where)
+	}
+	if err := p.Validate(); err != nil {
+		d.fail(n, "%v", err)
+	}
+	return p
+}
+
+func (d *document) texts(n ast.Node, where, expected string) []string {
+	var out []string
+	for _, item := range d.sequence(n, where, expected) {
+		out = append(out, d.text(item, where, "a text"))
+	}
+	return out
+}
+
+func (d *document) attempts(n ast.Node, where string) int {
+	v, err := strconv.Atoi(d.text(n, where, "a number"))
+	if err != nil || v < 1 || v > policy.MaxAttempts {
+		d.fail(n, "%s is %s; expected a whole number from 1 to %d, the first delivery included", where, show(n), policy.MaxAttempts)
+	}
+	return v
+}
+
+func (d *document) backoff(n ast.Node, where string) (b policy.Backoff) {
+	if _, ok := n.(*ast.SequenceNode); ok {
+		b = policy.List(d.waits(n, where)...)
+	} else {
+		forms := 0
+		d.mapping(n, where, map[string]field{
+			"fixed": func(n ast.Node) { forms++; b = policy.Fixed(d.duration(n, where+".fixed")) },
+			"linear": func(n ast.Node) {
+				forms++
+				initial, step, longest := time.Second, time.Duration(-1), 10*time.Minute
+				d.mapping(n, where+".linear", map[string]field{
+					"initial": func(n ast.Node) { initial = d.duration(n, where+".linear.initial") },
+					"step":    func(n ast.Node) { step = d.duration(n, where+".linear.step") },
+					"max":     func(n ast.Node) { longest = d.duration(n, where+".linear.max") },
+				})
+				if step < 0 {
+					step = initial
+				}
+				b = policy.Linear(initial, step, longest)
+			},
+			"exponential": func(n ast.Node) {
+				forms++
+				initial, factor, longest := time.Second, 2.0, 10*time.Minute
+				d.mapping(n, where+".exponential", map[string]field{
+					"initial": func(n ast.Node) { initial = d.duration(n, where+".exponential.initial") },
+					"factor":  func(n ast.Node) { factor = d.number(n, where+".exponential.factor", 1, 1000) },
+					"max":     func(n ast.Node) { longest = d.duration(n, where+".exponential.max") },
+				})
+				b = policy.Exponential(initial, factor, longest)
+			},
+		})
+		if forms != 1 {
+			d.fail(n, "%s has %d forms; expected one of fixed, linear, exponential, or a list of waits", where, forms)
+		}
+	}
+	if err := b.Validate(); err != nil {
+		d.fail(n, "%s: %v", where, err)
+	}
+	return b
+}
+
+// repeated is a wait with how often: 10s x6.
+var repeated = regexp.MustCompile(`^(\S+)\s+[x×]\s*(\d+)$`)
+
+const mostWaits = 100_000
+
+func (d *document) waits(n ast.Node, where string) (waits []time.Duration) {
+	for _, item := range d.sequence(n, where, "a list of waits") {
+		s, times := d.text(item, where, "a wait such as 10s, or 10s x6"), 1
+		if m := repeated.FindStringSubmatch(s); m != nil {
+			s = m[1]
+			var err error
+			if times, err = strconv.Atoi(m[2]); err != nil || times < 1 || len(waits)+times > mostWaits {
+				d.fail(item, "%s: %s repeats %s times; expected from 1 to %d waits in all", where, m[1], m[2], mostWaits)
+			}
+		}
+		w, err := parseDuration(s)
+		if err != nil {
+			d.fail(item, "%s has %s; expected a wait such as 500ms, 10s, 1m30s, 2h or 1d, with repeats as in 10s x6", where, show(item))
+		}
+		for range times {
+			waits = append(waits, w)
+		}
+	}
+	return waits
+}
+
+func (d *document) duration(n ast.Node, where string) time.Duration {
+	v, err := parseDuration(d.text(n, where, "a duration"))
+	if err != nil {
+		d.fail(n, "%s is %s; expected a duration such as 500ms, 10s, 1m30s, 2h or 1d", where, show(n))
+	}
+	return v
+}
+
+// parseDuration is Go's, with days and weeks.
+func parseDuration(s string) (time.Duration, error) {
+	for unit, hours := range map[string]float64{"d": 24, "w": 7 * 24} {
+		if number, ok := strings.CutSuffix(s, unit); ok {
+			v, err := strconv.ParseFloat(number, 64)
+			if ns := v * hours * float64(time.Hour); err == nil && math.Abs(ns) < math.MaxInt64 {
+				return time.Duration(ns), nil
+			}
+			return 0, fmt.Errorf("%q is not a duration", s)
+		}
+	}
+	if s == "0" {
+		return 0, fmt.Errorf("a duration needs a unit")
+	}
+	return time.ParseDuration(s)
+}
+
+func (d *document) number(n ast.Node, where string, low, high float64) float64 {
+	v, err := strconv.ParseFloat(d.text(n, where, "a number"), 64)
+	if err != nil || !(v >= low && v <= high) {
+		d.fail(n, "%s is %s; expected a number from %v to %v", where, show(n), low, high)
+	}
+	return v
+}
+
+var sizeUnits = map[string]uint64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+func (d *document) size(n ast.Node, where string) uint64 {
+	s := d.text(n, where, "a size")
+	for unit, by := range sizeUnits {
+		if number, ok := strings.CutSuffix(s, unit); ok {
+			if v, err := strconv.ParseUint(strings.TrimSpace(number), 10, 32); err == nil && v > 0 {
+				return v * by
+			}
+		}
+	}
+	d.fail(n, "%s is %s; expected a size such as 256MiB or 2GiB", where, show(n))
+	return 0
+}
+
+func (d *document) jitter(n ast.Node, where string) policy.Jitter {
+	const expected = "none, full, equal, or a fraction from 0 to 1"
+	switch s := d.text(n, where, expected); s {
+	case "none":
+		return policy.None
+	case "full":
+		return policy.Full
+	case "equal":
+		return policy.Equal
+	default:
+		v, err := strconv.ParseFloat(s, 64)
+		if err != nil || !(v >= 0 && v <= 1) {
+			d.fail(n, "%s is %s; expected %s", where, show(n), expected)
+		}
+		return policy.Fraction(v)
+	}
+}
+
+func (d *document) exhausted(n ast.Node, where string) (e policy.Exhausted) {
+	const expected = "park, discard, or forward: {exchange: …, routing_key: …} or forward: {queue: …}"
+	if s, ok := n.(*ast.StringNode); ok {
+		switch s.Value {
+		case "park":
+			return policy.Exhausted{Action: policy.Park}
+		case "discard":
+			return policy.Exhausted{Action: policy.Discard}
+		}
+		d.fail(n, "%s is %s; expected %s", where, show(n), expected)
+	}
+	d.mapping(n, where, map[string]field{"forward": func(n ast.Node) {
+		e.Action = policy.Forward
+		var queue string
+		d.mapping(n, where+".forward", map[string]field{
+			"exchange":    func(n ast.Node) { e.Destination.Exchange = d.text(n, where+".forward.exchange", "a name") },
+			"routing_key": func(n ast.Node) { e.Destination.RoutingKey = d.text(n, where+".forward.routing_key", "a text") },
+			"queue":       func(n ast.Node) { queue = d.text(n, where+".forward.queue", "a queue's name") },
+		})
+		switch {
+		case queue != "" && e.Destination != (policy.Destination{}):
+			d.fail(n, "%s.forward has both a queue and an exchange or routing key; expected one", where)
+		case queue != "":
+			e.Destination.RoutingKey = queue
+		case e.Destination.Exchange == "":
+			d.fail(n, "%s.forward names neither an exchange nor a queue", where)
+		}
+	}})
+	return e
+}

@@ -1,0 +1,185 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+)
+
+// Error is what is wrong in a file, and where. Lines and columns count from 1.
+type Error struct {
+	File         string
+	Line, Column int
+	Msg          string
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.Msg) }
+
+// Parse reads a configuration; name is what errors call it. Keys that are left
+// out have their defaults.
+func Parse(name string, data []byte) (c *Config, err error) {
+	file, err := parser.ParseBytes(data, 0)
+	if err != nil {
+		var y yaml.Error
+		if errors.As(err, &y) && y.GetToken() != nil {
+			p := y.GetToken().Position
+			return nil, &Error{name, p.Line, p.Column, "not valid YAML: " + y.GetMessage()}
+		}
+		return nil, &Error{name, 1, 1, "not valid YAML: " + firstLine(err.Error())}
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			e, ok := p.(*Error)
+			if !ok {
+				panic(p)
+			}
+			c, err = nil, e
+		}
+	}()
+	d := &document{file: name}
+	c = Default()
+	var bodies []ast.Node
+	for _, doc := range file.Docs {
+		if doc.Body != nil && doc.Body.Type() != ast.NullType && doc.Body.Type() != ast.CommentType {
+			bodies = append(bodies, doc.Body)
+		}
+	}
+	if len(bodies) == 0 {
+		return c, nil
+	}
+	if len(bodies) > 1 {
+		d.fail(bodies[1], "a second document begins here; a config file has one")
+	}
+	d.config(bodies[0], c)
+	return c, nil
+}
+
+func firstLine(s string) string { line, _, _ := strings.Cut(s, "\n"); return line }
+
+// document reads one file. Its methods stop at the first thing that is wrong by
+// panicking with an *Error, which Parse turns into its result.
+type document struct{ file string }
+
+func (d *document) fail(n ast.Node, format string, args ...any) {
+	e := &Error{File: d.file, Line: 1, Column: 1, Msg: fmt.Sprintf(format, args...)}
+	if t := n.GetToken(); t != nil && t.Position != nil {
+		e.Line, e.Column = t.Position.Line, t.Position.Column
+	}
+	panic(e)
+}
+
+// field reads the value of a key.
+type field func(ast.Node)
+
+// mapping reads a mapping whose keys are exactly those given. where names it in
+// errors.
+func (d *document) mapping(n ast.Node, where string, fields map[string]field) {
+	var values []*ast.MappingValueNode
+	switch m := n.(type) {
+	case *ast.MappingNode:
+		values = m.Values
+	case *ast.MappingValueNode:
+		values = []*ast.MappingValueNode{m}
+	default:
+		d.fail(n, "%s is %s; expected keys: %s", where, show(n), list(fields))
+	}
+	seen := map[string]bool{}
+	for _, v := range values {
+		key := v.Key.String()
+		read, ok := fields[key]
+		switch {
+		case !ok:
+			d.fail(v.Key, "%s has no key %q%s; expected one of: %s", where, key, meant(key, fields), list(fields))
+		case seen[key]:
+			d.fail(v.Key, "%s has the key %q twice", where, key)
+		case v.Value == nil || v.Value.Type() == ast.NullType:
+			d.fail(v.Key, "%s.%s has no value; leave the key out for its default", where, key)
+		}
+		seen[key] = true
+		read(v.Value)
+	}
+}
+
+func (d *document) sequence(n ast.Node, where, expected string) []ast.Node {
+	s, ok := n.(*ast.SequenceNode)
+	if !ok {
+		d.fail(n, "%s is %s; expected %s", where, show(n), expected)
+	}
+	return s.Values
+}
+
+// text reads a scalar as it is written; quoted or not.
+func (d *document) text(n ast.Node, where, expected string) string {
+	switch s := n.(type) {
+	case *ast.StringNode:
+		return s.Value
+	case *ast.LiteralNode:
+		return s.Value.Value
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
+		return n.GetToken().Value
+	}
+	d.fail(n, "%s is %s; expected %s", where, show(n), expected)
+	return ""
+}
+
+func show(n ast.Node) string {
+	switch n.(type) {
+	case *ast.MappingNode, *ast.MappingValueNode:
+		return "a mapping"
+	case *ast.SequenceNode:
+		return "a list"
+	case *ast.AnchorNode, *ast.AliasNode:
+		return "an anchor or alias, which this file may not have"
+	case *ast.NullNode:
+		return "empty"
+	}
+	if t := n.GetToken(); t != nil {
+		return fmt.Sprintf("%.60q", t.Value)
+	}
+	return "something else"
+}
+
+func list(fields map[string]field) string {
+	return strings.Join(slices.Sorted(maps.Keys(fields)), ", ")
+}
+
+// meant suggests a key that differs by at most two letters.
+func meant(key string, fields map[string]field) string {
+	best, at := "", 3
+	for _, f := range slices.Sorted(maps.Keys(fields)) {
+		if n := distance(key, f); n < at {
+			best, at = f, n
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return fmt.Sprintf(" (did you mean %q?)", best)
+}
+
+// distance is how many letters must be added, taken away or changed.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		last := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := last
+			if a[i] != b[j] {
+				change++
+			}
+			last = row[j+1]
+			row[j+1] = min(change, row[j]+1, last+1)
+		}
+	}
+	return row[len(b)]
+}

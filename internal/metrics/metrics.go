@@ -1,0 +1,219 @@
+// Package metrics turns events into Prometheus metrics. It registers nothing
+// globally.
+package metrics
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// MostQueues is how many queues get a label of their own; the others share
+// "(other)", since a label value per queue for ever would fill Prometheus.
+const MostQueues = 500
+
+const otherQueues = "(other)"
+
+// Metrics of one service.
+type Metrics struct {
+	registry *prometheus.Registry
+
+	deadLetters, returned, forwarded, parked, discarded, replayed *prometheus.CounterVec
+
+	lateness    prometheus.Histogram
+	sync        prometheus.Histogram
+	confirm     prometheus.Histogram
+	connected   *prometheus.GaugeVec
+	blocked     *prometheus.GaugeVec
+	ready       prometheus.Gauge
+	intake      prometheus.Gauge
+	configLoads *prometheus.CounterVec
+
+	mu     sync.Mutex
+	queues map[string]bool
+}
+
+// New makes the metrics of a service that keeps its messages in s; free tells
+// the room left on its disk and what is kept in reserve, in bytes.
+func New(s store.Store, free func() (uint64, uint64, error), version string) *Metrics {
+	m := &Metrics{registry: prometheus.NewRegistry(), queues: map[string]bool{}}
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "redrive_" + name, Help: help}, labels)
+		m.registry.MustRegister(c)
+		return c
+	}
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "redrive_" + name, Help: help}, labels)
+		m.registry.MustRegister(g)
+		return g
+	}
+	histogram := func(name, help string, from float64, buckets int) prometheus.Histogram {
+		h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "redrive_" + name, Help: help,
+			Buckets: prometheus.ExponentialBuckets(from, 2, buckets), NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100})
+		m.registry.MustRegister(h)
+		return h
+	}
+	m.deadLetters = counter("dead_letters_total", "Failed messages taken in.", "queue", "reason")
+	m.returned = counter("returned_total", "Messages that RabbitMQ confirmed back in their work queue.", "queue")
+	m.forwarded = counter("forwarded_total", "Messages forwarded after their last attempt.", "queue")
+	m.parked = counter("parked_total", "Messages parked.", "queue")
+	m.discarded = counter("discarded_total", "Messages discarded by their policy.", "queue")
+	m.replayed = counter("replayed_total", "Parked messages that a person sent back.", "queue")
+	m.lateness = histogram("return_lateness_seconds", "Time from due to confirmed by RabbitMQ.", 0.0005, 20)
+	m.sync = histogram("store_sync_seconds", "Time to make a batch durable in the store.", 0.0001, 18)
+	m.confirm = histogram("confirm_seconds", "Time from sending a batch to RabbitMQ's last answer.", 0.0005, 18)
+	m.connected = gauge("connected", "1 while connected to RabbitMQ.", "connection")
+	m.blocked = gauge("blocked", "1 while an alarm of RabbitMQ's blocks the connection.", "connection")
+	m.ready = gauge("ready", "1 while nothing is wrong.").WithLabelValues()
+	m.intake = gauge("intake_stopped", "1 while failed messages cannot be kept and stay in RabbitMQ.").WithLabelValues()
+	m.configLoads = counter("config_loads_total", "Loads of the config file; a refused one leaves the old in force.", "result")
+	for _, r := range []string{"ok", "refused"} {
+		m.configLoads.WithLabelValues(r)
+	}
+	gauge("build_info", "Always 1.", "version").WithLabelValues(version).Set(1)
+	m.registry.MustRegister(&held{store: s, free: free, metrics: m}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// Handler serves them.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Registry: m.registry})
+}
+
+// label is the queue's name, or what the queues beyond the limit share.
+func (m *Metrics) label(queue string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.queues[queue] {
+		return queue
+	}
+	if len(m.queues) >= MostQueues {
+		return otherQueues
+	}
+	m.queues[queue] = true
+	return queue
+}
+
+// Event counts one.
+func (m *Metrics) Event(e flow.Event) {
+	q := m.label(e.Queue)
+	switch e.Kind {
+	case flow.Failed:
+		m.deadLetters.WithLabelValues(q, reasonLabel(e.Reason)).Inc()
+	case flow.Returned:
+		m.returned.WithLabelValues(q).Inc()
+		m.lateness.Observe(e.Late.Seconds())
+	case flow.Forwarded:
+		m.forwarded.WithLabelValues(q).Inc()
+	case flow.Parked:
+		m.parked.WithLabelValues(q).Inc()
+	case flow.Discarded:
+		m.discarded.WithLabelValues(q).Inc()
+	case flow.Replayed:
+		m.replayed.WithLabelValues(q).Add(float64(e.N))
+	}
+}
+
+// reasonLabel keeps what RabbitMQ does not say today out of the labels.
+func reasonLabel(r string) string {
+	switch r {
+	case "rejected", "expired", "maxlen", "delivery_limit", "reported":
+		return r
+	}
+	return "other"
+}
+
+// Synced observes a commit.
+func (m *Metrics) Synced(d time.Duration) { m.sync.Observe(d.Seconds()) }
+
+// Confirmed observes the answers to a batch.
+func (m *Metrics) Confirmed(d time.Duration) { m.confirm.Observe(d.Seconds()) }
+
+// Connection shows the state of one.
+func (m *Metrics) Connection(name string, connected, blocked bool) {
+	m.connected.WithLabelValues(name).Set(number(connected))
+	m.blocked.WithLabelValues(name).Set(number(blocked))
+}
+
+// Ready shows whether nothing is wrong; stopped whether the intake stands.
+func (m *Metrics) Ready(ready, stopped bool) {
+	m.ready.Set(number(ready))
+	m.intake.Set(number(stopped))
+}
+
+// ConfigLoaded counts a load of the config file.
+func (m *Metrics) ConfigLoaded(ok bool) {
+	m.configLoads.WithLabelValues(map[bool]string{true: "ok", false: "refused"}[ok]).Inc()
+}
+
+func number(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// held shows what the store holds when it is asked.
+type held struct {
+	store   store.Store
+	free    func() (uint64, uint64, error)
+	metrics *Metrics
+}
+
+var (
+	waitingDesc = prometheus.NewDesc("redrive_waiting", "Messages in their delay.", []string{"queue"}, nil)
+	parkedDesc  = prometheus.NewDesc("redrive_parked", "Parked messages.", []string{"queue"}, nil)
+	overdueDesc = prometheus.NewDesc("redrive_overdue_seconds", "How long the message that is due first has been due; 0 when none is.", []string{"queue"}, nil)
+	oldestDesc  = prometheus.NewDesc("redrive_oldest_waiting_seconds", "How long ago the waiting message that is due first failed.", []string{"queue"}, nil)
+	freeDesc    = prometheus.NewDesc("redrive_store_free_bytes", "Room left on the store's disk.", nil, nil)
+	reserveDesc = prometheus.NewDesc("redrive_store_reserve_bytes", "Room that is kept free on it.", nil, nil)
+)
+
+func (h *held) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{waitingDesc, parkedDesc, overdueDesc, oldestDesc, freeDesc, reserveDesc} {
+		ch <- d
+	}
+}
+
+func (h *held) Collect(ch chan<- prometheus.Metric) {
+	counts, err := h.store.Counts(context.Background())
+	if err != nil {
+		ch <- prometheus.NewInvalidMetric(waitingDesc, err)
+		return
+	}
+	type sums struct{ waiting, parked, overdue, oldest float64 }
+	by := map[string]sums{} // queues beyond the limit add up
+	now := time.Now()
+	for _, c := range counts {
+		label := h.metrics.label(c.Queue)
+		s := by[label]
+		s.waiting += float64(c.Waiting)
+		s.parked += float64(c.Parked)
+		if c.Waiting > 0 {
+			s.overdue = max(s.overdue, now.Sub(c.NextDue).Seconds())
+			s.oldest = max(s.oldest, now.Sub(c.NextFailed).Seconds())
+		}
+		by[label] = s
+	}
+	show := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	for q, s := range by {
+		show(waitingDesc, s.waiting, q)
+		show(parkedDesc, s.parked, q)
+		show(overdueDesc, s.overdue, q)
+		show(oldestDesc, s.oldest, q)
+	}
+	if free, reserve, err := h.free(); err == nil {
+		show(freeDesc, float64(free))
+		show(reserveDesc, float64(reserve))
+	}
+}
