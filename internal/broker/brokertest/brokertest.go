@@ -1,0 +1,237 @@
+// Package brokertest gives tests real brokers: a virtual host per test on shared
+// nodes, a node of its own for a test that kills one, and a proxy that cuts
+// connections.
+package brokertest
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/management"
+	"github.com/redrive-mq/redrive/internal/rabbitnode"
+)
+
+// Env names the brokers that tests run on, as Encode writes them.
+const Env = "REDRIVE_TEST_BROKERS"
+
+// Broker is one that tests run on.
+type Broker struct {
+	AMQP       string
+	Management string
+	Version    string
+	Root       string // what a private node of the same version is started from
+	Private    bool   // such a node can be started
+}
+
+// Encode writes brokers for Env.
+func Encode(list []Broker) string {
+	data, _ := json.Marshal(list)
+	return string(data)
+}
+
+// Given are brokers somebody else runs.
+func Given(amqpURLs, managementURLs string) (list []Broker) {
+	split := func(s string) []string {
+		return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
+	}
+	m := split(managementURLs)
+	for i, raw := range split(amqpURLs) {
+		b := Broker{AMQP: raw}
+		if i < len(m) {
+			b.Management = m[i]
+		} else if u, err := url.Parse(raw); err == nil {
+			b.Management = (&url.URL{Scheme: "http", User: u.User, Host: u.Hostname() + ":15672"}).String()
+		}
+		list = append(list, b)
+	}
+	return list
+}
+
+// Ask finds out the version.
+func (b *Broker) Ask(ctx context.Context) error {
+	m, err := management.New(b.Management, "/")
+	if err != nil {
+		return err
+	}
+	o, err := m.Overview(ctx)
+	b.Version = o.Version
+	return err
+}
+
+// Since4 tells RabbitMQ 4 and later from 3.
+func (b Broker) Since4() bool { return !strings.HasPrefix(b.Version, "3.") }
+
+// All are the brokers that were asked for. Without any the test fails: a suite
+// that ran nowhere must not look green.
+func All(t testing.TB) (list []Broker) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(os.Getenv(Env)), &list); err != nil || len(list) == 0 {
+		t.Fatalf("this test needs RabbitMQ: run `make test`, or `go run ./test/brokers go test …`")
+	}
+	return list
+}
+
+// Each runs a test on every broker, in a virtual host of its own.
+func Each(t *testing.T, test func(*testing.T, *VHost)) {
+	for _, b := range All(t) {
+		t.Run("RabbitMQ "+b.Version, func(t *testing.T) {
+			t.Parallel()
+			test(t, NewVHost(t, b))
+		})
+	}
+}
+
+// EachPrivate runs a test on a node of its own of every version, to do with as
+// it likes. Brokers that were given cannot be killed, and are reported so.
+func EachPrivate(t *testing.T, config string, test func(*testing.T, *VHost, *rabbitnode.Node)) {
+	for _, b := range All(t) {
+		t.Run("RabbitMQ "+b.Version, func(t *testing.T) {
+			if !b.Private {
+				t.Skip("not run: a broker that was given with BROKERS cannot be killed or alarmed")
+			}
+			n, err := rabbitnode.Start(context.Background(), rabbitnode.Options{Root: b.Root, Config: config})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := n.Stop(); err != nil {
+					t.Error(err)
+				}
+			})
+			test(t, &VHost{Broker: Broker{AMQP: n.URL(), Management: n.Management(), Version: b.Version, Root: b.Root, Private: true}, Name: "/", t: t}, n)
+		})
+	}
+}
+
+// VHost is a virtual host for one test.
+type VHost struct {
+	Broker
+	Name string
+	t    testing.TB
+}
+
+// NewVHost makes one, and deletes it when the test ends.
+func NewVHost(t testing.TB, b Broker) *VHost {
+	t.Helper()
+	v := &VHost{Broker: b, Name: "redrive-test-" + uuid.NewString(), t: t}
+	v.Must("PUT", "vhosts/"+v.Name, map[string]any{})
+	t.Cleanup(func() { v.Must("DELETE", "vhosts/"+v.Name, nil) })
+	v.Grant("guest", ".*", ".*", ".*")
+	return v
+}
+
+// URL is the broker's, with this virtual host.
+func (v *VHost) URL() string { return v.URLAs("guest", "guest") }
+
+// URLAs is the same for another user.
+func (v *VHost) URLAs(user, password string) string {
+	u, _ := url.Parse(v.AMQP)
+	if user != "guest" || u.User == nil {
+		u.User = url.UserPassword(user, password)
+	}
+	u.Path, u.RawPath = "/"+v.Name, "/"+url.PathEscape(v.Name)
+	return u.String()
+}
+
+// API is the management API for this virtual host.
+func (v *VHost) API() *management.Client {
+	m, err := management.New(v.Management, v.Name)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	return m
+}
+
+// Must calls the management API and fails the test on an error.
+func (v *VHost) Must(method, path string, in any) {
+	v.t.Helper()
+	if err := v.API().Call(context.Background(), method, path, in, nil); err != nil {
+		v.t.Fatal(err)
+	}
+}
+
+// User makes a user without a right.
+func (v *VHost) User(name, password string) {
+	v.t.Helper()
+	v.Must(http.MethodPut, "users/"+name, map[string]any{"password": password, "tags": ""})
+	v.t.Cleanup(func() { v.Must(http.MethodDelete, "users/"+name, nil) })
+}
+
+// Grant gives a user rights: patterns to configure, write and read.
+func (v *VHost) Grant(user, configure, write, read string) {
+	v.t.Helper()
+	v.Must(http.MethodPut, "permissions/"+url.PathEscape(v.Name)+"/"+user, map[string]any{"configure": configure, "write": write, "read": read})
+}
+
+// Policy sets one.
+func (v *VHost) Policy(name, pattern string, priority int, definition map[string]any) {
+	v.t.Helper()
+	if err := v.API().PutPolicy(context.Background(), management.Policy{Name: name, Pattern: pattern, ApplyTo: "queues", Priority: priority, Definition: definition}); err != nil {
+		v.t.Fatal(err)
+	}
+}
+
+// Dial connects as guest; the connection ends with the test.
+func (v *VHost) Dial() *amqp.Connection { return v.DialURL(v.URL()) }
+
+// DialURL connects; the connection ends with the test.
+func (v *VHost) DialURL(rawURL string) *amqp.Connection {
+	v.t.Helper()
+	c, err := amqp.Dial(rawURL)
+	if err != nil {
+		v.t.Fatalf("connecting: %v", err)
+	}
+	v.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// Channel opens a channel on a connection of its own.
+func (v *VHost) Channel() *amqp.Channel {
+	v.t.Helper()
+	ch, err := v.Dial().Channel()
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	return ch
+}
+
+// Queue declares a durable queue.
+func (v *VHost) Queue(name string, args amqp.Table) {
+	v.t.Helper()
+	if _, err := v.Channel().QueueDeclare(name, true, false, false, false, args); err != nil {
+		v.t.Fatal(err)
+	}
+}
+
+// Depth is how many messages a queue has ready.
+func (v *VHost) Depth(queue string) int {
+	v.t.Helper()
+	ch := v.Channel()
+	defer ch.Close()
+	q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	return q.Messages
+}
+
+// Eventually asks until it is so, and fails after a minute.
+func Eventually(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for !is() {
+		if time.Now().After(deadline) {
+			t.Fatalf("after a minute still not so: %s", what)
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+}

@@ -1,0 +1,308 @@
+// Package rabbitnode runs a private RabbitMQ node on loopback, for the demo and
+// the tests: away from the standard ports, in a folder of its own, reading no
+// configuration of the machine, and gone when its owner is, however that ends.
+package rabbitnode
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// ErrNotInstalled: there is no RabbitMQ to run.
+var ErrNotInstalled = errors.New("RabbitMQ is not installed")
+
+// Options of a node.
+type Options struct {
+	// Root is a folder with a whole system in it, to change root into; "" uses
+	// the RabbitMQ installed on this machine.
+	Root string
+	// Config is added to rabbitmq.conf.
+	Config string
+}
+
+// Node is a RabbitMQ node that this process owns. Its methods are for one
+// goroutine at a time.
+type Node struct {
+	opts         Options
+	dir          string // as this process sees it
+	inside       string // as the node sees it
+	server       string
+	name         string
+	amqp, http   int
+	dist, epmd   int
+	epmdProcess  *process
+	broker       *process
+	brokerOutput bytes.Buffer
+}
+
+// Start starts a node and waits until it takes connections.
+func Start(ctx context.Context, o Options) (*Node, error) {
+	server, err := findServer(o.Root)
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{opts: o, server: server}
+	if err := n.prepare(); err != nil {
+		return nil, errors.Join(err, n.Stop())
+	}
+	if err := n.Restart(ctx); err != nil {
+		return nil, errors.Join(err, n.Stop())
+	}
+	return n, nil
+}
+
+// findServer finds rabbitmq-server as seen from within root.
+func findServer(root string) (string, error) {
+	found, _ := filepath.Glob(filepath.Join(root, "/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server"))
+	if len(found) == 0 {
+		return "", fmt.Errorf("%w in %s: `make install-rabbitmq` installs it", ErrNotInstalled, filepath.Join(root, "/usr/lib/rabbitmq"))
+	}
+	return strings.TrimPrefix(found[len(found)-1], strings.TrimSuffix(root, "/")), nil
+}
+
+func (n *Node) prepare() (err error) {
+	base := ""
+	if n.opts.Root != "" {
+		base = filepath.Join(n.opts.Root, "tmp")
+	}
+	if n.dir, err = os.MkdirTemp(base, "redrive-rabbitmq-"); err != nil {
+		return err
+	}
+	n.inside = n.dir
+	if n.opts.Root != "" {
+		n.inside = strings.TrimPrefix(n.dir, strings.TrimSuffix(n.opts.Root, "/"))
+		hosts, err := os.ReadFile("/etc/hosts")
+		if err == nil {
+			err = os.WriteFile(filepath.Join(n.opts.Root, "etc/hosts"), hosts, 0o644)
+		}
+		if err != nil && os.Getuid() == 0 {
+			return err
+		}
+	}
+	ports, err := freePorts(4)
+	if err != nil {
+		return err
+	}
+	n.amqp, n.http, n.dist, n.epmd = ports[0], ports[1], ports[2], ports[3]
+	n.name = fmt.Sprintf("redrive%d@localhost", n.amqp)
+	conf := fmt.Sprintf(`listeners.tcp.default = 127.0.0.1:%d
+management.tcp.ip = 127.0.0.1
+management.tcp.port = %d
+collect_statistics_interval = 1000
+disk_free_limit.absolute = 50MB
+vm_memory_high_watermark.absolute = 4GB
+log.file.level = warning
+%s
+`, n.amqp, n.http, n.opts.Config)
+	for name, content := range map[string]string{"rabbitmq.conf": conf, "enabled_plugins": "[rabbitmq_management,rabbitmq_shovel].\n"} {
+		if err := os.WriteFile(filepath.Join(n.dir, name), []byte(content), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// freePorts finds ports nobody listens on, all different.
+func freePorts(count int) (ports []int, err error) {
+	for range count {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close()
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports, nil
+}
+
+// URL is where it speaks AMQP.
+func (n *Node) URL() string { return fmt.Sprintf("amqp://guest:guest@127.0.0.1:%d/", n.amqp) }
+
+// Management is where its management API is.
+func (n *Node) Management() string { return fmt.Sprintf("http://guest:guest@127.0.0.1:%d", n.http) }
+
+// Port is its AMQP port.
+func (n *Node) Port() int { return n.amqp }
+
+// Kill ends it as a power cut would: SIGKILL to all of it.
+func (n *Node) Kill() {
+	n.broker.kill()
+	n.broker = nil
+}
+
+// Restart starts it on the data it has; kill it first when it runs.
+func (n *Node) Restart(ctx context.Context) (err error) {
+	if n.epmdProcess == nil {
+		// Started here, or the node would start one that outlives it.
+		if n.epmdProcess, err = n.start(io.Discard, "epmd", "-port", strconv.Itoa(n.epmd), "-address", "127.0.0.1"); err != nil {
+			return fmt.Errorf("starting epmd: %w", err)
+		}
+	}
+	n.brokerOutput.Reset()
+	if n.broker, err = n.start(&n.brokerOutput, n.server); err != nil {
+		return fmt.Errorf("starting RabbitMQ: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
+	defer cancel()
+	for !n.answers(ctx) {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("RabbitMQ did not start: %w\n%s", ctx.Err(), n.lastWords())
+		case <-n.broker.ended:
+			return fmt.Errorf("RabbitMQ ended while starting:\n%s", n.lastWords())
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+// answers tells whether both AMQP and the management API are up.
+func (n *Node) answers(ctx context.Context) bool {
+	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", n.amqp))
+	if err != nil {
+		return false
+	}
+	c.Close()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/api/overview", n.http), nil)
+	if err != nil {
+		return false
+	}
+	req.SetBasicAuth("guest", "guest")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return false
+	}
+	resp.Body.Close()
+	return resp.StatusCode == http.StatusOK
+}
+
+func (n *Node) lastWords() string {
+	const most = 4000
+	out := n.brokerOutput.String()
+	logs, _ := filepath.Glob(filepath.Join(n.dir, "log", "*.log"))
+	for _, l := range logs {
+		data, _ := os.ReadFile(l)
+		out += "\n" + string(data)
+	}
+	return out[max(0, len(out)-most):]
+}
+
+// Stop ends it for good, and leaves nothing behind.
+func (n *Node) Stop() error {
+	n.broker.kill() // nothing of it is kept, so nothing need be saved
+	n.epmdProcess.kill()
+	n.broker, n.epmdProcess = nil, nil
+	if n.dir == "" {
+		return nil
+	}
+	return os.RemoveAll(n.dir)
+}
+
+// Eval runs an Erlang expression on the node.
+func (n *Node) Eval(ctx context.Context, expression string) (string, error) {
+	name, args, env := n.command(filepath.Join(filepath.Dir(n.server), "rabbitmqctl"), "eval", expression)
+	c := exec.CommandContext(ctx, name, args...)
+	c.Env = env
+	out, err := c.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("rabbitmqctl eval: %w: %s", err, out)
+	}
+	return string(out), nil
+}
+
+// command is how to run something as the node sees the world.
+func (n *Node) command(name string, args ...string) (string, []string, []string) {
+	env := []string{
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8",
+		"HOME=" + n.inside,
+		"RABBITMQ_NODENAME=" + n.name,
+		"RABBITMQ_DIST_PORT=" + strconv.Itoa(n.dist),
+		"ERL_EPMD_PORT=" + strconv.Itoa(n.epmd),
+		"ERL_EPMD_ADDRESS=127.0.0.1",
+		"RABBITMQ_MNESIA_BASE=" + n.inside + "/data",
+		"RABBITMQ_LOG_BASE=" + n.inside + "/log",
+		"RABBITMQ_CONFIG_FILE=" + n.inside + "/rabbitmq.conf",
+		"RABBITMQ_ENABLED_PLUGINS_FILE=" + n.inside + "/enabled_plugins",
+		"RABBITMQ_PID_FILE=" + n.inside + "/pid",
+		"RABBITMQ_CONF_ENV_FILE=" + n.inside + "/none",
+		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1} +S 2:2",
+	}
+	if dir := os.Getenv("RABBITMQ_PLUGINS_DIR"); dir != "" && n.opts.Root == "" {
+		env = append(env, "RABBITMQ_PLUGINS_DIR="+dir)
+	}
+	if n.opts.Root == "" {
+		return name, args, env
+	}
+	// A mount namespace of its own: /proc is gone with the process.
+	ns := []string{"--mount"}
+	if os.Getuid() != 0 {
+		ns = append(ns, "--map-root-user", "--fork", "--pid")
+	}
+	script := `mount -t proc proc "$0/proc" && exec chroot "$0" "$@"`
+	return "unshare", append(append(ns, "sh", "-c", script, n.opts.Root, name), args...), env
+}
+
+// process is a process group of this process's, which a watchdog ends when this
+// process dies without a word.
+type process struct {
+	group    int
+	ended    chan struct{}
+	watchdog io.Closer
+	kills    sync.Once
+	watching *exec.Cmd
+}
+
+func (n *Node) start(output io.Writer, name string, args ...string) (*process, error) {
+	name, args, env := n.command(name, args...)
+	c := exec.Command(name, args...)
+	c.Env, c.Stdout, c.Stderr = env, output, output
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := c.Start(); err != nil {
+		return nil, err
+	}
+	p := &process{group: c.Process.Pid, ended: make(chan struct{})}
+	go func() {
+		defer close(p.ended)
+		_ = c.Wait()
+	}()
+	// Its standard input ends when this process does.
+	p.watching = exec.Command("sh", "-c", `cat; kill -9 -- "-$0" 2>/dev/null`, strconv.Itoa(p.group))
+	p.watching.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	in, err := p.watching.StdinPipe()
+	if err == nil {
+		err = p.watching.Start()
+	}
+	if err != nil {
+		p.kill()
+		return nil, err
+	}
+	p.watchdog = in
+	return p, nil
+}
+
+func (p *process) kill() {
+	if p == nil {
+		return
+	}
+	p.kills.Do(func() {
+		_ = syscall.Kill(-p.group, syscall.SIGKILL)
+		<-p.ended
+		if p.watchdog != nil {
+			_ = p.watchdog.Close()
+			_ = p.watching.Wait()
+		}
+	})
+}
