@@ -9,9 +9,10 @@ var (
 	// ErrNacked: the broker refused the message (a full queue that rejects
 	// publishes, or an error in a queue). It may take it later.
 	ErrNacked = errors.New("the broker refused the message")
-	// ErrTooLarge: the broker will never take the message: its properties do not
-	// fit one frame, or its body is over the broker's limit.
-	ErrTooLarge = errors.New("too large for the broker")
+	// ErrUnacceptable: neither now nor later will the message be taken: its
+	// properties do not fit one frame, its body is over the broker's limit, or a
+	// header is of a kind the client cannot send.
+	ErrUnacceptable = errors.New("the broker or its client never takes such a message")
 	// ErrUnsent: the connection was lost before the broker answered. The message
 	// may have arrived or not.
 	ErrUnsent = errors.New("the connection was lost before the broker answered")

@@ -6,21 +6,22 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"sync/atomic"
+	"sync"
 )
 
-// Two kinds of message would end an amqp091-go connection each time they are
+// Some messages would end an amqp091-go connection each time they are
 // delivered, and so stop the intake for ever [measured on 3.10.8 and 4.3.6]:
 //
 //   - one whose headers nearly fill a frame: with the x-death that RabbitMQ adds,
 //     the header frame is larger than the frame size RabbitMQ itself negotiated;
-//   - one with a header of type L (unsigned 64 bit), which RabbitMQ 3 delivers as
-//     it is. RabbitMQ 4 turns it into l (signed 64 bit).
+//   - one with headers that the client refuses to read: of type L (unsigned 64
+//     bit), which RabbitMQ 3 delivers as it is, nested too deep, or too many.
 //
 // intakeConn lets the client take them: it tells the client that there is no
-// limit to a frame (and RabbitMQ that its limit is agreed), and turns L into l
-// as RabbitMQ 4 does. It is for a connection that consumes and publishes
-// nothing, since the client then believes it could send frames of any size.
+// limit to a frame (and RabbitMQ that its limit is agreed), and mends the
+// headers, see mend.go. It is for a connection that consumes on one channel and
+// publishes nothing, since the client then believes it could send frames of any
+// size.
 //
 // It also bounds memory. Prefetch counts messages, not bytes: a few thousand of
 // 16 MiB would fill the machine. Read stands still while more than mostBuffered
@@ -33,10 +34,14 @@ type intakeConn struct {
 	limit  [4]byte // frame_max as RabbitMQ said it
 	agreed bool    // tune-ok was sent
 	gate   gate
+
+	headers uint64 // content headers seen: the delivery tag of the last one
+	mu      sync.Mutex
+	mended  map[uint64]mended // by delivery tag, until the intake asks
 }
 
 func newIntakeConn(c net.Conn) *intakeConn {
-	i := &intakeConn{Conn: c, in: bufio.NewReaderSize(c, 128<<10)}
+	i := &intakeConn{Conn: c, in: bufio.NewReaderSize(c, 128<<10), mended: map[uint64]mended{}}
 	i.gate.init()
 	return i
 }
@@ -92,7 +97,13 @@ func (c *intakeConn) next() error {
 		copy(c.limit[:], payload[6:10])
 		clear(payload[6:10])
 	case head[0] == frameHeader:
-		mendHeader(payload)
+		c.headers++
+		if fixed, m := mendHeader(payload); m != (mended{}) {
+			c.mu.Lock()
+			c.mended[c.headers] = m
+			c.mu.Unlock()
+			c.frame = reframe(c.frame, fixed)
+		}
 	case head[0] == frameBody:
 		c.gate.entered(len(payload))
 	}
@@ -116,129 +127,18 @@ func (c *intakeConn) Close() error {
 	return c.Conn.Close()
 }
 
-// mendHeader turns L into l in the header table of a content header, in place.
-// What is not as it should be is left to the client to judge.
-func mendHeader(p []byte) {
-	const fixed = 14 // class, weight, body size, flags
-	if len(p) < fixed {
-		return
-	}
-	flags := binary.BigEndian.Uint16(p[12:])
-	p = p[fixed:]
-	for _, bit := range []uint16{1 << 15, 1 << 14} { // content type and encoding come first
-		if flags&bit != 0 {
-			if len(p) < 1 || len(p) < 1+int(p[0]) {
-				return
-			}
-			p = p[1+int(p[0]):]
-		}
-	}
-	if flags&(1<<13) != 0 {
-		mendTable(p)
-	}
+// reframe puts another payload into a frame.
+func reframe(frame, payload []byte) []byte {
+	out := append(make([]byte, 0, frameHead+len(payload)+1), frame[:frameHead]...)
+	binary.BigEndian.PutUint32(out[3:], uint32(len(payload)))
+	return append(append(out, payload...), frameEnd)
 }
 
-// long takes a 32 bit length and that many bytes.
-func long(p []byte) (content, rest []byte, ok bool) {
-	if len(p) < 4 || uint64(len(p)-4) < uint64(binary.BigEndian.Uint32(p)) {
-		return nil, nil, false
-	}
-	n := 4 + int(binary.BigEndian.Uint32(p))
-	return p[4:n], p[n:], true
-}
-
-func mendTable(p []byte) (rest []byte, ok bool) {
-	t, rest, ok := long(p)
-	for ok && len(t) > 0 {
-		if len(t) < 1+int(t[0]) {
-			return nil, false
-		}
-		t, ok = mendValue(t[1+int(t[0]):])
-	}
-	return rest, ok
-}
-
-// sizes of the values that have one.
-var sizes = map[byte]int{'t': 1, 'b': 1, 'B': 1, 's': 2, 'u': 2, 'I': 4, 'i': 4, 'l': 8, 'L': 8, 'f': 4, 'd': 8, 'D': 5, 'T': 8, 'V': 0}
-
-func mendValue(p []byte) (rest []byte, ok bool) {
-	if len(p) == 0 {
-		return nil, false
-	}
-	kind, v := &p[0], p[1:]
-	if n, ok := sizes[*kind]; ok {
-		if *kind == 'L' {
-			*kind = 'l'
-		}
-		if len(v) < n {
-			return nil, false
-		}
-		return v[n:], true
-	}
-	switch *kind {
-	case 'S', 'x':
-		_, rest, ok = long(v)
-	case 'F':
-		rest, ok = mendTable(v)
-	case 'A':
-		var a []byte
-		a, rest, ok = long(v)
-		for ok && len(a) > 0 {
-			a, ok = mendValue(a)
-		}
-	}
-	return rest, ok
-}
-
-// gate counts body bytes that were read and not yet taken.
-type gate struct {
-	in     atomic.Int64
-	freed  chan struct{}
-	closed chan struct{}
-	once   atomic.Bool
-	idle   atomic.Bool // the taker has nothing and waits: let a large message through
-}
-
-// mostBuffered bodies may be in memory unread by the flow.
-const mostBuffered = 64 << 20
-
-func (g *gate) init() { g.freed, g.closed = make(chan struct{}, 1), make(chan struct{}) }
-
-// entered counts n bytes in and waits while there are too many, unless the taker
-// has nothing: one message may be larger than the bound.
-func (g *gate) entered(n int) {
-	for now := g.in.Add(int64(n)); now > mostBuffered && !g.idle.Load(); now = g.in.Load() {
-		select {
-		case <-g.freed:
-		case <-g.closed:
-			return
-		}
-	}
-}
-
-// taken counts n bytes out.
-func (g *gate) taken(n int) {
-	g.in.Add(-int64(n))
-	g.signal()
-}
-
-// waiting says whether the taker has nothing to do.
-func (g *gate) waiting(yes bool) {
-	g.idle.Store(yes)
-	if yes {
-		g.signal()
-	}
-}
-
-func (g *gate) signal() {
-	select {
-	case g.freed <- struct{}{}:
-	default:
-	}
-}
-
-func (g *gate) open() {
-	if g.once.CompareAndSwap(false, true) {
-		close(g.closed)
-	}
+// mendedHeaders tells, once, what was mended in a delivery.
+func (c *intakeConn) mendedHeaders(tag uint64) mended {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.mended[tag]
+	delete(c.mended, tag)
+	return m
 }

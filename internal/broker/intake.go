@@ -77,8 +77,8 @@ func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, wire *intak
 		return err
 	}
 	i.link.observe(State{Connected: true})
-	g := &gathering{deliveries: deliveries, gate: &wire.gate}
-	defer g.drain(conn, wire)
+	g := &gathering{deliveries: deliveries, wire: wire}
+	defer g.drain(conn)
 	for {
 		batch, last, more := g.next(ctx)
 		if len(batch) > 0 {
@@ -128,7 +128,7 @@ func (i *Intake) take(ctx context.Context, taker Taker, batch []Delivery) error 
 // the load: one message when there is one, hundreds in a storm.
 type gathering struct {
 	deliveries <-chan amqp.Delivery
-	gate       *gate
+	wire       *intakeConn
 	batch      []Delivery
 	ahead      *amqp.Delivery // did not fit the last batch
 }
@@ -142,21 +142,24 @@ func (g *gathering) next(ctx context.Context) (batch []Delivery, last uint64, mo
 	g.batch = g.batch[:0]
 	bytes := 0
 	add := func(d *amqp.Delivery) {
-		g.batch = append(g.batch, received(d))
+		r := received(d)
+		m := g.wire.mendedHeaders(d.DeliveryTag)
+		r.Note, r.Unreadable = m.note, m.unreadable
+		g.batch = append(g.batch, r)
 		last = d.DeliveryTag
 		bytes += len(d.Body)
-		g.gate.taken(len(d.Body))
+		g.wire.gate.taken(len(d.Body))
 	}
 	if g.ahead != nil {
 		add(g.ahead)
 		g.ahead = nil
 	} else {
-		g.gate.waiting(true)
+		g.wire.gate.waiting(true)
 		select {
 		case <-ctx.Done():
 			return nil, 0, false
 		case d, ok := <-g.deliveries:
-			g.gate.waiting(false)
+			g.wire.gate.waiting(false)
 			if !ok {
 				return nil, 0, false
 			}
@@ -182,13 +185,13 @@ func (g *gathering) next(ctx context.Context) (batch []Delivery, last uint64, mo
 }
 
 // drain lets amqp091-go close: it waits for its deliveries to be received.
-func (g *gathering) drain(conn *amqp.Connection, raw net.Conn) {
-	g.gate.open()
+func (g *gathering) drain(conn *amqp.Connection) {
+	g.wire.gate.open()
 	var d sync.WaitGroup
 	d.Go(func() {
 		for range g.deliveries {
 		}
 	})
-	closeSoon(conn, raw)
+	closeSoon(conn, g.wire)
 	d.Wait()
 }

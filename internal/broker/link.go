@@ -219,7 +219,7 @@ func explain(err error) error {
 	case e.Code == amqp.NotFound:
 		return fmt.Errorf("%w: %s", redrive.ErrUnroutable, e.Reason)
 	case e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "message size"):
-		return fmt.Errorf("%w: %s", redrive.ErrTooLarge, e.Reason)
+		return fmt.Errorf("%w: %s", redrive.ErrUnacceptable, e.Reason)
 	}
 	return fmt.Errorf("RabbitMQ says %d: %s", e.Code, e.Reason)
 }

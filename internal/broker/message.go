@@ -11,6 +11,8 @@ type Delivery struct {
 	Message     redrive.Message
 	From        string // the exchange it came through
 	Redelivered bool
+	Note        string // what was changed so that it could be read; "" for nothing
+	Unreadable  string // why it cannot be returned as it was; "" when it can
 }
 
 func received(d *amqp.Delivery) Delivery {

@@ -25,13 +25,13 @@ type Publisher struct {
 	link link
 
 	mu      sync.Mutex
-	session *session
-	ready   chan struct{} // closed while there is a session
+	session *session      // nil while there is none
+	changed chan struct{} // closed when session changes
 }
 
 // NewPublisher makes a publisher; Run keeps it connected.
 func NewPublisher(c Config) *Publisher {
-	return &Publisher{link: link{Config: c}, ready: make(chan struct{})}
+	return &Publisher{link: link{Config: c}, changed: make(chan struct{})}
 }
 
 // Run connects, and connects again for as long as it takes, until ctx ends. A
@@ -44,55 +44,37 @@ func (p *Publisher) Run(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			p.begin(s)
+			p.use(s)
 			p.link.observe(State{Connected: true})
 			select {
 			case <-ctx.Done():
 			case <-s.closed: // an error of one channel leaves the connection usable
 			}
-			p.end()
+			p.use(nil)
 		}
 		return nil
 	})
 }
 
-func (p *Publisher) begin(s *session) {
+func (p *Publisher) use(s *session) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.session = s
-	close(p.ready)
+	close(p.changed)
+	p.changed = make(chan struct{})
 }
 
-func (p *Publisher) end() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.session, p.ready = nil, make(chan struct{})
-}
-
-// current waits for a session.
+// current waits for a session that is open.
 func (p *Publisher) current(ctx context.Context) (*session, error) {
 	for {
 		p.mu.Lock()
-		s, ready := p.session, p.ready
+		s, changed := p.session, p.changed
 		p.mu.Unlock()
 		if s != nil && !s.ch.IsClosed() {
 			return s, nil
 		}
-		if s != nil {
-			ready = make(chan struct{}) // closed a moment ago, and about to be replaced
-			select {
-			case <-s.closed:
-				p.mu.Lock()
-				if p.session != s {
-					ready = p.ready
-				}
-				p.mu.Unlock()
-			case <-ctx.Done():
-				return nil, redrive.ErrUnsent
-			}
-		}
 		select {
-		case <-ready:
+		case <-changed: // Run replaces a session that has closed
 		case <-ctx.Done():
 			return nil, redrive.ErrUnsent
 		}
@@ -106,7 +88,7 @@ const alone = 1 << 20
 
 // Send publishes persistent and mandatory, in order, and returns a function that
 // waits for RabbitMQ's answer to each message: nil when it is confirmed and was
-// routed, else redrive.ErrUnroutable, ErrNacked, ErrTooLarge, ErrForbidden or
+// routed, else redrive.ErrUnroutable, ErrNacked, ErrUnacceptable, ErrForbidden or
 // ErrUnsent, wrapped. Send is called by one goroutine at a time; it waits for a
 // connection until ctx ends.
 func (p *Publisher) Send(ctx context.Context, out []Outgoing) (wait func(context.Context) []error) {

@@ -96,7 +96,10 @@ func (s *session) close() {
 
 func (s *session) publish(o *Outgoing) (*amqp.DeferredConfirmation, error) {
 	if n := headerSize(o.Message); s.limit > 0 && n > s.limit {
-		return nil, fmt.Errorf("%w: its properties and headers take %d bytes, and one frame holds %d", redrive.ErrTooLarge, n, s.limit)
+		return nil, fmt.Errorf("%w: its properties and headers take %d bytes, and one frame holds %d", redrive.ErrUnacceptable, n, s.limit)
+	}
+	if err := o.Message.Headers.Validate(); err != nil {
+		return nil, fmt.Errorf("%w: %v", redrive.ErrUnacceptable, err)
 	}
 	c, err := s.ch.PublishWithDeferredConfirm(o.Exchange, o.RoutingKey, true, false, publishing(o.Message))
 	if err != nil {

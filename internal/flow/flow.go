@@ -28,6 +28,8 @@ type Delivery struct {
 	Message     redrive.Message
 	From        string // the exchange it came through
 	Redelivered bool   // RabbitMQ has handed it out before and got no acknowledgement
+	Note        string // what was changed so that it could be read; "" for nothing
+	Unreadable  string // why it cannot be returned as it was; "" when it can
 }
 
 // Flow takes dead letters in. Take and Connected are called by the intake, one

@@ -91,7 +91,7 @@ func (g *GiveBack) Send(ctx context.Context, queue string, claims []store.Claim)
 			case err == nil:
 				fates[i] = Fate{Done: true}
 				g.tell(r, now)
-			case errors.Is(err, redrive.ErrTooLarge):
+			case errors.Is(err, redrive.ErrUnacceptable):
 				fates[i] = Fate{Park: fmt.Sprintf("it cannot be returned: %v", err)}
 			case errors.Is(err, redrive.ErrUnroutable) && r.Forward != nil:
 				fates[i] = Fate{Park: fmt.Sprintf("it cannot be forwarded to exchange %q with routing key %q: %v", r.Forward.Exchange, r.Forward.RoutingKey, err)}

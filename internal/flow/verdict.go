@@ -36,6 +36,7 @@ func (f *Flow) judge(d *Delivery, policies policy.Set, now time.Time) (rec *stor
 	}
 	rec.ID, rec.Fingerprint = f.identify(d)
 	rec.Message.Exchange, rec.Message.RoutingKey = o.exchange, o.routingKey
+	addNote(rec, d.Note)
 	before, note := failuresBefore(m)
 	addNote(rec, note)
 	rec.Attempt = before + 1
@@ -49,6 +50,9 @@ func (f *Flow) judge(d *Delivery, policies policy.Set, now time.Time) (rec *stor
 	}
 	if o.refusal != "" {
 		return rec, park(rec, now, o.refusal)
+	}
+	if d.Unreadable != "" {
+		return rec, park(rec, now, d.Unreadable)
 	}
 	p, ok := policies.Match(o.queue)
 	if !ok {

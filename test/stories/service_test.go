@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/app"
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/flow"
 )
 
 // lateBy is how long a test waits for what must happen.
@@ -27,7 +29,8 @@ type service struct {
 	*app.Service
 	client api.Client
 	data   string
-	stop   func() error // waits for its end; may be called twice
+	events chan flow.Event // the first 10,000
+	stop   func() error    // waits for its end; may be called twice
 }
 
 // start runs a service on a virtual host with policies in YAML. It ends with the
@@ -49,7 +52,13 @@ func startAt(t *testing.T, url, policies, data string) *service {
 func run(t *testing.T, c *config.Config) *service {
 	t.Helper()
 	log := &lockedBuffer{}
-	s, err := app.New(c, app.Options{Version: "test", Log: slog.New(slog.NewTextHandler(log, nil))})
+	events := make(chan flow.Event, 10_000)
+	s, err := app.New(c, app.Options{Version: "test", Log: slog.New(slog.NewTextHandler(log, nil)), Events: func(e flow.Event) {
+		select {
+		case events <- e:
+		default:
+		}
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +74,7 @@ func run(t *testing.T, c *config.Config) *service {
 			t.Logf("the service said:\n%s", log)
 		}
 	})
-	sv := &service{Service: s, client: api.Client{Addr: s.Addr()}, data: c.Store.Disk, stop: stop}
+	sv := &service{Service: s, client: api.Client{Addr: s.Addr()}, data: c.Store.Disk, events: events, stop: stop}
 	return sv
 }
 
@@ -73,6 +82,21 @@ func (s *service) ready(t *testing.T) *service {
 	t.Helper()
 	brokertest.Eventually(t, "the service is ready", func() bool { return len(s.Problems()) == 0 })
 	return s
+}
+
+// wait waits for the next event of one of the kinds.
+func (s *service) wait(t *testing.T, kinds ...flow.Kind) flow.Event {
+	t.Helper()
+	for {
+		select {
+		case e := <-s.events:
+			if slices.Contains(kinds, e.Kind) {
+				return e
+			}
+		case <-time.After(lateBy):
+			t.Fatalf("no event of %v came", kinds)
+		}
+	}
 }
 
 // held is what the service holds for a queue.

@@ -1,0 +1,125 @@
+package stories_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+)
+
+// What consumers report themselves: the error travels, the wish for a delay
+// counts within the policy, and a report enrols no queue.
+func TestAReportedFailure(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("named", nil)
+		v.Queue("globbed.queue", nil)
+		s := start(t, v.URL(), `policies: [{name: p, queues: [named, "globbed.*"], attempts: 3, backoff: [100ms, 1s], jitter: none}]`).ready(t)
+		ch, c := v.Channel(), consume(t, v, "named")
+		report := func(queue string, delay any) {
+			publish(t, ch, redrive.ExchangeFailures, queue, amqp.Publishing{Expiration: "60000", Body: []byte("x"), Headers: amqp.Table{
+				redrive.HeaderError: "no \x1b[31mstock", redrive.HeaderDelay: delay, redrive.HeaderExchange: "shop", redrive.HeaderRoutingKey: "k"}})
+		}
+		for _, w := range []struct {
+			delay any
+			least time.Duration
+		}{{int64(600), 600 * time.Millisecond}, {int32(3_600_000), time.Second}, {"soon", 100 * time.Millisecond}, {int64(-5), 100 * time.Millisecond}} {
+			began := time.Now()
+			report("named", w.delay)
+			d := c.next()
+			if waited := time.Since(began); waited < w.least || waited > w.least+10*time.Second {
+				t.Errorf("with a wish of %v it waited %s, want %s", w.delay, waited, w.least)
+			}
+			if d.Headers[redrive.HeaderError] != "no \x1b[31mstock" || d.Headers[redrive.HeaderReason] != "reported" || d.RoutingKey != "k" ||
+				d.Headers[redrive.HeaderDelay] != nil || d.Expiration != "" || d.Headers[redrive.HeaderExchange] != "shop" {
+				t.Errorf("returned as %+v", d)
+			}
+			if err := d.Ack(false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		report("globbed.queue", nil) // matched by a pattern only, and never dead-lettered
+		report("unknown", nil)
+		report("redrive.intake", nil)
+		for _, p := range s.waitParked(t, 3) {
+			want := map[string]string{"globbed.queue": "is not enrolled", "unknown": "no policy allows", "redrive.intake": "one of Redrive's own"}[p.Queue]
+			if want == "" || !strings.Contains(p.ParkedFor, want) {
+				t.Errorf("%q is parked because %s", p.Queue, p.ParkedFor)
+			}
+		}
+		if n := v.Depth("globbed.queue"); n != 0 {
+			t.Errorf("a report put %d messages into a queue that is not enrolled", n)
+		}
+	})
+}
+
+func TestReasonsAreFilteredByPolicy(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		s := start(t, v.URL(), `policies:
+  - {name: loose, queues: [loose], backoff: {fixed: 50ms}, reasons: [expired]}
+  - {name: rest, queues: ["*"], backoff: {fixed: 50ms}, jitter: none}`).ready(t)
+		ch := v.Channel()
+		deadLettered(v, "plain", "classic")
+		deadLettered(v, "loose", "classic")
+		publish(t, ch, "", "plain", amqp.Publishing{Expiration: "1"})
+		p := s.waitParked(t, 1)[0]
+		if p.Queue != "plain" || p.Reason != "expired" || !strings.Contains(p.ParkedFor, "does not retry") {
+			t.Errorf("parked as %+v", p)
+		}
+		publish(t, ch, "", "loose", amqp.Publishing{Expiration: "1", Body: []byte("x")})
+		brokertest.Eventually(t, "an expired message comes back without its expiration", func() bool { return v.Depth("loose") == 1 })
+
+		v.Queue("limited", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive", "x-delivery-limit": int64(1)})
+		c := consume(t, v, "limited")
+		publish(t, ch, "", "limited", amqp.Publishing{})
+		for range 2 {
+			if err := c.next().Reject(true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if d := c.next(); d.Headers[redrive.HeaderReason] != "delivery_limit" || d.Headers[redrive.HeaderAttempt] != int64(1) {
+			t.Errorf("after the delivery limit: %v", d.Headers)
+		}
+	})
+}
+
+func TestAfterTheLastAttempt(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		s := start(t, v.URL(), `policies:
+  - {name: a, queues: [discarded], attempts: 1, exhausted: discard}
+  - {name: b, queues: [forwarded], attempts: 1, exhausted: {forward: {queue: graveyard}}}
+  - {name: c, queues: [astray], attempts: 1, exhausted: {forward: {exchange: nowhere, routing_key: k}}}`).ready(t)
+		v.Queue("graveyard", nil)
+		ch := v.Channel()
+		for _, q := range []string{"discarded", "forwarded", "astray"} {
+			deadLettered(v, q, "classic")
+			publish(t, ch, "", q, amqp.Publishing{Body: []byte(q)})
+			reject(t, consume(t, v, q).next())
+		}
+		if d := consume(t, v, "graveyard").next(); string(d.Body) != "forwarded" || d.Headers[redrive.HeaderAttempt] != int64(1) || d.Headers["x-death"] != nil {
+			t.Errorf("forwarded as %+v", d)
+		}
+		p := s.waitParked(t, 1)[0]
+		if p.Queue != "astray" || !strings.Contains(p.ParkedFor, `cannot be forwarded to exchange "nowhere"`) {
+			t.Errorf("parked as %+v", p)
+		}
+		brokertest.Eventually(t, "nothing waits", func() bool {
+			return s.held(t, "discarded").Waiting+s.held(t, "forwarded").Waiting+s.held(t, "astray").Waiting == 0
+		})
+	})
+}
+
+func TestAQueueThatIsNotAllowedIsParked(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		s := start(t, v.URL(), `policies: [{name: p, queues: [allowed]}]`).ready(t)
+		deadLettered(v, "other", "quorum")
+		publish(t, v.Channel(), "", "other", amqp.Publishing{})
+		reject(t, consume(t, v, "other").next())
+		if p := s.waitParked(t, 1)[0]; !strings.Contains(p.ParkedFor, `no policy allows the queue "other"`) {
+			t.Errorf("parked as %+v", p)
+		}
+	})
+}
