@@ -84,11 +84,16 @@ func (l *link) observe(s State) {
 	}
 }
 
+func (l *link) connected() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state.Connected
+}
+
 // keep connects, runs use, and does so again when it ends, for as long as ctx
 // lasts. use returns an error that is permanent to end it.
 func (l *link) keep(ctx context.Context, wrap func(net.Conn) net.Conn, use func(context.Context, *amqp.Connection) error) error {
 	for wait := firstRetry; ; wait = min(2*wait, longestRetry) {
-		began := time.Now()
 		err := l.once(ctx, wrap, use)
 		if ctx.Err() != nil {
 			return nil
@@ -98,10 +103,10 @@ func (l *link) keep(ctx context.Context, wrap func(net.Conn) net.Conn, use func(
 			l.observe(State{Err: p.error})
 			return p.error
 		}
-		l.observe(State{Err: err})
-		if time.Since(began) > longestRetry {
-			wait = firstRetry // it worked for a while
+		if l.connected() {
+			wait = firstRetry // the broker is there: come back soon
 		}
+		l.observe(State{Err: err})
 		select {
 		case <-ctx.Done():
 			return nil

@@ -142,6 +142,28 @@ func (v *VHost) URLAs(user, password string) string {
 	return u.String()
 }
 
+// host is the broker's address.
+func (v *VHost) host() string {
+	u, err := url.Parse(v.AMQP)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	if u.Port() == "" {
+		return u.Host + ":5672"
+	}
+	return u.Host
+}
+
+// urlAt is URL at another address.
+func (v *VHost) urlAt(host string) string {
+	u, err := url.Parse(v.URL())
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	u.Host = host
+	return u.String()
+}
+
 // API is the management API for this virtual host.
 func (v *VHost) API() *management.Client {
 	m, err := management.New(v.Management, v.Name)

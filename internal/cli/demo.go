@@ -1,0 +1,39 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/redrive-mq/redrive/internal/demo"
+)
+
+func (p *program) demo() *cobra.Command {
+	var length time.Duration
+	var broker string
+	c := &cobra.Command{
+		Use:   "demo",
+		Short: "Show the service at work on an example shop",
+		Long: `Show the service at work: a private RabbitMQ on loopback, three queues, a
+consumer whose upstream goes down and comes back, and one message that nobody
+can process. Ends all it started, deletes its queues (redrive-demo.*) and
+accounts for every message. Needs RabbitMQ installed, or --broker.`,
+		Args: exactArgs(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if length < 0 || length > 0 && length < 10*time.Second {
+				return fmt.Errorf("--for %s is too short: the story takes at least 10s: %w", length, errUsage)
+			}
+			if broker == "" {
+				broker = p.getenv("REDRIVE_DEMO_BROKER_URL")
+			}
+			f, isFile := p.out.(*os.File)
+			return demo.Run(c.Context(), demo.Options{Broker: broker, For: length, Out: p.out, Terminal: isFile && term.IsTerminal(int(f.Fd())), Version: p.version})
+		},
+	}
+	c.Flags().DurationVar(&length, "for", 0, "end by itself after about so long; left out: at Ctrl-C")
+	c.Flags().StringVar(&broker, "broker", "", "use this broker (an AMQP URL without secrets; or REDRIVE_DEMO_BROKER_URL)")
+	return c
+}

@@ -1,0 +1,138 @@
+package faults_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+)
+
+// The service's own binary, built once.
+var binary = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "redrive-faults-")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "redrive")
+	out, err := exec.Command("go", "build", "-o", path, "../../cmd/redrive").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	return path, nil
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if path, err := binary(); err == nil {
+		os.RemoveAll(filepath.Dir(path))
+	}
+	os.Exit(code)
+}
+
+// process is the service as users run it.
+type process struct {
+	t      *testing.T
+	config string
+	url    string
+	listen string
+	log    bytes.Buffer
+	cmd    *exec.Cmd
+}
+
+// newProcess prepares a service with a data folder of its own.
+func newProcess(t *testing.T, url string) *process {
+	t.Helper()
+	dir := t.TempDir()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{t: t, config: filepath.Join(dir, "redrive.yaml"), url: url, listen: l.Addr().String()}
+	l.Close()
+	yaml := fmt.Sprintf("store: {disk: %s}\nlisten: %s\n%s\n", filepath.Join(dir, "data"), p.listen, policies)
+	if err := os.WriteFile(p.config, []byte(yaml), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.kill()
+		if t.Failed() {
+			log := p.log.String()
+			t.Logf("the service said:\n%s", log[max(0, len(log)-4000):])
+		}
+	})
+	return p
+}
+
+func (p *process) start() {
+	p.t.Helper()
+	path, err := binary()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.cmd = exec.Command(path, "serve", "--config", p.config)
+	p.cmd.Env = append(os.Environ(), "REDRIVE_BROKER_URL="+p.url)
+	p.cmd.Stderr = &p.log
+	if err := p.cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// kill ends it as the OOM killer does.
+func (p *process) kill() {
+	if p.cmd != nil {
+		_ = p.cmd.Process.Kill()
+		_ = p.cmd.Wait()
+		p.cmd = nil
+	}
+}
+
+// term asks it to stop, and waits.
+func (p *process) term() error {
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	err := p.cmd.Wait()
+	p.cmd = nil
+	return err
+}
+
+// readyz is what the service says of itself: "" when it is ready.
+func (p *process) readyz() string {
+	resp, err := http.Get("http://" + p.listen + "/readyz")
+	if err != nil {
+		return err.Error()
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(resp.Body)
+	if resp.StatusCode == http.StatusOK {
+		return ""
+	}
+	return strings.TrimSpace(string(text))
+}
+
+func (p *process) waitReady() {
+	p.t.Helper()
+	brokertest.Eventually(p.t, "the service is ready", func() bool { return p.readyz() == "" })
+}
+
+// consuming runs a ledger's consumer until the test ends.
+func consuming(t *testing.T, l *ledger) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var w sync.WaitGroup
+	w.Go(func() { l.consume(ctx) })
+	t.Cleanup(func() { cancel(); w.Wait() })
+}
+
+const settleWithin = 2 * time.Minute
