@@ -20,6 +20,9 @@ func TestKillingTheServiceLosesNothing(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		l := newLedger(t, v, "orders")
 		p := newProcess(t, v.URL())
+		p.start()
+		p.waitReady() // until the exchange is there RabbitMQ drops what is dead-lettered to it
+		p.kill()
 		consuming(t, l)
 		seed := rand.Uint64()
 		t.Logf("seed %d", seed)
