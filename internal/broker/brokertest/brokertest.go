@@ -246,6 +246,17 @@ func (v *VHost) Depth(queue string) int {
 	return q.Messages
 }
 
+// Messages is how many messages a queue has, unacknowledged ones included, as
+// the management API last heard.
+func (v *VHost) Messages(queue string) int {
+	v.t.Helper()
+	q, err := v.API().Queue(context.Background(), queue)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	return q.Messages
+}
+
 // Eventually asks until it is so, and fails after a minute.
 func Eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
