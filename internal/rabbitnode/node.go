@@ -160,9 +160,9 @@ func (n *Node) Restart(ctx context.Context) (err error) {
 	for !n.answers(ctx) {
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("RabbitMQ did not start: %w\n%s", ctx.Err(), n.lastWords())
+			return fmt.Errorf("RabbitMQ did not start: %w\n%s", ctx.Err(), n.LastWords())
 		case <-n.broker.ended:
-			return fmt.Errorf("RabbitMQ ended while starting:\n%s", n.lastWords())
+			return fmt.Errorf("RabbitMQ ended while starting:\n%s", n.LastWords())
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
@@ -189,8 +189,9 @@ func (n *Node) answers(ctx context.Context) bool {
 	return resp.StatusCode == http.StatusOK
 }
 
-func (n *Node) lastWords() string {
-	const most = 4000
+// LastWords is the end of what the node printed and logged.
+func (n *Node) LastWords() string {
+	const most = 6000
 	out := n.brokerOutput.String()
 	logs, _ := filepath.Glob(filepath.Join(n.dir, "log", "*.log"))
 	for _, l := range logs {

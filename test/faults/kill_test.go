@@ -80,6 +80,7 @@ func TestKillingRabbitMQLosesNothing(t *testing.T) {
 			if err := n.Restart(context.Background()); err != nil {
 				t.Fatal(err)
 			}
+			p.waitReady()
 		}
 		l.settle(settleWithin)
 		p.waitReady()

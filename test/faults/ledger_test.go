@@ -34,7 +34,7 @@ type ledger struct {
 
 	mu     sync.Mutex
 	bodies map[string][sha256.Size]byte // published, by message id
-	failed map[string]time.Time         // by message id: when its newest failure was sent
+	failed map[string]time.Time         // when it first failed, by message id and failures so far
 	seen   map[string]int               // deliveries by message id and x-redrive-attempt
 	acked  map[string]int
 	wrong  []string
@@ -104,7 +104,7 @@ func (l *ledger) delivered(d amqp.Delivery) {
 	}
 	attempt, _ := d.Headers[redrive.HeaderAttempt].(int64)
 	if attempt > 0 && !d.Redelivered {
-		if early := l.failed[id].Add(wait); time.Now().Before(early) && l.seen[fmt.Sprint(id, " ", attempt)] == 0 {
+		if early := l.failed[fmt.Sprint(id, " ", attempt)].Add(wait); time.Now().Before(early) {
 			l.wrong = append(l.wrong, fmt.Sprintf("%s attempt %d came %s early", id, attempt, time.Until(early)))
 		}
 	}
@@ -112,7 +112,9 @@ func (l *ledger) delivered(d amqp.Delivery) {
 		l.seen[fmt.Sprint(id, " ", attempt)]++
 	}
 	if attempt < failures {
-		l.failed[id] = time.Now()
+		if key := fmt.Sprint(id, " ", attempt+1); l.failed[key].IsZero() {
+			l.failed[key] = time.Now()
+		}
 		_ = d.Reject(false)
 		return
 	}

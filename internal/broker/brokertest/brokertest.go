@@ -103,6 +103,9 @@ func EachPrivate(t *testing.T, config string, test func(*testing.T, *VHost, *rab
 				t.Fatal(err)
 			}
 			t.Cleanup(func() {
+				if t.Failed() {
+					t.Logf("RabbitMQ said:\n%s", n.LastWords())
+				}
 				if err := n.Stop(); err != nil {
 					t.Error(err)
 				}
@@ -200,6 +203,28 @@ func (v *VHost) Policy(name, pattern string, priority int, definition map[string
 	if err := v.API().PutPolicy(context.Background(), management.Policy{Name: name, Pattern: pattern, ApplyTo: "queues", Priority: priority, Definition: definition}); err != nil {
 		v.t.Fatal(err)
 	}
+}
+
+// CloseConnections ends all connections of a user, as an administrator would.
+func (v *VHost) CloseConnections(user string) {
+	v.t.Helper()
+	Eventually(v.t, "the management API knows the connections of "+user, func() bool {
+		var all []struct {
+			Name string `json:"name"`
+			User string `json:"user"`
+		}
+		if err := v.API().Call(context.Background(), http.MethodGet, "connections", nil, &all); err != nil {
+			v.t.Fatal(err)
+		}
+		n := 0
+		for _, c := range all {
+			if c.User == user {
+				n++
+				_ = v.API().Call(context.Background(), http.MethodDelete, "connections/"+url.PathEscape(c.Name), nil, nil)
+			}
+		}
+		return n > 0
+	})
 }
 
 // Dial connects as guest; the connection ends with the test.
