@@ -98,7 +98,10 @@ func EachPrivate(t *testing.T, config string, test func(*testing.T, *VHost, *rab
 			if !b.Private {
 				t.Skip("not run: a broker that was given with BROKERS cannot be killed or alarmed")
 			}
-			n, err := rabbitnode.Start(context.Background(), rabbitnode.Options{Root: b.Root, Config: config})
+			n, err := rabbitnode.Start(context.Background(), rabbitnode.Options{Root: b.Root, Config: config,
+				// At-least-once dead-lettering tries again after three minutes by
+				// itself, which tests need not wait for.
+				Args: "-rabbit dead_letter_worker_publisher_confirm_timeout 3000"})
 			if err != nil {
 				t.Fatal(err)
 			}
