@@ -6,6 +6,7 @@ package brokertest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/url"
 	"os"
@@ -70,12 +71,21 @@ func (b *Broker) Ask(ctx context.Context) error {
 // Since4 tells RabbitMQ 4 and later from 3.
 func (b Broker) Since4() bool { return !strings.HasPrefix(b.Version, "3.") }
 
+// FromEnv are the brokers that the runner started or was given.
+func FromEnv() (list []Broker, err error) {
+	if err := json.Unmarshal([]byte(os.Getenv(Env)), &list); err != nil || len(list) == 0 {
+		return nil, errors.New("this needs RabbitMQ: run `make test`, or `go run ./test/brokers COMMAND`")
+	}
+	return list, nil
+}
+
 // All are the brokers that were asked for. Without any the test fails: a suite
 // that ran nowhere must not look green.
-func All(t testing.TB) (list []Broker) {
+func All(t testing.TB) []Broker {
 	t.Helper()
-	if err := json.Unmarshal([]byte(os.Getenv(Env)), &list); err != nil || len(list) == 0 {
-		t.Fatalf("this test needs RabbitMQ: run `make test`, or `go run ./test/brokers go test …`")
+	list, err := FromEnv()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return list
 }
