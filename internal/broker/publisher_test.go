@@ -89,7 +89,7 @@ func TestEachMessageGetsItsOwnAnswer(t *testing.T) {
 		for i, b := range batch {
 			err := errs[i]
 			for errors.Is(err, redrive.ErrUnsent) { // its channel ended as it was written: the caller sends again
-				err = p.Send(ctx, out[i : i+1])(ctx)[0]
+				err = p.Send(ctx, out[i:i+1])(ctx)[0]
 			}
 			if !errors.Is(err, b.want) {
 				t.Errorf("%s: %v, want %v", b.name, err, b.want)
