@@ -109,7 +109,7 @@ func TestWhatIsTakenIsAcknowledged(t *testing.T) {
 			t.Error("something was delivered twice")
 		}
 		i.stop()
-		// RabbitMQ 3's count lags; a lost acknowledgement would stay.
+		// The count may lag; a lost acknowledgement would stay.
 		brokertest.Eventually(t, "the intake is empty", func() bool { return v.Depth(redrive.QueueIntake) == 0 })
 	})
 }
