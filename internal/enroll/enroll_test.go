@@ -16,6 +16,7 @@ import (
 
 func TestPlans(t *testing.T) {
 	limit := management.Policy{Name: "limits", Pattern: ".*", Priority: 7, Definition: map[string]any{"max-length": 5, "dead-letter-routing-key": "k"}}
+	ours := management.Policy{Name: "redrive.ours", Pattern: "^ours$", Priority: 4, Definition: map[string]any{"dead-letter-exchange": "redrive"}}
 	for _, c := range []struct {
 		name        string
 		queue       management.Queue
@@ -30,10 +31,15 @@ func TestPlans(t *testing.T) {
 		{"at least once", management.Queue{Name: "q", Type: "quorum"}, true,
 			&management.Policy{Name: "redrive.q", Pattern: "^q$", ApplyTo: "queues", Definition: map[string]any{"dead-letter-exchange": "redrive", "dead-letter-strategy": "at-least-once", "overflow": "reject-publish"}}, ""},
 		{"at least once on a classic queue", management.Queue{Name: "q", Type: "classic"}, true, nil, "needs a quorum queue"},
+		{"ours goes on, at least once", management.Queue{Name: "ours", Type: "quorum", Policy: "redrive.ours"}, true,
+			&management.Policy{Name: "redrive.ours", Pattern: "^ours$", ApplyTo: "queues", Priority: 4, Definition: map[string]any{"dead-letter-exchange": "redrive", "dead-letter-strategy": "at-least-once", "overflow": "reject-publish"}}, ""},
+		{"ours applies already", management.Queue{Name: "ours", Type: "quorum", Policy: "redrive.ours"}, false, nil, ""},
+		{"at least once against the queue's overflow", management.Queue{Name: "q", Type: "quorum", Arguments: map[string]any{"x-overflow": "drop-head"}}, true, nil, `x-overflow "drop-head"`},
+		{"at least once against the queue's strategy", management.Queue{Name: "q", Type: "quorum", Arguments: map[string]any{"x-dead-letter-strategy": "at-most-once"}}, true, nil, "x-dead-letter-strategy"},
 		{"by argument", management.Queue{Name: "q", Arguments: map[string]any{"x-dead-letter-exchange": "redrive"}}, false, nil, ""},
 		{"elsewhere by argument", management.Queue{Name: "q", Arguments: map[string]any{"x-dead-letter-exchange": "dlx"}}, false, nil, "no policy can change"},
 	} {
-		p, err := plan(c.queue, []management.Policy{limit}, c.atLeastOnce)
+		p, err := plan(c.queue, []management.Policy{limit, ours}, c.atLeastOnce)
 		if c.err != "" {
 			if err == nil || !strings.Contains(err.Error(), c.err) {
 				t.Errorf("%s: %v", c.name, err)
@@ -55,7 +61,7 @@ func TestEnrollAndUndo(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		ctx, m := context.Background(), v.API()
 		v.Queue("work.q", amqp.Table{"x-queue-type": "classic"})
-		v.Policy("theirs", "^work", 3, map[string]any{"max-length": 100})
+		v.Policy("theirs", "^work", 3, map[string]any{"max-length": 100, "message-ttl": 86_400_000})
 		inForce := func(name string) {
 			t.Helper()
 			brokertest.Eventually(t, name+" is in force", func() bool {
@@ -73,7 +79,7 @@ func TestEnrollAndUndo(t *testing.T) {
 		}
 		var shown strings.Builder
 		p.Write(&shown)
-		for _, want := range []string{`policy "theirs" of priority 3 applies`, "+ dead-letter-exchange: redrive", "    max-length: 100"} {
+		for _, want := range []string{`policy "theirs" of priority 3 applies`, "+ dead-letter-exchange: redrive", "    max-length: 100", "    message-ttl: 86400000"} {
 			if !strings.Contains(shown.String(), want) {
 				t.Errorf("%q is not shown:\n%s", want, shown.String())
 			}
