@@ -1,7 +1,6 @@
 package facts_test
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -60,18 +59,19 @@ func TestDeliveryLimitOfQuorumQueuesIs20Since4(t *testing.T) {
 	})
 }
 
-// A huge limit means none on every version; -1 means none since 4.0 only.
-func TestDeliveryLimitCanBeSwitchedOff(t *testing.T) {
+// A huge limit is none on every version. -1 is none since 4.0; before, it is
+// accepted too, and the first return dead-letters.
+func TestDeliveryLimitCanBeSwitchedOffByAHugeOne(t *testing.T) {
 	onEach(t, func(t *testing.T, v *brokertest.VHost) {
-		for _, limit := range []int64{1_000_000_000, -1} {
-			_, err := v.Channel().QueueDeclare(fmt.Sprint(limit), true, false, false, false, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": limit})
+		for name, limit := range map[string]int64{"huge": 1_000_000_000, "minus one": -1} {
+			deadLetters(v, name, "dead of "+name, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": limit})
+			v.Publish("", name, amqp.Publishing{Body: []byte("m")})
+			work := v.Consume(name)
 			if limit < 0 && !since(v, 4, 0) {
-				refused(t, "a limit of -1", err, amqp.PreconditionFailed)
+				must(t, work.Next().Reject(true))
+				v.Consume("dead of " + name).Take("m")
 				continue
 			}
-			must(t, err)
-			v.Publish("", fmt.Sprint(limit), amqp.Publishing{Body: []byte("m")})
-			work := v.Consume(fmt.Sprint(limit))
 			for range 25 {
 				must(t, work.Next().Reject(true))
 			}
