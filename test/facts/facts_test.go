@@ -6,7 +6,9 @@ package facts_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
+	"os"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -14,6 +16,15 @@ import (
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/management"
 )
+
+// These tests wait far more than they work.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "16"); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
 
 // onEach runs a test on every broker, beside the other tests.
 func onEach(t *testing.T, test func(*testing.T, *brokertest.VHost)) {
