@@ -39,6 +39,19 @@ func crashing(queue string) map[string]any {
 	return map[string]any{"list of text": []any{"forged"}, "count of text": death(queue, "many"), "count is a table": death(queue, amqp.Table{})}
 }
 
+// restarted waits until a queue that crashed is there again, with its one message.
+func restarted(t *testing.T, v *brokertest.VHost, queue string) {
+	t.Helper()
+	brokertest.Eventually(t, queue+" is there again", func() bool {
+		conn := v.Dial()
+		defer conn.Close()
+		ch, err := conn.Channel()
+		must(t, err)
+		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+		return err == nil && q.Messages == 1
+	})
+}
+
 // On 3.10 the classic queue of a publisher who sends such a message crashes, its
 // consumers are cancelled, and the message is there again after the restart.
 func TestMalformedXDeathCrashesAClassicQueueOn3(t *testing.T) {
@@ -46,10 +59,7 @@ func TestMalformedXDeathCrashesAClassicQueueOn3(t *testing.T) {
 		for name := range crashing("") {
 			deadLetters(v, name, "dead of "+name, amqp.Table{"x-queue-type": "classic"})
 			v.Publish("", name, amqp.Publishing{Headers: amqp.Table{"x-death": crashing(name)[name]}, DeliveryMode: amqp.Persistent, Body: []byte("m")})
-			conn := v.Dial()
-			ch, err := conn.Channel()
-			must(t, err)
-			work := v.ConsumeOn(ch, name)
+			work := v.Consume(name)
 			cancelled := work.Channel.NotifyCancel(make(chan string, 1))
 			work.Reject()
 			if since(v, 4, 0) {
@@ -61,12 +71,7 @@ func TestMalformedXDeathCrashesAClassicQueueOn3(t *testing.T) {
 			case <-time.After(time.Minute):
 				t.Fatalf("%s: the queue has not crashed", name)
 			}
-			brokertest.Eventually(t, "the queue is there again", func() bool {
-				ch, err := conn.Channel()
-				must(t, err)
-				q, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
-				return err == nil && q.Messages == 1
-			})
+			restarted(t, v, name)
 			if d := v.Consume(name).Take("m"); !d.Redelivered {
 				t.Errorf("%s: it came again as if for the first time", name)
 			}
@@ -88,6 +93,7 @@ func TestMalformedXDeathIsLostByAQuorumQueueOn3(t *testing.T) {
 				dead.Take("m")
 			} else {
 				must(t, work.Channel.Close())
+				restarted(t, v, name)
 				work = v.Consume(name)
 			}
 			work.Reject()
