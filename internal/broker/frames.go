@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"time"
 )
 
 // Some messages would end an amqp091-go connection each time they are
@@ -105,7 +106,14 @@ func (c *intakeConn) next() error {
 			c.frame = reframe(c.frame, fixed)
 		}
 	case head[0] == frameBody:
-		c.gate.entered(len(payload))
+		if c.gate.entered(len(payload)) {
+			// The client moves its deadline at each frame it gets, and it got none
+			// while we stood here; without more time the next read would end a
+			// connection that is well.
+			if err := c.Conn.SetReadDeadline(time.Now().Add(3 * heartbeat)); err != nil {
+				return err
+			}
+		}
 	}
 	c.rest = c.frame
 	return nil

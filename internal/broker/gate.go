@@ -17,15 +17,17 @@ const mostBuffered = 64 << 20
 func (g *gate) init() { g.freed, g.closed = make(chan struct{}, 1), make(chan struct{}) }
 
 // entered counts n bytes in and waits while there are too many, unless the taker
-// has nothing: one message may be larger than the bound.
-func (g *gate) entered(n int) {
+// has nothing: one message may be larger than the bound. It tells whether it waited.
+func (g *gate) entered(n int) (waited bool) {
 	for now := g.in.Add(int64(n)); now > mostBuffered && !g.idle.Load(); now = g.in.Load() {
+		waited = true
 		select {
 		case <-g.freed:
 		case <-g.closed:
-			return
+			return waited
 		}
 	}
+	return waited
 }
 
 // taken counts n bytes out.

@@ -77,7 +77,7 @@ func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, wire *intak
 		return err
 	}
 	i.link.observe(State{Connected: true})
-	g := &gathering{deliveries: deliveries, wire: wire}
+	g := &gathering{deliveries: deliveries, wire: wire, ch: ch, tag: i.link.Name}
 	defer g.drain(conn)
 	for {
 		batch, last, more := g.next(ctx)
@@ -129,6 +129,8 @@ func (i *Intake) take(ctx context.Context, taker Taker, batch []Delivery) error 
 type gathering struct {
 	deliveries <-chan amqp.Delivery
 	wire       *intakeConn
+	ch         *amqp.Channel
+	tag        string
 	batch      []Delivery
 	ahead      *amqp.Delivery // did not fit the last batch
 }
@@ -192,6 +194,11 @@ func (g *gathering) drain(conn *amqp.Connection) {
 		for range g.deliveries {
 		}
 	})
+	// Cancelled first: a connection that closes right after many acknowledgements
+	// can undo some, and what was taken is delivered again. [seen on 3.10.8 and 4.3.6]
+	force := time.AfterFunc(2*time.Second, func() { _ = g.wire.Close() })
+	_ = g.ch.Cancel(g.tag, false)
+	force.Stop()
 	closeSoon(conn, g.wire)
 	d.Wait()
 }

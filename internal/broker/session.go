@@ -74,6 +74,10 @@ func (s *session) listen(end <-chan *amqp.Error) {
 		if e.Code == amqp.NotFound {
 			s.cause = errNoExchange
 		}
+		if e.Code == amqp.PreconditionFailed && !errors.Is(s.cause, redrive.ErrUnacceptable) {
+			// This channel only publishes, so it is about a message.
+			s.cause = fmt.Errorf("%w: %s", redrive.ErrUnacceptable, e.Reason)
+		}
 		if connectionEnded(e) {
 			s.cause = fmt.Errorf("%w: %v", redrive.ErrUnsent, s.cause)
 		}

@@ -63,6 +63,9 @@ func (d *display) say(e event) {
 	case "succeeds":
 		d.queues[e.queue].succeeded++
 	}
+	if e.text == "" {
+		return // counted only
+	}
 	d.recent = append(d.recent, e)
 	d.recent = d.recent[max(0, len(d.recent)-recentLines):]
 	if !d.terminal {

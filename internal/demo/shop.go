@@ -116,9 +116,11 @@ func (s *shop) process(queue string, d amqp.Delivery) {
 		if d.Ack(false) == nil {
 			m.times++
 		}
-		if attempt > 0 {
-			s.say(event{kind: "succeeds", queue: queue, text: fmt.Sprintf("at attempt %d", attempt+1)})
+		e := event{kind: "succeeds", queue: queue}
+		if attempt > 0 { // what succeeds at once is no news
+			e.text = fmt.Sprintf("at attempt %d", attempt+1)
 		}
+		s.say(e)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 
 	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/management"
@@ -70,6 +71,14 @@ func plan(q management.Queue, policies []management.Policy, atLeastOnce bool) (*
 	case fixed && !atLeastOnce:
 		return p, nil
 	}
+	if atLeastOnce {
+		for key, needed := range map[string]string{"x-overflow": "reject-publish", "x-dead-letter-strategy": "at-least-once"} {
+			if x, fixed := q.Arguments[key]; fixed && x != needed {
+				// RabbitMQ would fall back to at-most-once without a word.
+				return nil, fmt.Errorf("the queue %q was declared with %s %q, which no policy can change, and at-least-once dead-lettering needs %q: enroll it without, or declare a new queue", q.Name, key, x, needed)
+			}
+		}
+	}
 	def := map[string]any{}
 	priority := 0
 	if p.Before != nil {
@@ -114,20 +123,29 @@ func (p *Plan) Write(w io.Writer) {
 		was, had := before[k]
 		is, has := p.Policy.Definition[k]
 		switch {
-		case had && has && fmt.Sprint(was) == fmt.Sprint(is):
-			fmt.Fprintf(w, "    %s: %v\n", k, is)
+		case had && has && show(was) == show(is):
+			fmt.Fprintf(w, "    %s: %s\n", k, show(is))
 		case had && has:
-			fmt.Fprintf(w, "  - %s: %v\n  + %s: %v\n", k, was, k, is)
+			fmt.Fprintf(w, "  - %s: %s\n  + %s: %s\n", k, show(was), k, show(is))
 		case had:
-			fmt.Fprintf(w, "  - %s: %v\n", k, was)
+			fmt.Fprintf(w, "  - %s: %s\n", k, show(was))
 		default:
-			fmt.Fprintf(w, "  + %s: %v\n", k, is)
+			fmt.Fprintf(w, "  + %s: %s\n", k, show(is))
 		}
 	}
 	fmt.Fprintf(w, "makes exchange %q and binds the queue to it\n", redrive.ReturnExchange(p.Queue.Name))
 	if p.Queue.Type == "classic" {
 		fmt.Fprintln(w, "note: a classic queue's own dead-lettering is at-most-once; what it loses before it reaches Redrive is lost")
 	}
+}
+
+// show is a value as it was set: JSON numbers are floats, and a day of
+// message-ttl would read 8.64e+07.
+func show(v any) string {
+	if f, ok := v.(float64); ok {
+		return strconv.FormatFloat(f, 'f', -1, 64)
+	}
+	return fmt.Sprint(v)
 }
 
 // Apply carries a plan out. The way back is made first, so that nothing fails

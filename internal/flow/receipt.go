@@ -80,14 +80,16 @@ func fingerprint(m *redrive.Message) [16]byte {
 }
 
 func hashTable(h hash.Hash, t amqp.Table, top bool) {
+	hashed := 0
 	for _, k := range slices.Sorted(maps.Keys(t)) {
 		if top && (k == "x-delivery-count" || k == "x-acquired-count") {
 			continue
 		}
+		hashed++
 		hashString(h, k)
 		hashValue(h, t[k])
 	}
-	hashInt(h, int64(len(t)))
+	hashInt(h, int64(hashed))
 }
 
 func hashValue(h hash.Hash, v any) {

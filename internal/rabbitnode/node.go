@@ -31,6 +31,8 @@ type Options struct {
 	Root string
 	// Config is added to rabbitmq.conf.
 	Config string
+	// Args are added to those of the Erlang virtual machine.
+	Args string
 }
 
 // Node is a RabbitMQ node that this process owns. Its methods are for one
@@ -160,9 +162,9 @@ func (n *Node) Restart(ctx context.Context) (err error) {
 	for !n.answers(ctx) {
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("RabbitMQ did not start: %w\n%s", ctx.Err(), n.lastWords())
+			return fmt.Errorf("RabbitMQ did not start: %w\n%s", ctx.Err(), n.LastWords())
 		case <-n.broker.ended:
-			return fmt.Errorf("RabbitMQ ended while starting:\n%s", n.lastWords())
+			return fmt.Errorf("RabbitMQ ended while starting:\n%s", n.LastWords())
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
@@ -189,14 +191,26 @@ func (n *Node) answers(ctx context.Context) bool {
 	return resp.StatusCode == http.StatusOK
 }
 
-func (n *Node) lastWords() string {
-	const most = 4000
+// LastWords is the end of what the node printed and logged.
+func (n *Node) LastWords() string {
+	const most = 6000
 	out := n.brokerOutput.String()
 	logs, _ := filepath.Glob(filepath.Join(n.dir, "log", "*.log"))
 	for _, l := range logs {
 		data, _ := os.ReadFile(l)
 		out += "\n" + string(data)
 	}
+	// A broker in trouble repeats itself thousands of times.
+	var kept []string
+	seen := map[string]bool{}
+	for line := range strings.Lines(out) {
+		_, what, _ := strings.Cut(line, "[") // behind the time
+		if !seen[what] {
+			seen[what] = true
+			kept = append(kept, line)
+		}
+	}
+	out = strings.Join(kept, "")
 	return out[max(0, len(out)-most):]
 }
 
@@ -238,7 +252,7 @@ func (n *Node) command(name string, args ...string) (string, []string, []string)
 		"RABBITMQ_ENABLED_PLUGINS_FILE=" + n.inside + "/enabled_plugins",
 		"RABBITMQ_PID_FILE=" + n.inside + "/pid",
 		"RABBITMQ_CONF_ENV_FILE=" + n.inside + "/none",
-		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1} +S 2:2",
+		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1} +S 2:2 " + n.opts.Args,
 	}
 	if dir := os.Getenv("RABBITMQ_PLUGINS_DIR"); dir != "" && n.opts.Root == "" {
 		env = append(env, "RABBITMQ_PLUGINS_DIR="+dir)
@@ -260,7 +274,7 @@ func (n *Node) command(name string, args ...string) (string, []string, []string)
 type process struct {
 	group    int
 	ended    chan struct{}
-	watchdog io.Closer
+	watchdog io.WriteCloser
 	kills    sync.Once
 	watching *exec.Cmd
 }
@@ -278,8 +292,9 @@ func (n *Node) start(output io.Writer, name string, args ...string) (*process, e
 		defer close(p.ended)
 		_ = c.Wait()
 	}()
-	// Its standard input ends when this process does.
-	p.watching = exec.Command("sh", "-c", `cat; kill -9 -- "-$0" 2>/dev/null`, strconv.Itoa(p.group))
+	// It reads a line when all is in order, and the end of its input when this
+	// process died.
+	p.watching = exec.Command("sh", "-c", `read line && exit; kill -9 -- "-$0" 2>/dev/null; rm -rf "$1"`, strconv.Itoa(p.group), n.dir)
 	p.watching.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	in, err := p.watching.StdinPipe()
 	if err == nil {
@@ -301,6 +316,7 @@ func (p *process) kill() {
 		_ = syscall.Kill(-p.group, syscall.SIGKILL)
 		<-p.ended
 		if p.watchdog != nil {
+			_, _ = io.WriteString(p.watchdog, "\n")
 			_ = p.watchdog.Close()
 			_ = p.watching.Wait()
 		}

@@ -266,7 +266,7 @@ func (d *decoder) time() time.Time {
 
 func (d *decoder) table(depth int) amqp.Table {
 	n := d.length()
-	t := make(amqp.Table, min(n, 64))
+	t := make(amqp.Table, min(n, 8)) // damaged data may claim many, at each depth
 	for ; n > 0 && !d.torn; n-- {
 		k := d.string()
 		t[k] = d.value(depth + 1)
@@ -320,7 +320,7 @@ func (d *decoder) value(depth int) any {
 		return d.table(depth)
 	case 'A':
 		n := d.length()
-		a := make([]any, 0, min(n, 64))
+		a := make([]any, 0, min(n, 8))
 		for ; n > 0 && !d.torn; n-- {
 			a = append(a, d.value(depth+1))
 		}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -33,14 +34,18 @@ type ledger struct {
 
 	mu     sync.Mutex
 	bodies map[string][sha256.Size]byte // published, by message id
-	failed map[string]time.Time         // by message id: when its newest failure was sent
+	failed map[string]time.Time         // when it first failed, by message id and failures so far
 	seen   map[string]int               // deliveries by message id and x-redrive-attempt
 	acked  map[string]int
 	wrong  []string
 }
 
+// newLedger declares the queue as the README advises for messages that must not
+// be lost: with at-most-once dead-lettering RabbitMQ itself drops dead letters
+// while the intake has no leader, as just after a restart.
 func newLedger(t *testing.T, v *brokertest.VHost, queue string) *ledger {
-	v.Queue(queue, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive"})
+	v.Queue(queue, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive",
+		"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"})
 	return &ledger{t: t, v: v, queue: queue, bodies: map[string][sha256.Size]byte{}, failed: map[string]time.Time{}, seen: map[string]int{}, acked: map[string]int{}}
 }
 
@@ -103,7 +108,7 @@ func (l *ledger) delivered(d amqp.Delivery) {
 	}
 	attempt, _ := d.Headers[redrive.HeaderAttempt].(int64)
 	if attempt > 0 && !d.Redelivered {
-		if early := l.failed[id].Add(wait); time.Now().Before(early) && l.seen[fmt.Sprint(id, " ", attempt)] == 0 {
+		if early := l.failed[fmt.Sprint(id, " ", attempt)].Add(wait); time.Now().Before(early) {
 			l.wrong = append(l.wrong, fmt.Sprintf("%s attempt %d came %s early", id, attempt, time.Until(early)))
 		}
 	}
@@ -111,7 +116,9 @@ func (l *ledger) delivered(d amqp.Delivery) {
 		l.seen[fmt.Sprint(id, " ", attempt)]++
 	}
 	if attempt < failures {
-		l.failed[id] = time.Now()
+		if key := fmt.Sprint(id, " ", attempt+1); l.failed[key].IsZero() {
+			l.failed[key] = time.Now()
+		}
 		_ = d.Reject(false)
 		return
 	}
@@ -150,9 +157,16 @@ func (l *ledger) account(crashes, window int) {
 		}
 		l.t.Error(w)
 	}
+	// A message that is doubled fails twice from then on: its extra copies count
+	// once, not again at each attempt.
+	copies := map[string]int{}
+	for key, n := range l.seen {
+		id, _, _ := strings.Cut(key, " ")
+		copies[id] = max(copies[id], n-1)
+	}
 	duplicates := 0
-	for _, n := range l.seen {
-		duplicates += n - 1
+	for _, n := range copies {
+		duplicates += n
 	}
 	if duplicates > crashes*window {
 		l.t.Errorf("%d duplicates, more than %d crashes explain", duplicates, crashes)

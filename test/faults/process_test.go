@@ -127,6 +127,20 @@ func (p *process) waitReady() {
 	brokertest.Eventually(p.t, "the service is ready", func() bool { return p.readyz() == "" })
 }
 
+// cli runs a command against the service, and returns what it prints.
+func (p *process) cli(args ...string) string {
+	p.t.Helper()
+	path, err := binary()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	out, err := exec.Command(path, append(args, "--address", p.listen)...).CombinedOutput()
+	if err != nil {
+		p.t.Fatalf("redrive %s: %v: %s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
 // consuming runs a ledger's consumer until the test ends.
 func consuming(t *testing.T, l *ledger) {
 	ctx, cancel := context.WithCancel(context.Background())

@@ -6,6 +6,7 @@ package brokertest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/url"
 	"os"
@@ -70,12 +71,21 @@ func (b *Broker) Ask(ctx context.Context) error {
 // Since4 tells RabbitMQ 4 and later from 3.
 func (b Broker) Since4() bool { return !strings.HasPrefix(b.Version, "3.") }
 
+// FromEnv are the brokers that the runner started or was given.
+func FromEnv() (list []Broker, err error) {
+	if err := json.Unmarshal([]byte(os.Getenv(Env)), &list); err != nil || len(list) == 0 {
+		return nil, errors.New("this needs RabbitMQ: run `make test`, or `go run ./test/brokers COMMAND`")
+	}
+	return list, nil
+}
+
 // All are the brokers that were asked for. Without any the test fails: a suite
 // that ran nowhere must not look green.
-func All(t testing.TB) (list []Broker) {
+func All(t testing.TB) []Broker {
 	t.Helper()
-	if err := json.Unmarshal([]byte(os.Getenv(Env)), &list); err != nil || len(list) == 0 {
-		t.Fatalf("this test needs RabbitMQ: run `make test`, or `go run ./test/brokers go test …`")
+	list, err := FromEnv()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return list
 }
@@ -98,11 +108,17 @@ func EachPrivate(t *testing.T, config string, test func(*testing.T, *VHost, *rab
 			if !b.Private {
 				t.Skip("not run: a broker that was given with BROKERS cannot be killed or alarmed")
 			}
-			n, err := rabbitnode.Start(context.Background(), rabbitnode.Options{Root: b.Root, Config: config})
+			n, err := rabbitnode.Start(context.Background(), rabbitnode.Options{Root: b.Root, Config: config,
+				// At-least-once dead-lettering tries again after three minutes by
+				// itself, which tests need not wait for.
+				Args: "-rabbit dead_letter_worker_publisher_confirm_timeout 3000"})
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() {
+				if t.Failed() {
+					t.Logf("RabbitMQ said:\n%s", n.LastWords())
+				}
 				if err := n.Stop(); err != nil {
 					t.Error(err)
 				}
@@ -203,6 +219,28 @@ func (v *VHost) Policy(name, pattern string, priority int, definition map[string
 	}
 }
 
+// CloseConnections ends all connections of a user, as an administrator would.
+func (v *VHost) CloseConnections(user string) {
+	v.t.Helper()
+	Eventually(v.t, "the management API knows the connections of "+user, func() bool {
+		var all []struct {
+			Name string `json:"name"`
+			User string `json:"user"`
+		}
+		if err := v.API().Call(context.Background(), http.MethodGet, "connections", nil, &all); err != nil {
+			v.t.Fatal(err)
+		}
+		n := 0
+		for _, c := range all {
+			if c.User == user {
+				n++
+				_ = v.API().Call(context.Background(), http.MethodDelete, "connections/"+url.PathEscape(c.Name), nil, nil)
+			}
+		}
+		return n > 0
+	})
+}
+
 // Dial connects as guest; the connection ends with the test.
 func (v *VHost) Dial() *amqp.Connection { return v.DialURL(v.URL()) }
 
@@ -239,6 +277,17 @@ func (v *VHost) Queue(name string, args amqp.Table) {
 func (v *VHost) Depth(queue string) int {
 	v.t.Helper()
 	q, err := v.own().QueueDeclarePassive(queue, true, false, false, false, nil)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	return q.Messages
+}
+
+// Messages is how many messages a queue has, unacknowledged ones included, as
+// the management API last heard.
+func (v *VHost) Messages(queue string) int {
+	v.t.Helper()
+	q, err := v.API().Queue(context.Background(), queue)
 	if err != nil {
 		v.t.Fatal(err)
 	}

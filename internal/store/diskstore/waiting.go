@@ -21,7 +21,9 @@ type queue struct {
 	// would wade through the graves of all that was returned before.
 	low []byte
 	// next is when the first unclaimed record is due; zero when there is none.
-	next    time.Time
+	next time.Time
+	// claimed has the keys on loan; false while the loan is being settled, so
+	// that a claim given twice is counted once.
 	claimed map[string]bool
 }
 
@@ -177,10 +179,10 @@ func (s *Store) Claim(ctx context.Context, name string, upTo time.Time, n, maxBy
 		return nil, err
 	}
 	var claims []store.Claim
-	q.next = time.Time{}
+	var next time.Time
 	for it.First(); it.Valid(); it.Next() {
 		key := it.Key()
-		if q.claimed[string(key)] {
+		if _, ok := q.claimed[string(key)]; ok {
 			continue
 		}
 		due := dueOf(key)
@@ -199,7 +201,7 @@ func (s *Store) Claim(ctx context.Context, name string, upTo time.Time, n, maxBy
 			full = len(claims) > 0 && len(r.Message.Body) > maxBytes
 		}
 		if full {
-			q.next, q.low = due, bytes.Clone(key)
+			next, q.low = due, bytes.Clone(key)
 			break
 		}
 		maxBytes -= len(r.Message.Body)
@@ -210,7 +212,9 @@ func (s *Store) Claim(ctx context.Context, name string, upTo time.Time, n, maxBy
 		s.unclaim(q, claims)
 		return nil, err
 	}
-	if q.next.IsZero() && len(claims) > 0 {
+	// Only now: after an error the queue must still be asked again.
+	q.next = next
+	if next.IsZero() && len(claims) > 0 {
 		q.low = append([]byte(claims[len(claims)-1].Token), 0)
 	}
 	return claims, nil
@@ -246,7 +250,7 @@ func (s *Store) Release(ctx context.Context, claims []store.Claim) error {
 }
 
 // Settle implements store.Store.
-func (s *Store) Settle(ctx context.Context, outcomes []store.Outcome) (int, error) {
+func (s *Store) Settle(ctx context.Context, outcomes []store.Outcome) (n int, err error) {
 	done, err := s.use(ctx)
 	if err != nil {
 		return 0, err
@@ -255,10 +259,25 @@ func (s *Store) Settle(ctx context.Context, outcomes []store.Outcome) (int, erro
 	c := s.change()
 	defer c.close()
 	var settled []store.Claim
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, c := range settled {
+			if claimed := s.queue(c.Record.Queue).claimed; err != nil {
+				claimed[c.Token] = true
+			} else {
+				delete(claimed, c.Token)
+			}
+		}
+	}()
 	for _, o := range outcomes {
 		r, key := o.Claim.Record, []byte(o.Claim.Token)
 		s.mu.Lock()
-		held := s.queue(r.Queue).claimed[o.Claim.Token]
+		claimed := s.queue(r.Queue).claimed
+		held := claimed[o.Claim.Token]
+		if held {
+			claimed[o.Claim.Token] = false
+		}
 		s.mu.Unlock()
 		if !held {
 			continue
@@ -278,11 +297,6 @@ func (s *Store) Settle(ctx context.Context, outcomes []store.Outcome) (int, erro
 	if err := c.commit(); err != nil {
 		return 0, err
 	}
-	s.mu.Lock()
-	for _, c := range settled {
-		delete(s.queue(c.Record.Queue).claimed, c.Token)
-	}
-	s.mu.Unlock()
 	return len(settled), nil
 }
 

@@ -61,7 +61,9 @@ func (s *Store) Add(_ context.Context, records []*store.Record) error {
 	for _, r := range records {
 		s.seq++
 		s.kept[store.Key(strconv.FormatInt(s.seq, 10))] = &entry{seq: s.seq, rec: *r}
-		s.receipts = append(s.receipts, store.Receipt{Fingerprint: r.Fingerprint, ID: r.ID})
+		if r.Fingerprint != ([16]byte{}) {
+			s.receipts = append(s.receipts, store.Receipt{Fingerprint: r.Fingerprint, ID: r.ID})
+		}
 	}
 	s.receipts = s.receipts[max(0, len(s.receipts)-store.ReceiptsKept):]
 	s.signal()

@@ -1,0 +1,94 @@
+package broker
+
+import (
+	"encoding/binary"
+	"io"
+	"net"
+	"testing"
+	"time"
+)
+
+// bodyFrames sends body frames of 1 MiB for ever, until the pipe closes.
+func bodyFrames(w io.Writer) {
+	const size = 1 << 20
+	frame := make([]byte, frameHead+size+1)
+	frame[0], frame[len(frame)-1] = frameBody, frameEnd
+	binary.BigEndian.PutUint32(frame[3:], size)
+	for {
+		if _, err := w.Write(frame); err != nil {
+			return
+		}
+	}
+}
+
+// gated reads from endless bodies until the gate is shut, and hands over what
+// Read then says.
+func gated(t *testing.T) (c *intakeConn, reads <-chan error) {
+	near, far := net.Pipe()
+	sent, read := make(chan struct{}), make(chan struct{})
+	go func() { defer close(sent); bodyFrames(far) }()
+	c = newIntakeConn(near)
+	results := make(chan error)
+	stop := make(chan struct{})
+	go func() {
+		defer close(read)
+		b := make([]byte, 2<<20)
+		for over := false; ; {
+			over = over || c.gate.in.Load() >= mostBuffered
+			_, err := c.Read(b)
+			if over || err != nil {
+				select {
+				case results <- err:
+				case <-stop:
+					return
+				}
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		c.Close()
+		far.Close()
+		close(stop)
+		<-sent
+		<-read
+	})
+	for c.gate.in.Load() <= mostBuffered {
+		select {
+		case err := <-results:
+			t.Fatalf("read on at %d bytes: %v", c.gate.in.Load(), err)
+		default:
+		}
+	}
+	return c, results
+}
+
+func TestReadingStopsWhileTooMuchIsNotTaken(t *testing.T) {
+	c, reads := gated(t)
+	if in := c.gate.in.Load(); in > mostBuffered+1<<20 {
+		t.Errorf("%d bytes are in memory", in)
+	}
+	// The client's deadline passed meanwhile; that is no reason to lose the connection.
+	if err := c.SetReadDeadline(time.Now().Add(-time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	c.gate.taken(8 << 20)
+	for range 2 {
+		if err := <-reads; err != nil {
+			t.Fatalf("after something was taken: %v", err)
+		}
+	}
+}
+
+// A message larger than the bound comes through when there is nothing else to do.
+func TestTheGateOpensForATakerThatWaits(t *testing.T) {
+	c, reads := gated(t)
+	c.gate.waiting(true)
+	for range 3 {
+		if err := <-reads; err != nil {
+			t.Fatal(err)
+		}
+	}
+}

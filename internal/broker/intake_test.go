@@ -1,0 +1,174 @@
+package broker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+)
+
+// taker hands each batch to the test, and the test's answer to the intake.
+type taker struct {
+	connected chan struct{}
+	batches   chan []broker.Delivery
+	answers   chan error
+}
+
+func (k *taker) Connected(context.Context) error {
+	k.connected <- struct{}{}
+	return nil
+}
+
+func (k *taker) Take(_ context.Context, batch []broker.Delivery) error {
+	k.batches <- append([]broker.Delivery(nil), batch...)
+	return <-k.answers
+}
+
+type intake struct {
+	*taker
+	stopped chan error
+	stop    func() // ends Run and waits for it
+}
+
+func startIntake(t *testing.T, url string) *intake {
+	t.Helper()
+	i := &intake{taker: &taker{make(chan struct{}, 100), make(chan []broker.Delivery), make(chan error)}, stopped: make(chan error, 1000)}
+	in := broker.NewIntake(broker.Config{URL: url, Name: "redrive intake", Log: slog.New(slog.DiscardHandler)}, 1000, func(err error) { i.stopped <- err })
+	ctx, cancel := context.WithCancel(context.Background())
+	var run sync.WaitGroup
+	run.Go(func() {
+		if err := in.Run(ctx, i); err != nil {
+			t.Error(err)
+		}
+	})
+	i.stop = sync.OnceFunc(func() {
+		cancel()
+		done := make(chan struct{})
+		go func() { run.Wait(); close(done) }()
+		for { // a batch that is offered at the end gets an answer too
+			select {
+			case <-i.batches:
+				i.answers <- errors.New("the test is over")
+			case <-done:
+				return
+			}
+		}
+	})
+	t.Cleanup(i.stop)
+	<-i.connected
+	return i
+}
+
+// fail publishes numbered failures as a client reports them.
+func fail(t *testing.T, v *brokertest.VHost, from, to int) {
+	t.Helper()
+	ch := v.Channel()
+	if err := ch.Confirm(false); err != nil {
+		t.Fatal(err)
+	}
+	for n := from; n < to; n++ {
+		c, err := ch.PublishWithDeferredConfirm(redrive.ExchangeFailures, "work.q", true, false, amqp.Publishing{Body: fmt.Append(nil, n), DeliveryMode: amqp.Persistent})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !c.Wait() {
+			t.Fatal("nacked")
+		}
+	}
+}
+
+// in takes batches until all of from..to came, in order.
+func (i *intake) in(t *testing.T, from, to int) (redelivered bool) {
+	t.Helper()
+	for n := from; n < to; {
+		for _, d := range <-i.batches {
+			if string(d.Message.Body) != fmt.Sprint(n) || d.From != redrive.ExchangeFailures || d.Message.RoutingKey != "work.q" {
+				t.Errorf("%q came from %q by %q, want %d", d.Message.Body, d.From, d.Message.RoutingKey, n)
+			}
+			redelivered = redelivered || d.Redelivered
+			n++
+		}
+		i.answers <- nil
+	}
+	return redelivered
+}
+
+func TestWhatIsTakenIsAcknowledged(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		i := startIntake(t, v.URL())
+		fail(t, v, 0, 200)
+		if i.in(t, 0, 200) {
+			t.Error("something was delivered twice")
+		}
+		i.stop()
+		// The count may lag; a lost acknowledgement would stay.
+		brokertest.Eventually(t, "the intake is empty", func() bool { return v.Depth(redrive.QueueIntake) == 0 })
+	})
+}
+
+// What cannot be kept stays RabbitMQ's, and is offered again until it can.
+func TestABatchThatIsNotTakenIsOfferedAgain(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		i := startIntake(t, v.URL())
+		fail(t, v, 0, 1)
+		full := errors.New("the disk is full")
+		for range 2 {
+			if b := <-i.batches; len(b) != 1 || b[0].Redelivered {
+				t.Errorf("%+v", b)
+			}
+			i.answers <- full
+			if err := <-i.stopped; !errors.Is(err, full) {
+				t.Errorf("stopped: %v", err)
+			}
+		}
+		i.in(t, 0, 1)
+		if err := <-i.stopped; err != nil {
+			t.Errorf("still stopped: %v", err)
+		}
+		fail(t, v, 1, 2)
+		<-i.batches
+		i.answers <- full // and now the service ends: it must not be acknowledged
+		<-i.stopped
+		i.stop()
+		brokertest.Eventually(t, "the message is RabbitMQ's again", func() bool { return v.Depth(redrive.QueueIntake) == 1 })
+	})
+}
+
+// A cut while a batch is being taken: all of it comes again, marked so.
+func TestACutDeliversAgain(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		proxy := brokertest.NewProxy(t, v)
+		i := startIntake(t, proxy.URL)
+		fail(t, v, 0, 1)
+		<-i.batches
+		fail(t, v, 1, 20)
+		proxy.Cut()
+		brokertest.Eventually(t, "RabbitMQ has all back", func() bool { return v.Depth(redrive.QueueIntake) == 20 })
+		i.answers <- nil // too late to acknowledge
+		<-i.connected
+		if !i.in(t, 0, 20) {
+			t.Error("nothing is marked as delivered again")
+		}
+	})
+}
+
+// The intake queue deleted under the service is made again.
+func TestADeletedIntakeIsMadeAgain(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		i := startIntake(t, v.URL())
+		if _, err := v.Channel().QueueDelete(redrive.QueueIntake, false, false, false); err != nil {
+			t.Fatal(err)
+		}
+		<-i.connected
+		fail(t, v, 0, 3)
+		i.in(t, 0, 3)
+	})
+}

@@ -1,0 +1,231 @@
+package broker_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+)
+
+// publisher runs one until the test ends.
+func publisher(t *testing.T, url string) *broker.Publisher {
+	t.Helper()
+	p := broker.NewPublisher(broker.Config{URL: url, Name: "redrive returns", Log: slog.New(slog.DiscardHandler)})
+	ctx, cancel := context.WithCancel(context.Background())
+	var run sync.WaitGroup
+	run.Go(func() {
+		if err := p.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() { cancel(); run.Wait() })
+	return p
+}
+
+func message(exchange, key, body string, headers amqp.Table) broker.Outgoing {
+	id := uuid.NewString()
+	h := amqp.Table{redrive.HeaderID: id}
+	for k, v := range headers {
+		h[k] = v
+	}
+	return broker.Outgoing{Exchange: exchange, RoutingKey: key, ID: id, Message: &redrive.Message{Headers: h, Body: []byte(body)}}
+}
+
+// One batch with every kind of message: each gets its own answer, whatever
+// becomes of its neighbours, and the good ones arrive once and stay safe.
+func TestEachMessageGetsItsOwnAnswer(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("q", amqp.Table{"x-queue-type": "classic"})
+		v.Queue("full", amqp.Table{"x-queue-type": "classic", "x-max-length": int32(1), "x-overflow": "reject-publish"})
+		if err := v.Channel().Publish("", "full", false, false, amqp.Publishing{}); err != nil {
+			t.Fatal(err)
+		}
+		brokertest.Eventually(t, "the queue is full", func() bool { return v.Depth("full") == 1 })
+		if err := v.Channel().ExchangeDeclare("internal", "fanout", true, false, true, false, nil); err != nil {
+			t.Fatal(err)
+		}
+		twin := message("", "q", "twin", nil)
+		lost := message("", "nowhere", "twin", nil)
+		lost.ID, lost.Message.Headers[redrive.HeaderID] = twin.ID, twin.ID
+		stolen := message("", "q", "", nil)
+		stolen.Message.UserID = "somebody-else"
+		batch := []struct {
+			name string
+			out  broker.Outgoing
+			want error
+		}{
+			{"good", message("", "q", "1", nil), nil},
+			{"unroutable", message("", "nowhere", "", nil), redrive.ErrUnroutable},
+			{"full queue", message("", "full", "", nil), redrive.ErrNacked},
+			{"no exchange", message("none", "q", "", nil), redrive.ErrUnroutable},
+			{"good between", message("", "q", "2", nil), nil},
+			{"internal exchange", message("internal", "", "", nil), redrive.ErrForbidden},
+			{"no exchange either", message("none", "q", "", nil), redrive.ErrUnroutable},
+			{"somebody else's user-id", stolen, redrive.ErrUnacceptable},
+			{"a CC that is no list", message("", "q", "", amqp.Table{"CC": "q"}), redrive.ErrUnacceptable},
+			{"headers over a frame", message("", "q", "", amqp.Table{"h": strings.Repeat("x", 140_000)}), redrive.ErrUnacceptable},
+			{"a header of a kind of Go's own", message("", "q", "", amqp.Table{"h": struct{}{}}), redrive.ErrUnacceptable},
+			{"unroutable with an id that arrives too", lost, redrive.ErrUnroutable},
+			{"good at last", message("", "q", "3", nil), nil},
+		}
+		p := publisher(t, v.URL())
+		ctx := context.Background()
+		arrived := map[string]bool{}
+		out := make([]broker.Outgoing, len(batch))
+		for i := range batch {
+			out[i] = batch[i].out
+		}
+		errs := p.Send(ctx, out)(ctx)
+		for i, b := range batch {
+			err := errs[i]
+			for errors.Is(err, redrive.ErrUnsent) { // its channel ended as it was written: the caller sends again
+				err = p.Send(ctx, out[i:i+1])(ctx)[0]
+			}
+			if !errors.Is(err, b.want) {
+				t.Errorf("%s: %v, want %v", b.name, err, b.want)
+			}
+		}
+		if err := p.Send(ctx, []broker.Outgoing{twin})(ctx)[0]; err != nil {
+			t.Errorf("the twin of an unroutable message: %v", err)
+		}
+		ch := v.Channel()
+		for {
+			d, ok, err := ch.Get("q", true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !ok {
+				break
+			}
+			if d.DeliveryMode != amqp.Persistent {
+				t.Errorf("%q is not persistent", d.Body)
+			}
+			arrived[string(d.Body)] = true
+		}
+		if len(arrived) != 4 || !arrived["1"] || !arrived["2"] || !arrived["3"] || !arrived["twin"] {
+			t.Errorf("%v arrived", arrived)
+		}
+		if n := v.Depth("full"); n != 1 {
+			t.Errorf("the full queue has %d", n)
+		}
+	})
+}
+
+// A body over the limit ends the channel; only that message is blamed.
+func TestABodyOverTheLimit(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		if !v.Since4() {
+			t.Skip("RabbitMQ 3 takes up to 128 MiB")
+		}
+		v.Queue("q", amqp.Table{"x-queue-type": "classic"})
+		p, ctx := publisher(t, v.URL()), context.Background()
+		huge := message("", "q", "", nil)
+		huge.Message.Body = bytes.Repeat([]byte("x"), 16<<20+1)
+		for range 2 { // the second time too: it must not end what comes after
+			errs := p.Send(ctx, []broker.Outgoing{message("", "q", "a", nil), huge, message("", "q", "b", nil)})(ctx)
+			if errs[0] != nil || !errors.Is(errs[1], redrive.ErrUnacceptable) || errs[2] != nil {
+				t.Errorf("%v", errs)
+			}
+		}
+		if n := v.Depth("q"); n != 4 {
+			t.Errorf("%d arrived", n)
+		}
+	})
+}
+
+// Rights that are missing are told as such, and it works once they are given.
+func TestRightsGivenLater(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		user := "poor-" + v.Name[len(v.Name)-8:]
+		v.User(user, "pw")
+		v.Grant(user, "^$", "^$", ".*")
+		v.Queue("q", amqp.Table{"x-queue-type": "quorum"})
+		p, ctx := publisher(t, v.URLAs(user, "pw")), context.Background()
+		if err := p.BindReturn(ctx, "q"); !errors.Is(err, redrive.ErrForbidden) {
+			t.Errorf("binding without a right: %v", err)
+		}
+		one := []broker.Outgoing{message(redrive.ReturnExchange("q"), "", "a", nil)}
+		if err := publisher(t, v.URL()).BindReturn(ctx, "q"); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Send(ctx, one)(ctx)[0]; !errors.Is(err, redrive.ErrForbidden) {
+			t.Errorf("publishing without a right: %v", err)
+		}
+		v.Grant(user, `^redrive\.`, ".*", ".*")
+		brokertest.Eventually(t, "the right is known", func() bool { return p.BindReturn(ctx, "q") == nil })
+		brokertest.Eventually(t, "the message goes", func() bool { return p.Send(ctx, one)(ctx)[0] == nil })
+	})
+}
+
+func TestReturnExchanges(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		p, ctx := publisher(t, v.URL()), context.Background()
+		exists := func(want bool) {
+			t.Helper()
+			if is, err := p.ReturnExists(ctx, "q"); is != want || err != nil {
+				t.Errorf("exists: %v, %v; want %v", is, err, want)
+			}
+		}
+		exists(false)
+		if err := p.BindReturn(ctx, "q"); !errors.Is(err, redrive.ErrQueueGone) {
+			t.Errorf("binding a queue that does not exist: %v", err)
+		}
+		exists(false)
+		for range 2 { // a queue that was made anew is bound again
+			v.Queue("q", amqp.Table{"x-queue-type": "classic"})
+			if err := p.BindReturn(ctx, "q"); err != nil {
+				t.Fatal(err)
+			}
+			exists(true)
+			back := message(redrive.ReturnExchange("q"), "any", "a", nil)
+			if err := p.Send(ctx, []broker.Outgoing{back})(ctx)[0]; err != nil {
+				t.Error(err)
+			}
+			if n := v.Depth("q"); n != 1 {
+				t.Errorf("%d came back", n)
+			}
+			if _, err := v.Channel().QueueDelete("q", false, false, false); err != nil {
+				t.Fatal(err)
+			}
+			if err := p.Send(ctx, []broker.Outgoing{back})(ctx)[0]; !errors.Is(err, redrive.ErrUnroutable) {
+				t.Errorf("with the queue deleted: %v", err)
+			}
+		}
+		if err := p.BindReturn(ctx, "q"); !errors.Is(err, redrive.ErrQueueGone) {
+			t.Errorf("binding a deleted queue: %v", err)
+		}
+		exists(false) // it would stand for a permission that nobody gave a new queue
+	})
+}
+
+// Without a broker nothing hangs, and no password is shown.
+func TestNobodyThere(t *testing.T) {
+	var said broker.State
+	heard := make(chan struct{})
+	var once sync.Once
+	p := broker.NewPublisher(broker.Config{URL: "amqp://u:hunter2@127.0.0.1:1/", Log: slog.New(slog.DiscardHandler), Observe: func(s broker.State) {
+		once.Do(func() { said = s; close(heard) })
+	}})
+	ctx, cancel := context.WithCancel(context.Background())
+	var run sync.WaitGroup
+	run.Go(func() { _ = p.Run(ctx) })
+	<-heard
+	cancel()
+	run.Wait()
+	if said.Connected || said.Err == nil || strings.Contains(said.Err.Error(), "hunter2") {
+		t.Errorf("%+v", said)
+	}
+	if err := p.Send(ctx, []broker.Outgoing{message("", "q", "", nil)})(ctx)[0]; !errors.Is(err, redrive.ErrUnsent) {
+		t.Error(err)
+	}
+}

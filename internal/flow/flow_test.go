@@ -1,0 +1,142 @@
+package flow_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/policy"
+)
+
+func deadLetter(queue, body string) flow.Delivery {
+	return flow.Delivery{From: redrive.ExchangeDeadLetters, Message: redrive.Message{Body: []byte(body), Headers: amqp.Table{
+		"x-death": []any{amqp.Table{"queue": queue, "reason": "rejected", "exchange": "shop", "routing-keys": []any{"key"}, "count": int64(99)}}}}}
+}
+
+func newFlow(s store.Store) *flow.Flow {
+	return flow.New(s, policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}, func(flow.Event) {})
+}
+
+func kept(t *testing.T, s store.Store) []store.Listed {
+	t.Helper()
+	page, err := s.List(context.Background(), store.Filter{Body: true, Limit: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return page.Records
+}
+
+// A dead letter that RabbitMQ delivers again, since the acknowledgement was lost,
+// has the id it was given before, so that the consumer can tell; and two equal
+// dead letters have two ids.
+func TestARedeliveryKeepsItsID(t *testing.T) {
+	s := memstore.New()
+	f := newFlow(s)
+	ctx := context.Background()
+	twins := []flow.Delivery{deadLetter("q", "same"), deadLetter("q", "same")}
+	if err := f.Take(ctx, twins); err != nil {
+		t.Fatal(err)
+	}
+	first := kept(t, s)
+	if first[0].Record.ID == first[1].Record.ID {
+		t.Fatal("two dead letters have one id")
+	}
+	// The process dies; another one connects and gets both again.
+	f = newFlow(s)
+	if err := f.Connected(ctx); err != nil {
+		t.Fatal(err)
+	}
+	again := []flow.Delivery{deadLetter("q", "same"), deadLetter("q", "same"), deadLetter("q", "same"), deadLetter("q", "new")}
+	for i := range again {
+		again[i].Redelivered = true
+		again[i].Message.Headers["x-delivery-count"] = int64(1)
+	}
+	if err := f.Take(ctx, again); err != nil {
+		t.Fatal(err)
+	}
+	ids := map[string]int{}
+	for _, l := range kept(t, s) {
+		ids[l.Record.ID.String()]++
+	}
+	if len(ids) != 4 || ids[first[0].Record.ID.String()] != 2 || ids[first[1].Record.ID.String()] != 2 {
+		t.Errorf("6 records have the ids %v; want the first two twice and two new ones", ids)
+	}
+}
+
+func TestNeverEarly(t *testing.T) {
+	s := memstore.New()
+	before := time.Now()
+	if err := newFlow(s).Take(context.Background(), []flow.Delivery{deadLetter("q", "")}); err != nil {
+		t.Fatal(err)
+	}
+	r := kept(t, s)[0].Record
+	least := before.Add(800 * time.Millisecond) // 1s with jitter of 20 %
+	if r.Due.Before(least) || r.Due.UnixNano()%1000 != 0 {
+		t.Errorf("due %s, %s before the least wait, or not in the store's microseconds", r.Due, least.Sub(r.Due))
+	}
+}
+
+// What broker and clients may send instead of what they should.
+func TestOriginsThatCannotBeBelieved(t *testing.T) {
+	for name, headers := range map[string]amqp.Table{
+		"none": nil, "no x-death": {}, "not a list": {"x-death": "orders"}, "empty list": {"x-death": []any{}},
+		"not a table": {"x-death": []any{"orders"}}, "no queue": {"x-death": []any{amqp.Table{"reason": "rejected"}}},
+		"queue of another type": {"x-death": []any{amqp.Table{"queue": int64(5), "reason": "rejected"}}},
+		"no reason":             {"x-death": []any{amqp.Table{"queue": "orders"}}},
+		"forged by others":      {"x-first-death-queue": "orders", "x-last-death-queue": "orders"},
+	} {
+		s := memstore.New()
+		d := flow.Delivery{From: redrive.ExchangeDeadLetters, Message: redrive.Message{Headers: headers}}
+		if err := newFlow(s).Take(context.Background(), []flow.Delivery{d}); err != nil {
+			t.Fatal(err)
+		}
+		if r := kept(t, s)[0].Record; r.State != store.Parked || r.Queue != "" || r.ParkedFor == "" {
+			t.Errorf("%s: kept as %+v", name, r)
+		}
+	}
+}
+
+func TestAttemptsAreCountedInOurHeaderOnly(t *testing.T) {
+	for _, c := range []struct {
+		header any
+		want   int
+		noted  bool
+	}{{nil, 1, true}, {int64(1), 2, false}, {int32(1), 2, false}, {uint8(1), 2, false}, {int64(-1), 1, true}, {int64(redrive.MaxAttempt + 1), 1, true},
+		{int64(redrive.MaxAttempt), redrive.MaxAttempt + 1, false}, {"2", 1, true}, {2.0, 1, true}, {true, 1, true}} {
+		s := memstore.New()
+		d := deadLetter("q", "")
+		d.Message.Headers[redrive.HeaderAttempt] = c.header
+		if err := newFlow(s).Take(context.Background(), []flow.Delivery{d}); err != nil {
+			t.Fatal(err)
+		}
+		if r := kept(t, s)[0].Record; r.Attempt != c.want || (len(r.Notes) > 0) != c.noted {
+			t.Errorf("%T %v: attempt %d, notes %v; want %d, noted %v", c.header, c.header, r.Attempt, r.Notes, c.want, c.noted)
+		}
+	}
+}
+
+func BenchmarkTake(b *testing.B) {
+	s := discarding{memstore.New()}
+	f := newFlow(s)
+	batch := make([]flow.Delivery, 512)
+	for i := range batch {
+		batch[i] = deadLetter("orders", string(make([]byte, 1024)))
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := f.Take(context.Background(), batch); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(batch)), "ns/message")
+}
+
+type discarding struct{ store.Store }
+
+func (discarding) Add(context.Context, []*store.Record) error { return nil }

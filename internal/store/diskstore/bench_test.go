@@ -1,0 +1,102 @@
+package diskstore_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/diskstore"
+	"github.com/redrive-mq/redrive/internal/store/storetest"
+)
+
+func batchOf(n int, after func() time.Duration) []*store.Record {
+	body := strings.Repeat("x", 1024)
+	var batch []*store.Record
+	for range n {
+		batch = append(batch, storetest.Waiting("orders", after(), body))
+	}
+	return batch
+}
+
+// BenchmarkCycle adds 512 messages of 1 KiB, claims and settles them, with
+// nothing else in the store and with many that wait.
+func BenchmarkCycle(b *testing.B) {
+	waiting := []int{0, 100_000}
+	if os.Getenv("REDRIVE_BENCH_MILLION") != "" {
+		waiting = append(waiting, 1_000_000)
+	}
+	for _, n := range waiting {
+		b.Run(fmt.Sprintf("waiting=%d", n), func(b *testing.B) {
+			path, ctx := b.TempDir(), context.Background()
+			s, err := diskstore.Open(path, diskstore.Options{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			for i := 0; i < n; i += 1000 {
+				if err := s.Add(ctx, batchOf(1000, func() time.Duration { return time.Hour + rand.N(time.Hour) })); err != nil {
+					b.Fatal(err)
+				}
+			}
+			if err := s.Close(); err != nil {
+				b.Fatal(err)
+			}
+			began := time.Now()
+			if s, err = diskstore.Open(path, diskstore.Options{}); err != nil {
+				b.Fatal(err)
+			}
+			defer s.Close()
+			if err := s.Add(ctx, batchOf(1, func() time.Duration { return 0 })); err != nil {
+				b.Fatal(err)
+			}
+			cycle := func() {
+				next, err := s.Next(ctx)
+				if err != nil || len(next) != 1 {
+					b.Fatal(next, err)
+				}
+				claims, err := s.Claim(ctx, "orders", next[0].Due.Add(time.Second), 512, 1<<30)
+				if err != nil {
+					b.Fatal(err)
+				}
+				out := make([]store.Outcome, len(claims))
+				for i := range claims {
+					out[i].Claim = claims[i]
+				}
+				if _, err := s.Settle(ctx, out); err != nil {
+					b.Fatal(err)
+				}
+			}
+			cycle()
+			opened := time.Since(began)
+			batch := batchOf(512, func() time.Duration { return rand.N(time.Second) })
+			for b.Loop() {
+				if err := s.Add(ctx, batch); err != nil {
+					b.Fatal(err)
+				}
+				cycle()
+			}
+			b.ReportMetric(float64(b.N*512)/b.Elapsed().Seconds(), "messages/s")
+			b.ReportMetric(opened.Seconds(), "s-to-first-claim")
+			b.ReportMetric(resident(b)/(1<<20), "MiB-resident")
+		})
+	}
+}
+
+// resident is the process's resident memory, in bytes.
+func resident(b *testing.B) float64 {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		b.Skip("no /proc here")
+	}
+	_, rest, _ := strings.Cut(string(status), "VmRSS:")
+	kb, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return kb * 1024
+}

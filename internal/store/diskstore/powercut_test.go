@@ -1,0 +1,131 @@
+package diskstore_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/diskstore"
+	"github.com/redrive-mq/redrive/internal/store/storetest"
+)
+
+// After a power cut everything is there for which Add returned, nothing that
+// Settle ended comes back, and what was being written is there whole or not at
+// all; also when the last write was torn.
+func TestAPowerCutLosesNothingThatWasPromised(t *testing.T) {
+	for seed := range uint64(30) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			random := rand.New(rand.NewPCG(seed, 1))
+			disk := vfs.NewCrashableMem()
+			kept := map[string]bool{}  // by body: promised to be there
+			ended := map[string]bool{} // promised to be gone
+			for life := range 4 {
+				s := openAt(t, "data", diskstore.Options{FS: roomy{disk}})
+				check(t, s, kept, ended)
+				for range 1 + random.IntN(10) {
+					var batch []*store.Record
+					for range 1 + random.IntN(40) {
+						batch = append(batch, storetest.Waiting("q", time.Duration(random.IntN(1000)), fmt.Sprintf("%d-%d-%d", seed, life, len(kept)+len(batch)+random.IntN(1e9))))
+					}
+					if err := s.Add(context.Background(), batch); err != nil {
+						t.Fatal(err)
+					}
+					for _, r := range batch {
+						kept[string(r.Message.Body)] = true
+					}
+					settle(t, s, random, kept, ended)
+				}
+				// The power goes while the store is open and writes more.
+				under := storetest.Waiting("q", 0, fmt.Sprint("under way ", life))
+				written := make(chan error, 1)
+				go func() { written <- s.Add(context.Background(), []*store.Record{under}) }()
+				disk2 := disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: random.IntN(101), RNG: random})
+				<-written
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+				disk = disk2
+			}
+		})
+	}
+}
+
+// roomy is a disk in memory, which cannot tell how much room it has.
+type roomy struct{ vfs.FS }
+
+func (roomy) GetDiskUsage(string) (vfs.DiskUsage, error) {
+	return vfs.DiskUsage{AvailBytes: 1 << 40, TotalBytes: 1 << 40}, nil
+}
+
+// settle ends some claims: half are deleted, half parked.
+func settle(t *testing.T, s store.Store, random *rand.Rand, kept, ended map[string]bool) {
+	t.Helper()
+	claims, err := s.Claim(context.Background(), "q", time.Now().Add(1e6*time.Hour), 1+random.IntN(30), 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []store.Outcome
+	for i, c := range claims {
+		o := store.Outcome{Claim: c}
+		if i%2 == 0 {
+			o.Park, o.At = "why", time.Now()
+		}
+		out = append(out, o)
+	}
+	if _, err := s.Settle(context.Background(), out); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range out {
+		if o.Park == "" {
+			body := string(o.Claim.Record.Message.Body)
+			delete(kept, body)
+			ended[body] = true
+		}
+	}
+}
+
+// check compares what is there, and the counts, with what was promised.
+func check(t *testing.T, s store.Store, kept, ended map[string]bool) {
+	t.Helper()
+	there := map[string]int{}
+	total := int64(0)
+	for after := ""; ; {
+		page, err := s.List(context.Background(), store.Filter{Body: true, Limit: 1000, After: after})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range page.Records {
+			total++
+			there[string(l.Record.Message.Body)]++
+		}
+		if after = page.After; after == "" {
+			break
+		}
+	}
+	for body := range kept {
+		if there[body] != 1 {
+			t.Errorf("%q is there %d times after the power cut", body, there[body])
+		}
+	}
+	for body := range ended {
+		if there[body] != 0 {
+			t.Errorf("%q has come back", body)
+		}
+	}
+	counts, err := s.Counts(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range counts {
+		total -= c.Waiting + c.Parked
+	}
+	if total != 0 {
+		t.Errorf("the counts are %d off", total)
+	}
+}

@@ -1,0 +1,140 @@
+package stored_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/goleak"
+
+	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/internal/wait/stored"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// giver notes when each message was sent, and answers as it is told.
+type giver struct {
+	mu     sync.Mutex
+	began  time.Time
+	sent   []string // body and time since began
+	answer func(body string, nth int) flow.Fate
+	nth    map[string]int
+}
+
+func (g *giver) Send(_ context.Context, _ string, claims []store.Claim) func(context.Context) []flow.Fate {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var fates []flow.Fate
+	for _, c := range claims {
+		body := string(c.Record.Message.Body)
+		g.sent = append(g.sent, body+" "+time.Since(g.began).String())
+		g.nth[body]++
+		fates = append(fates, g.answer(body, g.nth[body]))
+	}
+	return func(context.Context) []flow.Fate { return fates }
+}
+
+func record(queue, body string, due time.Time) *store.Record {
+	return &store.Record{ID: uuid.New(), Queue: queue, State: store.Waiting, Due: due, Message: redrive.Message{Body: []byte(body)}}
+}
+
+// play runs a loop in fake time over some records, and tells what it sent.
+func play(t *testing.T, length time.Duration, answer func(string, int) flow.Fate, records func(now time.Time) []*store.Record) (sent []string, left int, reports []string) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := memstore.New()
+		g := &giver{began: time.Now(), answer: answer, nth: map[string]int{}}
+		l := stored.New(s, g, func(flow.Event) {}, slog.New(slog.DiscardHandler), func(queue string, err error) {
+			reports = append(reports, queue+": "+map[bool]string{true: "works", false: "fails"}[err == nil])
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { l.Run(ctx, time.Second) })
+		if err := s.Add(ctx, records(time.Now())); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(length) // of the fake clock
+		cancel()
+		running.Wait()
+		page, err := s.List(context.Background(), store.Filter{State: store.Waiting, Limit: 1000})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent, left = g.sent, len(page.Records)
+	})
+	return sent, left, reports
+}
+
+func done(string, int) flow.Fate { return flow.Fate{Done: true} }
+
+func TestMessagesReturnWhenDueAndInOrder(t *testing.T) {
+	sent, left, _ := play(t, time.Hour, done, func(now time.Time) []*store.Record {
+		return []*store.Record{record("q", "c", now.Add(time.Minute)), record("q", "a", now.Add(time.Second)), record("p", "b", now.Add(2*time.Second)), record("q", "later", now.Add(2*time.Hour))}
+	})
+	if want := []string{"a 1s", "b 2s", "c 1m0s"}; !slices.Equal(sent, want) || left != 1 {
+		t.Errorf("sent %v, %d left; want %v and 1", sent, left, want)
+	}
+}
+
+// A queue whose returns fail rests, longer each time, and holds up no other.
+func TestAFailingQueueRests(t *testing.T) {
+	full := errors.New("full")
+	sent, left, reports := play(t, time.Minute, func(body string, nth int) flow.Fate {
+		if body == "bad" && nth < 4 {
+			return flow.Fate{Err: full}
+		}
+		return flow.Fate{Done: true}
+	}, func(now time.Time) []*store.Record {
+		return []*store.Record{record("bad", "bad", now.Add(time.Second)), record("good", "good", now.Add(1100*time.Millisecond))}
+	})
+	want := []string{"bad 1s", "good 1.1s", "bad 1.25s", "bad 1.75s", "bad 2.75s"}
+	if !slices.Equal(sent, want) || left != 0 {
+		t.Errorf("sent %v, %d left; want %v", sent, left, want)
+	}
+	if len(reports) == 0 || reports[0] != "bad: fails" || reports[len(reports)-1] != "bad: works" {
+		t.Errorf("reported %v", reports)
+	}
+}
+
+// A queue that is bound again is tried at once, but one that stays unroutable
+// does not make the loop spin.
+func TestBoundAgainDoesNotSpin(t *testing.T) {
+	sent, left, _ := play(t, 10*time.Second, func(string, int) flow.Fate { return flow.Fate{Err: flow.Again} }, func(now time.Time) []*store.Record {
+		return []*store.Record{record("q", "x", now)}
+	})
+	if len(sent) < 3 || len(sent) > 12 || left != 1 {
+		t.Errorf("sent %d times in 10 s: %v", len(sent), sent)
+	}
+}
+
+func TestWhatCanNeverReturnIsParked(t *testing.T) {
+	sent, left, _ := play(t, time.Minute, func(string, int) flow.Fate { return flow.Fate{Park: "gone"} }, func(now time.Time) []*store.Record {
+		return []*store.Record{record("q", "x", now)}
+	})
+	if len(sent) != 1 || left != 0 {
+		t.Errorf("sent %v, %d left", sent, left)
+	}
+}
+
+// One queue's many due messages hold another's up by no more than a batch.
+func TestQueuesTakeTurns(t *testing.T) {
+	sent, _, _ := play(t, time.Minute, done, func(now time.Time) (all []*store.Record) {
+		for range 3000 {
+			all = append(all, record("many", "m", now))
+		}
+		return append(all, record("one", "one", now))
+	})
+	if at := slices.IndexFunc(sent, func(s string) bool { return s[:3] == "one" }); at < 0 || at > 1024 {
+		t.Errorf("the other queue's message was number %d", at)
+	}
+}

@@ -1,0 +1,140 @@
+package faults_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/internal/rabbitnode"
+)
+
+// Under a memory alarm nothing returns and the intake goes on; then all returns.
+func TestAMemoryAlarmLosesNothing(t *testing.T) {
+	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+		t.Parallel()
+		l := newLedger(t, v, "orders")
+		p := newProcess(t, v.URL())
+		p.start()
+		p.waitReady()
+		l.publish(500)
+		watermark := func(to string) {
+			if _, err := n.Eval(context.Background(), "vm_memory_monitor:set_vm_memory_high_watermark("+to+")."); err != nil {
+				t.Fatal(err)
+			}
+		}
+		watermark("0.00001")
+		consuming(t, l)
+		brokertest.Eventually(t, "the service says that an alarm blocks it", func() bool { return strings.Contains(p.readyz(), "alarm") })
+		brokertest.Eventually(t, "the intake has taken all", func() bool { return v.Depth("orders") == 0 && v.Depth(redrive.QueueIntake) == 0 })
+		watermark("{absolute, 4000000000}")
+		l.settle(settleWithin)
+		p.waitReady()
+		l.account(0, 0)
+	})
+}
+
+// A queue that is deleted and declared anew gets its messages; those of one that
+// is gone are parked, and a replay brings them back when it exists again.
+func TestADeletedQueueLosesNothing(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		p := newProcess(t, v.URL())
+		p.start()
+		p.waitReady()
+		ch := v.Channel()
+		declare := func() { v.Queue("q", amqp.Table{"x-queue-type": "classic", "x-dead-letter-exchange": "redrive"}) }
+		fail := func(id string) {
+			if err := ch.PublishWithContext(context.Background(), "", "q", true, false, amqp.Publishing{MessageId: id}); err != nil {
+				t.Fatal(err)
+			}
+			brokertest.Eventually(t, id+" arrives", func() bool {
+				d, ok, err := ch.Get("q", false)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return ok && d.Reject(false) == nil
+			})
+		}
+		back := func(id string) {
+			brokertest.Eventually(t, id+" comes back", func() bool {
+				d, ok, err := ch.Get("q", true)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if ok && d.MessageId != id {
+					t.Errorf("%s came", d.MessageId)
+				}
+				return ok
+			})
+		}
+		declare()
+		fail("first") // its return binds the queue
+		back("first")
+		fail("anew")
+		v.Must("DELETE", "queues/"+v.Name+"/q", nil)
+		declare()
+		back("anew")
+
+		fail("gone")
+		v.Must("DELETE", "queues/"+v.Name+"/q", nil)
+		parked := func() string { return p.cli("messages", "list", "--state", "parked") }
+		brokertest.Eventually(t, "it is parked", func() bool { return strings.Contains(parked(), "does not exist any more") })
+		declare()
+		p.cli("replay", "--queue", "q")
+		back("gone")
+	})
+}
+
+// Without a permission messages wait, the service says which is missing, and
+// all goes on when it is granted.
+func TestARevokedPermissionLosesNothing(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		user := "service-" + v.Name[len(v.Name)-8:]
+		v.User(user, "pw")
+		v.Grant(user, "^redrive(\\..*)?$", "^(redrive(\\..*)?|orders)$", ".*")
+		l := newLedger(t, v, "orders")
+		p := newProcess(t, v.URLAs(user, "pw"))
+		p.start()
+		p.waitReady()
+		consuming(t, l)
+		l.publish(200)
+		l.settle(settleWithin)
+		v.Grant(user, "^redrive(\\..*)?$", "^$", ".*")
+		v.CloseConnections(user) // RabbitMQ remembers a right for as long as a channel lives, up to a minute
+		l.publish(200)
+		brokertest.Eventually(t, "the service says what is denied", func() bool {
+			r := p.readyz()
+			return strings.Contains(r, "permission denied") && strings.Contains(r, "redrive.intake")
+		})
+		v.Grant(user, "^redrive(\\..*)?$", "^(redrive(\\..*)?|orders)$", ".*")
+		l.settle(settleWithin)
+		brokertest.Eventually(t, "the service is ready again", func() bool { return p.readyz() == "" })
+		l.account(1, inFlight) // RabbitMQ ends the channel: what was unanswered on it is sent again
+	})
+}
+
+// An exchange "redrive" that anybody may publish to is refused.
+func TestAnExchangeThatIsNotInternalIsRefused(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		if err := v.Channel().ExchangeDeclare("redrive", "fanout", true, false, false, false, nil); err != nil {
+			t.Fatal(err)
+		}
+		p := newProcess(t, v.URL())
+		p.start()
+		ended := make(chan error, 1)
+		go func() { ended <- p.cmd.Wait() }()
+		select {
+		case err := <-ended:
+			if err == nil || !strings.Contains(p.log.String(), "not an internal") {
+				t.Errorf("it ended with %v and said %s", err, p.log.String())
+			}
+			p.cmd = nil
+		case <-time.After(30 * time.Second):
+			t.Error("it goes on with an exchange that proves nothing")
+		}
+	})
+}

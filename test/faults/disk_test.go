@@ -1,0 +1,73 @@
+package faults_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+)
+
+// With a full disk the intake stops and the messages stay in RabbitMQ; with room
+// again it goes on by itself.
+func TestAFullDiskLosesNothing(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("not run: mounting a small disk needs root")
+	}
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		disk := t.TempDir()
+		if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=96m"); err != nil {
+			t.Fatalf("mounting a small disk: %v", err)
+		}
+		t.Cleanup(func() {
+			if err := syscall.Unmount(disk, syscall.MNT_DETACH); err != nil {
+				t.Error(err)
+			}
+		})
+		l := newLedger(t, v, "orders")
+		p := newProcess(t, v.URL())
+		yaml := fmt.Sprintf("store: {disk: %s, reserve: 32MiB}\nlisten: %s\n%s\n", filepath.Join(disk, "data"), p.listen, policies)
+		if err := os.WriteFile(p.config, []byte(yaml), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p.start()
+		p.waitReady()
+		consuming(t, l)
+		l.publish(200)
+		l.settle(settleWithin)
+
+		ballast := filepath.Join(disk, "ballast")
+		fill(t, ballast, disk)
+		l.publish(300)
+		brokertest.Eventually(t, "the service says that its disk is full", func() bool { return strings.Contains(p.readyz(), "the store is full") })
+		brokertest.Eventually(t, "the messages are RabbitMQ's", func() bool { return v.Messages(redrive.QueueIntake) >= 300 })
+		if err := os.Remove(ballast); err != nil {
+			t.Fatal(err)
+		}
+		l.settle(settleWithin)
+		p.waitReady()
+		l.account(0, 0)
+	})
+}
+
+// fill leaves 16 MiB free, which is less than the reserve.
+func fill(t *testing.T, file, disk string) {
+	t.Helper()
+	var s syscall.Statfs_t
+	if err := syscall.Statfs(disk, &s); err != nil {
+		t.Fatal(err)
+	}
+	size := int64(s.Bavail)*s.Bsize - 16<<20
+	f, err := os.Create(file)
+	if err == nil {
+		err = syscall.Fallocate(int(f.Fd()), 0, 0, size)
+		f.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,130 @@
+// Package shape_test holds the tree to its architecture: who may import whom,
+// and that the file map tells the truth.
+package shape_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/redrive-mq/redrive"
+
+func list(t *testing.T, format string, args ...string) []string {
+	t.Helper()
+	c := exec.Command("go", append([]string{"list", "-f", format}, args...)...)
+	c.Dir = "../.."
+	c.Stderr = os.Stderr
+	out, err := c.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Fields(string(out))
+}
+
+// imports are the direct imports of a package, tests left out.
+func imports(t *testing.T, pkg string) []string {
+	return list(t, `{{join .Imports "\n"}}`, module+"/"+pkg)
+}
+
+func TestPolicyImportsNothingOfOurs(t *testing.T) {
+	for _, i := range imports(t, "policy") {
+		if strings.Contains(i, ".") || i == "net/http" || i == "math/rand" {
+			t.Errorf("policy imports %s", i)
+		}
+	}
+}
+
+func TestTheFlowSeesNoEngineAndNoWeb(t *testing.T) {
+	for _, pkg := range []string{"internal/flow", "internal/wait/stored"} {
+		for _, i := range imports(t, pkg) {
+			for _, no := range []string{"internal/broker", "internal/store/", "internal/api", "internal/config", "net/http", "pebble"} {
+				if strings.Contains(i, no) {
+					t.Errorf("%s imports %s", pkg, i)
+				}
+			}
+		}
+	}
+}
+
+func TestStoresKnowNoPolicies(t *testing.T) {
+	for _, pkg := range []string{"internal/store", "internal/store/diskstore", "internal/store/memstore"} {
+		for _, i := range imports(t, pkg) {
+			if i == module+"/policy" || strings.Contains(i, "internal/flow") || strings.Contains(i, "internal/broker") {
+				t.Errorf("%s imports %s", pkg, i)
+			}
+		}
+	}
+}
+
+// Only one package speaks AMQP; others may use the client's header types.
+func TestOnlyTheBrokerPackageConnects(t *testing.T) {
+	files, err := filepath.Glob("../../internal/*/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if strings.Contains(f, "internal/broker/") || strings.Contains(f, "internal/demo/") || strings.HasSuffix(f, "_test.go") {
+			continue // the demo's shop is somebody else's program
+		}
+		data, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(data), "amqp.Dial") {
+			t.Errorf("%s connects to a broker", f)
+		}
+	}
+}
+
+// A program that imports the root package or policy gains the AMQP client and
+// little else.
+func TestTheLibraryIsLight(t *testing.T) {
+	allowed := []string{module, module + "/policy", "github.com/rabbitmq/amqp091-go"}
+	for _, dep := range list(t, `{{if not .Standard}}{{.ImportPath}}{{end}}`, "-deps", ".", "./policy") {
+		if !slices.Contains(allowed, dep) {
+			t.Errorf("the library pulls in %s", dep)
+		}
+	}
+}
+
+// Each package is in the file map, and each path of the map exists.
+func TestTheFileMap(t *testing.T) {
+	data, err := os.ReadFile("../../ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, ok := strings.Cut(string(data), "## File map")
+	if !ok {
+		t.Fatal("ARCHITECTURE.md has no file map")
+	}
+	mapped := map[string]bool{}
+	for _, line := range strings.Split(table, "\n") {
+		cells := strings.Split(line, "|")
+		if len(cells) < 3 {
+			continue
+		}
+		for _, path := range strings.Split(cells[1], "`") {
+			if path = strings.TrimSpace(path); path == "" || path == "path" || strings.HasPrefix(path, "-") {
+				continue
+			}
+			mapped[strings.TrimSuffix(path, "/")] = true
+			if _, err := os.Stat(filepath.Join("../..", path)); err != nil {
+				t.Errorf("the file map names %s: %v", path, err)
+			}
+		}
+	}
+	for _, pkg := range list(t, "{{.ImportPath}}", "./...") {
+		if path := strings.TrimPrefix(pkg, module+"/"); path != module && !mapped[path] {
+			t.Errorf("package %s is not in the file map of ARCHITECTURE.md", path)
+		}
+	}
+	for _, pkg := range list(t, `{{range .GoFiles}}{{.}} {{end}}`, ".") {
+		if !mapped[pkg] {
+			t.Errorf("file %s is not in the file map", pkg)
+		}
+	}
+}
