@@ -131,8 +131,9 @@ func EachPrivate(t *testing.T, config string, test func(*testing.T, *VHost, *rab
 // VHost is a virtual host for one test.
 type VHost struct {
 	Broker
-	Name string
-	t    testing.TB
+	Name    string
+	t       testing.TB
+	channel *amqp.Channel // see own
 }
 
 // NewVHost makes one, and deletes it when the test ends.
@@ -267,7 +268,7 @@ func (v *VHost) Channel() *amqp.Channel {
 // Queue declares a durable queue.
 func (v *VHost) Queue(name string, args amqp.Table) {
 	v.t.Helper()
-	if _, err := v.Channel().QueueDeclare(name, true, false, false, false, args); err != nil {
+	if _, err := v.own().QueueDeclare(name, true, false, false, false, args); err != nil {
 		v.t.Fatal(err)
 	}
 }
@@ -275,9 +276,7 @@ func (v *VHost) Queue(name string, args amqp.Table) {
 // Depth is how many messages a queue has ready.
 func (v *VHost) Depth(queue string) int {
 	v.t.Helper()
-	ch := v.Channel()
-	defer ch.Close()
-	q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+	q, err := v.own().QueueDeclarePassive(queue, true, false, false, false, nil)
 	if err != nil {
 		v.t.Fatal(err)
 	}

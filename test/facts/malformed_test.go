@@ -1,0 +1,146 @@
+package facts_test
+
+import (
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+)
+
+// death is an x-death that names the queue the message is in: RabbitMQ 3 counts
+// on in it.
+func death(queue string, count any) []any {
+	return []any{amqp.Table{"queue": queue, "reason": "rejected", "exchange": "", "count": count, "routing-keys": []any{queue}, "time": time.Unix(1_700_000_000, 0)}}
+}
+
+func TestMalformedXDeathThatHarmsNothing(t *testing.T) {
+	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+		for _, kind := range bothTypes {
+			deadLetters(v, kind, "dead of "+kind, amqp.Table{"x-queue-type": kind})
+			work, dead := v.Consume(kind), v.Consume("dead of "+kind)
+			for name, value := range map[string]any{
+				"text": "forged", "number": int64(7), "empty list": []any{}, "empty table": []any{amqp.Table{}},
+				"other count": death("other", "many"), "queue is a number": []any{amqp.Table{"queue": int64(1), "reason": "rejected"}},
+			} {
+				v.Publish("", kind, amqp.Publishing{Headers: amqp.Table{"x-death": value}, Body: []byte(name)})
+				work.Reject()
+				if head := deaths(t, dead.Take(name))[0]; head["queue"] != kind || head["count"] != int64(1) {
+					t.Errorf("%s, %s: the head entry is %v, want the broker's own", kind, name, head)
+				}
+			}
+		}
+	})
+}
+
+// crashing are values of x-death that RabbitMQ 3.10 cannot count on in.
+func crashing(queue string) map[string]any {
+	return map[string]any{"list of text": []any{"forged"}, "count of text": death(queue, "many"), "count is a table": death(queue, amqp.Table{})}
+}
+
+// restarted waits until a queue that crashed is there again, with its one message.
+func restarted(t *testing.T, v *brokertest.VHost, queue string) {
+	t.Helper()
+	brokertest.Eventually(t, queue+" is there again", func() bool {
+		conn := v.Dial()
+		defer conn.Close()
+		ch, err := conn.Channel()
+		must(t, err)
+		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+		return err == nil && q.Messages == 1
+	})
+}
+
+// On 3.10 the classic queue of a publisher who sends such a message crashes, its
+// consumers are cancelled, and the message is there again after the restart.
+func TestMalformedXDeathCrashesAClassicQueueOn3(t *testing.T) {
+	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+		for name := range crashing("") {
+			deadLetters(v, name, "dead of "+name, amqp.Table{"x-queue-type": "classic"})
+			v.Publish("", name, amqp.Publishing{Headers: amqp.Table{"x-death": crashing(name)[name]}, DeliveryMode: amqp.Persistent, Body: []byte("m")})
+			work := v.Consume(name)
+			cancelled := work.Channel.NotifyCancel(make(chan string, 1))
+			work.Reject()
+			if since(v, 4, 0) {
+				v.Consume("dead of " + name).Take("m")
+				continue
+			}
+			select {
+			case <-cancelled:
+			case <-time.After(time.Minute):
+				t.Fatalf("%s: the queue has not crashed", name)
+			}
+			restarted(t, v, name)
+			if d := v.Consume(name).Take("m"); !d.Redelivered {
+				t.Errorf("%s: it came again as if for the first time", name)
+			}
+		}
+	})
+}
+
+// On 3.10 a quorum queue loses it, and its consumer gets nothing more until it
+// consumes again.
+func TestMalformedXDeathIsLostByAQuorumQueueOn3(t *testing.T) {
+	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+		for name := range crashing("") {
+			deadLetters(v, name, "dead of "+name, amqp.Table{"x-queue-type": "quorum"})
+			v.Publish("", name, amqp.Publishing{Headers: amqp.Table{"x-death": crashing(name)[name]}, Body: []byte("m")})
+			v.Publish("", name, amqp.Publishing{Body: []byte("next")})
+			work, dead := v.Consume(name), v.Consume("dead of "+name)
+			work.Reject()
+			if since(v, 4, 0) {
+				dead.Take("m")
+			} else {
+				must(t, work.Channel.Close())
+				restarted(t, v, name)
+				work = v.Consume(name)
+			}
+			work.Reject()
+			dead.Take("next")
+			brokertest.Eventually(t, "the queue is empty", func() bool { return held(t, v, name) == 0 })
+		}
+	})
+}
+
+// On 3.10 a count that is a float is counted on in, and then RabbitMQ itself ends
+// each connection that the message is delivered to. Only the delivery limit of a
+// quorum queue moves it, and what is delivered with it, out of the way.
+func TestFloatCountInXDeathEndsEachConsumersConnectionOn3(t *testing.T) {
+	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+		const limit = 3
+		v.Queue("aside", nil)
+		v.Queue("intake", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(limit), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "aside"})
+		v.Queue("work", amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "intake"})
+		v.Publish("", "work", amqp.Publishing{Headers: amqp.Table{"x-death": death("work", 1.5)}, Body: []byte("m")})
+		work := v.Consume("work")
+		work.Reject()
+		if since(v, 4, 0) {
+			v.Consume("intake").Take("m")
+			return
+		}
+		v.Publish("", "work", amqp.Publishing{Body: []byte("next")})
+		work.Reject()
+		ended := 0
+		brokertest.Eventually(t, "what is behind it arrives", func() bool {
+			conn := v.Dial()
+			defer conn.Close()
+			ends := conn.NotifyClose(make(chan *amqp.Error, 1))
+			ch, err := conn.Channel()
+			must(t, err)
+			must(t, ch.Qos(1, 0, false))
+			in, err := ch.Consume("intake", "", false, false, false, false, nil)
+			if err == nil {
+				if d, ok := <-in; ok {
+					return string(d.Body) == "next"
+				}
+			}
+			refused(t, "consuming", <-ends, amqp.InternalError)
+			ended++
+			return false
+		})
+		if aside := v.Depth("aside"); ended != limit+1 || aside != 1 {
+			t.Errorf("%d connections ended and %d messages are aside, want %d and 1", ended, aside, limit+1)
+		}
+	})
+}
