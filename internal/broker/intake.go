@@ -77,7 +77,7 @@ func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, wire *intak
 		return err
 	}
 	i.link.observe(State{Connected: true})
-	g := &gathering{deliveries: deliveries, wire: wire, ch: ch, tag: i.link.Name}
+	g := gather(deliveries, wire, ch, i.link.Name)
 	defer g.drain(conn)
 	for {
 		batch, last, more := g.next(ctx)
@@ -133,6 +133,19 @@ type gathering struct {
 	tag        string
 	batch      []Delivery
 	ahead      *amqp.Delivery // did not fit the last batch
+}
+
+// gather lets deliveries pile up while a batch is being taken: amqp091-go hands
+// them over one by one, so that without it every batch would be of one message.
+func gather(deliveries <-chan amqp.Delivery, wire *intakeConn, ch *amqp.Channel, tag string) *gathering {
+	arrived := make(chan amqp.Delivery, batchMost)
+	go func() { // ends when the client closes deliveries; drain waits for it
+		defer close(arrived)
+		for d := range deliveries {
+			arrived <- d
+		}
+	}()
+	return &gathering{deliveries: arrived, wire: wire, ch: ch, tag: tag}
 }
 
 // next waits for a message and adds those that are there already. more is false
