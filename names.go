@@ -18,6 +18,10 @@ const (
 	ExchangeFailures = "redrive.failures"
 	// QueueIntake is the quorum queue behind both exchanges.
 	QueueIntake = "redrive.intake"
+	// ExchangeAside (internal, fanout) leads to QueueAside, where RabbitMQ puts
+	// what it fails to deliver from QueueIntake.
+	ExchangeAside = "redrive.aside"
+	QueueAside    = "redrive.aside"
 
 	returnExchangePrefix = "redrive.return."
 	// longestName is the limit of an AMQP short string, in bytes.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -20,6 +21,7 @@ import (
 // Service is what the API shows and does.
 type Service interface {
 	Problems() []string
+	Notices() []string
 	Status(ctx context.Context) (Status, error)
 	List(ctx context.Context, f store.Filter) (store.Page, error)
 	Replay(ctx context.Context, sel store.Selection) (int, error)
@@ -30,6 +32,7 @@ type Status struct {
 	Version  string        `json:"version"`
 	Since    time.Time     `json:"since" doc:"When the service started."`
 	Problems []string      `json:"problems" doc:"What is wrong now; empty when nothing is."`
+	Notices  []string      `json:"notices,omitempty" doc:"What a person should look at though it stops nothing."`
 	Broker   string        `json:"broker" doc:"Where RabbitMQ is, without the password."`
 	Queues   []QueueStatus `json:"queues"`
 }
@@ -94,10 +97,10 @@ func Handler(s Service, metrics http.Handler, version string, open bool) http.Ha
 		problems := s.Problems()
 		if len(problems) == 0 {
 			fmt.Fprintln(w, "ready")
-			return
+		} else {
+			w.WriteHeader(http.StatusServiceUnavailable)
 		}
-		w.WriteHeader(http.StatusServiceUnavailable)
-		for _, p := range problems {
+		for _, p := range slices.Concat(problems, s.Notices()) {
 			fmt.Fprintln(w, p)
 		}
 	})

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/api"
@@ -56,6 +57,7 @@ type Service struct {
 	rates   rates
 	listen  net.Listener
 	since   time.Time
+	aside   atomic.Int64
 }
 
 // New opens the store and the port; nothing moves before Run. Close it if Run is
@@ -80,7 +82,7 @@ func New(c *config.Config, o Options) (*Service, error) {
 		}
 	}
 	s.flow = flow.New(s.store, c.Policies, s.events)
-	s.intake = broker.NewIntake(s.connection(partIntake, "redrive intake"), prefetch, s.intakeStopped)
+	s.intake = broker.NewIntake(s.connection(partIntake, "redrive intake"), prefetch, s.intakeStopped, s.setAside)
 	s.publish = broker.NewPublisher(s.connection(partPublish, "redrive returns"))
 	s.give = flow.NewGiveBack(publisher{s.publish, s.metrics.Confirmed}, s.flow.Policies, s.events)
 	s.loop = stored.New(s.store, s.give, s.events, o.Log, s.returnsFailed)
@@ -123,6 +125,19 @@ func (s *Service) intakeStopped(err error) {
 		s.Log.Error("intake stopped: failed messages stay in RabbitMQ until they can be kept", "error", err)
 	} else {
 		s.Log.Info("intake goes on")
+	}
+}
+
+// setAside says, once, how many messages RabbitMQ could not deliver and has put
+// out of the way of the others.
+func (s *Service) setAside(n int) {
+	was := s.aside.Swap(int64(n))
+	if was == int64(n) {
+		return
+	}
+	s.metrics.Aside(n)
+	if notice := s.Notices(); int64(n) > was {
+		s.Log.Warn(notice[0])
 	}
 }
 

@@ -2,10 +2,12 @@ package app
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/api"
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/flow"
@@ -15,6 +17,15 @@ import (
 // Problems are what is wrong now; none means ready.
 func (s *Service) Problems() []string { return s.health.problems() }
 
+// Notices are what a person should look at though it stops nothing.
+func (s *Service) Notices() []string {
+	n := s.aside.Load()
+	if n == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("messages that RabbitMQ failed to deliver, in its queue %s: %d (look at them on RabbitMQ's management page, then purge the queue)", redrive.QueueAside, n)}
+}
+
 // Status shows the service as a whole.
 func (s *Service) Status(ctx context.Context) (api.Status, error) {
 	counts, err := s.store.Counts(ctx)
@@ -23,7 +34,7 @@ func (s *Service) Status(ctx context.Context) (api.Status, error) {
 	}
 	now := time.Now()
 	policies := s.flow.Policies()
-	st := api.Status{Version: s.Version, Since: s.since, Problems: s.Problems(), Broker: broker.Redact(s.config.Broker.URL), Queues: []api.QueueStatus{}}
+	st := api.Status{Version: s.Version, Since: s.since, Problems: s.Problems(), Notices: s.Notices(), Broker: broker.Redact(s.config.Broker.URL), Queues: []api.QueueStatus{}}
 	held := map[string]bool{}
 	for _, c := range counts {
 		held[c.Queue] = true

@@ -18,12 +18,14 @@ type Intake struct {
 	link     link
 	prefetch int
 	stopped  func(error)
+	aside    func(int)
 }
 
 // NewIntake makes an intake that holds up to prefetch unacknowledged messages.
-// stopped is told why a batch cannot be kept, and nil when it could be again.
-func NewIntake(c Config, prefetch int, stopped func(error)) *Intake {
-	return &Intake{link: link{Config: c}, prefetch: prefetch, stopped: stopped}
+// stopped is told why a batch cannot be kept, and nil when it could be again;
+// aside, now and then, how many messages RabbitMQ has set aside.
+func NewIntake(c Config, prefetch int, stopped func(error), aside func(int)) *Intake {
+	return &Intake{link: link{Config: c}, prefetch: prefetch, stopped: stopped, aside: aside}
 }
 
 // Taker is where the intake's messages go. Connected is called before the first
@@ -61,36 +63,32 @@ func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, wire *intak
 	if err != nil {
 		return explain(err)
 	}
-	if err := ch.Qos(i.prefetch, 0, false); err != nil {
-		return explain(err)
-	}
 	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
 	// RabbitMQ cancels a consumer when its queue is deleted or moves. A late
 	// acknowledgement on that channel would make the dead consumer take messages
 	// again, so the connection is given up and a new one declares what is missing.
 	cancelled := ch.NotifyCancel(make(chan string, 1))
-	deliveries, err := ch.ConsumeWithContext(context.WithoutCancel(ctx), redrive.QueueIntake, i.link.Name, false, false, false, false, nil)
-	if err != nil {
-		return fmt.Errorf("consuming %s: %w", redrive.QueueIntake, explain(err))
-	}
 	if err := taker.Connected(ctx); err != nil {
 		return err
 	}
-	i.link.observe(State{Connected: true})
-	g := gather(deliveries, wire, ch, i.link.Name)
-	defer g.drain(conn)
-	for {
-		batch, last, more := g.next(ctx)
-		if len(batch) > 0 {
-			if err := i.take(ctx, taker, batch); err != nil {
-				return err
-			}
-			if err := ch.Ack(last, true); err != nil {
-				return fmt.Errorf("acknowledging: %w", explain(err))
-			}
-		}
-		if more {
-			continue
+	// After a crash RabbitMQ may well crash again at the same message, a hundred
+	// times: then there is something to say only when the connection has stood.
+	said := sync.OnceFunc(func() { i.link.observe(State{Connected: true}) })
+	if !errors.Is(i.link.now().Err, errCrashed) {
+		said()
+	}
+	var watch sync.WaitGroup
+	watching, stop := context.WithCancel(ctx)
+	watch.Go(func() { i.watchAside(watching, conn, said) })
+	defer func() {
+		stop()
+		closeSoon(conn, wire) // or a broker that hangs would hold it up
+		watch.Wait()
+	}()
+	for window := 1; ; window = min(2*window, i.prefetch) {
+		again, err := i.consumeWindow(ctx, conn, ch, wire, taker, window)
+		if err != nil {
+			return err
 		}
 		select {
 		case e := <-closed:
@@ -101,7 +99,75 @@ func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, wire *intak
 			return errors.New("RabbitMQ cancelled the consumer of " + redrive.QueueIntake)
 		default:
 		}
-		return nil
+		if !again {
+			return nil
+		}
+	}
+}
+
+// consumeWindow takes messages in, with so many outstanding at most. A window
+// that is not the largest ends, with again, when so many have been taken: what is
+// in it when a connection ends counts as delivered in vain, see deliveryLimit.
+func (i *Intake) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *amqp.Channel, wire *intakeConn, taker Taker, window int) (again bool, err error) {
+	if err := ch.Qos(window, 0, false); err != nil {
+		return false, explain(err)
+	}
+	tag := fmt.Sprint(i.link.Name, " ", window)
+	deliveries, err := ch.ConsumeWithContext(context.WithoutCancel(ctx), redrive.QueueIntake, tag, false, false, false, false, nil)
+	if err != nil {
+		return false, fmt.Errorf("consuming %s: %w", redrive.QueueIntake, explain(err))
+	}
+	g := gather(deliveries, wire, ch, tag)
+	defer func() {
+		if !again {
+			g.drain(conn)
+		}
+	}()
+	for taken, more := 0, true; more; {
+		var batch []Delivery
+		var last uint64
+		if batch, last, more = g.next(ctx); len(batch) > 0 {
+			if err := i.take(ctx, taker, batch); err != nil {
+				return false, err
+			}
+			taken += len(batch)
+			if taken >= window && window < i.prefetch && !again {
+				// Before the acknowledgement, which would bring more.
+				if err := ch.Cancel(tag, false); err != nil {
+					return false, fmt.Errorf("widening the window: %w", explain(err))
+				}
+				again = true
+			}
+			if err := ch.Ack(last, true); err != nil {
+				return false, fmt.Errorf("acknowledging: %w", explain(err))
+			}
+		}
+	}
+	return again && ctx.Err() == nil, nil
+}
+
+// watchEvery is how often the queue of what was set aside is looked at.
+const watchEvery = time.Second
+
+// watchAside tells what RabbitMQ has set aside, and says that the connection
+// stands when it has stood for a while, until ctx or the connection ends.
+func (i *Intake) watchAside(ctx context.Context, conn *amqp.Connection, said func()) {
+	ch, err := conn.Channel()
+	if err != nil {
+		return // the connection has ended
+	}
+	for {
+		n, err := declareAside(ch)
+		if err != nil {
+			return
+		}
+		i.aside(n)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(watchEvery):
+			said()
+		}
 	}
 }
 

@@ -41,7 +41,7 @@ type intake struct {
 func startIntake(t *testing.T, url string) *intake {
 	t.Helper()
 	i := &intake{taker: &taker{make(chan struct{}, 100), make(chan []broker.Delivery), make(chan error)}, stopped: make(chan error, 1000)}
-	in := broker.NewIntake(broker.Config{URL: url, Name: "redrive intake", Log: slog.New(slog.DiscardHandler)}, 1000, func(err error) { i.stopped <- err })
+	in := broker.NewIntake(broker.Config{URL: url, Name: "redrive intake", Log: slog.New(slog.DiscardHandler)}, 1000, func(err error) { i.stopped <- err }, func(int) {})
 	ctx, cancel := context.WithCancel(context.Background())
 	var run sync.WaitGroup
 	run.Go(func() {

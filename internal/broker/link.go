@@ -43,7 +43,13 @@ const (
 	longestRetry = 15 * time.Second
 	heartbeat    = 10 * time.Second
 	dialTimeout  = 10 * time.Second
+	// afterCrash is the pause after RabbitMQ itself failed: the message that it
+	// fails at must reach its delivery limit soon, since all others wait behind it.
+	afterCrash = 5 * time.Millisecond
 )
+
+// errCrashed: RabbitMQ has ended the connection over a fault of its own.
+var errCrashed = errors.New("RabbitMQ says 541")
 
 // link keeps one connection.
 type link struct {
@@ -84,10 +90,10 @@ func (l *link) observe(s State) {
 	}
 }
 
-func (l *link) connected() bool {
+func (l *link) now() State {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.state.Connected
+	return l.state
 }
 
 // keep connects, runs use, and does so again when it ends, for as long as ctx
@@ -103,14 +109,18 @@ func (l *link) keep(ctx context.Context, wrap func(net.Conn) net.Conn, use func(
 			l.observe(State{Err: p.error})
 			return p.error
 		}
-		if l.connected() {
+		if l.now().Connected {
 			wait = firstRetry // the broker is there: come back soon
 		}
 		l.observe(State{Err: err})
+		pause := wait/2 + rand.N(wait) // spread, or all clients of a broker come back at once
+		if errors.Is(err, errCrashed) {
+			wait, pause = firstRetry, afterCrash
+		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(wait/2 + rand.N(wait)): // spread, or all clients of a broker come back at once
+		case <-time.After(pause):
 		}
 	}
 }
@@ -153,8 +163,8 @@ func (l *link) once(ctx context.Context, wrap func(net.Conn) net.Conn, use func(
 	err = use(ctx, conn)
 	closeSoon(conn, raw)
 	watcher.Wait()
-	if err == nil && why != nil {
-		err = explain(why)
+	if why != nil && !errors.As(err, new(permanent)) {
+		err = explain(why) // what use met is only what came of it
 	}
 	if err == nil {
 		err = errors.New("the connection ended")
@@ -223,6 +233,8 @@ func explain(err error) error {
 		return fmt.Errorf("%w: %s", redrive.ErrQueueGone, e.Reason)
 	case e.Code == amqp.NotFound:
 		return fmt.Errorf("%w: %s", redrive.ErrUnroutable, e.Reason)
+	case e.Code == amqp.InternalError:
+		return fmt.Errorf("%w: %s", errCrashed, e.Reason)
 	case e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "message size"):
 		return fmt.Errorf("%w: %s", redrive.ErrUnacceptable, e.Reason)
 	}

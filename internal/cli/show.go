@@ -85,6 +85,9 @@ func status(w io.Writer, st api.Status, now time.Time) {
 	for _, problem := range st.Problems {
 		fmt.Fprintf(w, "not ready: %s\n", plain(problem))
 	}
+	for _, notice := range st.Notices {
+		fmt.Fprintf(w, "notice: %s\n", plain(notice))
+	}
 	if len(st.Queues) == 0 {
 		fmt.Fprintln(w, "no message has failed yet")
 		return

@@ -35,6 +35,7 @@ type Metrics struct {
 	blocked     *prometheus.GaugeVec
 	ready       prometheus.Gauge
 	intake      prometheus.Gauge
+	aside       prometheus.Gauge
 	configLoads *prometheus.CounterVec
 
 	mu     sync.Mutex
@@ -74,6 +75,7 @@ func New(s store.Store, free func() (uint64, uint64, error), version string) *Me
 	m.blocked = gauge("blocked", "1 while an alarm of RabbitMQ's blocks the connection.", "connection")
 	m.ready = gauge("ready", "1 while nothing is wrong.").WithLabelValues()
 	m.intake = gauge("intake_stopped", "1 while failed messages cannot be kept and stay in RabbitMQ.").WithLabelValues()
+	m.aside = gauge("aside", "Messages that RabbitMQ failed to deliver to the intake and has set aside, in its queue redrive.aside.").WithLabelValues()
 	m.configLoads = counter("config_loads_total", "Loads of the config file; a refused one leaves the old in force.", "result")
 	for _, r := range []string{"ok", "refused"} {
 		m.configLoads.WithLabelValues(r)
@@ -148,6 +150,9 @@ func (m *Metrics) Ready(ready, stopped bool) {
 	m.ready.Set(number(ready))
 	m.intake.Set(number(stopped))
 }
+
+// Aside shows how many messages RabbitMQ has set aside.
+func (m *Metrics) Aside(n int) { m.aside.Set(float64(n)) }
 
 // ConfigLoaded counts a load of the config file.
 func (m *Metrics) ConfigLoaded(ok bool) {

@@ -1,0 +1,84 @@
+package stories_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+)
+
+// A message whose dead letter RabbitMQ 3.10 itself cannot deliver (it ends each
+// connection that consumes it) is out of the way of all others within seconds,
+// and a person is told. RabbitMQ 4 can deliver it, and it comes back.
+func TestWhatRabbitMQCannotDeliverIsSetAside(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		s := start(t, v.URL(), soon).ready(t)
+		deadLettered(v, "work", "quorum")
+		work := consume(t, v, "work")
+		culprit := amqp.Table{"x-death": []any{amqp.Table{"queue": "work", "reason": "rejected", "exchange": "", "count": 1.5,
+			"routing-keys": []any{"work"}, "time": time.Unix(1_700_000_000, 0)}}}
+		n := 0
+		round := func(many, culprits int) {
+			t.Helper()
+			due := map[string]bool{} // to come back
+			for i := range many {
+				n++
+				p := amqp.Publishing{Body: fmt.Append(nil, "message ", n)}
+				if i%(many/culprits) == many/culprits/2 {
+					p.Headers, p.Body = culprit, fmt.Append(nil, "culprit ", n)
+				}
+				publish(t, v.Channel(), "", "work", p)
+				due[string(p.Body)] = v.Since4() || p.Headers == nil
+			}
+			for range due {
+				reject(t, work.next())
+			}
+			for body, back := range due {
+				if !back {
+					delete(due, body)
+				}
+			}
+			for len(due) > 0 {
+				d := work.next()
+				if !due[string(d.Body)] || d.Headers[redrive.HeaderAttempt] != int64(1) {
+					t.Errorf("%q came back with attempt %v", d.Body, d.Headers[redrive.HeaderAttempt])
+				}
+				delete(due, string(d.Body))
+				if err := d.Ack(false); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		aside := func(want int) {
+			t.Helper()
+			if v.Since4() {
+				want = 0
+			}
+			brokertest.Eventually(t, fmt.Sprint(want, " are set aside, and the service says so"), func() bool {
+				notices := strings.Join(s.Notices(), "\n")
+				return v.Depth(redrive.QueueAside) == want && (want == 0 && notices == "" || strings.Contains(notices, fmt.Sprint("redrive.aside: ", want)))
+			})
+			s.ready(t)
+		}
+		round(200, 1)
+		aside(1)
+		v.CloseConnections("guest") // the test's too
+		work = consume(t, v, "work")
+		round(60, 3)
+		aside(4)
+		if err := s.stop(); err != nil {
+			t.Fatal(err)
+		}
+		s = startAt(t, v.URL(), soon, s.data).ready(t)
+		aside(4)
+		round(20, 1)
+		aside(5)
+		v.Must("DELETE", "queues/"+v.Name+"/"+redrive.QueueAside+"/contents", nil)
+		aside(0)
+	})
+}
