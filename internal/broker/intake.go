@@ -56,8 +56,11 @@ func (i *Intake) Run(ctx context.Context, taker Taker) error {
 }
 
 func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, wire *intakeConn, taker Taker) error {
-	if err := declareTopology(conn); err != nil {
-		return err
+	crashed := errors.Is(i.link.now().Err, errCrashed)
+	if !crashed { // else it is there, and the sooner the limit is reached the better
+		if err := declareTopology(conn); err != nil {
+			return err
+		}
 	}
 	ch, err := conn.Channel()
 	if err != nil {
@@ -74,7 +77,7 @@ func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, wire *intak
 	// After a crash RabbitMQ may well crash again at the same message, a hundred
 	// times: then there is something to say only when the connection has stood.
 	said := sync.OnceFunc(func() { i.link.observe(State{Connected: true}) })
-	if !errors.Is(i.link.now().Err, errCrashed) {
+	if !crashed {
 		said()
 	}
 	var watch sync.WaitGroup
@@ -106,8 +109,8 @@ func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, wire *intak
 }
 
 // consumeWindow takes messages in, with so many outstanding at most. A window
-// that is not the largest ends, with again, when so many have been taken: what is
-// in it when a connection ends counts as delivered in vain, see deliveryLimit.
+// that is not the largest ends, with again, when it has been full: what is in it
+// when a connection ends counts as delivered in vain, see deliveryLimit.
 func (i *Intake) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *amqp.Channel, wire *intakeConn, taker Taker, window int) (again bool, err error) {
 	if err := ch.Qos(window, 0, false); err != nil {
 		return false, explain(err)
@@ -123,16 +126,19 @@ func (i *Intake) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *a
 			g.drain(conn)
 		}
 	}()
-	for taken, more := 0, true; more; {
+	for outstanding, more := 0, true; more; {
 		var batch []Delivery
 		var last uint64
 		if batch, last, more = g.next(ctx); len(batch) > 0 {
 			if err := i.take(ctx, taker, batch); err != nil {
 				return false, err
 			}
-			taken += len(batch)
-			if taken >= window && window < i.prefetch && !again {
-				// Before the acknowledgement, which would bring more.
+			outstanding += len(batch)
+			if window < i.prefetch && outstanding < window && g.waiting() {
+				continue // perhaps it fills
+			}
+			if window < i.prefetch && outstanding == window {
+				// Nothing is under way now, which would be marked as redelivered.
 				if err := ch.Cancel(tag, false); err != nil {
 					return false, fmt.Errorf("widening the window: %w", explain(err))
 				}
@@ -141,6 +147,7 @@ func (i *Intake) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *a
 			if err := ch.Ack(last, true); err != nil {
 				return false, fmt.Errorf("acknowledging: %w", explain(err))
 			}
+			outstanding = 0
 		}
 	}
 	return again && ctx.Err() == nil, nil
@@ -213,6 +220,9 @@ func gather(deliveries <-chan amqp.Delivery, wire *intakeConn, ch *amqp.Channel,
 	}()
 	return &gathering{deliveries: arrived, wire: wire, ch: ch, tag: tag}
 }
+
+// waiting tells whether next would not wait.
+func (g *gathering) waiting() bool { return g.ahead != nil || len(g.deliveries) > 0 }
 
 // next waits for a message and adds those that are there already. more is false
 // when there will be no other batch.

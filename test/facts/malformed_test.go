@@ -1,12 +1,15 @@
 package facts_test
 
 import (
+	"fmt"
+	"net/http"
 	"testing"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/internal/rabbitnode"
 )
 
 // death is an x-death that names the queue the message is in: RabbitMQ 3 counts
@@ -116,11 +119,13 @@ func TestMalformedXDeathIsLostByAQuorumQueueOn3(t *testing.T) {
 
 // On 3.10 a count that is a float is counted on in, and then RabbitMQ itself ends
 // each connection that the message is delivered to. Only the delivery limit of a
-// quorum queue moves it, and what is delivered with it, out of the way.
+// quorum queue moves it, and what is delivered with it, out of the way: see
+// deliveryLimit in internal/broker.
 func TestFloatCountInXDeathEndsEachConsumersConnectionOn3(t *testing.T) {
 	onEach(t, func(t *testing.T, v *brokertest.VHost) {
 		const limit = 3
-		v.Queue("aside", nil)
+		quorum := amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1_000_000_000)}
+		v.Queue("aside", quorum)
 		v.Queue("intake", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(limit), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "aside"})
 		v.Queue("work", amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "intake"})
 		v.Publish("", "work", amqp.Publishing{Headers: amqp.Table{"x-death": death("work", 1.5)}, Body: []byte("m")})
@@ -150,8 +155,47 @@ func TestFloatCountInXDeathEndsEachConsumersConnectionOn3(t *testing.T) {
 			ended++
 			return false
 		})
-		if aside := v.Depth("aside"); ended != limit+1 || aside != 1 {
-			t.Errorf("%d connections ended and %d messages are aside, want %d and 1", ended, aside, limit+1)
+		if ended != limit+1 {
+			t.Errorf("%d connections ended, want %d", ended, limit+1)
 		}
+		brokertest.Eventually(t, "it is aside", func() bool { return v.Depth("aside") == 1 })
+		// There a get ends the connection too; the management API shows it.
+		_, _, err := v.Channel().Get("aside", false)
+		refused(t, "getting", err, amqp.InternalError)
+		var shown []struct{ Payload string }
+		brokertest.Eventually(t, "the management API shows it", func() bool {
+			must(t, v.API().Call(t.Context(), http.MethodPost, "queues/"+v.Name+"/aside/get", map[string]any{"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}, &shown))
+			return len(shown) == 1 && shown[0].Payload == "m"
+		})
+		brokertest.Eventually(t, "it can be purged", func() bool {
+			v.Must(http.MethodDelete, "queues/"+v.Name+"/aside/contents", nil)
+			return held(t, v, "aside") == 0
+		})
+	})
+}
+
+// On 3.10 at-least-once dead-lettering is one process, and what it cannot count
+// ends it for all queues of the node: a new one that wants it is refused.
+func TestMalformedXDeathEndsAtLeastOnceOn3(t *testing.T) {
+	t.Parallel()
+	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, _ *rabbitnode.Node) {
+		atLeastOnce := amqp.Table{"x-queue-type": "quorum", "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
+		deadLetters(v, "work", "dead", atLeastOnce)
+		v.Publish("", "work", amqp.Publishing{Headers: amqp.Table{"x-death": death("work", "many")}, Body: []byte("m")})
+		v.Consume("work").Reject()
+		if since(v, 4, 0) {
+			v.Consume("dead").Take("m")
+			return
+		}
+		atLeastOnce["x-dead-letter-exchange"] = ""
+		n := 0
+		brokertest.Eventually(t, "a new queue is refused", func() bool {
+			n++
+			_, err := v.Channel().QueueDeclare(fmt.Sprint("other ", n), true, false, false, false, atLeastOnce)
+			if err != nil {
+				refused(t, "declaring", err, amqp.InternalError)
+			}
+			return err != nil
+		})
 	})
 }
