@@ -69,8 +69,17 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 // findServer finds rabbitmq-server as seen from within root.
 func findServer(root string) (string, error) {
 	found, _ := filepath.Glob(filepath.Join(root, "/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server"))
+	if len(found) == 0 && root == "" {
+		if server, err := exec.LookPath("rabbitmq-server"); err == nil {
+			return server, nil
+		}
+	}
 	if len(found) == 0 {
-		return "", fmt.Errorf("%w in %s: `make install-rabbitmq` installs it", ErrNotInstalled, filepath.Join(root, "/usr/lib/rabbitmq"))
+		target := "install-rabbitmq"
+		if root != "" {
+			target = "install-rabbitmq-4"
+		}
+		return "", fmt.Errorf("%w in %s: `make %s` installs it", ErrNotInstalled, filepath.Join(root, "/usr/lib/rabbitmq"), target)
 	}
 	return strings.TrimPrefix(found[len(found)-1], strings.TrimSuffix(root, "/")), nil
 }
@@ -293,8 +302,8 @@ func (n *Node) start(output io.Writer, name string, args ...string) (*process, e
 		_ = c.Wait()
 	}()
 	// It reads a line when all is in order, and the end of its input when this
-	// process died.
-	p.watching = exec.Command("sh", "-c", `read line && exit; kill -9 -- "-$0" 2>/dev/null; rm -rf "$1"`, strconv.Itoa(p.group), n.dir)
+	// process died. (dash knows no `kill -9 --`.)
+	p.watching = exec.Command("sh", "-c", `read line && exit; kill -s KILL -- "-$0" 2>/dev/null; rm -rf "$1"`, strconv.Itoa(p.group), n.dir)
 	p.watching.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	in, err := p.watching.StdinPipe()
 	if err == nil {

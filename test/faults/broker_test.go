@@ -43,6 +43,7 @@ func TestAMemoryAlarmLosesNothing(t *testing.T) {
 func TestADeletedQueueLosesNothing(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		p := newProcess(t, v.URL())
+		p.configure(`policies: [{name: p, queues: ["*"], backoff: {fixed: 5s}, jitter: none}]`) // the queue is deleted meanwhile
 		p.start()
 		p.waitReady()
 		ch := v.Channel()

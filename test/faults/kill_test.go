@@ -6,6 +6,9 @@ import (
 	"testing"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/rabbitnode"
 	"github.com/redrive-mq/redrive/internal/wait/stored"
@@ -83,15 +86,58 @@ func TestKillingRabbitMQLosesNothing(t *testing.T) {
 			l.publish(2000)
 			<-time.After(200 * time.Millisecond)
 			n.Kill()
-			if err := n.Restart(context.Background()); err != nil {
-				t.Fatal(err)
-			}
+			restart(t, v, n, "orders", redrive.QueueIntake)
 			p.waitReady()
 		}
 		l.settle(settleWithin)
 		p.waitReady()
 		l.account(kills, inFlight)
 	})
+}
+
+// restart starts a killed RabbitMQ, and again where it has not brought back a
+// quorum queue of its own: now and then its process does not survive the recovery
+// [seen on 4.3.6: noproc], and only another start helps, as for any operator.
+func restart(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node, queues ...string) {
+	t.Helper()
+	for range 4 {
+		if err := n.Restart(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		dead := ""
+		for _, q := range queues {
+			if !answers(v, q) {
+				dead = q
+			}
+		}
+		if dead == "" {
+			return
+		}
+		t.Logf("RabbitMQ has not brought its queue %s back; starting it again", dead)
+		n.Kill()
+	}
+	t.Fatal("RabbitMQ does not recover its own queues")
+}
+
+// answers tells whether a queue can be consumed from, within some seconds.
+func answers(v *brokertest.VHost, queue string) bool {
+	deadline := time.Now().Add(15 * time.Second)
+	for time.Now().Before(deadline) {
+		if conn, err := amqp.Dial(v.URL()); err == nil {
+			giveUp := time.AfterFunc(time.Until(deadline), func() { _ = conn.CloseDeadline(time.Now()) })
+			ch, err := conn.Channel()
+			if err == nil {
+				_, err = ch.Consume(queue, "", false, false, false, false, nil)
+			}
+			giveUp.Stop()
+			_ = conn.CloseDeadline(time.Now().Add(time.Second))
+			if err == nil {
+				return true
+			}
+		}
+		<-time.After(200 * time.Millisecond)
+	}
+	return false
 }
 
 func TestCuttingConnectionsLosesNothing(t *testing.T) {

@@ -61,10 +61,7 @@ func newProcess(t *testing.T, url string) *process {
 	}
 	p := &process{t: t, config: filepath.Join(dir, "redrive.yaml"), url: url, listen: l.Addr().String()}
 	l.Close()
-	yaml := fmt.Sprintf("store: {disk: %s}\nlisten: %s\n%s\n", filepath.Join(dir, "data"), p.listen, policies)
-	if err := os.WriteFile(p.config, []byte(yaml), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	p.configure(policies)
 	t.Cleanup(func() {
 		p.kill()
 		if t.Failed() {
@@ -73,6 +70,15 @@ func newProcess(t *testing.T, url string) *process {
 		}
 	})
 	return p
+}
+
+// configure writes its file.
+func (p *process) configure(policies string) {
+	p.t.Helper()
+	yaml := fmt.Sprintf("store: {disk: %s}\nlisten: %s\n%s\n", filepath.Join(filepath.Dir(p.config), "data"), p.listen, policies)
+	if err := os.WriteFile(p.config, []byte(yaml), 0o600); err != nil {
+		p.t.Fatal(err)
+	}
 }
 
 func (p *process) start() {

@@ -54,7 +54,7 @@ type Consumer struct {
 	t       testing.TB
 	queue   string
 	Channel *amqp.Channel
-	in      <-chan amqp.Delivery
+	In      <-chan amqp.Delivery
 }
 
 // Consume consumes a queue over a connection of its own, with a prefetch of one.
@@ -80,7 +80,7 @@ func (v *VHost) ConsumeOn(ch *amqp.Channel, queue string) *Consumer {
 func (c *Consumer) Next() amqp.Delivery {
 	c.t.Helper()
 	select {
-	case d, ok := <-c.in:
+	case d, ok := <-c.In:
 		if !ok {
 			c.t.Fatalf("the consumer of %s was ended", c.queue)
 		}
@@ -117,7 +117,7 @@ func (c *Consumer) Reject() amqp.Delivery {
 // Arrived takes a delivery that is there already.
 func (c *Consumer) Arrived() bool {
 	select {
-	case <-c.in:
+	case <-c.In:
 		return true
 	default:
 		return false

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/flow"
@@ -15,20 +16,19 @@ import (
 )
 
 const (
-	// batch and window bound what is claimed at once, and with it the memory and
-	// the duplicates that a crash can make: window batches in flight, one more
-	// being sent and one being settled.
 	batch      = 512
 	batchBytes = 16 << 20
-	window     = 3
+	// InFlight is the most messages that can be claimed and not yet settled. It
+	// bounds memory, and how many messages a crash can return twice.
+	InFlight = 2560
+	// inFlightBytes bounds their bodies the same way, but for one batch more.
+	inFlightBytes = 64 << 20
+	// together is how many sent batches are settled in one commit at most.
+	together = 32
 
 	firstRest = 250 * time.Millisecond
 	longest   = 15 * time.Second
 )
-
-// InFlight is the most messages that can be claimed and not yet settled: the
-// most that a crash can return twice.
-const InFlight = batch * (window + 2)
 
 // Giver publishes claims of one queue; flow.GiveBack does.
 type Giver interface {
@@ -43,9 +43,12 @@ type Loop struct {
 	log    *slog.Logger
 	report func(queue string, err error)
 
+	inFlight atomic.Int64  // messages
+	bytes    atomic.Int64  // of their bodies
+	woken    chan struct{} // something was settled
+
 	mu      sync.Mutex
 	resting map[string]rest // queues that cannot be returned to just now
-	woken   chan struct{}
 }
 
 type rest struct {
@@ -78,11 +81,11 @@ func (l *Loop) Run(ctx context.Context, grace time.Duration) {
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(grace, cancel) })
 	defer stop()
 
-	flight := make(chan sent, window)
+	flight := make(chan sent, together)
 	var settler sync.WaitGroup
 	settler.Go(func() {
 		for s := range flight {
-			l.settle(settleCtx, s)
+			l.settle(settleCtx, withWaiting(s, flight))
 		}
 	})
 	defer settler.Wait()
@@ -123,6 +126,9 @@ func (l *Loop) sendDue(ctx context.Context, flight chan<- sent) time.Duration {
 				wake = min(wake, at.Sub(now))
 				continue
 			}
+			if l.inFlight.Load()+batch > InFlight || l.bytes.Load() >= inFlightBytes {
+				return longest // until something is settled, which wakes
+			}
 			claims, err := l.store.Claim(ctx, n.Queue, now, batch, batchBytes)
 			if err != nil {
 				l.failed(ctx, "claiming due messages", err)
@@ -132,6 +138,8 @@ func (l *Loop) sendDue(ctx context.Context, flight chan<- sent) time.Duration {
 				continue
 			}
 			sentAny = true
+			l.inFlight.Add(int64(len(claims)))
+			l.bytes.Add(bodies(claims))
 			flight <- sent{n.Queue, claims, l.give.Send(ctx, n.Queue, claims)}
 		}
 		if !sentAny {
@@ -141,28 +149,47 @@ func (l *Loop) sendDue(ctx context.Context, flight chan<- sent) time.Duration {
 	return 0
 }
 
-// settle waits for the answers to a batch and ends its claims: what RabbitMQ
-// confirmed is deleted, what can never return is parked, the rest goes on
-// waiting while its queue rests.
-func (l *Loop) settle(ctx context.Context, s sent) {
-	now := time.Now()
-	var outcomes []store.Outcome
-	var back []store.Claim
-	var obstacle error
-	for i, f := range s.wait(ctx) {
-		switch {
-		case f.Done:
-			outcomes = append(outcomes, store.Outcome{Claim: s.claims[i]})
-		case f.Park != "":
-			outcomes = append(outcomes, store.Outcome{Claim: s.claims[i], Park: f.Park, At: now})
-		default:
-			back = append(back, s.claims[i])
-			if obstacle == nil || errors.Is(obstacle, flow.Again) {
-				obstacle = f.Err
+// withWaiting adds the batches that were sent meanwhile: a commit with one sync
+// serves them all.
+func withWaiting(first sent, flight <-chan sent) []sent {
+	all := []sent{first}
+	for len(all) < together {
+		select {
+		case s, ok := <-flight:
+			if !ok {
+				return all
 			}
+			all = append(all, s)
+		default:
+			return all
 		}
 	}
-	l.rest(s.queue, obstacle)
+	return all
+}
+
+// settle waits for the answers to batches and ends their claims: what RabbitMQ
+// confirmed is deleted, what can never return is parked, the rest goes on
+// waiting while its queue rests.
+func (l *Loop) settle(ctx context.Context, batches []sent) {
+	var outcomes []store.Outcome
+	var back []store.Claim
+	for _, s := range batches {
+		var obstacle error
+		for i, f := range s.wait(ctx) {
+			switch {
+			case f.Done:
+				outcomes = append(outcomes, store.Outcome{Claim: s.claims[i]})
+			case f.Park != "":
+				outcomes = append(outcomes, store.Outcome{Claim: s.claims[i], Park: f.Park, At: time.Now()})
+			default:
+				back = append(back, s.claims[i])
+				if obstacle == nil || errors.Is(obstacle, flow.Again) {
+					obstacle = f.Err
+				}
+			}
+		}
+		l.rest(s.queue, obstacle)
+	}
 	l.untilDone(ctx, func() error { _, err := l.store.Settle(ctx, outcomes); return err }, len(outcomes))
 	for _, o := range outcomes {
 		if r := o.Claim.Record; o.Park != "" {
@@ -170,10 +197,21 @@ func (l *Loop) settle(ctx context.Context, s sent) {
 		}
 	}
 	l.untilDone(ctx, func() error { return l.store.Release(ctx, back) }, len(back))
+	for _, s := range batches {
+		l.inFlight.Add(-int64(len(s.claims)))
+		l.bytes.Add(-bodies(s.claims))
+	}
 	select {
 	case l.woken <- struct{}{}:
 	default:
 	}
+}
+
+func bodies(claims []store.Claim) (n int64) {
+	for _, c := range claims {
+		n += int64(len(c.Record.Message.Body))
+	}
+	return n
 }
 
 // untilDone tries again while the store fails: a claim must not be forgotten, or
