@@ -132,7 +132,7 @@ func (p *program) messages() *cobra.Command {
 	list.Flags().StringVar(&after, "after", "", "go on after the end of the page before")
 	list.Flags().IntVar(&limit, "limit", 100, "at most so many, up to 1000")
 	c.AddCommand(withOutput(p.withAddress(list), &format))
-	return c
+	return group(c)
 }
 
 func table(w io.Writer, page api.Page, now time.Time) {
