@@ -25,6 +25,7 @@ type keeper struct {
 }
 
 func (k keeper) Problems() []string { return k.problems }
+func (keeper) Notices() []string    { return nil }
 
 func (k keeper) Status(context.Context) (api.Status, error) {
 	return api.Status{Version: "test", Problems: k.problems, Queues: []api.QueueStatus{}}, nil

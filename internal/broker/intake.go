@@ -115,35 +115,38 @@ func (i *Intake) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *a
 	if err := ch.Qos(window, 0, false); err != nil {
 		return false, explain(err)
 	}
-	tag := fmt.Sprint(i.link.Name, " ", window)
-	deliveries, err := ch.ConsumeWithContext(context.WithoutCancel(ctx), redrive.QueueIntake, tag, false, false, false, false, nil)
+	consumer := fmt.Sprint(i.link.Name, " ", window)
+	deliveries, err := ch.ConsumeWithContext(context.WithoutCancel(ctx), redrive.QueueIntake, consumer, false, false, false, false, nil)
 	if err != nil {
 		return false, fmt.Errorf("consuming %s: %w", redrive.QueueIntake, explain(err))
 	}
-	g := gather(deliveries, wire, ch, tag)
+	g := gather(deliveries, wire, ch, consumer)
 	defer func() {
 		if !again {
 			g.drain(conn)
 		}
 	}()
+	var last uint64 // taken and not acknowledged, with those before it
 	for outstanding, more := 0, true; more; {
 		var batch []Delivery
-		var last uint64
-		if batch, last, more = g.next(ctx); len(batch) > 0 {
+		var tag uint64
+		if batch, tag, more = g.next(ctx); len(batch) > 0 {
 			if err := i.take(ctx, taker, batch); err != nil {
 				return false, err
 			}
+			last = tag
 			outstanding += len(batch)
-			if window < i.prefetch && outstanding < window && g.waiting() {
-				continue // perhaps it fills
+		}
+		full := outstanding == window && window < i.prefetch
+		if full {
+			// Nothing is under way now, which would be marked as redelivered.
+			if err := ch.Cancel(consumer, false); err != nil {
+				return false, fmt.Errorf("widening the window: %w", explain(err))
 			}
-			if window < i.prefetch && outstanding == window {
-				// Nothing is under way now, which would be marked as redelivered.
-				if err := ch.Cancel(tag, false); err != nil {
-					return false, fmt.Errorf("widening the window: %w", explain(err))
-				}
-				again = true
-			}
+			again = true
+		}
+		fills := window < i.prefetch && !full && more && g.waiting()
+		if outstanding > 0 && !fills {
 			if err := ch.Ack(last, true); err != nil {
 				return false, fmt.Errorf("acknowledging: %w", explain(err))
 			}
