@@ -25,7 +25,7 @@ type Intake struct {
 // stopped is told why a batch cannot be kept, and nil when it could be again;
 // aside, now and then, how many messages RabbitMQ has set aside.
 func NewIntake(c Config, prefetch int, stopped func(error), aside func(int)) *Intake {
-	return &Intake{link: link{Config: c}, prefetch: prefetch, stopped: stopped, aside: aside}
+	return &Intake{link: link{Config: c, hurries: true}, prefetch: prefetch, stopped: stopped, aside: aside}
 }
 
 // Taker is where the intake's messages go. Connected is called before the first
@@ -77,8 +77,9 @@ func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, wire *intak
 	// After a crash RabbitMQ may well crash again at the same message, a hundred
 	// times: then there is something to say only when the connection has stood.
 	said := sync.OnceFunc(func() { i.link.observe(State{Connected: true}) })
-	if !crashed {
-		said()
+	consuming := said
+	if crashed {
+		consuming = func() {}
 	}
 	var watch sync.WaitGroup
 	watching, stop := context.WithCancel(ctx)
@@ -89,7 +90,7 @@ func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, wire *intak
 		watch.Wait()
 	}()
 	for window := 1; ; window = min(2*window, i.prefetch) {
-		again, err := i.consumeWindow(ctx, conn, ch, wire, taker, window)
+		again, err := i.consumeWindow(ctx, conn, ch, wire, taker, window, consuming)
 		if err != nil {
 			return err
 		}
@@ -111,7 +112,7 @@ func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, wire *intak
 // consumeWindow takes messages in, with so many outstanding at most. A window
 // that is not the largest ends, with again, when it has been full: what is in it
 // when a connection ends counts as delivered in vain, see deliveryLimit.
-func (i *Intake) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *amqp.Channel, wire *intakeConn, taker Taker, window int) (again bool, err error) {
+func (i *Intake) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *amqp.Channel, wire *intakeConn, taker Taker, window int, consuming func()) (again bool, err error) {
 	if err := ch.Qos(window, 0, false); err != nil {
 		return false, explain(err)
 	}
@@ -120,6 +121,7 @@ func (i *Intake) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *a
 	if err != nil {
 		return false, fmt.Errorf("consuming %s: %w", redrive.QueueIntake, explain(err))
 	}
+	consuming()
 	g := gather(deliveries, wire, ch, consumer)
 	defer func() {
 		if !again {

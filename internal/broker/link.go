@@ -43,9 +43,12 @@ const (
 	longestRetry = 15 * time.Second
 	heartbeat    = 10 * time.Second
 	dialTimeout  = 10 * time.Second
-	// afterCrash is the pause after RabbitMQ itself failed: the message that it
-	// fails at must reach its delivery limit soon, since all others wait behind it.
+	// afterCrash is the intake's pause after RabbitMQ itself failed: the message
+	// that it fails at must reach its delivery limit soon, since all others wait
+	// behind it. Where it fails for another reason that would harm, so only the
+	// first hurried times in a row are that soon: enough for ten such messages.
 	afterCrash = 5 * time.Millisecond
+	hurried    = 10 * int(deliveryLimit)
 )
 
 // errCrashed: RabbitMQ has ended the connection over a fault of its own.
@@ -54,8 +57,9 @@ var errCrashed = errors.New("RabbitMQ says 541")
 // link keeps one connection.
 type link struct {
 	Config
-	mu    sync.Mutex
-	state State
+	hurries bool // back after a crash, see afterCrash
+	mu      sync.Mutex
+	state   State
 }
 
 // observe reports a state, and logs it when it is news: one line per change,
@@ -99,6 +103,7 @@ func (l *link) now() State {
 // keep connects, runs use, and does so again when it ends, for as long as ctx
 // lasts. use returns an error that is permanent to end it.
 func (l *link) keep(ctx context.Context, wrap func(net.Conn) net.Conn, use func(context.Context, *amqp.Connection) error) error {
+	crashes := 0 // in a row
 	for wait := firstRetry; ; wait = min(2*wait, longestRetry) {
 		err := l.once(ctx, wrap, use)
 		if ctx.Err() != nil {
@@ -109,13 +114,17 @@ func (l *link) keep(ctx context.Context, wrap func(net.Conn) net.Conn, use func(
 			l.observe(State{Err: p.error})
 			return p.error
 		}
-		if l.now().Connected {
+		connected, crashed := l.now().Connected, errors.Is(err, errCrashed)
+		if connected || crashed {
 			wait = firstRetry // the broker is there: come back soon
 		}
 		l.observe(State{Err: err})
 		pause := wait/2 + rand.N(wait) // spread, or all clients of a broker come back at once
-		if errors.Is(err, errCrashed) {
-			wait, pause = firstRetry, afterCrash
+		if crashes++; connected || !crashed {
+			crashes = 0
+		}
+		if l.hurries && crashed && crashes < hurried {
+			pause = afterCrash
 		}
 		select {
 		case <-ctx.Done():
