@@ -39,6 +39,11 @@ another machine or of one that somebody else runs).
                    acknowledged when they come back, with no delay. A row that a
                    broker has not got is "not there", with the reason.
 
+  bench -steady 1000 -for 30s
+                   so many messages a second are rejected; how late they come
+                   back after -delay (5s), measured at the consumer from the
+                   moment of the reject, and what service and broker take.
+
 A target that is missed fails nothing; lost, doubled and early messages do.
 
 Flags:
@@ -79,7 +84,9 @@ func run(ctx context.Context) error {
 				return fmt.Errorf("-kind %s: expected classic, quorum or both, with a comma", kind)
 			}
 			ran = true
-			r.compare(ctx, b, kind)
+			if ctx.Err() == nil {
+				r.modes(ctx, b, kind)
+			}
 		}
 	}
 	switch {
@@ -97,4 +104,16 @@ func run(ctx context.Context) error {
 		return fmt.Errorf("%d failures, see above", len(r.Failures))
 	}
 	return nil
+}
+
+// modes runs what was asked for.
+func (r *report) modes(ctx context.Context, b brokertest.Broker, kind string) {
+	if *steady == 0 {
+		r.compare(ctx, b, kind)
+	}
+	if *steady > 0 {
+		if err := r.steadily(ctx, b, kind); err != nil {
+			r.fail("RabbitMQ %s, %s, steady: %v", b.Version, kind, err)
+		}
+	}
 }

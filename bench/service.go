@@ -36,7 +36,7 @@ func startService(ctx context.Context, v vhost) (way, error) {
 		s.remove()
 		return way{}, err
 	}
-	return way{pids: []int{s.cmd.Process.Pid}, stop: s.remove}, nil
+	return way{pids: s.pids(), stop: s.remove}, nil
 }
 
 // enrolled declares a queue that dead-letters to the service.
@@ -69,6 +69,8 @@ func newService(url string, policies delays) (s *service, err error) {
 
 func (s *service) config() string { return filepath.Join(s.dir, "redrive.yaml") }
 func (s *service) data() string   { return filepath.Join(s.dir, "data") }
+
+func (s *service) pids() []int { return []int{s.cmd.Process.Pid} }
 
 // launch starts the process.
 func (s *service) launch() error {

@@ -64,6 +64,15 @@ type returns struct {
 	rejects          float64         // per second
 	rate             float64         // returned and acknowledged per second, from the first delivery on
 	lost, duplicates int
+	ended            time.Time // when the last one came
+}
+
+// early counts the waits that were shorter than the delay.
+func (r returns) early(delay time.Duration) (n int) {
+	for n < len(r.waits) && r.waits[n] < delay {
+		n++
+	}
+	return n
 }
 
 // p is a percentile of the waits.
@@ -130,6 +139,7 @@ func consume(ctx context.Context, url, queue string, n int, requeue bool) (r ret
 				return err
 			}
 			if left == 0 {
+				r.ended = now
 				r.rate = float64(n) / time.Since(first).Seconds()
 				if rejects > 1 {
 					r.rejects = float64(rejects-1) / last.Sub(first).Seconds()
