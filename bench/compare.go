@@ -116,6 +116,14 @@ func measure(ctx context.Context, b brokertest.Broker, kind string, row row) (*r
 		return nil, err
 	}
 	defer w.stop()
+	if *warmup > 0 {
+		if err := publish(ctx, v.url, work, *warmup, 0); err != nil {
+			return nil, err
+		}
+		if _, err := consume(ctx, v.url, work, *warmup, row.requeue); err != nil {
+			return nil, err
+		}
+	}
 	// The work queue is full before, so that the round measures the way back alone.
 	if err := publish(ctx, v.url, work, *messages, 0); err != nil {
 		return nil, err

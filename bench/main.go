@@ -24,6 +24,7 @@ var (
 	messages = flag.Int("n", 20_000, "messages in a round")
 	size     = flag.Int("size", 1024, "bytes of body")
 	rounds   = flag.Int("rounds", 3, "rounds of each row; the median counts")
+	warmup   = flag.Int("warmup", 0, "messages that go round before each round of a row, uncounted")
 	binary   = flag.String("redrive", "bin/redrive", "the service")
 	folder   = flag.String("dir", "", "where the service's data goes (default the folder for temporary files)")
 	version  = flag.String("version", "", "only brokers whose version begins so, such as 4.3")
@@ -43,6 +44,14 @@ another machine or of one that somebody else runs).
                    so many messages a second are rejected; how late they come
                    back after -delay (5s), measured at the consumer from the
                    moment of the reject, and what service and broker take.
+
+  bench -waiting 1000000
+                   fills the service with so many messages that wait for an hour
+                   (rejected on RabbitMQ, minutes; -waiting-direct writes them
+                   into its data folder). Then: its memory; cycles against those
+                   of an empty service, in turn; and how soon after a restart
+                   (SIGTERM, SIGKILL) a message that is due comes back.
+                   Needs about three times -waiting × -size of disk at -dir.
 
 A target that is missed fails nothing; lost, doubled and early messages do.
 
@@ -67,8 +76,8 @@ func run(ctx context.Context) error {
 	if flag.NArg() > 0 {
 		return fmt.Errorf("%q is not expected; --help shows what is", flag.Arg(0))
 	}
-	if *messages < 1 || *rounds < 1 || *size < 0 {
-		return fmt.Errorf("-n and -rounds must be 1 or more, -size 0 or more")
+	if *messages < 1 || *rounds < 1 || *size < 0 || *warmup < 0 || *waiting < 0 || *steady < 0 {
+		return fmt.Errorf("-n and -rounds must be 1 or more, all other numbers 0 or more")
 	}
 	brokers, err := brokertest.FromEnv()
 	if err != nil {
@@ -108,12 +117,17 @@ func run(ctx context.Context) error {
 
 // modes runs what was asked for.
 func (r *report) modes(ctx context.Context, b brokertest.Broker, kind string) {
-	if *steady == 0 {
+	if *steady == 0 && *waiting == 0 {
 		r.compare(ctx, b, kind)
 	}
 	if *steady > 0 {
 		if err := r.steadily(ctx, b, kind); err != nil {
 			r.fail("RabbitMQ %s, %s, steady: %v", b.Version, kind, err)
+		}
+	}
+	if *waiting > 0 {
+		if err := r.withWaiting(ctx, b, kind); err != nil {
+			r.fail("RabbitMQ %s, %s, waiting: %v", b.Version, kind, err)
 		}
 	}
 }

@@ -12,14 +12,15 @@ import (
 
 // report is all that was measured; -json prints it.
 type report struct {
-	Began    time.Time       `json:"began"`
-	CPUs     int             `json:"cpus"`
-	Messages int             `json:"messages"`
-	Size     int             `json:"size"`
-	Rounds   int             `json:"rounds"`
-	Compare  []*comparison   `json:"compare,omitempty"`
-	Steady   []*steadyResult `json:"steady,omitempty"`
-	Failures []string        `json:"failures"` // what went wrong; then the bench fails
+	Began    time.Time        `json:"began"`
+	CPUs     int              `json:"cpus"`
+	Messages int              `json:"messages"`
+	Size     int              `json:"size"`
+	Rounds   int              `json:"rounds"`
+	Compare  []*comparison    `json:"compare,omitempty"`
+	Steady   []*steadyResult  `json:"steady,omitempty"`
+	Waiting  []*waitingResult `json:"waiting,omitempty"`
+	Failures []string         `json:"failures"` // what went wrong; then the bench fails
 	out      io.Writer
 }
 
