@@ -44,6 +44,7 @@ another machine or of one that somebody else runs).
                    so many messages a second are rejected; how late they come
                    back after -delay (5s), measured at the consumer from the
                    moment of the reject, and what service and broker take.
+                   First the way alone, by a bare forwarder, for a third of it.
 
   bench -waiting 1000000
                    fills the service with so many messages that wait for an hour

@@ -24,8 +24,10 @@ type service struct {
 }
 
 // startService is Redrive with a delay of nothing.
-func startService(ctx context.Context, v vhost) (way, error) {
-	s, err := newService(v.url, delays{work: 0})
+func startService(ctx context.Context, v vhost) (way, error) { return startServiceWith(ctx, v, 0) }
+
+func startServiceWith(ctx context.Context, v vhost, delay time.Duration) (way, error) {
+	s, err := newService(v.url, delays{work: delay})
 	if err != nil {
 		return way{}, err
 	}
