@@ -54,6 +54,8 @@ func (r *report) compare(ctx context.Context, b brokertest.Broker, kind string) 
 			case errors.As(err, &missing):
 				why[i] = missing.Error()
 				continue
+			case ctx.Err() != nil: // interrupted
+				return
 			case err != nil:
 				why[i] = "failed: " + err.Error()
 				r.fail("RabbitMQ %s, %s, %s: %v", b.Version, kind, row.name, err)

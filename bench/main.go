@@ -121,14 +121,15 @@ func (r *report) modes(ctx context.Context, b brokertest.Broker, kind string) {
 	if *steady == 0 && *waiting == 0 {
 		r.compare(ctx, b, kind)
 	}
-	if *steady > 0 {
-		if err := r.steadily(ctx, b, kind); err != nil {
-			r.fail("RabbitMQ %s, %s, steady: %v", b.Version, kind, err)
+	check := func(mode string, err error) {
+		if err != nil && ctx.Err() == nil {
+			r.fail("RabbitMQ %s, %s, %s: %v", b.Version, kind, mode, err)
 		}
 	}
-	if *waiting > 0 {
-		if err := r.withWaiting(ctx, b, kind); err != nil {
-			r.fail("RabbitMQ %s, %s, waiting: %v", b.Version, kind, err)
-		}
+	if *steady > 0 {
+		check("steady", r.steadily(ctx, b, kind))
+	}
+	if *waiting > 0 && ctx.Err() == nil {
+		check("waiting", r.withWaiting(ctx, b, kind))
 	}
 }
