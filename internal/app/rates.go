@@ -14,6 +14,10 @@ type rates struct {
 	queues map[string]*[3]ring
 }
 
+// mostRated bounds the queues counted: a client that reports failures may make
+// their names up.
+const mostRated = 10_000
+
 type ring struct {
 	counts [60]int64
 	last   int64 // the second that was counted last
@@ -57,6 +61,9 @@ func (r *rates) event(e flow.Event) {
 		r.queues = map[string]*[3]ring{}
 	}
 	q := r.queues[e.Queue]
+	if q == nil && len(r.queues) >= mostRated {
+		return
+	}
 	if q == nil {
 		q = new([3]ring)
 		r.queues[e.Queue] = q

@@ -32,6 +32,7 @@ type intakeConn struct {
 	in     *bufio.Reader
 	rest   []byte // of the frame being handed out
 	frame  []byte
+	head   [frameHead]byte
 	limit  [4]byte // frame_max as RabbitMQ said it
 	agreed bool    // tune-ok was sent
 	gate   gate
@@ -75,8 +76,8 @@ func (c *intakeConn) Read(b []byte) (int, error) {
 
 // next reads one frame and mends it.
 func (c *intakeConn) next() error {
-	var head [frameHead]byte
-	if _, err := io.ReadFull(c.in, head[:]); err != nil {
+	head := c.head[:]
+	if _, err := io.ReadFull(c.in, head); err != nil {
 		return err
 	}
 	size := binary.BigEndian.Uint32(head[3:])
@@ -88,7 +89,7 @@ func (c *intakeConn) next() error {
 		c.frame = make([]byte, total)
 	}
 	c.frame = c.frame[:total]
-	copy(c.frame, head[:])
+	copy(c.frame, head)
 	if _, err := io.ReadFull(c.in, c.frame[frameHead:]); err != nil {
 		return err
 	}

@@ -55,7 +55,7 @@ func mendHeader(p []byte) ([]byte, mended) {
 		if len(t) < n+1 {
 			return p, mended{}
 		}
-		name, value := string(t[1:n]), t[n:]
+		name, value := t[1:n], t[n:]
 		next, fits, ok := mendValue(value, 1, &m)
 		if !ok {
 			return p, mended{}
@@ -65,7 +65,7 @@ func mendHeader(p []byte) ([]byte, mended) {
 			value[0] = 'x'
 			m.unreadable = fmt.Sprintf("its header %.60q is nested more than %d deep or has more than %d entries, which the AMQP client cannot send; it is kept as bytes", name, deepestNested, mostElements)
 		}
-		if name == "x-death" {
+		if string(name) == "x-death" {
 			death = t[:len(t)-len(next)]
 		}
 		t = next

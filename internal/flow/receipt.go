@@ -4,8 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
-	"hash"
-	"maps"
 	"slices"
 	"time"
 
@@ -22,9 +20,10 @@ import (
 // dead letter, and a duplicate is a lesser evil than a loss. But it carries the
 // same id, so the consumer can tell.
 type receipts struct {
-	ids  map[[16]byte][]uuid.UUID
-	used [][16]byte // taken since mark, in order, with their ids in usedIDs
-	uids []uuid.UUID
+	ids     map[[16]byte][]uuid.UUID
+	used    [][16]byte // taken since mark, in order, with their ids in usedIDs
+	uids    []uuid.UUID
+	scratch []byte // of fingerprint
 }
 
 func (r *receipts) load(kept []store.Receipt) {
@@ -64,62 +63,59 @@ func (r *receipts) restore(to int) {
 }
 
 // fingerprint is a hash of all that a delivery holds, but for what RabbitMQ
-// counts up when it delivers again.
-func fingerprint(m *redrive.Message) [16]byte {
-	h := sha256.New()
-	for _, s := range []string{m.Exchange, m.RoutingKey, m.ContentType, m.ContentEncoding, m.CorrelationID,
+// counts up when it delivers again. scratch is reused when it is large enough.
+func fingerprint(m *redrive.Message, scratch *[]byte) [16]byte {
+	b := (*scratch)[:0]
+	for _, s := range [...]string{m.Exchange, m.RoutingKey, m.ContentType, m.ContentEncoding, m.CorrelationID,
 		m.ReplyTo, m.Expiration, m.MessageID, m.Type, m.UserID, m.AppID} {
-		hashString(h, s)
+		b = printString(b, s)
 	}
-	hashInt(h, m.Timestamp.UnixNano())
-	hashInt(h, int64(m.DeliveryMode)<<8|int64(m.Priority))
-	hashTable(h, m.Headers, true)
+	b = printInt(b, m.Timestamp.UnixNano())
+	b = printInt(b, int64(m.DeliveryMode)<<8|int64(m.Priority))
+	b = printTable(b, m.Headers, true)
+	*scratch = b
+	h := sha256.New()
+	h.Write(b)
 	h.Write(m.Body)
-	var sum [sha256.Size]byte
-	return [16]byte(h.Sum(sum[:0])[:16])
+	return [16]byte(h.Sum(b[:0])[:16])
 }
 
-func hashTable(h hash.Hash, t amqp.Table, top bool) {
-	hashed := 0
-	for _, k := range slices.Sorted(maps.Keys(t)) {
+func printTable(b []byte, t amqp.Table, top bool) []byte {
+	keys := make([]string, 0, 16)
+	for k := range t {
 		if top && (k == "x-delivery-count" || k == "x-acquired-count") {
 			continue
 		}
-		hashed++
-		hashString(h, k)
-		hashValue(h, t[k])
+		keys = append(keys, k)
 	}
-	hashInt(h, int64(hashed))
+	slices.Sort(keys)
+	for _, k := range keys {
+		b = printValue(printString(b, k), t[k])
+	}
+	return printInt(b, int64(len(keys)))
 }
 
-func hashValue(h hash.Hash, v any) {
+func printValue(b []byte, v any) []byte {
 	switch v := v.(type) {
 	case string:
-		hashString(h, v)
+		return printString(b, v)
 	case []byte:
-		hashInt(h, int64(len(v)))
-		h.Write(v)
+		return append(printInt(b, int64(len(v))), v...)
+	case int64:
+		return printInt(append(b, 'l'), v)
 	case time.Time:
-		hashInt(h, v.Unix())
+		return printInt(b, v.Unix())
 	case amqp.Table:
-		hashTable(h, v, false)
+		return printTable(b, v, false)
 	case []any:
 		for _, e := range v {
-			hashValue(h, e)
+			b = printValue(b, e)
 		}
-		hashInt(h, int64(len(v)))
-	default:
-		fmt.Fprintf(h, "%T%v;", v, v)
+		return printInt(b, int64(len(v)))
 	}
+	return fmt.Appendf(b, "%T%v;", v, v)
 }
 
-func hashString(h hash.Hash, s string) {
-	hashInt(h, int64(len(s)))
-	h.Write([]byte(s))
-}
+func printString(b []byte, s string) []byte { return append(printInt(b, int64(len(s))), s...) }
 
-func hashInt(h hash.Hash, n int64) {
-	var b [8]byte
-	binary.LittleEndian.PutUint64(b[:], uint64(n))
-	h.Write(b[:])
-}
+func printInt(b []byte, n int64) []byte { return binary.LittleEndian.AppendUint64(b, uint64(n)) }

@@ -87,7 +87,7 @@ func (f *Flow) identify(d *Delivery) (uuid.UUID, [16]byte) {
 	if id, ok := knownID(&d.Message); ok {
 		return id, [16]byte{}
 	}
-	print := fingerprint(&d.Message)
+	print := fingerprint(&d.Message, &f.receipts.scratch)
 	if d.Redelivered {
 		if id, ok := f.receipts.take(print); ok {
 			return id, print

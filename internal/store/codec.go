@@ -11,8 +11,9 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// A record as bytes: a version, then its fields in a fixed order, the body last
-// so that a listing can leave it where it is. Lengths and integers are varints;
+// A record as bytes: a version, the size of the body, then its fields in a fixed
+// order, the body last so that a listing can leave it where it is. Lengths and
+// integers are varints;
 // header values carry the type letter AMQP 0-9-1 gives them, so that they come
 // back with the very type they had.
 
@@ -29,7 +30,9 @@ var errTorn = errors.New("record is cut short or damaged")
 // that AMQP has no type for, or one that is nested too deep.
 func AppendRecord(dst []byte, r *Record) ([]byte, error) {
 	m := &r.Message
-	b := append(dst, recordVersion, byte(r.State))
+	b := append(dst, recordVersion)
+	b = binary.AppendUvarint(b, uint64(len(m.Body)))
+	b = append(b, byte(r.State))
 	b = append(b, r.ID[:]...)
 	b = append(b, r.Fingerprint[:]...)
 	b = appendString(b, r.Queue)
@@ -71,7 +74,6 @@ func AppendRecord(dst []byte, r *Record) ([]byte, error) {
 			return dst, err
 		}
 	}
-	b = binary.AppendUvarint(b, uint64(len(m.Body)))
 	return append(b, m.Body...), nil
 }
 
@@ -83,6 +85,11 @@ func DecodeRecord(data []byte, withBody bool) (r *Record, bodySize int, err erro
 	if v := d.byte(); v != recordVersion && !d.torn {
 		return nil, 0, fmt.Errorf("record version %d: %w", v, ErrFormat)
 	}
+	bodySize = min(d.length(), len(d.data)) // too large a size leaves nothing for the rest
+	// One copy serves all strings: there are some fifty in a record.
+	d.text = string(d.data[:len(d.data)-bodySize])
+	body := d.data[len(d.data)-bodySize:]
+	d.data = d.data[:len(d.data)-bodySize]
 	r = &Record{State: State(d.byte())}
 	m := &r.Message
 	copy(r.ID[:], d.take(len(uuid.UUID{})))
@@ -113,8 +120,6 @@ func DecodeRecord(data []byte, withBody bool) (r *Record, bodySize int, err erro
 	if d.byte() == 1 {
 		m.Headers = d.table(0)
 	}
-	bodySize = d.length()
-	body := d.take(bodySize)
 	if d.torn || len(d.data) != 0 {
 		return nil, 0, errTorn
 	}
@@ -209,6 +214,7 @@ func appendValue(b []byte, v any, depth int) ([]byte, error) {
 // every further read gives zero, so that callers check once.
 type decoder struct {
 	data []byte
+	text string // ends where data does, and is as long or longer
 	torn bool
 }
 
@@ -249,7 +255,11 @@ func (d *decoder) length() int {
 	return int(v)
 }
 
-func (d *decoder) string() string { return string(d.take(d.length())) }
+func (d *decoder) string() string {
+	n := len(d.take(d.length()))
+	end := len(d.text) - len(d.data)
+	return d.text[end-n : end]
+}
 
 func (d *decoder) time() time.Time {
 	if d.byte() == 0 {

@@ -108,6 +108,10 @@ func pebbleOptions(o Options, lock *pebble.Lock) *pebble.Options {
 		MaxOpenFiles:                500,
 		Logger:                      logger{o.Log},
 	}
+	for i := range p.Levels {
+		// Claims read on from where they were: large blocks are fewer reads.
+		p.Levels[i].BlockSize = 32 << 10
+	}
 	return p
 }
 

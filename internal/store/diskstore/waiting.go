@@ -58,6 +58,7 @@ func (q *queue) count(state store.State, n int64) {
 type change struct {
 	s      *Store
 	batch  *pebble.Batch
+	value  []byte               // scratch: the batch copies it
 	counts map[string]*[3]int64 // by queue, then state
 }
 
@@ -74,12 +75,12 @@ func (c *change) count(state store.State, queue string, n int64) {
 
 // put writes a record under its key.
 func (c *change) put(key []byte, r *store.Record) error {
-	value, err := store.AppendRecord(nil, r)
-	if err != nil {
+	var err error
+	if c.value, err = store.AppendRecord(c.value[:0], r); err != nil {
 		return fmt.Errorf("message %s of queue %q: %w", r.ID, r.Queue, err)
 	}
 	c.count(r.State, r.Queue, 1)
-	if err := c.batch.Set(key, value, nil); err != nil {
+	if err := c.batch.Set(key, c.value, nil); err != nil {
 		return err
 	}
 	return c.batch.Set(idKey(r.ID, seqOf(key)), key, nil)
