@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"sync"
@@ -96,8 +97,10 @@ func rejectAll(ctx context.Context, url string) error {
 	})
 }
 
-// untilWaiting waits until enough messages of a queue wait in the service.
+// untilWaiting waits until enough messages of a queue wait in the service, for as
+// long as their number changes.
 func (s *service) untilWaiting(ctx context.Context, queue string, enough func(now int) bool) error {
+	last, changed := -1, time.Now()
 	for {
 		now, err := s.waiting(ctx, queue)
 		if err != nil {
@@ -105,6 +108,12 @@ func (s *service) untilWaiting(ctx context.Context, queue string, enough func(no
 		}
 		if enough(now) {
 			return nil
+		}
+		if now != last {
+			last, changed = now, time.Now()
+		}
+		if time.Since(changed) > time.Minute {
+			return fmt.Errorf("%d messages of %s wait, and for a minute no more came", now, queue)
 		}
 		select {
 		case <-ctx.Done():

@@ -45,8 +45,6 @@ func (s *service) restart(ctx context.Context, v vhost, by syscall.Signal) (agai
 	defer due.Stop()
 	s.end(by)
 	select {
-	case <-came:
-		return again, errors.Join(fmt.Errorf("the service took longer than %s to end", soonDelay), failure)
 	case <-ctx.Done():
 		return again, ctx.Err()
 	case <-due.C:
@@ -56,8 +54,13 @@ func (s *service) restart(ctx context.Context, v vhost, by syscall.Signal) (agai
 		return again, err
 	}
 	<-came
-	if failure != nil || back.lost > 0 {
+	switch {
+	case failure != nil || back.lost > 0:
 		return again, errors.Join(errors.New("the message that was due did not come back after the restart"), failure)
+	case back.early(soonDelay) > 0:
+		return again, errors.New("the message came back early")
+	case back.ended.Before(began):
+		return again, fmt.Errorf("the service took longer than %s to end", soonDelay)
 	}
 	again.First = round(back.ended.Sub(began).Seconds())
 	again.Memory = s.footprint()
