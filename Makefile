@@ -15,7 +15,7 @@ build:
 
 run: build
 	@[ -n "$(BROKERS)" ] || scripts/install-rabbitmq
-	@bin/redrive demo $(if $(BROKERS),--broker "$(BROKERS)")
+	@REDRIVE_DEMO_BROKER_URL="$(BROKERS)" bin/redrive demo
 
 # What runs without a broker, in seconds.
 unit:

@@ -2,12 +2,14 @@ package cli
 
 import (
 	"fmt"
+	"net/url"
 	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/demo"
 )
 
@@ -26,8 +28,16 @@ accounts for every message. Needs RabbitMQ installed, or --broker.`,
 			if length < 0 || length > 0 && length < 10*time.Second {
 				return fmt.Errorf("--for %s is too short: the story takes at least 10s: %w", length, errUsage)
 			}
+			if hasSecret(broker) {
+				return fmt.Errorf("--broker has a password, and every user of the machine can read arguments: put the URL into REDRIVE_DEMO_BROKER_URL: %w", errUsage)
+			}
 			if broker == "" {
 				broker = p.getenv("REDRIVE_DEMO_BROKER_URL")
+			}
+			if broker != "" {
+				if err := config.CheckBroker(broker); err != nil {
+					return fmt.Errorf("the URL in --broker or REDRIVE_DEMO_BROKER_URL %v: %w", err, errUsage)
+				}
 			}
 			f, isFile := p.out.(*os.File)
 			return demo.Run(c.Context(), demo.Options{Broker: broker, For: length, Out: p.out, Terminal: isFile && term.IsTerminal(int(f.Fd())), Version: p.version})
@@ -36,4 +46,14 @@ accounts for every message. Needs RabbitMQ installed, or --broker.`,
 	c.Flags().DurationVar(&length, "for", 0, "end by itself after about so long; left out: at Ctrl-C")
 	c.Flags().StringVar(&broker, "broker", "", "use this broker (an AMQP URL without secrets; or REDRIVE_DEMO_BROKER_URL)")
 	return c
+}
+
+// hasSecret: guest's password guest is everybody's, and opens loopback alone.
+func hasSecret(broker string) bool {
+	u, err := url.Parse(broker)
+	if err != nil {
+		return false // refused as what it is
+	}
+	_, has := u.User.Password()
+	return has && u.User.String() != "guest:guest"
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -42,17 +43,19 @@ func Run(ctx context.Context, args []string, out, errOut io.Writer, version stri
 	root.SetOut(out)
 	root.SetErr(errOut)
 	err := root.ExecuteContext(ctx)
-	switch {
-	case err == nil:
+	if err == nil {
 		return ExitOK
+	}
+	// An error may quote a broker, another service or an argument.
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		fmt.Fprintf(errOut, "redrive: %s\n", plain(line))
+	}
+	switch {
 	case errors.Is(err, errUsage):
-		fmt.Fprintf(errOut, "redrive: %v\n", err)
 		return ExitUsage
 	case errors.Is(err, api.ErrUnreachable):
-		fmt.Fprintf(errOut, "redrive: %v\n", err)
 		return ExitUnreachable
 	}
-	fmt.Fprintf(errOut, "redrive: %v\n", err)
 	return ExitError
 }
 
@@ -72,7 +75,25 @@ Exit codes: 0 done, 1 error, 2 wrong usage, 7 no service answers.`,
 		return fmt.Errorf("%s: %v: %w", c.CommandPath(), err, errUsage)
 	})
 	root.AddCommand(p.serve(), p.check(), p.status(), p.messages(), p.replay(), p.enroll(), p.unenroll(), p.demo())
-	return root
+	return group(root)
+}
+
+// group makes a command that has only commands refuse any other; left alone,
+// cobra shows the help and calls that a success.
+func group(c *cobra.Command) *cobra.Command {
+	c.SuggestionsMinimumDistance = 2
+	c.Args = func(c *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		hint := ""
+		if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+			hint = fmt.Sprintf(" (did you mean %q?)", near[0])
+		}
+		return fmt.Errorf("%s has no command %q%s: %w", c.CommandPath(), args[0], hint, errUsage)
+	}
+	c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+	return c
 }
 
 // withAddress adds the flag that says which service to ask.

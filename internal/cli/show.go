@@ -19,22 +19,26 @@ import (
 // withOutput adds the flag that chooses between people and scripts.
 func withOutput(c *cobra.Command, format *string) *cobra.Command {
 	c.Flags().StringVarP(format, "output", "o", "table", "table or json")
+	c.PreRunE = func(*cobra.Command, []string) error {
+		// Before the command runs: a replay must not happen and then count as refused.
+		if *format != "json" && *format != "table" {
+			return fmt.Errorf("--output %q: expected table or json: %w", *format, errUsage)
+		}
+		return nil
+	}
 	return c
 }
 
 // write shows v as JSON, or as a table.
 func (p *program) write(format string, v any, table func(io.Writer)) error {
-	switch format {
-	case "json":
+	if format == "json" {
 		e := json.NewEncoder(p.out)
 		e.SetIndent("", "  ")
 		return e.Encode(v)
-	case "table":
-		w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
-		table(w)
-		return w.Flush()
 	}
-	return fmt.Errorf("--output %q: expected table or json: %w", format, errUsage)
+	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+	table(w)
+	return w.Flush()
 }
 
 // plain makes text of strangers safe for a terminal: no control or invisible
@@ -132,7 +136,7 @@ func (p *program) messages() *cobra.Command {
 	list.Flags().StringVar(&after, "after", "", "go on after the end of the page before")
 	list.Flags().IntVar(&limit, "limit", 100, "at most so many, up to 1000")
 	c.AddCommand(withOutput(p.withAddress(list), &format))
-	return c
+	return group(c)
 }
 
 func table(w io.Writer, page api.Page, now time.Time) {

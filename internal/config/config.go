@@ -75,7 +75,7 @@ func (c *Config) environment(getenv func(string) string) error {
 		name string
 		use  func(string) error
 	}{
-		{"REDRIVE_BROKER_URL", func(s string) error { c.Broker.URL = s; return checkURL(s, "amqp", "amqps") }},
+		{"REDRIVE_BROKER_URL", func(s string) error { c.Broker.URL = s; return CheckBroker(s) }},
 		{"REDRIVE_MANAGEMENT_URL", func(s string) error { c.Broker.Management = s; return checkURL(s, "http", "https") }},
 		{"REDRIVE_BROKER_PASSWORD", func(s string) (err error) {
 			if c.Broker.URL, err = withPassword(c.Broker.URL, s); err == nil && c.Broker.Management != "" {
@@ -132,6 +132,9 @@ func withPassword(rawURL, password string) (string, error) {
 }
 
 var errURL = errors.New("is not a URL")
+
+// CheckBroker says what is wrong with a broker's URL, without repeating it.
+func CheckBroker(rawURL string) error { return checkURL(rawURL, "amqp", "amqps") }
 
 // checkURL never repeats the URL: it may hold a password.
 func checkURL(s string, schemes ...string) error {

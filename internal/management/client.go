@@ -120,36 +120,49 @@ func (c *Client) Call(ctx context.Context, method, path string, in, out any) err
 		}
 		body = bytes.NewReader(data)
 	}
+	for segment := range strings.SplitSeq(path, "/") {
+		// RabbitMQ would take them for a step up, however they are escaped, and
+		// answer for something else.
+		if segment == "." || segment == ".." {
+			return fmt.Errorf("RabbitMQ's management API cannot address the name %q", segment)
+		}
+	}
 	at := strings.TrimSuffix(c.base.String(), "/") + "/api/" + path
 	req, err := http.NewRequestWithContext(ctx, method, at, body)
 	if err != nil {
 		return err
 	}
+	user := c.user.Username()
 	password, _ := c.user.Password()
-	req.SetBasicAuth(c.user.Username(), password)
+	req.SetBasicAuth(user, password)
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return fmt.Errorf("asking RabbitMQ's management API: %w (is the plugin rabbitmq_management enabled, and broker.management right?)", err)
+		return fmt.Errorf("%w: %s", err, hint)
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, 64<<20))
 	if err != nil {
-		return fmt.Errorf("asking RabbitMQ's management API for %s: %w", path, err)
+		return fmt.Errorf("%s %s: %w", method, at, err)
 	}
+	text = bytes.TrimSpace(text)
 	switch {
+	case len(text) > 0 && !json.Valid(text), out != nil && len(text) == 0 && resp.StatusCode < 300:
+		return fmt.Errorf("%s %s: %s, but not in RabbitMQ's words: %s", method, at, resp.Status, hint)
 	case resp.StatusCode == http.StatusNotFound:
-		return fmt.Errorf("management API, %s: %w", path, ErrNotFound)
+		return fmt.Errorf("%s %s: %w, or not to be seen by user %q", method, at, ErrNotFound, user)
 	case resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden:
-		return fmt.Errorf("management API, %s %s: %w for user %q: it needs a right or tag (%s)", method, path, ErrDenied, c.user.Username(), bytes.TrimSpace(text))
+		return fmt.Errorf("%s %s: %w for user %q (%s): check the password in broker.management or REDRIVE_MANAGEMENT_URL, and the user's tag and rights", method, at, ErrDenied, user, text)
 	case resp.StatusCode >= 300:
-		return fmt.Errorf("management API, %s %s: %s: %s", method, path, resp.Status, bytes.TrimSpace(text))
+		return fmt.Errorf("%s %s: %s: %s", method, at, resp.Status, text)
 	}
 	if out == nil {
 		return nil
 	}
 	if err := json.Unmarshal(text, out); err != nil {
-		return fmt.Errorf("management API, %s: %w", path, err)
+		return fmt.Errorf("%s %s: %w", method, at, err)
 	}
 	return nil
 }
+
+const hint = "is this RabbitMQ's management API (plugin rabbitmq_management), and broker.management or REDRIVE_MANAGEMENT_URL right?"

@@ -15,6 +15,53 @@ import (
 // With a full disk the intake stops and the messages stay in RabbitMQ; with room
 // again it goes on by itself.
 func TestAFullDiskLosesNothing(t *testing.T) {
+	onASmallDisk(t, func(t *testing.T, v *brokertest.VHost, p *process, l *ledger, disk string) {
+		p.start()
+		p.waitReady()
+		consuming(t, l)
+		l.publish(200)
+		l.settle(settleWithin)
+
+		ballast := filepath.Join(disk, "ballast")
+		fill(t, ballast, disk, 16<<20) // less than the reserve
+		l.publish(300)
+		brokertest.Eventually(t, "the service says that its disk is full", func() bool { return strings.Contains(p.readyz(), "the store is full") })
+		brokertest.Eventually(t, "the messages are RabbitMQ's", func() bool { return v.Messages(redrive.QueueIntake) >= 300 })
+		if err := os.Remove(ballast); err != nil {
+			t.Fatal(err)
+		}
+		l.settle(settleWithin)
+		p.waitReady()
+		l.account(0, 0)
+	})
+}
+
+// When somebody else takes the reserve too, to the last byte, the service may
+// end. Whatever runs it starts it again, in vain until there is room.
+func TestADiskFullToTheLastByteLosesNothing(t *testing.T) {
+	onASmallDisk(t, func(t *testing.T, v *brokertest.VHost, p *process, l *ledger, disk string) {
+		ends := p.supervise()
+		p.waitReady()
+		consuming(t, l)
+		l.publish(200)
+		brokertest.Eventually(t, "some returned", func() bool { return l.acknowledged() > 50 })
+
+		ballast := filepath.Join(disk, "ballast")
+		fill(t, ballast, disk, 0)
+		l.publish(300)
+		brokertest.Eventually(t, "the messages are RabbitMQ's", func() bool { return v.Messages(redrive.QueueIntake) >= 300 })
+		if err := os.Remove(ballast); err != nil {
+			t.Fatal(err)
+		}
+		l.settle(settleWithin)
+		p.waitReady()
+		l.account(ends(), inFlight)
+	})
+}
+
+// onASmallDisk runs a test on each broker, with a service that is not started
+// yet and keeps its data on a disk of 96 MiB, 32 of them in reserve.
+func onASmallDisk(t *testing.T, do func(t *testing.T, v *brokertest.VHost, p *process, l *ledger, disk string)) {
 	if os.Getuid() != 0 {
 		t.Skip("not run: mounting a small disk needs root")
 	}
@@ -34,34 +81,18 @@ func TestAFullDiskLosesNothing(t *testing.T) {
 		if err := os.WriteFile(p.config, []byte(yaml), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		p.start()
-		p.waitReady()
-		consuming(t, l)
-		l.publish(200)
-		l.settle(settleWithin)
-
-		ballast := filepath.Join(disk, "ballast")
-		fill(t, ballast, disk)
-		l.publish(300)
-		brokertest.Eventually(t, "the service says that its disk is full", func() bool { return strings.Contains(p.readyz(), "the store is full") })
-		brokertest.Eventually(t, "the messages are RabbitMQ's", func() bool { return v.Messages(redrive.QueueIntake) >= 300 })
-		if err := os.Remove(ballast); err != nil {
-			t.Fatal(err)
-		}
-		l.settle(settleWithin)
-		p.waitReady()
-		l.account(0, 0)
+		do(t, v, p, l, disk)
 	})
 }
 
-// fill leaves 16 MiB free, which is less than the reserve.
-func fill(t *testing.T, file, disk string) {
+// fill leaves so many bytes free.
+func fill(t *testing.T, file, disk string, leave int64) {
 	t.Helper()
 	var s syscall.Statfs_t
 	if err := syscall.Statfs(disk, &s); err != nil {
 		t.Fatal(err)
 	}
-	size := int64(s.Bavail)*s.Bsize - 16<<20
+	size := int64(s.Bavail)*s.Bsize - leave
 	f, err := os.Create(file)
 	if err == nil {
 		err = syscall.Fallocate(int(f.Fd()), 0, 0, size)

@@ -127,6 +127,13 @@ func (l *ledger) delivered(d amqp.Delivery) {
 	}
 }
 
+// acknowledged tells how many messages are done.
+func (l *ledger) acknowledged() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.acked)
+}
+
 // settle waits until every message was acknowledged.
 func (l *ledger) settle(most time.Duration) {
 	l.t.Helper()

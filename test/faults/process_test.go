@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -93,6 +94,29 @@ func (p *process) start() {
 	if err := p.cmd.Start(); err != nil {
 		p.t.Fatal(err)
 	}
+}
+
+// supervise starts it, and again when it ends, as systemd would, until the test
+// ends. ends tells how often that was.
+func (p *process) supervise() (ends func() int) {
+	var n atomic.Int64
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		for ; ctx.Err() == nil; n.Add(1) {
+			p.start()
+			stop := context.AfterFunc(ctx, func() { _ = p.cmd.Process.Kill() })
+			_ = p.cmd.Wait()
+			stop()
+			select {
+			case <-ctx.Done():
+			case <-time.After(200 * time.Millisecond):
+			}
+		}
+		p.cmd = nil
+	})
+	p.t.Cleanup(func() { cancel(); running.Wait() })
+	return func() int { return int(n.Load()) }
 }
 
 // kill ends it as the OOM killer does.

@@ -7,10 +7,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -73,12 +76,15 @@ func Open(path string, o Options) (*Store, error) {
 		o.OnSync = func(time.Duration) {}
 	}
 	if err := o.FS.MkdirAll(path, 0o700); err != nil {
-		return nil, fmt.Errorf("making the data folder: %w", err)
+		return nil, fmt.Errorf("making the data folder %s: %w: %s", path, err, folderHint)
 	}
 	// Pebble waits for nothing here, but its error does not say what to do.
 	lock, err := pebble.LockDirectory(path, o.FS)
-	if err != nil {
+	if err != nil && owned(err) {
 		return nil, fmt.Errorf("data folder %s: %w: stop the other one, or set store.disk to another folder (%v)", path, store.ErrLocked, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("locking the data folder %s: %w: %s", path, err, folderHint)
 	}
 	db, err := pebble.Open(path, pebbleOptions(o, lock))
 	if err != nil {
@@ -92,6 +98,19 @@ func Open(path string, o Options) (*Store, error) {
 	s.users.Add(1)
 	s.closeLock = lock.Close
 	return s, nil
+}
+
+const folderHint = "store.disk must be a folder on a local disk that this user may write"
+
+// owned tells a lock that somebody holds from one that cannot be had at all:
+// fcntl gives EAGAIN or EACCES without a path for the first, whereas EACCES with
+// a path is the file's. Pebble has no error of its own for this process.
+func owned(err error) bool {
+	var file *fs.PathError
+	if errors.As(err, &file) {
+		return false
+	}
+	return errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EACCES) || strings.Contains(err.Error(), "lock held by current process")
 }
 
 // pebbleOptions bound memory (cache and two memtables, about 64 MiB in all) and

@@ -3,8 +3,15 @@ package diskstore_test
 import (
 	"context"
 	"errors"
+	"io/fs"
+	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
@@ -49,6 +56,53 @@ func TestASecondOwnerIsRefused(t *testing.T) {
 	}
 	s.Close()
 	openAt(t, path, diskstore.Options{}).Close()
+}
+
+// Only a lock that somebody holds is said to be one: told to stop the other
+// process, nobody would find a missing right.
+func TestWhyAFolderCannotBeHad(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		op   errorfs.OpKind
+		err  error
+		held bool
+	}{
+		{"held, as Linux says it", errorfs.OpLock, syscall.EAGAIN, true},
+		{"held, as others do", errorfs.OpLock, syscall.EACCES, true},
+		{"the lock's file may not be written", errorfs.OpLock, &fs.PathError{Op: "open", Path: "data/LOCK", Err: syscall.EACCES}, false},
+		{"the folder has vanished", errorfs.OpLock, &fs.PathError{Op: "open", Path: "data/LOCK", Err: syscall.ENOENT}, false},
+		{"a file system without locks", errorfs.OpLock, syscall.ENOLCK, false},
+		{"the folder may not be made", errorfs.OpMkdirAll, &fs.PathError{Op: "mkdir", Path: "data", Err: syscall.EACCES}, false},
+		{"the folder may not be read", errorfs.OpList, &fs.PathError{Op: "open", Path: "data", Err: syscall.EACCES}, false},
+	} {
+		disk := errorfs.Wrap(roomy{vfs.NewMem()}, errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if op.Kind == c.op {
+				return c.err
+			}
+			return nil
+		}))
+		_, err := diskstore.Open("data", diskstore.Options{FS: disk})
+		if errors.Is(err, store.ErrLocked) != c.held || err == nil || !strings.Contains(err.Error(), "data folder data") || !strings.Contains(err.Error(), c.err.Error()) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+func TestAFolderThatIsNone(t *testing.T) {
+	path := t.TempDir()
+	file := filepath.Join(path, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(path, "LOCK"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []string{file, filepath.Join(file, "below"), path} {
+		_, err := diskstore.Open(at, diskstore.Options{})
+		if err == nil || errors.Is(err, store.ErrLocked) || !strings.Contains(err.Error(), at) || !strings.Contains(err.Error(), "store.disk") {
+			t.Errorf("%s: %v", at, err)
+		}
+	}
 }
 
 func TestAFullStoreTakesNothingAndGivesBack(t *testing.T) {

@@ -95,7 +95,10 @@ func (s *Store) Counts(ctx context.Context) ([]store.QueueCount, error) {
 		}
 		c.NextDue = dueOf(key)
 		value, err := s.get(key)
-		if err != nil || value == nil {
+		if err != nil {
+			return nil, err
+		}
+		if value == nil {
 			continue // it has just been returned
 		}
 		if r, _, err := store.DecodeRecord(value, false); err == nil {

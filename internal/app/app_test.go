@@ -1,0 +1,121 @@
+package app
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/policy"
+)
+
+func testConfig(t *testing.T) *config.Config {
+	c := config.Default()
+	c.Store.Disk, c.Listen = t.TempDir(), "127.0.0.1:0"
+	return c
+}
+
+func quiet() Options { return Options{Version: "test", Log: slog.New(slog.DiscardHandler)} }
+
+func TestOneServiceOwnsADataFolder(t *testing.T) {
+	c := testConfig(t)
+	first, err := New(c, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(c, quiet()); !errors.Is(err, store.ErrLocked) || !strings.Contains(err.Error(), c.Store.Disk) {
+		t.Errorf("a second one says: %v", err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again, err := New(c, quiet())
+	if err != nil {
+		t.Fatalf("after the first has ended: %v", err)
+	}
+	if err := again.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A start that fails must leave the data folder free for the next.
+func TestAPortInUseFreesTheDataFolder(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	c := testConfig(t)
+	c.Listen = taken.Addr().String()
+	if _, err := New(c, quiet()); err == nil || !strings.Contains(err.Error(), c.Listen) {
+		t.Fatalf("it says: %v", err)
+	}
+	c.Listen = "127.0.0.1:0"
+	s, err := New(c, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestARefusedConfigLeavesTheOldPolicies(t *testing.T) {
+	s, err := New(testConfig(t), quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	inForce := func() string { return s.flow.Policies()[0].Name }
+
+	s.reload(nil, errors.New("line 3"))
+	if got := inForce(); got != "default" {
+		t.Errorf("policy %q is in force after a refused one", got)
+	}
+	if got := gauge(t, s.metrics, `redrive_config_loads_total{result="refused"}`); got != "1" {
+		t.Errorf("%s loads were refused", got)
+	}
+	next := *s.config
+	p := policy.Default()
+	p.Name = "orders"
+	next.Policies = policy.Set{p}
+	s.reload(&next, nil)
+	if got := inForce(); got != "orders" {
+		t.Errorf("policy %q is in force", got)
+	}
+	if got := gauge(t, s.metrics, `redrive_config_loads_total{result="ok"}`); got != "1" {
+		t.Errorf("%s loads were good", got)
+	}
+}
+
+// The status must not wait for a connection, nor show the broker's password.
+func TestStatusBeforeAnyConnection(t *testing.T) {
+	c := testConfig(t)
+	c.Broker.URL = "amqp://shop:s3cret@127.0.0.1:1/"
+	s, err := New(c, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	st, err := s.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(st.Problems) != 2 || len(st.Queues) != 0 || strings.Contains(st.Broker, "s3cret") || !strings.Contains(st.Broker, "127.0.0.1:1") {
+		t.Errorf("the status is %+v", st)
+	}
+}
+
+func TestLoopback(t *testing.T) {
+	for addr, want := range map[string]bool{
+		"127.0.0.1:8250": true, "127.9.9.9:1": true, "[::1]:8250": true,
+		"0.0.0.0:8250": false, "[::]:8250": false, "10.0.0.1:8250": false, ":8250": false, "": false,
+	} {
+		if loopback(addr) != want {
+			t.Errorf("%q: %v", addr, !want)
+		}
+	}
+}

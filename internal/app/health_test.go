@@ -1,0 +1,80 @@
+package app
+
+import (
+	"log/slog"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/redrive-mq/redrive/internal/metrics"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+)
+
+func testHealth() (*health, *metrics.Metrics) {
+	m := metrics.New(memstore.New(), func() (uint64, uint64, error) { return 1 << 30, 1 << 20, nil }, "test")
+	return newHealth(slog.New(slog.DiscardHandler), m), m
+}
+
+// gauge is a metric's value as Prometheus reads it.
+func gauge(t *testing.T, m *metrics.Metrics, name string) string {
+	t.Helper()
+	w := httptest.NewRecorder()
+	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	for line := range strings.Lines(w.Body.String()) {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	t.Fatalf("no metric %s", name)
+	return ""
+}
+
+// Ready means that every part said so, and the metric says what /readyz says.
+func TestReadyWhenEveryPartSaidSo(t *testing.T) {
+	h, m := testHealth()
+	for _, step := range []struct {
+		part, what    string
+		problems      []string
+		ready, intake string // the metrics
+	}{
+		{"", "", []string{"intake: connecting", "returns: connecting"}, "0", "0"},
+		{partIntake, "", []string{"returns: connecting"}, "0", "0"},
+		{partPublish, "", []string{}, "1", "0"},
+		{partQueue + "orders", "no such queue", []string{"queue orders: no such queue"}, "0", "0"},
+		{partStore, "full", []string{"queue orders: no such queue", "store: full"}, "0", "1"},
+		{partIntake, "not connected", []string{"intake: not connected", "queue orders: no such queue", "store: full"}, "0", "1"},
+		{partQueue + "orders", "", []string{"intake: not connected", "store: full"}, "0", "1"},
+		{partStore, "", []string{"intake: not connected"}, "0", "0"},
+		{partIntake, "", []string{}, "1", "0"},
+	} {
+		if step.part != "" {
+			h.set(step.part, step.what)
+			if got := h.of(step.part); got != step.what {
+				t.Errorf("%s is %q, want %q", step.part, got, step.what)
+			}
+		}
+		if got := h.problems(); !slices.Equal(got, step.problems) || got == nil {
+			t.Errorf("after %s %q: problems %q, want %q", step.part, step.what, got, step.problems)
+		}
+		if got := gauge(t, m, "redrive_ready"); got != step.ready {
+			t.Errorf("after %s %q: redrive_ready is %s", step.part, step.what, got)
+		}
+		if got := gauge(t, m, "redrive_intake_stopped"); got != step.intake {
+			t.Errorf("after %s %q: redrive_intake_stopped is %s", step.part, step.what, got)
+		}
+	}
+}
+
+// One log line says what is wrong, not one per attempt.
+func TestOnlyAChangeIsNews(t *testing.T) {
+	h, _ := testHealth()
+	for i, step := range []struct {
+		what string
+		news bool
+	}{{"", false}, {"full", true}, {"full", false}, {"read only", true}, {"", true}, {"", false}} {
+		if news := h.set(partStore, step.what); news != step.news {
+			t.Errorf("step %d, %q: news is %v", i, step.what, news)
+		}
+	}
+}

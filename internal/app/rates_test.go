@@ -1,0 +1,90 @@
+package app
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/redrive-mq/redrive/internal/flow"
+)
+
+var kinds = []flow.Kind{flow.Failed, flow.Returned, flow.Parked}
+
+// The ring counts what a list of all events would, for whatever second is asked.
+// Events come from several goroutines, so a little out of order.
+func TestRatesCountTheLastMinute(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		type event struct {
+			queue string
+			kind  int
+			at    int64
+		}
+		var r rates
+		var all []event
+		latest := rapid.Int64Range(0, 2_000_000_000).Draw(t, "start")
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			latest += rapid.OneOf(rapid.Int64Range(0, 3), rapid.Int64Range(0, 200)).Draw(t, "seconds")
+			e := event{rapid.SampledFrom([]string{"", "orders", "mail"}).Draw(t, "queue"), rapid.IntRange(0, 2).Draw(t, "kind"),
+				latest - rapid.Int64Range(0, min(2, latest)).Draw(t, "late by")}
+			all = append(all, e)
+			r.event(flow.Event{Kind: kinds[e.kind], Queue: e.queue, At: time.Unix(e.at, 999)})
+			if !rapid.Bool().Draw(t, "ask") {
+				continue
+			}
+			latest += rapid.Int64Range(0, 70).Draw(t, "asked after")
+			want := map[string][3]int64{}
+			for _, e := range all {
+				if e.at > latest-60 {
+					n := want[e.queue]
+					n[e.kind]++
+					want[e.queue] = n
+				}
+			}
+			for _, q := range []string{"", "orders", "mail", "never"} {
+				if got := r.perMinute(q, time.Unix(latest, 0)); got != want[q] {
+					t.Fatalf("queue %q at %d: %v, want %v", q, latest, got, want[q])
+				}
+			}
+		}
+	})
+}
+
+func TestRatesKnowOnlyWhatPeopleAskFor(t *testing.T) {
+	var r rates
+	at := time.Unix(1_700_000_000, 0)
+	for _, k := range []flow.Kind{flow.Waiting, flow.Forwarded, flow.Discarded, flow.Replayed} {
+		r.event(flow.Event{Kind: k, Queue: "orders", At: at})
+	}
+	if names := r.names(); len(names) != 0 {
+		t.Errorf("queues %q are counted", names)
+	}
+	r.event(flow.Event{Kind: flow.Parked, Queue: "mail", At: at})
+	if names := r.names(); !slices.Equal(names, []string{"mail"}) {
+		t.Errorf("the queues are %q", names)
+	}
+}
+
+// Events come from the intake and the loop, questions from HTTP.
+func TestRatesAtOnce(t *testing.T) {
+	var r rates
+	at := time.Unix(1_700_000_000, 0)
+	var wg sync.WaitGroup
+	for g := range 8 {
+		wg.Go(func() {
+			for i := range 500 {
+				r.event(flow.Event{Kind: kinds[i%3], Queue: fmt.Sprint(g % 2), At: at})
+				r.perMinute("0", at)
+				r.names()
+			}
+		})
+	}
+	wg.Wait()
+	got := r.perMinute("0", at)
+	if got[0]+got[1]+got[2] != 4*500 {
+		t.Errorf("4 times 500 events count as %v", got)
+	}
+}

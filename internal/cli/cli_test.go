@@ -1,0 +1,159 @@
+package cli_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unicode"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/internal/cli"
+)
+
+// TestMain makes this binary the program redrive when a script runs it.
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"redrive": func() {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		code := cli.Run(ctx, os.Args[1:], os.Stdout, os.Stderr, "test")
+		stop()
+		os.Exit(code)
+	}})
+}
+
+// hostile is what a stranger may put into any text: it clears the screen, sets
+// colours in two ways, rings, turns the direction of writing, and hides.
+const hostile = "a\x1b[2J\x1b]0;title\a\u009b31mb\u202ec\u200bd"
+
+// nowhere is an address where no service listens.
+const nowhere = "127.0.0.1:1"
+
+func params(files ...string) testscript.Params {
+	return testscript.Params{
+		Files: files, RequireExplicitExec: true, RequireUniqueNames: true,
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("HOSTILE", hostile)
+			e.Setenv("REDRIVE_ADDRESS", nowhere)
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "await": await, "signal": send, "harmless": harmless},
+	}
+}
+
+func scripts(t *testing.T, folder string) []string {
+	files, err := filepath.Glob("testdata/" + folder + "/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scripts in %s: %v", folder, err)
+	}
+	return files
+}
+
+func TestScripts(t *testing.T) {
+	testscript.Run(t, params(scripts(t, "script")...))
+}
+
+// What needs RabbitMQ has more commands, and a virtual host for each script.
+func TestScriptsOnABroker(t *testing.T) {
+	for _, file := range scripts(t, "broker") {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+				p := params(file)
+				basics := p.Setup
+				p.Setup = func(e *testscript.Env) error {
+					e.Setenv("REDRIVE_BROKER_URL", v.URL())
+					e.Setenv("REDRIVE_MANAGEMENT_URL", v.Management)
+					return basics(e)
+				}
+				p.Cmds["queue"] = func(_ *testscript.TestScript, _ bool, args []string) { v.Queue(args[0], nil) }
+				p.Cmds["fail"] = func(ts *testscript.TestScript, _ bool, args []string) { fail(ts, v, args[0], args[1:]) }
+				p.Cmds["report"] = func(_ *testscript.TestScript, _ bool, args []string) {
+					v.Publish(redrive.ExchangeFailures, args[0], amqp.Publishing{Headers: amqp.Table{redrive.HeaderError: args[1]}, Body: []byte("reported")})
+				}
+				p.Cmds["take"] = func(_ *testscript.TestScript, _ bool, args []string) {
+					c := v.Consume(args[0])
+					for _, body := range args[1:] {
+						c.Take(body)
+					}
+					if err := c.Channel.Close(); err != nil {
+						t.Error(err)
+					}
+				}
+				testscript.Run(t, p)
+			})
+		})
+	}
+}
+
+// fail QUEUE BODY...: a consumer of the queue rejects these messages.
+func fail(ts *testscript.TestScript, v *brokertest.VHost, queue string, bodies []string) {
+	v.Queue(queue, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": redrive.ExchangeDeadLetters})
+	c := v.Consume(queue)
+	for _, body := range bodies {
+		v.Publish("", queue, amqp.Publishing{Body: []byte(body)})
+		c.Reject()
+	}
+	ts.Check(c.Channel.Close())
+}
+
+// exits CODE COMMAND...: runs it, which must end with the exit code.
+func exits(ts *testscript.TestScript, _ bool, args []string) {
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	code := 0
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) {
+			ts.Fatalf("%v", err)
+		}
+		code = exit.ExitCode()
+	}
+	if code != want {
+		ts.Fatalf("the exit code is %d, want %d", code, want)
+	}
+}
+
+// await PATTERN COMMAND...: runs it until its output matches; what the pattern's
+// group matched is then in $MATCH.
+func await(ts *testscript.TestScript, _ bool, args []string) {
+	pattern := regexp.MustCompile("(?m)" + args[0])
+	for deadline := time.Now().Add(time.Minute); ; {
+		err := ts.Exec(args[1], args[2:]...)
+		if m := pattern.FindStringSubmatch(ts.ReadFile("stdout")); m != nil {
+			ts.Setenv("MATCH", m[len(m)-1])
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("after a minute still no %s (%v)", pattern, err)
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+}
+
+// send signals what runs in the background: signal NAME.
+func send(ts *testscript.TestScript, _ bool, args []string) {
+	s := map[string]syscall.Signal{"HUP": syscall.SIGHUP, "TERM": syscall.SIGTERM, "INT": syscall.SIGINT}[args[0]]
+	for _, c := range ts.BackgroundCmds() {
+		ts.Check(c.Process.Signal(s))
+	}
+}
+
+// harmless: nothing the last command wrote does anything to a terminal.
+func harmless(ts *testscript.TestScript, _ bool, _ []string) {
+	for _, name := range []string{"stdout", "stderr"} {
+		if i := strings.IndexFunc(ts.ReadFile(name), func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }); i >= 0 {
+			ts.Fatalf("%s has %q", name, ts.ReadFile(name)[i:])
+		}
+	}
+}

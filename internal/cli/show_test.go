@@ -1,0 +1,122 @@
+package cli
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"text/tabwriter"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"pgregory.net/rapid"
+
+	"github.com/redrive-mq/redrive/internal/api"
+)
+
+// stranger draws what a stranger may put into a text: all of Unicode, bytes that
+// are none, and what terminals obey.
+func stranger(t *rapid.T, label string) string {
+	return rapid.OneOf(rapid.String(), rapid.StringN(0, 300, -1),
+		rapid.Map(rapid.SliceOf(rapid.Byte()), func(b []byte) string { return string(b) }),
+		rapid.SampledFrom([]string{"", "\x1b[2J", "\u009b31m", "\x1b]0;t\a", "\r\n", "\t", "\v\f\b\x7f", "\u202eb", "\u200b", "\u2028", "\xff\xfe", "e\u0301", "界", "-"})).Draw(t, label)
+}
+
+func text(table func(w *tabwriter.Writer)) string {
+	var b bytes.Buffer
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	table(w)
+	_ = w.Flush()
+	return b.String()
+}
+
+// checkTerminal fails when text does anything but show itself, or has other than
+// the lines it should.
+func checkTerminal(t *rapid.T, text string, lines int) {
+	if !utf8.ValidString(text) {
+		t.Fatalf("not UTF-8: %q", text)
+	}
+	if i := strings.IndexFunc(text, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }); i >= 0 {
+		t.Fatalf("a terminal obeys %q", text[i:])
+	}
+	if got := strings.Count(text, "\n"); got != lines {
+		t.Fatalf("%d lines, want %d: a text forged a line in %q", got, lines, text)
+	}
+}
+
+func TestAMessageCannotSpeakToTheTerminal(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	rapid.Check(t, func(t *rapid.T) {
+		var page api.Page
+		for range rapid.IntRange(1, 4).Draw(t, "messages") {
+			m := api.Message{ID: "0198f0a0-0000-7000-8000-000000000001", State: "parked", Queue: stranger(t, "queue"), Reason: stranger(t, "reason"),
+				ParkedFor: stranger(t, "parked for"), Error: stranger(t, "error"), Exchange: stranger(t, "exchange"), Policy: stranger(t, "policy")}
+			page.Messages = append(page.Messages, m)
+		}
+		out := text(func(w *tabwriter.Writer) { table(w, page, now) })
+		checkTerminal(t, out, 1+len(page.Messages))
+		for line := range strings.Lines(out) {
+			// Two spaces between columns of at most 40, 20 and 80, and the fixed ones.
+			if n := utf8.RuneCountInString(line); n > 36+40+6+7+3+20+4+80+2*7+1 {
+				t.Fatalf("a line of %d characters: %q", n, line)
+			}
+		}
+	})
+}
+
+func TestAStatusCannotSpeakToTheTerminal(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	rapid.Check(t, func(t *rapid.T) {
+		st := api.Status{Version: stranger(t, "version"), Broker: stranger(t, "broker"), Since: now}
+		for range rapid.IntRange(0, 3).Draw(t, "problems") {
+			st.Problems = append(st.Problems, "queue "+stranger(t, "problem"))
+		}
+		for range rapid.IntRange(0, 3).Draw(t, "queues") {
+			st.Queues = append(st.Queues, api.QueueStatus{Queue: stranger(t, "queue"), Policy: stranger(t, "policy"), NextDue: &now, Oldest: &now})
+		}
+		lines := 1 + max(1, len(st.Problems)) + 1
+		if len(st.Queues) > 0 {
+			lines += 1 + len(st.Queues) // the empty line and the head
+		}
+		checkTerminal(t, text(func(w *tabwriter.Writer) { status(w, st, now) }), lines)
+	})
+}
+
+// Printable text of any script is shown as it is; only the length is cut.
+func TestCellsKeepWhatIsHarmless(t *testing.T) {
+	for _, c := range []struct {
+		in   string
+		most int
+		want string
+	}{
+		{"orders", 40, "orders"},
+		{"", 40, "-"},
+		{"заказы 注文 é", 40, "заказы 注文 é"},
+		{"12345", 5, "12345"},
+		{"123456", 5, "1234…"},
+		{"注文注文注文", 5, "注文注文…"},
+		{"a\tb\nc", 40, "a�b�c"},
+		{"\x1b[31mred", 40, "�[31mred"},
+		{"\xff", 40, "�"},
+	} {
+		if got := cell(c.in, c.most); got != c.want {
+			t.Errorf("cell(%q, %d) is %q, want %q", c.in, c.most, got, c.want)
+		}
+	}
+}
+
+// A message that was due in the past is due now, not in a negative time.
+func TestDueTimesAreForPeople(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	for late, want := range map[time.Duration]string{
+		-time.Hour: "now", 0: "now", 1500 * time.Millisecond: "in 1.5s", 90 * time.Minute: "in 1h 30m",
+	} {
+		due := now.Add(late)
+		out := text(func(w *tabwriter.Writer) {
+			table(w, api.Page{Messages: []api.Message{{ID: "x", State: "waiting", Due: &due}}}, now)
+		})
+		if !strings.Contains(out, "  "+want+"  ") {
+			t.Errorf("due in %s: %q is not in\n%s", late, want, out)
+		}
+	}
+}
