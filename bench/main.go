@@ -23,7 +23,7 @@ import (
 var (
 	messages = flag.Int("n", 20_000, "messages in a round")
 	size     = flag.Int("size", 1024, "bytes of body")
-	rounds   = flag.Int("rounds", 3, "rounds of each row; the median counts")
+	rounds   = flag.Int("rounds", 3, "rounds of each row, and pairs of rounds with -waiting; the median counts")
 	warmup   = flag.Int("warmup", 0, "messages that go round before each round of a row, uncounted")
 	binary   = flag.String("redrive", "bin/redrive", "the service")
 	folder   = flag.String("dir", "", "where the service's data goes (default the folder for temporary files)")

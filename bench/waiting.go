@@ -129,12 +129,13 @@ func (res *waitingResult) fill(ctx context.Context, r *report, s *service, v vho
 func (res *waitingResult) cycles(ctx context.Context, r *report, empty, full vhost) error {
 	hosts := []vhost{empty, full}
 	rates := make([][]float64, len(hosts))
+	turns := 2 * *rounds // each is the first as often as the other
 	for _, v := range hosts {
 		if err := enrolled(v, work); err != nil {
 			return err
 		}
 	}
-	for round := range *rounds + 1 {
+	for round := range turns + 1 {
 		for n := range hosts {
 			i := (n + round) % len(hosts)
 			if err := publish(ctx, hosts[i].url, work, *messages, 0); err != nil {
@@ -157,7 +158,7 @@ func (res *waitingResult) cycles(ctx context.Context, r *report, empty, full vho
 	for i := range rates {
 		slices.Sort(rates[i])
 	}
-	res.Empty, res.Full = round(rates[0][*rounds/2]), round(rates[1][*rounds/2])
+	res.Empty, res.Full = round(rates[0][turns/2]), round(rates[1][turns/2])
 	return nil
 }
 
