@@ -1,6 +1,7 @@
 # make run    the demo: RabbitMQ, the service and an example shop, in this terminal
 # make test   everything, on RabbitMQ 3.10 and 4.3 (or BROKERS="amqp://… amqp://…")
-# make bench  side by side with the alternatives
+# make bench  side by side with the alternatives; BENCHFLAGS="-steady 1000" or
+#             "-waiting 1000000" for lateness and size, BENCHFLAGS=--help for all
 # make build  bin/redrive
 
 GO ?= go
@@ -28,9 +29,10 @@ test: build lint
 	@[ -n "$(BROKERS)" ] || { scripts/install-rabbitmq && scripts/install-rabbitmq-4; }
 	$(GO) run ./test/brokers $(GO) test -count=1 -timeout 20m $(TESTFLAGS) ./...
 
+# Without BENCHFLAGS the Go benchmarks of the hot parts come first.
 bench: build
 	@[ -n "$(BROKERS)" ] || { scripts/install-rabbitmq && scripts/install-rabbitmq-4; }
-	$(GO) test -run '^$$' -bench . -benchmem ./policy ./internal/store/... ./internal/flow/...
+	$(if $(BENCHFLAGS),,$(GO) test -run '^$$' -bench . -benchmem ./policy ./internal/store/... ./internal/flow/...)
 	$(GO) run ./test/brokers $(GO) run ./bench $(BENCHFLAGS)
 
 install-rabbitmq:

@@ -1,7 +1,8 @@
 // Command bench runs the same work side by side on one broker: N messages are
-// rejected once by one consumer and acknowledged when they come back.
+// rejected once by one consumer and acknowledged when they come back. It also
+// measures lateness at a steady rate, and what many waiting messages cost:
 //
-//	go run ./test/brokers go run ./bench        (or make bench)
+//	go run ./test/brokers go run ./bench        (or make bench; --help for more)
 //
 // Machines are noisy: compare the ratios of one run, not numbers of two.
 package main
@@ -12,9 +13,9 @@ import (
 	"fmt"
 	"log"
 	"os"
-	"slices"
-	"text/tabwriter"
-	"time"
+	"os/signal"
+	"strings"
+	"syscall"
 
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 )
@@ -22,71 +23,113 @@ import (
 var (
 	messages = flag.Int("n", 20_000, "messages in a round")
 	size     = flag.Int("size", 1024, "bytes of body")
-	rounds   = flag.Int("rounds", 3, "rounds of each row; the median counts")
+	rounds   = flag.Int("rounds", 3, "rounds of each row, and pairs of rounds with -waiting; the median counts")
+	warmup   = flag.Int("warmup", 0, "messages that go round before each round of a row, uncounted")
 	binary   = flag.String("redrive", "bin/redrive", "the service")
+	folder   = flag.String("dir", "", "where the service's data goes (default the folder for temporary files)")
+	version  = flag.String("version", "", "only brokers whose version begins so, such as 4.3")
+	kinds    = flag.String("kind", "classic,quorum", "of the work queue")
+	asJSON   = flag.Bool("json", false, "print one JSON document with everything on stdout; tables and progress go to stderr")
 )
 
-// row is one way to bring a message back.
-type row interface {
-	name() string
-	// start makes queue and what brings its messages back, and returns when all
-	// is ready.
-	start(ctx context.Context, v vhost, queue, kind string) error
-	// stop ends it, and tells what CPU and memory its own process took.
-	stop() usage
-}
+const usageText = `Each mode runs on every broker and kind of work queue; -version and -kind choose
+fewer. "-" stands for what cannot be measured (CPU and memory of a broker on
+another machine or of one that somebody else runs).
 
-func rows() []row { return []row{&forwarder{}, &service{}, &fixed{}} }
+  bench            all rows side by side: -n messages are rejected once and
+                   acknowledged when they come back, with no delay. A row that a
+                   broker has not got is "not there", with the reason.
+
+  bench -steady 1000 -for 30s
+                   so many messages a second are rejected; how late they come
+                   back after -delay (5s), measured at the consumer from the
+                   moment of the reject, and what service and broker take.
+                   First the way alone, by a bare forwarder, for a third of it.
+
+  bench -waiting 1000000
+                   fills the service with so many messages that wait for an hour
+                   (rejected on RabbitMQ, minutes; -waiting-direct writes them
+                   into its data folder). Then: its memory; cycles against those
+                   of an empty service, in turn; and how soon after a restart
+                   (SIGTERM, SIGKILL) a message that is due comes back.
+                   Needs about three times -waiting × -size of disk at -dir.
+
+A target that is missed fails nothing; lost, doubled and early messages do.
+
+Flags:
+`
 
 func main() {
-	flag.Parse()
 	log.SetFlags(0)
-	brokers, err := brokertest.FromEnv()
-	if err != nil {
-		log.Fatal(err)
+	flag.Usage = func() {
+		fmt.Fprint(flag.CommandLine.Output(), "go run ./test/brokers go run ./bench [flags]\n\n"+usageText)
+		flag.PrintDefaults()
 	}
-	ok := true
-	for _, b := range brokers {
-		for _, kind := range []string{"classic", "quorum"} {
-			ok = compare(b, kind) && ok
-		}
-	}
-	if !ok {
-		os.Exit(1)
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx); err != nil {
+		log.Fatal("bench: ", err)
 	}
 }
 
-// compare runs all rows in turn, several times, and prints their medians. It
-// tells whether every message was accounted for.
-func compare(b brokertest.Broker, kind string) bool {
-	fmt.Printf("\nRabbitMQ %s, %s work queue, %d messages of %d bytes, median of %d\n", b.Version, kind, *messages, *size, *rounds)
-	all := rows()
-	results := make([][]result, len(all))
-	accounted := true
-	for range *rounds {
-		for i, r := range all {
-			res, err := measure(b, kind, r)
-			if err != nil {
-				log.Fatalf("%s: %v", r.name(), err)
+func run(ctx context.Context) error {
+	if flag.NArg() > 0 {
+		return fmt.Errorf("%q is not expected; --help shows what is", flag.Arg(0))
+	}
+	if *messages < 1 || *rounds < 1 || *size < 0 || *warmup < 0 || *waiting < 0 || *steady < 0 {
+		return fmt.Errorf("-n and -rounds must be 1 or more, all other numbers 0 or more")
+	}
+	brokers, err := brokertest.FromEnv()
+	if err != nil {
+		return err
+	}
+	r, ran := newReport(), false
+	for _, b := range brokers {
+		if !strings.HasPrefix(b.Version, *version) {
+			continue
+		}
+		for kind := range strings.SplitSeq(*kinds, ",") {
+			if kind != "classic" && kind != "quorum" {
+				return fmt.Errorf("-kind %s: expected classic, quorum or both, with a comma", kind)
 			}
-			if res.lost > 0 || res.duplicates > 0 {
-				fmt.Printf("%s: %d lost, %d duplicates\n", r.name(), res.lost, res.duplicates)
-				accounted = false
+			ran = true
+			if ctx.Err() == nil {
+				r.modes(ctx, b, kind)
 			}
-			results[i] = append(results[i], res)
 		}
 	}
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "row\tmessages/s\t× forwarder\tp50\tp99\tmax\tCPU s\tpeak MiB\t")
-	medians := make([]result, len(all))
-	for i := range all {
-		slices.SortFunc(results[i], func(a, b result) int { return int(a.rate - b.rate) })
-		medians[i] = results[i][len(results[i])/2]
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("interrupted")
+	case !ran:
+		return fmt.Errorf("no broker has version %s", *version)
 	}
-	for i, r := range all {
-		m := medians[i]
-		fmt.Fprintf(w, "%s\t%.0f\t%.2f\t%s\t%s\t%s\t%.1f\t%.0f\t\n", r.name(), m.rate, m.rate/medians[0].rate, m.p50.Round(time.Millisecond), m.p99.Round(time.Millisecond), m.max.Round(time.Millisecond), m.cpu, m.peak)
+	if *asJSON {
+		if err := r.json(); err != nil {
+			return err
+		}
 	}
-	w.Flush()
-	return accounted
+	if len(r.Failures) > 0 {
+		return fmt.Errorf("%d failures, see above", len(r.Failures))
+	}
+	return nil
+}
+
+// modes runs what was asked for.
+func (r *report) modes(ctx context.Context, b brokertest.Broker, kind string) {
+	if *steady == 0 && *waiting == 0 {
+		r.compare(ctx, b, kind)
+	}
+	check := func(mode string, err error) {
+		if err != nil && ctx.Err() == nil {
+			r.fail("RabbitMQ %s, %s, %s: %v", b.Version, kind, mode, err)
+		}
+	}
+	if *steady > 0 {
+		check("steady", r.steadily(ctx, b, kind))
+	}
+	if *waiting > 0 && ctx.Err() == nil {
+		check("waiting", r.withWaiting(ctx, b, kind))
+	}
 }

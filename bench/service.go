@@ -8,84 +8,132 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/api"
 )
 
-// service is Redrive as users run it, with a delay of nothing.
+// service is Redrive as users run it: a process of its own.
 type service struct {
-	dir string
-	cmd *exec.Cmd
+	dir, listen string
+	url         string
+	cmd         *exec.Cmd
 }
 
-func (*service) name() string { return "redrive" }
+// startService is Redrive with a delay of nothing.
+func startService(ctx context.Context, v vhost) (way, error) { return startServiceWith(ctx, v, 0) }
 
-func (s *service) start(ctx context.Context, v vhost, queue, kind string) (err error) {
-	if s.dir, err = os.MkdirTemp("", "redrive-bench-"); err != nil {
-		return err
+func startServiceWith(ctx context.Context, v vhost, delay time.Duration) (way, error) {
+	s, err := newService(v.url, delays{work: delay})
+	if err != nil {
+		return way{}, err
 	}
+	if err = s.start(ctx); err == nil {
+		err = enrolled(v, work)
+	}
+	if err != nil {
+		s.remove()
+		return way{}, err
+	}
+	return way{pids: s.pids(), stop: s.remove}, nil
+}
+
+// enrolled declares a queue that dead-letters to the service.
+func enrolled(v vhost, queue string) error {
+	return onChannel(v.url, func(ch *amqp.Channel) error {
+		return declare(ch, queue, amqp.Table{"x-queue-type": v.kind, "x-dead-letter-exchange": "redrive"})
+	})
+}
+
+// delays by queue.
+type delays map[string]time.Duration
+
+// newService writes its config; start it, and remove it in the end.
+func newService(url string, policies delays) (s *service, err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	listen := l.Addr().String()
+	s = &service{url: url, listen: l.Addr().String()}
 	l.Close()
-	file := filepath.Join(s.dir, "redrive.yaml")
-	yaml := fmt.Sprintf("store: {disk: %s}\nlisten: %s\npolicies: [{name: bench, queues: [%s], backoff: {fixed: 0s}, jitter: none}]\n", filepath.Join(s.dir, "data"), listen, queue)
-	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
-		return err
+	if s.dir, err = os.MkdirTemp(*folder, "redrive-bench-"); err != nil {
+		return nil, err
 	}
-	s.cmd = exec.Command(*binary, "serve", "--config", file)
-	s.cmd.Env = append(os.Environ(), "REDRIVE_BROKER_URL="+v.url)
-	s.cmd.Stderr = os.Stderr
-	if os.Getenv("REDRIVE_BENCH_LOG") == "" {
-		s.cmd.Stderr = nil
+	yaml := fmt.Sprintf("store: {disk: %s}\nlisten: %s\npolicies:\n", s.data(), s.listen)
+	for queue, delay := range policies {
+		yaml += fmt.Sprintf("- {name: %s, queues: [%s], backoff: {fixed: %dms}, jitter: none}\n", queue, queue, delay.Milliseconds())
 	}
+	return s, os.WriteFile(s.config(), []byte(yaml), 0o600)
+}
+
+func (s *service) config() string { return filepath.Join(s.dir, "redrive.yaml") }
+func (s *service) data() string   { return filepath.Join(s.dir, "data") }
+
+func (s *service) pids() []int { return []int{s.cmd.Process.Pid} }
+
+// launch starts the process.
+func (s *service) launch() error {
+	s.cmd = exec.Command(*binary, "serve", "--config", s.config())
+	s.cmd.Env = append(os.Environ(), "REDRIVE_BROKER_URL="+s.url)
+	if os.Getenv("REDRIVE_BENCH_LOG") != "" {
+		s.cmd.Stderr = os.Stderr
+	}
+	// Not in the group that Ctrl-C ends: this process ends it, measured.
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := s.cmd.Start(); err != nil {
+		s.cmd = nil
+		return fmt.Errorf("starting the service: %w; `make build` makes it", err)
+	}
+	return nil
+}
+
+// start launches it and waits until it is ready.
+func (s *service) start(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if err := s.launch(); err != nil {
 		return err
 	}
 	for {
-		resp, err := http.Get("http://" + listen + "/readyz")
+		resp, err := http.Get("http://" + s.listen + "/readyz")
 		if err == nil {
 			resp.Body.Close()
 			if resp.StatusCode == http.StatusOK {
-				break
+				return nil
 			}
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the service is not ready: %w", ctx.Err())
+			return fmt.Errorf("the service is not ready (REDRIVE_BENCH_LOG=1 shows its log): %w", ctx.Err())
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
-	conn, err := amqp.Dial(v.url)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	ch, err := conn.Channel()
-	if err != nil {
-		return err
-	}
-	_, err = ch.QueueDeclare(queue, true, false, false, false, amqp.Table{"x-queue-type": kind, "x-dead-letter-exchange": "redrive"})
-	return err
 }
 
-func (s *service) stop() (u usage) {
-	if status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid)); err == nil {
-		_, peak, _ := strings.Cut(string(status), "VmHWM:")
-		if f := strings.Fields(peak); len(f) > 0 {
-			kb, _ := strconv.ParseFloat(f[0], 64)
-			u.peak = kb / 1024
+// waiting is how many messages of a queue wait in it.
+func (s *service) waiting(ctx context.Context, queue string) (int, error) {
+	st, err := api.Client{Addr: s.listen}.Status(ctx)
+	for _, q := range st.Queues {
+		if q.Queue == queue {
+			return int(q.Waiting), nil
 		}
 	}
-	_ = s.cmd.Process.Signal(syscall.SIGTERM)
-	_ = s.cmd.Wait()
-	u.cpu = (s.cmd.ProcessState.UserTime() + s.cmd.ProcessState.SystemTime()).Seconds()
+	return 0, err
+}
+
+// end ends the process and waits for it.
+func (s *service) end(by os.Signal) {
+	if s.cmd != nil {
+		_ = s.cmd.Process.Signal(by)
+		_ = s.cmd.Wait()
+		s.cmd = nil
+	}
+}
+
+func (s *service) remove() {
+	s.end(syscall.SIGTERM)
 	os.RemoveAll(s.dir)
-	return u
 }

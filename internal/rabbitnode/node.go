@@ -145,6 +145,9 @@ func (n *Node) URL() string { return fmt.Sprintf("amqp://guest:guest@127.0.0.1:%
 // Management is where its management API is.
 func (n *Node) Management() string { return fmt.Sprintf("http://guest:guest@127.0.0.1:%d", n.http) }
 
+// Group is the process group of the broker, all its helpers included.
+func (n *Node) Group() int { return n.broker.group }
+
 // Port is its AMQP port.
 func (n *Node) Port() int { return n.amqp }
 

@@ -47,14 +47,15 @@ func run(args []string) int {
 				return fail(err)
 			}
 			defer n.Stop()
-			list = append(list, brokertest.Broker{AMQP: n.URL(), Management: n.Management(), Root: root, Private: true})
+			list = append(list, brokertest.Broker{AMQP: n.URL(), Management: n.Management(), Root: root, Private: true, Group: n.Group()})
 		}
 	}
 	for i := range list {
 		if err := list[i].Ask(ctx); err != nil {
 			return fail(err)
 		}
-		fmt.Printf("tests run on RabbitMQ %s\n", list[i].Version)
+		// Not on stdout, which is the command's own.
+		fmt.Fprintf(os.Stderr, "RabbitMQ %s is up\n", list[i].Version)
 	}
 	c := exec.CommandContext(ctx, args[0], args[1:]...)
 	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }

@@ -31,6 +31,7 @@ type Broker struct {
 	Version    string
 	Root       string // what a private node of the same version is started from
 	Private    bool   // such a node can be started
+	Group      int    // the process group of a private node; 0 when somebody else runs it
 }
 
 // Encode writes brokers for Env.

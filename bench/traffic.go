@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// onChannel does something on a connection of its own.
+func onChannel(url string, do func(*amqp.Channel) error) error {
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	return do(ch)
+}
+
+// publish sends n messages to a queue and waits until RabbitMQ has them; with a
+// pace, so many per second.
+func publish(ctx context.Context, url, queue string, n int, pace float64) error {
+	return onChannel(url, func(ch *amqp.Channel) error {
+		if err := ch.Confirm(false); err != nil {
+			return err
+		}
+		body := []byte(strings.Repeat("x", *size))
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		began := time.Now()
+		var last *amqp.DeferredConfirmation
+		for i := range n {
+			for pace > 0 && float64(i) > time.Since(began).Seconds()*pace {
+				select {
+				case <-ctx.Done():
+					return ctx.Err()
+				case <-tick.C:
+				}
+			}
+			var err error
+			if last, err = ch.PublishWithDeferredConfirm("", queue, false, false, amqp.Publishing{MessageId: strconv.Itoa(i), DeliveryMode: amqp.Persistent, Body: body}); err != nil {
+				return err
+			}
+		}
+		if ok, err := last.WaitContext(ctx); err != nil || !ok {
+			return errors.Join(fmt.Errorf("RabbitMQ did not confirm the messages to %s", queue), err)
+		}
+		return nil
+	})
+}
+
+// returns is what the consumer saw.
+type returns struct {
+	waits            []time.Duration // from reject to return, shortest first
+	rejects          float64         // per second
+	rate             float64         // returned and acknowledged per second, from the first delivery on
+	lost, duplicates int
+	ended            time.Time // when the last one came
+}
+
+// early counts the waits that were shorter than the delay.
+func (r returns) early(delay time.Duration) (n int) {
+	for n < len(r.waits) && r.waits[n] < delay {
+		n++
+	}
+	return n
+}
+
+// p is a percentile of the waits.
+func (r returns) p(percent int) time.Duration {
+	if len(r.waits) == 0 {
+		return 0
+	}
+	return r.waits[min(len(r.waits)*percent/100, len(r.waits)-1)]
+}
+
+// consume rejects each of n messages once and acknowledges it when it comes back,
+// until all have, or ctx ends.
+//
+// A wait begins before the reject is written and ends when the delivery has been
+// read, so it is never shorter than what the broker and the service saw: a wait
+// below the delay is truly early.
+func consume(ctx context.Context, url, queue string, n int, requeue bool) (r returns, err error) {
+	err = onChannel(url, func(ch *amqp.Channel) error {
+		if err := ch.Qos(1000, 0, false); err != nil {
+			return err
+		}
+		const tag = "bench"
+		in, err := ch.Consume(queue, tag, false, false, false, false, nil)
+		if err != nil {
+			return err
+		}
+		rejected := make([]time.Time, n)
+		back := make([]bool, n)
+		var first, last time.Time
+		for left, rejects := n, 0; left > 0; {
+			var d amqp.Delivery
+			var ok bool
+			select {
+			case <-ctx.Done():
+				if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+					r.lost = left
+					return nil
+				}
+				return ctx.Err()
+			case d, ok = <-in:
+			}
+			if !ok {
+				return fmt.Errorf("the channel of the consumer of %s closed", queue)
+			}
+			now := time.Now()
+			id, err := strconv.Atoi(d.MessageId)
+			if err != nil || id < 0 || id >= n {
+				return fmt.Errorf("a message %q that nobody sent came from %s", d.MessageId, queue)
+			}
+			if rejected[id].IsZero() {
+				if rejects++; rejects == 1 {
+					first = now
+				}
+				last = now
+				rejected[id] = now
+				err = d.Reject(requeue)
+			} else {
+				if back[id] {
+					r.duplicates++
+				} else {
+					left--
+				}
+				back[id] = true
+				r.waits = append(r.waits, now.Sub(rejected[id]))
+				err = d.Ack(false)
+			}
+			if err != nil {
+				return err
+			}
+			if left == 0 {
+				r.ended = now
+				r.rate = float64(n) / time.Since(first).Seconds()
+				if rejects > 1 {
+					r.rejects = float64(rejects-1) / last.Sub(first).Seconds()
+				}
+			}
+		}
+		// A connection that closes right after many acknowledgements can undo
+		// some, and the next round would meet their messages.
+		return ch.Cancel(tag, false)
+	})
+	slices.Sort(r.waits)
+	return r, err
+}
