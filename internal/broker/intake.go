@@ -36,11 +36,6 @@ type Taker interface {
 	Take(ctx context.Context, batch []Delivery) error
 }
 
-const (
-	batchMost  = 512
-	batchBytes = 8 << 20
-)
-
 // Run takes messages in, in batches of what has arrived, until ctx ends; the
 // batch under way is finished first. It connects again for as long as it takes,
 // and returns an error only when trying again is in vain.
@@ -200,99 +195,4 @@ func (i *Intake) take(ctx context.Context, taker Taker, batch []Delivery) error 
 		case <-time.After(wait):
 		}
 	}
-}
-
-// gathering makes batches of whatever has arrived, so that their size follows
-// the load: one message when there is one, hundreds in a storm.
-type gathering struct {
-	deliveries <-chan amqp.Delivery
-	wire       *intakeConn
-	ch         *amqp.Channel
-	tag        string
-	batch      []Delivery
-	ahead      *amqp.Delivery // did not fit the last batch
-}
-
-// gather lets deliveries pile up while a batch is being taken: amqp091-go hands
-// them over one by one, so that without it every batch would be of one message.
-func gather(deliveries <-chan amqp.Delivery, wire *intakeConn, ch *amqp.Channel, tag string) *gathering {
-	arrived := make(chan amqp.Delivery, batchMost)
-	go func() { // ends when the client closes deliveries; drain waits for it
-		defer close(arrived)
-		for d := range deliveries {
-			arrived <- d
-		}
-	}()
-	return &gathering{deliveries: arrived, wire: wire, ch: ch, tag: tag}
-}
-
-// waiting tells whether next would not wait.
-func (g *gathering) waiting() bool { return g.ahead != nil || len(g.deliveries) > 0 }
-
-// next waits for a message and adds those that are there already. more is false
-// when there will be no other batch.
-func (g *gathering) next(ctx context.Context) (batch []Delivery, last uint64, more bool) {
-	if ctx.Err() != nil {
-		return nil, 0, false // what a dead connection left behind will be delivered again
-	}
-	g.batch = g.batch[:0]
-	bytes := 0
-	add := func(d *amqp.Delivery) {
-		r := received(d)
-		m := g.wire.mendedHeaders(d.DeliveryTag)
-		r.Note, r.Unreadable = m.note, m.unreadable
-		g.batch = append(g.batch, r)
-		last = d.DeliveryTag
-		bytes += len(d.Body)
-		g.wire.gate.taken(len(d.Body))
-	}
-	if g.ahead != nil {
-		add(g.ahead)
-		g.ahead = nil
-	} else {
-		g.wire.gate.waiting(true)
-		select {
-		case <-ctx.Done():
-			return nil, 0, false
-		case d, ok := <-g.deliveries:
-			g.wire.gate.waiting(false)
-			if !ok {
-				return nil, 0, false
-			}
-			add(&d)
-		}
-	}
-	for len(g.batch) < batchMost {
-		select {
-		case d, ok := <-g.deliveries:
-			if !ok {
-				return g.batch, last, false
-			}
-			if bytes+len(d.Body) > batchBytes {
-				g.ahead = &d
-				return g.batch, last, true
-			}
-			add(&d)
-		default:
-			return g.batch, last, true
-		}
-	}
-	return g.batch, last, true
-}
-
-// drain lets amqp091-go close: it waits for its deliveries to be received.
-func (g *gathering) drain(conn *amqp.Connection) {
-	g.wire.gate.open()
-	var d sync.WaitGroup
-	d.Go(func() {
-		for range g.deliveries {
-		}
-	})
-	// Cancelled first: a connection that closes right after many acknowledgements
-	// can undo some, and what was taken is delivered again. [seen on 3.10.8 and 4.3.6]
-	force := time.AfterFunc(2*time.Second, func() { _ = g.wire.Close() })
-	_ = g.ch.Cancel(g.tag, false)
-	force.Stop()
-	closeSoon(conn, g.wire)
-	d.Wait()
 }
