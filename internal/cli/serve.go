@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -49,11 +48,6 @@ with _FILE for a file that holds it.`,
 			o := app.Options{Version: p.version, Log: log}
 			if file != "" {
 				o.Watch = func(ctx context.Context, changed func(*config.Config, error)) { p.watch(ctx, file, changed) }
-			}
-			if p.getenv("GOGC") == "" {
-				// What lives on is small, what passes through is not: collecting half
-				// as often saves a tenth of the CPU and costs some 20 MiB.
-				debug.SetGCPercent(200)
 			}
 			s, err := app.New(cfg, o)
 			if err != nil {
