@@ -1,7 +1,3 @@
-// Package redrive brings failed RabbitMQ messages back to their queue after a
-// delay that grows, and parks what keeps failing.
-//
-// The service (cmd/redrive) does this for consumers in any language. This
-// package holds what the service and Go programs share: the message, the names
-// on the wire, and the headers that a returned message carries.
+// Package redrive retries failed RabbitMQ messages with a delay that grows, and
+// parks what keeps failing, for consumers written in Go.
 package redrive

@@ -12,9 +12,9 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // far is the queue whose messages wait for an hour.
@@ -135,8 +135,8 @@ func (s *service) fillDirectly(ctx context.Context, n int, progress func(int)) e
 		batch := make([]*store.Record, min(1000, n-done))
 		for i := range batch {
 			batch[i] = &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: far, State: store.Waiting, Due: now.Add(farDelay),
-				Attempt: 1, Reason: redrive.ReasonRejected, Policy: far, FirstFailed: now, FailedAt: now, Proven: true,
-				Message: redrive.Message{RoutingKey: far, DeliveryMode: amqp.Persistent, MessageID: strconv.Itoa(done + i), Body: body}}
+				Attempt: 1, Reason: wire.ReasonRejected, Policy: far, FirstFailed: now, FailedAt: now, Proven: true,
+				Message: wire.Message{RoutingKey: far, DeliveryMode: amqp.Persistent, MessageID: strconv.Itoa(done + i), Body: body}}
 		}
 		if err = d.Add(ctx, batch); err == nil {
 			done += len(batch)

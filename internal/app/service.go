@@ -7,11 +7,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/api"
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/flow"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // Problems are what is wrong now; none means ready.
@@ -23,7 +23,7 @@ func (s *Service) Notices() []string {
 	if n == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("messages that RabbitMQ failed to deliver, in its queue %s: %d (look at them on RabbitMQ's management page, then purge the queue)", redrive.QueueAside, n)}
+	return []string{fmt.Sprintf("messages that RabbitMQ failed to deliver, in its queue %s: %d (look at them on RabbitMQ's management page, then purge the queue)", wire.QueueAside, n)}
 }
 
 // Status shows the service as a whole.

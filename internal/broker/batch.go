@@ -17,7 +17,7 @@ const (
 // the load: one message when there is one, hundreds in a storm.
 type gathering struct {
 	deliveries <-chan amqp.Delivery
-	wire       *intakeConn
+	mending    *intakeConn
 	ch         *amqp.Channel
 	tag        string
 	batch      []Delivery
@@ -26,7 +26,7 @@ type gathering struct {
 
 // gather lets deliveries pile up while a batch is being taken: amqp091-go hands
 // them over one by one, so that without it every batch would be of one message.
-func gather(deliveries <-chan amqp.Delivery, wire *intakeConn, ch *amqp.Channel, tag string) *gathering {
+func gather(deliveries <-chan amqp.Delivery, mending *intakeConn, ch *amqp.Channel, tag string) *gathering {
 	arrived := make(chan amqp.Delivery, batchMost)
 	go func() { // ends when the client closes deliveries; drain waits for it
 		defer close(arrived)
@@ -34,7 +34,7 @@ func gather(deliveries <-chan amqp.Delivery, wire *intakeConn, ch *amqp.Channel,
 			arrived <- d
 		}
 	}()
-	return &gathering{deliveries: arrived, wire: wire, ch: ch, tag: tag}
+	return &gathering{deliveries: arrived, mending: mending, ch: ch, tag: tag}
 }
 
 // waiting tells whether next would not wait.
@@ -50,23 +50,23 @@ func (g *gathering) next(ctx context.Context) (batch []Delivery, last uint64, mo
 	bytes := 0
 	add := func(d *amqp.Delivery) {
 		r := received(d)
-		m := g.wire.mendedHeaders(d.DeliveryTag)
+		m := g.mending.mendedHeaders(d.DeliveryTag)
 		r.Note, r.Unreadable = m.note, m.unreadable
 		g.batch = append(g.batch, r)
 		last = d.DeliveryTag
 		bytes += len(d.Body)
-		g.wire.gate.taken(len(d.Body))
+		g.mending.gate.taken(len(d.Body))
 	}
 	if g.ahead != nil {
 		add(g.ahead)
 		g.ahead = nil
 	} else {
-		g.wire.gate.waiting(true)
+		g.mending.gate.waiting(true)
 		select {
 		case <-ctx.Done():
 			return nil, 0, false
 		case d, ok := <-g.deliveries:
-			g.wire.gate.waiting(false)
+			g.mending.gate.waiting(false)
 			if !ok {
 				return nil, 0, false
 			}
@@ -93,7 +93,7 @@ func (g *gathering) next(ctx context.Context) (batch []Delivery, last uint64, mo
 
 // drain lets amqp091-go close: it waits for its deliveries to be received.
 func (g *gathering) drain(conn *amqp.Connection) {
-	g.wire.gate.open()
+	g.mending.gate.open()
 	var d sync.WaitGroup
 	d.Go(func() {
 		for range g.deliveries {
@@ -101,9 +101,9 @@ func (g *gathering) drain(conn *amqp.Connection) {
 	})
 	// Cancelled first: a connection that closes right after many acknowledgements
 	// can undo some, and what was taken is delivered again. [seen on 3.10.8 and 4.3.6]
-	force := time.AfterFunc(2*time.Second, func() { _ = g.wire.Close() })
+	force := time.AfterFunc(2*time.Second, func() { _ = g.mending.Close() })
 	_ = g.ch.Cancel(g.tag, false)
 	force.Stop()
-	closeSoon(conn, g.wire)
+	closeSoon(conn, g.mending)
 	d.Wait()
 }

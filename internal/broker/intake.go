@@ -10,7 +10,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // Intake consumes redrive.intake on a connection of its own.
@@ -40,17 +40,17 @@ type Taker interface {
 // batch under way is finished first. It connects again for as long as it takes,
 // and returns an error only when trying again is in vain.
 func (i *Intake) Run(ctx context.Context, taker Taker) error {
-	var wire *intakeConn
+	var mending *intakeConn
 	wrap := func(c net.Conn) net.Conn {
-		wire = newIntakeConn(newGatheringConn(c))
-		return wire
+		mending = newIntakeConn(newGatheringConn(c))
+		return mending
 	}
 	return i.link.keep(ctx, wrap, func(ctx context.Context, conn *amqp.Connection) error {
-		return i.consume(ctx, conn, wire, taker)
+		return i.consume(ctx, conn, mending, taker)
 	})
 }
 
-func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, wire *intakeConn, taker Taker) error {
+func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, mending *intakeConn, taker Taker) error {
 	crashed := errors.Is(i.link.now().Err, errCrashed)
 	if !crashed { // else it is there, and the sooner the limit is reached the better
 		if err := declareTopology(conn); err != nil {
@@ -81,11 +81,11 @@ func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, wire *intak
 	watch.Go(func() { i.watchAside(watching, conn, said) })
 	defer func() {
 		stop()
-		closeSoon(conn, wire) // or a broker that hangs would hold it up
+		closeSoon(conn, mending) // or a broker that hangs would hold it up
 		watch.Wait()
 	}()
 	for window := 1; ; window = min(2*window, i.prefetch) {
-		again, err := i.consumeWindow(ctx, conn, ch, wire, taker, window, consuming)
+		again, err := i.consumeWindow(ctx, conn, ch, mending, taker, window, consuming)
 		if err != nil {
 			return err
 		}
@@ -95,7 +95,7 @@ func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, wire *intak
 				return explain(e)
 			}
 		case <-cancelled:
-			return errors.New("RabbitMQ cancelled the consumer of " + redrive.QueueIntake)
+			return errors.New("RabbitMQ cancelled the consumer of " + wire.QueueIntake)
 		default:
 		}
 		if !again {
@@ -107,17 +107,17 @@ func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, wire *intak
 // consumeWindow takes messages in, with so many outstanding at most. A window
 // that is not the largest ends, with again, when it has been full: what is in it
 // when a connection ends counts as delivered in vain, see deliveryLimit.
-func (i *Intake) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *amqp.Channel, wire *intakeConn, taker Taker, window int, consuming func()) (again bool, err error) {
+func (i *Intake) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *amqp.Channel, mending *intakeConn, taker Taker, window int, consuming func()) (again bool, err error) {
 	if err := ch.Qos(window, 0, false); err != nil {
 		return false, explain(err)
 	}
 	consumer := fmt.Sprint(i.link.Name, " ", window)
-	deliveries, err := ch.ConsumeWithContext(context.WithoutCancel(ctx), redrive.QueueIntake, consumer, false, false, false, false, nil)
+	deliveries, err := ch.ConsumeWithContext(context.WithoutCancel(ctx), wire.QueueIntake, consumer, false, false, false, false, nil)
 	if err != nil {
-		return false, fmt.Errorf("consuming %s: %w", redrive.QueueIntake, explain(err))
+		return false, fmt.Errorf("consuming %s: %w", wire.QueueIntake, explain(err))
 	}
 	consuming()
-	g := gather(deliveries, wire, ch, consumer)
+	g := gather(deliveries, mending, ch, consumer)
 	defer func() {
 		if !again {
 			g.drain(conn)

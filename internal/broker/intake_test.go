@@ -10,9 +10,9 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // taker hands each batch to the test, and the test's answer to the intake.
@@ -75,7 +75,7 @@ func fail(t *testing.T, v *brokertest.VHost, from, to int) {
 		t.Fatal(err)
 	}
 	for n := from; n < to; n++ {
-		c, err := ch.PublishWithDeferredConfirm(redrive.ExchangeFailures, "work.q", true, false, amqp.Publishing{Body: fmt.Append(nil, n), DeliveryMode: amqp.Persistent})
+		c, err := ch.PublishWithDeferredConfirm(wire.ExchangeFailures, "work.q", true, false, amqp.Publishing{Body: fmt.Append(nil, n), DeliveryMode: amqp.Persistent})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,7 +90,7 @@ func (i *intake) in(t *testing.T, from, to int) (redelivered bool) {
 	t.Helper()
 	for n := from; n < to; {
 		for _, d := range <-i.batches {
-			if string(d.Message.Body) != fmt.Sprint(n) || d.From != redrive.ExchangeFailures || d.Message.RoutingKey != "work.q" {
+			if string(d.Message.Body) != fmt.Sprint(n) || d.From != wire.ExchangeFailures || d.Message.RoutingKey != "work.q" {
 				t.Errorf("%q came from %q by %q, want %d", d.Message.Body, d.From, d.Message.RoutingKey, n)
 			}
 			redelivered = redelivered || d.Redelivered
@@ -110,7 +110,7 @@ func TestWhatIsTakenIsAcknowledged(t *testing.T) {
 		}
 		i.stop()
 		// The count may lag; a lost acknowledgement would stay.
-		brokertest.Eventually(t, "the intake is empty", func() bool { return v.Depth(redrive.QueueIntake) == 0 })
+		brokertest.Eventually(t, "the intake is empty", func() bool { return v.Depth(wire.QueueIntake) == 0 })
 	})
 }
 
@@ -138,7 +138,7 @@ func TestABatchThatIsNotTakenIsOfferedAgain(t *testing.T) {
 		i.answers <- full // and now the service ends: it must not be acknowledged
 		<-i.stopped
 		i.stop()
-		brokertest.Eventually(t, "the message is RabbitMQ's again", func() bool { return v.Depth(redrive.QueueIntake) == 1 })
+		brokertest.Eventually(t, "the message is RabbitMQ's again", func() bool { return v.Depth(wire.QueueIntake) == 1 })
 	})
 }
 
@@ -151,7 +151,7 @@ func TestACutDeliversAgain(t *testing.T) {
 		<-i.batches
 		fail(t, v, 1, 20)
 		proxy.Cut()
-		brokertest.Eventually(t, "RabbitMQ has all back", func() bool { return v.Depth(redrive.QueueIntake) == 20 })
+		brokertest.Eventually(t, "RabbitMQ has all back", func() bool { return v.Depth(wire.QueueIntake) == 20 })
 		i.answers <- nil // too late to acknowledge
 		<-i.connected
 		if !i.in(t, 0, 20) {
@@ -164,7 +164,7 @@ func TestACutDeliversAgain(t *testing.T) {
 func TestADeletedIntakeIsMadeAgain(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		i := startIntake(t, v.URL())
-		if _, err := v.Channel().QueueDelete(redrive.QueueIntake, false, false, false); err != nil {
+		if _, err := v.Channel().QueueDelete(wire.QueueIntake, false, false, false); err != nil {
 			t.Fatal(err)
 		}
 		<-i.connected

@@ -18,7 +18,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // Config of a connection.
@@ -235,17 +235,17 @@ func explain(err error) error {
 	case !errors.As(err, &e):
 		return err
 	case e.Code == amqp.AccessRefused && strings.Contains(e.Reason, "username or password"):
-		return fmt.Errorf("%w: wrong user or password", redrive.ErrForbidden)
+		return fmt.Errorf("%w: wrong user or password", wire.ErrForbidden)
 	case e.Code == amqp.AccessRefused:
-		return fmt.Errorf("%w: %s", redrive.ErrForbidden, e.Reason)
+		return fmt.Errorf("%w: %s", wire.ErrForbidden, e.Reason)
 	case e.Code == amqp.NotFound && strings.Contains(e.Reason, "no queue"):
-		return fmt.Errorf("%w: %s", redrive.ErrQueueGone, e.Reason)
+		return fmt.Errorf("%w: %s", wire.ErrQueueGone, e.Reason)
 	case e.Code == amqp.NotFound:
-		return fmt.Errorf("%w: %s", redrive.ErrUnroutable, e.Reason)
+		return fmt.Errorf("%w: %s", wire.ErrUnroutable, e.Reason)
 	case e.Code == amqp.InternalError:
 		return fmt.Errorf("%w: %s", errCrashed, e.Reason)
 	case e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "message size"):
-		return fmt.Errorf("%w: %s", redrive.ErrUnacceptable, e.Reason)
+		return fmt.Errorf("%w: %s", wire.ErrUnacceptable, e.Reason)
 	}
 	return fmt.Errorf("RabbitMQ says %d: %s", e.Code, e.Reason)
 }

@@ -3,12 +3,12 @@ package broker
 import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // Delivery is a message that the intake took.
 type Delivery struct {
-	Message     redrive.Message
+	Message     wire.Message
 	From        string // the exchange it came through
 	Redelivered bool
 	Note        string // what was changed so that it could be read; "" for nothing
@@ -16,7 +16,7 @@ type Delivery struct {
 }
 
 func received(d *amqp.Delivery) Delivery {
-	return Delivery{From: d.Exchange, Redelivered: d.Redelivered, Message: redrive.Message{
+	return Delivery{From: d.Exchange, Redelivered: d.Redelivered, Message: wire.Message{
 		Exchange: d.Exchange, RoutingKey: d.RoutingKey, Headers: d.Headers,
 		ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, DeliveryMode: d.DeliveryMode, Priority: d.Priority,
 		CorrelationID: d.CorrelationId, ReplyTo: d.ReplyTo, Expiration: d.Expiration, MessageID: d.MessageId,
@@ -26,7 +26,7 @@ func received(d *amqp.Delivery) Delivery {
 
 // publishing is m as amqp091-go sends it, always persistent: what was safe on
 // Redrive's disk must not be lost in a queue's memory.
-func publishing(m *redrive.Message) amqp.Publishing {
+func publishing(m *wire.Message) amqp.Publishing {
 	return amqp.Publishing{
 		Headers: m.Headers, ContentType: m.ContentType, ContentEncoding: m.ContentEncoding, DeliveryMode: amqp.Persistent,
 		Priority: m.Priority, CorrelationId: m.CorrelationID, ReplyTo: m.ReplyTo, Expiration: m.Expiration,
@@ -36,7 +36,7 @@ func publishing(m *redrive.Message) amqp.Publishing {
 
 // headerSize is the size in bytes of the frame that carries the properties. It
 // must fit the negotiated frame size, or RabbitMQ ends the connection (501).
-func headerSize(m *redrive.Message) int {
+func headerSize(m *wire.Message) int {
 	n := frameHead + 1 + 14 + 4 + 1 + 1 // frame, content header, table length, delivery mode, priority
 	for _, s := range [...]string{m.ContentType, m.ContentEncoding, m.CorrelationID, m.ReplyTo, m.Expiration, m.MessageID, m.Type, m.UserID, m.AppID} {
 		n += 1 + len(s)

@@ -9,7 +9,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // Outgoing is one message to publish; ID is its x-redrive-id, by which a message
@@ -17,7 +17,7 @@ import (
 type Outgoing struct {
 	Exchange, RoutingKey string
 	ID                   string
-	Message              *redrive.Message
+	Message              *wire.Message
 }
 
 // Publisher publishes with confirms, on a connection of its own.
@@ -35,7 +35,7 @@ func NewPublisher(c Config) *Publisher {
 }
 
 // Run connects, and connects again for as long as it takes, until ctx ends. A
-// Send then under way gets redrive.ErrUnsent.
+// Send then under way gets wire.ErrUnsent.
 func (p *Publisher) Run(ctx context.Context) error {
 	gather := func(c net.Conn) net.Conn { return newGatheringConn(c) }
 	return p.link.keep(ctx, gather, func(ctx context.Context, conn *amqp.Connection) error {
@@ -76,7 +76,7 @@ func (p *Publisher) current(ctx context.Context) (*session, error) {
 		select {
 		case <-changed: // Run replaces a session that has closed
 		case <-ctx.Done():
-			return nil, redrive.ErrUnsent
+			return nil, wire.ErrUnsent
 		}
 	}
 }
@@ -88,7 +88,7 @@ const alone = 1 << 20
 
 // Send publishes persistent and mandatory, in order, and returns a function that
 // waits for RabbitMQ's answer to each message: nil when it is confirmed and was
-// routed, else redrive.ErrUnroutable, ErrNacked, ErrUnacceptable, ErrForbidden or
+// routed, else wire.ErrUnroutable, ErrNacked, ErrUnacceptable, ErrForbidden or
 // ErrUnsent, wrapped. Send is called by one goroutine at a time; it waits for a
 // connection until ctx ends.
 func (p *Publisher) Send(ctx context.Context, out []Outgoing) (wait func(context.Context) []error) {
@@ -154,7 +154,7 @@ func (p *Publisher) collect(ctx context.Context, out []Outgoing, pending []sentM
 			exchange := out[m.index].Exchange
 			if err = blamed[exchange]; err == nil {
 				err = p.sendAlone(ctx, &out[m.index])
-				if errors.Is(err, redrive.ErrForbidden) || errors.Is(err, errNoExchange) {
+				if errors.Is(err, wire.ErrForbidden) || errors.Is(err, errNoExchange) {
 					if blamed == nil {
 						blamed = map[string]error{}
 					}
@@ -174,7 +174,7 @@ func (p *Publisher) sendAlone(ctx context.Context, o *Outgoing) error {
 	}
 	own, err := newSession(s.conn)
 	if err != nil {
-		return fmt.Errorf("%w: %v", redrive.ErrUnsent, err)
+		return fmt.Errorf("%w: %v", wire.ErrUnsent, err)
 	}
 	defer own.close()
 	confirm, err := own.publish(o)
@@ -193,9 +193,9 @@ func (p *Publisher) sendAlone(ctx context.Context, o *Outgoing) error {
 }
 
 // BindReturn makes the return exchange of queue and binds that queue alone:
-// redrive.ErrQueueGone when there is no such queue. Safe for concurrent use.
+// wire.ErrQueueGone when there is no such queue. Safe for concurrent use.
 func (p *Publisher) BindReturn(ctx context.Context, queue string) error {
-	exchange := redrive.ReturnExchange(queue)
+	exchange := wire.ReturnExchange(queue)
 	err := p.onChannel(ctx, func(ch *amqp.Channel) error {
 		if _, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil); err != nil {
 			return err
@@ -205,7 +205,7 @@ func (p *Publisher) BindReturn(ctx context.Context, queue string) error {
 		}
 		return ch.QueueBind(queue, "", exchange, false, nil)
 	})
-	if errors.Is(err, redrive.ErrQueueGone) {
+	if errors.Is(err, wire.ErrQueueGone) {
 		// The exchange is the permission to return; without its queue it goes too.
 		_ = p.onChannel(ctx, func(ch *amqp.Channel) error { return ch.ExchangeDelete(exchange, true, false) })
 	}
@@ -215,9 +215,9 @@ func (p *Publisher) BindReturn(ctx context.Context, queue string) error {
 // ReturnExists tells whether queue has a return exchange. Safe for concurrent use.
 func (p *Publisher) ReturnExists(ctx context.Context, queue string) (bool, error) {
 	err := p.onChannel(ctx, func(ch *amqp.Channel) error {
-		return ch.ExchangeDeclarePassive(redrive.ReturnExchange(queue), amqp.ExchangeFanout, true, false, false, false, nil)
+		return ch.ExchangeDeclarePassive(wire.ReturnExchange(queue), amqp.ExchangeFanout, true, false, false, false, nil)
 	})
-	if errors.Is(err, redrive.ErrUnroutable) {
+	if errors.Is(err, wire.ErrUnroutable) {
 		return false, nil
 	}
 	return err == nil, err
@@ -232,7 +232,7 @@ func (p *Publisher) onChannel(ctx context.Context, do func(*amqp.Channel) error)
 	}
 	ch, err := s.conn.Channel()
 	if err != nil {
-		return fmt.Errorf("%w: %v", redrive.ErrUnsent, explain(err))
+		return fmt.Errorf("%w: %v", wire.ErrUnsent, explain(err))
 	}
 	defer ch.Close()
 	if err := do(ch); err != nil {

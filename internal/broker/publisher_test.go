@@ -12,9 +12,9 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // publisher runs one until the test ends.
@@ -34,11 +34,11 @@ func publisher(t *testing.T, url string) *broker.Publisher {
 
 func message(exchange, key, body string, headers amqp.Table) broker.Outgoing {
 	id := uuid.NewString()
-	h := amqp.Table{redrive.HeaderID: id}
+	h := amqp.Table{wire.HeaderID: id}
 	for k, v := range headers {
 		h[k] = v
 	}
-	return broker.Outgoing{Exchange: exchange, RoutingKey: key, ID: id, Message: &redrive.Message{Headers: h, Body: []byte(body)}}
+	return broker.Outgoing{Exchange: exchange, RoutingKey: key, ID: id, Message: &wire.Message{Headers: h, Body: []byte(body)}}
 }
 
 // One batch with every kind of message: each gets its own answer, whatever
@@ -56,7 +56,7 @@ func TestEachMessageGetsItsOwnAnswer(t *testing.T) {
 		}
 		twin := message("", "q", "twin", nil)
 		lost := message("", "nowhere", "twin", nil)
-		lost.ID, lost.Message.Headers[redrive.HeaderID] = twin.ID, twin.ID
+		lost.ID, lost.Message.Headers[wire.HeaderID] = twin.ID, twin.ID
 		stolen := message("", "q", "", nil)
 		stolen.Message.UserID = "somebody-else"
 		batch := []struct {
@@ -65,17 +65,17 @@ func TestEachMessageGetsItsOwnAnswer(t *testing.T) {
 			want error
 		}{
 			{"good", message("", "q", "1", nil), nil},
-			{"unroutable", message("", "nowhere", "", nil), redrive.ErrUnroutable},
-			{"full queue", message("", "full", "", nil), redrive.ErrNacked},
-			{"no exchange", message("none", "q", "", nil), redrive.ErrUnroutable},
+			{"unroutable", message("", "nowhere", "", nil), wire.ErrUnroutable},
+			{"full queue", message("", "full", "", nil), wire.ErrNacked},
+			{"no exchange", message("none", "q", "", nil), wire.ErrUnroutable},
 			{"good between", message("", "q", "2", nil), nil},
-			{"internal exchange", message("internal", "", "", nil), redrive.ErrForbidden},
-			{"no exchange either", message("none", "q", "", nil), redrive.ErrUnroutable},
-			{"somebody else's user-id", stolen, redrive.ErrUnacceptable},
-			{"a CC that is no list", message("", "q", "", amqp.Table{"CC": "q"}), redrive.ErrUnacceptable},
-			{"headers over a frame", message("", "q", "", amqp.Table{"h": strings.Repeat("x", 140_000)}), redrive.ErrUnacceptable},
-			{"a header of a kind of Go's own", message("", "q", "", amqp.Table{"h": struct{}{}}), redrive.ErrUnacceptable},
-			{"unroutable with an id that arrives too", lost, redrive.ErrUnroutable},
+			{"internal exchange", message("internal", "", "", nil), wire.ErrForbidden},
+			{"no exchange either", message("none", "q", "", nil), wire.ErrUnroutable},
+			{"somebody else's user-id", stolen, wire.ErrUnacceptable},
+			{"a CC that is no list", message("", "q", "", amqp.Table{"CC": "q"}), wire.ErrUnacceptable},
+			{"headers over a frame", message("", "q", "", amqp.Table{"h": strings.Repeat("x", 140_000)}), wire.ErrUnacceptable},
+			{"a header of a kind of Go's own", message("", "q", "", amqp.Table{"h": struct{}{}}), wire.ErrUnacceptable},
+			{"unroutable with an id that arrives too", lost, wire.ErrUnroutable},
 			{"good at last", message("", "q", "3", nil), nil},
 		}
 		p := publisher(t, v.URL())
@@ -88,7 +88,7 @@ func TestEachMessageGetsItsOwnAnswer(t *testing.T) {
 		errs := p.Send(ctx, out)(ctx)
 		for i, b := range batch {
 			err := errs[i]
-			for errors.Is(err, redrive.ErrUnsent) { // its channel ended as it was written: the caller sends again
+			for errors.Is(err, wire.ErrUnsent) { // its channel ended as it was written: the caller sends again
 				err = p.Send(ctx, out[i:i+1])(ctx)[0]
 			}
 			if !errors.Is(err, b.want) {
@@ -133,7 +133,7 @@ func TestABodyOverTheLimit(t *testing.T) {
 		huge.Message.Body = bytes.Repeat([]byte("x"), 16<<20+1)
 		for range 2 { // the second time too: it must not end what comes after
 			errs := p.Send(ctx, []broker.Outgoing{message("", "q", "a", nil), huge, message("", "q", "b", nil)})(ctx)
-			if errs[0] != nil || !errors.Is(errs[1], redrive.ErrUnacceptable) || errs[2] != nil {
+			if errs[0] != nil || !errors.Is(errs[1], wire.ErrUnacceptable) || errs[2] != nil {
 				t.Errorf("%v", errs)
 			}
 		}
@@ -151,14 +151,14 @@ func TestRightsGivenLater(t *testing.T) {
 		v.Grant(user, "^$", "^$", ".*")
 		v.Queue("q", amqp.Table{"x-queue-type": "quorum"})
 		p, ctx := publisher(t, v.URLAs(user, "pw")), context.Background()
-		if err := p.BindReturn(ctx, "q"); !errors.Is(err, redrive.ErrForbidden) {
+		if err := p.BindReturn(ctx, "q"); !errors.Is(err, wire.ErrForbidden) {
 			t.Errorf("binding without a right: %v", err)
 		}
-		one := []broker.Outgoing{message(redrive.ReturnExchange("q"), "", "a", nil)}
+		one := []broker.Outgoing{message(wire.ReturnExchange("q"), "", "a", nil)}
 		if err := publisher(t, v.URL()).BindReturn(ctx, "q"); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.Send(ctx, one)(ctx)[0]; !errors.Is(err, redrive.ErrForbidden) {
+		if err := p.Send(ctx, one)(ctx)[0]; !errors.Is(err, wire.ErrForbidden) {
 			t.Errorf("publishing without a right: %v", err)
 		}
 		v.Grant(user, `^redrive\.`, ".*", ".*")
@@ -177,7 +177,7 @@ func TestReturnExchanges(t *testing.T) {
 			}
 		}
 		exists(false)
-		if err := p.BindReturn(ctx, "q"); !errors.Is(err, redrive.ErrQueueGone) {
+		if err := p.BindReturn(ctx, "q"); !errors.Is(err, wire.ErrQueueGone) {
 			t.Errorf("binding a queue that does not exist: %v", err)
 		}
 		exists(false)
@@ -187,7 +187,7 @@ func TestReturnExchanges(t *testing.T) {
 				t.Fatal(err)
 			}
 			exists(true)
-			back := message(redrive.ReturnExchange("q"), "any", "a", nil)
+			back := message(wire.ReturnExchange("q"), "any", "a", nil)
 			if err := p.Send(ctx, []broker.Outgoing{back})(ctx)[0]; err != nil {
 				t.Error(err)
 			}
@@ -197,11 +197,11 @@ func TestReturnExchanges(t *testing.T) {
 			if _, err := v.Channel().QueueDelete("q", false, false, false); err != nil {
 				t.Fatal(err)
 			}
-			if err := p.Send(ctx, []broker.Outgoing{back})(ctx)[0]; !errors.Is(err, redrive.ErrUnroutable) {
+			if err := p.Send(ctx, []broker.Outgoing{back})(ctx)[0]; !errors.Is(err, wire.ErrUnroutable) {
 				t.Errorf("with the queue deleted: %v", err)
 			}
 		}
-		if err := p.BindReturn(ctx, "q"); !errors.Is(err, redrive.ErrQueueGone) {
+		if err := p.BindReturn(ctx, "q"); !errors.Is(err, wire.ErrQueueGone) {
 			t.Errorf("binding a deleted queue: %v", err)
 		}
 		exists(false) // it would stand for a permission that nobody gave a new queue
@@ -225,7 +225,7 @@ func TestNobodyThere(t *testing.T) {
 	if said.Connected || said.Err == nil || strings.Contains(said.Err.Error(), "hunter2") {
 		t.Errorf("%+v", said)
 	}
-	if err := p.Send(ctx, []broker.Outgoing{message("", "q", "", nil)})(ctx)[0]; !errors.Is(err, redrive.ErrUnsent) {
+	if err := p.Send(ctx, []broker.Outgoing{message("", "q", "", nil)})(ctx)[0]; !errors.Is(err, wire.ErrUnsent) {
 		t.Error(err)
 	}
 }

@@ -8,7 +8,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 var (
@@ -16,7 +16,7 @@ var (
 	// this message or of another.
 	errChannelEnded = errors.New("the channel ended")
 	// errNoExchange: the exchange is missing, for all that is sent to it.
-	errNoExchange = fmt.Errorf("the exchange does not exist: %w", redrive.ErrUnroutable)
+	errNoExchange = fmt.Errorf("the exchange does not exist: %w", wire.ErrUnroutable)
 )
 
 // session is one channel in confirm mode, from its opening to its end.
@@ -61,25 +61,25 @@ func (s *session) listen(end <-chan *amqp.Error) {
 				returns = nil
 				continue
 			}
-			id, _ := r.Headers[redrive.HeaderID].(string)
+			id, _ := r.Headers[wire.HeaderID].(string)
 			s.mu.Lock()
 			s.returned[r.Exchange+"\x00"+id]++
 			s.mu.Unlock()
 		case s.sync <- struct{}{}:
 		}
 	}
-	s.cause = redrive.ErrUnsent
+	s.cause = wire.ErrUnsent
 	if e := <-end; e != nil {
 		s.cause = explain(e)
 		if e.Code == amqp.NotFound {
 			s.cause = errNoExchange
 		}
-		if e.Code == amqp.PreconditionFailed && !errors.Is(s.cause, redrive.ErrUnacceptable) {
+		if e.Code == amqp.PreconditionFailed && !errors.Is(s.cause, wire.ErrUnacceptable) {
 			// This channel only publishes, so it is about a message.
-			s.cause = fmt.Errorf("%w: %s", redrive.ErrUnacceptable, e.Reason)
+			s.cause = fmt.Errorf("%w: %s", wire.ErrUnacceptable, e.Reason)
 		}
 		if connectionEnded(e) {
-			s.cause = fmt.Errorf("%w: %v", redrive.ErrUnsent, s.cause)
+			s.cause = fmt.Errorf("%w: %v", wire.ErrUnsent, s.cause)
 		}
 	}
 }
@@ -100,14 +100,14 @@ func (s *session) close() {
 
 func (s *session) publish(o *Outgoing) (*amqp.DeferredConfirmation, error) {
 	if n := headerSize(o.Message); s.limit > 0 && n > s.limit {
-		return nil, fmt.Errorf("%w: its properties and headers take %d bytes, and one frame holds %d", redrive.ErrUnacceptable, n, s.limit)
+		return nil, fmt.Errorf("%w: its properties and headers take %d bytes, and one frame holds %d", wire.ErrUnacceptable, n, s.limit)
 	}
 	if err := o.Message.Headers.Validate(); err != nil {
-		return nil, fmt.Errorf("%w: %v", redrive.ErrUnacceptable, err)
+		return nil, fmt.Errorf("%w: %v", wire.ErrUnacceptable, err)
 	}
 	c, err := s.ch.PublishWithDeferredConfirm(o.Exchange, o.RoutingKey, true, false, publishing(o.Message))
 	if err != nil {
-		return nil, fmt.Errorf("%w: %v", redrive.ErrUnsent, explain(err))
+		return nil, fmt.Errorf("%w: %v", wire.ErrUnsent, explain(err))
 	}
 	return c, nil
 }
@@ -117,18 +117,18 @@ func (s *session) answer(ctx context.Context, c *amqp.DeferredConfirmation) erro
 	acked, err := c.WaitContext(ctx)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: %v", redrive.ErrUnsent, err)
+		return fmt.Errorf("%w: %v", wire.ErrUnsent, err)
 	case acked:
 		return nil // or unroutable: see routed
 	case !s.ch.IsClosed():
-		return redrive.ErrNacked
+		return wire.ErrNacked
 	}
 	select {
 	case <-s.closed:
 	case <-ctx.Done():
-		return redrive.ErrUnsent
+		return wire.ErrUnsent
 	}
-	if errors.Is(s.cause, redrive.ErrUnsent) {
+	if errors.Is(s.cause, wire.ErrUnsent) {
 		return s.cause
 	}
 	return errChannelEnded
@@ -154,5 +154,5 @@ func (s *session) routed(o *Outgoing) error {
 	if s.returned[key]--; s.returned[key] == 0 {
 		delete(s.returned, key)
 	}
-	return redrive.ErrUnroutable
+	return wire.ErrUnroutable
 }

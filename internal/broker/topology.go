@@ -7,7 +7,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // ErrNotInternal: the exchange "redrive" exists and clients may publish to it, so
@@ -40,30 +40,30 @@ func declareTopology(conn *amqp.Connection) error {
 		return explain(err)
 	}
 	defer ch.Close()
-	if err := ch.ExchangeDeclare(redrive.ExchangeDeadLetters, amqp.ExchangeFanout, true, false, true, false, nil); err != nil {
+	if err := ch.ExchangeDeclare(wire.ExchangeDeadLetters, amqp.ExchangeFanout, true, false, true, false, nil); err != nil {
 		var e *amqp.Error
 		if errors.As(err, &e) && e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "inequivalent arg") {
 			return permanent{fmt.Errorf("%w (%s)", ErrNotInternal, e.Reason)}
 		}
-		return declaring("exchange", redrive.ExchangeDeadLetters, err)
+		return declaring("exchange", wire.ExchangeDeadLetters, err)
 	}
-	if err := ch.ExchangeDeclare(redrive.ExchangeFailures, amqp.ExchangeTopic, true, false, false, false, nil); err != nil {
-		return declaring("exchange", redrive.ExchangeFailures, err)
+	if err := ch.ExchangeDeclare(wire.ExchangeFailures, amqp.ExchangeTopic, true, false, false, false, nil); err != nil {
+		return declaring("exchange", wire.ExchangeFailures, err)
 	}
-	if err := ch.ExchangeDeclare(redrive.ExchangeAside, amqp.ExchangeFanout, true, false, true, false, nil); err != nil {
-		return declaring("exchange", redrive.ExchangeAside, err)
+	if err := ch.ExchangeDeclare(wire.ExchangeAside, amqp.ExchangeFanout, true, false, true, false, nil); err != nil {
+		return declaring("exchange", wire.ExchangeAside, err)
 	}
 	if _, err := declareAside(ch); err != nil {
 		return err
 	}
-	if _, err := ch.QueueDeclare(redrive.QueueIntake, true, false, false, false, amqp.Table{"x-queue-type": "quorum",
-		"x-delivery-limit": deliveryLimit, "x-dead-letter-exchange": redrive.ExchangeAside}); err != nil {
-		return declaring("queue", redrive.QueueIntake, err)
+	if _, err := ch.QueueDeclare(wire.QueueIntake, true, false, false, false, amqp.Table{"x-queue-type": "quorum",
+		"x-delivery-limit": deliveryLimit, "x-dead-letter-exchange": wire.ExchangeAside}); err != nil {
+		return declaring("queue", wire.QueueIntake, err)
 	}
 	for _, b := range [...]struct{ queue, key, exchange string }{
-		{redrive.QueueAside, "", redrive.ExchangeAside},
-		{redrive.QueueIntake, "", redrive.ExchangeDeadLetters},
-		{redrive.QueueIntake, "#", redrive.ExchangeFailures},
+		{wire.QueueAside, "", wire.ExchangeAside},
+		{wire.QueueIntake, "", wire.ExchangeDeadLetters},
+		{wire.QueueIntake, "#", wire.ExchangeFailures},
 	} {
 		if err := ch.QueueBind(b.queue, b.key, b.exchange, false, nil); err != nil {
 			return declaring("binding of "+b.queue+" to exchange", b.exchange, err)
@@ -74,9 +74,9 @@ func declareTopology(conn *amqp.Connection) error {
 
 // declareAside makes the queue of what is set aside, and tells how much it holds.
 func declareAside(ch *amqp.Channel) (messages int, err error) {
-	q, err := ch.QueueDeclare(redrive.QueueAside, true, false, false, false, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": noLimit})
+	q, err := ch.QueueDeclare(wire.QueueAside, true, false, false, false, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": noLimit})
 	if err != nil {
-		return 0, declaring("queue", redrive.QueueAside, err)
+		return 0, declaring("queue", wire.QueueAside, err)
 	}
 	return q.Messages, nil
 }

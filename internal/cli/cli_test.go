@@ -18,9 +18,9 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/cli"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // TestMain makes this binary the program redrive when a script runs it.
@@ -79,7 +79,7 @@ func TestScriptsOnABroker(t *testing.T) {
 				p.Cmds["queue"] = func(_ *testscript.TestScript, _ bool, args []string) { v.Queue(args[0], nil) }
 				p.Cmds["fail"] = func(ts *testscript.TestScript, _ bool, args []string) { fail(ts, v, args[0], args[1:]) }
 				p.Cmds["report"] = func(_ *testscript.TestScript, _ bool, args []string) {
-					v.Publish(redrive.ExchangeFailures, args[0], amqp.Publishing{Headers: amqp.Table{redrive.HeaderError: args[1]}, Body: []byte("reported")})
+					v.Publish(wire.ExchangeFailures, args[0], amqp.Publishing{Headers: amqp.Table{wire.HeaderError: args[1]}, Body: []byte("reported")})
 				}
 				p.Cmds["take"] = func(_ *testscript.TestScript, _ bool, args []string) {
 					c := v.Consume(args[0])
@@ -98,7 +98,7 @@ func TestScriptsOnABroker(t *testing.T) {
 
 // fail QUEUE BODY...: a consumer of the queue rejects these messages.
 func fail(ts *testscript.TestScript, v *brokertest.VHost, queue string, bodies []string) {
-	v.Queue(queue, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": redrive.ExchangeDeadLetters})
+	v.Queue(queue, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": wire.ExchangeDeadLetters})
 	c := v.Consume(queue)
 	for _, body := range bodies {
 		v.Publish("", queue, amqp.Publishing{Body: []byte(body)})

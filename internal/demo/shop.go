@@ -13,7 +13,7 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // queues of the shop. Their names begin alike, so that one policy and one clean
@@ -57,7 +57,7 @@ func openShop(ctx context.Context, url string, say func(event)) (*shop, error) {
 	}
 	for _, q := range queues {
 		if _, err := s.publishing.QueueDeclare(q, true, false, false, false, amqp.Table{
-			"x-queue-type": "quorum", "x-dead-letter-exchange": redrive.ExchangeDeadLetters,
+			"x-queue-type": "quorum", "x-dead-letter-exchange": wire.ExchangeDeadLetters,
 		}); err != nil {
 			return nil, fmt.Errorf("declaring %s: %w", q, err)
 		}
@@ -104,7 +104,7 @@ func (s *shop) process(queue string, d amqp.Delivery) {
 		_ = d.Ack(false) // of an earlier demo
 		return
 	}
-	attempt, _ := d.Headers[redrive.HeaderAttempt].(int64)
+	attempt, _ := d.Headers[wire.HeaderAttempt].(int64)
 	switch {
 	case string(d.Body) == poisonous:
 		s.say(event{kind: "fails", queue: queue, text: "cannot be parsed"})
@@ -191,7 +191,7 @@ func (s *shop) account(parked map[string]bool) (a account) {
 func (s *shop) close() {
 	for _, q := range queues {
 		_, _ = s.publishing.QueueDelete(q, false, false, false)
-		_ = s.publishing.ExchangeDelete(redrive.ReturnExchange(q), false, false)
+		_ = s.publishing.ExchangeDelete(wire.ReturnExchange(q), false, false)
 	}
 	s.conn.Close()
 	s.wg.Wait()

@@ -13,8 +13,8 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/management"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 var (
@@ -40,7 +40,7 @@ type Plan struct {
 // atLeastOnce a quorum queue also gets dead-letter-strategy at-least-once, and
 // overflow reject-publish, which that needs.
 func Make(ctx context.Context, m *management.Client, queue string, atLeastOnce bool) (*Plan, error) {
-	if redrive.OwnQueue(queue) {
+	if wire.OwnQueue(queue) {
 		return nil, fmt.Errorf("%q is one of Redrive's own queues", queue)
 	}
 	q, err := m.Queue(ctx, queue)
@@ -66,8 +66,8 @@ func plan(q management.Queue, policies []management.Policy, atLeastOnce bool) (*
 		return nil, fmt.Errorf("the queue %q is %s: at-least-once dead-lettering needs a quorum queue", q.Name, q.Type)
 	}
 	switch x, fixed := q.Arguments["x-dead-letter-exchange"]; {
-	case fixed && x != redrive.ExchangeDeadLetters:
-		return nil, fmt.Errorf("queue %q: %w (it is %q): declare a new queue with x-dead-letter-exchange: %s, or without it, and move consumers and messages there", q.Name, ErrArgument, x, redrive.ExchangeDeadLetters)
+	case fixed && x != wire.ExchangeDeadLetters:
+		return nil, fmt.Errorf("queue %q: %w (it is %q): declare a new queue with x-dead-letter-exchange: %s, or without it, and move consumers and messages there", q.Name, ErrArgument, x, wire.ExchangeDeadLetters)
 	case fixed && !atLeastOnce:
 		return p, nil
 	}
@@ -82,7 +82,7 @@ func plan(q management.Queue, policies []management.Policy, atLeastOnce bool) (*
 	def := map[string]any{}
 	priority := 0
 	if p.Before != nil {
-		if p.Before.Definition["dead-letter-exchange"] == redrive.ExchangeDeadLetters && !atLeastOnce {
+		if p.Before.Definition["dead-letter-exchange"] == wire.ExchangeDeadLetters && !atLeastOnce {
 			return p, nil
 		}
 		maps.Copy(def, p.Before.Definition)
@@ -91,7 +91,7 @@ func plan(q management.Queue, policies []management.Policy, atLeastOnce bool) (*
 			priority = p.Before.Priority
 		}
 	}
-	def["dead-letter-exchange"] = redrive.ExchangeDeadLetters
+	def["dead-letter-exchange"] = wire.ExchangeDeadLetters
 	delete(def, "dead-letter-routing-key") // it would replace the routing key, which a return keeps
 	if atLeastOnce {
 		def["dead-letter-strategy"] = "at-least-once"
@@ -106,7 +106,7 @@ func plan(q management.Queue, policies []management.Policy, atLeastOnce bool) (*
 // Write shows a plan to a person: what applies now, and each key that changes.
 func (p *Plan) Write(w io.Writer) {
 	if p.Policy == nil {
-		fmt.Fprintf(w, "queue %q dead-letters to %q already; nothing to set but its return exchange %q\n", p.Queue.Name, redrive.ExchangeDeadLetters, redrive.ReturnExchange(p.Queue.Name))
+		fmt.Fprintf(w, "queue %q dead-letters to %q already; nothing to set but its return exchange %q\n", p.Queue.Name, wire.ExchangeDeadLetters, wire.ReturnExchange(p.Queue.Name))
 		return
 	}
 	before := map[string]any{}
@@ -133,7 +133,7 @@ func (p *Plan) Write(w io.Writer) {
 			fmt.Fprintf(w, "  + %s: %s\n", k, show(is))
 		}
 	}
-	fmt.Fprintf(w, "makes exchange %q and binds the queue to it\n", redrive.ReturnExchange(p.Queue.Name))
+	fmt.Fprintf(w, "makes exchange %q and binds the queue to it\n", wire.ReturnExchange(p.Queue.Name))
 	if p.Queue.Type == "classic" {
 		fmt.Fprintln(w, "note: a classic queue's own dead-lettering is at-most-once; what it loses before it reaches Redrive is lost")
 	}
@@ -151,7 +151,7 @@ func show(v any) string {
 // Apply carries a plan out. The way back is made first, so that nothing fails
 // into Redrive that could not return.
 func (p *Plan) Apply(ctx context.Context, m *management.Client) error {
-	exchange := redrive.ReturnExchange(p.Queue.Name)
+	exchange := wire.ReturnExchange(p.Queue.Name)
 	if err := m.DeclareFanout(ctx, exchange); err != nil {
 		return err
 	}

@@ -9,9 +9,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/management"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 func TestPlans(t *testing.T) {
@@ -92,7 +92,7 @@ func TestEnrollAndUndo(t *testing.T) {
 		if err := ch.ExchangeDeclare("redrive", "fanout", true, false, true, false, nil); err != nil {
 			t.Fatal(err)
 		}
-		if err := ch.ExchangeDeclarePassive(redrive.ReturnExchange("work.q"), "fanout", true, false, false, false, nil); err != nil {
+		if err := ch.ExchangeDeclarePassive(wire.ReturnExchange("work.q"), "fanout", true, false, false, false, nil); err != nil {
 			t.Errorf("the return exchange: %v", err)
 		}
 		if p, err := Make(ctx, m, "work.q", false); err != nil || p.Policy != nil {

@@ -7,33 +7,33 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // failuresBefore reads how often the message had failed before this time.
 // x-death[].count is never used: RabbitMQ 4 does not grow it over a return, and
 // on RabbitMQ 3 a publisher can set it.
-func failuresBefore(m *redrive.Message) (n int, note string) {
-	v, there := m.Headers[redrive.HeaderAttempt]
+func failuresBefore(m *wire.Message) (n int, note string) {
+	v, there := m.Headers[wire.HeaderAttempt]
 	if !there {
 		return 0, ""
 	}
 	i, ok := integer(v)
-	if !ok || i < 0 || i > redrive.MaxAttempt {
-		return 0, fmt.Sprintf("its %s header was not a number from 0 to %d and counted as 0", redrive.HeaderAttempt, redrive.MaxAttempt)
+	if !ok || i < 0 || i > wire.MaxAttempt {
+		return 0, fmt.Sprintf("its %s header was not a number from 0 to %d and counted as 0", wire.HeaderAttempt, wire.MaxAttempt)
 	}
 	return int(i), ""
 }
 
 // suggestedDelay reads a consumer's own wish, in milliseconds.
-func suggestedDelay(m *redrive.Message) (d time.Duration, note string) {
-	v, there := m.Headers[redrive.HeaderDelay]
+func suggestedDelay(m *wire.Message) (d time.Duration, note string) {
+	v, there := m.Headers[wire.HeaderDelay]
 	if !there {
 		return 0, ""
 	}
 	ms, ok := integer(v)
 	if !ok || ms < 0 {
-		return 0, fmt.Sprintf("its %s header was not a number of milliseconds and was ignored", redrive.HeaderDelay)
+		return 0, fmt.Sprintf("its %s header was not a number of milliseconds and was ignored", wire.HeaderDelay)
 	}
 	if ms > math.MaxInt64/int64(time.Millisecond) {
 		return math.MaxInt64, ""
@@ -42,8 +42,8 @@ func suggestedDelay(m *redrive.Message) (d time.Duration, note string) {
 }
 
 // knownID is the id of a message that has one already.
-func knownID(m *redrive.Message) (uuid.UUID, bool) {
-	s, ok := m.Headers[redrive.HeaderID].(string)
+func knownID(m *wire.Message) (uuid.UUID, bool) {
+	s, ok := m.Headers[wire.HeaderID].(string)
 	if !ok || len(s) != 36 { // Parse also takes longer forms, which are not ours
 		return uuid.Nil, false
 	}
@@ -52,8 +52,8 @@ func knownID(m *redrive.Message) (uuid.UUID, bool) {
 }
 
 // firstFailed is what our header says, unless that is impossible.
-func firstFailed(m *redrive.Message, now time.Time) time.Time {
-	if t, ok := m.Headers[redrive.HeaderFirstFailed].(time.Time); ok && t.Unix() > 0 && t.Before(now) {
+func firstFailed(m *wire.Message, now time.Time) time.Time {
+	if t, ok := m.Headers[wire.HeaderFirstFailed].(time.Time); ok && t.Unix() > 0 && t.Before(now) {
 		return t
 	}
 	return now

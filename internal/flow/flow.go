@@ -18,14 +18,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // Delivery is one dead letter as the broker handed it over.
 type Delivery struct {
-	Message     redrive.Message
+	Message     wire.Message
 	From        string // the exchange it came through
 	Redelivered bool   // RabbitMQ has handed it out before and got no acknowledgement
 	Note        string // what was changed so that it could be read; "" for nothing

@@ -7,15 +7,15 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/flow"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 func deadLetter(queue, body string) flow.Delivery {
-	return flow.Delivery{From: redrive.ExchangeDeadLetters, Message: redrive.Message{Body: []byte(body), Headers: amqp.Table{
+	return flow.Delivery{From: wire.ExchangeDeadLetters, Message: wire.Message{Body: []byte(body), Headers: amqp.Table{
 		"x-death": []any{amqp.Table{"queue": queue, "reason": "rejected", "exchange": "shop", "routing-keys": []any{"key"}, "count": int64(99)}}}}}
 }
 
@@ -92,7 +92,7 @@ func TestOriginsThatCannotBeBelieved(t *testing.T) {
 		"forged by others":      {"x-first-death-queue": "orders", "x-last-death-queue": "orders"},
 	} {
 		s := memstore.New()
-		d := flow.Delivery{From: redrive.ExchangeDeadLetters, Message: redrive.Message{Headers: headers}}
+		d := flow.Delivery{From: wire.ExchangeDeadLetters, Message: wire.Message{Headers: headers}}
 		if err := newFlow(s).Take(context.Background(), []flow.Delivery{d}); err != nil {
 			t.Fatal(err)
 		}
@@ -107,11 +107,11 @@ func TestAttemptsAreCountedInOurHeaderOnly(t *testing.T) {
 		header any
 		want   int
 		noted  bool
-	}{{nil, 1, true}, {int64(1), 2, false}, {int32(1), 2, false}, {uint8(1), 2, false}, {int64(-1), 1, true}, {int64(redrive.MaxAttempt + 1), 1, true},
-		{int64(redrive.MaxAttempt), redrive.MaxAttempt + 1, false}, {"2", 1, true}, {2.0, 1, true}, {true, 1, true}} {
+	}{{nil, 1, true}, {int64(1), 2, false}, {int32(1), 2, false}, {uint8(1), 2, false}, {int64(-1), 1, true}, {int64(wire.MaxAttempt + 1), 1, true},
+		{int64(wire.MaxAttempt), wire.MaxAttempt + 1, false}, {"2", 1, true}, {2.0, 1, true}, {true, 1, true}} {
 		s := memstore.New()
 		d := deadLetter("q", "")
-		d.Message.Headers[redrive.HeaderAttempt] = c.header
+		d.Message.Headers[wire.HeaderAttempt] = c.header
 		if err := newFlow(s).Take(context.Background(), []flow.Delivery{d}); err != nil {
 			t.Fatal(err)
 		}

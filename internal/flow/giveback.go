@@ -7,16 +7,16 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // Outgoing is one message to publish. ID is its x-redrive-id.
 type Outgoing struct {
 	Exchange, RoutingKey string
 	ID                   string
-	Message              *redrive.Message
+	Message              *wire.Message
 }
 
 // Publisher is the broker's side of giving back.
@@ -74,7 +74,7 @@ func (g *GiveBack) Send(ctx context.Context, queue string, claims []store.Claim)
 		if fates[i] = *route; route.Err != nil || route.Park != "" {
 			continue
 		}
-		out, sent = append(out, outgoing(c.Record, redrive.ReturnExchange(queue), c.Record.Message.RoutingKey)), append(sent, i)
+		out, sent = append(out, outgoing(c.Record, wire.ReturnExchange(queue), c.Record.Message.RoutingKey)), append(sent, i)
 	}
 	if len(out) == 0 {
 		return func(context.Context) []Fate { return fates }
@@ -91,11 +91,11 @@ func (g *GiveBack) Send(ctx context.Context, queue string, claims []store.Claim)
 			case err == nil:
 				fates[i] = Fate{Done: true}
 				g.tell(r, now)
-			case errors.Is(err, redrive.ErrUnacceptable):
+			case errors.Is(err, wire.ErrUnacceptable):
 				fates[i] = Fate{Park: fmt.Sprintf("it cannot be returned: %v", err)}
-			case errors.Is(err, redrive.ErrUnroutable) && r.Forward != nil:
+			case errors.Is(err, wire.ErrUnroutable) && r.Forward != nil:
 				fates[i] = Fate{Park: fmt.Sprintf("it cannot be forwarded to exchange %q with routing key %q: %v", r.Forward.Exchange, r.Forward.RoutingKey, err)}
-			case errors.Is(err, redrive.ErrUnroutable):
+			case errors.Is(err, wire.ErrUnroutable):
 				// The queue was deleted. If it was declared anew it only needs
 				// its binding back.
 				if again == nil {
@@ -122,7 +122,7 @@ var Again = errors.New("the queue was bound again")
 // queue. The zero Fate means that it can.
 func (g *GiveBack) route(ctx context.Context, queue string, proven bool) Fate {
 	policies := g.policies()
-	if _, ok := policies.Match(queue); !ok || redrive.OwnQueue(queue) {
+	if _, ok := policies.Match(queue); !ok || wire.OwnQueue(queue) {
 		return Fate{Park: fmt.Sprintf("no policy allows the queue %q", queue)}
 	}
 	g.mu.Lock()
@@ -142,7 +142,7 @@ func (g *GiveBack) route(ctx context.Context, queue string, proven bool) Fate {
 		}
 	}
 	switch err := g.publisher.BindReturn(ctx, queue); {
-	case errors.Is(err, redrive.ErrQueueGone):
+	case errors.Is(err, wire.ErrQueueGone):
 		return Fate{Park: fmt.Sprintf("the queue %q does not exist any more", queue)}
 	case err != nil:
 		return Fate{Err: fmt.Errorf("binding the return exchange of queue %q: %w", queue, err)}

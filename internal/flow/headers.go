@@ -3,8 +3,8 @@ package flow
 import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // takenOff are headers that a returned message must not carry: the routing
@@ -15,14 +15,14 @@ var takenOff = map[string]bool{
 	"x-death": true, "x-delay": true, "x-delivery-count": true, "x-acquired-count": true,
 	"x-first-death-exchange": true, "x-first-death-queue": true, "x-first-death-reason": true,
 	"x-last-death-exchange": true, "x-last-death-queue": true, "x-last-death-reason": true,
-	redrive.HeaderID: true, redrive.HeaderAttempt: true, redrive.HeaderQueue: true,
-	redrive.HeaderExchange: true, redrive.HeaderRoutingKey: true, redrive.HeaderFirstFailed: true,
-	redrive.HeaderReason: true, redrive.HeaderError: true, redrive.HeaderUserID: true, redrive.HeaderDelay: true,
+	wire.HeaderID: true, wire.HeaderAttempt: true, wire.HeaderQueue: true,
+	wire.HeaderExchange: true, wire.HeaderRoutingKey: true, wire.HeaderFirstFailed: true,
+	wire.HeaderReason: true, wire.HeaderError: true, wire.HeaderUserID: true, wire.HeaderDelay: true,
 }
 
 // returnedMessage is the message as it goes back: what was published, with our
 // headers in place of the broker's.
-func returnedMessage(r *store.Record) *redrive.Message {
+func returnedMessage(r *store.Record) *wire.Message {
 	m := r.Message
 	headers := make(amqp.Table, len(r.Message.Headers)+9)
 	for k, v := range r.Message.Headers {
@@ -30,18 +30,18 @@ func returnedMessage(r *store.Record) *redrive.Message {
 			headers[k] = v
 		}
 	}
-	headers[redrive.HeaderID] = r.ID.String()
-	headers[redrive.HeaderAttempt] = int64(r.Attempt)
-	headers[redrive.HeaderQueue] = r.Queue
-	headers[redrive.HeaderExchange] = m.Exchange
-	headers[redrive.HeaderRoutingKey] = m.RoutingKey
-	headers[redrive.HeaderFirstFailed] = r.FirstFailed
-	headers[redrive.HeaderReason] = r.Reason
+	headers[wire.HeaderID] = r.ID.String()
+	headers[wire.HeaderAttempt] = int64(r.Attempt)
+	headers[wire.HeaderQueue] = r.Queue
+	headers[wire.HeaderExchange] = m.Exchange
+	headers[wire.HeaderRoutingKey] = m.RoutingKey
+	headers[wire.HeaderFirstFailed] = r.FirstFailed
+	headers[wire.HeaderReason] = r.Reason
 	if r.Error != "" {
-		headers[redrive.HeaderError] = r.Error
+		headers[wire.HeaderError] = r.Error
 	}
 	if m.UserID != "" {
-		headers[redrive.HeaderUserID] = m.UserID
+		headers[wire.HeaderUserID] = m.UserID
 		m.UserID = "" // the broker refuses anybody else's
 	}
 	m.Headers = headers

@@ -5,7 +5,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // origin is where a message failed and what is known of its first publication.
@@ -28,9 +28,9 @@ type origin struct {
 // RabbitMQ 3 a publisher can set them.
 func originOf(d *Delivery) origin {
 	switch d.From {
-	case redrive.ExchangeDeadLetters:
+	case wire.ExchangeDeadLetters:
 		return deadLettered(d)
-	case redrive.ExchangeFailures:
+	case wire.ExchangeFailures:
 		return reported(d)
 	}
 	return origin{refusal: fmt.Sprintf("it was published to the intake through exchange %q, not dead-lettered or reported", d.From)}
@@ -55,7 +55,7 @@ func deadLettered(d *Delivery) origin {
 	// A queue dead-letters to us what we returned to it, without the x-death we
 	// took off: then the broker says our return exchange, and our headers know
 	// better where the message was first published.
-	if o.exchange == redrive.ReturnExchange(o.queue) {
+	if o.exchange == wire.ReturnExchange(o.queue) {
 		o.returned = true
 		o.firstPublished(d)
 	}
@@ -63,7 +63,7 @@ func deadLettered(d *Delivery) origin {
 }
 
 func reported(d *Delivery) origin {
-	o := origin{queue: d.Message.RoutingKey, reason: redrive.ReasonReported}
+	o := origin{queue: d.Message.RoutingKey, reason: wire.ReasonReported}
 	o.firstPublished(d)
 	return o.checked()
 }
@@ -71,10 +71,10 @@ func reported(d *Delivery) origin {
 // firstPublished takes exchange and routing key from our own headers. They are
 // shown and handed on, and never decide where a message goes.
 func (o *origin) firstPublished(d *Delivery) {
-	if s, ok := d.Message.Headers[redrive.HeaderExchange].(string); ok {
+	if s, ok := d.Message.Headers[wire.HeaderExchange].(string); ok {
 		o.exchange = s
 	}
-	if s, ok := d.Message.Headers[redrive.HeaderRoutingKey].(string); ok {
+	if s, ok := d.Message.Headers[wire.HeaderRoutingKey].(string); ok {
 		o.routingKey = s
 	}
 }
@@ -83,7 +83,7 @@ func (o origin) checked() origin {
 	switch {
 	case o.queue == "":
 		o.refusal = "it was reported with an empty routing key, which must be the work queue's name"
-	case redrive.OwnQueue(o.queue):
+	case wire.OwnQueue(o.queue):
 		o.refusal = fmt.Sprintf("it failed in %q, which is one of Redrive's own queues", o.queue)
 	}
 	return o

@@ -10,8 +10,8 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // receipts finds the id that a dead letter was given when it was stored, should
@@ -64,7 +64,7 @@ func (r *receipts) restore(to int) {
 
 // fingerprint is a hash of all that a delivery holds, but for what RabbitMQ
 // counts up when it delivers again. scratch is reused when it is large enough.
-func fingerprint(m *redrive.Message, scratch *[]byte) [16]byte {
+func fingerprint(m *wire.Message, scratch *[]byte) [16]byte {
 	b := (*scratch)[:0]
 	for _, s := range [...]string{m.Exchange, m.RoutingKey, m.ContentType, m.ContentEncoding, m.CorrelationID,
 		m.ReplyTo, m.Expiration, m.MessageID, m.Type, m.UserID, m.AppID} {

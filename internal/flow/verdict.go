@@ -8,9 +8,9 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // longestError bounds the error text that is kept and sent on: properties that
@@ -46,7 +46,7 @@ func (f *Flow) judge(d *Delivery, policies policy.Set, now time.Time) (rec *stor
 	}
 	if o.returned && m.UserID == "" {
 		// We took user-id off when we returned it; only then is this header ours.
-		rec.Message.UserID, _ = m.Headers[redrive.HeaderUserID].(string)
+		rec.Message.UserID, _ = m.Headers[wire.HeaderUserID].(string)
 	}
 	if o.refusal != "" {
 		return rec, park(rec, now, o.refusal)
@@ -60,7 +60,7 @@ func (f *Flow) judge(d *Delivery, policies policy.Set, now time.Time) (rec *stor
 	}
 
 	failure := policy.Failure{Queue: o.queue, Reason: o.reason, Attempt: rec.Attempt, Seed: seed(rec.ID, rec.Attempt)}
-	if d.From == redrive.ExchangeFailures {
+	if d.From == wire.ExchangeFailures {
 		rec.Error = errorText(m)
 		failure.Suggested, note = suggestedDelay(m)
 		addNote(rec, note)
@@ -113,8 +113,8 @@ func seed(id uuid.UUID, attempt int) uint64 {
 	return binary.BigEndian.Uint64(id[8:]) ^ uint64(attempt)*0x9e3779b97f4a7c15
 }
 
-func errorText(m *redrive.Message) string {
-	s, _ := m.Headers[redrive.HeaderError].(string)
+func errorText(m *wire.Message) string {
+	s, _ := m.Headers[wire.HeaderError].(string)
 	if len(s) > longestError {
 		s = s[:longestError]
 	}

@@ -5,7 +5,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // State is where a kept message is in its life.
@@ -27,7 +27,7 @@ type Record struct {
 	Due   time.Time // Waiting: not to be returned before; Parked: when it was parked. Microseconds are kept.
 
 	Attempt     int       // failures so far
-	Reason      string    // redrive.Reason…
+	Reason      string    // wire.Reason…
 	Error       string    // what the consumer said, when it did
 	Policy      string    // the policy that decided
 	FirstFailed time.Time // of this message, over all attempts
@@ -45,7 +45,7 @@ type Record struct {
 	// letters, as far as content can: see Receipt.
 	Fingerprint [16]byte
 
-	Message redrive.Message // as first published, but for what the broker changed
+	Message wire.Message // as first published, but for what the broker changed
 }
 
 // Replay makes a parked record waiting, due at due, with all its attempts before

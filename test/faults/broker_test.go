@@ -8,9 +8,9 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/rabbitnode"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // Under a memory alarm nothing returns and the intake goes on; then all returns.
@@ -30,7 +30,7 @@ func TestAMemoryAlarmLosesNothing(t *testing.T) {
 		watermark("0.00001")
 		consuming(t, l)
 		brokertest.Eventually(t, "the service says that an alarm blocks it", func() bool { return strings.Contains(p.readyz(), "alarm") })
-		brokertest.Eventually(t, "the intake has taken all", func() bool { return v.Depth("orders") == 0 && v.Depth(redrive.QueueIntake) == 0 })
+		brokertest.Eventually(t, "the intake has taken all", func() bool { return v.Depth("orders") == 0 && v.Depth(wire.QueueIntake) == 0 })
 		watermark("{absolute, 4000000000}")
 		l.settle(settleWithin)
 		p.waitReady()

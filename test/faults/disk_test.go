@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // With a full disk the intake stops and the messages stay in RabbitMQ; with room
@@ -26,7 +26,7 @@ func TestAFullDiskLosesNothing(t *testing.T) {
 		fill(t, ballast, disk, 16<<20) // less than the reserve
 		l.publish(300)
 		brokertest.Eventually(t, "the service says that its disk is full", func() bool { return strings.Contains(p.readyz(), "the store is full") })
-		brokertest.Eventually(t, "the messages are RabbitMQ's", func() bool { return v.Messages(redrive.QueueIntake) >= 300 })
+		brokertest.Eventually(t, "the messages are RabbitMQ's", func() bool { return v.Messages(wire.QueueIntake) >= 300 })
 		if err := os.Remove(ballast); err != nil {
 			t.Fatal(err)
 		}
@@ -49,7 +49,7 @@ func TestADiskFullToTheLastByteLosesNothing(t *testing.T) {
 		ballast := filepath.Join(disk, "ballast")
 		fill(t, ballast, disk, 0)
 		l.publish(300)
-		brokertest.Eventually(t, "the messages are RabbitMQ's", func() bool { return v.Messages(redrive.QueueIntake) >= 300 })
+		brokertest.Eventually(t, "the messages are RabbitMQ's", func() bool { return v.Messages(wire.QueueIntake) >= 300 })
 		if err := os.Remove(ballast); err != nil {
 			t.Fatal(err)
 		}

@@ -8,10 +8,10 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/rabbitnode"
 	"github.com/redrive-mq/redrive/internal/wait/stored"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // inFlight bounds the duplicates of one crash: what was stored and not yet
@@ -86,7 +86,7 @@ func TestKillingRabbitMQLosesNothing(t *testing.T) {
 			l.publish(2000)
 			<-time.After(200 * time.Millisecond)
 			n.Kill()
-			restart(t, v, n, "orders", redrive.QueueIntake)
+			restart(t, v, n, "orders", wire.QueueIntake)
 			p.waitReady()
 		}
 		l.settle(settleWithin)

@@ -14,8 +14,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // The policy of these tests: each message fails twice and is acknowledged at its
@@ -106,7 +106,7 @@ func (l *ledger) delivered(d amqp.Delivery) {
 	if !known || sha256.Sum256(d.Body) != want || d.Headers["n"] != id || d.RoutingKey != l.queue {
 		l.wrong = append(l.wrong, fmt.Sprintf("%q came altered or is not of this queue: %q, headers %v", id, d.Body, d.Headers))
 	}
-	attempt, _ := d.Headers[redrive.HeaderAttempt].(int64)
+	attempt, _ := d.Headers[wire.HeaderAttempt].(int64)
 	if attempt > 0 && !d.Redelivered {
 		if early := l.failed[fmt.Sprint(id, " ", attempt)].Add(wait); time.Now().Before(early) {
 			l.wrong = append(l.wrong, fmt.Sprintf("%s attempt %d came %s early", id, attempt, time.Until(early)))

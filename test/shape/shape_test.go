@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-const module = "github.com/redrive-mq/redrive"
+const module = "github.com/redrive-mq/redrive/wire"
 
 func list(t *testing.T, format string, args ...string) []string {
 	t.Helper()

@@ -8,8 +8,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // A message whose dead letter RabbitMQ 3.10 itself cannot deliver (it ends each
@@ -41,14 +41,14 @@ func TestWhatRabbitMQCannotDeliverIsSetAside(t *testing.T) {
 			}
 			for len(due) > 0 {
 				d := work.next()
-				if d.Headers[redrive.HeaderAttempt] == nil {
+				if d.Headers[wire.HeaderAttempt] == nil {
 					reject(t, d)
 					continue
 				}
-				body, id := string(d.Body), d.Headers[redrive.HeaderID]
+				body, id := string(d.Body), d.Headers[wire.HeaderID]
 				// RabbitMQ's crash is one: what was taken and not acknowledged comes twice.
-				if ids[body] == nil && !due[body] || ids[body] != nil && ids[body] != id || d.Headers[redrive.HeaderAttempt] != int64(1) {
-					t.Errorf("%q came back with attempt %v and id %v, before with %v", body, d.Headers[redrive.HeaderAttempt], id, ids[body])
+				if ids[body] == nil && !due[body] || ids[body] != nil && ids[body] != id || d.Headers[wire.HeaderAttempt] != int64(1) {
+					t.Errorf("%q came back with attempt %v and id %v, before with %v", body, d.Headers[wire.HeaderAttempt], id, ids[body])
 				}
 				ids[body] = id
 				delete(due, body)
@@ -64,7 +64,7 @@ func TestWhatRabbitMQCannotDeliverIsSetAside(t *testing.T) {
 			}
 			brokertest.Eventually(t, fmt.Sprint(want, " are set aside, and the service says so"), func() bool {
 				notices := strings.Join(s.Notices(), "\n")
-				return v.Depth(redrive.QueueAside) == want && (want == 0 && notices == "" || strings.Contains(notices, fmt.Sprint("redrive.aside: ", want)))
+				return v.Depth(wire.QueueAside) == want && (want == 0 && notices == "" || strings.Contains(notices, fmt.Sprint("redrive.aside: ", want)))
 			})
 			s.ready(t)
 		}
@@ -81,7 +81,7 @@ func TestWhatRabbitMQCannotDeliverIsSetAside(t *testing.T) {
 		aside(4)
 		round(20, 1)
 		aside(5)
-		v.Must("DELETE", "queues/"+v.Name+"/"+redrive.QueueAside+"/contents", nil)
+		v.Must("DELETE", "queues/"+v.Name+"/"+wire.QueueAside+"/contents", nil)
 		aside(0)
 	})
 }

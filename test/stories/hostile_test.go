@@ -11,9 +11,9 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 const soon = `policies: [{name: p, queues: ["*"], attempts: 3, backoff: {fixed: 50ms}, jitter: none}]`
@@ -46,16 +46,16 @@ func TestNothingInAMessageChoosesAQueue(t *testing.T) {
 			{"x-death": []any{death}},
 			{"x-first-death-queue": "secret", "x-first-death-reason": "rejected", "x-first-death-exchange": ""},
 			{"x-last-death-queue": "secret", "x-last-death-reason": "rejected", "x-last-death-exchange": ""},
-			{redrive.HeaderQueue: "secret", redrive.HeaderExchange: "redrive.return.secret", redrive.HeaderRoutingKey: "secret",
-				redrive.HeaderID: "11111111-1111-1111-1111-111111111111", redrive.HeaderReason: "rejected"},
-			{"x-delay": int32(5), redrive.HeaderDelay: int64(99999999), "x-delivery-count": int64(77)},
+			{wire.HeaderQueue: "secret", wire.HeaderExchange: "redrive.return.secret", wire.HeaderRoutingKey: "secret",
+				wire.HeaderID: "11111111-1111-1111-1111-111111111111", wire.HeaderReason: "rejected"},
+			{"x-delay": int32(5), wire.HeaderDelay: int64(99999999), "x-delivery-count": int64(77)},
 		} {
 			body := fmt.Sprint("forged ", i)
 			publish(t, mallory, "", "mine", amqp.Publishing{Headers: forged, Body: []byte(body)})
 			d := mine.next()
 			reject(t, d)
 			back := mine.next()
-			if string(back.Body) != body || back.Exchange != redrive.ReturnExchange("mine") {
+			if string(back.Body) != body || back.Exchange != wire.ReturnExchange("mine") {
 				t.Errorf("%s: %q came back through %q", body, back.Body, back.Exchange)
 			}
 			for _, h := range []string{"CC", "BCC", "x-death", "x-first-death-queue", "x-last-death-queue", "x-delay"} {
@@ -63,7 +63,7 @@ func TestNothingInAMessageChoosesAQueue(t *testing.T) {
 					t.Errorf("%s: it came back with %s: %v", body, h, val)
 				}
 			}
-			if back.Headers[redrive.HeaderQueue] != "mine" {
+			if back.Headers[wire.HeaderQueue] != "mine" {
 				t.Errorf("%s: headers %v", body, back.Headers)
 			}
 			if err := back.Ack(false); err != nil {
@@ -71,7 +71,7 @@ func TestNothingInAMessageChoosesAQueue(t *testing.T) {
 			}
 		}
 		// Straight into the intake, past the exchange that proves a dead letter.
-		publish(t, v.Channel(), "", redrive.QueueIntake, amqp.Publishing{Headers: amqp.Table{"x-death": []any{death}}, Body: []byte("direct")})
+		publish(t, v.Channel(), "", wire.QueueIntake, amqp.Publishing{Headers: amqp.Table{"x-death": []any{death}}, Body: []byte("direct")})
 		p := s.waitParked(t, 1)[0]
 		if !strings.Contains(p.ParkedFor, "not dead-lettered or reported") || p.Queue != "" {
 			t.Errorf("parked as %+v", p)
@@ -132,9 +132,9 @@ func TestPoisonIsTakenAndBlocksNothing(t *testing.T) {
 		{"table as deep as the client reads", amqp.Publishing{Headers: deep(31)}, ""},
 		{"long list", amqp.Publishing{Headers: amqp.Table{"list": make([]any, 9000)}}, "more than 8192 entries"},
 		{"9000 headers", amqp.Publishing{Headers: many}, "headers, more than the 8192"},
-		{"odd attempt", amqp.Publishing{Headers: amqp.Table{redrive.HeaderAttempt: "many", redrive.HeaderID: "x"}}, ""},
-		{"attempt too large", amqp.Publishing{Headers: amqp.Table{redrive.HeaderAttempt: int64(redrive.MaxAttempt + 1)}}, ""},
-		{"attempt at its limit", amqp.Publishing{Headers: amqp.Table{redrive.HeaderAttempt: int64(redrive.MaxAttempt)}}, "allows 3 attempts"},
+		{"odd attempt", amqp.Publishing{Headers: amqp.Table{wire.HeaderAttempt: "many", wire.HeaderID: "x"}}, ""},
+		{"attempt too large", amqp.Publishing{Headers: amqp.Table{wire.HeaderAttempt: int64(wire.MaxAttempt + 1)}}, ""},
+		{"attempt at its limit", amqp.Publishing{Headers: amqp.Table{wire.HeaderAttempt: int64(wire.MaxAttempt)}}, "allows 3 attempts"},
 		{"empty body", amqp.Publishing{}, ""},
 		{"16 MiB body", amqp.Publishing{Body: big}, ""},
 		{"headers that fill a frame", amqp.Publishing{Headers: amqp.Table{"big": strings.Repeat("x", 130_900)}}, "one frame holds"},
@@ -170,8 +170,8 @@ func TestPoisonIsTakenAndBlocksNothing(t *testing.T) {
 			publish(t, ch, "", "work", poison.p)
 			if poison.parked == "" {
 				d := back(poison.name)
-				if sha256.Sum256(d.Body) != sha256.Sum256(poison.p.Body) || d.Headers[redrive.HeaderAttempt] != int64(1) {
-					t.Errorf("%s came back with %d bytes and attempt %v", poison.name, len(d.Body), d.Headers[redrive.HeaderAttempt])
+				if sha256.Sum256(d.Body) != sha256.Sum256(poison.p.Body) || d.Headers[wire.HeaderAttempt] != int64(1) {
+					t.Errorf("%s came back with %d bytes and attempt %v", poison.name, len(d.Body), d.Headers[wire.HeaderAttempt])
 				}
 			} else {
 				if e := s.wait(t, flow.Returned, flow.Parked); !strings.Contains(e.Why, poison.parked) || e.Queue != "work" {

@@ -11,8 +11,8 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 const threeAttempts = `policies: [{name: p, queues: ["*"], attempts: 3, backoff: [200ms, 400ms], jitter: none}]`
@@ -61,7 +61,7 @@ func TestAFailedMessageComesBackAndIsParkedAtTheEnd(t *testing.T) {
 					if early := failed.Add(wait); time.Now().Before(early) {
 						t.Errorf("attempt %d came %s early", attempt+2, time.Until(early))
 					}
-					if d.RoutingKey != "order.eu" || d.Exchange != redrive.ReturnExchange("orders") {
+					if d.RoutingKey != "order.eu" || d.Exchange != wire.ReturnExchange("orders") {
 						t.Errorf("returned through %q with routing key %q", d.Exchange, d.RoutingKey)
 					}
 					h := d.Headers
@@ -81,20 +81,20 @@ func TestAFailedMessageComesBackAndIsParkedAtTheEnd(t *testing.T) {
 						!d.Timestamp.Equal(sent.Timestamp) || d.Type != "created" || d.UserId != "" || d.AppId != "shop" || d.Expiration != "" {
 						t.Errorf("properties changed: %+v", d)
 					}
-					firstFailed, _ := ours[redrive.HeaderFirstFailed].(time.Time)
+					firstFailed, _ := ours[wire.HeaderFirstFailed].(time.Time)
 					if firstFailed.Before(before.Truncate(time.Second)) || firstFailed.After(time.Now()) {
 						t.Errorf("first failed: %v", firstFailed)
 					}
 					if id == "" {
-						id, _ = ours[redrive.HeaderID].(string)
+						id, _ = ours[wire.HeaderID].(string)
 					}
 					if _, err := uuid.Parse(id); err != nil {
 						t.Errorf("id: %v", err)
 					}
 					want := amqp.Table{
-						redrive.HeaderID: id, redrive.HeaderAttempt: int64(attempt + 1), redrive.HeaderQueue: "orders",
-						redrive.HeaderExchange: "shop", redrive.HeaderRoutingKey: "order.eu", redrive.HeaderFirstFailed: firstFailed,
-						redrive.HeaderReason: "rejected", redrive.HeaderUserID: "guest",
+						wire.HeaderID: id, wire.HeaderAttempt: int64(attempt + 1), wire.HeaderQueue: "orders",
+						wire.HeaderExchange: "shop", wire.HeaderRoutingKey: "order.eu", wire.HeaderFirstFailed: firstFailed,
+						wire.HeaderReason: "rejected", wire.HeaderUserID: "guest",
 					}
 					if d := cmp.Diff(want, ours); d != "" {
 						t.Errorf("our headers (-want +got):\n%s", d)
@@ -112,7 +112,7 @@ func TestAFailedMessageComesBackAndIsParkedAtTheEnd(t *testing.T) {
 					t.Fatalf("replayed %d, %v", r.Replayed, err)
 				}
 				d := c.next()
-				if d.Headers[redrive.HeaderID] != id || d.Headers[redrive.HeaderAttempt] != int64(0) {
+				if d.Headers[wire.HeaderID] != id || d.Headers[wire.HeaderAttempt] != int64(0) {
 					t.Errorf("replayed with headers %v", d.Headers)
 				}
 				if err := d.Ack(false); err != nil {

@@ -7,8 +7,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // What consumers report themselves: the error travels, the wish for a delay
@@ -20,8 +20,8 @@ func TestAReportedFailure(t *testing.T) {
 		s := start(t, v.URL(), `policies: [{name: p, queues: [named, "globbed.*"], attempts: 3, backoff: [100ms, 1s], jitter: none}]`).ready(t)
 		ch, c := v.Channel(), consume(t, v, "named")
 		report := func(queue string, delay any) {
-			publish(t, ch, redrive.ExchangeFailures, queue, amqp.Publishing{Expiration: "60000", Body: []byte("x"), Headers: amqp.Table{
-				redrive.HeaderError: "no \x1b[31mstock", redrive.HeaderDelay: delay, redrive.HeaderExchange: "shop", redrive.HeaderRoutingKey: "k"}})
+			publish(t, ch, wire.ExchangeFailures, queue, amqp.Publishing{Expiration: "60000", Body: []byte("x"), Headers: amqp.Table{
+				wire.HeaderError: "no \x1b[31mstock", wire.HeaderDelay: delay, wire.HeaderExchange: "shop", wire.HeaderRoutingKey: "k"}})
 		}
 		for _, w := range []struct {
 			delay any
@@ -33,8 +33,8 @@ func TestAReportedFailure(t *testing.T) {
 			if waited := time.Since(began); waited < w.least || waited > w.least+10*time.Second {
 				t.Errorf("with a wish of %v it waited %s, want %s", w.delay, waited, w.least)
 			}
-			if d.Headers[redrive.HeaderError] != "no \x1b[31mstock" || d.Headers[redrive.HeaderReason] != "reported" || d.RoutingKey != "k" ||
-				d.Headers[redrive.HeaderDelay] != nil || d.Expiration != "" || d.Headers[redrive.HeaderExchange] != "shop" {
+			if d.Headers[wire.HeaderError] != "no \x1b[31mstock" || d.Headers[wire.HeaderReason] != "reported" || d.RoutingKey != "k" ||
+				d.Headers[wire.HeaderDelay] != nil || d.Expiration != "" || d.Headers[wire.HeaderExchange] != "shop" {
 				t.Errorf("returned as %+v", d)
 			}
 			if err := d.Ack(false); err != nil {
@@ -80,7 +80,7 @@ func TestReasonsAreFilteredByPolicy(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if d := c.next(); d.Headers[redrive.HeaderReason] != "delivery_limit" || d.Headers[redrive.HeaderAttempt] != int64(1) {
+		if d := c.next(); d.Headers[wire.HeaderReason] != "delivery_limit" || d.Headers[wire.HeaderAttempt] != int64(1) {
 			t.Errorf("after the delivery limit: %v", d.Headers)
 		}
 	})
@@ -99,7 +99,7 @@ func TestAfterTheLastAttempt(t *testing.T) {
 			publish(t, ch, "", q, amqp.Publishing{Body: []byte(q)})
 			reject(t, consume(t, v, q).next())
 		}
-		if d := consume(t, v, "graveyard").next(); string(d.Body) != "forwarded" || d.Headers[redrive.HeaderAttempt] != int64(1) || d.Headers["x-death"] != nil {
+		if d := consume(t, v, "graveyard").next(); string(d.Body) != "forwarded" || d.Headers[wire.HeaderAttempt] != int64(1) || d.Headers["x-death"] != nil {
 			t.Errorf("forwarded as %+v", d)
 		}
 		p := s.waitParked(t, 1)[0]

@@ -15,8 +15,8 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // Engine is one store under test.
@@ -69,7 +69,7 @@ func open(t *testing.T, e Engine) store.Store {
 // Waiting makes a record that is due after the epoch.
 func Waiting(queue string, after time.Duration, body string) *store.Record {
 	return &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: queue, State: store.Waiting, Due: epoch.Add(after),
-		Attempt: 1, Reason: "rejected", FailedAt: epoch, FirstFailed: epoch, Message: redrive.Message{Body: []byte(body)}}
+		Attempt: 1, Reason: "rejected", FailedAt: epoch, FirstFailed: epoch, Message: wire.Message{Body: []byte(body)}}
 }
 
 func parked(queue, body string) *store.Record {
@@ -115,7 +115,7 @@ func Everything() *store.Record {
 		ID: uuid.Must(uuid.NewV7()), Queue: "orders", State: store.Waiting, Due: epoch, Attempt: 3, Reason: "rejected",
 		Error: "no stock", Policy: "p", FirstFailed: epoch.Add(-time.Hour), FailedAt: epoch.Add(-time.Second),
 		Notes: []string{"odd", ""}, Proven: true, Forward: &store.Destination{Exchange: "x", RoutingKey: "k"}, Fingerprint: [16]byte{1, 2},
-		Message: redrive.Message{
+		Message: wire.Message{
 			Exchange: "shop", RoutingKey: "order.eu", ContentType: "a/b", ContentEncoding: "gzip", DeliveryMode: 2, Priority: 9,
 			CorrelationID: "c", ReplyTo: "r", Expiration: "1000", MessageID: "m", Timestamp: time.Unix(1_700_000_000, 0),
 			Type: "t", UserID: "u", AppID: "a", Body: []byte("\x00\xff body"),

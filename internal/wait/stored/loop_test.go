@@ -13,11 +13,11 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/goleak"
 
-	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/flow"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/internal/wait/stored"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -45,7 +45,7 @@ func (g *giver) Send(_ context.Context, _ string, claims []store.Claim) func(con
 }
 
 func record(queue, body string, due time.Time) *store.Record {
-	return &store.Record{ID: uuid.New(), Queue: queue, State: store.Waiting, Due: due, Message: redrive.Message{Body: []byte(body)}}
+	return &store.Record{ID: uuid.New(), Queue: queue, State: store.Waiting, Due: due, Message: wire.Message{Body: []byte(body)}}
 }
 
 // play runs a loop in fake time over some records, and tells what it sent.

@@ -1,4 +1,4 @@
-package redrive
+package wire
 
 import (
 	"crypto/sha256"

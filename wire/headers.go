@@ -1,4 +1,4 @@
-package redrive
+package wire
 
 // Headers on a message that Redrive returned. No others are added.
 const (
