@@ -23,6 +23,18 @@ const (
 	ExchangeAside = "redrive.aside"
 	QueueAside    = "redrive.aside"
 
+	// ExchangeDue (internal, direct) is where messages that waited in a queue of
+	// RabbitMQ's come out, bound to each work queue by its name.
+	ExchangeDue = "redrive.due"
+	// ExchangeParked (fanout) leads to QueueParked, the parking lot in RabbitMQ.
+	ExchangeParked = "redrive.parked"
+	QueueParked    = "redrive.parked"
+	// DelayPrefix begins the names of queues in which messages wait, and of the
+	// fanout exchange of the same name before each.
+	DelayPrefix = "redrive.delay."
+	// ExchangeDelayed is of the plugin's type x-delayed-message.
+	ExchangeDelayed = "redrive.delayed"
+
 	returnExchangePrefix = "redrive.return."
 	// longestName is the limit of an AMQP short string, in bytes.
 	longestName = 255

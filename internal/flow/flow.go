@@ -2,14 +2,12 @@
 //
 //	flow.go      a batch of dead letters in, safe in the store before it is acknowledged
 //	origin.go    which queue it failed in, by whose word
-//	attempt.go   how many times it has failed, and who it is
 //	verdict.go   what the policy says, as a record to keep
 //	(waiting: internal/wait/stored wakes what is due)
 //	giveback.go  the one place that publishes: back to its queue, or forward
-//	headers.go   what a returned message carries, and what it no longer does
 //	events.go    what log, metrics and displays are told
 //
-// It knows no AMQP, no HTTP and no store engine: those are handed to it.
+// What it carries from attempt to attempt is package trail. It knows no AMQP, no HTTP and no store engine: those are handed to it.
 package flow
 
 import (

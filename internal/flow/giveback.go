@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/trail"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -168,5 +169,6 @@ func (g *GiveBack) tell(r *store.Record, now time.Time) {
 }
 
 func outgoing(r *store.Record, exchange, key string) Outgoing {
-	return Outgoing{Exchange: exchange, RoutingKey: key, ID: r.ID.String(), Message: returnedMessage(r)}
+	t := trail.Trail{ID: r.ID.String(), Attempt: r.Attempt, Queue: r.Queue, FirstFailed: r.FirstFailed, Reason: r.Reason, Error: r.Error}
+	return Outgoing{Exchange: exchange, RoutingKey: key, ID: t.ID, Message: t.Mark(r.Message)}
 }

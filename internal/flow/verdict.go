@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/trail"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -37,12 +38,12 @@ func (f *Flow) judge(d *Delivery, policies policy.Set, now time.Time) (rec *stor
 	rec.ID, rec.Fingerprint = f.identify(d)
 	rec.Message.Exchange, rec.Message.RoutingKey = o.exchange, o.routingKey
 	addNote(rec, d.Note)
-	before, note := failuresBefore(m)
+	before, note := trail.Failures(m)
 	addNote(rec, note)
 	rec.Attempt = before + 1
 	rec.FirstFailed = now
 	if before > 0 {
-		rec.FirstFailed = firstFailed(m, now)
+		rec.FirstFailed = trail.FirstFailed(m, now)
 	}
 	if o.returned && m.UserID == "" {
 		// We took user-id off when we returned it; only then is this header ours.
@@ -62,7 +63,7 @@ func (f *Flow) judge(d *Delivery, policies policy.Set, now time.Time) (rec *stor
 	failure := policy.Failure{Queue: o.queue, Reason: o.reason, Attempt: rec.Attempt, Seed: seed(rec.ID, rec.Attempt)}
 	if d.From == wire.ExchangeFailures {
 		rec.Error = errorText(m)
-		failure.Suggested, note = suggestedDelay(m)
+		failure.Suggested, note = trail.Suggested(m)
 		addNote(rec, note)
 	}
 	v := p.Decide(failure)
@@ -84,7 +85,7 @@ func (f *Flow) judge(d *Delivery, policies policy.Set, now time.Time) (rec *stor
 // identify gives the id the message has, or had when it was stored before, or a
 // new one.
 func (f *Flow) identify(d *Delivery) (uuid.UUID, [16]byte) {
-	if id, ok := knownID(&d.Message); ok {
+	if id, ok := trail.ID(&d.Message); ok {
 		return id, [16]byte{}
 	}
 	print := fingerprint(&d.Message, &f.receipts.scratch)

@@ -1,9 +1,10 @@
-package flow
+package trail
 
 import (
+	"time"
+
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -20,25 +21,35 @@ var takenOff = map[string]bool{
 	wire.HeaderReason: true, wire.HeaderError: true, wire.HeaderUserID: true, wire.HeaderDelay: true,
 }
 
-// returnedMessage is the message as it goes back: what was published, with our
-// headers in place of the broker's.
-func returnedMessage(r *store.Record) *wire.Message {
-	m := r.Message
-	headers := make(amqp.Table, len(r.Message.Headers)+9)
-	for k, v := range r.Message.Headers {
+// Trail is what goes with a message to its next attempt.
+type Trail struct {
+	ID          string // stable over all attempts
+	Attempt     int    // failures so far
+	Queue       string // the work queue
+	FirstFailed time.Time
+	Reason      string
+	Error       string // "" when it is not known
+}
+
+// Mark is the message as it goes to its next attempt: what was published, with
+// our headers in place of the broker's. m.Exchange and m.RoutingKey are where it
+// was first published.
+func (t Trail) Mark(m wire.Message) *wire.Message {
+	headers := make(amqp.Table, len(m.Headers)+9)
+	for k, v := range m.Headers {
 		if !takenOff[k] {
 			headers[k] = v
 		}
 	}
-	headers[wire.HeaderID] = r.ID.String()
-	headers[wire.HeaderAttempt] = int64(r.Attempt)
-	headers[wire.HeaderQueue] = r.Queue
+	headers[wire.HeaderID] = t.ID
+	headers[wire.HeaderAttempt] = int64(t.Attempt)
+	headers[wire.HeaderQueue] = t.Queue
 	headers[wire.HeaderExchange] = m.Exchange
 	headers[wire.HeaderRoutingKey] = m.RoutingKey
-	headers[wire.HeaderFirstFailed] = r.FirstFailed
-	headers[wire.HeaderReason] = r.Reason
-	if r.Error != "" {
-		headers[wire.HeaderError] = r.Error
+	headers[wire.HeaderFirstFailed] = t.FirstFailed
+	headers[wire.HeaderReason] = t.Reason
+	if t.Error != "" {
+		headers[wire.HeaderError] = t.Error
 	}
 	if m.UserID != "" {
 		headers[wire.HeaderUserID] = m.UserID

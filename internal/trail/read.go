@@ -1,4 +1,7 @@
-package flow
+// Package trail is what a failing message carries in its headers from attempt to
+// attempt: who it is, how often it failed, where it was first published. The
+// service and the library write the same, so a team can use one and add the other.
+package trail
 
 import (
 	"fmt"
@@ -10,10 +13,10 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// failuresBefore reads how often the message had failed before this time.
+// Failures reads how often the message had failed before this time.
 // x-death[].count is never used: RabbitMQ 4 does not grow it over a return, and
 // on RabbitMQ 3 a publisher can set it.
-func failuresBefore(m *wire.Message) (n int, note string) {
+func Failures(m *wire.Message) (n int, note string) {
 	v, there := m.Headers[wire.HeaderAttempt]
 	if !there {
 		return 0, ""
@@ -25,8 +28,8 @@ func failuresBefore(m *wire.Message) (n int, note string) {
 	return int(i), ""
 }
 
-// suggestedDelay reads a consumer's own wish, in milliseconds.
-func suggestedDelay(m *wire.Message) (d time.Duration, note string) {
+// Suggested reads a consumer's own wish, in milliseconds.
+func Suggested(m *wire.Message) (d time.Duration, note string) {
 	v, there := m.Headers[wire.HeaderDelay]
 	if !there {
 		return 0, ""
@@ -41,8 +44,8 @@ func suggestedDelay(m *wire.Message) (d time.Duration, note string) {
 	return time.Duration(ms) * time.Millisecond, ""
 }
 
-// knownID is the id of a message that has one already.
-func knownID(m *wire.Message) (uuid.UUID, bool) {
+// ID is the id of a message that has one already.
+func ID(m *wire.Message) (uuid.UUID, bool) {
 	s, ok := m.Headers[wire.HeaderID].(string)
 	if !ok || len(s) != 36 { // Parse also takes longer forms, which are not ours
 		return uuid.Nil, false
@@ -51,8 +54,8 @@ func knownID(m *wire.Message) (uuid.UUID, bool) {
 	return id, err == nil
 }
 
-// firstFailed is what our header says, unless that is impossible.
-func firstFailed(m *wire.Message, now time.Time) time.Time {
+// FirstFailed is what our header says, unless that is impossible.
+func FirstFailed(m *wire.Message, now time.Time) time.Time {
 	if t, ok := m.Headers[wire.HeaderFirstFailed].(time.Time); ok && t.Unix() > 0 && t.Before(now) {
 		return t
 	}

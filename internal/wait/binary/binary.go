@@ -1,0 +1,102 @@
+// Package binary waits on a ladder of queues, one per bit of the delay: level n
+// holds a message for 2ⁿ units, or lets it pass, as the bit in its routing key
+// says, and hands it on to the level below.
+//
+// The routing key is the bits, highest first, and then the work queue:
+// "0.0.1.0.1.orders.created" with five levels waits 5 units. Exchanges between
+// the levels are of type topic; the last one is internal and knows each work
+// queue, and what has none any more goes to the parking lot.
+package binary
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/wait"
+	"github.com/redrive-mq/redrive/policy"
+)
+
+// Bits is the number of levels: 28 as in NServiceBus and Celery.
+const Bits = 28
+
+// Ladder waits in Bits queues, shared by all work queues.
+type Ladder struct{ unit time.Duration }
+
+// New makes a ladder; unit is from 1 ms on, in whole milliseconds, and at most a
+// second: then the longest delay is eight years and a half.
+func New(unit time.Duration) (*Ladder, error) {
+	if unit < time.Millisecond || unit > time.Second || unit%time.Millisecond != 0 {
+		return nil, fmt.Errorf("a unit of %s is not a number of whole milliseconds from 1 ms to 1 s", unit)
+	}
+	return &Ladder{unit}, nil
+}
+
+// Limits implements wait.Way.
+func (l *Ladder) Limits() wait.Limits {
+	return wait.Limits{Name: "binary", Longest: (1<<Bits - 1) * l.unit, Step: l.unit,
+		Survives: "a restart of RabbitMQ and the loss of a minority of its nodes",
+		Makes:    fmt.Sprintf("%d queues and %d exchanges, for all work queues together; a message passes one queue per bit that is set in its delay", Bits, Bits+1)}
+}
+
+// level is the name of a level's queue and of the exchange before it.
+func (l *Ladder) level(n int) string { return fmt.Sprintf("redrive.delay.binary.%s.%02d", l.unit, n) }
+
+// out is the exchange after the last level.
+func (l *Ladder) out() string { return fmt.Sprintf("redrive.delay.binary.%s.due", l.unit) }
+
+// Topology implements wait.Way.
+func (l *Ladder) Topology(queue string) wait.Topology {
+	t := wait.Parked().With(wait.Topology{Exchanges: []wait.Exchange{{Name: l.out(), Kind: amqp.ExchangeTopic, Internal: true, Args: amqp.Table{"alternate-exchange": "redrive.parked"}}}})
+	below := l.out()
+	for n := range Bits {
+		name := l.level(n)
+		before := strings.Repeat("*.", Bits-1-n)
+		t = t.With(wait.Topology{
+			Exchanges: []wait.Exchange{{Name: name, Kind: amqp.ExchangeTopic}},
+			Queues: []wait.Queue{{Name: name, Args: amqp.Table{"x-queue-type": "quorum", "x-message-ttl": (l.unit << n).Milliseconds(),
+				"x-dead-letter-exchange": below, "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}}},
+			Bindings: []wait.Binding{
+				{From: name, Key: before + "1.#", ToQueue: name},
+				{From: name, Key: before + "0.#", ToExchange: below},
+			},
+		})
+		below = name
+	}
+	return t.With(wait.Topology{Bindings: []wait.Binding{{From: l.out(), Key: strings.Repeat("*.", Bits) + destination(queue), ToQueue: queue}}})
+}
+
+// Hold implements wait.Way.
+func (l *Ladder) Hold(queue string, delay time.Duration) (wait.Ticket, error) {
+	n := (delay + l.unit - 1) / l.unit
+	if n >= 1<<Bits {
+		return wait.Ticket{}, fmt.Errorf("a delay of %s is longer than %s, the longest with a unit of %s", policy.FormatDuration(delay), policy.FormatDuration(l.Limits().Longest), l.unit)
+	}
+	var key strings.Builder
+	highest := 0
+	for bit := Bits - 1; bit >= 0; bit-- {
+		if n>>bit&1 == 1 {
+			highest = max(highest, bit)
+			key.WriteString("1.")
+		} else {
+			key.WriteString("0.")
+		}
+	}
+	key.WriteString(destination(queue))
+	return wait.Ticket{Exchange: l.level(highest), RoutingKey: key.String(), Delay: n * l.unit}, nil
+}
+
+// destination is the work queue's name as the end of a routing key: as it is, or
+// a hash where it is too long or would mean something to a topic exchange.
+func destination(queue string) string {
+	const room = 255 - 2*Bits
+	if len(queue) <= room && !strings.ContainsAny(queue, "*#") && !strings.HasPrefix(queue, "sha256.") {
+		return queue
+	}
+	sum := sha256.Sum256([]byte(queue))
+	return "sha256." + hex.EncodeToString(sum[:])
+}

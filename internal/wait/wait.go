@@ -1,0 +1,100 @@
+// Package wait is the contract of the ways to wait in RabbitMQ itself: a message
+// is published somewhere and comes back to its work queue by itself, later.
+//
+// A way is arithmetic. It says what must exist in the broker and where to
+// publish; package broker does both. So the service and the library share the
+// ways, and one suite (waittest) runs over all of them on real brokers.
+package wait
+
+import (
+	"fmt"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/policy"
+)
+
+// Way is one way to wait. Its methods have no effects, may be called from many
+// goroutines, and give the same answer when asked twice.
+type Way interface {
+	// Limits are what it can keep, and what it costs.
+	Limits() Limits
+	// Topology is what must exist before a message of the queue waits: the parts
+	// that all queues share, and the way back to this one.
+	Topology(queue string) Topology
+	// Hold says where to publish a message of the queue so that it comes back
+	// after delay, never before. It fails only for a delay that Check refuses.
+	Hold(queue string, delay time.Duration) (Ticket, error)
+}
+
+// Ticket is how to make one message wait. When RabbitMQ has confirmed the
+// publish, and has not returned it as unroutable, the message is safe there.
+type Ticket struct {
+	// Requeue: nothing is published. The message is rejected with requeue, and
+	// its own queue delays it.
+	Requeue bool
+
+	Exchange, RoutingKey string
+	Expiration           string        // milliseconds; "" for none
+	Headers              amqp.Table    // to be added, or nil
+	Delay                time.Duration // the real one, rounded up
+
+	// First must be declared before each publish, and not long before: when
+	// more than Within passes from the sending of the declaration to the
+	// confirm, the message may be gone, and must be published again.
+	First  *Topology
+	Within time.Duration
+}
+
+// Limits are a way's own, as its documentation says them and its suite proves
+// them.
+type Limits struct {
+	Name string
+	// Longest is the longest delay.
+	Longest time.Duration
+	// Levels are the only delays there are, shortest first; nil: any.
+	Levels []time.Duration
+	// Step is what any other delay is rounded up to.
+	Step time.Duration
+	// Blocks: a message with a short delay waits for those before it that have
+	// a longer one.
+	Blocks bool
+	// Linear: the delay is a multiple of the number of failures, and no other.
+	Linear bool
+	// Decides: whoever takes the message decides by a policy of its own.
+	Decides bool
+	// Survives says what the waiting messages survive.
+	Survives string
+	// Makes says what it makes in the broker.
+	Makes string
+	// Needs says which broker it needs; "" for any from 3.10.
+	Needs string
+}
+
+// Check refuses a policy that the way cannot keep, and says what to do instead.
+func (l Limits) Check(p *policy.Policy) error {
+	if l.Decides {
+		return nil
+	}
+	waits := p.Waits()
+	for i, w := range waits {
+		if w > l.Longest {
+			return fmt.Errorf("policy %q waits %s before attempt %d, and %s waits %s at most: shorten it, or choose another way to wait",
+				p.Name, policy.FormatDuration(w), i+2, l.Name, policy.FormatDuration(l.Longest))
+		}
+		if l.Linear && w != waits[0]*time.Duration(i+1) && w != p.Backoff.Max() {
+			return fmt.Errorf("policy %q waits %s before attempt %d, and %s can only wait %s more each time up to a longest: use a linear backoff whose step is its initial wait",
+				p.Name, policy.FormatDuration(w), i+2, l.Name, policy.FormatDuration(waits[0]))
+		}
+		if l.Blocks && i > 0 && w != waits[i-1] {
+			return fmt.Errorf("policy %q waits %s before attempt %d and %s before the next: with %s the short wait would stand behind the long one; use a fixed backoff, or say that you accept it",
+				p.Name, policy.FormatDuration(waits[i-1]), i+1, policy.FormatDuration(w), l.Name)
+		}
+	}
+	return nil
+}
+
+// Spreads tells whether jitter means anything to it: with few levels it would
+// only push messages to the next one.
+func (l Limits) Spreads() bool { return l.Levels == nil && !l.Linear && !l.Blocks }
