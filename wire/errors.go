@@ -18,6 +18,10 @@ var (
 	ErrUnsent = errors.New("the connection was lost before the broker answered")
 	// ErrQueueGone: the work queue does not exist.
 	ErrQueueGone = errors.New("the queue does not exist")
+	// ErrDiffers: an exchange or queue of that name exists with other settings.
+	ErrDiffers = errors.New("it exists with other settings")
+	// ErrNoType: the broker has no exchange of that type.
+	ErrNoType = errors.New("the broker has no such type of exchange: its plugin is missing or not enabled")
 	// ErrForbidden: the broker user lacks a permission.
 	ErrForbidden = errors.New("permission denied by the broker")
 )

@@ -12,6 +12,8 @@ const (
 	HeaderError       = "x-redrive-error"        // string, when known
 	HeaderUserID      = "x-redrive-user-id"      // string: the user-id property, which the broker refuses from anybody else
 
+	// HeaderParkedFor says, on messages in redrive.parked, why they are there.
+	HeaderParkedFor = "x-redrive-parked-for"
 	// HeaderDelay is a wish, in milliseconds, of a consumer that reports a
 	// failure itself (an upstream's Retry-After). It is read, never sent.
 	HeaderDelay = "x-redrive-delay"

@@ -244,6 +244,10 @@ func explain(err error) error {
 		return fmt.Errorf("%w: %s", wire.ErrUnroutable, e.Reason)
 	case e.Code == amqp.InternalError:
 		return fmt.Errorf("%w: %s", errCrashed, e.Reason)
+	case e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "inequivalent arg"):
+		return fmt.Errorf("%w: %s", wire.ErrDiffers, e.Reason)
+	case e.Code == amqp.CommandInvalid && strings.Contains(e.Reason, "exchange type"):
+		return fmt.Errorf("%w: %s", wire.ErrNoType, e.Reason)
 	case e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "message size"):
 		return fmt.Errorf("%w: %s", wire.ErrUnacceptable, e.Reason)
 	}

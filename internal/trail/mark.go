@@ -3,8 +3,6 @@ package trail
 import (
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
-
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -18,7 +16,7 @@ var takenOff = map[string]bool{
 	"x-last-death-exchange": true, "x-last-death-queue": true, "x-last-death-reason": true,
 	wire.HeaderID: true, wire.HeaderAttempt: true, wire.HeaderQueue: true,
 	wire.HeaderExchange: true, wire.HeaderRoutingKey: true, wire.HeaderFirstFailed: true,
-	wire.HeaderReason: true, wire.HeaderError: true, wire.HeaderUserID: true, wire.HeaderDelay: true,
+	wire.HeaderReason: true, wire.HeaderError: true, wire.HeaderUserID: true, wire.HeaderDelay: true, wire.HeaderParkedFor: true,
 }
 
 // Trail is what goes with a message to its next attempt.
@@ -29,18 +27,16 @@ type Trail struct {
 	FirstFailed time.Time
 	Reason      string
 	Error       string // "" when it is not known
+
+	// Read fills these too; Mark takes them from the message.
+	Exchange, RoutingKey, UserID string
 }
 
 // Mark is the message as it goes to its next attempt: what was published, with
 // our headers in place of the broker's. m.Exchange and m.RoutingKey are where it
 // was first published.
 func (t Trail) Mark(m wire.Message) *wire.Message {
-	headers := make(amqp.Table, len(m.Headers)+9)
-	for k, v := range m.Headers {
-		if !takenOff[k] {
-			headers[k] = v
-		}
-	}
+	headers := Clean(m.Headers)
 	headers[wire.HeaderID] = t.ID
 	headers[wire.HeaderAttempt] = int64(t.Attempt)
 	headers[wire.HeaderQueue] = t.Queue

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -60,6 +61,43 @@ func FirstFailed(m *wire.Message, now time.Time) time.Time {
 		return t
 	}
 	return now
+}
+
+// Read is what the headers of a message say of its attempts before. Attempt is 0
+// when there were none, or none that can be believed.
+func Read(h amqp.Table, now time.Time) (t Trail) {
+	m := &wire.Message{Headers: h}
+	if t.Attempt, _ = Failures(m); t.Attempt == 0 {
+		return t
+	}
+	if id, ok := ID(m); ok {
+		t.ID = id.String()
+	}
+	t.FirstFailed = FirstFailed(m, now)
+	t.Queue, _ = h[wire.HeaderQueue].(string)
+	t.Exchange, _ = h[wire.HeaderExchange].(string)
+	t.RoutingKey, _ = h[wire.HeaderRoutingKey].(string)
+	t.Reason, _ = h[wire.HeaderReason].(string)
+	t.Error, _ = h[wire.HeaderError].(string)
+	t.UserID, _ = h[wire.HeaderUserID].(string)
+	return t
+}
+
+// Deliveries is how often a quorum queue has delivered the message before.
+func Deliveries(h amqp.Table) int64 {
+	n, _ := integer(h["x-delivery-count"])
+	return min(max(n, 0), wire.MaxAttempt)
+}
+
+// Clean is headers without what RabbitMQ and Redrive put there.
+func Clean(h amqp.Table) amqp.Table {
+	out := make(amqp.Table, len(h))
+	for k, v := range h {
+		if !takenOff[k] {
+			out[k] = v
+		}
+	}
+	return out
 }
 
 func integer(v any) (int64, bool) {

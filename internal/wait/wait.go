@@ -8,6 +8,7 @@ package wait
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -68,8 +69,11 @@ type Limits struct {
 	Survives string
 	// Makes says what it makes in the broker.
 	Makes string
-	// Needs says which broker it needs; "" for any from 3.10.
+	// Needs says what it needs besides RabbitMQ 3.10; "" for nothing.
 	Needs string
+	// Since is the oldest version of RabbitMQ it works on, as major and minor;
+	// zero: 3.10.
+	Since [2]int
 }
 
 // Check refuses a policy that the way cannot keep, and says what to do instead.
@@ -91,6 +95,18 @@ func (l Limits) Check(p *policy.Policy) error {
 			return fmt.Errorf("policy %q waits %s before attempt %d and %s before the next: with %s the short wait would stand behind the long one; use a fixed backoff, or say that you accept it",
 				p.Name, policy.FormatDuration(waits[i-1]), i+1, policy.FormatDuration(w), l.Name)
 		}
+	}
+	return nil
+}
+
+// Suits tells whether a broker of that version ("4.3.1") can keep it.
+func (l Limits) Suits(version string) error {
+	var v [2]int
+	if _, err := fmt.Sscanf(version, "%d.%d", &v[0], &v[1]); err != nil {
+		return nil // not RabbitMQ's way to write one: let it try
+	}
+	if slices.Compare(v[:], l.Since[:]) < 0 {
+		return fmt.Errorf("%s needs %s, and the broker is %s", l.Name, l.Needs, version)
 	}
 	return nil
 }

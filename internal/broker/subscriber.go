@@ -1,0 +1,105 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// Subscriber consumes a work queue on a connection of its own.
+type Subscriber struct {
+	link     link
+	queue    string
+	prefetch int
+}
+
+// NewSubscriber makes a subscriber that holds up to prefetch messages.
+func NewSubscriber(c Config, queue string, prefetch int) *Subscriber {
+	return &Subscriber{link: link{Config: c}, queue: queue, prefetch: prefetch}
+}
+
+// Subscription is what one connection delivers.
+type Subscription struct {
+	// In closes when the connection ends, or soon after the context has ended.
+	// What is taken from it then will be delivered again, to somebody else.
+	In <-chan amqp.Delivery
+	// Version is RabbitMQ's.
+	Version string
+	mending *intakeConn
+}
+
+// Unreadable says why a delivery cannot be published again as it was; "" when it
+// can. It is to be asked once for each.
+func (s *Subscription) Unreadable(d *amqp.Delivery) string {
+	return s.mending.mendedHeaders(d.DeliveryTag).unreadable
+}
+
+// Run hands subscriptions to use, one after the other, connecting again for as
+// long as it takes, until ctx ends. use returns when it has settled what it took,
+// or can no longer; then the connection is closed.
+func (s *Subscriber) Run(ctx context.Context, use func(Subscription)) error {
+	var mending *intakeConn
+	wrap := func(c net.Conn) net.Conn {
+		mending = newIntakeConn(newGatheringConn(c))
+		mending.gate.open() // prefetch is the user's own bound
+		return mending
+	}
+	return s.link.keep(ctx, wrap, func(ctx context.Context, conn *amqp.Connection) error {
+		return s.subscribe(ctx, conn, mending, use)
+	})
+}
+
+func (s *Subscriber) subscribe(ctx context.Context, conn *amqp.Connection, mending *intakeConn, use func(Subscription)) error {
+	ch, err := conn.Channel()
+	if err != nil {
+		return explain(err)
+	}
+	if err := ch.Qos(s.prefetch, 0, false); err != nil {
+		return explain(err)
+	}
+	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
+	// A late acknowledgement on a channel whose consumer RabbitMQ cancelled makes
+	// the dead consumer take messages again: the connection is given up instead.
+	cancelled := ch.NotifyCancel(make(chan string, 1))
+	deliveries, err := ch.ConsumeWithContext(context.WithoutCancel(ctx), s.queue, s.link.Name, false, false, false, false, nil)
+	if err != nil {
+		return fmt.Errorf("consuming %s: %w", s.queue, explain(err))
+	}
+	s.link.observe(State{Connected: true})
+
+	var cancelling sync.WaitGroup
+	stop := context.AfterFunc(ctx, func() {
+		cancelling.Go(func() {
+			// It hangs with a broker that does, and then its connection goes.
+			force := time.AfterFunc(2*time.Second, func() { _ = mending.Close() })
+			defer force.Stop()
+			_ = ch.Cancel(s.link.Name, false)
+		})
+	})
+	version, _ := conn.Properties["version"].(string)
+	use(Subscription{In: deliveries, Version: version, mending: mending})
+	stop()
+	var drained sync.WaitGroup
+	drained.Go(func() { // or amqp091-go could not close
+		for range deliveries {
+		}
+	})
+	cancelling.Wait()
+	closeSoon(conn, mending)
+	drained.Wait()
+	select {
+	case e := <-closed:
+		if e != nil {
+			return explain(e)
+		}
+	case <-cancelled:
+		return errors.New("RabbitMQ cancelled the consumer of " + s.queue)
+	default:
+	}
+	return nil
+}

@@ -1,0 +1,59 @@
+package redrive
+
+import (
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/trail"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// Message is one attempt at a message: what was published, as it was first
+// published, and what became of it since.
+type Message struct {
+	wire.Message
+
+	// Queue is the work queue.
+	Queue string
+	// ID is the same at every attempt, and on duplicates after a crash. It is ""
+	// at the first attempt, since nobody but a failure needs one.
+	ID string
+	// Attempt counts deliveries to a handler: 1, then one more after each failure.
+	Attempt int
+	// FirstFailed is when the first attempt failed; zero at the first.
+	FirstFailed time.Time
+	// LastError is what the attempt before said; "" at the first.
+	LastError string
+	// Redelivered: RabbitMQ has delivered it before and got no answer.
+	Redelivered bool
+}
+
+// message reads a delivery. countsItself is for queues that delay by
+// themselves: there the broker counts.
+func message(d *amqp.Delivery, queue string, countsItself bool) *Message {
+	m := &Message{Queue: queue, Attempt: 1, Redelivered: d.Redelivered, Message: wire.Message{
+		Exchange: d.Exchange, RoutingKey: d.RoutingKey, Headers: d.Headers,
+		ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, DeliveryMode: d.DeliveryMode, Priority: d.Priority,
+		CorrelationID: d.CorrelationId, ReplyTo: d.ReplyTo, Expiration: d.Expiration, MessageID: d.MessageId,
+		Timestamp: d.Timestamp, Type: d.Type, UserID: d.UserId, AppID: d.AppId, Body: d.Body,
+	}}
+	if len(d.Headers) == 0 {
+		return m
+	}
+	if countsItself {
+		m.Attempt = int(trail.Deliveries(d.Headers)) + 1
+		return m
+	}
+	t := trail.Read(d.Headers, time.Now())
+	if t.Attempt == 0 {
+		return m
+	}
+	m.ID, m.Attempt, m.FirstFailed, m.LastError = t.ID, t.Attempt+1, t.FirstFailed, t.Error
+	m.Exchange, m.RoutingKey = t.Exchange, t.RoutingKey
+	if m.UserID == "" {
+		m.UserID = t.UserID
+	}
+	m.Headers = trail.Clean(d.Headers)
+	return m
+}

@@ -1,0 +1,57 @@
+package redrive
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// Settler is for those who keep their own amqp091-go loop: it does with a delivery
+// what its attempt's error asks for. Make it with NewSettler, and Close it.
+type Settler struct {
+	settler *settler
+	config  Config
+	stop    context.CancelFunc
+	running sync.WaitGroup
+}
+
+// NewSettler makes what the way needs in RabbitMQ and connects, for as long as it
+// takes or until ctx ends. Config's Concurrency, Prefetch, Timeout and Shutdown
+// mean nothing to it. Its connection is its own, for publishing alone: an alarm of
+// RabbitMQ's stops reading from those, their acknowledgements too.
+func NewSettler(ctx context.Context, c Config) (*Settler, error) {
+	consumer, err := NewConsumer(c)
+	if err != nil {
+		return nil, err
+	}
+	publishing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	s := &Settler{settler: consumer.settler, config: consumer.Config, stop: stop}
+	s.running.Go(func() { _ = s.settler.publish.Run(publishing) })
+	if err := errors.Join(s.settler.prepare(ctx), ctx.Err()); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Message is a delivery as a Handler would see it.
+func (s *Settler) Message(d *amqp.Delivery) *Message {
+	return message(d, s.config.Queue, s.settler.limits.Linear)
+}
+
+// Settle ends an attempt: with a nil error d is acknowledged; otherwise it is
+// handed over to where it waits for the next one, or to the parking lot, and then
+// acknowledged. It waits for RabbitMQ's confirm until ctx ends. On an error d is
+// not acknowledged, and RabbitMQ will deliver it again. Safe for concurrent use,
+// one delivery each.
+func (s *Settler) Settle(ctx context.Context, d *amqp.Delivery, failure error) (Outcome, error) {
+	return s.settler.settle(ctx, d, s.Message(d), "", failure)
+}
+
+// Close ends the connection. Call it when no Settle is under way.
+func (s *Settler) Close() {
+	s.stop()
+	s.running.Wait()
+}
