@@ -13,11 +13,13 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Outgoing is one message to publish. ID is its x-redrive-id.
+// Outgoing is one message to publish. ID is its x-redrive-id. Unchecked is what a
+// wait.Ticket says: without mandatory.
 type Outgoing struct {
 	Exchange, RoutingKey string
 	ID                   string
 	Message              *wire.Message
+	Unchecked            bool
 }
 
 // Publisher is the broker's side of giving back.
