@@ -153,7 +153,7 @@ func serve(t *testing.T, v *brokertest.VHost, program string) {
 	address, dir := l.Addr().String(), t.TempDir()
 	l.Close()
 	file := filepath.Join(dir, "redrive.yaml")
-	yaml := fmt.Sprintf("store: {disk: %s, reserve: 0}\nlisten: %s\npolicies:\n- {name: orders, queues: [orders], attempts: 4, backoff: {fixed: 1s}, jitter: none}\n", filepath.Join(dir, "data"), address)
+	yaml := fmt.Sprintf("store: {disk: %s}\nlisten: %s\npolicies:\n- {name: orders, queues: [orders], attempts: 4, backoff: {fixed: 1s}, jitter: none}\n", filepath.Join(dir, "data"), address)
 	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
 		t.Fatal(err)
 	}
