@@ -74,7 +74,7 @@ func (res *libraryResult) success(ctx context.Context, r *report, b brokertest.B
 		var now [2]pass
 		for n := range loops {
 			i := (n + round) % len(loops)
-			if err := publish(ctx, v.url, work, *messages, 0); err != nil {
+			if err := publish(ctx, v.url, work, prefetch+*messages, 0); err != nil {
 				return err
 			}
 			limited, cancel := context.WithTimeout(ctx, 5*time.Minute)
@@ -106,7 +106,9 @@ func (p pass) String() string {
 	return fmt.Sprintf("%.0f messages/s, %.1f allocations and %.0f bytes a message", p.Rate, p.Allocations, p.Bytes)
 }
 
-// counter counts messages, and the memory and time they take from the first on.
+// counter counts messages, and the memory and time they take. The first ones, as
+// many as are prefetched, are not counted: the client has them before the clock
+// starts.
 type counter struct {
 	n, seen int
 	first   time.Time
@@ -116,12 +118,14 @@ type counter struct {
 
 // next counts one, by one goroutine at a time, and tells whether it was the last.
 func (c *counter) next() bool {
-	if c.seen++; c.seen == 1 {
+	switch c.seen++; c.seen {
+	case 1:
 		runtime.GC()
+	case prefetch:
 		runtime.ReadMemStats(&c.before)
 		c.first = time.Now()
 	}
-	if c.seen < c.n {
+	if c.seen < prefetch+c.n {
 		return false
 	}
 	took := time.Since(c.first).Seconds()
