@@ -72,9 +72,9 @@ func consume(t *testing.T, c redrive.Config, handle redrive.Handler) (stop func(
 
 // outcomes counts what became of attempts, and waits for what is to become.
 type outcomes struct {
-	mu        sync.Mutex
-	n         map[redrive.Outcome]int
-	connected int
+	mu              sync.Mutex
+	n               map[redrive.Outcome]int
+	connected, lost int
 }
 
 func (o *outcomes) Attempted(_ string, outcome redrive.Outcome, _ time.Duration) {
@@ -91,6 +91,8 @@ func (o *outcomes) Connected(_ string, yes bool) {
 	defer o.mu.Unlock()
 	if yes {
 		o.connected++
+	} else {
+		o.lost++
 	}
 }
 
@@ -111,4 +113,10 @@ func parked(v *brokertest.VHost) amqp.Delivery {
 	d := v.Consume(wire.QueueParked).Next()
 	_ = d.Ack(false)
 	return d
+}
+
+func (o *outcomes) losses() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.lost
 }

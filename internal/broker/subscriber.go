@@ -66,7 +66,7 @@ func (s *Subscriber) subscribe(ctx context.Context, conn *amqp.Connection, mendi
 	// A late acknowledgement on a channel whose consumer RabbitMQ cancelled makes
 	// the dead consumer take messages again: the connection is given up instead.
 	cancelled := ch.NotifyCancel(make(chan string, 1))
-	deliveries, err := ch.ConsumeWithContext(context.WithoutCancel(ctx), s.queue, consumerTag, false, false, false, false, consumerArgs)
+	deliveries, err := ch.ConsumeWithContext(context.WithoutCancel(ctx), s.queue, consumerTag, false, false, false, false, nil)
 	if err != nil {
 		return fmt.Errorf("consuming queue %q: %w", s.queue, explain(err))
 	}
@@ -122,7 +122,3 @@ func (s *Subscriber) subscribe(ctx context.Context, conn *amqp.Connection, mendi
 
 // consumerTag is one of the channel alone.
 const consumerTag = "redrive"
-
-// Without this RabbitMQ 3 moves the consumer on, silently, to a queue that was
-// deleted and declared anew, which nothing is bound to yet. [measured on 3.10.8]
-var consumerArgs = amqp.Table{"x-cancel-on-ha-failover": true}
