@@ -59,7 +59,7 @@ func (s *settler) handOver(ctx context.Context, out broker.Outgoing, t wait.Tick
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("handing over to exchange %q: %w", t.Exchange, err)
+			return fmt.Errorf("handing over to exchange %q: %w; %w", t.Exchange, err, ctx.Err())
 		case <-time.After(pause):
 		}
 	}

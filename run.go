@@ -136,13 +136,22 @@ func (r *run) work(s broker.Subscription) {
 
 // finish waits for the workers, and tells when some did not return.
 func (r *run) finish() error {
-	for n := range cap(r.slots) {
+	busy := 0
+	for range cap(r.slots) {
+		select {
+		case r.slots <- struct{}{}:
+			continue
+		default:
+		}
 		select {
 		case r.slots <- struct{}{}:
 		case <-r.over.Done():
-			return fmt.Errorf("redrive: %d of %d handlers of queue %q did not return when their context ended, %s after Run was to end, and are left behind; RabbitMQ delivers their messages again",
-				cap(r.slots)-n, cap(r.slots), r.config.Queue, r.config.Shutdown)
+			busy++
 		}
 	}
-	return nil
+	if busy == 0 {
+		return nil
+	}
+	return fmt.Errorf("redrive: %d of %d handlers of queue %q did not return when their context ended, %s after Run was to end, and are left behind; RabbitMQ delivers their messages again",
+		busy, cap(r.slots), r.config.Queue, r.config.Shutdown)
 }
