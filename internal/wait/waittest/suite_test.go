@@ -3,6 +3,7 @@ package waittest
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -144,20 +145,67 @@ func TestAVanishedQueueJamsNobody(t *testing.T) {
 			return
 		}
 		const many = 100
-		delay := b.delays[0]
-		vanishing, c := b.work("vanishing"), b.work("orders")
-		for range many {
-			b.v.Publish("", "vanishing", amqp.Publishing{Body: []byte("v")})
-		}
-		for range many {
-			b.fail(vanishing.Next(), "vanishing", max(delay, 300*ms))
-		}
+		b.work("vanishing")
 		if _, err := b.v.Channel().QueueDelete("vanishing", false, false, false); err != nil {
 			t.Fatal(err)
 		}
-		back := b.v.Depth(wire.QueueParked) // what came due before
+		c := b.work("orders")
 		b.v.Publish("", "orders", amqp.Publishing{Body: []byte("o")})
-		b.back(c, "o", b.fail(c.Next(), "orders", delay))
-		brokertest.Eventually(t, "all are parked", func() bool { return b.v.Depth(wire.QueueParked) >= many-back })
+		for range many {
+			ticket, err := b.way.Hold("vanishing", b.delays[0])
+			if err == nil {
+				err = b.hold(ticket, "vanishing", wire.Message{Body: []byte("v")})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.back(c, "o", b.fail(c.Next(), "orders", b.delays[0]))
+		brokertest.Eventually(t, "all are parked", func() bool { return b.v.Depth(wire.QueueParked) == many })
+	})
+}
+
+// Many, one right after the other: RabbitMQ rounds its clock, and must not be
+// early for it.
+func TestNeverEarly(t *testing.T) {
+	each(t, func(t *testing.T, b *bench) {
+		if b.maker == "Native" {
+			return
+		}
+		const many = 300
+		b.work("orders").Channel.Close()
+		in, err := b.v.Channel().Consume("orders", "", true, false, false, false, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ticket, err := b.way.Hold("orders", 200*ms)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent := make(map[string]time.Time, many)
+		var mu sync.Mutex
+		var all sync.WaitGroup
+		all.Go(func() {
+			least := time.Hour
+			for range many {
+				d := <-in
+				mu.Lock()
+				least = min(least, time.Since(sent[string(d.Body)]))
+				mu.Unlock()
+			}
+			if least < 200*ms {
+				t.Errorf("one came back after %s, and was to wait %s", least, 200*ms)
+			}
+		})
+		for i := range many {
+			body := fmt.Sprint(i)
+			mu.Lock()
+			sent[body] = time.Now()
+			mu.Unlock()
+			if err := b.hold(ticket, "orders", wire.Message{Body: []byte(body)}); err != nil {
+				t.Error(err)
+			}
+		}
+		all.Wait()
 	})
 }
