@@ -31,7 +31,7 @@ const (
 
 func (t Type) survives() string {
 	if t == Classic {
-		return "a restart of RabbitMQ; not the loss of the queue's node; what expires while the work queue cannot take it is lost"
+		return "a restart of RabbitMQ; not the loss of the queue's node; what comes due while the work queue cannot take it is lost, and with a quorum work queue also what comes due while RabbitMQ is down"
 	}
 	return "a restart of RabbitMQ and the loss of a minority of its nodes"
 }
