@@ -25,7 +25,9 @@ const (
 	// minority of nodes, and is kept until it has arrived.
 	Quorum Type = "quorum"
 	// Classic queues are on one node, and dead-letter at-most-once: what expires
-	// while its work queue cannot take it is lost.
+	// while its work queue cannot take it is lost. A quorum queue cannot just after
+	// RabbitMQ has started, when it has no leader yet and all that came due
+	// meanwhile is handed on. [measured on 3.10.8]
 	Classic Type = "classic"
 )
 

@@ -96,6 +96,7 @@ func delayedRetry(_ *testing.T, v *brokertest.VHost) string {
 
 // each runs a test for every way on every broker, all beside each other.
 func each(t *testing.T, test func(*testing.T, *bench)) {
+	t.Parallel()
 	for _, l := range lines {
 		if l.elsewhere {
 			continue
@@ -143,7 +144,7 @@ func ran(maker, version, what string) {
 // These tests wait far more than they work.
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if err := flag.Set("test.parallel", "32"); err != nil {
+	if err := flag.Set("test.parallel", "24"); err != nil {
 		panic(err)
 	}
 	code := m.Run()

@@ -1,10 +1,8 @@
-package ttlqueue
+package waittest
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +14,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/internal/wait/ttlqueue"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -24,15 +23,12 @@ import (
 // deleted with their queue, and never one that counted as held. In the end nothing
 // is left of the queues.
 func TestNoMessageIsOnlyInAQueueThatItsExpiryDeletes(t *testing.T) {
+	t.Parallel()
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		const many = 40
-		way := &Dynamic{step: 10 * time.Millisecond, spare: func(time.Duration) time.Duration { return time.Second }}
+		way := ttlqueue.NewDynamicSparing(10*ms, time.Second)
 		v.Queue("orders", amqp.Table{"x-queue-type": "classic"})
-		p := broker.NewPublisher(broker.Config{URL: v.URL(), Name: "redrive hand-over", Log: slog.New(slog.DiscardHandler)})
-		running, cancel := context.WithCancel(context.Background())
-		var run sync.WaitGroup
-		run.Go(func() { _ = p.Run(running) })
-		t.Cleanup(func() { cancel(); run.Wait() })
+		p := publisher(t, v.URL())
 		ctx := t.Context()
 		if err := p.Declare(ctx, way.Topology("orders")); err != nil {
 			t.Fatal(err)
@@ -61,10 +57,10 @@ func TestNoMessageIsOnlyInAQueueThatItsExpiryDeletes(t *testing.T) {
 				<-time.After(beforeConfirm)
 				err = answers(ctx)[0]
 				switch {
-				case err != nil && !errors.Is(err, wire.ErrUnroutable):
-					return err
+				case errors.Is(err, wire.ErrUnroutable), errors.Is(err, wire.ErrNacked):
+					refused.Add(1) // the queue was gone, or went before it had the message
 				case err != nil:
-					refused.Add(1) // the queue was gone
+					return err
 				case time.Since(began) > ticket.Within:
 					confirmed.Add(1)
 					late.Add(1)
@@ -124,24 +120,4 @@ func delays(t *testing.T, v *brokertest.VHost, what string) (n int) {
 		}
 	}
 	return n
-}
-
-// The longest delay there is can be declared.
-func TestTheLongestDynamicDelay(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		way, err := NewDynamic(100 * time.Millisecond)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ticket, err := way.Hold("orders", longestDynamic)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, q := range ticket.First.Queues {
-			v.Queue(q.Name, q.Args)
-		}
-		if _, err := way.Hold("orders", longestDynamic+1); err == nil {
-			t.Error("a longer delay was taken")
-		}
-	})
 }
