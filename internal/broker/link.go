@@ -266,7 +266,7 @@ func explain(err error) error {
 		return fmt.Errorf("%w: %s", errCrashed, e.Reason)
 	case e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "inequivalent arg"):
 		return fmt.Errorf("%w: %s", wire.ErrDiffers, e.Reason)
-	case strings.Contains(e.Reason, "unknown exchange type"), strings.Contains(e.Reason, "invalid exchange type"): // 503 of 3.10, 406 of 4.3
+	case strings.Contains(e.Reason, "unknown exchange type"): // 503 on RabbitMQ 3, 406 on 4
 		return fmt.Errorf("%w: %s", wire.ErrNoType, e.Reason)
 	case e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "message size"):
 		return fmt.Errorf("%w: %s", wire.ErrUnacceptable, e.Reason)

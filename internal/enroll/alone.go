@@ -40,10 +40,13 @@ func NewAlone(queue string, delay time.Duration, kind ttlqueue.Type) (*Alone, er
 // queue's name, which brings it back; where there is no such queue any more it is
 // parked.
 func (a *Alone) Topology() wait.Topology {
+	args := amqp.Table{"x-queue-type": string(a.kind), "x-message-ttl": a.delay.Milliseconds(), "x-dead-letter-exchange": wire.ExchangeDue}
+	if a.kind == ttlqueue.Quorum {
+		args["x-delivery-limit"] = wait.NoLimit
+	}
 	return wait.Due(a.queue).With(wait.Topology{
 		Exchanges: []wait.Exchange{{Name: a.name, Kind: amqp.ExchangeFanout}},
-		Queues: []wait.Queue{{Name: a.name, Args: amqp.Table{"x-queue-type": string(a.kind), "x-message-ttl": a.delay.Milliseconds(),
-			"x-dead-letter-exchange": wire.ExchangeDue}}},
+		Queues: []wait.Queue{{Name: a.name, Args: args}},
 		Bindings: []wait.Binding{{From: a.name, ToQueue: a.name}},
 	})
 }
@@ -74,7 +77,7 @@ func (a *Alone) Warnings() []string {
 	w := []string{
 		"only rejected messages come back: RabbitMQ takes what expired, overflowed its queue or passed its delivery limit for a cycle, and drops it",
 		"there is no limit of attempts: a message that always fails goes round for ever; the library and the service park it in the end",
-		"it is at-most-once: a message is lost that is due while its work queue cannot take it, or is rejected while the delay queue cannot",
+		"it is at-most-once: a message is lost that comes due while its work queue cannot take it (a quorum queue cannot just after RabbitMQ has started), or is rejected while the delay queue cannot",
 	}
 	if a.kind == ttlqueue.Classic {
 		w = append(w, "the classic delay queue is on one node: what waits there is lost with its disk")
