@@ -191,7 +191,7 @@ func noPlugin(v *brokertest.VHost) string {
 			return ""
 		}
 	}
-	return "delayed-exchange: "
+	return "its plugin is missing or not enabled"
 }
 
 // older is the error of a broker before delayed retry.

@@ -46,8 +46,8 @@ func (a *Alone) Topology() wait.Topology {
 	}
 	return wait.Due(a.queue).With(wait.Topology{
 		Exchanges: []wait.Exchange{{Name: a.name, Kind: amqp.ExchangeFanout}},
-		Queues: []wait.Queue{{Name: a.name, Args: args}},
-		Bindings: []wait.Binding{{From: a.name, ToQueue: a.name}},
+		Queues:    []wait.Queue{{Name: a.name, Args: args}},
+		Bindings:  []wait.Binding{{From: a.name, ToQueue: a.name}},
 	})
 }
 
