@@ -13,13 +13,12 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Outgoing is one message to publish. ID is its x-redrive-id. Unchecked is what a
-// wait.Ticket says: without mandatory.
+// Outgoing is one message to publish. ID is its x-redrive-id.
 type Outgoing struct {
 	Exchange, RoutingKey string
 	ID                   string
 	Message              *wire.Message
-	Unchecked            bool
+	Unchecked            bool // without mandatory, so never unroutable
 }
 
 // Publisher is the broker's side of giving back.

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-const module = "github.com/redrive-mq/redrive/wire"
+const module = "github.com/redrive-mq/redrive"
 
 func list(t *testing.T, format string, args ...string) []string {
 	t.Helper()
@@ -83,9 +83,13 @@ func TestOnlyTheBrokerPackageConnects(t *testing.T) {
 // A program that imports the root package or policy gains the AMQP client and
 // little else.
 func TestTheLibraryIsLight(t *testing.T) {
-	allowed := []string{module, module + "/policy", "github.com/rabbitmq/amqp091-go"}
-	for _, dep := range list(t, `{{if not .Standard}}{{.ImportPath}}{{end}}`, "-deps", ".", "./policy") {
-		if !slices.Contains(allowed, dep) {
+	allowed := []string{"github.com/rabbitmq/amqp091-go", "github.com/google/uuid"}
+	for _, our := range []string{"", "/policy", "/wire", "/internal/broker", "/internal/trail", "/internal/wait", "/internal/wait/binary", "/internal/wait/delayx",
+		"/internal/wait/native", "/internal/wait/report", "/internal/wait/ttlqueue"} {
+		allowed = append(allowed, module+our)
+	}
+	for _, dep := range list(t, `{{if not .Standard}}{{.ImportPath}}{{end}}`, "-deps", ".", "./policy", "./examples/levels") {
+		if !slices.Contains(allowed, dep) && !strings.HasPrefix(dep, module+"/examples/") {
 			t.Errorf("the library pulls in %s", dep)
 		}
 	}
