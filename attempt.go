@@ -50,10 +50,8 @@ var (
 // lost tells why a failure need not be looked at: the message is back in its queue
 // already, or soon.
 func (r *run) lost(s broker.Subscription) error {
-	select {
-	case <-s.Ended:
+	if ended(s) {
 		return errLost
-	default:
 	}
 	if r.working.Err() != nil {
 		return errEnded

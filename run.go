@@ -121,16 +121,29 @@ func (r *run) consume(s broker.Subscription) {
 
 // work attempts one message after the other, until there are no more to take.
 func (r *run) work(s broker.Subscription) {
-	for d := range s.In {
-		if r.ctx.Err() != nil {
-			return
-		}
+	for {
 		select {
-		case <-s.Ended: // it has gone back to the queue
+		case <-r.ctx.Done():
 			return
-		default:
+		case <-s.Ended:
+			return
+		case d, ok := <-s.In:
+			// A select may take a message though one of the others is so too.
+			if !ok || r.ctx.Err() != nil || ended(s) {
+				return
+			}
+			r.attempt(s, &d)
 		}
-		r.attempt(s, &d)
+	}
+}
+
+// ended tells that what was delivered is back in its queue.
+func ended(s broker.Subscription) bool {
+	select {
+	case <-s.Ended:
+		return true
+	default:
+		return false
 	}
 }
 
