@@ -56,6 +56,13 @@ func (p *Publisher) Run(ctx context.Context) error {
 	})
 }
 
+// Ready tells whether there is a connection, and no alarm blocks it. Safe for
+// concurrent use.
+func (p *Publisher) Ready() bool {
+	s := p.link.now()
+	return s.Connected && s.Blocked == ""
+}
+
 func (p *Publisher) use(s *session) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -19,7 +19,7 @@ func TestTheExampleFile(t *testing.T) {
 		t.Errorf("the first policy is %+v", p)
 	}
 	var b strings.Builder
-	if err := Describe(&b, c.Policies); err != nil {
+	if err := Describe(&b, c); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{

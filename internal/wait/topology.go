@@ -1,6 +1,8 @@
 package wait
 
 import (
+	"strings"
+
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/wire"
@@ -66,4 +68,12 @@ func Due(queue string) Topology {
 		Exchanges: []Exchange{{Name: wire.ExchangeDue, Kind: amqp.ExchangeDirect, Internal: true, Args: amqp.Table{"alternate-exchange": wire.ExchangeParked}}},
 		Bindings:  []Binding{{From: wire.ExchangeDue, Key: queue, ToQueue: queue}},
 	})
+}
+
+// Ends tells whether an exchange is one in which a way ends: what a work queue got
+// through it had waited before. All but that of the plugin are internal; still,
+// who may write to the exchanges in which the ways begin can send through them.
+func Ends(exchange string) bool {
+	return exchange == wire.ExchangeDue || exchange == wire.ExchangeDelayed ||
+		strings.HasPrefix(exchange, wire.DelayPrefix+"binary.") && strings.HasSuffix(exchange, ".due")
 }
