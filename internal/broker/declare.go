@@ -37,14 +37,16 @@ func (p *Publisher) Verify(ctx context.Context, t wait.Topology) error {
 }
 
 func declare(ch *amqp.Channel, t wait.Topology) error {
-	for _, e := range t.Exchanges {
-		if err := ch.ExchangeDeclare(e.Name, e.Kind, true, e.AutoDelete, e.Internal, false, e.Args); err != nil {
-			return declaring("exchange", e.Name, err)
-		}
-	}
+	// Queues first: declaring one again renews its expiry, and with it that of
+	// its exchange, which goes with its last binding.
 	for _, q := range t.Queues {
 		if _, err := ch.QueueDeclare(q.Name, true, false, false, false, q.Args); err != nil {
 			return declaring("queue", q.Name, err)
+		}
+	}
+	for _, e := range t.Exchanges {
+		if err := ch.ExchangeDeclare(e.Name, e.Kind, true, e.AutoDelete, e.Internal, false, e.Args); err != nil {
+			return declaring("exchange", e.Name, err)
 		}
 	}
 	for _, b := range t.Bindings {

@@ -246,7 +246,7 @@ func explain(err error) error {
 		return fmt.Errorf("%w: %s", errCrashed, e.Reason)
 	case e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "inequivalent arg"):
 		return fmt.Errorf("%w: %s", wire.ErrDiffers, e.Reason)
-	case e.Code == amqp.CommandInvalid && strings.Contains(e.Reason, "exchange type"):
+	case strings.Contains(e.Reason, "unknown exchange type"): // 503 on RabbitMQ 3, 406 on 4
 		return fmt.Errorf("%w: %s", wire.ErrNoType, e.Reason)
 	case e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "message size"):
 		return fmt.Errorf("%w: %s", wire.ErrUnacceptable, e.Reason)

@@ -18,6 +18,9 @@ type Outgoing struct {
 	Exchange, RoutingKey string
 	ID                   string
 	Message              *wire.Message
+	// Unchecked: without mandatory, so never wire.ErrUnroutable for want of a
+	// queue.
+	Unchecked bool
 }
 
 // Publisher publishes with confirms, on a connection of its own.

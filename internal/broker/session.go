@@ -105,7 +105,7 @@ func (s *session) publish(o *Outgoing) (*amqp.DeferredConfirmation, error) {
 	if err := o.Message.Headers.Validate(); err != nil {
 		return nil, fmt.Errorf("%w: %v", wire.ErrUnacceptable, err)
 	}
-	c, err := s.ch.PublishWithDeferredConfirm(o.Exchange, o.RoutingKey, true, false, publishing(o.Message))
+	c, err := s.ch.PublishWithDeferredConfirm(o.Exchange, o.RoutingKey, !o.Unchecked, false, publishing(o.Message))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %v", wire.ErrUnsent, explain(err))
 	}

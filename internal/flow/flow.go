@@ -89,7 +89,7 @@ func (f *Flow) Take(ctx context.Context, batch []Delivery) error {
 	var at, events []int // index in batch and in told of each of away
 	f.receipts.mark()
 	for i := range batch {
-		rec, verdict, way := f.judge(&batch[i], rules, now)
+		rec, verdict, m := f.judge(&batch[i], rules, now)
 		told = append(told, Event{Kind: Failed, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Reason: rec.Reason, Error: rec.Error})
 		switch {
 		case verdict == policy.Discard:
@@ -101,12 +101,12 @@ func (f *Flow) Take(ctx context.Context, batch []Delivery) error {
 			told = append(told, Event{Kind: Waiting, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Delay: rec.Due.Sub(now), Way: Disk})
 		}
 		switch {
-		case way == nil:
+		case m == nil:
 			keep = append(keep, rec)
 		case f.waits[i]:
-			told[len(told)-1].Way = way.Limits().Name
+			told[len(told)-1].Way = m.way.Limits().Name
 		default:
-			away = append(away, held{rec: rec, way: way, delay: rec.Due.Sub(now)})
+			away = append(away, *m)
 			at, events = append(at, i), append(events, len(told)-1)
 		}
 	}

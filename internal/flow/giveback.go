@@ -16,6 +16,7 @@ type Outgoing struct {
 	Exchange, RoutingKey string
 	ID                   string
 	Message              *wire.Message
+	Unchecked            bool // without mandatory, so never unroutable
 }
 
 // Publisher is the broker's side of giving back.

@@ -155,7 +155,7 @@ func (h *Hold) try(ctx context.Context, batch []held) {
 		}
 		m.real = t.Delay
 		o := outgoing(m.rec, t.Exchange, t.RoutingKey)
-		o.Message.Expiration = t.Expiration
+		o.Message.Expiration, o.Unchecked = t.Expiration, t.Unchecked
 		maps.Copy(o.Message.Headers, t.Headers)
 		out, sent, tickets = append(out, o), append(sent, i), append(tickets, t)
 	}

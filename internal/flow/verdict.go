@@ -10,7 +10,6 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/trail"
-	"github.com/redrive-mq/redrive/internal/wait"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -23,11 +22,11 @@ const longestText = 2048
 // the reason, waiting to be forwarded, or to be discarded. Nothing in a message
 // can make it fail: what cannot be judged is parked.
 //
-// way is how it waits in RabbitMQ; nil when it does not wait there.
-func (f *Flow) judge(d *Delivery, rules *Rules, now time.Time) (rec *store.Record, action policy.Action, way wait.Way) {
+// away is how it is to wait in RabbitMQ; nil when it does not wait there.
+func (f *Flow) judge(d *Delivery, rules *Rules, now time.Time) (rec *store.Record, action policy.Action, away *held) {
 	defer func() {
 		if p := recover(); p != nil {
-			rec, action, way = unread(d, now, p), policy.Park, nil
+			rec, action, away = unread(d, now, p), policy.Park, nil
 		}
 	}()
 
@@ -73,9 +72,10 @@ func (f *Flow) judge(d *Delivery, rules *Rules, now time.Time) (rec *store.Recor
 	switch v.Action {
 	case policy.Return:
 		until(rec, now.Add(v.Delay))
-		way = rules.Ways[p.Name]
-		if way != nil && failure.Suggested > 0 && way.Limits().Blocks {
-			way = nil // a wait of its own would hold up others
+		// Where messages stand behind each other a wait of its own would hold up
+		// others.
+		if way := rules.Ways[p.Name]; way != nil && (failure.Suggested == 0 || !way.Limits().Blocks) {
+			away = &held{rec: rec, way: way, delay: v.Delay}
 		}
 	case policy.Forward:
 		// It goes by way of the store, so that an exchange that is not there
@@ -85,7 +85,7 @@ func (f *Flow) judge(d *Delivery, rules *Rules, now time.Time) (rec *store.Recor
 	case policy.Park:
 		park(rec, now, v.Why)
 	}
-	return rec, v.Action, way
+	return rec, v.Action, away
 }
 
 // unread keeps what could not be judged, and why.

@@ -45,16 +45,17 @@ func (t Topology) With(more Topology) Topology {
 		append(t.Bindings[:len(t.Bindings):len(t.Bindings)], more.Bindings...)}
 }
 
-// noLimit is a delivery limit nobody reaches: RabbitMQ 4 gives quorum queues one
-// of 20, and drops what passes it.
-const noLimit = int64(1_000_000_000)
+// NoLimit is a delivery limit nobody reaches: RabbitMQ 4 gives quorum queues one
+// of 20. What passes it is dropped, or comes back early from a delay queue: it is
+// enough that a person looks at its messages 20 times.
+const NoLimit = int64(1_000_000_000)
 
 // Parked is the parking lot in RabbitMQ: what cannot come back to its queue, or
 // shall not, waits there for a person, or for the service to collect it.
 func Parked() Topology {
 	return Topology{
 		Exchanges: []Exchange{{Name: wire.ExchangeParked, Kind: amqp.ExchangeFanout}},
-		Queues:    []Queue{{Name: wire.QueueParked, Args: amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": noLimit}}},
+		Queues:    []Queue{{Name: wire.QueueParked, Args: amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": NoLimit}}},
 		Bindings:  []Binding{{From: wire.ExchangeParked, ToQueue: wire.QueueParked}},
 	}
 }

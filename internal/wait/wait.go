@@ -25,7 +25,8 @@ type Way interface {
 	// that all queues share, and the way back to this one.
 	Topology(queue string) Topology
 	// Hold says where to publish a message of the queue so that it comes back
-	// after delay, never before. It fails only for a delay that Check refuses.
+	// after delay (0 or more), never before. It fails only for a delay longer
+	// than Longest.
 	Hold(queue string, delay time.Duration) (Ticket, error)
 }
 
@@ -40,6 +41,10 @@ type Ticket struct {
 	Expiration           string        // milliseconds; "" for none
 	Headers              amqp.Table    // to be added, or nil
 	Delay                time.Duration // the real one, rounded up
+
+	// Unchecked: it must be published without mandatory, since RabbitMQ would
+	// say of every message that it is unroutable.
+	Unchecked bool
 
 	// First must be declared before each publish, and not long before: when
 	// more than Within passes from the sending of the declaration to the
@@ -61,6 +66,8 @@ type Limits struct {
 	// Blocks: a message with a short delay waits for those before it that have
 	// a longer one.
 	Blocks bool
+	// Mixed: whoever chose it accepts that it Blocks.
+	Mixed bool
 	// Linear: the delay is a multiple of the number of failures, and no other.
 	Linear bool
 	// Decides: whoever takes the message decides by a policy of its own.
@@ -87,16 +94,24 @@ func (l Limits) Check(p *policy.Policy) error {
 			return fmt.Errorf("policy %q waits %s before attempt %d, and %s waits %s at most: shorten it, or choose another way to wait",
 				p.Name, policy.FormatDuration(w), i+2, l.Name, policy.FormatDuration(l.Longest))
 		}
-		if l.Linear && w != waits[0]*time.Duration(i+1) && w != p.Backoff.Max() {
+		if l.Linear && w != linear(waits[0], i+1, p.Backoff.Max()) {
 			return fmt.Errorf("policy %q waits %s before attempt %d, and %s can only wait %s more each time up to a longest: use a linear backoff whose step is its initial wait",
 				p.Name, policy.FormatDuration(w), i+2, l.Name, policy.FormatDuration(waits[0]))
 		}
-		if l.Blocks && i > 0 && w != waits[i-1] {
+		if l.Blocks && !l.Mixed && i > 0 && w != waits[i-1] {
 			return fmt.Errorf("policy %q waits %s before attempt %d and %s before the next: with %s the short wait would stand behind the long one; use a fixed backoff, or say that you accept it",
 				p.Name, policy.FormatDuration(waits[i-1]), i+1, policy.FormatDuration(w), l.Name)
 		}
 	}
 	return nil
+}
+
+// linear is n times first, and at most longest.
+func linear(first time.Duration, n int, longest time.Duration) time.Duration {
+	if first > longest/time.Duration(n) {
+		return longest
+	}
+	return first * time.Duration(n)
 }
 
 // Suits tells whether a broker of that version ("4.3.1") can keep it.
@@ -113,4 +128,4 @@ func (l Limits) Suits(version string) error {
 
 // Spreads tells whether jitter means anything to it: with few levels it would
 // only push messages to the next one.
-func (l Limits) Spreads() bool { return l.Levels == nil && !l.Linear && !l.Blocks }
+func (l Limits) Spreads() bool { return l.Levels == nil && !l.Linear && (!l.Blocks || l.Mixed) }

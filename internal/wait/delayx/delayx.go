@@ -14,8 +14,14 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Way waits in one exchange, bound to each work queue by its name: which queue a
-// message returns to is what failed, never what a header says.
+// Way waits in one exchange, which hands on to redrive.due: which queue a message
+// returns to is what failed, never what a header says.
+//
+// To RabbitMQ a message that the plugin delays has no queue: published as
+// mandatory it comes back as unroutable, and an alternate exchange of the delayed
+// one gets a copy at once. [measured with 3.10.2 on 3.10.8] So it is published
+// without mandatory, and what has no queue when it comes due is parked one
+// exchange further on.
 type Way struct{}
 
 // longest is the plugin's limit, in milliseconds an unsigned 32 bit number.
@@ -24,26 +30,25 @@ const longest = math.MaxUint32 * time.Millisecond
 // Limits implements wait.Way.
 func (Way) Limits() wait.Limits {
 	return wait.Limits{Name: "delayed-exchange", Longest: longest, Step: time.Millisecond,
-		Survives: "a restart of RabbitMQ; not the loss of its node; what comes due while its work queue is gone is lost",
+		Survives: "an orderly restart of RabbitMQ; not the loss of its node, and a crash can take the latest with it; what comes due while the work queue cannot take it is lost",
 		Makes:    "one exchange, for all work queues together; each waiting message takes some 10 KB of RabbitMQ's memory",
 		Needs:    "the plugin rabbitmq_delayed_message_exchange, whose last builds are for RabbitMQ 4.2"}
 }
 
 // Topology implements wait.Way.
 func (Way) Topology(queue string) wait.Topology {
-	return wait.Parked().With(wait.Topology{
-		Exchanges: []wait.Exchange{{Name: wire.ExchangeDelayed, Kind: "x-delayed-message",
-			Args: amqp.Table{"x-delayed-type": amqp.ExchangeDirect, "alternate-exchange": wire.ExchangeParked}}},
-		Bindings: []wait.Binding{{From: wire.ExchangeDelayed, Key: queue, ToQueue: queue}},
+	return wait.Due(queue).With(wait.Topology{
+		Exchanges: []wait.Exchange{{Name: wire.ExchangeDelayed, Kind: "x-delayed-message", Args: amqp.Table{"x-delayed-type": amqp.ExchangeFanout}}},
+		Bindings:  []wait.Binding{{From: wire.ExchangeDelayed, ToExchange: wire.ExchangeDue}},
 	})
 }
 
 // Hold implements wait.Way.
 func (Way) Hold(queue string, delay time.Duration) (wait.Ticket, error) {
-	ms := (delay + time.Millisecond - 1) / time.Millisecond
-	if ms > math.MaxUint32 {
+	if delay > longest {
 		return wait.Ticket{}, fmt.Errorf("a delay of %s is longer than %s, the plugin's longest", policy.FormatDuration(delay), policy.FormatDuration(longest))
 	}
-	return wait.Ticket{Exchange: wire.ExchangeDelayed, RoutingKey: queue, Delay: ms * time.Millisecond,
+	ms := (delay + time.Millisecond - 1) / time.Millisecond
+	return wait.Ticket{Exchange: wire.ExchangeDelayed, RoutingKey: queue, Delay: ms * time.Millisecond, Unchecked: true,
 		Headers: amqp.Table{"x-delay": int64(ms)}}, nil
 }
