@@ -189,7 +189,7 @@ func (s *settler) outgoing(m *Message, failure error, parkedFor string, t wait.T
 		p.Headers[wire.HeaderAttempt] = int64(m.Attempt - 1)
 	}
 	p.Expiration = t.Expiration
-	return broker.Outgoing{Exchange: t.Exchange, RoutingKey: t.RoutingKey, ID: m.ID, Message: p}
+	return broker.Outgoing{Exchange: t.Exchange, RoutingKey: t.RoutingKey, ID: m.ID, Message: p, Unchecked: t.Unchecked}
 }
 
 func errorText(err error) string {

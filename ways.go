@@ -63,7 +63,7 @@ func Fixed(d time.Duration) Way { return way(ttlqueue.NewFixed(Quorum, d)) }
 // them.
 func Dynamic() Way { return way(ttlqueue.NewDynamic(100 * time.Millisecond)) }
 
-// MessageTTL waits in one queue, each message with a time to live of its own. A
+// MessageTTL waits in one queue for each work queue, each message with a time to live of its own. A
 // message with a short delay stays behind one with a long delay, so a policy with
 // different waits is refused; MixedMessageTTL takes it.
 func MessageTTL() Way { return Way{way: ttlqueue.NewMessageTTL(Quorum, false)} }

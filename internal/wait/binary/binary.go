@@ -19,6 +19,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/wait"
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // Bits is the number of levels: 28 as in NServiceBus and Celery.
@@ -51,7 +52,7 @@ func (l *Ladder) out() string { return fmt.Sprintf("redrive.delay.binary.%s.due"
 
 // Topology implements wait.Way.
 func (l *Ladder) Topology(queue string) wait.Topology {
-	t := wait.Parked().With(wait.Topology{Exchanges: []wait.Exchange{{Name: l.out(), Kind: amqp.ExchangeTopic, Internal: true, Args: amqp.Table{"alternate-exchange": "redrive.parked"}}}})
+	t := wait.Parked().With(wait.Topology{Exchanges: []wait.Exchange{{Name: l.out(), Kind: amqp.ExchangeTopic, Internal: true, Args: amqp.Table{"alternate-exchange": wire.ExchangeParked}}}})
 	below := l.out()
 	for n := range Bits {
 		name := l.level(n)
@@ -59,7 +60,7 @@ func (l *Ladder) Topology(queue string) wait.Topology {
 		t = t.With(wait.Topology{
 			Exchanges: []wait.Exchange{{Name: name, Kind: amqp.ExchangeTopic}},
 			Queues: []wait.Queue{{Name: name, Args: amqp.Table{"x-queue-type": "quorum", "x-message-ttl": (l.unit << n).Milliseconds(),
-				"x-dead-letter-exchange": below, "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}}},
+				"x-dead-letter-exchange": below, "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish", "x-delivery-limit": wait.NoLimit}}},
 			Bindings: []wait.Binding{
 				{From: name, Key: before + "1.#", ToQueue: name},
 				{From: name, Key: before + "0.#", ToExchange: below},
@@ -72,10 +73,10 @@ func (l *Ladder) Topology(queue string) wait.Topology {
 
 // Hold implements wait.Way.
 func (l *Ladder) Hold(queue string, delay time.Duration) (wait.Ticket, error) {
-	n := (delay + l.unit - 1) / l.unit
-	if n >= 1<<Bits {
+	if delay > l.Limits().Longest {
 		return wait.Ticket{}, fmt.Errorf("a delay of %s is longer than %s, the longest with a unit of %s", policy.FormatDuration(delay), policy.FormatDuration(l.Limits().Longest), l.unit)
 	}
+	n := (delay + l.unit - 1) / l.unit
 	var key strings.Builder
 	highest := 0
 	for bit := Bits - 1; bit >= 0; bit-- {

@@ -29,7 +29,7 @@ func Arguments(min, max time.Duration) amqp.Table {
 		"x-delayed-retry-min": min.Milliseconds(), "x-delayed-retry-max": max.Milliseconds(),
 		// RabbitMQ 4 drops what passes its own limit, 20, when there is no
 		// dead-letter exchange; the policy says how many attempts there are.
-		"x-delivery-limit": int64(1_000_000_000)}
+		"x-delivery-limit": wait.NoLimit}
 }
 
 // Topology implements wait.Way.

@@ -18,7 +18,10 @@ import (
 // takes no notice. [measured on 3.10.8 and 4.3.6] So each publish is preceded by a
 // declaration, the expiry is well past the delay, and a message counts as held
 // only if the confirm came while the declaration still covered its whole wait.
-type Dynamic struct{ shortestStep time.Duration }
+type Dynamic struct {
+	step  time.Duration
+	spare func(time.Duration) time.Duration // see spare
+}
 
 // NewDynamic rounds delays up to two significant digits, and to at least step,
 // from 1 ms: 90 queues a power of ten, at most.
@@ -26,7 +29,7 @@ func NewDynamic(step time.Duration) (*Dynamic, error) {
 	if step < time.Millisecond || step%time.Millisecond != 0 {
 		return nil, fmt.Errorf("a step of %s is not a number of whole milliseconds from 1 ms", step)
 	}
-	return &Dynamic{step}, nil
+	return &Dynamic{step, spare}, nil
 }
 
 // spare is how much longer than its delay a queue lives when nobody uses it. Half
@@ -39,8 +42,8 @@ const longestDynamic = longest / 2
 
 // Limits implements wait.Way.
 func (d *Dynamic) Limits() wait.Limits {
-	return wait.Limits{Name: "dynamic", Longest: longestDynamic, Step: d.shortestStep, Survives: Classic.survives(),
-		Makes: "one queue and one exchange per delay in use, rounded up to two digits; a queue is gone when it was not used for ten minutes more than its delay"}
+	return wait.Limits{Name: "dynamic", Longest: longestDynamic, Step: d.step, Survives: Classic.survives(),
+		Makes: fmt.Sprintf("one queue and one exchange per delay in use, rounded up to two digits: at most %d for delays up to an hour; gone when not used for ten minutes more than the delay", d.most(time.Hour))}
 }
 
 // Topology implements wait.Way.
@@ -53,17 +56,25 @@ func (d *Dynamic) Hold(queue string, delay time.Duration) (wait.Ticket, error) {
 	}
 	delay = d.round(delay)
 	name := Classic.name("dynamic." + label(delay))
-	first := Classic.delayQueue(name, delay, amqp.Table{"x-expires": (delay + spare(delay)).Milliseconds()})
+	first := Classic.delayQueue(name, delay, amqp.Table{"x-expires": (delay + d.spare(delay)).Milliseconds()})
 	first.Exchanges[0].AutoDelete = true
-	return wait.Ticket{Exchange: name, RoutingKey: queue, Delay: delay, First: &first, Within: spare(delay) / 2}, nil
+	return wait.Ticket{Exchange: name, RoutingKey: queue, Delay: delay, First: &first, Within: d.spare(delay) / 2}, nil
 }
 
 // round goes up to two significant digits, or jitter would make a queue a
 // message.
 func (d *Dynamic) round(delay time.Duration) time.Duration {
-	step := d.shortestStep
+	step := d.step
 	for step*100 < delay {
 		step *= 10
 	}
-	return max(roundUp(delay, step), d.shortestStep)
+	return max(roundUp(delay, step), d.step)
+}
+
+// most is how many different delays there are up to longest, and so queues.
+func (d *Dynamic) most(longest time.Duration) (n int) {
+	for delay := d.step; delay <= longest; delay = d.round(delay + 1) {
+		n++
+	}
+	return n
 }

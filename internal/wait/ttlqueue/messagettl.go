@@ -1,15 +1,22 @@
 package ttlqueue
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/wait"
+	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
 )
 
-// MessageTTL waits in one queue, each message with a time to live of its own.
-// RabbitMQ expires messages at the head only, so one with a short delay stays
-// until those before it are gone.
+// MessageTTL waits in one queue for each work queue, each message with a time to
+// live of its own. RabbitMQ expires messages at the head only, so one with a short
+// delay stays until those before it are gone: of the same work queue at least, and
+// of no other.
 type MessageTTL struct {
 	kind  Type
 	mixed bool
@@ -20,19 +27,31 @@ func NewMessageTTL(kind Type, mixed bool) *MessageTTL { return &MessageTTL{kind,
 
 // Limits implements wait.Way.
 func (m *MessageTTL) Limits() wait.Limits {
-	return wait.Limits{Name: "message-ttl", Longest: longest, Step: time.Millisecond, Blocks: !m.mixed, Survives: m.kind.survives(),
-		Makes: "one queue and one exchange, for all work queues together"}
+	return wait.Limits{Name: "message-ttl", Longest: longest, Step: time.Millisecond, Blocks: true, Mixed: m.mixed, Survives: m.kind.survives(),
+		Makes: "one queue and one exchange for each work queue"}
 }
 
-func (m *MessageTTL) queue() string { return m.kind.name("message-ttl") }
+// queue is the delay queue of a work queue, by its name or, where that is too
+// long, a hash of it.
+func (m *MessageTTL) queue(work string) string {
+	prefix := wire.DelayPrefix + "message-ttl." + string(m.kind) + "."
+	if len(prefix)+len(work) <= 255 && !strings.HasPrefix(work, "sha256.") {
+		return prefix + work
+	}
+	sum := sha256.Sum256([]byte(work))
+	return prefix + "sha256." + hex.EncodeToString(sum[:])
+}
 
 // Topology implements wait.Way.
 func (m *MessageTTL) Topology(queue string) wait.Topology {
-	return wait.Due(queue).With(m.kind.delayQueue(m.queue(), 0, nil))
+	return wait.Due(queue).With(m.kind.delayQueue(m.queue(queue), 0, nil))
 }
 
 // Hold implements wait.Way.
 func (m *MessageTTL) Hold(queue string, delay time.Duration) (wait.Ticket, error) {
+	if delay > longest {
+		return wait.Ticket{}, fmt.Errorf("a delay of %s is longer than RabbitMQ's longest time to live, ten years", policy.FormatDuration(delay))
+	}
 	delay = roundUp(delay, time.Millisecond)
-	return wait.Ticket{Exchange: m.queue(), RoutingKey: queue, Delay: delay, Expiration: strconv.FormatInt(delay.Milliseconds(), 10)}, nil
+	return wait.Ticket{Exchange: m.queue(queue), RoutingKey: queue, Delay: delay, Expiration: strconv.FormatInt(delay.Milliseconds(), 10)}, nil
 }

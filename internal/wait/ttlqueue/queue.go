@@ -67,6 +67,7 @@ func (t Type) delayQueue(name string, ttl time.Duration, more amqp.Table) wait.T
 		// Both are needed: with drop-head it is silently at-most-once.
 		args["x-dead-letter-strategy"] = "at-least-once"
 		args["x-overflow"] = "reject-publish"
+		args["x-delivery-limit"] = wait.NoLimit
 	}
 	for k, v := range more {
 		args[k] = v
