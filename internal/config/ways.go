@@ -91,20 +91,6 @@ func (d *document) keeps(n ast.Node, p *policy.Policy, way wait.Way, jitterSet b
 		}
 		p.Jitter = policy.None
 	}
-	waits := p.Waits()
-	if !l.Blocks || len(waits) == 0 {
-		return
-	}
-	for i := range c.Policies {
-		other := &c.Policies[i]
-		if w := c.Ways[other.Name]; w == nil || w.Limits().Name != l.Name {
-			continue
-		}
-		if theirs := other.Waits(); len(theirs) > 0 && theirs[0] != waits[0] {
-			d.fail(n, "policy %q waits %s and policy %q %s, in the one queue of %s, where the short wait would stand behind the long one: choose another way for one of them",
-				other.Name, policy.FormatDuration(theirs[0]), p.Name, policy.FormatDuration(waits[0]), l.Name)
-		}
-	}
 }
 
 // real are a policy's waits as its way rounds them.

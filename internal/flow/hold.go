@@ -146,7 +146,8 @@ func (h *Hold) try(ctx context.Context, batch []held) {
 	tickets := make([]wait.Ticket, 0, len(batch))
 	for i := range batch {
 		m := &batch[i]
-		t, err := m.way.Hold(m.rec.Queue, m.delay)
+		// Only jitter can pass the longest, since the policy's waits were checked.
+		t, err := m.way.Hold(m.rec.Queue, min(m.delay, m.way.Limits().Longest))
 		if err == nil {
 			err = h.prepare(ctx, m, &t)
 		}

@@ -71,10 +71,9 @@ func Due(queue string) Topology {
 	})
 }
 
-// Ends tells whether an exchange is one in which a way ends: what a work queue got
-// through it had waited before. All but that of the plugin are internal; still,
-// who may write to the exchanges in which the ways begin can send through them.
+// Ends tells whether an exchange is one through which a wait ends: what a work
+// queue got through it had waited before. Not all are internal; who may write to
+// those in which a wait begins can send through them.
 func Ends(exchange string) bool {
-	return exchange == wire.ExchangeDue || exchange == wire.ExchangeDelayed ||
-		strings.HasPrefix(exchange, wire.DelayPrefix+"binary.") && strings.HasSuffix(exchange, ".due")
+	return exchange == wire.ExchangeDue || exchange == wire.ExchangeDelayed || strings.HasPrefix(exchange, wire.DelayPrefix)
 }
