@@ -6,8 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/api"
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/rabbitnode"
 	"github.com/redrive-mq/redrive/internal/wait/stored"
@@ -162,5 +164,96 @@ func TestCuttingConnectionsLosesNothing(t *testing.T) {
 		l.settle(settleWithin)
 		p.waitReady()
 		l.account(cuts, inFlight)
+	})
+}
+
+// What is parked in RabbitMQ is taken from there when it is safe on disk, and not
+// before.
+func TestKillingTheServiceLosesNothingThatIsCollected(t *testing.T) {
+	const kills, each = 10, 200
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		p := newProcess(t, v.URL())
+		p.start()
+		p.waitReady()
+		ch := v.Channel()
+		seed := rand.Uint64()
+		t.Logf("seed %d", seed)
+		random := rand.New(rand.NewPCG(seed, 0))
+		want := map[string]bool{}
+		for range kills {
+			for range each {
+				id := uuid.NewString()
+				want[id] = true
+				if err := ch.PublishWithContext(context.Background(), wire.ExchangeParked, "orders", true, false, amqp.Publishing{DeliveryMode: 2,
+					Headers: amqp.Table{wire.HeaderID: id, wire.HeaderQueue: "orders", wire.HeaderAttempt: int64(3)}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			<-time.After(time.Duration(random.IntN(300)) * time.Millisecond)
+			p.kill()
+			p.start()
+		}
+		p.waitReady()
+		brokertest.Eventually(t, "all is collected", func() bool { return v.Depth(wire.QueueParked) == 0 })
+		if err := p.term(); err != nil { // what was taken is now either acknowledged or in RabbitMQ
+			t.Errorf("after SIGTERM: %v", err)
+		}
+		if n := v.Depth(wire.QueueParked); n != 0 {
+			t.Errorf("%d came back to RabbitMQ", n)
+		}
+		p.start()
+		p.waitReady()
+		got := map[string]int{}
+		client := api.Client{Addr: p.listen}
+		for after := ""; ; {
+			page, err := client.Messages(context.Background(), "parked", "", "", after, 1000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range page.Messages {
+				got[m.ID]++
+			}
+			if after = page.After; after == "" {
+				break
+			}
+		}
+		duplicates := 0
+		for id := range want {
+			if got[id] == 0 {
+				t.Errorf("%s is lost", id)
+			}
+			duplicates += max(got[id]-1, 0)
+		}
+		if len(got) != len(want) || duplicates > kills*1024 {
+			t.Errorf("%d ids of %d are parked, with %d duplicates", len(got), len(want), duplicates)
+		}
+		t.Logf("%d messages, %d duplicates over %d kills", len(want), duplicates, kills)
+	})
+}
+
+// A policy that waits in RabbitMQ keeps the promises of one that waits on disk.
+func TestKillingTheServiceLosesNothingThatWaitsInRabbitMQ(t *testing.T) {
+	const kills = 15
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		l := newLedger(t, v, "orders")
+		p := newProcess(t, v.URL())
+		p.configure(`policies: [{name: p, queues: ["*"], attempts: 50, backoff: {fixed: 150ms}, wait: {levels: [150ms]}}]`)
+		p.start()
+		p.waitReady()
+		p.kill()
+		consuming(t, l)
+		seed := rand.Uint64()
+		t.Logf("seed %d", seed)
+		random := rand.New(rand.NewPCG(seed, 0))
+		for range kills {
+			p.start()
+			l.publish(150)
+			<-time.After(time.Duration(random.IntN(600)) * time.Millisecond)
+			p.kill()
+		}
+		p.start()
+		l.settle(settleWithin)
+		p.waitReady()
+		l.account(kills, inFlight)
 	})
 }
