@@ -19,6 +19,8 @@ const expectedWait = "disk, levels, {levels: [1s, 10s, 1m]}, {fixed: 30s}, dynam
 // shortestDynamic is what delays of the way dynamic are rounded up to at least.
 const shortestDynamic = 100 * time.Millisecond
 
+const mostLevels = 100
+
 // wait reads how the messages of a policy wait: nil for the service's own store.
 func (d *document) wait(n ast.Node, where string) (way wait.Way) {
 	must := func(n ast.Node, where string, w wait.Way, err error) {
@@ -35,6 +37,9 @@ func (d *document) wait(n ast.Node, where string) (way wait.Way) {
 				levels := d.waits(n, where+".levels")
 				if len(levels) == 0 {
 					d.fail(n, "%s.levels is empty; leave the list out for levels from 1s to 1h", where)
+				}
+				if len(levels) > mostLevels {
+					d.fail(n, "%s.levels are %d; expected at most %d, since each is a queue in RabbitMQ", where, len(levels), mostLevels)
 				}
 				w, err := ttlqueue.NewLevels(ttlqueue.Quorum, levels...)
 				must(n, where+".levels", w, err)
