@@ -139,6 +139,15 @@ func (s *Service) rules(c *config.Config) flow.Rules {
 	return flow.Rules{Policies: c.Policies, Ways: c.Ways}
 }
 
+// awaitDelays lets what waits in RabbitMQ go there from the first message on.
+func (s *Service) awaitDelays(ctx context.Context) {
+	if len(s.config.Ways) > 0 {
+		ctx, cancel := context.WithTimeout(ctx, grace)
+		defer cancel()
+		s.delays.Await(ctx)
+	}
+}
+
 // waysFail says, once, that RabbitMQ does not take messages that are to wait in
 // it, and that it does again.
 func (s *Service) waysFail(way string, err error) {
@@ -227,6 +236,7 @@ func (s *Service) Run(ctx context.Context) error {
 	workers.Go(func() { s.loop.Run(ctx, grace) })
 	workers.Go(func() {
 		defer stop()
+		s.awaitDelays(ctx)
 		failure = s.intake.Run(ctx, taker{s.flow})
 	})
 	workers.Go(func() {

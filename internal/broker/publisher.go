@@ -59,6 +59,9 @@ func (p *Publisher) Run(ctx context.Context) error {
 	})
 }
 
+// Await waits for a connection until ctx ends. Safe for concurrent use.
+func (p *Publisher) Await(ctx context.Context) { _, _ = p.current(ctx) }
+
 // Ready tells whether there is a connection, and no alarm blocks it. Safe for
 // concurrent use.
 func (p *Publisher) Ready() bool {

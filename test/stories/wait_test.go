@@ -37,7 +37,11 @@ func TestAMessageWaitsInRabbitMQ(t *testing.T) {
 			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 				deadLettered(v, "orders", "quorum")
 				v.Exchange("shop", "topic", "orders")
-				s := start(t, v.URL(), way.policies).ready(t)
+				const rights = `^(redrive(\..*)?|orders)$` // those that the README says
+				user := "redrive-" + v.Name[len(v.Name)-8:]
+				v.User(user, "pw")
+				v.Grant(user, `^redrive(\..*)?$`, rights, rights)
+				s := start(t, v.URLAs(user, "pw"), way.policies).ready(t)
 				c := consume(t, v, "orders")
 				sent := amqp.Publishing{
 					Headers: everyHeader(), ContentType: "application/json", ContentEncoding: "gzip", DeliveryMode: 2, Priority: 3,
@@ -298,6 +302,17 @@ func TestWaitingInRabbitMQChoosesNoOtherQueue(t *testing.T) {
 		if p.Queue != "other" || !strings.Contains(p.ParkedFor, "not enrolled") {
 			t.Errorf("parked as %+v", p)
 		}
+		// Nor does one with that right reach more than what is behind redrive.due.
+		v.Grant(user, "^mine.*$", `^(mine.*|amq\.default|redrive\.failures|redrive\.delay\..*)$`, "^mine.*$")
+		publish(t, as(), wire.DelayPrefix+"100ms", "other", amqp.Publishing{Body: []byte("past"), Headers: amqp.Table{wire.HeaderQueue: "secret"}})
+		brokertest.Eventually(t, "it is parked", func() bool { return len(s.parked(t)) == 2 })
+		if r, err := s.client.Replay(context.Background(), nil, "other"); err != nil || r.Replayed != 2 {
+			t.Fatalf("replayed %d, %v", r.Replayed, err)
+		}
+		brokertest.Eventually(t, "both are parked again", func() bool {
+			all := s.parked(t)
+			return len(all) == 2 && strings.Contains(all[0].ParkedFor, "not enrolled") && strings.Contains(all[1].ParkedFor, "not enrolled")
+		})
 		other.none(200 * time.Millisecond)
 		secret.none(0)
 	})
