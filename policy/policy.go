@@ -41,9 +41,6 @@ type Policy struct {
 // queue that was too slow for it is rarely meant.
 var DefaultReasons = []string{"rejected", "delivery_limit"}
 
-// KnownReason tells whether it is one that RabbitMQ gives, or Reported.
-func KnownReason(r string) bool { return r == Reported || slices.Contains(knownReasons, r) }
-
 var knownReasons = []string{"rejected", "expired", "maxlen", "delivery_limit"}
 
 // Default is in force when nobody said anything: every queue, eight attempts

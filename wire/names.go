@@ -36,8 +36,8 @@ const (
 	ExchangeDelayed = "redrive.delayed"
 
 	returnExchangePrefix = "redrive.return."
-	// LongestName is the limit of an AMQP short string, in bytes.
-	LongestName = 255
+	// longestName is the limit of an AMQP short string, in bytes.
+	longestName = 255
 )
 
 // ReturnExchange is the name of the fanout exchange that is bound to queue
@@ -45,12 +45,12 @@ const (
 // whole, so that two long names never share an exchange.
 func ReturnExchange(queue string) string {
 	name := returnExchangePrefix + queue
-	if len(name) <= LongestName {
+	if len(name) <= longestName {
 		return name
 	}
 	sum := sha256.Sum256([]byte(queue))
 	tail := "." + hex.EncodeToString(sum[:16])
-	return strings.ToValidUTF8(name[:LongestName-len(tail)], "") + tail
+	return strings.ToValidUTF8(name[:longestName-len(tail)], "") + tail
 }
 
 // OwnQueue reports whether a queue is one of Redrive's, which is never a work

@@ -7,7 +7,6 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/trail"
-	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -57,7 +56,8 @@ func (c *Collector) record(d *Delivery, now time.Time) (rec *store.Record) {
 		rec.FirstFailed = trail.FirstFailed(m, now)
 	}
 	rec.Error = text(m, wire.HeaderError)
-	if r := text(m, wire.HeaderReason); policy.KnownReason(r) {
+	switch r := text(m, wire.HeaderReason); r {
+	case wire.ReasonRejected, wire.ReasonExpired, wire.ReasonMaxLen, wire.ReasonDeliveryLimit, wire.ReasonReported:
 		rec.Reason = r
 	}
 	rec.Queue = short(m, wire.HeaderQueue)
@@ -85,9 +85,9 @@ func (c *Collector) record(d *Delivery, now time.Time) (rec *store.Record) {
 	return rec
 }
 
-// short is a header that holds a name.
+// short is a header that holds a name, as long as RabbitMQ takes them.
 func short(m *wire.Message, header string) string {
-	if s := text(m, header); len(s) <= wire.LongestName {
+	if s := text(m, header); len(s) <= 255 {
 		return s
 	}
 	return ""

@@ -31,6 +31,9 @@ const (
 	// patience is how long a batch may take. The intake waits for it, and its
 	// messages are not RabbitMQ's problem alone: there is the store.
 	patience = 5 * time.Second
+	// calm is how long a way must not have failed to be called well again: it may
+	// fail for one queue and not for another.
+	calm = 3 * time.Second
 	// respite is how long a way that failed as such is left alone.
 	respite = 15 * time.Second
 )
@@ -49,32 +52,20 @@ type Hold struct {
 	enrolled *enrolled
 	report   func(way string, err error)
 
-	declared map[any]declared // topologies, by heldBy, or by the name of a delay queue
-	wrong    map[string]bool  // ways that were reported
-	until    time.Time        // leave RabbitMQ alone
-	busy     chan struct{}    // closed when the batch that was given up has ended
+	declared map[any]declared     // topologies, by heldBy, or by the name of a delay queue
+	wrong    map[string]time.Time // ways that were reported, and when they failed last
+	until    time.Time            // leave RabbitMQ alone
+	busy     chan struct{}        // closed when the batch that was given up has ended
 	sending  sync.WaitGroup
 
 	mu   sync.Mutex
 	gone []string // queues that something could not come back to
 }
 
-// heldBy is a way and a queue that comes back through it.
-type heldBy struct {
-	way   wait.Way
-	queue string
-}
-
-// declared is what came of a declaration.
-type declared struct {
-	at  time.Time
-	err error
-}
-
 // NewHold publishes through b. report is told why a way fails, and nil when it
 // works again; it is called on change only.
 func NewHold(b Declarer, policies func() policy.Set, report func(way string, err error)) *Hold {
-	return &Hold{broker: b, enrolled: newEnrolled(b, policies), report: report, declared: map[any]declared{}, wrong: map[string]bool{}}
+	return &Hold{broker: b, enrolled: newEnrolled(b, policies), report: report, declared: map[any]declared{}, wrong: map[string]time.Time{}}
 }
 
 // Wait waits for what was given up, which ends with its connection.
@@ -144,14 +135,26 @@ func (h *Hold) try(ctx context.Context, batch []held) {
 	out := make([]Outgoing, 0, len(batch))
 	sent := make([]int, 0, len(batch)) // index in batch of each of out
 	tickets := make([]wait.Ticket, 0, len(batch))
-	for i := range batch {
+	type claim struct {
+		queue  string
+		proven bool
+	}
+	vain := map[claim]error{} // asked once a batch: a client may report for any name
+	for i := 0; i < len(batch) && ctx.Err() == nil; i++ {
 		m := &batch[i]
+		of := claim{m.rec.Queue, m.rec.Proven}
+		if m.err = vain[of]; m.err != nil {
+			continue
+		}
 		// Only jitter can pass the longest, since the policy's waits were checked.
 		t, err := m.way.Hold(m.rec.Queue, min(m.delay, m.way.Limits().Longest))
 		if err == nil {
 			err = h.prepare(ctx, m, &t)
 		}
-		if m.err = err; err != nil {
+		if m.err = err; errors.Is(err, errInVain) {
+			vain[of] = err
+		}
+		if err != nil {
 			continue
 		}
 		m.real = t.Delay
@@ -159,6 +162,10 @@ func (h *Hold) try(ctx context.Context, batch []held) {
 		o.Message.Expiration, o.Unchecked = t.Expiration, t.Unchecked
 		maps.Copy(o.Message.Headers, t.Headers)
 		out, sent, tickets = append(out, o), append(sent, i), append(tickets, t)
+	}
+	if ctx.Err() != nil { // given up: it is kept in the store by now
+		refuse(batch, errNoAnswer)
+		return
 	}
 	if len(out) == 0 {
 		return
@@ -176,60 +183,6 @@ func (h *Hold) try(ctx context.Context, batch []held) {
 	}
 }
 
-func (m *held) by() heldBy { return heldBy{m.way, m.rec.Queue} }
-
-// Forget makes what a queue needs be declared again: it was deleted, and perhaps
-// declared anew without its bindings. Safe for concurrent use.
-func (h *Hold) Forget(queue string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if len(h.gone) < 1000 { // each further message that is lost says so again
-		h.gone = append(h.gone, queue)
-	}
-}
-
-func (h *Hold) forgetGone() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, q := range h.gone {
-		h.enrolled.forget(q)
-		maps.DeleteFunc(h.declared, func(k any, _ declared) bool { by, ok := k.(heldBy); return ok && by.queue == q })
-	}
-	h.gone = nil
-}
-
-// prepare makes sure that a message may come back to its queue at all, and that
-// what it passes is there.
-func (h *Hold) prepare(ctx context.Context, m *held, t *wait.Ticket) error {
-	switch f := h.enrolled.route(ctx, m.rec.Queue, m.rec.Proven); {
-	case f.Err != nil:
-		return f.Err
-	case f.Park != "":
-		return fmt.Errorf("%w: %s", errInVain, f.Park) // as the loop will find out
-	}
-	topology := func() wait.Topology { return m.way.Topology(m.rec.Queue) }
-	if err := h.declare(ctx, m.by(), topology, 0); err != nil || t.First == nil {
-		return err
-	}
-	return h.declare(ctx, t.Exchange, func() wait.Topology { return *t.First }, t.Within/2)
-}
-
-// declare makes a topology: once a process and, where it can expire, when the
-// last time is longer ago than within. What fails is left alone for a while.
-func (h *Hold) declare(ctx context.Context, key any, t func() wait.Topology, within time.Duration) error {
-	d, ok := h.declared[key]
-	age := time.Since(d.at)
-	if ok && d.err != nil && age < respite {
-		return d.err
-	}
-	if !ok || d.err != nil || within > 0 && age > within {
-		d = declared{at: time.Now()}
-		d.err = h.broker.Declare(ctx, t())
-		h.declared[key] = d
-	}
-	return d.err
-}
-
 // tell reports, for each way in a batch, whether it works.
 func (h *Hold) tell(batch []held) {
 	state := map[string]error{}
@@ -242,10 +195,17 @@ func (h *Hold) tell(batch []held) {
 			state[name] = err
 		}
 	}
+	now := time.Now()
 	for name, err := range state {
-		if h.wrong[name] != (err != nil) {
-			h.wrong[name] = err != nil
-			h.report(name, err)
+		last, wrong := h.wrong[name]
+		switch {
+		case err != nil:
+			if h.wrong[name] = now; !wrong {
+				h.report(name, err)
+			}
+		case wrong && now.Sub(last) >= calm:
+			delete(h.wrong, name)
+			h.report(name, nil)
 		}
 	}
 }
