@@ -41,7 +41,8 @@ type Status struct {
 type QueueStatus struct {
 	Queue    string     `json:"queue"`
 	Policy   string     `json:"policy,omitempty"`
-	Waiting  int64      `json:"waiting"`
+	Way      string     `json:"way,omitempty" doc:"How its messages wait: disk, or a way of RabbitMQ's, which knows how many."`
+	Waiting  int64      `json:"waiting" doc:"On disk. What waits in RabbitMQ is not counted here."`
 	Parked   int64      `json:"parked"`
 	NextDue  *time.Time `json:"next_due,omitempty" doc:"When the first waiting message is due."`
 	Oldest   *time.Time `json:"oldest,omitempty" doc:"When the message that is due first failed."`

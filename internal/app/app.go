@@ -20,6 +20,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/metrics"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/internal/wait/stored"
+	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // Options of a service beyond its configuration.
@@ -35,8 +37,10 @@ type Options struct {
 
 const (
 	// prefetch is how many failed messages RabbitMQ may have outstanding to the
-	// intake. store.ReceiptsKept must not be less.
-	prefetch = 4096
+	// intake, and parked ones to the collection. store.ReceiptsKept must not be
+	// less than both.
+	prefetch       = 4096
+	parkedPrefetch = 1024
 	// grace is how long a stop waits for RabbitMQ's answers to what was sent.
 	grace = 10 * time.Second
 )
@@ -51,19 +55,26 @@ type Service struct {
 	flow    *flow.Flow
 	give    *flow.GiveBack
 	intake  *broker.Intake
+	parked  *broker.Intake
 	publish *broker.Publisher
+	delays  *broker.Publisher // to where messages wait in RabbitMQ
+	hold    *flow.Hold
+	collect *flow.Collector
 	loop    *stored.Loop
 	events  flow.Listener
 	rates   rates
 	listen  net.Listener
 	since   time.Time
 	aside   atomic.Int64
+	delayed chan struct{} // closed when a policy first waits in RabbitMQ
+	start   sync.Once
+	refused refusals
 }
 
 // New opens the store and the port; nothing moves before Run. Close it if Run is
 // not called.
 func New(c *config.Config, o Options) (*Service, error) {
-	s := &Service{Options: o, config: c, since: time.Now()}
+	s := &Service{Options: o, config: c, since: time.Now(), delayed: make(chan struct{})}
 	var err error
 	s.store, err = diskstore.Open(c.Store.Disk, diskstore.Options{Log: o.Log, Reserve: c.Store.Reserve, OnSync: func(d time.Duration) { s.metrics.Synced(d) }})
 	if err != nil {
@@ -81,10 +92,15 @@ func New(c *config.Config, o Options) (*Service, error) {
 			o.Events(e)
 		}
 	}
-	s.flow = flow.New(s.store, c.Policies, s.events)
-	s.intake = broker.NewIntake(s.connection(partIntake, "redrive intake"), prefetch, s.intakeStopped, s.setAside)
+	policies := func() policy.Set { return s.flow.Policies() }
+	s.delays = broker.NewPublisher(s.connection(partDelays, "redrive delays"))
+	s.hold = flow.NewHold(publisher{s.delays, s.metrics.Confirmed}, policies, s.waysFail)
+	s.flow = flow.New(s.store, s.rules(c), s.hold, s.events)
+	s.intake = broker.NewIntake(s.connection(partIntake, "redrive intake"), prefetch, s.stopped(partStore, wire.QueueIntake), s.setAside)
+	s.collect = flow.NewCollector(s.store, s.hold.Forget, s.events)
+	s.parked = broker.NewParkedIntake(s.connection(partParked, "redrive parked"), parkedPrefetch, s.stopped(partParkedStore, wire.QueueParked))
 	s.publish = broker.NewPublisher(s.connection(partPublish, "redrive returns"))
-	s.give = flow.NewGiveBack(publisher{s.publish, s.metrics.Confirmed}, s.flow.Policies, s.events)
+	s.give = flow.NewGiveBack(publisher{s.publish, s.metrics.Confirmed}, policies, s.events)
 	s.loop = stored.New(s.store, s.give, s.events, o.Log, s.returnsFailed)
 	return s, nil
 }
@@ -111,20 +127,53 @@ func (s *Service) connection(part, name string) broker.Config {
 	}}
 }
 
-// intakeStopped says, once, that failed messages cannot be kept, and that they
-// can again.
-func (s *Service) intakeStopped(err error) {
-	what := ""
-	if err != nil {
-		what = err.Error()
+// rules are those of a configuration. The connection to where messages wait in
+// RabbitMQ is made when there is the first policy that needs it.
+func (s *Service) rules(c *config.Config) flow.Rules {
+	if len(c.Ways) > 0 {
+		s.start.Do(func() {
+			s.health.set(partDelays, "connecting")
+			close(s.delayed)
+		})
 	}
-	if !s.health.set(partStore, what) {
-		return
+	return flow.Rules{Policies: c.Policies, Ways: c.Ways}
+}
+
+// awaitDelays lets what waits in RabbitMQ go there from the first message on.
+func (s *Service) awaitDelays(ctx context.Context) {
+	if len(s.config.Ways) > 0 {
+		ctx, cancel := context.WithTimeout(ctx, grace)
+		defer cancel()
+		s.delays.Await(ctx)
 	}
+}
+
+// waysFail says, once, that RabbitMQ does not take messages that are to wait in
+// it, and that it does again.
+func (s *Service) waysFail(way string, err error) {
+	s.refused.set(way, err)
 	if err != nil {
-		s.Log.Error("intake stopped: failed messages stay in RabbitMQ until they can be kept", "error", err)
+		s.Log.Warn("RabbitMQ does not take messages that are to wait in it: they wait on disk", "wait", way, "error", err)
 	} else {
-		s.Log.Info("intake goes on")
+		s.Log.Info("messages wait in RabbitMQ again", "wait", way)
+	}
+}
+
+// stopped says, once, that the messages of one of our queues cannot be kept, and
+// that they can again.
+func (s *Service) stopped(part, queue string) func(error) {
+	return func(err error) {
+		what := ""
+		if err != nil {
+			what = err.Error()
+		}
+		switch {
+		case !s.health.set(part, what):
+		case err != nil:
+			s.Log.Error("intake stopped: messages stay in RabbitMQ until they can be kept", "queue", queue, "error", err)
+		default:
+			s.Log.Info("intake goes on", "queue", queue)
+		}
 	}
 }
 
@@ -173,14 +222,26 @@ func (s *Service) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	publishing, stopPublishing := context.WithCancel(context.WithoutCancel(ctx))
-	var failure error
-	var web, publisher, workers sync.WaitGroup
+	var failure, parkedFailure error
+	var web, publishers, workers sync.WaitGroup
 	web.Go(func() { _ = server.Serve(s.listen) })
-	publisher.Go(func() { _ = s.publish.Run(publishing) })
+	publishers.Go(func() { _ = s.publish.Run(publishing) })
+	publishers.Go(func() {
+		select {
+		case <-s.delayed:
+			_ = s.delays.Run(publishing)
+		case <-publishing.Done():
+		}
+	})
 	workers.Go(func() { s.loop.Run(ctx, grace) })
 	workers.Go(func() {
 		defer stop()
+		s.awaitDelays(ctx)
 		failure = s.intake.Run(ctx, taker{s.flow})
+	})
+	workers.Go(func() {
+		defer stop()
+		parkedFailure = s.parked.Run(ctx, taker{s.collect})
 	})
 	if s.Watch != nil {
 		workers.Go(func() { s.Watch(ctx, s.reload) })
@@ -188,7 +249,8 @@ func (s *Service) Run(ctx context.Context) error {
 
 	workers.Wait()
 	stopPublishing()
-	publisher.Wait()
+	publishers.Wait()
+	s.hold.Wait()
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	_ = server.Shutdown(closing)
@@ -196,7 +258,7 @@ func (s *Service) Run(ctx context.Context) error {
 	web.Wait()
 	err := s.store.Close()
 	s.Log.Info("redrive has stopped")
-	return errors.Join(failure, err)
+	return errors.Join(failure, parkedFailure, err)
 }
 
 func loopback(addr string) bool {
@@ -219,6 +281,6 @@ func (s *Service) reload(c *config.Config, err error) {
 	if c.Broker != s.config.Broker || c.Store != s.config.Store || c.Listen != s.config.Listen {
 		s.Log.Warn("config: broker, store and listen take effect at the next start; the policies are in force now")
 	}
-	s.flow.SetPolicies(c.Policies)
+	s.flow.SetRules(s.rules(c))
 	s.Log.Info("the new policies are in force", "policies", len(c.Policies))
 }

@@ -104,7 +104,7 @@ func TestStatusBeforeAnyConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(st.Problems) != 2 || len(st.Queues) != 0 || strings.Contains(st.Broker, "s3cret") || !strings.Contains(st.Broker, "127.0.0.1:1") {
+	if len(st.Problems) != 3 || len(st.Queues) != 0 || strings.Contains(st.Broker, "s3cret") || !strings.Contains(st.Broker, "127.0.0.1:1") {
 		t.Errorf("the status is %+v", st)
 	}
 }

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -20,17 +21,48 @@ type health struct {
 }
 
 const (
-	partIntake  = "intake"
-	partPublish = "returns"
-	partStore   = "store"
-	partQueue   = "queue " // and the queue's name
+	partIntake      = "intake"
+	partParked      = "parked"
+	partPublish     = "returns"
+	partDelays      = "delays"
+	partStore       = "store"
+	partParkedStore = "store of parked"
+	partQueue       = "queue " // and the queue's name
 )
 
 func newHealth(log *slog.Logger, m *metrics.Metrics) *health {
 	h := &health{log: log, metrics: m, wrong: map[string]string{}}
 	h.set(partIntake, "connecting")
+	h.set(partParked, "connecting")
 	h.set(partPublish, "connecting")
 	return h
+}
+
+// refusals are the ways to wait that RabbitMQ does not take messages for, and why.
+type refusals struct {
+	mu  sync.Mutex
+	why map[string]error
+}
+
+func (r *refusals) set(way string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.why == nil {
+		r.why = map[string]error{}
+	}
+	if r.why[way] = err; err == nil {
+		delete(r.why, way)
+	}
+}
+
+// notices are what to tell a person.
+func (r *refusals) notices() (all []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, way := range slices.Sorted(maps.Keys(r.why)) {
+		all = append(all, fmt.Sprintf("messages that are to wait in RabbitMQ (%s) wait on disk, since RabbitMQ does not take them: %v", way, r.why[way]))
+	}
+	return all
 }
 
 // set says what is wrong with a part, or "" for nothing. It tells whether that is

@@ -19,11 +19,12 @@ func (s *Service) Problems() []string { return s.health.problems() }
 
 // Notices are what a person should look at though it stops nothing.
 func (s *Service) Notices() []string {
+	all := s.refused.notices()
 	n := s.aside.Load()
 	if n == 0 {
-		return nil
+		return all
 	}
-	return []string{fmt.Sprintf("messages that RabbitMQ failed to deliver, in its queue %s: %d (look at them on RabbitMQ's management page, then purge the queue)", wire.QueueAside, n)}
+	return append([]string{fmt.Sprintf("messages that RabbitMQ failed to deliver, in its queue %s: %d (look at them on RabbitMQ's management page, then purge the queue)", wire.QueueAside, n)}, all...)
 }
 
 // Status shows the service as a whole.
@@ -49,7 +50,10 @@ func (s *Service) Status(ctx context.Context) (api.Status, error) {
 		q := api.QueueStatus{Queue: c.Queue, Waiting: c.Waiting, Parked: c.Parked,
 			Failed: n[rateFailed], Returned: n[rateReturned], ParkedIn: n[rateParked], Returns: s.health.of(partQueue + c.Queue)}
 		if p, ok := policies.Match(c.Queue); ok {
-			q.Policy = p.Name
+			q.Policy, q.Way = p.Name, flow.Disk
+			if way := s.flow.Way(p.Name); way != nil {
+				q.Way = way.Limits().Name
+			}
 		}
 		if c.Waiting > 0 {
 			q.NextDue, q.Oldest = &c.NextDue, &c.NextFailed

@@ -8,8 +8,13 @@ import (
 	"github.com/redrive-mq/redrive/internal/flow"
 )
 
-// taker hands the intake's messages to the flow, which knows no AMQP.
-type taker struct{ flow *flow.Flow }
+// taker hands an intake's messages to the flow, which knows no AMQP.
+type taker struct {
+	flow interface {
+		Connected(ctx context.Context) error
+		Take(ctx context.Context, batch []flow.Delivery) error
+	}
+}
 
 func (t taker) Connected(ctx context.Context) error { return t.flow.Connected(ctx) }
 

@@ -13,19 +13,27 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Intake consumes redrive.intake on a connection of its own.
+// Intake consumes one of Redrive's own queues on a connection of its own.
 type Intake struct {
 	link     link
+	queue    string
+	declare  func(*amqp.Connection) error
 	prefetch int
 	stopped  func(error)
-	aside    func(int)
+	aside    func(int) // nil: nothing is set aside from it
 }
 
-// NewIntake makes an intake that holds up to prefetch unacknowledged messages.
+// NewIntake makes the intake of redrive.intake, which holds up to prefetch unacknowledged messages.
 // stopped is told why a batch cannot be kept, and nil when it could be again;
 // aside, now and then, how many messages RabbitMQ has set aside.
 func NewIntake(c Config, prefetch int, stopped func(error), aside func(int)) *Intake {
-	return &Intake{link: link{Config: c, hurries: true}, prefetch: prefetch, stopped: stopped, aside: aside}
+	return &Intake{link: link{Config: c, hurries: true}, queue: wire.QueueIntake, declare: declareTopology, prefetch: prefetch, stopped: stopped, aside: aside}
+}
+
+// NewParkedIntake is NewIntake for redrive.parked, from which others may take
+// messages too: nothing is set aside there.
+func NewParkedIntake(c Config, prefetch int, stopped func(error)) *Intake {
+	return &Intake{link: link{Config: c}, queue: wire.QueueParked, declare: declareParked, prefetch: prefetch, stopped: stopped}
 }
 
 // Taker is where the intake's messages go. Connected is called before the first
@@ -53,7 +61,7 @@ func (i *Intake) Run(ctx context.Context, taker Taker) error {
 func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, mending *intakeConn, taker Taker) error {
 	crashed := errors.Is(i.link.now().Err, errCrashed)
 	if !crashed { // else it is there, and the sooner the limit is reached the better
-		if err := declareTopology(conn); err != nil {
+		if err := i.declare(conn); err != nil {
 			return err
 		}
 	}
@@ -95,7 +103,7 @@ func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, mending *in
 				return explain(e)
 			}
 		case <-cancelled:
-			return errors.New("RabbitMQ cancelled the consumer of " + wire.QueueIntake)
+			return errors.New("RabbitMQ cancelled the consumer of " + i.queue)
 		default:
 		}
 		if !again {
@@ -116,9 +124,9 @@ func (i *Intake) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *a
 		return false, explain(err)
 	}
 	consumer := fmt.Sprint(i.link.Name, " ", window)
-	deliveries, err := ch.ConsumeWithContext(context.WithoutCancel(ctx), wire.QueueIntake, consumer, false, false, false, false, nil)
+	deliveries, err := ch.ConsumeWithContext(context.WithoutCancel(ctx), i.queue, consumer, false, false, false, false, nil)
 	if err != nil {
-		return false, fmt.Errorf("consuming %s: %w", wire.QueueIntake, explain(err))
+		return false, fmt.Errorf("consuming %s: %w", i.queue, explain(err))
 	}
 	consuming()
 	g := gather(deliveries, mending, ch, consumer)
@@ -168,11 +176,13 @@ func (i *Intake) watchAside(ctx context.Context, conn *amqp.Connection, said fun
 		return // the connection has ended
 	}
 	for {
-		n, err := declareAside(ch)
-		if err != nil {
-			return
+		if i.aside != nil {
+			n, err := declareAside(ch)
+			if err != nil {
+				return
+			}
+			i.aside(n)
 		}
-		i.aside(n)
 		select {
 		case <-ctx.Done():
 			return

@@ -59,6 +59,16 @@ func (p *Publisher) Run(ctx context.Context) error {
 	})
 }
 
+// Await waits for a connection until ctx ends. Safe for concurrent use.
+func (p *Publisher) Await(ctx context.Context) { _, _ = p.current(ctx) }
+
+// Ready tells whether there is a connection, and no alarm blocks it. Safe for
+// concurrent use.
+func (p *Publisher) Ready() bool {
+	s := p.link.now()
+	return s.Connected && s.Blocked == ""
+}
+
 func (p *Publisher) use(s *session) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

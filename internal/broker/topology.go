@@ -7,6 +7,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/wait"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -70,6 +71,16 @@ func declareTopology(conn *amqp.Connection) error {
 		}
 	}
 	return nil
+}
+
+// declareParked makes the parking lot that the library and the ways to wait use.
+func declareParked(conn *amqp.Connection) error {
+	ch, err := conn.Channel()
+	if err != nil {
+		return explain(err)
+	}
+	defer ch.Close()
+	return declare(ch, wait.Parked())
 }
 
 // declareAside makes the queue of what is set aside, and tells how much it holds.

@@ -127,7 +127,7 @@ func (p *program) check() *cobra.Command {
 			for _, w := range cfg.Warnings {
 				fmt.Fprintln(p.err, "warning:", w)
 			}
-			return config.Describe(p.out, cfg.Policies)
+			return config.Describe(p.out, cfg)
 		},
 	}
 }

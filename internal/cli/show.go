@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -96,7 +97,8 @@ func status(w io.Writer, st api.Status, now time.Time) {
 		fmt.Fprintln(w, "no message has failed yet")
 		return
 	}
-	fmt.Fprintln(w, "\nQUEUE\tPOLICY\tWAITING\tNEXT DUE\tOLDEST\tPARKED\tFAILED/MIN\tRETURNED/MIN\tPARKED/MIN")
+	fmt.Fprintln(w, "\nQUEUE\tPOLICY\tWAIT\tWAITING\tNEXT DUE\tOLDEST\tPARKED\tFAILED/MIN\tRETURNED/MIN\tPARKED/MIN")
+	elsewhere := false
 	for _, q := range st.Queues {
 		next, oldest := "-", "-"
 		if q.NextDue != nil {
@@ -105,7 +107,14 @@ func status(w io.Writer, st api.Status, now time.Time) {
 			}
 			oldest = policy.FormatDuration(now.Sub(*q.Oldest).Round(time.Second))
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%d\t%d\t%d\t%d\n", cell(q.Queue, 40), cell(q.Policy, 20), q.Waiting, next, oldest, q.Parked, q.Failed, q.Returned, q.ParkedIn)
+		waiting := strconv.FormatInt(q.Waiting, 10)
+		if q.Way != "" && q.Way != "disk" {
+			elsewhere, waiting = true, waiting+" + RabbitMQ's"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\n", cell(q.Queue, 40), cell(q.Policy, 20), cell(q.Way, 20), waiting, next, oldest, q.Parked, q.Failed, q.Returned, q.ParkedIn)
+	}
+	if elsewhere {
+		fmt.Fprintln(w, "\nWhat waits in RabbitMQ, and comes back from there, is not counted here; its queues redrive.delay.* show it.")
 	}
 }
 

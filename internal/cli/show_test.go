@@ -71,12 +71,18 @@ func TestAStatusCannotSpeakToTheTerminal(t *testing.T) {
 		for range rapid.IntRange(0, 3).Draw(t, "problems") {
 			st.Problems = append(st.Problems, "queue "+stranger(t, "problem"))
 		}
+		elsewhere := false
 		for range rapid.IntRange(0, 3).Draw(t, "queues") {
-			st.Queues = append(st.Queues, api.QueueStatus{Queue: stranger(t, "queue"), Policy: stranger(t, "policy"), NextDue: &now, Oldest: &now})
+			way := rapid.SampledFrom([]string{"", "disk", "levels"}).Draw(t, "way")
+			elsewhere = elsewhere || way == "levels"
+			st.Queues = append(st.Queues, api.QueueStatus{Queue: stranger(t, "queue"), Policy: stranger(t, "policy"), Way: way, NextDue: &now, Oldest: &now})
 		}
 		lines := 1 + max(1, len(st.Problems)) + 1
 		if len(st.Queues) > 0 {
 			lines += 1 + len(st.Queues) // the empty line and the head
+		}
+		if elsewhere {
+			lines += 2 // that RabbitMQ's are not counted
 		}
 		checkTerminal(t, text(func(w *tabwriter.Writer) { status(w, st, now) }), lines)
 	})

@@ -11,6 +11,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/redrive-mq/redrive/internal/wait"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -20,6 +21,9 @@ type Config struct {
 	Store    Store
 	Listen   string // host:port
 	Policies policy.Set
+	// Ways are how the messages of a policy wait in RabbitMQ, by its name; those
+	// of the others wait in the store.
+	Ways map[string]wait.Way
 	// Warnings are about what is allowed and hardly meant.
 	Warnings []string
 }

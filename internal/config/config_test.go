@@ -19,7 +19,7 @@ func TestTheExampleFile(t *testing.T) {
 		t.Errorf("the first policy is %+v", p)
 	}
 	var b strings.Builder
-	if err := Describe(&b, c.Policies); err != nil {
+	if err := Describe(&b, c); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
@@ -41,7 +41,7 @@ func TestTheExampleNamesEveryKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, key := range []string{"url", "management", "disk", "reserve", "listen", "name", "queues", "attempts", "fixed", "linear",
-		"exponential", "initial", "factor", "step", "max", "jitter", "reasons", "exhausted", "forward", "exchange", "routing_key", "queue"} {
+		"exponential", "initial", "factor", "step", "max", "jitter", "reasons", "exhausted", "forward", "exchange", "routing_key", "queue", "wait", "levels", "binary"} {
 		if !strings.Contains(string(data), key+":") {
 			t.Errorf("the example does not show %q", key)
 		}

@@ -8,15 +8,17 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/wait"
 	"github.com/redrive-mq/redrive/policy"
 )
 
-// Describe writes what each policy comes to: its waits, and what then.
-func Describe(w io.Writer, policies policy.Set) error {
+// Describe writes what each policy comes to: its waits as they really are, and
+// where when that is RabbitMQ, and what then.
+func Describe(w io.Writer, c *Config) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for i := range policies {
-		p := &policies[i]
-		fmt.Fprintf(table, "%s\t%s\t%s\n", p.Name, strings.Join(p.Queues, " "), waits(p))
+	for i := range c.Policies {
+		p := &c.Policies[i]
+		fmt.Fprintf(table, "%s\t%s\t%s\n", p.Name, strings.Join(p.Queues, " "), waits(p, c.Ways[p.Name]))
 	}
 	return table.Flush()
 }
@@ -24,8 +26,8 @@ func Describe(w io.Writer, policies policy.Set) error {
 // shown is how many different waits are written out.
 const shown = 12
 
-func waits(p *policy.Policy) string {
-	all := p.Waits()
+func waits(p *policy.Policy, way wait.Way) string {
+	all := real(p, way)
 	var total time.Duration
 	for _, w := range all {
 		total += w
@@ -58,6 +60,9 @@ func waits(p *policy.Policy) string {
 	s := fmt.Sprintf("%s, %s after %s", strings.Join(parts, ", "), then, policy.FormatDuration(total))
 	if j := p.Jitter.String(); j != "none" && slices.Max(all) > 0 {
 		s += " (jitter " + j + ")"
+	}
+	if way != nil {
+		s += " (waits in RabbitMQ: " + way.Limits().Name + ")"
 	}
 	return s
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
+	"github.com/redrive-mq/redrive/internal/wait"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -49,10 +50,10 @@ func (d *document) url(n ast.Node, where string, schemes ...string) string {
 }
 
 func (d *document) policies(n ast.Node, c *Config) {
-	c.Policies = nil
+	c.Policies, c.Ways = nil, map[string]wait.Way{}
 	names := map[string]bool{}
 	for i, item := range d.sequence(n, "policies", "a list of policies") {
-		p := d.policy(item, i)
+		p := d.policy(item, i, c)
 		if names[p.Name] {
 			d.fail(item, "a second policy is named %q", p.Name)
 		}
@@ -69,8 +70,10 @@ func (d *document) policies(n ast.Node, c *Config) {
 	}
 }
 
-func (d *document) policy(n ast.Node, i int) policy.Policy {
+func (d *document) policy(n ast.Node, i int, c *Config) policy.Policy {
 	p := policy.Default()
+	var way wait.Way
+	var wayAt, jitterAt ast.Node
 	p.Name, p.Queues = fmt.Sprintf("policy %d", i+1), nil
 	where := fmt.Sprintf("policies[%d]", i)
 	d.mapping(n, where, map[string]field{
@@ -80,7 +83,8 @@ func (d *document) policy(n ast.Node, i int) policy.Policy {
 		},
 		"attempts": func(n ast.Node) { p.Attempts = d.attempts(n, where+".attempts") },
 		"backoff":  func(n ast.Node) { p.Backoff = d.backoff(n, where+".backoff") },
-		"jitter":   func(n ast.Node) { p.Jitter = d.jitter(n, where+".jitter") },
+		"jitter":   func(n ast.Node) { p.Jitter, jitterAt = d.jitter(n, where+".jitter"), n },
+		"wait":     func(n ast.Node) { way, wayAt = d.wait(n, where+".wait"), n },
 		"reasons": func(n ast.Node) {
 			p.Reasons = d.texts(n, where+".reasons", "a list of rejected, expired, maxlen, delivery_limit")
 			if len(p.Reasons) == 0 {
@@ -94,6 +98,10 @@ func (d *document) policy(n ast.Node, i int) policy.Policy {
 	}
 	if err := p.Validate(); err != nil {
 		d.fail(n, "%v", err)
+	}
+	if way != nil {
+		d.keeps(wayAt, &p, way, jitterAt != nil, c)
+		c.Ways[p.Name] = way
 	}
 	return p
 }

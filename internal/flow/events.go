@@ -20,6 +20,9 @@ const (
 	Replayed  Kind = "replayed"  // a person sent N messages of Queue (or by id) back to waiting
 )
 
+// Disk is how messages wait in the service's own store.
+const Disk = "disk"
+
 // Event is one thing that happened to a message.
 type Event struct {
 	Kind    Kind
@@ -30,6 +33,8 @@ type Event struct {
 	Reason  string // why the broker dead-lettered it
 	Error   string // what its consumer said; hostile text
 	Delay   time.Duration
+	Way     string // Waiting: Disk, or the way of RabbitMQ's
+	Instead string // Waiting on disk: the way that RabbitMQ did not take it
 	Late    time.Duration
 	Why     string
 	N       int

@@ -3,20 +3,24 @@
 //	flow.go      a batch of dead letters in, safe in the store before it is acknowledged
 //	origin.go    which queue it failed in, by whose word
 //	verdict.go   what the policy says, as a record to keep
-//	(waiting: internal/wait/stored wakes what is due)
-//	giveback.go  the one place that publishes: back to its queue, or forward
+//	hold.go      a policy that waits in RabbitMQ: published to where it waits
+//	(waiting: internal/wait/stored wakes what is due in the store)
+//	enrolled.go  which queues a message may be brought back to
+//	giveback.go  the one place that publishes what was kept: back to its queue, or forward
+//	collect.go   what others have parked in RabbitMQ, safe in the store as well
 //	events.go    what log, metrics and displays are told
 //
-// What it carries from attempt to attempt is package trail. It knows no AMQP, no HTTP and no store engine: those are handed to it.
+// What it carries from attempt to attempt is package trail. It knows no AMQP, no
+// HTTP and no store engine: those are handed to it.
 package flow
 
 import (
 	"context"
-	"fmt"
 	"sync/atomic"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/wait"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -30,72 +34,119 @@ type Delivery struct {
 	Unreadable  string // why it cannot be returned as it was; "" when it can
 }
 
-// Flow takes dead letters in. Take and Connected are called by the intake, one
-// at a time; SetPolicies may be called at any time.
-type Flow struct {
-	store    store.Store
-	events   Listener
-	policies atomic.Pointer[policy.Set]
-	receipts receipts
+// Rules are the policies in force.
+type Rules struct {
+	Policies policy.Set
+	// Ways are how the messages of a policy wait in RabbitMQ, by its name. Those
+	// of the others wait in the store.
+	Ways map[string]wait.Way
 }
 
-// New makes a flow that keeps what it takes in s and tells events about it.
-func New(s store.Store, policies policy.Set, events Listener) *Flow {
-	f := &Flow{store: s, events: events}
-	f.SetPolicies(policies)
+// Flow takes dead letters in. Take and Connected are called by the intake, one
+// at a time; SetRules may be called at any time.
+type Flow struct {
+	keeper
+	hold  *Hold
+	rules atomic.Pointer[Rules]
+	// waits tells which of the batch that is to be offered again wait in RabbitMQ
+	// already: it must not be given them twice.
+	waits map[int]bool
+}
+
+// New makes a flow that keeps what it takes in s, or where hold brings it, and
+// tells events about it. hold may be nil when no rules ever have ways.
+func New(s store.Store, r Rules, hold *Hold, events Listener) *Flow {
+	f := &Flow{keeper: keeper{store: s, events: events}, hold: hold}
+	f.SetRules(r)
 	return f
 }
 
-// SetPolicies is in force from the next dead letter and the next return on.
-// What waits keeps the due time it was given.
-func (f *Flow) SetPolicies(p policy.Set) { f.policies.Store(&p) }
+// SetRules is in force from the next dead letter and the next return on. What
+// waits keeps the due time it was given.
+func (f *Flow) SetRules(r Rules) { f.rules.Store(&r) }
 
 // Policies are those in force.
-func (f *Flow) Policies() policy.Set { return *f.policies.Load() }
+func (f *Flow) Policies() policy.Set { return f.rules.Load().Policies }
 
-// Connected is to be called each time the intake has connected, before Take:
-// what was stored but perhaps not acknowledged is about to come again.
+// Way is how the messages of a policy wait in RabbitMQ; nil: in the store.
+func (f *Flow) Way(policyName string) wait.Way { return f.rules.Load().Ways[policyName] }
+
+// Connected is to be called each time the intake has connected, before Take.
 func (f *Flow) Connected(ctx context.Context) error {
-	kept, err := f.store.Receipts(ctx)
-	if err != nil {
-		return fmt.Errorf("reading receipts: %w", err)
-	}
-	f.receipts.load(kept)
-	return nil
+	f.waits = nil // what was offered before comes as other batches
+	return f.keeper.Connected(ctx)
 }
 
 // Take judges a batch and keeps it. When it returns nil every message of the
 // batch is durable (or discarded by its policy) and may be acknowledged; on an
-// error none may be, and the same batch may be offered again.
+// error none may be, and the same batch is to be offered again.
 func (f *Flow) Take(ctx context.Context, batch []Delivery) error {
 	now := time.Now()
-	policies := f.Policies()
+	rules := f.rules.Load()
 	keep := make([]*store.Record, 0, len(batch))
 	told := make([]Event, 0, 2*len(batch))
-	undo := f.receipts.mark()
+	var away []held      // to wait in RabbitMQ
+	var at, events []int // index in batch and in told of each of away
+	f.receipts.mark()
 	for i := range batch {
-		rec, verdict := f.judge(&batch[i], policies, now)
+		rec, verdict, m := f.judge(&batch[i], rules, now)
 		told = append(told, Event{Kind: Failed, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Reason: rec.Reason, Error: rec.Error})
 		switch {
 		case verdict == policy.Discard:
 			told = append(told, Event{Kind: Discarded, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Reason: rec.Reason})
 			continue
 		case rec.State == store.Parked:
-			told = append(told, Event{Kind: Parked, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Reason: rec.Reason, Why: rec.ParkedFor})
+			told = append(told, parkedEvent(rec))
 		default:
-			told = append(told, Event{Kind: Waiting, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Delay: rec.Due.Sub(now)})
+			told = append(told, Event{Kind: Waiting, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Delay: rec.Due.Sub(now), Way: Disk})
 		}
-		keep = append(keep, rec)
-	}
-	if len(keep) > 0 {
-		if err := f.store.Add(ctx, keep); err != nil {
-			f.receipts.restore(undo)
-			return fmt.Errorf("keeping %d failed messages: %w", len(keep), err)
+		switch {
+		case m == nil:
+			keep = append(keep, rec)
+		case f.waits[i]:
+			told[len(told)-1].Way = m.way.Limits().Name
+		default:
+			away = append(away, *m)
+			at, events = append(at, i), append(events, len(told)-1)
 		}
 	}
-	for i := range told {
-		told[i].At = now
-		f.events(told[i])
+	f.handOver(ctx, away)
+	for i, m := range away {
+		e, name := &told[events[i]], m.way.Limits().Name
+		if m.err == nil {
+			e.Way, e.Delay = name, m.real
+			if f.waits == nil {
+				f.waits = map[int]bool{}
+			}
+			f.waits[at[i]] = true
+			continue
+		}
+		e.Instead = name
+		keep = append(keep, m.rec)
 	}
+	if err := f.keep(ctx, keep, told, now); err != nil {
+		return err
+	}
+	f.waits = nil
 	return nil
+}
+
+// handOver brings messages to where they wait in RabbitMQ. Each has its id in a
+// receipt first: should the acknowledgement be lost, then the copy has the same.
+func (f *Flow) handOver(ctx context.Context, away []held) {
+	if len(away) == 0 {
+		return
+	}
+	var first []store.Receipt
+	for _, m := range away {
+		if m.rec.Fingerprint != ([16]byte{}) {
+			first = append(first, store.Receipt{Fingerprint: m.rec.Fingerprint, ID: m.rec.ID})
+		}
+	}
+	if len(first) > 0 && f.store.Remember(ctx, first) == nil { // a full disk stops what must wait there, nothing else
+		for _, m := range away {
+			m.rec.Fingerprint = [16]byte{} // or, kept after all, it had two
+		}
+	}
+	f.hold.hold(ctx, away)
 }

@@ -20,7 +20,7 @@ func deadLetter(queue, body string) flow.Delivery {
 }
 
 func newFlow(s store.Store) *flow.Flow {
-	return flow.New(s, policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}, func(flow.Event) {})
+	return flow.New(s, flow.Rules{Policies: policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}}, nil, func(flow.Event) {})
 }
 
 func kept(t *testing.T, s store.Store) []store.Listed {

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/store"
-	"github.com/redrive-mq/redrive/internal/trail"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -28,10 +26,7 @@ type Publisher interface {
 	// or an error of package redrive. It is called from one goroutine at a time
 	// and blocks while there is no connection.
 	Send(ctx context.Context, out []Outgoing) (wait func(context.Context) []error)
-	// BindReturn makes the return exchange of an existing queue and binds it.
-	BindReturn(ctx context.Context, queue string) error
-	// ReturnExists tells whether the queue has a return exchange.
-	ReturnExists(ctx context.Context, queue string) (bool, error)
+	Enroller
 }
 
 // Fate is what became of one claim that was given back.
@@ -45,16 +40,13 @@ type Fate struct {
 // those found after a crash all pass here.
 type GiveBack struct {
 	publisher Publisher
-	policies  func() policy.Set
 	events    Listener
-
-	mu    sync.Mutex
-	bound map[string]bool // queues whose return exchange was seen in place by this process
+	enrolled  *enrolled
 }
 
 // NewGiveBack publishes through p what policies (asked at each batch) allow.
 func NewGiveBack(p Publisher, policies func() policy.Set, events Listener) *GiveBack {
-	return &GiveBack{publisher: p, policies: policies, events: events, bound: map[string]bool{}}
+	return &GiveBack{publisher: p, events: events, enrolled: newEnrolled(p, policies)}
 }
 
 // Send publishes claims of one queue, in their order, and returns a function
@@ -70,7 +62,7 @@ func (g *GiveBack) Send(ctx context.Context, queue string, claims []store.Claim)
 			continue
 		}
 		if route == nil {
-			r := g.route(ctx, queue, c.Record.Proven)
+			r := g.enrolled.route(ctx, queue, c.Record.Proven)
 			route = &r
 		}
 		if fates[i] = *route; route.Err != nil || route.Park != "" {
@@ -101,8 +93,8 @@ func (g *GiveBack) Send(ctx context.Context, queue string, claims []store.Claim)
 				// The queue was deleted. If it was declared anew it only needs
 				// its binding back.
 				if again == nil {
-					g.forget(queue)
-					f := g.route(ctx, queue, true)
+					g.enrolled.forget(queue)
+					f := g.enrolled.route(ctx, queue, true)
 					if f.Err == nil && f.Park == "" {
 						f.Err = Again
 					}
@@ -120,56 +112,10 @@ func (g *GiveBack) Send(ctx context.Context, queue string, claims []store.Claim)
 // Again is the error of a fate whose obstacle is gone: try at once.
 var Again = errors.New("the queue was bound again")
 
-// route makes sure that the queue can be returned to, once per process and
-// queue. The zero Fate means that it can.
-func (g *GiveBack) route(ctx context.Context, queue string, proven bool) Fate {
-	policies := g.policies()
-	if _, ok := policies.Match(queue); !ok || wire.OwnQueue(queue) {
-		return Fate{Park: fmt.Sprintf("no policy allows the queue %q", queue)}
-	}
-	g.mu.Lock()
-	bound := g.bound[queue]
-	g.mu.Unlock()
-	if bound {
-		return Fate{}
-	}
-	if !proven && !policies.Exact(queue) {
-		// A client said that it failed there. That must not enrol a queue.
-		there, err := g.publisher.ReturnExists(ctx, queue)
-		if err != nil {
-			return Fate{Err: err}
-		}
-		if !there {
-			return Fate{Park: fmt.Sprintf("the queue %q is not enrolled: nothing was dead-lettered from it yet, and no policy names it exactly", queue)}
-		}
-	}
-	switch err := g.publisher.BindReturn(ctx, queue); {
-	case errors.Is(err, wire.ErrQueueGone):
-		return Fate{Park: fmt.Sprintf("the queue %q does not exist any more", queue)}
-	case err != nil:
-		return Fate{Err: fmt.Errorf("binding the return exchange of queue %q: %w", queue, err)}
-	}
-	g.mu.Lock()
-	g.bound[queue] = true
-	g.mu.Unlock()
-	return Fate{}
-}
-
-func (g *GiveBack) forget(queue string) {
-	g.mu.Lock()
-	delete(g.bound, queue)
-	g.mu.Unlock()
-}
-
 func (g *GiveBack) tell(r *store.Record, now time.Time) {
 	kind := Returned
 	if r.Forward != nil {
 		kind = Forwarded
 	}
 	g.events(Event{Kind: kind, At: now, Queue: r.Queue, ID: r.ID, Attempt: r.Attempt, Reason: r.Reason, Late: now.Sub(r.Due)})
-}
-
-func outgoing(r *store.Record, exchange, key string) Outgoing {
-	t := trail.Trail{ID: r.ID.String(), Attempt: r.Attempt, Queue: r.Queue, FirstFailed: r.FirstFailed, Reason: r.Reason, Error: r.Error}
-	return Outgoing{Exchange: exchange, RoutingKey: key, ID: t.ID, Message: t.Mark(r.Message)}
 }

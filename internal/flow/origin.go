@@ -5,6 +5,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/wait"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -53,9 +54,10 @@ func deadLettered(d *Delivery) origin {
 		return origin{refusal: "the head entry of its x-death header names no queue or no reason"}
 	}
 	// A queue dead-letters to us what we returned to it, without the x-death we
-	// took off: then the broker says our return exchange, and our headers know
-	// better where the message was first published.
-	if o.exchange == wire.ReturnExchange(o.queue) {
+	// took off: then the broker says our return exchange, or where a wait in
+	// RabbitMQ ends, and our headers know better where the message was first
+	// published.
+	if o.exchange == wire.ReturnExchange(o.queue) || wait.Ends(o.exchange) {
 		o.returned = true
 		o.firstPublished(d)
 	}

@@ -11,6 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/trail"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -35,6 +36,21 @@ func (r *receipts) load(kept []store.Receipt) {
 	}
 }
 
+// identify gives the id the message has, or had when it was stored before, or a
+// new one.
+func (r *receipts) identify(d *Delivery) (uuid.UUID, [16]byte) {
+	if id, ok := trail.ID(&d.Message); ok {
+		return id, [16]byte{}
+	}
+	print := fingerprint(&d.Message, &r.scratch)
+	if d.Redelivered {
+		if id, ok := r.take(print); ok {
+			return id, print
+		}
+	}
+	return uuid.Must(uuid.NewV7()), print
+}
+
 // take uses up one receipt: two equal dead letters have two.
 func (r *receipts) take(f [16]byte) (uuid.UUID, bool) {
 	ids := r.ids[f]
@@ -49,13 +65,10 @@ func (r *receipts) take(f [16]byte) (uuid.UUID, bool) {
 
 // mark and restore undo what a batch used when the batch could not be kept and
 // will be offered again.
-func (r *receipts) mark() int {
-	r.used, r.uids = r.used[:0], r.uids[:0]
-	return 0
-}
+func (r *receipts) mark() { r.used, r.uids = r.used[:0], r.uids[:0] }
 
-func (r *receipts) restore(to int) {
-	for i := len(r.used) - 1; i >= to; i-- {
+func (r *receipts) restore() {
+	for i := len(r.used) - 1; i >= 0; i-- {
 		f := r.used[i]
 		r.ids[f] = append([]uuid.UUID{r.uids[i]}, r.ids[f]...)
 	}

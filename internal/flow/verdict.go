@@ -14,18 +14,19 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// longestError bounds the error text that is kept and sent on: properties that
-// do not fit one frame cost the whole connection.
-const longestError = 2048
+// longestText bounds what is kept and sent on of a header: properties that do not
+// fit one frame cost the whole connection.
+const longestText = 2048
 
 // judge makes a record of a dead letter: waiting until its due time, parked with
 // the reason, waiting to be forwarded, or to be discarded. Nothing in a message
 // can make it fail: what cannot be judged is parked.
-func (f *Flow) judge(d *Delivery, policies policy.Set, now time.Time) (rec *store.Record, action policy.Action) {
+//
+// away is how it is to wait in RabbitMQ; nil when it does not wait there.
+func (f *Flow) judge(d *Delivery, rules *Rules, now time.Time) (rec *store.Record, action policy.Action, away *held) {
 	defer func() {
 		if p := recover(); p != nil {
-			rec = &store.Record{ID: uuid.Must(uuid.NewV7()), FailedAt: now, FirstFailed: now, Message: d.Message}
-			action = park(rec, now, fmt.Sprintf("it could not be read: %v", p))
+			rec, action, away = unread(d, now, p), policy.Park, nil
 		}
 	}()
 
@@ -35,7 +36,7 @@ func (f *Flow) judge(d *Delivery, policies policy.Set, now time.Time) (rec *stor
 		Queue: o.queue, Reason: o.reason, Proven: o.proven,
 		FailedAt: now, Message: *m,
 	}
-	rec.ID, rec.Fingerprint = f.identify(d)
+	rec.ID, rec.Fingerprint = f.receipts.identify(d)
 	rec.Message.Exchange, rec.Message.RoutingKey = o.exchange, o.routingKey
 	addNote(rec, d.Note)
 	before, note := trail.Failures(m)
@@ -50,19 +51,19 @@ func (f *Flow) judge(d *Delivery, policies policy.Set, now time.Time) (rec *stor
 		rec.Message.UserID, _ = m.Headers[wire.HeaderUserID].(string)
 	}
 	if o.refusal != "" {
-		return rec, park(rec, now, o.refusal)
+		return rec, park(rec, now, o.refusal), nil
 	}
 	if d.Unreadable != "" {
-		return rec, park(rec, now, d.Unreadable)
+		return rec, park(rec, now, d.Unreadable), nil
 	}
-	p, ok := policies.Match(o.queue)
+	p, ok := rules.Policies.Match(o.queue)
 	if !ok {
-		return rec, park(rec, now, fmt.Sprintf("no policy allows the queue %q", o.queue))
+		return rec, park(rec, now, fmt.Sprintf("no policy allows the queue %q", o.queue)), nil
 	}
 
 	failure := policy.Failure{Queue: o.queue, Reason: o.reason, Attempt: rec.Attempt, Seed: seed(rec.ID, rec.Attempt)}
 	if d.From == wire.ExchangeFailures {
-		rec.Error = errorText(m)
+		rec.Error = text(m, wire.HeaderError)
 		failure.Suggested, note = trail.Suggested(m)
 		addNote(rec, note)
 	}
@@ -70,35 +71,32 @@ func (f *Flow) judge(d *Delivery, policies policy.Set, now time.Time) (rec *stor
 	rec.Policy = v.Policy
 	switch v.Action {
 	case policy.Return:
-		wait(rec, now.Add(v.Delay))
+		until(rec, now.Add(v.Delay))
+		// Where messages stand behind each other a wait of its own would hold up
+		// others.
+		if way := rules.Ways[p.Name]; way != nil && (failure.Suggested == 0 || !way.Limits().Blocks) {
+			away = &held{rec: rec, way: way, delay: v.Delay}
+		}
 	case policy.Forward:
 		// It goes by way of the store, so that an exchange that is not there
 		// never stops the intake.
 		rec.Forward = &store.Destination{Exchange: v.Forward.Exchange, RoutingKey: v.Forward.RoutingKey}
-		wait(rec, now)
+		until(rec, now)
 	case policy.Park:
 		park(rec, now, v.Why)
 	}
-	return rec, v.Action
+	return rec, v.Action, away
 }
 
-// identify gives the id the message has, or had when it was stored before, or a
-// new one.
-func (f *Flow) identify(d *Delivery) (uuid.UUID, [16]byte) {
-	if id, ok := trail.ID(&d.Message); ok {
-		return id, [16]byte{}
-	}
-	print := fingerprint(&d.Message, &f.receipts.scratch)
-	if d.Redelivered {
-		if id, ok := f.receipts.take(print); ok {
-			return id, print
-		}
-	}
-	return uuid.Must(uuid.NewV7()), print
+// unread keeps what could not be judged, and why.
+func unread(d *Delivery, now time.Time, why any) *store.Record {
+	rec := &store.Record{ID: uuid.Must(uuid.NewV7()), FailedAt: now, FirstFailed: now, Message: d.Message}
+	park(rec, now, fmt.Sprintf("it could not be read: %v", why))
+	return rec
 }
 
-// wait rounds up: stores keep microseconds, and early is never.
-func wait(rec *store.Record, due time.Time) {
+// until rounds up: stores keep microseconds, and early is never.
+func until(rec *store.Record, due time.Time) {
 	rec.State = store.Waiting
 	rec.Due = due.Add(time.Microsecond - 1).Truncate(time.Microsecond)
 }
@@ -114,10 +112,11 @@ func seed(id uuid.UUID, attempt int) uint64 {
 	return binary.BigEndian.Uint64(id[8:]) ^ uint64(attempt)*0x9e3779b97f4a7c15
 }
 
-func errorText(m *wire.Message) string {
-	s, _ := m.Headers[wire.HeaderError].(string)
-	if len(s) > longestError {
-		s = s[:longestError]
+// text is a header that holds one.
+func text(m *wire.Message, header string) string {
+	s, _ := m.Headers[header].(string)
+	if len(s) > longestText {
+		s = s[:longestText]
 	}
 	return strings.ToValidUTF8(s, "\uFFFD")
 }

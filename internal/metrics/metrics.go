@@ -28,6 +28,8 @@ type Metrics struct {
 
 	deadLetters, returned, forwarded, parked, discarded, replayed *prometheus.CounterVec
 
+	waits, refused *prometheus.CounterVec
+
 	lateness    prometheus.Histogram
 	sync        prometheus.Histogram
 	confirm     prometheus.Histogram
@@ -68,6 +70,8 @@ func New(s store.Store, free func() (uint64, uint64, error), version string) *Me
 	m.parked = counter("parked_total", "Messages parked.", "queue")
 	m.discarded = counter("discarded_total", "Messages discarded by their policy.", "queue")
 	m.replayed = counter("replayed_total", "Parked messages that a person sent back.", "queue")
+	m.waits = counter("waits_total", "Messages that began to wait, by where: disk, or a way of RabbitMQ's.", "queue", "wait")
+	m.refused = counter("wait_refused_total", "Messages that wait on disk since RabbitMQ did not take them.", "queue", "wait")
 	m.lateness = histogram("return_lateness_seconds", "Time from due to confirmed by RabbitMQ.", 0.0005, 20)
 	m.sync = histogram("store_sync_seconds", "Time to make a batch durable in the store.", 0.0001, 18)
 	m.confirm = histogram("confirm_seconds", "Time from sending a batch to RabbitMQ's last answer.", 0.0005, 18)
@@ -110,6 +114,11 @@ func (m *Metrics) Event(e flow.Event) {
 	switch e.Kind {
 	case flow.Failed:
 		m.deadLetters.WithLabelValues(q, reasonLabel(e.Reason)).Inc()
+	case flow.Waiting:
+		m.waits.WithLabelValues(q, e.Way).Inc()
+		if e.Instead != "" {
+			m.refused.WithLabelValues(q, e.Instead).Inc()
+		}
 	case flow.Returned:
 		m.returned.WithLabelValues(q).Inc()
 		m.lateness.Observe(e.Late.Seconds())
@@ -174,7 +183,7 @@ type held struct {
 }
 
 var (
-	waitingDesc = prometheus.NewDesc("redrive_waiting", "Messages in their delay.", []string{"queue"}, nil)
+	waitingDesc = prometheus.NewDesc("redrive_waiting", "Messages in their delay on disk; those that wait in RabbitMQ are in its queues redrive.delay.*.", []string{"queue"}, nil)
 	parkedDesc  = prometheus.NewDesc("redrive_parked", "Parked messages.", []string{"queue"}, nil)
 	overdueDesc = prometheus.NewDesc("redrive_overdue_seconds", "How long the message that is due first has been due; 0 when none is.", []string{"queue"}, nil)
 	oldestDesc  = prometheus.NewDesc("redrive_oldest_waiting_seconds", "How long ago the waiting message that is due first failed.", []string{"queue"}, nil)

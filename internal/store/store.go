@@ -76,6 +76,10 @@ type Store interface {
 	// each. It returns how many it moved. IDs that are not parked are ignored.
 	Replay(ctx context.Context, sel Selection, due time.Time, progress func(moved int)) (int, error)
 
+	// Remember keeps receipts of messages that are kept elsewhere. When it returns
+	// nil they survive a crash. ErrFull when there is no room.
+	Remember(ctx context.Context, receipts []Receipt) error
+
 	// Receipts returns the newest ReceiptsKept receipts, oldest first.
 	Receipts(ctx context.Context) ([]Receipt, error)
 

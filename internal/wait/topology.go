@@ -1,6 +1,8 @@
 package wait
 
 import (
+	"strings"
+
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/wire"
@@ -67,4 +69,11 @@ func Due(queue string) Topology {
 		Exchanges: []Exchange{{Name: wire.ExchangeDue, Kind: amqp.ExchangeDirect, Internal: true, Args: amqp.Table{"alternate-exchange": wire.ExchangeParked}}},
 		Bindings:  []Binding{{From: wire.ExchangeDue, Key: queue, ToQueue: queue}},
 	})
+}
+
+// Ends tells whether an exchange is one through which a wait ends: what a work
+// queue got through it had waited before. Not all are internal; who may write to
+// those in which a wait begins can send through them.
+func Ends(exchange string) bool {
+	return exchange == wire.ExchangeDue || exchange == wire.ExchangeDelayed || strings.HasPrefix(exchange, wire.DelayPrefix)
 }

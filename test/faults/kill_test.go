@@ -6,8 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/api"
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/rabbitnode"
 	"github.com/redrive-mq/redrive/internal/wait/stored"
@@ -19,10 +21,16 @@ import (
 const inFlight = 4096 + stored.InFlight
 
 func TestKillingTheServiceLosesNothing(t *testing.T) {
-	const kills = 30 // on each of two versions
+	t.Run("disk", func(t *testing.T) { killing(t, policies, 30) })
+	t.Run("levels", func(t *testing.T) { killing(t, policiesInRabbitMQ, 15) })
+}
+
+// killing kills a service so often on each of two versions.
+func killing(t *testing.T, policies string, kills int) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		l := newLedger(t, v, "orders")
 		p := newProcess(t, v.URL())
+		p.configure(policies)
 		p.start()
 		p.waitReady() // until the exchange is there RabbitMQ drops what is dead-lettered to it
 		p.kill()
@@ -162,5 +170,69 @@ func TestCuttingConnectionsLosesNothing(t *testing.T) {
 		l.settle(settleWithin)
 		p.waitReady()
 		l.account(cuts, inFlight)
+	})
+}
+
+// What is parked in RabbitMQ is taken from there when it is safe on disk, and not
+// before.
+func TestKillingTheServiceLosesNothingThatIsCollected(t *testing.T) {
+	const kills, each = 10, 200
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		p := newProcess(t, v.URL())
+		p.start()
+		p.waitReady()
+		ch := v.Channel()
+		seed := rand.Uint64()
+		t.Logf("seed %d", seed)
+		random := rand.New(rand.NewPCG(seed, 0))
+		want := map[string]bool{}
+		for range kills {
+			for range each {
+				id := uuid.NewString()
+				want[id] = true
+				if err := ch.PublishWithContext(context.Background(), wire.ExchangeParked, "orders", true, false, amqp.Publishing{DeliveryMode: 2,
+					Headers: amqp.Table{wire.HeaderID: id, wire.HeaderQueue: "orders", wire.HeaderAttempt: int64(3)}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			<-time.After(time.Duration(random.IntN(300)) * time.Millisecond)
+			p.kill()
+			p.start()
+		}
+		p.waitReady()
+		var got map[string]int
+		client := api.Client{Addr: p.listen}
+		brokertest.Eventually(t, "all is collected", func() bool {
+			got = map[string]int{}
+			for after := ""; ; {
+				page, err := client.Messages(context.Background(), "parked", "", "", after, 1000)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, m := range page.Messages {
+					got[m.ID]++
+				}
+				if after = page.After; after == "" {
+					return len(got) == len(want)
+				}
+			}
+		})
+		if err := p.term(); err != nil { // what was taken is now acknowledged
+			t.Errorf("after SIGTERM: %v", err)
+		}
+		if n := v.Depth(wire.QueueParked); n != 0 {
+			t.Errorf("%d came back to RabbitMQ", n)
+		}
+		duplicates := 0
+		for id := range want {
+			if got[id] == 0 {
+				t.Errorf("%s is lost, and there is one that nobody parked", id)
+			}
+			duplicates += max(got[id]-1, 0)
+		}
+		if duplicates > kills*1024 {
+			t.Errorf("%d duplicates, more than %d kills explain", duplicates, kills)
+		}
+		t.Logf("%d messages, %d duplicates over %d kills", len(want), duplicates, kills)
 	})
 }

@@ -24,6 +24,8 @@ const (
 	failures = 2
 	wait     = 150 * time.Millisecond
 	policies = `policies: [{name: p, queues: ["*"], attempts: 50, backoff: {fixed: 150ms}, jitter: none}]`
+	// The same, waiting in RabbitMQ.
+	policiesInRabbitMQ = `policies: [{name: p, queues: ["*"], attempts: 50, backoff: {fixed: 150ms}, wait: {levels: [150ms]}}]`
 )
 
 // ledger knows what was published to one queue and what became of it.

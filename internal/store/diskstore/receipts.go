@@ -1,6 +1,7 @@
 package diskstore
 
 import (
+	"context"
 	"encoding/binary"
 	"sync"
 
@@ -41,14 +42,38 @@ func (l *receiptLog) add(number uint64, size int) {
 	l.kept += size
 }
 
-// write puts the receipts of records into b, and takes those out that are too
-// old to be needed.
-func (l *receiptLog) write(b *pebble.Batch, records []*store.Record) error {
-	v := make([]byte, 0, len(records)*receiptSize)
+// Remember implements store.Store.
+func (s *Store) Remember(ctx context.Context, receipts []store.Receipt) error {
+	done, err := s.use(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if err := s.room(len(receipts) * receiptSize); err != nil {
+		return err
+	}
+	c := s.change()
+	defer c.close()
+	if err := s.receipts.write(c.batch, receipts); err != nil {
+		return err
+	}
+	return c.commit()
+}
+
+func receiptsOf(records []*store.Record) []store.Receipt {
+	all := make([]store.Receipt, 0, len(records))
 	for _, r := range records {
-		if r.Fingerprint == ([16]byte{}) {
-			continue
+		if r.Fingerprint != ([16]byte{}) {
+			all = append(all, store.Receipt{Fingerprint: r.Fingerprint, ID: r.ID})
 		}
+	}
+	return all
+}
+
+// write puts receipts into b, and takes those out that are too old to be needed.
+func (l *receiptLog) write(b *pebble.Batch, receipts []store.Receipt) error {
+	v := make([]byte, 0, len(receipts)*receiptSize)
+	for _, r := range receipts {
 		v = append(append(v, r.Fingerprint[:]...), r.ID[:]...)
 	}
 	if len(v) == 0 {

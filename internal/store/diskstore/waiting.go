@@ -148,7 +148,7 @@ func (s *Store) Add(ctx context.Context, records []*store.Record) error {
 	if err := c.batch.Merge(keySeq, binary.AppendVarint(nil, int64(len(records))), nil); err != nil {
 		return err
 	}
-	if err := s.receipts.write(c.batch, records); err != nil {
+	if err := s.receipts.write(c.batch, receiptsOf(records)); err != nil {
 		return err
 	}
 	if err := c.commit(); err != nil {

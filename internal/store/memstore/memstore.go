@@ -62,12 +62,27 @@ func (s *Store) Add(_ context.Context, records []*store.Record) error {
 		s.seq++
 		s.kept[store.Key(strconv.FormatInt(s.seq, 10))] = &entry{seq: s.seq, rec: *r}
 		if r.Fingerprint != ([16]byte{}) {
-			s.receipts = append(s.receipts, store.Receipt{Fingerprint: r.Fingerprint, ID: r.ID})
+			s.remember(store.Receipt{Fingerprint: r.Fingerprint, ID: r.ID})
 		}
 	}
-	s.receipts = s.receipts[max(0, len(s.receipts)-store.ReceiptsKept):]
 	s.signal()
 	return nil
+}
+
+// Remember implements store.Store.
+func (s *Store) Remember(_ context.Context, receipts []store.Receipt) error {
+	unlock, err := s.lock()
+	defer unlock()
+	if err != nil {
+		return err
+	}
+	s.remember(receipts...)
+	return nil
+}
+
+func (s *Store) remember(receipts ...store.Receipt) {
+	s.receipts = append(s.receipts, receipts...)
+	s.receipts = s.receipts[max(0, len(s.receipts)-store.ReceiptsKept):]
 }
 
 // sorted are the keys that keep says yes to, in listing order.

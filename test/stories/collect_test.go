@@ -1,0 +1,128 @@
+package stories_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/api"
+	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// What is parked in RabbitMQ is shown with what its trail says, and can be sent
+// back like all else.
+func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		s := start(t, v.URL(), `policies: [{name: exact, queues: [orders]}, {name: rest, queues: ["*"]}]`).ready(t)
+		v.Queue("orders", nil)
+		v.Queue("other", nil)
+		firstFailed := time.Unix(1_700_000_000, 0)
+		parked := func(queue string) amqp.Publishing {
+			return amqp.Publishing{Body: []byte("body of " + queue), ContentType: "text/plain", Headers: amqp.Table{"mine": int32(7),
+				wire.HeaderID: uuid.NewString(), wire.HeaderAttempt: int64(5), wire.HeaderQueue: queue, wire.HeaderExchange: "shop", wire.HeaderRoutingKey: "order.eu",
+				wire.HeaderFirstFailed: firstFailed, wire.HeaderReason: wire.ReasonReported, wire.HeaderError: "no stock", wire.HeaderParkedFor: "it failed 5 times"}}
+		}
+		ch := v.Channel()
+		sent := parked("orders")
+		publish(t, ch, wire.ExchangeParked, "orders", sent)
+		got := s.waitParked(t, 1)[0]
+		want := api.Message{ID: sent.Headers[wire.HeaderID].(string), Queue: "orders", State: "parked", Attempt: 5, ParkedAt: got.ParkedAt, ParkedFor: "it failed 5 times",
+			Reason: "reported", Error: "no stock", FirstFailed: got.FirstFailed, Failed: got.Failed, Exchange: "shop", RoutingKey: "order.eu", Size: len(sent.Body)}
+		if d := cmp.Diff(want, got); d != "" || !got.FirstFailed.Equal(firstFailed) {
+			t.Errorf("parked (-want +got):\n%s", d)
+		}
+		if n := v.Depth(wire.QueueParked); n != 0 {
+			t.Errorf("%d are in RabbitMQ still", n)
+		}
+		// A policy names its queue exactly, so it may return there.
+		if r, err := s.client.Replay(context.Background(), nil, "orders"); err != nil || r.Replayed != 1 {
+			t.Fatalf("replayed %d, %v", r.Replayed, err)
+		}
+		if d := consume(t, v, "orders").next(); string(d.Body) != "body of orders" || d.RoutingKey != "order.eu" || d.Headers["mine"] != int32(7) || d.Headers[wire.HeaderParkedFor] != nil {
+			t.Errorf("%q came back with %q, headers %v", d.Body, d.RoutingKey, d.Headers)
+		}
+		// What a header says enrols no queue, and nobody vouches for a user.
+		hostile := parked("other")
+		hostile.Headers[wire.HeaderUserID] = "admin"
+		publish(t, ch, wire.ExchangeParked, "", hostile)
+		if p := s.waitParked(t, 1)[0]; p.Queue != "other" || len(p.Notes) != 1 || !strings.Contains(p.Notes[0], "nobody vouches") {
+			t.Errorf("parked as %+v", p)
+		}
+		if r, err := s.client.Replay(context.Background(), nil, "other"); err != nil || r.Replayed != 1 {
+			t.Fatalf("replayed %d, %v", r.Replayed, err)
+		}
+		brokertest.Eventually(t, "it is parked again", func() bool {
+			all := s.parked(t)
+			return len(all) == 1 && strings.Contains(all[0].ParkedFor, "not enrolled")
+		})
+		// One without a trail, and ones with an odd one, are kept too.
+		publish(t, ch, wire.ExchangeParked, "", amqp.Publishing{Body: []byte("x")})
+		odd := amqp.Table{"list": []any{amqp.Table{}}}
+		for _, h := range []string{wire.HeaderID, wire.HeaderAttempt, wire.HeaderQueue, wire.HeaderExchange, wire.HeaderRoutingKey, wire.HeaderFirstFailed,
+			wire.HeaderReason, wire.HeaderError, wire.HeaderParkedFor, wire.HeaderUserID} {
+			odd[h] = []any{h}
+		}
+		publish(t, ch, wire.ExchangeParked, "", amqp.Publishing{Headers: odd})
+		publish(t, ch, wire.ExchangeParked, "", amqp.Publishing{Headers: amqp.Table{wire.HeaderQueue: "redrive.intake", wire.HeaderReason: strings.Repeat("x", 70_000), wire.HeaderParkedFor: strings.Repeat("y", 50_000)}})
+		s.waitParked(t, 4)
+		if r, err := s.client.Replay(context.Background(), nil, "redrive.intake"); err != nil || r.Replayed != 1 {
+			t.Fatalf("replayed %d, %v", r.Replayed, err)
+		}
+		brokertest.Eventually(t, "our own queue is no work queue", func() bool {
+			for _, p := range s.parked(t) {
+				if strings.Contains(p.ParkedFor, `no policy allows the queue "redrive.intake"`) {
+					return true
+				}
+			}
+			return false
+		})
+		if n := v.Depth(wire.QueueParked) + v.Depth(wire.QueueIntake) + v.Depth("other"); n != 0 {
+			t.Errorf("%d messages are where they should not be", n)
+		}
+	})
+}
+
+// A message whose queue is deleted while it waits in RabbitMQ is parked; and a
+// queue that is declared anew is bound again at its next dead letter.
+func TestAQueueThatIsGoneLosesNothingThatWaitsInRabbitMQ(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		s := start(t, v.URL(), `policies: [{name: p, queues: ["*"], attempts: 9, backoff: {fixed: 500ms}, wait: {levels: [500ms]}}]`).ready(t)
+		ch := v.Channel()
+		deadLettered(v, "orders", "classic")
+		fail := func(body string) {
+			publish(t, ch, "", "orders", amqp.Publishing{Body: []byte(body)})
+			d, ok, err := ch.Get("orders", false)
+			if err != nil || !ok {
+				t.Fatalf("no message in orders: %v", err)
+			}
+			reject(t, d)
+			if e := s.wait(t, flow.Waiting); e.Way != "levels" {
+				t.Fatalf("%s waits as %+v", body, e)
+			}
+		}
+		fail("one")
+		if _, err := ch.QueueDelete("orders", false, false, false); err != nil {
+			t.Fatal(err)
+		}
+		p := s.waitParked(t, 1)[0]
+		if p.Queue != "orders" || p.Attempt != 1 || !strings.Contains(p.ParkedFor, `the queue "orders" was gone`) {
+			t.Errorf("parked as %+v", p)
+		}
+		deadLettered(v, "orders", "classic")
+		fail("two") // and the queue is bound again
+		if d := consume(t, v, "orders").next(); string(d.Body) != "two" {
+			t.Errorf("%q came back", d.Body)
+		}
+		if _, err := s.client.Replay(context.Background(), nil, "orders"); err != nil {
+			t.Fatal(err)
+		}
+		brokertest.Eventually(t, "the first is on its way", func() bool { return len(s.parked(t)) == 0 })
+	})
+}

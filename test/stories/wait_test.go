@@ -1,0 +1,316 @@
+package stories_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/rabbitnode"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// Each way of RabbitMQ's that these brokers have, three attempts.
+var ways = []struct {
+	name, policies string
+	waits          []time.Duration // as the way rounds them
+}{
+	{"levels", `policies: [{name: p, queues: ["*"], attempts: 3, backoff: [150ms, 400ms], wait: {levels: [200ms, 500ms]}}]`, []time.Duration{200 * time.Millisecond, 500 * time.Millisecond}},
+	{"fixed", `policies: [{name: p, queues: ["*"], attempts: 3, backoff: {fixed: 200ms}, wait: {fixed: 300ms}}]`, []time.Duration{300 * time.Millisecond, 300 * time.Millisecond}},
+	{"dynamic", `policies: [{name: p, queues: ["*"], attempts: 3, backoff: [150ms, 400ms], jitter: none, wait: dynamic}]`, []time.Duration{200 * time.Millisecond, 400 * time.Millisecond}},
+	{"message-ttl", `policies: [{name: p, queues: ["*"], attempts: 3, backoff: {fixed: 200ms}, wait: message-ttl}]`, []time.Duration{200 * time.Millisecond, 200 * time.Millisecond}},
+	{"binary", `policies: [{name: p, queues: ["*"], attempts: 3, backoff: [150ms, 400ms], jitter: none, wait: {binary: 100ms}}]`, []time.Duration{200 * time.Millisecond, 400 * time.Millisecond}},
+}
+
+// A message waits in RabbitMQ, and nowhere else; it comes back as it was, with
+// its attempts counted on, and is parked after the last.
+func TestAMessageWaitsInRabbitMQ(t *testing.T) {
+	for _, way := range ways {
+		t.Run(way.name, func(t *testing.T) {
+			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+				deadLettered(v, "orders", "quorum")
+				v.Exchange("shop", "topic", "orders")
+				const rights = `^(redrive(\..*)?|orders)$` // those that the README says
+				user := "redrive-" + v.Name[len(v.Name)-8:]
+				v.User(user, "pw")
+				v.Grant(user, `^redrive(\..*)?$`, rights, rights)
+				s := start(t, v.URLAs(user, "pw"), way.policies).ready(t)
+				c := consume(t, v, "orders")
+				sent := amqp.Publishing{
+					Headers: everyHeader(), ContentType: "application/json", ContentEncoding: "gzip", DeliveryMode: 2, Priority: 3,
+					CorrelationId: "corr", ReplyTo: "reply", MessageId: "m1", Timestamp: time.Unix(1_700_000_000, 0), Type: "created",
+					UserId: "guest", AppId: "shop", Body: []byte("\x00\xff{}"),
+				}
+				publish(t, v.Channel(), "shop", "orders", sent)
+				failed := reject(t, c.next())
+				var id any
+				for i, wait := range way.waits {
+					if e := s.wait(t, flow.Waiting); e.Way != way.name || e.Delay != wait || e.Instead != "" {
+						t.Errorf("attempt %d waits as %+v; want %s with %s", i+1, e, way.name, wait)
+					}
+					d := c.next()
+					if early := failed.Add(wait); time.Now().Before(early) {
+						t.Errorf("attempt %d came %s early", i+2, time.Until(early))
+					}
+					ours, rest := amqp.Table{}, amqp.Table{}
+					for k, val := range d.Headers {
+						switch {
+						case strings.HasPrefix(k, "x-redrive-"):
+							ours[k] = val
+						case !slices.Contains([]string{"x-death", "x-first-death-exchange", "x-first-death-queue", "x-first-death-reason",
+							"x-last-death-exchange", "x-last-death-queue", "x-last-death-reason"}, k): // its wait is a death to RabbitMQ
+							rest[k] = val
+						}
+					}
+					if d := cmp.Diff(everyHeader(), rest); d != "" {
+						t.Errorf("headers (-sent +returned):\n%s", d)
+					}
+					if string(d.Body) != string(sent.Body) || d.ContentType != sent.ContentType || d.ContentEncoding != sent.ContentEncoding ||
+						d.DeliveryMode != 2 || d.Priority != 3 || d.CorrelationId != "corr" || d.ReplyTo != "reply" || d.MessageId != "m1" ||
+						!d.Timestamp.Equal(sent.Timestamp) || d.Type != "created" || d.UserId != "" || d.AppId != "shop" || d.Expiration != "" {
+						t.Errorf("properties changed: %+v", d)
+					}
+					if id == nil {
+						id = ours[wire.HeaderID]
+					}
+					want := amqp.Table{
+						wire.HeaderID: id, wire.HeaderAttempt: int64(i + 1), wire.HeaderQueue: "orders",
+						wire.HeaderExchange: "shop", wire.HeaderRoutingKey: "orders", wire.HeaderFirstFailed: ours[wire.HeaderFirstFailed],
+						wire.HeaderReason: "rejected", wire.HeaderUserID: "guest",
+					}
+					if d := cmp.Diff(want, ours); d != "" {
+						t.Errorf("our headers (-want +got):\n%s", d)
+					}
+					if q := s.held(t, "orders"); q.Waiting != 0 || q.Way != way.name {
+						t.Errorf("the service holds %+v", q)
+					}
+					failed = reject(t, d)
+				}
+				p := s.waitParked(t, 1)[0]
+				if p.ID != id || p.Attempt != 3 || p.Queue != "orders" || p.Exchange != "shop" || p.RoutingKey != "orders" {
+					t.Errorf("parked as %+v", p)
+				}
+				if r, err := s.client.Replay(context.Background(), nil, "orders"); err != nil || r.Replayed != 1 {
+					t.Fatalf("replayed %d, %v", r.Replayed, err)
+				}
+				if d := c.next(); d.Headers[wire.HeaderAttempt] != int64(0) || d.Headers[wire.HeaderUserID] != "guest" {
+					t.Errorf("replayed with headers %v", d.Headers)
+				}
+			})
+		})
+	}
+}
+
+// What waits in RabbitMQ survives its restart, and the service does not matter.
+func TestWhatWaitsInRabbitMQSurvivesItsRestart(t *testing.T) {
+	const n = 50
+	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, node *rabbitnode.Node) {
+		deadLettered(v, "orders", "quorum")
+		s := start(t, v.URL(), `policies: [{name: p, queues: ["*"], attempts: 3, backoff: {fixed: 5s}, wait: {levels: [5s]}}]`).ready(t)
+		c := consume(t, v, "orders")
+		ch := v.Channel()
+		for range n {
+			publish(t, ch, "", "orders", amqp.Publishing{Body: []byte("x"), DeliveryMode: 2})
+		}
+		for range n {
+			reject(t, c.next())
+		}
+		for range n {
+			if e := s.wait(t, flow.Waiting); e.Way != "levels" {
+				t.Fatalf("one waits as %+v", e)
+			}
+		}
+		if err := s.stop(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := node.Eval(context.Background(), "[dets:sync(T) || T <- dets:all()]."); err != nil { // see TestKillingRabbitMQLosesNothing
+			t.Fatal(err)
+		}
+		node.Kill()
+		if err := node.Restart(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		var again *brokertest.Consumer
+		brokertest.Eventually(t, "RabbitMQ is back", func() bool {
+			conn, err := amqp.Dial(v.URL())
+			if err != nil {
+				return false
+			}
+			t.Cleanup(func() { conn.Close() })
+			ch, err := conn.Channel()
+			if err == nil {
+				_, err = ch.QueueDeclarePassive("orders", true, false, false, false, nil)
+			}
+			if err == nil {
+				again = v.ConsumeOn(ch, "orders")
+			}
+			return err == nil
+		})
+		for range n {
+			if d := again.Take("x"); d.Headers[wire.HeaderAttempt] != int64(1) {
+				t.Errorf("one came back with headers %v", d.Headers)
+			}
+		}
+	})
+}
+
+// A way that RabbitMQ refuses costs a copy on disk, never a message, and is tried
+// again.
+func TestAWayThatIsRefusedLeavesItsMessagesOnDisk(t *testing.T) {
+	const levels = `policies: [{name: p, queues: ["*"], attempts: 9, backoff: {fixed: 200ms}, wait: {levels: [200ms]}}]`
+	for _, c := range []struct {
+		name, policies string
+		prepare        func(*brokertest.VHost)
+		why            string
+	}{
+		{"no plugin", `policies: [{name: p, queues: ["*"], attempts: 9, backoff: {fixed: 200ms}, jitter: none, wait: delayed-exchange}]`, func(*brokertest.VHost) {}, wire.ErrNoType.Error()},
+		{"declared otherwise", levels, func(v *brokertest.VHost) { v.Exchange(wire.ExchangeDue, "fanout") }, wire.ErrDiffers.Error()},
+		{"nacked", levels, func(v *brokertest.VHost) {
+			v.Must("PUT", "policies/"+v.Name+"/full", map[string]any{"pattern": "^redrive[.]delay[.]", "apply-to": "queues", "definition": map[string]any{"max-length": 0}})
+		}, wire.ErrNacked.Error()},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+				c.prepare(v)
+				deadLettered(v, "orders", "quorum")
+				s := start(t, v.URL(), c.policies).ready(t)
+				in := consume(t, v, "orders")
+				ch := v.Channel()
+				const n = 20
+				for range n {
+					publish(t, ch, "", "orders", amqp.Publishing{Body: []byte("x")})
+				}
+				for range n {
+					reject(t, in.next())
+				}
+				for range n {
+					if d := in.next(); d.Headers[wire.HeaderAttempt] != int64(1) {
+						t.Errorf("one came back with headers %v", d.Headers)
+					}
+				}
+				for e := s.wait(t, flow.Waiting); e.Instead == ""; e = s.wait(t, flow.Waiting) {
+					if c.name != "nacked" { // the first into an empty queue is taken
+						t.Errorf("one waits as %+v", e)
+					}
+				}
+				if notices := s.Notices(); len(notices) != 1 || !strings.Contains(notices[0], c.why) {
+					t.Errorf("the service says %q; want %q", notices, c.why)
+				}
+				if p := s.Problems(); len(p) != 0 {
+					t.Errorf("it is not ready: %q", p)
+				}
+				if c.name != "nacked" {
+					return
+				}
+				v.Must("DELETE", "policies/"+v.Name+"/full", nil)
+				brokertest.Eventually(t, "messages wait in RabbitMQ again", func() bool {
+					publish(t, ch, "", "orders", amqp.Publishing{Body: []byte("x")})
+					reject(t, in.next())
+					return s.wait(t, flow.Waiting).Way == "levels" && len(s.Notices()) == 0
+				})
+			})
+		})
+	}
+}
+
+// The right to write into the exchanges of the ways is the right to write into the
+// queues behind them; a user without it cannot get at them, whatever its messages
+// say and whatever it declares.
+func TestWaitingInRabbitMQChoosesNoOtherQueue(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		s := start(t, v.URL(), `policies: [{name: p, queues: ["*"], attempts: 9, backoff: {fixed: 100ms}, wait: {levels: [100ms]}}]`).ready(t)
+		user := "mallory-" + v.Name[len(v.Name)-8:]
+		v.User(user, "pw")
+		v.Grant(user, "^mine.*$", `^(mine.*|amq\.default|redrive\.failures)$`, "^mine.*$")
+		deadLettered(v, "mine", "quorum")
+		deadLettered(v, "secret", "quorum") // enrolled, and reachable through redrive.due
+		v.Queue("other", nil)               // not enrolled
+		publish(t, v.Channel(), "", "secret", amqp.Publishing{Body: []byte("theirs")})
+		secret, other, mine := consume(t, v, "secret"), consume(t, v, "other"), consume(t, v, "mine")
+		reject(t, secret.next())
+		if d := secret.next(); string(d.Body) != "theirs" || d.Exchange != wire.ExchangeDue {
+			t.Fatalf("%q came through %q", d.Body, d.Exchange)
+		}
+
+		as := func() *amqp.Channel {
+			ch, err := v.DialURL(v.URLAs(user, "pw")).Channel()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return ch
+		}
+		refused := func(what string, err error) {
+			t.Helper()
+			var e *amqp.Error
+			if !errors.As(err, &e) || e.Code != amqp.AccessRefused {
+				t.Errorf("%s: %v; want it refused", what, err)
+			}
+		}
+		for _, exchange := range []string{wire.ExchangeDue, wire.DelayPrefix + "100ms"} {
+			ch := as()
+			closed := ch.NotifyClose(make(chan *amqp.Error, 1))
+			if err := ch.Publish(exchange, "secret", false, false, amqp.Publishing{Body: []byte("straight")}); err != nil {
+				t.Fatal(err)
+			}
+			refused("publishing to "+exchange, <-closed)
+			_, err := as().QueueDeclare("mine.ttl", true, false, false, false, amqp.Table{"x-message-ttl": int64(0),
+				"x-dead-letter-exchange": exchange, "x-dead-letter-routing-key": "secret"})
+			refused("a queue that dead-letters to "+exchange, err)
+		}
+
+		mallory := as()
+		death := func(queue string) amqp.Table {
+			return amqp.Table{"queue": queue, "reason": "rejected", "exchange": wire.ExchangeDue, "count": int64(1),
+				"routing-keys": []any{"secret"}, "time": time.Unix(1_700_000_000, 0)}
+		}
+		for name, forged := range map[string]amqp.Table{
+			"a death elsewhere": {"x-death": []any{death("secret")}},
+			"a death here":      {"x-death": []any{death("mine")}},
+			"our headers": {wire.HeaderQueue: "secret", wire.HeaderExchange: wire.ExchangeDue, wire.HeaderRoutingKey: "secret",
+				wire.HeaderReason: "rejected", wire.HeaderParkedFor: "x"},
+			"copies": {"CC": []any{"mine", "mine"}, "BCC": []any{"mine"}},
+			"delay":  {"x-delay": int32(1), wire.HeaderDelay: int64(1)},
+		} {
+			publish(t, mallory, "", "mine", amqp.Publishing{Headers: forged, Body: []byte(name)})
+			for d := mine.next(); ; d = mine.next() {
+				if d.Headers[wire.HeaderAttempt] == nil { // the first, and what CC made of it
+					reject(t, d)
+					continue
+				}
+				if string(d.Body) != name || d.Exchange != wire.ExchangeDue || d.RoutingKey != "mine" || d.Headers[wire.HeaderQueue] != "mine" {
+					t.Errorf("%s: %q came back through %q with %q, headers %v", name, d.Body, d.Exchange, d.RoutingKey, d.Headers)
+				}
+				if err := d.Ack(false); err != nil {
+					t.Fatal(err)
+				}
+				break
+			}
+		}
+		// A report enrols nothing: no binding, no message.
+		publish(t, mallory, wire.ExchangeFailures, "other", amqp.Publishing{Body: []byte("report")})
+		p := s.waitParked(t, 1)[0]
+		if p.Queue != "other" || !strings.Contains(p.ParkedFor, "not enrolled") {
+			t.Errorf("parked as %+v", p)
+		}
+		// Nor does one with that right reach more than what is behind redrive.due.
+		v.Grant(user, "^mine.*$", `^(mine.*|amq\.default|redrive\.failures|redrive\.delay\..*)$`, "^mine.*$")
+		publish(t, as(), wire.DelayPrefix+"100ms", "other", amqp.Publishing{Body: []byte("past"), Headers: amqp.Table{wire.HeaderQueue: "secret"}})
+		brokertest.Eventually(t, "it is parked", func() bool { return len(s.parked(t)) == 2 })
+		if r, err := s.client.Replay(context.Background(), nil, "other"); err != nil || r.Replayed != 2 {
+			t.Fatalf("replayed %d, %v", r.Replayed, err)
+		}
+		brokertest.Eventually(t, "both are parked again", func() bool {
+			all := s.parked(t)
+			return len(all) == 2 && strings.Contains(all[0].ParkedFor, "not enrolled") && strings.Contains(all[1].ParkedFor, "not enrolled")
+		})
+		other.none(200 * time.Millisecond)
+		secret.none(0)
+	})
+}
