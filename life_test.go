@@ -201,6 +201,9 @@ func TestTheEndIsInOrder(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
+		if seen.losses() != seen.connections() {
+			t.Errorf("connected %d times, and not %d times", seen.connections(), seen.losses())
+		}
 		n := seen.count(redrive.Parked)
 		if n == 0 || v.Depth(wire.QueueParked) != n {
 			t.Errorf("%d parked, %d in the parking lot", n, v.Depth(wire.QueueParked))

@@ -50,6 +50,7 @@ func (c *Consumer) Run(ctx context.Context, handle Handler) error {
 	r := &run{Consumer: c, ctx: ctx, working: working, over: over, handle: handle, slots: make(chan struct{}, c.config.Concurrency)}
 	in := broker.NewSubscriber(broker.Config{URL: c.config.URL, Name: "redrive " + c.config.Queue, Log: c.config.Log, Observe: r.observe, Strict: true},
 		c.config.Queue, c.config.Prefetch)
+	defer r.observe(broker.State{})
 	if err := in.Run(ctx, r.consume); err != nil {
 		return fmt.Errorf("redrive: %w", err)
 	}
