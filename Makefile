@@ -19,7 +19,8 @@ run: build
 
 # What runs without a broker, in seconds.
 unit:
-	$(GO) test ./policy/... ./internal/config/... ./internal/store/... ./internal/flow/... ./internal/wait/...
+	$(GO) test ./policy/... ./internal/config/... ./internal/store/... ./internal/flow/... \
+		./internal/wait ./internal/wait/stored ./internal/wait/ttlqueue ./internal/wait/binary
 
 lint:
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$unformatted" ] || { echo "not gofmt-ed: $$unformatted"; exit 1; }

@@ -34,7 +34,8 @@ const (
 	// and is kept until it has arrived in its work queue.
 	Quorum = ttlqueue.Quorum
 	// Classic is on one node and hands on at-most-once: what comes due while its
-	// work queue cannot take it is lost.
+	// work queue cannot take it is lost. A quorum work queue cannot just after
+	// RabbitMQ has started, so what came due while RabbitMQ was down is lost then.
 	Classic = ttlqueue.Classic
 )
 
@@ -63,9 +64,9 @@ func Fixed(d time.Duration) Way { return way(ttlqueue.NewFixed(Quorum, d)) }
 // them.
 func Dynamic() Way { return way(ttlqueue.NewDynamic(100 * time.Millisecond)) }
 
-// MessageTTL waits in one queue for each work queue, each message with a time to live of its own. A
-// message with a short delay stays behind one with a long delay, so a policy with
-// different waits is refused; MixedMessageTTL takes it.
+// MessageTTL waits in one queue for each work queue, each message with a time to
+// live of its own. A message with a short delay stays behind one with a long
+// delay, so a policy with different waits is refused; MixedMessageTTL takes it.
 func MessageTTL() Way { return Way{way: ttlqueue.NewMessageTTL(Quorum, false)} }
 
 // MixedMessageTTL is MessageTTL for those who accept that messages come late.

@@ -82,6 +82,14 @@ func (j Jitter) apply(d time.Duration, seed uint64) time.Duration {
 	return min(time.Duration(f), LongestDelay)
 }
 
+// Longest is the longest that jitter makes of d.
+func (j Jitter) Longest(d time.Duration) time.Duration {
+	if j.kind == byDefault || j.kind == fraction {
+		d = time.Duration(min(float64(d)*(1+j.share()), float64(LongestDelay)))
+	}
+	return d
+}
+
 // unit spreads seeds evenly over [0, 1) (the splitmix64 finaliser: seeds that
 // differ in one bit give unrelated values).
 func unit(x uint64) float64 {

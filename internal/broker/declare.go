@@ -37,17 +37,19 @@ func (p *Publisher) Verify(ctx context.Context, t wait.Topology) error {
 }
 
 func declare(ch *amqp.Channel, t wait.Topology) error {
-	// Queues first: declaring one again renews its expiry, and with it that of
-	// its exchange, which goes with its last binding.
+	if err := exchanges(ch, t, false); err != nil {
+		return err
+	}
 	for _, q := range t.Queues {
 		if _, err := ch.QueueDeclare(q.Name, true, false, false, false, q.Args); err != nil {
 			return declaring("queue", q.Name, err)
 		}
 	}
-	for _, e := range t.Exchanges {
-		if err := ch.ExchangeDeclare(e.Name, e.Kind, true, e.AutoDelete, e.Internal, false, e.Args); err != nil {
-			return declaring("exchange", e.Name, err)
-		}
+	// An exchange that goes with its last binding comes after its queue: the
+	// declaration has put off the queue's expiry, and that is all that could
+	// take the exchange away before it is bound.
+	if err := exchanges(ch, t, true); err != nil {
+		return err
 	}
 	for _, b := range t.Bindings {
 		if b.ToExchange != "" {
@@ -58,6 +60,18 @@ func declare(ch *amqp.Channel, t wait.Topology) error {
 		}
 		if err := ch.QueueBind(b.ToQueue, b.Key, b.From, false, nil); err != nil {
 			return declaring("binding of queue "+b.ToQueue+" to exchange", b.From, err)
+		}
+	}
+	return nil
+}
+
+func exchanges(ch *amqp.Channel, t wait.Topology, autoDelete bool) error {
+	for _, e := range t.Exchanges {
+		if e.AutoDelete != autoDelete {
+			continue
+		}
+		if err := ch.ExchangeDeclare(e.Name, e.Kind, true, e.AutoDelete, e.Internal, false, e.Args); err != nil {
+			return declaring("exchange", e.Name, err)
 		}
 	}
 	return nil

@@ -99,7 +99,7 @@ func (p *Publisher) current(ctx context.Context) (*session, error) {
 // was unanswered on it would have to be sent twice.
 const alone = 1 << 20
 
-// Send publishes persistent and mandatory, in order, and returns a function that
+// Send publishes persistent and mandatory (but for Unchecked), in order, and returns a function that
 // waits for RabbitMQ's answer to each message: nil when it is confirmed and was
 // routed, else wire.ErrUnroutable, ErrNacked, ErrUnacceptable, ErrForbidden or
 // ErrUnsent, wrapped. Send is called by one goroutine at a time; it waits for a

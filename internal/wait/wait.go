@@ -90,6 +90,10 @@ func (l Limits) Check(p *policy.Policy) error {
 	}
 	waits := p.Waits()
 	for i, w := range waits {
+		if most := p.Jitter.Longest(w); l.Spreads() && w <= l.Longest && most > l.Longest {
+			return fmt.Errorf("policy %q waits up to %s before attempt %d, its jitter included, and %s waits %s at most: shorten it, or take off the jitter",
+				p.Name, policy.FormatDuration(most), i+2, l.Name, policy.FormatDuration(l.Longest))
+		}
 		if w > l.Longest {
 			return fmt.Errorf("policy %q waits %s before attempt %d, and %s waits %s at most: shorten it, or choose another way to wait",
 				p.Name, policy.FormatDuration(w), i+2, l.Name, policy.FormatDuration(l.Longest))

@@ -32,6 +32,12 @@ func NewDynamic(step time.Duration) (*Dynamic, error) {
 	return &Dynamic{step, spare}, nil
 }
 
+// NewDynamicSparing is NewDynamic with another spare, for tests that cannot wait
+// so long.
+func NewDynamicSparing(step, spare time.Duration) *Dynamic {
+	return &Dynamic{step, func(time.Duration) time.Duration { return spare }}
+}
+
 // spare is how much longer than its delay a queue lives when nobody uses it. Half
 // is for the time from declaration to confirm, half for a broker that is slow to
 // pass messages on.

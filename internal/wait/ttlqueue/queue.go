@@ -25,13 +25,15 @@ const (
 	// minority of nodes, and is kept until it has arrived.
 	Quorum Type = "quorum"
 	// Classic queues are on one node, and dead-letter at-most-once: what expires
-	// while its work queue cannot take it is lost.
+	// while its work queue cannot take it is lost. A quorum queue cannot just after
+	// RabbitMQ has started, when it has no leader yet and all that came due
+	// meanwhile is handed on. [measured on 3.10.8]
 	Classic Type = "classic"
 )
 
 func (t Type) survives() string {
 	if t == Classic {
-		return "a restart of RabbitMQ; not the loss of the queue's node; what expires while the work queue cannot take it is lost"
+		return "a restart of RabbitMQ; not the loss of the queue's node; what comes due while the work queue cannot take it is lost, and with a quorum work queue also what comes due while RabbitMQ is down"
 	}
 	return "a restart of RabbitMQ and the loss of a minority of its nodes"
 }

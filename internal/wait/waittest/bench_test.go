@@ -2,6 +2,7 @@ package waittest
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"testing"
@@ -108,16 +109,46 @@ func (b *bench) hold(ticket wait.Ticket, queue string, m wire.Message) error {
 	return b.send(ticket, queue, m)
 }
 
+// holdMany makes many messages wait, without a pause between them, and tells when
+// each was published; their bodies are the queue and a number.
+func (b *bench) holdMany(queue string, delay time.Duration, many int) map[string]time.Time {
+	b.t.Helper()
+	ticket, err := b.way.Hold(queue, delay)
+	if err == nil && ticket.First != nil {
+		err = b.p.Declare(b.t.Context(), *ticket.First)
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	sent := make(map[string]time.Time, many)
+	answers := make([]func(context.Context) []error, 0, many)
+	for i := range many {
+		body := fmt.Sprint(queue, " ", i)
+		out := outgoing(ticket, queue, wire.Message{Body: []byte(body)})
+		sent[body] = time.Now()
+		answers = append(answers, b.p.Send(b.t.Context(), []broker.Outgoing{out}))
+	}
+	for _, answer := range answers {
+		if err := answer(b.t.Context())[0]; err != nil {
+			b.t.Fatal(err)
+		}
+	}
+	return sent
+}
+
 // send publishes it to where it waits.
 func (b *bench) send(ticket wait.Ticket, queue string, m wire.Message) error {
+	return b.p.Send(b.t.Context(), []broker.Outgoing{outgoing(ticket, queue, m)})(b.t.Context())[0]
+}
+
+func outgoing(ticket wait.Ticket, queue string, m wire.Message) broker.Outgoing {
 	tr := trail.Trail{ID: uuid.NewString(), Attempt: 1, Queue: queue, FirstFailed: time.Now(), Reason: wire.ReasonReported, Error: "no reason but a test"}
 	marked := tr.Mark(m)
 	for k, v := range ticket.Headers {
 		marked.Headers[k] = v
 	}
 	marked.Expiration = ticket.Expiration
-	out := broker.Outgoing{Exchange: ticket.Exchange, RoutingKey: ticket.RoutingKey, ID: tr.ID, Message: marked, Unchecked: ticket.Unchecked}
-	return b.p.Send(b.t.Context(), []broker.Outgoing{out})(b.t.Context())[0]
+	return broker.Outgoing{Exchange: ticket.Exchange, RoutingKey: ticket.RoutingKey, ID: tr.ID, Message: marked, Unchecked: ticket.Unchecked}
 }
 
 // back waits for a message to come back, which must not be early.

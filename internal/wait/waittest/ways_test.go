@@ -49,8 +49,8 @@ var quorum = amqp.Table{"x-queue-type": "quorum"}
 
 // lines has one for each way there is.
 var lines = []line{
-	{maker: "Levels", way: made(ttlqueue.NewLevels(ttlqueue.Quorum, 200*ms, 400*ms, 900*ms)), delays: []time.Duration{0, 150 * ms, 400 * ms, 900 * ms}, queue: quorum, keeps: true},
-	{maker: "ClassicLevels", way: made(ttlqueue.NewLevels(ttlqueue.Classic, 200*ms, 400*ms, 900*ms)), delays: []time.Duration{0, 150 * ms, 400 * ms, 900 * ms}, queue: quorum},
+	{maker: "Levels", way: made(ttlqueue.NewLevels(ttlqueue.Quorum, 200*ms, 400*ms, 900*ms, killDelay)), delays: []time.Duration{0, 150 * ms, 400 * ms, 900 * ms}, queue: quorum, keeps: true},
+	{maker: "ClassicLevels", way: made(ttlqueue.NewLevels(ttlqueue.Classic, 200*ms, 400*ms, 900*ms, killDelay)), delays: []time.Duration{0, 150 * ms, 400 * ms, 900 * ms}, queue: quorum},
 	{maker: "Fixed", way: made(ttlqueue.NewFixed(ttlqueue.Quorum, 300*ms)), delays: []time.Duration{300 * ms}, queue: quorum, keeps: true},
 	{maker: "Dynamic", way: made(ttlqueue.NewDynamic(100 * ms)), delays: []time.Duration{0, 150 * ms, 400 * ms, 900 * ms}, queue: quorum},
 	{maker: "MessageTTL", way: ttlqueue.NewMessageTTL(ttlqueue.Quorum, false), delays: []time.Duration{0, 150 * ms, 400 * ms, 900 * ms}, queue: quorum, keeps: true},
@@ -96,6 +96,7 @@ func delayedRetry(_ *testing.T, v *brokertest.VHost) string {
 
 // each runs a test for every way on every broker, all beside each other.
 func each(t *testing.T, test func(*testing.T, *bench)) {
+	t.Parallel()
 	for _, l := range lines {
 		if l.elsewhere {
 			continue
@@ -143,7 +144,7 @@ func ran(maker, version, what string) {
 // These tests wait far more than they work.
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if err := flag.Set("test.parallel", "32"); err != nil {
+	if err := flag.Set("test.parallel", "24"); err != nil {
 		panic(err)
 	}
 	code := m.Run()
