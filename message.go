@@ -1,6 +1,7 @@
 package redrive
 
 import (
+	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -16,14 +17,15 @@ type Message struct {
 
 	// Queue is the work queue.
 	Queue string
-	// ID is the same at every attempt, and on duplicates after a crash. It is ""
-	// at the first attempt, since nobody but a failure needs one.
+	// ID is the same at every attempt; also on a duplicate after a crash, if the
+	// publisher has set a message id. It is "" at the first attempt, since nobody
+	// but a failure needs one, and at all attempts with Native.
 	ID string
 	// Attempt counts deliveries to a handler: 1, then one more after each failure.
 	Attempt int
 	// FirstFailed is when the first attempt failed; zero at the first.
 	FirstFailed time.Time
-	// LastError is what the attempt before said; "" at the first.
+	// LastError is what the attempt before said, up to 2 KiB; "" at the first.
 	LastError string
 	// Redelivered: RabbitMQ has delivered it before and got no answer.
 	Redelivered bool
@@ -38,22 +40,27 @@ func message(d *amqp.Delivery, queue string, countsItself bool) *Message {
 		CorrelationID: d.CorrelationId, ReplyTo: d.ReplyTo, Expiration: d.Expiration, MessageID: d.MessageId,
 		Timestamp: d.Timestamp, Type: d.Type, UserID: d.UserId, AppID: d.AppId, Body: d.Body,
 	}}
-	if len(d.Headers) == 0 {
-		return m
+	switch {
+	case len(d.Headers) == 0:
+	case countsItself:
+		// On the first delivery the header would be a publisher's.
+		if d.Redelivered {
+			m.Attempt = int(trail.Deliveries(d.Headers)) + 1
+			m.Headers = trail.Clean(d.Headers)
+		}
+	// Anybody who may publish to the queue can write our headers: what comes by
+	// another exchange than Redrive's is as it was first published.
+	case strings.HasPrefix(d.Exchange, "redrive."):
+		t := trail.Read(d.Headers, time.Now())
+		if t.Attempt == 0 {
+			return m
+		}
+		m.ID, m.Attempt, m.FirstFailed, m.LastError = t.ID, t.Attempt+1, t.FirstFailed, t.Error
+		m.Exchange, m.RoutingKey = t.Exchange, t.RoutingKey
+		if m.UserID == "" {
+			m.UserID = t.UserID
+		}
+		m.Headers = trail.Clean(d.Headers)
 	}
-	if countsItself {
-		m.Attempt = int(trail.Deliveries(d.Headers)) + 1
-		return m
-	}
-	t := trail.Read(d.Headers, time.Now())
-	if t.Attempt == 0 {
-		return m
-	}
-	m.ID, m.Attempt, m.FirstFailed, m.LastError = t.ID, t.Attempt+1, t.FirstFailed, t.Error
-	m.Exchange, m.RoutingKey = t.Exchange, t.RoutingKey
-	if m.UserID == "" {
-		m.UserID = t.UserID
-	}
-	m.Headers = trail.Clean(d.Headers)
 	return m
 }

@@ -2,8 +2,6 @@ package redrive
 
 import (
 	"context"
-	"errors"
-	"sync"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
@@ -12,9 +10,7 @@ import (
 // what its attempt's error asks for. Make it with NewSettler, and Close it.
 type Settler struct {
 	settler *settler
-	config  Config
-	stop    context.CancelFunc
-	running sync.WaitGroup
+	stop    func()
 }
 
 // NewSettler makes what the way needs in RabbitMQ and connects, for as long as it
@@ -26,19 +22,16 @@ func NewSettler(ctx context.Context, c Config) (*Settler, error) {
 	if err != nil {
 		return nil, err
 	}
-	publishing, stop := context.WithCancel(context.WithoutCancel(ctx))
-	s := &Settler{settler: consumer.settler, config: consumer.Config, stop: stop}
-	s.running.Go(func() { _ = s.settler.publish.Run(publishing) })
-	if err := errors.Join(s.settler.prepare(ctx), ctx.Err()); err != nil {
-		s.Close()
+	stop, err := consumer.settler.start(ctx)
+	if err != nil {
 		return nil, err
 	}
-	return s, nil
+	return &Settler{consumer.settler, stop}, nil
 }
 
 // Message is a delivery as a Handler would see it.
 func (s *Settler) Message(d *amqp.Delivery) *Message {
-	return message(d, s.config.Queue, s.settler.limits.Linear)
+	return message(d, s.settler.queue, s.settler.limits.Linear)
 }
 
 // Settle ends an attempt: with a nil error d is acknowledged; otherwise it is
@@ -47,11 +40,11 @@ func (s *Settler) Message(d *amqp.Delivery) *Message {
 // not acknowledged, and RabbitMQ will deliver it again. Safe for concurrent use,
 // one delivery each.
 func (s *Settler) Settle(ctx context.Context, d *amqp.Delivery, failure error) (Outcome, error) {
+	if failure == nil {
+		return Succeeded, d.Ack(false)
+	}
 	return s.settler.settle(ctx, d, s.Message(d), "", failure)
 }
 
 // Close ends the connection. Call it when no Settle is under way.
-func (s *Settler) Close() {
-	s.stop()
-	s.running.Wait()
-}
+func (s *Settler) Close() { s.stop() }

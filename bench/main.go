@@ -16,6 +16,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 )
@@ -54,6 +55,13 @@ another machine or of one that somebody else runs).
                    (SIGTERM, SIGKILL) a message that is due comes back.
                    Needs about three times -waiting × -size of disk at -dir.
 
+  bench -library   the Go library. Every message succeeds: redrive.Consumer against
+                   a bare amqp091-go loop with the same prefetch and acks. Every
+                   message fails once: each way to wait, with -handlers at once,
+                   against the fixed recipe in the broker alone; how late after
+                   -library-delay, and what is made in RabbitMQ. With -waiting N
+                   also RabbitMQ's memory with so many messages waiting.
+
 A target that is missed fails nothing; lost, doubled and early messages do.
 
 Flags:
@@ -77,8 +85,8 @@ func run(ctx context.Context) error {
 	if flag.NArg() > 0 {
 		return fmt.Errorf("%q is not expected; --help shows what is", flag.Arg(0))
 	}
-	if *messages < 1 || *rounds < 1 || *size < 0 || *warmup < 0 || *waiting < 0 || *steady < 0 {
-		return fmt.Errorf("-n and -rounds must be 1 or more, all other numbers 0 or more")
+	if *messages < 1 || *rounds < 1 || *size < 0 || *warmup < 0 || *waiting < 0 || *steady < 0 || *handlers < 1 || *libraryDelay < time.Millisecond {
+		return fmt.Errorf("-n, -rounds and -handlers must be 1 or more, -library-delay 1ms or more, all other numbers 0 or more")
 	}
 	brokers, err := brokertest.FromEnv()
 	if err != nil {
@@ -118,7 +126,7 @@ func run(ctx context.Context) error {
 
 // modes runs what was asked for.
 func (r *report) modes(ctx context.Context, b brokertest.Broker, kind string) {
-	if *steady == 0 && *waiting == 0 {
+	if *steady == 0 && *waiting == 0 && !*library {
 		r.compare(ctx, b, kind)
 	}
 	check := func(mode string, err error) {
@@ -129,7 +137,10 @@ func (r *report) modes(ctx context.Context, b brokertest.Broker, kind string) {
 	if *steady > 0 {
 		check("steady", r.steadily(ctx, b, kind))
 	}
-	if *waiting > 0 && ctx.Err() == nil {
+	if *library {
+		check("library", r.withLibrary(ctx, b, kind))
+	}
+	if *waiting > 0 && !*library && ctx.Err() == nil {
 		check("waiting", r.withWaiting(ctx, b, kind))
 	}
 }

@@ -20,6 +20,7 @@ type report struct {
 	Compare  []*comparison    `json:"compare,omitempty"`
 	Steady   []*steadyResult  `json:"steady,omitempty"`
 	Waiting  []*waitingResult `json:"waiting,omitempty"`
+	Library  []*libraryResult `json:"library,omitempty"`
 	Failures []string         `json:"failures"` // what went wrong; then the bench fails
 	out      io.Writer
 }

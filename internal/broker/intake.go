@@ -92,7 +92,7 @@ func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, mending *in
 		closeSoon(conn, mending) // or a broker that hangs would hold it up
 		watch.Wait()
 	}()
-	for window := 1; ; window = min(2*window, i.prefetch) {
+	for window := 1; ; window = min(widening*window, i.prefetch) {
 		again, err := i.consumeWindow(ctx, conn, ch, mending, taker, window, consuming)
 		if err != nil {
 			return err
@@ -111,6 +111,10 @@ func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, mending *in
 		}
 	}
 }
+
+// widening is by how much a window is larger than the one before. Each step waits
+// until nothing is outstanding, so there should be few.
+const widening = 8
 
 // consumeWindow takes messages in, with so many outstanding at most. A window
 // that is not the largest ends, with again, when it has been full: what is in it

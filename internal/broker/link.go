@@ -29,6 +29,20 @@ type Config struct {
 	// Observe is told of each change. It is called by one goroutine at a time
 	// and must not block.
 	Observe func(State)
+	// Strict ends Run over what a person must mend (a wrong password, a missing
+	// right or queue), until it has worked once: who starts a program wants to be
+	// told. Later the same may pass, as when a queue is declared anew.
+	Strict bool
+}
+
+// Mendable tells what a person must mend from what passes.
+func Mendable(err error) bool {
+	for _, e := range []error{wire.ErrForbidden, wire.ErrQueueGone, wire.ErrDiffers, wire.ErrNoType} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // State of a connection.
@@ -104,6 +118,7 @@ func (l *link) now() State {
 // lasts. use returns an error that is permanent to end it.
 func (l *link) keep(ctx context.Context, wrap func(net.Conn) net.Conn, use func(context.Context, *amqp.Connection) error) error {
 	crashes := 0 // in a row
+	strict := l.Strict
 	for wait := firstRetry; ; wait = min(2*wait, longestRetry) {
 		err := l.once(ctx, wrap, use)
 		if ctx.Err() != nil {
@@ -113,6 +128,9 @@ func (l *link) keep(ctx context.Context, wrap func(net.Conn) net.Conn, use func(
 		if errors.As(err, &p) {
 			l.observe(State{Err: p.error})
 			return p.error
+		}
+		if strict = strict && !l.now().Connected; strict && Mendable(err) {
+			return err
 		}
 		connected, crashed := l.now().Connected, errors.Is(err, errCrashed)
 		if connected || crashed {
@@ -185,11 +203,13 @@ func (l *link) once(ctx context.Context, wrap func(net.Conn) net.Conn, use func(
 // or does not read: then the client stands in a write with its lock held, and
 // only the end of the connection under it frees it.
 func closeSoon(conn *amqp.Connection, raw net.Conn) {
-	const limit = 2 * time.Second
-	force := time.AfterFunc(limit, func() { _ = raw.Close() })
+	force := time.AfterFunc(closeLimit, func() { _ = raw.Close() })
 	defer force.Stop()
-	_ = conn.CloseDeadline(time.Now().Add(limit))
+	_ = conn.CloseDeadline(time.Now().Add(closeLimit))
 }
+
+// closeLimit is how long RabbitMQ may take to answer what ends a connection.
+const closeLimit = 2 * time.Second
 
 func dial(ctx context.Context, rawURL, name string, wrap func(net.Conn) net.Conn) (*amqp.Connection, error) {
 	props := amqp.NewConnectionProperties()

@@ -205,6 +205,16 @@ func (p *Publisher) sendAlone(ctx context.Context, o *Outgoing) error {
 	}
 }
 
+// Version is RabbitMQ's. Safe for concurrent use.
+func (p *Publisher) Version(ctx context.Context) (string, error) {
+	s, err := p.current(ctx)
+	if err != nil {
+		return "", err
+	}
+	v, _ := s.conn.Properties["version"].(string)
+	return v, nil
+}
+
 // BindReturn makes the return exchange of queue and binds that queue alone:
 // wire.ErrQueueGone when there is no such queue. Safe for concurrent use.
 func (p *Publisher) BindReturn(ctx context.Context, queue string) error {
@@ -237,19 +247,31 @@ func (p *Publisher) ReturnExists(ctx context.Context, queue string) (bool, error
 }
 
 // onChannel runs do on a channel of its own: an error ends the channel it
-// happens on, and the one that publishes must not be it.
+// happens on, and the one that publishes must not be it. When ctx ends first do is
+// left behind, until its connection ends: under an alarm RabbitMQ answers nothing.
 func (p *Publisher) onChannel(ctx context.Context, do func(*amqp.Channel) error) error {
 	s, err := p.current(ctx)
 	if err != nil {
 		return err
 	}
-	ch, err := s.conn.Channel()
-	if err != nil {
-		return fmt.Errorf("%w: %v", wire.ErrUnsent, explain(err))
+	done := make(chan error, 1)
+	go func() {
+		ch, err := s.conn.Channel()
+		if err != nil {
+			done <- fmt.Errorf("%w: %v", wire.ErrUnsent, explain(err))
+			return
+		}
+		err = do(ch)
+		_ = ch.Close()
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			return explain(err)
+		}
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %v", wire.ErrUnsent, ctx.Err())
 	}
-	defer ch.Close()
-	if err := do(ch); err != nil {
-		return explain(err)
-	}
-	return nil
 }

@@ -26,7 +26,7 @@ const noLimit = int64(1_000_000_000)
 // connection they are delivered to (541, see the facts), and nothing else moves
 // those out of the way: about 10 ms each time [measured on 3.10.8]. For all others
 // it is out of reach: Intake widens its window only as it gets on, so that the
-// same message is in it at most a dozen times before it is the first, and then
+// same message is in it at most some thirty times before it is the first, and then
 // counts only connections that end before a single message is taken.
 //
 // The way aside is at-most-once on purpose. At-least-once dead-lettering has one

@@ -21,15 +21,55 @@ var (
 	// ErrArgument: the queue's own arguments decide, and a policy cannot.
 	ErrArgument = errors.New("the queue was declared with x-dead-letter-exchange, which no policy can change")
 	// ErrNotEnrolled: there is nothing to undo.
-	ErrNotEnrolled = errors.New("not enrolled by `redrive enroll`")
+	ErrNotEnrolled = errors.New("nothing to undo")
 )
 
-// policyPrefix leads the names of our policies.
-const policyPrefix = "redrive."
+// Target is where a queue's dead letters are to go.
+type Target struct {
+	Exchange string
+	// RoutingKey replaces that of each dead letter; "" keeps it.
+	RoutingKey string
+	// PolicyPrefix leads the names of the policies, one for each kind of target.
+	PolicyPrefix string
+	// AtMostOnce: it leads in a circle, where at-least-once dead-lettering would
+	// keep what RabbitMQ takes for a cycle, and in the end stand still.
+	AtMostOnce bool
+	// Makes is what the queue needs besides the policy, in words.
+	Makes string
+	make  func(context.Context, *management.Client) error
+}
+
+// service is the target of an enrolled queue.
+func service(queue string) Target {
+	exchange := wire.ReturnExchange(queue)
+	return Target{Exchange: wire.ExchangeDeadLetters, PolicyPrefix: "redrive.", Makes: fmt.Sprintf("makes exchange %q and binds the queue to it", exchange),
+		make: func(ctx context.Context, m *management.Client) error {
+			if err := m.DeclareFanout(ctx, exchange); err != nil {
+				return err
+			}
+			return m.BindQueue(ctx, exchange, queue)
+		}}
+}
+
+// policy of a queue.
+func (t Target) policy(queue string) management.Policy {
+	def := map[string]any{"dead-letter-exchange": t.Exchange}
+	if t.RoutingKey != "" {
+		def["dead-letter-routing-key"] = t.RoutingKey
+	}
+	return management.Policy{Name: t.PolicyPrefix + queue, Pattern: "^" + regexp.QuoteMeta(queue) + "$", ApplyTo: "queues", Definition: def}
+}
+
+// reached tells whether a policy's definition sends dead letters there already.
+func (t Target) reached(def map[string]any) bool {
+	key, _ := def["dead-letter-routing-key"].(string)
+	return def["dead-letter-exchange"] == t.Exchange && (t.RoutingKey == "" || t.RoutingKey == key)
+}
 
 // Plan is what enrolling a queue changes.
 type Plan struct {
-	Queue management.Queue
+	Queue  management.Queue
+	Target Target
 	// Before is the policy in force; nil when there is none.
 	Before *management.Policy
 	// Policy is what is set; nil when the queue dead-letters to Redrive already.
@@ -40,6 +80,10 @@ type Plan struct {
 // atLeastOnce a quorum queue also gets dead-letter-strategy at-least-once, and
 // overflow reject-publish, which that needs.
 func Make(ctx context.Context, m *management.Client, queue string, atLeastOnce bool) (*Plan, error) {
+	return makePlan(ctx, m, queue, service(queue), atLeastOnce)
+}
+
+func makePlan(ctx context.Context, m *management.Client, queue string, target Target, atLeastOnce bool) (*Plan, error) {
 	if wire.OwnQueue(queue) {
 		return nil, fmt.Errorf("%q is one of Redrive's own queues", queue)
 	}
@@ -54,11 +98,11 @@ func Make(ctx context.Context, m *management.Client, queue string, atLeastOnce b
 	if err != nil {
 		return nil, err
 	}
-	return plan(q, policies, atLeastOnce)
+	return plan(q, policies, target, atLeastOnce)
 }
 
-func plan(q management.Queue, policies []management.Policy, atLeastOnce bool) (*Plan, error) {
-	p := &Plan{Queue: q}
+func plan(q management.Queue, policies []management.Policy, target Target, atLeastOnce bool) (*Plan, error) {
+	p := &Plan{Queue: q, Target: target}
 	if i := slices.IndexFunc(policies, func(p management.Policy) bool { return p.Name == q.Policy && q.Policy != "" }); i >= 0 {
 		p.Before = &policies[i]
 	}
@@ -66,10 +110,13 @@ func plan(q management.Queue, policies []management.Policy, atLeastOnce bool) (*
 		return nil, fmt.Errorf("the queue %q is %s: at-least-once dead-lettering needs a quorum queue", q.Name, q.Type)
 	}
 	switch x, fixed := q.Arguments["x-dead-letter-exchange"]; {
-	case fixed && x != wire.ExchangeDeadLetters:
-		return nil, fmt.Errorf("queue %q: %w (it is %q): declare a new queue with x-dead-letter-exchange: %s, or without it, and move consumers and messages there", q.Name, ErrArgument, x, wire.ExchangeDeadLetters)
+	case fixed && (x != target.Exchange || target.RoutingKey != "" && q.Arguments["x-dead-letter-routing-key"] != target.RoutingKey):
+		return nil, fmt.Errorf("queue %q: %w (it is %q): declare a new queue with x-dead-letter-exchange: %s, or without it, and move consumers and messages there", q.Name, ErrArgument, x, target.Exchange)
 	case fixed && !atLeastOnce:
 		return p, nil
+	}
+	if x := q.Arguments["x-dead-letter-strategy"]; target.AtMostOnce && x == "at-least-once" {
+		return nil, fmt.Errorf("queue %q was declared with x-dead-letter-strategy %q, which no policy can change: here what is not rejected would stop its dead-lettering; declare a new queue without it, or use the library or the service", q.Name, x)
 	}
 	if atLeastOnce {
 		for key, needed := range map[string]string{"x-overflow": "reject-publish", "x-dead-letter-strategy": "at-least-once"} {
@@ -79,34 +126,36 @@ func plan(q management.Queue, policies []management.Policy, atLeastOnce bool) (*
 			}
 		}
 	}
+	set := target.policy(q.Name)
 	def := map[string]any{}
-	priority := 0
 	if p.Before != nil {
-		if p.Before.Definition["dead-letter-exchange"] == wire.ExchangeDeadLetters && !atLeastOnce {
+		if target.reached(p.Before.Definition) && !atLeastOnce {
 			return p, nil
 		}
 		maps.Copy(def, p.Before.Definition)
-		priority = p.Before.Priority + 1
-		if p.Before.Name == policyPrefix+q.Name {
-			priority = p.Before.Priority
+		set.Priority = p.Before.Priority + 1
+		if p.Before.Name == set.Name {
+			set.Priority = p.Before.Priority
 		}
 	}
-	def["dead-letter-exchange"] = wire.ExchangeDeadLetters
 	delete(def, "dead-letter-routing-key") // it would replace the routing key, which a return keeps
+	if target.AtMostOnce {
+		delete(def, "dead-letter-strategy")
+	}
+	maps.Copy(def, set.Definition)
 	if atLeastOnce {
 		def["dead-letter-strategy"] = "at-least-once"
 		def["overflow"] = "reject-publish"
 	}
-	p.Policy = &management.Policy{
-		Name: policyPrefix + q.Name, Pattern: "^" + regexp.QuoteMeta(q.Name) + "$", ApplyTo: "queues", Priority: priority, Definition: def,
-	}
+	set.Definition = def
+	p.Policy = &set
 	return p, nil
 }
 
 // Write shows a plan to a person: what applies now, and each key that changes.
 func (p *Plan) Write(w io.Writer) {
 	if p.Policy == nil {
-		fmt.Fprintf(w, "queue %q dead-letters to %q already; nothing to set but its return exchange %q\n", p.Queue.Name, wire.ExchangeDeadLetters, wire.ReturnExchange(p.Queue.Name))
+		fmt.Fprintf(w, "queue %q dead-letters to %q already, no policy to set; %s\n", p.Queue.Name, p.Target.Exchange, p.Target.Makes)
 		return
 	}
 	before := map[string]any{}
@@ -133,9 +182,9 @@ func (p *Plan) Write(w io.Writer) {
 			fmt.Fprintf(w, "  + %s: %s\n", k, show(is))
 		}
 	}
-	fmt.Fprintf(w, "makes exchange %q and binds the queue to it\n", wire.ReturnExchange(p.Queue.Name))
+	fmt.Fprintln(w, p.Target.Makes)
 	if p.Queue.Type == "classic" {
-		fmt.Fprintln(w, "note: a classic queue's own dead-lettering is at-most-once; what it loses before it reaches Redrive is lost")
+		fmt.Fprintln(w, "note: a classic queue's own dead-lettering is at-most-once; what it loses on the way is lost")
 	}
 }
 
@@ -151,11 +200,7 @@ func show(v any) string {
 // Apply carries a plan out. The way back is made first, so that nothing fails
 // into Redrive that could not return.
 func (p *Plan) Apply(ctx context.Context, m *management.Client) error {
-	exchange := wire.ReturnExchange(p.Queue.Name)
-	if err := m.DeclareFanout(ctx, exchange); err != nil {
-		return err
-	}
-	if err := m.BindQueue(ctx, exchange, p.Queue.Name); err != nil {
+	if err := p.Target.make(ctx, m); err != nil {
 		return err
 	}
 	if p.Policy == nil {
@@ -167,9 +212,13 @@ func (p *Plan) Apply(ctx context.Context, m *management.Client) error {
 // Undo takes our policy away, so that the one before applies again. The return
 // exchange stays: messages that wait still have to come back.
 func Undo(ctx context.Context, m *management.Client, queue string) error {
-	err := m.DeletePolicy(ctx, policyPrefix+queue)
+	return undo(ctx, m, service(queue).PolicyPrefix+queue, queue)
+}
+
+func undo(ctx context.Context, m *management.Client, policy, queue string) error {
+	err := m.DeletePolicy(ctx, policy)
 	if errors.Is(err, management.ErrNotFound) {
-		return fmt.Errorf("queue %q: %w: there is no policy %q", queue, ErrNotEnrolled, policyPrefix+queue)
+		return fmt.Errorf("queue %q: %w: there is no policy %q", queue, ErrNotEnrolled, policy)
 	}
 	return err
 }

@@ -118,7 +118,7 @@ func TestARevokedPermissionLosesNothing(t *testing.T) {
 		l.publish(200)
 		brokertest.Eventually(t, "the service says what is denied", func() bool {
 			r := p.readyz()
-			return strings.Contains(r, "permission denied") && strings.Contains(r, "redrive.intake")
+			return strings.Contains(r, "permission denied") && strings.Contains(r, "binding of redrive.")
 		})
 		v.Grant(user, "^redrive(\\..*)?$", "^(redrive(\\..*)?|orders)$", ".*")
 		l.settle(settleWithin)

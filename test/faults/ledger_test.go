@@ -39,6 +39,7 @@ type ledger struct {
 	failed map[string]time.Time         // when it first failed, by message id and failures so far
 	seen   map[string]int               // deliveries by message id and x-redrive-attempt
 	acked  map[string]int
+	ids    map[string]string // x-redrive-id by message id; the library only
 	wrong  []string
 }
 

@@ -17,7 +17,10 @@ import (
 // and a person is told. RabbitMQ 4 can deliver it, and it comes back.
 func TestWhatRabbitMQCannotDeliverIsSetAside(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		s := start(t, v.URL(), soon).ready(t)
+		user := "service-" + v.Name[len(v.Name)-8:] // whose connections can be closed, and no others
+		v.User(user, "pw")
+		v.Grant(user, ".*", ".*", ".*")
+		s := start(t, v.URLAs(user, "pw"), soon).ready(t)
 		deadLettered(v, "work", "quorum")
 		work := consume(t, v, "work")
 		culprit := amqp.Table{"x-death": []any{amqp.Table{"queue": "work", "reason": "rejected", "exchange": "", "count": 1.5,
@@ -70,14 +73,13 @@ func TestWhatRabbitMQCannotDeliverIsSetAside(t *testing.T) {
 		}
 		round(200, 1)
 		aside(1)
-		v.CloseConnections("guest") // the test's too
-		work = consume(t, v, "work")
+		v.CloseConnections(user)
 		round(60, 3)
 		aside(4)
 		if err := s.stop(); err != nil {
 			t.Fatal(err)
 		}
-		s = startAt(t, v.URL(), soon, s.data).ready(t)
+		s = startAt(t, v.URLAs(user, "pw"), soon, s.data).ready(t)
 		aside(4)
 		round(20, 1)
 		aside(5)

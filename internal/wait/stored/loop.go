@@ -61,6 +61,7 @@ type sent struct {
 	queue  string
 	claims []store.Claim
 	wait   func(context.Context) []flow.Fate
+	fates  []flow.Fate // once answered
 }
 
 // New makes a loop. report is told why a queue's returns fail, and nil when they
@@ -73,22 +74,30 @@ func New(s store.Store, g Giver, events flow.Listener, log *slog.Logger, report 
 // Run returns messages as they come due until ctx ends, then waits for the
 // answers to what it has sent, no longer than grace allows.
 //
-// Two goroutines: this one claims and sends, in due order; the other waits for
-// RabbitMQ's answers and settles, so that the next batch is on its way meanwhile.
+// Three goroutines: this one claims and sends, in due order; one waits for
+// RabbitMQ's answers; one settles what was answered. So the next batches are on
+// their way while others are confirmed or made durable.
 func (l *Loop) Run(ctx context.Context, grace time.Duration) {
 	settleCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(grace, cancel) })
 	defer stop()
 
-	flight := make(chan sent, together)
-	var settler sync.WaitGroup
-	settler.Go(func() {
+	flight, answered := make(chan sent, together), make(chan sent, together)
+	var others sync.WaitGroup
+	others.Go(func() {
+		defer close(answered)
 		for s := range flight {
-			l.settle(settleCtx, withWaiting(s, flight))
+			s.fates = s.wait(settleCtx)
+			answered <- s
 		}
 	})
-	defer settler.Wait()
+	others.Go(func() {
+		for s := range answered {
+			l.settle(settleCtx, withWaiting(s, answered))
+		}
+	})
+	defer others.Wait()
 	defer close(flight)
 
 	for ctx.Err() == nil {
@@ -140,7 +149,7 @@ func (l *Loop) sendDue(ctx context.Context, flight chan<- sent) time.Duration {
 			sentAny = true
 			l.inFlight.Add(int64(len(claims)))
 			l.bytes.Add(bodies(claims))
-			flight <- sent{n.Queue, claims, l.give.Send(ctx, n.Queue, claims)}
+			flight <- sent{queue: n.Queue, claims: claims, wait: l.give.Send(ctx, n.Queue, claims)}
 		}
 		if !sentAny {
 			return wake
@@ -149,13 +158,13 @@ func (l *Loop) sendDue(ctx context.Context, flight chan<- sent) time.Duration {
 	return 0
 }
 
-// withWaiting adds the batches that were sent meanwhile: a commit with one sync
-// serves them all.
-func withWaiting(first sent, flight <-chan sent) []sent {
+// withWaiting adds the batches that were answered meanwhile: a commit with one
+// sync serves them all.
+func withWaiting(first sent, answered <-chan sent) []sent {
 	all := []sent{first}
 	for len(all) < together {
 		select {
-		case s, ok := <-flight:
+		case s, ok := <-answered:
 			if !ok {
 				return all
 			}
@@ -167,7 +176,7 @@ func withWaiting(first sent, flight <-chan sent) []sent {
 	return all
 }
 
-// settle waits for the answers to batches and ends their claims: what RabbitMQ
+// settle ends the claims of batches that were answered: what RabbitMQ
 // confirmed is deleted, what can never return is parked, the rest goes on
 // waiting while its queue rests.
 func (l *Loop) settle(ctx context.Context, batches []sent) {
@@ -175,7 +184,7 @@ func (l *Loop) settle(ctx context.Context, batches []sent) {
 	var back []store.Claim
 	for _, s := range batches {
 		var obstacle error
-		for i, f := range s.wait(ctx) {
+		for i, f := range s.fates {
 			switch {
 			case f.Done:
 				outcomes = append(outcomes, store.Outcome{Claim: s.claims[i]})

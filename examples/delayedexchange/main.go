@@ -1,0 +1,31 @@
+// Command delayedexchange is the recipe with the delayed-message plugin, where a
+// broker has it: any wait, on one node, in its memory. Without the plugin it says
+// so and ends.
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/examples/shop"
+	"github.com/redrive-mq/redrive/policy"
+)
+
+func main() { shop.Main(run) }
+
+func run(ctx context.Context, url string) error {
+	if err := shop.Order(ctx, url, "orders", shop.Quorum); err != nil {
+		return err
+	}
+	c, err := redrive.NewConsumer(redrive.Config{
+		URL:    url,
+		Queue:  "orders",
+		Policy: policy.Policy{Attempts: 4, Backoff: policy.Exponential(time.Second, 2, time.Minute), Jitter: policy.Fraction(0.2)},
+		Wait:   redrive.DelayedExchange(),
+	})
+	if err != nil {
+		return err
+	}
+	return c.Run(ctx, shop.Pay)
+}

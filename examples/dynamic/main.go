@@ -1,0 +1,31 @@
+// Command dynamic is the recipe "a queue per delay, made when needed": any wait,
+// jitter too. Waits are rounded up to two digits, so that jitter does not make a
+// queue per message, and a queue that holds a message never expires.
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/examples/shop"
+	"github.com/redrive-mq/redrive/policy"
+)
+
+func main() { shop.Main(run) }
+
+func run(ctx context.Context, url string) error {
+	if err := shop.Order(ctx, url, "orders", shop.Quorum); err != nil {
+		return err
+	}
+	c, err := redrive.NewConsumer(redrive.Config{
+		URL:    url,
+		Queue:  "orders",
+		Policy: policy.Policy{Attempts: 4, Backoff: policy.Exponential(time.Second, 1.5, time.Minute), Jitter: policy.Fraction(0.2)},
+		Wait:   redrive.Dynamic(),
+	})
+	if err != nil {
+		return err
+	}
+	return c.Run(ctx, shop.Pay)
+}

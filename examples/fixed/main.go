@@ -1,0 +1,33 @@
+// Command fixed is the recipe "reject → TTL queue → back": the same wait before
+// each attempt. Unlike the recipe in the broker alone it ends: after the last
+// attempt a message goes to redrive.parked, with the error.
+//
+// For the recipe with no code, in any language: redrive topology fixed.
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/examples/shop"
+	"github.com/redrive-mq/redrive/policy"
+)
+
+func main() { shop.Main(run) }
+
+func run(ctx context.Context, url string) error {
+	if err := shop.Order(ctx, url, "orders", shop.Quorum); err != nil {
+		return err
+	}
+	c, err := redrive.NewConsumer(redrive.Config{
+		URL:    url,
+		Queue:  "orders",
+		Policy: policy.Policy{Attempts: 4, Backoff: policy.Fixed(time.Second)},
+		Wait:   redrive.Fixed(time.Second),
+	})
+	if err != nil {
+		return err
+	}
+	return c.Run(ctx, shop.Pay)
+}

@@ -1,0 +1,32 @@
+// Command levels is the recipe "a TTL queue per level, a counter in a header":
+// waits that grow, in as many queues as there are levels, however many work
+// queues share them. A failed message is acknowledged only when RabbitMQ has
+// confirmed it in its delay queue.
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/examples/shop"
+	"github.com/redrive-mq/redrive/policy"
+)
+
+func main() { shop.Main(run) }
+
+func run(ctx context.Context, url string) error {
+	if err := shop.Order(ctx, url, "orders", shop.Quorum); err != nil {
+		return err
+	}
+	c, err := redrive.NewConsumer(redrive.Config{
+		URL:    url,
+		Queue:  "orders",
+		Policy: policy.Policy{Attempts: 4, Backoff: policy.Exponential(time.Second, 2, 4*time.Second)},
+		Wait:   redrive.Levels(1*time.Second, 2*time.Second, 4*time.Second),
+	})
+	if err != nil {
+		return err
+	}
+	return c.Run(ctx, shop.Pay)
+}

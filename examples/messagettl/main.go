@@ -1,0 +1,31 @@
+// Command messagettl is the recipe "one retry queue, a time to live per message".
+// RabbitMQ expires messages at the head of a queue only, so a short wait would
+// stand behind a long one: a policy with different waits is refused.
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/examples/shop"
+	"github.com/redrive-mq/redrive/policy"
+)
+
+func main() { shop.Main(run) }
+
+func run(ctx context.Context, url string) error {
+	if err := shop.Order(ctx, url, "orders", shop.Quorum); err != nil {
+		return err
+	}
+	c, err := redrive.NewConsumer(redrive.Config{
+		URL:    url,
+		Queue:  "orders",
+		Policy: policy.Policy{Attempts: 4, Backoff: policy.Fixed(time.Second)},
+		Wait:   redrive.MessageTTL(),
+	})
+	if err != nil {
+		return err
+	}
+	return c.Run(ctx, shop.Pay)
+}

@@ -1,0 +1,31 @@
+// Command service is the recipe "tell a dead-letter service what failed, and
+// why": the Redrive service waits, by its own policies, and shows the error.
+//
+// Start it first, with a policy for the queue: redrive serve --config FILE.
+package main
+
+import (
+	"context"
+
+	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/examples/shop"
+	"github.com/redrive-mq/redrive/policy"
+)
+
+func main() { shop.Main(run) }
+
+func run(ctx context.Context, url string) error {
+	if err := shop.Order(ctx, url, "orders", shop.Quorum); err != nil {
+		return err
+	}
+	c, err := redrive.NewConsumer(redrive.Config{
+		URL:    url,
+		Queue:  "orders",
+		Policy: policy.Policy{}, // the service has its own
+		Wait:   redrive.Service(),
+	})
+	if err != nil {
+		return err
+	}
+	return c.Run(ctx, shop.Pay)
+}

@@ -1,0 +1,138 @@
+package redrive
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/trail"
+	"github.com/redrive-mq/redrive/internal/wait"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// longestError bounds the error text in a header: properties that do not fit one
+// frame cost the whole connection.
+const longestError = 2048
+
+// Waits between tries of a hand-over that fails.
+const (
+	firstPause   = 100 * time.Millisecond
+	longestPause = 15 * time.Second
+)
+
+// handOver publishes a message to where it waits, and again until RabbitMQ has
+// confirmed it. Its error is wire.ErrUnacceptable when RabbitMQ never takes it, and
+// another when ctx ended first. elsewhere is a destination that is not ours, and
+// gets one chance where it is missing or forbidden.
+func (s *settler) handOver(ctx context.Context, out broker.Outgoing, t wait.Ticket, elsewhere bool) error {
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+		began := time.Now()
+		err := s.send(ctx, t, out)
+		if err == nil && t.Within > 0 && time.Since(began) > t.Within {
+			err = errors.New("the confirm came so late that the delay queue may be gone")
+		}
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, wire.ErrUnacceptable):
+			if _, there := out.Message.Headers[wire.HeaderError]; !there {
+				return fmt.Errorf("handing over to exchange %q: %w", t.Exchange, err)
+			}
+			delete(out.Message.Headers, wire.HeaderError) // the text may be what is too much
+			continue
+		case elsewhere && (errors.Is(err, wire.ErrUnroutable) || errors.Is(err, wire.ErrForbidden)):
+			return err
+		case errors.Is(err, wire.ErrUnroutable) && !s.verify:
+			// Somebody deleted what it waits in: it is made again.
+			err = errors.Join(err, s.publish.Declare(ctx, s.way.Topology(s.queue)))
+		}
+		if ctx.Err() == nil {
+			s.log.Warn("a failed message cannot be handed over; it stays unacknowledged, trying again", "queue", s.queue, "id", out.ID, "exchange", t.Exchange, "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("handing over to exchange %q: %w; %w", t.Exchange, err, ctx.Err())
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (s *settler) send(ctx context.Context, t wait.Ticket, out broker.Outgoing) error {
+	if t.First != nil {
+		if err := s.publish.Declare(ctx, *t.First); err != nil {
+			return err
+		}
+	}
+	select {
+	case s.sending <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	answers := s.publish.Send(ctx, []broker.Outgoing{out})
+	<-s.sending
+	return answers(ctx)[0]
+}
+
+// outgoing is the message with its trail.
+func (s *settler) outgoing(m *Message, failure error, parkedFor string, t wait.Ticket) broker.Outgoing {
+	tr := trail.Trail{ID: m.ID, Attempt: m.Attempt, Queue: s.queue, FirstFailed: m.FirstFailed, Reason: wire.ReasonReported, Error: errorText(failure)}
+	if tr.FirstFailed.IsZero() {
+		tr.FirstFailed = time.Now()
+	}
+	p := tr.Mark(m.Message)
+	maps.Copy(p.Headers, t.Headers)
+	if parkedFor != "" {
+		p.Headers[wire.HeaderParkedFor] = parkedFor
+	}
+	if s.limits.Decides && t.Exchange == wire.ExchangeFailures {
+		// The service counts this failure itself.
+		p.Headers[wire.HeaderAttempt] = int64(m.Attempt - 1)
+	}
+	p.Expiration = t.Expiration
+	return broker.Outgoing{Exchange: t.Exchange, RoutingKey: t.RoutingKey, ID: m.ID, Message: p, Unchecked: t.Unchecked}
+}
+
+// errorText is what a person, and the next attempt, can read of a failure.
+func errorText(err error) string {
+	s := err.Error()
+	if p := (*PanicError)(nil); errors.As(err, &p) {
+		s += "\n" + string(p.Stack)
+	}
+	if len(s) > longestError {
+		s = s[:longestError]
+	}
+	return strings.ToValidUTF8(s, "\uFFFD")
+}
+
+// newID is the id of a message that fails for the first time. When the publisher
+// has given it an id of its own, ours is made from that and the content, so that
+// it is the same when RabbitMQ delivers the message again after a crash.
+func newID(queue string, m *wire.Message) string {
+	if m.MessageID == "" {
+		return uuid.Must(uuid.NewV7()).String()
+	}
+	h := sha256.New()
+	for _, part := range []string{queue, m.Exchange, m.RoutingKey, m.AppID, m.MessageID} {
+		_ = binary.Write(h, binary.BigEndian, uint64(len(part)))
+		h.Write([]byte(part))
+	}
+	_ = binary.Write(h, binary.BigEndian, m.Timestamp.Unix())
+	h.Write(m.Body)
+	id := uuid.UUID(h.Sum(nil)[:16])
+	id[6], id[8] = id[6]&0x0f|0x80, id[8]&0x3f|0x80 // version 8, which is anybody's
+	return id.String()
+}
+
+// seed makes jitter differ between messages and attempts.
+func seed(id string, attempt int) uint64 {
+	u, _ := uuid.Parse(id) // one that cannot be parsed is no less a seed
+	return binary.BigEndian.Uint64(u[8:]) ^ uint64(attempt)*0x9e3779b97f4a7c15
+}

@@ -1,0 +1,178 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/enroll"
+	"github.com/redrive-mq/redrive/internal/management"
+	"github.com/redrive-mq/redrive/internal/wait"
+	"github.com/redrive-mq/redrive/internal/wait/binary"
+	"github.com/redrive-mq/redrive/internal/wait/ttlqueue"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+func (p *program) topology() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "topology",
+		Short: "Print the exchanges and queues of a way to wait, as RabbitMQ definitions",
+		Long: `Print the exchanges and queues of a way to wait, as RabbitMQ definitions for
+` + "`rabbitmqctl import_definitions`" + ` or POST /api/definitions. The work queue must
+exist.
+
+fixed needs no code besides: RabbitMQ alone brings rejected messages back. The
+others are for the Go library where its user may not declare (Config.Verify).`,
+	}
+	c.AddCommand(p.topologyFixed(),
+		p.topologyOf("levels", "A queue for each level of delay", func(c *cobra.Command) func(ttlqueue.Type) (wait.Way, error) {
+			levels := c.Flags().DurationSlice("levels", ttlqueue.DefaultLevels, "the delays")
+			return func(kind ttlqueue.Type) (wait.Way, error) { return ttlqueue.NewLevels(kind, *levels...) }
+		}),
+		p.topologyOf("message-ttl", "One queue, each message with a time to live of its own", func(*cobra.Command) func(ttlqueue.Type) (wait.Way, error) {
+			return func(kind ttlqueue.Type) (wait.Way, error) { return ttlqueue.NewMessageTTL(kind, false), nil }
+		}),
+		p.topologyOf("binary", "A queue for each bit of the delay", func(c *cobra.Command) func(ttlqueue.Type) (wait.Way, error) {
+			unit := c.Flags().Duration("unit", time.Second, "what delays are rounded up to")
+			return func(kind ttlqueue.Type) (wait.Way, error) {
+				if kind == ttlqueue.Classic {
+					return nil, fmt.Errorf("binary has quorum queues only")
+				}
+				return binary.New(*unit)
+			}
+		}))
+	return group(c)
+}
+
+// place is what all topologies are asked for.
+type place struct {
+	queue, vhost    string
+	file            string
+	quorum, classic bool
+}
+
+func (p *program) withPlace(c *cobra.Command, run func(place, *config.Config, ttlqueue.Type) error) *cobra.Command {
+	var at place
+	c.Args = func(c *cobra.Command, args []string) error {
+		switch {
+		case len(args) > 0:
+			return fmt.Errorf("%s takes no arguments: %w", c.CommandPath(), errUsage)
+		case at.queue == "":
+			return fmt.Errorf("%s needs --queue: %w", c.CommandPath(), errUsage)
+		case wire.OwnQueue(at.queue):
+			return fmt.Errorf("--queue %q is one of Redrive's own queues: %w", at.queue, errUsage)
+		case at.quorum && at.classic:
+			return fmt.Errorf("--quorum or --classic, not both: %w", errUsage)
+		}
+		return nil
+	}
+	c.RunE = func(*cobra.Command, []string) error {
+		cfg, err := config.Load(at.file, p.getenv)
+		if err != nil {
+			return err
+		}
+		if at.vhost == "" {
+			at.vhost = cfg.VHost()
+		}
+		kind := ttlqueue.Quorum
+		if at.classic {
+			kind = ttlqueue.Classic
+		}
+		return run(at, cfg, kind)
+	}
+	c.Flags().StringVar(&at.queue, "queue", "", "the work queue")
+	c.Flags().StringVar(&at.vhost, "vhost", "", "the virtual host (default that of the broker URL, or /)")
+	c.Flags().StringVarP(&at.file, "config", "c", "", "the config file (YAML), for broker.url and broker.management")
+	c.Flags().BoolVar(&at.quorum, "quorum", false, "quorum delay queues (the default)")
+	c.Flags().BoolVar(&at.classic, "classic", false, "classic delay queues: on one node, and what is due while its work queue cannot take it is lost")
+	return c
+}
+
+// topologyOf is a way of the library's; flags adds its own flags.
+func (p *program) topologyOf(name, short string, flags func(*cobra.Command) func(ttlqueue.Type) (wait.Way, error)) *cobra.Command {
+	c := &cobra.Command{Use: name + " --queue QUEUE", Short: short}
+	make := flags(c)
+	return p.withPlace(c, func(at place, _ *config.Config, kind ttlqueue.Type) error {
+		way, err := make(kind)
+		if err != nil {
+			return fmt.Errorf("%s: %w: %w", name, err, errUsage)
+		}
+		return p.define(management.Define(at.vhost, way.Topology(at.queue)))
+	})
+}
+
+func (p *program) topologyFixed() *cobra.Command {
+	var delay time.Duration
+	var apply, undo, yes bool
+	c := &cobra.Command{
+		Use:   "fixed --queue QUEUE --delay 60s",
+		Short: "Bring rejected messages back by RabbitMQ alone: no code, any language",
+		Long: `Bring rejected messages back by RabbitMQ alone, after the same delay each time: a
+RabbitMQ policy dead-letters the work queue to a queue with a TTL, and that leads
+back. A message whose queue is gone by then goes to the queue redrive.parked.
+
+One policy applies to a queue at a time: where there is one already, use --apply,
+which keeps what it says. It sets everything through the management API, shows
+first what, and --undo takes the policy away again; what waits still comes back.`,
+	}
+	p.withPlace(c, func(at place, cfg *config.Config, kind ttlqueue.Type) error {
+		if apply && undo {
+			return fmt.Errorf("--apply or --undo, not both: %w", errUsage)
+		}
+		var m *management.Client
+		if apply || undo {
+			var err error
+			if m, err = management.New(cfg.Broker.Management, at.vhost); err != nil {
+				return err
+			}
+		}
+		if undo {
+			if err := enroll.UndoAlone(c.Context(), m, at.queue); err != nil {
+				return err
+			}
+			fmt.Fprintf(p.out, "queue %q no longer dead-letters to a delay queue; what waits still comes back\n", at.queue)
+			return nil
+		}
+		a, err := enroll.NewAlone(at.queue, delay, kind)
+		if err != nil {
+			return fmt.Errorf("--delay: %w: %w", err, errUsage)
+		}
+		for _, w := range a.Warnings() {
+			fmt.Fprintf(p.err, "warning: %s\n", w)
+		}
+		if !apply {
+			fmt.Fprintln(p.err, "warning: where a policy applies to the queue already, this one would replace it or not count: use --apply, which merges them")
+			return p.define(management.Define(at.vhost, a.Topology(), a.Policy()))
+		}
+		plan, err := a.Plan(c.Context(), m)
+		if err != nil {
+			return err
+		}
+		plan.Write(p.out)
+		if !yes {
+			if err := p.confirm("Set it?"); err != nil {
+				return err
+			}
+		}
+		if err := plan.Apply(c.Context(), m); err != nil {
+			return err
+		}
+		fmt.Fprintf(p.out, "what is rejected from queue %q comes back; `--undo` undoes it\n", at.queue)
+		return nil
+	})
+	c.Flags().DurationVar(&delay, "delay", time.Minute, "how long a message waits")
+	c.Flags().BoolVar(&apply, "apply", false, "set it through the management API")
+	c.Flags().BoolVar(&undo, "undo", false, "take the policy of --apply away")
+	c.Flags().BoolVar(&yes, "yes", false, "with --apply: do not ask")
+	return c
+}
+
+func (p *program) define(d management.Definitions) error {
+	e := json.NewEncoder(p.out)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(d)
+}

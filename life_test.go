@@ -1,0 +1,291 @@
+package redrive_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+func nothing(context.Context, *redrive.Message) error { return nil }
+
+// Run says at once what a person must mend, in words that name it.
+func TestRunSaysWhatIsMissing(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		user := "consumer-" + v.Name[len(v.Name)-8:]
+		v.User(user, "pw")
+		for _, c := range []struct {
+			name                   string
+			configure, write, read string
+			prepare                func()
+			change                 func(*redrive.Config)
+			want                   string
+		}{
+			{"no queue", ".*", ".*", ".*", func() {}, nil, "declare the work queue first"},
+			{"no queue with native", ".*", ".*", ".*", func() {}, func(c *redrive.Config) { c.Wait = redrive.Service() }, `queue "orders"`},
+			{"wrong password", ".*", ".*", ".*", func() {}, func(c *redrive.Config) { c.URL = v.URLAs(user, "wrong") }, "wrong user or password"},
+			{"nothing is there to verify", "^$", ".*", ".*", func() { v.Queue("orders", amqp.Table{"x-queue-type": "quorum"}) },
+				func(c *redrive.Config) { c.Wait, c.Verify = redrive.Fixed(7*time.Second), true }, `exchange "redrive.delay.7s"`},
+			{"no right to declare", "^$", ".*", ".*", func() {}, nil, "set Config.Verify"},
+			{"no right to consume", ".*", ".*", "^redrive.*$", func() {}, nil, `consuming queue "orders"`},
+		} {
+			v.Grant(user, c.configure, c.write, c.read)
+			c.prepare()
+			cfg := config(t, v, fast(2))
+			cfg.URL = v.URLAs(user, "pw")
+			if c.change != nil {
+				c.change(&cfg)
+			}
+			consumer, err := redrive.NewConsumer(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+			if err := consumer.Run(ctx, nothing); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "pw@") {
+				t.Errorf("%s: %v, want %q in it", c.name, err, c.want)
+			}
+			cancel()
+		}
+	})
+}
+
+// A user who may declare nothing consumes what others have declared.
+func TestVerify(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+		var seen outcomes
+		cfg := config(t, v, fast(3))
+		if err := consume(t, cfg, nothing)(); err != nil { // it is stopped while it begins
+			t.Fatal(err)
+		}
+		s, err := redrive.NewSettler(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Close()
+		user := "consumer-" + v.Name[len(v.Name)-8:]
+		v.User(user, "pw")
+		v.Grant(user, "^$", "^redrive\\..*$", "^orders$")
+		cfg.URL, cfg.Verify, cfg.Metrics = v.URLAs(user, "pw"), true, &seen
+		consume(t, cfg, func(context.Context, *redrive.Message) error { return errDown })
+		v.Publish("", "orders", amqp.Publishing{Body: []byte("7")})
+		brokertest.Eventually(t, "it is parked", func() bool { return seen.count(redrive.Retried) == 2 && seen.count(redrive.Parked) == 1 })
+	})
+	if _, err := redrive.NewConsumer(redrive.Config{URL: "amqp://localhost", Queue: "q", Policy: fast(2), Wait: redrive.Dynamic(), Verify: true}); err == nil {
+		t.Error("a way that declares as it goes is taken with Verify")
+	}
+}
+
+// A message that can be published nowhere again stays RabbitMQ's, is said once,
+// and holds up nobody.
+func TestAMessageThatFitsNowhereStays(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+		var seen outcomes
+		var log safeLog
+		cfg := config(t, v, fast(2))
+		cfg.Metrics, cfg.Log = &seen, slog.New(slog.NewTextHandler(&log, nil))
+		stop := consume(t, cfg, func(_ context.Context, m *redrive.Message) error { return errDown })
+		v.Publish("", "orders", amqp.Publishing{Body: []byte("large"), Headers: amqp.Table{"h": strings.Repeat("x", 131072-100)}})
+		v.Publish("", "orders", amqp.Publishing{Body: []byte("small")})
+		brokertest.Eventually(t, "the other is parked", func() bool { return seen.count(redrive.Parked) == 1 && seen.count(redrive.Unsettled) == 1 })
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if n := strings.Count(log.String(), "can be kept nowhere else"); n != 1 || strings.Contains(log.String(), "xxxx") {
+			t.Errorf("said %d times: %.2000s", n, log.String())
+		}
+		brokertest.Eventually(t, "it is in its queue", func() bool { return v.Depth("orders") == 1 })
+	})
+}
+
+// safeLog is a log that is read while it is written.
+type safeLog struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *safeLog) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *safeLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// A panic is logged once, with its stack.
+func TestAPanicIsLoggedWithItsStack(t *testing.T) {
+	v := brokertest.NewVHost(t, brokertest.All(t)[0])
+	v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+	var seen outcomes
+	var log safeLog
+	cfg := config(t, v, fast(1))
+	cfg.Metrics, cfg.Log = &seen, slog.New(slog.NewTextHandler(&log, nil))
+	stop := consume(t, cfg, func(context.Context, *redrive.Message) error { panic("no such order") })
+	v.Publish("", "orders", amqp.Publishing{Body: []byte("secret")})
+	brokertest.Eventually(t, "it is parked", func() bool { return seen.count(redrive.Parked) == 1 })
+	_ = stop()
+	if s := log.String(); strings.Count(s, "a handler panicked") != 1 || !strings.Contains(s, "life_test.go") || strings.Contains(s, "secret") {
+		t.Error(s)
+	}
+}
+
+// The queue is deleted and declared anew: consuming goes on, and failed messages
+// still find it.
+func TestADeletedQueueIsConsumedAgain(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+		var seen outcomes
+		cfg := config(t, v, fast(2))
+		cfg.Metrics = &seen
+		stop := consume(t, cfg, func(_ context.Context, m *redrive.Message) error {
+			if m.Attempt == 1 {
+				return errDown
+			}
+			return nil
+		})
+		brokertest.Eventually(t, "it consumes", func() bool { return seen.connections() == 1 })
+		v.Must("DELETE", "queues/"+v.Name+"/orders", nil)
+		// Declared anew before this, RabbitMQ 3.10 forgets the consumers of a quorum
+		// queue and tells no client. [measured on 3.10.8]
+		brokertest.Eventually(t, "it is told", func() bool { return seen.losses() > 0 })
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+		brokertest.Eventually(t, "it consumes again", func() bool { return seen.connections() == 2 })
+		v.Publish("", "orders", amqp.Publishing{})
+		brokertest.Eventually(t, "it is handled", func() bool { return seen.count(redrive.Succeeded) == 1 })
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// What was prefetched goes back as if it had never been delivered, the handler
+// under way finishes, and a failure is handed over.
+func TestTheEndIsInOrder(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+		for i := range 20 {
+			v.Publish("", "orders", amqp.Publishing{Body: fmt.Append(nil, i)})
+		}
+		var seen outcomes
+		cfg := config(t, v, fast(1))
+		cfg.Metrics = &seen
+		began, end := make(chan struct{}, 20), make(chan struct{})
+		stop := consume(t, cfg, func(ctx context.Context, m *redrive.Message) error {
+			began <- struct{}{}
+			<-end
+			if ctx.Err() != nil {
+				t.Error("the context of a handler under way ended")
+			}
+			return errDown
+		})
+		<-began
+		ended := make(chan error)
+		go func() { ended <- stop() }()
+		close(end)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		n := seen.count(redrive.Parked)
+		if n == 0 || v.Depth(wire.QueueParked) != n {
+			t.Errorf("%d parked, %d in the parking lot", n, v.Depth(wire.QueueParked))
+		}
+		brokertest.Eventually(t, "the others are in their queue", func() bool { return v.Depth("orders") == 20-n })
+		d := v.Consume("orders").Next()
+		if count, _ := d.Headers["x-delivery-count"].(int64); v.Since4() && count != 0 {
+			t.Errorf("what was only prefetched counts %d deliveries in vain", count)
+		}
+	})
+}
+
+// A handler that ignores its context does not hang Run.
+func TestAHandlerThatDoesNotReturnIsLeftBehind(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+		cfg := config(t, v, fast(2))
+		cfg.Shutdown, cfg.Concurrency = 50*time.Millisecond, 2
+		began, end := make(chan struct{}, 2), make(chan struct{})
+		var polite atomic.Bool
+		stop := consume(t, cfg, func(ctx context.Context, m *redrive.Message) error {
+			began <- struct{}{}
+			if string(m.Body) == "polite" {
+				<-ctx.Done()
+				polite.Store(true)
+				return ctx.Err()
+			}
+			<-end
+			return nil
+		})
+		v.Publish("", "orders", amqp.Publishing{Body: []byte("polite")})
+		v.Publish("", "orders", amqp.Publishing{Body: []byte("deaf")})
+		<-began
+		<-began
+		if err := stop(); err == nil || !strings.Contains(err.Error(), "1 of 2 handlers") {
+			t.Error(err)
+		}
+		close(end)
+		if !polite.Load() {
+			t.Error("the context of a handler did not end")
+		}
+		brokertest.Eventually(t, "both are in their queue", func() bool { return v.Depth("orders") == 2 })
+		if n := v.Depth(wire.QueueParked); n != 0 {
+			t.Errorf("%d messages are parked", n)
+		}
+	})
+}
+
+// A slow handler does not hold up the next connection.
+func TestASlowHandlerHoldsUpNobody(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+		proxy := brokertest.NewProxy(t, v)
+		cfg := config(t, v, fast(2))
+		cfg.URL, cfg.Concurrency = proxy.URL, 2
+		began, end, quick := make(chan struct{}, 3), make(chan struct{}), make(chan struct{}, 3)
+		var once sync.Once
+		stop := consume(t, cfg, func(ctx context.Context, m *redrive.Message) error {
+			slow := false
+			once.Do(func() { slow = true })
+			if !slow {
+				quick <- struct{}{}
+				return nil
+			}
+			began <- struct{}{}
+			<-end
+			return errors.New("too late to matter")
+		})
+		v.Publish("", "orders", amqp.Publishing{Body: []byte("slow")})
+		<-began
+		proxy.Cut()
+		v.Publish("", "orders", amqp.Publishing{Body: []byte("quick")})
+		for range 2 { // the slow one comes again
+			select {
+			case <-quick:
+			case <-time.After(30 * time.Second):
+				t.Fatal("nothing came on the next connection")
+			}
+		}
+		close(end)
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if n := v.Depth("orders") + v.Depth("redrive.delay.50ms"); n != 0 {
+			t.Errorf("%d messages are left", n)
+		}
+	})
+}

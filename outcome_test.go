@@ -1,0 +1,189 @@
+package redrive_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+var errDown = errors.New("the shop is down")
+
+// What a handler's error makes of its message.
+func TestOutcomes(t *testing.T) {
+	panics := func() error { panic("no such order") }
+	list := policy.Policy{Attempts: 3, Backoff: policy.List(50*time.Millisecond, 200*time.Millisecond)}
+	discards, forwards, nowhere := fast(1), fast(1), fast(1)
+	discards.Exhausted.Action = policy.Discard
+	forwards.Exhausted = policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{RoutingKey: "rest"}}
+	nowhere.Exhausted = policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{Exchange: "nobody", RoutingKey: "k"}}
+	for _, c := range []struct {
+		name   string
+		policy policy.Policy
+		change func(*redrive.Config)
+		err    func() error // of each attempt
+		want   map[redrive.Outcome]int
+		why    string // in the parking lot; "" when it is empty
+		last   string // the error there
+	}{
+		{name: "nil", policy: fast(3), err: func() error { return nil }, want: map[redrive.Outcome]int{redrive.Succeeded: 1}},
+		{name: "an error, as often as the policy allows", policy: fast(3), err: func() error { return errDown },
+			want: map[redrive.Outcome]int{redrive.Retried: 2, redrive.Parked: 1}, why: "it failed 3 times", last: "the shop is down"},
+		{name: "Park", policy: fast(3), err: func() error { return fmt.Errorf("order 7: %w", redrive.Park(errDown)) },
+			want: map[redrive.Outcome]int{redrive.Parked: 1}, why: "another attempt is in vain", last: "order 7: the shop is down"},
+		{name: "Discard", policy: fast(3), err: func() error { return fmt.Errorf("old: %w", redrive.Discard) }, want: map[redrive.Outcome]int{redrive.Discarded: 1}},
+		{name: "RetryIn", policy: list, err: func() error { return redrive.RetryIn(errDown, time.Hour) },
+			want: map[redrive.Outcome]int{redrive.Retried: 2, redrive.Parked: 1}, why: "it failed 3 times", last: "the shop is down"},
+		{name: "a panic", policy: fast(2), err: panics, want: map[redrive.Outcome]int{redrive.Retried: 1, redrive.Parked: 1}, why: "it failed 2 times", last: "panic: no such order\n"},
+		{name: "an error that Retry does not take", policy: fast(3), err: func() error { return errDown },
+			change: func(c *redrive.Config) { c.Retry = func(err error) bool { return !errors.Is(err, errDown) } },
+			want:   map[redrive.Outcome]int{redrive.Parked: 1}, why: "none that is retried", last: "the shop is down"},
+		{name: "discard after the last attempt", policy: discards, err: func() error { return errDown }, want: map[redrive.Outcome]int{redrive.Discarded: 1}},
+		{name: "forward after the last attempt", policy: forwards, err: func() error { return errDown }, want: map[redrive.Outcome]int{redrive.Forwarded: 1}},
+		{name: "forward to what is missing", policy: nowhere, err: func() error { return errDown },
+			want: map[redrive.Outcome]int{redrive.Parked: 1}, why: `cannot be forwarded to exchange "nobody"`, last: "the shop is down"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+				v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+				v.Queue("rest", amqp.Table{"x-queue-type": "quorum"})
+				var seen outcomes
+				cfg := config(t, v, c.policy)
+				cfg.Metrics = &seen
+				if c.change != nil {
+					c.change(&cfg)
+				}
+				stop := consume(t, cfg, func(context.Context, *redrive.Message) error { return c.err() })
+				v.Publish("", "orders", amqp.Publishing{Body: []byte("7")})
+				for o, n := range c.want {
+					brokertest.Eventually(t, fmt.Sprint(n, " ", o), func() bool { return seen.count(o) == n })
+				}
+				if err := stop(); err != nil {
+					t.Error(err)
+				}
+				if n := v.Depth("orders"); n != 0 {
+					t.Errorf("%d messages are left", n)
+				}
+				if c.want[redrive.Forwarded] > 0 {
+					v.Consume("rest").Take("7")
+				}
+				if c.why == "" {
+					if n := v.Depth(wire.QueueParked); n != 0 {
+						t.Errorf("%d messages are parked", n)
+					}
+					return
+				}
+				d := parked(v)
+				why, _ := d.Headers[wire.HeaderParkedFor].(string)
+				last, _ := d.Headers[wire.HeaderError].(string)
+				if !strings.Contains(why, c.why) || !strings.HasPrefix(last, c.last) || string(d.Body) != "7" || d.Headers[wire.HeaderQueue] != "orders" {
+					t.Errorf("parked for %q with error %q, body %q, headers %v", why, last, d.Body, d.Headers)
+				}
+			})
+		})
+	}
+}
+
+// A handler sees at each attempt what was first published, and what happened.
+func TestTheHandlerSeesTheMessageAsItWasPublished(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+		v.Exchange("shop", "topic", "orders")
+		if err := v.Channel().QueueBind("orders", "order.*", "shop", false, nil); err != nil {
+			t.Fatal(err)
+		}
+		type seen struct {
+			redrive.Message
+			at       time.Time
+			deadline bool
+		}
+		came := make(chan seen, 10)
+		cfg := config(t, v, policy.Policy{Attempts: 5, Backoff: policy.List(50*time.Millisecond, 200*time.Millisecond)})
+		cfg.Timeout = time.Minute
+		consume(t, cfg, func(ctx context.Context, m *redrive.Message) error {
+			_, deadline := ctx.Deadline()
+			s := seen{*m, time.Now(), deadline}
+			s.Headers = maps.Clone(m.Headers)
+			came <- s
+			m.Headers["carried"] = int64(m.Attempt)
+			m.Body, m.RoutingKey = []byte("changed"), "changed"
+			if m.Attempt == 3 {
+				return nil
+			}
+			return fmt.Errorf("failure %d", m.Attempt)
+		})
+		at := time.Now().Truncate(time.Second)
+		v.Publish("shop", "order.created", amqp.Publishing{Body: []byte("7"), MessageId: "m7", UserId: "guest", AppId: "shop", Type: "order", Priority: 3,
+			ContentType: "text/plain", ContentEncoding: "none", CorrelationId: "c", ReplyTo: "r", Timestamp: at, DeliveryMode: amqp.Persistent,
+			Headers: amqp.Table{"tenant": "a", wire.HeaderAttempt: int64(40), wire.HeaderUserID: "root", wire.HeaderExchange: "forged"}})
+		var first seen
+		for attempt := 1; attempt <= 3; attempt++ {
+			var s seen
+			select {
+			case s = <-came:
+			case <-time.After(30 * time.Second):
+				t.Fatalf("attempt %d did not come", attempt)
+			}
+			if s.Attempt != attempt || s.Queue != "orders" || s.Exchange != "shop" || s.RoutingKey != "order.created" || string(s.Body) != "7" ||
+				s.MessageID != "m7" || s.UserID != "guest" || s.AppID != "shop" || s.Type != "order" || s.Priority != 3 || s.ContentType != "text/plain" ||
+				s.ContentEncoding != "none" || s.CorrelationID != "c" || s.ReplyTo != "r" || !s.Timestamp.Equal(at) || s.Headers["tenant"] != "a" || !s.deadline || s.Redelivered {
+				t.Errorf("attempt %d: %+v", attempt, s)
+			}
+			switch attempt {
+			case 1:
+				first = s
+				if s.ID != "" || !s.FirstFailed.IsZero() || s.LastError != "" {
+					t.Errorf("at its first attempt: %+v", s)
+				}
+				continue
+			case 2:
+				first.ID, first.FirstFailed = s.ID, s.FirstFailed
+				if s.at.Sub(first.at) < 50*time.Millisecond {
+					t.Errorf("early: after %s", s.at.Sub(first.at))
+				}
+			}
+			if s.ID == "" || s.ID != first.ID || s.FirstFailed.IsZero() || !s.FirstFailed.Equal(first.FirstFailed) ||
+				s.LastError != fmt.Sprint("failure ", attempt-1) || s.Headers["carried"] != int64(attempt-1) || s.Headers["x-death"] != nil || s.Headers[wire.HeaderID] != nil {
+				t.Errorf("attempt %d: %+v", attempt, s)
+			}
+		}
+	})
+}
+
+// A shorter wish of RetryIn is kept as the policy's own waits are: rounded up.
+func TestDecide(t *testing.T) {
+	c, err := redrive.NewConsumer(redrive.Config{URL: "amqp://localhost", Queue: "q", Wait: redrive.Levels(time.Second, time.Minute, time.Hour),
+		Policy: policy.Policy{Attempts: 3, Backoff: policy.Fixed(30 * time.Minute)}, Retry: func(err error) bool { return err != errDown }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []struct {
+		err     error
+		attempt int
+		want    redrive.Outcome
+		delay   time.Duration
+	}{
+		{errors.New("x"), 1, redrive.Retried, time.Hour},
+		{errors.New("x"), 3, redrive.Parked, 0},
+		{errDown, 1, redrive.Parked, 0},
+		{redrive.RetryIn(errDown, 2*time.Second), 1, redrive.Retried, time.Minute},
+		{redrive.RetryIn(errDown, -1), 1, redrive.Retried, time.Second},
+		{redrive.RetryIn(errDown, 24*time.Hour), 1, redrive.Retried, time.Hour},
+		{redrive.RetryIn(errDown, time.Second), 3, redrive.Parked, 0},
+		{redrive.Discard, 3, redrive.Discarded, 0},
+	} {
+		if got := c.Decide(&redrive.Message{Attempt: d.attempt}, d.err); got.Outcome != d.want || got.Delay != d.delay {
+			t.Errorf("%v at attempt %d: %+v, want %s in %s", d.err, d.attempt, got, d.want, d.delay)
+		}
+	}
+}

@@ -1,0 +1,44 @@
+package redriveprom_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/redriveprom"
+)
+
+func TestMetrics(t *testing.T) {
+	r := prometheus.NewRegistry()
+	for range 2 { // a second consumer of the same program counts into the same
+		m, err := redriveprom.New(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Attempted("orders", redrive.Retried, 20*time.Millisecond)
+		m.Connected("orders", true)
+	}
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			got[f.GetName()] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	want := map[string]float64{"redrive_consumer_attempts_total": 2, "redrive_consumer_handler_seconds": 2, "redrive_consumer_connected": 1}
+	for name, n := range want {
+		if got[name] != n {
+			t.Errorf("%s is %v, want %v", name, got[name], n)
+		}
+	}
+	other := prometheus.NewRegistry()
+	other.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "redrive_consumer_connected", Help: "somebody else's"}))
+	if _, err := redriveprom.New(other); err == nil {
+		t.Error("a metric of somebody else's is taken for ours")
+	}
+}

@@ -1,0 +1,152 @@
+package faults_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/internal/rabbitnode"
+	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// libraryPrefetch and its handlers bound what a fault of the library's can double.
+const libraryPrefetch = 200
+
+// newLibraryLedger is a ledger whose queue only the library consumes.
+func newLibraryLedger(t *testing.T, v *brokertest.VHost) *ledger {
+	v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+	return &ledger{t: t, v: v, queue: "orders", bodies: map[string][32]byte{}, failed: map[string]time.Time{}, seen: map[string]int{}, acked: map[string]int{}, ids: map[string]string{}}
+}
+
+// handle is a handler whose messages fail twice.
+func (l *ledger) handle(_ context.Context, m *redrive.Message) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	id, failed := m.MessageID, m.Attempt-1
+	if _, known := l.bodies[id]; !known || string(m.Body) != "body of "+id || m.Headers["n"] != id || m.RoutingKey != l.queue || m.Exchange != "" {
+		l.wrong = append(l.wrong, fmt.Sprintf("%q came altered or is not of this queue: %+v", id, m))
+	}
+	key := fmt.Sprint(id, " ", failed)
+	if early := l.failed[key].Add(wait); failed > 0 && !m.Redelivered && time.Now().Before(early) {
+		l.wrong = append(l.wrong, fmt.Sprintf("%s came %s early", key, time.Until(early)))
+	}
+	if m.ID != "" && l.ids[id] != "" && l.ids[id] != m.ID {
+		l.wrong = append(l.wrong, fmt.Sprintf("%s has the ids %s and %s", id, l.ids[id], m.ID))
+	} else if m.ID != "" {
+		l.ids[id] = m.ID
+	}
+	if !m.Redelivered { // what RabbitMQ hands out again is no duplicate of ours
+		l.seen[key]++
+	}
+	if failed < failures {
+		if next := fmt.Sprint(id, " ", failed+1); l.failed[next].IsZero() {
+			l.failed[next] = time.Now()
+		}
+		return errors.New("it fails twice")
+	}
+	l.acked[id]++
+	return nil
+}
+
+// library runs a consumer until the function it returns is called, which tells
+// what Run said.
+func library(t *testing.T, l *ledger, url string) (stop func() error) {
+	t.Helper()
+	c, err := redrive.NewConsumer(redrive.Config{URL: url, Queue: l.queue, Wait: redrive.Fixed(wait), Concurrency: 50, Prefetch: libraryPrefetch,
+		Policy: policy.Policy{Attempts: failures + 1, Backoff: policy.Fixed(wait)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx, l.handle) }()
+	stop = sync.OnceValue(func() error {
+		cancel()
+		return <-ended
+	})
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return stop
+}
+
+func TestCuttingTheLibrarysConnectionsLosesNothing(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		l := newLibraryLedger(t, v)
+		proxy := brokertest.NewProxy(t, v)
+		library(t, l, proxy.URL)
+		const cuts = 10
+		seed := rand.Uint64()
+		t.Logf("seed %d", seed)
+		random := rand.New(rand.NewPCG(seed, 0))
+		for i := range cuts {
+			proxy.CutAfter(random.Int64N(100_000))
+			brokertest.Eventually(t, "the connections are cut", func() bool {
+				l.publish(5)
+				return proxy.Cuts() > i
+			})
+		}
+		l.settle(settleWithin)
+		l.account(cuts, libraryPrefetch)
+	})
+}
+
+func TestKillingRabbitMQUnderTheLibraryLosesNothing(t *testing.T) {
+	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+		t.Parallel()
+		l := newLibraryLedger(t, v)
+		library(t, l, v.URL())
+		l.publish(10)
+		l.settle(settleWithin)
+		if _, err := n.Eval(context.Background(), "[dets:sync(T) || T <- dets:all()]."); err != nil { // see TestKillingRabbitMQLosesNothing
+			t.Fatal(err)
+		}
+		const kills = 3
+		for range kills {
+			l.publish(2000)
+			<-time.After(200 * time.Millisecond)
+			n.Kill()
+			restart(t, v, n, "orders", "redrive.delay.150ms", wire.QueueParked)
+		}
+		l.settle(settleWithin)
+		l.account(kills, libraryPrefetch)
+		if n := v.Depth(wire.QueueParked); n != 0 {
+			t.Errorf("%d messages are parked", n)
+		}
+	})
+}
+
+func TestStoppingTheLibraryDuplicatesNothing(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		l := newLibraryLedger(t, v)
+		for range 5 {
+			stop := library(t, l, v.URL())
+			l.publish(500)
+			<-time.After(100 * time.Millisecond) // into the middle of it
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+		}
+		library(t, l, v.URL())
+		l.settle(settleWithin)
+		l.mu.Lock()
+		for id, n := range l.acked {
+			if n > 1 {
+				l.wrong = append(l.wrong, fmt.Sprintf("%s succeeded %d times", id, n))
+			}
+		}
+		l.mu.Unlock()
+		l.account(0, 0)
+	})
+}
