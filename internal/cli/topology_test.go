@@ -51,10 +51,14 @@ const second = time.Second
 func TestTheFixedTopologyBringsRejectedMessagesBack(t *testing.T) {
 	for _, kind := range []string{"quorum", "classic"} {
 		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
 			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-				for _, queue := range []string{"orders", "gone"} {
+				queues := []string{"orders", "gone"}
+				for _, queue := range queues {
 					v.Queue(queue, amqp.Table{"x-queue-type": kind})
 					topology(t, v, "fixed", "--queue", queue, "--delay", "1s", "--"+kind)
+				}
+				for _, queue := range queues {
 					settled(t, v, queue, "redrive-fixed."+queue)
 				}
 				// More of those that RabbitMQ takes for a cycle than an at-least-once

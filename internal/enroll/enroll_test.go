@@ -5,12 +5,14 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/management"
+	"github.com/redrive-mq/redrive/internal/wait/ttlqueue"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -51,6 +53,36 @@ func TestPlans(t *testing.T) {
 		}
 		if d := cmp.Diff(c.want, p.Policy); d != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, d)
+		}
+	}
+}
+
+// In a circle of the broker alone at-least-once stands still, so it is taken away
+// where a policy can, and refused where it cannot.
+func TestPlansOfTheBrokerAlone(t *testing.T) {
+	theirs := management.Policy{Name: "theirs", Priority: 2, Definition: map[string]any{"dead-letter-exchange": "old", "dead-letter-strategy": "at-least-once", "max-length": 5}}
+	a, err := NewAlone("q", time.Minute, ttlqueue.Quorum)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := plan(management.Queue{Name: "q", Type: "quorum", Policy: "theirs"}, []management.Policy{theirs}, a.target(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	def := map[string]any{"dead-letter-exchange": "redrive.delay.1m.alone", "dead-letter-routing-key": "q", "max-length": 5}
+	if d := cmp.Diff(&management.Policy{Name: "redrive-fixed.q", Pattern: "^q$", ApplyTo: "queues", Priority: 3, Definition: def}, p.Policy); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	again, err := plan(management.Queue{Name: "q", Policy: p.Policy.Name}, []management.Policy{*p.Policy}, a.target(), false)
+	if err != nil || again.Policy != nil {
+		t.Errorf("a second plan: %+v, %v", again, err)
+	}
+	for _, args := range []map[string]any{
+		{"x-dead-letter-strategy": "at-least-once"},
+		{"x-dead-letter-exchange": "redrive.delay.1m.alone"}, // its routing key would stay
+	} {
+		if p, err := plan(management.Queue{Name: "q", Arguments: args}, nil, a.target(), false); err == nil {
+			t.Errorf("%v: %+v", args, p)
 		}
 	}
 }
