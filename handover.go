@@ -34,10 +34,12 @@ const (
 // gets one chance where it is missing or forbidden.
 func (s *settler) handOver(ctx context.Context, out broker.Outgoing, t wait.Ticket, elsewhere bool) error {
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
-		began := time.Now()
-		err := s.send(ctx, t, out)
-		if err == nil && t.Within > 0 && time.Since(began) > t.Within {
+		since, err := s.send(ctx, t, out)
+		if err == nil && t.Within > 0 && time.Since(since) > t.Within {
 			err = errors.New("the confirm came so late that the delay queue may be gone")
+		}
+		if err != nil {
+			s.declared.Delete(t.Exchange)
 		}
 		switch {
 		case err == nil:
@@ -65,20 +67,34 @@ func (s *settler) handOver(ctx context.Context, out broker.Outgoing, t wait.Tick
 	}
 }
 
-func (s *settler) send(ctx context.Context, t wait.Ticket, out broker.Outgoing) error {
+// send tells since when what it is sent to was known to be there.
+func (s *settler) send(ctx context.Context, t wait.Ticket, out broker.Outgoing) (since time.Time, err error) {
 	if t.First != nil {
-		if err := s.publish.Declare(ctx, *t.First); err != nil {
-			return err
+		if since, err = s.first(ctx, t); err != nil {
+			return since, err
 		}
 	}
 	select {
 	case s.sending <- struct{}{}:
 	case <-ctx.Done():
-		return ctx.Err()
+		return since, ctx.Err()
 	}
 	answers := s.publish.Send(ctx, []broker.Outgoing{out})
 	<-s.sending
-	return answers(ctx)[0]
+	return since, answers(ctx)[0]
+}
+
+// first declares what a ticket needs, unless that was done not long ago: half of
+// the time it is good for is left for the confirm.
+func (s *settler) first(ctx context.Context, t wait.Ticket) (at time.Time, err error) {
+	if at, ok := s.declared.Load(t.Exchange); ok && time.Since(at.(time.Time)) < t.Within/2 {
+		return at.(time.Time), nil
+	}
+	at = time.Now()
+	if err = s.publish.Declare(ctx, *t.First); err == nil {
+		s.declared.Store(t.Exchange, at)
+	}
+	return at, err
 }
 
 // outgoing is the message with its trail.

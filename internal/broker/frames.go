@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -39,7 +40,8 @@ type intakeConn struct {
 
 	headers uint64 // content headers seen: the delivery tag of the last one
 	mu      sync.Mutex
-	mended  map[uint64]mended // by delivery tag, until the intake asks
+	mended  map[uint64]mended // by delivery tag, until somebody asks
+	any     atomic.Bool       // something was mended: until then nobody need look
 }
 
 func newIntakeConn(c net.Conn) *intakeConn {
@@ -103,6 +105,7 @@ func (c *intakeConn) next() error {
 		if fixed, m := mendHeader(payload); m != (mended{}) {
 			c.mu.Lock()
 			c.mended[c.headers] = m
+			c.any.Store(true)
 			c.mu.Unlock()
 			c.frame = reframe(c.frame, fixed)
 		}
@@ -145,6 +148,9 @@ func reframe(frame, payload []byte) []byte {
 
 // mendedHeaders tells, once, what was mended in a delivery.
 func (c *intakeConn) mendedHeaders(tag uint64) mended {
+	if !c.any.Load() {
+		return mended{}
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	m := c.mended[tag]
