@@ -46,8 +46,8 @@ type Ticket struct {
 	// say of every message that it is unroutable.
 	Unchecked bool
 
-	// First must be declared before each publish, and not long before: when
-	// more than Within passes from the sending of the declaration to the
+	// First must be declared before the publish, and not long before: when more
+	// than Within passes from the sending of the declaration to the
 	// confirm, the message may be gone, and must be published again.
 	First  *Topology
 	Within time.Duration

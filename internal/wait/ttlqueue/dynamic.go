@@ -15,7 +15,7 @@ import (
 //
 // The queues are classic. x-expires deletes a queue with the messages in it, and
 // only declaring it again puts that off, on classic queues alone: a quorum queue
-// takes no notice. [measured on 3.10.8 and 4.3.6] So each publish is preceded by a
+// takes no notice. [measured on 3.10.8 and 4.3.6] So each publish comes soon after a
 // declaration, the expiry is well past the delay, and a message counts as held
 // only if the confirm came while the declaration still covered its whole wait.
 type Dynamic struct {
