@@ -114,8 +114,8 @@ func NewConsumer(c Config) (*Consumer, error) {
 			return nil, fmt.Errorf("redrive: Config.Verify: %s makes its queues when they are needed; without the right to declare choose another way to wait", l.Name)
 		}
 	}
+	p := broker.NewPublisher(broker.Config{URL: c.URL, Name: "redrive " + c.Queue + " hand-over", Log: c.Log, Strict: true})
 	s := &settler{queue: c.Queue, policy: &c.Policy, retry: c.Retry, way: c.Wait.way, limits: l, verify: c.Verify, log: c.Log,
-		publish: broker.NewPublisher(broker.Config{URL: c.URL, Name: "redrive " + c.Queue + " hand-over", Log: c.Log, Strict: true}),
-		sending: make(chan struct{}, 1)}
+		publish: p, sender: newSender(p)}
 	return &Consumer{config: c, settler: s}, nil
 }

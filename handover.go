@@ -74,14 +74,7 @@ func (s *settler) send(ctx context.Context, t wait.Ticket, out broker.Outgoing) 
 			return since, err
 		}
 	}
-	select {
-	case s.sending <- struct{}{}:
-	case <-ctx.Done():
-		return since, ctx.Err()
-	}
-	answers := s.publish.Send(ctx, []broker.Outgoing{out})
-	<-s.sending
-	return since, answers(ctx)[0]
+	return since, s.sender.send(ctx, out)
 }
 
 // first declares what a ticket needs, unless that was done not long ago: half of

@@ -22,6 +22,7 @@ func (s *settler) start(ctx context.Context) (stop func(), err error) {
 			refuse(fmt.Errorf("redrive: %w", err))
 		}
 	})
+	running.Go(func() { s.sender.run(publishing) })
 	stop = func() {
 		end()
 		running.Wait()

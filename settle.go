@@ -28,8 +28,8 @@ type settler struct {
 	log     *slog.Logger
 	publish *broker.Publisher
 
-	declared sync.Map      // by exchange: since when what a ticket needed first is there
-	sending  chan struct{} // Publisher.Send is for one at a time; waiting for its answers is not
+	declared sync.Map // by exchange: since when what a ticket needed first is there
+	sender   *sender
 }
 
 // settle ends an attempt that failed. The error is nil when RabbitMQ has, as far

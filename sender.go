@@ -1,0 +1,88 @@
+package redrive
+
+import (
+	"context"
+	"sync"
+
+	"github.com/redrive-mq/redrive/internal/broker"
+)
+
+// sender publishes what handlers hand over at the same time together: the more
+// there are, the fewer writes and answers a message takes.
+type sender struct {
+	publish *broker.Publisher
+	handed  chan *handed
+}
+
+// handed is one message on its way.
+type handed struct {
+	out    broker.Outgoing
+	answer chan error // has room for the answer, which nobody may wait for any more
+}
+
+// together is how many are published at once at most.
+const together = 256
+
+func newSender(p *broker.Publisher) *sender { return &sender{publish: p, handed: make(chan *handed)} }
+
+// send waits for RabbitMQ's answer until ctx ends; then the message may have
+// arrived or not.
+func (s *sender) send(ctx context.Context, out broker.Outgoing) error {
+	h := &handed{out, make(chan error, 1)}
+	select {
+	case s.handed <- h:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case err := <-h.answer:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// batch is what was published together.
+type batch struct {
+	of      []*handed
+	answers func(context.Context) []error
+}
+
+// run publishes until ctx ends. One goroutine gathers and publishes; the other
+// waits for the answers to what was published before.
+func (s *sender) run(ctx context.Context) {
+	flight := make(chan batch, 4)
+	var answering sync.WaitGroup
+	answering.Go(func() {
+		for b := range flight {
+			for i, err := range b.answers(ctx) {
+				b.of[i].answer <- err
+			}
+		}
+	})
+	defer answering.Wait()
+	defer close(flight)
+	for {
+		var b batch
+		select {
+		case h := <-s.handed:
+			b.of = append(b.of, h)
+		case <-ctx.Done():
+			return
+		}
+		for more := true; more && len(b.of) < together; {
+			select {
+			case h := <-s.handed:
+				b.of = append(b.of, h)
+			default:
+				more = false
+			}
+		}
+		out := make([]broker.Outgoing, len(b.of))
+		for i, h := range b.of {
+			out[i] = h.out
+		}
+		b.answers = s.publish.Send(ctx, out)
+		flight <- b
+	}
+}
