@@ -32,6 +32,9 @@ func (s Set) Exact(queue string) bool {
 	return false
 }
 
+// MatchQueue tells whether a pattern, as in a policy's queues, matches a queue.
+func MatchQueue(pattern, queue string) bool { return glob(pattern, queue) }
+
 // glob matches the whole name: * any bytes, ? one character, nothing else special.
 // After a mismatch only the last * is tried again, so hostile names cost no more
 // than pattern × name.

@@ -12,8 +12,9 @@ import (
 type State uint8
 
 const (
-	Waiting State = 1 // in its delay
-	Parked  State = 2 // kept until a person replays or discards it
+	Waiting   State = 1 // in its delay
+	Parked    State = 2 // kept until a person replays or discards it
+	Discarded State = 3 // let go by a person, who can restore it until Due
 )
 
 // Record is a failed message and what Redrive knows of it.
@@ -24,7 +25,9 @@ type Record struct {
 	ID    uuid.UUID
 	Queue string // the work queue it failed in
 	State State
-	Due   time.Time // Waiting: not to be returned before; Parked: when it was parked. Microseconds are kept.
+	// Due is, for Waiting, when it returns at the earliest; for Parked, when it was
+	// parked; for Discarded, until when it can be restored. Microseconds are kept.
+	Due time.Time
 
 	Attempt     int       // failures so far
 	Reason      string    // wire.Reason…
@@ -40,6 +43,10 @@ type Record struct {
 	Proven bool
 	// Forward, when set, is where the policy sends it instead of back to Queue.
 	Forward *Destination
+
+	// MadeFrom is the message that a person made this one of, by editing or copying
+	// it; MadeInto, of an original, the one that replaced it.
+	MadeFrom, MadeInto uuid.UUID
 
 	// Fingerprint tells two deliveries of one dead letter apart from two dead
 	// letters, as far as content can: see Receipt.

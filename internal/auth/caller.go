@@ -1,0 +1,86 @@
+// Package auth tells who calls and what they may: signing in with a user of
+// RabbitMQ's or a token, roles, and the queues they are limited to.
+package auth
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/redrive-mq/redrive/policy"
+)
+
+var (
+	// ErrForbidden: the caller is known and may not do it.
+	ErrForbidden = errors.New("not allowed")
+	// ErrSignIn: nobody is signed in, or what they signed in with is not valid.
+	ErrSignIn = errors.New("sign in first")
+	// ErrReadOnly: this service only shows, whoever calls.
+	ErrReadOnly = errors.New("this service is read-only")
+)
+
+// Role is what kind of thing a caller may do. Each may what the one before may.
+type Role uint8
+
+// Roles.
+const (
+	Nobody   Role = iota
+	Viewer        // see messages, their bodies too
+	Operator      // replay, discard, restore, hold and release; run operations
+	Editor        // edit, import, and send copies to other queues
+	Admin         // make tokens, read the audit log
+)
+
+var roleNames = [...]string{"nobody", "viewer", "operator", "editor", "admin"}
+
+func (r Role) String() string { return roleNames[r] }
+
+// ParseRole reads a role's name.
+func ParseRole(s string) (Role, error) {
+	for r, name := range roleNames {
+		if r > 0 && s == name {
+			return Role(r), nil
+		}
+	}
+	return Nobody, fmt.Errorf("%q is not a role: expected viewer, operator, editor or admin", s)
+}
+
+// Caller is somebody who asks for something.
+type Caller struct {
+	Name   string   // the user, or the token's name; "local" for whoever is on this machine where nobody signs in
+	How    string   // "rabbitmq", "token" or "local"
+	From   string   // the address the call came from
+	Face   string   // "page", "api" or "cli"
+	Role   Role     // what kind of thing
+	Queues []string // which queues, as in a policy; nil: all
+	// ReadOnly takes away all but seeing.
+	ReadOnly bool
+}
+
+// May is nil when the caller has the role, and the queue (where one is given) is
+// among theirs. Its errors are ErrReadOnly, ErrSignIn or ErrForbidden.
+func (c Caller) May(role Role, queue string) error {
+	switch {
+	case c.Role == Nobody:
+		return ErrSignIn
+	case c.ReadOnly && role > Viewer:
+		return ErrReadOnly
+	case c.Role < role:
+		return fmt.Errorf("%w: %s is %s, and this needs %s", ErrForbidden, c.Name, c.Role, role)
+	case queue != "" && !c.Sees(queue):
+		return fmt.Errorf("%w: %s may not touch the queue %q", ErrForbidden, c.Name, queue)
+	}
+	return nil
+}
+
+// Sees tells whether a queue is among the caller's.
+func (c Caller) Sees(queue string) bool {
+	if c.Queues == nil {
+		return true
+	}
+	for _, p := range c.Queues {
+		if policy.MatchQueue(p, queue) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,29 @@
+// Package console is what a person may see and do: one core with three faces, the
+// page, the HTTP API and the command line. Each of its actions has one permission
+// check, one entry in the audit log and one event. Read it in this order:
+//
+//	console.go    the whole, and what it needs
+//	message.go    messages as they are shown
+//	search.go     a query in the language of package query, answered
+//	act.go        actions on messages that are named
+//	plan.go       an action on all that a query finds: what it would do, frozen
+//	operation.go  … and how far it is
+//	queue.go      queues, groups, policies, health
+//	live.go       what has changed since a moment ago
+package console
+
+import "errors"
+
+// Errors of seeing and doing, besides those of packages auth, query and store.
+var (
+	// ErrNotFound: no message, plan or operation of that name that the caller may
+	// see.
+	ErrNotFound = errors.New("not found")
+	// ErrPrecondition: what the caller expected is not so: another count, a plan
+	// that is too old, a queue that is not there, an operation in another state.
+	ErrPrecondition = errors.New("not as expected")
+	// ErrInvalid: the request makes no sense; the error says which part.
+	ErrInvalid = errors.New("invalid")
+	// ErrNoAudit: the audit log cannot be written, so nothing is done.
+	ErrNoAudit = errors.New("the audit log cannot be written, and nothing is done without it")
+)

@@ -1,0 +1,92 @@
+package console
+
+import (
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/decode"
+)
+
+// States of a message, in the words of page, API and command line.
+const (
+	Waiting   = "waiting"
+	Returned  = "returned" // and not seen again; nobody tells us that a consumer succeeded
+	Parked    = "parked"
+	Discarded = "discarded" // restorable until a date
+)
+
+// Message is a message without headers and body.
+type Message struct {
+	ID          string     `json:"id" doc:"Its x-redrive-id."`
+	Key         string     `json:"key,omitempty" doc:"Names this very copy: after a crash two can share an id. Absent when it has returned."`
+	Queue       string     `json:"queue"`
+	State       string     `json:"state" enum:"waiting,returned,parked,discarded"`
+	Attempt     int        `json:"attempt" doc:"Failures so far."`
+	Due         *time.Time `json:"due,omitempty" doc:"Of a waiting one: when it returns at the earliest."`
+	Held        bool       `json:"held,omitempty" doc:"Returns to its queue are paused."`
+	ParkedAt    *time.Time `json:"parked_at,omitempty"`
+	ParkedFor   string     `json:"parked_for,omitempty" doc:"Why it is parked."`
+	ReturnedAt  *time.Time `json:"returned_at,omitempty" doc:"When RabbitMQ had it in its queue; it has not been seen since."`
+	Restorable  *time.Time `json:"restorable_until,omitempty" doc:"Of a discarded one."`
+	Reason      string     `json:"reason" doc:"Why it failed, in RabbitMQ's word."`
+	Error       string     `json:"error,omitempty" doc:"What its consumer said."`
+	Group       string     `json:"group,omitempty" doc:"The group of failures it belongs to."`
+	Policy      string     `json:"policy,omitempty"`
+	FirstFailed time.Time  `json:"first_failed"`
+	Failed      time.Time  `json:"failed"`
+	Exchange    string     `json:"exchange" doc:"As first published."`
+	RoutingKey  string     `json:"routing_key" doc:"As first published."`
+	Type        string     `json:"type,omitempty" doc:"The type property."`
+	ContentType string     `json:"content_type,omitempty"`
+	Size        int        `json:"size" doc:"Of the body, in bytes."`
+	Notes       []string   `json:"notes,omitempty" doc:"What was odd about it."`
+	SendsTo     string     `json:"sends_to,omitempty" doc:"Where it goes instead of back to its queue."`
+	MadeFrom    string     `json:"made_from,omitempty" doc:"The message a person edited or copied to make this one."`
+	MadeInto    string     `json:"made_into,omitempty" doc:"What a person made of this one."`
+}
+
+// Detail is a message with all that is known of it but the raw body.
+type Detail struct {
+	Message
+	Timeline   []Step         `json:"timeline" doc:"Each failure and what came of it, oldest first."`
+	Properties []Property     `json:"properties" doc:"AMQP's own, as first published."`
+	Headers    []Header       `json:"headers"`
+	Body       *decode.Result `json:"body,omitempty" doc:"Absent when it has returned."`
+	SameID     []Message      `json:"same_id,omitempty" doc:"Other messages that carry its id."`
+}
+
+// Step is one failure.
+type Step struct {
+	Attempt int        `json:"attempt"`
+	Failed  time.Time  `json:"failed"`
+	Reason  string     `json:"reason"`
+	Error   string     `json:"error,omitempty"`
+	Policy  string     `json:"policy,omitempty"`
+	Delay   string     `json:"delay,omitempty" doc:"How long it waits, or waited."`
+	Why     string     `json:"why,omitempty" doc:"Why so long, or why it is parked."`
+	Ended   *time.Time `json:"ended,omitempty" doc:"When its wait was over."`
+	Ending  string     `json:"ending,omitempty" enum:"returned,forwarded,discarded"`
+}
+
+// Property is one of AMQP's basic properties.
+type Property struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// Header is one header, its value as text for people.
+type Header struct {
+	Name  string `json:"name"`
+	Type  string `json:"type" doc:"Of AMQP: string, bytes, int8 … uint64, float32, float64, decimal, bool, timestamp, table, array, void."`
+	Value string `json:"value" doc:"Tables and arrays as JSON."`
+	// From: whoever publishes can set "publisher" headers to anything.
+	From string `json:"from" enum:"publisher,broker,redrive"`
+}
+
+// Page is a piece of an answer.
+type Page struct {
+	Messages []Message `json:"messages"`
+	After    string    `json:"after,omitempty" doc:"Ask with it for the next page; absent on the last."`
+	// Bounded says in words, when it is not empty, which messages were not looked at.
+	Bounded string `json:"bounded,omitempty" doc:"Which messages were not looked at, when not all were."`
+	Looked  int64  `json:"looked" doc:"How many messages were looked at for this page."`
+}

@@ -1,0 +1,60 @@
+package store
+
+import (
+	"context"
+	"errors"
+)
+
+// ErrMoved: the record is not where the caller saw it: it was claimed for its
+// return, has returned, or is in another state.
+var ErrMoved = errors.New("it is no longer there")
+
+// Changer is how people's actions change what is kept.
+type Changer interface {
+	// Change gives each record to edit and keeps what edit makes of it, all in one
+	// step that survives a crash. A record that is claimed (on its way back now) or
+	// not kept any more is given to edit as nil. edit may change the record it is
+	// given but for its Message's shared parts (it replaces Body and Headers, never
+	// writes into them), and returns what to do. Records it adds are kept too.
+	// entries, when not nil, is called once, last, after all edits, and what it
+	// returns is written in the same step: so an operation's account of what it did
+	// can never differ from what was done. Nothing is changed on an error.
+	// A batch of at most 1,000 keys; bodies of at most 64 MiB together are in
+	// memory at once, or fewer records are taken: n tells how many of keys, from
+	// the first on, were dealt with (entries is called for those).
+	Change(ctx context.Context, keys []Key, edit func(Key, *Record) Edit, entries func(n int) []Entry) (n int, err error)
+
+	// Entry reads a value of the side table; nil when there is none.
+	Entry(ctx context.Context, name string) ([]byte, error)
+	// Entries visits the side table in the order of names, those that begin with
+	// prefix and come after the name after.
+	Entries(ctx context.Context, prefix, after string, visit func(Entry) (more bool, err error)) error
+	// PutEntries writes the side table, all or none, durably. A nil Value deletes.
+	PutEntries(ctx context.Context, entries []Entry) error
+	// DeleteEntries forgets all names with a prefix, in one step.
+	DeleteEntries(ctx context.Context, prefix string) error
+
+	// NewestKey bounds what has been added so far: see Range.Upto.
+	NewestKey() uint64
+
+	// Forget deletes discarded records whose Due (until when they can be restored)
+	// has passed, a batch at a time, and returns how many.
+	Forget(ctx context.Context) (int, error)
+}
+
+// Edit is what becomes of a record.
+type Edit struct {
+	// Keep writes the record as edit left it (in its new state, at its new Due),
+	// Delete takes it away for good; neither leaves it as it was.
+	Keep, Delete bool
+	// Add are new records to keep besides.
+	Add []*Record
+}
+
+// Entry is a value of a store's side table, which holds what belongs to the kept
+// messages without being one: operations, holds, notes. Names are paths such as
+// "operation/7/outcome/000012".
+type Entry struct {
+	Name  string
+	Value []byte
+}

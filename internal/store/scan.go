@@ -1,0 +1,94 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/group"
+)
+
+// Searcher is how kept messages are looked at. Looking touches nothing, sees one
+// moment in time, and may go on for long while others write.
+type Searcher interface {
+	// Scan visits the records of a range in its order until visit says that it has
+	// enough, visit fails, or ctx ends. Bodies are left out unless asked for. The
+	// Listed is visit's to keep. The first visit comes at once, whatever the range
+	// and the number of records (an index leads to it).
+	Scan(ctx context.Context, r Range, visit func(Listed) (more bool, err error)) error
+
+	// Find is the records with this id (several only after a crash, or where a
+	// publisher forged one), with bodies; none is no error.
+	Find(ctx context.Context, id uuid.UUID) ([]Listed, error)
+
+	// Get is one record with its body; ErrNotFound when it is not kept any more.
+	Get(ctx context.Context, key Key) (Listed, error)
+
+	// Groups tells of every group with something kept or seen within a day.
+	Groups(ctx context.Context) ([]GroupCount, error)
+
+	// Past is what ended of a message's attempts, oldest first. The newest
+	// PastKept endings of all messages are known, older ones forgotten.
+	Past(ctx context.Context, id uuid.UUID) ([]Passage, error)
+
+	// Returned visits passages of all messages, newest first.
+	Returned(ctx context.Context, visit func(Passage) (more bool, err error)) error
+}
+
+// Range chooses records by what is indexed. Zero fields choose all.
+type Range struct {
+	State State
+	// Queues and Groups: of any of these; nil: of all.
+	Queues []string
+	Groups []group.ID
+	// From and To bound Due: From ≤ Due < To.
+	From, To time.Time
+	// NewestFirst orders by Due from the latest on, else from the earliest on;
+	// over all queues together, and equal ones in the order of Key.
+	NewestFirst bool
+	// After goes on behind a record that was visited: the Cursor of it.
+	After string
+	Body  bool
+	// Upto leaves out what was added after NewestKey said this; 0: nothing is
+	// left out.
+	Upto uint64
+}
+
+// GroupCount is what is kept of one group.
+type GroupCount struct {
+	group.Group
+	Waiting, Parked, Discarded int64
+	First, Last                time.Time // when one of it failed, to within a minute
+	// Hours is how many failed in each of the last 24 hours, the current one last.
+	Hours [24]int64
+	Note  string // a person's
+}
+
+// PastKept is how many of the newest passages a store keeps at least.
+const PastKept = 200_000
+
+// Ending is how an attempt's wait ended.
+type Ending uint8
+
+// Endings. Their numbers are on disk.
+const (
+	EndedReturned  Ending = 1 // RabbitMQ confirmed it in its work queue
+	EndedForwarded Ending = 2 // RabbitMQ confirmed it where its policy, or a person, sent it
+	EndedDiscarded Ending = 3 // for good: its time to be restored is over
+)
+
+// Passage is one failure that is no longer kept, because the message was returned,
+// forwarded, or discarded for good. It has no body and no headers.
+type Passage struct {
+	ID       uuid.UUID
+	Queue    string
+	Attempt  int
+	Reason   string
+	Error    string // its first 200 bytes or so
+	Policy   string
+	FailedAt time.Time
+	Due      time.Time // when it was to return
+	Ended    time.Time
+	Ending   Ending
+}
