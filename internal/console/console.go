@@ -12,7 +12,17 @@
 //	live.go       what has changed since a moment ago
 package console
 
-import "errors"
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/audit"
+	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/policy"
+)
 
 // Errors of seeing and doing, besides those of packages auth, query and store.
 var (
@@ -27,3 +37,37 @@ var (
 	// ErrNoAudit: the audit log cannot be written, so nothing is done.
 	ErrNoAudit = errors.New("the audit log cannot be written, and nothing is done without it")
 )
+
+// Store is what the console needs of a store.
+type Store interface {
+	store.Store
+	store.Searcher
+	store.Changer
+}
+
+// Broker answers what RabbitMQ knows of a queue; an error is that it does not
+// answer. A queue that is not there is no error.
+type Broker interface {
+	Queue(ctx context.Context, name string) (AtBroker, error)
+}
+
+// Audit writes the log: see package audit.
+type Audit interface {
+	// Begin writes that something is about to be done, and returns only when that
+	// is durable; done writes what came of it.
+	Begin(e audit.Entry) (done func(outcome string, count int64), err error)
+	// Newest visits entries from the newest on.
+	Newest(ctx context.Context, visit func(audit.Entry) (more bool, err error)) error
+}
+
+// Config is what a console works with.
+type Config struct {
+	Store    Store
+	Broker   Broker
+	Audit    Audit
+	Policies func() policy.Set
+	Events   flow.Listener
+	Log      *slog.Logger
+	// Restorable is how long what was discarded can be restored.
+	Restorable time.Duration
+}
