@@ -70,4 +70,30 @@ type Config struct {
 	Log      *slog.Logger
 	// Restorable is how long what was discarded can be restored.
 	Restorable time.Duration
+
+	Version  string
+	Since    time.Time // when the service started
+	BrokerAt string    // where RabbitMQ is, without the password
+	ReadOnly bool
+	Rates    Rates
+	// Problems are what is wrong now, Notices what a person should look at though
+	// it stops nothing.
+	Problems, Notices func() []string
+	// Way is how the messages of a policy wait.
+	Way func(policy string) string
+	// Returns is why nothing returns to a queue, or "".
+	Returns func(queue string) string
+	// Now is the time, for tests; nil: time.Now.
+	Now func() time.Time
+}
+
+// Rates is what happened lately.
+type Rates interface {
+	// Minute is what happened to a queue in the last minute.
+	Minute(queue string, now time.Time) Flow
+	// Hour is what happened in each of the last 60 minutes, the current one last,
+	// to the queues that sees says yes to.
+	Hour(now time.Time, sees func(queue string) bool) []Flow
+	// Queues are those that anything happened to since the start.
+	Queues() []string
 }
