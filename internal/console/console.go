@@ -6,8 +6,13 @@
 //	message.go    messages as they are shown
 //	search.go     a query in the language of package query, answered
 //	act.go        actions on messages that are named
+//	deed.go       what each verb makes of a record
+//	edit.go       a message replaced by an edited one
+//	hold.go       a queue's returns, paused
+//	export.go     messages as lines of JSON, out and in again (import.go)
 //	plan.go       an action on all that a query finds: what it would do, frozen
 //	operation.go  … and how far it is
+//	run.go        … being done, a batch at a time
 //	queue.go      queues, groups, policies, health
 //	live.go       what has changed since a moment ago
 package console
@@ -83,6 +88,9 @@ type Config struct {
 	Way func(policy string) string
 	// Returns is why nothing returns to a queue, or "".
 	Returns func(queue string) string
+	// SetHeld pauses the returns to a queue now, or lets them go on; that it is held
+	// is in the store before.
+	SetHeld func(queue string, held bool)
 	// Now is the time, for tests; nil: time.Now.
 	Now func() time.Time
 }
