@@ -1,7 +1,6 @@
 package query
 
 import (
-	"encoding/hex"
 	"time"
 
 	"github.com/google/uuid"
@@ -252,12 +251,4 @@ func (q *Query) Says(state store.State, queue string, g *store.GroupCount) int {
 		}
 	}
 	return int(q.root.eval(&e))
-}
-
-func parseGroup(s string) (id group.ID, ok bool) {
-	if len(s) != 2*len(id) {
-		return id, false
-	}
-	_, err := hex.Decode(id[:], []byte(s))
-	return id, err == nil
 }

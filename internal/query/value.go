@@ -106,8 +106,8 @@ func (l *literal) understand(f *field) (expected string) {
 			return "expected one of " + strings.Join(f.values, ", ")
 		}
 	case aGroup:
-		var ok bool
-		if l.group, ok = parseGroup(l.text); !ok {
+		var err error
+		if l.group, err = group.Parse(l.text); err != nil {
 			return "expected a group's id: 16 of the characters 0 to 9 and a to f"
 		}
 	case aNumber:
@@ -349,6 +349,5 @@ func (e *env) groupOf() group.ID {
 	if e.group != nil {
 		return *e.group
 	}
-	r := e.l.Record
-	return group.Of(r.Queue, r.Reason, r.Error, r.Message.Type).ID
+	return e.l.Record.Group().ID
 }
