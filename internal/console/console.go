@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/audit"
+	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/flow"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
@@ -88,6 +89,8 @@ type Config struct {
 	Way func(policy string) string
 	// Returns is why nothing returns to a queue, or "".
 	Returns func(queue string) string
+	// Decoder reads bodies, and writes edited ones; nil: without any schema.
+	Decoder *decode.Decoder
 	// SetHeld pauses the returns to a queue now, or lets them go on; that it is held
 	// is in the store before.
 	SetHeld func(queue string, held bool)

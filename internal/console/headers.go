@@ -248,3 +248,12 @@ func toNumber(v typed) (any, error) {
 	}
 	return n, err
 }
+
+// fromText reads a text that a person wrote as a value of an AMQP type.
+func fromText(kind, s string) (any, error) {
+	v := typed{Type: kind, Value: json.RawMessage(s)}
+	if kind == "int64" {
+		v.Value = json.RawMessage(strconv.Quote(s))
+	}
+	return toValue(v, 0)
+}
