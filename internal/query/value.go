@@ -252,7 +252,7 @@ func (t *term) holds(e *env) bool {
 	case f.kind == aState:
 		return t.op == exists || e.l.Record.State == t.a.state
 	case f.kind == aGroup:
-		return t.op == exists || e.groupOf() == t.a.group
+		return t.op == exists || e.groupOf(e.l.Record) == t.a.group
 	case f.needs == knowsBody:
 		return t.inText(e)
 	case f.text != nil:
@@ -343,11 +343,4 @@ func small(b byte) byte {
 		b += 'a' - 'A'
 	}
 	return b
-}
-
-func (e *env) groupOf() group.ID {
-	if e.group != nil {
-		return *e.group
-	}
-	return e.l.Record.Group().ID
 }
