@@ -5,8 +5,6 @@ import (
 	"errors"
 	"io"
 
-	"github.com/cockroachdb/pebble/v2"
-
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -69,6 +67,9 @@ func (t *tally) seen(minute int64) {
 	}
 }
 
+// nothing tells whether adding it changes nothing.
+func (t *tally) nothing() bool { return !t.any() && t.last == 0 }
+
 // any tells whether something is kept.
 func (t *tally) any() bool { return t.kept != [len(t.kept)]int64{} }
 
@@ -110,7 +111,7 @@ func (t *tally) addFrom(b []byte) error {
 			return errTally
 		}
 		n, more := binary.Uvarint(b[size:])
-		if more <= 0 {
+		if more <= 0 || hour > 1<<40 {
 			return errTally
 		}
 		t.hours.add(int64(hour), int64(n))
@@ -119,12 +120,7 @@ func (t *tally) addFrom(b []byte) error {
 	return nil
 }
 
-// tallies is how Pebble merges them.
-type tallies struct{ tally }
+func (t *tally) MergeNewer(v []byte) error { return t.addFrom(v) }
+func (t *tally) MergeOlder(v []byte) error { return t.addFrom(v) }
 
-func (t *tallies) MergeNewer(v []byte) error { return t.addFrom(v) }
-func (t *tallies) MergeOlder(v []byte) error { return t.addFrom(v) }
-
-func (t *tallies) Finish(bool) ([]byte, io.Closer, error) { return t.append(nil), nil, nil }
-
-var _ pebble.ValueMerger = (*tallies)(nil)
+func (t *tally) Finish(bool) ([]byte, io.Closer, error) { return t.append(nil), nil, nil }
