@@ -158,6 +158,9 @@ type progress struct {
 
 func (p *progress) dealt() int64 { return p.Done + p.Skipped + p.Fails }
 
+// active tells whether it has begun and not ended.
+func (p *progress) active() bool { return p.State == Running || p.State == Canary || p.State == Paused }
+
 // operation is a plan (State "") or what it became.
 type operation struct {
 	mu sync.Mutex // held during a step, so that an order falls between two
@@ -170,6 +173,7 @@ type operation struct {
 	trouble string    // why the last one did
 	canary  []sent    // what is watched, once read
 	speed   []pace
+	there   map[string]time.Time // queues, and when they were seen last
 }
 
 // pace is how many were dealt with at a time.
@@ -182,11 +186,42 @@ type operations struct {
 	mu     sync.Mutex
 	loaded bool
 	all    map[string]*operation
-	wake   chan struct{} // there is something to be done
+	active map[string]bool // have begun, and not ended
+	made   map[string]bool // plans that are being made
+	wake   chan struct{}   // there is something to be done
 }
 
 func newOperations() operations {
-	return operations{all: map[string]*operation{}, wake: make(chan struct{}, 1)}
+	return operations{all: map[string]*operation{}, active: map[string]bool{}, made: map[string]bool{}, wake: make(chan struct{}, 1)}
+}
+
+func (o *operations) making(id string, is bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if is {
+		o.made[id] = true
+	} else {
+		delete(o.made, id)
+	}
+}
+
+func (o *operations) running() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.active)
+}
+
+func (o *operations) began(id string) {
+	o.mu.Lock()
+	o.active[id] = true
+	o.mu.Unlock()
+	o.awake()
+}
+
+func (o *operations) ended(id string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.active, id)
 }
 
 func (o *operations) awake() {
@@ -213,7 +248,9 @@ func (c *Console) operations(ctx context.Context) (map[string]*operation, error)
 		if err == nil && p != nil {
 			err = json.Unmarshal(p, &op.progress)
 		}
-		all[op.ID] = op
+		if all[op.ID] = op; op.progress.active() {
+			c.ops.active[op.ID] = true
+		}
 		return true, err
 	})
 	if err != nil {
@@ -357,6 +394,9 @@ func (c *Console) Order(ctx context.Context, by auth.Caller, id string, o Order)
 		c.ops.awake()
 	}
 	end(err, p.dealt())
+	if err == nil && o == Cancel {
+		c.over(ctx, op)
+	}
 	return op.show(c.Now()), err
 }
 
