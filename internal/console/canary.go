@@ -62,10 +62,10 @@ func (c *Console) watch(ctx context.Context, op *operation) (next time.Time, err
 		if p.Watched.IsZero() {
 			return time.Now().Add(look), nil
 		}
-		op.progress.Watched = time.Time{}
+		op.set(func() { op.progress.Watched = time.Time{} })
 		return c.put(ctx, op, Canary, "")
 	case p.Watched.IsZero():
-		op.progress.Watched = now
+		op.set(func() { op.progress.Watched = now })
 		return c.put(ctx, op, Canary, "")
 	case now.Sub(p.Watched) < op.CanaryWait:
 		return time.Now().Add(min(look, op.CanaryWait-now.Sub(p.Watched))), nil

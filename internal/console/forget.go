@@ -49,7 +49,7 @@ func (c *Console) forget(ctx context.Context) error {
 	plans, ended := 0, 0
 	for _, id := range slices.Backward(slices.Sorted(maps.Keys(all))) { // the newest first
 		op := all[id]
-		op.mu.Lock()
+		op.turn.Lock()
 		old := false
 		switch p := &op.progress; {
 		case p.State == "":
@@ -62,7 +62,7 @@ func (c *Console) forget(ctx context.Context) error {
 		if old {
 			err = c.forgetOne(ctx, op)
 		}
-		op.mu.Unlock()
+		op.turn.Unlock()
 		if err != nil {
 			return err
 		}
@@ -71,9 +71,9 @@ func (c *Console) forget(ctx context.Context) error {
 }
 
 // forgetOne deletes the head last: what a crash leaves is deleted the next time.
-// The caller holds op.mu.
+// The caller has op.turn.
 func (c *Console) forgetOne(ctx context.Context, op *operation) error {
-	op.progress.State = Canceled // whoever has it in hand can do nothing with it
+	op.set(func() { op.progress.State = Canceled }) // whoever has it in hand can do nothing with it
 	if err := c.Store.DeleteEntries(ctx, partsOf(op.ID)); err != nil {
 		return err
 	}

@@ -216,8 +216,8 @@ func (c *Console) Start(ctx context.Context, by auth.Caller, planID string, s St
 	if err := c.permit(by, verbs[op.Verb].role, "operation.start", planID, targetOf(op)...); err != nil {
 		return Operation{}, err
 	}
-	op.mu.Lock()
-	defer op.mu.Unlock()
+	op.turn.Lock()
+	defer op.turn.Unlock()
 	now := c.Now()
 	h := op.head
 	if h.CanaryWait, err = s.check(h.Verb); err != nil {
@@ -252,9 +252,12 @@ func (c *Console) Start(ctx context.Context, by auth.Caller, planID string, s St
 	if err != nil {
 		return Operation{}, err
 	}
-	op.head, op.progress = h, p
+	op.set(func() {
+		op.Reason, op.Rate, op.head.Operation.Canary, op.CanaryWait = h.Reason, h.Rate, h.Canary, h.CanaryWait
+		op.Started, op.StartedBy, op.StartedAs, op.progress = h.Started, h.StartedBy, h.StartedAs, p
+	})
 	c.ops.began(op.ID)
-	return op.show(now), nil
+	return op.now(now), nil
 }
 
 // check reads how an operation is to run.

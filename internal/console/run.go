@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -33,17 +34,15 @@ func (c *Console) Run(ctx context.Context) error {
 	defer others.Wait()
 	others.Go(func() { c.forgetting(ctx) })
 	for ctx.Err() == nil {
-		at := c.round(ctx)
-		timer := time.NewTimer(time.Until(at))
-		if at.IsZero() {
-			timer.Stop() // until something is told
+		var ready <-chan time.Time // nil: when something is told
+		if at := c.round(ctx); !at.IsZero() {
+			ready = time.After(time.Until(at))
 		}
 		select {
 		case <-ctx.Done():
 		case <-c.ops.wake:
-		case <-timer.C:
+		case <-ready:
 		}
-		timer.Stop()
 	}
 	return nil
 }
@@ -60,9 +59,9 @@ func (c *Console) round(ctx context.Context) (next time.Time) {
 	}
 	for _, id := range slices.Sorted(maps.Keys(all)) {
 		op := all[id]
-		op.mu.Lock()
+		op.turn.Lock()
 		at := c.step(ctx, op)
-		op.mu.Unlock()
+		op.turn.Unlock()
 		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
 			next = at
 		}
@@ -71,23 +70,24 @@ func (c *Console) round(ctx context.Context) (next time.Time) {
 }
 
 // step does one step of an operation if it is ready, and tells when it will be
-// ready for the next; the zero time: never by itself. The caller holds op.mu.
+// ready for the next; the zero time: never by itself. The caller has op.turn.
 func (c *Console) step(ctx context.Context, op *operation) (next time.Time) {
-	p := &op.progress
-	if p.State != Running && p.State != Canary {
-		if p.Ended != nil && p.Untold {
-			c.over(ctx, op) // the service ended before it was told
-		}
-		return time.Time{}
-	}
-	if time.Now().Before(op.next) {
-		return op.next
-	}
+	p, trouble := &op.progress, ""
 	var err error
-	if p.State == Canary {
+	switch ended := p.Ended != nil; {
+	case ended && !p.Untold || !ended && p.State != Running && p.State != Canary:
+		return time.Time{}
+	case time.Now().Before(op.next):
+		return op.next
+	case ended: // the service ended before it was told
+		err = c.over(ctx, op)
+	case p.State == Canary:
 		op.next, err = c.watch(ctx, op)
-	} else {
+	default:
 		op.next, err = c.some(ctx, op)
+	}
+	if err == nil && p.Ended != nil && p.Untold {
+		err = c.over(ctx, op)
 	}
 	if ctx.Err() != nil {
 		return time.Time{}
@@ -96,16 +96,13 @@ func (c *Console) step(ctx context.Context, op *operation) (next time.Time) {
 		if op.trouble == "" {
 			c.Log.Warn("an operation cannot go on for now; trying again", "operation", op.ID, "error", err)
 		}
-		op.trouble = err.Error()
+		trouble = err.Error()
 		op.next = time.Now().Add(min(firstRest<<min(op.tries, 16), longestRest))
 		op.tries++
 	} else {
-		op.tries, op.trouble = 0, ""
+		op.tries = 0
 	}
-	if p.Ended != nil {
-		c.over(ctx, op)
-		return time.Time{}
-	}
+	op.set(func() { op.trouble = trouble })
 	return op.next
 }
 
@@ -134,6 +131,9 @@ func (c *Console) some(ctx context.Context, op *operation) (next time.Time, err 
 	if at%chunk >= int64(len(frozen)) {
 		return c.put(ctx, op, Stopped, "the list of its messages is damaged: make a new plan for what is left")
 	}
+	if op.narrow > 0 {
+		n = min(n, int64(op.narrow))
+	}
 	frozen = frozen[at%chunk:]
 	frozen = frozen[:min(n, int64(len(frozen)))]
 	if op.limit != nil && !op.limit.AllowN(now, len(frozen)) {
@@ -153,39 +153,65 @@ func (c *Console) some(ctx context.Context, op *operation) (next time.Time, err 
 	if at < int64(op.Canary) {
 		d.sent = func(r *store.Record) { watched = append(watched, sentAs(r)) }
 	}
-	outcomes, err := c.apply(ctx, d, targets, func(all []Outcome) []store.Entry {
-		p = op.progress
-		for _, o := range all {
-			if o.Outcome == done {
-				p.Done++
-			} else {
-				p.Skipped++
-			}
-		}
-		switch dealt := p.dealt(); {
-		case at < int64(op.Canary) && (dealt == int64(op.Canary) || dealt == op.Count):
-			p.State = Canary
-		case dealt == op.Count:
-			ended := c.Now()
-			p.State, p.Ended = Finished, &ended
-		}
-		entries := []store.Entry{
-			entryOf(partsOf(op.ID)+"progress", p),
-			entryOf(partsOf(op.ID)+"outcome/"+fmt.Sprintf("%012d", at), all),
-		}
-		if len(watched) > 0 {
-			entries = append(entries, entryOf(partsOf(op.ID)+"canary/"+fmt.Sprintf("%012d", at), watched))
-		}
+	outcomes, err := c.apply(ctx, d, targets, func(all []Outcome) (entries []store.Entry) {
+		p, entries = op.account(all, watched, c.Now())
 		return entries
 	})
-	if err != nil {
+	switch {
+	case err == nil:
+		op.narrow = min(2*op.narrow, chunk)
+	case ctx.Err() != nil || errors.Is(err, store.ErrFull):
 		return next, err
+	case len(targets) > 1: // one of them, perhaps: the others need not suffer
+		op.narrow = len(targets) / 2
+		return now, nil
+	case op.tries < 2:
+		return next, err
+	default:
+		t := targets[0]
+		outcomes = []Outcome{{ID: t.id, Key: string(t.key), Queue: t.queue, Outcome: failed, Why: err.Error(), At: c.Now()}}
+		var entries []store.Entry
+		if p, entries = op.account(outcomes, nil, c.Now()); c.Store.PutEntries(ctx, entries) != nil {
+			return next, err
+		}
 	}
-	op.progress = p
-	op.forget(now)
-	op.speed = append(op.speed, pace{time.Now(), p.dealt()})
+	op.set(func() {
+		op.progress = p
+		op.forget(now)
+		op.speed = append(op.speed, pace{now, p.dealt()})
+	})
 	c.tellOf(d, outcomes)
 	return now, nil
+}
+
+// account is how far an operation is with some more outcomes, and what is written
+// of it.
+func (op *operation) account(all []Outcome, watched []sent, now time.Time) (progress, []store.Entry) {
+	p := op.progress
+	at := p.dealt()
+	for _, o := range all {
+		switch o.Outcome {
+		case done:
+			p.Done++
+		case skipped:
+			p.Skipped++
+		default:
+			p.Fails++
+		}
+	}
+	canary := int64(op.Canary)
+	switch dealt := p.dealt(); {
+	case at < canary && (dealt == canary || dealt == op.Count):
+		p.State = Canary
+	case dealt == op.Count:
+		p.State, p.Ended = Finished, &now
+	}
+	name := fmt.Sprintf("%012d", at)
+	entries := []store.Entry{entryOf(partsOf(op.ID)+"progress", p), entryOf(partsOf(op.ID)+"outcome/"+name, all)}
+	if len(watched) > 0 {
+		entries = append(entries, entryOf(partsOf(op.ID)+"canary/"+name, watched))
+	}
+	return p, entries
 }
 
 // put writes that an operation is in another state.
@@ -199,7 +225,7 @@ func (c *Console) put(ctx context.Context, op *operation, state, why string) (ti
 	if err := c.Store.PutEntries(ctx, []store.Entry{entryOf(partsOf(op.ID)+"progress", p)}); err != nil {
 		return time.Time{}, err
 	}
-	op.progress = p
+	op.set(func() { op.progress = p })
 	return time.Now(), nil
 }
 
@@ -220,9 +246,8 @@ func (c *Console) lost(ctx context.Context, op *operation, of []frozen) string {
 		if now.Sub(op.there[queue]) < seenLately {
 			continue
 		}
-		switch at, err := c.atBroker(ctx, queue); {
-		case err != nil:
-		case !at.Exists:
+		at, err := c.atBroker(ctx, queue)
+		if err == nil && !at.Exists {
 			return fmt.Sprintf("the queue %q does not exist any more; what is left is as it was", queue)
 		}
 		if op.there == nil {
@@ -237,20 +262,20 @@ func (c *Console) lost(ctx context.Context, op *operation, of []frozen) string {
 const seenLately = 2 * time.Second
 
 // over writes the last line of an ended operation to the audit log. It stands
-// there once or, when the service ends in between, twice. The caller holds op.mu.
-func (c *Console) over(ctx context.Context, op *operation) {
+// there once or, when the service ends in between, twice. The caller has op.turn.
+func (c *Console) over(ctx context.Context, op *operation) error {
 	c.ops.ended(op.ID)
 	p := op.progress
 	end, err := c.begin(op.StartedAs, "operation.end", op.ID, op.Count, p.Why)
-	if err == nil {
-		end(nil, p.Done)
-		p.Untold = false
-		err = c.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{entryOf(partsOf(op.ID)+"progress", p)})
-	}
 	if err != nil {
-		c.Log.Error("the end of an operation is not in the audit log; it will be written at the next start", "operation", op.ID, "error", err)
-		return
+		return err
 	}
-	op.progress = p
+	end(nil, p.Done)
+	p.Untold = false
+	if err := c.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{entryOf(partsOf(op.ID)+"progress", p)}); err != nil {
+		return err
+	}
+	op.set(func() { op.progress = p })
 	c.Log.Info("an operation has ended", "operation", op.ID, "state", p.State, "done", p.Done, "skipped", p.Skipped, "of", op.Count)
+	return nil
 }
