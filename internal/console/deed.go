@@ -23,6 +23,8 @@ type deed struct {
 	at   *time.Time // replay; nil: now
 	// restorable is how long what is discarded can be restored.
 	restorable time.Duration
+	// sent, when not nil, is told of each message that is on its way now.
+	sent func(*store.Record)
 }
 
 // verbs are what can be done: who may, and what is told of it.
@@ -109,10 +111,18 @@ func (d deed) outcome(t target, r *store.Record, now time.Time) (Outcome, store.
 	if o.Why != "" {
 		return o, store.Edit{}
 	}
+	if t.state != 0 && r.State != t.state {
+		o.Why = fmt.Sprintf("it was %s when the plan was made, and is %s now", stateNames[t.state], stateNames[r.State])
+		return o, store.Edit{}
+	}
 	e, made := d.do(r, now)
 	o.Outcome = done
 	if made != nil {
+		r = made
 		o.New = made.ID.String()
+	}
+	if d.sent != nil {
+		d.sent(r)
 	}
 	return o, e
 }
@@ -128,6 +138,8 @@ const (
 type target struct {
 	id, queue string
 	key       store.Key
+	// state, when not 0, is what it must be in still.
+	state store.State
 }
 
 func (d deed) check() error {

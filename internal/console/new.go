@@ -1,6 +1,7 @@
 package console
 
 import (
+	"log/slog"
 	"sync"
 	"time"
 )
@@ -20,6 +21,9 @@ type Console struct {
 func New(c Config) *Console {
 	if c.Now == nil {
 		c.Now = time.Now
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Console{Config: c, ops: newOperations()}
 }

@@ -158,18 +158,27 @@ type progress struct {
 
 func (p *progress) dealt() int64 { return p.Done + p.Skipped + p.Fails }
 
+// active tells whether it has begun and not ended.
+func (p *progress) active() bool { return p.State == Running || p.State == Canary || p.State == Paused }
+
 // operation is a plan (State "") or what it became.
 type operation struct {
-	mu sync.Mutex // held during a step, so that an order falls between two
+	// turn is held during a step, so that an order falls between two. Who has it may
+	// read all, and writes with mu held; who only looks needs mu alone, and so never
+	// waits for a step.
+	turn sync.Mutex
+	mu   sync.Mutex
 	head
 	progress
 
 	limit   *rate.Limiter
 	next    time.Time // nothing to be done before
 	tries   int       // steps that failed, one after another
+	narrow  int       // not 0: no more at a time, since one of them may be what fails
 	trouble string    // why the last one did
 	canary  []sent    // what is watched, once read
 	speed   []pace
+	there   map[string]time.Time // queues, and when they were seen last
 }
 
 // pace is how many were dealt with at a time.
@@ -182,11 +191,42 @@ type operations struct {
 	mu     sync.Mutex
 	loaded bool
 	all    map[string]*operation
-	wake   chan struct{} // there is something to be done
+	active map[string]bool // have begun, and not ended
+	made   map[string]bool // plans that are being made
+	wake   chan struct{}   // there is something to be done
 }
 
 func newOperations() operations {
-	return operations{all: map[string]*operation{}, wake: make(chan struct{}, 1)}
+	return operations{all: map[string]*operation{}, active: map[string]bool{}, made: map[string]bool{}, wake: make(chan struct{}, 1)}
+}
+
+func (o *operations) making(id string, is bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if is {
+		o.made[id] = true
+	} else {
+		delete(o.made, id)
+	}
+}
+
+func (o *operations) running() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.active)
+}
+
+func (o *operations) began(id string) {
+	o.mu.Lock()
+	o.active[id] = true
+	o.mu.Unlock()
+	o.awake()
+}
+
+func (o *operations) ended(id string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.active, id)
 }
 
 func (o *operations) awake() {
@@ -213,7 +253,9 @@ func (c *Console) operations(ctx context.Context) (map[string]*operation, error)
 		if err == nil && p != nil {
 			err = json.Unmarshal(p, &op.progress)
 		}
-		all[op.ID] = op
+		if all[op.ID] = op; op.progress.active() {
+			c.ops.active[op.ID] = true
+		}
 		return true, err
 	})
 	if err != nil {
@@ -331,8 +373,8 @@ func (c *Console) Order(ctx context.Context, by auth.Caller, id string, o Order)
 			return Operation{}, err
 		}
 	}
-	op.mu.Lock()
-	defer op.mu.Unlock()
+	op.turn.Lock()
+	defer op.turn.Unlock()
 	p := op.progress
 	active := p.State == Running || p.State == Canary
 	switch {
@@ -342,6 +384,7 @@ func (c *Console) Order(ctx context.Context, by auth.Caller, id string, o Order)
 		p.State, p.Was, p.Why = p.Was, "", ""
 	case o == Cancel && (active || p.State == Paused):
 		now := c.Now()
+		c.ops.ended(id)
 		p.State, p.Was, p.Why, p.Ended = Canceled, "", "canceled by "+by.Name, &now
 	default:
 		return Operation{}, fmt.Errorf("%w: operation %s cannot be told to %s: it is %s", ErrPrecondition, id, o, cmp.Or(p.State, "a plan"))
@@ -352,12 +395,26 @@ func (c *Console) Order(ctx context.Context, by auth.Caller, id string, o Order)
 	}
 	err = c.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{entryOf(partsOf(id)+"progress", p)})
 	if err == nil {
-		op.progress = p
-		op.limit, op.next, op.tries, op.trouble, op.speed = nil, time.Time{}, 0, "", nil
+		op.set(func() { op.progress, op.trouble, op.speed = p, "", nil })
+		op.limit, op.next, op.tries = nil, time.Time{}, 0
 		c.ops.awake()
 	}
 	end(err, p.dealt())
-	return op.show(c.Now()), err
+	return op.now(c.Now()), err
+}
+
+// set writes what others may look at.
+func (op *operation) set(write func()) {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	write()
+}
+
+// now is show for who does not hold mu.
+func (op *operation) now(at time.Time) Operation {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	return op.show(at)
 }
 
 // targetOf are the queues besides their own that messages go to.
