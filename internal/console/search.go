@@ -46,7 +46,7 @@ func (c *Console) Search(ctx context.Context, by auth.Caller, text, after string
 	}
 	if ids, only := q.IDs(); only {
 		err = s.named(ctx, ids)
-	} else if slices.Equal(q.States(), []store.State{query.Returned}) {
+	} else if q.OnlyReturned() {
 		err = s.returned(ctx, after)
 	} else {
 		err = s.kept(ctx, after)

@@ -226,6 +226,16 @@ func (q *Query) narrowGroups(n *Narrowed, groups []store.GroupCount) {
 
 func ofItself(r *store.Record) group.ID { return r.Group().ID }
 
+// OnlyReturned tells whether nothing that is kept can match, but what has returned.
+func (q *Query) OnlyReturned() bool {
+	for _, kept := range []store.State{store.Waiting, store.Parked, store.Discarded} {
+		if q.Says(kept, "", nil) >= 0 {
+			return false
+		}
+	}
+	return q.Says(Returned, "", nil) >= 0
+}
+
 // Says tells what the query says of messages of a state (0: whichever), a queue
 // ("": whichever) and a group (nil: whichever): 1 that it means them all, -1 that it
 // means none, 0 that it depends.

@@ -207,7 +207,7 @@ func (p *parser) quoted() string {
 
 func (p *parser) term() node {
 	from := p.at
-	t := &term{}
+	t := &term{at: from}
 	var word string
 	if p.peek(`"`) {
 		l := literal{text: p.quoted(), quoted: true}

@@ -33,6 +33,7 @@ type term struct {
 	path  string // of header. and body.
 	op    op
 	a, b  literal // b: of between
+	at    int     // where it stands in the text
 }
 
 // literal is a value as it is written, and what it means to its field.
