@@ -40,7 +40,7 @@ func (s *Store) Check() error {
 			counts[place{state, r.Queue}]++
 			want[string(idKey(r.ID, seqOf(key)))] = string(key)
 			if state != store.Waiting {
-				want[string(groupKey(r, key))] = string(key)
+				want[string(groupKey(s.GroupOf(r), state, key))] = string(key)
 			}
 		}
 	}
