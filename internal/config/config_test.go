@@ -41,7 +41,8 @@ func TestTheExampleNamesEveryKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, key := range []string{"url", "management", "disk", "reserve", "listen", "name", "queues", "attempts", "fixed", "linear",
-		"exponential", "initial", "factor", "step", "max", "jitter", "reasons", "exhausted", "forward", "exchange", "routing_key", "queue", "wait", "levels", "binary"} {
+		"exponential", "initial", "factor", "step", "max", "jitter", "reasons", "exhausted", "forward", "exchange", "routing_key", "queue", "wait", "levels", "binary",
+		"auth", "roles", "role", "metrics", "proxies", "tls", "cert", "key", "client_ca", "read_only", "audit", "folder"} {
 		if !strings.Contains(string(data), key+":") {
 			t.Errorf("the example does not show %q", key)
 		}

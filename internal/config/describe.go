@@ -20,6 +20,9 @@ func Describe(w io.Writer, c *Config) error {
 		p := &c.Policies[i]
 		fmt.Fprintf(table, "%s\t%s\t%s\n", p.Name, strings.Join(p.Queues, " "), waits(p, c.Ways[p.Name]))
 	}
+	if who := c.Access.describe(); who != "" {
+		fmt.Fprintf(table, "\n%s\n", who)
+	}
 	return table.Flush()
 }
 

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"net"
 	"regexp"
@@ -16,7 +17,8 @@ import (
 )
 
 func (d *document) config(n ast.Node, c *Config) {
-	d.mapping(n, "the file", map[string]field{
+	listen := n
+	fields := map[string]field{
 		"broker": func(n ast.Node) {
 			d.mapping(n, "broker", map[string]field{
 				"url":        func(n ast.Node) { c.Broker.URL = d.url(n, "broker.url", "amqp", "amqps") },
@@ -30,13 +32,19 @@ func (d *document) config(n ast.Node, c *Config) {
 			})
 		},
 		"listen": func(n ast.Node) {
+			listen = n
 			c.Listen = d.text(n, "listen", "an address such as 127.0.0.1:8250")
 			if _, port, err := net.SplitHostPort(c.Listen); err != nil || !isPort(port) {
 				d.fail(n, "listen is %s; expected host:port, such as 127.0.0.1:8250", show(n))
 			}
 		},
 		"policies": func(n ast.Node) { d.policies(n, c) },
-	})
+	}
+	maps.Copy(fields, d.access(&c.Access))
+	d.mapping(n, "the file", fields)
+	if err := c.Closed(); err != nil {
+		d.fail(listen, "%v", err)
+	}
 }
 
 func isPort(s string) bool { n, err := strconv.Atoi(s); return err == nil && n >= 0 && n < 1<<16 }
