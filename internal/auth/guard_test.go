@@ -120,7 +120,7 @@ func TestNothingIsServedToWhoIsNotSignedIn(t *testing.T) {
 		if w.Code != c.code || !strings.Contains(w.Body.String(), c.want) {
 			t.Errorf("%s: %d %s, want %d %s", c.path, w.Code, w.Body, c.code, c.want)
 		}
-		if c.code == 303 && w.Header().Get("Location") != "/sign-in?to=%2Fmessages%3Fq%3Da%2520b" {
+		if c.code == 303 && w.Header().Get("Location") != "/signin?next=%2Fmessages%3Fq%3Da%2520b" {
 			t.Errorf("it goes to %s", w.Header().Get("Location"))
 		}
 		if c.code == 401 && w.Header().Get("Content-Type") != "application/problem+json" {
@@ -142,7 +142,7 @@ func TestSessions(t *testing.T) {
 			}
 			signIn := func() *http.Cookie {
 				t.Helper()
-				w := request(h, "POST", SignInPath, form(url.Values{"token": {" " + secret + "\n"}, "to": {"/messages?q=x"}}))
+				w := request(h, "POST", SignInPath, form(url.Values{"token": {" " + secret + "\n"}, "next": {"/messages?q=x"}}))
 				cookies := w.Result().Cookies()
 				if w.Code != 303 || w.Header().Get("Location") != "/messages?q=x" || len(cookies) != 1 {
 					t.Fatalf("%d %s %v", w.Code, w.Header(), cookies)
@@ -174,6 +174,9 @@ func TestSessions(t *testing.T) {
 			if get(c) != 401 {
 				t.Error("it lasts longer than 24 h")
 			}
+			if w := request(h, "GET", "/x", with(c), header("Accept", "text/html")); w.Header().Get("Location") != "/signin?error=expired&next=%2Fx" {
+				t.Errorf("a session that is over leads to %s", w.Header().Get("Location"))
+			}
 			c = signIn()
 			time.Sleep(12 * time.Hour)
 			if get(c) != 401 {
@@ -196,8 +199,8 @@ func TestSessions(t *testing.T) {
 			if err := g.Tokens.Revoke(t.Context(), root, "ci"); err != nil || get(c) != 401 {
 				t.Error("it is good though its token was revoked:", err)
 			}
-			w := request(h, "POST", SignInPath, form(url.Values{"token": {secret}, "to": {"/x"}}))
-			if w.Code != 303 || w.Header().Get("Location") != "/sign-in?failed=credentials&to=%2Fx" || len(w.Result().Cookies()) != 0 {
+			w := request(h, "POST", SignInPath, form(url.Values{"token": {secret}, "next": {"/x"}}))
+			if w.Code != 303 || w.Header().Get("Location") != "/signin?error=refused&next=%2Fx" || len(w.Result().Cookies()) != 0 {
 				t.Errorf("signing in with what is not valid: %d %v", w.Code, w.Header())
 			}
 			json := func(body string) func(*http.Request) {
