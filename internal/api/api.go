@@ -1,0 +1,175 @@
+// Package api is the HTTP face of the console, and its client. Read it in this
+// order:
+//
+//	api.go      what it is made of, and what every request goes through
+//	see.go      routes that show
+//	act.go      routes that do something
+//	transfer.go routes of many bytes: bodies, export, import
+//	live.go     what has changed, while it changes
+//	tokens.go   who calls, and signing in
+//	again.go    a request that is sent twice is done once
+//	problem.go  errors as they travel
+//	client.go   … and the other end: calls.go, streams.go
+package api
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/redrive-mq/redrive/internal/audit"
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/console"
+)
+
+// Console is what a caller may see and do; it checks the caller.
+type Console interface {
+	Overview(ctx context.Context, c auth.Caller) (console.Overview, error)
+	Search(ctx context.Context, c auth.Caller, query, after string, limit int) (console.Page, error)
+	Count(ctx context.Context, c auth.Caller, query string) (n int64, exact bool, err error)
+	Message(ctx context.Context, c auth.Caller, id string) (console.Detail, error)
+	Body(ctx context.Context, c auth.Caller, id string) ([]byte, error)
+	Groups(ctx context.Context, c auth.Caller, query string) ([]console.Group, error)
+	NoteGroup(ctx context.Context, c auth.Caller, group, note string) error
+	Queues(ctx context.Context, c auth.Caller) ([]console.Queue, error)
+	Hold(ctx context.Context, c auth.Caller, queue, reason string) error
+	Release(ctx context.Context, c auth.Caller, queue, reason string) error
+	Policies(ctx context.Context, c auth.Caller) ([]console.PolicyInForce, error)
+	AuditLog(ctx context.Context, c auth.Caller, after string, limit int) ([]audit.Entry, string, error)
+	Watch(ctx context.Context, c auth.Caller) <-chan console.Tick
+
+	Act(ctx context.Context, c auth.Caller, a console.Act) (console.Acted, error)
+	Edit(ctx context.Context, c auth.Caller, e console.EditRequest) (console.Edited, error)
+	Export(ctx context.Context, c auth.Caller, query string, w io.Writer) (n int64, err error)
+	Import(ctx context.Context, c auth.Caller, r io.Reader, dryRun bool) (console.Imported, error)
+	Plan(ctx context.Context, c auth.Caller, r console.PlanRequest) (console.Plan, error)
+	GetPlan(ctx context.Context, c auth.Caller, id string) (console.Plan, error)
+	Start(ctx context.Context, c auth.Caller, plan string, s console.Start) (console.Operation, error)
+	Operations(ctx context.Context, c auth.Caller) ([]console.Operation, error)
+	Operation(ctx context.Context, c auth.Caller, id string) (console.Operation, error)
+	Order(ctx context.Context, c auth.Caller, id string, o console.Order) (console.Operation, error)
+	Outcomes(ctx context.Context, c auth.Caller, id, after string, limit int) (console.Outcomes, error)
+}
+
+// Config is what an API is made of.
+type Config struct {
+	Console Console
+	// Entries remembers what was answered to whom.
+	Entries Entries
+	Metrics http.Handler
+	// Problems are what is wrong now, Notices what a person should look at.
+	Problems, Notices func() []string
+	Version           string
+	// Guard puts the caller into a request's context, for auth.From.
+	Guard func(http.Handler) http.Handler
+	// Local: nobody signs in, and whoever is on this machine is an admin. Then only
+	// this machine's own names are answered.
+	Local bool
+	Log   *slog.Logger
+	// Now is the time, for tests; nil: time.Now.
+	Now func() time.Time
+}
+
+// API answers HTTP requests. Make it with New.
+type API struct {
+	Config
+	mux    *http.ServeMux
+	huma   huma.API
+	routes []string
+	whole  http.Handler
+	again  again
+	live   live
+}
+
+// New makes an API.
+func New(c Config) *API {
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	a := &API{Config: c, mux: http.NewServeMux(), live: newLive()}
+	a.again = again{API: a, running: map[string]bool{}}
+	ourErrors()
+	a.huma = humago.New(registrar{a}, description())
+	a.health()
+	a.see()
+	a.act()
+	a.operations()
+	a.transfer()
+	a.watch()
+	a.callers()
+	a.openAPI()
+	a.whole = a.around(a.Guard(http.HandlerFunc(a.serve)))
+	return a
+}
+
+// ourErrors makes the validation speak as we do. huma has but one place for that.
+var ourErrors = sync.OnceFunc(func() { huma.NewError = refused })
+
+// registrar notes each route, so that a test can walk them all.
+type registrar struct{ a *API }
+
+func (r registrar) HandleFunc(pattern string, h func(http.ResponseWriter, *http.Request)) {
+	r.a.Handle(pattern, http.HandlerFunc(h))
+}
+
+func (r registrar) ServeHTTP(w http.ResponseWriter, req *http.Request) { r.a.mux.ServeHTTP(w, req) }
+
+// Handle adds a route that has the same guards as the API's own: the page's.
+func (a *API) Handle(pattern string, h http.Handler) {
+	a.routes = append(a.routes, pattern)
+	a.mux.Handle(pattern, h)
+}
+
+// Routes are the patterns of all routes.
+func (a *API) Routes() []string { return a.routes }
+
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.whole.ServeHTTP(w, r) }
+
+// body is what a route answers with.
+type body[T any] struct{ Body T }
+
+// none is the input of a route that has none.
+type none struct{}
+
+// handle registers a route that calls the console for its caller.
+func handle[I, O any](a *API, op huma.Operation, do func(ctx context.Context, c auth.Caller, in *I) (O, error)) {
+	a.describe(&op)
+	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*body[O], error) {
+		ctx, cancel := a.within(ctx, op)
+		defer cancel()
+		out, err := do(ctx, callerOf(ctx), in)
+		if err != nil {
+			return nil, a.failed(op, err)
+		}
+		return &body[O]{out}, nil
+	})
+}
+
+// handleNothing registers a route that has no answer but that it is done.
+func handleNothing[I any](a *API, op huma.Operation, do func(ctx context.Context, c auth.Caller, in *I) error) {
+	a.describe(&op)
+	op.DefaultStatus = http.StatusNoContent
+	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*none, error) {
+		ctx, cancel := a.within(ctx, op)
+		defer cancel()
+		if err := do(ctx, callerOf(ctx), in); err != nil {
+			return nil, a.failed(op, err)
+		}
+		return nil, nil
+	})
+}
+
+// failed is an error as it travels; those that are our own fault are logged.
+func (a *API) failed(op huma.Operation, err error) error {
+	p := problemOf(err)
+	if p.Status == http.StatusInternalServerError {
+		a.Log.Error("a request failed", "method", op.Method, "path", op.Path, "error", err)
+	}
+	return p
+}

@@ -1,0 +1,94 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/console"
+)
+
+// health is what machines ask.
+func (a *API) health() {
+	a.Handle("GET /healthz", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }))
+	a.Handle("GET /readyz", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		problems := a.Problems()
+		if len(problems) == 0 {
+			fmt.Fprintln(w, "ready")
+		} else {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		for _, p := range slices.Concat(problems, a.Notices()) {
+			fmt.Fprintln(w, p)
+		}
+	}))
+	a.Handle("GET /metrics", a.Metrics)
+}
+
+// query is a request that chooses messages.
+type query struct {
+	Q string `query:"q" maxLength:"4096" doc:"In the query language; left out: all." example:"queue:orders.* state:parked age:>2h"`
+}
+
+// paged is a request for a piece of a list.
+type paged struct {
+	After string `query:"after" maxLength:"1024" doc:"The page before's after; left out: from the start."`
+	Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"100"`
+}
+
+// named is a request about one thing.
+type named struct {
+	ID string `path:"id" maxLength:"256"`
+}
+
+func (a *API) see() {
+	get := func(path, id, summary string) huma.Operation {
+		return huma.Operation{Method: http.MethodGet, Path: v1 + path, OperationID: id, Summary: summary, Tags: []string{"See"}}
+	}
+	handle(a, get("/overview", "overview", "The state of the service on one page"), func(ctx context.Context, c auth.Caller, _ *none) (console.Overview, error) {
+		return a.Console.Overview(ctx, c)
+	})
+	handle(a, get("/messages", "messages", "Messages that a query finds, newest first"), func(ctx context.Context, c auth.Caller, in *struct {
+		query
+		paged
+	}) (console.Page, error) {
+		p, err := a.Console.Search(ctx, c, in.Q, in.After, in.Limit)
+		p.Messages = list(p.Messages)
+		return p, err
+	})
+	handle(a, get("/messages/{id}", "message", "All that is known of a message but its raw body"), func(ctx context.Context, c auth.Caller, in *named) (console.Detail, error) {
+		return a.Console.Message(ctx, c, in.ID)
+	})
+	handle(a, get("/count", "count", "How many messages a query finds"), func(ctx context.Context, c auth.Caller, in *query) (Count, error) {
+		n, exact, err := a.Console.Count(ctx, c, in.Q)
+		return Count{n, exact}, err
+	})
+	handle(a, get("/groups", "groups", "Groups of failures among what a query finds"), func(ctx context.Context, c auth.Caller, in *query) (Groups, error) {
+		g, err := a.Console.Groups(ctx, c, in.Q)
+		return Groups{list(g)}, err
+	})
+	handle(a, get("/queues", "queues", "Work queues: what is held for them, and what RabbitMQ says"), func(ctx context.Context, c auth.Caller, _ *none) (Queues, error) {
+		q, err := a.Console.Queues(ctx, c)
+		return Queues{list(q)}, err
+	})
+	handle(a, get("/policies", "policies", "Policies in force, and the waits each gives"), func(ctx context.Context, c auth.Caller, _ *none) (Policies, error) {
+		p, err := a.Console.Policies(ctx, c)
+		return Policies{list(p)}, err
+	})
+	handle(a, get("/audit", "audit", "The audit log, newest first"), func(ctx context.Context, c auth.Caller, in *paged) (AuditPage, error) {
+		e, after, err := a.Console.AuditLog(ctx, c, in.After, in.Limit)
+		return AuditPage{list(e), after}, err
+	})
+}
+
+// list is never null in JSON.
+func list[T any](l []T) []T {
+	if l == nil {
+		return []T{}
+	}
+	return l
+}
