@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/redrive-mq/redrive/internal/group"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -53,6 +54,11 @@ type Record struct {
 	Fingerprint [16]byte
 
 	Message wire.Message // as first published, but for what the broker changed
+}
+
+// Group is the trouble it has in common with others.
+func (r *Record) Group() group.Group {
+	return group.Of(r.Queue, r.Reason, r.Error, r.Message.Type)
 }
 
 // Replay makes a parked record waiting, due at due, with all its attempts before

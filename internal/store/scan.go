@@ -9,21 +9,27 @@ import (
 	"github.com/redrive-mq/redrive/internal/group"
 )
 
-// Searcher is how kept messages are looked at. Looking touches nothing, sees one
+// Scanner is how kept messages are looked at. Looking touches nothing, sees one
 // moment in time, and may go on for long while others write.
-type Searcher interface {
+type Scanner interface {
 	// Scan visits the records of a range in its order until visit says that it has
 	// enough, visit fails, or ctx ends. Bodies are left out unless asked for. The
-	// Listed is visit's to keep. The first visit comes at once, whatever the range
-	// and the number of records (an index leads to it).
+	// Listed is visit's to keep, and visit may call the store. The first visit comes
+	// at once, whatever the range and the number of records (an index leads to it),
+	// but for waiting records of a group: they are looked for one by one.
 	Scan(ctx context.Context, r Range, visit func(Listed) (more bool, err error)) error
 
-	// Find is the records with this id (several only after a crash, or where a
-	// publisher forged one), with bodies; none is no error.
+	// Find is the records with this id in the order they were added (several only
+	// after a crash, or where a publisher forged one), with bodies; none is no error.
 	Find(ctx context.Context, id uuid.UUID) ([]Listed, error)
 
 	// Get is one record with its body; ErrNotFound when it is not kept any more.
 	Get(ctx context.Context, key Key) (Listed, error)
+}
+
+// Searcher is all that can be asked about messages.
+type Searcher interface {
+	Scanner
 
 	// Groups tells of every group with something kept or seen within a day.
 	Groups(ctx context.Context) ([]GroupCount, error)
@@ -45,13 +51,13 @@ type Range struct {
 	// From and To bound Due: From ≤ Due < To.
 	From, To time.Time
 	// NewestFirst orders by Due from the latest on, else from the earliest on;
-	// over all queues together, and equal ones in the order of Key.
+	// over all queues together. Of equal ones the last added is the latest.
 	NewestFirst bool
 	// After goes on behind a record that was visited: the Cursor of it.
 	After string
 	Body  bool
 	// Upto leaves out what was added after NewestKey said this; 0: nothing is
-	// left out.
+	// left out. What is moved or changed was not added by that.
 	Upto uint64
 }
 

@@ -49,9 +49,12 @@ type Store struct {
 	receipts  receiptLog
 	closeLock func() error
 
-	// moving lets one goroutine at a time move parked records, so that none is
+	// moving lets one goroutine at a time change what is kept, so that nothing is
 	// moved twice.
 	moving sync.Mutex
+	// adding is held, for reading, from when new records get their numbers until
+	// they are committed: see NewestKey.
+	adding sync.RWMutex
 
 	mu     sync.Mutex
 	queues map[string]*queue
@@ -145,8 +148,12 @@ func (s *Store) load() error {
 		if err := s.db.Set(keyFormat, []byte{formatVersion}, pebble.Sync); err != nil {
 			return err
 		}
+	case len(format) == 1 && format[0] == 1:
+		if err := s.upgrade(); err != nil {
+			return err
+		}
 	case len(format) != 1 || format[0] != formatVersion:
-		return fmt.Errorf("%w: it is format %v, and this version reads format %d; use the version of Redrive that wrote it", store.ErrFormat, format, formatVersion)
+		return fmt.Errorf("%w: it is format %v, and this version reads formats 1 to %d; use the version of Redrive that wrote it", store.ErrFormat, format, formatVersion)
 	}
 	// A number that was used by a batch that failed is not counted; the leap over
 	// a million makes sure that none is used again.
@@ -222,10 +229,10 @@ func (s *Store) Free() (free, reserve uint64, err error) {
 	return u.AvailBytes, s.reserve, err
 }
 
-// room says whether there is room for n more bytes. They are written twice, to
-// the log and to a table, before the log is cut.
-func (s *Store) room(n int) error {
-	free, reserve, err := s.Free()
+// room says whether there is room for n more bytes besides reserve. They are
+// written twice, to the log and to a table, before the log is cut.
+func (s *Store) room(n int, reserve uint64) error {
+	free, _, err := s.Free()
 	if err != nil {
 		return fmt.Errorf("asking for the free room of %s: %w", s.path, err)
 	}

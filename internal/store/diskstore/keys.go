@@ -3,12 +3,14 @@ package diskstore
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/google/uuid"
 
+	"github.com/redrive-mq/redrive/internal/group"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -17,17 +19,23 @@ import (
 //
 //	w len(queue) queue due seq   a waiting record
 //	p len(queue) queue due seq   a parked record, due being when it was parked
+//	d len(queue) queue due seq   a discarded record, due being until when it can be restored
 //	i id seq                     the key of the record with that id
+//	g group state due seq        the key of that parked or discarded record of the group
+//	x name                       a value of the side table
 //	c state queue                how many records: merged, never read to write
 //	r batch                      the receipts of one Add
 //	s                            the next seq
 //	f                            the format
 const (
-	prefixWaiting = 'w'
-	prefixParked  = 'p'
-	prefixID      = 'i'
-	prefixCount   = 'c'
-	prefixReceipt = 'r'
+	prefixWaiting   = 'w'
+	prefixParked    = 'p'
+	prefixDiscarded = 'd'
+	prefixID        = 'i'
+	prefixGroup     = 'g'
+	prefixEntry     = 'x'
+	prefixCount     = 'c'
+	prefixReceipt   = 'r'
 )
 
 var (
@@ -35,32 +43,53 @@ var (
 	keyFormat = []byte("f")
 )
 
-const formatVersion = 1
+// formatVersion is what is written. Format 1 had no groups and no discarded
+// records; it is brought up to this when it is opened.
+const formatVersion = 2
 
-func prefixOf(state store.State) byte {
-	if state == store.Parked {
-		return prefixParked
-	}
-	return prefixWaiting
-}
+// prefixes are of a state's records.
+var prefixes = [...]byte{store.Waiting: prefixWaiting, store.Parked: prefixParked, store.Discarded: prefixDiscarded}
 
 // queuePrefix leads all records of a queue in a state. A queue's name has at
 // most 255 bytes; its length comes first because it may hold any of them.
 func queuePrefix(state store.State, queue string) []byte {
 	k := make([]byte, 0, 2+len(queue)+16)
-	return append(append(k, prefixOf(state), byte(len(queue))), queue...)
+	return append(append(k, prefixes[state], byte(len(queue))), queue...)
 }
 
 func recordKey(state store.State, queue string, due time.Time, seq uint64) []byte {
-	k := binary.BigEndian.AppendUint64(queuePrefix(state, queue), orderedMicros(due))
-	return binary.BigEndian.AppendUint64(k, seq)
+	return append(queuePrefix(state, queue), place(due, seq)...)
 }
+
+// keyOf is where a record belongs; an error is that it belongs nowhere.
+func keyOf(r *store.Record, seq uint64) ([]byte, error) {
+	if r.State < store.Waiting || r.State > store.Discarded {
+		return nil, fmt.Errorf("message %s of queue %q has no state: %d", r.ID, r.Queue, r.State)
+	}
+	if len(r.Queue) > 255 {
+		return nil, fmt.Errorf("message %s: a queue's name has at most 255 bytes, not %d: %.300q", r.ID, len(r.Queue), r.Queue)
+	}
+	return recordKey(r.State, r.Queue, r.Due, seq), nil
+}
+
+// queueOf is the queue of a record's key.
+func queueOf(key []byte) string { return string(key[2 : 2+int(key[1])]) }
+
+// place orders records by due and arrival: the end of a record's key.
+func place(due time.Time, seq uint64) []byte {
+	p := binary.BigEndian.AppendUint64(make([]byte, 0, placeSize), orderedMicros(due))
+	return binary.BigEndian.AppendUint64(p, seq)
+}
+
+const placeSize = 16
+
+func placeOf(key []byte) []byte { return key[len(key)-placeSize:] }
 
 // orderedMicros keeps times before 1970 in order too.
 func orderedMicros(t time.Time) uint64 { return uint64(t.UnixMicro()) ^ 1<<63 }
 
 func dueOf(key []byte) time.Time {
-	return time.UnixMicro(int64(binary.BigEndian.Uint64(key[len(key)-16:]) ^ 1<<63))
+	return time.UnixMicro(int64(binary.BigEndian.Uint64(placeOf(key)) ^ 1<<63))
 }
 
 func seqOf(key []byte) uint64 { return binary.BigEndian.Uint64(key[len(key)-8:]) }
@@ -69,6 +98,28 @@ func idKey(id uuid.UUID, seq uint64) []byte {
 	k := append(append(make([]byte, 0, 25), prefixID), id[:]...)
 	return binary.BigEndian.AppendUint64(k, seq)
 }
+
+// indexOf is the idKey of a record; nil for what is no key.
+func indexOf(key store.Key) []byte {
+	id, seq, ok := key.Parts()
+	if !ok {
+		return nil
+	}
+	return idKey(id, seq)
+}
+
+// groupPrefix leads a group's records in a state.
+func groupPrefix(id group.ID, state store.State) []byte {
+	k := append(make([]byte, 0, 2+len(id)+placeSize), prefixGroup)
+	return append(append(k, id[:]...), byte(state))
+}
+
+// groupKey is where the index has r, which is kept under key.
+func groupKey(r *store.Record, key []byte) []byte {
+	return append(groupPrefix(r.Group().ID, r.State), placeOf(key)...)
+}
+
+func entryKey(name string) []byte { return append([]byte{prefixEntry}, name...) }
 
 func countKey(state store.State, queue string) []byte {
 	return append([]byte{prefixCount, byte(state)}, queue...)
