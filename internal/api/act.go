@@ -37,23 +37,20 @@ func (a *API) act() {
 	})
 
 	handleNothing(a, a.does(http.MethodPut, "/groups/{id}/note", "note", "Set a group's note"), func(ctx context.Context, c auth.Caller, in *struct {
-		named
+		Named
 		Body Note
 	}) error {
 		return a.Console.NoteGroup(ctx, c, in.ID, in.Body.Note)
 	})
 
-	type queue struct {
-		Queue string `path:"queue" maxLength:"255"`
-	}
 	handleNothing(a, a.does(http.MethodPut, "/queues/{queue}/hold", "hold", "Pause the returns to a queue"), func(ctx context.Context, c auth.Caller, in *struct {
-		queue
-		Body Reason
+		Queue string `path:"queue" maxLength:"255"`
+		Body  Reason
 	}) error {
 		return a.Console.Hold(ctx, c, in.Queue, in.Body.Reason)
 	})
 	handleNothing(a, a.does(http.MethodDelete, "/queues/{queue}/hold", "release", "Let messages return to a queue again"), func(ctx context.Context, c auth.Caller, in *struct {
-		queue
+		Queue  string `path:"queue" maxLength:"255"`
 		Reason string `query:"reason" maxLength:"500" doc:"Why, for the audit log."`
 	}) error {
 		return a.Console.Release(ctx, c, in.Queue, in.Reason)
@@ -73,11 +70,11 @@ func (a *API) operations() {
 	handle(a, plan, func(ctx context.Context, c auth.Caller, in *body[console.PlanRequest]) (console.Plan, error) {
 		return a.Console.Plan(ctx, c, in.Body)
 	})
-	handle(a, get("/plans/{id}", "planned", "A plan that was made"), func(ctx context.Context, c auth.Caller, in *named) (console.Plan, error) {
+	handle(a, get("/plans/{id}", "planned", "A plan that was made"), func(ctx context.Context, c auth.Caller, in *Named) (console.Plan, error) {
 		return a.Console.GetPlan(ctx, c, in.ID)
 	})
 	handle(a, tag(a.does(http.MethodPost, "/plans/{id}/start", "start", "Make an operation of a plan, and begin")), func(ctx context.Context, c auth.Caller, in *struct {
-		named
+		Named
 		Body console.Start
 	}) (console.Operation, error) {
 		return a.Console.Start(ctx, c, in.ID, in.Body)
@@ -86,18 +83,18 @@ func (a *API) operations() {
 		o, err := a.Console.Operations(ctx, c)
 		return Operations{list(o)}, err
 	})
-	handle(a, get("/operations/{id}", "operation", "How far an operation is"), func(ctx context.Context, c auth.Caller, in *named) (console.Operation, error) {
+	handle(a, get("/operations/{id}", "operation", "How far an operation is"), func(ctx context.Context, c auth.Caller, in *Named) (console.Operation, error) {
 		return a.Console.Operation(ctx, c, in.ID)
 	})
 	handle(a, tag(a.does(http.MethodPost, "/operations/{id}/{order}", "order", "Pause, resume or cancel an operation")), func(ctx context.Context, c auth.Caller, in *struct {
-		named
+		Named
 		Order console.Order `path:"order" enum:"pause,resume,cancel"`
 	}) (console.Operation, error) {
 		return a.Console.Order(ctx, c, in.ID, in.Order)
 	})
 	handle(a, get("/operations/{id}/outcomes", "outcomes", "What came of each message of an operation"), func(ctx context.Context, c auth.Caller, in *struct {
-		named
-		paged
+		Named
+		Paged
 	}) (console.Outcomes, error) {
 		o, err := a.Console.Outcomes(ctx, c, in.ID, in.After, in.Limit)
 		o.Outcomes = list(o.Outcomes)

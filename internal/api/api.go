@@ -26,6 +26,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/decode"
 )
 
 // Console is what a caller may see and do; it checks the caller.
@@ -57,9 +58,15 @@ type Console interface {
 	Outcomes(ctx context.Context, c auth.Caller, id, after string, limit int) (console.Outcomes, error)
 }
 
+// Decoder reads bodies.
+type Decoder interface {
+	Decode(ctx context.Context, b decode.Body) *decode.Result
+}
+
 // Config is what an API is made of.
 type Config struct {
 	Console Console
+	Decoder Decoder
 	// Entries remembers what was answered to whom.
 	Entries Entries
 	Metrics http.Handler
@@ -98,6 +105,7 @@ func New(c Config) *API {
 	a.huma = humago.New(registrar{a}, description())
 	a.health()
 	a.see()
+	a.decode()
 	a.act()
 	a.operations()
 	a.transfer()

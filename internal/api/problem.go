@@ -3,7 +3,9 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 
@@ -56,6 +58,7 @@ var kinds = []struct {
 	{"key_reused", http.StatusUnprocessableEntity, ErrKeyReused},
 	{"too_large", http.StatusRequestEntityTooLarge, ErrTooLarge},
 	{"too_many", http.StatusTooManyRequests, ErrTooMany},
+	{"timeout", http.StatusRequestTimeout, os.ErrDeadlineExceeded}, // the other end is slow
 	{"timeout", http.StatusGatewayTimeout, context.DeadlineExceeded},
 	{"stopping", http.StatusServiceUnavailable, context.Canceled},
 }
@@ -127,6 +130,10 @@ func problemOf(err error) *Problem {
 	var p *Problem
 	if errors.As(err, &p) {
 		return p
+	}
+	var large *http.MaxBytesError
+	if errors.As(err, &large) {
+		err = fmt.Errorf("%w: more than %d bytes", ErrTooLarge, large.Limit)
 	}
 	for _, k := range kinds {
 		if errors.Is(err, k.err) {

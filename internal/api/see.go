@@ -10,6 +10,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/decode"
 )
 
 // health is what machines ask.
@@ -29,19 +30,19 @@ func (a *API) health() {
 	a.Handle("GET /metrics", a.Metrics)
 }
 
-// query is a request that chooses messages.
-type query struct {
+// Query is a request that chooses messages.
+type Query struct {
 	Q string `query:"q" maxLength:"4096" doc:"In the query language; left out: all." example:"queue:orders.* state:parked age:>2h"`
 }
 
-// paged is a request for a piece of a list.
-type paged struct {
+// Paged is a request for a piece of a list.
+type Paged struct {
 	After string `query:"after" maxLength:"1024" doc:"The page before's after; left out: from the start."`
 	Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"100"`
 }
 
-// named is a request about one thing.
-type named struct {
+// Named is a request about one thing.
+type Named struct {
 	ID string `path:"id" maxLength:"256"`
 }
 
@@ -53,21 +54,21 @@ func (a *API) see() {
 		return a.Console.Overview(ctx, c)
 	})
 	handle(a, get("/messages", "messages", "Messages that a query finds, newest first"), func(ctx context.Context, c auth.Caller, in *struct {
-		query
-		paged
+		Query
+		Paged
 	}) (console.Page, error) {
 		p, err := a.Console.Search(ctx, c, in.Q, in.After, in.Limit)
 		p.Messages = list(p.Messages)
 		return p, err
 	})
-	handle(a, get("/messages/{id}", "message", "All that is known of a message but its raw body"), func(ctx context.Context, c auth.Caller, in *named) (console.Detail, error) {
+	handle(a, get("/messages/{id}", "message", "All that is known of a message but its raw body"), func(ctx context.Context, c auth.Caller, in *Named) (console.Detail, error) {
 		return a.Console.Message(ctx, c, in.ID)
 	})
-	handle(a, get("/count", "count", "How many messages a query finds"), func(ctx context.Context, c auth.Caller, in *query) (Count, error) {
+	handle(a, get("/count", "count", "How many messages a query finds"), func(ctx context.Context, c auth.Caller, in *Query) (Count, error) {
 		n, exact, err := a.Console.Count(ctx, c, in.Q)
 		return Count{n, exact}, err
 	})
-	handle(a, get("/groups", "groups", "Groups of failures among what a query finds"), func(ctx context.Context, c auth.Caller, in *query) (Groups, error) {
+	handle(a, get("/groups", "groups", "Groups of failures among what a query finds"), func(ctx context.Context, c auth.Caller, in *Query) (Groups, error) {
 		g, err := a.Console.Groups(ctx, c, in.Q)
 		return Groups{list(g)}, err
 	})
@@ -79,9 +80,24 @@ func (a *API) see() {
 		p, err := a.Console.Policies(ctx, c)
 		return Policies{list(p)}, err
 	})
-	handle(a, get("/audit", "audit", "The audit log, newest first"), func(ctx context.Context, c auth.Caller, in *paged) (AuditPage, error) {
+	handle(a, get("/audit", "audit", "The audit log, newest first"), func(ctx context.Context, c auth.Caller, in *Paged) (AuditPage, error) {
 		e, after, err := a.Console.AuditLog(ctx, c, in.After, in.Limit)
 		return AuditPage{list(e), after}, err
+	})
+}
+
+// mostDecode bounds a body to read.
+const mostDecode = 24 << 20
+
+func (a *API) decode() {
+	op := huma.Operation{Method: http.MethodPost, Path: v1 + "/decode", OperationID: "decode", Summary: "Read a body as one of a message's is read", Tags: []string{"See"},
+		MaxBodyBytes: mostDecode}
+	handle(a, op, func(ctx context.Context, c auth.Caller, in *body[DecodeRequest]) (*decode.Result, error) {
+		b := in.Body
+		if b.Queue != "" && !c.Sees(b.Queue) { // its schema is not theirs to see
+			return nil, fmt.Errorf("%w: the queue %q", console.ErrNotFound, b.Queue)
+		}
+		return a.Decoder.Decode(ctx, decode.Body{Bytes: b.Body, Queue: b.Queue, ContentType: b.ContentType, ContentEncoding: b.ContentEncoding, Type: b.Type}), nil
 	})
 }
 

@@ -69,7 +69,7 @@ func (a *API) transfer() {
 		return huma.Operation{Method: method, Path: v1 + path, OperationID: id, Summary: summary, Tags: []string{"Transfer"}}
 	}
 	stream(a, op(http.MethodGet, "/messages/{id}/body", "body", "A message's raw body, as a download"), []string{"application/octet-stream"},
-		func(ctx context.Context, c auth.Caller, in *named, w http.ResponseWriter, _ *http.Request) error {
+		func(ctx context.Context, c auth.Caller, in *Named, w http.ResponseWriter, _ *http.Request) error {
 			body, err := a.Console.Body(ctx, c, in.ID)
 			if err != nil {
 				return err
@@ -86,7 +86,7 @@ func (a *API) transfer() {
 
 	stream(a, op(http.MethodGet, "/export", "export", "All that a query finds: jsonl with bodies, which an import takes; csv without, for people"), []string{typeJSONLines, typeCSV},
 		func(ctx context.Context, c auth.Caller, in *struct {
-			query
+			Query
 			Format string `query:"format" enum:"jsonl,csv" default:"jsonl"`
 		}, w http.ResponseWriter, _ *http.Request) error {
 			h := w.Header()
@@ -124,7 +124,11 @@ func (a *API) transfer() {
 	handle(a, in, func(ctx context.Context, c auth.Caller, in *struct {
 		DryRun bool `query:"dry_run" doc:"Only check it."`
 	}) (console.Imported, error) {
-		return a.Console.Import(ctx, c, ctx.Value(uploadKey{}).(io.Reader), in.DryRun)
+		done, err := a.Console.Import(ctx, c, ctx.Value(uploadKey{}).(io.Reader), in.DryRun)
+		if err != nil && done.Count > 0 && !in.DryRun {
+			err = fmt.Errorf("%w (the %d messages before it are kept)", err, done.Count)
+		}
+		return done, err
 	})
 }
 
