@@ -3,7 +3,6 @@ package diskstore
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"time"
 
@@ -63,11 +62,8 @@ func recordKey(state store.State, queue string, due time.Time, seq uint64) []byt
 
 // keyOf is where a record belongs; an error is that it belongs nowhere.
 func keyOf(r *store.Record, seq uint64) ([]byte, error) {
-	if r.State < store.Waiting || r.State > store.Discarded {
-		return nil, fmt.Errorf("message %s of queue %q has no state: %d", r.ID, r.Queue, r.State)
-	}
-	if len(r.Queue) > 255 {
-		return nil, fmt.Errorf("message %s: a queue's name has at most 255 bytes, not %d: %.300q", r.ID, len(r.Queue), r.Queue)
+	if err := r.Sound(); err != nil {
+		return nil, err
 	}
 	return recordKey(r.State, r.Queue, r.Due, seq), nil
 }

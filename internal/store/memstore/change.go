@@ -49,8 +49,11 @@ func (s *Store) Change(_ context.Context, keys []store.Key, edit func(store.Key,
 		}
 	}
 	for _, r := range slices.Concat(slices.Collect(maps.Values(changed)), added) {
-		if r != nil && (r.State < store.Waiting || r.State > store.Discarded) {
-			return 0, fmt.Errorf("message %s of queue %q has no state: %d", r.ID, r.Queue, r.State)
+		if r == nil {
+			continue
+		}
+		if err := r.Sound(); err != nil {
+			return 0, err
 		}
 	}
 	if entries != nil {

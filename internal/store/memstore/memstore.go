@@ -56,6 +56,11 @@ func (s *Store) Add(_ context.Context, records []*store.Record) error {
 	if err != nil {
 		return err
 	}
+	for _, r := range records {
+		if err := r.Sound(); err != nil {
+			return err
+		}
+	}
 	s.add(records)
 	for _, r := range records {
 		if r.Fingerprint != ([16]byte{}) {
