@@ -62,7 +62,7 @@ type answer struct {
 // once is the middleware of routes that change something.
 func (g *again) once(ctx huma.Context, next func(huma.Context)) {
 	r, w := humago.Unwrap(ctx)
-	key, c := r.Header.Get(keyHeader), callerOf(r.Context())
+	key, c := r.Header.Get(keyHeader), auth.From(r.Context())
 	// Who may do nothing leaves nothing behind either.
 	if key == "" || c.May(auth.Operator, "") != nil {
 		next(ctx)

@@ -63,6 +63,13 @@ type Decoder interface {
 	Decode(ctx context.Context, b decode.Body) *decode.Result
 }
 
+// Guard is auth.Guard: it puts the caller into a request's context.
+type Guard interface {
+	Handler(next http.Handler) http.Handler
+	SignIn(w http.ResponseWriter, r *http.Request)
+	SignOut(w http.ResponseWriter, r *http.Request)
+}
+
 // Config is what an API is made of.
 type Config struct {
 	Console Console
@@ -73,12 +80,10 @@ type Config struct {
 	// Problems are what is wrong now, Notices what a person should look at.
 	Problems, Notices func() []string
 	Version           string
-	// Guard puts the caller into a request's context, for auth.From.
-	Guard func(http.Handler) http.Handler
-	// Local: nobody signs in, and whoever is on this machine is an admin. Then only
-	// this machine's own names are answered.
-	Local bool
-	Log   *slog.Logger
+	// Guard says who calls. What Public says yes to must be public for it.
+	Guard  Guard
+	Tokens *auth.Tokens
+	Log    *slog.Logger
 	// Now is the time, for tests; nil: time.Now.
 	Now func() time.Time
 }
@@ -112,7 +117,7 @@ func New(c Config) *API {
 	a.watch()
 	a.callers()
 	a.openAPI()
-	a.whole = a.around(a.Guard(http.HandlerFunc(a.serve)))
+	a.whole = a.around(a.Guard.Handler(http.HandlerFunc(a.serve)))
 	return a
 }
 
@@ -151,7 +156,7 @@ func handle[I, O any](a *API, op huma.Operation, do func(ctx context.Context, c 
 	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*body[O], error) {
 		ctx, cancel := a.within(ctx, op)
 		defer cancel()
-		out, err := do(ctx, callerOf(ctx), in)
+		out, err := do(ctx, auth.From(ctx), in)
 		if err != nil {
 			return nil, a.failed(op, err)
 		}
@@ -166,7 +171,7 @@ func handleNothing[I any](a *API, op huma.Operation, do func(ctx context.Context
 	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*none, error) {
 		ctx, cancel := a.within(ctx, op)
 		defer cancel()
-		if err := do(ctx, callerOf(ctx), in); err != nil {
+		if err := do(ctx, auth.From(ctx), in); err != nil {
 			return nil, a.failed(op, err)
 		}
 		return nil, nil

@@ -69,9 +69,11 @@ func (s *scripted) Overview(context.Context, auth.Caller) (console.Overview, err
 	return console.Overview{Version: "test"}, nil
 }
 
-// calledBy is a guard: who calls is whom the test says, an admin where it says
-// nothing.
-func calledBy(next http.Handler) http.Handler {
+// believing is a guard that takes everybody for whom the test says they are, an
+// admin where it says nothing.
+type believing struct{ api.Guard }
+
+func (believing) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := auth.Caller{Name: "ann", How: "token", From: "192.0.2.1", Face: "api", Role: auth.Admin}
 		if as := r.Header.Get("Test-Caller"); as != "" {
@@ -80,9 +82,12 @@ func calledBy(next http.Handler) http.Handler {
 				panic(err)
 			}
 		}
-		next.ServeHTTP(w, r.WithContext(api.WithCaller(r.Context(), c)))
+		next.ServeHTTP(w, r.WithContext(auth.With(r.Context(), c)))
 	})
 }
+
+func (believing) SignIn(http.ResponseWriter, *http.Request)  {}
+func (believing) SignOut(http.ResponseWriter, *http.Request) {}
 
 func as(c auth.Caller) func(*http.Request) {
 	text, err := json.Marshal(c)
@@ -98,14 +103,14 @@ func config(c api.Console) api.Config {
 		panic(err)
 	}
 	none := func() []string { return nil }
-	return api.Config{Console: c, Decoder: d, Entries: memstore.New(), Problems: none, Notices: none, Version: "test", Guard: calledBy, Log: slog.New(slog.DiscardHandler),
+	return api.Config{Console: c, Decoder: d, Entries: memstore.New(), Problems: none, Notices: none, Version: "test", Guard: believing{}, Log: slog.New(slog.DiscardHandler),
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "redrive_ready 1") })}
 }
 
 // ask sends a request as a program on this machine does, changed by with.
 func ask(h http.Handler, method, path, body string, with ...func(*http.Request)) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, path, strings.NewReader(body))
-	r.Host = "127.0.0.1:8250"
+	r.Host, r.RemoteAddr = "127.0.0.1:8250", "127.0.0.1:54321"
 	r.Header.Set("Content-Type", "application/json")
 	for _, change := range with {
 		change(r)

@@ -16,7 +16,7 @@ import (
 func TestOnlyALoopbackNameIsAnsweredWithoutSignIn(t *testing.T) {
 	c := config(&scripted{})
 	signIn := api.New(c)
-	c.Local = true
+	c.Guard = auth.NewGuard(auth.Config{Public: api.Public})
 	local := api.New(c)
 	for name, want := range map[string]int{
 		"127.0.0.1:8250": 200, "127.0.0.1": 200, "127.8.8.8:8250": 200, "localhost:8250": 200, "localhost": 200, "[::1]:8250": 200, "[::1]": 200,
@@ -51,10 +51,12 @@ func TestAPageOfAnotherSiteCannotAct(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			acted := 0
-			a := api.New(config(&scripted{act: func(context.Context, console.Act) (console.Acted, error) {
+			config := config(&scripted{act: func(context.Context, console.Act) (console.Acted, error) {
 				acted++
 				return console.Acted{}, nil
-			}}))
+			}})
+			config.Guard = auth.NewGuard(auth.Config{})
+			a := api.New(config)
 			w := ask(a, "POST", "/api/v1/act", `{"verb":"replay","ids":["x"]}`, c.with...)
 			if w.Code != c.want || (acted == 1) != (c.want == 200) {
 				t.Errorf("it gives %d, want %d, and acted %d times: %s", w.Code, c.want, acted, w.Body)
@@ -67,22 +69,32 @@ func TestAPageOfAnotherSiteCannotAct(t *testing.T) {
 }
 
 func TestHealthNeedsNobody(t *testing.T) {
-	c := config(&scripted{})
-	c.Problems = func() []string { return []string{"intake: not connected", "store: full"} }
-	c.Notices = func() []string { return []string{"look at this"} }
-	a := api.New(c)
-	nobody := as(auth.Caller{})
-	if w := ask(a, "GET", "/readyz", "", nobody); w.Code != 503 || w.Body.String() != "intake: not connected\nstore: full\nlook at this\n" {
-		t.Errorf("/readyz: %d %q", w.Code, w.Body)
+	well, ill := config(&scripted{}), config(&scripted{})
+	ill.Problems = func() []string { return []string{"intake: not connected", "queue orders: gone"} }
+	ill.Notices = func() []string { return []string{"look at this"} }
+	nobody, limited, viewer := auth.Caller{}, auth.Caller{Role: auth.Admin, Queues: []string{"mail"}}, auth.Caller{Role: auth.Viewer}
+	for _, want := range []struct {
+		config api.Config
+		path   string
+		caller auth.Caller
+		status int
+		body   string
+	}{
+		{well, "/healthz", nobody, 200, "ok\n"},
+		{ill, "/healthz", nobody, 200, "ok\n"}, // or the process would be restarted for it
+		{well, "/readyz", nobody, 200, "ready\n"},
+		{well, "/readyz", viewer, 200, "ready\n"},
+		{ill, "/readyz", nobody, 503, "not ready: who signs in sees why\n"},
+		{ill, "/readyz", limited, 503, "not ready: who signs in sees why\n"},
+		{ill, "/readyz", viewer, 503, "intake: not connected\nqueue orders: gone\nlook at this\n"},
+		{ill, "/metrics", viewer, 200, "redrive_ready 1\n"},
+	} {
+		if w := ask(api.New(want.config), "GET", want.path, "", as(want.caller)); w.Code != want.status || w.Body.String() != want.body {
+			t.Errorf("%s for %s gives %d %q, want %d %q", want.path, want.caller.Role, w.Code, w.Body, want.status, want.body)
+		}
 	}
-	if w := ask(a, "GET", "/healthz", "", nobody); w.Code != 200 || w.Body.String() != "ok\n" {
-		t.Errorf("/healthz gives %d while something is wrong: the process would be restarted for it", w.Code)
-	}
-	if w := ask(a, "GET", "/metrics", "", nobody); w.Code != 200 || w.Body.String() != "redrive_ready 1\n" {
-		t.Errorf("/metrics: %d %q", w.Code, w.Body)
-	}
-	if w := ask(api.New(config(&scripted{})), "GET", "/readyz", "", nobody); w.Code != 200 || w.Body.String() != "ready\n" {
-		t.Errorf("/readyz: %d %q", w.Code, w.Body)
+	if w := ask(api.New(well), "GET", "/metrics", "", as(limited)); w.Code != 403 {
+		t.Errorf("the metrics of all queues are shown to who is limited to some: %d", w.Code)
 	}
 }
 

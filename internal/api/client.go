@@ -16,6 +16,8 @@ import (
 	"strings"
 
 	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/auth"
 )
 
 // Client asks a running service: a method for each route. Its methods may be called
@@ -128,7 +130,7 @@ func (c Client) do(ctx context.Context, r request) (*http.Response, error) {
 	if r.accept != "" {
 		req.Header.Set("Accept", r.accept)
 	}
-	req.Header.Set("User-Agent", "redrive-cli")
+	req.Header.Set(auth.FaceHeader, "cli")
 	switch {
 	case c.Token != "":
 		req.Header.Set("Authorization", "Bearer "+c.Token)
@@ -167,10 +169,12 @@ func (c Client) do(ctx context.Context, r request) (*http.Response, error) {
 func (c Client) refusal(resp *http.Response) error {
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 	p := &Problem{}
-	if json.Unmarshal(text, p) != nil || p.Code == "" {
-		p = problem(resp.StatusCode, byStatus[resp.StatusCode], string(bytes.TrimSpace(text[:min(len(text), 500)])))
+	if json.Unmarshal(text, p) != nil || p.Detail == "" { // not the service, or a proxy before it
+		p = &Problem{Detail: string(bytes.TrimSpace(text[:min(len(text), 500)]))}
 	}
-	p.Status = resp.StatusCode
+	if p.Status = resp.StatusCode; p.Code == "" {
+		p.Code = byStatus[p.Status]
+	}
 	return fmt.Errorf("the service at %s says %s: %w", c.Addr, resp.Status, p)
 }
 

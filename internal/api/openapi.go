@@ -13,12 +13,12 @@ import (
 func description() huma.Config {
 	bearer := &huma.SecurityScheme{Type: "http", Scheme: "bearer", Description: "A token, made by `redrive token create`."}
 	basic := &huma.SecurityScheme{Type: "http", Scheme: "basic", Description: "A user of RabbitMQ's."}
-	session := &huma.SecurityScheme{Type: "apiKey", In: "cookie", Name: "redrive_session", Description: "The page's, after signing in."}
+	session := &huma.SecurityScheme{Type: "apiKey", In: "cookie", Name: "redrive", Description: "The page's, after signing in at POST /sign-in; with TLS its name is __Host-redrive."}
 	return huma.Config{
 		OpenAPI: &huma.OpenAPI{
 			OpenAPI: "3.1.0",
 			Info: &huma.Info{Title: "Redrive", Version: "1",
-				Description: "Messages that failed on RabbitMQ: see them, find them, send them back. On a loopback address with no sign-in configured, none is needed. Errors are problem+json (RFC 9457); their `code` is one of: " + strings.Join(codes(), ", ") + "."},
+				Description: "Messages that failed on RabbitMQ: see them, find them, send them back. Where no sign-in is configured the service answers its own machine alone, without. Errors are problem+json (RFC 9457); their `code` is one of: " + strings.Join(codes(), ", ") + "."},
 			Components: &huma.Components{Schemas: huma.NewMapRegistry("#/components/schemas/", schemaName),
 				SecuritySchemes: map[string]*huma.SecurityScheme{"token": bearer, "user": basic, "session": session}},
 			Security: []map[string][]string{{"token": {}}, {"user": {}}, {"session": {}}},

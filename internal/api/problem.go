@@ -46,10 +46,14 @@ var kinds = []struct {
 	{"forbidden", http.StatusForbidden, auth.ErrForbidden},
 	{"not_found", http.StatusNotFound, console.ErrNotFound},
 	{"not_found", http.StatusNotFound, store.ErrNotFound},
+	{"not_found", http.StatusNotFound, auth.ErrNoToken},
+	{"taken", http.StatusConflict, auth.ErrTaken},
+	{"unchecked", http.StatusServiceUnavailable, auth.ErrUnchecked},
 	{"precondition", http.StatusPreconditionFailed, console.ErrPrecondition},
 	{"precondition", http.StatusPreconditionFailed, store.ErrMoved},
 	{"query", http.StatusUnprocessableEntity, ErrQuery},
 	{"invalid", http.StatusUnprocessableEntity, console.ErrInvalid},
+	{"invalid", http.StatusUnprocessableEntity, auth.ErrInvalid},
 	{"no_audit", http.StatusServiceUnavailable, console.ErrNoAudit},
 	{"full", http.StatusInsufficientStorage, store.ErrFull},
 	{"stopping", http.StatusServiceUnavailable, store.ErrClosed},
@@ -68,7 +72,7 @@ var byStatus = map[int]string{
 	http.StatusBadRequest: "malformed", http.StatusUnauthorized: "sign_in", http.StatusForbidden: "forbidden",
 	http.StatusNotFound: "not_found", http.StatusMethodNotAllowed: "method", http.StatusNotAcceptable: "not_acceptable",
 	http.StatusRequestTimeout: "timeout", http.StatusRequestEntityTooLarge: "too_large", http.StatusUnsupportedMediaType: "content_type",
-	http.StatusUnprocessableEntity: "invalid",
+	http.StatusUnprocessableEntity: "invalid", http.StatusTooManyRequests: "too_many",
 }
 
 // typePrefix makes a code a URI, as RFC 9457 wants a problem's type.
@@ -78,7 +82,7 @@ const typePrefix = "urn:redrive:problem:"
 // that its code stands for.
 type Problem struct {
 	Type   string              `json:"type" doc:"urn:redrive:problem: and the code."`
-	Code   string              `json:"code" doc:"What kind of error, for programs: sign_in, read_only, forbidden, not_found, precondition, query, invalid, no_audit, full, stopping, in_progress, interrupted, key_reused, too_large, too_many, timeout, malformed, method, content_type, not_acceptable, internal."`
+	Code   string              `json:"code" doc:"What kind of error, for programs; the head of this document lists them."`
 	Title  string              `json:"title"`
 	Status int                 `json:"status"`
 	Detail string              `json:"detail" doc:"What is wrong, for people."`

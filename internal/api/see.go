@@ -13,21 +13,34 @@ import (
 	"github.com/redrive-mq/redrive/internal/decode"
 )
 
+// Public tells what everybody may ask for: whether the service lives and is ready,
+// and what its API looks like.
+func Public(r *http.Request) bool {
+	return r.URL.Path == "/healthz" || r.URL.Path == "/readyz" || r.URL.Path == v1+"/openapi.json"
+}
+
 // health is what machines ask.
 func (a *API) health() {
 	a.Handle("GET /healthz", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }))
-	a.Handle("GET /readyz", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	a.Handle("GET /readyz", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		problems := a.Problems()
+		c := auth.From(r.Context())
 		if len(problems) == 0 {
 			fmt.Fprintln(w, "ready")
 		} else {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
+		if c.Role == auth.Nobody || c.Queues != nil { // what is wrong tells of queues
+			if len(problems) > 0 {
+				fmt.Fprintln(w, "not ready: who signs in sees why")
+			}
+			return
+		}
 		for _, p := range slices.Concat(problems, a.Notices()) {
 			fmt.Fprintln(w, p)
 		}
 	}))
-	a.Handle("GET /metrics", a.Metrics)
+	a.Handle("GET /metrics", auth.Whole(a.Metrics))
 }
 
 // Query is a request that chooses messages.

@@ -34,7 +34,7 @@ func stream[I any](a *API, op huma.Operation, types []string, do func(ctx contex
 		return &huma.StreamResponse{Body: func(hc huma.Context) {
 			r, w := humago.Unwrap(hc)
 			begun := &begun{ResponseWriter: w}
-			err := do(ctx, callerOf(ctx), in, begun, r)
+			err := do(ctx, auth.From(ctx), in, begun, r)
 			switch {
 			case err == nil:
 			case !begun.yes:

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/audit"
+	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/console"
 )
 
@@ -69,31 +70,21 @@ type Me struct {
 
 // NewToken asks for a token.
 type NewToken struct {
-	Name    string     `json:"name" minLength:"1" maxLength:"100"`
+	Name    string     `json:"name" minLength:"1" maxLength:"64"`
 	Role    string     `json:"role" enum:"viewer,operator,editor,admin"`
-	Queues  []string   `json:"queues,omitempty" doc:"The queues it is limited to, as patterns; left out: all."`
-	Expires *time.Time `json:"expires,omitempty"`
-}
-
-// Token is one that was made. Its secret is not kept.
-type Token struct {
-	ID      string     `json:"id"`
-	Name    string     `json:"name"`
-	Role    string     `json:"role"`
-	Queues  []string   `json:"queues,omitempty"`
-	Made    time.Time  `json:"made"`
-	Expires *time.Time `json:"expires,omitempty"`
+	Queues  []string   `json:"queues,omitempty" maxItems:"100" doc:"Names or patterns of the queues it is limited to; left out: all."`
+	Expires *time.Time `json:"expires,omitempty" doc:"Left out: never."`
 }
 
 // MadeToken is a token with its secret.
 type MadeToken struct {
-	Token
+	auth.Token
 	Secret string `json:"secret" doc:"Shown this once."`
 }
 
 // TokenList is a list of tokens.
 type TokenList struct {
-	Tokens []Token `json:"tokens"`
+	Tokens []auth.Token `json:"tokens"`
 }
 
 const (
