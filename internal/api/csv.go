@@ -17,7 +17,7 @@ import (
 var formula = regexp.MustCompile(`(^|[;\t\r\n])([\s"']*)([=+\-@＝＋－＠|%])`)
 
 // CSVCell makes text of strangers safe in a spreadsheet: it stays text.
-func CSVCell(s string) string { return formula.ReplaceAllString(s, "$1'$2$3") }
+func CSVCell(s string) string { return formula.ReplaceAllString(s, "$1$2'$3") }
 
 // CSVHead names the columns of CSVRow.
 var CSVHead = []string{"id", "key", "queue", "state", "attempt", "due", "parked_at", "parked_for", "returned_at", "restorable_until",
