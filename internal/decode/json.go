@@ -80,10 +80,14 @@ func (p *jsonReader) value(depth int) (v value, err error) {
 		err = p.number()
 		v.text = string(p.s[start:p.at])
 	default:
-		for literal, k := range map[string]kind{"true": boolean, "false": boolean, "null": null} {
+		for _, literal := range []string{"true", "false", "null"} {
 			if bytes.HasPrefix(p.s[p.at:], []byte(literal)) {
 				p.at += len(literal)
-				return value{kind: k, text: literal, raw: p.s[start:p.at]}, nil
+				if v.text = literal; literal != "null" {
+					v.kind = boolean
+				}
+				v.raw = p.s[start:p.at]
+				return v, nil
 			}
 		}
 		err = p.unexpected("where a value should be")
@@ -268,7 +272,7 @@ func (r *reading) json(said bool) bool {
 	}
 	valid := utf8.Valid(r.data)
 	found := "JSON, " + v.describe()
-	if d := v.duplicates(""); d != "" {
+	if d := v.duplicates(); d != "" {
 		found += fmt.Sprintf("; %q is there twice, and readers differ on which counts", d)
 	}
 	if !valid {
@@ -282,7 +286,7 @@ func (r *reading) json(said bool) bool {
 			return nil, nil, fmt.Errorf("not JSON: %w", err)
 		}
 		checks := []string{"JSON, " + v.describe()}
-		if d := v.duplicates(""); d != "" {
+		if d := v.duplicates(); d != "" {
 			checks = append(checks, fmt.Sprintf("%q is there twice", d))
 		}
 		if valid {

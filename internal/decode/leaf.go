@@ -65,7 +65,7 @@ func (r *reading) leaf() {
 }
 
 func (r *reading) format(name string, said bool) bool {
-	f := map[string]func(bool) bool{"json": r.json, "text": r.text}[name]
+	f := map[string]func(bool) bool{"json": r.json, "text": r.text, "xml": r.xml, "messagepack": r.messagepack, "cbor": r.cbor}[name]
 	return f != nil && r.attempt(name, func() bool { return f(said) })
 }
 

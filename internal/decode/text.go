@@ -23,6 +23,8 @@ func unshown(s string) []byte {
 	})
 }
 
+var xmlCharset = regexp.MustCompile(`^<\?xml [^>]*encoding=["']([^"']+)`)
+
 // isText: UTF-8 that people can read.
 func isText(s []byte) bool { return utf8.Valid(s) && readable(s) == len(s) }
 
@@ -45,6 +47,9 @@ func (r *reading) recode() bool {
 		return false
 	}
 	name := strings.ToLower(r.params["charset"])
+	if m := xmlCharset.FindSubmatch(r.data[:min(len(r.data), 100)]); m != nil && name == "" {
+		name = strings.ToLower(string(m[1]))
+	}
 	var order binary.ByteOrder
 	mark := []byte{}
 	switch {

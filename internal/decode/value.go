@@ -3,6 +3,7 @@ package decode
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -59,20 +60,28 @@ func (v *value) values() any {
 	return nil
 }
 
-// find is the n-th item with a key.
-func (v *value) find(name string, n int) (*value, *key) {
-	if v == nil || v.kind != object {
-		return nil, nil
-	}
-	for i := range v.keys {
-		if v.keys[i].text == name {
-			if n == 0 {
-				return &v.items[i], &v.keys[i]
+// find is the first item with a key.
+func (v *value) find(name string) *value {
+	if v != nil {
+		for i := range v.keys {
+			if v.keys[i].text == name {
+				return &v.items[i]
 			}
-			n--
 		}
 	}
-	return nil, nil
+	return nil
+}
+
+// index is where each key stands.
+func (v *value) index() map[string][]int {
+	if v == nil {
+		return nil
+	}
+	at := make(map[string][]int, len(v.keys))
+	for i := range v.keys {
+		at[v.keys[i].text] = append(at[v.keys[i].text], i)
+	}
+	return at
 }
 
 func same(a, b *value) bool {
@@ -102,27 +111,37 @@ func (v *value) describe() string {
 }
 
 // duplicates names the first key that an object has twice.
-func (v *value) duplicates(at string) string {
-	seen := make(map[string]bool, len(v.keys))
+func (v *value) duplicates() string {
+	seen := map[string]bool(nil)
+	if len(v.keys) > 8 {
+		seen = make(map[string]bool, len(v.keys))
+	}
 	for i := range v.items {
-		here := fmt.Sprintf("%s[%d]", at, i)
 		if v.kind == object {
 			k := v.keys[i].text
-			if here = path(at, k); seen[k] {
-				return here
+			twice := seen[k]
+			if seen != nil {
+				seen[k] = true
+			} else {
+				twice = slices.ContainsFunc(v.keys[:i], func(o key) bool { return o.text == k })
 			}
-			seen[k] = true
+			if twice {
+				return shown(k)
+			}
 		}
-		if d := v.items[i].duplicates(here); d != "" {
-			return d
+		if d := v.items[i].duplicates(); d != "" && v.kind == object {
+			return path(shown(v.keys[i].text), d)
+		} else if d != "" {
+			return path(fmt.Sprintf("[%d]", i), d)
 		}
 	}
 	return ""
 }
 
 func path(at, name string) string {
-	if name = shown(name); at == "" {
-		return name
+	name = shown(name)
+	if at == "" || strings.HasPrefix(name, "[") {
+		return at + name
 	}
 	return at + "." + name
 }
@@ -131,11 +150,15 @@ func path(at, name string) string {
 type printer struct {
 	b        []byte
 	verbatim bool // raw is JSON: texts stay as they are typed
+	compact  bool // in one line
 }
 
 func (p *printer) full() bool { return len(p.b) > mostOutput }
 
 func (p *printer) line(depth int) {
+	if p.compact {
+		return
+	}
 	p.b = append(p.b, '\n')
 	for range depth {
 		p.b = append(p.b, "  "...)
