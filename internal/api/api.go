@@ -79,7 +79,6 @@ type Config struct {
 	Metrics http.Handler
 	// Problems are what is wrong now, Notices what a person should look at.
 	Problems, Notices func() []string
-	Version           string
 	// Guard says who calls. What Public says yes to must be public for it.
 	Guard  Guard
 	Tokens *auth.Tokens

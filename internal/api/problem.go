@@ -13,6 +13,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/query"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -134,6 +135,16 @@ func problemOf(err error) *Problem {
 	var p *Problem
 	if errors.As(err, &p) {
 		return p
+	}
+	var q *query.Error
+	if errors.As(err, &q) {
+		p = problem(http.StatusUnprocessableEntity, "query", err.Error())
+		p.At = &q.At
+		return p
+	}
+	var many *auth.TooMany
+	if errors.As(err, &many) {
+		return problem(http.StatusTooManyRequests, "too_many", err.Error())
 	}
 	var large *http.MaxBytesError
 	if errors.As(err, &large) {

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/api"
 	"github.com/redrive-mq/redrive/internal/console"
 )
 
@@ -86,13 +85,16 @@ func TestCSV(t *testing.T) {
 		t.Fatalf("%d in %d pages, %v", n, pages, err)
 	}
 	rows, err := csv.NewReader(&out).ReadAll()
-	if err != nil || len(rows) != len(evil)+1 || len(rows[0]) != len(api.CSVHead) {
+	if err != nil || len(rows) != len(evil)+1 || len(rows[0]) != len(console.CSVHeader) {
 		t.Fatalf("%d rows, %v", len(rows), err)
 	}
 	for i, row := range rows[1:] {
 		for _, cell := range row {
-			for _, part := range strings.FieldsFunc(cell, func(r rune) bool { return strings.ContainsRune(";\t\r\n", r) }) {
-				if strings.HasPrefix(strings.TrimLeft(part, " \""), "=") {
+			for j, part := range strings.FieldsFunc(cell, func(r rune) bool { return strings.ContainsRune(";\t\r\n", r) }) {
+				if j > 0 {
+					part = strings.TrimLeft(part, " \"")
+				}
+				if strings.HasPrefix(strings.TrimLeft(part, " "), "=") {
 					t.Errorf("%q may be calculated: %q", evil[i], cell)
 				}
 			}
@@ -101,7 +103,7 @@ func TestCSV(t *testing.T) {
 			}
 		}
 	}
-	if last := rows[len(rows)-1]; last[2] != "harmless, a=b - c" || last[6] != "2023-11-14T22:13:20.000005Z" {
+	if last := rows[len(rows)-1]; last[1] != "harmless, a=b - c" || last[5] != "2023-11-14T22:13:20Z" {
 		t.Errorf("what is harmless was changed: %q", last)
 	}
 }
