@@ -191,6 +191,7 @@ func withWaiting(first sent, answered <-chan sent) []sent {
 // confirmed is deleted, what can never return is parked, the rest goes on
 // waiting while its queue rests.
 func (l *Loop) settle(ctx context.Context, batches []sent) {
+	now := time.Now()
 	var outcomes []store.Outcome
 	var back []store.Claim
 	for _, s := range batches {
@@ -198,9 +199,9 @@ func (l *Loop) settle(ctx context.Context, batches []sent) {
 		for i, f := range s.fates {
 			switch {
 			case f.Done:
-				outcomes = append(outcomes, store.Outcome{Claim: s.claims[i]})
+				outcomes = append(outcomes, store.Outcome{Claim: s.claims[i], At: now})
 			case f.Park != "":
-				outcomes = append(outcomes, store.Outcome{Claim: s.claims[i], Park: f.Park, At: time.Now()})
+				outcomes = append(outcomes, store.Outcome{Claim: s.claims[i], Park: f.Park, At: now})
 			default:
 				back = append(back, s.claims[i])
 				if obstacle == nil || errors.Is(obstacle, flow.Again) {
