@@ -124,6 +124,9 @@ func (m *move) one(name store.Key, edit func(store.Key, *store.Record) store.Edi
 		}
 		m.moved += len(m.value)
 	case e.Delete:
+		if was.State == store.Discarded {
+			m.past.add(store.PassageOf(&was, was.Due, store.EndedDiscarded))
+		}
 		return true, m.remove(key, &was, false)
 	}
 	return true, nil

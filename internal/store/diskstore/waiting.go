@@ -51,10 +51,16 @@ type change struct {
 	batch  *pebble.Batch
 	value  []byte               // scratch: the batch copies it
 	counts map[string]*[4]int64 // by queue, then state
+	groups map[*groupState]*grouped
+	like   *store.Record // the last that was counted,
+	last   *grouped      // in this group
+	began  time.Time
+	fails  bool // what is put are new failures
+	past   passages
 }
 
 func (s *Store) change() *change {
-	return &change{s: s, batch: s.db.NewBatch(), counts: map[string]*[4]int64{}}
+	return &change{s: s, batch: s.db.NewBatch(), counts: map[string]*[4]int64{}, groups: map[*groupState]*grouped{}, began: time.Now()}
 }
 
 func (c *change) count(state store.State, queue string, n int64) {
@@ -70,12 +76,16 @@ func (c *change) put(key []byte, r *store.Record) (err error) {
 		return fmt.Errorf("message %s of queue %q: %w", r.ID, r.Queue, err)
 	}
 	c.count(r.State, r.Queue, 1)
+	g := c.group(r)
+	if g.more.kept[r.State]++; c.fails {
+		g.failed(r.FailedAt, c.began)
+	}
 	if err := c.batch.Set(key, c.value, nil); err != nil {
 		return err
 	}
 	// Waiting records, which come and go by the thousand, have no place in the index.
 	if r.State != store.Waiting {
-		if err := c.batch.Set(groupKey(r, key), key, nil); err != nil {
+		if err := c.batch.Set(groupKey(g.ID, r.State, key), key, nil); err != nil {
 			return err
 		}
 	}
@@ -103,8 +113,10 @@ func (c *change) add(records []*store.Record) (keys [][]byte, err error) {
 // elsewhere.
 func (c *change) remove(key []byte, r *store.Record, moved bool) error {
 	c.count(r.State, r.Queue, -1)
+	g := c.group(r)
+	g.more.kept[r.State]--
 	if r.State != store.Waiting {
-		if err := c.batch.Delete(groupKey(r, key), nil); err != nil {
+		if err := c.batch.Delete(groupKey(g.ID, r.State, key), nil); err != nil {
 			return err
 		}
 	}
@@ -125,9 +137,16 @@ func (c *change) commit() error {
 			}
 		}
 	}
+	if err := c.writeGroups(); err != nil {
+		return err
+	}
+	if err := c.s.writePast(c.batch, &c.past); err != nil {
+		return err
+	}
 	if err := c.s.commit(c.batch); err != nil {
 		return err
 	}
+	c.counted()
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	for name, by := range c.counts {
@@ -138,7 +157,10 @@ func (c *change) commit() error {
 	return nil
 }
 
-func (c *change) close() { _ = c.batch.Close() }
+func (c *change) close() {
+	c.unuse()
+	_ = c.batch.Close()
+}
 
 // sizeOf is about how much room records take.
 func sizeOf(records []*store.Record) (n int) {
@@ -160,6 +182,7 @@ func (s *Store) Add(ctx context.Context, records []*store.Record) error {
 	}
 	c := s.change()
 	defer c.close()
+	c.fails = true
 	s.adding.RLock()
 	defer s.adding.RUnlock()
 	keys, err := c.add(records)
@@ -313,7 +336,13 @@ func (s *Store) Settle(ctx context.Context, outcomes []store.Outcome) (n int, er
 			if err := c.put(recordKey(store.Parked, r.Queue, o.At, seqOf(key)), &parked); err != nil {
 				return 0, err
 			}
+			continue
 		}
+		ending := store.EndedReturned
+		if r.Forward != nil {
+			ending = store.EndedForwarded
+		}
+		c.past.add(store.PassageOf(r, o.At, ending))
 	}
 	if err := c.commit(); err != nil {
 		return 0, err
