@@ -186,7 +186,7 @@ func (d *document) waits(n ast.Node, where string) (waits []time.Duration) {
 				d.fail(item, "%s: %s repeats %s times; expected from 1 to %d waits in all", where, m[1], m[2], mostWaits)
 			}
 		}
-		w, err := parseDuration(s)
+		w, err := ParseDuration(s)
 		if err != nil {
 			d.fail(item, "%s has %s; expected a wait such as 500ms, 10s, 1m30s, 2h or 1d, with repeats as in 10s x6", where, show(item))
 		}
@@ -198,15 +198,15 @@ func (d *document) waits(n ast.Node, where string) (waits []time.Duration) {
 }
 
 func (d *document) duration(n ast.Node, where string) time.Duration {
-	v, err := parseDuration(d.text(n, where, "a duration"))
+	v, err := ParseDuration(d.text(n, where, "a duration"))
 	if err != nil {
 		d.fail(n, "%s is %s; expected a duration such as 500ms, 10s, 1m30s, 2h or 1d", where, show(n))
 	}
 	return v
 }
 
-// parseDuration is Go's, with days and weeks.
-func parseDuration(s string) (time.Duration, error) {
+// ParseDuration is Go's, with days and weeks.
+func ParseDuration(s string) (time.Duration, error) {
 	for unit, hours := range map[string]float64{"d": 24, "w": 7 * 24} {
 		if number, ok := strings.CutSuffix(s, unit); ok {
 			v, err := strconv.ParseFloat(number, 64)
