@@ -18,7 +18,10 @@ type rates struct {
 }
 
 // rated is one queue: what of a Flow happened, second by second and minute by minute.
-type rated [rateKinds]struct{ seconds, minutes ring }
+type rated [rateKinds]struct {
+	seconds, minutes ring
+	all              int64 // since the start
+}
 
 // mostRated bounds the queues counted: a client that reports failures may make
 // their names up.
@@ -80,6 +83,7 @@ func (r *rates) event(e flow.Event) {
 	n, second := int32(max(1, e.N)), e.At.Unix() // of many at once, or of one
 	q[i].seconds.add(second, n)
 	q[i].minutes.add(second/60, n)
+	q[i].all += int64(n)
 }
 
 // Minute is what happened to a queue in the last minute.
@@ -120,6 +124,19 @@ func (r *rates) Queues() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Collect(maps.Keys(r.queues))
+}
+
+// Failed is how many messages failed since the start, in the queues that sees says
+// yes to.
+func (r *rates) Failed(sees func(queue string) bool) (n int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, q := range r.queues {
+		if sees(name) {
+			n += q[rateFailed].all
+		}
+	}
+	return n
 }
 
 func fields(f *console.Flow) [rateKinds]*int64 {

@@ -101,7 +101,12 @@ func TestManyAtOnceCountAsMany(t *testing.T) {
 	var r rates
 	at := time.Unix(1_700_000_000, 0)
 	r.event(flow.Event{Kind: flow.Discarded, Queue: "orders", At: at, N: 7})
-	if got := r.Minute("orders", at); got != (console.Flow{Discarded: 7}) {
+	r.event(flow.Event{Kind: flow.Failed, Queue: "orders", At: at})
+	r.event(flow.Event{Kind: flow.Failed, Queue: "mail", At: at.Add(time.Hour)})
+	if got := r.Minute("orders", at); got != (console.Flow{Failed: 1, Discarded: 7}) {
 		t.Errorf("%+v", got)
+	}
+	if got := r.Failed(func(q string) bool { return q == "orders" }); got != 1 {
+		t.Errorf("%d failed in all", got)
 	}
 }

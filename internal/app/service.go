@@ -13,7 +13,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/decode"
-	"github.com/redrive-mq/redrive/internal/flow"
 	"github.com/redrive-mq/redrive/internal/management"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -50,13 +49,7 @@ func (s *Service) openConsole() error {
 	s.console = console.New(console.Config{
 		Store: s.store, Broker: queues{manage}, Audit: s.audit, Policies: s.flow.Policies, Events: s.events, Log: s.Log,
 		Restorable: restorable, Version: s.Version, Since: s.since, BrokerAt: broker.Redact(s.config.Broker.URL),
-		Rates: &s.rates, Problems: s.Problems, Notices: s.Notices, Decoder: decoder, SetHeld: s.loop.Hold,
-		Way: func(policy string) string {
-			if way := s.flow.Way(policy); way != nil {
-				return way.Limits().Name
-			}
-			return flow.Disk
-		},
+		Rates: &s.rates, Problems: s.Problems, Notices: s.Notices, Decoder: decoder, SetHeld: s.loop.Hold, Way: s.flow.Way,
 		Returns: func(queue string) string { return s.health.of(partQueue + queue) },
 	})
 	tokens := auth.NewTokens(s.store, s.audit)

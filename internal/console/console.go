@@ -27,6 +27,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/flow"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/wait"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -85,8 +86,8 @@ type Config struct {
 	// Problems are what is wrong now, Notices what a person should look at though
 	// it stops nothing.
 	Problems, Notices func() []string
-	// Way is how the messages of a policy wait.
-	Way func(policy string) string
+	// Way is how the messages of a policy wait in RabbitMQ; nil: they wait on disk.
+	Way func(policy string) wait.Way
 	// Returns is why nothing returns to a queue, or "".
 	Returns func(queue string) string
 	// Decoder reads bodies, and writes edited ones; nil: without any schema.
@@ -105,6 +106,8 @@ type Rates interface {
 	// Hour is what happened in each of the last 60 minutes, the current one last,
 	// to the queues that sees says yes to.
 	Hour(now time.Time, sees func(queue string) bool) []Flow
-	// Queues are those that anything happened to since the start.
+	// Queues are those that anything happened to since the start, and Failed how many
+	// messages failed since then in those that sees says yes to.
 	Queues() []string
+	Failed(sees func(queue string) bool) int64
 }

@@ -69,8 +69,8 @@ func (c *Console) known(ctx context.Context, queue string) error {
 	if queue == "" || wire.OwnQueue(queue) {
 		return fmt.Errorf("%w: %q is not a work queue", ErrInvalid, queue)
 	}
-	if c.Policies != nil {
-		if _, ok := c.Policies().Match(queue); ok {
+	if c.Config.Policies != nil {
+		if _, ok := c.policies().Match(queue); ok {
 			return nil
 		}
 	}

@@ -4,13 +4,16 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/redrive-mq/redrive/internal/decode"
 )
 
 // Console is what a person may see and do. Its methods may be called at once from
 // many goroutines, and each checks its caller.
 type Console struct {
 	Config
-	queues queueCache // see queue.go
+	queues   queueCache    // see queues.go
+	calendar calendarCache // see overview.go
 
 	ops     operations // see operation.go
 	holding sync.Mutex // the store and the loop are told of holds in the same order
@@ -24,6 +27,9 @@ func New(c Config) *Console {
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Decoder == nil {
+		c.Decoder, _ = decode.New(decode.Options{}) // without files nothing can fail
 	}
 	return &Console{Config: c, ops: newOperations()}
 }

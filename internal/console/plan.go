@@ -157,8 +157,8 @@ func (c *Console) survey(ctx context.Context, p *Plan) error {
 
 // destined says what stands against a queue as the place to return to.
 func (p *Plan) destined(c *Console, q PlanQueue, silent string) {
-	if c.Policies != nil {
-		if _, ok := c.Policies().Match(q.Queue); !ok {
+	if c.Config.Policies != nil {
+		if _, ok := c.policies().Match(q.Queue); !ok {
 			p.Blocked = append(p.Blocked, fmt.Sprintf("no policy allows the queue %q: its messages would be parked again", q.Queue))
 			return
 		}

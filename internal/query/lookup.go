@@ -77,7 +77,7 @@ func (t *term) value(v any) bool {
 	if t.op == exists {
 		return true
 	}
-	text, ok := written(v)
+	text, ok := Text(v)
 	if !ok {
 		return false
 	}
@@ -100,8 +100,9 @@ func (t *term) value(v any) bool {
 	return t.within(time.Time{}).has(at)
 }
 
-// written is a value as people write it; tables and lists have none.
-func written(v any) (string, bool) {
+// Text is a value of a header or a body as people write it, and as a query compares
+// it; tables and lists have none.
+func Text(v any) (string, bool) {
 	switch v := v.(type) {
 	case nil:
 		return "null", true

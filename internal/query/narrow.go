@@ -1,7 +1,6 @@
 package query
 
 import (
-	"encoding/hex"
 	"time"
 
 	"github.com/google/uuid"
@@ -152,16 +151,18 @@ type Narrowed struct {
 	// None: nothing in the store can match.
 	None bool
 	// Sure: whoever goes through Range meets few that do not match.
-	Sure  bool
-	query *Query
-	now   time.Time
-	group *group.ID // of all in the range, when it is one
+	Sure bool
+	// GroupOf is the group that a store counts a record in: it knows better than the
+	// record where it keeps one for all that is rare.
+	GroupOf func(*store.Record) group.ID
+	query   *Query
+	now     time.Time
 }
 
 // Match tells whether the query means a message of the range. decoded is asked at
 // most once, and only when the answer depends on the body.
 func (n *Narrowed) Match(l *store.Listed, decoded func() *decode.Result) bool {
-	return n.query.match(&env{now: n.now, l: l, group: n.group}, decoded)
+	return n.query.match(&env{now: n.now, l: l, groupOf: n.GroupOf}, decoded)
 }
 
 // mostGroups is how many groups are worth going through side by side.
@@ -173,7 +174,7 @@ func (q *Query) ByGroup() bool { return q.mentions(knowsGroup | knowsReason) }
 // Narrow chooses what a store's indexes can. queues are all that the caller may
 // see and the store has; groups are all groups, or nil.
 func (q *Query) Narrow(now time.Time, queues []string, groups []store.GroupCount) *Narrowed {
-	n := &Narrowed{query: q, now: now, Sure: true}
+	n := &Narrowed{query: q, now: now, Sure: true, GroupOf: ofItself}
 	if q.root == nil {
 		n.Range.Queues = queues
 		n.None = len(queues) == 0
@@ -218,14 +219,21 @@ func (q *Query) narrowGroups(n *Narrowed, groups []store.GroupCount) {
 	switch {
 	case len(kept) == 0:
 		n.None = true
-	case len(kept) == len(groups) || len(kept) > mostGroups:
-		return
-	case len(kept) == 1:
-		// A store may count messages to a group that is for all the rest, so it knows
-		// better than package group.
-		n.group = &kept[0]
+	case len(kept) < len(groups) && len(kept) <= mostGroups:
+		n.Range.Groups = kept
 	}
-	n.Range.Groups = kept
+}
+
+func ofItself(r *store.Record) group.ID { return r.Group().ID }
+
+// OnlyReturned tells whether nothing that is kept can match, but what has returned.
+func (q *Query) OnlyReturned() bool {
+	for _, kept := range []store.State{store.Waiting, store.Parked, store.Discarded} {
+		if q.Says(kept, "", nil) >= 0 {
+			return false
+		}
+	}
+	return q.Says(Returned, "", nil) >= 0
 }
 
 // Says tells what the query says of messages of a state (0: whichever), a queue
@@ -245,19 +253,11 @@ func (q *Query) Says(state store.State, queue string, g *store.GroupCount) int {
 	}
 	if g != nil {
 		e.known |= knowsGroup
-		e.group = &g.ID
+		e.groupOf = func(*store.Record) group.ID { return g.ID }
 		if g.Pattern == "" {
 			e.known |= knowsReason
 			r.Reason = g.Reason
 		}
 	}
 	return int(q.root.eval(&e))
-}
-
-func parseGroup(s string) (id group.ID, ok bool) {
-	if len(s) != 2*len(id) {
-		return id, false
-	}
-	_, err := hex.Decode(id[:], []byte(s))
-	return id, err == nil
 }

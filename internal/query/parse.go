@@ -207,7 +207,7 @@ func (p *parser) quoted() string {
 
 func (p *parser) term() node {
 	from := p.at
-	t := &term{}
+	t := &term{at: from}
 	var word string
 	if p.peek(`"`) {
 		l := literal{text: p.quoted(), quoted: true}
@@ -217,7 +217,7 @@ func (p *parser) term() node {
 		if word == "*" {
 			t.op = exists
 		}
-		return p.text(t, from, literal{text: word})
+		return p.text(t, from, literal{text: word, quoted: true})
 	}
 	p.named(t, from, word)
 	if !p.peek(":") {
@@ -323,7 +323,7 @@ func (p *parser) value(t *term) {
 	switch {
 	case t.a.text == "" && !(t.a.quoted && t.field.kind == anything):
 		p.fail(from, "expected a value, as in %s", t.field.example)
-	case t.a.text == "*" && !t.a.quoted && t.op == is:
+	case t.a.text == "*" && !t.a.quoted && t.op == is && t.field.short == "":
 		t.op = exists
 		return
 	case t.field.kind == anAge && t.op == is:

@@ -20,7 +20,7 @@ func TestTheCanonicalForm(t *testing.T) {
 		`"C:\new"`: `text:C:\new`,
 		"*":        "text:*",
 		`"*"`:      `text:"*"`,
-		"10..20":   "text:10..20",
+		"10..20":   `text:"10..20"`,
 		`queue:orders.* state:parked reason:rejected error:"timeout" attempt:>3 age:>2h header.tenant:acme body.order.total:>100 text:"ACME"`: `queue:orders.* state:parked reason:rejected error:timeout attempt:>3 age:>2h header.tenant:acme body.order.total:>100 text:ACME`,
 		"before:2026-11-21":               "failed:<2026-11-21",
 		"after:2026-11-21T10:00Z":         "failed:>=2026-11-21T10:00Z",

@@ -57,7 +57,7 @@ func (q *Query) terms(visit func(*term)) {
 // Match tells whether it means a message, at a moment. decoded is asked at most
 // once, and only when the answer depends on the body.
 func (q *Query) Match(now time.Time, l *store.Listed, decoded func() *decode.Result) bool {
-	return q.match(&env{now: now, l: l}, decoded)
+	return q.match(&env{now: now, l: l, groupOf: ofItself}, decoded)
 }
 
 func (q *Query) match(e *env, decoded func() *decode.Result) bool {
@@ -110,7 +110,7 @@ type env struct {
 	now     time.Time
 	l       *store.Listed
 	known   known
-	group   *group.ID // when a store says so; nil: the record does
+	groupOf func(*store.Record) group.ID
 	decoded func() *decode.Result
 	result  *decode.Result
 }

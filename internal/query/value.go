@@ -33,6 +33,7 @@ type term struct {
 	path  string // of header. and body.
 	op    op
 	a, b  literal // b: of between
+	at    int     // where it stands in the text
 }
 
 // literal is a value as it is written, and what it means to its field.
@@ -106,8 +107,8 @@ func (l *literal) understand(f *field) (expected string) {
 			return "expected one of " + strings.Join(f.values, ", ")
 		}
 	case aGroup:
-		var ok bool
-		if l.group, ok = parseGroup(l.text); !ok {
+		var err error
+		if l.group, err = group.Parse(l.text); err != nil {
 			return "expected a group's id: 16 of the characters 0 to 9 and a to f"
 		}
 	case aNumber:
@@ -252,7 +253,7 @@ func (t *term) holds(e *env) bool {
 	case f.kind == aState:
 		return t.op == exists || e.l.Record.State == t.a.state
 	case f.kind == aGroup:
-		return t.op == exists || e.groupOf() == t.a.group
+		return t.op == exists || e.groupOf(e.l.Record) == t.a.group
 	case f.needs == knowsBody:
 		return t.inText(e)
 	case f.text != nil:
@@ -343,12 +344,4 @@ func small(b byte) byte {
 		b += 'a' - 'A'
 	}
 	return b
-}
-
-func (e *env) groupOf() group.ID {
-	if e.group != nil {
-		return *e.group
-	}
-	r := e.l.Record
-	return group.Of(r.Queue, r.Reason, r.Error, r.Message.Type).ID
 }
