@@ -11,6 +11,6 @@ import (
 // until the engines have it
 type whole struct{ store.Store }
 
-func (whole) Groups(context.Context) ([]store.GroupCount, error)              { return nil, nil }
-func (whole) Past(context.Context, uuid.UUID) ([]store.Passage, error)        { return nil, nil }
+func (whole) Groups(context.Context) ([]store.GroupCount, error)                { return nil, nil }
+func (whole) Past(context.Context, uuid.UUID) ([]store.Passage, error)          { return nil, nil }
 func (whole) Returned(context.Context, func(store.Passage) (bool, error)) error { return nil }
