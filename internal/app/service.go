@@ -36,9 +36,13 @@ const restorable = 30 * 24 * time.Hour
 
 // openConsole makes what people see and do, and its HTTP face.
 func (s *Service) openConsole() error {
-	manage, err := management.New(s.config.Broker.Management, s.config.VHost())
-	if err != nil {
-		return err
+	var atBroker console.Broker
+	if at := s.config.Broker.Management; at != "" {
+		manage, err := management.New(at, s.config.VHost())
+		if err != nil {
+			return err
+		}
+		atBroker = queues{manage}
 	}
 	decoder, err := decode.New(decode.Options{})
 	if err != nil {
@@ -48,7 +52,7 @@ func (s *Service) openConsole() error {
 		return err
 	}
 	s.console = console.New(console.Config{
-		Store: s.store, Broker: queues{manage}, Audit: s.audit, Policies: s.flow.Policies, Events: s.events, Log: s.Log,
+		Store: s.store, Broker: atBroker, Audit: s.audit, Policies: s.flow.Policies, Events: s.events, Log: s.Log,
 		Restorable: restorable, Version: s.Version, Since: s.since, BrokerAt: broker.Redact(s.config.Broker.URL),
 		Rates: &s.rates, Problems: s.Problems, Notices: s.Notices, Decoder: decoder, SetHeld: s.loop.Hold, Way: s.flow.Way,
 		Returns: func(queue string) string { return s.health.of(partQueue + queue) },
