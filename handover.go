@@ -43,6 +43,9 @@ func (s *settler) handOver(ctx context.Context, out broker.Outgoing, t wait.Tick
 		}
 		switch {
 		case err == nil:
+			if s.trouble.Load() && s.trouble.CompareAndSwap(true, false) {
+				s.log.Info("failed messages are handed over again", "queue", s.queue)
+			}
 			return nil
 		case errors.Is(err, wire.ErrUnacceptable):
 			if _, there := out.Message.Headers[wire.HeaderError]; !there {
@@ -56,8 +59,8 @@ func (s *settler) handOver(ctx context.Context, out broker.Outgoing, t wait.Tick
 			// Somebody deleted what it waits in: it is made again.
 			err = errors.Join(err, s.publish.Declare(ctx, s.way.Topology(s.queue)))
 		}
-		if ctx.Err() == nil {
-			s.log.Warn("a failed message cannot be handed over; it stays unacknowledged, trying again", "queue", s.queue, "id", out.ID, "exchange", t.Exchange, "error", err)
+		if ctx.Err() == nil && s.trouble.CompareAndSwap(false, true) { // once, not for each message and try
+			s.log.Warn("failed messages cannot be handed over; they stay unacknowledged, trying again", "queue", s.queue, "id", out.ID, "exchange", t.Exchange, "error", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -110,6 +110,45 @@ func TestAMessageThatFitsNowhereStays(t *testing.T) {
 	})
 }
 
+// An outage is said once, and its end; nothing is lost meanwhile.
+func TestAnOutageOfTheDelayQueueIsSaidOnce(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+		const n = 20
+		var seen outcomes
+		var log safeLog
+		var tried atomic.Int64
+		cfg := config(t, v, fast(2))
+		s, err := redrive.NewSettler(t.Context(), cfg) // makes what Verify will find
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Close()
+		cfg.Verify, cfg.Metrics, cfg.Log, cfg.Concurrency, cfg.Prefetch = true, &seen, slog.New(slog.NewTextHandler(&log, nil)), n, n
+		exchange := wire.ExchangeParked
+		stop := consume(t, cfg, func(context.Context, *redrive.Message) error { tried.Add(1); return redrive.Park(errDown) })
+		if err := v.Channel().QueueUnbind(wire.QueueParked, "", exchange, nil); err != nil {
+			t.Fatal(err)
+		}
+		for range n {
+			v.Publish("", "orders", amqp.Publishing{Body: []byte("7")})
+		}
+		brokertest.Eventually(t, "it is said", func() bool { return tried.Load() == n && strings.Contains(log.String(), "cannot be handed over") })
+		if err := v.Channel().QueueBind(wire.QueueParked, "", exchange, false, nil); err != nil {
+			t.Fatal(err)
+		}
+		brokertest.Eventually(t, "all are parked", func() bool { return seen.count(redrive.Parked) == n })
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		for _, line := range []string{"cannot be handed over", "handed over again"} {
+			if got := strings.Count(log.String(), line); got != 1 {
+				t.Errorf("%q is said %d times: %s", line, got, log.String())
+			}
+		}
+	})
+}
+
 // safeLog is a log that is read while it is written.
 type safeLog struct {
 	mu sync.Mutex

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -30,6 +31,7 @@ type settler struct {
 
 	declared sync.Map // by exchange: since when what a ticket needed first is there
 	sender   *sender
+	trouble  atomic.Bool // handing over fails, and that was logged
 }
 
 // settle ends an attempt that failed. The error is nil when RabbitMQ has, as far

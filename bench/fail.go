@@ -10,10 +10,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/internal/trail"
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // startPlain is a work queue without anything.
@@ -128,8 +131,19 @@ func rejectEach(ctx context.Context, v vhost, n int, delay time.Duration, stay b
 // republishEach is the fixed recipe plus a confirmed publish: the delivery is
 // acknowledged when RabbitMQ has confirmed it in the delay queue.
 func republishEach(ctx context.Context, v vhost, n int, delay time.Duration, stay bool) (returns, error) {
+	return republish(ctx, v, n, delay, stay, nil)
+}
+
+// republishMarked also carries what the library's messages do: who it is, how
+// often it failed and why. RabbitMQ's work grows with the headers.
+func republishMarked(ctx context.Context, v vhost, n int, delay time.Duration, stay bool) (returns, error) {
+	t := trail.Trail{ID: uuid.NewString(), Attempt: 1, Queue: work, FirstFailed: time.Now(), Reason: wire.ReasonReported, Error: "the payment service does not answer"}
+	return republish(ctx, v, n, delay, stay, t.Mark(wire.Message{RoutingKey: work}).Headers)
+}
+
+func republish(ctx context.Context, v vhost, n int, delay time.Duration, stay bool, headers amqp.Table) (returns, error) {
 	return byLoop(ctx, v, n, delay, stay, *handlers, func(ch *amqp.Channel, d amqp.Delivery) error {
-		c, err := ch.PublishWithDeferredConfirm("", "wait", true, false, amqp.Publishing{MessageId: d.MessageId, DeliveryMode: amqp.Persistent, Body: d.Body})
+		c, err := ch.PublishWithDeferredConfirm("", "wait", true, false, amqp.Publishing{MessageId: d.MessageId, DeliveryMode: amqp.Persistent, Headers: headers, Body: d.Body})
 		if err != nil {
 			return err
 		}

@@ -14,11 +14,22 @@ func startFixed(ctx context.Context, v vhost) (way, error) {
 }
 
 func startFixedWith(_ context.Context, v vhost, delay time.Duration) (way, error) {
+	return fixedRecipeWith(v, delay, amqp.Table{"x-queue-type": v.kind})
+}
+
+// startFixedSafely is the recipe with a delay queue as safe as those of levels:
+// what comes due in it is deleted when the work queue has it, not before.
+func startFixedSafely(_ context.Context, v vhost, delay time.Duration) (way, error) {
+	return fixedRecipeWith(v, delay, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"})
+}
+
+func fixedRecipeWith(v vhost, delay time.Duration, wait amqp.Table) (way, error) {
 	return way{stop: func() {}}, onChannel(v.url, func(ch *amqp.Channel) error {
 		if err := declare(ch, work, amqp.Table{"x-queue-type": v.kind, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "wait"}); err != nil {
 			return err
 		}
-		return declare(ch, "wait", amqp.Table{"x-queue-type": v.kind, "x-message-ttl": delay.Milliseconds(), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": work})
+		wait["x-message-ttl"], wait["x-dead-letter-exchange"], wait["x-dead-letter-routing-key"] = delay.Milliseconds(), "", work
+		return declare(ch, "wait", wait)
 	})
 }
 

@@ -1,5 +1,15 @@
 // Package audit is the log of who did what: append-only, each line carrying the
 // hash of the one before it, so that a change or a gap shows.
+//
+// A log is a folder of files, each named after the number of its first line, which
+// starts the chain or says which it goes on with. A line is an Entry as JSON; its
+// hash is the SHA-256 of all its bytes before the hash, the hash of the line before
+// included.
+//
+// The chain has no secret: who may write the files can cut lines off the end, or
+// write everything from some line on anew, and no look at the files alone finds
+// that. A mark (the number and hash of a line, as `redrive audit verify` and the
+// service's own log say it) that is kept elsewhere does.
 package audit
 
 import "time"
@@ -21,3 +31,9 @@ type Entry struct {
 	Prev    string    `json:"prev"`
 	Hash    string    `json:"hash"`
 }
+
+// Lines that the log writes about itself.
+const (
+	didStart = "audit.start" // the first line of a file
+	didMend  = "audit.mend"  // what a crash left before this line is no line
+)

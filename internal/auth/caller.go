@@ -64,10 +64,20 @@ func (c Caller) May(role Role, queue string) error {
 		return ErrSignIn
 	case c.ReadOnly && role > Viewer:
 		return ErrReadOnly
-	case c.Role < role:
-		return fmt.Errorf("%w: %s is %s, and this needs %s", ErrForbidden, c.Name, c.Role, role)
 	case queue != "" && !c.Sees(queue):
 		return fmt.Errorf("%w: %s may not touch the queue %q", ErrForbidden, c.Name, queue)
+	}
+	return c.MaySee(role)
+}
+
+// MaySee is May for what changes nothing and yet needs a role, such as the audit
+// log: a service that is read-only shows it.
+func (c Caller) MaySee(role Role) error {
+	switch {
+	case c.Role == Nobody:
+		return ErrSignIn
+	case c.Role < role:
+		return fmt.Errorf("%w: %s is %s, and this needs %s", ErrForbidden, c.Name, c.Role, role)
 	}
 	return nil
 }

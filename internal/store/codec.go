@@ -18,10 +18,19 @@ import (
 // back with the very type they had.
 
 const (
-	recordVersion = 1
+	// recordVersion is what is written. Version 1, which is still read, has no
+	// flagMadeFrom and flagMadeInto.
+	recordVersion = 2
 	// deepest is how far header tables may nest: more than fits one AMQP frame, so
 	// that only damaged data meets it.
 	deepest = 100_000
+)
+
+const (
+	flagProven = 1 << iota
+	flagForward
+	flagMadeFrom
+	flagMadeInto
 )
 
 var errTorn = errors.New("record is cut short or damaged")
@@ -49,17 +58,25 @@ func AppendRecord(dst []byte, r *Record) ([]byte, error) {
 		b = appendString(b, n)
 	}
 	var flags byte
+	at := len(b)
+	b = append(b, 0)
 	if r.Proven {
-		flags |= 1
+		flags |= flagProven
 	}
 	if r.Forward != nil {
-		flags |= 2
-	}
-	b = append(b, flags)
-	if r.Forward != nil {
+		flags |= flagForward
 		b = appendString(b, r.Forward.Exchange)
 		b = appendString(b, r.Forward.RoutingKey)
 	}
+	if r.MadeFrom != uuid.Nil {
+		flags |= flagMadeFrom
+		b = append(b, r.MadeFrom[:]...)
+	}
+	if r.MadeInto != uuid.Nil {
+		flags |= flagMadeInto
+		b = append(b, r.MadeInto[:]...)
+	}
+	b[at] = flags
 	for _, s := range [...]string{m.Exchange, m.RoutingKey, m.ContentType, m.ContentEncoding, m.CorrelationID,
 		m.ReplyTo, m.Expiration, m.MessageID, m.Type, m.UserID, m.AppID} {
 		b = appendString(b, s)
@@ -82,7 +99,7 @@ func AppendRecord(dst []byte, r *Record) ([]byte, error) {
 // gives an error that is ErrFormat for an unknown version.
 func DecodeRecord(data []byte, withBody bool) (r *Record, bodySize int, err error) {
 	d := &decoder{data: data}
-	if v := d.byte(); v != recordVersion && !d.torn {
+	if v := d.byte(); (v < 1 || v > recordVersion) && !d.torn {
 		return nil, 0, fmt.Errorf("record version %d: %w", v, ErrFormat)
 	}
 	bodySize = min(d.length(), len(d.data)) // too large a size leaves nothing for the rest
@@ -107,9 +124,15 @@ func DecodeRecord(data []byte, withBody bool) (r *Record, bodySize int, err erro
 		r.Notes = append(r.Notes, d.string())
 	}
 	flags := d.byte()
-	r.Proven = flags&1 != 0
-	if flags&2 != 0 {
+	r.Proven = flags&flagProven != 0
+	if flags&flagForward != 0 {
 		r.Forward = &Destination{d.string(), d.string()}
+	}
+	if flags&flagMadeFrom != 0 {
+		copy(r.MadeFrom[:], d.take(len(r.MadeFrom)))
+	}
+	if flags&flagMadeInto != 0 {
+		copy(r.MadeInto[:], d.take(len(r.MadeInto)))
 	}
 	for _, s := range [...]*string{&m.Exchange, &m.RoutingKey, &m.ContentType, &m.ContentEncoding, &m.CorrelationID,
 		&m.ReplyTo, &m.Expiration, &m.MessageID, &m.Type, &m.UserID, &m.AppID} {

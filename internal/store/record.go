@@ -1,10 +1,12 @@
 package store
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/redrive-mq/redrive/internal/group"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -53,6 +55,23 @@ type Record struct {
 	Fingerprint [16]byte
 
 	Message wire.Message // as first published, but for what the broker changed
+}
+
+// Group is the trouble it has in common with others.
+func (r *Record) Group() group.Group {
+	return group.Of(r.Queue, r.Reason, r.Error, r.Message.Type)
+}
+
+// Sound says what makes r a record that no store can keep: neither the broker nor
+// Redrive's own code gives it such, but a person may.
+func (r *Record) Sound() error {
+	if r.State < Waiting || r.State > Discarded {
+		return fmt.Errorf("message %s of queue %q has no state: %d", r.ID, r.Queue, r.State)
+	}
+	if len(r.Queue) > 255 {
+		return fmt.Errorf("message %s: a queue's name has at most 255 bytes, not %d: %.300q", r.ID, len(r.Queue), r.Queue)
+	}
+	return nil
 }
 
 // Replay makes a parked record waiting, due at due, with all its attempts before

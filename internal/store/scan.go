@@ -3,30 +3,42 @@ package store
 import (
 	"context"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 
 	"github.com/redrive-mq/redrive/internal/group"
 )
 
-// Searcher is how kept messages are looked at. Looking touches nothing, sees one
+// Scanner is how kept messages are looked at. Looking touches nothing, sees one
 // moment in time, and may go on for long while others write.
-type Searcher interface {
+type Scanner interface {
 	// Scan visits the records of a range in its order until visit says that it has
 	// enough, visit fails, or ctx ends. Bodies are left out unless asked for. The
-	// Listed is visit's to keep. The first visit comes at once, whatever the range
-	// and the number of records (an index leads to it).
+	// Listed is visit's to keep, and visit may call the store. The first visit comes
+	// at once, whatever the range and the number of records (an index leads to it),
+	// but for waiting records of a group: they are looked for one by one.
 	Scan(ctx context.Context, r Range, visit func(Listed) (more bool, err error)) error
 
-	// Find is the records with this id (several only after a crash, or where a
-	// publisher forged one), with bodies; none is no error.
+	// Find is the records with this id in the order they were added (several only
+	// after a crash, or where a publisher forged one), with bodies; none is no error.
 	Find(ctx context.Context, id uuid.UUID) ([]Listed, error)
 
 	// Get is one record with its body; ErrNotFound when it is not kept any more.
 	Get(ctx context.Context, key Key) (Listed, error)
+}
 
-	// Groups tells of every group with something kept or seen within a day.
+// Searcher is all that can be asked about messages.
+type Searcher interface {
+	Scanner
+
+	// Groups tells of every group with something kept or seen within a day. Beyond
+	// GroupsKept of them a failure counts as one of its queue's other errors.
 	Groups(ctx context.Context) ([]GroupCount, error)
+
+	// GroupOf is the group that a kept record counts in: its own, or its queue's
+	// other errors.
+	GroupOf(r *Record) group.ID
 
 	// Past is what ended of a message's attempts, oldest first. The newest
 	// PastKept endings of all messages are known, older ones forgotten.
@@ -45,13 +57,13 @@ type Range struct {
 	// From and To bound Due: From ≤ Due < To.
 	From, To time.Time
 	// NewestFirst orders by Due from the latest on, else from the earliest on;
-	// over all queues together, and equal ones in the order of Key.
+	// over all queues together. Of equal ones the last added is the latest.
 	NewestFirst bool
 	// After goes on behind a record that was visited: the Cursor of it.
 	After string
 	Body  bool
 	// Upto leaves out what was added after NewestKey said this; 0: nothing is
-	// left out.
+	// left out. What is moved or changed was not added by that.
 	Upto uint64
 }
 
@@ -64,6 +76,9 @@ type GroupCount struct {
 	Hours [24]int64
 	Note  string // a person's
 }
+
+// GroupsKept is how many groups a store tells apart.
+const GroupsKept = 10_000
 
 // PastKept is how many of the newest passages a store keeps at least.
 const PastKept = 200_000
@@ -91,4 +106,21 @@ type Passage struct {
 	Due      time.Time // when it was to return
 	Ended    time.Time
 	Ending   Ending
+}
+
+// pastError is how much of an error a passage keeps.
+const pastError = 200
+
+// PassageOf is what is left of a record.
+func PassageOf(r *Record, ended time.Time, how Ending) Passage {
+	p := Passage{ID: r.ID, Queue: r.Queue, Attempt: r.Attempt, Reason: r.Reason, Error: r.Error, Policy: r.Policy,
+		FailedAt: r.FailedAt, Due: r.Due, Ended: ended, Ending: how}
+	if len(p.Error) > pastError {
+		end := pastError
+		for end > pastError-utf8.UTFMax && !utf8.RuneStart(p.Error[end]) {
+			end--
+		}
+		p.Error = p.Error[:end]
+	}
+	return p
 }

@@ -8,8 +8,6 @@ import (
 	"context"
 	"errors"
 	"time"
-
-	"github.com/google/uuid"
 )
 
 var (
@@ -65,9 +63,10 @@ type Store interface {
 	// included, and the waiting record that is earliest due.
 	Counts(ctx context.Context) ([]QueueCount, error)
 
-	// List shows records in a fixed order (by queue, then Due) without touching
-	// them, bodies left out unless asked for. A record that moves meanwhile is
-	// shown at most once and never twice with the same Key.
+	Searcher
+	Changer
+
+	// List is Scan a page at a time, by Due.
 	List(ctx context.Context, f Filter) (Page, error)
 
 	// Replay makes parked records (of the IDs, or of the queue when there are no
@@ -87,9 +86,6 @@ type Store interface {
 	Close() error
 }
 
-// Key names one record within its store. It is opaque, and printable.
-type Key string
-
 // Claim is a record on loan. Token proves the loan to engines that lease.
 type Claim struct {
 	Key    Key
@@ -100,10 +96,10 @@ type Claim struct {
 // Outcome is how a claim ends.
 type Outcome struct {
 	Claim Claim
-	// Park, when not empty, parks the record with that reason, at time At;
+	// Park, when not empty, parks the record with that reason;
 	// otherwise it is deleted.
 	Park string
-	At   time.Time
+	At   time.Time // when it ended
 }
 
 // NextDue is the earliest due time among a queue's unclaimed waiting records.
@@ -114,48 +110,20 @@ type NextDue struct {
 
 // QueueCount is what a store holds for one queue.
 type QueueCount struct {
-	Queue   string
-	Waiting int64
-	Parked  int64
+	Queue                      string
+	Waiting, Parked, Discarded int64
+
 	// NextDue is the earliest Due of the waiting records, and NextFailed when
 	// that one failed; zero when none wait.
 	NextDue    time.Time
 	NextFailed time.Time
 }
 
-// Filter chooses records to list.
-type Filter struct {
-	State State  // 0: both
-	Queue string // "": all
-	ID    uuid.UUID
-	After string // Page.After of the page before; "": from the start
-	Limit int    // 1 to 1,000; 0 means 100
-	Body  bool   // with bodies
-}
-
-// Max is Limit within its range.
-func (f Filter) Max() int {
-	if f.Limit <= 0 {
-		return 100
-	}
-	return min(f.Limit, 1000)
-}
-
 // Listed is a record as shown, with its size even when the body is left out.
 type Listed struct {
-	Key      Key
+	Key Key
+	// Cursor is its place in a Scan, for Range.After.
+	Cursor   string
 	Record   *Record
 	BodySize int
-}
-
-// Page is a piece of a listing. After is empty on the last one.
-type Page struct {
-	Records []Listed
-	After   string
-}
-
-// Selection chooses parked records to replay: by ID, or all of a queue.
-type Selection struct {
-	IDs   []uuid.UUID
-	Queue string
 }

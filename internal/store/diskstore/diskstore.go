@@ -19,6 +19,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/redrive-mq/redrive/internal/group"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -42,16 +43,22 @@ type Store struct {
 	path      string
 	db        *pebble.DB
 	fs        vfs.FS
+	log       *slog.Logger
 	reserve   uint64
 	onSync    func(time.Duration)
 	seq       atomic.Uint64
 	changed   chan struct{}
 	receipts  receiptLog
+	groups    groups
+	passed    atomic.Uint64 // how many passages were written
 	closeLock func() error
 
-	// moving lets one goroutine at a time move parked records, so that none is
+	// moving lets one goroutine at a time change what is kept, so that nothing is
 	// moved twice.
 	moving sync.Mutex
+	// adding is held, for reading, from when new records get their numbers until
+	// they are committed: see NewestKey.
+	adding sync.RWMutex
 
 	mu     sync.Mutex
 	queues map[string]*queue
@@ -90,8 +97,9 @@ func Open(path string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("opening the data folder %s: %w", path, err), lock.Close())
 	}
-	s := &Store{path: path, db: db, fs: o.FS, reserve: o.Reserve, onSync: o.OnSync,
-		changed: make(chan struct{}, 1), queues: map[string]*queue{}}
+	s := &Store{path: path, db: db, fs: o.FS, log: o.Log, reserve: o.Reserve, onSync: o.OnSync,
+		changed: make(chan struct{}, 1), queues: map[string]*queue{},
+		groups: groups{known: map[group.ID]*groupState{}, others: map[string]*groupState{}}}
 	if err := s.load(); err != nil {
 		return nil, errors.Join(fmt.Errorf("data folder %s: %w", path, err), db.Close(), lock.Close())
 	}
@@ -145,8 +153,12 @@ func (s *Store) load() error {
 		if err := s.db.Set(keyFormat, []byte{formatVersion}, pebble.Sync); err != nil {
 			return err
 		}
+	case len(format) == 1 && format[0] == 1:
+		if err := s.upgrade(); err != nil {
+			return err
+		}
 	case len(format) != 1 || format[0] != formatVersion:
-		return fmt.Errorf("%w: it is format %v, and this version reads format %d; use the version of Redrive that wrote it", store.ErrFormat, format, formatVersion)
+		return fmt.Errorf("%w: it is format %v, and this version reads formats 1 to %d; use the version of Redrive that wrote it", store.ErrFormat, format, formatVersion)
 	}
 	// A number that was used by a batch that failed is not counted; the leap over
 	// a million makes sure that none is used again.
@@ -160,6 +172,12 @@ func (s *Store) load() error {
 	last, _ := binary.Varint(seq)
 	s.seq.Store(uint64(last))
 	if err := s.loadQueues(); err != nil {
+		return err
+	}
+	if err := s.groups.load(s.db); err != nil {
+		return err
+	}
+	if err := s.loadPast(); err != nil {
 		return err
 	}
 	return s.receipts.load(s.db)
@@ -222,10 +240,10 @@ func (s *Store) Free() (free, reserve uint64, err error) {
 	return u.AvailBytes, s.reserve, err
 }
 
-// room says whether there is room for n more bytes. They are written twice, to
-// the log and to a table, before the log is cut.
-func (s *Store) room(n int) error {
-	free, reserve, err := s.Free()
+// room says whether there is room for n more bytes besides reserve. They are
+// written twice, to the log and to a table, before the log is cut.
+func (s *Store) room(n int, reserve uint64) error {
+	free, _, err := s.Free()
 	if err != nil {
 		return fmt.Errorf("asking for the free room of %s: %w", s.path, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/google/uuid"
 
+	"github.com/redrive-mq/redrive/internal/group"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -17,17 +18,31 @@ import (
 //
 //	w len(queue) queue due seq   a waiting record
 //	p len(queue) queue due seq   a parked record, due being when it was parked
+//	d len(queue) queue due seq   a discarded record, due being until when it can be restored
 //	i id seq                     the key of the record with that id
+//	g group state due seq        the key of that parked or discarded record of the group
+//	x name                       a value of the side table
 //	c state queue                how many records: merged, never read to write
+//	m group                      what the members of a group share
+//	k group                      its tally: merged, never read to write
+//	t passage                    some passages, numbered in the order they were written
+//	u part                       which ids are where in some of these
 //	r batch                      the receipts of one Add
 //	s                            the next seq
 //	f                            the format
 const (
-	prefixWaiting = 'w'
-	prefixParked  = 'p'
-	prefixID      = 'i'
-	prefixCount   = 'c'
-	prefixReceipt = 'r'
+	prefixWaiting   = 'w'
+	prefixParked    = 'p'
+	prefixDiscarded = 'd'
+	prefixID        = 'i'
+	prefixGroup     = 'g'
+	prefixEntry     = 'x'
+	prefixCount     = 'c'
+	prefixShared    = 'm'
+	prefixTally     = 'k'
+	prefixPast      = 't'
+	prefixPastIndex = 'u'
+	prefixReceipt   = 'r'
 )
 
 var (
@@ -35,32 +50,50 @@ var (
 	keyFormat = []byte("f")
 )
 
-const formatVersion = 1
+// formatVersion is what is written. Format 1 had no groups and no discarded
+// records; it is brought up to this when it is opened.
+const formatVersion = 2
 
-func prefixOf(state store.State) byte {
-	if state == store.Parked {
-		return prefixParked
-	}
-	return prefixWaiting
-}
+// prefixes are of a state's records.
+var prefixes = [...]byte{store.Waiting: prefixWaiting, store.Parked: prefixParked, store.Discarded: prefixDiscarded}
 
 // queuePrefix leads all records of a queue in a state. A queue's name has at
 // most 255 bytes; its length comes first because it may hold any of them.
 func queuePrefix(state store.State, queue string) []byte {
 	k := make([]byte, 0, 2+len(queue)+16)
-	return append(append(k, prefixOf(state), byte(len(queue))), queue...)
+	return append(append(k, prefixes[state], byte(len(queue))), queue...)
 }
 
 func recordKey(state store.State, queue string, due time.Time, seq uint64) []byte {
-	k := binary.BigEndian.AppendUint64(queuePrefix(state, queue), orderedMicros(due))
-	return binary.BigEndian.AppendUint64(k, seq)
+	return append(queuePrefix(state, queue), place(due, seq)...)
 }
+
+// keyOf is where a record belongs; an error is that it belongs nowhere.
+func keyOf(r *store.Record, seq uint64) ([]byte, error) {
+	if err := r.Sound(); err != nil {
+		return nil, err
+	}
+	return recordKey(r.State, r.Queue, r.Due, seq), nil
+}
+
+// queueOf is the queue of a record's key.
+func queueOf(key []byte) string { return string(key[2 : 2+int(key[1])]) }
+
+// place orders records by due and arrival: the end of a record's key.
+func place(due time.Time, seq uint64) []byte {
+	p := binary.BigEndian.AppendUint64(make([]byte, 0, placeSize), orderedMicros(due))
+	return binary.BigEndian.AppendUint64(p, seq)
+}
+
+const placeSize = 16
+
+func placeOf(key []byte) []byte { return key[len(key)-placeSize:] }
 
 // orderedMicros keeps times before 1970 in order too.
 func orderedMicros(t time.Time) uint64 { return uint64(t.UnixMicro()) ^ 1<<63 }
 
 func dueOf(key []byte) time.Time {
-	return time.UnixMicro(int64(binary.BigEndian.Uint64(key[len(key)-16:]) ^ 1<<63))
+	return time.UnixMicro(int64(binary.BigEndian.Uint64(placeOf(key)) ^ 1<<63))
 }
 
 func seqOf(key []byte) uint64 { return binary.BigEndian.Uint64(key[len(key)-8:]) }
@@ -69,6 +102,32 @@ func idKey(id uuid.UUID, seq uint64) []byte {
 	k := append(append(make([]byte, 0, 25), prefixID), id[:]...)
 	return binary.BigEndian.AppendUint64(k, seq)
 }
+
+// indexOf is the idKey of a record; nil for what is no key.
+func indexOf(key store.Key) []byte {
+	id, seq, ok := key.Parts()
+	if !ok {
+		return nil
+	}
+	return idKey(id, seq)
+}
+
+// groupPrefix leads a group's records in a state.
+func groupPrefix(id group.ID, state store.State) []byte {
+	k := append(make([]byte, 0, 2+len(id)+placeSize), prefixGroup)
+	return append(append(k, id[:]...), byte(state))
+}
+
+// groupKey is where the index has a record of the group, which is kept under key.
+func groupKey(id group.ID, state store.State, key []byte) []byte {
+	return append(groupPrefix(id, state), placeOf(key)...)
+}
+
+func sharedKey(id group.ID) []byte { return append([]byte{prefixShared}, id[:]...) }
+
+func tallyKey(id group.ID) []byte { return append([]byte{prefixTally}, id[:]...) }
+
+func entryKey(name string) []byte { return append([]byte{prefixEntry}, name...) }
 
 func countKey(state store.State, queue string) []byte {
 	return append([]byte{prefixCount, byte(state)}, queue...)
@@ -90,12 +149,21 @@ func after(prefix []byte) []byte {
 }
 
 // adder makes counters sums: writers only say how much more or less, so that
-// concurrent batches need not read each other, and opening needs no scan.
+// concurrent batches need not read each other, and opening needs no scan. Its name is
+// in the folders of format 1, which had nothing but sums.
 var adder = &pebble.Merger{
 	Name: "redrive.sum.v1",
-	Merge: func(_, value []byte) (pebble.ValueMerger, error) {
-		s := new(sum)
-		return s, s.MergeNewer(value)
+	Merge: func(key, value []byte) (pebble.ValueMerger, error) {
+		var m pebble.ValueMerger
+		switch key[0] {
+		case prefixTally:
+			m = new(tally)
+		case prefixPastIndex:
+			m = new(joined)
+		default:
+			m = new(sum)
+		}
+		return m, m.MergeNewer(value)
 	},
 }
 

@@ -49,7 +49,7 @@ func (s *Store) Remember(ctx context.Context, receipts []store.Receipt) error {
 		return err
 	}
 	defer done()
-	if err := s.room(len(receipts) * receiptSize); err != nil {
+	if err := s.room(len(receipts)*receiptSize, s.reserve); err != nil {
 		return err
 	}
 	c := s.change()
@@ -94,6 +94,16 @@ func (l *receiptLog) write(b *pebble.Batch, receipts []store.Receipt) error {
 		l.batches = l.batches[1:]
 	}
 	return b.Set(receiptKey(number), v, nil)
+}
+
+// Receipts implements store.Store.
+func (s *Store) Receipts(ctx context.Context) ([]store.Receipt, error) {
+	done, err := s.use(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	return s.receipts.read(s.db)
 }
 
 // read returns the receipts kept, oldest first.

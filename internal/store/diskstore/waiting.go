@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -16,7 +15,7 @@ import (
 // queue is what is kept in memory of one work queue. Its size does not depend on
 // how many messages wait, but for claims, which are few.
 type queue struct {
-	waiting, parked int64
+	kept [4]int64 // by state
 	// low: no waiting record before this key is unclaimed. Without it each claim
 	// would wade through the graves of all that was returned before.
 	low []byte
@@ -46,49 +45,81 @@ func (q *queue) ready(key []byte) {
 	}
 }
 
-func (q *queue) count(state store.State, n int64) {
-	if state == store.Parked {
-		q.parked += n
-	} else {
-		q.waiting += n
-	}
-}
-
 // change is a set of writes that become visible and durable together.
 type change struct {
 	s      *Store
 	batch  *pebble.Batch
 	value  []byte               // scratch: the batch copies it
-	counts map[string]*[3]int64 // by queue, then state
+	counts map[string]*[4]int64 // by queue, then state
+	groups map[*groupState]*grouped
+	like   *store.Record // the last that was counted,
+	last   *grouped      // in this group
+	began  time.Time
+	fails  bool // what is put are new failures
+	past   passages
 }
 
 func (s *Store) change() *change {
-	return &change{s: s, batch: s.db.NewBatch(), counts: map[string]*[3]int64{}}
+	return &change{s: s, batch: s.db.NewBatch(), counts: map[string]*[4]int64{}, groups: map[*groupState]*grouped{}, began: time.Now()}
 }
 
 func (c *change) count(state store.State, queue string, n int64) {
 	if c.counts[queue] == nil {
-		c.counts[queue] = new([3]int64)
+		c.counts[queue] = new([4]int64)
 	}
 	c.counts[queue][state] += n
 }
 
 // put writes a record under its key.
-func (c *change) put(key []byte, r *store.Record) error {
-	var err error
+func (c *change) put(key []byte, r *store.Record) (err error) {
 	if c.value, err = store.AppendRecord(c.value[:0], r); err != nil {
 		return fmt.Errorf("message %s of queue %q: %w", r.ID, r.Queue, err)
 	}
 	c.count(r.State, r.Queue, 1)
+	g := c.group(r)
+	if g.more.kept[r.State]++; c.fails {
+		g.failed(r.FailedAt, c.began)
+	}
 	if err := c.batch.Set(key, c.value, nil); err != nil {
 		return err
+	}
+	// Waiting records, which come and go by the thousand, have no place in the index.
+	if r.State != store.Waiting {
+		if err := c.batch.Set(groupKey(g.ID, r.State, key), key, nil); err != nil {
+			return err
+		}
 	}
 	return c.batch.Set(idKey(r.ID, seqOf(key)), key, nil)
 }
 
-// remove takes a record away, and its id too unless it is put elsewhere.
-func (c *change) remove(key []byte, state store.State, r *store.Record, moved bool) error {
-	c.count(state, r.Queue, -1)
+// add writes new records and returns their keys. The caller holds adding until
+// they are committed.
+func (c *change) add(records []*store.Record) (keys [][]byte, err error) {
+	first := c.s.seq.Add(uint64(len(records))) - uint64(len(records)) + 1
+	for i, r := range records {
+		key, err := keyOf(r, first+uint64(i))
+		if err == nil {
+			err = c.put(key, r)
+		}
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, key)
+	}
+	return keys, c.batch.Merge(keySeq, binary.AppendVarint(nil, int64(len(records))), nil)
+}
+
+// remove takes a record away, r being as it was, and its id too unless it is put
+// elsewhere.
+func (c *change) remove(key []byte, r *store.Record, moved bool) error {
+	c.count(r.State, r.Queue, -1)
+	g := c.group(r)
+	g.more.kept[r.State]--
+	if r.State != store.Waiting {
+		if err := c.batch.Delete(groupKey(g.ID, r.State, key), nil); err != nil {
+			return err
+		}
+	}
 	if err := c.batch.Delete(key, nil); err != nil || moved {
 		return err
 	}
@@ -106,20 +137,38 @@ func (c *change) commit() error {
 			}
 		}
 	}
+	if err := c.writeGroups(); err != nil {
+		return err
+	}
+	if err := c.s.writePast(c.batch, &c.past); err != nil {
+		return err
+	}
 	if err := c.s.commit(c.batch); err != nil {
 		return err
 	}
+	c.counted()
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	for name, by := range c.counts {
 		for state, n := range by {
-			c.s.queue(name).count(store.State(state), n)
+			c.s.queue(name).kept[state] += n
 		}
 	}
 	return nil
 }
 
-func (c *change) close() { _ = c.batch.Close() }
+func (c *change) close() {
+	c.unuse()
+	_ = c.batch.Close()
+}
+
+// sizeOf is about how much room records take.
+func sizeOf(records []*store.Record) (n int) {
+	for _, r := range records {
+		n += len(r.Message.Body) + 1024
+	}
+	return n
+}
 
 // Add implements store.Store.
 func (s *Store) Add(ctx context.Context, records []*store.Record) error {
@@ -128,24 +177,16 @@ func (s *Store) Add(ctx context.Context, records []*store.Record) error {
 		return err
 	}
 	defer done()
-	size := 0
-	for _, r := range records {
-		size += len(r.Message.Body) + 1024
-	}
-	if err := s.room(size); err != nil {
+	if err := s.room(sizeOf(records), s.reserve); err != nil {
 		return err
 	}
 	c := s.change()
 	defer c.close()
-	last := s.seq.Add(uint64(len(records)))
-	keys := make([][]byte, len(records))
-	for i, r := range records {
-		keys[i] = recordKey(r.State, r.Queue, r.Due, last-uint64(len(records)-1-i))
-		if err := c.put(keys[i], r); err != nil {
-			return err
-		}
-	}
-	if err := c.batch.Merge(keySeq, binary.AppendVarint(nil, int64(len(records))), nil); err != nil {
+	c.fails = true
+	s.adding.RLock()
+	defer s.adding.RUnlock()
+	keys, err := c.add(records)
+	if err != nil {
 		return err
 	}
 	if err := s.receipts.write(c.batch, receiptsOf(records)); err != nil {
@@ -155,14 +196,19 @@ func (s *Store) Add(ctx context.Context, records []*store.Record) error {
 		return err
 	}
 	s.mu.Lock()
-	for i, r := range records {
-		if r.State == store.Waiting {
-			s.queue(r.Queue).ready(keys[i])
-		}
+	for _, key := range keys {
+		s.ready(key)
 	}
 	s.mu.Unlock()
 	s.signal()
 	return nil
+}
+
+// ready notes that a record was kept under key. The caller holds mu.
+func (s *Store) ready(key []byte) {
+	if key[0] == prefixWaiting {
+		s.queue(queueOf(key)).ready(key)
+	}
 }
 
 // Claim implements store.Store.
@@ -207,7 +253,7 @@ func (s *Store) Claim(ctx context.Context, name string, upTo time.Time, n, maxBy
 		}
 		maxBytes -= len(r.Message.Body)
 		q.claimed[string(key)] = true
-		claims = append(claims, store.Claim{Key: printable(key), Token: string(key), Record: r})
+		claims = append(claims, store.Claim{Key: store.MakeKey(r.ID, seqOf(key)), Token: string(key), Record: r})
 	}
 	if err := it.Close(); err != nil {
 		s.unclaim(q, claims)
@@ -220,9 +266,6 @@ func (s *Store) Claim(ctx context.Context, name string, upTo time.Time, n, maxBy
 	}
 	return claims, nil
 }
-
-// printable names a record by the number that never changes while it is kept.
-func printable(key []byte) store.Key { return store.Key(strconv.FormatUint(seqOf(key), 10)) }
 
 // unclaim makes claims claimable again. The caller holds mu.
 func (s *Store) unclaim(q *queue, claims []store.Claim) {
@@ -284,7 +327,7 @@ func (s *Store) Settle(ctx context.Context, outcomes []store.Outcome) (n int, er
 			continue
 		}
 		settled = append(settled, o.Claim)
-		if err := c.remove(key, store.Waiting, r, o.Park != ""); err != nil {
+		if err := c.remove(key, r, o.Park != ""); err != nil {
 			return 0, err
 		}
 		if o.Park != "" {
@@ -293,7 +336,13 @@ func (s *Store) Settle(ctx context.Context, outcomes []store.Outcome) (n int, er
 			if err := c.put(recordKey(store.Parked, r.Queue, o.At, seqOf(key)), &parked); err != nil {
 				return 0, err
 			}
+			continue
 		}
+		ending := store.EndedReturned
+		if r.Forward != nil {
+			ending = store.EndedForwarded
+		}
+		c.past.add(store.PassageOf(r, o.At, ending))
 	}
 	if err := c.commit(); err != nil {
 		return 0, err

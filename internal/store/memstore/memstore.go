@@ -6,34 +6,36 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
-
+	"github.com/redrive-mq/redrive/internal/group"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
 // Store implements store.Store. Nothing survives it.
 type Store struct {
 	mu       sync.Mutex
-	seq      int64
+	seq      uint64
 	kept     map[store.Key]*entry
+	values   map[string][]byte // the side table
+	groups   map[group.ID]*trouble
+	ordinary int // groups that are not a queue's other errors
+	past     []store.Passage
 	receipts []store.Receipt
 	changed  chan struct{}
 	closed   bool
 }
 
 type entry struct {
-	seq     int64
+	seq     uint64
 	rec     store.Record
 	claimed bool
 }
 
 // New makes an empty store.
 func New() *Store {
-	return &Store{kept: map[store.Key]*entry{}, changed: make(chan struct{}, 1)}
+	return &Store{kept: map[store.Key]*entry{}, values: map[string][]byte{}, groups: map[group.ID]*trouble{}, changed: make(chan struct{}, 1)}
 }
 
 func (s *Store) lock() (unlock func(), err error) {
@@ -59,14 +61,27 @@ func (s *Store) Add(_ context.Context, records []*store.Record) error {
 		return err
 	}
 	for _, r := range records {
-		s.seq++
-		s.kept[store.Key(strconv.FormatInt(s.seq, 10))] = &entry{seq: s.seq, rec: *r}
+		if err := r.Sound(); err != nil {
+			return err
+		}
+	}
+	s.add(records)
+	for _, r := range records {
+		s.groupOf(r).failed(r.FailedAt)
 		if r.Fingerprint != ([16]byte{}) {
 			s.remember(store.Receipt{Fingerprint: r.Fingerprint, ID: r.ID})
 		}
 	}
 	s.signal()
 	return nil
+}
+
+func (s *Store) add(records []*store.Record) {
+	for _, r := range records {
+		s.seq++
+		s.count(r, 1)
+		s.kept[store.MakeKey(r.ID, s.seq)] = &entry{seq: s.seq, rec: *r}
+	}
 }
 
 // Remember implements store.Store.
@@ -85,7 +100,7 @@ func (s *Store) remember(receipts ...store.Receipt) {
 	s.receipts = s.receipts[max(0, len(s.receipts)-store.ReceiptsKept):]
 }
 
-// sorted are the keys that keep says yes to, in listing order.
+// sorted are the keys that keep says yes to, by state, queue, due and arrival.
 func (s *Store) sorted(keep func(*entry) bool) []store.Key {
 	var keys []store.Key
 	for k, e := range s.kept {
@@ -136,12 +151,19 @@ func (s *Store) Settle(_ context.Context, outcomes []store.Outcome) (int, error)
 			continue
 		}
 		n++
+		s.count(&e.rec, -1)
 		if o.Park == "" {
 			delete(s.kept, o.Claim.Key)
+			how := store.EndedReturned
+			if e.rec.Forward != nil {
+				how = store.EndedForwarded
+			}
+			s.passed(&e.rec, o.At, how)
 			continue
 		}
 		e.claimed = false
 		e.rec.State, e.rec.ParkedFor, e.rec.Due = store.Parked, o.Park, o.At
+		s.count(&e.rec, 1)
 	}
 	return n, nil
 }
@@ -195,63 +217,26 @@ func (s *Store) Counts(context.Context) ([]store.QueueCount, error) {
 			counts = append(counts, store.QueueCount{Queue: r.Queue})
 		}
 		c := &counts[i]
-		if r.State == store.Parked {
+		switch r.State {
+		case store.Parked:
 			c.Parked++
-			continue
-		}
-		c.Waiting++
-		if c.NextDue.IsZero() {
-			c.NextDue, c.NextFailed = r.Due, r.FailedAt
+		case store.Discarded:
+			c.Discarded++
+		case store.Waiting:
+			if c.Waiting++; c.NextDue.IsZero() {
+				c.NextDue, c.NextFailed = r.Due, r.FailedAt
+			}
 		}
 	}
 	return counts, nil
 }
 
-func (s *Store) List(_ context.Context, f store.Filter) (store.Page, error) {
-	unlock, err := s.lock()
-	defer unlock()
-	if err != nil {
-		return store.Page{}, err
-	}
-	var after *entry
-	var page store.Page
-	for _, k := range s.sorted(func(e *entry) bool {
-		return (f.State == 0 || f.State == e.rec.State) && (f.Queue == "" || f.Queue == e.rec.Queue) && (f.ID == uuid.Nil || f.ID == e.rec.ID)
-	}) {
-		if after = s.kept[store.Key(f.After)]; after != nil && compare(s.kept[k], after) <= 0 {
-			continue
-		}
-		if len(page.Records) == f.Max() {
-			page.After = string(page.Records[len(page.Records)-1].Key)
-			break
-		}
-		r := s.kept[k].rec
-		l := store.Listed{Key: k, Record: &r, BodySize: len(r.Message.Body)}
-		if !f.Body {
-			r.Message.Body = nil
-		}
-		page.Records = append(page.Records, l)
-	}
-	return page, nil
+func (s *Store) List(ctx context.Context, f store.Filter) (store.Page, error) {
+	return store.List(ctx, s, f)
 }
 
-func (s *Store) Replay(_ context.Context, sel store.Selection, due time.Time, progress func(int)) (int, error) {
-	unlock, err := s.lock()
-	defer unlock()
-	if err != nil {
-		return 0, err
-	}
-	keys := s.sorted(func(e *entry) bool {
-		return e.rec.State == store.Parked && (len(sel.IDs) > 0 && slices.Contains(sel.IDs, e.rec.ID) || len(sel.IDs) == 0 && e.rec.Queue == sel.Queue)
-	})
-	for _, k := range keys {
-		s.kept[k].rec.Replay(due)
-	}
-	if progress != nil && len(keys) > 0 {
-		progress(len(keys))
-	}
-	s.signal()
-	return len(keys), nil
+func (s *Store) Replay(ctx context.Context, sel store.Selection, due time.Time, progress func(int)) (int, error) {
+	return store.Replay(ctx, s, sel, due, progress)
 }
 
 func (s *Store) Receipts(context.Context) ([]store.Receipt, error) {

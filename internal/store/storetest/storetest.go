@@ -31,27 +31,32 @@ type Engine struct {
 
 var epoch = time.UnixMicro(1_800_000_000_123_456)
 
+// testCase is one sentence or more of the contract.
+type testCase struct {
+	name string
+	test func(*testing.T, Engine)
+}
+
+var basics = []testCase{
+	{"a record comes back as it was", asItWas},
+	{"claims come in due order, within their bounds", dueOrder},
+	{"nobody claims what another holds", oneHolder},
+	{"settled is gone or parked, released is waiting", settled},
+	{"what is not due is not claimed, and Next tells when it is", notYet},
+	{"counts are exact", counts},
+	{"a listing touches nothing and pages meet", listing},
+	{"replay makes parked messages waiting again", replay},
+	{"equal ids are kept apart", equalIDs},
+	{"receipts are the newest", receipts},
+	{"queue names may hold any bytes", anyName},
+	{"claims of the dead come back", crash},
+	{"a closed store says so", closed},
+}
+
 // Run runs the suite over an engine.
 func Run(t *testing.T, e Engine) {
 	t.Logf("store suite on engine %s", e.Name)
-	for _, c := range []struct {
-		name string
-		test func(*testing.T, Engine)
-	}{
-		{"a record comes back as it was", asItWas},
-		{"claims come in due order, within their bounds", dueOrder},
-		{"nobody claims what another holds", oneHolder},
-		{"settled is gone or parked, released is waiting", settled},
-		{"what is not due is not claimed, and Next tells when it is", notYet},
-		{"counts are exact", counts},
-		{"a listing touches nothing and pages meet", listing},
-		{"replay makes parked messages waiting again", replay},
-		{"equal ids are kept apart", equalIDs},
-		{"receipts are the newest", receipts},
-		{"queue names may hold any bytes", anyName},
-		{"claims of the dead come back", crash},
-		{"a closed store says so", closed},
-	} {
+	for _, c := range slices.Concat(basics, scans, changes) {
 		t.Run(c.name, func(t *testing.T) { c.test(t, e) })
 	}
 }
@@ -75,6 +80,12 @@ func Waiting(queue string, after time.Duration, body string) *store.Record {
 func parked(queue, body string) *store.Record {
 	r := Waiting(queue, 0, body)
 	r.State, r.ParkedFor = store.Parked, "it failed"
+	return r
+}
+
+func discarded(queue string, until time.Duration, body string) *store.Record {
+	r := Waiting(queue, until, body)
+	r.State = store.Discarded
 	return r
 }
 
@@ -114,7 +125,8 @@ func Everything() *store.Record {
 	return &store.Record{
 		ID: uuid.Must(uuid.NewV7()), Queue: "orders", State: store.Waiting, Due: epoch, Attempt: 3, Reason: "rejected",
 		Error: "no stock", Policy: "p", FirstFailed: epoch.Add(-time.Hour), FailedAt: epoch.Add(-time.Second),
-		Notes: []string{"odd", ""}, Proven: true, Forward: &store.Destination{Exchange: "x", RoutingKey: "k"}, Fingerprint: [16]byte{1, 2},
+		Notes: []string{"odd", ""}, Proven: true, Forward: &store.Destination{Exchange: "x", RoutingKey: "k"},
+		MadeFrom: uuid.Must(uuid.NewV7()), MadeInto: uuid.Must(uuid.NewV7()), Fingerprint: [16]byte{1, 2},
 		Message: wire.Message{
 			Exchange: "shop", RoutingKey: "order.eu", ContentType: "a/b", ContentEncoding: "gzip", DeliveryMode: 2, Priority: 9,
 			CorrelationID: "c", ReplyTo: "r", Expiration: "1000", MessageID: "m", Timestamp: time.Unix(1_700_000_000, 0),
@@ -265,7 +277,7 @@ func notYet(t *testing.T, e Engine) {
 
 func counts(t *testing.T, e Engine) {
 	s := open(t, e)
-	add(t, s, Waiting("q", time.Second, "a"), Waiting("q", 0, "b"), parked("q", "c"), parked("p", "d"))
+	add(t, s, Waiting("q", time.Second, "a"), Waiting("q", 0, "b"), parked("q", "c"), parked("p", "d"), discarded("o", 0, "e"))
 	check := func(when, wanted string) {
 		t.Helper()
 		all, err := s.Counts(context.Background())
@@ -274,7 +286,7 @@ func counts(t *testing.T, e Engine) {
 		}
 		var out []string
 		for _, c := range all {
-			line := fmt.Sprintf("%s %d waiting %d parked", c.Queue, c.Waiting, c.Parked)
+			line := fmt.Sprintf("%s %d waiting %d parked %d discarded", c.Queue, c.Waiting, c.Parked, c.Discarded)
 			if c.Waiting > 0 {
 				line += fmt.Sprintf(", next %s failed %s", c.NextDue.Sub(epoch), c.NextFailed.Sub(epoch))
 			}
@@ -283,13 +295,13 @@ func counts(t *testing.T, e Engine) {
 		slices.Sort(out)
 		want(t, when, strings.Join(out, "; "), wanted)
 	}
-	check("at first", "p 0 waiting 1 parked; q 2 waiting 1 parked, next 0s failed 0s")
+	check("at first", "o 0 waiting 0 parked 1 discarded; p 0 waiting 1 parked 0 discarded; q 2 waiting 1 parked 0 discarded, next 0s failed 0s")
 	c := claim(t, s, "q", 0, 1)
-	check("with a claim", "p 0 waiting 1 parked; q 2 waiting 1 parked, next 0s failed 0s")
+	check("with a claim", "o 0 waiting 0 parked 1 discarded; p 0 waiting 1 parked 0 discarded; q 2 waiting 1 parked 0 discarded, next 0s failed 0s")
 	if _, err := s.Settle(context.Background(), []store.Outcome{{Claim: c[0], Park: "x", At: epoch}}); err != nil {
 		t.Fatal(err)
 	}
-	check("after parking", "p 0 waiting 1 parked; q 1 waiting 2 parked, next 1s failed 0s")
+	check("after parking", "o 0 waiting 0 parked 1 discarded; p 0 waiting 1 parked 0 discarded; q 1 waiting 2 parked 0 discarded, next 1s failed 0s")
 }
 
 func listing(t *testing.T, e Engine) {

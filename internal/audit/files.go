@@ -1,0 +1,193 @@
+package audit
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// nameOf is the file whose first line has number n. Names sort as numbers do.
+func nameOf(n int64) string { return fmt.Sprintf("audit-%012d.jsonl", n) }
+
+// firstOf is the number in a file's name.
+func firstOf(path string) (int64, bool) {
+	name, ok := strings.CutPrefix(filepath.Base(path), "audit-")
+	name, ok2 := strings.CutSuffix(name, ".jsonl")
+	n, err := strconv.ParseInt(name, 10, 64)
+	return n, ok && ok2 && err == nil && n > 0
+}
+
+// Files are those of the log in a folder, oldest first; of a file, itself.
+func Files(path string) ([]string, error) {
+	info, err := os.Stat(path)
+	if err != nil || !info.IsDir() {
+		return []string{path}, err
+	}
+	all, err := os.ReadDir(path)
+	if err != nil {
+		return nil, err
+	}
+	var files []string
+	for _, f := range all {
+		if _, ok := firstOf(f.Name()); ok {
+			files = append(files, filepath.Join(path, f.Name()))
+		}
+	}
+	slices.Sort(files)
+	return files, nil
+}
+
+// load finds where the chain ends, and mends the end of the last file.
+func (l *Log) load() error {
+	files, err := Files(l.folder)
+	if err != nil {
+		return err
+	}
+	l.files = files
+	if len(files) == 0 {
+		return l.begin()
+	}
+	last := files[len(files)-1]
+	if l.file, err = l.open(last); err != nil {
+		return err
+	}
+	size, err := sizeOf(last)
+	if err != nil {
+		return err
+	}
+	if size, err = l.finish(size); err != nil {
+		return err
+	}
+	good, err := l.lastLine(size)
+	if err != nil {
+		return err
+	}
+	if l.end, l.until = size, size; good == size && size > 0 {
+		return nil
+	}
+	rest := sha256.New()
+	if _, err := io.Copy(rest, io.NewSectionReader(l.file, good, size-good)); err != nil {
+		return err
+	}
+	note := Entry{At: time.Now(), Did: didMend, On: torn(size-good, rest.Sum(nil)), Outcome: "done"}
+	line, h, err := l.head.next(note)
+	if err != nil {
+		return err
+	}
+	l.log.Warn("the audit log ended within a line, as after a crash; a line tells of it", "file", last, "bytes", size-good)
+	return l.append(append([]byte("\n"), line...), h)
+}
+
+// finish gives a last line that only lacks its line feed that, and returns how long
+// the file is then.
+func (l *Log) finish(size int64) (int64, error) {
+	end := make([]byte, min(size, mostLine))
+	if _, err := l.file.ReadAt(end, size-int64(len(end))); err != nil {
+		return 0, err
+	}
+	if _, err := parse(end[bytes.LastIndexByte(end, '\n')+1:]); err != nil {
+		return size, nil
+	}
+	if _, err := l.file.WriteAt([]byte("\n"), size); err != nil {
+		return 0, err
+	}
+	return size + 1, l.file.Sync()
+}
+
+// lastLine sets the head to the last line that is whole, and returns where it ends
+// in the last file: 0 when it is in the one before.
+func (l *Log) lastLine(size int64) (end int64, err error) {
+	for i := len(l.files) - 1; i >= 0 && l.head.n == 0; i-- {
+		f, to := l.file, size
+		if i < len(l.files)-1 {
+			if f, err = os.Open(l.files[i]); err == nil {
+				to, err = sizeOf(l.files[i])
+			}
+			if err != nil {
+				return 0, err
+			}
+		}
+		err = backwards(f, to, func(line []byte, at int64) (bool, error) {
+			e, err := parse(line)
+			if err != nil {
+				return true, nil
+			}
+			l.head = head{e.N, e.Hash}
+			if i == len(l.files)-1 {
+				end = at + int64(len(line)) + 1
+			}
+			return false, nil
+		})
+		if i < len(l.files)-1 {
+			err = errors.Join(err, f.Close())
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	return end, nil
+}
+
+// begin begins the next file, whose first line goes on with the chain.
+func (l *Log) begin() error {
+	path := filepath.Join(l.folder, nameOf(l.head.n+1))
+	on := "a new log"
+	if len(l.files) > 0 {
+		on = "after " + filepath.Base(l.files[len(l.files)-1])
+	}
+	line, h, err := l.head.next(Entry{At: time.Now(), Did: didStart, On: on, Outcome: "done"})
+	if err != nil {
+		return err
+	}
+	f, err := l.open(path)
+	if err != nil {
+		return fmt.Errorf("beginning a file of the audit log: %w", err)
+	}
+	// A file of this name can only be what is left of a beginning that failed.
+	err = f.Truncate(0)
+	if err == nil {
+		_, err = f.WriteAt(line, 0)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err == nil {
+		err = syncFolder(l.folder)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("beginning a file of the audit log: %w", err), f.Close(), os.Remove(path))
+	}
+	if l.file != nil {
+		_ = l.file.Close() // all of it is synced
+	}
+	l.file, l.head, l.end = f, h, int64(len(line))
+	l.mu.Lock()
+	l.files, l.until = append(slices.Clone(l.files), path), l.end
+	l.mu.Unlock()
+	return nil
+}
+
+// syncFolder makes a new file's name durable.
+func syncFolder(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+func sizeOf(path string) (int64, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
+}

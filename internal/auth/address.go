@@ -1,0 +1,74 @@
+package auth
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+)
+
+// Proxies are the addresses whose word about where a request came from is believed.
+type Proxies []netip.Prefix
+
+func (p Proxies) has(a netip.Addr) bool {
+	for _, prefix := range p {
+		if prefix.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
+// client is where a request came from: the last address that no proxy of ours
+// wrote. What is before it in the header is the caller's to invent.
+func (p Proxies) client(r *http.Request) netip.Addr {
+	at := peer(r)
+	said := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
+	for i := len(said) - 1; i >= 0 && p.has(at); i-- {
+		a, err := netip.ParseAddr(strings.TrimSpace(said[i]))
+		if err != nil {
+			break
+		}
+		at = a.Unmap().WithZone("")
+	}
+	return at
+}
+
+// peer is whom the connection is with.
+func peer(r *http.Request) netip.Addr {
+	at, _ := netip.ParseAddrPort(r.RemoteAddr)
+	return at.Addr().Unmap().WithZone("")
+}
+
+// limited is whose failures count together: an address, or the network that one
+// customer of a provider has all of.
+func limited(a netip.Addr) string {
+	if a.Is6() {
+		network, _ := a.Prefix(64)
+		return network.String()
+	}
+	return a.String()
+}
+
+// local is nil for a request of this machine's own. Where nobody signs in, any other
+// would make an administrator of a stranger: a page that points a name of its own
+// at 127.0.0.1 (the Host then is that name), or whoever a proxy lets through.
+func local(r *http.Request) error {
+	host, _, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		host = strings.Trim(r.Host, "[]")
+	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return errors.New("ask for this service by its loopback address")
+	}
+	if !peer(r).IsLoopback() {
+		return errors.New("this service answers only its own machine; configure auth to let others sign in")
+	}
+	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip", "Via"} {
+		if r.Header.Get(name) != "" {
+			return errors.New("this came by a proxy (it has the header " + name + "), and nobody signs in here: configure auth before others can reach this service")
+		}
+	}
+	return nil
+}

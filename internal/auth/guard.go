@@ -1,0 +1,186 @@
+package auth
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"math"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// Config is whom a guard lets in.
+type Config struct {
+	// Required: everybody signs in. Otherwise whoever is on this machine is its
+	// administrator, and nobody else is let in.
+	Required bool
+	ReadOnly bool
+	Tokens   *Tokens
+	Users    *Users // nil: only tokens
+	// Proxies tell the address that a request really came from.
+	Proxies Proxies
+	// Secure: browsers reach the service by HTTPS, here or at a proxy.
+	Secure bool
+	// Public is what everybody may ask for besides signing in and out: health, and
+	// what the page to sign in consists of. nil: nothing.
+	Public func(*http.Request) bool
+	// SignInPage is where a browser that is not signed in is sent; "": nowhere.
+	SignInPage string
+	Log        *slog.Logger
+}
+
+// Guard tells for each request who calls.
+type Guard struct {
+	Config
+	sessions sessions
+}
+
+// NewGuard makes a guard.
+func NewGuard(c Config) *Guard { return &Guard{Config: c} }
+
+func (g *Guard) public(r *http.Request) bool {
+	return r.URL.Path == SignInPath || r.URL.Path == SignOutPath || g.Public != nil && g.Public(r)
+}
+
+type contextKey struct{}
+
+// From is who calls; Nobody where no guard has said so.
+func From(ctx context.Context) Caller {
+	c, _ := ctx.Value(contextKey{}).(Caller)
+	return c
+}
+
+// With is a context of a caller's request.
+func With(ctx context.Context, c Caller) context.Context {
+	return context.WithValue(ctx, contextKey{}, c)
+}
+
+// FaceHeader is how our own command line says that it is one; it is for the audit
+// log alone.
+const FaceHeader = "X-Redrive-Face"
+
+// Handler lets requests of known callers through, and all to what is public. It also
+// refuses what a page of another site makes a browser ask for.
+func (g *Guard) Handler(next http.Handler) http.Handler {
+	next = http.NewCrossOriginProtection().Handler(next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !g.Required {
+			if err := local(r); err != nil {
+				refuse(w, http.StatusForbidden, err)
+				return
+			}
+		}
+		c, err := g.caller(r)
+		c.ReadOnly = g.ReadOnly
+		switch {
+		case g.public(r):
+			if err != nil {
+				c = Caller{}
+			}
+		case errors.Is(err, ErrSignIn) && g.SignInPage != "" && r.Header.Get("Authorization") == "" && navigates(r):
+			http.Redirect(w, r, g.SignInPage+"?to="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
+			return
+		case err != nil:
+			Refuse(w, err)
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(With(r.Context(), c)))
+	})
+}
+
+// caller is who asks. Its errors are those of Users.SignIn and Tokens.
+func (g *Guard) caller(r *http.Request) (c Caller, err error) {
+	face := "api"
+	if r.Header.Get(FaceHeader) == "cli" {
+		face = "cli"
+	}
+	from := g.Proxies.client(r)
+	given := r.Header.Get("Authorization")
+	scheme, value, _ := strings.Cut(given, " ")
+	cookie, noCookie := r.Cookie(g.cookieName())
+	switch {
+	case strings.EqualFold(scheme, "Bearer"):
+		c, err = g.byToken(r.Context(), strings.TrimSpace(value))
+	case strings.EqualFold(scheme, "Basic"):
+		user, password, ok := r.BasicAuth()
+		if !ok || g.Users == nil {
+			return Caller{}, ErrSignIn
+		}
+		c, err = g.Users.SignIn(r.Context(), user, password, limited(from))
+	case given != "":
+		return Caller{}, ErrSignIn
+	case !g.Required:
+		c = Caller{Name: "local", How: "local", Role: Admin}
+		if r.Header.Get("Sec-Fetch-Site") != "" {
+			face = "page"
+		}
+	case noCookie == nil:
+		face = "page"
+		s, ok := g.sessions.get(cookie.Value)
+		if !ok {
+			return Caller{}, ErrSignIn
+		}
+		if c = s.caller; s.token != "" {
+			c, err = g.Tokens.caller(r.Context(), s.token)
+		}
+	default:
+		return Caller{}, ErrSignIn
+	}
+	c.From, c.Face = from.String(), face
+	return c, err
+}
+
+func (g *Guard) byToken(ctx context.Context, secret string) (Caller, error) {
+	if g.Tokens == nil || !strings.HasPrefix(secret, secretPrefix) {
+		return Caller{}, ErrSignIn
+	}
+	return g.Tokens.caller(ctx, nameOf(secret))
+}
+
+// Whole refuses callers who are limited to some queues: what is behind it tells of
+// all.
+func Whole(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if c := From(r.Context()); c.Queues != nil {
+			refuse(w, http.StatusForbidden, errors.New("this tells of all queues, and "+c.Name+" is limited to some"))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// navigates tells a person's browser that opens a page from a program.
+func navigates(r *http.Request) bool {
+	return r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html")
+}
+
+// Refuse answers with why a caller is not let in.
+func Refuse(w http.ResponseWriter, err error) {
+	var many *TooMany
+	switch {
+	case errors.As(err, &many):
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(many.Wait.Seconds()))))
+		refuse(w, http.StatusTooManyRequests, err)
+	case errors.Is(err, ErrSignIn):
+		// Not Basic: browsers would ask for the password, and send it ever after.
+		w.Header().Set("WWW-Authenticate", `Bearer realm="redrive"`)
+		refuse(w, http.StatusUnauthorized, err)
+	case errors.Is(err, ErrForbidden), errors.Is(err, ErrReadOnly):
+		refuse(w, http.StatusForbidden, err)
+	case errors.Is(err, ErrUnchecked):
+		refuse(w, http.StatusServiceUnavailable, err)
+	default:
+		refuse(w, http.StatusInternalServerError, err)
+	}
+}
+
+func refuse(w http.ResponseWriter, status int, err error) {
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(map[string]any{"title": http.StatusText(status), "status": status, "detail": err.Error()})
+}

@@ -1,0 +1,202 @@
+package auth
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/management"
+)
+
+// ErrUnchecked: RabbitMQ does not answer, so nobody can be checked.
+var ErrUnchecked = errors.New("RabbitMQ's management API does not say who may sign in")
+
+// TooMany is that there were too many attempts to sign in.
+type TooMany struct{ Wait time.Duration }
+
+func (e *TooMany) Error() string {
+	return fmt.Sprintf("too many attempts to sign in have failed: try again in %s", e.Wait.Round(time.Second))
+}
+
+// Grant is what users with a tag may.
+type Grant struct {
+	Role   Role
+	Queues []string // nil: all
+}
+
+// DefaultGrants are those of the tags that let a user into RabbitMQ's management:
+// who administers RabbitMQ can do anything to its messages anyway, and who may look
+// there may look here. To change anything here needs a tag that the config names.
+func DefaultGrants() map[string]Grant {
+	return map[string]Grant{"administrator": {Role: Admin}, "monitoring": {Role: Viewer}, "policymaker": {Role: Viewer}, "management": {Role: Viewer}}
+}
+
+// Users are RabbitMQ's.
+type Users struct {
+	api    *url.URL
+	vhost  string
+	grants map[string]Grant
+	key    [32]byte // of the cache, so that it holds nothing that can be guessed from
+
+	addresses, names limiter
+	asking           chan struct{} // bounds how many checks run at once
+
+	mu    sync.Mutex
+	known map[[32]byte]knownUser
+}
+
+type knownUser struct {
+	caller Caller
+	until  time.Time
+}
+
+const (
+	// knownFor is how long a user who was removed or whose tags changed goes on as
+	// before, where each request has the password.
+	knownFor     = 2 * time.Minute
+	mostKnown    = 1_000
+	checkWithin  = 10 * time.Second
+	checksAtOnce = 8
+)
+
+// NewUsers are those of the RabbitMQ whose management API is at a URL.
+func NewUsers(api, vhost string, grants map[string]Grant) (*Users, error) {
+	u, err := url.Parse(api)
+	if err != nil || u.Host == "" {
+		return nil, errors.New("the management URL is not a URL: expected http://user:password@host:15672")
+	}
+	users := &Users{api: u, vhost: vhost, grants: grants, asking: make(chan struct{}, checksAtOnce), known: map[[32]byte]knownUser{},
+		addresses: limiter{most: 10, every: 30 * time.Second}, names: limiter{most: 30, every: 10 * time.Second}}
+	_, _ = rand.Read(users.key[:]) // it never fails
+	return users, nil
+}
+
+// SignIn tells who has a name and password of RabbitMQ's. Its errors are ErrSignIn,
+// ErrForbidden (a user without a role here), *TooMany and ErrUnchecked. Failures
+// count for the address, and for the name over all addresses; who was right before
+// is not stopped by others who are wrong under the same name.
+func (u *Users) SignIn(ctx context.Context, name, password, from string) (Caller, error) {
+	if name == "" || password == "" {
+		return Caller{}, fmt.Errorf("%w: a user of RabbitMQ's has a name and a password", ErrSignIn)
+	}
+	if name == "guest" {
+		// RabbitMQ lets it in only from its own machine, since everybody knows its
+		// password; asked by a service on that machine it would let in everybody.
+		return Caller{}, fmt.Errorf("%w: RabbitMQ's user guest cannot sign in here; make a user of your own", ErrSignIn)
+	}
+	m := hmac.New(sha256.New, u.key[:])
+	fmt.Fprintf(m, "%d %s%s", len(name), name, password)
+	key := [32]byte(m.Sum(nil))
+	u.mu.Lock()
+	k, ok := u.known[key]
+	u.mu.Unlock()
+	if ok && time.Now().Before(k.until) {
+		return k.caller, nil
+	}
+	if wait := u.addresses.take(from); wait > 0 {
+		return Caller{}, &TooMany{wait}
+	}
+	if wait := u.names.take(name); wait > 0 {
+		u.addresses.give(from)
+		return Caller{}, &TooMany{wait}
+	}
+	c, err := u.check(ctx, name, password)
+	if !errors.Is(err, ErrSignIn) {
+		u.addresses.give(from)
+		u.names.give(name)
+	}
+	if err == nil {
+		u.remember(key, c)
+	}
+	return c, err
+}
+
+func (u *Users) remember(key [32]byte, c Caller) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	now := time.Now()
+	if len(u.known) >= mostKnown {
+		maps.DeleteFunc(u.known, func(_ [32]byte, k knownUser) bool { return !now.Before(k.until) })
+	}
+	if len(u.known) < mostKnown {
+		u.known[key] = knownUser{c, now.Add(knownFor)}
+	}
+}
+
+func (u *Users) check(ctx context.Context, name, password string) (Caller, error) {
+	ctx, cancel := context.WithTimeout(ctx, checkWithin)
+	defer cancel()
+	select {
+	case u.asking <- struct{}{}:
+		defer func() { <-u.asking }()
+	case <-ctx.Done():
+		return Caller{}, fmt.Errorf("%w: %w", ErrUnchecked, ctx.Err())
+	}
+	api := *u.api
+	api.User = url.UserPassword(name, password)
+	client, err := management.New(api.String(), u.vhost)
+	if err != nil {
+		return Caller{}, err
+	}
+	var who struct {
+		Name string `json:"name"`
+		Tags tags   `json:"tags"`
+	}
+	switch err := client.Call(ctx, http.MethodGet, "whoami", nil, &who); {
+	case errors.Is(err, management.ErrDenied):
+		return Caller{}, fmt.Errorf("%w: RabbitMQ's management does not let this user and password in", ErrSignIn)
+	case err != nil:
+		return Caller{}, fmt.Errorf("%w: %w", ErrUnchecked, err)
+	case who.Name != name:
+		return Caller{}, fmt.Errorf("%w: it answers for %q", ErrUnchecked, who.Name)
+	}
+	g := u.grant(who.Tags)
+	if g.Role == Nobody {
+		return Caller{}, fmt.Errorf("%w: no tag of the user %s (%s) has a role here; auth.roles gives tags roles", ErrForbidden, name, strings.Join(who.Tags, ", "))
+	}
+	return Caller{Name: name, How: "rabbitmq", Role: g.Role, Queues: g.Queues}, nil
+}
+
+// grant is the highest of several tags'; the queues of those that are equally high
+// add up.
+func (u *Users) grant(tags []string) (best Grant) {
+	for _, tag := range tags {
+		switch g := u.grants[tag]; {
+		case g.Role > best.Role:
+			best = g
+		case g.Role == best.Role && best.Queues != nil:
+			if g.Queues == nil {
+				best.Queues = nil
+			} else {
+				best.Queues = slices.Concat(best.Queues, g.Queues)
+			}
+		}
+	}
+	return best
+}
+
+// tags are a list, or in one text, as versions of RabbitMQ have it.
+type tags []string
+
+func (t *tags) UnmarshalJSON(data []byte) error {
+	if err := json.Unmarshal(data, (*[]string)(t)); err == nil {
+		return nil
+	}
+	var text string
+	if err := json.Unmarshal(data, &text); err != nil {
+		return err
+	}
+	*t = strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
+	return nil
+}

@@ -1,0 +1,77 @@
+package auth
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"maps"
+	"sync"
+	"time"
+)
+
+// sessions are those of people who have signed in with the page. They are in
+// memory alone, under the hash of what the browser has, and end with the process.
+type sessions struct {
+	mu  sync.Mutex
+	all map[[32]byte]session
+}
+
+type session struct {
+	caller Caller
+	token  string // the name that the token is kept under, if it was begun with one
+	idle   time.Time
+	end    time.Time
+}
+
+const (
+	// sessionIdle is how long a session lasts without a request, sessionLasts how
+	// long at most: what changes for a user in RabbitMQ is seen at the next sign-in.
+	sessionIdle  = 12 * time.Hour
+	sessionLasts = 24 * time.Hour
+	mostSessions = 10_000
+)
+
+func (s *sessions) begin(c Caller, token string) (id string) {
+	var random [32]byte
+	_, _ = rand.Read(random[:]) // it never fails
+	id = base64.RawURLEncoding.EncodeToString(random[:])
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all == nil {
+		s.all = map[[32]byte]session{}
+	}
+	if len(s.all) >= mostSessions {
+		maps.DeleteFunc(s.all, func(_ [32]byte, v session) bool { return v.over(now) })
+	}
+	for key := range s.all { // any one, so that memory stays bounded
+		if len(s.all) < mostSessions {
+			break
+		}
+		delete(s.all, key)
+	}
+	s.all[sha256.Sum256([]byte(id))] = session{c, token, now.Add(sessionIdle), now.Add(sessionLasts)}
+	return id
+}
+
+func (v session) over(now time.Time) bool { return !now.Before(v.idle) || !now.Before(v.end) }
+
+func (s *sessions) get(id string) (session, bool) {
+	key, now := sha256.Sum256([]byte(id)), time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v, ok := s.all[key]
+	if !ok || v.over(now) {
+		delete(s.all, key)
+		return session{}, false
+	}
+	v.idle = now.Add(sessionIdle)
+	s.all[key] = v
+	return v, true
+}
+
+func (s *sessions) stop(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.all, sha256.Sum256([]byte(id)))
+}

@@ -1,0 +1,122 @@
+package auth
+
+import (
+	"encoding/json"
+	"errors"
+	"mime"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// Paths of signing in and out; both take POST.
+const (
+	SignInPath  = "/sign-in"
+	SignOutPath = "/sign-out"
+)
+
+// cookieName has the prefix by which browsers hold a cookie to HTTPS and this host,
+// where there is HTTPS.
+func (g *Guard) cookieName() string {
+	if g.Secure {
+		return "__Host-redrive"
+	}
+	return "redrive"
+}
+
+// credentials are what somebody signs in with: a user of RabbitMQ's, or a token.
+type credentials struct {
+	User     string `json:"user"`
+	Password string `json:"password"`
+	Token    string `json:"token"`
+}
+
+// SignIn begins a session, for a form of the page (fields user and password, or
+// token, and to, where to go on) or JSON of the same names. A form that fails comes
+// back to the page with failed=credentials, role, many or unchecked.
+func (g *Guard) SignIn(w http.ResponseWriter, r *http.Request) {
+	r.Body = http.MaxBytesReader(w, r.Body, 64<<10)
+	var in credentials
+	form := false
+	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind == "application/json" {
+		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+			refuse(w, http.StatusBadRequest, errors.New("expected JSON with user and password, or token"))
+			return
+		}
+	} else {
+		form = true
+		if err := r.ParseForm(); err != nil {
+			refuse(w, http.StatusBadRequest, errors.New("expected a form with user and password, or token"))
+			return
+		}
+		in = credentials{r.PostForm.Get("user"), r.PostForm.Get("password"), r.PostForm.Get("token")}
+	}
+	to := localPath(r.PostForm.Get("to"))
+	from := g.Proxies.client(r)
+	var c Caller
+	var token string
+	err := error(ErrSignIn)
+	if secret := strings.TrimSpace(in.Token); secret != "" {
+		token = nameOf(secret)
+		c, err = g.byToken(r.Context(), secret)
+	} else if g.Users != nil {
+		c, err = g.Users.SignIn(r.Context(), in.User, in.Password, limited(from))
+	}
+	var many *TooMany
+	switch {
+	case err != nil:
+		g.Log.Warn("somebody did not sign in", "from", from, "user", in.User, "error", err)
+		if !form {
+			Refuse(w, err)
+			return
+		}
+		failed := "unchecked"
+		switch {
+		case errors.Is(err, ErrSignIn):
+			failed = "credentials"
+		case errors.Is(err, ErrForbidden):
+			failed = "role"
+		case errors.As(err, &many):
+			failed = "many"
+		}
+		http.Redirect(w, r, g.SignInPage+"?"+url.Values{"failed": {failed}, "to": {to}}.Encode(), http.StatusSeeOther)
+	default:
+		g.Log.Info("signed in", "user", c.Name, "how", c.How, "role", c.Role, "from", from)
+		g.end(r)
+		g.setCookie(w, g.sessions.begin(c, token), int(sessionLasts.Seconds()))
+		w.Header().Set("Cache-Control", "no-store")
+		if form {
+			http.Redirect(w, r, to, http.StatusSeeOther)
+			return
+		}
+		w.WriteHeader(http.StatusNoContent)
+	}
+}
+
+// SignOut ends the session.
+func (g *Guard) SignOut(w http.ResponseWriter, r *http.Request) {
+	g.end(r)
+	g.setCookie(w, "", -1)
+	w.Header().Set("Clear-Site-Data", `"cache"`)
+	http.Redirect(w, r, localPath(g.SignInPage), http.StatusSeeOther)
+}
+
+func (g *Guard) end(r *http.Request) {
+	if cookie, err := r.Cookie(g.cookieName()); err == nil {
+		g.sessions.stop(cookie.Value)
+	}
+}
+
+func (g *Guard) setCookie(w http.ResponseWriter, value string, maxAge int) {
+	http.SetCookie(w, &http.Cookie{Name: g.cookieName(), Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true, Secure: g.Secure, SameSite: http.SameSiteStrictMode})
+}
+
+// localPath is a path of this service, never another site: who sends a link must
+// not choose where a person goes on from the page to sign in.
+func localPath(to string) string {
+	u, err := url.Parse(to)
+	if err != nil || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(to, "/") || strings.HasPrefix(to, "//") || strings.ContainsAny(to, "\\\r\n\t") {
+		return "/"
+	}
+	return to
+}

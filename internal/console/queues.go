@@ -1,0 +1,4 @@
+package console
+
+// queueCache is what Queues remembers for a few seconds.
+type queueCache struct{}

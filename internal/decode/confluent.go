@@ -1,0 +1,3 @@
+package decode
+
+func (r *reading) confluent() bool { return false }

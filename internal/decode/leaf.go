@@ -1,0 +1,97 @@
+package decode
+
+import (
+	"bytes"
+	"strings"
+)
+
+// said is the format that the content type names.
+func (r *reading) said() string {
+	m := r.media
+	switch {
+	case m == "application/json" || m == "text/json" || strings.HasSuffix(m, "+json"):
+		return "json"
+	case m == "application/xml" || m == "text/xml" || strings.HasSuffix(m, "+xml"):
+		return "xml"
+	case m == "application/msgpack" || m == "application/x-msgpack" || m == "application/vnd.msgpack":
+		return "messagepack"
+	case m == "application/cbor" || strings.HasSuffix(m, "+cbor"):
+		return "cbor"
+	case m == "application/protobuf" || m == "application/x-protobuf" || m == "application/vnd.google.protobuf" || strings.HasSuffix(m, "+protobuf") || m == "application/x-google-protobuf":
+		return "protobuf"
+	case strings.HasPrefix(m, "text/"):
+		return "text"
+	}
+	return ""
+}
+
+// leaf reads what is innermost. What the message says about it goes first, then
+// what the bytes themselves show, the strictest test first.
+func (r *reading) leaf() {
+	switch {
+	case len(r.data) == 0:
+		r.result.Format = "empty"
+		r.encode = func(document string) ([]byte, []string, error) { return []byte(document), []string{"text"}, nil }
+		return
+	case r.partial || len(r.data) > mostOutput:
+		if !r.attempt("text", func() bool { return r.text(false) }) {
+			r.binary()
+		}
+		return
+	}
+	said := r.said()
+	if said != "" && said != "text" && r.format(said, true) {
+		return
+	}
+	for _, f := range []string{"json", "schema", "xml"} {
+		if f != said && r.format(f, false) {
+			return
+		}
+	}
+	// Text in a text's clothes; and what says text and is something else is often
+	// a library's default.
+	if isText(r.data) && r.format("text", false) {
+		return
+	}
+	for _, f := range []string{"messagepack", "cbor", "protobuf"} {
+		if f != said && r.format(f, false) {
+			return
+		}
+	}
+	if r.format("text", said == "text") {
+		return
+	}
+	r.binary()
+}
+
+func (r *reading) format(name string, said bool) bool {
+	f := map[string]func(bool) bool{"json": r.json, "text": r.text, "xml": r.xml, "messagepack": r.messagepack, "cbor": r.cbor}[name]
+	return f != nil && r.attempt(name, func() bool { return f(said) })
+}
+
+func (r *reading) binary() {
+	r.result.Format = "binary"
+	r.step("hex", "no decoder knows it: as bytes")
+}
+
+// recognised: these bytes are something, and not what base64 makes of a word.
+func (r *reading) recognised() bool {
+	s := r.data
+	if len(s) >= 12 && isText(s) || bytes.HasPrefix(s, []byte("\xef\xbb\xbf")) {
+		return true
+	}
+	for _, magic := range []string{"\x1f\x8b\x08", "\x28\xb5\x2f\xfd"} {
+		if strings.HasPrefix(string(s[:min(len(s), 4)]), magic) {
+			return true
+		}
+	}
+	if r.zlib() {
+		return true
+	}
+	for _, f := range []string{"json", "schema", "xml", "messagepack", "cbor", "protobuf"} {
+		if r.format(f, false) {
+			return true
+		}
+	}
+	return false
+}

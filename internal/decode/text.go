@@ -1,0 +1,191 @@
+package decode
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+var shownByte = regexp.MustCompile(`\\x[0-9a-f]{2}`)
+
+// unshown puts the bytes back that shown made visible.
+func unshown(s string) []byte {
+	return shownByte.ReplaceAllFunc([]byte(s), func(b []byte) []byte {
+		c, _ := strconv.ParseUint(string(b[2:]), 16, 8)
+		return []byte{byte(c)}
+	})
+}
+
+var xmlCharset = regexp.MustCompile(`^<\?xml [^>]*encoding=["']([^"']+)`)
+
+// isText: UTF-8 that people can read.
+func isText(s []byte) bool { return utf8.Valid(s) && readable(s) == len(s) }
+
+// readable counts the bytes that are characters people can read.
+func readable(s []byte) (n int) {
+	for len(s) > 0 {
+		c, size := utf8.DecodeRune(s)
+		bad := c == utf8.RuneError && size == 1
+		if !bad && (unicode.IsGraphic(c) || c == '\n' || c == '\r' || c == '\t' || c == '\x1b' || unicode.Is(unicode.Cf, c)) {
+			n += size
+		}
+		s = s[size:]
+	}
+	return n
+}
+
+// charsets: text that is not plain UTF-8 becomes it.
+func (r *reading) recode() bool {
+	if r.charset {
+		return false
+	}
+	name := strings.ToLower(r.params["charset"])
+	if m := xmlCharset.FindSubmatch(r.data[:min(len(r.data), 100)]); m != nil && name == "" {
+		name = strings.ToLower(string(m[1]))
+	}
+	var order binary.ByteOrder
+	mark := []byte{}
+	switch {
+	case bytes.HasPrefix(r.data, []byte("\xef\xbb\xbf")):
+		mark, name = r.data[:3], "UTF-8"
+	case bytes.HasPrefix(r.data, []byte("\xff\xfe")) && len(r.data)%2 == 0:
+		mark, name, order = r.data[:2], "UTF-16, little endian", binary.LittleEndian
+	case bytes.HasPrefix(r.data, []byte("\xfe\xff")) && len(r.data)%2 == 0:
+		mark, name, order = r.data[:2], "UTF-16, big endian", binary.BigEndian
+	case name == "utf-16le" || name != "utf-16be" && zeros(r.data, 1):
+		name, order = "UTF-16, little endian", binary.LittleEndian
+	case name == "utf-16be" || name == "utf-16" || zeros(r.data, 0):
+		name, order = "UTF-16, big endian", binary.BigEndian
+	case name == "iso-8859-1" || name == "latin1":
+		return r.latin1()
+	default:
+		return false
+	}
+	out := r.data[len(mark):]
+	if order != nil {
+		var ok bool
+		if out, ok = fromUTF16(out, order); !ok {
+			return false
+		}
+	} else if !isText(out) {
+		return false
+	}
+	found := name + " text"
+	if len(mark) > 0 {
+		found += " that begins with a byte order mark"
+	}
+	r.inside("text", found, out, func(inner []byte) ([]byte, error) {
+		if order == nil {
+			return append(bytes.Clone(mark), inner...), nil
+		}
+		if !utf8.Valid(inner) {
+			return nil, errors.New("what is not UTF-8 cannot become UTF-16")
+		}
+		return toUTF16(bytes.Clone(mark), inner, order), nil
+	})
+	r.charset = true
+	return true
+}
+
+// zeros: of each pair of bytes, this one is mostly 0, as in UTF-16 of western text.
+func zeros(s []byte, which int) bool {
+	if len(s) < 8 || len(s)%2 != 0 {
+		return false
+	}
+	var n [2]int
+	for i, c := range s[:min(len(s), 1<<10)] {
+		if c == 0 {
+			n[i%2]++
+		}
+	}
+	return n[which] > min(len(s), 1<<10)/3 && n[1-which] == 0
+}
+
+// fromUTF16 refuses what would not come back the same, or is not text.
+func fromUTF16(s []byte, order binary.ByteOrder) ([]byte, bool) {
+	if len(s)%2 != 0 {
+		return nil, false
+	}
+	out := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i += 2 {
+		c := rune(order.Uint16(s[i:]))
+		if utf16.IsSurrogate(c) {
+			if i += 2; i >= len(s) {
+				return nil, false
+			}
+			if c = utf16.DecodeRune(c, rune(order.Uint16(s[i:]))); c == utf8.RuneError {
+				return nil, false
+			}
+		}
+		out = utf8.AppendRune(out, c)
+	}
+	return out, isText(out) && len(out) <= mostOutput
+}
+
+func toUTF16(out, s []byte, order binary.ByteOrder) []byte {
+	for _, c := range utf16.Encode([]rune(string(s))) {
+		var b [2]byte
+		order.PutUint16(b[:], c)
+		out = append(out, b[:]...)
+	}
+	return out
+}
+
+func (r *reading) latin1() bool {
+	if utf8.Valid(r.data) {
+		return false // and ASCII, or said wrongly
+	}
+	out := make([]rune, len(r.data))
+	for i, c := range r.data {
+		out[i] = rune(c)
+	}
+	r.inside("text", "ISO-8859-1 text", []byte(string(out)), func(inner []byte) ([]byte, error) {
+		out := make([]byte, 0, len(inner))
+		for _, c := range string(inner) {
+			if c > 0xff {
+				return nil, fmt.Errorf("%q is not in ISO-8859-1", c)
+			}
+			out = append(out, byte(c))
+		}
+		return out, nil
+	})
+	r.charset = true
+	return true
+}
+
+// text takes what is mostly readable; anything when said.
+func (r *reading) text(said bool) bool {
+	valid := utf8.Valid(r.data)
+	if !said && !isText(r.data) {
+		// A line in another charset, or with a few bytes gone wrong; a null is in no text.
+		if bytes.IndexByte(r.data, 0) >= 0 || readable(r.data) < len(r.data)*9/10 {
+			return false
+		}
+	}
+	r.result.Format = "text"
+	r.result.Text, r.result.Truncated = cut(shown(string(r.data[:min(len(r.data), mostOutput)])))
+	r.result.Truncated = r.result.Truncated || len(r.data) > mostOutput
+	found := "UTF-8 text"
+	if !valid {
+		found = `text with bytes that are not UTF-8, shown as \xHH`
+	}
+	r.step("text", found)
+	ambiguous := !valid && shownByte.Match(r.data)
+	r.encode = func(document string) ([]byte, []string, error) {
+		switch {
+		case ambiguous:
+			return nil, nil, errors.New(`the body has bytes that are not UTF-8, and also the text \xHH that they are shown as: edit its raw bytes elsewhere`)
+		case valid:
+			return []byte(document), []string{"text"}, nil
+		}
+		return unshown(document), []string{`text; \xHH is a byte again`}, nil
+	}
+	return true
+}

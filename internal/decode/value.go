@@ -1,0 +1,264 @@
+package decode
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+type kind byte
+
+const (
+	null kind = iota
+	boolean
+	number
+	text
+	array
+	object
+)
+
+// value is a piece of a document in whatever format: what JSON can say, in the
+// order of the document, with duplicate keys.
+type value struct {
+	kind  kind
+	text  string // of a number or boolean its literal; of a text itself, perhaps not UTF-8
+	items []value
+	keys  []key // of an object, one for each item
+	// raw is what it was made of: what is not edited is put back as it was.
+	raw []byte
+}
+
+type key struct {
+	text string
+	raw  []byte
+}
+
+// values are for queries: exact, and made of nothing but Go's own types.
+func (v *value) values() any {
+	switch v.kind {
+	case boolean:
+		return v.text == "true"
+	case number:
+		return json.Number(v.text)
+	case text:
+		return shown(v.text)
+	case array:
+		out := make([]any, len(v.items))
+		for i := range v.items {
+			out[i] = v.items[i].values()
+		}
+		return out
+	case object:
+		out := make(map[string]any, len(v.items))
+		for i := range v.items {
+			out[shown(v.keys[i].text)] = v.items[i].values()
+		}
+		return out
+	}
+	return nil
+}
+
+// find is the first item with a key.
+func (v *value) find(name string) *value {
+	if v != nil {
+		for i := range v.keys {
+			if v.keys[i].text == name {
+				return &v.items[i]
+			}
+		}
+	}
+	return nil
+}
+
+// index is where each key stands.
+func (v *value) index() map[string][]int {
+	if v == nil {
+		return nil
+	}
+	at := make(map[string][]int, len(v.keys))
+	for i := range v.keys {
+		at[v.keys[i].text] = append(at[v.keys[i].text], i)
+	}
+	return at
+}
+
+func same(a, b *value) bool {
+	if a.kind != b.kind || a.text != b.text || len(a.items) != len(b.items) {
+		return false
+	}
+	for i := range a.items {
+		if a.kind == object && a.keys[i].text != b.keys[i].text || !same(&a.items[i], &b.items[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// describe says what a document is, for people.
+func (v *value) describe() string {
+	switch v.kind {
+	case array:
+		return fmt.Sprintf("a list of %d", len(v.items))
+	case object:
+		if len(v.items) == 1 {
+			return "an object with 1 key"
+		}
+		return fmt.Sprintf("an object with %d keys", len(v.items))
+	}
+	return [...]string{"null", "a boolean", "a number", "a text"}[v.kind]
+}
+
+// duplicates names the first key that an object has twice.
+func (v *value) duplicates() string {
+	seen := map[string]bool(nil)
+	if len(v.keys) > 8 {
+		seen = make(map[string]bool, len(v.keys))
+	}
+	for i := range v.items {
+		if v.kind == object {
+			k := v.keys[i].text
+			twice := seen[k]
+			if seen != nil {
+				seen[k] = true
+			} else {
+				twice = slices.ContainsFunc(v.keys[:i], func(o key) bool { return o.text == k })
+			}
+			if twice {
+				return shown(k)
+			}
+		}
+		if d := v.items[i].duplicates(); d != "" && v.kind == object {
+			return path(shown(v.keys[i].text), d)
+		} else if d != "" {
+			return path(fmt.Sprintf("[%d]", i), d)
+		}
+	}
+	return ""
+}
+
+func path(at, name string) string {
+	name = shown(name)
+	if at == "" || strings.HasPrefix(name, "[") {
+		return at + name
+	}
+	return at + "." + name
+}
+
+// printer writes a document as indented JSON, up to the limit of a text.
+type printer struct {
+	b        []byte
+	verbatim bool // raw is JSON: texts stay as they are typed
+	compact  bool // in one line
+}
+
+func (p *printer) full() bool { return len(p.b) > mostOutput }
+
+func (p *printer) line(depth int) {
+	if p.compact {
+		return
+	}
+	p.b = append(p.b, '\n')
+	for range depth {
+		p.b = append(p.b, "  "...)
+	}
+}
+
+func (p *printer) value(v *value, depth int) {
+	switch v.kind {
+	case null:
+		p.b = append(p.b, "null"...)
+	case text:
+		p.text(v.text, v.raw)
+	case array, object:
+		brackets := "[]"
+		if v.kind == object {
+			brackets = "{}"
+		}
+		p.b = append(p.b, brackets[0])
+		for i := range v.items {
+			if p.full() {
+				return
+			}
+			if i > 0 {
+				p.b = append(p.b, ',')
+			}
+			p.line(depth + 1)
+			if v.kind == object {
+				p.text(v.keys[i].text, v.keys[i].raw)
+				p.b = append(p.b, ": "...)
+			}
+			p.value(&v.items[i], depth+1)
+		}
+		if len(v.items) > 0 {
+			p.line(depth)
+		}
+		p.b = append(p.b, brackets[1])
+	default:
+		p.b = append(p.b, v.text...)
+	}
+}
+
+func (p *printer) text(s string, raw []byte) {
+	if p.verbatim {
+		p.b = append(p.b, shown(string(raw))...)
+		return
+	}
+	p.b = append(p.b, '"')
+	for i := 0; i < len(s); {
+		c, n := utf8.DecodeRuneInString(s[i:])
+		switch {
+		case c == utf8.RuneError && n == 1:
+			p.b = fmt.Appendf(p.b, `\x%02x`, s[i])
+		case c == '"' || c == '\\':
+			p.b = append(p.b, '\\', byte(c))
+		case c == '\n':
+			p.b = append(p.b, `\n`...)
+		case c < ' ' || c == 0x7f:
+			p.b = fmt.Appendf(p.b, `\u%04x`, c)
+		default:
+			p.b = append(p.b, s[i:i+n]...)
+		}
+		i += n
+	}
+	p.b = append(p.b, '"')
+}
+
+// shown is a text as valid UTF-8.
+func shown(s string) string {
+	if utf8.ValidString(s) {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		c, n := utf8.DecodeRuneInString(s[i:])
+		if c == utf8.RuneError && n == 1 {
+			fmt.Fprintf(&b, `\x%02x`, s[i])
+		} else {
+			b.WriteString(s[i : i+n])
+		}
+		i += n
+	}
+	return b.String()
+}
+
+// cut keeps a text to the limit, at the border of a character.
+func cut(s string) (string, bool) {
+	if len(s) <= mostOutput {
+		return s, false
+	}
+	n := mostOutput
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n], true
+}
+
+// document makes v the result.
+func (r *reading) document(format string, v *value, verbatim bool) {
+	p := printer{verbatim: verbatim}
+	p.value(v, 0)
+	r.result.Format, r.result.Value = format, v.values()
+	r.result.Text, r.result.Truncated = cut(string(p.b))
+}

@@ -1,0 +1,245 @@
+package diskstore
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// Change implements store.Changer.
+func (s *Store) Change(ctx context.Context, keys []store.Key, edit func(store.Key, *store.Record) store.Edit, entries func(int) []store.Entry) (n int, err error) {
+	done, err := s.use(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer done()
+	s.moving.Lock()
+	defer s.moving.Unlock()
+	c := s.change()
+	defer c.close()
+	m := &move{change: c, given: map[store.Key]bool{}}
+	defer m.end()
+	keys = keys[:min(len(keys), store.ChangeMost)]
+	for n < len(keys) {
+		more, err := m.one(keys[n], edit)
+		if err != nil {
+			return 0, err
+		}
+		if !more {
+			break
+		}
+		n++
+	}
+	if entries != nil {
+		for _, e := range entries(n) {
+			if err := c.entry(e); err != nil {
+				return 0, err
+			}
+		}
+	}
+	if len(m.added) > 0 {
+		if err := s.room(m.moved+sizeOf(m.added), s.reserve); err != nil {
+			return 0, err
+		}
+		s.adding.RLock()
+		defer s.adding.RUnlock()
+		added, err := c.add(m.added)
+		if err != nil {
+			return 0, err
+		}
+		m.put = append(m.put, added...)
+	} else if m.moved > 0 {
+		if err := s.room(m.moved, s.reserve/2); err != nil {
+			return 0, err
+		}
+	}
+	if c.batch.Empty() {
+		return n, nil
+	}
+	if err := c.commit(); err != nil {
+		return 0, err
+	}
+	m.committed = true
+	return n, nil
+}
+
+// move is a Change under way.
+type move struct {
+	*change
+	given     map[store.Key]bool
+	held      [][]byte // waiting records that Claim is kept away from
+	put       [][]byte // keys of what was written
+	added     []*store.Record
+	bodies    int // bytes that were read, and
+	moved     int // to be written
+	committed bool
+}
+
+// one gives a record to edit, and does what it says; more is false when enough
+// is in memory.
+func (m *move) one(name store.Key, edit func(store.Key, *store.Record) store.Edit) (more bool, err error) {
+	var key []byte
+	var r *store.Record
+	if !m.given[name] {
+		if key, r, err = m.take(name); err != nil {
+			return false, err
+		}
+	}
+	if r != nil {
+		size := len(r.Message.Body)
+		if m.bodies > 0 && m.bodies+size > store.ChangeBytes {
+			return false, nil
+		}
+		m.bodies += size
+	}
+	m.given[name] = true
+	var was store.Record
+	if r != nil {
+		was = *r
+	}
+	e := edit(name, r)
+	m.added = append(m.added, e.Add...)
+	switch {
+	case r == nil:
+		return true, nil
+	case e.Keep:
+		if r.ID != was.ID {
+			return false, fmt.Errorf("message %s of queue %q was given another id: add a new one instead", was.ID, was.Queue)
+		}
+		to, err := keyOf(r, seqOf(key))
+		if err == nil {
+			err = m.remove(key, &was, true)
+		}
+		if err != nil {
+			return false, err
+		}
+		m.put = append(m.put, to)
+		if err := m.change.put(to, r); err != nil {
+			return false, err
+		}
+		m.moved += len(m.value)
+	case e.Delete:
+		if was.State == store.Discarded {
+			m.past.add(store.PassageOf(&was, was.Due, store.EndedDiscarded))
+		}
+		return true, m.remove(key, &was, false)
+	}
+	return true, nil
+}
+
+// take reads a record and keeps Claim away from it until end; r is nil when it is
+// not kept, or claimed.
+func (m *move) take(name store.Key) (key []byte, r *store.Record, err error) {
+	index := indexOf(name)
+	if index == nil {
+		return nil, nil, nil
+	}
+	for {
+		last := key
+		if key, err = m.s.get(index); err != nil || key == nil || !m.hold(key) {
+			return nil, nil, err
+		}
+		value, err := m.s.get(key)
+		if err != nil {
+			return nil, nil, err
+		}
+		if value == nil {
+			// Between the two reads it was settled: it is gone, or parked.
+			if bytes.Equal(key, last) {
+				return nil, nil, fmt.Errorf("data folder %s: the record of message %s is not where its id says", m.s.path, name)
+			}
+			continue
+		}
+		if r, _, err = store.DecodeRecord(value, true); err != nil {
+			return nil, nil, fmt.Errorf("data folder %s, key %x: %w", m.s.path, key, err)
+		}
+		return key, r, nil
+	}
+}
+
+// hold keeps Claim away from a waiting record, as a claim that is being settled
+// does; it says no when it is claimed.
+func (m *move) hold(key []byte) bool {
+	if key[0] != prefixWaiting {
+		return true
+	}
+	m.s.mu.Lock()
+	defer m.s.mu.Unlock()
+	claimed := m.s.queue(queueOf(key)).claimed
+	if _, ok := claimed[string(key)]; ok {
+		return false
+	}
+	claimed[string(key)] = false
+	m.held = append(m.held, key)
+	return true
+}
+
+// end lets Claim have what is waiting now.
+func (m *move) end() {
+	ready := m.held
+	if m.committed {
+		ready = append(ready, m.put...)
+	}
+	m.s.mu.Lock()
+	defer m.s.mu.Unlock()
+	for _, key := range m.held {
+		delete(m.s.queue(queueOf(key)).claimed, string(key))
+	}
+	names := map[string]bool{}
+	for _, key := range ready {
+		m.s.ready(key)
+		if key[0] == prefixWaiting {
+			names[queueOf(key)] = true
+		}
+	}
+	for name := range names {
+		m.s.lookAnew(name)
+	}
+	if len(names) > 0 {
+		m.s.signal()
+	}
+}
+
+// lookAnew finds the first record of a queue that may be claimed, after some were
+// taken away that may have been it. When it cannot be read, next stays earlier
+// than it could be, and Claim looks again. The caller holds mu.
+func (s *Store) lookAnew(name string) {
+	q := s.queue(name)
+	end := after(queuePrefix(store.Waiting, name))
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: q.low, UpperBound: end})
+	if err != nil {
+		return
+	}
+	low, next := end, time.Time{}
+	for it.First(); it.Valid(); it.Next() {
+		if _, ok := q.claimed[string(it.Key())]; !ok {
+			low, next = bytes.Clone(it.Key()), dueOf(it.Key())
+			break
+		}
+	}
+	if it.Close() == nil {
+		q.low, q.next = low, next
+	}
+}
+
+// Replay implements store.Store.
+func (s *Store) Replay(ctx context.Context, sel store.Selection, due time.Time, progress func(int)) (int, error) {
+	return store.Replay(ctx, s, sel, due, progress)
+}
+
+// NewestKey implements store.Changer.
+func (s *Store) NewestKey() uint64 {
+	s.adding.Lock()
+	defer s.adding.Unlock()
+	return s.seq.Load()
+}
+
+// Forget implements store.Changer.
+func (s *Store) Forget(ctx context.Context, now time.Time) (int, error) {
+	return store.Forget(ctx, s, now)
+}

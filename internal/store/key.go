@@ -1,0 +1,29 @@
+package store
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+)
+
+// Key names one record within its store for as long as it is kept, whatever its
+// state. To all but engines it is opaque, and printable.
+type Key string
+
+// MakeKey names a record by its ID, and by the number it was given when it was
+// added, which tells it from others with that ID.
+func MakeKey(id uuid.UUID, seq uint64) Key {
+	return Key(id.String() + "." + strconv.FormatUint(seq, 10))
+}
+
+// Parts are what MakeKey made the key of; ok is false for a text that is no key.
+func (k Key) Parts() (id uuid.UUID, seq uint64, ok bool) {
+	text, number, _ := strings.Cut(string(k), ".")
+	seq, err := strconv.ParseUint(number, 10, 64)
+	if err != nil {
+		return id, 0, false
+	}
+	id, err = uuid.Parse(text)
+	return id, seq, err == nil && MakeKey(id, seq) == k
+}

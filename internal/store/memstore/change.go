@@ -1,0 +1,157 @@
+package memstore
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// Change implements store.Changer.
+func (s *Store) Change(_ context.Context, keys []store.Key, edit func(store.Key, *store.Record) store.Edit, entries func(int) []store.Entry) (int, error) {
+	unlock, err := s.lock()
+	defer unlock()
+	if err != nil {
+		return 0, err
+	}
+	changed := map[store.Key]*store.Record{} // nil: deleted
+	given := map[store.Key]bool{}
+	var added []*store.Record
+	n, size := 0, 0
+	for _, key := range keys[:min(len(keys), store.ChangeMost)] {
+		var r *store.Record
+		if e := s.kept[key]; e != nil && !e.claimed && !given[key] {
+			if size > 0 && size+len(e.rec.Message.Body) > store.ChangeBytes {
+				break
+			}
+			size += len(e.rec.Message.Body)
+			rec := e.rec
+			r = &rec
+		}
+		n++
+		given[key] = true
+		does := edit(key, r)
+		added = append(added, does.Add...)
+		switch {
+		case r == nil:
+		case does.Keep:
+			if r.ID != s.kept[key].rec.ID {
+				return 0, fmt.Errorf("message %s of queue %q was given another id: add a new one instead", s.kept[key].rec.ID, r.Queue)
+			}
+			changed[key] = r
+		case does.Delete:
+			changed[key] = nil
+		}
+	}
+	for _, r := range slices.Concat(slices.Collect(maps.Values(changed)), added) {
+		if r == nil {
+			continue
+		}
+		if err := r.Sound(); err != nil {
+			return 0, err
+		}
+	}
+	if entries != nil {
+		s.put(entries(n))
+	}
+	for _, key := range keys[:n] {
+		r, ok := changed[key]
+		if !ok {
+			continue
+		}
+		delete(changed, key)
+		was := &s.kept[key].rec
+		if r == nil && was.State == store.Discarded {
+			s.passed(was, was.Due, store.EndedDiscarded)
+		}
+		s.count(was, -1)
+		if r == nil {
+			delete(s.kept, key)
+		} else {
+			*was = *r
+			s.count(was, 1)
+		}
+	}
+	s.add(added)
+	s.signal()
+	return n, nil
+}
+
+func (s *Store) put(entries []store.Entry) {
+	for _, e := range entries {
+		if e.Value == nil {
+			delete(s.values, e.Name)
+		} else {
+			s.values[e.Name] = bytes.Clone(e.Value)
+		}
+	}
+}
+
+// Entry implements store.Changer.
+func (s *Store) Entry(_ context.Context, name string) ([]byte, error) {
+	unlock, err := s.lock()
+	defer unlock()
+	if err != nil {
+		return nil, err
+	}
+	return bytes.Clone(s.values[name]), nil
+}
+
+// Entries implements store.Changer.
+func (s *Store) Entries(ctx context.Context, prefix, after string, visit func(store.Entry) (bool, error)) error {
+	unlock, err := s.lock()
+	if err != nil {
+		return err
+	}
+	values := maps.Clone(s.values)
+	unlock()
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if !strings.HasPrefix(name, prefix) || after != "" && name <= after {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if more, err := visit(store.Entry{Name: name, Value: values[name]}); err != nil || !more {
+			return err
+		}
+	}
+	return nil
+}
+
+// PutEntries implements store.Changer.
+func (s *Store) PutEntries(_ context.Context, entries []store.Entry) error {
+	unlock, err := s.lock()
+	defer unlock()
+	if err == nil {
+		s.put(entries)
+	}
+	return err
+}
+
+// DeleteEntries implements store.Changer.
+func (s *Store) DeleteEntries(_ context.Context, prefix string) error {
+	unlock, err := s.lock()
+	defer unlock()
+	if err == nil {
+		maps.DeleteFunc(s.values, func(name string, _ []byte) bool { return strings.HasPrefix(name, prefix) })
+	}
+	return err
+}
+
+// NewestKey implements store.Changer.
+func (s *Store) NewestKey() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.seq
+}
+
+// Forget implements store.Changer.
+func (s *Store) Forget(ctx context.Context, now time.Time) (int, error) {
+	return store.Forget(ctx, s, now)
+}

@@ -1,0 +1,457 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+var changes = []testCase{
+	{"a change moves from any state to any other", changeStates},
+	{"a waiting record is claimed at its new time, not before", changeDue},
+	{"what is claimed, gone or named twice is nil to edit", changeNil},
+	{"a change does what edit says, adds, and writes entries, in one step", changeOneStep},
+	{"nothing is changed on an error", changeNothing},
+	{"a change takes no more than its bounds", changeBounds},
+	{"nobody claims what is being changed", changeOrClaim},
+	{"the side table", sideTable},
+	{"what is discarded is forgotten when its time is over", forget},
+}
+
+// change changes records, and expects all of them to be taken.
+func change(t *testing.T, s store.Store, edit func(store.Key, *store.Record) store.Edit, keys ...store.Key) {
+	t.Helper()
+	if n, err := s.Change(context.Background(), keys, edit, nil); err != nil || n != len(keys) {
+		t.Fatalf("changed %d of %d, %v", n, len(keys), err)
+	}
+}
+
+// next is what Next says, in the order of queues.
+func next(t *testing.T, s store.Store) string {
+	t.Helper()
+	all, err := s.Next(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, n := range all {
+		out = append(out, n.Queue+" "+n.Due.Sub(epoch).String())
+	}
+	slices.Sort(out)
+	return strings.Join(out, ", ")
+}
+
+// total is Counts of all queues together.
+func total(t *testing.T, s store.Store) string {
+	t.Helper()
+	counts, err := s.Counts(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var w, p, d int64
+	for _, c := range counts {
+		w, p, d = w+c.Waiting, p+c.Parked, d+c.Discarded
+	}
+	return fmt.Sprintf("%d waiting, %d parked, %d discarded", w, p, d)
+}
+
+func changeStates(t *testing.T, e Engine) {
+	states := []store.State{store.Waiting, store.Parked, store.Discarded}
+	for _, from := range states {
+		for _, to := range states {
+			s := open(t, e)
+			r := Everything()
+			r.State = from
+			add(t, s, r)
+			key := keyOf(t, s, string(r.Message.Body))
+			for len(s.Changed()) > 0 {
+				<-s.Changed()
+			}
+			change(t, s, func(k store.Key, got *store.Record) store.Edit {
+				if d := cmp.Diff(r, got); d != "" || k != key {
+					t.Errorf("edit is given for %s (-want +got):\n%s", k, d)
+				}
+				got.State, got.Due, got.Attempt, got.MadeInto, got.Forward = to, epoch.Add(time.Minute), 7, got.ID, nil
+				got.Message.Body, got.Message.Headers = []byte("new"), nil
+				return store.Edit{Keep: true}
+			}, key)
+			r.State, r.Due, r.Attempt, r.MadeInto, r.Forward = to, epoch.Add(time.Minute), 7, r.ID, nil
+			r.Message.Body, r.Message.Headers = []byte("new"), nil
+			check := func() {
+				t.Helper()
+				l, err := s.Get(context.Background(), key)
+				if d := cmp.Diff(r, l.Record); d != "" || err != nil {
+					t.Errorf("from %d to %d: %v (-want +got):\n%s", from, to, err, d)
+				}
+				for _, state := range states {
+					want(t, "scanned", scan(t, s, store.Range{State: state}), map[bool]string{true: "new"}[state == to])
+				}
+				want(t, "counted", total(t, s), map[store.State]string{
+					store.Waiting: "1 waiting, 0 parked, 0 discarded", store.Parked: "0 waiting, 1 parked, 0 discarded", store.Discarded: "0 waiting, 0 parked, 1 discarded"}[to])
+				want(t, "next", next(t, s), map[bool]string{true: r.Queue + " 1m0s"}[to == store.Waiting])
+			}
+			check()
+			if to == store.Waiting && len(s.Changed()) == 0 {
+				t.Error("Changed said nothing when something began to wait")
+			}
+			if s = reopened(t, e, s); s != nil {
+				check()
+			}
+		}
+	}
+}
+
+func changeDue(t *testing.T, e Engine) {
+	s := open(t, e)
+	add(t, s, Waiting("q", time.Minute, "a"), Waiting("q", time.Hour, "b"), Waiting("p", time.Minute, "c"))
+	to := func(due time.Duration, body string) {
+		change(t, s, func(_ store.Key, r *store.Record) store.Edit {
+			r.Due = epoch.Add(due)
+			return store.Edit{Keep: true}
+		}, keyOf(t, s, body))
+	}
+	to(2*time.Hour, "a")
+	want(t, "next when the first was put off", next(t, s), "p 1m0s, q 1h0m0s")
+	to(time.Second, "b")
+	want(t, "next when one was hastened", next(t, s), "p 1m0s, q 1s")
+	want(t, "too early", bodies(claim(t, s, "q", time.Second-time.Microsecond, 10)), "")
+	want(t, "in time", bodies(claim(t, s, "q", time.Second, 10)), "b")
+	want(t, "not yet", bodies(claim(t, s, "q", 2*time.Hour-time.Microsecond, 10)), "")
+	to(-time.Hour, "a")
+	want(t, "hastened to before what was claimed", bodies(claim(t, s, "q", 0, 10)), "a")
+	to(time.Hour, "c")
+	want(t, "next when the only one was put off", next(t, s), "p 1h0m0s")
+}
+
+func changeNil(t *testing.T, e Engine) {
+	s := open(t, e)
+	add(t, s, Waiting("q", 0, "claimed"), Waiting("q", time.Hour, "free"))
+	free, claimed := keyOf(t, s, "free"), keyOf(t, s, "claimed")
+	loan := claim(t, s, "q", 0, 10)
+	var got []string
+	edit := func(k store.Key, r *store.Record) store.Edit {
+		text := "nil"
+		if r != nil {
+			text = string(r.Message.Body)
+			r.Attempt++
+		}
+		got = append(got, text)
+		return store.Edit{Keep: true, Delete: r == nil}
+	}
+	change(t, s, edit, slices.Concat([]store.Key{claimed, free, free}, noKeys)...)
+	want(t, "given to edit", strings.Join(got, " "), "nil free nil"+strings.Repeat(" nil", len(noKeys)))
+	if l, err := s.Get(context.Background(), free); err != nil || l.Record.Attempt != 2 {
+		t.Errorf("named twice: %+v, %v", l.Record, err)
+	}
+	if n, err := s.Settle(context.Background(), []store.Outcome{{Claim: loan[0]}}); n != 1 || err != nil {
+		t.Errorf("settled %d, %v: a change of what is claimed must not end the claim", n, err)
+	}
+	got = nil
+	change(t, s, edit, claimed)
+	want(t, "given to edit when it has returned", strings.Join(got, " "), "nil")
+	loan = claim(t, s, "q", time.Hour, 10)
+	if err := s.Release(context.Background(), loan); err != nil {
+		t.Fatal(err)
+	}
+	got = nil
+	change(t, s, edit, free)
+	want(t, "given to edit when it was released", strings.Join(got, " "), "free")
+}
+
+func changeOneStep(t *testing.T, e Engine) {
+	s, ctx := open(t, e), context.Background()
+	add(t, s, parked("q", "keep"), parked("q", "delete"), parked("q", "leave"))
+	var keys []store.Key
+	for _, body := range []string{"keep", "delete", "leave"} {
+		keys = append(keys, keyOf(t, s, body))
+	}
+	if err := s.PutEntries(ctx, []store.Entry{{Name: "old", Value: []byte("x")}}); err != nil {
+		t.Fatal(err)
+	}
+	receipts, _ := s.Receipts(ctx)
+	n, err := s.Change(ctx, keys, func(_ store.Key, r *store.Record) store.Edit {
+		r.Attempt = 9
+		r.State = store.Waiting
+		body := string(r.Message.Body)
+		copied := *r
+		copied.Message.Body, copied.Fingerprint = []byte("copy of "+body), [16]byte{1}
+		return store.Edit{Keep: body == "keep", Delete: body == "delete", Add: []*store.Record{&copied}}
+	}, func(n int) []store.Entry {
+		return []store.Entry{{Name: "n", Value: fmt.Append(nil, n)}, {Name: "old"}}
+	})
+	if n != 3 || err != nil {
+		t.Fatal(n, err)
+	}
+	check := func() {
+		t.Helper()
+		want(t, "all", scan(t, s, store.Range{}), "keep leave copy of keep copy of delete copy of leave")
+		want(t, "left alone", scan(t, s, store.Range{State: store.Parked}), "leave")
+		if l, err := s.Get(ctx, keys[2]); err != nil || l.Record.Attempt != 1 {
+			t.Errorf("left alone, and yet %+v, %v", l.Record, err)
+		}
+		want(t, "entries", entries(t, s, "", ""), "n=3")
+		want(t, "counts", total(t, s), "4 waiting, 1 parked, 0 discarded")
+		if now, _ := s.Receipts(ctx); !slices.Equal(now, receipts) {
+			t.Error("what a person adds was never delivered, and has no receipt")
+		}
+	}
+	check()
+	if again := reopened(t, e, s); again != nil {
+		s = again
+		check()
+	}
+	want(t, "added ones are claimed", bodies(claim(t, s, "q", 0, 10)), "keep copy of keep copy of delete copy of leave")
+	if n, err := s.Change(ctx, nil, nil, func(n int) []store.Entry { return []store.Entry{{Name: "n"}} }); n != 0 || err != nil {
+		t.Errorf("no keys: %d, %v", n, err)
+	}
+	want(t, "entries of a change of nothing", entries(t, s, "", ""), "")
+}
+
+func changeNothing(t *testing.T, e Engine) {
+	s, ctx := open(t, e), context.Background()
+	add(t, s, Waiting("q", 0, "a"), parked("q", "b"))
+	keys := []store.Key{keyOf(t, s, "a"), keyOf(t, s, "b")}
+	for name, spoil := range map[string]func(*store.Record) store.Edit{
+		"another id":      func(r *store.Record) store.Edit { r.ID[0]++; return store.Edit{Keep: true} },
+		"no state":        func(r *store.Record) store.Edit { r.State = 0; return store.Edit{Keep: true} },
+		"a state unknown": func(r *store.Record) store.Edit { r.State = 4; return store.Edit{Keep: true} },
+		"added with none": func(r *store.Record) store.Edit { return store.Edit{Add: []*store.Record{{Queue: "q"}}} },
+		"a name too long": func(r *store.Record) store.Edit { r.Queue = strings.Repeat("q", 256); return store.Edit{Keep: true} },
+		"added to such one": func(r *store.Record) store.Edit {
+			return store.Edit{Add: []*store.Record{Waiting(strings.Repeat("q", 256), 0, "")}}
+		},
+	} {
+		_, err := s.Change(ctx, keys, func(k store.Key, r *store.Record) store.Edit {
+			if k == keys[1] {
+				return spoil(r)
+			}
+			return store.Edit{Delete: true}
+		}, func(int) []store.Entry { return []store.Entry{{Name: "x", Value: []byte("y")}} })
+		if err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	want(t, "all", scan(t, s, store.Range{}), "a b")
+	want(t, "entries", entries(t, s, "", ""), "")
+	want(t, "counts", total(t, s), "1 waiting, 1 parked, 0 discarded")
+	want(t, "next", next(t, s), "q 0s")
+	want(t, "claimed", bodies(claim(t, s, "q", 0, 10)), "a")
+}
+
+func changeBounds(t *testing.T, e Engine) {
+	s, ctx := open(t, e), context.Background()
+	big := make([]byte, store.ChangeBytes/2)
+	for range 3 {
+		add(t, s, parked("big", string(big)))
+	}
+	for range 5 {
+		var many []*store.Record
+		for i := range 201 {
+			many = append(many, Waiting("many", time.Duration(i)*time.Second, "x"))
+		}
+		add(t, s, many...)
+	}
+	for queue, most := range map[string]int{"big": 2, "many": store.ChangeMost} {
+		var keys []store.Key
+		err := s.Scan(ctx, store.Range{Queues: []string{queue}}, func(l store.Listed) (bool, error) {
+			keys = append(keys, l.Key)
+			return true, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		edits, told := 0, 0
+		n, err := s.Change(ctx, keys, func(store.Key, *store.Record) store.Edit {
+			edits++
+			return store.Edit{Delete: true}
+		}, func(n int) []store.Entry { told = n; return nil })
+		if n != most || edits != most || told != most || err != nil {
+			t.Errorf("%s: took %d of %d, %d edits, told %d, %v; want %d", queue, n, len(keys), edits, told, err, most)
+		}
+	}
+	want(t, "left", total(t, s), "5 waiting, 1 parked, 0 discarded")
+	if n := len(claim(t, s, "many", time.Hour, 10)); n != 5 {
+		t.Errorf("%d are claimed of the 5 that were left", n)
+	}
+}
+
+// Many claim while others put off, hasten and discard: no message is claimed by
+// one and changed by another, none before it is due, and none is lost.
+func changeOrClaim(t *testing.T, e Engine) {
+	s, ctx := open(t, e), context.Background()
+	const n = 300
+	for i := range n {
+		add(t, s, Waiting("q", time.Duration(i%7)*time.Second, fmt.Sprint(i)))
+	}
+	var keys []store.Key
+	err := s.Scan(ctx, store.Range{}, func(l store.Listed) (bool, error) {
+		keys = append(keys, l.Key)
+		return true, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	gone := map[store.Key]string{}
+	take := func(how string, key store.Key) {
+		mu.Lock()
+		defer mu.Unlock()
+		if was := gone[key]; was != "" {
+			t.Errorf("%s was %s, and then %s", key, was, how)
+		}
+		gone[key] = how
+	}
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			upTo := epoch.Add(3 * time.Second)
+			for round := 0; round < 60; round++ {
+				claims, err := s.Claim(ctx, "q", upTo, 3, math.MaxInt)
+				if err != nil {
+					t.Error(err)
+				}
+				var out []store.Outcome
+				for i, c := range claims {
+					if c.Record.Due.After(upTo) {
+						t.Errorf("claimed %s early", c.Key)
+					}
+					if i == 2 {
+						if err := s.Release(ctx, claims[2:]); err != nil {
+							t.Error(err)
+						}
+						break
+					}
+					take("claimed", c.Key)
+					out = append(out, store.Outcome{Claim: c})
+				}
+				if settled, err := s.Settle(ctx, out); err != nil || settled != len(out) {
+					t.Errorf("settled %d of %d, %v", settled, len(out), err)
+				}
+			}
+		})
+	}
+	for w := range 2 {
+		wg.Go(func() {
+			for i := 0; i+10 <= len(keys); i += 5 {
+				var deleted []store.Key
+				_, err := s.Change(ctx, keys[i:i+10], func(k store.Key, r *store.Record) (e store.Edit) {
+					switch {
+					case r == nil:
+					case r.Due.Second()%3 == w:
+						e.Delete = true
+						deleted = append(deleted, k)
+					default:
+						r.Due = r.Due.Add(time.Duration(1-2*w) * 2 * time.Second)
+						e.Keep = true
+					}
+					return e
+				}, nil)
+				if err != nil {
+					t.Error(err)
+				}
+				for _, k := range deleted {
+					take("deleted", k)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	rest := claim(t, s, "q", time.Hour, n)
+	for _, c := range rest {
+		take("left", c.Key)
+	}
+	if len(gone) != n || len(rest) == n {
+		t.Errorf("%d of %d are accounted for, %d were left", len(gone), n, len(rest))
+	}
+}
+
+// entries is the side table as text.
+func entries(t *testing.T, s store.Store, prefix, after string) string {
+	t.Helper()
+	var got []string
+	err := s.Entries(context.Background(), prefix, after, func(e store.Entry) (bool, error) {
+		got = append(got, e.Name+"="+string(e.Value))
+		return true, nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	return strings.Join(got, " ")
+}
+
+func sideTable(t *testing.T, e Engine) {
+	s, ctx := open(t, e), context.Background()
+	put := func(all ...store.Entry) {
+		t.Helper()
+		if err := s.PutEntries(ctx, all); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(store.Entry{Name: "a/2", Value: []byte("two")}, store.Entry{Name: "b", Value: []byte{}}, store.Entry{Name: "a/10", Value: []byte("ten")})
+	put(store.Entry{Name: "a/2", Value: []byte("zwei")}, store.Entry{Name: "a", Value: []byte("x")}, store.Entry{Name: "none"})
+	put(store.Entry{Name: "a/\xff", Value: []byte("f")}, store.Entry{Name: "a0", Value: []byte("0")})
+	if again := reopened(t, e, s); again != nil {
+		s = again
+	}
+	for _, c := range []struct{ prefix, after, want string }{
+		{"", "", "a=x a/10=ten a/2=zwei a/\xff=f a0=0 b="},
+		{"a/", "", "a/10=ten a/2=zwei a/\xff=f"},
+		{"a/", "a/10", "a/2=zwei a/\xff=f"},
+		{"a/", "a/11", "a/2=zwei a/\xff=f"},
+		{"a/", "a", "a/10=ten a/2=zwei a/\xff=f"},
+		{"a/", "b", ""},
+		{"", "a0", "b="},
+		{"c", "", ""},
+	} {
+		want(t, fmt.Sprintf("prefix %q after %q", c.prefix, c.after), entries(t, s, c.prefix, c.after), c.want)
+	}
+	for name, wanted := range map[string][]byte{"a/2": []byte("zwei"), "b": {}, "none": nil, "a/": nil} {
+		if v, err := s.Entry(ctx, name); err != nil || !slices.Equal(v, wanted) || (v == nil) != (wanted == nil) {
+			t.Errorf("entry %q: %q, %v", name, v, err)
+		}
+	}
+	n := 0
+	if err := s.Entries(ctx, "", "", func(store.Entry) (bool, error) { n++; return false, nil }); n != 1 || err != nil {
+		t.Errorf("%d visits, %v: one was enough", n, err)
+	}
+	add(t, s, parked("a", "not in the table"))
+	for _, c := range []struct{ prefix, left string }{{"c", "a=x a/10=ten a/2=zwei a/\xff=f a0=0 b="}, {"a/", "a=x a0=0 b="}, {"", ""}} {
+		if err := s.DeleteEntries(ctx, c.prefix); err != nil {
+			t.Fatal(err)
+		}
+		want(t, "left after deleting "+c.prefix, entries(t, s, "", ""), c.left)
+	}
+	want(t, "records", scan(t, s, store.Range{}), "not in the table")
+}
+
+func forget(t *testing.T, e Engine) {
+	s := open(t, e)
+	const n = 600 // more than a step
+	var all []*store.Record
+	for i := range n {
+		all = append(all, discarded("q", time.Duration(i)*time.Microsecond, "x"))
+	}
+	add(t, s, all...)
+	add(t, s, parked("q", "parked"), Waiting("q", 0, "waiting"), discarded("p", -time.Hour, "p"), discarded("p", time.Hour, "later"))
+	now := epoch.Add((n - 2) * time.Microsecond)
+	if got, err := s.Forget(context.Background(), now); got != n || err != nil {
+		t.Errorf("forgot %d, %v; want %d", got, err, n)
+	}
+	want(t, "left", scan(t, s, store.Range{}), "parked waiting x later")
+	want(t, "counts", total(t, s), "1 waiting, 1 parked, 2 discarded")
+	if got, err := s.Forget(context.Background(), now); got != 0 || err != nil {
+		t.Errorf("forgot %d more, %v", got, err)
+	}
+	if again := reopened(t, e, s); again != nil {
+		want(t, "after a crash", scan(t, again, store.Range{}), "parked waiting x later")
+	}
+}
