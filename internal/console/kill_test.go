@@ -20,7 +20,7 @@ import (
 
 const (
 	childFolder = "REDRIVE_TEST_CHILD_FOLDER"
-	killed      = 6000 // messages
+	killed      = 2500 // messages
 )
 
 // A service that is killed at any point of an operation goes on where it was: in
