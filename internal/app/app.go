@@ -6,16 +6,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log"
 	"log/slog"
 	"net"
-	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/api"
+	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/flow"
 	"github.com/redrive-mq/redrive/internal/metrics"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
@@ -63,6 +65,9 @@ type Service struct {
 	loop    *stored.Loop
 	events  flow.Listener
 	rates   rates
+	console *console.Console
+	audit   *audit.Log
+	api     *api.API
 	listen  net.Listener
 	since   time.Time
 	aside   atomic.Int64
@@ -102,11 +107,20 @@ func New(c *config.Config, o Options) (*Service, error) {
 	s.publish = broker.NewPublisher(s.connection(partPublish, "redrive returns"))
 	s.give = flow.NewGiveBack(publisher{s.publish, s.metrics.Confirmed}, policies, s.events)
 	s.loop = stored.New(s.store, s.give, s.events, o.Log, s.returnsFailed)
+	if err := s.openConsole(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
 	return s, nil
 }
 
 // Close frees what New took.
-func (s *Service) Close() error { return errors.Join(s.listen.Close(), s.store.Close()) }
+func (s *Service) Close() error {
+	err := s.listen.Close()
+	if s.audit != nil {
+		err = errors.Join(err, s.audit.Close())
+	}
+	return errors.Join(err, s.store.Close())
+}
 
 // Addr is where it listens.
 func (s *Service) Addr() string { return s.listen.Addr().String() }
@@ -211,12 +225,7 @@ func (s *Service) returnsFailed(queue string, err error) {
 // returns under way get their answers, the connections and the store close. Its
 // error is one that trying again would not mend.
 func (s *Service) Run(ctx context.Context) error {
-	open := loopback(s.Addr())
-	if !open {
-		s.Log.Warn("listening beyond loopback: only health and metrics are served there", "address", s.Addr())
-	}
-	server := &http.Server{Handler: api.Handler(s, s.metrics.Handler(), s.Version, open), ReadHeaderTimeout: 10 * time.Second,
-		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelWarn)}
+	server := s.server()
 	s.Log.Info("redrive is running", "version", s.Version, "broker", broker.Redact(s.config.Broker.URL), "data", s.config.Store.Disk, "listen", s.Addr())
 
 	ctx, stop := context.WithCancel(ctx)
@@ -234,6 +243,7 @@ func (s *Service) Run(ctx context.Context) error {
 		}
 	})
 	workers.Go(func() { s.loop.Run(ctx, grace) })
+	workers.Go(func() { _ = s.console.Run(ctx) })
 	workers.Go(func() {
 		defer stop()
 		s.awaitDelays(ctx)
@@ -256,10 +266,12 @@ func (s *Service) Run(ctx context.Context) error {
 	_ = server.Shutdown(closing)
 	_ = server.Close()
 	web.Wait()
-	err := s.store.Close()
+	err := errors.Join(s.audit.Close(), s.store.Close())
 	s.Log.Info("redrive has stopped")
 	return errors.Join(failure, parkedFailure, err)
 }
+
+func (s *Service) errorLog() *log.Logger { return slog.NewLogLogger(s.Log.Handler(), slog.LevelWarn) }
 
 func loopback(addr string) bool {
 	host, _, _ := net.SplitHostPort(addr)
