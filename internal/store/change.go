@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/redrive-mq/redrive/internal/group"
 )
 
 // ChangeMost is how many keys a Change takes, and ChangeBytes how much of bodies.
@@ -78,3 +80,6 @@ type Entry struct {
 // the returns to it. It is here because those who hold and those who return share
 // nothing but the store.
 const HoldPrefix = "hold/"
+
+// NoteName is the entry that holds a person's note on a group.
+func NoteName(id group.ID) string { return "group/" + id.String() + "/note" }
