@@ -173,6 +173,7 @@ func accountsFor(t *testing.T, s store.Store) {
 func check(t *testing.T, s store.Store, kept, ended map[string]bool) {
 	t.Helper()
 	accountsFor(t, s)
+	groupsCount(t, s)
 	there := map[string]int{}
 	total := int64(0)
 	err := s.Scan(ctx, store.Range{Body: true}, func(l store.Listed) (bool, error) {
