@@ -21,6 +21,7 @@ const (
 	mostValues  = 250_000 // values of a document; each takes about 100 bytes
 	mostTime    = time.Second
 	mostHex     = 4 << 10
+	mostFound   = 1 << 10
 )
 
 // Body is what is to be read, and what its message says about it. A message is a
@@ -115,7 +116,11 @@ func mediaType(s string) (string, map[string]string) {
 	return strings.TrimSpace(t), params
 }
 
+// step notes a decoder's word, which may quote the body.
 func (r *reading) step(decoder, found string) {
+	if found = shown(found); len(found) > mostFound {
+		found = strings.ToValidUTF8(found[:mostFound], "") + "…"
+	}
 	r.result.Steps = append(r.result.Steps, Step{Decoder: decoder, Found: found, Size: len(r.data)})
 }
 

@@ -92,6 +92,7 @@ func bombs(t testing.TB) map[string]Body {
 		"protobuf, guessed":        {Bytes: []byte(strings.Repeat("\x0d\x00\x00\x00\x00", mib)), ContentType: "application/protobuf"},
 		"any in any":               as("protobuf", nested(200, "", anyOf)),
 		"any in any, large":        as("protobuf", nested(30, field(7, zeros[:7*mib]), anyOf)),
+		"json of a long key twice": in(`{"` + strings.Repeat("k", mib) + `": 1, "` + strings.Repeat("k", mib) + `": 1}`),
 		"a registry's prefix":      in(strings.Repeat("\x00\x00\x00\x00\x01\x00", mib)),
 	}
 }
