@@ -2,6 +2,7 @@ package flow_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -88,6 +89,7 @@ func TestOriginsThatCannotBeBelieved(t *testing.T) {
 		"none": nil, "no x-death": {}, "not a list": {"x-death": "orders"}, "empty list": {"x-death": []any{}},
 		"not a table": {"x-death": []any{"orders"}}, "no queue": {"x-death": []any{amqp.Table{"reason": "rejected"}}},
 		"queue of another type": {"x-death": []any{amqp.Table{"queue": int64(5), "reason": "rejected"}}},
+		"queue of 256 bytes":    {"x-death": []any{amqp.Table{"queue": strings.Repeat("q", 256), "reason": "rejected"}}},
 		"no reason":             {"x-death": []any{amqp.Table{"queue": "orders"}}},
 		"forged by others":      {"x-first-death-queue": "orders", "x-last-death-queue": "orders"},
 	} {

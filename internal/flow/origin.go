@@ -85,6 +85,9 @@ func (o origin) checked() origin {
 	switch {
 	case o.queue == "":
 		o.refusal = "it was reported with an empty routing key, which must be the work queue's name"
+	case len(o.queue) > 255:
+		o.refusal = fmt.Sprintf("it names a queue of %d bytes, and RabbitMQ's have at most 255", len(o.queue))
+		o.queue = ""
 	case wire.OwnQueue(o.queue):
 		o.refusal = fmt.Sprintf("it failed in %q, which is one of Redrive's own queues", o.queue)
 	}

@@ -1,9 +1,11 @@
 package store_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
@@ -25,6 +27,26 @@ func TestARecordIsTheSameAfterDecoding(t *testing.T) {
 	for n := range data {
 		if _, _, err := store.DecodeRecord(data[:n], true); err == nil {
 			t.Errorf("cut to %d of %d bytes it still decodes", n, len(data))
+		}
+	}
+}
+
+// Version 1 is version 2 without what a person made of it.
+func TestARecordOfVersion1IsRead(t *testing.T) {
+	want := storetest.Everything()
+	want.MadeFrom, want.MadeInto = uuid.Nil, uuid.Nil
+	data, err := store.AppendRecord(nil, want)
+	if err != nil || data[0] != 2 {
+		t.Fatalf("written as version %d, %v", data[0], err)
+	}
+	for version, wanted := range []error{store.ErrFormat, nil, nil, store.ErrFormat} {
+		data[0] = byte(version)
+		got, _, err := store.DecodeRecord(data, true)
+		if !errors.Is(err, wanted) {
+			t.Errorf("version %d: %v, want %v", version, err, wanted)
+		}
+		if d := cmp.Diff(want, got); wanted == nil && d != "" {
+			t.Errorf("version %d (-want +got):\n%s", version, d)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -31,8 +32,13 @@ type Scanner interface {
 type Searcher interface {
 	Scanner
 
-	// Groups tells of every group with something kept or seen within a day.
+	// Groups tells of every group with something kept or seen within a day. Beyond
+	// GroupsKept of them a failure counts as one of its queue's other errors.
 	Groups(ctx context.Context) ([]GroupCount, error)
+
+	// GroupOf is the group that a kept record counts in: its own, or its queue's
+	// other errors.
+	GroupOf(r *Record) group.ID
 
 	// Past is what ended of a message's attempts, oldest first. The newest
 	// PastKept endings of all messages are known, older ones forgotten.
@@ -71,6 +77,9 @@ type GroupCount struct {
 	Note  string // a person's
 }
 
+// GroupsKept is how many groups a store tells apart.
+const GroupsKept = 10_000
+
 // PastKept is how many of the newest passages a store keeps at least.
 const PastKept = 200_000
 
@@ -97,4 +106,21 @@ type Passage struct {
 	Due      time.Time // when it was to return
 	Ended    time.Time
 	Ending   Ending
+}
+
+// pastError is how much of an error a passage keeps.
+const pastError = 200
+
+// PassageOf is what is left of a record.
+func PassageOf(r *Record, ended time.Time, how Ending) Passage {
+	p := Passage{ID: r.ID, Queue: r.Queue, Attempt: r.Attempt, Reason: r.Reason, Error: r.Error, Policy: r.Policy,
+		FailedAt: r.FailedAt, Due: r.Due, Ended: ended, Ending: how}
+	if len(p.Error) > pastError {
+		end := pastError
+		for end > pastError-utf8.UTFMax && !utf8.RuneStart(p.Error[end]) {
+			end--
+		}
+		p.Error = p.Error[:end]
+	}
+	return p
 }

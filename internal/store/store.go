@@ -63,7 +63,7 @@ type Store interface {
 	// included, and the waiting record that is earliest due.
 	Counts(ctx context.Context) ([]QueueCount, error)
 
-	Scanner
+	Searcher
 	Changer
 
 	// List is Scan a page at a time, by Due.
@@ -96,10 +96,10 @@ type Claim struct {
 // Outcome is how a claim ends.
 type Outcome struct {
 	Claim Claim
-	// Park, when not empty, parks the record with that reason, at time At;
+	// Park, when not empty, parks the record with that reason;
 	// otherwise it is deleted.
 	Park string
-	At   time.Time
+	At   time.Time // when it ended
 }
 
 // NextDue is the earliest due time among a queue's unclaimed waiting records.

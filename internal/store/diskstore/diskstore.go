@@ -19,6 +19,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/redrive-mq/redrive/internal/group"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -42,11 +43,14 @@ type Store struct {
 	path      string
 	db        *pebble.DB
 	fs        vfs.FS
+	log       *slog.Logger
 	reserve   uint64
 	onSync    func(time.Duration)
 	seq       atomic.Uint64
 	changed   chan struct{}
 	receipts  receiptLog
+	groups    groups
+	passed    atomic.Uint64 // how many passages were written
 	closeLock func() error
 
 	// moving lets one goroutine at a time change what is kept, so that nothing is
@@ -93,8 +97,9 @@ func Open(path string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("opening the data folder %s: %w", path, err), lock.Close())
 	}
-	s := &Store{path: path, db: db, fs: o.FS, reserve: o.Reserve, onSync: o.OnSync,
-		changed: make(chan struct{}, 1), queues: map[string]*queue{}}
+	s := &Store{path: path, db: db, fs: o.FS, log: o.Log, reserve: o.Reserve, onSync: o.OnSync,
+		changed: make(chan struct{}, 1), queues: map[string]*queue{},
+		groups: groups{known: map[group.ID]*groupState{}, others: map[string]*groupState{}}}
 	if err := s.load(); err != nil {
 		return nil, errors.Join(fmt.Errorf("data folder %s: %w", path, err), db.Close(), lock.Close())
 	}
@@ -167,6 +172,12 @@ func (s *Store) load() error {
 	last, _ := binary.Varint(seq)
 	s.seq.Store(uint64(last))
 	if err := s.loadQueues(); err != nil {
+		return err
+	}
+	if err := s.groups.load(s.db); err != nil {
+		return err
+	}
+	if err := s.loadPast(); err != nil {
 		return err
 	}
 	return s.receipts.load(s.db)

@@ -1,18 +1,22 @@
 package diskstore_test
 
 import (
-	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 
+	"github.com/redrive-mq/redrive/internal/group"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
@@ -105,28 +109,123 @@ func TestAFolderThatIsNone(t *testing.T) {
 	}
 }
 
+// A full disk takes nothing new; people can still let go and move, as long as half
+// of the reserve is left, and delete for good always.
 func TestAFullStoreTakesNothingAndGivesBack(t *testing.T) {
-	path := t.TempDir()
-	ctx := context.Background()
-	s := openAt(t, path, diskstore.Options{})
-	if err := s.Add(ctx, []*store.Record{storetest.Waiting("q", 0, "kept")}); err != nil {
+	disk := &filling{FS: vfs.NewMem()}
+	disk.free.Store(1 << 40)
+	s := openAt(t, "data", diskstore.Options{FS: disk, Reserve: 100 << 20})
+	defer s.Close()
+	var batch []*store.Record
+	for range 3 {
+		batch = append(batch, storetest.Waiting("q", 0, "kept"))
+	}
+	add := func() error { return s.Add(ctx, batch) }
+	if err := add(); err != nil {
 		t.Fatal(err)
 	}
-	s.Close()
-	s = openAt(t, path, diskstore.Options{Reserve: 1 << 60})
-	defer s.Close()
-	if err := s.Add(ctx, []*store.Record{storetest.Waiting("q", 0, "refused")}); !errors.Is(err, store.ErrFull) {
-		t.Errorf("adding without room: %v", err)
+	var keys []store.Key
+	err := s.Scan(ctx, store.Range{}, func(l store.Listed) (bool, error) {
+		keys = append(keys, l.Key)
+		return true, nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
-	next, err := s.Next(ctx)
-	if err != nil || len(next) != 1 {
-		t.Fatal(next, err)
+	change := func(e store.Edit) func() error {
+		return func() error {
+			_, err := s.Change(ctx, keys[:1], func(_ store.Key, r *store.Record) store.Edit { return e }, func(n int) []store.Entry {
+				return []store.Entry{{Name: "account", Value: fmt.Append(nil, n)}}
+			})
+			return err
+		}
 	}
-	claims, err := s.Claim(ctx, "q", next[0].Due, 10, 1<<20)
-	if err != nil || len(claims) != 1 {
-		t.Fatalf("claimed %d, %v", len(claims), err)
+	put := func(size int) func() error {
+		return func() error {
+			return s.PutEntries(ctx, []store.Entry{{Name: "operation", Value: make([]byte, size)}})
+		}
 	}
-	if n, err := s.Settle(ctx, []store.Outcome{{Claim: claims[0]}}); n != 1 || err != nil {
-		t.Errorf("settling without room for more: %d, %v", n, err)
+	for _, c := range []struct {
+		name  string
+		do    func() error
+		least uint64 // how many MiB must be free, about
+	}{
+		{"add", add, 100},
+		{"remember", func() error { return s.Remember(ctx, make([]store.Receipt, 1)) }, 100},
+		{"a change that adds", change(store.Edit{Add: batch}), 100},
+		{"many entries", put(1 << 20), 102},
+		{"a change that moves", change(store.Edit{Keep: true}), 50},
+		{"few entries", put(1 << 10), 0},
+		{"a change that only writes its account", change(store.Edit{}), 0},
+		{"a change that deletes", change(store.Edit{Delete: true}), 0},
+		{"forgetting entries", func() error { return s.DeleteEntries(ctx, "") }, 0},
+		{"settling", func() error {
+			claims, err := s.Claim(ctx, "q", farAway, 1, 1)
+			if err != nil || len(claims) != 1 {
+				return fmt.Errorf("claimed %d, %w", len(claims), err)
+			}
+			_, err = s.Settle(ctx, []store.Outcome{{Claim: claims[0]}})
+			return err
+		}, 0},
+	} {
+		if c.least > 0 {
+			disk.free.Store(c.least << 20)
+			if err := c.do(); !errors.Is(err, store.ErrFull) {
+				t.Errorf("%s with %d MiB free: %v", c.name, c.least, err)
+			}
+		}
+		disk.free.Store((c.least + 1) << 20)
+		if c.least == 0 {
+			disk.free.Store(0)
+		}
+		if err := c.do(); err != nil {
+			t.Errorf("%s with some more: %v", c.name, err)
+		}
+	}
+}
+
+// filling is a disk in memory with as much room as a test says.
+type filling struct {
+	vfs.FS
+	free atomic.Uint64
+}
+
+func (f *filling) GetDiskUsage(string) (vfs.DiskUsage, error) {
+	return vfs.DiskUsage{AvailBytes: f.free.Load()}, nil
+}
+
+// A folder that format 1 wrote is read, and brought up to this one: its parked
+// message is in its group too.
+func TestAFolderOfFormat1(t *testing.T) {
+	path := t.TempDir()
+	if err := os.CopyFS(path, os.DirFS("testdata/format1")); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		s := openAt(t, path, diskstore.Options{Reserve: 1})
+		var waiting, parked, inGroup []string
+		for into, r := range map[*[]string]store.Range{&waiting: {State: store.Waiting}, &parked: {State: store.Parked},
+			&inGroup: {Groups: []group.ID{group.Of("orders", "rejected", "no stock", "t").ID}}} {
+			err := s.Scan(ctx, r, func(l store.Listed) (bool, error) {
+				*into = append(*into, l.Record.ID.String()[35:])
+				want := storetest.Everything()
+				if l.Record.Queue == want.Queue {
+					want.ID, want.State, want.ParkedFor, want.MadeFrom, want.MadeInto, want.Message.Body = l.Record.ID, l.Record.State, l.Record.ParkedFor, uuid.Nil, uuid.Nil, nil
+					if d := cmp.Diff(want, l.Record); d != "" {
+						t.Errorf("(-want +got):\n%s", d)
+					}
+				}
+				return true, nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := fmt.Sprint(waiting, parked, inGroup); got != "[1 3] [2] [1 2]" {
+			t.Errorf("waiting, parked, in the group: %s", got)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -23,6 +23,10 @@ import (
 //	g group state due seq        the key of that parked or discarded record of the group
 //	x name                       a value of the side table
 //	c state queue                how many records: merged, never read to write
+//	m group                      what the members of a group share
+//	k group                      its tally: merged, never read to write
+//	z part 0                     which ids are where among some passages: merged
+//	z part 1 passage             a chunk of these; both numbers count down
 //	r batch                      the receipts of one Add
 //	s                            the next seq
 //	f                            the format
@@ -34,6 +38,9 @@ const (
 	prefixGroup     = 'g'
 	prefixEntry     = 'x'
 	prefixCount     = 'c'
+	prefixShared    = 'm'
+	prefixTally     = 'k'
+	prefixPast      = 'z'
 	prefixReceipt   = 'r'
 )
 
@@ -110,10 +117,14 @@ func groupPrefix(id group.ID, state store.State) []byte {
 	return append(append(k, id[:]...), byte(state))
 }
 
-// groupKey is where the index has r, which is kept under key.
-func groupKey(r *store.Record, key []byte) []byte {
-	return append(groupPrefix(r.Group().ID, r.State), placeOf(key)...)
+// groupKey is where the index has a record of the group, which is kept under key.
+func groupKey(id group.ID, state store.State, key []byte) []byte {
+	return append(groupPrefix(id, state), placeOf(key)...)
 }
+
+func sharedKey(id group.ID) []byte { return append([]byte{prefixShared}, id[:]...) }
+
+func tallyKey(id group.ID) []byte { return append([]byte{prefixTally}, id[:]...) }
 
 func entryKey(name string) []byte { return append([]byte{prefixEntry}, name...) }
 
@@ -137,12 +148,21 @@ func after(prefix []byte) []byte {
 }
 
 // adder makes counters sums: writers only say how much more or less, so that
-// concurrent batches need not read each other, and opening needs no scan.
+// concurrent batches need not read each other, and opening needs no scan. Its name is
+// in the folders of format 1, which had nothing but sums.
 var adder = &pebble.Merger{
 	Name: "redrive.sum.v1",
-	Merge: func(_, value []byte) (pebble.ValueMerger, error) {
-		s := new(sum)
-		return s, s.MergeNewer(value)
+	Merge: func(key, value []byte) (pebble.ValueMerger, error) {
+		var m pebble.ValueMerger
+		switch key[0] {
+		case prefixTally:
+			m = new(tally)
+		case prefixPast:
+			m = new(joined)
+		default:
+			m = new(sum)
+		}
+		return m, m.MergeNewer(value)
 	},
 }
 

@@ -2,6 +2,7 @@ package diskstore_test
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -17,10 +18,12 @@ import (
 
 const childFolder = "REDRIVE_TEST_CHILD_FOLDER"
 
-// A process that is killed while it adds and settles leaves all it was promised.
+// A process that is killed while it adds and settles leaves all it was promised, and
+// an account of its changes that says what was changed.
 func TestAKilledProcessLosesNothingThatWasPromised(t *testing.T) {
 	path := t.TempDir()
 	added, under, ended := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	changed := 0
 	for life := range 20 {
 		child := exec.Command(os.Args[0], "-test.run=^TestChildThatIsKilled$")
 		child.Env = append(os.Environ(), fmt.Sprintf("%s=%s", childFolder, path))
@@ -65,17 +68,21 @@ func TestAKilledProcessLosesNothingThatWasPromised(t *testing.T) {
 		}
 		s := openAt(t, path, diskstore.Options{Reserve: 1})
 		check(t, s, kept, ended)
-		if err := s.Close(); err != nil {
+		err = s.Entries(ctx, "moved/", "", func(store.Entry) (bool, error) { changed++; return false, nil })
+		if err := errors.Join(err, s.Close()); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if changed == 0 {
+		t.Error("no change survived, so its account shows nothing")
 	}
 	if len(ended) == 0 || len(added) == len(ended) {
 		t.Errorf("%d added and %d settled show nothing", len(added), len(ended))
 	}
 }
 
-// TestChildThatIsKilled is the other process: it adds (+), and settles (~ before,
-// - after), and says what it was promised, until it is killed.
+// TestChildThatIsKilled is the other process: it adds (+), settles (~ before, -
+// after), and changes, and says what it was promised, until it is killed.
 func TestChildThatIsKilled(t *testing.T) {
 	path := os.Getenv(childFolder)
 	if path == "" {
@@ -108,6 +115,13 @@ func TestChildThatIsKilled(t *testing.T) {
 				panic(err)
 			}
 			say("-", bodies)
+		}
+	}()
+	go func() {
+		for {
+			if err := mutate(s, rand.IntN); err != nil {
+				panic(err)
+			}
 		}
 	}()
 	for n := 0; ; n++ {

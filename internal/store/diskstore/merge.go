@@ -60,9 +60,9 @@ func (s *Store) merge(snap *pebble.Snapshot, r store.Range) (m *merged, err erro
 			m.close()
 		}
 	}()
-	for _, id := range r.Groups {
+	for i, id := range r.Groups {
 		for _, state := range []store.State{store.Parked, store.Discarded} {
-			if r.State == 0 || r.State == state {
+			if (r.State == 0 || r.State == state) && !slices.Contains(r.Groups[:i], id) {
 				if err := open(groupPrefix(id, state), true); err != nil {
 					return m, err
 				}

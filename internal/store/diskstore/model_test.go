@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"pgregory.net/rapid"
 
+	"github.com/redrive-mq/redrive/internal/group"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
@@ -40,7 +41,7 @@ func TestRandomOperationsAnswerAsTheModelDoes(t *testing.T) {
 		defer func() { p.disk.Close() }()
 		t.Repeat(map[string]func(*rapid.T){
 			"add": p.add, "claim": p.claim, "settle": p.settle, "release": p.release,
-			"replay": p.replay, "reopen": p.reopen, "": p.same,
+			"replay": p.replay, "change": p.change, "forget": p.forget, "entries": p.entries, "reopen": p.reopen, "": p.same,
 		})
 	})
 }
@@ -63,9 +64,7 @@ func (p *pair) add(t *rapid.T) {
 	for range rapid.IntRange(1, 6).Draw(t, "n") {
 		p.added++
 		r := storetest.Waiting(aQueue(t), someTime(t), fmt.Sprintf("%0*d", rapid.IntRange(1, 30).Draw(t, "size"), p.added))
-		if rapid.Bool().Draw(t, "parked") {
-			r.State, r.ParkedFor = store.Parked, "it failed"
-		}
+		r.State, r.Error = aState(t), rapid.SampledFrom([]string{"", "e", "f"}).Draw(t, "error")
 		if len(p.ids) > 0 && rapid.Bool().Draw(t, "known id") {
 			r.ID = rapid.SampledFrom(p.ids).Draw(t, "id")
 		}
@@ -152,6 +151,113 @@ func (p *pair) replay(t *rapid.T) {
 	})
 }
 
+func aState(t *rapid.T) store.State {
+	return rapid.SampledFrom([]store.State{store.Waiting, store.Parked, store.Discarded}).Draw(t, "state")
+}
+
+// scanned is what a range visits, and what names the places and records.
+func scanned(s store.Store, r store.Range, most int) (all, cursors []string, keys []store.Key, err error) {
+	err = s.Scan(ctx, r, func(l store.Listed) (bool, error) {
+		all = append(all, fmt.Sprintf("%+v %d", *l.Record, l.BodySize))
+		cursors, keys = append(cursors, l.Cursor), append(keys, l.Key)
+		return len(all) < most, nil
+	})
+	return all, cursors, keys, err
+}
+
+// change does the same to some records of both, which may be claimed, or gone.
+func (p *pair) change(t *rapid.T) {
+	type does struct {
+		what  int
+		state store.State
+		due   time.Duration
+		add   *store.Record
+	}
+	pick := rapid.SliceOfN(rapid.IntRange(0, 40), 0, 5).Draw(t, "records")
+	edits := map[int]does{}
+	for _, i := range pick {
+		edits[i] = does{rapid.IntRange(0, 2).Draw(t, "what"), aState(t), someTime(t), nil}
+		if rapid.Bool().Draw(t, "adds") {
+			p.added++
+			r := storetest.Waiting(aQueue(t), someTime(t), fmt.Sprintf("%03d", p.added))
+			r.State, r.Fingerprint[1] = aState(t), 1
+			p.ids = append(p.ids, r.ID)
+			edits[i] = does{edits[i].what, edits[i].state, edits[i].due, r}
+		}
+	}
+	queue, note := aQueue(t), rapid.SampledFrom([]string{"", "a"}).Draw(t, "note")
+	p.alike(t, "change", func(s store.Store) any {
+		_, _, all, err := scanned(s, store.Range{}, math.MaxInt)
+		if err != nil {
+			return err
+		}
+		var keys []store.Key
+		for _, i := range pick {
+			if i < len(all) {
+				keys = append(keys, all[i])
+			} else {
+				keys = append(keys, store.MakeKey(uuid.Nil, uint64(i)))
+			}
+		}
+		var given []string
+		n, err := s.Change(ctx, keys, func(_ store.Key, r *store.Record) store.Edit {
+			d := edits[pick[len(given)]]
+			e := store.Edit{Keep: d.what == 1, Delete: d.what == 2}
+			if d.add != nil {
+				e.Add = []*store.Record{d.add}
+			}
+			if r == nil {
+				given = append(given, "nil")
+				return e
+			}
+			given = append(given, fmt.Sprintf("%+v", *r))
+			r.State, r.Due, r.Attempt = d.state, storetest.Waiting("", d.due, "").Due, r.Attempt+1
+			if d.due == 0 {
+				r.Queue = queue
+			}
+			return e
+		}, func(n int) []store.Entry {
+			return []store.Entry{{Name: "changed" + note, Value: fmt.Append(nil, n, given)}}
+		})
+		return fmt.Sprint(n, err, given)
+	})
+}
+
+func (p *pair) forget(t *rapid.T) {
+	now := storetest.Waiting("", someTime(t), "").Due
+	p.alike(t, "forget", func(s store.Store) any {
+		n, err := s.Forget(ctx, now)
+		return fmt.Sprint(n, err)
+	})
+}
+
+func (p *pair) entries(t *rapid.T) {
+	aName := rapid.SampledFrom([]string{"", "a", "a/", "a/b", "a\x00", "b", "\xff", "changed"})
+	var all []store.Entry
+	for range rapid.IntRange(0, 3).Draw(t, "n") {
+		all = append(all, store.Entry{Name: aName.Draw(t, "name"), Value: rapid.SampledFrom([][]byte{nil, {}, {1}, {2}}).Draw(t, "value")})
+	}
+	prefix, forget := aName.Draw(t, "prefix"), rapid.Bool().Draw(t, "forget")
+	from := aName.Draw(t, "from")
+	p.alike(t, "entries", func(s store.Store) any {
+		if err := s.PutEntries(ctx, all); err != nil {
+			return err
+		}
+		if forget {
+			if err := s.DeleteEntries(ctx, prefix); err != nil {
+				return err
+			}
+		}
+		var got []string
+		err := s.Entries(ctx, prefix, from, func(e store.Entry) (bool, error) {
+			one, err := s.Entry(ctx, e.Name)
+			got = append(got, fmt.Sprintf("%q=%q=%q", e.Name, e.Value, one))
+			return true, err
+		})
+		return fmt.Sprint(got, err)
+	})
+}
+
 // reopen ends all loans, as the death of their owner does.
 func (p *pair) reopen(t *rapid.T) {
 	if err := p.disk.Close(); err != nil {
@@ -180,22 +286,56 @@ func (p *pair) same(t *rapid.T) {
 		receipts, err := s.Receipts(ctx)
 		return fmt.Sprint(receipts, err)
 	})
-	filter := store.Filter{State: rapid.SampledFrom([]store.State{0, store.Waiting, store.Parked}).Draw(t, "state"), Queue: aQueue(t), Limit: rapid.IntRange(1, 9).Draw(t, "limit")}
-	p.alike(t, "list", func(s store.Store) any {
-		var all []string
-		for f := filter; ; {
-			page, err := s.List(ctx, f)
-			if err != nil {
-				return err
-			}
-			for _, l := range page.Records {
-				all = append(all, fmt.Sprintf("%+v %d", *l.Record, l.BodySize))
-			}
-			if f.After = page.After; f.After == "" {
-				slices.Sort(all)
-				return all
-			}
+	r := store.Range{NewestFirst: rapid.Bool().Draw(t, "newest first"), Body: true}
+	some := func(what string) bool { return rapid.IntRange(0, 2).Draw(t, what) == 0 }
+	if some("by state") {
+		r.State = aState(t)
+	}
+	if some("by queue") {
+		r.Queues = []string{aQueue(t), aQueue(t)}
+	}
+	if some("by group") {
+		r.Groups = []group.ID{group.Of(aQueue(t), "rejected", "e", "").ID, group.Of(aQueue(t), "rejected", "", "").ID}
+	}
+	if some("from") {
+		r.From = storetest.Waiting("", someTime(t), "").Due
+	}
+	if some("to") {
+		r.To = storetest.Waiting("", someTime(t), "").Due
+	}
+	most := rapid.IntRange(1, 9).Draw(t, "page")
+	p.alike(t, "scan", func(s store.Store) any {
+		whole, _, _, err := scanned(s, r, math.MaxInt)
+		if err != nil {
+			return err
 		}
+		var paged []string
+		for at := r; ; {
+			page, cursors, _, err := scanned(s, at, most)
+			if paged = append(paged, page...); err != nil || len(page) < most {
+				if d := gocmp.Diff(whole, paged); d != "" {
+					t.Fatalf("by pages (-whole +paged):\n%s", d)
+				}
+				return fmt.Sprint(whole, err)
+			}
+			at.After = cursors[most-1]
+		}
+	})
+	if len(p.ids) == 0 {
+		return
+	}
+	id := rapid.SampledFrom(p.ids).Draw(t, "id")
+	p.alike(t, "find", func(s store.Store) any {
+		found, err := s.Find(ctx, id)
+		var got []string
+		for _, l := range found {
+			one, err := s.Get(ctx, l.Key)
+			if d := gocmp.Diff(l, one); d != "" || err != nil {
+				t.Fatalf("get: %v (-find +get):\n%s", err, d)
+			}
+			got = append(got, fmt.Sprintf("%+v", *l.Record))
+		}
+		return fmt.Sprint(got, err)
 	})
 }
 

@@ -20,7 +20,7 @@ func (s *Store) Change(ctx context.Context, keys []store.Key, edit func(store.Ke
 	defer done()
 	s.moving.Lock()
 	defer s.moving.Unlock()
-	c := s.change()
+	c := s.change(0)
 	defer c.close()
 	m := &move{change: c, given: map[store.Key]bool{}}
 	defer m.end()
@@ -124,6 +124,9 @@ func (m *move) one(name store.Key, edit func(store.Key, *store.Record) store.Edi
 		}
 		m.moved += len(m.value)
 	case e.Delete:
+		if was.State == store.Discarded {
+			m.past.add(store.PassageOf(&was, was.Due, store.EndedDiscarded))
+		}
 		return true, m.remove(key, &was, false)
 	}
 	return true, nil

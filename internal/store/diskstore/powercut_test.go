@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
@@ -40,13 +41,21 @@ func TestAPowerCutLosesNothingThatWasPromised(t *testing.T) {
 						kept[string(r.Message.Body)] = true
 					}
 					settle(t, s, random, kept, ended)
+					if err := mutate(s, random.IntN); err != nil {
+						t.Fatal(err)
+					}
 				}
 				// The power goes while the store is open and writes more.
 				under := storetest.Waiting("q", 0, fmt.Sprint("under way ", life))
-				written := make(chan error, 1)
+				written := make(chan error, 2)
 				go func() { written <- s.Add(context.Background(), []*store.Record{under}) }()
+				go func() { written <- mutate(s, rand.New(rand.NewPCG(seed, 2)).IntN) }()
 				disk2 := disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: random.IntN(101), RNG: random})
-				<-written
+				for range cap(written) {
+					if err := <-written; err != nil {
+						t.Error(err)
+					}
+				}
 				if err := s.Close(); err != nil {
 					t.Fatal(err)
 				}
@@ -90,23 +99,89 @@ func settle(t *testing.T, s store.Store, random *rand.Rand, kept, ended map[stri
 	}
 }
 
+// movedQueue holds what mutate changes; nobody claims from it.
+const movedQueue = "moved"
+
+// mutate moves records of a queue of its own from state to state, adds some and
+// deletes some, and writes in the same step what has become of each: what accounts
+// for compares.
+func mutate(s store.Store, intN func(int) int) error {
+	var keys []store.Key
+	err := s.Scan(ctx, store.Range{Queues: []string{movedQueue}}, func(l store.Listed) (bool, error) {
+		if intN(3) > 0 {
+			keys = append(keys, l.Key)
+		}
+		return true, nil
+	})
+	if err != nil {
+		return err
+	}
+	var entries []store.Entry
+	tell := func(r *store.Record, value []byte) {
+		entries = append(entries, store.Entry{Name: "moved/" + r.ID.String(), Value: value})
+	}
+	// A key of nothing, so that the first change has one too.
+	_, err = s.Change(ctx, append(keys, ""), func(_ store.Key, r *store.Record) (e store.Edit) {
+		switch {
+		case r == nil:
+			for range 1 + intN(4) {
+				r := storetest.Waiting(movedQueue, time.Duration(intN(1000))*time.Second, "")
+				tell(r, accountOf(r))
+				e.Add = append(e.Add, r)
+			}
+		case intN(5) == 0:
+			e.Delete = true
+			tell(r, nil)
+		default:
+			r.State, r.Attempt = store.State(1+intN(3)), r.Attempt+1
+			e.Keep = true
+			tell(r, accountOf(r))
+		}
+		return e
+	}, func(int) []store.Entry { return entries })
+	return err
+}
+
+func accountOf(r *store.Record) []byte {
+	return fmt.Appendf(nil, "state %d, attempt %d", r.State, r.Attempt)
+}
+
+// accountsFor checks that what was changed and the account of it are the same.
+func accountsFor(t *testing.T, s store.Store) {
+	t.Helper()
+	told, is := map[string]string{}, map[string]string{}
+	err := s.Entries(ctx, "moved/", "", func(e store.Entry) (bool, error) {
+		told[e.Name] = string(e.Value)
+		return true, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = s.Scan(ctx, store.Range{Queues: []string{movedQueue}}, func(l store.Listed) (bool, error) {
+		is["moved/"+l.Record.ID.String()] = string(accountOf(l.Record))
+		return true, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(told, is); d != "" {
+		t.Errorf("what was done differs from the account of it (-account +is):\n%s", d)
+	}
+}
+
 // check compares what is there, and the counts, with what was promised.
 func check(t *testing.T, s store.Store, kept, ended map[string]bool) {
 	t.Helper()
+	accountsFor(t, s)
 	there := map[string]int{}
 	total := int64(0)
-	for after := ""; ; {
-		page, err := s.List(context.Background(), store.Filter{Body: true, Limit: 1000, After: after})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, l := range page.Records {
-			total++
-			there[string(l.Record.Message.Body)]++
-		}
-		if after = page.After; after == "" {
-			break
-		}
+	err := s.Scan(ctx, store.Range{Body: true}, func(l store.Listed) (bool, error) {
+		total++
+		there[string(l.Record.Message.Body)]++
+		return true, nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	for body := range kept {
 		if there[body] != 1 {
@@ -123,7 +198,7 @@ func check(t *testing.T, s store.Store, kept, ended map[string]bool) {
 		t.Fatal(err)
 	}
 	for _, c := range counts {
-		total -= c.Waiting + c.Parked
+		total -= c.Waiting + c.Parked + c.Discarded
 	}
 	if total != 0 {
 		t.Errorf("the counts are %d off", total)

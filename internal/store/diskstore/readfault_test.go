@@ -15,6 +15,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/google/uuid"
 
+	"github.com/redrive-mq/redrive/internal/group"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
@@ -57,6 +58,34 @@ var readers = map[string]func(*diskstore.Store, uuid.UUID) (string, error){
 	"list by ID": func(s *diskstore.Store, id uuid.UUID) (string, error) {
 		return listed(s, store.Filter{ID: id, Body: true})
 	},
+	"scan newest first": func(s *diskstore.Store, _ uuid.UUID) (string, error) {
+		return visited(s, store.Range{NewestFirst: true, Body: true})
+	},
+	"scan a group": func(s *diskstore.Store, _ uuid.UUID) (string, error) {
+		return visited(s, store.Range{Groups: []group.ID{group.Of("p", "rejected", "", "").ID}})
+	},
+	"change": func(s *diskstore.Store, id uuid.UUID) (string, error) {
+		found, err := s.Find(context.Background(), id)
+		if err != nil {
+			return "", err
+		}
+		keys := []store.Key{found[0].Key}
+		for i := range byte(20) {
+			found, err := s.Find(context.Background(), idOf(i))
+			if err != nil {
+				return "", err
+			}
+			keys = append(keys, found[0].Key)
+		}
+		_, err = s.Change(context.Background(), keys, func(_ store.Key, r *store.Record) store.Edit {
+			r.State, r.Due = store.Waiting, farAway
+			return store.Edit{Keep: true}
+		}, nil)
+		if err != nil {
+			return "", err
+		}
+		return visited(s, store.Range{From: farAway})
+	},
 	"replay": func(s *diskstore.Store, _ uuid.UUID) (string, error) {
 		if _, err := s.Replay(context.Background(), store.Selection{Queue: "p"}, farAway, nil); err != nil {
 			return "", err
@@ -66,6 +95,18 @@ var readers = map[string]func(*diskstore.Store, uuid.UUID) (string, error){
 }
 
 var farAway = time.UnixMicro(4_000_000_000_000_000)
+
+func visited(s *diskstore.Store, r store.Range) (string, error) {
+	var got []string
+	err := s.Scan(context.Background(), r, func(l store.Listed) (bool, error) {
+		got = append(got, fmt.Sprint(l.Record.ID, l.Record.State, l.Record.Due, l.BodySize))
+		return true, nil
+	})
+	return fmt.Sprint(got), err
+}
+
+// idOf is the id of a waiting record of filled.
+func idOf(i byte) uuid.UUID { return uuid.UUID{1, i} }
 
 func listed(s *diskstore.Store, f store.Filter) (string, error) {
 	page, err := s.List(context.Background(), f)
@@ -167,6 +208,7 @@ func filled(t *testing.T) (*vfs.MemFS, uuid.UUID) {
 		w := storetest.Waiting("q", time.Duration(i)*time.Second, fmt.Sprintf("%08d", i)+strings.Repeat("x", 2000))
 		p := storetest.Waiting("p", time.Duration(i)*time.Second, fmt.Sprintf("%08d", i)+strings.Repeat("x", 2000))
 		p.State, p.ParkedFor = store.Parked, "why"
+		w.ID = idOf(byte(i))
 		w.Fingerprint[0], p.Fingerprint[0] = byte(i), byte(i)
 		batch = append(batch, w, p)
 	}

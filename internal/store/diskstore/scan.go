@@ -58,7 +58,7 @@ func (s *Store) show(snap *pebble.Snapshot, at *source, r store.Range) (l store.
 		return s.listed(snap, key, r.Body)
 	}
 	l, err = s.decode(key, value, r.Body)
-	return l, err == nil && (r.Groups == nil || slices.Contains(r.Groups, l.Record.Group().ID)), err
+	return l, err == nil && (r.Groups == nil || slices.Contains(r.Groups, s.GroupOf(l.Record))), err
 }
 
 // listed reads the record kept under key, and says when there is none.

@@ -11,37 +11,55 @@ import (
 // upgradeBatch is how many bytes of writes one step of an upgrade holds in memory.
 const upgradeBatch = 1 << 20
 
-// upgrade brings a folder of format 1 up to this one: parked records get their
-// places in the index of groups. When it is cut short it begins anew.
+// upgrade brings a folder of format 1 up to this one: all records are counted in
+// their groups, and parked ones get their places in the index of groups. When it
+// is cut short it begins anew, for the counts are written last.
 func (s *Store) upgrade() error {
-	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefixParked}, UpperBound: []byte{prefixParked + 1}})
+	s.log.Info("store: counting messages by their errors, once, since an older version of Redrive wrote the data folder", "folder", s.path)
+	c := s.change(0)
+	defer c.close()
+	for _, state := range []store.State{store.Waiting, store.Parked} {
+		if err := c.upgradeAll(state); err != nil {
+			return err
+		}
+	}
+	if err := c.writeGroups(); err != nil {
+		return err
+	}
+	if err := c.batch.Set(keyFormat, []byte{formatVersion}, nil); err != nil {
+		return err
+	}
+	return c.batch.Commit(pebble.Sync)
+}
+
+func (c *change) upgradeAll(state store.State) error {
+	prefix := prefixes[state]
+	it, err := c.s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefix}, UpperBound: []byte{prefix + 1}})
 	if err != nil {
 		return err
 	}
 	defer it.Close()
-	b := s.db.NewBatch()
-	defer b.Close()
 	for it.First(); it.Valid(); it.Next() {
 		r, _, err := store.DecodeRecord(it.Value(), false)
 		if err != nil {
 			return fmt.Errorf("key %x: %w", it.Key(), err)
 		}
-		if err := b.Set(groupKey(r, it.Key()), it.Key(), nil); err != nil {
-			return err
-		}
-		if b.Len() < upgradeBatch {
+		g := c.group(r)
+		g.more.kept[state]++
+		g.failed(r.FailedAt, c.began)
+		if state == store.Waiting {
 			continue
 		}
-		if err := b.Commit(pebble.NoSync); err != nil {
+		if err := c.batch.Set(groupKey(g.ID, state, it.Key()), it.Key(), nil); err != nil {
 			return err
 		}
-		b.Reset()
+		if c.batch.Len() < upgradeBatch {
+			continue
+		}
+		if err := c.batch.Commit(pebble.NoSync); err != nil {
+			return err
+		}
+		c.batch.Reset()
 	}
-	if err := it.Error(); err != nil {
-		return err
-	}
-	if err := b.Set(keyFormat, []byte{formatVersion}, nil); err != nil {
-		return err
-	}
-	return b.Commit(pebble.Sync)
+	return it.Error()
 }

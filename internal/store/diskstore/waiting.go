@@ -51,10 +51,17 @@ type change struct {
 	batch  *pebble.Batch
 	value  []byte               // scratch: the batch copies it
 	counts map[string]*[4]int64 // by queue, then state
+	groups map[*groupState]*grouped
+	like   *store.Record // the last that was counted,
+	last   *grouped      // in this group
+	began  time.Time
+	fails  bool // what is put are new failures
+	past   passages
 }
 
-func (s *Store) change() *change {
-	return &change{s: s, batch: s.db.NewBatch(), counts: map[string]*[4]int64{}}
+// change begins one of about size bytes, which saves growing to that.
+func (s *Store) change(size int) *change {
+	return &change{s: s, batch: s.db.NewBatchWithSize(size), counts: map[string]*[4]int64{}, groups: map[*groupState]*grouped{}, began: time.Now()}
 }
 
 func (c *change) count(state store.State, queue string, n int64) {
@@ -70,12 +77,16 @@ func (c *change) put(key []byte, r *store.Record) (err error) {
 		return fmt.Errorf("message %s of queue %q: %w", r.ID, r.Queue, err)
 	}
 	c.count(r.State, r.Queue, 1)
+	g := c.group(r)
+	if g.more.kept[r.State]++; c.fails {
+		g.failed(r.FailedAt, c.began)
+	}
 	if err := c.batch.Set(key, c.value, nil); err != nil {
 		return err
 	}
 	// Waiting records, which come and go by the thousand, have no place in the index.
 	if r.State != store.Waiting {
-		if err := c.batch.Set(groupKey(r, key), key, nil); err != nil {
+		if err := c.batch.Set(groupKey(g.ID, r.State, key), key, nil); err != nil {
 			return err
 		}
 	}
@@ -103,8 +114,10 @@ func (c *change) add(records []*store.Record) (keys [][]byte, err error) {
 // elsewhere.
 func (c *change) remove(key []byte, r *store.Record, moved bool) error {
 	c.count(r.State, r.Queue, -1)
+	g := c.group(r)
+	g.more.kept[r.State]--
 	if r.State != store.Waiting {
-		if err := c.batch.Delete(groupKey(r, key), nil); err != nil {
+		if err := c.batch.Delete(groupKey(g.ID, r.State, key), nil); err != nil {
 			return err
 		}
 	}
@@ -125,9 +138,16 @@ func (c *change) commit() error {
 			}
 		}
 	}
+	if err := c.writeGroups(); err != nil {
+		return err
+	}
+	if err := c.s.writePast(c.batch, &c.past); err != nil {
+		return err
+	}
 	if err := c.s.commit(c.batch); err != nil {
 		return err
 	}
+	c.counted()
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	for name, by := range c.counts {
@@ -138,7 +158,10 @@ func (c *change) commit() error {
 	return nil
 }
 
-func (c *change) close() { _ = c.batch.Close() }
+func (c *change) close() {
+	c.unuse()
+	_ = c.batch.Close()
+}
 
 // sizeOf is about how much room records take.
 func sizeOf(records []*store.Record) (n int) {
@@ -155,11 +178,13 @@ func (s *Store) Add(ctx context.Context, records []*store.Record) error {
 		return err
 	}
 	defer done()
-	if err := s.room(sizeOf(records), s.reserve); err != nil {
+	size := sizeOf(records)
+	if err := s.room(size, s.reserve); err != nil {
 		return err
 	}
-	c := s.change()
+	c := s.change(size)
 	defer c.close()
+	c.fails = true
 	s.adding.RLock()
 	defer s.adding.RUnlock()
 	keys, err := c.add(records)
@@ -270,6 +295,9 @@ func (s *Store) Release(ctx context.Context, claims []store.Claim) error {
 	return nil
 }
 
+// settledSize is about what it takes to delete a record, and to tell how it ended.
+const settledSize = 192
+
 // Settle implements store.Store.
 func (s *Store) Settle(ctx context.Context, outcomes []store.Outcome) (n int, err error) {
 	done, err := s.use(ctx)
@@ -277,7 +305,7 @@ func (s *Store) Settle(ctx context.Context, outcomes []store.Outcome) (n int, er
 		return 0, err
 	}
 	defer done()
-	c := s.change()
+	c := s.change(len(outcomes) * settledSize)
 	defer c.close()
 	var settled []store.Claim
 	defer func() {
@@ -313,7 +341,13 @@ func (s *Store) Settle(ctx context.Context, outcomes []store.Outcome) (n int, er
 			if err := c.put(recordKey(store.Parked, r.Queue, o.At, seqOf(key)), &parked); err != nil {
 				return 0, err
 			}
+			continue
 		}
+		ending := store.EndedReturned
+		if r.Forward != nil {
+			ending = store.EndedForwarded
+		}
+		c.past.add(store.PassageOf(r, o.At, ending))
 	}
 	if err := c.commit(); err != nil {
 		return 0, err

@@ -59,11 +59,22 @@ func (s *Store) Change(_ context.Context, keys []store.Key, edit func(store.Key,
 	if entries != nil {
 		s.put(entries(n))
 	}
-	for key, r := range changed {
+	for _, key := range keys[:n] {
+		r, ok := changed[key]
+		if !ok {
+			continue
+		}
+		delete(changed, key)
+		was := &s.kept[key].rec
+		if r == nil && was.State == store.Discarded {
+			s.passed(was, was.Due, store.EndedDiscarded)
+		}
+		s.count(was, -1)
 		if r == nil {
 			delete(s.kept, key)
 		} else {
-			s.kept[key].rec = *r
+			*was = *r
+			s.count(was, 1)
 		}
 	}
 	s.add(added)

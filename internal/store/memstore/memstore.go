@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/group"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -18,6 +19,9 @@ type Store struct {
 	seq      uint64
 	kept     map[store.Key]*entry
 	values   map[string][]byte // the side table
+	groups   map[group.ID]*trouble
+	ordinary int // groups that are not a queue's other errors
+	past     []store.Passage
 	receipts []store.Receipt
 	changed  chan struct{}
 	closed   bool
@@ -31,7 +35,7 @@ type entry struct {
 
 // New makes an empty store.
 func New() *Store {
-	return &Store{kept: map[store.Key]*entry{}, values: map[string][]byte{}, changed: make(chan struct{}, 1)}
+	return &Store{kept: map[store.Key]*entry{}, values: map[string][]byte{}, groups: map[group.ID]*trouble{}, changed: make(chan struct{}, 1)}
 }
 
 func (s *Store) lock() (unlock func(), err error) {
@@ -63,6 +67,7 @@ func (s *Store) Add(_ context.Context, records []*store.Record) error {
 	}
 	s.add(records)
 	for _, r := range records {
+		s.groupOf(r).failed(r.FailedAt)
 		if r.Fingerprint != ([16]byte{}) {
 			s.remember(store.Receipt{Fingerprint: r.Fingerprint, ID: r.ID})
 		}
@@ -74,6 +79,7 @@ func (s *Store) Add(_ context.Context, records []*store.Record) error {
 func (s *Store) add(records []*store.Record) {
 	for _, r := range records {
 		s.seq++
+		s.count(r, 1)
 		s.kept[store.MakeKey(r.ID, s.seq)] = &entry{seq: s.seq, rec: *r}
 	}
 }
@@ -145,12 +151,19 @@ func (s *Store) Settle(_ context.Context, outcomes []store.Outcome) (int, error)
 			continue
 		}
 		n++
+		s.count(&e.rec, -1)
 		if o.Park == "" {
 			delete(s.kept, o.Claim.Key)
+			how := store.EndedReturned
+			if e.rec.Forward != nil {
+				how = store.EndedForwarded
+			}
+			s.passed(&e.rec, o.At, how)
 			continue
 		}
 		e.claimed = false
 		e.rec.State, e.rec.ParkedFor, e.rec.Due = store.Parked, o.Park, o.At
+		s.count(&e.rec, 1)
 	}
 	return n, nil
 }

@@ -30,7 +30,7 @@ func (s *Store) Scan(ctx context.Context, r store.Range, visit func(store.Listed
 		m := &e.rec
 		return (r.State == 0 || r.State == m.State) &&
 			(r.Queues == nil || slices.Contains(r.Queues, m.Queue)) &&
-			(r.Groups == nil || slices.Contains(r.Groups, m.Group().ID)) &&
+			(r.Groups == nil || slices.Contains(r.Groups, s.groupID(m))) &&
 			(r.From.IsZero() || !m.Due.Before(r.From)) &&
 			(r.To.IsZero() || m.Due.Before(r.To)) &&
 			(r.Upto == 0 || e.seq <= r.Upto) &&

@@ -1,0 +1,282 @@
+package diskstore
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// groups is what is known of each group. It is all in memory, being bounded, and
+// the same on disk: a key with what its members share, and one with its tally.
+type groups struct {
+	mu    sync.Mutex
+	known map[group.ID]*groupState
+	// others are of the queues that had failures when there was no room.
+	others map[string]*groupState
+	swept  int64 // the hour in which old ones were last forgotten
+}
+
+type groupState struct {
+	group.Group
+	tally
+	stored bool // what its members share is on disk
+	users  int  // changes under way that count in it
+}
+
+// of is the group that a failure counts in. A record must be taken out of the very
+// group it was put into, and nothing but its content tells which that was. So once
+// a queue has others, its new groups count there too until that is empty: then a
+// record is in its own group exactly when that is known. The caller holds mu.
+func (g *groups) of(own group.Group) *groupState {
+	if s := g.known[own.ID]; s != nil {
+		return s
+	}
+	if s := g.others[own.Queue]; s != nil && s.inUse() {
+		return s
+	}
+	if len(g.known) < store.GroupsKept {
+		s := &groupState{Group: own}
+		g.known[own.ID] = s
+		return s
+	}
+	if g.others[own.Queue] == nil {
+		g.others[own.Queue] = &groupState{Group: group.Other(own.Queue, store.GroupsKept)}
+	}
+	return g.others[own.Queue]
+}
+
+func (s *groupState) inUse() bool { return s.any() || s.users > 0 }
+
+// GroupOf implements store.Searcher.
+func (s *Store) GroupOf(r *store.Record) group.ID {
+	own := r.Group()
+	s.groups.mu.Lock()
+	defer s.groups.mu.Unlock()
+	if s.groups.known[own.ID] == nil {
+		if o := s.groups.others[own.Queue]; o != nil && o.inUse() {
+			return o.ID
+		}
+	}
+	return own.ID
+}
+
+// grouped is a group that a change counts in.
+type grouped struct {
+	*groupState
+	more tally
+}
+
+// group is the group of a record that is put or removed. Most failures come in
+// batches that are alike.
+func (c *change) group(r *store.Record) *grouped {
+	if l := c.like; l != nil && l.Queue == r.Queue && l.Reason == r.Reason && l.Error == r.Error && l.Message.Type == r.Message.Type {
+		return c.last
+	}
+	own := r.Group()
+	c.s.groups.mu.Lock()
+	defer c.s.groups.mu.Unlock()
+	s := c.s.groups.of(own)
+	g := c.groups[s]
+	if g == nil {
+		g = &grouped{groupState: s}
+		c.groups[s] = g
+		s.users++
+	}
+	c.like, c.last = r, g
+	return g
+}
+
+// failed counts a failure.
+func (g *grouped) failed(at time.Time, now time.Time) {
+	if at.After(now) { // some clock was wrong
+		at = now
+	}
+	if at.Unix() <= 0 {
+		return // nobody knows when
+	}
+	g.more.seen(at.Unix() / 60)
+	g.more.hours.add(at.Unix()/3600, 1)
+}
+
+// writeGroups puts what a change counted into its batch.
+func (c *change) writeGroups() error {
+	for s, g := range c.groups {
+		if !s.stored {
+			if err := c.batch.Set(sharedKey(s.ID), appendShared(nil, s.Group), nil); err != nil {
+				return err
+			}
+		}
+		if c.value = g.more.append(c.value[:0]); !g.more.nothing() {
+			if err := c.batch.Merge(tallyKey(s.ID), c.value, nil); err != nil {
+				return err
+			}
+		}
+	}
+	return c.s.groups.sweep(c.s.db, c.began)
+}
+
+// counted says in memory what is on disk now.
+func (c *change) counted() {
+	c.s.groups.mu.Lock()
+	defer c.s.groups.mu.Unlock()
+	for s, g := range c.groups {
+		s.tally.add(&g.more)
+		s.stored = true
+	}
+}
+
+// unuse ends what group began.
+func (c *change) unuse() {
+	c.s.groups.mu.Lock()
+	defer c.s.groups.mu.Unlock()
+	for s := range c.groups {
+		s.users--
+	}
+}
+
+// sweep forgets, once an hour, groups that nothing is kept of and that nothing was
+// seen of for a day. No change counts in them, and none can begin to meanwhile.
+func (g *groups) sweep(db *pebble.DB, now time.Time) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	hour := now.Unix() / 3600
+	if hour == g.swept {
+		return nil
+	}
+	g.swept = hour
+	b := db.NewBatch()
+	defer b.Close()
+	drop := func(s *groupState) (old bool, err error) {
+		if s.inUse() || s.seenWithinADay(now) {
+			return false, nil
+		}
+		if err := b.Delete(sharedKey(s.ID), nil); err != nil {
+			return false, err
+		}
+		return true, b.Delete(tallyKey(s.ID), nil)
+	}
+	for id, s := range g.known {
+		if old, err := drop(s); err != nil {
+			return err
+		} else if old {
+			delete(g.known, id)
+		}
+	}
+	for queue, s := range g.others {
+		if old, err := drop(s); err != nil {
+			return err
+		} else if old {
+			delete(g.others, queue)
+		}
+	}
+	return b.Commit(pebble.NoSync)
+}
+
+func (s *groupState) seenWithinADay(now time.Time) bool { return s.last > now.Unix()/60-24*60 }
+
+// load reads all groups.
+func (g *groups) load(db *pebble.DB) error {
+	g.known, g.others = map[group.ID]*groupState{}, map[string]*groupState{}
+	states := map[group.ID]*groupState{}
+	it, err := db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefixShared}, UpperBound: []byte{prefixShared + 1}})
+	if err != nil {
+		return err
+	}
+	defer it.Close()
+	for it.First(); it.Valid(); it.Next() {
+		s := &groupState{stored: true}
+		if s.Group, err = readShared(group.ID(it.Key()[1:]), it.Value()); err != nil {
+			return err
+		}
+		states[s.ID] = s
+		if s.ID == group.Other(s.Queue, 0).ID {
+			g.others[s.Queue] = s
+		} else {
+			g.known[s.ID] = s
+		}
+	}
+	if err := it.Error(); err != nil {
+		return err
+	}
+	tallies, err := db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefixTally}, UpperBound: []byte{prefixTally + 1}})
+	if err != nil {
+		return err
+	}
+	defer tallies.Close()
+	for tallies.First(); tallies.Valid(); tallies.Next() {
+		s := states[group.ID(tallies.Key()[1:])]
+		if s == nil {
+			return fmt.Errorf("key %x: nothing tells which group it counts", tallies.Key())
+		}
+		if err := s.tally.addFrom(tallies.Value()); err != nil {
+			return fmt.Errorf("key %x: %w", tallies.Key(), err)
+		}
+	}
+	return tallies.Error()
+}
+
+// Groups implements store.Searcher.
+func (s *Store) Groups(ctx context.Context) ([]store.GroupCount, error) {
+	notes := map[string]string{}
+	err := s.Entries(ctx, "group/", "", func(e store.Entry) (bool, error) {
+		if id, ok := strings.CutSuffix(strings.TrimPrefix(e.Name, "group/"), "/note"); ok {
+			notes[id] = string(e.Value)
+		}
+		return true, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	s.groups.mu.Lock()
+	defer s.groups.mu.Unlock()
+	counts := make([]store.GroupCount, 0, len(s.groups.known)+len(s.groups.others))
+	show := func(g *groupState) {
+		if g.any() || g.seenWithinADay(now) {
+			counts = append(counts, store.GroupCount{Group: g.Group, Note: notes[g.ID.String()],
+				Waiting: g.kept[store.Waiting], Parked: g.kept[store.Parked], Discarded: g.kept[store.Discarded],
+				First: minute(g.first), Last: minute(g.last), Hours: g.hours.upTo(now.Unix() / 3600)})
+		}
+	}
+	for _, g := range s.groups.known {
+		show(g)
+	}
+	for _, g := range s.groups.others {
+		show(g)
+	}
+	return counts, nil
+}
+
+func minute(n int64) time.Time {
+	if n == 0 {
+		return time.Time{}
+	}
+	return time.Unix(n*60, 0)
+}
+
+func appendShared(b []byte, g group.Group) []byte {
+	for _, s := range [...]string{g.Queue, g.Reason, g.Pattern, g.Type} {
+		b = append(binary.AppendUvarint(b, uint64(len(s))), s...)
+	}
+	return b
+}
+
+func readShared(id group.ID, b []byte) (group.Group, error) {
+	g := group.Group{ID: id}
+	for _, s := range [...]*string{&g.Queue, &g.Reason, &g.Pattern, &g.Type} {
+		n, size := binary.Uvarint(b)
+		if size <= 0 || n > uint64(len(b)-size) {
+			return g, fmt.Errorf("what the members of group %s share is damaged", id)
+		}
+		*s, b = string(b[size:size+int(n)]), b[size+int(n):]
+	}
+	return g, nil
+}

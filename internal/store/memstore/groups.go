@@ -1,0 +1,144 @@
+package memstore
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// trouble is a group, and when it was seen.
+type trouble struct {
+	group.Group
+	kept        [store.Discarded + 1]int64
+	first, last time.Time       // to the minute
+	hours       map[int64]int64 // failures by hour since 1970
+}
+
+// groupOf is the group a record counts in: see the disk engine's.
+func (s *Store) groupOf(r *store.Record) *trouble {
+	own := r.Group()
+	other := group.Other(r.Queue, store.GroupsKept)
+	if t := s.groups[own.ID]; t != nil {
+		return t
+	}
+	if t := s.groups[other.ID]; t != nil && t.kept != [len(t.kept)]int64{} {
+		return t
+	}
+	if s.ordinary >= store.GroupsKept {
+		own = other
+		if t := s.groups[own.ID]; t != nil {
+			return t
+		}
+	} else {
+		s.ordinary++
+	}
+	t := &trouble{Group: own, hours: map[int64]int64{}}
+	s.groups[own.ID] = t
+	return t
+}
+
+// count counts a record in its group; again with n = -1 when it is taken away.
+func (s *Store) count(r *store.Record, n int64) *trouble {
+	t := s.groupOf(r)
+	t.kept[r.State] += n
+	return t
+}
+
+// failed counts a failure.
+func (t *trouble) failed(at time.Time) {
+	if now := time.Now(); at.After(now) {
+		at = now
+	}
+	if at.Unix() <= 0 {
+		return
+	}
+	t.hours[at.Unix()/3600]++
+	at = time.Unix(at.Unix()/60*60, 0)
+	if t.first.IsZero() || at.Before(t.first) {
+		t.first = at
+	}
+	if at.After(t.last) {
+		t.last = at
+	}
+}
+
+// GroupOf implements store.Searcher.
+func (s *Store) GroupOf(r *store.Record) group.ID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.groupID(r)
+}
+
+func (s *Store) groupID(r *store.Record) group.ID {
+	own, other := r.Group().ID, group.Other(r.Queue, store.GroupsKept).ID
+	if t := s.groups[other]; s.groups[own] == nil && t != nil && t.kept != [len(t.kept)]int64{} {
+		return other
+	}
+	return own
+}
+
+// Groups implements store.Searcher.
+func (s *Store) Groups(context.Context) ([]store.GroupCount, error) {
+	unlock, err := s.lock()
+	defer unlock()
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	var counts []store.GroupCount
+	for id, t := range s.groups {
+		if t.kept == [len(t.kept)]int64{} && now.Sub(t.last) >= 24*time.Hour {
+			continue
+		}
+		c := store.GroupCount{Group: t.Group, Waiting: t.kept[store.Waiting], Parked: t.kept[store.Parked], Discarded: t.kept[store.Discarded],
+			First: t.first, Last: t.last, Note: string(s.values["group/"+id.String()+"/note"])}
+		for i := range c.Hours {
+			c.Hours[i] = t.hours[now.Unix()/3600-23+int64(i)]
+		}
+		counts = append(counts, c)
+	}
+	return counts, nil
+}
+
+func (s *Store) passed(r *store.Record, ended time.Time, how store.Ending) {
+	s.past = append(s.past, store.PassageOf(r, ended, how))
+	if len(s.past) > 2*store.PastKept {
+		s.past = slices.Clone(s.past[store.PastKept:])
+	}
+}
+
+// Past implements store.Searcher.
+func (s *Store) Past(_ context.Context, id uuid.UUID) (found []store.Passage, err error) {
+	unlock, err := s.lock()
+	defer unlock()
+	for _, p := range s.past {
+		if p.ID == id {
+			found = append(found, p)
+		}
+	}
+	return found, err
+}
+
+// Returned implements store.Searcher.
+func (s *Store) Returned(ctx context.Context, visit func(store.Passage) (bool, error)) error {
+	unlock, err := s.lock()
+	past := slices.Clone(s.past)
+	unlock()
+	if err != nil {
+		return err
+	}
+	for _, p := range slices.Backward(past) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if more, err := visit(p); err != nil || !more {
+			return err
+		}
+	}
+	return nil
+}
