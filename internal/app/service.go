@@ -15,6 +15,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/management"
+	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -29,6 +30,11 @@ func (s *Service) Notices() []string {
 		return all
 	}
 	return append([]string{fmt.Sprintf("messages that RabbitMQ failed to deliver, in its queue %s: %d (look at them on RabbitMQ's management page, then purge the queue)", wire.QueueAside, n)}, all...)
+}
+
+// List shows messages without touching them.
+func (s *Service) List(ctx context.Context, f store.Filter) (store.Page, error) {
+	return s.store.List(ctx, f)
 }
 
 // restorable is how long what a person discarded can be restored.
