@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"time"
-
-	"github.com/redrive-mq/redrive/internal/group"
 )
 
 // ChangeMost is how many keys a Change takes, and ChangeBytes how much of bodies.
@@ -80,6 +78,3 @@ type Entry struct {
 // the returns to it. It is here because those who hold and those who return share
 // nothing but the store.
 const HoldPrefix = "hold/"
-
-// NoteName is the entry that holds a person's note on a group.
-func NoteName(id group.ID) string { return "group/" + id.String() + "/note" }
