@@ -14,6 +14,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/management"
+	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -30,14 +31,23 @@ func (s *Service) Notices() []string {
 	return append([]string{fmt.Sprintf("messages that RabbitMQ failed to deliver, in its queue %s: %d (look at them on RabbitMQ's management page, then purge the queue)", wire.QueueAside, n)}, all...)
 }
 
+// List shows messages without touching them.
+func (s *Service) List(ctx context.Context, f store.Filter) (store.Page, error) {
+	return s.store.List(ctx, f)
+}
+
 // restorable is how long what a person discarded can be restored.
 const restorable = 30 * 24 * time.Hour
 
 // openConsole makes what people see and do, and its HTTP face.
 func (s *Service) openConsole() error {
-	manage, err := management.New(s.config.Broker.Management, s.config.VHost())
-	if err != nil {
-		return err
+	var atBroker console.Broker
+	if at := s.config.Broker.Management; at != "" {
+		manage, err := management.New(at, s.config.VHost())
+		if err != nil {
+			return err
+		}
+		atBroker = queues{manage}
 	}
 	decoder, err := decode.New(decode.Options{})
 	if err != nil {
@@ -47,7 +57,7 @@ func (s *Service) openConsole() error {
 		return err
 	}
 	s.console = console.New(console.Config{
-		Store: s.store, Broker: queues{manage}, Audit: s.audit, Policies: s.flow.Policies, Events: s.events, Log: s.Log,
+		Store: s.store, Broker: atBroker, Audit: s.audit, Policies: s.flow.Policies, Events: s.events, Log: s.Log,
 		Restorable: restorable, Version: s.Version, Since: s.since, BrokerAt: broker.Redact(s.config.Broker.URL),
 		Rates: &s.rates, Problems: s.Problems, Notices: s.Notices, Decoder: decoder, SetHeld: s.loop.Hold, Way: s.flow.Way,
 		Returns: func(queue string) string { return s.health.of(partQueue + queue) },
