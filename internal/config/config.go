@@ -11,6 +11,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/wait"
 	"github.com/redrive-mq/redrive/policy"
 )
@@ -24,6 +25,8 @@ type Config struct {
 	// Ways are how the messages of a policy wait in RabbitMQ, by its name; those
 	// of the others wait in the store.
 	Ways map[string]wait.Way
+	// Decode is how bodies are read.
+	Decode decode.Options
 	// Warnings are about what is allowed and hardly meant.
 	Warnings []string
 }

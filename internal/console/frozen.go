@@ -35,6 +35,7 @@ type frozen struct {
 type freezer struct {
 	c     *Console
 	parts string
+	most  int // in memory
 	batch []frozen
 	runs  int
 	n     int64
@@ -42,7 +43,7 @@ type freezer struct {
 
 func (f *freezer) add(ctx context.Context, m frozen) error {
 	f.n++
-	if f.batch = append(f.batch, m); len(f.batch) < inMemory {
+	if f.batch = append(f.batch, m); len(f.batch) < f.most {
 		return nil
 	}
 	return f.flush(ctx, fmt.Sprintf("run/%06d/", f.runs))

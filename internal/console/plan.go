@@ -72,7 +72,7 @@ func (c *Console) Plan(ctx context.Context, by auth.Caller, r PlanRequest) (Plan
 // freeze writes down the messages, and counts them.
 func (c *Console) freeze(ctx context.Context, by auth.Caller, d deed, p *Plan) error {
 	upto := c.Store.NewestKey()
-	f := freezer{c: c, parts: partsOf(p.ID)}
+	f := freezer{c: c, parts: partsOf(p.ID), most: inMemory}
 	index, skips := map[string]int{}, map[string]int64{}
 	err := c.find(ctx, by, p.Query, upto, false, func(l store.Listed) (bool, error) {
 		r := l.Record

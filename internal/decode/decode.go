@@ -71,6 +71,7 @@ type reading struct {
 	layers  []layer
 	charset bool // data is UTF-8 that a step made
 	partial bool // data is only the beginning
+	trying  bool // a trial: only what is certain counts
 	// encode makes the innermost bytes of an edited document, and says what it checked.
 	encode func(document string) ([]byte, []string, error)
 }

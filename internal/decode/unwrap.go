@@ -157,7 +157,7 @@ func (r *reading) deflate() bool {
 func (r *reading) base64() bool {
 	said := r.says("base64")
 	out, alphabet := unbase64(r.data)
-	if out == nil || !said && !(&reading{Decoder: r.Decoder, ctx: r.ctx, since: r.since, body: r.body, result: &Result{}, data: out}).recognised() {
+	if out == nil || !said && !r.trial(out).recognised() {
 		return false
 	}
 	shape := shapeOf(r.data)
