@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"io"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -63,10 +64,15 @@ func CSVRow(m Message) []string {
 	return row
 }
 
+// inner finds a formula behind what separates cells for spreadsheets of other
+// countries: they do not know where a quoted cell ends.
+var inner = regexp.MustCompile(`([;\t\r\n])([\s"']*)([=+\-@|%＝＋－＠])`)
+
 // notFormula puts an apostrophe before what a spreadsheet may compute, also behind
 // blanks, which some of them skip, and takes NUL bytes out, which some end at.
 func notFormula(cell string) string {
 	cell = strings.ReplaceAll(cell, "\x00", "")
+	cell = inner.ReplaceAllString(cell, "$1$2'$3")
 	switch bare := strings.TrimLeft(cell, " \t\r\n\v\f\u00a0\ufeff"); {
 	case bare != cell && bare == "", bare != "" && strings.ContainsRune("=+-@|%＝＋－＠", []rune(bare)[0]),
 		strings.IndexAny(cell, "\t\r\n") == 0:

@@ -176,6 +176,7 @@ func check(t *testing.T, s *diskstore.Store, kept, ended map[string]bool) {
 		t.Error(err)
 	}
 	accountsFor(t, s)
+	groupsCount(t, s)
 	there := map[string]int{}
 	total := int64(0)
 	err := s.Scan(ctx, store.Range{Body: true}, func(l store.Listed) (bool, error) {
