@@ -78,6 +78,20 @@ func (b Backoff) longestOf(n int) time.Duration {
 // Max is the longest wait there can be.
 func (b Backoff) Max() time.Duration { return b.longestOf(math.MaxInt) }
 
+// String is how the wait grows, in words.
+func (b Backoff) String() string {
+	f := FormatDuration
+	switch b.kind {
+	case linear:
+		return fmt.Sprintf("linear from %s by %s to %s", f(b.initial), f(b.step), f(b.max))
+	case exponential:
+		return fmt.Sprintf("exponential from %s, times %v, to %s", f(b.initial), b.factor, f(b.max))
+	case list:
+		return fmt.Sprintf("a list of %d", len(b.list))
+	}
+	return "fixed at " + f(b.initial)
+}
+
 // Validate says what is impossible, or nil.
 func (b Backoff) Validate() error {
 	for _, d := range append([]time.Duration{b.initial, b.step, b.max}, b.list...) {

@@ -90,6 +90,19 @@ func (j Jitter) Longest(d time.Duration) time.Duration {
 	return d
 }
 
+// Shortest is the shortest that jitter makes of d.
+func (j Jitter) Shortest(d time.Duration) time.Duration {
+	switch j.kind {
+	case none:
+		return d
+	case full:
+		return 0
+	case equal:
+		return d / 2
+	}
+	return time.Duration(float64(d) * (1 - j.share()))
+}
+
 // unit spreads seeds evenly over [0, 1) (the splitmix64 finaliser: seeds that
 // differ in one bit give unrelated values).
 func unit(x uint64) float64 {

@@ -1,189 +1,187 @@
-// Package api is the service's HTTP face: health, metrics, and what the command
-// line asks for. The types are shared with its client.
+// Package api is the HTTP face of the console, and its client. Read it in this
+// order:
+//
+//	api.go      what it is made of, and what every request goes through
+//	see.go      routes that show
+//	act.go      routes that do something
+//	transfer.go routes of many bytes: bodies, export, import
+//	live.go     what has changed, while it changes
+//	tokens.go   who calls, and signing in
+//	again.go    a request that is sent twice is done once
+//	problem.go  errors as they travel
+//	client.go   … and the other end: calls.go, streams.go
 package api
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"net"
+	"io"
+	"log/slog"
 	"net/http"
-	"slices"
+	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
-	"github.com/google/uuid"
 
-	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/audit"
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/decode"
 )
 
-// Service is what the API shows and does.
-type Service interface {
-	Problems() []string
-	Notices() []string
-	Status(ctx context.Context) (Status, error)
-	List(ctx context.Context, f store.Filter) (store.Page, error)
-	Replay(ctx context.Context, sel store.Selection) (int, error)
+// Console is what a caller may see and do; it checks the caller.
+type Console interface {
+	Overview(ctx context.Context, c auth.Caller) (console.Overview, error)
+	Search(ctx context.Context, c auth.Caller, query, after string, limit int) (console.Page, error)
+	Count(ctx context.Context, c auth.Caller, query string) (n int64, exact bool, err error)
+	Message(ctx context.Context, c auth.Caller, id string) (console.Detail, error)
+	Body(ctx context.Context, c auth.Caller, id string) ([]byte, error)
+	Groups(ctx context.Context, c auth.Caller, query string) ([]console.Group, error)
+	NoteGroup(ctx context.Context, c auth.Caller, group, note string) error
+	Queues(ctx context.Context, c auth.Caller) ([]console.Queue, error)
+	Hold(ctx context.Context, c auth.Caller, queue, reason string) error
+	Release(ctx context.Context, c auth.Caller, queue, reason string) error
+	Policies(ctx context.Context, c auth.Caller) ([]console.PolicyInForce, error)
+	AuditLog(ctx context.Context, c auth.Caller, after string, limit int) ([]audit.Entry, string, error)
+	Watch(ctx context.Context, c auth.Caller) <-chan console.Tick
+
+	Act(ctx context.Context, c auth.Caller, a console.Act) (console.Acted, error)
+	Edit(ctx context.Context, c auth.Caller, e console.EditRequest) (console.Edited, error)
+	Export(ctx context.Context, c auth.Caller, query string, w io.Writer) (n int64, err error)
+	Import(ctx context.Context, c auth.Caller, r io.Reader, dryRun bool) (console.Imported, error)
+	Plan(ctx context.Context, c auth.Caller, r console.PlanRequest) (console.Plan, error)
+	GetPlan(ctx context.Context, c auth.Caller, id string) (console.Plan, error)
+	Start(ctx context.Context, c auth.Caller, plan string, s console.Start) (console.Operation, error)
+	Operations(ctx context.Context, c auth.Caller) ([]console.Operation, error)
+	Operation(ctx context.Context, c auth.Caller, id string) (console.Operation, error)
+	Order(ctx context.Context, c auth.Caller, id string, o console.Order) (console.Operation, error)
+	Outcomes(ctx context.Context, c auth.Caller, id, after string, limit int) (console.Outcomes, error)
 }
 
-// Status of a service.
-type Status struct {
-	Version  string        `json:"version"`
-	Since    time.Time     `json:"since" doc:"When the service started."`
-	Problems []string      `json:"problems" doc:"What is wrong now; empty when nothing is."`
-	Notices  []string      `json:"notices,omitempty" doc:"What a person should look at though it stops nothing."`
-	Broker   string        `json:"broker" doc:"Where RabbitMQ is, without the password."`
-	Queues   []QueueStatus `json:"queues"`
+// Decoder reads bodies.
+type Decoder interface {
+	Decode(ctx context.Context, b decode.Body) *decode.Result
 }
 
-// QueueStatus is what the service holds and did for one work queue.
-type QueueStatus struct {
-	Queue    string     `json:"queue"`
-	Policy   string     `json:"policy,omitempty"`
-	Way      string     `json:"way,omitempty" doc:"How its messages wait: disk, or a way of RabbitMQ's, which knows how many."`
-	Waiting  int64      `json:"waiting" doc:"On disk. What waits in RabbitMQ is not counted here."`
-	Parked   int64      `json:"parked"`
-	NextDue  *time.Time `json:"next_due,omitempty" doc:"When the first waiting message is due."`
-	Oldest   *time.Time `json:"oldest,omitempty" doc:"When the message that is due first failed."`
-	Failed   int64      `json:"failed_per_minute" doc:"In the last minute."`
-	Returned int64      `json:"returned_per_minute" doc:"In the last minute."`
-	ParkedIn int64      `json:"parked_per_minute" doc:"In the last minute."`
-	Returns  string     `json:"returns,omitempty" doc:"Why nothing returns to it; absent when returns work."`
+// Guard is auth.Guard: it puts the caller into a request's context.
+type Guard interface {
+	Handler(next http.Handler) http.Handler
+	SignIn(w http.ResponseWriter, r *http.Request)
+	SignOut(w http.ResponseWriter, r *http.Request)
 }
 
-// Message is a kept message, without its body.
-type Message struct {
-	ID          string     `json:"id"`
-	Queue       string     `json:"queue"`
-	State       string     `json:"state" enum:"waiting,parked"`
-	Attempt     int        `json:"attempt" doc:"Failures so far."`
-	Due         *time.Time `json:"due,omitempty" doc:"Of a waiting one: when it returns."`
-	ParkedAt    *time.Time `json:"parked_at,omitempty"`
-	ParkedFor   string     `json:"parked_for,omitempty" doc:"Why it is parked."`
-	Reason      string     `json:"reason" doc:"Why it failed, in RabbitMQ's word."`
-	Error       string     `json:"error,omitempty" doc:"What its consumer said."`
-	Policy      string     `json:"policy,omitempty"`
-	FirstFailed time.Time  `json:"first_failed"`
-	Failed      time.Time  `json:"failed"`
-	Exchange    string     `json:"exchange" doc:"As first published."`
-	RoutingKey  string     `json:"routing_key" doc:"As first published."`
-	Size        int        `json:"size" doc:"Of the body, in bytes."`
-	Notes       []string   `json:"notes,omitempty" doc:"What was odd about it."`
+// Config is what an API is made of.
+type Config struct {
+	Console Console
+	Decoder Decoder
+	// Entries remembers what was answered to whom.
+	Entries Entries
+	Metrics http.Handler
+	// Problems are what is wrong now, Notices what a person should look at.
+	Problems, Notices func() []string
+	// Guard says who calls. What Public says yes to must be public for it.
+	Guard  Guard
+	Tokens *auth.Tokens
+	Log    *slog.Logger
+	// Now is the time, for tests; nil: time.Now.
+	Now func() time.Time
 }
 
-// Page is a piece of a listing.
-type Page struct {
-	Messages []Message `json:"messages"`
-	After    string    `json:"after,omitempty" doc:"Ask with it for the next page; absent on the last."`
+// API answers HTTP requests. Make it with New.
+type API struct {
+	Config
+	mux    *http.ServeMux
+	huma   huma.API
+	routes []string
+	whole  http.Handler
+	again  again
+	live   live
 }
 
-// Selection chooses parked messages to replay.
-type Selection struct {
-	IDs   []uuid.UUID `json:"ids,omitempty" maxItems:"10000"`
-	Queue string      `json:"queue,omitempty" doc:"All parked messages of this queue."`
-}
-
-// Replayed is the result of a replay.
-type Replayed struct {
-	Replayed int `json:"replayed" doc:"How many were parked and are now on their way."`
-}
-
-// Handler serves a service. With open false (the address is not loopback, and
-// there is no way to sign in yet) only health and metrics are served.
-func Handler(s Service, metrics http.Handler, version string, open bool) http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		problems := s.Problems()
-		if len(problems) == 0 {
-			fmt.Fprintln(w, "ready")
-		} else {
-			w.WriteHeader(http.StatusServiceUnavailable)
-		}
-		for _, p := range slices.Concat(problems, s.Notices()) {
-			fmt.Fprintln(w, p)
-		}
-	})
-	mux.Handle("GET /metrics", metrics)
-	if !open {
-		return mux
+// New makes an API.
+func New(c Config) *API {
+	if c.Now == nil {
+		c.Now = time.Now
 	}
-	c := huma.DefaultConfig("Redrive", version)
-	c.DocsPath = "" // its page would load scripts from elsewhere
-	routes(humago.New(mux, c), s)
-	// A web page of somebody else's must not replay messages through the browser
-	// of the person on call, nor read them by pointing a name at 127.0.0.1.
-	return loopbackOnly(http.NewCrossOriginProtection().Handler(mux))
+	a := &API{Config: c, mux: http.NewServeMux(), live: newLive()}
+	a.again = again{API: a, running: map[string]bool{}}
+	ourErrors()
+	a.huma = humago.New(registrar{a}, description())
+	a.health()
+	a.see()
+	a.decode()
+	a.act()
+	a.operations()
+	a.transfer()
+	a.watch()
+	a.callers()
+	a.openAPI()
+	a.whole = a.around(a.Guard.Handler(http.HandlerFunc(a.serve)))
+	return a
 }
 
-func loopbackOnly(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		host, _, err := net.SplitHostPort(r.Host)
+// ourErrors makes the validation speak as we do. huma has but one place for that.
+var ourErrors = sync.OnceFunc(func() { huma.NewError = refused })
+
+// registrar notes each route, so that a test can walk them all.
+type registrar struct{ a *API }
+
+func (r registrar) HandleFunc(pattern string, h func(http.ResponseWriter, *http.Request)) {
+	r.a.Handle(pattern, http.HandlerFunc(h))
+}
+
+func (r registrar) ServeHTTP(w http.ResponseWriter, req *http.Request) { r.a.mux.ServeHTTP(w, req) }
+
+// Handle adds a route that has the same guards as the API's own: the page's.
+func (a *API) Handle(pattern string, h http.Handler) {
+	a.routes = append(a.routes, pattern)
+	a.mux.Handle(pattern, h)
+}
+
+// Routes are the patterns of all routes.
+func (a *API) Routes() []string { return a.routes }
+
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.whole.ServeHTTP(w, r) }
+
+// body is what a route answers with.
+type body[T any] struct{ Body T }
+
+// none is the input of a route that has none.
+type none struct{}
+
+// handle registers a route that calls the console for its caller.
+func handle[I, O any](a *API, op huma.Operation, do func(ctx context.Context, c auth.Caller, in *I) (O, error)) {
+	a.describe(&op)
+	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*body[O], error) {
+		ctx, cancel := a.within(ctx, op)
+		defer cancel()
+		out, err := do(ctx, auth.From(ctx), in)
 		if err != nil {
-			host = r.Host
+			return nil, a.failed(op, err)
 		}
-		if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-			http.Error(w, "ask for this service by its loopback address", http.StatusForbidden)
-			return
-		}
-		next.ServeHTTP(w, r)
+		return &body[O]{out}, nil
 	})
 }
 
-func routes(a huma.API, s Service) {
-	huma.Get(a, "/api/v1/status", func(ctx context.Context, _ *struct{}) (*struct{ Body Status }, error) {
-		st, err := s.Status(ctx)
-		return &struct{ Body Status }{st}, err
-	})
-	huma.Get(a, "/api/v1/messages", func(ctx context.Context, in *struct {
-		State string `query:"state" enum:"waiting,parked" doc:"Left out: both."`
-		Queue string `query:"queue" doc:"Left out: all."`
-		ID    string `query:"id" doc:"A message's x-redrive-id."`
-		After string `query:"after" doc:"The end of the page before."`
-		Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"100"`
-	}) (*struct{ Body Page }, error) {
-		f := store.Filter{Queue: in.Queue, After: in.After, Limit: in.Limit, State: states[in.State]}
-		if in.ID != "" {
-			id, err := uuid.Parse(in.ID)
-			if err != nil {
-				return nil, huma.Error422UnprocessableEntity("id is not a UUID")
-			}
-			f.ID = id
+// handleNothing registers a route that has no answer but that it is done.
+func handleNothing[I any](a *API, op huma.Operation, do func(ctx context.Context, c auth.Caller, in *I) error) {
+	a.describe(&op)
+	op.DefaultStatus = http.StatusNoContent
+	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*none, error) {
+		ctx, cancel := a.within(ctx, op)
+		defer cancel()
+		if err := do(ctx, auth.From(ctx), in); err != nil {
+			return nil, a.failed(op, err)
 		}
-		page, err := s.List(ctx, f)
-		if err != nil {
-			return nil, err
-		}
-		out := Page{Messages: []Message{}, After: page.After}
-		for _, l := range page.Records {
-			out.Messages = append(out.Messages, shown(l))
-		}
-		return &struct{ Body Page }{out}, nil
-	})
-	huma.Post(a, "/api/v1/replay", func(ctx context.Context, in *struct{ Body Selection }) (*struct{ Body Replayed }, error) {
-		if (len(in.Body.IDs) == 0) == (in.Body.Queue == "") {
-			return nil, huma.Error422UnprocessableEntity("give ids or a queue, not both and not neither")
-		}
-		n, err := s.Replay(ctx, store.Selection{IDs: in.Body.IDs, Queue: in.Body.Queue})
-		if err != nil && !errors.Is(err, context.Canceled) {
-			return nil, huma.Error500InternalServerError(fmt.Sprintf("after %d messages: %v", n, err))
-		}
-		return &struct{ Body Replayed }{Replayed{n}}, nil
+		return nil, nil
 	})
 }
 
-var states = map[string]store.State{"waiting": store.Waiting, "parked": store.Parked}
-
-func shown(l store.Listed) Message {
-	r := l.Record
-	m := Message{ID: r.ID.String(), Queue: r.Queue, State: "waiting", Attempt: r.Attempt, Reason: r.Reason, Error: r.Error, Policy: r.Policy,
-		FirstFailed: r.FirstFailed, Failed: r.FailedAt, Exchange: r.Message.Exchange, RoutingKey: r.Message.RoutingKey, Size: l.BodySize, Notes: r.Notes}
-	due := r.Due
-	if r.State == store.Parked {
-		m.State, m.ParkedAt, m.ParkedFor = "parked", &due, r.ParkedFor
-	} else {
-		m.Due = &due
+// failed is an error as it travels; those that are our own fault are logged.
+func (a *API) failed(op huma.Operation, err error) error {
+	p := problemOf(err)
+	if p.Status == http.StatusInternalServerError {
+		a.Log.Error("a request failed", "method", op.Method, "path", op.Path, "error", err)
 	}
-	return m
+	return p
 }

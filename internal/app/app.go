@@ -4,18 +4,21 @@ package app
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
-	"fmt"
+	"log"
 	"log/slog"
 	"net"
-	"net/http"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/api"
+	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/flow"
 	"github.com/redrive-mq/redrive/internal/metrics"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
@@ -63,6 +66,10 @@ type Service struct {
 	loop    *stored.Loop
 	events  flow.Listener
 	rates   rates
+	console *console.Console
+	audit   *audit.Log
+	api     *api.API
+	secure  *tls.Config // nil: plain HTTP
 	listen  net.Listener
 	since   time.Time
 	aside   atomic.Int64
@@ -74,14 +81,17 @@ type Service struct {
 // New opens the store and the port; nothing moves before Run. Close it if Run is
 // not called.
 func New(c *config.Config, o Options) (*Service, error) {
+	if err := c.Closed(); err != nil {
+		return nil, err
+	}
 	s := &Service{Options: o, config: c, since: time.Now(), delayed: make(chan struct{})}
 	var err error
 	s.store, err = diskstore.Open(c.Store.Disk, diskstore.Options{Log: o.Log, Reserve: c.Store.Reserve, OnSync: func(d time.Duration) { s.metrics.Synced(d) }})
 	if err != nil {
 		return nil, err
 	}
-	if s.listen, err = net.Listen("tcp", c.Listen); err != nil {
-		return nil, errors.Join(fmt.Errorf("listening on %s: %w", c.Listen, err), s.store.Close())
+	if s.listen, err = listenOn(c); err != nil {
+		return nil, errors.Join(err, s.store.Close())
 	}
 	s.metrics = metrics.New(s.store, s.store.Free, o.Version)
 	s.health = newHealth(o.Log, s.metrics)
@@ -102,11 +112,20 @@ func New(c *config.Config, o Options) (*Service, error) {
 	s.publish = broker.NewPublisher(s.connection(partPublish, "redrive returns"))
 	s.give = flow.NewGiveBack(publisher{s.publish, s.metrics.Confirmed}, policies, s.events)
 	s.loop = stored.New(s.store, s.give, s.events, o.Log, s.returnsFailed)
+	if err := s.openConsole(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
 	return s, nil
 }
 
 // Close frees what New took.
-func (s *Service) Close() error { return errors.Join(s.listen.Close(), s.store.Close()) }
+func (s *Service) Close() error {
+	err := s.listen.Close()
+	if s.audit != nil {
+		err = errors.Join(err, s.audit.Close())
+	}
+	return errors.Join(err, s.store.Close())
+}
 
 // Addr is where it listens.
 func (s *Service) Addr() string { return s.listen.Addr().String() }
@@ -211,12 +230,7 @@ func (s *Service) returnsFailed(queue string, err error) {
 // returns under way get their answers, the connections and the store close. Its
 // error is one that trying again would not mend.
 func (s *Service) Run(ctx context.Context) error {
-	open := loopback(s.Addr())
-	if !open {
-		s.Log.Warn("listening beyond loopback: only health and metrics are served there", "address", s.Addr())
-	}
-	server := &http.Server{Handler: api.Handler(s, s.metrics.Handler(), s.Version, open), ReadHeaderTimeout: 10 * time.Second,
-		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelWarn)}
+	server := s.server()
 	s.Log.Info("redrive is running", "version", s.Version, "broker", broker.Redact(s.config.Broker.URL), "data", s.config.Store.Disk, "listen", s.Addr())
 
 	ctx, stop := context.WithCancel(ctx)
@@ -224,7 +238,7 @@ func (s *Service) Run(ctx context.Context) error {
 	publishing, stopPublishing := context.WithCancel(context.WithoutCancel(ctx))
 	var failure, parkedFailure error
 	var web, publishers, workers sync.WaitGroup
-	web.Go(func() { _ = server.Serve(s.listen) })
+	web.Go(func() { s.serve(server) })
 	publishers.Go(func() { _ = s.publish.Run(publishing) })
 	publishers.Go(func() {
 		select {
@@ -234,6 +248,7 @@ func (s *Service) Run(ctx context.Context) error {
 		}
 	})
 	workers.Go(func() { s.loop.Run(ctx, grace) })
+	workers.Go(func() { _ = s.console.Run(ctx) })
 	workers.Go(func() {
 		defer stop()
 		s.awaitDelays(ctx)
@@ -256,10 +271,12 @@ func (s *Service) Run(ctx context.Context) error {
 	_ = server.Shutdown(closing)
 	_ = server.Close()
 	web.Wait()
-	err := s.store.Close()
+	err := errors.Join(s.audit.Close(), s.store.Close())
 	s.Log.Info("redrive has stopped")
 	return errors.Join(failure, parkedFailure, err)
 }
+
+func (s *Service) errorLog() *log.Logger { return slog.NewLogLogger(s.Log.Handler(), slog.LevelWarn) }
 
 func loopback(addr string) bool {
 	host, _, _ := net.SplitHostPort(addr)
@@ -278,8 +295,8 @@ func (s *Service) reload(c *config.Config, err error) {
 	for _, w := range c.Warnings {
 		s.Log.Warn("config: " + w)
 	}
-	if c.Broker != s.config.Broker || c.Store != s.config.Store || c.Listen != s.config.Listen {
-		s.Log.Warn("config: broker, store and listen take effect at the next start; the policies are in force now")
+	if c.Broker != s.config.Broker || c.Store != s.config.Store || c.Listen != s.config.Listen || !reflect.DeepEqual(c.Access, s.config.Access) {
+		s.Log.Warn("config: broker, store, listen, auth, tls, read_only and audit take effect at the next start; the policies are in force now")
 	}
 	s.flow.SetRules(s.rules(c))
 	s.Log.Info("the new policies are in force", "policies", len(c.Policies))

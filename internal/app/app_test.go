@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
@@ -100,7 +101,7 @@ func TestStatusBeforeAnyConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	st, err := s.Status(t.Context())
+	st, err := s.console.Overview(t.Context(), auth.Caller{Name: "ann", Role: auth.Viewer})
 	if err != nil {
 		t.Fatal(err)
 	}

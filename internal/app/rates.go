@@ -1,97 +1,146 @@
 package app
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/flow"
 )
 
-// rates counts what happened to each queue in the last minute, in a ring of
-// seconds. Its memory depends on the number of queues alone.
+// rates counts what happened to each queue in the last minute and hour, in rings of
+// seconds and minutes. Its memory depends on the number of queues alone.
 type rates struct {
 	mu     sync.Mutex
-	queues map[string]*[3]ring
+	queues map[string]*rated
+}
+
+// rated is one queue: what of a Flow happened, second by second and minute by minute.
+type rated [rateKinds]struct {
+	seconds, minutes ring
+	all              int64 // since the start
 }
 
 // mostRated bounds the queues counted: a client that reports failures may make
 // their names up.
 const mostRated = 10_000
 
+// ring counts in the last 60 units of time.
 type ring struct {
-	counts [60]int64
-	last   int64 // the second that was counted last
+	counts [60]int32
+	last   int64 // the unit that was counted last
 }
 
 const (
 	rateFailed = iota
 	rateReturned
 	rateParked
+	rateDiscarded
+	rateKinds
 )
 
-func (r *ring) add(second, n int64) {
-	r.forget(second)
-	r.counts[second%60] += n
+func (r *ring) add(unit int64, n int32) {
+	r.forget(unit)
+	r.counts[unit%60] += n
 }
 
-// forget clears the seconds since the last one.
-func (r *ring) forget(second int64) {
-	for s := max(r.last+1, second-59); s <= second; s++ {
-		r.counts[s%60] = 0
+// forget clears the units since the last one.
+func (r *ring) forget(unit int64) {
+	for u := max(r.last+1, unit-59); u <= unit; u++ {
+		r.counts[u%60] = 0
 	}
-	r.last = max(r.last, second)
+	r.last = max(r.last, unit)
 }
 
-func (r *ring) sum(second int64) (n int64) {
-	r.forget(second)
+func (r *ring) sum(unit int64) (n int64) {
+	r.forget(unit)
 	for _, c := range r.counts {
-		n += c
+		n += int64(c)
 	}
 	return n
 }
 
 func (r *rates) event(e flow.Event) {
-	i, ok := rated[e.Kind]
+	i, ok := counted[e.Kind]
 	if !ok {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.queues == nil {
-		r.queues = map[string]*[3]ring{}
+		r.queues = map[string]*rated{}
 	}
 	q := r.queues[e.Queue]
 	if q == nil && len(r.queues) >= mostRated {
 		return
 	}
 	if q == nil {
-		q = new([3]ring)
+		q = new(rated)
 		r.queues[e.Queue] = q
 	}
-	q[i].add(e.At.Unix(), 1)
+	n, second := int32(max(1, e.N)), e.At.Unix() // of many at once, or of one
+	q[i].seconds.add(second, n)
+	q[i].minutes.add(second/60, n)
+	q[i].all += int64(n)
 }
 
-// perMinute are the failed, returned and parked of the last minute.
-func (r *rates) perMinute(queue string, now time.Time) (n [3]int64) {
+// Minute is what happened to a queue in the last minute.
+func (r *rates) Minute(queue string, now time.Time) (f console.Flow) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if q := r.queues[queue]; q != nil {
-		for i := range n {
-			n[i] = q[i].sum(now.Unix())
+		for i, n := range fields(&f) {
+			*n = q[i].seconds.sum(now.Unix())
+		}
+	}
+	return f
+}
+
+// Hour is what happened in each of the last 60 minutes, the current one last, to the
+// queues that sees says yes to.
+func (r *rates) Hour(now time.Time, sees func(queue string) bool) []console.Flow {
+	hour := make([]console.Flow, 60)
+	minute := now.Unix() / 60
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, q := range r.queues {
+		if !sees(name) {
+			continue
+		}
+		for i := range q {
+			q[i].minutes.forget(minute)
+			for ago := range hour {
+				*fields(&hour[59-ago])[i] += int64(q[i].minutes.counts[(minute-int64(ago)+60)%60])
+			}
+		}
+	}
+	return hour
+}
+
+// Queues are those that anything happened to since the start.
+func (r *rates) Queues() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Collect(maps.Keys(r.queues))
+}
+
+// Failed is how many messages failed since the start, in the queues that sees says
+// yes to.
+func (r *rates) Failed(sees func(queue string) bool) (n int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, q := range r.queues {
+		if sees(name) {
+			n += q[rateFailed].all
 		}
 	}
 	return n
 }
 
-// names are the queues that anything happened to since the start.
-func (r *rates) names() []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var all []string
-	for q := range r.queues {
-		all = append(all, q)
-	}
-	return all
+func fields(f *console.Flow) [rateKinds]*int64 {
+	return [...]*int64{rateFailed: &f.Failed, rateReturned: &f.Returned, rateParked: &f.Parked, rateDiscarded: &f.Discarded}
 }
 
-var rated = map[flow.Kind]int{flow.Failed: rateFailed, flow.Returned: rateReturned, flow.Parked: rateParked}
+var counted = map[flow.Kind]int{flow.Failed: rateFailed, flow.Returned: rateReturned, flow.Parked: rateParked, flow.Discarded: rateDiscarded}

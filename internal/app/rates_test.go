@@ -9,10 +9,11 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/flow"
 )
 
-var kinds = []flow.Kind{flow.Failed, flow.Returned, flow.Parked}
+var kinds = []flow.Kind{flow.Failed, flow.Returned, flow.Parked, flow.Discarded}
 
 // The ring counts what a list of all events would, for whatever second is asked.
 // Events come from several goroutines, so a little out of order.
@@ -28,7 +29,7 @@ func TestRatesCountTheLastMinute(t *testing.T) {
 		latest := rapid.Int64Range(0, 2_000_000_000).Draw(t, "start")
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			latest += rapid.OneOf(rapid.Int64Range(0, 3), rapid.Int64Range(0, 200)).Draw(t, "seconds")
-			e := event{rapid.SampledFrom([]string{"", "orders", "mail"}).Draw(t, "queue"), rapid.IntRange(0, 2).Draw(t, "kind"),
+			e := event{rapid.SampledFrom([]string{"", "orders", "mail"}).Draw(t, "queue"), rapid.IntRange(0, 3).Draw(t, "kind"),
 				latest - rapid.Int64Range(0, min(2, latest)).Draw(t, "late by")}
 			all = append(all, e)
 			r.event(flow.Event{Kind: kinds[e.kind], Queue: e.queue, At: time.Unix(e.at, 999)})
@@ -36,18 +37,25 @@ func TestRatesCountTheLastMinute(t *testing.T) {
 				continue
 			}
 			latest += rapid.Int64Range(0, 70).Draw(t, "asked after")
-			want := map[string][3]int64{}
+			want, hour := map[string]console.Flow{}, make([]console.Flow, 60)
 			for _, e := range all {
 				if e.at > latest-60 {
 					n := want[e.queue]
-					n[e.kind]++
+					*fields(&n)[e.kind]++
 					want[e.queue] = n
 				}
+				if ago := latest/60 - e.at/60; ago < 60 && e.queue != "mail" {
+					*fields(&hour[59-ago])[e.kind]++
+				}
 			}
+			now := time.Unix(latest, 0)
 			for _, q := range []string{"", "orders", "mail", "never"} {
-				if got := r.perMinute(q, time.Unix(latest, 0)); got != want[q] {
+				if got := r.Minute(q, now); got != want[q] {
 					t.Fatalf("queue %q at %d: %v, want %v", q, latest, got, want[q])
 				}
+			}
+			if got := r.Hour(now, func(q string) bool { return q != "mail" }); !slices.Equal(got, hour) {
+				t.Fatalf("the hour at %d: %v, want %v", latest, got, hour)
 			}
 		}
 	})
@@ -56,14 +64,14 @@ func TestRatesCountTheLastMinute(t *testing.T) {
 func TestRatesKnowOnlyWhatPeopleAskFor(t *testing.T) {
 	var r rates
 	at := time.Unix(1_700_000_000, 0)
-	for _, k := range []flow.Kind{flow.Waiting, flow.Forwarded, flow.Discarded, flow.Replayed} {
+	for _, k := range []flow.Kind{flow.Waiting, flow.Forwarded, flow.Replayed} {
 		r.event(flow.Event{Kind: k, Queue: "orders", At: at})
 	}
-	if names := r.names(); len(names) != 0 {
+	if names := r.Queues(); len(names) != 0 {
 		t.Errorf("queues %q are counted", names)
 	}
 	r.event(flow.Event{Kind: flow.Parked, Queue: "mail", At: at})
-	if names := r.names(); !slices.Equal(names, []string{"mail"}) {
+	if names := r.Queues(); !slices.Equal(names, []string{"mail"}) {
 		t.Errorf("the queues are %q", names)
 	}
 }
@@ -77,14 +85,28 @@ func TestRatesAtOnce(t *testing.T) {
 		wg.Go(func() {
 			for i := range 500 {
 				r.event(flow.Event{Kind: kinds[i%3], Queue: fmt.Sprint(g % 2), At: at})
-				r.perMinute("0", at)
-				r.names()
+				r.Minute("0", at)
+				r.Queues()
 			}
 		})
 	}
 	wg.Wait()
-	got := r.perMinute("0", at)
-	if got[0]+got[1]+got[2] != 4*500 {
+	got := r.Minute("0", at)
+	if got.Failed+got.Returned+got.Parked != 4*500 {
 		t.Errorf("4 times 500 events count as %v", got)
+	}
+}
+
+func TestManyAtOnceCountAsMany(t *testing.T) {
+	var r rates
+	at := time.Unix(1_700_000_000, 0)
+	r.event(flow.Event{Kind: flow.Discarded, Queue: "orders", At: at, N: 7})
+	r.event(flow.Event{Kind: flow.Failed, Queue: "orders", At: at})
+	r.event(flow.Event{Kind: flow.Failed, Queue: "mail", At: at.Add(time.Hour)})
+	if got := r.Minute("orders", at); got != (console.Flow{Failed: 1, Discarded: 7}) {
+		t.Errorf("%+v", got)
+	}
+	if got := r.Failed(func(q string) bool { return q == "orders" }); got != 1 {
+		t.Errorf("%d failed in all", got)
 	}
 }

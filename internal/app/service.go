@@ -2,14 +2,18 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"slices"
-	"strings"
+	"net/http"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/api"
+	"github.com/redrive-mq/redrive/internal/audit"
+	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/broker"
-	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/management"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -27,55 +31,66 @@ func (s *Service) Notices() []string {
 	return append([]string{fmt.Sprintf("messages that RabbitMQ failed to deliver, in its queue %s: %d (look at them on RabbitMQ's management page, then purge the queue)", wire.QueueAside, n)}, all...)
 }
 
-// Status shows the service as a whole.
-func (s *Service) Status(ctx context.Context) (api.Status, error) {
-	counts, err := s.store.Counts(ctx)
-	if err != nil {
-		return api.Status{}, err
-	}
-	now := time.Now()
-	policies := s.flow.Policies()
-	st := api.Status{Version: s.Version, Since: s.since, Problems: s.Problems(), Notices: s.Notices(), Broker: broker.Redact(s.config.Broker.URL), Queues: []api.QueueStatus{}}
-	held := map[string]bool{}
-	for _, c := range counts {
-		held[c.Queue] = true
-	}
-	for _, name := range s.rates.names() {
-		if !held[name] { // nothing is held for it, but something happened
-			counts = append(counts, store.QueueCount{Queue: name})
-		}
-	}
-	for _, c := range counts {
-		n := s.rates.perMinute(c.Queue, now)
-		q := api.QueueStatus{Queue: c.Queue, Waiting: c.Waiting, Parked: c.Parked,
-			Failed: n[rateFailed], Returned: n[rateReturned], ParkedIn: n[rateParked], Returns: s.health.of(partQueue + c.Queue)}
-		if p, ok := policies.Match(c.Queue); ok {
-			q.Policy, q.Way = p.Name, flow.Disk
-			if way := s.flow.Way(p.Name); way != nil {
-				q.Way = way.Limits().Name
-			}
-		}
-		if c.Waiting > 0 {
-			q.NextDue, q.Oldest = &c.NextDue, &c.NextFailed
-		}
-		st.Queues = append(st.Queues, q)
-	}
-	slices.SortFunc(st.Queues, func(a, b api.QueueStatus) int { return strings.Compare(a.Queue, b.Queue) })
-	return st, nil
-}
-
 // List shows messages without touching them.
 func (s *Service) List(ctx context.Context, f store.Filter) (store.Page, error) {
 	return s.store.List(ctx, f)
 }
 
-// Replay sends parked messages back now, with all their attempts before them.
-func (s *Service) Replay(ctx context.Context, sel store.Selection) (int, error) {
-	now := time.Now()
-	n, err := s.store.Replay(ctx, sel, now, nil)
-	if n > 0 {
-		s.events(flow.Event{Kind: flow.Replayed, At: now, Queue: sel.Queue, N: n})
-		s.Log.Info("parked messages were sent back by a person", "queue", sel.Queue, "ids", len(sel.IDs), "messages", n)
+// restorable is how long what a person discarded can be restored.
+const restorable = 30 * 24 * time.Hour
+
+// openConsole makes what people see and do, and its HTTP face.
+func (s *Service) openConsole() error {
+	var atBroker console.Broker
+	if at := s.config.Broker.Management; at != "" {
+		manage, err := management.New(at, s.config.VHost())
+		if err != nil {
+			return err
+		}
+		atBroker = queues{manage}
 	}
-	return n, err
+	decoder, err := decode.New(s.config.Decode)
+	if err != nil {
+		return err
+	}
+	if s.audit, err = audit.Open(s.config.Audit(), audit.Options{Log: s.Log}); err != nil {
+		return err
+	}
+	s.console = console.New(console.Config{
+		Store: s.store, Broker: atBroker, Audit: s.audit, Policies: s.flow.Policies, Events: s.events, Log: s.Log,
+		Restorable: restorable, Version: s.Version, Since: s.since, BrokerAt: broker.Redact(s.config.Broker.URL),
+		Rates: &s.rates, Problems: s.Problems, Notices: s.Notices, Decoder: decoder, SetHeld: s.loop.Hold, Way: s.flow.Way,
+		Returns: func(queue string) string { return s.health.of(partQueue + queue) },
+	})
+	tokens := auth.NewTokens(s.store, s.audit)
+	guard, err := s.guard(tokens)
+	if err != nil {
+		return err
+	}
+	if s.secure, err = s.tls(); err != nil {
+		return err
+	}
+	s.api = api.New(api.Config{
+		Console: s.console, Decoder: decoder, Entries: s.store, Metrics: s.metrics.Handler(),
+		Problems: s.Problems, Notices: s.Notices, Guard: guard, Tokens: tokens, Log: s.Log,
+	})
+	return nil
+}
+
+// server serves the faces.
+func (s *Service) server() *http.Server {
+	server := &http.Server{Handler: s.api, TLSConfig: s.secure, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: s.errorLog()}
+	server.RegisterOnShutdown(s.api.EndStreams)
+	return server
+}
+
+// queues tells the console what RabbitMQ knows of a queue.
+type queues struct{ *management.Client }
+
+func (q queues) Queue(ctx context.Context, name string) (console.AtBroker, error) {
+	at, err := q.Client.Queue(ctx, name)
+	if errors.Is(err, management.ErrNotFound) {
+		return console.AtBroker{}, nil
+	}
+	return console.AtBroker{Exists: err == nil, Kind: at.Type, Consumers: at.Consumers, Ready: at.Ready, Unacked: at.Unacked}, err
 }

@@ -1,6 +1,20 @@
 package console
 
-import "time"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/store"
+)
 
 // Verb is what is done to messages.
 type Verb string
@@ -77,4 +91,157 @@ type Change struct {
 	Path   string `json:"path"`
 	Before string `json:"before,omitempty"`
 	After  string `json:"after,omitempty"`
+}
+
+// mostNamed bounds what one Act is about; for more there are operations.
+const mostNamed = 1000
+
+// Act does something to messages that are named, and tells what came of each. On an
+// error the outcomes are those of the messages that it came to.
+func (c *Console) Act(ctx context.Context, by auth.Caller, a Act) (Acted, error) {
+	d := deed{verb: a.Verb, by: by.Name, to: a.To, at: a.At, restorable: c.Restorable}
+	if err := d.check(); err != nil {
+		return Acted{}, err
+	}
+	if len(a.IDs) == 0 || len(a.IDs) > mostNamed {
+		return Acted{}, fmt.Errorf("%w: %d messages are named: expected 1 to %d; for more make a plan", ErrInvalid, len(a.IDs), mostNamed)
+	}
+	on := strings.Join(a.IDs, " ")
+	var queues []string
+	if a.To != "" {
+		on += " to " + a.To
+		queues = append(queues, a.To)
+	}
+	if err := c.permit(by, verbs[a.Verb].role, string(a.Verb), on, queues...); err != nil {
+		return Acted{}, err
+	}
+	if a.Verb == Copy {
+		if err := c.destination(ctx, a.To); err != nil {
+			return Acted{}, err
+		}
+	}
+	acted := Acted{Outcomes: make([]Outcome, len(a.IDs))}
+	var targets []target
+	var at []int // index in IDs of each of targets
+	seen := map[store.Key]bool{}
+	for i, id := range a.IDs {
+		l, why, err := c.named(ctx, by, id)
+		if err != nil {
+			return Acted{}, err
+		}
+		if why == "" && seen[l.Key] {
+			why = "it is named twice"
+		}
+		if why != "" {
+			acted.Outcomes[i] = Outcome{ID: id, Outcome: skipped, Why: why, At: c.Now()}
+			continue
+		}
+		seen[l.Key] = true
+		t := target{id: l.Record.ID.String(), queue: l.Record.Queue, key: l.Key}
+		if acted.Outcomes[i], _ = d.outcome(t, l.Record, c.Now()); !a.DryRun {
+			targets, at = append(targets, t), append(at, i)
+		}
+		acted.Outcomes[i].New = "" // of a copy that is not made yet
+	}
+	if a.DryRun {
+		acted.Done = len(succeeded(acted.Outcomes))
+		return acted, nil
+	}
+	end, err := c.begin(by, string(a.Verb), on, int64(len(a.IDs)), a.Reason)
+	if err != nil {
+		return Acted{}, err
+	}
+	// From here on it is done whether or not the caller waits for it, so that the
+	// audit log says what was.
+	ctx = context.WithoutCancel(ctx)
+	var all []Outcome
+	for len(all) < len(targets) && err == nil {
+		var some []Outcome
+		some, err = c.apply(ctx, d, targets[len(all):], nil)
+		all = append(all, some...)
+	}
+	for i, t := range targets {
+		switch {
+		case i < len(all):
+			acted.Outcomes[at[i]] = all[i]
+		default:
+			acted.Outcomes[at[i]] = Outcome{ID: t.id, Key: string(t.key), Queue: t.queue, Outcome: failed, Why: err.Error(), At: c.Now()}
+		}
+	}
+	acted.Done = len(succeeded(all))
+	c.tellOf(d, all)
+	end(err, int64(acted.Done))
+	return acted, err
+}
+
+// named is the message of an id or a key; why is what stands against it. One in a
+// queue that the caller may not see is not there.
+func (c *Console) named(ctx context.Context, by auth.Caller, name string) (l store.Listed, why string, err error) {
+	var all []store.Listed
+	if id, parseErr := uuid.Parse(name); parseErr == nil && len(name) == 36 {
+		all, err = c.Store.Find(ctx, id)
+	} else if l, err = c.Store.Get(ctx, store.Key(name)); err == nil {
+		all = []store.Listed{l}
+	}
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return l, "", err
+	}
+	all = slices.DeleteFunc(all, func(l store.Listed) bool { return !by.Sees(l.Record.Queue) })
+	switch len(all) {
+	case 0:
+		return l, "there is no such message any more", nil
+	case 1:
+		return all[0], "", nil
+	}
+	keys := make([]string, 0, len(all))
+	for _, l := range all {
+		keys = append(keys, string(l.Key))
+	}
+	return l, "several messages carry this id: name one by its key: " + strings.Join(keys, ", "), nil
+}
+
+// apply does a deed to as many of the targets as the store takes in one step, from
+// the first on, and tells what came of those. account, when not nil, is what is
+// written in the same step.
+func (c *Console) apply(ctx context.Context, d deed, targets []target, account func([]Outcome) []store.Entry) ([]Outcome, error) {
+	keys := make([]store.Key, len(targets))
+	for i, t := range targets {
+		keys[i] = t.key
+	}
+	now := c.Now()
+	var outcomes []Outcome
+	edit := func(_ store.Key, r *store.Record) store.Edit {
+		o, e := d.outcome(targets[len(outcomes)], r, now)
+		outcomes = append(outcomes, o)
+		return e
+	}
+	var entries func(n int) []store.Entry
+	if account != nil {
+		entries = func(n int) []store.Entry { return account(outcomes[:n]) }
+	}
+	n, err := c.Store.Change(ctx, keys, edit, entries)
+	if err != nil {
+		return nil, err
+	}
+	return outcomes[:n], nil
+}
+
+func succeeded(all []Outcome) (some []Outcome) {
+	for _, o := range all {
+		if o.Outcome == done {
+			some = append(some, o)
+		}
+	}
+	return some
+}
+
+// tellOf tells one event for each queue.
+func (c *Console) tellOf(d deed, all []Outcome) {
+	n := map[string]int{}
+	for _, o := range succeeded(all) {
+		n[o.Queue]++
+	}
+	for _, queue := range slices.Sorted(maps.Keys(n)) {
+		c.tell(flow.Event{Kind: verbs[d.verb].kind, Queue: queue, N: n[queue], By: d.by, Why: d.to})
+	}
 }

@@ -4,11 +4,19 @@
 //
 //	console.go    the whole, and what it needs
 //	message.go    messages as they are shown
-//	search.go     a query in the language of package query, answered
+//	search.go     a query in the language of package query, answered a page at a time
+//	find.go       … and in full; remembered.go: what has returned
+//	detail.go     all of one message
 //	act.go        actions on messages that are named
+//	deed.go       what each verb makes of a record
+//	edit.go       a message replaced by an edited one
+//	hold.go       a queue's returns, paused
+//	export.go     messages as lines of JSON, out and in again (import.go)
 //	plan.go       an action on all that a query finds: what it would do, frozen
 //	operation.go  … and how far it is
-//	queue.go      queues, groups, policies, health
+//	run.go        … being done, a batch at a time
+//	queue.go      queues, groups, policies, health, as they are shown
+//	queues.go     … queues; policies.go: policies and groups; overview.go: all in one look
 //	live.go       what has changed since a moment ago
 package console
 
@@ -19,8 +27,10 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/audit"
+	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/flow"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/wait"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -56,8 +66,8 @@ type Audit interface {
 	// Begin writes that something is about to be done, and returns only when that
 	// is durable; done writes what came of it.
 	Begin(e audit.Entry) (done func(outcome string, count int64), err error)
-	// Newest visits entries from the newest on.
-	Newest(ctx context.Context, visit func(audit.Entry) (more bool, err error)) error
+	// Before visits entries from the newest on, those with a number below n.
+	Before(ctx context.Context, n int64, visit func(audit.Entry) (more bool, err error)) error
 }
 
 // Config is what a console works with.
@@ -70,4 +80,37 @@ type Config struct {
 	Log      *slog.Logger
 	// Restorable is how long what was discarded can be restored.
 	Restorable time.Duration
+
+	Version  string
+	Since    time.Time // when the service started
+	BrokerAt string    // where RabbitMQ is, without the password
+	ReadOnly bool
+	Rates    Rates
+	// Problems are what is wrong now, Notices what a person should look at though
+	// it stops nothing.
+	Problems, Notices func() []string
+	// Way is how the messages of a policy wait in RabbitMQ; nil: they wait on disk.
+	Way func(policy string) wait.Way
+	// Returns is why nothing returns to a queue, or "".
+	Returns func(queue string) string
+	// Decoder reads bodies, and writes edited ones; nil: without any schema.
+	Decoder *decode.Decoder
+	// SetHeld pauses the returns to a queue now, or lets them go on; that it is held
+	// is in the store before.
+	SetHeld func(queue string, held bool)
+	// Now is the time, for tests; nil: time.Now.
+	Now func() time.Time
+}
+
+// Rates is what happened lately.
+type Rates interface {
+	// Minute is what happened to a queue in the last minute.
+	Minute(queue string, now time.Time) Flow
+	// Hour is what happened in each of the last 60 minutes, the current one last,
+	// to the queues that sees says yes to.
+	Hour(now time.Time, sees func(queue string) bool) []Flow
+	// Queues are those that anything happened to since the start, and Failed how many
+	// messages failed since then in those that sees says yes to.
+	Queues() []string
+	Failed(sees func(queue string) bool) int64
 }

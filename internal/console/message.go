@@ -3,7 +3,12 @@ package console
 import (
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/query"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/policy"
 )
 
 // States of a message, in the words of page, API and command line.
@@ -90,3 +95,35 @@ type Page struct {
 	Bounded string `json:"bounded,omitempty" doc:"Which messages were not looked at, when not all were."`
 	Looked  int64  `json:"looked" doc:"How many messages were looked at for this page."`
 }
+
+// shown is a record as a message.
+func (c *Console) shown(l store.Listed) Message {
+	r := l.Record
+	m := Message{ID: r.ID.String(), Key: string(l.Key), Queue: r.Queue, State: stateNames[r.State], Attempt: r.Attempt, Reason: r.Reason, Error: r.Error,
+		Group: c.Store.GroupOf(r).String(), Policy: r.Policy, FirstFailed: r.FirstFailed, Failed: r.FailedAt,
+		Exchange: r.Message.Exchange, RoutingKey: r.Message.RoutingKey, Type: r.Message.Type, ContentType: r.Message.ContentType,
+		Size: l.BodySize, Notes: r.Notes}
+	due := r.Due
+	switch r.State {
+	case store.Parked:
+		m.ParkedAt, m.ParkedFor = &due, r.ParkedFor
+	case store.Discarded:
+		m.Restorable, m.ParkedFor = &due, r.ParkedFor
+	case query.Returned:
+		m.State, m.ReturnedAt, m.FirstFailed = Returned, &due, r.FailedAt
+	default:
+		m.Due = &due
+	}
+	if r.Forward != nil {
+		m.SendsTo = sendsTo(r.Forward)
+	}
+	if r.MadeFrom != uuid.Nil {
+		m.MadeFrom = r.MadeFrom.String()
+	}
+	if r.MadeInto != uuid.Nil {
+		m.MadeInto = r.MadeInto.String()
+	}
+	return m
+}
+
+func sendsTo(d *store.Destination) string { return policy.Destination(*d).String() }

@@ -16,8 +16,14 @@ const (
 	Returned  Kind = "returned"  // RabbitMQ confirmed it in its work queue, Late after it was due
 	Forwarded Kind = "forwarded" // RabbitMQ confirmed it where its policy sends it
 	Parked    Kind = "parked"    // it is kept, and Why
-	Discarded Kind = "discarded" // its policy let it go
+	Discarded Kind = "discarded" // its policy let it go; or, with By, a person did with N of Queue
 	Replayed  Kind = "replayed"  // a person sent N messages of Queue (or by id) back to waiting
+	Restored  Kind = "restored"  // a person parked N discarded messages of Queue again
+	Edited    Kind = "edited"    // a person replaced the message ID of Queue by an edited one
+	Copied    Kind = "copied"    // a person sent copies of N messages of Queue to another one, Why
+	Imported  Kind = "imported"  // a person added N messages of Queue to the parking lot
+	Held      Kind = "held"      // a person paused the returns to Queue, and Why
+	Released  Kind = "released"  // a person let them go on
 )
 
 // Disk is how messages wait in the service's own store.
@@ -38,6 +44,7 @@ type Event struct {
 	Late    time.Duration
 	Why     string
 	N       int
+	By      string // the person
 }
 
 // Listener is told of every event, on the goroutine that caused it: it must be

@@ -49,6 +49,7 @@ type Queue struct {
 	Consumers int            `json:"consumers"`
 	Messages  int            `json:"messages"`
 	Ready     int            `json:"messages_ready"`
+	Unacked   int            `json:"messages_unacknowledged"`
 }
 
 // Policy is a policy of RabbitMQ's.

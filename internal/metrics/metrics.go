@@ -127,7 +127,7 @@ func (m *Metrics) Event(e flow.Event) {
 	case flow.Parked:
 		m.parked.WithLabelValues(q).Inc()
 	case flow.Discarded:
-		m.discarded.WithLabelValues(q).Inc()
+		m.discarded.WithLabelValues(q).Add(float64(max(e.N, 1)))
 	case flow.Replayed:
 		m.replayed.WithLabelValues(q).Add(float64(e.N))
 	}

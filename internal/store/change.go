@@ -73,3 +73,8 @@ type Entry struct {
 	Name  string
 	Value []byte
 }
+
+// HoldPrefix and a queue's name is the entry that says that a person has paused
+// the returns to it. It is here because those who hold and those who return share
+// nothing but the store.
+const HoldPrefix = "hold/"

@@ -274,6 +274,9 @@ func (p *pair) reopen(t *rapid.T) {
 
 // same compares all that can be seen.
 func (p *pair) same(t *rapid.T) {
+	if err := p.disk.Check(); err != nil {
+		t.Fatal(err)
+	}
 	p.alike(t, "next", func(s store.Store) any {
 		next, err := s.Next(ctx)
 		slices.SortFunc(next, func(a, b store.NextDue) int { return cmp.Compare(a.Queue, b.Queue) })

@@ -170,8 +170,11 @@ func accountsFor(t *testing.T, s store.Store) {
 }
 
 // check compares what is there, and the counts, with what was promised.
-func check(t *testing.T, s store.Store, kept, ended map[string]bool) {
+func check(t *testing.T, s *diskstore.Store, kept, ended map[string]bool) {
 	t.Helper()
+	if err := s.Check(); err != nil {
+		t.Error(err)
+	}
 	accountsFor(t, s)
 	groupsCount(t, s)
 	there := map[string]int{}

@@ -35,9 +35,15 @@ type Giver interface {
 	Send(ctx context.Context, queue string, claims []store.Claim) (wait func(context.Context) []flow.Fate)
 }
 
+// Store is what the loop needs of a store.
+type Store interface {
+	store.Store
+	Entries(ctx context.Context, prefix, after string, visit func(store.Entry) (more bool, err error)) error
+}
+
 // Loop returns due messages. Make one with New and call Run once.
 type Loop struct {
-	store  store.Store
+	store  Store
 	give   Giver
 	events flow.Listener
 	log    *slog.Logger
@@ -49,6 +55,7 @@ type Loop struct {
 
 	mu      sync.Mutex
 	resting map[string]rest // queues that cannot be returned to just now
+	held    map[string]bool // queues whose returns a person has paused, see hold.go
 }
 
 type rest struct {
@@ -66,9 +73,9 @@ type sent struct {
 
 // New makes a loop. report is told why a queue's returns fail, and nil when they
 // work again; it is called on change only.
-func New(s store.Store, g Giver, events flow.Listener, log *slog.Logger, report func(queue string, err error)) *Loop {
+func New(s Store, g Giver, events flow.Listener, log *slog.Logger, report func(queue string, err error)) *Loop {
 	return &Loop{store: s, give: g, events: events, log: log, report: report,
-		resting: map[string]rest{}, woken: make(chan struct{}, 1)}
+		resting: map[string]rest{}, held: map[string]bool{}, woken: make(chan struct{}, 1)}
 }
 
 // Run returns messages as they come due until ctx ends, then waits for the
@@ -100,6 +107,7 @@ func (l *Loop) Run(ctx context.Context, grace time.Duration) {
 	defer others.Wait()
 	defer close(flight)
 
+	l.loadHolds(ctx)
 	for ctx.Err() == nil {
 		wake := l.sendDue(ctx, flight)
 		timer := time.NewTimer(wake)
@@ -127,6 +135,9 @@ func (l *Loop) sendDue(ctx context.Context, flight chan<- sent) time.Duration {
 		now := time.Now()
 		wake, sentAny := time.Hour, false
 		for _, n := range next {
+			if l.isHeld(n.Queue) {
+				continue // until Hold says otherwise, which wakes
+			}
 			at := n.Due
 			if r := l.restUntil(n.Queue); r.After(at) {
 				at = r
@@ -211,6 +222,10 @@ func (l *Loop) settle(ctx context.Context, batches []sent) {
 		l.inFlight.Add(-int64(len(s.claims)))
 		l.bytes.Add(-bodies(s.claims))
 	}
+	l.wake()
+}
+
+func (l *Loop) wake() {
 	select {
 	case l.woken <- struct{}{}:
 	default:

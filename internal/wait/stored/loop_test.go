@@ -138,3 +138,42 @@ func TestQueuesTakeTurns(t *testing.T) {
 		t.Errorf("the other queue's message was number %d", at)
 	}
 }
+
+// A held queue returns nothing while another does, keeps its messages' attempts and
+// due times, and returns them at once when it is released, those that are due.
+func TestAHeldQueueWaitsUntilItIsReleased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memstore.New()
+		// Held before this start, as after a restart.
+		if err := s.PutEntries(t.Context(), []store.Entry{{Name: store.HoldPrefix + "q", Value: []byte("{}")}}); err != nil {
+			t.Fatal(err)
+		}
+		g := &giver{began: time.Now(), answer: done, nth: map[string]int{}}
+		l := stored.New(s, g, func(flow.Event) {}, slog.New(slog.DiscardHandler), func(string, error) {})
+		now := time.Now()
+		waits := record("q", "a", now.Add(time.Second))
+		waits.Attempt = 3
+		if err := s.Add(t.Context(), []*store.Record{waits, record("q", "later", now.Add(time.Hour)), record("p", "other", now.Add(2*time.Second))}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { l.Run(ctx, time.Second) })
+		time.Sleep(time.Minute) // of the fake clock
+		page, err := s.List(ctx, store.Filter{Queue: "q"})
+		if err != nil || len(page.Records) != 2 || page.Records[0].Record.Attempt != 3 || !page.Records[0].Record.Due.Equal(waits.Due) {
+			t.Errorf("held: %+v, %v", page.Records, err)
+		}
+		l.Hold("q", false)
+		time.Sleep(time.Second)
+		l.Hold("q", true)
+		time.Sleep(2 * time.Hour)
+		l.Hold("q", false)
+		time.Sleep(time.Second)
+		cancel()
+		running.Wait()
+		if want := []string{"other 2s", "a 1m0s", "later 2h1m1s"}; !slices.Equal(g.sent, want) {
+			t.Errorf("sent %v, want %v", g.sent, want)
+		}
+	})
+}

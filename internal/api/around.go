@@ -1,0 +1,149 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+)
+
+const (
+	// answerWithin is how long a request may work before it is given up, unless its
+	// route says otherwise.
+	answerWithin = 30 * time.Second
+	// planWithin is the same for plans, which look at all messages.
+	planWithin = 10 * time.Minute
+	// idle is how long the other end may take to send or take the next bytes: so
+	// slow ones cannot hold connections for ever, and whole exports are no problem.
+	idle = 30 * time.Second
+	// mostURL bounds a request's path and query.
+	mostURL = 16 << 10
+)
+
+// around is what every request goes through before its caller is known.
+func (a *API) around(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if len(r.RequestURI) > mostURL {
+			writeProblem(w, problem(http.StatusRequestURITooLong, "too_large", "the URL is too long; write the query shorter"))
+			return
+		}
+		c := http.NewResponseController(w)
+		r.Body = &patientBody{ReadCloser: r.Body, c: c}
+		next.ServeHTTP(&patientWriter{ResponseWriter: w, c: c}, r)
+	})
+}
+
+// serve answers what the mux has no route for as the API does.
+func (a *API) serve(w http.ResponseWriter, r *http.Request) {
+	if strings.HasPrefix(r.URL.Path, "/api/") {
+		w.Header().Set("Cache-Control", "no-store")
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.Header().Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+		if _, pattern := a.mux.Handler(r); pattern == "" {
+			w = &refusal{ResponseWriter: w}
+		}
+	}
+	a.mux.ServeHTTP(w, r)
+}
+
+// refusal says as a problem what net/http says in plain text.
+type refusal struct {
+	http.ResponseWriter
+	said bool
+}
+
+func (r *refusal) WriteHeader(status int) {
+	r.said = true
+	code := byStatus[status]
+	if code == "" {
+		code = "not_found"
+	}
+	writeProblem(r.ResponseWriter, problem(status, code, "there is no such route: /api/v1/openapi.json lists them"))
+}
+
+func (r *refusal) Write(b []byte) (int, error) {
+	if !r.said {
+		r.WriteHeader(http.StatusNotFound)
+	}
+	return len(b), nil
+}
+
+func writeProblem(w http.ResponseWriter, p *Problem) {
+	for name, values := range p.GetHeaders() {
+		w.Header()[name] = values
+	}
+	w.Header().Set("Content-Type", p.ContentType(""))
+	w.WriteHeader(p.Status)
+	_ = json.NewEncoder(w).Encode(p)
+}
+
+// patientBody waits for each piece of a body, but not for ever. Once it has been
+// read the connection has no deadline: one that passed would look as if the other
+// end had gone.
+type patientBody struct {
+	io.ReadCloser
+	c *http.ResponseController
+}
+
+func (b *patientBody) Read(p []byte) (int, error) {
+	_ = b.c.SetReadDeadline(time.Now().Add(idle))
+	n, err := b.ReadCloser.Read(p)
+	_ = b.c.SetReadDeadline(time.Time{})
+	return n, err
+}
+
+// patientWriter waits for the other end to take each piece, but not for ever.
+type patientWriter struct {
+	http.ResponseWriter
+	c *http.ResponseController
+}
+
+func (w *patientWriter) Write(p []byte) (int, error) {
+	_ = w.c.SetWriteDeadline(time.Now().Add(idle))
+	return w.ResponseWriter.Write(p)
+}
+
+// Unwrap is for http.ResponseController.
+func (w *patientWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// within bounds how long a route works.
+func (a *API) within(ctx context.Context, op huma.Operation) (context.Context, context.CancelFunc) {
+	most := answerWithin
+	if d, ok := op.Metadata["within"].(time.Duration); ok {
+		most = d
+	}
+	if most < 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, most)
+}
+
+// signedIn refuses who is nobody before anything of theirs is read.
+func signedIn(ctx huma.Context, next func(huma.Context)) {
+	if auth.From(ctx.Context()).Role == auth.Nobody {
+		_, w := humago.Unwrap(ctx)
+		writeProblem(w, problemOf(auth.ErrSignIn))
+		return
+	}
+	next(ctx)
+}
+
+// role refuses who may never do it before their body is read: bodies are large. The
+// console checks again, for each message.
+func role(r auth.Role) func(huma.Context, func(huma.Context)) {
+	return func(ctx huma.Context, next func(huma.Context)) {
+		if err := auth.From(ctx.Context()).May(r, ""); err != nil {
+			_, w := humago.Unwrap(ctx)
+			writeProblem(w, problemOf(err))
+			return
+		}
+		next(ctx)
+	}
+}

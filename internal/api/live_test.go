@@ -1,0 +1,130 @@
+package api_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/redrive-mq/redrive/internal/api"
+	"github.com/redrive-mq/redrive/internal/console"
+)
+
+// ticking is a console whose watchers see what is sent to the channel, and which
+// knows how many there are.
+func ticking(ticks chan console.Tick) (*scripted, *sync.WaitGroup) {
+	watchers := new(sync.WaitGroup)
+	return &scripted{watch: func(ctx context.Context) <-chan console.Tick {
+		out := make(chan console.Tick)
+		watchers.Go(func() {
+			defer close(out)
+			for {
+				select {
+				case t := <-ticks:
+					select {
+					case out <- t:
+					case <-ctx.Done():
+						return
+					}
+				case <-ctx.Done():
+					return
+				}
+			}
+		})
+		return out
+	}}, watchers
+}
+
+func TestWatching(t *testing.T) {
+	ticks := make(chan console.Tick, 3)
+	s, watchers := ticking(ticks)
+	c, _ := serve(t, config(s))
+	for i := range 3 {
+		ticks <- console.Tick{Parked: int64(i), Problems: []string{"queue \"a\n\ndata: {}\nb\": gone"}}
+	}
+	var seen []int64
+	enough := errors.New("enough")
+	err := c.Live(soon(t), func(tick console.Tick) error {
+		if seen = append(seen, tick.Parked); len(seen) < 3 {
+			return nil
+		}
+		return enough
+	})
+	if !errors.Is(err, enough) || len(seen) != 3 || seen[2] != 2 {
+		t.Errorf("saw %v, %v", seen, err)
+	}
+	watchers.Wait() // nobody watches for who has gone
+}
+
+// A service that stops must not wait for those who watch.
+func TestWatchersEndWithTheService(t *testing.T) {
+	ticks := make(chan console.Tick)
+	s, watchers := ticking(ticks)
+	c, server := serve(t, config(s))
+	var client sync.WaitGroup
+	client.Go(func() {
+		err := c.Live(soon(t), func(console.Tick) error {
+			client.Go(func() { _ = server.Config.Shutdown(soon(t)) })
+			return nil
+		})
+		if !errors.Is(err, api.ErrUnreachable) {
+			t.Errorf("the client says %v", err)
+		}
+	})
+	ticks <- console.Tick{}
+	client.Wait()
+	watchers.Wait()
+}
+
+func TestNotEverybodyCanWatchAtOnce(t *testing.T) {
+	ticks := make(chan console.Tick)
+	s, watchers := ticking(ticks)
+	c, server := serve(t, config(s))
+	ctx, cancel := context.WithCancel(soon(t))
+	var clients sync.WaitGroup
+	begun := make(chan bool, 101)
+	for range 101 {
+		clients.Go(func() {
+			r, _ := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/api/v1/live", nil)
+			resp, err := server.Client().Do(r)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer resp.Body.Close()
+			if begun <- resp.StatusCode == http.StatusOK; resp.StatusCode != http.StatusOK && (resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") == "") {
+				t.Errorf("%s", resp.Status)
+			}
+			<-ctx.Done()
+		})
+	}
+	n := 0
+	for range 101 {
+		if <-begun {
+			n++
+		}
+	}
+	if n != 100 {
+		t.Errorf("%d watch", n)
+	}
+	if err := c.Live(ctx, nil); !errors.Is(err, api.ErrTooMany) {
+		t.Errorf("one more: %v", err)
+	}
+	cancel()
+	clients.Wait()
+	watchers.Wait()
+	var line string
+	w := ask(api.New(config(&scripted{watch: func(context.Context) <-chan console.Tick {
+		over := make(chan console.Tick)
+		close(over)
+		return over
+	}})), "GET", "/api/v1/live", "")
+	for l := range strings.Lines(w.Body.String()) {
+		line += strings.TrimSuffix(l, "\n") + "|"
+	}
+	if w.Header().Get("Content-Type") != "text/event-stream" || line != "retry: 2000|: redrive||event: again|data: {}||" {
+		t.Errorf("a stream that ends by itself says %s", line)
+	}
+}

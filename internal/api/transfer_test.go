@@ -1,0 +1,129 @@
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/csv"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/console"
+)
+
+func TestAnExportThatFailsIsNeverTakenForAWholeOne(t *testing.T) {
+	part := strings.Repeat("x", 100_000)
+	for what, c := range map[string]struct {
+		export func(context.Context, io.Writer) (int64, error)
+		n      int64
+		err    bool
+		out    string
+	}{
+		"whole": {func(_ context.Context, w io.Writer) (int64, error) { _, err := io.WriteString(w, part); return 7, err }, 7, false, part},
+		"empty": {func(context.Context, io.Writer) (int64, error) { return 0, nil }, 0, false, ""},
+		"fails": {func(_ context.Context, w io.Writer) (int64, error) {
+			_, _ = io.WriteString(w, part)
+			return 3, errors.New("the disk is gone")
+		}, 0, true, ""},
+		"fails before the first": {func(context.Context, io.Writer) (int64, error) { return 0, console.ErrInvalid }, 0, true, ""},
+	} {
+		client, _ := serve(t, config(&scripted{export: c.export}))
+		var out bytes.Buffer
+		n, err := client.Export(soon(t), "", "jsonl", &out)
+		if n != c.n || (err != nil) != c.err || err == nil && out.String() != c.out {
+			t.Errorf("%s: %d, %d bytes, %v", what, n, out.Len(), err)
+		}
+		if what == "fails before the first" && !errors.Is(err, console.ErrInvalid) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// An export that nobody reads any more ends.
+func TestAnExportEndsWithItsReader(t *testing.T) {
+	ended := make(chan error, 1)
+	_, server := serve(t, config(&scripted{export: func(ctx context.Context, w io.Writer) (int64, error) {
+		_, err := w.Write(make([]byte, 100_000))
+		<-ctx.Done()
+		ended <- ctx.Err()
+		return 0, errors.Join(err, ctx.Err())
+	}}))
+	ctx, cancel := context.WithCancel(soon(t))
+	r, _ := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/api/v1/export", nil)
+	resp, err := server.Client().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-ended; err == nil {
+		t.Error("it has no end")
+	}
+	resp.Body.Close()
+}
+
+// What looks like a formula stays text, wherever a spreadsheet may split it.
+func TestCSV(t *testing.T) {
+	evil := []string{"=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1", "a;=cmd|' /C calc'!A0", "a\n=1", "＝1", "|x", "%x", "\"=1", "a,\"b\n", "harmless, a=b - c"}
+	var page console.Page
+	at := time.Unix(1_700_000_000, 5000).UTC()
+	for _, e := range evil {
+		page.Messages = append(page.Messages, console.Message{ID: "i", Queue: e, State: "parked", Error: e, Exchange: e, RoutingKey: e, Type: e, Reason: e, ContentType: e, ParkedFor: e, ParkedAt: &at})
+	}
+	pages := 0
+	c, _ := serve(t, config(&scripted{search: func(_, after string) (console.Page, error) {
+		if pages++; after == "" {
+			return console.Page{Messages: page.Messages[:5], After: "5"}, nil
+		}
+		return console.Page{Messages: page.Messages[5:]}, nil
+	}}))
+	var out bytes.Buffer
+	n, err := c.Export(soon(t), "", "csv", &out)
+	if err != nil || n != int64(len(evil)) || pages != 2 {
+		t.Fatalf("%d in %d pages, %v", n, pages, err)
+	}
+	rows, err := csv.NewReader(&out).ReadAll()
+	if err != nil || len(rows) != len(evil)+1 || len(rows[0]) != len(console.CSVHeader) {
+		t.Fatalf("%d rows, %v", len(rows), err)
+	}
+	for i, row := range rows[1:] {
+		for _, cell := range row {
+			for j, part := range strings.FieldsFunc(cell, func(r rune) bool { return strings.ContainsRune(";\t\r\n", r) }) {
+				if j > 0 {
+					part = strings.TrimLeft(part, " \"")
+				}
+				if strings.HasPrefix(strings.TrimLeft(part, " "), "=") {
+					t.Errorf("%q may be calculated: %q", evil[i], cell)
+				}
+			}
+			if cell != "" && strings.ContainsAny(cell[:1], "=+-@|%＝") {
+				t.Errorf("%q begins with a sign: %q", evil[i], cell)
+			}
+		}
+	}
+	if last := rows[len(rows)-1]; last[1] != "harmless, a=b - c" || last[5] != "2023-11-14T22:13:20Z" {
+		t.Errorf("what is harmless was changed: %q", last)
+	}
+}
+
+// What an import reads by itself is bounded in the time between two pieces, not in
+// all: so the size of an import has nothing to do with how long it may take.
+func TestAnImportIsRead(t *testing.T) {
+	c, _ := serve(t, config(&scripted{taken: func(r io.Reader) (console.Imported, error) {
+		data, err := io.ReadAll(r)
+		return console.Imported{Count: int64(len(data))}, err
+	}}))
+	reader, writer := io.Pipe()
+	go func() {
+		for range 50 {
+			_, _ = writer.Write(make([]byte, 10_000))
+		}
+		_ = writer.Close()
+	}()
+	done, err := c.Import(soon(t), reader, false)
+	if err != nil || done.Count != 500_000 {
+		t.Errorf("%+v, %v", done, err)
+	}
+}

@@ -1,0 +1,109 @@
+package console_test
+
+import (
+	"bytes"
+	"encoding/csv"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/storetest"
+)
+
+// once hides that a reader could be read again.
+type once struct{ io.Reader }
+
+func TestWhatWasExportedIsImportedAsItWas(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		r := storetest.Everything()
+		r.Message.Body = []byte("\x00\xff\n\"")
+		hidden := record("secret", store.Parked, "")
+		d.add(t, r, hidden)
+		var out bytes.Buffer
+		n, err := d.Export(ctx, caller(auth.Viewer, "orders"), "queue:*", &out)
+		if err != nil || n != 1 || bytes.Count(out.Bytes(), []byte("\n")) != 1 {
+			t.Fatalf("%d exported, %v:\n%s", n, err, &out)
+		}
+		dry, err := d.Import(ctx, caller(auth.Editor), bytes.NewReader(out.Bytes()), true)
+		if err != nil || dry.Count != 1 || dry.Queues["orders"] != 1 {
+			t.Fatalf("%+v, %v", dry, err)
+		}
+		im, err := d.Import(ctx, caller(auth.Editor), once{&out}, false)
+		if err != nil || im.Count != 1 {
+			t.Fatalf("%+v, %v", im, err)
+		}
+		page, err := d.store.List(ctx, store.Filter{State: store.Parked, Queue: "orders", Body: true})
+		if err != nil || len(page.Records) != 1 {
+			t.Fatalf("%+v, %v", page, err)
+		}
+		got := page.Records[0].Record
+		if diff := cmp.Diff(r.Message, got.Message); diff != "" {
+			t.Errorf("the message (-was +is):\n%s", diff)
+		}
+		if got.ID == r.ID || got.MadeFrom != r.ID || got.Proven || got.Forward != nil || got.Fingerprint != [16]byte{} || got.Attempt != r.Attempt ||
+			got.Error != r.Error || !got.FirstFailed.Equal(r.FirstFailed) && r.FirstFailed.Before(time.Now()) || got.ParkedFor != "imported by ann" {
+			t.Errorf("imported as %+v", got)
+		}
+	})
+}
+
+func TestABadLineIsNamed(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		d.add(t, record("orders", store.Parked, "x"))
+		var out bytes.Buffer
+		if _, err := d.Export(ctx, caller(auth.Viewer), "queue:orders", &out); err != nil {
+			t.Fatal(err)
+		}
+		good := out.String()
+		for name, c := range map[string]struct {
+			by   auth.Caller
+			text string
+			want error
+		}{
+			"a slip of the pen": {caller(auth.Editor), good + "\n" + strings.Replace(good, `"attempt"`, `"atempt"`, 1), console.ErrInvalid},
+			"cut short":         {caller(auth.Editor), good + "\n" + good[:100], console.ErrInvalid},
+			"no queue":          {caller(auth.Editor), good + "\n" + strings.Replace(good, `"orders"`, `"redrive.intake"`, 1), console.ErrInvalid},
+			"not allowed":       {caller(auth.Editor, "orders"), good + "\n" + strings.Replace(good, `"orders"`, `"mail"`, 1), auth.ErrForbidden},
+			"no editor":         {caller(auth.Operator), good, auth.ErrForbidden},
+		} {
+			im, err := d.Import(ctx, c.by, strings.NewReader(c.text), false)
+			if !errors.Is(err, c.want) || im.Count != 0 || name != "no editor" && !strings.Contains(err.Error(), "line 3") {
+				t.Errorf("%s: %+v, %v", name, im, err)
+			}
+		}
+		page, err := d.store.List(ctx, store.Filter{})
+		if err != nil || len(page.Records) != 1 {
+			t.Errorf("%d are kept, %v: a file is checked before anything of it is", len(page.Records), err)
+		}
+	})
+}
+
+func TestTablesRunNoFormulas(t *testing.T) {
+	for _, cell := range []string{"=1+1", "+1", "-1", "@SUM(A1)", " =1", "\t=1", "\n=1", "\u00a0=cmd|' /C calc'!A0", "＝1", "|x", "%0A", "\x00=1", "\ufeff=1", "\tx"} {
+		row := console.CSVRow(console.Message{ID: uuid.NewString(), Queue: cell, Error: cell, ParkedFor: cell})
+		if len(row) != len(console.CSVHeader) {
+			t.Fatalf("%d cells under %d names", len(row), len(console.CSVHeader))
+		}
+		var out bytes.Buffer
+		w := csv.NewWriter(&out)
+		if err := w.Write(row); err != nil {
+			t.Fatal(err)
+		}
+		w.Flush()
+		got, err := csv.NewReader(&out).Read()
+		if err != nil || !strings.HasPrefix(got[1], "'") || !strings.HasPrefix(got[6], "'") || !strings.HasPrefix(got[8], "'") {
+			t.Errorf("%q becomes %q, %v", cell, got, err)
+		}
+	}
+	if row := console.CSVRow(console.Message{Queue: "orders", Error: "a=b, 5-3"}); row[1] != "orders" || row[8] != "a=b, 5-3" {
+		t.Errorf("harmless cells become %q", row)
+	}
+}

@@ -1,0 +1,110 @@
+package console
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+const (
+	// forgetEvery is how often what is old is looked for.
+	forgetEvery = time.Minute
+	// operationLives is how long an ended operation is known, and mostOperations how
+	// many are.
+	operationLives = 30 * 24 * time.Hour
+	mostOperations = 1000
+)
+
+// forgetting forgets what is old until ctx ends.
+func (c *Console) forgetting(ctx context.Context) {
+	tick := time.NewTicker(forgetEvery)
+	defer tick.Stop()
+	for {
+		if err := c.forget(ctx); err != nil && ctx.Err() == nil {
+			c.Log.Error("what is old cannot be forgotten; trying again", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (c *Console) forget(ctx context.Context) error {
+	now := c.Now()
+	if n, err := c.Store.Forget(ctx, now); err != nil {
+		return err
+	} else if n > 0 {
+		c.Log.Info("discarded messages are gone for good: their time to be restored is over", "messages", n)
+	}
+	all, err := c.operations(ctx)
+	if err != nil {
+		return err
+	}
+	plans, ended := 0, 0
+	for _, id := range slices.Backward(slices.Sorted(maps.Keys(all))) { // the newest first
+		op := all[id]
+		op.turn.Lock()
+		old := false
+		switch p := &op.progress; {
+		case p.State == "":
+			plans++
+			old = plans > mostPlans || !now.Before(op.Expires)
+		case p.Ended != nil:
+			ended++
+			old = ended > mostOperations || now.Sub(*p.Ended) > operationLives
+		}
+		if old {
+			err = c.forgetOne(ctx, op)
+		}
+		op.turn.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+	return c.forgetOrphans(ctx)
+}
+
+// forgetOne deletes the head last: what a crash leaves is deleted the next time.
+// The caller has op.turn.
+func (c *Console) forgetOne(ctx context.Context, op *operation) error {
+	op.set(func() { op.progress.State = Canceled }) // whoever has it in hand can do nothing with it
+	if err := c.Store.DeleteEntries(ctx, partsOf(op.ID)); err != nil {
+		return err
+	}
+	if err := c.Store.PutEntries(ctx, []store.Entry{{Name: headPrefix + op.ID}}); err != nil {
+		return err
+	}
+	c.ops.mu.Lock()
+	defer c.ops.mu.Unlock()
+	delete(c.ops.all, op.ID)
+	return nil
+}
+
+// forgetOrphans deletes what is left of plans that were never finished.
+func (c *Console) forgetOrphans(ctx context.Context) error {
+	for after := ""; ; {
+		id := ""
+		err := c.Store.Entries(ctx, partPrefix, after, func(e store.Entry) (bool, error) {
+			id, _, _ = strings.Cut(strings.TrimPrefix(e.Name, partPrefix), "/")
+			return false, nil
+		})
+		if err != nil || id == "" {
+			return err
+		}
+		c.ops.mu.Lock()
+		orphan := c.ops.all[id] == nil && !c.ops.made[id]
+		c.ops.mu.Unlock()
+		if orphan {
+			if err := c.Store.DeleteEntries(ctx, partsOf(id)); err != nil {
+				return err
+			}
+		}
+		after = partsOf(id) + "\xff" // behind all of its parts
+	}
+}

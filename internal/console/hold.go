@@ -1,0 +1,101 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// Hold pauses the returns to a queue until Release, over restarts. What waits keeps
+// its attempts and when it is due; what is on its way already arrives.
+func (c *Console) Hold(ctx context.Context, by auth.Caller, queue, reason string) error {
+	if err := c.permit(by, auth.Operator, "hold", queue, queue); err != nil {
+		return err
+	}
+	if err := c.known(ctx, queue); err != nil {
+		return err
+	}
+	h, err := json.Marshal(Hold{By: by.Name, Since: c.Now(), Reason: reason})
+	if err != nil {
+		return err
+	}
+	return c.setHeld(ctx, by, flow.Held, queue, reason, h)
+}
+
+// Release lets the returns to a queue go on: what is due returns at once.
+func (c *Console) Release(ctx context.Context, by auth.Caller, queue, reason string) error {
+	if err := c.permit(by, auth.Operator, "release", queue, queue); err != nil {
+		return err
+	}
+	switch h, err := c.Store.Entry(ctx, store.HoldPrefix+queue); {
+	case err != nil:
+		return err
+	case h == nil:
+		return fmt.Errorf("%w: the returns to the queue %q are not held", ErrPrecondition, queue)
+	}
+	return c.setHeld(ctx, by, flow.Released, queue, reason, nil)
+}
+
+// setHeld writes the hold to the store before it tells the loop: one that acts must
+// not be forgotten at the next start.
+func (c *Console) setHeld(ctx context.Context, by auth.Caller, kind flow.Kind, queue, reason string, hold []byte) error {
+	did := map[flow.Kind]string{flow.Held: "hold", flow.Released: "release"}[kind]
+	end, err := c.begin(by, did, queue, 0, reason)
+	if err != nil {
+		return err
+	}
+	c.holding.Lock()
+	err = c.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{{Name: store.HoldPrefix + queue, Value: hold}})
+	if err == nil && c.SetHeld != nil {
+		c.SetHeld(queue, hold != nil)
+	}
+	c.holding.Unlock()
+	if err == nil {
+		c.tell(flow.Event{Kind: kind, Queue: queue, By: by.Name, Why: reason})
+	}
+	end(err, 0)
+	return err
+}
+
+// known refuses a queue that nothing returns to: a name with a slip of the pen
+// would look as if it were held.
+func (c *Console) known(ctx context.Context, queue string) error {
+	if queue == "" || wire.OwnQueue(queue) {
+		return fmt.Errorf("%w: %q is not a work queue", ErrInvalid, queue)
+	}
+	if c.Config.Policies != nil {
+		if _, ok := c.policies().Match(queue); ok {
+			return nil
+		}
+	}
+	counts, err := c.Store.Counts(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range counts {
+		if n.Queue == queue {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: no policy names the queue %q, and nothing is kept for it", ErrNotFound, queue)
+}
+
+// holds are the queues whose returns a person has paused.
+func (c *Console) holds(ctx context.Context) (map[string]Hold, error) {
+	all := map[string]Hold{}
+	err := c.Store.Entries(ctx, store.HoldPrefix, "", func(e store.Entry) (bool, error) {
+		var h Hold
+		if err := json.Unmarshal(e.Value, &h); err != nil {
+			return false, fmt.Errorf("the hold of %q: %w", e.Name, err)
+		}
+		all[strings.TrimPrefix(e.Name, store.HoldPrefix)] = h
+		return true, nil
+	})
+	return all, err
+}

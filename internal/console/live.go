@@ -1,0 +1,109 @@
+package console
+
+import (
+	"context"
+	"reflect"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+)
+
+// Watch tells what has changed, at most once a second, until ctx ends or the store
+// is closed; then its channel is closed. A watcher that is slow misses ticks, never
+// what they add up to. The goroutine behind it ends with ctx.
+func (c *Console) Watch(ctx context.Context, by auth.Caller) <-chan Tick {
+	ticks := make(chan Tick)
+	if by.May(auth.Viewer, "") != nil {
+		close(ticks)
+		return ticks
+	}
+	go func() {
+		defer close(ticks)
+		w := watcher{Console: c, by: by, ops: map[string]Operation{}}
+		w.failed = w.failures()
+		each := time.NewTicker(time.Second)
+		defer each.Stop()
+		for {
+			t, news, err := w.look(ctx)
+			if err != nil {
+				return
+			}
+			if news {
+				select {
+				case ticks <- t:
+					w.told(t)
+				case <-ctx.Done():
+					return
+				}
+			}
+			select {
+			case <-each.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return ticks
+}
+
+// watcher is what somebody was told.
+type watcher struct {
+	*Console
+	by     auth.Caller
+	last   Tick
+	failed int64
+	now    int64
+	ops    map[string]Operation
+}
+
+func (w *watcher) failures() int64 {
+	if w.Rates == nil {
+		return 0
+	}
+	return w.Rates.Failed(w.by.Sees)
+}
+
+// look is how things are, and whether that is news.
+func (w *watcher) look(ctx context.Context) (t Tick, news bool, err error) {
+	counts, err := w.Store.Counts(ctx)
+	if err != nil {
+		return t, false, err
+	}
+	t = Tick{Problems: []string{}}
+	for _, n := range counts {
+		if w.by.Sees(n.Queue) {
+			t.Waiting += n.Waiting
+			t.Parked += n.Parked
+			t.Discarded += n.Discarded
+		}
+	}
+	if w.Rates != nil {
+		t.PerMinute = w.perMinute(w.by, w.Now())
+	}
+	if w.Problems != nil {
+		t.Problems = append(t.Problems, w.Problems()...)
+	}
+	w.now = w.failures()
+	t.Failed = w.now - w.failed
+	ops, err := w.Operations(ctx, w.by)
+	if err != nil {
+		return t, false, err
+	}
+	for _, o := range ops {
+		if was, ok := w.ops[o.ID]; !ok || !reflect.DeepEqual(was, o) {
+			t.Operations = append(t.Operations, o)
+		}
+	}
+	last := w.last
+	last.At, last.Failed, last.Operations = time.Time{}, 0, nil
+	news = t.Failed > 0 || t.Operations != nil || !reflect.DeepEqual(t, last)
+	t.At = w.Now()
+	return t, news, nil
+}
+
+func (w *watcher) told(t Tick) {
+	w.last, w.failed = t, w.now
+	for _, o := range t.Operations {
+		w.ops[o.ID] = o
+	}
+}

@@ -1,0 +1,35 @@
+package console
+
+import (
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/decode"
+)
+
+// Console is what a person may see and do. Its methods may be called at once from
+// many goroutines, and each checks its caller.
+type Console struct {
+	Config
+	queues   queueCache    // see queues.go
+	calendar calendarCache // see overview.go
+
+	ops     operations // see operation.go
+	holding sync.Mutex // the store and the loop are told of holds in the same order
+}
+
+// New makes a console. What its Config leaves out is not shown, and what needs it
+// is refused.
+func New(c Config) *Console {
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Decoder == nil {
+		c.Decoder, _ = decode.New(decode.Options{}) // without files nothing can fail
+	}
+	return &Console{Config: c, ops: newOperations()}
+}

@@ -1,0 +1,132 @@
+package console
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+const (
+	// slots of slot each are the calendar.
+	slots = 24
+	slot  = 30 * time.Minute
+	// mostCounted bounds the counting of one slot, and calendarFresh is how long a
+	// calendar is shown again.
+	mostCounted   = 5000
+	calendarFresh = 10 * time.Second
+)
+
+// Overview tells how the service is, in one look.
+func (c *Console) Overview(ctx context.Context, by auth.Caller) (Overview, error) {
+	queues, err := c.Queues(ctx, by)
+	if err != nil {
+		return Overview{}, err
+	}
+	now := c.Now()
+	o := Overview{Version: c.Version, Since: c.Since, Now: now, Broker: c.BrokerAt, ReadOnly: c.ReadOnly || by.ReadOnly,
+		Problems: []string{}, Hour: []Flow{}, Queues: queues}
+	if c.Problems != nil {
+		o.Problems = append(o.Problems, c.Problems()...)
+	}
+	if c.Notices != nil {
+		o.Notices = c.Notices()
+	}
+	for i := range queues {
+		q := &queues[i]
+		o.Waiting += q.Waiting
+		o.Parked += q.Parked
+		o.Discarded += q.Discarded
+		if q.NextDue != nil && (o.NextDue == nil || q.NextDue.Before(*o.NextDue)) {
+			o.NextDue, o.Oldest = q.NextDue, q.Oldest
+		}
+	}
+	if c.Rates != nil {
+		o.Hour = c.Rates.Hour(now, by.Sees)
+		o.PerMinute = c.perMinute(by, now)
+	}
+	o.Calendar, err = c.calendarOf(ctx, by, queues, now)
+	return o, err
+}
+
+// perMinute adds up the last minute of what the caller may see.
+func (c *Console) perMinute(by auth.Caller, now time.Time) (sum Flow) {
+	for _, name := range c.Rates.Queues() {
+		if !by.Sees(name) {
+			continue
+		}
+		f := c.Rates.Minute(name, now)
+		sum.Failed += f.Failed
+		sum.Returned += f.Returned
+		sum.Parked += f.Parked
+		sum.Discarded += f.Discarded
+	}
+	return sum
+}
+
+// calendarCache is what was counted a moment ago, for each set of queues that
+// callers are limited to.
+type calendarCache struct {
+	mu    sync.Mutex
+	known map[string]calendar
+}
+
+type calendar struct {
+	as    time.Time
+	slots []Slot
+}
+
+// calendarOf counts what is due in each of the next hours; what is overdue, or held,
+// is in the first slot.
+func (c *Console) calendarOf(ctx context.Context, by auth.Caller, queues []Queue, now time.Time) ([]Slot, error) {
+	whose := strings.Join(by.Queues, "\x00")
+	if by.Queues != nil {
+		whose = "limited\x00" + whose
+	}
+	c.calendar.mu.Lock()
+	cached, ok := c.calendar.known[whose]
+	c.calendar.mu.Unlock()
+	if ok && now.Sub(cached.as) < calendarFresh && !now.Before(cached.as) {
+		return cached.slots, nil
+	}
+	names := []string{}
+	for _, q := range queues {
+		if q.Waiting > 0 {
+			names = append(names, q.Name)
+		}
+	}
+	all := make([]Slot, slots)
+	from := now
+	for i := range all {
+		to := from.Truncate(slot).Add(slot)
+		all[i] = Slot{From: from, To: to}
+		if len(names) > 0 {
+			r := store.Range{State: store.Waiting, Queues: names, From: from, To: to}
+			if i == 0 {
+				r.From = time.Time{}
+			}
+			err := c.Store.Scan(ctx, r, func(store.Listed) (bool, error) {
+				if all[i].Count == mostCounted {
+					all[i].AtLeast = true
+					return false, nil
+				}
+				all[i].Count++
+				return true, nil
+			})
+			if err != nil {
+				return nil, err
+			}
+		}
+		from = to
+	}
+	c.calendar.mu.Lock()
+	defer c.calendar.mu.Unlock()
+	if c.calendar.known == nil || len(c.calendar.known) > 100 {
+		c.calendar.known = map[string]calendar{}
+	}
+	c.calendar.known[whose] = calendar{now, all}
+	return all, nil
+}

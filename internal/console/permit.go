@@ -1,0 +1,98 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"github.com/redrive-mq/redrive/internal/audit"
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// longestReason is how long the reason that a person gives may be, in characters.
+const longestReason = 500
+
+// permit is the one permission check of an action: the role, and each queue that is
+// named. What was not allowed goes to the audit log too, as far as it can be
+// written; nothing is done in any case.
+func (c *Console) permit(by auth.Caller, role auth.Role, did, on string, queues ...string) error {
+	err := by.May(role, "")
+	for _, q := range queues {
+		if err == nil {
+			err = by.May(role, q)
+		}
+	}
+	if errors.Is(err, auth.ErrForbidden) && c.Audit != nil {
+		if end, auditErr := c.Audit.Begin(auditLine(by, did, on, 0, "")); auditErr == nil {
+			end("refused: "+err.Error(), 0)
+		}
+	}
+	return err
+}
+
+// begin writes to the audit log that something is about to be done: without that
+// nothing is. The caller says what came of it.
+func (c *Console) begin(by auth.Caller, did, on string, count int64, why string) (end func(err error, n int64), _ error) {
+	if utf8.RuneCountInString(why) > longestReason {
+		return nil, fmt.Errorf("%w: the reason has more than %d characters", ErrInvalid, longestReason)
+	}
+	if c.Audit == nil {
+		return nil, ErrNoAudit
+	}
+	tell, err := c.Audit.Begin(auditLine(by, did, on, count, why))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNoAudit, err)
+	}
+	return func(err error, n int64) {
+		if err != nil {
+			tell("failed: "+err.Error(), n)
+		} else {
+			tell("done", n)
+		}
+	}, nil
+}
+
+func auditLine(by auth.Caller, did, on string, count int64, why string) audit.Entry {
+	return audit.Entry{Who: by.Name, How: by.How, From: by.From, Face: by.Face, Did: did, On: on, Count: count, Why: why, Outcome: "begun"}
+}
+
+// patience is how long an action waits for what RabbitMQ says of a queue.
+const patience = 5 * time.Second
+
+// destination refuses a queue that a copy cannot go to. That nobody knows whether
+// it is there is a reason too: a slip of the pen would fill the parking lot.
+func (c *Console) destination(ctx context.Context, queue string) error {
+	if wire.OwnQueue(queue) {
+		return fmt.Errorf("%w: the queue %q is Redrive's own", ErrInvalid, queue)
+	}
+	at, err := c.atBroker(ctx, queue)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: it is not known whether the queue %q exists: %w", ErrPrecondition, queue, err)
+	case !at.Exists:
+		return fmt.Errorf("%w: the queue %q does not exist", ErrPrecondition, queue)
+	}
+	return nil
+}
+
+var errNoManagement = errors.New("RabbitMQ's management API is not configured")
+
+func (c *Console) atBroker(ctx context.Context, queue string) (AtBroker, error) {
+	if c.Broker == nil {
+		return AtBroker{}, errNoManagement
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return c.Broker.Queue(ctx, queue)
+}
+
+func (c *Console) tell(e flow.Event) {
+	if c.Events != nil {
+		e.At = c.Now()
+		c.Events(e)
+	}
+}

@@ -1,0 +1,280 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+const (
+	// planLives is how long a plan can be started.
+	planLives = 15 * time.Minute
+	// mostPlans bounds those that nobody started; the oldest goes first.
+	mostPlans = 100
+	// mostPlanQueues bounds the queues of one plan.
+	mostPlanQueues = 1000
+	samples        = 5
+)
+
+// Plan finds what an action would be about, and keeps that set: what fails later,
+// or is changed, is not in it. It changes no message.
+func (c *Console) Plan(ctx context.Context, by auth.Caller, r PlanRequest) (Plan, error) {
+	d := deed{verb: r.Verb, by: by.Name, to: r.To, at: r.At}
+	if err := d.check(); err != nil {
+		return Plan{}, err
+	}
+	if strings.TrimSpace(r.Query) == "" {
+		return Plan{}, fmt.Errorf("%w: the query is empty: say which messages, such as queue:orders", ErrInvalid)
+	}
+	if utf8.RuneCountInString(r.Reason) > longestReason {
+		return Plan{}, fmt.Errorf("%w: the reason has more than %d characters", ErrInvalid, longestReason)
+	}
+	if err := c.permit(by, verbs[r.Verb].role, "plan."+string(r.Verb), r.Query, targetOf(&operation{head: head{Operation: Operation{Plan: Plan{Verb: r.Verb, To: r.To}}}})...); err != nil {
+		return Plan{}, err
+	}
+	if _, err := c.operations(ctx); err != nil { // or Run would take its keys for a crash's
+		return Plan{}, err
+	}
+	now := c.Now()
+	op := &operation{}
+	op.Operation.Plan = Plan{ID: uuid.Must(uuid.NewV7()).String(), Verb: r.Verb, Query: r.Query, At: r.At, To: r.To, Reason: r.Reason,
+		By: by.Name, Made: now, Expires: now.Add(planLives), Queues: []PlanQueue{}, Samples: []Message{}}
+	c.ops.making(op.ID, true)
+	defer c.ops.making(op.ID, false)
+	err := c.freeze(ctx, by, d, &op.Operation.Plan)
+	if err == nil {
+		err = c.survey(ctx, &op.Operation.Plan)
+	}
+	if err == nil {
+		err = c.Store.PutEntries(ctx, []store.Entry{entryOf(headPrefix+op.ID, op.head)})
+	}
+	if err != nil {
+		// What is written is of no use; when this fails too, Run takes it away.
+		_ = c.Store.DeleteEntries(context.WithoutCancel(ctx), partsOf(op.ID))
+		return Plan{}, err
+	}
+	c.ops.mu.Lock()
+	c.ops.all[op.ID] = op
+	c.ops.mu.Unlock()
+	return op.Operation.Plan, nil
+}
+
+// freeze writes down the messages, and counts them.
+func (c *Console) freeze(ctx context.Context, by auth.Caller, d deed, p *Plan) error {
+	upto := c.Store.NewestKey()
+	f := freezer{c: c, parts: partsOf(p.ID), most: inMemory}
+	index, skips := map[string]int{}, map[string]int64{}
+	err := c.find(ctx, by, p.Query, upto, false, func(l store.Listed) (bool, error) {
+		r := l.Record
+		if why := d.skip(r); why != "" {
+			skips[why]++
+			return true, nil
+		}
+		i, ok := index[r.Queue]
+		if !ok {
+			if i = len(p.Queues); i == mostPlanQueues {
+				return false, fmt.Errorf("%w: the query finds messages of more than %d queues: narrow it", ErrInvalid, mostPlanQueues)
+			}
+			index[r.Queue] = i
+			p.Queues = append(p.Queues, PlanQueue{Queue: r.Queue})
+		}
+		p.Queues[i].Count++
+		p.Count++
+		failed := r.FailedAt
+		if p.Oldest == nil || failed.Before(*p.Oldest) {
+			p.Oldest = &failed
+		}
+		if p.Newest == nil || failed.After(*p.Newest) {
+			p.Newest = &failed
+		}
+		if len(p.Samples) < samples {
+			p.Samples = append(p.Samples, c.shown(l))
+		}
+		return true, f.add(ctx, frozen{failed, r.ID.String(), i, r.State, l.Key})
+	})
+	if err != nil {
+		return err
+	}
+	for _, why := range slices.Sorted(maps.Keys(skips)) {
+		p.Skipped = append(p.Skipped, Skipped{Why: why, Count: skips[why]})
+	}
+	return f.end(ctx)
+}
+
+// survey asks about the queues, and says what stands in the way of the plan.
+func (c *Console) survey(ctx context.Context, p *Plan) error {
+	holds, err := c.holds(ctx)
+	if err != nil {
+		return err
+	}
+	if p.Count == 0 {
+		p.Blocked = append(p.Blocked, "there is nothing to "+string(p.Verb))
+	}
+	silent := "" // why RabbitMQ says nothing
+	for i := range p.Queues {
+		q := &p.Queues[i]
+		_, q.Held = holds[q.Queue]
+		if silent != "" {
+			continue
+		}
+		at, err := c.atBroker(ctx, q.Queue)
+		if err != nil {
+			silent = err.Error()
+			continue
+		}
+		q.Exists, q.Consumers, q.Ready = at.Exists, at.Consumers, at.Ready
+	}
+	switch p.Verb {
+	case Replay:
+		for _, q := range p.Queues {
+			p.destined(c, q, silent)
+		}
+	case Copy:
+		to := PlanQueue{Queue: p.To}
+		_, to.Held = holds[p.To]
+		if err := c.destination(ctx, p.To); err != nil {
+			p.Blocked = append(p.Blocked, err.Error())
+		} else if at, err := c.atBroker(ctx, p.To); err == nil {
+			to.Consumers = at.Consumers
+			p.warn(to)
+		}
+	}
+	if silent != "" && len(p.Queues) > 0 && p.Verb == Replay {
+		p.Warnings = append(p.Warnings, "RabbitMQ does not say whether the queues exist and have consumers: "+silent)
+	}
+	return nil
+}
+
+// destined says what stands against a queue as the place to return to.
+func (p *Plan) destined(c *Console, q PlanQueue, silent string) {
+	if c.Config.Policies != nil {
+		if _, ok := c.policies().Match(q.Queue); !ok {
+			p.Blocked = append(p.Blocked, fmt.Sprintf("no policy allows the queue %q: its messages would be parked again", q.Queue))
+			return
+		}
+	}
+	switch {
+	case silent != "":
+	case !q.Exists:
+		p.Blocked = append(p.Blocked, fmt.Sprintf("the queue %q does not exist", q.Queue))
+	default:
+		p.warn(q)
+	}
+}
+
+func (p *Plan) warn(q PlanQueue) {
+	if q.Consumers == 0 {
+		p.Warnings = append(p.Warnings, fmt.Sprintf("nothing consumes from the queue %q", q.Queue))
+	}
+	if q.Held {
+		p.Warnings = append(p.Warnings, fmt.Sprintf("the returns to the queue %q are held: its messages wait until it is released", q.Queue))
+	}
+}
+
+// GetPlan is a plan that was made lately, or that became an operation.
+func (c *Console) GetPlan(ctx context.Context, by auth.Caller, id string) (Plan, error) {
+	if err := by.May(auth.Operator, ""); err != nil {
+		return Plan{}, err
+	}
+	op, err := c.operation(ctx, by, id)
+	if err != nil {
+		return Plan{}, err
+	}
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	return op.Operation.Plan, nil
+}
+
+const (
+	// mostRunning bounds the operations that have begun and not ended.
+	mostRunning   = 16
+	canaryWait    = time.Minute
+	longestCanary = 24 * time.Hour
+	mostCanary    = 10_000
+)
+
+// Start begins a plan. From then on it goes on by itself, whoever leaves and
+// whatever ends, until it is done or somebody says otherwise.
+func (c *Console) Start(ctx context.Context, by auth.Caller, planID string, s Start) (Operation, error) {
+	if err := c.permit(by, auth.Operator, "operation.start", planID); err != nil {
+		return Operation{}, err
+	}
+	op, err := c.operation(ctx, by, planID)
+	if err != nil {
+		return Operation{}, err
+	}
+	if err := c.permit(by, verbs[op.Verb].role, "operation.start", planID, targetOf(op)...); err != nil {
+		return Operation{}, err
+	}
+	op.turn.Lock()
+	defer op.turn.Unlock()
+	now := c.Now()
+	h := op.head
+	if h.CanaryWait, err = s.check(h.Verb); err != nil {
+		return Operation{}, err
+	}
+	switch {
+	case op.progress.State != "":
+		err = fmt.Errorf("it was started already, and is %s", op.progress.State)
+	case !now.Before(h.Expires):
+		err = fmt.Errorf("it is older than %s: make a new one", planLives)
+	case len(h.Blocked) > 0:
+		err = fmt.Errorf("%s", strings.Join(h.Blocked, "; "))
+	case s.ExpectCount != nil && *s.ExpectCount != h.Count:
+		err = fmt.Errorf("it is about %d messages, and %d were expected", h.Count, *s.ExpectCount)
+	case c.ops.running() >= mostRunning:
+		err = fmt.Errorf("%d operations have not ended: wait for one, or cancel one", mostRunning)
+	}
+	if err != nil {
+		return Operation{}, fmt.Errorf("%w: plan %s: %w", ErrPrecondition, planID, err)
+	}
+	if s.Reason != "" {
+		h.Reason = s.Reason
+	}
+	h.Rate, h.Canary, h.Started, h.StartedBy, h.StartedAs = s.Rate, s.Canary, now, by.Name, by
+	end, err := c.begin(by, "operation.start", fmt.Sprintf("%s: %s %s", h.ID, h.Verb, h.Query), h.Count, h.Reason)
+	if err != nil {
+		return Operation{}, err
+	}
+	p := progress{State: Running, Untold: true}
+	err = c.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{entryOf(headPrefix+h.ID, h), entryOf(partsOf(h.ID)+"progress", p)})
+	end(err, 0)
+	if err != nil {
+		return Operation{}, err
+	}
+	op.set(func() {
+		op.Reason, op.Rate, op.head.Operation.Canary, op.CanaryWait = h.Reason, h.Rate, h.Canary, h.CanaryWait
+		op.Started, op.StartedBy, op.StartedAs, op.progress = h.Started, h.StartedBy, h.StartedAs, p
+	})
+	c.ops.began(op.ID)
+	return op.now(now), nil
+}
+
+// check reads how an operation is to run.
+func (s Start) check(v Verb) (wait time.Duration, err error) {
+	wait = canaryWait
+	if s.CanaryWait != "" {
+		if wait, err = time.ParseDuration(s.CanaryWait); err != nil || wait <= 0 || wait > longestCanary {
+			return 0, fmt.Errorf("%w: canary_wait is %.40q: expected a duration such as 30s, at most %s", ErrInvalid, s.CanaryWait, longestCanary)
+		}
+	}
+	switch {
+	case !(s.Rate >= 0) || s.Rate > 1e9: // a NaN is neither
+		return 0, fmt.Errorf("%w: the rate is %v: expected so many a second, or 0 for as fast as it goes", ErrInvalid, s.Rate)
+	case s.Canary < 0 || s.Canary > mostCanary:
+		return 0, fmt.Errorf("%w: canary is %d: expected 0 to %d", ErrInvalid, s.Canary, mostCanary)
+	case s.Canary > 0 && verbs[v].kind != flow.Replayed && verbs[v].kind != flow.Copied:
+		return 0, fmt.Errorf("%w: nothing that is %sed can come back, so there is nothing to watch: leave canary out", ErrInvalid, v)
+	}
+	return wait, nil
+}

@@ -1,0 +1,281 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+const (
+	firstRest   = 250 * time.Millisecond
+	longestRest = 15 * time.Second
+	// stepsASecond is how many steps of an operation with a rate there are at least
+	// in a second, so that its messages do not come in bursts.
+	stepsASecond = 10
+)
+
+// Run does operations until ctx ends, those first that were under way when the
+// service ended, and forgets what is old. What is under way then goes on at the
+// next start.
+//
+// One goroutine does all operations, a step of each in turn: one of a million
+// messages holds up another by no more than a step, and they take no more of the
+// store than one goroutine can.
+func (c *Console) Run(ctx context.Context) error {
+	var others sync.WaitGroup
+	defer others.Wait()
+	others.Go(func() { c.forgetting(ctx) })
+	for ctx.Err() == nil {
+		var ready <-chan time.Time // nil: when something is told
+		if at := c.round(ctx); !at.IsZero() {
+			ready = time.After(time.Until(at))
+		}
+		select {
+		case <-ctx.Done():
+		case <-c.ops.wake:
+		case <-ready:
+		}
+	}
+	return nil
+}
+
+// round does a step of each operation that is ready for one, and tells when the
+// next of them is; the zero time: when something is told.
+func (c *Console) round(ctx context.Context) (next time.Time) {
+	all, err := c.operations(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			c.Log.Error("operations cannot go on; trying again", "error", err)
+		}
+		return time.Now().Add(longestRest)
+	}
+	for _, id := range slices.Sorted(maps.Keys(all)) {
+		op := all[id]
+		op.turn.Lock()
+		at := c.step(ctx, op)
+		op.turn.Unlock()
+		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
+	}
+	return next
+}
+
+// step does one step of an operation if it is ready, and tells when it will be
+// ready for the next; the zero time: never by itself. The caller has op.turn.
+func (c *Console) step(ctx context.Context, op *operation) (next time.Time) {
+	p, trouble := &op.progress, ""
+	var err error
+	switch ended := p.Ended != nil; {
+	case ended && !p.Untold || !ended && p.State != Running && p.State != Canary:
+		return time.Time{}
+	case time.Now().Before(op.next):
+		return op.next
+	case ended: // the service ended before it was told
+		err = c.over(ctx, op)
+	case p.State == Canary:
+		op.next, err = c.watch(ctx, op)
+	default:
+		op.next, err = c.some(ctx, op)
+	}
+	if err == nil && p.Ended != nil && p.Untold {
+		err = c.over(ctx, op)
+	}
+	if ctx.Err() != nil {
+		return time.Time{}
+	}
+	if err != nil {
+		if op.trouble == "" {
+			c.Log.Warn("an operation cannot go on for now; trying again", "operation", op.ID, "error", err)
+		}
+		trouble = err.Error()
+		op.next = time.Now().Add(min(firstRest<<min(op.tries, 16), longestRest))
+		op.tries++
+	} else {
+		op.tries = 0
+	}
+	op.set(func() { op.trouble = trouble })
+	return op.next
+}
+
+// some deals with the next messages of an operation, as many as one step may.
+func (c *Console) some(ctx context.Context, op *operation) (next time.Time, err error) {
+	p := op.progress
+	at := p.dealt()
+	if at == op.Count { // its last messages were the canary
+		return c.put(ctx, op, Finished, "")
+	}
+	n := min(chunk, op.Count-at)
+	if c := int64(op.Canary); at < c {
+		n = min(n, c-at)
+	}
+	now := time.Now()
+	if op.Rate > 0 {
+		n = min(n, max(1, int64(op.Rate/stepsASecond)))
+		if op.limit == nil {
+			op.limit = rate.NewLimiter(rate.Limit(op.Rate), int(max(1, int64(op.Rate/stepsASecond))))
+		}
+	}
+	frozen, err := c.readChunk(ctx, partsOf(op.ID)+"keys/"+chunkName(at/chunk))
+	if err != nil {
+		return next, err
+	}
+	if at%chunk >= int64(len(frozen)) {
+		return c.put(ctx, op, Stopped, "the list of its messages is damaged: make a new plan for what is left")
+	}
+	if op.narrow > 0 {
+		n = min(n, int64(op.narrow))
+	}
+	frozen = frozen[at%chunk:]
+	frozen = frozen[:min(n, int64(len(frozen)))]
+	if op.limit != nil && !op.limit.AllowN(now, len(frozen)) {
+		wait := op.limit.ReserveN(now, len(frozen))
+		defer wait.CancelAt(now)
+		return now.Add(wait.DelayFrom(now)), nil
+	}
+	if why := c.lost(ctx, op, frozen); why != "" {
+		return c.put(ctx, op, Stopped, why)
+	}
+	targets := make([]target, len(frozen))
+	for i, f := range frozen {
+		targets[i] = target{id: f.id, queue: op.Queues[f.queue].Queue, key: f.key, state: f.state}
+	}
+	d := deed{verb: op.Verb, by: op.StartedBy, to: op.To, at: op.At, restorable: c.Restorable}
+	var watched []sent
+	if at < int64(op.Canary) {
+		d.sent = func(r *store.Record) { watched = append(watched, sentAs(r)) }
+	}
+	outcomes, err := c.apply(ctx, d, targets, func(all []Outcome) (entries []store.Entry) {
+		p, entries = op.account(all, watched, c.Now())
+		return entries
+	})
+	switch {
+	case err == nil:
+		op.narrow = min(2*op.narrow, chunk)
+	case ctx.Err() != nil || errors.Is(err, store.ErrFull):
+		return next, err
+	case len(targets) > 1: // one of them, perhaps: the others need not suffer
+		op.narrow = len(targets) / 2
+		return now, nil
+	case op.tries < 2:
+		return next, err
+	default:
+		t := targets[0]
+		outcomes = []Outcome{{ID: t.id, Key: string(t.key), Queue: t.queue, Outcome: failed, Why: err.Error(), At: c.Now()}}
+		var entries []store.Entry
+		if p, entries = op.account(outcomes, nil, c.Now()); c.Store.PutEntries(ctx, entries) != nil {
+			return next, err
+		}
+	}
+	op.set(func() {
+		op.progress = p
+		op.forget(now)
+		op.speed = append(op.speed, pace{now, p.dealt()})
+	})
+	c.tellOf(d, outcomes)
+	return now, nil
+}
+
+// account is how far an operation is with some more outcomes, and what is written
+// of it.
+func (op *operation) account(all []Outcome, watched []sent, now time.Time) (progress, []store.Entry) {
+	p := op.progress
+	at := p.dealt()
+	for _, o := range all {
+		switch o.Outcome {
+		case done:
+			p.Done++
+		case skipped:
+			p.Skipped++
+		default:
+			p.Fails++
+		}
+	}
+	canary := int64(op.Canary)
+	switch dealt := p.dealt(); {
+	case at < canary && (dealt == canary || dealt == op.Count):
+		p.State = Canary
+	case dealt == op.Count:
+		p.State, p.Ended = Finished, &now
+	}
+	name := fmt.Sprintf("%012d", at)
+	entries := []store.Entry{entryOf(partsOf(op.ID)+"progress", p), entryOf(partsOf(op.ID)+"outcome/"+name, all)}
+	if len(watched) > 0 {
+		entries = append(entries, entryOf(partsOf(op.ID)+"canary/"+name, watched))
+	}
+	return p, entries
+}
+
+// put writes that an operation is in another state.
+func (c *Console) put(ctx context.Context, op *operation, state, why string) (time.Time, error) {
+	p := op.progress
+	p.State, p.Why = state, why
+	if state == Finished || state == Stopped {
+		now := c.Now()
+		p.Ended = &now
+	}
+	if err := c.Store.PutEntries(ctx, []store.Entry{entryOf(partsOf(op.ID)+"progress", p)}); err != nil {
+		return time.Time{}, err
+	}
+	op.set(func() { op.progress = p })
+	return time.Now(), nil
+}
+
+// lost is why messages have nowhere to go any more, or "". That RabbitMQ does not
+// say is no reason: they wait then until it takes them.
+func (c *Console) lost(ctx context.Context, op *operation, of []frozen) string {
+	ask := map[string]bool{}
+	switch op.Verb {
+	case Replay:
+		for _, f := range of {
+			ask[op.Queues[f.queue].Queue] = true
+		}
+	case Copy:
+		ask[op.To] = true
+	}
+	now := time.Now()
+	for queue := range ask {
+		if now.Sub(op.there[queue]) < seenLately {
+			continue
+		}
+		at, err := c.atBroker(ctx, queue)
+		if err == nil && !at.Exists {
+			return fmt.Sprintf("the queue %q does not exist any more; what is left is as it was", queue)
+		}
+		if op.there == nil {
+			op.there = map[string]time.Time{}
+		}
+		op.there[queue] = now
+	}
+	return ""
+}
+
+// seenLately is how long a queue that was there is taken to be.
+const seenLately = 2 * time.Second
+
+// over writes the last line of an ended operation to the audit log. It stands
+// there once or, when the service ends in between, twice. The caller has op.turn.
+func (c *Console) over(ctx context.Context, op *operation) error {
+	c.ops.ended(op.ID)
+	p := op.progress
+	end, err := c.begin(op.StartedAs, "operation.end", op.ID, op.Count, p.Why)
+	if err != nil {
+		return err
+	}
+	end(nil, p.Done)
+	p.Untold = false
+	if err := c.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{entryOf(partsOf(op.ID)+"progress", p)}); err != nil {
+		return err
+	}
+	op.set(func() { op.progress = p })
+	c.Log.Info("an operation has ended", "operation", op.ID, "state", p.State, "done", p.Done, "skipped", p.Skipped, "of", op.Count)
+	return nil
+}

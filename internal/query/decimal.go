@@ -1,0 +1,106 @@
+package query
+
+import (
+	"strconv"
+	"strings"
+)
+
+// decimal is a number exactly as it is written, of any size: digits times ten to
+// the power of exp. Nothing is ever multiplied out, since a message may well hold
+// 1e999999999.
+type decimal struct {
+	negative bool
+	digits   string // without zeros at either end; "" is zero
+	exp      int64
+}
+
+// farthest bounds exponents; beyond it numbers of one sign are all alike.
+const farthest = 1 << 60
+
+// parseDecimal reads a number as JSON writes it; also with a sign or with zeros in
+// front, and .5.
+func parseDecimal(s string) (d decimal, ok bool) {
+	rest := s
+	if rest != "" && (rest[0] == '-' || rest[0] == '+') {
+		d.negative = rest[0] == '-'
+		rest = rest[1:]
+	}
+	if i := strings.IndexAny(rest, "eE"); i >= 0 {
+		digits := strings.TrimLeft(strings.TrimPrefix(rest[i+1:], "+"), "")
+		n, err := strconv.ParseInt(digits, 10, 64)
+		if err != nil && !isRange(err) {
+			return d, false
+		}
+		d.exp = min(max(n, -farthest), farthest)
+		rest = rest[:i]
+	}
+	whole, fraction, dot := strings.Cut(rest, ".")
+	if whole == "" && fraction == "" || dot && fraction == "" || !allDigits(whole) || !allDigits(fraction) {
+		return d, false
+	}
+	d.exp -= int64(len(fraction))
+	d.digits = strings.TrimLeft(whole+fraction, "0")
+	short := strings.TrimRight(d.digits, "0")
+	d.exp += int64(len(d.digits) - len(short))
+	if d.digits = short; d.digits == "" {
+		d = decimal{}
+	}
+	return d, true
+}
+
+func isRange(err error) bool {
+	e, ok := err.(*strconv.NumError)
+	return ok && e.Err == strconv.ErrRange
+}
+
+func allDigits(s string) bool {
+	for i := range len(s) {
+		if s[i] < '0' || s[i] > '9' {
+			return false
+		}
+	}
+	return true
+}
+
+// compare is -1, 0 or 1.
+func (d decimal) compare(o decimal) int {
+	switch {
+	case d.sign() != o.sign():
+		if d.sign() < o.sign() {
+			return -1
+		}
+		return 1
+	case d.negative:
+		return o.magnitude(d)
+	}
+	return d.magnitude(o)
+}
+
+func (d decimal) sign() int {
+	switch {
+	case d.digits == "":
+		return 0
+	case d.negative:
+		return -1
+	}
+	return 1
+}
+
+// magnitude compares without the signs. The digits of both begin with another one
+// than 0, so where the point is decides first.
+func (d decimal) magnitude(o decimal) int {
+	a, b := d.exp+int64(len(d.digits)), o.exp+int64(len(o.digits))
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return strings.Compare(d.digits, o.digits)
+}
+
+// times is the number with factors of two and ten put in: n is small.
+func fromInt(n int64) decimal {
+	d, _ := parseDecimal(strconv.FormatInt(n, 10))
+	return d
+}

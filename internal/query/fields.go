@@ -1,0 +1,140 @@
+package query
+
+import (
+	"strings"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// kind is how a field's values are written and compared.
+type kind uint8
+
+const (
+	wholeName   kind = iota // the whole name; * stands for any characters and ? for one
+	partOf                  // a part of the text, in capitals or not
+	aState                  // a state
+	aGroup                  // a group's id
+	aNumber                 // a number
+	aSize                   // bytes
+	anAge                   // a time ago, as a duration
+	aMoment                 // a time, or a date
+	aMomentSoon             // a time from now as a duration, or a moment
+	anything                // headers and bodies: name, number or moment, as the value is
+)
+
+// takes says it in the documentation.
+var takes = [...]string{
+	wholeName:   "the whole, with `*` for any characters and `?` for one",
+	partOf:      "a part of it, in capitals or not",
+	aState:      "`waiting`, `returned`, `parked`, `discarded`",
+	aGroup:      "a group's id",
+	aNumber:     "a number; `>` `>=` `<` `<=`, or `1..5`",
+	aSize:       "a size such as `200`, `1kb` or `4MiB`; `>` `>=` `<` `<=`, or `1kb..2kb`",
+	anAge:       "`>` `>=` `<` `<=` a duration such as `90s`, `2h` or `1d`, or `1h..2h`",
+	aMoment:     "a date such as `2026-11-21`, or a time such as `2026-11-21T10:00Z`; `>` `>=` `<` `<=`, or `a..b`",
+	aMomentSoon: "`>` `>=` `<` `<=` a duration from now, or a time; or `a..b`",
+	anything:    "the whole, with `*` and `?`; a number or a time also with `>` `>=` `<` `<=` or `a..b`",
+}
+
+// field is something that can be asked for.
+type field struct {
+	name    string
+	kind    kind
+	doc     string
+	example string // in a query
+	needs   known
+	state   store.State // the only one it is true in; 0: any
+	values  []string    // for completing
+	text    func(*store.Listed) string
+	number  func(*store.Listed) int64
+	time    func(*store.Listed) time.Time
+	// floor: Due is never before it, in whatever state; so that Due, by which
+	// stores keep order, bounds it from below.
+	floor bool
+	isDue bool // it is Due itself
+	short op   // it is short for failed: with this operator
+}
+
+// fields are all but header.… and body.…, which are by path.
+var fields = []*field{
+	{name: "queue", kind: wholeName, example: "queue:orders.*", needs: knowsQueue, doc: "the work queue it failed in",
+		text: func(l *store.Listed) string { return l.Record.Queue }},
+	{name: "state", kind: aState, example: "state:parked", needs: knowsState, doc: "where it is in its life",
+		values: []string{"waiting", "returned", "parked", "discarded"}},
+	{name: "reason", kind: wholeName, example: "reason:rejected", needs: knowsReason, doc: "why it failed, in RabbitMQ's word",
+		values: []string{"rejected", "expired", "maxlen", "delivery_limit", "reported"},
+		text:   func(l *store.Listed) string { return l.Record.Reason }},
+	{name: "error", kind: partOf, example: `error:"connection refused"`, needs: knowsRest, doc: "what its consumer said",
+		text: func(l *store.Listed) string { return l.Record.Error }},
+	{name: "group", kind: aGroup, example: "group:5a1f0c2b9e3d4a76", needs: knowsGroup, doc: "the group of failures it belongs to"},
+	{name: "text", kind: partOf, example: "text:ACME", needs: knowsBody, doc: "its body as decoded, or its error; a word without a field means the same"},
+	{name: "attempt", kind: aNumber, example: "attempt:>3", needs: knowsRest, doc: "failures so far",
+		number: func(l *store.Listed) int64 { return int64(l.Record.Attempt) }},
+	{name: "age", kind: anAge, example: "age:>2h", needs: knowsRest, doc: "how long ago it failed",
+		time: failedAt, floor: true},
+	{name: "due", kind: aMomentSoon, example: "due:<10m", needs: knowsRest, state: store.Waiting, isDue: true, doc: "when a waiting one returns",
+		time: func(l *store.Listed) time.Time { return l.Record.Due }},
+	{name: "parked", kind: aMoment, example: "parked:>=2026-11-21", needs: knowsRest, state: store.Parked, isDue: true, doc: "when it was parked",
+		time: func(l *store.Listed) time.Time { return l.Record.Due }},
+	{name: "failed", kind: aMoment, example: "failed:2026-11-21T10:00Z..2026-11-21T11:00Z", needs: knowsRest, doc: "when it failed last",
+		time: failedAt, floor: true},
+	{name: "before", kind: aMoment, example: "before:2026-11-21T10:00Z", needs: knowsRest, doc: "it failed before that; short for `failed:<`", short: less},
+	{name: "after", kind: aMoment, example: "after:2026-11-21", needs: knowsRest, doc: "it failed then or later; short for `failed:>=`", short: atLeast},
+	{name: "first", kind: aMoment, example: "first:<2026-11-01", needs: knowsRest, doc: "when it failed for the first time",
+		time: func(l *store.Listed) time.Time { return l.Record.FirstFailed }, floor: true},
+	{name: "why", kind: partOf, example: `why:"no policy"`, needs: knowsRest, state: store.Parked, doc: "why it is parked",
+		text: func(l *store.Listed) string { return l.Record.ParkedFor }},
+	{name: "note", kind: partOf, example: "note:*", needs: knowsRest, doc: "what was odd about it",
+		text: func(l *store.Listed) string { return strings.Join(l.Record.Notes, "\n") }},
+	{name: "policy", kind: wholeName, example: "policy:default", needs: knowsRest, doc: "the policy that decided",
+		text: func(l *store.Listed) string { return l.Record.Policy }},
+	{name: "id", kind: wholeName, example: "id:0193e0a4-*", needs: knowsRest, doc: "its `x-redrive-id`",
+		text: func(l *store.Listed) string { return l.Record.ID.String() }},
+	{name: "size", kind: aSize, example: "size:>1kb", needs: knowsRest, doc: "of its body",
+		number: func(l *store.Listed) int64 { return int64(l.BodySize) }},
+	{name: "exchange", kind: wholeName, example: "exchange:shop", needs: knowsRest, doc: "where it was first published",
+		text: func(l *store.Listed) string { return l.Record.Message.Exchange }},
+	{name: "key", kind: wholeName, example: "key:order.*", needs: knowsRest, doc: "the routing key it was first published with",
+		text: func(l *store.Listed) string { return l.Record.Message.RoutingKey }},
+	{name: "type", kind: wholeName, example: "type:OrderPlaced", needs: knowsRest, doc: "the property of AMQP; so are the next four",
+		text: func(l *store.Listed) string { return l.Record.Message.Type }},
+	{name: "content_type", kind: wholeName, example: "content_type:application/*", needs: knowsRest, doc: "",
+		text: func(l *store.Listed) string { return l.Record.Message.ContentType }},
+	{name: "message_id", kind: wholeName, example: "message_id:7f3a", needs: knowsRest, doc: "",
+		text: func(l *store.Listed) string { return l.Record.Message.MessageID }},
+	{name: "correlation_id", kind: wholeName, example: "correlation_id:7f3a", needs: knowsRest, doc: "",
+		text: func(l *store.Listed) string { return l.Record.Message.CorrelationID }},
+	{name: "app_id", kind: wholeName, example: "app_id:checkout", needs: knowsRest, doc: "",
+		text: func(l *store.Listed) string { return l.Record.Message.AppID }},
+}
+
+func failedAt(l *store.Listed) time.Time { return l.Record.FailedAt }
+
+// Headers and bodies are asked for by path.
+var (
+	headerField = &field{name: "header.", kind: anything, example: "header.tenant:acme", needs: knowsRest, doc: "a header as first published, by its name"}
+	bodyField   = &field{name: "body.", kind: anything, example: "body.order.total:>100", needs: knowsBody, doc: "a value in the body as decoded, by its path; of a list, any"}
+)
+
+var fieldNamed = func() map[string]*field {
+	m := map[string]*field{}
+	for _, f := range fields {
+		m[f.name] = f
+	}
+	return m
+}()
+
+var stateNamed = map[string]store.State{"waiting": store.Waiting, "returned": Returned, "parked": store.Parked, "discarded": store.Discarded}
+
+// Field is one as documentation and help show it.
+type Field struct{ Name, Doc, Takes, Example string }
+
+// Fields are all of them.
+func Fields() []Field {
+	all := make([]Field, 0, len(fields)+2)
+	for _, f := range append(fields[:len(fields):len(fields)], headerField, bodyField) {
+		all = append(all, Field{f.name, f.doc, takes[f.kind], f.example})
+	}
+	return all
+}

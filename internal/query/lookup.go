@@ -1,0 +1,141 @@
+package query
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+func (t *term) header(h amqp.Table) bool { return find(h, t.path, t.value) }
+
+func (t *term) inBody(v any) bool { return find(v, t.path, t.value) }
+
+// find tries what a path leads to. Names may hold dots themselves, so a.b is both a
+// name and b within a; in a list all elements are tried, or the one that is counted
+// from 0. Each value is tried at most once, whatever the message holds.
+func find(v any, path string, try func(any) bool) bool {
+	switch v := v.(type) {
+	case map[string]any:
+		return findNamed(v, path, try)
+	case amqp.Table:
+		return findNamed(v, path, try)
+	case []any:
+		head, rest, more := strings.Cut(path, ".")
+		if n, err := strconv.ParseUint(head, 10, 31); err == nil {
+			switch {
+			case n >= uint64(len(v)):
+				return false
+			case more:
+				return find(v[n], rest, try)
+			}
+			return leaves(v[n], try)
+		}
+		for _, e := range v {
+			if find(e, path, try) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func findNamed[M ~map[string]any](m M, path string, try func(any) bool) bool {
+	if v, ok := m[path]; ok && leaves(v, try) {
+		return true
+	}
+	for i := range len(path) {
+		if path[i] != '.' {
+			continue
+		}
+		if v, ok := m[path[:i]]; ok && find(v, path[i+1:], try) {
+			return true
+		}
+	}
+	return false
+}
+
+// leaves tries a value, or those of a list.
+func leaves(v any, try func(any) bool) bool {
+	list, ok := v.([]any)
+	if !ok || len(list) == 0 {
+		return try(v)
+	}
+	for _, e := range list {
+		if leaves(e, try) {
+			return true
+		}
+	}
+	return false
+}
+
+// value compares one of a header or a body.
+func (t *term) value(v any) bool {
+	if t.op == exists {
+		return true
+	}
+	text, ok := Text(v)
+	if !ok {
+		return false
+	}
+	if t.op == is && (t.a.quoted || t.a.names(text)) {
+		return t.a.names(text)
+	}
+	if t.a.isNumber {
+		d, ok := parseDecimal(text)
+		return ok && t.compares(d)
+	}
+	if !t.a.isTime {
+		return false
+	}
+	at, ok := v.(time.Time)
+	if !ok {
+		if at, _, ok = parseTime(text); !ok {
+			return false
+		}
+	}
+	return t.within(time.Time{}).has(at)
+}
+
+// Text is a value of a header or a body as people write it, and as a query compares
+// it; tables and lists have none.
+func Text(v any) (string, bool) {
+	switch v := v.(type) {
+	case nil:
+		return "null", true
+	case string:
+		return v, true
+	case json.Number:
+		return v.String(), true
+	case bool:
+		return strconv.FormatBool(v), true
+	case []byte:
+		return string(v), utf8.Valid(v)
+	case time.Time:
+		return v.UTC().Format(time.RFC3339), true
+	case int64:
+		return strconv.FormatInt(v, 10), true
+	case int32:
+		return strconv.FormatInt(int64(v), 10), true
+	case int16:
+		return strconv.FormatInt(int64(v), 10), true
+	case int8:
+		return strconv.FormatInt(int64(v), 10), true
+	case uint8:
+		return strconv.FormatUint(uint64(v), 10), true
+	case uint16:
+		return strconv.FormatUint(uint64(v), 10), true
+	case uint32:
+		return strconv.FormatUint(uint64(v), 10), true
+	case float32:
+		return strconv.FormatFloat(float64(v), 'g', -1, 32), true
+	case float64:
+		return strconv.FormatFloat(v, 'g', -1, 64), true
+	case amqp.Decimal:
+		return strconv.FormatInt(int64(v.Value), 10) + "e-" + strconv.Itoa(int(v.Scale)), true
+	}
+	return "", false
+}

@@ -1,0 +1,263 @@
+package query
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// span is a stretch of time: from ≤ t < to. Zero ends are open.
+type span struct{ from, to time.Time }
+
+func (s span) has(t time.Time) bool {
+	return (s.from.IsZero() || !t.Before(s.from)) && (s.to.IsZero() || t.Before(s.to))
+}
+
+// within is when a term about a time is true.
+func (t *term) within(now time.Time) span {
+	from, to := t.point(&t.a, now)
+	o := t.op
+	if t.field.kind == anAge {
+		o = map[op]op{greater: less, atLeast: atMost, less: greater, atMost: atLeast, between: between}[o]
+	}
+	switch o {
+	case greater:
+		return span{from: to}
+	case atLeast:
+		return span{from: from}
+	case less:
+		return span{to: from}
+	case atMost:
+		return span{to: to}
+	case between:
+		otherFrom, otherTo := t.point(&t.b, now)
+		if t.field.kind == anAge { // the older end is the earlier
+			return span{otherFrom, to}
+		}
+		return span{from, otherTo}
+	}
+	return span{from, to}
+}
+
+// point is the time a value means: that of a date is a whole day.
+func (t *term) point(l *literal, now time.Time) (from, to time.Time) {
+	switch {
+	case l.isTime:
+		return l.from, l.to
+	case t.field.kind == anAge:
+		from = now.Add(-l.span)
+	default:
+		from = now.Add(l.span)
+	}
+	return from, from.Add(1)
+}
+
+// bounds of Due, outside of which nothing matches.
+func (t *term) bounds(now time.Time) (s span) {
+	if t.op == exists || !t.field.isDue && !t.field.floor {
+		return s
+	}
+	s = t.within(now)
+	if !t.field.isDue {
+		s.to = time.Time{} // it failed before then, and may be due at any time after
+	}
+	return s
+}
+
+func (n and) bounds(now time.Time) (s span) {
+	for _, of := range n {
+		o := of.bounds(now)
+		if o.from.After(s.from) {
+			s.from = o.from
+		}
+		if s.to.IsZero() || !o.to.IsZero() && o.to.Before(s.to) {
+			s.to = o.to
+		}
+	}
+	return s
+}
+
+func (n or) bounds(now time.Time) span {
+	s := n[0].bounds(now)
+	for _, of := range n[1:] {
+		o := of.bounds(now)
+		if o.from.IsZero() || o.from.Before(s.from) {
+			s.from = o.from
+		}
+		if o.to.IsZero() || !s.to.IsZero() && o.to.After(s.to) {
+			s.to = o.to
+		}
+	}
+	return s
+}
+
+func (n not) bounds(time.Time) span { return span{} }
+
+type idSet map[uuid.UUID]bool
+
+// IDs are the only message ids that it can match; ok is false when it can match
+// others.
+func (q *Query) IDs() (ids []uuid.UUID, ok bool) {
+	if q.root == nil {
+		return nil, false
+	}
+	set, ok := q.root.ids()
+	for id := range set {
+		ids = append(ids, id)
+	}
+	return ids, ok
+}
+
+func (t *term) ids() (idSet, bool) {
+	if t.field.name == "id" && t.a.isID && t.op == is {
+		return idSet{t.a.id: true}, true
+	}
+	return nil, false
+}
+
+func (n and) ids() (idSet, bool) {
+	for _, of := range n {
+		if set, only := of.ids(); only {
+			return set, true
+		}
+	}
+	return nil, false
+}
+
+func (n or) ids() (idSet, bool) {
+	all := idSet{}
+	for _, of := range n {
+		set, only := of.ids()
+		if !only {
+			return nil, false
+		}
+		for id := range set {
+			all[id] = true
+		}
+	}
+	return all, true
+}
+
+func (n not) ids() (idSet, bool) { return nil, false }
+
+// Narrowed is a query at a moment, over what a store has.
+type Narrowed struct {
+	// Range holds all that the query means, and more: Match has the last word.
+	Range store.Range
+	// None: nothing in the store can match.
+	None bool
+	// Sure: whoever goes through Range meets few that do not match.
+	Sure bool
+	// GroupOf is the group that a store counts a record in: it knows better than the
+	// record where it keeps one for all that is rare.
+	GroupOf func(*store.Record) group.ID
+	query   *Query
+	now     time.Time
+}
+
+// Match tells whether the query means a message of the range. decoded is asked at
+// most once, and only when the answer depends on the body.
+func (n *Narrowed) Match(l *store.Listed, decoded func() *decode.Result) bool {
+	return n.query.match(&env{now: n.now, l: l, groupOf: n.GroupOf}, decoded)
+}
+
+// mostGroups is how many groups are worth going through side by side.
+const mostGroups = 100
+
+// ByGroup tells whether Narrow wants to know the groups.
+func (q *Query) ByGroup() bool { return q.mentions(knowsGroup | knowsReason) }
+
+// Narrow chooses what a store's indexes can. queues are all that the caller may
+// see and the store has; groups are all groups, or nil.
+func (q *Query) Narrow(now time.Time, queues []string, groups []store.GroupCount) *Narrowed {
+	n := &Narrowed{query: q, now: now, Sure: true, GroupOf: ofItself}
+	if q.root == nil {
+		n.Range.Queues = queues
+		n.None = len(queues) == 0
+		return n
+	}
+	var states []store.State
+	for _, s := range []store.State{store.Waiting, store.Parked, store.Discarded} {
+		if q.Says(s, "", nil) >= 0 {
+			states = append(states, s)
+		}
+	}
+	s := q.root.bounds(now)
+	n.Range = store.Range{From: s.from, To: s.to, Queues: []string{}}
+	for _, name := range queues {
+		if q.Says(0, name, nil) >= 0 {
+			n.Range.Queues = append(n.Range.Queues, name)
+		}
+	}
+	n.None = len(states) == 0 || len(n.Range.Queues) == 0 || !s.from.IsZero() && !s.to.IsZero() && !s.from.Before(s.to)
+	if len(states) == 1 {
+		n.Range.State = states[0]
+	}
+	q.narrowGroups(n, groups)
+	q.terms(func(t *term) {
+		indexed := t.field.needs&^(knowsState|knowsQueue) == 0 || t.field.isDue || t.field.needs == knowsGroup && n.Range.Groups != nil
+		n.Sure = n.Sure && indexed
+	})
+	return n
+}
+
+// narrowGroups chooses groups where that leaves something out.
+func (q *Query) narrowGroups(n *Narrowed, groups []store.GroupCount) {
+	if groups == nil || !q.ByGroup() {
+		return
+	}
+	kept := []group.ID{}
+	for i := range groups {
+		if g := &groups[i]; q.Says(n.Range.State, g.Queue, g) >= 0 {
+			kept = append(kept, g.ID)
+		}
+	}
+	switch {
+	case len(kept) == 0:
+		n.None = true
+	case len(kept) < len(groups) && len(kept) <= mostGroups:
+		n.Range.Groups = kept
+	}
+}
+
+func ofItself(r *store.Record) group.ID { return r.Group().ID }
+
+// OnlyReturned tells whether nothing that is kept can match, but what has returned.
+func (q *Query) OnlyReturned() bool {
+	for _, kept := range []store.State{store.Waiting, store.Parked, store.Discarded} {
+		if q.Says(kept, "", nil) >= 0 {
+			return false
+		}
+	}
+	return q.Says(Returned, "", nil) >= 0
+}
+
+// Says tells what the query says of messages of a state (0: whichever), a queue
+// ("": whichever) and a group (nil: whichever): 1 that it means them all, -1 that it
+// means none, 0 that it depends.
+func (q *Query) Says(state store.State, queue string, g *store.GroupCount) int {
+	if q.root == nil {
+		return 1
+	}
+	r := store.Record{State: state, Queue: queue}
+	e := env{l: &store.Listed{Record: &r}}
+	if state != 0 {
+		e.known |= knowsState
+	}
+	if queue != "" {
+		e.known |= knowsQueue
+	}
+	if g != nil {
+		e.known |= knowsGroup
+		e.groupOf = func(*store.Record) group.ID { return g.ID }
+		if g.Pattern == "" {
+			e.known |= knowsReason
+			r.Reason = g.Reason
+		}
+	}
+	return int(q.root.eval(&e))
+}

@@ -1,0 +1,202 @@
+// Package query is the language in which people say which messages they mean, the
+// same in page, API and command line: see docs/query.md. Read it in this order:
+//
+//	query.go    the whole: a Query, and whether a message matches
+//	fields.go   what can be asked for
+//	parse.go    text in, Query out, or an error that points at the character
+//	value.go    what stands behind the colon
+//	decimal.go  numbers of any size, exactly
+//	lookup.go   headers and decoded bodies, by path
+//	narrow.go   what of a query a store's indexes can answer
+package query
+
+import (
+	"strings"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// Returned is the state of messages that a store keeps no more, only their
+// passage. No record in a store has it.
+const Returned store.State = 0xFF
+
+// Query is a parsed one. It is not changed any more, and may be used from many
+// goroutines.
+type Query struct {
+	root node // nil: everything
+}
+
+// Empty tells whether it says nothing, and so matches everything.
+func (q *Query) Empty() bool { return q.root == nil }
+
+// String is the query in its canonical form, which parses to the same.
+func (q *Query) String() string {
+	if q.root == nil {
+		return ""
+	}
+	return q.root.write(true)
+}
+
+// NeedsBody tells whether some of it is about bodies.
+func (q *Query) NeedsBody() bool { return q.mentions(knowsBody) }
+
+func (q *Query) mentions(what known) (is bool) {
+	q.terms(func(t *term) { is = is || t.field.needs&what != 0 })
+	return is
+}
+
+func (q *Query) terms(visit func(*term)) {
+	if q.root != nil {
+		q.root.each(visit)
+	}
+}
+
+// Match tells whether it means a message, at a moment. decoded is asked at most
+// once, and only when the answer depends on the body.
+func (q *Query) Match(now time.Time, l *store.Listed, decoded func() *decode.Result) bool {
+	return q.match(&env{now: now, l: l, groupOf: ofItself}, decoded)
+}
+
+func (q *Query) match(e *env, decoded func() *decode.Result) bool {
+	if q.root == nil {
+		return true
+	}
+	e.known = knowsRecord
+	answer := q.root.eval(e)
+	if answer == maybe {
+		e.known |= knowsBody
+		e.decoded = decoded
+		answer = q.root.eval(e)
+	}
+	return answer == yes
+}
+
+// known is what is known of a message while a query is asked about it: first what
+// indexes tell, then the record, then its body.
+type known uint8
+
+const (
+	knowsState known = 1 << iota
+	knowsQueue
+	knowsReason
+	knowsGroup
+	knowsRest // of the record
+	knowsBody
+
+	knowsRecord = knowsState | knowsQueue | knowsReason | knowsGroup | knowsRest
+)
+
+// answer is a query's: maybe, when it depends on what is not known.
+type answer int8
+
+const (
+	no    answer = -1
+	maybe answer = 0
+	yes   answer = 1
+)
+
+func answerOf(b bool) answer {
+	if b {
+		return yes
+	}
+	return no
+}
+
+// env is a message, as far as it is known.
+type env struct {
+	now     time.Time
+	l       *store.Listed
+	known   known
+	groupOf func(*store.Record) group.ID
+	decoded func() *decode.Result
+	result  *decode.Result
+}
+
+// body decodes it the first time.
+func (e *env) body() *decode.Result {
+	if e.result == nil {
+		if e.result = e.decoded(); e.result == nil {
+			e.result = &decode.Result{}
+		}
+	}
+	return e.result
+}
+
+// node is a part of a query.
+type node interface {
+	eval(*env) answer
+	// write gives the canonical form; alone: nothing stands beside it.
+	write(alone bool) string
+	each(func(*term))
+	bounds(now time.Time) span
+	ids() (of idSet, only bool)
+}
+
+type (
+	and []node // two or more, none of them an and
+	or  []node // two or more, none of them an or
+	not struct{ of node }
+)
+
+func (n and) eval(e *env) answer {
+	least := yes
+	for _, of := range n {
+		if least = min(least, of.eval(e)); least == no {
+			break
+		}
+	}
+	return least
+}
+
+func (n or) eval(e *env) answer {
+	most := no
+	for _, of := range n {
+		if most = max(most, of.eval(e)); most == yes {
+			break
+		}
+	}
+	return most
+}
+
+func (n not) eval(e *env) answer { return -n.of.eval(e) }
+
+func (t *term) eval(e *env) answer {
+	f := t.field
+	if f.state != 0 && e.known&knowsState != 0 && e.l.Record.State != f.state {
+		return no
+	}
+	if f.needs&^e.known != 0 {
+		return maybe
+	}
+	return answerOf(t.holds(e))
+}
+
+func (n and) write(alone bool) string { return joined(n, " ", alone) }
+func (n or) write(alone bool) string  { return joined(n, " OR ", alone) }
+func (n not) write(bool) string       { return "-" + n.of.write(false) }
+
+func joined(all []node, with string, alone bool) string {
+	parts := make([]string, len(all))
+	for i, n := range all {
+		parts[i] = n.write(false)
+	}
+	s := strings.Join(parts, with)
+	if !alone {
+		s = "(" + s + ")"
+	}
+	return s
+}
+
+func (n and) each(visit func(*term))   { eachOf(n, visit) }
+func (n or) each(visit func(*term))    { eachOf(n, visit) }
+func (n not) each(visit func(*term))   { n.of.each(visit) }
+func (t *term) each(visit func(*term)) { visit(t) }
+
+func eachOf(all []node, visit func(*term)) {
+	for _, n := range all {
+		n.each(visit)
+	}
+}

@@ -1,0 +1,348 @@
+package query
+
+import (
+	"math"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/policy"
+)
+
+// op is what stands between the colon and the value.
+type op string
+
+const (
+	is      op = ""
+	greater op = ">"
+	atLeast op = ">="
+	less    op = "<"
+	atMost  op = "<="
+	between op = ".."
+	exists  op = "*"
+)
+
+// term is one condition.
+type term struct {
+	field *field
+	path  string // of header. and body.
+	op    op
+	a, b  literal // b: of between
+	at    int     // where it stands in the text
+}
+
+// literal is a value as it is written, and what it means to its field.
+type literal struct {
+	text   string
+	quoted bool // so that * ? and .. mean themselves
+	lower  string
+
+	number   decimal
+	isNumber bool
+	span     time.Duration
+	from, to time.Time // a date is a whole day
+	isTime   bool
+	state    store.State
+	group    group.ID
+	id       uuid.UUID
+	isID     bool
+}
+
+func (t *term) write(bool) string {
+	name := t.field.name
+	if path := t.path; path != "" {
+		if !plainPath(path) {
+			path = Quote(path)
+		}
+		name += path
+	}
+	switch t.op {
+	case exists:
+		return name + ":*"
+	case between:
+		return name + ":" + t.a.write() + ".." + t.b.write()
+	}
+	return name + ":" + string(t.op) + t.a.write()
+}
+
+func (l literal) write() string {
+	if l.quoted {
+		return Quote(l.text)
+	}
+	return l.text
+}
+
+// Quote writes a text so that it means itself in a query.
+func Quote(s string) string {
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
+}
+
+// plain tells whether a text means the same without its quotes.
+func plain(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, ends) && !strings.ContainsAny(s, "*?") && !strings.Contains(s, "..") && !strings.ContainsRune("<>=", rune(s[0]))
+}
+
+func plainPath(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, ends) && !strings.Contains(s, ":")
+}
+
+// ends tells whether a character ends what is written without quotes.
+func ends(r rune) bool { return unicode.IsSpace(r) || r == '"' || r == '(' || r == ')' }
+
+// understand gives a literal its meaning, or says what was expected.
+func (l *literal) understand(f *field) (expected string) {
+	l.lower = strings.ToLower(l.text)
+	switch f.kind {
+	case wholeName:
+		l.id, l.isID = parseID(l.text)
+		if f.values != nil && !strings.ContainsAny(l.text, "*?") && !has(f.values, l.text) {
+			return "expected one of " + strings.Join(f.values, ", ")
+		}
+	case aState:
+		if l.state = stateNamed[l.text]; l.state == 0 {
+			return "expected one of " + strings.Join(f.values, ", ")
+		}
+	case aGroup:
+		var err error
+		if l.group, err = group.Parse(l.text); err != nil {
+			return "expected a group's id: 16 of the characters 0 to 9 and a to f"
+		}
+	case aNumber:
+		if l.number, l.isNumber = parseDecimal(l.text); !l.isNumber {
+			return "expected a number"
+		}
+	case aSize:
+		if l.number, l.isNumber = parseSize(l.text); !l.isNumber {
+			return "expected a size such as 200, 1kb or 4MiB"
+		}
+	case anAge:
+		var ok bool
+		if l.span, ok = parseSpan(l.text); !ok {
+			return "expected a duration such as 90s, 2h or 1d"
+		}
+	case aMoment:
+		if !l.when() {
+			return "expected a date such as 2026-11-21 or a time such as 2026-11-21T10:00Z"
+		}
+	case aMomentSoon:
+		var ok bool
+		if l.span, ok = parseSpan(l.text); !ok && !l.when() {
+			return "expected a duration such as 10m, or a time such as 2026-11-21T10:00Z"
+		}
+	case anything:
+		l.number, l.isNumber = parseDecimal(l.text)
+		l.when()
+	}
+	return ""
+}
+
+func (l *literal) when() bool {
+	l.from, l.to, l.isTime = parseTime(l.text)
+	return l.isTime
+}
+
+func has(all []string, s string) bool {
+	for _, a := range all {
+		if a == s {
+			return true
+		}
+	}
+	return false
+}
+
+// parseID takes ids as they are shown, and no other form of a UUID.
+func parseID(s string) (uuid.UUID, bool) {
+	if len(s) != 36 {
+		return uuid.Nil, false
+	}
+	id, err := uuid.Parse(s)
+	return id, err == nil
+}
+
+// layouts of times, and how long each stands for. Without a zone it is UTC.
+var layouts = []struct {
+	layout string
+	spans  time.Duration
+}{
+	{"2006-01-02", 24 * time.Hour},
+	{"2006-01-02T15:04", time.Minute}, {"2006-01-02T15:04Z07:00", time.Minute},
+	{"2006-01-02T15:04:05", time.Second}, {"2006-01-02T15:04:05Z07:00", time.Second},
+}
+
+func parseTime(s string) (from, to time.Time, ok bool) {
+	if len(s) > 40 { // a body may hold any text
+		return from, to, false
+	}
+	for _, l := range layouts {
+		if t, err := time.Parse(l.layout, strings.ToUpper(s)); err == nil {
+			spans := l.spans
+			if t.Nanosecond() != 0 {
+				spans = time.Microsecond // which is what stores keep
+			}
+			return t, t.Add(spans), true
+		}
+	}
+	return time.Time{}, time.Time{}, false
+}
+
+var units = map[string]time.Duration{"ns": 1, "us": time.Microsecond, "µs": time.Microsecond, "ms": time.Millisecond, "s": time.Second,
+	"m": time.Minute, "h": time.Hour, "d": 24 * time.Hour, "w": 7 * 24 * time.Hour}
+
+// parseSpan reads a duration: numbers with units, such as 1d12h or -5m.
+func parseSpan(s string) (time.Duration, bool) {
+	rest, negative := strings.CutPrefix(s, "-")
+	var total float64
+	for first := true; rest != "" || first; first = false {
+		n := strings.IndexFunc(rest, func(r rune) bool { return r != '.' && (r < '0' || r > '9') })
+		if n <= 0 {
+			return 0, false
+		}
+		value, err := strconv.ParseFloat(rest[:n], 64)
+		rest = rest[n:]
+		u := strings.IndexAny(rest, ".0123456789")
+		if u < 0 {
+			u = len(rest)
+		}
+		unit, ok := units[rest[:u]]
+		if err != nil || !ok {
+			return 0, false
+		}
+		total += value * float64(unit)
+		rest = rest[u:]
+	}
+	if total >= math.MaxInt64/4 { // so that it can be taken off a time
+		return 0, false
+	}
+	if negative {
+		total = -total
+	}
+	return time.Duration(total), true
+}
+
+var sizes = []struct {
+	unit string
+	by   int
+}{{"kib", 1 << 10}, {"mib", 1 << 20}, {"gib", 1 << 30}, {"kb", 1e3}, {"mb", 1e6}, {"gb", 1e9}, {"b", 1}, {"", 1}}
+
+func parseSize(s string) (decimal, bool) {
+	s = strings.ToLower(s)
+	for _, u := range sizes {
+		if number, ok := strings.CutSuffix(s, u.unit); ok {
+			n, err := strconv.ParseFloat(number, 64)
+			if err != nil || !allDigits(strings.Replace(number, ".", "", 1)) || n*float64(u.by) > 1<<53 {
+				return decimal{}, false
+			}
+			return fromInt(int64(math.Ceil(n * float64(u.by)))), true
+		}
+	}
+	return decimal{}, false
+}
+
+// holds tells whether the term is true; what it needs is known.
+func (t *term) holds(e *env) bool {
+	f := t.field
+	switch {
+	case f == headerField:
+		return t.header(e.l.Record.Message.Headers)
+	case f == bodyField:
+		return t.inBody(e.body().Value)
+	case f.kind == aState:
+		return t.op == exists || e.l.Record.State == t.a.state
+	case f.kind == aGroup:
+		return t.op == exists || e.groupOf(e.l.Record) == t.a.group
+	case f.needs == knowsBody:
+		return t.inText(e)
+	case f.text != nil:
+		return t.text(f.text(e.l))
+	case f.number != nil:
+		return t.op == exists || t.compares(fromInt(f.number(e.l)))
+	}
+	at := f.time(e.l)
+	if t.op == exists {
+		return !at.IsZero()
+	}
+	return t.within(e.now).has(at)
+}
+
+// text compares with a name, or looks into a text.
+func (t *term) text(s string) bool {
+	switch {
+	case t.op == exists:
+		return s != ""
+	case t.field.kind == partOf:
+		return containsFold(s, t.a.lower)
+	case t.field.name == "id":
+		return policy.MatchQueue(t.a.lower, s)
+	}
+	return t.a.names(s)
+}
+
+// names tells whether a literal means the whole of a text.
+func (l *literal) names(s string) bool {
+	if l.quoted {
+		return l.text == s
+	}
+	return policy.MatchQueue(l.text, s)
+}
+
+// compares compares a number.
+func (t *term) compares(d decimal) bool {
+	c := d.compare(t.a.number)
+	switch t.op {
+	case greater:
+		return c > 0
+	case atLeast:
+		return c >= 0
+	case less:
+		return c < 0
+	case atMost:
+		return c <= 0
+	case between:
+		return c >= 0 && d.compare(t.b.number) <= 0
+	}
+	return c == 0
+}
+
+// inText looks into the error, then into the body: as it came out of the decoders,
+// and as they show it.
+func (t *term) inText(e *env) bool {
+	if t.op == exists {
+		return e.l.BodySize > 0
+	}
+	if containsFold(e.l.Record.Error, t.a.lower) || containsFold(e.l.Record.Message.Body, t.a.lower) {
+		return true
+	}
+	r := e.body()
+	return containsFold(r.Inner, t.a.lower) || containsFold(r.Text, t.a.lower)
+}
+
+// containsFold looks for lower, which is in small letters, in capitals or not.
+func containsFold[T string | []byte](in T, lower string) bool {
+	for i := range len(lower) {
+		if lower[i] >= 0x80 {
+			return strings.Contains(strings.ToLower(string(in)), lower)
+		}
+	}
+	for i := 0; i+len(lower) <= len(in); i++ {
+		j := 0
+		for j < len(lower) && small(in[i+j]) == lower[j] {
+			j++
+		}
+		if j == len(lower) {
+			return true
+		}
+	}
+	return false
+}
+
+func small(b byte) byte {
+	if 'A' <= b && b <= 'Z' {
+		b += 'a' - 'A'
+	}
+	return b
+}

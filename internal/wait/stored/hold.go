@@ -1,0 +1,56 @@
+package stored
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// Hold pauses the returns to a queue, or lets them go on. Its messages keep their
+// attempts and when they are due. What is on its way already (InFlight at most)
+// still arrives. Whoever calls it has written the hold to the store before, or
+// the next start would not know of it.
+func (l *Loop) Hold(queue string, held bool) {
+	l.mu.Lock()
+	if held {
+		l.held[queue] = true
+	} else {
+		delete(l.held, queue)
+	}
+	l.mu.Unlock()
+	if !held {
+		l.wake()
+	}
+}
+
+func (l *Loop) isHeld(queue string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.held[queue]
+}
+
+// loadHolds reads what was held when the service ended. Nothing returns before
+// that is known, and a Hold meanwhile comes after what was read.
+func (l *Loop) loadHolds(ctx context.Context) {
+	load := func() error {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.store.Entries(ctx, store.HoldPrefix, "", func(e store.Entry) (bool, error) {
+			l.held[strings.TrimPrefix(e.Name, store.HoldPrefix)] = true
+			return true, nil
+		})
+	}
+	for wait := firstRest; ctx.Err() == nil; wait = min(2*wait, longest) {
+		err := load()
+		if err == nil {
+			return
+		}
+		l.failed(ctx, "reading which queues are held", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
+	}
+}
