@@ -30,9 +30,9 @@ func essence(s string) (first, second string) {
 	// Searching forward is many times faster than searching backward.
 	const cause = "\nCaused by: "
 	root := ""
-	for at := strings.Index(rest, cause); at >= 0; at = strings.Index(rest, cause) {
-		rest = rest[at+1:]
-		root, _, _ = strings.Cut(rest, "\n")
+	for at := strings.Index(s, cause); at >= 0; at = strings.Index(s, cause) {
+		s = s[at+1:]
+		root, _, _ = strings.Cut(s, "\n")
 	}
 	if root != "" {
 		return cut(first), cut(strings.TrimSpace(root))
