@@ -115,9 +115,9 @@ func (s *service) start(ctx context.Context) error {
 
 // waiting is how many messages of a queue wait in it.
 func (s *service) waiting(ctx context.Context, queue string) (int, error) {
-	st, err := api.Client{Addr: s.listen}.Status(ctx)
+	st, err := api.Client{Addr: s.listen}.Overview(ctx)
 	for _, q := range st.Queues {
-		if q.Queue == queue {
+		if q.Name == queue {
 			return int(q.Waiting), nil
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"path/filepath"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/api"
@@ -15,6 +14,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/management"
+	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -29,6 +29,11 @@ func (s *Service) Notices() []string {
 		return all
 	}
 	return append([]string{fmt.Sprintf("messages that RabbitMQ failed to deliver, in its queue %s: %d (look at them on RabbitMQ's management page, then purge the queue)", wire.QueueAside, n)}, all...)
+}
+
+// List shows messages without touching them.
+func (s *Service) List(ctx context.Context, f store.Filter) (store.Page, error) {
+	return s.store.List(ctx, f)
 }
 
 // restorable is how long what a person discarded can be restored.
@@ -48,7 +53,7 @@ func (s *Service) openConsole() error {
 	if err != nil {
 		return err
 	}
-	if s.audit, err = audit.Open(filepath.Join(s.config.Store.Disk, "audit"), audit.Options{Log: s.Log}); err != nil {
+	if s.audit, err = audit.Open(s.config.Audit(), audit.Options{Log: s.Log}); err != nil {
 		return err
 	}
 	s.console = console.New(console.Config{
@@ -58,7 +63,13 @@ func (s *Service) openConsole() error {
 		Returns: func(queue string) string { return s.health.of(partQueue + queue) },
 	})
 	tokens := auth.NewTokens(s.store, s.audit)
-	guard := auth.NewGuard(auth.Config{Required: !loopback(s.Addr()), Tokens: tokens, Public: api.Public, Log: s.Log})
+	guard, err := s.guard(tokens)
+	if err != nil {
+		return err
+	}
+	if s.secure, err = s.tls(); err != nil {
+		return err
+	}
 	s.api = api.New(api.Config{
 		Console: s.console, Decoder: decoder, Entries: s.store, Metrics: s.metrics.Handler(),
 		Problems: s.Problems, Notices: s.Notices, Guard: guard, Tokens: tokens, Log: s.Log,
@@ -68,7 +79,7 @@ func (s *Service) openConsole() error {
 
 // server serves the faces.
 func (s *Service) server() *http.Server {
-	server := &http.Server{Handler: s.api, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: s.errorLog()}
+	server := &http.Server{Handler: s.api, TLSConfig: s.secure, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: s.errorLog()}
 	server.RegisterOnShutdown(s.api.EndStreams)
 	return server
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,10 +11,10 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-mq/redrive/internal/api"
+	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/query"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -72,7 +73,7 @@ func (p *program) status() *cobra.Command {
 		Short: "Show the service: connection, and per queue what waits, returns and is parked",
 		Args:  exactArgs(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			st, err := p.client().Status(c.Context())
+			st, err := p.client().Overview(c.Context())
 			if err != nil {
 				return err
 			}
@@ -82,7 +83,7 @@ func (p *program) status() *cobra.Command {
 	return withOutput(p.withAddress(c), &format)
 }
 
-func status(w io.Writer, st api.Status, now time.Time) {
+func status(w io.Writer, st console.Overview, now time.Time) {
 	fmt.Fprintf(w, "redrive %s, up %s, RabbitMQ at %s\n", plain(st.Version), policy.FormatDuration(now.Sub(st.Since).Round(time.Second)), plain(st.Broker))
 	if len(st.Problems) == 0 {
 		fmt.Fprintln(w, "ready: nothing is wrong")
@@ -111,7 +112,7 @@ func status(w io.Writer, st api.Status, now time.Time) {
 		if q.Way != "" && q.Way != "disk" {
 			elsewhere, waiting = true, waiting+" + RabbitMQ's"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\n", cell(q.Queue, 40), cell(q.Policy, 20), cell(q.Way, 20), waiting, next, oldest, q.Parked, q.Failed, q.Returned, q.ParkedIn)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\n", cell(q.Name, 40), cell(q.Policy, 20), cell(q.Way, 20), waiting, next, oldest, q.Parked, q.Failed, q.Returned, q.ParkedIn)
 	}
 	if elsewhere {
 		fmt.Fprintln(w, "\nWhat waits in RabbitMQ, and comes back from there, is not counted here; its queues redrive.delay.* show it.")
@@ -130,7 +131,7 @@ func (p *program) messages() *cobra.Command {
 			if state != "" && state != "waiting" && state != "parked" {
 				return fmt.Errorf("--state %q: expected waiting or parked: %w", state, errUsage)
 			}
-			page, err := p.client().Messages(c.Context(), state, queue, "", after, limit)
+			page, err := p.client().Messages(c.Context(), find(state, queue), after, limit)
 			if err != nil {
 				return err
 			}
@@ -151,7 +152,19 @@ func (p *program) messages() *cobra.Command {
 	return group(c)
 }
 
-func table(w io.Writer, page api.Page, now time.Time) {
+// find is the query for what has a state and a queue, where they are not empty.
+func find(state, queue string) string {
+	var terms []string
+	if state != "" {
+		terms = append(terms, "state:"+state)
+	}
+	if queue != "" {
+		terms = append(terms, "queue:"+query.Quote(queue))
+	}
+	return strings.Join(terms, " ")
+}
+
+func table(w io.Writer, page console.Page, now time.Time) {
 	fmt.Fprintln(w, "ID\tQUEUE\tSTATE\tATTEMPT\tDUE\tREASON\tSIZE\tWHY")
 	for _, m := range page.Messages {
 		due := "-"
@@ -177,26 +190,38 @@ func (p *program) replay() *cobra.Command {
 			if (len(args) == 0) == (queue == "") {
 				return fmt.Errorf("give message IDs or --queue, not both: %w", errUsage)
 			}
-			var ids []uuid.UUID
-			for _, a := range args {
-				id, err := uuid.Parse(a)
-				if err != nil {
-					return fmt.Errorf("%q is not a message's ID (`redrive messages list` shows them): %w", a, errUsage)
-				}
-				ids = append(ids, id)
+			if queue != "" {
+				return p.replayAll(c.Context(), find("parked", queue), format)
 			}
-			r, err := p.client().Replay(c.Context(), ids, queue)
+			done, err := p.client().Act(c.Context(), console.Act{Verb: console.Replay, IDs: args})
 			if err != nil {
 				return err
 			}
-			return p.write(format, r, func(w io.Writer) {
-				fmt.Fprintf(w, "%d messages are on their way back\n", r.Replayed)
-				if miss := len(ids) - r.Replayed; miss > 0 {
-					fmt.Fprintf(w, "%d of the IDs are not parked\n", miss)
+			return p.write(format, done, func(w io.Writer) {
+				fmt.Fprintf(w, "%d messages are on their way back\n", done.Done)
+				for _, o := range done.Outcomes {
+					if o.Why != "" {
+						fmt.Fprintf(w, "%s: %s\n", plain(o.ID), plain(o.Why))
+					}
 				}
 			})
 		},
 	}
 	c.Flags().StringVar(&queue, "queue", "", "all parked messages of this work queue")
 	return withOutput(p.withAddress(c), &format)
+}
+
+// replayAll makes an operation of all that a query finds.
+func (p *program) replayAll(ctx context.Context, query, format string) error {
+	plan, err := p.client().Plan(ctx, console.PlanRequest{Verb: console.Replay, Query: query})
+	if err != nil {
+		return err
+	}
+	op, err := p.client().Start(ctx, plan.ID, console.Start{ExpectCount: &plan.Count})
+	if err != nil {
+		return err
+	}
+	return p.write(format, op, func(w io.Writer) {
+		fmt.Fprintf(w, "%d messages are on their way back, as operation %s\n", op.Count, plain(op.ID))
+	})
 }

@@ -11,7 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/redrive-mq/redrive/internal/api"
+	"github.com/redrive-mq/redrive/internal/console"
 )
 
 // stranger draws what a stranger may put into a text: all of Unicode, bytes that
@@ -47,9 +47,9 @@ func checkTerminal(t *rapid.T, text string, lines int) {
 func TestAMessageCannotSpeakToTheTerminal(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	rapid.Check(t, func(t *rapid.T) {
-		var page api.Page
+		var page console.Page
 		for range rapid.IntRange(1, 4).Draw(t, "messages") {
-			m := api.Message{ID: "0198f0a0-0000-7000-8000-000000000001", State: "parked", Queue: stranger(t, "queue"), Reason: stranger(t, "reason"),
+			m := console.Message{ID: "0198f0a0-0000-7000-8000-000000000001", State: "parked", Queue: stranger(t, "queue"), Reason: stranger(t, "reason"),
 				ParkedFor: stranger(t, "parked for"), Error: stranger(t, "error"), Exchange: stranger(t, "exchange"), Policy: stranger(t, "policy")}
 			page.Messages = append(page.Messages, m)
 		}
@@ -67,7 +67,7 @@ func TestAMessageCannotSpeakToTheTerminal(t *testing.T) {
 func TestAStatusCannotSpeakToTheTerminal(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	rapid.Check(t, func(t *rapid.T) {
-		st := api.Status{Version: stranger(t, "version"), Broker: stranger(t, "broker"), Since: now}
+		st := console.Overview{Version: stranger(t, "version"), Broker: stranger(t, "broker"), Since: now}
 		for range rapid.IntRange(0, 3).Draw(t, "problems") {
 			st.Problems = append(st.Problems, "queue "+stranger(t, "problem"))
 		}
@@ -75,7 +75,7 @@ func TestAStatusCannotSpeakToTheTerminal(t *testing.T) {
 		for range rapid.IntRange(0, 3).Draw(t, "queues") {
 			way := rapid.SampledFrom([]string{"", "disk", "levels"}).Draw(t, "way")
 			elsewhere = elsewhere || way == "levels"
-			st.Queues = append(st.Queues, api.QueueStatus{Queue: stranger(t, "queue"), Policy: stranger(t, "policy"), Way: way, NextDue: &now, Oldest: &now})
+			st.Queues = append(st.Queues, console.Queue{Name: stranger(t, "queue"), Policy: stranger(t, "policy"), Way: way, NextDue: &now, Oldest: &now})
 		}
 		lines := 1 + max(1, len(st.Problems)) + 1
 		if len(st.Queues) > 0 {
@@ -119,7 +119,7 @@ func TestDueTimesAreForPeople(t *testing.T) {
 	} {
 		due := now.Add(late)
 		out := text(func(w *tabwriter.Writer) {
-			table(w, api.Page{Messages: []api.Message{{ID: "x", State: "waiting", Due: &due}}}, now)
+			table(w, console.Page{Messages: []console.Message{{ID: "x", State: "waiting", Due: &due}}}, now)
 		})
 		if !strings.Contains(out, "  "+want+"  ") {
 			t.Errorf("due in %s: %q is not in\n%s", late, want, out)

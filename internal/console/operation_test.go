@@ -313,10 +313,14 @@ func (d *desk) give(t *testing.T, queue string, fails func(*store.Record) bool) 
 	if err != nil {
 		t.Fatal(err)
 	}
+	var out []store.Outcome
 	for _, c := range claims {
-		if _, err := d.store.Settle(ctx, []store.Outcome{{Claim: c}}); err != nil {
-			t.Fatal(err)
-		}
+		out = append(out, store.Outcome{Claim: c, At: time.Now()})
+	}
+	if _, err := d.store.Settle(ctx, out); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range claims {
 		if fails(c.Record) {
 			r := *c.Record
 			r.Attempt, r.FailedAt, r.Error, r.State, r.Due = r.Attempt+1, time.Now(), "no stock again", store.Waiting, time.Now().Add(time.Hour)

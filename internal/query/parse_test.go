@@ -123,7 +123,7 @@ func TestErrorsPointAtTheCharacter(t *testing.T) {
 func queries() *rapid.Generator[string] {
 	bare := rapid.StringMatching(`[a-zö*?.:\\<>=-]{1,6}`)
 	quoted := rapid.Custom(func(t *rapid.T) string {
-		return quote(rapid.OneOf(rapid.String(), rapid.StringMatching(`[a-c*?.\\"<> ]{1,5}`)).Draw(t, "text"))
+		return Quote(rapid.OneOf(rapid.String(), rapid.StringMatching(`[a-c*?.\\"<> ]{1,5}`)).Draw(t, "text"))
 	})
 	value := rapid.OneOf(bare, quoted, rapid.SampledFrom([]string{"*", "parked", "rejected", "1h", "2026-11-21", "2026-11-21T10:00:00.5+01:00", "-1.50e3", "1kb", "5a1f0c2b9e3d4a76", "1..2", "1h..2h",
 		`"1".."2"`, "2026-11-01..2026-11-21"}))

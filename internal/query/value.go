@@ -57,7 +57,7 @@ func (t *term) write(bool) string {
 	name := t.field.name
 	if path := t.path; path != "" {
 		if !plainPath(path) {
-			path = quote(path)
+			path = Quote(path)
 		}
 		name += path
 	}
@@ -72,12 +72,13 @@ func (t *term) write(bool) string {
 
 func (l literal) write() string {
 	if l.quoted {
-		return quote(l.text)
+		return Quote(l.text)
 	}
 	return l.text
 }
 
-func quote(s string) string {
+// Quote writes a text so that it means itself in a query.
+func Quote(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
 }
 

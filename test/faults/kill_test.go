@@ -205,7 +205,7 @@ func TestKillingTheServiceLosesNothingThatIsCollected(t *testing.T) {
 		brokertest.Eventually(t, "all is collected", func() bool {
 			got = map[string]int{}
 			for after := ""; ; {
-				page, err := client.Messages(context.Background(), "parked", "", "", after, 1000)
+				page, err := client.Messages(context.Background(), "state:parked", after, 1000)
 				if err != nil {
 					t.Fatal(err)
 				}

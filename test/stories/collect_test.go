@@ -1,7 +1,6 @@
 package stories_test
 
 import (
-	"context"
 	"strings"
 	"testing"
 	"time"
@@ -10,8 +9,8 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/api"
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/flow"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -33,7 +32,7 @@ func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
 		sent := parked("orders")
 		publish(t, ch, wire.ExchangeParked, "orders", sent)
 		got := s.waitParked(t, 1)[0]
-		want := api.Message{ID: sent.Headers[wire.HeaderID].(string), Queue: "orders", State: "parked", Attempt: 5, ParkedAt: got.ParkedAt, ParkedFor: "it failed 5 times",
+		want := console.Message{ID: sent.Headers[wire.HeaderID].(string), Key: got.Key, Group: got.Group, ContentType: "text/plain", Queue: "orders", State: "parked", Attempt: 5, ParkedAt: got.ParkedAt, ParkedFor: "it failed 5 times",
 			Reason: "reported", Error: "no stock", FirstFailed: got.FirstFailed, Failed: got.Failed, Exchange: "shop", RoutingKey: "order.eu", Size: len(sent.Body)}
 		if d := cmp.Diff(want, got); d != "" || !got.FirstFailed.Equal(firstFailed) {
 			t.Errorf("parked (-want +got):\n%s", d)
@@ -42,8 +41,8 @@ func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
 			t.Errorf("%d are in RabbitMQ still", n)
 		}
 		// A policy names its queue exactly, so it may return there.
-		if r, err := s.client.Replay(context.Background(), nil, "orders"); err != nil || r.Replayed != 1 {
-			t.Fatalf("replayed %d, %v", r.Replayed, err)
+		if n := s.replay(t, "queue:orders"); n != 1 {
+			t.Fatalf("replayed %d", n)
 		}
 		if d := consume(t, v, "orders").next(); string(d.Body) != "body of orders" || d.RoutingKey != "order.eu" || d.Headers["mine"] != int32(7) || d.Headers[wire.HeaderParkedFor] != nil {
 			t.Errorf("%q came back with %q, headers %v", d.Body, d.RoutingKey, d.Headers)
@@ -55,8 +54,8 @@ func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
 		if p := s.waitParked(t, 1)[0]; p.Queue != "other" || len(p.Notes) != 1 || !strings.Contains(p.Notes[0], "nobody vouches") {
 			t.Errorf("parked as %+v", p)
 		}
-		if r, err := s.client.Replay(context.Background(), nil, "other"); err != nil || r.Replayed != 1 {
-			t.Fatalf("replayed %d, %v", r.Replayed, err)
+		if n := s.replay(t, "queue:other"); n != 1 {
+			t.Fatalf("replayed %d", n)
 		}
 		brokertest.Eventually(t, "it is parked again", func() bool {
 			all := s.parked(t)
@@ -72,8 +71,8 @@ func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
 		publish(t, ch, wire.ExchangeParked, "", amqp.Publishing{Headers: odd})
 		publish(t, ch, wire.ExchangeParked, "", amqp.Publishing{Headers: amqp.Table{wire.HeaderQueue: "redrive.intake", wire.HeaderReason: strings.Repeat("x", 70_000), wire.HeaderParkedFor: strings.Repeat("y", 50_000)}})
 		s.waitParked(t, 4)
-		if r, err := s.client.Replay(context.Background(), nil, "redrive.intake"); err != nil || r.Replayed != 1 {
-			t.Fatalf("replayed %d, %v", r.Replayed, err)
+		if n := s.replay(t, "queue:redrive.intake"); n != 1 {
+			t.Fatalf("replayed %d", n)
 		}
 		brokertest.Eventually(t, "our own queue is no work queue", func() bool {
 			for _, p := range s.parked(t) {
@@ -120,9 +119,7 @@ func TestAQueueThatIsGoneLosesNothingThatWaitsInRabbitMQ(t *testing.T) {
 		if d := consume(t, v, "orders").next(); string(d.Body) != "two" {
 			t.Errorf("%q came back", d.Body)
 		}
-		if _, err := s.client.Replay(context.Background(), nil, "orders"); err != nil {
-			t.Fatal(err)
-		}
+		s.replay(t, "queue:orders")
 		brokertest.Eventually(t, "the first is on its way", func() bool { return len(s.parked(t)) == 0 })
 	})
 }

@@ -1,7 +1,6 @@
 package stories_test
 
 import (
-	"context"
 	"math"
 	"strings"
 	"testing"
@@ -107,9 +106,8 @@ func TestAFailedMessageComesBackAndIsParkedAtTheEnd(t *testing.T) {
 				}
 				c.none(300 * time.Millisecond)
 
-				r, err := s.client.Replay(context.Background(), []uuid.UUID{uuid.MustParse(id)}, "")
-				if err != nil || r.Replayed != 1 {
-					t.Fatalf("replayed %d, %v", r.Replayed, err)
+				if n := s.replay(t, "id:"+id); n != 1 {
+					t.Fatalf("replayed %d", n)
 				}
 				d := c.next()
 				if d.Headers[wire.HeaderID] != id || d.Headers[wire.HeaderAttempt] != int64(0) {

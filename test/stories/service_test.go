@@ -18,6 +18,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/app"
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/flow"
 )
 
@@ -100,24 +101,24 @@ func (s *service) wait(t *testing.T, kinds ...flow.Kind) flow.Event {
 }
 
 // held is what the service holds for a queue.
-func (s *service) held(t *testing.T, queue string) api.QueueStatus {
+func (s *service) held(t *testing.T, queue string) console.Queue {
 	t.Helper()
-	st, err := s.client.Status(context.Background())
+	st, err := s.client.Overview(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, q := range st.Queues {
-		if q.Queue == queue {
+		if q.Name == queue {
 			return q
 		}
 	}
-	return api.QueueStatus{Queue: queue}
+	return console.Queue{Name: queue}
 }
 
 // parked are all parked messages.
-func (s *service) parked(t *testing.T) []api.Message {
+func (s *service) parked(t *testing.T) []console.Message {
 	t.Helper()
-	page, err := s.client.Messages(context.Background(), "parked", "", "", "", 1000)
+	page, err := s.client.Messages(context.Background(), "state:parked", "", 1000)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,9 +126,9 @@ func (s *service) parked(t *testing.T) []api.Message {
 }
 
 // waitParked waits for n parked messages.
-func (s *service) waitParked(t *testing.T, n int) []api.Message {
+func (s *service) waitParked(t *testing.T, n int) []console.Message {
 	t.Helper()
-	var all []api.Message
+	var all []console.Message
 	brokertest.Eventually(t, fmt.Sprintf("%d messages are parked", n), func() bool {
 		all = s.parked(t)
 		return len(all) >= n
@@ -136,6 +137,24 @@ func (s *service) waitParked(t *testing.T, n int) []api.Message {
 		t.Fatalf("%d messages are parked, want %d: %+v", len(all), n, all)
 	}
 	return all
+}
+
+// replay sends what a query finds among the parked messages back now.
+func (s *service) replay(t *testing.T, query string) int {
+	t.Helper()
+	page, err := s.client.Messages(context.Background(), "state:parked "+query, "", 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	act := console.Act{Verb: console.Replay}
+	for _, m := range page.Messages {
+		act.IDs = append(act.IDs, m.Key)
+	}
+	done, err := s.client.Act(context.Background(), act)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return done.Done
 }
 
 type lockedBuffer struct {

@@ -97,8 +97,8 @@ func TestAMessageWaitsInRabbitMQ(t *testing.T) {
 				if p.ID != id || p.Attempt != 3 || p.Queue != "orders" || p.Exchange != "shop" || p.RoutingKey != "orders" {
 					t.Errorf("parked as %+v", p)
 				}
-				if r, err := s.client.Replay(context.Background(), nil, "orders"); err != nil || r.Replayed != 1 {
-					t.Fatalf("replayed %d, %v", r.Replayed, err)
+				if n := s.replay(t, "queue:orders"); n != 1 {
+					t.Fatalf("replayed %d", n)
 				}
 				if d := c.next(); d.Headers[wire.HeaderAttempt] != int64(0) || d.Headers[wire.HeaderUserID] != "guest" {
 					t.Errorf("replayed with headers %v", d.Headers)
@@ -303,8 +303,8 @@ func TestWaitingInRabbitMQChoosesNoOtherQueue(t *testing.T) {
 		v.Grant(user, "^mine.*$", `^(mine.*|amq\.default|redrive\.failures|redrive\.delay\..*)$`, "^mine.*$")
 		publish(t, as(), wire.DelayPrefix+"100ms", "other", amqp.Publishing{Body: []byte("past"), Headers: amqp.Table{wire.HeaderQueue: "secret"}})
 		brokertest.Eventually(t, "it is parked", func() bool { return len(s.parked(t)) == 2 })
-		if r, err := s.client.Replay(context.Background(), nil, "other"); err != nil || r.Replayed != 2 {
-			t.Fatalf("replayed %d, %v", r.Replayed, err)
+		if n := s.replay(t, "queue:other"); n != 2 {
+			t.Fatalf("replayed %d", n)
 		}
 		brokertest.Eventually(t, "both are parked again", func() bool {
 			all := s.parked(t)
