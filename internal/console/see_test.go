@@ -187,7 +187,7 @@ func TestOverview(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
 		quiet := &silence{}
-		c := console.New(console.Config{Store: s, Rates: &rates{}, Broker: quiet, Version: "v1", BrokerAt: "amqp://h", Problems: func() []string { return []string{"p"} }})
+		c := console.New(console.Config{Store: s, Rates: &rates{}, Broker: quiet, Version: "v1", BrokerAt: "amqp://h", Problems: func() []string { return []string{"p", "queue orders: gone"} }})
 		now := time.Now()
 		for i := range 3 {
 			r := record("orders", store.Waiting, "x")
@@ -222,6 +222,9 @@ func TestOverview(t *testing.T) {
 		}
 		if waited := time.Since(now); waited != time.Second {
 			t.Errorf("it waited %v for RabbitMQ", waited)
+		}
+		if o, err := c.Overview(ctx, caller(auth.Viewer, "mail")); err != nil || len(o.Problems) != 1 || o.Waiting != 0 || o.PerMinute.Failed != 0 {
+			t.Errorf("to others: %+v, %v", o, err)
 		}
 		// That RabbitMQ is silent is remembered for a while.
 		asked := quiet.asked
