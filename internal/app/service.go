@@ -41,13 +41,12 @@ const restorable = 30 * 24 * time.Hour
 
 // openConsole makes what people see and do, and its HTTP face.
 func (s *Service) openConsole() error {
-	var atBroker console.Broker
+	atBroker := queues{publish: s.publish}
 	if at := s.config.Broker.Management; at != "" {
-		manage, err := management.New(at, s.config.VHost())
-		if err != nil {
+		var err error
+		if atBroker.manage, err = management.New(at, s.config.VHost()); err != nil {
 			return err
 		}
-		atBroker = queues{manage}
 	}
 	decoder, err := decode.New(s.config.Decode)
 	if err != nil {
@@ -84,13 +83,32 @@ func (s *Service) server() *http.Server {
 	return server
 }
 
-// queues tells the console what RabbitMQ knows of a queue.
-type queues struct{ *management.Client }
+// queues tells the console what RabbitMQ knows of a queue: by its management API
+// or, where that does not answer, by AMQP, which knows less.
+type queues struct {
+	manage  *management.Client // nil: there is none
+	publish *broker.Publisher
+}
 
 func (q queues) Queue(ctx context.Context, name string) (console.AtBroker, error) {
-	at, err := q.Client.Queue(ctx, name)
-	if errors.Is(err, management.ErrNotFound) {
+	if name == "" {
+		return console.AtBroker{}, nil // to AMQP it would be any
+	}
+	err := errNoManagement
+	if q.manage != nil {
+		var at management.Queue
+		if at, err = q.manage.Queue(ctx, name); err == nil {
+			return console.AtBroker{Exists: true, Kind: at.Type, Consumers: at.Consumers, Ready: at.Ready, Unacked: at.Unacked}, nil
+		}
+	}
+	consumers, ready, amqpErr := q.publish.Queue(ctx, name)
+	switch {
+	case amqpErr == nil:
+		return console.AtBroker{Exists: true, Consumers: consumers, Ready: ready}, nil
+	case errors.Is(amqpErr, wire.ErrQueueGone):
 		return console.AtBroker{}, nil
 	}
-	return console.AtBroker{Exists: err == nil, Kind: at.Type, Consumers: at.Consumers, Ready: at.Ready, Unacked: at.Unacked}, err
+	return console.AtBroker{}, errors.Join(err, amqpErr)
 }
+
+var errNoManagement = errors.New("there is no management API in the config")
