@@ -127,7 +127,7 @@ func pebbleOptions(o Options, lock *pebble.Lock) *pebble.Options {
 	p := &pebble.Options{
 		FS: o.FS, Lock: lock, Merger: adder,
 		FormatMajorVersion:          pebble.FormatNewest,
-		CacheSize: 64 << 20,
+		CacheSize:                   64 << 20,
 		MemTableSize:                8 << 20,
 		MemTableStopWritesThreshold: 4,
 		L0CompactionThreshold:       4,
