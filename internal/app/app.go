@@ -4,11 +4,12 @@ package app
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
-	"fmt"
 	"log"
 	"log/slog"
 	"net"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -68,6 +69,7 @@ type Service struct {
 	console *console.Console
 	audit   *audit.Log
 	api     *api.API
+	secure  *tls.Config // nil: plain HTTP
 	listen  net.Listener
 	since   time.Time
 	aside   atomic.Int64
@@ -79,14 +81,17 @@ type Service struct {
 // New opens the store and the port; nothing moves before Run. Close it if Run is
 // not called.
 func New(c *config.Config, o Options) (*Service, error) {
+	if err := c.Closed(); err != nil {
+		return nil, err
+	}
 	s := &Service{Options: o, config: c, since: time.Now(), delayed: make(chan struct{})}
 	var err error
 	s.store, err = diskstore.Open(c.Store.Disk, diskstore.Options{Log: o.Log, Reserve: c.Store.Reserve, OnSync: func(d time.Duration) { s.metrics.Synced(d) }})
 	if err != nil {
 		return nil, err
 	}
-	if s.listen, err = net.Listen("tcp", c.Listen); err != nil {
-		return nil, errors.Join(fmt.Errorf("listening on %s: %w", c.Listen, err), s.store.Close())
+	if s.listen, err = listenOn(c); err != nil {
+		return nil, errors.Join(err, s.store.Close())
 	}
 	s.metrics = metrics.New(s.store, s.store.Free, o.Version)
 	s.health = newHealth(o.Log, s.metrics)
@@ -233,7 +238,7 @@ func (s *Service) Run(ctx context.Context) error {
 	publishing, stopPublishing := context.WithCancel(context.WithoutCancel(ctx))
 	var failure, parkedFailure error
 	var web, publishers, workers sync.WaitGroup
-	web.Go(func() { _ = server.Serve(s.listen) })
+	web.Go(func() { s.serve(server) })
 	publishers.Go(func() { _ = s.publish.Run(publishing) })
 	publishers.Go(func() {
 		select {
@@ -290,8 +295,8 @@ func (s *Service) reload(c *config.Config, err error) {
 	for _, w := range c.Warnings {
 		s.Log.Warn("config: " + w)
 	}
-	if c.Broker != s.config.Broker || c.Store != s.config.Store || c.Listen != s.config.Listen {
-		s.Log.Warn("config: broker, store and listen take effect at the next start; the policies are in force now")
+	if c.Broker != s.config.Broker || c.Store != s.config.Store || c.Listen != s.config.Listen || !reflect.DeepEqual(c.Access, s.config.Access) {
+		s.Log.Warn("config: broker, store, listen, auth, tls, read_only and audit take effect at the next start; the policies are in force now")
 	}
 	s.flow.SetRules(s.rules(c))
 	s.Log.Info("the new policies are in force", "policies", len(c.Policies))

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"path/filepath"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/api"
@@ -50,11 +49,11 @@ func (s *Service) openConsole() error {
 		}
 		atBroker = queues{manage}
 	}
-	decoder, err := decode.New(decode.Options{})
+	decoder, err := decode.New(s.config.Decode)
 	if err != nil {
 		return err
 	}
-	if s.audit, err = audit.Open(filepath.Join(s.config.Store.Disk, "audit"), audit.Options{Log: s.Log}); err != nil {
+	if s.audit, err = audit.Open(s.config.Audit(), audit.Options{Log: s.Log}); err != nil {
 		return err
 	}
 	s.console = console.New(console.Config{
@@ -64,7 +63,13 @@ func (s *Service) openConsole() error {
 		Returns: func(queue string) string { return s.health.of(partQueue + queue) },
 	})
 	tokens := auth.NewTokens(s.store, s.audit)
-	guard := auth.NewGuard(auth.Config{Required: !loopback(s.Addr()), Tokens: tokens, Public: api.Public, Log: s.Log})
+	guard, err := s.guard(tokens)
+	if err != nil {
+		return err
+	}
+	if s.secure, err = s.tls(); err != nil {
+		return err
+	}
 	s.api = api.New(api.Config{
 		Console: s.console, Decoder: decoder, Entries: s.store, Metrics: s.metrics.Handler(),
 		Problems: s.Problems, Notices: s.Notices, Guard: guard, Tokens: tokens, Log: s.Log,
@@ -74,7 +79,7 @@ func (s *Service) openConsole() error {
 
 // server serves the faces.
 func (s *Service) server() *http.Server {
-	server := &http.Server{Handler: s.api, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: s.errorLog()}
+	server := &http.Server{Handler: s.api, TLSConfig: s.secure, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: s.errorLog()}
 	server.RegisterOnShutdown(s.api.EndStreams)
 	return server
 }

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 )
@@ -81,7 +80,11 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 				c = Caller{}
 			}
 		case errors.Is(err, ErrSignIn) && g.SignInPage != "" && r.Header.Get("Authorization") == "" && navigates(r):
-			http.Redirect(w, r, g.SignInPage+"?to="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
+			why := ""
+			if cookie, err := r.Cookie(g.cookieName()); err == nil && cookie.Value != "" {
+				why = "expired"
+			}
+			g.redirect(w, r, r.URL.RequestURI(), why)
 			return
 		case err != nil:
 			Refuse(w, err)

@@ -11,8 +11,8 @@ import (
 
 // Paths of signing in and out; both take POST.
 const (
-	SignInPath  = "/sign-in"
-	SignOutPath = "/sign-out"
+	SignInPath  = "/signin"
+	SignOutPath = "/signout"
 )
 
 // cookieName has the prefix by which browsers hold a cookie to HTTPS and this host,
@@ -32,8 +32,9 @@ type credentials struct {
 }
 
 // SignIn begins a session, for a form of the page (fields user and password, or
-// token, and to, where to go on) or JSON of the same names. A form that fails comes
-// back to the page with failed=credentials, role, many or unchecked.
+// token, and next, where to go on) or JSON of the same names. A form that fails comes
+// back to the page with error=refused, slow (too many attempts) or unreachable
+// (RabbitMQ).
 func (g *Guard) SignIn(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, 64<<10)
 	var in credentials
@@ -51,7 +52,7 @@ func (g *Guard) SignIn(w http.ResponseWriter, r *http.Request) {
 		}
 		in = credentials{r.PostForm.Get("user"), r.PostForm.Get("password"), r.PostForm.Get("token")}
 	}
-	to := localPath(r.PostForm.Get("to"))
+	next := localPath(r.PostForm.Get("next"))
 	from := g.Proxies.client(r)
 	var c Caller
 	var token string
@@ -70,27 +71,34 @@ func (g *Guard) SignIn(w http.ResponseWriter, r *http.Request) {
 			Refuse(w, err)
 			return
 		}
-		failed := "unchecked"
+		why := "unreachable"
 		switch {
-		case errors.Is(err, ErrSignIn):
-			failed = "credentials"
-		case errors.Is(err, ErrForbidden):
-			failed = "role"
+		case errors.Is(err, ErrSignIn), errors.Is(err, ErrForbidden):
+			why = "refused"
 		case errors.As(err, &many):
-			failed = "many"
+			why = "slow"
 		}
-		http.Redirect(w, r, g.SignInPage+"?"+url.Values{"failed": {failed}, "to": {to}}.Encode(), http.StatusSeeOther)
+		g.redirect(w, r, next, why)
 	default:
 		g.Log.Info("signed in", "user", c.Name, "how", c.How, "role", c.Role, "from", from)
 		g.end(r)
 		g.setCookie(w, g.sessions.begin(c, token), int(sessionLasts.Seconds()))
 		w.Header().Set("Cache-Control", "no-store")
 		if form {
-			http.Redirect(w, r, to, http.StatusSeeOther)
+			http.Redirect(w, r, next, http.StatusSeeOther)
 			return
 		}
 		w.WriteHeader(http.StatusNoContent)
 	}
+}
+
+// redirect sends a browser to the page to sign in, from where it goes on.
+func (g *Guard) redirect(w http.ResponseWriter, r *http.Request, next, why string) {
+	q := url.Values{"next": {next}}
+	if why != "" {
+		q.Set("error", why)
+	}
+	http.Redirect(w, r, g.SignInPage+"?"+q.Encode(), http.StatusSeeOther)
 }
 
 // SignOut ends the session.

@@ -20,6 +20,14 @@ import (
 
 func (p *program) serve() *cobra.Command {
 	var file, format string
+	var readOnly bool
+	load := func() (*config.Config, error) {
+		cfg, err := config.Load(file, p.getenv)
+		if err == nil && readOnly {
+			cfg.Access.ReadOnly = true
+		}
+		return cfg, err
+	}
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the service",
@@ -40,7 +48,7 @@ with _FILE for a file that holds it.`,
 			if err != nil {
 				return err
 			}
-			cfg, err := config.Load(file, p.getenv)
+			cfg, err := load()
 			if err != nil {
 				return err
 			}
@@ -49,7 +57,7 @@ with _FILE for a file that holds it.`,
 			}
 			o := app.Options{Version: p.version, Log: log}
 			if file != "" {
-				o.Watch = func(ctx context.Context, changed func(*config.Config, error)) { p.watch(ctx, file, changed) }
+				o.Watch = func(ctx context.Context, changed func(*config.Config, error)) { watch(ctx, file, load, changed) }
 			}
 			if p.getenv("GOMAXPROCS") == "" {
 				// A message passes through many goroutines, each with little to do:
@@ -66,6 +74,7 @@ with _FILE for a file that holds it.`,
 	}
 	c.Flags().StringVarP(&file, "config", "c", "", "the config file (YAML)")
 	c.Flags().StringVar(&format, "log", "text", "log as text or json")
+	c.Flags().BoolVar(&readOnly, "read-only", false, "nobody may change anything, whatever their role and the config file")
 	return c
 }
 
@@ -84,7 +93,7 @@ func (p *program) logger(format string) (*slog.Logger, error) {
 const watchEvery = 2 * time.Second
 
 // watch loads the file on SIGHUP and when its content changes.
-func (p *program) watch(ctx context.Context, file string, changed func(*config.Config, error)) {
+func watch(ctx context.Context, file string, load func() (*config.Config, error), changed func(*config.Config, error)) {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
@@ -111,7 +120,7 @@ func (p *program) watch(ctx context.Context, file string, changed func(*config.C
 			}
 			last = now
 		}
-		changed(config.Load(file, p.getenv))
+		changed(load())
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/wait"
 	"github.com/redrive-mq/redrive/policy"
@@ -21,6 +22,7 @@ type Config struct {
 	Broker   Broker
 	Store    Store
 	Listen   string // host:port
+	Access   Access
 	Policies policy.Set
 	// Ways are how the messages of a policy wait in RabbitMQ, by its name; those
 	// of the others wait in the store.
@@ -49,6 +51,7 @@ func Default() *Config {
 		Broker:   Broker{URL: "amqp://guest:guest@127.0.0.1:5672/"},
 		Store:    Store{Disk: "./redrive-data", Reserve: 256 << 20},
 		Listen:   "127.0.0.1:8250",
+		Access:   Access{Roles: auth.DefaultGrants()},
 		Policies: policy.Set{policy.Default()},
 	}
 }

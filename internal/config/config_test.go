@@ -47,7 +47,8 @@ func TestTheExampleNamesEveryKey(t *testing.T) {
 	}
 	for _, key := range []string{"url", "management", "disk", "reserve", "listen", "name", "queues", "attempts", "fixed", "linear",
 		"exponential", "initial", "factor", "step", "max", "jitter", "reasons", "exhausted", "forward", "exchange", "routing_key", "queue", "wait", "levels", "binary",
-		"decode", "protobuf", "files", "import_paths", "descriptor_sets", "message", "header", "type_property"} {
+		"decode", "protobuf", "files", "import_paths", "descriptor_sets", "message", "header", "type_property",
+		"auth", "roles", "role", "metrics", "proxies", "tls", "cert", "key", "client_ca", "read_only", "audit", "folder"} {
 		if !strings.Contains(string(data), key+":") {
 			t.Errorf("the example does not show %q", key)
 		}

@@ -23,6 +23,9 @@ func Describe(w io.Writer, c *Config) error {
 	for _, q := range c.Decode.Protobuf.Queues {
 		fmt.Fprintf(table, "protobuf\t%s\t%s\n", strings.Join(q.Queues, " "), q.Message)
 	}
+	if who := c.Access.describe(); who != "" {
+		fmt.Fprintf(table, "\n%s\n", who)
+	}
 	return table.Flush()
 }
 

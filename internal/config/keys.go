@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"net"
 	"regexp"
@@ -16,7 +17,8 @@ import (
 )
 
 func (d *document) config(n ast.Node, c *Config) {
-	d.mapping(n, "the file", map[string]field{
+	listen := n
+	fields := map[string]field{
 		"broker": func(n ast.Node) {
 			d.mapping(n, "broker", map[string]field{
 				"url":        func(n ast.Node) { c.Broker.URL = d.url(n, "broker.url", "amqp", "amqps") },
@@ -30,6 +32,7 @@ func (d *document) config(n ast.Node, c *Config) {
 			})
 		},
 		"listen": func(n ast.Node) {
+			listen = n
 			c.Listen = d.text(n, "listen", "an address such as 127.0.0.1:8250")
 			if _, port, err := net.SplitHostPort(c.Listen); err != nil || !isPort(port) {
 				d.fail(n, "listen is %s; expected host:port, such as 127.0.0.1:8250", show(n))
@@ -39,7 +42,12 @@ func (d *document) config(n ast.Node, c *Config) {
 		"decode": func(n ast.Node) {
 			d.mapping(n, "decode", map[string]field{"protobuf": func(n ast.Node) { c.Decode.Protobuf = d.protobuf(n) }})
 		},
-	})
+	}
+	maps.Copy(fields, d.access(&c.Access))
+	d.mapping(n, "the file", fields)
+	if err := c.Closed(); err != nil {
+		d.fail(listen, "%v", err)
+	}
 }
 
 func isPort(s string) bool { n, err := strconv.Atoi(s); return err == nil && n >= 0 && n < 1<<16 }
@@ -181,7 +189,7 @@ func (d *document) waits(n ast.Node, where string) (waits []time.Duration) {
 				d.fail(item, "%s: %s repeats %s times; expected from 1 to %d waits in all", where, m[1], m[2], mostWaits)
 			}
 		}
-		w, err := parseDuration(s)
+		w, err := ParseDuration(s)
 		if err != nil {
 			d.fail(item, "%s has %s; expected a wait such as 500ms, 10s, 1m30s, 2h or 1d, with repeats as in 10s x6", where, show(item))
 		}
@@ -193,15 +201,15 @@ func (d *document) waits(n ast.Node, where string) (waits []time.Duration) {
 }
 
 func (d *document) duration(n ast.Node, where string) time.Duration {
-	v, err := parseDuration(d.text(n, where, "a duration"))
+	v, err := ParseDuration(d.text(n, where, "a duration"))
 	if err != nil {
 		d.fail(n, "%s is %s; expected a duration such as 500ms, 10s, 1m30s, 2h or 1d", where, show(n))
 	}
 	return v
 }
 
-// parseDuration is Go's, with days and weeks.
-func parseDuration(s string) (time.Duration, error) {
+// ParseDuration is Go's, with days and weeks.
+func ParseDuration(s string) (time.Duration, error) {
 	for unit, hours := range map[string]float64{"d": 24, "w": 7 * 24} {
 		if number, ok := strings.CutSuffix(s, unit); ok {
 			v, err := strconv.ParseFloat(number, 64)

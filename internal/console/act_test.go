@@ -61,7 +61,7 @@ func (l *ledger) Begin(e audit.Entry) (func(string, int64), error) {
 	}, nil
 }
 
-func (l *ledger) Newest(context.Context, func(audit.Entry) (bool, error)) error { return nil }
+func (l *ledger) Before(context.Context, int64, func(audit.Entry) (bool, error)) error { return nil }
 
 func (l *ledger) all() []string {
 	l.mu.Lock()

@@ -1,0 +1,160 @@
+package auth
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/audit"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// shelf keeps entries in memory.
+type shelf map[string][]byte
+
+func (s shelf) Entry(_ context.Context, name string) ([]byte, error) { return s[name], nil }
+
+func (s shelf) Entries(_ context.Context, prefix, after string, visit func(store.Entry) (bool, error)) error {
+	for _, name := range slices.Sorted(maps.Keys(s)) {
+		if strings.HasPrefix(name, prefix) && name > after {
+			if more, err := visit(store.Entry{Name: name, Value: s[name]}); !more || err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s shelf) PutEntries(_ context.Context, entries []store.Entry) error {
+	for _, e := range entries {
+		if s[e.Name] = e.Value; e.Value == nil {
+			delete(s, e.Name)
+		}
+	}
+	return nil
+}
+
+// logbook is an audit log that may be full.
+type logbook struct {
+	lines []string
+	full  error
+}
+
+func (l *logbook) Begin(e audit.Entry) (func(string, int64), error) {
+	if l.full != nil {
+		return nil, l.full
+	}
+	l.lines = append(l.lines, strings.Join([]string{e.Who, e.Did, e.On, "begun"}, " "))
+	return func(outcome string, _ int64) { l.lines = append(l.lines, e.Did+" "+outcome) }, nil
+}
+
+var root = Caller{Name: "root", How: "rabbitmq", Role: Admin}
+
+func TestTokens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, log := shelf{}, &logbook{}
+		tokens := NewTokens(s, log)
+		g := NewGuard(Config{Required: true, Tokens: tokens, Log: quiet})
+		secret, made, err := tokens.Create(t.Context(), root, NewToken{Name: "ci", Role: "operator", Queues: []string{"orders.*"}, Lasts: time.Hour})
+		if err != nil || made.By != "root" || made.Role != "operator" || len(secret) != len("redrive_")+43 {
+			t.Fatal(secret, made, err)
+		}
+		for name, value := range s {
+			if strings.Contains(name+string(value), secret[8:]) {
+				t.Error("the token itself is kept")
+			}
+		}
+		c, err := g.byToken(t.Context(), secret)
+		if err != nil || c.Name != "ci" || c.How != "token" || c.Role != Operator || !c.Sees("orders.eu") || c.Sees("mail") {
+			t.Fatal(c, err)
+		}
+		for _, wrong := range []string{"", "redrive_", secret[:len(secret)-1], secret + "x", strings.ToUpper(secret), nameOf(secret), strings.TrimPrefix(nameOf(secret), "token/")} {
+			if _, err := g.byToken(t.Context(), wrong); !errors.Is(err, ErrSignIn) {
+				t.Errorf("with %q: %v", wrong, err)
+			}
+		}
+		if _, _, err := tokens.Create(t.Context(), root, NewToken{Name: "ci", Role: "viewer"}); !errors.Is(err, ErrTaken) {
+			t.Errorf("a second of the name: %v", err)
+		}
+		forever, _, err := tokens.Create(t.Context(), root, NewToken{Name: "all", Role: "viewer"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if all, err := tokens.List(t.Context(), root); err != nil || len(all) != 2 || all[0].Name != "all" || all[0].Expires != nil || all[1].Expires == nil {
+			t.Error(all, err)
+		}
+		time.Sleep(time.Hour - 1)
+		if _, err := g.byToken(t.Context(), secret); err != nil {
+			t.Errorf("just before it expires: %v", err)
+		}
+		time.Sleep(1)
+		if _, err := g.byToken(t.Context(), secret); !errors.Is(err, ErrSignIn) || !strings.Contains(err.Error(), "expired") {
+			t.Errorf("expired: %v", err)
+		}
+		if err := tokens.Revoke(t.Context(), root, "all"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := g.byToken(t.Context(), forever); !errors.Is(err, ErrSignIn) {
+			t.Errorf("revoked: %v", err)
+		}
+		if err := tokens.Revoke(t.Context(), root, "all"); !errors.Is(err, ErrNoToken) {
+			t.Errorf("revoked twice: %v", err)
+		}
+		want := "root token.create ci (operator) begun|token.create done|root token.create all (viewer) begun|token.create done|root token.revoke all (viewer) begun|token.revoke done"
+		if got := strings.Join(log.lines, "|"); got != want {
+			t.Errorf("the audit log has %s", got)
+		}
+	})
+}
+
+func TestWhoMayMakeTokens(t *testing.T) {
+	some := Caller{Name: "sue", Role: Admin, Queues: []string{"orders.*", "mail"}}
+	full := errors.New("no space left")
+	for name, c := range map[string]struct {
+		caller Caller
+		token  NewToken
+		full   error
+		err    error
+	}{
+		"nobody":                       {Caller{}, NewToken{Name: "x", Role: "viewer"}, nil, ErrSignIn},
+		"an editor":                    {Caller{Name: "ed", Role: Editor}, NewToken{Name: "x", Role: "viewer"}, nil, ErrForbidden},
+		"read-only":                    {Caller{Name: "root", Role: Admin, ReadOnly: true}, NewToken{Name: "x", Role: "viewer"}, nil, ErrReadOnly},
+		"no role":                      {root, NewToken{Name: "x"}, nil, ErrInvalid},
+		"a role that is none":          {root, NewToken{Name: "x", Role: "nobody"}, nil, ErrInvalid},
+		"no name":                      {root, NewToken{Role: "viewer"}, nil, ErrInvalid},
+		"a name to confuse":            {root, NewToken{Name: "a\u202eb", Role: "viewer"}, nil, ErrInvalid},
+		"expired":                      {root, NewToken{Name: "x", Role: "viewer", Lasts: -1}, nil, ErrInvalid},
+		"no queues at all":             {root, NewToken{Name: "x", Role: "viewer", Queues: []string{}}, nil, ErrInvalid},
+		"without an audit log":         {root, NewToken{Name: "x", Role: "viewer"}, full, full},
+		"of all, by one of some":       {some, NewToken{Name: "x", Role: "viewer"}, nil, nil},
+		"of its own pattern":           {some, NewToken{Name: "x", Role: "viewer", Queues: []string{"orders.*"}}, nil, nil},
+		"of a queue of its own":        {some, NewToken{Name: "x", Role: "viewer", Queues: []string{"orders.eu", "mail"}}, nil, nil},
+		"of another's queue":           {some, NewToken{Name: "x", Role: "viewer", Queues: []string{"mail", "bills"}}, nil, ErrForbidden},
+		"of a pattern its own matches": {some, NewToken{Name: "x", Role: "viewer", Queues: []string{"orders.?*"}}, nil, ErrForbidden},
+		"of everything":                {some, NewToken{Name: "x", Role: "viewer", Queues: []string{"*"}}, nil, ErrForbidden},
+	} {
+		s := shelf{}
+		_, made, err := NewTokens(s, &logbook{full: c.full}).Create(t.Context(), c.caller, c.token)
+		if !errors.Is(err, c.err) || (err == nil) != (len(s) == 1) {
+			t.Errorf("%s: %v, want %v; %d are kept", name, err, c.err, len(s))
+		}
+		if err == nil && made.Queues == nil {
+			t.Errorf("%s: it has all queues", name)
+		}
+	}
+	tokens := NewTokens(shelf{}, &logbook{})
+	if _, err := tokens.List(t.Context(), Caller{Name: "ed", Role: Editor}); !errors.Is(err, ErrForbidden) {
+		t.Error(err)
+	}
+	if _, err := tokens.List(t.Context(), Caller{Name: "root", Role: Admin, ReadOnly: true}); err != nil {
+		t.Error("a list changes nothing, and is refused read-only:", err)
+	}
+	if err := tokens.Revoke(t.Context(), Caller{Name: "ed", Role: Editor}, "x"); !errors.Is(err, ErrForbidden) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,133 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-mq/redrive/internal/api"
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/config"
+)
+
+func (p *program) token() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "token",
+		Short: "Make, list and revoke tokens for programs",
+		Long: `Make, list and revoke tokens, which programs sign in with: in the header
+"Authorization: Bearer …", or in REDRIVE_TOKEN or REDRIVE_TOKEN_FILE for this
+command line.
+
+Only administrators may. For the first token, sign in as a user of RabbitMQ's with
+the tag administrator: REDRIVE_USER, and REDRIVE_PASSWORD or REDRIVE_PASSWORD_FILE.`,
+	}
+	c.AddCommand(p.tokenCreate(), p.tokenList(), p.tokenRevoke())
+	return group(c)
+}
+
+func (p *program) tokenCreate() *cobra.Command {
+	var format, expires string
+	var n api.NewToken
+	c := &cobra.Command{
+		Use:     "create",
+		Short:   "Make a token and print it, this once",
+		Example: "  redrive token create --name ci --role operator --queues 'orders.*' --expires 90d",
+		Args:    exactArgs(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if _, err := auth.ParseRole(n.Role); err != nil {
+				return fmt.Errorf("--role: %v: %w", err, errUsage)
+			}
+			if n.Name == "" {
+				return fmt.Errorf("--name is missing: %w", errUsage)
+			}
+			if expires != "never" {
+				lasts, err := config.ParseDuration(expires)
+				if err != nil || lasts <= 0 {
+					return fmt.Errorf("--expires %q: expected a duration such as 12h or 90d, or never: %w", expires, errUsage)
+				}
+				at := time.Now().Add(lasts)
+				n.Expires = &at
+			}
+			client, err := api.NewClient(p.address, p.getenv)
+			if err != nil {
+				return err
+			}
+			made, err := client.CreateToken(c.Context(), n)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(p.err, "The token %s is shown this once: %s of %s, %s.\n", plain(made.Name), made.Role, queuesOf(made.Token), expiryOf(made.Token))
+			return p.write(format, made, func(w io.Writer) { fmt.Fprintln(w, made.Secret) })
+		},
+	}
+	c.Flags().StringVar(&n.Name, "name", "", "what the audit log calls who uses it")
+	c.Flags().StringVar(&n.Role, "role", "", "viewer, operator, editor or admin")
+	c.Flags().StringArrayVar(&n.Queues, "queues", nil, "a queue or pattern it is limited to, more than once for several; left out: all")
+	c.Flags().StringVar(&expires, "expires", "90d", "how long it is valid, or never")
+	return withOutput(p.withAddress(c), &format)
+}
+
+func (p *program) tokenList() *cobra.Command {
+	var format string
+	c := &cobra.Command{
+		Use:   "list",
+		Short: "List tokens, without what proves them",
+		Args:  exactArgs(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			client, err := api.NewClient(p.address, p.getenv)
+			if err != nil {
+				return err
+			}
+			all, err := client.Tokens(c.Context())
+			if err != nil {
+				return err
+			}
+			return p.write(format, all, func(w io.Writer) {
+				fmt.Fprintln(w, "NAME\tROLE\tQUEUES\tMADE BY\tMADE\tEXPIRES")
+				for _, t := range all.Tokens {
+					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", cell(t.Name, 64), cell(t.Role, 10), cell(queuesOf(t), 60), cell(t.By, 40), t.Created.Format(time.DateOnly), expiryOf(t))
+				}
+			})
+		},
+	}
+	return withOutput(p.withAddress(c), &format)
+}
+
+func (p *program) tokenRevoke() *cobra.Command {
+	return p.withAddress(&cobra.Command{
+		Use:   "revoke NAME",
+		Short: "End a token, and the sessions begun with it, at once",
+		Args:  exactArgs(1, "the token's name"),
+		RunE: func(c *cobra.Command, args []string) error {
+			client, err := api.NewClient(p.address, p.getenv)
+			if err != nil {
+				return err
+			}
+			if err := client.RevokeToken(c.Context(), args[0]); err != nil {
+				return err
+			}
+			fmt.Fprintf(p.err, "The token %s is revoked.\n", plain(args[0]))
+			return nil
+		},
+	})
+}
+
+func queuesOf(t auth.Token) string {
+	if t.Queues == nil {
+		return "all queues"
+	}
+	return plain(strings.Join(t.Queues, ", "))
+}
+
+func expiryOf(t auth.Token) string {
+	switch {
+	case t.Expires == nil:
+		return "never expires"
+	case t.Expires.Before(time.Now()):
+		return "expired on " + t.Expires.Format(time.DateOnly)
+	}
+	return "expires on " + t.Expires.Format(time.DateOnly)
+}

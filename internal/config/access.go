@@ -1,0 +1,200 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+)
+
+// Access is who may reach the service, and what they may.
+type Access struct {
+	// SignIn is whether callers must sign in. Where not, whoever is on this machine
+	// is its administrator, and nobody else is let in.
+	SignIn bool
+	// Roles are what RabbitMQ's users may, by their tags.
+	Roles map[string]auth.Grant
+	// OpenMetrics shows the metrics to everybody.
+	OpenMetrics bool
+	Proxies     auth.Proxies
+	TLS         auth.TLSFiles // none: plain HTTP
+	// BehindProxy says that callers reach it by a proxy, which does the TLS.
+	BehindProxy bool
+	ReadOnly    bool
+	AuditFolder string // "": in the store's folder
+}
+
+// HasTLS tells whether the service speaks TLS itself.
+func (a *Access) HasTLS() bool { return a.TLS != auth.TLSFiles{} }
+
+// Audit is the folder of the audit log. In the store's folder it is on the same
+// disk, has the same owner, and one backup has both; a folder of its own there,
+// since the database that shares it deletes what looks like a file of its own.
+func (c *Config) Audit() string {
+	if c.Access.AuditFolder != "" {
+		return c.Access.AuditFolder
+	}
+	return filepath.Join(c.Store.Disk, "audit")
+}
+
+// Closed says what is missing before the service may listen where others can reach
+// it; nil when nothing is.
+func (c *Config) Closed() error {
+	host, _, _ := net.SplitHostPort(c.Listen)
+	ip := net.ParseIP(host)
+	open := host != "localhost" && (ip == nil || !ip.IsLoopback())
+	a := &c.Access
+	switch {
+	case open && !a.SignIn:
+		return fmt.Errorf("listen is %q, which other machines can reach, and nobody has to sign in: set `auth: {}`, to sign in with users of RabbitMQ's or tokens, or listen on 127.0.0.1", c.Listen)
+	case a.BehindProxy && !a.SignIn:
+		return errors.New("tls is behind-proxy, so that others can reach the service, and nobody has to sign in: set `auth: {}`, to sign in with users of RabbitMQ's or tokens")
+	case open && !a.HasTLS() && !a.BehindProxy:
+		return fmt.Errorf("listen is %q, which other machines can reach, and passwords and tokens would go there in the clear: set tls.cert and tls.key, or `tls: behind-proxy` where a proxy speaks TLS for the service", c.Listen)
+	}
+	return nil
+}
+
+func (d *document) access(a *Access) map[string]field {
+	return map[string]field{
+		"auth": func(n ast.Node) {
+			a.SignIn = true
+			d.mapping(n, "auth", map[string]field{
+				"roles": func(n ast.Node) { a.Roles = d.roles(n, "auth.roles") },
+				"metrics": func(n ast.Node) {
+					switch s := d.text(n, "auth.metrics", "open or viewer"); s {
+					case "open":
+						a.OpenMetrics = true
+					case "viewer":
+					default:
+						d.fail(n, "auth.metrics is %s; expected open, for everybody, or viewer", show(n))
+					}
+				},
+				"proxies": func(n ast.Node) { a.Proxies = d.proxies(n, "auth.proxies") },
+			})
+		},
+		"tls": func(n ast.Node) {
+			const expected = "keys cert and key, or behind-proxy"
+			if s, ok := n.(*ast.StringNode); ok {
+				if a.BehindProxy = s.Value == "behind-proxy"; !a.BehindProxy {
+					d.fail(n, "tls is %s; expected %s", show(n), expected)
+				}
+				return
+			}
+			d.mapping(n, "tls", map[string]field{
+				"cert":      func(n ast.Node) { a.TLS.Cert = d.text(n, "tls.cert", "a file") },
+				"key":       func(n ast.Node) { a.TLS.Key = d.text(n, "tls.key", "a file") },
+				"client_ca": func(n ast.Node) { a.TLS.ClientCA = d.text(n, "tls.client_ca", "a file") },
+			})
+			if a.TLS.Cert == "" || a.TLS.Key == "" {
+				d.fail(n, "tls needs both cert and key, files in PEM")
+			}
+		},
+		"read_only": func(n ast.Node) {
+			b, ok := n.(*ast.BoolNode)
+			if !ok {
+				d.fail(n, "read_only is %s; expected true or false", show(n))
+			}
+			a.ReadOnly = b.Value
+		},
+		"audit": func(n ast.Node) {
+			d.mapping(n, "audit", map[string]field{
+				"folder": func(n ast.Node) { a.AuditFolder = d.text(n, "audit.folder", "a folder") },
+			})
+		},
+	}
+}
+
+// roles are those of tags, whose names are RabbitMQ's to choose.
+func (d *document) roles(n ast.Node, where string) map[string]auth.Grant {
+	var values []*ast.MappingValueNode
+	switch m := n.(type) {
+	case *ast.MappingNode:
+		values = m.Values
+	case *ast.MappingValueNode:
+		values = []*ast.MappingValueNode{m}
+	}
+	if len(values) == 0 {
+		d.fail(n, "%s is %s; expected tags of RabbitMQ's users with a role each, such as monitoring: viewer", where, show(n))
+	}
+	all := map[string]auth.Grant{}
+	for _, v := range values {
+		tag := d.text(v.Key, where, "a tag")
+		if _, twice := all[tag]; twice {
+			d.fail(v.Key, "%s has the tag %q twice", where, tag)
+		}
+		all[tag] = d.grant(v.Value, where+"."+tag)
+	}
+	return all
+}
+
+func (d *document) grant(n ast.Node, where string) (g auth.Grant) {
+	role := func(n ast.Node, where string) {
+		var err error
+		if g.Role, err = auth.ParseRole(d.text(n, where, "a role")); err != nil {
+			d.fail(n, "%s: %v", where, err)
+		}
+	}
+	switch n.(type) {
+	case *ast.MappingNode, *ast.MappingValueNode:
+		d.mapping(n, where, map[string]field{
+			"role": func(n ast.Node) { role(n, where+".role") },
+			"queues": func(n ast.Node) {
+				g.Queues = d.texts(n, where+".queues", `a list of queue names or patterns, such as ["orders.*"]`)
+				if len(g.Queues) == 0 {
+					d.fail(n, "%s.queues is empty; leave the key out for all queues", where)
+				}
+			},
+		})
+		if g.Role == auth.Nobody {
+			d.fail(n, "%s names no role; expected role: viewer, operator, editor or admin", where)
+		}
+	default:
+		role(n, where)
+	}
+	return g
+}
+
+func (d *document) proxies(n ast.Node, where string) (all auth.Proxies) {
+	for _, item := range d.sequence(n, where, `a list of addresses or networks, such as ["10.0.0.0/8"]`) {
+		s := d.text(item, where, "an address")
+		p, err := netip.ParsePrefix(s)
+		if a, err2 := netip.ParseAddr(s); err2 == nil {
+			p, err = netip.PrefixFrom(a, a.BitLen()), nil
+		}
+		if err != nil {
+			d.fail(item, "%s has %s; expected an address or network, such as 10.0.0.7 or 10.0.0.0/8", where, show(item))
+		}
+		all = append(all, p.Masked())
+	}
+	return all
+}
+
+// describe says who may reach the service; "" is that it is as by default.
+func (a *Access) describe() string {
+	var parts []string
+	if a.SignIn {
+		var roles []string
+		for _, tag := range slices.Sorted(maps.Keys(a.Roles)) {
+			g := a.Roles[tag]
+			role := tag + ": " + g.Role.String()
+			if g.Queues != nil {
+				role += " of " + strings.Join(g.Queues, " ")
+			}
+			roles = append(roles, role)
+		}
+		parts = append(parts, "callers sign in with a token or as a user of RabbitMQ's ("+strings.Join(roles, ", ")+")")
+	}
+	if a.ReadOnly {
+		parts = append(parts, "read-only, whoever calls")
+	}
+	return strings.Join(parts, "; ")
+}
