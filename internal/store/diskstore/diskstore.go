@@ -121,13 +121,13 @@ func owned(err error) bool {
 	return errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EACCES) || strings.Contains(err.Error(), "lock held by current process")
 }
 
-// pebbleOptions bound memory (cache and memtables, some 50 MiB in all) and
+// pebbleOptions bound memory (cache and memtables, some 64 MiB in all) and
 // keep the number of files small.
 func pebbleOptions(o Options, lock *pebble.Lock) *pebble.Options {
 	p := &pebble.Options{
 		FS: o.FS, Lock: lock, Merger: adder,
 		FormatMajorVersion:          pebble.FormatNewest,
-		CacheSize:                   16 << 20,
+		CacheSize:                   64 << 20,
 		MemTableSize:                8 << 20,
 		MemTableStopWritesThreshold: 4,
 		L0CompactionThreshold:       4,
