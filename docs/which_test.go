@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 )
 
-var update = flag.Bool("update", false, "write the table of limits into which.md")
+var update = flag.Bool("update", false, "write the tables into the pages")
 
 var ways = []struct {
 	name string
@@ -79,7 +79,13 @@ func TestAllWaysAreInTheTable(t *testing.T) {
 }
 
 func TestTheTableOfLimits(t *testing.T) {
-	const file, begin, end = "which.md", "-update writes this table -->\n", "<!-- end of limits -->"
+	written(t, "which.md", "<!-- end of limits -->", table())
+}
+
+// written sees to it that a page has the table that the code gives, before end.
+func written(t *testing.T, file, end, table string) {
+	t.Helper()
+	const begin = "-update writes this table -->\n"
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -89,12 +95,12 @@ func TestTheTableOfLimits(t *testing.T) {
 	if !ok || !ok2 {
 		t.Fatalf("%s has no place for the table", file)
 	}
-	want := "\n" + table() + "\n"
+	want := "\n" + table + "\n"
 	if is == want {
 		return
 	}
 	if !*update {
-		t.Fatalf("%s differs from the limits in code; go test ./docs -update writes them. It should be:\n%s", file, want)
+		t.Fatalf("%s differs from the code; go test ./docs -update writes the table. It should be:\n%s", file, want)
 	}
 	if err := os.WriteFile(file, []byte(before+begin+want+end+after), 0o644); err != nil {
 		t.Fatal(err)

@@ -49,7 +49,7 @@ func (s *Service) openConsole() error {
 		}
 		atBroker = queues{manage}
 	}
-	decoder, err := decode.New(decode.Options{})
+	decoder, err := decode.New(s.config.Decode)
 	if err != nil {
 		return err
 	}

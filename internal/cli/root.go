@@ -74,7 +74,7 @@ Exit codes: 0 done, 1 error, 2 wrong usage, 7 no service answers.`,
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return fmt.Errorf("%s: %v: %w", c.CommandPath(), err, errUsage)
 	})
-	root.AddCommand(p.serve(), p.check(), p.status(), p.messages(), p.replay(), p.enroll(), p.unenroll(), p.topology(), p.token(), p.audit(), p.demo())
+	root.AddCommand(p.serve(), p.check(), p.status(), p.messages(), p.replay(), p.enroll(), p.unenroll(), p.topology(), p.token(), p.audit(), p.decode(), p.demo())
 	return group(root)
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/app"
 	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/decode"
 )
 
 func (p *program) serve() *cobra.Command {
@@ -135,6 +136,9 @@ func (p *program) check() *cobra.Command {
 			}
 			for _, w := range cfg.Warnings {
 				fmt.Fprintln(p.err, "warning:", w)
+			}
+			if _, err := decode.New(cfg.Decode); err != nil {
+				return err
 			}
 			return config.Describe(p.out, cfg)
 		},

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/wait"
 	"github.com/redrive-mq/redrive/policy"
 )
@@ -26,6 +27,8 @@ type Config struct {
 	// Ways are how the messages of a policy wait in RabbitMQ, by its name; those
 	// of the others wait in the store.
 	Ways map[string]wait.Way
+	// Decode is how bodies are read.
+	Decode decode.Options
 	// Warnings are about what is allowed and hardly meant.
 	Warnings []string
 }

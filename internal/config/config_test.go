@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -18,6 +19,9 @@ func TestTheExampleFile(t *testing.T) {
 	if p := c.Policies[0]; p.Name != "orders" || p.Attempts != 8 || p.Backoff.Delay(4) != want.Delay(4) {
 		t.Errorf("the first policy is %+v", p)
 	}
+	if _, err := decode.New(c.Decode); err != nil {
+		t.Error(err)
+	}
 	var b strings.Builder
 	if err := Describe(&b, c); err != nil {
 		t.Fatal(err)
@@ -27,6 +31,7 @@ func TestTheExampleFile(t *testing.T) {
 		`10s ×6, 15m ×10, forwarded to exchange "alerts" after 2h 31m (jitter ±20%)`,
 		`30s, 1m, 1m 30s, 2m, forwarded to queue "mail.dead" after 5m (jitter equal)`,
 		"1m, 1m, parked after 2m",
+		"protobuf  orders.*      shop.Order",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("%q is not in:\n%s", want, b.String())
@@ -42,6 +47,7 @@ func TestTheExampleNamesEveryKey(t *testing.T) {
 	}
 	for _, key := range []string{"url", "management", "disk", "reserve", "listen", "name", "queues", "attempts", "fixed", "linear",
 		"exponential", "initial", "factor", "step", "max", "jitter", "reasons", "exhausted", "forward", "exchange", "routing_key", "queue", "wait", "levels", "binary",
+		"decode", "protobuf", "files", "import_paths", "descriptor_sets", "message", "header", "type_property",
 		"auth", "roles", "role", "metrics", "proxies", "tls", "cert", "key", "client_ca", "read_only", "audit", "folder"} {
 		if !strings.Contains(string(data), key+":") {
 			t.Errorf("the example does not show %q", key)
@@ -84,6 +90,12 @@ func TestErrorsNameThePlaceAndWhatWasExpected(t *testing.T) {
 		{"listen: 127.0.0.1:1\nlisten: 127.0.0.1:2", "f.yaml:2:1"},
 		{"listen: 127.0.0.1:1\n---\nlisten: 127.0.0.1:2", "f.yaml:3"},
 		{"store: &a {disk: x}", "an anchor or alias"},
+		{"decode: {protobuff: {}}", `f.yaml:1:10: decode has no key "protobuff" (did you mean "protobuf"?)`},
+		{"decode: {protobuf: {header: x}}", "f.yaml:1:20: decode.protobuf names neither files nor descriptor_sets"},
+		{"decode: {protobuf: {files: [a.proto]}}", "does not say which messages have which type; expected queues, header or type_property"},
+		{"decode: {protobuf: {files: a.proto}}", `decode.protobuf.files is "a.proto"; expected a list of files`},
+		{"decode: {protobuf: {files: [a.proto], type_property: maybe}}", `decode.protobuf.type_property is "maybe"; expected true or false`},
+		{"decode: {protobuf: {files: [a.proto], queues: [{message: a.B}]}}", "decode.protobuf.queues[0] needs queues and a message"},
 	} {
 		_, err := Parse("f.yaml", []byte(c.yaml))
 		if err == nil || !strings.Contains(err.Error(), c.want) {

@@ -13,12 +13,15 @@ import (
 )
 
 // Describe writes what each policy comes to: its waits as they really are, and
-// where when that is RabbitMQ, and what then.
+// where when that is RabbitMQ, and what then; and which queues hold which Protobuf.
 func Describe(w io.Writer, c *Config) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for i := range c.Policies {
 		p := &c.Policies[i]
 		fmt.Fprintf(table, "%s\t%s\t%s\n", p.Name, strings.Join(p.Queues, " "), waits(p, c.Ways[p.Name]))
+	}
+	for _, q := range c.Decode.Protobuf.Queues {
+		fmt.Fprintf(table, "protobuf\t%s\t%s\n", strings.Join(q.Queues, " "), q.Message)
 	}
 	if who := c.Access.describe(); who != "" {
 		fmt.Fprintf(table, "\n%s\n", who)

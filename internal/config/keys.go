@@ -39,6 +39,9 @@ func (d *document) config(n ast.Node, c *Config) {
 			}
 		},
 		"policies": func(n ast.Node) { d.policies(n, c) },
+		"decode": func(n ast.Node) {
+			d.mapping(n, "decode", map[string]field{"protobuf": func(n ast.Node) { c.Decode.Protobuf = d.protobuf(n) }})
+		},
 	}
 	maps.Copy(fields, d.access(&c.Access))
 	d.mapping(n, "the file", fields)

@@ -61,7 +61,7 @@ func (l *ledger) Begin(e audit.Entry) (func(string, int64), error) {
 	}, nil
 }
 
-func (l *ledger) Newest(context.Context, func(audit.Entry) (bool, error)) error { return nil }
+func (l *ledger) Before(context.Context, int64, func(audit.Entry) (bool, error)) error { return nil }
 
 func (l *ledger) all() []string {
 	l.mu.Lock()
@@ -115,11 +115,11 @@ func openDisk(t *testing.T, path string) *diskstore.Store {
 
 // each runs a test over both engines.
 func each(t *testing.T, test func(t *testing.T, d *desk)) {
-	t.Run("memory", func(t *testing.T) { test(t, newDesk(whole{memstore.New()})) })
+	t.Run("memory", func(t *testing.T) { test(t, newDesk(memstore.New())) })
 	t.Run("disk", func(t *testing.T) {
 		s := openDisk(t, t.TempDir())
 		defer s.Close()
-		test(t, newDesk(whole{s}))
+		test(t, newDesk(s))
 	})
 }
 

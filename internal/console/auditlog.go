@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"fmt"
+	"math"
 	"strconv"
 
 	"github.com/redrive-mq/redrive/internal/audit"
@@ -11,15 +12,15 @@ import (
 
 // AuditLog is who did what, newest first; after is the end of the page before.
 func (c *Console) AuditLog(ctx context.Context, by auth.Caller, after string, limit int) (page []audit.Entry, next string, err error) {
-	if err := by.May(auth.Admin, ""); err != nil {
+	if err := by.MaySee(auth.Admin); err != nil {
 		return nil, "", err
 	}
 	if limit == 0 {
 		limit = 100
 	}
-	before := int64(-1)
+	before := int64(math.MaxInt64)
 	if after != "" {
-		if before, err = strconv.ParseInt(after, 10, 64); err != nil || before < 0 {
+		if before, err = strconv.ParseInt(after, 10, 64); err != nil || before < 1 {
 			return nil, "", fmt.Errorf("%w: %.60q is not the end of a page", ErrInvalid, after)
 		}
 	}
@@ -30,10 +31,7 @@ func (c *Console) AuditLog(ctx context.Context, by auth.Caller, after string, li
 	if c.Audit == nil {
 		return page, "", nil
 	}
-	err = c.Audit.Newest(ctx, func(e audit.Entry) (bool, error) {
-		if before >= 0 && e.N >= before {
-			return true, nil
-		}
+	err = c.Audit.Before(ctx, before, func(e audit.Entry) (bool, error) {
 		if len(page) == limit {
 			next = strconv.FormatInt(page[limit-1].N, 10)
 			return false, nil

@@ -4,7 +4,9 @@
 //
 //	console.go    the whole, and what it needs
 //	message.go    messages as they are shown
-//	search.go     a query in the language of package query, answered
+//	search.go     a query in the language of package query, answered a page at a time
+//	find.go       … and in full; remembered.go: what has returned
+//	detail.go     all of one message
 //	act.go        actions on messages that are named
 //	deed.go       what each verb makes of a record
 //	edit.go       a message replaced by an edited one
@@ -13,7 +15,8 @@
 //	plan.go       an action on all that a query finds: what it would do, frozen
 //	operation.go  … and how far it is
 //	run.go        … being done, a batch at a time
-//	queue.go      queues, groups, policies, health
+//	queue.go      queues, groups, policies, health, as they are shown
+//	queues.go     … queues; policies.go: policies and groups; overview.go: all in one look
 //	live.go       what has changed since a moment ago
 package console
 
@@ -63,8 +66,8 @@ type Audit interface {
 	// Begin writes that something is about to be done, and returns only when that
 	// is durable; done writes what came of it.
 	Begin(e audit.Entry) (done func(outcome string, count int64), err error)
-	// Newest visits entries from the newest on.
-	Newest(ctx context.Context, visit func(audit.Entry) (more bool, err error)) error
+	// Before visits entries from the newest on, those with a number below n.
+	Before(ctx context.Context, n int64, visit func(audit.Entry) (more bool, err error)) error
 }
 
 // Config is what a console works with.

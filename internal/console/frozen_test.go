@@ -16,7 +16,7 @@ import (
 func TestFrozenMessagesAreInOrder(t *testing.T) {
 	for _, n := range []int{0, 1, 999, 1000, 1001, 2500, 16_000, 20_001} {
 		for _, most := range []int{700, 5000, 100_000} {
-			c := &Console{Config: Config{Store: whole{memstore.New()}}}
+			c := &Console{Config: Config{Store: memstore.New()}}
 			f := freezer{c: c, parts: partsOf("x"), most: most}
 			var want []frozen
 			for i := range n {

@@ -237,7 +237,7 @@ func waitFor(t *testing.T, so func() bool) {
 // inFakeTime runs a test over the engine in memory.
 func inFakeTime(t *testing.T, test func(t *testing.T, d *desk)) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(whole{memstore.New()})
+		d := newDesk(memstore.New())
 		stop := d.run(t)
 		defer stop()
 		test(t, d)
@@ -313,10 +313,14 @@ func (d *desk) give(t *testing.T, queue string, fails func(*store.Record) bool) 
 	if err != nil {
 		t.Fatal(err)
 	}
+	var out []store.Outcome
 	for _, c := range claims {
-		if _, err := d.store.Settle(ctx, []store.Outcome{{Claim: c}}); err != nil {
-			t.Fatal(err)
-		}
+		out = append(out, store.Outcome{Claim: c, At: time.Now()})
+	}
+	if _, err := d.store.Settle(ctx, out); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range claims {
 		if fails(c.Record) {
 			r := *c.Record
 			r.Attempt, r.FailedAt, r.Error, r.State, r.Due = r.Attempt+1, time.Now(), "no stock again", store.Waiting, time.Now().Add(time.Hour)
@@ -353,7 +357,7 @@ func TestTheRestGoesOnlyWhenTheFirstDoNotComeBack(t *testing.T) {
 // A restart of the service changes nothing of what a canary waits for.
 func TestACanarySurvivesARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(whole{memstore.New()})
+		d := newDesk(memstore.New())
 		stop := d.run(t)
 		d.parked(t, "orders", 30)
 		p := d.plan(t, console.Replay, "queue:orders")

@@ -3,15 +3,11 @@ package console
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/query"
 	"github.com/redrive-mq/redrive/internal/store"
 )
@@ -126,84 +122,6 @@ func (s *search) kept(ctx context.Context, after string) error {
 
 var bounded = fmt.Sprintf("only the newest %d messages were looked at: say more of queue, state or group, or when they were parked or are due", mostLooked)
 
-// named finds by id, which an index knows: kept ones, else how they ended.
-func (s *search) named(ctx context.Context, ids []uuid.UUID) error {
-	n := s.query.Narrow(s.Now(), nil, nil)
-	n.GroupOf = s.Store.GroupOf
-	var kept []store.Listed
-	for _, id := range ids {
-		all, err := s.Store.Find(ctx, id)
-		if err != nil {
-			return err
-		}
-		s.page.Looked += int64(len(all))
-		kept = append(kept, all...)
-		if len(all) > 0 {
-			continue
-		}
-		past, err := s.Store.Past(ctx, id)
-		if err != nil {
-			return err
-		}
-		if len(past) > 0 {
-			kept = append(kept, passed(past[len(past)-1]))
-		}
-	}
-	slices.SortStableFunc(kept, func(a, b store.Listed) int { return b.Record.Due.Compare(a.Record.Due) })
-	for _, l := range kept {
-		if s.by.Sees(l.Record.Queue) && !s.full() && n.Match(&l, s.decoded(ctx, &l)) {
-			s.add(s.shown(l))
-		}
-	}
-	return nil
-}
-
-// returned finds messages that are back in their queue and were not seen since.
-func (s *search) returned(ctx context.Context, after string) error {
-	n := s.query.Narrow(s.Now(), nil, nil)
-	n.GroupOf = s.Store.GroupOf
-	seen := map[uuid.UUID]bool{}
-	skip := after != ""
-	return s.Store.Returned(ctx, func(p store.Passage) (bool, error) {
-		at := passagePlace(p)
-		if skip {
-			// A page ends at a message that may be forgotten by now.
-			skip = at != after && at > after
-			seen[p.ID] = true
-			return true, ctx.Err()
-		}
-		s.page.Looked++
-		l := passed(p)
-		if seen[p.ID] || p.Ending != store.EndedReturned || !s.by.Sees(p.Queue) || !n.Match(&l, nothing) {
-			seen[p.ID] = true
-			return true, ctx.Err()
-		}
-		seen[p.ID] = true
-		if again, err := s.Store.Find(ctx, p.ID); err != nil || len(again) > 0 {
-			return true, err
-		}
-		if s.full() {
-			return false, nil
-		}
-		s.add(s.shown(l))
-		s.page.After = at
-		return true, nil
-	})
-}
-
-func nothing() *decode.Result { return &decode.Result{} }
-
-// passed is a passage as a record without a body, in a state that no record has.
-func passed(p store.Passage) store.Listed {
-	return store.Listed{Record: &store.Record{ID: p.ID, Queue: p.Queue, State: query.Returned, Due: p.Ended, Attempt: p.Attempt,
-		Reason: p.Reason, Error: p.Error, Policy: p.Policy, FailedAt: p.FailedAt}}
-}
-
-// passagePlace orders passages by when they ended.
-func passagePlace(p store.Passage) string {
-	return fmt.Sprintf("%016x-%s", p.Ended.UnixMicro(), p.ID)
-}
-
 // place is where a search goes on, and how many it has looked at before.
 type place struct {
 	looked int64
@@ -222,131 +140,4 @@ func readPlace(after string) (p place, err error) {
 	}
 	p.cursor = cursor
 	return p, nil
-}
-
-// narrow asks the store what it has, as far as the caller may see it.
-func (c *Console) narrow(ctx context.Context, by auth.Caller, q *query.Query) (*query.Narrowed, error) {
-	counts, err := c.Store.Counts(ctx)
-	if err != nil {
-		return nil, err
-	}
-	names := []string{}
-	for _, n := range counts {
-		if by.Sees(n.Queue) {
-			names = append(names, n.Queue)
-		}
-	}
-	var groups []store.GroupCount
-	if q.ByGroup() {
-		if groups, err = c.groupsSeen(ctx, by); err != nil {
-			return nil, err
-		}
-	}
-	n := q.Narrow(c.Now(), names, groups)
-	n.GroupOf = c.Store.GroupOf
-	return n, nil
-}
-
-func (c *Console) groupsSeen(ctx context.Context, by auth.Caller) ([]store.GroupCount, error) {
-	all, err := c.Store.Groups(ctx)
-	return slices.DeleteFunc(all, func(g store.GroupCount) bool { return !by.Sees(g.Queue) }), err
-}
-
-// decoded reads the body, when it is asked.
-func (c *Console) decoded(ctx context.Context, l *store.Listed) func() *decode.Result {
-	return func() *decode.Result {
-		return c.Decoder.Decode(ctx, encoded(l.Record, l.Record.Message.Body, l.Record.Message.Headers))
-	}
-}
-
-// find visits every message that a query means, those that failed first before the
-// others; with upto, only what had been added then (see store.Changer.NewestKey).
-func (c *Console) find(ctx context.Context, by auth.Caller, text string, upto uint64, body bool, visit func(store.Listed) (bool, error)) error {
-	q, err := c.parse(by, text)
-	if err != nil {
-		return err
-	}
-	n, err := c.narrow(ctx, by, q)
-	if err != nil || n.None {
-		return err
-	}
-	r := n.Range
-	r.Upto, r.Body = upto, body || q.NeedsBody()
-	return c.Store.Scan(ctx, r, func(l store.Listed) (bool, error) {
-		if !n.Match(&l, c.decoded(ctx, &l)) {
-			return true, nil
-		}
-		return visit(l)
-	})
-}
-
-// Count is how many messages a query means; exact is false when there may be more
-// than were looked at.
-func (c *Console) Count(ctx context.Context, by auth.Caller, text string) (n int64, exact bool, err error) {
-	q, err := c.parse(by, text)
-	if err != nil {
-		return 0, false, err
-	}
-	counts, err := c.Store.Counts(ctx)
-	if err != nil {
-		return 0, false, err
-	}
-	sure := true
-	add := func(state store.State, queue string, g *store.GroupCount, of int64) {
-		if of == 0 || !by.Sees(queue) {
-			return
-		}
-		says := q.Says(state, queue, g)
-		if sure = sure && says != 0; says > 0 {
-			n += of
-		}
-	}
-	for _, of := range counts {
-		add(store.Waiting, of.Queue, nil, of.Waiting)
-		add(store.Parked, of.Queue, nil, of.Parked)
-		add(store.Discarded, of.Queue, nil, of.Discarded)
-	}
-	if sure {
-		return n, true, nil
-	}
-	if q.ByGroup() {
-		groups, err := c.groupsSeen(ctx, by)
-		if err != nil {
-			return 0, false, err
-		}
-		n, sure = 0, true
-		for i := range groups {
-			g := &groups[i]
-			add(store.Waiting, g.Queue, g, g.Waiting)
-			add(store.Parked, g.Queue, g, g.Parked)
-			add(store.Discarded, g.Queue, g, g.Discarded)
-		}
-		if sure {
-			return n, true, nil
-		}
-	}
-	return c.countOne(ctx, by, q)
-}
-
-// countOne counts one by one, as far as a search looks.
-func (c *Console) countOne(ctx context.Context, by auth.Caller, q *query.Query) (n int64, exact bool, err error) {
-	in, err := c.narrow(ctx, by, q)
-	if err != nil || in.None {
-		return 0, err == nil, err
-	}
-	r := in.Range
-	r.NewestFirst, r.Body = true, q.NeedsBody()
-	looked := 0
-	exact = true
-	err = c.Store.Scan(ctx, r, func(l store.Listed) (bool, error) {
-		if exact = in.Sure || looked < mostLooked; !exact {
-			return false, nil
-		}
-		looked++
-		if in.Match(&l, c.decoded(ctx, &l)) {
-			n++
-		}
-		return true, nil
-	})
-	return n, exact, err
 }

@@ -83,8 +83,8 @@ func (p *jsonReader) value(depth int) (v value, err error) {
 		for _, literal := range []string{"true", "false", "null"} {
 			if bytes.HasPrefix(p.s[p.at:], []byte(literal)) {
 				p.at += len(literal)
-				if v.text = literal; literal != "null" {
-					v.kind = boolean
+				if literal != "null" {
+					v.kind, v.text = boolean, literal
 				}
 				v.raw = p.s[start:p.at]
 				return v, nil

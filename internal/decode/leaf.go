@@ -28,6 +28,10 @@ func (r *reading) said() string {
 // leaf reads what is innermost. What the message says about it goes first, then
 // what the bytes themselves show, the strictest test first.
 func (r *reading) leaf() {
+	if err := r.late(); err != nil {
+		r.step("hex", "stopped: "+err.Error())
+		r.partial = true
+	}
 	switch {
 	case len(r.data) == 0:
 		r.result.Format = "empty"
@@ -40,11 +44,14 @@ func (r *reading) leaf() {
 		return
 	}
 	said := r.said()
-	if said != "" && said != "text" && r.format(said, true) {
+	if said != "" && said != "text" && said != "protobuf" && r.format(said, true) {
 		return
 	}
 	for _, f := range []string{"json", "schema", "xml"} {
 		if f != said && r.format(f, false) {
+			return
+		}
+		if f == "schema" && said == "protobuf" && r.format(said, true) {
 			return
 		}
 	}
@@ -52,6 +59,9 @@ func (r *reading) leaf() {
 	// a library's default.
 	if isText(r.data) && r.format("text", false) {
 		return
+	}
+	if said != "protobuf" && r.schemas.chosen(r.body) && r.format("protobuf", true) {
+		return // of another version, or broken
 	}
 	for _, f := range []string{"messagepack", "cbor", "protobuf"} {
 		if f != said && r.format(f, false) {
@@ -64,9 +74,14 @@ func (r *reading) leaf() {
 	r.binary()
 }
 
+// trial looks at bytes that would be inside, and takes no layer off for it.
+func (r *reading) trial(inner []byte) *reading {
+	return &reading{Decoder: r.Decoder, ctx: r.ctx, since: r.since, body: r.body, media: r.media, params: r.params, trying: true, result: &Result{}, data: inner}
+}
+
 func (r *reading) format(name string, said bool) bool {
-	f := map[string]func(bool) bool{"json": r.json, "text": r.text, "xml": r.xml, "messagepack": r.messagepack, "cbor": r.cbor}[name]
-	return f != nil && r.attempt(name, func() bool { return f(said) })
+	f := map[string]func(bool) bool{"json": r.json, "text": r.text, "xml": r.xml, "messagepack": r.messagepack, "cbor": r.cbor, "schema": r.schema, "protobuf": r.protobuf}[name]
+	return r.attempt(strings.Replace(name, "schema", "protobuf", 1), func() bool { return f(said) })
 }
 
 func (r *reading) binary() {
@@ -85,7 +100,7 @@ func (r *reading) recognised() bool {
 			return true
 		}
 	}
-	if r.zlib() {
+	if r.zlib() || r.confluent() {
 		return true
 	}
 	for _, f := range []string{"json", "schema", "xml", "messagepack", "cbor", "protobuf"} {

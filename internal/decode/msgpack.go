@@ -127,6 +127,7 @@ func (p *packed) messagepackMap(n uint64, depth int) (value, error) {
 }
 
 func (p *packed) extension(n uint64) (value, error) {
+	p.b.values += 2
 	t, err := p.next(1)
 	if err != nil {
 		return value{}, err

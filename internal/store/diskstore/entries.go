@@ -64,7 +64,7 @@ func (s *Store) PutEntries(ctx context.Context, entries []store.Entry) error {
 		return err
 	}
 	defer done()
-	c := s.change()
+	c := s.change(0)
 	defer c.close()
 	for _, e := range entries {
 		if err := c.entry(e); err != nil {
@@ -86,7 +86,7 @@ func (s *Store) DeleteEntries(ctx context.Context, prefix string) error {
 		return err
 	}
 	defer done()
-	c := s.change()
+	c := s.change(0)
 	defer c.close()
 	if err := c.batch.DeleteRange(entryKey(prefix), after(entryKey(prefix)), nil); err != nil {
 		return err

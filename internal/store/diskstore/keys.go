@@ -25,8 +25,8 @@ import (
 //	c state queue                how many records: merged, never read to write
 //	m group                      what the members of a group share
 //	k group                      its tally: merged, never read to write
-//	t passage                    some passages, numbered in the order they were written
-//	u part                       which ids are where in some of these
+//	z part 0                     which ids are where among some passages: merged
+//	z part 1 passage             a chunk of these; both numbers count down
 //	r batch                      the receipts of one Add
 //	s                            the next seq
 //	f                            the format
@@ -40,8 +40,7 @@ const (
 	prefixCount     = 'c'
 	prefixShared    = 'm'
 	prefixTally     = 'k'
-	prefixPast      = 't'
-	prefixPastIndex = 'u'
+	prefixPast      = 'z'
 	prefixReceipt   = 'r'
 )
 
@@ -158,7 +157,7 @@ var adder = &pebble.Merger{
 		switch key[0] {
 		case prefixTally:
 			m = new(tally)
-		case prefixPastIndex:
+		case prefixPast:
 			m = new(joined)
 		default:
 			m = new(sum)

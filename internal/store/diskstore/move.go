@@ -20,7 +20,7 @@ func (s *Store) Change(ctx context.Context, keys []store.Key, edit func(store.Ke
 	defer done()
 	s.moving.Lock()
 	defer s.moving.Unlock()
-	c := s.change()
+	c := s.change(0)
 	defer c.close()
 	m := &move{change: c, given: map[store.Key]bool{}}
 	defer m.end()

@@ -18,10 +18,15 @@ import (
 // one key, or a few: that costs the commit next to nothing. Which ids are where is
 // merged into one value for each part of the numbers, with four bytes an id, so
 // that looking for an id reads a megabyte or so, however small the commits were.
-// Old ones go a part at a time.
+//
+// The newest come first, and all come after everything else. So what is written in
+// a while reaches from the other keys to the newest passages and no further, and
+// Pebble does not write the older ones anew, again and again, when it compacts
+// that. What drops the oldest does reach over all of them, so many go at a time.
 const (
 	chunkSize = 512
 	partSize  = 8192
+	dropSize  = 12 * partSize
 )
 
 // passages are what a change writes of them.
@@ -49,13 +54,22 @@ func (p *passages) add(made store.Passage) {
 	c.n++
 }
 
-func pastKey(number uint64) []byte {
-	return binary.BigEndian.AppendUint64([]byte{prefixPast}, number)
+// pastIndexKey is where it is told which ids are in a part: before its chunks.
+func pastIndexKey(part uint64) []byte {
+	k := append(make([]byte, 0, pastKeySize), prefixPast)
+	return append(binary.BigEndian.AppendUint64(k, ^part), 0)
 }
 
-func pastIndexKey(part uint64) []byte {
-	return binary.BigEndian.AppendUint64([]byte{prefixPastIndex}, part)
+const pastKeySize = 1 + 8 + 1 + 8
+
+// pastKey is where the chunk is that begins with number.
+func pastKey(number uint64) []byte {
+	k := pastIndexKey(number / partSize)
+	k[len(k)-1] = 1
+	return binary.BigEndian.AppendUint64(k, ^number)
 }
+
+var pastBounds = pebble.IterOptions{LowerBound: []byte{prefixPast}, UpperBound: []byte{prefixPast + 1}}
 
 // writePast puts passages into a batch, and takes out those that are too old.
 func (s *Store) writePast(b *pebble.Batch, p *passages) error {
@@ -71,17 +85,11 @@ func (s *Store) writePast(b *pebble.Batch, p *passages) error {
 		if err := b.Merge(pastIndexKey(number/partSize), where, nil); err != nil {
 			return err
 		}
-		if next/partSize == number/partSize || next < store.PastKept+chunkSize {
+		if next/dropSize == number/dropSize || next < store.PastKept+chunkSize+partSize {
 			continue
 		}
-		old := (next - store.PastKept - chunkSize) / partSize
-		if old == 0 {
-			continue
-		}
-		if err := b.DeleteRange(pastKey(0), pastKey(old*partSize), nil); err != nil {
-			return err
-		}
-		if err := b.DeleteRange(pastIndexKey(0), pastIndexKey(old), nil); err != nil {
+		newestOld := (next-store.PastKept-chunkSize)/partSize - 1
+		if err := b.DeleteRange(pastIndexKey(newestOld), pastBounds.UpperBound, nil); err != nil {
 			return err
 		}
 	}
@@ -90,12 +98,16 @@ func (s *Store) writePast(b *pebble.Batch, p *passages) error {
 
 // loadPast finds the next number.
 func (s *Store) loadPast() error {
-	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefixPast}, UpperBound: []byte{prefixPast + 1}})
+	it, err := s.db.NewIter(&pastBounds)
 	if err != nil {
 		return err
 	}
 	defer it.Close()
-	if !it.Last() {
+	found := it.First()
+	for found && len(it.Key()) < pastKeySize {
+		found = it.Next()
+	}
+	if !found {
 		return it.Error()
 	}
 	number, all, err := passagesAt(it.Key(), it.Value())
@@ -104,7 +116,7 @@ func (s *Store) loadPast() error {
 }
 
 func passagesAt(key, value []byte) (number uint64, all []store.Passage, err error) {
-	number = binary.BigEndian.Uint64(key[1:])
+	number = ^binary.BigEndian.Uint64(key[pastKeySize-8:])
 	if all, err = decodePassages(value); err != nil {
 		err = fmt.Errorf("key %x: %w", key, err)
 	}
@@ -145,12 +157,12 @@ func (s *Store) Past(ctx context.Context, id uuid.UUID) ([]store.Passage, error)
 
 // chunksWith are the numbers of chunks that may have passages of an id.
 func chunksWith(ctx context.Context, db pebble.Reader, id uuid.UUID) (numbers []uint64, err error) {
-	it, err := db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefixPastIndex}, UpperBound: []byte{prefixPastIndex + 1}})
+	it, err := db.NewIter(&pastBounds)
 	if err != nil {
 		return nil, err
 	}
 	defer it.Close()
-	for it.First(); it.Valid(); it.Next() {
+	for found := it.First(); found; {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
@@ -169,6 +181,7 @@ func chunksWith(ctx context.Context, db pebble.Reader, id uuid.UUID) (numbers []
 				}
 			}
 		}
+		found = it.SeekGE(after(it.Key()[:1+8])) // over its chunks
 	}
 	slices.Sort(numbers) // commits at once may be merged in another order
 	return numbers, it.Error()
@@ -181,14 +194,17 @@ func (s *Store) Returned(ctx context.Context, visit func(store.Passage) (bool, e
 		return err
 	}
 	defer done()
-	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefixPast}, UpperBound: []byte{prefixPast + 1}})
+	it, err := s.db.NewIter(&pastBounds)
 	if err != nil {
 		return err
 	}
 	defer it.Close()
-	for it.Last(); it.Valid(); it.Prev() {
+	for it.First(); it.Valid(); it.Next() {
 		if err := ctx.Err(); err != nil {
 			return err
+		}
+		if len(it.Key()) < pastKeySize {
+			continue
 		}
 		_, all, err := passagesAt(it.Key(), it.Value())
 		if err != nil {

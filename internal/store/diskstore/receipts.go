@@ -52,7 +52,7 @@ func (s *Store) Remember(ctx context.Context, receipts []store.Receipt) error {
 	if err := s.room(len(receipts)*receiptSize, s.reserve); err != nil {
 		return err
 	}
-	c := s.change()
+	c := s.change(0)
 	defer c.close()
 	if err := s.receipts.write(c.batch, receipts); err != nil {
 		return err

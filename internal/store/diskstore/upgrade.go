@@ -16,7 +16,7 @@ const upgradeBatch = 1 << 20
 // is cut short it begins anew, for the counts are written last.
 func (s *Store) upgrade() error {
 	s.log.Info("store: counting messages by their errors, once, since an older version of Redrive wrote the data folder", "folder", s.path)
-	c := s.change()
+	c := s.change(0)
 	defer c.close()
 	for _, state := range []store.State{store.Waiting, store.Parked} {
 		if err := c.upgradeAll(state); err != nil {

@@ -59,8 +59,9 @@ type change struct {
 	past   passages
 }
 
-func (s *Store) change() *change {
-	return &change{s: s, batch: s.db.NewBatch(), counts: map[string]*[4]int64{}, groups: map[*groupState]*grouped{}, began: time.Now()}
+// change begins one of about size bytes, which saves growing to that.
+func (s *Store) change(size int) *change {
+	return &change{s: s, batch: s.db.NewBatchWithSize(size), counts: map[string]*[4]int64{}, groups: map[*groupState]*grouped{}, began: time.Now()}
 }
 
 func (c *change) count(state store.State, queue string, n int64) {
@@ -177,10 +178,11 @@ func (s *Store) Add(ctx context.Context, records []*store.Record) error {
 		return err
 	}
 	defer done()
-	if err := s.room(sizeOf(records), s.reserve); err != nil {
+	size := sizeOf(records)
+	if err := s.room(size, s.reserve); err != nil {
 		return err
 	}
-	c := s.change()
+	c := s.change(size)
 	defer c.close()
 	c.fails = true
 	s.adding.RLock()
@@ -293,6 +295,9 @@ func (s *Store) Release(ctx context.Context, claims []store.Claim) error {
 	return nil
 }
 
+// settledSize is about what it takes to delete a record, and to tell how it ended.
+const settledSize = 192
+
 // Settle implements store.Store.
 func (s *Store) Settle(ctx context.Context, outcomes []store.Outcome) (n int, err error) {
 	done, err := s.use(ctx)
@@ -300,7 +305,7 @@ func (s *Store) Settle(ctx context.Context, outcomes []store.Outcome) (n int, er
 		return 0, err
 	}
 	defer done()
-	c := s.change()
+	c := s.change(len(outcomes) * settledSize)
 	defer c.close()
 	var settled []store.Claim
 	defer func() {

@@ -56,7 +56,7 @@ var basics = []testCase{
 // Run runs the suite over an engine.
 func Run(t *testing.T, e Engine) {
 	t.Logf("store suite on engine %s", e.Name)
-	for _, c := range slices.Concat(basics, scans, changes) {
+	for _, c := range slices.Concat(basics, scans, changes, groups, past) {
 		t.Run(c.name, func(t *testing.T) { c.test(t, e) })
 	}
 }

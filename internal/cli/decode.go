@@ -1,0 +1,166 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"unicode"
+	"unicode/utf16"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/decode"
+)
+
+// mostBody is the largest message RabbitMQ takes, by far.
+const mostBody = 512 << 20
+
+func (p *program) decode() *cobra.Command {
+	var file, format string
+	var b decode.Body
+	c := &cobra.Command{
+		Use:   "decode [FILE|-]",
+		Short: "Show what a body holds: base64, compression, JSON, Protobuf and more",
+		Long: `Show what a body holds, as the page does: from a file, or from standard input.
+First each step with what it found, then the text.
+
+Output: table; json, all that is known; raw, the innermost bytes as they are; hex.
+
+Protobuf is read with the types that the config file names (decode.protobuf).`,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return fmt.Errorf("%s takes one file, or - for standard input: %w", c.CommandPath(), errUsage)
+			}
+			return nil
+		},
+		PreRunE: func(*cobra.Command, []string) error {
+			if !slices.Contains([]string{"table", "json", "raw", "hex"}, format) {
+				return fmt.Errorf("--output %q: expected table, json, raw or hex: %w", format, errUsage)
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			cfg := config.Default()
+			if file != "" {
+				var err error
+				if cfg, err = config.Load(file, p.getenv); err != nil {
+					return err
+				}
+			}
+			// Whoever gives a type here means it.
+			cfg.Decode.Protobuf.TypeProperty = cfg.Decode.Protobuf.TypeProperty || b.Type != ""
+			d, err := decode.New(cfg.Decode)
+			if err != nil {
+				return err
+			}
+			if b.Bytes, err = readBody(c.InOrStdin(), args); err != nil {
+				return err
+			}
+			return p.decoded(format, d.Decode(c.Context(), b))
+		},
+	}
+	c.Flags().StringVarP(&file, "config", "c", "", "the config file, for its decode.protobuf")
+	c.Flags().StringVar(&b.ContentType, "content-type", "", "as the message has it")
+	c.Flags().StringVar(&b.ContentEncoding, "content-encoding", "", "as the message has it")
+	c.Flags().StringVar(&b.Queue, "queue", "", "the queue it was in, which may choose a Protobuf type")
+	c.Flags().StringVar(&b.Type, "type", "", "its property type, which may name a Protobuf type")
+	c.Flags().StringVarP(&format, "output", "o", "table", "table, json, raw or hex")
+	return c
+}
+
+func readBody(stdin io.Reader, args []string) ([]byte, error) {
+	from := stdin
+	if len(args) == 1 && args[0] != "-" {
+		f, err := os.Open(args[0])
+		if err != nil {
+			return nil, fmt.Errorf("the body: %w", err)
+		}
+		defer f.Close()
+		from = f
+	}
+	b, err := io.ReadAll(io.LimitReader(from, mostBody+1))
+	if err == nil && len(b) > mostBody {
+		err = fmt.Errorf("it is larger than %d MiB, the most RabbitMQ takes", mostBody>>20)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the body: %w", err)
+	}
+	return b, nil
+}
+
+func (p *program) decoded(format string, r *decode.Result) error {
+	switch format {
+	case "json":
+		return writeHarmless(p.out, r)
+	case "raw":
+		if f, ok := p.out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+			return errors.New("raw bytes can hold what a terminal obeys: send them to a file or another program")
+		}
+		_, err := p.out.Write(r.Inner)
+		return err
+	case "hex":
+		d := hex.Dumper(p.out)
+		if _, err := d.Write(r.Inner); err != nil {
+			return err
+		}
+		return d.Close()
+	}
+	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "DECODER\tSIZE\tFOUND")
+	for _, s := range r.Steps {
+		fmt.Fprintf(w, "%s\t%d\t%s\n", s.Decoder, s.Size, plain(s.Found))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if r.Truncated {
+		fmt.Fprintln(p.err, "what follows is not all of it")
+	}
+	text := r.Text
+	if text == "" {
+		text = r.Hex
+	}
+	fmt.Fprintln(p.out)
+	for line := range strings.Lines(text) {
+		line = strings.ReplaceAll(strings.TrimRight(line, "\r\n"), "\t", "    ")
+		if _, err := fmt.Fprintln(p.out, plain(line)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeHarmless writes JSON with all that a terminal could obey escaped:
+// encoding/json leaves some control characters and those that turn the writing.
+func writeHarmless(w io.Writer, v any) error {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	var out strings.Builder
+	for _, c := range b.String() {
+		switch {
+		case c == '\n' || unicode.IsPrint(c):
+			out.WriteRune(c)
+		case c > 0xffff:
+			high, low := utf16.EncodeRune(c)
+			fmt.Fprintf(&out, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(&out, `\u%04x`, c)
+		}
+	}
+	_, err := io.WriteString(w, out.String())
+	return err
+}

@@ -1,0 +1,73 @@
+package config
+
+import (
+	"fmt"
+	"path/filepath"
+	"strconv"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/redrive-mq/redrive/internal/decode"
+)
+
+// protobuf says which types there are, and who has which. The files are read later,
+// by decode.New; paths are from the folder of the config file.
+func (d *document) protobuf(n ast.Node) (p decode.Protobuf) {
+	const where = "decode.protobuf"
+	var files, types ast.Node
+	d.mapping(n, where, map[string]field{
+		"files": func(n ast.Node) {
+			files, p.Files = n, d.paths(n, where+".files", `a list of files, such as ["proto/order.proto"]`)
+		},
+		"import_paths": func(n ast.Node) {
+			p.ImportPaths = d.paths(n, where+".import_paths", `a list of folders, such as ["proto"]`)
+		},
+		"descriptor_sets": func(n ast.Node) {
+			files, p.DescriptorSets = n, d.paths(n, where+".descriptor_sets", `a list of files, such as ["shop.pb"]`)
+		},
+		"queues": func(n ast.Node) {
+			types = n
+			for i, item := range d.sequence(n, where+".queues", "a list of queues with a message") {
+				p.Queues = append(p.Queues, d.queueType(item, fmt.Sprintf("%s.queues[%d]", where, i)))
+			}
+		},
+		"header": func(n ast.Node) { types, p.Header = n, d.text(n, where+".header", "a header's name") },
+		"type_property": func(n ast.Node) {
+			var err error
+			if p.TypeProperty, err = strconv.ParseBool(d.text(n, where+".type_property", "true or false")); err != nil {
+				d.fail(n, "%s.type_property is %s; expected true or false", where, show(n))
+			}
+			types = n
+		},
+	})
+	switch {
+	case files == nil:
+		d.fail(n, "%s names neither files nor descriptor_sets, so there are no types", where)
+	case types == nil:
+		d.fail(n, "%s does not say which messages have which type; expected queues, header or type_property", where)
+	}
+	return p
+}
+
+func (d *document) paths(n ast.Node, where, expected string) []string {
+	out := d.texts(n, where, expected)
+	for i, path := range out {
+		if !filepath.IsAbs(path) {
+			out[i] = filepath.Join(filepath.Dir(d.file), path)
+		}
+	}
+	return out
+}
+
+func (d *document) queueType(n ast.Node, where string) (q decode.QueueType) {
+	d.mapping(n, where, map[string]field{
+		"queues": func(n ast.Node) {
+			q.Queues = d.texts(n, where+".queues", `a list of queue names or patterns, such as ["orders.*"]`)
+		},
+		"message": func(n ast.Node) { q.Message = d.text(n, where+".message", "a message type") },
+	})
+	if len(q.Queues) == 0 || q.Message == "" {
+		d.fail(n, "%s needs queues and a message, such as {queues: [\"orders.*\"], message: shop.Order}", where)
+	}
+	return q
+}

@@ -1,0 +1,328 @@
+package console_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/query"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// shelf is a desk with a few messages on it, each known by its body.
+func shelf(t *testing.T, d *desk) {
+	t.Helper()
+	add := func(queue string, state store.State, minute int, body string, change func(*store.Record)) {
+		r := record(queue, state, body)
+		r.FailedAt = long.Add(time.Duration(minute) * time.Minute)
+		if state == store.Parked {
+			r.Due = r.FailedAt
+		}
+		r.Forward = nil
+		if change != nil {
+			change(r)
+		}
+		d.add(t, r)
+	}
+	add("orders", store.Parked, 1, `{"order":{"total":99}}`, nil)
+	add("orders", store.Parked, 2, `{"order":{"total":101}}`, func(r *store.Record) { r.Message.Headers = amqp.Table{"tenant": "acme"} })
+	add("orders", store.Waiting, 3, `three`, func(r *store.Record) { r.Error = "timeout after 3s" })
+	add("mail", store.Parked, 4, `H4sIAAAAAAAA/0pMTk0EBAAA///gSOXkBgAAAA==`, func(r *store.Record) { r.Error = "timeout after 77s" })
+	add("mail", store.Discarded, 5, `five ACME`, func(r *store.Record) { r.Reason, r.Error = "expired", "" })
+	add("other", store.Parked, 6, `six`, func(r *store.Record) { r.Reason, r.Error, r.Message.Type = "expired", "", "T" })
+}
+
+// found are the bodies of what a search finds, page by page.
+func found(t *testing.T, d *desk, by auth.Caller, text string, limit int) (bodies []string) {
+	t.Helper()
+	after := ""
+	for {
+		p, err := d.Search(ctx, by, text, after, limit)
+		if err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		if len(p.Messages) > limit || p.Messages == nil {
+			t.Fatalf("%s: a page of %d", text, len(p.Messages))
+		}
+		for _, m := range p.Messages {
+			b, err := d.Body(ctx, by, m.Key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			bodies = append(bodies, string(b[:min(5, len(b))]))
+		}
+		if after = p.After; after == "" {
+			return bodies
+		}
+	}
+}
+
+func TestSearch(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		shelf(t, d)
+		all, err := d.Search(ctx, caller(auth.Viewer), "", "", 0)
+		if err != nil || len(all.Messages) != 6 || all.After != "" || all.Bounded != "" || all.Looked != 6 {
+			t.Fatalf("%+v, %v", all, err)
+		}
+		first := all.Messages[len(all.Messages)-1]
+		orders := ""
+		for _, m := range all.Messages {
+			if m.Queue == "mail" && m.State == console.Parked {
+				orders = m.Group
+			}
+		}
+		for text, want := range map[string]string{
+			"queue:orders state:parked":            "{\"ord {\"ord",
+			"queue:m*":                             "five  H4sIA",
+			"state:waiting":                        "three",
+			"reason:expired":                       "five  six",
+			"-state:parked":                        "five  three",
+			"error:TIMEOUT":                        "three H4sIA",
+			"group:" + orders:                      "H4sIA",
+			"group:0000000000000000":               "",
+			"header.tenant:acme":                   "{\"ord",
+			"body.order.total:>100":                "{\"ord",
+			"body.order.total:>98":                 "{\"ord {\"ord",
+			"acme":                                 "five ",
+			"state:discarded acme":                 "five ",
+			"queue:nowhere":                        "",
+			"state:waiting state:parked":           "",
+			"type:T OR state:waiting":              "three six",
+			"after:2026-01-02T03:08Z state:parked": "six H4sIA",
+			"parked:2026-01-02T03:05Z":             "{\"ord",
+			"due:<2h":                              "three",
+			"id:" + first.ID:                       "{\"ord",
+			"id:" + first.ID + " state:waiting":    "",
+			"id:" + uuid.Nil.String():              "",
+			"id:" + strings.ToUpper(first.ID) + " OR id:" + uuid.Nil.String(): "{\"ord",
+			"state:returned": "",
+		} {
+			for _, limit := range []int{1, 2, 1000} {
+				got := found(t, d, caller(auth.Viewer), text, limit)
+				if s := strings.Join(got, " "); s != want {
+					t.Errorf("%s, %d a page: found %q, want %q", text, limit, s, want)
+				}
+			}
+			n, exact, err := d.Count(ctx, caller(auth.Viewer), text)
+			if words := len(found(t, d, caller(auth.Viewer), text, 10)); err != nil || !exact || n != int64(words) {
+				t.Errorf("%s counts %d (exactly %v), %v; found %d", text, n, exact, err, words)
+			}
+		}
+		for _, bad := range []struct{ text, after string }{{"state:", ""}, {"", "x"}, {"", "1."}, {"", "-1.ff"}, {"", "1.zz"}} {
+			if _, err := d.Search(ctx, caller(auth.Viewer), bad.text, bad.after, 0); err == nil {
+				t.Errorf("%+v is taken", bad)
+			}
+		}
+		if _, err := d.Search(ctx, caller(auth.Viewer), "", "", 1001); !errors.Is(err, console.ErrInvalid) {
+			t.Errorf("a limit of 1,001: %v", err)
+		}
+	})
+}
+
+// Whoever is limited to queues finds, counts and is shown nothing of others.
+func TestOthersQueuesAreNotThere(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		shelf(t, d)
+		limited, all := caller(auth.Viewer, "mail*"), caller(auth.Viewer)
+		for text, want := range map[string]int{"": 2, "queue:orders": 0, "queue:*": 2, "-queue:mail": 0, "acme": 1, "reason:expired": 1, "timeout": 1} {
+			if got := found(t, d, limited, text, 10); len(got) != want {
+				t.Errorf("%s: found %q", text, got)
+			}
+			if n, _, err := d.Count(ctx, limited, text); err != nil || n != int64(want) {
+				t.Errorf("%s counts %d, %v", text, n, err)
+			}
+		}
+		p, err := d.Search(ctx, all, "queue:orders", "", 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{p.Messages[0].ID, p.Messages[0].Key} {
+			if _, err := d.Message(ctx, limited, name); !errors.Is(err, console.ErrNotFound) {
+				t.Errorf("%s: %v", name, err)
+			}
+			if _, err := d.Body(ctx, limited, name); !errors.Is(err, console.ErrNotFound) {
+				t.Errorf("%s: %v", name, err)
+			}
+			if found := found(t, d, limited, "id:"+p.Messages[0].ID, 10); found != nil {
+				t.Errorf("found %q", found)
+			}
+		}
+		qs, err := d.Queues(ctx, limited)
+		if err != nil || len(qs) != 1 || qs[0].Name != "mail" || qs[0].Parked != 1 || qs[0].Discarded != 1 {
+			t.Errorf("queues %+v, %v", qs, err)
+		}
+		gs, err := d.Groups(ctx, limited, "")
+		if err != nil || len(gs) != 2 || gs[0].Queue != "mail" || gs[1].Queue != "mail" {
+			t.Errorf("groups %+v, %v", gs, err)
+		}
+		o, err := d.Overview(ctx, limited)
+		if err != nil || o.Parked != 1 || o.Waiting != 0 || len(o.Queues) != 1 || o.Calendar[2].Count != 0 {
+			t.Errorf("overview %+v, %v", o, err)
+		}
+	})
+}
+
+func TestNobodySeesNothing(t *testing.T) {
+	d := newDesk(memstore.New())
+	by := auth.Caller{}
+	var errs []error
+	note := func(_ any, err error) { errs = append(errs, err) }
+	note(d.Search(ctx, by, "", "", 0))
+	note(d.Message(ctx, by, uuid.Nil.String()))
+	note(d.Body(ctx, by, "x"))
+	note(d.Groups(ctx, by, ""))
+	note(d.Queues(ctx, by))
+	note(d.Policies(ctx, by))
+	note(d.Overview(ctx, by))
+	_, _, err := d.Count(ctx, by, "")
+	note(nil, err)
+	_, _, err = d.AuditLog(ctx, by, "", 0)
+	note(nil, err)
+	for i, err := range errs {
+		if !errors.Is(err, auth.ErrSignIn) {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+	if _, _, err := d.AuditLog(ctx, caller(auth.Editor), "", 0); !errors.Is(err, auth.ErrForbidden) {
+		t.Errorf("an editor reads the audit log: %v", err)
+	}
+	if _, open := <-d.Watch(ctx, by); open {
+		t.Error("nobody watches")
+	}
+}
+
+// What only bodies or unindexed fields tell is looked for among the newest, and the
+// page says so.
+func TestASearchIsBounded(t *testing.T) {
+	s := memstore.New()
+	d := newDesk(s)
+	for from := 0; from < 100_100; from += 1000 {
+		var batch []*store.Record
+		for i := range 1000 {
+			at := long.Add(time.Duration(from+i) * time.Second)
+			batch = append(batch, &store.Record{ID: uuid.UUID{byte(i), byte(i >> 8), byte(from >> 8), byte(from >> 16)}, Queue: "orders", State: store.Parked, Due: at, FailedAt: at, Attempt: from + i,
+				Message: wire.Message{Type: "T"}})
+		}
+		d.add(t, batch...)
+	}
+	all := func(text string) (n int, looked int64, bounded string) {
+		after := ""
+		for {
+			p, err := d.Search(ctx, caller(auth.Viewer), text, after, 1000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n, looked = n+len(p.Messages), looked+p.Looked
+			if after = p.After; after == "" {
+				return n, looked, p.Bounded
+			}
+		}
+	}
+	if n, looked, bounded := all("attempt:<5"); n != 0 || looked != 100_000 || !strings.Contains(bounded, "100000") {
+		t.Errorf("found %d of %d: %q", n, looked, bounded)
+	}
+	if n, _, bounded := all("parked:<2026-01-02T03:04:10Z"); n != 5 || bounded != "" {
+		t.Errorf("by an index: found %d: %q", n, bounded)
+	}
+	if n, exact, err := d.Count(ctx, caller(auth.Viewer), "type:T"); n != 100_000 || exact || err != nil {
+		t.Errorf("counted %d (exactly %v), %v", n, exact, err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := d.Search(ctx, caller(auth.Viewer), "attempt:<5", "", 0); !errors.Is(err, context.Canceled) {
+		t.Errorf("canceled: %v", err)
+	}
+}
+
+// giveBack claims what is due of a queue and settles it as returned.
+func giveBack(t *testing.T, s console.Store, queue string) {
+	t.Helper()
+	claims, err := s.Claim(ctx, queue, time.Now().Add(24*time.Hour), 100, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ends []store.Outcome
+	for _, c := range claims {
+		ends = append(ends, store.Outcome{Claim: c, At: time.Now()})
+	}
+	if n, err := s.Settle(ctx, ends); err != nil || n != len(claims) {
+		t.Fatal(n, err)
+	}
+}
+
+// What has returned is found until it fails again.
+func TestReturned(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		viewer := caller(auth.Viewer)
+		var ids []string
+		for i := range 5 {
+			r := record("orders", store.Waiting, "x")
+			r.Error = fmt.Sprintf("error %d", i)
+			ids = append(ids, r.ID.String())
+			d.add(t, r)
+			giveBack(t, d.store, "orders")
+		}
+		again := record("orders", store.Parked, "x")
+		again.ID, again.Attempt = uuid.MustParse(ids[2]), 4
+		d.add(t, again)
+		for _, limit := range []int{1, 2, 10} {
+			var got []string
+			after := ""
+			for {
+				p, err := d.Search(ctx, viewer, "state:returned", after, limit)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, m := range p.Messages {
+					if m.State != console.Returned || m.ReturnedAt == nil || m.Key != "" || m.Due != nil {
+						t.Fatalf("%+v", m)
+					}
+					got = append(got, m.ID)
+				}
+				if after = p.After; after == "" {
+					break
+				}
+			}
+			if want := []string{ids[4], ids[3], ids[1], ids[0]}; !slices.Equal(got, want) {
+				t.Fatalf("%d a page: %q, want %q", limit, got, want)
+			}
+		}
+		p, err := d.Search(ctx, viewer, "id:"+ids[0], "", 0)
+		if err != nil || len(p.Messages) != 1 || p.Messages[0].State != console.Returned {
+			t.Fatalf("by id: %+v, %v", p, err)
+		}
+		p, err = d.Search(ctx, viewer, `state:returned error:"error 3"`, "", 0)
+		if err != nil || len(p.Messages) != 1 || p.Messages[0].ID != ids[3] {
+			t.Fatalf("by its error: %+v, %v", p, err)
+		}
+		m, err := d.Message(ctx, viewer, ids[0])
+		if err != nil || m.State != console.Returned || len(m.Timeline) != 1 || m.Timeline[0].Ending != "returned" || m.Timeline[0].Ended == nil || m.Body != nil {
+			t.Fatalf("%+v, %v", m, err)
+		}
+		if _, err := d.Body(ctx, viewer, ids[0]); !errors.Is(err, console.ErrNotFound) {
+			t.Errorf("its body: %v", err)
+		}
+		m, err = d.Message(ctx, viewer, ids[2])
+		if err != nil || m.State != console.Parked || len(m.Timeline) != 2 || m.Timeline[1].Why != "out of attempts" || m.Timeline[1].Ended != nil {
+			t.Fatalf("%+v, %v", m, err)
+		}
+		if got := found(t, d, caller(auth.Viewer, "mail"), "state:returned", 10); got != nil {
+			t.Errorf("others see %q", got)
+		}
+	})
+}
+
+var _ = bytes.NewBuffer
+var _ = query.Returned

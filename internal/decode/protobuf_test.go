@@ -1,0 +1,242 @@
+package decode
+
+import (
+	"encoding/base64"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protodesc"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/descriptorpb"
+)
+
+var shop = Options{Protobuf{
+	Files: []string{"testdata/shop/order.proto"}, ImportPaths: []string{"testdata"},
+	Queues: []QueueType{{Queues: []string{"orders.*"}, Message: "shop.Order"}, {Queues: []string{"items"}, Message: "shop.Item"}},
+	Header: "x-proto-type", TypeProperty: true,
+}}
+
+// order has something of every kind.
+const order = `{
+  "id": 9007199254740993,
+  "customer": {
+    "name": "Ada"
+  },
+  "items": [
+    {
+      "name": "tea",
+      "price_cents": 18446744073709551615
+    },
+    {
+      "name": "milk \"fresh\""
+    }
+  ],
+  "state": "PAID",
+  "placed": "2026-11-21T10:00:00.500Z",
+  "counts": {
+    "a": -1,
+    "b": 9223372036854775807
+  },
+  "signature": "AP8=",
+  "weight": 1.5,
+  "card": "4111",
+  "extra": {
+    "@type": "type.googleapis.com/shop.Item",
+    "name": "bag"
+  },
+  "labels": {
+    "deep": [
+      1,
+      null,
+      true
+    ]
+  },
+  "points": 18446744073709551614,
+  "deltas": [
+    -1,
+    0,
+    1
+  ],
+  "gift": false,
+  "part_of": {
+    "id": 7
+  },
+  "by_place": {
+    "-3": {
+      "name": "x"
+    },
+    "12": {}
+  },
+  "rate": 0.1
+}`
+
+func orderBytes(t testing.TB, d *Decoder, document string) []byte {
+	t.Helper()
+	m, err := d.schemas.find("shop.Order")
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := parseJSON([]byte(document), d.read(t.Context(), Body{}).budget(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := d.schemas.write(m, v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestProtobufOfAKnownType(t *testing.T) {
+	d := decoder(t, shop)
+	b := orderBytes(t, d, order)
+	r := d.Decode(t.Context(), Body{Bytes: b, Queue: "orders.eu"})
+	if r.Format != "protobuf" || r.Text != order {
+		t.Fatalf("%v\n%s", r.Steps, r.Text)
+	}
+	if r.Schema != "shop.Order (by the queue)" {
+		t.Errorf("the schema is %q", r.Schema)
+	}
+	if id := r.Value.(map[string]any)["id"]; id.(interface{ String() string }).String() != "9007199254740993" {
+		t.Errorf("the id is %v", id)
+	}
+}
+
+func TestWhatChoosesTheType(t *testing.T) {
+	d := decoder(t, shop)
+	item, _ := base64.StdEncoding.DecodeString("CgN0ZWE=")
+	for _, c := range []struct {
+		body Body
+		want string
+	}{
+		{Body{Queue: "items"}, "shop.Item (by the queue)"},
+		{Body{Queue: "orders.eu", Type: "shop.Item"}, "shop.Item (by the type property)"},
+		{Body{Queue: "orders.eu", Type: "shop.Order", Headers: map[string]any{"x-proto-type": "shop.Item"}}, "shop.Item (by the header x-proto-type)"},
+		{Body{Queue: "items", Type: "no.Such", Headers: map[string]any{"x-proto-type": 5}}, "shop.Item (by the queue)"},
+		{Body{Queue: "q", ContentType: "application/protobuf", Type: "../../etc/passwd"}, ""},
+		{Body{Queue: "q", ContentType: "application/protobuf", Type: "shop.State"}, ""},
+	} {
+		c.body.Bytes = item
+		if r := d.Decode(t.Context(), c.body); r.Schema != c.want || r.Format != "protobuf" {
+			t.Errorf("%+v: %q, %s, want %q (%v)", c.body, r.Schema, r.Format, c.want, r.Steps)
+		}
+	}
+	r := d.Decode(t.Context(), Body{Bytes: item, Type: "no.Such", ContentType: "application/protobuf"})
+	if !strings.Contains(r.Steps[0].Found, `the type property names "no.Such", which is no message type of the files that are loaded`) {
+		t.Errorf("%v", r.Steps)
+	}
+}
+
+func TestUnknownFieldsAreKept(t *testing.T) {
+	d := decoder(t, shop)
+	b := append(orderBytes(t, d, `{"id": 5}`), 0xfa, 0x7f, 2, 'h', 'i') // field 2047
+	body := Body{Bytes: b, Queue: "orders.eu"}
+	r := d.Decode(t.Context(), body)
+	if !strings.Contains(r.Steps[0].Found, "[2047]") {
+		t.Errorf("%v", r.Steps)
+	}
+	out, _, err := d.Encode(t.Context(), body, strings.Replace(r.Text, `"id": 5`, `"id": 6`, 1))
+	if err != nil || !strings.HasSuffix(string(out), "\xfa\x7f\x02hi") || out[1] != 6 {
+		t.Errorf("%q, %v", out, err)
+	}
+}
+
+func TestAnEditedMessageIsCheckedBySchema(t *testing.T) {
+	d := decoder(t, shop)
+	body := Body{Bytes: orderBytes(t, d, order), Queue: "orders.eu"}
+	for _, c := range []struct{ document, want string }{
+		{`{"idd": 1}`, "idd: shop.Order has no such field; it has id, customer, items"},
+		{`{"items": [{}, {"prise": 1}]}`, "items[1].prise: shop.Item has no such field; it has name, price_cents"},
+		{`{"items": [{}, {"price_cents": -1}]}`, "items[1].price_cents is a number (-1); expected a whole number that uint64 can hold"},
+		{`{"id": 9223372036854775808}`, "id is a number (9223372036854775808); expected a whole number that int64 can hold"},
+		{`{"id": 1.5}`, "expected a whole number"},
+		{`{"customer": "Ada"}`, "customer is a text (Ada); expected an object, for shop.Customer"},
+		{`{"state": "LOST"}`, "state is a text (LOST); expected one of NEW, PAID"},
+		{`{"placed": "yesterday"}`, "placed is a text (yesterday); expected a google.protobuf.Timestamp"},
+		{`{"signature": "?"}`, "signature is a text (?); expected base64"},
+		{`{"card": "1", "voucher": "2"}`, "voucher: card is there too"},
+		{`{"id": 1, "id": 2}`, "id is there twice"},
+		{`{"items": {}}`, "items is an object with 0 keys; expected a list"},
+		{`{"counts": {"a": "x"}}`, "counts.a is a text (x)"},
+		{`{"by_place": {"x": {}}}`, "by_place.x is a text (x)"},
+		{`{"extra": {"@type": "x/no.Such"}}`, `extra.@type is "x/no.Such", which is no message type of the files that are loaded`},
+		{`{"gift": 1}`, "gift is a number (1); expected true or false"},
+		{`{"@unknown": "/w=="}`, "@unknown is a text (/w==); expected fields of Protobuf in base64"},
+		{`[]`, "the document is a list of 0; expected an object, for shop.Order"},
+		{`{`, "not JSON: line 1, column 2: it ends"},
+	} {
+		if _, _, err := d.Encode(t.Context(), body, c.document); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s\n gives %v\n want  %s", c.document, err, c.want)
+		}
+	}
+}
+
+// What an Any names is looked up among the loaded types, not in the program, which
+// has more.
+func TestAnyIsResolvedInsideOnly(t *testing.T) {
+	d := decoder(t, shop)
+	b := []byte("\x5a\x2b\x0a\x29type.googleapis.com/google.protobuf.Empty")
+	r := d.Decode(t.Context(), Body{Bytes: b, Queue: "orders.eu"})
+	if !strings.Contains(r.Text, `"@value": ""`) {
+		t.Errorf("%v %s", r.Steps, r.Text)
+	}
+}
+
+func TestDescriptorSets(t *testing.T) {
+	order, err := decoder(t, shop).schemas.files.FindFileByPath("shop/order.proto")
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole, bare := &descriptorpb.FileDescriptorSet{}, &descriptorpb.FileDescriptorSet{}
+	bare.File = append(bare.File, protodesc.ToFileDescriptorProto(order))
+	decoder(t, shop).schemas.files.RangeFiles(func(f protoreflect.FileDescriptor) bool {
+		whole.File = append(whole.File, protodesc.ToFileDescriptorProto(f))
+		return true
+	})
+	write := func(name string, set *descriptorpb.FileDescriptorSet) string {
+		b, err := proto.Marshal(set)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(file, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	d := decoder(t, Options{Protobuf{DescriptorSets: []string{write("shop.pb", whole)}, TypeProperty: true}})
+	if r := d.Decode(t.Context(), Body{Bytes: []byte("\x08\x05"), Type: "shop.Order"}); r.Schema != "shop.Order (by the type property)" {
+		t.Errorf("%v", r.Steps)
+	}
+	both := shop
+	both.Protobuf.DescriptorSets = []string{write("shop.pb", whole)}
+	decoder(t, both)
+	if _, err := New(Options{Protobuf{DescriptorSets: []string{write("bare.pb", bare)}}}); err == nil || !strings.Contains(err.Error(), "--include_imports") {
+		t.Errorf("a set without its imports: %v", err)
+	}
+}
+
+func TestMistakesInTheConfigurationAreNamed(t *testing.T) {
+	broken := filepath.Join(t.TempDir(), "broken.proto")
+	if err := os.WriteFile(broken, []byte("syntax = \"proto3\";\nmessage A {\n  strin x = 1;\n}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		o    Protobuf
+		want string
+	}{
+		{Protobuf{Files: []string{"absent.proto"}}, "absent.proto: no such file"},
+		{Protobuf{Files: []string{broken}}, "broken.proto:3:3:"},
+		{Protobuf{DescriptorSets: []string{"absent.pb"}}, "descriptor set absent.pb"},
+		{Protobuf{DescriptorSets: []string{"testdata/shop/order.proto"}}, "it is no descriptor set"},
+		{Protobuf{Files: []string{"testdata/shop/order.proto"}}, "shop/customer.proto"},
+		{Protobuf{Files: []string{"testdata/shop/customer.proto"}, Queues: []QueueType{{[]string{"q"}, "shop.Custmer"}}}, `decode.protobuf.queues[0].message is "shop.Custmer", which is no message type`},
+	} {
+		if _, err := New(Options{c.o}); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v\n gives %v\n want  %s", c.o, err, c.want)
+		}
+	}
+}

@@ -1,0 +1,58 @@
+// The chart of the flow, drawn from the table below it, which says the same.
+"use strict";
+(() => {
+  const flow = document.getElementById("flow");
+  if (!flow || !window.uPlot) return;
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const read = (from) => {
+    const data = [[], [], [], []];
+    for (const tr of from.querySelectorAll("#flow-table tbody tr")) {
+      data[0].push(Date.parse(tr.querySelector("time").dateTime) / 1000);
+      tr.querySelectorAll("td.n").forEach((td, i) => data[i + 1].push(Number(td.textContent)));
+    }
+    return data;
+  };
+  let plot, box, readout;
+  const draw = (data) => {
+    const svg = flow.querySelector(".lines");
+    if (svg) {
+      box = document.createElement("div");
+      box.className = "plot";
+      box.setAttribute("role", "img");
+      box.setAttribute("aria-label", svg.getAttribute("aria-label"));
+      readout = document.createElement("span");
+      readout.className = "dim";
+      readout.setAttribute("aria-hidden", "true");
+      flow.parentElement.querySelector(".legend").append(readout);
+      svg.replaceWith(box);
+    }
+    if (!box) return;
+    plot?.destroy();
+    const line = (label, name) => ({ label, stroke: colour(name), width: 1.6, points: { show: false } });
+    const axis = { stroke: colour("--dim"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
+    plot = new uPlot({
+      width: box.clientWidth, height: 200, legend: { show: false }, padding: [8, 8, 0, 0],
+      cursor: { y: false, drag: { x: false, y: false } },
+      scales: { x: { time: true }, y: { range: (u, min, max) => [0, Math.max(4, max * 1.08)] } },
+      axes: [{ ...axis, space: 70, values: (u, ts) => ts.map((t) => new Date(t * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false })) }, { ...axis, size: 44 }],
+      series: [{}, line("failed", "--failed-line"), line("returned", "--returned-line"), line("parked", "--parked-line")],
+      hooks: { setCursor: [(u) => {
+        const i = u.cursor.idx;
+        readout.textContent = i == null ? "" : new Date(u.data[0][i] * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false }) + ": " + ["failed", "returned", "parked"].map((n, s) => u.data[s + 1][i] + " " + n).join(", ");
+      }] },
+    }, data, box);
+  };
+  const data = read(flow);
+  if (flow.querySelector(".lines")) draw(data);
+  new ResizeObserver(() => { if (plot && box.clientWidth) plot.setSize({ width: box.clientWidth, height: 200 }); }).observe(flow);
+  dark.addEventListener("change", () => { if (plot) draw(plot.data); });
+  // A fresh part brings new numbers: the plot takes them and stays.
+  document.addEventListener("part", (e) => {
+    if (e.detail.old !== flow || !plot || !e.detail.fresh.querySelector(".lines")) return;
+    e.preventDefault();
+    const fresh = e.detail.fresh.querySelector("#flow-table tbody");
+    plot.setData(read(e.detail.fresh));
+    flow.querySelector("#flow-table tbody").replaceWith(fresh);
+  });
+})();

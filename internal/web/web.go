@@ -1,0 +1,140 @@
+// Package web is the page: what a person on call sees and does in a browser. It is
+// rendered here, whole, by html/template; two small scripts make it live, and it
+// works without them. Read it in this order:
+//
+//	web.go        the routes
+//	respond.go    from a handler's view to a response: errors, loading, headers
+//	show.go       how values are shown: times, sizes, texts that may be hostile
+//	overview.go messages.go message.go …   a page each
+//	act.go plan.go edit.go                 what people do
+//
+// Everything goes through the console, which checks the caller's rights, so
+// nothing here does; what a caller may not do is only not offered.
+package web
+
+import (
+	"context"
+	"embed"
+	"html/template"
+	"io"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/audit"
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/console"
+)
+
+// Console is what the page needs of *console.Console.
+type Console interface {
+	Overview(ctx context.Context, c auth.Caller) (console.Overview, error)
+	Search(ctx context.Context, c auth.Caller, query, after string, limit int) (console.Page, error)
+	Count(ctx context.Context, c auth.Caller, query string) (n int64, exact bool, err error)
+	Message(ctx context.Context, c auth.Caller, id string) (console.Detail, error)
+	Body(ctx context.Context, c auth.Caller, id string) ([]byte, error)
+	Groups(ctx context.Context, c auth.Caller, query string) ([]console.Group, error)
+	Queues(ctx context.Context, c auth.Caller) ([]console.Queue, error)
+	Policies(ctx context.Context, c auth.Caller) ([]console.PolicyInForce, error)
+	AuditLog(ctx context.Context, c auth.Caller, after string, limit int) ([]audit.Entry, string, error)
+
+	Act(ctx context.Context, c auth.Caller, a console.Act) (console.Acted, error)
+	Edit(ctx context.Context, c auth.Caller, e console.EditRequest) (console.Edited, error)
+	Export(ctx context.Context, c auth.Caller, query string, w io.Writer) (int64, error)
+	Hold(ctx context.Context, c auth.Caller, queue, reason string) error
+	Release(ctx context.Context, c auth.Caller, queue, reason string) error
+	NoteGroup(ctx context.Context, c auth.Caller, group, note string) error
+	Plan(ctx context.Context, c auth.Caller, p console.PlanRequest) (console.Plan, error)
+	GetPlan(ctx context.Context, c auth.Caller, id string) (console.Plan, error)
+	Start(ctx context.Context, c auth.Caller, plan string, s console.Start) (console.Operation, error)
+	Operations(ctx context.Context, c auth.Caller) ([]console.Operation, error)
+	Operation(ctx context.Context, c auth.Caller, id string) (console.Operation, error)
+	Order(ctx context.Context, c auth.Caller, id string, o console.Order) (console.Operation, error)
+	Outcomes(ctx context.Context, c auth.Caller, id, after string, limit int) (console.Outcomes, error)
+}
+
+// Options of a page.
+type Options struct {
+	// Caller tells who a request is from; Nobody's are shown the sign-in.
+	Caller func(*http.Request) auth.Caller
+	// Problems are what is wrong now: each page says so.
+	Problems func() []string
+	Version  string
+	Log      *slog.Logger
+}
+
+// patience is how long a page waits for its content before it is shown without,
+// saying that it is being read.
+const patience = 1500 * time.Millisecond
+
+//go:embed templates
+var templates embed.FS
+
+type server struct {
+	Options
+	console Console
+	pages   map[string]*template.Template
+}
+
+// Handler serves the page. Cross-site posts are refused by what is around it.
+func Handler(c Console, o Options) http.Handler {
+	if o.Problems == nil {
+		o.Problems = func() []string { return nil }
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &server{Options: o, console: c, pages: parse()}
+	mux := http.NewServeMux()
+	for pattern, h := range map[string]handler{
+		"GET /{$}":                      s.overview,
+		"GET /messages":                 s.messages,
+		"GET /messages/new":             s.newMessages,
+		"GET /messages/count":           s.countMessages,
+		"GET /messages/check":           s.checkQuery,
+		"POST /messages/act":            s.act,
+		"POST /messages/plan":           s.plan,
+		"GET /messages/{id}":            s.message,
+		"GET /messages/{id}/edit":       s.edit,
+		"POST /messages/{id}/edit":      s.postEdit,
+		"GET /groups":                   s.groups,
+		"POST /groups/{id}/note":        s.noteGroup,
+		"GET /queues":                   s.queues,
+		"POST /queues/hold":             s.hold,
+		"POST /queues/release":          s.release,
+		"GET /operations":               s.operations,
+		"GET /operations/{id}":          s.operation,
+		"POST /operations/{id}/{order}": s.order,
+		"GET /plans/{id}":               s.showPlan,
+		"POST /plans/{id}/start":        s.start,
+		"GET /policies":                 s.policies,
+		"GET /audit":                    s.audit,
+		"GET /health":                   s.health,
+		"GET /help":                     s.help,
+		"GET /":                         s.nothingHere,
+	} {
+		mux.Handle(pattern, s.page(h))
+	}
+	mux.HandleFunc("GET /signin", s.signIn)
+	mux.HandleFunc("GET /messages/{id}/body", s.body)
+	mux.HandleFunc("GET /messages/export", s.export)
+	mux.HandleFunc("GET /assets/{version}/{name}", asset)
+	return headers(mux)
+}
+
+// policyOfContent lets the page load what it brings itself, and nothing else.
+const policyOfContent = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+
+func headers(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", policyOfContent)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("X-Frame-Options", "DENY")
+		h.Set("Referrer-Policy", "same-origin")
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Cache-Control", "no-store") // messages do not belong in a browser's cache
+		next.ServeHTTP(w, r)
+	})
+}

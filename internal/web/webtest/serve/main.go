@@ -1,0 +1,60 @@
+// Command serve shows the page with a made-up shop behind it, to work on the page
+// without RabbitMQ: go run ./internal/web/webtest/serve
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"net/http"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/web"
+	"github.com/redrive-mq/redrive/internal/web/webtest"
+)
+
+func main() {
+	listen := flag.String("listen", "127.0.0.1:8260", "address")
+	state := flag.String("state", "", "empty, error, slow, readonly, bounded or viewer")
+	flag.Parse()
+	now := time.Now()
+	shop := webtest.New(now)
+	caller := auth.Caller{Name: "dana", How: "rabbitmq", Role: auth.Admin, Face: "page"}
+	switch *state {
+	case "empty":
+		shop = &webtest.Shop{Now: now, Hour: make([]console.Flow, 60), Plans: map[string]console.Plan{}}
+	case "error":
+		shop.Fails = errors.New("the store cannot be read: redrive-data/000214.sst: input/output error")
+	case "slow":
+		shop.Slow = true
+	case "readonly":
+		caller.ReadOnly = true
+	case "bounded":
+		shop.Bounded = "only the newest 100,000 of 1,204,332 messages, since bodies have to be decoded for this query"
+	case "viewer":
+		caller.Role = auth.Viewer
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/", web.Handler(shop, web.Options{Caller: func(*http.Request) auth.Caller { return caller }, Problems: func() []string { return shop.Problems }, Version: "1.4.0"}))
+	mux.HandleFunc("GET /api/v1/live", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for n := int64(0); ; n++ {
+			data, _ := json.Marshal(console.Tick{At: time.Now(), Waiting: 64 + n, Parked: 81, PerMinute: console.Flow{Failed: 491 + n%7, Returned: 410, Parked: 9}, Failed: n % 2, Problems: shop.Problems})
+			fmt.Fprintf(w, "event: tick\ndata: %s\n\n", data)
+			_ = http.NewResponseController(w).Flush()
+			select {
+			case <-r.Context().Done():
+				return
+			case <-tick.C:
+			}
+		}
+	})
+	log.Println("http://" + *listen)
+	log.Fatal(http.ListenAndServe(*listen, mux))
+}

@@ -1,0 +1,237 @@
+// Package webtest is a made-up shop behind the page: a console that keeps all in
+// memory, so that each page can be looked at in each of its states. It knows
+// nothing of brokers and stores, and stands in only where the page is the subject.
+package webtest
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/audit"
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/query"
+)
+
+// Shop is the console. Its fields are what it shows; tests change them before they
+// serve it.
+type Shop struct {
+	mu sync.Mutex
+
+	Now        time.Time
+	Messages   []console.Detail
+	Raw        map[string][]byte
+	GroupList  []console.Group
+	QueueList  []console.Queue
+	PolicyList []console.PolicyInForce
+	Log        []audit.Entry
+	Ops        []console.Operation
+	Plans      map[string]console.Plan
+	Problems   []string
+	Notices    []string
+	Hour       []console.Flow
+	Calendar   []console.Slot
+	Bounded    string
+	// Fails, when set, is what every method answers.
+	Fails error
+	// Slow makes reading wait until its context ends, as a search over very many
+	// bodies does.
+	Slow bool
+	// Asked are the actions that were asked for.
+	Asked []any
+}
+
+func (s *Shop) enter(ctx context.Context) (func(), error) {
+	if _, limited := ctx.Deadline(); s.Slow && limited {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	if s.Fails != nil {
+		return nil, s.Fails
+	}
+	s.mu.Lock()
+	return s.mu.Unlock, nil
+}
+
+func (s *Shop) counts() (waiting, parked, discarded int64) {
+	for _, q := range s.QueueList {
+		waiting, parked, discarded = waiting+q.Waiting, parked+q.Parked, discarded+q.Discarded
+	}
+	return
+}
+
+// Overview is as in package console, and so are the others.
+func (s *Shop) Overview(ctx context.Context, c auth.Caller) (console.Overview, error) {
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return console.Overview{}, err
+	}
+	defer leave()
+	o := console.Overview{Version: "1.4.0", Since: s.Now.Add(-51 * time.Hour), Now: s.Now, Broker: "amqp://redrive@rabbit-1.shop.internal:5672/shop", ReadOnly: c.ReadOnly,
+		Problems: s.Problems, Notices: s.Notices, Hour: s.Hour, Calendar: s.Calendar, Queues: s.QueueList}
+	o.Waiting, o.Parked, o.Discarded = s.counts()
+	for _, q := range s.QueueList {
+		o.PerMinute.Failed += q.Failed
+		o.PerMinute.Returned += q.Returned
+		o.PerMinute.Parked += q.ParkedIn
+		if q.Oldest != nil && (o.Oldest == nil || q.Oldest.Before(*o.Oldest)) {
+			o.Oldest = q.Oldest
+		}
+		if q.NextDue != nil && (o.NextDue == nil || q.NextDue.Before(*o.NextDue)) {
+			o.NextDue = q.NextDue
+		}
+	}
+	return o, nil
+}
+
+// find is a rough reading of queries: state, queue and group, and words.
+func (s *Shop) find(q string) ([]console.Message, error) {
+	if _, err := query.Parse(q); err != nil {
+		return nil, err
+	}
+	var all []console.Message
+	for _, m := range s.Messages {
+		ok := true
+		for _, term := range strings.Fields(q) {
+			field, value, _ := strings.Cut(term, ":")
+			value = strings.Trim(value, `"`)
+			switch field {
+			case "state":
+				ok = ok && m.State == value
+			case "queue":
+				ok = ok && (m.Queue == value || strings.HasSuffix(value, "*") && strings.HasPrefix(m.Queue, strings.TrimSuffix(value, "*")))
+			case "group":
+				ok = ok && m.Group == value
+			case "error":
+				ok = ok && strings.Contains(m.Error, value)
+			}
+		}
+		if ok {
+			all = append(all, m.Message)
+		}
+	}
+	return all, nil
+}
+
+func (s *Shop) Search(ctx context.Context, _ auth.Caller, q, after string, limit int) (console.Page, error) {
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return console.Page{}, err
+	}
+	defer leave()
+	all, err := s.find(q)
+	if err != nil {
+		return console.Page{}, err
+	}
+	p := console.Page{Looked: int64(len(all)), Bounded: s.Bounded, Messages: []console.Message{}}
+	if after != "" {
+		if i := slices.IndexFunc(all, func(m console.Message) bool { return m.ID == after }); i >= 0 {
+			all = all[i+1:]
+		}
+	}
+	if len(all) > limit {
+		all, p.After = all[:limit], all[limit-1].ID
+	}
+	p.Messages = append(p.Messages, all...)
+	return p, nil
+}
+
+func (s *Shop) Count(ctx context.Context, _ auth.Caller, q string) (int64, bool, error) {
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return 0, false, err
+	}
+	defer leave()
+	all, err := s.find(q)
+	return int64(len(all)), true, err
+}
+
+func (s *Shop) at(id string) int {
+	return slices.IndexFunc(s.Messages, func(m console.Detail) bool { return m.ID == id || m.Key == id && id != "" })
+}
+
+func (s *Shop) Message(ctx context.Context, _ auth.Caller, id string) (console.Detail, error) {
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return console.Detail{}, err
+	}
+	defer leave()
+	if i := s.at(id); i >= 0 {
+		return s.Messages[i], nil
+	}
+	return console.Detail{}, console.ErrNotFound
+}
+
+func (s *Shop) Body(ctx context.Context, _ auth.Caller, id string) ([]byte, error) {
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	if i := s.at(id); i >= 0 {
+		return s.Raw[s.Messages[i].ID], nil
+	}
+	return nil, console.ErrNotFound
+}
+
+func (s *Shop) Groups(ctx context.Context, _ auth.Caller, q string) ([]console.Group, error) {
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	_, err = s.find(q)
+	return s.GroupList, err
+}
+
+func (s *Shop) Queues(ctx context.Context, _ auth.Caller) ([]console.Queue, error) {
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return slices.Clone(s.QueueList), nil
+}
+
+func (s *Shop) Policies(ctx context.Context, _ auth.Caller) ([]console.PolicyInForce, error) {
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return s.PolicyList, nil
+}
+
+func (s *Shop) AuditLog(ctx context.Context, c auth.Caller, _ string, _ int) ([]audit.Entry, string, error) {
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	defer leave()
+	return s.Log, "", c.May(auth.Admin, "")
+}
+
+func (s *Shop) Export(ctx context.Context, _ auth.Caller, q string, w io.Writer) (int64, error) {
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer leave()
+	all, err := s.find(q)
+	for _, m := range all {
+		fmt.Fprintf(w, "{\"id\":%q}\n", m.ID)
+	}
+	return int64(len(all)), err
+}
+
+// Read is a body as the decoders would show it, for what is put into a shop.
+func Read(format, text string, raw []byte, steps ...decode.Step) *decode.Result {
+	return &decode.Result{Size: len(raw), Format: format, Text: text, Hex: hex.Dump(raw[:min(len(raw), 4096)]), Steps: steps}
+}

@@ -1,0 +1,285 @@
+package webtest
+
+import (
+	"encoding/base64"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/audit"
+	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/decode"
+)
+
+// trouble is a kind of failure of the shop.
+type trouble struct {
+	queue, reason, err, kind, key string
+	share                         int
+}
+
+var troubles = []trouble{
+	{"orders.capture", "rejected", "payment gateway: timeout after 5s (POST https://pay.example/v2/capture)", "shop.v1.Order", "orders.capture.eu", 30},
+	{"orders.capture", "rejected", "insufficient stock for SKU 88213: 2 wanted, 0 left", "shop.v1.Order", "orders.capture.us", 12},
+	{"invoices.render", "rejected", "template: invoice.html:41: <.Customer.VAT>: nil pointer evaluating *Customer.VAT", "invoice.created", "invoices.render", 14},
+	{"mail.send", "rejected", "smtp: 421 4.7.0 Too many connections from your IP", "mail", "mail.send.newsletter", 20},
+	{"stock.sync", "delivery_limit", "", "stock.changed", "warehouse.berlin.stock", 8},
+	{"webhooks", "rejected", "HTTP 503 from https://hooks.acme.example/redrive", "", "webhooks.acme", 10},
+	{"search.index", "expired", "", "product.changed", "product.changed", 6},
+}
+
+// New is the shop on a bad day.
+func New(now time.Time) *Shop {
+	r := rand.New(rand.NewPCG(4, 2026))
+	s := &Shop{Now: now, Raw: map[string][]byte{}, Plans: map[string]console.Plan{}}
+	for i := range 180 {
+		s.add(r, i, pick(r))
+	}
+	s.Problems = []string{`returns to queue "webhooks" are stopped: RabbitMQ has no such queue (since 12 min)`}
+	s.Notices = []string{"RabbitMQ's clock is 4s behind this machine's"}
+	s.queues()
+	s.groups(r)
+	s.flow(r)
+	s.policies()
+	s.log()
+	s.operations()
+	return s
+}
+
+func pick(r *rand.Rand) int {
+	n := r.IntN(100)
+	for i, t := range troubles {
+		if n -= t.share; n < 0 {
+			return i
+		}
+	}
+	return 0
+}
+
+var steps = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second, 32 * time.Second, 64 * time.Second}
+
+// add makes a message, each older than the one before.
+func (s *Shop) add(r *rand.Rand, i, kind int) {
+	t := troubles[kind]
+	failed := s.Now.Add(-time.Duration(i*i/3+i*7+3) * time.Second)
+	m := console.Detail{Message: console.Message{ID: uuid.NewSHA1(uuid.Nil, fmt.Append(nil, "message ", i)).String(), Key: fmt.Sprintf("%016x", 90000-i), Queue: t.queue, Reason: t.reason, Error: t.err,
+		Group: fmt.Sprintf("%016x", 0xa11ce+kind*7919), Policy: "orders", Failed: failed, Exchange: "shop", RoutingKey: t.key, Type: t.kind, ContentType: "application/json"}}
+	m.Error = strings.ReplaceAll(m.Error, "88213", fmt.Sprint(10000+r.IntN(90000)))
+	if kind > 1 {
+		m.Policy = strings.Split(t.queue, ".")[0]
+	}
+	due, restorable := s.Now.Add(time.Duration(r.IntN(3600))*time.Second), s.Now.Add(6*24*time.Hour)
+	switch n := r.IntN(20); {
+	case n < 9:
+		m.State, m.ParkedAt, m.ParkedFor, m.Attempt = console.Parked, &failed, "its attempts are used up (8 of 8)", 8
+		if kind == 5 {
+			m.ParkedFor, m.Attempt = "its queue is gone", 3
+		}
+	case n < 16:
+		m.State, m.Due, m.Attempt = console.Waiting, &due, 1+r.IntN(6)
+		m.Held = t.queue == "mail.send"
+	case n < 19:
+		m.State, m.ReturnedAt, m.Attempt, m.Key = console.Returned, &failed, 1+r.IntN(4), ""
+	default:
+		m.State, m.Restorable, m.Attempt = console.Discarded, &restorable, 8
+	}
+	at := failed
+	for a := m.Attempt; a > 0; a-- {
+		st := console.Step{Attempt: a, Failed: at, Reason: t.reason, Error: m.Error, Policy: m.Policy}
+		if a < m.Attempt || m.State == console.Waiting {
+			d := steps[min(a-1, len(steps)-1)]
+			st.Delay, st.Why = d.String(), fmt.Sprintf("failure %d of policy %s: exponential from 1s, ×2, with jitter ±20%%", a, m.Policy)
+			if a < m.Attempt {
+				end := at
+				st.Ended, st.Ending = &end, "returned"
+			}
+		} else if m.State == console.Parked {
+			st.Why = "parked: " + m.ParkedFor
+		}
+		m.Timeline = append([]console.Step{st}, m.Timeline...)
+		at = at.Add(-steps[min(a-1, len(steps)-1)])
+	}
+	m.FirstFailed = at
+	s.body(&m, r, i, kind)
+	m.Properties = []console.Property{{Name: "content_type", Value: m.ContentType}, {Name: "delivery_mode", Value: "2 (persistent)"}, {Name: "message_id", Value: fmt.Sprintf("ord-%06d", 480000+i)}, {Name: "timestamp", Value: m.FirstFailed.Add(-2 * time.Second).UTC().Format(time.RFC3339)}, {Name: "app_id", Value: "checkout"}}
+	m.Headers = []console.Header{{Name: "tenant", Type: "string", Value: "acme", From: "publisher"}, {Name: "traceparent", Type: "string", Value: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", From: "publisher"}, {Name: "priority", Type: "int32", Value: "5", From: "publisher"},
+		{Name: "x-death", Type: "array", Value: `[{"count":1,"exchange":"shop","queue":"` + t.queue + `","reason":"` + t.reason + `","routing-keys":["` + t.key + `"]}]`, From: "broker"},
+		{Name: "x-redrive-attempt", Type: "int64", Value: fmt.Sprint(m.Attempt), From: "redrive"}, {Name: "x-redrive-id", Type: "string", Value: m.ID, From: "redrive"}}
+	s.Messages = append(s.Messages, m)
+}
+
+func (s *Shop) body(m *console.Detail, r *rand.Rand, i, kind int) {
+	order := fmt.Sprintf(`{
+  "orderId": "%d",
+  "tenant": "ACME",
+  "placedAt": "%s",
+  "customer": {
+    "name": "Zoë Křížová",
+    "email": "zoe@example.com",
+    "vip": %v
+  },
+  "lines": [
+    {
+      "sku": "88213",
+      "quantity": 2,
+      "price": 64950
+    }
+  ],
+  "total": 129900,
+  "note": null
+}`, 9007199254740993+i, m.FirstFailed.UTC().Format(time.RFC3339), r.IntN(2) == 0)
+	switch {
+	case kind < 2: // Protobuf in base64, as the shop has it
+		raw := []byte(base64.StdEncoding.EncodeToString([]byte("\x09\x01\x00\x00\x00\x00\x00\x20\x00\x12\x04ACME\x1a\x1f\x0a\x0eZo\xc3\xab K\xc5\x99\xc3\xad\xc5\xbeov\xc3\xa1\x12\x0fzoe@example.com\x20\xec\xf6\x07")))
+		m.Body = Read("protobuf", order, raw, decode.Step{Decoder: "base64", Found: "standard alphabet, padded", Size: 51}, decode.Step{Decoder: "protobuf", Found: "shop.v1.Order, 7 fields, none unknown", Size: len(order)})
+		m.Body.Schema, m.ContentType = "shop.v1.Order, by the property type", "application/x-protobuf"
+		s.Raw[m.ID] = raw
+	case kind == 4:
+		raw := []byte{0x28, 0xb5, 0x2f, 0xfd, 0x04, 0x58, 0x19, 0, 0, 0xff, 0xfe, 0x00, 0x9c}
+		m.Body = Read("binary", "", raw, decode.Step{Decoder: "zstd", Found: "stopped: the frame ends early", Size: 0}, decode.Step{Decoder: "hex", Found: "no decoder takes it", Size: 13})
+		m.ContentType = "application/octet-stream"
+		s.Raw[m.ID] = raw
+	default:
+		s.Raw[m.ID] = []byte(order)
+		m.Body = Read("json", order, s.Raw[m.ID], decode.Step{Decoder: "json", Found: "an object with 7 fields", Size: len(order)})
+	}
+	m.Size = len(s.Raw[m.ID])
+	if m.State == console.Returned {
+		m.Body = nil
+	}
+}
+
+func (s *Shop) queues() {
+	at := map[string]*console.Queue{}
+	for i := range troubles {
+		q := troubles[i].queue
+		if at[q] == nil {
+			at[q] = &console.Queue{Name: q, Policy: strings.Split(q, ".")[0], Way: "disk", Broker: &console.AtBroker{Exists: true, Kind: "quorum", Consumers: 4, Ready: 12 * i, Unacked: 40}}
+		}
+	}
+	for i := range s.Messages {
+		m := &s.Messages[i].Message
+		q := at[m.Queue]
+		switch m.State {
+		case console.Waiting:
+			q.Waiting++
+			if q.NextDue == nil || m.Due.Before(*q.NextDue) {
+				q.NextDue, q.Oldest = m.Due, &m.FirstFailed
+			}
+		case console.Parked:
+			q.Parked++
+		case console.Discarded:
+			q.Discarded++
+		}
+		if s.Now.Sub(m.Failed) < time.Minute {
+			q.Failed++
+		}
+	}
+	at["orders.capture"].Failed, at["orders.capture"].Returned, at["orders.capture"].ParkedIn = 412, 388, 9
+	at["mail.send"].Failed, at["mail.send"].Hold = 61, &console.Hold{By: "dana", Since: s.Now.Add(-22 * time.Minute), Reason: "provider blocks us until noon"}
+	at["invoices.render"].Failed, at["invoices.render"].Returned = 18, 22
+	at["webhooks"].Broker, at["webhooks"].Returns = &console.AtBroker{}, "RabbitMQ has no such queue"
+	at["search.index"].Broker.Consumers = 0
+	at["stock.sync"].Broker = nil
+	for i := range troubles {
+		if q := at[troubles[i].queue]; q != nil {
+			s.QueueList = append(s.QueueList, *q)
+			at[troubles[i].queue] = nil
+		}
+	}
+}
+
+func (s *Shop) groups(r *rand.Rand) {
+	patterns := strings.NewReplacer("5s", "#", "88213", "#", ": 2 wanted, 0 left", ": # wanted, # left", ":41:", ":#:", "421 4.7.0", "#", "503", "#")
+	for i, t := range troubles {
+		g := console.Group{ID: fmt.Sprintf("%016x", 0xa11ce+i*7919), Queue: t.queue, Reason: t.reason, Error: patterns.Replace(t.err)}
+		if g.Error == "" {
+			g.Type = t.kind
+		}
+		for _, m := range s.Messages {
+			if m.Group != g.ID {
+				continue
+			}
+			switch m.State {
+			case console.Waiting:
+				g.Waiting++
+			case console.Parked:
+				g.Parked++
+			}
+			if g.First = m.FirstFailed; g.Last.IsZero() {
+				g.Last = m.Failed
+			}
+		}
+		for h := range 24 {
+			g.Hours = append(g.Hours, max(0, int64(r.IntN(40)*max(0, h-4*i))/9))
+		}
+		s.GroupList = append(s.GroupList, g)
+	}
+	s.GroupList[0].Note = "gateway incident INC-2231, Pavel is on it"
+}
+
+func (s *Shop) flow(r *rand.Rand) {
+	for i := range 60 {
+		f := console.Flow{Failed: int64(20 + r.IntN(14)), Returned: int64(18 + r.IntN(12)), Parked: int64(r.IntN(3))}
+		if i > 22 && i < 41 {
+			f.Failed += int64(380 - 12*abs(i-31) + r.IntN(40))
+			f.Parked += int64(r.IntN(14))
+		}
+		if i > 27 && i < 52 {
+			f.Returned += int64(330 - 11*abs(i-38) + r.IntN(40))
+		}
+		s.Hour = append(s.Hour, f)
+	}
+	from := s.Now.Truncate(15 * time.Minute)
+	for i := range 12 {
+		s.Calendar = append(s.Calendar, console.Slot{From: from.Add(time.Duration(i) * 15 * time.Minute), To: from.Add(time.Duration(i+1) * 15 * time.Minute), Count: max(0, int64(2400>>i)-3), AtLeast: i == 0})
+	}
+}
+
+func abs(n int) int { return max(n, -n) }
+
+func (s *Shop) policies() {
+	p := console.PolicyInForce{Name: "orders", Queues: []string{"orders.*", "payments"}, Attempts: 8, Backoff: "exponential from 1s, ×2, at most 10m", Jitter: "±20%", Reasons: []string{"rejected", "delivery_limit"}, Exhausted: "park", Wait: "disk"}
+	for i, d := range steps {
+		p.Waits = append(p.Waits, console.Wait{Attempt: i + 1, Least: (d * 8 / 10).String(), Most: (d * 12 / 10).String()})
+	}
+	mail := console.PolicyInForce{Name: "mail", Queues: []string{"mail.*"}, Attempts: 5, Backoff: "linear from 30s by 30s, at most 5m", Jitter: "none", Reasons: []string{"rejected"}, Exhausted: "forward to queue mail.dead", Wait: "levels"}
+	for i, d := range []string{"30s", "1m", "1m 30s", "2m"} {
+		mail.Waits = append(mail.Waits, console.Wait{Attempt: i + 1, Least: d, Most: d})
+	}
+	s.PolicyList = []console.PolicyInForce{p, mail, {Name: "never", Queues: []string{"search.*"}, Attempts: 1, Backoff: "none", Jitter: "none", Reasons: []string{"rejected"}, Exhausted: "park", Wait: "disk"}}
+}
+
+func (s *Shop) log() {
+	for i, e := range []audit.Entry{
+		{Who: "dana", How: "rabbitmq", Did: "hold", On: "mail.send", Why: "provider blocks us until noon", Outcome: "done"},
+		{Who: "dana", How: "rabbitmq", Did: "operation.start", On: `state:parked queue:invoices.* error:"VAT"`, Count: 2130, Why: "template fixed in 2.18.1", Outcome: "begun"},
+		{Who: "ci", How: "token", Face: "api", Did: "replay", On: "1f0c1e0a-8a55-5a3c-9d3e-0f5f0cfe2b11", Count: 1, Outcome: "done"},
+		{Who: "erik", How: "rabbitmq", Did: "discard", On: "state:parked queue:webhooks", Count: 40, Outcome: "refused: erik is viewer, and this needs operator"},
+	} {
+		e.N, e.At, e.From, e.Hash = int64(4812-i), s.Now.Add(-time.Duration(i*i*19+3)*time.Minute), "10.2.4.17", fmt.Sprintf("%064x", i+77)
+		if e.Face == "" {
+			e.Face = "page"
+		}
+		s.Log = append(s.Log, e)
+	}
+}
+
+func (s *Shop) operations() {
+	oldest, newest, ended := s.Now.Add(-9*time.Hour), s.Now.Add(-14*time.Minute), s.Now.Add(-3*time.Hour)
+	op := func(id, q string, count, done, skipped, failed int64, state string) console.Operation {
+		return console.Operation{Plan: console.Plan{ID: id, Verb: console.Replay, Query: q, Count: count, By: "dana", Made: s.Now.Add(-6 * time.Minute), Oldest: &oldest, Newest: &newest, Reason: "gateway is back (INC-2231)"},
+			State: state, Done: done, SkippedN: skipped, Failed: failed, Rate: 200, Started: s.Now.Add(-4 * time.Minute), StartedBy: "dana"}
+	}
+	running := op("op4", `state:parked queue:orders.* error:"timeout"`, 84210, 41873, 12, 0, console.Running)
+	running.PerSecond, running.Left = 198.4, "3m 33s"
+	canary := op("op3", `state:parked queue:invoices.*`, 2130, 20, 0, 0, console.Canary)
+	canary.Canary = 20
+	stopped := op("op2", `state:parked queue:webhooks`, 40, 3, 0, 1, console.Stopped)
+	stopped.Why, stopped.Ended = `the queue "webhooks" is gone`, &ended
+	finished := op("op1", `state:discarded age:<1d`, 311, 311, 0, 0, console.Finished)
+	finished.Verb, finished.Ended = console.Restore, &ended
+	s.Ops = []console.Operation{running, canary, stopped, finished}
+}
