@@ -39,14 +39,15 @@ type book struct {
 func (b *book) Begin(e audit.Entry) (func(string, int64), error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	e.N = int64(len(b.entries) + 1)
 	b.entries = append(b.entries, e)
 	return func(string, int64) {}, nil
 }
 
-func (b *book) Newest(_ context.Context, visit func(audit.Entry) (bool, error)) error {
+func (b *book) Before(_ context.Context, n int64, visit func(audit.Entry) (bool, error)) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for i := len(b.entries) - 1; i >= 0; i-- {
+	for i := min(n-1, int64(len(b.entries))) - 1; i >= 0; i-- {
 		if more, err := visit(b.entries[i]); !more || err != nil {
 			return err
 		}

@@ -28,9 +28,12 @@ func listenOn(c *config.Config) (net.Listener, error) {
 // guard says who calls.
 func (s *Service) guard(tokens *auth.Tokens) (*auth.Guard, error) {
 	a := &s.config.Access
-	users, err := auth.NewUsers(s.config.Broker.Management, s.config.VHost(), a.Roles)
-	if err != nil {
-		return nil, err
+	var users *auth.Users // nil: only tokens
+	if at := s.config.Broker.Management; at != "" {
+		var err error
+		if users, err = auth.NewUsers(at, s.config.VHost(), a.Roles); err != nil {
+			return nil, err
+		}
 	}
 	return auth.NewGuard(auth.Config{
 		Required: a.SignIn, ReadOnly: a.ReadOnly, Tokens: tokens, Users: users, Proxies: a.Proxies,
