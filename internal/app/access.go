@@ -28,7 +28,7 @@ func listenOn(c *config.Config) (net.Listener, error) {
 // guard says who calls.
 func (s *Service) guard(tokens *auth.Tokens) (*auth.Guard, error) {
 	a := &s.config.Access
-	var users *auth.Users // nil: only tokens
+	var users *auth.Users
 	if at := s.config.Broker.Management; at != "" {
 		var err error
 		if users, err = auth.NewUsers(at, s.config.VHost(), a.Roles); err != nil {

@@ -12,7 +12,7 @@ import (
 // four bytes of a schema's number, and for Protobuf which message of the schema it
 // is. No registry is asked: the message's type is chosen as always.
 func (r *reading) confluent() bool {
-	if len(r.data) < 7 || r.data[0] != 0 {
+	if len(r.data) < 7 || r.data[0] != 0 || len(r.data) > mostOutput {
 		return false
 	}
 	number, rest := binary.BigEndian.Uint32(r.data[1:]), r.data[5:]

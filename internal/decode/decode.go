@@ -21,6 +21,7 @@ const (
 	mostValues  = 250_000 // values of a document; each takes about 100 bytes
 	mostTime    = time.Second
 	mostHex     = 4 << 10
+	mostFound   = 1 << 10
 )
 
 // Body is what is to be read, and what its message says about it. A message is a
@@ -65,7 +66,7 @@ type reading struct {
 	body    Body
 	media   string            // the content type, without its parameters
 	params  map[string]string // of the content type
-	codings []string          // content encodings that are said and not yet undone
+	codings []string          // content encodings that are said, that we know, and that are not yet undone
 	result  *Result
 	data    []byte // the innermost bytes so far
 	layers  []layer
@@ -86,7 +87,9 @@ func (d *Decoder) read(ctx context.Context, b Body) *reading {
 	r := &reading{Decoder: d, ctx: ctx, since: time.Now(), body: b, data: b.Bytes, result: &Result{Size: len(b.Bytes), Steps: []Step{}}}
 	r.media, r.params = mediaType(b.ContentType)
 	for c := range strings.FieldsFuncSeq(strings.ToLower(b.ContentEncoding), func(c rune) bool { return c == ',' || c == ' ' || c == ';' }) {
-		r.codings = append(r.codings, c)
+		if undo[c] != "" && len(r.codings) < mostSteps {
+			r.codings = append(r.codings, c)
+		}
 	}
 	for len(r.data) > 0 && !r.partial && r.unwrap() {
 		if len(r.layers) == mostSteps {
@@ -95,9 +98,7 @@ func (d *Decoder) read(ctx context.Context, b Body) *reading {
 		}
 	}
 	for _, c := range r.codings {
-		if undo[c] != "" {
-			r.step(undo[c], "the content encoding says so, and it is not")
-		}
+		r.step(undo[c], "the content encoding says so, and it is not")
 	}
 	r.leaf()
 	r.result.Inner = r.data
@@ -115,7 +116,11 @@ func mediaType(s string) (string, map[string]string) {
 	return strings.TrimSpace(t), params
 }
 
+// step notes a decoder's word, which may quote the body.
 func (r *reading) step(decoder, found string) {
+	if found = shown(found); len(found) > mostFound {
+		found = strings.ToValidUTF8(found[:mostFound], "") + "…"
+	}
 	r.result.Steps = append(r.result.Steps, Step{Decoder: decoder, Found: found, Size: len(r.data)})
 }
 
@@ -142,7 +147,7 @@ var (
 
 // refused: bytes may well be what they were taken for, and are too much.
 func refused(err error) bool {
-	return errors.Is(err, errNesting) || errors.Is(err, errValues) || errors.Is(err, errTime)
+	return errors.Is(err, errNesting) || errors.Is(err, errValues) || errors.Is(err, errTag) || errors.Is(err, errTime)
 }
 
 // budget is what is left for one document.

@@ -60,7 +60,7 @@ func (r *reading) leaf() {
 	if isText(r.data) && r.format("text", false) {
 		return
 	}
-	if r.schemas.chosen(r.body) && r.format("protobuf", true) {
+	if said != "protobuf" && r.schemas.chosen(r.body) && r.format("protobuf", true) {
 		return // of another version, or broken
 	}
 	for _, f := range []string{"messagepack", "cbor", "protobuf"} {

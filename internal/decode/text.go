@@ -26,24 +26,28 @@ func unshown(s string) []byte {
 var xmlCharset = regexp.MustCompile(`^<\?xml [^>]*encoding=["']([^"']+)`)
 
 // isText: UTF-8 that people can read.
-func isText(s []byte) bool { return utf8.Valid(s) && readable(s) == len(s) }
+func isText(s []byte) bool { return utf8.Valid(s) && readable(s, 0) }
 
-// readable counts the bytes that are characters people can read.
-func readable(s []byte) (n int) {
-	for len(s) > 0 {
-		c, size := utf8.DecodeRune(s)
-		bad := c == utf8.RuneError && size == 1
-		if !bad && (unicode.IsGraphic(c) || c == '\n' || c == '\r' || c == '\t' || c == '\x1b' || unicode.Is(unicode.Cf, c)) {
-			n += size
+// readable: at most so many bytes are no characters that people can read.
+func readable(s []byte, bad int) bool {
+	for len(s) > 0 && bad >= 0 {
+		c, size := rune(s[0]), 1
+		if c >= utf8.RuneSelf {
+			c, size = utf8.DecodeRune(s)
+		}
+		switch {
+		case c >= ' ' && c < 0x7f, c == '\n', c == '\r', c == '\t', c == '\x1b':
+		case c < utf8.RuneSelf, c == utf8.RuneError && size == 1, !unicode.IsGraphic(c) && !unicode.Is(unicode.Cf, c):
+			bad -= size
 		}
 		s = s[size:]
 	}
-	return n
+	return bad >= 0
 }
 
 // charsets: text that is not plain UTF-8 becomes it.
 func (r *reading) recode() bool {
-	if r.charset {
+	if r.charset || len(r.data) > mostOutput {
 		return false
 	}
 	name := strings.ToLower(r.params["charset"])
@@ -142,11 +146,14 @@ func (r *reading) latin1() bool {
 	if utf8.Valid(r.data) {
 		return false // and ASCII, or said wrongly
 	}
-	out := make([]rune, len(r.data))
-	for i, c := range r.data {
-		out[i] = rune(c)
+	var out []byte
+	for _, c := range r.data {
+		out = utf8.AppendRune(out, rune(c))
 	}
-	r.inside("text", "ISO-8859-1 text", []byte(string(out)), func(inner []byte) ([]byte, error) {
+	if len(out) > mostOutput {
+		return false
+	}
+	r.inside("text", "ISO-8859-1 text", out, func(inner []byte) ([]byte, error) {
 		out := make([]byte, 0, len(inner))
 		for _, c := range string(inner) {
 			if c > 0xff {
@@ -162,15 +169,16 @@ func (r *reading) latin1() bool {
 
 // text takes what is mostly readable; anything when said.
 func (r *reading) text(said bool) bool {
+	most := r.data[:min(len(r.data), mostOutput)]
 	valid := utf8.Valid(r.data)
-	if !said && !isText(r.data) {
+	if !said && !isText(most) {
 		// A line in another charset, or with a few bytes gone wrong; a null is in no text.
-		if bytes.IndexByte(r.data, 0) >= 0 || readable(r.data) < len(r.data)*9/10 {
+		if bytes.IndexByte(most, 0) >= 0 || !readable(most, len(most)/10) {
 			return false
 		}
 	}
 	r.result.Format = "text"
-	r.result.Text, r.result.Truncated = cut(shown(string(r.data[:min(len(r.data), mostOutput)])))
+	r.result.Text, r.result.Truncated = cut(shown(string(most)))
 	r.result.Truncated = r.result.Truncated || len(r.data) > mostOutput
 	found := "UTF-8 text"
 	if !valid {

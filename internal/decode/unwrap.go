@@ -136,12 +136,17 @@ func (r *reading) zlib() bool {
 	})
 }
 
-// deflate has no mark at all, so it must be said.
+// deflate has no mark at all, so it must be said, and all of it be right: there may be
+// another layer around it.
 func (r *reading) deflate() bool {
 	if !r.says("deflate") {
 		return false
 	}
-	out, err := r.inflate(flate.NewReader(bytes.NewReader(r.data)))
+	from := bytes.NewReader(r.data)
+	out, err := r.inflate(flate.NewReader(from))
+	if (err != nil || from.Len() > 0) && !errors.Is(err, errBomb) && !errors.Is(err, errOutput) {
+		return false
+	}
 	return r.inflated("deflate", out, err, func(inner []byte) ([]byte, error) {
 		var b bytes.Buffer
 		w, err := flate.NewWriter(&b, flate.DefaultCompression)
@@ -156,6 +161,9 @@ func (r *reading) deflate() bool {
 // word of eight letters is base64 as well.
 func (r *reading) base64() bool {
 	said := r.says("base64")
+	if len(r.data) < leastBase64 && !said {
+		return false
+	}
 	out, alphabet := unbase64(r.data)
 	if out == nil || !said && !r.trial(out).recognised() {
 		return false
@@ -181,10 +189,10 @@ const leastBase64 = 8 // shorter ones are words
 
 func unbase64(s []byte) ([]byte, alphabet) {
 	s = bytes.TrimRight(s, "\r\n")
-	if len(s) < leastBase64 || len(s) > mostOutput*4/3 {
+	if len(s) > mostOutput*4/3 {
 		return nil, alphabet{}
 	}
-	for _, c := range s[:leastBase64] {
+	for _, c := range s[:min(len(s), leastBase64)] {
 		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '+' || c == '/' || c == '-' || c == '_' || c == '=') {
 			return nil, alphabet{} // quickly: most bodies
 		}

@@ -206,11 +206,11 @@ func (p *printer) text(s string, raw []byte) {
 		return
 	}
 	p.b = append(p.b, '"')
-	for i := 0; i < len(s); {
+	for i := 0; i < len(s) && !p.full(); {
 		c, n := utf8.DecodeRuneInString(s[i:])
 		switch {
 		case c == utf8.RuneError && n == 1:
-			p.b = fmt.Appendf(p.b, `\x%02x`, s[i])
+			p.b = showByte(p.b, s[i])
 		case c == '"' || c == '\\':
 			p.b = append(p.b, '\\', byte(c))
 		case c == '\n':
@@ -225,22 +225,27 @@ func (p *printer) text(s string, raw []byte) {
 	p.b = append(p.b, '"')
 }
 
-// shown is a text as valid UTF-8.
+// shown is a text as valid UTF-8, as far as a text may go.
 func shown(s string) string {
 	if utf8.ValidString(s) {
 		return s
 	}
-	var b strings.Builder
-	for i := 0; i < len(s); {
+	var b []byte
+	for i := 0; i < len(s) && len(b) <= mostOutput; {
 		c, n := utf8.DecodeRuneInString(s[i:])
 		if c == utf8.RuneError && n == 1 {
-			fmt.Fprintf(&b, `\x%02x`, s[i])
+			b = showByte(b, s[i])
 		} else {
-			b.WriteString(s[i : i+n])
+			b = append(b, s[i:i+n]...)
 		}
 		i += n
 	}
-	return b.String()
+	return string(b)
+}
+
+func showByte(b []byte, c byte) []byte {
+	const digits = "0123456789abcdef"
+	return append(b, '\\', 'x', digits[c>>4], digits[c&15])
 }
 
 // cut keeps a text to the limit, at the border of a character.

@@ -17,7 +17,7 @@ type Scanner interface {
 	// enough, visit fails, or ctx ends. Bodies are left out unless asked for. The
 	// Listed is visit's to keep, and visit may call the store. The first visit comes
 	// at once, whatever the range and the number of records (an index leads to it),
-	// but for waiting records of a group: they are looked for one by one.
+	// but for waiting records of a group: they are looked for among their queue's.
 	Scan(ctx context.Context, r Range, visit func(Listed) (more bool, err error)) error
 
 	// Find is the records with this id in the order they were added (several only

@@ -221,6 +221,12 @@ func TestAFolderOfFormat1(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		groupsCount(t, s)
+		for _, g := range storetest.Groups(t, s) {
+			if g.Queue == "orders" && (g.Pattern != "no stock" || g.Waiting != 1 || g.Parked != 1 || g.First.IsZero() || g.Last.IsZero()) {
+				t.Errorf("counted as %+v", g)
+			}
+		}
 		if got := fmt.Sprint(waiting, parked, inGroup); got != "[1 3] [2] [1 2]" {
 			t.Errorf("waiting, parked, in the group: %s", got)
 		}

@@ -238,7 +238,7 @@ func (s *Store) Groups(ctx context.Context) ([]store.GroupCount, error) {
 	now := time.Now()
 	s.groups.mu.Lock()
 	defer s.groups.mu.Unlock()
-	counts := make([]store.GroupCount, 0, len(s.groups.known)+len(s.groups.others))
+	var counts []store.GroupCount
 	show := func(g *groupState) {
 		if g.any() || g.seenWithinADay(now) {
 			counts = append(counts, store.GroupCount{Group: g.Group, Note: notes[g.ID.String()],

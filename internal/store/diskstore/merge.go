@@ -11,6 +11,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
+	"github.com/redrive-mq/redrive/internal/group"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -69,14 +70,42 @@ func (s *Store) merge(snap *pebble.Snapshot, r store.Range) (m *merged, err erro
 			}
 		}
 	}
+	var waiting []string
+	if waiting, err = waitingOf(snap, r.Groups); err != nil {
+		return m, err
+	}
 	err = counters(snap, func(state store.State, queue string, n int64) error {
-		if n == 0 || r.State != 0 && r.State != state || r.Queues != nil && !slices.Contains(r.Queues, queue) || r.Groups != nil && state != store.Waiting {
+		if n == 0 || r.State != 0 && r.State != state || r.Queues != nil && !slices.Contains(r.Queues, queue) ||
+			r.Groups != nil && (state != store.Waiting || !slices.Contains(waiting, queue)) {
 			return nil
 		}
 		return open(queuePrefix(state, queue), false)
 	})
 	heap.Init(m)
 	return m, err
+}
+
+// waitingOf are the queues in which something of the groups waits: waiting records
+// have no place in the index, so all of those queues' must be looked at.
+func waitingOf(snap *pebble.Snapshot, ids []group.ID) (queues []string, err error) {
+	for _, id := range ids {
+		var t tally
+		if err := with(snap, tallyKey(id), t.addFrom); err != nil {
+			return nil, err
+		}
+		if t.kept[store.Waiting] == 0 {
+			continue
+		}
+		err := with(snap, sharedKey(id), func(value []byte) error {
+			g, err := readShared(id, value)
+			queues = append(queues, g.Queue)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return queues, nil
 }
 
 // counters visits how many records each queue has in each state. They are of the

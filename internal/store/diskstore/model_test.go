@@ -29,6 +29,7 @@ type pair struct {
 	fs    vfs.FS
 	ids   []uuid.UUID
 	added int
+	began time.Time
 	loans [][2]store.Claim // the same record, of the disk and of the model
 }
 
@@ -36,7 +37,7 @@ var ctx = context.Background()
 
 func TestRandomOperationsAnswerAsTheModelDoes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := &pair{fs: roomy{vfs.NewMem()}, model: memstore.New()}
+		p := &pair{fs: roomy{vfs.NewMem()}, model: memstore.New(), began: time.Now()}
 		p.open(t)
 		defer func() { p.disk.Close() }()
 		t.Repeat(map[string]func(*rapid.T){
@@ -65,6 +66,7 @@ func (p *pair) add(t *rapid.T) {
 		p.added++
 		r := storetest.Waiting(aQueue(t), someTime(t), fmt.Sprintf("%0*d", rapid.IntRange(1, 30).Draw(t, "size"), p.added))
 		r.State, r.Error = aState(t), rapid.SampledFrom([]string{"", "e", "f"}).Draw(t, "error")
+		r.FailedAt = p.began.Add(-rapid.SampledFrom([]time.Duration{0, time.Hour, 5 * time.Hour}).Draw(t, "ago")).Truncate(time.Microsecond)
 		if len(p.ids) > 0 && rapid.Bool().Draw(t, "known id") {
 			r.ID = rapid.SampledFrom(p.ids).Draw(t, "id")
 		}
@@ -272,6 +274,9 @@ func (p *pair) reopen(t *rapid.T) {
 
 // same compares all that can be seen.
 func (p *pair) same(t *rapid.T) {
+	if err := p.disk.Check(); err != nil {
+		t.Fatal(err)
+	}
 	p.alike(t, "next", func(s store.Store) any {
 		next, err := s.Next(ctx)
 		slices.SortFunc(next, func(a, b store.NextDue) int { return cmp.Compare(a.Queue, b.Queue) })
@@ -321,10 +326,28 @@ func (p *pair) same(t *rapid.T) {
 			at.After = cursors[most-1]
 		}
 	})
+	for { // of one hour
+		hour := time.Now().Unix() / 3600
+		if d := gocmp.Diff(storetest.Groups(t, p.model), storetest.Groups(t, p.disk)); hour == time.Now().Unix()/3600 {
+			if d != "" {
+				t.Fatalf("groups (-model +disk):\n%s", d)
+			}
+			break
+		}
+	}
+	p.alike(t, "returned", func(s store.Store) any {
+		var all []store.Passage
+		err := s.Returned(ctx, func(e store.Passage) (bool, error) { all = append(all, e); return true, nil })
+		return fmt.Sprintf("%+v %v", all, err)
+	})
 	if len(p.ids) == 0 {
 		return
 	}
 	id := rapid.SampledFrom(p.ids).Draw(t, "id")
+	p.alike(t, "past", func(s store.Store) any {
+		all, err := s.Past(ctx, id)
+		return fmt.Sprintf("%+v %v", all, err)
+	})
 	p.alike(t, "find", func(s store.Store) any {
 		found, err := s.Find(ctx, id)
 		var got []string

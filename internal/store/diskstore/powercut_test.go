@@ -170,9 +170,13 @@ func accountsFor(t *testing.T, s store.Store) {
 }
 
 // check compares what is there, and the counts, with what was promised.
-func check(t *testing.T, s store.Store, kept, ended map[string]bool) {
+func check(t *testing.T, s *diskstore.Store, kept, ended map[string]bool) {
 	t.Helper()
+	if err := s.Check(); err != nil {
+		t.Error(err)
+	}
 	accountsFor(t, s)
+	groupsCount(t, s)
 	there := map[string]int{}
 	total := int64(0)
 	err := s.Scan(ctx, store.Range{Body: true}, func(l store.Listed) (bool, error) {

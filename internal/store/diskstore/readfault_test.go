@@ -58,6 +58,15 @@ var readers = map[string]func(*diskstore.Store, uuid.UUID) (string, error){
 	"list by ID": func(s *diskstore.Store, id uuid.UUID) (string, error) {
 		return listed(s, store.Filter{ID: id, Body: true})
 	},
+	"past": func(s *diskstore.Store, id uuid.UUID) (string, error) {
+		all, err := s.Past(context.Background(), id)
+		return fmt.Sprint(all), err
+	},
+	"returned": func(s *diskstore.Store, _ uuid.UUID) (string, error) {
+		var all []store.Passage
+		err := s.Returned(context.Background(), func(p store.Passage) (bool, error) { all = append(all, p); return true, nil })
+		return fmt.Sprint(all), err
+	},
 	"scan newest first": func(s *diskstore.Store, _ uuid.UUID) (string, error) {
 		return visited(s, store.Range{NewestFirst: true, Body: true})
 	},
@@ -212,8 +221,29 @@ func filled(t *testing.T) (*vfs.MemFS, uuid.UUID) {
 		w.Fingerprint[0], p.Fingerprint[0] = byte(i), byte(i)
 		batch = append(batch, w, p)
 	}
+	for i := range byte(200) {
+		r := storetest.Waiting("returned", 0, "")
+		r.ID = idOf(i)
+		batch = append(batch, r)
+	}
 	for part := range slices.Chunk(batch, 50) {
 		if err := s.Add(context.Background(), part); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for {
+		claims, err := s.Claim(context.Background(), "returned", farAway, 30, 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(claims) == 0 {
+			break
+		}
+		var out []store.Outcome
+		for _, c := range claims {
+			out = append(out, store.Outcome{Claim: c, At: farAway})
+		}
+		if _, err := s.Settle(context.Background(), out); err != nil {
 			t.Fatal(err)
 		}
 	}

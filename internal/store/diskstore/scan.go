@@ -2,7 +2,6 @@ package diskstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -63,16 +62,12 @@ func (s *Store) show(snap *pebble.Snapshot, at *source, r store.Range) (l store.
 
 // listed reads the record kept under key, and says when there is none.
 func (s *Store) listed(snap *pebble.Snapshot, key []byte, body bool) (l store.Listed, ok bool, err error) {
-	value, closer, err := snap.Get(key)
-	if errors.Is(err, pebble.ErrNotFound) {
-		return l, false, nil
-	}
-	if err != nil {
-		return l, false, err
-	}
-	defer closer.Close()
-	l, err = s.decode(key, value, body)
-	return l, err == nil, err
+	err = with(snap, key, func(value []byte) error {
+		ok = true
+		l, err = s.decode(key, value, body)
+		return err
+	})
+	return l, ok && err == nil, err
 }
 
 func (s *Store) decode(key, value []byte, body bool) (store.Listed, error) {

@@ -134,8 +134,8 @@ func changeDue(t *testing.T, e Engine) {
 
 func changeNil(t *testing.T, e Engine) {
 	s := open(t, e)
-	add(t, s, Waiting("q", 0, "claimed"), Waiting("q", time.Hour, "free"))
-	free, claimed := keyOf(t, s, "free"), keyOf(t, s, "claimed")
+	add(t, s, Waiting("q", 0, "claimed"), Waiting("q", time.Hour, "free"), parked("q", "parked"))
+	free, claimed, twice := keyOf(t, s, "free"), keyOf(t, s, "claimed"), keyOf(t, s, "parked")
 	loan := claim(t, s, "q", 0, 10)
 	var got []string
 	edit := func(k store.Key, r *store.Record) store.Edit {
@@ -147,8 +147,8 @@ func changeNil(t *testing.T, e Engine) {
 		got = append(got, text)
 		return store.Edit{Keep: true, Delete: r == nil}
 	}
-	change(t, s, edit, slices.Concat([]store.Key{claimed, free, free}, noKeys)...)
-	want(t, "given to edit", strings.Join(got, " "), "nil free nil"+strings.Repeat(" nil", len(noKeys)))
+	change(t, s, edit, slices.Concat([]store.Key{claimed, free, free, twice, twice}, noKeys)...)
+	want(t, "given to edit", strings.Join(got, " "), "nil free nil parked nil"+strings.Repeat(" nil", len(noKeys)))
 	if l, err := s.Get(context.Background(), free); err != nil || l.Record.Attempt != 2 {
 		t.Errorf("named twice: %+v, %v", l.Record, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ var scans = []testCase{
 	{"a scan ends when visit says so, fails, or ctx ends", scanEnds},
 	{"a scan sees one moment, and visit may call the store", scanMoment},
 	{"a scan leaves out what was added after NewestKey", scanUpto},
+	{"NewestKey counts in what is being added, or nothing of it", uptoWhileAdding},
 	{"by id and by key", byIDAndKey},
 }
 
@@ -196,6 +198,34 @@ func scanUpto(t *testing.T, e Engine) {
 		want(t, "after a crash", scan(t, s, r), "p1 w6 d5 w4 w2c p2b p2")
 		if s.NewestKey() < r.Upto {
 			t.Error("NewestKey went back")
+		}
+	}
+}
+
+// A set that was bounded while others add is the same ever after.
+func uptoWhileAdding(t *testing.T, e Engine) {
+	s := open(t, e)
+	count := func(upto uint64) string { return fmt.Sprint(len(strings.Fields(scan(t, s, store.Range{Upto: upto})))) }
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			batch := slices.Repeat([]*store.Record{Waiting("q", 0, "a"), parked("q", "b")}, 100)
+			for range 10 {
+				if err := s.Add(context.Background(), batch); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	seen := map[uint64]string{}
+	for range 40 {
+		n := s.NewestKey()
+		seen[n] = count(n)
+	}
+	wg.Wait()
+	for n, was := range seen {
+		if now := count(n); n > 0 && now != was {
+			t.Errorf("up to %d there were %s, and now %s", n, was, now)
 		}
 	}
 }

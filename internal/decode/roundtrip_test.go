@@ -1,0 +1,166 @@
+package decode
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/dynamicpb"
+	"pgregory.net/rapid"
+)
+
+// document draws what JSON can say, with numbers that all formats can hold.
+func document(t *rapid.T, depth int) value {
+	k := rapid.SampledFrom([]kind{null, boolean, number, number, text, array, object}).Draw(t, "kind")
+	if depth == 0 {
+		k = object
+	}
+	v := value{kind: k}
+	switch k {
+	case boolean:
+		v.text = fmt.Sprint(rapid.Bool().Draw(t, "boolean"))
+	case number:
+		v.text = rapid.SampledFrom([]string{"0", "-1", "127", "128", "-33", "65536", "9007199254740993", "18446744073709551615", "-9223372036854775808", "1.5", "0.1", "-2.5e-07", "3.0"}).Draw(t, "number")
+	case text:
+		v.text = rapid.String().Draw(t, "text")
+	case array, object:
+		n := rapid.IntRange(0, 4).Draw(t, "n")
+		if depth > 4 {
+			n = 0
+		}
+		for i := range n {
+			v.items = append(v.items, document(t, depth+1))
+			if k == object {
+				v.keys = append(v.keys, key{text: fmt.Sprintf("k%d%s", i, rapid.StringN(0, 3, -1).Draw(t, "key"))})
+			}
+		}
+	}
+	return v
+}
+
+func printed(v value) string {
+	p := printer{}
+	p.value(&v, 0)
+	return string(p.b)
+}
+
+// inLayers puts bytes into layers drawn at random; the innermost says what it is by
+// the content type.
+func inLayers(t *rapid.T, tb testing.TB, s string) (string, string) {
+	encodings := []string{}
+	for range rapid.IntRange(0, 4).Draw(t, "layers") {
+		layer := rapid.SampledFrom([]string{"gzip", "zlib", "deflate", "zstd", "base64"}).Draw(t, "layer")
+		s = map[string]func(string) string{
+			"gzip":    func(s string) string { return gzipped(tb, s) },
+			"zlib":    func(s string) string { return zlibbed(tb, s) },
+			"deflate": func(s string) string { return deflated(tb, s) },
+			"zstd":    func(s string) string { return zstded(tb, s) },
+			"base64":  based,
+		}[layer](s)
+		encodings = append(encodings, layer)
+	}
+	return s, strings.Join(encodings, ", ")
+}
+
+// Whatever is drawn, in whatever format and layers, is read back as it is, and what
+// a person makes of it is read back as that.
+func TestDocumentsGoThereAndBack(t *testing.T) {
+	d := decoder(t, Options{})
+	rapid.Check(t, func(rt *rapid.T) {
+		first, second := document(rt, 0), document(rt, 0)
+		kind := rapid.SampledFrom([]string{"json", "msgpack", "cbor"}).Draw(rt, "format")
+		inner, err := []byte(printed(first)), error(nil)
+		switch kind {
+		case "msgpack":
+			inner, err = messagePacker.write(nil, &first, nil, "")
+		case "cbor":
+			inner, err = cborPacker.write(nil, &first, nil, "")
+		}
+		if err != nil {
+			rt.Fatal(err)
+		}
+		outer, encoding := inLayers(rt, t, string(inner))
+		b := Body{Bytes: []byte(outer), ContentType: "application/" + kind, ContentEncoding: encoding}
+		r := d.Decode(t.Context(), b)
+		if r.Text != printed(first) || !bytes.Equal(r.Inner, inner) || !reflect.DeepEqual(r.Value, first.values()) {
+			rt.Fatalf("%s\nwas read as %v\n%s", printed(first), r.Steps, r.Text)
+		}
+		if out, _, err := d.Encode(t.Context(), b, r.Text); err != nil || !bytes.Equal(out, b.Bytes) {
+			rt.Fatalf("not edited, and not the same: %v", err)
+		}
+		// One value is another: the rest stays.
+		edited := first
+		if n := len(first.items); n > 0 {
+			edited.items = append([]value{}, first.items...)
+			edited.items[rapid.IntRange(0, n-1).Draw(rt, "edited")] = second
+		} else {
+			edited = second
+		}
+		var err2 error
+		if b.Bytes, _, err2 = d.Encode(t.Context(), b, printed(edited)); err2 != nil {
+			rt.Fatal(err2)
+		}
+		if r := d.Decode(t.Context(), b); !reflect.DeepEqual(r.Value, edited.values()) {
+			rt.Fatalf("%s\nwas read as %v\n%s", printed(edited), r.Steps, r.Text)
+		}
+	})
+}
+
+// Our JSON is Go's: what one takes, the other does, but for our limits.
+func TestJSONIsAsStrictAsGos(t *testing.T) {
+	d := decoder(t, Options{})
+	rapid.Check(t, func(rt *rapid.T) {
+		doc := []byte(printed(document(rt, 0)))
+		for range rapid.IntRange(0, 3).Draw(rt, "mistakes") {
+			i := rapid.IntRange(0, len(doc)-1).Draw(rt, "at")
+			doc[i] = rapid.SampledFrom([]byte(` "{}[]:,\0123eE+-.tfnu`+"\x00\x1f\x7f\xff")).Draw(rt, "byte")
+		}
+		_, err := parseJSON(doc, d.read(t.Context(), Body{}).budget(), false)
+		if ok := json.Valid(doc); ok != (err == nil) {
+			rt.Fatalf("%q: encoding/json says %v, we say %v", doc, ok, err)
+		}
+	})
+}
+
+// A message whose fields are drawn goes to a document and back as the same message.
+func TestMessagesGoThereAndBack(t *testing.T) {
+	d := decoder(t, shop)
+	m, err := d.schemas.find("shop.Order")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rapid.Check(t, func(rt *rapid.T) {
+		draw := func(of ...string) string { return rapid.SampledFrom(of).Draw(rt, "value") }
+		var fields []string
+		for _, f := range []string{
+			`"id": ` + draw("1", "-9223372036854775808", `"7"`), `"state": ` + draw(`"PAID"`, "1", "99"), `"signature": "AP8="`,
+			`"weight": ` + draw("0.1", "1e300", `"NaN"`, `"-Infinity"`, "-0.0"), `"rate": ` + draw("0.1", "16777216", `"Infinity"`),
+			`"counts": {"a": 1, "": -2}`, `"by_place": {"-1": {"name": "x"}, "10": {}, "9": {}}`, `"placed": ` + draw(`"2026-11-21T10:00:00Z"`, `{"seconds": "-99999999999999"}`, "{}"),
+			`"extra": ` + draw(`{}`, `{"@type": "x/shop.Item", "priceCents": "5"}`, `{"@type": "x/google.protobuf.Any", "value": {"@type": "x/google.protobuf.Timestamp", "value": "2026-11-21T10:00:00Z"}}`, `{"@type": "x/no.Such", "@value": "AAEC"}`),
+			`"labels": ` + draw(`{}`, `{"a": [1, {"b": null}]}`), `"points": ` + draw(`"18446744073709551615"`, "0"), `"deltas": [-1, 2147483647]`, `"gift": ` + draw("true", "false"),
+			draw(`"card": ""`, `"voucher": "é"`), `"items": [{}, {"name": "x"}]`, `"part_of": {"part_of": {}}`, `"@unknown": "+n8CaGk="`,
+		} {
+			if rapid.Bool().Draw(rt, "is set") {
+				fields = append(fields, f)
+			}
+		}
+		raw := orderBytes(t, d, "{"+strings.Join(fields, ",")+"}")
+		b := Body{Bytes: raw, Queue: "orders.eu"}
+		r := d.Decode(t.Context(), b)
+		if len(raw) == 0 {
+			return
+		}
+		again := orderBytes(t, d, r.Text)
+		before, after := dynamicpb.NewMessage(m), dynamicpb.NewMessage(m)
+		if proto.Unmarshal(raw, before) != nil || proto.Unmarshal(again, after) != nil || !proto.Equal(before, after) {
+			rt.Fatalf("%v\n%s\nbecame\n%s", fields, before, after)
+		}
+		if out, _, err := d.Encode(t.Context(), b, r.Text); err != nil || !bytes.Equal(out, raw) {
+			rt.Fatalf("not edited, and not the same: %v", err)
+		}
+	})
+}
