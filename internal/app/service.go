@@ -15,6 +15,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/management"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/web"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -74,6 +75,11 @@ func (s *Service) openConsole() error {
 		Console: s.console, Decoder: decoder, Entries: s.store, Metrics: s.metrics.Handler(),
 		Problems: s.Problems, Notices: s.Notices, Guard: guard, Tokens: tokens, Log: s.Log,
 	})
+	for pattern, h := range web.Routes(s.console, web.Options{
+		Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.Problems, Version: s.Version, Log: s.Log,
+	}) {
+		s.api.Handle(pattern, h)
+	}
 	return nil
 }
 
