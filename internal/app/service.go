@@ -32,6 +32,9 @@ func (s *Service) Notices() []string {
 	return append([]string{fmt.Sprintf("messages that RabbitMQ failed to deliver, in its queue %s: %d (look at them on RabbitMQ's management page, then purge the queue)", wire.QueueAside, n)}, all...)
 }
 
+// Counts tells what it keeps.
+func (s *Service) Counts(ctx context.Context) ([]store.QueueCount, error) { return s.store.Counts(ctx) }
+
 // List shows messages without touching them.
 func (s *Service) List(ctx context.Context, f store.Filter) (store.Page, error) {
 	return s.store.List(ctx, f)
