@@ -166,7 +166,7 @@ func (n *Narrowed) Match(l *store.Listed, decoded func() *decode.Result) bool {
 }
 
 // mostGroups is how many groups are worth going through side by side.
-const mostGroups = 100
+const mostGroups = 300
 
 // ByGroup tells whether Narrow wants to know the groups.
 func (q *Query) ByGroup() bool { return q.mentions(knowsGroup | knowsReason) }
@@ -197,31 +197,48 @@ func (q *Query) Narrow(now time.Time, queues []string, groups []store.GroupCount
 	if len(states) == 1 {
 		n.Range.State = states[0]
 	}
-	q.narrowGroups(n, groups)
+	byReason := q.narrowGroups(n, groups)
 	q.terms(func(t *term) {
-		indexed := t.field.needs&^(knowsState|knowsQueue) == 0 || t.field.isDue || t.field.needs == knowsGroup && n.Range.Groups != nil
+		indexed := t.field.needs&^(knowsState|knowsQueue) == 0 || t.field.isDue || t.field.needs == knowsGroup && n.Range.Groups != nil ||
+			t.field.needs == knowsReason && byReason
 		n.Sure = n.Sure && indexed
 	})
 	return n
 }
 
-// narrowGroups chooses groups where that leaves something out.
-func (q *Query) narrowGroups(n *Narrowed, groups []store.GroupCount) {
+// narrowGroups chooses groups where that leaves something out, and tells whether the
+// reason of all that is left is known by them.
+func (q *Query) narrowGroups(n *Narrowed, groups []store.GroupCount) (byReason bool) {
 	if groups == nil || !q.ByGroup() {
-		return
+		return false
 	}
 	kept := []group.ID{}
+	var waiting, parked, discarded int64
+	byReason = true
 	for i := range groups {
 		if g := &groups[i]; q.Says(n.Range.State, g.Queue, g) >= 0 {
 			kept = append(kept, g.ID)
+			waiting, parked, discarded = waiting+g.Waiting, parked+g.Parked, discarded+g.Discarded
+			byReason = byReason && g.Pattern == ""
 		}
 	}
 	switch {
 	case len(kept) == 0:
 		n.None = true
-	case len(kept) < len(groups) && len(kept) <= mostGroups:
+	case len(kept) == len(groups):
+	case len(kept) > mostGroups:
+		return false
+	default:
 		n.Range.Groups = kept
+		// A store has to look for a group's waiting ones one by one.
+		if n.Range.State == 0 && waiting == 0 && discarded == 0 {
+			n.Range.State = store.Parked
+		}
+		if n.Range.State == 0 && waiting == 0 && parked == 0 {
+			n.Range.State = store.Discarded
+		}
 	}
+	return byReason
 }
 
 func ofItself(r *store.Record) group.ID { return r.Group().ID }

@@ -299,7 +299,7 @@ func (p *parser) value(t *term) {
 		}
 	}
 	if t.op != is && (t.field.kind < aNumber || t.field.short != "") {
-		p.fail(at, "%s takes no %s, only %s", strings.TrimSuffix(t.field.name, "."), t.op, strings.ReplaceAll(takes[t.field.kind], "`", ""))
+		p.fail(at, "%s takes no %s, only %s", strings.TrimSuffix(t.field.name, "."), t.op, strings.ReplaceAll(t.field.takes(), "`", ""))
 	}
 	from := p.at
 	if p.peek(`"`) {
