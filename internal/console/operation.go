@@ -200,14 +200,21 @@ func newOperations() operations {
 	return operations{all: map[string]*operation{}, active: map[string]bool{}, made: map[string]bool{}, wake: make(chan struct{}, 1)}
 }
 
-func (o *operations) making(id string, is bool) {
+// making keeps what is written of a plan from being taken for a crash's.
+func (o *operations) making(id string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if is {
-		o.made[id] = true
-	} else {
-		delete(o.made, id)
+	if len(o.made) >= mostMade {
+		return fmt.Errorf("%w: %d plans are being made just now: try again in a moment", ErrPrecondition, mostMade)
 	}
+	o.made[id] = true
+	return nil
+}
+
+func (o *operations) isMade(id string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.made, id)
 }
 
 func (o *operations) running() int {

@@ -450,3 +450,71 @@ func TestOperationsOfOthersQueuesAreNotSeen(t *testing.T) {
 		}
 	})
 }
+
+// choosy cannot change one message.
+type choosy struct {
+	console.Store
+	bad store.Key
+}
+
+func (s choosy) Change(ctx context.Context, keys []store.Key, edit func(store.Key, *store.Record) store.Edit, entries func(int) []store.Entry) (int, error) {
+	if slices.Contains(keys, s.bad) {
+		return 0, errors.New("it is damaged")
+	}
+	return s.Store.Change(ctx, keys, edit, entries)
+}
+
+func TestOneMessageThatCannotBeChangedStopsNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(memstore.New())
+		bad := d.parked(t, "orders", 1500)[700]
+		kept, err := d.store.Find(ctx, bad.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d = newDesk(choosy{d.store, kept[0].Key})
+		stop := d.run(t)
+		defer stop()
+		p := d.plan(t, console.Discard, "queue:orders")
+		d.begin(t, p, console.Start{})
+		time.Sleep(time.Minute)
+		if o := d.is(t, p.ID, console.Finished, 1499); o.Failed != 1 {
+			t.Errorf("%+v", o)
+		}
+		got := d.outcomes(t, p.ID)
+		if o := got[700]; len(got) != 1500 || o.ID != bad.ID.String() || o.Outcome != "failed" || o.Why != "it is damaged" {
+			t.Errorf("%d outcomes, that one: %+v", len(got), o)
+		}
+	})
+}
+
+// --read-only beats what was started before.
+func TestAReadOnlyServiceGoesOnWithNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(memstore.New())
+		d.parked(t, "orders", 5)
+		p := d.plan(t, console.Discard, "queue:orders")
+		d.begin(t, p, console.Start{})
+		d.Console.ReadOnly = true
+		stop := d.run(t)
+		defer stop()
+		time.Sleep(time.Hour)
+		if o := d.is(t, p.ID, console.Running, 0); !strings.Contains(o.Why, "read-only") {
+			t.Error(o.Why)
+		}
+	})
+}
+
+func TestWithoutRabbitMQsWordACopyIsRefusedAndAReplayWarnsOfIt(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		r := d.parked(t, "orders", 1)[0]
+		d.Console.Broker = nil
+		if _, err := d.Act(ctx, caller(auth.Editor), console.Act{Verb: console.Copy, IDs: []string{r.ID.String()}, To: "mail"}); !errors.Is(err, console.ErrPrecondition) {
+			t.Errorf("a copy to who knows where: %v", err)
+		}
+		p := d.plan(t, console.Replay, "queue:orders")
+		if len(p.Blocked) > 0 || len(p.Warnings) != 1 || !strings.Contains(p.Warnings[0], "management") {
+			t.Errorf("blocked %q, warnings %q", p.Blocked, p.Warnings)
+		}
+	})
+}

@@ -60,7 +60,12 @@ func (c *Console) round(ctx context.Context) (next time.Time) {
 	for _, id := range slices.Sorted(maps.Keys(all)) {
 		op := all[id]
 		op.turn.Lock()
-		at := c.step(ctx, op)
+		var at time.Time
+		if !c.ReadOnly {
+			at = c.step(ctx, op)
+		} else if op.active() {
+			op.set(func() { op.trouble = "this service is read-only now; it goes on when it is not" })
+		}
 		op.turn.Unlock()
 		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
 			next = at
@@ -243,6 +248,9 @@ func (c *Console) lost(ctx context.Context, op *operation, of []frozen) string {
 	}
 	now := time.Now()
 	for queue := range ask {
+		if _, ok := c.policies().Match(queue); !ok && op.Verb == Replay && c.Config.Policies != nil {
+			return fmt.Sprintf("no policy allows the queue %q any more; what is left is as it was", queue)
+		}
 		if now.Sub(op.there[queue]) < seenLately {
 			continue
 		}
