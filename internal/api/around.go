@@ -40,15 +40,23 @@ func (a *API) around(next http.Handler) http.Handler {
 	})
 }
 
-// serve answers what the mux has no route for as the API does.
+// serve tells the API's routes from the page's. What the API has no route for it
+// answers as it answers all else.
 func (a *API) serve(w http.ResponseWriter, r *http.Request) {
-	if strings.HasPrefix(r.URL.Path, "/api/") {
-		w.Header().Set("Cache-Control", "no-store")
-		w.Header().Set("X-Content-Type-Options", "nosniff")
-		w.Header().Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
-		if _, pattern := a.mux.Handler(r); pattern == "" {
-			w = &refusal{ResponseWriter: w}
+	_, pattern := a.mux.Handler(r)
+	if !strings.HasPrefix(r.URL.Path, "/api/") {
+		if pattern == "" {
+			a.page.ServeHTTP(w, r)
+		} else {
+			a.mux.ServeHTTP(w, r)
 		}
+		return
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+	if pattern == "" {
+		w = &refusal{ResponseWriter: w}
 	}
 	a.mux.ServeHTTP(w, r)
 }

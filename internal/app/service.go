@@ -15,6 +15,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/management"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/web"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -30,6 +31,9 @@ func (s *Service) Notices() []string {
 	}
 	return append([]string{fmt.Sprintf("messages that RabbitMQ failed to deliver, in its queue %s: %d (look at them on RabbitMQ's management page, then purge the queue)", wire.QueueAside, n)}, all...)
 }
+
+// Counts tells what it keeps.
+func (s *Service) Counts(ctx context.Context) ([]store.QueueCount, error) { return s.store.Counts(ctx) }
 
 // List shows messages without touching them.
 func (s *Service) List(ctx context.Context, f store.Filter) (store.Page, error) {
@@ -57,7 +61,7 @@ func (s *Service) openConsole() error {
 	}
 	s.console = console.New(console.Config{
 		Store: s.store, Broker: atBroker, Audit: s.audit, Policies: s.flow.Policies, Events: s.events, Log: s.Log,
-		Restorable: restorable, Version: s.Version, Since: s.since, BrokerAt: broker.Redact(s.config.Broker.URL),
+		Restorable: restorable, Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerAt: broker.Redact(s.config.Broker.URL),
 		Rates: &s.rates, Problems: s.Problems, Notices: s.Notices, Decoder: decoder, SetHeld: s.loop.Hold, Way: s.flow.Way,
 		Returns: func(queue string) string { return s.health.of(partQueue + queue) },
 	})
@@ -73,6 +77,11 @@ func (s *Service) openConsole() error {
 		Console: s.console, Decoder: decoder, Entries: s.store, Metrics: s.metrics.Handler(),
 		Problems: s.Problems, Notices: s.Notices, Guard: guard, Tokens: tokens, Log: s.Log,
 	})
+	for pattern, h := range web.Routes(s.console, web.Options{
+		Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.Problems, Version: s.Version, Log: s.Log,
+	}) {
+		s.api.Handle(pattern, h)
+	}
 	return nil
 }
 

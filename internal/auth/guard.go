@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
+	"path"
 	"strconv"
 	"strings"
 )
@@ -40,8 +41,9 @@ type Guard struct {
 // NewGuard makes a guard.
 func NewGuard(c Config) *Guard { return &Guard{Config: c} }
 
+// public never says yes to a path that may come to mean another one.
 func (g *Guard) public(r *http.Request) bool {
-	return r.URL.Path == SignInPath || r.URL.Path == SignOutPath || g.Public != nil && g.Public(r)
+	return r.URL.Path == SignInPath || r.URL.Path == SignOutPath || g.Public != nil && path.Clean(r.URL.Path) == r.URL.Path && g.Public(r)
 }
 
 type contextKey struct{}

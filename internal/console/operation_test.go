@@ -34,7 +34,7 @@ func (d *desk) parked(t *testing.T, queue string, n int) []*store.Record {
 }
 
 // run runs the console until the function it returns is called.
-func (d *desk) run(t *testing.T) (stop func()) {
+func (d *desk) run(t testing.TB) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {

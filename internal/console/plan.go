@@ -183,7 +183,7 @@ func (p *Plan) warn(q PlanQueue) {
 
 // GetPlan is a plan that was made lately, or that became an operation.
 func (c *Console) GetPlan(ctx context.Context, by auth.Caller, id string) (Plan, error) {
-	if err := by.May(auth.Operator, ""); err != nil {
+	if err := by.May(auth.Viewer, ""); err != nil { // as an operation: it shows only queues that they see
 		return Plan{}, err
 	}
 	op, err := c.operation(ctx, by, id)
