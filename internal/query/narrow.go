@@ -77,10 +77,12 @@ func (q *Query) narrowGroups(n *Narrowed, groups []store.GroupCount) (byReason b
 		return false
 	}
 	kept := []group.ID{}
-	var waiting, parked, discarded int64
+	var all, waiting, parked, discarded int64
 	byReason = true
 	for i := range groups {
-		if g := &groups[i]; q.Says(n.Range.State, g.Queue, g) >= 0 {
+		g := &groups[i]
+		all += g.Waiting + g.Parked + g.Discarded
+		if q.Says(n.Range.State, g.Queue, g) >= 0 {
 			kept = append(kept, g.ID)
 			waiting, parked, discarded = waiting+g.Waiting, parked+g.Parked, discarded+g.Discarded
 			byReason = byReason && g.Pattern == ""
@@ -92,6 +94,8 @@ func (q *Query) narrowGroups(n *Narrowed, groups []store.GroupCount) (byReason b
 	case len(kept) == len(groups):
 	case len(kept) > mostGroups:
 		return false
+	case !q.mentions(knowsGroup) && (waiting+parked+discarded)*10 > all:
+		// Most that is met matches; going through the groups would only be slower.
 	default:
 		n.Range.Groups = kept
 		// A store has to look for a group's waiting ones one by one.
