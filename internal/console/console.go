@@ -6,7 +6,7 @@
 //	message.go    messages as they are shown
 //	search.go     a query in the language of package query, answered a page at a time
 //	find.go       … and in full; remembered.go: what has returned
-//	detail.go     all of one message
+//	detail.go     all of one message; envelope.go: its properties and headers
 //	act.go        actions on messages that are named
 //	deed.go       what each verb makes of a record
 //	edit.go       a message replaced by an edited one

@@ -10,6 +10,7 @@
 //	decimal.go  numbers of any size, exactly
 //	lookup.go   headers and decoded bodies, by path
 //	narrow.go   what of a query a store's indexes can answer
+//	bounds.go   … of times and ids
 //	groups.go   queries about groups
 package query
 
