@@ -39,7 +39,6 @@ func (c *Console) Order(ctx context.Context, by auth.Caller, id string, o Order)
 		p.State, p.Was, p.Why = p.Was, "", ""
 	case o == Cancel && (active || p.State == Paused):
 		now := c.Now()
-		c.ops.ended(id)
 		p.State, p.Was, p.Why, p.Ended = Canceled, "", "canceled by "+by.Name, &now
 	default:
 		return Operation{}, fmt.Errorf("%w: operation %s cannot be told to %s: it is %s", ErrPrecondition, id, o, cmp.Or(p.State, "a plan"))
