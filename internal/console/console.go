@@ -13,7 +13,8 @@
 //	hold.go       a queue's returns, paused
 //	export.go     messages as lines of JSON, out and in again (import.go)
 //	plan.go       an action on all that a query finds: what it would do, frozen
-//	operation.go  … and how far it is
+//	operation.go  … and how far it is, as it is shown
+//	operations.go … all of them; order.go: told to pause; outcomes.go: their accounts
 //	run.go        … being done, a batch at a time
 //	queue.go      queues, groups, policies, health, as they are shown
 //	queues.go     … queues; policies.go: policies and groups; overview.go: all in one look

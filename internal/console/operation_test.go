@@ -354,6 +354,32 @@ func TestTheRestGoesOnlyWhenTheFirstDoNotComeBack(t *testing.T) {
 	}
 }
 
+// What was skipped proves nothing: the first few are those that were sent.
+func TestTheFirstFewAreThoseThatWereSent(t *testing.T) {
+	inFakeTime(t, func(t *testing.T, d *desk) {
+		all := d.parked(t, "orders", 30)
+		p := d.plan(t, console.Replay, "queue:orders")
+		none := d.plan(t, console.Replay, "queue:orders")
+		for _, r := range all[:10] {
+			if _, err := d.Act(ctx, operator, console.Act{Verb: console.Discard, IDs: []string{r.ID.String()}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d.begin(t, p, console.Start{Canary: 5, CanaryWait: "30s"})
+		time.Sleep(time.Minute)
+		if o := d.is(t, p.ID, console.Canary, 5); o.SkippedN != 10 {
+			t.Errorf("%+v", o)
+		}
+		d.give(t, "orders", func(*store.Record) bool { return false })
+		time.Sleep(time.Minute)
+		d.is(t, p.ID, console.Finished, 20)
+		d.give(t, "orders", func(*store.Record) bool { return false })
+		d.begin(t, none, console.Start{Canary: 5})
+		time.Sleep(time.Second)
+		d.is(t, none.ID, console.Finished, 0)
+	})
+}
+
 // A restart of the service changes nothing of what a canary waits for.
 func TestACanarySurvivesARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
