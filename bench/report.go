@@ -21,6 +21,8 @@ type report struct {
 	Steady   []*steadyResult  `json:"steady,omitempty"`
 	Waiting  []*waitingResult `json:"waiting,omitempty"`
 	Library  []*libraryResult `json:"library,omitempty"`
+	Parked   []*parkedResult  `json:"parked,omitempty"`
+	Replay   []*replayResult  `json:"replay,omitempty"`
 	Failures []string         `json:"failures"` // what went wrong; then the bench fails
 	out      io.Writer
 }
