@@ -5,7 +5,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"slices"
 	"sync"
 	"text/tabwriter"
 	"time"
@@ -116,10 +115,6 @@ func (res *parkedResult) stretches(ctx context.Context, r *report, v vhost, s *s
 			res.Service += after - before
 			res.Rejects = round(back.rejects)
 		}
-	}
-	median := func(all []float64) float64 {
-		slices.Sort(all)
-		return all[len(all)/2]
 	}
 	res.Alone, res.Asking = way99{median(p50[0]), median(p99[0])}, way99{median(p50[1]), median(p99[1])}
 	res.Service = round(res.Service)

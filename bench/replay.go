@@ -5,7 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"slices"
+	"os"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -19,15 +19,19 @@ var replayed = flag.Int("replay", 0, "park so many messages, and replay them as 
 
 // replayResult is how fast an operation brings parked messages back.
 type replayResult struct {
-	RabbitMQ  string        `json:"rabbitmq"`
-	Kind      string        `json:"kind"`
-	Messages  int           `json:"messages"`
-	Forwarder float64       `json:"forwarder_messages_per_s"` // out of a queue, not of a disk
-	Redrive   float64       `json:"redrive_messages_per_s"`   // from its start to the last arrival
-	Plan      float64       `json:"plan_s"`                   // before that
-	Service   *usage        `json:"service"`
-	Killed    *killedReplay `json:"killed"`
-	Targets   []target      `json:"targets"`
+	RabbitMQ  string  `json:"rabbitmq"`
+	Kind      string  `json:"kind"`
+	Messages  int     `json:"messages"`
+	Forwarder float64 `json:"forwarder_messages_per_s"` // out of a queue, not of a disk
+	Redrive   float64 `json:"redrive_messages_per_s"`   // from its start to the last arrival
+	Plan      float64 `json:"plan_s"`                   // before that
+	Due       float64 `json:"due_s"`                    // from its start until all are due
+	Service   *usage  `json:"service"`
+	// CPU of broker, service and this process together, for each message.
+	ForwarderCPU float64       `json:"forwarder_cpu_us"`
+	RedriveCPU   float64       `json:"redrive_cpu_us"`
+	Killed       *killedReplay `json:"killed"`
+	Targets      []target      `json:"targets"`
 }
 
 // replays runs the forwarder and the operation in turn, then an operation that is
@@ -35,22 +39,24 @@ type replayResult struct {
 func (r *report) replays(ctx context.Context, b brokertest.Broker, kind string) error {
 	res := &replayResult{RabbitMQ: b.Version, Kind: kind, Messages: *replayed}
 	r.printf("\nRabbitMQ %s, %s work queue, %d parked messages of %d bytes are replayed as one operation\n", b.Version, kind, *replayed, *size)
-	var forwards, rates []float64
+	var forwards, rates, forwardsCPU, ratesCPU []float64
 	for range *rounds {
-		rate, err := forwardAll(ctx, b, kind)
-		if err != nil {
-			return err
+		for _, row := range []struct {
+			bring      func(context.Context, brokertest.Broker, string) (rate, cpu float64, err error)
+			rates, cpu *[]float64
+		}{{forwardAll, &forwards, &forwardsCPU}, {res.once, &rates, &ratesCPU}} {
+			rate, cpu, err := row.bring(ctx, b, kind)
+			if err != nil {
+				return err
+			}
+			*row.rates, *row.cpu = append(*row.rates, rate), append(*row.cpu, cpu)
 		}
-		forwards = append(forwards, rate)
-		if rate, err = res.once(ctx, b, kind); err != nil {
-			return err
-		}
-		rates = append(rates, rate)
-		r.printf("bare forwarder %.0f messages per second, operation %.0f, its plan took %.2f s before\n", forwards[len(forwards)-1], rate, res.Plan)
+		last := len(rates) - 1
+		r.printf("bare forwarder %.0f messages per second, operation %.0f (planned in %.2f s before, due after %.2f s); CPU of all for a message %.0f and %.0f µs\n",
+			forwards[last], rates[last], res.Plan, res.Due, forwardsCPU[last], ratesCPU[last])
 	}
-	slices.Sort(forwards)
-	slices.Sort(rates)
-	res.Forwarder, res.Redrive = round(forwards[len(forwards)/2]), round(rates[len(rates)/2])
+	res.Forwarder, res.Redrive = median(forwards), median(rates)
+	res.ForwarderCPU, res.RedriveCPU = median(forwardsCPU), median(ratesCPU)
 	r.printUsage("service", res.Service)
 	res.Targets = append(res.Targets, r.atLeast("operation against a bare forwarder", res.Redrive/res.Forwarder, "×", 0.9))
 	var err error
@@ -67,12 +73,12 @@ func (r *report) replays(ctx context.Context, b brokertest.Broker, kind string) 
 }
 
 // forwardAll has the bare forwarder bring messages that lie in a queue.
-func forwardAll(ctx context.Context, b brokertest.Broker, kind string) (rate float64, err error) {
+func forwardAll(ctx context.Context, b brokertest.Broker, kind string) (rate, cpu float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	v, remove, err := newVHost(ctx, b, kind)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	defer remove()
 	err = onChannel(v.url, func(ch *amqp.Channel) error {
@@ -82,17 +88,31 @@ func forwardAll(ctx context.Context, b brokertest.Broker, kind string) (rate flo
 		err = publish(ctx, v.url, "intake", *replayed, 0)
 	}
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	began := time.Now()
+	meter, began := newMeter(all(b)), time.Now()
 	w, err := startForwarder(ctx, v)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	defer w.stop()
 	in := arrive(ctx, v.url, *replayed)
 	err = in.wait(ctx)
-	return in.rate(began), errors.Join(err, in.stop())
+	cpu = perMessage(meter)
+	return in.rate(began), cpu, errors.Join(err, in.stop())
+}
+
+// all are the processes of a round: the broker's, this one, and others.
+func all(b brokertest.Broker, others ...int) []int {
+	return append(append(groupPids(b.Group), os.Getpid()), others...)
+}
+
+// perMessage is in microseconds.
+func perMessage(m meter) float64 {
+	if u := m.usage(); u != nil {
+		return round(u.CPU / float64(*replayed) * 1e6)
+	}
+	return 0
 }
 
 // parkedService is one that has the messages parked, and runs.
@@ -133,30 +153,37 @@ func (s *service) replayAll(ctx context.Context) (o console.Operation, planned t
 }
 
 // once is one operation that nothing disturbs.
-func (res *replayResult) once(ctx context.Context, b brokertest.Broker, kind string) (rate float64, err error) {
+func (res *replayResult) once(ctx context.Context, b brokertest.Broker, kind string) (rate, cpu float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	v, remove, err := newVHost(ctx, b, kind)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	defer remove()
 	s, err := parkedService(ctx, v)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	defer s.remove()
 	in := arrive(ctx, v.url, *replayed)
-	meter := newMeter(s.pids())
-	_, planned, began, err := s.replayAll(ctx)
+	meter, together := newMeter(s.pids()), newMeter(all(b, s.pids()...))
+	o, planned, began, err := s.replayAll(ctx)
 	if err == nil {
 		err = in.wait(ctx)
+	}
+	cpu = perMessage(together)
+	if err == nil {
+		o, err = api.Client{Addr: s.listen}.Operation(ctx, o.ID)
+	}
+	if err == nil && o.Ended != nil {
+		res.Due = round(o.Ended.Sub(o.Started).Seconds())
 	}
 	res.Plan, res.Service = round(planned.Seconds()), meter.usage()
 	if err = errors.Join(err, in.stop()); err == nil && in.duplicates+in.unmarked > 0 {
 		err = fmt.Errorf("%d duplicates, %d without the marks of their first attempt", in.duplicates, in.unmarked)
 	}
-	return in.rate(began), err
+	return in.rate(began), cpu, err
 }
 
 // ended waits until an operation has, and nothing of it waits any more.

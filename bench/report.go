@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"slices"
 	"time"
 )
 
@@ -88,3 +89,8 @@ func round(v float64) float64 {
 }
 
 func ms(d time.Duration) float64 { return round(float64(d) / float64(time.Millisecond)) }
+
+func median(all []float64) float64 {
+	slices.Sort(all)
+	return round(all[len(all)/2])
+}
