@@ -82,6 +82,11 @@ func TestScriptsOnABroker(t *testing.T) {
 				}
 				p.Cmds["queue"] = func(_ *testscript.TestScript, _ bool, args []string) { v.Queue(args[0], nil) }
 				p.Cmds["fail"] = func(ts *testscript.TestScript, _ bool, args []string) { fail(ts, v, args[0], args[1:]) }
+				p.Cmds["reject"] = func(ts *testscript.TestScript, _ bool, args []string) {
+					c := v.Consume(args[0])
+					c.Reject()
+					ts.Check(c.Channel.Close())
+				}
 				p.Cmds["report"] = func(_ *testscript.TestScript, _ bool, args []string) {
 					v.Publish(wire.ExchangeFailures, args[0], amqp.Publishing{Headers: amqp.Table{wire.HeaderError: args[1]}, Body: []byte("reported")})
 				}
