@@ -83,6 +83,10 @@ type Config struct {
 	Guard  Guard
 	Tokens *auth.Tokens
 	Log    *slog.Logger
+	// Idle is how long the other end may take to send or take the next bytes, so that
+	// slow ones cannot hold connections for ever, and whole exports are no problem;
+	// 0: 30 s.
+	Idle time.Duration
 	// Now is the time, for tests; nil: time.Now.
 	Now func() time.Time
 }
@@ -91,6 +95,7 @@ type Config struct {
 type API struct {
 	Config
 	mux    *http.ServeMux
+	page   *http.ServeMux
 	huma   huma.API
 	routes []string
 	whole  http.Handler
@@ -103,7 +108,10 @@ func New(c Config) *API {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	a := &API{Config: c, mux: http.NewServeMux(), live: newLive()}
+	if c.Idle == 0 {
+		c.Idle = 30 * time.Second
+	}
+	a := &API{Config: c, mux: http.NewServeMux(), page: http.NewServeMux(), live: newLive()}
 	a.again = again{API: a, running: map[string]bool{}}
 	ourErrors()
 	a.huma = humago.New(registrar{a}, description())
@@ -127,15 +135,21 @@ var ourErrors = sync.OnceFunc(func() { huma.NewError = refused })
 type registrar struct{ a *API }
 
 func (r registrar) HandleFunc(pattern string, h func(http.ResponseWriter, *http.Request)) {
-	r.a.Handle(pattern, http.HandlerFunc(h))
+	r.a.handle(pattern, http.HandlerFunc(h))
 }
 
 func (r registrar) ServeHTTP(w http.ResponseWriter, req *http.Request) { r.a.mux.ServeHTTP(w, req) }
 
-// Handle adds a route that has the same guards as the API's own: the page's.
-func (a *API) Handle(pattern string, h http.Handler) {
+func (a *API) handle(pattern string, h http.Handler) {
 	a.routes = append(a.routes, pattern)
 	a.mux.Handle(pattern, h)
+}
+
+// Handle adds a route of the page's, behind the same guard. What is the API's never
+// comes to it.
+func (a *API) Handle(pattern string, h http.Handler) {
+	a.routes = append(a.routes, pattern)
+	a.page.Handle(pattern, h)
 }
 
 // Routes are the patterns of all routes.

@@ -64,7 +64,7 @@ func (a *API) openAPI() {
 	if err != nil {
 		panic("the API's types make no OpenAPI document: " + err.Error())
 	}
-	a.Handle("GET "+v1+"/openapi.json", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	a.handle("GET "+v1+"/openapi.json", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/vnd.oai.openapi+json")
 		_, _ = w.Write(document)
 	}))

@@ -21,11 +21,15 @@ import (
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/internal/web"
 	"github.com/redrive-mq/redrive/policy"
 )
 
 // secret is in all that the queue orders has, and in nothing else.
 const secret = "s3cr3t"
+
+// orders is a queue that some may not know of.
+const orders = "orders-" + secret
 
 // root may do everything.
 var root = auth.Caller{Name: "root", How: "local", From: "127.0.0.1", Face: "api", Role: auth.Admin}
@@ -39,14 +43,15 @@ type book struct {
 func (b *book) Begin(e audit.Entry) (func(string, int64), error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	e.N = int64(len(b.entries) + 1)
 	b.entries = append(b.entries, e)
 	return func(string, int64) {}, nil
 }
 
-func (b *book) Newest(_ context.Context, visit func(audit.Entry) (bool, error)) error {
+func (b *book) Before(_ context.Context, n int64, visit func(audit.Entry) (bool, error)) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for i := len(b.entries) - 1; i >= 0; i-- {
+	for i := min(n-1, int64(len(b.entries))) - 1; i >= 0; i-- {
 		if more, err := visit(b.entries[i]); !more || err != nil {
 			return err
 		}
@@ -123,35 +128,40 @@ func newScene(t testing.TB, who *access, readOnly bool) *scene {
 	none := func() []string { return nil }
 	s.console = console.New(console.Config{Store: s.store, Broker: everyQueue{}, Audit: s.book, Log: log, Restorable: time.Hour, Rates: quiet{}, ReadOnly: readOnly,
 		Policies: func() policy.Set { return policy.Set{policy.Default()} }, Problems: none, Notices: none, Decoder: decoder, Returns: func(string) string { return "" }})
-	guard := auth.NewGuard(auth.Config{Required: true, ReadOnly: readOnly, Tokens: who.tokens, Public: api.Public, Log: log})
+	guard := auth.NewGuard(auth.Config{Required: true, ReadOnly: readOnly, Tokens: who.tokens, Log: log,
+		Public: func(r *http.Request) bool { return api.Public(r) || strings.HasPrefix(r.URL.Path, "/assets/") }})
 	s.API = api.New(api.Config{Console: s.console, Decoder: decoder, Entries: s.store, Problems: none, Notices: none, Guard: guard, Tokens: who.tokens, Log: log,
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "redrive_ready 1") })})
 
+	for pattern, h := range web.Routes(s.console, web.Options{Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }}) {
+		s.API.Handle(pattern, h)
+	}
+
 	for i, state := range []store.State{store.Waiting, store.Parked, store.Discarded} {
-		for _, queue := range []string{"orders", "mail"} {
+		for _, queue := range []string{orders, "mail"} {
 			now := time.Now()
 			r := &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: queue, State: state, Due: now.Add(time.Hour), Attempt: i + 1, Reason: "rejected", Error: "timeout of " + queue,
 				FirstFailed: now, FailedAt: now, Policy: "default"}
 			r.Message.Body, r.Message.ContentType = []byte(`{"n":1}`), "application/json"
-			if queue == "orders" {
+			if queue == orders {
 				s.ids[state] = r.ID.String()
 				r.Error, r.Message.Body = secret, []byte(`{"card":"`+secret+`"}`)
 			}
 			must(s.store.Add(t.Context(), []*store.Record{r}))
 		}
 	}
-	groups, err := s.console.Groups(t.Context(), root, "queue:orders")
+	groups, err := s.console.Groups(t.Context(), root, "queue:"+orders)
 	must(err)
 	s.group = groups[0].ID
 	for _, id := range []*string{&s.plan, &s.op} {
-		p, err := s.console.Plan(t.Context(), root, console.PlanRequest{Verb: console.Replay, Query: "queue:orders", Reason: secret})
+		p, err := s.console.Plan(t.Context(), root, console.PlanRequest{Verb: console.Replay, Query: "queue:" + orders, Reason: secret})
 		must(err)
 		*id = p.ID
 	}
 	_, err = s.console.Start(t.Context(), root, s.op, console.Start{})
 	must(err)
 	var out bytes.Buffer
-	_, err = s.console.Export(t.Context(), root, "queue:orders state:parked", &out)
+	_, err = s.console.Export(t.Context(), root, "queue:"+orders+" state:parked", &out)
 	must(err)
 	s.export = out.String()
 	return s

@@ -21,8 +21,8 @@ func Public(r *http.Request) bool {
 
 // health is what machines ask.
 func (a *API) health() {
-	a.Handle("GET /healthz", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }))
-	a.Handle("GET /readyz", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	a.handle("GET /healthz", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }))
+	a.handle("GET /readyz", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		problems := a.Problems()
 		c := auth.From(r.Context())
 		if len(problems) == 0 {
@@ -40,7 +40,7 @@ func (a *API) health() {
 			fmt.Fprintln(w, p)
 		}
 	}))
-	a.Handle("GET /metrics", auth.Whole(a.Metrics))
+	a.handle("GET /metrics", auth.Whole(a.Metrics))
 }
 
 // Query is a request that chooses messages.

@@ -18,8 +18,8 @@ func (a *API) callers() {
 		return Me{Name: c.Name, How: c.How, Role: c.Role.String(), Queues: c.Queues, ReadOnly: c.ReadOnly}, nil
 	})
 
-	a.Handle("POST "+auth.SignInPath, http.HandlerFunc(a.Guard.SignIn))
-	a.Handle("POST "+auth.SignOutPath, http.HandlerFunc(a.Guard.SignOut))
+	a.handle("POST "+auth.SignInPath, http.HandlerFunc(a.Guard.SignIn))
+	a.handle("POST "+auth.SignOutPath, http.HandlerFunc(a.Guard.SignOut))
 
 	op := func(method, path, id, summary string) huma.Operation {
 		return huma.Operation{Method: method, Path: v1 + path, OperationID: id, Summary: summary, Tags: []string{"Callers"}}

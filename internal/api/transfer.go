@@ -38,7 +38,9 @@ func stream[I any](a *API, op huma.Operation, types []string, do func(ctx contex
 			switch {
 			case err == nil:
 			case !begun.yes:
-				clear(w.Header())
+				for _, name := range []string{"Content-Disposition", "Content-Length", "Trailer"} { // of what is not sent
+					w.Header().Del(name)
+				}
 				writeProblem(w, a.failed(op, err).(*Problem))
 			case ctx.Err() != nil:
 				panic(http.ErrAbortHandler)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 
 	"github.com/redrive-mq/redrive/internal/api"
 	"github.com/redrive-mq/redrive/internal/auth"
@@ -39,7 +40,7 @@ func (s *Service) guard(tokens *auth.Tokens) (*auth.Guard, error) {
 		Required: a.SignIn, ReadOnly: a.ReadOnly, Tokens: tokens, Users: users, Proxies: a.Proxies,
 		Secure: a.HasTLS() || a.BehindProxy, SignInPage: auth.SignInPath, Log: s.Log,
 		Public: func(r *http.Request) bool {
-			return api.Public(r) || a.OpenMetrics && r.URL.Path == "/metrics"
+			return api.Public(r) || strings.HasPrefix(r.URL.Path, "/assets/") || a.OpenMetrics && r.URL.Path == "/metrics"
 		},
 	}), nil
 }

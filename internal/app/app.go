@@ -237,8 +237,8 @@ func (s *Service) Run(ctx context.Context) error {
 	defer stop()
 	publishing, stopPublishing := context.WithCancel(context.WithoutCancel(ctx))
 	var failure, parkedFailure error
-	var web, publishers, workers sync.WaitGroup
-	web.Go(func() { s.serve(server) })
+	var faces, publishers, workers sync.WaitGroup
+	faces.Go(func() { s.serve(server) })
 	publishers.Go(func() { _ = s.publish.Run(publishing) })
 	publishers.Go(func() {
 		select {
@@ -270,7 +270,7 @@ func (s *Service) Run(ctx context.Context) error {
 	defer cancel()
 	_ = server.Shutdown(closing)
 	_ = server.Close()
-	web.Wait()
+	faces.Wait()
 	err := errors.Join(s.audit.Close(), s.store.Close())
 	s.Log.Info("redrive has stopped")
 	return errors.Join(failure, parkedFailure, err)

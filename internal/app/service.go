@@ -15,6 +15,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/management"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/web"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -31,6 +32,9 @@ func (s *Service) Notices() []string {
 	return append([]string{fmt.Sprintf("messages that RabbitMQ failed to deliver, in its queue %s: %d (look at them on RabbitMQ's management page, then purge the queue)", wire.QueueAside, n)}, all...)
 }
 
+// Counts tells what it keeps.
+func (s *Service) Counts(ctx context.Context) ([]store.QueueCount, error) { return s.store.Counts(ctx) }
+
 // List shows messages without touching them.
 func (s *Service) List(ctx context.Context, f store.Filter) (store.Page, error) {
 	return s.store.List(ctx, f)
@@ -41,13 +45,12 @@ const restorable = 30 * 24 * time.Hour
 
 // openConsole makes what people see and do, and its HTTP face.
 func (s *Service) openConsole() error {
-	var atBroker console.Broker
+	atBroker := queues{publish: s.publish}
 	if at := s.config.Broker.Management; at != "" {
-		manage, err := management.New(at, s.config.VHost())
-		if err != nil {
+		var err error
+		if atBroker.manage, err = management.New(at, s.config.VHost()); err != nil {
 			return err
 		}
-		atBroker = queues{manage}
 	}
 	decoder, err := decode.New(s.config.Decode)
 	if err != nil {
@@ -58,7 +61,7 @@ func (s *Service) openConsole() error {
 	}
 	s.console = console.New(console.Config{
 		Store: s.store, Broker: atBroker, Audit: s.audit, Policies: s.flow.Policies, Events: s.events, Log: s.Log,
-		Restorable: restorable, Version: s.Version, Since: s.since, BrokerAt: broker.Redact(s.config.Broker.URL),
+		Restorable: restorable, Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerAt: broker.Redact(s.config.Broker.URL),
 		Rates: &s.rates, Problems: s.Problems, Notices: s.Notices, Decoder: decoder, SetHeld: s.loop.Hold, Way: s.flow.Way,
 		Returns: func(queue string) string { return s.health.of(partQueue + queue) },
 	})
@@ -74,6 +77,11 @@ func (s *Service) openConsole() error {
 		Console: s.console, Decoder: decoder, Entries: s.store, Metrics: s.metrics.Handler(),
 		Problems: s.Problems, Notices: s.Notices, Guard: guard, Tokens: tokens, Log: s.Log,
 	})
+	for pattern, h := range web.Routes(s.console, web.Options{
+		Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.Problems, Version: s.Version, Log: s.Log,
+	}) {
+		s.api.Handle(pattern, h)
+	}
 	return nil
 }
 
@@ -84,13 +92,32 @@ func (s *Service) server() *http.Server {
 	return server
 }
 
-// queues tells the console what RabbitMQ knows of a queue.
-type queues struct{ *management.Client }
+// queues tells the console what RabbitMQ knows of a queue: by its management API
+// or, where that does not answer, by AMQP, which knows less.
+type queues struct {
+	manage  *management.Client // nil: there is none
+	publish *broker.Publisher
+}
 
 func (q queues) Queue(ctx context.Context, name string) (console.AtBroker, error) {
-	at, err := q.Client.Queue(ctx, name)
-	if errors.Is(err, management.ErrNotFound) {
+	if name == "" {
+		return console.AtBroker{}, nil // to AMQP it would be any
+	}
+	err := errNoManagement
+	if q.manage != nil {
+		var at management.Queue
+		if at, err = q.manage.Queue(ctx, name); err == nil {
+			return console.AtBroker{Exists: true, Kind: at.Type, Consumers: at.Consumers, Ready: at.Ready, Unacked: at.Unacked}, nil
+		}
+	}
+	consumers, ready, amqpErr := q.publish.Queue(ctx, name)
+	switch {
+	case amqpErr == nil:
+		return console.AtBroker{Exists: true, Consumers: consumers, Ready: ready}, nil
+	case errors.Is(amqpErr, wire.ErrQueueGone):
 		return console.AtBroker{}, nil
 	}
-	return console.AtBroker{Exists: err == nil, Kind: at.Type, Consumers: at.Consumers, Ready: at.Ready, Unacked: at.Unacked}, err
+	return console.AtBroker{}, errors.Join(err, amqpErr)
 }
+
+var errNoManagement = errors.New("there is no management API in the config")

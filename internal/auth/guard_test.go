@@ -77,7 +77,7 @@ func TestWhereNobodySignsInOnlyThisMachineIsAnswered(t *testing.T) {
 func guarded(t *testing.T, c Config) (g *Guard, h http.Handler, secret string) {
 	t.Helper()
 	c.Required, c.Tokens, c.Log, c.SignInPage = true, NewTokens(shelf{}, &logbook{}), quiet, SignInPath
-	c.Public = func(r *http.Request) bool { return r.URL.Path == "/healthz" }
+	c.Public = func(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/healthz") }
 	g = NewGuard(c)
 	mux := http.NewServeMux()
 	mux.Handle("/", says)
@@ -103,6 +103,8 @@ func TestNothingIsServedToWhoIsNotSignedIn(t *testing.T) {
 		{"/healthz", header("Authorization", "Bearer redrive_wrong"), 200, "  nobody"},
 		{"/", func(*http.Request) {}, 401, "sign in first"},
 		{"/healthz/", func(*http.Request) {}, 401, "sign in first"},
+		{"/healthz/../metrics", func(*http.Request) {}, 401, "sign in first"},
+		{"/healthz/%2e%2e/metrics", func(*http.Request) {}, 401, "sign in first"},
 		{"/metrics", func(*http.Request) {}, 401, "sign in first"},
 		{"/messages?q=a%20b", html, 303, ""},
 		{"/api/v1/messages", func(r *http.Request) { r.Method = "POST"; html(r) }, 401, "sign in first"},

@@ -14,6 +14,7 @@ type limiter struct {
 
 	mu      sync.Mutex
 	buckets map[string]bucket
+	swept   time.Time
 }
 
 type bucket struct {
@@ -34,7 +35,10 @@ func (l *limiter) take(key string) (wait time.Duration) {
 		l.buckets = map[string]bucket{}
 	}
 	if _, known := l.buckets[key]; !known && len(l.buckets) >= mostBuckets {
-		maps.DeleteFunc(l.buckets, func(_ string, b bucket) bool { return l.level(b, now) == 0 })
+		if now.Sub(l.swept) >= time.Second { // it looks at all of them
+			l.swept = now
+			maps.DeleteFunc(l.buckets, func(_ string, b bucket) bool { return l.level(b, now) == 0 })
+		}
 		if len(l.buckets) >= mostBuckets {
 			key = ""
 		}

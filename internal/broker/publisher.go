@@ -246,6 +246,22 @@ func (p *Publisher) ReturnExists(ctx context.Context, queue string) (bool, error
 	return err == nil, err
 }
 
+// Queue tells how many consumers and ready messages a queue has: wire.ErrQueueGone
+// when there is no such queue. Safe for concurrent use.
+func (p *Publisher) Queue(ctx context.Context, name string) (consumers, ready int, err error) {
+	told := make(chan amqp.Queue, 1) // do may be left behind, so it shares nothing
+	err = p.onChannel(ctx, func(ch *amqp.Channel) error {
+		q, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
+		told <- q
+		return err
+	})
+	if err != nil {
+		return 0, 0, err
+	}
+	q := <-told
+	return q.Consumers, q.Messages, nil
+}
+
 // onChannel runs do on a channel of its own: an error ends the channel it
 // happens on, and the one that publishes must not be it. When ctx ends first do is
 // left behind, until its connection ends: under an alarm RabbitMQ answers nothing.

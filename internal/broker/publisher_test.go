@@ -229,3 +229,25 @@ func TestNobodyThere(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestWhatAPublisherKnowsOfAQueue(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("q", amqp.Table{"x-queue-type": "classic"})
+		for range 2 {
+			if err := v.Channel().Publish("", "q", false, false, amqp.Publishing{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		brokertest.Eventually(t, "they are in the queue", func() bool { return v.Depth("q") == 2 })
+		p, ctx := publisher(t, v.URL()), t.Context()
+		if consumers, ready, err := p.Queue(ctx, "q"); consumers != 0 || ready != 2 || err != nil {
+			t.Errorf("%d consumers, %d ready, %v", consumers, ready, err)
+		}
+		if _, _, err := p.Queue(ctx, "nowhere"); !errors.Is(err, wire.ErrQueueGone) {
+			t.Errorf("a queue that is not there: %v", err)
+		}
+		if _, ready, err := p.Queue(ctx, "q"); ready != 2 || err != nil {
+			t.Errorf("after that: %d ready, %v", ready, err)
+		}
+	})
+}

@@ -81,6 +81,13 @@ func TestScriptsOnABroker(t *testing.T) {
 					return basics(e)
 				}
 				p.Cmds["queue"] = func(_ *testscript.TestScript, _ bool, args []string) { v.Queue(args[0], nil) }
+				p.Cmds["user"] = func(ts *testscript.TestScript, _ bool, args []string) {
+					name := "user-" + uuid.NewString()
+					v.User(name, "s3cret")
+					v.Must("PUT", "users/"+name, map[string]any{"password": "s3cret", "tags": args[1]})
+					v.Grant(name, "^$", "^$", ".*")
+					ts.Setenv(args[0], name)
+				}
 				p.Cmds["fail"] = func(ts *testscript.TestScript, _ bool, args []string) { fail(ts, v, args[0], args[1:]) }
 				p.Cmds["reject"] = func(ts *testscript.TestScript, _ bool, args []string) {
 					c := v.Consume(args[0])

@@ -104,7 +104,7 @@ func newDesk(s console.Store) *desk {
 	return d
 }
 
-func openDisk(t *testing.T, path string) *diskstore.Store {
+func openDisk(t testing.TB, path string) *diskstore.Store {
 	t.Helper()
 	s, err := diskstore.Open(path, diskstore.Options{Reserve: 1})
 	if err != nil {

@@ -69,7 +69,7 @@ func (w *watcher) look(ctx context.Context) (t Tick, news bool, err error) {
 	if err != nil {
 		return t, false, err
 	}
-	t = Tick{Problems: []string{}}
+	t = Tick{Problems: w.problems(w.by)}
 	for _, n := range counts {
 		if w.by.Sees(n.Queue) {
 			t.Waiting += n.Waiting
@@ -79,9 +79,6 @@ func (w *watcher) look(ctx context.Context) (t Tick, news bool, err error) {
 	}
 	if w.Rates != nil {
 		t.PerMinute = w.perMinute(w.by, w.Now())
-	}
-	if w.Problems != nil {
-		t.Problems = append(t.Problems, w.Problems()...)
 	}
 	w.now = w.failures()
 	t.Failed = w.now - w.failed

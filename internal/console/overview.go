@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -28,10 +29,7 @@ func (c *Console) Overview(ctx context.Context, by auth.Caller) (Overview, error
 	}
 	now := c.Now()
 	o := Overview{Version: c.Version, Since: c.Since, Now: now, Broker: c.BrokerAt, ReadOnly: c.ReadOnly || by.ReadOnly,
-		Problems: []string{}, Hour: []Flow{}, Queues: queues}
-	if c.Problems != nil {
-		o.Problems = append(o.Problems, c.Problems()...)
-	}
+		Problems: c.problems(by), Hour: []Flow{}, Queues: queues}
 	if c.Notices != nil {
 		o.Notices = c.Notices()
 	}
@@ -50,6 +48,19 @@ func (c *Console) Overview(ctx context.Context, by auth.Caller) (Overview, error
 	}
 	o.Calendar, err = c.calendarOf(ctx, by, queues, now)
 	return o, err
+}
+
+// problems are what is wrong now. Those of single queues name them, so who is
+// limited to queues finds their own in Queue.Returns instead.
+func (c *Console) problems(by auth.Caller) []string {
+	all := []string{}
+	if c.Problems != nil {
+		all = append(all, c.Problems()...)
+	}
+	if by.Queues != nil {
+		all = slices.DeleteFunc(all, func(p string) bool { return strings.HasPrefix(p, "queue ") })
+	}
+	return all
 }
 
 // perMinute adds up the last minute of what the caller may see.

@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/app"
 	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/rabbitnode"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
@@ -29,9 +32,20 @@ type Options struct {
 	Version  string
 }
 
-// demoPolicy grows quickly, so that its waits can be watched.
-func demoPolicy() policy.Policy {
-	return policy.Policy{Name: "demo", Queues: []string{"redrive-demo.*"}, Attempts: 7, Backoff: policy.Exponential(time.Second, 2, 4*time.Second)}
+// policies grow quickly, so that their waits can be watched. The queues are named, so
+// that what their consumers report may return to them.
+func policies() policy.Set {
+	fewer := []time.Duration{time.Second, 3 * time.Second}
+	return policy.Set{
+		{Name: "payments", Queues: []string{orders, mail}, Attempts: 7, Backoff: policy.Exponential(time.Second, 2, 4*time.Second)},
+		{Name: "invoices", Queues: []string{invoices}, Attempts: len(fewer) + 1, Backoff: policy.List(fewer...)},
+	}
+}
+
+// longest is how long a message can be on its way.
+func longest() time.Duration {
+	p := policies()[0]
+	return 2*p.Backoff.Max()*time.Duration(p.Attempts) + 5*time.Second
 }
 
 // Run shows the demo, ends all it started, and leaves nothing behind.
@@ -54,8 +68,13 @@ func Run(ctx context.Context, o Options) (err error) {
 
 	d := newDisplay(o.Out, o.Terminal)
 	c := config.Default()
-	c.Broker.URL, c.Store.Disk, c.Listen = url, data, "127.0.0.1:0"
-	c.Policies = policy.Set{demoPolicy()}
+	c.Broker.URL, c.Store.Disk, c.Listen = url, filepath.Join(data, "store"), freeOr(c.Listen)
+	c.Policies = policies()
+	schema := filepath.Join(data, "invoice.proto")
+	if err := os.WriteFile(schema, invoiceProto, 0o600); err != nil {
+		return err
+	}
+	c.Decode.Protobuf = decode.Protobuf{Files: []string{schema}, ImportPaths: []string{data}, Queues: []decode.QueueType{{Queues: []string{invoices}, Message: "shop.Invoice"}}}
 	level := slog.LevelWarn // the display tells the rest
 	service, err := app.New(c, app.Options{Version: o.Version, Events: d.redrive, Log: slog.New(slog.NewTextHandler(o.Out, &slog.HandlerOptions{Level: level}))})
 	if err != nil {
@@ -97,7 +116,11 @@ func until(ctx context.Context, most time.Duration, is func() bool) error {
 
 // play runs the shop, and then gives what is still on its way the time to arrive.
 func play(ctx context.Context, o Options, d *display, s *shop, service *app.Service) error {
-	hint := "Ctrl-C ends it. Meanwhile, in another terminal: redrive status --address " + service.Addr()
+	hint := "The page: http://" + service.Addr() + "/   In another terminal: redrive messages list"
+	if usual := config.Default().Listen; service.Addr() != usual {
+		hint += " --address " + service.Addr()
+	}
+	hint += "\nCtrl-C ends it."
 	if !o.Terminal {
 		fmt.Fprintln(o.Out, hint)
 	}
@@ -108,7 +131,9 @@ func play(ctx context.Context, o Options, d *display, s *shop, service *app.Serv
 			tick := time.NewTicker(200 * time.Millisecond)
 			defer tick.Stop()
 			for drawing.Err() == nil {
-				d.draw(hint)
+				if kept, err := service.Counts(drawing); err == nil {
+					d.draw(hint, kept)
+				}
 				select {
 				case <-drawing.Done():
 				case <-tick.C:
@@ -130,10 +155,9 @@ func play(ctx context.Context, o Options, d *display, s *shop, service *app.Serv
 	s.outage(false)
 	// Also after Ctrl-C: a summary that leaves messages out would prove nothing.
 	settle := context.WithoutCancel(ctx)
-	longest := 2*demoPolicy().Backoff.Max()*time.Duration(demoPolicy().Attempts) + 5*time.Second
 	var a account
-	_ = until(settle, longest, func() bool {
-		a = s.account(parkedIDs(settle, service))
+	_ = until(settle, longest(), func() bool {
+		a = s.account(keptIDs(settle, service))
 		return a.missing == 0
 	})
 	stopDrawing()
@@ -141,25 +165,39 @@ func play(ctx context.Context, o Options, d *display, s *shop, service *app.Serv
 	return summary(o.Out, a)
 }
 
-// parkedIDs are the message ids of what is parked.
-func parkedIDs(ctx context.Context, service *app.Service) map[string]bool {
+// keptIDs are the message ids of what is parked, or was discarded by a person.
+func keptIDs(ctx context.Context, service *app.Service) map[string]bool {
 	ids := map[string]bool{}
-	for after := ""; ; {
-		page, err := service.List(ctx, store.Filter{State: store.Parked, After: after, Limit: 1000})
-		if err != nil {
-			return ids
-		}
-		for _, l := range page.Records {
-			ids[l.Record.Message.MessageID] = true
-		}
-		if after = page.After; after == "" {
-			return ids
+	for _, state := range []store.State{store.Parked, store.Discarded} {
+		for after := ""; ; {
+			page, err := service.List(ctx, store.Filter{State: state, After: after, Limit: 1000})
+			if err != nil {
+				return ids
+			}
+			for _, l := range page.Records {
+				ids[l.Record.Message.MessageID] = true
+			}
+			if after = page.After; after == "" {
+				break
+			}
 		}
 	}
+	return ids
+}
+
+// freeOr is an address where nothing listens yet: the usual one if it is free, so
+// that the commands find the service by themselves.
+func freeOr(usual string) string {
+	l, err := net.Listen("tcp", usual)
+	if err != nil {
+		return "127.0.0.1:0"
+	}
+	l.Close()
+	return usual
 }
 
 func summary(out io.Writer, a account) error {
-	fmt.Fprintf(out, "\n%d messages published: %d succeeded, %d parked (the one nobody can process), %d lost, %d duplicates\n",
+	fmt.Fprintf(out, "\n%d messages published: %d succeeded, %d parked (those nobody can process), %d lost, %d duplicates\n",
 		a.published, a.done, a.parked, a.missing, a.duplicates)
 	if a.missing > 0 || a.duplicates > 0 {
 		return ErrUnaccounted

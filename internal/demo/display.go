@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -35,7 +36,7 @@ type display struct {
 
 // counts of one queue.
 type counts struct {
-	waiting, parked             int
+	waiting, parked             int // as the service says: people act on them too
 	failed, returned, succeeded int
 }
 
@@ -86,14 +87,11 @@ func (d *display) redrive(e flow.Event) {
 	case flow.Failed:
 		c.failed++
 	case flow.Waiting:
-		c.waiting++
 		shown.kind, shown.text = "waits", fmt.Sprintf("%s before attempt %d", policy.FormatDuration(e.Delay.Round(10*time.Millisecond)), e.Attempt+1)
 	case flow.Returned:
-		c.waiting--
 		c.returned++
 		shown.kind, shown.text = "returns", fmt.Sprintf("for attempt %d", e.Attempt+1)
 	case flow.Parked:
-		c.parked++
 		shown.kind, shown.text = "is parked", e.Why
 	}
 	d.mu.Unlock()
@@ -114,10 +112,18 @@ func (d *display) line(e event) string {
 	return fmt.Sprintf("%6.1fs  %-9s %s  %s", e.at.Sub(d.began).Seconds(), who, what, e.text)
 }
 
-// draw draws the picture.
-func (d *display) draw(hint string) {
+// draw draws the picture, with what the service keeps.
+func (d *display) draw(hint string, kept []store.QueueCount) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	for name, c := range d.queues {
+		c.waiting, c.parked = 0, 0
+		for _, k := range kept {
+			if k.Queue == name {
+				c.waiting, c.parked = int(k.Waiting), int(k.Parked)
+			}
+		}
+	}
 	var b strings.Builder
 	b.WriteString("\x1b[H\x1b[J")
 	state := "\x1b[32mup\x1b[0m"
@@ -129,7 +135,7 @@ func (d *display) draw(hint string) {
 	for _, q := range slices.Sorted(slices.Values(queues)) {
 		c := d.queues[q]
 		fmt.Fprintf(&b, "  %-10s %8d \x1b[33m%8d\x1b[0m %9d \x1b[32m%10d\x1b[0m \x1b[35m%8d\x1b[0m   \x1b[33m%s\x1b[0m\n", strings.TrimPrefix(q, "redrive-demo."),
-			c.failed, c.waiting, c.returned, c.succeeded, c.parked, strings.Repeat("▪", min(c.waiting, 30)))
+			c.failed, c.waiting, c.returned, c.succeeded, c.parked, strings.Repeat("▪", min(c.waiting, 24)))
 	}
 	b.WriteString("\n")
 	for _, e := range d.recent {

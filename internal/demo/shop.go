@@ -1,11 +1,13 @@
 // Package demo is an example shop in front of the real service: queues, a
-// consumer whose upstream goes down and comes back, and one message that nobody
-// can process.
+// consumer whose upstream goes down and comes back, and messages that nobody can
+// process.
 package demo
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,17 +18,11 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// queues of the shop. Their names begin alike, so that one policy and one clean
-// up cover them, and nobody takes them for their own.
-var queues = []string{"redrive-demo.orders", "redrive-demo.mail", "redrive-demo.invoices"}
-
-// poisonous is the body that no consumer can process.
-const poisonous = "{ this is not JSON"
-
 // shop publishes and consumes like somebody else's program.
 type shop struct {
 	conn       *amqp.Connection
 	publishing *amqp.Channel
+	reporting  *amqp.Channel
 	upstream   atomic.Bool // whether the payment service answers
 	say        func(event)
 	wg         sync.WaitGroup
@@ -37,6 +33,7 @@ type shop struct {
 
 // story is what became of one message.
 type story struct {
+	n     int // of goods
 	times int // how often it was done: more than once is a duplicate
 }
 
@@ -47,13 +44,16 @@ func openShop(ctx context.Context, url string, say func(event)) (*shop, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the shop cannot connect: %w", err)
 	}
+	ctx = context.WithoutCancel(ctx) // what is under way when it is interrupted still ends well
 	s := &shop{conn: conn, say: say, messages: map[string]*story{}}
 	s.upstream.Store(true)
-	if s.publishing, err = conn.Channel(); err != nil {
-		return nil, err
-	}
-	if err := s.publishing.Confirm(false); err != nil {
-		return nil, err
+	for _, ch := range []**amqp.Channel{&s.publishing, &s.reporting} {
+		if *ch, err = conn.Channel(); err != nil {
+			return nil, err
+		}
+		if err := (*ch).Confirm(false); err != nil {
+			return nil, err
+		}
 	}
 	for _, q := range queues {
 		if _, err := s.publishing.QueueDeclare(q, true, false, false, false, amqp.Table{
@@ -74,7 +74,7 @@ func openShop(ctx context.Context, url string, say func(event)) (*shop, error) {
 		}
 		s.wg.Go(func() {
 			for d := range in {
-				s.process(q, d)
+				s.process(ctx, q, d)
 			}
 		})
 	}
@@ -82,12 +82,14 @@ func openShop(ctx context.Context, url string, say func(event)) (*shop, error) {
 }
 
 // publish sends one message and waits for RabbitMQ to have it.
-func (s *shop) publish(ctx context.Context, queue, body string) error {
-	id := uuid.NewString()
+func (s *shop) publish(ctx context.Context, queue string, n int) error {
+	ctx = context.WithoutCancel(ctx) // one that is counted is published
+	m := goods(queue, n)
+	m.MessageId, m.DeliveryMode, m.Timestamp, m.AppId = uuid.NewString(), amqp.Persistent, time.Now(), "demo shop"
 	s.mu.Lock()
-	s.messages[id] = &story{}
+	s.messages[m.MessageId] = &story{n: n}
 	s.mu.Unlock()
-	c, err := s.publishing.PublishWithDeferredConfirm("", queue, true, false, amqp.Publishing{MessageId: id, DeliveryMode: amqp.Persistent, ContentType: "application/json", Body: []byte(body)})
+	c, err := s.publishing.PublishWithDeferredConfirmWithContext(ctx, "", queue, true, false, m)
 	if err != nil {
 		return err
 	}
@@ -95,8 +97,8 @@ func (s *shop) publish(ctx context.Context, queue, body string) error {
 	return err
 }
 
-// process is the consumer: it knows nothing of Redrive, and rejects what fails.
-func (s *shop) process(queue string, d amqp.Delivery) {
+// process is the consumer: it rejects what fails, or reports it with its error.
+func (s *shop) process(ctx context.Context, queue string, d amqp.Delivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.messages[d.MessageId]
@@ -104,24 +106,42 @@ func (s *shop) process(queue string, d amqp.Delivery) {
 		_ = d.Ack(false) // of an earlier demo
 		return
 	}
-	attempt, _ := d.Headers[wire.HeaderAttempt].(int64)
-	switch {
-	case string(d.Body) == poisonous:
-		s.say(event{kind: "fails", queue: queue, text: "cannot be parsed"})
-		_ = d.Reject(false)
-	case !s.upstream.Load() && queue != "redrive-demo.invoices":
-		s.say(event{kind: "fails", queue: queue, text: "the payment service does not answer"})
-		_ = d.Reject(false)
-	default:
-		if d.Ack(false) == nil {
-			m.times++
+	err := work(queue, &d, s.upstream.Load(), m.n)
+	if err != nil {
+		s.say(event{kind: "fails", queue: queue, text: err.Error()})
+		if queue == mail || s.report(ctx, queue, &d, err) != nil {
+			_ = d.Reject(false)
+		} else {
+			_ = d.Ack(false)
 		}
-		e := event{kind: "succeeds", queue: queue}
-		if attempt > 0 { // what succeeds at once is no news
-			e.text = fmt.Sprintf("at attempt %d", attempt+1)
-		}
-		s.say(e)
+		return
 	}
+	if d.Ack(false) == nil {
+		m.times++
+	}
+	e := event{kind: "succeeds", queue: queue}
+	if attempt, _ := d.Headers[wire.HeaderAttempt].(int64); attempt > 0 { // what succeeds at once is no news
+		e.text = fmt.Sprintf("at attempt %d", attempt+1)
+	}
+	s.say(e)
+}
+
+// report hands a failed message to Redrive with what went wrong, and returns when
+// RabbitMQ has it.
+func (s *shop) report(ctx context.Context, queue string, d *amqp.Delivery, failure error) error {
+	headers := amqp.Table{}
+	maps.Copy(headers, d.Headers)
+	headers[wire.HeaderError] = failure.Error()
+	c, err := s.reporting.PublishWithDeferredConfirmWithContext(ctx, wire.ExchangeFailures, queue, true, false, amqp.Publishing{
+		Headers: headers, ContentType: d.ContentType, DeliveryMode: d.DeliveryMode, MessageId: d.MessageId, Timestamp: d.Timestamp, Type: d.Type, AppId: d.AppId, Body: d.Body})
+	if err != nil {
+		return err
+	}
+	ok, err := c.WaitContext(ctx)
+	if err == nil && !ok {
+		err = errors.New("RabbitMQ refused the report")
+	}
+	return err
 }
 
 // cycle is one round of the story: all is well, the upstream goes down for a
@@ -141,11 +161,7 @@ func (s *shop) run(ctx context.Context) error {
 		}
 		at := time.Since(began) % cycle
 		s.outage(at > cycle/6 && at < cycle/2)
-		body := fmt.Sprintf(`{"order": %d}`, n)
-		if n == 5 {
-			body = poisonous
-		}
-		if err := s.publish(ctx, queues[n%len(queues)], body); err != nil && ctx.Err() == nil {
+		if err := s.publish(ctx, queues[n%len(queues)], n); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("publishing: %w", err)
 		}
 	}
@@ -168,7 +184,8 @@ type account struct {
 	published, done, parked, duplicates, missing int
 }
 
-// account sums up; parked are the ids of the parked messages.
+// account sums up; parked are the ids of the messages that are parked or that a
+// person has discarded.
 func (s *shop) account(parked map[string]bool) (a account) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -27,9 +27,15 @@ func essence(s string) (first, second string) {
 	if !more {
 		return cut(first), ""
 	}
-	if at := strings.LastIndex(rest, "Caused by: "); at >= 0 && (at == 0 || rest[at-1] == '\n') {
-		line, _, _ := strings.Cut(rest[at:], "\n")
-		return cut(first), cut(strings.TrimSpace(line))
+	// Searching forward is many times faster than searching backward.
+	const cause = "\nCaused by: "
+	root := ""
+	for at := strings.Index(s, cause); at >= 0; at = strings.Index(s, cause) {
+		s = s[at+1:]
+		root, _, _ = strings.Cut(s, "\n")
+	}
+	if root != "" {
+		return cut(first), cut(strings.TrimSpace(root))
 	}
 	for range 4 {
 		line, after, more := strings.Cut(rest, "\n")

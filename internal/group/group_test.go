@@ -50,6 +50,7 @@ var patterns = []struct{ text, want string }{
 	// Java.
 	{"java.lang.NullPointerException\n\tat com.shop.Orders.ship(Orders.java:118)\n\tat com.shop.Main.main(Main.java:9)", "java.lang.NullPointerException | at com.shop.Orders.ship(Orders.java:#)"},
 	{"org.springframework.amqp.rabbit.support.ListenerExecutionFailedException: Listener threw exception\n\tat a.B.c(B.java:1)\nCaused by: java.net.SocketTimeoutException: Read timed out after 5000 ms\n\tat d.E.f(E.java:2)", "org.springframework.amqp.rabbit.support.ListenerExecutionFailedException: Listener threw exception | Caused by: java.net.SocketTimeoutException: Read timed out after # ms"},
+	{"a.B: no\nCaused by: c.D: why\nCaused by: e.F: root 7", "a.B: no | Caused by: e.F: root #"},
 	{"ORA-00942: table or view does not exist", "ORA-00942: table or view does not exist"},
 	{"HTTP/1.1 503 Service Unavailable", "HTTP/# 503 Service Unavailable"},
 

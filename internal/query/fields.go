@@ -134,7 +134,14 @@ type Field struct{ Name, Doc, Takes, Example string }
 func Fields() []Field {
 	all := make([]Field, 0, len(fields)+2)
 	for _, f := range append(fields[:len(fields):len(fields)], headerField, bodyField) {
-		all = append(all, Field{f.name, f.doc, takes[f.kind], f.example})
+		all = append(all, Field{f.name, f.doc, f.takes(), f.example})
 	}
 	return all
+}
+
+func (f *field) takes() string {
+	if f.short != "" {
+		return "a date or a time"
+	}
+	return takes[f.kind]
 }

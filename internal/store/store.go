@@ -96,8 +96,8 @@ type Claim struct {
 // Outcome is how a claim ends.
 type Outcome struct {
 	Claim Claim
-	// Park, when not empty, parks the record with that reason;
-	// otherwise it is deleted.
+	// Park, when not empty, parks the record with that reason; otherwise it is
+	// deleted, and its passage kept.
 	Park string
 	At   time.Time // when it ended
 }

@@ -180,7 +180,7 @@ func (s *server) newMessages(r *http.Request, c auth.Caller) (view, error) {
 // checkQuery says what is wrong with a query while it is written.
 func (s *server) checkQuery(r *http.Request, _ auth.Caller) (view, error) {
 	q := r.URL.Query().Get("q")
-	return view{template: "messages", part: "fault", data: faultOf(q, parseQuery(q))}, nil
+	return view{template: "messages", part: "check", data: faultOf(q, parseQuery(q))}, nil
 }
 
 // export is all that a query finds, as a download.

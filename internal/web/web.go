@@ -78,6 +78,15 @@ type server struct {
 
 // Handler serves the page. Cross-site posts are refused by what is around it.
 func Handler(c Console, o Options) http.Handler {
+	mux := http.NewServeMux()
+	for pattern, h := range Routes(c, o) {
+		mux.Handle(pattern, h)
+	}
+	return mux
+}
+
+// Routes are the page's, by their patterns.
+func Routes(c Console, o Options) map[string]http.Handler {
 	if o.Problems == nil {
 		o.Problems = func() []string { return nil }
 	}
@@ -85,7 +94,7 @@ func Handler(c Console, o Options) http.Handler {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &server{Options: o, console: c, pages: parse()}
-	mux := http.NewServeMux()
+	routes := map[string]http.Handler{}
 	for pattern, h := range map[string]handler{
 		"GET /{$}":                      s.overview,
 		"GET /messages":                 s.messages,
@@ -113,13 +122,16 @@ func Handler(c Console, o Options) http.Handler {
 		"GET /help":                     s.help,
 		"GET /":                         s.nothingHere,
 	} {
-		mux.Handle(pattern, s.page(h))
+		routes[pattern] = s.page(h)
 	}
-	mux.HandleFunc("GET /signin", s.signIn)
-	mux.HandleFunc("GET /messages/{id}/body", s.body)
-	mux.HandleFunc("GET /messages/export", s.export)
-	mux.HandleFunc("GET /assets/{version}/{name}", asset)
-	return headers(mux)
+	routes["GET /signin"] = http.HandlerFunc(s.signIn)
+	routes["GET /messages/{id}/body"] = http.HandlerFunc(s.body)
+	routes["GET /messages/export"] = http.HandlerFunc(s.export)
+	routes["GET /assets/{version}/{name}"] = http.HandlerFunc(asset)
+	for pattern, h := range routes {
+		routes[pattern] = headers(h)
+	}
+	return routes
 }
 
 // policyOfContent lets the page load what it brings itself, and nothing else.

@@ -121,13 +121,13 @@ func owned(err error) bool {
 	return errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EACCES) || strings.Contains(err.Error(), "lock held by current process")
 }
 
-// pebbleOptions bound memory (cache and memtables, some 50 MiB in all) and
+// pebbleOptions bound memory (cache and memtables, some 64 MiB in all) and
 // keep the number of files small.
 func pebbleOptions(o Options, lock *pebble.Lock) *pebble.Options {
 	p := &pebble.Options{
 		FS: o.FS, Lock: lock, Merger: adder,
 		FormatMajorVersion:          pebble.FormatNewest,
-		CacheSize:                   16 << 20,
+		CacheSize:                   64 << 20,
 		MemTableSize:                8 << 20,
 		MemTableStopWritesThreshold: 4,
 		L0CompactionThreshold:       4,
@@ -135,9 +135,9 @@ func pebbleOptions(o Options, lock *pebble.Lock) *pebble.Options {
 		MaxOpenFiles:                500,
 		Logger:                      logger{o.Log},
 	}
-	// What compactions of little write anew is about one file of the base level: at
-	// a megabyte, keeping passages costs half as much as at the default of four.
-	p.TargetFileSizes = [7]int64{1: 1 << 20, 2: 8 << 20}
+	// Each flush leaves graves, and each compaction of these writes the first file
+	// of the base level anew, the newest passages in it: a small one costs little.
+	p.TargetFileSizes = [7]int64{1: 512 << 10, 2: 8 << 20}
 	for i := range p.Levels {
 		// Claims read on from where they were: large blocks are fewer reads.
 		p.Levels[i].BlockSize = 32 << 10

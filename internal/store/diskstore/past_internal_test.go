@@ -136,3 +136,35 @@ func TestTalliesMergeInAnyOrder(t *testing.T) {
 		}
 	})
 }
+
+// BenchmarkPast looks for the passages of an id among all that are kept, when few
+// ended at once and when many did.
+func BenchmarkPast(b *testing.B) {
+	for _, batch := range []int{1, 512} {
+		b.Run(fmt.Sprintf("batch=%d", batch), func(b *testing.B) {
+			s, err := Open(b.TempDir(), Options{Reserve: 1})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer s.Close()
+			var id uuid.UUID
+			for written := 0; written < store.PastKept; {
+				c := s.change(0)
+				for range batch {
+					id = uuid.New()
+					c.past.add(store.Passage{ID: id, Queue: "q", Attempt: 1, Ending: store.EndedReturned})
+					written++
+				}
+				if err := errors.Join(s.writePast(c.batch, &c.past), c.batch.Commit(pebble.NoSync)); err != nil {
+					b.Fatal(err)
+				}
+				c.close()
+			}
+			for b.Loop() {
+				if found, err := s.Past(context.Background(), id); len(found) != 1 || err != nil {
+					b.Fatal(found, err)
+				}
+			}
+		})
+	}
+}

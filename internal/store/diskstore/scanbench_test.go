@@ -44,19 +44,22 @@ func BenchmarkScan(b *testing.B) {
 		}
 	}
 	half := storetest.Waiting("", time.Duration(parked/2)*time.Millisecond, "").Due
-	for name, r := range map[string]store.Range{
-		"state, newest":  {State: store.Parked, NewestFirst: true},
-		"state, oldest":  {State: store.Parked},
-		"a queue":        {Queues: []string{"queue-7"}, NewestFirst: true},
-		"a group":        {Groups: []group.ID{group.Of("queue-7", "rejected", text(47), "").ID}, NewestFirst: true},
-		"a group's page": {Groups: []group.ID{group.Of("queue-7", "rejected", text(47), "").ID}, To: half, NewestFirst: true},
-		"a time":         {From: half},
-		"before a time":  {To: half, NewestFirst: true},
+	for _, c := range []struct {
+		name string
+		r    store.Range
+	}{
+		{"state, newest", store.Range{State: store.Parked, NewestFirst: true}},
+		{"state, oldest", store.Range{State: store.Parked}},
+		{"a queue", store.Range{Queues: []string{"queue-7"}, NewestFirst: true}},
+		{"a group", store.Range{Groups: []group.ID{group.Of("queue-7", "rejected", text(47), "").ID}, NewestFirst: true}},
+		{"a group's page", store.Range{Groups: []group.ID{group.Of("queue-7", "rejected", text(47), "").ID}, To: half, NewestFirst: true}},
+		{"a time", store.Range{From: half}},
+		{"before a time", store.Range{To: half, NewestFirst: true}},
 	} {
-		b.Run("page by "+name, func(b *testing.B) {
+		b.Run("page by "+c.name, func(b *testing.B) {
 			for b.Loop() {
 				n := 0
-				err := s.Scan(ctx, r, func(store.Listed) (bool, error) { n++; return n < 100, nil })
+				err := s.Scan(ctx, c.r, func(store.Listed) (bool, error) { n++; return n < 100, nil })
 				if err != nil || n != 100 {
 					b.Fatal(n, err)
 				}

@@ -1,0 +1,144 @@
+package query
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// kept are records as a store may have them: none is due before it failed.
+func kept() *rapid.Generator[*store.Listed] {
+	return rapid.Custom(func(t *rapid.T) *store.Listed {
+		l := parked()
+		r := l.Record
+		r.Queue = rapid.SampledFrom([]string{"orders.eu", "orders.us", "mail"}).Draw(t, "queue")
+		r.State = rapid.SampledFrom([]store.State{store.Waiting, store.Parked, store.Discarded}).Draw(t, "state")
+		r.Reason = rapid.SampledFrom([]string{"rejected", "expired"}).Draw(t, "reason")
+		r.Error = rapid.SampledFrom([]string{"", "timeout", "refused"}).Draw(t, "error")
+		r.FailedAt = noon.Add(time.Duration(rapid.IntRange(-100, 0).Draw(t, "failed")) * time.Hour)
+		r.FirstFailed = r.FailedAt.Add(-time.Duration(rapid.IntRange(0, 3).Draw(t, "first")) * time.Hour)
+		r.Due = r.FailedAt.Add(time.Duration(rapid.IntRange(0, 110).Draw(t, "due")) * time.Hour)
+		return l
+	})
+}
+
+// asked are queries about what indexes know, besides all others.
+func asked(groups []store.GroupCount) *rapid.Generator[string] {
+	term := rapid.SampledFrom([]string{"state:parked", "state:waiting", "-state:discarded", "state:returned", "queue:orders.*", "queue:mail", "-queue:mail", "reason:expired", "reason:rejected",
+		"error:timeout", "age:>2d", "age:<50h", "age:1d..2d", "due:<5h", "due:>1h", "due:-1h..3h", "parked:2026-11-20", "parked:<2026-11-20", "parked:>=2026-11-19", "failed:>2026-11-19T03:00Z",
+		"before:2026-11-20", "after:2026-11-20", "first:<2026-11-20", "attempt:8", "attempt:7", "acme", "nowhere",
+		"group:" + groups[0].ID.String(), "group:" + groups[len(groups)-1].ID.String(), "id:" + anID})
+	return rapid.Custom(func(t *rapid.T) string {
+		q := term.Draw(t, "term")
+		for range rapid.IntRange(0, 3).Draw(t, "more") {
+			more := term.Draw(t, "term")
+			switch rapid.IntRange(0, 3).Draw(t, "with") {
+			case 0:
+				q += " OR " + more
+			case 1:
+				q = "-(" + q + ") " + more
+			default:
+				q += " " + more
+			}
+		}
+		return q
+	})
+}
+
+// Nothing that a query means is outside of the range that is looked through, and
+// what is counted without looking is right.
+func TestNothingIsOutsideOfTheRange(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		all := rapid.SliceOfN(kept(), 1, 6).Draw(t, "records")
+		var queues []string
+		counts := map[group.ID]*store.GroupCount{}
+		var groups []store.GroupCount
+		for _, l := range all {
+			if !slices.Contains(queues, l.Record.Queue) {
+				queues = append(queues, l.Record.Queue)
+			}
+			g := l.Record.Group()
+			if counts[g.ID] == nil {
+				counts[g.ID] = &store.GroupCount{Group: g}
+			}
+			switch l.Record.State {
+			case store.Waiting:
+				counts[g.ID].Waiting++
+			case store.Parked:
+				counts[g.ID].Parked++
+			default:
+				counts[g.ID].Discarded++
+			}
+		}
+		for _, l := range all {
+			if c := counts[l.Record.Group().ID]; c != nil {
+				groups = append(groups, *c)
+				delete(counts, c.ID)
+			}
+		}
+		text := asked(groups).Draw(t, "query")
+		q, err := Parse(text)
+		if err != nil {
+			t.Fatal(text, err)
+		}
+		know := groups
+		if rapid.Bool().Draw(t, "without groups") {
+			know = nil
+		}
+		n := q.Narrow(noon, queues, know)
+		r := n.Range
+		ids, only := q.IDs()
+		for _, l := range all {
+			means := q.Match(noon, l, decoded)
+			if again := n.Match(l, decoded); again != means {
+				t.Fatalf("%s: %v, narrowed %v", text, means, again)
+			}
+			i := slices.IndexFunc(groups, func(g store.GroupCount) bool { return g.ID == l.Record.Group().ID })
+			for _, says := range []int{q.Says(l.Record.State, l.Record.Queue, nil), q.Says(0, l.Record.Queue, nil), q.Says(l.Record.State, "", nil), q.Says(l.Record.State, l.Record.Queue, &groups[i])} {
+				if says > 0 && !means || says < 0 && means {
+					t.Fatalf("%s says %d of %+v, which it means: %v", text, says, l.Record, means)
+				}
+			}
+			if !means {
+				continue
+			}
+			in := !n.None && (r.State == 0 || r.State == l.Record.State) && slices.Contains(r.Queues, l.Record.Queue) &&
+				(r.Groups == nil || slices.Contains(r.Groups, l.Record.Group().ID)) && (span{r.From, r.To}).has(l.Record.Due)
+			if !in {
+				t.Fatalf("%s means %+v, which is outside of %+v (none: %v)", text, l.Record, r, n.None)
+			}
+			if q.OnlyReturned() || only && !slices.Contains(ids, l.Record.ID) {
+				t.Fatalf("%s means %+v", text, l.Record)
+			}
+		}
+	})
+}
+
+func TestWhatIndexesAnswer(t *testing.T) {
+	l := parked()
+	g := store.GroupCount{Group: l.Record.Group(), Parked: 1}
+	r := *l.Record
+	r.Error = ""
+	byReason := store.GroupCount{Group: r.Group(), Parked: 1}
+	for text, want := range map[string]bool{
+		"": true, "queue:orders.*": true, "state:parked queue:orders.eu": true, "group:" + g.ID.String(): true, "parked:<2026-11-21": true, "due:<1h": true,
+		"-state:parked": true, "reason:rejected": false, "reason:rejected queue:mail": true, "attempt:>1": false, "acme": false, "age:>2h": false, "state:parked error:x": false,
+	} {
+		q, err := Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		groups := []store.GroupCount{g, byReason}
+		if text == "reason:rejected queue:mail" {
+			groups[0].Queue, groups[1].Queue = "orders", "mail"
+		}
+		if got := q.Narrow(noon, []string{"orders.eu", "mail"}, groups).Sure; got != want {
+			t.Errorf("%q is answered by indexes: %v", text, got)
+		}
+	}
+}
