@@ -83,6 +83,10 @@ type Config struct {
 	Guard  Guard
 	Tokens *auth.Tokens
 	Log    *slog.Logger
+	// Idle is how long the other end may take to send or take the next bytes, so that
+	// slow ones cannot hold connections for ever, and whole exports are no problem;
+	// 0: 30 s.
+	Idle time.Duration
 	// Now is the time, for tests; nil: time.Now.
 	Now func() time.Time
 }
@@ -103,6 +107,9 @@ type API struct {
 func New(c Config) *API {
 	if c.Now == nil {
 		c.Now = time.Now
+	}
+	if c.Idle == 0 {
+		c.Idle = 30 * time.Second
 	}
 	a := &API{Config: c, mux: http.NewServeMux(), page: http.NewServeMux(), live: newLive()}
 	a.again = again{API: a, running: map[string]bool{}}

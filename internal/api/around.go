@@ -20,9 +20,6 @@ const (
 	answerWithin = 30 * time.Second
 	// planWithin is the same for plans, which look at all messages.
 	planWithin = 10 * time.Minute
-	// idle is how long the other end may take to send or take the next bytes: so
-	// slow ones cannot hold connections for ever, and whole exports are no problem.
-	idle = 30 * time.Second
 	// mostURL bounds a request's path and query.
 	mostURL = 16 << 10
 )
@@ -35,8 +32,11 @@ func (a *API) around(next http.Handler) http.Handler {
 			return
 		}
 		c := http.NewResponseController(w)
-		r.Body = &patientBody{ReadCloser: r.Body, c: c}
-		next.ServeHTTP(&patientWriter{ResponseWriter: w, c: c}, r)
+		if r.Body != nil && r.Body != http.NoBody {
+			_ = c.SetReadDeadline(time.Now().Add(a.Idle))
+			r.Body = &patientBody{r.Body, c, a.Idle}
+		}
+		next.ServeHTTP(&patientWriter{w, c, a.Idle}, r)
 	})
 }
 
@@ -92,29 +92,34 @@ func writeProblem(w http.ResponseWriter, p *Problem) {
 	_ = json.NewEncoder(w).Encode(p)
 }
 
-// patientBody waits for each piece of a body, but not for ever. Once it has been
-// read the connection has no deadline: one that passed would look as if the other
-// end had gone.
+// patientBody waits for each piece of a body, but not for ever. Once all of it has
+// been read the connection has no deadline: one that passed would look as if the
+// other end had gone. Until then it has, since net/http too waits for what a route
+// leaves unread.
 type patientBody struct {
 	io.ReadCloser
-	c *http.ResponseController
+	c    *http.ResponseController
+	idle time.Duration
 }
 
 func (b *patientBody) Read(p []byte) (int, error) {
-	_ = b.c.SetReadDeadline(time.Now().Add(idle))
+	_ = b.c.SetReadDeadline(time.Now().Add(b.idle))
 	n, err := b.ReadCloser.Read(p)
-	_ = b.c.SetReadDeadline(time.Time{})
+	if err == io.EOF {
+		_ = b.c.SetReadDeadline(time.Time{})
+	}
 	return n, err
 }
 
 // patientWriter waits for the other end to take each piece, but not for ever.
 type patientWriter struct {
 	http.ResponseWriter
-	c *http.ResponseController
+	c    *http.ResponseController
+	idle time.Duration
 }
 
 func (w *patientWriter) Write(p []byte) (int, error) {
-	_ = w.c.SetWriteDeadline(time.Now().Add(idle))
+	_ = w.c.SetWriteDeadline(time.Now().Add(w.idle))
 	return w.ResponseWriter.Write(p)
 }
 

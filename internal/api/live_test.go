@@ -58,6 +58,28 @@ func TestWatching(t *testing.T) {
 	watchers.Wait() // nobody watches for who has gone
 }
 
+// A stream that the service ends is followed by another.
+func TestWatchingGoesOn(t *testing.T) {
+	streams := 0
+	c, _ := serve(t, config(&scripted{watch: func(context.Context) <-chan console.Tick {
+		streams++
+		out := make(chan console.Tick, 1)
+		out <- console.Tick{Parked: int64(streams)}
+		close(out)
+		return out
+	}}))
+	enough := errors.New("enough")
+	err := c.Live(soon(t), func(tick console.Tick) error {
+		if tick.Parked < 3 {
+			return nil
+		}
+		return enough
+	})
+	if !errors.Is(err, enough) || streams != 3 {
+		t.Errorf("%d streams, %v", streams, err)
+	}
+}
+
 // A service that stops must not wait for those who watch.
 func TestWatchersEndWithTheService(t *testing.T) {
 	ticks := make(chan console.Tick)

@@ -182,6 +182,9 @@ func (r rule) check(t *testing.T, route string, s *scene, who *access, caller st
 	if caller == "elsewhere" && strings.Contains(w.Body.String(), secret) && !strings.Contains(target+body, secret) {
 		t.Errorf("an admin of other queues sees: %s", w.Body)
 	}
+	if strings.HasPrefix(target, "/api/") {
+		code(t, w) // what is refused is a problem
+	}
 	if strings.HasPrefix(target, "/api/") && w.Code != 204 && w.Header().Get("X-Content-Type-Options") != "nosniff" {
 		t.Error("a browser may guess what it is")
 	}

@@ -60,31 +60,41 @@ func (c Client) Import(ctx context.Context, r io.Reader, dryRun bool) (done cons
 // Live calls tick about once a second when something has changed, until ctx or the
 // connection ends or tick fails. Its error is never nil.
 func (c Client) Live(ctx context.Context, tick func(console.Tick) error) error {
+	for {
+		again, err := c.live(ctx, tick)
+		if err != nil || !again {
+			return errors.Join(err, ctx.Err())
+		}
+	}
+}
+
+// live reads one stream, and tells whether the service ended it to begin another.
+func (c Client) live(ctx context.Context, tick func(console.Tick) error) (again bool, err error) {
 	resp, err := c.do(ctx, request{method: http.MethodGet, path: v1 + "/live", accept: typeEvents})
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer resp.Body.Close()
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, 4<<20)
 	for lines.Scan() {
 		data, ok := strings.CutPrefix(lines.Text(), "data: ")
-		if !ok {
+		switch {
+		case lines.Text() == "event: again":
+			return ctx.Err() == nil, nil
+		case !ok:
 			continue
 		}
 		var t console.Tick
 		if err := json.Unmarshal([]byte(data), &t); err != nil {
-			return fmt.Errorf("what answers at %s does not speak like Redrive: %w", c.Addr, err)
+			return false, fmt.Errorf("what answers at %s does not speak like Redrive: %w", c.Addr, err)
 		}
 		if err := tick(t); err != nil {
-			return err
+			return false, err
 		}
 	}
-	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case lines.Err() != nil:
-		return fmt.Errorf("%w at %s any more: %v", ErrUnreachable, c.Addr, lines.Err())
+	if ctx.Err() != nil {
+		return false, nil
 	}
-	return fmt.Errorf("%w at %s any more", ErrUnreachable, c.Addr)
+	return false, fmt.Errorf("%w at %s any more: %v", ErrUnreachable, c.Addr, lines.Err())
 }

@@ -1,12 +1,15 @@
 package api_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/csv"
 	"errors"
 	"io"
+	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -105,6 +108,49 @@ func TestCSV(t *testing.T) {
 	}
 	if last := rows[len(rows)-1]; last[1] != "harmless, a=b - c" || last[5] != "2023-11-14T22:13:20Z" {
 		t.Errorf("what is harmless was changed: %q", last)
+	}
+}
+
+// Who stops sending in the middle is not waited for; nor is who stops reading.
+func TestTheOtherEndIsSlow(t *testing.T) {
+	ended := make(chan error, 2)
+	c := config(&scripted{
+		taken: func(r io.Reader) (console.Imported, error) {
+			_, err := io.Copy(io.Discard, r)
+			ended <- err
+			return console.Imported{}, err
+		},
+		export: func(_ context.Context, w io.Writer) (n int64, err error) {
+			for err == nil {
+				_, err = w.Write(make([]byte, 1<<20))
+			}
+			ended <- err
+			return 0, err
+		},
+	})
+	c.Idle = 50 * time.Millisecond
+	_, server := serve(t, c)
+	for what, request := range map[string]string{
+		"an import": "POST /api/v1/import HTTP/1.1\r\nHost: x\r\nContent-Type: application/jsonl\r\nContent-Length: 1000\r\n\r\n{}",
+		"an export": "GET /api/v1/export HTTP/1.1\r\nHost: x\r\n\r\n",
+	} {
+		conn, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(conn, request); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-ended; !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s ends with %v", what, err)
+		}
+		if what == "an import" {
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil || resp.StatusCode != http.StatusRequestTimeout {
+				t.Errorf("%s gives %+v, %v", what, resp, err)
+			}
+		}
+		_ = conn.Close()
 	}
 }
 

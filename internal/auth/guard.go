@@ -182,10 +182,19 @@ func Refuse(w http.ResponseWriter, err error) {
 	}
 }
 
+// codes name the refusals for programs, as package api names all others.
+var codes = map[int]string{http.StatusBadRequest: "malformed", http.StatusUnauthorized: "sign_in", http.StatusForbidden: "forbidden",
+	http.StatusTooManyRequests: "too_many", http.StatusServiceUnavailable: "unchecked", http.StatusInternalServerError: "internal"}
+
 func refuse(w http.ResponseWriter, status int, err error) {
+	code := codes[status]
+	if errors.Is(err, ErrReadOnly) {
+		code = "read_only"
+	}
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(map[string]any{"title": http.StatusText(status), "status": status, "detail": err.Error()})
+	_ = json.NewEncoder(w).Encode(map[string]any{"type": "urn:redrive:problem:" + code, "code": code,
+		"title": http.StatusText(status), "status": status, "detail": err.Error()})
 }

@@ -93,8 +93,12 @@ type Change struct {
 	After  string `json:"after,omitempty"`
 }
 
-// mostNamed bounds what one Act is about; for more there are operations.
-const mostNamed = 1000
+const (
+	// mostNamed bounds what one Act is about; for more there are operations.
+	mostNamed = 1000
+	// longestID is more than any id or key has.
+	longestID = 100
+)
 
 // Act does something to messages that are named, and tells what came of each. On an
 // error the outcomes are those of the messages that it came to.
@@ -105,6 +109,11 @@ func (c *Console) Act(ctx context.Context, by auth.Caller, a Act) (Acted, error)
 	}
 	if len(a.IDs) == 0 || len(a.IDs) > mostNamed {
 		return Acted{}, fmt.Errorf("%w: %d messages are named: expected 1 to %d; for more make a plan", ErrInvalid, len(a.IDs), mostNamed)
+	}
+	for _, id := range a.IDs {
+		if len(id) > longestID {
+			return Acted{}, fmt.Errorf("%w: %.40q… is neither an id nor a key", ErrInvalid, id)
+		}
 	}
 	on := strings.Join(a.IDs, " ")
 	var queues []string

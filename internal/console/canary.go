@@ -56,6 +56,8 @@ func (c *Console) watch(ctx context.Context, op *operation) (next time.Time, err
 	p := op.progress
 	now := c.Now()
 	switch look := min(max(op.CanaryWait/canaryLooks, leastLook), mostLook); {
+	case len(op.canary) == 0: // none of all was there any more
+		return c.put(ctx, op, Running, "")
 	case back > 0:
 		return c.put(ctx, op, Stopped, fmt.Sprintf("of the first %d messages %d came back (%s); what is left is as it was", len(op.canary), back, first))
 	case unsent > 0:

@@ -6,14 +6,15 @@
 //	message.go    messages as they are shown
 //	search.go     a query in the language of package query, answered a page at a time
 //	find.go       … and in full; remembered.go: what has returned
-//	detail.go     all of one message
+//	detail.go     all of one message; envelope.go: its properties and headers
 //	act.go        actions on messages that are named
 //	deed.go       what each verb makes of a record
 //	edit.go       a message replaced by an edited one
 //	hold.go       a queue's returns, paused
 //	export.go     messages as lines of JSON, out and in again (import.go)
 //	plan.go       an action on all that a query finds: what it would do, frozen
-//	operation.go  … and how far it is
+//	operation.go  … and how far it is, as it is shown
+//	operations.go … all of them; order.go: told to pause; outcomes.go: their accounts
 //	run.go        … being done, a batch at a time
 //	queue.go      queues, groups, policies, health, as they are shown
 //	queues.go     … queues; policies.go: policies and groups; overview.go: all in one look

@@ -45,8 +45,31 @@ func (c *Console) decoded(ctx context.Context, l *store.Listed) func() *decode.R
 	}
 }
 
-// find visits every message that a query means, those that failed first before the
-// others; with upto, only what had been added then (see store.Changer.NewestKey).
+// scan visits what a query may mean: by the ids that it names, else by the range.
+func (c *Console) scan(ctx context.Context, by auth.Caller, q *query.Query, r store.Range, visit func(store.Listed) (bool, error)) error {
+	ids, only := q.IDs()
+	if !only {
+		return c.Store.Scan(ctx, r, visit)
+	}
+	for _, id := range ids {
+		all, err := c.Store.Find(ctx, id)
+		if err != nil {
+			return err
+		}
+		for _, l := range all {
+			if _, seq, _ := l.Key.Parts(); !by.Sees(l.Record.Queue) || r.Upto != 0 && seq > r.Upto {
+				continue
+			}
+			if more, err := visit(l); err != nil || !more {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// find visits every message that a query means, by when it was parked or is due;
+// with upto, only what had been added then (see store.Changer.NewestKey).
 func (c *Console) find(ctx context.Context, by auth.Caller, text string, upto uint64, body bool, visit func(store.Listed) (bool, error)) error {
 	q, err := c.parse(by, text)
 	if err != nil {
@@ -58,7 +81,7 @@ func (c *Console) find(ctx context.Context, by auth.Caller, text string, upto ui
 	}
 	r := n.Range
 	r.Upto, r.Body = upto, body || q.NeedsBody()
-	return c.Store.Scan(ctx, r, func(l store.Listed) (bool, error) {
+	return c.scan(ctx, by, q, r, func(l store.Listed) (bool, error) {
 		if !n.Match(&l, c.decoded(ctx, &l)) {
 			return true, nil
 		}
@@ -72,6 +95,10 @@ func (c *Console) Count(ctx context.Context, by auth.Caller, text string) (n int
 	q, err := c.parse(by, text)
 	if err != nil {
 		return 0, false, err
+	}
+	if q.OnlyReturned() {
+		err = c.eachReturned(ctx, by, q, "", func(store.Listed, string) bool { n++; return true })
+		return n, err == nil, err
 	}
 	counts, err := c.Store.Counts(ctx)
 	if err != nil {
@@ -124,7 +151,7 @@ func (c *Console) countOne(ctx context.Context, by auth.Caller, q *query.Query) 
 	r.NewestFirst, r.Body = true, q.NeedsBody()
 	looked := 0
 	exact = true
-	err = c.Store.Scan(ctx, r, func(l store.Listed) (bool, error) {
+	err = c.scan(ctx, by, q, r, func(l store.Listed) (bool, error) {
 		if exact = in.Sure || looked < mostLooked; !exact {
 			return false, nil
 		}

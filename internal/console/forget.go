@@ -42,6 +42,14 @@ func (c *Console) forget(ctx context.Context) error {
 	} else if n > 0 {
 		c.Log.Info("discarded messages are gone for good: their time to be restored is over", "messages", n)
 	}
+	if err := c.forgetOld(ctx, now); err != nil {
+		return err
+	}
+	return c.forgetOrphans(ctx)
+}
+
+// forgetOld forgets plans that nobody started, and operations that ended long ago.
+func (c *Console) forgetOld(ctx context.Context, now time.Time) error {
 	all, err := c.operations(ctx)
 	if err != nil {
 		return err
@@ -49,9 +57,9 @@ func (c *Console) forget(ctx context.Context) error {
 	plans, ended := 0, 0
 	for _, id := range slices.Backward(slices.Sorted(maps.Keys(all))) { // the newest first
 		op := all[id]
-		op.turn.Lock()
-		old := false
-		switch p := &op.progress; {
+		op.mu.Lock()
+		p, old := op.progress, false
+		switch {
 		case p.State == "":
 			plans++
 			old = plans > mostPlans || !now.Before(op.Expires)
@@ -59,20 +67,25 @@ func (c *Console) forget(ctx context.Context) error {
 			ended++
 			old = ended > mostOperations || now.Sub(*p.Ended) > operationLives
 		}
-		if old {
-			err = c.forgetOne(ctx, op)
+		op.mu.Unlock()
+		if !old {
+			continue
 		}
-		op.turn.Unlock()
-		if err != nil {
+		if err := c.forgetOne(ctx, op, p.State); err != nil {
 			return err
 		}
 	}
-	return c.forgetOrphans(ctx)
+	return nil
 }
 
 // forgetOne deletes the head last: what a crash leaves is deleted the next time.
-// The caller has op.turn.
-func (c *Console) forgetOne(ctx context.Context, op *operation) error {
+// A plan that was started meanwhile stays.
+func (c *Console) forgetOne(ctx context.Context, op *operation, state string) error {
+	op.turn.Lock()
+	defer op.turn.Unlock()
+	if op.progress.State != state {
+		return nil
+	}
 	op.set(func() { op.progress.State = Canceled }) // whoever has it in hand can do nothing with it
 	if err := c.Store.DeleteEntries(ctx, partsOf(op.ID)); err != nil {
 		return err

@@ -354,6 +354,32 @@ func TestTheRestGoesOnlyWhenTheFirstDoNotComeBack(t *testing.T) {
 	}
 }
 
+// What was skipped proves nothing: the first few are those that were sent.
+func TestTheFirstFewAreThoseThatWereSent(t *testing.T) {
+	inFakeTime(t, func(t *testing.T, d *desk) {
+		all := d.parked(t, "orders", 30)
+		p := d.plan(t, console.Replay, "queue:orders")
+		none := d.plan(t, console.Replay, "queue:orders")
+		for _, r := range all[:10] {
+			if _, err := d.Act(ctx, operator, console.Act{Verb: console.Discard, IDs: []string{r.ID.String()}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d.begin(t, p, console.Start{Canary: 5, CanaryWait: "30s"})
+		time.Sleep(time.Minute)
+		if o := d.is(t, p.ID, console.Canary, 5); o.SkippedN != 10 {
+			t.Errorf("%+v", o)
+		}
+		d.give(t, "orders", func(*store.Record) bool { return false })
+		time.Sleep(time.Minute)
+		d.is(t, p.ID, console.Finished, 20)
+		d.give(t, "orders", func(*store.Record) bool { return false })
+		d.begin(t, none, console.Start{Canary: 5})
+		time.Sleep(time.Second)
+		d.is(t, none.ID, console.Finished, 0)
+	})
+}
+
 // A restart of the service changes nothing of what a canary waits for.
 func TestACanarySurvivesARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -447,6 +473,74 @@ func TestOperationsOfOthersQueuesAreNotSeen(t *testing.T) {
 		}
 		if all, err := d.Operations(ctx, caller(auth.Viewer)); err != nil || !slices.ContainsFunc(all, func(o console.Operation) bool { return o.ID == p.ID }) {
 			t.Errorf("%+v, %v", all, err)
+		}
+	})
+}
+
+// choosy cannot change one message.
+type choosy struct {
+	console.Store
+	bad store.Key
+}
+
+func (s choosy) Change(ctx context.Context, keys []store.Key, edit func(store.Key, *store.Record) store.Edit, entries func(int) []store.Entry) (int, error) {
+	if slices.Contains(keys, s.bad) {
+		return 0, errors.New("it is damaged")
+	}
+	return s.Store.Change(ctx, keys, edit, entries)
+}
+
+func TestOneMessageThatCannotBeChangedStopsNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(memstore.New())
+		bad := d.parked(t, "orders", 1500)[700]
+		kept, err := d.store.Find(ctx, bad.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d = newDesk(choosy{d.store, kept[0].Key})
+		stop := d.run(t)
+		defer stop()
+		p := d.plan(t, console.Discard, "queue:orders")
+		d.begin(t, p, console.Start{})
+		time.Sleep(time.Minute)
+		if o := d.is(t, p.ID, console.Finished, 1499); o.Failed != 1 {
+			t.Errorf("%+v", o)
+		}
+		got := d.outcomes(t, p.ID)
+		if o := got[700]; len(got) != 1500 || o.ID != bad.ID.String() || o.Outcome != "failed" || o.Why != "it is damaged" {
+			t.Errorf("%d outcomes, that one: %+v", len(got), o)
+		}
+	})
+}
+
+// --read-only beats what was started before.
+func TestAReadOnlyServiceGoesOnWithNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(memstore.New())
+		d.parked(t, "orders", 5)
+		p := d.plan(t, console.Discard, "queue:orders")
+		d.begin(t, p, console.Start{})
+		d.Console.ReadOnly = true
+		stop := d.run(t)
+		defer stop()
+		time.Sleep(time.Hour)
+		if o := d.is(t, p.ID, console.Running, 0); !strings.Contains(o.Why, "read-only") {
+			t.Error(o.Why)
+		}
+	})
+}
+
+func TestWithoutRabbitMQsWordACopyIsRefusedAndAReplayWarnsOfIt(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		r := d.parked(t, "orders", 1)[0]
+		d.Console.Broker = nil
+		if _, err := d.Act(ctx, caller(auth.Editor), console.Act{Verb: console.Copy, IDs: []string{r.ID.String()}, To: "mail"}); !errors.Is(err, console.ErrPrecondition) {
+			t.Errorf("a copy to who knows where: %v", err)
+		}
+		p := d.plan(t, console.Replay, "queue:orders")
+		if len(p.Blocked) > 0 || len(p.Warnings) != 1 || !strings.Contains(p.Warnings[0], "management") {
+			t.Errorf("blocked %q, warnings %q", p.Blocked, p.Warnings)
 		}
 	})
 }

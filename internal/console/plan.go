@@ -21,6 +21,8 @@ const (
 	planLives = 15 * time.Minute
 	// mostPlans bounds those that nobody started; the oldest goes first.
 	mostPlans = 100
+	// mostMade bounds those that are being made at once.
+	mostMade = 8
 	// mostPlanQueues bounds the queues of one plan.
 	mostPlanQueues = 1000
 	samples        = 5
@@ -49,8 +51,10 @@ func (c *Console) Plan(ctx context.Context, by auth.Caller, r PlanRequest) (Plan
 	op := &operation{}
 	op.Operation.Plan = Plan{ID: uuid.Must(uuid.NewV7()).String(), Verb: r.Verb, Query: r.Query, At: r.At, To: r.To, Reason: r.Reason,
 		By: by.Name, Made: now, Expires: now.Add(planLives), Queues: []PlanQueue{}, Samples: []Message{}}
-	c.ops.making(op.ID, true)
-	defer c.ops.making(op.ID, false)
+	if err := c.ops.making(op.ID); err != nil {
+		return Plan{}, err
+	}
+	defer c.ops.isMade(op.ID)
 	err := c.freeze(ctx, by, d, &op.Operation.Plan)
 	if err == nil {
 		err = c.survey(ctx, &op.Operation.Plan)
@@ -66,6 +70,9 @@ func (c *Console) Plan(ctx context.Context, by auth.Caller, r PlanRequest) (Plan
 	c.ops.mu.Lock()
 	c.ops.all[op.ID] = op
 	c.ops.mu.Unlock()
+	if err := c.forgetOld(ctx, now); err != nil { // or plans would fill the disk
+		c.Log.Error("old plans cannot be forgotten; trying again", "error", err)
+	}
 	return op.Operation.Plan, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/auth"
@@ -121,22 +122,28 @@ func (q *queueCache) ask(ctx context.Context, b Broker, names []string) map[stri
 	if b == nil {
 		return nil
 	}
+	whole := ctx
 	ctx, cancel := context.WithTimeout(ctx, brokerWait)
 	defer cancel()
 	next := make(chan string)
 	var askers sync.WaitGroup
+	var answers atomic.Int64
 	for range asking {
 		askers.Go(func() {
 			for name := range next {
-				at, err := b.Queue(ctx, name)
-				q.said(name, at, err)
-				if err != nil {
+				switch at, err := b.Queue(ctx, name); {
+				case err == nil:
+					answers.Add(1)
+					q.said(name, at)
+				case answers.Load() == 0:
 					cancel() // the others would wait for the same
 				}
 			}
 		})
 	}
+	asked := false
 	for _, name := range q.stale(names) {
+		asked = true
 		select {
 		case next <- name:
 			continue
@@ -148,6 +155,9 @@ func (q *queueCache) ask(ctx context.Context, b Broker, names []string) map[stri
 	askers.Wait()
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if asked && answers.Load() == 0 && !errors.Is(whole.Err(), context.Canceled) {
+		q.silent = time.Now() // or each page would wait again
+	}
 	all := map[string]AtBroker{}
 	for _, name := range names {
 		if a, ok := q.known[name]; ok && time.Since(a.as) <= 2*fresh {
@@ -157,7 +167,8 @@ func (q *queueCache) ask(ctx context.Context, b Broker, names []string) map[stri
 	return all
 }
 
-// stale are the queues to ask about.
+// stale are the queues to ask about, those first whose answers are the oldest: of
+// very many, not all are answered in one go.
 func (q *queueCache) stale(names []string) (stale []string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -169,20 +180,13 @@ func (q *queueCache) stale(names []string) (stale []string) {
 			stale = append(stale, name)
 		}
 	}
+	slices.SortStableFunc(stale, func(a, b string) int { return q.known[a].as.Compare(q.known[b].as) })
 	return stale
 }
 
-// said remembers an answer. That there was none is remembered too, or each page
-// would wait again.
-func (q *queueCache) said(name string, at AtBroker, err error) {
+func (q *queueCache) said(name string, at AtBroker) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if err != nil {
-		if !errors.Is(err, context.Canceled) {
-			q.silent = time.Now()
-		}
-		return
-	}
 	if q.known == nil || len(q.known) >= mostKnown {
 		q.known = map[string]answer{} // queues come and go
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/query"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -46,34 +47,50 @@ func (s *search) named(ctx context.Context, ids []uuid.UUID) error {
 
 // returned finds messages that are back in their queue and were not seen since.
 func (s *search) returned(ctx context.Context, after string) error {
-	n := s.query.Narrow(s.Now(), nil, nil)
-	n.GroupOf = s.Store.GroupOf
-	seen := map[uuid.UUID]bool{}
-	skip := after != ""
-	return s.Store.Returned(ctx, func(p store.Passage) (bool, error) {
-		at := passagePlace(p)
-		if skip {
-			// A page ends at a message that may be forgotten by now.
-			skip = at != after && at > after
-			seen[p.ID] = true
-			return true, ctx.Err()
-		}
-		s.page.Looked++
-		l := passed(p)
-		if seen[p.ID] || p.Ending != store.EndedReturned || !s.by.Sees(p.Queue) || !n.Match(&l, nothing) {
-			seen[p.ID] = true
-			return true, ctx.Err()
-		}
-		seen[p.ID] = true
-		if again, err := s.Store.Find(ctx, p.ID); err != nil || len(again) > 0 {
-			return true, err
-		}
-		if s.full() {
-			return false, nil
+	last, more := "", false
+	err := s.eachReturned(ctx, s.by, s.query, after, func(l store.Listed, place string) bool {
+		if more = s.full(); more {
+			return false
 		}
 		s.add(s.shown(l))
-		s.page.After = at
-		return true, nil
+		s.page.Looked++
+		last = place
+		return true
+	})
+	if more {
+		s.page.After = last
+	}
+	return err
+}
+
+// eachReturned visits them behind a place, newest first, each with its own.
+func (c *Console) eachReturned(ctx context.Context, by auth.Caller, q *query.Query, after string, visit func(l store.Listed, place string) (more bool)) error {
+	n := q.Narrow(c.Now(), nil, nil)
+	n.GroupOf = c.Store.GroupOf
+	seen := map[uuid.UUID]bool{}
+	skip := after != ""
+	return c.Store.Returned(ctx, func(p store.Passage) (bool, error) {
+		if err := ctx.Err(); err != nil || seen[p.ID] {
+			return true, err
+		}
+		seen[p.ID] = true
+		place := passagePlace(p)
+		if skip {
+			// The one the page ended at may be forgotten by now; many end at once, in
+			// any order.
+			skip = place != after && place[:placeTime] >= after[:min(placeTime, len(after))]
+			if skip || place == after {
+				return true, nil
+			}
+		}
+		l := passed(p)
+		if p.Ending != store.EndedReturned || !by.Sees(p.Queue) || !n.Match(&l, nothing) {
+			return true, nil
+		}
+		if again, err := c.Store.Find(ctx, p.ID); err != nil || len(again) > 0 {
+			return true, err
+		}
+		return visit(l, place), nil
 	})
 }
 
@@ -85,7 +102,10 @@ func passed(p store.Passage) store.Listed {
 		Reason: p.Reason, Error: p.Error, Policy: p.Policy, FailedAt: p.FailedAt}}
 }
 
-// passagePlace orders passages by when they ended.
+// placeTime is how much of a place is the time.
+const placeTime = 16
+
+// passagePlace begins with when it ended.
 func passagePlace(p store.Passage) string {
 	return fmt.Sprintf("%016x-%s", p.Ended.UnixMicro(), p.ID)
 }

@@ -60,7 +60,12 @@ func (c *Console) round(ctx context.Context) (next time.Time) {
 	for _, id := range slices.Sorted(maps.Keys(all)) {
 		op := all[id]
 		op.turn.Lock()
-		at := c.step(ctx, op)
+		var at time.Time
+		if !c.ReadOnly {
+			at = c.step(ctx, op)
+		} else if op.active() {
+			op.set(func() { op.trouble = "this service is read-only now; it goes on when it is not" })
+		}
 		op.turn.Unlock()
 		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
 			next = at
@@ -114,8 +119,8 @@ func (c *Console) some(ctx context.Context, op *operation) (next time.Time, err 
 		return c.put(ctx, op, Finished, "")
 	}
 	n := min(chunk, op.Count-at)
-	if c := int64(op.Canary); at < c {
-		n = min(n, c-at)
+	if left := int64(op.Canary) - p.Done; left > 0 {
+		n = min(n, left)
 	}
 	now := time.Now()
 	if op.Rate > 0 {
@@ -150,7 +155,7 @@ func (c *Console) some(ctx context.Context, op *operation) (next time.Time, err 
 	}
 	d := deed{verb: op.Verb, by: op.StartedBy, to: op.To, at: op.At, restorable: c.Restorable}
 	var watched []sent
-	if at < int64(op.Canary) {
+	if p.Done < int64(op.Canary) {
 		d.sent = func(r *store.Record) { watched = append(watched, sentAs(r)) }
 	}
 	outcomes, err := c.apply(ctx, d, targets, func(all []Outcome) (entries []store.Entry) {
@@ -201,7 +206,7 @@ func (op *operation) account(all []Outcome, watched []sent, now time.Time) (prog
 	}
 	canary := int64(op.Canary)
 	switch dealt := p.dealt(); {
-	case at < canary && (dealt == canary || dealt == op.Count):
+	case op.progress.Done < canary && (p.Done == canary || dealt == op.Count):
 		p.State = Canary
 	case dealt == op.Count:
 		p.State, p.Ended = Finished, &now
@@ -243,6 +248,9 @@ func (c *Console) lost(ctx context.Context, op *operation, of []frozen) string {
 	}
 	now := time.Now()
 	for queue := range ask {
+		if _, ok := c.policies().Match(queue); !ok && op.Verb == Replay && c.Config.Policies != nil {
+			return fmt.Sprintf("no policy allows the queue %q any more; what is left is as it was", queue)
+		}
 		if now.Sub(op.there[queue]) < seenLately {
 			continue
 		}

@@ -3,6 +3,7 @@ package console_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -173,6 +174,47 @@ func (r *rates) Hour(_ time.Time, sees func(string) bool) []console.Flow {
 }
 func (r *rates) Queues() []string               { return []string{"orders", "quiet"} }
 func (r *rates) Failed(func(string) bool) int64 { return r.failed }
+
+// slow answers for some 25 queues a second and asker.
+type slow struct{}
+
+func (slow) Queue(ctx context.Context, name string) (console.AtBroker, error) {
+	select {
+	case <-time.After(40 * time.Millisecond):
+		return console.AtBroker{Exists: true}, nil
+	case <-ctx.Done():
+		return console.AtBroker{}, ctx.Err()
+	}
+}
+
+// Of very many queues some are asked about each time, and the page never waits.
+func TestManyQueuesOfASlowRabbitMQ(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memstore.New()
+		for i := range 150 {
+			if err := s.Add(ctx, []*store.Record{record(fmt.Sprintf("q%03d", i), store.Parked, "x")}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c := console.New(console.Config{Store: s, Broker: slow{}})
+		for round, want := range []int{96, 150} {
+			began := time.Now()
+			all, err := c.Queues(ctx, caller(auth.Viewer))
+			if err != nil || time.Since(began) > time.Second {
+				t.Fatal(time.Since(began), err)
+			}
+			known := 0
+			for _, q := range all {
+				if q.Broker != nil {
+					known++
+				}
+			}
+			if known < want {
+				t.Errorf("round %d: %d queues are known", round, known)
+			}
+		}
+	})
+}
 
 // silence is a RabbitMQ that does not answer.
 type silence struct{ asked int }

@@ -26,8 +26,7 @@ func parseDecimal(s string) (d decimal, ok bool) {
 		rest = rest[1:]
 	}
 	if i := strings.IndexAny(rest, "eE"); i >= 0 {
-		digits := strings.TrimLeft(strings.TrimPrefix(rest[i+1:], "+"), "")
-		n, err := strconv.ParseInt(digits, 10, 64)
+		n, err := strconv.ParseInt(rest[i+1:], 10, 64) // takes a + too
 		if err != nil && !isRange(err) {
 			return d, false
 		}
@@ -99,7 +98,6 @@ func (d decimal) magnitude(o decimal) int {
 	return strings.Compare(d.digits, o.digits)
 }
 
-// times is the number with factors of two and ten put in: n is small.
 func fromInt(n int64) decimal {
 	d, _ := parseDecimal(strconv.FormatInt(n, 10))
 	return d

@@ -3,146 +3,10 @@ package query
 import (
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/group"
 	"github.com/redrive-mq/redrive/internal/store"
 )
-
-// span is a stretch of time: from ≤ t < to. Zero ends are open.
-type span struct{ from, to time.Time }
-
-func (s span) has(t time.Time) bool {
-	return (s.from.IsZero() || !t.Before(s.from)) && (s.to.IsZero() || t.Before(s.to))
-}
-
-// within is when a term about a time is true.
-func (t *term) within(now time.Time) span {
-	from, to := t.point(&t.a, now)
-	o := t.op
-	if t.field.kind == anAge {
-		o = map[op]op{greater: less, atLeast: atMost, less: greater, atMost: atLeast, between: between}[o]
-	}
-	switch o {
-	case greater:
-		return span{from: to}
-	case atLeast:
-		return span{from: from}
-	case less:
-		return span{to: from}
-	case atMost:
-		return span{to: to}
-	case between:
-		otherFrom, otherTo := t.point(&t.b, now)
-		if t.field.kind == anAge { // the older end is the earlier
-			return span{otherFrom, to}
-		}
-		return span{from, otherTo}
-	}
-	return span{from, to}
-}
-
-// point is the time a value means: that of a date is a whole day.
-func (t *term) point(l *literal, now time.Time) (from, to time.Time) {
-	switch {
-	case l.isTime:
-		return l.from, l.to
-	case t.field.kind == anAge:
-		from = now.Add(-l.span)
-	default:
-		from = now.Add(l.span)
-	}
-	return from, from.Add(1)
-}
-
-// bounds of Due, outside of which nothing matches.
-func (t *term) bounds(now time.Time) (s span) {
-	if t.op == exists || !t.field.isDue && !t.field.floor {
-		return s
-	}
-	s = t.within(now)
-	if !t.field.isDue {
-		s.to = time.Time{} // it failed before then, and may be due at any time after
-	}
-	return s
-}
-
-func (n and) bounds(now time.Time) (s span) {
-	for _, of := range n {
-		o := of.bounds(now)
-		if o.from.After(s.from) {
-			s.from = o.from
-		}
-		if s.to.IsZero() || !o.to.IsZero() && o.to.Before(s.to) {
-			s.to = o.to
-		}
-	}
-	return s
-}
-
-func (n or) bounds(now time.Time) span {
-	s := n[0].bounds(now)
-	for _, of := range n[1:] {
-		o := of.bounds(now)
-		if o.from.IsZero() || o.from.Before(s.from) {
-			s.from = o.from
-		}
-		if o.to.IsZero() || !s.to.IsZero() && o.to.After(s.to) {
-			s.to = o.to
-		}
-	}
-	return s
-}
-
-func (n not) bounds(time.Time) span { return span{} }
-
-type idSet map[uuid.UUID]bool
-
-// IDs are the only message ids that it can match; ok is false when it can match
-// others.
-func (q *Query) IDs() (ids []uuid.UUID, ok bool) {
-	if q.root == nil {
-		return nil, false
-	}
-	set, ok := q.root.ids()
-	for id := range set {
-		ids = append(ids, id)
-	}
-	return ids, ok
-}
-
-func (t *term) ids() (idSet, bool) {
-	if t.field.name == "id" && t.a.isID && t.op == is {
-		return idSet{t.a.id: true}, true
-	}
-	return nil, false
-}
-
-func (n and) ids() (idSet, bool) {
-	for _, of := range n {
-		if set, only := of.ids(); only {
-			return set, true
-		}
-	}
-	return nil, false
-}
-
-func (n or) ids() (idSet, bool) {
-	all := idSet{}
-	for _, of := range n {
-		set, only := of.ids()
-		if !only {
-			return nil, false
-		}
-		for id := range set {
-			all[id] = true
-		}
-	}
-	return all, true
-}
-
-func (n not) ids() (idSet, bool) { return nil, false }
 
 // Narrowed is a query at a moment, over what a store has.
 type Narrowed struct {
@@ -213,10 +77,12 @@ func (q *Query) narrowGroups(n *Narrowed, groups []store.GroupCount) (byReason b
 		return false
 	}
 	kept := []group.ID{}
-	var waiting, parked, discarded int64
+	var all, waiting, parked, discarded int64
 	byReason = true
 	for i := range groups {
-		if g := &groups[i]; q.Says(n.Range.State, g.Queue, g) >= 0 {
+		g := &groups[i]
+		all += g.Waiting + g.Parked + g.Discarded
+		if q.Says(n.Range.State, g.Queue, g) >= 0 {
 			kept = append(kept, g.ID)
 			waiting, parked, discarded = waiting+g.Waiting, parked+g.Parked, discarded+g.Discarded
 			byReason = byReason && g.Pattern == ""
@@ -228,6 +94,8 @@ func (q *Query) narrowGroups(n *Narrowed, groups []store.GroupCount) (byReason b
 	case len(kept) == len(groups):
 	case len(kept) > mostGroups:
 		return false
+	case !q.mentions(knowsGroup) && (waiting+parked+discarded)*10 > all:
+		// Most that is met matches; going through the groups would only be slower.
 	default:
 		n.Range.Groups = kept
 		// A store has to look for a group's waiting ones one by one.

@@ -4,10 +4,14 @@
 //	query.go    the whole: a Query, and whether a message matches
 //	fields.go   what can be asked for
 //	parse.go    text in, Query out, or an error that points at the character
+//	term.go     … of one condition
 //	value.go    what stands behind the colon
+//	holds.go    whether a condition holds of a message
 //	decimal.go  numbers of any size, exactly
 //	lookup.go   headers and decoded bodies, by path
 //	narrow.go   what of a query a store's indexes can answer
+//	bounds.go   … of times and ids
+//	groups.go   queries about groups
 package query
 
 import (

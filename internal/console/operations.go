@@ -1,0 +1,261 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// What is kept of a plan, and of the operation it becomes, is in the store's side
+// table:
+//
+//	operations/<id>            the plan; once it is started, with how (head)
+//	operation/<id>/progress    how far it is
+//	operation/<id>/keys/<n>    the messages it is about, in order (frozen.go)
+//	operation/<id>/run/<r>/<n> the same while they are brought in order
+//	operation/<id>/outcome/<n> what came of those from the n-th on
+//	operation/<id>/canary/<n>  of the first ones, how they were sent (canary.go)
+//
+// Progress and outcomes are written in the same step as the messages themselves, so
+// that after a crash each message is done once and in the account once.
+const (
+	headPrefix = "operations/"
+	partPrefix = "operation/"
+)
+
+func partsOf(id string) string { return partPrefix + id + "/" }
+
+// head is what does not change while an operation runs.
+type head struct {
+	Operation  // its progress is elsewhere
+	CanaryWait time.Duration
+	StartedAs  auth.Caller // for the audit log's last line
+}
+
+// progress is what changes. Ended operations whose last line in the audit log is
+// not written yet have Untold.
+type progress struct {
+	State                string
+	Was                  string     `json:",omitempty"` // Paused: what it goes back to
+	Why                  string     `json:",omitempty"`
+	Done, Skipped, Fails int64      // together how many of the keys were dealt with
+	Watched              time.Time  `json:",omitzero"` // Canary: since when all of them were out
+	Ended                *time.Time `json:",omitempty"`
+	Untold               bool       `json:",omitempty"`
+}
+
+func (p *progress) dealt() int64 { return p.Done + p.Skipped + p.Fails }
+
+// active tells whether it has begun and not ended.
+func (p *progress) active() bool { return p.State == Running || p.State == Canary || p.State == Paused }
+
+// operation is a plan (State "") or what it became.
+type operation struct {
+	// turn is held during a step, so that an order falls between two. Who has it may
+	// read all, and writes with mu held; who only looks needs mu alone, and so never
+	// waits for a step.
+	turn sync.Mutex
+	mu   sync.Mutex
+	head
+	progress
+
+	limit   *rate.Limiter
+	next    time.Time // nothing to be done before
+	tries   int       // steps that failed, one after another
+	narrow  int       // not 0: no more at a time, since one of them may be what fails
+	trouble string    // why the last one did
+	canary  []sent    // what is watched, once read
+	speed   []pace
+	there   map[string]time.Time // queues, and when they were seen last
+}
+
+// pace is how many were dealt with at a time.
+type pace struct {
+	at time.Time
+	n  int64
+}
+
+type operations struct {
+	mu     sync.Mutex
+	loaded bool
+	all    map[string]*operation
+	active map[string]bool // have begun, and not ended
+	made   map[string]bool // plans that are being made
+	wake   chan struct{}   // there is something to be done
+}
+
+func newOperations() operations {
+	return operations{all: map[string]*operation{}, active: map[string]bool{}, made: map[string]bool{}, wake: make(chan struct{}, 1)}
+}
+
+// making keeps what is written of a plan from being taken for a crash's.
+func (o *operations) making(id string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.made) >= mostMade {
+		return fmt.Errorf("%w: %d plans are being made just now: try again in a moment", ErrPrecondition, mostMade)
+	}
+	o.made[id] = true
+	return nil
+}
+
+func (o *operations) isMade(id string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.made, id)
+}
+
+func (o *operations) running() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.active)
+}
+
+func (o *operations) began(id string) {
+	o.mu.Lock()
+	o.active[id] = true
+	o.mu.Unlock()
+	o.awake()
+}
+
+func (o *operations) ended(id string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.active, id)
+}
+
+func (o *operations) awake() {
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+}
+
+// operations are all plans and operations, by id; the first call reads them.
+func (c *Console) operations(ctx context.Context) (map[string]*operation, error) {
+	c.ops.mu.Lock()
+	defer c.ops.mu.Unlock()
+	if c.ops.loaded {
+		return maps.Clone(c.ops.all), nil
+	}
+	all := map[string]*operation{}
+	err := c.Store.Entries(ctx, headPrefix, "", func(e store.Entry) (bool, error) {
+		op := &operation{}
+		if err := json.Unmarshal(e.Value, &op.head); err != nil {
+			return false, fmt.Errorf("%s: %w", e.Name, err)
+		}
+		p, err := c.Store.Entry(ctx, partsOf(op.ID)+"progress")
+		if err == nil && p != nil {
+			err = json.Unmarshal(p, &op.progress)
+		}
+		if all[op.ID] = op; op.progress.active() {
+			c.ops.active[op.ID] = true
+		}
+		return true, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading the operations: %w", err)
+	}
+	c.ops.all, c.ops.loaded = all, true
+	return maps.Clone(all), nil
+}
+
+// operation finds one that the caller may see: they see all its queues.
+func (c *Console) operation(ctx context.Context, by auth.Caller, id string) (*operation, error) {
+	all, err := c.operations(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if op := all[id]; op != nil && op.seenBy(by) {
+		return op, nil
+	}
+	return nil, fmt.Errorf("%w: no plan or operation %.60q; plans are forgotten %s after they were made, operations after %d days", ErrNotFound, id, planLives, int(operationLives.Hours()/24))
+}
+
+func (op *operation) seenBy(by auth.Caller) bool {
+	for _, q := range op.Queues { // never written after it was made
+		if !by.Sees(q.Queue) {
+			return false
+		}
+	}
+	return len(op.Queues) > 0 || op.By == by.Name
+}
+
+// show is the operation as it is now. The caller holds mu.
+func (op *operation) show(now time.Time) Operation {
+	o := op.head.Operation
+	p := &op.progress
+	o.State, o.Why, o.Ended = p.State, p.Why, p.Ended
+	o.Done, o.SkippedN, o.Failed = p.Done, p.Skipped, p.Fails
+	if o.Why == "" {
+		o.Why = op.trouble
+	}
+	if p.State == Running {
+		op.forget(now)
+		if len(op.speed) > 0 {
+			if took := now.Sub(op.speed[0].at).Seconds(); took > 0 {
+				o.PerSecond = float64(p.dealt()-op.speed[0].n) / took
+			}
+		}
+		if left := float64(o.Count - p.dealt()); o.PerSecond > 0 {
+			o.Left = time.Duration(left / o.PerSecond * float64(time.Second)).Round(time.Second).String()
+		}
+	}
+	return o
+}
+
+// lately is what the speed is measured over.
+const lately = 10 * time.Second
+
+func (op *operation) forget(now time.Time) {
+	for len(op.speed) > 1 && now.Sub(op.speed[1].at) > lately {
+		op.speed = op.speed[1:]
+	}
+}
+
+// Operations are those that were started, the newest first.
+func (c *Console) Operations(ctx context.Context, by auth.Caller) ([]Operation, error) {
+	if err := by.May(auth.Viewer, ""); err != nil {
+		return nil, err
+	}
+	all, err := c.operations(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list := []Operation{}
+	for _, id := range slices.Backward(slices.Sorted(maps.Keys(all))) {
+		op := all[id]
+		op.mu.Lock()
+		if op.progress.State != "" && op.seenBy(by) {
+			list = append(list, op.show(c.Now()))
+		}
+		op.mu.Unlock()
+	}
+	return list, nil
+}
+
+// Operation is one that was started.
+func (c *Console) Operation(ctx context.Context, by auth.Caller, id string) (Operation, error) {
+	if err := by.May(auth.Viewer, ""); err != nil {
+		return Operation{}, err
+	}
+	op, err := c.operation(ctx, by, id)
+	if err != nil {
+		return Operation{}, err
+	}
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	if op.progress.State == "" {
+		return Operation{}, fmt.Errorf("%w: %s is a plan that was not started", ErrNotFound, id)
+	}
+	return op.show(c.Now()), nil
+}

@@ -1,0 +1,88 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// Order pauses an operation between two of its steps, lets it go on, or ends it.
+func (c *Console) Order(ctx context.Context, by auth.Caller, id string, o Order) (Operation, error) {
+	if o != Pause && o != Resume && o != Cancel {
+		return Operation{}, fmt.Errorf("%w: the order %.40q: expected pause, resume or cancel", ErrInvalid, o)
+	}
+	if err := c.permit(by, auth.Operator, "operation."+string(o), id); err != nil {
+		return Operation{}, err
+	}
+	op, err := c.operation(ctx, by, id)
+	if err != nil {
+		return Operation{}, err
+	}
+	if o == Resume { // others may stop a copy, but not start it
+		if err := c.permit(by, verbs[op.Verb].role, "operation.resume", id, targetOf(op)...); err != nil {
+			return Operation{}, err
+		}
+	}
+	op.turn.Lock()
+	defer op.turn.Unlock()
+	p := op.progress
+	active := p.State == Running || p.State == Canary
+	switch {
+	case o == Pause && active:
+		p.Was, p.State, p.Why = p.State, Paused, "paused by "+by.Name
+	case o == Resume && p.State == Paused:
+		p.State, p.Was, p.Why = p.Was, "", ""
+	case o == Cancel && (active || p.State == Paused):
+		now := c.Now()
+		p.State, p.Was, p.Why, p.Ended = Canceled, "", "canceled by "+by.Name, &now
+	default:
+		return Operation{}, fmt.Errorf("%w: operation %s cannot be told to %s: it is %s", ErrPrecondition, id, o, cmp.Or(p.State, "a plan"))
+	}
+	end, err := c.begin(by, "operation."+string(o), id, op.Count, "")
+	if err != nil {
+		return Operation{}, err
+	}
+	err = c.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{entryOf(partsOf(id)+"progress", p)})
+	if err == nil {
+		op.set(func() { op.progress, op.trouble, op.speed = p, "", nil })
+		op.limit, op.next, op.tries = nil, time.Time{}, 0
+		c.ops.awake()
+	}
+	end(err, p.dealt())
+	return op.now(c.Now()), err
+}
+
+// set writes what others may look at.
+func (op *operation) set(write func()) {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	write()
+}
+
+// now is show for who does not hold mu.
+func (op *operation) now(at time.Time) Operation {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	return op.show(at)
+}
+
+// targetOf are the queues besides their own that messages go to.
+func targetOf(op *operation) []string {
+	if op.Verb == Copy {
+		return []string{op.To}
+	}
+	return nil
+}
+
+func entryOf(name string, v any) store.Entry {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("%s: %v", name, err)) // types of ours, which have no such values
+	}
+	return store.Entry{Name: name, Value: b}
+}

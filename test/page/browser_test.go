@@ -1,0 +1,298 @@
+// Package page_test is the page in a real browser: walked by keyboard and mouse,
+// held to axe-core in each of its states, and shown all that a hostile message can
+// contain.
+package page_test
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+)
+
+// chromium is started by the first test that needs it, and ended by TestMain.
+var chromium struct {
+	once sync.Once
+	ctx  context.Context
+	end  func()
+	err  error
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if chromium.end != nil {
+		chromium.end()
+	}
+	os.Exit(code)
+}
+
+// start starts Chromium, which can reach nothing but this machine.
+func start() {
+	options := append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.NoSandbox, // containers have no other; it is shown nothing but our own pages
+		chromedp.WindowSize(1280, 900),
+		chromedp.Flag("host-resolver-rules", "MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"),
+		chromedp.Flag("font-render-hinting", "none"),
+		chromedp.Flag("lang", "en-GB"),
+	)
+	if path := os.Getenv("REDRIVE_CHROMIUM"); path != "" {
+		options = append(options, chromedp.ExecPath(path))
+	}
+	allocator, stop := chromedp.NewExecAllocator(context.Background(), options...)
+	silent := func(string, ...any) {}
+	ctx, cancel := chromedp.NewContext(allocator, chromedp.WithErrorf(silent), chromedp.WithLogf(silent))
+	chromium.ctx, chromium.end = ctx, func() { cancel(); stop() }
+	if chromium.err = chromedp.Do(ctx); chromium.err != nil {
+		chromium.err = fmt.Errorf("chromium does not start (scripts/install-chromium installs it): %w", chromium.err)
+	}
+}
+
+// tab is a tab of the browser, in a profile of its own. Whatever a page must never
+// do there fails the test: errors, violations of its content security policy,
+// dialogs, and requests to anywhere but its own service.
+type tab struct {
+	t    *testing.T
+	ctx  context.Context
+	base string // of the service
+
+	mu sync.Mutex
+	// expects are parts of errors that the test is about.
+	expects []string
+	dialogs int
+}
+
+// patience is how long a page may take.
+const patience = 20 * time.Second
+
+func newTab(t *testing.T, base string) *tab {
+	t.Helper()
+	chromium.once.Do(start)
+	if chromium.err != nil {
+		t.Fatal(chromium.err)
+	}
+	ctx, cancel := chromedp.NewContext(chromium.ctx, chromedp.WithNewBrowserContext())
+	t.Cleanup(cancel)
+	b := &tab{t: t, ctx: ctx, base: base}
+	if err := chromedp.Listen(ctx, b.heard); err != nil {
+		t.Fatal(err)
+	}
+	call(b, log.Enable, cdp.Empty{})
+	call(b, network.Enable, network.EnableParams{})
+	call(b, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: "UTC"})
+	return b
+}
+
+// call gives the tab a command of Chromium's own protocol.
+func call[P, R any](b *tab, command cdp.Command[P, R], params P) R {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	result, err := chromedp.Call(ctx, command, params)
+	if err != nil {
+		b.t.Fatalf("%s: %v", command.Method, err)
+	}
+	return result
+}
+
+// expect lets errors be that contain one of these.
+func (b *tab) expect(parts ...string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.expects = append(b.expects, parts...)
+}
+
+func (b *tab) wrong(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, e := range b.expects {
+		if strings.Contains(text, e) {
+			return
+		}
+	}
+	b.t.Errorf("the browser says: %.400s", text)
+}
+
+// heard is told all that happens in the tab.
+func (b *tab) heard(event any) {
+	switch e := event.(type) {
+	case *log.EventEntryAdded:
+		if e.Entry.Level == log.EntryLevelError || e.Entry.Level == log.EntryLevelWarning {
+			b.wrong("%s: %s (%s)", e.Entry.Source, e.Entry.Text, e.Entry.URL)
+		}
+	case *runtime.EventExceptionThrown:
+		text := e.ExceptionDetails.Text
+		if x := e.ExceptionDetails.Exception; x != nil {
+			text += " " + x.Description
+		}
+		b.wrong("exception: %s at %s", text, e.ExceptionDetails.URL)
+	case *runtime.EventConsoleAPICalled:
+		if e.Type == runtime.ConsoleAPICalledTypeError || e.Type == runtime.ConsoleAPICalledTypeWarning || e.Type == runtime.ConsoleAPICalledTypeAssert {
+			text := ""
+			for _, a := range e.Args {
+				text += " " + a.Description + string(a.Value)
+			}
+			b.wrong("console.%s:%s", e.Type, text)
+		}
+	case *page.EventJavascriptDialogOpening:
+		b.mu.Lock()
+		b.dialogs++
+		b.mu.Unlock()
+		b.wrong("a dialog opened: %s", e.Message)
+		go func() {
+			_, _ = chromedp.Call(b.ctx, page.HandleJavaScriptDialog, page.HandleJavaScriptDialogParams{})
+		}()
+	case *network.EventRequestWillBeSent:
+		if u, err := url.Parse(e.Request.URL); err != nil || u.Scheme+"://"+u.Host != b.base && u.Scheme != "data" {
+			b.wrong("a request to elsewhere: %s", e.Request.URL)
+		}
+	}
+}
+
+// run does something in the tab within patience.
+func (b *tab) run(steps ...chromedp.Action[chromedp.Void]) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	if err := chromedp.Do(ctx, steps...); err != nil {
+		b.t.Fatalf("%v\n%s", err, b.where())
+	}
+}
+
+// where is what the tab shows, for a test that fails.
+func (b *tab) where() string {
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	text, err := chromedp.Run(ctx, chromedp.Evaluate[string](`location.href + " says:\n" + document.body?.innerText`))
+	if err != nil {
+		return fmt.Sprintf("(and cannot say what it shows: %v)", err)
+	}
+	return fmt.Sprintf("%.2500s", text)
+}
+
+// open goes to a path of the service.
+func (b *tab) open(path string) {
+	b.t.Helper()
+	b.run(chromedp.Navigate(b.base + path))
+}
+
+// js is what an expression of JavaScript gives, awaited.
+func js[T any](b *tab, expression string) T {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	value, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
+	if err != nil {
+		b.t.Fatalf("%.200s: %v\n%s", expression, err, b.where())
+	}
+	return value
+}
+
+// until waits until an expression is true, on whatever page that is by then.
+func (b *tab) until(what, expression string) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	again := time.NewTicker(20 * time.Millisecond)
+	defer again.Stop()
+	for yes := false; !yes; {
+		select {
+		case <-ctx.Done():
+			b.t.Fatalf("it never became so: %s (%s)\n%s", what, expression, b.where())
+		case <-again.C:
+			// An error is that the page is just being changed for another.
+			yes, _ = chromedp.Run(ctx, chromedp.Evaluate[bool]("!!("+expression+")"))
+		}
+	}
+}
+
+// shows waits until an element is there and can be seen; says, until its text
+// contains some.
+func (b *tab) shows(selector string) {
+	b.t.Helper()
+	b.until(selector+" is shown", fmt.Sprintf(`document.querySelector(%q)?.checkVisibility({ visibilityProperty: true })`, selector))
+}
+
+func (b *tab) says(selector, text string) {
+	b.t.Helper()
+	b.until(selector+" says "+text, fmt.Sprintf(`document.querySelector(%q)?.innerText.includes(%q)`, selector, text))
+}
+
+// has tells whether there is an element, now.
+func (b *tab) has(selector string) bool {
+	b.t.Helper()
+	return js[bool](b, fmt.Sprintf(`!!document.querySelector(%q)`, selector))
+}
+
+// click clicks with the mouse what is shown; follow also waits for the page that it
+// leads to, of which it expects an element.
+func (b *tab) click(selector string) {
+	b.t.Helper()
+	b.shows(selector)
+	b.run(chromedp.Click(chromedp.CSS(selector)))
+}
+
+func (b *tab) follow(selector, expected string) {
+	b.t.Helper()
+	b.leave(func() { b.click(selector) }, expected)
+}
+
+// leave does what leads to another page, and waits for that.
+func (b *tab) leave(do func(), expected string) {
+	b.t.Helper()
+	js[bool](b, `document.left = true`)
+	do()
+	b.until("another page with "+expected, fmt.Sprintf(`!document.left && document.readyState == "complete" && document.querySelector(%q)?.checkVisibility()`, expected))
+}
+
+// keys presses keys, one after another; \r is Enter. Unlike chromedp's KeyEvent, a
+// key that the page handles itself writes nothing, as with a real keyboard.
+func (b *tab) keys(keys string) {
+	b.t.Helper()
+	for _, r := range keys {
+		down := input.DispatchKeyEventParams{Type: input.DispatchKeyEventTypeKeyDown, Key: string(r), Text: string(r)}
+		switch r {
+		case '\r':
+			down.Key, down.Code, down.WindowsVirtualKeyCode = "Enter", "Enter", 13
+		case '\t':
+			down.Key, down.Code, down.WindowsVirtualKeyCode, down.Text = "Tab", "Tab", 9, ""
+		}
+		up := down
+		up.Type, up.Text = input.DispatchKeyEventTypeKeyUp, ""
+		call(b, input.DispatchKeyEvent, down)
+		call(b, input.DispatchKeyEvent, up)
+	}
+}
+
+// write puts a text into a field, in place of what is in it, by keyboard.
+func (b *tab) write(selector, text string) {
+	b.t.Helper()
+	b.click(selector)
+	js[bool](b, fmt.Sprintf(`document.querySelector(%q).select() || true`, selector))
+	call(b, input.InsertText, input.InsertTextParams{Text: text})
+}
+
+// scheme is "light" or "dark".
+func (b *tab) scheme(name string) {
+	b.t.Helper()
+	call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}}})
+}
+
+// size sets the window's, in CSS pixels.
+func (b *tab) size(width, height int64) {
+	b.t.Helper()
+	b.run(chromedp.EmulateViewport(width, height))
+}

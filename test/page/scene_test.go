@@ -1,0 +1,167 @@
+package page_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/api"
+	"github.com/redrive-mq/redrive/internal/audit"
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/internal/web"
+	"github.com/redrive-mq/redrive/policy"
+)
+
+// scene is the page as the service has it, over a store in memory: the console, the
+// API and the guard are real, only RabbitMQ and its traffic are told. Tests that
+// need those run a whole service: see service_test.go.
+type scene struct {
+	*console.Console
+	options
+	store *memstore.Store
+	base  string // URL
+	token string // an admin's, where callers must sign in
+	audit *audit.Log
+}
+
+// options of a scene.
+type options struct {
+	readOnly, signIn bool
+	told             *told // nil: all is quiet
+}
+
+// root may do everything.
+var root = auth.Caller{Name: "dana", How: "local", From: "127.0.0.1", Face: "page", Role: auth.Admin}
+
+// told is what RabbitMQ and the traffic would tell.
+type told struct {
+	queues            map[string]console.AtBroker
+	returns           map[string]string
+	minutes           map[string]console.Flow
+	hour              []console.Flow
+	problems, notices []string
+	silent            bool // RabbitMQ's management API does not answer
+}
+
+func (t *told) Queue(_ context.Context, name string) (console.AtBroker, error) {
+	if t.silent {
+		return console.AtBroker{}, errors.New("RabbitMQ's management API does not answer")
+	}
+	return t.queues[name], nil
+}
+
+func (t *told) Minute(queue string, _ time.Time) console.Flow { return t.minutes[queue] }
+func (t *told) Failed(func(string) bool) int64                { return 0 }
+func (t *told) Queues() (all []string) {
+	for q := range t.minutes {
+		all = append(all, q)
+	}
+	return all
+}
+
+func (t *told) Hour(time.Time, func(string) bool) []console.Flow {
+	if t.hour == nil {
+		return make([]console.Flow, 60)
+	}
+	return t.hour
+}
+
+var policies = sync.OnceValue(func() policy.Set {
+	return policy.Set{
+		{Name: "orders", Queues: []string{"orders.*"}, Attempts: 8, Backoff: policy.Exponential(time.Second, 2, 10*time.Minute)},
+		{Name: "mail", Queues: []string{"mail.*"}, Attempts: 5, Backoff: policy.Linear(30*time.Second, 30*time.Second, 5*time.Minute)},
+		{Name: "webhooks", Queues: []string{"webhooks"}, Attempts: 1},
+		{Name: "rest", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Minute)},
+	}
+})
+
+// protobuf is how the shop's orders are read: the example's types.
+func protobuf(t testing.TB) decode.Options {
+	t.Helper()
+	folder, err := filepath.Abs("../../examples/proto")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return decode.Options{Protobuf: decode.Protobuf{Files: []string{filepath.Join(folder, "shop/order.proto")}, ImportPaths: []string{folder},
+		Queues: []decode.QueueType{{Queues: []string{"orders.*"}, Message: "shop.Order"}}}}
+}
+
+func newScene(t testing.TB, o options) *scene {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if o.told == nil {
+		o.told = &told{}
+	}
+	s := &scene{store: memstore.New(), options: o}
+	decoder, err := decode.New(protobuf(t))
+	must(err)
+	log := slog.New(slog.DiscardHandler)
+	s.audit, err = audit.Open(t.TempDir(), audit.Options{Log: log})
+	must(err)
+	problems, notices := func() []string { return o.told.problems }, func() []string { return o.told.notices }
+	s.Console = console.New(console.Config{Store: s.store, Broker: o.told, Audit: s.audit, Log: log, Restorable: 30 * 24 * time.Hour, Rates: o.told, ReadOnly: o.readOnly,
+		Version: "1.4.0", Since: time.Now().Add(-51 * time.Hour), BrokerAt: "amqp://redrive@rabbit-1.shop.example:5672/shop",
+		Policies: policies, Problems: problems, Notices: notices, Decoder: decoder, Returns: func(q string) string { return o.told.returns[q] }})
+	tokens := auth.NewTokens(s.store, s.audit)
+	s.token, _, err = tokens.Create(t.Context(), root, auth.NewToken{Name: "dana", Role: "admin"})
+	must(err)
+	guard := auth.NewGuard(auth.Config{Required: o.signIn, ReadOnly: o.readOnly, Tokens: tokens, Log: log, SignInPage: auth.SignInPath,
+		Public: func(r *http.Request) bool { return api.Public(r) || strings.HasPrefix(r.URL.Path, "/assets/") }})
+	a := api.New(api.Config{Console: s.Console, Decoder: decoder, Entries: s.store, Problems: problems, Notices: notices, Guard: guard, Tokens: tokens, Log: log,
+		Metrics: http.NotFoundHandler()})
+	for pattern, h := range web.Routes(s.Console, web.Options{Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: problems, Version: "1.4.0", Log: log}) {
+		a.Handle(pattern, h)
+	}
+	server := httptest.NewServer(a)
+	s.base = server.URL
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = s.Run(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+		a.EndStreams()
+		server.CloseClientConnections()
+		server.Close()
+		must(s.audit.Close())
+	})
+	return s
+}
+
+// add keeps records.
+func (s *scene) add(t testing.TB, records ...*store.Record) {
+	t.Helper()
+	if err := s.store.Add(t.Context(), records); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// pictures is where screenshots are kept.
+func pictures(t testing.TB) string {
+	t.Helper()
+	folder := os.Getenv("REDRIVE_SCREENSHOTS")
+	if folder == "" {
+		folder = "screenshots"
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return folder
+}
