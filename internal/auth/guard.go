@@ -89,7 +89,7 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 			g.redirect(w, r, r.URL.RequestURI(), why)
 			return
 		case err != nil:
-			Refuse(w, err)
+			g.refuse(w, r, err)
 			return
 		}
 		next.ServeHTTP(w, r.WithContext(With(r.Context(), c)))
@@ -110,11 +110,8 @@ func (g *Guard) caller(r *http.Request) (c Caller, err error) {
 	case strings.EqualFold(scheme, "Bearer"):
 		c, err = g.byToken(r.Context(), strings.TrimSpace(value))
 	case strings.EqualFold(scheme, "Basic"):
-		user, password, ok := r.BasicAuth()
-		if !ok || g.Users == nil {
-			return Caller{}, ErrSignIn
-		}
-		c, err = g.Users.SignIn(r.Context(), user, password, limited(from))
+		user, password, _ := r.BasicAuth()
+		c, err = g.byUser(r, user, password)
 	case given != "":
 		return Caller{}, ErrSignIn
 	case !g.Required:
@@ -145,6 +142,31 @@ func (g *Guard) byToken(ctx context.Context, secret string) (Caller, error) {
 	return g.Tokens.caller(ctx, nameOf(secret))
 }
 
+// byUser logs who did not sign in: that is how guessing shows.
+func (g *Guard) byUser(r *http.Request, name, password string) (c Caller, err error) {
+	if g.Users == nil {
+		return Caller{}, ErrSignIn
+	}
+	from := g.Proxies.client(r)
+	c, err = g.Users.SignIn(r.Context(), name, password, limited(from))
+	var many *TooMany // those would fill the log
+	if err != nil && !errors.As(err, &many) {
+		g.Log.Warn("a user of RabbitMQ's did not sign in", "from", from, "user", loggable(name), "error", err)
+	}
+	if errors.Is(err, ErrUnchecked) {
+		err = ErrUnchecked // where RabbitMQ is, and what it said, is not for everybody
+	}
+	return c, err
+}
+
+// loggable is a name as somebody typed it, who may have mistaken the field.
+func loggable(name string) string {
+	if strings.HasPrefix(name, secretPrefix) {
+		return secretPrefix + "…"
+	}
+	return strings.ToValidUTF8(name[:min(len(name), 64)], "")
+}
+
 // Whole refuses callers who are limited to some queues: what is behind it tells of
 // all.
 func Whole(next http.Handler) http.Handler {
@@ -162,8 +184,8 @@ func navigates(r *http.Request) bool {
 	return r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html")
 }
 
-// Refuse answers with why a caller is not let in.
-func Refuse(w http.ResponseWriter, err error) {
+// refuse answers with why a caller is not let in.
+func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	var many *TooMany
 	switch {
 	case errors.As(err, &many):
@@ -178,7 +200,10 @@ func Refuse(w http.ResponseWriter, err error) {
 	case errors.Is(err, ErrUnchecked):
 		refuse(w, http.StatusServiceUnavailable, err)
 	default:
-		refuse(w, http.StatusInternalServerError, err)
+		if r.Context().Err() == nil {
+			g.Log.Error("who calls cannot be checked", "error", err)
+		}
+		refuse(w, http.StatusInternalServerError, errors.New("who calls cannot be checked now; the service's log says why"))
 	}
 }
 

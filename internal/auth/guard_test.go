@@ -76,7 +76,10 @@ func TestWhereNobodySignsInOnlyThisMachineIsAnswered(t *testing.T) {
 // guarded is a service where people sign in, with a token of an operator's.
 func guarded(t *testing.T, c Config) (g *Guard, h http.Handler, secret string) {
 	t.Helper()
-	c.Required, c.Tokens, c.Log, c.SignInPage = true, NewTokens(shelf{}, &logbook{}), quiet, SignInPath
+	if c.Log == nil {
+		c.Log = quiet
+	}
+	c.Required, c.Tokens, c.SignInPage = true, NewTokens(shelf{}, &logbook{}), SignInPath
 	c.Public = func(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/healthz") }
 	g = NewGuard(c)
 	mux := http.NewServeMux()
