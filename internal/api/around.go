@@ -27,6 +27,14 @@ const (
 // around is what every request goes through before its caller is known.
 func (a *API) around(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// What answers, whatever it is, is taken for nothing else, and not shown in
+		// another's page. The page says what it needs beyond that.
+		h := w.Header()
+		h.Set("Cache-Control", "no-store") // messages do not belong in a browser's cache
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("X-Frame-Options", "DENY")
 		if len(r.RequestURI) > mostURL {
 			writeProblem(w, problem(http.StatusRequestURITooLong, "too_large", "the URL is too long; write the query shorter"))
 			return
@@ -52,9 +60,10 @@ func (a *API) serve(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
-	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	w.Header().Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+	if auth.Foreign(r) { // a link, to an export perhaps
+		writeProblem(w, problem(http.StatusForbidden, "forbidden", "a page of another site leads here"))
+		return
+	}
 	if pattern == "" {
 		w = &refusal{ResponseWriter: w}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"math"
 	"net/http"
@@ -64,7 +65,9 @@ func With(ctx context.Context, c Caller) context.Context {
 const FaceHeader = "X-Redrive-Face"
 
 // Handler lets requests of known callers through, and all to what is public. It also
-// refuses what a page of another site makes a browser ask for.
+// refuses what a page of another site makes a browser ask for, but for following a
+// link: it could not read the answers, and yet fill the audit log with exports, or
+// take all places of those who watch.
 func (g *Guard) Handler(next http.Handler) http.Handler {
 	next = http.NewCrossOriginProtection().Handler(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -74,6 +77,10 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 				return
 			}
 		}
+		if Foreign(r) && r.Header.Get("Sec-Fetch-Dest") != "document" {
+			refuse(w, http.StatusForbidden, errors.New("a page of another site has asked for this"))
+			return
+		}
 		c, err := g.caller(r)
 		c.ReadOnly = g.ReadOnly
 		switch {
@@ -82,6 +89,14 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 				c = Caller{}
 			}
 		case errors.Is(err, ErrSignIn) && g.SignInPage != "" && r.Header.Get("Authorization") == "" && navigates(r):
+			if r.Header.Get("Sec-Fetch-Site") == "cross-site" {
+				// After a link of another site a browser keeps the cookie back, as it
+				// should. It sends it when our own page leads here.
+				w.Header().Set("Refresh", "0")
+				w.Header().Set("Content-Type", "text/html; charset=utf-8")
+				_, _ = io.WriteString(w, `<!doctype html><title>Redrive</title><a href="">Go on</a>`)
+				return
+			}
 			why := ""
 			if cookie, err := r.Cookie(g.cookieName()); err == nil && cookie.Value != "" {
 				why = "expired"
@@ -217,8 +232,6 @@ func refuse(w http.ResponseWriter, status int, err error) {
 		code = "read_only"
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
-	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(map[string]any{"type": "urn:redrive:problem:" + code, "code": code,
 		"title": http.StatusText(status), "status": status, "detail": err.Error()})

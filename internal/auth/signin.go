@@ -81,7 +81,6 @@ func (g *Guard) SignIn(w http.ResponseWriter, r *http.Request) {
 		g.Log.Info("signed in", "user", c.Name, "how", c.How, "role", c.Role, "from", g.Proxies.client(r))
 		g.end(r)
 		g.setCookie(w, g.sessions.begin(c, token), int(sessionLasts.Seconds()))
-		w.Header().Set("Cache-Control", "no-store")
 		if form {
 			http.Redirect(w, r, next, http.StatusSeeOther)
 			return
