@@ -258,10 +258,23 @@ func (b *tab) leave(do func(), expected string) {
 	b.until("another page with "+expected, fmt.Sprintf(`!document.left && document.readyState == "complete" && document.querySelector(%q)?.checkVisibility()`, expected))
 }
 
-// keys presses keys, one after another.
+// keys presses keys, one after another; \r is Enter. Unlike chromedp's KeyEvent, a
+// key that the page handles itself writes nothing, as with a real keyboard.
 func (b *tab) keys(keys string) {
 	b.t.Helper()
-	b.run(chromedp.KeyEvent(keys))
+	for _, r := range keys {
+		down := input.DispatchKeyEventParams{Type: input.DispatchKeyEventTypeKeyDown, Key: string(r), Text: string(r)}
+		switch r {
+		case '\r':
+			down.Key, down.Code, down.WindowsVirtualKeyCode = "Enter", "Enter", 13
+		case '\t':
+			down.Key, down.Code, down.WindowsVirtualKeyCode, down.Text = "Tab", "Tab", 9, ""
+		}
+		up := down
+		up.Type, up.Text = input.DispatchKeyEventTypeKeyUp, ""
+		call(b, input.DispatchKeyEvent, down)
+		call(b, input.DispatchKeyEvent, up)
+	}
 }
 
 // write puts a text into a field, in place of what is in it, by keyboard.
