@@ -135,7 +135,7 @@ func (s *server) render(w http.ResponseWriter, r *http.Request, c auth.Caller, v
 		http.Redirect(w, r, v.to, http.StatusSeeOther)
 		return
 	}
-	f := frame{Title: v.title, Nav: v.nav, Command: v.command, Caller: c, ReadOnly: c.ReadOnly, Problems: s.Problems(), Version: s.Version,
+	f := frame{Title: v.title, Nav: v.nav, Command: v.command, Caller: c, ReadOnly: c.ReadOnly, Problems: s.Problems(c), Version: s.Version,
 		Now: time.Now(), URL: r.URL.RequestURI(), Did: did(r.URL.Query()), Data: v.data}
 	name := v.part
 	if name == "" {

@@ -57,8 +57,8 @@ type Console interface {
 type Options struct {
 	// Caller tells who a request is from; Nobody's are shown the sign-in.
 	Caller func(*http.Request) auth.Caller
-	// Problems are what is wrong now: each page says so.
-	Problems func() []string
+	// Problems are what is wrong now, as far as a caller may know: each page says so.
+	Problems func(auth.Caller) []string
 	Version  string
 	Log      *slog.Logger
 }
@@ -88,7 +88,7 @@ func Handler(c Console, o Options) http.Handler {
 // Routes are the page's, by their patterns.
 func Routes(c Console, o Options) map[string]http.Handler {
 	if o.Problems == nil {
-		o.Problems = func() []string { return nil }
+		o.Problems = func(auth.Caller) []string { return nil }
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
