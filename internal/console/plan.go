@@ -105,7 +105,9 @@ func (c *Console) freeze(ctx context.Context, by auth.Caller, d deed, p *Plan) e
 			p.Newest = &failed
 		}
 		if len(p.Samples) < samples {
-			p.Samples = append(p.Samples, c.shown(l))
+			m := c.shown(l)
+			m.Error = short(m.Error) // it is kept in memory
+			p.Samples = append(p.Samples, m)
 		}
 		return true, f.add(ctx, frozen{failed, r.ID.String(), i, r.State, l.Key})
 	})
