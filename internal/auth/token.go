@@ -101,12 +101,8 @@ func (t *Tokens) Create(ctx context.Context, c Caller, n NewToken) (secret strin
 	if c.Queues != nil && n.Queues == nil {
 		n.Queues = c.Queues
 	}
-	for _, q := range n.Queues {
-		// A pattern can match more than the queues it is matched by as a name, so it
-		// must be one of the caller's own.
-		if c.Queues != nil && !slices.Contains(c.Queues, q) && (strings.ContainsAny(q, "*?") || !c.Sees(q)) {
-			return "", Token{}, fmt.Errorf("%w: the queues %q are not among those of %s", ErrForbidden, q, c.Name)
-		}
+	if !within(c, n.Queues) {
+		return "", Token{}, fmt.Errorf("%w: not all of the queues %q are among those of %s", ErrForbidden, n.Queues, c.Name)
 	}
 	t.making.Lock()
 	defer t.making.Unlock()
@@ -134,13 +130,27 @@ func (t *Tokens) Create(ctx context.Context, c Caller, n NewToken) (secret strin
 	return secret, made, nil
 }
 
-// List shows an administrator all tokens, those that have expired too.
+// within tells whether a token's queues are the caller's. A pattern can match more
+// than the queues it is matched by as a name, so it must be one of the caller's own.
+func within(c Caller, queues []string) bool {
+	return c.Queues == nil || queues != nil && !slices.ContainsFunc(queues, func(q string) bool {
+		return !slices.Contains(c.Queues, q) && (strings.ContainsAny(q, "*?") || !c.Sees(q))
+	})
+}
+
+// List shows an administrator all tokens that are for no queues but theirs, those
+// that have expired too.
 func (t *Tokens) List(ctx context.Context, c Caller) ([]Token, error) {
 	if err := c.MaySee(Admin); err != nil {
 		return nil, err
 	}
 	all := []Token{}
-	err := t.each(ctx, func(_ string, token Token) bool { all = append(all, token); return true })
+	err := t.each(ctx, func(_ string, token Token) bool {
+		if within(c, token.Queues) {
+			all = append(all, token)
+		}
+		return true
+	})
 	slices.SortFunc(all, func(a, b Token) int { return strings.Compare(a.Name, b.Name) })
 	return all, err
 }
@@ -153,6 +163,9 @@ func (t *Tokens) Revoke(ctx context.Context, c Caller, name string) error {
 	t.making.Lock()
 	defer t.making.Unlock()
 	key, token, err := t.find(ctx, name)
+	if err == nil && !within(c, token.Queues) {
+		err = fmt.Errorf("%w: %q", ErrNoToken, name) // as where there is none
+	}
 	if err != nil {
 		return err
 	}

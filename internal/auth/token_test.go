@@ -158,3 +158,25 @@ func TestWhoMayMakeTokens(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Who is limited to some queues must not see, and end, what others have.
+func TestTokensOfOtherQueues(t *testing.T) {
+	tokens := NewTokens(shelf{}, &logbook{})
+	some := Caller{Name: "sue", Role: Admin, Queues: []string{"orders.*"}}
+	for name, queues := range map[string][]string{"all": nil, "bills": {"bills"}, "both": {"orders.eu", "bills"}, "wider": {"orders*"}, "own": {"orders.eu"}} {
+		if _, _, err := tokens.Create(t.Context(), root, NewToken{Name: name, Role: "viewer", Queues: queues}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if all, err := tokens.List(t.Context(), some); err != nil || len(all) != 1 || all[0].Name != "own" {
+		t.Errorf("sue sees %v, %v", all, err)
+	}
+	for _, name := range []string{"all", "bills", "both", "wider"} {
+		if err := tokens.Revoke(t.Context(), some, name); !errors.Is(err, ErrNoToken) {
+			t.Errorf("sue revokes %s: %v", name, err)
+		}
+	}
+	if err := tokens.Revoke(t.Context(), some, "own"); err != nil {
+		t.Error(err)
+	}
+}

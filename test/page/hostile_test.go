@@ -325,10 +325,11 @@ func hostileInExports(t *testing.T, s *scene) {
 			if err := json.Unmarshal([]byte(line), &l); err != nil {
 				t.Fatal(err)
 			}
-			for _, own := range []string{"id", "made_from", "due", "parked_at", "notes", "attempt", "parked_for"} {
+			for _, own := range []string{"id", "made_from", "forward", "due", "parked_at", "notes", "attempt", "parked_for"} {
 				delete(l, own)
 			}
-			all = append(all, fmt.Sprint(l))
+			text, _ := json.Marshal(l)
+			all = append(all, string(text))
 		}
 		slices.Sort(all)
 		return all
