@@ -50,12 +50,12 @@ func (c *Console) Overview(ctx context.Context, by auth.Caller) (Overview, error
 	return o, err
 }
 
-// ProblemsFor are what is wrong now, for whoever has signed in. Those of single
-// queues name them, so who is limited to queues finds their own in Queue.Returns
-// instead.
+// ProblemsFor are what is wrong now, as far as it is the caller's to know. Those of
+// single queues name them, so who is limited to queues finds their own in
+// Queue.Returns instead.
 func (c *Console) ProblemsFor(by auth.Caller) []string {
 	all := []string{}
-	if c.Problems != nil && by.Role != auth.Nobody {
+	if c.Problems != nil && by.May(auth.Viewer, "") == nil {
 		all = append(all, c.Problems()...)
 	}
 	if by.Queues != nil {

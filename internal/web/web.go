@@ -67,6 +67,14 @@ type Options struct {
 // saying that it is being read.
 const patience = 1500 * time.Millisecond
 
+// mostPatience is how long it waits then, and mostForm what a form may hold, in bytes:
+// the longest text that is edited here, as a browser encodes it, and its headers. Both
+// are what one caller can make the service spend.
+const (
+	mostPatience = 30 * time.Second
+	mostForm     = 8 << 20
+)
+
 //go:embed templates
 var templates embed.FS
 
