@@ -40,9 +40,6 @@ func (s *Service) List(ctx context.Context, f store.Filter) (store.Page, error) 
 	return s.store.List(ctx, f)
 }
 
-// restorable is how long what a person discarded can be restored.
-const restorable = 30 * 24 * time.Hour
-
 // openConsole makes what people see and do, and its HTTP face.
 func (s *Service) openConsole() error {
 	atBroker := queues{publish: s.publish}
@@ -61,7 +58,7 @@ func (s *Service) openConsole() error {
 	}
 	s.console = console.New(console.Config{
 		Store: s.store, Broker: atBroker, Audit: s.audit, Policies: s.flow.Policies, Events: s.events, Log: s.Log,
-		Restorable: restorable, Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerAt: broker.Redact(s.config.Broker.URL),
+		Restorable: s.config.Store.Restorable, Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerAt: broker.Redact(s.config.Broker.URL),
 		Rates: &s.rates, Problems: s.Problems, Notices: s.Notices, Decoder: decoder, SetHeld: s.loop.Hold, Way: s.flow.Way,
 		Returns: func(queue string) string { return s.health.of(partQueue + queue) },
 	})
@@ -78,7 +75,7 @@ func (s *Service) openConsole() error {
 		Problems: s.Problems, Notices: s.Notices, Guard: guard, Tokens: tokens, Log: s.Log,
 	})
 	for pattern, h := range web.Routes(s.console, web.Options{
-		Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.Problems, Version: s.Version, Log: s.Log,
+		Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.console.ProblemsFor, Version: s.Version, Log: s.Log,
 	}) {
 		s.api.Handle(pattern, h)
 	}

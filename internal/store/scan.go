@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"time"
 	"unicode/utf8"
 
@@ -9,6 +10,9 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/group"
 )
+
+// ErrCursor: what Range.After says is no place of a Scan.
+var ErrCursor = errors.New("not the end of a page")
 
 // Scanner is how kept messages are looked at. Looking touches nothing, sees one
 // moment in time, and may go on for long while others write.
@@ -41,7 +45,10 @@ type Searcher interface {
 	GroupOf(r *Record) group.ID
 
 	// Past is what ended of a message's attempts, oldest first. The newest
-	// PastKept endings of all messages are known, older ones forgotten.
+	// PastKept endings of all messages are known, older ones forgotten. This is
+	// history, and no promise: a killed process may leave out its last moment, and
+	// a power cut the last half minute or so, whereas what is kept, and how many of
+	// each group, is told as exactly as ever.
 	Past(ctx context.Context, id uuid.UUID) ([]Passage, error)
 
 	// Returned visits passages of all messages, newest first.
