@@ -71,11 +71,13 @@ type Service struct {
 	api     *api.API
 	secure  *tls.Config // nil: plain HTTP
 	listen  net.Listener
-	since   time.Time
-	aside   atomic.Int64
-	delayed chan struct{} // closed when a policy first waits in RabbitMQ
-	start   sync.Once
-	refused refusals
+	// requests is held by each for reading, and for good once nobody is answered.
+	requests sync.RWMutex
+	since    time.Time
+	aside    atomic.Int64
+	delayed  chan struct{} // closed when a policy first waits in RabbitMQ
+	start    sync.Once
+	refused  refusals
 }
 
 // New opens the store and the port; nothing moves before Run. Close it if Run is
@@ -231,6 +233,9 @@ func (s *Service) returnsFailed(queue string, err error) {
 // error is one that trying again would not mend.
 func (s *Service) Run(ctx context.Context) error {
 	server := s.server()
+	requests, endRequests := context.WithCancel(context.WithoutCancel(ctx))
+	defer endRequests()
+	server.BaseContext = func(net.Listener) context.Context { return requests }
 	s.Log.Info("redrive is running", "version", s.Version, "broker", broker.Redact(s.config.Broker.URL), "data", s.config.Store.Disk, "listen", s.Addr())
 
 	ctx, stop := context.WithCancel(ctx)
@@ -271,6 +276,8 @@ func (s *Service) Run(ctx context.Context) error {
 	_ = server.Shutdown(closing)
 	_ = server.Close()
 	faces.Wait()
+	endRequests()
+	s.requests.Lock()
 	err := errors.Join(s.audit.Close(), s.store.Close())
 	s.Log.Info("redrive has stopped")
 	return errors.Join(failure, parkedFailure, err)

@@ -87,9 +87,22 @@ func (s *Service) openConsole() error {
 
 // server serves the faces.
 func (s *Service) server() *http.Server {
-	server := &http.Server{Handler: s.api, TLSConfig: s.secure, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: s.errorLog()}
+	server := &http.Server{Handler: s.underWay(s.api), TLSConfig: s.secure, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: s.errorLog()}
 	server.RegisterOnShutdown(s.api.EndStreams)
 	return server
+}
+
+// underWay counts requests, which net/http does not wait for once it has closed their
+// connections: what they have begun would be missing in the audit log.
+func (s *Service) underWay(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !s.requests.TryRLock() {
+			http.Error(w, "the service is stopping", http.StatusServiceUnavailable)
+			return
+		}
+		defer s.requests.RUnlock()
+		next.ServeHTTP(w, r)
+	})
 }
 
 // queues tells the console what RabbitMQ knows of a queue: by its management API
