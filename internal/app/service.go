@@ -45,15 +45,14 @@ const restorable = 30 * 24 * time.Hour
 
 // openConsole makes what people see and do, and its HTTP face.
 func (s *Service) openConsole() error {
+	var err error
 	atBroker := queues{publish: s.publish}
 	if at := s.config.Broker.Management; at != "" {
-		var err error
 		if atBroker.manage, err = management.New(at, s.config.VHost()); err != nil {
 			return err
 		}
 	}
-	decoder, err := decode.New(s.config.Decode)
-	if err != nil {
+	if s.decoder, err = decode.New(s.config.Decode); err != nil {
 		return err
 	}
 	if s.audit, err = audit.Open(s.config.Audit(), audit.Options{Log: s.Log}); err != nil {
@@ -62,7 +61,7 @@ func (s *Service) openConsole() error {
 	s.console = console.New(console.Config{
 		Store: s.store, Broker: atBroker, Audit: s.audit, Policies: s.flow.Policies, Events: s.events, Log: s.Log,
 		Restorable: restorable, Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerAt: broker.Redact(s.config.Broker.URL),
-		Rates: &s.rates, Problems: s.Problems, Notices: s.Notices, Decoder: decoder, SetHeld: s.loop.Hold, Way: s.flow.Way,
+		Rates: &s.rates, Problems: s.Problems, Notices: s.Notices, Decoder: s.decoder, SetHeld: s.loop.Hold, Way: s.flow.Way,
 		Returns: func(queue string) string { return s.health.of(partQueue + queue) },
 	})
 	tokens := auth.NewTokens(s.store, s.audit)
@@ -74,7 +73,7 @@ func (s *Service) openConsole() error {
 		return err
 	}
 	s.api = api.New(api.Config{
-		Console: s.console, Decoder: decoder, Entries: s.store, Metrics: s.metrics.Handler(),
+		Console: s.console, Decoder: s.decoder, Entries: s.store, Metrics: s.metrics.Handler(),
 		Problems: s.Problems, Notices: s.Notices, Guard: guard, Tokens: tokens, Log: s.Log,
 	})
 	for pattern, h := range web.Routes(s.console, web.Options{
