@@ -53,7 +53,6 @@ var kinds = []struct {
 	{"taken", http.StatusConflict, auth.ErrTaken},
 	{"unchecked", http.StatusServiceUnavailable, auth.ErrUnchecked},
 	{"precondition", http.StatusPreconditionFailed, console.ErrPrecondition},
-	{"precondition", http.StatusPreconditionFailed, store.ErrMoved},
 	{"query", http.StatusUnprocessableEntity, ErrQuery},
 	{"invalid", http.StatusUnprocessableEntity, console.ErrInvalid},
 	{"invalid", http.StatusUnprocessableEntity, auth.ErrInvalid},

@@ -40,9 +40,6 @@ func (s *Service) List(ctx context.Context, f store.Filter) (store.Page, error) 
 	return s.store.List(ctx, f)
 }
 
-// restorable is how long what a person discarded can be restored.
-const restorable = 30 * 24 * time.Hour
-
 // openConsole makes what people see and do, and its HTTP face.
 func (s *Service) openConsole() error {
 	var err error
@@ -60,7 +57,7 @@ func (s *Service) openConsole() error {
 	}
 	s.console = console.New(console.Config{
 		Store: s.store, Broker: atBroker, Audit: s.audit, Policies: s.flow.Policies, Events: s.events, Log: s.Log,
-		Restorable: restorable, Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerAt: broker.Redact(s.config.Broker.URL),
+		Restorable: s.config.Store.Restorable, Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerAt: broker.Redact(s.config.Broker.URL),
 		Rates: &s.rates, Problems: s.Problems, Notices: s.Notices, Decoder: s.decoder, SetHeld: s.loop.Hold, Way: s.flow.Way,
 		Returns: func(queue string) string { return s.health.of(partQueue + queue) },
 	})

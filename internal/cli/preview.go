@@ -41,17 +41,19 @@ func preview(w io.Writer, p console.Plan, now time.Time) {
 		fmt.Fprintf(w, "They failed between %s and %s; what fails later is not among them.\n", at(p.Oldest), at(p.Newest))
 		fmt.Fprintln(w, "\nQUEUE\tMESSAGES\tAT RABBITMQ\tCONSUMERS\tREADY")
 		for _, q := range p.Queues {
-			there, consumers := "there", count(q.Consumers)
-			if !q.Exists {
-				there = "not there"
-			}
-			if q.Consumers == 0 {
+			there, consumers, ready := "there", count(q.Consumers), count(q.Ready)
+			switch {
+			case !q.Known:
+				there, consumers, ready = "not known", "?", "?"
+			case !q.Exists:
+				there, consumers = "not there", "none"
+			case q.Consumers == 0:
 				consumers = "none"
 			}
 			if q.Held {
 				there += ", held"
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", cell(q.Queue, 60), count(q.Count), there, consumers, count(q.Ready))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", cell(q.Queue, 60), count(q.Count), there, consumers, ready)
 		}
 	}
 	if len(p.Skipped) > 0 {

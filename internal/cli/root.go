@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -56,7 +57,11 @@ Data goes to standard output, all else to standard error.
 		SilenceUsage:  true,
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return fmt.Errorf("%s: %v: %w", c.CommandPath(), err, errUsage)
+		hint := ""
+		if strings.Contains(c.Use, "QUERY") {
+			hint = " (a query that begins with - comes after --)"
+		}
+		return fmt.Errorf("%s: %v%s: %w", c.CommandPath(), err, hint, errUsage)
 	})
 	for _, part := range []struct {
 		id, title string

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/decode"
@@ -43,13 +44,15 @@ type Broker struct {
 type Store struct {
 	Disk    string // a folder
 	Reserve uint64 // bytes to leave free on its disk
+	// Restorable is how long what a person discarded is kept and can be restored.
+	Restorable time.Duration
 }
 
 // Default is the configuration without a file.
 func Default() *Config {
 	return &Config{
 		Broker:   Broker{URL: "amqp://guest:guest@127.0.0.1:5672/"},
-		Store:    Store{Disk: "./redrive-data", Reserve: 256 << 20},
+		Store:    Store{Disk: "./redrive-data", Reserve: 256 << 20, Restorable: 30 * 24 * time.Hour},
 		Listen:   "127.0.0.1:8250",
 		Access:   Access{Roles: auth.DefaultGrants()},
 		Policies: policy.Set{policy.Default()},

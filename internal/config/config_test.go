@@ -45,7 +45,7 @@ func TestTheExampleNamesEveryKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, key := range []string{"url", "management", "disk", "reserve", "listen", "name", "queues", "attempts", "fixed", "linear",
+	for _, key := range []string{"url", "management", "disk", "reserve", "restorable", "listen", "name", "queues", "attempts", "fixed", "linear",
 		"exponential", "initial", "factor", "step", "max", "jitter", "reasons", "exhausted", "forward", "exchange", "routing_key", "queue", "wait", "levels", "binary",
 		"decode", "protobuf", "files", "import_paths", "descriptor_sets", "message", "header", "type_property",
 		"auth", "roles", "role", "metrics", "proxies", "tls", "cert", "key", "client_ca", "read_only", "audit", "folder"} {
@@ -85,6 +85,9 @@ func TestErrorsNameThePlaceAndWhatWasExpected(t *testing.T) {
 		{"broker: {url: http://h}", `broker.url begins with "http://": expected amqp:// or amqps://`},
 		{"broker: {url: 'amqp://u:secret@ho st/'}", "broker.url is not a URL"},
 		{"store: {reserve: 5}", `store.reserve is "5"; expected a size such as 256MiB`},
+		{"store: {restorable: 30}", `f.yaml:1:21: store.restorable is "30"; expected a duration such as`},
+		{"store: {restorable: 0s}", `f.yaml:1:21: store.restorable is "0s"; expected a duration from 1m to ten years`},
+		{"store: {restorable: 4000d}", "expected a duration from 1m to ten years"},
 		{"store:", "store has no value"},
 		{"a: [", "not valid YAML"},
 		{"listen: 127.0.0.1:1\nlisten: 127.0.0.1:2", "f.yaml:2:1"},
@@ -141,4 +144,20 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestHowLongWhatIsDiscardedCanBeRestored(t *testing.T) {
+	for yaml, want := range map[string]string{"{}": "", "store: {restorable: 1w}": "what is discarded can be restored for 7d", "store: {restorable: 90m}": "restored for 1h 30m"} {
+		c, err := Parse("f.yaml", []byte(yaml))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b strings.Builder
+		if err := Describe(&b, c); err != nil || !strings.Contains(b.String(), want) || strings.Contains(b.String(), "restored") != (want != "") {
+			t.Errorf("%s: %s, %v", yaml, b.String(), err)
+		}
+	}
+	if keeps := Default().Store.Restorable; keeps != 30*24*time.Hour {
+		t.Errorf("by default for %v", keeps)
+	}
 }

@@ -13,7 +13,8 @@ import (
 )
 
 // Describe writes what each policy comes to: its waits as they really are, and
-// where when that is RabbitMQ, and what then; and which queues hold which Protobuf.
+// where when that is RabbitMQ, and what then; and which queues hold which Protobuf,
+// and what differs from the defaults besides.
 func Describe(w io.Writer, c *Config) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for i := range c.Policies {
@@ -22,6 +23,9 @@ func Describe(w io.Writer, c *Config) error {
 	}
 	for _, q := range c.Decode.Protobuf.Queues {
 		fmt.Fprintf(table, "protobuf\t%s\t%s\n", strings.Join(q.Queues, " "), q.Message)
+	}
+	if c.Store.Restorable != Default().Store.Restorable {
+		fmt.Fprintf(table, "\nwhat is discarded can be restored for %s\n", policy.FormatDuration(c.Store.Restorable))
 	}
 	if who := c.Access.describe(); who != "" {
 		fmt.Fprintf(table, "\n%s\n", who)

@@ -29,6 +29,12 @@ func (d *document) config(n ast.Node, c *Config) {
 			d.mapping(n, "store", map[string]field{
 				"disk":    func(n ast.Node) { c.Store.Disk = d.text(n, "store.disk", "a folder") },
 				"reserve": func(n ast.Node) { c.Store.Reserve = d.size(n, "store.reserve") },
+				"restorable": func(n ast.Node) {
+					c.Store.Restorable = d.duration(n, "store.restorable")
+					if c.Store.Restorable < time.Minute || c.Store.Restorable > policy.LongestDelay {
+						d.fail(n, "store.restorable is %s; expected a duration from 1m to ten years", show(n))
+					}
+				},
 			})
 		},
 		"listen": func(n ast.Node) {

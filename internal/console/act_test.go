@@ -171,6 +171,7 @@ func TestEachVerbOnEachState(t *testing.T) {
 		t.Run(fmt.Sprintf("%s %d", c.verb, c.state), func(t *testing.T) {
 			each(t, func(t *testing.T, d *desk) {
 				r := record("orders", c.state, "body")
+				r.Proven = true
 				d.add(t, r)
 				a := console.Act{Verb: c.verb, IDs: []string{r.ID.String()}, Reason: "because"}
 				switch c.verb {
@@ -224,7 +225,7 @@ func TestEachVerbOnEachState(t *testing.T) {
 				case console.Copy:
 					made := d.kept(t, o.New)
 					if now.State != c.state || now.MadeInto != made.ID || made.MadeFrom != r.ID || made.State != store.Waiting || made.Queue != "other" ||
-						*made.Forward != (store.Destination{RoutingKey: "other"}) || made.Attempt != 0 || string(made.Message.Body) != "body" || made.Fingerprint != [16]byte{} {
+						*made.Forward != (store.Destination{RoutingKey: "other"}) || made.Attempt != 0 || string(made.Message.Body) != "body" || made.Fingerprint != [16]byte{} || made.Proven {
 						t.Errorf("copied as %+v of %+v", made, now)
 					}
 				}

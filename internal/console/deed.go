@@ -77,6 +77,7 @@ func (d deed) do(r *store.Record, now time.Time) (e store.Edit, made *store.Reco
 	case Copy:
 		made = madeOf(r, due)
 		made.Queue, made.Forward = d.to, &store.Destination{RoutingKey: d.to}
+		made.Proven = false // RabbitMQ never dead-lettered it from there
 		e.Add = []*store.Record{made}
 		if r.MadeInto != uuid.Nil { // of an edited one the link stays what it was
 			return e, made

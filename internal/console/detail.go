@@ -91,16 +91,14 @@ func (c *Console) one(ctx context.Context, by auth.Caller, name string) (l store
 	if l.Record != nil {
 		return l, others, nil
 	}
-	past, err := c.Store.Past(ctx, id)
-	for _, p := range slices.Backward(past) {
-		if by.Sees(p.Queue) {
-			return passed(p), nil, nil
-		}
+	switch last, err := c.lastOf(ctx, by, id); {
+	case err != nil:
+		return l, nil, err
+	case len(last) == 0:
+		return l, nil, unknown
+	default:
+		return last[0], nil, nil
 	}
-	if err == nil {
-		err = unknown
-	}
-	return l, nil, err
 }
 
 // timeline is each failure that is remembered, and what came of it.

@@ -79,24 +79,18 @@ func (c *Console) edited(ctx context.Context, r *store.Record, e EditRequest) (d
 		return done, nil, nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	body = r.Message.Body
-	d := c.Decoder
-	if d == nil { // none is configured: what needs no configuration still works
-		if d, err = decode.New(decode.Options{}); err != nil {
-			return done, nil, nil, err
-		}
-	}
-	was := d.Decode(ctx, encoded(r, r.Message.Body, r.Message.Headers))
+	was := c.Decoder.Decode(ctx, encoded(r, r.Message.Body, r.Message.Headers))
 	switch {
 	case e.Body != nil:
 		body = *e.Body
 	case e.Document != nil:
 		// The document was shown with the headers as they were: they may choose its
 		// type.
-		if body, done.Checks, err = d.Encode(ctx, encoded(r, r.Message.Body, r.Message.Headers), *e.Document); err != nil {
+		if body, done.Checks, err = c.Decoder.Encode(ctx, encoded(r, r.Message.Body, r.Message.Headers), *e.Document); err != nil {
 			return done, nil, nil, fmt.Errorf("%w: the document: %w", ErrInvalid, err)
 		}
 	}
-	is := d.Decode(ctx, encoded(r, body, headers))
+	is := c.Decoder.Decode(ctx, encoded(r, body, headers))
 	if e.Document == nil {
 		done.Checks = checks(was, is)
 	}

@@ -86,13 +86,13 @@ func (c *Console) forgetOne(ctx context.Context, op *operation, state string) er
 	if op.progress.State != state {
 		return nil
 	}
-	op.set(func() { op.progress.State = Canceled }) // whoever has it in hand can do nothing with it
 	if err := c.Store.DeleteEntries(ctx, partsOf(op.ID)); err != nil {
 		return err
 	}
 	if err := c.Store.PutEntries(ctx, []store.Entry{{Name: headPrefix + op.ID}}); err != nil {
 		return err
 	}
+	op.set(func() { op.progress.State = Canceled }) // whoever has it in hand can do nothing with it
 	c.ops.mu.Lock()
 	defer c.ops.mu.Unlock()
 	delete(c.ops.all, op.ID)

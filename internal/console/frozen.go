@@ -78,16 +78,18 @@ func (f *freezer) end(ctx context.Context) error {
 	type run struct {
 		chunks int64
 		some   []frozen
+		ended  bool
 	}
 	runs := make([]run, f.runs)
 	more := func(i int) (bool, error) {
-		if len(runs[i].some) > 0 {
-			return true, nil
+		if len(runs[i].some) > 0 || runs[i].ended {
+			return !runs[i].ended, nil
 		}
 		var err error
 		runs[i].some, err = f.c.readChunk(ctx, fmt.Sprintf("%srun/%06d/%s", f.parts, i, chunkName(runs[i].chunks)))
 		runs[i].chunks++
-		return len(runs[i].some) > 0, err
+		runs[i].ended = len(runs[i].some) == 0
+		return !runs[i].ended, err
 	}
 	w := chunks{f: f, under: "keys/"}
 	for range f.n {

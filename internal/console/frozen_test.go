@@ -1,6 +1,7 @@
 package console
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -10,6 +11,33 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 )
+
+// counting counts what is read of the side table.
+type counting struct {
+	Store
+	reads int
+}
+
+func (c *counting) Entry(ctx context.Context, name string) ([]byte, error) {
+	c.reads++
+	return c.Store.Entry(ctx, name)
+}
+
+// Those that are newest by one time are the oldest by the other: each piece is read
+// once, and not asked for again when it has ended.
+func TestPiecesAreReadOnce(t *testing.T) {
+	s := &counting{Store: memstore.New()}
+	f := freezer{c: &Console{Config: Config{Store: s}}, parts: partsOf("x"), most: 1000}
+	const n = 10_000
+	for i := range n {
+		if err := f.add(t.Context(), frozen{time.UnixMicro(int64(n - i)), "id", 0, store.Parked, "key"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.end(t.Context()); err != nil || s.reads > 30 {
+		t.Errorf("%d pieces, of which no more than 11 are read twice, took %d reads, %v", f.runs, s.reads, err)
+	}
+}
 
 // However many there are, and however little memory, all of them are written once,
 // those that failed first first.

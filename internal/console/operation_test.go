@@ -453,6 +453,40 @@ func TestOldPlansAndOperationsAreForgotten(t *testing.T) {
 	})
 }
 
+// stuck cannot delete entries until it is well.
+type stuck struct {
+	console.Store
+	well bool
+}
+
+func (s *stuck) DeleteEntries(ctx context.Context, prefix string) error {
+	if !s.well {
+		return errors.New("the disk is sick")
+	}
+	return s.Store.DeleteEntries(ctx, prefix)
+}
+
+// A plan that cannot be forgotten yet is a plan still, and no canceled operation.
+func TestAPlanIsForgottenWhenThatWorksAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stuck{Store: memstore.New()}
+		d := newDesk(s)
+		d.parked(t, "orders", 1)
+		stop := d.run(t)
+		defer stop()
+		p := d.plan(t, console.Discard, "queue:orders")
+		time.Sleep(time.Hour)
+		if all, err := d.Operations(ctx, operator); err != nil || len(all) != 0 {
+			t.Errorf("%+v, %v", all, err)
+		}
+		s.well = true
+		time.Sleep(2 * time.Minute)
+		if _, err := d.GetPlan(ctx, operator, p.ID); !errors.Is(err, console.ErrNotFound) {
+			t.Errorf("it is known still: %v", err)
+		}
+	})
+}
+
 func TestOperationsOfOthersQueuesAreNotSeen(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {
 		d.parked(t, "orders", 2)

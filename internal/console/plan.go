@@ -105,7 +105,9 @@ func (c *Console) freeze(ctx context.Context, by auth.Caller, d deed, p *Plan) e
 			p.Newest = &failed
 		}
 		if len(p.Samples) < samples {
-			p.Samples = append(p.Samples, c.shown(l))
+			m := c.shown(l)
+			m.Error = short(m.Error) // it is kept in memory
+			p.Samples = append(p.Samples, m)
 		}
 		return true, f.add(ctx, frozen{failed, r.ID.String(), i, r.State, l.Key})
 	})
@@ -139,7 +141,7 @@ func (c *Console) survey(ctx context.Context, p *Plan) error {
 			silent = err.Error()
 			continue
 		}
-		q.Exists, q.Consumers, q.Ready = at.Exists, at.Consumers, at.Ready
+		q.Known, q.Exists, q.Consumers, q.Ready = true, at.Exists, at.Consumers, at.Ready
 	}
 	switch p.Verb {
 	case Replay:

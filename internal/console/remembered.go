@@ -23,26 +23,36 @@ func (s *search) named(ctx context.Context, ids []uuid.UUID) error {
 		if err != nil {
 			return err
 		}
+		all = slices.DeleteFunc(all, func(l store.Listed) bool { return !s.by.Sees(l.Record.Queue) })
+		if len(all) == 0 {
+			last, err := s.lastOf(ctx, s.by, id)
+			if err != nil {
+				return err
+			}
+			all = append(all, last...)
+		}
 		s.page.Looked += int64(len(all))
 		kept = append(kept, all...)
-		if len(all) > 0 {
-			continue
-		}
-		past, err := s.Store.Past(ctx, id)
-		if err != nil {
-			return err
-		}
-		if len(past) > 0 {
-			kept = append(kept, passed(past[len(past)-1]))
-		}
 	}
 	slices.SortStableFunc(kept, func(a, b store.Listed) int { return b.Record.Due.Compare(a.Record.Due) })
 	for _, l := range kept {
-		if s.by.Sees(l.Record.Queue) && !s.full() && n.Match(&l, s.decoded(ctx, &l)) {
+		if !s.full() && n.Match(&l, s.decoded(ctx, &l)) {
 			s.add(s.shown(l))
 		}
 	}
 	return nil
+}
+
+// lastOf is how the last of a message's attempts ended that the caller may see, or
+// nothing.
+func (c *Console) lastOf(ctx context.Context, by auth.Caller, id uuid.UUID) ([]store.Listed, error) {
+	past, err := c.Store.Past(ctx, id)
+	for _, p := range slices.Backward(past) {
+		if by.Sees(p.Queue) {
+			return []store.Listed{passed(p)}, nil
+		}
+	}
+	return nil, err
 }
 
 // returned finds messages that are back in their queue and were not seen since.

@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -93,7 +94,7 @@ func (s *search) kept(ctx context.Context, after string) error {
 	r.After = place.cursor
 	began, before, ahead := time.Now(), place.looked, int64(0)
 	defer func() { s.page.Looked = place.looked - before + ahead }()
-	return s.Store.Scan(ctx, r, func(l store.Listed) (bool, error) {
+	err = s.Store.Scan(ctx, r, func(l store.Listed) (bool, error) {
 		switch {
 		case n.Sure:
 		case place.looked+ahead >= mostLooked:
@@ -118,6 +119,10 @@ func (s *search) kept(ctx context.Context, after string) error {
 		}
 		return true, nil
 	})
+	if errors.Is(err, store.ErrCursor) {
+		err = fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return err
 }
 
 var bounded = fmt.Sprintf("only the newest %d messages were looked at: say more of queue, state or group, or when they were parked or are due", mostLooked)

@@ -153,8 +153,9 @@ func TestOthersQueuesAreNotThere(t *testing.T) {
 			if _, err := d.Body(ctx, limited, name); !errors.Is(err, console.ErrNotFound) {
 				t.Errorf("%s: %v", name, err)
 			}
-			if found := found(t, d, limited, "id:"+p.Messages[0].ID, 10); found != nil {
-				t.Errorf("found %q", found)
+			p, err := d.Search(ctx, limited, "id:"+p.Messages[0].ID, "", 0)
+			if err != nil || len(p.Messages) > 0 || p.Looked > 0 {
+				t.Errorf("found %+v, %v", p, err)
 			}
 		}
 		qs, err := d.Queues(ctx, limited)
@@ -199,6 +200,37 @@ func TestNobodySeesNothing(t *testing.T) {
 	if _, open := <-d.Watch(ctx, by); open {
 		t.Error("nobody watches")
 	}
+}
+
+// That a message with the same id is in another's queue hides nothing, and shows
+// nothing.
+func TestAnIDInAnothersQueueToo(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		mine := record("mail", store.Waiting, "x")
+		d.add(t, mine)
+		giveBack(t, d.store, "mail")
+		for range 2 { // kept, then returned
+			others := record("orders", store.Waiting, "x")
+			others.ID = mine.ID
+			d.add(t, others)
+			p, err := d.Search(ctx, caller(auth.Viewer, "mail"), "id:"+mine.ID.String(), "", 0)
+			if err != nil || len(p.Messages) != 1 || p.Messages[0].Queue != "mail" || p.Messages[0].State != console.Returned || p.Looked != 1 {
+				t.Errorf("%+v, %v", p, err)
+			}
+			giveBack(t, d.store, "orders")
+		}
+	})
+}
+
+func TestAPlaceThatIsNone(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		shelf(t, d)
+		for _, after := range []string{"x", "1.", "1.zz", "-1.00", ".", "1.0011"} {
+			if _, err := d.Search(ctx, caller(auth.Viewer), "", after, 0); !errors.Is(err, console.ErrInvalid) {
+				t.Errorf("%q: %v", after, err)
+			}
+		}
+	})
 }
 
 // What only bodies or unindexed fields tell is looked for among the newest, and the

@@ -68,6 +68,8 @@ func bombs(t testing.TB) map[string]Body {
 		"deep xml, closed":         in(strings.Repeat("<a>", mib) + strings.Repeat("</a>", mib)),
 		"xml of many elements":     in("<a>" + strings.Repeat("<b/>", 2*mib-10) + "</a>"),
 		"xml of many attributes":   in("<a " + strings.Repeat(`b="" `, mib) + "/>"),
+		"xml of openings":          in(strings.Repeat("<", 4*mib)),
+		"xml behind a quoted end":  in("<a b='>' " + strings.Repeat(`c="" `, mib) + "/>"),
 		"xml, indented":            in(strings.Repeat("<a>", 99) + strings.Repeat("<b/>", 100_000) + strings.Repeat("</a>", 99)),
 		"a billion laughs":         as("xml", `<!DOCTYPE a [<!ENTITY b "`+strings.Repeat("ha", 1000)+`"><!ENTITY c "&b;&b;&b;&b;">]><a>`+strings.Repeat("&c;", 1000)+`</a>`),
 		"deep messagepack":         as("msgpack", strings.Repeat("\x91", 8*mib)),
@@ -99,20 +101,21 @@ func bombs(t testing.TB) map[string]Body {
 
 // says is what a step, or the text, says of some.
 var says = map[string]string{
-	"gzip of zeros":          "more than 100 times its size comes out: a bomb? It was stopped",
-	"zstd of zeros":          "a bomb?",
-	"zstd of words":          "a bomb?",
-	"base64 many times":      "8 layers are the most that are undone",
-	"deep json":              "is nested more than 100 deep",
-	"json of many values":    "has more than 250000 values",
-	"deep xml":               "is nested more than 100 deep",
-	"xml of many attributes": "has a tag of more than 64 KiB",
-	"deep messagepack":       "is nested more than 100 deep",
-	"messagepack of many":    "has more than 250000 values",
-	"deep cbor tags":         "is nested more than 100 deep",
-	"deep protobuf":          "is nested more than 100 deep",
-	"protobuf of many":       "has more than 250000 values",
-	"any in any":             "@value",
+	"gzip of zeros":           "more than 100 times its size comes out: a bomb? It was stopped",
+	"zstd of zeros":           "a bomb?",
+	"zstd of words":           "a bomb?",
+	"base64 many times":       "8 layers are the most that are undone",
+	"deep json":               "is nested more than 100 deep",
+	"json of many values":     "has more than 250000 values",
+	"deep xml":                "is nested more than 100 deep",
+	"xml behind a quoted end": "has a tag of more than 64 KiB",
+	"xml of many attributes":  "has a tag of more than 64 KiB",
+	"deep messagepack":        "is nested more than 100 deep",
+	"messagepack of many":     "has more than 250000 values",
+	"deep cbor tags":          "is nested more than 100 deep",
+	"deep protobuf":           "is nested more than 100 deep",
+	"protobuf of many":        "has more than 250000 values",
+	"any in any":              "@value",
 }
 
 // What a body costs is bounded, whatever it is: in what comes out, and in what is
@@ -285,5 +288,16 @@ func TestTypesThatHoldThemselves(t *testing.T) {
 	}
 	if _, _, err := d.Encode(t.Context(), b, `{"[note]": "ho"}`); err == nil || !strings.Contains(err.Error(), "required field") {
 		t.Errorf("%v", err)
+	}
+}
+
+// A < in a comment or in CDATA begins no tag, and what follows is no long one.
+func TestOpeningsThatAreNoTags(t *testing.T) {
+	d := decoder(t, shop)
+	rest := strings.Repeat("<b/>", mostTag/4)
+	for _, s := range []string{"<a><!-- b < c isn't a tag -->" + rest + "</a>", "<a><![CDATA[b < c isn't]]>" + rest + "</a>", "<?a b<c isn't?><a>" + rest + "</a>"} {
+		if r := d.Decode(t.Context(), Body{Bytes: []byte(s)}); r.Format != "xml" {
+			t.Errorf("%.40s: %s, %v", s, r.Format, r.Steps)
+		}
 	}
 }

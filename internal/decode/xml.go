@@ -22,21 +22,58 @@ type xmlReader struct {
 	lines bool   // the last open element has children on lines of their own
 }
 
+// longTag tells whether a tag is longer than mostTag. Each byte is looked at once: a
+// tag that never ends must not be looked for again from each < in it.
+func longTag(s []byte) bool {
+	for {
+		at := bytes.IndexByte(s, '<')
+		if at < 0 || at+1 == len(s) {
+			return false
+		}
+		s = s[at+1:]
+		if last := notTag(s); last != "" {
+			if at = bytes.Index(s, []byte(last)); at < 0 {
+				return false
+			}
+			s = s[at:]
+			continue
+		}
+		end, quote := 0, byte(0)
+		for ; end < len(s) && (quote != 0 || s[end] != '>'); end++ {
+			switch c := s[end]; {
+			case end == mostTag:
+				return true
+			case c == quote:
+				quote = 0
+			case quote == 0 && (c == '"' || c == '\''):
+				quote = c
+			}
+		}
+		s = s[end:]
+	}
+}
+
+// notTag is how that ends which a < begins and which is no tag, or "".
+func notTag(s []byte) string {
+	switch {
+	case bytes.HasPrefix(s, []byte("!--")):
+		return "-->"
+	case bytes.HasPrefix(s, []byte("![CDATA[")):
+		return "]]>"
+	case s[0] == '?':
+		return "?>"
+	case s[0] == '!':
+		return ">"
+	}
+	return ""
+}
+
 // mostTag is how long a tag may be: encoding/xml keeps 64 bytes for each attribute.
 const mostTag = 64 << 10
 
 func parseXML(s []byte, b *budget) (*xmlReader, error) {
-	for rest := s; ; {
-		i := bytes.IndexByte(rest, '<')
-		if i < 0 {
-			break
-		}
-		rest = rest[i+1:]
-		end := bytes.IndexByte(rest, '>')
-		if end > mostTag && rest[0] != '!' && rest[0] != '?' {
-			return nil, errTag
-		}
-		rest = rest[max(end, 0):]
+	if longTag(s) {
+		return nil, errTag
 	}
 	x := &xmlReader{b: b}
 	d := xml.NewDecoder(bytes.NewReader(s))

@@ -2,6 +2,7 @@ package query
 
 import (
 	"strings"
+	"unicode/utf8"
 
 	"github.com/redrive-mq/redrive/policy"
 )
@@ -38,7 +39,7 @@ func (t *term) text(s string) bool {
 	case t.op == exists:
 		return s != ""
 	case t.field.kind == partOf:
-		return containsFold(s, t.a.lower)
+		return containsFold(s, &t.a)
 	case t.field.name == "id":
 		return policy.MatchQueue(t.a.lower, s)
 	}
@@ -77,30 +78,60 @@ func (t *term) inText(e *env) bool {
 	if t.op == exists {
 		return e.l.BodySize > 0
 	}
-	if containsFold(e.l.Record.Error, t.a.lower) || containsFold(e.l.Record.Message.Body, t.a.lower) {
+	if containsFold(e.l.Record.Error, &t.a) || containsFold(e.l.Record.Message.Body, &t.a) {
 		return true
 	}
 	r := e.body()
-	return containsFold(r.Inner, t.a.lower) || containsFold(r.Text, t.a.lower)
+	return containsFold(r.Inner, &t.a) || containsFold(r.Text, &t.a)
 }
 
-// containsFold looks for lower, which is in small letters, in capitals or not.
-func containsFold[T string | []byte](in T, lower string) bool {
-	for i := range len(lower) {
-		if lower[i] >= 0x80 {
-			return strings.Contains(strings.ToLower(string(in)), lower)
-		}
+// containsFold looks for a literal, in capitals or not. It never looks at a byte of
+// the text twice: a body and a query can be made for each other.
+func containsFold[T string | []byte](in T, l *literal) bool {
+	if l.borders == nil {
+		return strings.Contains(strings.ToLower(string(in)), l.lower)
 	}
-	for i := 0; i+len(lower) <= len(in); i++ {
-		j := 0
-		for j < len(lower) && small(in[i+j]) == lower[j] {
-			j++
+	if len(l.lower) == 0 {
+		return true
+	}
+	n := 0 // how much of it ends here
+	for i := range len(in) {
+		c := small(in[i])
+		for n > 0 && c != l.lower[n] {
+			n = l.borders[n-1]
 		}
-		if j == len(lower) {
+		if c == l.lower[n] {
+			n++
+		}
+		if n == len(l.lower) {
 			return true
 		}
 	}
 	return false
+}
+
+// bordersOf tells, for each beginning of s, how long its longest end is that s begins
+// with too: as in the algorithm of Knuth, Morris and Pratt. It is nil when s is not
+// ASCII.
+func bordersOf(s string) []int {
+	all := make([]int, len(s))
+	for i := range len(s) {
+		if s[i] >= utf8.RuneSelf {
+			return nil
+		}
+		if i == 0 {
+			continue
+		}
+		n := all[i-1]
+		for n > 0 && s[i] != s[n] {
+			n = all[n-1]
+		}
+		if s[i] == s[n] {
+			n++
+		}
+		all[i] = n
+	}
+	return all
 }
 
 func small(b byte) byte {

@@ -1,6 +1,7 @@
 package query
 
 import (
+	"bytes"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
+	"pgregory.net/rapid"
 
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/group"
@@ -117,4 +119,43 @@ func TestBodiesAreLeftAlone(t *testing.T) {
 			t.Errorf("%s: needs the body %v, asked %d times", text, q.NeedsBody(), n)
 		}
 	}
+}
+
+// A query and a body that are made for each other cost no more than others.
+func TestHostileQueriesAndBodies(t *testing.T) {
+	l := parked()
+	l.Record.Message.Body = bytes.Repeat([]byte("aaaaaaA"), 1<<20)
+	body := &decode.Result{Text: string(l.Record.Message.Body), Inner: l.Record.Message.Body}
+	for text, want := range map[string]bool{
+		strings.Repeat("a", 3999): true, strings.Repeat("a", 3998) + "b": false,
+	} {
+		q, err := Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := q.Match(noon, l, func() *decode.Result { return body }); got != want {
+			t.Errorf("%.10s…: %v", text, got)
+		}
+	}
+	for text, want := range map[string]string{
+		strings.Repeat("a ", 31):                                  "more than 30 conditions are about bodies",
+		"body.x:" + strings.Repeat("*a", 101):                     "more than 200 characters together",
+		"body." + strings.Repeat("a.", 50) + "a:1":                "more than 50 parts",
+		strings.Repeat("body.x:*"+strings.Repeat("a", 99)+" ", 3): "more than 200 characters together",
+	} {
+		if _, err := Parse(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.20s…: %v", text, err)
+		}
+	}
+}
+
+func TestAPartOfATextIsFound(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := rapid.StringMatching(`[abA]{0,30}`).Draw(t, "text")
+		part := rapid.StringMatching(`[abB]{1,6}`).Draw(t, "part")
+		lower := strings.ToLower(part)
+		if got := containsFold(in, &literal{lower: lower, borders: bordersOf(lower)}); got != strings.Contains(strings.ToLower(in), lower) {
+			t.Fatalf("%v", got)
+		}
+	})
 }

@@ -10,7 +10,12 @@ import (
 // to be asked quickly.
 const (
 	longest = 4000 // characters
-	deepest = 50   // parentheses and negations within each other
+	deepest = 50   // parentheses and negations within each other, and parts of a path
+	// mostInBodies is how many conditions are about bodies, and mostWild how many
+	// characters the patterns with * or ? have together that headers and bodies are
+	// compared with: each costs a look at the whole of a body.
+	mostInBodies = 30
+	mostWild     = 200
 )
 
 // Error points at what is wrong.
@@ -50,7 +55,30 @@ func Parse(text string) (q *Query, err error) {
 	if !p.end() {
 		p.fail(p.at, "there is no ( before this )")
 	}
-	return &Query{root}, nil
+	q = &Query{root}
+	p.bounded(q)
+	return q, nil
+}
+
+// bounded refuses what would take long for each message, whatever it holds.
+func (p *parser) bounded(q *Query) {
+	inBodies, wild := 0, 0
+	q.terms(func(t *term) {
+		if t.field.needs&knowsBody != 0 {
+			inBodies++
+		}
+		if t.field.kind == anything && !t.a.quoted && strings.ContainsAny(t.a.text, "*?") {
+			wild += len(t.a.text)
+		}
+		switch {
+		case strings.Count(t.path, ".") >= deepest:
+			p.fail(t.at, "its path has more than %d parts", deepest)
+		case inBodies > mostInBodies:
+			p.fail(t.at, "more than %d conditions are about bodies", mostInBodies)
+		case wild > mostWild:
+			p.fail(t.at, "the patterns for headers and bodies have more than %d characters together", mostWild)
+		}
+	})
 }
 
 // parser goes through a query once. It ends early by panicking with an *Error.

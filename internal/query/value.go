@@ -40,6 +40,8 @@ type literal struct {
 	text   string
 	quoted bool // so that * ? and .. mean themselves
 	lower  string
+	// borders are of lower, where a part of a text is looked for; nil: it is not ASCII.
+	borders []int
 
 	number   decimal
 	isNumber bool
@@ -97,6 +99,8 @@ func ends(r rune) bool { return unicode.IsSpace(r) || r == '"' || r == '(' || r 
 func (l *literal) understand(f *field) (expected string) {
 	l.lower = strings.ToLower(l.text)
 	switch f.kind {
+	case partOf:
+		l.borders = bordersOf(l.lower)
 	case wholeName:
 		l.id, l.isID = parseID(l.text)
 		if f.values != nil && !strings.ContainsAny(l.text, "*?") && !has(f.values, l.text) {

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"time"
 )
 
@@ -11,10 +10,6 @@ const (
 	ChangeMost  = 1000
 	ChangeBytes = 64 << 20
 )
-
-// ErrMoved: the record is not where the caller saw it: it was claimed for its
-// return, has returned, or is in another state.
-var ErrMoved = errors.New("it is no longer there")
 
 // Changer is how people's actions change what is kept.
 type Changer interface {
@@ -41,8 +36,9 @@ type Changer interface {
 	// prefix and come after the name after, as they were at one moment.
 	Entries(ctx context.Context, prefix, after string, visit func(Entry) (more bool, err error)) error
 	// PutEntries writes the side table, all or none, durably. A nil Value deletes.
-	// ErrFull when there is no room; but 4 KiB may be written still, so that an
-	// operation can be paused when the disk is full.
+	// ErrFull when there is no room. A quarter of what is kept in reserve may be
+	// used, so that an operation which makes room can begin, and 4 KiB may be
+	// written always, so that it can be paused.
 	PutEntries(ctx context.Context, entries []Entry) error
 	// DeleteEntries forgets all names with a prefix, in one step.
 	DeleteEntries(ctx context.Context, prefix string) error

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"time"
 	"unicode/utf8"
 
@@ -9,6 +10,9 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/group"
 )
+
+// ErrCursor: what Range.After says is no place of a Scan.
+var ErrCursor = errors.New("not the end of a page")
 
 // Scanner is how kept messages are looked at. Looking touches nothing, sees one
 // moment in time, and may go on for long while others write.

@@ -95,10 +95,14 @@ func newTab(t *testing.T, base string) *tab {
 	return b
 }
 
+func limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, patience)
+}
+
 // call gives the tab a command of Chromium's own protocol.
 func call[P, R any](b *tab, command cdp.Command[P, R], params P) R {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := limited(b.ctx)
 	defer cancel()
 	result, err := chromedp.Call(ctx, command, params)
 	if err != nil {
@@ -165,7 +169,7 @@ func (b *tab) heard(event any) {
 // run does something in the tab within patience.
 func (b *tab) run(steps ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := limited(b.ctx)
 	defer cancel()
 	if err := chromedp.Do(ctx, steps...); err != nil {
 		b.t.Fatalf("%v\n%s", err, b.where())
@@ -174,7 +178,7 @@ func (b *tab) run(steps ...chromedp.Action[chromedp.Void]) {
 
 // where is what the tab shows, for a test that fails.
 func (b *tab) where() string {
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := limited(b.ctx)
 	defer cancel()
 	text, err := chromedp.Run(ctx, chromedp.Evaluate[string](`location.href + " says:\n" + document.body?.innerText`))
 	if err != nil {
@@ -192,7 +196,7 @@ func (b *tab) open(path string) {
 // js is what an expression of JavaScript gives, awaited.
 func js[T any](b *tab, expression string) T {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := limited(b.ctx)
 	defer cancel()
 	value, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
 	if err != nil {
@@ -204,7 +208,7 @@ func js[T any](b *tab, expression string) T {
 // until waits until an expression is true, on whatever page that is by then.
 func (b *tab) until(what, expression string) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := limited(b.ctx)
 	defer cancel()
 	again := time.NewTicker(20 * time.Millisecond)
 	defer again.Stop()
@@ -242,7 +246,13 @@ func (b *tab) has(selector string) bool {
 func (b *tab) click(selector string) {
 	b.t.Helper()
 	b.shows(selector)
-	b.run(chromedp.Click(chromedp.CSS(selector)))
+	at := js[[]float64](b, fmt.Sprintf(`(() => {
+		const e = document.querySelector(%q);
+		e.scrollIntoView({ block: "nearest", behavior: "instant" });
+		const r = e.getClientRects()[0];
+		return [r.left + r.width / 2, r.top + r.height / 2];
+	})()`, selector))
+	b.run(chromedp.MouseClickXY(at[0], at[1]))
 }
 
 func (b *tab) follow(selector, expected string) {

@@ -39,8 +39,9 @@ func TestWithoutScripts(t *testing.T) {
 	b.follow("#confirm-button", "#did")
 	b.open("/messages/" + s.order)
 	b.follow("#edit", "#content")
+	b.write(`input[name="value.1"]`, "globex")
 	b.follow("#preview", "#diff")
-	b.open("/messages?q=state:parked+queue:stock.sync")
+	b.open("/messages?q=state:parked+queue:mail.send")
 	b.follow(`#matching button[value="discard"]`, "#start-button")
 	b.follow("#start-button", "#progress")
 	for _, script := range []string{"#live", "button[data-copy]", "#all"} {

@@ -192,8 +192,12 @@ func TestAWalk(t *testing.T) {
 func steps(t *testing.T) func(name string, do func()) {
 	return func(name string, do func()) {
 		t.Helper()
-		t.Run(name, func(*testing.T) { do() })
-		if t.Failed() {
+		defer func() {
+			if t.Failed() {
+				t.Logf("so far the test came: %s", name)
+			}
+		}()
+		if do(); t.Failed() {
 			t.FailNow()
 		}
 	}

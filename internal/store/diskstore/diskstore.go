@@ -99,7 +99,7 @@ func Open(path string, o Options) (*Store, error) {
 	}
 	s := &Store{path: path, db: db, fs: o.FS, log: o.Log, reserve: o.Reserve, onSync: o.OnSync,
 		changed: make(chan struct{}, 1), queues: map[string]*queue{},
-		groups:  groups{known: map[group.ID]*groupState{}, others: map[string]*groupState{}, alike: map[likeness]group.Group{}},
+		groups:  groups{known: map[group.ID]*groupState{}, others: map[string]*groupState{}},
 		history: history{fs: o.FS, folder: o.FS.PathJoin(path, "history"), log: o.Log}}
 	if err := s.load(); err != nil {
 		return nil, errors.Join(fmt.Errorf("data folder %s: %w", path, err), db.Close(), lock.Close())

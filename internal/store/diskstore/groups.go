@@ -22,38 +22,7 @@ type groups struct {
 	// others are of the queues that had failures when there was no room.
 	others map[string]*groupState
 	swept  int64 // the hour in which old ones were last forgotten
-	// alike are the own groups of failures that were seen lately. Most failures are
-	// like one of these, and what is in an error costs more to find than all else
-	// that is counted.
-	alike map[likeness]group.Group
-}
-
-// likeness is what a group is made of; alikeKept such are known, none of them long.
-type likeness struct{ queue, reason, error, kind string }
-
-const (
-	alikeKept = 1024
-	alikeLong = 512
-)
-
-// own is a record's group. The caller holds mu.
-func (g *groups) own(r *store.Record) group.Group {
-	l := likeness{r.Queue, r.Reason, r.Error, r.Message.Type}
-	own, ok := g.alike[l]
-	if ok {
-		return own
-	}
-	own = r.Group()
-	// A record's strings may be pieces of a large one, which these would keep.
-	own.Queue, own.Reason, own.Type = strings.Clone(own.Queue), strings.Clone(own.Reason), strings.Clone(own.Type)
-	if len(r.Error) <= alikeLong {
-		if len(g.alike) == alikeKept {
-			clear(g.alike)
-		}
-		l.queue, l.reason, l.error, l.kind = own.Queue, strings.Clone(l.reason), strings.Clone(l.error), strings.Clone(l.kind)
-		g.alike[l] = own
-	}
-	return own
+	alike  alike
 }
 
 type groupState struct {
@@ -89,9 +58,9 @@ func (s *groupState) inUse() bool { return s.any() || s.users > 0 }
 
 // GroupOf implements store.Searcher.
 func (s *Store) GroupOf(r *store.Record) group.ID {
+	own := s.groups.alike.of(r, false)
 	s.groups.mu.Lock()
 	defer s.groups.mu.Unlock()
-	own := s.groups.own(r)
 	if s.groups.known[own.ID] == nil {
 		if o := s.groups.others[own.Queue]; o != nil && o.inUse() {
 			return o.ID
@@ -112,9 +81,10 @@ func (c *change) group(r *store.Record) *grouped {
 	if l := c.like; l != nil && l.Queue == r.Queue && l.Reason == r.Reason && l.Error == r.Error && l.Message.Type == r.Message.Type {
 		return c.last
 	}
+	own := c.s.groups.alike.of(r, c.fails)
 	c.s.groups.mu.Lock()
 	defer c.s.groups.mu.Unlock()
-	s := c.s.groups.of(c.s.groups.own(r))
+	s := c.s.groups.of(own)
 	g := c.groups[s]
 	if g == nil {
 		g = &grouped{groupState: s}

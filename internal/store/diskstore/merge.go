@@ -142,7 +142,7 @@ func bounds(r store.Range) (low, high []byte, err error) {
 	}
 	at, err := hex.DecodeString(r.After)
 	if err != nil || len(at) != placeSize {
-		return nil, nil, fmt.Errorf("%.100q is not the end of a page", r.After)
+		return nil, nil, fmt.Errorf("%.100q is %w", r.After, store.ErrCursor)
 	}
 	switch {
 	case !r.NewestFirst && bytes.Compare(at, low) >= 0:

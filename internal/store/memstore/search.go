@@ -18,7 +18,7 @@ func (s *Store) Scan(ctx context.Context, r store.Range, visit func(store.Listed
 	if r.After != "" {
 		var micros int64
 		if _, err := fmt.Sscanf(r.After, "%d.%d", &micros, &after.seq); err != nil {
-			return fmt.Errorf("%.100q is not the end of a page", r.After)
+			return fmt.Errorf("%.100q is %w", r.After, store.ErrCursor)
 		}
 		after.rec.Due = time.UnixMicro(micros)
 	}
