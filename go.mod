@@ -20,6 +20,7 @@ require (
 	go.opentelemetry.io/otel/sdk v1.39.0
 	go.opentelemetry.io/otel/trace v1.46.0
 	go.uber.org/goleak v1.3.0
+	golang.org/x/net v0.43.0
 	golang.org/x/term v0.38.0
 	golang.org/x/time v0.12.0
 	google.golang.org/protobuf v1.36.8

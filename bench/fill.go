@@ -124,19 +124,15 @@ func (s *service) untilWaiting(ctx context.Context, queue string, enough func(no
 }
 
 // fillDirectly writes n messages into the data folder; the service must not run.
-func (s *service) fillDirectly(ctx context.Context, n int, progress func(int)) error {
+func (s *service) fillDirectly(ctx context.Context, n int, progress func(int), record func(i int) *store.Record) error {
 	d, err := diskstore.Open(s.data(), diskstore.Options{})
 	if err != nil {
 		return err
 	}
-	body := []byte(strings.Repeat("x", *size))
 	for done := 0; done < n && err == nil; {
-		now := time.Now()
 		batch := make([]*store.Record, min(1000, n-done))
 		for i := range batch {
-			batch[i] = &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: far, State: store.Waiting, Due: now.Add(farDelay),
-				Attempt: 1, Reason: wire.ReasonRejected, Policy: far, FirstFailed: now, FailedAt: now, Proven: true,
-				Message: wire.Message{RoutingKey: far, DeliveryMode: amqp.Persistent, MessageID: strconv.Itoa(done + i), Body: body}}
+			batch[i] = record(done + i)
 		}
 		if err = d.Add(ctx, batch); err == nil {
 			done += len(batch)
@@ -144,4 +140,42 @@ func (s *service) fillDirectly(ctx context.Context, n int, progress func(int)) e
 		}
 	}
 	return errors.Join(err, d.Close())
+}
+
+// waitsFar makes the messages that wait for an hour.
+func waitsFar() func(i int) *store.Record {
+	body := []byte(strings.Repeat("x", *size))
+	return func(i int) *store.Record {
+		now := time.Now()
+		return &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: far, State: store.Waiting, Due: now.Add(farDelay),
+			Attempt: 1, Reason: wire.ReasonRejected, Policy: far, FirstFailed: now, FailedAt: now, Proven: true,
+			Message: wire.Message{RoutingKey: far, DeliveryMode: amqp.Persistent, MessageID: strconv.Itoa(i), Body: body}}
+	}
+}
+
+// troubles are what parked messages failed for; numbers in them are no reason for
+// another group.
+var troubles = []string{
+	"connection refused by payments:%d",
+	"timeout after %d ms",
+	"order %d has no customer",
+	"the invoice of %d is not balanced",
+	"no such article: %d",
+}
+
+// isParked makes messages that were parked one after another during a day, in
+// these queues, each with one of the troubles, some headers and a JSON body.
+func isParked(n int, queues []string) func(i int) *store.Record {
+	began := time.Now().Add(-24 * time.Hour)
+	return func(i int) *store.Record {
+		at := began.Add(time.Duration(float64(24*time.Hour) * float64(i) / float64(n)))
+		queue := queues[i%len(queues)]
+		body := fmt.Sprintf(`{"order":{"id":%d,"total":%d.50,"tenant":"tenant-%d"},"note":"`, i, i%1000, i%50)
+		body += strings.Repeat("x", max(0, *size-len(body)-2)) + `"}`
+		return &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: queue, State: store.Parked, Due: at,
+			Attempt: 5, Reason: wire.ReasonRejected, Error: fmt.Sprintf(troubles[i/len(queues)%len(troubles)], i), Policy: queue,
+			FirstFailed: at.Add(-time.Hour), FailedAt: at, ParkedFor: "it has failed 5 times, and its policy allows 5 attempts", Proven: true,
+			Message: wire.Message{RoutingKey: queue, DeliveryMode: amqp.Persistent, MessageID: strconv.Itoa(i), Type: "order.placed", ContentType: "application/json",
+				Headers: amqp.Table{"tenant": fmt.Sprintf("tenant-%d", i%50), "trace": uuid.NewString()}, Body: []byte(body)}}
+	}
 }

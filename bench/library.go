@@ -23,7 +23,7 @@ var (
 	handlers     = flag.Int("handlers", 64, "with -library: handlers at once where messages fail")
 )
 
-// prefetch of all consumers of -library.
+// prefetch of all consumers of -library and -replay.
 const prefetch = 1000
 
 // libraryResult is the library on one broker and kind of work queue.

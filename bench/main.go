@@ -1,6 +1,7 @@
 // Command bench runs the same work side by side on one broker: N messages are
 // rejected once by one consumer and acknowledged when they come back. It also
-// measures lateness at a steady rate, and what many waiting messages cost:
+// measures lateness at a steady rate, and what many waiting and parked messages
+// cost:
 //
 //	go run ./test/brokers go run ./bench        (or make bench; --help for more)
 //
@@ -24,7 +25,7 @@ import (
 var (
 	messages = flag.Int("n", 20_000, "messages in a round")
 	size     = flag.Int("size", 1024, "bytes of body")
-	rounds   = flag.Int("rounds", 3, "rounds of each row, and pairs of rounds with -waiting; the median counts")
+	rounds   = flag.Int("rounds", 3, "rounds of each row, and pairs of rounds with -waiting, -parked and -replay; the median counts")
 	warmup   = flag.Int("warmup", 0, "messages that go round before each round of a row, uncounted")
 	binary   = flag.String("redrive", "bin/redrive", "the service")
 	folder   = flag.String("dir", "", "where the service's data goes (default the folder for temporary files)")
@@ -54,6 +55,21 @@ another machine or of one that somebody else runs).
                    of an empty service, in turn; and how soon after a restart
                    (SIGTERM, SIGKILL) a message that is due comes back.
                    Needs about three times -waiting × -size of disk at -dir.
+
+  bench -parked 1000000
+                   writes so many parked messages of 20 queues into the service's
+                   data folder. Then, while 1,000 messages a second are rejected
+                   and return after -delay (5s): what a person asks, by API and by
+                   page (lists by index, one message, groups), and how long the
+                   answers take; and how late messages return with the asking and
+                   without, in turn, each -rounds times for -for (30s).
+
+  bench -replay 100000
+                   parks so many (in the data folder) and replays them as one
+                   operation at full speed, against a bare forwarder that brings as
+                   many from a queue, in turn. Then once more with SIGKILL to the
+                   service at five random points: each message exactly once in the
+                   operation's account, and each at the consumer.
 
   bench -library   the Go library. Every message succeeds: redrive.Consumer against
                    a bare amqp091-go loop with the same prefetch and acks. Every
@@ -85,7 +101,7 @@ func run(ctx context.Context) error {
 	if flag.NArg() > 0 {
 		return fmt.Errorf("%q is not expected; --help shows what is", flag.Arg(0))
 	}
-	if *messages < 1 || *rounds < 1 || *size < 0 || *warmup < 0 || *waiting < 0 || *steady < 0 || *handlers < 1 || *libraryDelay < time.Millisecond {
+	if *messages < 1 || *rounds < 1 || *size < 0 || *warmup < 0 || *waiting < 0 || *parked < 0 || *replayed < 0 || *steady < 0 || *handlers < 1 || *libraryDelay < time.Millisecond {
 		return fmt.Errorf("-n, -rounds and -handlers must be 1 or more, -library-delay 1ms or more, all other numbers 0 or more")
 	}
 	brokers, err := brokertest.FromEnv()
@@ -126,7 +142,7 @@ func run(ctx context.Context) error {
 
 // modes runs what was asked for.
 func (r *report) modes(ctx context.Context, b brokertest.Broker, kind string) {
-	if *steady == 0 && *waiting == 0 && !*library {
+	if *steady+*waiting+*parked+*replayed == 0 && !*library {
 		r.compare(ctx, b, kind)
 	}
 	check := func(mode string, err error) {
@@ -142,5 +158,11 @@ func (r *report) modes(ctx context.Context, b brokertest.Broker, kind string) {
 	}
 	if *waiting > 0 && !*library && ctx.Err() == nil {
 		check("waiting", r.withWaiting(ctx, b, kind))
+	}
+	if *parked > 0 && ctx.Err() == nil {
+		check("parked", r.withParked(ctx, b, kind))
+	}
+	if *replayed > 0 && ctx.Err() == nil {
+		check("replay", r.replays(ctx, b, kind))
 	}
 }

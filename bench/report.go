@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"slices"
 	"time"
 )
 
@@ -21,6 +22,8 @@ type report struct {
 	Steady   []*steadyResult  `json:"steady,omitempty"`
 	Waiting  []*waitingResult `json:"waiting,omitempty"`
 	Library  []*libraryResult `json:"library,omitempty"`
+	Parked   []*parkedResult  `json:"parked,omitempty"`
+	Replay   []*replayResult  `json:"replay,omitempty"`
 	Failures []string         `json:"failures"` // what went wrong; then the bench fails
 	out      io.Writer
 }
@@ -86,3 +89,8 @@ func round(v float64) float64 {
 }
 
 func ms(d time.Duration) float64 { return round(float64(d) / float64(time.Millisecond)) }
+
+func median(all []float64) float64 {
+	slices.Sort(all)
+	return round(all[len(all)/2])
+}

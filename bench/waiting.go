@@ -98,7 +98,7 @@ func (r *report) withWaiting(ctx context.Context, b brokertest.Broker, kind stri
 func (res *waitingResult) fill(ctx context.Context, r *report, s *service, v vhost) error {
 	began, progress := time.Now(), r.progress(*waiting)
 	if *waitingDirect {
-		if err := s.fillDirectly(ctx, *waiting, progress); err != nil {
+		if err := s.fillDirectly(ctx, *waiting, progress, waitsFar()); err != nil {
 			return err
 		}
 		res.Filling = round(time.Since(began).Seconds())

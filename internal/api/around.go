@@ -27,15 +27,27 @@ const (
 // around is what every request goes through before its caller is known.
 func (a *API) around(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// What answers, whatever it is, is taken for nothing else, and not shown in
+		// another's page. The page says what it needs beyond that.
+		h := w.Header()
+		h.Set("Cache-Control", "no-store") // messages do not belong in a browser's cache
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("X-Frame-Options", "DENY")
 		if len(r.RequestURI) > mostURL {
 			writeProblem(w, problem(http.StatusRequestURITooLong, "too_large", "the URL is too long; write the query shorter"))
 			return
 		}
 		c := http.NewResponseController(w)
 		if r.Body != nil && r.Body != http.NoBody {
-			_ = c.SetReadDeadline(time.Now().Add(a.Idle))
-			r.Body = &patientBody{r.Body, c, a.Idle}
+			r.Body = &patientBody{r.Body, c, r.ProtoMajor > 1, a.Idle, a.Idle}
+			if r.ProtoMajor == 1 { // net/http may wait for it before it answers
+				_ = c.SetReadDeadline(time.Now().Add(a.Idle))
+			}
 		}
+		// What a route leaves in a buffer is written after it.
+		defer func() { _ = c.SetWriteDeadline(time.Now().Add(2 * a.Idle)) }()
 		next.ServeHTTP(&patientWriter{w, c, a.Idle}, r)
 	})
 }
@@ -52,9 +64,10 @@ func (a *API) serve(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
-	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	w.Header().Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+	if auth.Foreign(r) { // a link, to an export perhaps
+		writeProblem(w, problem(http.StatusForbidden, "forbidden", "a page of another site leads here"))
+		return
+	}
 	if pattern == "" {
 		w = &refusal{ResponseWriter: w}
 	}
@@ -92,22 +105,30 @@ func writeProblem(w http.ResponseWriter, p *Problem) {
 	_ = json.NewEncoder(w).Encode(p)
 }
 
-// patientBody waits for each piece of a body, but not for ever. Once all of it has
-// been read the connection has no deadline: one that passed would look as if the
-// other end had gone. Until then it has, since net/http too waits for what a route
-// leaves unread.
+// slowest is how many bytes a second the other end has to send, or drops would hold
+// a connection for weeks.
+const slowest = 256
+
+// patientBody waits for each piece of a body, but not for ever: idle at most, and no
+// longer than what has come is worth. Once all of it has been read there is no
+// deadline: one that passed would look as if the other end had gone. Until then there
+// is, since net/http too waits for what a route leaves unread; but not by HTTP/2,
+// where it would end a request that is itself being waited for.
 type patientBody struct {
 	io.ReadCloser
-	c    *http.ResponseController
-	idle time.Duration
+	c          *http.ResponseController
+	http2      bool
+	idle, left time.Duration
 }
 
 func (b *patientBody) Read(p []byte) (int, error) {
-	_ = b.c.SetReadDeadline(time.Now().Add(b.idle))
+	began := time.Now()
+	_ = b.c.SetReadDeadline(began.Add(b.left))
 	n, err := b.ReadCloser.Read(p)
-	if err == io.EOF {
+	if err == io.EOF || b.http2 {
 		_ = b.c.SetReadDeadline(time.Time{})
 	}
+	b.left = min(b.idle, b.left-time.Since(began)+time.Duration(n)*time.Second/slowest)
 	return n, err
 }
 
@@ -120,7 +141,17 @@ type patientWriter struct {
 
 func (w *patientWriter) Write(p []byte) (int, error) {
 	_ = w.c.SetWriteDeadline(time.Now().Add(w.idle))
-	return w.ResponseWriter.Write(p)
+	n, err := w.ResponseWriter.Write(p)
+	_ = w.c.SetWriteDeadline(time.Time{})
+	return n, err
+}
+
+// FlushError is for http.ResponseController.
+func (w *patientWriter) FlushError() error {
+	_ = w.c.SetWriteDeadline(time.Now().Add(w.idle))
+	err := w.c.Flush()
+	_ = w.c.SetWriteDeadline(time.Time{})
+	return err
 }
 
 // Unwrap is for http.ResponseController.

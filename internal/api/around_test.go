@@ -68,6 +68,41 @@ func TestAPageOfAnotherSiteCannotAct(t *testing.T) {
 	}
 }
 
+// A link of another site leads to pages, never to a download, of which the audit log
+// would have a line.
+func TestALinkOfAnotherSiteDownloadsNothing(t *testing.T) {
+	who := newAccess(t)
+	s := newScene(t, who, false)
+	link := []func(*http.Request){header("Authorization", "Bearer "+who.secret["admin"]), header("Sec-Fetch-Site", "cross-site"), header("Sec-Fetch-Dest", "document"), header("Sec-Fetch-Mode", "navigate")}
+	before := len(s.book.entries)
+	for path, want := range map[string]int{"/messages/export": 403, "/api/v1/export": 403, "/api/v1/messages": 403, "/messages": 200} {
+		if w := ask(s, "GET", path, "", link...); w.Code != want {
+			t.Errorf("%s gives %d, want %d", path, w.Code, want)
+		}
+	}
+	if len(s.book.entries) != before {
+		t.Errorf("the audit log has %v", s.book.entries[before:])
+	}
+}
+
+// Whatever is answered, a browser takes it for nothing else.
+func TestEveryAnswerSaysWhatItIs(t *testing.T) {
+	s := newScene(t, newAccess(t), false)
+	for _, path := range []string{"/", "/healthz", "/readyz", "/metrics", "/nothing", "/signin", "/api/v1/me", "/api/v1/openapi.json", "/api/v1/nothing"} {
+		for _, token := range []string{"", "redrive_wrong"} {
+			h := s.as(token, "GET", path, "", "").Header()
+			for _, name := range []string{"Content-Security-Policy", "X-Frame-Options", "Cross-Origin-Resource-Policy"} {
+				if h.Get(name) == "" {
+					t.Errorf("%s has no %s", path, name)
+				}
+			}
+			if h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Cache-Control") != "no-store" || h.Get("Content-Type") == "" {
+				t.Errorf("%s: %v", path, h)
+			}
+		}
+	}
+}
+
 func TestHealthNeedsNobody(t *testing.T) {
 	well, ill := config(&scripted{}), config(&scripted{})
 	ill.Problems = func() []string { return []string{"intake: not connected", "queue orders: gone"} }

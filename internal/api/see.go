@@ -21,8 +21,13 @@ func Public(r *http.Request) bool {
 
 // health is what machines ask.
 func (a *API) health() {
-	a.handle("GET /healthz", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }))
+	const text = "text/plain; charset=utf-8"
+	a.handle("GET /healthz", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", text)
+		fmt.Fprintln(w, "ok")
+	}))
 	a.handle("GET /readyz", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", text)
 		problems := a.Problems()
 		c := auth.From(r.Context())
 		if len(problems) == 0 {

@@ -6,14 +6,17 @@ import (
 	"context"
 	"encoding/csv"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/api"
 	"github.com/redrive-mq/redrive/internal/console"
 )
 
@@ -151,6 +154,67 @@ func TestTheOtherEndIsSlow(t *testing.T) {
 			}
 		}
 		_ = conn.Close()
+	}
+}
+
+// Who sends drop by drop does not hold a connection for as long as they like.
+func TestDropByDrop(t *testing.T) {
+	ended := make(chan int64, 1)
+	c := config(&scripted{taken: func(r io.Reader) (console.Imported, error) {
+		n, err := io.Copy(io.Discard, r)
+		ended <- n
+		return console.Imported{}, err
+	}})
+	c.Idle = 200 * time.Millisecond
+	_, server := serve(t, c)
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	const all = 60
+	_, err = fmt.Fprintf(conn, "POST /api/v1/import HTTP/1.1\r\nHost: x\r\nContent-Type: application/jsonl\r\nContent-Length: %d\r\n\r\n", all)
+	drop := time.NewTicker(20 * time.Millisecond) // 50 bytes a second
+	defer drop.Stop()
+	for err == nil {
+		select {
+		case n := <-ended:
+			if n == all {
+				t.Error("all of it was waited for")
+			}
+			return
+		case <-drop.C:
+			_, err = conn.Write([]byte("\n"))
+		}
+	}
+	t.Fatal(err)
+}
+
+// By HTTP/2 too a search may take longer between two pieces than the other end may
+// to take one.
+func TestAnExportThatTakesItsTimeByHTTP2(t *testing.T) {
+	c := config(&scripted{export: func(ctx context.Context, w io.Writer) (int64, error) {
+		for range 2 {
+			if _, err := io.WriteString(w, "{}\n"); err != nil {
+				return 0, err
+			}
+			select {
+			case <-ctx.Done():
+				return 0, ctx.Err()
+			case <-time.After(1200 * time.Millisecond):
+			}
+		}
+		return 2, nil
+	}})
+	c.Idle = 500 * time.Millisecond
+	server := httptest.NewUnstartedServer(api.New(c))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	var out strings.Builder
+	n, err := api.Client{Addr: server.URL, HTTP: server.Client()}.Export(soon(t), "", "jsonl", &out)
+	if err != nil || n != 2 || out.String() != "{}\n{}\n" {
+		t.Errorf("%d, %v: %q", n, err, &out)
 	}
 }
 

@@ -75,7 +75,7 @@ func (s *Service) openConsole() error {
 		Problems: s.Problems, Notices: s.Notices, Guard: guard, Tokens: tokens, Log: s.Log,
 	})
 	for pattern, h := range web.Routes(s.console, web.Options{
-		Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.Problems, Version: s.Version, Log: s.Log,
+		Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.console.ProblemsFor, Version: s.Version, Log: s.Log,
 	}) {
 		s.api.Handle(pattern, h)
 	}

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -65,10 +66,23 @@ func local(r *http.Request) error {
 	if !peer(r).IsLoopback() {
 		return errors.New("this service answers only its own machine; configure auth to let others sign in")
 	}
-	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip", "Via"} {
-		if r.Header.Get(name) != "" {
-			return errors.New("this came by a proxy (it has the header " + name + "), and nobody signs in here: configure auth before others can reach this service")
+	by := ""
+	for name := range r.Header {
+		if strings.HasPrefix(name, "X-Forwarded-") || slices.Contains([]string{"Forwarded", "X-Real-Ip", "Via"}, name) {
+			by = "it has the header " + name
 		}
 	}
+	if !r.ProtoAtLeast(1, 1) {
+		by = "it is HTTP/1.0" // as nginx asks, which adds no header unless told to
+	}
+	if by != "" {
+		return errors.New("this came by a proxy (" + by + "), and nobody signs in here: configure auth before others can reach this service")
+	}
 	return nil
+}
+
+// Foreign tells whether a page of another site makes a browser ask for this.
+func Foreign(r *http.Request) bool {
+	site := r.Header.Get("Sec-Fetch-Site")
+	return site == "cross-site" || site == "same-site"
 }

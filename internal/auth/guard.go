@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"math"
 	"net/http"
@@ -64,7 +65,9 @@ func With(ctx context.Context, c Caller) context.Context {
 const FaceHeader = "X-Redrive-Face"
 
 // Handler lets requests of known callers through, and all to what is public. It also
-// refuses what a page of another site makes a browser ask for.
+// refuses what a page of another site makes a browser ask for, but for following a
+// link: it could not read the answers, and yet fill the audit log with exports, or
+// take all places of those who watch.
 func (g *Guard) Handler(next http.Handler) http.Handler {
 	next = http.NewCrossOriginProtection().Handler(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -74,6 +77,10 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 				return
 			}
 		}
+		if Foreign(r) && r.Header.Get("Sec-Fetch-Dest") != "document" {
+			refuse(w, http.StatusForbidden, errors.New("a page of another site has asked for this"))
+			return
+		}
 		c, err := g.caller(r)
 		c.ReadOnly = g.ReadOnly
 		switch {
@@ -82,6 +89,14 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 				c = Caller{}
 			}
 		case errors.Is(err, ErrSignIn) && g.SignInPage != "" && r.Header.Get("Authorization") == "" && navigates(r):
+			if r.Header.Get("Sec-Fetch-Site") == "cross-site" {
+				// After a link of another site a browser keeps the cookie back, as it
+				// should. It sends it when our own page leads here.
+				w.Header().Set("Refresh", "0")
+				w.Header().Set("Content-Type", "text/html; charset=utf-8")
+				_, _ = io.WriteString(w, `<!doctype html><title>Redrive</title><a href="">Go on</a>`)
+				return
+			}
 			why := ""
 			if cookie, err := r.Cookie(g.cookieName()); err == nil && cookie.Value != "" {
 				why = "expired"
@@ -89,7 +104,7 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 			g.redirect(w, r, r.URL.RequestURI(), why)
 			return
 		case err != nil:
-			Refuse(w, err)
+			g.refuse(w, r, err)
 			return
 		}
 		next.ServeHTTP(w, r.WithContext(With(r.Context(), c)))
@@ -110,11 +125,8 @@ func (g *Guard) caller(r *http.Request) (c Caller, err error) {
 	case strings.EqualFold(scheme, "Bearer"):
 		c, err = g.byToken(r.Context(), strings.TrimSpace(value))
 	case strings.EqualFold(scheme, "Basic"):
-		user, password, ok := r.BasicAuth()
-		if !ok || g.Users == nil {
-			return Caller{}, ErrSignIn
-		}
-		c, err = g.Users.SignIn(r.Context(), user, password, limited(from))
+		user, password, _ := r.BasicAuth()
+		c, err = g.byUser(r, user, password)
 	case given != "":
 		return Caller{}, ErrSignIn
 	case !g.Required:
@@ -145,6 +157,31 @@ func (g *Guard) byToken(ctx context.Context, secret string) (Caller, error) {
 	return g.Tokens.caller(ctx, nameOf(secret))
 }
 
+// byUser logs who did not sign in: that is how guessing shows.
+func (g *Guard) byUser(r *http.Request, name, password string) (c Caller, err error) {
+	if g.Users == nil {
+		return Caller{}, ErrSignIn
+	}
+	from := g.Proxies.client(r)
+	c, err = g.Users.SignIn(r.Context(), name, password, limited(from))
+	var many *TooMany // those would fill the log
+	if err != nil && !errors.As(err, &many) {
+		g.Log.Warn("a user of RabbitMQ's did not sign in", "from", from, "user", loggable(name), "error", err)
+	}
+	if errors.Is(err, ErrUnchecked) {
+		err = ErrUnchecked // where RabbitMQ is, and what it said, is not for everybody
+	}
+	return c, err
+}
+
+// loggable is a name as somebody typed it, who may have mistaken the field.
+func loggable(name string) string {
+	if strings.HasPrefix(name, secretPrefix) {
+		return secretPrefix + "…"
+	}
+	return strings.ToValidUTF8(name[:min(len(name), 64)], "")
+}
+
 // Whole refuses callers who are limited to some queues: what is behind it tells of
 // all.
 func Whole(next http.Handler) http.Handler {
@@ -162,8 +199,8 @@ func navigates(r *http.Request) bool {
 	return r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html")
 }
 
-// Refuse answers with why a caller is not let in.
-func Refuse(w http.ResponseWriter, err error) {
+// refuse answers with why a caller is not let in.
+func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	var many *TooMany
 	switch {
 	case errors.As(err, &many):
@@ -178,7 +215,10 @@ func Refuse(w http.ResponseWriter, err error) {
 	case errors.Is(err, ErrUnchecked):
 		refuse(w, http.StatusServiceUnavailable, err)
 	default:
-		refuse(w, http.StatusInternalServerError, err)
+		if r.Context().Err() == nil {
+			g.Log.Error("who calls cannot be checked", "error", err)
+		}
+		refuse(w, http.StatusInternalServerError, errors.New("who calls cannot be checked now; the service's log says why"))
 	}
 }
 
@@ -192,8 +232,6 @@ func refuse(w http.ResponseWriter, status int, err error) {
 		code = "read_only"
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
-	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(map[string]any{"type": "urn:redrive:problem:" + code, "code": code,
 		"title": http.StatusText(status), "status": status, "detail": err.Error()})

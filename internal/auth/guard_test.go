@@ -52,20 +52,32 @@ func TestWhereNobodySignsInOnlyThisMachineIsAnswered(t *testing.T) {
 		change func(*http.Request)
 		code   int
 	}{
-		"localhost":             {host("localhost:8250"), 200},
-		"::1":                   {host("[::1]:8250"), 200},
-		"::1 without a port":    {host("[::1]"), 200},
-		"another name":          {host("evil.example:8250"), 403},
-		"a name that begins so": {host("127.0.0.1.evil.example"), 403},
-		"no name":               {host(""), 403},
-		"another machine":       {peerAt("10.0.0.7:4242"), 403},
-		"an unknown peer":       {peerAt("@"), 403},
-		"a proxy":               {header("X-Forwarded-For", "10.0.0.7"), 403},
-		"a proxy, new style":    {header("Forwarded", "for=10.0.0.7"), 403},
-		"a proxy that hides":    {header("X-Real-IP", "10.0.0.7"), 403},
-		"a wrong token":         {header("Authorization", "Bearer redrive_x"), 401},
-		"another site's page":   {func(r *http.Request) { r.Method = "POST"; r.Header.Set("Sec-Fetch-Site", "cross-site") }, 403},
-		"an old browser's":      {func(r *http.Request) { r.Method = "POST"; r.Header.Set("Origin", "https://evil.example") }, 403},
+		"localhost":              {host("localhost:8250"), 200},
+		"::1":                    {host("[::1]:8250"), 200},
+		"::1 without a port":     {host("[::1]"), 200},
+		"another name":           {host("evil.example:8250"), 403},
+		"a name that begins so":  {host("127.0.0.1.evil.example"), 403},
+		"no name":                {host(""), 403},
+		"another machine":        {peerAt("10.0.0.7:4242"), 403},
+		"an unknown peer":        {peerAt("@"), 403},
+		"a proxy":                {header("X-Forwarded-For", "10.0.0.7"), 403},
+		"a proxy, new style":     {header("Forwarded", "for=10.0.0.7"), 403},
+		"a proxy that hides":     {header("X-Real-IP", "10.0.0.7"), 403},
+		"a proxy's other header": {header("X-Forwarded-Proto", "https"), 403},
+		"nginx, as it comes":     {func(r *http.Request) { r.Proto, r.ProtoMinor = "HTTP/1.0", 0 }, 403},
+		"an image of a page":     {header("Sec-Fetch-Site", "cross-site"), 403},
+		"a page on a port here":  {header("Sec-Fetch-Site", "same-site"), 403},
+		"a frame": {func(r *http.Request) {
+			header("Sec-Fetch-Site", "cross-site")(r)
+			header("Sec-Fetch-Dest", "iframe")(r)
+		}, 403},
+		"a link": {func(r *http.Request) {
+			header("Sec-Fetch-Site", "cross-site")(r)
+			header("Sec-Fetch-Dest", "document")(r)
+		}, 200},
+		"a wrong token":       {header("Authorization", "Bearer redrive_x"), 401},
+		"another site's page": {func(r *http.Request) { r.Method = "POST"; r.Header.Set("Sec-Fetch-Site", "cross-site") }, 403},
+		"an old browser's":    {func(r *http.Request) { r.Method = "POST"; r.Header.Set("Origin", "https://evil.example") }, 403},
 	} {
 		if w := request(h, "GET", "/", c.change); w.Code != c.code {
 			t.Errorf("%s: %d %s, want %d", name, w.Code, w.Body, c.code)
@@ -73,10 +85,28 @@ func TestWhereNobodySignsInOnlyThisMachineIsAnswered(t *testing.T) {
 	}
 }
 
+// Who follows a link of another site is signed in still: the browser sends the cookie
+// when our own page leads there.
+func TestALinkOfAnotherSite(t *testing.T) {
+	_, h, _ := guarded(t, Config{})
+	from := func(site string) *httptest.ResponseRecorder {
+		return request(h, "GET", "/messages?q=x", header("Accept", "text/html"), header("Sec-Fetch-Site", site), header("Sec-Fetch-Dest", "document"))
+	}
+	if w := from("cross-site"); w.Code != 200 || w.Header().Get("Refresh") != "0" || !strings.Contains(w.Body.String(), "Go on") {
+		t.Errorf("%d %v", w.Code, w.Header())
+	}
+	if w := from("same-origin"); w.Code != 303 || w.Header().Get("Refresh") != "" {
+		t.Errorf("and then, who is not signed in: %d %v", w.Code, w.Header())
+	}
+}
+
 // guarded is a service where people sign in, with a token of an operator's.
 func guarded(t *testing.T, c Config) (g *Guard, h http.Handler, secret string) {
 	t.Helper()
-	c.Required, c.Tokens, c.Log, c.SignInPage = true, NewTokens(shelf{}, &logbook{}), quiet, SignInPath
+	if c.Log == nil {
+		c.Log = quiet
+	}
+	c.Required, c.Tokens, c.SignInPage = true, NewTokens(shelf{}, &logbook{}), SignInPath
 	c.Public = func(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/healthz") }
 	g = NewGuard(c)
 	mux := http.NewServeMux()

@@ -55,6 +55,9 @@ func (l *limiter) take(key string) (wait time.Duration) {
 func (l *limiter) give(key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if _, own := l.buckets[key]; !own {
+		key = ""
+	}
 	if b, ok := l.buckets[key]; ok {
 		l.buckets[key] = bucket{max(0, b.level-1), b.at}
 	}

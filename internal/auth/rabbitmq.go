@@ -66,6 +66,7 @@ const (
 	// before, where each request has the password.
 	knownFor     = 2 * time.Minute
 	mostKnown    = 1_000
+	mostName     = 255 // bytes, as in AMQP
 	checkWithin  = 10 * time.Second
 	checksAtOnce = 8
 )
@@ -95,6 +96,11 @@ func (u *Users) SignIn(ctx context.Context, name, password, from string) (Caller
 		// password; asked by a service on that machine it would let in everybody.
 		return Caller{}, fmt.Errorf("%w: RabbitMQ's user guest cannot sign in here; make a user of your own", ErrSignIn)
 	}
+	if len(name) > mostName || strings.Contains(name, ":") {
+		// On the way to RabbitMQ a colon ends the name: it would be a guess at the
+		// password of another user, and count for none.
+		return Caller{}, fmt.Errorf("%w: RabbitMQ has no user of that name that could sign in here", ErrSignIn)
+	}
 	m := hmac.New(sha256.New, u.key[:])
 	fmt.Fprintf(m, "%d %s%s", len(name), name, password)
 	key := [32]byte(m.Sum(nil))
@@ -107,14 +113,15 @@ func (u *Users) SignIn(ctx context.Context, name, password, from string) (Caller
 	if wait := u.addresses.take(from); wait > 0 {
 		return Caller{}, &TooMany{wait}
 	}
-	if wait := u.names.take(name); wait > 0 {
+	called := strings.ToLower(name) // a directory behind RabbitMQ may not tell them apart
+	if wait := u.names.take(called); wait > 0 {
 		u.addresses.give(from)
 		return Caller{}, &TooMany{wait}
 	}
 	c, err := u.check(ctx, name, password)
 	if !errors.Is(err, ErrSignIn) {
 		u.addresses.give(from)
-		u.names.give(name)
+		u.names.give(called)
 	}
 	if err == nil {
 		u.remember(key, c)

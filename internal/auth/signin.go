@@ -53,22 +53,20 @@ func (g *Guard) SignIn(w http.ResponseWriter, r *http.Request) {
 		in = credentials{r.PostForm.Get("user"), r.PostForm.Get("password"), r.PostForm.Get("token")}
 	}
 	next := localPath(r.PostForm.Get("next"))
-	from := g.Proxies.client(r)
 	var c Caller
 	var token string
-	err := error(ErrSignIn)
+	var err error
 	if secret := strings.TrimSpace(in.Token); secret != "" {
 		token = nameOf(secret)
 		c, err = g.byToken(r.Context(), secret)
-	} else if g.Users != nil {
-		c, err = g.Users.SignIn(r.Context(), in.User, in.Password, limited(from))
+	} else {
+		c, err = g.byUser(r, in.User, in.Password)
 	}
 	var many *TooMany
 	switch {
 	case err != nil:
-		g.Log.Warn("somebody did not sign in", "from", from, "user", in.User, "error", err)
 		if !form {
-			Refuse(w, err)
+			g.refuse(w, r, err)
 			return
 		}
 		why := "unreachable"
@@ -80,10 +78,9 @@ func (g *Guard) SignIn(w http.ResponseWriter, r *http.Request) {
 		}
 		g.redirect(w, r, next, why)
 	default:
-		g.Log.Info("signed in", "user", c.Name, "how", c.How, "role", c.Role, "from", from)
+		g.Log.Info("signed in", "user", c.Name, "how", c.How, "role", c.Role, "from", g.Proxies.client(r))
 		g.end(r)
 		g.setCookie(w, g.sessions.begin(c, token), int(sessionLasts.Seconds()))
-		w.Header().Set("Cache-Control", "no-store")
 		if form {
 			http.Redirect(w, r, next, http.StatusSeeOther)
 			return

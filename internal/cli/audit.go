@@ -13,9 +13,44 @@ import (
 )
 
 func (p *program) audit() *cobra.Command {
-	c := &cobra.Command{Use: "audit", Short: "Check the log of who did what"}
+	var format, after string
+	var limit int
+	c := &cobra.Command{
+		Use:   "audit",
+		Short: "Show the log of who did what, the newest first",
+		Long: `Show the log of who did what, the newest first; only administrators may. An action
+has a line when it begins and one, naming the first, when it has ended.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			client, err := p.client()
+			if err != nil {
+				return err
+			}
+			page, err := client.Audit(c.Context(), after, limit)
+			if err != nil {
+				return err
+			}
+			err = list(p, format, page, page.Entries, func(e audit.Entry) string { return fmt.Sprint(e.N) }, func(w io.Writer) { entries(w, page.Entries) })
+			if err == nil && page.After != "" && format != "json" && format != "yaml" {
+				fmt.Fprintf(p.err, "there are more: --after %s\n", plain(page.After))
+			}
+			return err
+		},
+	}
+	c.Flags().StringVar(&after, "after", "", "go on after the end of the page before")
+	c.Flags().IntVar(&limit, "limit", 100, "at most so many, up to 1000")
 	c.AddCommand(p.auditVerify())
-	return group(c)
+	return group(withOutput(p.withAddress(c), &format))
+}
+
+func entries(w io.Writer, all []audit.Entry) {
+	fmt.Fprintln(w, "N\tAT\tWHO\tFROM\tBY\tDID\tCOUNT\tOUTCOME\tOF\tON\tWHY")
+	for _, e := range all {
+		of := "-"
+		if e.Of > 0 {
+			of = fmt.Sprint(e.Of)
+		}
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.N, at(&e.At), cell(e.Who, 30), cell(e.From, 45), cell(e.Face, 10), cell(e.Did, 24), count(e.Count), cell(e.Outcome, 80), of, cell(e.On, 80), cell(e.Why, 80))
+	}
 }
 
 func (p *program) auditVerify() *cobra.Command {
@@ -60,7 +95,7 @@ mark that it prints somewhere else, and give it with --mark the next time.`,
 				}
 				return err
 			}
-			return p.write(format, verified{r.First, r.Last, r.Files, len(r.Mended), r.Mark}, func(w io.Writer) {
+			return write(p, format, verified{r.First, r.Last, r.Files, len(r.Mended), r.Mark}, func(v verified) string { return v.Mark }, func(w io.Writer) {
 				fmt.Fprintf(w, "entries %d to %d are whole\nmark %s\n", r.First, r.Last, r.Mark)
 			})
 		},

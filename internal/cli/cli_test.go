@@ -2,7 +2,10 @@ package cli_test
 
 import (
 	"context"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -49,7 +52,7 @@ func params(files ...string) testscript.Params {
 			e.Setenv("REDRIVE_ADDRESS", nowhere)
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "await": await, "signal": send, "harmless": harmless},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "await": await, "signal": send, "harmless": isHarmless, "certificate": certificate},
 	}
 }
 
@@ -86,8 +89,20 @@ func TestScriptsOnABroker(t *testing.T) {
 					ts.Setenv(args[0], name)
 				}
 				p.Cmds["fail"] = func(ts *testscript.TestScript, _ bool, args []string) { fail(ts, v, args[0], args[1:]) }
+				p.Cmds["reject"] = func(ts *testscript.TestScript, _ bool, args []string) {
+					c := v.Consume(args[0])
+					c.Reject()
+					ts.Check(c.Channel.Close())
+				}
 				p.Cmds["report"] = func(_ *testscript.TestScript, _ bool, args []string) {
 					v.Publish(wire.ExchangeFailures, args[0], amqp.Publishing{Headers: amqp.Table{wire.HeaderError: args[1]}, Body: []byte("reported")})
+				}
+				p.Cmds["admin"] = func(ts *testscript.TestScript, _ bool, _ []string) {
+					name := "admin-" + uuid.NewString()
+					v.User(name, "s3cret")
+					v.Must("PUT", "users/"+name, map[string]any{"password": "s3cret", "tags": "administrator"})
+					v.Grant(name, "^$", "^$", ".*")
+					ts.Setenv("ADMIN", name)
 				}
 				p.Cmds["take"] = func(_ *testscript.TestScript, _ bool, args []string) {
 					c := v.Consume(args[0])
@@ -113,6 +128,17 @@ func fail(ts *testscript.TestScript, v *brokertest.VHost, queue string, bodies [
 		c.Reject()
 	}
 	ts.Check(c.Channel.Close())
+}
+
+// certificate writes the files that a server proves itself with on 127.0.0.1.
+func certificate(ts *testscript.TestScript, _ bool, args []string) {
+	proof := httptest.NewTLSServer(nil)
+	proof.Close()
+	key, err := x509.MarshalPKCS8PrivateKey(proof.TLS.Certificates[0].PrivateKey)
+	ts.Check(err)
+	for i, block := range []*pem.Block{{Type: "CERTIFICATE", Bytes: proof.Certificate().Raw}, {Type: "PRIVATE KEY", Bytes: key}} {
+		ts.Check(os.WriteFile(ts.MkAbs(args[i]), pem.EncodeToMemory(block), 0o600))
+	}
 }
 
 // exits CODE COMMAND...: runs it, which must end with the exit code.
@@ -157,8 +183,8 @@ func send(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// harmless: nothing the last command wrote does anything to a terminal.
-func harmless(ts *testscript.TestScript, _ bool, _ []string) {
+// isHarmless: nothing the last command wrote does anything to a terminal.
+func isHarmless(ts *testscript.TestScript, _ bool, _ []string) {
 	for _, name := range []string{"stdout", "stderr"} {
 		if i := strings.IndexFunc(ts.ReadFile(name), func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }); i >= 0 {
 			ts.Fatalf("%s has %q", name, ts.ReadFile(name)[i:])

@@ -1,21 +1,15 @@
 package cli
 
 import (
-	"bytes"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
-	"strings"
 	"text/tabwriter"
-	"unicode"
-	"unicode/utf16"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/decode"
@@ -100,19 +94,15 @@ func readBody(stdin io.Reader, args []string) ([]byte, error) {
 func (p *program) decoded(format string, r *decode.Result) error {
 	switch format {
 	case "json":
-		return writeHarmless(p.out, r)
+		return p.print(jsonOf(r, "  "))
 	case "raw":
-		if f, ok := p.out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-			return errors.New("raw bytes can hold what a terminal obeys: send them to a file or another program")
+		if err := p.notRaw(); err != nil {
+			return err
 		}
 		_, err := p.out.Write(r.Inner)
 		return err
 	case "hex":
-		d := hex.Dumper(p.out)
-		if _, err := d.Write(r.Inner); err != nil {
-			return err
-		}
-		return d.Close()
+		return p.print(hex.Dump(r.Inner), nil)
 	}
 	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "DECODER\tSIZE\tFOUND")
@@ -130,37 +120,13 @@ func (p *program) decoded(format string, r *decode.Result) error {
 		text = r.Hex
 	}
 	fmt.Fprintln(p.out)
-	for line := range strings.Lines(text) {
-		line = strings.ReplaceAll(strings.TrimRight(line, "\r\n"), "\t", "    ")
-		if _, err := fmt.Fprintln(p.out, plain(line)); err != nil {
-			return err
-		}
-	}
-	return nil
+	return lines(p.out, text)
 }
 
-// writeHarmless writes JSON with all that a terminal could obey escaped:
-// encoding/json leaves some control characters and those that turn the writing.
-func writeHarmless(w io.Writer, v any) error {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	if err := e.Encode(v); err != nil {
-		return err
+// notRaw refuses to send raw bytes to a terminal.
+func (p *program) notRaw() error {
+	if isTerminal(p.out) {
+		return errors.New("raw bytes can hold what a terminal obeys: send them to a file or another program")
 	}
-	var out strings.Builder
-	for _, c := range b.String() {
-		switch {
-		case c == '\n' || unicode.IsPrint(c):
-			out.WriteRune(c)
-		case c > 0xffff:
-			high, low := utf16.EncodeRune(c)
-			fmt.Fprintf(&out, `\u%04x\u%04x`, high, low)
-		default:
-			fmt.Fprintf(&out, `\u%04x`, c)
-		}
-	}
-	_, err := io.WriteString(w, out.String())
-	return err
+	return nil
 }

@@ -1,13 +1,9 @@
 package cli
 
 import (
-	"bufio"
 	"fmt"
-	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/enroll"
@@ -55,7 +51,7 @@ this: it is enrolled at its first dead letter.`,
 			return nil
 		}
 		if !yes {
-			if err := p.confirm("Set it?"); err != nil {
+			if err := p.confirm(c.Context(), "Set it?"); err != nil {
 				return err
 			}
 		}
@@ -85,17 +81,4 @@ queue's return exchange stays, since messages that wait still have to come back.
 		fmt.Fprintf(p.out, "queue %q is no longer enrolled by a policy; waiting messages still return to it\n", queue)
 		return nil
 	})
-}
-
-// confirm asks a person, and refuses where there is none.
-func (p *program) confirm(question string) error {
-	if !term.IsTerminal(int(os.Stdin.Fd())) {
-		return fmt.Errorf("this is not a terminal, so nobody can be asked: give --yes or --dry-run: %w", errUsage)
-	}
-	fmt.Fprintf(p.err, "%s [y/N] ", question)
-	line, _ := bufio.NewReader(os.Stdin).ReadString('\n')
-	if a := strings.ToLower(strings.TrimSpace(line)); a != "y" && a != "yes" {
-		return fmt.Errorf("nothing was changed")
-	}
-	return nil
 }

@@ -1,62 +1,45 @@
-// Package cli is the command line.
+// Package cli is the command line. Read it in this order:
+//
+//	root.go     all commands; exit.go: how they end; connect.go: which service they ask
+//	output.go   data as a table, JSON, YAML, CSV or names; plain.go: text of strangers
+//	act.go      replay, discard, restore, copy: of messages that are named, or …
+//	operate.go  … of all that a query finds: preview.go, ask.go, follow.go
+//	messages.go and a file for each other group of commands
 package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
-
-	"github.com/redrive-mq/redrive/internal/api"
-	"github.com/redrive-mq/redrive/internal/config"
 )
-
-// Exit codes.
-const (
-	ExitOK          = 0
-	ExitError       = 1
-	ExitUsage       = 2
-	ExitUnreachable = 7
-)
-
-// errUsage marks what the caller got wrong.
-var errUsage = errors.New("see --help")
 
 // program is what the commands share.
 type program struct {
 	version string
+	in      io.Reader
 	out     io.Writer // data
 	err     io.Writer // all else
 	getenv  func(string) string
-	address string
+	// of the flags that commands with a service have
+	address, caFile string
+	// asked is the query, for an error that points into it.
+	asked string
 }
 
 // Run runs the command line args and returns its exit code.
 func Run(ctx context.Context, args []string, out, errOut io.Writer, version string) int {
-	p := &program{version: version, out: out, err: errOut, getenv: os.Getenv}
+	p := &program{version: version, in: os.Stdin, out: out, err: errOut, getenv: os.Getenv}
 	root := p.root()
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(errOut)
 	err := root.ExecuteContext(ctx)
-	if err == nil {
-		return ExitOK
-	}
-	// An error may quote a broker, another service or an argument.
-	for line := range strings.SplitSeq(err.Error(), "\n") {
-		fmt.Fprintf(errOut, "redrive: %s\n", plain(line))
-	}
-	switch {
-	case errors.Is(err, errUsage):
-		return ExitUsage
-	case errors.Is(err, api.ErrUnreachable):
-		return ExitUnreachable
-	}
-	return ExitError
+	p.complain(err)
+	return codeOf(err)
 }
 
 func (p *program) root() *cobra.Command {
@@ -66,15 +49,35 @@ func (p *program) root() *cobra.Command {
 		Long: `Redrive brings failed RabbitMQ messages back to their queue after a delay that
 grows, and parks what keeps failing where people can see it and send it back.
 
-Exit codes: 0 done, 1 error, 2 wrong usage, 7 no service answers.`,
+Data goes to standard output, all else to standard error.
+
+` + exitCodes,
 		Version:       p.version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return fmt.Errorf("%s: %v: %w", c.CommandPath(), err, errUsage)
+		hint := ""
+		if strings.Contains(c.Use, "QUERY") {
+			hint = " (a query that begins with - comes after --)"
+		}
+		return fmt.Errorf("%s: %v%s: %w", c.CommandPath(), err, hint, errUsage)
 	})
-	root.AddCommand(p.serve(), p.check(), p.status(), p.messages(), p.replay(), p.enroll(), p.unenroll(), p.topology(), p.token(), p.audit(), p.decode(), p.demo())
+	for _, part := range []struct {
+		id, title string
+		commands  []*cobra.Command
+	}{
+		{"see", "See:", []*cobra.Command{p.status(), p.messages(), p.groups(), p.queues(), p.open(), p.decode()}},
+		{"act", "Act:", []*cobra.Command{p.replay(), p.edit(), p.discard(), p.restore(), p.copy(), p.hold(), p.release(), p.ops(), p.export(), p.importing()}},
+		{"service", "The service:", []*cobra.Command{p.serve(), p.check(), p.token(), p.audit(), p.demo()}},
+		{"rabbitmq", "RabbitMQ:", []*cobra.Command{p.enroll(), p.unenroll(), p.topology()}},
+	} {
+		root.AddGroup(&cobra.Group{ID: part.id, Title: part.title})
+		for _, c := range part.commands {
+			c.GroupID = part.id
+			root.AddCommand(c)
+		}
+	}
 	return group(root)
 }
 
@@ -92,21 +95,11 @@ func group(c *cobra.Command) *cobra.Command {
 		}
 		return fmt.Errorf("%s has no command %q%s: %w", c.CommandPath(), args[0], hint, errUsage)
 	}
-	c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
-	return c
-}
-
-// withAddress adds the flag that says which service to ask.
-func (p *program) withAddress(c *cobra.Command) *cobra.Command {
-	def := p.getenv("REDRIVE_ADDRESS")
-	if def == "" {
-		def = config.Default().Listen
+	if c.RunE == nil {
+		c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 	}
-	c.Flags().StringVar(&p.address, "address", def, "where the service listens; or REDRIVE_ADDRESS")
 	return c
 }
-
-func (p *program) client() api.Client { return api.Client{Addr: p.address} }
 
 func exactArgs(n int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {

@@ -51,7 +51,7 @@ func (p *program) tokenCreate() *cobra.Command {
 				at := time.Now().Add(lasts)
 				n.Expires = &at
 			}
-			client, err := api.NewClient(p.address, p.getenv)
+			client, err := p.client()
 			if err != nil {
 				return err
 			}
@@ -60,7 +60,7 @@ func (p *program) tokenCreate() *cobra.Command {
 				return err
 			}
 			fmt.Fprintf(p.err, "The token %s is shown this once: %s of %s, %s.\n", plain(made.Name), made.Role, queuesOf(made.Token), expiryOf(made.Token))
-			return p.write(format, made, func(w io.Writer) { fmt.Fprintln(w, made.Secret) })
+			return write(p, format, made, func(t api.MadeToken) string { return t.Name }, func(w io.Writer) { fmt.Fprintln(w, made.Secret) })
 		},
 	}
 	c.Flags().StringVar(&n.Name, "name", "", "what the audit log calls who uses it")
@@ -77,7 +77,7 @@ func (p *program) tokenList() *cobra.Command {
 		Short: "List tokens, without what proves them",
 		Args:  exactArgs(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			client, err := api.NewClient(p.address, p.getenv)
+			client, err := p.client()
 			if err != nil {
 				return err
 			}
@@ -85,7 +85,7 @@ func (p *program) tokenList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return p.write(format, all, func(w io.Writer) {
+			return list(p, format, all, all.Tokens, func(t auth.Token) string { return t.Name }, func(w io.Writer) {
 				fmt.Fprintln(w, "NAME\tROLE\tQUEUES\tMADE BY\tMADE\tEXPIRES")
 				for _, t := range all.Tokens {
 					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", cell(t.Name, 64), cell(t.Role, 10), cell(queuesOf(t), 60), cell(t.By, 40), t.Created.Format(time.DateOnly), expiryOf(t))
@@ -102,7 +102,7 @@ func (p *program) tokenRevoke() *cobra.Command {
 		Short: "End a token, and the sessions begun with it, at once",
 		Args:  exactArgs(1, "the token's name"),
 		RunE: func(c *cobra.Command, args []string) error {
-			client, err := api.NewClient(p.address, p.getenv)
+			client, err := p.client()
 			if err != nil {
 				return err
 			}

@@ -153,7 +153,7 @@ first what, and --undo takes the policy away again; what waits still comes back.
 		}
 		plan.Write(p.out)
 		if !yes {
-			if err := p.confirm("Set it?"); err != nil {
+			if err := p.confirm(c.Context(), "Set it?"); err != nil {
 				return err
 			}
 		}

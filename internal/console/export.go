@@ -59,7 +59,7 @@ func CSVRow(m Message) []string {
 	row := []string{m.ID, m.Queue, m.State, strconv.Itoa(m.Attempt), at(m.Due), at(m.ParkedAt), m.ParkedFor, m.Reason, m.Error, m.Policy,
 		at(&m.FirstFailed), at(&m.Failed), m.Exchange, m.RoutingKey, m.Type, m.ContentType, strconv.Itoa(m.Size)}
 	for i, cell := range row {
-		row[i] = notFormula(cell)
+		row[i] = CSVCell(cell)
 	}
 	return row
 }
@@ -68,9 +68,9 @@ func CSVRow(m Message) []string {
 // countries: they do not know where a quoted cell ends.
 var inner = regexp.MustCompile(`([;\t\r\n])([\s"']*)([=+\-@|%＝＋－＠])`)
 
-// notFormula puts an apostrophe before what a spreadsheet may compute, also behind
+// CSVCell puts an apostrophe before what a spreadsheet may compute, also behind
 // blanks, which some of them skip, and takes NUL bytes out, which some end at.
-func notFormula(cell string) string {
+func CSVCell(cell string) string {
 	cell = strings.ReplaceAll(cell, "\x00", "")
 	cell = inner.ReplaceAllString(cell, "$1$2'$3")
 	switch bare := strings.TrimLeft(cell, " \t\r\n\v\f\u00a0\ufeff"); {

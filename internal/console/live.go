@@ -69,7 +69,7 @@ func (w *watcher) look(ctx context.Context) (t Tick, news bool, err error) {
 	if err != nil {
 		return t, false, err
 	}
-	t = Tick{Problems: w.problems(w.by)}
+	t = Tick{Problems: w.ProblemsFor(w.by)}
 	for _, n := range counts {
 		if w.by.Sees(n.Queue) {
 			t.Waiting += n.Waiting

@@ -37,6 +37,7 @@ type Plan struct {
 type PlanQueue struct {
 	Queue     string `json:"queue"`
 	Count     int64  `json:"count"`
+	Known     bool   `json:"known" doc:"RabbitMQ answered. When false, the next three say nothing."`
 	Exists    bool   `json:"exists"`
 	Consumers int    `json:"consumers"`
 	Ready     int    `json:"ready" doc:"Messages in the queue now."`

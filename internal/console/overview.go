@@ -29,7 +29,7 @@ func (c *Console) Overview(ctx context.Context, by auth.Caller) (Overview, error
 	}
 	now := c.Now()
 	o := Overview{Version: c.Version, Since: c.Since, Now: now, Broker: c.BrokerAt, ReadOnly: c.ReadOnly || by.ReadOnly,
-		Problems: c.problems(by), Hour: []Flow{}, Queues: queues}
+		Problems: c.ProblemsFor(by), Hour: []Flow{}, Queues: queues}
 	if c.Notices != nil {
 		o.Notices = c.Notices()
 	}
@@ -50,11 +50,12 @@ func (c *Console) Overview(ctx context.Context, by auth.Caller) (Overview, error
 	return o, err
 }
 
-// problems are what is wrong now. Those of single queues name them, so who is
-// limited to queues finds their own in Queue.Returns instead.
-func (c *Console) problems(by auth.Caller) []string {
+// ProblemsFor are what is wrong now, as far as it is the caller's to know. Those of
+// single queues name them, so who is limited to queues finds their own in
+// Queue.Returns instead.
+func (c *Console) ProblemsFor(by auth.Caller) []string {
 	all := []string{}
-	if c.Problems != nil {
+	if c.Problems != nil && by.May(auth.Viewer, "") == nil {
 		all = append(all, c.Problems()...)
 	}
 	if by.Queues != nil {

@@ -141,7 +141,7 @@ func (c *Console) survey(ctx context.Context, p *Plan) error {
 			silent = err.Error()
 			continue
 		}
-		q.Exists, q.Consumers, q.Ready = at.Exists, at.Consumers, at.Ready
+		q.Known, q.Exists, q.Consumers, q.Ready = true, at.Exists, at.Consumers, at.Ready
 	}
 	switch p.Verb {
 	case Replay:

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"encoding/hex"
 	"strconv"
 	"strings"
 
@@ -14,7 +15,11 @@ type Key string
 // MakeKey names a record by its ID, and by the number it was given when it was
 // added, which tells it from others with that ID.
 func MakeKey(id uuid.UUID, seq uint64) Key {
-	return Key(id.String() + "." + strconv.FormatUint(seq, 10))
+	k := hex.AppendEncode(make([]byte, 0, 64), id[:4])
+	for _, part := range [...][]byte{id[4:6], id[6:8], id[8:10], id[10:]} {
+		k = hex.AppendEncode(append(k, '-'), part)
+	}
+	return Key(strconv.AppendUint(append(k, '.'), seq, 10))
 }
 
 // Parts are what MakeKey made the key of; ok is false for a text that is no key.

@@ -191,6 +191,10 @@ func (s *server) export(w http.ResponseWriter, r *http.Request) {
 		s.render(w, r, c, failure(err))
 		return
 	}
+	if auth.Foreign(r) {
+		s.render(w, r, c, failure(fmt.Errorf("%w: a page of another site leads to this download", auth.ErrForbidden)))
+		return
+	}
 	if err := parseQuery(q); err != nil {
 		s.render(w, r, c, failure(fmt.Errorf("%w: %w", console.ErrInvalid, err)))
 		return

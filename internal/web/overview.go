@@ -24,6 +24,9 @@ type slot struct {
 	Share float64 // of the fullest slot, in percent
 }
 
+// fewestSlots of the calendar are shown; later ones only where something is due.
+const fewestSlots = 9
+
 // mostFailing is how many queues the overview shows.
 const mostFailing = 8
 
@@ -37,7 +40,11 @@ func (s *server) overview(r *http.Request, c auth.Caller) (view, error) {
 	for _, sl := range o.Calendar {
 		most = max(most, sl.Count)
 	}
-	for _, sl := range o.Calendar {
+	calendar := o.Calendar
+	for len(calendar) > fewestSlots && calendar[len(calendar)-1].Count == 0 {
+		calendar = calendar[:len(calendar)-1]
+	}
+	for _, sl := range calendar {
 		d.Slots = append(d.Slots, slot{sl, 100 * float64(sl.Count) / float64(max(most, 1))})
 	}
 	for _, q := range o.Queues {

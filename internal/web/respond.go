@@ -75,13 +75,18 @@ func (s *server) page(h handler) http.Handler {
 			return
 		}
 		ctx := r.Context()
-		if r.Method == http.MethodGet && r.URL.Query().Get("wait") == "" {
+		first := r.URL.Query().Get("wait") == ""
+		if r.Method == http.MethodGet {
+			limit := mostPatience
+			if first {
+				limit = patience
+			}
 			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(ctx, patience)
+			ctx, cancel = context.WithTimeout(ctx, limit)
 			defer cancel()
 		}
 		if r.Method == http.MethodPost {
-			r.Body = http.MaxBytesReader(w, r.Body, 80<<20)
+			r.Body = http.MaxBytesReader(w, r.Body, mostForm)
 			if err := r.ParseForm(); err != nil {
 				s.render(w, r, c, failure(fmt.Errorf("%w: the form cannot be read: %w", console.ErrInvalid, err)))
 				return
@@ -94,7 +99,7 @@ func (s *server) page(h handler) http.Handler {
 			return
 		case err != nil && r.Context().Err() != nil:
 			return // they have gone
-		case err != nil && ctx.Err() != nil:
+		case err != nil && ctx.Err() != nil && first:
 			v = view{template: "loading", title: "Reading", data: withParam(r.URL, "wait", "1")}
 		case err != nil:
 			v = failure(err)
@@ -114,6 +119,8 @@ func failure(err error) view {
 	f := failed{Head: "That did not work", Text: err.Error(), Again: true}
 	status := http.StatusInternalServerError
 	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		f.Head, f.Text, status = "That takes too long", "Ask for less: a queue, a state, or the last hours. An export waits for as long as it takes.", http.StatusGatewayTimeout
 	case errors.Is(err, console.ErrNotFound):
 		f, status = failed{Head: "Not found", Text: "There is nothing of this name that you may see. A message that returned long ago, or was discarded for good, is forgotten."}, http.StatusNotFound
 	case errors.Is(err, auth.ErrReadOnly):
@@ -135,8 +142,11 @@ func (s *server) render(w http.ResponseWriter, r *http.Request, c auth.Caller, v
 		http.Redirect(w, r, v.to, http.StatusSeeOther)
 		return
 	}
-	f := frame{Title: v.title, Nav: v.nav, Command: v.command, Caller: c, ReadOnly: c.ReadOnly, Problems: s.Problems(), Version: s.Version,
+	f := frame{Title: v.title, Nav: v.nav, Command: v.command, Caller: c, ReadOnly: c.ReadOnly, Problems: s.Problems(c), Version: s.Version,
 		Now: time.Now(), URL: r.URL.RequestURI(), Did: did(r.URL.Query()), Data: v.data}
+	if c.Role == auth.Nobody {
+		f.Version = ""
+	}
 	name := v.part
 	if name == "" {
 		name = "layout"
@@ -170,5 +180,5 @@ func (s *server) nothingHere(*http.Request, auth.Caller) (view, error) {
 func withParam(u *url.URL, name, value string) string {
 	q := u.Query()
 	q.Set(name, value)
-	return u.Path + "?" + q.Encode()
+	return u.EscapedPath() + "?" + q.Encode()
 }

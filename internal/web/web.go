@@ -57,8 +57,8 @@ type Console interface {
 type Options struct {
 	// Caller tells who a request is from; Nobody's are shown the sign-in.
 	Caller func(*http.Request) auth.Caller
-	// Problems are what is wrong now: each page says so.
-	Problems func() []string
+	// Problems are what is wrong now, as far as a caller may know: each page says so.
+	Problems func(auth.Caller) []string
 	Version  string
 	Log      *slog.Logger
 }
@@ -66,6 +66,14 @@ type Options struct {
 // patience is how long a page waits for its content before it is shown without,
 // saying that it is being read.
 const patience = 1500 * time.Millisecond
+
+// mostPatience is how long it waits then, and mostForm what a form may hold, in bytes:
+// the longest text that is edited here, as a browser encodes it, and its headers. Both
+// are what one caller can make the service spend.
+const (
+	mostPatience = 30 * time.Second
+	mostForm     = 8 << 20
+)
 
 //go:embed templates
 var templates embed.FS
@@ -88,7 +96,7 @@ func Handler(c Console, o Options) http.Handler {
 // Routes are the page's, by their patterns.
 func Routes(c Console, o Options) map[string]http.Handler {
 	if o.Problems == nil {
-		o.Problems = func() []string { return nil }
+		o.Problems = func(auth.Caller) []string { return nil }
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

@@ -57,6 +57,7 @@ func (b *tab) look(state string) {
 	b.axe(state+", dark", "color-contrast")
 	b.scheme("light")
 	b.size(320, 256)
+	js[bool](b, `new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(() => drawn(true))))`)
 	if wide := js[int](b, `document.documentElement.scrollWidth`); wide > 320 {
 		widest := js[string](b, `[...document.querySelectorAll("body *")].filter(e => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest(".scroll, pre, .unseen, .skip")).slice(0, 5).map(e => e.outerHTML.slice(0, 160)).join("\n")`)
 		b.t.Errorf("%s: at 400 %% zoom the page scrolls sideways: it is %d pixels wide, because of\n%s", state, wide, widest)

@@ -95,10 +95,14 @@ func newTab(t *testing.T, base string) *tab {
 	return b
 }
 
+func limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, patience)
+}
+
 // call gives the tab a command of Chromium's own protocol.
 func call[P, R any](b *tab, command cdp.Command[P, R], params P) R {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := limited(b.ctx)
 	defer cancel()
 	result, err := chromedp.Call(ctx, command, params)
 	if err != nil {
@@ -165,7 +169,7 @@ func (b *tab) heard(event any) {
 // run does something in the tab within patience.
 func (b *tab) run(steps ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := limited(b.ctx)
 	defer cancel()
 	if err := chromedp.Do(ctx, steps...); err != nil {
 		b.t.Fatalf("%v\n%s", err, b.where())
@@ -174,7 +178,7 @@ func (b *tab) run(steps ...chromedp.Action[chromedp.Void]) {
 
 // where is what the tab shows, for a test that fails.
 func (b *tab) where() string {
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := limited(b.ctx)
 	defer cancel()
 	text, err := chromedp.Run(ctx, chromedp.Evaluate[string](`location.href + " says:\n" + document.body?.innerText`))
 	if err != nil {
@@ -192,7 +196,7 @@ func (b *tab) open(path string) {
 // js is what an expression of JavaScript gives, awaited.
 func js[T any](b *tab, expression string) T {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := limited(b.ctx)
 	defer cancel()
 	value, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
 	if err != nil {
@@ -204,7 +208,7 @@ func js[T any](b *tab, expression string) T {
 // until waits until an expression is true, on whatever page that is by then.
 func (b *tab) until(what, expression string) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := limited(b.ctx)
 	defer cancel()
 	again := time.NewTicker(20 * time.Millisecond)
 	defer again.Stop()
@@ -242,7 +246,13 @@ func (b *tab) has(selector string) bool {
 func (b *tab) click(selector string) {
 	b.t.Helper()
 	b.shows(selector)
-	b.run(chromedp.Click(chromedp.CSS(selector)))
+	at := js[[]float64](b, fmt.Sprintf(`(() => {
+		const e = document.querySelector(%q);
+		e.scrollIntoView({ block: "nearest", behavior: "instant" });
+		const r = e.getClientRects()[0];
+		return [r.left + r.width / 2, r.top + r.height / 2];
+	})()`, selector))
+	b.run(chromedp.MouseClickXY(at[0], at[1]))
 }
 
 func (b *tab) follow(selector, expected string) {
@@ -258,10 +268,23 @@ func (b *tab) leave(do func(), expected string) {
 	b.until("another page with "+expected, fmt.Sprintf(`!document.left && document.readyState == "complete" && document.querySelector(%q)?.checkVisibility()`, expected))
 }
 
-// keys presses keys, one after another.
+// keys presses keys, one after another; \r is Enter. Unlike chromedp's KeyEvent, a
+// key that the page handles itself writes nothing, as with a real keyboard.
 func (b *tab) keys(keys string) {
 	b.t.Helper()
-	b.run(chromedp.KeyEvent(keys))
+	for _, r := range keys {
+		down := input.DispatchKeyEventParams{Type: input.DispatchKeyEventTypeKeyDown, Key: string(r), Text: string(r)}
+		switch r {
+		case '\r':
+			down.Key, down.Code, down.WindowsVirtualKeyCode = "Enter", "Enter", 13
+		case '\t':
+			down.Key, down.Code, down.WindowsVirtualKeyCode, down.Text = "Tab", "Tab", 9, ""
+		}
+		up := down
+		up.Type, up.Text = input.DispatchKeyEventTypeKeyUp, ""
+		call(b, input.DispatchKeyEvent, down)
+		call(b, input.DispatchKeyEvent, up)
+	}
 }
 
 // write puts a text into a field, in place of what is in it, by keyboard.

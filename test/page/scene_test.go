@@ -126,7 +126,7 @@ func newScene(t testing.TB, o options) *scene {
 		Public: func(r *http.Request) bool { return api.Public(r) || strings.HasPrefix(r.URL.Path, "/assets/") }})
 	a := api.New(api.Config{Console: s.Console, Decoder: decoder, Entries: s.store, Problems: problems, Notices: notices, Guard: guard, Tokens: tokens, Log: log,
 		Metrics: http.NotFoundHandler()})
-	for pattern, h := range web.Routes(s.Console, web.Options{Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: problems, Version: "1.4.0", Log: log}) {
+	for pattern, h := range web.Routes(s.Console, web.Options{Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.ProblemsFor, Version: "1.4.0", Log: log}) {
 		a.Handle(pattern, h)
 	}
 	server := httptest.NewServer(a)

@@ -130,7 +130,7 @@ func (s *stocked) stock(t testing.TB) {
 	var all []*store.Record
 	for i := range 72 {
 		state := store.Parked
-		if i%3 == 1 {
+		if i/6%3 == 1 {
 			state = store.Waiting
 		}
 		all = append(all, message(i, state, now))
@@ -139,7 +139,7 @@ func (s *stocked) stock(t testing.TB) {
 		all = append(all, message(i, store.Discarded, now))
 	}
 	s.add(t, all...)
-	s.order, s.waiting = all[0].ID.String(), all[1].ID.String()
+	s.order, s.waiting = all[0].ID.String(), all[6].ID.String()
 	for i := 90; i < 96; i++ { // returned, by now
 		r := message(i, store.Waiting, now)
 		r.Due = now.Add(-time.Minute)

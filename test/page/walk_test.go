@@ -13,7 +13,6 @@ import (
 	"github.com/chromedp/cdproto/browser"
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
-	"github.com/chromedp/chromedp/kb"
 
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 )
@@ -23,15 +22,7 @@ import (
 func TestAWalk(t *testing.T) {
 	s := newService(t)
 	b := newTab(t, s.base)
-	step := func(name string, do func()) {
-		t.Helper()
-		if !t.Failed() {
-			do()
-		}
-		if t.Failed() {
-			t.Fatalf("at the step: %s", name)
-		}
-	}
+	step := steps(t)
 
 	step("a query that cannot be read says where", func() {
 		b.open("/messages")
@@ -39,7 +30,7 @@ func TestAWalk(t *testing.T) {
 		call(b, input.InsertText, input.InsertTextParams{Text: "queue:orders.* attempt:many"})
 		b.says("#query-fault", "Character 24")
 		b.expect("422")
-		b.leave(func() { b.keys(kb.Enter) }, "#query-fault")
+		b.leave(func() { b.keys("\r") }, "#query-fault")
 		if at := js[string](b, `document.querySelector("#query-fault mark").textContent`); !strings.HasPrefix("many", at) || at == "" {
 			t.Errorf("the mark is under %q", at)
 		}
@@ -48,7 +39,7 @@ func TestAWalk(t *testing.T) {
 		b.open("/messages")
 		b.keys("/")
 		call(b, input.InsertText, input.InsertTextParams{Text: `queue:orders.* error:"timeout" header.tenant:acme body.customer:"Katherine Johnson"`})
-		b.leave(func() { b.keys(kb.Enter) }, "#messages")
+		b.leave(func() { b.keys("\r") }, "#messages")
 		if n := js[int](b, `document.querySelectorAll("#messages tbody tr").length`); n != len(s.parked) {
 			t.Errorf("it finds %d messages of %d", n, len(s.parked))
 		}
@@ -56,7 +47,7 @@ func TestAWalk(t *testing.T) {
 	})
 	step("it is opened, and its Protobuf read", func() {
 		b.keys("jjk")
-		b.leave(func() { b.keys(kb.Enter) }, "#body pre")
+		b.leave(func() { b.keys("\r") }, "#body pre")
 		b.says("#body", "9007199254740993")
 		b.says("#body", "Katherine Johnson")
 		b.says("#body .steps", "base64")
@@ -77,7 +68,7 @@ func TestAWalk(t *testing.T) {
 		if d, ok, err := s.ch.Get("orders.capture", true); ok || err != nil {
 			t.Errorf("it was not confirmed, and is in its queue: %v %v", d.MessageId, err)
 		}
-		b.leave(func() { b.keys(kb.Enter) }, "#did")
+		b.leave(func() { b.keys("\r") }, "#did")
 		d := s.arrives("orders.capture")
 		if d.MessageId != newest.Message.MessageID || !bytes.Equal(d.Body, newest.Message.Body) || d.Headers["tenant"] != "acme" {
 			t.Errorf("what arrives: %s %q %v", d.MessageId, d.Body, d.Headers)
@@ -97,7 +88,6 @@ func TestAWalk(t *testing.T) {
 		b.says("#diff", "Katherine Johnson")
 		b.says("#diff ins", "K. Johnson")
 		b.leave(func() { b.click("#send") }, "#facts")
-		b.says("#facts", "Made from")
 		body, err := base64.StdEncoding.DecodeString(string(s.arrives("orders.capture").Body))
 		want := order(9007199254740993+6, "K. Johnson", 129900+6)
 		if err != nil || !bytes.Equal(body, want) {
@@ -166,17 +156,17 @@ func TestAWalk(t *testing.T) {
 		}
 	})
 	step("an operation is cancelled", func() {
+		s.fail("webhooks", `{"to": "globex"}`)
+		brokertest.Eventually(t, "it is parked", func() bool { return strings.Contains(s.counts("state:parked"), ">2<") })
 		b.open("/messages?q=state%3Aparked")
 		b.follow(`#matching button[value="discard"]`, "#start-button")
 		b.write("input[name=rate]", "0.01")
 		b.follow("#start-button", "#progress")
 		b.leave(func() { b.click(`#orders form[action$="/cancel"] button`) }, "#progress")
 		b.open(b.path())
-		if state := js[string](b, `document.querySelector("#progress h2 .state").textContent`); state != "canceled" && state != "finished" {
-			t.Errorf("it is %s", state)
-		}
+		b.says("#progress h2", "canceled")
 		b.open("/operations")
-		b.says("#operations", "discard 1")
+		b.says("#operations", "discard 2")
 	})
 	step("a queue is held and released", func() {
 		b.open("/queues")
@@ -196,6 +186,21 @@ func TestAWalk(t *testing.T) {
 			b.says("#audit", did)
 		}
 	})
+}
+
+// steps runs the steps of a test; each needs those before it.
+func steps(t *testing.T) func(name string, do func()) {
+	return func(name string, do func()) {
+		t.Helper()
+		defer func() {
+			if t.Failed() {
+				t.Logf("so far the test came: %s", name)
+			}
+		}()
+		if do(); t.Failed() {
+			t.FailNow()
+		}
+	}
 }
 
 // counts tells how many messages a query finds.

@@ -50,7 +50,7 @@ type Store struct {
 	changed   chan struct{}
 	receipts  receiptLog
 	groups    groups
-	passed    atomic.Uint64 // how many passages were written
+	history   history
 	closeLock func() error
 
 	// moving lets one goroutine at a time change what is kept, so that nothing is
@@ -99,7 +99,8 @@ func Open(path string, o Options) (*Store, error) {
 	}
 	s := &Store{path: path, db: db, fs: o.FS, log: o.Log, reserve: o.Reserve, onSync: o.OnSync,
 		changed: make(chan struct{}, 1), queues: map[string]*queue{},
-		groups: groups{known: map[group.ID]*groupState{}, others: map[string]*groupState{}}}
+		groups:  groups{known: map[group.ID]*groupState{}, others: map[string]*groupState{}},
+		history: history{fs: o.FS, folder: o.FS.PathJoin(path, "history"), log: o.Log}}
 	if err := s.load(); err != nil {
 		return nil, errors.Join(fmt.Errorf("data folder %s: %w", path, err), db.Close(), lock.Close())
 	}
@@ -135,9 +136,6 @@ func pebbleOptions(o Options, lock *pebble.Lock) *pebble.Options {
 		MaxOpenFiles:                500,
 		Logger:                      logger{o.Log},
 	}
-	// Each flush leaves graves, and each compaction of these writes the first file
-	// of the base level anew, the newest passages in it: a small one costs little.
-	p.TargetFileSizes = [7]int64{1: 512 << 10, 2: 8 << 20}
 	for i := range p.Levels {
 		// Claims read on from where they were: large blocks are fewer reads.
 		p.Levels[i].BlockSize = 32 << 10
@@ -180,7 +178,7 @@ func (s *Store) load() error {
 	if err := s.groups.load(s.db); err != nil {
 		return err
 	}
-	if err := s.loadPast(); err != nil {
+	if err := s.history.load(); err != nil {
 		return err
 	}
 	return s.receipts.load(s.db)
@@ -233,7 +231,7 @@ func (s *Store) Close() error {
 	s.mu.Unlock()
 	s.users.Done()
 	s.users.Wait()
-	return errors.Join(s.db.Close(), s.closeLock())
+	return errors.Join(s.history.close(), s.db.Close(), s.closeLock())
 }
 
 // commit makes a batch durable.

@@ -22,6 +22,7 @@ type groups struct {
 	// others are of the queues that had failures when there was no room.
 	others map[string]*groupState
 	swept  int64 // the hour in which old ones were last forgotten
+	alike  alike
 }
 
 type groupState struct {
@@ -57,7 +58,7 @@ func (s *groupState) inUse() bool { return s.any() || s.users > 0 }
 
 // GroupOf implements store.Searcher.
 func (s *Store) GroupOf(r *store.Record) group.ID {
-	own := r.Group()
+	own := s.groups.alike.of(r)
 	s.groups.mu.Lock()
 	defer s.groups.mu.Unlock()
 	if s.groups.known[own.ID] == nil {
@@ -80,7 +81,7 @@ func (c *change) group(r *store.Record) *grouped {
 	if l := c.like; l != nil && l.Queue == r.Queue && l.Reason == r.Reason && l.Error == r.Error && l.Message.Type == r.Message.Type {
 		return c.last
 	}
-	own := r.Group()
+	own := c.s.groups.alike.of(r)
 	c.s.groups.mu.Lock()
 	defer c.s.groups.mu.Unlock()
 	s := c.s.groups.of(own)

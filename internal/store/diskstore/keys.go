@@ -25,8 +25,6 @@ import (
 //	c state queue                how many records: merged, never read to write
 //	m group                      what the members of a group share
 //	k group                      its tally: merged, never read to write
-//	z part 0                     which ids are where among some passages: merged
-//	z part 1 passage             a chunk of these; both numbers count down
 //	r batch                      the receipts of one Add
 //	s                            the next seq
 //	f                            the format
@@ -40,7 +38,6 @@ const (
 	prefixCount     = 'c'
 	prefixShared    = 'm'
 	prefixTally     = 'k'
-	prefixPast      = 'z'
 	prefixReceipt   = 'r'
 )
 
@@ -153,14 +150,9 @@ func after(prefix []byte) []byte {
 var adder = &pebble.Merger{
 	Name: "redrive.sum.v1",
 	Merge: func(key, value []byte) (pebble.ValueMerger, error) {
-		var m pebble.ValueMerger
-		switch key[0] {
-		case prefixTally:
+		var m pebble.ValueMerger = new(sum)
+		if key[0] == prefixTally {
 			m = new(tally)
-		case prefixPast:
-			m = new(joined)
-		default:
-			m = new(sum)
 		}
 		return m, m.MergeNewer(value)
 	},

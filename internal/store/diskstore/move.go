@@ -125,7 +125,8 @@ func (m *move) one(name store.Key, edit func(store.Key, *store.Record) store.Edi
 		m.moved += len(m.value)
 	case e.Delete:
 		if was.State == store.Discarded {
-			m.past.add(store.PassageOf(&was, was.Due, store.EndedDiscarded))
+			p := store.PassageOf(&was, was.Due, store.EndedDiscarded)
+			m.past.add(&p)
 		}
 		return true, m.remove(key, &was, false)
 	}

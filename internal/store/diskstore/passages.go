@@ -10,35 +10,47 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Passages as bytes, each as its difference from the one before: those of a commit
-// mostly share queue, reason and policy, and their times are near. A bit tells for
-// each string whether it is the same again.
-type passageEncoder struct {
-	data []byte
-	last store.Passage
+// passages are what a change writes of them, as bytes: their number, all ids, so that
+// one is looked for without a look at the rest, then each as its difference from the
+// one before: those of a change mostly share queue, reason and policy, and their
+// times are near. A bit tells for each string whether it is the same again.
+type passages struct {
+	n             int
+	ids, rest     []byte
+	strings       [4]string // of the last one, and its times
+	failed, ended int64
 }
 
-func (e *passageEncoder) add(p *store.Passage) {
-	b := append(e.data, p.ID[:]...)
+const idSize = len(uuid.UUID{})
+
+func (e *passages) add(p *store.Passage) {
+	e.n++
+	e.ids = append(e.ids, p.ID[:]...)
+	b := e.rest
 	at := len(b)
 	b = append(b, 0, byte(p.Ending))
-	for bit, s := range [...][2]string{{p.Queue, e.last.Queue}, {p.Reason, e.last.Reason}, {p.Error, e.last.Error}, {p.Policy, e.last.Policy}} {
-		if s[0] == s[1] {
+	for bit, s := range [...]string{p.Queue, p.Reason, p.Error, p.Policy} {
+		if s == e.strings[bit] {
 			b[at] |= 1 << bit
 			continue
 		}
-		b = append(binary.AppendUvarint(b, uint64(len(s[0]))), s[0]...)
+		b = append(binary.AppendUvarint(b, uint64(len(s))), s...)
+		e.strings[bit] = s
 	}
+	failed, ended := p.FailedAt.UnixMicro(), p.Ended.UnixMicro()
 	b = binary.AppendVarint(b, int64(p.Attempt))
-	b = binary.AppendVarint(b, micros(p.FailedAt)-micros(e.last.FailedAt))
-	b = binary.AppendVarint(b, micros(p.Due)-micros(p.FailedAt))
-	b = binary.AppendVarint(b, micros(p.Ended)-micros(e.last.Ended))
-	e.data, e.last = b, *p
+	b = binary.AppendVarint(b, failed-e.failed)
+	b = binary.AppendVarint(b, p.Due.UnixMicro()-failed)
+	e.rest = binary.AppendVarint(b, ended-e.ended)
+	e.failed, e.ended = failed, ended
 }
 
-// micros and timeOf keep microseconds, and the zero time.
-func micros(t time.Time) int64 { return t.UnixMicro() }
+// append appends them to b.
+func (e *passages) append(b []byte) []byte {
+	return append(append(binary.AppendUvarint(b, uint64(e.n)), e.ids...), e.rest...)
+}
 
+// timeOf keeps the zero time.
 func timeOf(micros int64) time.Time {
 	if micros == (time.Time{}).UnixMicro() {
 		return time.Time{}
@@ -48,8 +60,24 @@ func timeOf(micros int64) time.Time {
 
 var errPassages = errors.New("passages are cut short or damaged")
 
-func decodePassages(b []byte) (all []store.Passage, err error) {
-	var last store.Passage
+// splitPassages gives the ids in what append wrote, and what is after them.
+func splitPassages(b []byte) (ids, rest []byte, err error) {
+	n, size := binary.Uvarint(b)
+	if size <= 0 || n > uint64(len(b)-size)/uint64(idSize) {
+		return nil, nil, errPassages
+	}
+	at := size + int(n)*idSize
+	return b[size:at], b[at:], nil
+}
+
+func decodePassages(data []byte) (all []store.Passage, err error) {
+	ids, b, err := splitPassages(data)
+	if err != nil {
+		return nil, err
+	}
+	all = make([]store.Passage, 0, len(ids)/idSize)
+	var p store.Passage // each begins as the one before
+	var failed, ended int64
 	torn := false
 	take := func(n int) []byte {
 		if torn = torn || n < 0 || n > len(b); torn {
@@ -67,12 +95,11 @@ func decodePassages(b []byte) (all []store.Passage, err error) {
 		take(size)
 		return n
 	}
-	for len(b) > 0 {
-		p := last
-		copy(p.ID[:], take(len(uuid.UUID{})))
+	for ; len(ids) > 0; ids = ids[idSize:] {
+		p.ID = uuid.UUID(ids[:idSize])
 		head := take(2)
 		if torn {
-			return all, errPassages
+			return nil, errPassages
 		}
 		p.Ending = store.Ending(head[1])
 		for bit, s := range [...]*string{&p.Queue, &p.Reason, &p.Error, &p.Policy} {
@@ -81,19 +108,23 @@ func decodePassages(b []byte) (all []store.Passage, err error) {
 			}
 			n, size := binary.Uvarint(b)
 			if size <= 0 || n > uint64(len(b)) {
-				return all, errPassages
+				return nil, errPassages
 			}
 			take(size)
 			*s = string(take(int(n)))
 		}
 		p.Attempt = int(number())
-		p.FailedAt = timeOf(number() + micros(last.FailedAt))
-		p.Due = timeOf(number() + micros(p.FailedAt))
-		p.Ended = timeOf(number() + micros(last.Ended))
+		failed += number()
+		p.FailedAt, p.Due = timeOf(failed), timeOf(failed+number())
+		ended += number()
+		p.Ended = timeOf(ended)
 		if torn {
-			return all, errPassages
+			return nil, errPassages
 		}
-		all, last = append(all, p), p
+		all = append(all, p)
+	}
+	if len(b) > 0 {
+		return nil, errPassages
 	}
 	return all, nil
 }

@@ -3,12 +3,19 @@ package diskstore
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"pgregory.net/rapid"
@@ -24,22 +31,19 @@ func TestOldPassagesAreForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	const n = 2*store.PastKept + dropSize + 12_345
+	const n = 3*store.PastKept + 12_345
 	id := func(i int) (id uuid.UUID) {
 		binary.LittleEndian.PutUint64(id[4:], uint64(i))
 		binary.BigEndian.PutUint32(id[12:], uint32(i)*2_654_435_761)
 		return id
 	}
 	for written := 0; written < n; {
-		c := s.change(0)
+		var some passages
 		for size := min(n-written, []int{1, 700, 3000}[written%3]); size > 0; size-- {
-			c.past.add(store.Passage{ID: id(written), Queue: "q", Attempt: written, Ending: store.EndedReturned})
+			some.add(&store.Passage{ID: id(written), Queue: "q", Attempt: written, Ending: store.EndedReturned})
 			written++
 		}
-		if err := errors.Join(s.writePast(c.batch, &c.past), c.batch.Commit(pebble.NoSync)); err != nil {
-			t.Fatal(err)
-		}
-		c.close()
+		s.history.write(&some)
 	}
 	kept := 0
 	err = s.Returned(context.Background(), func(p store.Passage) (bool, error) {
@@ -48,7 +52,7 @@ func TestOldPassagesAreForgotten(t *testing.T) {
 		}
 		return true, nil
 	})
-	if err != nil || kept < store.PastKept || kept > store.PastKept+dropSize+2*partSize {
+	if err != nil || kept < store.PastKept || kept > store.PastKept+2*historyFile/idSize {
 		t.Errorf("%d of %d are kept, %v", kept, n, err)
 	}
 	for _, i := range []int{n - 1, n - store.PastKept/2, n - store.PastKept, n - kept} {
@@ -60,6 +64,84 @@ func TestOldPassagesAreForgotten(t *testing.T) {
 		if found, err := s.Past(context.Background(), id(i)); err != nil || len(found) != 0 {
 			t.Errorf("%d is found: %+v, %v", i, found, err)
 		}
+	}
+}
+
+// What a crash has torn off is left out, and what ended after the next start is
+// written in its place.
+func TestHistoryGoesOnAfterATornWrite(t *testing.T) {
+	path := t.TempDir()
+	var want []int
+	for life := range 4 {
+		s, err := Open(path, Options{Reserve: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 3 {
+			var one passages
+			one.add(&store.Passage{Attempt: life*10 + i})
+			s.history.write(&one)
+			want = append(want, life*10+i)
+		}
+		var got []int
+		err = s.Returned(t.Context(), func(p store.Passage) (bool, error) { got = append(got, p.Attempt); return true, nil })
+		slices.Reverse(got)
+		if !slices.Equal(want, got) || err != nil {
+			t.Errorf("life %d: %v, want %v, %v", life, got, want, err)
+		}
+		file, end := s.history.path(0), s.history.size
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		switch life {
+		case 0:
+			err = os.Truncate(file, end-1)
+			want = want[:len(want)-1]
+		case 1:
+			err = os.Truncate(file, end+5000) // zeros, as a file system may leave
+		case 2:
+			err = os.RemoveAll(filepath.Dir(file))
+			want = nil
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A disk that takes no history still takes messages, and a person is told once.
+func TestHistoryThatCannotBeWrittenStopsNothing(t *testing.T) {
+	var failing atomic.Bool
+	disk := errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if failing.Load() && strings.Contains(op.Path, "history") {
+			return syscall.ENOSPC
+		}
+		return nil
+	}))
+	var said strings.Builder
+	s, err := Open(t.TempDir(), Options{Reserve: 1, FS: disk, Log: slog.New(slog.NewTextHandler(&said, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for i := range 4 {
+		failing.Store(i == 1 || i == 2)
+		r := &store.Record{ID: uuid.UUID{byte(i)}, Queue: "q", State: store.Waiting, Due: time.Unix(0, 0), Attempt: i}
+		if err := s.Add(t.Context(), []*store.Record{r}); err != nil {
+			t.Fatal(err)
+		}
+		claims, err := s.Claim(t.Context(), "q", time.Unix(1, 0), 2, 1)
+		if len(claims) != 1 || err != nil {
+			t.Fatal(claims, err)
+		}
+		if n, err := s.Settle(t.Context(), []store.Outcome{{Claim: claims[0]}}); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	var got []int
+	err = s.Returned(t.Context(), func(p store.Passage) (bool, error) { got = append(got, p.Attempt); return true, nil })
+	if !slices.Equal(got, []int{3, 0}) || err != nil || strings.Count(said.String(), "level=WARN") != 1 || !strings.Contains(said.String(), "no space left") {
+		t.Errorf("%v, %v, said %s", got, err, &said)
 	}
 }
 
@@ -80,24 +162,25 @@ func aPassage(t *rapid.T) store.Passage {
 func TestPassagesAreTheSameAfterDecoding(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := rapid.SliceOfN(rapid.Custom(aPassage), 1, 5).Draw(t, "passages")
-		var e passageEncoder
+		var e passages
 		for _, p := range want {
 			e.add(&p)
 		}
-		got, err := decodePassages(e.data)
+		data := e.append(nil)
+		got, err := decodePassages(data)
 		if d := cmp.Diff(want, got); d != "" || err != nil {
 			t.Fatalf("%v (-want +got):\n%s", err, d)
 		}
-		if cut, err := decodePassages(e.data[:len(e.data)-1]); err == nil {
+		if cut, err := decodePassages(data[:len(data)-1]); err == nil {
 			t.Fatalf("cut short it still decodes: %+v", cut)
 		}
 	})
 }
 
 func FuzzDecodePassages(f *testing.F) {
-	var e passageEncoder
+	var e passages
 	e.add(&store.Passage{Queue: "q", Error: "e"})
-	f.Add(e.data)
+	f.Add(e.append(nil))
 	f.Fuzz(func(_ *testing.T, data []byte) { _, _ = decodePassages(data) })
 }
 
@@ -149,16 +232,13 @@ func BenchmarkPast(b *testing.B) {
 			defer s.Close()
 			var id uuid.UUID
 			for written := 0; written < store.PastKept; {
-				c := s.change(0)
+				var some passages
 				for range batch {
 					id = uuid.New()
-					c.past.add(store.Passage{ID: id, Queue: "q", Attempt: 1, Ending: store.EndedReturned})
+					some.add(&store.Passage{ID: id, Queue: "q", Attempt: 1, Ending: store.EndedReturned})
 					written++
 				}
-				if err := errors.Join(s.writePast(c.batch, &c.past), c.batch.Commit(pebble.NoSync)); err != nil {
-					b.Fatal(err)
-				}
-				c.close()
+				s.history.write(&some)
 			}
 			for b.Loop() {
 				if found, err := s.Past(context.Background(), id); len(found) != 1 || err != nil {

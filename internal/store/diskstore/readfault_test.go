@@ -21,7 +21,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store/storetest"
 )
 
-// faultAt fails the read of a table with this number, counted from arm on.
+// faultAt fails the read of a table, or of history, with this number, counted from arm on.
 type faultAt struct {
 	left  atomic.Int64
 	armed atomic.Bool
@@ -33,10 +33,12 @@ func (f *faultAt) arm(read int) {
 	f.armed.Store(true)
 }
 
-func (f *faultAt) String() string { return "one read of a table fails" }
+func (f *faultAt) String() string { return "one read of a table, or of history, fails" }
 
 func (f *faultAt) MaybeError(op errorfs.Op) error {
-	if f.armed.Load() && op.Kind == errorfs.OpFileReadAt && strings.HasSuffix(op.Path, ".sst") && f.left.Add(-1) == -1 {
+	table := op.Kind == errorfs.OpFileReadAt && strings.HasSuffix(op.Path, ".sst")
+	history := op.Kind == errorfs.OpFileRead && strings.Contains(op.Path, "history")
+	if f.armed.Load() && (table || history) && f.left.Add(-1) == -1 {
 		f.hit.Store(true)
 		return syscall.EIO
 	}

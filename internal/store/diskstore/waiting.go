@@ -141,12 +141,10 @@ func (c *change) commit() error {
 	if err := c.writeGroups(); err != nil {
 		return err
 	}
-	if err := c.s.writePast(c.batch, &c.past); err != nil {
-		return err
-	}
 	if err := c.s.commit(c.batch); err != nil {
 		return err
 	}
+	c.s.history.write(&c.past)
 	c.counted()
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -254,8 +252,9 @@ func (s *Store) Claim(ctx context.Context, name string, upTo time.Time, n, maxBy
 			break
 		}
 		maxBytes -= len(r.Message.Body)
-		q.claimed[string(key)] = true
-		claims = append(claims, store.Claim{Key: store.MakeKey(r.ID, seqOf(key)), Token: string(key), Record: r})
+		token := string(key)
+		q.claimed[token] = true
+		claims = append(claims, store.Claim{Key: store.MakeKey(r.ID, seqOf(key)), Token: token, Record: r})
 	}
 	if err := it.Close(); err != nil {
 		s.unclaim(q, claims)
@@ -295,8 +294,8 @@ func (s *Store) Release(ctx context.Context, claims []store.Claim) error {
 	return nil
 }
 
-// settledSize is about what it takes to delete a record, and to tell how it ended.
-const settledSize = 192
+// settledSize is about what it takes to delete a record.
+const settledSize = 96
 
 // Settle implements store.Store.
 func (s *Store) Settle(ctx context.Context, outcomes []store.Outcome) (n int, err error) {
@@ -347,7 +346,8 @@ func (s *Store) Settle(ctx context.Context, outcomes []store.Outcome) (n int, er
 		if r.Forward != nil {
 			ending = store.EndedForwarded
 		}
-		c.past.add(store.PassageOf(r, o.At, ending))
+		p := store.PassageOf(r, o.At, ending)
+		c.past.add(&p)
 	}
 	if err := c.commit(); err != nil {
 		return 0, err

@@ -35,7 +35,7 @@
       width: box.clientWidth, height: 200, legend: { show: false }, padding: [8, 8, 0, 0],
       cursor: { y: false, drag: { x: false, y: false } },
       scales: { x: { time: true }, y: { range: (u, min, max) => [0, Math.max(4, max * 1.08)] } },
-      axes: [{ ...axis, space: 70, values: (u, ts) => ts.map((t) => new Date(t * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false })) }, { ...axis, size: 44 }],
+      axes: [{ ...axis, space: 70, values: (u, ts) => ts.map((t) => new Date(t * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false })), size: 28 }, { ...axis, size: 44 }],
       series: [{}, line("failed", "--failed-line"), line("returned", "--returned-line"), line("parked", "--parked-line")],
       hooks: { setCursor: [(u) => {
         const i = u.cursor.idx;

@@ -39,7 +39,7 @@ func main() {
 		caller.Role = auth.Viewer
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/", web.Handler(shop, web.Options{Caller: func(*http.Request) auth.Caller { return caller }, Problems: func() []string { return shop.Problems }, Version: "1.4.0"}))
+	mux.Handle("/", web.Handler(shop, web.Options{Caller: func(*http.Request) auth.Caller { return caller }, Problems: func(auth.Caller) []string { return shop.Problems }, Version: "1.4.0"}))
 	mux.HandleFunc("GET /api/v1/live", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		tick := time.NewTicker(time.Second)

@@ -1,0 +1,87 @@
+package auth
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// directory answers as RabbitMQ's: it knows alice, whose password has a colon in it,
+// as a directory would, whatever the case of her name.
+func directory(t *testing.T) (url string) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name, password, _ := r.BasicAuth()
+		if !strings.EqualFold(name, "alice") || password != "s3:cret" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"name": name, "tags": []string{"monitoring"}})
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// However a name is written, the failures count for the one it is.
+func TestNoWayOfWritingANameGivesMoreGuesses(t *testing.T) {
+	u, err := NewUsers(directory(t), "/", DefaultGrants())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := u.SignIn(t.Context(), "alice", "s3:cret", "192.0.2.1"); err != nil {
+		t.Fatal(err)
+	}
+	// To RabbitMQ that would be alice with the password "s3:cret".
+	if _, err := u.SignIn(t.Context(), "alice:s3", "cret", "192.0.2.2"); !errors.Is(err, ErrSignIn) {
+		t.Errorf("a name with a colon is a guess that counts for nobody: %v", err)
+	}
+	if _, err := u.SignIn(t.Context(), strings.Repeat("a", 1000), "x", "192.0.2.2"); !errors.Is(err, ErrSignIn) || len(u.names.buckets) > 1 {
+		t.Errorf("a name longer than any is kept: %v", err)
+	}
+	guesses := 0
+	for i := range 40 {
+		name := []byte("alice")
+		for bit := range name {
+			if i>>bit&1 == 1 {
+				name[bit] -= 'a' - 'A'
+			}
+		}
+		var many *TooMany
+		if _, err := u.SignIn(t.Context(), string(name), "wrong", string(rune('a'+i))); !errors.As(err, &many) {
+			guesses++
+		}
+	}
+	if guesses > 32 {
+		t.Errorf("%d guesses, by writing the name in so many ways", guesses)
+	}
+}
+
+// What does not work is told to the log, and not to strangers; and what somebody
+// types into the wrong field not even to the log.
+func TestWhatStrangersAndTheLogAreTold(t *testing.T) {
+	users, err := NewUsers("http://monitor:s3cret@127.0.0.1:1", "/", DefaultGrants())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	_, h, secret := guarded(t, Config{Users: users, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	basic := func(user, password string) func(*http.Request) {
+		return func(r *http.Request) { r.SetBasicAuth(user, password) }
+	}
+	w := request(h, "GET", "/", basic("ann", "pass"))
+	if w.Code != http.StatusServiceUnavailable || strings.Contains(w.Body.String(), "127.0.0.1:1") {
+		t.Errorf("a stranger is told where RabbitMQ is: %d %s", w.Code, w.Body)
+	}
+	if !strings.Contains(log.String(), "127.0.0.1:1") || !strings.Contains(log.String(), "user=ann") {
+		t.Errorf("the log does not say what is wrong: %s", &log)
+	}
+	request(h, "GET", "/", basic(secret, "x"))
+	request(h, "GET", "/", basic(strings.Repeat("y", 300), "x"))
+	if strings.Contains(log.String(), secret) || strings.Contains(log.String(), strings.Repeat("y", 70)) || strings.Contains(log.String(), "s3cret") {
+		t.Errorf("the log has %s", &log)
+	}
+}

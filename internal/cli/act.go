@@ -1,0 +1,263 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-mq/redrive/internal/api"
+	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/query"
+)
+
+// deed is an action with its flags.
+type deed struct {
+	verb                console.Verb
+	format              string
+	query, queue, state string
+	at, to, reason      string
+	expect              int64
+	dry, yes, detach    bool
+	rate                float64
+	canary              int
+	canaryWait          string
+	onlyQuery           []string // flags that were given and make sense with a query alone
+	queueMeansParked    bool
+}
+
+func (p *program) replay() *cobra.Command {
+	return p.act(deed{verb: console.Replay, queueMeansParked: true}, &cobra.Command{
+		Short: "Send messages back to their queue, now or at a time",
+		Long: `Send messages back to their queue, now or at a time. Parked ones have all their
+attempts before them again; of waiting ones, when they are due is changed.`,
+		Example: `  redrive replay 0198f0a0-0000-7000-8000-000000000001
+  redrive replay 'queue:orders.* reason:rejected' --dry-run
+  redrive replay 'queue:orders' --rate 50 --canary 10 --canary-wait 2m
+  redrive replay --queue orders --at 'in 2h' --yes --expect-count 12`,
+	})
+}
+
+func (p *program) discard() *cobra.Command {
+	return p.act(deed{verb: console.Discard}, &cobra.Command{
+		Short: "Let messages go; they can be restored for a set time",
+	})
+}
+
+func (p *program) restore() *cobra.Command {
+	return p.act(deed{verb: console.Restore}, &cobra.Command{
+		Short: "Park discarded messages again",
+	})
+}
+
+func (p *program) copy() *cobra.Command {
+	return p.act(deed{verb: console.Copy}, &cobra.Command{
+		Short:   "Send copies of messages to another queue; these stay as they are",
+		Example: "  redrive copy 'queue:orders text:ACME' --to orders.debug",
+	})
+}
+
+const ofMany = `
+
+With a query it first shows what it would do: how many messages of which queues,
+what is left out, what stands in the way. That set does not grow by what fails
+later. Before it changes more than one message it asks, or needs --yes where
+nobody can be asked. It then runs in the service: Ctrl-C here only ends the
+watching. Messages that are named by their ids are not asked about.`
+
+// act makes the command of a deed.
+func (p *program) act(d deed, c *cobra.Command) *cobra.Command {
+	c.Use = string(d.verb) + " [QUERY|ID…]"
+	if c.Long == "" {
+		c.Long = c.Short + "."
+	}
+	c.Long += ofMany
+	c.RunE = func(c *cobra.Command, args []string) error {
+		for _, name := range []string{"rate", "canary", "canary-wait", "detach"} {
+			if f := c.Flags().Lookup(name); f != nil && f.Changed {
+				d.onlyQuery = append(d.onlyQuery, "--"+name)
+			}
+		}
+		return p.perform(c.Context(), &d, args)
+	}
+	f := c.Flags()
+	withFind(p, c, &d.query, &d.queue, &d.state)
+	if d.queueMeansParked {
+		f.Lookup("queue").Usage = "all parked messages of this work queue; with --state, of that state"
+	}
+	f.StringVar(&d.reason, "reason", "", "why, for the audit log")
+	f.BoolVar(&d.dry, "dry-run", false, "only show what would be done")
+	f.BoolVar(&d.yes, "yes", false, "do not ask")
+	f.Int64Var(&d.expect, "expect-count", -1, "refuse when it is about another number of messages")
+	f.Float64Var(&d.rate, "rate", 0, "of a query: at most so many a second; 0: as fast as RabbitMQ takes them")
+	f.BoolVar(&d.detach, "detach", false, "of a query: print the operation's id, and do not watch it")
+	switch d.verb {
+	case console.Replay:
+		f.StringVar(&d.at, "at", "", `when: a time such as 2026-11-21T18:30:00Z, or "in 10m"; left out: now`)
+	case console.Copy:
+		f.StringVar(&d.to, "to", "", "the queue")
+		_ = c.RegisterFlagCompletionFunc("to", p.completeQueues)
+	}
+	if d.verb == console.Replay || d.verb == console.Copy {
+		f.IntVar(&d.canary, "canary", 0, "of a query: so many first; go on only if none of them comes back")
+		f.StringVar(&d.canaryWait, "canary-wait", "", "how long they are watched, such as 30s (default 1m)")
+	}
+	c.ValidArgsFunction = p.completeQuery
+	return withOutput(p.withAddress(c), &d.format)
+}
+
+// anID is a message's id, or its key.
+var anID = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(\.[0-9]+)?$`)
+
+// perform does it to what the arguments name or find.
+func (p *program) perform(ctx context.Context, d *deed, args []string) error {
+	ids := 0
+	for _, a := range args {
+		if anID.MatchString(a) {
+			ids++
+		}
+	}
+	due, err := when(d.at)
+	switch {
+	case err != nil:
+		return err
+	case ids > 0 && ids < len(args):
+		return fmt.Errorf("some arguments are messages' ids and some are not: give ids, or a query: %w", errUsage)
+	case ids > 0 && (d.query != "" || d.queue != "" || d.state != ""):
+		return fmt.Errorf("give message IDs or a query (--query, --queue, --state), not both: %w", errUsage)
+	case ids > 0 && len(d.onlyQuery) > 0:
+		return fmt.Errorf("%s makes sense with a query, not with message IDs: %w", strings.Join(d.onlyQuery, ", "), errUsage)
+	case d.verb == console.Copy && d.to == "":
+		return fmt.Errorf("--to is missing: the queue that the copies go to: %w", errUsage)
+	}
+	if ids > 0 {
+		client, err := p.client()
+		if err != nil {
+			return err
+		}
+		return p.named(ctx, client, d, console.Act{Verb: d.verb, IDs: args, At: due, To: d.to, Reason: d.reason, DryRun: d.dry})
+	}
+	state := d.state
+	if d.queueMeansParked && d.queue != "" && state == "" && d.query == "" && len(args) == 0 {
+		state = console.Parked
+	}
+	q, err := find(args, d.query, d.queue, state)
+	if err != nil {
+		return err
+	}
+	if q == "" {
+		return fmt.Errorf("give message IDs, a query, or --queue: %w", errUsage)
+	}
+	client, err := p.asking(q)
+	if err != nil {
+		return err
+	}
+	return p.operate(ctx, client, d, console.PlanRequest{Verb: d.verb, Query: q, At: due, To: d.to, Reason: d.reason})
+}
+
+// atATime is how many ids the service takes at once.
+const atATime = 1000
+
+// named acts on messages that are named.
+func (p *program) named(ctx context.Context, client api.Client, d *deed, a console.Act) error {
+	all := a.IDs
+	ask := func(dry bool) (done console.Acted, err error) {
+		a.DryRun = dry
+		for i := 0; i < len(all) && err == nil; i += atATime {
+			a.IDs = all[i:min(i+atATime, len(all))]
+			var some console.Acted
+			some, err = client.Act(ctx, a)
+			done.Done += some.Done
+			done.Outcomes = append(done.Outcomes, some.Outcomes...)
+		}
+		if err != nil && done.Done > 0 && !dry {
+			err = endingf(ExitPartly, "%d are done, and then: %w", done.Done, err)
+		}
+		return done, err
+	}
+	if d.expect >= 0 {
+		would, err := ask(true)
+		if err != nil {
+			return err
+		}
+		if int64(would.Done) != d.expect {
+			return endingf(ExitPrecondition, "it is about %s, and %d were expected: nothing was changed", messages(would.Done), d.expect)
+		}
+	}
+	done, err := ask(d.dry)
+	if err != nil {
+		return err
+	}
+	err = list(p, d.format, done, done.Outcomes, func(o console.Outcome) string { return o.ID }, func(w io.Writer) {
+		if d.dry {
+			fmt.Fprintf(w, "%s %s? Nothing is done yet.\n", what[d.verb].title, messages(done.Done))
+		} else {
+			fmt.Fprintln(w, did(d.verb, int64(done.Done), a.At))
+		}
+		for _, o := range done.Outcomes {
+			if o.Why != "" {
+				fmt.Fprintf(w, "%s: %s\n", plain(o.ID), plain(o.Why))
+			} else if o.New != "" {
+				fmt.Fprintf(w, "%s: the copy is %s\n", plain(o.ID), plain(o.New))
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	missing := 0
+	for _, o := range done.Outcomes {
+		if o.Queue == "" {
+			missing++
+		}
+	}
+	switch left := len(done.Outcomes) - done.Done; {
+	case left == 0:
+		return nil
+	case done.Done > 0:
+		return endingf(ExitPartly, "%s left out", many(left, "message was", "messages were"))
+	case missing == left:
+		return endingf(ExitNotFound, "not found")
+	}
+	return endingf(ExitPrecondition, "nothing was changed")
+}
+
+// withFind adds the flags that say which messages, besides the argument.
+func withFind(p *program, c *cobra.Command, text, queue, state *string) {
+	c.Flags().StringVar(text, "query", "", "the query, as the argument may be")
+	c.Flags().StringVar(queue, "queue", "", "of this work queue; left out: of all")
+	c.Flags().StringVar(state, "state", "", "waiting, returned, parked or discarded; left out: all")
+	_ = c.RegisterFlagCompletionFunc("queue", p.completeQueues)
+	_ = c.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(states, cobra.ShellCompDirectiveNoFileComp))
+}
+
+var states = []string{console.Waiting, console.Returned, console.Parked, console.Discarded}
+
+// find is the query that arguments and flags together make.
+func find(args []string, text, queue, state string) (string, error) {
+	var terms []string
+	switch state {
+	case "":
+	case console.Waiting, console.Returned, console.Parked, console.Discarded:
+		terms = append(terms, "state:"+state)
+	default:
+		return "", fmt.Errorf("--state %q: expected waiting, returned, parked or discarded: %w", state, errUsage)
+	}
+	if queue != "" {
+		terms = append(terms, "queue:"+query.Quote(queue))
+	}
+	said := strings.TrimSpace(strings.Join(args, " "))
+	if said != "" && text != "" {
+		return "", fmt.Errorf("give the query as an argument or with --query, not both: %w", errUsage)
+	}
+	if said += strings.TrimSpace(text); said != "" {
+		if len(terms) > 0 && strings.Contains(said, "OR") {
+			said = "(" + said + ")"
+		}
+		terms = append([]string{said}, terms...)
+	}
+	return strings.Join(terms, " "), nil
+}

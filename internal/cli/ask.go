@@ -1,0 +1,34 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"strings"
+)
+
+// errDeclined: somebody was asked, and did not say yes.
+var errDeclined = fmt.Errorf("nothing was changed")
+
+// confirm asks a person, and refuses where there is none.
+func (p *program) confirm(ctx context.Context, question string) error {
+	if !isTerminal(p.in) {
+		return fmt.Errorf("this is not a terminal, so nobody can be asked: give --yes or --dry-run: %w", errUsage)
+	}
+	fmt.Fprintf(p.err, "%s [y/N] ", plain(question))
+	answer := make(chan string, 1)
+	// Reading cannot be ended; the process ends before it where Ctrl-C comes first.
+	go func() {
+		line, _ := bufio.NewReader(p.in).ReadString('\n')
+		answer <- strings.ToLower(strings.TrimSpace(line))
+	}()
+	select {
+	case a := <-answer:
+		if a == "y" || a == "yes" {
+			return nil
+		}
+	case <-ctx.Done():
+		fmt.Fprintln(p.err)
+	}
+	return errDeclined
+}

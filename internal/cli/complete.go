@@ -1,0 +1,92 @@
+package cli
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-mq/redrive/internal/query"
+)
+
+// completing is how long a person who presses Tab waits for the service.
+const completing = time.Second
+
+const noFiles = cobra.ShellCompDirectiveNoFileComp
+
+// names asks the service for what a word may become; where it does not answer there
+// is nothing to propose.
+func (p *program) names(c *cobra.Command, word string, ask func(context.Context) []string) (some []string) {
+	ctx, cancel := context.WithTimeout(c.Context(), completing)
+	defer cancel()
+	for _, name := range ask(ctx) {
+		if strings.HasPrefix(name, word) && plain(name) == name {
+			some = append(some, name)
+		}
+	}
+	return some
+}
+
+func (p *program) queueNames(ctx context.Context) (all []string) {
+	client, err := p.client()
+	if err != nil {
+		return nil
+	}
+	queues, err := client.Queues(ctx)
+	if err != nil {
+		return nil
+	}
+	for _, q := range queues.Queues {
+		all = append(all, q.Name)
+	}
+	return all
+}
+
+func (p *program) completeQueues(c *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 && c.ValidArgsFunction != nil && strings.Contains(c.Use, "QUEUE") {
+		return nil, noFiles
+	}
+	return p.names(c, word, p.queueNames), noFiles
+}
+
+func (p *program) completeOps(c *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, noFiles
+	}
+	return p.names(c, word, func(ctx context.Context) (all []string) {
+		client, err := p.client()
+		if err != nil {
+			return nil
+		}
+		ops, err := client.Operations(ctx)
+		if err != nil {
+			return nil
+		}
+		for _, o := range ops.Operations {
+			all = append(all, o.ID)
+		}
+		return all
+	}), noFiles
+}
+
+// completeQuery proposes how the last word of a query may go on.
+func (p *program) completeQuery(c *cobra.Command, _ []string, word string) ([]string, cobra.ShellCompDirective) {
+	last := word[strings.LastIndexAny(word, " (")+1:]
+	before := strings.TrimSuffix(word, last)
+	if begun, ok := strings.CutPrefix(last, "queue:"); ok {
+		some := p.names(c, begun, p.queueNames)
+		for i, name := range some {
+			if strings.ContainsAny(name, ` "()*?`) {
+				name = query.Quote(name)
+			}
+			some[i] = before + "queue:" + name
+		}
+		return some, noFiles
+	}
+	var some []string
+	for _, s := range query.Complete(word) {
+		some = append(some, cobra.CompletionWithDesc(before+s.Text, s.Doc))
+	}
+	return some, noFiles | cobra.ShellCompDirectiveNoSpace
+}

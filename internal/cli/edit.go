@@ -1,0 +1,223 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-mq/redrive/internal/api"
+	"github.com/redrive-mq/redrive/internal/console"
+)
+
+// editing is one edit.
+type editing struct {
+	id, format, bodyFile string
+	set, remove          []string
+	at, reason           string
+	dry, yes             bool
+}
+
+func (p *program) edit() *cobra.Command {
+	var e editing
+	c := &cobra.Command{
+		Use:   "edit ID",
+		Short: "Change a message's body or headers, and send it back",
+		Long: `Change a message's body or headers, and send it back. The edited message is a new
+one with all its attempts before it; the original is discarded, can be restored for
+a while, and each names the other.
+
+Without flags for body or headers it opens the editor ($VISUAL, $EDITOR) on the
+decoded body, shows the difference and asks. What was base64, compressed or Protobuf
+goes back through the same steps. Nothing changed, nothing sent.
+
+With them it asks nothing: --dry-run shows the difference and sends nothing.`,
+		Example: `  redrive edit 0198f0a0-0000-7000-8000-000000000001
+  redrive edit 0198f0a0-0000-7000-8000-000000000001 --set-header tenant=acme --remove-header debug
+  jq '.total = 10' order.json | redrive edit 0198f0a0-0000-7000-8000-000000000001 --body-file -`,
+		Args: exactArgs(1, "a message's ID"),
+		RunE: func(c *cobra.Command, args []string) error {
+			e.id = args[0]
+			return p.editMessage(c.Context(), e)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&e.bodyFile, "body-file", "", "the new body, byte for byte, from a file, or - for standard input")
+	f.StringArrayVar(&e.set, "set-header", nil, "NAME=VALUE, more than once for several; a header keeps its type")
+	f.StringArrayVar(&e.remove, "remove-header", nil, "the name of a header to take away")
+	f.StringVar(&e.at, "at", "", `when it returns: a time such as 2026-11-21T18:30:00Z, or "in 10m"; left out: now`)
+	f.StringVar(&e.reason, "reason", "", "why, for the audit log")
+	f.BoolVar(&e.dry, "dry-run", false, "only show the difference")
+	f.BoolVar(&e.yes, "yes", false, "do not ask")
+	return withFormats(p.withAddress(c), &e.format, "table", "json", "yaml", "name")
+}
+
+func (p *program) editMessage(ctx context.Context, e editing) error {
+	r := console.EditRequest{ID: e.id, RemoveHeaders: e.remove, Reason: e.reason, SetHeaders: map[string]string{}}
+	for _, s := range e.set {
+		name, value, ok := strings.Cut(s, "=")
+		if !ok {
+			return fmt.Errorf("--set-header %q: expected NAME=VALUE: %w", s, errUsage)
+		}
+		r.SetHeaders[name] = value
+	}
+	due, err := when(e.at)
+	if err != nil {
+		return err
+	}
+	r.At = due
+	if e.bodyFile != "" {
+		body, err := readBody(p.in, []string{e.bodyFile})
+		if err != nil {
+			return err
+		}
+		r.Body = &body
+	}
+	client, err := p.client()
+	if err != nil {
+		return err
+	}
+	if r.Body == nil && len(e.set) == 0 && len(e.remove) == 0 {
+		return p.editByHand(ctx, client, e, r)
+	}
+	would, err := p.difference(ctx, client, r)
+	if err != nil {
+		return err
+	}
+	return p.send(ctx, client, e, r, would)
+}
+
+// difference shows what an edit would change.
+func (p *program) difference(ctx context.Context, client api.Client, r console.EditRequest) (console.Edited, error) {
+	r.DryRun = true
+	would, err := client.Edit(ctx, r)
+	if err != nil {
+		return would, err
+	}
+	for _, f := range would.Fields {
+		fmt.Fprintln(p.err, plain(f.Path))
+		if f.Before != "" {
+			fmt.Fprintln(p.err, "  - "+plain(f.Before))
+		}
+		if f.After != "" {
+			fmt.Fprintln(p.err, "  + "+plain(f.After))
+		}
+	}
+	if len(would.Fields) == 0 {
+		_ = lines(p.err, would.Bytes)
+	}
+	for _, c := range would.Checks {
+		fmt.Fprintln(p.err, "note: "+plain(c))
+	}
+	return would, nil
+}
+
+// send does the edit, unless it was only to be shown.
+func (p *program) send(ctx context.Context, client api.Client, e editing, r console.EditRequest, done console.Edited) (err error) {
+	if !e.dry {
+		if done, err = client.Edit(ctx, r); err != nil {
+			return err
+		}
+	}
+	return write(p, e.format, done, func(d console.Edited) string { return d.New }, func(w io.Writer) {
+		if !e.dry {
+			fmt.Fprintf(w, "the edited message is %s, and is on its way back; the original is discarded\n", plain(done.New))
+			return
+		}
+		fmt.Fprintln(w, "nothing is done yet")
+		_ = lines(w, done.Bytes)
+	})
+}
+
+// editByHand lets a person edit until it can be sent, they say no, or nothing is
+// changed.
+func (p *program) editByHand(ctx context.Context, client api.Client, e editing, r console.EditRequest) error {
+	if !e.yes && !e.dry && !isTerminal(p.in) {
+		return fmt.Errorf("this is not a terminal, so nobody can be asked: give --yes, --dry-run or --body-file: %w", errUsage)
+	}
+	text, suffix, document, err := editable(ctx, client, e.id)
+	if err != nil {
+		return err
+	}
+	file, remove, err := privateFile(text, suffix)
+	if err != nil {
+		return err
+	}
+	defer remove()
+	for {
+		if err := p.editor(file); err != nil {
+			return err
+		}
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		edited := string(data)
+		if !strings.HasSuffix(text, "\n") { // which editors add
+			edited = strings.TrimSuffix(edited, "\n")
+		}
+		if edited == text {
+			fmt.Fprintln(p.err, "Nothing is changed, and nothing was sent.")
+			return nil
+		}
+		if r.Document, r.Body = nil, nil; document {
+			r.Document = &edited
+		} else {
+			body := []byte(edited)
+			r.Body = &body
+		}
+		would, err := p.difference(ctx, client, r)
+		if errors.Is(err, console.ErrInvalid) && isTerminal(p.in) && ctx.Err() == nil {
+			fmt.Fprintln(p.err, plain(err.Error()))
+			if again := p.confirm(ctx, "Edit it once more?"); again != nil {
+				return again
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if !e.yes && !e.dry {
+			if err := p.confirm(ctx, "Send it back like that?"); err != nil {
+				return err
+			}
+		}
+		return p.send(ctx, client, e, r, would)
+	}
+}
+
+// editable is the text to edit: the decoded document, or the body where that is
+// text as it is.
+func editable(ctx context.Context, client api.Client, id string) (text, suffix string, document bool, err error) {
+	m, err := client.Message(ctx, id)
+	if err != nil {
+		return "", "", false, err
+	}
+	b := m.Body
+	switch {
+	case b == nil:
+		return "", "", false, endingf(ExitPrecondition, "it has returned, and its body is not kept any more")
+	case b.Truncated:
+	case structured(b) && (b.Format != "protobuf" || b.Schema != ""):
+		return b.Text, ".json", true, nil
+	case len(b.Steps) <= 1 && (b.Format == "text" || b.Format == "xml" || b.Format == "empty"):
+		r, err := client.Body(ctx, id)
+		if err != nil {
+			return "", "", false, err
+		}
+		defer r.Close()
+		raw, err := io.ReadAll(r)
+		if err != nil {
+			return "", "", false, err
+		}
+		if utf8.Valid(raw) {
+			return string(raw), ".txt", false, nil
+		}
+	}
+	return "", "", false, endingf(ExitPrecondition, "this body cannot be edited as text without changing other bytes: edit what `redrive messages show %s --body raw` writes, and give it with --body-file", id)
+}

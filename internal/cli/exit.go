@@ -1,0 +1,100 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/redrive-mq/redrive/internal/api"
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/query"
+)
+
+// Exit codes. Scripts rely on them.
+const (
+	ExitOK           = 0
+	ExitError        = 1
+	ExitUsage        = 2
+	ExitPartly       = 3
+	ExitForbidden    = 4
+	ExitPrecondition = 5
+	ExitNotFound     = 6
+	ExitUnreachable  = 7
+)
+
+const exitCodes = `Exit codes:
+  0  done
+  1  error
+  2  wrong usage, or a query that makes no sense
+  3  partly done: some messages were left out, or nobody watches to the end
+  4  not allowed: sign in, or as somebody else
+  5  not as expected: another count, a queue that is not there, a plan too old
+  6  not found
+  7  no service answers`
+
+// errUsage marks what the caller got wrong.
+var errUsage = errors.New("see --help")
+
+// ending is an error with an exit code of its own.
+type ending struct {
+	code int
+	error
+}
+
+func (e ending) Unwrap() error { return e.error }
+
+func endingf(code int, format string, args ...any) error {
+	return ending{code, fmt.Errorf(format, args...)}
+}
+
+// codes are looked at in this order.
+var codes = []struct {
+	err  error
+	code int
+}{
+	{errUsage, ExitUsage},
+	{api.ErrUnreachable, ExitUnreachable},
+	{api.ErrQuery, ExitUsage},
+	{console.ErrInvalid, ExitUsage},
+	{auth.ErrInvalid, ExitUsage},
+	{auth.ErrSignIn, ExitForbidden},
+	{auth.ErrForbidden, ExitForbidden},
+	{auth.ErrReadOnly, ExitForbidden},
+	{console.ErrPrecondition, ExitPrecondition},
+	{auth.ErrTaken, ExitPrecondition},
+	{console.ErrNotFound, ExitNotFound},
+}
+
+func codeOf(err error) int {
+	if err == nil {
+		return ExitOK
+	}
+	var e ending
+	if errors.As(err, &e) {
+		return e.code
+	}
+	for _, c := range codes {
+		if errors.Is(err, c.err) {
+			return c.code
+		}
+	}
+	return ExitError
+}
+
+// complain says an error on standard error, and of a query's the character.
+func (p *program) complain(err error) {
+	if err == nil {
+		return
+	}
+	// An error may quote a broker, another service or an argument.
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		fmt.Fprintf(p.err, "redrive: %s\n", plain(line))
+	}
+	var problem *api.Problem
+	if errors.As(err, &problem) && problem.At != nil && p.asked != "" {
+		for line := range strings.SplitSeq((&query.Error{At: *problem.At}).Show(p.asked), "\n") {
+			fmt.Fprintf(p.err, "  %s\n", strings.TrimRight(plain(line), " "))
+		}
+	}
+}

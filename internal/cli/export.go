@@ -1,0 +1,173 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-mq/redrive/internal/console"
+)
+
+func (p *program) export() *cobra.Command {
+	var text, queue, state string
+	var asCSV bool
+	c := &cobra.Command{
+		Use:   "export [QUERY]",
+		Short: "Write messages with their bodies as lines of JSON, which import takes",
+		Long: `Write messages as lines of JSON to standard output, each with all that is known of
+it, its body byte for byte. It touches none of them. --csv leaves the bodies out,
+for people; what a spreadsheet would compute is made text.`,
+		Example:           "  redrive export 'queue:orders state:parked' > orders.jsonl",
+		ValidArgsFunction: p.completeQuery,
+		RunE: func(c *cobra.Command, args []string) error {
+			q, err := find(args, text, queue, state)
+			if err != nil {
+				return err
+			}
+			client, err := p.asking(q)
+			if err != nil {
+				return err
+			}
+			format, to := "jsonl", p.out
+			if asCSV {
+				format = "csv"
+			}
+			if isTerminal(p.out) {
+				safe := harmless
+				if asCSV {
+					safe = plainLines
+				}
+				to = &harmlessWriter{w: p.out, to: safe}
+			}
+			counting := &meter{w: to, p: p}
+			n, err := client.Export(c.Context(), q, format, counting)
+			counting.end()
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(p.err, "%s exported\n", messages(n))
+			return nil
+		},
+	}
+	withFind(p, c, &text, &queue, &state)
+	c.Flags().BoolVar(&asCSV, "csv", false, "as CSV, without bodies")
+	return p.withAddress(c)
+}
+
+// meter shows on a terminal how much has passed.
+type meter struct {
+	w     io.Writer
+	p     *program
+	lines int64
+	shown time.Time
+	bar   bar
+}
+
+func (m *meter) Write(b []byte) (int, error) {
+	m.lines += int64(bytes.Count(b, []byte("\n")))
+	if now := time.Now(); now.Sub(m.shown) > time.Second/4 && m.p.draws() && !isTerminal(m.p.out) {
+		m.shown, m.bar.w = now, m.p.err
+		m.bar.draw(count(m.lines) + " lines")
+	}
+	return m.w.Write(b)
+}
+
+func (m *meter) end() { m.bar.end() }
+
+func (p *program) importing() *cobra.Command {
+	var format string
+	var dry bool
+	c := &cobra.Command{
+		Use:   "import FILE|-",
+		Short: "Park the messages of an export: new messages that name the old ones",
+		Long: `Park the messages of an export: new messages, with ids of their own, that name
+those they were made from. A file is checked whole before the first of its messages
+is kept; of standard input (-) those before a bad line are kept.`,
+		Args: exactArgs(1, "a file, or - for standard input"),
+		RunE: func(c *cobra.Command, args []string) error {
+			done, err := p.importFrom(c.Context(), args[0], dry)
+			var e ending
+			if err != nil && errors.Is(err, console.ErrInvalid) && !errors.As(err, &e) {
+				err = ending{ExitError, err} // the file is wrong, not the command
+			}
+			if err != nil {
+				return err
+			}
+			return write(p, format, done, func(console.Imported) string { return "" }, func(w io.Writer) {
+				if dry {
+					fmt.Fprintf(w, "%s would be parked. Nothing is done yet.\n", messages(done.Count))
+				} else {
+					fmt.Fprintf(w, "%s parked\n", many(done.Count, "message is", "messages are"))
+				}
+				for _, q := range slices.Sorted(maps.Keys(done.Queues)) {
+					fmt.Fprintf(w, "%s\t%s\n", cell(q, 60), count(done.Queues[q]))
+				}
+			})
+		},
+	}
+	c.Flags().BoolVar(&dry, "dry-run", false, "only check it, and show what would be done")
+	return withFormats(p.withAddress(c), &format, "table", "json", "yaml")
+}
+
+func (p *program) importFrom(ctx context.Context, from string, dry bool) (done console.Imported, err error) {
+	client, err := p.client()
+	if err != nil {
+		return done, err
+	}
+	if from == "-" {
+		return client.Import(ctx, p.measured(p.in, 0), dry)
+	}
+	f, err := os.Open(from)
+	if err != nil {
+		return done, fmt.Errorf("the export: %w", err)
+	}
+	defer f.Close()
+	size := int64(0)
+	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
+		size = info.Size()
+		if done, err = client.Import(ctx, p.measured(f, size), true); err != nil || dry {
+			return done, err
+		}
+		if _, err := f.Seek(0, io.SeekStart); err != nil {
+			return done, err
+		}
+	}
+	return client.Import(ctx, p.measured(f, size), dry)
+}
+
+// measured shows on a terminal how much of a file was read.
+func (p *program) measured(r io.Reader, size int64) io.Reader {
+	if !p.draws() {
+		return io.MultiReader(r) // hides Close from net/http, and Len of a file that grows
+	}
+	b := &bar{w: p.err}
+	read, shown := int64(0), time.Now()
+	return readerFunc(func(buf []byte) (int, error) {
+		n, err := r.Read(buf)
+		read += int64(n)
+		if now := time.Now(); now.Sub(shown) > time.Second/4 {
+			shown = now
+			if size > 0 {
+				b.draw(gauge(read, size) + " " + count(read>>20) + " MiB")
+			} else {
+				b.draw(count(read>>20) + " MiB")
+			}
+		}
+		if err != nil {
+			b.end()
+		}
+		return n, err
+	})
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(b []byte) (int, error) { return f(b) }

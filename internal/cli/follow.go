@@ -1,0 +1,145 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/redrive-mq/redrive/internal/api"
+	"github.com/redrive-mq/redrive/internal/console"
+)
+
+const (
+	// firstLook is how soon an operation is looked at again, at first: most are over
+	// at once.
+	firstLook = 50 * time.Millisecond
+	lastLook  = time.Second
+	// patience is how long a service that does not answer is asked again: it may
+	// be starting anew, and goes on with its operations then.
+	patience = time.Minute
+)
+
+// stillRunning: whoever watched an operation went away before its end.
+type stillRunning struct{ error }
+
+func (s *stillRunning) Unwrap() error { return s.error }
+
+// follow shows how far an operation is until it has ended.
+func (p *program) follow(ctx context.Context, client api.Client, op console.Operation) (console.Operation, error) {
+	show := p.lines()
+	defer func() { show.end() }()
+	answered := time.Now()
+	for look := firstLook; ; look = min(2*look, lastLook) {
+		if show.at(op); op.Ended != nil {
+			return op, nil
+		}
+		select {
+		case <-ctx.Done():
+			return op, &stillRunning{endingf(ExitPartly, "operation %s has not ended", op.ID)}
+		case <-time.After(look):
+		}
+		now, err := client.Operation(ctx, op.ID)
+		switch {
+		case err == nil:
+			op, answered = now, time.Now()
+		case ctx.Err() != nil: // said above
+		case !errors.Is(err, api.ErrUnreachable) || time.Since(answered) > patience:
+			return op, &stillRunning{err}
+		}
+	}
+}
+
+// progress is how an operation is shown while it runs.
+type progress interface {
+	at(console.Operation)
+	end()
+}
+
+func (p *program) lines() progress {
+	if p.draws() {
+		return &bar{w: p.err}
+	}
+	return &jsonLines{w: p.err}
+}
+
+// draws tells whether a line on standard error can be written over.
+func (p *program) draws() bool { return isTerminal(p.err) && p.getenv("TERM") != "dumb" }
+
+// jsonLines is a line a second, for programs.
+type jsonLines struct {
+	w    io.Writer
+	last time.Time
+	was  string
+}
+
+func (j *jsonLines) at(op console.Operation) {
+	if now := time.Now(); op.State != j.was || now.Sub(j.last) >= lastLook-firstLook {
+		j.last, j.was = now, op.State
+		line, err := jsonOf(struct {
+			Operation string  `json:"operation"`
+			State     string  `json:"state"`
+			Why       string  `json:"why,omitempty"`
+			Count     int64   `json:"count"`
+			Done      int64   `json:"done"`
+			Skipped   int64   `json:"skipped"`
+			Failed    int64   `json:"failed"`
+			PerSecond float64 `json:"per_second"`
+			Left      string  `json:"left,omitempty"`
+		}{op.ID, op.State, op.Why, op.Count, op.Done, op.SkippedN, op.Failed, op.PerSecond, op.Left}, "")
+		if err == nil {
+			fmt.Fprint(j.w, line)
+		}
+	}
+}
+
+func (*jsonLines) end() {}
+
+// bar is a line that is written over, without any escape.
+type bar struct {
+	w     io.Writer
+	drawn int
+}
+
+const barWidth = 30
+
+func (b *bar) at(op console.Operation) {
+	dealt := op.Done + op.SkippedN + op.Failed
+	line := fmt.Sprintf("%s %s of %s", gauge(dealt, op.Count), count(dealt), count(op.Count))
+	switch op.State {
+	case console.Running:
+		line += fmt.Sprintf(", %.0f/s", op.PerSecond)
+		if op.Left != "" {
+			line += ", " + op.Left + " left"
+		}
+	case console.Canary:
+		line += ", waiting whether the first come back"
+	default:
+		line += ", " + op.State
+	}
+	if op.Why != "" && op.Ended == nil {
+		line += ": " + cell(op.Why, 60)
+	}
+	b.draw(line)
+}
+
+func (b *bar) draw(line string) {
+	line = plain(line)
+	n := utf8.RuneCountInString(line)
+	fmt.Fprint(b.w, "\r"+line+strings.Repeat(" ", max(0, b.drawn-n)))
+	b.drawn = n
+}
+
+func (b *bar) end() {
+	if b.drawn > 0 {
+		fmt.Fprintln(b.w)
+	}
+}
+
+func gauge(n, of int64) string {
+	full := int(min(n, of) * barWidth / max(of, 1))
+	return strings.Repeat("█", full) + strings.Repeat("░", barWidth-full)
+}

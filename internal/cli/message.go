@@ -1,0 +1,174 @@
+package cli
+
+import (
+	"encoding/hex"
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/decode"
+)
+
+func (p *program) messagesShow() *cobra.Command {
+	var format, body string
+	c := &cobra.Command{
+		Use:   "show ID",
+		Short: "Show all of a message: its failures, why it waits, headers, decoded body",
+		Long: `Show all of a message: each failure with what came of it, why it waits so long or
+is parked, its properties and headers (what RabbitMQ wrote, and what any publisher
+could have), and its body as the decoders read it.
+
+--body shows the body alone: raw, its bytes as they are (never to a terminal);
+decoded, as text; hex.`,
+		Example: "  redrive messages show 0198f0a0-0000-7000-8000-000000000001 --body raw > order.bin",
+		Args:    exactArgs(1, "a message's ID"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if body != "" && !slices.Contains(bodies, body) {
+				return fmt.Errorf("--body %q: expected raw, decoded or hex: %w", body, errUsage)
+			}
+			client, err := p.client()
+			if err != nil {
+				return err
+			}
+			if body == "raw" || body == "hex" {
+				if body == "raw" {
+					if err := p.notRaw(); err != nil {
+						return err
+					}
+				}
+				r, err := client.Body(c.Context(), args[0])
+				if err != nil {
+					return err
+				}
+				defer r.Close()
+				if body == "raw" {
+					_, err = io.Copy(p.out, r)
+					return err
+				}
+				d := hex.Dumper(p.out)
+				if _, err := io.Copy(d, r); err != nil {
+					return err
+				}
+				return d.Close()
+			}
+			m, err := client.Message(c.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if body == "decoded" {
+				return p.decodedBody(m.Body)
+			}
+			return write(p, format, m, func(m console.Detail) string { return m.ID }, func(w io.Writer) {
+				detail(w, m, time.Now())
+				_ = w.(*tabwriter.Writer).Flush()
+				if m.Body != nil {
+					fmt.Fprintln(p.out, "\nBODY")
+					_ = p.decoded("table", m.Body)
+				}
+			})
+		},
+	}
+	c.Flags().StringVar(&body, "body", "", "the body alone: raw, decoded or hex")
+	_ = c.RegisterFlagCompletionFunc("body", cobra.FixedCompletions(bodies, cobra.ShellCompDirectiveNoFileComp))
+	return withFormats(p.withAddress(c), &format, "table", "json", "jsonl", "yaml", "name")
+}
+
+var bodies = []string{"raw", "decoded", "hex"}
+
+// decodedBody writes the text alone. What is JSON means the same afterwards.
+func (p *program) decodedBody(r *decode.Result) error {
+	switch {
+	case r == nil:
+		return endingf(ExitNotFound, "it has returned, and its body is not kept any more")
+	case r.Text == "" && r.Format != "empty":
+		return endingf(ExitError, "it is no text, but %s: see --body hex", r.Format)
+	case r.Truncated:
+		fmt.Fprintln(p.err, "what follows is not all of it")
+	}
+	if structured(r) {
+		return p.print(harmless(r.Text)+"\n", nil)
+	}
+	return lines(p.out, r.Text)
+}
+
+// structured tells whether the text is JSON.
+func structured(r *decode.Result) bool {
+	return slices.Contains([]string{"json", "messagepack", "cbor", "protobuf"}, r.Format)
+}
+
+func detail(w io.Writer, m console.Detail, now time.Time) {
+	line := func(name, value string) {
+		if value != "" && value != "-" {
+			fmt.Fprintf(w, "%s\t%s\n", name, plain(value))
+		}
+	}
+	until := func(t *time.Time) string {
+		if t == nil {
+			return ""
+		}
+		return at(t) + " (" + ago(t, now) + ")"
+	}
+	line("ID", m.ID)
+	line("Key", m.Key)
+	line("Queue", m.Queue)
+	state := m.State
+	if m.Held {
+		state += "; returns to its queue are held"
+	}
+	if m.State == console.Returned {
+		state += "; not seen again since"
+	}
+	line("State", state)
+	line("Due", until(m.Due))
+	line("Parked", until(m.ParkedAt))
+	line("Parked for", m.ParkedFor)
+	line("Returned", until(m.ReturnedAt))
+	line("Restorable until", until(m.Restorable))
+	line("Failures", count(m.Attempt))
+	line("Reason", m.Reason)
+	line("Error", m.Error)
+	line("Policy", m.Policy)
+	line("Group", m.Group)
+	line("First failed", until(&m.FirstFailed))
+	line("Failed", until(&m.Failed))
+	line("Exchange", m.Exchange)
+	line("Routing key", m.RoutingKey)
+	line("Goes to", m.SendsTo)
+	line("Made from", m.MadeFrom)
+	line("Made into", m.MadeInto)
+	line("Size", fmt.Sprintf("%s bytes", count(m.Size)))
+	for _, n := range m.Notes {
+		line("Note", n)
+	}
+	for _, o := range m.SameID {
+		line("Same ID", fmt.Sprintf("%s, %s in %s", o.Key, o.State, o.Queue))
+	}
+	fmt.Fprintln(w, "\nFAILURE\tWHEN\tREASON\tWAIT\tENDED\tWHY")
+	for _, s := range m.Timeline {
+		ended := "-"
+		if s.Ended != nil {
+			ended = s.Ending + " " + at(s.Ended)
+		}
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\n", s.Attempt, at(&s.Failed), cell(s.Reason, 20), cell(s.Delay, 20), plain(ended), cell(s.Why, 200))
+		if s.Error != "" {
+			fmt.Fprintf(w, "\t\t%s\n", cell(s.Error, 200))
+		}
+	}
+	if len(m.Properties) > 0 {
+		fmt.Fprintln(w, "\nPROPERTY\tVALUE")
+	}
+	for _, x := range m.Properties {
+		fmt.Fprintf(w, "%s\t%s\n", plain(x.Name), cell(x.Value, 200))
+	}
+	if len(m.Headers) > 0 {
+		fmt.Fprintln(w, "\nHEADER\tTYPE\tFROM\tVALUE")
+	}
+	for _, h := range m.Headers {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", cell(h.Name, 60), plain(h.Type), plain(h.From), cell(h.Value, 200))
+	}
+}

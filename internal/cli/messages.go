@@ -1,0 +1,110 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-mq/redrive/internal/api"
+	"github.com/redrive-mq/redrive/internal/console"
+)
+
+func (p *program) messages() *cobra.Command {
+	c := &cobra.Command{Use: "messages", Short: "Look at messages that failed"}
+	c.AddCommand(p.messagesList(), p.messagesShow(), p.messagesTail())
+	return group(c)
+}
+
+func messageID(m console.Message) string { return m.ID }
+
+func (p *program) messagesList() *cobra.Command {
+	var format, text, state, queue, after string
+	var limit int
+	c := &cobra.Command{
+		Use:   "list [QUERY]",
+		Short: "List messages without touching them",
+		Long: `List messages without touching them, the newest first. The query language is that
+of the page and the API.`,
+		Example: `  redrive messages list 'queue:orders.* state:parked error:"timeout" age:>2h'
+  redrive messages list --queue orders -o name | xargs redrive replay`,
+		ValidArgsFunction: p.completeQuery,
+		RunE: func(c *cobra.Command, args []string) error {
+			q, err := find(args, text, queue, state)
+			if err != nil {
+				return err
+			}
+			if limit < 1 {
+				return fmt.Errorf("--limit %d: expected at least 1: %w", limit, errUsage)
+			}
+			client, err := p.asking(q)
+			if err != nil {
+				return err
+			}
+			page, err := found(c.Context(), client, q, after, limit)
+			if err != nil {
+				return err
+			}
+			if err := list(p, format, page, page.Messages, messageID, func(w io.Writer) { table(w, page, time.Now()) }); err != nil {
+				return err
+			}
+			if page.Bounded != "" {
+				fmt.Fprintln(p.err, plain(page.Bounded))
+			}
+			if page.After != "" && format != "json" && format != "yaml" {
+				fmt.Fprintf(p.err, "there are more: --after %s\n", plain(page.After))
+			}
+			return nil
+		},
+	}
+	withFind(p, c, &text, &queue, &state)
+	c.Flags().StringVar(&after, "after", "", "go on after the end of the page before")
+	c.Flags().IntVar(&limit, "limit", 100, "at most so many")
+	return withOutput(p.withAddress(c), &format)
+}
+
+// mostOnAPage is how many messages the service gives at once.
+const mostOnAPage = 1000
+
+// found is what a query finds, up to a limit. A page of the service's may be short,
+// even empty, and not be the last.
+func found(ctx context.Context, client api.Client, q, after string, limit int) (all console.Page, err error) {
+	all.Messages = []console.Message{}
+	for all.After = after; ; {
+		page, err := client.Messages(ctx, q, all.After, min(limit-len(all.Messages), mostOnAPage))
+		if err != nil {
+			return all, err
+		}
+		all.Messages = append(all.Messages, page.Messages...)
+		all.After, all.Bounded = page.After, page.Bounded
+		all.Looked += page.Looked
+		if page.After == "" || len(all.Messages) >= limit {
+			return all, nil
+		}
+	}
+}
+
+func table(w io.Writer, page console.Page, now time.Time) {
+	fmt.Fprintln(w, "ID\tQUEUE\tSTATE\tATTEMPT\tDUE\tREASON\tSIZE\tWHY")
+	for _, m := range page.Messages {
+		row(w, m, now)
+	}
+}
+
+func row(w io.Writer, m console.Message, now time.Time) {
+	due := "-"
+	if m.Due != nil {
+		due = in(*m.Due, now)
+	}
+	if m.Held {
+		due = "held"
+	}
+	why := m.ParkedFor
+	if m.Error != "" {
+		why = strings.TrimPrefix(why+": "+m.Error, ": ")
+	}
+	fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%d\t%s\n", plain(m.ID), cell(m.Queue, 40), plain(m.State), m.Attempt, due, cell(m.Reason, 20), m.Size, cell(why, 80))
+}

@@ -1,0 +1,113 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/api"
+	"github.com/redrive-mq/redrive/internal/console"
+)
+
+// operate makes a plan of what a query finds, shows it, asks, starts it and follows
+// it.
+func (p *program) operate(ctx context.Context, client api.Client, d *deed, r console.PlanRequest) error {
+	plan, err := client.Plan(ctx, r)
+	if err != nil {
+		return err
+	}
+	show := func(w io.Writer) { preview(w, plan, time.Now()) }
+	planID := func(pl console.Plan) string { return pl.ID }
+	if d.dry {
+		if err := write(p, d.format, plan, planID, show); err != nil {
+			return err
+		}
+		return p.expected(d, plan)
+	}
+	if err := p.aside(show); err != nil {
+		return err
+	}
+	if err := p.expected(d, plan); err != nil {
+		return err
+	}
+	switch {
+	case plan.Count == 0: // a script that comes twice has done nothing wrong
+		return write(p, d.format, plan, planID, func(w io.Writer) { fmt.Fprintf(w, "nothing to %s\n", d.verb) })
+	case len(plan.Blocked) > 0:
+		return endingf(ExitPrecondition, "it cannot start: %s", strings.Join(plan.Blocked, "; "))
+	case plan.Count > 1 && !d.yes:
+		if err := p.confirm(ctx, question(plan)); err != nil {
+			return err
+		}
+	}
+	op, err := client.Start(ctx, plan.ID, console.Start{ExpectCount: &plan.Count, Rate: d.rate, Canary: d.canary, CanaryWait: d.canaryWait})
+	if err != nil {
+		return err
+	}
+	if d.detach {
+		fmt.Fprintf(p.err, "It runs in the service:\n%s", orders(op.ID))
+		return write(p, d.format, op, opID, func(w io.Writer) { fmt.Fprintln(w, plain(op.ID)) })
+	}
+	return p.toTheEnd(ctx, client, d.format, op)
+}
+
+func opID(o console.Operation) string { return o.ID }
+
+func (p *program) expected(d *deed, plan console.Plan) error {
+	if d.expect >= 0 && plan.Count != d.expect {
+		return endingf(ExitPrecondition, "it is about %s, and %d were expected: nothing was changed", messages(plan.Count), d.expect)
+	}
+	return nil
+}
+
+// toTheEnd follows an operation, and shows what came of it.
+func (p *program) toTheEnd(ctx context.Context, client api.Client, format string, op console.Operation) error {
+	op, err := p.follow(ctx, client, op)
+	var gone *stillRunning
+	if errors.As(err, &gone) {
+		fmt.Fprintf(p.err, "Nobody watches operation %s any more; it goes on in the service:\n%s", plain(op.ID), orders(op.ID))
+	}
+	if err != nil {
+		return err
+	}
+	if err := write(p, format, op, opID, func(w io.Writer) { ended(w, op) }); err != nil {
+		return err
+	}
+	if op.State == console.Finished && op.Done == op.Count {
+		return nil
+	}
+	code := ExitPartly
+	if op.Done == 0 {
+		code = ExitError
+	}
+	why := ""
+	if op.Why != "" {
+		why = ": " + op.Why
+	}
+	return endingf(code, "operation %s is %s%s", op.ID, op.State, why)
+}
+
+// ended says what came of an operation.
+func ended(w io.Writer, op console.Operation) {
+	fmt.Fprintln(w, did(op.Verb, op.Done, op.At))
+	if op.SkippedN > 0 {
+		fmt.Fprintf(w, "%s not there any more when their turn came\n", many(op.SkippedN, "message was", "messages were"))
+	}
+	if op.Failed > 0 {
+		fmt.Fprintf(w, "%s\n", many(op.Failed, "message failed", "messages failed"))
+	}
+	if left := op.Count - op.Done - op.SkippedN - op.Failed; left > 0 {
+		fmt.Fprintf(w, "%s left as %s\n", many(left, "message is", "messages are"), map[bool]string{true: "it was", false: "they were"}[left == 1])
+	}
+	if op.SkippedN+op.Failed > 0 {
+		fmt.Fprintf(w, "which, and why: redrive ops show %s\n", plain(op.ID))
+	}
+}
+
+// orders are the commands for an operation that runs.
+func orders(id string) string {
+	return fmt.Sprintf("  redrive ops watch %[1]s\n  redrive ops cancel %[1]s\n", plain(id))
+}

@@ -1,0 +1,86 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/console"
+)
+
+// aside writes a table to standard error.
+func (p *program) aside(table func(io.Writer)) error {
+	w := tabwriter.NewWriter(p.err, 0, 0, 2, ' ', 0)
+	table(w)
+	return w.Flush()
+}
+
+// question is what a person says yes to.
+func question(p console.Plan) string {
+	q := what[p.Verb].title + " " + messages(p.Count)
+	if len(p.Queues) > 1 {
+		q += " of " + count(len(p.Queues)) + " queues"
+	} else if len(p.Queues) == 1 {
+		q += " of " + p.Queues[0].Queue
+	}
+	if p.At != nil {
+		q += " at " + at(p.At)
+	}
+	if p.To != "" {
+		q += " to " + p.To
+	}
+	return q + "?"
+}
+
+// preview says of a plan what the page says of it.
+func preview(w io.Writer, p console.Plan, now time.Time) {
+	fmt.Fprintf(w, "%s Nothing is done yet.\n%s\n", plain(question(p)), plain(p.Query))
+	if p.Count > 0 {
+		fmt.Fprintf(w, "They failed between %s and %s; what fails later is not among them.\n", at(p.Oldest), at(p.Newest))
+		fmt.Fprintln(w, "\nQUEUE\tMESSAGES\tAT RABBITMQ\tCONSUMERS\tREADY")
+		for _, q := range p.Queues {
+			there, consumers, ready := "there", count(q.Consumers), count(q.Ready)
+			switch {
+			case !q.Known:
+				there, consumers, ready = "not known", "?", "?"
+			case !q.Exists:
+				there, consumers = "not there", "none"
+			case q.Consumers == 0:
+				consumers = "none"
+			}
+			if q.Held {
+				there += ", held"
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", cell(q.Queue, 60), count(q.Count), there, consumers, ready)
+		}
+	}
+	if len(p.Skipped) > 0 {
+		fmt.Fprintln(w, "\nLeft out:")
+		for _, s := range p.Skipped {
+			fmt.Fprintf(w, "  %s %s\n", count(s.Count), plain(s.Why))
+		}
+	}
+	if len(p.Samples) > 0 {
+		fmt.Fprintln(w, "\nSome of them:\nID\tSTATE\tFAILED\tWHAT WENT WRONG")
+		for _, m := range p.Samples {
+			said := m.Error
+			if said == "" {
+				said = m.Reason
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", plain(m.ID), plain(m.State), ago(&m.Failed, now), cell(said, 80))
+		}
+	}
+	section(w, "Before you start:", p.Warnings)
+	section(w, "It cannot start:", p.Blocked)
+}
+
+func section(w io.Writer, title string, said []string) {
+	if len(said) > 0 {
+		fmt.Fprintln(w, "\n"+title)
+	}
+	for _, s := range said {
+		fmt.Fprintln(w, "  "+strings.TrimSpace(plain(s)))
+	}
+}

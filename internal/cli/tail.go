@@ -1,0 +1,177 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-mq/redrive/internal/api"
+	"github.com/redrive-mq/redrive/internal/console"
+)
+
+func (p *program) messagesTail() *cobra.Command {
+	var format, text, state, queue string
+	var most int
+	c := &cobra.Command{
+		Use:   "tail [QUERY]",
+		Short: "Show messages as they fail, until Ctrl-C",
+		Long: `Show messages as they fail, until Ctrl-C: those that wait or are parked within a
+second of it. It asks only when the service says that something failed.`,
+		Example:           "  redrive messages tail 'queue:orders.*' -o jsonl",
+		ValidArgsFunction: p.completeQuery,
+		RunE: func(c *cobra.Command, args []string) error {
+			q, err := find(args, text, queue, state)
+			if err != nil {
+				return err
+			}
+			client, err := p.asking(q)
+			if err != nil {
+				return err
+			}
+			if _, err := client.Messages(c.Context(), q, "", 1); err != nil { // a query that makes no sense
+				return err
+			}
+			t := tail{program: p, client: client, query: q, format: format, left: most, seen: map[failure]bool{}}
+			return t.run(c.Context())
+		},
+	}
+	withFind(p, c, &text, &queue, &state)
+	c.Flags().IntVar(&most, "count", 0, "end after so many; 0: never")
+	return withFormats(p.withAddress(c), &format, "table", "jsonl", "name")
+}
+
+// failure is one failure of one message.
+type failure struct {
+	key     string
+	attempt int
+	failed  time.Time
+}
+
+// slack is how much later a failure may be found than one that came after it.
+const slack = 10 * time.Second
+
+// tail shows failures.
+type tail struct {
+	*program
+	client api.Client
+	query  string
+	format string
+	left   int // 0: any number
+	since  time.Time
+	seen   map[failure]bool // since then
+	begun  bool             // the table has its head
+}
+
+var errEnough = errors.New("as many as were asked for")
+
+func (t *tail) run(ctx context.Context) error {
+	for answered := time.Now(); ; {
+		err := t.client.Live(ctx, func(tick console.Tick) error {
+			first := t.since.IsZero()
+			if answered = time.Now(); first {
+				t.since = tick.At
+				fmt.Fprintln(t.err, "watching; Ctrl-C ends it")
+			}
+			if first || tick.Failed == 0 {
+				return nil
+			}
+			return t.look(ctx)
+		})
+		switch {
+		case ctx.Err() != nil || errors.Is(err, errEnough):
+			return nil
+		case !errors.Is(err, api.ErrUnreachable) || time.Since(answered) > patience:
+			return err
+		}
+		select { // the stream ends now and then, and the service may start anew
+		case <-ctx.Done():
+			return nil
+		case <-time.After(lastLook):
+		}
+		if !t.since.IsZero() {
+			err = t.look(ctx) // what failed meanwhile
+		}
+		if err != nil && !errors.Is(err, api.ErrUnreachable) {
+			return err
+		}
+	}
+}
+
+// look shows what failed since the last look.
+func (t *tail) look(ctx context.Context) error {
+	q := "failed:>=" + t.since.UTC().Format(time.RFC3339Nano)
+	if t.query != "" {
+		q = "(" + t.query + ") " + q
+	}
+	page, err := found(ctx, t.client, q, "", math.MaxInt)
+	if err != nil {
+		return err
+	}
+	var fresh []console.Message
+	newest := t.since
+	for _, m := range page.Messages {
+		if f := (failure{m.Key, m.Attempt, m.Failed}); !t.seen[f] {
+			t.seen[f] = true
+			fresh = append(fresh, m)
+		}
+		if m.Failed.After(newest) {
+			newest = m.Failed
+		}
+	}
+	if since := newest.Add(-slack); since.After(t.since) {
+		t.since = since
+	}
+	for f := range t.seen {
+		if f.failed.Before(t.since) {
+			delete(t.seen, f)
+		}
+	}
+	slices.SortStableFunc(fresh, func(a, b console.Message) int { return a.Failed.Compare(b.Failed) })
+	enough := t.left > 0 && len(fresh) >= t.left
+	if enough {
+		fresh = fresh[:t.left]
+	} else if t.left > 0 {
+		t.left -= len(fresh)
+	}
+	if len(fresh) == 0 {
+		return nil
+	}
+	if err := t.show(fresh); err != nil {
+		return err
+	}
+	if enough {
+		return errEnough
+	}
+	return nil
+}
+
+func (t *tail) show(fresh []console.Message) error {
+	if t.format != "table" {
+		return list(t.program, t.format, fresh, fresh, messageID, nil)
+	}
+	now := time.Now()
+	if !t.begun {
+		t.begun = true
+		fmt.Fprintln(t.out, "FAILED                   QUEUE                     ATTEMPT  ID                                    WHY")
+	}
+	for _, m := range fresh {
+		why := m.Reason
+		if m.Error != "" {
+			why += ": " + m.Error
+		}
+		if m.Due != nil {
+			why = "due " + in(*m.Due, now) + "; " + why
+		} else if m.ParkedFor != "" {
+			why = m.State + ", " + m.ParkedFor + "; " + why
+		}
+		if _, err := fmt.Fprintf(t.out, "%s  %-24s  %7d  %s  %s\n", at(&m.Failed), cell(m.Queue, 24), m.Attempt, plain(m.ID), cell(why, 100)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

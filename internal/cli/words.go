@@ -1,0 +1,93 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/policy"
+)
+
+// many is "1 message", "1,204 messages".
+func many[N int | int64](n N, one, more string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return count(n) + " " + more
+}
+
+func messages[N int | int64](n N) string { return many(n, "message", "messages") }
+
+// count is a number with its thousands set apart.
+func count[N int | int64](n N) string {
+	s := fmt.Sprint(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// at is a time for people, as exact as they need it.
+func at(t *time.Time) string {
+	if t == nil || t.IsZero() {
+		return "-"
+	}
+	return t.UTC().Format("2006-01-02 15:04:05 UTC")
+}
+
+// ago is how long ago a time was, or how far ahead it is.
+func ago(t *time.Time, now time.Time) string {
+	switch {
+	case t == nil || t.IsZero():
+		return "-"
+	case t.After(now):
+		return in(*t, now)
+	case now.Sub(*t) < time.Second:
+		return "now"
+	}
+	return policy.FormatDuration(now.Sub(*t).Round(time.Second)) + " ago"
+}
+
+// in is how far ahead a time is; what was due in the past is due now.
+func in(t, now time.Time) string {
+	if !t.After(now) {
+		return "now"
+	}
+	return "in " + policy.FormatDuration(t.Sub(now).Round(100*time.Millisecond))
+}
+
+// when reads a time: "in 10m", or as RFC 3339. Others mean another hour to whoever
+// is in another place.
+func when(text string) (*time.Time, error) {
+	if text == "" {
+		return nil, nil
+	}
+	if s, ok := strings.CutPrefix(text, "in "); ok {
+		if d, err := config.ParseDuration(strings.TrimSpace(s)); err == nil && d > 0 {
+			t := time.Now().Add(d)
+			return &t, nil
+		}
+	} else if t, err := time.Parse(time.RFC3339, text); err == nil {
+		return &t, nil
+	}
+	return nil, fmt.Errorf("--at %q: expected a time such as 2026-11-21T18:30:00Z, or \"in 10m\": %w", text, errUsage)
+}
+
+// what is each verb in words.
+var what = map[console.Verb]struct{ title, one, more string }{
+	console.Replay:  {"Replay", "message is on its way back", "messages are on their way back"},
+	console.Discard: {"Discard", "message is discarded; it can be restored for a while", "messages are discarded; they can be restored for a while"},
+	console.Restore: {"Restore", "message is parked again", "messages are parked again"},
+	console.Copy:    {"Copy", "copy is on its way", "copies are on their way"},
+}
+
+// did says what was done to n messages.
+func did(verb console.Verb, n int64, t *time.Time) string {
+	w := what[verb]
+	if t != nil && t.After(time.Now()) {
+		return many(n, "message is", "messages are") + " due at " + at(t)
+	}
+	return many(n, w.one, w.more)
+}
