@@ -139,7 +139,7 @@ type shape int
 
 const (
 	absent shape = iota
-	aLeaf         // also what is empty
+	aLeaf        // also what is empty
 	aMap
 	aList
 )
