@@ -28,6 +28,7 @@ lint:
 
 test: build lint
 	@[ -n "$(BROKERS)" ] || { scripts/install-rabbitmq && scripts/install-rabbitmq-4; }
+	@scripts/install-chromium
 	$(GO) run ./test/brokers $(GO) test -count=1 -timeout 20m $(TESTFLAGS) ./...
 
 # Without BENCHFLAGS the Go benchmarks of the hot parts come first.

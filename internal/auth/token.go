@@ -101,8 +101,8 @@ func (t *Tokens) Create(ctx context.Context, c Caller, n NewToken) (secret strin
 	if c.Queues != nil && n.Queues == nil {
 		n.Queues = c.Queues
 	}
-	if !within(c, n.Queues) {
-		return "", Token{}, fmt.Errorf("%w: not all of the queues %q are among those of %s", ErrForbidden, n.Queues, c.Name)
+	if q, ok := c.covers(n.Queues); !ok {
+		return "", Token{}, fmt.Errorf("%w: the queues %q are not among those of %s", ErrForbidden, q, c.Name)
 	}
 	t.making.Lock()
 	defer t.making.Unlock()
@@ -130,23 +130,30 @@ func (t *Tokens) Create(ctx context.Context, c Caller, n NewToken) (secret strin
 	return secret, made, nil
 }
 
-// within tells whether a token's queues are the caller's. A pattern can match more
-// than the queues it is matched by as a name, so it must be one of the caller's own.
-func within(c Caller, queues []string) bool {
-	return c.Queues == nil || queues != nil && !slices.ContainsFunc(queues, func(q string) bool {
-		return !slices.Contains(c.Queues, q) && (strings.ContainsAny(q, "*?") || !c.Sees(q))
-	})
+// covers tells whether queues, nil being all, are among the caller's, or else which
+// are not. A pattern can match more than the queues it is matched by as a name, so it
+// must be one of the caller's own.
+func (c Caller) covers(queues []string) (not string, ok bool) {
+	if c.Queues != nil && queues == nil {
+		return "*", false
+	}
+	for _, q := range queues {
+		if c.Queues != nil && !slices.Contains(c.Queues, q) && (strings.ContainsAny(q, "*?") || !c.Sees(q)) {
+			return q, false
+		}
+	}
+	return "", true
 }
 
-// List shows an administrator all tokens that are for no queues but theirs, those
-// that have expired too.
+// List shows an administrator the tokens that they could have made, those that have
+// expired too.
 func (t *Tokens) List(ctx context.Context, c Caller) ([]Token, error) {
 	if err := c.MaySee(Admin); err != nil {
 		return nil, err
 	}
 	all := []Token{}
 	err := t.each(ctx, func(_ string, token Token) bool {
-		if within(c, token.Queues) {
+		if _, ok := c.covers(token.Queues); ok {
 			all = append(all, token)
 		}
 		return true
@@ -155,7 +162,8 @@ func (t *Tokens) List(ctx context.Context, c Caller) ([]Token, error) {
 	return all, err
 }
 
-// Revoke ends a token, and the sessions that were begun with it, at once.
+// Revoke ends a token that List shows, and the sessions that were begun with it, at
+// once.
 func (t *Tokens) Revoke(ctx context.Context, c Caller, name string) error {
 	if err := c.May(Admin, ""); err != nil {
 		return err
@@ -163,11 +171,11 @@ func (t *Tokens) Revoke(ctx context.Context, c Caller, name string) error {
 	t.making.Lock()
 	defer t.making.Unlock()
 	key, token, err := t.find(ctx, name)
-	if err == nil && !within(c, token.Queues) {
-		err = fmt.Errorf("%w: %q", ErrNoToken, name) // as where there is none
-	}
 	if err != nil {
 		return err
+	}
+	if _, ok := c.covers(token.Queues); !ok {
+		return noToken(name)
 	}
 	return t.write(ctx, c, "token.revoke", fmt.Sprintf("%s (%s)", token.Name, token.Role), store.Entry{Name: key})
 }
@@ -193,10 +201,12 @@ func (t *Tokens) find(ctx context.Context, name string) (key string, found Token
 		return key == ""
 	})
 	if err == nil && key == "" {
-		err = fmt.Errorf("%w: %q", ErrNoToken, name)
+		err = noToken(name)
 	}
 	return key, found, err
 }
+
+func noToken(name string) error { return fmt.Errorf("%w: %q", ErrNoToken, name) }
 
 func (t *Tokens) each(ctx context.Context, visit func(key string, token Token) bool) error {
 	return t.store.Entries(ctx, tokenPrefix, "", func(e store.Entry) (bool, error) {

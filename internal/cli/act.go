@@ -11,7 +11,6 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/api"
 	"github.com/redrive-mq/redrive/internal/console"
-	"github.com/redrive-mq/redrive/internal/query"
 )
 
 // deed is an action with its flags.
@@ -223,41 +222,4 @@ func (p *program) named(ctx context.Context, client api.Client, d *deed, a conso
 		return endingf(ExitNotFound, "not found")
 	}
 	return endingf(ExitPrecondition, "nothing was changed")
-}
-
-// withFind adds the flags that say which messages, besides the argument.
-func withFind(p *program, c *cobra.Command, text, queue, state *string) {
-	c.Flags().StringVar(text, "query", "", "the query, as the argument may be")
-	c.Flags().StringVar(queue, "queue", "", "of this work queue; left out: of all")
-	c.Flags().StringVar(state, "state", "", "waiting, returned, parked or discarded; left out: all")
-	_ = c.RegisterFlagCompletionFunc("queue", p.completeQueues)
-	_ = c.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(states, cobra.ShellCompDirectiveNoFileComp))
-}
-
-var states = []string{console.Waiting, console.Returned, console.Parked, console.Discarded}
-
-// find is the query that arguments and flags together make.
-func find(args []string, text, queue, state string) (string, error) {
-	var terms []string
-	switch state {
-	case "":
-	case console.Waiting, console.Returned, console.Parked, console.Discarded:
-		terms = append(terms, "state:"+state)
-	default:
-		return "", fmt.Errorf("--state %q: expected waiting, returned, parked or discarded: %w", state, errUsage)
-	}
-	if queue != "" {
-		terms = append(terms, "queue:"+query.Quote(queue))
-	}
-	said := strings.TrimSpace(strings.Join(args, " "))
-	if said != "" && text != "" {
-		return "", fmt.Errorf("give the query as an argument or with --query, not both: %w", errUsage)
-	}
-	if said += strings.TrimSpace(text); said != "" {
-		if len(terms) > 0 && strings.Contains(said, "OR") {
-			said = "(" + said + ")"
-		}
-		terms = append([]string{said}, terms...)
-	}
-	return strings.Join(terms, " "), nil
 }

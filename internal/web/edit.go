@@ -85,6 +85,9 @@ func (s *server) editOf(r *http.Request, c auth.Caller) (editData, error) {
 
 func (s *server) edit(r *http.Request, c auth.Caller) (view, error) {
 	d, err := s.editOf(r, c)
+	if err == nil {
+		err = c.May(auth.Editor, d.Queue) // a form that can only be refused is no help
+	}
 	return editView(d), err
 }
 

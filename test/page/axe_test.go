@@ -3,11 +3,19 @@ package page_test
 import (
 	_ "embed"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/web"
+	"github.com/redrive-mq/redrive/internal/web/webtest"
 )
 
 // axe-core, as its npm package has it: see axe.LICENSE.
@@ -48,8 +56,8 @@ func (b *tab) axe(state string, rules ...string) {
 }
 
 // look holds the page, as it is now, to all that each page has to be: for axe-core
-// in the light and in the dark, and without scrolling sideways at 400 % zoom of a
-// window of 1280 pixels.
+// in the light and in the dark, where only colours differ, and without scrolling
+// sideways at 400 % zoom of a window of 1280 pixels.
 func (b *tab) look(state string) {
 	b.t.Helper()
 	b.axe(state)
@@ -101,11 +109,58 @@ func TestReadOnlyPagesOfferNoActions(t *testing.T) {
 	b := newTab(t, s.base)
 	b.expect("403")
 	for _, path := range []string{"/", "/messages", "/messages/" + s.order, "/groups", "/queues", "/operations", "/audit"} {
-		b.lookAt("read-only", path)
+		b.open(path)
 		b.says("#read-only", "Read-only")
 		if offered := js[string](b, `[...document.querySelectorAll("form[method=post]")].map(f => f.action).join(" ")`); offered != "" {
 			t.Errorf("%s offers %s", path, offered)
 		}
 	}
-	b.lookAt("read-only", "/messages/"+s.order+"/edit")
+	b.look("read-only")
+	b.lookAt("read-only", "/messages")
+	b.open("/messages/" + s.order + "/edit")
+	b.says("#failed", "read-only")
+}
+
+// What fails, and what takes long, is a state too; a made-up shop can be in each.
+func TestTroubledPagesAreForEverybody(t *testing.T) {
+	shop := webtest.New(time.Now())
+	held := make(chan struct{})
+	handler := web.Handler(shop, web.Options{Caller: func(*http.Request) auth.Caller { return root }, Version: "1.4.0"})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/api/v1/live":
+			w.Header().Set("Content-Type", "text/event-stream")
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+			return
+		case r.URL.Query().Has("wait"): // of the page that says that it is being read
+			select {
+			case <-held:
+			case <-r.Context().Done():
+			}
+		}
+		handler.ServeHTTP(w, r)
+	}))
+	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
+	b := newTab(t, server.URL)
+	b.expect("500", "409", "503")
+
+	shop.Slow = true
+	b.open("/messages?q=text%3AACME")
+	b.shows("#loading")
+	b.look("loading")
+	close(held)
+	b.shows("#messages")
+	shop.Slow = false
+
+	shop.Bounded = "only the newest 100,000 of 1,204,332 messages, since bodies have to be decoded for this query"
+	b.lookAt("bounded", "/messages?q=text%3AACME")
+	b.shows("#bounded")
+
+	shop.Fails = errors.New("the store cannot be read: redrive-data/000214.sst: input/output error")
+	for _, path := range []string{"/", "/messages", "/messages/x", "/groups", "/queues", "/operations", "/policies", "/audit", "/health"} {
+		b.open(path)
+		b.says("#failed", "input/output error")
+	}
+	b.look("failed")
 }

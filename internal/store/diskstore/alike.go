@@ -1,6 +1,7 @@
 package diskstore
 
 import (
+	"hash/maphash"
 	"strings"
 	"sync"
 
@@ -12,8 +13,12 @@ import (
 // one of these to the letter, and to find what is the same in two errors costs more
 // than all else that is counted of them.
 type alike struct {
-	mu  sync.Mutex
-	own map[likeness]group.Group
+	mu   sync.Mutex
+	own  map[likeness]group.Group
+	seed maphash.Seed
+	// seen has the hashes of errors of new failures. The second one with an error
+	// makes it kept, so that errors of which no two are the same are not.
+	seen [8 * alikeKept]uint64
 }
 
 // likeness is what makes a group.
@@ -24,8 +29,8 @@ const (
 	alikeLong = 512 // longer ones are not kept
 )
 
-// of is a record's own group.
-func (a *alike) of(r *store.Record) group.Group {
+// of is a record's own group; fails tells that this is a new failure.
+func (a *alike) of(r *store.Record, fails bool) group.Group {
 	if len(r.Error)+len(r.Message.Type) > alikeLong {
 		return r.Group()
 	}
@@ -36,14 +41,25 @@ func (a *alike) of(r *store.Record) group.Group {
 	if known {
 		return own
 	}
-	// A record's strings are pieces of a large one, which these would keep.
-	l = likeness{strings.Clone(l.queue), strings.Clone(l.reason), strings.Clone(l.error), strings.Clone(l.kind)}
-	own = group.Of(l.queue, l.reason, l.error, l.kind)
+	own = r.Group()
+	if !fails {
+		return own
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.own == nil || len(a.own) == alikeKept {
-		a.own = map[likeness]group.Group{}
+	if a.own == nil {
+		a.own, a.seed = map[likeness]group.Group{}, maphash.MakeSeed()
 	}
-	a.own[l] = own
+	hash := maphash.String(a.seed, r.Error)
+	if seen := &a.seen[hash%uint64(len(a.seen))]; *seen != hash {
+		*seen = hash
+		return own
+	}
+	if len(a.own) == alikeKept {
+		clear(a.own)
+	}
+	// A record's strings are pieces of a large one, which these would keep.
+	l = likeness{strings.Clone(l.queue), strings.Clone(l.reason), strings.Clone(l.error), strings.Clone(l.kind)}
+	a.own[l] = group.Of(l.queue, l.reason, l.error, l.kind)
 	return own
 }

@@ -58,7 +58,7 @@ func (s *groupState) inUse() bool { return s.any() || s.users > 0 }
 
 // GroupOf implements store.Searcher.
 func (s *Store) GroupOf(r *store.Record) group.ID {
-	own := s.groups.alike.of(r)
+	own := s.groups.alike.of(r, false)
 	s.groups.mu.Lock()
 	defer s.groups.mu.Unlock()
 	if s.groups.known[own.ID] == nil {
@@ -81,7 +81,7 @@ func (c *change) group(r *store.Record) *grouped {
 	if l := c.like; l != nil && l.Queue == r.Queue && l.Reason == r.Reason && l.Error == r.Error && l.Message.Type == r.Message.Type {
 		return c.last
 	}
-	own := c.s.groups.alike.of(r)
+	own := c.s.groups.alike.of(r, c.fails)
 	c.s.groups.mu.Lock()
 	defer c.s.groups.mu.Unlock()
 	s := c.s.groups.of(own)
