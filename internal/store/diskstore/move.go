@@ -279,11 +279,6 @@ func (s *Store) lookAnew(name string) {
 	}
 }
 
-// Replay implements store.Store.
-func (s *Store) Replay(ctx context.Context, sel store.Selection, due time.Time, progress func(int)) (int, error) {
-	return store.Replay(ctx, s, sel, due, progress)
-}
-
 // NewestKey implements store.Changer.
 func (s *Store) NewestKey() uint64 {
 	s.adding.Lock()
