@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -456,11 +457,11 @@ func TestOldPlansAndOperationsAreForgotten(t *testing.T) {
 // stuck cannot delete entries until it is well.
 type stuck struct {
 	console.Store
-	well bool
+	well atomic.Bool
 }
 
 func (s *stuck) DeleteEntries(ctx context.Context, prefix string) error {
-	if !s.well {
+	if !s.well.Load() {
 		return errors.New("the disk is sick")
 	}
 	return s.Store.DeleteEntries(ctx, prefix)
@@ -479,8 +480,7 @@ func TestAPlanIsForgottenWhenThatWorksAgain(t *testing.T) {
 		if all, err := d.Operations(ctx, operator); err != nil || len(all) != 0 {
 			t.Errorf("%+v, %v", all, err)
 		}
-		synctest.Wait()
-		s.well = true
+		s.well.Store(true)
 		time.Sleep(2 * time.Minute)
 		if _, err := d.GetPlan(ctx, operator, p.ID); !errors.Is(err, console.ErrNotFound) {
 			t.Errorf("it is known still: %v", err)
