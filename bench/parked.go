@@ -92,7 +92,7 @@ func (res *parkedResult) stretches(ctx context.Context, r *report, v vhost, s *s
 	var p50, p99 [2][]float64
 	var cpu [2]float64
 	for i := range 2**rounds + 1 {
-		asks := (i + i/2) % 2 // each is the first of a pair as often as the other
+		asks := (i + (i+1)/2) % 2 // each is the first of a pair as often as the other
 		before, _ := cpuSeconds(s.pids())
 		back, err := steadyWith(ctx, v, func(ctx context.Context) {
 			if asks == 1 && i > 0 {
