@@ -64,67 +64,144 @@ func hexLines(b []byte) []byte {
 
 // fieldsDiff is how decoded bodies and headers differ, field by field.
 func fieldsDiff(was, is *decode.Result, headersWere, headers amqp.Table) []Change {
-	before, after := map[string]string{}, map[string]string{}
-	flatten(before, "body", was.Value)
-	flatten(after, "body", is.Value)
-	if was.Value == nil && is.Value == nil && was.Text != is.Text {
-		before["body"], after["body"] = was.Text, is.Text
+	var d fields
+	if was.Value == nil && is.Value == nil {
+		d.compare("body", was.Text, is.Text)
+	} else {
+		d.compare("body", orNone(was.Value), orNone(is.Value))
 	}
-	flatten(before, "header", headersWere)
-	flatten(after, "header", headers)
-	paths := maps.Clone(before)
-	maps.Copy(paths, after)
-	var all []Change
-	for _, p := range slices.Sorted(maps.Keys(paths)) {
-		a, had := before[p]
-		b, has := after[p]
-		if a == b && had == has {
-			continue
-		}
-		if len(all) == mostFields {
-			return append(all, Change{Path: "…", After: "there are more differences"})
-		}
-		all = append(all, Change{Path: p, Before: short(a), After: short(b)})
-	}
-	return all
+	d.compare("header", orNone(headersWere), orNone(headers))
+	return d.all
 }
 
-// flatten gives each leaf its path and its value as JSON.
-func flatten(into map[string]string, path string, v any) {
-	switch v := v.(type) {
-	case map[string]any:
-		for k, e := range v {
-			flatten(into, path+"."+k, e)
+// fields finds where two documents differ. Its paths are as long as people read, and
+// made only where something differs: a key may have a megabyte, and a thousand below it.
+type fields struct{ all []Change }
+
+// none is what is not there: what only the other has, a body without structure, and
+// a table without headers.
+type none struct{}
+
+func orNone(v any) any {
+	if t, ok := v.(amqp.Table); v == nil || ok && len(t) == 0 {
+		return none{}
+	}
+	return v
+}
+
+// longestPath is in bytes; no path of those below tells more.
+const longestPath = 500
+
+func (d *fields) compare(path string, a, b any) {
+	if len(d.all) > mostFields {
+		return
+	}
+	if len(path) > longestPath {
+		path = strings.ToValidUTF8(path[:longestPath], "") + "…"
+	}
+	switch aIs, bIs := shapeOf(a), shapeOf(b); {
+	case aIs == aMap && (bIs == aMap || bIs == absent), aIs == absent && bIs == aMap:
+		am, bm := asMap(a), asMap(b)
+		names := maps.Clone(am)
+		if names == nil {
+			names = map[string]any{}
 		}
-		if len(v) == 0 && path != "header" {
-			into[path] = "{}"
+		maps.Copy(names, bm)
+		for _, name := range slices.Sorted(maps.Keys(names)) {
+			d.compare(path+"."+name, named(am, name), named(bm, name))
+		}
+	case aIs == aList && (bIs == aList || bIs == absent), aIs == absent && bIs == aList:
+		al, _ := a.([]any)
+		bl, _ := b.([]any)
+		for i := range max(len(al), len(bl)) {
+			d.compare(fmt.Sprintf("%s[%d]", path, i), nth(al, i), nth(bl, i))
+		}
+	case aIs != bIs && aIs != absent && bIs != absent:
+		d.compare(path, a, none{})
+		d.compare(path, none{}, b)
+	default:
+		d.leaf(path, a, b)
+	}
+}
+
+func (d *fields) leaf(path string, a, b any) {
+	before, after := leafText(a), leafText(b)
+	switch {
+	case shapeOf(a) == shapeOf(b) && before == after:
+	case len(d.all) == mostFields:
+		d.all = append(d.all, Change{Path: "…", After: "there are more differences"})
+	default:
+		d.all = append(d.all, Change{Path: path, Before: short(before), After: short(after)})
+	}
+}
+
+type shape int
+
+const (
+	absent shape = iota
+	aLeaf        // also what is empty
+	aMap
+	aList
+)
+
+func shapeOf(v any) shape {
+	switch v := v.(type) {
+	case none:
+		return absent
+	case map[string]any:
+		if len(v) > 0 {
+			return aMap
 		}
 	case amqp.Table:
-		flatten(into, path, map[string]any(v))
+		if len(v) > 0 {
+			return aMap
+		}
 	case []any:
-		for i, e := range v {
-			flatten(into, fmt.Sprintf("%s[%d]", path, i), e)
+		if len(v) > 0 {
+			return aList
 		}
-		if len(v) == 0 {
-			into[path] = "[]"
-		}
-	case nil:
-		if path != "body" { // no structure, or nothing
-			into[path] = "null"
-		}
-	case time.Time:
-		into[path] = v.UTC().Format(time.RFC3339)
-	case []byte:
-		into[path] = fmt.Sprintf("%x", v)
-	case string:
-		into[path] = v
-	default:
-		b, err := json.Marshal(v)
-		if err != nil {
-			b = fmt.Append(nil, v)
-		}
-		into[path] = string(b)
 	}
+	return aLeaf
+}
+
+func asMap(v any) map[string]any {
+	if t, ok := v.(amqp.Table); ok {
+		return t
+	}
+	m, _ := v.(map[string]any)
+	return m
+}
+
+func named(m map[string]any, name string) any {
+	if v, ok := m[name]; ok {
+		return v
+	}
+	return none{}
+}
+
+func nth(l []any, i int) any {
+	if i < len(l) {
+		return l[i]
+	}
+	return none{}
+}
+
+func leafText(v any) string {
+	switch v := v.(type) {
+	case none:
+		return ""
+	case time.Time:
+		return v.UTC().Format(time.RFC3339)
+	case []byte:
+		return fmt.Sprintf("%x", v)
+	case string:
+		return v
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		b = fmt.Append(nil, v)
+	}
+	return string(b)
 }
 
 func short(s string) string {

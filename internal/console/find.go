@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/decode"
@@ -97,8 +98,15 @@ func (c *Console) Count(ctx context.Context, by auth.Caller, text string) (n int
 		return 0, false, err
 	}
 	if q.OnlyReturned() {
-		err = c.eachReturned(ctx, by, q, "", func(store.Listed, string) bool { n++; return true })
-		return n, err == nil, err
+		began := time.Now()
+		exact = true
+		err = c.eachReturned(ctx, by, q, "", func(store.Listed, string) bool {
+			if exact = time.Since(began) <= longestCount; exact {
+				n++
+			}
+			return exact
+		})
+		return n, exact && err == nil, err
 	}
 	counts, err := c.Store.Counts(ctx)
 	if err != nil {
@@ -141,6 +149,9 @@ func (c *Console) Count(ctx context.Context, by auth.Caller, text string) (n int
 	return c.countOne(ctx, by, q)
 }
 
+// longestCount is how long it counts one by one.
+const longestCount = 5 * time.Second
+
 // countOne counts one by one, as far as a search looks.
 func (c *Console) countOne(ctx context.Context, by auth.Caller, q *query.Query) (n int64, exact bool, err error) {
 	in, err := c.narrow(ctx, by, q)
@@ -149,10 +160,10 @@ func (c *Console) countOne(ctx context.Context, by auth.Caller, q *query.Query) 
 	}
 	r := in.Range
 	r.NewestFirst, r.Body = true, q.NeedsBody()
-	looked := 0
+	looked, began := 0, time.Now()
 	exact = true
 	err = c.scan(ctx, by, q, r, func(l store.Listed) (bool, error) {
-		if exact = in.Sure || looked < mostLooked; !exact {
+		if exact = in.Sure || looked < mostLooked && time.Since(began) <= longestCount; !exact {
 			return false, nil
 		}
 		looked++

@@ -11,6 +11,9 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // headers are header values as JSON, each with the name of its AMQP type, so that
@@ -24,11 +27,37 @@ type typed struct {
 	Value json.RawMessage `json:"value,omitempty"`
 }
 
-// deepest is how far imported tables may nest: far more than fits RabbitMQ.
-const deepest = 1000
+// deepest is how far tables nest as JSON, each level of which is read once for every
+// level around it. What is deeper, which only somebody who means harm makes, is packed:
+// as a store keeps it, in base64.
+const deepest = 50
+
+const kindPacked = "packed"
+
+// packed is a value as a store keeps it.
+func packed(v any) (typed, error) {
+	b, err := store.AppendRecord(nil, &store.Record{Message: wire.Message{Headers: amqp.Table{"": v}}})
+	if err != nil {
+		return typed{}, err
+	}
+	raw, err := json.Marshal(b)
+	return typed{Type: kindPacked, Value: raw}, err
+}
+
+func unpacked(v typed) (any, error) {
+	b, err := to[[]byte](v)
+	if err != nil {
+		return nil, err
+	}
+	r, _, err := store.DecodeRecord(b, false)
+	if err != nil {
+		return nil, err
+	}
+	return r.Message.Headers[""], nil
+}
 
 func (h *headers) MarshalJSON() ([]byte, error) {
-	list, err := fromTable(h.table)
+	list, err := fromTable(h.table, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -40,10 +69,10 @@ func (h *headers) UnmarshalJSON(b []byte) (err error) {
 	return err
 }
 
-func fromTable(t amqp.Table) ([]typed, error) {
+func fromTable(t amqp.Table, depth int) ([]typed, error) {
 	list := make([]typed, 0, len(t))
 	for _, k := range slices.Sorted(maps.Keys(t)) {
-		v, err := fromValue(t[k])
+		v, err := fromValue(t[k], depth+1)
 		if err != nil {
 			return nil, fmt.Errorf("header %.100q: %w", k, err)
 		}
@@ -54,7 +83,7 @@ func fromTable(t amqp.Table) ([]typed, error) {
 	return list, nil
 }
 
-func fromValue(v any) (typed, error) {
+func fromValue(v any, depth int) (typed, error) {
 	var value any
 	kind := typeName(v)
 	switch v := v.(type) {
@@ -75,15 +104,21 @@ func fromValue(v any) (typed, error) {
 	case time.Time: // whole seconds, of any year
 		value = strconv.FormatInt(v.Unix(), 10)
 	case amqp.Table:
-		list, err := fromTable(v)
+		if depth > deepest {
+			return packed(v)
+		}
+		list, err := fromTable(v, depth)
 		if err != nil {
 			return typed{}, err
 		}
 		value = list
 	case []any:
+		if depth > deepest {
+			return packed(v)
+		}
 		list := make([]typed, 0, len(v))
 		for _, e := range v {
-			x, err := fromValue(e)
+			x, err := fromValue(e, depth+1)
 			if err != nil {
 				return typed{}, err
 			}
@@ -149,10 +184,12 @@ func toTable(b []byte, depth int) (amqp.Table, error) {
 }
 
 func toValue(v typed, depth int) (any, error) {
-	if depth > deepest {
+	if depth > deepest+1 {
 		return nil, fmt.Errorf("nested more than %d deep", deepest)
 	}
 	switch v.Type {
+	case kindPacked:
+		return unpacked(v)
 	case "void":
 		return nil, nil
 	case "bool":

@@ -64,6 +64,40 @@ func TestOddNumbersAndTimesKeepTheirBits(t *testing.T) {
 	exact(t, r, got)
 }
 
+// Headers that nest as deep as fits a frame of RabbitMQ's stop no export, and come
+// back as they were.
+func TestDeepHeadersKeepTheirDepth(t *testing.T) {
+	for _, levels := range []int{1, deepest - 1, deepest, deepest + 1, deepest + 2, 20_000} {
+		for _, table := range []bool{true, false} {
+			var v any = "inside"
+			for range levels {
+				if table {
+					v = amqp.Table{"k": v}
+				} else {
+					v = []any{v}
+				}
+			}
+			r := storetest.Everything()
+			r.Message.Headers = amqp.Table{"deep": v}
+			b, err := appendLine(nil, r)
+			if err != nil {
+				t.Fatalf("%d levels: %v", levels, err)
+			}
+			got, err := parseLine(b)
+			if err != nil {
+				t.Fatalf("%d levels: %v", levels, err)
+			}
+			is, err := store.AppendRecord(nil, got)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if was, err := store.AppendRecord(nil, r); err != nil || !bytes.Equal(was, is) {
+				t.Errorf("%d levels came back as others, %v", levels, err)
+			}
+		}
+	}
+}
+
 // A line from anywhere is an error or a record, never a panic, and what is read is
 // the same when it is written and read again.
 func FuzzParseLine(f *testing.F) {

@@ -19,7 +19,7 @@ func (c *Console) Watch(ctx context.Context, by auth.Caller) <-chan Tick {
 	}
 	go func() {
 		defer close(ticks)
-		w := watcher{Console: c, by: by, ops: map[string]Operation{}}
+		w := watcher{Console: c, by: by, ops: map[string]glimpse{}}
 		w.failed = w.failures()
 		each := time.NewTicker(time.Second)
 		defer each.Stop()
@@ -53,7 +53,18 @@ type watcher struct {
 	last   Tick
 	failed int64
 	now    int64
-	ops    map[string]Operation
+	ops    map[string]glimpse
+}
+
+// glimpse is what changes of an operation.
+type glimpse struct {
+	state, why, left      string
+	done, skipped, failed int64
+	perSecond             float64
+}
+
+func glimpseOf(o *Operation) glimpse {
+	return glimpse{o.State, o.Why, o.Left, o.Done, o.SkippedN, o.Failed, o.PerSecond}
 }
 
 func (w *watcher) failures() int64 {
@@ -86,9 +97,13 @@ func (w *watcher) look(ctx context.Context) (t Tick, news bool, err error) {
 	if err != nil {
 		return t, false, err
 	}
-	for _, o := range ops {
-		if was, ok := w.ops[o.ID]; !ok || !reflect.DeepEqual(was, o) {
-			t.Operations = append(t.Operations, o)
+	for i := range ops {
+		o := &ops[i]
+		switch was, ok := w.ops[o.ID]; {
+		case !ok && w.last.At.IsZero() && o.Ended != nil: // there may be a thousand such
+			w.ops[o.ID] = glimpseOf(o)
+		case was != glimpseOf(o):
+			t.Operations = append(t.Operations, *o)
 		}
 	}
 	last := w.last
@@ -100,7 +115,7 @@ func (w *watcher) look(ctx context.Context) (t Tick, news bool, err error) {
 
 func (w *watcher) told(t Tick) {
 	w.last, w.failed = t, w.now
-	for _, o := range t.Operations {
-		w.ops[o.ID] = o
+	for i := range t.Operations {
+		w.ops[t.Operations[i].ID] = glimpseOf(&t.Operations[i])
 	}
 }

@@ -120,5 +120,5 @@ type Tick struct {
 	PerMinute  Flow        `json:"per_minute"`
 	Failed     int64       `json:"failed" doc:"Messages that failed since the tick before."`
 	Problems   []string    `json:"problems"`
-	Operations []Operation `json:"operations,omitempty" doc:"Those that changed."`
+	Operations []Operation `json:"operations,omitempty" doc:"Those that changed; in the first one, those that have not ended."`
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -274,6 +275,29 @@ func TestASearchIsBounded(t *testing.T) {
 	if _, err := d.Search(ctx, caller(auth.Viewer), "attempt:<5", "", 0); !errors.Is(err, context.Canceled) {
 		t.Errorf("canceled: %v", err)
 	}
+}
+
+// sluggish takes a second for each record.
+type sluggish struct{ console.Store }
+
+func (s sluggish) Scan(ctx context.Context, r store.Range, visit func(store.Listed) (bool, error)) error {
+	return s.Store.Scan(ctx, r, func(l store.Listed) (bool, error) {
+		time.Sleep(time.Second)
+		return visit(l)
+	})
+}
+
+// Who counts what only bodies tell does not wait for all of them.
+func TestACountEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(sluggish{memstore.New()})
+		d.parked(t, "orders", 1000)
+		began := time.Now()
+		n, exact, err := d.Count(ctx, caller(auth.Viewer), "text:*")
+		if took := time.Since(began); exact || n < 5 || n > 10 || took > 10*time.Second || err != nil {
+			t.Errorf("counted %d (exactly %v) in %v, %v", n, exact, took, err)
+		}
+	})
 }
 
 // giveBack claims what is due of a queue and settles it as returned.

@@ -307,6 +307,40 @@ func TestWatch(t *testing.T) {
 	})
 }
 
+// Who begins to watch is told of what goes on, not of all that ever ended; later, of
+// what changes, its end too.
+func TestWatchingOperations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(memstore.New())
+		d.parked(t, "orders", 5)
+		stop := d.run(t)
+		defer stop()
+		old := d.plan(t, console.Discard, "queue:orders attempt:3")
+		d.begin(t, old, console.Start{})
+		time.Sleep(time.Minute)
+		d.parked(t, "mail", 5)
+		slow := d.plan(t, console.Discard, "queue:mail")
+		d.begin(t, slow, console.Start{Rate: 1})
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		ticks := d.Watch(ctx, caller(auth.Viewer))
+		for first := true; ; first = false {
+			tick := <-ticks
+			if first && len(tick.Operations) != 1 {
+				t.Fatalf("at first it tells of %+v", tick.Operations)
+			}
+			for _, o := range tick.Operations {
+				if o.ID != slow.ID {
+					t.Errorf("it tells of %+v", o)
+				}
+				if o.State == console.Finished {
+					return
+				}
+			}
+		}
+	})
+}
+
 // book is an audit log of five lines.
 type book struct{ *ledger }
 

@@ -30,12 +30,6 @@ type Page struct {
 	After   string
 }
 
-// Selection chooses parked records to replay: by ID, or all of a queue.
-type Selection struct {
-	IDs   []uuid.UUID
-	Queue string
-}
-
 // List is what engines implement Store.List with.
 func List(ctx context.Context, s Scanner, f Filter) (Page, error) {
 	var p Page

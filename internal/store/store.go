@@ -69,12 +69,6 @@ type Store interface {
 	// List is Scan a page at a time, by Due.
 	List(ctx context.Context, f Filter) (Page, error)
 
-	// Replay makes parked records (of the IDs, or of the queue when there are no
-	// IDs) waiting and due at due, with no attempts made yet and no Forward. It
-	// works in batches, each durable, and calls progress (may be nil) after
-	// each. It returns how many it moved. IDs that are not parked are ignored.
-	Replay(ctx context.Context, sel Selection, due time.Time, progress func(moved int)) (int, error)
-
 	// Remember keeps receipts of messages that are kept elsewhere. When it returns
 	// nil they survive a crash. ErrFull when there is no room.
 	Remember(ctx context.Context, receipts []Receipt) error

@@ -142,13 +142,10 @@ func (p *pair) release(t *rapid.T) {
 }
 
 func (p *pair) replay(t *rapid.T) {
-	sel := store.Selection{Queue: aQueue(t)}
-	if len(p.ids) > 0 && rapid.Bool().Draw(t, "by id") {
-		sel.IDs = rapid.SliceOfN(rapid.SampledFrom(p.ids), 1, 4).Draw(t, "ids")
-	}
+	queue := aQueue(t)
 	due := storetest.Waiting("", someTime(t), "").Due
 	p.alike(t, "replay", func(s store.Store) any {
-		n, err := s.Replay(ctx, sel, due, nil)
+		n, err := storetest.Replay(ctx, s, queue, due)
 		return fmt.Sprint(n, err)
 	})
 }

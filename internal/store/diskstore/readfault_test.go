@@ -98,7 +98,7 @@ var readers = map[string]func(*diskstore.Store, uuid.UUID) (string, error){
 		return visited(s, store.Range{From: farAway})
 	},
 	"replay": func(s *diskstore.Store, _ uuid.UUID) (string, error) {
-		if _, err := s.Replay(context.Background(), store.Selection{Queue: "p"}, farAway, nil); err != nil {
+		if _, err := storetest.Replay(context.Background(), s, "p", farAway); err != nil {
 			return "", err
 		}
 		return listed(s, store.Filter{State: store.Waiting, Queue: "p", Limit: 1000})

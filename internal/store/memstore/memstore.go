@@ -235,10 +235,6 @@ func (s *Store) List(ctx context.Context, f store.Filter) (store.Page, error) {
 	return store.List(ctx, s, f)
 }
 
-func (s *Store) Replay(ctx context.Context, sel store.Selection, due time.Time, progress func(int)) (int, error) {
-	return store.Replay(ctx, s, sel, due, progress)
-}
-
 func (s *Store) Receipts(context.Context) ([]store.Receipt, error) {
 	unlock, err := s.lock()
 	defer unlock()

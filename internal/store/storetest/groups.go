@@ -72,7 +72,7 @@ func groupCounts(t *testing.T, e Engine) {
 		t.Fatal(err)
 	}
 	wantGroups(t, s, "settled", "p/order # not found 0 1 0", "q/no stock 0 0 1", "q/order # not found 0 2 0", "q/rejected 0 0 0")
-	if _, err := s.Replay(ctx, store.Selection{Queue: "q"}, epoch, nil); err != nil {
+	if _, err := Replay(ctx, s, "q", epoch); err != nil {
 		t.Fatal(err)
 	}
 	wantGroups(t, s, "replayed", "p/order # not found 0 1 0", "q/no stock 0 0 1", "q/order # not found 2 0 0", "q/rejected 0 0 0")
