@@ -29,11 +29,17 @@ func onChannel(url string, do func(*amqp.Channel) error) error {
 // publish sends n messages to a queue and waits until RabbitMQ has them; with a
 // pace, so many per second.
 func publish(ctx context.Context, url, queue string, n int, pace float64) error {
+	body := []byte(strings.Repeat("x", *size))
+	return publishEach(ctx, url, queue, n, pace, func(i int) amqp.Publishing {
+		return amqp.Publishing{MessageId: strconv.Itoa(i), DeliveryMode: amqp.Persistent, Body: body}
+	})
+}
+
+func publishEach(ctx context.Context, url, queue string, n int, pace float64, message func(i int) amqp.Publishing) error {
 	return onChannel(url, func(ch *amqp.Channel) error {
 		if err := ch.Confirm(false); err != nil {
 			return err
 		}
-		body := []byte(strings.Repeat("x", *size))
 		tick := time.NewTicker(time.Millisecond)
 		defer tick.Stop()
 		began := time.Now()
@@ -47,7 +53,7 @@ func publish(ctx context.Context, url, queue string, n int, pace float64) error 
 				}
 			}
 			var err error
-			if last, err = ch.PublishWithDeferredConfirm("", queue, false, false, amqp.Publishing{MessageId: strconv.Itoa(i), DeliveryMode: amqp.Persistent, Body: body}); err != nil {
+			if last, err = ch.PublishWithDeferredConfirm("", queue, false, false, message(i)); err != nil {
 				return err
 			}
 		}

@@ -16,6 +16,7 @@
 //	operation.go  … and how far it is, as it is shown
 //	operations.go … all of them; order.go: told to pause; outcomes.go: their accounts
 //	run.go        … being done, a batch at a time
+//	there.go      … whether the queues it sends to are there
 //	queue.go      queues, groups, policies, health, as they are shown
 //	queues.go     … queues; policies.go: policies and groups; overview.go: all in one look
 //	live.go       what has changed since a moment ago

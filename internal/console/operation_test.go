@@ -479,6 +479,7 @@ func TestAPlanIsForgottenWhenThatWorksAgain(t *testing.T) {
 		if all, err := d.Operations(ctx, operator); err != nil || len(all) != 0 {
 			t.Errorf("%+v, %v", all, err)
 		}
+		synctest.Wait()
 		s.well = true
 		time.Sleep(2 * time.Minute)
 		if _, err := d.GetPlan(ctx, operator, p.ID); !errors.Is(err, console.ErrNotFound) {
