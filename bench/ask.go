@@ -48,7 +48,7 @@ func newAsker(ctx context.Context, s *service, queues []string) (*asker, error) 
 	client := api.Client{Addr: s.listen}
 	var ids, groups []string
 	for _, queue := range queues {
-		for _, when := range []string{"", " failed:<" + time.Now().Add(-12*time.Hour).UTC().Format("2006-01-02T15:04Z")} {
+		for _, when := range []string{"", " parked:<" + time.Now().Add(-12*time.Hour).UTC().Format("2006-01-02T15:04Z")} {
 			page, err := client.Messages(ctx, "state:parked queue:"+queue+when, "", 1)
 			if err != nil || len(page.Messages) == 0 {
 				return nil, fmt.Errorf("nothing parked is found in the queue %s: %w", queue, err)

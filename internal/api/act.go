@@ -10,8 +10,11 @@ import (
 	"github.com/redrive-mq/redrive/internal/console"
 )
 
-// mostEdit bounds an edit: a body of RabbitMQ's largest default, in base64.
-const mostEdit = 24 << 20
+// mostEdit bounds an edit, in base64, and editedAtOnce how many are made.
+const (
+	mostEdit     = 24 << 20
+	editedAtOnce = 8
+)
 
 // does is a route that changes something, once for each idempotency key.
 func (a *API) does(method, path, id, summary string) huma.Operation {
@@ -31,7 +34,7 @@ func (a *API) act() {
 
 	edit := a.does(http.MethodPost, "/edit", "edit", "Replace a message by an edited one, or show the difference")
 	edit.MaxBodyBytes = mostEdit
-	edit.Middlewares = append(huma.Middlewares{role(auth.Editor)}, edit.Middlewares...)
+	edit.Middlewares = append(huma.Middlewares{role(auth.Editor), few(editedAtOnce)}, edit.Middlewares...)
 	handle(a, edit, func(ctx context.Context, c auth.Caller, in *body[console.EditRequest]) (console.Edited, error) {
 		return a.Console.Edit(ctx, c, in.Body)
 	})

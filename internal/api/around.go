@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -189,5 +190,21 @@ func role(r auth.Role) func(huma.Context, func(huma.Context)) {
 			return
 		}
 		next(ctx)
+	}
+}
+
+// few refuses who comes when as many are served: their bodies, and what is made of
+// them, are in memory.
+func few(most int) func(huma.Context, func(huma.Context)) {
+	places := make(chan struct{}, most)
+	return func(ctx huma.Context, next func(huma.Context)) {
+		select {
+		case places <- struct{}{}:
+			defer func() { <-places }()
+			next(ctx)
+		default:
+			_, w := humago.Unwrap(ctx)
+			writeProblem(w, problemOf(fmt.Errorf("%w: %d are served", ErrTooMany, most)))
+		}
 	}
 }

@@ -2,8 +2,10 @@ package api_test
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/redrive-mq/redrive/internal/api"
@@ -177,6 +179,35 @@ func TestWhatMakesNoSenseIsRefused(t *testing.T) {
 	}
 	if w := ask(a, "POST", "/api/v1/act", "verb=replay", header("Content-Type", "application/x-www-form-urlencoded")); w.Code != 415 || code(t, w) != "content_type" {
 		t.Errorf("a form gives %d: %s", w.Code, w.Body)
+	}
+}
+
+// Large bodies are in memory, and a viewer may send them.
+func TestNotEverybodyCanSendALargeBodyAtOnce(t *testing.T) {
+	a := api.New(config(&scripted{}))
+	var senders sync.WaitGroup
+	var bodies []*io.PipeWriter
+	for range 4 {
+		r, w := io.Pipe()
+		bodies = append(bodies, w)
+		senders.Go(func() {
+			if w := ask(a, "POST", "/api/v1/decode", "", func(req *http.Request) { req.Body = r }); w.Code != 200 {
+				t.Errorf("%d %s", w.Code, w.Body)
+			}
+		})
+		_, _ = io.WriteString(w, `{"body":"e30`) // which ends when it is read
+	}
+	const small = `{"body":"e30="}`
+	if w := ask(a, "POST", "/api/v1/decode", small); w.Code != 429 || code(t, w) != "too_many" {
+		t.Errorf("one more: %d %s", w.Code, w.Body)
+	}
+	for _, w := range bodies {
+		_, _ = io.WriteString(w, `="}`)
+		_ = w.Close()
+	}
+	senders.Wait()
+	if w := ask(a, "POST", "/api/v1/decode", small); w.Code != 200 {
+		t.Errorf("after them: %d %s", w.Code, w.Body)
 	}
 }
 

@@ -17,10 +17,10 @@ import (
 const (
 	// mostWatchers are served at once.
 	mostWatchers = 100
-	// heartbeat is how often a watcher hears that the service is there still.
+	// heartbeat is how often a watcher hears that the service is there still, and
+	// whether they may watch is looked at anew.
 	heartbeat = 15 * time.Second
-	// watchFor is how long one stream lasts. The watcher comes again by itself, and
-	// whether they may is looked at anew.
+	// watchFor is how long one stream lasts. The watcher comes again by itself.
 	watchFor = 10 * time.Minute
 )
 
@@ -85,7 +85,9 @@ func (a *API) watch() {
 					err = send("event: tick\ndata: %s\n\n", data)
 				}
 			case <-beat.C:
-				err = send(": still here\n\n")
+				if err = auth.Still(ctx); err == nil {
+					err = send(": still here\n\n")
+				}
 			case <-a.live.over:
 				return nil
 			}

@@ -7,9 +7,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/redrive-mq/redrive/internal/api"
+	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
 )
 
 // ticking is a console whose watchers see what is sent to the channel, and which
@@ -149,4 +153,41 @@ func TestNotEverybodyCanWatchAtOnce(t *testing.T) {
 	if w.Header().Get("Content-Type") != "text/event-stream" || line != "retry: 2000|: redrive||event: again|data: {}||" {
 		t.Errorf("a stream that ends by itself says %s", line)
 	}
+}
+
+// Who may no longer watch is not shown more, though the stream was begun before.
+func TestARevokedTokenEndsItsStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tokens := auth.NewTokens(memstore.New(), &book{})
+		secret, _, err := tokens.Create(t.Context(), root, auth.NewToken{Name: "wall", Role: "viewer"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ticks := make(chan console.Tick)
+		s, watchers := ticking(ticks)
+		c := config(s)
+		c.Guard = auth.NewGuard(auth.Config{Required: true, Tokens: tokens, Log: c.Log})
+		a := api.New(c)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			ask(a, "GET", "/api/v1/live", "", header("Authorization", "Bearer "+secret))
+		}()
+		ticks <- console.Tick{}
+		time.Sleep(time.Minute)
+		select {
+		case <-ended:
+			t.Error("it ended before")
+		default:
+		}
+		if err := tokens.Revoke(t.Context(), root, "wall"); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		<-ended
+		if d := time.Since(began); d > 15*time.Second {
+			t.Errorf("it went on for %s", d)
+		}
+		watchers.Wait()
+	})
 }

@@ -42,7 +42,7 @@ var pageRules = map[string]rule{
 	"GET /messages/check":          {ask: path("/messages/check?q=state:parked"), least: auth.Viewer, ok: 200},
 	"GET /messages/export":         {ask: path("/messages/export"), least: auth.Viewer, ok: 200, audited: true},
 	"GET /messages/{id}":           {ask: onPage("/messages/", store.Parked, "?wait=1"), least: auth.Viewer, ok: 200, elsewhere: 404},
-	"GET /messages/{id}/edit":      {ask: onPage("/messages/", store.Parked, "/edit?wait=1"), least: auth.Viewer, ok: 200, elsewhere: 404},
+	"GET /messages/{id}/edit":      {ask: onPage("/messages/", store.Parked, "/edit?wait=1"), least: auth.Editor, offers: true, ok: 200, elsewhere: 404, looks: true},
 	"GET /messages/{id}/body":      {ask: onPage("/messages/", store.Parked, "/body"), least: auth.Viewer, ok: 200, elsewhere: 404},
 	"GET /groups":                  {ask: path("/groups?wait=1"), least: auth.Viewer, ok: 200},
 	"GET /queues":                  {ask: path("/queues?wait=1"), least: auth.Viewer, ok: 200},

@@ -20,6 +20,8 @@ type rule struct {
 	least auth.Role
 	// changes: a service that is read-only refuses it, whoever asks.
 	changes bool
+	// offers: it is the form of what changes, refused alike, and changes nothing itself.
+	offers bool
 	// audited: the audit log has a line of it.
 	audited bool
 	ok      int // to who may
@@ -114,7 +116,7 @@ func (r rule) answer(caller string, readOnly bool) int {
 		return 401
 	case caller == "elsewhere" && r.looks:
 		return r.elsewhere
-	case r.changes && readOnly, role < r.least:
+	case (r.changes || r.offers) && readOnly, role < r.least:
 		return 403
 	case caller == "elsewhere" && r.elsewhere != 0:
 		return r.elsewhere

@@ -7,13 +7,15 @@ import (
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/redrive-mq/redrive/internal/auth"
 )
 
 // description is the document's frame. Its version is the API's, not the service's.
 func description() huma.Config {
 	bearer := &huma.SecurityScheme{Type: "http", Scheme: "bearer", Description: "A token, made by `redrive token create`."}
 	basic := &huma.SecurityScheme{Type: "http", Scheme: "basic", Description: "A user of RabbitMQ's."}
-	session := &huma.SecurityScheme{Type: "apiKey", In: "cookie", Name: "redrive", Description: "The page's, after signing in at POST /sign-in; with TLS its name is __Host-redrive."}
+	session := &huma.SecurityScheme{Type: "apiKey", In: "cookie", Name: "redrive", Description: "The page's, after signing in at POST " + auth.SignInPath + "; with TLS its name is __Host-redrive."}
 	return huma.Config{
 		OpenAPI: &huma.OpenAPI{
 			OpenAPI: "3.1.0",

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"os"
 	"slices"
@@ -56,7 +58,9 @@ var kinds = []struct {
 	{"invalid", http.StatusUnprocessableEntity, auth.ErrInvalid},
 	{"no_audit", http.StatusServiceUnavailable, console.ErrNoAudit},
 	{"full", http.StatusInsufficientStorage, store.ErrFull},
+	{"malformed", http.StatusBadRequest, io.ErrUnexpectedEOF}, // the other end has gone before all was sent
 	{"stopping", http.StatusServiceUnavailable, store.ErrClosed},
+	{"stopping", http.StatusServiceUnavailable, net.ErrClosed},
 	{"in_progress", http.StatusConflict, ErrInProgress},
 	{"interrupted", http.StatusConflict, ErrInterrupted},
 	{"key_reused", http.StatusUnprocessableEntity, ErrKeyReused},

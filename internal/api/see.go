@@ -104,12 +104,15 @@ func (a *API) see() {
 	})
 }
 
-// mostDecode bounds a body to read.
-const mostDecode = 24 << 20
+// mostDecode bounds a body to read, and decodedAtOnce how many are.
+const (
+	mostDecode    = 24 << 20
+	decodedAtOnce = 4
+)
 
 func (a *API) decode() {
 	op := huma.Operation{Method: http.MethodPost, Path: v1 + "/decode", OperationID: "decode", Summary: "Read a body as one of a message's is read", Tags: []string{"See"},
-		MaxBodyBytes: mostDecode}
+		MaxBodyBytes: mostDecode, Middlewares: huma.Middlewares{few(decodedAtOnce)}}
 	handle(a, op, func(ctx context.Context, c auth.Caller, in *body[DecodeRequest]) (*decode.Result, error) {
 		b := in.Body
 		if b.Queue != "" && !c.Sees(b.Queue) { // its schema is not theirs to see

@@ -2,6 +2,7 @@ package app
 
 import (
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -55,9 +56,11 @@ func (s *Service) tls() (*tls.Config, error) {
 
 // serve answers until the server closes.
 func (s *Service) serve(server *http.Server) {
+	serve := server.Serve
 	if server.TLSConfig != nil {
-		_ = server.ServeTLS(s.listen, "", "")
-		return
+		serve = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
 	}
-	_ = server.Serve(s.listen)
+	if err := serve(s.listen); !errors.Is(err, http.ErrServerClosed) {
+		s.Log.Error("page and API answer nobody any more; messages return as before", "error", err)
+	}
 }

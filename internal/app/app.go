@@ -19,6 +19,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/flow"
 	"github.com/redrive-mq/redrive/internal/metrics"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
@@ -67,15 +68,18 @@ type Service struct {
 	events  flow.Listener
 	rates   rates
 	console *console.Console
+	decoder *decode.Decoder
 	audit   *audit.Log
 	api     *api.API
 	secure  *tls.Config // nil: plain HTTP
 	listen  net.Listener
-	since   time.Time
-	aside   atomic.Int64
-	delayed chan struct{} // closed when a policy first waits in RabbitMQ
-	start   sync.Once
-	refused refusals
+	// requests is held by each for reading, and for good once nobody is answered.
+	requests sync.RWMutex
+	since    time.Time
+	aside    atomic.Int64
+	delayed  chan struct{} // closed when a policy first waits in RabbitMQ
+	start    sync.Once
+	refused  refusals
 }
 
 // New opens the store and the port; nothing moves before Run. Close it if Run is
@@ -231,6 +235,9 @@ func (s *Service) returnsFailed(queue string, err error) {
 // error is one that trying again would not mend.
 func (s *Service) Run(ctx context.Context) error {
 	server := s.server()
+	requests, endRequests := context.WithCancel(context.WithoutCancel(ctx))
+	defer endRequests()
+	server.BaseContext = func(net.Listener) context.Context { return requests }
 	s.Log.Info("redrive is running", "version", s.Version, "broker", broker.Redact(s.config.Broker.URL), "data", s.config.Store.Disk, "listen", s.Addr())
 
 	ctx, stop := context.WithCancel(ctx)
@@ -271,6 +278,8 @@ func (s *Service) Run(ctx context.Context) error {
 	_ = server.Shutdown(closing)
 	_ = server.Close()
 	faces.Wait()
+	endRequests()
+	s.requests.Lock()
 	err := errors.Join(s.audit.Close(), s.store.Close())
 	s.Log.Info("redrive has stopped")
 	return errors.Join(failure, parkedFailure, err)
@@ -284,9 +293,12 @@ func loopback(addr string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// reload puts new policies in force. Where to connect, keep and listen is fixed
-// until the next start.
+// reload puts new policies in force, and reads bodies by the new schemas. Where to
+// connect, keep and listen, and who may, is fixed until the next start.
 func (s *Service) reload(c *config.Config, err error) {
+	if err == nil {
+		err = s.decoder.Reload(c.Decode)
+	}
 	s.metrics.ConfigLoaded(err == nil)
 	if err != nil {
 		s.Log.Error("the new config is refused; the old one stays in force", "error", err)
@@ -296,7 +308,7 @@ func (s *Service) reload(c *config.Config, err error) {
 		s.Log.Warn("config: " + w)
 	}
 	if c.Broker != s.config.Broker || c.Store != s.config.Store || c.Listen != s.config.Listen || !reflect.DeepEqual(c.Access, s.config.Access) {
-		s.Log.Warn("config: broker, store, listen, auth, tls, read_only and audit take effect at the next start; the policies are in force now")
+		s.Log.Warn("config: broker, store, listen, auth, tls, read_only and audit take effect at the next start; policies and decode do now")
 	}
 	s.flow.SetRules(s.rules(c))
 	s.Log.Info("the new policies are in force", "policies", len(c.Policies))

@@ -4,11 +4,14 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
 )
@@ -80,12 +83,25 @@ func TestARefusedConfigLeavesTheOldPolicies(t *testing.T) {
 		t.Errorf("%s loads were refused", got)
 	}
 	next := *s.config
+	next.Decode.Protobuf.Files = []string{"none.proto"}
+	s.reload(&next, nil)
+	if got := gauge(t, s.metrics, `redrive_config_loads_total{result="refused"}`); got != "2" {
+		t.Errorf("%s loads were refused; one names a file that is not there", got)
+	}
+	schema := filepath.Join(t.TempDir(), "a.proto")
+	if err := os.WriteFile(schema, []byte(`syntax = "proto3"; message A { string name = 1; }`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	next.Decode.Protobuf = decode.Protobuf{Files: []string{schema}, Queues: []decode.QueueType{{Queues: []string{"orders"}, Message: "A"}}}
 	p := policy.Default()
 	p.Name = "orders"
 	next.Policies = policy.Set{p}
 	s.reload(&next, nil)
 	if got := inForce(); got != "orders" {
 		t.Errorf("policy %q is in force", got)
+	}
+	if got := s.decoder.Decode(t.Context(), decode.Body{Bytes: []byte("\n\x03ann"), Queue: "orders"}); !strings.Contains(got.Text, `"name": "ann"`) {
+		t.Errorf("a body is read as %s", got.Text)
 	}
 	if got := gauge(t, s.metrics, `redrive_config_loads_total{result="ok"}`); got != "1" {
 		t.Errorf("%s loads were good", got)

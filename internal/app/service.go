@@ -42,15 +42,14 @@ func (s *Service) List(ctx context.Context, f store.Filter) (store.Page, error) 
 
 // openConsole makes what people see and do, and its HTTP face.
 func (s *Service) openConsole() error {
+	var err error
 	atBroker := queues{publish: s.publish}
 	if at := s.config.Broker.Management; at != "" {
-		var err error
 		if atBroker.manage, err = management.New(at, s.config.VHost()); err != nil {
 			return err
 		}
 	}
-	decoder, err := decode.New(s.config.Decode)
-	if err != nil {
+	if s.decoder, err = decode.New(s.config.Decode); err != nil {
 		return err
 	}
 	if s.audit, err = audit.Open(s.config.Audit(), audit.Options{Log: s.Log}); err != nil {
@@ -59,7 +58,7 @@ func (s *Service) openConsole() error {
 	s.console = console.New(console.Config{
 		Store: s.store, Broker: atBroker, Audit: s.audit, Policies: s.flow.Policies, Events: s.events, Log: s.Log,
 		Restorable: s.config.Store.Restorable, Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerAt: broker.Redact(s.config.Broker.URL),
-		Rates: &s.rates, Problems: s.Problems, Notices: s.Notices, Decoder: decoder, SetHeld: s.loop.Hold, Way: s.flow.Way,
+		Rates: &s.rates, Problems: s.Problems, Notices: s.Notices, Decoder: s.decoder, SetHeld: s.loop.Hold, Way: s.flow.Way,
 		Returns: func(queue string) string { return s.health.of(partQueue + queue) },
 	})
 	tokens := auth.NewTokens(s.store, s.audit)
@@ -71,7 +70,7 @@ func (s *Service) openConsole() error {
 		return err
 	}
 	s.api = api.New(api.Config{
-		Console: s.console, Decoder: decoder, Entries: s.store, Metrics: s.metrics.Handler(),
+		Console: s.console, Decoder: s.decoder, Entries: s.store, Metrics: s.metrics.Handler(),
 		Problems: s.Problems, Notices: s.Notices, Guard: guard, Tokens: tokens, Log: s.Log,
 	})
 	for pattern, h := range web.Routes(s.console, web.Options{
@@ -84,9 +83,22 @@ func (s *Service) openConsole() error {
 
 // server serves the faces.
 func (s *Service) server() *http.Server {
-	server := &http.Server{Handler: s.api, TLSConfig: s.secure, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: s.errorLog()}
+	server := &http.Server{Handler: s.underWay(s.api), TLSConfig: s.secure, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: s.errorLog()}
 	server.RegisterOnShutdown(s.api.EndStreams)
 	return server
+}
+
+// underWay counts requests, which net/http does not wait for once it has closed their
+// connections: what they have begun would be missing in the audit log.
+func (s *Service) underWay(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !s.requests.TryRLock() {
+			http.Error(w, "the service is stopping", http.StatusServiceUnavailable)
+			return
+		}
+		defer s.requests.RUnlock()
+		next.ServeHTTP(w, r)
+	})
 }
 
 // queues tells the console what RabbitMQ knows of a queue: by its management API

@@ -60,6 +60,17 @@ func With(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(ctx, contextKey{}, c)
 }
 
+type stillKey struct{}
+
+// Still is nil while the caller of a request would be let in again: for answers that
+// go on for long, since a token is revoked at once.
+func Still(ctx context.Context) error {
+	if still, ok := ctx.Value(stillKey{}).(func() error); ok {
+		return still()
+	}
+	return nil
+}
+
 // FaceHeader is how our own command line says that it is one; it is for the audit
 // log alone.
 const FaceHeader = "X-Redrive-Face"
@@ -107,7 +118,8 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 			g.refuse(w, r, err)
 			return
 		}
-		next.ServeHTTP(w, r.WithContext(With(r.Context(), c)))
+		still := func() error { _, err := g.caller(r); return err }
+		next.ServeHTTP(w, r.WithContext(context.WithValue(With(r.Context(), c), stillKey{}, still)))
 	})
 }
 

@@ -267,7 +267,7 @@ func TestOnlyALocalPathIsGoneOnTo(t *testing.T) {
 		"/": "/", "/messages?q=a#b": "/messages?q=a#b", "": "/", "messages": "/", "//evil.example": "/", "/\\evil.example": "/",
 		"https://evil.example/": "/", "javascript:alert(1)": "/", "/\t/evil.example": "/", "/\n": "/", "/%0d%0a": "/%0d%0a", "///evil.example": "/",
 	} {
-		if got := localPath(to); got != want {
+		if got := LocalPath(to); got != want {
 			t.Errorf("%q leads to %q", to, got)
 		}
 	}

@@ -52,7 +52,7 @@ func (g *Guard) SignIn(w http.ResponseWriter, r *http.Request) {
 		}
 		in = credentials{r.PostForm.Get("user"), r.PostForm.Get("password"), r.PostForm.Get("token")}
 	}
-	next := localPath(r.PostForm.Get("next"))
+	next := LocalPath(r.PostForm.Get("next"))
 	var c Caller
 	var token string
 	var err error
@@ -103,7 +103,7 @@ func (g *Guard) SignOut(w http.ResponseWriter, r *http.Request) {
 	g.end(r)
 	g.setCookie(w, "", -1)
 	w.Header().Set("Clear-Site-Data", `"cache"`)
-	http.Redirect(w, r, localPath(g.SignInPage), http.StatusSeeOther)
+	http.Redirect(w, r, LocalPath(g.SignInPage), http.StatusSeeOther)
 }
 
 func (g *Guard) end(r *http.Request) {
@@ -116,9 +116,9 @@ func (g *Guard) setCookie(w http.ResponseWriter, value string, maxAge int) {
 	http.SetCookie(w, &http.Cookie{Name: g.cookieName(), Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true, Secure: g.Secure, SameSite: http.SameSiteStrictMode})
 }
 
-// localPath is a path of this service, never another site: who sends a link must
+// LocalPath is a path of this service, never another site: who sends a link must
 // not choose where a person goes on from the page to sign in.
-func localPath(to string) string {
+func LocalPath(to string) string {
 	u, err := url.Parse(to)
 	if err != nil || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(to, "/") || strings.HasPrefix(to, "//") || strings.ContainsAny(to, "\\\r\n\t") {
 		return "/"

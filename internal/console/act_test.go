@@ -299,8 +299,12 @@ func TestNothingIsDoneWithoutRightOrAudit(t *testing.T) {
 				t.Errorf("%s by %s: %v, want %v", c.a.Verb, c.by.Role, err, c.want)
 			}
 		}
+		// Who may do nothing must not fill the disk either.
+		if _, err := d.Act(ctx, caller(auth.Viewer), console.Act{Verb: console.Discard, IDs: slices.Repeat(id, 1000)}); !errors.Is(err, auth.ErrForbidden) {
+			t.Error(err)
+		}
 		for _, l := range d.audit.all() {
-			if !strings.Contains(l, ": refused") {
+			if !strings.Contains(l, ": refused") || len(l) > 1000 {
 				t.Errorf("audit: %s", l)
 			}
 		}

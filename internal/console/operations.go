@@ -75,7 +75,8 @@ type operation struct {
 	trouble string    // why the last one did
 	canary  []sent    // what is watched, once read
 	speed   []pace
-	there   map[string]time.Time // queues, and when they were seen last
+	there   map[string]*there // by queue
+	looks   int               // for how many of them just now
 }
 
 // pace is how many were dealt with at a time.
@@ -91,6 +92,7 @@ type operations struct {
 	active map[string]bool // have begun, and not ended
 	made   map[string]bool // plans that are being made
 	wake   chan struct{}   // there is something to be done
+	looks  sync.WaitGroup  // goroutines that look for queues; Run waits for them
 }
 
 func newOperations() operations {

@@ -16,6 +16,9 @@ import (
 // longestReason is how long the reason that a person gives may be, in characters.
 const longestReason = 500
 
+// mostRefused is how much is kept of what was not allowed, in bytes.
+const mostRefused = 256
+
 // permit is the one permission check of an action: the role, and each queue that is
 // named. What was not allowed goes to the audit log too, as far as it can be
 // written; nothing is done in any case.
@@ -27,7 +30,8 @@ func (c *Console) permit(by auth.Caller, role auth.Role, did, on string, queues 
 		}
 	}
 	if errors.Is(err, auth.ErrForbidden) && c.Audit != nil {
-		if end, auditErr := c.Audit.Begin(auditLine(by, did, on, 0, "")); auditErr == nil {
+		// Not all that it was about: who may do nothing must not fill the disk.
+		if end, auditErr := c.Audit.Begin(auditLine(by, did, on[:min(len(on), mostRefused)], 0, "")); auditErr == nil {
 			end("refused: "+err.Error(), 0)
 		}
 	}

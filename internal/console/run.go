@@ -32,6 +32,7 @@ const (
 func (c *Console) Run(ctx context.Context) error {
 	var others sync.WaitGroup
 	defer others.Wait()
+	defer c.ops.looks.Wait()
 	others.Go(func() { c.forgetting(ctx) })
 	for ctx.Err() == nil {
 		var ready <-chan time.Time // nil: when something is told
@@ -246,28 +247,16 @@ func (c *Console) lost(ctx context.Context, op *operation, of []frozen) string {
 	case Copy:
 		ask[op.To] = true
 	}
-	now := time.Now()
 	for queue := range ask {
 		if _, ok := c.policies().Match(queue); !ok && op.Verb == Replay && c.Config.Policies != nil {
 			return fmt.Sprintf("no policy allows the queue %q any more; what is left is as it was", queue)
 		}
-		if now.Sub(op.there[queue]) < seenLately {
-			continue
-		}
-		at, err := c.atBroker(ctx, queue)
-		if err == nil && !at.Exists {
+		if c.isGone(ctx, op, queue) {
 			return fmt.Sprintf("the queue %q does not exist any more; what is left is as it was", queue)
 		}
-		if op.there == nil {
-			op.there = map[string]time.Time{}
-		}
-		op.there[queue] = now
 	}
 	return ""
 }
-
-// seenLately is how long a queue that was there is taken to be.
-const seenLately = 2 * time.Second
 
 // over writes the last line of an ended operation to the audit log. It stands
 // there once or, when the service ends in between, twice. The caller has op.turn.

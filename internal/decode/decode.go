@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"mime"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -42,16 +43,22 @@ type Options struct {
 
 // Decoder reads bodies. Any number of goroutines may use it at once.
 type Decoder struct {
-	schemas *schemas
+	schemas atomic.Pointer[schemas]
 }
 
 // New reads the files that the options name.
 func New(o Options) (*Decoder, error) {
+	d := &Decoder{}
+	return d, d.Reload(o)
+}
+
+// Reload reads them anew, for the bodies from now on. After an error all is as it was.
+func (d *Decoder) Reload(o Options) error {
 	s, err := load(o.Protobuf)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		d.schemas.Store(s)
 	}
-	return &Decoder{schemas: s}, nil
+	return err
 }
 
 // Decode reads a body as far as it can. It never fails: what a step could not do is
@@ -60,7 +67,7 @@ func (d *Decoder) Decode(ctx context.Context, b Body) *Result { return d.read(ct
 
 // reading is one body on its way inwards.
 type reading struct {
-	*Decoder
+	schemas *schemas
 	ctx     context.Context
 	since   time.Time
 	body    Body
@@ -84,7 +91,7 @@ type layer struct {
 }
 
 func (d *Decoder) read(ctx context.Context, b Body) *reading {
-	r := &reading{Decoder: d, ctx: ctx, since: time.Now(), body: b, data: b.Bytes, result: &Result{Size: len(b.Bytes), Steps: []Step{}}}
+	r := &reading{schemas: d.schemas.Load(), ctx: ctx, since: time.Now(), body: b, data: b.Bytes, result: &Result{Size: len(b.Bytes), Steps: []Step{}}}
 	r.media, r.params = mediaType(b.ContentType)
 	for c := range strings.FieldsFuncSeq(strings.ToLower(b.ContentEncoding), func(c rune) bool { return c == ',' || c == ' ' || c == ';' }) {
 		if undo[c] != "" && len(r.codings) < mostSteps {

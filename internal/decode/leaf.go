@@ -76,7 +76,7 @@ func (r *reading) leaf() {
 
 // trial looks at bytes that would be inside, and takes no layer off for it.
 func (r *reading) trial(inner []byte) *reading {
-	return &reading{Decoder: r.Decoder, ctx: r.ctx, since: r.since, body: r.body, media: r.media, params: r.params, trying: true, result: &Result{}, data: inner}
+	return &reading{schemas: r.schemas, ctx: r.ctx, since: r.since, body: r.body, media: r.media, params: r.params, trying: true, result: &Result{}, data: inner}
 }
 
 func (r *reading) format(name string, said bool) bool {

@@ -75,7 +75,7 @@ const order = `{
 
 func orderBytes(t testing.TB, d *Decoder, document string) []byte {
 	t.Helper()
-	m, err := d.schemas.find("shop.Order")
+	m, err := d.schemas.Load().find("shop.Order")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func orderBytes(t testing.TB, d *Decoder, document string) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := d.schemas.write(m, v)
+	b, err := d.schemas.Load().write(m, v)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,13 +186,13 @@ func TestAnyIsResolvedInsideOnly(t *testing.T) {
 }
 
 func TestDescriptorSets(t *testing.T) {
-	order, err := decoder(t, shop).schemas.files.FindFileByPath("shop/order.proto")
+	order, err := decoder(t, shop).schemas.Load().files.FindFileByPath("shop/order.proto")
 	if err != nil {
 		t.Fatal(err)
 	}
 	whole, bare := &descriptorpb.FileDescriptorSet{}, &descriptorpb.FileDescriptorSet{}
 	bare.File = append(bare.File, protodesc.ToFileDescriptorProto(order))
-	decoder(t, shop).schemas.files.RangeFiles(func(f protoreflect.FileDescriptor) bool {
+	decoder(t, shop).schemas.Load().files.RangeFiles(func(f protoreflect.FileDescriptor) bool {
 		whole.File = append(whole.File, protodesc.ToFileDescriptorProto(f))
 		return true
 	})

@@ -129,7 +129,7 @@ func TestJSONIsAsStrictAsGos(t *testing.T) {
 // A message whose fields are drawn goes to a document and back as the same message.
 func TestMessagesGoThereAndBack(t *testing.T) {
 	d := decoder(t, shop)
-	m, err := d.schemas.find("shop.Order")
+	m, err := d.schemas.Load().find("shop.Order")
 	if err != nil {
 		t.Fatal(err)
 	}

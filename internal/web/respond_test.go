@@ -2,8 +2,11 @@ package web
 
 import (
 	"context"
+	"html"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -52,5 +55,30 @@ func TestAFormIsBounded(t *testing.T) {
 	h.ServeHTTP(w, r)
 	if w.Code != http.StatusUnprocessableEntity || !strings.Contains(w.Body.String(), "too large") {
 		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+// one is a console with one message.
+type one struct{ Console }
+
+func (one) Search(context.Context, auth.Caller, string, string, int) (console.Page, error) {
+	return console.Page{Messages: []console.Message{{ID: "a&b", State: console.Parked}}}, nil
+}
+
+// What a page asks for by itself is about the query that it shows, whatever is in it.
+func TestWhatAPageAsksForByItself(t *testing.T) {
+	h := Handler(one{}, Options{Caller: func(*http.Request) auth.Caller { return auth.Caller{Name: "ann", Role: auth.Viewer} }})
+	const query = `text:"a&q=b+c%26 d#"`
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest("GET", "/messages?"+url.Values{"q": {query}}.Encode(), nil))
+	asks := regexp.MustCompile(`hx-get="(/messages/(?:count|new)[^"]*)"`).FindAllStringSubmatch(w.Body.String(), -1)
+	if len(asks) != 2 {
+		t.Fatalf("it asks for %q: %s", asks, w.Body)
+	}
+	for _, ask := range asks {
+		u, err := url.Parse(html.UnescapeString(ask[1]))
+		if err != nil || u.Query().Get("q") != query || len(u.Query()["q"]) != 1 || strings.HasSuffix(u.Path, "new") && u.Query().Get("above") != "a&b" {
+			t.Errorf("it asks for %s: %v", ask[1], err)
+		}
 	}
 }

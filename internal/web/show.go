@@ -35,6 +35,8 @@ var functions = template.FuncMap{
 	"join":     strings.Join,
 	"plural":   plural,
 	"ref":      ref,
+	"found":    found,
+	"speed":    speed,
 	"split":    strings.Fields,
 
 	"hasPrefix": strings.HasPrefix,
@@ -144,6 +146,22 @@ func short(n int, s string) string {
 		return string(r[:n]) + "…"
 	}
 	return s
+}
+
+// speed is so many a second, in as many digits as say something.
+func speed(perSecond float64) string {
+	if perSecond < 10 {
+		return strconv.FormatFloat(math.Round(10*perSecond)/10, 'f', -1, 64)
+	}
+	return count(int64(perSecond))
+}
+
+// found is what a decoder found, without its name, which is shown beside it.
+func found(decoder, text string) string {
+	if n := len(decoder); len(text) > n && strings.EqualFold(text[:n], decoder) {
+		return strings.TrimLeft(text[n:], ", ")
+	}
+	return text
 }
 
 // ref names a message in a URL or an action.

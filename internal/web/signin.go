@@ -3,7 +3,6 @@ package web
 import (
 	"net/http"
 	"net/url"
-	"strings"
 
 	"github.com/redrive-mq/redrive/internal/auth"
 )
@@ -25,7 +24,7 @@ var refusals = map[string]string{
 
 func (s *server) signIn(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
-	s.render(w, r, auth.Caller{}, view{template: "signin", title: "Sign in", data: signInData{Next: local(q.Get("next")), Refused: refusals[q.Get("error")]}})
+	s.render(w, r, auth.Caller{}, view{template: "signin", title: "Sign in", data: signInData{Next: auth.LocalPath(q.Get("next")), Refused: refusals[q.Get("error")]}})
 }
 
 func (s *server) askToSignIn(w http.ResponseWriter, r *http.Request) {
@@ -33,14 +32,5 @@ func (s *server) askToSignIn(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet {
 		next = r.URL.RequestURI()
 	}
-	http.Redirect(w, r, "/signin?"+url.Values{"next": {next}}.Encode(), http.StatusSeeOther)
-}
-
-// local is a path of this site, or its first page: a link must not lead elsewhere
-// by way of the sign-in.
-func local(path string) string {
-	if !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") || strings.ContainsAny(path, "\\\r\n\t") {
-		return "/"
-	}
-	return path
+	http.Redirect(w, r, auth.SignInPath+"?"+url.Values{"next": {next}}.Encode(), http.StatusSeeOther)
 }

@@ -76,11 +76,13 @@ func newProcess(t *testing.T, url string) *process {
 // configure writes its file.
 func (p *process) configure(policies string) {
 	p.t.Helper()
-	yaml := fmt.Sprintf("store: {disk: %s}\nlisten: %s\n%s\n", filepath.Join(filepath.Dir(p.config), "data"), p.listen, policies)
+	yaml := fmt.Sprintf("store: {disk: %s}\nlisten: %s\n%s\n", p.data(), p.listen, policies)
 	if err := os.WriteFile(p.config, []byte(yaml), 0o600); err != nil {
 		p.t.Fatal(err)
 	}
 }
+
+func (p *process) data() string { return filepath.Join(filepath.Dir(p.config), "data") }
 
 func (p *process) start() {
 	p.t.Helper()

@@ -1,12 +1,24 @@
 package page_test
 
 import (
+	"bytes"
+	"cmp"
 	"flag"
+	"image"
+	"image/color"
+	"image/png"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/store"
 )
 
 var update = flag.Bool("update", false, "make the pictures of the README anew")
@@ -16,18 +28,75 @@ func (b *tab) picture(name string) {
 	b.t.Helper()
 	ctx, cancel := limited(b.ctx)
 	defer cancel()
-	png, err := chromedp.Run(ctx, chromedp.FullScreenshot(100))
+	full, err := chromedp.Run(ctx, chromedp.FullScreenshot(100))
 	if err == nil {
-		err = os.WriteFile(filepath.Join(pictures(b.t), name+".png"), png, 0o644)
+		err = os.WriteFile(filepath.Join(pictures(b.t), name+".png"), full, 0o644)
+	}
+	if *update && err == nil && slices.Contains(published, name) {
+		if full, err = small(full); err == nil {
+			err = os.WriteFile("../../docs/images/"+name+".png", full, 0o644)
+		}
 	}
 	if err != nil {
 		b.t.Fatal(err)
 	}
 }
 
-// The pictures are artefacts: people look at them.
+// small is the top of a picture in few colours: its 255 most frequent ones, and of others the
+// nearest of them.
+func small(full []byte) ([]byte, error) {
+	img, err := png.Decode(bytes.NewReader(full))
+	if err != nil {
+		return nil, err
+	}
+	count := map[color.RGBA]int{}
+	at := func(x, y int) color.RGBA { return color.RGBAModel.Convert(img.At(x, y)).(color.RGBA) }
+	r := img.Bounds()
+	r.Max.Y = min(r.Max.Y, 1100)
+	for y := r.Min.Y; y < r.Max.Y; y++ {
+		for x := r.Min.X; x < r.Max.X; x++ {
+			count[at(x, y)]++
+		}
+	}
+	often := slices.SortedFunc(maps.Keys(count), func(a, b color.RGBA) int { return cmp.Compare(count[b], count[a]) })
+	var palette color.Palette
+	for _, c := range often[:min(len(often), 255)] {
+		palette = append(palette, c)
+	}
+	nearest := map[color.RGBA]uint8{}
+	for _, c := range often {
+		nearest[c] = uint8(palette.Index(c))
+	}
+	out := image.NewPaletted(r, palette)
+	for y := r.Min.Y; y < r.Max.Y; y++ {
+		for x := r.Min.X; x < r.Max.X; x++ {
+			out.SetColorIndex(x, y, nearest[at(x, y)])
+		}
+	}
+	var b bytes.Buffer
+	err = (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&b, out)
+	return b.Bytes(), err
+}
+
+// published are the pictures of the README.
+var published = []string{"overview-light", "overview-dark", "message", "operation"}
+
+// The pictures are artefacts: people look at them. Those of the README are made anew
+// by go test ./test/page -run TestPictures -update.
 func TestPictures(t *testing.T) {
 	s := newShop(t, options{})
+	now := time.Now()
+	for i := range 1400 { // more than a small shop, for the operation
+		r := message(6*i, store.Parked, now)
+		r.ID = uuid.New()
+		r.FailedAt = now.Add(-time.Duration(4*60+i) * time.Minute)
+		r.FirstFailed, r.Due = r.FailedAt.Add(-400*time.Second), r.FailedAt
+		s.add(t, r)
+	}
+	op, err := s.Start(t.Context(), root, s.planned(t, "state:parked queue:orders.* error:timeout age:>3h"), console.Start{Rate: 40, Reason: "gateway is back (INC-2231)"})
+	if err != nil {
+		t.Fatal(err)
+	}
 	b := newTab(t, s.base)
 	b.expect("422")
 	take := func(name, path string) {
@@ -35,11 +104,13 @@ func TestPictures(t *testing.T) {
 		b.picture(name)
 	}
 	take("overview-light", "/")
+	take("operation", "/operations/"+op.ID)
+	b.open("/")
 	b.scheme("dark")
 	b.picture("overview-dark")
 	b.open("/messages/" + s.order)
 	b.picture("message-dark")
-	b.open("/operations/" + s.running)
+	b.open("/operations/" + op.ID)
 	b.picture("operation-dark")
 	b.open("/messages")
 	b.picture("messages-dark")
@@ -53,7 +124,6 @@ func TestPictures(t *testing.T) {
 	take("plan", "/plans/"+s.plan)
 	take("plan-blocked", "/plans/"+s.blocked)
 	take("operations", "/operations")
-	take("operation", "/operations/"+s.running)
 	take("policies", "/policies")
 	take("audit", "/audit")
 	take("health", "/health")

@@ -80,7 +80,7 @@ func (t *told) Hour(time.Time, func(string) bool) []console.Flow {
 
 var policies = sync.OnceValue(func() policy.Set {
 	return policy.Set{
-		{Name: "orders", Queues: []string{"orders.*"}, Attempts: 8, Backoff: policy.Exponential(time.Second, 2, 10*time.Minute)},
+		{Name: "orders", Queues: []string{"orders.*"}, Attempts: 5, Backoff: policy.Exponential(10*time.Second, 3, time.Hour)},
 		{Name: "mail", Queues: []string{"mail.*"}, Attempts: 5, Backoff: policy.Linear(30*time.Second, 30*time.Second, 5*time.Minute)},
 		{Name: "webhooks", Queues: []string{"webhooks"}, Attempts: 1},
 		{Name: "rest", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Minute)},

@@ -59,13 +59,13 @@ func message(i int, state store.State, now time.Time) *store.Record {
 	r := &store.Record{ID: uuid.NewSHA1(uuid.Nil, fmt.Append(nil, "message ", i)), Queue: t.queue, State: state, Attempt: attempt, Reason: t.reason, Error: t.error, Policy: "rest",
 		FirstFailed: failed.Add(-time.Duration(1<<attempt) * time.Second), FailedAt: failed, Proven: true}
 	if t.error != "" {
-		r.Error = fmt.Sprintf(t.error, i%100)
+		r.Error = fmt.Sprintf(t.error, 5+i%90)
 	}
 	switch state {
 	case store.Waiting:
 		r.Due = now.Add(time.Duration(20+i*i*7%14000) * time.Second)
 	case store.Parked:
-		r.Due, r.Attempt, r.ParkedFor = failed, 8, "its attempts are used up (8 of 8)"
+		r.Due, r.Attempt, r.ParkedFor = failed, 5, "its attempts are used up (5 of 5)"
 	case store.Discarded:
 		r.Due = now.Add(6 * 24 * time.Hour)
 	}
@@ -138,16 +138,27 @@ func (s *stocked) stock(t testing.TB) {
 	for i := 80; i < 86; i++ {
 		all = append(all, message(i, store.Discarded, now))
 	}
+	all[0].FirstFailed = all[0].FailedAt.Add(-404 * time.Second)
 	s.add(t, all...)
 	s.order, s.waiting = all[0].ID.String(), all[6].ID.String()
+	returns := func(r *store.Record, at time.Time) {
+		s.add(t, r)
+		claims, err := s.store.Claim(ctx, r.Queue, at, 1, 1<<20)
+		must(err)
+		_, err = s.store.Settle(ctx, []store.Outcome{{Claim: claims[0], At: at}})
+		must(err)
+	}
 	for i := 90; i < 96; i++ { // returned, by now
 		r := message(i, store.Waiting, now)
-		r.Due = now.Add(-time.Minute)
-		s.add(t, r)
-		claims, err := s.store.Claim(ctx, r.Queue, now, 1, 1<<20)
-		must(err)
-		_, err = s.store.Settle(ctx, []store.Outcome{{Claim: claims[0], At: now.Add(-time.Duration(i) * time.Second)}})
-		must(err)
+		r.Due = now.Add(-time.Hour)
+		returns(r, now.Add(-time.Duration(i)*time.Second))
+	}
+	failed := all[0].FailedAt.Add(-404 * time.Second) // what the order went through
+	for attempt, wait := 1, 10*time.Second; attempt < 5; attempt, wait = attempt+1, 3*wait {
+		r := message(0, store.Waiting, now)
+		r.Attempt, r.FailedAt, r.Due = attempt, failed, failed.Add(wait)
+		returns(r, r.Due)
+		failed = r.Due.Add(time.Second)
 	}
 	if s.readOnly {
 		return
@@ -163,11 +174,11 @@ func (s *stocked) stock(t testing.TB) {
 		must(err)
 		return o.ID
 	}
-	start(s.planned(t, "state:parked queue:stock.sync attempt:8"), console.Start{Reason: "the warehouse is back"})
+	start(s.planned(t, "state:parked queue:stock.sync attempt:5"), console.Start{Reason: "the warehouse is back"})
 	s.paused = start(s.planned(t, "state:parked queue:search.index"), console.Start{Rate: 0.01, Reason: "as slowly as can be"})
 	_, err = s.Order(ctx, root, s.paused, console.Pause)
 	must(err)
-	s.running = start(s.planned(t, `state:parked queue:orders.* error:timeout`), console.Start{Rate: 0.5, Reason: "gateway is back (INC-2231)"})
+	s.running = start(s.planned(t, `state:parked queue:orders.* error:timeout age:>8m`), console.Start{Rate: 0.5, Reason: "gateway is back (INC-2231)"})
 }
 
 func (s *stocked) planned(t testing.TB, query string) string {

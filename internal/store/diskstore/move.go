@@ -24,6 +24,9 @@ func (s *Store) Change(ctx context.Context, keys []store.Key, edit func(store.Ke
 	defer c.close()
 	m := &move{change: c, given: map[store.Key]bool{}}
 	defer m.end()
+	if err := m.open(); err != nil {
+		return 0, err
+	}
 	keys = keys[:min(len(keys), store.ChangeMost)]
 	for n < len(keys) {
 		more, err := m.one(keys[n], edit)
@@ -71,6 +74,11 @@ func (s *Store) Change(ctx context.Context, keys []store.Key, edit func(store.Ke
 // move is a Change under way.
 type move struct {
 	*change
+	// ids and records are of one moment, and go on from where they are: an action on
+	// many meets their keys in order, or nearly, where looking each up anew costs the
+	// most of all that Change does.
+	ids, records *pebble.Iterator
+
 	given     map[store.Key]bool
 	held      [][]byte // waiting records that Claim is kept away from
 	put       [][]byte // keys of what was written
@@ -133,12 +141,49 @@ func (m *move) one(name store.Key, edit func(store.Key, *store.Record) store.Edi
 	return true, nil
 }
 
+// open opens what m reads by; end closes it.
+func (m *move) open() (err error) {
+	if m.ids, err = m.s.db.NewIter(nil); err == nil {
+		m.records, err = m.ids.Clone(pebble.CloneOptions{})
+	}
+	return err
+}
+
+// at is the value of a key when m was opened; nil when there was none. It is the
+// iterator's.
+func at(it *pebble.Iterator, key []byte) (value []byte, err error) {
+	if it.SeekGE(key) && bytes.Equal(it.Key(), key) {
+		return it.ValueAndErr()
+	}
+	return nil, it.Error()
+}
+
+// resting reads a record that is parked or discarded: from there none but a Change
+// takes it, and there is one at a time. known is false for any other.
+func (m *move) resting(index []byte) (key []byte, r *store.Record, known bool, err error) {
+	if key, err = at(m.ids, index); err != nil || key == nil || key[0] == prefixWaiting {
+		return nil, nil, false, err
+	}
+	key = bytes.Clone(key)
+	value, err := at(m.records, key)
+	if err != nil || value == nil {
+		return nil, nil, false, err
+	}
+	if r, _, err = store.DecodeRecord(value, true); err != nil {
+		err = fmt.Errorf("data folder %s, key %x: %w", m.s.path, key, err)
+	}
+	return key, r, true, err
+}
+
 // take reads a record and keeps Claim away from it until end; r is nil when it is
 // not kept, or claimed.
 func (m *move) take(name store.Key) (key []byte, r *store.Record, err error) {
 	index := indexOf(name)
 	if index == nil {
 		return nil, nil, nil
+	}
+	if key, r, known, err := m.resting(index); known || err != nil {
+		return key, r, err
 	}
 	for {
 		last := key
@@ -182,26 +227,32 @@ func (m *move) hold(key []byte) bool {
 
 // end lets Claim have what is waiting now.
 func (m *move) end() {
+	for _, it := range []*pebble.Iterator{m.ids, m.records} {
+		if it != nil {
+			_ = it.Close()
+		}
+	}
 	ready := m.held
 	if m.committed {
 		ready = append(ready, m.put...)
 	}
 	m.s.mu.Lock()
 	defer m.s.mu.Unlock()
+	taken := map[string]bool{} // queues of which something is perhaps gone
 	for _, key := range m.held {
-		delete(m.s.queue(queueOf(key)).claimed, string(key))
+		name := queueOf(key)
+		taken[name] = true
+		delete(m.s.queue(name).claimed, string(key))
 	}
-	names := map[string]bool{}
+	due := false
 	for _, key := range ready {
 		m.s.ready(key)
-		if key[0] == prefixWaiting {
-			names[queueOf(key)] = true
-		}
+		due = due || key[0] == prefixWaiting
 	}
-	for name := range names {
+	for name := range taken {
 		m.s.lookAnew(name)
 	}
-	if len(names) > 0 {
+	if due {
 		m.s.signal()
 	}
 }

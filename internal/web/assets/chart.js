@@ -32,7 +32,7 @@
     const line = (label, name) => ({ label, stroke: colour(name), width: 1.6, points: { show: false } });
     const axis = { stroke: colour("--dim"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
     plot = new uPlot({
-      width: box.clientWidth, height: 200, legend: { show: false }, padding: [8, 8, 0, 0],
+      width: box.clientWidth, height: 200, legend: { show: false }, padding: [8, 22, 0, 0],
       cursor: { y: false, drag: { x: false, y: false } },
       scales: { x: { time: true }, y: { range: (u, min, max) => [0, Math.max(4, max * 1.08)] } },
       axes: [{ ...axis, space: 70, values: (u, ts) => ts.map((t) => new Date(t * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false })), size: 28 }, { ...axis, size: 44 }],

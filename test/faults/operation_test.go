@@ -1,0 +1,142 @@
+package faults_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/api"
+	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/diskstore"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// An operation whose service is killed at any point goes on where it was: in the end
+// its account has each message once, each has come to its consumer, and what came
+// twice is known by its marks.
+func TestAKilledOperationReplaysEachMessageOnce(t *testing.T) {
+	const messages, kills = 3000, 5
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		p := newProcess(t, v.URL())
+		p.configure(`policies: [{name: p, queues: ["*"], attempts: 5, backoff: {fixed: 1h}}]`) // what fails again stays away
+		want := p.park("orders", messages)
+		p.start()
+		p.waitReady()
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive"})
+		ctx, client := context.Background(), api.Client{Addr: p.listen}
+		plan, err := client.Plan(ctx, console.PlanRequest{Verb: console.Replay, Query: "queue:orders state:parked"})
+		if err != nil || plan.Count != messages {
+			t.Fatalf("%d planned, %v", plan.Count, err)
+		}
+		if _, err := client.Start(ctx, plan.ID, console.Start{Rate: 2000}); err != nil {
+			t.Fatal(err)
+		}
+		seed := rand.Uint64()
+		t.Logf("seed %d", seed)
+		random := rand.New(rand.NewPCG(seed, 0))
+		for range kills {
+			// Any moment will do: while it opens, connects, makes due, or returns.
+			<-time.After(time.Duration(random.IntN(400)) * time.Millisecond)
+			p.kill()
+			p.start()
+		}
+		p.waitReady()
+		brokertest.Eventually(t, "all have returned", func() bool {
+			o, err := client.Operation(ctx, plan.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			count, err := client.Count(ctx, "queue:orders (state:waiting OR state:parked)")
+			return err == nil && o.State == console.Finished && count.Count == 0
+		})
+
+		account := map[string]int{}
+		for after := ""; ; {
+			page, err := client.Outcomes(ctx, plan.ID, after, 1000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, o := range page.Outcomes {
+				if account[o.ID]++; o.Outcome != "done" {
+					t.Errorf("%s: %s, %s", o.ID, o.Outcome, o.Why)
+				}
+			}
+			if after = page.After; after == "" {
+				break
+			}
+		}
+		came := taken(t, v, "orders")
+		duplicates := 0
+		for id, body := range want {
+			if account[id] != 1 {
+				t.Errorf("%s is in the account %d times", id, account[id])
+			}
+			if n := came[fmt.Sprint(id, " 0 ", body)]; n == 0 {
+				t.Errorf("%s is lost, or came altered", id)
+			} else {
+				duplicates += n - 1
+			}
+		}
+		if len(account) != messages || len(came) != messages {
+			t.Errorf("%d messages in the account and %d at the consumer, want %d", len(account), len(came), messages)
+		}
+		if duplicates > kills*inFlight {
+			t.Errorf("%d duplicates, more than %d kills explain", duplicates, kills)
+		}
+		t.Logf("%d messages, %d duplicates over %d kills", messages, duplicates, kills)
+	})
+}
+
+// park writes parked messages into the data folder of a service that does not run;
+// their bodies by their ids.
+func (p *process) park(queue string, n int) map[string]string {
+	p.t.Helper()
+	s, err := diskstore.Open(p.data(), diskstore.Options{})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	bodies := map[string]string{}
+	var all []*store.Record
+	for i := range n {
+		now := time.Now()
+		r := &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: queue, State: store.Parked, Due: now, Attempt: 5, Reason: wire.ReasonRejected,
+			Error: fmt.Sprintf("no such article: %d", i), Policy: "p", FirstFailed: now, FailedAt: now, ParkedFor: "it failed 5 times", Proven: true,
+			Message: wire.Message{RoutingKey: queue, DeliveryMode: 2, Body: fmt.Appendf(nil, "body %d", i)}}
+		bodies[r.ID.String()] = string(r.Message.Body)
+		all = append(all, r)
+	}
+	if err := s.Add(context.Background(), all); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		p.t.Fatal(err)
+	}
+	return bodies
+}
+
+// taken is what a queue holds: how often each id, attempt and body.
+func taken(t *testing.T, v *brokertest.VHost, queue string) map[string]int {
+	t.Helper()
+	ch := v.Channel()
+	holds, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := ch.Consume(queue, "", true, false, false, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	came := map[string]int{}
+	for range holds.Messages {
+		d := <-in
+		came[fmt.Sprint(d.Headers[wire.HeaderID], " ", d.Headers[wire.HeaderAttempt], " ", string(d.Body))]++
+	}
+	return came
+}
