@@ -78,6 +78,7 @@ func (c *change) put(key []byte, r *store.Record) (err error) {
 	}
 	c.count(r.State, r.Queue, 1)
 	g := c.group(r)
+	g.more.reasons |= store.ReasonsOf(r.Reason)
 	if g.more.kept[r.State]++; c.fails {
 		g.failed(r.FailedAt, c.began)
 	}
