@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -83,20 +82,10 @@ func (c Client) base() (*url.URL, error) {
 	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
 		return nil, fmt.Errorf("%q is no address of a service: expected host:port or https://host:port", c.Addr)
 	}
-	if (c.Token != "" || c.User != "") && u.Scheme == "http" && !c.Insecure && !isLoopback(u.Host) {
+	if (c.Token != "" || c.User != "") && u.Scheme == "http" && !c.Insecure && !auth.Loopback(u.Host) {
 		return nil, fmt.Errorf("a token or password is not sent to %s without TLS: use https://, or set REDRIVE_INSECURE=1 where the network may read it", u.Host)
 	}
 	return u, nil
-}
-
-// isLoopback tells whether a Host header or address names this machine.
-func isLoopback(hostport string) bool {
-	host, _, err := net.SplitHostPort(hostport)
-	if err != nil {
-		host = strings.Trim(hostport, "[]")
-	}
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // request is a call to make.

@@ -20,7 +20,7 @@ func listenOn(c *config.Config) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listening on %s: %w", c.Listen, err)
 	}
-	if !loopback(l.Addr().String()) && !c.Access.SignIn {
+	if !auth.Loopback(l.Addr().String()) && !c.Access.SignIn {
 		l.Close()
 		return nil, fmt.Errorf("listen is %q, which is %s here, and other machines can reach that: set `auth: {}`, or listen on 127.0.0.1", c.Listen, l.Addr())
 	}

@@ -287,12 +287,6 @@ func (s *Service) Run(ctx context.Context) error {
 
 func (s *Service) errorLog() *log.Logger { return slog.NewLogLogger(s.Log.Handler(), slog.LevelWarn) }
 
-func loopback(addr string) bool {
-	host, _, _ := net.SplitHostPort(addr)
-	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
-}
-
 // reload puts new policies in force, and reads bodies by the new schemas. Where to
 // connect, keep and listen, and who may, is fixed until the next start.
 func (s *Service) reload(c *config.Config, err error) {

@@ -125,14 +125,3 @@ func TestStatusBeforeAnyConnection(t *testing.T) {
 		t.Errorf("the status is %+v", st)
 	}
 }
-
-func TestLoopback(t *testing.T) {
-	for addr, want := range map[string]bool{
-		"127.0.0.1:8250": true, "127.9.9.9:1": true, "[::1]:8250": true,
-		"0.0.0.0:8250": false, "[::]:8250": false, "10.0.0.1:8250": false, ":8250": false, "": false,
-	} {
-		if loopback(addr) != want {
-			t.Errorf("%q: %v", addr, !want)
-		}
-	}
-}

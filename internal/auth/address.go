@@ -56,11 +56,7 @@ func limited(a netip.Addr) string {
 // would make an administrator of a stranger: a page that points a name of its own
 // at 127.0.0.1 (the Host then is that name), or whoever a proxy lets through.
 func local(r *http.Request) error {
-	host, _, err := net.SplitHostPort(r.Host)
-	if err != nil {
-		host = strings.Trim(r.Host, "[]")
-	}
-	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+	if !Loopback(r.Host) {
 		return errors.New("ask for this service by its loopback address")
 	}
 	if !peer(r).IsLoopback() {
@@ -79,6 +75,17 @@ func local(r *http.Request) error {
 		return errors.New("this came by a proxy (" + by + "), and nobody signs in here: configure auth before others can reach this service")
 	}
 	return nil
+}
+
+// Loopback tells whether a host, with a port or without, is this machine by its name
+// or address.
+func Loopback(hostport string) bool {
+	host, _, err := net.SplitHostPort(hostport)
+	if err != nil {
+		host = strings.Trim(hostport, "[]")
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // Foreign tells whether a page of another site makes a browser ask for this.

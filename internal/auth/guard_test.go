@@ -300,3 +300,14 @@ func TestWhereARequestCameFrom(t *testing.T) {
 		t.Error("a customer's network counts as many, or two machines as one")
 	}
 }
+
+func TestLoopback(t *testing.T) {
+	for addr, want := range map[string]bool{
+		"127.0.0.1:8250": true, "127.9.9.9:1": true, "[::1]:8250": true, "localhost:1": true, "localhost": true, "[::1]": true, "localhost.evil.example:1": false,
+		"0.0.0.0:8250": false, "[::]:8250": false, "10.0.0.1:8250": false, ":8250": false, "": false,
+	} {
+		if Loopback(addr) != want {
+			t.Errorf("%q: %v", addr, !want)
+		}
+	}
+}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -48,9 +47,7 @@ func (c *Config) Audit() string {
 // Closed says what is missing before the service may listen where others can reach
 // it; nil when nothing is.
 func (c *Config) Closed() error {
-	host, _, _ := net.SplitHostPort(c.Listen)
-	ip := net.ParseIP(host)
-	open := host != "localhost" && (ip == nil || !ip.IsLoopback())
+	open := !auth.Loopback(c.Listen)
 	a := &c.Access
 	switch {
 	case open && !a.SignIn:

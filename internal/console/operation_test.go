@@ -112,7 +112,7 @@ func TestAPlanSaysWhatItWouldDoAndDoesNothing(t *testing.T) {
 			t.Errorf("%+v", p)
 		}
 		for _, q := range p.Queues {
-			want := map[string]console.PlanQueue{"orders": {Queue: "orders", Count: 8, Exists: true, Consumers: 1, Held: true}, "idle": {Queue: "idle", Count: 2, Exists: true, Ready: 4}}[q.Queue]
+			want := map[string]console.PlanQueue{"orders": {Queue: "orders", Count: 8, Known: true, Exists: true, Consumers: 1, Held: true}, "idle": {Queue: "idle", Count: 2, Known: true, Exists: true, Ready: 4}}[q.Queue]
 			if q != want {
 				t.Errorf("%+v, want %+v", q, want)
 			}

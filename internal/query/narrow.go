@@ -85,7 +85,7 @@ func (q *Query) narrowGroups(n *Narrowed, groups []store.GroupCount) (byReason b
 		if q.Says(n.Range.State, g.Queue, g) >= 0 {
 			kept = append(kept, g.ID)
 			waiting, parked, discarded = waiting+g.Waiting, parked+g.Parked, discarded+g.Discarded
-			byReason = byReason && g.Pattern == ""
+			byReason = byReason && len(reasonsOf(g)) == 1
 		}
 	}
 	switch {
@@ -139,10 +139,26 @@ func (q *Query) Says(state store.State, queue string, g *store.GroupCount) int {
 	if g != nil {
 		e.known |= knowsGroup
 		e.groupOf = func(*store.Record) group.ID { return g.ID }
-		if g.Pattern == "" {
+		if all := reasonsOf(g); len(all) > 0 {
 			e.known |= knowsReason
-			r.Reason = g.Reason
+			r.Reason = all[0]
+			first := q.root.eval(&e)
+			for _, r.Reason = range all[1:] {
+				if q.root.eval(&e) != first {
+					return int(maybe)
+				}
+			}
+			return int(first)
 		}
 	}
 	return int(q.root.eval(&e))
+}
+
+// reasonsOf are all that the members of a group may have failed for, or nil when that
+// is not known.
+func reasonsOf(g *store.GroupCount) []string {
+	if g.Pattern == "" {
+		return []string{g.Reason}
+	}
+	return g.Reasons.Names()
 }

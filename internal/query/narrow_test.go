@@ -66,6 +66,7 @@ func TestNothingIsOutsideOfTheRange(t *testing.T) {
 			if counts[g.ID] == nil {
 				counts[g.ID] = &store.GroupCount{Group: g}
 			}
+			counts[g.ID].Reasons |= store.ReasonsOf(l.Record.Reason)
 			switch l.Record.State {
 			case store.Waiting:
 				counts[g.ID].Waiting++
@@ -117,6 +118,29 @@ func TestNothingIsOutsideOfTheRange(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Messages that failed for a rare reason are not looked for among all others that had
+// an error, unless their group has failed for that reason too.
+func TestARareReason(t *testing.T) {
+	l := parked()
+	errors := store.GroupCount{Group: l.Record.Group(), Parked: 1_000_000, Reasons: store.ReasonsOf("reported")}
+	l.Record.Error = ""
+	rare := store.GroupCount{Group: l.Record.Group(), Parked: 1, Reasons: store.ReasonsOf("rejected")}
+	q, err := Parse("reason:rejected")
+	if err != nil {
+		t.Fatal(err)
+	}
+	narrow := func() *Narrowed { return q.Narrow(noon, []string{l.Record.Queue}, []store.GroupCount{errors, rare}) }
+	if n := narrow(); !n.Sure || !slices.Equal(n.Range.Groups, []group.ID{rare.ID}) {
+		t.Errorf("%+v", n)
+	}
+	for _, more := range []store.Reasons{store.ReasonsOf("rejected"), store.ReasonsOf("a new one")} {
+		errors.Reasons |= more
+		if n := narrow(); n.Sure || n.Range.Groups != nil || n.None {
+			t.Errorf("with %08b: %+v", errors.Reasons, n)
+		}
+	}
 }
 
 func TestWhatIndexesAnswer(t *testing.T) {

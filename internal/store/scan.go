@@ -82,6 +82,8 @@ type GroupCount struct {
 	// Hours is how many failed in each of the last 24 hours, the current one last.
 	Hours [24]int64
 	Note  string // a person's
+	// Reasons are all that its members ever failed for.
+	Reasons Reasons
 }
 
 // GroupsKept is how many groups a store tells apart.

@@ -149,9 +149,9 @@ func TestTroubledPagesAreForEverybody(t *testing.T) {
 	b.open("/messages?q=text%3AACME")
 	b.shows("#loading")
 	b.look("loading")
+	shop.Slow = false
 	close(held)
 	b.shows("#messages")
-	shop.Slow = false
 
 	shop.Bounded = "only the newest 100,000 of 1,204,332 messages, since bodies have to be decoded for this query"
 	b.lookAt("bounded", "/messages?q=text%3AACME")

@@ -87,7 +87,7 @@ func TestAWalk(t *testing.T) {
 		b.follow("#preview", "#diff")
 		b.says("#diff", "Katherine Johnson")
 		b.says("#diff ins", "K. Johnson")
-		b.leave(func() { b.click("#send") }, "#facts")
+		b.leave(func() { b.click("#send") }, "main h1")
 		body, err := base64.StdEncoding.DecodeString(string(s.arrives("orders.capture").Body))
 		want := order(9007199254740993+6, "K. Johnson", 129900+6)
 		if err != nil || !bytes.Equal(body, want) {

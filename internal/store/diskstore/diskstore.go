@@ -51,6 +51,7 @@ type Store struct {
 	receipts  receiptLog
 	groups    groups
 	history   history
+	ending    sync.RWMutex // see commitWithPast
 	closeLock func() error
 
 	// moving lets one goroutine at a time change what is kept, so that nothing is

@@ -244,7 +244,7 @@ func (s *Store) Groups(ctx context.Context) ([]store.GroupCount, error) {
 		if g.any() || g.seenWithinADay(now) {
 			counts = append(counts, store.GroupCount{Group: g.Group, Note: notes[g.ID.String()],
 				Waiting: g.kept[store.Waiting], Parked: g.kept[store.Parked], Discarded: g.kept[store.Discarded],
-				First: minute(g.first), Last: minute(g.last), Hours: g.hours.upTo(now.Unix() / 3600)})
+				First: minute(g.first), Last: minute(g.last), Hours: g.hours.upTo(now.Unix() / 3600), Reasons: g.reasons})
 		}
 	}
 	for _, g := range s.groups.known {

@@ -17,6 +17,7 @@ func (s *Store) Past(ctx context.Context, id uuid.UUID) (found []store.Passage, 
 		return nil, err
 	}
 	defer done()
+	s.ended()
 	var data []byte
 	for _, name := range s.history.names() {
 		if data, err = s.historyIn(ctx, name, data); err != nil {
@@ -57,6 +58,7 @@ func (s *Store) Returned(ctx context.Context, visit func(store.Passage) (bool, e
 		return err
 	}
 	defer done()
+	s.ended()
 	for _, name := range slices.Backward(s.history.names()) {
 		data, err := s.historyIn(ctx, name, nil)
 		if err != nil {

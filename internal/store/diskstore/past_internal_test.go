@@ -196,6 +196,7 @@ func TestTalliesMergeInAnyOrder(t *testing.T) {
 				minute := 500_000*60 + rapid.Int64Range(0, 60*60).Draw(t, "minute")
 				one.seen(minute)
 				one.hours.add(minute/60, 1)
+				one.reasons |= 1 << rapid.IntRange(0, 7).Draw(t, "reason")
 			}
 			whole.add(&one)
 			pieces = append(pieces, one.append(nil))

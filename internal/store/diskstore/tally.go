@@ -14,6 +14,7 @@ type tally struct {
 	kept        [store.Discarded + 1]int64
 	first, last int64 // minutes since 1970 of failures; 0 when there was none
 	hours       hours
+	reasons     store.Reasons
 }
 
 // hours are failures in each of 24 hours, up to the newest; n is indexed by the
@@ -52,6 +53,7 @@ func (t *tally) add(o *tally) {
 	}
 	t.seen(o.first)
 	t.seen(o.last)
+	t.reasons |= o.reasons
 	for i, n := range o.hours.n {
 		hour := o.hours.newest - (o.hours.newest-int64(i)+24)%24
 		t.hours.add(hour, n)
@@ -68,7 +70,7 @@ func (t *tally) seen(minute int64) {
 }
 
 // nothing tells whether adding it changes nothing.
-func (t *tally) nothing() bool { return !t.any() && t.last == 0 }
+func (t *tally) nothing() bool { return !t.any() && t.last == 0 && t.reasons == 0 }
 
 // any tells whether something is kept.
 func (t *tally) any() bool { return t.kept != [len(t.kept)]int64{} }
@@ -79,6 +81,9 @@ func (t *tally) append(b []byte) []byte {
 	}
 	b = binary.AppendVarint(b, t.first)
 	b = binary.AppendVarint(b, t.last)
+	if t.reasons != 0 { // in the place of an hour that is none
+		b = binary.AppendUvarint(append(b, 0), uint64(t.reasons))
+	}
 	for hour := t.hours.newest; hour > t.hours.newest-24 && hour > 0; hour-- {
 		if n := t.hours.n[hour%24]; n != 0 {
 			b = binary.AppendUvarint(b, uint64(hour))
@@ -114,7 +119,11 @@ func (t *tally) addFrom(b []byte) error {
 		if more <= 0 || hour > 1<<40 {
 			return errTally
 		}
-		t.hours.add(int64(hour), int64(n))
+		if hour == 0 {
+			t.reasons |= store.Reasons(n)
+		} else {
+			t.hours.add(int64(hour), int64(n))
+		}
 		b = b[size+more:]
 	}
 	return nil

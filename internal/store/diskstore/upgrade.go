@@ -46,6 +46,7 @@ func (c *change) upgradeAll(state store.State) error {
 		}
 		g := c.group(r)
 		g.more.kept[state]++
+		g.more.reasons |= store.ReasonsOf(r.Reason)
 		g.failed(r.FailedAt, c.began)
 		if state == store.Waiting {
 			continue

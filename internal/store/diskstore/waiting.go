@@ -78,6 +78,7 @@ func (c *change) put(key []byte, r *store.Record) (err error) {
 	}
 	c.count(r.State, r.Queue, 1)
 	g := c.group(r)
+	g.more.reasons |= store.ReasonsOf(r.Reason)
 	if g.more.kept[r.State]++; c.fails {
 		g.failed(r.FailedAt, c.began)
 	}
@@ -141,10 +142,9 @@ func (c *change) commit() error {
 	if err := c.writeGroups(); err != nil {
 		return err
 	}
-	if err := c.s.commit(c.batch); err != nil {
+	if err := c.commitWithPast(); err != nil {
 		return err
 	}
-	c.s.history.write(&c.past)
 	c.counted()
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -154,6 +154,27 @@ func (c *change) commit() error {
 		}
 	}
 	return nil
+}
+
+// commitWithPast lets nobody look for what ended in the batch between the two: it
+// would be nowhere.
+func (c *change) commitWithPast() error {
+	if c.past.n == 0 {
+		return c.s.commit(c.batch)
+	}
+	c.s.ending.RLock()
+	defer c.s.ending.RUnlock()
+	if err := c.s.commit(c.batch); err != nil {
+		return err
+	}
+	c.s.history.write(&c.past)
+	return nil
+}
+
+// ended waits until what is no longer kept is in the history.
+func (s *Store) ended() {
+	s.ending.Lock()
+	s.ending.Unlock()
 }
 
 func (c *change) close() {

@@ -17,6 +17,7 @@ type trouble struct {
 	kept        [store.Discarded + 1]int64
 	first, last time.Time       // to the minute
 	hours       map[int64]int64 // failures by hour since 1970
+	reasons     store.Reasons
 }
 
 // groupOf is the group a record counts in: see the disk engine's.
@@ -46,6 +47,7 @@ func (s *Store) groupOf(r *store.Record) *trouble {
 func (s *Store) count(r *store.Record, n int64) *trouble {
 	t := s.groupOf(r)
 	t.kept[r.State] += n
+	t.reasons |= store.ReasonsOf(r.Reason)
 	return t
 }
 
@@ -96,7 +98,7 @@ func (s *Store) Groups(context.Context) ([]store.GroupCount, error) {
 			continue
 		}
 		c := store.GroupCount{Group: t.Group, Waiting: t.kept[store.Waiting], Parked: t.kept[store.Parked], Discarded: t.kept[store.Discarded],
-			First: t.first, Last: t.last, Note: string(s.values["group/"+id.String()+"/note"])}
+			First: t.first, Last: t.last, Reasons: t.reasons, Note: string(s.values["group/"+id.String()+"/note"])}
 		for i := range c.Hours {
 			c.Hours[i] = t.hours[now.Unix()/3600-23+int64(i)]
 		}

@@ -66,6 +66,22 @@ func groupCounts(t *testing.T, e Engine) {
 		failing("q", store.Parked, "order 3 not found"), failing("p", store.Parked, "order 4 not found"), failing("q", store.Discarded, "no stock"))
 	wantGroups(t, s, "at first", "p/order # not found 0 1 0", "q/no stock 0 0 1", "q/order # not found 2 1 0", "q/rejected 1 0 0")
 
+	late := failing("q", store.Parked, "order 9 not found")
+	late.Reason = "reported"
+	add(t, s, late)
+	for _, g := range Groups(t, s) {
+		want := []string{"rejected"}
+		if g.Queue == "q" && g.Pattern == "order # not found" {
+			want = append(want, "reported")
+		}
+		if got := g.Reasons.Names(); !slices.Equal(got, want) {
+			t.Errorf("%s of %s failed for %q, want %q", g.Pattern, g.Queue, got, want)
+		}
+	}
+	if _, err := s.Change(ctx, []store.Key{keyOf(t, s, "order 9 not found")}, func(store.Key, *store.Record) store.Edit { return store.Edit{Delete: true} }, nil); err != nil {
+		t.Fatal(err)
+	}
+
 	c := claim(t, s, "q", time.Second, 3)
 	wantGroups(t, s, "with claims", "p/order # not found 0 1 0", "q/no stock 0 0 1", "q/order # not found 2 1 0", "q/rejected 1 0 0")
 	if _, err := s.Settle(ctx, []store.Outcome{{Claim: c[0]}, {Claim: c[1], Park: "why", At: epoch}, {Claim: c[2]}, {Claim: c[2]}}); err != nil {

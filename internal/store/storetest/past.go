@@ -19,6 +19,7 @@ var past = []testCase{
 	{"what ended is known by its id, oldest first", pastByID},
 	{"passages are visited from the newest on", pastNewest},
 	{"passages are there after a crash", pastCrash},
+	{"what ends is kept or past, at every moment", pastWithoutGap},
 }
 
 // end settles what is due as done, in batches.
@@ -46,6 +47,33 @@ func pastOf(t *testing.T, s store.Store, id uuid.UUID) []store.Passage {
 		t.Fatal(err)
 	}
 	return all
+}
+
+func pastWithoutGap(t *testing.T, e Engine) {
+	s := open(t, e)
+	ctx := context.Background()
+	var all []*store.Record
+	for range 200 {
+		all = append(all, Waiting("q", 0, "x"))
+	}
+	add(t, s, all...)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		end(t, s, "q", epoch, 1)
+	}()
+	for _, r := range all { // as they are ended
+		for kept := 1; kept > 0; {
+			found, err := s.Find(ctx, r.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if kept = len(found); kept == 0 && len(pastOf(t, s, r.ID)) == 0 {
+				t.Errorf("%s is nowhere", r.ID)
+			}
+		}
+	}
+	<-ended
 }
 
 func pastByID(t *testing.T, e Engine) {
