@@ -15,6 +15,17 @@ func command(words ...string) string {
 	return strings.Join(quoted, " ")
 }
 
+// positional is a query as an argument: one that begins with a - is no flag.
+func positional(query string) []string {
+	switch {
+	case query == "":
+		return nil
+	case strings.HasPrefix(query, "-"):
+		return []string{"--", query}
+	}
+	return []string{query}
+}
+
 func shellWord(s string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-/:=,@%+", r)

@@ -74,7 +74,7 @@ func (s *server) messages(r *http.Request, c auth.Caller) (view, error) {
 	d := messagesData{Query: query, First: in.Get("after") == ""}
 	d.Tabs, d.State = tabs(query)
 	d.Verbs = verbsOf(d.State)
-	v := view{template: "messages", title: "Messages", nav: "/messages", command: command("redrive", "messages", "list", query)}
+	v := view{template: "messages", title: "Messages", nav: "/messages", command: command(append([]string{"redrive", "messages", "list"}, positional(query)...)...)}
 	page, err := s.console.Search(r.Context(), c, query, in.Get("after"), perPage)
 	if d.Fault = faultOf(query, err); d.Fault != nil {
 		v.data, v.status = d, http.StatusUnprocessableEntity

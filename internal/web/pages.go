@@ -11,7 +11,7 @@ import (
 
 func (s *server) groups(r *http.Request, c auth.Caller) (view, error) {
 	q := r.URL.Query().Get("q")
-	v := view{template: "groups", title: "Groups", nav: "/groups", command: command("redrive", "groups", q)}
+	v := view{template: "groups", title: "Groups", nav: "/groups", command: command(append([]string{"redrive", "groups"}, positional(q)...)...)}
 	if q == "" {
 		v.command = "redrive groups"
 	}
@@ -77,7 +77,7 @@ func (s *server) policies(r *http.Request, c auth.Caller) (view, error) {
 	for _, p := range all {
 		views = append(views, policyBars(p))
 	}
-	return view{template: "policies", title: "Policies", nav: "/policies", command: "redrive check", data: views}, err
+	return view{template: "policies", title: "Policies", nav: "/policies", data: views}, err
 }
 
 func (s *server) audit(r *http.Request, c auth.Caller) (view, error) {
@@ -94,7 +94,7 @@ func (s *server) audit(r *http.Request, c auth.Caller) (view, error) {
 
 func (s *server) health(r *http.Request, c auth.Caller) (view, error) {
 	o, err := s.console.Overview(r.Context(), c)
-	return view{template: "health", title: "Health", nav: "/health", command: "redrive doctor", data: o}, err
+	return view{template: "health", title: "Health", nav: "/health", command: "redrive status", data: o}, err
 }
 
 func (s *server) help(*http.Request, auth.Caller) (view, error) {

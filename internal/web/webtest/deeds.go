@@ -180,7 +180,7 @@ func (s *Shop) Plan(ctx context.Context, c auth.Caller, r console.PlanRequest) (
 		if n[q.Name] == 0 {
 			continue
 		}
-		pq := console.PlanQueue{Queue: q.Name, Count: n[q.Name], Held: q.Hold != nil}
+		pq := console.PlanQueue{Known: true, Queue: q.Name, Count: n[q.Name], Held: q.Hold != nil}
 		if q.Broker != nil {
 			pq.Exists, pq.Consumers, pq.Ready = q.Broker.Exists, q.Broker.Consumers, q.Broker.Ready
 		}

@@ -215,7 +215,7 @@ func (s *Shop) AuditLog(ctx context.Context, c auth.Caller, _ string, _ int) ([]
 		return nil, "", err
 	}
 	defer leave()
-	return s.Log, "", c.May(auth.Admin, "")
+	return s.Log, "", c.MaySee(auth.Admin)
 }
 
 func (s *Shop) Export(ctx context.Context, _ auth.Caller, q string, w io.Writer) (int64, error) {
