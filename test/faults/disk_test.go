@@ -1,6 +1,7 @@
 package faults_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -85,18 +86,23 @@ func onASmallDisk(t *testing.T, do func(t *testing.T, v *brokertest.VHost, p *pr
 	})
 }
 
-// fill leaves so many bytes free.
+// fill leaves so many bytes free. The service writes meanwhile: what it takes between
+// the look and the filling makes that fail, and it is tried again.
 func fill(t *testing.T, file, disk string, leave int64) {
 	t.Helper()
-	var s syscall.Statfs_t
-	if err := syscall.Statfs(disk, &s); err != nil {
+	f, err := os.Create(file)
+	if err != nil {
 		t.Fatal(err)
 	}
-	size := int64(s.Bavail)*s.Bsize - leave
-	f, err := os.Create(file)
-	if err == nil {
-		err = syscall.Fallocate(int(f.Fd()), 0, 0, size)
-		f.Close()
+	defer f.Close()
+	for range 100 {
+		var s syscall.Statfs_t
+		if err := syscall.Statfs(disk, &s); err != nil {
+			t.Fatal(err)
+		}
+		if err = syscall.Fallocate(int(f.Fd()), 0, 0, int64(s.Bavail)*s.Bsize-leave); !errors.Is(err, syscall.ENOSPC) {
+			break
+		}
 	}
 	if err != nil {
 		t.Fatal(err)
