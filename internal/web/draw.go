@@ -2,6 +2,7 @@ package web
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -19,16 +20,12 @@ func line(numbers []int64, most int64, width, height float64) string {
 	return b.String()
 }
 
-// sparkline is the failures of the last hours, as bars.
+// sparkline is the failures of the last hours, as bars: one SVG path, since a template
+// takes long for each of its steps, and there are hundreds of these on a page.
 type sparkline struct {
-	Bars  []sparkBar
+	Bars  string
 	Width int
 	Text  string // for those who cannot see it
-}
-
-type sparkBar struct {
-	X    int
-	Y, H float64
 }
 
 const sparkHeight = 20
@@ -39,13 +36,16 @@ func spark(hours []int64) sparkline {
 	for _, n := range hours {
 		most, sum = max(most, n), sum+n
 	}
+	var b []byte
 	for i, n := range hours {
 		h := 1.0 // an empty hour is a line, not a gap
 		if n > 0 {
 			h = 2 + float64(sparkHeight-2)*float64(n)/float64(most)
 		}
-		s.Bars = append(s.Bars, sparkBar{4 * i, sparkHeight - h, h})
+		b = append(strconv.AppendInt(append(b, 'M'), int64(4*i), 10), ",20h3v-"...)
+		b = append(strconv.AppendFloat(b, h, 'f', 1, 64), "h-3z"...)
 	}
+	s.Bars = string(b)
 	s.Text = fmt.Sprintf("%s in the last %d hours, at most %s in one", plural(sum, "failure", "failures"), len(hours), count(most))
 	return s
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // perPage is how many messages a page of the list has.
-const perPage = 100
+const perPage = 50
 
 // tab is a saved query.
 type tab struct {
