@@ -8,7 +8,7 @@ GO ?= go
 export REDRIVE_BROKERS_DIR ?= $(CURDIR)/.brokers
 export BROKERS MANAGEMENT
 
-.PHONY: build run test unit bench lint install-rabbitmq install-rabbitmq-4
+.PHONY: build run test unit bench lint install-rabbitmq install-rabbitmq-4 install-redis install-valkey install-clients install-prometheus install-podman
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/redrive ./cmd/redrive
@@ -25,15 +25,23 @@ unit:
 lint:
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$unformatted" ] || { echo "not gofmt-ed: $$unformatted"; exit 1; }
 	$(GO) vet ./...
+	$(GO) -C test/deploy vet ./...
 
 test: build lint
 	@[ -n "$(BROKERS)" ] || { scripts/install-rabbitmq && scripts/install-rabbitmq-4; }
+	@scripts/install-redis
+	@scripts/install-valkey
 	@scripts/install-chromium
+	@scripts/install-clients
+	@scripts/install-prometheus
+	@scripts/install-podman
 	$(GO) run ./test/brokers $(GO) test -count=1 -timeout 20m $(TESTFLAGS) ./...
+	$(GO) -C test/deploy test -count=1 $(TESTFLAGS) ./...
 
 # Without BENCHFLAGS the Go benchmarks of the hot parts come first.
 bench: build
 	@[ -n "$(BROKERS)" ] || { scripts/install-rabbitmq && scripts/install-rabbitmq-4; }
+	@scripts/install-redis
 	$(if $(BENCHFLAGS),,$(GO) test -run '^$$' -bench . -benchmem ./policy ./internal/store/... ./internal/flow/...)
 	$(GO) run ./test/brokers $(GO) run ./bench $(BENCHFLAGS)
 
@@ -42,3 +50,20 @@ install-rabbitmq:
 
 install-rabbitmq-4:
 	scripts/install-rabbitmq-4
+
+install-redis:
+	scripts/install-redis
+
+install-valkey:
+	scripts/install-valkey
+
+# RabbitMQ clients of other languages, for the tests of docs/guides.
+install-clients:
+	scripts/install-clients
+
+install-prometheus:
+	scripts/install-prometheus
+
+# Builds the image without Docker, for its test.
+install-podman:
+	scripts/install-podman

@@ -16,9 +16,10 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
+
+	"github.com/redrive-mq/redrive/internal/child"
 )
 
 // ErrNotInstalled: there is no RabbitMQ to run.
@@ -45,8 +46,9 @@ type Node struct {
 	name         string
 	amqp, http   int
 	dist, epmd   int
-	epmdProcess  *process
-	broker       *process
+	epmdProcess  *child.Process
+	epmdOf       *Node // whose epmd it uses; nil: its own
+	broker       *child.Process
 	brokerOutput bytes.Buffer
 }
 
@@ -57,7 +59,11 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{opts: o, server: server}
-	if err := n.prepare(); err != nil {
+	err = n.prepare()
+	if err == nil {
+		err = n.configure("")
+	}
+	if err != nil {
 		return nil, errors.Join(err, n.Stop())
 	}
 	if err := n.Restart(ctx); err != nil {
@@ -84,6 +90,7 @@ func findServer(root string) (string, error) {
 	return strings.TrimPrefix(found[len(found)-1], strings.TrimSuffix(root, "/")), nil
 }
 
+// prepare takes a folder and ports.
 func (n *Node) prepare() (err error) {
 	base := ""
 	if n.opts.Root != "" {
@@ -109,15 +116,23 @@ func (n *Node) prepare() (err error) {
 	}
 	n.amqp, n.http, n.dist, n.epmd = ports[0], ports[1], ports[2], ports[3]
 	n.name = fmt.Sprintf("redrive%d@localhost", n.amqp)
+	return nil
+}
+
+// configure writes its files; more is added to rabbitmq.conf.
+func (n *Node) configure(more string) error {
 	conf := fmt.Sprintf(`listeners.tcp.default = 127.0.0.1:%d
 management.tcp.ip = 127.0.0.1
 management.tcp.port = %d
 collect_statistics_interval = 1000
+management.sample_retention_policies.global.minute = 1
+management.sample_retention_policies.basic.minute = 1
+management.sample_retention_policies.detailed.10 = 1
 disk_free_limit.absolute = 50MB
 vm_memory_high_watermark.absolute = 4GB
 log.file.level = warning
 %s
-`, n.amqp, n.http, n.opts.Config)
+%s`, n.amqp, n.http, n.opts.Config, more)
 	for name, content := range map[string]string{"rabbitmq.conf": conf, "enabled_plugins": "[rabbitmq_management,rabbitmq_shovel].\n"} {
 		if err := os.WriteFile(filepath.Join(n.dir, name), []byte(content), 0o600); err != nil {
 			return err
@@ -146,20 +161,30 @@ func (n *Node) URL() string { return fmt.Sprintf("amqp://guest:guest@127.0.0.1:%
 func (n *Node) Management() string { return fmt.Sprintf("http://guest:guest@127.0.0.1:%d", n.http) }
 
 // Group is the process group of the broker, all its helpers included.
-func (n *Node) Group() int { return n.broker.group }
+func (n *Node) Group() int { return n.broker.Group() }
+
+// Name is its name in Erlang.
+func (n *Node) Name() string { return n.name }
 
 // Port is its AMQP port.
 func (n *Node) Port() int { return n.amqp }
 
 // Kill ends it as a power cut would: SIGKILL to all of it.
 func (n *Node) Kill() {
-	n.broker.kill()
+	n.broker.Kill()
 	n.broker = nil
 }
 
+// Pause stops all of it where it is, as a virtual machine that is moved; its
+// connections stay open, and nothing answers.
+func (n *Node) Pause() { _ = n.broker.Signal(syscall.SIGSTOP) }
+
+// Continue ends a Pause.
+func (n *Node) Continue() { _ = n.broker.Signal(syscall.SIGCONT) }
+
 // Restart starts it on the data it has; kill it first when it runs.
 func (n *Node) Restart(ctx context.Context) (err error) {
-	if n.epmdProcess == nil {
+	if n.epmdProcess == nil && n.epmdOf == nil {
 		// Started here, or the node would start one that outlives it.
 		if n.epmdProcess, err = n.start(io.Discard, "epmd", "-port", strconv.Itoa(n.epmd), "-address", "127.0.0.1"); err != nil {
 			return fmt.Errorf("starting epmd: %w", err)
@@ -175,7 +200,7 @@ func (n *Node) Restart(ctx context.Context) (err error) {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("RabbitMQ did not start: %w\n%s", ctx.Err(), n.LastWords())
-		case <-n.broker.ended:
+		case <-n.broker.Ended():
 			return fmt.Errorf("RabbitMQ ended while starting:\n%s", n.LastWords())
 		case <-time.After(100 * time.Millisecond):
 		}
@@ -228,8 +253,8 @@ func (n *Node) LastWords() string {
 
 // Stop ends it for good, and leaves nothing behind.
 func (n *Node) Stop() error {
-	n.broker.kill() // nothing of it is kept, so nothing need be saved
-	n.epmdProcess.kill()
+	n.broker.Kill() // nothing of it is kept, so nothing need be saved
+	n.epmdProcess.Kill()
 	n.broker, n.epmdProcess = nil, nil
 	if n.dir == "" {
 		return nil
@@ -239,12 +264,23 @@ func (n *Node) Stop() error {
 
 // Eval runs an Erlang expression on the node.
 func (n *Node) Eval(ctx context.Context, expression string) (string, error) {
-	name, args, env := n.command(filepath.Join(filepath.Dir(n.server), "rabbitmqctl"), "eval", expression)
+	return n.run(ctx, filepath.Join(filepath.Dir(n.server), "rabbitmqctl"), "eval", expression)
+}
+
+// Shell runs a command line, with RabbitMQ's commands, as the node's administrator
+// would.
+func (n *Node) Shell(ctx context.Context, line string) (string, error) {
+	return n.run(ctx, "/bin/sh", "-c", line)
+}
+
+func (n *Node) run(ctx context.Context, name string, args ...string) (string, error) {
+	what := fmt.Sprint(filepath.Base(name), " ", args[0])
+	name, args, env := n.command(name, args...)
 	c := exec.CommandContext(ctx, name, args...)
 	c.Env = env
 	out, err := c.CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("rabbitmqctl eval: %w: %s", err, out)
+		return "", fmt.Errorf("%s: %w: %s", what, err, out)
 	}
 	return string(out), nil
 }
@@ -252,7 +288,7 @@ func (n *Node) Eval(ctx context.Context, expression string) (string, error) {
 // command is how to run something as the node sees the world.
 func (n *Node) command(name string, args ...string) (string, []string, []string) {
 	env := []string{
-		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8",
+		"PATH=" + filepath.Dir(n.server) + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8",
 		"HOME=" + n.inside,
 		"RABBITMQ_NODENAME=" + n.name,
 		"RABBITMQ_DIST_PORT=" + strconv.Itoa(n.dist),
@@ -269,68 +305,13 @@ func (n *Node) command(name string, args ...string) (string, []string, []string)
 	if dir := os.Getenv("RABBITMQ_PLUGINS_DIR"); dir != "" && n.opts.Root == "" {
 		env = append(env, "RABBITMQ_PLUGINS_DIR="+dir)
 	}
-	if n.opts.Root == "" {
-		return name, args, env
-	}
-	// A mount namespace of its own: /proc is gone with the process.
-	ns := []string{"--mount"}
-	if os.Getuid() != 0 {
-		ns = append(ns, "--map-root-user", "--fork", "--pid")
-	}
-	script := `mount -t proc proc "$0/proc" && exec chroot "$0" "$@"`
-	return "unshare", append(append(ns, "sh", "-c", script, n.opts.Root, name), args...), env
+	name, args = child.InRoot(n.opts.Root, name, args...)
+	return name, args, env
 }
 
-// process is a process group of this process's, which a watchdog ends when this
-// process dies without a word.
-type process struct {
-	group    int
-	ended    chan struct{}
-	watchdog io.WriteCloser
-	kills    sync.Once
-	watching *exec.Cmd
-}
-
-func (n *Node) start(output io.Writer, name string, args ...string) (*process, error) {
+func (n *Node) start(output io.Writer, name string, args ...string) (*child.Process, error) {
 	name, args, env := n.command(name, args...)
 	c := exec.Command(name, args...)
 	c.Env, c.Stdout, c.Stderr = env, output, output
-	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := c.Start(); err != nil {
-		return nil, err
-	}
-	p := &process{group: c.Process.Pid, ended: make(chan struct{})}
-	go func() {
-		defer close(p.ended)
-		_ = c.Wait()
-	}()
-	// It reads a line when all is in order, and the end of its input when this
-	// process died. (dash knows no `kill -9 --`.)
-	p.watching = exec.Command("sh", "-c", `read line && exit; kill -s KILL -- "-$0" 2>/dev/null; rm -rf "$1"`, strconv.Itoa(p.group), n.dir)
-	p.watching.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	in, err := p.watching.StdinPipe()
-	if err == nil {
-		err = p.watching.Start()
-	}
-	if err != nil {
-		p.kill()
-		return nil, err
-	}
-	p.watchdog = in
-	return p, nil
-}
-
-func (p *process) kill() {
-	if p == nil {
-		return
-	}
-	p.kills.Do(func() {
-		_ = syscall.Kill(-p.group, syscall.SIGKILL)
-		<-p.ended
-		if p.watchdog != nil {
-			_, _ = io.WriteString(p.watchdog, "\n")
-			_ = p.watchdog.Close()
-			_ = p.watching.Wait()
-		}
-	})
+	return child.Start(c, n.dir)
 }

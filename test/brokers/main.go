@@ -42,7 +42,9 @@ func run(args []string) int {
 			dir = cwd + "/" + dir
 		}
 		for _, root := range []string{"", dir + "/sid"} {
-			n, err := rabbitnode.Start(ctx, rabbitnode.Options{Root: root})
+			n, err := rabbitnode.Start(ctx, rabbitnode.Options{Root: root,
+				// What it says of a quorum queue is up to so old, 5 s by default.
+				Args: "-rabbit quorum_tick_interval 500"})
 			if err != nil {
 				return fail(err)
 			}

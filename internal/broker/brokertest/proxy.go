@@ -1,105 +1,29 @@
 package brokertest
 
 import (
-	"io"
-	"net"
-	"sync"
-	"sync/atomic"
+	"net/url"
 	"testing"
+
+	"github.com/redrive-mq/redrive/internal/proxy"
 )
 
-// Proxy stands between a client and a broker, and cuts connections at any byte.
+// Proxy stands between a client and a broker.
 type Proxy struct {
+	*proxy.Proxy
 	URL string // of the broker, by way of the proxy
-
-	target string
-	listen net.Listener
-	budget atomic.Int64 // bytes, both ways together, until the next cut; < 0: none
-	cuts   atomic.Int64
-	ended  sync.WaitGroup
-
-	mu    sync.Mutex
-	conns map[net.Conn]bool
 }
 
 // NewProxy makes a proxy to the broker of a virtual host.
 func NewProxy(t testing.TB, v *VHost) *Proxy {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &Proxy{target: v.host(), listen: l, conns: map[net.Conn]bool{}}
-	p.URL = v.urlAt(l.Addr().String())
-	p.budget.Store(-1)
-	p.ended.Go(p.accept)
-	t.Cleanup(func() {
-		l.Close()
-		p.Cut()
-		p.ended.Wait()
-	})
+	p := &Proxy{Proxy: proxy.New(t, v.host())}
+	p.URL = p.At(v.URL())
 	return p
 }
 
-// CutAfter cuts all connections when so many more bytes have passed.
-func (p *Proxy) CutAfter(bytes int64) { p.budget.Store(bytes) }
-
-// Cuts is how often CutAfter has cut.
-func (p *Proxy) Cuts() int { return int(p.cuts.Load()) }
-
-// Cut cuts all connections now.
-func (p *Proxy) Cut() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for c := range p.conns {
-		c.Close()
-	}
-}
-
-func (p *Proxy) accept() {
-	for {
-		client, err := p.listen.Accept()
-		if err != nil {
-			return
-		}
-		server, err := net.Dial("tcp", p.target)
-		if err != nil {
-			client.Close()
-			continue
-		}
-		p.mu.Lock()
-		p.conns[client], p.conns[server] = true, true
-		p.mu.Unlock()
-		p.ended.Go(func() { p.pump(client, server) })
-		p.ended.Go(func() { p.pump(server, client) })
-	}
-}
-
-// pump copies until either side ends, then ends both.
-func (p *Proxy) pump(to, from net.Conn) {
-	defer func() {
-		to.Close()
-		from.Close()
-		p.mu.Lock()
-		delete(p.conns, to)
-		delete(p.conns, from)
-		p.mu.Unlock()
-	}()
-	b := make([]byte, 32<<10)
-	for {
-		n, err := from.Read(b)
-		if left := p.budget.Load(); left >= 0 && n > 0 {
-			if rest := p.budget.Add(-int64(n)); rest < 0 {
-				n = max(0, n+int(rest)) // the byte it is cut at
-				if p.budget.CompareAndSwap(rest, -1) {
-					p.cuts.Add(1)
-					defer p.Cut()
-				}
-				err = io.EOF
-			}
-		}
-		if _, werr := to.Write(b[:n]); werr != nil || err != nil {
-			return
-		}
-	}
+// At is a URL of the broker's, by way of the proxy.
+func (p *Proxy) At(brokerURL string) string {
+	u, _ := url.Parse(brokerURL)
+	u.Host = p.Addr()
+	return u.String()
 }

@@ -1,0 +1,189 @@
+package rabbitnode
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/addresses"
+)
+
+// Cluster is several nodes of one RabbitMQ cluster, on loopback. Its methods are for
+// one goroutine at a time.
+type Cluster struct{ Nodes []*Node }
+
+// cookie is the secret that lets the nodes of a cluster speak to each other. They
+// listen on loopback alone.
+const cookie = "redrive"
+
+// FoundCluster starts the first of so many nodes; Grow starts the others. In a
+// minority nodes of RabbitMQ 3 pause; RabbitMQ 4.3 has no such choice.
+func FoundCluster(ctx context.Context, o Options, size int) (*Cluster, error) {
+	server, err := findServer(o.Root)
+	if err != nil {
+		return nil, err
+	}
+	// Erlang would take away connections between nodes that see each other, when
+	// they do not see the same others.
+	o.Args += " -kernel prevent_overlapping_partitions false"
+	c := &Cluster{}
+	for range size {
+		n := &Node{opts: o, server: server}
+		c.Nodes = append(c.Nodes, n)
+		if err = n.prepare(); err == nil {
+			err = c.join(n)
+		}
+		if err != nil {
+			return nil, errors.Join(err, c.Stop())
+		}
+	}
+	if err := c.Nodes[0].Restart(ctx); err != nil {
+		return nil, errors.Join(err, c.Stop())
+	}
+	return c, nil
+}
+
+// join writes what makes a node one of the cluster: the others join the first when
+// they start for the first time.
+func (c *Cluster) join(n *Node) error {
+	first := c.Nodes[0]
+	more := "cluster_partition_handling = pause_minority\n"
+	if n != first {
+		n.epmd, n.epmdOf = first.epmd, first
+		more += "cluster_formation.peer_discovery_backend = classic_config\n"
+		for i, peer := range []*Node{first, n} {
+			more += fmt.Sprintf("cluster_formation.classic_config.nodes.%d = %s\n", i+1, peer.name)
+		}
+	}
+	return errors.Join(n.configure(more), os.WriteFile(filepath.Join(n.dir, ".erlang.cookie"), []byte(cookie), 0o400))
+}
+
+// Grow starts all but the first, and waits until all know each other.
+func (c *Cluster) Grow(ctx context.Context) error {
+	failed := make([]error, len(c.Nodes))
+	var starting sync.WaitGroup
+	for i, n := range c.Nodes[1:] {
+		starting.Go(func() { failed[i] = n.Restart(ctx) })
+	}
+	starting.Wait()
+	if err := errors.Join(failed...); err != nil {
+		return err
+	}
+	return c.Await(ctx)
+}
+
+// Await waits until every node says that every other runs.
+func (c *Cluster) Await(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	for _, n := range c.Nodes {
+		for !n.sees(ctx, len(c.Nodes)) {
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("%s does not see all %d nodes of its cluster:\n%s", n.name, len(c.Nodes), n.LastWords())
+			case <-time.After(100 * time.Millisecond):
+			}
+		}
+	}
+	return nil
+}
+
+// sees tells whether a node knows that so many run.
+func (n *Node) sees(ctx context.Context, want int) bool {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, n.Management()+"/api/nodes", nil)
+	if err != nil {
+		return false
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return false
+	}
+	defer resp.Body.Close()
+	var all []struct {
+		Running bool `json:"running"`
+	}
+	if json.NewDecoder(resp.Body).Decode(&all) != nil {
+		return false
+	}
+	running := 0
+	for _, n := range all {
+		if n.Running {
+			running++
+		}
+	}
+	return running == want
+}
+
+// URL is where its nodes speak AMQP.
+func (c *Cluster) URL() string { return c.addresses((*Node).URL) }
+
+// Management is where their management APIs are.
+func (c *Cluster) Management() string { return c.addresses((*Node).Management) }
+
+func (c *Cluster) addresses(of func(*Node) string) string {
+	var all []string
+	for _, n := range c.Nodes {
+		all = append(all, of(n))
+	}
+	return addresses.Join(all)
+}
+
+// Node is the one of a name, or of an address that is host:port; nil: there is none.
+func (c *Cluster) Node(name string) *Node {
+	for _, n := range c.Nodes {
+		if n.name == name || strings.HasSuffix(name, fmt.Sprintf(":%d", n.amqp)) {
+			return n
+		}
+	}
+	return nil
+}
+
+// Isolate parts a node from all others: both sides hang up, and neither lets the other
+// in again.
+func (c *Cluster) Isolate(ctx context.Context, n *Node) error {
+	_, err := n.Eval(ctx, "[begin erlang:set_cookie(N, nobody), erlang:disconnect_node(N) end || N <- "+c.others(n)+"].")
+	return err
+}
+
+// Rejoin ends an Isolate.
+func (c *Cluster) Rejoin(ctx context.Context, n *Node) error {
+	_, err := n.Eval(ctx, "[begin erlang:set_cookie(N, erlang:get_cookie()), net_kernel:connect_node(N) end || N <- "+c.others(n)+"].")
+	return err
+}
+
+// others are a list in Erlang.
+func (c *Cluster) others(than *Node) string {
+	var names []string
+	for _, n := range c.Nodes {
+		if n != than {
+			names = append(names, "'"+n.name+"'")
+		}
+	}
+	return "[" + strings.Join(names, ", ") + "]"
+}
+
+// Stop ends all nodes for good, and leaves nothing behind.
+func (c *Cluster) Stop() error {
+	var all []error
+	for _, n := range slices.Backward(c.Nodes) { // the first has the epmd
+		all = append(all, n.Stop())
+	}
+	return errors.Join(all...)
+}
+
+// LastWords are those of all nodes.
+func (c *Cluster) LastWords() string {
+	var all []string
+	for _, n := range c.Nodes {
+		all = append(all, n.name+":\n"+n.LastWords())
+	}
+	return strings.Join(all, "\n")
+}

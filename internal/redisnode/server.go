@@ -1,0 +1,207 @@
+// Package redisnode runs private Redis and Valkey servers on loopback, for tests:
+// one alone, with Sentinel, or as a cluster. They are away from the standard ports,
+// each in a folder of its own, read no configuration of the machine, and are gone
+// when their owner is, however that ends.
+package redisnode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/child"
+)
+
+// ErrNotInstalled: there is no server to run.
+var ErrNotInstalled = errors.New("not installed")
+
+// Options of servers.
+type Options struct {
+	// Root is a folder with a whole system in it that has Valkey, to change root into;
+	// "" uses the Redis of this machine.
+	Root string
+	// Config is added to the configuration of a server (not of a sentinel): what is
+	// set there wins. Without it a server syncs its append-only file at every write,
+	// keeps no snapshots, and has no limit of memory.
+	Config string
+	// DownAfter is how long a primary may be silent before a replica replaces it; 0 is
+	// the constant.
+	DownAfter time.Duration
+}
+
+// Name is the software's.
+func (o Options) Name() string {
+	if o.Root != "" {
+		return "Valkey"
+	}
+	return "Redis"
+}
+
+// Server is a process that this process owns, with its data. Its methods are for one
+// goroutine at a time, but Do and Addr may be called at once.
+type Server struct {
+	opts    Options
+	program string // as seen from within Root
+	dir     string // as this process sees it
+	inside  string // as the server sees it
+	args    []string
+	port    int
+	process *child.Process
+}
+
+// Start starts one server and waits until it answers.
+func Start(ctx context.Context, o Options) (*Server, error) { return start(ctx, o, "") }
+
+// start starts a server with more configuration, which the options' goes before.
+func start(ctx context.Context, o Options, config string) (*Server, error) {
+	ports, err := freePorts(2)
+	if err != nil {
+		return nil, err
+	}
+	return run(ctx, o, ports[0], nil, fmt.Sprintf(`appendonly yes
+appendfsync always
+save ""
+repl-diskless-sync-delay 0
+cluster-port %d
+%s
+%s
+`, ports[1], config, o.Config))
+}
+
+// run starts a server, or a sentinel by its arguments, on a port.
+func run(ctx context.Context, o Options, port int, args []string, config string) (*Server, error) {
+	program, err := find(o)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{opts: o, program: program, args: args, port: port}
+	if s.dir, err = os.MkdirTemp(o.tmp(), "redrive-redis-"); err != nil {
+		return nil, err
+	}
+	s.inside = strings.TrimPrefix(s.dir, strings.TrimSuffix(o.Root, "/"))
+	config = fmt.Sprintf("bind 127.0.0.1\nport %d\ndir %s\n%s", port, s.inside, config)
+	if err = os.WriteFile(filepath.Join(s.dir, "server.conf"), []byte(config), 0o600); err == nil {
+		err = s.Restart(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.Stop())
+	}
+	return s, nil
+}
+
+// tmp is where a server's folder is made; "": where the system says.
+func (o Options) tmp() string {
+	if o.Root == "" {
+		return ""
+	}
+	return filepath.Join(o.Root, "tmp")
+}
+
+// find finds the server's program as seen from within root.
+func find(o Options) (string, error) {
+	if o.Root == "" {
+		if program, err := exec.LookPath("redis-server"); err == nil {
+			return program, nil
+		}
+		return "", fmt.Errorf("Redis is %w: `scripts/install-redis` installs it", ErrNotInstalled)
+	}
+	const program = "/usr/bin/valkey-server"
+	if _, err := os.Stat(filepath.Join(o.Root, program)); err != nil {
+		return "", fmt.Errorf("Valkey is %w in %s: `scripts/install-valkey` installs it", ErrNotInstalled, o.Root)
+	}
+	return program, nil
+}
+
+// freePorts finds ports nobody listens on, all different, and below those that
+// systems give to outgoing connections: one of these could take the port of a killed
+// server before it is back.
+func freePorts(count int) (ports []int, err error) {
+	const from, to = 10_000, 32_768
+	for tries := 0; len(ports) < count; tries++ {
+		port := from + rand.IntN(to-from)
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil && tries < 100 {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close()
+		ports = append(ports, port)
+	}
+	return ports, nil
+}
+
+// Addr is where it listens, as host:port.
+func (s *Server) Addr() string { return fmt.Sprintf("127.0.0.1:%d", s.port) }
+
+// URL is the same as a URL.
+func (s *Server) URL() string { return "redis://" + s.Addr() }
+
+// Restart starts it on the data it has, and waits until it answers and has read them;
+// kill it first when it runs.
+func (s *Server) Restart(ctx context.Context) error {
+	out, err := os.OpenFile(s.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	name, args := child.InRoot(s.opts.Root, s.program, append([]string{s.inside + "/server.conf"}, s.args...)...)
+	c := exec.Command(name, args...)
+	c.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"}
+	c.Stdout, c.Stderr = out, out
+	if s.process, err = child.Start(c, s.dir); err != nil {
+		return fmt.Errorf("starting %s: %w", s.opts.Name(), err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		_, err := s.Do(ctx, "PING")
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s did not start: %w\n%s", s.opts.Name(), err, s.LastWords())
+		case <-s.process.Ended():
+			return fmt.Errorf("%s ended while starting:\n%s", s.opts.Name(), s.LastWords())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// Kill ends it as a power cut would.
+func (s *Server) Kill() {
+	s.process.Kill()
+	s.process = nil
+}
+
+// Pause stops it where it is: it keeps its connections, and answers nothing. It may be
+// killed then.
+func (s *Server) Pause() error { return s.process.Signal(syscall.SIGSTOP) }
+
+// Continue lets it go on after Pause.
+func (s *Server) Continue() error { return s.process.Signal(syscall.SIGCONT) }
+
+// Stop ends it for good, and leaves nothing behind.
+func (s *Server) Stop() error {
+	s.Kill() // nothing of it is kept, so nothing need be saved
+	return os.RemoveAll(s.dir)
+}
+
+// LastWords is the end of what it logged.
+func (s *Server) LastWords() string {
+	const most = 4000
+	said, _ := os.ReadFile(s.log())
+	return string(said[max(0, len(said)-most):])
+}
+
+func (s *Server) log() string { return filepath.Join(s.dir, "log") }
