@@ -36,6 +36,7 @@ const (
 	ExchangeDelayed = "redrive.delayed"
 
 	returnExchangePrefix = "redrive.return."
+	moveExchangePrefix   = "redrive.move."
 	// longestName is the limit of an AMQP short string, in bytes.
 	longestName = 255
 )
@@ -43,8 +44,14 @@ const (
 // ReturnExchange is the name of the fanout exchange that is bound to queue
 // alone. A name over 255 bytes keeps its beginning and ends in a hash of the
 // whole, so that two long names never share an exchange.
-func ReturnExchange(queue string) string {
-	name := returnExchangePrefix + queue
+func ReturnExchange(queue string) string { return named(returnExchangePrefix, queue) }
+
+// MoveExchange is the name of the fanout exchange that a queue's bindings lead to
+// while the queue is moved, and of the queue by which only one moves it.
+func MoveExchange(queue string) string { return named(moveExchangePrefix, queue) }
+
+func named(prefix, queue string) string {
+	name := prefix + queue
 	if len(name) <= longestName {
 		return name
 	}

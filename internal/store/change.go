@@ -46,7 +46,7 @@ type Changer interface {
 	// NewestKey bounds what has been added so far: see Range.Upto. What is being
 	// added while it is called is kept and counted in when it returns, or it is
 	// added after.
-	NewestKey() uint64
+	NewestKey(ctx context.Context) (Bound, error)
 
 	// Forget deletes discarded records with Due (until when they can be restored) ≤
 	// now, in batches that are each durable, and returns how many, also on an error.
@@ -74,3 +74,7 @@ type Entry struct {
 // the returns to it. It is here because those who hold and those who return share
 // nothing but the store.
 const HoldPrefix = "hold/"
+
+// BreakerPrefix and a queue's name is the entry that says that a person has set its
+// circuit breaker.
+const BreakerPrefix = "breaker/"

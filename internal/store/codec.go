@@ -99,15 +99,48 @@ func AppendRecord(dst []byte, r *Record) ([]byte, error) {
 // gives an error that is ErrFormat for an unknown version.
 func DecodeRecord(data []byte, withBody bool) (r *Record, bodySize int, err error) {
 	d := &decoder{data: data}
-	if v := d.byte(); (v < 1 || v > recordVersion) && !d.torn {
-		return nil, 0, fmt.Errorf("record version %d: %w", v, ErrFormat)
+	if err := d.version(); err != nil {
+		return nil, 0, err
 	}
 	bodySize = min(d.length(), len(d.data)) // too large a size leaves nothing for the rest
-	// One copy serves all strings: there are some fifty in a record.
-	d.text = string(d.data[:len(d.data)-bodySize])
 	body := d.data[len(d.data)-bodySize:]
 	d.data = d.data[:len(d.data)-bodySize]
-	r = &Record{State: State(d.byte())}
+	if r, err = d.record(); err != nil {
+		return nil, 0, err
+	}
+	if withBody && bodySize > 0 {
+		r.Message.Body = append([]byte(nil), body...)
+	}
+	return r, bodySize, nil
+}
+
+// DecodeHead reads what AppendRecord wrote of which the body was left out.
+func DecodeHead(data []byte) (r *Record, bodySize int, err error) {
+	d := &decoder{data: data}
+	if err := d.version(); err != nil {
+		return nil, 0, err
+	}
+	size, n := binary.Uvarint(d.data)
+	if n <= 0 || size > math.MaxInt32 {
+		return nil, 0, errTorn
+	}
+	d.take(n)
+	r, err = d.record()
+	return r, int(size), err
+}
+
+func (d *decoder) version() error {
+	if v := d.byte(); (v < 1 || v > recordVersion) && !d.torn {
+		return fmt.Errorf("record version %d: %w", v, ErrFormat)
+	}
+	return nil
+}
+
+// record reads what is between the size of the body and the body.
+func (d *decoder) record() (*Record, error) {
+	// One copy serves all strings: there are some fifty in a record.
+	d.text = string(d.data)
+	r := &Record{State: State(d.byte())}
 	m := &r.Message
 	copy(r.ID[:], d.take(len(uuid.UUID{})))
 	copy(r.Fingerprint[:], d.take(len(r.Fingerprint)))
@@ -144,12 +177,9 @@ func DecodeRecord(data []byte, withBody bool) (r *Record, bodySize int, err erro
 		m.Headers = d.table(0)
 	}
 	if d.torn || len(d.data) != 0 {
-		return nil, 0, errTorn
+		return nil, errTorn
 	}
-	if withBody && bodySize > 0 {
-		m.Body = append([]byte(nil), body...)
-	}
-	return r, bodySize, nil
+	return r, nil
 }
 
 func appendString(b []byte, s string) []byte {

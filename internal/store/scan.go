@@ -14,8 +14,10 @@ import (
 // ErrCursor: what Range.After says is no place of a Scan.
 var ErrCursor = errors.New("not the end of a page")
 
-// Scanner is how kept messages are looked at. Looking touches nothing, sees one
-// moment in time, and may go on for long while others write.
+// Scanner is how kept messages are looked at. Looking touches nothing and may go on
+// for long while others write. It sees one moment in time, but in an engine that
+// several processes share: there it visits once what is kept all the while, at most
+// once what is changed meanwhile, and nothing that was never there.
 type Scanner interface {
 	// Scan visits the records of a range in its order until visit says that it has
 	// enough, visit fails, or ctx ends. Bodies are left out unless asked for. The
@@ -44,6 +46,11 @@ type Searcher interface {
 	// other errors.
 	GroupOf(r *Record) group.ID
 
+	// CountDue counts the waiting records of queues by when they are due: counts[i] are
+	// due before edges[i], and not before the edge in front of it. It stops counting
+	// between two edges at most. Edges ascend.
+	CountDue(ctx context.Context, queues []string, edges []time.Time, most int64) (counts []int64, err error)
+
 	// Past is what ended of a message's attempts, oldest first. The newest
 	// PastKept endings of all messages are known, older ones forgotten. This is
 	// history, and no promise: a killed process may leave out its last moment, and
@@ -69,9 +76,9 @@ type Range struct {
 	// After goes on behind a record that was visited: the Cursor of it.
 	After string
 	Body  bool
-	// Upto leaves out what was added after NewestKey said this; 0: nothing is
+	// Upto leaves out what was added after NewestKey said this; nil: nothing is
 	// left out. What is moved or changed was not added by that.
-	Upto uint64
+	Upto Bound
 }
 
 // GroupCount is what is kept of one group.

@@ -17,7 +17,7 @@ var (
 	// ErrLocked: another process owns the data folder.
 	ErrLocked = errors.New("the data folder is in use by another process")
 	// ErrFormat: the data was written by a version this one cannot read.
-	ErrFormat = errors.New("the data folder has a format this version cannot read")
+	ErrFormat = errors.New("it has a format this version cannot read")
 	// ErrClosed: the store was closed.
 	ErrClosed = errors.New("the store is closed")
 	// ErrNotFound: no record with that ID.
@@ -65,6 +65,7 @@ type Store interface {
 
 	Searcher
 	Changer
+	Bookkeeper
 
 	// List is Scan a page at a time, by Due.
 	List(ctx context.Context, f Filter) (Page, error)

@@ -100,3 +100,24 @@ func resident(b *testing.B) float64 {
 	}
 	return kb * 1024
 }
+
+// BenchmarkRecount counts the keys of 100,000 messages of 1 KiB.
+func BenchmarkRecount(b *testing.B) {
+	s, err := diskstore.Open(b.TempDir(), diskstore.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	const n = 100_000
+	for range n / 1000 {
+		if err := s.Add(b.Context(), batchOf(1000, func() time.Duration { return rand.N(time.Hour) })); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for b.Loop() {
+		if _, err := s.Recount(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.N*n)/b.Elapsed().Seconds(), "messages/s")
+}

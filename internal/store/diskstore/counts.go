@@ -61,7 +61,7 @@ func (s *Store) Counts(ctx context.Context) ([]store.QueueCount, error) {
 	var starts []start
 	s.mu.Lock()
 	for name, q := range s.queues {
-		if q.kept == [4]int64{} {
+		if q.kept[store.Waiting]|q.kept[store.Parked]|q.kept[store.Discarded] == 0 {
 			continue
 		}
 		if q.kept[store.Waiting] > 0 {

@@ -4,7 +4,6 @@ package diskstore
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -61,10 +60,11 @@ type Store struct {
 	// they are committed: see NewestKey.
 	adding sync.RWMutex
 
-	mu     sync.Mutex
-	queues map[string]*queue
-	users  sync.WaitGroup // calls under way, for Close
-	closed bool
+	mu      sync.Mutex
+	queues  map[string]*queue
+	passing passing
+	users   sync.WaitGroup // calls under way, for Close
+	closed  bool
 }
 
 // Open opens the store in folder path and makes it when there is none. It fails
@@ -99,7 +99,7 @@ func Open(path string, o Options) (*Store, error) {
 		return nil, errors.Join(fmt.Errorf("opening the data folder %s: %w", path, err), lock.Close())
 	}
 	s := &Store{path: path, db: db, fs: o.FS, log: o.Log, reserve: o.Reserve, onSync: o.OnSync,
-		changed: make(chan struct{}, 1), queues: map[string]*queue{},
+		changed: make(chan struct{}, 1), queues: map[string]*queue{}, passing: passing{},
 		groups:  groups{known: map[group.ID]*groupState{}, others: map[string]*groupState{}},
 		history: history{fs: o.FS, folder: o.FS.PathJoin(path, "history"), log: o.Log}}
 	if err := s.load(); err != nil {
@@ -127,10 +127,10 @@ func owned(err error) bool {
 // keep the number of files small.
 func pebbleOptions(o Options, lock *pebble.Lock) *pebble.Options {
 	p := &pebble.Options{
-		FS: o.FS, Lock: lock, Merger: adder,
+		FS: newTables(o.FS), Lock: lock, Merger: adder,
 		FormatMajorVersion:          pebble.FormatNewest,
 		CacheSize:                   64 << 20,
-		MemTableSize:                8 << 20,
+		MemTableSize:                24 << 20,
 		MemTableStopWritesThreshold: 4,
 		L0CompactionThreshold:       4,
 		L0StopWritesThreshold:       64,
@@ -162,18 +162,10 @@ func (s *Store) load() error {
 	case len(format) != 1 || format[0] != formatVersion:
 		return fmt.Errorf("%w: it is format %v, and this version reads formats 1 to %d; use the version of Redrive that wrote it", store.ErrFormat, format, formatVersion)
 	}
-	// A number that was used by a batch that failed is not counted; the leap over
-	// a million makes sure that none is used again.
-	if err := s.db.Merge(keySeq, binary.AppendVarint(nil, 1<<20), pebble.NoSync); err != nil {
-		return err
-	}
-	seq, err := s.get(keySeq)
-	if err != nil {
-		return err
-	}
-	last, _ := binary.Varint(seq)
-	s.seq.Store(uint64(last))
 	if err := s.loadQueues(); err != nil {
+		return err
+	}
+	if err := s.loadLedger(); err != nil {
 		return err
 	}
 	if err := s.groups.load(s.db); err != nil {
@@ -232,7 +224,7 @@ func (s *Store) Close() error {
 	s.mu.Unlock()
 	s.users.Done()
 	s.users.Wait()
-	return errors.Join(s.history.close(), s.db.Close(), s.closeLock())
+	return errors.Join(s.endLedger(), s.history.close(), s.db.Close(), s.closeLock())
 }
 
 // commit makes a batch durable.

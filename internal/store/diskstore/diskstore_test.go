@@ -222,6 +222,7 @@ func TestAFolderOfFormat1(t *testing.T) {
 			}
 		}
 		groupsCount(t, s)
+		storetest.Balances(t, s)
 		for _, g := range storetest.Groups(t, s) {
 			if g.Queue == "orders" && (g.Pattern != "no stock" || g.Waiting != 1 || g.Parked != 1 || g.First.IsZero() || g.Last.IsZero()) {
 				t.Errorf("counted as %+v", g)

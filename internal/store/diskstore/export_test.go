@@ -2,10 +2,33 @@ package diskstore
 
 import (
 	"bytes"
+	"encoding/binary"
+	"errors"
 	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/redrive-mq/redrive/internal/store"
 )
+
+// Lose takes a record away, and tells no counter.
+func (s *Store) Lose(queue string) error {
+	key, err := s.first(queuePrefix(store.Waiting, queue), after(queuePrefix(store.Waiting, queue)))
+	if err != nil {
+		return err
+	}
+	return s.db.Delete(key, pebble.Sync)
+}
+
+// AsBefore is what a version without a ledger does: it opens the folder, and takes
+// one record away.
+func (s *Store) AsBefore(queue string) error {
+	b := s.db.NewBatch()
+	defer b.Close()
+	key, err := s.first(queuePrefix(store.Waiting, queue), after(queuePrefix(store.Waiting, queue)))
+	return errors.Join(err, b.Merge(keySeq, binary.AppendVarint(nil, seqLeap), nil), b.Delete(key, nil),
+		b.Merge(countKey(store.Waiting, queue), binary.AppendVarint(nil, -1), nil), b.Commit(pebble.Sync))
+}
 
 // Check says what in the folder does not fit together: each record has its place
 // in the indexes and is counted once, and nothing else is there.

@@ -14,6 +14,7 @@ import (
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/google/uuid"
 
 	"github.com/redrive-mq/redrive/internal/store"
 )
@@ -33,11 +34,12 @@ type history struct {
 	log    *slog.Logger
 
 	mu      sync.Mutex
-	files   []uint64 // the names, oldest first
-	out     vfs.File // the newest one, once something was written
-	size    int64    // of the newest one
-	passed  uint64   // how many passages were written, ever
-	failing bool     // the last write did
+	files   []uint64           // the names, oldest first
+	hints   map[uint64]*idHint // of each file
+	out     vfs.File           // the newest one, once something was written
+	size    int64              // of the newest one
+	passed  uint64             // how many passages were written, ever
+	failing bool               // the last write did
 }
 
 const (
@@ -67,17 +69,43 @@ func (h *history) load() error {
 		}
 	}
 	slices.Sort(h.files)
-	if len(h.files) == 0 {
-		return nil
+	h.hints = map[uint64]*idHint{}
+	var data []byte
+	for _, name := range h.files {
+		if data, err = h.read(name, data); err != nil {
+			return err
+		}
+		h.passed, h.size, h.hints[name] = name, 0, new(idHint)
+		for c := range chunks(data) {
+			ids, _, _ := splitPassages(c)
+			h.hints[name].add(ids)
+			h.passed += uint64(len(ids) / idSize)
+			h.size += int64(chunkHead + len(c))
+		}
 	}
-	h.passed = h.files[len(h.files)-1]
-	data, err := h.read(h.passed, nil)
-	for c := range chunks(data) {
-		ids, _, _ := splitPassages(c)
-		h.passed += uint64(len(ids) / idSize)
-		h.size += int64(chunkHead + len(c))
+	return nil
+}
+
+// idHint tells for most ids that a file lacks that it does: to look for a message's
+// past in all files would read some ten megabytes. A bit stands for all ids that end
+// alike, and the ids of most messages end at random.
+type idHint [1 << 20 / 64]uint64
+
+func hintBit(id []byte) (word int, bit uint64) {
+	n := binary.BigEndian.Uint32(id[idSize-4:])
+	return int(n >> 6 & (1<<14 - 1)), 1 << (n & 63)
+}
+
+func (h *idHint) add(ids []byte) {
+	for ; len(ids) > 0; ids = ids[idSize:] {
+		word, bit := hintBit(ids[:idSize])
+		h[word] |= bit
 	}
-	return err
+}
+
+func (h *idHint) mayHave(id []byte) bool {
+	word, bit := hintBit(id)
+	return h[word]&bit != 0
 }
 
 // write keeps passages. It fails nothing: what ended has ended, and history, which
@@ -95,6 +123,7 @@ func (h *history) write(p *passages) {
 	if err == nil {
 		h.passed += uint64(p.n)
 		h.size += int64(len(b))
+		h.hints[h.files[len(h.files)-1]].add(p.ids)
 	} else if !h.failing {
 		h.log.Warn("store: what was returned cannot be remembered, so the history of messages will lack it; waiting and parked messages are not concerned", "folder", h.folder, "error", err)
 	}
@@ -112,6 +141,7 @@ func (h *history) append(chunk []byte) error {
 		if len(h.files) == 0 || h.files[len(h.files)-1] < h.passed {
 			h.files = append(h.files, h.passed)
 		}
+		h.hints[h.files[len(h.files)-1]] = new(idHint)
 		h.size = 0
 		if err := h.forget(); err != nil {
 			return err
@@ -134,6 +164,7 @@ func (h *history) forget() error {
 		if err := h.fs.Remove(h.path(h.files[0])); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
+		delete(h.hints, h.files[0])
 		h.files = h.files[1:]
 	}
 	return nil
@@ -156,6 +187,18 @@ func (h *history) names() []uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.files)
+}
+
+// namesFor are of the files that may have passages of id, oldest first.
+func (h *history) namesFor(id uuid.UUID) (names []uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, name := range h.files {
+		if h.hints[name].mayHave(id[:]) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // read is what is in a file, in buf when that has room for it; nothing when the file

@@ -23,6 +23,8 @@ import (
 //	g group state due seq        the key of that parked or discarded record of the group
 //	x name                       a value of the side table
 //	c state queue                how many records: merged, never read to write
+//	l column queue               how many came, and what became of them: merged, never read to write
+//	o                            where the ledger was when the store was opened
 //	m group                      what the members of a group share
 //	k group                      its tally: merged, never read to write
 //	r batch                      the receipts of one Add
@@ -36,6 +38,7 @@ const (
 	prefixGroup     = 'g'
 	prefixEntry     = 'x'
 	prefixCount     = 'c'
+	prefixLedger    = 'l'
 	prefixShared    = 'm'
 	prefixTally     = 'k'
 	prefixReceipt   = 'r'
@@ -43,6 +46,7 @@ const (
 
 var (
 	keySeq    = []byte("s")
+	keyOpened = []byte("o")
 	keyFormat = []byte("f")
 )
 
@@ -99,6 +103,9 @@ func idKey(id uuid.UUID, seq uint64) []byte {
 	return binary.BigEndian.AppendUint64(k, seq)
 }
 
+// idsAfter is the first key after those of an id.
+func idsAfter(id uuid.UUID) []byte { return after(append([]byte{prefixID}, id[:]...)) }
+
 // indexOf is the idKey of a record; nil for what is no key.
 func indexOf(key store.Key) []byte {
 	id, seq, ok := key.Parts()
@@ -127,6 +134,14 @@ func entryKey(name string) []byte { return append([]byte{prefixEntry}, name...) 
 
 func countKey(state store.State, queue string) []byte {
 	return append([]byte{prefixCount, byte(state)}, queue...)
+}
+
+// sumKey is where a column of a ledger is counted.
+func sumKey(as store.Column, queue string) []byte {
+	if as != store.In && as <= store.Column(store.Discarded) {
+		return countKey(store.State(as), queue)
+	}
+	return append([]byte{prefixLedger, byte(as)}, queue...)
 }
 
 func receiptKey(batch uint64) []byte {

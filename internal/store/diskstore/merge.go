@@ -128,14 +128,11 @@ func counters(db pebble.Reader, visit func(state store.State, queue string, n in
 // bounds are the places between which a range is: from low on and, unless it is
 // nil, before high.
 func bounds(r store.Range) (low, high []byte, err error) {
-	// A store keeps microseconds: what is due before a time is due before the next
-	// whole one.
-	up := func(t time.Time) []byte { return place(t.Add(time.Microsecond-time.Nanosecond), 0) }
 	if !r.From.IsZero() {
-		low = up(r.From)
+		low = placeFrom(r.From)
 	}
 	if !r.To.IsZero() {
-		high = up(r.To)
+		high = placeFrom(r.To)
 	}
 	if r.After == "" {
 		return low, high, nil
@@ -152,6 +149,10 @@ func bounds(r store.Range) (low, high []byte, err error) {
 	}
 	return low, high, nil
 }
+
+// placeFrom is before every place from t on, and after the others. A store keeps
+// microseconds: what is due before a time is due before the next whole one.
+func placeFrom(t time.Time) []byte { return place(t.Add(time.Microsecond-time.Nanosecond), 0) }
 
 // cursor is how bounds finds where a visit was.
 func cursor(key []byte) string { return hex.EncodeToString(placeOf(key)) }

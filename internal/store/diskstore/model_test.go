@@ -42,7 +42,7 @@ func TestRandomOperationsAnswerAsTheModelDoes(t *testing.T) {
 		defer func() { p.disk.Close() }()
 		t.Repeat(map[string]func(*rapid.T){
 			"add": p.add, "claim": p.claim, "settle": p.settle, "release": p.release,
-			"replay": p.replay, "change": p.change, "forget": p.forget, "entries": p.entries, "reopen": p.reopen, "": p.same,
+			"replay": p.replay, "change": p.change, "forget": p.forget, "pass": p.pass, "entries": p.entries, "reopen": p.reopen, "": p.same,
 		})
 	})
 }
@@ -230,6 +230,15 @@ func (p *pair) forget(t *rapid.T) {
 	})
 }
 
+func (p *pair) pass(t *rapid.T) {
+	queue, as := aQueue(t), rapid.SampledFrom([]store.Column{store.HandedOver, store.Dropped}).Draw(t, "as")
+	p.alike(t, "pass", func(s store.Store) any {
+		s.Passed(queue, as, 3)
+		_, err := s.Change(ctx, nil, nil, func(int) []store.Entry { return []store.Entry{{Name: "passed", Value: []byte{1}}} })
+		return err
+	})
+}
+
 func (p *pair) entries(t *rapid.T) {
 	aName := rapid.SampledFrom([]string{"", "a", "a/", "a/b", "a\x00", "b", "\xff", "changed"})
 	var all []store.Entry
@@ -283,6 +292,14 @@ func (p *pair) same(t *rapid.T) {
 		counts, err := s.Counts(ctx)
 		slices.SortFunc(counts, func(a, b store.QueueCount) int { return cmp.Compare(a.Queue, b.Queue) })
 		return fmt.Sprint(counts, err)
+	})
+	p.alike(t, "ledger", func(s store.Store) any {
+		counted, err := s.Ledger(ctx)
+		return fmt.Sprint(counted, err)
+	})
+	p.alike(t, "recount", func(s store.Store) any {
+		found, err := s.Recount(ctx)
+		return fmt.Sprint(found, err)
 	})
 	p.alike(t, "receipts", func(s store.Store) any {
 		receipts, err := s.Receipts(ctx)

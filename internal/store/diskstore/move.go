@@ -126,6 +126,10 @@ func (m *move) one(name store.Key, edit func(store.Key, *store.Record) store.Edi
 		if err != nil {
 			return false, err
 		}
+		if r.Queue != was.Queue {
+			m.count(store.Moved, was.Queue, 1)
+			m.count(store.In, r.Queue, 1)
+		}
 		m.put = append(m.put, to)
 		if err := m.change.put(to, r); err != nil {
 			return false, err
@@ -136,6 +140,7 @@ func (m *move) one(name store.Key, edit func(store.Key, *store.Record) store.Edi
 			p := store.PassageOf(&was, was.Due, store.EndedDiscarded)
 			m.past.add(&p)
 		}
+		m.count(store.Forgotten, was.Queue, 1)
 		return true, m.remove(key, &was, false)
 	}
 	return true, nil
@@ -280,10 +285,10 @@ func (s *Store) lookAnew(name string) {
 }
 
 // NewestKey implements store.Changer.
-func (s *Store) NewestKey() uint64 {
+func (s *Store) NewestKey(context.Context) (store.Bound, error) {
 	s.adding.Lock()
 	defer s.adding.Unlock()
-	return s.seq.Load()
+	return store.Bound{s.seq.Load()}, nil
 }
 
 // Forget implements store.Changer.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/google/uuid"
 
 	"github.com/redrive-mq/redrive/internal/store"
@@ -17,9 +18,16 @@ func (s *Store) Past(ctx context.Context, id uuid.UUID) (found []store.Passage, 
 		return nil, err
 	}
 	defer done()
-	s.ended()
+	// What is kept needs no look at the commits under way: each is a disk's sync.
+	kept, err := s.keeps(id)
+	if err != nil {
+		return nil, err
+	}
+	if !kept {
+		s.ended()
+	}
 	var data []byte
-	for _, name := range s.history.names() {
+	for _, name := range s.history.namesFor(id) {
 		if data, err = s.historyIn(ctx, name, data); err != nil {
 			return nil, err
 		}
@@ -40,6 +48,15 @@ func (s *Store) Past(ctx context.Context, id uuid.UUID) (found []store.Passage, 
 		}
 	}
 	return found, nil
+}
+
+// keeps tells whether a record with this id is kept.
+func (s *Store) keeps(id uuid.UUID) (bool, error) {
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: idKey(id, 0), UpperBound: idsAfter(id)})
+	if err != nil {
+		return false, err
+	}
+	return it.First(), it.Close()
 }
 
 func hasID(ids []byte, id uuid.UUID) bool {

@@ -46,7 +46,7 @@ func (s *Store) Scan(ctx context.Context, r store.Range, visit func(store.Listed
 // show is the record a source is at; ok is false when it is not of the range.
 func (s *Store) show(snap *pebble.Snapshot, at *source, r store.Range) (l store.Listed, ok bool, err error) {
 	key, value := at.it.Key(), at.it.Value()
-	if r.Upto != 0 && seqOf(key) > r.Upto {
+	if !r.Upto.Has(seqOf(key)) {
 		return l, false, nil
 	}
 	if at.index {
@@ -80,7 +80,7 @@ func (s *Store) decode(key, value []byte, body bool) (store.Listed, error) {
 
 // Find implements store.Scanner.
 func (s *Store) Find(ctx context.Context, id uuid.UUID) ([]store.Listed, error) {
-	return s.index(ctx, idKey(id, 0), after(append([]byte{prefixID}, id[:]...)))
+	return s.index(ctx, idKey(id, 0), idsAfter(id))
 }
 
 // Get implements store.Scanner.

@@ -15,7 +15,7 @@ import (
 // queue is what is kept in memory of one work queue. Its size does not depend on
 // how many messages wait, but for claims, which are few.
 type queue struct {
-	kept [4]int64 // by state
+	kept store.Sums // and what came and went
 	// low: no waiting record before this key is unclaimed. Without it each claim
 	// would wade through the graves of all that was returned before.
 	low []byte
@@ -49,8 +49,8 @@ func (q *queue) ready(key []byte) {
 type change struct {
 	s      *Store
 	batch  *pebble.Batch
-	value  []byte               // scratch: the batch copies it
-	counts map[string]*[4]int64 // by queue, then state
+	value  []byte                 // scratch: the batch copies it
+	counts map[string]*store.Sums // by queue
 	groups map[*groupState]*grouped
 	like   *store.Record // the last that was counted,
 	last   *grouped      // in this group
@@ -61,14 +61,14 @@ type change struct {
 
 // change begins one of about size bytes, which saves growing to that.
 func (s *Store) change(size int) *change {
-	return &change{s: s, batch: s.db.NewBatchWithSize(size), counts: map[string]*[4]int64{}, groups: map[*groupState]*grouped{}, began: time.Now()}
+	return &change{s: s, batch: s.db.NewBatchWithSize(size), counts: map[string]*store.Sums{}, groups: map[*groupState]*grouped{}, began: time.Now()}
 }
 
-func (c *change) count(state store.State, queue string, n int64) {
+func (c *change) count(as store.Column, queue string, n int64) {
 	if c.counts[queue] == nil {
-		c.counts[queue] = new([4]int64)
+		c.counts[queue] = new(store.Sums)
 	}
-	c.counts[queue][state] += n
+	c.counts[queue][as] += n
 }
 
 // put writes a record under its key.
@@ -76,7 +76,7 @@ func (c *change) put(key []byte, r *store.Record) (err error) {
 	if c.value, err = store.AppendRecord(c.value[:0], r); err != nil {
 		return fmt.Errorf("message %s of queue %q: %w", r.ID, r.Queue, err)
 	}
-	c.count(r.State, r.Queue, 1)
+	c.count(store.Column(r.State), r.Queue, 1)
 	g := c.group(r)
 	g.more.reasons |= store.ReasonsOf(r.Reason)
 	if g.more.kept[r.State]++; c.fails {
@@ -106,6 +106,7 @@ func (c *change) add(records []*store.Record) (keys [][]byte, err error) {
 		if err != nil {
 			return nil, err
 		}
+		c.count(store.In, r.Queue, 1)
 		keys = append(keys, key)
 	}
 	return keys, c.batch.Merge(keySeq, binary.AppendVarint(nil, int64(len(records))), nil)
@@ -114,7 +115,7 @@ func (c *change) add(records []*store.Record) (keys [][]byte, err error) {
 // remove takes a record away, r being as it was, and its id too unless it is put
 // elsewhere.
 func (c *change) remove(key []byte, r *store.Record, moved bool) error {
-	c.count(r.State, r.Queue, -1)
+	c.count(store.Column(r.State), r.Queue, -1)
 	g := c.group(r)
 	g.more.kept[r.State]--
 	if r.State != store.Waiting {
@@ -129,14 +130,19 @@ func (c *change) remove(key []byte, r *store.Record, moved bool) error {
 }
 
 // commit makes it all durable, then says so to the counts in memory.
-func (c *change) commit() error {
-	for name, by := range c.counts {
-		for state, n := range by {
-			if n != 0 {
-				if err := c.batch.Merge(countKey(store.State(state), name), binary.AppendVarint(nil, n), nil); err != nil {
-					return err
-				}
-			}
+func (c *change) commit() (err error) {
+	failed, err := c.s.writePassing(c.batch)
+	defer func() {
+		if err != nil {
+			failed()
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	for name, sums := range c.counts {
+		if err := addSums(c.batch, name, sums); err != nil {
+			return err
 		}
 	}
 	if err := c.writeGroups(); err != nil {
@@ -148,10 +154,8 @@ func (c *change) commit() error {
 	c.counted()
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	for name, by := range c.counts {
-		for state, n := range by {
-			c.s.queue(name).kept[state] += n
-		}
+	for name, sums := range c.counts {
+		c.s.queue(name).kept.Add(sums)
 	}
 	return nil
 }
@@ -363,10 +367,11 @@ func (s *Store) Settle(ctx context.Context, outcomes []store.Outcome) (n int, er
 			}
 			continue
 		}
-		ending := store.EndedReturned
+		ending, as := store.EndedReturned, store.Returned
 		if r.Forward != nil {
-			ending = store.EndedForwarded
+			ending, as = store.EndedForwarded, store.Forwarded
 		}
+		c.count(as, r.Queue, 1)
 		p := store.PassageOf(r, o.At, ending)
 		c.past.add(&p)
 	}

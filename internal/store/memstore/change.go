@@ -13,8 +13,8 @@ import (
 )
 
 // Change implements store.Changer.
-func (s *Store) Change(_ context.Context, keys []store.Key, edit func(store.Key, *store.Record) store.Edit, entries func(int) []store.Entry) (int, error) {
-	unlock, err := s.lock()
+func (s *Store) Change(ctx context.Context, keys []store.Key, edit func(store.Key, *store.Record) store.Edit, entries func(int) []store.Entry) (int, error) {
+	unlock, err := s.lockIn(ctx)
 	defer unlock()
 	if err != nil {
 		return 0, err
@@ -25,7 +25,7 @@ func (s *Store) Change(_ context.Context, keys []store.Key, edit func(store.Key,
 	n, size := 0, 0
 	for _, key := range keys[:min(len(keys), store.ChangeMost)] {
 		var r *store.Record
-		if e := s.kept[key]; e != nil && !e.claimed && !given[key] {
+		if e := s.kept[key]; e != nil && e.claimed == nil && !given[key] {
 			if size > 0 && size+len(e.rec.Message.Body) > store.ChangeBytes {
 				break
 			}
@@ -71,8 +71,13 @@ func (s *Store) Change(_ context.Context, keys []store.Key, edit func(store.Key,
 		}
 		s.count(was, -1)
 		if r == nil {
+			s.sum(store.Forgotten, was.Queue, 1)
 			delete(s.kept, key)
 		} else {
+			if r.Queue != was.Queue {
+				s.sum(store.Moved, was.Queue, 1)
+				s.sum(store.In, r.Queue, 1)
+			}
 			*was = *r
 			s.count(was, 1)
 		}
@@ -125,8 +130,8 @@ func (s *Store) Entries(ctx context.Context, prefix, after string, visit func(st
 }
 
 // PutEntries implements store.Changer.
-func (s *Store) PutEntries(_ context.Context, entries []store.Entry) error {
-	unlock, err := s.lock()
+func (s *Store) PutEntries(ctx context.Context, entries []store.Entry) error {
+	unlock, err := s.lockIn(ctx)
 	defer unlock()
 	if err == nil {
 		s.put(entries)
@@ -135,8 +140,8 @@ func (s *Store) PutEntries(_ context.Context, entries []store.Entry) error {
 }
 
 // DeleteEntries implements store.Changer.
-func (s *Store) DeleteEntries(_ context.Context, prefix string) error {
-	unlock, err := s.lock()
+func (s *Store) DeleteEntries(ctx context.Context, prefix string) error {
+	unlock, err := s.lockIn(ctx)
 	defer unlock()
 	if err == nil {
 		maps.DeleteFunc(s.values, func(name string, _ []byte) bool { return strings.HasPrefix(name, prefix) })
@@ -145,10 +150,10 @@ func (s *Store) DeleteEntries(_ context.Context, prefix string) error {
 }
 
 // NewestKey implements store.Changer.
-func (s *Store) NewestKey() uint64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.seq
+func (s *Store) NewestKey(context.Context) (store.Bound, error) {
+	unlock, err := s.lock()
+	defer unlock()
+	return store.Bound{s.seq}, err
 }
 
 // Forget implements store.Changer.

@@ -15,6 +15,13 @@ import (
 
 // Store implements store.Store. Nothing survives it.
 type Store struct {
+	*state
+	changed chan struct{}
+	closed  bool
+}
+
+// state is what is kept; the members of a Fleet have one.
+type state struct {
 	mu       sync.Mutex
 	seq      uint64
 	kept     map[store.Key]*entry
@@ -23,19 +30,30 @@ type Store struct {
 	ordinary int // groups that are not a queue's other errors
 	past     []store.Passage
 	receipts []store.Receipt
-	changed  chan struct{}
-	closed   bool
+	sums     map[string]*store.Sums // the ledger, without what is kept
+	opened   []*Store
+	terms    map[string]lead // of what there is a leader, see fleet.go
 }
 
 type entry struct {
 	seq     uint64
 	rec     store.Record
-	claimed bool
+	claimed *Store // by whom; nil: nobody
 }
 
 // New makes an empty store.
-func New() *Store {
-	return &Store{kept: map[store.Key]*entry{}, values: map[string][]byte{}, groups: map[group.ID]*trouble{}, changed: make(chan struct{}, 1)}
+func New() *Store { return open(newState()) }
+
+func newState() *state {
+	return &state{kept: map[store.Key]*entry{}, values: map[string][]byte{}, groups: map[group.ID]*trouble{}, sums: map[string]*store.Sums{}, terms: map[string]lead{}}
+}
+
+func open(of *state) *Store {
+	s := &Store{state: of, changed: make(chan struct{}, 1)}
+	of.mu.Lock()
+	defer of.mu.Unlock()
+	of.opened = append(of.opened, s)
+	return s
 }
 
 func (s *Store) lock() (unlock func(), err error) {
@@ -47,10 +65,12 @@ func (s *Store) lock() (unlock func(), err error) {
 	return s.mu.Unlock, nil
 }
 
-func (s *Store) signal() {
-	select {
-	case s.changed <- struct{}{}:
-	default:
+func (s *state) signal() {
+	for _, o := range s.opened {
+		select {
+		case o.changed <- struct{}{}:
+		default:
+		}
 	}
 }
 
@@ -80,6 +100,7 @@ func (s *Store) add(records []*store.Record) {
 	for _, r := range records {
 		s.seq++
 		s.count(r, 1)
+		s.sum(store.In, r.Queue, 1)
 		s.kept[store.MakeKey(r.ID, s.seq)] = &entry{seq: s.seq, rec: *r}
 	}
 }
@@ -124,14 +145,14 @@ func (s *Store) Claim(_ context.Context, queue string, upTo time.Time, n, maxByt
 	}
 	var claims []store.Claim
 	for _, k := range s.sorted(func(e *entry) bool {
-		return e.rec.State == store.Waiting && e.rec.Queue == queue && !e.claimed && !e.rec.Due.After(upTo)
+		return e.rec.State == store.Waiting && e.rec.Queue == queue && e.claimed == nil && !e.rec.Due.After(upTo)
 	}) {
 		e := s.kept[k]
 		if len(claims) == n || len(claims) > 0 && len(e.rec.Message.Body) > maxBytes {
 			break
 		}
 		maxBytes -= len(e.rec.Message.Body)
-		e.claimed = true
+		e.claimed = s
 		r := e.rec
 		claims = append(claims, store.Claim{Key: k, Record: &r})
 	}
@@ -147,21 +168,22 @@ func (s *Store) Settle(_ context.Context, outcomes []store.Outcome) (int, error)
 	n := 0
 	for _, o := range outcomes {
 		e := s.kept[o.Claim.Key]
-		if e == nil || !e.claimed {
+		if e == nil || e.claimed != s {
 			continue
 		}
 		n++
 		s.count(&e.rec, -1)
 		if o.Park == "" {
 			delete(s.kept, o.Claim.Key)
-			how := store.EndedReturned
+			how, as := store.EndedReturned, store.Returned
 			if e.rec.Forward != nil {
-				how = store.EndedForwarded
+				how, as = store.EndedForwarded, store.Forwarded
 			}
+			s.sum(as, e.rec.Queue, 1)
 			s.passed(&e.rec, o.At, how)
 			continue
 		}
-		e.claimed = false
+		e.claimed = nil
 		e.rec.State, e.rec.ParkedFor, e.rec.Due = store.Parked, o.Park, o.At
 		s.count(&e.rec, 1)
 	}
@@ -175,8 +197,8 @@ func (s *Store) Release(_ context.Context, claims []store.Claim) error {
 		return err
 	}
 	for _, c := range claims {
-		if e := s.kept[c.Key]; e != nil {
-			e.claimed = false
+		if e := s.kept[c.Key]; e != nil && e.claimed == s {
+			e.claimed = nil
 		}
 	}
 	s.signal()
@@ -189,12 +211,18 @@ func (s *Store) Next(context.Context) ([]store.NextDue, error) {
 	if err != nil {
 		return nil, err
 	}
-	var next []store.NextDue
-	for _, k := range s.sorted(func(e *entry) bool { return e.rec.State == store.Waiting && !e.claimed }) {
-		r := &s.kept[k].rec
-		if len(next) == 0 || next[len(next)-1].Queue != r.Queue {
-			next = append(next, store.NextDue{Queue: r.Queue, Due: r.Due})
+	due := map[string]time.Time{}
+	for _, e := range s.kept {
+		if e.rec.State != store.Waiting || e.claimed != nil {
+			continue
 		}
+		if first, ok := due[e.rec.Queue]; !ok || e.rec.Due.Before(first) {
+			due[e.rec.Queue] = e.rec.Due
+		}
+	}
+	var next []store.NextDue
+	for queue, at := range due {
+		next = append(next, store.NextDue{Queue: queue, Due: at})
 	}
 	return next, nil
 }

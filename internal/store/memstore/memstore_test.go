@@ -11,3 +11,8 @@ import (
 func TestMemoryEngine(t *testing.T) {
 	storetest.Run(t, storetest.Engine{Name: "memory", Open: func(*testing.T) store.Store { return memstore.New() }})
 }
+
+// A member of a fleet is a store like any other.
+func TestAMemberOfAFleet(t *testing.T) {
+	storetest.Run(t, storetest.Engine{Name: "member", Open: func(*testing.T) store.Store { return memstore.NewFleet().Join() }})
+}

@@ -33,7 +33,7 @@ func (s *Store) Scan(ctx context.Context, r store.Range, visit func(store.Listed
 			(r.Groups == nil || slices.Contains(r.Groups, s.groupID(m))) &&
 			(r.From.IsZero() || !m.Due.Before(r.From)) &&
 			(r.To.IsZero() || m.Due.Before(r.To)) &&
-			(r.Upto == 0 || e.seq <= r.Upto) &&
+			r.Upto.Has(e.seq) &&
 			(r.After == "" || order(e, &after) > 0)
 	})
 	for _, l := range found {
@@ -45,6 +45,20 @@ func (s *Store) Scan(ctx context.Context, r store.Range, visit func(store.Listed
 		}
 	}
 	return err
+}
+
+// CountDue implements store.Searcher.
+func (s *Store) CountDue(_ context.Context, queues []string, edges []time.Time, most int64) ([]int64, error) {
+	unlock, err := s.lock()
+	defer unlock()
+	counts := make([]int64, len(edges))
+	for _, e := range s.kept {
+		i := slices.IndexFunc(edges, func(edge time.Time) bool { return e.rec.Due.Before(edge) })
+		if i >= 0 && e.rec.State == store.Waiting && slices.Contains(queues, e.rec.Queue) {
+			counts[i] = min(most, counts[i]+1)
+		}
+	}
+	return counts, err
 }
 
 func inTime(a, b *entry) int {

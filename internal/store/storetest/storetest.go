@@ -7,7 +7,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -20,6 +19,7 @@ import (
 )
 
 // Engine is one store under test.
+
 type Engine struct {
 	Name string
 	// Open makes an empty store; it is closed by the suite.
@@ -27,11 +27,18 @@ type Engine struct {
 	// Reopen closes s as a crash would and opens what it kept; nil for an engine
 	// that keeps nothing.
 	Reopen func(t *testing.T, s store.Store) store.Store
+	// Shared: several processes use one at once, see store.Shared.
+	Shared bool
+	// Replicas makes n stores on the same new data, each with connections of its own
+	// as n processes would have, and claims with leases of this length; the suite
+	// closes them. For Shared engines; it may be called at once.
+	Replicas func(t *testing.T, n int, lease time.Duration) []Replica
 }
 
 var epoch = time.UnixMicro(1_800_000_000_123_456)
 
 // testCase is one sentence or more of the contract.
+
 type testCase struct {
 	name string
 	test func(*testing.T, Engine)
@@ -54,10 +61,20 @@ var basics = []testCase{
 }
 
 // Run runs the suite over an engine.
+
 func Run(t *testing.T, e Engine) {
 	t.Logf("store suite on engine %s", e.Name)
-	for _, c := range slices.Concat(basics, scans, changes, groups, past) {
+	for _, c := range slices.Concat(basics, scans, changes, groups, past, ledgers, takings) {
 		t.Run(c.name, func(t *testing.T) { c.test(t, e) })
+	}
+	if !e.Shared {
+		return
+	}
+	for _, c := range leases {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel() // they wait for leases to end
+			c.test(t, e)
+		})
 	}
 }
 
@@ -72,6 +89,7 @@ func open(t *testing.T, e Engine) store.Store {
 }
 
 // Waiting makes a record that is due after the epoch.
+
 func Waiting(queue string, after time.Duration, body string) *store.Record {
 	return &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: queue, State: store.Waiting, Due: epoch.Add(after),
 		Attempt: 1, Reason: "rejected", FailedAt: epoch, FirstFailed: epoch, Message: wire.Message{Body: []byte(body)}}
@@ -121,6 +139,7 @@ func want(t *testing.T, what, got, want string) {
 }
 
 // Everything is a record with each field and each header type AMQP knows.
+
 func Everything() *store.Record {
 	return &store.Record{
 		ID: uuid.Must(uuid.NewV7()), Queue: "orders", State: store.Waiting, Due: epoch, Attempt: 3, Reason: "rejected",
@@ -154,125 +173,6 @@ func asItWas(t *testing.T, e Engine) {
 	if d := cmp.Diff(r, got[0].Record); d != "" {
 		t.Errorf("kept differently (-want +got):\n%s", d)
 	}
-}
-
-func dueOrder(t *testing.T, e Engine) {
-	s := open(t, e)
-	add(t, s, Waiting("q", 3, "c"), Waiting("q", time.Microsecond, "a"), Waiting("other", 0, "x"))
-	add(t, s, Waiting("q", 2*time.Microsecond, "b"), Waiting("q", time.Hour, "d"))
-	want(t, "two of three", bodies(claim(t, s, "q", time.Minute, 2)), "c a")
-	want(t, "the third", bodies(claim(t, s, "q", time.Minute, 10)), "b")
-	add(t, s, Waiting("q", -time.Hour, "first"))
-	want(t, "one that is due earlier than what was claimed", bodies(claim(t, s, "q", time.Minute, 10)), "first")
-	big := strings.Repeat("x", 1000)
-	add(t, s, Waiting("big", 0, big), Waiting("big", 1, big), Waiting("big", 2, big))
-	for _, n := range []int{2, 1} {
-		got, err := s.Claim(context.Background(), "big", epoch.Add(time.Minute), 10, 2500)
-		if err != nil || len(got) != n {
-			t.Errorf("claimed %d of 1,000 bytes each within 2,500 bytes, %v; want %d", len(got), err, n)
-		}
-	}
-}
-
-func oneHolder(t *testing.T, e Engine) {
-	s := open(t, e)
-	const n = 500
-	for i := range n {
-		add(t, s, Waiting("q", time.Duration(i%7), fmt.Sprint(i)))
-	}
-	var mu sync.Mutex
-	seen := map[string]int{}
-	var wg sync.WaitGroup
-	for range 4 {
-		wg.Go(func() {
-			for {
-				claims, err := s.Claim(context.Background(), "q", epoch.Add(time.Hour), 7, math.MaxInt)
-				if err != nil {
-					t.Error(err)
-				}
-				if len(claims) == 0 {
-					return
-				}
-				mu.Lock()
-				for _, c := range claims {
-					seen[string(c.Record.Message.Body)]++
-				}
-				mu.Unlock()
-				var out []store.Outcome
-				for _, c := range claims {
-					out = append(out, store.Outcome{Claim: c})
-				}
-				if n, err := s.Settle(context.Background(), out); err != nil || n != len(out) {
-					t.Errorf("settled %d of %d, %v", n, len(out), err)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	if len(seen) != n {
-		t.Errorf("%d of %d were claimed", len(seen), n)
-	}
-	for b, times := range seen {
-		if times != 1 {
-			t.Errorf("%s was claimed %d times", b, times)
-		}
-	}
-}
-
-func settled(t *testing.T, e Engine) {
-	s := open(t, e)
-	ctx := context.Background()
-	add(t, s, Waiting("q", 0, "gone"), Waiting("q", time.Microsecond, "parked"), Waiting("q", 2*time.Microsecond, "released"))
-	c := claim(t, s, "q", time.Second, 3)
-	at := epoch.Add(time.Minute)
-	if n, err := s.Settle(ctx, []store.Outcome{{Claim: c[0]}, {Claim: c[1], Park: "why", At: at}}); n != 2 || err != nil {
-		t.Fatalf("settled %d, %v", n, err)
-	}
-	if n, err := s.Settle(ctx, []store.Outcome{{Claim: c[0]}, {Claim: c[1]}}); n != 0 || err != nil {
-		t.Errorf("settling again counted %d, %v: a claim that ended must be left alone", n, err)
-	}
-	if err := s.Release(ctx, c[2:]); err != nil {
-		t.Fatal(err)
-	}
-	want(t, "waiting", bodies(claim(t, s, "q", time.Second, 3)), "released")
-	page, err := s.List(ctx, store.Filter{State: store.Parked, Body: true})
-	if err != nil || len(page.Records) != 1 {
-		t.Fatalf("parked: %d, %v", len(page.Records), err)
-	}
-	r := page.Records[0].Record
-	if string(r.Message.Body) != "parked" || r.ParkedFor != "why" || !r.Due.Equal(at) || r.ID != c[1].Record.ID {
-		t.Errorf("parked as %+v", r)
-	}
-}
-
-func notYet(t *testing.T, e Engine) {
-	s := open(t, e)
-	add(t, s, Waiting("q", time.Second, "a"), Waiting("p", time.Minute, "b"), Waiting("p", time.Hour, "c"), parked("r", "x"))
-	select {
-	case <-s.Changed():
-	default:
-		t.Error("Changed said nothing after Add")
-	}
-	want(t, "before it is due", bodies(claim(t, s, "q", time.Second-time.Microsecond, 10)), "")
-	next := func() string {
-		all, err := s.Next(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
-		var out []string
-		for _, n := range all {
-			out = append(out, n.Queue+" "+n.Due.Sub(epoch).String())
-		}
-		slices.Sort(out)
-		return strings.Join(out, ", ")
-	}
-	want(t, "next", next(), "p 1m0s, q 1s")
-	c := claim(t, s, "p", time.Minute, 10)
-	want(t, "next without what is claimed", next(), "p 1h0m0s, q 1s")
-	if err := s.Release(context.Background(), c); err != nil {
-		t.Fatal(err)
-	}
-	want(t, "next with what was released", next(), "p 1m0s, q 1s")
 }
 
 func counts(t *testing.T, e Engine) {
@@ -349,6 +249,7 @@ func listing(t *testing.T, e Engine) {
 }
 
 // Replay makes all that is parked of a queue waiting, and tells how many those were.
+
 func Replay(ctx context.Context, s store.Store, queue string, due time.Time) (n int, err error) {
 	var keys []store.Key
 	err = s.Scan(ctx, store.Range{State: store.Parked, Queues: []string{queue}}, func(l store.Listed) (bool, error) {
@@ -470,27 +371,6 @@ func anyName(t *testing.T, e Engine) {
 			t.Errorf("listing %q: %d, %v", name, len(page.Records), err)
 		}
 	}
-}
-
-func crash(t *testing.T, e Engine) {
-	if e.Reopen == nil {
-		t.Skip("engine " + e.Name + " keeps nothing, and says so")
-	}
-	s := open(t, e)
-	add(t, s, Waiting("q", 0, "claimed"), Waiting("q", 1, "settled"), Waiting("q", time.Hour, "later"), parked("q", "parked"))
-	c := claim(t, s, "q", time.Second, 10)
-	if _, err := s.Settle(context.Background(), []store.Outcome{{Claim: c[slices.IndexFunc(c, func(c store.Claim) bool { return string(c.Record.Message.Body) == "settled" })]}}); err != nil {
-		t.Fatal(err)
-	}
-	before, _ := s.Counts(context.Background())
-	s = e.Reopen(t, s)
-	after, err := s.Counts(context.Background())
-	if d := cmp.Diff(before, after); d != "" || err != nil {
-		t.Errorf("counts after the crash: %s %v", d, err)
-	}
-	want(t, "due again", bodies(claim(t, s, "q", time.Second, 10)), "claimed")
-	add(t, s, Waiting("q", 0, "new"))
-	want(t, "and new ones", bodies(claim(t, s, "q", time.Hour, 10)), "new later")
 }
 
 func closed(t *testing.T, e Engine) {

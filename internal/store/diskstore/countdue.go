@@ -1,0 +1,66 @@
+package diskstore
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// CountDue implements store.Searcher. It reads keys, and no record.
+func (s *Store) CountDue(ctx context.Context, queues []string, edges []time.Time, most int64) ([]int64, error) {
+	done, err := s.use(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	counts := make([]int64, len(edges))
+	for _, name := range queues {
+		if err := s.countDue(ctx, name, edges, counts, most); err != nil {
+			return nil, err
+		}
+	}
+	return counts, nil
+}
+
+func (s *Store) countDue(ctx context.Context, name string, edges []time.Time, counts []int64, most int64) error {
+	prefix := queuePrefix(store.Waiting, name)
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: s.lowest(name), UpperBound: after(prefix)})
+	if err != nil {
+		return err
+	}
+	defer it.Close()
+	valid := it.First()
+	for i, edge := range edges {
+		end := slices.Concat(prefix, placeFrom(edge))
+		for valid && bytes.Compare(it.Key(), end) < 0 {
+			if counts[i] == most {
+				valid = it.SeekGE(end)
+				break
+			}
+			counts[i]++
+			valid = it.Next()
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	return it.Error()
+}
+
+// lowest is a key before which no record of the queue waits: what was returned left
+// graves there, which are slow to walk over.
+func (s *Store) lowest(name string) []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := s.queue(name)
+	low := string(q.low)
+	for key := range q.claimed {
+		low = min(low, key)
+	}
+	return []byte(low)
+}

@@ -1,0 +1,245 @@
+package diskstore
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/redrive-mq/redrive/internal/giveway"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// seqLeap is how many numbers each opening leaves out: one that was used by a batch
+// that failed is not counted, and none may be used again.
+const seqLeap = 1 << 20
+
+// addSums counts in a batch: one merge for each column that changes, however many
+// messages there are.
+func addSums(b *pebble.Batch, queue string, sums *store.Sums) error {
+	for as, n := range sums {
+		if n != 0 {
+			if err := b.Merge(sumKey(store.Column(as), queue), binary.AppendVarint(nil, n), nil); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// eachSum visits what was counted of what came and went.
+func eachSum(db pebble.Reader, visit func(as store.Column, queue string, n int64)) error {
+	it, err := db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefixLedger}, UpperBound: []byte{prefixLedger + 1}})
+	if err != nil {
+		return err
+	}
+	defer it.Close()
+	for it.First(); it.Valid(); it.Next() {
+		n, _ := binary.Varint(it.Value())
+		if as := int(it.Key()[1]); as < len(store.Sums{}) {
+			visit(store.Column(as), string(it.Key()[2:]), n)
+		}
+	}
+	return it.Error()
+}
+
+// loadLedger reads what was counted, and begins the ledger where there is none: with
+// what is kept. A version without a ledger may have used the folder in between, and
+// counted nothing. Each record is given a number, by any version, so then more
+// numbers are gone since the last opening than records came in.
+func (s *Store) loadLedger() error {
+	seq, err := s.number(keySeq)
+	if err != nil {
+		return err
+	}
+	opened, err := s.get(keyOpened)
+	if err != nil {
+		return err
+	}
+	records := int64(0)
+	err = eachSum(s.db, func(as store.Column, queue string, n int64) {
+		s.queue(queue).kept[as] += n
+	})
+	if err != nil {
+		return err
+	}
+	for _, q := range s.queues {
+		records += q.kept.Records()
+	}
+	b := s.db.NewBatch()
+	defer b.Close()
+	since, size := binary.Varint(opened)
+	if size <= 0 || since != seq-records {
+		if size > 0 {
+			s.log.Info("store: the ledger begins anew with what is kept, since an older version of Redrive has used the data folder", "folder", s.path)
+		}
+		if records, err = s.beginLedger(b); err != nil {
+			return err
+		}
+	}
+	seq += seqLeap
+	s.seq.Store(uint64(seq))
+	if err := b.Merge(keySeq, binary.AppendVarint(nil, seqLeap), nil); err != nil {
+		return err
+	}
+	// One batch: the one without the other would look like an older version's work.
+	if err := b.Set(keyOpened, binary.AppendVarint(nil, seq-records), nil); err != nil {
+		return err
+	}
+	return b.Commit(pebble.NoSync)
+}
+
+// beginLedger lets what is kept be all that ever came.
+func (s *Store) beginLedger(b *pebble.Batch) (records int64, err error) {
+	if err := b.DeleteRange([]byte{prefixLedger}, []byte{prefixLedger + 1}, nil); err != nil {
+		return 0, err
+	}
+	for name, q := range s.queues {
+		came := store.Sums{store.In: q.kept.Kept()}
+		if err := addSums(b, name, &came); err != nil {
+			return 0, err
+		}
+		records += came.Records()
+		came[store.Waiting], came[store.Parked], came[store.Discarded] = q.kept[store.Waiting], q.kept[store.Parked], q.kept[store.Discarded]
+		q.kept = came
+	}
+	return records, nil
+}
+
+// number is a counter; 0 when there is none.
+func (s *Store) number(key []byte) (int64, error) {
+	v, err := s.get(key)
+	n, _ := binary.Varint(v)
+	return n, err
+}
+
+// Ledger implements store.Bookkeeper.
+func (s *Store) Ledger(ctx context.Context) ([]store.LedgerLine, error) {
+	done, err := s.use(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	by := map[string]*store.Sums{}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, q := range s.queues {
+		sums := q.kept
+		by[name] = &sums
+	}
+	return store.Lines(by), nil
+}
+
+// recounting is work in no hurry.
+var recounting = giveway.Work{For: 2 * time.Millisecond, Rest: time.Millisecond}
+
+// recountStep is how many keys it takes less than a millisecond to read.
+const recountStep = 256
+
+// Recount implements store.Bookkeeper.
+func (s *Store) Recount(ctx context.Context) ([]store.LedgerLine, error) {
+	done, err := s.use(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	snap := s.db.NewSnapshot()
+	defer snap.Close()
+	by := map[string]*store.Sums{}
+	of := func(queue string) *store.Sums {
+		if by[queue] == nil {
+			by[queue] = new(store.Sums)
+		}
+		return by[queue]
+	}
+	if err := eachSum(snap, func(as store.Column, queue string, n int64) { of(queue)[as] = n }); err != nil {
+		return nil, err
+	}
+	for _, state := range []store.State{store.Waiting, store.Parked, store.Discarded} {
+		err := recount(ctx, snap, prefixes[state], func(queue string) *int64 { return &of(queue)[state] })
+		if err != nil {
+			return nil, err
+		}
+	}
+	return store.Lines(by), nil
+}
+
+// recount counts the records of a state by their keys.
+func recount(ctx context.Context, snap *pebble.Snapshot, prefix byte, of func(queue string) *int64) error {
+	it, err := snap.NewIter(&pebble.IterOptions{LowerBound: []byte{prefix}, UpperBound: []byte{prefix + 1}})
+	if err != nil {
+		return err
+	}
+	var queue string
+	var count *int64
+	i := 0
+	for it.First(); it.Valid() && ctx.Err() == nil; it.Next() {
+		// The name alone is compared: to make a text of each costs as much as the rest.
+		if name := it.Key()[2 : 2+int(it.Key()[1])]; count == nil || string(name) != queue {
+			queue = string(name)
+			count = of(queue)
+		}
+		*count++
+		if i++; i%recountStep == 0 {
+			recounting.Pause()
+		}
+	}
+	return errors.Join(it.Close(), ctx.Err())
+}
+
+// passing is what was counted of messages that were never kept, and is not on disk
+// yet: the next change writes it.
+type passing map[string]*store.Sums
+
+func (p passing) add(queue string, sums *store.Sums) {
+	if p[queue] == nil {
+		p[queue] = new(store.Sums)
+	}
+	p[queue].Add(sums)
+}
+
+// Passed implements store.Bookkeeper.
+func (s *Store) Passed(queue string, as store.Column, n int64) {
+	sums := store.Sums{store.In: n}
+	sums[as] += n
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queue(queue).kept.Add(&sums)
+	s.passing.add(queue, &sums)
+}
+
+// writePassing puts what has passed into a batch; failed is to be called when that
+// does not become durable.
+func (s *Store) writePassing(b *pebble.Batch) (failed func(), err error) {
+	s.mu.Lock()
+	took := s.passing
+	if len(took) > 0 {
+		s.passing = passing{}
+	}
+	s.mu.Unlock()
+	for queue, sums := range took {
+		err = errors.Join(err, addSums(b, queue, sums))
+	}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for queue, sums := range took {
+			s.passing.add(queue, sums)
+		}
+	}, err
+}
+
+// endLedger writes what has passed since the last change.
+func (s *Store) endLedger() error {
+	if len(s.passing) == 0 {
+		return nil
+	}
+	b := s.db.NewBatch()
+	defer b.Close()
+	if _, err := s.writePassing(b); err != nil {
+		return err
+	}
+	return s.commit(b)
+}

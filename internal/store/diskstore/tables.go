@@ -1,0 +1,102 @@
+package diskstore
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/redrive-mq/redrive/internal/giveway"
+)
+
+// tables gives way while tables are made: that is seconds of work.
+type tables struct {
+	vfs.FS
+	making giveway.Work
+}
+
+func newTables(fs vfs.FS) *tables {
+	return &tables{FS: fs, making: giveway.Work{For: time.Millisecond, Rest: time.Millisecond}}
+}
+
+// Create implements vfs.FS.
+func (t *tables) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := t.FS.Create(name, c)
+	switch {
+	case err != nil:
+		return nil, err
+	case strings.HasSuffix(name, ".sst"):
+		return table{f, &t.making}, nil
+	case strings.HasSuffix(name, ".log"):
+		return &logFile{File: f}, nil
+	}
+	return f, nil
+}
+
+// ReuseForWrite implements vfs.FS: a log that is not needed any more is the next one.
+func (t *tables) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := t.FS.ReuseForWrite(old, name, c)
+	if err != nil || !strings.HasSuffix(name, ".log") {
+		return f, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return &logFile{File: f, room: info.Size()}, nil
+}
+
+// logFile takes room on the disk as it grows. Pebble would take as much as a table in
+// memory has at once, for each log there is: after a few restarts a small disk was
+// full of nothing. Syncs are quicker where the room is there before.
+type logFile struct {
+	vfs.File
+	written, room int64
+}
+
+// logStep is how much is taken at a time.
+const logStep = 4 << 20
+
+// Preallocate implements vfs.File.
+func (l *logFile) Preallocate(int64, int64) error { return nil }
+
+// Write implements vfs.File.
+func (l *logFile) Write(p []byte) (int, error) {
+	for l.room < l.written+int64(len(p)) {
+		_ = l.File.Preallocate(l.room, logStep) // a disk that is full is the write's to say
+		l.room += logStep
+	}
+	n, err := l.File.Write(p)
+	l.written += int64(n)
+	return n, err
+}
+
+// Open implements vfs.FS. Compactions read their tables from begin to end; others
+// look something up, and are in a hurry.
+func (t *tables) Open(name string, options ...vfs.OpenOption) (vfs.File, error) {
+	f, err := t.FS.Open(name, options...)
+	if err != nil || !slices.Contains(options, vfs.SequentialReadsOption) {
+		return f, err
+	}
+	return table{f, &t.making}, nil
+}
+
+// table is one that is made, or made into another.
+type table struct {
+	vfs.File
+	making *giveway.Work
+}
+
+// Write implements vfs.File.
+func (t table) Write(p []byte) (int, error) {
+	t.making.Pause()
+	return t.File.Write(p)
+}
+
+// ReadAt implements vfs.File.
+func (t table) ReadAt(p []byte, at int64) (int, error) {
+	t.making.Pause()
+	return t.File.ReadAt(p, at)
+}

@@ -1,0 +1,173 @@
+package diskstore
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// Take implements store.Taker.
+func (s *Store) Take(ctx context.Context, records []store.Listed) error {
+	done, err := s.use(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	s.moving.Lock()
+	defer s.moving.Unlock()
+	s.adding.RLock()
+	defer s.adding.RUnlock()
+	size := 0
+	for _, l := range records {
+		size += sizeOf([]*store.Record{l.Record})
+	}
+	if err := s.room(size, s.reserve); err != nil {
+		return err
+	}
+	c := s.change(size)
+	defer c.close()
+	var keys [][]byte
+	for _, l := range records {
+		id, seq, ok := l.Key.Parts()
+		if !ok || id != l.Record.ID {
+			return fmt.Errorf("message %s of queue %q cannot be kept under the key %q", l.Record.ID, l.Record.Queue, l.Key)
+		}
+		there, err := s.get(idKey(id, seq))
+		if err != nil {
+			return err
+		}
+		if there != nil {
+			continue
+		}
+		key, err := keyOf(l.Record, seq)
+		if err != nil {
+			return err
+		}
+		if err := c.put(key, l.Record); err != nil {
+			return err
+		}
+		c.count(store.In, l.Record.Queue, 1)
+		keys = append(keys, key)
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	if err := c.batch.Merge(keySeq, binary.AppendVarint(nil, int64(len(keys))), nil); err != nil {
+		return err
+	}
+	if err := c.commit(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	for _, key := range keys {
+		s.ready(key)
+	}
+	s.mu.Unlock()
+	s.signal()
+	return nil
+}
+
+// TakeBooks implements store.Taker.
+func (s *Store) TakeBooks(ctx context.Context, b store.Books) error {
+	done, err := s.use(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	s.moving.Lock()
+	defer s.moving.Unlock()
+	s.adding.Lock()
+	defer s.adding.Unlock()
+	c := s.change(0)
+	defer c.close()
+	records := c.takeLedger(b.Ledger)
+	c.takeGroups(b.Groups)
+	seq, err := s.number(keySeq)
+	if err != nil {
+		return err
+	}
+	newest := max(seq, int64(slices.Max(append(b.Newest, 0))))
+	if err := c.batch.Merge(keySeq, binary.AppendVarint(nil, newest-seq), nil); err != nil {
+		return err
+	}
+	// In the same batch: see loadLedger.
+	if err := c.batch.Set(keyOpened, binary.AppendVarint(nil, newest-records), nil); err != nil {
+		return err
+	}
+	if err := c.commit(); err != nil {
+		return err
+	}
+	s.seq.Store(max(s.seq.Load(), uint64(newest)))
+	s.history.take(b.Past)
+	return nil
+}
+
+// takeLedger makes up for what came and went elsewhere, and tells how many records
+// were ever added then.
+func (c *change) takeLedger(lines []store.LedgerLine) (records int64) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	for _, l := range lines {
+		for _, as := range store.Flows {
+			if more := l.Sums[as] - c.s.queue(l.Queue).kept[as]; more != 0 {
+				c.count(as, l.Queue, more)
+			}
+		}
+	}
+	for name, q := range c.s.queues {
+		sums := q.kept
+		if more := c.counts[name]; more != nil {
+			sums.Add(more)
+		}
+		records += sums.Records()
+	}
+	return records
+}
+
+// takeGroups makes up for the failures that were seen elsewhere.
+func (c *change) takeGroups(all []store.GroupCount) {
+	c.s.groups.mu.Lock()
+	defer c.s.groups.mu.Unlock()
+	hour := time.Now().Unix() / 3600
+	for _, g := range all {
+		state := c.s.groups.others[g.Queue]
+		if g.ID != group.Other(g.Queue, 0).ID {
+			state = c.s.groups.of(g.Group)
+		}
+		if state == nil {
+			continue // its records are in groups of their own here
+		}
+		more := c.groups[state]
+		if more == nil {
+			more = &grouped{groupState: state}
+			c.groups[state] = more
+			state.users++
+		}
+		for _, at := range []time.Time{g.First, g.Last} {
+			if !at.IsZero() {
+				more.more.seen(at.Unix() / 60)
+			}
+		}
+		more.more.reasons |= g.Reasons
+		for i, n := range state.hours.upTo(hour) {
+			more.more.hours.add(hour-23+int64(i), max(0, g.Hours[i]-n))
+		}
+	}
+}
+
+// take is the history of another store, but for what was taken of it before.
+func (h *history) take(newestFirst []store.Passage) {
+	const together = 1000
+	var chunk passages
+	for i := len(newestFirst) - 1 - int(h.passed); i >= 0; i-- {
+		if chunk.add(&newestFirst[i]); chunk.n == together || i == 0 {
+			h.write(&chunk)
+			chunk = passages{}
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+)
+
+// Bookkeeper accounts for every message, since the ledger began: with the store, or
+// with what was kept when a version that has one first opened it.
+type Bookkeeper interface {
+	// Ledger is what was counted, a line for each queue, ordered by name. What comes
+	// and what becomes of it is counted in the same step as the record is written, so
+	// each line balances at every moment, also after a crash.
+	Ledger(ctx context.Context) ([]LedgerLine, error)
+
+	// Recount is the Ledger of one moment, but that what is kept is not what was
+	// counted: the records that are there are counted one by one. A line that does
+	// not balance is a message lost, or there in excess. It reads all keys, and takes
+	// its time about it.
+	Recount(ctx context.Context) ([]LedgerLine, error)
+
+	// Passed counts n messages that came for queue and were never kept: they are In,
+	// and out as HandedOver or Dropped. It is durable with the next change; a crash
+	// may forget it, on both sides at once.
+	Passed(queue string, as Column, n int64)
+}
+
+// Column is one of a ledger's: In, or what became of it. Their numbers are on disk.
+type Column uint8
+
+// Columns. The first ones after In are the states of what is kept.
+const (
+	In         Column = 0
+	Returned   Column = 4 // RabbitMQ confirmed it in its work queue
+	Forwarded  Column = 5 // RabbitMQ confirmed it where its policy, or a person, sent it
+	Forgotten  Column = 6 // discarded for good
+	Moved      Column = 7 // it is another queue's now, and In there
+	HandedOver Column = 8 // it waits in RabbitMQ
+	Dropped    Column = 9 // its policy discarded it at once
+	columns           = 10
+)
+
+// Flows are the columns that only grow: all but what is kept.
+var Flows = [...]Column{In, Returned, Forwarded, Forgotten, Moved, HandedOver, Dropped}
+
+// columnNames are for metrics and people.
+var columnNames = [columns]string{In: "in", Column(Waiting): "waiting", Column(Parked): "parked", Column(Discarded): "discarded",
+	Returned: "returned", Forwarded: "forwarded", Forgotten: "forgotten", Moved: "moved", HandedOver: "handed_over", Dropped: "dropped"}
+
+func (c Column) String() string {
+	if int(c) < len(columnNames) {
+		return columnNames[c]
+	}
+	return fmt.Sprintf("column %d", uint8(c))
+}
+
+// Sums is how many messages a ledger has in each column.
+type Sums [columns]int64
+
+// Off is how many more came in than became something; negative: fewer. 0 is right.
+func (s *Sums) Off() int64 {
+	off := s[In]
+	for _, n := range s[In+1:] {
+		off -= n
+	}
+	return off
+}
+
+// Add adds o.
+func (s *Sums) Add(o *Sums) {
+	for as, n := range o {
+		s[as] += n
+	}
+}
+
+// Kept is how many are kept, in whatever state.
+func (s *Sums) Kept() int64 { return s[Waiting] + s[Parked] + s[Discarded] }
+
+// Records is how many records were ever added.
+func (s *Sums) Records() int64 { return s[In] - s[Moved] - s[HandedOver] - s[Dropped] }
+
+// LedgerLine is what a ledger says of one queue.
+type LedgerLine struct {
+	Queue string
+	Sums
+}
+
+// Lines are a ledger's in order, without those of queues that nothing ever came for.
+func Lines(by map[string]*Sums) []LedgerLine {
+	lines := make([]LedgerLine, 0, len(by))
+	for queue, sums := range by {
+		if *sums != (Sums{}) {
+			lines = append(lines, LedgerLine{queue, *sums})
+		}
+	}
+	slices.SortFunc(lines, func(a, b LedgerLine) int { return cmp.Compare(a.Queue, b.Queue) })
+	return lines
+}

@@ -1,0 +1,43 @@
+package memstore
+
+import (
+	"context"
+
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+func (s *Store) sum(as store.Column, queue string, n int64) {
+	if s.sums[queue] == nil {
+		s.sums[queue] = new(store.Sums)
+	}
+	s.sums[queue][as] += n
+}
+
+// Ledger implements store.Bookkeeper.
+func (s *Store) Ledger(ctx context.Context) ([]store.LedgerLine, error) { return s.Recount(ctx) }
+
+// Recount implements store.Bookkeeper.
+func (s *Store) Recount(context.Context) ([]store.LedgerLine, error) {
+	unlock, err := s.lock()
+	defer unlock()
+	if err != nil {
+		return nil, err
+	}
+	by := map[string]*store.Sums{}
+	for queue, sums := range s.sums {
+		line := *sums
+		by[queue] = &line
+	}
+	for _, e := range s.kept {
+		by[e.rec.Queue][e.rec.State]++
+	}
+	return store.Lines(by), nil
+}
+
+// Passed implements store.Bookkeeper.
+func (s *Store) Passed(queue string, as store.Column, n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sum(store.In, queue, n)
+	s.sum(as, queue, n)
+}

@@ -1,0 +1,71 @@
+package memstore
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// Take implements store.Taker.
+func (s *Store) Take(_ context.Context, records []store.Listed) error {
+	unlock, err := s.lock()
+	defer unlock()
+	if err != nil {
+		return err
+	}
+	for _, l := range records {
+		if id, _, ok := l.Key.Parts(); !ok || id != l.Record.ID {
+			return fmt.Errorf("message %s cannot be kept under the key %q", l.Record.ID, l.Key)
+		}
+		if err := l.Record.Sound(); err != nil {
+			return err
+		}
+	}
+	for _, l := range records {
+		if s.kept[l.Key] != nil {
+			continue
+		}
+		_, seq, _ := l.Key.Parts()
+		s.seq = max(s.seq, seq)
+		s.count(l.Record, 1)
+		s.sum(store.In, l.Record.Queue, 1)
+		s.kept[l.Key] = &entry{seq: seq, rec: *l.Record}
+	}
+	s.signal()
+	return nil
+}
+
+// TakeBooks implements store.Taker.
+func (s *Store) TakeBooks(_ context.Context, b store.Books) error {
+	unlock, err := s.lock()
+	defer unlock()
+	if err != nil {
+		return err
+	}
+	for _, l := range b.Ledger {
+		for _, as := range store.Flows {
+			s.sum(as, l.Queue, 0) // is there then
+			s.sums[l.Queue][as] = l.Sums[as]
+		}
+	}
+	hour := time.Now().Unix() / 3600
+	for _, g := range b.Groups {
+		t := s.groups[g.ID]
+		if t == nil {
+			t = &trouble{Group: g.Group, hours: map[int64]int64{}}
+			s.groups[g.ID] = t
+			s.ordinary++
+		}
+		t.first, t.last, t.reasons = g.First, g.Last, t.reasons|g.Reasons
+		for i, n := range g.Hours {
+			t.hours[hour-23+int64(i)] = n
+		}
+	}
+	s.seq = max(s.seq, slices.Max(append(b.Newest, 0)))
+	s.past = slices.Clone(b.Past)
+	slices.Reverse(s.past)
+	return nil
+}

@@ -1,0 +1,98 @@
+package redisstore
+
+import (
+	"context"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// Add implements store.Store. A batch goes to one shard, so that it is all or none.
+func (s *Store) Add(ctx context.Context, records []*store.Record) (err error) {
+	done, err := s.use(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	b, err := s.batch(records, true)
+	if err != nil {
+		return err
+	}
+	try := s.adding.begin(printOf(records), s.token(), s.next())
+	defer func() { s.adding.end(try, err == nil || undone(err) && !try.again) }()
+	if err = s.room(ctx, try.shard, b.size, 1); err != nil {
+		return err
+	}
+	receipts := s.receipts(receiptsOf(records))
+	args := append([]string{s.name, itoa(try.lane), try.token, itoa(addedFor.Milliseconds())}, b.args(s)...)
+	args = append(append(args, b.seen.args()...), receipts...)
+	m, err := s.write(ctx, try.shard, scriptAdd, args...)
+	if err != nil {
+		return err
+	}
+	last, _ := m.AsInt64()
+	s.seen(uint64(last))
+	s.signal()
+	return nil
+}
+
+// next is the shard whose turn it is.
+func (s *Store) next() int { return int(s.turn.Add(1)-1) % s.Shards }
+
+// seen notes a number that was given, so that the next is larger in whatever shard:
+// those of equal Due are in the order they were added.
+func (s *Store) seen(number uint64) {
+	for {
+		was := s.floor.Load()
+		if number <= was || s.floor.CompareAndSwap(was, number) {
+			return
+		}
+	}
+}
+
+// batch is what a script adds.
+type batch struct {
+	records []string // arguments of lua/records.lua's add, n of them
+	n       int
+	seen    sightings
+	size    int // of the records in memory, about
+}
+
+// args are those of add in lua/records.lua.
+func (b *batch) args(s *Store) []string {
+	return append([]string{itoa(s.floor.Load()), itoa(b.n)}, b.records...)
+}
+
+// overhead is what a message takes besides its record (see docs/redis.md), of which up
+// to a fifth is lost on the sizes that memory is given out in.
+const overhead = 400
+
+// batch makes one of new records; failed counts them as failures.
+func (s *Store) batch(records []*store.Record, failed bool) (b batch, err error) {
+	b.seen, b.records = sightings{}, make([]string, 0, 4*len(records))
+	return b, b.add(s, records, failed)
+}
+
+func (b *batch) add(s *Store, records []*store.Record, failed bool) error {
+	now := time.Now()
+	for _, r := range records {
+		if err := r.Sound(); err != nil {
+			return err
+		}
+		g := s.groups.of(r)
+		v, err := value(g.ID, r)
+		if err != nil {
+			return err
+		}
+		b.n++
+		b.size += len(v)*5/4 + overhead
+		saw := b.seen.of(g)
+		if saw.reasons |= store.ReasonsOf(r.Reason); failed {
+			saw.failed(r.FailedAt, now)
+		}
+		b.records = append(b.records, place(r.State, r.Queue), micros(r), idText(r.ID), rueidis.BinaryString(v))
+	}
+	return nil
+}

@@ -1,0 +1,168 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// connect makes a client of the servers that the options name.
+func connect(o Options) (rueidis.Client, error) {
+	if err := checkPrefix(o.Prefix); err != nil {
+		return nil, err
+	}
+	if o.Shards < 0 || o.Shards > 64 {
+		return nil, fmt.Errorf("redis: %d shards: expected from 1 to 64", o.Shards)
+	}
+	option, err := rueidis.ParseURL(o.URL)
+	if err != nil {
+		return nil, errors.New("redis: store.redis.url is no URL of Redis: expected redis://user:password@host:port") // its error repeats the password
+	}
+	if o.Password != "" {
+		option.Password = o.Password
+	}
+	if o.TLS != nil && option.TLSConfig != nil {
+		name := option.TLSConfig.ServerName
+		if option.TLSConfig = o.TLS.Clone(); option.TLSConfig.ServerName == "" {
+			option.TLSConfig.ServerName = name
+		}
+	}
+	if option.Sentinel.MasterSet != "" {
+		option.Sentinel.TLSConfig = option.TLSConfig
+	}
+	option.ClientName = "redrive"
+	option.DisableCache = true
+	option.BlockingPoolSize = 64
+	option.BlockingPoolCleanup, option.BlockingPoolMinSize = time.Minute, 2
+	option.Dialer = net.Dialer{Timeout: o.Timeout}
+	option.ConnWriteTimeout = o.Timeout
+	if o.dial != nil {
+		option.DialCtxFn = func(ctx context.Context, addr string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			return o.dial(ctx, addr)
+		}
+	}
+	client, err := rueidis.NewClient(option)
+	if err != nil {
+		return nil, fmt.Errorf("redis at %s: %w", strings.Join(option.InitAddress, ", "), err)
+	}
+	return client, nil
+}
+
+// check refuses servers that cannot keep what is promised.
+func (s *Store) check(ctx context.Context) error {
+	switch s.Durability {
+	case Synced, Replicated, Cached:
+	default:
+		return fmt.Errorf("redis: durability %q: expected synced, replicated or cached", s.Durability)
+	}
+	if s.client.Mode() != rueidis.ClientModeStandalone && s.Durability != Replicated {
+		s.Log.Warn("store: when Redis replaces a server by its replica, what that did not have yet is lost: set store.redis.durability to replicated", "durability", s.Durability)
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
+	defer cancel()
+	for addr, node := range s.client.Nodes() {
+		if err := s.checkNode(ctx, node); err != nil {
+			return fmt.Errorf("redis at %s: %w", addr, err)
+		}
+	}
+	return nil
+}
+
+func (s *Store) checkNode(ctx context.Context, node rueidis.Client) error {
+	text, err := node.Do(ctx, node.B().Info().Build()).ToString()
+	if said, ok := rueidis.IsRedisErr(err); ok && strings.HasPrefix(said.Error(), "NOPERM") {
+		s.Log.Warn("store: INFO may not be asked, so it is not known whether Redis evicts messages and how durable they are: see to maxmemory-policy noeviction, and to appendonly yes", "error", err)
+		if s.Durability == Replicated {
+			s.confirm = s.replicated
+		}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	info := parseInfo(text)
+	if !atLeast(info["redis_version"], 7, 0) {
+		return fmt.Errorf("it is version %s: expected Redis 7.0 or Valkey 7.2 at least", info["redis_version"])
+	}
+	if info["role"] != "master" {
+		return nil
+	}
+	if policy := info["maxmemory_policy"]; policy != "noeviction" {
+		return fmt.Errorf("its maxmemory-policy is %s, so it would delete messages to make room: set `maxmemory-policy noeviction`", policy)
+	}
+	if info["maxmemory"] == "0" {
+		s.Log.Warn("store: Redis has no maxmemory, and may take all memory of its machine: set maxmemory, so that the intake stops in time")
+	}
+	switch s.Durability {
+	case Replicated:
+		s.confirm = s.replicated
+	case Synced:
+		return s.checkSynced(ctx, node, info)
+	case Cached:
+	}
+	return nil
+}
+
+func (s *Store) replicated(b rueidis.Builder, within time.Duration) rueidis.Completed {
+	return b.Wait().Numreplicas(int64(s.Replicas)).Timeout(within.Milliseconds()).Build()
+}
+
+func onDisk(b rueidis.Builder, within time.Duration) rueidis.Completed {
+	return b.Waitaof().Numlocal(1).Numreplicas(0).Timeout(within.Milliseconds()).Build()
+}
+
+// checkSynced finds out how a write is known to be on the server's disk.
+func (s *Store) checkSynced(ctx context.Context, node rueidis.Client, info map[string]string) error {
+	const instead = "; or choose another store.redis.durability"
+	if info["aof_enabled"] != "1" {
+		return errors.New("it keeps nothing on its disk: set `appendonly yes` and `appendfsync always`" + instead)
+	}
+	asks := atLeast(info["redis_version"], 7, 2) // for WAITAOF
+	settings, err := node.Do(ctx, node.B().ConfigGet().Parameter("appendfsync").Build()).AsStrMap()
+	fsync := settings["appendfsync"]
+	switch {
+	case err != nil && !asks:
+		return fmt.Errorf("it cannot tell when a write is on its disk before Redis 7.2, and does not say how it syncs (%w): let this user do CONFIG GET, with `appendfsync always`%s", err, instead)
+	case err != nil:
+		s.Log.Warn("store: CONFIG may not be asked, so it is not known how often Redis syncs: with `appendfsync always` it is quickest", "error", err)
+	case fsync != "always" && !asks:
+		return fmt.Errorf("its appendfsync is %s, and before Redis 7.2 it cannot tell when a write is on its disk: set `appendfsync always`%s", fsync, instead)
+	case fsync == "no":
+		return fmt.Errorf("its appendfsync is no, so nobody knows when a write is on its disk: set `appendfsync always`%s", instead)
+	case fsync != "always":
+		s.Log.Warn("store: Redis syncs once a second, and each write waits for that: set `appendfsync always`", "appendfsync", fsync)
+	}
+	if asks {
+		s.confirm = onDisk
+	}
+	return nil
+}
+
+// parseInfo reads what INFO says.
+func parseInfo(text string) map[string]string {
+	info := map[string]string{}
+	for line := range strings.Lines(text) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			info[name] = value
+		}
+	}
+	return info
+}
+
+// atLeast compares a version such as 7.0.15.
+func atLeast(version string, least ...int) bool {
+	var parts []int
+	for part := range strings.SplitSeq(version, ".") {
+		n, _ := strconv.Atoi(part)
+		parts = append(parts, n)
+	}
+	return slices.Compare(parts, least) >= 0
+}

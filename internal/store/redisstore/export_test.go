@@ -1,0 +1,33 @@
+package redisstore
+
+import (
+	"context"
+	"net"
+)
+
+// Dial has a store connect by dial.
+func (o *Options) Dial(dial func(ctx context.Context, addr string) (net.Conn, error)) { o.dial = dial }
+
+// Renew renews the leases of what s has claimed, as it does now and then.
+func (s *Store) Renew(ctx context.Context) error { return s.renew(ctx) }
+
+// Recover finishes or undoes what others have left, as s does now and then.
+func (s *Store) Recover(ctx context.Context) error { return s.recover(ctx) }
+
+// Refresh reads the groups anew, as s does now and then.
+func (s *Store) Refresh(ctx context.Context) error { return s.groups.refresh(ctx, s) }
+
+// Steps has told told before each step of a Change over several shards; an error ends
+// it there, as a crash would.
+func (s *Store) Steps(told func(string) error) { s.step = told }
+
+// Forgot makes s ask anew how much room there is.
+func (s *Store) Forgot() {
+	for i := range s.rooms {
+		s.rooms[i].mu.Lock()
+		s.rooms[i].at = s.rooms[i].at.AddDate(-1, 0, 0)
+		s.rooms[i].mu.Unlock()
+	}
+}
+
+var ErrUnconfirmed, ErrTooLong = errUnconfirmed, errTooLong

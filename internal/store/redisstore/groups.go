@@ -1,0 +1,328 @@
+package redisstore
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// groups is what this process knows of them: enough to say in which one a new failure
+// counts. Redis has what is counted; a record says itself in which group it was put,
+// so that it is taken out of the very same whatever others knew meanwhile.
+type groups struct {
+	mu       sync.Mutex
+	known    map[groupID]*knownGroup
+	ordinary int   // how many of them are not a queue's other errors
+	swept    int64 // the hour in which old ones were last forgotten
+	like     store.Record
+	last     group.Group // of like
+}
+
+type knownGroup struct {
+	group.Group
+	seen
+	kept [store.Discarded + 1]int64
+}
+
+func (k *knownGroup) any() bool { return k.kept != [len(k.kept)]int64{} }
+
+// of is the group that a record counts in that is put: see the disk engine's. Beyond
+// the bound it may be a few more, since others learn within a minute of new ones.
+func (g *groups) of(r *store.Record) group.Group {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	own := g.own(r)
+	if g.known[own.ID] != nil {
+		return own
+	}
+	other := group.Other(own.Queue, store.GroupsKept)
+	if k := g.known[other.ID]; k != nil && k.any() {
+		k.kept[r.State]++
+		return other
+	}
+	if g.ordinary >= store.GroupsKept {
+		own = other
+	} else {
+		g.ordinary++
+	}
+	if g.known[own.ID] == nil {
+		g.known[own.ID] = &knownGroup{Group: own}
+	}
+	g.known[own.ID].kept[r.State]++
+	return own
+}
+
+// learn takes what was read as what is known. The caller holds mu.
+func (g *groups) learn(all map[groupID]*knownGroup) {
+	g.known, g.ordinary = all, 0
+	for id, k := range all {
+		if id != group.Other(k.Queue, 0).ID {
+			g.ordinary++
+		}
+	}
+}
+
+// own is a record's own group. Most failures come in batches that are alike.
+func (g *groups) own(r *store.Record) group.Group {
+	l := &g.like
+	if l.Queue != r.Queue || l.Reason != r.Reason || l.Error != r.Error || l.Message.Type != r.Message.Type || g.last.ID == (groupID{}) {
+		l.Queue, l.Reason, l.Error, l.Message.Type = strings.Clone(r.Queue), strings.Clone(r.Reason), strings.Clone(r.Error), strings.Clone(r.Message.Type)
+		g.last = l.Group()
+	}
+	return g.last
+}
+
+// GroupOf implements store.Searcher.
+func (s *Store) GroupOf(r *store.Record) group.ID {
+	s.groups.mu.Lock()
+	defer s.groups.mu.Unlock()
+	own := s.groups.own(r)
+	if s.groups.known[own.ID] == nil {
+		if k := s.groups.known[group.Other(own.Queue, store.GroupsKept).ID]; k != nil && k.any() {
+			return k.ID
+		}
+	}
+	return own.ID
+}
+
+// seen is when failures of a group were, and why.
+type seen struct {
+	first, last int64 // minutes since 1970; 0 when there was none
+	hours       map[int64]int64
+	reasons     store.Reasons
+}
+
+// sightings are what a change adds to that.
+type sightings map[groupID]*sighting
+
+type sighting struct {
+	group.Group
+	seen
+}
+
+func (all sightings) of(g group.Group) *sighting {
+	if all[g.ID] == nil {
+		all[g.ID] = &sighting{Group: g, seen: seen{hours: map[int64]int64{}}}
+	}
+	return all[g.ID]
+}
+
+// failed counts a failure.
+func (s *seen) failed(at, now time.Time) {
+	if at.After(now) { // some clock was wrong
+		at = now
+	}
+	if at.Unix() <= 0 {
+		return // nobody knows when
+	}
+	s.at(at.Unix() / 60)
+	s.hours[at.Unix()/3600]++
+}
+
+func (s *seen) at(minute int64) {
+	if minute != 0 && (s.first == 0 || minute < s.first) {
+		s.first = minute
+	}
+	s.last = max(s.last, minute)
+}
+
+// args are those of see in lua/records.lua.
+func (all sightings) args() []string {
+	args := []string{itoa(len(all))}
+	for id, s := range all {
+		args = append(args, string(id[:]), string(appendShared(nil, s.Group)), itoa(int(s.reasons)), itoa(s.first), itoa(s.last), itoa(len(s.hours)))
+		for hour, n := range s.hours {
+			args = append(args, itoa(hour), itoa(n))
+		}
+	}
+	return args
+}
+
+// read adds what see has written.
+func (s *seen) read(text string) error {
+	fields := strings.Fields(text)
+	if len(fields) < 3 {
+		return fmt.Errorf("a group's times are %q", text)
+	}
+	first, _ := strconv.ParseInt(fields[0], 10, 64)
+	last, _ := strconv.ParseInt(fields[1], 10, 64)
+	s.at(first)
+	s.at(last)
+	s.reasons |= store.Reasons(number(fields[2]))
+	for _, f := range fields[3:] {
+		hour, n, _ := strings.Cut(f, ":")
+		at, err := strconv.ParseInt(hour, 10, 64)
+		if err != nil {
+			return fmt.Errorf("a group's times are %q", text)
+		}
+		if s.hours == nil {
+			s.hours = map[int64]int64{}
+		}
+		s.hours[at] += int64(number(n))
+	}
+	return nil
+}
+
+// refresh reads all groups, and forgets old ones once an hour.
+func (g *groups) refresh(ctx context.Context, s *Store) error {
+	all, err := s.readGroups(ctx)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	var old []string
+	g.mu.Lock()
+	if hour := now.Unix() / 3600; hour != g.swept {
+		g.swept = hour
+		for id, k := range all {
+			if !k.any() && !k.withinADay(now) {
+				old = append(old, string(id[:]))
+				delete(all, id)
+			}
+		}
+	}
+	g.learn(all)
+	g.mu.Unlock()
+	for some := range slices.Chunk(old, most) {
+		if err := s.each(func(shard int) error {
+			_, err := s.do(ctx, shard, scriptUngroup, some...)
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *seen) withinADay(now time.Time) bool { return s.last > now.Unix()/60-24*60 }
+
+// readGroups reads what all shards have of groups.
+func (s *Store) readGroups(ctx context.Context) (map[groupID]*knownGroup, error) {
+	var mu sync.Mutex
+	all := map[groupID]*knownGroup{}
+	err := s.each(func(shard int) error {
+		m, err := s.do(ctx, shard, scriptGroups)
+		if err != nil {
+			return err
+		}
+		lists, err := m.ToArray()
+		if err != nil || len(lists) != 3 {
+			return fmt.Errorf("redis: reading the groups: %d lists, %w", len(lists), err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for what, list := range lists {
+			fields, err := list.AsStrSlice()
+			if err != nil {
+				return s.failed(err)
+			}
+			for i := 0; i+1 < len(fields); i += 2 {
+				if err := addGroup(all, what, fields[i], fields[i+1]); err != nil {
+					return fmt.Errorf("redis: shard %d: %w", shard, err)
+				}
+			}
+		}
+		return nil
+	})
+	return all, err
+}
+
+// addGroup adds a field of the hashes :groups, :groups:kept and :groups:seen.
+func addGroup(all map[groupID]*knownGroup, what int, field, value string) error {
+	if len(field) < groupSize {
+		return fmt.Errorf("a group is %q", field)
+	}
+	id := groupID([]byte(field[len(field)-groupSize:]))
+	if all[id] == nil {
+		all[id] = &knownGroup{Group: group.Group{ID: id}}
+	}
+	k := all[id]
+	switch what {
+	case 0:
+		g, err := readShared(id, []byte(value))
+		k.Group = g
+		return err
+	case 1:
+		n, err := strconv.ParseInt(value, 10, 64)
+		if state := strings.Index(letters, field[:1]); state > 0 {
+			k.kept[state] += n
+		}
+		return err
+	default:
+		return k.read(value)
+	}
+}
+
+// Groups implements store.Searcher.
+func (s *Store) Groups(ctx context.Context) ([]store.GroupCount, error) {
+	done, err := s.use(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	notes := map[string]string{}
+	err = s.Entries(ctx, "group/", "", func(e store.Entry) (bool, error) {
+		if id, ok := strings.CutSuffix(strings.TrimPrefix(e.Name, "group/"), "/note"); ok {
+			notes[id] = string(e.Value)
+		}
+		return true, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	all, err := s.readGroups(ctx)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	var counts []store.GroupCount
+	for _, k := range all {
+		if !k.any() && !k.withinADay(now) {
+			continue
+		}
+		c := store.GroupCount{Group: k.Group, Note: notes[k.ID.String()], Waiting: k.kept[store.Waiting], Parked: k.kept[store.Parked], Discarded: k.kept[store.Discarded],
+			First: minute(k.first), Last: minute(k.last), Reasons: k.reasons}
+		for i := range c.Hours {
+			c.Hours[i] = k.hours[now.Unix()/3600-23+int64(i)]
+		}
+		counts = append(counts, c)
+	}
+	s.groups.mu.Lock()
+	defer s.groups.mu.Unlock()
+	s.groups.learn(all)
+	return counts, nil
+}
+
+func minute(n int64) time.Time {
+	if n == 0 {
+		return time.Time{}
+	}
+	return time.Unix(n*60, 0)
+}
+
+func appendShared(b []byte, g group.Group) []byte {
+	for _, s := range [...]string{g.Queue, g.Reason, g.Pattern, g.Type} {
+		b = append(binary.AppendUvarint(b, uint64(len(s))), s...)
+	}
+	return b
+}
+
+func readShared(id groupID, b []byte) (group.Group, error) {
+	g := group.Group{ID: id}
+	for _, s := range [...]*string{&g.Queue, &g.Reason, &g.Pattern, &g.Type} {
+		n, size := binary.Uvarint(b)
+		if size <= 0 || n > uint64(len(b)-size) {
+			return g, fmt.Errorf("what the members of group %s share is damaged", id)
+		}
+		*s, b = string(b[size:size+int(n)]), b[size+int(n):]
+	}
+	return g, nil
+}

@@ -1,0 +1,106 @@
+package redisstore
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// Keys of the shard n, all behind the prefix and {n}, which puts a shard in one slot:
+//
+//	:seq              the number that was given last, of this shard's
+//	:none             never exists: see lua/shard.lua
+//	:m:NUMBER         a record: see value
+//	:w: :p: :d:QUEUE  sorted sets: waiting and unclaimed, parked, discarded; Due in µs → number
+//	:c:QUEUE          the same of what waits and is claimed, or locked by a Change
+//	:g:p: :g:d:GROUP  the same of a group's parked and discarded
+//	:wq :queues       sets of the queues that have something waiting, or anything
+//	:lease :locks     sorted sets: until when (ms, Redis's clock) → number that is claimed, locked
+//	:token            number → "token queue" of that claim or lock
+//	:i:BUCKET         id → its numbers
+//	:groups :groups:kept :groups:seen  group → what its members share; state and group → how many; group → when
+//	:sums             column and queue → how many: the ledger
+//	:past :past:BUCKET  stream of what ended; lists of ids and their places in it
+//	:receipts         list of the newest
+//	:added:PROCESS    lane → token and last number of the batch it added last: see adding.go
+//	:t:TOKEN          a Change that was done here
+//
+// and of the first shard alone:
+//
+//	:format           version and number of shards
+//	:e :en            the side table: name → value, and the names in order
+//	:x:TOKEN :xs :undone:TOKEN  what a Change over several shards is to do; those that are not done; those that must not be
+//	:replicas :replicas:about :leader:WHAT :terms  who is alive, and leads
+func (s *Store) key(shard int, name string) string {
+	return s.Prefix + "{" + strconv.Itoa(shard) + "}:" + name
+}
+
+// letters of states, in the keys.
+const letters = "-wpd"
+
+// place is a state's letter and a queue.
+func place(state store.State, queue string) string { return letters[state:state+1] + queue }
+
+// member is how a number stands in sorted sets.
+func member(number uint64) string { return fmt.Sprintf("%014d", number) }
+
+// seq is what the key of a record has of its number and shard.
+func (s *Store) seq(shard int, number uint64) uint64 {
+	return number*uint64(s.Shards) + uint64(shard)
+}
+
+func (s *Store) parts(seq uint64) (shard int, number uint64) {
+	return int(seq % uint64(s.Shards)), seq / uint64(s.Shards)
+}
+
+// groupID is as it is in keys.
+type groupID = group.ID
+
+const groupSize = len(groupID{})
+
+// value is a record as it is kept: the group it counts in, which is what its content
+// was first judged to be, and itself.
+func value(g groupID, r *store.Record) ([]byte, error) {
+	b := append(make([]byte, 0, groupSize+512+len(r.Message.Body)), g[:]...)
+	b, err := store.AppendRecord(b, r)
+	if err != nil {
+		return nil, fmt.Errorf("message %s of queue %q: %w", r.ID, r.Queue, err)
+	}
+	return b, nil
+}
+
+// micros is a Due as text.
+func micros(r *store.Record) string { return strconv.FormatInt(r.Due.UnixMicro(), 10) }
+
+// number reads one; 0 when it is none.
+func number(text string) uint64 {
+	n, _ := strconv.ParseUint(text, 10, 64)
+	return n
+}
+
+// score reads a Due in µs as Redis writes it.
+func score(text string) int64 {
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return n
+	}
+	f, _ := strconv.ParseFloat(text, 64) // beyond 2⁵³, in the year 2255
+	return int64(f)
+}
+
+// damaged says which record cannot be read.
+func (s *Store) damaged(shard int, number uint64, err error) error {
+	return fmt.Errorf("redis: key %s: %w", s.key(shard, "m:"+member(number)), err)
+}
+
+// checkPrefix says what is wrong with one.
+func checkPrefix(prefix string) error {
+	if prefix == "" || strings.ContainsAny(prefix, "{} \t\r\n") {
+		return fmt.Errorf("redis: the prefix %q is empty or has braces or spaces: expected a name such as redrive", prefix)
+	}
+	return nil
+}
+
+func idText(id [16]byte) string { return string(id[:]) }

@@ -1,0 +1,99 @@
+package redisstore
+
+import (
+	"context"
+	"strings"
+	"sync"
+
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// columns are the letters of the ledger's columns, in the keys.
+const columns = "iwpdrfgmhx"
+
+// Ledger implements store.Bookkeeper. Each shard's lines balance, being written in the
+// step of their records, and so do those of all together.
+func (s *Store) Ledger(ctx context.Context) ([]store.LedgerLine, error) { return s.lines(ctx, "0") }
+
+// Recount implements store.Bookkeeper. What is kept is counted by where it is to be
+// found, in one moment of each shard.
+func (s *Store) Recount(ctx context.Context) ([]store.LedgerLine, error) { return s.lines(ctx, "1") }
+
+func (s *Store) lines(ctx context.Context, anew string) ([]store.LedgerLine, error) {
+	done, err := s.use(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	if err := s.flushPassing(ctx); err != nil {
+		return nil, err
+	}
+	var mu sync.Mutex
+	by := map[string]*store.Sums{}
+	err = s.each(func(shard int) error {
+		list, err := texts(s.do(ctx, shard, scriptLedger, anew))
+		mu.Lock()
+		defer mu.Unlock()
+		for i := 0; i+1 < len(list); i += 2 {
+			as, queue := strings.Index(columns, list[i][:1]), list[i][1:]
+			if by[queue] == nil {
+				by[queue] = new(store.Sums)
+			}
+			by[queue][as] += score(list[i+1])
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return store.Lines(by), nil
+}
+
+// passing is what was counted of messages that were never kept, and is not in Redis
+// yet.
+type passing map[string]*store.Sums
+
+// Passed implements store.Bookkeeper. It is written within a second.
+func (s *Store) Passed(queue string, as store.Column, n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sums := s.passing.of(queue)
+	sums[store.In] += n
+	sums[as] += n
+}
+
+func (p passing) of(queue string) *store.Sums {
+	if p[queue] == nil {
+		p[queue] = new(store.Sums)
+	}
+	return p[queue]
+}
+
+// flushPassing writes what has passed. When the answer is lost it may be counted twice,
+// on both sides at once.
+func (s *Store) flushPassing(ctx context.Context) error {
+	s.mu.Lock()
+	took := s.passing
+	s.passing = passing{}
+	s.mu.Unlock()
+	var args []string
+	for queue, sums := range took {
+		for as, n := range sums {
+			if n != 0 {
+				args = append(args, columns[as:as+1]+queue, itoa(n))
+			}
+		}
+	}
+	if len(args) == 0 {
+		return nil
+	}
+	_, err := s.do(ctx, s.next(), scriptPass, append([]string{itoa(len(args) / 2)}, args...)...)
+	if err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for queue, sums := range took {
+			s.passing.of(queue).Add(sums)
+		}
+	}
+	return err
+}

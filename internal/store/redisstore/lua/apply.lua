@@ -1,0 +1,64 @@
+-- Does in this shard what a Change decided, once: what comes a second time does
+-- nothing.
+-- Arguments:
+--   what is led, the term it is done in; token of the locks, "1" when it is to be done whole here or not at all (the locks
+--   may have been lost), how long this is remembered (ms), how many passages to keep
+--   n, then n times
+--     "k" number, state and queue, due, "1" when the body is as it was, group and record
+--     "d" number, passage ("" when none is kept)  deleted
+--   those of add, of see, of write
+-- Returns 1, or 0 when locks were lost and nothing was done, -1 when another leads.
+local led, term = arg(), arg()
+local token, whole, ttl, most = arg(), arg(), arg(), arg()
+local once = P .. 't:' .. token
+if call('EXISTS', once) == 1 then
+  return 1
+end
+if deposed(led, term) then
+  return -1
+end
+local ops = {}
+for i = 1, tonumber(arg()) do
+  local op = {how = arg(), number = arg()}
+  if op.how == 'k' then
+    op.target, op.due, op.same, op.value = arg(), arg(), arg(), arg()
+  elseif op.how == 'd' then
+    op.passage = arg()
+  end
+  op.held = held(op.number, token)
+  if not op.held and whole == '1' then
+    return 0
+  end
+  ops[i] = op
+end
+for _, op in ipairs(ops) do
+  local m = op.held and meta(op.number)
+  if m then
+    take(op.number, m)
+    loan(op.number)
+    if op.how == 'k' then
+      local queue, value = op.target:sub(2), op.value
+      if op.same == '1' and m.body > 0 then
+        value = value .. call('GETRANGE', P .. 'm:' .. op.number, -m.body, -1)
+      end
+      put(op.number, op.target:sub(1, 1), queue, op.due, value)
+      if queue ~= m.queue then
+        count(sums, 'm' .. m.queue, 1)
+        count(sums, 'i' .. queue, 1)
+      end
+    else
+      call('DEL', P .. 'm:' .. op.number)
+      unindex(m.id, op.number)
+      count(sums, 'g' .. m.queue, 1)
+      if op.passage ~= '' then
+        passed(m.id, op.passage, most)
+      end
+    end
+  end
+end
+add()
+see()
+write()
+account()
+call('SET', once, '1', 'PX', ttl)
+return 1

@@ -1,0 +1,5 @@
+-- TakeBooks. Arguments: a number that the next are larger than, those of see.
+local newest, floor = tonumber(call('GET', KEYS[1]) or 0), tonumber(arg())
+call('SET', KEYS[1], ('%.0f'):format(math.max(newest, floor)))
+see()
+return 1

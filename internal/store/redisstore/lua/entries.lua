@@ -1,0 +1,16 @@
+-- A page of the side table. Arguments: the range of names (as ZRANGE BYLEX has it:
+-- from, to), how many at most, how much of values at most.
+-- Returns for each: name, value.
+local out, bytes = {}, 0
+local names = call('ZRANGE', P .. 'en', arg(), arg(), 'BYLEX', 'LIMIT', 0, arg())
+local most = tonumber(arg())
+for _, name in ipairs(names) do
+  local value = call('HGET', P .. 'e', name) or ''
+  out[#out + 1] = name
+  out[#out + 1] = value
+  bytes = bytes + #name + #value
+  if bytes > most then
+    break
+  end
+end
+return out

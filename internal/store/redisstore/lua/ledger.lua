@@ -1,0 +1,22 @@
+-- Ledger and Recount. Argument: "1" to count what is kept anew.
+-- Returns for each: column and queue, how many.
+local out, anew = {}, arg() == '1'
+local all = call('HGETALL', P .. 'sums')
+for i = 1, #all, 2 do
+  if not anew or not all[i]:find('^[wpd]') then
+    out[#out + 1] = all[i]
+    out[#out + 1] = all[i + 1]
+  end
+end
+if anew then
+  for _, queue in ipairs(call('SMEMBERS', P .. 'queues')) do
+    for _, state in ipairs({'w', 'p', 'd', 'c'}) do
+      local n = call('ZCARD', P .. state .. ':' .. queue)
+      if n > 0 then
+        out[#out + 1] = (state == 'c' and 'w' or state) .. queue
+        out[#out + 1] = n
+      end
+    end
+  end
+end
+return out

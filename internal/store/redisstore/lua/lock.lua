@@ -1,0 +1,27 @@
+-- Locks records for a Change: nobody claims or changes them until it lets go.
+-- Arguments: token, how long (ms), n, then n times: number, id.
+-- Returns for each the size of its body; -1 when it is not kept, or claimed, and -2
+-- when another Change has it.
+local token, lease = arg(), tonumber(arg())
+local time, out = now(), {}
+expire(time)
+for i = 1, tonumber(arg()) do
+  local number, id = arg(), arg()
+  local m = meta(number)
+  local has = m and m.id == id and call('HGET', P .. 'token', number)
+  if not m or m.id ~= id then
+    out[i] = -1
+  elseif has and not held(number, token) then
+    out[i] = has:sub(1, 2) == 'x:' and -2 or -1
+  else
+    if m.state == 'w' and not has then
+      local w = P .. 'w:' .. m.queue
+      call('ZADD', P .. 'c:' .. m.queue, call('ZSCORE', w, number), number)
+      call('ZREM', w, number)
+    end
+    call('HSET', P .. 'token', number, token .. ' ' .. m.queue)
+    call('ZADD', P .. 'locks', time + lease, number)
+    out[i] = m.body
+  end
+end
+return out

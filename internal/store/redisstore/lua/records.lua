@@ -1,0 +1,194 @@
+-- What scripts that move records share.
+
+-- sums and kept are what a script counts; account writes it. Fields are a letter and
+-- the queue (sums: see columns in ledger.go) or the group (kept: its state).
+local sums, kept, told = {}, {}, {}
+local function count(t, field, n)
+  t[field] = (t[field] or 0) + n
+end
+local function account()
+  for field, n in pairs(sums) do
+    if n ~= 0 then
+      call('HINCRBY', P .. 'sums', field, n)
+    end
+  end
+  for field, n in pairs(kept) do
+    if n ~= 0 and call('HINCRBY', P .. 'groups:kept', field, n) == 0 then
+      call('HDEL', P .. 'groups:kept', field)
+    end
+  end
+end
+
+-- put writes a record where it belongs.
+local function put(number, state, queue, due, value)
+  local group = value:sub(1, 8)
+  call('SET', P .. 'm:' .. number, value)
+  call('ZADD', P .. state .. ':' .. queue, due, number)
+  if state ~= 'w' then
+    call('ZADD', P .. 'g:' .. state .. ':' .. group, due, number)
+  end
+  if not told[state .. queue] then
+    told[state .. queue] = true
+    call('SADD', P .. 'queues', queue)
+    if state == 'w' then
+      call('SADD', P .. 'wq', queue)
+    end
+  end
+  count(sums, state .. queue, 1)
+  count(kept, state .. group, 1)
+end
+
+-- take takes a record out of where it is; what waits is claimed or locked.
+local function take(number, m)
+  if m.state == 'w' then
+    call('ZREM', P .. 'c:' .. m.queue, number)
+  else
+    call('ZREM', P .. m.state .. ':' .. m.queue, number)
+    call('ZREM', P .. 'g:' .. m.state .. ':' .. m.group, number)
+  end
+  count(sums, m.state .. m.queue, -1)
+  count(kept, m.state .. m.group, -1)
+end
+
+-- loan ends what is known of a claim or lock.
+local function loan(number)
+  call('HDEL', P .. 'token', number)
+  call('ZREM', P .. 'lease', number)
+  call('ZREM', P .. 'locks', number)
+end
+
+-- The index of ids: id → its numbers, in hashes that are small enough to stay compact.
+local function bucket(id)
+  return ('%03x'):format(id:byte(15) % 16 * 256 + id:byte(16))
+end
+local function index(id, number)
+  local key, plain = P .. 'i:' .. bucket(id), ('%.0f'):format(tonumber(number))
+  local has = call('HGET', key, id)
+  call('HSET', key, id, has and has .. ',' .. plain or plain)
+end
+local function unindex(id, number)
+  local key, plain, rest = P .. 'i:' .. bucket(id), ('%.0f'):format(tonumber(number)), {}
+  for n in (call('HGET', key, id) or ''):gmatch('%d+') do
+    if n ~= plain then
+      rest[#rest + 1] = n
+    end
+  end
+  if #rest > 0 then
+    call('HSET', key, id, table.concat(rest, ','))
+  else
+    call('HDEL', key, id)
+  end
+end
+
+-- add keeps new records, read from the arguments:
+--   floor     the largest number known in any shard: the next is larger, so that
+--             numbers are in order of arrival over all shards
+--   n, then n times: state and queue, due, id, value
+-- and returns the last number.
+local function add()
+  local n = tonumber(call('GET', KEYS[1]) or 0)
+  local floor = tonumber(arg())
+  if floor > n then
+    n = floor
+  end
+  for _ = 1, tonumber(arg()) do
+    local target, due, id, value = arg(), arg(), arg(), arg()
+    n = n + 1
+    local queue = target:sub(2)
+    put(member(n), target:sub(1, 1), queue, due, value)
+    index(id, n)
+    count(sums, 'i' .. queue, 1)
+  end
+  call('SET', KEYS[1], ('%.0f'):format(n))
+  return n
+end
+
+-- see notes what is known of groups besides what is kept of them, read from the
+-- arguments: n, then n times
+--   group, what its members share, reasons (bits), first, last (minutes since 1970,
+--   0 for none), k, then k times: hour since 1970, how many failed in it
+-- It is kept as the text "first last reasons hour:n hour:n …" of the last 24 hours.
+local function see()
+  for _ = 1, tonumber(arg()) do
+    local group, shared, reasons, first, last = arg(), arg(), tonumber(arg()), tonumber(arg()), tonumber(arg())
+    call('HSETNX', P .. 'groups', group, shared)
+    local hours, newest = {}, 0
+    local function hour(at, n)
+      hours[at] = (hours[at] or 0) + n
+      newest = math.max(newest, at)
+    end
+    for _ = 1, tonumber(arg()) do
+      hour(tonumber(arg()), tonumber(arg()))
+    end
+    local was = call('HGET', P .. 'groups:seen', group)
+    if was then
+      local f, l, r, rest = was:match('^(%d+) (%d+) (%d+)(.*)$')
+      f, l = tonumber(f), tonumber(l)
+      if first == 0 or f ~= 0 and f < first then
+        first = f
+      end
+      last, reasons = math.max(last, l), bit.bor(reasons, tonumber(r))
+      for at, n in rest:gmatch('(%d+):(%d+)') do
+        hour(tonumber(at), tonumber(n))
+      end
+    end
+    local text = {('%d %d %d'):format(first, last, reasons)}
+    for at, n in pairs(hours) do
+      if at > newest - 24 then
+        text[#text + 1] = ('%d:%d'):format(at, n)
+      end
+    end
+    call('HSET', P .. 'groups:seen', group, table.concat(text, ' '))
+  end
+end
+
+-- remember keeps receipts, read from the arguments: how many to keep, n, then n of them.
+local function remember()
+  local most = tonumber(arg())
+  local n = tonumber(arg())
+  for _ = 1, n do
+    call('RPUSH', P .. 'receipts', arg())
+  end
+  if n > 0 then
+    call('LTRIM', P .. 'receipts', -most, -1)
+  end
+end
+
+-- passed keeps what is left of a record that ended, in a stream of about the newest
+-- most; lists by id lead to its places there.
+local oldest
+local function place(s)
+  local ms, n = s:match('^(%d+)-(%d+)$')
+  return tonumber(ms), tonumber(n)
+end
+local function passed(id, passage, most)
+  local entry = call('XADD', P .. 'past', 'MAXLEN', '~', most, '*', 'p', passage)
+  local list = P .. 'past:' .. bucket(id)
+  call('RPUSH', list, id .. entry)
+  if not oldest then
+    oldest = call('XRANGE', P .. 'past', '-', '+', 'COUNT', 1)[1][1]
+  end
+  local oldms, oldn = place(oldest)
+  for _ = 1, 2 do -- two for each that comes: what is gone from the stream goes here, too
+    local ms, n = place(call('LINDEX', list, 0):sub(17))
+    if ms > oldms or ms == oldms and n >= oldn then
+      break
+    end
+    call('LPOP', list)
+  end
+end
+
+-- write writes entries of the side table, read from the arguments: n, then n times
+-- name, "1" or "0" (to delete it), value.
+local function write()
+  for _ = 1, tonumber(arg()) do
+    local name, there, value = arg(), arg(), arg()
+    if there == '1' then
+      call('HSET', P .. 'e', name, value)
+      call('ZADD', P .. 'en', 0, name)
+    else
+      call('HDEL', P .. 'e', name)
+      call('ZREM', P .. 'en', name)
+    end
+  end
+end

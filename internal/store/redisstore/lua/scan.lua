@@ -1,0 +1,112 @@
+-- A page of a Scan: the next records of some sorted sets together, in order.
+-- Arguments: "1" for the newest first, from and to (bounds of Due as ZCOUNT has them,
+-- "-inf" and "(…" included), due and number behind which it goes on ("" for the
+-- start: where the order goes up, the first number that may come, and where it goes
+-- down, the last that may not; of those with that due), how many records at most, how
+-- much of them in bytes at most, "1" for bodies, n, then n groups (none: of all), then
+-- the sets: "" for all queues and the states in the next argument, or else their names.
+-- Returns whether that was the last page, due and number of where it ended, and then
+-- for each record: due, number, its size, and itself.
+local down, from, to, due, number = arg() == '1', arg(), arg(), arg(), arg()
+local most, bytes, bodies = tonumber(arg()), tonumber(arg()), arg() == '1'
+local groups, any = {}, false
+for _ = 1, tonumber(arg()) do
+  groups[arg()], any = true, true
+end
+local sets = {}
+local first = arg()
+if first == '' then
+  local states = arg()
+  for _, queue in ipairs(call('SMEMBERS', P .. 'queues')) do
+    for state in states:gmatch('.') do
+      sets[#sets + 1] = P .. state .. ':' .. queue
+    end
+  end
+else
+  while first do
+    sets[#sets + 1] = P .. first
+    first = arg()
+  end
+end
+
+-- behind is how many members of a set come before the place where the order goes on.
+local function behind(set)
+  if due == '' then
+    return down and math.huge or 0
+  end
+  local low = call('ZCOUNT', set, '-inf', '(' .. due)
+  local high = low + call('ZCOUNT', set, due, due)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if call('ZRANGE', set, middle, middle)[1] < number then
+      low = middle + 1
+    else
+      high = middle
+    end
+  end
+  return low
+end
+
+-- Of many sets a few of each will do: what comes behind the last of a set that has
+-- more is left for the next page.
+local each = #sets == 1 and most or math.max(8, math.ceil(2 * most / math.max(1, #sets)))
+local found, limit, last = {}, nil, true
+for _, set in ipairs(sets) do
+  local n = behind(set)
+  local some, ends
+  if down then
+    n = math.min(n, call('ZCOUNT', set, '-inf', to))
+    -- What is between from and the place, from its end on.
+    local least = call('ZCOUNT', set, '-inf', from)
+    some = n > least and call('ZRANGE', set, math.max(least, n - each), n - 1, 'WITHSCORES') or {}
+    ends = n - each <= least
+  else
+    n = math.max(n, call('ZCOUNT', set, '-inf', from))
+    local upto = call('ZCOUNT', set, '-inf', to)
+    some = n < upto and call('ZRANGE', set, n, math.min(n + each, upto) - 1, 'WITHSCORES') or {}
+    ends = n + each >= upto
+  end
+  for i = 1, #some, 2 do
+    found[#found + 1] = {due = tonumber(some[i + 1]), text = some[i + 1], number = some[i]}
+  end
+  if not ends then
+    last = false
+    local edge = down and found[#found - #some / 2 + 1] or found[#found]
+    if not limit or down and (edge.due > limit.due or edge.due == limit.due and edge.number > limit.number)
+      or not down and (edge.due < limit.due or edge.due == limit.due and edge.number < limit.number) then
+      limit = edge
+    end
+  end
+end
+table.sort(found, function(a, b)
+  if down then
+    a, b = b, a
+  end
+  return a.due < b.due or a.due == b.due and a.number < b.number
+end)
+
+local out, sum, ended = {0, '', ''}, 0, nil
+for i, f in ipairs(found) do
+  if i > most or sum > bytes then
+    last = false
+    break
+  end
+  ended = f
+  local m = meta(f.number)
+  if m and (not any or groups[m.group]) then
+    local value = bodies and call('GETRANGE', P .. 'm:' .. f.number, 8, -1) or head(f.number, m)
+    sum = sum + #value
+    for _, v in ipairs({f.text, f.number, m.body, value}) do
+      out[#out + 1] = v
+    end
+  end
+  if f == limit then
+    last = false
+    break
+  end
+end
+if ended then
+  out[2], out[3] = ended.text, ended.number
+end
+out[1] = last and 1 or 0
+return out

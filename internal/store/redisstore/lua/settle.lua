@@ -1,0 +1,50 @@
+-- Settle: ends claims, those that are still held by their token.
+-- Arguments: how many passages to keep, n, then n times: number, token, and
+--   "r" or "f" (returned or forwarded), passage
+--   "p" (parked), when, the record without its body
+-- Returns how many were held.
+local most, ends, numbers = arg(), {}, {}
+for i = 1, tonumber(arg()) do
+  local e = {number = arg(), token = arg(), how = arg(), what = arg()}
+  e.new = e.how == 'p' and arg()
+  ends[i], numbers[i] = e, e.number
+end
+if #ends == 0 then
+  return 0
+end
+local has, done, loans, queues = call('HMGET', P .. 'token', unpack(numbers)), {}, {}, {}
+for i, e in ipairs(ends) do
+  if has[i] and not done[e.number] and has[i]:sub(1, #e.token + 1) == e.token .. ' ' then
+    local queue = has[i]:sub(#e.token + 2)
+    done[e.number] = true
+    loans[#loans + 1] = e.number
+    queues[queue] = queues[queue] or {}
+    table.insert(queues[queue], e.number)
+    local m = meta(e.number)
+    if not m then
+      -- Its record was taken away behind our back: the others are to be settled, and
+      -- the recount tells of it.
+    elseif e.new then
+      local body = m.body > 0 and call('GETRANGE', P .. 'm:' .. e.number, -m.body, -1) or ''
+      put(e.number, 'p', queue, e.what, m.group .. e.new .. body)
+    else
+      call('DEL', P .. 'm:' .. e.number)
+      unindex(m.id, e.number)
+      count(sums, e.how .. queue, 1)
+      passed(m.id, e.what, most)
+    end
+    if m then
+      count(sums, 'w' .. queue, -1)
+      count(kept, 'w' .. m.group, -1)
+    end
+  end
+end
+for queue, some in pairs(queues) do
+  call('ZREM', P .. 'c:' .. queue, unpack(some))
+end
+if #loans > 0 then
+  call('HDEL', P .. 'token', unpack(loans))
+  call('ZREM', P .. 'lease', unpack(loans))
+end
+account()
+return #loans

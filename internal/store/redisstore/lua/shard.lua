@@ -1,0 +1,93 @@
+-- What all scripts begin with.
+--
+-- KEYS[1]  the shard's counter: its name says which shard, and so what all others of
+--          its keys begin with. They depend on data (queues, groups, numbers), so they
+--          are made here; all have the hash tag of the shard, and so its slot
+-- KEYS[2]  a key that never exists. While a cluster moves the slot, Redis answers
+--          TRYAGAIN where one of two keys is not there, before it runs anything.
+--          Without it a script would be broken off half way, at the first key that
+--          has moved already or is not there yet, and what it wrote before would stay
+local P = KEYS[1]:sub(1, -4)
+local call = redis.call
+
+-- arg is the next argument.
+local at = 0
+local function arg()
+  at = at + 1
+  return ARGV[at]
+end
+
+-- now is the server's time in milliseconds.
+local function now()
+  local t = call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+-- member is how a number stands in sorted sets: equal scores are in order of arrival.
+local function member(n)
+  return ('%014.0f'):format(n)
+end
+
+-- uvarint reads a number at i, and tells where it ends.
+local function uvarint(s, i)
+  local n, by = 0, 1
+  while true do
+    local b = s:byte(i)
+    i = i + 1
+    if b < 128 then
+      return n + b * by, i
+    end
+    n, by = n + (b - 128) * by, by * 128
+  end
+end
+
+-- meta is what the first bytes of a record say: see value in keys.go. nil when there
+-- is no such record.
+local letters = {'w', 'p', 'd'}
+local function meta(number)
+  local s = call('GETRANGE', P .. 'm:' .. number, 0, 319)
+  if s == '' then
+    return nil
+  end
+  local body, i = uvarint(s, 10)
+  local n, j = uvarint(s, i + 33)
+  return {group = s:sub(1, 8), body = body, state = letters[s:byte(i)], id = s:sub(i + 1, i + 16), queue = s:sub(j, j + n - 1)}
+end
+
+-- head is a record without its body, and without its group.
+local function head(number, m)
+  return call('GETRANGE', P .. 'm:' .. number, 8, -(m.body + 1))
+end
+
+-- giveback ends a claim or a lock: what waits can be claimed again, as it was.
+local function giveback(number, token)
+  local queue = token:sub(token:find(' ', 1, true) + 1)
+  local due = call('ZSCORE', P .. 'c:' .. queue, number)
+  if due then
+    call('ZREM', P .. 'c:' .. queue, number)
+    call('ZADD', P .. 'w:' .. queue, due, number)
+    call('SADD', P .. 'wq', queue)
+  end
+  call('ZREM', P .. 'lease', number)
+  call('ZREM', P .. 'locks', number)
+  call('HDEL', P .. 'token', number)
+end
+
+-- held tells whether a record is on loan by this token.
+local function held(number, token)
+  local has = call('HGET', P .. 'token', number)
+  return has and has:sub(1, #token + 1) == token .. ' ' and has
+end
+
+-- expire gives claims back whose lease is over, a bounded number of them.
+local function expire(time)
+  for _, number in ipairs(call('ZRANGE', P .. 'lease', '-inf', time, 'BYSCORE', 'LIMIT', 0, 256)) do
+    giveback(number, call('HGET', P .. 'token', number))
+  end
+end
+
+-- deposed tells whether somebody leads what by a later term than this: see
+-- store.WithTerm. The term 0 is that of who does not lead.
+local function deposed(what, term)
+  return term ~= '0' and tonumber(call('HGET', P .. 'terms', what) or 0) > tonumber(term)
+end

@@ -1,0 +1,317 @@
+// Package redisstore keeps messages in Redis or Valkey, where several services use one
+// store at once.
+//
+// Each move of a record is one script in one slot. ARCHITECTURE.md and lua/ say which
+// keys there are.
+package redisstore
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// Options say where a store is and what it promises.
+type Options struct {
+	// URL is redis://user:password@host:port/db, or rediss:// for TLS. Further nodes
+	// are ?addr=host:port&addr=…; with ?master_set=name the hosts are Sentinels.
+	URL string
+	// Password, when not empty, is used instead of the URL's.
+	Password string
+	// Prefix begins all keys; "" is "redrive". It has no braces and no spaces.
+	Prefix string
+	// Shards is over how many slots the messages are spread, from 1 to 64; 0 is 16 in
+	// a cluster, else 1. It cannot be changed once there is a store.
+	Shards int
+	// Durability is when a write counts as done; "" is Synced.
+	Durability Durability
+	// Replicas is how many replicas must have a write that is Replicated; 0 is 1.
+	Replicas int
+	// Lease is how long a claim stays with a process that says nothing; 0 is 30 s.
+	Lease time.Duration
+	// Timeout bounds each call; 0 is 5 s.
+	Timeout time.Duration
+	// TLS, when not nil, is used with rediss:// instead of the machine's own.
+	TLS *tls.Config
+	// Reserve is the room in bytes that is left free of Redis's memory, but at most a
+	// tenth of it: Add fails with store.ErrFull rather than use it. 0 is 256 MiB.
+	Reserve uint64
+	// Log is told what needs a person; nil is slog.Default.
+	Log *slog.Logger
+	// OnSync is told how long each write took, until it was as durable as promised.
+	OnSync func(time.Duration)
+
+	// dial, when not nil, connects to an address, for tests.
+	dial func(ctx context.Context, addr string) (net.Conn, error)
+}
+
+// Durability is when a write counts as done.
+type Durability string
+
+const (
+	// Synced: on the disk of the server that has it.
+	Synced Durability = "synced"
+	// Replicated: in the memory of so many of its replicas.
+	Replicated Durability = "replicated"
+	// Cached: in the server's memory. A crash or a failover loses the last moments.
+	Cached Durability = "cached"
+)
+
+// Store implements store.Shared.
+type Store struct {
+	Options
+	client  rueidis.Client
+	changed chan struct{}
+	confirm confirm
+	name    string // of this opening, unlike that of any other
+	tokens  atomic.Uint64
+	turn    atomic.Uint64 // whose turn it is to be added to
+	floor   atomic.Uint64 // the largest number known
+	stamp   atomic.Int64
+	groups  groups
+	claims  claims
+	adding  adding
+	passing passing
+	rooms   []room
+	// step is told before each step of a Change over several shards: tests end it there.
+	step func(string) error
+
+	// moving lets one Change of this process at a time lock records: two that want
+	// the same would else take each other for a claim.
+	moving sync.Mutex
+
+	ctx    context.Context // ends with Close, when no call is under way
+	cancel context.CancelFunc
+	mu     sync.Mutex
+	users  sync.WaitGroup // calls under way, for Close
+	closed bool
+	after  map[string]string // by what is led here: the store of who did before, to be succeeded
+	own    sync.WaitGroup    // the store's goroutines
+	stop   chan struct{}     // closed when they must end
+}
+
+// Open opens a store and makes it when there is none. It fails when the server cannot
+// keep what is promised: one that evicts, or whose durability is less than asked for;
+// and with store.ErrFormat when the store has another number of shards or a format of
+// a newer version.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	o.defaults()
+	client, err := connect(o)
+	if err != nil {
+		return nil, err
+	}
+	if o.Shards == 0 {
+		o.Shards = 1
+		if client.Mode() == rueidis.ClientModeCluster {
+			o.Shards = 16
+		}
+	}
+	var random [8]byte
+	_, _ = rand.Read(random[:]) // it never fails
+	s := &Store{Options: o, client: client, changed: make(chan struct{}, 1), after: map[string]string{}, name: hex.EncodeToString(random[:]),
+		groups: groups{known: map[groupID]*knownGroup{}}, claims: claims{held: map[loan]string{}}, passing: passing{}, rooms: make([]room, o.Shards),
+		step: func(string) error { return nil }, stop: make(chan struct{})}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	if err := s.begin(ctx); err != nil {
+		s.cancel()
+		client.Close()
+		return nil, err
+	}
+	s.users.Add(1)
+	s.own.Go(s.renewing)
+	s.own.Go(s.upkeep)
+	return s, nil
+}
+
+func (o *Options) defaults() {
+	if o.Prefix == "" {
+		o.Prefix = "redrive"
+	}
+	if o.Durability == "" {
+		o.Durability = Synced
+	}
+	if o.Replicas == 0 {
+		o.Replicas = 1
+	}
+	if o.Lease == 0 {
+		o.Lease = 30 * time.Second
+	}
+	if o.Timeout == 0 {
+		o.Timeout = 5 * time.Second
+	}
+	if o.Reserve == 0 {
+		o.Reserve = 256 << 20
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	if o.OnSync == nil {
+		o.OnSync = func(time.Duration) {}
+	}
+}
+
+// begin looks at the server and at what is there already.
+func (s *Store) begin(ctx context.Context) error {
+	if err := s.check(ctx); err != nil {
+		return err
+	}
+	if err := s.format(ctx); err != nil {
+		return err
+	}
+	if _, err := s.NewestKey(ctx); err != nil {
+		return err
+	}
+	if err := s.groups.refresh(ctx, s); err != nil {
+		return err
+	}
+	return s.recover(ctx)
+}
+
+// formatVersion is what is written.
+const formatVersion = 1
+
+// format notes how the store is laid out, or reads it.
+func (s *Store) format(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
+	defer cancel()
+	key := s.key(0, "format")
+	own := fmt.Sprintf("%d %d", formatVersion, s.Shards)
+	if err := s.client.Do(ctx, s.client.B().Set().Key(key).Value(own).Nx().Build()).Error(); err != nil && !rueidis.IsRedisNil(err) {
+		return s.failed(err)
+	}
+	text, err := s.client.Do(ctx, s.client.B().Get().Key(key).Build()).ToString()
+	if err != nil {
+		return s.failed(err)
+	}
+	var version, shards int
+	if _, err := fmt.Sscanf(text, "%d %d", &version, &shards); err != nil || version != formatVersion {
+		return fmt.Errorf("redis: %w: %s is %q, and this version reads format %d; use the version of Redrive that wrote it, or another store.redis.prefix", store.ErrFormat, key, text, formatVersion)
+	}
+	if shards != s.Shards {
+		return fmt.Errorf("redis: %w: it has %d shards, and store.redis.shards is %d: a store keeps the number it was made with", store.ErrFormat, shards, s.Shards)
+	}
+	return nil
+}
+
+// use keeps the store open during a call, which ctx bounds.
+func (s *Store) use(ctx context.Context) (done func(), err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, store.ErrClosed
+	}
+	s.users.Add(1)
+	return s.users.Done, nil
+}
+
+// Close waits for calls under way, and gives back what this process has claimed.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	s.mu.Unlock()
+	s.users.Done()
+	s.users.Wait()
+	close(s.stop)
+	s.own.Wait()
+	err := errors.Join(s.giveBackAll(s.ctx), s.flushPassing(s.ctx))
+	s.cancel()
+	s.client.Close()
+	return err
+}
+
+// Changed implements store.Store. What other processes changed is said within a
+// second.
+func (s *Store) Changed() <-chan struct{} { return s.changed }
+
+func (s *Store) signal() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// failed says of whom an error is.
+func (s *Store) failed(err error) error {
+	if err == nil || errors.Is(err, store.ErrFull) {
+		return err
+	}
+	return fmt.Errorf("redis: %w", err)
+}
+
+// each does something in all shards at once.
+func (s *Store) each(do func(shard int) error) error {
+	shards := make([]int, s.Shards)
+	for n := range shards {
+		shards[n] = n
+	}
+	return s.in(shards, do)
+}
+
+// in does something in some shards at once.
+func (s *Store) in(shards []int, do func(shard int) error) error {
+	if len(shards) == 1 {
+		return do(shards[0])
+	}
+	errs := make([]error, len(shards))
+	var all sync.WaitGroup
+	for i, shard := range shards {
+		all.Go(func() { errs[i] = do(shard) })
+	}
+	all.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// upkeep does what is to be done now and then, until Close.
+func (s *Store) upkeep() {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	refresh, recovered := time.Now(), time.Now()
+	for {
+		select {
+		case <-s.stop:
+			return
+		case now := <-tick.C:
+			// Others may have added, or not ended what they claimed.
+			s.signal()
+			s.tell("counting what has passed", s.flushPassing(s.ctx))
+			if now.Sub(refresh) >= time.Minute {
+				refresh = now
+				s.tell("reading the groups", s.groups.refresh(s.ctx, s))
+			}
+			if now.Sub(recovered) >= s.Lease {
+				recovered = now
+				s.tell("finishing the changes of others", s.recover(s.ctx))
+			}
+		}
+	}
+}
+
+func (s *Store) tell(doing string, err error) {
+	if err != nil {
+		s.Log.Warn("store: "+doing+" failed; trying again", "error", err)
+	}
+}

@@ -1,0 +1,90 @@
+package redisstore_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/redisnode"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/redisstore"
+	"github.com/redrive-mq/redrive/internal/store/storetest"
+)
+
+func openAt(t testing.TB, o redisstore.Options) *redisstore.Store {
+	t.Helper()
+	s, err := redisstore.Open(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// suite runs storetest on a server, each store under a prefix of its own.
+func suite(t *testing.T, url string, shards int) {
+	var stores atomic.Int64
+	var mu sync.Mutex
+	options := map[store.Store]redisstore.Options{}
+	fresh := func() redisstore.Options {
+		return redisstore.Options{URL: url, Shards: shards, Timeout: time.Minute, Prefix: fmt.Sprintf("test%d-%d", shards, stores.Add(1))}
+	}
+	open := func(t *testing.T, o redisstore.Options) store.Store {
+		s := openAt(t, o)
+		mu.Lock()
+		defer mu.Unlock()
+		options[s] = o
+		return s
+	}
+	storetest.Run(t, storetest.Engine{
+		Name:   "redis",
+		Shared: true,
+		Open:   func(t *testing.T) store.Store { return open(t, fresh()) },
+		Reopen: func(t *testing.T, s store.Store) store.Store {
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			mu.Lock()
+			o := options[s]
+			mu.Unlock()
+			return open(t, o)
+		},
+		Replicas: func(t *testing.T, n int, lease time.Duration) (all []storetest.Replica) {
+			o := fresh()
+			o.Lease = lease
+			for range n {
+				all = append(all, replica(t, o))
+			}
+			return all
+		},
+	})
+}
+
+// patience: no failover is what these are about, and one loses what was not replicated.
+const patience = time.Minute
+
+func TestRedisEngine(t *testing.T) {
+	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
+		server := redisnode.New(t, o)
+		for _, shards := range []int{1, 4} {
+			t.Run(fmt.Sprintf("shards=%d", shards), func(t *testing.T) { suite(t, server.URL(), shards) })
+		}
+	})
+}
+
+func TestRedisEngineWithSentinel(t *testing.T) {
+	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
+		o.DownAfter = patience
+		suite(t, redisnode.NewSentinel(t, o).URL(), 0)
+	})
+}
+
+func TestRedisEngineOnACluster(t *testing.T) {
+	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
+		o.DownAfter = patience
+		suite(t, redisnode.NewCluster(t, o).URL(), 0)
+	})
+}

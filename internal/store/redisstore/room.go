@@ -1,0 +1,98 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// room is what is known of the memory of the server that has a shard.
+type room struct {
+	mu          sync.Mutex
+	at          time.Time
+	used, limit uint64
+	added       uint64 // since then, about
+}
+
+// asked anew so often at most.
+const roomAge = time.Second
+
+// memory asks, and reads what INFO says. Without a maxmemory the limit is the machine's
+// memory; 0 when that is not known either.
+func (s *Store) memory(ctx context.Context, shard int) (used, limit uint64, err error) {
+	m, err := s.do(ctx, shard, scriptMemory)
+	if err != nil {
+		return 0, 0, err
+	}
+	text, err := m.ToString()
+	info := parseInfo(text)
+	used, _ = strconv.ParseUint(info["used_memory"], 10, 64)
+	if limit, _ = strconv.ParseUint(info["maxmemory"], 10, 64); limit == 0 {
+		limit, _ = strconv.ParseUint(info["total_system_memory"], 10, 64)
+	}
+	return used, limit, s.failed(err)
+}
+
+// look is the room of a shard's server, as it was a second ago at most.
+func (s *Store) look(ctx context.Context, shard int) (free, reserve, limit uint64, err error) {
+	r := &s.rooms[shard]
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if time.Since(r.at) >= roomAge {
+		if r.used, r.limit, err = s.memory(ctx, shard); err != nil {
+			return 0, 0, 0, err
+		}
+		r.at, r.added = time.Now(), 0
+	}
+	if r.limit == 0 {
+		return math.MaxUint64, 0, 0, nil
+	}
+	if taken := r.used + r.added; taken < r.limit {
+		free = r.limit - taken
+	}
+	return free, min(s.Reserve, r.limit/10), r.limit, nil
+}
+
+// room says whether there is room for n more bytes in a shard besides a part of the
+// reserve, and counts them.
+func (s *Store) room(ctx context.Context, shard, n int, part float64) error {
+	free, reserve, limit, err := s.look(ctx, shard)
+	if err != nil {
+		return err
+	}
+	if float64(free) < float64(reserve)*part+float64(n) {
+		return fmt.Errorf("%w: Redis has %d of %d MiB free, and %d MiB are kept in reserve: give it more maxmemory, or discard what is parked and not needed", store.ErrFull, free>>20, limit>>20, reserve>>20)
+	}
+	r := &s.rooms[shard]
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.added += uint64(n)
+	return nil
+}
+
+// Free is the room left in the server that has the least, and what is kept free of it,
+// in bytes.
+func (s *Store) Free() (free, reserve uint64, err error) {
+	done, err := s.use(s.ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer done()
+	var mu sync.Mutex
+	free = math.MaxUint64
+	err = s.each(func(shard int) error {
+		f, r, _, err := s.look(s.ctx, shard)
+		mu.Lock()
+		defer mu.Unlock()
+		if f < free {
+			free, reserve = f, r
+		}
+		return err
+	})
+	return free, reserve, err
+}

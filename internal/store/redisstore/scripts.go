@@ -1,0 +1,225 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/sha1"
+	"embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+//go:embed lua/*.lua
+var sources embed.FS
+
+// script is one of lua/.
+type script struct{ text, sha string }
+
+// What scripts do when Redis is full: those that free memory, or are part of that,
+// must work then as well.
+const (
+	stops = "#!lua\n"
+	works = "#!lua flags=allow-oom\n"
+	reads = "#!lua flags=no-writes,allow-oom\n"
+)
+
+// moves are the scripts that move records, and share lua/records.lua.
+func moves(name, flags string) *script { return load(flags, "shard", "records", name) }
+
+func plain(name, flags string) *script { return load(flags, "shard", name) }
+
+func load(flags string, names ...string) *script {
+	text := flags
+	for _, name := range names {
+		source, err := sources.ReadFile("lua/" + name + ".lua")
+		if err != nil {
+			panic(err) // it is embedded
+		}
+		text += string(source)
+	}
+	sum := sha1.Sum([]byte(text))
+	return &script{text: text, sha: hex.EncodeToString(sum[:])}
+}
+
+var (
+	scriptAdd      = moves("add", stops)
+	scriptTake     = moves("take", stops)
+	scriptBooks    = moves("books", stops)
+	scriptTakePast = moves("takepast", stops)
+	scriptRemember = moves("remember", stops)
+	scriptPeek     = plain("peek", reads)
+	scriptClaim    = plain("claim", works)
+	scriptSettle   = moves("settle", works)
+	scriptRelease  = plain("release", works)
+	scriptRenew    = plain("renew", works)
+	scriptNext     = plain("next", works)
+	scriptCounts   = plain("counts", works)
+	scriptLock     = plain("lock", works)
+	scriptLocked   = plain("locked", works)
+	scriptApply    = moves("apply", works)
+	scriptIntend   = plain("intend", works)
+	scriptUndo     = plain("undo", works)
+	scriptIntended = plain("intended", reads)
+	scriptFinish   = moves("finish", works)
+	scriptWrite    = moves("write", works)
+	scriptEntries  = plain("entries", reads)
+	scriptForget   = plain("forget", works)
+	scriptFind     = plain("find", reads)
+	scriptScan     = plain("scan", reads)
+	scriptCountDue = plain("countdue", reads)
+	scriptLedger   = plain("ledger", reads)
+	scriptPass     = plain("pass", works)
+	scriptPast     = plain("past", reads)
+	scriptGroups   = plain("groups", reads)
+	scriptUngroup  = plain("ungroup", works)
+	scriptBeat     = plain("beat", works)
+	scriptLeave    = plain("leave", works)
+	scriptLead     = plain("lead", works)
+	scriptResign   = plain("resign", works)
+	scriptMemory   = plain("memory", reads)
+)
+
+// do runs a script in a shard. An error may come after it was done, when the answer
+// was lost.
+func (s *Store) do(ctx context.Context, shard int, sc *script, args ...string) (rueidis.RedisMessage, error) {
+	return s.run(ctx, shard, sc, nil, args)
+}
+
+// write runs a script that changes what is kept, and returns when that is as durable
+// as was promised.
+func (s *Store) write(ctx context.Context, shard int, sc *script, args ...string) (rueidis.RedisMessage, error) {
+	began := time.Now()
+	m, err := s.run(ctx, shard, sc, s.confirm, args)
+	if err == nil {
+		s.OnSync(time.Since(began))
+	}
+	return m, err
+}
+
+// again is how long it rests when a script must wait.
+const again = 20 * time.Millisecond
+
+func (s *Store) run(ctx context.Context, shard int, sc *script, confirm confirm, args []string) (rueidis.RedisMessage, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
+	defer cancel()
+	for whole := false; ; {
+		m, err := s.once(ctx, shard, sc, whole, confirm, args)
+		said, ok := rueidis.IsRedisErr(err)
+		switch {
+		case err == nil:
+			return m, nil
+		case !ok:
+			return m, s.failed(err)
+		case said.IsNoScript() && !whole:
+			whole = true
+		case strings.HasPrefix(said.Error(), "OOM "):
+			return m, fmt.Errorf("redis: %w: %w", store.ErrFull, err)
+		case notYet(said):
+			select {
+			case <-ctx.Done():
+				return m, s.failed(err)
+			case <-time.After(again):
+			}
+		default:
+			return m, s.failed(err)
+		}
+	}
+}
+
+// notYet tells that nothing was done, and that it is soon worth another try: the slot
+// is on its way to another node, or has another owner.
+func notYet(err *rueidis.RedisError) bool {
+	_, moved := err.IsMoved()
+	_, asked := err.IsAsk()
+	return moved || asked || err.IsTryAgain() || err.IsClusterDown() || err.IsLoading() || strings.HasPrefix(err.Error(), "READONLY ")
+}
+
+// once sends a script, whole or by its hash, and what confirms it.
+func (s *Store) once(ctx context.Context, shard int, sc *script, whole bool, confirm confirm, args []string) (rueidis.RedisMessage, error) {
+	run := s.client.B().Evalsha().Sha1(sc.sha).Numkeys(2).Key(s.key(shard, "seq"), s.key(shard, "none")).Arg(args...).Build()
+	if whole {
+		run = s.client.B().Eval().Script(sc.text).Numkeys(2).Key(s.key(shard, "seq"), s.key(shard, "none")).Arg(args...).Build()
+	}
+	if confirm == nil {
+		return s.client.Do(ctx, run).ToMessage()
+	}
+	// On one connection, since it is that of which Redis confirms what it wrote; and
+	// not where rueidis would follow a redirection with the first of the two alone.
+	c, free := s.client.Dedicate()
+	defer free()
+	until, _ := ctx.Deadline()
+	left := time.Until(until)
+	answers := c.DoMulti(ctx, run, confirm(s.client.B(), max(left/2, left*4/5-waitTick)))
+	m, err := answers[0].ToMessage()
+	if err != nil {
+		return m, err
+	}
+	return m, s.confirmed(answers[1])
+}
+
+// waitTick is how much later than asked Redis may end a wait.
+const waitTick = 150 * time.Millisecond
+
+// confirm makes the command that waits until a connection's writes are durable; nil
+// when none is needed.
+type confirm func(b rueidis.Builder, within time.Duration) rueidis.Completed
+
+var errUnconfirmed = errors.New("it did not confirm in time that what was written is safe")
+
+// confirmed reads the answer to confirm.
+func (s *Store) confirmed(answer rueidis.RedisResult) error {
+	var local, replicas int64
+	m, err := answer.ToMessage()
+	if err != nil {
+		return err
+	}
+	if m.IsArray() {
+		n, err := m.AsIntSlice()
+		if err != nil || len(n) != 2 {
+			return fmt.Errorf("WAITAOF answered %v: %w", n, errors.Join(errUnconfirmed, err))
+		}
+		local, replicas = n[0], n[1]
+	} else if replicas, err = m.AsInt64(); err != nil {
+		return err
+	}
+	switch {
+	case s.Durability == Synced && local < 1:
+		return fmt.Errorf("%w on its disk", errUnconfirmed)
+	case s.Durability == Replicated && replicas < int64(s.Replicas):
+		return fmt.Errorf("%w: %d of %d replicas have it", errUnconfirmed, replicas, s.Replicas)
+	}
+	return nil
+}
+
+// texts are an answer that is a list, of texts and numbers.
+func texts(m rueidis.RedisMessage, err error) ([]string, error) {
+	if err != nil {
+		return nil, err
+	}
+	list, err := m.ToArray()
+	if err != nil {
+		return nil, err
+	}
+	all := make([]string, len(list))
+	for i := range list {
+		if n, err := list[i].ToInt64(); err == nil {
+			all[i] = itoa(n)
+		} else {
+			all[i], _ = list[i].ToString()
+		}
+	}
+	return all, nil
+}
+
+// most is how many records a script takes at once, but for one that must be whole:
+// Redis does nothing else meanwhile.
+const most = 256
+
+func itoa[N int | int64 | uint64](n N) string { return strconv.FormatInt(int64(n), 10) }

@@ -1,0 +1,183 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// Take implements store.Taker. Each record goes to the shard that its number is of.
+func (s *Store) Take(ctx context.Context, records []store.Listed) error {
+	done, err := s.use(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	batches := make([]foreign, s.Shards)
+	for _, l := range records {
+		id, seq, ok := l.Key.Parts()
+		if !ok || id != l.Record.ID {
+			return fmt.Errorf("message %s of queue %q cannot be kept under the key %q", l.Record.ID, l.Record.Queue, l.Key)
+		}
+		if err := l.Record.Sound(); err != nil {
+			return err
+		}
+		shard, number := s.parts(seq)
+		if err := batches[shard].add(s, number, l.Record); err != nil {
+			return err
+		}
+	}
+	return s.each(func(shard int) error {
+		b := &batches[shard]
+		if len(b.records) == 0 {
+			return nil
+		}
+		if err := s.room(ctx, shard, b.size, 1); err != nil {
+			return err
+		}
+		for some := range slices.Chunk(b.records, most*foreignArgs) {
+			args := append(append([]string{itoa(len(some) / foreignArgs)}, some...), b.seen.args()...)
+			if _, err := s.write(ctx, shard, scriptTake, args...); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// foreign is what one shard takes.
+type foreign struct {
+	records []string // arguments of lua/take.lua, foreignArgs for each
+	seen    sightings
+	size    int
+}
+
+const foreignArgs = 5
+
+func (b *foreign) add(s *Store, number uint64, r *store.Record) error {
+	if b.seen == nil {
+		b.seen = sightings{}
+	}
+	g := s.groups.of(r)
+	v, err := value(g.ID, r)
+	if err != nil {
+		return err
+	}
+	b.seen.of(g).reasons |= store.ReasonsOf(r.Reason)
+	b.size += len(v)*5/4 + overhead
+	b.records = append(b.records, itoa(number), place(r.State, r.Queue), micros(r), idText(r.ID), rueidis.BinaryString(v))
+	return nil
+}
+
+// TakeBooks implements store.Taker.
+func (s *Store) TakeBooks(ctx context.Context, b store.Books) error {
+	if err := s.takeLedger(ctx, b.Ledger); err != nil {
+		return err
+	}
+	seen, err := s.unseen(ctx, b.Groups)
+	if err != nil {
+		return err
+	}
+	floor := slices.Max(append(b.Newest, 0))/uint64(s.Shards) + 1
+	err = s.each(func(shard int) error {
+		see := sightings{}
+		if shard == 0 {
+			see = seen
+		}
+		_, err := s.write(ctx, shard, scriptBooks, append([]string{itoa(floor)}, see.args()...)...)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	s.seen(floor)
+	return s.takePast(ctx, b.Past)
+}
+
+// takeLedger makes up for what came and went elsewhere.
+func (s *Store) takeLedger(ctx context.Context, lines []store.LedgerLine) error {
+	now, err := s.Ledger(ctx)
+	if err != nil {
+		return err
+	}
+	is := map[string]store.Sums{}
+	for _, l := range now {
+		is[l.Queue] = l.Sums
+	}
+	var args []string
+	for _, l := range lines {
+		sums := is[l.Queue]
+		for _, as := range store.Flows {
+			if more := l.Sums[as] - sums[as]; more != 0 {
+				args = append(args, columns[as:as+1]+l.Queue, itoa(more))
+			}
+		}
+	}
+	_, err = s.write(ctx, 0, scriptPass, append([]string{itoa(len(args) / 2)}, args...)...)
+	return err
+}
+
+// unseen are the failures of groups that were seen elsewhere, and not here.
+func (s *Store) unseen(ctx context.Context, all []store.GroupCount) (sightings, error) {
+	here, err := s.readGroups(ctx)
+	if err != nil {
+		return nil, err
+	}
+	hour := time.Now().Unix() / 3600
+	unseen := sightings{}
+	for _, g := range all {
+		is := here[g.ID]
+		if is == nil {
+			if g.ID == group.Other(g.Queue, 0).ID {
+				continue // its records are in groups of their own here
+			}
+			is = &knownGroup{}
+		}
+		saw := unseen.of(g.Group)
+		saw.reasons |= g.Reasons
+		for _, at := range []time.Time{g.First, g.Last} {
+			if !at.IsZero() {
+				saw.at(at.Unix() / 60)
+			}
+		}
+		for i, n := range g.Hours {
+			at := hour - 23 + int64(i)
+			if more := n - is.hours[at]; more > 0 {
+				saw.hours[at] = more
+			}
+		}
+	}
+	return unseen, nil
+}
+
+// takePast takes the history of another store, but for what was taken of it before.
+func (s *Store) takePast(ctx context.Context, newestFirst []store.Passage) error {
+	var before atomic.Int64
+	err := s.each(func(shard int) error {
+		n, err := s.client.Do(ctx, s.client.B().Xlen().Key(s.key(shard, "past")).Build()).AsInt64()
+		before.Add(n)
+		return s.failed(err)
+	})
+	if err != nil {
+		return err
+	}
+	all := slices.Clone(newestFirst)
+	slices.Reverse(all)
+	for some := range slices.Chunk(all[min(int(before.Load()), len(all)):], most) {
+		args := []string{s.pastKept(), itoa(len(some))}
+		for _, p := range some {
+			args = append(args, idText(p.ID), passageText(p, s.stamped()))
+		}
+		if _, err := s.write(ctx, s.next(), scriptTakePast, args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}

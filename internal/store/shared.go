@@ -1,0 +1,66 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// ErrDeposed: who writes was a leader, and another has become it since.
+var ErrDeposed = errors.New("another replica leads by now")
+
+// Shared is what a store offers besides that several services use at once, to make
+// replicas of one service of them. What is said here is soon forgotten, and kept no
+// better than a cache: what must not be lost is a record or an entry.
+type Shared interface {
+	Store
+
+	// Beat says that a replica is alive until ttl from now, by the store's clock, and
+	// what it tells of itself, and returns all that are, itself included, in the order
+	// of their ids.
+	Beat(ctx context.Context, replica string, about []byte, ttl time.Duration) ([]Replica, error)
+	// Leave ends that at once.
+	Leave(ctx context.Context, replica string) error
+
+	// Lead makes replica the leader of something until ttl from now, when nobody is or
+	// it is already. term grows with each new leader: what a former one still does
+	// can be told by it. leads is false when another is the leader. Whatever was
+	// changed before a term began is in the side table when Lead returns it.
+	Lead(ctx context.Context, what, replica string, ttl time.Duration) (term uint64, leads bool, err error)
+	// Resign lets another be the leader at once; nothing when replica is not.
+	Resign(ctx context.Context, what, replica string) error
+
+	// Tell says something to all who listen to a topic now. Nothing is kept for those
+	// who do not.
+	Tell(ctx context.Context, topic string, said []byte) error
+	// Listen hears what is told, in the order of each teller, until ctx ends; it
+	// returns earlier with an error when something may have been missed.
+	Listen(ctx context.Context, topic string, hear func(said []byte)) error
+}
+
+// Replica is a service that is alive.
+type Replica struct {
+	ID    string
+	About []byte
+}
+
+// WithTerm is a context of what a leader does: PutEntries, DeleteEntries and Change of
+// a Shared store change something with it only while nobody has begun a later term of
+// what, and else return ErrDeposed. So a leader that was stopped for a while, and does
+// not know yet that it is none any more, spoils nothing.
+func WithTerm(ctx context.Context, what string, term uint64) context.Context {
+	return context.WithValue(ctx, termKey{}, heldTerm{what, term})
+}
+
+// TermOf is what WithTerm put into a context, for engines.
+func TermOf(ctx context.Context) (what string, term uint64, ok bool) {
+	t, ok := ctx.Value(termKey{}).(heldTerm)
+	return t.what, t.term, ok
+}
+
+type termKey struct{}
+
+type heldTerm struct {
+	what string
+	term uint64
+}

@@ -1,0 +1,157 @@
+package storetest
+
+import (
+	"context"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+var ledgers = []testCase{
+	{"the ledger tells what became of all that came", ledger},
+	{"the ledger balances at every moment", ledgerAlways},
+}
+
+// Balances checks that a store's ledger balances, and that it says of what is kept
+// what a recount finds.
+func Balances(t *testing.T, s store.Store) map[string]store.Sums {
+	t.Helper()
+	counted, err := s.Ledger(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := s.Recount(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(counted, found); d != "" {
+		t.Errorf("what is there is not what was counted (-counted +there):\n%s", d)
+	}
+	lines := map[string]store.Sums{}
+	for _, l := range found {
+		if lines[l.Queue] = l.Sums; l.Off() != 0 {
+			t.Errorf("queue %q is off by %d: %v", l.Queue, l.Off(), l.Sums)
+		}
+	}
+	return lines
+}
+
+func ledger(t *testing.T, e Engine) {
+	s, ctx := open(t, e), context.Background()
+	forwarded := Waiting("q", 0, "forwarded")
+	forwarded.Forward = &store.Destination{RoutingKey: "elsewhere"}
+	add(t, s, Waiting("q", 0, "returned"), forwarded, Waiting("q", time.Second, "parked"), Waiting("q", time.Hour, "waiting"),
+		parked("q", "moved"), parked("q", "let go"), discarded("q", -time.Hour, "forgotten"))
+	add(t, s, parked("other", "deleted"))
+	claims := claim(t, s, "q", time.Second, 3)
+	outcomes := []store.Outcome{{Claim: claims[0]}, {Claim: claims[1]}, {Claim: claims[2], Park: "why", At: epoch}}
+	if n, err := s.Settle(ctx, outcomes); n != 3 || err != nil {
+		t.Fatal(n, err)
+	}
+	if n, err := s.Settle(ctx, outcomes); n != 0 || err != nil { // and is counted once
+		t.Fatal(n, err)
+	}
+	change(t, s, func(_ store.Key, r *store.Record) store.Edit {
+		r.Queue = "other"
+		copied := *r
+		copied.Queue = "copies"
+		return store.Edit{Keep: true, Add: []*store.Record{&copied}}
+	}, keyOf(t, s, "moved"))
+	change(t, s, func(_ store.Key, r *store.Record) store.Edit {
+		r.State, r.Due = store.Discarded, epoch.Add(time.Hour)
+		return store.Edit{Keep: true}
+	}, keyOf(t, s, "let go"))
+	change(t, s, func(store.Key, *store.Record) store.Edit { return store.Edit{Delete: true} }, keyOf(t, s, "deleted"))
+	if _, err := s.Forget(ctx, epoch); err != nil {
+		t.Fatal(err)
+	}
+	s.Passed("q", store.HandedOver, 4)
+	s.Passed("passed", store.Dropped, 2)
+	want := map[string]store.Sums{
+		"q": {store.In: 11, store.Waiting: 1, store.Parked: 1, store.Discarded: 1, store.Returned: 1,
+			store.Forwarded: 1, store.Forgotten: 1, store.Moved: 1, store.HandedOver: 4},
+		"other":  {store.In: 2, store.Parked: 1, store.Forgotten: 1},
+		"copies": {store.In: 1, store.Parked: 1},
+		"passed": {store.In: 2, store.Dropped: 2},
+	}
+	check := func(s store.Store) {
+		t.Helper()
+		lines, err := s.Ledger(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]store.Sums{}
+		for _, l := range lines {
+			got[l.Queue] = l.Sums
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("(-want +got):\n%s", d)
+		}
+	}
+	check(s)
+	again := reopened(t, e, s)
+	if again == nil {
+		return
+	}
+	check(again)
+	Balances(t, again)
+	// From there it goes on.
+	add(t, again, Waiting("copies", 0, "x"))
+	want["copies"] = store.Sums{store.In: 2, store.Waiting: 1, store.Parked: 1}
+	check(again)
+	Balances(t, again)
+}
+
+// Whatever is asked while others write, each line balances.
+func ledgerAlways(t *testing.T, e Engine) {
+	s, ctx := open(t, e), context.Background()
+	const batches = 40
+	written := make(chan error, 1)
+	go func() {
+		for range batches {
+			if err := s.Add(ctx, []*store.Record{Waiting("q", 0, "a"), Waiting("q", 0, "b"), parked("p", "c")}); err != nil {
+				written <- err
+				return
+			}
+			s.Passed("q", store.Dropped, 1)
+			claims, err := s.Claim(ctx, "q", epoch, 2, math.MaxInt)
+			if err != nil {
+				written <- err
+				return
+			}
+			if _, err := s.Settle(ctx, []store.Outcome{{Claim: claims[0]}, {Claim: claims[1], Park: "why", At: epoch}}); err != nil {
+				written <- err
+				return
+			}
+		}
+		written <- nil
+	}()
+	for asked := 0; ; asked++ {
+		for _, ask := range []func(context.Context) ([]store.LedgerLine, error){s.Ledger, s.Recount} {
+			lines, err := ask(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, l := range lines {
+				if l.Off() != 0 {
+					t.Fatalf("queue %q is off by %d: %v", l.Queue, l.Off(), l.Sums)
+				}
+			}
+		}
+		select {
+		case err := <-written:
+			if err != nil {
+				t.Fatal(err)
+			}
+			if lines, _ := s.Ledger(ctx); len(lines) != 2 || lines[1].Sums != (store.Sums{store.In: 3 * batches, store.Parked: batches, store.Returned: batches, store.Dropped: batches}) {
+				t.Errorf("in the end %v", lines)
+			}
+			return
+		default:
+		}
+	}
+}
