@@ -1,0 +1,130 @@
+// Package addresses is where RabbitMQ is: the URL of one node, or those of several
+// nodes of one cluster in one text, separated by commas. Whoever takes a URL of
+// RabbitMQ's takes such a text.
+package addresses
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// begins is how a URL does; a comma before anything else is part of the one before,
+// of its password perhaps.
+var begins = regexp.MustCompile(`^\s*[A-Za-z][A-Za-z0-9+.-]*://`)
+
+// Split takes a text apart. It is never empty.
+func Split(text string) (urls []string) {
+	for piece := range strings.SplitSeq(text, ",") {
+		if last := len(urls) - 1; last >= 0 && !begins.MatchString(piece) {
+			urls[last] += "," + piece
+			continue
+		}
+		urls = append(urls, piece)
+	}
+	for i := range urls {
+		urls[i] = strings.TrimSpace(urls[i])
+	}
+	return urls
+}
+
+// Join is the other way round.
+func Join(urls []string) string { return strings.Join(urls, ",") }
+
+// ErrURL: it is no URL. Which, no error here says: it may hold a password.
+var ErrURL = errors.New("is not a URL")
+
+// Each changes every URL of a text.
+func Each(text string, change func(*url.URL)) (string, error) {
+	urls := Split(text)
+	for i, s := range urls {
+		u, err := url.Parse(s)
+		if err != nil {
+			return "", ErrURL
+		}
+		change(u)
+		urls[i] = u.String()
+	}
+	return Join(urls), nil
+}
+
+// Check says what is wrong with a text: a URL that is none or has another scheme,
+// or several that cannot be nodes of one cluster, since they name different virtual
+// hosts, users or passwords.
+func Check(text string, schemes ...string) error {
+	var first *url.URL
+	for i, s := range Split(text) {
+		u, err := url.Parse(s)
+		switch {
+		case err != nil || u.Host == "":
+			err = fmt.Errorf("%w: expected %s://user:password@host:port/", ErrURL, schemes[0])
+		case !slices.Contains(schemes, u.Scheme):
+			err = fmt.Errorf("begins with %q: expected %s://", u.Scheme+"://", strings.Join(schemes, ":// or "))
+		case strings.Contains(u.Host, ","):
+			err = fmt.Errorf("has several hosts in one URL: expected a whole URL for each, %s://user:password@host1:port/,%s://user:password@host2:port/", u.Scheme, u.Scheme)
+		case i == 0:
+			first = u
+		default:
+			err = differ(first, u)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// differ says why two URLs are not of one cluster and user.
+func differ(a, b *url.URL) error {
+	const all = "all must be nodes of one cluster, with the same virtual host, user and password"
+	at, password := a.User.Username(), func(u *url.URL) string { p, _ := u.User.Password(); return p }
+	switch vhost, other := vhostOf(a), vhostOf(b); {
+	case strings.HasPrefix(a.Scheme, "amqp") && vhost != other:
+		return fmt.Errorf("has the virtual host %q at %s and %q at %s: %s", vhost, a.Host, other, b.Host, all)
+	case at != b.User.Username():
+		return fmt.Errorf("has the user %q at %s and %q at %s: %s", at, a.Host, b.User.Username(), b.Host, all)
+	case password(a) != password(b):
+		return fmt.Errorf("has another password at %s than at %s: %s", b.Host, a.Host, all)
+	}
+	return nil
+}
+
+// VHost is the virtual host that the URLs name.
+func VHost(text string) string {
+	u, err := url.Parse(Split(text)[0])
+	if err != nil {
+		return "/"
+	}
+	return vhostOf(u)
+}
+
+func vhostOf(u *url.URL) string {
+	if u.Path == "" || u.Path == "/" {
+		return "/"
+	}
+	return strings.TrimPrefix(u.Path, "/")
+}
+
+// User is the user that the URLs name.
+func User(text string) string {
+	u, err := url.Parse(Split(text)[0])
+	if err != nil {
+		return ""
+	}
+	return u.User.Username()
+}
+
+// Redact is a text without passwords, for logs and errors.
+func Redact(text string) string {
+	urls := Split(text)
+	for i, s := range urls {
+		urls[i] = "(a URL that cannot be parsed)"
+		if u, err := url.Parse(s); err == nil {
+			urls[i] = u.Redacted()
+		}
+	}
+	return strings.Join(urls, ", ")
+}
