@@ -2,6 +2,8 @@ package stored
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,7 +23,21 @@ func (l *Loop) Hold(queue string, held bool) {
 	}
 	l.mu.Unlock()
 	if !held {
-		l.wake()
+		l.Wake()
+	}
+}
+
+// SetHolds is Hold for all queues at once: no others are held from now on.
+func (l *Loop) SetHolds(queues map[string]bool) {
+	l.mu.Lock()
+	let := false
+	for q := range l.held {
+		let = let || !queues[q]
+	}
+	l.held = maps.Clone(queues)
+	l.mu.Unlock()
+	if let {
+		l.Wake()
 	}
 }
 
@@ -29,6 +45,20 @@ func (l *Loop) isHeld(queue string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.held[queue]
+}
+
+// Held are the queues whose returns a person has paused.
+func (l *Loop) Held() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Collect(maps.Keys(l.held))
+}
+
+// Resting are the queues that cannot be returned to just now.
+func (l *Loop) Resting() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Collect(maps.Keys(l.resting))
 }
 
 // loadHolds reads what was held when the service ended. Nothing returns before

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/redrive-mq/redrive/internal/flow"
 	"github.com/redrive-mq/redrive/internal/store"
 )
@@ -35,6 +37,14 @@ type Giver interface {
 	Send(ctx context.Context, queue string, claims []store.Claim) (wait func(context.Context) []flow.Fate)
 }
 
+// Gate says how many due messages may return to a queue now; release.Gate does. What
+// it allows is then told to Unsent or Returned.
+type Gate interface {
+	Allow(queue string, most int, now time.Time) (n int, again time.Time)
+	Unsent(queue string, n int, now time.Time)
+	Returned(queue string, ids []uuid.UUID, now time.Time)
+}
+
 // Store is what the loop needs of a store.
 type Store interface {
 	store.Store
@@ -45,6 +55,7 @@ type Store interface {
 type Loop struct {
 	store  Store
 	give   Giver
+	gate   Gate
 	events flow.Listener
 	log    *slog.Logger
 	report func(queue string, err error)
@@ -52,6 +63,9 @@ type Loop struct {
 	inFlight atomic.Int64  // messages
 	bytes    atomic.Int64  // of their bodies
 	woken    chan struct{} // something was settled
+	// served are the queues that have had their batch of the round under way: one
+	// that the limits in flight cut short goes on with the others.
+	served map[string]bool
 
 	mu      sync.Mutex
 	resting map[string]rest // queues that cannot be returned to just now
@@ -73,9 +87,9 @@ type sent struct {
 
 // New makes a loop. report is told why a queue's returns fail, and nil when they
 // work again; it is called on change only.
-func New(s Store, g Giver, events flow.Listener, log *slog.Logger, report func(queue string, err error)) *Loop {
-	return &Loop{store: s, give: g, events: events, log: log, report: report,
-		resting: map[string]rest{}, held: map[string]bool{}, woken: make(chan struct{}, 1)}
+func New(s Store, g Giver, gate Gate, events flow.Listener, log *slog.Logger, report func(queue string, err error)) *Loop {
+	return &Loop{store: s, give: g, gate: gate, events: events, log: log, report: report,
+		resting: map[string]rest{}, held: map[string]bool{}, served: map[string]bool{}, woken: make(chan struct{}, 1)}
 }
 
 // Run returns messages as they come due until ctx ends, then waits for the
@@ -133,8 +147,11 @@ func (l *Loop) sendDue(ctx context.Context, flight chan<- sent) time.Duration {
 		}
 		slices.SortFunc(next, func(a, b store.NextDue) int { return a.Due.Compare(b.Due) })
 		now := time.Now()
-		wake, sentAny := time.Hour, false
+		wake, sentAny := time.Hour, len(l.served) > 0
 		for _, n := range next {
+			if l.served[n.Queue] {
+				continue
+			}
 			if l.isHeld(n.Queue) {
 				continue // until Hold says otherwise, which wakes
 			}
@@ -149,7 +166,15 @@ func (l *Loop) sendDue(ctx context.Context, flight chan<- sent) time.Duration {
 			if l.inFlight.Load()+batch > InFlight || l.bytes.Load() >= inFlightBytes {
 				return longest // until something is settled, which wakes
 			}
-			claims, err := l.store.Claim(ctx, n.Queue, now, batch, batchBytes)
+			most, again := l.gate.Allow(n.Queue, batch, now)
+			if most == 0 {
+				if !again.IsZero() {
+					wake = min(wake, max(again.Sub(now), time.Millisecond))
+				}
+				continue // until then, or until Wake
+			}
+			claims, err := l.store.Claim(ctx, n.Queue, now, most, batchBytes)
+			l.gate.Unsent(n.Queue, most-len(claims), now)
 			if err != nil {
 				l.failed(ctx, "claiming due messages", err)
 				return firstRest
@@ -157,11 +182,12 @@ func (l *Loop) sendDue(ctx context.Context, flight chan<- sent) time.Duration {
 			if len(claims) == 0 {
 				continue
 			}
-			sentAny = true
+			sentAny, l.served[n.Queue] = true, true
 			l.inFlight.Add(int64(len(claims)))
 			l.bytes.Add(bodies(claims))
 			flight <- sent{queue: n.Queue, claims: claims, wait: l.give.Send(ctx, n.Queue, claims)}
 		}
+		clear(l.served)
 		if !sentAny {
 			return wake
 		}
@@ -209,6 +235,7 @@ func (l *Loop) settle(ctx context.Context, batches []sent) {
 				}
 			}
 		}
+		l.tell(s, now)
 		l.rest(s.queue, obstacle)
 	}
 	l.untilDone(ctx, func() error { _, err := l.store.Settle(ctx, outcomes); return err }, len(outcomes))
@@ -222,10 +249,23 @@ func (l *Loop) settle(ctx context.Context, batches []sent) {
 		l.inFlight.Add(-int64(len(s.claims)))
 		l.bytes.Add(-bodies(s.claims))
 	}
-	l.wake()
+	l.Wake()
 }
 
-func (l *Loop) wake() {
+// tell the gate what became of a batch it has allowed.
+func (l *Loop) tell(s sent, now time.Time) {
+	ids := make([]uuid.UUID, 0, len(s.claims))
+	for i, f := range s.fates {
+		if r := s.claims[i].Record; f.Done && r.Forward == nil {
+			ids = append(ids, r.ID)
+		}
+	}
+	l.gate.Returned(s.queue, ids, now)
+	l.gate.Unsent(s.queue, len(s.claims)-len(ids), now)
+}
+
+// Wake makes the loop ask the gate again: more may return than it said last.
+func (l *Loop) Wake() {
 	select {
 	case l.woken <- struct{}{}:
 	default:

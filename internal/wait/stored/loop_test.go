@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -14,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/release"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/internal/wait/stored"
@@ -29,6 +32,7 @@ type giver struct {
 	sent   []string // body and time since began
 	answer func(body string, nth int) flow.Fate
 	nth    map[string]int
+	slow   time.Duration // how long a batch waits for its answer
 }
 
 func (g *giver) Send(_ context.Context, _ string, claims []store.Claim) func(context.Context) []flow.Fate {
@@ -41,7 +45,7 @@ func (g *giver) Send(_ context.Context, _ string, claims []store.Claim) func(con
 		g.nth[body]++
 		fates = append(fates, g.answer(body, g.nth[body]))
 	}
-	return func(context.Context) []flow.Fate { return fates }
+	return func(context.Context) []flow.Fate { time.Sleep(g.slow); return fates }
 }
 
 func record(queue, body string, due time.Time) *store.Record {
@@ -54,7 +58,7 @@ func play(t *testing.T, length time.Duration, answer func(string, int) flow.Fate
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
 		g := &giver{began: time.Now(), answer: answer, nth: map[string]int{}}
-		l := stored.New(s, g, func(flow.Event) {}, slog.New(slog.DiscardHandler), func(queue string, err error) {
+		l := stored.New(s, g, open(), func(flow.Event) {}, slog.New(slog.DiscardHandler), func(queue string, err error) {
 			reports = append(reports, queue+": "+map[bool]string{true: "works", false: "fails"}[err == nil])
 		})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -73,6 +77,11 @@ func play(t *testing.T, length time.Duration, answer func(string, int) flow.Fate
 		sent, left = g.sent, len(page.Records)
 	})
 	return sent, left, reports
+}
+
+// open is a gate that lets all through.
+func open() *release.Gate {
+	return release.New(func(string) release.Rules { return release.Rules{} }, rand.Float64, func(release.Transition) {})
 }
 
 func done(string, int) flow.Fate { return flow.Fate{Done: true} }
@@ -139,6 +148,42 @@ func TestQueuesTakeTurns(t *testing.T) {
 	}
 }
 
+// They do when RabbitMQ is slow, and all is on its way that may be.
+func TestQueuesTakeTurnsWhenRabbitMQIsSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memstore.New()
+		g := &giver{began: time.Now(), answer: done, nth: map[string]int{}, slow: 10 * time.Millisecond}
+		l := stored.New(s, g, open(), func(flow.Event) {}, slog.New(slog.DiscardHandler), func(string, error) {})
+		now := time.Now()
+		all := []*store.Record{record("one", "one", now.Add(15*time.Millisecond)), record("two", "two", now.Add(15*time.Millisecond))}
+		for range 6000 {
+			all = append(all, record("many", "m", now))
+		}
+		if err := s.Add(t.Context(), all); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { l.Run(ctx, time.Second) })
+		time.Sleep(time.Minute) // of the fake clock
+		cancel()
+		running.Wait()
+		two := slices.IndexFunc(g.sent, func(s string) bool { return strings.HasPrefix(s, "two") })
+		if two < 0 {
+			t.Fatal("it was not sent")
+		}
+		meanwhile := 0
+		for _, s := range g.sent[:two] {
+			if strings.HasPrefix(s, "m ") && !slices.Contains([]string{"m 0s", "m 10ms"}, s) {
+				meanwhile++
+			}
+		}
+		if meanwhile > 512 {
+			t.Errorf("%d of the many went between its due time and %s", meanwhile, g.sent[two])
+		}
+	})
+}
+
 // A held queue returns nothing while another does, keeps its messages' attempts and
 // due times, and returns them at once when it is released, those that are due.
 func TestAHeldQueueWaitsUntilItIsReleased(t *testing.T) {
@@ -149,7 +194,7 @@ func TestAHeldQueueWaitsUntilItIsReleased(t *testing.T) {
 			t.Fatal(err)
 		}
 		g := &giver{began: time.Now(), answer: done, nth: map[string]int{}}
-		l := stored.New(s, g, func(flow.Event) {}, slog.New(slog.DiscardHandler), func(string, error) {})
+		l := stored.New(s, g, open(), func(flow.Event) {}, slog.New(slog.DiscardHandler), func(string, error) {})
 		now := time.Now()
 		waits := record("q", "a", now.Add(time.Second))
 		waits.Attempt = 3

@@ -1,0 +1,251 @@
+package simulate
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redrive-mq/redrive/policy"
+)
+
+// canvas is what a picture is drawn on. Colours are as in SVG, "#rrggbb"; class is
+// what a page's style sheet can get hold of.
+type canvas interface {
+	box(x, y, w, h float64, fill, class string)
+	line(points []point, s stroke)
+	text(x, y float64, text string, l letters)
+}
+
+type point struct{ x, y float64 }
+
+type stroke struct {
+	colour, class string
+	width         float64
+	dash          []float64
+}
+
+type letters struct {
+	size   float64
+	bold   bool
+	colour string
+	class  string
+	align  string // start, middle or end
+	turned bool   // to be read from below
+}
+
+// The picture's size, and where in it the plot is.
+const (
+	width, height                     = 960.0, 560.0
+	plotLeft, plotTop, plotW, plotEnd = 78.0, 78.0, 862.0, 390.0
+	ink, dim, grid                    = "#1b2127", "#57626d", "#dde1e5"
+)
+
+// strokes are told apart by their dashes as well as by their colours.
+var strokes = map[string]stroke{
+	"requeue": {colour: "#b3401a", class: "storm-requeue", width: 2, dash: []float64{2, 3}},
+	"fixed":   {colour: "#7a4aa0", class: "storm-fixed", width: 2, dash: []float64{12, 4, 2, 4}},
+	"backoff": {colour: "#0b5d8f", class: "storm-backoff", width: 2, dash: []float64{8, 4}},
+	"redrive": {colour: "#12875f", class: "storm-redrive", width: 3.5},
+}
+
+// scale is where in the plot a value is.
+type scale struct {
+	r         *Result
+	low, high float64 // powers of ten
+}
+
+func (r *Result) scale() scale {
+	least, most := r.Options.Rate, r.Options.Capacity
+	for _, w := range r.Ways {
+		for _, v := range w.Load {
+			most = max(most, v)
+			if v > 0 {
+				least = min(least, v)
+			}
+		}
+	}
+	low := math.Floor(math.Log10(0.8 * max(least, r.Options.Rate/20)))
+	return scale{r, low, max(math.Ceil(math.Log10(most*1.05)), low+1)}
+}
+
+func (s scale) x(at time.Duration) float64 {
+	return plotLeft + plotW*float64(at)/float64(s.r.Options.Duration)
+}
+
+// share is how high a load is, from 0 at the bottom to 1 at the top.
+func (s scale) share(perSecond float64) float64 {
+	if perSecond <= 0 {
+		return 0
+	}
+	return min(max((math.Log10(perSecond)-s.low)/(s.high-s.low), 0), 1)
+}
+
+func (s scale) y(perSecond float64) float64 { return plotEnd - (plotEnd-plotTop)*s.share(perSecond) }
+
+// draw puts the picture on a canvas.
+func (r *Result) draw(c canvas) {
+	o, s := r.Options, r.scale()
+	c.box(0, 0, width, height, "#ffffff", "storm-paper")
+	c.text(20, 30, r.title(), letters{size: 19, bold: true, colour: ink, class: "storm-ink"})
+	c.text(20, 53, r.subtitle(), letters{size: 13, colour: dim, class: "storm-dim"})
+	r.drawOutage(c, s)
+	r.drawAxes(c, s)
+	// In the outage, where no line is near.
+	small := letters{size: 12, colour: dim, class: "storm-dim", align: "middle"}
+	middle, y := s.x(o.Before+o.Outage/2), s.y(o.Capacity)
+	c.line([]point{{plotLeft, y}, {plotLeft + plotW, y}}, stroke{colour: dim, class: "storm-capacity", width: 1, dash: []float64{1, 3}})
+	c.text(middle, y-6, "what the upstream can serve, "+perSecond(o.Capacity), small)
+	c.text(middle, s.y(o.Rate)+18, "first deliveries, "+perSecond(o.Rate), small)
+	for _, w := range r.Ways {
+		points := make([]point, len(w.Load))
+		for i, v := range w.Load {
+			points[i] = point{s.x(min(time.Duration(i)*r.Bin+r.Bin/2, o.Duration)), s.y(v)}
+		}
+		c.line(points, strokes[w.ID])
+	}
+	r.drawTable(c)
+}
+
+func (r *Result) drawOutage(c canvas, s scale) {
+	o := r.Options
+	from, back, well := s.x(o.Before), s.x(o.Before+o.Outage), s.x(min(o.Before+o.Outage+o.Limp, o.Duration))
+	c.box(from, plotTop, back-from, plotEnd-plotTop, "#f9dfe3", "storm-down")
+	label := letters{size: 12, bold: true, colour: "#8c1c34", class: "storm-down-text", align: "middle"}
+	c.text((from+back)/2, plotTop-7, "upstream down", label)
+	if well > back {
+		c.box(back, plotTop, well-back, plotEnd-plotTop, "#fdf1d6", "storm-limp")
+		label.colour, label.class, label.align = "#7a5200", "storm-limp-text", "start"
+		c.text(back+2, plotTop-7, "limps", label)
+	}
+}
+
+func (r *Result) drawAxes(c canvas, s scale) {
+	o := r.Options
+	label := letters{size: 12, colour: dim, class: "storm-dim", align: "end"}
+	thin := stroke{colour: grid, class: "storm-grid", width: 1}
+	for e := s.low; e <= s.high; e++ {
+		y := s.y(math.Pow(10, e))
+		c.line([]point{{plotLeft, y}, {plotLeft + plotW, y}}, thin)
+		c.text(plotLeft-8, y+4, number(math.Pow(10, e)), label)
+	}
+	label.align = "middle"
+	step := nice(o.Duration)
+	for at := -(o.Before / step) * step; o.Before+at <= o.Duration; at += step {
+		x := s.x(o.Before + at)
+		c.line([]point{{x, plotEnd}, {x, plotEnd + 5}}, stroke{colour: dim, class: "storm-capacity", width: 1})
+		c.text(x, plotEnd+19, moment(at), label)
+	}
+	c.line([]point{{plotLeft, plotEnd}, {plotLeft + plotW, plotEnd}}, stroke{colour: dim, class: "storm-capacity", width: 1})
+	label.size = 13
+	c.text(plotLeft+plotW/2, plotEnd+38, "time since the outage began", label)
+	label.turned = true
+	c.text(20, (plotTop+plotEnd)/2, "calls per second (log scale)", label)
+}
+
+// drawTable is the legend, and what came out.
+func (r *Result) drawTable(c canvas) {
+	head := letters{size: 12, colour: dim, class: "storm-dim", align: "end"}
+	columns := []float64{460, 560, 720, 840, 940}
+	y := plotEnd + 66
+	for i, h := range []string{"retries while down", "peak", "arrivals served after", "drained after", "parked"} {
+		c.text(columns[i], y, h, head)
+	}
+	for _, w := range r.Ways {
+		y += 24
+		st := strokes[w.ID]
+		c.line([]point{{24, y - 4}, {70, y - 4}}, st)
+		cell := letters{size: 14, colour: ink, class: "storm-ink", bold: w.ID == "redrive", align: "start"}
+		c.text(plotLeft, y, w.Title, cell)
+		cell.align = "end"
+		for i, v := range []string{number(float64(w.Returns)), perSecond(w.Peak), after(w.Recovered), after(w.Drained), number(float64(w.Parked))} {
+			c.text(columns[i], y, v, cell)
+		}
+	}
+}
+
+func (r *Result) title() string {
+	o := r.Options
+	return fmt.Sprintf("Load on an upstream that is down for %s, at %s messages a second", policy.FormatDuration(o.Outage), number(o.Rate))
+}
+
+func (r *Result) subtitle() string {
+	o := r.Options
+	parts := []string{"policy " + o.Policy.Name, o.Policy.Backoff.String(), fmt.Sprintf("%d attempts", o.Policy.Attempts)}
+	if o.Rules.Breaker != nil {
+		parts = append(parts, "breaker on")
+	}
+	if o.Rules.Rate > 0 {
+		parts = append(parts, "returns at "+perSecond(o.Rules.Rate))
+	}
+	if o.Rules.InFlight > 0 {
+		parts = append(parts, fmt.Sprintf("%d in flight", o.Rules.InFlight))
+	}
+	return strings.Join(parts, " · ")
+}
+
+// Text says what the picture shows.
+func (r *Result) Text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s, and can serve %s.", r.title(), perSecond(r.Options.Capacity))
+	for _, w := range r.Ways {
+		fmt.Fprintf(&b, " With %s: %s retries reach it while it is down, at most %s calls a second; new messages are served %s, and the backlog is gone %s",
+			strings.ToLower(w.Title[:1])+w.Title[1:], number(float64(w.Returns)), number(w.Peak), afterWords(w.Recovered), afterWords(w.Drained))
+		if w.Parked > 0 {
+			fmt.Fprintf(&b, ", %s messages having been parked", number(float64(w.Parked)))
+		}
+		b.WriteByte('.')
+	}
+	return b.String()
+}
+
+func afterWords(d *time.Duration) string {
+	if d == nil {
+		return "not within the time shown"
+	}
+	return after(d) + " after the outage"
+}
+
+func after(d *time.Duration) string {
+	if d == nil {
+		return "never"
+	}
+	return moment(*d)
+}
+
+// moment is a time from the beginning of the outage.
+func moment(d time.Duration) string {
+	if d == 0 {
+		return "0"
+	}
+	if d >= time.Hour {
+		return policy.FormatDuration(d.Round(time.Minute))
+	}
+	return policy.FormatDuration(d.Round(time.Second))
+}
+
+// nice is how far marks on the axis of time are from each other.
+func nice(whole time.Duration) time.Duration {
+	for _, d := range []time.Duration{time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second, 30 * time.Second,
+		time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 15 * time.Minute, 30 * time.Minute, time.Hour, 2 * time.Hour, 3 * time.Hour, 6 * time.Hour, 12 * time.Hour} {
+		if whole/d <= 12 {
+			return d
+		}
+	}
+	return max(whole/10, 24*time.Hour).Round(24 * time.Hour)
+}
+
+func perSecond(v float64) string { return number(v) + "/s" }
+
+// number sets thousands apart; below ten it has as many digits as say something.
+func number(v float64) string {
+	if v < 10 && v != math.Trunc(v) {
+		return strconv.FormatFloat(v, 'g', 2, 64)
+	}
+	s := strconv.FormatFloat(math.Round(v), 'f', 0, 64)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}

@@ -1,0 +1,248 @@
+package simulate
+
+import (
+	"context"
+	"encoding/binary"
+	"math/rand/v2"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/release"
+	"github.com/redrive-mq/redrive/policy"
+)
+
+// batch is messages that are treated alike: the same number of attempts, at the same
+// place at the same time. One that goes through a gate is one message with an id.
+type batch struct {
+	n, attempt int
+	id         uint64
+}
+
+// queue is the way of a message: the work queue, a call, the wait after a failure,
+// the gate, and the work queue again.
+type queue struct {
+	Options
+	rec    *record
+	policy policy.Policy
+	up     upstream
+	// forever: attempts are not counted, so that what waits is one batch a tick.
+	forever bool
+	gate    *release.Gate // nil: what is due returns
+	random  *rand.Rand
+
+	work    fifo    // in the work queue
+	waiting []*fifo // by the tick they are due
+	due     fifo    // due, and not let through yet
+	arrive  whole
+	calls   whole
+	next    uint64 // the id of the latest message
+	inWait  int    // messages in waiting
+	ids     []uuid.UUID
+}
+
+const queueName = "simulated"
+
+// epoch is when each simulation begins; any time will do.
+var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func at(t int) time.Time { return epoch.Add(time.Duration(t) * tick) }
+
+func fixedDelay(ctx context.Context, o Options, rec *record) error {
+	p := policy.Policy{Name: "fixed", Queues: []string{"*"}, Attempts: policy.MaxAttempts, Backoff: policy.Fixed(o.Fixed), Jitter: policy.None}
+	q := &queue{Options: o, rec: rec, policy: p, forever: true}
+	return q.run(ctx)
+}
+
+func backoff(ctx context.Context, o Options, rec *record) error {
+	q := &queue{Options: o, rec: rec, policy: o.Policy}
+	return q.run(ctx)
+}
+
+func gated(ctx context.Context, o Options, rec *record) error {
+	q := &queue{Options: o, rec: rec, policy: o.Policy}
+	chance := rand.New(rand.NewPCG(o.Seed, 2))
+	q.gate = release.New(func(string) release.Rules { return o.Rules }, chance.Float64, rec.changed)
+	q.gate.Consumers(queueName, 1, at(0))
+	return q.run(ctx)
+}
+
+func (q *queue) run(ctx context.Context) error {
+	ticks := int(q.Duration / tick)
+	q.up.Options = q.Options
+	q.random, q.waiting = rand.New(rand.NewPCG(q.Seed, 1)), make([]*fifo, ticks)
+	for t := range ticks {
+		if t%1024 == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		q.step(t)
+	}
+	return nil
+}
+
+func (q *queue) step(t int) {
+	q.arrivals()
+	if b := q.waiting[t]; b != nil {
+		q.waiting[t] = nil
+		q.inWait -= b.n
+		to := &q.work
+		if q.gate != nil {
+			to = &q.due
+		}
+		for b.n > 0 {
+			to.push(b.pop(b.n))
+		}
+	}
+	q.letThrough(t)
+	q.consume(t)
+	q.rec.tick(t, state{queued: q.work.n, waiting: q.inWait + q.due.n})
+}
+
+func (q *queue) arrivals() {
+	n := q.arrive.of(q.Rate / float64(ticksPerSecond))
+	q.rec.arrived += int64(n)
+	q.enter(n)
+}
+
+// enter puts new messages into the work queue.
+func (q *queue) enter(n int) {
+	for n > 0 {
+		b := batch{n: n, attempt: 1}
+		if q.gate != nil {
+			q.next++
+			b.n, b.id = 1, q.next
+		}
+		q.work.push(b)
+		n -= b.n
+	}
+}
+
+// letThrough asks the gate as the loop of the service does, for what is due.
+func (q *queue) letThrough(t int) {
+	const atOnce = 1000
+	for q.gate != nil && q.due.n > 0 {
+		n, _ := q.gate.Allow(queueName, min(q.due.n, atOnce), at(t))
+		if n == 0 {
+			return
+		}
+		q.ids = q.ids[:0]
+		for range n {
+			b := q.due.pop(1)
+			q.ids = append(q.ids, idOf(b.id))
+			q.work.push(b)
+		}
+		q.gate.Returned(queueName, q.ids, at(t))
+	}
+}
+
+// idOf is the id of a message, as the gate knows it.
+func idOf(n uint64) (id uuid.UUID) {
+	binary.BigEndian.PutUint64(id[8:], n)
+	return id
+}
+
+// consume has the consumers call the upstream, for as many as they can.
+func (q *queue) consume(t int) {
+	able := q.calls.of(q.Consumers / float64(ticksPerSecond))
+	calls := min(q.work.n, able)
+	// Which succeed is chance, how many is not.
+	succeed := q.round(q.up.serves(t, float64(calls)), calls)
+	for left := calls; left > 0; {
+		b := q.work.pop(left)
+		good := q.round(float64(b.n)*float64(succeed)/float64(left), min(b.n, succeed))
+		good = max(good, b.n-(left-succeed))
+		left, succeed = left-b.n, succeed-good
+		q.rec.called(t, b.attempt == 1, b.n, good)
+		if b.n -= good; b.n > 0 {
+			q.fail(t, b)
+		}
+	}
+}
+
+// round is v as a whole number: by chance the lower or the upper one, at most most.
+func (q *queue) round(v float64, most int) int {
+	n := int(v)
+	if over := v - float64(n); over > 1e-9 && q.random.Float64() < over {
+		n++
+	}
+	return min(n, most)
+}
+
+// fail asks the policy what becomes of messages that failed.
+func (q *queue) fail(t int, b batch) {
+	if q.gate != nil {
+		q.gate.Failed(queueName, idOf(b.id), at(t))
+	}
+	wait := q.policy.Backoff.Delay(b.attempt)
+	alike := q.policy.Jitter.Shortest(wait) == q.policy.Jitter.Longest(wait)
+	for b.n > 0 {
+		some := b
+		if !alike {
+			some.n = 1
+		}
+		b.n -= some.n
+		v := q.policy.Decide(policy.Failure{Queue: queueName, Reason: policy.Reported, Attempt: some.attempt, Seed: q.random.Uint64()})
+		if v.Action != policy.Return {
+			b.n += some.n // all of one batch have as many attempts
+			q.rec.parked += int64(b.n)
+			return
+		}
+		if some.attempt++; q.forever {
+			some.attempt = 2
+		}
+		due := t + max(int((v.Delay+tick-1)/tick), 1)
+		if due < len(q.waiting) { // the end comes before what is due later
+			if q.waiting[due] == nil {
+				q.waiting[due] = new(fifo)
+			}
+			q.waiting[due].join(some)
+		}
+		q.inWait += some.n
+	}
+}
+
+// fifo is batches in order.
+type fifo struct {
+	batches []batch
+	first   int
+	n       int // messages
+}
+
+func (f *fifo) push(b batch) { f.add(b, 1) }
+
+// join is push where the order does not matter, so that more becomes one batch.
+func (f *fifo) join(b batch) { f.add(b, 16) }
+
+// add puts b into one of the last so many batches that is like it, or at the end. What
+// has an id stays by itself.
+func (f *fifo) add(b batch, near int) {
+	f.n += b.n
+	if b.id == 0 {
+		for i := len(f.batches) - 1; i >= max(f.first, len(f.batches)-near); i-- {
+			if f.batches[i].attempt == b.attempt {
+				f.batches[i].n += b.n
+				return
+			}
+		}
+	}
+	f.batches = append(f.batches, b)
+}
+
+// pop takes a batch of at most so many messages from the front.
+func (f *fifo) pop(most int) batch {
+	b := f.batches[f.first]
+	if b.n > most {
+		f.batches[f.first].n -= most
+		b.n = most
+	} else {
+		f.first++
+		if f.first == len(f.batches) {
+			f.batches, f.first = f.batches[:0], 0
+		} else if f.first > 1024 && f.first > len(f.batches)/2 {
+			f.batches = f.batches[:copy(f.batches, f.batches[f.first:])]
+			f.first = 0
+		}
+	}
+	f.n -= b.n
+	return b
+}

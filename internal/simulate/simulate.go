@@ -1,0 +1,168 @@
+// Package simulate shows what returns do to an upstream that is down for a while:
+// the same messages with four ways to bring them back, on a virtual clock. It runs
+// the policy and the gate that the service runs; only time, RabbitMQ, the consumer
+// and the upstream are made up. Equal options give equal results. Read it in this
+// order:
+//
+//	simulate.go  what is asked: Options, Run
+//	upstream.go  the upstream, and the best that could be done with it
+//	queue.go     messages that fail and come back, one tick after the other
+//	requeue.go   naive requeue, which is a flow: its calls are too many to count singly
+//	result.go    the numbers that come out
+//	chart.go     the picture; svg.go, png.go and terminal.go draw it
+package simulate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/release"
+	"github.com/redrive-mq/redrive/policy"
+)
+
+// tick is how far the clock goes at a time.
+const tick = 100 * time.Millisecond
+
+const ticksPerSecond = int(time.Second / tick)
+
+// most messages and ticks that a simulation may have: beyond them it takes minutes.
+const (
+	mostMessages = 20_000_000
+	mostTicks    = 4_000_000
+)
+
+// Options are what is simulated. Fill sets what is left zero.
+type Options struct {
+	Policy policy.Policy
+	Rules  release.Rules // how the policy's returns are let through
+	// Rate is how many messages a second are published, and Capacity how many
+	// calls a second the upstream can serve.
+	Rate, Capacity float64
+	// Refusing is what a call costs the upstream that it turns away because it is
+	// at its capacity, as a share of one that it serves.
+	Refusing float64
+	// Consumers is how many calls a second the consumers make at most.
+	Consumers float64
+	// Fixed is the delay of the variant with a fixed one.
+	Fixed time.Duration
+	// Outage is how long the upstream is down; before it all is well for Before.
+	// For Limp after it a share of the calls fails, which falls from all to none.
+	Before, Outage, Limp time.Duration
+	// Duration is the time that is looked at, Before included.
+	Duration time.Duration
+	Seed     uint64
+}
+
+// Fill gives what is left out its default.
+func (o Options) Fill() Options {
+	o.Capacity = or(o.Capacity, 2*o.Rate)
+	o.Consumers = or(o.Consumers, max(25*o.Capacity, 50))
+	o.Fixed = or(o.Fixed, 30*time.Second)
+	o.Before = or(o.Before, max(o.Outage/12, 10*time.Second)).Round(tick)
+	if o.Limp == 0 {
+		o.Limp = (o.Outage / 12).Round(tick)
+	}
+	o.Limp = max(o.Limp, 0) // a negative one: none
+	if o.Duration == 0 {
+		best, ok := o.bestDrain()
+		if !ok {
+			best = o.Outage
+		}
+		// A rate of next to nothing takes years to drain: that is seen without its end.
+		best = min(best, mostOutages*o.Outage)
+		// Room to see others drain, or not.
+		o.Duration = (o.Before + o.Outage + o.Limp + max(best*5/4+o.Outage/6, o.Outage/2)).Round(time.Minute)
+	}
+	return o
+}
+
+// mostOutages is how many times as long as the outage a drain is drawn, unless asked.
+const mostOutages = 10
+
+// Brief is a simulation of a policy that is quick enough for a page: as many messages a
+// second as the policy returns, and an outage of so long that they are not too many.
+func Brief(p policy.Policy, r release.Rules) Options {
+	rate := min(max(or(r.Rate, 10), 1), 200)
+	outage := time.Duration(30_000 / rate * float64(time.Second)).Round(time.Minute)
+	return Options{Policy: p, Rules: r, Rate: rate, Outage: min(max(outage, 3*time.Minute), time.Hour), Seed: 1}
+}
+
+func or[T float64 | time.Duration](v, otherwise T) T {
+	if v == 0 {
+		return otherwise
+	}
+	return v
+}
+
+// Validate says what is wrong with filled options.
+func (o Options) Validate() error {
+	switch {
+	case !(o.Rate > 0 && o.Rate <= 1e6):
+		return errors.New("the rate of messages must be above 0, and at most 1,000,000 a second")
+	case o.Outage < time.Second:
+		return errors.New("the outage must last a second at least")
+	case !(o.Capacity > 0 && o.Capacity <= 1e7):
+		return errors.New("the upstream's capacity must be above 0, and at most 10,000,000 a second")
+	case !(o.Refusing >= 0 && o.Refusing <= 1):
+		return errors.New("what a refused call costs must be from 0 to 1")
+	case o.Consumers < o.Rate:
+		return errors.New("the consumers must be able to make as many calls as there are messages")
+	case o.Fixed < tick:
+		return fmt.Errorf("the fixed delay must be %s at least", tick)
+	case o.Duration <= o.Before+o.Outage:
+		return fmt.Errorf("the duration must be longer than the outage and the %s before it", policy.FormatDuration(o.Before))
+	case o.Rate*o.Duration.Seconds() > mostMessages || o.Duration/tick > mostTicks:
+		return fmt.Errorf("%.0f messages in %s are more than can be simulated (%d messages, %s): lower the rate, or shorten outage or duration",
+			o.Rate*o.Duration.Seconds(), policy.FormatDuration(o.Duration), mostMessages, policy.FormatDuration(mostTicks*tick))
+	}
+	return o.Policy.Validate()
+}
+
+// Run simulates each way in turn. It ends early when ctx does.
+func Run(ctx context.Context, o Options) (*Result, error) {
+	o = o.Fill()
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	r := &Result{Options: o}
+	best, ok := o.bestDrain()
+	if ok {
+		r.Best = ptr(best)
+	}
+	for _, v := range []struct {
+		way Way
+		run func(context.Context, Options, *record) error
+	}{
+		{Way{"requeue", "requeue at once", "basic.nack with requeue, for ever"}, requeue},
+		{Way{"fixed", "a fixed delay of " + policy.FormatDuration(o.Fixed), "for ever"}, fixedDelay},
+		{Way{"backoff", "backoff alone", "the delays and attempts of policy " + o.Policy.Name}, backoff},
+		{Way{"redrive", "backoff, " + gates(o.Rules), "policy " + o.Policy.Name + " as it is"}, gated},
+	} {
+		rec := newRecord(o)
+		if err := v.run(ctx, o, rec); err != nil {
+			return nil, err
+		}
+		r.Ways = append(r.Ways, rec.outcome(v.way))
+	}
+	r.compare()
+	return r, nil
+}
+
+// gates names what a policy has beyond its backoff.
+func gates(r release.Rules) string {
+	switch {
+	case r.Breaker != nil && r.Rate > 0:
+		return "breaker and rate"
+	case r.Breaker != nil:
+		return "breaker"
+	case r.Rate > 0:
+		return "rate"
+	case r.InFlight > 0:
+		return "in_flight"
+	}
+	return "no breaker, no rate"
+}
+
+func ptr[T any](v T) *T { return &v }

@@ -1,0 +1,164 @@
+package simulate
+
+import (
+	"context"
+	"math"
+	"reflect"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/redrive-mq/redrive/internal/release"
+	"github.com/redrive-mq/redrive/policy"
+)
+
+// small is an hour's outage of a queue with few messages, whose upstream has room.
+func small(seed uint64) Options {
+	b := release.DefaultBreaker()
+	b.MaxWait = 2 * time.Minute
+	return Options{Policy: policy.Policy{Name: "p", Queues: []string{"*"}, Attempts: 24, Backoff: policy.Exponential(time.Second, 2, 10*time.Minute)},
+		Rules: release.Rules{Rate: 10, Breaker: &b}, Rate: 10, Capacity: 40, Outage: time.Hour, Seed: seed}
+}
+
+func result(t *testing.T, o Options) *Result {
+	t.Helper()
+	r, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// outcomeOf is what one way does.
+func outcomeOf(t *testing.T, way func(context.Context, Options, *record) error, o Options) Outcome {
+	t.Helper()
+	r := newRecord(o)
+	if err := way(t.Context(), o, r); err != nil {
+		t.Fatal(err)
+	}
+	return r.outcome(Way{})
+}
+
+// It limps in none of these: a probe that fails meanwhile is bad luck, which costs up
+// to max_wait more.
+func TestTheBreakerSparesTheUpstreamAndCostsLittleTime(t *testing.T) {
+	for seed := range uint64(3) {
+		o := small(seed)
+		o.Limp = -1
+		r := result(t, o)
+		for _, w := range r.Ways[:3] {
+			if w.Calls < 4*r.Ways[3].Calls {
+				t.Errorf("seed %d: %s makes %d calls, and with the breaker there are %d", seed, w.Title, w.Calls, r.Ways[3].Calls)
+			}
+		}
+		switch w := r.Ways[3]; {
+		case w.Share > 0.01:
+			t.Errorf("seed %d: %.3f%% of the retries that backoff alone makes", seed, 100*w.Share)
+		case w.Over == nil || *w.Over > 0.1:
+			t.Errorf("seed %d: drained after %v, and %v is possible", seed, after(w.Drained), after(r.Best))
+		case w.Parked > 0 || w.Peak > 22:
+			t.Errorf("seed %d: %d parked, a peak of %v", seed, w.Parked, w.Peak)
+		}
+	}
+}
+
+func TestTheSameSeedGivesTheSame(t *testing.T) {
+	o := small(1)
+	o.Outage = 10 * time.Minute
+	one, again := result(t, o), result(t, o)
+	if !reflect.DeepEqual(one.Report(), again.Report()) || one.SVG() != again.SVG() {
+		t.Error("two simulations with one seed differ")
+	}
+	if o.Seed = 2; reflect.DeepEqual(one.Ways[2].Load, result(t, o).Ways[2].Load) {
+		t.Error("two seeds give the same")
+	}
+}
+
+func TestNoMessageIsLostOrMadeUp(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := release.DefaultBreaker()
+		b.Least, b.Probes = rapid.IntRange(1, 30).Draw(t, "least"), rapid.IntRange(1, 10).Draw(t, "probes")
+		o := Options{
+			Policy: policy.Policy{Name: "p", Queues: []string{"*"}, Attempts: rapid.IntRange(1, 12).Draw(t, "attempts"), Backoff: policy.Exponential(time.Second, 2, time.Minute), Jitter: policy.Full},
+			Rules:  release.Rules{Rate: rapid.Float64Range(0, 50).Draw(t, "returns"), InFlight: rapid.IntRange(0, 20).Draw(t, "in flight"), Breaker: &b},
+			Rate:   rapid.Float64Range(0.1, 30).Draw(t, "rate"), Outage: time.Duration(rapid.IntRange(1, 120).Draw(t, "outage")) * time.Second,
+			Refusing: rapid.Float64Range(0, 1).Draw(t, "refusing"), Seed: rapid.Uint64().Draw(t, "seed"),
+		}
+		if rapid.Bool().Draw(t, "little capacity") {
+			o.Capacity, o.Duration = o.Rate/2, 5*time.Minute
+		}
+		o = o.Fill()
+		for _, run := range []func(context.Context, Options, *record) error{requeue, fixedDelay, backoff, gated} {
+			r := newRecord(o)
+			r.check = func(tick int, s state) {
+				if all := r.served + r.parked + int64(s.queued+s.waiting); r.arrived != all || s.queued < 0 || s.waiting < 0 {
+					t.Fatalf("tick %d: %d arrived, and %d are served, parked, queued or waiting: %+v", tick, r.arrived, all, s)
+				}
+			}
+			if err := run(context.Background(), o, r); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// A rate of next to nothing would drain in more time than a Duration can say.
+func TestARateOfNextToNothingIsSimulatedInItsTime(t *testing.T) {
+	o := Options{Rate: 10, Capacity: 20, Outage: time.Minute}
+	for _, rate := range []float64{1e-3, 1e-9, 1e-300, math.SmallestNonzeroFloat64} {
+		o.Rules.Rate = rate
+		if best, ok := o.bestDrain(); ok && (best <= o.Outage || best > longestDrain) {
+			t.Errorf("%v/s: the best is %s", rate, best)
+		}
+		if is := o.Fill().Duration; is > 2*mostOutages*o.Outage {
+			t.Errorf("%v/s: %s are looked at", rate, is)
+		}
+	}
+}
+
+// While the breaker is open nothing but probes reaches the upstream again.
+func TestAnOpenBreakerLetsOnlyProbesThrough(t *testing.T) {
+	o := small(1).Fill()
+	r := newRecord(o)
+	var before int64
+	changes := 0
+	r.check = func(tick int, _ state) {
+		made, changed := r.returns-before, len(r.changes) > changes
+		before, changes = r.returns, len(r.changes)
+		if changes == 0 || !o.down(tick) {
+			return
+		}
+		switch now := r.changes[changes-1]; {
+		case !changed && now.State == release.Open && made > 0:
+			t.Errorf("%d messages return at %s, and the breaker is open", made, now.At)
+		case changed && changes > 1 && made > int64(o.Rules.Breaker.Probes):
+			t.Errorf("%d probes at %s", made, now.At)
+		}
+	}
+	if err := gated(t.Context(), o, r); err != nil || changes < 10 {
+		t.Fatalf("%d changes of the breaker: %v", changes, err)
+	}
+}
+
+func TestWhatCannotBeSimulatedIsRefused(t *testing.T) {
+	for name, change := range map[string]func(*Options){
+		"no rate":        func(o *Options) { o.Rate = -1 },
+		"no outage":      func(o *Options) { o.Outage = 0 },
+		"short":          func(o *Options) { o.Duration = time.Minute },
+		"slow consumers": func(o *Options) { o.Consumers = 1 },
+		"too much":       func(o *Options) { o.Rate = 1e5 },
+		"no attempts":    func(o *Options) { o.Policy.Attempts = 0 },
+	} {
+		o := small(1)
+		change(&o)
+		if _, err := Run(t.Context(), o); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Run(ctx, small(1)); err == nil {
+		t.Error("it does not end with its context")
+	}
+}

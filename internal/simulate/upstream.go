@@ -1,0 +1,84 @@
+package simulate
+
+import (
+	"math"
+	"time"
+)
+
+// failing is the share of calls that fail at a tick, whatever the load.
+func (o Options) failing(t int) float64 {
+	at := time.Duration(t) * tick
+	since := at - o.Before - o.Outage // since it is back
+	switch {
+	case at < o.Before || since >= o.Limp:
+		return 0
+	case since < 0:
+		return 1
+	}
+	return 1 - float64(since)/float64(o.Limp)
+}
+
+// upstream is what the consumers call. What it can serve and was not asked for lasts
+// for a second: few calls come in no even flow.
+type upstream struct {
+	Options
+	able float64 // calls that it can serve now
+}
+
+// serves is how many of so many calls in a tick succeed. Those beyond its capacity
+// fail, and take some of it with them where refusing costs something.
+func (u *upstream) serves(t int, calls float64) float64 {
+	u.able = min(u.able+u.Capacity/float64(ticksPerSecond), max(u.Capacity, 1))
+	able := u.able
+	if calls > able && u.Refusing > 0 {
+		able = max(able-u.Refusing*calls, 0) / max(1-u.Refusing, 1e-9)
+	}
+	u.able = max(u.able-calls, 0)
+	return min(calls, able) * (1 - u.failing(t))
+}
+
+// down tells whether the upstream serves nothing at a tick.
+func (o Options) down(t int) bool {
+	at := time.Duration(t) * tick
+	return at >= o.Before && at < o.Before+o.Outage
+}
+
+// longestDrain is as long as a drain is told to be: a rate of next to nothing would
+// take longer than a Duration can say.
+const longestDrain = 100 * 365 * 24 * time.Hour
+
+// drained is so small a part of what the outage left that it counts as none.
+const drained = 1.0 / 1000
+
+// bestDrain is how soon after the outage all its messages could have been served: by
+// whoever knew the moment, lost no call, and kept to the policy's rate. There is no
+// such time when what comes takes all the upstream can do.
+func (o Options) bestDrain() (time.Duration, bool) {
+	left := o.Rate * o.Outage.Seconds()
+	small := left * drained
+	spare := o.Capacity
+	if o.Rules.Rate > 0 {
+		spare = min(spare, o.Rate+o.Rules.Rate)
+	}
+	if spare <= o.Rate {
+		return 0, false
+	}
+	back := int((o.Before + o.Outage) / tick)
+	t := back
+	for ; left > small && o.failing(t) > 0; t++ {
+		serves := min(spare, o.Capacity*(1-o.failing(t)))
+		left += (o.Rate - serves) / float64(ticksPerSecond)
+	}
+	rest := math.Ceil(max(left-small, 0) / (spare - o.Rate) * float64(ticksPerSecond))
+	return min(time.Duration(t-back)*tick+time.Duration(min(rest, float64(longestDrain/tick)))*tick, longestDrain), true
+}
+
+// whole turns a flow into whole numbers without losing what is over.
+type whole struct{ over float64 }
+
+func (w *whole) of(v float64) int {
+	w.over += v
+	n := math.Floor(w.over + 1e-9)
+	w.over -= n
+	return int(n)
+}
