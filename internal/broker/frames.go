@@ -42,6 +42,7 @@ type intakeConn struct {
 	mu      sync.Mutex
 	mended  map[uint64]mended // by delivery tag, until somebody asks
 	any     atomic.Bool       // something was mended: until then nobody need look
+	raw     map[uint64][]byte // by delivery tag, see verbatim; nil: the client reads properties
 }
 
 func newIntakeConn(c net.Conn) *intakeConn {
@@ -102,7 +103,9 @@ func (c *intakeConn) next() error {
 		clear(payload[6:10])
 	case head[0] == frameHeader:
 		c.headers++
-		if fixed, m := mendHeader(payload); m != (mended{}) {
+		if c.raw != nil {
+			c.frame = c.keepRaw(payload)
+		} else if fixed, m := mendHeader(payload); m != (mended{}) {
 			c.mu.Lock()
 			c.mended[c.headers] = m
 			c.any.Store(true)

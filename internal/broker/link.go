@@ -12,18 +12,21 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/wire"
 )
 
 // Config of a connection.
 type Config struct {
-	URL  string // amqp:// or amqps://, with credentials
+	URL  string // amqp:// or amqps://, with credentials; or several of one cluster, see addresses
 	Name string // as RabbitMQ's management page shows it
 	Log  *slog.Logger
 	// Observe is told of each change. It is called by one goroutine at a time
@@ -33,6 +36,10 @@ type Config struct {
 	// right or queue), until it has worked once: who starts a program wants to be
 	// told. Later the same may pass, as when a queue is declared anew.
 	Strict bool
+	// Majority ends a connection whose node is parted from most of its cluster, where
+	// there is another address to go to; see watchMajority. Its user must have the
+	// service's rights.
+	Majority bool
 }
 
 // Mendable tells what a person must mend from what passes.
@@ -48,6 +55,7 @@ func Mendable(err error) bool {
 // State of a connection.
 type State struct {
 	Connected bool
+	At        string // the node's address, host:port; when not connected, the last one's
 	Blocked   string // why RabbitMQ reads nothing from it: an alarm; "" when it does
 	Err       error  // why it is not connected, or what is wrong
 }
@@ -73,6 +81,7 @@ type link struct {
 	Config
 	hurries bool // back after a crash, see afterCrash
 	mu      sync.Mutex
+	at      string // the node it was connected to last
 	state   State
 }
 
@@ -81,6 +90,7 @@ type link struct {
 func (l *link) observe(s State) {
 	l.mu.Lock()
 	was := l.state
+	s.At = l.at
 	l.state = s
 	l.mu.Unlock()
 	text := func(err error) string {
@@ -93,6 +103,9 @@ func (l *link) observe(s State) {
 		return
 	}
 	log := l.Log.With("connection", l.Name)
+	if s.At != "" {
+		log = log.With("at", s.At)
+	}
 	switch {
 	case s.Blocked != "" && was.Blocked == "":
 		log.Warn("RabbitMQ has an alarm and takes no messages; waiting for it to end", "reason", s.Blocked)
@@ -159,10 +172,13 @@ func (p permanent) Unwrap() error { return p.error }
 
 func (l *link) once(ctx context.Context, wrap func(net.Conn) net.Conn, use func(context.Context, *amqp.Connection) error) error {
 	var raw net.Conn
-	conn, err := dial(ctx, l.URL, l.Name, func(c net.Conn) net.Conn { raw = wrap(c); return raw })
+	conn, at, err := dial(ctx, l.URL, l.now().At, l.Name, func(c net.Conn) net.Conn { raw = wrap(c); return raw })
 	if err != nil {
 		return err
 	}
+	l.mu.Lock()
+	l.at = at
+	l.mu.Unlock()
 	ctx, cancel := context.WithCancel(ctx)
 	var watcher sync.WaitGroup
 	blocked := conn.NotifyBlocked(make(chan amqp.Blocking, 8))
@@ -187,11 +203,22 @@ func (l *link) once(ctx context.Context, wrap func(net.Conn) net.Conn, use func(
 			}
 		}
 	})
+	var parted atomic.Bool
+	if l.Majority && len(addresses.Split(l.URL)) > 1 && asksMajority(conn) {
+		watcher.Go(func() {
+			if parted.Store(l.watchMajority(ctx, conn)); parted.Load() {
+				_ = raw.Close()
+			}
+		})
+	}
 	err = use(ctx, conn)
 	closeSoon(conn, raw)
 	watcher.Wait()
 	if why != nil && !errors.As(err, new(permanent)) {
 		err = explain(why) // what use met is only what came of it
+	}
+	if parted.Load() {
+		err = errParted
 	}
 	if err == nil {
 		err = errors.New("the connection ended")
@@ -211,7 +238,49 @@ func closeSoon(conn *amqp.Connection, raw net.Conn) {
 // closeLimit is how long RabbitMQ may take to answer what ends a connection.
 const closeLimit = 2 * time.Second
 
-func dial(ctx context.Context, rawURL, name string, wrap func(net.Conn) net.Conn) (*amqp.Connection, error) {
+// dial connects to one of the brokers of a text. Their order is another each time,
+// so that clients spread over a cluster; that of last, which has just failed, is the
+// last. at is the address of the one that answers.
+func dial(ctx context.Context, text, last, name string, wrap func(net.Conn) net.Conn) (conn *amqp.Connection, at string, err error) {
+	urls := addresses.Split(text)
+	order := rand.Perm(len(urls))
+	if i := slices.IndexFunc(order, func(i int) bool { return hostOf(urls[i]) == last }); i >= 0 {
+		order = append(slices.Delete(order, i, i+1), order[i])
+	}
+	failed := make(unreached, len(urls)) // in the text's order, or each time would look like news
+	for _, i := range order {
+		if conn, failed[i] = dialOne(ctx, urls[i], name, wrap); failed[i] == nil {
+			return conn, hostOf(urls[i]), nil
+		}
+		if ctx.Err() != nil || len(urls) == 1 {
+			return nil, "", failed[i]
+		}
+	}
+	return nil, "", failed
+}
+
+// unreached is why none of several brokers could be connected to.
+type unreached []error
+
+func (u unreached) Error() string {
+	var all []string
+	for _, err := range u {
+		all = append(all, err.Error())
+	}
+	return fmt.Sprintf("none of %d brokers: %s", len(u), strings.Join(all, "; "))
+}
+
+func (u unreached) Unwrap() []error { return u }
+
+func hostOf(rawURL string) string {
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		return ""
+	}
+	return u.Host
+}
+
+func dialOne(ctx context.Context, rawURL, name string, wrap func(net.Conn) net.Conn) (*amqp.Connection, error) {
 	props := amqp.NewConnectionProperties()
 	props.SetClientConnectionName(name)
 	conn, err := amqp.DialConfig(rawURL, amqp.Config{
@@ -231,18 +300,9 @@ func dial(ctx context.Context, rawURL, name string, wrap func(net.Conn) net.Conn
 		},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("connecting to %s: %w", Redact(rawURL), explain(err))
+		return nil, fmt.Errorf("connecting to %s: %w", addresses.Redact(rawURL), explain(err))
 	}
 	return conn, nil
-}
-
-// Redact is a URL without its password, for logs and errors.
-func Redact(rawURL string) string {
-	u, err := url.Parse(rawURL)
-	if err != nil {
-		return "(a URL that cannot be parsed)"
-	}
-	return u.Redacted()
 }
 
 // explain turns the client's errors into ours, with what to do.

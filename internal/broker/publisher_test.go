@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -249,5 +250,42 @@ func TestWhatAPublisherKnowsOfAQueue(t *testing.T) {
 		if _, ready, err := p.Queue(ctx, "q"); ready != 2 || err != nil {
 			t.Errorf("after that: %d ready, %v", ready, err)
 		}
+	})
+}
+
+// A channel that nacks is replaced by another, in the same connection, and no message
+// is sent twice for it.
+func TestAChannelThatRefusesIsReplaced(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("q", amqp.Table{"x-queue-type": "classic"})
+		v.Queue("full", amqp.Table{"x-queue-type": "classic", "x-max-length": int32(1), "x-overflow": "reject-publish"})
+		v.Publish("", "full", amqp.Publishing{})
+		brokertest.Eventually(t, "the queue is full", func() bool { return v.Depth("full") == 1 })
+		p := publisher(t, v.URL())
+		channels := func() (numbers []int) {
+			var all []struct {
+				Number     int
+				Connection struct{ Name string } `json:"connection_details"`
+			}
+			if err := v.API().Call(context.Background(), "GET", "vhosts/"+v.Name+"/channels", nil, &all); err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range all {
+				numbers = append(numbers, c.Number)
+			}
+			return numbers
+		}
+		sent := 0
+		replaced := func() bool {
+			errs := p.Send(context.Background(), []broker.Outgoing{message("", "q", "good", nil), message("", "full", "one more", nil), message("", "q", "good", nil)})(context.Background())
+			if errs[0] != nil || !errors.Is(errs[1], wire.ErrNacked) || errs[2] != nil {
+				t.Fatalf("the answers are %v", errs)
+			}
+			sent += 2
+			return slices.Max(append(channels(), 0)) > 2 // one is the test's, in a connection of its own
+		}
+		brokertest.Eventually(t, "there is another channel", replaced)
+		brokertest.Eventually(t, "the one before is closed", func() bool { return len(channels()) == 2 })
+		brokertest.Eventually(t, "each has arrived once", func() bool { return v.Depth("q") == sent })
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -29,9 +30,58 @@ type session struct {
 
 	returns chan amqp.Return
 	sync    chan struct{}
+	opened  time.Time
+	stale   chan struct{} // closed when another is to take its place, see nacked
 
 	mu       sync.Mutex
 	returned map[string]int // exchange and id of unroutable messages whose ack has not been collected
+	pending  int            // published, and the answer not collected
+	retired  bool           // stale is closed
+}
+
+// staleAfter is how old a channel must be to be replaced over a nack: a queue that is
+// full nacks for good reason, and must not cost a channel for each message.
+const staleAfter = 2 * time.Second
+
+// nacked has another channel take the place of this one, which is closed when all that
+// was published on it has its answer. A channel of RabbitMQ 3's that publishes to a
+// quorum queue for the first time while its leader dies refuses everything for that
+// queue from then on. [measured on 3.10.8; rabbitmq-server #9241 mends it in 3.11]
+func (s *session) nacked() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.retired && time.Since(s.opened) >= staleAfter {
+		s.retired = true
+		close(s.stale)
+	}
+}
+
+func (s *session) open() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.retired && !s.ch.IsClosed()
+}
+
+// begin counts a message that is to be published, unless the channel takes no more.
+func (s *session) begin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.retired {
+		return false
+	}
+	s.pending++
+	return true
+}
+
+// end says that a message has its answer, or was not published.
+func (s *session) end() {
+	s.mu.Lock()
+	s.pending--
+	last := s.retired && s.pending == 0
+	s.mu.Unlock()
+	if last {
+		go s.close() // it ends with its connection, if not before: an alarm may hold it up
+	}
 }
 
 func newSession(conn *amqp.Connection) (*session, error) {
@@ -42,7 +92,7 @@ func newSession(conn *amqp.Connection) (*session, error) {
 	if err := ch.Confirm(false); err != nil {
 		return nil, explain(err)
 	}
-	s := &session{conn: conn, ch: ch, limit: conn.Config.FrameSize, closed: make(chan struct{}),
+	s := &session{conn: conn, ch: ch, limit: conn.Config.FrameSize, closed: make(chan struct{}), opened: time.Now(), stale: make(chan struct{}),
 		// Not buffered: when amqp091-go goes on to the ack, the return before it
 		// has been received here, and a round over sync makes it known.
 		returns: ch.NotifyReturn(make(chan amqp.Return)), sync: make(chan struct{}), returned: map[string]int{}}

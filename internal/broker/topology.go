@@ -41,7 +41,7 @@ func declareTopology(conn *amqp.Connection) error {
 		return explain(err)
 	}
 	defer ch.Close()
-	if err := ch.ExchangeDeclare(wire.ExchangeDeadLetters, amqp.ExchangeFanout, true, false, true, false, nil); err != nil {
+	if err := declareDeadLetters(ch); err != nil {
 		var e *amqp.Error
 		if errors.As(err, &e) && e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "inequivalent arg") {
 			return permanent{fmt.Errorf("%w (%s)", ErrNotInternal, e.Reason)}
@@ -57,8 +57,7 @@ func declareTopology(conn *amqp.Connection) error {
 	if _, err := declareAside(ch); err != nil {
 		return err
 	}
-	if _, err := ch.QueueDeclare(wire.QueueIntake, true, false, false, false, amqp.Table{"x-queue-type": "quorum",
-		"x-delivery-limit": deliveryLimit, "x-dead-letter-exchange": wire.ExchangeAside}); err != nil {
+	if err := declareIntake(ch); err != nil {
 		return declaring("queue", wire.QueueIntake, err)
 	}
 	for _, b := range [...]struct{ queue, key, exchange string }{
@@ -71,6 +70,16 @@ func declareTopology(conn *amqp.Connection) error {
 		}
 	}
 	return nil
+}
+
+func declareDeadLetters(ch *amqp.Channel) error {
+	return ch.ExchangeDeclare(wire.ExchangeDeadLetters, amqp.ExchangeFanout, true, false, true, false, nil)
+}
+
+func declareIntake(ch *amqp.Channel) error {
+	_, err := ch.QueueDeclare(wire.QueueIntake, true, false, false, false, amqp.Table{"x-queue-type": "quorum",
+		"x-delivery-limit": deliveryLimit, "x-dead-letter-exchange": wire.ExchangeAside})
+	return err
 }
 
 // declareParked makes the parking lot that the library and the ways to wait use.

@@ -69,7 +69,7 @@ func (a *Alone) Plan(ctx context.Context, m *management.Client) (*Plan, error) {
 
 // UndoAlone takes its policy away. What waits still comes back, so all else stays.
 func UndoAlone(ctx context.Context, m *management.Client, queue string) error {
-	return undo(ctx, m, alonePrefix+queue, queue)
+	return undo(ctx, m, Target{PolicyPrefix: alonePrefix}.policy(queue), queue)
 }
 
 // Warnings are what a person should know of it before.

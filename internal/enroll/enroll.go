@@ -7,11 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"regexp"
 	"slices"
-	"strconv"
+	"time"
 
 	"github.com/redrive-mq/redrive/internal/management"
 	"github.com/redrive-mq/redrive/wire"
@@ -39,10 +38,12 @@ type Target struct {
 	make  func(context.Context, *management.Client) error
 }
 
+const servicePrefix = "redrive."
+
 // service is the target of an enrolled queue.
 func service(queue string) Target {
 	exchange := wire.ReturnExchange(queue)
-	return Target{Exchange: wire.ExchangeDeadLetters, PolicyPrefix: "redrive.", Makes: fmt.Sprintf("makes exchange %q and binds the queue to it", exchange),
+	return Target{Exchange: wire.ExchangeDeadLetters, PolicyPrefix: servicePrefix, Makes: fmt.Sprintf("makes exchange %q and binds the queue to it", exchange),
 		make: func(ctx context.Context, m *management.Client) error {
 			if err := m.DeclareFanout(ctx, exchange); err != nil {
 				return err
@@ -74,6 +75,8 @@ type Plan struct {
 	Before *management.Policy
 	// Policy is what is set; nil when the queue dead-letters to Redrive already.
 	Policy *management.Policy
+	// Notes are what a person should know of it.
+	Notes []string
 }
 
 // Make finds out what enrolling queue needs, and changes nothing. With
@@ -84,34 +87,77 @@ func Make(ctx context.Context, m *management.Client, queue string, atLeastOnce b
 }
 
 func makePlan(ctx context.Context, m *management.Client, queue string, target Target, atLeastOnce bool) (*Plan, error) {
-	if wire.OwnQueue(queue) {
-		return nil, fmt.Errorf("%q is one of Redrive's own queues", queue)
-	}
-	q, err := m.Queue(ctx, queue)
-	if errors.Is(err, management.ErrNotFound) {
-		return nil, fmt.Errorf("the queue %q does not exist: %w", queue, err)
-	}
-	if err != nil {
-		return nil, err
-	}
-	policies, err := m.Policies(ctx)
+	q, policies, err := Told(ctx, m, queue)
 	if err != nil {
 		return nil, err
 	}
 	return plan(q, policies, target, atLeastOnce)
 }
 
+// Told asks for a queue and the policies until RabbitMQ says which policy is in
+// force: one that is not known could not be taken over.
+func Told(ctx context.Context, m *management.Client, queue string) (management.Queue, []management.Policy, error) {
+	for deadline := time.Now().Add(slowest); ; {
+		q, err := m.Queue(ctx, queue)
+		if errors.Is(err, management.ErrNotFound) {
+			return q, nil, fmt.Errorf("the queue %q does not exist: %w", queue, err)
+		}
+		if err != nil {
+			return q, nil, err
+		}
+		policies, err := m.Policies(ctx)
+		switch {
+		case err != nil || isTold(q, policies):
+			return q, policies, err
+		case time.Now().After(deadline):
+			return q, nil, fmt.Errorf("queue %q: RabbitMQ says that policy %q is in force, and that is not the one of the highest priority that matches: is the node up that has the queue?", queue, q.Policy)
+		}
+		select {
+		case <-ctx.Done():
+			return q, nil, ctx.Err()
+		case <-time.After(again):
+		}
+	}
+}
+
+// isTold is false while what RabbitMQ says of a queue is older than its policies.
+func isTold(q management.Queue, policies []management.Policy) bool {
+	want, known := beneath(q, policies, "")
+	return q.Effective != nil && (!known || want == nil && q.Policy == "" || want != nil && want.Name == q.Policy)
+}
+
+const (
+	slowest = 20 * time.Second // RabbitMQ 3.10 tells every 5, of a quorum queue
+	again   = 500 * time.Millisecond
+)
+
 func plan(q management.Queue, policies []management.Policy, target Target, atLeastOnce bool) (*Plan, error) {
+	switch {
+	case wire.OwnQueue(q.Name):
+		return nil, fmt.Errorf("%q is one of Redrive's own queues", q.Name)
+	case q.Type == "stream":
+		return nil, fmt.Errorf("%q is a stream, which dead-letters nothing", q.Name)
+	case q.Exclusive:
+		return nil, fmt.Errorf("the queue %q is exclusive: it goes with its connection", q.Name)
+	}
 	p := &Plan{Queue: q, Target: target}
-	if i := slices.IndexFunc(policies, func(p management.Policy) bool { return p.Name == q.Policy && q.Policy != "" }); i >= 0 {
-		p.Before = &policies[i]
+	byName := func(name string) *management.Policy {
+		if i := slices.IndexFunc(policies, func(p management.Policy) bool { return p.Name == name && name != "" }); i >= 0 {
+			return &policies[i]
+		}
+		return nil
+	}
+	p.Before = byName(q.Policy)
+	set := target.policy(q.Name)
+	if was := byName(set.Name); was != nil && was.Pattern != set.Pattern {
+		return nil, fmt.Errorf("queue %q: there is a policy %q already, on %s, which is not Redrive's: rename it", q.Name, was.Name, was.Pattern)
 	}
 	if atLeastOnce && q.Type != "quorum" {
 		return nil, fmt.Errorf("the queue %q is %s: at-least-once dead-lettering needs a quorum queue", q.Name, q.Type)
 	}
 	switch x, fixed := q.Arguments["x-dead-letter-exchange"]; {
 	case fixed && (x != target.Exchange || target.RoutingKey != "" && q.Arguments["x-dead-letter-routing-key"] != target.RoutingKey):
-		return nil, fmt.Errorf("queue %q: %w (it is %q): declare a new queue with x-dead-letter-exchange: %s, or without it, and move consumers and messages there", q.Name, ErrArgument, x, target.Exchange)
+		return nil, fmt.Errorf("queue %q: %w (it is %q): `redrive move %s --to NEWNAME` makes a queue without it, and moves bindings and messages there", q.Name, ErrArgument, x, q.Name)
 	case fixed && !atLeastOnce:
 		return p, nil
 	}
@@ -126,7 +172,7 @@ func plan(q management.Queue, policies []management.Policy, target Target, atLea
 			}
 		}
 	}
-	set := target.policy(q.Name)
+	p.note()
 	def := map[string]any{}
 	if p.Before != nil {
 		if target.reached(p.Before.Definition) && !atLeastOnce {
@@ -152,51 +198,6 @@ func plan(q management.Queue, policies []management.Policy, target Target, atLea
 	return p, nil
 }
 
-// Write shows a plan to a person: what applies now, and each key that changes.
-func (p *Plan) Write(w io.Writer) {
-	if p.Policy == nil {
-		fmt.Fprintf(w, "queue %q dead-letters to %q already, no policy to set; %s\n", p.Queue.Name, p.Target.Exchange, p.Target.Makes)
-		return
-	}
-	before := map[string]any{}
-	if p.Before == nil {
-		fmt.Fprintf(w, "queue %q (%s), no policy applies\n", p.Queue.Name, p.Queue.Type)
-	} else {
-		before = p.Before.Definition
-		fmt.Fprintf(w, "queue %q (%s), policy %q of priority %d applies\n", p.Queue.Name, p.Queue.Type, p.Before.Name, p.Before.Priority)
-	}
-	fmt.Fprintf(w, "sets policy %q, priority %d, on %s:\n", p.Policy.Name, p.Policy.Priority, p.Policy.Pattern)
-	keys := maps.Clone(before)
-	maps.Copy(keys, p.Policy.Definition)
-	for _, k := range slices.Sorted(maps.Keys(keys)) {
-		was, had := before[k]
-		is, has := p.Policy.Definition[k]
-		switch {
-		case had && has && show(was) == show(is):
-			fmt.Fprintf(w, "    %s: %s\n", k, show(is))
-		case had && has:
-			fmt.Fprintf(w, "  - %s: %s\n  + %s: %s\n", k, show(was), k, show(is))
-		case had:
-			fmt.Fprintf(w, "  - %s: %s\n", k, show(was))
-		default:
-			fmt.Fprintf(w, "  + %s: %s\n", k, show(is))
-		}
-	}
-	fmt.Fprintln(w, p.Target.Makes)
-	if p.Queue.Type == "classic" {
-		fmt.Fprintln(w, "note: a classic queue's own dead-lettering is at-most-once; what it loses on the way is lost")
-	}
-}
-
-// show is a value as it was set: JSON numbers are floats, and a day of
-// message-ttl would read 8.64e+07.
-func show(v any) string {
-	if f, ok := v.(float64); ok {
-		return strconv.FormatFloat(f, 'f', -1, 64)
-	}
-	return fmt.Sprint(v)
-}
-
 // Apply carries a plan out. The way back is made first, so that nothing fails
 // into Redrive that could not return.
 func (p *Plan) Apply(ctx context.Context, m *management.Client) error {
@@ -207,18 +208,4 @@ func (p *Plan) Apply(ctx context.Context, m *management.Client) error {
 		return nil
 	}
 	return m.PutPolicy(ctx, *p.Policy)
-}
-
-// Undo takes our policy away, so that the one before applies again. The return
-// exchange stays: messages that wait still have to come back.
-func Undo(ctx context.Context, m *management.Client, queue string) error {
-	return undo(ctx, m, service(queue).PolicyPrefix+queue, queue)
-}
-
-func undo(ctx context.Context, m *management.Client, policy, queue string) error {
-	err := m.DeletePolicy(ctx, policy)
-	if errors.Is(err, management.ErrNotFound) {
-		return fmt.Errorf("queue %q: %w: there is no policy %q", queue, ErrNotEnrolled, policy)
-	}
-	return err
 }

@@ -27,19 +27,21 @@ func NewCollector(s store.Store, lost func(queue string), events Listener) *Coll
 
 // Take keeps a batch: see Flow.Take.
 func (c *Collector) Take(ctx context.Context, batch []Delivery) error {
+	if err := c.begin(ctx, batch); err != nil {
+		return err
+	}
 	now := time.Now()
 	keep := make([]*store.Record, len(batch))
 	told := make([]Event, len(batch))
-	c.receipts.mark()
 	for i := range batch {
-		keep[i] = c.record(&batch[i], now)
+		keep[i] = c.record(i, &batch[i], now)
 		told[i] = parkedEvent(keep[i])
 	}
 	return c.keep(ctx, keep, told, now)
 }
 
 // record makes a parked record. Nothing in a message can make it fail.
-func (c *Collector) record(d *Delivery, now time.Time) (rec *store.Record) {
+func (c *Collector) record(i int, d *Delivery, now time.Time) (rec *store.Record) {
 	defer func() {
 		if p := recover(); p != nil {
 			rec = unread(d, now, p)
@@ -47,7 +49,7 @@ func (c *Collector) record(d *Delivery, now time.Time) (rec *store.Record) {
 	}()
 	m := &d.Message
 	rec = &store.Record{FailedAt: now, FirstFailed: now, Message: *m}
-	rec.ID, rec.Fingerprint = c.receipts.identify(d)
+	rec.ID, rec.Fingerprint = c.identify(i, d)
 	addNote(rec, d.Note)
 	var note string
 	rec.Attempt, note = trail.Failures(m)

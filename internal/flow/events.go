@@ -24,6 +24,14 @@ const (
 	Imported  Kind = "imported"  // a person added N messages of Queue to the parking lot
 	Held      Kind = "held"      // a person paused the returns to Queue, and Why
 	Released  Kind = "released"  // a person let them go on
+
+	// What became of the returns to Queue, and Why; with By, a person has forced it.
+	Opened       Kind = "opened"        // its breaker is open: nothing returns
+	HalfOpened   Kind = "half-opened"   // a few probes return
+	Ramping      Kind = "ramping"       // they went well: more and more return
+	Closed       Kind = "closed"        // all that is due returns
+	NoConsumer   Kind = "no-consumer"   // something is due, and nobody there to take it
+	ConsumerBack Kind = "consumer-back" // nothing is held for want of a consumer any more
 )
 
 // Disk is how messages wait in the service's own store.

@@ -81,15 +81,17 @@ func (f *Flow) Connected(ctx context.Context) error {
 // batch is durable (or discarded by its policy) and may be acknowledged; on an
 // error none may be, and the same batch is to be offered again.
 func (f *Flow) Take(ctx context.Context, batch []Delivery) error {
+	if err := f.begin(ctx, batch); err != nil {
+		return err
+	}
 	now := time.Now()
 	rules := f.rules.Load()
 	keep := make([]*store.Record, 0, len(batch))
 	told := make([]Event, 0, 2*len(batch))
 	var away []held      // to wait in RabbitMQ
 	var at, events []int // index in batch and in told of each of away
-	f.receipts.mark()
 	for i := range batch {
-		rec, verdict, m := f.judge(&batch[i], rules, now)
+		rec, verdict, m := f.judge(i, &batch[i], rules, now)
 		told = append(told, Event{Kind: Failed, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Reason: rec.Reason, Error: rec.Error})
 		switch {
 		case verdict == policy.Discard:
@@ -128,7 +130,20 @@ func (f *Flow) Take(ctx context.Context, batch []Delivery) error {
 		return err
 	}
 	f.waits = nil
+	f.account(told)
 	return nil
+}
+
+// account lets the ledger know of messages that are never kept here.
+func (f *Flow) account(told []Event) {
+	for i := range told {
+		switch e := &told[i]; {
+		case e.Kind == Discarded:
+			f.store.Passed(e.Queue, store.Dropped, 1)
+		case e.Kind == Waiting && e.Way != Disk:
+			f.store.Passed(e.Queue, store.HandedOver, 1)
+		}
+	}
 }
 
 // handOver brings messages to where they wait in RabbitMQ. Each has its id in a

@@ -2,6 +2,7 @@ package flow_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -67,6 +68,112 @@ func TestARedeliveryKeepsItsID(t *testing.T) {
 	}
 	if len(ids) != 4 || ids[first[0].Record.ID.String()] != 2 || ids[first[1].Record.ID.String()] != 2 {
 		t.Errorf("6 records have the ids %v; want the first two twice and two new ones", ids)
+	}
+}
+
+// shared is a store that several services use at once.
+type shared struct {
+	*memstore.Store
+	unasked
+}
+
+// unasked is what a flow asks no shared store for.
+type unasked struct{ store.Shared }
+
+// Where replicas share a store, one may die after another connected. That one knows the
+// ids that the first gave, too, and gives each once.
+func TestARedeliveryToAnotherReplicaKeepsItsID(t *testing.T) {
+	s := shared{Store: memstore.New()}
+	dies, lives := newFlow(s), newFlow(s)
+	ctx := context.Background()
+	for _, f := range []*flow.Flow{dies, lives} {
+		if err := f.Connected(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := dies.Take(ctx, []flow.Delivery{deadLetter("q", "same"), deadLetter("q", "same"), deadLetter("q", "one")}); err != nil {
+		t.Fatal(err)
+	}
+	given := map[string]int{}
+	for _, l := range kept(t, s) {
+		given[l.Record.ID.String()]++
+	}
+	again := func(bodies ...string) {
+		t.Helper()
+		var batch []flow.Delivery
+		for _, body := range bodies {
+			d := deadLetter("q", body)
+			d.Redelivered = true
+			batch = append(batch, d)
+		}
+		if err := lives.Take(ctx, batch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again("same")
+	again("same", "one")
+	again("same", "one") // were never kept: these are others
+	ids := map[string]int{}
+	for _, l := range kept(t, s) {
+		ids[l.Record.ID.String()]++
+	}
+	for id := range given {
+		if ids[id] != 2 {
+			t.Errorf("%d records have the id %s, want its first and its redelivery", ids[id], id)
+		}
+	}
+	if len(ids) != 5 {
+		t.Errorf("8 records have %d ids, want 5", len(ids))
+	}
+}
+
+// lostAnswer is a store on a network that kept what it was given, and could not say so.
+type lostAnswer struct {
+	*memstore.Store
+	lost bool
+}
+
+func (s *lostAnswer) Add(ctx context.Context, records []*store.Record) error {
+	if err := s.Store.Add(ctx, records); err != nil || s.lost {
+		return err
+	}
+	s.lost = true
+	return errors.New("the answer was lost")
+}
+
+// A batch that is offered again may have been kept all the same. Its copy has its ids.
+func TestABatchOfferedAgainKeepsItsIDs(t *testing.T) {
+	type taker interface {
+		Take(context.Context, []flow.Delivery) error
+	}
+	for name, on := range map[string]func(store.Store) taker{
+		"flow":      func(s store.Store) taker { return newFlow(s) },
+		"collector": func(s store.Store) taker { return flow.NewCollector(s, nil, func(flow.Event) {}) },
+	} {
+		s := &lostAnswer{Store: memstore.New()}
+		f := on(s)
+		batch := []flow.Delivery{deadLetter("q", "same"), deadLetter("q", "same")}
+		if err := f.Take(context.Background(), batch); err == nil {
+			t.Fatal("an error of the store was not told")
+		}
+		for range 2 { // the second one comes after it was taken: it is another
+			if err := f.Take(context.Background(), batch); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ids := map[string]int{}
+		for _, l := range kept(t, s) {
+			ids[l.Record.ID.String()]++
+		}
+		twice := 0
+		for _, n := range ids {
+			if n == 2 {
+				twice++
+			}
+		}
+		if len(ids) != 4 || twice != 2 {
+			t.Errorf("%s: 6 records have the ids %v, want two twice and two once", name, ids)
+		}
 	}
 }
 

@@ -22,18 +22,40 @@ import (
 // same id, so the consumer can tell.
 type receipts struct {
 	ids     map[[16]byte][]uuid.UUID
-	used    [][16]byte // taken since mark, in order, with their ids in usedIDs
-	uids    []uuid.UUID
-	scratch []byte // of fingerprint
+	spent   map[uuid.UUID]bool // taken since there is this connection
+	scratch []byte             // of fingerprint
 }
 
+// load knows what is kept, but for what was taken already.
 func (r *receipts) load(kept []store.Receipt) {
 	r.ids = make(map[[16]byte][]uuid.UUID, len(kept))
+	spent := map[uuid.UUID]bool{}
 	for _, k := range kept {
-		if k.Fingerprint != ([16]byte{}) {
+		switch {
+		case k.Fingerprint == ([16]byte{}):
+		case r.spent[k.ID]:
+			spent[k.ID] = true
+		default:
 			r.ids[k.Fingerprint] = append(r.ids[k.Fingerprint], k.ID)
 		}
 	}
+	r.spent = spent
+}
+
+// lack tells whether something of a batch was delivered before, and has no receipt.
+func (r *receipts) lack(batch []Delivery) bool {
+	need := map[[16]byte]int{}
+	for i := range batch {
+		d := &batch[i]
+		if _, has := trail.ID(&d.Message); has || !d.Redelivered {
+			continue
+		}
+		f := fingerprint(&d.Message, &r.scratch)
+		if need[f]++; need[f] > len(r.ids[f]) {
+			return true
+		}
+	}
+	return false
 }
 
 // identify gives the id the message has, or had when it was stored before, or a
@@ -59,20 +81,8 @@ func (r *receipts) take(f [16]byte) (uuid.UUID, bool) {
 	}
 	id := ids[0]
 	r.ids[f] = ids[1:]
-	r.used, r.uids = append(r.used, f), append(r.uids, id)
+	r.spent[id] = true
 	return id, true
-}
-
-// mark and restore undo what a batch used when the batch could not be kept and
-// will be offered again.
-func (r *receipts) mark() { r.used, r.uids = r.used[:0], r.uids[:0] }
-
-func (r *receipts) restore() {
-	for i := len(r.used) - 1; i >= 0; i-- {
-		f := r.used[i]
-		r.ids[f] = append([]uuid.UUID{r.uids[i]}, r.ids[f]...)
-	}
-	r.mark()
 }
 
 // fingerprint is a hash of all that a delivery holds, but for what RabbitMQ

@@ -20,10 +20,10 @@ const longestText = 2048
 
 // judge makes a record of a dead letter: waiting until its due time, parked with
 // the reason, waiting to be forwarded, or to be discarded. Nothing in a message
-// can make it fail: what cannot be judged is parked.
+// can make it fail: what cannot be judged is parked. i is its place in the batch.
 //
 // away is how it is to wait in RabbitMQ; nil when it does not wait there.
-func (f *Flow) judge(d *Delivery, rules *Rules, now time.Time) (rec *store.Record, action policy.Action, away *held) {
+func (f *Flow) judge(i int, d *Delivery, rules *Rules, now time.Time) (rec *store.Record, action policy.Action, away *held) {
 	defer func() {
 		if p := recover(); p != nil {
 			rec, action, away = unread(d, now, p), policy.Park, nil
@@ -36,7 +36,7 @@ func (f *Flow) judge(d *Delivery, rules *Rules, now time.Time) (rec *store.Recor
 		Queue: o.queue, Reason: o.reason, Proven: o.proven,
 		FailedAt: now, Message: *m,
 	}
-	rec.ID, rec.Fingerprint = f.receipts.identify(d)
+	rec.ID, rec.Fingerprint = f.identify(i, d)
 	rec.Message.Exchange, rec.Message.RoutingKey = o.exchange, o.routingKey
 	addNote(rec, d.Note)
 	before, note := trail.Failures(m)

@@ -8,10 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
+
+	"github.com/redrive-mq/redrive/internal/addresses"
 )
 
 var (
@@ -21,24 +25,47 @@ var (
 	ErrDenied = errors.New("not allowed")
 )
 
-// Client asks one broker about one virtual host.
+// Client asks one broker, or one of a cluster's nodes, about one virtual host.
 type Client struct {
-	base  *url.URL
+	nodes *nodes
 	user  *url.Userinfo
 	vhost string
 	http  http.Client
 }
 
-// New makes a client for the API at rawURL (with credentials).
-func New(rawURL, vhost string) (*Client, error) {
-	u, err := url.Parse(rawURL)
-	if err != nil || u.Host == "" {
-		return nil, errors.New("the management URL is not a URL: expected http://user:password@host:15672")
-	}
-	c := &Client{base: u, user: u.User, vhost: vhost, http: http.Client{Timeout: 30 * time.Second}}
-	u.User = nil
-	return c, nil
+// nodes are where the API is. Clients of several users share what is known of them.
+type nodes struct {
+	bases []*url.URL
+	at    atomic.Int64 // the index of the one to ask first
 }
+
+// patience is how long a node may take while there is another to ask.
+const patience = 10 * time.Second
+
+// New makes a client for the API at rawURL (with credentials). Where that is several
+// (see addresses) it asks one of them, and another when that does not answer.
+func New(rawURL, vhost string) (*Client, error) {
+	n := &nodes{}
+	var user *url.Userinfo
+	for _, s := range addresses.Split(rawURL) {
+		u, err := url.Parse(s)
+		if err != nil || u.Host == "" {
+			return nil, errors.New("the management URL is not a URL: expected http://user:password@host:15672")
+		}
+		user, u.User = u.User, nil
+		n.bases = append(n.bases, u)
+	}
+	n.at.Store(rand.Int64N(int64(len(n.bases))))
+	return &Client{nodes: n, user: user, vhost: vhost, http: http.Client{Timeout: 30 * time.Second}}, nil
+}
+
+// As is a client of another user's.
+func (c *Client) As(user, password string) *Client {
+	return &Client{nodes: c.nodes, user: url.UserPassword(user, password), vhost: c.vhost, http: c.http}
+}
+
+// base is the URL of the node that is asked first.
+func (c *Client) base() *url.URL { return c.nodes.bases[c.nodes.at.Load()] }
 
 // Queue is what the API knows of one.
 type Queue struct {
@@ -50,6 +77,52 @@ type Queue struct {
 	Messages  int            `json:"messages"`
 	Ready     int            `json:"messages_ready"`
 	Unacked   int            `json:"messages_unacknowledged"`
+	Exclusive bool           `json:"exclusive"`
+	Durable   bool           `json:"durable"`
+	// AutoDelete: it goes with its last consumer.
+	AutoDelete bool `json:"auto_delete"`
+	// OperatorPolicy is the one in force besides Policy; Effective is what both say,
+	// and nil while RabbitMQ has not told yet: 3.10 does seconds after a quorum queue
+	// was declared.
+	OperatorPolicy string     `json:"operator_policy"`
+	Effective      Definition `json:"effective_policy_definition"`
+	// Of Queue alone, which asks for one.
+	ConsumerDetails []QueueConsumer `json:"consumer_details"`
+}
+
+// QueueConsumer is a consumer of a queue's.
+type QueueConsumer struct {
+	Tag     string          `json:"consumer_tag"`
+	Channel ConsumerChannel `json:"channel_details"`
+}
+
+// ConsumerChannel is where a consumer is.
+type ConsumerChannel struct {
+	Connection string `json:"connection_name"`
+	User       string `json:"user"`
+}
+
+// UnmarshalJSON also takes the empty list that RabbitMQ says of a channel that has
+// just closed.
+func (c *ConsumerChannel) UnmarshalJSON(data []byte) error {
+	if string(data) == "[]" {
+		*c = ConsumerChannel{}
+		return nil
+	}
+	type plain ConsumerChannel
+	return json.Unmarshal(data, (*plain)(c))
+}
+
+// Definition is what a policy sets.
+type Definition map[string]any
+
+// UnmarshalJSON also takes the empty list that RabbitMQ 3 says for nothing.
+func (d *Definition) UnmarshalJSON(data []byte) error {
+	if string(data) == "[]" {
+		*d = Definition{}
+		return nil
+	}
+	return json.Unmarshal(data, (*map[string]any)(d))
 }
 
 // Policy is a policy of RabbitMQ's.
@@ -75,8 +148,20 @@ func (c *Client) Queue(ctx context.Context, name string) (q Queue, err error) {
 	return q, c.Call(ctx, http.MethodGet, c.path("queues", name), nil, &q)
 }
 
+// queueColumns keep the answer small where there are thousands of queues.
+const queueColumns = "?columns=name,type,arguments,policy,operator_policy,effective_policy_definition,exclusive,consumers"
+
+// Queues are all of the virtual host, without how much is in them.
+func (c *Client) Queues(ctx context.Context) (all []Queue, err error) {
+	return all, c.Call(ctx, http.MethodGet, c.path("queues")+queueColumns, nil, &all)
+}
+
 func (c *Client) Policies(ctx context.Context) (all []Policy, err error) {
 	return all, c.Call(ctx, http.MethodGet, c.path("policies"), nil, &all)
+}
+
+func (c *Client) Policy(ctx context.Context, name string) (p Policy, err error) {
+	return p, c.Call(ctx, http.MethodGet, c.path("policies", name), nil, &p)
 }
 
 func (c *Client) PutPolicy(ctx context.Context, p Policy) error {
@@ -113,25 +198,59 @@ func (c *Client) path(kind string, names ...string) string {
 
 // Call asks for a path below /api/.
 func (c *Client) Call(ctx context.Context, method, path string, in, out any) error {
-	var body io.Reader
+	_, err := c.call(ctx, method, path, in, out)
+	return err
+}
+
+// errAway: a node does not answer, or not with what was asked for.
+type errAway struct{ error }
+
+func (e errAway) Unwrap() error { return e.error }
+
+// call is Call, and tells the answer's Date. Asking the next node for the same again
+// is safe: all that is changed here comes to the same when it is done twice.
+func (c *Client) call(ctx context.Context, method, path string, in, out any) (date string, err error) {
+	var body []byte
 	if in != nil {
-		data, err := json.Marshal(in)
-		if err != nil {
-			return err
+		if body, err = json.Marshal(in); err != nil {
+			return "", err
 		}
-		body = bytes.NewReader(data)
 	}
 	for segment := range strings.SplitSeq(path, "/") {
 		// RabbitMQ would take them for a step up, however they are escaped, and
 		// answer for something else.
 		if segment == "." || segment == ".." {
-			return fmt.Errorf("RabbitMQ's management API cannot address the name %q", segment)
+			return "", fmt.Errorf("RabbitMQ's management API cannot address the name %q", segment)
 		}
 	}
-	at := strings.TrimSuffix(c.base.String(), "/") + "/api/" + path
-	req, err := http.NewRequestWithContext(ctx, method, at, body)
+	var failed []error
+	for first, n, all := c.nodes.at.Load(), int64(0), int64(len(c.nodes.bases)); n < all; n++ {
+		i := (first + n) % all
+		trying, cancel := ctx, context.CancelFunc(func() {})
+		if n < all-1 {
+			trying, cancel = context.WithTimeout(ctx, patience)
+		}
+		date, err = c.ask(trying, c.nodes.bases[i], method, path, body, out)
+		cancel()
+		if !errors.As(err, new(errAway)) {
+			c.nodes.at.Store(i)
+			return date, err
+		}
+		failed = append(failed, err)
+		c.nodes.at.Store((i + 1) % all) // also for who asks next, when ctx is over
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return "", errors.Join(failed...)
+}
+
+// ask is call of one node.
+func (c *Client) ask(ctx context.Context, base *url.URL, method, path string, body []byte, out any) (date string, err error) {
+	at := strings.TrimSuffix(base.String(), "/") + "/api/" + path
+	req, err := http.NewRequestWithContext(ctx, method, at, bytes.NewReader(body))
 	if err != nil {
-		return err
+		return "", err
 	}
 	user := c.user.Username()
 	password, _ := c.user.Password()
@@ -139,31 +258,34 @@ func (c *Client) Call(ctx context.Context, method, path string, in, out any) err
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return fmt.Errorf("%w: %s", err, hint)
+		return "", errAway{fmt.Errorf("%w: %s", err, hint)}
 	}
 	defer resp.Body.Close()
+	date = resp.Header.Get("Date")
 	text, err := io.ReadAll(io.LimitReader(resp.Body, 64<<20))
 	if err != nil {
-		return fmt.Errorf("%s %s: %w", method, at, err)
+		return "", errAway{fmt.Errorf("%s %s: %w", method, at, err)}
 	}
 	text = bytes.TrimSpace(text)
 	switch {
+	case resp.StatusCode >= 500:
+		return "", errAway{fmt.Errorf("%s %s: %s: %s", method, at, resp.Status, text)}
 	case len(text) > 0 && !json.Valid(text), out != nil && len(text) == 0 && resp.StatusCode < 300:
-		return fmt.Errorf("%s %s: %s, but not in RabbitMQ's words: %s", method, at, resp.Status, hint)
+		return "", fmt.Errorf("%s %s: %s, but not in RabbitMQ's words: %s", method, at, resp.Status, hint)
 	case resp.StatusCode == http.StatusNotFound:
-		return fmt.Errorf("%s %s: %w, or not to be seen by user %q", method, at, ErrNotFound, user)
+		return "", fmt.Errorf("%s %s: %w, or not to be seen by user %q", method, at, ErrNotFound, user)
 	case resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden:
-		return fmt.Errorf("%s %s: %w for user %q (%s): check the password in broker.management or REDRIVE_MANAGEMENT_URL, and the user's tag and rights", method, at, ErrDenied, user, text)
+		return "", fmt.Errorf("%s %s: %w for user %q (%s): check the password in broker.management or REDRIVE_MANAGEMENT_URL, and the user's tag and rights", method, at, ErrDenied, user, text)
 	case resp.StatusCode >= 300:
-		return fmt.Errorf("%s %s: %s: %s", method, at, resp.Status, text)
+		return "", fmt.Errorf("%s %s: %s: %s", method, at, resp.Status, text)
 	}
 	if out == nil {
-		return nil
+		return date, nil
 	}
 	if err := json.Unmarshal(text, out); err != nil {
-		return fmt.Errorf("%s %s: %w", method, at, err)
+		return "", fmt.Errorf("%s %s: %w", method, at, err)
 	}
-	return nil
+	return date, nil
 }
 
 const hint = "is this RabbitMQ's management API (plugin rabbitmq_management), and broker.management or REDRIVE_MANAGEMENT_URL right?"

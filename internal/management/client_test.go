@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
@@ -208,6 +209,69 @@ func TestThePortOfAMQPIsNotTheManagementAPI(t *testing.T) {
 			checkError(t, "AMQP's port", err, host, "broker.management")
 		}
 	})
+}
+
+// Of several nodes one is asked, and another when that does not answer; whatever they
+// are refused, all refuse.
+func TestSeveralNodes(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		ctx := context.Background()
+		gone := httptest.NewServer(nil)
+		gone.Close()
+		broken := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }))
+		defer broken.Close()
+		as := func(at string) string { return strings.Replace(at, "http://", "http://guest:guest@", 1) }
+		for range 10 { // which is the first is random
+			m, err := management.New(strings.Join([]string{as(gone.URL), as(broken.URL), v.Management}, ","), v.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := m.Overview(ctx); err != nil {
+				t.Fatalf("one of three answers: %v", err)
+			}
+			if at := m.At("queues"); !strings.Contains(at, hostOf(t, v.Management)) {
+				t.Errorf("commands for people ask %s, which does not answer", at)
+			}
+			if _, err := m.Queue(ctx, "nothing"); !errors.Is(err, management.ErrNotFound) {
+				t.Errorf("a queue that is not there: %v", err)
+			}
+			if _, err := m.As("guest", "s3cretnot").Overview(ctx); !errors.Is(err, management.ErrDenied) {
+				t.Errorf("a wrong password: %v", err)
+			}
+		}
+		m, err := management.New(as(gone.URL)+","+as(broken.URL), v.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.Overview(ctx); err == nil {
+			t.Error("nobody answers, and there is no error")
+		} else {
+			checkError(t, "nobody answers", err, hostOf(t, gone.URL), hostOf(t, broken.URL))
+		}
+	})
+}
+
+// A node that takes the question and never answers costs its asker's time, and no
+// other's.
+func TestANodeThatHangsIsAskedOnce(t *testing.T) {
+	hanging := make(chan struct{})
+	hung := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-hanging }))
+	defer hung.Close()
+	defer close(hanging)
+	well := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{}")) }))
+	defer well.Close()
+	for range 5 { // which is the first is random
+		m, err := management.New(hung.URL+","+well.URL, "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+		_, _ = m.Overview(ctx)
+		cancel()
+		if _, err := m.Overview(context.Background()); err != nil || !strings.HasPrefix(m.At("queues"), well.URL) {
+			t.Errorf("the second question: %v, at %s", err, m.At("queues"))
+		}
+	}
 }
 
 func clientAs(t *testing.T, v *brokertest.VHost, user, password string) *management.Client {

@@ -1,0 +1,65 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// answerWithin is how long one queue may take to say how many consumers it has: one
+// without a leader does not answer at all.
+const answerWithin = 10 * time.Second
+
+// errRefused: RabbitMQ has ended the channel over one queue.
+var errRefused = errors.New("RabbitMQ does not tell")
+
+// Consumers tells how many consumers each of queues has, and -1 where RabbitMQ does
+// not tell: since the queue is gone, another connection's alone, or without a
+// leader. It asks by passive declares, on a channel of its own, which such an answer
+// ends. They need no permission on 3.10, and any one on the queue on 4.3, so the
+// writing to it that BindReturn needs is enough. [measured on 3.10.8 and 4.3.6] Safe
+// for concurrent use.
+func (p *Publisher) Consumers(ctx context.Context, queues []string, tell func(queue string, consumers int)) error {
+	for len(queues) > 0 {
+		rest, answers := queues, make(chan int, len(queues)) // what is left behind shares nothing else
+		asked, cancel := context.WithTimeout(ctx, answerWithin)
+		err := p.onChannel(asked, func(ch *amqp.Channel) error {
+			for _, q := range rest {
+				is, err := ch.QueueDeclarePassive(q, true, false, false, false, nil)
+				var e *amqp.Error
+				switch {
+				case errors.As(err, &e) && e.Server:
+					answers <- -1
+					return fmt.Errorf("%w: %v", errRefused, err)
+				case err != nil:
+					return err
+				}
+				answers <- is.Consumers
+			}
+			return nil
+		})
+		cancel()
+		for range len(answers) {
+			tell(queues[0], <-answers)
+			queues = queues[1:]
+		}
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return err
+		case errors.Is(err, errRefused):
+		case asked.Err() != nil && p.Ready() && len(queues) > 0:
+			tell(queues[0], -1)
+			queues = queues[1:]
+		default:
+			return fmt.Errorf("%w: %v", wire.ErrUnsent, err)
+		}
+	}
+	return nil
+}

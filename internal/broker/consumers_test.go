@@ -1,0 +1,74 @@
+package broker_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+)
+
+// A user who may write to queues, which binding them needs anyway, is told how many
+// consumers they have; of queues that are gone, or another connection's alone, it is
+// not, nor of those it may do nothing with: RabbitMQ 3.10 tells of these too.
+func TestConsumersAreCounted(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.User("service", "pw")
+		v.Grant("service", "", "^(gone.*|two|exclusive|none)$", "")
+		v.Queue("foreign", nil)
+		v.Queue("none", amqp.Table{"x-queue-type": "quorum"})
+		v.Queue("two", amqp.Table{"x-queue-type": "classic"})
+		v.Consume("two")
+		v.Consume("two")
+		if _, err := v.Channel().QueueDeclare("exclusive", false, false, true, false, nil); err != nil {
+			t.Fatal(err)
+		}
+		ctx := context.Background()
+		p := publisher(t, v.URLAs("service", "pw"))
+		p.Await(ctx)
+		got := map[string]int{}
+		if err := p.Consumers(ctx, []string{"gone", "two", "exclusive", "foreign", "none", "gone too"}, func(q string, n int) { got[q] = n }); err != nil {
+			t.Fatal(err)
+		}
+		want := "map[exclusive:-1 foreign:-1 gone:-1 gone too:-1 none:0 two:2]"
+		if strings.HasPrefix(v.Version, "3.") {
+			want = strings.Replace(want, "foreign:-1", "foreign:0", 1)
+		}
+		if fmt.Sprint(got) != want {
+			t.Errorf("%v, want %s", got, want)
+		}
+	})
+}
+
+// What RabbitMQ refuses ends the channel it was asked on, and not the one that
+// publishes: what is unanswered there would be sent twice.
+func TestAskingForAMissingQueueLeavesThePublishingChannel(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("q", nil)
+		ctx := context.Background()
+		p := publisher(t, v.URL())
+		const rounds, each = 10, 50
+		for range rounds {
+			out := make([]broker.Outgoing, each)
+			for i := range out {
+				out[i] = message("", "q", "", nil)
+			}
+			answers := p.Send(ctx, out)
+			if err := p.Consumers(ctx, []string{"gone"}, func(string, int) {}); err != nil {
+				t.Fatal(err)
+			}
+			for _, err := range answers(ctx) {
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if n := v.Depth("q"); n != rounds*each {
+			t.Errorf("%d arrived of %d", n, rounds*each)
+		}
+	})
+}

@@ -1,0 +1,56 @@
+package management
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// Binding is how messages come from an exchange.
+type Binding struct {
+	Source          string         `json:"source"` // "": the default exchange
+	Destination     string         `json:"destination"`
+	DestinationType string         `json:"destination_type"` // queue or exchange
+	RoutingKey      string         `json:"routing_key"`
+	Arguments       map[string]any `json:"arguments"`
+	PropertiesKey   string         `json:"properties_key"`
+}
+
+// Exchange is what the API knows of one.
+type Exchange struct {
+	Name       string         `json:"name"`
+	Type       string         `json:"type"`
+	Durable    bool           `json:"durable"`
+	AutoDelete bool           `json:"auto_delete"`
+	Internal   bool           `json:"internal"`
+	Arguments  map[string]any `json:"arguments"`
+}
+
+func (c *Client) Exchange(ctx context.Context, name string) (e Exchange, err error) {
+	return e, c.Call(ctx, http.MethodGet, c.path("exchanges", name), nil, &e)
+}
+
+// QueueBindings are those of a queue, but for the one by its name that each has.
+func (c *Client) QueueBindings(ctx context.Context, queue string) (all []Binding, err error) {
+	var answer []Binding
+	err = c.Call(ctx, http.MethodGet, c.path("queues", queue, "bindings"), nil, &answer)
+	for _, b := range answer {
+		if b.Source != "" {
+			all = append(all, b)
+		}
+	}
+	return all, err
+}
+
+// BindingsTo are those by which messages come to an exchange.
+func (c *Client) BindingsTo(ctx context.Context, exchange string) (all []Binding, err error) {
+	return all, c.Call(ctx, http.MethodGet, c.path("exchanges", exchange, "bindings", "destination"), nil, &all)
+}
+
+// DeleteBinding deletes one, whatever the types of its arguments: AMQP needs those,
+// and JSON has lost them.
+func (c *Client) DeleteBinding(ctx context.Context, b Binding) error {
+	return c.Call(ctx, http.MethodDelete, strings.Join([]string{"bindings", url.PathEscape(c.vhost), "e", url.PathEscape(b.Source),
+		b.DestinationType[:1], url.PathEscape(b.Destination), url.PathEscape(b.PropertiesKey)}, "/"), nil, nil)
+}

@@ -1,0 +1,111 @@
+package management
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// QueueState is a queue with what it does.
+type QueueState struct {
+	Queue
+	Bytes int64 `json:"message_bytes"`
+	// IdleSince is when it last did anything, in whatever form this version writes.
+	IdleSince string `json:"idle_since"`
+	// Members are the nodes with a replica of a quorum queue's.
+	Members []string `json:"members"`
+	// DeliveryLimit and DelayedRetry are of RabbitMQ 4.3 and later.
+	DeliveryLimit any    `json:"delivery_limit"`
+	DelayedRetry  string `json:"delayed_retry"`
+	Stats         Stats  `json:"message_stats"`
+}
+
+// Stats are how many of a queue's messages a second, over the last seconds.
+type Stats struct {
+	Redelivered rate `json:"redeliver_details"`
+	Delivered   rate `json:"deliver_get_details"`
+}
+
+type rate struct {
+	Rate float64 `json:"rate"`
+}
+
+// stateColumns keep the answer small where there are many queues.
+const stateColumns = "name,type,arguments,policy,consumers,messages,messages_ready,messages_unacknowledged,durable,auto_delete,exclusive,operator_policy,effective_policy_definition,message_bytes,idle_since,delivery_limit,delayed_retry,message_stats,members"
+
+// Node is one of the broker's.
+type Node struct {
+	Name      string `json:"name"`
+	Running   bool   `json:"running"`
+	MemAlarm  bool   `json:"mem_alarm"`
+	DiskAlarm bool   `json:"disk_free_alarm"`
+	DiskFree  int64  `json:"disk_free"`
+	DiskLimit int64  `json:"disk_free_limit"`
+}
+
+// Permission of a user in the virtual host.
+type Permission struct {
+	User      string `json:"user"`
+	Configure string `json:"configure"`
+	Write     string `json:"write"`
+	Read      string `json:"read"`
+}
+
+// States are those of all queues of the virtual host.
+func (c *Client) States(ctx context.Context) (all []QueueState, err error) {
+	return all, c.Call(ctx, http.MethodGet, c.path("queues")+"?columns="+stateColumns, nil, &all)
+}
+
+func (c *Client) Exchanges(ctx context.Context) (all []Exchange, err error) {
+	return all, c.Call(ctx, http.MethodGet, c.path("exchanges"), nil, &all)
+}
+
+func (c *Client) Bindings(ctx context.Context) (all []Binding, err error) {
+	return all, c.Call(ctx, http.MethodGet, c.path("bindings"), nil, &all)
+}
+
+func (c *Client) OperatorPolicies(ctx context.Context) (all []Policy, err error) {
+	return all, c.Call(ctx, http.MethodGet, c.path("operator-policies"), nil, &all)
+}
+
+// Nodes needs the tag monitoring.
+func (c *Client) Nodes(ctx context.Context) (all []Node, err error) {
+	return all, c.Call(ctx, http.MethodGet, "nodes", nil, &all)
+}
+
+// Permissions of a user needs the tag administrator.
+func (c *Client) Permissions(ctx context.Context, user string) (p Permission, err error) {
+	return p, c.Call(ctx, http.MethodGet, c.path("permissions", user), nil, &p)
+}
+
+// Ahead is how far the broker's clock is ahead of this one, as exact as its answer's
+// Date is (a second) and as the way there and back took.
+func (c *Client) Ahead(ctx context.Context) (ahead, within time.Duration, err error) {
+	before := time.Now()
+	date, err := c.call(ctx, http.MethodGet, "overview", nil, nil)
+	if err != nil {
+		return 0, 0, err
+	}
+	took := time.Since(before)
+	at, err := http.ParseTime(date)
+	if err != nil {
+		return 0, 0, err
+	}
+	// The date has no fractions: on average half a second is cut off.
+	return at.Add(time.Second / 2).Sub(before.Add(took / 2)), (took + time.Second) / 2, nil
+}
+
+// User is who it asks as.
+func (c *Client) User() string { return c.user.Username() }
+
+// At is the URL of a path below /api/, without a password, for commands people copy.
+func (c *Client) At(kind string, names ...string) string {
+	return strings.TrimSuffix(c.base().String(), "/") + "/api/" + c.path(kind, names...)
+}
+
+// BindingAt is the URL of one binding.
+func (c *Client) BindingAt(b Binding) string {
+	return c.At("bindings") + "/e/" + url.PathEscape(b.Source) + "/" + b.DestinationType[:1] + "/" + url.PathEscape(b.Destination) + "/" + url.PathEscape(b.PropertiesKey)
+}

@@ -1,0 +1,217 @@
+package rights_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/internal/rights"
+	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// Each part of the service's rights is needed: without it something that it does
+// when it starts, or when it returns a message, is refused. That they are enough,
+// test/stories and test/faults show, whose service has no others.
+func TestTheServiceNeedsEach(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+		all := rights.Service(brokertest.Works("orders"))
+		starts := func() error {
+			// A connection of its own: RabbitMQ remembers rights of a channel.
+			l, err := broker.NewLook(context.Background(), v.URLAs(v.ServiceUser(), "s3cret"), "test")
+			if err != nil {
+				return err
+			}
+			defer l.Close()
+			return errors.Join(l.Make(), l.BindReturn("orders"))
+		}
+		v.ServiceURL(brokertest.Works("orders"))
+		if err := starts(); err != nil {
+			t.Fatalf("with all: %v", err)
+		}
+		for _, c := range []struct {
+			what   string
+			change func(*rights.Rights)
+		}{
+			{"configure on redrive", func(r *rights.Rights) { r.Configure = `^redrive\..*$` }},
+			{"configure on redrive.*", func(r *rights.Rights) { r.Configure = `^redrive$` }},
+			{"write on redrive.*", func(r *rights.Rights) { r.Write = `^orders$` }},
+			{"write on the work queue", func(r *rights.Rights) { r.Write = `^redrive\..*$` }},
+			{"read on redrive", func(r *rights.Rights) { r.Read = `^redrive\..*$` }},
+			{"read on redrive.*", func(r *rights.Rights) { r.Read = `^redrive$` }},
+		} {
+			less := all
+			c.change(&less)
+			v.Give(v.ServiceUser(), less)
+			if err := starts(); !errors.Is(err, wire.ErrForbidden) {
+				t.Errorf("without %s: %v", c.what, err)
+			}
+		}
+	})
+}
+
+// made declares what the service does.
+func made(t *testing.T, v *brokertest.VHost) {
+	t.Helper()
+	l, err := broker.NewLook(context.Background(), v.URL(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := l.Make(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// user makes one with the rights of a role.
+func user(v *brokertest.VHost, r rights.Rights) (url string) {
+	name := "user-" + uuid.NewString()
+	v.User(name, "s3cret")
+	v.Give(name, r)
+	return v.URLAs(name, "s3cret")
+}
+
+// again runs a consumer of the library until a message that failed once has come back.
+func again(t *testing.T, v *brokertest.VHost, config redrive.Config) {
+	t.Helper()
+	config.Log = slog.New(slog.DiscardHandler)
+	config.Queue, config.Policy = "orders", policy.Policy{Attempts: 3, Backoff: policy.Fixed(100 * time.Millisecond)}
+	c, err := redrive.NewConsumer(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	v.Publish("", "orders", amqp.Publishing{DeliveryMode: 2, Body: []byte("1")})
+	came := 0
+	if err := c.Run(ctx, func(_ context.Context, m *redrive.Message) error {
+		if came++; came == 1 {
+			return errors.New("down")
+		}
+		cancel()
+		return nil
+	}); err != nil || came != 2 {
+		t.Errorf("it came %d times: %v", came, err)
+	}
+}
+
+func TestTheLibrarysConsumers(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+		r := rights.Consumer("orders")
+		for _, way := range []redrive.Way{redrive.Levels(100 * time.Millisecond), redrive.Dynamic(), redrive.Binary(100 * time.Millisecond), redrive.MessageTTL()} {
+			again(t, v, redrive.Config{URL: user(v, r), Wait: way})
+		}
+		// As the note says of Config.Verify.
+		_, note, _ := strings.Cut(r.Notes[0], "configure ")
+		var less rights.Rights
+		less.Configure, note, _ = strings.Cut(note, ", write ")
+		less.Write, note, _ = strings.Cut(note, ", read ")
+		less.Read = strings.TrimSuffix(note, ".")
+		again(t, v, redrive.Config{URL: user(v, less), Wait: redrive.Levels(100 * time.Millisecond), Verify: true})
+
+		// What the service declares is there; it is not, so its queue keeps reports.
+		made(t, v)
+		c, err := redrive.NewConsumer(redrive.Config{URL: user(v, rights.GoReporter("orders")), Queue: "orders", Wait: redrive.Service(), Verify: true, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		ended := make(chan error, 1)
+		go func() {
+			ended <- c.Run(ctx, func(_ context.Context, m *redrive.Message) error {
+				if string(m.Body) == "park" {
+					return redrive.Park(errors.New("never"))
+				}
+				return errors.New("down")
+			})
+		}()
+		for _, body := range []string{"1", "park"} {
+			v.Publish("", "orders", amqp.Publishing{DeliveryMode: 2, Body: []byte(body)})
+		}
+		brokertest.Eventually(t, "one is reported", func() bool { return v.Depth(wire.QueueIntake) == 1 })
+		brokertest.Eventually(t, "one is parked", func() bool { return v.Depth(wire.QueueParked) == 1 })
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestReportersAndDeclarers(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		made(t, v)
+		declares, err := v.DialURL(user(v, rights.Declarer("orders.*"))).Channel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := declares.QueueDeclare("orders.eu", true, false, false, false, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive"}); err != nil {
+			t.Errorf("declaring: %v", err)
+		}
+		reports := user(v, rights.Reporter("orders.*"))
+		ch, err := v.DialURL(reports).Channel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ch.Consume("orders.eu", "", false, false, false, false, nil); err != nil {
+			t.Errorf("consuming: %v", err)
+		}
+		publish := func(key string) error {
+			ch, err := v.DialURL(reports).Channel()
+			if err != nil {
+				return err
+			}
+			if err := ch.Confirm(false); err != nil {
+				return err
+			}
+			closed := ch.NotifyClose(make(chan *amqp.Error, 1))
+			d, err := ch.PublishWithDeferredConfirm(wire.ExchangeFailures, key, true, false, amqp.Publishing{})
+			if err != nil {
+				return err
+			}
+			select {
+			case e := <-closed:
+				return e
+			case <-d.Done():
+				return nil
+			}
+		}
+		if err := publish("orders.eu"); err != nil {
+			t.Errorf("reporting: %v", err)
+		}
+		var refused *amqp.Error
+		if err := publish("mail"); !errors.As(err, &refused) || refused.Code != amqp.AccessRefused {
+			t.Errorf("reporting for another queue: %v", err)
+		}
+	})
+}
+
+// Definitions of all roles are taken by RabbitMQ as they are, once the exchange of
+// a topic permission exists, which RabbitMQ 4.3 asks for.
+func TestDefinitions(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		made(t, v)
+		var permissions, topics []map[string]any
+		for _, r := range rights.All(brokertest.Works("orders.*")) {
+			name := r.Role + "-" + uuid.NewString()
+			v.User(name, "s3cret")
+			permissions = append(permissions, map[string]any{"user": name, "vhost": v.Name, "configure": r.Configure, "write": r.Write, "read": r.Read})
+			for _, topic := range r.Topics {
+				topics = append(topics, map[string]any{"user": name, "vhost": v.Name, "exchange": topic.Exchange, "write": topic.Write, "read": topic.Read})
+			}
+		}
+		v.Must(http.MethodPost, "definitions", map[string]any{"permissions": permissions, "topic_permissions": topics})
+	})
+}
