@@ -3,7 +3,6 @@
 package metrics
 
 import (
-	"context"
 	"net/http"
 	"sync"
 	"time"
@@ -28,7 +27,7 @@ type Metrics struct {
 
 	deadLetters, returned, forwarded, parked, discarded, replayed *prometheus.CounterVec
 
-	waits, refused *prometheus.CounterVec
+	waits, refused, opened *prometheus.CounterVec
 
 	lateness    prometheus.Histogram
 	sync        prometheus.Histogram
@@ -42,6 +41,7 @@ type Metrics struct {
 
 	mu     sync.Mutex
 	queues map[string]bool
+	off    map[string]int64 // ledgers that are off, as counting what is kept showed
 }
 
 // New makes the metrics of a service that keeps its messages in s; free tells
@@ -71,7 +71,8 @@ func New(s store.Store, free func() (uint64, uint64, error), version string) *Me
 	m.discarded = counter("discarded_total", "Messages discarded by their policy.", "queue")
 	m.replayed = counter("replayed_total", "Parked messages that a person sent back.", "queue")
 	m.waits = counter("waits_total", "Messages that began to wait, by where: disk, or a way of RabbitMQ's.", "queue", "wait")
-	m.refused = counter("wait_refused_total", "Messages that wait on disk since RabbitMQ did not take them.", "queue", "wait")
+	m.refused = counter("wait_refused_total", "Messages that wait in the store since RabbitMQ did not take them.", "queue", "wait")
+	m.opened = counter("breaker_opened_total", "How often the queue's breaker opened.", "queue")
 	m.lateness = histogram("return_lateness_seconds", "Time from due to confirmed by RabbitMQ.", 0.0005, 20)
 	m.sync = histogram("store_sync_seconds", "Time to make a batch durable in the store.", 0.0001, 18)
 	m.confirm = histogram("confirm_seconds", "Time from sending a batch to RabbitMQ's last answer.", 0.0005, 18)
@@ -105,6 +106,11 @@ func (m *Metrics) label(queue string) string {
 		return otherQueues
 	}
 	m.queues[queue] = true
+	// They begin at 0 where they can be seen: a counter that comes up with a hundred
+	// is no increase to Prometheus.
+	for _, c := range []*prometheus.CounterVec{m.returned, m.forwarded, m.parked, m.discarded, m.replayed} {
+		c.WithLabelValues(queue)
+	}
 	return queue
 }
 
@@ -128,6 +134,8 @@ func (m *Metrics) Event(e flow.Event) {
 		m.parked.WithLabelValues(q).Inc()
 	case flow.Discarded:
 		m.discarded.WithLabelValues(q).Add(float64(max(e.N, 1)))
+	case flow.Opened:
+		m.opened.WithLabelValues(q).Inc()
 	case flow.Replayed:
 		m.replayed.WithLabelValues(q).Add(float64(e.N))
 	}
@@ -140,6 +148,13 @@ func reasonLabel(r string) string {
 		return r
 	}
 	return "other"
+}
+
+// Recounted shows the queues whose ledger is off, and by how much.
+func (m *Metrics) Recounted(off map[string]int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.off = off
 }
 
 // Synced observes a commit.
@@ -173,61 +188,4 @@ func number(b bool) float64 {
 		return 1
 	}
 	return 0
-}
-
-// held shows what the store holds when it is asked.
-type held struct {
-	store   store.Store
-	free    func() (uint64, uint64, error)
-	metrics *Metrics
-}
-
-var (
-	waitingDesc = prometheus.NewDesc("redrive_waiting", "Messages in their delay on disk; those that wait in RabbitMQ are in its queues redrive.delay.*.", []string{"queue"}, nil)
-	parkedDesc  = prometheus.NewDesc("redrive_parked", "Parked messages.", []string{"queue"}, nil)
-	overdueDesc = prometheus.NewDesc("redrive_overdue_seconds", "How long the message that is due first has been due; 0 when none is.", []string{"queue"}, nil)
-	oldestDesc  = prometheus.NewDesc("redrive_oldest_waiting_seconds", "How long ago the waiting message that is due first failed.", []string{"queue"}, nil)
-	freeDesc    = prometheus.NewDesc("redrive_store_free_bytes", "Room left on the store's disk.", nil, nil)
-	reserveDesc = prometheus.NewDesc("redrive_store_reserve_bytes", "Room that is kept free on it.", nil, nil)
-)
-
-func (h *held) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{waitingDesc, parkedDesc, overdueDesc, oldestDesc, freeDesc, reserveDesc} {
-		ch <- d
-	}
-}
-
-func (h *held) Collect(ch chan<- prometheus.Metric) {
-	counts, err := h.store.Counts(context.Background())
-	if err != nil {
-		ch <- prometheus.NewInvalidMetric(waitingDesc, err)
-		return
-	}
-	type sums struct{ waiting, parked, overdue, oldest float64 }
-	by := map[string]sums{} // queues beyond the limit add up
-	now := time.Now()
-	for _, c := range counts {
-		label := h.metrics.label(c.Queue)
-		s := by[label]
-		s.waiting += float64(c.Waiting)
-		s.parked += float64(c.Parked)
-		if c.Waiting > 0 {
-			s.overdue = max(s.overdue, now.Sub(c.NextDue).Seconds())
-			s.oldest = max(s.oldest, now.Sub(c.NextFailed).Seconds())
-		}
-		by[label] = s
-	}
-	show := func(d *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-	}
-	for q, s := range by {
-		show(waitingDesc, s.waiting, q)
-		show(parkedDesc, s.parked, q)
-		show(overdueDesc, s.overdue, q)
-		show(oldestDesc, s.oldest, q)
-	}
-	if free, reserve, err := h.free(); err == nil {
-		show(freeDesc, float64(free))
-		show(reserveDesc, float64(reserve))
-	}
 }

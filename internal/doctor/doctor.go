@@ -1,0 +1,117 @@
+// Package doctor finds what is wrong with Redrive's surroundings: RabbitMQ, its
+// queues and their policies, the service's rights and disk. Read it in this order:
+//
+//	doctor.go  checks, findings, and what becomes of a check that cannot be made
+//	scene.go   what the checks look at; gather.go: where it comes from
+//	checks.go  all checks, in order; each is in a file of its own
+//	mend.go    what --fix does
+//
+// A check is pure: a scene in, findings out.
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+)
+
+// Status of a finding, from well to ill.
+type Status string
+
+const (
+	OK      Status = "ok"
+	Unknown Status = "unknown" // it could not be found out
+	Warning Status = "warning"
+	Wrong   Status = "wrong"
+)
+
+func (s Status) rank() int { return slices.Index([]Status{OK, Unknown, Warning, Wrong}, s) }
+
+// Finding is what a check says, of one queue or of all.
+type Finding struct {
+	Check  string `json:"check"`
+	Status Status `json:"status"`
+	// Queue is the work queue that it is about; "": the broker or the service.
+	Queue string `json:"queue,omitempty"`
+	What  string `json:"what"`
+	// Why it matters.
+	Why string `json:"why,omitempty"`
+	// Mend is what to do, in words; Commands do it.
+	Mend     string   `json:"mend,omitempty"`
+	Commands []string `json:"commands,omitempty"`
+	// Fixable: --fix does it. It adds what is missing, and takes nothing away.
+	Fixable bool `json:"fixable,omitempty"`
+	fix     fix
+}
+
+// Check is one of them.
+type Check struct {
+	Name string
+	// Title is what it looks at, Why the reason, as docs/doctor.md has them.
+	Title, Why string
+	// Needs are the parts of a scene without which it cannot be made.
+	Needs []Part
+	Run   func(context.Context, *Scene) []Finding
+	// Alone is as much of it as AMQP shows where the management API is missing.
+	Alone func(context.Context, *Scene) []Finding
+}
+
+// Report is what all checks found.
+type Report struct {
+	Status  Status `json:"status"`
+	Broker  string `json:"broker"`
+	VHost   string `json:"vhost"`
+	Version string `json:"version,omitempty"`
+	// Queues and how many of them are enrolled; nil where nobody knows.
+	Queues   *int      `json:"queues,omitempty"`
+	Enrolled *int      `json:"enrolled,omitempty"`
+	Findings []Finding `json:"findings"`
+}
+
+// Examine makes every check. Findings that are ok come once a check.
+func Examine(ctx context.Context, s *Scene) Report {
+	r := Report{Status: OK, Broker: s.Broker, VHost: s.VHost, Version: s.Version}
+	if s.Missing[Queues] == nil {
+		all, enrolled := len(s.work()), len(s.enrolledQueues())
+		r.Queues, r.Enrolled = &all, &enrolled
+	}
+	for _, c := range Checks {
+		for _, f := range c.make(ctx, s) {
+			if f.Queue != "" && !s.asked(f.Queue) {
+				continue
+			}
+			f.Check = c.Name
+			if f.Why == "" && f.Status != OK && f.Status != Unknown {
+				f.Why = c.Why
+			}
+			r.Findings = append(r.Findings, f)
+			if f.Status.rank() > r.Status.rank() {
+				r.Status = f.Status
+			}
+		}
+	}
+	slices.SortStableFunc(r.Findings, func(a, b Finding) int { return cmp.Compare(a.Queue, b.Queue) })
+	return r
+}
+
+func (c *Check) make(ctx context.Context, s *Scene) (all []Finding) {
+	var why []string
+	for _, p := range c.Needs {
+		if err := s.Missing[p]; err != nil && !slices.Contains(why, err.Error()) {
+			why = append(why, err.Error())
+		}
+	}
+	if len(why) == 0 {
+		if all = c.Run(ctx, s); len(all) == 0 {
+			all = []Finding{{Status: OK, What: c.Title}}
+		}
+		return all
+	}
+	unknown := Finding{Status: Unknown, What: "not looked at: " + c.Title, Why: strings.Join(why, "; ")}
+	if c.Alone != nil && s.Missing[AMQP] == nil {
+		all = c.Alone(ctx, s)
+		unknown.What = "looked at only as far as AMQP shows it: " + c.Title
+	}
+	return append(all, unknown)
+}

@@ -1,0 +1,46 @@
+package doctor
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode"
+)
+
+// Quote makes one word of a POSIX shell's of any text; of what a terminal would obey
+// too (as $'…', of bash and others).
+func Quote(s string) string {
+	switch {
+	case s != "" && strings.IndexFunc(s, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_-./:@%+,=", r))
+	}) < 0:
+		return s
+	case strings.IndexFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) < 0:
+		return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+	}
+	var b strings.Builder
+	b.WriteString("$'")
+	for _, c := range []byte(s) {
+		switch {
+		case c == '\'' || c == '\\':
+			b.WriteString(`\` + string(rune(c)))
+		case c < ' ' || c > '~':
+			fmt.Fprintf(&b, `\x%02x`, c)
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return b.String() + "'"
+}
+
+// versionOf reads "4.3.6" as far as it goes.
+func versionOf(s string) (v [2]int, ok bool) {
+	parts := strings.SplitN(s, ".", 3)
+	if len(parts) < 2 {
+		return v, false
+	}
+	var err1, err2 error
+	v[0], err1 = strconv.Atoi(parts[0])
+	v[1], err2 = strconv.Atoi(parts[1])
+	return v, err1 == nil && err2 == nil
+}

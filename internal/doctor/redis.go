@@ -1,0 +1,77 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+
+	"github.com/redrive-mq/redrive/internal/store/redisstore"
+)
+
+// redis tells what Redis does with what it is given, and what that can lose.
+func redis(_ context.Context, s *Scene) (all []Finding) {
+	c := s.Config.Store.Redis
+	if c.URL == "" {
+		return []Finding{{Status: OK, What: "messages are kept on this machine's disk, not in Redis"}}
+	}
+	for i := range s.Redis {
+		all = append(all, redisServer(&s.Redis[i], cmp.Or(c.Durability, string(redisstore.Synced)), max(1, c.Replicas))...)
+	}
+	if s.Failover && c.Durability != string(redisstore.Replicated) {
+		all = append(all, Finding{Status: Warning, What: "a server that is replaced by its replica loses what that did not have yet",
+			Mend: "Set store.redis.durability to replicated."})
+	}
+	return all
+}
+
+// redisServer is what is to be said of one.
+func redisServer(r *redisstore.Server, durability string, replicas int) (all []Finding) {
+	at := "Redis at " + r.Addr
+	set := func(name, value string) []string {
+		host, port, _ := net.SplitHostPort(r.Addr)
+		return []string{fmt.Sprintf("redis-cli -h %s -p %s CONFIG SET %s %s", Quote(host), Quote(port), name, value)}
+	}
+	const file = " and the same in its configuration file"
+	if r.Eviction != "noeviction" {
+		all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("%s deletes messages when its memory is full: maxmemory-policy is %s", at, r.Eviction),
+			Mend: "The service refuses it. This," + file + ":", Commands: set("maxmemory-policy", "noeviction")})
+	}
+	if r.Max == 0 {
+		all = append(all, Finding{Status: Warning, What: at + " has no maxmemory, so it may take all memory of its machine, and be ended for it",
+			Mend: "What it may take, for example 4 GiB," + file + ":", Commands: set("maxmemory", "4gb")})
+	}
+	safe := Finding{Status: OK}
+	switch durability {
+	case string(redisstore.Cached):
+		safe.What = at + " keeps messages in memory (durability: cached): a crash or a failover loses the last moments"
+	case string(redisstore.Replicated):
+		safe.What = fmt.Sprintf("%s has %d replicas, and a write counts when %d have it in memory (durability: replicated)", at, r.Replicas, replicas)
+		if r.Replicas < replicas {
+			safe.Status, safe.Mend = Wrong, "Start the replicas: no message is taken in, and none returns, until they are there."
+		}
+	default:
+		switch safe.What = fmt.Sprintf("%s has a write on its disk when it counts (durability: synced; appendonly %v, appendfsync %s)", at, r.AppendOnly, cmp.Or(r.Fsync, "not told")); {
+		case !r.AppendOnly:
+			safe.Status, safe.What = Wrong, at+" writes nothing to its disk, as durability: synced needs"
+			safe.Mend, safe.Commands = "This,"+file+":", append(set("appendonly", "yes"), set("appendfsync", "always")...)
+		case r.Fsync != "always" && (!r.TellsSyncs() || r.Fsync == "no"):
+			safe.Status, safe.What = Wrong, fmt.Sprintf("%s does not tell when a write is on its disk: appendfsync is %s", at, cmp.Or(r.Fsync, "not told"))
+			safe.Mend, safe.Commands = "This,"+file+":", set("appendfsync", "always")
+		case r.Fsync == "everysec":
+			safe.Status, safe.What = Warning, at+" syncs once a second, and each write waits for that"
+			safe.Mend, safe.Commands = "This,"+file+":", set("appendfsync", "always")
+		}
+	}
+	return append(all, safe)
+}
+
+// redisRoom is the room in the server that has the least; 0, 0 when none has a bound.
+func redisRoom(all []redisstore.Server) (free, limit uint64) {
+	for _, r := range all {
+		if is := r.Max - min(r.Max, r.Used); r.Max > 0 && (limit == 0 || is < free) {
+			free, limit = is, r.Max
+		}
+	}
+	return free, limit
+}

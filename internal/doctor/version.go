@@ -1,0 +1,32 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+)
+
+func connection(_ context.Context, s *Scene) (all []Finding) {
+	if err := s.Missing[AMQP]; err != nil {
+		return []Finding{{Status: Wrong, What: err.Error(), Mend: "Check broker.url: host, port, user, password, virtual host. As RabbitMQ sees the user:",
+			Commands: []string{"rabbitmqctl authenticate_user " + Quote(s.User), "rabbitmqctl list_user_permissions " + Quote(s.User)}}}
+	}
+	for _, err := range s.Unreached {
+		all = append(all, Finding{Status: Warning, What: fmt.Sprintf("one of several addresses does not answer: %v", err), Why: "The others serve meanwhile, and one less is left to go to.",
+			Mend: "Start that node, or mend its address in broker.url or broker.management."})
+	}
+	return all
+}
+
+func version(_ context.Context, s *Scene) []Finding {
+	v, ok := versionOf(s.Version)
+	switch {
+	case !ok:
+		return []Finding{{Status: Unknown, What: "RabbitMQ did not say its version"}}
+	case v[0] < 3 || v[0] == 3 && v[1] < 10:
+		return []Finding{{Status: Wrong, What: "RabbitMQ " + s.Version + " is too old: Redrive needs 3.10", Mend: "Upgrade RabbitMQ."}}
+	case v[0] == 3:
+		return []Finding{{Status: Warning, What: "RabbitMQ " + s.Version + " fails over a malformed x-death",
+			Mend: "Upgrade to RabbitMQ 4. Until then let nobody publish whom you do not trust, look at redrive.aside, and prefer at-most-once where publishers are strangers."}}
+	}
+	return []Finding{{Status: OK, What: "RabbitMQ " + s.Version}}
+}

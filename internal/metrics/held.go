@@ -1,0 +1,108 @@
+package metrics
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// held shows what the store holds when it is asked.
+type held struct {
+	store   store.Store
+	free    func() (uint64, uint64, error)
+	metrics *Metrics
+}
+
+var (
+	waitingDesc   = prometheus.NewDesc("redrive_waiting", "Messages in their delay on disk; those that wait in RabbitMQ are in its queues redrive.delay.*.", []string{"queue"}, nil)
+	discardedDesc = prometheus.NewDesc("redrive_discarded", "Discarded messages that can be restored still.", []string{"queue"}, nil)
+	parkedDesc    = prometheus.NewDesc("redrive_parked", "Parked messages.", []string{"queue"}, nil)
+	overdueDesc   = prometheus.NewDesc("redrive_overdue_seconds", "How long the message that is due first has been due; 0 when none is.", []string{"queue"}, nil)
+	oldestDesc    = prometheus.NewDesc("redrive_oldest_waiting_seconds", "How long ago the waiting message that is due first failed.", []string{"queue"}, nil)
+	freeDesc      = prometheus.NewDesc("redrive_store_free_bytes", "Room left on the store's disk, or in Redis's memory.", nil, nil)
+	ledgerDesc    = prometheus.NewDesc("redrive_ledger_total", "Messages that came (in), and what became of them; the difference is waiting, parked and discarded.", []string{"queue", "as"}, nil)
+	imbalanceDesc = prometheus.NewDesc("redrive_ledger_imbalance", "How many more messages came in than became something; negative: fewer. What is kept is counted one by one now and then for it.", []string{"queue"}, nil)
+	reserveDesc   = prometheus.NewDesc("redrive_store_reserve_bytes", "Room that is kept free on it.", nil, nil)
+)
+
+func (h *held) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{waitingDesc, parkedDesc, discardedDesc, overdueDesc, oldestDesc, freeDesc, reserveDesc, ledgerDesc, imbalanceDesc} {
+		ch <- d
+	}
+}
+
+func (h *held) Collect(ch chan<- prometheus.Metric) {
+	counts, err := h.store.Counts(context.Background())
+	if err != nil {
+		ch <- prometheus.NewInvalidMetric(waitingDesc, err)
+		return
+	}
+	type sums struct{ waiting, parked, discarded, overdue, oldest float64 }
+	by := map[string]sums{} // queues beyond the limit add up
+	now := time.Now()
+	for _, c := range counts {
+		label := h.metrics.label(c.Queue)
+		s := by[label]
+		s.waiting += float64(c.Waiting)
+		s.parked += float64(c.Parked)
+		s.discarded += float64(c.Discarded)
+		if c.Waiting > 0 {
+			s.overdue = max(s.overdue, now.Sub(c.NextDue).Seconds())
+			s.oldest = max(s.oldest, now.Sub(c.NextFailed).Seconds())
+		}
+		by[label] = s
+	}
+	show := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	for q, s := range by {
+		show(waitingDesc, s.waiting, q)
+		show(parkedDesc, s.parked, q)
+		show(discardedDesc, s.discarded, q)
+		show(overdueDesc, s.overdue, q)
+		show(oldestDesc, s.oldest, q)
+	}
+	if free, reserve, err := h.free(); err == nil {
+		show(freeDesc, float64(free))
+		show(reserveDesc, float64(reserve))
+	}
+	h.ledger(ch)
+}
+
+// ledger shows what came and what became of it: of queues beyond the limit the sums,
+// and the one that is off most.
+func (h *held) ledger(ch chan<- prometheus.Metric) {
+	lines, err := h.store.Ledger(context.Background())
+	if err != nil {
+		ch <- prometheus.NewInvalidMetric(ledgerDesc, err)
+		return
+	}
+	h.metrics.mu.Lock()
+	recounted := h.metrics.off
+	h.metrics.mu.Unlock()
+	by, off := map[string]*store.Sums{}, map[string]int64{}
+	for i := range lines {
+		label, n := h.metrics.label(lines[i].Queue), lines[i].Off()
+		if by[label] == nil {
+			by[label] = new(store.Sums)
+		}
+		by[label].Add(&lines[i].Sums)
+		if n == 0 {
+			n = recounted[lines[i].Queue]
+		}
+		if abs(n) > abs(off[label]) {
+			off[label] = n
+		}
+	}
+	for q, sums := range by {
+		for _, as := range store.Flows {
+			ch <- prometheus.MustNewConstMetric(ledgerDesc, prometheus.CounterValue, float64(sums[as]), q, as.String())
+		}
+		ch <- prometheus.MustNewConstMetric(imbalanceDesc, prometheus.GaugeValue, float64(off[q]), q)
+	}
+}
+
+func abs(n int64) int64 { return max(n, -n) }

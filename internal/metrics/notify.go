@@ -1,0 +1,12 @@
+package metrics
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Notifications makes the counter of what was told, by route and what came of it:
+// sent or failed. Call it once.
+func (m *Metrics) Notifications() func(route, result string) {
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "redrive_notifications_total",
+		Help: "Notifications, by route and result: sent, or failed and to be tried again."}, []string{"route", "result"})
+	m.registry.MustRegister(c)
+	return func(route, result string) { c.WithLabelValues(route, result).Inc() }
+}

@@ -1,0 +1,40 @@
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Replica is one service of several that share a store.
+type Replica struct {
+	ID, Address, Version string
+	Since, Beat          time.Time
+	Leads                bool
+}
+
+var (
+	replicaDesc = prometheus.NewDesc("redrive_replica_start_time_seconds", "When a replica that is alive started, in seconds since 1970.", []string{"replica", "address", "version"}, nil)
+	leadsDesc   = prometheus.NewDesc("redrive_replica_leads", "1 for the replica that leads: it does what only one may.", []string{"replica"}, nil)
+	beatDesc    = prometheus.NewDesc("redrive_replica_beat_age_seconds", "How long ago this replica last heard of that one.", []string{"replica"}, nil)
+)
+
+// replicas shows those that are alive when it is asked.
+type replicas struct{ all func() []Replica }
+
+// Replicas shows what all tells.
+func (m *Metrics) Replicas(all func() []Replica) { m.registry.MustRegister(&replicas{all}) }
+
+func (r *replicas) Describe(ch chan<- *prometheus.Desc) {
+	ch <- replicaDesc
+	ch <- leadsDesc
+	ch <- beatDesc
+}
+
+func (r *replicas) Collect(ch chan<- prometheus.Metric) {
+	for _, one := range r.all() {
+		ch <- prometheus.MustNewConstMetric(replicaDesc, prometheus.GaugeValue, float64(one.Since.UnixMilli())/1000, one.ID, one.Address, one.Version)
+		ch <- prometheus.MustNewConstMetric(leadsDesc, prometheus.GaugeValue, number(one.Leads), one.ID)
+		ch <- prometheus.MustNewConstMetric(beatDesc, prometheus.GaugeValue, max(0, time.Since(one.Beat).Seconds()), one.ID)
+	}
+}

@@ -1,0 +1,57 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/redrive-mq/redrive/internal/release"
+)
+
+// Return is how the returns to one queue are.
+type Return struct {
+	Queue string
+	View  release.View
+	Held  []string // why nothing returns just now
+}
+
+var (
+	breakerDesc   = prometheus.NewDesc("redrive_breaker_state", "1 for the state that the queue's breaker is in: closed, open, half-open or ramp.", []string{"queue", "state"}, nil)
+	heldDesc      = prometheus.NewDesc("redrive_queue_held", "1 while nothing returns to the queue, by why: person, breaker, no_consumer, rate, in_flight or unreachable.", []string{"queue", "why"}, nil)
+	consumersDesc = prometheus.NewDesc("redrive_queue_consumers", "Consumers of a queue that something is due for.", []string{"queue"}, nil)
+)
+
+// returns shows how the returns are when it is asked.
+type returns struct {
+	all     func() []Return
+	metrics *Metrics
+}
+
+// Returns shows what all tells of each queue.
+func (m *Metrics) Returns(all func() []Return) { m.registry.MustRegister(&returns{all, m}) }
+
+func (r *returns) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{breakerDesc, heldDesc, consumersDesc} {
+		ch <- d
+	}
+}
+
+func (r *returns) Collect(ch chan<- prometheus.Metric) {
+	for _, q := range r.all() {
+		if r.metrics.label(q.Queue) != q.Queue {
+			continue // beyond the limit; states do not add up
+		}
+		show := func(d *prometheus.Desc, v float64, labels ...string) {
+			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append([]string{q.Queue}, labels...)...)
+		}
+		if q.View.On || q.View.State != release.Closed {
+			for _, s := range release.States {
+				show(breakerDesc, number(s == q.View.State), string(s))
+			}
+		}
+		for _, why := range q.Held {
+			show(heldDesc, 1, why)
+		}
+		if q.View.Consumers >= 0 {
+			show(consumersDesc, float64(q.View.Consumers))
+		}
+	}
+}

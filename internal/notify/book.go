@@ -1,0 +1,293 @@
+package notify
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+)
+
+// otherQueues share an entry when there are more than mostQueues of a kind.
+const (
+	otherQueues   = "(other queues)"
+	mostQueues    = 500
+	mostDifferent = 20 // errors kept of an entry
+	otherErrors   = "(other errors)"
+)
+
+// key is what is told of on its own.
+type key struct {
+	Kind  Kind
+	Queue string
+}
+
+// tally is what was counted of a key.
+type tally struct {
+	N           int64            `json:"n,omitempty"`
+	First, Last time.Time        `json:",omitzero"`
+	Errors      map[string]int64 `json:"errors,omitempty"`
+}
+
+func (t *tally) add(n int64, err string, at time.Time) {
+	if t.N == 0 {
+		t.First = at
+	}
+	t.N, t.Last = t.N+n, at
+	if err != "" {
+		t.addError(n, err)
+	}
+}
+
+func (t *tally) addError(n int64, err string) {
+	if t.Errors == nil {
+		t.Errors = map[string]int64{}
+	}
+	if _, ok := t.Errors[err]; !ok && len(t.Errors) >= mostDifferent {
+		err = otherErrors
+	}
+	t.Errors[err] += n
+}
+
+func (t *tally) join(u *tally) {
+	t.add(u.N, "", u.Last)
+	if t.N == u.N {
+		t.First = u.First
+	}
+	for err, n := range u.Errors {
+		t.addError(n, err)
+	}
+}
+
+// entry is what a route knows of a key, and keeps over restarts.
+type entry struct {
+	Told  time.Time `json:",omitzero"` // when last
+	Tally tally     // parked, untold
+	// of a condition
+	On    bool      `json:",omitempty"`
+	Said  bool      `json:",omitempty"` // that it is on
+	Since time.Time `json:",omitzero"`
+	Seen  time.Time `json:",omitzero"` // when it was first seen to be on, or over
+	Text  string    `json:",omitempty"`
+}
+
+// Condition is something that goes on.
+type Condition struct {
+	Kind  Kind
+	Queue string
+	Since time.Time     // zero: since it was first seen
+	After time.Duration // it is told only when it has gone on for so long
+	Text  string        // why; may be hostile
+
+	// Unknown is that nothing is known of a kind: what went on of it goes on.
+	Unknown bool
+}
+
+// book is what one route has to tell. Time is passed in.
+type book struct {
+	settings *Settings
+	route    *Route
+	entries  map[key]*entry
+	changed  map[key]bool // and not yet kept
+	first    map[key]time.Time
+}
+
+func newBook(s *Settings, r *Route) *book {
+	return &book{settings: s, route: r, entries: map[key]*entry{}, changed: map[key]bool{}, first: map[key]time.Time{}}
+}
+
+// at is the entry of a key, which may be that of others.
+func (b *book) at(k key) (key, *entry) {
+	e := b.entries[k]
+	if e == nil {
+		n := 0
+		for other := range b.entries {
+			if other.Kind == k.Kind && other.Queue != otherQueues {
+				n++
+			}
+		}
+		if n >= mostQueues {
+			k.Queue = otherQueues
+			e = b.entries[k]
+		}
+	}
+	if e == nil {
+		e = &entry{}
+		b.entries[k] = e
+	}
+	b.changed[k] = true
+	return k, e
+}
+
+// count takes what was counted.
+func (b *book) count(k key, t *tally) {
+	_, e := b.at(k)
+	e.Tally.join(t)
+}
+
+// see takes the conditions that there are now. What is not among them is over, unless
+// settling says that it is too early to know.
+func (b *book) see(now time.Time, all []Condition, settling bool) {
+	there, unknown := map[key]bool{}, map[Kind]bool{}
+	for _, c := range all {
+		if c.Unknown {
+			unknown[c.Kind] = true
+			continue
+		}
+		k := key{c.Kind, c.Queue}
+		there[k] = true
+		c.Text = clean(c.Text, longestText)
+		if _, ok := b.first[k]; !ok {
+			b.first[k] = now
+		}
+		if c.Since.IsZero() {
+			c.Since = b.first[k]
+		}
+		e := b.entries[k]
+		if e == nil && now.Before(c.Since.Add(c.After)) || e != nil && e.On && e.Text == c.Text {
+			continue
+		}
+		at, e := b.at(k)
+		there[at] = true
+		if !e.On && !e.Said {
+			e.Since, e.Seen = c.Since, now
+		}
+		e.On, e.Text = true, c.Text
+	}
+	maps.DeleteFunc(b.first, func(k key, _ time.Time) bool { return !there[k] })
+	if settling {
+		return
+	}
+	for k, e := range b.entries {
+		if k.Kind == Parked || there[k] || unknown[k.Kind] || !e.On {
+			continue
+		}
+		b.changed[k] = true
+		e.On, e.Seen = false, now
+	}
+}
+
+// due is when an entry is to be told after a wait for others, and whether that was
+// put off by quiet hours; false when there is nothing to tell.
+func (b *book) due(k key, e *entry, now time.Time, wait time.Duration) (at time.Time, deferred, ok bool) {
+	again := e.Told.Add(b.route.Repeat)
+	switch {
+	case k.Kind == Parked && e.Tally.N == 0, k.Kind != Parked && !e.On && e.Said && !b.route.Resolved:
+		return at, false, false
+	case k.Kind == Parked:
+		at = e.Tally.First.Add(wait)
+		if !e.Told.IsZero() && again.After(at) {
+			at = again
+		}
+	case e.On && e.Said:
+		at = again
+	default: // it began, or it is over
+		at = e.Seen.Add(wait)
+	}
+	if b.settings.severity(k) < Critical {
+		var end time.Time
+		if end, deferred = b.route.Quiet.until(at); deferred {
+			at = end
+		} else if end, quiet := b.route.Quiet.until(now); quiet && !at.After(now) {
+			// It was due before, and could not be sent.
+			at, deferred = end, true
+		}
+	}
+	return at, deferred, true
+}
+
+// plan is what is to be told now, and when to ask again at the latest.
+func (b *book) plan(now time.Time, each bool) (messages []*Message, next time.Time) {
+	next = now.Add(time.Hour)
+	due := map[Kind]bool{}
+	for k, e := range b.entries {
+		if k.Kind != Parked && !e.On && !e.Said {
+			if _, deferred, _ := b.due(k, e, now, b.route.GroupWait); !deferred {
+				b.drop(k) // over before anybody was told
+				continue
+			}
+		}
+		at, _, ok := b.due(k, e, now, b.route.GroupWait)
+		switch {
+		case !ok && now.After(e.Told.Add(b.route.Repeat)):
+			b.drop(k)
+		case !ok:
+		case at.After(now):
+			if at.Before(next) {
+				next = at
+			}
+		default:
+			due[k.Kind] = true
+		}
+	}
+	groups := map[Kind]*Message{}
+	for k, e := range b.entries {
+		if !due[k.Kind] {
+			continue
+		}
+		at, deferred, ok := b.due(k, e, now, 0)
+		if !ok || at.After(now) {
+			continue
+		}
+		group, digest := k.Kind, deferred && !each
+		if digest {
+			group = ""
+		}
+		m := groups[group]
+		if m == nil {
+			m = &Message{Kind: group, Digest: digest, At: now}
+			groups[group] = m
+		}
+		m.Items = append(m.Items, b.item(k, e))
+		m.Severity = max(m.Severity, b.settings.severity(k))
+	}
+	for k, e := range b.entries {
+		if m := groups[k.Kind]; m != nil && e.On {
+			m.Open++
+		}
+	}
+	for _, group := range slices.Sorted(maps.Keys(groups)) {
+		m := groups[group]
+		inOrder(m.Items)
+		m.Link = link(b.settings.Page, m)
+		messages = append(messages, m)
+	}
+	return messages, next
+}
+
+func (b *book) item(k key, e *entry) Item {
+	i := Item{Kind: k.Kind, Queue: k.Queue, Since: e.Since, Text: e.Text, N: e.Tally.N}
+	if k.Kind != Parked {
+		i.Resolved, i.Again = !e.On, e.On && e.Said
+		if i.Resolved {
+			i.Until = e.Seen
+		}
+		return i
+	}
+	i.Since, i.Until = e.Tally.First, e.Tally.Last
+	for err, n := range e.Tally.Errors {
+		i.Errors = append(i.Errors, ErrorCount{err, n})
+	}
+	slices.SortFunc(i.Errors, func(a, b ErrorCount) int { return cmp.Or(cmp.Compare(b.N, a.N), cmp.Compare(a.Error, b.Error)) })
+	return i
+}
+
+// told is that a message has arrived.
+func (b *book) told(m *Message, now time.Time) {
+	for _, i := range m.Items {
+		k := key{i.Kind, i.Queue}
+		e := b.entries[k]
+		b.changed[k] = true
+		switch {
+		case e == nil:
+		case k.Kind != Parked && i.Resolved:
+			b.drop(k)
+		default:
+			e.Told, e.Said, e.Tally = now, k.Kind != Parked, tally{}
+		}
+	}
+}
+
+func (b *book) drop(k key) {
+	delete(b.entries, k)
+	b.changed[k] = true
+}

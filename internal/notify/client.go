@@ -1,0 +1,100 @@
+package notify
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+var (
+	errPrivate  = errors.New("notifications do not go to private addresses")
+	errRedirect = errors.New("it answers with a redirect, which is not followed: give the final URL")
+)
+
+const (
+	longestSend   = 20 * time.Second
+	longestAnswer = 4 << 10
+)
+
+// client is the one way out: to public addresses, without proxies and redirects, in
+// bounded time.
+type client struct {
+	http *http.Client
+	dial *net.Dialer
+}
+
+func newClient(allowed []netip.Prefix) *client {
+	dial := &net.Dialer{Timeout: 10 * time.Second, Control: guard(allowed)}
+	return &client{dial: dial, http: &http.Client{
+		Timeout:       longestSend,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return errRedirect },
+		Transport: &http.Transport{ // Proxy is left out: one from the environment would dial for us
+			DialContext: dial.DialContext, DisableKeepAlives: true, ForceAttemptHTTP2: true,
+			TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: longestSend, MaxResponseHeaderBytes: 16 << 10,
+		},
+	}}
+}
+
+// request is what a service is sent.
+type request struct {
+	method string // "": POST
+	url    string
+	header http.Header
+	body   any // as JSON
+}
+
+// busy is an answer that says when to try again.
+type busy struct {
+	error
+	after time.Duration
+}
+
+func (b busy) Unwrap() error { return b.error }
+
+// do sends it, and returns the beginning of the answer. Its errors repeat neither the
+// URL nor the answer: either may hold a secret.
+func (c *client) do(ctx context.Context, r request) ([]byte, error) {
+	body, err := json.Marshal(r.body)
+	if err != nil {
+		return nil, err
+	}
+	if r.method == "" {
+		r.method = http.MethodPost
+	}
+	req, err := http.NewRequestWithContext(ctx, r.method, r.url, bytes.NewReader(body))
+	if err != nil {
+		return nil, errURL
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", "redrive")
+	for name, values := range r.header {
+		req.Header[name] = values
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		var u *url.Error
+		if errors.As(err, &u) {
+			err = u.Err
+		}
+		return nil, err
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, longestAnswer))
+	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+		err := fmt.Errorf("it answers %d %s", resp.StatusCode, http.StatusText(resp.StatusCode))
+		if s, e := strconv.Atoi(resp.Header.Get("Retry-After")); e == nil && s > 0 {
+			return nil, busy{err, min(time.Duration(min(s, 3600))*time.Second, time.Hour)}
+		}
+		return nil, err
+	}
+	return answer, err
+}

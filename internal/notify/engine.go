@@ -1,0 +1,223 @@
+package notify
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// Keeper is what of a store is needed.
+type Keeper interface {
+	Entries(ctx context.Context, prefix, after string, visit func(store.Entry) (more bool, err error)) error
+	PutEntries(ctx context.Context, entries []store.Entry) error
+	DeleteEntries(ctx context.Context, prefix string) error
+}
+
+// Options of an Engine.
+type Options struct {
+	Store Keeper
+	// Conditions are all that go on now, by the thresholds of the settings. It is asked
+	// every 15 seconds; after an error, what went on before goes on.
+	Conditions func(context.Context, *Settings) ([]Condition, error)
+	Count      func(route, result string) // result: sent or failed
+	Log        *slog.Logger
+	// Replica, when not "", is the id of this replica of several: what is parked goes
+	// by way of the store to the one that leads, see relay.go, and only that one is
+	// Run.
+	Replica string
+
+	open func(rawURL string) (*target, error) // nil but in tests
+}
+
+const (
+	poll        = 15 * time.Second // between two looks at conditions
+	longestSaid = 1 << 10          // bytes of an error that are looked at
+)
+
+// Engine tells the routes. Make it with New, hand it events, and Run it.
+type Engine struct {
+	Options
+	change chan struct{}
+
+	mu  sync.RWMutex
+	now *crew
+	ran bool
+
+	relay relay
+}
+
+// crew are the routes of one configuration.
+type crew struct {
+	settings Settings
+	routes   []*route
+}
+
+// New checks the routes' URLs.
+func New(s Settings, o Options) (*Engine, error) {
+	if o.open == nil {
+		o.open = open
+	}
+	e := &Engine{Options: o, change: make(chan struct{}, 1), relay: relay{wake: make(chan struct{}, 1)}}
+	return e, e.SetSettings(s)
+}
+
+// SetSettings puts others in force; what is not told yet is told by those.
+func (e *Engine) SetSettings(s Settings) error {
+	c, out := &crew{settings: s}, newClient(s.AllowPrivate)
+	for i := range c.settings.Routes {
+		to, err := e.open(string(c.settings.Routes[i].URL))
+		if err != nil {
+			return fmt.Errorf("notify: route %q: its URL %w", c.settings.Routes[i].Name, err)
+		}
+		r := &route{engine: e, client: out, Route: c.settings.Routes[i], to: to, wake: make(chan struct{}, 1)}
+		r.book = newBook(&c.settings, &r.Route)
+		c.routes = append(c.routes, r)
+	}
+	e.mu.Lock()
+	e.now = c
+	e.mu.Unlock()
+	select {
+	case e.change <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+func (e *Engine) crew() *crew {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return e.now
+}
+
+func (e *Engine) wants(r *route, k key) bool { return r.book.settings.wants(&r.Route, k) }
+
+// Event takes note of one; it never waits for a route.
+func (e *Engine) Event(ev flow.Event) {
+	if ev.Kind != flow.Parked {
+		return
+	}
+	k, why := key{Parked, ev.Queue}, said{text: ev.Error}
+	if why.text == "" {
+		why = said{text: ev.Why, ours: true}
+	}
+	why.text = why.text[:min(len(why.text), longestSaid)]
+	e.mu.RLock() // until it is counted: the end of a crew keeps what it has counted
+	defer e.mu.RUnlock()
+	for _, r := range e.now.routes {
+		switch {
+		case !e.wants(r, k):
+		case e.Replica != "":
+			e.relay.count(k, int64(max(1, ev.N)), why, ev.At)
+			return
+		default:
+			r.count(k, int64(max(1, ev.N)), why, ev.At)
+		}
+	}
+}
+
+// Run tells until ctx ends; then it keeps what is not told, and waits for nothing
+// outside. A replica that leads again begins anew with what is kept.
+func (e *Engine) Run(ctx context.Context) {
+	e.mu.Lock()
+	again, settings := e.ran, e.now.settings
+	e.ran = true
+	e.mu.Unlock()
+	if again {
+		if err := e.SetSettings(settings); err != nil { // its URLs were fit before
+			e.Log.Error("nobody is told of anything", "error", err)
+			return
+		}
+	}
+	for {
+		select {
+		case <-e.change:
+		default:
+		}
+		c := e.crew()
+		e.forget(ctx, c)
+		e.run(ctx, c)
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// run lets a crew work until ctx ends or there is another.
+func (e *Engine) run(ctx context.Context, c *crew) {
+	ctx, stop := context.WithCancel(ctx)
+	var routes sync.WaitGroup
+	for _, r := range c.routes {
+		routes.Go(func() { r.run(ctx) })
+	}
+	defer routes.Wait()
+	defer stop()
+	unknown := false
+	if e.Replica != "" && len(c.routes) > 0 {
+		routes.Go(func() { e.collect(ctx, c) })
+	}
+	tick := time.NewTicker(poll)
+	defer tick.Stop()
+	for {
+		if len(c.routes) > 0 {
+			all, err := e.Conditions(ctx, &c.settings)
+			if err != nil && ctx.Err() == nil && !unknown {
+				e.Log.Warn("what goes on cannot be told from what is over", "error", err)
+			}
+			if unknown = err != nil; !unknown {
+				for _, r := range c.routes {
+					r.conditions(all)
+				}
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-e.change:
+			if e.crew() != c {
+				return
+			}
+		case <-tick.C:
+		}
+	}
+}
+
+// forget deletes what was kept of routes that there are no more.
+func (e *Engine) forget(ctx context.Context, c *crew) {
+	there, gone := map[string]bool{}, map[string]bool{}
+	for _, r := range c.routes {
+		there[r.Name] = true
+	}
+	_ = e.Store.Entries(ctx, prefix, "", func(en store.Entry) (bool, error) {
+		if name, _, _ := strings.Cut(strings.TrimPrefix(en.Name, prefix), "/"); !there[name] {
+			gone[name] = true
+		}
+		return true, nil
+	})
+	for name := range gone {
+		if err := e.Store.DeleteEntries(ctx, prefix+name+"/"); err != nil && ctx.Err() == nil {
+			e.Log.Warn("what a former route was told is not deleted", "route", name, "error", err)
+		}
+	}
+}
+
+// Test sends a message that says that it is a test.
+func Test(ctx context.Context, s *Settings, r *Route, k Kind) error {
+	to, err := open(string(r.URL))
+	if err != nil {
+		return fmt.Errorf("its URL %w", err)
+	}
+	m := &Message{Kind: k, Test: true, At: time.Now(), Severity: of(k).Severity}
+	i := Item{Kind: k, Queue: "test", Since: m.At, Text: "this is a test, sent by `redrive notify test`"}
+	if k == Parked {
+		i.N, i.Errors = 1000, []ErrorCount{{i.Text, 1000}}
+	}
+	m.Items = []Item{i}
+	m.Link = link(s.Page, m)
+	return to.tell(ctx, newClient(s.AllowPrivate), m)
+}

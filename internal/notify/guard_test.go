@@ -1,0 +1,134 @@
+package notify
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func TestPrivateAddressesAreNotDialled(t *testing.T) {
+	check := guard(nil)
+	for _, at := range []string{
+		"127.0.0.1", "127.1.2.3", "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1", "169.254.169.254", "100.64.0.1", "100.127.255.255",
+		"0.0.0.0", "0.1.2.3", "192.0.0.8", "198.18.0.1", "224.0.0.1", "255.255.255.255", "240.0.0.1",
+		"::1", "::", "::ffff:127.0.0.1", "::ffff:169.254.169.254", "::ffff:10.0.0.1", "::7f00:1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::1", "2002:7f00:1::1", "2001:0:1::1",
+		"fc00::1", "fd00:ec2::254", "fe80::1%eth0", "fec0::1", "ff02::1", "2001:db8::1",
+	} {
+		if err := check("tcp", netip.AddrPortFrom(netip.MustParseAddr(at), 80).String(), nil); !errors.Is(err, errPrivate) {
+			t.Errorf("%s: %v", at, err)
+		}
+	}
+	for _, at := range []string{"1.1.1.1", "172.32.0.1", "172.15.255.255", "100.128.0.1", "169.253.1.1", "192.167.1.1", "2606:4700::1111", "::ffff:1.1.1.1"} {
+		if err := check("tcp", netip.AddrPortFrom(netip.MustParseAddr(at), 80).String(), nil); err != nil {
+			t.Errorf("%s: %v", at, err)
+		}
+	}
+	allowed := guard([]netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/16")})
+	for at, ok := range map[string]bool{"10.1.2.3": true, "::ffff:10.1.2.3": true, "10.2.0.1": false, "169.254.169.254": false, "fd00::1": true, "fd01::1": false} {
+		if err := allowed("tcp", netip.AddrPortFrom(netip.MustParseAddr(at), 80).String(), nil); (err == nil) != ok {
+			t.Errorf("%s: %v", at, err)
+		}
+	}
+}
+
+// Whatever a URL says, what counts is where the connection goes.
+func TestURLsThatLeadInward(t *testing.T) {
+	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1") // is not asked
+	var asked atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
+	defer server.Close()
+	port := server.URL[strings.LastIndex(server.URL, ":"):]
+	for _, host := range []string{"127.0.0.1" + port, "localhost" + port, "[::ffff:127.0.0.1]" + port, "0.0.0.0" + port, "169.254.169.254", "[fd00:ec2::254]"} {
+		for _, raw := range []string{"generic+http://" + host + "/latest/meta-data", "ntfy://" + host + "/topic?scheme=http", "gotify://" + host + "/tokentoken?disabletls=yes",
+			"mattermost://" + host + "/tokentoken?disabletls=yes", "pagerduty://" + host + "/keykeykey?disabletls=yes", "smtp://" + host + "/?from=a@b.example&to=c@d.example"} {
+			to, err := open(raw)
+			if err != nil {
+				t.Fatalf("%s: %v", raw, err)
+			}
+			if err := to.tell(context.Background(), newClient(nil), testMessage()); err == nil || !strings.Contains(err.Error(), "private addresses") {
+				t.Errorf("%s: %v", raw, err)
+			}
+		}
+	}
+	if n := asked.Load(); n != 0 {
+		t.Errorf("%d requests got through", n)
+	}
+}
+
+func TestRedirectsAreNotFollowed(t *testing.T) {
+	var asked atomic.Int32
+	inside := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
+	defer inside.Close()
+	for _, code := range []int{301, 302, 303, 307, 308} {
+		outside, _ := hook(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, inside.URL, code) })
+		to, err := open(outside)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := to.tell(context.Background(), newClient(loopback), testMessage()); err == nil || !strings.Contains(err.Error(), "redirect") {
+			t.Errorf("%d: %v", code, err)
+		}
+	}
+	if n := asked.Load(); n != 0 {
+		t.Errorf("%d redirects were followed", n)
+	}
+}
+
+func TestAnAnswerWithoutEnd(t *testing.T) {
+	for status, want := range map[int]string{200: "", 429: "it answers 429 Too Many Requests", 500: "it answers 500 Internal Server Error"} {
+		at, _ := hook(t, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Retry-After", "7")
+			w.WriteHeader(status)
+			for r.Context().Err() == nil {
+				if _, err := w.Write(make([]byte, 64<<10)); err != nil {
+					return
+				}
+			}
+		})
+		to, err := open(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = to.tell(context.Background(), newClient(loopback), testMessage())
+		if got := ""; err != nil {
+			got = err.Error()
+			if got != want {
+				t.Errorf("%d: %s", status, got)
+			}
+			if b := (busy{}); !errors.As(err, &b) || b.after != 7*time.Second {
+				t.Errorf("%d: it is not told when to try again: %v", status, err)
+			}
+		} else if want != "" {
+			t.Errorf("%d is a success", status)
+		}
+	}
+}
+
+// No error repeats what a URL keeps secret.
+func TestSecretsAreNotInErrors(t *testing.T) {
+	for _, raw := range []string{
+		"generic+http://user:s3cretpass@127.0.0.1:1/s3cretpath?key=s3cretkey&@Authorization=s3cretheader", "slack://hook:s3cret-s3cret-s3cret@webhook", "generic+https://s3cret host/",
+		"telegram://s3cret:s3cret@telegram?chats=1", "pagerduty://127.0.0.1/s3cretkey/s3cret", "teams://s3cret@s3cret/s3cret", "discord://s3cret", "smtp://s3cret:s3cret@host/?from=s3cret",
+		"s3cret", "s3cret://x", "ntfy://a:s3cretpass@127.0.0.1:1/s3crettopic?scheme=http", "gotify://127.0.0.1:1/s3crettoken?priority=s3cret", "://s3cret", "generic+http://%zzs3cret/",
+		"smtp://user:s3cretpass@127.0.0.1:1/?from=a@b.example&to=c@d.example",
+	} {
+		to, err := open(raw)
+		if err == nil {
+			err = to.tell(context.Background(), newClient(loopback), testMessage())
+		}
+		if err == nil || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v", raw, err)
+		}
+	}
+	hidden := (&target{secrets: []string{"T0K3N"}}).hide(&url.Error{Op: "Post", URL: "x", Err: errors.New("dial T0K3N\x1b[2J")})
+	if s := hidden.Error(); strings.ContainsAny(s, "\x1b") || strings.Contains(s, "T0K3N") {
+		t.Errorf("%q", s)
+	}
+}

@@ -1,0 +1,241 @@
+package notify
+
+import (
+	"cmp"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Message is what a route is told at once.
+type Message struct {
+	Kind     Kind // "" in a digest of several
+	At       time.Time
+	Severity Severity
+	Items    []Item
+	Link     string
+	Digest   bool // of quiet hours
+	Test     bool
+	Open     int // conditions of Kind that go on, told or not
+}
+
+// Item is a queue's part of it, or the service's where Queue is "".
+type Item struct {
+	Kind         Kind
+	Queue        string
+	N            int64 // messages
+	Since, Until time.Time
+	Text         string // hostile
+	Errors       []ErrorCount
+	Resolved     bool
+	Again        bool // it was told before and goes on
+}
+
+// ErrorCount is an error without what differs, hostile, and how often it was.
+type ErrorCount struct {
+	Error string
+	N     int64
+}
+
+const (
+	mostShown  = 10 // items in a text
+	mostErrors = 3  // of an item in a text
+	// for machines, some of which refuse what is too large
+	mostItems      = 100
+	mostItemErrors = 5
+)
+
+// format is how a service writes foreign text, which must not become markup.
+type format struct{ foreign func(string) string }
+
+var plainText = format{func(s string) string { return s }}
+
+// Resolved tells whether all of it is over.
+func (m *Message) Resolved() bool {
+	return len(m.Items) > 0 && !slices.ContainsFunc(m.Items, func(i Item) bool { return !i.Resolved })
+}
+
+func (m *Message) total() (n int64) {
+	for _, i := range m.Items {
+		n += i.N
+	}
+	return n
+}
+
+// queue is the one it is about, or "".
+func (m *Message) queue() string {
+	if len(m.Items) == 1 {
+		return m.Items[0].Queue
+	}
+	return ""
+}
+
+// title is one line.
+func (m *Message) title(f format) string {
+	what := ""
+	switch {
+	case m.Test:
+		what = "Redrive: a test"
+	case m.Digest:
+		what = fmt.Sprintf("Redrive: what happened in quiet hours (%d)", len(m.Items))
+	case len(m.Items) == 1:
+		return "Redrive: " + m.Items[0].line(f, nil)
+	case m.Kind == Parked:
+		what = fmt.Sprintf("Redrive: %s messages parked in %d queues", number(m.total()), len(m.Items))
+	case m.Resolved():
+		what = fmt.Sprintf("Redrive: resolved: %s (%d queues)", of(m.Kind).Over, len(m.Items))
+	default:
+		what = fmt.Sprintf("Redrive: %s (%d queues)", of(m.Kind).Means, len(m.Items))
+	}
+	return what
+}
+
+// text is the rest: a line for each item, its errors below.
+func (m *Message) text(f format, zone *time.Location) string {
+	var b strings.Builder
+	for n, i := range m.Items {
+		if n == mostShown {
+			fmt.Fprintf(&b, "and %d more\n", len(m.Items)-n)
+			break
+		}
+		b.WriteString("• " + i.line(f, zone) + "\n")
+		for n, e := range i.Errors {
+			if n == mostErrors {
+				break
+			}
+			fmt.Fprintf(&b, "    %s× %s\n", number(e.N), f.foreign(clean(e.Error, longestError)))
+		}
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// line says what an item is; with the times when zone is given.
+func (i *Item) line(f format, zone *time.Location) string {
+	k := of(i.Kind)
+	where := ""
+	if i.Queue != "" {
+		where = f.foreign(clean(i.Queue, longestQueue)) + ": "
+	}
+	if i.Kind == Parked {
+		means := k.Means
+		if i.N == 1 {
+			means = "message parked"
+		}
+		s := fmt.Sprintf("%s%s %s", where, number(i.N), means)
+		if zone != nil && i.Until.Sub(i.Since) >= time.Minute {
+			s += fmt.Sprintf(" from %s to %s", moment(i.Since, zone), moment(i.Until, zone))
+		}
+		return s
+	}
+	s := where + k.Means
+	switch {
+	case i.Resolved:
+		s = "resolved: " + where + k.Over
+	case i.Again:
+		s += ", still"
+	}
+	if i.Text != "" && !i.Resolved {
+		s += ": " + f.foreign(clean(i.Text, longestText))
+	}
+	if zone != nil && i.Resolved {
+		s += fmt.Sprintf(" (it was from %s to %s)", moment(i.Since, zone), moment(i.Until, zone))
+	} else if zone != nil {
+		s += fmt.Sprintf(" (since %s)", moment(i.Since, zone))
+	}
+	return s
+}
+
+func moment(t time.Time, zone *time.Location) string {
+	return t.In(zone).Format("2006-01-02 15:04 MST")
+}
+
+// number has commas.
+func number(n int64) string {
+	s := fmt.Sprint(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// fields are the message for machines. All text in it is as clean as in the others.
+func (m *Message) fields() map[string]any {
+	items := []map[string]any{}
+	for _, i := range m.Items[:min(len(m.Items), mostItems)] {
+		item := map[string]any{"event": i.Kind, "queue": clean(i.Queue, 255), "since": i.Since.UTC(), "resolved": i.Resolved}
+		if i.Kind == Parked {
+			errs := []map[string]any{}
+			for _, e := range i.Errors[:min(len(i.Errors), mostItemErrors)] {
+				errs = append(errs, map[string]any{"error": clean(e.Error, longestError), "count": e.N})
+			}
+			item["count"], item["errors"] = i.N, errs
+		}
+		if i.Text != "" {
+			item["text"] = clean(i.Text, longestText)
+		}
+		if !i.Until.IsZero() {
+			item["until"] = i.Until.UTC()
+		}
+		items = append(items, item)
+	}
+	text := m.text(plainText, time.UTC)
+	if m.Link != "" {
+		text += "\n" + m.Link
+	}
+	event := string(m.Kind)
+	if m.Digest {
+		event = "digest"
+	}
+	return map[string]any{"title": m.title(plainText), "message": text, "event": event, "severity": m.Severity.String(), "queue": clean(m.queue(), 255),
+		"count": m.total(), "link": m.Link, "resolved": m.Resolved(), "test": m.Test, "at": m.At.UTC(), "items": items, "more_items": len(m.Items) - len(items)}
+}
+
+// link opens the page where a message's subject is listed.
+func link(page string, m *Message) string {
+	if page == "" {
+		return ""
+	}
+	page = strings.TrimSuffix(page, "/")
+	switch m.Kind {
+	case IntakeStopped, BrokerBlocked:
+		return page + "/health"
+	case NoConsumer, QueueHeld, BreakerOpen, LedgerOff:
+		return page + "/queues"
+	}
+	state := "state:parked"
+	if m.Kind == OldestWaiting {
+		state = "state:waiting"
+	}
+	if m.Digest && !slices.ContainsFunc(m.Items, func(i Item) bool { return i.Kind == Parked || i.Kind == ParkedBurst }) {
+		return page + "/health"
+	}
+	terms := []string{state}
+	if q := m.queue(); q != "" && q != otherQueues {
+		terms = append(terms, `queue:"`+strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(q)+`"`)
+	}
+	var from time.Time
+	for _, i := range m.Items {
+		if i.Kind == Parked && (from.IsZero() || i.Since.Before(from)) {
+			from = i.Since
+		}
+	}
+	if !from.IsZero() && m.Kind == Parked {
+		terms = append(terms, "parked:>="+from.UTC().Truncate(time.Minute).Format("2006-01-02T15:04Z"))
+	}
+	return page + "/messages?" + url.Values{"q": {strings.Join(terms, " ")}}.Encode()
+}
+
+// inOrder puts what is worst first: what begins before what is over, then many first.
+func inOrder(items []Item) {
+	slices.SortFunc(items, func(a, b Item) int {
+		over := func(i Item) int {
+			if i.Resolved {
+				return 1
+			}
+			return 0
+		}
+		return cmp.Or(cmp.Compare(over(a), over(b)), cmp.Compare(b.N, a.N), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Queue, b.Queue))
+	})
+}

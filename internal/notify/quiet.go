@@ -1,0 +1,45 @@
+package notify
+
+import "time"
+
+// Quiet are hours of each day, from From to To in minutes since midnight, in which
+// only what is critical is told. A nil Zone is none.
+type Quiet struct {
+	From, To int
+	Zone     *time.Location
+}
+
+func (q Quiet) in(t time.Time) bool {
+	if q.Zone == nil || q.From == q.To {
+		return false
+	}
+	t = t.In(q.Zone)
+	m := 60*t.Hour() + t.Minute()
+	if q.From < q.To {
+		return q.From <= m && m < q.To
+	}
+	return m >= q.From || m < q.To
+}
+
+// until tells whether t is quiet, and when that is over: by the clock on the wall,
+// which summer time moves.
+func (q Quiet) until(t time.Time) (end time.Time, quiet bool) {
+	if !q.in(t) {
+		return t, false
+	}
+	local := t.In(q.Zone)
+	y, mo, d := local.Date()
+	if q.From > q.To && 60*local.Hour()+local.Minute() >= q.From {
+		d++
+	}
+	end = time.Date(y, mo, d, q.To/60, q.To%60, 0, 0, q.Zone)
+	// An hour that the clock leaves out may give a time that is past, still quiet, or
+	// later than need be. One that it has twice is quiet until the second time.
+	for !end.After(t) || q.in(end) {
+		end = end.Add(time.Minute)
+	}
+	for last := end.Add(-time.Minute); last.After(t) && !q.in(last); last = last.Add(-time.Minute) {
+		end = last
+	}
+	return end, true
+}

@@ -1,0 +1,105 @@
+package notify
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+)
+
+// heard is what was told, where no socket may be.
+type heard struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (h *heard) target(url string) (*target, error) {
+	to, err := open(url)
+	if err == nil {
+		to.send = func(_ context.Context, _ *client, m *Message) error {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.all = append(h.all, fmt.Sprintf("%s %d", m.Kind, m.Items[0].N))
+			return nil
+		}
+	}
+	return to, err
+}
+
+// What is parked at any replica is told once, by the one that leads; what was told
+// before a leader died is not told again by the next.
+func TestReplicasAreToldOfOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fleet, out := memstore.NewFleet(), &heard{}
+		var relaying sync.WaitGroup
+		ctx, stop := context.WithCancel(context.Background())
+		replica := func(id string) (*Engine, *memstore.Member) {
+			m := fleet.Join()
+			s, r := DefaultSettings(), DefaultRoute()
+			r.Name, r.URL, r.GroupWait, r.Repeat = "hook", "generic+http://hook.example/", 2*time.Second, time.Hour
+			s.Routes = []Route{r}
+			e, err := New(s, Options{Store: m, Replica: id, Count: func(string, string) {}, Log: slog.New(slog.DiscardHandler), open: out.target,
+				Conditions: func(context.Context, *Settings) ([]Condition, error) {
+					return []Condition{{Kind: BreakerOpen, Queue: "q"}}, nil
+				}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			relaying.Go(func() { e.Relay(ctx) })
+			return e, m
+		}
+		a, am := replica("a")
+		b, _ := replica("b")
+		lead := func(e *Engine, m *memstore.Member, id string) (end func()) {
+			term, leads, err := m.Lead(ctx, "service", id, 5*time.Second)
+			if err != nil || !leads {
+				t.Fatal(leads, err)
+			}
+			ctx, cancel := context.WithCancel(store.WithTerm(ctx, "service", term))
+			var running sync.WaitGroup
+			running.Go(func() { e.Run(ctx) })
+			return func() { cancel(); running.Wait() }
+		}
+		park := func(e *Engine, n int) {
+			for range n {
+				e.Event(flow.Event{Kind: flow.Parked, Queue: "q", Error: "refused", At: time.Now()})
+			}
+		}
+		end := lead(a, am, "a")
+		park(a, 30)
+		park(b, 12)
+		time.Sleep(10 * time.Second)
+		out.are(t, "breaker_open 0", "parked 42")
+		am.Kill()
+		end()
+		park(b, 5)
+		time.Sleep(10 * time.Second)
+		end = lead(b, fleet.Join(), "b")
+		time.Sleep(2 * time.Minute)
+		out.are(t, "breaker_open 0", "parked 42") // within the hour it is not told again
+		time.Sleep(time.Hour)
+		out.are(t, "breaker_open 0", "parked 42", "breaker_open 0", "parked 5")
+		end()
+		stop()
+		relaying.Wait()
+	})
+}
+
+func (h *heard) are(t *testing.T, want ...string) {
+	t.Helper()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	slices.Sort(h.all)
+	slices.Sort(want)
+	if !slices.Equal(h.all, want) {
+		t.Errorf("it was told %q, want %q", h.all, want)
+	}
+}

@@ -1,0 +1,223 @@
+package notify
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"net/textproto"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+const hostile = "boom\x1b[31m `x` *b* @here @everyone <!channel> <@U123> <b>\u202e\u200b [a](http://evil.example/) \r\nX-Injected: 1\r\n.\r\nQUIT https://evil.example/"
+
+func testMessage() *Message {
+	at := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
+	m := &Message{Kind: Parked, At: at, Severity: Critical, Link: "https://redrive.example.com/messages?q=state%3Aparked", Items: []Item{
+		{Kind: Parked, Queue: "orders " + hostile, N: 1234, Since: at, Until: at, Errors: []ErrorCount{{hostile, 1200}, {strings.Repeat("long ", 500), 34}}},
+	}}
+	return m
+}
+
+// tripper answers without a network.
+type tripper func(*http.Request) (*http.Response, error)
+
+func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// sent is the request that a URL's service makes of a message.
+func sent(t *testing.T, raw, answer string, m *Message) (at *http.Request, fields map[string]any, err error) {
+	t.Helper()
+	to, err := open(raw)
+	if err != nil {
+		t.Fatalf("%s: %v", raw, err)
+	}
+	c := newClient(nil)
+	c.http.Transport = tripper(func(r *http.Request) (*http.Response, error) {
+		data, err := io.ReadAll(r.Body)
+		if err != nil {
+			return nil, err
+		}
+		at = r
+		for _, bad := range []string{"@here", "@everyone", "<!channel", "<@U", "<b>", "://evil", `\u001b`, "\u202e", "\u200b"} {
+			if bytes.Contains(data, []byte(bad)) {
+				t.Errorf("%s: %q is in %s", raw, bad, data)
+			}
+		}
+		return &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader(answer)), Request: r}, json.Unmarshal(data, &fields)
+	})
+	err = to.tell(context.Background(), c, m)
+	return at, fields, err
+}
+
+func TestWhatServicesAreSent(t *testing.T) {
+	const teamsURL = "teams://11111111-4444-4444-8444-cccccccccccc@22222222-4444-4444-8444-cccccccccccc/33333333012222222222333333333344/44444444-4444-4444-8444-cccccccccccc/V2ESyij_gAljSoUQHvZoZYzlpAoAXExyOl26dlf1xHEx05?host=test.webhook.office.com"
+	for _, c := range []struct{ raw, url, has string }{
+		{"slack://hook:T00000000-B00000000-123456789012345678901234@webhook", "https://hooks.slack.com/services/T00000000/B00000000/123456789012345678901234", `1,234 messages parked`},
+		{"slack://xoxb:123456789012-1234567890123-4mt0t4l1YL3g1T5L4cK70k3N@C001CH4NN3L", "https://slack.com/api/chat.postMessage", `"channel":"C001CH4NN3L"`},
+		{"discord://tokentoken@1234567", "https://discord.com/api/webhooks/1234567/tokentoken", `"allowed_mentions":{"parse":[]}`},
+		{"mattermost://bot@chat.example.com/tokentoken/town", "https://chat.example.com/hooks/tokentoken", `"channel":"town"`},
+		{teamsURL, "https://test.webhook.office.com/webhookb2/11111111-4444-4444-8444-cccccccccccc@22222222-4444-4444-8444-cccccccccccc/IncomingWebhook/33333333012222222222333333333344/44444444-4444-4444-8444-cccccccccccc/V2ESyij_gAljSoUQHvZoZYzlpAoAXExyOl26dlf1xHEx05", `"MessageCard"`},
+		{"teams+https://prod-1.logic.azure.com/workflows/1/invoke?sig=abc&sv=1.0", "https://prod-1.logic.azure.com/workflows/1/invoke?sig=abc&sv=1.0", `"AdaptiveCard"`},
+		{"telegram://110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw@telegram?chats=42", "https://api.telegram.org/bot110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw/sendMessage", `"chat_id":"42"`},
+		{"ntfy://user:pass@ntfy.example.com/alerts", "https://user:***@ntfy.example.com/", `"priority":5`},
+		{"gotify://gotify.example.com/sub/Aaaaaaaaaaaaaaa", "https://gotify.example.com/sub/message", `"priority":8`},
+		{"pagerduty://events.pagerduty.com/abcdef0123456789", "https://events.pagerduty.com/v2/enqueue", `"dedup_key":"redrive/parked"`},
+		{"generic://hooks.example.com/a?b=c&@X-Key=k&$team=shop&__x=1", "https://hooks.example.com/a?_x=1&b=c", `"team":"shop"`},
+	} {
+		at, fields, err := sent(t, c.raw, "ok", testMessage())
+		if err != nil {
+			t.Errorf("%s: %v", c.raw, err)
+			continue
+		}
+		if got := at.URL.Redacted(); strings.ReplaceAll(got, "xxxxx", "***") != c.url {
+			t.Errorf("%s is sent to %s", c.raw, got)
+		}
+		data, err := json.Marshal(fields)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Contains(data, []byte(c.has)) || !bytes.Contains(data, []byte("redrive.example.com/messages?q=state%3Aparked")) || !bytes.Contains(data, []byte("1,200× boom")) && !bytes.Contains(data, []byte("1,200× `boom")) {
+			t.Errorf("%s is sent %s", c.raw, data)
+		}
+	}
+}
+
+func TestIncidentsEndWithTheLastQueue(t *testing.T) {
+	const raw = "pagerduty://events.pagerduty.com/abcdef0123456789?source=shop"
+	m := &Message{Kind: BreakerOpen, Items: []Item{{Kind: BreakerOpen, Queue: "a", Resolved: true}}, Open: 1}
+	if at, _, err := sent(t, raw, "", m); err != nil || at != nil {
+		t.Errorf("one of two is over: %v, sent to %v", err, at)
+	}
+	m.Open = 0
+	if _, fields, err := sent(t, raw, "", m); err != nil || fields["event_action"] != "resolve" || fields["dedup_key"] != "shop/breaker_open" {
+		t.Errorf("all are over: %v, sent %v", err, fields)
+	}
+}
+
+func TestSlackSaysNoWith200(t *testing.T) {
+	_, _, err := sent(t, "slack://xoxb:123456789012-1234567890123-4mt0t4l1YL3g1T5L4cK70k3N@C001CH4NN3L", `{"ok":false,"error":"channel_not_found"}`, testMessage())
+	if err == nil || !strings.Contains(err.Error(), "channel_not_found") {
+		t.Errorf("%v", err)
+	}
+}
+
+// mailServer takes one mail, without TLS, and tells what it was told.
+func mailServer(t *testing.T) (addr string, end func() (commands, letter string)) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	var letter string
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		r := textproto.NewReader(bufio.NewReader(conn))
+		answer := func(s string) { _, _ = io.WriteString(conn, s+"\r\n") }
+		answer("220 mail.example")
+		for {
+			line, err := r.ReadLine()
+			if err != nil {
+				return
+			}
+			all = append(all, line)
+			switch line {
+			case "DATA":
+				answer("354 go on")
+				data, _ := r.ReadDotBytes()
+				letter = string(data)
+				answer("250 taken")
+			case "QUIT":
+				answer("221 bye")
+				return
+			default:
+				answer("250 fine")
+			}
+		}
+	})
+	return l.Addr().String(), func() (string, string) {
+		_ = l.Close()
+		serving.Wait()
+		return strings.Join(all, " | "), letter
+	}
+}
+
+// A mail is one mail, whatever a message says.
+func TestMail(t *testing.T) {
+	addr, end := mailServer(t)
+	to, err := open("smtp://" + addr + "/?from=redrive@shop.example&fromname=Redrive&to=anna@shop.example,otto@shop.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := to.tell(context.Background(), newClient(loopback), testMessage()); err != nil {
+		t.Error(err)
+	}
+	commands, letter := end()
+	if commands != "EHLO localhost | MAIL FROM:<redrive@shop.example> | RCPT TO:<anna@shop.example> | RCPT TO:<otto@shop.example> | DATA | QUIT" {
+		t.Errorf("the server was told %s", commands)
+	}
+	head, text, _ := strings.Cut(letter, "\n\n")
+	if strings.Contains(head, "\nX-Injected") || !strings.Contains(head, "Subject: =?utf-8?q?Redrive:_orders") {
+		t.Errorf("the head is\n%s", head)
+	}
+	plain, err := base64.StdEncoding.DecodeString(strings.ReplaceAll(text, "\n", ""))
+	if err != nil || !strings.Contains(string(plain), "1,234 messages parked") || !strings.Contains(string(plain), "https://redrive.example.com/messages") {
+		t.Errorf("%v: %s", err, plain)
+	}
+}
+
+// Where the URL asks for TLS, a server without gets neither password nor mail.
+func TestMailAsksForTLS(t *testing.T) {
+	addr, end := mailServer(t)
+	to, err := open("smtp://user:s3cretpass@" + addr + "/?from=a@b.example&to=c@d.example&encryption=ExplicitTLS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := to.tell(context.Background(), newClient(loopback), testMessage()); err == nil || !strings.Contains(err.Error(), "no STARTTLS") {
+		t.Errorf("%v", err)
+	}
+	if commands, _ := end(); commands != "EHLO localhost" {
+		t.Errorf("the server was told %s", commands)
+	}
+}
+
+func FuzzClean(f *testing.F) {
+	f.Add(hostile, 20)
+	f.Add(strings.Repeat("a\u0301\u0301\u0301\u0301", 50), 200)
+	f.Add("\xff\xfe\x00@\u2028<\u00ad", 5)
+	f.Fuzz(func(t *testing.T, s string, most int) {
+		if most < 1 || most > 1000 {
+			return
+		}
+		got := clean(s, most)
+		if !utf8.ValidString(got) || utf8.RuneCountInString(got) > 2*most+1 || strings.ContainsAny(got, "@<>\n\r\t") || strings.Contains(got, "://") {
+			t.Errorf("%q becomes %q", s, got)
+		}
+		for _, r := range got {
+			if !unicode.IsPrint(r) {
+				t.Errorf("%q becomes %q with %U", s, got, r)
+			}
+		}
+	})
+}
+
+func FuzzOpen(f *testing.F) {
+	for scheme, s := range services {
+		f.Add(scheme + "://user:password@host/path?a=b")
+		f.Add(s.form)
+	}
+	f.Fuzz(func(t *testing.T, raw string) { _, _ = open(raw) })
+}

@@ -1,0 +1,211 @@
+package monitoring_test
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/app/apptest"
+	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// silent are metrics that a service has only after what does not happen here.
+var silent = map[string]string{
+	"redrive_wait_refused_total":   "RabbitMQ refuses messages that are to wait in it",
+	"redrive_notifications_total":  "somebody is notified",
+	"queue:redrive_failures:usual": "it has run for 6 hours",
+}
+
+// panel is what a dashboard asks.
+type panel struct {
+	Title, Type string
+	Datasource  struct{ Type, UID string }
+	Targets     []struct {
+		Expr       string
+		Datasource struct{ UID string }
+	}
+}
+
+type dashboard struct {
+	Panels     []panel
+	Templating struct {
+		List []struct{ Name, Type, Definition string }
+	}
+}
+
+func readDashboard(t *testing.T) (d dashboard) {
+	t.Helper()
+	b, err := os.ReadFile(dashboardFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(b, &d); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// The dashboard asks whichever Prometheus a person chooses, and has its rows.
+func TestTheDashboardIsWhole(t *testing.T) {
+	d := readDashboard(t)
+	var rows []string
+	for _, p := range d.Panels {
+		if p.Type == "row" {
+			rows = append(rows, p.Title)
+			continue
+		}
+		if p.Title == "" || p.Datasource.UID != "${datasource}" || len(p.Targets) == 0 {
+			t.Errorf("panel %q asks %q %d times", p.Title, p.Datasource.UID, len(p.Targets))
+		}
+		for _, q := range p.Targets {
+			if q.Expr == "" || q.Datasource.UID != "${datasource}" {
+				t.Errorf("panel %q: %q asks %q", p.Title, q.Expr, q.Datasource.UID)
+			}
+		}
+	}
+	if want := []string{"At a glance", "Flow", "Waiting and due", "Parked", "Storms", "Store and broker", "Ledger"}; !slices.Equal(rows, want) {
+		t.Errorf("rows %q", rows)
+	}
+	if v := d.Templating.List; len(v) != 2 || v[0].Type != "datasource" || v[1].Name != "queue" || v[1].Definition != "label_values(redrive_ledger_total, queue)" {
+		t.Errorf("variables %+v", v)
+	}
+}
+
+// Every query of the dashboard and every rule, asked of a real Prometheus that watches
+// a service at work, is understood and finds what it asks for.
+func TestPrometheusUnderstandsAllOfIt(t *testing.T) {
+	brokers := brokertest.All(t)
+	b := brokers[len(brokers)-1]
+	service := work(t, brokertest.NewVHost(t, b))
+	p := startPrometheus(t, service.Addr())
+	p.await(`count_over_time(redrive_build_info[5m]) >= 4`)
+	p.await(`redrive_queue_consumers{queue="lost"} == 0`)
+	p.await(`redrive_parked{queue="orders"} > 0`)
+	p.await(`redrive_ledger_total{queue="mail", as="handed_over"} > 0`)
+	p.await(`redrive_ledger_total{queue="texts", as="dropped"} > 0`)
+	p.await(`redrive_overdue_seconds{queue="lost"} > 0`)
+	p.await(`sum without (reason) (rate(redrive_dead_letters_total[1h])) >= 0`)
+
+	t.Run("dashboard", func(t *testing.T) {
+		d := readDashboard(t)
+		fill := strings.NewReplacer("$queue", ".*", "$__rate_interval", "1m")
+		for _, panel := range d.Panels {
+			for _, q := range panel.Targets {
+				got, err := p.query(fill.Replace(q.Expr))
+				if err != nil || len(got) == 0 && !needsSilence(q.Expr) {
+					t.Errorf("%s: %s gives %v, %v", panel.Title, q.Expr, got, err)
+				}
+			}
+		}
+	})
+	t.Run("rules", func(t *testing.T) {
+		p := &prometheus{t, p.addr}
+		p.await(`ALERTS{alertname="RedriveNoConsumers", alertstate="pending", queue="lost"}`)
+		var data struct {
+			Groups []struct {
+				Rules []struct{ Name, Health, LastError string }
+			}
+		}
+		if err := p.ask("/api/v1/rules", nil, &data); err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for _, g := range data.Groups {
+			for _, r := range g.Rules {
+				if n++; r.Health != "ok" {
+					t.Errorf("%s is %s: %s", r.Name, r.Health, r.LastError)
+				}
+			}
+		}
+		all := rules(t)
+		if n != len(all) {
+			t.Errorf("Prometheus has %d rules, the file %d", n, len(all))
+		}
+		// An alert finds nothing when all is well; what it looks at must be there.
+		looked := map[string]bool{}
+		for _, r := range all {
+			for _, name := range metric.FindAllString(r.Expr, -1) {
+				looked[name] = true
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(looked)) {
+			got, err := p.query(`{__name__="` + name + `"}`)
+			if err != nil || len(got) == 0 && silent[name] == "" {
+				t.Errorf("rules ask for %s, which nobody has: %v", name, err)
+			}
+		}
+	})
+	t.Run("ledger", func(t *testing.T) {
+		for _, expr := range []string{
+			`redrive_ledger_imbalance != 0`,
+			// As Prometheus sees it, of one scrape.
+			`sum by (queue) (redrive_ledger_total{as="in"}) - sum by (queue) (redrive_ledger_total{as!="in"})
+				- sum by (queue) (redrive_waiting) - sum by (queue) (redrive_parked) - sum by (queue) (redrive_discarded) != 0`,
+		} {
+			if got, err := p.query(expr); err != nil || len(got) > 0 {
+				t.Errorf("%s gives %v, %v", expr, got, err)
+			}
+		}
+	})
+}
+
+var metric = regexp.MustCompile(`\b(queue:)?redrive_\w+(:\w+)?`)
+
+func needsSilence(expr string) bool {
+	return slices.ContainsFunc(metric.FindAllString(expr, -1), func(name string) bool { return silent[name] != "" })
+}
+
+// work runs a service and a shop in which everything happens that is to be seen.
+func work(t *testing.T, v *brokertest.VHost) *apptest.Service {
+	t.Helper()
+	s := apptest.Run(t, apptest.Config(t, v, `policies:
+  - {name: orders, queues: [orders], attempts: 3, backoff: {fixed: 200ms}, breaker: on}
+  - {name: mail, queues: [mail], attempts: 3, backoff: {fixed: 200ms}, wait: {levels: [200ms]}}
+  - {name: texts, queues: [texts], attempts: 1, exhausted: discard}
+  - {name: others, queues: ["*"], attempts: 3, backoff: {fixed: 200ms}, jitter: none}
+`)).Ready(t)
+
+	ch := v.Channel()
+	for _, queue := range []string{"orders", "mail", "texts", "lost", "held"} {
+		v.Queue(queue, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": wire.ExchangeDeadLetters})
+	}
+	if err := s.Client.Hold(t.Context(), "held", "a test"); err != nil {
+		t.Fatal(err)
+	}
+	// Read with basic.get, these have no consumer.
+	for _, queue := range []string{"lost", "held"} {
+		v.Publish("", queue, amqp.Publishing{Body: []byte("x")})
+		brokertest.Eventually(t, "the message of "+queue+" fails", func() bool {
+			d, ok, err := ch.Get(queue, false)
+			return err == nil && ok && d.Reject(false) == nil
+		})
+	}
+	// Half of these succeed at their second attempt, the others never do.
+	for _, queue := range []string{"orders", "mail", "texts"} {
+		in, err := ch.Consume(queue, "", false, false, false, false, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			for d := range in {
+				if attempt, _ := d.Headers[wire.HeaderAttempt].(int64); attempt > 0 && string(d.Body) == "good" {
+					_ = d.Ack(false)
+				} else {
+					_ = d.Reject(false)
+				}
+			}
+		}()
+		for range 10 {
+			v.Publish("", queue, amqp.Publishing{Body: []byte("good")})
+			v.Publish("", queue, amqp.Publishing{Body: []byte("bad")})
+		}
+	}
+	return s
+}
