@@ -58,6 +58,12 @@ func (a *API) act() {
 	}) error {
 		return a.Console.Release(ctx, c, in.Queue, in.Reason)
 	})
+	handleNothing(a, a.does(http.MethodPut, "/queues/{queue}/breaker", "breaker", "Set a queue's circuit breaker, or let it find out by itself again"), func(ctx context.Context, c auth.Caller, in *struct {
+		Queue string `path:"queue" maxLength:"255"`
+		Body  Breaker
+	}) error {
+		return a.Console.Breaker(ctx, c, in.Queue, in.Body.Force, in.Body.Reason)
+	})
 }
 
 func (a *API) operations() {

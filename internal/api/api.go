@@ -39,6 +39,8 @@ type Console interface {
 	Groups(ctx context.Context, c auth.Caller, query string) ([]console.Group, error)
 	NoteGroup(ctx context.Context, c auth.Caller, group, note string) error
 	Queues(ctx context.Context, c auth.Caller) ([]console.Queue, error)
+	Ledger(ctx context.Context, c auth.Caller, recount bool) (console.Ledger, error)
+	Breaker(ctx context.Context, c auth.Caller, queue, to, reason string) error
 	Hold(ctx context.Context, c auth.Caller, queue, reason string) error
 	Release(ctx context.Context, c auth.Caller, queue, reason string) error
 	Policies(ctx context.Context, c auth.Caller) ([]console.PolicyInForce, error)
@@ -79,6 +81,8 @@ type Config struct {
 	Metrics http.Handler
 	// Problems are what is wrong now, Notices what a person should look at.
 	Problems, Notices func() []string
+	// Ready is false while one of the problems is the whole service's.
+	Ready func() bool
 	// Guard says who calls. What Public says yes to must be public for it.
 	Guard  Guard
 	Tokens *auth.Tokens

@@ -103,7 +103,7 @@ func config(c api.Console) api.Config {
 		panic(err)
 	}
 	none := func() []string { return nil }
-	return api.Config{Console: c, Decoder: d, Entries: memstore.New(), Problems: none, Notices: none, Guard: believing{}, Log: slog.New(slog.DiscardHandler),
+	return api.Config{Console: c, Decoder: d, Entries: memstore.New(), Problems: none, Notices: none, Ready: func() bool { return true }, Guard: believing{}, Log: slog.New(slog.DiscardHandler),
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "redrive_ready 1") })}
 }
 

@@ -109,6 +109,9 @@ func TestHealthNeedsNobody(t *testing.T) {
 	well, ill := config(&scripted{}), config(&scripted{})
 	ill.Problems = func() []string { return []string{"intake: not connected", "queue orders: gone"} }
 	ill.Notices = func() []string { return []string{"look at this"} }
+	ill.Ready = func() bool { return false }
+	queue := config(&scripted{})
+	queue.Problems = func() []string { return []string{"queue orders: gone"} }
 	nobody, limited, viewer := auth.Caller{}, auth.Caller{Role: auth.Admin, Queues: []string{"mail"}}, auth.Caller{Role: auth.Viewer}
 	for _, want := range []struct {
 		config api.Config
@@ -124,6 +127,8 @@ func TestHealthNeedsNobody(t *testing.T) {
 		{ill, "/readyz", nobody, 503, "not ready: who signs in sees why\n"},
 		{ill, "/readyz", limited, 503, "not ready: who signs in sees why\n"},
 		{ill, "/readyz", viewer, 503, "intake: not connected\nqueue orders: gone\nlook at this\n"},
+		{queue, "/readyz", nobody, 200, "ready\n"},
+		{queue, "/readyz", viewer, 200, "ready\nqueue orders: gone\n"},
 		{ill, "/metrics", viewer, 200, "redrive_ready 1\n"},
 	} {
 		if w := ask(api.New(want.config), "GET", want.path, "", as(want.caller)); w.Code != want.status || w.Body.String() != want.body {

@@ -2,9 +2,11 @@ package api
 
 import (
 	"context"
+	"crypto/tls"
 	"net/http"
 	"strconv"
 
+	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/decode"
 )
@@ -19,6 +21,28 @@ func page(q map[string]string, after string, limit int) (pairs []string) {
 		pairs = append(pairs, "limit", strconv.Itoa(limit))
 	}
 	return append(pairs, "after", after)
+}
+
+// Alive is nil when a service answers at all. It says nothing of who asks, so that
+// nobody needs to sign in, and on this machine does not mind whose name the service's
+// certificate has: health checks ask 127.0.0.1, which no certificate is for.
+func (c Client) Alive(ctx context.Context) error {
+	c.Token, c.User, c.Password = "", "", ""
+	u, err := c.base()
+	if err != nil {
+		return err
+	}
+	if auth.Loopback(u.Host) {
+		transport := http.DefaultTransport.(*http.Transport).Clone()
+		transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}
+		defer transport.CloseIdleConnections()
+		c.HTTP = &http.Client{Transport: transport}
+	}
+	resp, err := c.do(ctx, request{method: http.MethodGet, path: "/healthz"})
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
 }
 
 // Overview of the service.
@@ -56,6 +80,15 @@ func (c Client) Queues(ctx context.Context) (q Queues, err error) {
 	return q, c.call(ctx, http.MethodGet, v1+"/queues", nil, nil, &q)
 }
 
+// Ledger is how many messages came for each queue, and what became of them.
+func (c Client) Ledger(ctx context.Context, recount bool) (l console.Ledger, err error) {
+	var q []string
+	if recount {
+		q = []string{"recount", "true"}
+	}
+	return l, c.call(ctx, http.MethodGet, v1+"/ledger", values(q...), nil, &l)
+}
+
 // Hold pauses the returns to a queue.
 func (c Client) Hold(ctx context.Context, queue, reason string) error {
 	return c.call(ctx, http.MethodPut, v1+"/queues"+escaped(queue)+"/hold", nil, Reason{reason}, nil)
@@ -64,6 +97,11 @@ func (c Client) Hold(ctx context.Context, queue, reason string) error {
 // Release lets messages return to a queue again.
 func (c Client) Release(ctx context.Context, queue, reason string) error {
 	return c.call(ctx, http.MethodDelete, v1+"/queues"+escaped(queue)+"/hold", values("reason", reason), nil, nil)
+}
+
+// Breaker sets a queue's circuit breaker: open, closed or auto.
+func (c Client) Breaker(ctx context.Context, queue, force, reason string) error {
+	return c.call(ctx, http.MethodPut, v1+"/queues"+escaped(queue)+"/breaker", nil, Breaker{force, reason}, nil)
 }
 
 // Policies in force.

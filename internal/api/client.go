@@ -72,6 +72,15 @@ func NewClient(addr string, getenv func(string) string) (Client, error) {
 	return c, nil
 }
 
+// URL is where the service is, checked.
+func (c Client) URL() (string, error) {
+	u, err := c.base()
+	if err != nil {
+		return "", err
+	}
+	return u.Scheme + "://" + u.Host + strings.TrimSuffix(u.EscapedPath(), "/"), nil
+}
+
 // base is the URL that paths are added to.
 func (c Client) base() (*url.URL, error) {
 	addr := c.Addr

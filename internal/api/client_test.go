@@ -65,7 +65,12 @@ func TestTheClientDoesAllOfIt(t *testing.T) {
 	q, err := c.Queues(ctx)
 	i := slices.IndexFunc(q.Queues, func(q console.Queue) bool { return q.Name == orders })
 	check("queues", i >= 0 && q.Queues[i].Hold != nil && q.Queues[i].Hold.By == "admin" && q.Queues[i].Hold.Reason == "down", err, q)
+	l, err := c.Ledger(ctx, true)
+	i = slices.IndexFunc(l.Queues, func(l console.LedgerLine) bool { return l.Queue == orders })
+	check("ledger", i >= 0 && l.Queues[i].In > 0 && l.Queues[i].Off == 0 && l.Recounted != nil, err, l)
 	check("release", true, c.Release(ctx, orders, "up"), nil)
+	check("breaker", true, c.Breaker(ctx, orders, "open", "down"), nil)
+	check("breaker", true, c.Breaker(ctx, orders, "auto", "up"), nil)
 	p, err := c.Policies(ctx)
 	check("policies", len(p.Policies) == 1 && len(p.Policies[0].Waits) > 0, err, p)
 

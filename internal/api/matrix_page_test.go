@@ -63,6 +63,7 @@ var pageRules = map[string]rule{
 	"POST /groups/{id}/note": {ask: form(func(s *scene) string { return "/groups/" + s.group + "/note" }, with("note", "known")), kind: typeForm,
 		least: auth.Operator, changes: true, audited: true, ok: 303, elsewhere: 404},
 	"POST /queues/hold":    {ask: form(at("/queues/hold"), with("queue", orders)), kind: typeForm, least: auth.Operator, changes: true, audited: true, ok: 303, elsewhere: 403},
+	"POST /queues/breaker": {ask: form(at("/queues/breaker"), with("queue", orders, "to", "open")), kind: typeForm, least: auth.Operator, changes: true, audited: true, ok: 303, elsewhere: 403},
 	"POST /queues/release": {ask: form(at("/queues/release"), with("queue", orders)), kind: typeForm, least: auth.Operator, changes: true, ok: 409, elsewhere: 403},
 	"POST /plans/{id}/start": {ask: form(func(s *scene) string { return "/plans/" + s.plan + "/start" }, with("expect_count", "2")), kind: typeForm,
 		least: auth.Operator, changes: true, audited: true, ok: 303, elsewhere: 404},

@@ -53,6 +53,7 @@ var rules = map[string]rule{
 	"GET /api/v1/count":              {ask: path(v1 + "/count"), least: auth.Viewer, ok: 200},
 	"GET /api/v1/groups":             {ask: path(v1 + "/groups"), least: auth.Viewer, ok: 200},
 	"GET /api/v1/queues":             {ask: path(v1 + "/queues"), least: auth.Viewer, ok: 200},
+	"GET /api/v1/ledger":             {ask: path(v1 + "/ledger?recount=true"), least: auth.Viewer, ok: 200},
 	"GET /api/v1/policies":           {ask: path(v1 + "/policies"), least: auth.Viewer, ok: 200},
 	"GET /api/v1/operations":         {ask: path(v1 + "/operations"), least: auth.Viewer, ok: 200},
 	"GET /api/v1/live":               {ask: path(v1 + "/live"), least: auth.Viewer, ok: 200},
@@ -78,6 +79,9 @@ var rules = map[string]rule{
 		least: auth.Operator, changes: true, audited: true, ok: 204, elsewhere: 403},
 	"DELETE /api/v1/queues/{queue}/hold": {ask: func(s *scene) (string, string) { return v1 + "/queues/" + orders + "/hold?reason=up", "" },
 		least: auth.Operator, changes: true, ok: 412, elsewhere: 403},
+	"PUT /api/v1/queues/{queue}/breaker": {ask: func(*scene) (string, string) {
+		return v1 + "/queues/" + orders + "/breaker", `{"force":"open","reason":"down"}`
+	}, least: auth.Operator, changes: true, audited: true, ok: 204, elsewhere: 403},
 	"POST /api/v1/plans": {ask: func(*scene) (string, string) {
 		return v1 + "/plans", `{"verb":"discard","query":"queue:` + orders + `"}`
 	},

@@ -58,6 +58,7 @@ var kinds = []struct {
 	{"invalid", http.StatusUnprocessableEntity, auth.ErrInvalid},
 	{"no_audit", http.StatusServiceUnavailable, console.ErrNoAudit},
 	{"full", http.StatusInsufficientStorage, store.ErrFull},
+	{"unanswered", http.StatusServiceUnavailable, console.ErrUnanswered},
 	{"malformed", http.StatusBadRequest, io.ErrUnexpectedEOF}, // the other end has gone before all was sent
 	{"stopping", http.StatusServiceUnavailable, store.ErrClosed},
 	{"stopping", http.StatusServiceUnavailable, net.ErrClosed},

@@ -131,7 +131,7 @@ func newScene(t testing.TB, who *access, readOnly bool) *scene {
 		Policies: func() policy.Set { return policy.Set{policy.Default()} }, Problems: problems, Notices: none, Decoder: decoder, Returns: func(string) string { return "" }})
 	guard := auth.NewGuard(auth.Config{Required: true, ReadOnly: readOnly, Tokens: who.tokens, Log: log,
 		Public: func(r *http.Request) bool { return api.Public(r) || strings.HasPrefix(r.URL.Path, "/assets/") }})
-	s.API = api.New(api.Config{Console: s.console, Decoder: decoder, Entries: s.store, Problems: problems, Notices: none, Guard: guard, Tokens: who.tokens, Log: log,
+	s.API = api.New(api.Config{Console: s.console, Decoder: decoder, Entries: s.store, Problems: problems, Notices: none, Ready: func() bool { return false }, Guard: guard, Tokens: who.tokens, Log: log,
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "redrive_ready 1") })})
 
 	for pattern, h := range web.Routes(s.console, web.Options{Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.console.ProblemsFor}) {

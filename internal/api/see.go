@@ -28,20 +28,20 @@ func (a *API) health() {
 	}))
 	a.handle("GET /readyz", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", text)
-		problems := a.Problems()
+		ready := a.Ready()
 		c := auth.From(r.Context())
-		if len(problems) == 0 {
+		if ready {
 			fmt.Fprintln(w, "ready")
 		} else {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 		if c.Role == auth.Nobody || c.Queues != nil { // what is wrong tells of queues
-			if len(problems) > 0 {
+			if !ready {
 				fmt.Fprintln(w, "not ready: who signs in sees why")
 			}
 			return
 		}
-		for _, p := range slices.Concat(problems, a.Notices()) {
+		for _, p := range slices.Concat(a.Problems(), a.Notices()) {
 			fmt.Fprintln(w, p)
 		}
 	}))
@@ -63,6 +63,9 @@ type Paged struct {
 type Named struct {
 	ID string `path:"id" maxLength:"256"`
 }
+
+// recountsAtOnce bounds who waits for the ledger.
+const recountsAtOnce = 16
 
 func (a *API) see() {
 	get := func(path, id, summary string) huma.Operation {
@@ -93,6 +96,13 @@ func (a *API) see() {
 	handle(a, get("/queues", "queues", "Work queues: what is held for them, and what RabbitMQ says"), func(ctx context.Context, c auth.Caller, _ *none) (Queues, error) {
 		q, err := a.Console.Queues(ctx, c)
 		return Queues{list(q)}, err
+	})
+	recounts := get("/ledger", "ledger", "How many messages came for each queue, and what became of them")
+	recounts.Middlewares = huma.Middlewares{few(recountsAtOnce)}
+	handle(a, recounts, func(ctx context.Context, c auth.Caller, in *struct {
+		Recount bool `query:"recount" doc:"Count what is kept one by one first: the more there is, the longer it takes."`
+	}) (console.Ledger, error) {
+		return a.Console.Ledger(ctx, c, in.Recount)
 	})
 	handle(a, get("/policies", "policies", "Policies in force, and the waits each gives"), func(ctx context.Context, c auth.Caller, _ *none) (Policies, error) {
 		p, err := a.Console.Policies(ctx, c)

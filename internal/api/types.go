@@ -50,6 +50,12 @@ type Reason struct {
 	Reason string `json:"reason,omitempty" maxLength:"500"`
 }
 
+// Breaker is what a queue's circuit breaker is set to.
+type Breaker struct {
+	Force  string `json:"force" enum:"open,closed,auto" doc:"auto: it finds out by itself again."`
+	Reason string `json:"reason,omitempty" maxLength:"500"`
+}
+
 // DecodeRequest is a body to read, with what it would come with.
 type DecodeRequest struct {
 	Body            []byte `json:"body" contentEncoding:"base64"`

@@ -37,7 +37,12 @@ func (s *Service) guard(tokens *auth.Tokens) (*auth.Guard, error) {
 			return nil, err
 		}
 	}
+	var sessions auth.SessionStore // nil: in memory
+	if s.fleet != nil {
+		sessions = s.store
+	}
 	return auth.NewGuard(auth.Config{
+		Sessions: sessions,
 		Required: a.SignIn, ReadOnly: a.ReadOnly, Tokens: tokens, Users: users, Proxies: a.Proxies,
 		Secure: a.HasTLS() || a.BehindProxy, SignInPage: auth.SignInPath, Log: s.Log,
 		Public: func(r *http.Request) bool {

@@ -63,7 +63,7 @@ func TestTheFirstToken(t *testing.T) {
 		proof := httptest.NewTLSServer(nil) // for its certificate, whose files the service reads
 		proof.Close()
 		c := testConfig(t)
-		c.Broker.URL, c.Broker.Management = v.URL(), v.Management
+		c.Broker.URL, c.Broker.Management = v.ServiceURL(c.Policies), v.Management
 		c.Access.SignIn, c.Access.TLS = true, certificate(t, proof.TLS.Certificates[0])
 		s, err := New(c, quiet())
 		if err != nil {

@@ -14,15 +14,19 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/api"
 	"github.com/redrive-mq/redrive/internal/audit"
+	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/flow"
 	"github.com/redrive-mq/redrive/internal/metrics"
-	"github.com/redrive-mq/redrive/internal/store/diskstore"
+	"github.com/redrive-mq/redrive/internal/migrate"
+	"github.com/redrive-mq/redrive/internal/notify"
+	"github.com/redrive-mq/redrive/internal/release"
 	"github.com/redrive-mq/redrive/internal/wait/stored"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
@@ -53,7 +57,7 @@ const (
 type Service struct {
 	Options
 	config  *config.Config
-	store   *diskstore.Store
+	store   engine
 	metrics *metrics.Metrics
 	health  *health
 	flow    *flow.Flow
@@ -65,21 +69,33 @@ type Service struct {
 	hold    *flow.Hold
 	collect *flow.Collector
 	loop    *stored.Loop
-	events  flow.Listener
-	rates   rates
-	console *console.Console
-	decoder *decode.Decoder
-	audit   *audit.Log
-	api     *api.API
-	secure  *tls.Config // nil: plain HTTP
-	listen  net.Listener
+	gate    *release.Gate
+	// consumers is the gate as the loop sees it.
+	consumers *consumers
+	returns   atomic.Pointer[map[string]release.Rules] // by policy
+	storms    storms
+	events    flow.Listener
+	rates     rates
+	console   *console.Console
+	decoder   *decode.Decoder
+	audit     *audit.Log
+	notify    *notify.Engine
+	// notified are the settings of notify that are in force.
+	notified notify.Settings
+	api      *api.API
+	secure   *tls.Config // nil: plain HTTP
+	listen   net.Listener
 	// requests is held by each for reading, and for good once nobody is answered.
 	requests sync.RWMutex
+	guarded  *auth.Guard
+	fleet    *fleet // nil: the store is this service's alone
 	since    time.Time
 	aside    atomic.Int64
 	delayed  chan struct{} // closed when a policy first waits in RabbitMQ
 	start    sync.Once
 	refused  refusals
+	nodes    nodes
+	ledger   ledgerState
 }
 
 // New opens the store and the port; nothing moves before Run. Close it if Run is
@@ -90,18 +106,37 @@ func New(c *config.Config, o Options) (*Service, error) {
 	}
 	s := &Service{Options: o, config: c, since: time.Now(), delayed: make(chan struct{})}
 	var err error
-	s.store, err = diskstore.Open(c.Store.Disk, diskstore.Options{Log: o.Log, Reserve: c.Store.Reserve, OnSync: func(d time.Duration) { s.metrics.Synced(d) }})
+	var metered atomic.Pointer[metrics.Metrics] // a store that others left in a mess writes as it is opened
+	s.store, err = openStore(c, o.Log, func(d time.Duration) {
+		if m := metered.Load(); m != nil {
+			m.Synced(d)
+		}
+	})
 	if err != nil {
 		return nil, err
+	}
+	if err := migrate.Refuse(context.Background(), s.store); err != nil {
+		return nil, errors.Join(err, s.store.Close())
 	}
 	if s.listen, err = listenOn(c); err != nil {
 		return nil, errors.Join(err, s.store.Close())
 	}
 	s.metrics = metrics.New(s.store, s.store.Free, o.Version)
+	metered.Store(s.metrics)
 	s.health = newHealth(o.Log, s.metrics)
+	s.publish = broker.NewPublisher(s.connection(partPublish, "redrive returns"))
+	s.openFleet()
+	if err := s.openNotify(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
 	s.events = func(e flow.Event) {
 		s.metrics.Event(e)
 		s.rates.event(e)
+		s.notify.Event(e)
+		elsewhere := e.Kind == flow.Failed && s.gate.Failed(e.Queue, e.ID, e.At)
+		if s.fleet != nil {
+			s.fleet.event(e, elsewhere)
+		}
 		if o.Events != nil {
 			o.Events(e)
 		}
@@ -113,10 +148,13 @@ func New(c *config.Config, o Options) (*Service, error) {
 	s.intake = broker.NewIntake(s.connection(partIntake, "redrive intake"), prefetch, s.stopped(partStore, wire.QueueIntake), s.setAside)
 	s.collect = flow.NewCollector(s.store, s.hold.Forget, s.events)
 	s.parked = broker.NewParkedIntake(s.connection(partParked, "redrive parked"), parkedPrefetch, s.stopped(partParkedStore, wire.QueueParked))
-	s.publish = broker.NewPublisher(s.connection(partPublish, "redrive returns"))
 	s.give = flow.NewGiveBack(publisher{s.publish, s.metrics.Confirmed}, policies, s.events)
-	s.loop = stored.New(s.store, s.give, s.events, o.Log, s.returnsFailed)
+	s.openGate()
+	s.loop = stored.New(s.store, s.give, s.consumers, s.events, o.Log, s.returnsFailed)
 	if err := s.openConsole(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	if err := s.loadBreakers(context.Background()); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
@@ -135,7 +173,7 @@ func (s *Service) Close() error {
 func (s *Service) Addr() string { return s.listen.Addr().String() }
 
 func (s *Service) connection(part, name string) broker.Config {
-	return broker.Config{URL: s.config.Broker.URL, Name: name, Log: s.Log, Observe: func(st broker.State) {
+	return broker.Config{URL: s.config.Broker.URL, Name: name, Log: s.Log, Majority: true, Observe: func(st broker.State) {
 		what := ""
 		switch {
 		case st.Err != nil:
@@ -143,8 +181,9 @@ func (s *Service) connection(part, name string) broker.Config {
 		case !st.Connected:
 			what = "not connected"
 		case st.Blocked != "":
-			what = "blocked by an alarm of RabbitMQ: " + st.Blocked
+			what = blockedBy + st.Blocked
 		}
+		s.nodes.set(part, st)
 		s.health.set(part, what)
 		s.metrics.Connection(part, st.Connected, st.Blocked != "")
 	}}
@@ -159,6 +198,7 @@ func (s *Service) rules(c *config.Config) flow.Rules {
 			close(s.delayed)
 		})
 	}
+	s.returns.Store(&c.Returns)
 	return flow.Rules{Policies: c.Policies, Ways: c.Ways}
 }
 
@@ -176,7 +216,7 @@ func (s *Service) awaitDelays(ctx context.Context) {
 func (s *Service) waysFail(way string, err error) {
 	s.refused.set(way, err)
 	if err != nil {
-		s.Log.Warn("RabbitMQ does not take messages that are to wait in it: they wait on disk", "wait", way, "error", err)
+		s.Log.Warn("RabbitMQ does not take messages that are to wait in it: they wait in the store", "wait", way, "error", err)
 	} else {
 		s.Log.Info("messages wait in RabbitMQ again", "wait", way)
 	}
@@ -238,7 +278,7 @@ func (s *Service) Run(ctx context.Context) error {
 	requests, endRequests := context.WithCancel(context.WithoutCancel(ctx))
 	defer endRequests()
 	server.BaseContext = func(net.Listener) context.Context { return requests }
-	s.Log.Info("redrive is running", "version", s.Version, "broker", broker.Redact(s.config.Broker.URL), "data", s.config.Store.Disk, "listen", s.Addr())
+	s.Log.Info("redrive is running", "version", s.Version, "broker", addresses.Redact(s.config.Broker.URL), "data", s.config.Store.Place(), "listen", s.Addr())
 
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -254,7 +294,16 @@ func (s *Service) Run(ctx context.Context) error {
 		case <-publishing.Done():
 		}
 	})
+	notifying, stopNotifying := context.WithCancel(context.WithoutCancel(ctx))
+	var notifier sync.WaitGroup
+	if s.fleet == nil {
+		notifier.Go(func() { s.notify.Run(notifying) })
+	} else { // it tells while it leads
+		notifier.Go(func() { s.notify.Relay(notifying) })
+		workers.Go(func() { s.fleet.Run(ctx) })
+	}
 	workers.Go(func() { s.loop.Run(ctx, grace) })
+	workers.Go(func() { s.consumers.run(ctx) })
 	workers.Go(func() { _ = s.console.Run(ctx) })
 	workers.Go(func() {
 		defer stop()
@@ -273,6 +322,8 @@ func (s *Service) Run(ctx context.Context) error {
 	stopPublishing()
 	publishers.Wait()
 	s.hold.Wait()
+	stopNotifying() // when nothing happens any more, so that all that happened is kept
+	notifier.Wait()
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	_ = server.Shutdown(closing)
@@ -293,6 +344,9 @@ func (s *Service) reload(c *config.Config, err error) {
 	if err == nil {
 		err = s.decoder.Reload(c.Decode)
 	}
+	if err == nil {
+		err = s.reloadNotify(c)
+	}
 	s.metrics.ConfigLoaded(err == nil)
 	if err != nil {
 		s.Log.Error("the new config is refused; the old one stays in force", "error", err)
@@ -302,8 +356,9 @@ func (s *Service) reload(c *config.Config, err error) {
 		s.Log.Warn("config: " + w)
 	}
 	if c.Broker != s.config.Broker || c.Store != s.config.Store || c.Listen != s.config.Listen || !reflect.DeepEqual(c.Access, s.config.Access) {
-		s.Log.Warn("config: broker, store, listen, auth, tls, read_only and audit take effect at the next start; policies and decode do now")
+		s.Log.Warn("config: broker, store, listen, auth, tls, read_only and audit take effect at the next start; policies, notify and decode do now")
 	}
 	s.flow.SetRules(s.rules(c))
+	s.loop.Wake()
 	s.Log.Info("the new policies are in force", "policies", len(c.Policies))
 }

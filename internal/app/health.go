@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/redrive-mq/redrive/internal/metrics"
@@ -27,7 +28,11 @@ const (
 	partDelays      = "delays"
 	partStore       = "store"
 	partParkedStore = "store of parked"
-	partQueue       = "queue " // and the queue's name
+	partQueue       = "queue "              // and the queue's name
+	partConsumers   = "consumers of queue " // and the queue's name
+
+	// blockedBy begins what is wrong with a connection under an alarm.
+	blockedBy = "blocked by an alarm of RabbitMQ: "
 )
 
 func newHealth(log *slog.Logger, m *metrics.Metrics) *health {
@@ -60,7 +65,7 @@ func (r *refusals) notices() (all []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, way := range slices.Sorted(maps.Keys(r.why)) {
-		all = append(all, fmt.Sprintf("messages that are to wait in RabbitMQ (%s) wait on disk, since RabbitMQ does not take them: %v", way, r.why[way]))
+		all = append(all, fmt.Sprintf("messages that are to wait in RabbitMQ (%s) wait in the store, since RabbitMQ does not take them: %v", way, r.why[way]))
 	}
 	return all
 }
@@ -76,17 +81,42 @@ func (h *health) set(part, what string) (news bool) {
 	} else {
 		h.wrong[part] = what
 	}
-	h.metrics.Ready(len(h.wrong) == 0, h.wrong[partStore] != "")
+	h.metrics.Ready(h.whole(), h.wrong[partStore] != "")
 	return news
 }
 
-// problems are all of them, in order.
-func (h *health) problems() []string {
+// whole tells whether nothing is wrong but with single queues: who takes a service out
+// of service for those takes its page and its returns to all others away, too. The
+// caller holds mu.
+func (h *health) whole() bool {
+	for part := range h.wrong {
+		if !strings.HasPrefix(part, partQueue) && !strings.HasPrefix(part, partConsumers) {
+			return false
+		}
+	}
+	return true
+}
+
+func (h *health) ready() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	return h.whole()
+}
+
+// problems are all of them, in order.
+func (h *health) problems() []string { return problemsOf(h.all()) }
+
+// all is what is wrong, by part.
+func (h *health) all() map[string]string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return maps.Clone(h.wrong)
+}
+
+func problemsOf(wrong map[string]string) []string {
 	all := []string{}
-	for _, part := range slices.Sorted(maps.Keys(h.wrong)) {
-		all = append(all, part+": "+h.wrong[part])
+	for _, part := range slices.Sorted(maps.Keys(wrong)) {
+		all = append(all, part+": "+wrong[part])
 	}
 	return all
 }

@@ -42,7 +42,9 @@ func TestReadyWhenEveryPartSaidSo(t *testing.T) {
 		{partParked, "", []string{"intake: connecting", "returns: connecting"}, "0", "0"},
 		{partIntake, "", []string{"returns: connecting"}, "0", "0"},
 		{partPublish, "", []string{}, "1", "0"},
-		{partQueue + "orders", "no such queue", []string{"queue orders: no such queue"}, "0", "0"},
+		{partQueue + "orders", "no such queue", []string{"queue orders: no such queue"}, "1", "0"},
+		{partConsumers + "mail", "none", []string{"consumers of queue mail: none", "queue orders: no such queue"}, "1", "0"},
+		{partConsumers + "mail", "", []string{"queue orders: no such queue"}, "1", "0"},
 		{partStore, "full", []string{"queue orders: no such queue", "store: full"}, "0", "1"},
 		{partIntake, "not connected", []string{"intake: not connected", "queue orders: no such queue", "store: full"}, "0", "1"},
 		{partQueue + "orders", "", []string{"intake: not connected", "store: full"}, "0", "1"},
@@ -58,8 +60,8 @@ func TestReadyWhenEveryPartSaidSo(t *testing.T) {
 		if got := h.problems(); !slices.Equal(got, step.problems) || got == nil {
 			t.Errorf("after %s %q: problems %q, want %q", step.part, step.what, got, step.problems)
 		}
-		if got := gauge(t, m, "redrive_ready"); got != step.ready {
-			t.Errorf("after %s %q: redrive_ready is %s", step.part, step.what, got)
+		if got := gauge(t, m, "redrive_ready"); got != step.ready || h.ready() != (got == "1") {
+			t.Errorf("after %s %q: redrive_ready is %s, and the service is ready: %v", step.part, step.what, got, h.ready())
 		}
 		if got := gauge(t, m, "redrive_intake_stopped"); got != step.intake {
 			t.Errorf("after %s %q: redrive_intake_stopped is %s", step.part, step.what, got)

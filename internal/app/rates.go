@@ -63,27 +63,37 @@ func (r *ring) sum(unit int64) (n int64) {
 }
 
 func (r *rates) event(e flow.Event) {
-	i, ok := counted[e.Kind]
-	if !ok {
-		return
+	if i, ok := counted[e.Kind]; ok {
+		var n [rateKinds]int64
+		n[i] = int64(max(1, e.N)) // of many at once, or of one
+		r.heard(e.Queue, n, e.At)
 	}
+}
+
+// heard counts what happened to a queue, here or at another replica.
+func (r *rates) heard(queue string, n [rateKinds]int64, at time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.queues == nil {
 		r.queues = map[string]*rated{}
 	}
-	q := r.queues[e.Queue]
+	q := r.queues[queue]
 	if q == nil && len(r.queues) >= mostRated {
 		return
 	}
 	if q == nil {
 		q = new(rated)
-		r.queues[e.Queue] = q
+		r.queues[queue] = q
 	}
-	n, second := int32(max(1, e.N)), e.At.Unix() // of many at once, or of one
-	q[i].seconds.add(second, n)
-	q[i].minutes.add(second/60, n)
-	q[i].all += int64(n)
+	second := at.Unix()
+	for i, n := range n {
+		if n == 0 {
+			continue
+		}
+		q[i].seconds.add(second, int32(n))
+		q[i].minutes.add(second/60, int32(n))
+		q[i].all += n
+	}
 }
 
 // Minute is what happened to a queue in the last minute.

@@ -24,7 +24,7 @@ func (s *Service) Problems() []string { return s.health.problems() }
 
 // Notices are what a person should look at though it stops nothing.
 func (s *Service) Notices() []string {
-	all := s.refused.notices()
+	all := append(s.refused.notices(), s.ledger.notices()...)
 	n := s.aside.Load()
 	if n == 0 {
 		return all
@@ -57,13 +57,13 @@ func (s *Service) openConsole() error {
 	}
 	s.console = console.New(console.Config{
 		Store: s.store, Broker: atBroker, Audit: s.audit, Policies: s.flow.Policies, Events: s.events, Log: s.Log,
-		Restorable: s.config.Store.Restorable, Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerAt: broker.Redact(s.config.Broker.URL),
+		Restorable: s.config.Store.Restorable, Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerAt: s.brokerAt,
 		Rates: &s.rates, Problems: s.Problems, Notices: s.Notices, Decoder: s.decoder, SetHeld: s.loop.Hold, Way: s.flow.Way,
+		Replicas: s.replicas(), Recounted: s.recounted, Gate: s.gateOf, Force: s.force,
 		Returns: func(queue string) string { return s.health.of(partQueue + queue) },
 	})
 	tokens := auth.NewTokens(s.store, s.audit)
-	guard, err := s.guard(tokens)
-	if err != nil {
+	if s.guarded, err = s.guard(tokens); err != nil {
 		return err
 	}
 	if s.secure, err = s.tls(); err != nil {
@@ -71,10 +71,10 @@ func (s *Service) openConsole() error {
 	}
 	s.api = api.New(api.Config{
 		Console: s.console, Decoder: s.decoder, Entries: s.store, Metrics: s.metrics.Handler(),
-		Problems: s.Problems, Notices: s.Notices, Guard: guard, Tokens: tokens, Log: s.Log,
+		Problems: s.Problems, Notices: s.Notices, Ready: s.health.ready, Guard: s.guarded, Tokens: tokens, Log: s.Log,
 	})
 	for pattern, h := range web.Routes(s.console, web.Options{
-		Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.console.ProblemsFor, Version: s.Version, Log: s.Log,
+		Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.console.ProblemsFor, Storm: s.storm, Version: s.Version, Log: s.Log,
 	}) {
 		s.api.Handle(pattern, h)
 	}

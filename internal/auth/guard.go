@@ -30,7 +30,9 @@ type Config struct {
 	Public func(*http.Request) bool
 	// SignInPage is where a browser that is not signed in is sent; "": nowhere.
 	SignInPage string
-	Log        *slog.Logger
+	// Sessions, when not nil, is where sessions are kept, for several replicas to know.
+	Sessions SessionStore
+	Log      *slog.Logger
 }
 
 // Guard tells for each request who calls.
@@ -40,7 +42,7 @@ type Guard struct {
 }
 
 // NewGuard makes a guard.
-func NewGuard(c Config) *Guard { return &Guard{Config: c} }
+func NewGuard(c Config) *Guard { return &Guard{Config: c, sessions: sessions{kept: c.Sessions}} }
 
 // public never says yes to a path that may come to mean another one.
 func (g *Guard) public(r *http.Request) bool {
@@ -112,7 +114,11 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 			if cookie, err := r.Cookie(g.cookieName()); err == nil && cookie.Value != "" {
 				why = "expired"
 			}
-			g.redirect(w, r, r.URL.RequestURI(), why)
+			next := r.URL.RequestURI()
+			if r.Method == http.MethodPost {
+				next, why = "/", "undone"
+			}
+			g.redirect(w, r, next, why)
 			return
 		case err != nil:
 			g.refuse(w, r, err)
@@ -148,12 +154,17 @@ func (g *Guard) caller(r *http.Request) (c Caller, err error) {
 		}
 	case noCookie == nil:
 		face = "page"
-		s, ok := g.sessions.get(cookie.Value)
-		if !ok {
+		s, ok, err := g.sessions.get(r.Context(), cookie.Value)
+		switch {
+		case err != nil:
+			return Caller{}, err
+		case !ok:
 			return Caller{}, ErrSignIn
 		}
 		if c = s.caller; s.token != "" {
-			c, err = g.Tokens.caller(r.Context(), s.token)
+			if c, err = g.Tokens.caller(r.Context(), s.token); err != nil {
+				return c, err
+			}
 		}
 	default:
 		return Caller{}, ErrSignIn
@@ -206,9 +217,11 @@ func Whole(next http.Handler) http.Handler {
 	})
 }
 
-// navigates tells a person's browser that opens a page from a program.
+// navigates tells a person's browser, which opens a page or sends one's form, from a
+// program.
 func navigates(r *http.Request) bool {
-	return r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html")
+	form := r.Method == http.MethodPost && strings.HasPrefix(r.Header.Get("Content-Type"), "application/x-www-form-urlencoded")
+	return (r.Method == http.MethodGet || form) && strings.Contains(r.Header.Get("Accept"), "text/html")
 }
 
 // refuse answers with why a caller is not let in.

@@ -44,7 +44,7 @@ func DefaultGrants() map[string]Grant {
 
 // Users are RabbitMQ's.
 type Users struct {
-	api    *url.URL
+	api    *management.Client
 	vhost  string
 	grants map[string]Grant
 	key    [32]byte // of the cache, so that it holds nothing that can be guessed from
@@ -71,13 +71,14 @@ const (
 	checksAtOnce = 8
 )
 
-// NewUsers are those of the RabbitMQ whose management API is at a URL.
+// NewUsers are those of the RabbitMQ whose management API is at a URL, or at several
+// of its nodes'.
 func NewUsers(api, vhost string, grants map[string]Grant) (*Users, error) {
-	u, err := url.Parse(api)
-	if err != nil || u.Host == "" {
-		return nil, errors.New("the management URL is not a URL: expected http://user:password@host:15672")
+	client, err := management.New(api, vhost)
+	if err != nil {
+		return nil, err
 	}
-	users := &Users{api: u, vhost: vhost, grants: grants, asking: make(chan struct{}, checksAtOnce), known: map[[32]byte]knownUser{},
+	users := &Users{api: client, vhost: vhost, grants: grants, asking: make(chan struct{}, checksAtOnce), known: map[[32]byte]knownUser{},
 		addresses: limiter{most: 10, every: 30 * time.Second}, names: limiter{most: 30, every: 10 * time.Second}}
 	_, _ = rand.Read(users.key[:]) // it never fails
 	return users, nil
@@ -150,12 +151,7 @@ func (u *Users) check(ctx context.Context, name, password string) (Caller, error
 	case <-ctx.Done():
 		return Caller{}, fmt.Errorf("%w: %w", ErrUnchecked, ctx.Err())
 	}
-	api := *u.api
-	api.User = url.UserPassword(name, password)
-	client, err := management.New(api.String(), u.vhost)
-	if err != nil {
-		return Caller{}, err
-	}
+	client := u.api.As(name, password)
 	var who struct {
 		Name string `json:"name"`
 		Tags tags   `json:"tags"`

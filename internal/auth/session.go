@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
@@ -9,9 +10,12 @@ import (
 	"time"
 )
 
-// sessions are those of people who have signed in with the page. They are in
-// memory alone, under the hash of what the browser has, and end with the process.
+// sessions are those of people who have signed in with the page, under the hash of
+// what the browser has. They are in memory alone, and end with the process; or kept
+// in a store that several replicas share, so that each of them knows them.
 type sessions struct {
+	kept SessionStore // nil: in memory
+
 	mu  sync.Mutex
 	all map[[32]byte]session
 }
@@ -31,11 +35,14 @@ const (
 	mostSessions = 10_000
 )
 
-func (s *sessions) begin(c Caller, token string) (id string) {
+func (s *sessions) begin(ctx context.Context, c Caller, token string) (id string, err error) {
 	var random [32]byte
 	_, _ = rand.Read(random[:]) // it never fails
 	id = base64.RawURLEncoding.EncodeToString(random[:])
 	now := time.Now()
+	if s.kept != nil {
+		return id, s.keep(ctx, id, session{c, token, now.Add(sessionIdle), now.Add(sessionLasts)})
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.all == nil {
@@ -51,27 +58,34 @@ func (s *sessions) begin(c Caller, token string) (id string) {
 		delete(s.all, key)
 	}
 	s.all[sha256.Sum256([]byte(id))] = session{c, token, now.Add(sessionIdle), now.Add(sessionLasts)}
-	return id
+	return id, nil
 }
 
 func (v session) over(now time.Time) bool { return !now.Before(v.idle) || !now.Before(v.end) }
 
-func (s *sessions) get(id string) (session, bool) {
+func (s *sessions) get(ctx context.Context, id string) (session, bool, error) {
 	key, now := sha256.Sum256([]byte(id)), time.Now()
+	if s.kept != nil {
+		return s.find(ctx, id, now)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v, ok := s.all[key]
 	if !ok || v.over(now) {
 		delete(s.all, key)
-		return session{}, false
+		return session{}, false, nil
 	}
 	v.idle = now.Add(sessionIdle)
 	s.all[key] = v
-	return v, true
+	return v, true, nil
 }
 
-func (s *sessions) stop(id string) {
+func (s *sessions) stop(ctx context.Context, id string) error {
+	if s.kept != nil {
+		return s.kept.DeleteEntries(ctx, sessionName(id))
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.all, sha256.Sum256([]byte(id)))
+	return nil
 }

@@ -78,9 +78,17 @@ func (g *Guard) SignIn(w http.ResponseWriter, r *http.Request) {
 		}
 		g.redirect(w, r, next, why)
 	default:
+		if err := g.end(r); err != nil {
+			g.refuse(w, r, err)
+			return
+		}
+		id, err := g.sessions.begin(r.Context(), c, token)
+		if err != nil {
+			g.refuse(w, r, err)
+			return
+		}
 		g.Log.Info("signed in", "user", c.Name, "how", c.How, "role", c.Role, "from", g.Proxies.client(r))
-		g.end(r)
-		g.setCookie(w, g.sessions.begin(c, token), int(sessionLasts.Seconds()))
+		g.setCookie(w, id, int(sessionLasts.Seconds()))
 		if form {
 			http.Redirect(w, r, next, http.StatusSeeOther)
 			return
@@ -100,16 +108,21 @@ func (g *Guard) redirect(w http.ResponseWriter, r *http.Request, next, why strin
 
 // SignOut ends the session.
 func (g *Guard) SignOut(w http.ResponseWriter, r *http.Request) {
-	g.end(r)
+	if err := g.end(r); err != nil { // then it is not: the browser keeps what ends it
+		g.refuse(w, r, err)
+		return
+	}
 	g.setCookie(w, "", -1)
 	w.Header().Set("Clear-Site-Data", `"cache"`)
 	http.Redirect(w, r, LocalPath(g.SignInPage), http.StatusSeeOther)
 }
 
-func (g *Guard) end(r *http.Request) {
-	if cookie, err := r.Cookie(g.cookieName()); err == nil {
-		g.sessions.stop(cookie.Value)
+func (g *Guard) end(r *http.Request) error {
+	cookie, err := r.Cookie(g.cookieName())
+	if err != nil {
+		return nil
 	}
+	return g.sessions.stop(r.Context(), cookie.Value)
 }
 
 func (g *Guard) setCookie(w http.ResponseWriter, value string, maxAge int) {

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"io/fs"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/cli"
+	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -76,10 +78,11 @@ func TestScriptsOnABroker(t *testing.T) {
 				p := params(file)
 				basics := p.Setup
 				p.Setup = func(e *testscript.Env) error {
-					e.Setenv("REDRIVE_BROKER_URL", v.URL())
+					e.Setenv("REDRIVE_BROKER_URL", brokerURL(t, v, e.WorkDir))
 					e.Setenv("REDRIVE_MANAGEMENT_URL", v.Management)
 					return basics(e)
 				}
+				setUp(t, p.Cmds, v)
 				p.Cmds["queue"] = func(_ *testscript.TestScript, _ bool, args []string) { v.Queue(args[0], nil) }
 				p.Cmds["user"] = func(ts *testscript.TestScript, _ bool, args []string) {
 					name := "user-" + uuid.NewString()
@@ -117,6 +120,24 @@ func TestScriptsOnABroker(t *testing.T) {
 			})
 		})
 	}
+}
+
+// brokerURL is for a script's service: with the least rights that it needs for its
+// config. A script without one sets RabbitMQ up, as a person who may.
+func brokerURL(t *testing.T, v *brokertest.VHost, folder string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(folder, "redrive.yaml"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return v.URL()
+	}
+	var c *config.Config
+	if err == nil {
+		c, err = config.Parse("redrive.yaml", data)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v.ServiceURL(c.Policies)
 }
 
 // fail QUEUE BODY...: a consumer of the queue rejects these messages.

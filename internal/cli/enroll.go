@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -10,11 +12,11 @@ import (
 	"github.com/redrive-mq/redrive/internal/management"
 )
 
-// withManagement gives run a client of the management API.
-func (p *program) withManagement(c *cobra.Command, run func(*management.Client, string) error) *cobra.Command {
+// atRabbitMQ adds the flag for who is asked, and gives run a client of the
+// management API.
+func (p *program) atRabbitMQ(c *cobra.Command, run func(context.Context, *management.Client, *config.Config, []string) error) {
 	var file string
-	c.Args = exactArgs(1, "the queue")
-	c.RunE = func(_ *cobra.Command, args []string) error {
+	c.RunE = func(c *cobra.Command, args []string) error {
 		cfg, err := config.Load(file, p.getenv)
 		if err != nil {
 			return err
@@ -23,62 +25,156 @@ func (p *program) withManagement(c *cobra.Command, run func(*management.Client, 
 		if err != nil {
 			return err
 		}
-		return run(m, args[0])
+		return refusal(run(c.Context(), m, cfg, args))
 	}
-	c.Flags().StringVarP(&file, "config", "c", "", "the config file (YAML), for broker.management")
-	return c
+	c.Flags().StringVarP(&file, "config", "c", "", "the config file (YAML), for broker.url and broker.management")
+}
+
+// refusal gives what RabbitMQ refuses its exit code.
+func refusal(err error) error {
+	switch {
+	case errors.As(err, new(ending)):
+	case errors.Is(err, management.ErrDenied):
+		return ending{ExitForbidden, err}
+	case errors.Is(err, management.ErrNotFound):
+		return ending{ExitNotFound, err}
+	}
+	return err
+}
+
+// selection says which queues.
+type selection struct {
+	pattern  string
+	expect   int
+	yes, dry bool
+	format   string
+}
+
+func withSelection(c *cobra.Command, s *selection) *cobra.Command {
+	c.Args = func(c *cobra.Command, args []string) error {
+		if (len(args) > 0) == (s.pattern != "") {
+			return fmt.Errorf("%s takes queues, or --pattern: %w", c.CommandPath(), errUsage)
+		}
+		return nil
+	}
+	c.Flags().StringVar(&s.pattern, "pattern", "", "all queues whose name matches: * is any text, ? one character")
+	c.Flags().IntVar(&s.expect, "expect-count", -1, "refuse when it finds another number of queues")
+	c.Flags().BoolVar(&s.yes, "yes", false, "do not ask")
+	c.Flags().BoolVar(&s.dry, "dry-run", false, "only show what would be set")
+	return withOutput(c, &s.format)
+}
+
+func (s *selection) expected(n int) error {
+	if s.expect >= 0 && n != s.expect {
+		return endingf(ExitPrecondition, "it is about %s, and %d were expected: nothing was changed", many(n, "queue", "queues"), s.expect)
+	}
+	if n == 0 {
+		return endingf(ExitNotFound, "no queue matches %q", s.pattern)
+	}
+	return nil
 }
 
 func (p *program) enroll() *cobra.Command {
-	var yes, dry, atLeastOnce bool
+	var s selection
+	var atLeastOnce bool
 	c := &cobra.Command{
-		Use:   "enroll QUEUE",
-		Short: "Point an existing queue's dead-lettering at Redrive, by a RabbitMQ policy",
-		Long: `Point an existing queue's dead-lettering at Redrive, by a RabbitMQ policy set
-through the management API. Shows first what it will set; keys of the policy
-that applies now are kept. The user needs the tag policymaker.
+		Use:   "enroll QUEUE... | --pattern PATTERN",
+		Short: "Point existing queues' dead-lettering at Redrive, by RabbitMQ policies",
+		Long: `Point existing queues' dead-lettering at Redrive, by a RabbitMQ policy for each,
+set through the management API. Shows first what it will set; keys of the policy
+that applies now are kept. What fails for one queue does not stop the others. The
+user needs the tag policymaker.
 
 A queue that is declared with x-dead-letter-exchange: redrive needs none of
-this: it is enrolled at its first dead letter.`,
+this: it is enrolled at its first dead letter. One that is declared with another
+cannot be changed by a policy: see move.`,
+		Example: `  redrive enroll orders.created
+  redrive enroll --pattern 'orders.*' --dry-run
+  redrive enroll --pattern 'orders.*' --yes --expect-count 12 -o json`,
 	}
-	p.withManagement(c, func(m *management.Client, queue string) error {
-		plan, err := enroll.Make(c.Context(), m, queue, atLeastOnce)
+	p.atRabbitMQ(c, func(ctx context.Context, m *management.Client, _ *config.Config, names []string) error {
+		all, err := enroll.Find(ctx, m, names, s.pattern, atLeastOnce)
 		if err != nil {
 			return err
 		}
-		plan.Write(p.out)
-		if dry {
-			return nil
-		}
-		if !yes {
-			if err := p.confirm(c.Context(), "Set it?"); err != nil {
-				return err
+		t := p.newTurn(&s, len(all))
+		for i, one := range all {
+			t.changes[i] = changeOf(one)
+			t.fail(i, one.Err)
+			if one.Err == nil {
+				one.Plan.Write(t.shown())
 			}
 		}
-		if err := plan.Apply(c.Context(), m); err != nil {
+		if err := s.expected(len(all)); err != nil {
 			return err
 		}
-		fmt.Fprintf(p.out, "queue %q is enrolled; `redrive unenroll` undoes it\n", queue)
-		return nil
+		if err := t.ask(ctx, "Set %s?"); err != nil {
+			return err
+		}
+		return t.end(ctx, func(i int) (string, error) {
+			if err := all[i].Plan.Apply(ctx, m); err != nil {
+				return "", err
+			}
+			return fmt.Sprintf("queue %q is enrolled; `redrive unenroll` undoes it", all[i].Queue), nil
+		})
 	})
-	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
-	c.Flags().BoolVar(&dry, "dry-run", false, "only show what would be set")
 	c.Flags().BoolVar(&atLeastOnce, "at-least-once", false, "also make a quorum queue's dead-lettering at-least-once (overflow becomes reject-publish)")
+	return withSelection(c, &s)
+}
+
+func changeOf(one enroll.One) change {
+	c := change{Queue: one.Queue, Result: already}
+	if one.Err != nil {
+		return c
+	}
+	c.Kind, c.OperatorPolicy, c.Notes, c.Keys = one.Plan.Queue.Type, one.Plan.Queue.OperatorPolicy, one.Plan.Notes, one.Plan.Keys()
+	if one.Plan.Policy != nil {
+		c.Result, c.Policy = wouldSet, one.Plan.Policy.Name
+		if one.Plan.Before != nil {
+			c.MergedFrom = one.Plan.Before.Name
+		}
+	}
 	return c
 }
 
 func (p *program) unenroll() *cobra.Command {
+	var s selection
 	c := &cobra.Command{
-		Use:   "unenroll QUEUE",
-		Short: "Undo enroll: take the policy away, so that the one before applies again",
-		Long: `Undo enroll: take the policy away, so that the one before applies again. The
-queue's return exchange stays, since messages that wait still have to come back.`,
+		Use:   "unenroll QUEUE... | --pattern PATTERN",
+		Short: "Undo enroll: take the policies away, so that those before apply again",
+		Long: `Undo enroll: take the policies away, so that those before apply again. RabbitMQ
+has kept them unchanged below Redrive's, so this can be done from any machine.
+The queues' return exchanges stay, since messages that wait still have to come
+back. Also finds what deleted queues have left behind.`,
 	}
-	return p.withManagement(c, func(m *management.Client, queue string) error {
-		if err := enroll.Undo(c.Context(), m, queue); err != nil {
+	p.atRabbitMQ(c, func(ctx context.Context, m *management.Client, _ *config.Config, names []string) error {
+		found, missing, err := enroll.FindUndoings(ctx, m, names, s.pattern)
+		if err != nil {
 			return err
 		}
-		fmt.Fprintf(p.out, "queue %q is no longer enrolled by a policy; waiting messages still return to it\n", queue)
-		return nil
+		t := p.newTurn(&s, len(found)+len(missing))
+		for i, u := range found {
+			t.changes[i] = change{Queue: u.Queue, Result: wouldSet, Policy: u.Ours.Name}
+			u.Write(t.shown())
+		}
+		for i, err := range missing {
+			t.fail(len(found)+i, err)
+		}
+		if err := s.expected(len(t.changes)); err != nil {
+			return err
+		}
+		if s.pattern == "" && len(names) == 1 {
+			s.yes = true // named, and nothing that cannot be done again
+		}
+		if err := t.ask(ctx, "Take away %s?"); err != nil {
+			return err
+		}
+		return t.end(ctx, func(i int) (string, error) {
+			if err := enroll.Undo(ctx, m, found[i].Queue); err != nil {
+				return "", err
+			}
+			return fmt.Sprintf("queue %q is no longer enrolled by a policy; waiting messages still return to it", found[i].Queue), nil
+		})
 	})
+	return withSelection(c, &s)
 }

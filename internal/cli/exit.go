@@ -27,11 +27,13 @@ const exitCodes = `Exit codes:
   0  done
   1  error
   2  wrong usage, or a query that makes no sense
-  3  partly done: some messages were left out, or nobody watches to the end
+  3  partly done: some messages were left out, or nobody watches to the end;
+     of doctor: only warnings, or checks that could not be made
   4  not allowed: sign in, or as somebody else
-  5  not as expected: another count, a queue that is not there, a plan too old
+  5  not as expected: another count, a queue that is not there, a plan too old;
+     of doctor: something is wrong
   6  not found
-  7  no service answers`
+  7  no service answers, or of doctor no RabbitMQ`
 
 // errUsage marks what the caller got wrong.
 var errUsage = errors.New("see --help")

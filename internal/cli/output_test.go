@@ -77,7 +77,14 @@ func TestAStatusCannotSpeakToTheTerminal(t *testing.T) {
 			elsewhere = elsewhere || way == "levels"
 			st.Queues = append(st.Queues, console.Queue{Name: stranger(t, "queue"), Policy: stranger(t, "policy"), Way: way, NextDue: &now, Oldest: &now})
 		}
+		for range rapid.IntRange(0, 3).Draw(t, "replicas") {
+			st.Replicas = append(st.Replicas, console.Replica{ID: stranger(t, "id"), Address: stranger(t, "address"), Version: stranger(t, "version"),
+				Since: now, Beat: now, Problems: []string{stranger(t, "its problem")}})
+		}
 		lines := 1 + max(1, len(st.Problems)) + 1
+		if len(st.Replicas) > 0 {
+			lines += 3 + len(st.Replicas) // a line before, the head, a line after
+		}
 		if len(st.Queues) > 0 {
 			lines += 1 + len(st.Queues) // the empty line and the head
 		}

@@ -46,6 +46,9 @@ func queues(w io.Writer, all []console.Queue, now time.Time) {
 		if q.Returns != "" {
 			returns = "no: " + q.Returns
 		}
+		if why := q.Gate.Says(); why != "" {
+			returns = why
+		}
 		if h := q.Hold; h != nil {
 			returns = fmt.Sprintf("held %s by %s", ago(&h.Since, now), h.By)
 			if h.Reason != "" {

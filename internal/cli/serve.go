@@ -40,8 +40,9 @@ SIGHUP, or a change of the file, puts its policies in force; a file with a
 mistake is refused and the old one stays.
 
 Secrets come from the environment or a file, never from an argument:
-REDRIVE_BROKER_URL, REDRIVE_BROKER_PASSWORD, REDRIVE_MANAGEMENT_URL, or each
-with _FILE for a file that holds it.`,
+REDRIVE_BROKER_URL, REDRIVE_BROKER_PASSWORD, REDRIVE_MANAGEMENT_URL,
+REDRIVE_REDIS_URL, REDRIVE_REDIS_PASSWORD, or each with _FILE for a file that
+holds it.`,
 		Args: exactArgs(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			log, err := p.logger(format)

@@ -14,14 +14,23 @@ import (
 
 func (p *program) status() *cobra.Command {
 	var format string
+	var alive bool
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "Show the service: connection, and per queue what waits, returns and is parked",
-		Args:  exactArgs(0, "no arguments"),
+		Long: `Show the service: connection, and per queue what waits, returns and is parked.
+
+--alive is for health checks of containers: it shows nothing, needs no signing in,
+and ends with 0 when the service answers, ready or not, and with 7 when none does.
+By https:// on this machine it does not look at the certificate.`,
+		Args: exactArgs(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			client, err := p.client()
 			if err != nil {
 				return err
+			}
+			if alive {
+				return client.Alive(c.Context())
 			}
 			st, err := client.Overview(c.Context())
 			if err != nil {
@@ -30,6 +39,7 @@ func (p *program) status() *cobra.Command {
 			return list(p, format, st, st.Queues, queueName, func(w io.Writer) { status(w, st, time.Now()) })
 		},
 	}
+	c.Flags().BoolVar(&alive, "alive", false, "only find out whether the service answers")
 	return withOutput(p.withAddress(c), &format)
 }
 
@@ -43,6 +53,21 @@ func status(w io.Writer, st console.Overview, now time.Time) {
 	}
 	for _, notice := range st.Notices {
 		fmt.Fprintf(w, "notice: %s\n", plain(notice))
+	}
+	if len(st.Replicas) > 0 {
+		fmt.Fprintln(w, "\nREPLICA\tADDRESS\tVERSION\tUP\tLAST BEAT\tLEADS\tSTATE")
+		for _, r := range st.Replicas {
+			leads, state := "-", "ready"
+			if r.Leads {
+				leads = "leads"
+			}
+			if len(r.Problems) > 0 {
+				state = "not ready: " + r.Problems[0]
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s ago\t%s\t%s\n", cell(r.ID, 40), cell(r.Address, 40), cell(r.Version, 20), policy.FormatDuration(now.Sub(r.Since).Round(time.Second)),
+				policy.FormatDuration(max(0, now.Sub(r.Beat)).Round(100*time.Millisecond)), leads, cell(state, 60))
+		}
+		fmt.Fprintln(w)
 	}
 	if len(st.Queues) == 0 {
 		fmt.Fprintln(w, "no message has failed yet")

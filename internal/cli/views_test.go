@@ -60,6 +60,7 @@ var views = map[string]func(*rapid.T, io.Writer, time.Time){
 	"message":    func(t *rapid.T, w io.Writer, now time.Time) { detail(w, filled[console.Detail](t), now) },
 	"groups":     func(t *rapid.T, w io.Writer, now time.Time) { groups(w, filled[[]console.Group](t), now) },
 	"queues":     func(t *rapid.T, w io.Writer, now time.Time) { queues(w, filled[[]console.Queue](t), now) },
+	"ledger":     func(t *rapid.T, w io.Writer, now time.Time) { ledger(w, filled[console.Ledger](t), now) },
 	"operations": func(t *rapid.T, w io.Writer, now time.Time) { operations(w, filled[[]console.Operation](t), now) },
 	"ended":      func(t *rapid.T, w io.Writer, _ time.Time) { ended(w, filled[console.Operation](t)) },
 	"audit":      func(t *rapid.T, w io.Writer, _ time.Time) { entries(w, filled[[]audit.Entry](t)) },

@@ -12,8 +12,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/notify"
+	"github.com/redrive-mq/redrive/internal/release"
 	"github.com/redrive-mq/redrive/internal/wait"
 	"github.com/redrive-mq/redrive/policy"
 )
@@ -28,13 +31,19 @@ type Config struct {
 	// Ways are how the messages of a policy wait in RabbitMQ, by its name; those
 	// of the others wait in the store.
 	Ways map[string]wait.Way
+	// Returns are how fast the messages of a policy may return, by its name.
+	Returns map[string]release.Rules
 	// Decode is how bodies are read.
 	Decode decode.Options
+	// Notify is who is told of what.
+	Notify    notify.Settings
+	routeURLs []routeURL
 	// Warnings are about what is allowed and hardly meant.
 	Warnings []string
 }
 
-// Broker is where RabbitMQ is.
+// Broker is where RabbitMQ is: each is one URL, or several of one cluster's nodes,
+// see addresses.
 type Broker struct {
 	URL        string // amqp:// or amqps://, with credentials
 	Management string // http:// or https://, with credentials
@@ -42,8 +51,9 @@ type Broker struct {
 
 // Store is where messages are kept.
 type Store struct {
-	Disk    string // a folder
-	Reserve uint64 // bytes to leave free on its disk
+	Disk    string // a folder; with Redis it has the audit log alone
+	Redis   Redis
+	Reserve uint64 // bytes to leave free on its disk, or in Redis's memory
 	// Restorable is how long what a person discarded is kept and can be restored.
 	Restorable time.Duration
 }
@@ -56,6 +66,7 @@ func Default() *Config {
 		Listen:   "127.0.0.1:8250",
 		Access:   Access{Roles: auth.DefaultGrants()},
 		Policies: policy.Set{policy.Default()},
+		Notify:   notify.DefaultSettings(),
 	}
 }
 
@@ -64,8 +75,12 @@ func Default() *Config {
 //	REDRIVE_BROKER_URL      instead of broker.url; or REDRIVE_BROKER_URL_FILE
 //	REDRIVE_MANAGEMENT_URL  instead of broker.management; or …_FILE
 //	REDRIVE_BROKER_PASSWORD the password for both; or …_FILE
+//	REDRIVE_REDIS_URL       instead of store.redis.url; or …_FILE
+//	REDRIVE_REDIS_PASSWORD  its password; or …_FILE
 //
-// A …_FILE variable names a file that holds the value.
+// Several URLs are separated by commas. A …_FILE variable names a file that holds the
+// value. The URLs of notify's routes come from the variables and files that the routes
+// name.
 func Load(path string, getenv func(string) string) (*Config, error) {
 	c := Default()
 	if path != "" {
@@ -89,24 +104,19 @@ func (c *Config) environment(getenv func(string) string) error {
 		use  func(string) error
 	}{
 		{"REDRIVE_BROKER_URL", func(s string) error { c.Broker.URL = s; return CheckBroker(s) }},
-		{"REDRIVE_MANAGEMENT_URL", func(s string) error { c.Broker.Management = s; return checkURL(s, "http", "https") }},
+		{"REDRIVE_MANAGEMENT_URL", func(s string) error { c.Broker.Management = s; return addresses.Check(s, "http", "https") }},
 		{"REDRIVE_BROKER_PASSWORD", func(s string) (err error) {
 			if c.Broker.URL, err = withPassword(c.Broker.URL, s); err == nil && c.Broker.Management != "" {
 				c.Broker.Management, err = withPassword(c.Broker.Management, s)
 			}
 			return err
 		}},
+		{"REDRIVE_REDIS_URL", c.Store.Redis.setURL},
+		{"REDRIVE_REDIS_PASSWORD", c.Store.Redis.setPassword},
 	} {
-		value, from := getenv(v.name), v.name
-		if file := getenv(v.name + "_FILE"); file != "" {
-			if value != "" {
-				return fmt.Errorf("both %s and %s_FILE are set: use one", v.name, v.name)
-			}
-			data, err := os.ReadFile(file)
-			if err != nil {
-				return fmt.Errorf("%s_FILE: %w", v.name, err)
-			}
-			value, from = strings.TrimSpace(string(data)), v.name+"_FILE"
+		value, from, err := variable(v.name, getenv)
+		if err != nil {
+			return err
 		}
 		if value == "" {
 			continue
@@ -118,56 +128,49 @@ func (c *Config) environment(getenv func(string) string) error {
 	if c.Broker.Management == "" {
 		c.Broker.Management = managementOf(c.Broker.URL)
 	}
-	return nil
+	return c.readRouteURLs(getenv)
 }
 
-// managementOf guesses where the management API is: same host and credentials,
-// its standard port.
+// variable is the value of an environment variable, or of the file that name_FILE
+// names, and which of the two it is from.
+func variable(name string, getenv func(string) string) (value, from string, err error) {
+	value, file := getenv(name), getenv(name+"_FILE")
+	switch {
+	case file == "":
+		return value, name, nil
+	case value != "":
+		return "", "", fmt.Errorf("both %s and %s_FILE are set: use one", name, name)
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return "", "", fmt.Errorf("%s_FILE: %w", name, err)
+	}
+	return strings.TrimSpace(string(data)), name + "_FILE", nil
+}
+
+// managementOf guesses where the management API is: same hosts and credentials, its
+// standard port.
 func managementOf(broker string) string {
-	u, err := url.Parse(broker)
+	text, err := addresses.Each(broker, func(u *url.URL) {
+		m := url.URL{Scheme: "http", User: u.User, Host: net.JoinHostPort(u.Hostname(), "15672")}
+		if u.Scheme == "amqps" {
+			m.Scheme, m.Host = "https", net.JoinHostPort(u.Hostname(), "15671")
+		}
+		*u = m
+	})
 	if err != nil {
 		return ""
 	}
-	m := url.URL{Scheme: "http", User: u.User, Host: net.JoinHostPort(u.Hostname(), "15672")}
-	if u.Scheme == "amqps" {
-		m.Scheme, m.Host = "https", net.JoinHostPort(u.Hostname(), "15671")
-	}
-	return m.String()
+	return text
 }
 
-func withPassword(rawURL, password string) (string, error) {
-	u, err := url.Parse(rawURL)
-	if err != nil {
-		return "", errURL
-	}
-	u.User = url.UserPassword(u.User.Username(), password)
-	return u.String(), nil
+func withPassword(urls, password string) (string, error) {
+	return addresses.Each(urls, func(u *url.URL) { u.User = url.UserPassword(u.User.Username(), password) })
 }
 
-var errURL = errors.New("is not a URL")
-
-// CheckBroker says what is wrong with a broker's URL, without repeating it.
-func CheckBroker(rawURL string) error { return checkURL(rawURL, "amqp", "amqps") }
-
-// checkURL never repeats the URL: it may hold a password.
-func checkURL(s string, schemes ...string) error {
-	u, err := url.Parse(s)
-	if err != nil || u.Host == "" {
-		return fmt.Errorf("%w: expected %s://user:password@host:port/", errURL, schemes[0])
-	}
-	for _, scheme := range schemes {
-		if u.Scheme == scheme {
-			return nil
-		}
-	}
-	return fmt.Errorf("begins with %q: expected %s://", u.Scheme+"://", strings.Join(schemes, ":// or "))
-}
+// CheckBroker says what is wrong with a broker's URL, or several, without repeating
+// it.
+func CheckBroker(urls string) error { return addresses.Check(urls, "amqp", "amqps") }
 
 // VHost is the virtual host that the broker URL names.
-func (c *Config) VHost() string {
-	u, err := url.Parse(c.Broker.URL)
-	if err != nil || u.Path == "" || u.Path == "/" {
-		return "/"
-	}
-	return strings.TrimPrefix(u.Path, "/")
-}
+func (c *Config) VHost() string { return addresses.VHost(c.Broker.URL) }

@@ -48,7 +48,8 @@ func TestTheExampleNamesEveryKey(t *testing.T) {
 	for _, key := range []string{"url", "management", "disk", "reserve", "restorable", "listen", "name", "queues", "attempts", "fixed", "linear",
 		"exponential", "initial", "factor", "step", "max", "jitter", "reasons", "exhausted", "forward", "exchange", "routing_key", "queue", "wait", "levels", "binary",
 		"decode", "protobuf", "files", "import_paths", "descriptor_sets", "message", "header", "type_property",
-		"auth", "roles", "role", "metrics", "proxies", "tls", "cert", "key", "client_ca", "read_only", "audit", "folder"} {
+		"auth", "roles", "role", "metrics", "proxies", "tls", "cert", "key", "client_ca", "read_only", "audit", "folder",
+		"redis", "prefix", "shards", "durability", "replicas", "lease", "timeout", "ca"} {
 		if !strings.Contains(string(data), key+":") {
 			t.Errorf("the example does not show %q", key)
 		}
@@ -84,6 +85,10 @@ func TestErrorsNameThePlaceAndWhatWasExpected(t *testing.T) {
 		{"listen: 8250", `listen is "8250"; expected host:port`},
 		{"broker: {url: http://h}", `broker.url begins with "http://": expected amqp:// or amqps://`},
 		{"broker: {url: 'amqp://u:secret@ho st/'}", "broker.url is not a URL"},
+		{"broker:\n  url: [amqp://u:secret@h1/a, amqp://u:secret@h2/b]", `f.yaml:2:8: broker.url has the virtual host "a" at h1 and "b" at h2: all must be nodes of one cluster`},
+		{"broker: {url: []}", "broker.url is not a URL"},
+		{"broker: {management: ['http://u:secret@h1:15672', 'amqp://u:secret@h2']}", `broker.management begins with "amqp://": expected http:// or https://`},
+		{"notify: {page: ['http://h1', 'http://h2']}", "notify.page has several URLs; expected one"},
 		{"store: {reserve: 5}", `store.reserve is "5"; expected a size such as 256MiB`},
 		{"store: {restorable: 30}", `f.yaml:1:21: store.restorable is "30"; expected a duration such as`},
 		{"store: {restorable: 0s}", `f.yaml:1:21: store.restorable is "0s"; expected a duration from 1m to ten years`},
@@ -126,6 +131,33 @@ func TestSecretsComeFromTheEnvironmentOrAFile(t *testing.T) {
 	env["REDRIVE_BROKER_PASSWORD"] = "x"
 	if _, err := Load("", func(k string) string { return env[k] }); err == nil {
 		t.Error("a value and a file for it were both taken")
+	}
+}
+
+// A list in the file, and a text in a variable, are the same.
+func TestSeveralBrokers(t *testing.T) {
+	env := map[string]string{"REDRIVE_BROKER_PASSWORD": "s,3"}
+	getenv := func(k string) string { return env[k] }
+	file := t.TempDir() + "/redrive.yaml"
+	if err := os.WriteFile(file, []byte("broker:\n  url:\n    - amqp://svc@h1/shop\n    - amqps://svc@h2:5671/shop\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a, err := Load(file, getenv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	env["REDRIVE_BROKER_URL"] = "amqp://svc@h1/shop, amqps://svc@h2:5671/shop"
+	b, err := Load("", getenv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Broker{URL: "amqp://svc:s,3@h1/shop,amqps://svc:s,3@h2:5671/shop", Management: "http://svc:s,3@h1:15672,https://svc:s,3@h2:15671"}
+	if a.Broker != want || b.Broker != want || b.VHost() != "shop" {
+		t.Errorf("a list is %+v, a text %+v, virtual host %q; want %+v", a.Broker, b.Broker, b.VHost(), want)
+	}
+	env["REDRIVE_BROKER_URL"] = "amqp://svc@h1/shop,amqp://svc@h2/"
+	if _, err := Load("", getenv); err == nil || !strings.Contains(err.Error(), "REDRIVE_BROKER_URL: has the virtual host") {
+		t.Errorf("two virtual hosts: %v", err)
 	}
 }
 

@@ -19,10 +19,13 @@ func Describe(w io.Writer, c *Config) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for i := range c.Policies {
 		p := &c.Policies[i]
-		fmt.Fprintf(table, "%s\t%s\t%s\n", p.Name, strings.Join(p.Queues, " "), waits(p, c.Ways[p.Name]))
+		fmt.Fprintf(table, "%s\t%s\t%s\n", p.Name, strings.Join(p.Queues, " "), waits(p, c.Ways[p.Name])+describeReturns(c.Returns[p.Name]))
 	}
 	for _, q := range c.Decode.Protobuf.Queues {
 		fmt.Fprintf(table, "protobuf\t%s\t%s\n", strings.Join(q.Queues, " "), q.Message)
+	}
+	if who := describeNotify(&c.Notify); who != "" {
+		fmt.Fprintln(table, who)
 	}
 	if c.Store.Restorable != Default().Store.Restorable {
 		fmt.Fprintf(table, "\nwhat is discarded can be restored for %s\n", policy.FormatDuration(c.Store.Restorable))

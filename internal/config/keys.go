@@ -12,6 +12,8 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
+	"github.com/redrive-mq/redrive/internal/addresses"
+	"github.com/redrive-mq/redrive/internal/release"
 	"github.com/redrive-mq/redrive/internal/wait"
 	"github.com/redrive-mq/redrive/policy"
 )
@@ -21,13 +23,14 @@ func (d *document) config(n ast.Node, c *Config) {
 	fields := map[string]field{
 		"broker": func(n ast.Node) {
 			d.mapping(n, "broker", map[string]field{
-				"url":        func(n ast.Node) { c.Broker.URL = d.url(n, "broker.url", "amqp", "amqps") },
-				"management": func(n ast.Node) { c.Broker.Management = d.url(n, "broker.management", "http", "https") },
+				"url":        func(n ast.Node) { c.Broker.URL = d.urls(n, "broker.url", "amqp", "amqps") },
+				"management": func(n ast.Node) { c.Broker.Management = d.urls(n, "broker.management", "http", "https") },
 			})
 		},
 		"store": func(n ast.Node) {
 			d.mapping(n, "store", map[string]field{
 				"disk":    func(n ast.Node) { c.Store.Disk = d.text(n, "store.disk", "a folder") },
+				"redis":   func(n ast.Node) { d.redis(n, &c.Store.Redis) },
 				"reserve": func(n ast.Node) { c.Store.Reserve = d.size(n, "store.reserve") },
 				"restorable": func(n ast.Node) {
 					c.Store.Restorable = d.duration(n, "store.restorable")
@@ -49,6 +52,7 @@ func (d *document) config(n ast.Node, c *Config) {
 			d.mapping(n, "decode", map[string]field{"protobuf": func(n ast.Node) { c.Decode.Protobuf = d.protobuf(n) }})
 		},
 	}
+	fields["notify"] = func(n ast.Node) { d.notify(n, c) }
 	maps.Copy(fields, d.access(&c.Access))
 	d.mapping(n, "the file", fields)
 	if err := c.Closed(); err != nil {
@@ -59,15 +63,30 @@ func (d *document) config(n ast.Node, c *Config) {
 func isPort(s string) bool { n, err := strconv.Atoi(s); return err == nil && n >= 0 && n < 1<<16 }
 
 func (d *document) url(n ast.Node, where string, schemes ...string) string {
-	s := d.text(n, where, "a URL")
-	if err := checkURL(s, schemes...); err != nil {
+	s := d.urls(n, where, schemes...)
+	if len(addresses.Split(s)) > 1 {
+		d.fail(n, "%s has several URLs; expected one", where)
+	}
+	return s
+}
+
+// urls is one URL, or a list of those of a cluster's nodes.
+func (d *document) urls(n ast.Node, where string, schemes ...string) string {
+	const expected = "a URL, or a list of URLs"
+	var s string
+	if _, several := n.(*ast.SequenceNode); several {
+		s = addresses.Join(d.texts(n, where, expected))
+	} else {
+		s = d.text(n, where, expected)
+	}
+	if err := addresses.Check(s, schemes...); err != nil {
 		d.fail(n, "%s %v", where, err)
 	}
 	return s
 }
 
 func (d *document) policies(n ast.Node, c *Config) {
-	c.Policies, c.Ways = nil, map[string]wait.Way{}
+	c.Policies, c.Ways, c.Returns = nil, map[string]wait.Way{}, map[string]release.Rules{}
 	names := map[string]bool{}
 	for i, item := range d.sequence(n, "policies", "a list of policies") {
 		p := d.policy(item, i, c)
@@ -93,7 +112,9 @@ func (d *document) policy(n ast.Node, i int, c *Config) policy.Policy {
 	var wayAt, jitterAt ast.Node
 	p.Name, p.Queues = fmt.Sprintf("policy %d", i+1), nil
 	where := fmt.Sprintf("policies[%d]", i)
-	d.mapping(n, where, map[string]field{
+	var returns release.Rules
+	fields, returnsRead := d.returns(&returns, where)
+	maps.Copy(fields, map[string]field{
 		"name": func(n ast.Node) { p.Name = d.text(n, where+".name", "a name") },
 		"queues": func(n ast.Node) {
 			p.Queues = d.texts(n, where+".queues", `a list of queue names or patterns, such as ["orders.*"]`)
@@ -110,6 +131,8 @@ func (d *document) policy(n ast.Node, i int, c *Config) policy.Policy {
 		},
 		"exhausted": func(n ast.Node) { p.Exhausted = d.exhausted(n, where+".exhausted") },
 	})
+	d.mapping(n, where, fields)
+	returnsRead()
 	if len(p.Queues) == 0 {
 		d.fail(n, "%s names no queues; expected queues: [\"orders.*\"]", where)
 	}
@@ -120,6 +143,8 @@ func (d *document) policy(n ast.Node, i int, c *Config) policy.Policy {
 		d.keeps(wayAt, &p, way, jitterAt != nil, c)
 		c.Ways[p.Name] = way
 	}
+	c.Returns[p.Name] = returns
+	c.inVain(&p, way, returns)
 	return p
 }
 

@@ -37,6 +37,8 @@ type desk struct {
 	events []string
 	broker queues
 	held   map[string]bool
+	gate   *console.Gate
+	forced []string
 }
 
 // ledger is an audit log in memory that can refuse.
@@ -96,6 +98,8 @@ func newDesk(s console.Store) *desk {
 	d.Console = console.New(console.Config{Store: s, Audit: d.audit, Broker: d.broker, Restorable: time.Hour,
 		Policies: func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} },
 		SetHeld:  func(q string, held bool) { d.held[q] = held },
+		Gate:     func(string) *console.Gate { return d.gate },
+		Force:    func(queue, to, by, why string) { d.forced = append(d.forced, queue+" "+to+" "+by+" "+why) },
 		Events: func(e flow.Event) {
 			mu.Lock()
 			defer mu.Unlock()

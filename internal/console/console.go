@@ -10,15 +10,18 @@
 //	act.go        actions on messages that are named
 //	deed.go       what each verb makes of a record
 //	edit.go       a message replaced by an edited one
-//	hold.go       a queue's returns, paused
+//	hold.go       a queue's returns, paused; breaker.go: its circuit breaker
 //	export.go     messages as lines of JSON, out and in again (import.go)
 //	plan.go       an action on all that a query finds: what it would do, frozen
 //	operation.go  … and how far it is, as it is shown
 //	operations.go … all of them; order.go: told to pause; outcomes.go: their accounts
 //	run.go        … being done, a batch at a time
 //	there.go      … whether the queues it sends to are there
+//	replicas.go   … with several replicas: the leader does them, all show them
+//	given.go      … and orders reach it through the store
 //	queue.go      queues, groups, policies, health, as they are shown
 //	queues.go     … queues; policies.go: policies and groups; overview.go: all in one look
+//	ledger.go     how many messages came, and what became of them
 //	live.go       what has changed since a moment ago
 package console
 
@@ -55,6 +58,7 @@ type Store interface {
 	store.Store
 	store.Searcher
 	store.Changer
+	store.Bookkeeper
 }
 
 // Broker answers what RabbitMQ knows of a queue; an error is that it does not
@@ -84,14 +88,14 @@ type Config struct {
 	Restorable time.Duration
 
 	Version  string
-	Since    time.Time // when the service started
-	BrokerAt string    // where RabbitMQ is, without the password
+	Since    time.Time     // when the service started
+	BrokerAt func() string // where RabbitMQ is, without the password; nil: not known
 	ReadOnly bool
 	Rates    Rates
 	// Problems are what is wrong now, Notices what a person should look at though
 	// it stops nothing.
 	Problems, Notices func() []string
-	// Way is how the messages of a policy wait in RabbitMQ; nil: they wait on disk.
+	// Way is how the messages of a policy wait in RabbitMQ; nil: they wait in the store.
 	Way func(policy string) wait.Way
 	// Returns is why nothing returns to a queue, or "".
 	Returns func(queue string) string
@@ -100,6 +104,16 @@ type Config struct {
 	// SetHeld pauses the returns to a queue now, or lets them go on; that it is held
 	// is in the store before.
 	SetHeld func(queue string, held bool)
+	// Gate is what lets a queue's messages return; nil, as a function and as what it
+	// gives: all that are due. Force sets its breaker now; that it is set is in the
+	// store before.
+	Gate  func(queue string) *Gate
+	Force func(queue, to, by, why string)
+	// Recounted is told of the queues whose ledger is off, and by how much, each time
+	// that was looked for.
+	Recounted func(off map[string]int64)
+	// Replicas are those that share the store; nil: there is but this service.
+	Replicas Replicas
 	// Now is the time, for tests; nil: time.Now.
 	Now func() time.Time
 }

@@ -26,7 +26,7 @@ func (c *Console) Export(ctx context.Context, by auth.Caller, query string, w io
 	defer func() { end(err, n) }()
 	out := bufio.NewWriterSize(w, 64<<10)
 	var buf []byte
-	err = c.find(ctx, by, query, 0, true, func(l store.Listed) (bool, error) {
+	err = c.find(ctx, by, query, nil, true, func(l store.Listed) (bool, error) {
 		var err error
 		if buf, err = appendLine(buf[:0], l.Record); err == nil {
 			_, err = out.Write(buf)

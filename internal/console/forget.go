@@ -24,7 +24,7 @@ func (c *Console) forgetting(ctx context.Context) {
 	tick := time.NewTicker(forgetEvery)
 	defer tick.Stop()
 	for {
-		if err := c.forget(ctx); err != nil && ctx.Err() == nil {
+		if err := c.forget(ctx); err != nil && ctx.Err() == nil && !deposed(err) {
 			c.Log.Error("what is old cannot be forgotten; trying again", "error", err)
 		}
 		select {
@@ -45,7 +45,10 @@ func (c *Console) forget(ctx context.Context) error {
 	if err := c.forgetOld(ctx, now); err != nil {
 		return err
 	}
-	return c.forgetOrphans(ctx)
+	if err := c.forgetAnswers(ctx, now); err != nil {
+		return err
+	}
+	return c.forgetOrphans(ctx, now)
 }
 
 // forgetOld forgets plans that nobody started, and operations that ended long ago.
@@ -96,11 +99,12 @@ func (c *Console) forgetOne(ctx context.Context, op *operation, state string) er
 	c.ops.mu.Lock()
 	defer c.ops.mu.Unlock()
 	delete(c.ops.all, op.ID)
+	c.changed(op.ID)
 	return nil
 }
 
 // forgetOrphans deletes what is left of plans that were never finished.
-func (c *Console) forgetOrphans(ctx context.Context) error {
+func (c *Console) forgetOrphans(ctx context.Context, now time.Time) error {
 	for after := ""; ; {
 		id := ""
 		err := c.Store.Entries(ctx, partPrefix, after, func(e store.Entry) (bool, error) {
@@ -113,6 +117,13 @@ func (c *Console) forgetOrphans(ctx context.Context) error {
 		c.ops.mu.Lock()
 		orphan := c.ops.all[id] == nil && !c.ops.made[id]
 		c.ops.mu.Unlock()
+		if orphan && c.Replicas != nil { // another replica may be making it, or just have made it
+			head, err := c.Store.Entry(ctx, headPrefix+id)
+			if err != nil {
+				return err
+			}
+			orphan = head == nil && now.Sub(madeAt(id)) > longestMade
+		}
 		if orphan {
 			if err := c.Store.DeleteEntries(ctx, partsOf(id)); err != nil {
 				return err

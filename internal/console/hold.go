@@ -56,6 +56,7 @@ func (c *Console) setHeld(ctx context.Context, by auth.Caller, kind flow.Kind, q
 		c.SetHeld(queue, hold != nil)
 	}
 	c.holding.Unlock()
+	c.changed()
 	if err == nil {
 		c.tell(flow.Event{Kind: kind, Queue: queue, By: by.Name, Why: reason})
 	}

@@ -14,9 +14,13 @@ type Console struct {
 	Config
 	queues   queueCache    // see queues.go
 	calendar calendarCache // see overview.go
+	recounts recounts      // see ledger.go
 
 	ops     operations // see operation.go
 	holding sync.Mutex // the store and the loop are told of holds in the same order
+	// forcedAs are the entries of the breakers that were set here or that were looked
+	// at; holding keeps them.
+	forcedAs map[string]string
 }
 
 // New makes a console. What its Config leaves out is not shown, and what needs it

@@ -24,6 +24,7 @@ import (
 //	operation/<id>/run/<r>/<n> the same while they are brought in order
 //	operation/<id>/outcome/<n> what came of those from the n-th on
 //	operation/<id>/canary/<n>  of the first ones, how they were sent (canary.go)
+//	order/<id>, answer/<id>    what the leader of several replicas is told (given.go)
 //
 // Progress and outcomes are written in the same step as the messages themselves, so
 // that after a crash each message is done once and in the account once.
@@ -88,6 +89,7 @@ type pace struct {
 type operations struct {
 	mu     sync.Mutex
 	loaded bool
+	leads  bool // this replica does them, and knows best
 	all    map[string]*operation
 	active map[string]bool // have begun, and not ended
 	made   map[string]bool // plans that are being made
@@ -151,16 +153,9 @@ func (c *Console) operations(ctx context.Context) (map[string]*operation, error)
 	}
 	all := map[string]*operation{}
 	err := c.Store.Entries(ctx, headPrefix, "", func(e store.Entry) (bool, error) {
-		op := &operation{}
-		if err := json.Unmarshal(e.Value, &op.head); err != nil {
-			return false, fmt.Errorf("%s: %w", e.Name, err)
-		}
-		p, err := c.Store.Entry(ctx, partsOf(op.ID)+"progress")
-		if err == nil && p != nil {
-			err = json.Unmarshal(p, &op.progress)
-		}
-		if all[op.ID] = op; op.progress.active() {
-			c.ops.active[op.ID] = true
+		op, err := c.readOperation(ctx, e)
+		if err == nil {
+			all[op.ID] = op
 		}
 		return true, err
 	})
@@ -168,16 +163,50 @@ func (c *Console) operations(ctx context.Context) (map[string]*operation, error)
 		return nil, fmt.Errorf("reading the operations: %w", err)
 	}
 	c.ops.all, c.ops.loaded = all, true
+	clear(c.ops.active)
+	for id, op := range all {
+		if op.progress.active() {
+			c.ops.active[id] = true
+		}
+	}
 	return maps.Clone(all), nil
+}
+
+// readOperation reads the rest of one, whose head is an entry.
+func (c *Console) readOperation(ctx context.Context, e store.Entry) (*operation, error) {
+	op := &operation{}
+	if err := json.Unmarshal(e.Value, &op.head); err != nil {
+		return nil, fmt.Errorf("%s: %w", e.Name, err)
+	}
+	p, err := c.Store.Entry(ctx, partsOf(op.ID)+"progress")
+	if err == nil && p != nil {
+		err = json.Unmarshal(p, &op.progress)
+	}
+	return op, err
+}
+
+// lookUp finds a plan or an operation; nil when there is none.
+func (c *Console) lookUp(ctx context.Context, id string) (*operation, error) {
+	all, err := c.operations(ctx)
+	if err != nil || all[id] != nil || c.Replicas == nil {
+		return all[id], err
+	}
+	// It may have been made at another replica, a moment ago.
+	if err := c.refresh(ctx, id, nil); err != nil {
+		return nil, err
+	}
+	c.ops.mu.Lock()
+	defer c.ops.mu.Unlock()
+	return c.ops.all[id], nil
 }
 
 // operation finds one that the caller may see: they see all its queues.
 func (c *Console) operation(ctx context.Context, by auth.Caller, id string) (*operation, error) {
-	all, err := c.operations(ctx)
+	op, err := c.lookUp(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	if op := all[id]; op != nil && op.seenBy(by) {
+	if op != nil && op.seenBy(by) {
 		return op, nil
 	}
 	return nil, fmt.Errorf("%w: no plan or operation %.60q; plans are forgotten %s after they were made, operations after %d days", ErrNotFound, id, planLives, int(operationLives.Hours()/24))

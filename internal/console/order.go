@@ -28,8 +28,30 @@ func (c *Console) Order(ctx context.Context, by auth.Caller, id string, o Order)
 			return Operation{}, err
 		}
 	}
+	if c.Replicas != nil {
+		return c.give(ctx, by, "operation."+string(o), id, op.Count, "", given{Operation: id, Order: o, By: by})
+	}
 	op.turn.Lock()
 	defer op.turn.Unlock()
+	p, err := op.ordered(o, by, c.Now())
+	if err != nil {
+		return Operation{}, err
+	}
+	end, err := c.begin(by, "operation."+string(o), id, op.Count, "")
+	if err != nil {
+		return Operation{}, err
+	}
+	err = c.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{entryOf(partsOf(id)+"progress", p)})
+	if err == nil {
+		op.obey(p)
+		c.ops.awake()
+	}
+	end(err, p.dealt())
+	return op.now(c.Now()), err
+}
+
+// ordered is what an order makes of an operation. The caller has op.turn.
+func (op *operation) ordered(o Order, by auth.Caller, now time.Time) (progress, error) {
 	p := op.progress
 	active := p.State == Running || p.State == Canary
 	switch {
@@ -38,23 +60,17 @@ func (c *Console) Order(ctx context.Context, by auth.Caller, id string, o Order)
 	case o == Resume && p.State == Paused:
 		p.State, p.Was, p.Why = p.Was, "", ""
 	case o == Cancel && (active || p.State == Paused):
-		now := c.Now()
 		p.State, p.Was, p.Why, p.Ended = Canceled, "", "canceled by "+by.Name, &now
 	default:
-		return Operation{}, fmt.Errorf("%w: operation %s cannot be told to %s: it is %s", ErrPrecondition, id, o, cmp.Or(p.State, "a plan"))
+		return p, fmt.Errorf("%w: operation %s cannot be told to %s: it is %s", ErrPrecondition, op.ID, o, cmp.Or(p.State, "a plan"))
 	}
-	end, err := c.begin(by, "operation."+string(o), id, op.Count, "")
-	if err != nil {
-		return Operation{}, err
-	}
-	err = c.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{entryOf(partsOf(id)+"progress", p)})
-	if err == nil {
-		op.set(func() { op.progress, op.trouble, op.speed = p, "", nil })
-		op.limit, op.next, op.tries = nil, time.Time{}, 0
-		c.ops.awake()
-	}
-	end(err, p.dealt())
-	return op.now(c.Now()), err
+	return p, nil
+}
+
+// obey goes on as an order says, which is written. The caller has op.turn.
+func (op *operation) obey(p progress) {
+	op.set(func() { op.progress, op.trouble, op.speed = p, "", nil })
+	op.limit, op.next, op.tries = nil, time.Time{}, 0
 }
 
 // set writes what others may look at.

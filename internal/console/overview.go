@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/store"
 )
 
 const (
@@ -28,8 +27,11 @@ func (c *Console) Overview(ctx context.Context, by auth.Caller) (Overview, error
 		return Overview{}, err
 	}
 	now := c.Now()
-	o := Overview{Version: c.Version, Since: c.Since, Now: now, Broker: c.BrokerAt, ReadOnly: c.ReadOnly || by.ReadOnly,
+	o := Overview{Replicas: c.replicasFor(by), Version: c.Version, Since: c.Since, Now: now, ReadOnly: c.ReadOnly || by.ReadOnly,
 		Problems: c.ProblemsFor(by), Hour: []Flow{}, Queues: queues}
+	if c.BrokerAt != nil {
+		o.Broker = c.BrokerAt()
+	}
 	if c.Notices != nil {
 		o.Notices = c.Notices()
 	}
@@ -59,9 +61,16 @@ func (c *Console) ProblemsFor(by auth.Caller) []string {
 		all = append(all, c.Problems()...)
 	}
 	if by.Queues != nil {
-		all = slices.DeleteFunc(all, func(p string) bool { return strings.HasPrefix(p, "queue ") })
+		all = withoutQueues(all)
 	}
 	return all
+}
+
+// withoutQueues leaves out the problems that name queues.
+func withoutQueues(problems []string) []string {
+	return slices.DeleteFunc(problems, func(p string) bool {
+		return strings.HasPrefix(p, "queue ") || strings.HasPrefix(p, "consumers of queue ")
+	})
 }
 
 // perMinute adds up the last minute of what the caller may see.
@@ -110,29 +119,19 @@ func (c *Console) calendarOf(ctx context.Context, by auth.Caller, queues []Queue
 			names = append(names, q.Name)
 		}
 	}
-	all := make([]Slot, slots)
+	all, edges := make([]Slot, slots), make([]time.Time, slots)
 	from := now
 	for i := range all {
-		to := from.Truncate(slot).Add(slot)
-		all[i] = Slot{From: from, To: to}
-		if len(names) > 0 {
-			r := store.Range{State: store.Waiting, Queues: names, From: from, To: to}
-			if i == 0 {
-				r.From = time.Time{}
-			}
-			err := c.Store.Scan(ctx, r, func(store.Listed) (bool, error) {
-				if all[i].Count == mostCounted {
-					all[i].AtLeast = true
-					return false, nil
-				}
-				all[i].Count++
-				return true, nil
-			})
-			if err != nil {
-				return nil, err
-			}
-		}
-		from = to
+		edges[i] = from.Truncate(slot).Add(slot)
+		all[i] = Slot{From: from, To: edges[i]}
+		from = edges[i]
+	}
+	counts, err := c.Store.CountDue(ctx, names, edges, mostCounted)
+	if err != nil {
+		return nil, err
+	}
+	for i, n := range counts {
+		all[i].Count, all[i].AtLeast = n, n == mostCounted
 	}
 	c.calendar.mu.Lock()
 	defer c.calendar.mu.Unlock()

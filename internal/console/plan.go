@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -70,7 +71,9 @@ func (c *Console) Plan(ctx context.Context, by auth.Caller, r PlanRequest) (Plan
 	c.ops.mu.Lock()
 	c.ops.all[op.ID] = op
 	c.ops.mu.Unlock()
-	if err := c.forgetOld(ctx, now); err != nil { // or plans would fill the disk
+	if c.Replicas != nil {
+		c.changed(op.ID) // the leader forgets those that are too many
+	} else if err := c.forgetOld(ctx, now); err != nil { // or plans would fill the disk
 		c.Log.Error("old plans cannot be forgotten; trying again", "error", err)
 	}
 	return op.Operation.Plan, nil
@@ -78,10 +81,13 @@ func (c *Console) Plan(ctx context.Context, by auth.Caller, r PlanRequest) (Plan
 
 // freeze writes down the messages, and counts them.
 func (c *Console) freeze(ctx context.Context, by auth.Caller, d deed, p *Plan) error {
-	upto := c.Store.NewestKey()
+	upto, err := c.Store.NewestKey(ctx)
+	if err != nil {
+		return err
+	}
 	f := freezer{c: c, parts: partsOf(p.ID), most: inMemory}
 	index, skips := map[string]int{}, map[string]int64{}
-	err := c.find(ctx, by, p.Query, upto, false, func(l store.Listed) (bool, error) {
+	err = c.find(ctx, by, p.Query, upto, false, func(l store.Listed) (bool, error) {
 		r := l.Record
 		if why := d.skip(r); why != "" {
 			skips[why]++
@@ -225,12 +231,39 @@ func (c *Console) Start(ctx context.Context, by auth.Caller, planID string, s St
 	if err := c.permit(by, verbs[op.Verb].role, "operation.start", planID, targetOf(op)...); err != nil {
 		return Operation{}, err
 	}
+	if c.Replicas != nil {
+		return c.give(ctx, by, "operation.start", startOf(&op.head), op.Count, cmp.Or(s.Reason, op.head.Reason), given{Operation: planID, Start: &s, By: by})
+	}
 	op.turn.Lock()
 	defer op.turn.Unlock()
 	now := c.Now()
-	h := op.head
-	if h.CanaryWait, err = s.check(h.Verb); err != nil {
+	h, err := c.started(op, s, by, now)
+	if err != nil {
 		return Operation{}, err
+	}
+	end, err := c.begin(by, "operation.start", startOf(&h), h.Count, h.Reason)
+	if err != nil {
+		return Operation{}, err
+	}
+	entries, p := starting(h)
+	err = c.Store.PutEntries(context.WithoutCancel(ctx), entries)
+	end(err, 0)
+	if err != nil {
+		return Operation{}, err
+	}
+	op.start(h, p)
+	c.ops.began(op.ID)
+	return op.now(now), nil
+}
+
+// startOf is what the audit log says is started.
+func startOf(h *head) string { return fmt.Sprintf("%s: %s %s", h.ID, h.Verb, h.Query) }
+
+// started is what a start makes of a plan. The caller has op.turn.
+func (c *Console) started(op *operation, s Start, by auth.Caller, now time.Time) (h head, err error) {
+	h = op.head
+	if h.CanaryWait, err = s.check(h.Verb); err != nil {
+		return h, err
 	}
 	switch {
 	case op.progress.State != "":
@@ -245,28 +278,27 @@ func (c *Console) Start(ctx context.Context, by auth.Caller, planID string, s St
 		err = fmt.Errorf("%d operations have not ended: wait for one, or cancel one", mostRunning)
 	}
 	if err != nil {
-		return Operation{}, fmt.Errorf("%w: plan %s: %w", ErrPrecondition, planID, err)
+		return h, fmt.Errorf("%w: plan %s: %w", ErrPrecondition, h.ID, err)
 	}
 	if s.Reason != "" {
 		h.Reason = s.Reason
 	}
 	h.Rate, h.Canary, h.Started, h.StartedBy, h.StartedAs = s.Rate, s.Canary, now, by.Name, by
-	end, err := c.begin(by, "operation.start", fmt.Sprintf("%s: %s %s", h.ID, h.Verb, h.Query), h.Count, h.Reason)
-	if err != nil {
-		return Operation{}, err
-	}
+	return h, nil
+}
+
+// starting is what is written when an operation begins.
+func starting(h head) ([]store.Entry, progress) {
 	p := progress{State: Running, Untold: true}
-	err = c.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{entryOf(headPrefix+h.ID, h), entryOf(partsOf(h.ID)+"progress", p)})
-	end(err, 0)
-	if err != nil {
-		return Operation{}, err
-	}
+	return []store.Entry{entryOf(headPrefix+h.ID, h), entryOf(partsOf(h.ID)+"progress", p)}, p
+}
+
+// start goes on as is written.
+func (op *operation) start(h head, p progress) {
 	op.set(func() {
 		op.Reason, op.Rate, op.head.Operation.Canary, op.CanaryWait = h.Reason, h.Rate, h.Canary, h.CanaryWait
 		op.Started, op.StartedBy, op.StartedAs, op.progress = h.Started, h.StartedBy, h.StartedAs, p
 	})
-	c.ops.began(op.ID)
-	return op.now(now), nil
 }
 
 // check reads how an operation is to run.

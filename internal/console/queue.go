@@ -33,6 +33,7 @@ type Queue struct {
 	ParkedIn  int64      `json:"parked_per_minute" doc:"In the last minute."`
 	Returns   string     `json:"returns,omitempty" doc:"Why nothing returns to it; absent when returns work."`
 	Hold      *Hold      `json:"hold,omitempty" doc:"Set by a person."`
+	Gate      *Gate      `json:"gate,omitempty" doc:"What lets messages return; absent when their policy limits nothing and nothing keeps them."`
 	Broker    *AtBroker  `json:"broker,omitempty" doc:"What RabbitMQ says; absent when its management API does not answer."`
 }
 
@@ -92,6 +93,7 @@ type Overview struct {
 	Hour      []Flow     `json:"hour" doc:"Each of the last 60 minutes, the current one last."`
 	Calendar  []Slot     `json:"calendar" doc:"What is due when, in the next hours."`
 	Queues    []Queue    `json:"queues"`
+	Replicas  []Replica  `json:"replicas,omitempty" doc:"The services that share the store, in the order of their ids; absent where only one can."`
 }
 
 // Flow is what happened in a minute.

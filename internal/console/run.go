@@ -22,21 +22,41 @@ const (
 	stepsASecond = 10
 )
 
-// Run does operations until ctx ends, those first that were under way when the
-// service ended, and forgets what is old. What is under way then goes on at the
-// next start.
+// Run does until ctx ends what each replica does and, where there is but one, Lead.
+func (c *Console) Run(ctx context.Context) error {
+	var others sync.WaitGroup
+	defer others.Wait()
+	others.Go(func() { c.queues.keepFresh(ctx, c.Broker) })
+	if c.Replicas == nil {
+		c.Lead(ctx)
+	}
+	return nil
+}
+
+// Lead does operations until ctx ends, those first that were under way when the
+// service, or the replica that did them, ended, and forgets what is old. What is
+// under way then goes on at the next start, or at the next leader.
 //
 // One goroutine does all operations, a step of each in turn: one of a million
 // messages holds up another by no more than a step, and they take no more of the
 // store than one goroutine can.
-func (c *Console) Run(ctx context.Context) error {
+func (c *Console) Lead(ctx context.Context) {
 	var others sync.WaitGroup
 	defer others.Wait()
 	defer c.ops.looks.Wait()
+	if c.Replicas != nil {
+		c.ops.take(true)
+		defer c.ops.take(false)
+	}
 	others.Go(func() { c.forgetting(ctx) })
+	others.Go(func() { c.recounting(ctx) })
 	for ctx.Err() == nil {
 		var ready <-chan time.Time // nil: when something is told
-		if at := c.round(ctx); !at.IsZero() {
+		if c.Replicas != nil {
+			c.follow(ctx)
+		}
+		at := c.round(ctx)
+		if !at.IsZero() {
 			ready = time.After(time.Until(at))
 		}
 		select {
@@ -45,7 +65,14 @@ func (c *Console) Run(ctx context.Context) error {
 		case <-ready:
 		}
 	}
-	return nil
+}
+
+// sooner is the earlier of two times, of which the zero time is none.
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // round does a step of each operation that is ready for one, and tells when the
@@ -68,8 +95,8 @@ func (c *Console) round(ctx context.Context) (next time.Time) {
 			op.set(func() { op.trouble = "this service is read-only now; it goes on when it is not" })
 		}
 		op.turn.Unlock()
-		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
-			next = at
+		if !at.IsZero() {
+			next = sooner(next, at)
 		}
 	}
 	return next
@@ -95,7 +122,7 @@ func (c *Console) step(ctx context.Context, op *operation) (next time.Time) {
 	if err == nil && p.Ended != nil && p.Untold {
 		err = c.over(ctx, op)
 	}
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || deposed(err) {
 		return time.Time{}
 	}
 	if err != nil {
@@ -166,7 +193,7 @@ func (c *Console) some(ctx context.Context, op *operation) (next time.Time, err 
 	switch {
 	case err == nil:
 		op.narrow = min(2*op.narrow, chunk)
-	case ctx.Err() != nil || errors.Is(err, store.ErrFull):
+	case ctx.Err() != nil || errors.Is(err, store.ErrFull) || deposed(err):
 		return next, err
 	case len(targets) > 1: // one of them, perhaps: the others need not suffer
 		op.narrow = len(targets) / 2
@@ -186,6 +213,7 @@ func (c *Console) some(ctx context.Context, op *operation) (next time.Time, err 
 		op.forget(now)
 		op.speed = append(op.speed, pace{now, p.dealt()})
 	})
+	c.changed(op.ID)
 	c.tellOf(d, outcomes)
 	return now, nil
 }
@@ -232,6 +260,7 @@ func (c *Console) put(ctx context.Context, op *operation, state, why string) (ti
 		return time.Time{}, err
 	}
 	op.set(func() { op.progress = p })
+	c.changed(op.ID)
 	return time.Now(), nil
 }
 
@@ -273,6 +302,7 @@ func (c *Console) over(ctx context.Context, op *operation) error {
 		return err
 	}
 	op.set(func() { op.progress = p })
+	c.changed(op.ID)
 	c.Log.Info("an operation has ended", "operation", op.ID, "state", p.State, "done", p.Done, "skipped", p.Skipped, "of", op.Count)
 	return nil
 }

@@ -81,16 +81,16 @@ func (s *search) add(m Message) {
 
 // kept finds what the store keeps.
 func (s *search) kept(ctx context.Context, after string) error {
+	place, err := readPlace(after)
+	if err != nil {
+		return err
+	}
 	n, err := s.narrow(ctx, s.by, s.query)
 	if err != nil || n.None {
 		return err
 	}
 	r := n.Range
 	r.NewestFirst, r.Body = true, s.query.NeedsBody()
-	place, err := readPlace(after)
-	if err != nil {
-		return err
-	}
 	r.After = place.cursor
 	began, before, ahead := time.Now(), place.looked, int64(0)
 	defer func() { s.page.Looked = place.looked - before + ahead }()

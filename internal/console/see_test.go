@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -216,6 +217,72 @@ func TestManyQueuesOfASlowRabbitMQ(t *testing.T) {
 	})
 }
 
+// Who goes on looking never waits for RabbitMQ, and is told nothing old; nobody asks
+// it for those who have gone.
+func TestWhoLooksOnDoesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, b := memstore.New(), &counting{}
+		if err := s.Add(ctx, []*store.Record{record("orders", store.Parked, "x")}); err != nil {
+			t.Fatal(err)
+		}
+		c := console.New(console.Config{Store: s, Broker: b})
+		running, stop := context.WithCancel(ctx)
+		ended := make(chan error)
+		go func() { ended <- c.Run(running) }()
+		for i := range 20 {
+			began := time.Now()
+			all, err := c.Queues(ctx, caller(auth.Viewer))
+			if err != nil || all[0].Broker == nil {
+				t.Fatal(all, err)
+			}
+			if waited := time.Since(began); i > 0 && waited > 0 {
+				t.Errorf("look %d waited for %v", i, waited)
+			}
+			if old := b.since(all[0].Broker.Ready); old > 8*time.Second {
+				t.Errorf("look %d was told what RabbitMQ said %v ago", i, old)
+			}
+			time.Sleep(3 * time.Second)
+		}
+		time.Sleep(time.Minute)
+		before := b.asked()
+		time.Sleep(time.Minute)
+		if n := b.asked() - before; n != 0 {
+			t.Errorf("RabbitMQ was asked %d times for nobody", n)
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// counting says how often it was asked, as the number of ready messages.
+type counting struct {
+	mu    sync.Mutex
+	times []time.Time
+}
+
+func (b *counting) Queue(context.Context, string) (console.AtBroker, error) {
+	time.Sleep(100 * time.Millisecond)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.times = append(b.times, time.Now())
+	return console.AtBroker{Exists: true, Ready: len(b.times)}, nil
+}
+
+func (b *counting) asked() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.times)
+}
+
+// since is how long ago it gave its nth answer.
+func (b *counting) since(nth int) time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return time.Since(b.times[nth-1])
+}
+
 // silence is a RabbitMQ that does not answer.
 type silence struct{ asked int }
 
@@ -229,7 +296,7 @@ func TestOverview(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
 		quiet := &silence{}
-		c := console.New(console.Config{Store: s, Rates: &rates{}, Broker: quiet, Version: "v1", BrokerAt: "amqp://h", Problems: func() []string { return []string{"p", "queue orders: gone"} }})
+		c := console.New(console.Config{Store: s, Rates: &rates{}, Broker: quiet, Version: "v1", BrokerAt: func() string { return "amqp://h" }, Problems: func() []string { return []string{"p", "queue orders: gone"} }})
 		now := time.Now()
 		for i := range 3 {
 			r := record("orders", store.Waiting, "x")

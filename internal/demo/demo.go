@@ -16,6 +16,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/rabbitnode"
+	"github.com/redrive-mq/redrive/internal/release"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
 )
@@ -25,11 +26,12 @@ var ErrUnaccounted = errors.New("not every message is accounted for")
 
 // Options of a demo.
 type Options struct {
-	Broker   string        // an AMQP URL; "" starts a private RabbitMQ
-	For      time.Duration // 0: until it is interrupted
-	Out      io.Writer
-	Terminal bool // Out is one
-	Version  string
+	Broker     string        // an AMQP URL; "" starts a private RabbitMQ
+	Management string        // the URL of its management API, where it is not the usual one
+	For        time.Duration // 0: until it is interrupted
+	Out        io.Writer
+	Terminal   bool // Out is one
+	Version    string
 }
 
 // policies grow quickly, so that their waits can be watched. The queues are named, so
@@ -42,10 +44,16 @@ func policies() policy.Set {
 	}
 }
 
+// returns stop soon when nothing comes of them, so that a breaker can be watched.
+func returns() map[string]release.Rules {
+	return map[string]release.Rules{"payments": {Settle: time.Second,
+		Breaker: &release.Breaker{Share: 0.5, Least: 4, Window: 10 * time.Second, Wait: 3 * time.Second, MaxWait: 5 * time.Second, Probes: 1, Ramp: 4 * time.Second}}}
+}
+
 // longest is how long a message can be on its way.
 func longest() time.Duration {
-	p := policies()[0]
-	return 2*p.Backoff.Max()*time.Duration(p.Attempts) + 5*time.Second
+	p, b := policies()[0], returns()["payments"].Breaker
+	return 2*p.Backoff.Max()*time.Duration(p.Attempts) + 2*b.MaxWait + b.Ramp + 5*time.Second
 }
 
 // Run shows the demo, ends all it started, and leaves nothing behind.
@@ -55,7 +63,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(data)) }()
-	url := o.Broker
+	url, management := o.Broker, o.Management
 	if url == "" {
 		fmt.Fprintln(o.Out, "starting a private RabbitMQ on loopback …")
 		node, err := rabbitnode.Start(ctx, rabbitnode.Options{})
@@ -63,13 +71,14 @@ func Run(ctx context.Context, o Options) (err error) {
 			return err
 		}
 		defer node.Stop()
-		url = node.URL()
+		url, management = node.URL(), node.Management()
 	}
 
 	d := newDisplay(o.Out, o.Terminal)
 	c := config.Default()
-	c.Broker.URL, c.Store.Disk, c.Listen = url, filepath.Join(data, "store"), freeOr(c.Listen)
-	c.Policies = policies()
+	c.Broker.URL, c.Broker.Management = url, management
+	c.Store.Disk, c.Listen = filepath.Join(data, "store"), freeOr(c.Listen)
+	c.Policies, c.Returns = policies(), returns()
 	schema := filepath.Join(data, "invoice.proto")
 	if err := os.WriteFile(schema, invoiceProto, 0o600); err != nil {
 		return err

@@ -51,7 +51,7 @@ func newDisplay(out io.Writer, terminal bool) *display {
 const recentLines = 14
 
 // colours of what happens, on a terminal.
-var colours = map[string]string{"fails": "31", "waits": "33", "returns": "36", "succeeds": "32", "is parked": "35", "goes down": "1;31", "recovers": "1;32"}
+var colours = map[string]string{"fails": "31", "waits": "33", "returns": "36", "succeeds": "32", "is parked": "35", "breaker": "1;34", "goes down": "1;31", "recovers": "1;32"}
 
 // say shows an event.
 func (d *display) say(e event) {
@@ -93,6 +93,14 @@ func (d *display) redrive(e flow.Event) {
 		shown.kind, shown.text = "returns", fmt.Sprintf("for attempt %d", e.Attempt+1)
 	case flow.Parked:
 		shown.kind, shown.text = "is parked", e.Why
+	case flow.Opened:
+		shown.kind, shown.text = "breaker", "open: "+e.Why+", so nothing returns for now"
+	case flow.HalfOpened:
+		shown.kind, shown.text = "breaker", "half-open: "+e.Why
+	case flow.Ramping:
+		shown.kind, shown.text = "breaker", "ramp: "+e.Why
+	case flow.Closed:
+		shown.kind, shown.text = "breaker", "closed: "+e.Why
 	}
 	d.mu.Unlock()
 	if shown.kind != "" {

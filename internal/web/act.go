@@ -1,6 +1,7 @@
 package web
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -23,6 +24,8 @@ type actData struct {
 	One      bool   // chosen on the page of the message
 	Happened bool
 	Skipped  int
+	Asks     bool   // to which queue copies go
+	Problem  string // with that queue
 }
 
 // act shows what an action would do and, once that is confirmed, does it.
@@ -37,10 +40,19 @@ func (s *server) act(r *http.Request, c auth.Caller) (view, error) {
 	if len(d.IDs) == 0 {
 		return view{}, fmt.Errorf("%w: no message was selected", console.ErrInvalid)
 	}
+	ask := view{template: "act", title: "Copy", nav: "/messages"}
 	if d.Verb == console.Copy && d.To == "" {
-		return view{template: "act", title: "Copy", nav: "/messages", data: d}, nil
+		d.Asks = true
+		ask.data = d
+		return ask, nil
 	}
-	if d.Acted, err = s.console.Act(r.Context(), c, d.Act); err != nil {
+	d.Acted, err = s.console.Act(r.Context(), c, d.Act)
+	if d.Verb == console.Copy && errors.Is(err, console.ErrPrecondition) { // a slip of the pen, such as no such queue
+		d.Asks, d.Problem, ask.status = true, err.Error(), http.StatusConflict
+		ask.data = d
+		return ask, nil
+	}
+	if err != nil {
 		return view{}, err
 	}
 	for _, o := range d.Outcomes {
@@ -107,6 +119,9 @@ var deeds = map[string][2]string{
 	"copy":    {"copy is on its way", "copies are on their way"},
 	"hold":    {"queue held: nothing returns to it until it is released", ""},
 	"release": {"queue released: what is due returns", ""},
+	"open":    {"breaker open: nothing returns to the queue until it is set otherwise", ""},
+	"closed":  {"breaker closed: it does not open by itself", ""},
+	"auto":    {"the breaker finds out by itself again", ""},
 	"note":    {"note kept", ""},
 }
 
@@ -133,6 +148,14 @@ func (s *server) release(r *http.Request, c auth.Caller) (view, error) {
 		return view{}, err
 	}
 	return view{to: "/queues?did=release&n=1"}, nil
+}
+
+func (s *server) breaker(r *http.Request, c auth.Caller) (view, error) {
+	to := r.PostForm.Get("to")
+	if err := s.console.Breaker(r.Context(), c, r.PostForm.Get("queue"), to, r.PostForm.Get("reason")); err != nil {
+		return view{}, err
+	}
+	return view{to: "/queues?" + url.Values{"did": {to}, "n": {"1"}}.Encode()}, nil
 }
 
 func (s *server) noteGroup(r *http.Request, c auth.Caller) (view, error) {

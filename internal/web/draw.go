@@ -2,6 +2,7 @@ package web
 
 import (
 	"fmt"
+	"html/template"
 	"strconv"
 	"strings"
 	"time"
@@ -55,6 +56,7 @@ type policyView struct {
 	console.PolicyInForce
 	Bars  []waitBar
 	Total string
+	Storm template.HTML
 }
 
 type waitBar struct {

@@ -16,6 +16,7 @@ type overviewData struct {
 	Chart   chart
 	Slots   []slot
 	Failing []console.Queue // those with the most trouble first
+	Storms  []console.Queue // those whose breaker, or lack of consumers, keeps messages back
 }
 
 // slot is a stretch of the calendar.
@@ -48,6 +49,9 @@ func (s *server) overview(r *http.Request, c auth.Caller) (view, error) {
 		d.Slots = append(d.Slots, slot{sl, 100 * float64(sl.Count) / float64(max(most, 1))})
 	}
 	for _, q := range o.Queues {
+		if q.Gate.Says() != "" {
+			d.Storms = append(d.Storms, q)
+		}
 		if q.Failed > 0 || q.Waiting > 0 || q.Parked > 0 || q.Returns != "" || q.Hold != nil {
 			d.Failing = append(d.Failing, q)
 		}

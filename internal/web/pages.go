@@ -75,7 +75,11 @@ func (s *server) policies(r *http.Request, c auth.Caller) (view, error) {
 	all, err := s.console.Policies(r.Context(), c)
 	var views []policyView
 	for _, p := range all {
-		views = append(views, policyBars(p))
+		v := policyBars(p)
+		if p.Attempts > 1 {
+			v.Storm = s.Storm(r.Context(), p.Name)
+		}
+		views = append(views, v)
 	}
 	return view{template: "policies", title: "Policies", nav: "/policies", data: views}, err
 }
@@ -93,8 +97,15 @@ func (s *server) audit(r *http.Request, c auth.Caller) (view, error) {
 }
 
 func (s *server) health(r *http.Request, c auth.Caller) (view, error) {
-	o, err := s.console.Overview(r.Context(), c)
-	return view{template: "health", title: "Health", nav: "/health", command: "redrive status", data: o}, err
+	var h struct {
+		console.Overview
+		Ledger console.Ledger
+	}
+	var err error
+	if h.Overview, err = s.console.Overview(r.Context(), c); err == nil {
+		h.Ledger, err = s.console.Ledger(r.Context(), c, false)
+	}
+	return view{template: "health", title: "Health", nav: "/health", command: "redrive status", data: h}, err
 }
 
 func (s *server) help(*http.Request, auth.Caller) (view, error) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/giveway"
 )
 
 // handler makes a view of a request.
@@ -152,7 +153,7 @@ func (s *server) render(w http.ResponseWriter, r *http.Request, c auth.Caller, v
 		name = "layout"
 	}
 	var b bytes.Buffer
-	if err := s.pages[v.template].ExecuteTemplate(&b, name, f); err != nil {
+	if err := s.pages[v.template].ExecuteTemplate(&patient{&b, &s.rendering}, name, f); err != nil {
 		s.Log.Error("the page could not be rendered", "template", v.template, "err", err)
 		http.Error(w, "the page could not be rendered; the service's log says why", http.StatusInternalServerError)
 		return
@@ -164,12 +165,23 @@ func (s *server) render(w http.ResponseWriter, r *http.Request, c auth.Caller, v
 	// Others' pages must not learn from its compressed size what a page says.
 	if takesGzip(r) && r.Header.Get("Sec-Fetch-Site") != "cross-site" {
 		h.Set("Content-Encoding", "gzip")
-		data = compressed(data)
+		data = compressedQuickly(data)
 	}
 	if v.status != 0 {
 		w.WriteHeader(v.status)
 	}
 	_, _ = w.Write(data)
+}
+
+// patient is written in many small pieces, and lets messages through in between.
+type patient struct {
+	b    *bytes.Buffer
+	work *giveway.Work
+}
+
+func (p *patient) Write(data []byte) (int, error) {
+	p.work.Pause()
+	return p.b.Write(data)
 }
 
 func (s *server) nothingHere(*http.Request, auth.Caller) (view, error) {

@@ -9,35 +9,37 @@ import (
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/redrive-mq/redrive/internal/console"
 )
 
 // functions are what templates can call.
 var functions = template.FuncMap{
-	"asset":    assetURL,
-	"count":    count,
-	"size":     size,
-	"moment":   moment,
-	"relative": func(t time.Time) string { return relative(t, time.Now()) },
-	"clean":    clean,
-	"short":    short,
-	"lines":    func(s string) []string { return strings.Split(s, "\n") },
-	"command":  command,
-	"find":     findURL,
-	"messages": messagesURL,
-	"message":  messageURL,
-	"list":     func(v ...any) []any { return v },
-	"spark":    spark,
-	"percent":  func(a, b int64) float64 { return math.Round(1000*float64(a)/float64(max(b, 1))) / 10 },
-	"add":      func(a, b int64) int64 { return a + b },
-	"json":     tokens,
-	"join":     strings.Join,
-	"plural":   plural,
-	"ref":      ref,
-	"found":    found,
-	"speed":    speed,
-	"split":    strings.Fields,
+	"asset":     assetURL,
+	"count":     count,
+	"size":      size,
+	"moment":    moment,
+	"when":      when,
+	"clean":     clean,
+	"short":     short,
+	"lines":     func(s string) []string { return strings.Split(s, "\n") },
+	"command":   command,
+	"find":      findURL,
+	"messages":  messagesURL,
+	"message":   messageURL,
+	"list":      func(v ...any) []any { return v },
+	"spark":     spark,
+	"percent":   func(a, b int64) float64 { return math.Round(1000*float64(a)/float64(max(b, 1))) / 10 },
+	"percentOf": func(share float64) string { return strconv.Itoa(int(math.Round(100*share))) + " %" },
+	"add":       func(a, b int64) int64 { return a + b },
+	"json":      tokens,
+	"join":      strings.Join,
+	"plural":    plural,
+	"ref":       ref,
+	"found":     found,
+	"speed":     speed,
+	"split":     strings.Fields,
 
 	"hasPrefix": strings.HasPrefix,
 	"queryHelp": func() [][2]string { return queryHelp },
@@ -87,6 +89,16 @@ func moment(v any) time.Time {
 	return time.Time{}
 }
 
+// when is a time as a page shows it: how long ago, and the moment itself. A list has
+// hundreds, and a template would take most of the page's time for them.
+func when(v any) template.HTML {
+	t := moment(v).UTC()
+	if t.IsZero() {
+		return `<span class="dim">not known</span>`
+	}
+	return template.HTML(`<time data-when datetime="` + t.Format("2006-01-02T15:04:05.000Z07:00") + `" title="` + t.Format("2006-01-02 15:04:05 UTC") + `">` + relative(t, time.Now()) + `</time>`)
+}
+
 // relative is how long ago a time was, or how far ahead it is. The page's script
 // says the same, as time goes by.
 func relative(t, now time.Time) string {
@@ -116,7 +128,10 @@ func relative(t, now time.Time) string {
 // around it: control characters, marks of direction, what has no width.
 func clean(s string) string {
 	odd := func(r rune) bool {
-		return r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Zl, r) || unicode.Is(unicode.Zp, r) || r == unicode.ReplacementChar)
+		if r < utf8.RuneSelf { // nearly all are
+			return r < ' ' && r != '\n' && r != '\t' || r == 0x7f
+		}
+		return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Zl, r) || unicode.Is(unicode.Zp, r) || r == unicode.ReplacementChar
 	}
 	if !strings.ContainsFunc(s, odd) {
 		return s

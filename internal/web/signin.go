@@ -20,6 +20,7 @@ var refusals = map[string]string{
 	"unreachable": "RabbitMQ's management API does not answer, so no user can be checked now. A token works.",
 	"slow":        "Too many tries. Wait a minute.",
 	"expired":     "Your session has ended.",
+	"undone":      "Your session has ended, and nothing was done: sign in, and do it again.",
 }
 
 func (s *server) signIn(w http.ResponseWriter, r *http.Request) {

@@ -24,6 +24,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/giveway"
 )
 
 // Console is what the page needs of *console.Console.
@@ -35,12 +36,14 @@ type Console interface {
 	Body(ctx context.Context, c auth.Caller, id string) ([]byte, error)
 	Groups(ctx context.Context, c auth.Caller, query string) ([]console.Group, error)
 	Queues(ctx context.Context, c auth.Caller) ([]console.Queue, error)
+	Ledger(ctx context.Context, c auth.Caller, recount bool) (console.Ledger, error)
 	Policies(ctx context.Context, c auth.Caller) ([]console.PolicyInForce, error)
 	AuditLog(ctx context.Context, c auth.Caller, after string, limit int) ([]audit.Entry, string, error)
 
 	Act(ctx context.Context, c auth.Caller, a console.Act) (console.Acted, error)
 	Edit(ctx context.Context, c auth.Caller, e console.EditRequest) (console.Edited, error)
 	Export(ctx context.Context, c auth.Caller, query string, w io.Writer) (int64, error)
+	Breaker(ctx context.Context, c auth.Caller, queue, to, reason string) error
 	Hold(ctx context.Context, c auth.Caller, queue, reason string) error
 	Release(ctx context.Context, c auth.Caller, queue, reason string) error
 	NoteGroup(ctx context.Context, c auth.Caller, group, note string) error
@@ -59,8 +62,11 @@ type Options struct {
 	Caller func(*http.Request) auth.Caller
 	// Problems are what is wrong now, as far as a caller may know: each page says so.
 	Problems func(auth.Caller) []string
-	Version  string
-	Log      *slog.Logger
+	// Storm draws what a policy does in an outage, as an SVG element that says it in
+	// words too; "" where there is nothing to draw.
+	Storm   func(ctx context.Context, policy string) template.HTML
+	Version string
+	Log     *slog.Logger
 }
 
 // patience is how long a page waits for its content before it is shown without,
@@ -80,8 +86,9 @@ var templates embed.FS
 
 type server struct {
 	Options
-	console Console
-	pages   map[string]*template.Template
+	console   Console
+	pages     map[string]*template.Template
+	rendering giveway.Work
 }
 
 // Handler serves the page. Cross-site posts are refused by what is around it.
@@ -98,10 +105,13 @@ func Routes(c Console, o Options) map[string]http.Handler {
 	if o.Problems == nil {
 		o.Problems = func(auth.Caller) []string { return nil }
 	}
+	if o.Storm == nil {
+		o.Storm = func(context.Context, string) template.HTML { return "" }
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &server{Options: o, console: c, pages: parse()}
+	s := &server{Options: o, console: c, pages: parse(), rendering: giveway.Work{For: 3 * time.Millisecond, Rest: 300 * time.Microsecond}}
 	routes := map[string]http.Handler{}
 	for pattern, h := range map[string]handler{
 		"GET /{$}":                      s.overview,
@@ -118,6 +128,7 @@ func Routes(c Console, o Options) map[string]http.Handler {
 		"POST /groups/{id}/note":        s.noteGroup,
 		"GET /queues":                   s.queues,
 		"POST /queues/hold":             s.hold,
+		"POST /queues/breaker":          s.breaker,
 		"POST /queues/release":          s.release,
 		"GET /operations":               s.operations,
 		"GET /operations/{id}":          s.operation,

@@ -55,6 +55,11 @@
     } catch { say("The browser did not allow copying"); }
   });
 
+  // --- Reading: who goes elsewhere asks for it no more. A browser that keeps the page
+  // for the way back would also keep its request, and has few at once.
+  addEventListener("pagehide", () => { if ($("loading")) htmx.trigger("#loading", "htmx:abort"); });
+  addEventListener("pageshow", (e) => { if (e.persisted && $("loading")) location.reload(); });
+
   // --- Selecting
   const list = $("list");
   if (list && $("all")) {

@@ -114,8 +114,22 @@ func (s *Shop) Release(ctx context.Context, c auth.Caller, queue, _ string) erro
 	return s.setHold(ctx, c, queue, nil)
 }
 
+func (s *Shop) Breaker(ctx context.Context, c auth.Caller, queue, to, reason string) error {
+	g := &console.Gate{State: to}
+	if to == "auto" {
+		g.State = "closed"
+	} else {
+		g.Forced = &console.Forced{To: to, By: c.Name, Since: s.Now, Reason: reason}
+	}
+	return s.setQueue(ctx, c, queue, g, func(q *console.Queue) { q.Gate = g })
+}
+
 func (s *Shop) setHold(ctx context.Context, c auth.Caller, queue string, h *console.Hold) error {
-	leave, err := s.act(ctx, c, auth.Operator, h)
+	return s.setQueue(ctx, c, queue, h, func(q *console.Queue) { q.Hold = h })
+}
+
+func (s *Shop) setQueue(ctx context.Context, c auth.Caller, queue string, to any, set func(*console.Queue)) error {
+	leave, err := s.act(ctx, c, auth.Operator, to)
 	if err != nil {
 		return err
 	}
@@ -124,7 +138,7 @@ func (s *Shop) setHold(ctx context.Context, c auth.Caller, queue string, h *cons
 	if i < 0 {
 		return console.ErrNotFound
 	}
-	s.QueueList[i].Hold = h
+	set(&s.QueueList[i])
 	return nil
 }
 

@@ -180,6 +180,9 @@ func (s *Shop) queues() {
 	at["orders.capture"].Failed, at["orders.capture"].Returned, at["orders.capture"].ParkedIn = 412, 388, 9
 	at["mail.send"].Failed, at["mail.send"].Hold = 61, &console.Hold{By: "dana", Since: s.Now.Add(-22 * time.Minute), Reason: "provider blocks us until noon"}
 	at["invoices.render"].Failed, at["invoices.render"].Returned = 18, 22
+	until, since := s.Now.Add(40*time.Second), s.Now.Add(-3*time.Minute)
+	at["invoices.render"].Gate = &console.Gate{State: "open", Why: "38 of 40 returns failed again within 1m", Since: &since, Until: &until, FailedShare: 0.95, Judged: 40, InFlight: 3, MostFlight: 50}
+	at["search.index"].Gate = &console.Gate{State: "closed", NoConsumer: &since}
 	at["webhooks"].Broker, at["webhooks"].Returns = &console.AtBroker{}, "RabbitMQ has no such queue"
 	at["search.index"].Broker.Consumers = 0
 	at["stock.sync"].Broker = nil

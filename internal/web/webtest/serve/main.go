@@ -3,18 +3,23 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
+	"html/template"
 	"log"
 	"net/http"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/release"
+	"github.com/redrive-mq/redrive/internal/simulate"
 	"github.com/redrive-mq/redrive/internal/web"
 	"github.com/redrive-mq/redrive/internal/web/webtest"
+	"github.com/redrive-mq/redrive/policy"
 )
 
 func main() {
@@ -39,7 +44,7 @@ func main() {
 		caller.Role = auth.Viewer
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/", web.Handler(shop, web.Options{Caller: func(*http.Request) auth.Caller { return caller }, Problems: func(auth.Caller) []string { return shop.Problems }, Version: "1.4.0"}))
+	mux.Handle("/", web.Handler(shop, web.Options{Caller: func(*http.Request) auth.Caller { return caller }, Problems: func(auth.Caller) []string { return shop.Problems }, Storm: storm, Version: "1.4.0"}))
 	mux.HandleFunc("GET /api/v1/live", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		tick := time.NewTicker(time.Second)
@@ -57,4 +62,14 @@ func main() {
 	})
 	log.Println("http://" + *listen)
 	log.Fatal(http.ListenAndServe(*listen, mux))
+}
+
+// storm is what a policy does in an outage; of all the same.
+func storm(ctx context.Context, _ string) template.HTML {
+	b := release.DefaultBreaker()
+	r, err := simulate.Run(ctx, simulate.Brief(policy.Default(), release.Rules{Rate: 200, Breaker: &b}))
+	if err != nil {
+		return ""
+	}
+	return template.HTML(r.SVG())
 }

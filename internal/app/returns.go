@@ -1,0 +1,105 @@
+package app
+
+import (
+	"context"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/metrics"
+	"github.com/redrive-mq/redrive/internal/release"
+)
+
+// openGate makes what says how many due messages may return.
+func (s *Service) openGate() {
+	s.gate = release.New(s.returnRules, rand.Float64, s.returnsChanged)
+	s.consumers = &consumers{
+		Gate: s.gate, rules: s.returnRules, due: s.store.Next, ask: s.publish.Consumers, ready: s.publish.Ready,
+		wake: func() { s.loop.Wake() }, nudged: make(chan struct{}, 1), queues: map[string]*watched{},
+	}
+	s.metrics.Returns(s.returning)
+}
+
+// returnRules are those of the policy that a queue has. A queue without one, of which
+// only replays return, has the rules of the defaults.
+func (s *Service) returnRules(queue string) release.Rules {
+	p, ok := s.flow.Policies().Match(queue)
+	if all := s.returns.Load(); ok && all != nil {
+		return (*all)[p.Name]
+	}
+	return release.Rules{}
+}
+
+var transitionKinds = map[release.State]flow.Kind{
+	release.Open: flow.Opened, release.HalfOpen: flow.HalfOpened, release.Ramp: flow.Ramping, release.Closed: flow.Closed,
+	release.NoConsumer: flow.NoConsumer, release.ConsumerBack: flow.ConsumerBack,
+}
+
+// returnsChanged says, once, that what a queue may get back has changed. The gate
+// waits for it, so it asks the gate nothing.
+func (s *Service) returnsChanged(t release.Transition) {
+	log := s.Log.With("queue", t.Queue, "why", t.Why)
+	defer s.loop.Wake()
+	if s.fleet != nil {
+		defer s.fleet.LookSoon() // and so the others know
+	}
+	if t.By != "" {
+		log = log.With("by", t.By)
+	}
+	switch t.To {
+	case release.Open:
+		if t.Until.IsZero() {
+			log.Warn("breaker open: nothing returns to the queue until a person lets it")
+		} else {
+			log.Warn("breaker open: nothing returns to the queue for now", "probes_at", t.Until)
+		}
+	case release.NoConsumer:
+		s.health.set(partConsumers+t.Queue, "it has no consumers: what is due for it waits")
+		log.Warn("nothing returns to a queue without consumers; it goes on by itself when there is one")
+	case release.ConsumerBack:
+		s.health.set(partConsumers+t.Queue, "")
+		log.Info("nothing is held for want of a consumer any more")
+	default:
+		log.Info("breaker "+string(t.To), "was", t.From)
+	}
+	if !t.Followed { // who decided it has told of it
+		s.events(flow.Event{Kind: transitionKinds[t.To], At: t.At, Queue: t.Queue, Why: t.Why, By: t.By})
+	}
+}
+
+// returning is how the returns to each queue are that anything is known of.
+func (s *Service) returning() (all []metrics.Return) {
+	now := time.Now()
+	by := map[string]*metrics.Return{}
+	of := func(queue string) *metrics.Return {
+		if by[queue] == nil {
+			by[queue] = &metrics.Return{Queue: queue, View: s.gate.View(queue, now)}
+		}
+		return by[queue]
+	}
+	due := map[string]bool{}
+	if next, err := s.store.Next(context.Background()); err == nil {
+		for _, n := range next {
+			due[n.Queue] = !n.Due.After(now)
+		}
+	}
+	for _, q := range s.gate.Queues() {
+		r := of(q)
+		switch why := r.View.Held; {
+		case why == release.WhyBreaker || why == release.WhyNoConsumer, why != "" && due[q]:
+			r.Held = append(r.Held, why)
+		}
+	}
+	for _, q := range s.loop.Held() {
+		of(q).Held = append(of(q).Held, "person")
+	}
+	for _, q := range s.loop.Resting() {
+		of(q).Held = append(of(q).Held, "unreachable")
+	}
+	for _, q := range slices.Sorted(maps.Keys(by)) {
+		all = append(all, *by[q])
+	}
+	return all
+}

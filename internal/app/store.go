@@ -1,0 +1,91 @@
+package app
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/diskstore"
+	"github.com/redrive-mq/redrive/internal/store/redisstore"
+)
+
+// engine is what the service needs of a store.
+type engine interface {
+	store.Taker
+	// Free is the room left, and what is kept free of it, in bytes.
+	Free() (free, reserve uint64, err error)
+}
+
+// openStore opens the engine that a configuration names. onSync is told how long each
+// write took.
+func openStore(c *config.Config, log *slog.Logger, onSync func(time.Duration)) (engine, error) {
+	if c.Store.Redis.URL == "" {
+		return diskstore.Open(c.Store.Disk, diskstore.Options{Log: log, Reserve: c.Store.Reserve, OnSync: onSync})
+	}
+	o, err := redisOptions(&c.Store)
+	if err != nil {
+		return nil, err
+	}
+	o.Log, o.OnSync = log, onSync
+	return redisstore.Open(context.Background(), o)
+}
+
+// SurveyRedis asks the servers of store.redis how they are set up.
+func SurveyRedis(ctx context.Context, c *config.Config) (all []redisstore.Server, failover bool, err error) {
+	o, err := redisOptions(&c.Store)
+	if err != nil {
+		return nil, false, err
+	}
+	return redisstore.Survey(ctx, o)
+}
+
+func redisOptions(s *config.Store) (redisstore.Options, error) {
+	r := &s.Redis
+	secure, err := redisTLS(r)
+	return redisstore.Options{
+		URL: r.URL, Prefix: r.Prefix, Shards: r.Shards, Durability: redisstore.Durability(r.Durability), Replicas: r.Replicas,
+		Lease: r.Lease, Timeout: r.Timeout, TLS: secure, Reserve: s.Reserve,
+	}, err
+}
+
+// OpenStore opens a store for a command, while no service uses it.
+func OpenStore(s config.Store, log *slog.Logger) (store.Taker, error) {
+	e, err := openStore(&config.Config{Store: s}, log, func(time.Duration) {})
+	if err != nil {
+		return nil, err // not an engine that is nil
+	}
+	return e, nil
+}
+
+// redisTLS are the certificates for Redis; nil when none are named.
+func redisTLS(r *config.Redis) (*tls.Config, error) {
+	if r.CA == "" && r.Cert == "" {
+		return nil, nil
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
+	if r.CA != "" {
+		pem, err := os.ReadFile(r.CA)
+		if err != nil {
+			return nil, fmt.Errorf("store.redis.tls.ca: %w", err)
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, errors.New("store.redis.tls.ca: " + r.CA + " has no certificate in PEM")
+		}
+	}
+	if r.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(r.Cert, r.Key)
+		if err != nil {
+			return nil, fmt.Errorf("store.redis.tls.cert and key: %w", err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
+}

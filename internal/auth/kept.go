@@ -1,0 +1,140 @@
+package auth
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// SessionStore is where sessions are kept that several replicas know: the side table
+// of the store they share.
+type SessionStore interface {
+	Entries(ctx context.Context, prefix, after string, visit func(store.Entry) (more bool, err error)) error
+	PutEntries(ctx context.Context, entries []store.Entry) error
+	DeleteEntries(ctx context.Context, prefix string) error
+}
+
+// A session is two entries: what it is, written once, and when it was used last. So a
+// request that is under way while somebody signs out, at another replica, cannot
+// write the session anew.
+const (
+	sessionPrefix = "session/"
+	sessionIs     = "is"
+	sessionUsed   = "used"
+	// usedEvery is how exactly it is known when a session was used last.
+	usedEvery = 10 * time.Minute
+	// forgetEvery is how often those that are over are deleted.
+	forgetEvery = time.Hour
+)
+
+func sessionName(id string) string {
+	sum := sha256.Sum256([]byte(id))
+	return sessionPrefix + hex.EncodeToString(sum[:]) + "/"
+}
+
+// keptSession is the first of its entries.
+type keptSession struct {
+	Caller Caller
+	Token  string `json:",omitempty"`
+	Idle   time.Time
+	End    time.Time
+}
+
+func (s *sessions) keep(ctx context.Context, id string, v session) error {
+	value, err := json.Marshal(keptSession{v.caller, v.token, v.idle, v.end})
+	if err != nil {
+		return err
+	}
+	return s.kept.PutEntries(ctx, []store.Entry{{Name: sessionName(id) + sessionIs, Value: value}})
+}
+
+// find reads a session, and notes that it was used.
+func (s *sessions) find(ctx context.Context, id string, now time.Time) (session, bool, error) {
+	name := sessionName(id)
+	v, ok, err := s.read(ctx, name)
+	if err != nil || !ok || v.over(now) {
+		return session{}, false, err
+	}
+	if idle := now.Add(sessionIdle); idle.Sub(v.idle) >= usedEvery {
+		if err := s.use(ctx, id, idle); err != nil {
+			return session{}, false, err
+		}
+		v.idle = idle
+	}
+	return v, true, nil
+}
+
+// use notes until when a session lasts unused.
+func (s *sessions) use(ctx context.Context, id string, idle time.Time) error {
+	used, err := idle.MarshalText()
+	if err != nil {
+		return err
+	}
+	return s.kept.PutEntries(ctx, []store.Entry{{Name: sessionName(id) + sessionUsed, Value: used}})
+}
+
+func (s *sessions) read(ctx context.Context, name string) (v session, ok bool, err error) {
+	var used time.Time
+	err = s.kept.Entries(ctx, name, "", func(e store.Entry) (bool, error) {
+		var k keptSession
+		switch strings.TrimPrefix(e.Name, name) {
+		case sessionIs:
+			if err := json.Unmarshal(e.Value, &k); err != nil {
+				return false, fmt.Errorf("the store's entry %s: %w", e.Name, err)
+			}
+			v, ok = session{k.Caller, k.Token, k.Idle, k.End}, true
+		case sessionUsed:
+			if err := used.UnmarshalText(e.Value); err != nil {
+				return false, fmt.Errorf("the store's entry %s: %w", e.Name, err)
+			}
+		}
+		return true, nil
+	})
+	if used.After(v.idle) {
+		v.idle = used
+	}
+	return v, ok, err
+}
+
+// Forget deletes kept sessions that are over, now and then until ctx ends. One replica
+// does.
+func (g *Guard) Forget(ctx context.Context) {
+	tick := time.NewTicker(forgetEvery)
+	defer tick.Stop()
+	for {
+		if err := g.sessions.forget(ctx, time.Now()); err != nil && ctx.Err() == nil {
+			g.Log.Warn("sessions that are over are not deleted; trying again", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *sessions) forget(ctx context.Context, now time.Time) error {
+	names := map[string]bool{}
+	err := s.kept.Entries(ctx, sessionPrefix, "", func(e store.Entry) (bool, error) {
+		names[e.Name[:strings.LastIndex(e.Name, "/")+1]] = true
+		return true, nil
+	})
+	for name := range names {
+		v, ok, readErr := s.read(ctx, name)
+		if readErr != nil {
+			return readErr
+		}
+		if !ok || v.over(now) {
+			if err := s.kept.DeleteEntries(ctx, name); err != nil {
+				return err
+			}
+		}
+	}
+	return err
+}

@@ -1,0 +1,66 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-mq/redrive/internal/console"
+)
+
+func (p *program) ledger() *cobra.Command {
+	var format string
+	var recount bool
+	c := &cobra.Command{
+		Use:   "ledger",
+		Short: "Show, for each queue, how many messages came and what became of them",
+		Long: `Show, for each queue, how many messages came since the ledger began and what
+became of them: the columns add up to IN. OFF is how many more came than became
+something, and is 0. It is found by counting what is kept one by one, which the
+service does now and then, and at once with --recount. With OFF other than 0 the
+exit code is 1.`,
+		Args: exactArgs(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			client, err := p.client()
+			if err != nil {
+				return err
+			}
+			l, err := client.Ledger(c.Context(), recount)
+			if err != nil {
+				return err
+			}
+			err = list(p, format, l, l.Queues, func(l console.LedgerLine) string { return l.Queue }, func(w io.Writer) { ledger(w, l, time.Now()) })
+			if err != nil {
+				return err
+			}
+			for _, line := range l.Queues {
+				if line.Off != 0 {
+					return fmt.Errorf("the ledger is off by %d for the queue %q: see docs/alerts.md, RedriveLedgerOff", line.Off, line.Queue)
+				}
+			}
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&recount, "recount", false, "count what is kept one by one now")
+	return withOutput(p.withAddress(c), &format)
+}
+
+func ledger(w io.Writer, l console.Ledger, now time.Time) {
+	if len(l.Queues) == 0 {
+		fmt.Fprintln(w, "no message has failed yet")
+		return
+	}
+	fmt.Fprintln(w, "QUEUE\tIN\tRETURNED\tFORWARDED\tWAITING\tPARKED\tDISCARDED\tFORGOTTEN\tIN RABBITMQ\tDROPPED\tMOVED\tOFF")
+	for _, q := range l.Queues {
+		fmt.Fprint(w, cell(q.Queue, 40))
+		for _, n := range []int64{q.In, q.Returned, q.Forwarded, q.Waiting, q.Parked, q.Discarded, q.Forgotten, q.HandedOver, q.Dropped, q.Moved, q.Off} {
+			fmt.Fprintf(w, "\t%s", count(n))
+		}
+		fmt.Fprintln(w)
+	}
+	if l.Recounted != nil {
+		fmt.Fprintf(w, "\nWhat is kept was counted one by one %s.\n", ago(l.Recounted, now))
+	}
+}

@@ -1,0 +1,146 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-mq/redrive/internal/app"
+	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/migrate"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+func (p *program) migrate() *cobra.Command {
+	var from, to string
+	var yes, dry, abort bool
+	c := &cobra.Command{
+		Use:   "migrate --from STORE --to STORE",
+		Short: "Move all that a store keeps to another: from disk to Redis, or back",
+		Long: `Move all that a store keeps to another, which must be new: waiting, parked and
+discarded messages byte for byte, operations, holds, notes, tokens, the ledger and the
+history. The audit log is not part of it: keep its folder.
+
+STORE is disk:FOLDER, a URL of Redis or Valkey (redis://host:6379/0; its password is
+in REDRIVE_REDIS_PASSWORD, or in the file that REDRIVE_REDIS_PASSWORD_FILE names), or
+config:FILE, the store of that config file.
+
+Stop all services that use either store first. RabbitMQ keeps what fails meanwhile,
+and nothing returns. In the end all is read from both stores again, and compared; only
+then the new one can be used, and the old one no longer: services refuse it. After
+Ctrl-C, or whatever else ended it, it goes on when the same command is given again.
+--abort gives it up instead: the old store can be used again, and the new one must be
+emptied.`,
+		Example: `  redrive migrate --from disk:/var/lib/redrive --to redis://redis.example:6379/0 --dry-run
+  redrive migrate --from config:old.yaml --to config:new.yaml`,
+		Args: exactArgs(0, "no arguments, but --from and --to"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if from == "" || to == "" || from == to {
+				return fmt.Errorf("%s needs --from and --to, two different stores: %w", c.CommandPath(), errUsage)
+			}
+			m := &migrate.Migration{}
+			var err error
+			var source store.Taker
+			if source, m.FromName, err = p.storeAt(from, true); err != nil {
+				return err
+			}
+			m.From = source
+			if m.To, m.ToName, err = p.storeAt(to, false); err != nil {
+				return errors.Join(err, source.Close())
+			}
+			return errors.Join(p.migrating(c.Context(), m, yes, dry, abort), m.To.Close(), source.Close())
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&from, "from", "", "the store that is there")
+	f.StringVar(&to, "to", "", "the new one")
+	f.BoolVar(&yes, "yes", false, "do not ask")
+	f.BoolVar(&dry, "dry-run", false, "only show what would be moved")
+	f.BoolVar(&abort, "abort", false, "give up one that has not ended")
+	c.MarkFlagsMutuallyExclusive("dry-run", "abort")
+	return c
+}
+
+// storeAt opens the store that a place names; one that is to be there is not made.
+func (p *program) storeAt(place string, there bool) (store.Taker, string, error) {
+	at, err := config.StoreAt(place, p.getenv)
+	if errors.Is(err, config.ErrPlace) {
+		return nil, "", fmt.Errorf("%w: %w", err, errUsage)
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	if at.Redis.URL == "" && there {
+		if _, err := os.Stat(at.Disk); err != nil {
+			return nil, "", fmt.Errorf("there is no store: %w", err)
+		}
+	}
+	s, err := app.OpenStore(at, slog.New(slog.NewTextHandler(p.err, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	return s, at.Place(), err
+}
+
+func (p *program) migrating(ctx context.Context, m *migrate.Migration, yes, dry, abort bool) error {
+	if abort {
+		if err := m.Abort(ctx); err != nil {
+			return migration(err)
+		}
+		fmt.Fprintf(p.out, "%s can be used again; empty %s before anything else uses it\n", plain(m.FromName), plain(m.ToName))
+		return nil
+	}
+	plan, err := m.Look(ctx)
+	if err != nil {
+		return migration(err)
+	}
+	for _, q := range plan.Queues {
+		fmt.Fprintf(p.out, "%s: %s waiting, %s parked, %s discarded\n", plain(q.Queue), count(q.Waiting), count(q.Parked), count(q.Discarded))
+	}
+	fmt.Fprintf(p.out, "%s from %s to %s", messages(int(plan.All)), plain(m.FromName), plain(m.ToName))
+	if plan.Taken > 0 {
+		fmt.Fprintf(p.out, ", of which %s are there", count(plan.Taken))
+	}
+	fmt.Fprintln(p.out)
+	if dry {
+		return nil
+	}
+	if !yes {
+		if err := p.confirm(ctx, "Are all services that use these stores stopped, and shall it begin?"); err != nil {
+			return err
+		}
+	}
+	b, last := &bar{w: p.err}, time.Time{}
+	m.At = func(at migrate.Progress) {
+		if time.Since(last) < lastLook && at.Done < at.All {
+			return
+		}
+		last = time.Now()
+		line := fmt.Sprintf("%s %s: %s of %s", gauge(at.Done, at.All), at.Doing, count(at.Done), count(at.All))
+		if p.draws() {
+			b.draw(line)
+			return
+		}
+		fmt.Fprintln(p.err, line)
+	}
+	err = m.Run(ctx)
+	b.end()
+	if err != nil {
+		return migration(err)
+	}
+	fmt.Fprintf(p.out, "all of it is in %s, and the same; services can use that now, and %s no longer\n", plain(m.ToName), plain(m.FromName))
+	return nil
+}
+
+// migration gives what ends one its exit code.
+func migration(err error) error {
+	switch {
+	case errors.Is(err, context.Canceled):
+		return endingf(ExitPartly, "it goes on when the same command is given again")
+	case errors.Is(err, migrate.ErrRefused), errors.Is(err, migrate.ErrDiffers):
+		return ending{ExitPrecondition, err}
+	}
+	return err
+}

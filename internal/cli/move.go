@@ -1,0 +1,110 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/management"
+	"github.com/redrive-mq/redrive/internal/move"
+)
+
+func (p *program) move() *cobra.Command {
+	m := &move.Move{}
+	var yes, dry bool
+	c := &cobra.Command{
+		Use:   "move QUEUE --to NEWNAME",
+		Short: "Give a queue a new name, without its x-dead-letter-exchange; its messages go along",
+		Long: `Give a queue a new name, without its x-dead-letter-exchange, which nobody can
+change: a new queue takes over its other arguments, the policy in force (with dead
+letters to Redrive), its bindings and its messages, and then the old queue is
+deleted. Each step is shown first.
+
+When somebody consumes the old queue it stops after the new one is made, for
+consumers of the new name to be deployed (they may consume both), and goes on when
+the same command is given again. So it does after Ctrl-C, or whatever else ended
+it. No message is lost; one may come twice where it was killed, or a connection
+cut, at most 32 of them.
+
+The user needs the tag policymaker, and over AMQP: configure, write and read on both
+queues and on redrive.*, and read on the exchanges they are bound to.`,
+		Example: `  redrive move orders --to orders.v2 --dry-run
+  redrive move orders --to orders.v2 --type quorum`,
+		Args: exactArgs(1, "the queue"),
+	}
+	p.atRabbitMQ(c, func(ctx context.Context, api *management.Client, cfg *config.Config, args []string) error {
+		if m.Type != "" && m.Type != "classic" && m.Type != "quorum" || m.To == "" {
+			return fmt.Errorf("%s needs --to, and --type is classic or quorum: %w", c.CommandPath(), errUsage)
+		}
+		m.From, m.API = args[0], api
+		m.Broker = broker.Config{URL: cfg.Broker.URL, Name: "redrive move " + m.From, Log: slog.New(slog.DiscardHandler)}
+		m.Tell = func(s string) { fmt.Fprintln(p.err, plain(s)) }
+		m.Carried = p.carried()
+		s, err := m.Look(ctx)
+		if err != nil {
+			return moving(err)
+		}
+		m.Write(p.out, s)
+		if dry {
+			return nil
+		}
+		if !yes {
+			if err := p.confirm(ctx, fmt.Sprintf("Move it to %q?", m.To)); err != nil {
+				return err
+			}
+		}
+		if err = m.Run(ctx); err != nil {
+			return moving(err)
+		}
+		if n := m.LostUserIDs(); n > 0 {
+			fmt.Fprintf(p.err, "%s without their user-id now: RabbitMQ takes it from that user only\n", many(n, "message is", "messages are"))
+		}
+		fmt.Fprintf(p.out, "queue %q is moved to %q\n", m.From, m.To)
+		return nil
+	})
+	f := c.Flags()
+	f.StringVar(&m.To, "to", "", "the name of the new queue")
+	f.StringVar(&m.Type, "type", "", "the type of the new queue, classic or quorum (default that of the old one)")
+	f.BoolVar(&m.Keep, "keep", false, "keep the old queue, empty and without bindings")
+	f.BoolVar(&m.Unready, "without-consumers", false, "go on although the new queue has no consumers yet")
+	f.DurationVar(&m.Quiet, "quiet", 10*time.Second, "delete the old queue when nothing has come for so long")
+	f.BoolVar(&yes, "yes", false, "do not ask")
+	f.BoolVar(&dry, "dry-run", false, "only show the steps")
+	return c
+}
+
+// moving gives what ends a move its exit code.
+func moving(err error) error {
+	switch {
+	case errors.Is(err, move.ErrConsumers):
+		return ending{ExitPartly, err}
+	case errors.Is(err, context.Canceled):
+		return endingf(ExitPartly, "it goes on when the same command is given again")
+	case errors.Is(err, move.ErrRefused), errors.Is(err, broker.ErrLocked):
+		return ending{ExitPrecondition, err}
+	}
+	return err
+}
+
+// carried shows how many messages were moved: one line that is written over, or
+// one a second.
+func (p *program) carried() func(int) {
+	b, last := &bar{w: p.err}, time.Time{}
+	return func(n int) {
+		if time.Since(last) < lastLook {
+			return
+		}
+		last = time.Now()
+		if p.draws() {
+			b.draw(messages(n) + " moved")
+			return
+		}
+		fmt.Fprintln(p.err, messages(n)+" moved")
+	}
+}

@@ -1,0 +1,104 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/notify"
+)
+
+func (p *program) notify() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "notify",
+		Short: "Try the notifications",
+		Long: `Try the notifications: who is told of what is in the config file, under notify.
+docs/notifications.md says how.`,
+	}
+	c.AddCommand(p.notifyTest())
+	return group(c)
+}
+
+// tested is what came of a test of one route.
+type tested struct {
+	Route  string `json:"route"`
+	Event  string `json:"event"`
+	Result string `json:"result"` // sent or failed
+	Error  string `json:"error,omitempty"`
+}
+
+func (p *program) notifyTest() *cobra.Command {
+	var file, event, format string
+	c := &cobra.Command{
+		Use:   "test [ROUTE]",
+		Short: "Send a test message by each route, or by one, and say what came of it",
+		Long: `Send a test message by each route of the config file, or by one, and say what
+came of it. The message says that it is a test. It is sent from here, whatever the
+route's events, queues and quiet hours; no service need run.
+
+Exit codes: 0 all were sent, 3 some, 1 none; 6 there is no such route, or none.`,
+		Example: "  redrive notify test --config redrive.yaml\n  redrive notify test pager --event intake_stopped --config redrive.yaml",
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return fmt.Errorf("%s takes one route, or none for all: %w", c.CommandPath(), errUsage)
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			if !slices.Contains(notify.KindNames(), event) {
+				return fmt.Errorf("--event %q: expected %s: %w", event, strings.Join(notify.KindNames(), ", "), errUsage)
+			}
+			cfg, err := config.Load(file, p.getenv)
+			if err != nil {
+				return err
+			}
+			routes := cfg.Notify.Routes
+			if len(args) > 0 {
+				routes = slices.DeleteFunc(slices.Clone(routes), func(r notify.Route) bool { return r.Name != args[0] })
+			}
+			if len(routes) == 0 && len(args) > 0 {
+				return endingf(ExitNotFound, "the config has no route %q; see notify.routes", args[0])
+			}
+			if len(routes) == 0 {
+				return endingf(ExitNotFound, "the config has no routes: nobody is told of anything; see notify.routes in redrive.example.yaml")
+			}
+			all, failed := make([]tested, len(routes)), 0
+			var sending sync.WaitGroup
+			for i := range routes {
+				sending.Go(func() {
+					all[i] = tested{Route: routes[i].Name, Event: event, Result: "sent"}
+					if err := notify.Test(c.Context(), &cfg.Notify, &routes[i], notify.Kind(event)); err != nil {
+						all[i].Result, all[i].Error = "failed", err.Error()
+					}
+				})
+			}
+			sending.Wait()
+			for _, t := range all {
+				if t.Error != "" {
+					failed++
+				}
+			}
+			if err := list(p, format, all, all, func(t tested) string { return t.Route }, func(w io.Writer) {
+				fmt.Fprintln(w, "ROUTE\tRESULT\tERROR")
+				for _, t := range all {
+					fmt.Fprintf(w, "%s\t%s\t%s\n", cell(t.Route, 63), t.Result, cell(t.Error, 300))
+				}
+			}); err != nil || failed == 0 {
+				return err
+			}
+			code := ExitPartly
+			if failed == len(all) {
+				code = ExitError
+			}
+			return endingf(code, "%d of %d routes failed", failed, len(all))
+		},
+	}
+	c.Flags().StringVarP(&file, "config", "c", "", "the config file (YAML)")
+	c.Flags().StringVar(&event, "event", "parked", "what the message is to tell of: "+strings.Join(notify.KindNames(), ", "))
+	return withOutput(c, &format)
+}

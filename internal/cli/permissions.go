@@ -1,0 +1,135 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/doctor"
+	"github.com/redrive-mq/redrive/internal/rights"
+	"github.com/redrive-mq/redrive/policy"
+)
+
+// grant is the rights of a role, for a user in a virtual host.
+type grant struct {
+	User  string `json:"user"`
+	VHost string `json:"vhost"`
+	rights.Rights
+}
+
+func (p *program) permissions() *cobra.Command {
+	var file, user, vhost, role, format string
+	var queues []string
+	c := &cobra.Command{
+		Use:   "permissions",
+		Short: "Print the least rights in RabbitMQ that the service and consumers need",
+		Long: `Print the least rights in RabbitMQ that the service and consumers need, as
+commands of rabbitmqctl. They are for the queues of the config's policies, or of
+--queue. Redrive's tests run its service with exactly these. Nothing is changed.
+
+definitions is JSON for rabbitmqctl import_definitions, without users.`,
+		Example: `  redrive permissions --config redrive.yaml
+  redrive permissions --for reporter --user shop --queue 'orders.*'`,
+		Args: exactArgs(0, "no arguments"),
+	}
+	roles := []string{rights.RoleService, rights.RoleReporter, rights.RoleGoReporter, rights.RoleConsumer, rights.RoleDeclarer}
+	c.RunE = func(*cobra.Command, []string) error {
+		cfg, err := config.Load(file, p.getenv)
+		if err != nil {
+			return err
+		}
+		if !c.Flags().Changed("vhost") {
+			vhost = cfg.VHost()
+		}
+		policies := cfg.Policies
+		if len(queues) > 0 {
+			policies = narrowed(policies, queues)
+		}
+		if role != "" && !slices.Contains(roles, role) {
+			return fmt.Errorf("--for %q: expected %s: %w", role, strings.Join(roles, ", "), errUsage)
+		}
+		var all []grant
+		for _, r := range rights.All(policies) {
+			name := user
+			if role == "" && r.Role != rights.RoleService {
+				name += "-" + r.Role
+			}
+			if role == "" || role == r.Role {
+				all = append(all, grant{name, vhost, r})
+			}
+		}
+		if format == "definitions" {
+			return p.print(jsonOf(definitions(all), "  "))
+		}
+		return list(p, format, all, all, func(g grant) string { return g.User }, func(w io.Writer) { writeGrants(w, all) })
+	}
+	c.Flags().StringVarP(&file, "config", "c", "", "the config file (YAML)")
+	c.Flags().StringVar(&user, "user", "redrive", "the service's user, or that of --for; those of other roles have the role at their end")
+	c.Flags().StringVar(&vhost, "vhost", "", "the virtual host; left out: that of broker.url")
+	c.Flags().StringVar(&role, "for", "", "only for one role: "+strings.Join(roles, ", "))
+	c.Flags().StringArrayVar(&queues, "queue", nil, "work queues of this name or pattern, instead of those of the policies; may be given again")
+	return withFormats(c, &format, "text", "json", "jsonl", "yaml", "definitions")
+}
+
+// narrowed are policies for these queues alone, which forward as they did.
+func narrowed(policies policy.Set, queues []string) policy.Set {
+	narrow := policy.Default()
+	narrow.Queues = queues
+	all := policy.Set{narrow}
+	for _, p := range policies {
+		if p.Exhausted.Action == policy.Forward {
+			p.Queues = queues
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+func writeGrants(w io.Writer, all []grant) {
+	for i, g := range all {
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
+		user, vhost := doctor.Quote(g.User), doctor.Quote(g.VHost)
+		fmt.Fprintf(w, "# For %s.\n", g.For)
+		for _, n := range g.Notes {
+			(&diagnosis{w: w}).wrap("# ", n)
+		}
+		fmt.Fprintf(w, "rabbitmqctl add_user %s # asks for a password\n", user)
+		fmt.Fprintf(w, "rabbitmqctl set_permissions -p %s %s %s %s %s\n", vhost, user, doctor.Quote(g.Configure), doctor.Quote(g.Write), doctor.Quote(g.Read))
+		for _, t := range g.Topics {
+			fmt.Fprintf(w, "rabbitmqctl set_topic_permissions -p %s %s %s %s %s\n", vhost, user, doctor.Quote(t.Exchange), doctor.Quote(t.Write), doctor.Quote(t.Read))
+		}
+	}
+}
+
+// definitions are the same for rabbitmqctl import_definitions.
+func definitions(all []grant) any {
+	type permission struct {
+		User      string `json:"user"`
+		VHost     string `json:"vhost"`
+		Configure string `json:"configure"`
+		Write     string `json:"write"`
+		Read      string `json:"read"`
+	}
+	type topic struct {
+		User  string `json:"user"`
+		VHost string `json:"vhost"`
+		rights.Topic
+	}
+	var d struct {
+		Permissions []permission `json:"permissions"`
+		Topics      []topic      `json:"topic_permissions,omitempty"`
+	}
+	for _, g := range all {
+		d.Permissions = append(d.Permissions, permission{g.User, g.VHost, g.Configure, g.Write, g.Read})
+		for _, t := range g.Topics {
+			d.Topics = append(d.Topics, topic{g.User, g.VHost, t})
+		}
+	}
+	return d
+}

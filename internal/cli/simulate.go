@@ -1,0 +1,191 @@
+package cli
+
+import (
+	"encoding/csv"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/simulate"
+)
+
+// storm is what the flags of simulate say.
+type storm struct {
+	file, name, out               string
+	outage, limp, duration, fixed string
+	rate, capacity, consumers     string
+	refusing                      float64
+	seed                          uint64
+}
+
+func (p *program) simulate() *cobra.Command {
+	var s storm
+	var format string
+	c := &cobra.Command{
+		Use:   "simulate --policy FILE",
+		Short: "Show what a policy does when the upstream of its consumers is down",
+		Long: `Show the load on an upstream that is down for a while, and what it costs to get
+over it: with messages requeued at once, with a fixed delay, with the backoff of a
+policy, and with that policy's breaker and rate as well. Nothing is sent anywhere: the
+policy and the gate of the service run on a clock that is made up. The same flags give
+the same numbers.
+
+Messages are published at --rate. Consumers call the upstream once for each delivery,
+--consumers times a second at most. While it is down all calls fail; for --limp after
+that a share of them, which falls to none. It serves --capacity calls a second; those
+beyond fail and cost it nothing, or --refusing of one that it serves, which keeps many
+a real upstream down.
+
+Retries are all calls but the first of each message: no return can spare those.
+Arrivals are served again when for a minute 99 % of new messages are served at their
+first delivery. Drained is when a thousandth of the outage's messages is left.
+
+Output: table, with a plot; json, all of it; csv, load and backlog over time. --out
+writes the plot as SVG or PNG.`,
+		Example: `  redrive simulate --policy redrive.yaml --outage 1h --rate 200/s
+  redrive simulate --policy redrive.yaml --name orders --outage 20m --rate 50/s --out storm.png`,
+		Args: exactArgs(0, "no arguments: the file is --policy"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			o, err := s.options(p.err)
+			if err != nil {
+				return err
+			}
+			r, err := simulate.Run(c.Context(), o)
+			if err != nil {
+				return err
+			}
+			if err := s.write(r); err != nil {
+				return err
+			}
+			return p.simulated(format, r)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&s.file, "policy", "", "the config file with the policy")
+	f.StringVar(&s.name, "name", "", "the policy's name (default the first)")
+	f.StringVar(&s.outage, "outage", "1h", "how long the upstream is down")
+	f.StringVar(&s.limp, "limp", "", "how long it fails in part after that; 0s: not (default a twelfth of the outage)")
+	f.StringVar(&s.rate, "rate", "200/s", "messages published: n/s, n/min or n/h")
+	f.StringVar(&s.capacity, "capacity", "", "calls that the upstream can serve (default twice the rate)")
+	f.StringVar(&s.consumers, "consumers", "", "calls that the consumers make at most (default 25 times the capacity)")
+	f.Float64Var(&s.refusing, "refusing", 0, "what a call beyond its capacity costs the upstream, as a part of one that it serves: 0 to 1")
+	f.StringVar(&s.fixed, "fixed", "30s", "the fixed delay")
+	f.StringVar(&s.duration, "duration", "", "how long to look (default till all is served that can be)")
+	f.Uint64Var(&s.seed, "seed", 1, "chance: another number, another course of it")
+	f.StringVar(&s.out, "out", "", "write the plot to this file, .svg or .png")
+	withFormats(c, &format, "table", "json", "csv")
+	return c
+}
+
+// options are those of the simulation. What a person should know of them goes to
+// notes.
+func (s storm) options(notes io.Writer) (o simulate.Options, err error) {
+	if s.file == "" {
+		return o, fmt.Errorf("which policy? --policy FILE names a config file that has it: %w", errUsage)
+	}
+	if e := strings.ToLower(filepath.Ext(s.out)); s.out != "" && e != ".svg" && e != ".png" {
+		return o, fmt.Errorf("--out %q: expected a name that ends in .svg or .png: %w", s.out, errUsage)
+	}
+	for _, v := range []struct {
+		flag, text string
+		to         *time.Duration
+	}{{"outage", s.outage, &o.Outage}, {"limp", s.limp, &o.Limp}, {"duration", s.duration, &o.Duration}, {"fixed", s.fixed, &o.Fixed}} {
+		if v.text == "" {
+			continue
+		}
+		d, err := config.ParseDuration(v.text)
+		if err != nil || d < 0 || d == 0 && v.flag != "limp" {
+			return o, fmt.Errorf("--%s %q: expected a duration such as 90s, 20m or 1h: %w", v.flag, v.text, errUsage)
+		}
+		if *v.to = d; d == 0 {
+			*v.to = -1 // none
+		}
+	}
+	for _, v := range []struct {
+		flag, text string
+		to         *float64
+	}{{"rate", s.rate, &o.Rate}, {"capacity", s.capacity, &o.Capacity}, {"consumers", s.consumers, &o.Consumers}} {
+		if v.text == "" {
+			continue
+		}
+		var ok bool
+		if *v.to, ok = config.ParseRate(v.text); !ok {
+			return o, fmt.Errorf("--%s %q: expected a rate such as 200/s or 30/min: %w", v.flag, v.text, errUsage)
+		}
+	}
+	o.Refusing, o.Seed = s.refusing, s.seed
+	cfg, err := config.Load(s.file, func(string) string { return "" })
+	if err != nil {
+		return o, err
+	}
+	o.Policy = cfg.Policies[0]
+	var names []string
+	for _, p := range cfg.Policies {
+		if names = append(names, p.Name); p.Name == s.name {
+			o.Policy = p
+		}
+	}
+	if s.name != "" && o.Policy.Name != s.name {
+		return o, fmt.Errorf("--name %q: %s has no such policy, but %s: %w", s.name, s.file, strings.Join(names, ", "), errUsage)
+	}
+	o.Rules = cfg.Returns[o.Policy.Name]
+	if cfg.Ways[o.Policy.Name] != nil {
+		fmt.Fprintf(notes, "policy %s waits in RabbitMQ, where no breaker and no rate hold messages back: this shows it as if it waited on disk\n", plain(o.Policy.Name))
+	}
+	o.Policy.Name = plain(o.Policy.Name)
+	o = o.Fill()
+	if err := o.Validate(); err != nil {
+		return o, fmt.Errorf("%w: %w", err, errUsage)
+	}
+	return o, nil
+}
+
+// write writes the plot to where --out says.
+func (s storm) write(r *simulate.Result) error {
+	if s.out == "" {
+		return nil
+	}
+	var b strings.Builder
+	if strings.EqualFold(filepath.Ext(s.out), ".svg") {
+		b.WriteString(r.SVG())
+	} else if err := r.PNG(&b); err != nil {
+		return fmt.Errorf("the plot: %w", err)
+	}
+	if err := os.WriteFile(s.out, []byte(b.String()), 0o644); err != nil {
+		return fmt.Errorf("the plot: %w", err)
+	}
+	return nil
+}
+
+func (p *program) simulated(format string, r *simulate.Result) error {
+	switch format {
+	case "json":
+		return p.print(jsonOf(r.Report(), "  "))
+	case "csv":
+		return csv.NewWriter(p.out).WriteAll(r.Series())
+	}
+	columns, coloured := 100, false
+	if f, ok := p.out.(*os.File); ok && isTerminal(p.out) {
+		coloured = p.getenv("NO_COLOR") == "" && p.getenv("TERM") != "dumb"
+		if w, _, err := term.GetSize(int(f.Fd())); err == nil {
+			columns = min(w, 140)
+		}
+	}
+	if err := r.Plot(p.out, columns, coloured); err != nil {
+		return err
+	}
+	fmt.Fprintln(p.out)
+	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+	for _, row := range r.Table(coloured) {
+		fmt.Fprintln(w, strings.Join(row, "\t"))
+	}
+	return w.Flush()
+}

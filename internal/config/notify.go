@@ -1,0 +1,255 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	_ "time/tzdata" // quiet hours mean the same in a container without time zones
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/redrive-mq/redrive/internal/notify"
+)
+
+// routeURL is where the URL of a route comes from; Load reads it there.
+type routeURL struct {
+	route     int
+	env, file string
+	fail      Error // at its place in the file
+}
+
+func (d *document) notify(n ast.Node, c *Config) {
+	s := &c.Notify
+	d.mapping(n, "notify", map[string]field{
+		"page": func(n ast.Node) {
+			s.Page = d.url(n, "notify.page", "http", "https")
+			if u, err := url.Parse(s.Page); err != nil || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+				d.fail(n, "notify.page is %s; expected where the page is, such as https://redrive.example.com", show(n))
+			}
+		},
+		"allow_private": func(n ast.Node) { s.AllowPrivate = []netip.Prefix(d.proxies(n, "notify.allow_private")) },
+		"critical":      func(n ast.Node) { s.Critical = d.queues(n, "notify.critical") },
+		"no_consumer": func(n ast.Node) {
+			s.NoConsumer = d.atLeast(n, "notify.no_consumer", 0)
+		},
+		"oldest_waiting": func(n ast.Node) { s.OldestWaiting = d.atLeast(n, "notify.oldest_waiting", time.Second) },
+		"burst":          func(n ast.Node) { s.Burst = d.perMinute(n, "notify.burst") },
+		"routes": func(n ast.Node) {
+			names := map[string]bool{}
+			for i, item := range d.sequence(n, "notify.routes", "a list of routes") {
+				r := d.route(item, i, c)
+				if names[r.Name] {
+					d.fail(item, "a second route is named %q", r.Name)
+				}
+				names[r.Name] = true
+				s.Routes = append(s.Routes, r)
+			}
+		},
+	})
+}
+
+// routeName is one that is a label and a part of a path as it is.
+var routeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$`)
+
+func (d *document) route(n ast.Node, i int, c *Config) notify.Route {
+	r := notify.DefaultRoute()
+	where := fmt.Sprintf("notify.routes[%d]", i)
+	from := routeURL{route: i}
+	var urls []string
+	place := func(n ast.Node, key string) string {
+		urls = append(urls, key)
+		t := n.GetToken().Position
+		from.fail = Error{File: d.file, Line: t.Line, Column: t.Column}
+		return d.text(n, where+"."+key, "a text")
+	}
+	d.mapping(n, where, map[string]field{
+		"name": func(n ast.Node) {
+			if r.Name = d.text(n, where+".name", "a name"); !routeName.MatchString(r.Name) {
+				d.fail(n, "%s.name is %s; expected up to 63 letters, digits, - _ and .", where, show(n))
+			}
+		},
+		"url": func(n ast.Node) {
+			r.URL = notify.Secret(place(n, "url"))
+			if err := notify.CheckURL(string(r.URL)); err != nil {
+				d.fail(n, "%s.url %v", where, err)
+			}
+		},
+		"url_env": func(n ast.Node) { from.env = place(n, "url_env") },
+		"url_file": func(n ast.Node) {
+			if from.file = place(n, "url_file"); !filepath.IsAbs(from.file) {
+				from.file = filepath.Join(filepath.Dir(d.file), from.file)
+			}
+		},
+		"events": func(n ast.Node) {
+			for _, item := range d.sequence(n, where+".events", "a list of "+strings.Join(notify.KindNames(), ", ")) {
+				k := d.text(item, where+".events", "an event")
+				if !slices.Contains(notify.KindNames(), k) {
+					d.fail(item, "%s.events has %s; expected some of %s", where, show(item), strings.Join(notify.KindNames(), ", "))
+				}
+				r.Kinds = append(r.Kinds, notify.Kind(k))
+			}
+			if len(r.Kinds) == 0 {
+				d.fail(n, "%s.events is empty; leave the key out for all events", where)
+			}
+		},
+		"queues": func(n ast.Node) { r.Queues = d.queues(n, where+".queues") },
+		"severity": func(n ast.Node) {
+			var err error
+			if r.Least, err = notify.ParseSeverity(d.text(n, where+".severity", "info, warning or critical")); err != nil {
+				d.fail(n, "%s.severity: %v", where, err)
+			}
+		},
+		"group_wait": func(n ast.Node) { r.GroupWait = d.atLeast(n, where+".group_wait", 0) },
+		"repeat":     func(n ast.Node) { r.Repeat = d.atLeast(n, where+".repeat", time.Minute) },
+		"quiet":      func(n ast.Node) { r.Quiet = d.quiet(n, where+".quiet") },
+		"resolved": func(n ast.Node) {
+			b, ok := n.(*ast.BoolNode)
+			if !ok {
+				d.fail(n, "%s.resolved is %s; expected true or false", where, show(n))
+			}
+			r.Resolved = b.Value
+		},
+	})
+	switch {
+	case r.Name == "":
+		d.fail(n, "%s has no name", where)
+	case len(urls) == 0:
+		d.fail(n, "%s has no URL; expected url_env, url_file or url", where)
+	case len(urls) > 1:
+		d.fail(n, "%s has %s; expected one of them", where, strings.Join(urls, " and "))
+	case urls[0] == "url":
+		c.Warnings = append(c.Warnings, fmt.Sprintf("notify route %q: its URL is in the file, for all who can read it; url_env or url_file keep it out", r.Name))
+	default:
+		c.routeURLs = append(c.routeURLs, from)
+	}
+	return r
+}
+
+func (d *document) queues(n ast.Node, where string) []string {
+	all := d.texts(n, where, `a list of queue names or patterns, such as ["orders.*"]`)
+	if len(all) == 0 {
+		d.fail(n, "%s is empty; leave the key out", where)
+	}
+	return all
+}
+
+func (d *document) atLeast(n ast.Node, where string, least time.Duration) time.Duration {
+	const most = 366 * 24 * time.Hour
+	v := d.duration(n, where)
+	if v < least || v > most {
+		d.fail(n, "%s is %s; expected a duration from %s to a year", where, show(n), least)
+	}
+	return v
+}
+
+var rate = regexp.MustCompile(`^([0-9]+)/(s|min|h)$`)
+
+// perMinute is a whole number in a minute, at least one.
+func (d *document) perMinute(n ast.Node, where string) int {
+	m := rate.FindStringSubmatch(d.text(n, where, "a number in a minute, such as 100/min"))
+	v := 0.0
+	if m != nil {
+		v, _ = strconv.ParseFloat(m[1], 64)
+		v *= map[string]float64{"s": 60, "min": 1, "h": 1.0 / 60}[m[2]]
+	}
+	if v = math.Ceil(v); v < 1 || v > 1e9 {
+		d.fail(n, "%s is %s; expected a number in a minute, such as 100/min", where, show(n))
+	}
+	return int(v)
+}
+
+func (d *document) quiet(n ast.Node, where string) notify.Quiet {
+	q := notify.Quiet{From: -1}
+	var hours, zone ast.Node
+	d.mapping(n, where, map[string]field{
+		"hours": func(n ast.Node) {
+			hours = n
+			from, to, ok := strings.Cut(d.text(n, where+".hours", "hours such as 22:00-07:00"), "-")
+			var err1, err2 error
+			if q.From, err1 = clock(from); ok {
+				q.To, err2 = clock(to)
+			}
+			if !ok || err1 != nil || err2 != nil || q.From == q.To {
+				d.fail(n, "%s.hours is %s; expected two times of day, such as 22:00-07:00", where, show(n))
+			}
+		},
+		"zone": func(n ast.Node) {
+			zone = n
+			name := d.text(n, where+".zone", "a time zone")
+			var err error
+			if q.Zone, err = time.LoadLocation(name); err != nil || name == "" || name == "Local" {
+				d.fail(n, "%s.zone is %s; expected a time zone such as Europe/Berlin or UTC", where, show(n))
+			}
+		},
+	})
+	if hours == nil || zone == nil {
+		d.fail(n, "%s needs hours and a zone, such as {hours: 22:00-07:00, zone: Europe/Berlin}", where)
+	}
+	return q
+}
+
+// clock is a time of day in minutes since midnight.
+func clock(s string) (int, error) {
+	t, err := time.Parse("15:04", strings.TrimSpace(s))
+	return 60*t.Hour() + t.Minute(), err
+}
+
+// readRouteURLs takes the URLs of routes from where the file says they are.
+func (c *Config) readRouteURLs(getenv func(string) string) error {
+	for _, from := range c.routeURLs {
+		r := &c.Notify.Routes[from.route]
+		wrong := func(format string, args ...any) error {
+			e := from.fail
+			e.Msg = fmt.Sprintf("notify route %q: ", r.Name) + fmt.Sprintf(format, args...)
+			return &e
+		}
+		value, what := getenv(from.env), "the environment variable "+from.env
+		if from.file != "" {
+			data, err := os.ReadFile(from.file)
+			if err != nil {
+				return wrong("its URL cannot be read: %v", err)
+			}
+			value, what = string(data), "the file "+from.file
+		}
+		value = strings.TrimSpace(value)
+		if value == "" {
+			return wrong("%s is empty; expected the URL to send to", what)
+		}
+		if err := notify.CheckURL(value); err != nil {
+			return wrong("%s %v", what, err)
+		}
+		r.URL = notify.Secret(value)
+	}
+	return nil
+}
+
+// describeNotify says who is told of what.
+func describeNotify(s *notify.Settings) string {
+	var lines []string
+	for i := range s.Routes {
+		r := &s.Routes[i]
+		events, queues := "all events", "all queues"
+		if len(r.Kinds) > 0 {
+			events = strings.ReplaceAll(fmt.Sprint(r.Kinds), "[", "")
+			events = strings.ReplaceAll(events, "]", "")
+		}
+		if len(r.Queues) > 0 {
+			queues = strings.Join(r.Queues, " ")
+		}
+		least := map[notify.Severity]string{notify.Warning: ", warning or critical", notify.Critical: ", critical only"}[r.Least]
+		line := fmt.Sprintf("notify\t%s\t%s of %s%s", r.Name, events, queues, least)
+		if r.Quiet.Zone != nil {
+			line += fmt.Sprintf(", not from %02d:%02d to %02d:%02d %s unless critical", r.Quiet.From/60, r.Quiet.From%60, r.Quiet.To/60, r.Quiet.To%60, r.Quiet.Zone)
+		}
+		lines = append(lines, line)
+	}
+	return strings.Join(lines, "\n")
+}

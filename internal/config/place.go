@@ -1,0 +1,45 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+)
+
+// ErrPlace: a text names no store.
+var ErrPlace = errors.New("names no store")
+
+// StoreAt is the store that a command line means: disk:FOLDER; a URL of Redis's or
+// Valkey's without a password, which REDRIVE_REDIS_PASSWORD (or …_FILE) has; or
+// config:FILE, the store of a config file.
+func StoreAt(place string, getenv func(string) string) (Store, error) {
+	kind, rest, _ := strings.Cut(place, ":")
+	c := Default()
+	switch {
+	case rest == "":
+		return c.Store, fmt.Errorf("%q %w: expected disk:FOLDER, redis://host:port/db or config:FILE", place, ErrPlace)
+	case kind == "disk":
+		c.Store.Disk = rest
+		return c.Store, nil
+	case kind == "config":
+		c, err := Load(rest, getenv)
+		if err != nil {
+			return Store{}, err
+		}
+		return c.Store, nil
+	}
+	if u, err := url.Parse(place); err == nil && u.User != nil {
+		if _, set := u.User.Password(); set {
+			return c.Store, fmt.Errorf("a command line is no place for a password, which others see there (%w): REDRIVE_REDIS_PASSWORD has it, or a file that REDRIVE_REDIS_PASSWORD_FILE names", ErrPlace)
+		}
+	}
+	if err := c.Store.Redis.setURL(place); err != nil {
+		return c.Store, fmt.Errorf("%q %w (%w): expected disk:FOLDER, redis://host:port/db or config:FILE", place, ErrPlace, err)
+	}
+	value, _, err := variable("REDRIVE_REDIS_PASSWORD", getenv)
+	if err == nil && value != "" {
+		err = c.Store.Redis.setPassword(value)
+	}
+	return c.Store, err
+}

@@ -1,0 +1,107 @@
+package config
+
+import (
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/redrive-mq/redrive/internal/addresses"
+)
+
+// Redis is where messages are kept instead of on disk; without URL they are not. What
+// is zero has the store's default.
+type Redis struct {
+	URL        string // redis:// or rediss://, with credentials
+	Prefix     string
+	Shards     int
+	Durability string // synced, replicated or cached
+	Replicas   int
+	Lease      time.Duration
+	Timeout    time.Duration
+	// Files in PEM, for rediss://.
+	CA, Cert, Key string
+}
+
+// Place is where the store is, for logs.
+func (s *Store) Place() string {
+	if s.Redis.URL == "" {
+		return s.Disk
+	}
+	u, err := url.Parse(s.Redis.URL)
+	if err != nil {
+		return "Redis"
+	}
+	return u.Redacted()
+}
+
+var redisSchemes = []string{"redis", "rediss", "valkey", "valkeys"}
+
+func (r *Redis) setURL(s string) error {
+	r.URL = s
+	return addresses.Check(s, redisSchemes...)
+}
+
+func (r *Redis) setPassword(password string) (err error) {
+	if r.URL == "" {
+		return fmt.Errorf("there is no store.redis.url that it is for")
+	}
+	r.URL, err = withPassword(r.URL, password)
+	return err
+}
+
+func (d *document) redis(n ast.Node, r *Redis) {
+	const where = "store.redis"
+	d.mapping(n, where, map[string]field{
+		"url": func(n ast.Node) { r.URL = d.url(n, where+".url", redisSchemes...) },
+		"prefix": func(n ast.Node) {
+			if r.Prefix = d.text(n, where+".prefix", "a name"); r.Prefix == "" || strings.ContainsAny(r.Prefix, "{} \t\r\n") {
+				d.fail(n, "%s.prefix is %s; expected a name without braces and spaces", where, show(n))
+			}
+		},
+		"shards": func(n ast.Node) { r.Shards = d.count(n, where+".shards", 64) },
+		"durability": func(n ast.Node) {
+			switch r.Durability = d.text(n, where+".durability", "synced, replicated or cached"); r.Durability {
+			case "synced", "replicated", "cached":
+			default:
+				d.fail(n, "%s.durability is %s; expected synced (on Redis's disk), replicated (in the memory of replicas) or cached (neither)", where, show(n))
+			}
+		},
+		"replicas": func(n ast.Node) { r.Replicas = d.count(n, where+".replicas", 16) },
+		"lease":    func(n ast.Node) { r.Lease = d.within(n, where+".lease", 5*time.Second, 10*time.Minute) },
+		"timeout":  func(n ast.Node) { r.Timeout = d.within(n, where+".timeout", 100*time.Millisecond, time.Minute) },
+		"tls": func(n ast.Node) {
+			d.mapping(n, where+".tls", map[string]field{
+				"ca":   func(n ast.Node) { r.CA = d.text(n, where+".tls.ca", "a file") },
+				"cert": func(n ast.Node) { r.Cert = d.text(n, where+".tls.cert", "a file") },
+				"key":  func(n ast.Node) { r.Key = d.text(n, where+".tls.key", "a file") },
+			})
+			if (r.Cert == "") != (r.Key == "") {
+				d.fail(n, "%s.tls needs both cert and key, files in PEM, or neither", where)
+			}
+		},
+	})
+	if r.Replicas > 0 && r.Durability != "replicated" {
+		d.fail(n, "%s.replicas is how many must have what is written, which durability: replicated asks for; expected both or neither", where)
+	}
+}
+
+// count reads a number of things, at least one.
+func (d *document) count(n ast.Node, where string, most int) int {
+	v, err := strconv.Atoi(d.text(n, where, "a number"))
+	if err != nil || v < 1 || v > most {
+		d.fail(n, "%s is %s; expected a whole number from 1 to %d", where, show(n), most)
+	}
+	return v
+}
+
+func (d *document) within(n ast.Node, where string, least, most time.Duration) time.Duration {
+	v := d.duration(n, where)
+	if v < least || v > most {
+		d.fail(n, "%s is %s; expected a duration from %s to %s", where, show(n), least, most)
+	}
+	return v
+}

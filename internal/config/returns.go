@@ -1,0 +1,158 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/redrive-mq/redrive/internal/release"
+	"github.com/redrive-mq/redrive/internal/wait"
+	"github.com/redrive-mq/redrive/policy"
+)
+
+const (
+	mostRate     = 1_000_000 // a second
+	shortest     = 100 * time.Millisecond
+	longestWait  = 24 * time.Hour
+	expectedRate = "a number of returns per second, minute or hour, such as 200/s, 30/min or 5/h"
+)
+
+// returns are the keys of a policy that say how fast its messages may return. done is
+// to be called when all were read.
+func (d *document) returns(r *release.Rules, where string) (fields map[string]field, done func()) {
+	*r = release.Rules{Settle: release.DefaultSettle, NoConsumer: release.Hold}
+	var windowAt ast.Node
+	window := false
+	fields = map[string]field{
+		"rate":      func(n ast.Node) { r.Rate = d.rate(n, where+".rate") },
+		"in_flight": func(n ast.Node) { r.InFlight = d.whole(n, where+".in_flight", release.MostTracked) },
+		"settle":    func(n ast.Node) { r.Settle = d.span(n, where+".settle") },
+		"breaker":   func(n ast.Node) { windowAt = n; r.Breaker, window = d.breaker(n, where+".breaker") },
+		"no_consumer": func(n ast.Node) {
+			const expected = "hold, or return for queues that are read with basic.get"
+			if r.NoConsumer = d.text(n, where+".no_consumer", expected); r.NoConsumer != release.Hold && r.NoConsumer != release.Return {
+				d.fail(n, "%s.no_consumer is %s; expected %s", where, show(n), expected)
+			}
+		},
+	}
+	return fields, func() {
+		switch b := r.Breaker; {
+		case b == nil || b.Window >= r.Settle:
+		case window:
+			d.fail(windowAt, "%s.breaker.window is shorter than settle (%s), so no return would ever come to an end within it", where, policy.FormatDuration(r.Settle))
+		default:
+			b.Window = 2 * r.Settle
+		}
+	}
+}
+
+func (d *document) rate(n ast.Node, where string) float64 {
+	v, ok := ParseRate(d.text(n, where, expectedRate))
+	if !ok {
+		d.fail(n, "%s is %s; expected %s", where, show(n), expectedRate)
+	}
+	return v
+}
+
+func (d *document) whole(n ast.Node, where string, most int) int {
+	v, err := strconv.Atoi(d.text(n, where, "a whole number"))
+	if err != nil || v < 1 || v > most {
+		d.fail(n, "%s is %s; expected a whole number from 1 to %d", where, show(n), most)
+	}
+	return v
+}
+
+func (d *document) span(n ast.Node, where string) time.Duration {
+	v := d.duration(n, where)
+	if v < shortest || v > longestWait {
+		d.fail(n, "%s is %s; expected a duration from 100ms to 1d", where, show(n))
+	}
+	return v
+}
+
+// breaker reads one, and tells whether it says its window.
+func (d *document) breaker(n ast.Node, where string) (b *release.Breaker, window bool) {
+	is := release.DefaultBreaker()
+	switch n.(type) {
+	case *ast.MappingNode, *ast.MappingValueNode:
+	default:
+		const expected = "on, off, or a mapping such as {share: 50%, least: 20, window: 1m, wait: 10s, max_wait: 2m, probes: 3, ramp: 1m}"
+		switch d.text(n, where, expected) {
+		case "on", "true":
+			return &is, false
+		case "off", "false":
+			return nil, false
+		}
+		d.fail(n, "%s is %s; expected %s", where, show(n), expected)
+	}
+	var maxAt ast.Node
+	d.mapping(n, where, map[string]field{
+		"share": func(n ast.Node) {
+			s, percent := strings.CutSuffix(d.text(n, where+".share", "a share such as 50%"), "%")
+			v, err := strconv.ParseFloat(strings.TrimSpace(s), 64)
+			if percent {
+				v /= 100
+			}
+			if err != nil || !(v > 0 && v <= 1) {
+				d.fail(n, "%s.share is %s; expected a share above 0 and up to 100%%, such as 50%% or 0.5", where, show(n))
+			}
+			is.Share = v
+		},
+		"least":    func(n ast.Node) { is.Least = d.whole(n, where+".least", release.MostTracked) },
+		"window":   func(n ast.Node) { window, is.Window = true, d.span(n, where+".window") },
+		"wait":     func(n ast.Node) { is.Wait = d.span(n, where+".wait") },
+		"max_wait": func(n ast.Node) { maxAt, is.MaxWait = n, d.span(n, where+".max_wait") },
+		"probes":   func(n ast.Node) { is.Probes = d.whole(n, where+".probes", 1000) },
+		"ramp":     func(n ast.Node) { is.Ramp = d.span(n, where+".ramp") },
+	})
+	if is.MaxWait < is.Wait {
+		if maxAt != nil {
+			d.fail(maxAt, "%s.max_wait is shorter than wait (%s)", where, policy.FormatDuration(is.Wait))
+		}
+		is.MaxWait = is.Wait
+	}
+	return &is, window
+}
+
+// describeReturns tells what holds returns back, besides consumers that are not there.
+func describeReturns(r release.Rules) string {
+	var parts []string
+	if r.Rate > 0 {
+		parts = append(parts, formatRate(r.Rate))
+	}
+	if r.InFlight > 0 {
+		parts = append(parts, fmt.Sprintf("%d in flight", r.InFlight))
+	}
+	if r.Breaker != nil {
+		parts = append(parts, "breaker")
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return " (returns: " + strings.Join(parts, ", ") + ")"
+}
+
+// formatRate is in the unit in which it is a whole number.
+func formatRate(r float64) string {
+	switch {
+	case r == math.Trunc(r):
+		return fmt.Sprintf("%g/s", r)
+	case math.Abs(r*60-math.Round(r*60)) < 1e-9:
+		return fmt.Sprintf("%g/min", math.Round(r*60))
+	}
+	return fmt.Sprintf("%.4g/h", r*3600)
+}
+
+// inVain warns of limits that hardly limit anything, or that others leave no room for.
+func (c *Config) inVain(p *policy.Policy, way wait.Way, r release.Rules) {
+	if way != nil && (r.Rate > 0 || r.InFlight > 0 || r.Breaker != nil) {
+		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: rate, in_flight and breaker hold for replays alone: messages that wait in RabbitMQ (%s) return by themselves; wait: disk makes them hold for all", p.Name, way.Limits().Name))
+	}
+	if through := float64(r.InFlight) / r.Settle.Seconds(); r.InFlight > 0 && through < r.Rate {
+		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: in_flight %d and settle %s let %s return, fewer than rate says: in_flight must be rate times settle at least", p.Name, r.InFlight, policy.FormatDuration(r.Settle), formatRate(math.Round(through*3600)/3600)))
+	}
+}

@@ -1,0 +1,110 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// Gate is what lets the due messages of a queue return, by the rules of its policy.
+type Gate struct {
+	State string `json:"state" enum:"closed,open,half-open,ramp" doc:"Of the circuit breaker: closed lets all return, open nothing, half-open a few probes, ramp more and more."`
+	// Why in words, what the state, or a pause for another reason, comes from.
+	Why    string     `json:"why,omitempty"`
+	Since  *time.Time `json:"since,omitempty"`
+	Until  *time.Time `json:"until,omitempty" doc:"Of an open breaker: when it tries again."`
+	Forced *Forced    `json:"forced,omitempty" doc:"A person has set it."`
+
+	Rate        float64    `json:"rate,omitempty" doc:"Returns a second now; absent: as many as are due."`
+	InFlight    int        `json:"in_flight,omitempty" doc:"Returned messages that neither came back nor were quiet for long enough."`
+	MostFlight  int        `json:"most_in_flight,omitempty"`
+	FailedShare float64    `json:"failed_share,omitempty" doc:"Of the returns in the window, what share failed again: 0 to 1."`
+	Judged      int        `json:"judged,omitempty" doc:"How many returns that share is of."`
+	NoConsumer  *time.Time `json:"no_consumer_since,omitempty" doc:"Nothing returns since then, because nobody consumes."`
+}
+
+// Forced is a breaker that a person has set.
+type Forced struct {
+	To     string    `json:"to" enum:"open,closed"`
+	By     string    `json:"by"`
+	Since  time.Time `json:"since"`
+	Reason string    `json:"reason,omitempty"`
+}
+
+// Says is in words what the gate does just now, or "" when all that is due returns.
+func (g *Gate) Says() string {
+	switch {
+	case g == nil:
+		return ""
+	case g.NoConsumer != nil:
+		return "held: no consumers"
+	case g.Forced != nil:
+		return "breaker set to " + g.Forced.To + " by " + g.Forced.By
+	case g.State != "closed":
+		return strings.TrimSuffix("breaker "+g.State+": "+g.Why, ": ")
+	}
+	return ""
+}
+
+// Pauses tells whether the gate keeps messages back now.
+func (g *Gate) Pauses() bool { return g != nil && (g.State == "open" || g.NoConsumer != nil) }
+
+// Breaker sets a queue's circuit breaker, over restarts: open, closed, or auto, which
+// is to let it find out by itself again.
+func (c *Console) Breaker(ctx context.Context, by auth.Caller, queue, to, reason string) error {
+	if err := c.permit(by, auth.Operator, "breaker", queue, queue); err != nil {
+		return err
+	}
+	if err := c.known(ctx, queue); err != nil {
+		return err
+	}
+	var entry []byte
+	switch to {
+	case "auto":
+	case "open", "closed":
+		var err error
+		if entry, err = json.Marshal(Forced{To: to, By: by.Name, Since: c.Now(), Reason: reason}); err != nil {
+			return err
+		}
+	default:
+		return fmt.Errorf("%w: a breaker can be set to open, closed or auto, not to %.20q", ErrInvalid, to)
+	}
+	end, err := c.begin(by, "breaker "+to, queue, 0, reason)
+	if err != nil {
+		return err
+	}
+	c.holding.Lock()
+	err = c.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{{Name: store.BreakerPrefix + queue, Value: entry}})
+	if err == nil && c.Force != nil {
+		c.Force(queue, to, by.Name, reason)
+		c.noteForced(queue, entry)
+	}
+	c.holding.Unlock()
+	c.changed()
+	end(err, 0)
+	return err
+}
+
+// Forced are the breakers that persons have set, by queue.
+func (c *Console) forced(ctx context.Context) (map[string]Forced, error) {
+	return ForcedIn(ctx, c.Store)
+}
+
+// ForcedIn are those that a store remembers.
+func ForcedIn(ctx context.Context, s Store) (map[string]Forced, error) {
+	all := map[string]Forced{}
+	err := s.Entries(ctx, store.BreakerPrefix, "", func(e store.Entry) (bool, error) {
+		var f Forced
+		if err := json.Unmarshal(e.Value, &f); err != nil {
+			return false, fmt.Errorf("the breaker of %q: %w", e.Name, err)
+		}
+		all[strings.TrimPrefix(e.Name, store.BreakerPrefix)] = f
+		return true, nil
+	})
+	return all, err
+}

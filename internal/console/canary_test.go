@@ -1,0 +1,105 @@
+package console_test
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+)
+
+func (d *desk) give(t *testing.T, queue string, fails func(*store.Record) bool) {
+	t.Helper()
+	claims, err := d.store.Claim(ctx, queue, time.Now(), 1000, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []store.Outcome
+	for _, c := range claims {
+		out = append(out, store.Outcome{Claim: c, At: time.Now()})
+	}
+	if _, err := d.store.Settle(ctx, out); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range claims {
+		if fails(c.Record) {
+			r := *c.Record
+			r.Attempt, r.FailedAt, r.Error, r.State, r.Due = r.Attempt+1, time.Now(), "no stock again", store.Waiting, time.Now().Add(time.Hour)
+			d.add(t, &r)
+		}
+	}
+}
+
+func TestTheRestGoesOnlyWhenTheFirstDoNotComeBack(t *testing.T) {
+	for _, back := range []bool{false, true} {
+		inFakeTime(t, func(t *testing.T, d *desk) {
+			d.parked(t, "orders", 30)
+			p := d.plan(t, console.Replay, "queue:orders")
+			d.begin(t, p, console.Start{Canary: 5, CanaryWait: "30s"})
+			time.Sleep(time.Hour) // nothing returns: RabbitMQ is away, or the queue is held
+			d.is(t, p.ID, console.Canary, 5)
+			d.give(t, "orders", func(r *store.Record) bool { return back && string(r.Message.Body) == "2" })
+			time.Sleep(20 * time.Second)
+			if back {
+				if o := d.is(t, p.ID, console.Stopped, 5); !strings.Contains(o.Why, "no stock again") || o.Ended == nil {
+					t.Errorf("why: %s", o.Why)
+				}
+				time.Sleep(time.Hour)
+				d.is(t, p.ID, console.Stopped, 5)
+				return
+			}
+			d.is(t, p.ID, console.Canary, 5)
+			time.Sleep(20 * time.Second)
+			d.is(t, p.ID, console.Finished, 30)
+		})
+	}
+}
+
+func TestTheFirstFewAreThoseThatWereSent(t *testing.T) {
+	inFakeTime(t, func(t *testing.T, d *desk) {
+		all := d.parked(t, "orders", 30)
+		p := d.plan(t, console.Replay, "queue:orders")
+		none := d.plan(t, console.Replay, "queue:orders")
+		for _, r := range all[:10] {
+			if _, err := d.Act(ctx, operator, console.Act{Verb: console.Discard, IDs: []string{r.ID.String()}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d.begin(t, p, console.Start{Canary: 5, CanaryWait: "30s"})
+		time.Sleep(time.Minute)
+		if o := d.is(t, p.ID, console.Canary, 5); o.SkippedN != 10 {
+			t.Errorf("%+v", o)
+		}
+		d.give(t, "orders", func(*store.Record) bool { return false })
+		time.Sleep(time.Minute)
+		d.is(t, p.ID, console.Finished, 20)
+		d.give(t, "orders", func(*store.Record) bool { return false })
+		d.begin(t, none, console.Start{Canary: 5})
+		time.Sleep(time.Second)
+		d.is(t, none.ID, console.Finished, 0)
+	})
+}
+
+func TestACanarySurvivesARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(memstore.New())
+		stop := d.run(t)
+		d.parked(t, "orders", 30)
+		p := d.plan(t, console.Replay, "queue:orders")
+		d.begin(t, p, console.Start{Canary: 3, CanaryWait: "30s"})
+		time.Sleep(time.Second)
+		d.give(t, "orders", func(*store.Record) bool { return false })
+		time.Sleep(20 * time.Second)
+		stop()
+		d = newDesk(d.store)
+		stop = d.run(t)
+		defer stop()
+		time.Sleep(time.Second)
+		d.is(t, p.ID, console.Canary, 3)
+		time.Sleep(15 * time.Second)
+		d.is(t, p.ID, console.Finished, 30)
+	})
+}

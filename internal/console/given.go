@@ -1,0 +1,208 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// With several replicas one does the operations, and nobody else writes how far they
+// are. What a person says at any of them is an entry order/<id>; the leader does it
+// between two steps, and in the same step of the store takes it away and writes
+// answer/<id>. So it is done once, whichever replica ends when.
+const (
+	orderPrefix  = "order/"
+	answerPrefix = "answer/"
+	// answerWithin is how long a person waits: longer than it takes until another
+	// replica leads. answersKept is how long an answer is there for them.
+	answerWithin = 10 * time.Second
+	answersKept  = time.Hour
+	askEvery     = 50 * time.Millisecond
+)
+
+// ErrUnanswered: no replica leads just now, so nobody has taken an order yet.
+var ErrUnanswered = errors.New("no replica leads just now")
+
+// given is what a person orders.
+type given struct {
+	ID        string
+	Operation string
+	Order     Order  `json:",omitempty"`
+	Start     *Start `json:",omitempty"` // or that: begin it
+	By        auth.Caller
+}
+
+// told is what came of it, for who gave it.
+type told struct {
+	Error string `json:",omitempty"`
+	Of    string `json:",omitempty"` // what kind of error it is
+	Dealt int64  // how many messages were dealt with by then
+}
+
+// kinds are the errors that a caller tells apart.
+var kinds = map[string]error{"not_found": ErrNotFound, "precondition": ErrPrecondition, "invalid": ErrInvalid, "full": store.ErrFull}
+
+func answerOf(err error, dealt int64) told {
+	a := told{Dealt: dealt}
+	if err == nil {
+		return a
+	}
+	a.Error = err.Error()
+	for name, is := range kinds {
+		if errors.Is(err, is) {
+			a.Of = name
+		}
+	}
+	return a
+}
+
+func (a told) err() error {
+	if a.Error == "" {
+		return nil
+	}
+	is := kinds[a.Of]
+	if is == nil {
+		return errors.New(a.Error)
+	}
+	return fmt.Errorf("%w%s", is, strings.TrimPrefix(a.Error, is.Error()))
+}
+
+// give writes an order, and waits until the leader has done it.
+func (c *Console) give(ctx context.Context, by auth.Caller, did, on string, count int64, why string, g given) (Operation, error) {
+	end, err := c.begin(by, did, on, count, why)
+	if err != nil {
+		return Operation{}, err
+	}
+	g.ID = uuid.Must(uuid.NewV7()).String()
+	a := told{}
+	if err = c.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{entryOf(orderPrefix+g.ID, g)}); err == nil {
+		c.changed()
+		a, err = c.answered(ctx, g.ID)
+	}
+	end(err, a.Dealt)
+	if err != nil {
+		return Operation{}, err
+	}
+	c.Told(ctx, []string{g.Operation})
+	return c.Operation(ctx, by, g.Operation)
+}
+
+// answered waits for the answer to an order.
+func (c *Console) answered(ctx context.Context, id string) (a told, err error) {
+	patience := time.NewTimer(answerWithin)
+	defer patience.Stop()
+	again := time.NewTicker(askEvery)
+	defer again.Stop()
+	for {
+		value, err := c.Store.Entry(ctx, answerPrefix+id)
+		if err != nil {
+			return a, err
+		}
+		if value != nil {
+			if err := json.Unmarshal(value, &a); err != nil {
+				return a, err
+			}
+			_ = c.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{{Name: answerPrefix + id}}) // or it is forgotten later
+			return a, a.err()
+		}
+		select {
+		case <-ctx.Done():
+			return a, ctx.Err()
+		case <-patience.C:
+			return a, fmt.Errorf("%w: the order is written down, and is done when one does", ErrUnanswered)
+		case <-again.C:
+		}
+	}
+}
+
+// follow does what was ordered. It is called by the leader, between steps.
+func (c *Console) follow(ctx context.Context) {
+	var all []given
+	err := c.Store.Entries(ctx, orderPrefix, "", func(e store.Entry) (bool, error) { // in the order they were given
+		var g given
+		if err := json.Unmarshal(e.Value, &g); err != nil {
+			return false, fmt.Errorf("%s: %w", e.Name, err)
+		}
+		all = append(all, g)
+		return true, nil
+	})
+	for i := 0; i < len(all) && err == nil; i++ {
+		err = c.obey(ctx, all[i])
+	}
+	if len(all) > 0 {
+		c.ops.awake() // what was begun or goes on is ready at once
+	}
+	if err != nil && ctx.Err() == nil && !deposed(err) {
+		c.Log.Error("what was ordered at another replica is not done yet; trying again", "error", err)
+	}
+}
+
+// obey does one order, and answers it.
+func (c *Console) obey(ctx context.Context, g given) error {
+	op, err := c.lookUp(ctx, g.Operation)
+	if err != nil {
+		return err
+	}
+	if op == nil {
+		return c.answer(ctx, g, nil, answerOf(fmt.Errorf("%w: no plan or operation %.60q", ErrNotFound, g.Operation), 0))
+	}
+	op.turn.Lock()
+	defer op.turn.Unlock()
+	if g.Start != nil {
+		h, refused := c.started(op, *g.Start, g.By, c.Now())
+		if refused != nil {
+			return c.answer(ctx, g, nil, answerOf(refused, 0))
+		}
+		entries, p := starting(h)
+		if err := c.answer(ctx, g, entries, told{}); err != nil {
+			return err
+		}
+		op.start(h, p)
+		c.ops.began(op.ID)
+		return nil
+	}
+	p, refused := op.ordered(g.Order, g.By, c.Now())
+	if refused != nil {
+		return c.answer(ctx, g, nil, answerOf(refused, p.dealt()))
+	}
+	if err := c.answer(ctx, g, []store.Entry{entryOf(partsOf(op.ID)+"progress", p)}, answerOf(nil, p.dealt())); err != nil {
+		return err
+	}
+	op.obey(p)
+	return nil
+}
+
+// answer writes what an order has changed, and that it is done.
+func (c *Console) answer(ctx context.Context, g given, changed []store.Entry, a told) error {
+	err := c.Store.PutEntries(ctx, append(changed, store.Entry{Name: orderPrefix + g.ID}, entryOf(answerPrefix+g.ID, a)))
+	if err == nil {
+		c.changed(g.Operation)
+	}
+	return err
+}
+
+// forgetAnswers deletes those that nobody waited for.
+func (c *Console) forgetAnswers(ctx context.Context, now time.Time) error {
+	if c.Replicas == nil {
+		return nil
+	}
+	var old []store.Entry
+	err := c.Store.Entries(ctx, answerPrefix, "", func(e store.Entry) (bool, error) {
+		if now.Sub(madeAt(strings.TrimPrefix(e.Name, answerPrefix))) > answersKept {
+			old = append(old, store.Entry{Name: e.Name})
+		}
+		return len(old) < 1000, nil
+	})
+	if err != nil || len(old) == 0 {
+		return err
+	}
+	return c.Store.PutEntries(ctx, old)
+}

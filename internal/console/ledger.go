@@ -1,0 +1,157 @@
+package console
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// LedgerLine is what became of all messages that came for a queue.
+type LedgerLine struct {
+	Queue      string `json:"queue"`
+	In         int64  `json:"in" doc:"Messages that came: failed, copied or imported. All below adds up to it."`
+	Returned   int64  `json:"returned" doc:"RabbitMQ confirmed them in their work queue."`
+	Forwarded  int64  `json:"forwarded" doc:"RabbitMQ confirmed them where the policy, or a person, sent them."`
+	Waiting    int64  `json:"waiting"`
+	Parked     int64  `json:"parked"`
+	Discarded  int64  `json:"discarded" doc:"They can be restored still."`
+	Forgotten  int64  `json:"forgotten" doc:"They were discarded, and their time to be restored is over."`
+	HandedOver int64  `json:"handed_over" doc:"They wait, or waited, in RabbitMQ."`
+	Dropped    int64  `json:"dropped" doc:"Their policy discards them at once."`
+	Moved      int64  `json:"moved,omitempty" doc:"They are another queue's now."`
+	Off        int64  `json:"off" doc:"How many more came than became something; negative: fewer. 0 is right."`
+}
+
+// Ledger is the account of all messages.
+type Ledger struct {
+	Recounted *time.Time   `json:"recounted,omitempty" doc:"When what is kept was last counted one by one, and compared."`
+	Queues    []LedgerLine `json:"queues"`
+}
+
+// recountEvery is how often what is kept is compared with the ledger; at most a
+// twentieth of the time is spent on it.
+const (
+	recountEvery = 10 * time.Minute
+	recountShare = 20
+)
+
+// recounts is what the last recount found.
+type recounts struct {
+	turn sync.Mutex // one at a time
+
+	mu  sync.Mutex
+	at  time.Time
+	off map[string]int64 // by queue; those that are right are left out
+}
+
+// Ledger tells, for each queue, what came and what became of it. With recount it
+// counts all that is kept first.
+func (c *Console) Ledger(ctx context.Context, by auth.Caller, recount bool) (Ledger, error) {
+	if err := by.May(auth.Viewer, ""); err != nil {
+		return Ledger{}, err
+	}
+	if recount {
+		if err := c.recount(ctx); err != nil {
+			return Ledger{}, err
+		}
+	}
+	lines, err := c.Store.Ledger(ctx)
+	if err != nil {
+		return Ledger{}, err
+	}
+	if c.Replicas != nil {
+		if err := c.LookAtLedger(ctx); err != nil {
+			return Ledger{}, err
+		}
+	}
+	c.recounts.mu.Lock()
+	defer c.recounts.mu.Unlock()
+	l := Ledger{Queues: []LedgerLine{}}
+	if at := c.recounts.at; !at.IsZero() {
+		l.Recounted = &at
+	}
+	for i := range lines {
+		s := &lines[i]
+		if !by.Sees(s.Queue) {
+			continue
+		}
+		line := LedgerLine{Queue: s.Queue, In: s.Sums[store.In], Returned: s.Sums[store.Returned], Forwarded: s.Sums[store.Forwarded],
+			Waiting: s.Sums[store.Waiting], Parked: s.Sums[store.Parked], Discarded: s.Sums[store.Discarded], Forgotten: s.Sums[store.Forgotten],
+			HandedOver: s.Sums[store.HandedOver], Dropped: s.Sums[store.Dropped], Moved: s.Sums[store.Moved], Off: s.Off()}
+		if found := c.recounts.off[s.Queue]; found != 0 {
+			line.Off = found
+		}
+		l.Queues = append(l.Queues, line)
+	}
+	return l, nil
+}
+
+// recount compares the ledger with all that is kept. Who asks while another does has
+// that one's word, when it began after they asked.
+func (c *Console) recount(ctx context.Context) error {
+	asked := c.Now()
+	c.recounts.turn.Lock()
+	defer c.recounts.turn.Unlock()
+	c.recounts.mu.Lock()
+	fresh := c.recounts.at.After(asked)
+	c.recounts.mu.Unlock()
+	if fresh {
+		return nil
+	}
+	began := c.Now()
+	lines, err := c.Store.Recount(ctx)
+	if err != nil {
+		return err
+	}
+	off := map[string]int64{}
+	for i := range lines {
+		if n := lines[i].Off(); n != 0 {
+			off[lines[i].Queue] = n
+		}
+	}
+	if c.Replicas != nil {
+		if err := c.Store.PutEntries(ctx, []store.Entry{entryOf(recountEntry, recounted{began, off})}); err != nil {
+			return err
+		}
+		c.Replicas.Changed()
+	}
+	was := c.recounts.found(began, off)
+	for queue, n := range off {
+		if was[queue] != n {
+			c.Log.Error("the ledger is off: that many more messages came than became something (negative: fewer)", "queue", queue, "off", n)
+		}
+	}
+	if c.Recounted != nil {
+		c.Recounted(off)
+	}
+	return nil
+}
+
+// found takes what was found, and tells what was before.
+func (r *recounts) found(at time.Time, off map[string]int64) (was map[string]int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	was = r.off
+	r.at, r.off = at, off
+	return was
+}
+
+// recounting does so now and then until ctx ends.
+func (c *Console) recounting(ctx context.Context) {
+	for {
+		began := time.Now()
+		if err := c.recount(ctx); err != nil && ctx.Err() == nil && !deposed(err) {
+			c.Log.Error("what is kept cannot be counted; trying again", "error", err)
+		}
+		rest := time.NewTimer(max(recountEvery, recountShare*time.Since(began)))
+		select {
+		case <-ctx.Done():
+			rest.Stop()
+			return
+		case <-rest.C:
+		}
+	}
+}

@@ -1,0 +1,282 @@
+package migrate_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/redrive-mq/redrive/internal/migrate"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/diskstore"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/internal/store/storetest"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// childEnv makes the test's binary a migration: two folders, and after how many
+// batches it kills itself.
+const childEnv = "REDRIVE_TEST_MIGRATION"
+
+func TestMain(m *testing.M) {
+	if args := os.Getenv(childEnv); args != "" {
+		os.Exit(child(strings.Fields(args)))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func child(args []string) int {
+	left, err := strconv.Atoi(args[2])
+	if err != nil {
+		panic(err)
+	}
+	from, err := diskstore.Open(args[0], diskstore.Options{})
+	if err != nil {
+		panic(err)
+	}
+	to, err := diskstore.Open(args[1], diskstore.Options{})
+	if err != nil {
+		panic(err)
+	}
+	m := between(from, to)
+	m.At = func(migrate.Progress) {
+		if left--; left == 0 {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {}
+		}
+	}
+	if err := errors.Join(m.Run(context.Background()), to.Close(), from.Close()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+func between(from store.Store, to store.Taker) *migrate.Migration {
+	return &migrate.Migration{From: from, To: to, FromName: "disk:a", ToName: "disk:b"}
+}
+
+func disk(t *testing.T, path string) *diskstore.Store {
+	t.Helper()
+	s, err := diskstore.Open(path, diskstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// same compares but for the marks, which it takes away.
+func same(t *testing.T, from, to store.Store) {
+	t.Helper()
+	for _, s := range []store.Store{from, to} {
+		if err := s.DeleteEntries(context.Background(), migrate.EntryName); err != nil {
+			t.Fatal(err)
+		}
+	}
+	storetest.Same(t, from, to)
+}
+
+func TestAllThatAStoreKeepsIsMoved(t *testing.T) {
+	for name, s := range map[string]func() (store.Store, store.Taker){
+		"disk to disk":   func() (store.Store, store.Taker) { return disk(t, t.TempDir()), disk(t, t.TempDir()) },
+		"memory to disk": func() (store.Store, store.Taker) { return memstore.New(), disk(t, t.TempDir()) },
+		"disk to memory": func() (store.Store, store.Taker) { return disk(t, t.TempDir()), memstore.New() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx := t.Context()
+			from, to := s()
+			storetest.Lived(t, from)
+			m := between(from, to)
+			var last migrate.Progress
+			m.At = func(p migrate.Progress) { last = p }
+			p, err := m.Look(ctx)
+			if err != nil || p.All == 0 || p.Taken != 0 {
+				t.Fatalf("%+v, %v", p, err)
+			}
+			if err := m.Run(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if last.Done != 2*p.All || last.All != 2*p.All {
+				t.Errorf("at the end it was at %+v of %d", last, p.All)
+			}
+			if err := migrate.Refuse(ctx, to); err != nil {
+				t.Errorf("the target: %v", err)
+			}
+			if err := migrate.Refuse(ctx, from); !errors.Is(err, migrate.ErrMoved) || !strings.Contains(err.Error(), "disk:b") {
+				t.Errorf("the source: %v", err)
+			}
+			if err := m.Run(ctx); !errors.Is(err, migrate.ErrRefused) {
+				t.Errorf("once more: %v", err)
+			}
+			same(t, from, to)
+		})
+	}
+}
+
+func TestAKilledMigrationGoesOn(t *testing.T) {
+	a, b := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "b")
+	s, err := diskstore.Open(a, diskstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	storetest.Lived(t, s)
+	var batch []*store.Record
+	for i := range 2600 {
+		r := storetest.Waiting("many", time.Duration(i), fmt.Sprint(i))
+		r.State = store.State(1 + i%3)
+		batch = append(batch, r)
+	}
+	if err := errors.Join(s.Add(t.Context(), batch), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	kills := 0
+	for ; ; kills++ {
+		c := exec.Command(os.Args[0])
+		c.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %d", childEnv, a, b, min(2+kills/2, 20)))
+		c.Stderr = os.Stderr
+		err := c.Run()
+		if err == nil {
+			break
+		}
+		if c.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+			t.Fatal(err)
+		}
+		if kills == 5 {
+			from := disk(t, a)
+			if err := migrate.Refuse(t.Context(), from); !errors.Is(err, migrate.ErrMoved) || !strings.Contains(err.Error(), "--abort") {
+				t.Errorf("the source meanwhile: %v", err)
+			}
+			to := disk(t, b)
+			if err := migrate.Refuse(t.Context(), to); !errors.Is(err, migrate.ErrMoved) {
+				t.Errorf("the target meanwhile: %v", err)
+			}
+			if p, err := between(from, to).Look(t.Context()); err != nil || p.Taken == 0 || p.Taken > p.All {
+				t.Errorf("%+v, %v", p, err)
+			}
+			if err := errors.Join(from.Close(), to.Close()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if kills < 10 {
+		t.Errorf("it was killed %d times only", kills)
+	}
+	same(t, disk(t, a), disk(t, b))
+}
+
+func TestWhatIsRefusedChangesNothing(t *testing.T) {
+	ctx := t.Context()
+	from, to, third := memstore.New(), memstore.New(), memstore.New()
+	storetest.Lived(t, from)
+	if err := to.PutEntries(ctx, []store.Entry{{Name: "hold/q", Value: []byte("x")}}); err != nil {
+		t.Fatal(err)
+	}
+	m := between(from, to)
+	if err := m.Run(ctx); !errors.Is(err, migrate.ErrRefused) {
+		t.Errorf("to a store that is in use: %v", err)
+	}
+	if err := errors.Join(migrate.Refuse(ctx, from), migrate.Refuse(ctx, to)); err != nil {
+		t.Errorf("after it: %v", err)
+	}
+	// One that ends in between, and then another target, or another source.
+	ending, end := context.WithCancel(ctx)
+	m = between(from, third)
+	m.At = func(migrate.Progress) { end() }
+	if err := m.Run(ending); err != nil && !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	other := between(from, memstore.New())
+	other.ToName = "disk:c"
+	if err := other.Run(ctx); !errors.Is(err, migrate.ErrRefused) {
+		t.Errorf("to another target: %v", err)
+	}
+	other = between(memstore.New(), third)
+	other.FromName = "disk:c"
+	if err := other.Run(ctx); !errors.Is(err, migrate.ErrRefused) {
+		t.Errorf("from another source: %v", err)
+	}
+}
+
+func TestAnAbortedMigrationLetsTheSourceServe(t *testing.T) {
+	ctx, from := t.Context(), memstore.New()
+	storetest.Lived(t, from)
+	m := between(from, &failing{Store: memstore.New()})
+	if err := m.Abort(ctx); !errors.Is(err, migrate.ErrRefused) {
+		t.Errorf("before it began: %v", err)
+	}
+	if err := m.Run(ctx); !errors.Is(err, errFull) {
+		t.Fatal(err)
+	}
+	if err := migrate.Refuse(ctx, from); !errors.Is(err, migrate.ErrMoved) {
+		t.Errorf("under way: %v", err)
+	}
+	if err := m.Abort(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := migrate.Refuse(ctx, from); err != nil {
+		t.Errorf("after it: %v", err)
+	}
+	if err := migrate.Refuse(ctx, m.To); !errors.Is(err, migrate.ErrMoved) {
+		t.Errorf("the target: %v", err)
+	}
+}
+
+var errFull = errors.New("no room")
+
+type failing struct{ *memstore.Store }
+
+func (failing) Take(context.Context, []store.Listed) error { return errFull }
+
+// lossy keeps a message but for a header.
+type lossy struct{ *memstore.Store }
+
+func (l lossy) Take(ctx context.Context, records []store.Listed) error {
+	for i := range records {
+		if r := *records[i].Record; len(r.Message.Headers) > 0 {
+			r.Message = wire.Message{Body: r.Message.Body}
+			records[i].Record = &r
+		}
+	}
+	return l.Store.Take(ctx, records)
+}
+
+func TestADifferenceIsFound(t *testing.T) {
+	ctx, from := t.Context(), memstore.New()
+	storetest.Lived(t, from)
+	m := between(from, lossy{memstore.New()})
+	if err := m.Run(ctx); !errors.Is(err, migrate.ErrDiffers) {
+		t.Errorf("a header is missing: %v", err)
+	}
+	if err := errors.Join(migrate.Refuse(ctx, from)); !errors.Is(err, migrate.ErrMoved) {
+		t.Errorf("the source: %v", err)
+	}
+	from = memstore.New()
+	storetest.Lived(t, from)
+	to := memstore.New()
+	m = between(from, to)
+	m.At = func(p migrate.Progress) { // one more comes from nowhere
+		if p.Doing == "moving" {
+			stray := storetest.Waiting("stray", 0, "")
+			if err := to.Take(ctx, []store.Listed{{Key: store.MakeKey(stray.ID, 1<<40), Record: stray}}); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if err := m.Run(ctx); !errors.Is(err, migrate.ErrDiffers) {
+		t.Errorf("a message too many: %v", err)
+	}
+}
