@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/policy"
 )
@@ -15,7 +16,10 @@ import (
 // Config of a consumer. URL, Queue, Policy and Wait are needed, the rest has
 // defaults.
 type Config struct {
-	URL   string // amqp:// or amqps://, with credentials
+	// URL is RabbitMQ's: amqp:// or amqps://, with credentials. Several, separated by
+	// commas, are nodes of one cluster, with the same virtual host, user and password:
+	// each connection goes to one of them at random, and to the next when that fails.
+	URL   string
 	Queue string // the work queue; it must exist
 	// Policy says how many attempts, what wait between them and what then. Its
 	// Name and Queues may be left out, and its Reasons mean nothing here.
@@ -75,6 +79,8 @@ func NewConsumer(c Config) (*Consumer, error) {
 	switch {
 	case c.URL == "":
 		return nil, errors.New("redrive: Config.URL is empty")
+	case addresses.Check(c.URL, "amqp", "amqps") != nil:
+		return nil, fmt.Errorf("redrive: Config.URL %w", addresses.Check(c.URL, "amqp", "amqps"))
 	case c.Queue == "":
 		return nil, errors.New("redrive: Config.Queue is empty")
 	case c.Wait.err != nil:

@@ -87,6 +87,23 @@ func TestVerify(t *testing.T) {
 	}
 }
 
+// Of a cluster one node serves as well as another.
+func TestAConsumerOfACluster(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+		var seen outcomes
+		cfg := config(t, v, fast(2))
+		cfg.URL, cfg.Metrics = v.URLAs("guest", "guest")+","+brokertest.NewProxy(t, v).URL, &seen
+		consume(t, cfg, func(context.Context, *redrive.Message) error { return errDown })
+		v.Publish("", "orders", amqp.Publishing{})
+		brokertest.Eventually(t, "it is parked", func() bool { return seen.count(redrive.Parked) == 1 })
+	})
+	_, err := redrive.NewConsumer(redrive.Config{URL: "amqp://h1/a,amqp://h2/b", Queue: "q", Policy: fast(2), Wait: redrive.Levels()})
+	if err == nil || !strings.Contains(err.Error(), `Config.URL has the virtual host "a" at h1 and "b" at h2`) {
+		t.Errorf("brokers with two virtual hosts: %v", err)
+	}
+}
+
 // A message that can be published nowhere again stays RabbitMQ's, is said once,
 // and holds up nobody.
 func TestAMessageThatFitsNowhereStays(t *testing.T) {

@@ -24,7 +24,7 @@ func TestAMemoryAlarmLosesNothing(t *testing.T) {
 			brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 				t.Parallel()
 				l := newLedger(t, v, "orders")
-				p := newProcess(t, v.URL())
+				p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
 				p.configure(c.policies)
 				p.start()
 				p.waitReady()
@@ -51,8 +51,8 @@ func TestAMemoryAlarmLosesNothing(t *testing.T) {
 // is gone are parked, and a replay brings them back when it exists again.
 func TestADeletedQueueLosesNothing(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		p := newProcess(t, v.URL())
-		p.configure(`policies: [{name: p, queues: ["*"], backoff: {fixed: 5s}, jitter: none}]`) // the queue is deleted meanwhile
+		p := newProcess(t, v.ServiceURL(brokertest.Works("q")))
+		p.configure(`policies: [{name: p, queues: ["*"], backoff: {fixed: 5s}, jitter: none, no_consumer: return}]`) // the queue is deleted meanwhile
 		p.start()
 		p.waitReady()
 		ch := v.Channel()
@@ -103,24 +103,21 @@ func TestADeletedQueueLosesNothing(t *testing.T) {
 // all goes on when it is granted.
 func TestARevokedPermissionLosesNothing(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		user := "service-" + v.Name[len(v.Name)-8:]
-		v.User(user, "pw")
-		v.Grant(user, "^redrive(\\..*)?$", "^(redrive(\\..*)?|orders)$", ".*")
 		l := newLedger(t, v, "orders")
-		p := newProcess(t, v.URLAs(user, "pw"))
+		p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
 		p.start()
 		p.waitReady()
 		consuming(t, l)
 		l.publish(200)
 		l.settle(settleWithin)
-		v.Grant(user, "^redrive(\\..*)?$", "^$", ".*")
-		v.CloseConnections(user) // RabbitMQ remembers a right for as long as a channel lives, up to a minute
+		v.Grant(v.ServiceUser(), "^redrive(\\..*)?$", "^$", ".*")
+		v.CloseConnections(v.ServiceUser()) // RabbitMQ remembers a right for as long as a channel lives, up to a minute
 		l.publish(200)
 		brokertest.Eventually(t, "the service says what is denied", func() bool {
 			r := p.readyz()
 			return strings.Contains(r, "permission denied") && strings.Contains(r, "binding of redrive.")
 		})
-		v.Grant(user, "^redrive(\\..*)?$", "^(redrive(\\..*)?|orders)$", ".*")
+		v.ServiceURL(brokertest.Works("orders")) // grants them anew
 		l.settle(settleWithin)
 		brokertest.Eventually(t, "the service is ready again", func() bool { return p.readyz() == "" })
 		l.account(1, inFlight) // RabbitMQ ends the channel: what was unanswered on it is sent again
@@ -133,7 +130,7 @@ func TestAnExchangeThatIsNotInternalIsRefused(t *testing.T) {
 		if err := v.Channel().ExchangeDeclare("redrive", "fanout", true, false, false, false, nil); err != nil {
 			t.Fatal(err)
 		}
-		p := newProcess(t, v.URL())
+		p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
 		p.start()
 		ended := make(chan error, 1)
 		go func() { ended <- p.cmd.Wait() }()

@@ -77,7 +77,7 @@ func onASmallDisk(t *testing.T, do func(t *testing.T, v *brokertest.VHost, p *pr
 			}
 		})
 		l := newLedger(t, v, "orders")
-		p := newProcess(t, v.URL())
+		p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
 		yaml := fmt.Sprintf("store: {disk: %s, reserve: 32MiB}\nlisten: %s\n%s\n", filepath.Join(disk, "data"), p.listen, policies)
 		if err := os.WriteFile(p.config, []byte(yaml), 0o600); err != nil {
 			t.Fatal(err)

@@ -29,7 +29,7 @@ func TestKillingTheServiceLosesNothing(t *testing.T) {
 func killing(t *testing.T, policies string, kills int) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		l := newLedger(t, v, "orders")
-		p := newProcess(t, v.URL())
+		p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
 		p.configure(policies)
 		p.start()
 		p.waitReady() // until the exchange is there RabbitMQ drops what is dead-lettered to it
@@ -48,6 +48,8 @@ func killing(t *testing.T, policies string, kills int) {
 		p.start()
 		l.settle(settleWithin)
 		p.waitReady()
+		// Its own account of them balances, or this fails.
+		t.Log(p.cli("ledger", "--recount"))
 		if err := p.term(); err != nil {
 			t.Errorf("after SIGTERM: %v", err)
 		}
@@ -58,7 +60,7 @@ func killing(t *testing.T, policies string, kills int) {
 func TestStoppingTheServiceDuplicatesNothing(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		l := newLedger(t, v, "orders")
-		p := newProcess(t, v.URL())
+		p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
 		consuming(t, l)
 		for range 5 {
 			p.start()
@@ -79,7 +81,7 @@ func TestKillingRabbitMQLosesNothing(t *testing.T) {
 	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 		t.Parallel()
 		l := newLedger(t, v, "orders")
-		p := newProcess(t, v.URL())
+		p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
 		p.start()
 		p.waitReady()
 		// RabbitMQ 3.10 writes the registration of a quorum queue to disk some
@@ -152,7 +154,7 @@ func TestCuttingConnectionsLosesNothing(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		l := newLedger(t, v, "orders")
 		proxy := brokertest.NewProxy(t, v)
-		p := newProcess(t, proxy.URL)
+		p := newProcess(t, proxy.At(v.ServiceURL(brokertest.Works("orders"))))
 		p.start()
 		p.waitReady()
 		consuming(t, l)
@@ -178,7 +180,7 @@ func TestCuttingConnectionsLosesNothing(t *testing.T) {
 func TestKillingTheServiceLosesNothingThatIsCollected(t *testing.T) {
 	const kills, each = 10, 200
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		p := newProcess(t, v.URL())
+		p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
 		p.start()
 		p.waitReady()
 		ch := v.Channel()

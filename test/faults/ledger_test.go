@@ -4,8 +4,10 @@
 package faults_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -39,8 +41,14 @@ type ledger struct {
 	failed map[string]time.Time         // when it first failed, by message id and failures so far
 	seen   map[string]int               // deliveries by message id and x-redrive-attempt
 	acked  map[string]int
-	ids    map[string]string // x-redrive-id by message id; the library only
-	wrong  []string
+	// uncertain are messages that RabbitMQ has not confirmed: they may come, or not.
+	uncertain map[string]bool
+	ids       map[string]string // the first x-redrive-id by message id
+	unmarked  int               // copies that have another
+	marked    bool              // which none may
+	wrong     []string
+	at        string             // see only
+	conns     []*amqp.Connection // of its own clients
 }
 
 // newLedger declares the queue as the README advises for messages that must not
@@ -49,7 +57,8 @@ type ledger struct {
 func newLedger(t *testing.T, v *brokertest.VHost, queue string) *ledger {
 	v.Queue(queue, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive",
 		"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"})
-	return &ledger{t: t, v: v, queue: queue, bodies: map[string][sha256.Size]byte{}, failed: map[string]time.Time{}, seen: map[string]int{}, acked: map[string]int{}}
+	return &ledger{t: t, v: v, queue: queue, bodies: map[string][sha256.Size]byte{}, failed: map[string]time.Time{}, seen: map[string]int{}, acked: map[string]int{},
+		uncertain: map[string]bool{}, ids: map[string]string{}}
 }
 
 // publish publishes n messages, confirmed.
@@ -83,7 +92,7 @@ func (l *ledger) publish(n int) {
 // consume takes deliveries until ctx ends, and connects again when it must.
 func (l *ledger) consume(ctx context.Context) {
 	for ctx.Err() == nil {
-		conn, err := amqp.Dial(l.v.URL())
+		conn, err := l.connect()
 		if err != nil {
 			<-time.After(50 * time.Millisecond)
 			continue
@@ -110,10 +119,20 @@ func (l *ledger) delivered(d amqp.Delivery) {
 		l.wrong = append(l.wrong, fmt.Sprintf("%q came altered or is not of this queue: %q, headers %v", id, d.Body, d.Headers))
 	}
 	attempt, _ := d.Headers[wire.HeaderAttempt].(int64)
+	if mark, ok := d.Headers[wire.HeaderID].(string); ok && l.ids[id] == "" {
+		l.ids[id] = mark
+	} else if ok && l.ids[id] != mark {
+		if l.unmarked++; l.marked {
+			l.wrong = append(l.wrong, fmt.Sprintf("%s attempt %d came as %s and as %s", id, attempt, l.ids[id], mark))
+		}
+	}
 	if attempt > 0 && !d.Redelivered {
 		if early := l.failed[fmt.Sprint(id, " ", attempt)].Add(wait); time.Now().Before(early) {
 			l.wrong = append(l.wrong, fmt.Sprintf("%s attempt %d came %s early", id, attempt, time.Until(early)))
 		}
+	}
+	if attempt > failures {
+		l.wrong = append(l.wrong, fmt.Sprintf("%s came as attempt %d though it never failed so often", id, attempt))
 	}
 	if !d.Redelivered { // what RabbitMQ hands out again is no duplicate of ours
 		l.seen[fmt.Sprint(id, " ", attempt)]++
@@ -130,6 +149,97 @@ func (l *ledger) delivered(d amqp.Delivery) {
 	}
 }
 
+// publishing publishes until ctx ends, by whatever node takes it. What RabbitMQ does
+// not confirm is not published again.
+func (l *ledger) publishing(ctx context.Context) {
+	for ctx.Err() == nil {
+		conn, err := l.connect()
+		if err != nil {
+			<-time.After(50 * time.Millisecond)
+			continue
+		}
+		if ch, err := conn.Channel(); err == nil && ch.Confirm(false) == nil {
+			for ctx.Err() == nil && l.publishSome(ctx, ch) {
+				<-time.After(50 * time.Millisecond) // a load, not as much as there can be
+			}
+		}
+		_ = conn.CloseDeadline(time.Now().Add(time.Second))
+	}
+}
+
+// connect connects one of the ledger's own clients.
+func (l *ledger) connect() (*amqp.Connection, error) {
+	l.mu.Lock()
+	at := l.at
+	l.mu.Unlock()
+	conn, err := brokertest.Connect(cmp.Or(at, l.v.URL()))
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.at != at {
+		_ = conn.CloseDeadline(time.Now())
+		return nil, errors.New("it is to go elsewhere")
+	}
+	l.conns = append(l.conns, conn)
+	return conn, nil
+}
+
+// only lets the ledger's own clients use these brokers alone; "": all.
+func (l *ledger) only(urls string) {
+	l.mu.Lock()
+	l.at = urls
+	conns := l.conns
+	l.conns = nil
+	l.mu.Unlock()
+	for _, c := range conns {
+		_ = c.CloseDeadline(time.Now().Add(time.Second))
+	}
+}
+
+// publishSome tells whether all were confirmed.
+func (l *ledger) publishSome(ctx context.Context, ch *amqp.Channel) (all bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	confirms := map[string]*amqp.DeferredConfirmation{}
+	for range 10 {
+		l.mu.Lock()
+		id := fmt.Sprintf("%s-%d", l.queue, len(l.bodies))
+		body := []byte("body of " + id)
+		l.bodies[id], l.uncertain[id] = sha256.Sum256(body), true
+		l.mu.Unlock()
+		c, err := ch.PublishWithDeferredConfirm("", l.queue, true, false, amqp.Publishing{MessageId: id, DeliveryMode: 2, Body: body, Headers: amqp.Table{"n": id}})
+		if err != nil {
+			return false
+		}
+		confirms[id] = c
+	}
+	all = true
+	for id, c := range confirms {
+		if acked, err := c.WaitContext(ctx); err != nil || !acked {
+			all = false
+			continue
+		}
+		l.mu.Lock()
+		delete(l.uncertain, id)
+		l.mu.Unlock()
+	}
+	return all
+}
+
+// missing is how many messages must still be acknowledged.
+func (l *ledger) missing() (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id := range l.bodies {
+		if l.acked[id] == 0 && !l.uncertain[id] {
+			n++
+		}
+	}
+	return n
+}
+
 // acknowledged tells how many messages are done.
 func (l *ledger) acknowledged() int {
 	l.mu.Lock()
@@ -142,9 +252,7 @@ func (l *ledger) settle(most time.Duration) {
 	l.t.Helper()
 	deadline := time.Now().Add(most)
 	for {
-		l.mu.Lock()
-		missing := len(l.bodies) - len(l.acked)
-		l.mu.Unlock()
+		missing := l.missing()
 		if missing == 0 {
 			return
 		}
@@ -181,5 +289,5 @@ func (l *ledger) account(crashes, window int) {
 	if duplicates > crashes*window {
 		l.t.Errorf("%d duplicates, more than %d crashes explain", duplicates, crashes)
 	}
-	l.t.Logf("%d messages: 0 lost, %d wrong, %d duplicates over %d crashes", len(l.bodies), len(l.wrong), duplicates, crashes)
+	l.t.Logf("%d messages: 0 lost, %d wrong, %d duplicates (%d with another id) over %d crashes", len(l.bodies), len(l.wrong), duplicates, l.unmarked, crashes)
 }

@@ -24,8 +24,8 @@ import (
 func TestAKilledOperationReplaysEachMessageOnce(t *testing.T) {
 	const messages, kills = 3000, 5
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		p := newProcess(t, v.URL())
-		p.configure(`policies: [{name: p, queues: ["*"], attempts: 5, backoff: {fixed: 1h}}]`) // what fails again stays away
+		p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
+		p.configure(`policies: [{name: p, queues: ["*"], attempts: 5, backoff: {fixed: 1h}, no_consumer: return}]`) // what fails again stays away; nobody consumes until all have returned
 		want := p.park("orders", messages)
 		p.start()
 		p.waitReady()

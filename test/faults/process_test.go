@@ -48,6 +48,7 @@ type process struct {
 	config string
 	url    string
 	listen string
+	store  string // the value of its store: in YAML
 	log    bytes.Buffer
 	cmd    *exec.Cmd
 }
@@ -62,6 +63,7 @@ func newProcess(t *testing.T, url string) *process {
 	}
 	p := &process{t: t, config: filepath.Join(dir, "redrive.yaml"), url: url, listen: l.Addr().String()}
 	l.Close()
+	p.store = fmt.Sprintf("{disk: %s}", p.data())
 	p.configure(policies)
 	t.Cleanup(func() {
 		p.kill()
@@ -76,7 +78,7 @@ func newProcess(t *testing.T, url string) *process {
 // configure writes its file.
 func (p *process) configure(policies string) {
 	p.t.Helper()
-	yaml := fmt.Sprintf("store: {disk: %s}\nlisten: %s\n%s\n", p.data(), p.listen, policies)
+	yaml := fmt.Sprintf("store: %s\nlisten: %s\n%s\n", p.store, p.listen, policies)
 	if err := os.WriteFile(p.config, []byte(yaml), 0o600); err != nil {
 		p.t.Fatal(err)
 	}
@@ -140,7 +142,8 @@ func (p *process) term() error {
 	return err
 }
 
-// readyz is what the service says of itself: "" when it is ready.
+// readyz is what the service says is wrong: "" when it is ready and no queue has
+// troubles of its own.
 func (p *process) readyz() string {
 	resp, err := http.Get("http://" + p.listen + "/readyz")
 	if err != nil {
@@ -148,10 +151,16 @@ func (p *process) readyz() string {
 	}
 	defer resp.Body.Close()
 	text, _ := io.ReadAll(resp.Body)
-	if resp.StatusCode == http.StatusOK {
-		return ""
+	if resp.StatusCode != http.StatusOK {
+		return strings.TrimSpace(string(text))
 	}
-	return strings.TrimSpace(string(text))
+	var queues []string
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "queue ") || strings.HasPrefix(line, "consumers of queue ") {
+			queues = append(queues, line)
+		}
+	}
+	return strings.Join(queues, "")
 }
 
 func (p *process) waitReady() {

@@ -24,7 +24,7 @@ import (
 var update = flag.Bool("update", false, "make the pictures of the README anew")
 
 // picture keeps what the tab shows, as high as the page is, for a person to look at.
-func (b *tab) picture(name string) {
+func (b *tab) picture(name string) []byte {
 	b.t.Helper()
 	ctx, cancel := limited(b.ctx)
 	defer cancel()
@@ -32,14 +32,10 @@ func (b *tab) picture(name string) {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(pictures(b.t), name+".png"), full, 0o644)
 	}
-	if *update && err == nil && slices.Contains(published, name) {
-		if full, err = small(full); err == nil {
-			err = os.WriteFile("../../docs/images/"+name+".png", full, 0o644)
-		}
-	}
 	if err != nil {
 		b.t.Fatal(err)
 	}
+	return full
 }
 
 // small is the top of a picture in few colours: its 255 most frequent ones, and of others the
@@ -78,12 +74,12 @@ func small(full []byte) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// published are the pictures of the README.
-var published = []string{"overview-light", "overview-dark", "message", "operation"}
-
-// The pictures are artefacts: people look at them. Those of the README are made anew
-// by go test ./test/page -run TestPictures -update.
+// The pictures are artefacts: people look at them. Those of the README are of the demo
+// instead, and made anew by go test ./test/page -run TestPictures -update.
 func TestPictures(t *testing.T) {
+	if *update {
+		picturesOfTheDemo(t)
+	}
 	s := newShop(t, options{})
 	now := time.Now()
 	for i := range 1400 { // more than a small shop, for the operation

@@ -3,6 +3,7 @@ package page_test
 import (
 	"context"
 	"errors"
+	"html/template"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,6 +20,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/release"
+	"github.com/redrive-mq/redrive/internal/simulate"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/internal/web"
@@ -30,11 +34,23 @@ import (
 type scene struct {
 	*console.Console
 	options
-	store *memstore.Store
-	base  string // URL
-	token string // an admin's, where callers must sign in
-	audit *audit.Log
+	store  *memstore.Store
+	base   string // URL
+	token  string // an admin's, where callers must sign in
+	tokens *auth.Tokens
+	audit  *audit.Log
+	server *httptest.Server
+	gone   atomic.Bool
 }
+
+// leaves cuts all connections and answers no more, as a service that is restarted
+// behind a proxy, until it comes back.
+func (s *scene) leaves() {
+	s.gone.Store(true)
+	s.server.CloseClientConnections()
+}
+
+func (s *scene) comesBack() { s.gone.Store(false) }
 
 // options of a scene.
 type options struct {
@@ -87,6 +103,19 @@ var policies = sync.OnceValue(func() policy.Set {
 	}
 })
 
+// storm is the picture that the Policies page has of each policy, as the service draws
+// it; of all the same.
+func storm(context.Context, string) template.HTML { return drawn() }
+
+var drawn = sync.OnceValue(func() template.HTML {
+	b := release.DefaultBreaker()
+	r, err := simulate.Run(context.Background(), simulate.Brief(policies()[0], release.Rules{Rate: 200, Breaker: &b}))
+	if err != nil {
+		panic(err)
+	}
+	return template.HTML(r.SVG())
+})
+
 // protobuf is how the shop's orders are read: the example's types.
 func protobuf(t testing.TB) decode.Options {
 	t.Helper()
@@ -117,20 +146,26 @@ func newScene(t testing.TB, o options) *scene {
 	must(err)
 	problems, notices := func() []string { return o.told.problems }, func() []string { return o.told.notices }
 	s.Console = console.New(console.Config{Store: s.store, Broker: o.told, Audit: s.audit, Log: log, Restorable: 30 * 24 * time.Hour, Rates: o.told, ReadOnly: o.readOnly,
-		Version: "1.4.0", Since: time.Now().Add(-51 * time.Hour), BrokerAt: "amqp://redrive@rabbit-1.shop.example:5672/shop",
+		Version: "1.4.0", Since: time.Now().Add(-51 * time.Hour), BrokerAt: func() string { return "amqp://redrive@rabbit-1.shop.example:5672/shop" },
 		Policies: policies, Problems: problems, Notices: notices, Decoder: decoder, Returns: func(q string) string { return o.told.returns[q] }})
-	tokens := auth.NewTokens(s.store, s.audit)
-	s.token, _, err = tokens.Create(t.Context(), root, auth.NewToken{Name: "dana", Role: "admin"})
+	s.tokens = auth.NewTokens(s.store, s.audit)
+	s.token, _, err = s.tokens.Create(t.Context(), root, auth.NewToken{Name: "dana", Role: "admin"})
 	must(err)
-	guard := auth.NewGuard(auth.Config{Required: o.signIn, ReadOnly: o.readOnly, Tokens: tokens, Log: log, SignInPage: auth.SignInPath,
+	guard := auth.NewGuard(auth.Config{Required: o.signIn, ReadOnly: o.readOnly, Tokens: s.tokens, Log: log, SignInPage: auth.SignInPath,
 		Public: func(r *http.Request) bool { return api.Public(r) || strings.HasPrefix(r.URL.Path, "/assets/") }})
-	a := api.New(api.Config{Console: s.Console, Decoder: decoder, Entries: s.store, Problems: problems, Notices: notices, Guard: guard, Tokens: tokens, Log: log,
+	a := api.New(api.Config{Console: s.Console, Decoder: decoder, Entries: s.store, Problems: problems, Notices: notices, Guard: guard, Tokens: s.tokens, Log: log,
 		Metrics: http.NotFoundHandler()})
-	for pattern, h := range web.Routes(s.Console, web.Options{Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.ProblemsFor, Version: "1.4.0", Log: log}) {
+	for pattern, h := range web.Routes(s.Console, web.Options{Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.ProblemsFor, Storm: storm, Version: "1.4.0", Log: log}) {
 		a.Handle(pattern, h)
 	}
-	server := httptest.NewServer(a)
-	s.base = server.URL
+	s.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.gone.Load() {
+			http.Error(w, "the service is restarted", http.StatusServiceUnavailable)
+			return
+		}
+		a.ServeHTTP(w, r)
+	}))
+	s.base = s.server.URL
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { _ = s.Run(ctx) })
@@ -138,8 +173,8 @@ func newScene(t testing.TB, o options) *scene {
 		cancel()
 		running.Wait()
 		a.EndStreams()
-		server.CloseClientConnections()
-		server.Close()
+		s.server.CloseClientConnections()
+		s.server.Close()
 		must(s.audit.Close())
 	})
 	return s

@@ -1,20 +1,17 @@
 package page_test
 
 import (
-	"bytes"
-	"context"
-	"fmt"
 	"log/slog"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/app"
+	"github.com/redrive-mq/redrive/internal/app/apptest"
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/release"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 )
@@ -40,9 +37,12 @@ func newService(t *testing.T) *service {
 	for _, q := range []string{"orders.capture", "mail.send", "webhooks"} {
 		s.vhost.Queue(q, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive"})
 	}
-	s.config.Broker = config.Broker{URL: s.vhost.URL(), Management: s.vhost.Management}
+	s.config.Broker = config.Broker{URL: s.vhost.ServiceURL(policies()), Management: s.vhost.Management}
 	s.config.Store.Disk, s.config.Listen = filepath.Join(t.TempDir(), "store"), "127.0.0.1:0"
-	s.config.Policies, s.config.Decode = policies(), protobuf(t)
+	s.config.Policies, s.config.Decode, s.config.Returns = policies(), protobuf(t), map[string]release.Rules{}
+	for _, p := range s.config.Policies {
+		s.config.Returns[p.Name] = release.Rules{NoConsumer: release.Return} // the tests read with basic.get
+	}
 
 	disk, err := diskstore.Open(s.config.Store.Disk, diskstore.Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -67,29 +67,15 @@ func newService(t *testing.T) *service {
 // start runs it; it ends with the test at the latest.
 func (s *service) start() {
 	s.t.Helper()
-	said := &lockedBuffer{}
-	a, err := app.New(s.config, app.Options{Version: "test", Log: slog.New(slog.NewTextHandler(said, nil))})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- a.Run(ctx) }()
-	s.stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-ended; err != nil {
+	a := apptest.Run(s.t, s.config)
+	s.stop = func() {
+		if err := a.Stop(); err != nil {
 			s.t.Errorf("the service ended with: %v", err)
 		}
-	})
-	s.t.Cleanup(func() {
-		s.stop()
-		if s.t.Failed() {
-			s.t.Logf("the service said:\n%s", said)
-		}
-	})
+	}
 	s.config.Listen = a.Addr() // also after a restart
 	s.base = "http://" + a.Addr()
-	brokertest.Eventually(s.t, "the service is ready", func() bool { return len(a.Problems()) == 0 })
+	a.Ready(s.t)
 }
 
 // fail publishes a message that its consumer rejects.
@@ -130,21 +116,4 @@ func (s *service) arrives(queue string) amqp.Delivery {
 		s.t.Fatal(err)
 	}
 	return d
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return fmt.Sprintf("%.20000s", l.b.String())
 }

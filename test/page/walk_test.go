@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -138,10 +139,6 @@ func TestAWalk(t *testing.T) {
 		b.write("input[name=reason]", "the gateway is back")
 		b.follow("#start-button", "#progress")
 		first := [...]string{s.arrives("orders.capture").MessageId, s.arrives("orders.capture").MessageId}
-		b.says("#progress h2", "canary")
-		b.follow(`#orders form[action$="/pause"] button`, "#progress")
-		b.says("#progress h2", "paused")
-		b.follow(`#orders form[action$="/resume"] button`, "#progress")
 		for range left - len(first) {
 			s.arrives("orders.capture")
 		}
@@ -155,18 +152,64 @@ func TestAWalk(t *testing.T) {
 			t.Errorf("parked still: %v", now)
 		}
 	})
-	step("an operation is cancelled", func() {
+	step("an operation is paused, resumed and cancelled while its canary is watched", func() {
 		s.fail("webhooks", `{"to": "globex"}`)
 		brokertest.Eventually(t, "it is parked", func() bool { return strings.Contains(s.counts("state:parked"), ">2<") })
 		b.open("/messages?q=state%3Aparked")
-		b.follow(`#matching button[value="discard"]`, "#start-button")
-		b.write("input[name=rate]", "0.01")
+		b.follow(`#matching button[value="replay"]`, "#start-button")
+		b.write("input[name=canary]", "1")
+		b.write("input[name=canary_wait]", "1h")
 		b.follow("#start-button", "#progress")
+		s.arrives("webhooks")
+		b.says("#progress h2", "canary")
+		b.follow(`#orders form[action$="/pause"] button`, "#progress")
+		b.says("#progress h2", "paused")
+		b.follow(`#orders form[action$="/resume"] button`, "#progress")
+		b.says("#progress h2", "canary")
 		b.leave(func() { b.click(`#orders form[action$="/cancel"] button`) }, "#progress")
 		b.open(b.path())
 		b.says("#progress h2", "canceled")
 		b.open("/operations")
-		b.says("#operations", "discard 2")
+		b.says("#operations", "replay 2")
+	})
+	step("a copy is sent to another queue", func() {
+		b.open(orders[:strings.Index(orders, "+")])
+		before := rows()
+		b.keys("jx")
+		b.follow(`#actions button[value="copy"]`, "input[name=to]")
+		b.write("input[name=to]", "nowhere")
+		b.expect("409")
+		b.leave(func() { b.keys("\r") }, "#copy-problem")
+		b.axe("no such queue")
+		b.write("input[name=to]", "mail.send")
+		b.leave(func() { b.keys("\r") }, "#confirm-button")
+		b.says("#confirm h1", "to mail.send")
+		b.follow("#confirm-button", "#did")
+		if d := s.arrives("mail.send"); !strings.HasPrefix(string(d.Body), `{"to": `) {
+			t.Errorf("what arrives: %q", d.Body)
+		}
+		if now := rows(); !slices.Equal(now, before) {
+			t.Errorf("parked are %v, before %v", now, before)
+		}
+	})
+	step("a waiting message is made due at another time", func() {
+		b.open("/messages?q=state%3Awaiting")
+		b.leave(func() { b.keys("j\r") }, "#do")
+		here := b.path()
+		due := func() string { return js[string](b, `document.querySelector("p.now time").dateTime`) }
+		before := due()
+		b.click("#do details.later summary")
+		b.write("#do input[name=in]", "2h")
+		b.follow(`#do details.later button`, "#confirm-button")
+		b.says("#confirm h1", "in ")
+		b.follow("#confirm-button", "#did")
+		if now := b.path(); now != here {
+			t.Errorf("from %s it leads to %s", here, now)
+		}
+		if after := due(); after <= before {
+			t.Errorf("it is due at %s, before at %s", after, before)
+		}
+		b.says("p.now", "waiting")
 	})
 	step("a queue is held and released", func() {
 		b.open("/queues")

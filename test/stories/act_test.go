@@ -10,7 +10,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
-	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -18,11 +17,8 @@ import (
 // managed starts a service that can ask RabbitMQ about queues.
 func managed(t *testing.T, v *brokertest.VHost, policies, data string) *service {
 	t.Helper()
-	c, err := config.Parse("test.yaml", []byte(policies))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Broker.URL, c.Broker.Management, c.Store.Disk, c.Listen = v.URL(), v.Management, data, "127.0.0.1:0"
+	c := configured(t, v, policies, data)
+	c.Broker.Management = v.Management
 	return run(t, c).ready(t)
 }
 
@@ -48,7 +44,7 @@ func TestAHeldQueueReturnsNothingUntilItIsReleased(t *testing.T) {
 		deadLettered(v, "orders", "quorum")
 		deadLettered(v, "mail", "quorum")
 		s := managed(t, v, threeAttempts, data)
-		if err := s.client.Hold(ctx, "orders", "the database is down"); err != nil {
+		if err := s.Client.Hold(ctx, "orders", "the database is down"); err != nil {
 			t.Fatal(err)
 		}
 		ch, orders, mail := v.Channel(), consume(t, v, "orders"), consume(t, v, "mail")
@@ -67,7 +63,7 @@ func TestAHeldQueueReturnsNothingUntilItIsReleased(t *testing.T) {
 		}
 		brokertest.Eventually(t, "20 wait", func() bool { return s.held(t, "orders").Waiting == 20 })
 		orders.none(500 * time.Millisecond)
-		if err := s.stop(); err != nil {
+		if err := s.Stop(); err != nil {
 			t.Fatal(err)
 		}
 		s = managed(t, v, threeAttempts, data)
@@ -75,7 +71,7 @@ func TestAHeldQueueReturnsNothingUntilItIsReleased(t *testing.T) {
 		if q := s.held(t, "orders"); q.Waiting != 20 || q.Hold == nil || q.Hold.Reason != "the database is down" {
 			t.Errorf("after a restart: %+v", q)
 		}
-		if err := s.client.Release(ctx, "orders", ""); err != nil {
+		if err := s.Client.Release(ctx, "orders", ""); err != nil {
 			t.Fatal(err)
 		}
 		var got []string
@@ -109,21 +105,21 @@ func TestAPersonSendsParkedMessagesBack(t *testing.T) {
 			publish(t, ch, "", "orders", amqp.Publishing{Body: []byte(want[i]), ContentType: "application/json"})
 			reject(t, orders.next())
 		}
-		parked := s.waitParked(t, 30)
+		parked := s.WaitParked(t, 30)
 
-		copied, err := s.client.Act(ctx, console.Act{Verb: console.Copy, IDs: []string{parked[0].ID}, To: "elsewhere"})
+		copied, err := s.Client.Act(ctx, console.Act{Verb: console.Copy, IDs: []string{parked[0].ID}, To: "elsewhere"})
 		if err != nil || copied.Done != 1 {
 			t.Fatalf("%+v, %v", copied, err)
 		}
 		if d := consume(t, v, "elsewhere").next(); d.Headers[wire.HeaderID] != copied.Outcomes[0].New {
 			t.Errorf("the copy has the headers %v", d.Headers)
 		}
-		if _, err := s.client.Act(ctx, console.Act{Verb: console.Copy, IDs: []string{parked[0].ID}, To: "nowhere"}); err == nil {
+		if _, err := s.Client.Act(ctx, console.Act{Verb: console.Copy, IDs: []string{parked[0].ID}, To: "nowhere"}); err == nil {
 			t.Error("a copy to a queue that does not exist was taken")
 		}
 
 		document := `{"n":1000}`
-		edited, err := s.client.Edit(ctx, console.EditRequest{ID: parked[0].ID, Document: &document})
+		edited, err := s.Client.Edit(ctx, console.EditRequest{ID: parked[0].ID, Document: &document})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,17 +131,17 @@ func TestAPersonSendsParkedMessagesBack(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		p, err := s.client.Plan(ctx, console.PlanRequest{Verb: console.Replay, Query: "queue:orders state:parked"})
+		p, err := s.Client.Plan(ctx, console.PlanRequest{Verb: console.Replay, Query: "queue:orders state:parked"})
 		if err != nil || p.Count != 29 || len(p.Blocked) > 0 || len(p.Queues) != 1 || !p.Queues[0].Exists {
 			t.Fatalf("%+v, %v", p, err)
 		}
-		if _, err := s.client.Start(ctx, p.ID, console.Start{Canary: 4, CanaryWait: "300ms", ExpectCount: &p.Count}); err != nil {
+		if _, err := s.Client.Start(ctx, p.ID, console.Start{Canary: 4, CanaryWait: "300ms", ExpectCount: &p.Count}); err != nil {
 			t.Fatal(err)
 		}
 		got := orders.bodies(29)
 		var o console.Operation
 		brokertest.Eventually(t, "it has ended", func() bool {
-			o, err = s.client.Operation(ctx, p.ID)
+			o, err = s.Client.Operation(ctx, p.ID)
 			return err == nil && o.Ended != nil
 		})
 		if o.State != console.Finished || o.Done != 29 || len(got) != 29 || len(slices.Compact(got)) != 29 {
@@ -165,21 +161,21 @@ func TestTheRestStaysParkedWhenTheFirstComeBack(t *testing.T) {
 			publish(t, ch, "", "orders", amqp.Publishing{Body: []byte("x")})
 			reject(t, orders.next())
 		}
-		s.waitParked(t, 10)
-		p, err := s.client.Plan(ctx, console.PlanRequest{Verb: console.Replay, Query: "queue:orders"})
+		s.WaitParked(t, 10)
+		p, err := s.Client.Plan(ctx, console.PlanRequest{Verb: console.Replay, Query: "queue:orders"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.client.Start(ctx, p.ID, console.Start{Canary: 2, CanaryWait: "10m"}); err != nil {
+		if _, err := s.Client.Start(ctx, p.ID, console.Start{Canary: 2, CanaryWait: "10m"}); err != nil {
 			t.Fatal(err)
 		}
 		reject(t, orders.next())
 		reject(t, orders.next())
 		brokertest.Eventually(t, "it has stopped", func() bool {
-			o, err := s.client.Operation(ctx, p.ID)
+			o, err := s.Client.Operation(ctx, p.ID)
 			return err == nil && o.State == console.Stopped && o.Done == 2
 		})
-		s.waitParked(t, 10)
+		s.WaitParked(t, 10)
 		orders.none(200 * time.Millisecond)
 	})
 }

@@ -17,10 +17,7 @@ import (
 // and a person is told. RabbitMQ 4 can deliver it, and it comes back.
 func TestWhatRabbitMQCannotDeliverIsSetAside(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		user := "service-" + v.Name[len(v.Name)-8:] // whose connections can be closed, and no others
-		v.User(user, "pw")
-		v.Grant(user, ".*", ".*", ".*")
-		s := start(t, v.URLAs(user, "pw"), soon).ready(t)
+		s := start(t, v, soon).ready(t)
 		deadLettered(v, "work", "quorum")
 		work := consume(t, v, "work")
 		culprit := amqp.Table{"x-death": []any{amqp.Table{"queue": "work", "reason": "rejected", "exchange": "", "count": 1.5,
@@ -73,13 +70,13 @@ func TestWhatRabbitMQCannotDeliverIsSetAside(t *testing.T) {
 		}
 		round(200, 1)
 		aside(1)
-		v.CloseConnections(user)
+		v.CloseConnections(v.ServiceUser())
 		round(60, 3)
 		aside(4)
-		if err := s.stop(); err != nil {
+		if err := s.Stop(); err != nil {
 			t.Fatal(err)
 		}
-		s = startAt(t, v.URLAs(user, "pw"), soon, s.data).ready(t)
+		s = startAt(t, v, soon, s.Data).ready(t)
 		aside(4)
 		round(20, 1)
 		aside(5)

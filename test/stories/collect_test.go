@@ -19,7 +19,7 @@ import (
 // back like all else.
 func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		s := start(t, v.URL(), `policies: [{name: exact, queues: [orders]}, {name: rest, queues: ["*"]}]`).ready(t)
+		s := start(t, v, `policies: [{name: exact, queues: [orders]}, {name: rest, queues: ["*"], no_consumer: return}]`).ready(t)
 		v.Queue("orders", nil)
 		v.Queue("other", nil)
 		firstFailed := time.Unix(1_700_000_000, 0)
@@ -31,7 +31,7 @@ func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
 		ch := v.Channel()
 		sent := parked("orders")
 		publish(t, ch, wire.ExchangeParked, "orders", sent)
-		got := s.waitParked(t, 1)[0]
+		got := s.WaitParked(t, 1)[0]
 		want := console.Message{ID: sent.Headers[wire.HeaderID].(string), Key: got.Key, Group: got.Group, ContentType: "text/plain", Queue: "orders", State: "parked", Attempt: 5, ParkedAt: got.ParkedAt, ParkedFor: "it failed 5 times",
 			Reason: "reported", Error: "no stock", FirstFailed: got.FirstFailed, Failed: got.Failed, Exchange: "shop", RoutingKey: "order.eu", Size: len(sent.Body)}
 		if d := cmp.Diff(want, got); d != "" || !got.FirstFailed.Equal(firstFailed) {
@@ -41,7 +41,7 @@ func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
 			t.Errorf("%d are in RabbitMQ still", n)
 		}
 		// A policy names its queue exactly, so it may return there.
-		if n := s.replay(t, "queue:orders"); n != 1 {
+		if n := s.Replay(t, "queue:orders"); n != 1 {
 			t.Fatalf("replayed %d", n)
 		}
 		if d := consume(t, v, "orders").next(); string(d.Body) != "body of orders" || d.RoutingKey != "order.eu" || d.Headers["mine"] != int32(7) || d.Headers[wire.HeaderParkedFor] != nil {
@@ -51,14 +51,14 @@ func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
 		hostile := parked("other")
 		hostile.Headers[wire.HeaderUserID] = "admin"
 		publish(t, ch, wire.ExchangeParked, "", hostile)
-		if p := s.waitParked(t, 1)[0]; p.Queue != "other" || len(p.Notes) != 1 || !strings.Contains(p.Notes[0], "nobody vouches") {
+		if p := s.WaitParked(t, 1)[0]; p.Queue != "other" || len(p.Notes) != 1 || !strings.Contains(p.Notes[0], "nobody vouches") {
 			t.Errorf("parked as %+v", p)
 		}
-		if n := s.replay(t, "queue:other"); n != 1 {
+		if n := s.Replay(t, "queue:other"); n != 1 {
 			t.Fatalf("replayed %d", n)
 		}
 		brokertest.Eventually(t, "it is parked again", func() bool {
-			all := s.parked(t)
+			all := s.Parked(t)
 			return len(all) == 1 && strings.Contains(all[0].ParkedFor, "not enrolled")
 		})
 		// One without a trail, and ones with an odd one, are kept too.
@@ -70,12 +70,12 @@ func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
 		}
 		publish(t, ch, wire.ExchangeParked, "", amqp.Publishing{Headers: odd})
 		publish(t, ch, wire.ExchangeParked, "", amqp.Publishing{Headers: amqp.Table{wire.HeaderQueue: "redrive.intake", wire.HeaderReason: strings.Repeat("x", 70_000), wire.HeaderParkedFor: strings.Repeat("y", 50_000)}})
-		s.waitParked(t, 4)
-		if n := s.replay(t, "queue:redrive.intake"); n != 1 {
+		s.WaitParked(t, 4)
+		if n := s.Replay(t, "queue:redrive.intake"); n != 1 {
 			t.Fatalf("replayed %d", n)
 		}
 		brokertest.Eventually(t, "our own queue is no work queue", func() bool {
-			for _, p := range s.parked(t) {
+			for _, p := range s.Parked(t) {
 				if strings.Contains(p.ParkedFor, `no policy allows the queue "redrive.intake"`) {
 					return true
 				}
@@ -92,7 +92,7 @@ func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
 // queue that is declared anew is bound again at its next dead letter.
 func TestAQueueThatIsGoneLosesNothingThatWaitsInRabbitMQ(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		s := start(t, v.URL(), `policies: [{name: p, queues: ["*"], attempts: 9, backoff: {fixed: 500ms}, wait: {levels: [500ms]}}]`).ready(t)
+		s := start(t, v, `policies: [{name: p, queues: ["*"], attempts: 9, backoff: {fixed: 500ms}, wait: {levels: [500ms]}}]`).ready(t)
 		ch := v.Channel()
 		deadLettered(v, "orders", "classic")
 		fail := func(body string) {
@@ -110,7 +110,7 @@ func TestAQueueThatIsGoneLosesNothingThatWaitsInRabbitMQ(t *testing.T) {
 		if _, err := ch.QueueDelete("orders", false, false, false); err != nil {
 			t.Fatal(err)
 		}
-		p := s.waitParked(t, 1)[0]
+		p := s.WaitParked(t, 1)[0]
 		if p.Queue != "orders" || p.Attempt != 1 || !strings.Contains(p.ParkedFor, `the queue "orders" was gone`) {
 			t.Errorf("parked as %+v", p)
 		}
@@ -119,7 +119,7 @@ func TestAQueueThatIsGoneLosesNothingThatWaitsInRabbitMQ(t *testing.T) {
 		if d := consume(t, v, "orders").next(); string(d.Body) != "two" {
 			t.Errorf("%q came back", d.Body)
 		}
-		s.replay(t, "queue:orders")
-		brokertest.Eventually(t, "the first is on its way", func() bool { return len(s.parked(t)) == 0 })
+		s.Replay(t, "queue:orders")
+		brokertest.Eventually(t, "the first is on its way", func() bool { return len(s.Parked(t)) == 0 })
 	})
 }

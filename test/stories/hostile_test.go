@@ -22,7 +22,7 @@ const soon = `policies: [{name: p, queues: ["*"], attempts: 3, backoff: {fixed: 
 // another, whatever its messages carry.
 func TestNothingInAMessageChoosesAQueue(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		s := start(t, v.URL(), soon).ready(t)
+		s := start(t, v, soon).ready(t)
 		user := "mallory-" + v.Name[len(v.Name)-8:]
 		v.User(user, "pw")
 		v.Grant(user, "^mine$", "^(mine|amq\\.default)$", "^mine$")
@@ -72,7 +72,7 @@ func TestNothingInAMessageChoosesAQueue(t *testing.T) {
 		}
 		// Straight into the intake, past the exchange that proves a dead letter.
 		publish(t, v.Channel(), "", wire.QueueIntake, amqp.Publishing{Headers: amqp.Table{"x-death": []any{death}}, Body: []byte("direct")})
-		p := s.waitParked(t, 1)[0]
+		p := s.WaitParked(t, 1)[0]
 		if !strings.Contains(p.ParkedFor, "not dead-lettered or reported") || p.Queue != "" {
 			t.Errorf("parked as %+v", p)
 		}
@@ -84,7 +84,7 @@ func TestNothingInAMessageChoosesAQueue(t *testing.T) {
 // return.
 func TestCCIsNotUsedAgainOnReturn(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		start(t, v.URL(), soon).ready(t)
+		start(t, v, soon).ready(t)
 		deadLettered(v, "work", "quorum")
 		v.Queue("copy", nil)
 		work, other := consume(t, v, "work"), consume(t, v, "copy")
@@ -140,7 +140,7 @@ func TestPoisonIsTakenAndBlocksNothing(t *testing.T) {
 		{"headers that fill a frame", amqp.Publishing{Headers: amqp.Table{"big": strings.Repeat("x", 130_900)}}, "one frame holds"},
 	}
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		s := start(t, v.URL(), `policies: [{name: p, queues: ["*"], attempts: 3, backoff: {fixed: 50ms}, jitter: none, reasons: [expired]}]`).ready(t)
+		s := start(t, v, `policies: [{name: p, queues: ["*"], attempts: 3, backoff: {fixed: 50ms}, jitter: none, reasons: [expired], no_consumer: return}]`).ready(t)
 		deadLettered(v, "work", "quorum")
 		conn, err := amqp.DialConfig(v.URL(), amqp.Config{Dial: func(network, addr string) (net.Conn, error) {
 			c, err := net.Dial(network, addr)

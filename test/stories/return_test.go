@@ -42,7 +42,7 @@ func TestAFailedMessageComesBackAndIsParkedAtTheEnd(t *testing.T) {
 				if err := ch.QueueBind("orders", "order.#", "shop", false, nil); err != nil {
 					t.Fatal(err)
 				}
-				s := start(t, v.URL(), threeAttempts).ready(t)
+				s := start(t, v, threeAttempts).ready(t)
 				c := consume(t, v, "orders")
 				sent := amqp.Publishing{
 					Headers: everyHeader(), ContentType: "application/json", ContentEncoding: "gzip", DeliveryMode: 2, Priority: 3,
@@ -100,13 +100,13 @@ func TestAFailedMessageComesBackAndIsParkedAtTheEnd(t *testing.T) {
 					}
 					failed = reject(t, d)
 				}
-				p := s.waitParked(t, 1)[0]
+				p := s.WaitParked(t, 1)[0]
 				if p.ID != id || p.Attempt != 3 || p.Queue != "orders" || p.Exchange != "shop" || p.RoutingKey != "order.eu" || p.Size != 4 {
 					t.Errorf("parked as %+v", p)
 				}
 				c.none(300 * time.Millisecond)
 
-				if n := s.replay(t, "id:"+id); n != 1 {
+				if n := s.Replay(t, "id:"+id); n != 1 {
 					t.Fatalf("replayed %d", n)
 				}
 				d := c.next()
@@ -116,7 +116,7 @@ func TestAFailedMessageComesBackAndIsParkedAtTheEnd(t *testing.T) {
 				if err := d.Ack(false); err != nil {
 					t.Fatal(err)
 				}
-				if s.parked(t); len(s.parked(t)) != 0 {
+				if s.Parked(t); len(s.Parked(t)) != 0 {
 					t.Error("it is parked still")
 				}
 			})

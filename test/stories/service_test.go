@@ -3,19 +3,14 @@
 package stories_test
 
 import (
-	"bytes"
 	"context"
-	"fmt"
-	"log/slog"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/api"
-	"github.com/redrive-mq/redrive/internal/app"
+	"github.com/redrive-mq/redrive/internal/app/apptest"
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/console"
@@ -26,62 +21,34 @@ import (
 const lateBy = 20 * time.Second
 
 // service is a running Redrive.
-type service struct {
-	*app.Service
-	client api.Client
-	data   string
-	events chan flow.Event // the first 10,000
-	stop   func() error    // waits for its end; may be called twice
+type service struct{ *apptest.Service }
+
+// start runs a service on a virtual host with policies in YAML, as a user with the
+// rights that `redrive permissions` prints for them. It ends with the test.
+func start(t *testing.T, v *brokertest.VHost, policies string) *service {
+	return startAt(t, v, policies, t.TempDir())
 }
 
-// start runs a service on a virtual host with policies in YAML. It ends with the
-// test.
-func start(t *testing.T, url, policies string) *service {
-	return startAt(t, url, policies, t.TempDir())
-}
-
-func startAt(t *testing.T, url, policies, data string) *service {
+func startAt(t *testing.T, v *brokertest.VHost, policies, data string) *service {
 	t.Helper()
-	c, err := config.Parse("test.yaml", []byte(policies))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Broker.URL, c.Store.Disk, c.Listen = url, data, "127.0.0.1:0"
-	return run(t, c)
+	return run(t, configured(t, v, policies, data))
+}
+
+func configured(t *testing.T, v *brokertest.VHost, policies, data string) *config.Config {
+	t.Helper()
+	c := apptest.Config(t, v, policies)
+	c.Broker.Management, c.Store.Disk = "", data
+	return c
 }
 
 func run(t *testing.T, c *config.Config) *service {
 	t.Helper()
-	log := &lockedBuffer{}
-	events := make(chan flow.Event, 10_000)
-	s, err := app.New(c, app.Options{Version: "test", Log: slog.New(slog.NewTextHandler(log, nil)), Events: func(e flow.Event) {
-		select {
-		case events <- e:
-		default:
-		}
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	stop := sync.OnceValue(func() error { cancel(); return <-done })
-	t.Cleanup(func() {
-		if err := stop(); err != nil {
-			t.Errorf("the service ended with: %v", err)
-		}
-		if t.Failed() {
-			t.Logf("the service said:\n%s", log)
-		}
-	})
-	sv := &service{Service: s, client: api.Client{Addr: s.Addr()}, data: c.Store.Disk, events: events, stop: stop}
-	return sv
+	return &service{apptest.Run(t, c)}
 }
 
 func (s *service) ready(t *testing.T) *service {
 	t.Helper()
-	brokertest.Eventually(t, "the service is ready", func() bool { return len(s.Problems()) == 0 })
+	s.Ready(t)
 	return s
 }
 
@@ -90,7 +57,7 @@ func (s *service) wait(t *testing.T, kinds ...flow.Kind) flow.Event {
 	t.Helper()
 	for {
 		select {
-		case e := <-s.events:
+		case e := <-s.Events:
 			if slices.Contains(kinds, e.Kind) {
 				return e
 			}
@@ -103,7 +70,7 @@ func (s *service) wait(t *testing.T, kinds ...flow.Kind) flow.Event {
 // held is what the service holds for a queue.
 func (s *service) held(t *testing.T, queue string) console.Queue {
 	t.Helper()
-	st, err := s.client.Overview(context.Background())
+	st, err := s.Client.Overview(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,65 +80,6 @@ func (s *service) held(t *testing.T, queue string) console.Queue {
 		}
 	}
 	return console.Queue{Name: queue}
-}
-
-// parked are all parked messages.
-func (s *service) parked(t *testing.T) []console.Message {
-	t.Helper()
-	page, err := s.client.Messages(context.Background(), "state:parked", "", 1000)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return page.Messages
-}
-
-// waitParked waits for n parked messages.
-func (s *service) waitParked(t *testing.T, n int) []console.Message {
-	t.Helper()
-	var all []console.Message
-	brokertest.Eventually(t, fmt.Sprintf("%d messages are parked", n), func() bool {
-		all = s.parked(t)
-		return len(all) >= n
-	})
-	if len(all) != n {
-		t.Fatalf("%d messages are parked, want %d: %+v", len(all), n, all)
-	}
-	return all
-}
-
-// replay sends what a query finds among the parked messages back now.
-func (s *service) replay(t *testing.T, query string) int {
-	t.Helper()
-	page, err := s.client.Messages(context.Background(), "state:parked "+query, "", 1000)
-	if err != nil {
-		t.Fatal(err)
-	}
-	act := console.Act{Verb: console.Replay}
-	for _, m := range page.Messages {
-		act.IDs = append(act.IDs, m.Key)
-	}
-	done, err := s.client.Act(context.Background(), act)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return done.Done
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // deadLettered declares a queue whose dead letters go to Redrive.

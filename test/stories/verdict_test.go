@@ -17,7 +17,7 @@ func TestAReportedFailure(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("named", nil)
 		v.Queue("globbed.queue", nil)
-		s := start(t, v.URL(), `policies: [{name: p, queues: [named, "globbed.*"], attempts: 3, backoff: [100ms, 1s], jitter: none}]`).ready(t)
+		s := start(t, v, `policies: [{name: p, queues: [named, "globbed.*"], attempts: 3, backoff: [100ms, 1s], jitter: none, no_consumer: return}]`).ready(t)
 		ch, c := v.Channel(), consume(t, v, "named")
 		report := func(queue string, delay any) {
 			publish(t, ch, wire.ExchangeFailures, queue, amqp.Publishing{Expiration: "60000", Body: []byte("x"), Headers: amqp.Table{
@@ -44,7 +44,7 @@ func TestAReportedFailure(t *testing.T) {
 		report("globbed.queue", nil) // matched by a pattern only, and never dead-lettered
 		report("unknown", nil)
 		report("redrive.intake", nil)
-		for _, p := range s.waitParked(t, 3) {
+		for _, p := range s.WaitParked(t, 3) {
 			want := map[string]string{"globbed.queue": "is not enrolled", "unknown": "no policy allows", "redrive.intake": "one of Redrive's own"}[p.Queue]
 			if want == "" || !strings.Contains(p.ParkedFor, want) {
 				t.Errorf("%q is parked because %s", p.Queue, p.ParkedFor)
@@ -58,14 +58,14 @@ func TestAReportedFailure(t *testing.T) {
 
 func TestReasonsAreFilteredByPolicy(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		s := start(t, v.URL(), `policies:
-  - {name: loose, queues: [loose], backoff: {fixed: 50ms}, reasons: [expired]}
+		s := start(t, v, `policies:
+  - {name: loose, queues: [loose], backoff: {fixed: 50ms}, reasons: [expired], no_consumer: return}
   - {name: rest, queues: ["*"], backoff: {fixed: 50ms}, jitter: none}`).ready(t)
 		ch := v.Channel()
 		deadLettered(v, "plain", "classic")
 		deadLettered(v, "loose", "classic")
 		publish(t, ch, "", "plain", amqp.Publishing{Expiration: "1"})
-		p := s.waitParked(t, 1)[0]
+		p := s.WaitParked(t, 1)[0]
 		if p.Queue != "plain" || p.Reason != "expired" || !strings.Contains(p.ParkedFor, "does not retry") {
 			t.Errorf("parked as %+v", p)
 		}
@@ -88,7 +88,7 @@ func TestReasonsAreFilteredByPolicy(t *testing.T) {
 
 func TestAfterTheLastAttempt(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		s := start(t, v.URL(), `policies:
+		s := start(t, v, `policies:
   - {name: a, queues: [discarded], attempts: 1, exhausted: discard}
   - {name: b, queues: [forwarded], attempts: 1, exhausted: {forward: {queue: graveyard}}}
   - {name: c, queues: [astray], attempts: 1, exhausted: {forward: {exchange: nowhere, routing_key: k}}}`).ready(t)
@@ -102,7 +102,7 @@ func TestAfterTheLastAttempt(t *testing.T) {
 		if d := consume(t, v, "graveyard").next(); string(d.Body) != "forwarded" || d.Headers[wire.HeaderAttempt] != int64(1) || d.Headers["x-death"] != nil {
 			t.Errorf("forwarded as %+v", d)
 		}
-		p := s.waitParked(t, 1)[0]
+		p := s.WaitParked(t, 1)[0]
 		if p.Queue != "astray" || !strings.Contains(p.ParkedFor, `cannot be forwarded to exchange "nowhere"`) {
 			t.Errorf("parked as %+v", p)
 		}
@@ -114,11 +114,11 @@ func TestAfterTheLastAttempt(t *testing.T) {
 
 func TestAQueueThatIsNotAllowedIsParked(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		s := start(t, v.URL(), `policies: [{name: p, queues: [allowed]}]`).ready(t)
+		s := start(t, v, `policies: [{name: p, queues: [allowed]}]`).ready(t)
 		deadLettered(v, "other", "quorum")
 		publish(t, v.Channel(), "", "other", amqp.Publishing{})
 		reject(t, consume(t, v, "other").next())
-		if p := s.waitParked(t, 1)[0]; !strings.Contains(p.ParkedFor, `no policy allows the queue "other"`) {
+		if p := s.WaitParked(t, 1)[0]; !strings.Contains(p.ParkedFor, `no policy allows the queue "other"`) {
 			t.Errorf("parked as %+v", p)
 		}
 	})

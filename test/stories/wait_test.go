@@ -37,11 +37,7 @@ func TestAMessageWaitsInRabbitMQ(t *testing.T) {
 			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 				deadLettered(v, "orders", "quorum")
 				v.Exchange("shop", "topic", "orders")
-				const rights = `^(redrive(\..*)?|orders)$` // those that the README says
-				user := "redrive-" + v.Name[len(v.Name)-8:]
-				v.User(user, "pw")
-				v.Grant(user, `^redrive(\..*)?$`, rights, rights)
-				s := start(t, v.URLAs(user, "pw"), way.policies).ready(t)
+				s := start(t, v, strings.Replace(way.policies, `"*"`, "orders", 1)).ready(t)
 				c := consume(t, v, "orders")
 				sent := amqp.Publishing{
 					Headers: everyHeader(), ContentType: "application/json", ContentEncoding: "gzip", DeliveryMode: 2, Priority: 3,
@@ -93,11 +89,11 @@ func TestAMessageWaitsInRabbitMQ(t *testing.T) {
 					}
 					failed = reject(t, d)
 				}
-				p := s.waitParked(t, 1)[0]
+				p := s.WaitParked(t, 1)[0]
 				if p.ID != id || p.Attempt != 3 || p.Queue != "orders" || p.Exchange != "shop" || p.RoutingKey != "orders" {
 					t.Errorf("parked as %+v", p)
 				}
-				if n := s.replay(t, "queue:orders"); n != 1 {
+				if n := s.Replay(t, "queue:orders"); n != 1 {
 					t.Fatalf("replayed %d", n)
 				}
 				if d := c.next(); d.Headers[wire.HeaderAttempt] != int64(0) || d.Headers[wire.HeaderUserID] != "guest" {
@@ -113,7 +109,7 @@ func TestWhatWaitsInRabbitMQSurvivesItsRestart(t *testing.T) {
 	const n = 50
 	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, node *rabbitnode.Node) {
 		deadLettered(v, "orders", "quorum")
-		s := start(t, v.URL(), `policies: [{name: p, queues: ["*"], attempts: 3, backoff: {fixed: 5s}, wait: {levels: [5s]}}]`).ready(t)
+		s := start(t, v, `policies: [{name: p, queues: ["*"], attempts: 3, backoff: {fixed: 5s}, wait: {levels: [5s]}}]`).ready(t)
 		c := consume(t, v, "orders")
 		ch := v.Channel()
 		for range n {
@@ -127,7 +123,7 @@ func TestWhatWaitsInRabbitMQSurvivesItsRestart(t *testing.T) {
 				t.Fatalf("one waits as %+v", e)
 			}
 		}
-		if err := s.stop(); err != nil {
+		if err := s.Stop(); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := node.Eval(context.Background(), "[dets:sync(T) || T <- dets:all()]."); err != nil { // see TestKillingRabbitMQLosesNothing
@@ -180,7 +176,7 @@ func TestAWayThatIsRefusedLeavesItsMessagesOnDisk(t *testing.T) {
 			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 				c.prepare(v)
 				deadLettered(v, "orders", "quorum")
-				s := start(t, v.URL(), c.policies).ready(t)
+				s := start(t, v, c.policies).ready(t)
 				in := consume(t, v, "orders")
 				ch := v.Channel()
 				const n = 20
@@ -225,7 +221,7 @@ func TestAWayThatIsRefusedLeavesItsMessagesOnDisk(t *testing.T) {
 // say and whatever it declares.
 func TestWaitingInRabbitMQChoosesNoOtherQueue(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		s := start(t, v.URL(), `policies: [{name: p, queues: ["*"], attempts: 9, backoff: {fixed: 100ms}, wait: {levels: [100ms]}}]`).ready(t)
+		s := start(t, v, `policies: [{name: p, queues: ["*"], attempts: 9, backoff: {fixed: 100ms}, wait: {levels: [100ms]}}]`).ready(t)
 		user := "mallory-" + v.Name[len(v.Name)-8:]
 		v.User(user, "pw")
 		v.Grant(user, "^mine.*$", `^(mine.*|amq\.default|redrive\.failures)$`, "^mine.*$")
@@ -295,19 +291,19 @@ func TestWaitingInRabbitMQChoosesNoOtherQueue(t *testing.T) {
 		}
 		// A report enrols nothing: no binding, no message.
 		publish(t, mallory, wire.ExchangeFailures, "other", amqp.Publishing{Body: []byte("report")})
-		p := s.waitParked(t, 1)[0]
+		p := s.WaitParked(t, 1)[0]
 		if p.Queue != "other" || !strings.Contains(p.ParkedFor, "not enrolled") {
 			t.Errorf("parked as %+v", p)
 		}
 		// Nor does one with that right reach more than what is behind redrive.due.
 		v.Grant(user, "^mine.*$", `^(mine.*|amq\.default|redrive\.failures|redrive\.delay\..*)$`, "^mine.*$")
 		publish(t, as(), wire.DelayPrefix+"100ms", "other", amqp.Publishing{Body: []byte("past"), Headers: amqp.Table{wire.HeaderQueue: "secret"}})
-		brokertest.Eventually(t, "it is parked", func() bool { return len(s.parked(t)) == 2 })
-		if n := s.replay(t, "queue:other"); n != 2 {
+		brokertest.Eventually(t, "it is parked", func() bool { return len(s.Parked(t)) == 2 })
+		if n := s.Replay(t, "queue:other"); n != 2 {
 			t.Fatalf("replayed %d", n)
 		}
 		brokertest.Eventually(t, "both are parked again", func() bool {
-			all := s.parked(t)
+			all := s.Parked(t)
 			return len(all) == 2 && strings.Contains(all[0].ParkedFor, "not enrolled") && strings.Contains(all[1].ParkedFor, "not enrolled")
 		})
 		other.none(200 * time.Millisecond)

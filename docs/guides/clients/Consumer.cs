@@ -1,0 +1,66 @@
+// A consumer of the queue orders. What fails is reported to Redrive with its error.
+// RabbitMQ.Client 7.1 or later, in a project with implicit usings.
+using System.Net.Http;
+using System.Text.Json;
+using RabbitMQ.Client;
+using RabbitMQ.Client.Events;
+
+const string queue = "orders";
+var http = new HttpClient();
+
+var factory = new ConnectionFactory { Uri = new Uri(Environment.GetEnvironmentVariable("AMQP_URL")!) };
+await using var connection = await factory.CreateConnectionAsync();
+// With tracking, BasicPublishAsync returns when RabbitMQ has confirmed, and throws
+// when it refuses the message or has no queue for it.
+await using var channel = await connection.CreateChannelAsync(new CreateChannelOptions(
+    publisherConfirmationsEnabled: true, publisherConfirmationTrackingEnabled: true));
+await channel.BasicQosAsync(0, 10, false);
+var consumer = new AsyncEventingBasicConsumer(channel);
+consumer.ReceivedAsync += async (_, message) =>
+{
+    try { await OnMessage(message); }
+    catch (Exception e) { Environment.FailFast("not acknowledged, RabbitMQ delivers it again", e); }
+};
+await channel.BasicConsumeAsync(queue, autoAck: false, consumer);
+await Task.Delay(Timeout.Infinite);
+
+// Your code: it throws when it fails.
+async Task Pay(byte[] body, string attempt)
+{
+    var request = new HttpRequestMessage(HttpMethod.Post, Environment.GetEnvironmentVariable("PAYMENTS_URL"))
+    { Content = new ByteArrayContent(body) };
+    request.Headers.Add("X-Attempt", attempt);
+    var answer = await http.SendAsync(request);
+    if (!answer.IsSuccessStatusCode) throw new Exception(await answer.Content.ReadAsStringAsync());
+}
+
+async Task OnMessage(BasicDeliverEventArgs message)
+{
+    var body = message.Body.ToArray();
+    object? attempt = null; // failures so far
+    message.BasicProperties.Headers?.TryGetValue("x-redrive-attempt", out attempt);
+    try { JsonDocument.Parse(body).Dispose(); }
+    catch (JsonException)
+    {
+        // No error text: just reject, never with requeue: true.
+        await channel.BasicRejectAsync(message.DeliveryTag, requeue: false);
+        return;
+    }
+    try { await Pay(body, $"{attempt ?? 0}"); }
+    catch (Exception e) { await Report(message, body, e.Message); }
+    await channel.BasicAckAsync(message.DeliveryTag, multiple: false);
+}
+
+// Hands the message to Redrive. When it throws, the message was not acknowledged.
+async Task Report(BasicDeliverEventArgs message, byte[] body, string error)
+{
+    var properties = new BasicProperties(message.BasicProperties) { Persistent = true };
+    properties.ClearExpiration(); // it must not expire on its way
+    properties.ClearUserId(); // RabbitMQ takes only one's own
+    var headers = new Dictionary<string, object?>(properties.Headers ?? new Dictionary<string, object?>());
+    headers.TryAdd("x-redrive-exchange", message.Exchange); // as first published: a returned
+    headers.TryAdd("x-redrive-routing-key", message.RoutingKey); // message has them already
+    headers["x-redrive-error"] = error[..Math.Min(error.Length, 1000)];
+    properties.Headers = headers;
+    await channel.BasicPublishAsync("redrive.failures", queue, mandatory: true, properties, body);
+}

@@ -1,0 +1,83 @@
+// A consumer of the queue orders. What fails is reported to Redrive with its error.
+
+import com.rabbitmq.client.AMQP;
+import com.rabbitmq.client.Channel;
+import com.rabbitmq.client.ConnectionFactory;
+import com.rabbitmq.client.Envelope;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.util.HashMap;
+import java.util.Map;
+
+public class Consumer {
+    static final String QUEUE = "orders";
+    static final HttpClient HTTP = HttpClient.newHttpClient();
+
+    /** Your code: it throws when it fails. */
+    static void pay(byte[] body, Object attempt) throws Exception {
+        HttpResponse<String> answer = HTTP.send(
+            HttpRequest.newBuilder(URI.create(System.getenv("PAYMENTS_URL"))).header("X-Attempt", "" + attempt)
+                .POST(HttpRequest.BodyPublishers.ofByteArray(body)).build(),
+            HttpResponse.BodyHandlers.ofString());
+        if (answer.statusCode() >= 300) {
+            throw new Exception(answer.body());
+        }
+    }
+
+    static void onMessage(Channel channel, Envelope from, AMQP.BasicProperties properties, byte[] body) throws Exception {
+        Map<String, Object> headers = properties.getHeaders() == null ? Map.of() : properties.getHeaders();
+        Object attempt = headers.getOrDefault("x-redrive-attempt", 0); // failures so far
+        if (body.length == 0 || body[0] != '{') {
+            // No error text: just reject, never with requeue = true.
+            channel.basicReject(from.getDeliveryTag(), false);
+            return;
+        }
+        try {
+            pay(body, attempt);
+        } catch (Exception e) {
+            report(channel, from, properties, headers, body, String.valueOf(e.getMessage()));
+        }
+        channel.basicAck(from.getDeliveryTag(), false);
+    }
+
+    /** Hands the message to Redrive. When it throws, the message was not acknowledged. */
+    static void report(Channel channel, Envelope from, AMQP.BasicProperties properties, Map<String, Object> headers, byte[] body,
+                       String error) throws Exception {
+        Map<String, Object> all = new HashMap<>(headers);
+        all.putIfAbsent("x-redrive-exchange", from.getExchange()); // as first published: a returned
+        all.putIfAbsent("x-redrive-routing-key", from.getRoutingKey()); // message has them already
+        all.put("x-redrive-error", error.substring(0, Math.min(error.length(), 1000)));
+        AMQP.BasicProperties kept = properties.builder().headers(all)
+            .deliveryMode(2) // on disk
+            .expiration(null) // it must not expire on its way
+            .userId(null) // RabbitMQ takes only one's own
+            .build();
+        channel.basicPublish("redrive.failures", QUEUE, true, kept, body);
+        channel.waitForConfirmsOrDie(30_000);
+    }
+
+    /** Ends the process: RabbitMQ delivers again what was not acknowledged. */
+    static void die(Object why) {
+        System.err.println(why);
+        Runtime.getRuntime().halt(1);
+    }
+
+    public static void main(String[] args) throws Exception {
+        ConnectionFactory factory = new ConnectionFactory();
+        factory.setUri(System.getenv("AMQP_URL"));
+        Channel channel = factory.newConnection().createChannel();
+        channel.confirmSelect();
+        // RabbitMQ says so before it confirms, so nothing is acknowledged then.
+        channel.addReturnListener((code, text, exchange, key, properties, body) -> die("redrive.failures leads to no queue"));
+        channel.basicQos(10);
+        channel.basicConsume(QUEUE, false, (consumerTag, delivery) -> {
+            try {
+                onMessage(channel, delivery.getEnvelope(), delivery.getProperties(), delivery.getBody());
+            } catch (Exception e) {
+                die(e);
+            }
+        }, consumerTag -> die("the queue is gone"));
+    }
+}

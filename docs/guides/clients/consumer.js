@@ -1,0 +1,69 @@
+// A consumer of the queue orders. What fails is reported to Redrive with its error.
+const amqp = require('amqplib');
+
+const queue = 'orders';
+
+// Your code: it throws when it fails.
+async function pay(body, attempt) {
+  const answer = await fetch(process.env.PAYMENTS_URL, {
+    method: 'POST', body, headers: { 'X-Attempt': String(attempt) },
+  });
+  if (!answer.ok) throw new Error(await answer.text());
+}
+
+async function onMessage(channel, message) {
+  const attempt = message.properties.headers?.['x-redrive-attempt'] ?? 0; // failures so far
+  try {
+    JSON.parse(message.content);
+  } catch {
+    // No error text: just reject, never with requeue = true.
+    channel.reject(message, false);
+    return;
+  }
+  try {
+    await pay(message.content, attempt);
+  } catch (e) {
+    await report(channel, message, e.message);
+  }
+  channel.ack(message);
+}
+
+// Hands the message to Redrive: done when RabbitMQ has confirmed that it is in
+// Redrive's queue. When it throws, the message was not acknowledged.
+function report(channel, message, error) {
+  const properties = {
+    ...message.properties,
+    headers: {
+      'x-redrive-exchange': message.fields.exchange, // as first published: a returned
+      'x-redrive-routing-key': message.fields.routingKey, // message has them already
+      ...message.properties.headers,
+      'x-redrive-error': error.slice(0, 1000),
+    },
+    persistent: true,
+    mandatory: true,
+    expiration: undefined, // it must not expire on its way
+    userId: undefined, // RabbitMQ takes only one's own
+  };
+  return new Promise((done, failed) => {
+    channel.publish('redrive.failures', queue, message.content, properties,
+      (error) => (error ? failed(error) : done()));
+  });
+}
+
+// Ends the process: RabbitMQ delivers again what was not acknowledged.
+function die(error) {
+  console.error(error);
+  process.exit(1);
+}
+
+async function main() {
+  const connection = await amqp.connect(process.env.AMQP_URL);
+  connection.on('close', () => die('the connection was closed'));
+  const channel = await connection.createConfirmChannel();
+  // RabbitMQ says so before it confirms, so nothing is acknowledged then.
+  channel.on('return', () => die('redrive.failures leads to no queue'));
+  await channel.prefetch(10);
+  await channel.consume(queue, (message) => onMessage(channel, message).catch(die));
+}
+
+main().catch(die);

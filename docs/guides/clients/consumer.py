@@ -1,0 +1,58 @@
+# A consumer of the queue orders. What fails is reported to Redrive with its error.
+import json
+import os
+import urllib.error
+import urllib.request
+
+import pika
+
+QUEUE = "orders"
+
+
+def pay(body, attempt):
+    """Your code: it raises an exception when it fails."""
+    request = urllib.request.Request(os.environ["PAYMENTS_URL"], body, {"X-Attempt": str(attempt)})
+    try:
+        urllib.request.urlopen(request, timeout=10).close()
+    except urllib.error.HTTPError as e:
+        raise RuntimeError(e.read().decode()) from e
+
+
+def on_message(channel, method, properties, body):
+    attempt = (properties.headers or {}).get("x-redrive-attempt", 0)  # failures so far
+    try:
+        json.loads(body)
+    except ValueError:
+        # No error text: just reject, never with requeue=True.
+        channel.basic_reject(method.delivery_tag, requeue=False)
+        return
+    try:
+        pay(body, attempt)
+    except Exception as e:
+        report(channel, method, properties, body, str(e))
+    channel.basic_ack(method.delivery_tag)
+
+
+def report(channel, method, properties, body, error):
+    """Hands the message to Redrive. When it raises, the message was not
+    acknowledged, and RabbitMQ delivers it again."""
+    properties.headers = {
+        "x-redrive-exchange": method.exchange,  # as first published: a returned
+        "x-redrive-routing-key": method.routing_key,  # message has them already
+        **(properties.headers or {}),
+        "x-redrive-error": error[:1000],
+    }
+    properties.delivery_mode = 2  # on disk
+    properties.expiration = None  # it must not expire on its way
+    properties.user_id = None  # RabbitMQ takes only one's own
+    # The channel has confirm_delivery and the message is mandatory: this returns
+    # when Redrive's queue has it.
+    channel.basic_publish("redrive.failures", QUEUE, body, properties, mandatory=True)
+
+
+connection = pika.BlockingConnection(pika.URLParameters(os.environ["AMQP_URL"]))
+channel = connection.channel()
+channel.confirm_delivery()
+channel.basic_qos(prefetch_count=10)
+channel.basic_consume(QUEUE, on_message)
+channel.start_consuming()

@@ -1,0 +1,420 @@
+package faults_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/api"
+	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/internal/proxy"
+	"github.com/redrive-mq/redrive/internal/redisnode"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// Leases of claims: a short one ends while a test waits for it; a long one does not,
+// however busy the machine, so that nothing may come twice.
+const (
+	shortLease = 5 * time.Second // the least that a service takes
+	longLease  = time.Minute
+)
+
+const synced = "durability: synced"
+
+// unbroken is the policy of the other tests without a breaker: each message that returns
+// fails again at first, which is a storm.
+var unbroken = strings.Replace(policies, "jitter: none", "jitter: none, breaker: off", 1)
+
+// eachRedis runs a test with Redis and with Valkey, each beside one of the brokers.
+func eachRedis(t *testing.T, test func(*testing.T, *brokertest.VHost, redisnode.Options)) {
+	brokers := brokertest.All(t)
+	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
+		b := brokers[0]
+		if o.Root != "" {
+			b = brokers[len(brokers)-1]
+		}
+		test(t, brokertest.NewVHost(t, b), o)
+	})
+}
+
+// replicas are two services on one store in Redis, not started yet.
+func replicas(t *testing.T, v *brokertest.VHost, url, settings string, lease time.Duration) []*process {
+	t.Helper()
+	var all []*process
+	for range 2 {
+		p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
+		p.store = fmt.Sprintf("{disk: %s, redis: {url: %q, %s, lease: %s}}", p.data(), url, settings, lease)
+		p.configure(unbroken)
+		all = append(all, p)
+	}
+	return all
+}
+
+// newRedisLedger is a ledger that holds each delivery to the id of the message's first.
+func newRedisLedger(t *testing.T, v *brokertest.VHost) *ledger {
+	l := newLedger(t, v, "orders")
+	l.marked = true
+	return l
+}
+
+func start(all []*process) {
+	for _, p := range all {
+		p.start()
+	}
+	for _, p := range all {
+		p.waitReady()
+	}
+}
+
+// finish waits until each message is done, and holds the services' own account of
+// them to it: it balances, or the command fails.
+func finish(t *testing.T, l *ledger, all []*process) {
+	t.Helper()
+	l.settle(settleWithin)
+	for _, p := range all {
+		p.waitReady()
+	}
+	t.Log(all[0].cli("ledger", "--recount"))
+}
+
+func random(t *testing.T) *rand.Rand {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+// Two services from start to end share the work, and double nothing; also when they
+// are stopped and started in turn, as in an update.
+func TestTwoReplicasReturnEachMessageOnce(t *testing.T) {
+	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
+		l, all := newRedisLedger(t, v), replicas(t, v, redisnode.New(t, o).URL(), synced, longLease)
+		start(all)
+		consuming(t, l)
+		for i := range 4 {
+			l.publish(500)
+			if err := all[i%2].term(); err != nil {
+				t.Errorf("after SIGTERM: %v", err)
+			}
+			all[i%2].start()
+		}
+		finish(t, l, all)
+		l.account(0, 0)
+	})
+}
+
+func TestKillingAReplicaLosesNothing(t *testing.T) {
+	const kills = 12
+	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
+		l, all := newRedisLedger(t, v), replicas(t, v, redisnode.New(t, o).URL(), synced, shortLease)
+		start(all)
+		consuming(t, l)
+		random := random(t)
+		for range kills {
+			l.publish(150)
+			// Any moment will do: while it opens, connects, takes in, or returns.
+			<-time.After(time.Duration(random.IntN(600)) * time.Millisecond)
+			p := all[random.IntN(len(all))]
+			p.kill()
+			p.start()
+		}
+		finish(t, l, all)
+		l.account(kills, inFlight)
+	})
+}
+
+// A service that stands still for longer than its lease goes on with what others have
+// done meanwhile: what it had published and not settled may come twice.
+func TestAReplicaThatStandsStillLosesNothing(t *testing.T) {
+	const stops = 2
+	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
+		l, all := newRedisLedger(t, v), replicas(t, v, redisnode.New(t, o).URL(), synced, shortLease)
+		start(all)
+		consuming(t, l)
+		for i := range stops {
+			l.publish(600)
+			<-time.After(wait) // into the middle of the returns
+			stands := all[i%2].cmd.Process
+			if err := stands.Signal(syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			l.publish(200)
+			<-time.After(shortLease + time.Second)
+			if err := stands.Signal(syscall.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+		}
+		finish(t, l, all)
+		l.account(stops, inFlight)
+	})
+}
+
+// What a service could not be told of it means once: nothing is doubled while it runs.
+func TestKillingRedisLosesNothing(t *testing.T) {
+	const kills = 4
+	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
+		server := redisnode.New(t, o)
+		l, all := newRedisLedger(t, v), replicas(t, v, server.URL(), synced, longLease)
+		start(all)
+		consuming(t, l)
+		for i := range kills {
+			l.publish(500)
+			<-time.After(wait)
+			server.Kill()
+			l.publish(100) // they stay in RabbitMQ
+			if i == 0 {
+				brokertest.Eventually(t, "the service says that it is not ready", func() bool { return all[0].readyz() != "" })
+			}
+			if err := server.Restart(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		finish(t, l, all)
+		l.account(0, 0)
+	})
+}
+
+// A Redis that stands still answers nothing, and keeps its connections.
+func TestARedisThatStandsStillLosesNothing(t *testing.T) {
+	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
+		server := redisnode.New(t, o)
+		l, all := newRedisLedger(t, v), replicas(t, v, server.URL(), synced, longLease)
+		start(all)
+		consuming(t, l)
+		l.publish(500)
+		<-time.After(wait)
+		if err := server.Pause(); err != nil {
+			t.Fatal(err)
+		}
+		l.publish(200)
+		brokertest.Eventually(t, "the service says that it is not ready", func() bool { return all[0].readyz() != "" })
+		if err := server.Continue(); err != nil {
+			t.Fatal(err)
+		}
+		finish(t, l, all)
+		l.account(0, 0)
+	})
+}
+
+func TestCuttingRedisConnectionsLosesNothing(t *testing.T) {
+	const cuts = 15
+	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
+		between := proxy.New(t, redisnode.New(t, o).Addr())
+		l, all := newRedisLedger(t, v), replicas(t, v, "redis://"+between.Addr(), synced, longLease)
+		start(all)
+		consuming(t, l)
+		random := random(t)
+		for i := range cuts {
+			between.CutAfter(random.Int64N(200_000))
+			brokertest.Eventually(t, "the connections are cut", func() bool {
+				l.publish(5)
+				return between.Cuts() > i
+			})
+		}
+		finish(t, l, all)
+		l.account(0, 0)
+	})
+}
+
+// Scripts that Redis has forgotten are given to it again; nothing comes of it.
+func TestFlushedScriptsLoseNothing(t *testing.T) {
+	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
+		server := redisnode.New(t, o)
+		l, all := newRedisLedger(t, v), replicas(t, v, server.URL(), synced, longLease)
+		start(all)
+		consuming(t, l)
+		for range 20 {
+			l.publish(50)
+			if _, err := server.Do(context.Background(), "SCRIPT", "FLUSH", "SYNC"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		finish(t, l, all)
+		l.account(0, 0)
+	})
+}
+
+// When Redis has no room the intake stops, and what fails stays in RabbitMQ; what waits
+// returns all the same. With room again all goes on by itself.
+func TestAFullRedisLosesNothing(t *testing.T) {
+	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
+		ctx := context.Background()
+		server := redisnode.New(t, o)
+		l, all := newRedisLedger(t, v), replicas(t, v, server.URL(), synced, longLease)
+		start(all)
+		consuming(t, l)
+		l.publish(1000)
+		limit := func(to int) {
+			if _, err := server.Do(ctx, "CONFIG", "SET", "maxmemory", strconv.Itoa(to)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		used, err := strconv.Atoi(server.Info(ctx, "memory", "used_memory"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		limit(used / 2)
+		l.publish(200)
+		brokertest.Eventually(t, "a service says that the store is full", func() bool {
+			return strings.Contains(all[0].readyz()+all[1].readyz(), "the store is full")
+		})
+		client := api.Client{Addr: all[0].listen}
+		brokertest.Eventually(t, "all that waits has returned", func() bool {
+			count, err := client.Count(ctx, "state:waiting")
+			return err == nil && count.Count == 0
+		})
+		brokertest.Eventually(t, "what has failed is RabbitMQ's", func() bool { return v.Messages(wire.QueueIntake) > 0 })
+		limit(0)
+		finish(t, l, all)
+		l.account(0, 0)
+	})
+}
+
+// With Sentinel a write is safe when each replica has it: whichever becomes the primary.
+// One is enough for a primary that dies, since Sentinel chooses the replica that has
+// most; but when a person asks for a failover, the old primary goes on for a moment, with
+// the other replica.
+func TestASentinelFailoverLosesNothing(t *testing.T) {
+	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
+		ctx := context.Background()
+		sentinel := redisnode.NewSentinel(t, o)
+		l, all := newRedisLedger(t, v), replicas(t, v, sentinel.URL(), "durability: replicated, replicas: 2", shortLease)
+		waitLong(all)
+		start(all)
+		consuming(t, l)
+		l.publish(500)
+		<-time.After(wait)
+		primary, err := sentinel.Failover(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.publish(500)
+		<-time.After(wait)
+		killWithoutReplicas(t, l, all, primary, sentinel.Servers)
+		if _, err := sentinel.AwaitPrimary(ctx, primary); err != nil {
+			t.Fatal(err)
+		}
+		if err := primary.Restart(ctx); err != nil {
+			t.Fatal(err)
+		}
+		finish(t, l, all)
+		l.account(2*len(all), inFlight)
+	})
+}
+
+// waitLong lets what fails wait until killWithoutReplicas kills: there is more to lose.
+func waitLong(all []*process) {
+	for _, p := range all {
+		p.configure(strings.Replace(unbroken, "150ms", "4s", 1))
+	}
+}
+
+// killWithoutReplicas kills a primary when it has taken what its replicas have not, since
+// they stand still and their connections are cut: that is lost with it, and so nobody may
+// have relied on it.
+func killWithoutReplicas(t *testing.T, l *ledger, all []*process, primary *redisnode.Server, servers []*redisnode.Server) {
+	t.Helper()
+	ctx := context.Background()
+	var still []*redisnode.Server
+	for _, s := range servers {
+		if s.Follows(ctx, primary) {
+			if err := s.Pause(); err != nil {
+				t.Fatal(err)
+			}
+			still = append(still, s)
+		}
+	}
+	if len(still) == 0 {
+		t.Fatal("the primary has no replica")
+	}
+	if _, err := primary.Do(ctx, "CLIENT", "KILL", "TYPE", "replica"); err != nil {
+		t.Fatal(err)
+	}
+	l.publish(200)
+	unsafe(t, all)
+	primary.Kill()
+	for _, s := range still {
+		if err := s.Continue(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Replicas that stand still make nothing safe: the intake stops, and offers again what
+// the primary has already taken. When they go on nothing has come twice.
+func TestReplicasOfRedisThatStandStillDoubleNothing(t *testing.T) {
+	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
+		sentinel := redisnode.NewSentinel(t, o)
+		l, all := newRedisLedger(t, v), replicas(t, v, sentinel.URL(), "durability: replicated, replicas: 2", longLease)
+		start(all)
+		consuming(t, l)
+		l.publish(300)
+		for _, s := range sentinel.Servers[1:] {
+			if err := s.Pause(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l.publish(200)
+		unsafe(t, all)
+		<-time.After(6 * time.Second) // it is offered again, in vain
+		for _, s := range sentinel.Servers[1:] {
+			if err := s.Continue(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		finish(t, l, all)
+		l.account(0, 0)
+	})
+}
+
+// unsafe waits until the services say that what they keep is not safe.
+func unsafe(t *testing.T, all []*process) {
+	t.Helper()
+	brokertest.Eventually(t, "the services say that what they keep is not safe", func() bool {
+		return strings.Contains(all[0].readyz(), "did not confirm") && strings.Contains(all[1].readyz(), "did not confirm")
+	})
+}
+
+// Slots with messages move to another primary; then one dies.
+func TestAClusterThatChangesLosesNothing(t *testing.T) {
+	const moves = 6
+	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
+		ctx := context.Background()
+		cluster := redisnode.NewCluster(t, o)
+		l, all := newRedisLedger(t, v), replicas(t, v, cluster.URL(), "durability: replicated", shortLease)
+		waitLong(all)
+		start(all)
+		consuming(t, l)
+		slot := func(shard int) int {
+			slot, err := cluster.Slot(ctx, fmt.Sprintf("redrive{%d}", shard))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return slot
+		}
+		for shard := range moves {
+			l.publish(200)
+			to := cluster.Servers[0]
+			if to == cluster.Owner(ctx, slot(shard)) {
+				to = cluster.Servers[1]
+			}
+			if err := cluster.MoveSlot(ctx, slot(shard), to); err != nil {
+				t.Fatal(err)
+			}
+		}
+		primary := cluster.Owner(ctx, slot(0))
+		killWithoutReplicas(t, l, all, primary, cluster.Servers)
+		if _, err := cluster.AwaitOwner(ctx, slot(0), primary); err != nil {
+			t.Fatal(err)
+		}
+		if err := primary.Restart(ctx); err != nil {
+			t.Fatal(err)
+		}
+		finish(t, l, all)
+		l.account(len(all)*(1+moves), inFlight)
+	})
+}

@@ -1,0 +1,301 @@
+package faults_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/api"
+	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/redisnode"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// replica is a service that shares a Redis with others.
+type replica struct {
+	*process
+	api.Client
+}
+
+func newReplica(t *testing.T, url, redis, policies string) *replica {
+	t.Helper()
+	p := newProcess(t, url)
+	yaml := fmt.Sprintf("store: {disk: %s, redis: {url: %q, lease: 5s, shards: 4}}\nlisten: %s\n%s\n", p.data(), "redis://"+redis, p.listen, policies)
+	if err := os.WriteFile(p.config, []byte(yaml), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(p.data(), "audit"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	p.start()
+	return &replica{p, api.Client{Addr: p.listen}}
+}
+
+func (r *replica) signal(s os.Signal) {
+	r.t.Helper()
+	if err := r.cmd.Process.Signal(s); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// sees waits until each of these replicas shows so many, of which one leads, and
+// returns that one.
+func sees(t *testing.T, n int, all ...*replica) (leader *replica) {
+	t.Helper()
+	brokertest.Eventually(t, fmt.Sprintf("%d replicas with one leader", n), func() bool {
+		leader = nil
+		for _, r := range all {
+			o, err := r.Overview(context.Background())
+			leads := slices.IndexFunc(o.Replicas, func(r console.Replica) bool { return r.Leads })
+			if err != nil || len(o.Replicas) != n || leads < 0 {
+				return false
+			}
+			if o.Replicas[leads].Self {
+				leader = r
+			}
+		}
+		return leader != nil
+	})
+	return leader
+}
+
+// returns notes when each message of a queue came back; it fails each once.
+type returns struct {
+	mu     sync.Mutex
+	times  []time.Time
+	bodies map[string]int
+}
+
+func failingOnce(t *testing.T, v *brokertest.VHost, queue string) *returns {
+	ch := v.Channel()
+	if err := ch.Qos(200, 0, false); err != nil {
+		t.Fatal(err)
+	}
+	in, err := ch.Consume(queue, "", false, false, false, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &returns{bodies: map[string]int{}}
+	var consuming sync.WaitGroup
+	consuming.Go(func() {
+		for d := range in {
+			if d.Headers[wire.HeaderAttempt] == nil {
+				_ = d.Reject(false)
+				continue
+			}
+			r.mu.Lock()
+			r.times = append(r.times, time.Now())
+			r.bodies[string(d.Body)]++
+			r.mu.Unlock()
+			_ = d.Ack(false)
+		}
+	})
+	t.Cleanup(func() { ch.Close(); consuming.Wait() })
+	return r
+}
+
+func (r *returns) between(from, to time.Time) (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, at := range r.times {
+		if !at.Before(from) && at.Before(to) {
+			n++
+		}
+	}
+	return n
+}
+
+// Three processes on one Redis are one service: what a policy allows a second is that
+// of all together, also while the leader is killed and one joins; what a person does
+// at one holds at all; and nothing is lost.
+func TestThreeReplicasAreOneService(t *testing.T) {
+	const rate, queue = 40, "orders"
+	redis := redisnode.New(t, redisnode.Options{})
+	v := brokertest.NewVHost(t, brokertest.All(t)[0])
+	v.Queue(queue, amqp.Table{"x-dead-letter-exchange": wire.ExchangeDeadLetters})
+	url := v.ServiceURL(brokertest.Works(queue))
+	policies := fmt.Sprintf(`policies: [{name: p, queues: ["*"], attempts: 50, backoff: {fixed: 500ms}, jitter: none, rate: %d/s}]`, rate)
+	all := []*replica{newReplica(t, url, redis.Addr(), policies), newReplica(t, url, redis.Addr(), policies), newReplica(t, url, redis.Addr(), policies)}
+	for _, r := range all {
+		r.waitReady()
+	}
+	leader := sees(t, 3, all...)
+	back := failingOnce(t, v, queue)
+	published := 0
+	publish := func(n int) {
+		for range n {
+			published++
+			v.Publish("", queue, amqp.Publishing{Body: []byte(fmt.Sprint(published)), DeliveryMode: amqp.Persistent})
+		}
+	}
+	publish(40 * rate)
+	brokertest.Eventually(t, "returns", func() bool { return back.between(time.Time{}, time.Now()) > 2*rate })
+
+	began := time.Now()
+	<-time.After(12 * time.Second)
+	leader.kill()
+	killed := time.Now()
+	living := slices.DeleteFunc(slices.Clone(all), func(r *replica) bool { return r == leader })
+	brokertest.Eventually(t, "another leads", func() bool {
+		o, err := living[0].Overview(context.Background())
+		return err == nil && slices.ContainsFunc(o.Replicas, func(r console.Replica) bool {
+			return r.Leads && time.Since(r.Beat) < time.Second && r.Address != leader.listen
+		})
+	})
+	t.Logf("%s after the leader was killed another leads", time.Since(killed).Round(10*time.Millisecond))
+	next := sees(t, 2, living...)
+	t.Logf("%s after it was killed it is shown no longer", time.Since(killed).Round(10*time.Millisecond))
+	<-time.After(time.Until(killed.Add(11 * time.Second)))
+	leader.start()
+	leader.waitReady()
+	joined := time.Now()
+	<-time.After(6 * time.Second)
+	ended := time.Now()
+
+	var each []int
+	for at := began; at.Before(ended); at = at.Add(time.Second) {
+		each = append(each, back.between(at, at.Add(time.Second)))
+	}
+	t.Logf("in each second %v; killed in the %dth, and back in the %dth", each, int(killed.Sub(began).Seconds()), int(joined.Sub(began).Seconds()))
+	most, least := 0, 1<<30
+	for at := began; at.Add(10 * time.Second).Before(ended); at = at.Add(100 * time.Millisecond) {
+		n := back.between(at, at.Add(10*time.Second))
+		most, least = max(most, n), min(least, n)
+	}
+	t.Logf("in ten seconds from %d to %d messages returned, of %d that may", least, most, 10*rate)
+	// A machine that is slow makes it fewer, and never more.
+	if float64(most) > 1.1*10*rate || float64(least) < 0.8*10*rate {
+		t.Errorf("in ten seconds from %d to %d messages returned, of %d that may", least, most, 10*rate)
+	}
+
+	// A hold at one that does not lead holds at all.
+	sees(t, 3, all...)
+	at := all[slices.IndexFunc(all, func(r *replica) bool { return r != next })]
+	publish(10 * rate)
+	if err := at.Hold(context.Background(), queue, "test"); err != nil {
+		t.Fatal(err)
+	}
+	held := time.Now().Add(time.Second)
+	<-time.After(5 * time.Second)
+	if n := back.between(held, time.Now()); n > 0 {
+		t.Errorf("%d messages returned later than a second after the queue was held at another replica", n)
+	}
+	if err := next.Release(context.Background(), queue, ""); err != nil {
+		t.Fatal(err)
+	}
+	brokertest.Eventually(t, "all are back", func() bool {
+		back.mu.Lock()
+		defer back.mu.Unlock()
+		return len(back.bodies) == published
+	})
+	again := 0
+	for _, n := range back.bodies {
+		again += n - 1
+	}
+	t.Logf("%d messages, %d of them twice", published, again)
+	for _, r := range all {
+		if err := r.term(); err != nil {
+			t.Errorf("after SIGTERM: %v", err)
+		}
+	}
+}
+
+// An operation goes on where it was, at another replica, each time its leader is
+// killed, or stands still for longer than its time and then goes on: in the end its
+// account has each message once, done.
+func TestAnOperationOutlivesItsLeaders(t *testing.T) {
+	const messages, kills, queue = 3000, 4, "orders"
+	redis := redisnode.New(t, redisnode.Options{})
+	v := brokertest.NewVHost(t, brokertest.All(t)[0])
+	v.Queue(queue, nil)
+	url := v.ServiceURL(brokertest.Works(queue))
+	all := []*replica{newReplica(t, url, redis.Addr(), policies), newReplica(t, url, redis.Addr(), policies), newReplica(t, url, redis.Addr(), policies)}
+	for _, r := range all {
+		r.waitReady()
+	}
+	leader := sees(t, 3, all...)
+	ctx := context.Background()
+	var lines bytes.Buffer
+	for i := range messages {
+		fmt.Fprintf(&lines, `{"redrive":1,"id":"01900000-0000-7000-8000-%012d","state":"parked","queue":%q,"due":"2026-01-01T00:00:00Z","attempt":1,"message":{"exchange":"","routing_key":%[2]q,"body":"eA=="}}`+"\n", i, queue)
+	}
+	if im, err := all[0].Import(ctx, &lines, false); err != nil || im.Count != messages {
+		t.Fatalf("imported %d, %v", im.Count, err)
+	}
+	plan, err := all[1].Plan(ctx, console.PlanRequest{Verb: console.Discard, Query: "queue:" + queue})
+	if err != nil || plan.Count != messages {
+		t.Fatalf("planned %d, %v", plan.Count, err)
+	}
+	if _, err := all[2].Start(ctx, plan.ID, console.Start{Rate: 150}); err != nil {
+		t.Fatal(err)
+	}
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	for i := range kills {
+		// Any moment will do: while it reads, changes, or has just changed.
+		<-time.After(time.Second + time.Duration(random.IntN(500))*time.Millisecond)
+		how := "was killed"
+		if i%2 == 0 {
+			leader.kill()
+		} else {
+			how = "stood still"
+			leader.signal(syscall.SIGSTOP)
+		}
+		living := slices.DeleteFunc(slices.Clone(all), func(r *replica) bool { return r == leader })
+		before, err := living[0].Operation(ctx, plan.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := time.Now()
+		brokertest.Eventually(t, "the operation goes on", func() bool {
+			o, err := living[0].Operation(ctx, plan.ID)
+			return err == nil && (o.Done > before.Done+30 || o.State == console.Finished)
+		})
+		t.Logf("%s after the leader %s, at %d of %d, it goes on", time.Since(ended).Round(10*time.Millisecond), how, before.Done, messages)
+		if i%2 == 0 {
+			leader.start()
+		} else {
+			leader.signal(syscall.SIGCONT)
+		}
+		leader.waitReady()
+		leader = sees(t, 3, all...)
+	}
+	brokertest.Eventually(t, "it is finished, at each replica", func() bool {
+		for _, r := range all {
+			if o, err := r.Operation(ctx, plan.ID); err != nil || o.State != console.Finished {
+				return false
+			}
+		}
+		return true
+	})
+	account := map[string]int{}
+	for after := ""; ; {
+		page, err := all[0].Outcomes(ctx, plan.ID, after, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range page.Outcomes {
+			if account[o.Key]++; o.Outcome != "done" || account[o.Key] > 1 {
+				t.Errorf("%s: %s %s, %d times", o.Key, o.Outcome, o.Why, account[o.Key])
+			}
+		}
+		if after = page.After; after == "" {
+			break
+		}
+	}
+	if n, err := all[0].Count(ctx, "state:discarded"); err != nil || n.Count != messages || len(account) != messages {
+		t.Errorf("%d are discarded and %d in the account, of %d: %v", n.Count, len(account), messages, err)
+	}
+}

@@ -1,0 +1,222 @@
+package stories_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/wait/stored"
+)
+
+// expire dead-letters n messages of a queue that nobody consumes yet.
+func expire(t *testing.T, v *brokertest.VHost, queue string, n int) {
+	t.Helper()
+	v.Queue(queue, amqp.Table{"x-queue-type": "classic", "x-dead-letter-exchange": "redrive"})
+	ch := v.Channel()
+	if err := ch.Confirm(false); err != nil {
+		t.Fatal(err)
+	}
+	var last *amqp.DeferredConfirmation
+	for i := range n {
+		c, err := ch.PublishWithDeferredConfirm("", queue, true, false, amqp.Publishing{Expiration: "0", Body: []byte(fmt.Sprint(i))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = c
+	}
+	if !last.Wait() {
+		t.Fatal("RabbitMQ did not confirm")
+	}
+}
+
+// metric is the value of a line of the service's metrics; "" when there is none.
+func (s *service) metric(t *testing.T, series string) string {
+	t.Helper()
+	resp, err := http.Get("http://" + s.Addr() + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	all, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(all)) {
+		if value, ok := strings.CutPrefix(line, series+" "); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+const expiring = `attempts: 9, backoff: {fixed: 100ms}, jitter: none, reasons: [expired, rejected]`
+
+// A queue returns as fast as its policy says, within 5 % over a minute and smoothly, in
+// due order. (Over an hour: TestTheRateHoldsInEachMinuteOfAnHour, by a clock that is
+// turned.)
+func TestReturnsKeepTheirRate(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		const rate, first = 50, 60
+		const n = first + 60*rate + 1
+		s := start(t, v, fmt.Sprintf(`policies: [{name: slow, queues: [slow], %s, rate: %d/s}]`, expiring, rate)).ready(t)
+		expire(t, v, "slow", n)
+		brokertest.Eventually(t, "all wait", func() bool { return s.held(t, "slow").Waiting == n })
+		slow := consume(t, v, "slow")
+		var began, part time.Time
+		for i := range n {
+			d := slow.next()
+			if string(d.Body) != fmt.Sprint(i) {
+				t.Fatalf("%s is number %d", d.Body, i)
+			}
+			switch now := time.Now(); {
+			case i == first:
+				began, part = now, now
+			case i > first && (i-first)%(10*rate) == 0:
+				if took := now.Sub(part); took < 8*time.Second {
+					t.Errorf("what should take ten seconds took %s", took)
+				}
+				part = now
+			}
+			if err := d.Ack(false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if is := (n - 1 - first) / time.Since(began).Seconds(); is < 0.95*rate || is > 1.05*rate {
+			t.Errorf("%.2f a second over a minute, want %d", is, rate)
+		}
+	})
+}
+
+// A queue without consumers gets nothing back and says so, over a restart of the
+// service too, and goes on by itself when there is a consumer.
+func TestAQueueWithoutConsumersGetsNothingBack(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		const policies = `policies: [{name: p, queues: ["*"], ` + expiring + `}]`
+		s := start(t, v, policies).ready(t)
+		expire(t, v, "orders", 20)
+		if e := s.wait(t, flow.NoConsumer, flow.Returned); e.Kind != flow.NoConsumer || e.Queue != "orders" {
+			t.Fatalf("%+v", e)
+		}
+		brokertest.Eventually(t, "it says so", func() bool {
+			return strings.Contains(fmt.Sprint(s.Problems()), "consumers of queue orders") && s.metric(t, `redrive_queue_held{queue="orders",why="no_consumer"}`) == "1" &&
+				s.metric(t, `redrive_queue_consumers{queue="orders"}`) == "0"
+		})
+		if err := s.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		s = startAt(t, v, policies, s.Data)
+		if e := s.wait(t, flow.NoConsumer, flow.Returned); e.Kind != flow.NoConsumer {
+			t.Fatalf("after a restart: %+v", e)
+		}
+		if n := v.Depth("orders"); n != 0 {
+			t.Errorf("%d are in the queue", n)
+		}
+		began := time.Now()
+		c := consume(t, v, "orders")
+		c.next()
+		if waited := time.Since(began); waited > 2*time.Second {
+			t.Errorf("it went on after %s", waited)
+		}
+		c.bodies(19)
+		if e := s.wait(t, flow.ConsumerBack); e.Queue != "orders" {
+			t.Errorf("%+v", e)
+		}
+		s.ready(t)
+	})
+}
+
+// A breaker opens while the consumer rejects all, lets nothing through but probes,
+// and closes when it takes them.
+func TestABreakerOpensAndCloses(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		s := start(t, v, `policies: [{name: p, queues: ["*"], `+strings.Replace(expiring, "9", "90", 1)+`, in_flight: 40, settle: 1s,
+			breaker: {least: 10, window: 10s, wait: 1s, max_wait: 2s, probes: 2, ramp: 2s}}]`).ready(t)
+		const n = 200
+		expire(t, v, "orders", n)
+		c := consume(t, v, "orders")
+		var opened, probes int
+		for opened < 3 { // it opens on what fails, then on its probes
+			select {
+			case d := <-c.in:
+				if opened > 0 {
+					probes++
+				}
+				reject(t, d)
+			case e := <-s.Events:
+				if e.Kind == flow.Opened {
+					opened++
+				}
+			case <-time.After(lateBy):
+				t.Fatalf("opened %d times", opened)
+			}
+		}
+		if probes < 2 || probes > 60 { // besides what was under way at first
+			t.Errorf("%d came while it was open", probes)
+		}
+		if got := s.metric(t, `redrive_breaker_opened_total{queue="orders"}`); got < "3" {
+			t.Errorf("opened %s times by the metric", got)
+		}
+		took := map[string]bool{}
+		for closed := false; !closed || len(took) < n; {
+			select {
+			case d := <-c.in:
+				took[string(d.Body)] = true
+				if err := d.Ack(false); err != nil {
+					t.Fatal(err)
+				}
+			case e := <-s.Events:
+				closed = closed || e.Kind == flow.Closed
+			case <-time.After(lateBy):
+				t.Fatalf("%d of %d came, closed: %t", len(took), n, closed)
+			}
+		}
+		brokertest.Eventually(t, "it is closed", func() bool { return s.metric(t, `redrive_breaker_state{queue="orders",state="closed"}`) == "1" })
+	})
+}
+
+// A queue with many due messages delays another one's by a batch at most.
+func TestManyDueMessagesDelayAnotherQueueByABatchAtMost(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		ctx := context.Background()
+		s := start(t, v, `policies: [{name: p, queues: ["*"], `+expiring+`, no_consumer: return}]`).ready(t)
+		const n = 20_000
+		if err := errors.Join(s.Client.Hold(ctx, "many", ""), s.Client.Hold(ctx, "one", "")); err != nil {
+			t.Fatal(err)
+		}
+		expire(t, v, "many", n)
+		brokertest.Eventually(t, "all wait", func() bool { return s.held(t, "many").Waiting == n })
+		expire(t, v, "one", 1)
+		brokertest.Eventually(t, "the one waits", func() bool { return s.held(t, "one").Waiting == 1 })
+		for len(s.Events) > 0 {
+			<-s.Events
+		}
+		released := make(chan error, 1)
+		go func() {
+			released <- errors.Join(s.Client.Release(ctx, "many", ""), s.Client.Release(ctx, "one", ""))
+		}()
+		for s.wait(t, flow.Released).Queue != "one" {
+		}
+		// At most what was on its way already, the batch of a round that had begun
+		// before the release, and one of the round with the one.
+		first := 0
+		for s.wait(t, flow.Returned).Queue != "one" {
+			first++
+		}
+		t.Logf("%d of the others came first", first)
+		if first > stored.InFlight+2*512 {
+			t.Errorf("%d of the others came first", first)
+		}
+		if err := <-released; err != nil {
+			t.Fatal(err)
+		}
+	})
+}

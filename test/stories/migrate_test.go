@@ -1,0 +1,99 @@
+package stories_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/app"
+	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/internal/cli"
+	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/migrate"
+	"github.com/redrive-mq/redrive/internal/redisnode"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// From disk to Redis and back: what a person holds is held, what waits comes back with
+// the attempts it had, and no service uses a store that was moved away.
+func TestAServiceIsMigratedToRedisAndBack(t *testing.T) {
+	redis := redisnode.New(t, redisnode.Options{})
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		ctx := context.Background()
+		deadLettered(v, "orders", "quorum")
+		onDisk := configured(t, v, threeAttempts, t.TempDir())
+		onRedis := *onDisk
+		onRedis.Store.Disk = t.TempDir()
+		onRedis.Store.Redis = config.Redis{URL: redis.URL(), Prefix: v.Name, Durability: "cached"}
+		again := *onDisk
+		again.Store.Disk = t.TempDir() + "/again"
+		files := t.TempDir()
+		place := func(c *config.Config) string {
+			if c.Store.Redis.URL == "" {
+				return "disk:" + c.Store.Disk
+			}
+			file := files + "/redis.yaml"
+			if err := os.WriteFile(file, fmt.Appendf(nil, "store: {redis: {url: %q, prefix: %s, durability: cached}}", c.Store.Redis.URL, c.Store.Redis.Prefix), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			return "config:" + file
+		}
+		migrates := func(from, to *config.Config) {
+			t.Helper()
+			var out, said bytes.Buffer
+			if code := cli.Run(ctx, []string{"migrate", "--from", place(from), "--to", place(to), "--yes"}, &out, &said, "test"); code != 0 {
+				t.Fatalf("it ended with %d: %s%s", code, &out, &said)
+			}
+			if _, err := app.New(from, app.Options{}); !errors.Is(err, migrate.ErrMoved) {
+				t.Errorf("a service on the old store: %v", err)
+			}
+		}
+		s := run(t, onDisk).ready(t)
+		if err := s.Client.Hold(ctx, "orders", "the database is down"); err != nil {
+			t.Fatal(err)
+		}
+		ch, orders := v.Channel(), consume(t, v, "orders")
+		var want []string
+		for i := range 50 {
+			want = append(want, fmt.Sprint(i))
+			publish(t, ch, "", "orders", amqp.Publishing{Body: []byte(want[i])})
+			reject(t, orders.next())
+		}
+		brokertest.Eventually(t, "all wait", func() bool { return s.held(t, "orders").Waiting == 50 })
+		for _, move := range [][2]*config.Config{{onDisk, &onRedis}, {&onRedis, &again}} {
+			if err := s.Stop(); err != nil {
+				t.Fatal(err)
+			}
+			migrates(move[0], move[1])
+			s = run(t, move[1]).ready(t)
+			if q := s.held(t, "orders"); q.Waiting != 50 || q.Hold == nil || q.Hold.Reason != "the database is down" {
+				t.Errorf("after it: %+v", q)
+			}
+		}
+		if err := s.Client.Release(ctx, "orders", ""); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for range want {
+			d := orders.next()
+			if d.Headers[wire.HeaderAttempt] != int64(1) {
+				t.Errorf("it came back as attempt %v", d.Headers[wire.HeaderAttempt])
+			}
+			got = append(got, string(d.Body))
+			if err := d.Ack(false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("came back: %v", got)
+		}
+	})
+}
