@@ -78,8 +78,11 @@ func newAsker(ctx context.Context, s *service, queues []string) (*asker, error) 
 	add("API: groups", "list", func(int) string { return "/api/v1/groups?q=state:parked" })
 	add("page: groups", "list", func(int) string { return "/groups?q=state:parked" })
 	add("page: overview", "list", func(int) string { return "/" })
+	// What an answer takes that says nothing is what machine and load take of each.
+	add("healthz", "nothing", func(int) string { return "/healthz" })
 	add("API: message", "message", func(i int) string { return "/api/v1/messages/" + ids[i%len(ids)] })
 	add("page: message", "message", func(i int) string { return "/messages/" + ids[i%len(ids)] })
+	add("healthz, again", "nothing", func(int) string { return "/healthz" })
 	return a, nil
 }
 

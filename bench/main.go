@@ -71,6 +71,12 @@ another machine or of one that somebody else runs).
                    service at five random points: each message exactly once in the
                    operation's account, and each at the consumer.
 
+  bench -storm 60s the service that consumers call is down for so long, limps, and is
+                   well again, while -storm-rate new messages come a second: how
+                   often it is called meanwhile, when it has recovered, and when
+                   all is done, by requeue at once, a fixed delay, exponential
+                   backoff, and with breaker and rate.
+
   bench -library   the Go library. Every message succeeds: redrive.Consumer against
                    a bare amqp091-go loop with the same prefetch and acks. Every
                    message fails once: each way to wait, with -handlers at once,
@@ -142,7 +148,7 @@ func run(ctx context.Context) error {
 
 // modes runs what was asked for.
 func (r *report) modes(ctx context.Context, b brokertest.Broker, kind string) {
-	if *steady+*waiting+*parked+*replayed == 0 && !*library {
+	if *steady+*waiting+*parked+*replayed == 0 && !*library && *storm == 0 {
 		r.compare(ctx, b, kind)
 	}
 	check := func(mode string, err error) {
@@ -161,6 +167,9 @@ func (r *report) modes(ctx context.Context, b brokertest.Broker, kind string) {
 	}
 	if *parked > 0 && ctx.Err() == nil {
 		check("parked", r.withParked(ctx, b, kind))
+	}
+	if *storm > 0 && ctx.Err() == nil {
+		check("storm", r.withStorm(ctx, b, kind))
 	}
 	if *replayed > 0 && ctx.Err() == nil {
 		check("replay", r.replays(ctx, b, kind))

@@ -153,6 +153,9 @@ func (res *parkedResult) print(r *report) {
 	w.Flush()
 	r.printf("%.0f rejects per second; lateness p99 %.1f ms without the asking, %.1f ms with it; an answer takes %.1f ms of the service's CPU\n", res.Rejects, res.Alone.P99, res.Asking.P99, res.Answer)
 	for _, kind := range res.Kinds {
+		if mostMillis[kind.What] == 0 {
+			continue
+		}
 		res.Targets = append(res.Targets, r.atMost(kind.What+", p99", kind.P99, "ms", mostMillis[kind.What]))
 	}
 	res.Targets = append(res.Targets, r.atMost("lateness p99, asking against not", res.Asking.P99/res.Alone.P99, "×", 1.1))

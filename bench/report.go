@@ -24,6 +24,7 @@ type report struct {
 	Library  []*libraryResult `json:"library,omitempty"`
 	Parked   []*parkedResult  `json:"parked,omitempty"`
 	Replay   []*replayResult  `json:"replay,omitempty"`
+	Storm    []*storms        `json:"storm,omitempty"`
 	Failures []string         `json:"failures"` // what went wrong; then the bench fails
 	out      io.Writer
 }

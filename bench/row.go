@@ -38,6 +38,9 @@ func rows() []row {
 	return []row{
 		{name: forwarderRow, start: startForwarder},
 		{name: redriveRow, start: startService},
+		{name: "redrive on Redis", start: startReplicas(1)},
+		{name: "redrive on Redis, 2 replicas", start: startReplicas(2)},
+		{name: "redrive on Redis, 3 replicas", start: startReplicas(3)},
 		{name: "fixed recipe (broker alone)", start: startFixed},
 		{name: "shovel, one hop", start: startShovel},
 		{name: "delayed-message plugin", start: startDelayed},

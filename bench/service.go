@@ -31,7 +31,13 @@ func startServiceWith(ctx context.Context, v vhost, delay time.Duration) (way, e
 	if err != nil {
 		return way{}, err
 	}
-	if err = s.start(ctx); err == nil {
+	return s.serve(ctx, v)
+}
+
+// serve is the service as a way, with its work queue.
+func (s *service) serve(ctx context.Context, v vhost) (way, error) {
+	err := s.start(ctx)
+	if err == nil {
 		err = enrolled(v, work)
 	}
 	if err != nil {
@@ -52,7 +58,20 @@ func enrolled(v vhost, queue string) error {
 type delays map[string]time.Duration
 
 // newService writes its config; start it, and remove it in the end.
-func newService(url string, policies delays) (s *service, err error) {
+func newService(url string, policies delays) (*service, error) {
+	return newServiceOf(url, "", policiesOf(policies))
+}
+
+// policiesOf are delays in YAML.
+func policiesOf(d delays) (yaml string) {
+	for queue, delay := range d {
+		yaml += fmt.Sprintf("- {name: %s, queues: [%s], backoff: {fixed: %dms}, jitter: none}\n", queue, queue, delay.Milliseconds())
+	}
+	return yaml
+}
+
+// newServiceOf is one on a Redis, or on disk, with a list of policies in YAML.
+func newServiceOf(url, redis, policies string) (s *service, err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -62,10 +81,11 @@ func newService(url string, policies delays) (s *service, err error) {
 	if s.dir, err = os.MkdirTemp(*folder, "redrive-bench-"); err != nil {
 		return nil, err
 	}
-	yaml := fmt.Sprintf("store: {disk: %s}\nlisten: %s\npolicies:\n", s.data(), s.listen)
-	for queue, delay := range policies {
-		yaml += fmt.Sprintf("- {name: %s, queues: [%s], backoff: {fixed: %dms}, jitter: none}\n", queue, queue, delay.Milliseconds())
+	store := "disk: " + s.data()
+	if redis != "" {
+		store += ", redis: {url: " + redis + "}"
 	}
+	yaml := fmt.Sprintf("store: {%s}\nlisten: %s\npolicies:\n%s", store, s.listen, policies)
 	return s, os.WriteFile(s.config(), []byte(yaml), 0o600)
 }
 
