@@ -325,12 +325,20 @@ func (v *VHost) Channel() *amqp.Channel {
 	return ch
 }
 
-// Queue declares a durable queue.
+// Queue declares a durable queue. RabbitMQ 3.10 ends the connection (541) when a
+// quorum queue has no leader within its few seconds, as on a machine with much to do.
 func (v *VHost) Queue(name string, args amqp.Table) {
 	v.t.Helper()
-	if _, err := v.own().QueueDeclare(name, true, false, false, false, args); err != nil {
-		v.t.Fatal(err)
+	var err error
+	for range 5 {
+		if _, err = v.own().QueueDeclare(name, true, false, false, false, args); err == nil {
+			return
+		}
+		if e := (*amqp.Error)(nil); !errors.As(err, &e) || e.Code != amqp.InternalError {
+			break
+		}
 	}
+	v.t.Fatalf("declaring %q: %v", name, err)
 }
 
 // Depth is how many messages a queue has ready.
