@@ -12,6 +12,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/release"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
 )
@@ -96,7 +97,11 @@ func TestARefusedConfigLeavesTheOldPolicies(t *testing.T) {
 	p := policy.Default()
 	p.Name = "orders"
 	next.Policies = policy.Set{p}
+	next.Returns = map[string]release.Rules{"orders": {Rate: 5, Breaker: &release.Breaker{}}}
 	s.reload(&next, nil)
+	if all, err := s.console.Policies(t.Context(), auth.Caller{Role: auth.Viewer}); err != nil || all[0].Returns != "5/s, breaker" {
+		t.Errorf("people see %+v, %v", all, err)
+	}
 	if got := inForce(); got != "orders" {
 		t.Errorf("policy %q is in force", got)
 	}

@@ -25,9 +25,15 @@ func (s *Service) openGate() {
 // returnRules are those of the policy that a queue has. A queue without one, of which
 // only replays return, has the rules of the defaults.
 func (s *Service) returnRules(queue string) release.Rules {
-	p, ok := s.flow.Policies().Match(queue)
-	if all := s.returns.Load(); ok && all != nil {
-		return (*all)[p.Name]
+	if p, ok := s.flow.Policies().Match(queue); ok {
+		return s.rulesOf(p.Name)
+	}
+	return release.Rules{}
+}
+
+func (s *Service) rulesOf(policy string) release.Rules {
+	if all := s.returns.Load(); all != nil {
+		return (*all)[policy]
 	}
 	return release.Rules{}
 }

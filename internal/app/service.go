@@ -59,6 +59,7 @@ func (s *Service) openConsole() error {
 		Store: s.store, Broker: atBroker, Audit: s.audit, Policies: s.flow.Policies, Events: s.events, Log: s.Log,
 		Restorable: s.config.Store.Restorable, Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerAt: s.brokerAt,
 		Rates: &s.rates, Problems: s.Problems, Notices: s.Notices, Decoder: s.decoder, SetHeld: s.loop.Hold, Way: s.flow.Way,
+		Limits:   func(policy string) string { return s.rulesOf(policy).String() },
 		Replicas: s.replicas(), Recounted: s.recounted, Gate: s.gateOf, Force: s.force,
 		Returns: func(queue string) string { return s.health.of(partQueue + queue) },
 	})

@@ -30,11 +30,7 @@ func (s *Service) storm(ctx context.Context, name string) template.HTML {
 	set := s.flow.Policies()
 	for i := range set {
 		if p := set[i]; p.Name == name && s.flow.Way(name) == nil {
-			var rules release.Rules
-			if all := s.returns.Load(); all != nil {
-				rules = (*all)[name]
-			}
-			return s.storms.draw(ctx, p, rules)
+			return s.storms.draw(ctx, p, s.rulesOf(name))
 		}
 	}
 	return ""

@@ -19,7 +19,11 @@ func Describe(w io.Writer, c *Config) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for i := range c.Policies {
 		p := &c.Policies[i]
-		fmt.Fprintf(table, "%s\t%s\t%s\n", p.Name, strings.Join(p.Queues, " "), waits(p, c.Ways[p.Name])+describeReturns(c.Returns[p.Name]))
+		what := waits(p, c.Ways[p.Name])
+		if limits := c.Returns[p.Name].String(); limits != "" {
+			what += " (returns: " + limits + ")"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\n", p.Name, strings.Join(p.Queues, " "), what)
 	}
 	for _, q := range c.Decode.Protobuf.Queues {
 		fmt.Fprintf(table, "protobuf\t%s\t%s\n", strings.Join(q.Queues, " "), q.Message)

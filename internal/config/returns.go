@@ -118,41 +118,12 @@ func (d *document) breaker(n ast.Node, where string) (b *release.Breaker, window
 	return &is, window
 }
 
-// describeReturns tells what holds returns back, besides consumers that are not there.
-func describeReturns(r release.Rules) string {
-	var parts []string
-	if r.Rate > 0 {
-		parts = append(parts, formatRate(r.Rate))
-	}
-	if r.InFlight > 0 {
-		parts = append(parts, fmt.Sprintf("%d in flight", r.InFlight))
-	}
-	if r.Breaker != nil {
-		parts = append(parts, "breaker")
-	}
-	if len(parts) == 0 {
-		return ""
-	}
-	return " (returns: " + strings.Join(parts, ", ") + ")"
-}
-
-// formatRate is in the unit in which it is a whole number.
-func formatRate(r float64) string {
-	switch {
-	case r == math.Trunc(r):
-		return fmt.Sprintf("%g/s", r)
-	case math.Abs(r*60-math.Round(r*60)) < 1e-9:
-		return fmt.Sprintf("%g/min", math.Round(r*60))
-	}
-	return fmt.Sprintf("%.4g/h", r*3600)
-}
-
 // inVain warns of limits that hardly limit anything, or that others leave no room for.
 func (c *Config) inVain(p *policy.Policy, way wait.Way, r release.Rules) {
 	if way != nil && (r.Rate > 0 || r.InFlight > 0 || r.Breaker != nil) {
 		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: rate, in_flight and breaker hold for replays alone: messages that wait in RabbitMQ (%s) return by themselves; wait: disk makes them hold for all", p.Name, way.Limits().Name))
 	}
 	if through := float64(r.InFlight) / r.Settle.Seconds(); r.InFlight > 0 && through < r.Rate {
-		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: in_flight %d and settle %s let %s return, fewer than rate says: in_flight must be rate times settle at least", p.Name, r.InFlight, policy.FormatDuration(r.Settle), formatRate(math.Round(through*3600)/3600)))
+		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: in_flight %d and settle %s let %s return, fewer than rate says: in_flight must be rate times settle at least", p.Name, r.InFlight, policy.FormatDuration(r.Settle), release.FormatRate(math.Round(through*3600)/3600)))
 	}
 }

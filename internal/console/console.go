@@ -97,6 +97,8 @@ type Config struct {
 	Problems, Notices func() []string
 	// Way is how the messages of a policy wait in RabbitMQ; nil: they wait in the store.
 	Way func(policy string) wait.Way
+	// Limits is what holds a policy's returns back, in words; nil: nothing.
+	Limits func(policy string) string
 	// Returns is why nothing returns to a queue, or "".
 	Returns func(queue string) string
 	// Decoder reads bodies, and writes edited ones; nil: without any schema.

@@ -63,6 +63,7 @@ type PolicyInForce struct {
 	Reasons   []string `json:"reasons"`
 	Exhausted string   `json:"exhausted"`
 	Wait      string   `json:"wait"`
+	Returns   string   `json:"returns" doc:"What holds due messages back besides consumers that are not there: rate, in flight, breaker. Empty: nothing."`
 	// Waits is the delay after each failure but the last.
 	Waits []Wait `json:"waits"`
 }

@@ -15,7 +15,12 @@
 // It is arithmetic: no IO, no goroutines, and time is passed in.
 package release
 
-import "time"
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+)
 
 // Rules are what a policy says of its queues' returns. The zero Rules limit nothing
 // but returns to a queue that is known to have no consumers.
@@ -27,6 +32,33 @@ type Rules struct {
 	// NoConsumer is Hold, or Return for queues that are read with basic.get; "" is
 	// Hold.
 	NoConsumer string
+}
+
+// String tells what holds returns back, besides consumers that are not there; "" when
+// nothing does.
+func (r Rules) String() string {
+	var parts []string
+	if r.Rate > 0 {
+		parts = append(parts, FormatRate(r.Rate))
+	}
+	if r.InFlight > 0 {
+		parts = append(parts, fmt.Sprintf("%d in flight", r.InFlight))
+	}
+	if r.Breaker != nil {
+		parts = append(parts, "breaker")
+	}
+	return strings.Join(parts, ", ")
+}
+
+// FormatRate is a rate, so many a second, in the unit in which it is a whole number.
+func FormatRate(r float64) string {
+	switch {
+	case r == math.Trunc(r):
+		return fmt.Sprintf("%g/s", r)
+	case math.Abs(r*60-math.Round(r*60)) < 1e-9:
+		return fmt.Sprintf("%g/min", math.Round(r*60))
+	}
+	return fmt.Sprintf("%.4g/h", r*3600)
 }
 
 // What NoConsumer may be.

@@ -244,7 +244,7 @@ func (s *Shop) flow(r *rand.Rand) {
 func abs(n int) int { return max(n, -n) }
 
 func (s *Shop) policies() {
-	p := console.PolicyInForce{Name: "orders", Queues: []string{"orders.*", "payments"}, Attempts: 8, Backoff: "exponential from 1s, ×2, at most 10m", Jitter: "±20%", Reasons: []string{"rejected", "delivery_limit"}, Exhausted: "park", Wait: "disk"}
+	p := console.PolicyInForce{Name: "orders", Queues: []string{"orders.*", "payments"}, Attempts: 8, Backoff: "exponential from 1s, ×2, at most 10m", Jitter: "±20%", Reasons: []string{"rejected", "delivery_limit"}, Exhausted: "park", Wait: "disk", Returns: "200/s, breaker"}
 	for i, d := range steps {
 		p.Waits = append(p.Waits, console.Wait{Attempt: i + 1, Least: (d * 8 / 10).String(), Most: (d * 12 / 10).String()})
 	}
