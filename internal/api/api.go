@@ -9,6 +9,7 @@
 //	tokens.go   who calls, and signing in
 //	again.go    a request that is sent twice is done once
 //	problem.go  errors as they travel
+//	under.go    all of it under a path, where a service has several virtual hosts
 //	client.go   … and the other end: calls.go, streams.go
 package api
 
