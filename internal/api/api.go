@@ -9,6 +9,7 @@
 //	tokens.go   who calls, and signing in
 //	again.go    a request that is sent twice is done once
 //	problem.go  errors as they travel
+//	under.go    all of it under a path, where a service has several virtual hosts
 //	client.go   … and the other end: calls.go, streams.go
 package api
 
@@ -76,6 +77,10 @@ type Guard interface {
 type Config struct {
 	Console Console
 	Decoder Decoder
+	// Base is the escaped path that all is under, without a slash at its end, where a
+	// service has several virtual hosts; "" where it is alone. Requests come without it:
+	// see Under.
+	Base string
 	// Entries remembers what was answered to whom.
 	Entries Entries
 	Metrics http.Handler
@@ -118,7 +123,7 @@ func New(c Config) *API {
 	a := &API{Config: c, mux: http.NewServeMux(), page: http.NewServeMux(), live: newLive()}
 	a.again = again{API: a, running: map[string]bool{}}
 	ourErrors()
-	a.huma = humago.New(registrar{a}, description())
+	a.huma = humago.New(registrar{a}, description(c.Base))
 	a.health()
 	a.see()
 	a.decode()

@@ -70,7 +70,7 @@ func (a *API) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if pattern == "" {
-		w = &refusal{ResponseWriter: w}
+		w = &refusal{ResponseWriter: w, base: a.Base}
 	}
 	a.mux.ServeHTTP(w, r)
 }
@@ -78,6 +78,7 @@ func (a *API) serve(w http.ResponseWriter, r *http.Request) {
 // refusal says as a problem what net/http says in plain text.
 type refusal struct {
 	http.ResponseWriter
+	base string
 	said bool
 }
 
@@ -87,7 +88,7 @@ func (r *refusal) WriteHeader(status int) {
 	if code == "" {
 		code = "not_found"
 	}
-	writeProblem(r.ResponseWriter, problem(status, code, "there is no such route: /api/v1/openapi.json lists them"))
+	writeProblem(r.ResponseWriter, problem(status, code, "there is no such route: "+r.base+v1+"/openapi.json lists them"))
 }
 
 func (r *refusal) Write(b []byte) (int, error) {

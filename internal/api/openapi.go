@@ -12,15 +12,20 @@ import (
 )
 
 // description is the document's frame. Its version is the API's, not the service's.
-func description() huma.Config {
+func description(base string) huma.Config {
 	bearer := &huma.SecurityScheme{Type: "http", Scheme: "bearer", Description: "A token, made by `redrive token create`."}
 	basic := &huma.SecurityScheme{Type: "http", Scheme: "basic", Description: "A user of RabbitMQ's."}
-	session := &huma.SecurityScheme{Type: "apiKey", In: "cookie", Name: "redrive", Description: "The page's, after signing in at POST " + auth.SignInPath + "; with TLS its name is __Host-redrive."}
+	session := &huma.SecurityScheme{Type: "apiKey", In: "cookie", Name: "redrive", Description: "The page's, after signing in at POST " + auth.SignInPath + "; with TLS its name is __Host-redrive. Of one virtual host of several it is redrive-vhost, with TLS __Secure-redrive-vhost."}
+	var servers []*huma.Server // none: paths begin where the document is
+	if base != "" {
+		servers, session.Name = []*huma.Server{{URL: base}}, "redrive-vhost"
+	}
 	return huma.Config{
 		OpenAPI: &huma.OpenAPI{
 			OpenAPI: "3.1.0",
 			Info: &huma.Info{Title: "Redrive", Version: "1",
 				Description: "Messages that failed on RabbitMQ: see them, find them, send them back. Where no sign-in is configured the service answers its own machine alone, without. Errors are problem+json (RFC 9457); their `code` is one of: " + strings.Join(codes(), ", ") + "."},
+			Servers: servers,
 			Components: &huma.Components{Schemas: huma.NewMapRegistry("#/components/schemas/", schemaName),
 				SecuritySchemes: map[string]*huma.SecurityScheme{"token": bearer, "user": basic, "session": session}},
 			Security: []map[string][]string{{"token": {}}, {"user": {}}, {"session": {}}},

@@ -30,6 +30,9 @@ type Config struct {
 	Public func(*http.Request) bool
 	// SignInPage is where a browser that is not signed in is sent; "": nowhere.
 	SignInPage string
+	// Base is the escaped path that the service is under, without a slash at its end,
+	// where several are at one host; "" where it is alone. Requests come without it.
+	Base string
 	// Sessions, when not nil, is where sessions are kept, for several replicas to know.
 	Sessions SessionStore
 	Log      *slog.Logger
@@ -111,7 +114,7 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 				return
 			}
 			why := ""
-			if cookie, err := r.Cookie(g.cookieName()); err == nil && cookie.Value != "" {
+			if len(g.sessionsOf(r)) > 0 {
 				why = "expired"
 			}
 			next := r.URL.RequestURI()
@@ -138,7 +141,6 @@ func (g *Guard) caller(r *http.Request) (c Caller, err error) {
 	from := g.Proxies.client(r)
 	given := r.Header.Get("Authorization")
 	scheme, value, _ := strings.Cut(given, " ")
-	cookie, noCookie := r.Cookie(g.cookieName())
 	switch {
 	case strings.EqualFold(scheme, "Bearer"):
 		c, err = g.byToken(r.Context(), strings.TrimSpace(value))
@@ -152,25 +154,29 @@ func (g *Guard) caller(r *http.Request) (c Caller, err error) {
 		if r.Header.Get("Sec-Fetch-Site") != "" {
 			face = "page"
 		}
-	case noCookie == nil:
+	default:
 		face = "page"
-		s, ok, err := g.sessions.get(r.Context(), cookie.Value)
+		c, err = g.bySession(r)
+	}
+	c.From, c.Face = from.String(), face
+	return c, err
+}
+
+// bySession is who signed in with the page.
+func (g *Guard) bySession(r *http.Request) (Caller, error) {
+	for _, id := range g.sessionsOf(r) {
+		s, ok, err := g.sessions.get(r.Context(), id)
 		switch {
 		case err != nil:
 			return Caller{}, err
 		case !ok:
-			return Caller{}, ErrSignIn
+			continue
+		case s.token != "":
+			return g.Tokens.caller(r.Context(), s.token)
 		}
-		if c = s.caller; s.token != "" {
-			if c, err = g.Tokens.caller(r.Context(), s.token); err != nil {
-				return c, err
-			}
-		}
-	default:
-		return Caller{}, ErrSignIn
+		return s.caller, nil
 	}
-	c.From, c.Face = from.String(), face
-	return c, err
+	return Caller{}, ErrSignIn
 }
 
 func (g *Guard) byToken(ctx context.Context, secret string) (Caller, error) {

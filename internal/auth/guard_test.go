@@ -277,6 +277,7 @@ func TestOnlyALocalPathIsGoneOnTo(t *testing.T) {
 	for to, want := range map[string]string{
 		"/": "/", "/messages?q=a#b": "/messages?q=a#b", "": "/", "messages": "/", "//evil.example": "/", "/\\evil.example": "/",
 		"https://evil.example/": "/", "javascript:alert(1)": "/", "/\t/evil.example": "/", "/\n": "/", "/%0d%0a": "/%0d%0a", "///evil.example": "/",
+		"/../x": "/", "/messages/%2e%2E/../x": "/", "/messages/..?q=..": "/", "/messages/..x?q=../..": "/messages/..x?q=../..",
 	} {
 		if got := LocalPath(to); got != want {
 			t.Errorf("%q leads to %q", to, got)

@@ -16,12 +16,35 @@ const (
 )
 
 // cookieName has the prefix by which browsers hold a cookie to HTTPS and this host,
-// where there is HTTPS.
+// where there is HTTPS. Under a base the cookie has the base for its path, so that it
+// goes to no other virtual host; browsers take the name __Host- only with the path /,
+// and so it is held to HTTPS alone. It has a name of its own, since those of the
+// service at / are sent to whatever is under it.
 func (g *Guard) cookieName() string {
-	if g.Secure {
+	switch {
+	case g.Secure && g.Base != "":
+		return "__Secure-redrive-vhost"
+	case g.Secure:
 		return "__Host-redrive"
+	case g.Base != "":
+		return "redrive-vhost"
 	}
 	return "redrive"
+}
+
+// mostCookies are looked at: each may be a question to the store.
+const mostCookies = 8
+
+// sessionsOf are what a browser sends as sessions of this guard's. There may be
+// several: sites of the same domain can set cookies of this name, and those of the
+// longest path come first.
+func (g *Guard) sessionsOf(r *http.Request) (ids []string) {
+	for _, c := range r.CookiesNamed(g.cookieName()) {
+		if c.Value != "" && len(ids) < mostCookies {
+			ids = append(ids, c.Value)
+		}
+	}
+	return ids
 }
 
 // credentials are what somebody signs in with: a user of RabbitMQ's, or a token.
@@ -90,7 +113,7 @@ func (g *Guard) SignIn(w http.ResponseWriter, r *http.Request) {
 		g.Log.Info("signed in", "user", c.Name, "how", c.How, "role", c.Role, "from", g.Proxies.client(r))
 		g.setCookie(w, id, int(sessionLasts.Seconds()))
 		if form {
-			http.Redirect(w, r, next, http.StatusSeeOther)
+			http.Redirect(w, r, g.Base+next, http.StatusSeeOther)
 			return
 		}
 		w.WriteHeader(http.StatusNoContent)
@@ -103,7 +126,7 @@ func (g *Guard) redirect(w http.ResponseWriter, r *http.Request, next, why strin
 	if why != "" {
 		q.Set("error", why)
 	}
-	http.Redirect(w, r, g.SignInPage+"?"+q.Encode(), http.StatusSeeOther)
+	http.Redirect(w, r, g.Base+g.SignInPage+"?"+q.Encode(), http.StatusSeeOther)
 }
 
 // SignOut ends the session.
@@ -114,27 +137,34 @@ func (g *Guard) SignOut(w http.ResponseWriter, r *http.Request) {
 	}
 	g.setCookie(w, "", -1)
 	w.Header().Set("Clear-Site-Data", `"cache"`)
-	http.Redirect(w, r, LocalPath(g.SignInPage), http.StatusSeeOther)
+	http.Redirect(w, r, g.Base+LocalPath(g.SignInPage), http.StatusSeeOther)
 }
 
 func (g *Guard) end(r *http.Request) error {
-	cookie, err := r.Cookie(g.cookieName())
-	if err != nil {
-		return nil
+	for _, id := range g.sessionsOf(r) {
+		if err := g.sessions.stop(r.Context(), id); err != nil {
+			return err
+		}
 	}
-	return g.sessions.stop(r.Context(), cookie.Value)
+	return nil
 }
 
 func (g *Guard) setCookie(w http.ResponseWriter, value string, maxAge int) {
-	http.SetCookie(w, &http.Cookie{Name: g.cookieName(), Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true, Secure: g.Secure, SameSite: http.SameSiteStrictMode})
+	http.SetCookie(w, &http.Cookie{Name: g.cookieName(), Value: value, Path: g.Base + "/", MaxAge: maxAge, HttpOnly: true, Secure: g.Secure, SameSite: http.SameSiteStrictMode})
 }
 
-// LocalPath is a path of this service, never another site: who sends a link must
-// not choose where a person goes on from the page to sign in.
+// LocalPath is a path of this service without its base, never another site or what is
+// beside the base: who sends a link must not choose where a person goes on from the
+// page to sign in.
 func LocalPath(to string) string {
 	u, err := url.Parse(to)
 	if err != nil || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(to, "/") || strings.HasPrefix(to, "//") || strings.ContainsAny(to, "\\\r\n\t") {
 		return "/"
+	}
+	for step := range strings.SplitSeq(u.EscapedPath(), "/") {
+		if step, _ := url.PathUnescape(step); step == ".." {
+			return "/"
+		}
 	}
 	return to
 }

@@ -157,7 +157,7 @@ func (s *server) countMessages(r *http.Request, c auth.Caller) (view, error) {
 // since no row may move under a cursor.
 func (s *server) newMessages(r *http.Request, c auth.Caller) (view, error) {
 	in := r.URL.Query()
-	v := view{template: "messages", part: "newer"}
+	v := view{template: "messages", part: "newer", data: map[string]string{}}
 	page, err := s.console.Search(r.Context(), c, in.Get("q"), "", perPage)
 	if err != nil {
 		return v, nil // the list itself tells of errors

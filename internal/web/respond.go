@@ -39,6 +39,7 @@ type frame struct {
 	ReadOnly            bool
 	Problems            []string
 	Version             string
+	VHosts              []VHost // where there are several
 	Now                 time.Time
 	URL                 string // of this page
 	Did                 string // what was just done, in words
@@ -51,12 +52,12 @@ func (f frame) May(role string) bool {
 	return err == nil && f.Caller.May(r, "") == nil
 }
 
-func parse() map[string]*template.Template {
+func (s *server) parse() map[string]*template.Template {
 	files, err := templates.ReadDir("templates")
 	if err != nil {
 		panic(err) // it is embedded
 	}
-	base := template.Must(template.New("layout").Funcs(functions).ParseFS(templates, "templates/layout.html", "templates/shared.html"))
+	base := template.Must(template.New("layout").Funcs(s.functions()).ParseFS(templates, "templates/layout.html", "templates/shared.html"))
 	pages := map[string]*template.Template{}
 	for _, f := range files {
 		name := strings.TrimSuffix(f.Name(), ".html")
@@ -140,13 +141,15 @@ func failure(err error) view {
 
 func (s *server) render(w http.ResponseWriter, r *http.Request, c auth.Caller, v view) {
 	if v.to != "" {
-		http.Redirect(w, r, v.to, http.StatusSeeOther)
+		http.Redirect(w, r, s.at(v.to), http.StatusSeeOther)
 		return
 	}
 	f := frame{Title: v.title, Nav: v.nav, Command: v.command, Caller: c, ReadOnly: c.ReadOnly, Problems: s.Problems(c), Version: s.Version,
 		Now: time.Now(), URL: r.URL.RequestURI(), Did: did(r.URL.Query()), Data: v.data}
 	if c.Role == auth.Nobody {
 		f.Version = ""
+	} else if all := s.VHosts(); len(all) > 1 {
+		f.VHosts = all
 	}
 	name := v.part
 	if name == "" {

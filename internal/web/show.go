@@ -14,9 +14,9 @@ import (
 	"github.com/redrive-mq/redrive/internal/console"
 )
 
-// functions are what templates can call.
+// functions are what templates of every page can call; base.go has those that make
+// URLs.
 var functions = template.FuncMap{
-	"asset":     assetURL,
 	"count":     count,
 	"size":      size,
 	"moment":    moment,
@@ -25,9 +25,6 @@ var functions = template.FuncMap{
 	"short":     short,
 	"lines":     func(s string) []string { return strings.Split(s, "\n") },
 	"command":   command,
-	"find":      findURL,
-	"messages":  messagesURL,
-	"message":   messageURL,
 	"list":      func(v ...any) []any { return v },
 	"spark":     spark,
 	"percent":   func(a, b int64) float64 { return math.Round(1000*float64(a)/float64(max(b, 1))) / 10 },

@@ -33,5 +33,5 @@ func (s *server) askToSignIn(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet {
 		next = r.URL.RequestURI()
 	}
-	http.Redirect(w, r, auth.SignInPath+"?"+url.Values{"next": {next}}.Encode(), http.StatusSeeOther)
+	http.Redirect(w, r, s.at(auth.SignInPath)+"?"+url.Values{"next": {next}}.Encode(), http.StatusSeeOther)
 }

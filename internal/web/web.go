@@ -4,6 +4,7 @@
 //
 //	web.go        the routes
 //	respond.go    from a handler's view to a response: errors, loading, headers
+//	base.go       where the page is, among those of several virtual hosts
 //	show.go       how values are shown: times, sizes, texts that may be hostile
 //	overview.go messages.go message.go …   a page each
 //	act.go plan.go edit.go                 what people do
@@ -66,7 +67,15 @@ type Options struct {
 	// words too; "" where there is nothing to draw.
 	Storm   func(ctx context.Context, policy string) template.HTML
 	Version string
-	Log     *slog.Logger
+	// Base is the escaped path that the page is served under, without a slash at its
+	// end; "" for a page that is alone at its host. Requests come without it.
+	Base string
+	// VHost is the virtual host that commands must name to reach this page's; "" where
+	// there is but one.
+	VHost string
+	// VHosts are all, for a page to lead to the others; it is asked for each page.
+	VHosts func() []VHost
+	Log    *slog.Logger
 }
 
 // patience is how long a page waits for its content before it is shown without,
@@ -108,10 +117,14 @@ func Routes(c Console, o Options) map[string]http.Handler {
 	if o.Storm == nil {
 		o.Storm = func(context.Context, string) template.HTML { return "" }
 	}
+	if o.VHosts == nil {
+		o.VHosts = func() []VHost { return nil }
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &server{Options: o, console: c, pages: parse(), rendering: giveway.Work{For: 3 * time.Millisecond, Rest: 300 * time.Microsecond}}
+	s := &server{Options: o, console: c, rendering: giveway.Work{For: 3 * time.Millisecond, Rest: 300 * time.Microsecond}}
+	s.pages = s.parse()
 	routes := map[string]http.Handler{}
 	for pattern, h := range map[string]handler{
 		"GET /{$}":                      s.overview,

@@ -35,7 +35,7 @@ type scene struct {
 	*console.Console
 	options
 	store  *memstore.Store
-	base   string // URL
+	base   string // URL, with the path that it is under
 	token  string // an admin's, where callers must sign in
 	tokens *auth.Tokens
 	audit  *audit.Log
@@ -56,6 +56,19 @@ func (s *scene) comesBack() { s.gone.Store(false) }
 type options struct {
 	readOnly, signIn bool
 	told             *told // nil: all is quiet
+	// vhosts, when there are several, are what the service serves: the scene is the one
+	// that says so.
+	vhosts []web.VHost
+}
+
+// here is the virtual host that the scene is, and the path that it is under.
+func (o options) here() (vhost, base string) {
+	for _, v := range o.vhosts {
+		if v.Here {
+			return v.Name, strings.TrimSuffix(v.URL, "/")
+		}
+	}
+	return "", ""
 }
 
 // root may do everything.
@@ -151,21 +164,23 @@ func newScene(t testing.TB, o options) *scene {
 	s.tokens = auth.NewTokens(s.store, s.audit)
 	s.token, _, err = s.tokens.Create(t.Context(), root, auth.NewToken{Name: "dana", Role: "admin"})
 	must(err)
-	guard := auth.NewGuard(auth.Config{Required: o.signIn, ReadOnly: o.readOnly, Tokens: s.tokens, Log: log, SignInPage: auth.SignInPath,
+	vhost, base := o.here()
+	guard := auth.NewGuard(auth.Config{Base: base, Required: o.signIn, ReadOnly: o.readOnly, Tokens: s.tokens, Log: log, SignInPage: auth.SignInPath,
 		Public: func(r *http.Request) bool { return api.Public(r) || strings.HasPrefix(r.URL.Path, "/assets/") }})
-	a := api.New(api.Config{Console: s.Console, Decoder: decoder, Entries: s.store, Problems: problems, Notices: notices, Guard: guard, Tokens: s.tokens, Log: log,
+	a := api.New(api.Config{Base: base, Console: s.Console, Decoder: decoder, Entries: s.store, Problems: problems, Notices: notices, Guard: guard, Tokens: s.tokens, Log: log,
 		Metrics: http.NotFoundHandler()})
-	for pattern, h := range web.Routes(s.Console, web.Options{Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.ProblemsFor, Storm: storm, Version: "1.4.0", Log: log}) {
+	for pattern, h := range web.Routes(s.Console, web.Options{Base: base, VHost: vhost, VHosts: func() []web.VHost { return o.vhosts }, Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.ProblemsFor, Storm: storm, Version: "1.4.0", Log: log}) {
 		a.Handle(pattern, h)
 	}
+	whole := api.Under(base, a)
 	s.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.gone.Load() {
 			http.Error(w, "the service is restarted", http.StatusServiceUnavailable)
 			return
 		}
-		a.ServeHTTP(w, r)
+		whole.ServeHTTP(w, r)
 	}))
-	s.base = s.server.URL
+	s.base = s.server.URL + base
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { _ = s.Run(ctx) })

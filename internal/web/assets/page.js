@@ -3,6 +3,7 @@
 (() => {
   const $ = (id) => document.getElementById(id);
   const all = (sel, from = document) => Array.from(from.querySelectorAll(sel));
+  const at = (path) => (document.documentElement.dataset.base ?? "") + path; // as in templates
   let said;
   const say = (text) => { if (text !== said) $("say").textContent = said = text; };
 
@@ -99,7 +100,7 @@
     }
     const q = $("q");
     switch (e.key) {
-      case "/": if (q) { e.preventDefault(); q.focus(); q.select(); } else location.href = "/messages"; break;
+      case "/": if (q) { e.preventDefault(); q.focus(); q.select(); } else location.href = at("/messages"); break;
       case "?": $("keys").showModal(); break;
       case "j": step(1); break;
       case "k": step(-1); break;
@@ -169,7 +170,7 @@
     if (!document.hidden) later();
   };
   const open = () => {
-    source = new EventSource("/api/v1/live");
+    source = new EventSource(at("/api/v1/live"));
     source.onopen = () => {
       if (lost) { say("Connected again"); later(); }
       lost = 0;

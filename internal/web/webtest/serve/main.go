@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/api"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/release"
@@ -24,11 +25,12 @@ import (
 
 func main() {
 	listen := flag.String("listen", "127.0.0.1:8260", "address")
-	state := flag.String("state", "", "empty, error, slow, readonly, bounded or viewer")
+	state := flag.String("state", "", "empty, error, slow, readonly, bounded, viewer or vhosts")
 	flag.Parse()
 	now := time.Now()
 	shop := webtest.New(now)
 	caller := auth.Caller{Name: "dana", How: "rabbitmq", Role: auth.Admin, Face: "page"}
+	o := web.Options{Caller: func(*http.Request) auth.Caller { return caller }, Problems: func(auth.Caller) []string { return shop.Problems }, Storm: storm, Version: "1.4.0"}
 	switch *state {
 	case "empty":
 		shop = &webtest.Shop{Now: now, Hour: make([]console.Flow, 60), Plans: map[string]console.Plan{}}
@@ -42,9 +44,14 @@ func main() {
 		shop.Bounded = "only the newest 100,000 of 1,204,332 messages, since bodies have to be decoded for this query"
 	case "viewer":
 		caller.Role = auth.Viewer
+	case "vhosts":
+		o.VHost, o.Base = "shop/eu", api.Base("shop/eu")
+		o.VHosts = func() []web.VHost {
+			return []web.VHost{{Name: "/", URL: "/", Ready: true}, {Name: o.VHost, URL: o.Base + "/", Ready: true, Here: true}, {Name: "billing", URL: api.Base("billing") + "/"}}
+		}
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/", web.Handler(shop, web.Options{Caller: func(*http.Request) auth.Caller { return caller }, Problems: func(auth.Caller) []string { return shop.Problems }, Storm: storm, Version: "1.4.0"}))
+	mux.Handle("/", web.Handler(shop, o))
 	mux.HandleFunc("GET /api/v1/live", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		tick := time.NewTicker(time.Second)
@@ -60,8 +67,8 @@ func main() {
 			}
 		}
 	})
-	log.Println("http://" + *listen)
-	log.Fatal(http.ListenAndServe(*listen, mux))
+	log.Println("http://" + *listen + o.Base + "/")
+	log.Fatal(http.ListenAndServe(*listen, api.Under(o.Base, mux)))
 }
 
 // storm is what a policy does in an outage; of all the same.
