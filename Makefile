@@ -27,6 +27,7 @@ lint:
 	$(GO) vet ./...
 	$(GO) -C test/deploy vet ./...
 
+# What takes longest begins first, or all else would be over long before it is.
 test: build lint
 	@[ -n "$(BROKERS)" ] || { scripts/install-rabbitmq && scripts/install-rabbitmq-4; }
 	@scripts/install-redis
@@ -35,7 +36,7 @@ test: build lint
 	@scripts/install-clients
 	@scripts/install-prometheus
 	@scripts/install-podman
-	$(GO) run ./test/brokers $(GO) test -count=1 -timeout 20m $(TESTFLAGS) ./...
+	$(GO) run ./test/brokers $(GO) test -count=1 -timeout 20m $(TESTFLAGS) ./test/faults ./internal/store/redisstore ./...
 	$(GO) -C test/deploy test -count=1 $(TESTFLAGS) ./...
 
 # Without BENCHFLAGS the Go benchmarks of the hot parts come first.

@@ -33,7 +33,8 @@ func configFor(t *testing.T, v *brokertest.VHost, yaml string) *config.Config {
 
 func gather(t *testing.T, c *config.Config) *Scene {
 	t.Helper()
-	s, err := Gather(context.Background(), Options{Config: c})
+	// The tests' RabbitMQ tells more often how it is.
+	s, err := Gather(context.Background(), Options{Config: c, Standing: 3 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -274,6 +275,76 @@ func TestPoliciesAndReturns(t *testing.T) {
 	})
 }
 
+// Dead letters whose target is missing stand still in their queue, all of them, and go on
+// by themselves when it is there: nothing is lost.
+func TestDeadLettersThatStandStill(t *testing.T) {
+	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, _ *rabbitnode.Node) {
+		c := configFor(t, v, everyQueue)
+		mendAll(t, c)
+		finds(t, c, "standing")
+		kept := func(to string) amqp.Table {
+			return amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": to, "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
+		}
+		for queue, to := range map[string]string{"orders": wire.ExchangeDeadLetters, "lost": "gone", "fine": wire.ExchangeDeadLetters} {
+			v.Queue(queue, kept(to))
+		}
+		dies := func(queue string, n int) {
+			work := v.Consume(queue)
+			for range n {
+				v.Publish("", queue, amqp.Publishing{DeliveryMode: amqp.Persistent})
+				work.Reject()
+			}
+		}
+		dies("fine", 1) // it arrives
+		must(t, v.Channel().ExchangeDelete(wire.ExchangeDeadLetters, false, false))
+		dies("orders", 40) // more than RabbitMQ has on their way at once
+		dies("lost", 2)
+		finds(t, c, "standing", "wrong orders: 40 of its dead letters stand still in it: they go to the exchange redrive, which does not exist $ redrive doctor --fix",
+			"wrong lost: 2 of its dead letters stand still in it: they go to the exchange gone, which does not exist")
+		finds(t, c, "dead-lettering", "wrong lost: it dead-letters to the exchange gone, which does not exist: its dead letters stand still in it")
+		if said := ills(gather(t, c), "standing"); strings.Contains(said, " fine:") {
+			t.Errorf("standing says %s", said)
+		}
+		mendAll(t, c)
+		must(t, v.Channel().ExchangeDeclare("gone", "fanout", true, false, false, false, nil))
+		finds(t, c, "standing", "wrong lost: 2 of its dead letters stand still in it: they go to the exchange gone, which is bound to nothing")
+		v.Queue("found", nil)
+		must(t, v.Channel().QueueBind("found", "", "gone", false, nil))
+		finds(t, c, "standing")
+		brokertest.Eventually(t, "all have arrived", func() bool { return v.Depth(wire.QueueIntake) == 41 && v.Depth("found") == 2 })
+	})
+}
+
+// Another leader starts RabbitMQ's dead-lettering anew, and nothing is lost: what the check
+// says is run, as it stands there, on RabbitMQ.
+func TestAnotherLeaderIsWhatTheCommandMakes(t *testing.T) {
+	brokertest.EachCluster(t, "", func(t *testing.T, v *brokertest.VHost, cluster *rabbitnode.Cluster) {
+		must(t, cluster.Grow(context.Background()))
+		c := configFor(t, v, everyQueue)
+		mendAll(t, c)
+		const name = `it's "q"\ é`
+		v.Queue(name, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": wire.ExchangeDeadLetters, "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"})
+		brokertest.Eventually(t, "RabbitMQ tells where its replicas are", func() bool {
+			q := gather(t, c).queue(name)
+			return q != nil && q.Leader != "" && len(q.Online) == 3
+		})
+		s := gather(t, c)
+		was := s.queue(name).Leader
+		s.Standing = map[string]int{name: 7} // what no test can bring about for certain
+		said := ills(s, "standing")
+		what, command, _ := strings.Cut(said, " $ ")
+		if want := "wrong " + name + ": 7 of its dead letters stand still in it, and their target is there"; what != want {
+			t.Fatalf("it says %q, want %q", what, want)
+		}
+		_, err := cluster.Node(was).Shell(context.Background(), command)
+		must(t, err)
+		brokertest.Eventually(t, "another node leads the queue", func() bool {
+			q := gather(t, c).queue(name)
+			return q.Leader != was && q.Leader != ""
+		})
+	})
+}
+
 // A consumer that requeues what it cannot do goes round as fast as it can.
 func TestRequeuing(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
@@ -340,7 +411,7 @@ func TestWithFewerRights(t *testing.T) {
 			}
 			return all
 		}
-		most := "alarms disk-room clock sizes permissions dead-letter-exchange intake replicas dead-lettering at-least-once policy-in-force retry-policy native-retry lifetime consumers return-exchange delivery-limit requeue"
+		most := "alarms disk-room clock sizes permissions dead-letter-exchange intake replicas dead-lettering at-least-once standing policy-in-force retry-policy native-retry lifetime consumers return-exchange delivery-limit requeue"
 		for tag, want := range map[string]string{"": most, "management": "alarms disk-room permissions replicas", "monitoring": "permissions", "administrator": ""} {
 			tagged(tag)
 			if got := strings.Join(unknown(), " "); got != want {

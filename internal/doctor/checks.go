@@ -41,6 +41,8 @@ var Checks = []Check{
 		Why: "What a consumer rejects, and what expires or passes the delivery limit, is gone, or somewhere else."},
 	{Name: "at-least-once", Title: "dead-lettering is at-least-once", Needs: []Part{Queues}, Run: atLeastOnce,
 		Why: "At-most-once dead-lettering drops what fails while redrive.intake has no leader, as just after a restart of RabbitMQ."},
+	{Name: "standing", Title: "dead letters leave their queue", Needs: []Part{Queues, DeadLetters, Exchanges, Bindings}, Run: stands,
+		Why: "At-least-once, RabbitMQ keeps a dead letter in its queue until it has arrived where it goes. While it stands still there nothing is lost, and nothing comes to Redrive."},
 	{Name: "policy-in-force", Title: "the policy that enrols a queue is in force", Needs: []Part{Queues, Policies}, Run: policyInForce,
 		Why: "RabbitMQ applies one policy to a queue; one of higher priority takes ours away without a word. Operator policies come on top."},
 	{Name: "retry-policy", Title: "a policy of Redrive's matches each enrolled queue", Needs: []Part{Queues}, Run: unmatched,

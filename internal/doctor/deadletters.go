@@ -36,7 +36,11 @@ func deadLettering(_ context.Context, s *Scene) (all []Finding) {
 		case strings.HasPrefix(to, wire.DelayPrefix):
 			// RabbitMQ alone brings them back.
 		case to != "" && s.exchange(to) == nil:
-			all = append(all, s.elsewhere(q, Wrong, fmt.Sprintf("it dead-letters to the exchange %s, which does not exist: its dead letters are dropped", to)))
+			becomes := "are dropped"
+			if keepsDeadLetters(q) {
+				becomes = "stand still in it"
+			}
+			all = append(all, s.elsewhere(q, Wrong, fmt.Sprintf("it dead-letters to the exchange %s, which does not exist: its dead letters %s", to, becomes)))
 		default:
 			all = append(all, s.elsewhere(q, ill, fmt.Sprintf("it dead-letters to the exchange %q, not to Redrive", to)))
 		}
@@ -89,6 +93,11 @@ func (s *Scene) unset(q *management.QueueState, key string) string {
 		return fmt.Sprintf("It is an argument (x-%s), which no policy can change: declare a new queue without it.", key)
 	}
 	return fmt.Sprintf("Take %s out of the RabbitMQ policy %q.", key, q.Policy)
+}
+
+// keepsDeadLetters tells whether a queue's dead-lettering is at-least-once.
+func keepsDeadLetters(q *management.QueueState) bool {
+	return q.Type == "quorum" && setting(q, "dead-letter-strategy") == "at-least-once" && setting(q, "overflow") == "reject-publish"
 }
 
 func atLeastOnce(_ context.Context, s *Scene) (all []Finding) {

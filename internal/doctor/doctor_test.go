@@ -41,6 +41,16 @@ func intakeOn(nodes ...string) []management.QueueState {
 	return []management.QueueState{{Queue: management.Queue{Name: "redrive.intake", Type: "quorum"}, Members: nodes}}
 }
 
+// standsIn is a queue that dead-letters to redrive, with dead letters that stand still and
+// replicas there, of which the first leads.
+func standsIn(queue string, nodes ...string) func(*Scene) {
+	return func(s *Scene) {
+		s.Queues = []management.QueueState{{Queue: management.Queue{Name: queue, Type: "quorum", Arguments: map[string]any{"x-dead-letter-exchange": "redrive"}}, Leader: nodes[0], Online: nodes}}
+		s.Exchanges, s.Bindings = []management.Exchange{{Name: "redrive"}}, []management.Binding{{Source: "redrive"}}
+		s.Standing = map[string]int{queue: 3}
+	}
+}
+
 // well is how a Redis should be that has no replicas.
 var well = redisstore.Server{Addr: "h:6379", Version: "7.0.15", Eviction: "noeviction", Max: 1 << 30, Used: 1 << 20, AppendOnly: true, Fsync: "always"}
 
@@ -101,6 +111,14 @@ func TestChecksOnScenes(t *testing.T) {
 			s.Nodes, s.Queues = nodes("a", "b"), intakeOn("a")
 			s.Nodes[1].Running = false
 		}, "redrive.intake has 1"},
+		{"standing", standsIn("orders", "a@h", "b@h"), "wrong orders: 3 of its dead letters stand still in it, and their target is there $ rabbitmqctl eval "},
+		{"standing", standsIn("orders", "a@h"), "wrong orders: 3 of its dead letters stand still in it, and their target is there $ "},
+		{"standing", func(s *Scene) { standsIn("orders", "a@h")(s); s.Standing = nil }, ""},
+		{"standing", func(s *Scene) { s.Missing[DeadLetters] = errors.New("no answer") }, "unknown: not looked at"},
+		{"standing", func(s *Scene) {
+			standsIn("orders", "a@h")(s)
+			s.Queues[0].Arguments = map[string]any{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "gone"}
+		}, "they go to the queue gone, which does not exist $ "},
 		{"sizes", func(s *Scene) { s.FrameMax = 8192 }, "warning: frames are limited to 8192 bytes"},
 		{"sizes", func(s *Scene) { s.FrameMax = 0 }, ""},
 		{"sizes", func(s *Scene) {
@@ -172,7 +190,7 @@ func TestWhatTheServiceSaysOfItself(t *testing.T) {
 // out; what --fix does is said once.
 func TestReports(t *testing.T) {
 	s := scene(func(s *Scene) {
-		for _, p := range []Part{AMQP, Queues, Exchanges, Bindings, Policies, Operator, Nodes, Permissions, Clock, Store} {
+		for _, p := range []Part{AMQP, Queues, DeadLetters, Exchanges, Bindings, Policies, Operator, Nodes, Permissions, Clock, Store} {
 			s.Missing[p] = errors.New("no " + string(p))
 		}
 	})

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,6 +37,9 @@ type Options struct {
 	Redis func(context.Context) (servers []redisstore.Server, failover bool, err error)
 	// Insecure: REDRIVE_INSECURE is set.
 	Insecure bool
+	// Standing is how long dead letters are watched, where a queue keeps some; 0: as long as
+	// it takes to tell.
+	Standing time.Duration
 }
 
 // ErrNothing: neither AMQP nor the management API answers.
@@ -53,7 +57,7 @@ func Gather(ctx context.Context, o Options) (*Scene, error) {
 	s := &Scene{Config: c, File: o.File, Only: o.Only, Broker: addresses.Redact(c.Broker.URL), VHost: c.VHost(), User: addresses.User(c.Broker.URL), Insecure: o.Insecure, Missing: map[Part]error{}}
 	s.reach(ctx)
 	s.look(ctx)
-	if err := s.manage(ctx); err != nil && s.Missing[AMQP] != nil {
+	if err := s.manage(ctx, cmp.Or(o.Standing, standing)); err != nil && s.Missing[AMQP] != nil {
 		return nil, fmt.Errorf("%w:\n%w\n%w", ErrNothing, s.Missing[AMQP], err)
 	}
 	s.guest(ctx)
@@ -141,7 +145,7 @@ func (s *Scene) namedQueues() (all []string) {
 }
 
 // manage asks the management API. Its error is why there is none.
-func (s *Scene) manage(ctx context.Context) (err error) {
+func (s *Scene) manage(ctx context.Context, watch time.Duration) (err error) {
 	if s.Manage, err = management.New(s.Config.Broker.Management, s.VHost); err != nil {
 		s.without(err)
 		return err
@@ -153,6 +157,7 @@ func (s *Scene) manage(ctx context.Context) (err error) {
 	}
 	s.Version = o.Version
 	part(s, Queues, &s.Queues)(s.Manage.States(ctx))
+	part(s, DeadLetters, &s.Standing)(s.stand(ctx, watch))
 	part(s, Exchanges, &s.Exchanges)(s.Manage.Exchanges(ctx))
 	part(s, Bindings, &s.Bindings)(s.Manage.Bindings(ctx))
 	part(s, Policies, &s.Policies)(s.Manage.Policies(ctx))
@@ -194,7 +199,7 @@ func needs(name Part, err error) error {
 }
 
 func (s *Scene) without(err error) {
-	for _, p := range []Part{Queues, Exchanges, Bindings, Policies, Operator, Nodes, Permissions, Clock} {
+	for _, p := range []Part{Queues, DeadLetters, Exchanges, Bindings, Policies, Operator, Nodes, Permissions, Clock} {
 		s.Missing[p] = err
 	}
 }

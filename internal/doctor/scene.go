@@ -26,6 +26,7 @@ const (
 	Permissions Part = "permissions"
 	Clock       Part = "clock"
 	Store       Part = "store"
+	DeadLetters Part = "dead letters"
 )
 
 // Scene is all that the checks look at, as it was at one time.
@@ -53,6 +54,10 @@ type Scene struct {
 	OperatorPolicies []management.Policy
 	Nodes            []management.Node
 	Permission       management.Permission
+
+	// Standing are how many dead letters their queues keep and did not let go of while the
+	// scene was looked at, by queue.
+	Standing map[string]int
 
 	Ahead, Within time.Duration // the broker's clock against this one, and how exact that is
 	StoreFree     uint64        // bytes

@@ -12,10 +12,16 @@ import (
 type QueueState struct {
 	Queue
 	Bytes int64 `json:"message_bytes"`
+	// Dead are dead letters that a quorum queue keeps, at-least-once, until they are where
+	// they go; they count neither as ready nor as unacknowledged.
+	Dead int `json:"messages_dlx"`
 	// IdleSince is when it last did anything, in whatever form this version writes.
 	IdleSince string `json:"idle_since"`
 	// Members are the nodes with a replica of a quorum queue's.
 	Members []string `json:"members"`
+	// Leader is the one of them that leads, and Online those that run.
+	Leader string   `json:"leader"`
+	Online []string `json:"online"`
 	// DeliveryLimit and DelayedRetry are of RabbitMQ 4.3 and later.
 	DeliveryLimit any    `json:"delivery_limit"`
 	DelayedRetry  string `json:"delayed_retry"`
@@ -33,7 +39,7 @@ type rate struct {
 }
 
 // stateColumns keep the answer small where there are many queues.
-const stateColumns = "name,type,arguments,policy,consumers,messages,messages_ready,messages_unacknowledged,durable,auto_delete,exclusive,operator_policy,effective_policy_definition,message_bytes,idle_since,delivery_limit,delayed_retry,message_stats,members"
+const stateColumns = "name,type,arguments,policy,consumers,messages,messages_ready,messages_unacknowledged,durable,auto_delete,exclusive,operator_policy,effective_policy_definition,message_bytes,idle_since,delivery_limit,delayed_retry,message_stats,members,leader,online,messages_dlx"
 
 // Node is one of the broker's.
 type Node struct {

@@ -110,7 +110,7 @@ func (n *Node) prepare() (err error) {
 			return err
 		}
 	}
-	ports, err := freePorts(4)
+	ports, err := child.Ports(4)
 	if err != nil {
 		return err
 	}
@@ -139,19 +139,6 @@ log.file.level = warning
 		}
 	}
 	return nil
-}
-
-// freePorts finds ports nobody listens on, all different.
-func freePorts(count int) (ports []int, err error) {
-	for range count {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		defer l.Close()
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-	}
-	return ports, nil
 }
 
 // URL is where it speaks AMQP.

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/redrive-mq/redrive/internal/child"
 )
 
 // MasterSet is what sentinels call the servers that they watch.
@@ -50,7 +52,7 @@ func StartSentinel(ctx context.Context, o Options) (_ *Sentinel, err error) {
 	if err := until(ctx, "the replicas follow", func() bool { return s.Servers[1].following(ctx) && s.Servers[2].following(ctx) }); err != nil {
 		return s, err
 	}
-	ports, err := freePorts(3)
+	ports, err := child.Ports(3)
 	if err != nil {
 		return s, err
 	}

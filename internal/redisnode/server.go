@@ -8,8 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -62,7 +60,7 @@ func Start(ctx context.Context, o Options) (*Server, error) { return start(ctx, 
 
 // start starts a server with more configuration, which the options' goes before.
 func start(ctx context.Context, o Options, config string) (*Server, error) {
-	ports, err := freePorts(2)
+	ports, err := child.Ports(2)
 	if err != nil {
 		return nil, err
 	}
@@ -118,26 +116,6 @@ func find(o Options) (string, error) {
 		return "", fmt.Errorf("Valkey is %w in %s: `scripts/install-valkey` installs it", ErrNotInstalled, o.Root)
 	}
 	return program, nil
-}
-
-// freePorts finds ports nobody listens on, all different, and below those that
-// systems give to outgoing connections: one of these could take the port of a killed
-// server before it is back.
-func freePorts(count int) (ports []int, err error) {
-	const from, to = 10_000, 32_768
-	for tries := 0; len(ports) < count; tries++ {
-		port := from + rand.IntN(to-from)
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err != nil && tries < 100 {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		defer l.Close()
-		ports = append(ports, port)
-	}
-	return ports, nil
 }
 
 // Addr is where it listens, as host:port.

@@ -136,3 +136,32 @@ func TestAtMostOnceLosesWhatHasNoTarget(t *testing.T) {
 		}
 	})
 }
+
+// What stands still in a queue is deleted when the queue becomes at-most-once: it does not
+// come when its target is there.
+func TestAtMostOnceDeletesWhatStandsStill(t *testing.T) {
+	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+		ids := []string{"a", "b", "c"}
+		strategy := func(name string) {
+			v.Policy("kept", "^kept$", 1, map[string]any{"dead-letter-exchange": "died", "dead-letter-strategy": name, "overflow": "reject-publish", "message-ttl": 1})
+		}
+		strategy("at-least-once")
+		v.Queue("kept", amqp.Table{"x-queue-type": "quorum"})
+		for _, id := range ids {
+			v.Publish("", "kept", amqp.Publishing{MessageId: id})
+		}
+		brokertest.Eventually(t, "all stand still", func() bool { return held(t, v, "kept") == len(ids) && v.Depth("kept") == 0 })
+		strategy("at-most-once")
+		brokertest.Eventually(t, "none is kept", func() bool { return held(t, v, "kept") == 0 })
+		v.Queue("target", nil)
+		v.Exchange("died", "fanout", "target")
+		strategy("at-least-once")
+		brokertest.Eventually(t, "what comes from now on arrives", func() bool {
+			v.Publish("", "kept", amqp.Publishing{MessageId: "later"})
+			return v.Depth("target") > 0
+		})
+		if d := v.Consume("target").Next(); d.MessageId != "later" {
+			t.Errorf("%s came, which was to be deleted", d.MessageId)
+		}
+	})
+}

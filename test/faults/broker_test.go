@@ -16,13 +16,14 @@ import (
 // Under a memory alarm nothing returns and the intake goes on; then all returns.
 // What was on its way to wait in RabbitMQ just then may come twice.
 func TestAMemoryAlarmLosesNothing(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name, policies string
 		crashes        int
 	}{{"disk", policies, 0}, {"levels", policiesInRabbitMQ, 1}} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
-				t.Parallel()
 				l := newLedger(t, v, "orders")
 				p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
 				p.configure(c.policies)
@@ -50,6 +51,7 @@ func TestAMemoryAlarmLosesNothing(t *testing.T) {
 // A queue that is deleted and declared anew gets its messages; those of one that
 // is gone are parked, and a replay brings them back when it exists again.
 func TestADeletedQueueLosesNothing(t *testing.T) {
+	t.Parallel()
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		p := newProcess(t, v.ServiceURL(brokertest.Works("q")))
 		p.configure(`policies: [{name: p, queues: ["*"], backoff: {fixed: 5s}, jitter: none, no_consumer: return}]`) // the queue is deleted meanwhile
@@ -68,6 +70,11 @@ func TestADeletedQueueLosesNothing(t *testing.T) {
 				}
 				return ok && d.Reject(false) == nil
 			})
+			// Asked on the same channel, RabbitMQ answers when the queue has let go of it:
+			// its deletion goes by another way, and would take it along.
+			if _, err := ch.QueueDeclarePassive("q", true, false, false, false, nil); err != nil {
+				t.Fatal(err)
+			}
 		}
 		back := func(id string) {
 			brokertest.Eventually(t, id+" comes back", func() bool {
@@ -102,6 +109,7 @@ func TestADeletedQueueLosesNothing(t *testing.T) {
 // Without a permission messages wait, the service says which is missing, and
 // all goes on when it is granted.
 func TestARevokedPermissionLosesNothing(t *testing.T) {
+	t.Parallel()
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		l := newLedger(t, v, "orders")
 		p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
@@ -126,6 +134,7 @@ func TestARevokedPermissionLosesNothing(t *testing.T) {
 
 // An exchange "redrive" that anybody may publish to is refused.
 func TestAnExchangeThatIsNotInternalIsRefused(t *testing.T) {
+	t.Parallel()
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		if err := v.Channel().ExchangeDeclare("redrive", "fanout", true, false, false, false, nil); err != nil {
 			t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 // With a full disk the intake stops and the messages stay in RabbitMQ; with room
 // again it goes on by itself.
 func TestAFullDiskLosesNothing(t *testing.T) {
+	t.Parallel()
 	onASmallDisk(t, func(t *testing.T, v *brokertest.VHost, p *process, l *ledger, disk string) {
 		p.start()
 		p.waitReady()
@@ -40,6 +41,7 @@ func TestAFullDiskLosesNothing(t *testing.T) {
 // When somebody else takes the reserve too, to the last byte, the service may
 // end. Whatever runs it starts it again, in vain until there is room.
 func TestADiskFullToTheLastByteLosesNothing(t *testing.T) {
+	t.Parallel()
 	onASmallDisk(t, func(t *testing.T, v *brokertest.VHost, p *process, l *ledger, disk string) {
 		ends := p.supervise()
 		p.waitReady()

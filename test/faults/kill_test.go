@@ -21,8 +21,16 @@ import (
 const inFlight = 4096 + stored.InFlight
 
 func TestKillingTheServiceLosesNothing(t *testing.T) {
-	t.Run("disk", func(t *testing.T) { killing(t, policies, 30) })
-	t.Run("levels", func(t *testing.T) { killing(t, policiesInRabbitMQ, 15) })
+	t.Parallel()
+	for _, c := range []struct {
+		name, policies string
+		kills          int
+	}{{"disk", policies, 30}, {"levels", policiesInRabbitMQ, 15}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			killing(t, c.policies, c.kills)
+		})
+	}
 }
 
 // killing kills a service so often on each of two versions.
@@ -58,6 +66,7 @@ func killing(t *testing.T, policies string, kills int) {
 }
 
 func TestStoppingTheServiceDuplicatesNothing(t *testing.T) {
+	t.Parallel()
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		l := newLedger(t, v, "orders")
 		p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
@@ -78,8 +87,8 @@ func TestStoppingTheServiceDuplicatesNothing(t *testing.T) {
 }
 
 func TestKillingRabbitMQLosesNothing(t *testing.T) {
+	t.Parallel()
 	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
-		t.Parallel()
 		l := newLedger(t, v, "orders")
 		p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
 		p.start()
@@ -151,6 +160,7 @@ func answers(v *brokertest.VHost, queue string) bool {
 }
 
 func TestCuttingConnectionsLosesNothing(t *testing.T) {
+	t.Parallel()
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		l := newLedger(t, v, "orders")
 		proxy := brokertest.NewProxy(t, v)
@@ -178,6 +188,7 @@ func TestCuttingConnectionsLosesNothing(t *testing.T) {
 // What is parked in RabbitMQ is taken from there when it is safe on disk, and not
 // before.
 func TestKillingTheServiceLosesNothingThatIsCollected(t *testing.T) {
+	t.Parallel()
 	const kills, each = 10, 200
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))

@@ -82,6 +82,7 @@ func library(t *testing.T, l *ledger, url string) (stop func() error) {
 }
 
 func TestCuttingTheLibrarysConnectionsLosesNothing(t *testing.T) {
+	t.Parallel()
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		l := newLibraryLedger(t, v)
 		proxy := brokertest.NewProxy(t, v)
@@ -103,8 +104,8 @@ func TestCuttingTheLibrarysConnectionsLosesNothing(t *testing.T) {
 }
 
 func TestKillingRabbitMQUnderTheLibraryLosesNothing(t *testing.T) {
+	t.Parallel()
 	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
-		t.Parallel()
 		l := newLibraryLedger(t, v)
 		library(t, l, v.URL())
 		l.publish(10)
@@ -128,6 +129,7 @@ func TestKillingRabbitMQUnderTheLibraryLosesNothing(t *testing.T) {
 }
 
 func TestStoppingTheLibraryDuplicatesNothing(t *testing.T) {
+	t.Parallel()
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		l := newLibraryLedger(t, v)
 		for range 5 {

@@ -22,6 +22,7 @@ import (
 // its account has each message once, each has come to its consumer, and what came
 // twice is known by its marks.
 func TestAKilledOperationReplaysEachMessageOnce(t *testing.T) {
+	t.Parallel()
 	const messages, kills = 3000, 5
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))

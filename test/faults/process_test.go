@@ -3,9 +3,9 @@ package faults_test
 import (
 	"bytes"
 	"context"
+	"flag"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/internal/child"
 )
 
 // The service's own binary, built once.
@@ -34,7 +35,13 @@ var binary = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
+// These tests wait far more than they work. With more at once they would keep each other
+// from answering in time, since some have nodes of their own.
 func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
+	}
 	code := m.Run()
 	if path, err := binary(); err == nil {
 		os.RemoveAll(filepath.Dir(path))
@@ -57,12 +64,11 @@ type process struct {
 func newProcess(t *testing.T, url string) *process {
 	t.Helper()
 	dir := t.TempDir()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ports, err := child.Ports(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{t: t, config: filepath.Join(dir, "redrive.yaml"), url: url, listen: l.Addr().String()}
-	l.Close()
+	p := &process{t: t, config: filepath.Join(dir, "redrive.yaml"), url: url, listen: fmt.Sprintf("127.0.0.1:%d", ports[0])}
 	p.store = fmt.Sprintf("{disk: %s}", p.data())
 	p.configure(policies)
 	t.Cleanup(func() {

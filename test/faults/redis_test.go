@@ -21,7 +21,7 @@ import (
 // however busy the machine, so that nothing may come twice.
 const (
 	shortLease = 5 * time.Second // the least that a service takes
-	longLease  = time.Minute
+	longLease  = 30 * time.Second
 )
 
 const synced = "durability: synced"
@@ -91,6 +91,7 @@ func random(t *testing.T) *rand.Rand {
 // Two services from start to end share the work, and double nothing; also when they
 // are stopped and started in turn, as in an update.
 func TestTwoReplicasReturnEachMessageOnce(t *testing.T) {
+	t.Parallel()
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
 		l, all := newRedisLedger(t, v), replicas(t, v, redisnode.New(t, o).URL(), synced, longLease)
 		start(all)
@@ -108,6 +109,7 @@ func TestTwoReplicasReturnEachMessageOnce(t *testing.T) {
 }
 
 func TestKillingAReplicaLosesNothing(t *testing.T) {
+	t.Parallel()
 	const kills = 12
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
 		l, all := newRedisLedger(t, v), replicas(t, v, redisnode.New(t, o).URL(), synced, shortLease)
@@ -130,6 +132,7 @@ func TestKillingAReplicaLosesNothing(t *testing.T) {
 // A service that stands still for longer than its lease goes on with what others have
 // done meanwhile: what it had published and not settled may come twice.
 func TestAReplicaThatStandsStillLosesNothing(t *testing.T) {
+	t.Parallel()
 	const stops = 2
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
 		l, all := newRedisLedger(t, v), replicas(t, v, redisnode.New(t, o).URL(), synced, shortLease)
@@ -155,6 +158,7 @@ func TestAReplicaThatStandsStillLosesNothing(t *testing.T) {
 
 // What a service could not be told of it means once: nothing is doubled while it runs.
 func TestKillingRedisLosesNothing(t *testing.T) {
+	t.Parallel()
 	const kills = 4
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
 		server := redisnode.New(t, o)
@@ -180,6 +184,7 @@ func TestKillingRedisLosesNothing(t *testing.T) {
 
 // A Redis that stands still answers nothing, and keeps its connections.
 func TestARedisThatStandsStillLosesNothing(t *testing.T) {
+	t.Parallel()
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
 		server := redisnode.New(t, o)
 		l, all := newRedisLedger(t, v), replicas(t, v, server.URL(), synced, longLease)
@@ -201,6 +206,7 @@ func TestARedisThatStandsStillLosesNothing(t *testing.T) {
 }
 
 func TestCuttingRedisConnectionsLosesNothing(t *testing.T) {
+	t.Parallel()
 	const cuts = 15
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
 		between := proxy.New(t, redisnode.New(t, o).Addr())
@@ -222,6 +228,7 @@ func TestCuttingRedisConnectionsLosesNothing(t *testing.T) {
 
 // Scripts that Redis has forgotten are given to it again; nothing comes of it.
 func TestFlushedScriptsLoseNothing(t *testing.T) {
+	t.Parallel()
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
 		server := redisnode.New(t, o)
 		l, all := newRedisLedger(t, v), replicas(t, v, server.URL(), synced, longLease)
@@ -241,6 +248,7 @@ func TestFlushedScriptsLoseNothing(t *testing.T) {
 // When Redis has no room the intake stops, and what fails stays in RabbitMQ; what waits
 // returns all the same. With room again all goes on by itself.
 func TestAFullRedisLosesNothing(t *testing.T) {
+	t.Parallel()
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
 		ctx := context.Background()
 		server := redisnode.New(t, o)
@@ -279,6 +287,7 @@ func TestAFullRedisLosesNothing(t *testing.T) {
 // most; but when a person asks for a failover, the old primary goes on for a moment, with
 // the other replica.
 func TestASentinelFailoverLosesNothing(t *testing.T) {
+	t.Parallel()
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
 		ctx := context.Background()
 		sentinel := redisnode.NewSentinel(t, o)
@@ -347,6 +356,7 @@ func killWithoutReplicas(t *testing.T, l *ledger, all []*process, primary *redis
 // Replicas that stand still make nothing safe: the intake stops, and offers again what
 // the primary has already taken. When they go on nothing has come twice.
 func TestReplicasOfRedisThatStandStillDoubleNothing(t *testing.T) {
+	t.Parallel()
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
 		sentinel := redisnode.NewSentinel(t, o)
 		l, all := newRedisLedger(t, v), replicas(t, v, sentinel.URL(), "durability: replicated, replicas: 2", longLease)
@@ -381,6 +391,7 @@ func unsafe(t *testing.T, all []*process) {
 
 // Slots with messages move to another primary; then one dies.
 func TestAClusterThatChangesLosesNothing(t *testing.T) {
+	t.Parallel()
 	const moves = 6
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
 		ctx := context.Background()

@@ -118,7 +118,8 @@ func (r *returns) between(from, to time.Time) (n int) {
 
 // Three processes on one Redis are one service: what a policy allows a second is that
 // of all together, also while the leader is killed and one joins; what a person does
-// at one holds at all; and nothing is lost.
+// at one holds at all; and nothing is lost. It measures how many return a second: other
+// tests would slow it down, so it runs by itself.
 func TestThreeReplicasAreOneService(t *testing.T) {
 	const rate, queue = 40, "orders"
 	redis := redisnode.New(t, redisnode.Options{})
@@ -215,6 +216,7 @@ func TestThreeReplicasAreOneService(t *testing.T) {
 // killed, or stands still for longer than its time and then goes on: in the end its
 // account has each message once, done.
 func TestAnOperationOutlivesItsLeaders(t *testing.T) {
+	t.Parallel()
 	const messages, kills, queue = 3000, 4, "orders"
 	redis := redisnode.New(t, redisnode.Options{})
 	v := brokertest.NewVHost(t, brokertest.All(t)[0])

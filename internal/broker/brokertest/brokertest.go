@@ -112,6 +112,7 @@ func EachPrivate(t *testing.T, config string, test func(*testing.T, *VHost, *rab
 			if !b.Private {
 				t.Skip("not run: a broker that was given with BROKERS cannot be killed or alarmed")
 			}
+			t.Parallel() // before the node is started, which else would run while the test waits for its turn
 			n, err := rabbitnode.Start(context.Background(), rabbitnode.Options{Root: b.Root, Config: config,
 				// At-least-once dead-lettering tries again after three minutes by
 				// itself, which tests need not wait for.

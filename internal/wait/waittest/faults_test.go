@@ -42,7 +42,6 @@ func onPrivate(t *testing.T, v *brokertest.VHost) (all []*bench) {
 func TestKillingRabbitMQLosesNothing(t *testing.T) {
 	t.Parallel()
 	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
-		t.Parallel()
 		const many = 20
 		all := onPrivate(t, v)
 		for _, b := range all {
@@ -154,7 +153,6 @@ func comeBack(t *testing.T, v *brokertest.VHost, all []*bench, waiting map[strin
 func TestTheWorkQueueIsFull(t *testing.T) {
 	t.Parallel()
 	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, _ *rabbitnode.Node) {
-		t.Parallel()
 		var all []*bench
 		var holds []held
 		for _, b := range onPrivate(t, v) {

@@ -39,6 +39,8 @@ type Shop struct {
 	Hour       []console.Flow
 	Calendar   []console.Slot
 	Bounded    string
+	// Replicas beat as long before each look as they have before Now.
+	Replicas []console.Replica
 	// Fails, when set, is what every method answers.
 	Fails error
 	// Slow makes reading wait until its context ends, as a search over very many
@@ -75,11 +77,11 @@ func (s *Shop) Overview(ctx context.Context, c auth.Caller) (console.Overview, e
 	}
 	defer leave()
 	o := console.Overview{Version: "1.4.0", Since: s.Now.Add(-51 * time.Hour), Now: s.Now, Broker: "amqp://redrive@rabbit-1.shop.internal:5672/shop", ReadOnly: c.ReadOnly,
-		Problems: s.Problems, Notices: s.Notices, Hour: s.Hour, Calendar: s.Calendar, Queues: s.QueueList,
-		Replicas: []console.Replica{
-			{ID: "redrive-0-5f1c9a3e", Address: "redrive-0:8250", Version: "1.4.0", Since: s.Now.Add(-51 * time.Hour), Beat: s.Now, Leads: true, Self: true},
-			{ID: "redrive-1-07d2b6c4", Address: "redrive-1:8250", Version: "1.4.0", Since: s.Now.Add(-51 * time.Hour), Beat: s.Now.Add(-time.Second), Problems: []string{"returns: not connected"}},
-		}}
+		Problems: s.Problems, Notices: s.Notices, Hour: s.Hour, Calendar: s.Calendar, Queues: s.QueueList}
+	for _, r := range s.Replicas {
+		r.Beat = time.Now().Add(r.Beat.Sub(s.Now)) // they go on beating, or are silent for as long
+		o.Replicas = append(o.Replicas, r)
+	}
 	o.Waiting, o.Parked, o.Discarded = s.counts()
 	for _, q := range s.QueueList {
 		o.PerMinute.Failed += q.Failed
