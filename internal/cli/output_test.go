@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"regexp"
 	"strings"
 	"testing"
 	"text/tabwriter"
@@ -93,6 +94,18 @@ func TestAStatusCannotSpeakToTheTerminal(t *testing.T) {
 		}
 		checkTerminal(t, text(func(w *tabwriter.Writer) { status(w, st, now) }), lines)
 	})
+}
+
+func TestASilentReplicaIsNotCalledReady(t *testing.T) {
+	now := time.Now()
+	replica := func(id string, ago time.Duration) console.Replica {
+		return console.Replica{ID: id, Since: now.Add(-time.Hour), Beat: now.Add(-ago)}
+	}
+	st := console.Overview{Since: now, Replicas: []console.Replica{replica("one", time.Second), replica("two", 3*time.Second)}}
+	shown := text(func(w *tabwriter.Writer) { status(w, st, now) })
+	if !regexp.MustCompile(`(?m)^one .* ready$`).MatchString(shown) || !regexp.MustCompile(`(?m)^two .* not heard of$`).MatchString(shown) {
+		t.Errorf("it shows\n%s", shown)
+	}
 }
 
 // Printable text of any script is shown as it is; only the length is cut.

@@ -61,8 +61,11 @@ func status(w io.Writer, st console.Overview, now time.Time) {
 			if r.Leads {
 				leads = "leads"
 			}
-			if len(r.Problems) > 0 {
+			switch {
+			case len(r.Problems) > 0:
 				state = "not ready: " + r.Problems[0]
+			case r.Silent(now):
+				state = "not heard of"
 			}
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s ago\t%s\t%s\n", cell(r.ID, 40), cell(r.Address, 40), cell(r.Version, 20), policy.FormatDuration(now.Sub(r.Since).Round(time.Second)),
 				policy.FormatDuration(max(0, now.Sub(r.Beat)).Round(100*time.Millisecond)), leads, cell(state, 60))

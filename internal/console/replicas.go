@@ -37,6 +37,10 @@ type Replica struct {
 	Problems []string  `json:"problems,omitempty" doc:"What is wrong there."`
 }
 
+// Silent tells of a replica, which beats four times a second, that it has missed several
+// beats; soon it counts as gone.
+func (r Replica) Silent(now time.Time) bool { return now.Sub(r.Beat) > 2*time.Second }
+
 // changed tells the others of operations.
 func (c *Console) changed(ids ...string) {
 	if c.Replicas != nil {

@@ -21,7 +21,7 @@ var functions = template.FuncMap{
 	"size":      size,
 	"moment":    moment,
 	"when":      when,
-	"silent":    silent,
+	"silent":    func(r console.Replica) bool { return r.Silent(time.Now()) },
 	"clean":     clean,
 	"short":     short,
 	"lines":     func(s string) []string { return strings.Split(s, "\n") },
@@ -96,10 +96,6 @@ func when(v any) template.HTML {
 	}
 	return template.HTML(`<time data-when datetime="` + t.Format("2006-01-02T15:04:05.000Z07:00") + `" title="` + t.Format("2006-01-02 15:04:05 UTC") + `">` + relative(t, time.Now()) + `</time>`)
 }
-
-// silent tells of a replica, which beats four times a second, that it has missed several
-// beats; soon it counts as gone.
-func silent(beat time.Time) bool { return time.Since(beat) > 2*time.Second }
 
 // relative is how long ago a time was, or how far ahead it is. The page's script
 // says the same, as time goes by.
