@@ -26,18 +26,18 @@ type result struct {
 	Row        string  `json:"row"`
 	Absent     string  `json:"absent,omitempty"` // why it has no numbers
 	Rate       float64 `json:"messages_per_s"`
-	Ratio      float64 `json:"of_forwarder"`
-	P50        float64 `json:"p50_ms"` // from reject to return
-	P99        float64 `json:"p99_ms"`
-	Max        float64 `json:"max_ms"`
+	Ratio      float64 `json:"of_forwarder,omitempty"`
+	P50        float64 `json:"p50_ms,omitempty"` // from reject to return
+	P99        float64 `json:"p99_ms,omitempty"`
+	Max        float64 `json:"max_ms,omitempty"`
 	Lost       int     `json:"lost"`
 	Duplicates int     `json:"duplicates"`
 	costs
-	counted int // messages that the costs are of
+	Counted int `json:"counted"` // messages that the costs are of
 }
 
 // each is the CPU of one message, in microseconds.
-func (m *result) each(u *usage) float64 { return u.each(m.counted) }
+func (m *result) each(u *usage) float64 { return u.each(m.Counted) }
 
 // compare runs all rows in turn, several times, and prints their medians.
 func (r *report) compare(ctx context.Context, b brokertest.Broker, kind string) {
@@ -110,7 +110,7 @@ func (c *comparison) print(r *report) {
 	fmt.Fprintln(w, "row\tmessages/s\t× forwarder\tp50\tp99\tmax\tCPU µs each\tpeak MiB\tRedis CPU µs each\tpeak MiB\tbroker CPU µs each\tpeak MiB\t")
 	for _, m := range c.Rows {
 		if m.Absent == "" {
-			fmt.Fprintf(w, "%s\t%.0f\t%.2f\t%.0fms\t%.0fms\t%.0fms\t%s\t%s\t%s\t\n", m.Row, m.Rate, m.Ratio, m.P50, m.P99, m.Max, m.Own.of(m.counted), m.Redis.of(m.counted), m.Broker.of(m.counted))
+			fmt.Fprintf(w, "%s\t%.0f\t%.2f\t%.0fms\t%.0fms\t%.0fms\t%s\t%s\t%s\t\n", m.Row, m.Rate, m.Ratio, m.P50, m.P99, m.Max, m.Own.of(m.Counted), m.Redis.of(m.Counted), m.Broker.of(m.Counted))
 		}
 	}
 	w.Flush()
@@ -153,5 +153,5 @@ func measure(ctx context.Context, b brokertest.Broker, kind string, row row) (*r
 		return nil, err
 	}
 	return &result{Row: row.name, Rate: round(back.rate), P50: ms(back.p(50)), P99: ms(back.p(99)), Max: ms(back.p(100)),
-		Lost: back.lost, Duplicates: back.duplicates, costs: meters.costs(), counted: *messages}, nil
+		Lost: back.lost, Duplicates: back.duplicates, costs: meters.costs(), Counted: *messages}, nil
 }

@@ -58,8 +58,8 @@ another machine or of one that somebody else runs).
                    cycles against those of an empty service, in turn; and how
                    soon after a restart (SIGTERM, SIGKILL) a message that is due
                    comes back. On each -store, one after the other. Needs about
-                   three times -waiting × -size of disk at -dir, and with Redis
-                   1.6 times of memory.
+                   three times -waiting × -size of disk at -dir, and for Redis 1.6
+                   GB of memory where 1,000,000 of 1 KiB wait.
 
   bench -parked 1000000
                    writes so many parked messages of 20 queues into the service's

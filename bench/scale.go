@@ -16,7 +16,7 @@ import (
 
 var (
 	scale    = flag.String("scale", "", "measure so many replicas on Redis, such as 1,2,3,6, each on a slow link to RabbitMQ")
-	linkRate = flag.Int64("link", 1500, "with -scale: KiB a second each way between a replica and RabbitMQ")
+	linkRate = flag.Int64("link", 2000, "with -scale: KiB a second each way between a replica and RabbitMQ")
 )
 
 // scaleWarm is how long messages go round before they are counted.
@@ -124,8 +124,8 @@ func goRound(ctx context.Context, b brokertest.Broker, kind string, row row) (*r
 	if err := c.pause(ctx, *steadyFor); err != nil {
 		return nil, err
 	}
-	res := &result{Row: row.name, counted: int(c.came.Load() - before), costs: meters.costs()}
-	res.Rate = round(float64(res.counted) / time.Since(began).Seconds())
+	res := &result{Row: row.name, Counted: int(c.came.Load() - before), costs: meters.costs()}
+	res.Rate = round(float64(res.Counted) / time.Since(began).Seconds())
 	res.Lost, res.Duplicates, err = c.finish(ctx)
 	return res, err
 }
