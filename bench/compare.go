@@ -14,10 +14,11 @@ import (
 
 // comparison is all rows on one broker and kind of work queue.
 type comparison struct {
-	RabbitMQ string    `json:"rabbitmq"`
-	Kind     string    `json:"kind"`
-	Rows     []*result `json:"rows"`
-	Targets  []target  `json:"targets"`
+	RabbitMQ   string      `json:"rabbitmq"`
+	Kind       string      `json:"kind"`
+	Rows       []*result   `json:"rows"`
+	Prediction *prediction `json:"prediction"` // of Redis; null where a CPU is not known
+	Targets    []target    `json:"targets"`
 }
 
 // result is a row's median round.
@@ -25,20 +26,44 @@ type result struct {
 	Row        string  `json:"row"`
 	Absent     string  `json:"absent,omitempty"` // why it has no numbers
 	Rate       float64 `json:"messages_per_s"`
-	Ratio      float64 `json:"of_forwarder"`
-	P50        float64 `json:"p50_ms"` // from reject to return
-	P99        float64 `json:"p99_ms"`
-	Max        float64 `json:"max_ms"`
+	Ratio      float64 `json:"of_forwarder,omitempty"`
+	P50        float64 `json:"p50_ms,omitempty"` // from reject to return
+	P99        float64 `json:"p99_ms,omitempty"`
+	Max        float64 `json:"max_ms,omitempty"`
 	Lost       int     `json:"lost"`
 	Duplicates int     `json:"duplicates"`
-	Own        *usage  `json:"own"`    // of its own process
-	Broker     *usage  `json:"broker"` // null for one that somebody else runs
+	costs
+	Counted int `json:"counted"` // messages that the costs are of
 }
+
+// each is the CPU of one message, in microseconds.
+func (m *result) each(u *usage) float64 { return u.each(m.Counted) }
 
 // compare runs all rows in turn, several times, and prints their medians.
 func (r *report) compare(ctx context.Context, b brokertest.Broker, kind string) {
 	r.printf("\nRabbitMQ %s, %s work queue, %d messages of %d bytes, median of %d\n", b.Version, kind, *messages, *size, *rounds)
 	all := rows()
+	c := &comparison{RabbitMQ: b.Version, Kind: kind}
+	c.Rows = r.inTurn(ctx, b, kind, all, measure)
+	if ctx.Err() != nil {
+		return
+	}
+	r.Compare = append(r.Compare, c)
+	rates := map[string]float64{}
+	for _, m := range c.Rows {
+		rates[m.Row] = m.Rate
+		m.Ratio = round(m.Rate / rates[forwarderRow])
+	}
+	c.print(r)
+	most := slices.IndexFunc(c.Rows, func(m *result) bool { return m.Row == replicasRow(mostReplicas) })
+	c.Prediction = r.predict(c.Rows[most])
+	if rates[redriveRow] > 0 && rates[forwarderRow] > 0 {
+		c.Targets = append(c.Targets, r.atLeast("redrive against the bare forwarder", rates[redriveRow]/rates[forwarderRow], "×", 0.9))
+	}
+}
+
+// inTurn has each row measured as often as -rounds says, and is their medians.
+func (r *report) inTurn(ctx context.Context, b brokertest.Broker, kind string, all []row, measure func(context.Context, brokertest.Broker, string, row) (*result, error)) (medians []*result) {
 	results := make([][]*result, len(all))
 	why := make([]string, len(all)) // a row is not there, or failed
 	for round := range *rounds {
@@ -67,33 +92,25 @@ func (r *report) compare(ctx context.Context, b brokertest.Broker, kind string) 
 		}
 	}
 	if ctx.Err() != nil {
-		return
+		return nil
 	}
-	c := &comparison{RabbitMQ: b.Version, Kind: kind}
-	r.Compare = append(r.Compare, c)
-	rates := map[string]float64{}
 	for i, row := range all {
 		m := &result{Row: row.name, Absent: why[i]}
 		if why[i] == "" {
 			slices.SortFunc(results[i], func(a, b *result) int { return cmp.Compare(a.Rate, b.Rate) })
 			m = results[i][len(results[i])/2]
-			rates[row.name] = m.Rate
-			m.Ratio = round(m.Rate / rates[forwarderRow])
 		}
-		c.Rows = append(c.Rows, m)
+		medians = append(medians, m)
 	}
-	c.print(r)
-	if rates[redriveRow] > 0 && rates[forwarderRow] > 0 {
-		c.Targets = append(c.Targets, r.atLeast("redrive against the bare forwarder", rates[redriveRow]/rates[forwarderRow], "×", 0.9))
-	}
+	return medians
 }
 
 func (c *comparison) print(r *report) {
 	w := tabwriter.NewWriter(r.out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "row\tmessages/s\t× forwarder\tp50\tp99\tmax\tCPU s\tpeak MiB\tbroker CPU s\tbroker peak MiB\t")
+	fmt.Fprintln(w, "row\tmessages/s\t× forwarder\tp50\tp99\tmax\tCPU µs each\tpeak MiB\tRedis CPU µs each\tpeak MiB\tbroker CPU µs each\tpeak MiB\t")
 	for _, m := range c.Rows {
 		if m.Absent == "" {
-			fmt.Fprintf(w, "%s\t%.0f\t%.2f\t%.0fms\t%.0fms\t%.0fms\t%s\t%s\t\n", m.Row, m.Rate, m.Ratio, m.P50, m.P99, m.Max, m.Own, m.Broker)
+			fmt.Fprintf(w, "%s\t%.0f\t%.2f\t%.0fms\t%.0fms\t%.0fms\t%s\t%s\t%s\t\n", m.Row, m.Rate, m.Ratio, m.P50, m.P99, m.Max, m.Own.of(m.Counted), m.Redis.of(m.Counted), m.Broker.of(m.Counted))
 		}
 	}
 	w.Flush()
@@ -130,11 +147,11 @@ func measure(ctx context.Context, b brokertest.Broker, kind string, row row) (*r
 	if err := publish(ctx, v.url, work, *messages, 0); err != nil {
 		return nil, err
 	}
-	own, broker := newMeter(w.pids), newMeter(groupPids(b.Group))
+	meters := newMeters(w, b)
 	back, err := consume(ctx, v.url, work, *messages, row.requeue)
 	if err != nil {
 		return nil, err
 	}
 	return &result{Row: row.name, Rate: round(back.rate), P50: ms(back.p(50)), P99: ms(back.p(99)), Max: ms(back.p(100)),
-		Lost: back.lost, Duplicates: back.duplicates, Own: own.usage(), Broker: broker.usage()}, nil
+		Lost: back.lost, Duplicates: back.duplicates, costs: meters.costs(), Counted: *messages}, nil
 }

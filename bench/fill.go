@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
+	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -123,9 +125,9 @@ func (s *service) untilWaiting(ctx context.Context, queue string, enough func(no
 	}
 }
 
-// fillDirectly writes n messages into the data folder; the service must not run.
+// fillDirectly writes n messages into its store; the service must not run.
 func (s *service) fillDirectly(ctx context.Context, n int, progress func(int), record func(i int) *store.Record) error {
-	d, err := diskstore.Open(s.data(), diskstore.Options{})
+	d, err := s.openStore(ctx)
 	if err != nil {
 		return err
 	}
@@ -140,6 +142,13 @@ func (s *service) fillDirectly(ctx context.Context, n int, progress func(int), r
 		}
 	}
 	return errors.Join(err, d.Close())
+}
+
+func (s *service) openStore(ctx context.Context) (store.Store, error) {
+	if s.redis != nil {
+		return redisstore.Open(ctx, redisstore.Options{URL: s.redis.URL(), Log: slog.New(slog.DiscardHandler)}) // no maxmemory, as it knows
+	}
+	return diskstore.Open(s.data(), diskstore.Options{})
 }
 
 // waitsFar makes the messages that wait for an hour.

@@ -1,7 +1,7 @@
 // Command bench runs the same work side by side on one broker: N messages are
 // rejected once by one consumer and acknowledged when they come back. It also
-// measures lateness at a steady rate, and what many waiting and parked messages
-// cost:
+// measures lateness at a steady rate, what many waiting and parked messages cost, and
+// whether replicas add up:
 //
 //	go run ./test/brokers go run ./bench        (or make bench; --help for more)
 //
@@ -15,6 +15,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -31,6 +32,7 @@ var (
 	folder   = flag.String("dir", "", "where the service's data goes (default the folder for temporary files)")
 	version  = flag.String("version", "", "only brokers whose version begins so, such as 4.3")
 	kinds    = flag.String("kind", "classic,quorum", "of the work queue")
+	stores   = flag.String("store", "disk,redis", "with -steady and -waiting: where the service keeps its messages")
 	asJSON   = flag.Bool("json", false, "print one JSON document with everything on stdout; tables and progress go to stderr")
 )
 
@@ -46,15 +48,18 @@ another machine or of one that somebody else runs).
                    so many messages a second are rejected; how late they come
                    back after -delay (5s), measured at the consumer from the
                    moment of the reject, and what service and broker take.
-                   First the way alone, by a bare forwarder, for a third of it.
+                   First the way alone, by a bare forwarder, for a third of it;
+                   then on each -store, on Redis with 1, 2 and 3 replicas.
 
   bench -waiting 1000000
                    fills the service with so many messages that wait for an hour
                    (rejected on RabbitMQ, minutes; -waiting-direct writes them
-                   into its data folder). Then: its memory; cycles against those
-                   of an empty service, in turn; and how soon after a restart
-                   (SIGTERM, SIGKILL) a message that is due comes back.
-                   Needs about three times -waiting × -size of disk at -dir.
+                   into its store). Then: its memory, and that of its Redis;
+                   cycles against those of an empty service, in turn; and how
+                   soon after a restart (SIGTERM, SIGKILL) a message that is due
+                   comes back. On each -store, one after the other. Needs about
+                   three times -waiting × -size of disk at -dir, and for Redis 1.6
+                   GB of memory where 1,000,000 of 1 KiB wait.
 
   bench -parked 1000000
                    writes so many parked messages of 20 queues into the service's
@@ -76,6 +81,15 @@ another machine or of one that somebody else runs).
                    often it is called meanwhile, when it has recovered, and when
                    all is done, by requeue at once, a fixed delay, exponential
                    backoff, and with breaker and rate.
+
+  bench -scale 1,2,3,6
+                   so many replicas on Redis, each on a link to RabbitMQ of its own
+                   that lets -link KiB a second through each way: slow, as if it
+                   were a small machine, so that one machine can show whether
+                   replicas add up. -n messages fail again and again, without a
+                   delay, and are counted for -for after 10 s; with the CPU that a
+                   message takes, and what that predicts of larger machines. One
+                   replica without a link shows what the machine can do.
 
   bench -library   the Go library. Every message succeeds: redrive.Consumer against
                    a bare amqp091-go loop with the same prefetch and acks. Every
@@ -103,12 +117,26 @@ func main() {
 	}
 }
 
+// What -store names.
+const onDisk, onRedis = "disk", "redis"
+
+// inStore tells whether -store names it.
+func inStore(name string) bool { return slices.Contains(strings.Split(*stores, ","), name) }
+
 func run(ctx context.Context) error {
 	if flag.NArg() > 0 {
 		return fmt.Errorf("%q is not expected; --help shows what is", flag.Arg(0))
 	}
-	if *messages < 1 || *rounds < 1 || *size < 0 || *warmup < 0 || *waiting < 0 || *parked < 0 || *replayed < 0 || *steady < 0 || *handlers < 1 || *libraryDelay < time.Millisecond {
-		return fmt.Errorf("-n, -rounds and -handlers must be 1 or more, -library-delay 1ms or more, all other numbers 0 or more")
+	if *messages < 1 || *rounds < 1 || *size < 0 || *warmup < 0 || *waiting < 0 || *parked < 0 || *replayed < 0 || *steady < 0 || *handlers < 1 || *linkRate < 1 || *libraryDelay < time.Millisecond {
+		return fmt.Errorf("-n, -rounds, -handlers and -link must be 1 or more, -library-delay 1ms or more, all other numbers 0 or more")
+	}
+	for name := range strings.SplitSeq(*stores, ",") {
+		if name != onDisk && name != onRedis {
+			return fmt.Errorf("-store %s: expected disk, redis or both, with a comma", name)
+		}
+	}
+	if _, err := replicaCounts(); *scale != "" && err != nil {
+		return err
 	}
 	brokers, err := brokertest.FromEnv()
 	if err != nil {
@@ -148,7 +176,7 @@ func run(ctx context.Context) error {
 
 // modes runs what was asked for.
 func (r *report) modes(ctx context.Context, b brokertest.Broker, kind string) {
-	if *steady+*waiting+*parked+*replayed == 0 && !*library && *storm == 0 {
+	if *steady+*waiting+*parked+*replayed == 0 && !*library && *storm == 0 && *scale == "" {
 		r.compare(ctx, b, kind)
 	}
 	check := func(mode string, err error) {
@@ -170,6 +198,9 @@ func (r *report) modes(ctx context.Context, b brokertest.Broker, kind string) {
 	}
 	if *storm > 0 && ctx.Err() == nil {
 		check("storm", r.withStorm(ctx, b, kind))
+	}
+	if *scale != "" && ctx.Err() == nil {
+		check("scale", r.withScale(ctx, b, kind))
 	}
 	if *replayed > 0 && ctx.Err() == nil {
 		check("replay", r.replays(ctx, b, kind))

@@ -63,7 +63,7 @@ func (r *report) replays(ctx context.Context, b brokertest.Broker, kind string) 
 	}
 	res.Forwarder, res.Cycle, res.Redrive = median(forwards), median(cycles), median(rates)
 	res.ForwarderCPU, res.RedriveCPU = median(forwardsCPU), median(ratesCPU)
-	r.printUsage("service", res.Service)
+	r.printUsage("service", res.Service, *replayed)
 	res.Targets = append(res.Targets, r.atLeast("operation against a bare forwarder of rejected messages", res.Redrive/res.Cycle, "×", 0.9),
 		r.atLeast("operation against a bare forwarder out of a queue", res.Redrive/res.Forwarder, "×", 0.9))
 	var err error
@@ -120,10 +120,7 @@ func all(b brokertest.Broker, others ...int) []int {
 
 // perMessage is in microseconds.
 func perMessage(m meter) float64 {
-	if u := m.usage(); u != nil {
-		return round(u.CPU / float64(*replayed) * 1e6)
-	}
-	return 0
+	return m.usage().each(*replayed)
 }
 
 // parkedService is one that has the messages parked, and runs.

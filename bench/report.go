@@ -25,6 +25,7 @@ type report struct {
 	Parked   []*parkedResult  `json:"parked,omitempty"`
 	Replay   []*replayResult  `json:"replay,omitempty"`
 	Storm    []*storms        `json:"storm,omitempty"`
+	Scale    []*scaled        `json:"scale,omitempty"`
 	Failures []string         `json:"failures"` // what went wrong; then the bench fails
 	out      io.Writer
 }

@@ -28,19 +28,30 @@ type row struct {
 
 // way is what brings messages back while it runs.
 type way struct {
-	pids []int // of its own processes, if it has any
-	stop func()
+	pids  []int // of its own processes, if it has any
+	redis []int // of the Redis that keeps its messages
+	stop  func()
 }
 
 const forwarderRow, redriveRow = "bare forwarder", "redrive"
+
+// mostReplicas are in one row, but with -scale.
+const mostReplicas = 3
+
+func replicasRow(count int) string {
+	if count == 1 {
+		return "redrive on Redis"
+	}
+	return fmt.Sprintf("redrive on Redis, %d replicas", count)
+}
 
 func rows() []row {
 	return []row{
 		{name: forwarderRow, start: startForwarder},
 		{name: redriveRow, start: startService},
-		{name: "redrive on Redis", start: startReplicas(1)},
-		{name: "redrive on Redis, 2 replicas", start: startReplicas(2)},
-		{name: "redrive on Redis, 3 replicas", start: startReplicas(3)},
+		{name: replicasRow(1), start: replicas{count: 1}.start},
+		{name: replicasRow(2), start: replicas{count: 2}.start},
+		{name: replicasRow(mostReplicas), start: replicas{count: mostReplicas}.start},
 		{name: "fixed recipe (broker alone)", start: startFixed},
 		{name: "shovel, one hop", start: startShovel},
 		{name: "delayed-message plugin", start: startDelayed},

@@ -20,6 +20,7 @@ import (
 type service struct {
 	dir, listen string
 	url         string
+	redis       *redis // its own, if it has one
 	cmd         *exec.Cmd
 }
 
@@ -62,10 +63,29 @@ func newService(url string, policies delays) (*service, error) {
 	return newServiceOf(url, "", policiesOf(policies))
 }
 
+// newServiceIn is newService with its messages where -store says: on disk, or in a Redis
+// of its own.
+func newServiceIn(ctx context.Context, store, url string, policies delays) (*service, error) {
+	if store == onDisk {
+		return newService(url, policies)
+	}
+	r, err := startRedis(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s, err := newServiceOf(url, r.URL(), policiesOf(policies))
+	if err != nil {
+		r.stop()
+		return nil, err
+	}
+	s.redis = r
+	return s, nil
+}
+
 // policiesOf are delays in YAML.
 func policiesOf(d delays) (yaml string) {
 	for queue, delay := range d {
-		yaml += fmt.Sprintf("- {name: %s, queues: [%s], backoff: {fixed: %dms}, jitter: none}\n", queue, queue, delay.Milliseconds())
+		yaml += fmt.Sprintf("- {name: %s, queues: [%s], backoff: {fixed: %dms}, jitter: none, attempts: 1000000}\n", queue, queue, delay.Milliseconds())
 	}
 	return yaml
 }
@@ -155,5 +175,8 @@ func (s *service) end(by os.Signal) {
 
 func (s *service) remove() {
 	s.end(syscall.SIGTERM)
+	if s.redis != nil {
+		s.redis.stop()
+	}
 	os.RemoveAll(s.dir)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"sync"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 
 var (
 	steady    = flag.Int("steady", 0, "measure lateness at so many rejects per second")
-	steadyFor = flag.Duration("for", 30*time.Second, "with -steady: how long messages are rejected")
+	steadyFor = flag.Duration("for", 30*time.Second, "with -steady and -parked: how long messages are rejected; with -scale: how long they are counted")
 	delay     = flag.Duration("delay", 5*time.Second, "with -steady: the delay of each")
 )
 
@@ -20,6 +21,7 @@ var (
 type steadyResult struct {
 	RabbitMQ   string   `json:"rabbitmq"`
 	Kind       string   `json:"kind"`
+	Row        string   `json:"row"`
 	Delay      float64  `json:"delay_ms"`
 	Messages   int      `json:"messages"`
 	Rejects    float64  `json:"rejects_per_s"` // as it came out
@@ -31,6 +33,7 @@ type steadyResult struct {
 	Lost       int      `json:"lost"`
 	Duplicates int      `json:"duplicates"`
 	Service    *usage   `json:"service"`
+	Redis      *usage   `json:"redis"`
 	Broker     *usage   `json:"broker"`
 	Targets    []target `json:"targets"`
 }
@@ -50,49 +53,77 @@ type way99 struct {
 func (r *report) steadily(ctx context.Context, b brokertest.Broker, kind string) error {
 	n := int(float64(*steady) * steadyFor.Seconds())
 	r.printf("\nRabbitMQ %s, %s work queue, %d rejects per second for %s, delay %s, messages of %d bytes\n", b.Version, kind, *steady, *steadyFor, *delay, *size)
-	res := &steadyResult{RabbitMQ: b.Version, Kind: kind, Delay: ms(*delay), Messages: n}
-	alone, _, _, err := atPace(ctx, b, kind, startForwarder, max(1, n/3))
+	alone, _, err := atPace(ctx, b, kind, startForwarder, max(1, n/3))
 	if err != nil {
 		return err
 	}
-	res.Way = way99{ms(alone.p(50)), ms(alone.p(99))}
-	r.printf("the way alone, by a bare forwarder without a delay: p50 %.1f ms, p99 %.1f ms\n", res.Way.P50, res.Way.P99)
+	bare := way99{ms(alone.p(50)), ms(alone.p(99))}
+	r.printf("the way alone, by a bare forwarder without a delay: p50 %.1f ms, p99 %.1f ms\n", bare.P50, bare.P99)
+	for _, row := range steadyRows() {
+		res := &steadyResult{RabbitMQ: b.Version, Kind: kind, Row: row.name, Delay: ms(*delay), Messages: n, Way: bare}
+		var missing notThere
+		if err := r.lateness(ctx, b, row, res); errors.As(err, &missing) {
+			r.printf("%s: %s\n", row.name, missing)
+		} else if err != nil {
+			return fmt.Errorf("%s: %w", row.name, err)
+		}
+	}
+	return nil
+}
 
-	back, own, broker, err := atPace(ctx, b, kind, func(ctx context.Context, v vhost) (way, error) { return startServiceWith(ctx, v, *delay) }, n)
+// steadyRows are the service on each of its stores, and in replicas.
+func steadyRows() (rows []row) {
+	if inStore(onDisk) {
+		rows = append(rows, row{name: redriveRow, start: func(ctx context.Context, v vhost) (way, error) { return startServiceWith(ctx, v, *delay) }})
+	}
+	if inStore(onRedis) {
+		for count := 1; count <= mostReplicas; count++ {
+			rows = append(rows, row{name: replicasRow(count), start: replicas{count: count, delay: *delay}.start})
+		}
+	}
+	return rows
+}
+
+// lateness measures one of them.
+func (r *report) lateness(ctx context.Context, b brokertest.Broker, row row, res *steadyResult) error {
+	back, took, err := atPace(ctx, b, res.Kind, row.start, res.Messages)
 	if err != nil {
 		return err
 	}
-	res.Rejects, res.Service, res.Broker = round(back.rejects), own, broker
+	res.Rejects, res.Service, res.Redis, res.Broker = round(back.rejects), took.Own, took.Redis, took.Broker
 	res.Early, res.Lost, res.Duplicates = back.early(*delay), back.lost, back.duplicates
 	if len(back.waits) > 0 {
 		res.P50, res.P99, res.Max = ms(back.p(50)-*delay), ms(back.p(99)-*delay), ms(back.p(100)-*delay)
 	}
 	r.Steady = append(r.Steady, res)
-	r.printf("%.0f rejects per second; late by p50 %.1f ms, p99 %.1f ms, max %.1f ms; %d early, %d lost, %d duplicates\n", res.Rejects, res.P50, res.P99, res.Max, res.Early, res.Lost, res.Duplicates)
-	r.printUsage("service", res.Service)
-	r.printUsage("broker", res.Broker)
+	r.printf("\n%s\n%.0f rejects per second; late by p50 %.1f ms, p99 %.1f ms, max %.1f ms; %d early, %d lost, %d duplicates\n", row.name, res.Rejects, res.P50, res.P99, res.Max, res.Early, res.Lost, res.Duplicates)
+	r.printUsage("service", res.Service, res.Messages)
+	if res.Redis != nil {
+		r.printUsage("Redis", res.Redis, res.Messages)
+	}
+	r.printUsage("broker", res.Broker, res.Messages)
 	res.Targets = append(res.Targets, r.atMost("lateness p99", res.P99, "ms", 25))
 	if res.Early+res.Lost+res.Duplicates > 0 {
-		r.fail("RabbitMQ %s, %s, steady: %d early, %d lost, %d duplicates", b.Version, kind, res.Early, res.Lost, res.Duplicates)
+		r.fail("RabbitMQ %s, %s, steady, %s: %d early, %d lost, %d duplicates", b.Version, res.Kind, row.name, res.Early, res.Lost, res.Duplicates)
 	}
 	return nil
 }
 
 // atPace is one round at the steady rate, in a virtual host of its own.
-func atPace(ctx context.Context, b brokertest.Broker, kind string, start func(context.Context, vhost) (way, error), n int) (back returns, own, broker *usage, err error) {
+func atPace(ctx context.Context, b brokertest.Broker, kind string, start func(context.Context, vhost) (way, error), n int) (back returns, took costs, err error) {
 	ctx, cancel := context.WithTimeout(ctx, *steadyFor+*delay+time.Minute)
 	defer cancel()
 	v, remove, err := newVHost(ctx, b, kind)
 	if err != nil {
-		return back, nil, nil, err
+		return back, took, err
 	}
 	defer remove()
 	w, err := start(ctx, v)
 	if err != nil {
-		return back, nil, nil, err
+		return back, took, err
 	}
 	defer w.stop()
-	ownMeter, brokerMeter := newMeter(w.pids), newMeter(groupPids(b.Group))
+	meters := newMeters(w, b)
 	var publishing sync.WaitGroup
 	var failure error
 	publishing.Go(func() {
@@ -105,13 +136,5 @@ func atPace(ctx context.Context, b brokertest.Broker, kind string, start func(co
 		cancel()
 	}
 	publishing.Wait()
-	return back, ownMeter.usage(), brokerMeter.usage(), errors.Join(err, failure)
-}
-
-func (r *report) printUsage(who string, u *usage) {
-	if u == nil {
-		r.printf("%s: CPU -, peak memory -\n", who)
-		return
-	}
-	r.printf("%s: CPU %.1f s, peak memory %.0f MiB\n", who, u.CPU, u.Peak)
+	return back, meters.costs(), errors.Join(err, failure)
 }

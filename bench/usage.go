@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 )
 
 // usage is what processes took of the machine.
@@ -44,6 +46,25 @@ func (m meter) usage() *usage {
 		peak += memory(pid, "VmHWM")
 	}
 	return &usage{CPU: round(cpu - m.before), Peak: round(peak)}
+}
+
+// costs are what a round took of the machine, by whom.
+type costs struct {
+	Own    *usage `json:"own"`    // of its own processes
+	Redis  *usage `json:"redis"`  // of the Redis that keeps its messages
+	Broker *usage `json:"broker"` // null for one that somebody else runs
+	Bench  *usage `json:"bench"`  // of this process
+}
+
+// meters measure them.
+type meters struct{ own, redis, broker, bench meter }
+
+func newMeters(w way, b brokertest.Broker) meters {
+	return meters{newMeter(w.pids), newMeter(w.redis), newMeter(groupPids(b.Group)), newMeter([]int{os.Getpid()})}
+}
+
+func (m meters) costs() costs {
+	return costs{m.own.usage(), m.redis.usage(), m.broker.usage(), m.bench.usage()}
 }
 
 // groupPids are the processes of a process group; none for group 0.
@@ -96,10 +117,26 @@ func memory(pid int, line string) float64 {
 	return kb / 1024
 }
 
-// String is two columns of a table.
-func (u *usage) String() string {
+// each is the CPU time for one of n messages, in microseconds; 0 when it cannot be told.
+func (u *usage) each(n int) float64 {
+	if u == nil || n == 0 {
+		return 0
+	}
+	return round(u.CPU / float64(n) * 1e6)
+}
+
+// of n messages, as two columns of a table.
+func (u *usage) of(n int) string {
 	if u == nil {
 		return "-\t-"
 	}
-	return fmt.Sprintf("%.1f\t%.0f", u.CPU, u.Peak)
+	return fmt.Sprintf("%.0f\t%.0f", u.each(n), u.Peak)
+}
+
+func (r *report) printUsage(who string, u *usage, n int) {
+	if u == nil {
+		r.printf("%s: CPU -, peak memory -\n", who)
+		return
+	}
+	r.printf("%s: CPU %.1f s, %.0f µs a message; peak memory %.0f MiB\n", who, u.CPU, u.each(n), u.Peak)
 }

@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -13,13 +15,14 @@ import (
 
 var (
 	waiting       = flag.Int("waiting", 0, "measure the service with so many messages waiting in it")
-	waitingDirect = flag.Bool("waiting-direct", false, "with -waiting: write them into the data folder before the service starts, not through RabbitMQ")
+	waitingDirect = flag.Bool("waiting-direct", false, "with -waiting: write them into the store before the service starts, not through RabbitMQ")
 )
 
 // waitingResult is what many waiting messages cost the service.
 type waitingResult struct {
 	RabbitMQ string    `json:"rabbitmq"`
 	Kind     string    `json:"kind"`
+	Store    string    `json:"store"`
 	Waiting  int       `json:"waiting"`
 	Direct   bool      `json:"direct"`
 	Filling  float64   `json:"filling_s"`
@@ -27,11 +30,15 @@ type waitingResult struct {
 	Empty    float64   `json:"empty_messages_per_s"`
 	Full     float64   `json:"full_messages_per_s"`
 	Cycled   footprint `json:"cycled"` // after the rounds
-	Restarts []restart `json:"restarts"`
-	Targets  []target  `json:"targets"`
+	// Of its Redis, if it has one.
+	RedisFilled *footprint `json:"redis_filled,omitempty"`
+	RedisCycled *footprint `json:"redis_cycled,omitempty"`
+	RedisEach   float64    `json:"redis_bytes_each,omitempty"` // that a waiting message takes, by what Redis says
+	Restarts    []restart  `json:"restarts"`
+	Targets     []target   `json:"targets"`
 }
 
-// footprint is a service's memory, in MiB.
+// footprint is the memory of a service or a Redis, in MiB.
 type footprint struct {
 	Resident float64 `json:"resident_mib"`
 	Peak     float64 `json:"peak_mib"` // since its start
@@ -44,11 +51,24 @@ type restart struct {
 	Memory footprint `json:"memory"`
 }
 
-// withWaiting fills the service, then compares its cycles with those of an empty
-// one, turn by turn, and restarts it.
+// withWaiting is that on each store.
 func (r *report) withWaiting(ctx context.Context, b brokertest.Broker, kind string) error {
-	res := &waitingResult{RabbitMQ: b.Version, Kind: kind, Waiting: *waiting, Direct: *waitingDirect}
-	r.printf("\nRabbitMQ %s, %s work queue, %d messages of %d bytes wait\n", b.Version, kind, *waiting, *size)
+	for name := range strings.SplitSeq(*stores, ",") {
+		r.printf("\nRabbitMQ %s, %s work queue, %d messages of %d bytes wait, store: %s\n", b.Version, kind, *waiting, *size, name)
+		var missing notThere
+		if err := r.withWaitingIn(ctx, name, b, kind); errors.As(err, &missing) {
+			r.printf("%s\n", missing)
+		} else if err != nil {
+			return fmt.Errorf("store: %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// withWaitingIn fills the service, then compares its cycles with those of an empty
+// one, turn by turn, and restarts it.
+func (r *report) withWaitingIn(ctx context.Context, store string, b brokertest.Broker, kind string) error {
+	res := &waitingResult{RabbitMQ: b.Version, Kind: kind, Store: store, Waiting: *waiting, Direct: *waitingDirect}
 	fullHost, remove, err := newVHost(ctx, b, kind)
 	if err != nil {
 		return err
@@ -59,7 +79,7 @@ func (r *report) withWaiting(ctx context.Context, b brokertest.Broker, kind stri
 		return err
 	}
 	defer remove()
-	full, err := newService(fullHost.url, delays{work: 0, far: farDelay, soon: soonDelay})
+	full, err := newServiceIn(ctx, store, fullHost.url, delays{work: 0, far: farDelay, soon: soonDelay})
 	if err != nil {
 		return err
 	}
@@ -67,7 +87,7 @@ func (r *report) withWaiting(ctx context.Context, b brokertest.Broker, kind stri
 	if err := res.fill(ctx, r, full, fullHost); err != nil {
 		return err
 	}
-	empty, err := newService(emptyHost.url, delays{work: 0})
+	empty, err := newServiceIn(ctx, store, emptyHost.url, delays{work: 0})
 	if err != nil {
 		return err
 	}
@@ -79,6 +99,7 @@ func (r *report) withWaiting(ctx context.Context, b brokertest.Broker, kind stri
 		return err
 	}
 	res.Cycled = full.footprint()
+	res.RedisCycled, _ = full.redis.footprint(ctx)
 	for _, by := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
 		again, err := full.restart(ctx, fullHost, by)
 		if err != nil {
@@ -96,6 +117,7 @@ func (r *report) withWaiting(ctx context.Context, b brokertest.Broker, kind stri
 
 // fill has the messages wait, and the service run and be at rest.
 func (res *waitingResult) fill(ctx context.Context, r *report, s *service, v vhost) error {
+	_, before := s.redis.footprint(ctx)
 	began, progress := time.Now(), r.progress(*waiting)
 	if *waitingDirect {
 		if err := s.fillDirectly(ctx, *waiting, progress, waitsFar()); err != nil {
@@ -120,6 +142,9 @@ func (res *waitingResult) fill(ctx context.Context, r *report, s *service, v vho
 	}
 	s.rest(ctx)
 	res.Filled = s.footprint()
+	var used float64
+	res.RedisFilled, used = s.redis.footprint(ctx)
+	res.RedisEach = round((used - before) / float64(*waiting))
 	return nil
 }
 
@@ -163,12 +188,15 @@ func (res *waitingResult) cycles(ctx context.Context, r *report, empty, full vho
 }
 
 func (s *service) footprint() footprint {
-	pid := s.cmd.Process.Pid
+	return footprintOf(s.cmd.Process.Pid)
+}
+
+func footprintOf(pid int) footprint {
 	return footprint{round(memory(pid, "VmRSS")), round(memory(pid, "VmHWM"))}
 }
 
-// rest waits until the service has written what it writes behind, for a minute
-// at most.
+// rest waits until the service, or its Redis, has written what it writes behind, for a
+// minute at most.
 func (s *service) rest(ctx context.Context) {
 	deadline := time.Now().Add(time.Minute)
 	before, _ := cpuSeconds(s.pids())
@@ -179,7 +207,7 @@ func (s *service) rest(ctx context.Context) {
 		case <-time.After(500 * time.Millisecond):
 		}
 		now, _ := cpuSeconds(s.pids())
-		if quiet++; now-before > 0.02 {
+		if quiet++; now-before > 0.02 || s.redis.rewrites(ctx) {
 			quiet = 0
 		}
 		before = now
@@ -193,17 +221,23 @@ func (f footprint) String() string {
 func (res *waitingResult) print(r *report) {
 	how := "through RabbitMQ"
 	if res.Direct {
-		how = "into the data folder"
+		how = "into the store"
 	}
 	r.printf("filled %s in %.0f s, %.0f per second; then %s\n", how, res.Filling, float64(res.Waiting)/res.Filling, res.Filled)
+	if res.RedisFilled != nil {
+		r.printf("Redis: %.0f bytes a message by its own account; %s\n", res.RedisEach, res.RedisFilled)
+	}
 	r.printf("cycles: %.0f per second with an empty store, %.0f with the full one; then %s\n", res.Empty, res.Full, res.Cycled)
+	if res.RedisCycled != nil {
+		r.printf("Redis: %s\n", res.RedisCycled)
+	}
 	resident := max(res.Filled.Resident, res.Cycled.Resident)
 	for _, a := range res.Restarts {
 		r.printf("restart after %s: first return after %.2f s; then %s\n", a.After, a.First, a.Memory)
 		resident = max(resident, a.Memory.Resident)
 	}
 	res.Targets = append(res.Targets, r.atLeast("cycles, full store against empty", res.Full/res.Empty, "×", 0.9),
-		r.atMost("resident memory, the largest of the above", resident, "MiB", 150))
+		r.atMost("resident memory of the service, the largest of the above", resident, "MiB", 150))
 	for _, a := range res.Restarts {
 		res.Targets = append(res.Targets, r.atMost("restart after "+a.After+" to first return", a.First, "s", 2))
 	}

@@ -186,10 +186,7 @@ func measureWay(ctx context.Context, b brokertest.Broker, kind string, row waite
 	if err != nil {
 		return nil, err
 	}
-	took := 0.0
-	if u := cpu.usage(); u != nil {
-		took = round(u.CPU * 1e6 / float64(*messages))
-	}
+	took := cpu.usage().each(*messages)
 	queues, exchanges, err := v.objects(ctx)
 	return &wayResult{CPU: took, Way: row.name, Rate: round(back.rate), Early: back.early(*libraryDelay), Lost: back.lost, Duplicates: back.duplicates,
 		P50: ms(back.p(50) - *libraryDelay), P99: ms(back.p(99) - *libraryDelay), Max: ms(back.p(100) - *libraryDelay),

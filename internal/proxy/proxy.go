@@ -1,5 +1,5 @@
-// Package proxy stands between a client and a server, for tests: it cuts connections
-// at any byte, and holds back what they send.
+// Package proxy stands between a client and a server, for tests and measurements: it
+// cuts connections at any byte, holds back what they send, and is as slow as a link.
 package proxy
 
 import (
@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // Proxy passes connections on to one server.
@@ -17,6 +18,8 @@ type Proxy struct {
 	budget atomic.Int64 // bytes, both ways together, until the next cut; < 0: none
 	cuts   atomic.Int64
 	ended  sync.WaitGroup
+	// Each way has its own pace.
+	toServer, toClient pace
 
 	mu    sync.Mutex
 	conns map[net.Conn]bool
@@ -26,24 +29,66 @@ type Proxy struct {
 // New makes a proxy to the server at target, host:port, for one test.
 func New(t testing.TB, target string) *Proxy {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	p, err := Start(target)
 	if err != nil {
 		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// Start is New outside of a test; Close it.
+func Start(target string) (*Proxy, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
 	}
 	p := &Proxy{target: target, listen: l, conns: map[net.Conn]bool{}, pass: make(chan struct{})}
 	close(p.pass)
 	p.budget.Store(-1)
 	p.ended.Go(p.accept)
-	t.Cleanup(func() {
-		l.Close()
-		p.Cut()
-		p.ended.Wait()
-	})
-	return p
+	return p, nil
+}
+
+// Close cuts all connections and takes no more.
+func (p *Proxy) Close() {
+	p.listen.Close()
+	p.Cut()
+	p.ended.Wait()
 }
 
 // Addr is where it listens, host:port.
 func (p *Proxy) Addr() string { return p.listen.Addr().String() }
+
+// Limit lets so many bytes a second through each way, of all connections together; 0 is
+// no limit, as at first. A limit is for what is sent from now on.
+func (p *Proxy) Limit(bytesPerSecond int64) {
+	p.toServer.perSecond.Store(bytesPerSecond)
+	p.toClient.perSecond.Store(bytesPerSecond)
+}
+
+// pace is how fast bytes pass one way.
+type pace struct {
+	perSecond atomic.Int64
+	mu        sync.Mutex
+	free      time.Time // when all that was let through before has passed
+}
+
+// wait waits as long as so many bytes take after those before them.
+func (p *pace) wait(bytes int) {
+	perSecond := p.perSecond.Load()
+	if perSecond == 0 {
+		return
+	}
+	p.mu.Lock()
+	if now := time.Now(); p.free.Before(now) {
+		p.free = now
+	}
+	p.free = p.free.Add(time.Duration(bytes) * time.Second / time.Duration(perSecond))
+	until := p.free
+	p.mu.Unlock()
+	time.Sleep(time.Until(until))
+}
 
 // CutAfter cuts all connections when so many more bytes have passed.
 func (p *Proxy) CutAfter(bytes int64) { p.budget.Store(bytes) }
@@ -85,13 +130,13 @@ func (p *Proxy) accept() {
 		p.mu.Lock()
 		p.conns[client], p.conns[server] = true, true
 		p.mu.Unlock()
-		p.ended.Go(func() { p.pump(client, server) })
-		p.ended.Go(func() { p.pump(server, client) })
+		p.ended.Go(func() { p.pump(client, server, &p.toClient) })
+		p.ended.Go(func() { p.pump(server, client, &p.toServer) })
 	}
 }
 
 // pump copies until either side ends, then ends both.
-func (p *Proxy) pump(to, from net.Conn) {
+func (p *Proxy) pump(to, from net.Conn, pace *pace) {
 	defer func() {
 		to.Close()
 		from.Close()
@@ -107,6 +152,7 @@ func (p *Proxy) pump(to, from net.Conn) {
 		pass := p.pass
 		p.mu.Unlock()
 		<-pass
+		pace.wait(n)
 		if left := p.budget.Load(); left >= 0 && n > 0 {
 			if rest := p.budget.Add(-int64(n)); rest < 0 {
 				n = max(0, n+int(rest)) // the byte it is cut at
