@@ -98,6 +98,7 @@ type Store struct {
 	users  sync.WaitGroup // calls under way, for Close
 	closed bool
 	after  map[string]string // by what is led here: the store of who did before, to be succeeded
+	terms  map[string]uint64 // by what is led here: the term that was confirmed
 	own    sync.WaitGroup    // the store's goroutines
 	stop   chan struct{}     // closed when they must end
 }
@@ -120,7 +121,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // it never fails
-	s := &Store{Options: o, client: client, changed: make(chan struct{}, 1), after: map[string]string{}, name: hex.EncodeToString(random[:]),
+	s := &Store{Options: o, client: client, changed: make(chan struct{}, 1), after: map[string]string{}, terms: map[string]uint64{}, name: hex.EncodeToString(random[:]),
 		groups: groups{known: map[groupID]*knownGroup{}}, claims: claims{held: map[loan]string{}}, passing: passing{}, rooms: make([]room, o.Shards),
 		step: func(string) error { return nil }, stop: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
