@@ -37,6 +37,8 @@ type Options struct {
 	DownAfter time.Duration
 	// TLS, when not nil, has a server listen for TLS as well, on a port of its own.
 	TLS *Identity
+
+	disk func(dir string) error // puts into a server's folder what it has on its disk
 }
 
 // Identity is who a server is, in PEM.
@@ -106,6 +108,9 @@ func run(ctx context.Context, o Options, port, secure int, args []string, config
 	if secure != 0 {
 		config += s.listenTLS()
 		err = s.writeIdentity(o.TLS)
+	}
+	if err == nil && o.disk != nil {
+		err = o.disk(s.dir)
 	}
 	if err == nil {
 		err = os.WriteFile(filepath.Join(s.dir, "server.conf"), []byte(config), 0o600)
