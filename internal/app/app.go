@@ -27,6 +27,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/migrate"
 	"github.com/redrive-mq/redrive/internal/notify"
 	"github.com/redrive-mq/redrive/internal/release"
+	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/wait/stored"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
@@ -223,19 +224,28 @@ func (s *Service) waysFail(way string, err error) {
 }
 
 // stopped says, once, that the messages of one of our queues cannot be kept, and
-// that they can again.
+// that they can again. Each try may fail with other words; that the store is full is
+// something else to see to.
 func (s *Service) stopped(part, queue string) func(error) {
+	var since time.Time // zero: it goes on
+	full := false
 	return func(err error) {
-		what := ""
-		if err != nil {
-			what = err.Error()
+		now, was, wasFull := time.Now(), since, full
+		full = errors.Is(err, store.ErrFull)
+		if err == nil {
+			since = time.Time{}
+			s.health.set(part, "")
+			if !was.IsZero() {
+				s.Log.Info("intake goes on", "queue", queue, "after", now.Sub(was).Round(time.Millisecond))
+			}
+			return
 		}
-		switch {
-		case !s.health.set(part, what):
-		case err != nil:
+		s.health.set(part, err.Error())
+		if was.IsZero() {
+			since = now
+		}
+		if was.IsZero() || full != wasFull {
 			s.Log.Error("intake stopped: messages stay in RabbitMQ until they can be kept", "queue", queue, "error", err)
-		default:
-			s.Log.Info("intake goes on", "queue", queue)
 		}
 	}
 }

@@ -92,12 +92,15 @@ func (f *fleet) parted(p replicas.Part) {
 // lead does what only one replica may, until ctx ends. All that goes by what is in
 // memory reads it anew at its begin.
 func (f *fleet) lead(ctx context.Context) {
-	for wait := 50 * time.Millisecond; ; wait *= 2 {
+	const first = 50 * time.Millisecond
+	for wait := first; ; wait *= 2 {
 		err := f.follow(ctx) // the breakers, as the leader before has left them
 		if err == nil {
 			break
 		}
-		f.log.Warn("this replica leads, and cannot read how the breakers are; trying again", "error", err)
+		if wait == first {
+			f.log.Warn("this replica leads, and cannot read how the breakers are; trying again", "error", err)
+		}
 		select {
 		case <-ctx.Done():
 			return

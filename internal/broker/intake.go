@@ -192,10 +192,13 @@ func (i *Intake) watchAside(ctx context.Context, conn *amqp.Connection, said fun
 	}
 }
 
+// firstOffer and longestOffer are how long it waits before a batch is offered again.
+const firstOffer, longestOffer = 250 * time.Millisecond, 2 * time.Second
+
 // take offers a batch until it is taken, or the connection and with it the right
 // to acknowledge is gone.
 func (i *Intake) take(ctx context.Context, taker Taker, batch []Delivery) error {
-	for wait := 250 * time.Millisecond; ; wait = min(2*wait, longestRetry) {
+	for wait := firstOffer; ; wait = min(2*wait, longestOffer) {
 		// What has begun is finished even when the service is to stop: then it
 		// need not be delivered again.
 		err := taker.Take(context.WithoutCancel(ctx), batch)

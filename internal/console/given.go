@@ -124,7 +124,7 @@ func (c *Console) answered(ctx context.Context, id string) (a told, err error) {
 }
 
 // follow does what was ordered. It is called by the leader, between steps.
-func (c *Console) follow(ctx context.Context) {
+func (c *Console) follow(ctx context.Context) error {
 	var all []given
 	err := c.Store.Entries(ctx, orderPrefix, "", func(e store.Entry) (bool, error) { // in the order they were given
 		var g given
@@ -140,9 +140,7 @@ func (c *Console) follow(ctx context.Context) {
 	if len(all) > 0 {
 		c.ops.awake() // what was begun or goes on is ready at once
 	}
-	if err != nil && ctx.Err() == nil && !deposed(err) {
-		c.Log.Error("what was ordered at another replica is not done yet; trying again", "error", err)
-	}
+	return err
 }
 
 // obey does one order, and answers it.

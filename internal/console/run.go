@@ -50,10 +50,14 @@ func (c *Console) Lead(ctx context.Context) {
 	}
 	others.Go(func() { c.forgetting(ctx) })
 	others.Go(func() { c.recounting(ctx) })
-	for ctx.Err() == nil {
+	for failing := false; ctx.Err() == nil; {
 		var ready <-chan time.Time // nil: when something is told
 		if c.Replicas != nil {
-			c.follow(ctx)
+			err := c.follow(ctx)
+			if err != nil && !failing && ctx.Err() == nil && !deposed(err) {
+				c.Log.Error("what was ordered at another replica is not done yet; trying again", "error", err)
+			}
+			failing = err != nil
 		}
 		at := c.round(ctx)
 		if !at.IsZero() {

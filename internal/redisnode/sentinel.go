@@ -58,7 +58,7 @@ func StartSentinel(ctx context.Context, o Options) (_ *Sentinel, err error) {
 	}
 	for _, port := range ports {
 		// A sentinel writes into this file what it learns.
-		sentinel, err := run(ctx, o, port, []string{"--sentinel"}, fmt.Sprintf(`sentinel monitor %[1]s 127.0.0.1 %[2]d 2
+		sentinel, err := run(ctx, o, port, 0, []string{"--sentinel"}, fmt.Sprintf(`sentinel monitor %[1]s 127.0.0.1 %[2]d 2
 sentinel down-after-milliseconds %[1]s %[3]d
 sentinel failover-timeout %[1]s 10000
 sentinel parallel-syncs %[1]s 2

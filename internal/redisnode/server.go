@@ -33,6 +33,17 @@ type Options struct {
 	// DownAfter is how long a primary may be silent before a replica replaces it; 0 is
 	// the constant.
 	DownAfter time.Duration
+	// TLS, when not nil, has a server listen for TLS as well, on a port of its own.
+	TLS *Identity
+
+	disk func(dir string) error // puts into a server's folder what it has on its disk
+}
+
+// Identity is who a server is, in PEM.
+type Identity struct {
+	Cert, Key []byte
+	// Clients is the CA whose certificates clients must have; nil: they need none.
+	Clients []byte
 }
 
 // Name is the software's.
@@ -52,6 +63,7 @@ type Server struct {
 	inside  string // as the server sees it
 	args    []string
 	port    int
+	secure  int // its port for TLS; 0: it has none
 	process *child.Process
 }
 
@@ -60,11 +72,15 @@ func Start(ctx context.Context, o Options) (*Server, error) { return start(ctx, 
 
 // start starts a server with more configuration, which the options' goes before.
 func start(ctx context.Context, o Options, config string) (*Server, error) {
-	ports, err := child.Ports(2)
+	ports, err := child.Ports(3)
 	if err != nil {
 		return nil, err
 	}
-	return run(ctx, o, ports[0], nil, fmt.Sprintf(`appendonly yes
+	secure := 0
+	if o.TLS != nil {
+		secure = ports[2]
+	}
+	return run(ctx, o, ports[0], secure, nil, fmt.Sprintf(`appendonly yes
 appendfsync always
 save ""
 repl-diskless-sync-delay 0
@@ -74,25 +90,56 @@ cluster-port %d
 `, ports[1], config, o.Config))
 }
 
-// run starts a server, or a sentinel by its arguments, on a port.
-func run(ctx context.Context, o Options, port int, args []string, config string) (*Server, error) {
+// run starts a server, or a sentinel by its arguments, on a port, and on another one for
+// TLS unless that is 0.
+func run(ctx context.Context, o Options, port, secure int, args []string, config string) (*Server, error) {
 	program, err := find(o)
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{opts: o, program: program, args: args, port: port}
+	s := &Server{opts: o, program: program, args: args, port: port, secure: secure}
 	if s.dir, err = os.MkdirTemp(o.tmp(), "redrive-redis-"); err != nil {
 		return nil, err
 	}
 	s.inside = strings.TrimPrefix(s.dir, strings.TrimSuffix(o.Root, "/"))
 	config = fmt.Sprintf("bind 127.0.0.1\nport %d\ndir %s\n%s", port, s.inside, config)
-	if err = os.WriteFile(filepath.Join(s.dir, "server.conf"), []byte(config), 0o600); err == nil {
+	if secure != 0 {
+		config += s.listenTLS()
+		err = s.writeIdentity(o.TLS)
+	}
+	if err == nil && o.disk != nil {
+		err = o.disk(s.dir)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(s.dir, "server.conf"), []byte(config), 0o600)
+	}
+	if err == nil {
 		err = s.Restart(ctx)
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
 	return s, nil
+}
+
+// listenTLS is the configuration for TLS.
+func (s *Server) listenTLS() string {
+	ask := "no"
+	if s.opts.TLS.Clients != nil {
+		ask = "yes"
+	}
+	return fmt.Sprintf("tls-port %d\ntls-cert-file %[2]s/cert.pem\ntls-key-file %[2]s/key.pem\ntls-ca-cert-file %[2]s/ca.pem\ntls-auth-clients %s\n", s.secure, s.inside, ask)
+}
+
+func (s *Server) writeIdentity(id *Identity) (err error) {
+	ca := id.Clients
+	if ca == nil {
+		ca = id.Cert // it wants one, and asks nobody by it
+	}
+	for name, pem := range map[string][]byte{"cert.pem": id.Cert, "key.pem": id.Key, "ca.pem": ca} {
+		err = errors.Join(err, os.WriteFile(filepath.Join(s.dir, name), pem, 0o600))
+	}
+	return err
 }
 
 // tmp is where a server's folder is made; "": where the system says.
@@ -123,6 +170,9 @@ func (s *Server) Addr() string { return fmt.Sprintf("127.0.0.1:%d", s.port) }
 
 // URL is the same as a URL.
 func (s *Server) URL() string { return "redis://" + s.Addr() }
+
+// TLSAddr is where it listens for TLS, when it does.
+func (s *Server) TLSAddr() string { return fmt.Sprintf("127.0.0.1:%d", s.secure) }
 
 // Restart starts it on the data it has, and waits until it answers and has read them;
 // kill it first when it runs.

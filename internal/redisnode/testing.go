@@ -51,6 +51,17 @@ func New(t testing.TB, o Options) *Server {
 	return s
 }
 
+// AfterPowerCut is StartAfterPowerCut for one test.
+func AfterPowerCut(t testing.TB, s *Server, synced int64) *Server {
+	t.Helper()
+	again, err := s.StartAfterPowerCut(context.Background(), synced)
+	if err != nil {
+		t.Fatal(err)
+	}
+	owned(t, again.Stop, again)
+	return again
+}
+
 // NewSentinel is a Sentinel for one test.
 func NewSentinel(t testing.TB, o Options) *Sentinel {
 	t.Helper()

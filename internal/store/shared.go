@@ -11,7 +11,7 @@ var ErrDeposed = errors.New("another replica leads by now")
 
 // Shared is what a store offers besides that several services use at once, to make
 // replicas of one service of them. What is said here is soon forgotten, and kept no
-// better than a cache: what must not be lost is a record or an entry.
+// better than a cache: what must not be lost is a record, an entry, or a term's number.
 type Shared interface {
 	Store
 
@@ -24,8 +24,9 @@ type Shared interface {
 
 	// Lead makes replica the leader of something until ttl from now, when nobody is or
 	// it is already. term grows with each new leader: what a former one still does
-	// can be told by it. leads is false when another is the leader. Whatever was
-	// changed before a term began is in the side table when Lead returns it.
+	// can be told by it. leads is false when another is the leader. When Lead returns a
+	// term that one leads, nobody is ever given its number again, as surely as a record
+	// that was added is kept; and whatever was changed before is in the side table.
 	Lead(ctx context.Context, what, replica string, ttl time.Duration) (term uint64, leads bool, err error)
 	// Resign lets another be the leader at once; nothing when replica is not.
 	Resign(ctx context.Context, what, replica string) error

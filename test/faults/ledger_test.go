@@ -247,6 +247,16 @@ func (l *ledger) acknowledged() int {
 	return len(l.acked)
 }
 
+// deliveries tells how many there were.
+func (l *ledger) deliveries() (all int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, n := range l.seen {
+		all += n
+	}
+	return all
+}
+
 // settle waits until every message was acknowledged.
 func (l *ledger) settle(most time.Duration) {
 	l.t.Helper()

@@ -57,42 +57,49 @@ func TestAKilledOperationReplaysEachMessageOnce(t *testing.T) {
 			count, err := client.Count(ctx, "queue:orders (state:waiting OR state:parked)")
 			return err == nil && o.State == console.Finished && count.Count == 0
 		})
-
-		account := map[string]int{}
-		for after := ""; ; {
-			page, err := client.Outcomes(ctx, plan.ID, after, 1000)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, o := range page.Outcomes {
-				if account[o.ID]++; o.Outcome != "done" {
-					t.Errorf("%s: %s, %s", o.ID, o.Outcome, o.Why)
-				}
-			}
-			if after = page.After; after == "" {
-				break
-			}
-		}
-		came := taken(t, v, "orders")
-		duplicates := 0
-		for id, body := range want {
-			if account[id] != 1 {
-				t.Errorf("%s is in the account %d times", id, account[id])
-			}
-			if n := came[fmt.Sprint(id, " 0 ", body)]; n == 0 {
-				t.Errorf("%s is lost, or came altered", id)
-			} else {
-				duplicates += n - 1
-			}
-		}
-		if len(account) != messages || len(came) != messages {
-			t.Errorf("%d messages in the account and %d at the consumer, want %d", len(account), len(came), messages)
-		}
-		if duplicates > kills*inFlight {
-			t.Errorf("%d duplicates, more than %d kills explain", duplicates, kills)
-		}
-		t.Logf("%d messages, %d duplicates over %d kills", messages, duplicates, kills)
+		replayedOnce(t, v, client, plan.ID, want, kills)
 	})
+}
+
+// replayedOnce checks that the account of an operation has each message once, as done,
+// that all have come to their queue, and that no more came twice than crashes explain.
+func replayedOnce(t *testing.T, v *brokertest.VHost, client api.Client, operation string, want map[string]string, crashes int) {
+	t.Helper()
+	ctx := context.Background()
+	account := map[string]int{}
+	for after := ""; ; {
+		page, err := client.Outcomes(ctx, operation, after, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range page.Outcomes {
+			if account[o.ID]++; o.Outcome != "done" {
+				t.Errorf("%s: %s, %s", o.ID, o.Outcome, o.Why)
+			}
+		}
+		if after = page.After; after == "" {
+			break
+		}
+	}
+	came := taken(t, v, "orders")
+	duplicates := 0
+	for id, body := range want {
+		if account[id] != 1 {
+			t.Errorf("%s is in the account %d times", id, account[id])
+		}
+		if n := came[fmt.Sprint(id, " 0 ", body)]; n == 0 {
+			t.Errorf("%s is lost, or came altered", id)
+		} else {
+			duplicates += n - 1
+		}
+	}
+	if len(account) != len(want) || len(came) != len(want) {
+		t.Errorf("%d messages in the account and %d at the consumer, want %d", len(account), len(came), len(want))
+	}
+	if duplicates > crashes*inFlight {
+		t.Errorf("%d duplicates, more than %d crashes explain", duplicates, crashes)
+	}
+	t.Logf("%d messages, %d duplicates over %d crashes", len(want), duplicates, crashes)
 }
 
 // park writes parked messages into the data folder of a service that does not run;
@@ -103,6 +110,12 @@ func (p *process) park(queue string, n int) map[string]string {
 	if err != nil {
 		p.t.Fatal(err)
 	}
+	return park(p.t, s, queue, n)
+}
+
+// park keeps parked messages in a store and closes it; their bodies by their ids.
+func park(t *testing.T, s store.Store, queue string, n int) map[string]string {
+	t.Helper()
 	bodies := map[string]string{}
 	var all []*store.Record
 	for i := range n {
@@ -114,10 +127,10 @@ func (p *process) park(queue string, n int) map[string]string {
 		all = append(all, r)
 	}
 	if err := s.Add(context.Background(), all); err != nil {
-		p.t.Fatal(err)
+		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
-		p.t.Fatal(err)
+		t.Fatal(err)
 	}
 	return bodies
 }

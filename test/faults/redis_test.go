@@ -182,6 +182,81 @@ func TestKillingRedisLosesNothing(t *testing.T) {
 	})
 }
 
+// A Redis that is away is told of once by each part that needs it, however long it is
+// away, and so is that it is back; what was due meanwhile begins to return then within
+// about a second.
+func TestARedisThatIsAwayIsToldOfOnce(t *testing.T) {
+	const away = 10 * time.Second
+	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
+		server := redisnode.New(t, o)
+		l, all := newRedisLedger(t, v), replicas(t, v, server.URL(), synced, shortLease)
+		waitLong(all)
+		start(all)
+		consuming(t, l)
+		for _, how := range []struct {
+			name       string
+			away, back func() error
+		}{
+			{"killed", func() error { server.Kill(); return nil }, func() error { return server.Restart(context.Background()) }},
+			{"standing still", server.Pause, server.Continue},
+		} {
+			said := []int{all[0].log.Len(), all[1].log.Len()}
+			failed := l.deliveries() + 500
+			l.publish(500)
+			brokertest.Eventually(t, "they have failed once", func() bool { return l.deliveries() >= failed })
+			<-time.After(500 * time.Millisecond) // and most of them are kept
+			if err := how.away(); err != nil {
+				t.Fatal(err)
+			}
+			l.publish(100)
+			<-time.After(away)
+			before := l.deliveries()
+			if err := how.back(); err != nil {
+				t.Fatal(err)
+			}
+			back := time.Now()
+			brokertest.Eventually(t, "messages return again", func() bool { return l.deliveries() > before })
+			took := time.Since(back)
+			t.Logf("%s: the first message returns %s after Redis is back", how.name, took.Round(10*time.Millisecond))
+			if took > 3*time.Second { // one, on a machine that is not busy
+				t.Errorf("%s: the first message returns %s after Redis is back", how.name, took)
+			}
+			finish(t, l, all)
+			for i, p := range all {
+				p.kill() // so that its log is whole
+				log := p.log.String()[said[i]:]
+				troubles := map[string]int{}
+				for line := range strings.Lines(log) {
+					if what := between(line, `msg="`, `"`); strings.Contains(line, "level=WARN") || strings.Contains(line, "level=ERROR") {
+						troubles[what]++
+					}
+				}
+				for what, n := range troubles {
+					if n > 1 {
+						t.Errorf("%s: said %d times in %s: %s", how.name, n, away, what)
+					}
+				}
+				for _, want := range []string{`msg="store: returning due messages works again" after=`, `msg="intake goes on" queue=redrive.intake after=`} {
+					if strings.Count(log, want) != 1 {
+						t.Errorf("%s: it does not say once %s", how.name, want)
+					}
+				}
+				if t.Failed() {
+					t.Logf("%s: a service said:\n%s", how.name, log)
+				}
+			}
+			start(all)
+		}
+	})
+}
+
+// between is what stands in a text between two others, the first time.
+func between(text, before, after string) string {
+	_, text, _ = strings.Cut(text, before)
+	text, _, _ = strings.Cut(text, after)
+	return text
+}
+
 // A Redis that stands still answers nothing, and keeps its connections.
 func TestARedisThatStandsStillLosesNothing(t *testing.T) {
 	t.Parallel()

@@ -19,6 +19,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/redisnode"
+	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -30,16 +31,25 @@ type replica struct {
 
 func newReplica(t *testing.T, url, redis, policies string) *replica {
 	t.Helper()
+	return newReplicaOn(t, url, "redis://"+redis, synced, policies)
+}
+
+func newReplicaOn(t *testing.T, url, redis, settings, policies string) *replica {
+	t.Helper()
 	p := newProcess(t, url)
-	yaml := fmt.Sprintf("store: {disk: %s, redis: {url: %q, lease: 5s, shards: 4}}\nlisten: %s\n%s\n", p.data(), "redis://"+redis, p.listen, policies)
-	if err := os.WriteFile(p.config, []byte(yaml), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	p.store = fmt.Sprintf("{disk: %s, redis: {url: %q, lease: 5s, shards: 4, %s}}", p.data(), redis, settings)
+	p.configure(policies)
 	if err := os.MkdirAll(filepath.Join(p.data(), "audit"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	p.start()
 	return &replica{p, api.Client{Addr: p.listen}}
+}
+
+// ended tells whether it has, by itself.
+func (r *replica) ended() bool {
+	pid, err := syscall.Wait4(r.cmd.Process.Pid, nil, syscall.WNOHANG, nil)
+	return err != nil || pid != 0
 }
 
 func (r *replica) signal(s os.Signal) {
@@ -300,4 +310,122 @@ func TestAnOperationOutlivesItsLeaders(t *testing.T) {
 	if n, err := all[0].Count(ctx, "state:discarded"); err != nil || n.Count != messages || len(account) != messages {
 		t.Errorf("%d are discarded and %d in the account, of %d: %v", n.Count, len(account), messages, err)
 	}
+}
+
+// An operation outlives a primary of Redis that Sentinel replaces, while replicas are
+// killed at any point: its account has each message once, and each came.
+func TestAnOperationOutlivesAFailoverBySentinel(t *testing.T) {
+	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
+		ctx := context.Background()
+		sentinel := redisnode.NewSentinel(t, o)
+		replayedThrough(t, v, sentinel.URL(), func() {
+			primary := sentinel.Primary(ctx)
+			primary.Kill()
+			if _, err := sentinel.AwaitPrimary(ctx, primary); err != nil {
+				t.Fatal(err)
+			}
+			if err := primary.Restart(ctx); err != nil {
+				t.Fatal(err)
+			}
+		})
+	})
+}
+
+// It outlives slots of a cluster that move, and a primary of it that dies.
+func TestAnOperationOutlivesAClusterThatChanges(t *testing.T) {
+	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
+		ctx := context.Background()
+		cluster := redisnode.NewCluster(t, o)
+		replayedThrough(t, v, cluster.URL(), func() {
+			var owner *redisnode.Server
+			var first int // the slot that has the operation's account
+			for shard := range 2 {
+				slot, err := cluster.Slot(ctx, fmt.Sprintf("redrive{%d}", shard))
+				if err != nil {
+					t.Fatal(err)
+				}
+				to := cluster.Servers[0]
+				if to == cluster.Owner(ctx, slot) {
+					to = cluster.Servers[1]
+				}
+				if err := cluster.MoveSlot(ctx, slot, to); err != nil {
+					t.Fatal(err)
+				}
+				if shard == 0 {
+					owner, first = to, slot
+				}
+			}
+			owner.Kill()
+			if _, err := cluster.AwaitOwner(ctx, first, owner); err != nil {
+				t.Fatal(err)
+			}
+			if err := owner.Restart(ctx); err != nil {
+				t.Fatal(err)
+			}
+		})
+	})
+}
+
+// replayedThrough has three replicas on a Redis replay messages, kills some of them at
+// random while something happens to Redis, and accounts for each message.
+func replayedThrough(t *testing.T, v *brokertest.VHost, redis string, happens func()) {
+	t.Helper()
+	const messages, kills = 3000, 4
+	ctx := context.Background()
+	url := v.ServiceURL(brokertest.Works("orders"))
+	s, err := redisstore.Open(ctx, redisstore.Options{URL: redis, Shards: 4, Durability: redisstore.Replicated})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := park(t, s, "orders", messages)
+	var all []*replica
+	for range 3 {
+		all = append(all, newReplicaOn(t, url, redis, "durability: replicated", `policies: [{name: p, queues: [orders], attempts: 5, backoff: {fixed: 1h}, no_consumer: return}]`))
+	}
+	for _, r := range all {
+		r.waitReady()
+	}
+	sees(t, 3, all...)
+	v.Queue("orders", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": wire.ExchangeDeadLetters})
+	plan, err := all[1].Plan(ctx, console.PlanRequest{Verb: console.Replay, Query: "queue:orders state:parked"})
+	if err != nil || plan.Count != messages {
+		t.Fatalf("planned %d, %v", plan.Count, err)
+	}
+	if _, err := all[2].Start(ctx, plan.ID, console.Start{Rate: 300}); err != nil {
+		t.Fatal(err)
+	}
+	random := random(t)
+	var killing sync.WaitGroup
+	killing.Go(func() {
+		for range kills {
+			<-time.After(time.Duration(500+random.IntN(1500)) * time.Millisecond)
+			r := all[random.IntN(len(all))]
+			r.kill()
+			r.start()
+		}
+	})
+	<-time.After(time.Second) // into the middle of it
+	happens()
+	killing.Wait()
+	for _, r := range all {
+		if o, err := r.Operation(ctx, plan.ID); err == nil {
+			t.Logf("when all of that had happened, %d of %d were done", o.Done, messages)
+			break
+		}
+	}
+	for _, r := range all {
+		if r.ended() {
+			r.start() // it found no Redis when it was started
+		}
+		r.waitReady()
+	}
+	brokertest.Eventually(t, "all have returned", func() bool {
+		o, err := all[0].Operation(ctx, plan.ID)
+		if err != nil || o.State != console.Finished {
+			return false
+		}
+		count, err := all[0].Count(ctx, "queue:orders (state:waiting OR state:parked)")
+		return err == nil && count.Count == 0
+	})
+	replayedOnce(t, v, all[0].Client, plan.ID, want, kills+len(all))
 }

@@ -332,7 +332,8 @@ func (c *change) room(ctx context.Context) error {
 	return nil
 }
 
-// commit does it: at once where it is in one shard, by an intent where it is not.
+// commit does it: at once where it is in one shard, by an intent where it is not, or
+// where another shard than the first, which alone knows of terms, is changed in one.
 func (c *change) commit(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx) // it is to be finished, as far as that can be
 	var shards []int
@@ -341,10 +342,11 @@ func (c *change) commit(ctx context.Context) error {
 			shards = append(shards, shard)
 		}
 	}
-	switch len(shards) {
-	case 0:
+	_, _, inTerm := store.TermOf(ctx)
+	switch {
+	case len(shards) == 0:
 		return nil
-	case 1:
+	case len(shards) == 1 && (shards[0] == 0 || !inTerm):
 		args := c.args(ctx, shards[0], true, c.entries)
 		return c.s.apply(ctx, shards[0], args)
 	}
@@ -358,12 +360,9 @@ const doneFor = 7 * 24 * time.Hour
 func (c *change) args(ctx context.Context, shard int, whole bool, entries []store.Entry) []string {
 	p := &c.parts[shard]
 	by := []string{"", "0"} // whoever does what is committed
-	if len(entries) > 0 {
-		by = led(ctx)
-	}
 	ttl := doneFor
 	if whole { // nobody but this process does it again, and that within the timeout
-		ttl = 2 * c.s.Timeout
+		by, ttl = led(ctx), 2*c.s.Timeout
 	}
 	args := append(by, c.token, flag(whole), itoa(ttl.Milliseconds()), c.s.pastKept(), itoa(p.n))
 	args = append(args, p.ops...)
@@ -398,7 +397,9 @@ func (s *Store) apply(ctx context.Context, shard int, args []string) error {
 	}
 }
 
-// Forget implements store.Changer.
+// Forget implements store.Changer. Who stood still in it does no harm when it goes on:
+// in a term it is refused, and in any case each record is locked and looked at again
+// before it is deleted. One that was restored, or discarded anew, stays.
 func (s *Store) Forget(ctx context.Context, now time.Time) (int, error) {
 	return store.Forget(ctx, s, now)
 }

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -29,11 +30,13 @@ func connect(o Options) (rueidis.Client, error) {
 	if o.Password != "" {
 		option.Password = o.Password
 	}
-	if o.TLS != nil && option.TLSConfig != nil {
-		name := option.TLSConfig.ServerName
-		if option.TLSConfig = o.TLS.Clone(); option.TLSConfig.ServerName == "" {
-			option.TLSConfig.ServerName = name
-		}
+	switch {
+	case o.TLS != nil && option.TLSConfig == nil:
+		return nil, errors.New("redis: store.redis.tls names certificates, and store.redis.url is one without TLS: expected rediss://user:password@host:port")
+	case o.TLS != nil:
+		option.TLSConfig = o.TLS.Clone()
+	case option.TLSConfig != nil:
+		option.TLSConfig.ServerName = "" // or each server would have to have the name of the first
 	}
 	if option.Sentinel.MasterSet != "" {
 		option.Sentinel.TLSConfig = option.TLSConfig
@@ -50,6 +53,10 @@ func connect(o Options) (rueidis.Client, error) {
 		}
 	}
 	client, err := rueidis.NewClient(option)
+	var unknown x509.UnknownAuthorityError
+	if errors.As(err, &unknown) {
+		err = fmt.Errorf("%w: name the CA of its certificate, a file in PEM, with store.redis.tls.ca", err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("redis at %s: %w", strings.Join(option.InitAddress, ", "), err)
 	}

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"net"
+	"time"
 )
 
 // Dial has a store connect by dial.
@@ -31,3 +32,8 @@ func (s *Store) Forgot() {
 }
 
 var ErrUnconfirmed, ErrTooLong = errUnconfirmed, errTooLong
+
+// Ungroup forgets groups as one does who looked at them when they had not failed since.
+func (s *Store) Ungroup(ctx context.Context, since time.Time, groups ...string) error {
+	return s.ungroup(ctx, since.Unix()/60, groups)
+}

@@ -2,6 +2,7 @@ package redisstore_test
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -212,4 +213,78 @@ func TestAPrimaryIsReplaced(t *testing.T) {
 			x.end()
 		})
 	})
+}
+
+// A term that no replica has is not led: the server that gave it may die, and the next
+// one gives its number to another. Who leads already goes on.
+func TestATermIsNotGivenTwice(t *testing.T) {
+	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
+		sentinel := redisnode.NewSentinel(t, o)
+		options := redisstore.Options{URL: sentinel.URL(), Durability: redisstore.Replicated, Timeout: 2 * time.Second}
+		first, second, third := openAt(t, options), openAt(t, options), openAt(t, options)
+		if term, leads, err := first.Lead(ctx, "x", "first", time.Hour); term != 1 || !leads || err != nil {
+			t.Fatal(term, leads, err)
+		}
+		primary := sentinel.Primary(ctx)
+		var still []*redisnode.Server
+		for _, s := range sentinel.Servers {
+			if s != primary {
+				still = append(still, s)
+				if err := s.Pause(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		// What it has not sent them yet is lost with it.
+		if _, err := primary.Do(ctx, "CLIENT", "KILL", "TYPE", "replica"); err != nil {
+			t.Fatal(err)
+		}
+		if term, leads, err := first.Lead(ctx, "x", "first", time.Hour); term != 1 || !leads || err != nil {
+			t.Errorf("who leads asks again: %d, %v, %v", term, leads, err)
+		}
+		if err := first.Resign(ctx, "x", "first"); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // the second time it is not a new term
+			if term, leads, err := second.Lead(ctx, "x", "second", time.Hour); leads || !errors.Is(err, redisstore.ErrUnconfirmed) {
+				t.Errorf("while no replica has it, term %d: %v, %v", term, leads, err)
+			}
+		}
+		primary.Kill()
+		for _, s := range still {
+			if err := s.Continue(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := sentinel.AwaitPrimary(ctx, primary); err != nil {
+			t.Fatal(err)
+		}
+		// The resignation was lost, too.
+		for name, s := range map[string]*redisstore.Store{"second": second, "third": third} {
+			if got := leads(t, s, name); got != "1 false" {
+				t.Errorf("%s: %s", name, got)
+			}
+		}
+		if err := third.Resign(ctx, "x", "first"); err != nil {
+			t.Fatal(err)
+		}
+		if got := leads(t, third, "third"); got != "2 true" {
+			t.Errorf("third: %s", got)
+		}
+	})
+}
+
+// leads is what Lead says, once it says something: connections follow a primary some
+// time later, and so do its replicas.
+func leads(t *testing.T, s *redisstore.Store, replica string) string {
+	t.Helper()
+	for began := time.Now(); ; {
+		term, leads, err := s.Lead(ctx, "x", replica, time.Hour)
+		if err == nil {
+			return fmt.Sprint(term, leads)
+		}
+		if time.Since(began) > time.Minute {
+			t.Fatal(err)
+		}
+	}
 }

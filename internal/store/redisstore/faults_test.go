@@ -2,6 +2,8 @@ package redisstore_test
 
 import (
 	"bytes"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/redrive-mq/redrive/internal/redisnode"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
@@ -357,8 +360,10 @@ func TestARecordThatIsGone(t *testing.T) {
 	}
 }
 
-// The rights that docs/redis.md gives the service's user are enough.
-func TestTheRightsThatAreDocumented(t *testing.T) {
+// documentedUser makes the user that docs/redis.md prints, for stores with such a prefix,
+// and returns its password.
+func documentedUser(t *testing.T, s *redisnode.Server, prefix string) (password string) {
+	t.Helper()
 	text, err := os.ReadFile("../../../docs/redis.md")
 	if err != nil {
 		t.Fatal(err)
@@ -367,10 +372,42 @@ func TestTheRightsThatAreDocumented(t *testing.T) {
 	if line == nil {
 		t.Fatal("docs/redis.md names no rights")
 	}
+	rights := strings.NewReplacer(">PASSWORD", ">s3cret", "~redrive{", "~"+prefix+"{", "&redrive{", "&"+prefix+"{").Replace(string(line[1]))
+	if _, err := s.Do(ctx, append([]string{"ACL"}, strings.Fields(rights)...)...); err != nil {
+		t.Fatal(err)
+	}
+	return "s3cret"
+}
+
+// The rights that docs/redis.md gives the service's user are enough for all that a store
+// does, and no more than they are: other keys are not its. All of it by TLS.
+func TestTheDocumentedUserByTLS(t *testing.T) {
+	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
+		ca := redisnode.NewAuthority(t)
+		o.TLS = ca.Identity("127.0.0.1")
+		server := redisnode.New(t, o)
+		password := documentedUser(t, server, "test*")
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(ca.Cert)
+		so := redisstore.Options{Shards: 1, URL: "rediss://redrive@" + server.TLSAddr(), Password: password, TLS: &tls.Config{RootCAs: roots}}
+		t.Run("suite", func(t *testing.T) { suiteWith(t, so) })
+		so.Prefix = "other"
+		if _, err := redisstore.Open(ctx, so); err == nil || !strings.Contains(err.Error(), "NOPERM") {
+			t.Errorf("with another prefix: %v", err)
+		}
+		so.Prefix, so.Password = "test", "wrong"
+		if _, err := redisstore.Open(ctx, so); err == nil || !strings.Contains(err.Error(), "WRONGPASS") {
+			t.Errorf("with another password: %v", err)
+		}
+	})
+}
+
+// The service says nothing of rights that it lacks.
+func TestTheRightsThatAreDocumented(t *testing.T) {
 	server := start(t, "")
-	server.do(t, "ACL", strings.Fields(strings.Replace(string(line[1]), ">PASSWORD", ">s3cret", 1))...)
+	password := documentedUser(t, server.Server, "redrive")
 	var log bytes.Buffer
-	s := openAt(t, redisstore.Options{URL: "redis://redrive@" + server.Addr(), Password: "s3cret", Shards: 4, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	s := openAt(t, redisstore.Options{URL: "redis://redrive@" + server.Addr(), Password: password, Shards: 4, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	for range 4 {
 		add(t, s, 2)
 	}

@@ -191,9 +191,14 @@ func (g *groups) refresh(ctx context.Context, s *Store) error {
 	}
 	g.learn(all)
 	g.mu.Unlock()
+	return s.ungroup(ctx, aDayBefore(now), old)
+}
+
+// ungroup forgets groups that have not failed since.
+func (s *Store) ungroup(ctx context.Context, since int64, old []string) error {
 	for some := range slices.Chunk(old, most) {
 		if err := s.each(func(shard int) error {
-			_, err := s.do(ctx, shard, scriptUngroup, some...)
+			_, err := s.do(ctx, shard, scriptUngroup, append([]string{itoa(since)}, some...)...)
 			return err
 		}); err != nil {
 			return err
@@ -202,7 +207,10 @@ func (g *groups) refresh(ctx context.Context, s *Store) error {
 	return nil
 }
 
-func (s *seen) withinADay(now time.Time) bool { return s.last > now.Unix()/60-24*60 }
+func (s *seen) withinADay(now time.Time) bool { return s.last > aDayBefore(now) }
+
+// aDayBefore is in minutes since 1970.
+func aDayBefore(now time.Time) int64 { return now.Unix()/60 - 24*60 }
 
 // readGroups reads what all shards have of groups.
 func (s *Store) readGroups(ctx context.Context) (map[groupID]*knownGroup, error) {

@@ -98,8 +98,11 @@ type Store struct {
 	users  sync.WaitGroup // calls under way, for Close
 	closed bool
 	after  map[string]string // by what is led here: the store of who did before, to be succeeded
-	own    sync.WaitGroup    // the store's goroutines
-	stop   chan struct{}     // closed when they must end
+	terms  map[string]uint64 // by what is led here: the term that was confirmed
+	// failing is what upkeep and the like fail at, and since when.
+	failing map[string]time.Time
+	own     sync.WaitGroup // the store's goroutines
+	stop    chan struct{}  // closed when they must end
 }
 
 // Open opens a store and makes it when there is none. It fails when the server cannot
@@ -120,7 +123,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // it never fails
-	s := &Store{Options: o, client: client, changed: make(chan struct{}, 1), after: map[string]string{}, name: hex.EncodeToString(random[:]),
+	s := &Store{Options: o, client: client, changed: make(chan struct{}, 1), after: map[string]string{}, terms: map[string]uint64{}, failing: map[string]time.Time{}, name: hex.EncodeToString(random[:]),
 		groups: groups{known: map[groupID]*knownGroup{}}, claims: claims{held: map[loan]string{}}, passing: passing{}, rooms: make([]room, o.Shards),
 		step: func(string) error { return nil }, stop: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -310,8 +313,21 @@ func (s *Store) upkeep() {
 	}
 }
 
+// tell says, once, that something fails that is done again and again, and that it
+// works again.
 func (s *Store) tell(doing string, err error) {
-	if err != nil {
-		s.Log.Warn("store: "+doing+" failed; trying again", "error", err)
+	s.mu.Lock()
+	since, known := s.failing[doing]
+	if err == nil {
+		delete(s.failing, doing)
+	} else if !known {
+		s.failing[doing] = time.Now()
+	}
+	s.mu.Unlock()
+	switch {
+	case err != nil && !known:
+		s.Log.Warn("store: "+doing+" fails; trying again until it works", "error", err)
+	case err == nil && known:
+		s.Log.Info("store: "+doing+" works again", "after", time.Since(since).Round(time.Millisecond))
 	}
 }

@@ -26,11 +26,17 @@ func openAt(t testing.TB, o redisstore.Options) *redisstore.Store {
 
 // suite runs storetest on a server, each store under a prefix of its own.
 func suite(t *testing.T, url string, shards int) {
+	suiteWith(t, redisstore.Options{URL: url, Shards: shards})
+}
+
+func suiteWith(t *testing.T, o redisstore.Options) {
 	var stores atomic.Int64
 	var mu sync.Mutex
 	options := map[store.Store]redisstore.Options{}
 	fresh := func() redisstore.Options {
-		return redisstore.Options{URL: url, Shards: shards, Timeout: time.Minute, Prefix: fmt.Sprintf("test%d-%d", shards, stores.Add(1))}
+		o := o
+		o.Timeout, o.Prefix = time.Minute, fmt.Sprintf("test%d-%d", o.Shards, stores.Add(1))
+		return o
 	}
 	open := func(t *testing.T, o redisstore.Options) store.Store {
 		s := openAt(t, o)

@@ -2,6 +2,7 @@ package redisstore_test
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"sync"
@@ -88,7 +89,13 @@ func replica(t *testing.T, o redisstore.Options) storetest.Replica {
 			by[addr] = p
 		}
 		mu.Unlock()
-		return (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", p.Addr())
+		c, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", p.Addr())
+		if err == nil && o.TLS != nil {
+			secure := o.TLS.Clone()
+			secure.ServerName = "127.0.0.1"
+			return tls.Client(c, secure), nil
+		}
+		return c, err
 	})
 	s, err := redisstore.Open(context.Background(), o)
 	if err != nil {

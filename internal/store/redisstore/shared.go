@@ -42,30 +42,29 @@ func (s *Store) Leave(ctx context.Context, replica string) error {
 	return err
 }
 
-// Lead implements store.Shared.
+// Lead implements store.Shared. A term that this process has not seen confirmed is asked
+// for again until it is as durable as any write: were it lost with the server that gave
+// it, the next server would give its number to another. Renewing it is not confirmed: a
+// leader that others cannot succeed goes on while nothing can be confirmed.
 func (s *Store) Lead(ctx context.Context, what, replica string, ttl time.Duration) (term uint64, leads bool, err error) {
 	done, err := s.use(ctx)
 	if err != nil {
 		return 0, false, err
 	}
 	defer done()
-	list, err := texts(s.do(ctx, 0, scriptLead, what, replica, itoa(ttl.Milliseconds()), s.name))
-	if err != nil {
-		return 0, false, err
+	term, leads, err = s.lead(ctx, s.do, what, replica, ttl)
+	if err == nil && leads && !s.sure(what, term) {
+		// It writes again: what is confirmed is a write of the connection that asks.
+		if term, leads, err = s.lead(ctx, s.write, what, replica, ttl); err == nil && leads {
+			s.mu.Lock()
+			s.terms[what] = term
+			s.mu.Unlock()
+		}
 	}
-	if len(list) != 3 {
-		return 0, false, errors.New("redis: who leads is not to be read")
-	}
-	if term, err = strconv.ParseUint(list[0], 10, 64); err != nil {
-		return 0, false, s.failed(err)
-	}
-	if list[1] != "1" {
-		return term, false, nil
+	if err != nil || !leads {
+		return term, false, err
 	}
 	s.mu.Lock()
-	if before := list[2]; before != "" && before != s.name {
-		s.after[what] = before
-	}
 	before := s.after[what]
 	s.mu.Unlock()
 	if before != "" { // also when that failed the last time
@@ -77,6 +76,33 @@ func (s *Store) Lead(ctx context.Context, what, replica string, ttl time.Duratio
 		s.mu.Unlock()
 	}
 	return term, true, nil
+}
+
+// sure tells whether a term was confirmed to this process.
+func (s *Store) sure(what string, term uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.terms[what] == term
+}
+
+// lead asks to lead by do or write, and notes whom to succeed.
+func (s *Store) lead(ctx context.Context, by func(context.Context, int, *script, ...string) (rueidis.RedisMessage, error), what, replica string, ttl time.Duration) (term uint64, leads bool, err error) {
+	list, err := texts(by(ctx, 0, scriptLead, what, replica, itoa(ttl.Milliseconds()), s.name))
+	if err != nil {
+		return 0, false, err
+	}
+	if len(list) != 3 {
+		return 0, false, errors.New("redis: who leads is not to be read")
+	}
+	if term, err = strconv.ParseUint(list[0], 10, 64); err != nil {
+		return 0, false, s.failed(err)
+	}
+	if before := list[2]; before != "" && before != s.name {
+		s.mu.Lock()
+		s.after[what] = before
+		s.mu.Unlock()
+	}
+	return term, list[1] == "1", nil
 }
 
 // Resign implements store.Shared.

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/redrive-mq/redrive/internal/store"
 )
@@ -72,15 +71,5 @@ func (l *Loop) loadHolds(ctx context.Context) {
 			return true, nil
 		})
 	}
-	for wait := firstRest; ctx.Err() == nil; wait = min(2*wait, longest) {
-		err := load()
-		if err == nil {
-			return
-		}
-		l.failed(ctx, "reading which queues are held", err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait):
-		}
-	}
+	l.untilDone(ctx, holding, load)
 }

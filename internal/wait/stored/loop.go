@@ -5,6 +5,7 @@ package stored
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -63,6 +64,7 @@ type Loop struct {
 	inFlight atomic.Int64  // messages
 	bytes    atomic.Int64  // of their bodies
 	woken    chan struct{} // something was settled
+	troubles troubles
 	// served are the queues that have had their batch of the round under way: one
 	// that the limits in flight cut short goes on with the others.
 	served map[string]bool
@@ -89,7 +91,8 @@ type sent struct {
 // work again; it is called on change only.
 func New(s Store, g Giver, gate Gate, events flow.Listener, log *slog.Logger, report func(queue string, err error)) *Loop {
 	return &Loop{store: s, give: g, gate: gate, events: events, log: log, report: report,
-		resting: map[string]rest{}, held: map[string]bool{}, served: map[string]bool{}, woken: make(chan struct{}, 1)}
+		resting: map[string]rest{}, held: map[string]bool{}, served: map[string]bool{}, woken: make(chan struct{}, 1),
+		troubles: troubles{since: map[string]time.Time{}}}
 }
 
 // Run returns messages as they come due until ctx ends, then waits for the
@@ -122,14 +125,24 @@ func (l *Loop) Run(ctx context.Context, grace time.Duration) {
 	defer close(flight)
 
 	l.loadHolds(ctx)
-	for ctx.Err() == nil {
-		wake := l.sendDue(ctx, flight)
+	for away := firstRest; ctx.Err() == nil; {
+		wake, err := l.sendDue(ctx, flight)
+		woken, changed := l.woken, l.store.Changed()
+		if err != nil {
+			l.failed(ctx, returning, err)
+			// Whatever it is woken for, it would ask the store.
+			wake, woken, changed = away, nil, nil
+			away = min(2*away, longestAway)
+		} else if ctx.Err() == nil {
+			l.works(returning)
+			away = firstRest
+		}
 		timer := time.NewTimer(wake)
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
-		case <-l.woken:
-		case <-l.store.Changed():
+		case <-woken:
+		case <-changed:
 		}
 		timer.Stop()
 	}
@@ -138,12 +151,11 @@ func (l *Loop) Run(ctx context.Context, grace time.Duration) {
 // sendDue claims and sends one batch of each queue that has something due, until
 // nothing is, and tells how long there is to wait. One batch a queue and round:
 // a queue with a million due messages holds up no other by more than a batch.
-func (l *Loop) sendDue(ctx context.Context, flight chan<- sent) time.Duration {
+func (l *Loop) sendDue(ctx context.Context, flight chan<- sent) (time.Duration, error) {
 	for ctx.Err() == nil {
 		next, err := l.store.Next(ctx)
 		if err != nil {
-			l.failed(ctx, "asking the store what is due", err)
-			return firstRest
+			return 0, fmt.Errorf("asking what is due: %w", err)
 		}
 		slices.SortFunc(next, func(a, b store.NextDue) int { return a.Due.Compare(b.Due) })
 		now := time.Now()
@@ -164,7 +176,7 @@ func (l *Loop) sendDue(ctx context.Context, flight chan<- sent) time.Duration {
 				continue
 			}
 			if l.inFlight.Load()+batch > InFlight || l.bytes.Load() >= inFlightBytes {
-				return longest // until something is settled, which wakes
+				return longest, nil // until something is settled, which wakes
 			}
 			most, again := l.gate.Allow(n.Queue, batch, now)
 			if most == 0 {
@@ -176,8 +188,7 @@ func (l *Loop) sendDue(ctx context.Context, flight chan<- sent) time.Duration {
 			claims, err := l.store.Claim(ctx, n.Queue, now, most, batchBytes)
 			l.gate.Unsent(n.Queue, most-len(claims), now)
 			if err != nil {
-				l.failed(ctx, "claiming due messages", err)
-				return firstRest
+				return 0, fmt.Errorf("claiming what is due for queue %q: %w", n.Queue, err)
 			}
 			if len(claims) == 0 {
 				continue
@@ -189,10 +200,10 @@ func (l *Loop) sendDue(ctx context.Context, flight chan<- sent) time.Duration {
 		}
 		clear(l.served)
 		if !sentAny {
-			return wake
+			return wake, nil
 		}
 	}
-	return 0
+	return 0, nil
 }
 
 // withWaiting adds the batches that were answered meanwhile: a commit with one
@@ -238,13 +249,17 @@ func (l *Loop) settle(ctx context.Context, batches []sent) {
 		l.tell(s, now)
 		l.rest(s.queue, obstacle)
 	}
-	l.untilDone(ctx, func() error { _, err := l.store.Settle(ctx, outcomes); return err }, len(outcomes))
+	if len(outcomes) > 0 {
+		l.untilDone(ctx, settling, func() error { _, err := l.store.Settle(ctx, outcomes); return err })
+	}
 	for _, o := range outcomes {
 		if r := o.Claim.Record; o.Park != "" {
 			l.events(flow.Event{Kind: flow.Parked, At: o.At, Queue: r.Queue, ID: r.ID, Attempt: r.Attempt, Reason: r.Reason, Why: o.Park})
 		}
 	}
-	l.untilDone(ctx, func() error { return l.store.Release(ctx, back) }, len(back))
+	if len(back) > 0 {
+		l.untilDone(ctx, settling, func() error { return l.store.Release(ctx, back) })
+	}
 	for _, s := range batches {
 		l.inFlight.Add(-int64(len(s.claims)))
 		l.bytes.Add(-bodies(s.claims))
@@ -277,32 +292,6 @@ func bodies(claims []store.Claim) (n int64) {
 		n += int64(len(c.Record.Message.Body))
 	}
 	return n
-}
-
-// untilDone tries again while the store fails: a claim must not be forgotten, or
-// its message would wait until the next start.
-func (l *Loop) untilDone(ctx context.Context, try func() error, n int) {
-	if n == 0 {
-		return
-	}
-	for wait := firstRest; ; wait = min(2*wait, longest) {
-		err := try()
-		if err == nil || ctx.Err() != nil {
-			return
-		}
-		l.failed(ctx, "settling returned messages", err)
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-		}
-	}
-}
-
-func (l *Loop) failed(ctx context.Context, doing string, err error) {
-	if ctx.Err() == nil {
-		l.log.Error("store: "+doing+" failed; trying again", "error", err)
-	}
 }
 
 // rest keeps a queue's messages waiting after an obstacle, longer each time, and
