@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"net/url"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
@@ -57,6 +59,26 @@ func (c *Config) Tenants() ([]*Config, error) {
 		all = append(all, t)
 	}
 	return all, nil
+}
+
+// ErrNoVHost: a configuration serves no such virtual host.
+var ErrNoVHost = errors.New("serves no virtual host")
+
+// Tenant is one of Tenants; "" is the first.
+func (c *Config) Tenant(vhost string) (*Config, error) {
+	all, err := c.Tenants()
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, t := range all {
+		if name := t.VHost(); vhost == "" || name == vhost {
+			return t, nil
+		} else {
+			names = append(names, strconv.Quote(name))
+		}
+	}
+	return nil, fmt.Errorf("the config %w %q; it serves %s", ErrNoVHost, vhost, strings.Join(names, ", "))
 }
 
 // at is the URL of the virtual host.
