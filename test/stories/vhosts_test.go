@@ -349,3 +349,32 @@ func TestAVirtualHostIsDeletedAndMadeAgain(t *testing.T) {
 		again.Take("after")
 	})
 }
+
+// What ends a service of one virtual host is told of one of several, and tried again; the
+// others go on.
+func TestWhatIsWrongWithOneVirtualHostEndsNoOther(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, first *brokertest.VHost) {
+		second := brokertest.NewVHost(t, first.Broker)
+		c := twoVHosts(t, first, second, threeAttempts)
+		second.Exchange(wire.ExchangeDeadLetters, "fanout") // anybody can publish to it
+		s := run(t, c)
+		wrong := "virtual host " + second.Name + ": intake: "
+		brokertest.Eventually(t, "the service says what is wrong", func() bool {
+			p := s.Problems()
+			return slices.ContainsFunc(p, func(p string) bool { return strings.HasPrefix(p, wrong) && strings.Contains(p, "internal") }) &&
+				!slices.ContainsFunc(p, func(p string) bool { return strings.HasPrefix(p, "virtual host "+first.Name) })
+		})
+		deadLettered(first, "orders", "quorum")
+		orders := first.Consume("orders")
+		first.Publish("", "orders", amqp.Publishing{Body: []byte("a")})
+		orders.Reject()
+		orders.Take("a")
+		second.Must("DELETE", "exchanges/"+second.Name+"/"+wire.ExchangeDeadLetters, nil)
+		s.ready(t)
+		deadLettered(second, "orders", "quorum")
+		there := second.Consume("orders")
+		second.Publish("", "orders", amqp.Publishing{Body: []byte("b")})
+		there.Reject()
+		there.Take("b")
+	})
+}
