@@ -53,7 +53,7 @@ func (s *Service) vhosts(here int) (all []web.VHost) {
 
 // readyz is ready when all are, and tells of each what it tells this caller.
 func (s *Service) readyz(w http.ResponseWriter, r *http.Request) {
-	ready, lines := true, ""
+	ready, unsaid, lines := true, false, ""
 	for _, t := range s.tenants {
 		said := answer{header: http.Header{}, status: http.StatusOK}
 		t.api.ServeHTTP(&said, r)
@@ -66,7 +66,11 @@ func (s *Service) readyz(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		for line := range strings.Lines(said.body.String()) {
-			if strings.TrimSpace(line) != "ready" {
+			switch strings.TrimSpace(line) {
+			case "ready":
+			case api.Unsaid: // nor of which
+				unsaid = true
+			default:
 				lines += "virtual host " + t.config.VHost() + ": " + line
 			}
 		}
@@ -79,6 +83,9 @@ func (s *Service) readyz(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
 	fmt.Fprint(w, lines)
+	if unsaid {
+		fmt.Fprintln(w, api.Unsaid)
+	}
 }
 
 // answer keeps what a handler answers.

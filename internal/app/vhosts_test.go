@@ -15,6 +15,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/redrive-mq/redrive/internal/api"
+	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/redisnode"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -83,6 +85,46 @@ func TestWhereTheFacesOfVirtualHostsAre(t *testing.T) {
 	}
 	if code, text := ask(s, "/readyz"); code != 200 || text != "ready\n" {
 		t.Errorf("all are ready: %d %s", code, text)
+	}
+}
+
+// Who is nobody is not told which virtual hosts there are, and who may read the metrics
+// of one reads none of the others.
+func TestHealthOfAllTellsNobodyMoreThanThatOfEach(t *testing.T) {
+	c := several(t)
+	c.Access.SignIn = true
+	s, err := New(c, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if code, text := ask(s, "/readyz"); code != 503 || text != api.Unsaid+"\n" {
+		t.Errorf("ready: %d %s", code, text)
+	}
+	var secrets []string
+	for _, tenant := range s.tenants {
+		secret, _, err := auth.NewTokens(tenant.store, tenant.audit).Create(t.Context(), auth.Caller{Name: "ann", Role: auth.Admin}, auth.NewToken{Name: "prometheus", Role: "viewer"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		secrets = append(secrets, secret)
+	}
+	as := func(secret, path string) (int, string) {
+		r := httptest.NewRequest("GET", path, nil)
+		r.Header.Set("Authorization", "Bearer "+secret)
+		w := httptest.NewRecorder()
+		s.server().Handler.ServeHTTP(w, r)
+		return w.Code, w.Body.String()
+	}
+	for path, want := range map[string][3]int{"/metrics": {401, 401, 401}, "/v/%2F/metrics": {200, 401, 401}, "/v/shop/metrics": {401, 200, 401}, "/v/a%2Fb/metrics": {401, 401, 200}} {
+		for i, secret := range secrets {
+			if code, text := as(secret, path); code != want[i] || code != 200 && strings.Contains(text, "redrive_") {
+				t.Errorf("%s with the token of %d: %d, want %d", path, i, code, want[i])
+			}
+		}
+	}
+	if _, text := as(secrets[1], "/readyz"); !strings.Contains(text, "virtual host shop: intake: connecting\n") || strings.Contains(text, "a/b") {
+		t.Errorf("ready, to one of shop: %s", text)
 	}
 }
 
