@@ -128,3 +128,12 @@ func Redact(text string) string {
 	}
 	return strings.Join(urls, ", ")
 }
+
+// PathPart is a text as one part of a path: it can neither be taken apart there nor
+// be cleaned away.
+func PathPart(text string) string {
+	if text == "." || text == ".." {
+		return strings.ReplaceAll(text, ".", "%2E")
+	}
+	return url.PathEscape(text)
+}

@@ -133,7 +133,7 @@ func New(c Config) *API {
 	a.watch()
 	a.callers()
 	a.openAPI()
-	a.whole = a.around(a.Guard.Handler(http.HandlerFunc(a.serve)))
+	a.whole = a.Guarded(http.HandlerFunc(a.serve))
 	return a
 }
 
@@ -163,6 +163,9 @@ func (a *API) Handle(pattern string, h http.Handler) {
 
 // Routes are the patterns of all routes.
 func (a *API) Routes() []string { return a.routes }
+
+// Guarded puts what is no route of the API behind the same guard.
+func (a *API) Guarded(next http.Handler) http.Handler { return a.around(a.Guard.Handler(next)) }
 
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.whole.ServeHTTP(w, r) }
 

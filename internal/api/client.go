@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/auth"
 )
 
@@ -204,12 +205,7 @@ func (c Client) call(ctx context.Context, method, path string, query url.Values,
 func escaped(parts ...string) string {
 	var path strings.Builder
 	for _, p := range parts {
-		path.WriteByte('/')
-		if p == "." || p == ".." { // would be cleaned away
-			path.WriteString(strings.ReplaceAll(p, ".", "%2E"))
-		} else {
-			path.WriteString(url.PathEscape(p))
-		}
+		path.WriteString("/" + addresses.PathPart(p))
 	}
 	return path.String()
 }

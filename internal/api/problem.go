@@ -130,6 +130,11 @@ func (p *Problem) GetHeaders() http.Header {
 	return nil
 }
 
+// NotFound answers that there is no such thing, for what is no route of an API.
+func NotFound(w http.ResponseWriter, detail string) {
+	writeProblem(w, problem(http.StatusNotFound, "not_found", detail))
+}
+
 func problem(status int, code, detail string) *Problem {
 	return &Problem{Type: typePrefix + code, Code: code, Title: http.StatusText(status), Status: status, Detail: detail}
 }

@@ -19,6 +19,9 @@ func Public(r *http.Request) bool {
 	return r.URL.Path == "/healthz" || r.URL.Path == "/readyz" || r.URL.Path == v1+"/openapi.json"
 }
 
+// Unsaid is what /readyz says to callers who may not know what is wrong.
+const Unsaid = "not ready: who signs in sees why"
+
 // health is what machines ask.
 func (a *API) health() {
 	const text = "text/plain; charset=utf-8"
@@ -37,7 +40,7 @@ func (a *API) health() {
 		}
 		if c.Role == auth.Nobody || c.Queues != nil { // what is wrong tells of queues
 			if !ready {
-				fmt.Fprintln(w, "not ready: who signs in sees why")
+				fmt.Fprintln(w, Unsaid)
 			}
 			return
 		}

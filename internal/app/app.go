@@ -1,36 +1,30 @@
 // Package app puts the service together: the only package that knows every
-// implementation, and the one that starts and stops them in order.
+// implementation, and the one that starts and stops them in order. A tenant is all that
+// serves one virtual host; the service is one of them for each, behind one port.
 package app
 
 import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log"
 	"log/slog"
 	"net"
+	"net/http"
 	"reflect"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/api"
-	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/config"
-	"github.com/redrive-mq/redrive/internal/console"
-	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/flow"
-	"github.com/redrive-mq/redrive/internal/metrics"
-	"github.com/redrive-mq/redrive/internal/migrate"
-	"github.com/redrive-mq/redrive/internal/notify"
-	"github.com/redrive-mq/redrive/internal/release"
 	"github.com/redrive-mq/redrive/internal/store"
-	"github.com/redrive-mq/redrive/internal/wait/stored"
-	"github.com/redrive-mq/redrive/policy"
-	"github.com/redrive-mq/redrive/wire"
+	"github.com/redrive-mq/redrive/internal/store/diskstore"
+	"github.com/redrive-mq/redrive/internal/web"
 )
 
 // Options of a service beyond its configuration.
@@ -44,296 +38,175 @@ type Options struct {
 	Events flow.Listener
 }
 
-const (
-	// prefetch is how many failed messages RabbitMQ may have outstanding to the
-	// intake, and parked ones to the collection. store.ReceiptsKept must not be
-	// less than both.
-	prefetch       = 4096
-	parkedPrefetch = 1024
-	// grace is how long a stop waits for RabbitMQ's answers to what was sent.
-	grace = 10 * time.Second
-)
-
 // Service is one running Redrive. Make it with New, run it once with Run.
 type Service struct {
 	Options
 	config  *config.Config
-	store   engine
-	metrics *metrics.Metrics
-	health  *health
-	flow    *flow.Flow
-	give    *flow.GiveBack
-	intake  *broker.Intake
-	parked  *broker.Intake
-	publish *broker.Publisher
-	delays  *broker.Publisher // to where messages wait in RabbitMQ
-	hold    *flow.Hold
-	collect *flow.Collector
-	loop    *stored.Loop
-	gate    *release.Gate
-	// consumers is the gate as the loop sees it.
-	consumers *consumers
-	returns   atomic.Pointer[map[string]release.Rules] // by policy
-	storms    storms
-	events    flow.Listener
-	rates     rates
-	console   *console.Console
-	decoder   *decode.Decoder
-	audit     *audit.Log
-	notify    *notify.Engine
-	// notified are the settings of notify that are in force.
-	notified notify.Settings
-	api      *api.API
-	secure   *tls.Config // nil: plain HTTP
-	listen   net.Listener
+	tenants []*tenant // of broker.url first, then in the order of broker.vhosts
+	listen  net.Listener
+	secure  *tls.Config // nil: plain HTTP
+	handler http.Handler
 	// requests is held by each for reading, and for good once nobody is answered.
 	requests sync.RWMutex
-	guarded  *auth.Guard
-	fleet    *fleet // nil: the store is this service's alone
-	since    time.Time
-	aside    atomic.Int64
-	delayed  chan struct{} // closed when a policy first waits in RabbitMQ
-	start    sync.Once
-	refused  refusals
-	nodes    nodes
-	ledger   ledgerState
+	memory   *diskstore.Memory // of all stores on disk
 }
 
-// New opens the store and the port; nothing moves before Run. Close it if Run is
+// New opens the stores and the port; nothing moves before Run. Close it if Run is
 // not called.
 func New(c *config.Config, o Options) (*Service, error) {
 	if err := c.Closed(); err != nil {
 		return nil, err
 	}
-	s := &Service{Options: o, config: c, since: time.Now(), delayed: make(chan struct{})}
-	var err error
-	var metered atomic.Pointer[metrics.Metrics] // a store that others left in a mess writes as it is opened
-	s.store, err = openStore(c, o.Log, func(d time.Duration) {
-		if m := metered.Load(); m != nil {
-			m.Synced(d)
-		}
-	})
+	all, err := c.Tenants()
 	if err != nil {
 		return nil, err
 	}
-	if err := migrate.Refuse(context.Background(), s.store); err != nil {
-		return nil, errors.Join(err, s.store.Close())
-	}
-	if s.listen, err = listenOn(c); err != nil {
-		return nil, errors.Join(err, s.store.Close())
-	}
-	s.metrics = metrics.New(s.store, s.store.Free, o.Version)
-	metered.Store(s.metrics)
-	s.health = newHealth(o.Log, s.metrics)
-	s.publish = broker.NewPublisher(s.connection(partPublish, "redrive returns"))
-	s.openFleet()
-	if err := s.openNotify(); err != nil {
-		return nil, errors.Join(err, s.Close())
-	}
-	s.events = func(e flow.Event) {
-		s.metrics.Event(e)
-		s.rates.event(e)
-		s.notify.Event(e)
-		elsewhere := e.Kind == flow.Failed && s.gate.Failed(e.Queue, e.ID, e.At)
-		if s.fleet != nil {
-			s.fleet.event(e, elsewhere)
-		}
-		if o.Events != nil {
-			o.Events(e)
-		}
-	}
-	policies := func() policy.Set { return s.flow.Policies() }
-	s.delays = broker.NewPublisher(s.connection(partDelays, "redrive delays"))
-	s.hold = flow.NewHold(publisher{s.delays, s.metrics.Confirmed}, policies, s.waysFail)
-	s.flow = flow.New(s.store, s.rules(c), s.hold, s.events)
-	s.intake = broker.NewIntake(s.connection(partIntake, "redrive intake"), prefetch, s.stopped(partStore, wire.QueueIntake), s.setAside)
-	s.collect = flow.NewCollector(s.store, s.hold.Forget, s.events)
-	s.parked = broker.NewParkedIntake(s.connection(partParked, "redrive parked"), parkedPrefetch, s.stopped(partParkedStore, wire.QueueParked))
-	s.give = flow.NewGiveBack(publisher{s.publish, s.metrics.Confirmed}, policies, s.events)
-	s.openGate()
-	s.loop = stored.New(s.store, s.give, s.consumers, s.events, o.Log, s.returnsFailed)
-	if err := s.openConsole(); err != nil {
-		return nil, errors.Join(err, s.Close())
-	}
-	if err := s.loadBreakers(context.Background()); err != nil {
+	s := &Service{Options: o, config: c}
+	if err := s.open(all); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
 
-// Close frees what New took.
-func (s *Service) Close() error {
-	err := s.listen.Close()
-	if s.audit != nil {
-		err = errors.Join(err, s.audit.Close())
+func (s *Service) open(all []*config.Config) (err error) {
+	s.memory = diskstore.NewMemory(len(all))
+	for i, c := range all {
+		o, at := s.Options, place{memory: s.memory}
+		if len(all) > 1 {
+			at.among, at.all = true, func() []web.VHost { return s.vhosts(i) }
+			o.Log = s.Log.With("vhost", c.VHost())
+		}
+		if i > 0 {
+			at.base = api.Base(c.VHost())
+		}
+		t, err := newTenant(c, o, at)
+		if err != nil {
+			return s.of(c, at, err)
+		}
+		s.tenants = append(s.tenants, t)
 	}
-	return errors.Join(err, s.store.Close())
+	if s.listen, err = listenOn(s.config); err != nil {
+		return err
+	}
+	if s.config.Access.HasTLS() {
+		if s.secure, err = auth.TLS(s.config.Access.TLS, s.Log); err != nil {
+			return err
+		}
+	}
+	s.tenants[0].unserved = unservedIn(s.config, all, s.Log)
+	for _, t := range s.tenants {
+		if err := t.open(s.Addr()); err != nil {
+			return s.of(t.config, t.place, err)
+		}
+	}
+	s.handler = s.faces()
+	return nil
+}
+
+// of says which virtual host an error is of, where there are several.
+func (s *Service) of(c *config.Config, at place, err error) error {
+	if at.among {
+		return fmt.Errorf("virtual host %q: %w", c.VHost(), err)
+	}
+	return err
+}
+
+// Close frees what New took.
+func (s *Service) Close() (err error) {
+	if s.listen != nil {
+		err = s.listen.Close()
+	}
+	for _, t := range s.tenants {
+		err = errors.Join(err, t.close())
+	}
+	s.memory.Close()
+	return err
 }
 
 // Addr is where it listens.
 func (s *Service) Addr() string { return s.listen.Addr().String() }
 
-func (s *Service) connection(part, name string) broker.Config {
-	return broker.Config{URL: s.config.Broker.URL, Name: name, Log: s.Log, Majority: true, Observe: func(st broker.State) {
-		what := ""
-		switch {
-		case st.Err != nil:
-			what = st.Err.Error()
-		case !st.Connected:
-			what = "not connected"
-		case st.Blocked != "":
-			what = blockedBy + st.Blocked
-		}
-		s.nodes.set(part, st)
-		s.health.set(part, what)
-		s.metrics.Connection(part, st.Connected, st.Blocked != "")
-	}}
-}
-
-// rules are those of a configuration. The connection to where messages wait in
-// RabbitMQ is made when there is the first policy that needs it.
-func (s *Service) rules(c *config.Config) flow.Rules {
-	if len(c.Ways) > 0 {
-		s.start.Do(func() {
-			s.health.set(partDelays, "connecting")
-			close(s.delayed)
-		})
-	}
-	s.returns.Store(&c.Returns)
-	return flow.Rules{Policies: c.Policies, Ways: c.Ways}
-}
-
-// awaitDelays lets what waits in RabbitMQ go there from the first message on.
-func (s *Service) awaitDelays(ctx context.Context) {
-	if len(s.config.Ways) > 0 {
-		ctx, cancel := context.WithTimeout(ctx, grace)
-		defer cancel()
-		s.delays.Await(ctx)
-	}
-}
-
-// waysFail says, once, that RabbitMQ does not take messages that are to wait in
-// it, and that it does again.
-func (s *Service) waysFail(way string, err error) {
-	s.refused.set(way, err)
+// listenOn opens the port. A name in the configuration may turn out to be an address
+// that others can reach.
+func listenOn(c *config.Config) (net.Listener, error) {
+	l, err := net.Listen("tcp", c.Listen)
 	if err != nil {
-		s.Log.Warn("RabbitMQ does not take messages that are to wait in it: they wait in the store", "wait", way, "error", err)
-	} else {
-		s.Log.Info("messages wait in RabbitMQ again", "wait", way)
+		return nil, fmt.Errorf("listening on %s: %w", c.Listen, err)
 	}
+	if !auth.Loopback(l.Addr().String()) && !c.Access.SignIn {
+		l.Close()
+		return nil, fmt.Errorf("listen is %q, which is %s here, and other machines can reach that: set `auth: {}`, or listen on 127.0.0.1", c.Listen, l.Addr())
+	}
+	return l, nil
 }
 
-// stopped says, once, that the messages of one of our queues cannot be kept, and
-// that they can again. Each try may fail with other words; that the store is full is
-// something else to see to.
-func (s *Service) stopped(part, queue string) func(error) {
-	var since time.Time // zero: it goes on
-	full := false
-	return func(err error) {
-		now, was, wasFull := time.Now(), since, full
-		full = errors.Is(err, store.ErrFull)
-		if err == nil {
-			since = time.Time{}
-			s.health.set(part, "")
-			if !was.IsZero() {
-				s.Log.Info("intake goes on", "queue", queue, "after", now.Sub(was).Round(time.Millisecond))
+// Problems are what is wrong now; none means ready.
+func (s *Service) Problems() []string { return s.each((*tenant).problems) }
+
+// Notices are what a person should look at though it stops nothing.
+func (s *Service) Notices() []string { return s.each((*tenant).notices) }
+
+// each is what all tenants say, and of several which does.
+func (s *Service) each(say func(*tenant) []string) []string {
+	all := []string{}
+	for _, t := range s.tenants {
+		for _, line := range say(t) {
+			if len(s.tenants) > 1 {
+				line = "virtual host " + t.config.VHost() + ": " + line
 			}
-			return
-		}
-		s.health.set(part, err.Error())
-		if was.IsZero() {
-			since = now
-		}
-		if was.IsZero() || full != wasFull {
-			s.Log.Error("intake stopped: messages stay in RabbitMQ until they can be kept", "queue", queue, "error", err)
+			all = append(all, line)
 		}
 	}
+	return all
 }
 
-// setAside says, once, how many messages RabbitMQ could not deliver and has put
-// out of the way of the others.
-func (s *Service) setAside(n int) {
-	was := s.aside.Swap(int64(n))
-	if was == int64(n) {
-		return
+// Counts tells what it keeps: of several virtual hosts what each keeps of a queue.
+func (s *Service) Counts(ctx context.Context) (all []store.QueueCount, err error) {
+	for _, t := range s.tenants {
+		counts, err := t.store.Counts(ctx)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, counts...)
 	}
-	s.metrics.Aside(n)
-	if notice := s.Notices(); int64(n) > was {
-		s.Log.Warn(notice[0])
-	}
+	return all, nil
 }
 
-// returnsFailed says, once, that a queue's returns fail, and that they work
-// again.
-func (s *Service) returnsFailed(queue string, err error) {
-	what := ""
-	if err != nil {
-		what = err.Error()
-	}
-	if !s.health.set(partQueue+queue, what) {
-		return
-	}
-	if err != nil {
-		s.Log.Warn("nothing returns to the queue for now; its messages wait", "queue", queue, "error", err)
-	} else {
-		s.Log.Info("messages return to the queue again", "queue", queue)
-	}
+// List shows messages of the first virtual host without touching them.
+func (s *Service) List(ctx context.Context, f store.Filter) (store.Page, error) {
+	return s.tenants[0].store.List(ctx, f)
 }
 
-// Run works until ctx ends, then stops in order: the intake finishes its batch,
-// returns under way get their answers, the connections and the store close. Its
-// error is one that trying again would not mend.
+// Run works until ctx ends, then stops in order: the tenants, all at once; then what is
+// asked and done by HTTP; then the stores. Its error is one that trying again would not
+// mend: of a single virtual host. One of several never ends the others.
 func (s *Service) Run(ctx context.Context) error {
 	server := s.server()
 	requests, endRequests := context.WithCancel(context.WithoutCancel(ctx))
 	defer endRequests()
 	server.BaseContext = func(net.Listener) context.Context { return requests }
-	s.Log.Info("redrive is running", "version", s.Version, "broker", addresses.Redact(s.config.Broker.URL), "data", s.config.Store.Place(), "listen", s.Addr())
+	for _, t := range s.tenants {
+		t.Log.Info("redrive is running", "version", s.Version, "broker", addresses.Redact(t.config.Broker.URL), "data", t.config.Store.Place(), "listen", s.Addr())
+	}
+	for _, notice := range s.tenants[0].unserved {
+		s.Log.Warn(notice)
+	}
 
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	publishing, stopPublishing := context.WithCancel(context.WithoutCancel(ctx))
-	var failure, parkedFailure error
-	var faces, publishers, workers sync.WaitGroup
+	failures := make([]error, len(s.tenants))
+	var faces, workers sync.WaitGroup
 	faces.Go(func() { s.serve(server) })
-	publishers.Go(func() { _ = s.publish.Run(publishing) })
-	publishers.Go(func() {
-		select {
-		case <-s.delayed:
-			_ = s.delays.Run(publishing)
-		case <-publishing.Done():
-		}
-	})
-	notifying, stopNotifying := context.WithCancel(context.WithoutCancel(ctx))
-	var notifier sync.WaitGroup
-	if s.fleet == nil {
-		notifier.Go(func() { s.notify.Run(notifying) })
-	} else { // it tells while it leads
-		notifier.Go(func() { s.notify.Relay(notifying) })
-		workers.Go(func() { s.fleet.Run(ctx) })
+	for i, t := range s.tenants {
+		workers.Go(func() {
+			defer stop()
+			failures[i] = t.run(ctx)
+		})
 	}
-	workers.Go(func() { s.loop.Run(ctx, grace) })
-	workers.Go(func() { s.consumers.run(ctx) })
-	workers.Go(func() { _ = s.console.Run(ctx) })
-	workers.Go(func() {
-		defer stop()
-		s.awaitDelays(ctx)
-		failure = s.intake.Run(ctx, taker{s.flow})
-	})
-	workers.Go(func() {
-		defer stop()
-		parkedFailure = s.parked.Run(ctx, taker{s.collect})
-	})
 	if s.Watch != nil {
 		workers.Go(func() { s.Watch(ctx, s.reload) })
 	}
-
 	workers.Wait()
-	stopPublishing()
-	publishers.Wait()
-	s.hold.Wait()
-	stopNotifying() // when nothing happens any more, so that all that happened is kept
-	notifier.Wait()
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	_ = server.Shutdown(closing)
@@ -341,23 +214,71 @@ func (s *Service) Run(ctx context.Context) error {
 	faces.Wait()
 	endRequests()
 	s.requests.Lock()
-	err := errors.Join(s.audit.Close(), s.store.Close())
+	for _, t := range s.tenants {
+		failures = append(failures, t.close())
+	}
+	s.memory.Close()
 	s.Log.Info("redrive has stopped")
-	return errors.Join(failure, parkedFailure, err)
+	return errors.Join(failures...)
+}
+
+// server serves the faces.
+func (s *Service) server() *http.Server {
+	server := &http.Server{Handler: s.underWay(s.handler), TLSConfig: s.secure, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: s.errorLog()}
+	for _, t := range s.tenants {
+		server.RegisterOnShutdown(t.api.EndStreams)
+	}
+	return server
 }
 
 func (s *Service) errorLog() *log.Logger { return slog.NewLogLogger(s.Log.Handler(), slog.LevelWarn) }
 
+// underWay counts requests, which net/http does not wait for once it has closed their
+// connections: what they have begun would be missing in the audit log.
+func (s *Service) underWay(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !s.requests.TryRLock() {
+			http.Error(w, "the service is stopping", http.StatusServiceUnavailable)
+			return
+		}
+		defer s.requests.RUnlock()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// serve answers until the server closes.
+func (s *Service) serve(server *http.Server) {
+	serve := server.Serve
+	if server.TLSConfig != nil {
+		serve = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
+	}
+	if err := serve(s.listen); !errors.Is(err, http.ErrServerClosed) {
+		s.Log.Error("page and API answer nobody any more; messages return as before", "error", err)
+	}
+}
+
 // reload puts new policies in force, and reads bodies by the new schemas. Where to
 // connect, keep and listen, and who may, is fixed until the next start.
 func (s *Service) reload(c *config.Config, err error) {
+	var parts []*config.Config
 	if err == nil {
-		err = s.decoder.Reload(c.Decode)
+		parts, err = c.Tenants()
 	}
-	if err == nil {
-		err = s.reloadNotify(c)
+	// All are asked before anything is changed that another could refuse.
+	steps := []func(*tenant, *config.Config) error{
+		func(t *tenant, c *config.Config) error { return t.decoder.Reload(c.Decode) },
+		(*tenant).reloadNotify,
 	}
-	s.metrics.ConfigLoaded(err == nil)
+	for _, step := range steps {
+		for i, t := range s.tenants {
+			if err == nil && s.part(parts, i) != nil {
+				err = step(t, s.part(parts, i))
+			}
+		}
+	}
+	for _, t := range s.tenants {
+		t.metrics.ConfigLoaded(err == nil)
+	}
 	if err != nil {
 		s.Log.Error("the new config is refused; the old one stays in force", "error", err)
 		return
@@ -365,10 +286,25 @@ func (s *Service) reload(c *config.Config, err error) {
 	for _, w := range c.Warnings {
 		s.Log.Warn("config: " + w)
 	}
-	if c.Broker != s.config.Broker || c.Store != s.config.Store || c.Listen != s.config.Listen || !reflect.DeepEqual(c.Access, s.config.Access) {
+	if !reflect.DeepEqual(c.Broker, s.config.Broker) || c.Store != s.config.Store || c.Listen != s.config.Listen || !reflect.DeepEqual(c.Access, s.config.Access) {
 		s.Log.Warn("config: broker, store, listen, auth, tls, read_only and audit take effect at the next start; policies, notify and decode do now")
 	}
-	s.flow.SetRules(s.rules(c))
-	s.loop.Wake()
-	s.Log.Info("the new policies are in force", "policies", len(c.Policies))
+	for i, t := range s.tenants {
+		if c := s.part(parts, i); c != nil {
+			t.follow(c)
+		}
+	}
+}
+
+// part is what a new configuration has for a tenant; nil: it names it no more, and it is
+// served as it is until the next start.
+func (s *Service) part(parts []*config.Config, i int) *config.Config {
+	t := s.tenants[i]
+	if at := slices.IndexFunc(parts, func(c *config.Config) bool { return c.VHost() == t.config.VHost() }); at >= 0 {
+		return parts[at]
+	}
+	if i == 0 {
+		return parts[0]
+	}
+	return nil
 }

@@ -11,7 +11,7 @@ type ledgerState struct {
 }
 
 // recounted is told what counting what is kept has found.
-func (s *Service) recounted(off map[string]int64) {
+func (s *tenant) recounted(off map[string]int64) {
 	s.metrics.Recounted(off)
 	s.ledger.off.Store(&off)
 }

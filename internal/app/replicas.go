@@ -293,7 +293,7 @@ func (c consoleReplicas) All() (all []console.Replica) {
 }
 
 // replicas are those that the console shows and tells; nil where there can be none.
-func (s *Service) replicas() console.Replicas {
+func (s *tenant) replicas() console.Replicas {
 	if s.fleet == nil {
 		return nil
 	}
@@ -309,12 +309,12 @@ func (f *fleet) shown() (all []metrics.Replica) {
 }
 
 // openFleet makes this service one of several, when the store can have several.
-func (s *Service) openFleet() {
+func (s *tenant) openFleet(listen string) {
 	shared, ok := s.store.(store.Shared)
 	if !ok {
 		return
 	}
-	address := advertised(s.Addr())
+	address := advertised(listen)
 	s.fleet = newFleet(shared, func() replicas.About {
 		return replicas.About{Address: address, Version: s.Version, Since: s.since, Wrong: s.health.all(), Able: s.publish.Ready()}
 	}, s.Log)
@@ -323,7 +323,7 @@ func (s *Service) openFleet() {
 
 // joinFleet hands the fleet what it works on, once all of that is there. Nothing that
 // has a limit returns before this replica has its part of it.
-func (s *Service) joinFleet(ctx context.Context) error {
+func (s *tenant) joinFleet(ctx context.Context) error {
 	f := s.fleet
 	f.gate, f.loop, f.console, f.rates = s.gate, s.loop, s.console, &s.rates
 	f.alone = []func(context.Context){s.console.Lead, s.notify.Run, s.guarded.Forget}
@@ -349,7 +349,7 @@ func advertised(listen string) string {
 }
 
 // wrongAnywhere is what is wrong at each replica that is alive.
-func (s *Service) wrongAnywhere() []map[string]string {
+func (s *tenant) wrongAnywhere() []map[string]string {
 	all := []map[string]string{s.health.all()}
 	if s.fleet != nil {
 		for _, r := range s.fleet.Replicas.All() {

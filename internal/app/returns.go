@@ -13,7 +13,7 @@ import (
 )
 
 // openGate makes what says how many due messages may return.
-func (s *Service) openGate() {
+func (s *tenant) openGate() {
 	s.gate = release.New(s.returnRules, rand.Float64, s.returnsChanged)
 	s.consumers = &consumers{
 		Gate: s.gate, rules: s.returnRules, due: s.store.Next, ask: s.publish.Consumers, ready: s.publish.Ready,
@@ -24,14 +24,14 @@ func (s *Service) openGate() {
 
 // returnRules are those of the policy that a queue has. A queue without one, of which
 // only replays return, has the rules of the defaults.
-func (s *Service) returnRules(queue string) release.Rules {
+func (s *tenant) returnRules(queue string) release.Rules {
 	if p, ok := s.flow.Policies().Match(queue); ok {
 		return s.rulesOf(p.Name)
 	}
 	return release.Rules{}
 }
 
-func (s *Service) rulesOf(policy string) release.Rules {
+func (s *tenant) rulesOf(policy string) release.Rules {
 	if all := s.returns.Load(); all != nil {
 		return (*all)[policy]
 	}
@@ -45,7 +45,7 @@ var transitionKinds = map[release.State]flow.Kind{
 
 // returnsChanged says, once, that what a queue may get back has changed. The gate
 // waits for it, so it asks the gate nothing.
-func (s *Service) returnsChanged(t release.Transition) {
+func (s *tenant) returnsChanged(t release.Transition) {
 	log := s.Log.With("queue", t.Queue, "why", t.Why)
 	defer s.loop.Wake()
 	if s.fleet != nil {
@@ -76,7 +76,7 @@ func (s *Service) returnsChanged(t release.Transition) {
 }
 
 // returning is how the returns to each queue are that anything is known of.
-func (s *Service) returning() (all []metrics.Return) {
+func (s *tenant) returning() (all []metrics.Return) {
 	now := time.Now()
 	by := map[string]*metrics.Return{}
 	of := func(queue string) *metrics.Return {

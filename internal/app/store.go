@@ -23,11 +23,11 @@ type engine interface {
 	Free() (free, reserve uint64, err error)
 }
 
-// openStore opens the engine that a configuration names. onSync is told how long each
-// write took.
-func openStore(c *config.Config, log *slog.Logger, onSync func(time.Duration)) (engine, error) {
+// openStore opens the engine that a configuration names. A folder has the memory of
+// others, when it is not nil. onSync is told how long each write took.
+func openStore(c *config.Config, memory *diskstore.Memory, log *slog.Logger, onSync func(time.Duration)) (engine, error) {
 	if c.Store.Redis.URL == "" {
-		return diskstore.Open(c.Store.Disk, diskstore.Options{Log: log, Reserve: c.Store.Reserve, OnSync: onSync})
+		return diskstore.Open(c.Store.Disk, diskstore.Options{Log: log, Reserve: c.Store.Reserve, OnSync: onSync, Memory: memory})
 	}
 	o, err := redisOptions(&c.Store)
 	if err != nil {
@@ -35,6 +35,23 @@ func openStore(c *config.Config, log *slog.Logger, onSync func(time.Duration)) (
 	}
 	o.Log, o.OnSync = log, onSync
 	return redisstore.Open(context.Background(), o)
+}
+
+// own makes a store that of the virtual host, unless it is another's: what waits for a
+// queue of one would return to the queue of the same name in the other. A store of
+// before this was written down is whoever's opens it first.
+func own(ctx context.Context, s store.Store, c *config.Config) error {
+	vhost := c.VHost()
+	is, err := s.Entry(ctx, store.OwnerEntry)
+	switch {
+	case err != nil:
+		return err
+	case is == nil:
+		return s.PutEntries(ctx, []store.Entry{{Name: store.OwnerEntry, Value: []byte(vhost)}})
+	case string(is) != vhost:
+		return fmt.Errorf("%s %w %q, and what it keeps must not return to queues of %q: serve that virtual host from it (broker.url or broker.vhosts), or set store.disk or store.redis.prefix to a place for this one", c.Store.Place(), store.ErrOwner, is, vhost)
+	}
+	return nil
 }
 
 // SurveyRedis asks the servers of store.redis how they are set up.
@@ -57,7 +74,7 @@ func redisOptions(s *config.Store) (redisstore.Options, error) {
 
 // OpenStore opens a store for a command, while no service uses it.
 func OpenStore(s config.Store, log *slog.Logger) (store.Taker, error) {
-	e, err := openStore(&config.Config{Store: s}, log, func(time.Duration) {})
+	e, err := openStore(&config.Config{Store: s}, nil, log, func(time.Duration) {})
 	if err != nil {
 		return nil, err // not an engine that is nil
 	}

@@ -26,7 +26,7 @@ type storm struct {
 
 // storm draws what a policy in force would do. Policies that wait in RabbitMQ have no
 // picture: no gate stands in their way.
-func (s *Service) storm(ctx context.Context, name string) template.HTML {
+func (s *tenant) storm(ctx context.Context, name string) template.HTML {
 	set := s.flow.Policies()
 	for i := range set {
 		if p := set[i]; p.Name == name && s.flow.Way(name) == nil {

@@ -40,6 +40,9 @@ type Config struct {
 	// there is another address to go to; see watchMajority. Its user must have the
 	// service's rights.
 	Majority bool
+	// Lasting makes Run try again also what trying again hardly mends: others in the
+	// same process must not end with it.
+	Lasting bool
 }
 
 // Mendable tells what a person must mend from what passes.
@@ -138,7 +141,7 @@ func (l *link) keep(ctx context.Context, wrap func(net.Conn) net.Conn, use func(
 			return nil
 		}
 		var p permanent
-		if errors.As(err, &p) {
+		if errors.As(err, &p) && !l.Lasting {
 			l.observe(State{Err: p.error})
 			return p.error
 		}

@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-mq/redrive/internal/audit"
-	"github.com/redrive-mq/redrive/internal/config"
 )
 
 func (p *program) audit() *cobra.Command {
@@ -68,7 +67,7 @@ is lines cut off at the end, or the log written anew from some line on: keep the
 mark that it prints somewhere else, and give it with --mark the next time.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				cfg, err := config.Load(file, p.getenv)
+				cfg, err := p.load(file)
 				if err != nil {
 					return err
 				}
@@ -103,7 +102,7 @@ mark that it prints somewhere else, and give it with --mark the next time.`,
 	c.Flags().StringVarP(&file, "config", "c", "", "the config file (YAML)")
 	c.Flags().Int64Var(&want.From, "from", 1, "the entry the log begins with, where older files were put elsewhere")
 	c.Flags().StringVar(&want.Mark, "mark", "", "an entry it must have, as an earlier verification or the service's log says it")
-	return withOutput(c, &format)
+	return withOutput(withVHost(c), &format)
 }
 
 // verified is what is printed of a log that is whole.

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/http/httptest"
 	"os"
@@ -106,6 +107,22 @@ func TestScriptsOnABroker(t *testing.T) {
 					v.Must("PUT", "users/"+name, map[string]any{"password": "s3cret", "tags": "administrator"})
 					v.Grant(name, "^$", "^$", ".*")
 					ts.Setenv("ADMIN", name)
+				}
+				// further FILE: another virtual host, in FILE as broker.vhosts has it, with a
+				// user of the service's own and with $ADMIN2.
+				p.Cmds["further"] = func(ts *testscript.TestScript, _ bool, args []string) {
+					other := brokertest.NewVHost(t, v.Broker)
+					other.ServiceURL(brokertest.Works("orders"))
+					name := "admin-" + uuid.NewString()
+					other.User(name, "s3cret")
+					other.Must("PUT", "users/"+name, map[string]any{"password": "s3cret", "tags": "management"})
+					other.Grant(name, "^$", "^$", ".*")
+					ts.Setenv("ADMIN2", name)
+					ts.Setenv("OTHER", other.Name)
+					ts.Setenv("OTHER_USER", other.ServiceUser())
+					ts.Setenv("OTHER_PASSWORD", brokertest.ServicePassword)
+					ts.Check(os.WriteFile(ts.MkAbs(args[0]), fmt.Appendf([]byte(ts.ReadFile(args[0])),
+						"broker: {vhosts: [{name: %s, user: %s, password_env: OTHER_PASSWORD}]}\n", other.Name, other.ServiceUser()), 0o600))
 				}
 				p.Cmds["take"] = func(_ *testscript.TestScript, _ bool, args []string) {
 					c := v.Consume(args[0])

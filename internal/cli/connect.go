@@ -1,6 +1,9 @@
 package cli
 
 import (
+	"errors"
+	"strings"
+
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-mq/redrive/internal/api"
@@ -15,6 +18,7 @@ func (p *program) withAddress(c *cobra.Command) *cobra.Command {
 		def = config.Default().Listen
 	}
 	c.Flags().StringVar(&p.address, "address", def, "where the service listens, or a URL with https://; or REDRIVE_ADDRESS")
+	withVHost(c)
 	c.Flags().StringVar(&p.caFile, "ca-file", "", "certificates that sign the service's, besides the system's; or REDRIVE_CA_FILE")
 	return c
 }
@@ -23,12 +27,58 @@ const signingIn = `Signing in: REDRIVE_TOKEN, or REDRIVE_USER with REDRIVE_PASSW
 for a file that holds it.`
 
 func (p *program) client() (api.Client, error) {
-	return api.NewClient(p.address, func(name string) string {
+	return api.NewClient(p.at(), func(name string) string {
 		if name == "REDRIVE_CA_FILE" && p.caFile != "" {
 			return p.caFile
 		}
 		return p.getenv(name)
 	})
+}
+
+// choosesVHost marks the commands that are about one virtual host: see --vhost.
+const choosesVHost = "vhost"
+
+func withVHost(c *cobra.Command) *cobra.Command {
+	if c.Annotations == nil {
+		c.Annotations = map[string]string{}
+	}
+	c.Annotations[choosesVHost] = ""
+	return c
+}
+
+// at is where the virtual host that --vhost names is served.
+func (p *program) at() string {
+	if p.vhost == "" {
+		return p.address
+	}
+	return strings.TrimSuffix(p.address, "/") + api.Base(p.vhost)
+}
+
+// load reads a config file, as it is for the virtual host that --vhost names.
+func (p *program) load(file string) (*config.Config, error) {
+	cfg, err := config.Load(file, p.getenv)
+	if err != nil {
+		return nil, err
+	}
+	return cfg.Tenant(p.vhost)
+}
+
+// loadAny is load for commands that ask nobody: a virtual host that is not served has
+// the config of the first. own is the user that the config gives it for itself, or "".
+func (p *program) loadAny(file string) (cfg *config.Config, own string, err error) {
+	all, err := config.Load(file, p.getenv)
+	if err != nil {
+		return nil, "", err
+	}
+	for _, v := range all.Broker.VHosts {
+		if v.Name == p.vhost {
+			own = v.User
+		}
+	}
+	if cfg, err = all.Tenant(p.vhost); errors.Is(err, config.ErrNoVHost) {
+		cfg, err = all.Tenant("")
+	}
+	return cfg, own, err
 }
 
 // asking is client, for a command whose errors may point into a query.

@@ -9,14 +9,23 @@ import (
 	"github.com/redrive-mq/redrive/internal/doctor"
 )
 
-// showReport writes what the doctor found; for people what is well is one line.
-func (p *program) showReport(format string, r doctor.Report) error {
-	if format != "table" {
+// showReports writes what the doctor found; for people what is well is one line.
+func (p *program) showReports(format string, reports []doctor.Report) error {
+	switch {
+	case format != "table" && len(reports) == 1:
+		r := reports[0]
 		return list(p, format, r, r.Findings, func(f doctor.Finding) string { return f.Check }, nil)
+	case format != "table":
+		return list(p, format, reports, reports, func(r doctor.Report) string { return r.VHost }, nil)
 	}
 	var b strings.Builder
 	colour := isTerminal(p.out) && p.getenv("NO_COLOR") == "" && p.getenv("TERM") != "dumb"
-	(&diagnosis{&b, colour, map[string]bool{}}).write(r)
+	for i, r := range reports {
+		if i > 0 {
+			b.WriteString("\n")
+		}
+		(&diagnosis{&b, colour, map[string]bool{}}).write(r)
+	}
 	return p.print(b.String(), nil)
 }
 

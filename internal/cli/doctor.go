@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 
@@ -34,6 +35,8 @@ ready, where one answers.
 queue, and return exchanges of enrolled queues. It takes nothing away and sets no
 policy; for all else copy the command.
 
+Of several virtual hosts (broker.vhosts) it looks at each, or at that of --vhost.
+
 The exit code is 0 when all is ok, 3 when there are only warnings, or checks that
 could not be made, 5 when something is wrong, and 7 when RabbitMQ does not answer.`,
 		Example: `  redrive doctor --config redrive.yaml
@@ -49,29 +52,40 @@ could not be made, 5 when something is wrong, and 7 when RabbitMQ does not answe
 		if err != nil {
 			return err
 		}
-		o, err := p.looking(c, cfg, file)
+		all, err := p.patients(cfg)
 		if err != nil {
 			return err
 		}
-		o.Only = queues
-		report, err := examine(c.Context(), o)
-		if err != nil {
-			return err
-		}
-		if plan := report.Plan(); fix {
-			if err := p.mend(c.Context(), plan, cfg.Broker.URL, dry); err != nil {
+		var reports []doctor.Report
+		var unreached []error
+		for _, cfg := range all {
+			if len(all) > 1 {
+				p.vhost = cfg.VHost() // its page and API are asked
+			}
+			o, err := p.looking(c, cfg, file)
+			if err != nil {
 				return err
 			}
-			if !dry && len(plan) > 0 {
-				if report, err = examine(c.Context(), o); err != nil {
-					return err
-				}
+			o.Only = queues
+			report, err := p.treat(c.Context(), o, fix, dry)
+			if err != nil && len(all) > 1 {
+				err = ending{codeOf(err), fmt.Errorf("virtual host %q: %w", cfg.VHost(), err)}
+			}
+			if err != nil {
+				unreached = append(unreached, err)
+			} else {
+				reports = append(reports, report)
 			}
 		}
-		if err := p.showReport(format, report); err != nil {
-			return err
+		if len(reports) > 0 {
+			if err := p.showReports(format, reports); err != nil {
+				return err
+			}
 		}
-		return verdict(report)
+		if len(unreached) > 0 {
+			return errors.Join(unreached...)
+		}
+		return verdict(reports)
 	}
 	c.Flags().StringVarP(&file, "config", "c", "", "the config file (YAML)")
 	c.Flags().StringArrayVar(&queues, "queue", nil, "only queues of this name or pattern; may be given again")
@@ -103,9 +117,34 @@ func (p *program) looking(c *cobra.Command, cfg *config.Config, file string) (do
 	if err != nil {
 		return o, err
 	}
+	if p.vhost != "" {
+		o.Call = "redrive --vhost " + doctor.Quote(p.vhost)
+	}
 	o.Service, err = client.URL()
 	o.HTTP = client.HTTP
 	return o, err
+}
+
+// patients are the virtual hosts to look at: the one of --vhost, or all.
+func (p *program) patients(cfg *config.Config) ([]*config.Config, error) {
+	if p.vhost == "" {
+		return cfg.Tenants()
+	}
+	one, err := cfg.Tenant(p.vhost)
+	return []*config.Config{one}, err
+}
+
+// treat looks at a virtual host, mends it if that is wanted, and looks again.
+func (p *program) treat(ctx context.Context, o doctor.Options, fix, dry bool) (doctor.Report, error) {
+	report, err := examine(ctx, o)
+	if err != nil || !fix {
+		return report, err
+	}
+	plan := report.Plan()
+	if err := p.mend(ctx, plan, o.Config.Broker.URL, dry); err != nil || dry || len(plan) == 0 {
+		return report, err
+	}
+	return examine(ctx, o)
 }
 
 func examine(ctx context.Context, o doctor.Options) (doctor.Report, error) {
@@ -134,16 +173,18 @@ func (p *program) mend(ctx context.Context, plan doctor.Plan, url string, dry bo
 	return plan.Apply(ctx, url)
 }
 
-// verdict is the exit code of a report.
-func verdict(r doctor.Report) error {
+// verdict is the exit code of reports.
+func verdict(reports []doctor.Report) error {
 	n := map[doctor.Status]int{}
-	for _, f := range r.Findings {
-		n[f.Status]++
+	for _, r := range reports {
+		for _, f := range r.Findings {
+			n[f.Status]++
+		}
 	}
-	switch r.Status {
-	case doctor.Wrong:
+	switch {
+	case n[doctor.Wrong] > 0:
 		return endingf(ExitPrecondition, "%s wrong, %s, %s", many(n[doctor.Wrong], "thing is", "things are"), many(n[doctor.Warning], "warning", "warnings"), many(n[doctor.Unknown], "check could not be made", "checks could not be made"))
-	case doctor.Warning, doctor.Unknown:
+	case n[doctor.Warning]+n[doctor.Unknown] > 0:
 		return endingf(ExitPartly, "nothing is wrong; %s, %s", many(n[doctor.Warning], "warning", "warnings"), many(n[doctor.Unknown], "check could not be made", "checks could not be made"))
 	}
 	return nil

@@ -16,8 +16,9 @@ import (
 // management API.
 func (p *program) atRabbitMQ(c *cobra.Command, run func(context.Context, *management.Client, *config.Config, []string) error) {
 	var file string
+	withVHost(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		cfg, err := config.Load(file, p.getenv)
+		cfg, err := p.load(file)
 		if err != nil {
 			return err
 		}

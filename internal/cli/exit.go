@@ -7,6 +7,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/api"
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/query"
 )
@@ -66,6 +67,7 @@ var codes = []struct {
 	{console.ErrPrecondition, ExitPrecondition},
 	{auth.ErrTaken, ExitPrecondition},
 	{console.ErrNotFound, ExitNotFound},
+	{config.ErrNoVHost, ExitNotFound},
 }
 
 func codeOf(err error) int {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -28,7 +29,8 @@ history. The audit log is not part of it: keep its folder.
 
 STORE is disk:FOLDER, a URL of Redis or Valkey (redis://host:6379/0; its password is
 in REDRIVE_REDIS_PASSWORD, or in the file that REDRIVE_REDIS_PASSWORD_FILE names), or
-config:FILE, the store of that config file.
+config:FILE, the store of that config file: of several virtual hosts each has its own,
+and --vhost says which.
 
 Stop all services that use either store first. RabbitMQ keeps what fails meanwhile,
 and nothing returns. In the end all is read from both stores again, and compared; only
@@ -42,6 +44,9 @@ emptied.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if from == "" || to == "" || from == to {
 				return fmt.Errorf("%s needs --from and --to, two different stores: %w", c.CommandPath(), errUsage)
+			}
+			if p.vhost != "" && !strings.HasPrefix(from, "config:") && !strings.HasPrefix(to, "config:") {
+				return fmt.Errorf("--vhost says whose store a config file's is, and only config:FILE names one: %w", errUsage)
 			}
 			m := &migrate.Migration{}
 			var err error
@@ -63,12 +68,13 @@ emptied.`,
 	f.BoolVar(&dry, "dry-run", false, "only show what would be moved")
 	f.BoolVar(&abort, "abort", false, "give up one that has not ended")
 	c.MarkFlagsMutuallyExclusive("dry-run", "abort")
+	withVHost(c)
 	return c
 }
 
 // storeAt opens the store that a place names; one that is to be there is not made.
 func (p *program) storeAt(place string, there bool) (store.Taker, string, error) {
-	at, err := config.StoreAt(place, p.getenv)
+	at, err := config.StoreAt(place, p.vhost, p.getenv)
 	if errors.Is(err, config.ErrPlace) {
 		return nil, "", fmt.Errorf("%w: %w", err, errUsage)
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/notify"
 )
 
@@ -53,7 +52,7 @@ Exit codes: 0 all were sent, 3 some, 1 none; 6 there is no such route, or none.`
 			if !slices.Contains(notify.KindNames(), event) {
 				return fmt.Errorf("--event %q: expected %s: %w", event, strings.Join(notify.KindNames(), ", "), errUsage)
 			}
-			cfg, err := config.Load(file, p.getenv)
+			cfg, err := p.load(file)
 			if err != nil {
 				return err
 			}
@@ -100,5 +99,5 @@ Exit codes: 0 all were sent, 3 some, 1 none; 6 there is no such route, or none.`
 	}
 	c.Flags().StringVarP(&file, "config", "c", "", "the config file (YAML)")
 	c.Flags().StringVar(&event, "event", "parked", "what the message is to tell of: "+strings.Join(notify.KindNames(), ", "))
-	return withOutput(c, &format)
+	return withOutput(withVHost(c), &format)
 }

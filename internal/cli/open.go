@@ -16,7 +16,7 @@ func (p *program) open() *cobra.Command {
 		Use:   "open [QUERY|ID]",
 		Short: "Print the page's address, and open it where there is a browser",
 		RunE: func(_ *cobra.Command, args []string) error {
-			page := p.address
+			page := p.at()
 			if !strings.Contains(page, "://") {
 				page = "http://" + page
 			}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/doctor"
 	"github.com/redrive-mq/redrive/internal/rights"
 	"github.com/redrive-mq/redrive/policy"
@@ -22,7 +21,7 @@ type grant struct {
 }
 
 func (p *program) permissions() *cobra.Command {
-	var file, user, vhost, role, format string
+	var file, user, role, format string
 	var queues []string
 	c := &cobra.Command{
 		Use:   "permissions",
@@ -30,6 +29,7 @@ func (p *program) permissions() *cobra.Command {
 		Long: `Print the least rights in RabbitMQ that the service and consumers need, as
 commands of rabbitmqctl. They are for the queues of the config's policies, or of
 --queue. Redrive's tests run its service with exactly these. Nothing is changed.
+Rights are of a virtual host: --vhost names it, served or not.
 
 definitions is JSON for rabbitmqctl import_definitions, without users.`,
 		Example: `  redrive permissions --config redrive.yaml
@@ -38,12 +38,16 @@ definitions is JSON for rabbitmqctl import_definitions, without users.`,
 	}
 	roles := []string{rights.RoleService, rights.RoleReporter, rights.RoleGoReporter, rights.RoleConsumer, rights.RoleDeclarer}
 	c.RunE = func(*cobra.Command, []string) error {
-		cfg, err := config.Load(file, p.getenv)
+		cfg, own, err := p.loadAny(file)
 		if err != nil {
 			return err
 		}
-		if !c.Flags().Changed("vhost") {
+		vhost := p.vhost
+		if vhost == "" {
 			vhost = cfg.VHost()
+		}
+		if own != "" && !c.Flags().Changed("user") {
+			user = own
 		}
 		policies := cfg.Policies
 		if len(queues) > 0 {
@@ -69,10 +73,9 @@ definitions is JSON for rabbitmqctl import_definitions, without users.`,
 	}
 	c.Flags().StringVarP(&file, "config", "c", "", "the config file (YAML)")
 	c.Flags().StringVar(&user, "user", "redrive", "the service's user, or that of --for; those of other roles have the role at their end")
-	c.Flags().StringVar(&vhost, "vhost", "", "the virtual host; left out: that of broker.url")
 	c.Flags().StringVar(&role, "for", "", "only for one role: "+strings.Join(roles, ", "))
 	c.Flags().StringArrayVar(&queues, "queue", nil, "work queues of this name or pattern, instead of those of the policies; may be given again")
-	return withFormats(c, &format, "text", "json", "jsonl", "yaml", "definitions")
+	return withFormats(withVHost(c), &format, "text", "json", "jsonl", "yaml", "definitions")
 }
 
 // narrowed are policies for these queues alone, which forward as they did.

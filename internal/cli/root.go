@@ -26,6 +26,7 @@ type program struct {
 	getenv  func(string) string
 	// of the flags that commands with a service have
 	address, caFile string
+	vhost           string // "": the first that is served; of doctor all
 	// asked is the query, for an error that points into it.
 	asked string
 }
@@ -55,6 +56,13 @@ Data goes to standard output, all else to standard error.
 		Version:       p.version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
+	}
+	root.PersistentFlags().StringVar(&p.vhost, "vhost", "", "of several virtual hosts that are served, the one it is about; left out: that of broker.url")
+	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
+		if _, chooses := c.Annotations[choosesVHost]; p.vhost != "" && !chooses {
+			return fmt.Errorf("%s is not about one virtual host; leave --vhost out: %w", c.CommandPath(), errUsage)
+		}
+		return nil
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		hint := ""

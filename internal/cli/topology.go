@@ -70,11 +70,11 @@ func (p *program) withPlace(c *cobra.Command, run func(place, *config.Config, tt
 		return nil
 	}
 	c.RunE = func(*cobra.Command, []string) error {
-		cfg, err := config.Load(at.file, p.getenv)
+		cfg, _, err := p.loadAny(at.file)
 		if err != nil {
 			return err
 		}
-		if at.vhost == "" {
+		if at.vhost = p.vhost; at.vhost == "" {
 			at.vhost = cfg.VHost()
 		}
 		kind := ttlqueue.Quorum
@@ -83,8 +83,8 @@ func (p *program) withPlace(c *cobra.Command, run func(place, *config.Config, tt
 		}
 		return run(at, cfg, kind)
 	}
+	withVHost(c)
 	c.Flags().StringVar(&at.queue, "queue", "", "the work queue")
-	c.Flags().StringVar(&at.vhost, "vhost", "", "the virtual host (default that of the broker URL, or /)")
 	c.Flags().StringVarP(&at.file, "config", "c", "", "the config file (YAML), for broker.url and broker.management")
 	c.Flags().BoolVar(&at.quorum, "quorum", false, "quorum delay queues (the default)")
 	c.Flags().BoolVar(&at.classic, "classic", false, "classic delay queues: on one node, and what is due while its work queue cannot take it is lost")

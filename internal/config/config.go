@@ -38,6 +38,11 @@ type Config struct {
 	// Notify is who is told of what.
 	Notify    notify.Settings
 	routeURLs []routeURL
+	// vhosts are where each of Broker.VHosts stands in the file, and its password; only
+	// is which virtual hosts a policy or a route of notify is for, by its name: those
+	// that are not there are for all.
+	vhosts []from
+	only   struct{ policies, routes map[string][]string }
 	// Warnings are about what is allowed and hardly meant.
 	Warnings []string
 }
@@ -47,6 +52,8 @@ type Config struct {
 type Broker struct {
 	URL        string // amqp:// or amqps://, with credentials
 	Management string // http:// or https://, with credentials
+	// VHosts are served beside the virtual host that URL names: see Tenants.
+	VHosts []VHost
 }
 
 // Store is where messages are kept.
@@ -79,8 +86,8 @@ func Default() *Config {
 //	REDRIVE_REDIS_PASSWORD  its password; or …_FILE
 //
 // Several URLs are separated by commas. A …_FILE variable names a file that holds the
-// value. The URLs of notify's routes come from the variables and files that the routes
-// name.
+// value. The URLs of notify's routes, and the passwords of further virtual hosts, come
+// from the variables and files that these name.
 func Load(path string, getenv func(string) string) (*Config, error) {
 	c := Default()
 	if path != "" {
@@ -128,7 +135,13 @@ func (c *Config) environment(getenv func(string) string) error {
 	if c.Broker.Management == "" {
 		c.Broker.Management = managementOf(c.Broker.URL)
 	}
-	return c.readRouteURLs(getenv)
+	if err := c.readPasswords(getenv); err != nil {
+		return err
+	}
+	if err := c.readRouteURLs(getenv); err != nil {
+		return err
+	}
+	return c.checkVHosts()
 }
 
 // variable is the value of an environment variable, or of the file that name_FILE

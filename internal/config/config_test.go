@@ -2,6 +2,7 @@ package config
 
 import (
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -49,7 +50,8 @@ func TestTheExampleNamesEveryKey(t *testing.T) {
 		"exponential", "initial", "factor", "step", "max", "jitter", "reasons", "exhausted", "forward", "exchange", "routing_key", "queue", "wait", "levels", "binary",
 		"decode", "protobuf", "files", "import_paths", "descriptor_sets", "message", "header", "type_property",
 		"auth", "roles", "role", "metrics", "proxies", "tls", "cert", "key", "client_ca", "read_only", "audit", "folder",
-		"redis", "prefix", "shards", "durability", "replicas", "lease", "timeout", "ca"} {
+		"redis", "prefix", "shards", "durability", "replicas", "lease", "timeout", "ca",
+		"vhosts", "user", "password_env", "password_file"} {
 		if !strings.Contains(string(data), key+":") {
 			t.Errorf("the example does not show %q", key)
 		}
@@ -152,7 +154,7 @@ func TestSeveralBrokers(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Broker{URL: "amqp://svc:s,3@h1/shop,amqps://svc:s,3@h2:5671/shop", Management: "http://svc:s,3@h1:15672,https://svc:s,3@h2:15671"}
-	if a.Broker != want || b.Broker != want || b.VHost() != "shop" {
+	if !reflect.DeepEqual(a.Broker, want) || !reflect.DeepEqual(b.Broker, want) || b.VHost() != "shop" {
 		t.Errorf("a list is %+v, a text %+v, virtual host %q; want %+v", a.Broker, b.Broker, b.VHost(), want)
 	}
 	env["REDRIVE_BROKER_URL"] = "amqp://svc@h1/shop,amqp://svc@h2/"

@@ -17,18 +17,21 @@ import (
 // and what differs from the defaults besides.
 func Describe(w io.Writer, c *Config) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	if err := describeVHosts(table, c); err != nil {
+		return err
+	}
 	for i := range c.Policies {
 		p := &c.Policies[i]
 		what := waits(p, c.Ways[p.Name])
 		if limits := c.Returns[p.Name].String(); limits != "" {
 			what += " (returns: " + limits + ")"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\n", p.Name, strings.Join(p.Queues, " "), what)
+		fmt.Fprintf(table, "%s\t%s\t%s\n", p.Name, strings.Join(p.Queues, " "), what+forVHosts(c.only.policies[p.Name]))
 	}
 	for _, q := range c.Decode.Protobuf.Queues {
 		fmt.Fprintf(table, "protobuf\t%s\t%s\n", strings.Join(q.Queues, " "), q.Message)
 	}
-	if who := describeNotify(&c.Notify); who != "" {
+	if who := describeNotify(&c.Notify, c.only.routes); who != "" {
 		fmt.Fprintln(table, who)
 	}
 	if c.Store.Restorable != Default().Store.Restorable {

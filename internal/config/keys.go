@@ -25,6 +25,7 @@ func (d *document) config(n ast.Node, c *Config) {
 			d.mapping(n, "broker", map[string]field{
 				"url":        func(n ast.Node) { c.Broker.URL = d.urls(n, "broker.url", "amqp", "amqps") },
 				"management": func(n ast.Node) { c.Broker.Management = d.urls(n, "broker.management", "http", "https") },
+				"vhosts":     func(n ast.Node) { c.Broker.VHosts, c.vhosts = d.vhosts(n, "broker.vhosts") },
 			})
 		},
 		"store": func(n ast.Node) {
@@ -58,6 +59,7 @@ func (d *document) config(n ast.Node, c *Config) {
 	if err := c.Closed(); err != nil {
 		d.fail(listen, "%v", err)
 	}
+	c.warnOfOverlaps()
 }
 
 func isPort(s string) bool { n, err := strconv.Atoi(s); return err == nil && n >= 0 && n < 1<<16 }
@@ -94,11 +96,6 @@ func (d *document) policies(n ast.Node, c *Config) {
 			d.fail(item, "a second policy is named %q", p.Name)
 		}
 		names[p.Name] = true
-		for _, q := range p.Queues {
-			if earlier, ok := c.Policies.Match(q); ok {
-				c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: queues %q: policy %q comes first and matches some or all of them", p.Name, q, earlier.Name))
-			}
-		}
 		c.Policies = append(c.Policies, p)
 	}
 	if len(c.Policies) == 0 {
@@ -111,6 +108,7 @@ func (d *document) policy(n ast.Node, i int, c *Config) policy.Policy {
 	var way wait.Way
 	var wayAt, jitterAt ast.Node
 	p.Name, p.Queues = fmt.Sprintf("policy %d", i+1), nil
+	var vhosts []string
 	where := fmt.Sprintf("policies[%d]", i)
 	var returns release.Rules
 	fields, returnsRead := d.returns(&returns, where)
@@ -130,6 +128,7 @@ func (d *document) policy(n ast.Node, i int, c *Config) policy.Policy {
 			}
 		},
 		"exhausted": func(n ast.Node) { p.Exhausted = d.exhausted(n, where+".exhausted") },
+		"vhosts":    func(n ast.Node) { vhosts = d.only(n, where+".vhosts") },
 	})
 	d.mapping(n, where, fields)
 	returnsRead()
@@ -144,6 +143,7 @@ func (d *document) policy(n ast.Node, i int, c *Config) policy.Policy {
 		c.Ways[p.Name] = way
 	}
 	c.Returns[p.Name] = returns
+	c.onlyPolicy(p.Name, vhosts)
 	c.inVain(&p, way, returns)
 	return p
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"net/netip"
@@ -19,11 +20,49 @@ import (
 	"github.com/redrive-mq/redrive/internal/notify"
 )
 
-// routeURL is where the URL of a route comes from; Load reads it there.
-type routeURL struct {
-	route     int
+// from is where a secret comes from; Load reads it there.
+type from struct {
 	env, file string
 	fail      Error // at its place in the file
+}
+
+func (d *document) from(n ast.Node) from {
+	t := n.GetToken().Position
+	return from{fail: Error{File: d.file, Line: t.Line, Column: t.Column}}
+}
+
+// fromFile is a file that holds a secret; its path is from the folder of the config file.
+func (f *from) fromFile(d *document, path string) {
+	if f.file = path; !filepath.IsAbs(path) {
+		f.file = filepath.Join(filepath.Dir(d.file), path)
+	}
+}
+
+func (f *from) wrong(format string, args ...any) error {
+	e := f.fail
+	if e.Msg = fmt.Sprintf(format, args...); e.File == "" {
+		return errors.New(e.Msg)
+	}
+	return &e
+}
+
+// read returns the secret, and what it was read from. of is what it is, for errors.
+func (f *from) read(getenv func(string) string, of string) (value, what string, err error) {
+	value, what = getenv(f.env), "the environment variable "+f.env
+	if f.file != "" {
+		data, err := os.ReadFile(f.file)
+		if err != nil {
+			return "", "", f.wrong("%s cannot be read: %v", of, err)
+		}
+		value, what = string(data), "the file "+f.file
+	}
+	return strings.TrimSpace(value), what, nil
+}
+
+// routeURL is where the URL of a route comes from.
+type routeURL struct {
+	route int
+	from
 }
 
 func (d *document) notify(n ast.Node, c *Config) {
@@ -62,12 +101,11 @@ var routeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$`)
 func (d *document) route(n ast.Node, i int, c *Config) notify.Route {
 	r := notify.DefaultRoute()
 	where := fmt.Sprintf("notify.routes[%d]", i)
-	from := routeURL{route: i}
-	var urls []string
+	at := routeURL{route: i}
+	var urls, vhosts []string
 	place := func(n ast.Node, key string) string {
 		urls = append(urls, key)
-		t := n.GetToken().Position
-		from.fail = Error{File: d.file, Line: t.Line, Column: t.Column}
+		at.from = d.from(n)
 		return d.text(n, where+"."+key, "a text")
 	}
 	d.mapping(n, where, map[string]field{
@@ -82,12 +120,8 @@ func (d *document) route(n ast.Node, i int, c *Config) notify.Route {
 				d.fail(n, "%s.url %v", where, err)
 			}
 		},
-		"url_env": func(n ast.Node) { from.env = place(n, "url_env") },
-		"url_file": func(n ast.Node) {
-			if from.file = place(n, "url_file"); !filepath.IsAbs(from.file) {
-				from.file = filepath.Join(filepath.Dir(d.file), from.file)
-			}
-		},
+		"url_env":  func(n ast.Node) { env := place(n, "url_env"); at.env = env },
+		"url_file": func(n ast.Node) { file := place(n, "url_file"); at.fromFile(d, file) },
 		"events": func(n ast.Node) {
 			for _, item := range d.sequence(n, where+".events", "a list of "+strings.Join(notify.KindNames(), ", ")) {
 				k := d.text(item, where+".events", "an event")
@@ -101,6 +135,7 @@ func (d *document) route(n ast.Node, i int, c *Config) notify.Route {
 			}
 		},
 		"queues": func(n ast.Node) { r.Queues = d.queues(n, where+".queues") },
+		"vhosts": func(n ast.Node) { vhosts = d.only(n, where+".vhosts") },
 		"severity": func(n ast.Node) {
 			var err error
 			if r.Least, err = notify.ParseSeverity(d.text(n, where+".severity", "info, warning or critical")); err != nil {
@@ -128,8 +163,9 @@ func (d *document) route(n ast.Node, i int, c *Config) notify.Route {
 	case urls[0] == "url":
 		c.Warnings = append(c.Warnings, fmt.Sprintf("notify route %q: its URL is in the file, for all who can read it; url_env or url_file keep it out", r.Name))
 	default:
-		c.routeURLs = append(c.routeURLs, from)
+		c.routeURLs = append(c.routeURLs, at)
 	}
+	c.onlyRoute(r.Name, vhosts)
 	return r
 }
 
@@ -204,27 +240,18 @@ func clock(s string) (int, error) {
 
 // readRouteURLs takes the URLs of routes from where the file says they are.
 func (c *Config) readRouteURLs(getenv func(string) string) error {
-	for _, from := range c.routeURLs {
-		r := &c.Notify.Routes[from.route]
-		wrong := func(format string, args ...any) error {
-			e := from.fail
-			e.Msg = fmt.Sprintf("notify route %q: ", r.Name) + fmt.Sprintf(format, args...)
-			return &e
+	for _, at := range c.routeURLs {
+		r := &c.Notify.Routes[at.route]
+		of := fmt.Sprintf("notify route %q: ", r.Name)
+		value, what, err := at.read(getenv, of+"its URL")
+		if err != nil {
+			return err
 		}
-		value, what := getenv(from.env), "the environment variable "+from.env
-		if from.file != "" {
-			data, err := os.ReadFile(from.file)
-			if err != nil {
-				return wrong("its URL cannot be read: %v", err)
-			}
-			value, what = string(data), "the file "+from.file
-		}
-		value = strings.TrimSpace(value)
 		if value == "" {
-			return wrong("%s is empty; expected the URL to send to", what)
+			return at.wrong("%s%s is empty; expected the URL to send to", of, what)
 		}
 		if err := notify.CheckURL(value); err != nil {
-			return wrong("%s %v", what, err)
+			return at.wrong("%s%s %v", of, what, err)
 		}
 		r.URL = notify.Secret(value)
 	}
@@ -232,7 +259,7 @@ func (c *Config) readRouteURLs(getenv func(string) string) error {
 }
 
 // describeNotify says who is told of what.
-func describeNotify(s *notify.Settings) string {
+func describeNotify(s *notify.Settings, only map[string][]string) string {
 	var lines []string
 	for i := range s.Routes {
 		r := &s.Routes[i]
@@ -249,7 +276,7 @@ func describeNotify(s *notify.Settings) string {
 		if r.Quiet.Zone != nil {
 			line += fmt.Sprintf(", not from %02d:%02d to %02d:%02d %s unless critical", r.Quiet.From/60, r.Quiet.From%60, r.Quiet.To/60, r.Quiet.To%60, r.Quiet.Zone)
 		}
-		lines = append(lines, line)
+		lines = append(lines, line+forVHosts(only[r.Name]))
 	}
 	return strings.Join(lines, "\n")
 }

@@ -12,8 +12,8 @@ var ErrPlace = errors.New("names no store")
 
 // StoreAt is the store that a command line means: disk:FOLDER; a URL of Redis's or
 // Valkey's without a password, which REDRIVE_REDIS_PASSWORD (or …_FILE) has; or
-// config:FILE, the store of a config file.
-func StoreAt(place string, getenv func(string) string) (Store, error) {
+// config:FILE, the store of a config file: that of a virtual host, "" for the first.
+func StoreAt(place, vhost string, getenv func(string) string) (Store, error) {
 	kind, rest, _ := strings.Cut(place, ":")
 	c := Default()
 	switch {
@@ -24,6 +24,9 @@ func StoreAt(place string, getenv func(string) string) (Store, error) {
 		return c.Store, nil
 	case kind == "config":
 		c, err := Load(rest, getenv)
+		if err == nil {
+			c, err = c.Tenant(vhost)
+		}
 		if err != nil {
 			return Store{}, err
 		}

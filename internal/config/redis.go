@@ -35,6 +35,9 @@ func (s *Store) Place() string {
 	if err != nil {
 		return "Redis"
 	}
+	if p := s.Redis.Prefix; p != "" && p != "redrive" {
+		return u.Redacted() + ", prefix " + p
+	}
 	return u.Redacted()
 }
 

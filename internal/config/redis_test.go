@@ -16,7 +16,7 @@ func TestRedis(t *testing.T) {
 	if c.Store.Redis != want {
 		t.Errorf("read as %+v", c.Store.Redis)
 	}
-	if place := c.Store.Place(); place != "rediss://u:xxxxx@h:1" {
+	if place := c.Store.Place(); place != "rediss://u:xxxxx@h:1, prefix x" {
 		t.Errorf("logged as %s", place)
 	}
 	if place := Default().Store.Place(); place != "./redrive-data" {

@@ -28,6 +28,7 @@ import (
 type Options struct {
 	Config *config.Config
 	File   string   // of the config
+	Call   string   // our command, with what else it must be called with; "": redrive
 	Only   []string // patterns of queues
 	// Service is where it should answer, as a URL; Named that somebody said so.
 	Service string
@@ -54,7 +55,7 @@ func Gather(ctx context.Context, o Options) (*Scene, error) {
 	ctx, cancel := context.WithTimeout(ctx, 4*patience)
 	defer cancel()
 	c := o.Config
-	s := &Scene{Config: c, File: o.File, Only: o.Only, Broker: addresses.Redact(c.Broker.URL), VHost: c.VHost(), User: addresses.User(c.Broker.URL), Insecure: o.Insecure, Missing: map[Part]error{}}
+	s := &Scene{Config: c, File: o.File, Call: o.Call, Only: o.Only, Broker: addresses.Redact(c.Broker.URL), VHost: c.VHost(), User: addresses.User(c.Broker.URL), Insecure: o.Insecure, Missing: map[Part]error{}}
 	s.reach(ctx)
 	s.look(ctx)
 	if err := s.manage(ctx, cmp.Or(o.Standing, standing)); err != nil && s.Missing[AMQP] != nil {

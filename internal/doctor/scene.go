@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -34,6 +35,8 @@ type Scene struct {
 	Config *config.Config
 	// File is the config's, for commands; "": there is none.
 	File string
+	// Call is our command, with what else it must be called with; "": redrive.
+	Call string
 	// Only are patterns of the queues to tell of; none: all.
 	Only []string
 
@@ -164,10 +167,13 @@ func (s *Scene) since(major, minor int) bool {
 	return ok && (is[0] > major || is[0] == major && is[1] >= minor)
 }
 
+// call is how our command is called.
+func (s *Scene) call() string { return cmp.Or(s.Call, "redrive") }
+
 // redrive is a command of ours, to be copied.
 func (s *Scene) redrive(command string, args ...string) string {
 	var b strings.Builder
-	b.WriteString("redrive " + command)
+	b.WriteString(s.call() + " " + command)
 	if s.File != "" {
 		b.WriteString(" --config " + Quote(s.File))
 	}

@@ -24,6 +24,7 @@ const otherQueues = "(other)"
 // Metrics of one service.
 type Metrics struct {
 	registry *prometheus.Registry
+	register prometheus.Registerer // to it, with the labels that all have
 
 	deadLetters, returned, forwarded, parked, discarded, replayed *prometheus.CounterVec
 
@@ -45,23 +46,24 @@ type Metrics struct {
 }
 
 // New makes the metrics of a service that keeps its messages in s; free tells
-// the room left on its disk and what is kept in reserve, in bytes.
-func New(s store.Store, free func() (uint64, uint64, error), version string) *Metrics {
+// the room left on its disk and what is kept in reserve, in bytes. All have the labels.
+func New(s store.Store, free func() (uint64, uint64, error), version string, labels prometheus.Labels) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry(), queues: map[string]bool{}}
+	m.register = prometheus.WrapRegistererWith(labels, m.registry)
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "redrive_" + name, Help: help}, labels)
-		m.registry.MustRegister(c)
+		m.register.MustRegister(c)
 		return c
 	}
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
 		g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "redrive_" + name, Help: help}, labels)
-		m.registry.MustRegister(g)
+		m.register.MustRegister(g)
 		return g
 	}
 	histogram := func(name, help string, from float64, buckets int) prometheus.Histogram {
 		h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "redrive_" + name, Help: help,
 			Buckets: prometheus.ExponentialBuckets(from, 2, buckets), NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100})
-		m.registry.MustRegister(h)
+		m.register.MustRegister(h)
 		return h
 	}
 	m.deadLetters = counter("dead_letters_total", "Failed messages taken in.", "queue", "reason")
@@ -86,13 +88,25 @@ func New(s store.Store, free func() (uint64, uint64, error), version string) *Me
 		m.configLoads.WithLabelValues(r)
 	}
 	gauge("build_info", "Always 1.", "version").WithLabelValues(version).Set(1)
-	m.registry.MustRegister(&held{store: s, free: free, metrics: m}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.register.MustRegister(&held{store: s, free: free, metrics: m})
 	return m
 }
 
-// Handler serves them.
+// Handler serves them alone.
 func (m *Metrics) Handler() http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Registry: m.registry})
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+}
+
+// Handler serves those of all services in this process, which differ in their labels,
+// and the process's own.
+func Handler(all ...*Metrics) http.Handler {
+	process := prometheus.NewRegistry()
+	process.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	from := prometheus.Gatherers{process}
+	for _, m := range all {
+		from = append(from, m.registry)
+	}
+	return promhttp.HandlerFor(from, promhttp.HandlerOpts{Registry: process})
 }
 
 // label is the queue's name, or what the queues beyond the limit share.

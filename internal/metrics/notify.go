@@ -7,6 +7,6 @@ import "github.com/prometheus/client_golang/prometheus"
 func (m *Metrics) Notifications() func(route, result string) {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "redrive_notifications_total",
 		Help: "Notifications, by route and result: sent, or failed and to be tried again."}, []string{"route", "result"})
-	m.registry.MustRegister(c)
+	m.register.MustRegister(c)
 	return func(route, result string) { c.WithLabelValues(route, result).Inc() }
 }

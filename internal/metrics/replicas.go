@@ -23,7 +23,7 @@ var (
 type replicas struct{ all func() []Replica }
 
 // Replicas shows what all tells.
-func (m *Metrics) Replicas(all func() []Replica) { m.registry.MustRegister(&replicas{all}) }
+func (m *Metrics) Replicas(all func() []Replica) { m.register.MustRegister(&replicas{all}) }
 
 func (r *replicas) Describe(ch chan<- *prometheus.Desc) {
 	ch <- replicaDesc

@@ -26,7 +26,7 @@ type returns struct {
 }
 
 // Returns shows what all tells of each queue.
-func (m *Metrics) Returns(all func() []Return) { m.registry.MustRegister(&returns{all, m}) }
+func (m *Metrics) Returns(all func() []Return) { m.register.MustRegister(&returns{all, m}) }
 
 func (r *returns) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{breakerDesc, heldDesc, consumersDesc} {

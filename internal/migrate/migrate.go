@@ -6,6 +6,7 @@
 package migrate
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -135,6 +136,9 @@ func (m *Migration) Look(ctx context.Context) (*Plan, error) {
 		p.Taken = to.Taken
 		return p, nil
 	}
+	if err := m.sameOwner(ctx); err != nil {
+		return nil, err
+	}
 	empty, err := isEmpty(ctx, m.To)
 	if err == nil && !empty {
 		err = fmt.Errorf("%w: %s keeps messages or settings already: a target must be new", ErrRefused, m.ToName)
@@ -187,15 +191,31 @@ func idle(ctx context.Context, name string, s store.Store) error {
 	return nil
 }
 
+// sameOwner refuses a target of another virtual host. One that a service of the same has
+// opened is as good as new; what was written before stores knew whose they are takes that
+// over from it.
+func (m *Migration) sameOwner(ctx context.Context) error {
+	from, err := m.From.Entry(ctx, store.OwnerEntry)
+	if err != nil {
+		return err
+	}
+	to, err := m.To.Entry(ctx, store.OwnerEntry)
+	if err == nil && from != nil && to != nil && !bytes.Equal(from, to) {
+		err = fmt.Errorf("%w: %s %w %q, and %s those of %q", ErrRefused, m.FromName, store.ErrOwner, from, m.ToName, to)
+	}
+	return err
+}
+
+// isEmpty tells whether a store has nothing but whose it is.
 func isEmpty(ctx context.Context, s store.Store) (bool, error) {
 	lines, err := s.Ledger(ctx)
 	if err != nil || len(lines) > 0 {
 		return false, err
 	}
 	empty := true
-	err = s.Entries(ctx, "", "", func(store.Entry) (bool, error) {
-		empty = false
-		return false, nil
+	err = s.Entries(ctx, "", "", func(e store.Entry) (bool, error) {
+		empty = e.Name == store.OwnerEntry
+		return empty, nil
 	})
 	return empty, err
 }

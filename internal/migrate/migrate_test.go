@@ -127,6 +127,36 @@ func TestAllThatAStoreKeepsIsMoved(t *testing.T) {
 	}
 }
 
+// Whose a store is goes with it, and a store of another's takes nothing in.
+func TestAMigrationStaysInItsVirtualHost(t *testing.T) {
+	ctx := t.Context()
+	of := func(vhost string) *memstore.Store {
+		s := memstore.New()
+		if vhost != "" {
+			if err := s.PutEntries(ctx, []store.Entry{{Name: store.OwnerEntry, Value: []byte(vhost)}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return s
+	}
+	for _, c := range []struct{ from, to, then string }{
+		{"shop", "", "shop"}, {"shop", "shop", "shop"}, {"", "shop", "shop"}, {"", "", ""}, {"shop", "billing", "billing"},
+	} {
+		from, to := of(c.from), of(c.to)
+		storetest.Lived(t, from)
+		err := between(from, to).Run(ctx)
+		if refused := c.to != "" && c.from != "" && c.from != c.to; refused != errors.Is(err, store.ErrOwner) || refused != errors.Is(err, migrate.ErrRefused) || !refused && err != nil {
+			t.Errorf("from one of %q to one of %q: %v", c.from, c.to, err)
+		}
+		if is, err := to.Entry(ctx, store.OwnerEntry); err != nil || string(is) != c.then {
+			t.Errorf("from one of %q to one of %q: it is then of %q, %v", c.from, c.to, is, err)
+		}
+		if n, err := from.Entry(ctx, migrate.EntryName); err != nil || (n == nil) != (c.then == "billing") {
+			t.Errorf("from one of %q to one of %q: the source is marked %q, %v", c.from, c.to, n, err)
+		}
+	}
+}
+
 func TestAKilledMigrationGoesOn(t *testing.T) {
 	a, b := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "b")
 	s, err := diskstore.Open(a, diskstore.Options{})

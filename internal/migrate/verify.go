@@ -88,7 +88,7 @@ func (m *Migration) verify(ctx context.Context, all int64) error {
 			return err
 		}
 		err = s.Entries(ctx, "", "", func(e store.Entry) (bool, error) {
-			if e.Name != EntryName {
+			if e.Name != EntryName && e.Name != store.OwnerEntry {
 				d.entries.add(e.Name, e.Value)
 			}
 			return true, nil
@@ -101,6 +101,9 @@ func (m *Migration) verify(ctx context.Context, all int64) error {
 		}
 	}
 	m.at("verifying", done, 2*all)
+	if err := m.sameOwner(ctx); err != nil {
+		return fmt.Errorf("%w: %w", ErrDiffers, err)
+	}
 	from, to := &of[0], &of[1]
 	switch {
 	case from.records.n != to.records.n:

@@ -248,7 +248,7 @@ func (b *book) plan(now time.Time, each bool) (messages []*Message, next time.Ti
 	for _, group := range slices.Sorted(maps.Keys(groups)) {
 		m := groups[group]
 		inOrder(m.Items)
-		m.Link = link(b.settings.Page, m)
+		m.Link, m.Of = link(b.settings.Page, m), b.settings.Of
 		messages = append(messages, m)
 	}
 	return messages, next

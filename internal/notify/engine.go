@@ -218,6 +218,6 @@ func Test(ctx context.Context, s *Settings, r *Route, k Kind) error {
 		i.N, i.Errors = 1000, []ErrorCount{{i.Text, 1000}}
 	}
 	m.Items = []Item{i}
-	m.Link = link(s.Page, m)
+	m.Link, m.Of = link(s.Page, m), s.Of
 	return to.tell(ctx, newClient(s.AllowPrivate), m)
 }

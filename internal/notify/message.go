@@ -16,7 +16,8 @@ type Message struct {
 	Severity Severity
 	Items    []Item
 	Link     string
-	Digest   bool // of quiet hours
+	Of       string // the virtual host, where there are several
+	Digest   bool   // of quiet hours
 	Test     bool
 	Open     int // conditions of Kind that go on, told or not
 }
@@ -75,21 +76,25 @@ func (m *Message) queue() string {
 // title is one line.
 func (m *Message) title(f format) string {
 	what := ""
+	who := "Redrive: "
+	if m.Of != "" {
+		who = fmt.Sprintf("Redrive (%s): ", f.foreign(clean(m.Of, longestQueue)))
+	}
 	switch {
 	case m.Test:
-		what = "Redrive: a test"
+		what = "a test"
 	case m.Digest:
-		what = fmt.Sprintf("Redrive: what happened in quiet hours (%d)", len(m.Items))
+		what = fmt.Sprintf("what happened in quiet hours (%d)", len(m.Items))
 	case len(m.Items) == 1:
-		return "Redrive: " + m.Items[0].line(f, nil)
+		what = m.Items[0].line(f, nil)
 	case m.Kind == Parked:
-		what = fmt.Sprintf("Redrive: %s messages parked in %d queues", number(m.total()), len(m.Items))
+		what = fmt.Sprintf("%s messages parked in %d queues", number(m.total()), len(m.Items))
 	case m.Resolved():
-		what = fmt.Sprintf("Redrive: resolved: %s (%d queues)", of(m.Kind).Over, len(m.Items))
+		what = fmt.Sprintf("resolved: %s (%d queues)", of(m.Kind).Over, len(m.Items))
 	default:
-		what = fmt.Sprintf("Redrive: %s (%d queues)", of(m.Kind).Means, len(m.Items))
+		what = fmt.Sprintf("%s (%d queues)", of(m.Kind).Means, len(m.Items))
 	}
-	return what
+	return who + what
 }
 
 // text is the rest: a line for each item, its errors below.
@@ -188,8 +193,12 @@ func (m *Message) fields() map[string]any {
 	if m.Digest {
 		event = "digest"
 	}
-	return map[string]any{"title": m.title(plainText), "message": text, "event": event, "severity": m.Severity.String(), "queue": clean(m.queue(), 255),
+	fields := map[string]any{"title": m.title(plainText), "message": text, "event": event, "severity": m.Severity.String(), "queue": clean(m.queue(), 255),
 		"count": m.total(), "link": m.Link, "resolved": m.Resolved(), "test": m.Test, "at": m.At.UTC(), "items": items, "more_items": len(m.Items) - len(items)}
+	if m.Of != "" {
+		fields["vhost"] = clean(m.Of, 255)
+	}
+	return fields
 }
 
 // link opens the page where a message's subject is listed.

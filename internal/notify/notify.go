@@ -90,6 +90,8 @@ func ParseSeverity(s string) (Severity, error) {
 
 // Settings are what to tell, and to whom.
 type Settings struct {
+	// Of is which virtual host's service this is, where there are several.
+	Of           string
 	Page         string         // where people open the page; "": no links
 	AllowPrivate []netip.Prefix // private addresses that routes may reach
 	Critical     []string       // patterns of queues of which all is critical

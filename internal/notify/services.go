@@ -208,9 +208,13 @@ func pagerduty(u *url.URL) (send, error) {
 	}
 	to := url.URL{Scheme: scheme(yes(u.Query().Get("disabletls"))), Host: u.Host, Path: "/v2/enqueue"}
 	return func(ctx context.Context, c *client, m *Message) error {
-		action, dedup := "trigger", source+"/"+string(m.Kind)
+		of := source
+		if m.Of != "" {
+			of += "/" + m.Of
+		}
+		action, dedup := "trigger", of+"/"+string(m.Kind)
 		if m.Test {
-			dedup = source + "/test"
+			dedup = of + "/test"
 		} else if m.Resolved() {
 			if m.Open > 0 {
 				return nil // others are in it still

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -100,6 +101,19 @@ func TestIncidentsEndWithTheLastQueue(t *testing.T) {
 	m.Open = 0
 	if _, fields, err := sent(t, raw, "", m); err != nil || fields["event_action"] != "resolve" || fields["dedup_key"] != "shop/breaker_open" {
 		t.Errorf("all are over: %v, sent %v", err, fields)
+	}
+}
+
+// Queues of one name in two virtual hosts are two troubles: one that is over ends but
+// its own incident.
+func TestAMessageSaysOfWhichVirtualHostItIs(t *testing.T) {
+	m := &Message{Of: "billing", Kind: BreakerOpen, Items: []Item{{Kind: BreakerOpen, Queue: "a", Resolved: true}}}
+	_, fields, err := sent(t, "pagerduty://events.pagerduty.com/abcdef0123456789", "", m)
+	if err != nil || fields["dedup_key"] != "redrive/billing/breaker_open" {
+		t.Errorf("%v, sent %v", err, fields)
+	}
+	if _, fields, err = sent(t, "generic+https://h.example.com/", "", m); err != nil || fields["vhost"] != "billing" || !strings.HasPrefix(fmt.Sprint(fields["title"]), "Redrive (billing): resolved: a: ") {
+		t.Errorf("%v, sent %v", err, fields)
 	}
 }
 

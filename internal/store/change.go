@@ -78,3 +78,7 @@ const HoldPrefix = "hold/"
 // BreakerPrefix and a queue's name is the entry that says that a person has set its
 // circuit breaker.
 const BreakerPrefix = "breaker/"
+
+// OwnerEntry is the entry that says which virtual host the messages are of, as the first
+// service that used the store has written it.
+const OwnerEntry = "vhost"

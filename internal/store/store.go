@@ -20,6 +20,8 @@ var (
 	ErrFormat = errors.New("it has a format this version cannot read")
 	// ErrClosed: the store was closed.
 	ErrClosed = errors.New("the store is closed")
+	// ErrOwner: what is kept is another virtual host's; see OwnerEntry.
+	ErrOwner = errors.New("keeps the messages of the virtual host")
 	// ErrNotFound: no record with that ID.
 	ErrNotFound = errors.New("no such message")
 )

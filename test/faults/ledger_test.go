@@ -76,7 +76,7 @@ func (l *ledger) publish(n int) {
 		body := []byte("body of " + id)
 		l.bodies[id] = sha256.Sum256(body)
 		l.mu.Unlock()
-		c, err := ch.PublishWithDeferredConfirm("", l.queue, true, false, amqp.Publishing{MessageId: id, DeliveryMode: 2, Body: body, Headers: amqp.Table{"n": id}})
+		c, err := ch.PublishWithDeferredConfirm("", l.queue, true, false, amqp.Publishing{MessageId: id, DeliveryMode: 2, Body: body, Headers: amqp.Table{"n": id, "of": l.v.Name}})
 		if err != nil {
 			l.t.Fatal(err)
 		}
@@ -115,7 +115,7 @@ func (l *ledger) delivered(d amqp.Delivery) {
 	defer l.mu.Unlock()
 	id := d.MessageId
 	want, known := l.bodies[id]
-	if !known || sha256.Sum256(d.Body) != want || d.Headers["n"] != id || d.RoutingKey != l.queue {
+	if !known || sha256.Sum256(d.Body) != want || d.Headers["n"] != id || d.Headers["of"] != l.v.Name || d.RoutingKey != l.queue {
 		l.wrong = append(l.wrong, fmt.Sprintf("%q came altered or is not of this queue: %q, headers %v", id, d.Body, d.Headers))
 	}
 	attempt, _ := d.Headers[wire.HeaderAttempt].(int64)
@@ -209,7 +209,7 @@ func (l *ledger) publishSome(ctx context.Context, ch *amqp.Channel) (all bool) {
 		body := []byte("body of " + id)
 		l.bodies[id], l.uncertain[id] = sha256.Sum256(body), true
 		l.mu.Unlock()
-		c, err := ch.PublishWithDeferredConfirm("", l.queue, true, false, amqp.Publishing{MessageId: id, DeliveryMode: 2, Body: body, Headers: amqp.Table{"n": id}})
+		c, err := ch.PublishWithDeferredConfirm("", l.queue, true, false, amqp.Publishing{MessageId: id, DeliveryMode: 2, Body: body, Headers: amqp.Table{"n": id, "of": l.v.Name}})
 		if err != nil {
 			return false
 		}

@@ -73,7 +73,8 @@ func TestTheDashboardIsWhole(t *testing.T) {
 	if want := []string{"At a glance", "Flow", "Waiting and due", "Parked", "Storms", "Store and broker", "Ledger"}; !slices.Equal(rows, want) {
 		t.Errorf("rows %q", rows)
 	}
-	if v := d.Templating.List; len(v) != 2 || v[0].Type != "datasource" || v[1].Name != "queue" || v[1].Definition != "label_values(redrive_ledger_total, queue)" {
+	if v := d.Templating.List; len(v) != 3 || v[0].Type != "datasource" || v[1].Name != "vhost" || v[1].Definition != "label_values(redrive_ready, vhost)" ||
+		v[2].Name != "queue" || v[2].Definition != "label_values(redrive_ledger_total, queue)" {
 		t.Errorf("variables %+v", v)
 	}
 }
@@ -95,7 +96,7 @@ func TestPrometheusUnderstandsAllOfIt(t *testing.T) {
 
 	t.Run("dashboard", func(t *testing.T) {
 		d := readDashboard(t)
-		fill := strings.NewReplacer("$queue", ".*", "$__rate_interval", "1m")
+		fill := strings.NewReplacer("$vhost", ".*", "$queue", ".*", "$__rate_interval", "1m")
 		for _, panel := range d.Panels {
 			for _, q := range panel.Targets {
 				got, err := p.query(fill.Replace(q.Expr))

@@ -3,9 +3,12 @@
 package shape_test
 
 import (
+	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -77,6 +80,31 @@ func TestOnlyTheBrokerPackageConnects(t *testing.T) {
 		if strings.Contains(string(data), "amqp.Dial") {
 			t.Errorf("%s connects to a broker", f)
 		}
+	}
+}
+
+// That there are several virtual hosts, only those know who make one service of them,
+// read them from a file, name one on a command line, or lead from page to page. All
+// others serve one, so nothing of theirs can be of another.
+func TestOnlyAFewKnowOfSeveralVirtualHosts(t *testing.T) {
+	several := regexp.MustCompile(`\.Tenants?\(|\bVHosts\b|\bconfig\.VHost\b`)
+	known := map[string]bool{}
+	err := filepath.WalkDir("../../internal", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if err == nil && several.Match(data) {
+			dir, _, _ := strings.Cut(strings.TrimPrefix(path, "../../internal/"), "/")
+			known[dir] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := slices.Sorted(maps.Keys(known)); !slices.Equal(got, []string{"app", "cli", "config", "web"}) {
+		t.Errorf("these know of several virtual hosts: %s", got)
 	}
 }
 

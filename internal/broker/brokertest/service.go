@@ -11,20 +11,22 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 )
 
+// ServicePassword is that of the user of ServiceURL.
+const ServicePassword = "s3cret"
+
 // ServiceURL is the broker's for a service with these policies: as a user who has
 // exactly the rights that `redrive permissions` prints for them, and no tag.
 // Another call changes its rights.
 func (v *VHost) ServiceURL(policies policy.Set) string {
 	v.t.Helper()
-	const password = "s3cret"
 	if v.service == "" {
 		v.service = "service-" + uuid.NewString()
-		v.Must(http.MethodPut, "users/"+v.service, map[string]any{"password": password, "tags": ""})
+		v.Must(http.MethodPut, "users/"+v.service, map[string]any{"password": ServicePassword, "tags": ""})
 		// On a node of the test's own, which may be gone, the user goes with it.
 		v.t.Cleanup(func() { _ = v.API().Call(context.Background(), http.MethodDelete, "users/"+v.service, nil, nil) })
 	}
 	v.Give(v.service, rights.Service(policies))
-	return v.URLAs(v.service, password)
+	return v.URLAs(v.service, ServicePassword)
 }
 
 // ServiceUser is the user of ServiceURL.

@@ -35,7 +35,36 @@ type Options struct {
 	Reserve uint64
 	// OnSync is told how long each commit took, the sync included.
 	OnSync func(time.Duration)
+	// Memory is shared with other stores of this process; nil: it has its own.
+	Memory *Memory
+	// Existing refuses, with ErrNone, to make a store where there is none.
+	Existing bool
 }
+
+// ErrNone: there is no store in the folder.
+var ErrNone = errors.New("it holds no store")
+
+// Memory is what the stores of one process read and write with, as much for all of them
+// as one alone would have. Close it after them.
+type Memory struct {
+	cache *pebble.Cache
+	table uint64
+}
+
+// Memory of one store: some 64 MiB in all.
+const (
+	cacheSize  = 64 << 20
+	tableSize  = 24 << 20
+	leastTable = 4 << 20
+)
+
+// NewMemory is for so many stores.
+func NewMemory(stores int) *Memory {
+	return &Memory{pebble.NewCache(cacheSize), max(tableSize/uint64(stores), leastTable)}
+}
+
+// Close frees it, once no store has it any more.
+func (m *Memory) Close() { m.cache.Unref() }
 
 // Store implements store.Store.
 type Store struct {
@@ -83,6 +112,10 @@ func Open(path string, o Options) (*Store, error) {
 	if o.OnSync == nil {
 		o.OnSync = func(time.Duration) {}
 	}
+	if o.Memory == nil {
+		o.Memory = NewMemory(1)
+		defer o.Memory.Close() // the database has its own hold on it
+	}
 	if err := o.FS.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("making the data folder %s: %w: %s", path, err, folderHint)
 	}
@@ -95,6 +128,9 @@ func Open(path string, o Options) (*Store, error) {
 		return nil, fmt.Errorf("locking the data folder %s: %w: %s", path, err, folderHint)
 	}
 	db, err := pebble.Open(path, pebbleOptions(o, lock))
+	if o.Existing && errors.Is(err, pebble.ErrDBDoesNotExist) {
+		return nil, errors.Join(fmt.Errorf("data folder %s: %w", path, ErrNone), lock.Close())
+	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("opening the data folder %s: %w", path, err), lock.Close())
 	}
@@ -123,14 +159,14 @@ func owned(err error) bool {
 	return errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EACCES) || strings.Contains(err.Error(), "lock held by current process")
 }
 
-// pebbleOptions bound memory (cache and memtables, some 64 MiB in all) and
-// keep the number of files small.
+// pebbleOptions bound memory (cache and memtables) and keep the number of files small.
 func pebbleOptions(o Options, lock *pebble.Lock) *pebble.Options {
 	p := &pebble.Options{
 		FS: newTables(o.FS), Lock: lock, Merger: adder,
 		FormatMajorVersion:          pebble.FormatNewest,
-		CacheSize:                   64 << 20,
-		MemTableSize:                24 << 20,
+		Cache:                       o.Memory.cache,
+		MemTableSize:                o.Memory.table,
+		ErrorIfNotExists:            o.Existing,
 		MemTableStopWritesThreshold: 4,
 		L0CompactionThreshold:       4,
 		L0StopWritesThreshold:       64,

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"time"
+	"slices"
 
 	"github.com/redrive-mq/redrive/internal/api"
 	"github.com/redrive-mq/redrive/internal/audit"
@@ -14,17 +14,16 @@ import (
 	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/management"
-	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/web"
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Problems are what is wrong now; none means ready.
-func (s *Service) Problems() []string { return s.health.problems() }
+// problems are what is wrong now; none means ready.
+func (s *tenant) problems() []string { return s.health.problems() }
 
-// Notices are what a person should look at though it stops nothing.
-func (s *Service) Notices() []string {
-	all := append(s.refused.notices(), s.ledger.notices()...)
+// notices are what a person should look at though it stops nothing.
+func (s *tenant) notices() []string {
+	all := slices.Concat(s.refused.notices(), s.ledger.notices(), s.unserved)
 	n := s.aside.Load()
 	if n == 0 {
 		return all
@@ -32,16 +31,8 @@ func (s *Service) Notices() []string {
 	return append([]string{fmt.Sprintf("messages that RabbitMQ failed to deliver, in its queue %s: %d (look at them on RabbitMQ's management page, then purge the queue)", wire.QueueAside, n)}, all...)
 }
 
-// Counts tells what it keeps.
-func (s *Service) Counts(ctx context.Context) ([]store.QueueCount, error) { return s.store.Counts(ctx) }
-
-// List shows messages without touching them.
-func (s *Service) List(ctx context.Context, f store.Filter) (store.Page, error) {
-	return s.store.List(ctx, f)
-}
-
 // openConsole makes what people see and do, and its HTTP face.
-func (s *Service) openConsole() error {
+func (s *tenant) openConsole() error {
 	var err error
 	atBroker := queues{publish: s.publish}
 	if at := s.config.Broker.Management; at != "" {
@@ -58,7 +49,7 @@ func (s *Service) openConsole() error {
 	s.console = console.New(console.Config{
 		Store: s.store, Broker: atBroker, Audit: s.audit, Policies: s.flow.Policies, Events: s.events, Log: s.Log,
 		Restorable: s.config.Store.Restorable, Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerAt: s.brokerAt,
-		Rates: &s.rates, Problems: s.Problems, Notices: s.Notices, Decoder: s.decoder, SetHeld: s.loop.Hold, Way: s.flow.Way,
+		Rates: &s.rates, Problems: s.problems, Notices: s.notices, Decoder: s.decoder, SetHeld: s.loop.Hold, Way: s.flow.Way,
 		Limits:   func(policy string) string { return s.rulesOf(policy).String() },
 		Replicas: s.replicas(), Recounted: s.recounted, Gate: s.gateOf, Force: s.force,
 		Returns: func(queue string) string { return s.health.of(partQueue + queue) },
@@ -67,39 +58,17 @@ func (s *Service) openConsole() error {
 	if s.guarded, err = s.guard(tokens); err != nil {
 		return err
 	}
-	if s.secure, err = s.tls(); err != nil {
-		return err
-	}
 	s.api = api.New(api.Config{
-		Console: s.console, Decoder: s.decoder, Entries: s.store, Metrics: s.metrics.Handler(),
-		Problems: s.Problems, Notices: s.Notices, Ready: s.health.ready, Guard: s.guarded, Tokens: tokens, Log: s.Log,
+		Console: s.console, Decoder: s.decoder, Entries: s.store, Metrics: s.meters(),
+		Problems: s.problems, Notices: s.notices, Ready: s.health.ready, Guard: s.guarded, Tokens: tokens, Log: s.Log, Base: s.base,
 	})
 	for pattern, h := range web.Routes(s.console, web.Options{
 		Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.console.ProblemsFor, Storm: s.storm, Version: s.Version, Log: s.Log,
+		Base: s.base, VHost: s.called(), VHosts: s.all,
 	}) {
 		s.api.Handle(pattern, h)
 	}
 	return nil
-}
-
-// server serves the faces.
-func (s *Service) server() *http.Server {
-	server := &http.Server{Handler: s.underWay(s.api), TLSConfig: s.secure, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: s.errorLog()}
-	server.RegisterOnShutdown(s.api.EndStreams)
-	return server
-}
-
-// underWay counts requests, which net/http does not wait for once it has closed their
-// connections: what they have begun would be missing in the audit log.
-func (s *Service) underWay(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !s.requests.TryRLock() {
-			http.Error(w, "the service is stopping", http.StatusServiceUnavailable)
-			return
-		}
-		defer s.requests.RUnlock()
-		next.ServeHTTP(w, r)
-	})
 }
 
 // queues tells the console what RabbitMQ knows of a queue: by its management API

@@ -1,0 +1,290 @@
+package config
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/redrive-mq/redrive/internal/addresses"
+	"github.com/redrive-mq/redrive/internal/notify"
+	"github.com/redrive-mq/redrive/internal/wait"
+	"github.com/redrive-mq/redrive/policy"
+)
+
+// VHost is a virtual host that is served beside the one that Broker.URL names, on the
+// same servers.
+type VHost struct {
+	Name           string
+	User, Password string // "": those of Broker.URL and Broker.Management
+}
+
+// Tenants are a whole configuration for each virtual host, as of a service that serves
+// it alone: that of Broker.URL first, then those of Broker.VHosts. So whoever is given
+// one need not know that there are others.
+func (c *Config) Tenants() ([]*Config, error) {
+	first := c.VHost()
+	all := []*Config{c.tenant(first)}
+	for i, v := range c.Broker.VHosts {
+		if slices.ContainsFunc(all, func(t *Config) bool { return t.VHost() == v.Name }) {
+			var at from
+			if i < len(c.vhosts) {
+				at = c.vhosts[i]
+			}
+			if v.Name == first {
+				return nil, at.wrong("broker.vhosts has %q, which broker.url names already; expected further virtual hosts only", v.Name)
+			}
+			return nil, at.wrong("broker.vhosts has %q twice", v.Name)
+		}
+		t := c.tenant(v.Name)
+		var err error
+		if t.Broker.URL, err = addresses.Each(t.Broker.URL, v.at); err != nil {
+			return nil, fmt.Errorf("broker.url %w", err)
+		}
+		if t.Broker.Management != "" && v.User != "" {
+			if t.Broker.Management, err = addresses.Each(t.Broker.Management, v.as); err != nil {
+				return nil, fmt.Errorf("broker.management %w", err)
+			}
+		}
+		t.moveTo(v.Name)
+		all = append(all, t)
+	}
+	return all, nil
+}
+
+// ErrNoVHost: a configuration serves no such virtual host.
+var ErrNoVHost = errors.New("serves no virtual host")
+
+// Tenant is one of Tenants; "" is the first.
+func (c *Config) Tenant(vhost string) (*Config, error) {
+	all, err := c.Tenants()
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, t := range all {
+		if name := t.VHost(); vhost == "" || name == vhost {
+			return t, nil
+		} else {
+			names = append(names, strconv.Quote(name))
+		}
+	}
+	return nil, fmt.Errorf("the config %w %q; it serves %s", ErrNoVHost, vhost, strings.Join(names, ", "))
+}
+
+// at is the URL of the virtual host.
+func (v VHost) at(u *url.URL) {
+	u.Path, u.RawPath = "/"+v.Name, "/"+addresses.PathPart(v.Name)
+	if v.User != "" {
+		v.as(u)
+	}
+}
+
+func (v VHost) as(u *url.URL) { u.User = url.UserPassword(v.User, v.Password) }
+
+// tenant is what of a configuration is a virtual host's.
+func (c *Config) tenant(vhost string) *Config {
+	t := *c
+	t.Broker.VHosts, t.Warnings, t.routeURLs, t.vhosts = nil, nil, nil, nil
+	t.only.policies, t.only.routes = nil, nil
+	t.Policies = slices.DeleteFunc(slices.Clone(c.Policies), func(p policy.Policy) bool { return !isFor(c.only.policies[p.Name], vhost) })
+	t.Notify.Routes = slices.DeleteFunc(slices.Clone(c.Notify.Routes), func(r notify.Route) bool { return !isFor(c.only.routes[r.Name], vhost) })
+	if len(c.Broker.VHosts) > 0 {
+		t.Notify.Of = vhost
+	}
+	t.Ways = map[string]wait.Way{}
+	for _, p := range t.Policies {
+		if way, ok := c.Ways[p.Name]; ok {
+			t.Ways[p.Name] = way
+		}
+	}
+	return &t
+}
+
+// isFor tells whether what is only for some virtual hosts is for this one.
+func isFor(only []string, vhost string) bool {
+	return only == nil || slices.ContainsFunc(only, func(pattern string) bool { return policy.MatchQueue(pattern, vhost) })
+}
+
+// moveTo gives a virtual host that is not the first all places of its own.
+func (c *Config) moveTo(vhost string) {
+	folder := filepath.Join("vhosts", folderOf(vhost))
+	c.Store.Disk = filepath.Join(c.Store.Disk, folder)
+	if c.Store.Redis.URL != "" {
+		c.Store.Redis.Prefix = cmp.Or(c.Store.Redis.Prefix, "redrive") + ":vhost:" + addresses.PathPart(vhost)
+	}
+	if c.Access.AuditFolder != "" {
+		c.Access.AuditFolder = filepath.Join(c.Access.AuditFolder, folder)
+	}
+	if c.Notify.Page != "" {
+		c.Notify.Page = strings.TrimSuffix(c.Notify.Page, "/") + "/v/" + addresses.PathPart(vhost)
+	}
+}
+
+// longestFolder is what file systems take, with room to spare.
+const longestFolder = 200
+
+// folderOf is a virtual host's name as one of a folder.
+func folderOf(vhost string) string {
+	name := addresses.PathPart(vhost)
+	if len(name) > longestFolder {
+		sum := sha256.Sum256([]byte(vhost))
+		name = name[:longestFolder-17] + "-" + hex.EncodeToString(sum[:8])
+	}
+	return name
+}
+
+// vhosts reads the further virtual hosts, and where each stands.
+func (d *document) vhosts(n ast.Node, where string) (all []VHost, places []from) {
+	const expected = "a list of virtual hosts, each a name or {name: …, user: …, password_env: …}"
+	for i, item := range d.sequence(n, where, expected) {
+		at, v := d.from(item), VHost{}
+		where := fmt.Sprintf("%s[%d]", where, i)
+		switch item.(type) {
+		case *ast.MappingNode, *ast.MappingValueNode:
+			var passwords []string
+			given := func(key string, n ast.Node) string {
+				passwords = append(passwords, key)
+				return d.text(n, where+"."+key, "a text")
+			}
+			d.mapping(item, where, map[string]field{
+				"name":          func(n ast.Node) { v.Name, at.fail = d.text(n, where+".name", "a name"), d.from(n).fail },
+				"user":          func(n ast.Node) { v.User = d.text(n, where+".user", "a user of RabbitMQ's") },
+				"password_env":  func(n ast.Node) { at.env = given("password_env", n) },
+				"password_file": func(n ast.Node) { at.fromFile(d, given("password_file", n)) },
+			})
+			switch {
+			case len(passwords) > 1:
+				d.fail(item, "%s has password_env and password_file; expected one of them", where)
+			case (v.User == "") != (len(passwords) == 0):
+				d.fail(item, "%s has only one of a user and a password; expected user with password_env or password_file, or neither for those of broker.url", where)
+			}
+		default:
+			v.Name = d.text(item, where, expected)
+		}
+		if v.Name == "" {
+			d.fail(item, "%s has no name; expected a virtual host's, such as billing", where)
+		}
+		all, places = append(all, v), append(places, at)
+	}
+	return all, places
+}
+
+// only reads which virtual hosts something is for.
+func (d *document) only(n ast.Node, where string) []string {
+	all := d.texts(n, where, `a list of virtual hosts or patterns, such as ["shop-*"]`)
+	if len(all) == 0 {
+		d.fail(n, "%s is empty; leave the key out for all virtual hosts", where)
+	}
+	return all
+}
+
+func (c *Config) onlyPolicy(name string, vhosts []string) { onlyFor(&c.only.policies, name, vhosts) }
+func (c *Config) onlyRoute(name string, vhosts []string)  { onlyFor(&c.only.routes, name, vhosts) }
+
+func onlyFor(of *map[string][]string, name string, vhosts []string) {
+	if vhosts == nil {
+		return
+	}
+	if *of == nil {
+		*of = map[string][]string{}
+	}
+	(*of)[name] = vhosts
+}
+
+// warnOfOverlaps warns of queues that an earlier policy has taken, in a virtual host
+// that both are for.
+func (c *Config) warnOfOverlaps() {
+	for i, p := range c.Policies {
+		for _, q := range p.Queues {
+			for _, earlier := range c.Policies[:i] {
+				if _, ok := (policy.Set{earlier}).Match(q); ok && c.meet(p.Name, earlier.Name) {
+					c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: queues %q: policy %q comes first and matches some or all of them", p.Name, q, earlier.Name))
+					break
+				}
+			}
+		}
+	}
+}
+
+func (c *Config) meet(a, b string) bool {
+	names := []string{c.VHost()}
+	for _, v := range c.Broker.VHosts {
+		names = append(names, v.Name)
+	}
+	one, other := c.only.policies[a], c.only.policies[b]
+	return one == nil || other == nil || slices.ContainsFunc(names, func(name string) bool { return isFor(one, name) && isFor(other, name) })
+}
+
+// readPasswords takes the passwords of virtual hosts from where the file says they are.
+func (c *Config) readPasswords(getenv func(string) string) error {
+	for i := range c.vhosts {
+		v, at := &c.Broker.VHosts[i], &c.vhosts[i]
+		if v.User == "" {
+			continue
+		}
+		of := fmt.Sprintf("virtual host %q: ", v.Name)
+		value, what, err := at.read(getenv, of+"its password")
+		if err != nil {
+			return err
+		}
+		if value == "" {
+			return at.wrong("%s%s is empty; expected the password of %q", of, what, v.User)
+		}
+		v.Password = value
+	}
+	return nil
+}
+
+// checkVHosts says what is wrong with the virtual hosts, and warns of what is hardly
+// meant. Which is the first, the environment may say.
+func (c *Config) checkVHosts() error {
+	all, err := c.Tenants()
+	if err != nil {
+		return err
+	}
+	for _, t := range all {
+		if len(t.Policies) == 0 {
+			c.Warnings = append(c.Warnings, fmt.Sprintf("virtual host %q: no policy is for it, so all that fails there is parked", t.VHost()))
+		}
+	}
+	return nil
+}
+
+// describeVHosts says which are served, when there are several.
+func describeVHosts(w io.Writer, c *Config) error {
+	all, err := c.Tenants()
+	if err != nil || len(all) == 1 {
+		return err
+	}
+	for _, t := range all {
+		var names []string
+		for _, p := range t.Policies {
+			names = append(names, p.Name)
+		}
+		policies := cmp.Or(strings.Join(names, ", "), "none")
+		place := t.Store.Disk
+		if t.Store.Redis.URL != "" {
+			place = "prefix " + cmp.Or(t.Store.Redis.Prefix, "redrive")
+		}
+		fmt.Fprintf(w, "virtual host\t%s\tas %s, in %s, policies: %s\n", t.VHost(), addresses.User(t.Broker.URL), place, policies)
+	}
+	return nil
+}
+
+// forVHosts tells which virtual hosts something is only for.
+func forVHosts(only []string) string {
+	if only == nil {
+		return ""
+	}
+	return " (virtual hosts: " + strings.Join(only, " ") + ")"
+}
