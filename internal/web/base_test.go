@@ -275,6 +275,9 @@ func TestTheVirtualHostsOnAPage(t *testing.T) {
 		}
 		var shown []string
 		for n := range doc.Descendants() {
+			if n.Data == "title" && !strings.HasSuffix(n.FirstChild.Data, " · a/b · Redrive") {
+				t.Errorf("%s is called %q: a tab must tell the virtual hosts apart", target, n.FirstChild.Data)
+			}
 			if n.Data == "a" && inside(n, "vhosts") {
 				text := ""
 				for m := range n.Descendants() {
