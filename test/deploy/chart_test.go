@@ -334,7 +334,7 @@ func TestTheRulesOfTheChart(t *testing.T) {
 	}
 	same, err := yaml.Marshal(want)
 	if err != nil || string(same) != string(b) || len(want.Groups) < 2 {
-		t.Errorf("%v, %d groups:\n%s", err, len(want.Groups), b)
+		t.Errorf("%v, %d groups; if deploy/prometheus has changed: cp deploy/prometheus/redrive.rules.yml deploy/helm/redrive/files/\n%s", err, len(want.Groups), b)
 	}
 }
 
@@ -347,7 +347,7 @@ func TestTheDashboardOfTheChart(t *testing.T) {
 	for _, o := range objects(t, example(t, "full")) {
 		if m, ok := o.(*corev1.ConfigMap); ok && m.Data["redrive.json"] != "" {
 			if strings.TrimSpace(m.Data["redrive.json"]) != strings.TrimSpace(string(want)) {
-				t.Errorf("another dashboard:\n%s", m.Data["redrive.json"])
+				t.Error("it is another than deploy/grafana has: cp deploy/grafana/redrive.json deploy/helm/redrive/files/")
 			}
 			return
 		}
