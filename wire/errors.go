@@ -22,6 +22,11 @@ var (
 	ErrDiffers = errors.New("it exists with other settings")
 	// ErrNoType: the broker has no exchange of that type.
 	ErrNoType = errors.New("the broker has no such type of exchange: its plugin is missing or not enabled")
+	// ErrTLS: no TLS connection to the broker can be made: one side refuses the other's
+	// certificate, or a file of ours cannot be used.
+	ErrTLS = errors.New("TLS")
+	// ErrNoVHost: the virtual host of the broker's URL does not exist.
+	ErrNoVHost = errors.New("the virtual host does not exist")
 	// ErrForbidden: the broker user lacks a permission.
 	ErrForbidden = errors.New("permission denied by the broker")
 )

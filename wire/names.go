@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"strings"
+	"unicode/utf8"
 )
 
 // Names on the wire. They are a contract: queues, policies and permissions of
@@ -18,14 +19,18 @@ const (
 	ExchangeFailures = "redrive.failures"
 	// QueueIntake is the quorum queue behind both exchanges.
 	QueueIntake = "redrive.intake"
-	// ExchangeAside (internal, fanout) leads to QueueAside, where RabbitMQ puts
+	// ExchangeQuarantine (internal, fanout) leads to QueueQuarantine, where RabbitMQ puts
 	// what it fails to deliver from QueueIntake.
-	ExchangeAside = "redrive.aside"
-	QueueAside    = "redrive.aside"
+	ExchangeQuarantine = "redrive.quarantine"
+	QueueQuarantine    = "redrive.quarantine"
 
 	// ExchangeDue (internal, direct) is where messages that waited in a queue of
 	// RabbitMQ's come out, bound to each work queue by its name.
 	ExchangeDue = "redrive.due"
+	// ExchangeLane (internal, direct) is where delay queues that several work queues
+	// share dead-letter to, bound to each work queue's LaneQueue by the work queue's
+	// name. Its alternate is ExchangeDue.
+	ExchangeLane = "redrive.lane"
 	// ExchangeParked (fanout) leads to QueueParked, the parking lot in RabbitMQ.
 	ExchangeParked = "redrive.parked"
 	QueueParked    = "redrive.parked"
@@ -37,27 +42,46 @@ const (
 
 	returnExchangePrefix = "redrive.return."
 	moveExchangePrefix   = "redrive.move."
+	lanePrefix           = ExchangeLane + "."
 	// longestName is the limit of an AMQP short string, in bytes.
 	longestName = 255
 )
 
 // ReturnExchange is the name of the fanout exchange that is bound to queue
 // alone. A name over 255 bytes keeps its beginning and ends in a hash of the
-// whole, so that two long names never share an exchange.
+// whole, and so does each that could be such a short form of another, so that two
+// queues never share an exchange.
 func ReturnExchange(queue string) string { return named(returnExchangePrefix, queue) }
 
 // MoveExchange is the name of the fanout exchange that a queue's bindings lead to
 // while the queue is moved, and of the queue by which only one moves it.
 func MoveExchange(queue string) string { return named(moveExchangePrefix, queue) }
 
+// LaneQueue is the name of the queue in which due messages of one work queue stay
+// while that work queue does not accept them.
+func LaneQueue(queue string) string { return named(lanePrefix, queue) }
+
 func named(prefix, queue string) string {
 	name := prefix + queue
-	if len(name) <= longestName {
+	if len(name) <= longestName && !looksShortened(name) {
 		return name
 	}
 	sum := sha256.Sum256([]byte(queue))
-	tail := "." + hex.EncodeToString(sum[:16])
-	return strings.ToValidUTF8(name[:longestName-len(tail)], "") + tail
+	tail := "." + hex.EncodeToString(sum[:hashSize])
+	return strings.ToValidUTF8(name[:min(len(name), longestName-len(tail))], "") + tail
+}
+
+// hashSize is how much of the hash is in a short form, in bytes.
+const hashSize = 16
+
+// looksShortened tells whether a name could be the short form of another: that is as long
+// as may be, but for a character that was cut, and ends in a hash.
+func looksShortened(name string) bool {
+	at := len(name) - 2*hashSize
+	if len(name) <= longestName-utf8.UTFMax || name[at-1] != '.' {
+		return false
+	}
+	return strings.Trim(name[at:], "0123456789abcdef") == ""
 }
 
 // OwnQueue reports whether a queue is one of Redrive's, which is never a work

@@ -6,6 +6,7 @@ package addresses
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/url"
 	"regexp"
 	"slices"
@@ -37,6 +38,17 @@ func Join(urls []string) string { return strings.Join(urls, ",") }
 // ErrURL: it is no URL. Which, no error here says: it may hold a password.
 var ErrURL = errors.New("is not a URL")
 
+// ErrPassword: a character of the password ends it early, and the rest of it would be
+// taken for a host, virtual host or fragment, which are logged.
+var ErrPassword = errors.New("has an @ or # after the host: in a password write %40 for @, %23 for #, %2F for / and %3F for ?")
+
+// hasUnencodedPassword tells whether what follows the host could be part of a password.
+func hasUnencodedPassword(s string) bool {
+	_, rest, _ := strings.Cut(s, "://")
+	end := strings.IndexAny(rest, "/?#")
+	return end >= 0 && strings.ContainsAny(rest[end:], "@#")
+}
+
 // Each changes every URL of a text.
 func Each(text string, change func(*url.URL)) (string, error) {
 	urls := Split(text)
@@ -61,10 +73,14 @@ func Check(text string, schemes ...string) error {
 		switch {
 		case err != nil || u.Host == "":
 			err = fmt.Errorf("%w: expected %s://user:password@host:port/", ErrURL, schemes[0])
+		case hasUnencodedPassword(s):
+			err = ErrPassword
 		case !slices.Contains(schemes, u.Scheme):
 			err = fmt.Errorf("begins with %q: expected %s://", u.Scheme+"://", strings.Join(schemes, ":// or "))
 		case strings.Contains(u.Host, ","):
 			err = fmt.Errorf("has several hosts in one URL: expected a whole URL for each, %s://user:password@host1:port/,%s://user:password@host2:port/", u.Scheme, u.Scheme)
+		case parameters(u) != nil:
+			err = parameters(u)
 		case i == 0:
 			first = u
 		default:
@@ -117,12 +133,35 @@ func User(text string) string {
 	return u.User.Username()
 }
 
+// Host is the host:port that a URL names; "" where it cannot be parsed.
+func Host(rawURL string) string {
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		return ""
+	}
+	return u.Host
+}
+
+// Order is the order in which to try URLs, as indexes, each once. It is random, so that
+// clients spread over a cluster; the host last, which has just failed, comes at the end.
+func Order(urls []string, last string) []int {
+	var others, end []int
+	for _, i := range rand.Perm(len(urls)) {
+		if Host(urls[i]) == last {
+			end = append(end, i)
+		} else {
+			others = append(others, i)
+		}
+	}
+	return append(others, end...)
+}
+
 // Redact is a text without passwords, for logs and errors.
 func Redact(text string) string {
 	urls := Split(text)
 	for i, s := range urls {
 		urls[i] = "(a URL that cannot be parsed)"
-		if u, err := url.Parse(s); err == nil {
+		if u, err := url.Parse(s); err == nil && !hasUnencodedPassword(s) {
 			urls[i] = u.Redacted()
 		}
 	}

@@ -46,12 +46,13 @@ func (g *gathering) next(ctx context.Context) (batch []Delivery, last uint64, mo
 	if ctx.Err() != nil {
 		return nil, 0, false // what a dead connection left behind will be delivered again
 	}
+	clear(g.batch) // or their bodies stay in memory until as many messages have come
 	g.batch = g.batch[:0]
 	bytes := 0
 	add := func(d *amqp.Delivery) {
 		r := received(d)
 		m := g.mending.mendedHeaders(d.DeliveryTag)
-		r.Note, r.Unreadable = m.note, m.unreadable
+		r.Note, r.Unreadable, r.Doubled = m.note, m.unreadable, m.doubled
 		g.batch = append(g.batch, r)
 		last = d.DeliveryTag
 		bytes += len(d.Body)

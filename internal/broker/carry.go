@@ -45,7 +45,7 @@ type Carrier struct {
 // connection while it lasts: ErrLocked when another has it.
 func NewCarrier(ctx context.Context, c Config, lock string) (_ *Carrier, err error) {
 	k := &Carrier{seen: make(chan struct{}), ended: make(chan struct{}), user: addresses.User(c.URL)}
-	k.source, _, err = dial(ctx, c.URL, "", c.Name, func(conn net.Conn) net.Conn {
+	k.source, _, err = dial(ctx, &c, "", func(conn net.Conn) net.Conn {
 		k.in = newIntakeConn(newGatheringConn(conn))
 		k.in.raw = map[uint64][]byte{}
 		k.in.gate.open() // the window is the bound
@@ -65,7 +65,9 @@ func NewCarrier(ctx context.Context, c Config, lock string) (_ *Carrier, err err
 		}
 		return nil, err
 	}
-	k.sink, _, err = dial(ctx, c.URL, "", c.Name+" (publishes)", func(conn net.Conn) net.Conn {
+	sink := c
+	sink.Name += " (publishes)"
+	k.sink, _, err = dial(ctx, &sink, "", func(conn net.Conn) net.Conn {
 		k.outRaw = newGatheringConn(conn)
 		k.out = &verbatimConn{Conn: k.outRaw}
 		return k.out

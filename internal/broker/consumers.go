@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -25,6 +26,13 @@ var errRefused = errors.New("RabbitMQ does not tell")
 // writing to it that BindReturn needs is enough. [measured on 3.10.8 and 4.3.6] Safe
 // for concurrent use.
 func (p *Publisher) Consumers(ctx context.Context, queues []string, tell func(queue string, consumers int)) error {
+	queues = slices.DeleteFunc(slices.Clone(queues), func(q string) bool {
+		impossible := canExist(q) != nil
+		if impossible {
+			tell(q, -1)
+		}
+		return impossible
+	})
 	for len(queues) > 0 {
 		rest, answers := queues, make(chan int, len(queues)) // what is left behind shares nothing else
 		asked, cancel := context.WithTimeout(ctx, answerWithin)

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/redrive-mq/redrive/internal/addresses"
 )
 
 // Some messages would end an amqp091-go connection each time they are
@@ -117,7 +119,7 @@ func (c *intakeConn) next() error {
 			// The client moves its deadline at each frame it gets, and it got none
 			// while we stood here; without more time the next read would end a
 			// connection that is well.
-			if err := c.Conn.SetReadDeadline(time.Now().Add(3 * heartbeat)); err != nil {
+			if err := c.Conn.SetReadDeadline(time.Now().Add(3 * addresses.LongestHeartbeat * time.Second)); err != nil {
 				return err
 			}
 		}

@@ -12,7 +12,7 @@ type gate struct {
 }
 
 // mostBuffered bodies may be in memory unread by the flow.
-const mostBuffered = 64 << 20
+const mostBuffered = 32 << 20
 
 func (g *gate) init() { g.freed, g.closed = make(chan struct{}, 1), make(chan struct{}) }
 

@@ -16,11 +16,12 @@ type gatheringConn struct {
 	buffer  []byte
 	err     error
 	closing bool
+	free    bool // Write never waits, see unbound
 	done    chan struct{}
 }
 
-// gathered is how much may gather before Write waits: a broker under an alarm
-// stops reading, and memory must not take what TCP does not.
+// gathered is how much may gather before Write waits: a broker that reads slowly must
+// not fill our memory.
 const gathered = 1 << 20
 
 func newGatheringConn(c net.Conn) *gatheringConn {
@@ -33,7 +34,7 @@ func newGatheringConn(c net.Conn) *gatheringConn {
 func (g *gatheringConn) Write(b []byte) (int, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for len(g.buffer) >= gathered && g.err == nil && !g.closing {
+	for len(g.buffer) >= gathered && !g.free && g.err == nil && !g.closing {
 		g.changed.Wait()
 	}
 	if g.err != nil {
@@ -45,6 +46,15 @@ func (g *gatheringConn) Write(b []byte) (int, error) {
 	g.buffer = append(g.buffer, b...)
 	g.changed.Broadcast()
 	return len(b), nil
+}
+
+// unbound lets writes gather without a limit, or ends that. It is for a connection that
+// an alarm blocks: what is published there is one message at most, and heartbeats.
+func (g *gatheringConn) unbound(yes bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.free = yes
+	g.changed.Broadcast()
 }
 
 // run is the one goroutine that writes; Close ends it and waits for it.

@@ -15,32 +15,42 @@ import (
 
 // Intake consumes one of Redrive's own queues on a connection of its own.
 type Intake struct {
-	link     link
-	queue    string
-	declare  func(*amqp.Connection) error
-	prefetch int
-	stopped  func(error)
-	aside    func(int) // nil: nothing is set aside from it
+	// Restored, when not nil, is told what of the intake's own had been deleted and is
+	// declared again. It is to be set before Run.
+	Restored func(missing []string)
+	// Consumers, when not nil, is told now and then how many consumers the queue has.
+	// It is to be set before Run.
+	Consumers func(n int)
+
+	names      names
+	worked     bool // it has consumed before
+	link       link
+	queue      string
+	declare    func(*amqp.Connection) error
+	prefetch   int
+	stopped    func(error)
+	quarantine func(int) // nil: nothing is quarantined from it
 }
 
 // NewIntake makes the intake of redrive.intake, which holds up to prefetch unacknowledged messages.
 // stopped is told why a batch cannot be kept, and nil when it could be again;
-// aside, now and then, how many messages RabbitMQ has set aside.
-func NewIntake(c Config, prefetch int, stopped func(error), aside func(int)) *Intake {
-	return &Intake{link: link{Config: c, hurries: true}, queue: wire.QueueIntake, declare: declareTopology, prefetch: prefetch, stopped: stopped, aside: aside}
+// quarantine, now and then, how many messages RabbitMQ could not deliver.
+func NewIntake(c Config, prefetch int, stopped func(error), quarantine func(int)) *Intake {
+	return &Intake{link: link{Config: c, hurries: true}, queue: wire.QueueIntake, names: intakeNames, declare: declareTopology, prefetch: prefetch, stopped: stopped, quarantine: quarantine}
 }
 
 // NewParkedIntake is NewIntake for redrive.parked, from which others may take
-// messages too: nothing is set aside there.
+// messages too: nothing is quarantined there.
 func NewParkedIntake(c Config, prefetch int, stopped func(error)) *Intake {
-	return &Intake{link: link{Config: c}, queue: wire.QueueParked, declare: declareParked, prefetch: prefetch, stopped: stopped}
+	return &Intake{link: link{Config: c}, queue: wire.QueueParked, names: parkedNames, declare: declareParked, prefetch: prefetch, stopped: stopped}
 }
 
 // Taker is where the intake's messages go. Connected is called before the first
-// Take of each connection. When Take returns nil the batch is acknowledged; on an
+// Take of each connection, and Disconnected after the last. When Take returns nil the batch is acknowledged; on an
 // error it stays RabbitMQ's, and is offered again until it is taken.
 type Taker interface {
 	Connected(ctx context.Context) error
+	Disconnected()
 	Take(ctx context.Context, batch []Delivery) error
 }
 
@@ -61,9 +71,14 @@ func (i *Intake) Run(ctx context.Context, taker Taker) error {
 func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, mending *intakeConn, taker Taker) error {
 	crashed := errors.Is(i.link.now().Err, errCrashed)
 	if !crashed { // else it is there, and the sooner the limit is reached the better
-		if err := i.declare(conn); err != nil {
+		declare := i.declare
+		if i.worked {
+			declare = i.restore
+		}
+		if err := declare(conn); err != nil {
 			return err
 		}
+		i.worked = true
 	}
 	ch, err := conn.Channel()
 	if err != nil {
@@ -86,9 +101,15 @@ func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, mending *in
 	}
 	var watch sync.WaitGroup
 	watching, stop := context.WithCancel(ctx)
-	watch.Go(func() { i.watchAside(watching, conn, said) })
+	watch.Go(func() {
+		if err := i.watch(watching, conn, said); err != nil && watching.Err() == nil && !conn.IsClosed() {
+			i.link.observe(State{Connected: true, Err: err})
+			closeSoon(conn, mending) // the next connection says whether it can be mended
+		}
+	})
 	defer func() {
 		stop()
+		taker.Disconnected()     // closing may take seconds
 		closeSoon(conn, mending) // or a broker that hangs would hold it up
 		watch.Wait()
 	}()
@@ -118,7 +139,7 @@ const widening = 8
 
 // consumeWindow takes messages in, with so many outstanding at most. A window
 // that is not the largest ends, with again, when it has been full: what is in it
-// when a connection ends counts as delivered in vain, see deliveryLimit.
+// when a connection ends counts as delivered in vain, see DeliveryLimit.
 func (i *Intake) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *amqp.Channel, mending *intakeConn, taker Taker, window int, consuming func()) (again bool, err error) {
 	if err := ch.Qos(window, 0, false); err != nil {
 		return false, explain(err)
@@ -165,29 +186,31 @@ func (i *Intake) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *a
 	return again && ctx.Err() == nil, nil
 }
 
-// watchEvery is how often the queue of what was set aside is looked at.
-const watchEvery = time.Second
+// watchEvery is how often the quarantine is looked at; each so many looks, whether all
+// that was declared is still there.
+const watchEvery, watchRestore = time.Second, 3
 
-// watchAside tells what RabbitMQ has set aside, and says that the connection
-// stands when it has stood for a while, until ctx or the connection ends.
-func (i *Intake) watchAside(ctx context.Context, conn *amqp.Connection, said func()) {
-	ch, err := conn.Channel()
-	if err != nil {
-		return // the connection has ended
-	}
-	for {
-		if i.aside != nil {
-			n, err := declareAside(ch)
-			if err != nil {
-				return
-			}
-			i.aside(n)
+// watch tells how much is in quarantine, declares again what somebody deletes, and says
+// that the connection stands when it has stood for a while, until ctx or the connection
+// ends. Its error is why something cannot be declared.
+func (i *Intake) watch(ctx context.Context, conn *amqp.Connection, said func()) error {
+	for n := 1; ; n++ {
+		if q, err := ask(conn, wire.QueueQuarantine); err == nil && i.quarantine != nil {
+			i.quarantine(q.Messages)
+		}
+		if q, err := ask(conn, i.queue); err == nil && i.Consumers != nil {
+			i.Consumers(q.Consumers)
 		}
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case <-time.After(watchEvery):
 			said()
+		}
+		if n%watchRestore == 0 {
+			if err := i.restore(conn); err != nil {
+				return err
+			}
 		}
 	}
 }

@@ -27,6 +27,8 @@ func (k *taker) Connected(context.Context) error {
 	return nil
 }
 
+func (k *taker) Disconnected() {}
+
 func (k *taker) Take(_ context.Context, batch []broker.Delivery) error {
 	k.batches <- append([]broker.Delivery(nil), batch...)
 	return <-k.answers

@@ -6,13 +6,13 @@ package broker
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/url"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,6 +21,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/addresses"
+	"github.com/redrive-mq/redrive/internal/credentials"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -40,6 +41,10 @@ type Config struct {
 	// there is another address to go to; see watchMajority. Its user must have the
 	// service's rights.
 	Majority bool
+	// Credentials are read anew for each connection. TLS, when not nil, is used by
+	// amqps:// instead of their files and those that the URL names.
+	Credentials credentials.Client
+	TLS         *tls.Config
 	// Lasting makes Run try again also what trying again hardly mends: others in the
 	// same process must not end with it.
 	Lasting bool
@@ -47,7 +52,7 @@ type Config struct {
 
 // Mendable tells what a person must mend from what passes.
 func Mendable(err error) bool {
-	for _, e := range []error{wire.ErrForbidden, wire.ErrQueueGone, wire.ErrDiffers, wire.ErrNoType} {
+	for _, e := range []error{wire.ErrForbidden, wire.ErrNoVHost, wire.ErrQueueGone, wire.ErrDiffers, wire.ErrNoType, wire.ErrTLS} {
 		if errors.Is(err, e) {
 			return true
 		}
@@ -73,7 +78,7 @@ const (
 	// behind it. Where it fails for another reason that would harm, so only the
 	// first hurried times in a row are that soon: enough for ten such messages.
 	afterCrash = 5 * time.Millisecond
-	hurried    = 10 * int(deliveryLimit)
+	hurried    = 10 * DeliveryLimit
 )
 
 // errCrashed: RabbitMQ has ended the connection over a fault of its own.
@@ -85,6 +90,7 @@ type link struct {
 	hurries bool // back after a crash, see afterCrash
 	mu      sync.Mutex
 	at      string // the node it was connected to last
+	blocked string // State.Blocked of the connection, as RabbitMQ said last
 	state   State
 }
 
@@ -94,6 +100,9 @@ func (l *link) observe(s State) {
 	l.mu.Lock()
 	was := l.state
 	s.At = l.at
+	if s.Connected {
+		s.Blocked = l.blocked
+	}
 	l.state = s
 	l.mu.Unlock()
 	text := func(err error) string {
@@ -175,12 +184,12 @@ func (p permanent) Unwrap() error { return p.error }
 
 func (l *link) once(ctx context.Context, wrap func(net.Conn) net.Conn, use func(context.Context, *amqp.Connection) error) error {
 	var raw net.Conn
-	conn, at, err := dial(ctx, l.URL, l.now().At, l.Name, func(c net.Conn) net.Conn { raw = wrap(c); return raw })
+	conn, at, err := dial(ctx, &l.Config, l.now().At, func(c net.Conn) net.Conn { raw = wrap(c); return raw })
 	if err != nil {
 		return err
 	}
 	l.mu.Lock()
-	l.at = at
+	l.at, l.blocked = at, ""
 	l.mu.Unlock()
 	ctx, cancel := context.WithCancel(ctx)
 	var watcher sync.WaitGroup
@@ -196,11 +205,7 @@ func (l *link) once(ctx context.Context, wrap func(net.Conn) net.Conn, use func(
 					blocked = nil
 					continue
 				}
-				s := State{Connected: true}
-				if b.Active {
-					s.Blocked = b.Reason
-				}
-				l.observe(s)
+				l.block(b, raw)
 			case why = <-closed:
 				return
 			}
@@ -215,6 +220,9 @@ func (l *link) once(ctx context.Context, wrap func(net.Conn) net.Conn, use func(
 		})
 	}
 	err = use(ctx, conn)
+	if l.now().Blocked != "" {
+		_ = raw.Close() // RabbitMQ reads nothing from it, so it would not answer a close
+	}
 	closeSoon(conn, raw)
 	watcher.Wait()
 	if why != nil && !errors.As(err, new(permanent)) {
@@ -229,6 +237,22 @@ func (l *link) once(ctx context.Context, wrap func(net.Conn) net.Conn, use func(
 	return err
 }
 
+// block notes that an alarm of RabbitMQ's blocks the connection, or does no longer.
+// Meanwhile no write may wait, or the client's heartbeats would wait behind it, and the
+// client would end the connection.
+func (l *link) block(b amqp.Blocking, raw net.Conn) {
+	l.mu.Lock()
+	l.blocked = ""
+	if b.Active {
+		l.blocked = b.Reason
+	}
+	l.mu.Unlock()
+	if g, ok := raw.(*gatheringConn); ok {
+		g.unbound(b.Active)
+	}
+	l.observe(State{Connected: true})
+}
+
 // closeSoon closes in order, but does not wait for a broker that does not answer
 // or does not read: then the client stands in a write with its lock held, and
 // only the end of the connection under it frees it.
@@ -241,19 +265,14 @@ func closeSoon(conn *amqp.Connection, raw net.Conn) {
 // closeLimit is how long RabbitMQ may take to answer what ends a connection.
 const closeLimit = 2 * time.Second
 
-// dial connects to one of the brokers of a text. Their order is another each time,
-// so that clients spread over a cluster; that of last, which has just failed, is the
-// last. at is the address of the one that answers.
-func dial(ctx context.Context, text, last, name string, wrap func(net.Conn) net.Conn) (conn *amqp.Connection, at string, err error) {
-	urls := addresses.Split(text)
-	order := rand.Perm(len(urls))
-	if i := slices.IndexFunc(order, func(i int) bool { return hostOf(urls[i]) == last }); i >= 0 {
-		order = append(slices.Delete(order, i, i+1), order[i])
-	}
+// dial connects to one of the brokers of c.URL, in addresses.Order, where last is the
+// host of the connection before. at is the address of the one that answers.
+func dial(ctx context.Context, c *Config, last string, wrap func(net.Conn) net.Conn) (conn *amqp.Connection, at string, err error) {
+	urls := addresses.Split(c.URL)
 	failed := make(unreached, len(urls)) // in the text's order, or each time would look like news
-	for _, i := range order {
-		if conn, failed[i] = dialOne(ctx, urls[i], name, wrap); failed[i] == nil {
-			return conn, hostOf(urls[i]), nil
+	for _, i := range addresses.Order(urls, last) {
+		if conn, failed[i] = dialOne(ctx, c, urls[i], wrap); failed[i] == nil {
+			return conn, addresses.Host(urls[i]), nil
 		}
 		if ctx.Err() != nil || len(urls) == 1 {
 			return nil, "", failed[i]
@@ -275,44 +294,13 @@ func (u unreached) Error() string {
 
 func (u unreached) Unwrap() []error { return u }
 
-func hostOf(rawURL string) string {
-	u, err := url.Parse(rawURL)
-	if err != nil {
-		return ""
-	}
-	return u.Host
-}
-
-func dialOne(ctx context.Context, rawURL, name string, wrap func(net.Conn) net.Conn) (*amqp.Connection, error) {
-	props := amqp.NewConnectionProperties()
-	props.SetClientConnectionName(name)
-	conn, err := amqp.DialConfig(rawURL, amqp.Config{
-		Heartbeat:  heartbeat,
-		Properties: props,
-		FrameSize:  amqp.FrameSizeUnlimited,
-		Dial: func(network, addr string) (net.Conn, error) {
-			c, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, addr)
-			if err != nil {
-				return nil, err
-			}
-			// Until the handshake is over nothing else limits how long it takes.
-			if err := c.SetDeadline(time.Now().Add(dialTimeout)); err != nil {
-				return nil, errors.Join(err, c.Close())
-			}
-			return wrap(c), nil
-		},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("connecting to %s: %w", addresses.Redact(rawURL), explain(err))
-	}
-	return conn, nil
-}
-
 // explain turns the client's errors into ours, with what to do.
 func explain(err error) error {
 	var e *amqp.Error
 	var parse *url.Error
 	switch {
+	case errors.Is(err, wire.ErrTLS):
+		return err
 	case errors.As(err, &parse):
 		return errors.New("the broker URL cannot be parsed") // its own text has the password
 	case !errors.As(err, &e):
@@ -321,6 +309,10 @@ func explain(err error) error {
 		return fmt.Errorf("%w: wrong user or password", wire.ErrForbidden)
 	case e.Code == amqp.AccessRefused:
 		return fmt.Errorf("%w: %s", wire.ErrForbidden, e.Reason)
+	case e.Code == amqp.NotAllowed && strings.Contains(e.Reason, "vhost") && strings.HasSuffix(e.Reason, "not found"):
+		return fmt.Errorf("%w: %s", wire.ErrNoVHost, e.Reason)
+	case e.Code == amqp.NotAllowed && strings.Contains(e.Reason, "refused for user '") && strings.HasSuffix(e.Reason, "'"):
+		return fmt.Errorf("%w: %s", wire.ErrForbidden, e.Reason) // with more after the user it is a limit, which passes
 	case e.Code == amqp.NotFound && strings.Contains(e.Reason, "no queue"):
 		return fmt.Errorf("%w: %s", wire.ErrQueueGone, e.Reason)
 	case e.Code == amqp.NotFound:

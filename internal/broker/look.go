@@ -18,9 +18,9 @@ type Look struct {
 	at   string
 }
 
-// NewLook connects, to one of them where url is several. Close it.
-func NewLook(ctx context.Context, url, name string) (*Look, error) {
-	conn, at, err := dial(ctx, url, "", name, func(c net.Conn) net.Conn { return c })
+// NewLook connects, to one of them where c.URL is several. Close it.
+func NewLook(ctx context.Context, c Config) (*Look, error) {
+	conn, at, err := dial(ctx, &c, "", func(c net.Conn) net.Conn { return c })
 	if err != nil {
 		return nil, err
 	}

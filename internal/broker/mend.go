@@ -20,6 +20,7 @@ const HeaderUnreadable = "x-redrive-unreadable"
 type mended struct {
 	note       string // it can still be returned, but for this
 	unreadable string // it cannot be returned as it was, for this reason
+	doubled    string // its death headers prove nothing, for this reason: see doubled.go
 }
 
 // mendHeader changes what the client cannot read in the header table of a
@@ -47,18 +48,18 @@ func mendHeader(p []byte) ([]byte, mended) {
 	if !ok {
 		return p, mended{}
 	}
-	var m mended
+	m := mended{doubled: doubledIn(table)}
 	entries := 0
 	var death []byte // the x-death entry, with its name: without it the origin is unknown
 	for t := table; len(t) > 0; entries++ {
 		n := 1 + int(t[0])
 		if len(t) < n+1 {
-			return p, mended{}
+			return p, mended{doubled: m.doubled}
 		}
 		name, value := t[1:n], t[n:]
 		next, fits, ok := mendValue(value, 1, &m)
 		if !ok {
-			return p, mended{}
+			return p, mended{doubled: m.doubled}
 		}
 		if !fits {
 			// A table or a list becomes bytes: they have the same form.
@@ -78,7 +79,7 @@ func mendHeader(p []byte) ([]byte, mended) {
 	kept = append(binary.BigEndian.AppendUint32(append(kept, 'x'), uint32(len(table))), table...)
 	out := append([]byte(nil), p[:len(p)-len(rest)]...)
 	out = append(binary.BigEndian.AppendUint32(out, uint32(len(kept))), kept...)
-	return append(out, after...), mended{unreadable: fmt.Sprintf("it has %d headers, more than the %d that the AMQP client can send; they are kept as bytes", entries, mostElements)}
+	return append(out, after...), mended{doubled: m.doubled, unreadable: fmt.Sprintf("it has %d headers, more than the %d that the AMQP client can send; they are kept as bytes", entries, mostElements)}
 }
 
 // long takes a 32 bit length and that many bytes.

@@ -1,6 +1,9 @@
 package broker
 
 import (
+	"fmt"
+	"time"
+
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/wire"
@@ -13,6 +16,7 @@ type Delivery struct {
 	Redelivered bool
 	Note        string // what was changed so that it could be read; "" for nothing
 	Unreadable  string // why it cannot be returned as it was; "" when it can
+	Doubled     string // why its death headers prove nothing, whoever wrote them; "" when they do
 }
 
 func received(d *amqp.Delivery) Delivery {
@@ -67,4 +71,42 @@ func valueSize(v any) int {
 		return n
 	}
 	return 9 // the largest of the others
+}
+
+// longestKey is how many bytes a key of a table may have.
+const longestKey = 255
+
+// checkHeaders says what of headers the client cannot send: it would notice in the middle
+// of a frame, and end the connection, or never come to an end of a table within itself.
+func checkHeaders(t amqp.Table, depth int) error {
+	for k, v := range t {
+		if len(k) > longestKey {
+			return fmt.Errorf("the key %.60q has %d bytes, and %d are the most", k, len(k), longestKey)
+		}
+		if err := checkValue(v, depth); err != nil {
+			return fmt.Errorf("header %.60q: %w", k, err)
+		}
+	}
+	return nil
+}
+
+func checkValue(v any, depth int) error {
+	switch v := v.(type) {
+	case nil, bool, string, []byte, int32, int64, float64, time.Time: // most are
+		return nil
+	case amqp.Table, []any:
+		if depth++; depth > deepestNested {
+			return fmt.Errorf("nested more than %d deep", deepestNested)
+		}
+		if t, ok := v.(amqp.Table); ok {
+			return checkHeaders(t, depth)
+		}
+		for _, e := range v.([]any) {
+			if err := checkValue(e, depth); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return amqp.Table{"": v}.Validate()
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"unicode/utf8"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -29,12 +30,21 @@ type Publisher struct {
 
 	mu      sync.Mutex
 	session *session      // nil while there is none
-	changed chan struct{} // closed when session changes
+	changed chan struct{} // closed when session changes, or the connection's state
 }
 
 // NewPublisher makes a publisher; Run keeps it connected.
 func NewPublisher(c Config) *Publisher {
-	return &Publisher{link: link{Config: c}, changed: make(chan struct{})}
+	p := &Publisher{changed: make(chan struct{})}
+	observe := c.Observe
+	c.Observe = func(s State) {
+		p.wake()
+		if observe != nil {
+			observe(s)
+		}
+	}
+	p.link.Config = c
+	return p
 }
 
 // Run connects, and connects again for as long as it takes, until ctx ends. A
@@ -43,7 +53,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 	gather := func(c net.Conn) net.Conn { return newGatheringConn(c) }
 	return p.link.keep(ctx, gather, func(ctx context.Context, conn *amqp.Connection) error {
 		for ctx.Err() == nil {
-			s, err := newSession(conn)
+			s, err := newSessionUntil(ctx, conn)
 			if err != nil {
 				return err
 			}
@@ -60,7 +70,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 	})
 }
 
-// Await waits for a connection until ctx ends. Safe for concurrent use.
+// Await waits for a connection that no alarm blocks, until ctx ends. Safe for concurrent use.
 func (p *Publisher) Await(ctx context.Context) { _, _ = p.current(ctx) }
 
 // Ready tells whether there is a connection, and no alarm blocks it. Safe for
@@ -72,23 +82,31 @@ func (p *Publisher) Ready() bool {
 
 func (p *Publisher) use(s *session) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.session = s
+	p.mu.Unlock()
+	p.wake()
+}
+
+// wake makes whoever waits in current look again.
+func (p *Publisher) wake() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	close(p.changed)
 	p.changed = make(chan struct{})
 }
 
-// current waits for a session that is open.
+// current waits for a session that is open, on a connection that no alarm blocks:
+// RabbitMQ reads nothing from one that is blocked until the alarm is over.
 func (p *Publisher) current(ctx context.Context) (*session, error) {
 	for {
 		p.mu.Lock()
 		s, changed := p.session, p.changed
 		p.mu.Unlock()
-		if s != nil && s.open() {
+		if s != nil && s.open() && p.link.now().Blocked == "" {
 			return s, nil
 		}
 		select {
-		case <-changed: // Run replaces a session that has closed, or is to be
+		case <-changed: // Run replaces a session that has closed, or is to be; an alarm ends
 		case <-ctx.Done():
 			return nil, wire.ErrUnsent
 		}
@@ -103,8 +121,8 @@ const alone = 1 << 20
 // Send publishes persistent and mandatory (but for Unchecked), in order, and returns a function that
 // waits for RabbitMQ's answer to each message: nil when it is confirmed and was
 // routed, else wire.ErrUnroutable, ErrNacked, ErrUnacceptable, ErrForbidden or
-// ErrUnsent, wrapped. Send is called by one goroutine at a time; it waits for a
-// connection until ctx ends.
+// ErrUnsent, wrapped. Send is called by one goroutine at a time; until ctx ends it waits
+// for a connection, and while an alarm blocks that: what is not published then is ErrUnsent.
 func (p *Publisher) Send(ctx context.Context, out []Outgoing) (wait func(context.Context) []error) {
 	errs := make([]error, len(out))
 	pending := make([]sentMessage, 0, len(out))
@@ -197,11 +215,11 @@ func (p *Publisher) sendAlone(ctx context.Context, o *Outgoing) error {
 	if err != nil {
 		return err
 	}
-	own, err := newSession(s.conn)
+	own, err := newSessionUntil(ctx, s.conn)
 	if err != nil {
 		return fmt.Errorf("%w: %v", wire.ErrUnsent, err)
 	}
-	defer own.close()
+	defer func() { go own.close() }() // it ends with its connection, if not before: an alarm may hold it up
 	confirm, err := own.publish(o)
 	if err != nil {
 		return err
@@ -217,6 +235,16 @@ func (p *Publisher) sendAlone(ctx context.Context, o *Outgoing) error {
 	}
 }
 
+// canExist tells whether RabbitMQ can have a queue of that name. It has none that is
+// not UTF-8, and ends the connection that asks for one, with 501. [measured on 3.10.8
+// and 4.3.6]
+func canExist(queue string) error {
+	if !utf8.ValidString(queue) {
+		return fmt.Errorf("queue %q: its name is not valid UTF-8: %w", queue, wire.ErrQueueGone)
+	}
+	return nil
+}
+
 // Version is RabbitMQ's. Safe for concurrent use.
 func (p *Publisher) Version(ctx context.Context) (string, error) {
 	s, err := p.current(ctx)
@@ -230,6 +258,9 @@ func (p *Publisher) Version(ctx context.Context) (string, error) {
 // BindReturn makes the return exchange of queue and binds that queue alone:
 // wire.ErrQueueGone when there is no such queue. Safe for concurrent use.
 func (p *Publisher) BindReturn(ctx context.Context, queue string) error {
+	if err := canExist(queue); err != nil {
+		return err
+	}
 	exchange := wire.ReturnExchange(queue)
 	err := p.onChannel(ctx, func(ch *amqp.Channel) error { return bindReturn(ch, queue, exchange) })
 	if errors.Is(err, wire.ErrQueueGone) {
@@ -251,6 +282,9 @@ func bindReturn(ch *amqp.Channel, queue, exchange string) error {
 
 // ReturnExists tells whether queue has a return exchange. Safe for concurrent use.
 func (p *Publisher) ReturnExists(ctx context.Context, queue string) (bool, error) {
+	if canExist(queue) != nil {
+		return false, nil
+	}
 	err := p.onChannel(ctx, func(ch *amqp.Channel) error {
 		return ch.ExchangeDeclarePassive(wire.ReturnExchange(queue), amqp.ExchangeFanout, true, false, false, false, nil)
 	})
@@ -263,6 +297,9 @@ func (p *Publisher) ReturnExists(ctx context.Context, queue string) (bool, error
 // Queue tells how many consumers and ready messages a queue has: wire.ErrQueueGone
 // when there is no such queue. Safe for concurrent use.
 func (p *Publisher) Queue(ctx context.Context, name string) (consumers, ready int, err error) {
+	if err := canExist(name); err != nil {
+		return 0, 0, err
+	}
 	told := make(chan amqp.Queue, 1) // do may be left behind, so it shares nothing
 	err = p.onChannel(ctx, func(ch *amqp.Channel) error {
 		q, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)

@@ -101,6 +101,33 @@ func newSession(conn *amqp.Connection) (*session, error) {
 	return s, nil
 }
 
+// newSessionUntil is newSession for as long as ctx lasts: from a connection that an alarm
+// blocks RabbitMQ reads nothing, so it does not answer either. What is left behind ends
+// with the connection.
+func newSessionUntil(ctx context.Context, conn *amqp.Connection) (*session, error) {
+	opened, failed := make(chan *session), make(chan error, 1)
+	go func() {
+		s, err := newSession(conn)
+		if err != nil {
+			failed <- err
+			return
+		}
+		select {
+		case opened <- s:
+		case <-ctx.Done():
+			s.close()
+		}
+	}()
+	select {
+	case s := <-opened:
+		return s, nil
+	case err := <-failed:
+		return nil, err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
 // listen ends when the channel does: amqp091-go then closes both its channels.
 func (s *session) listen(end <-chan *amqp.Error) {
 	defer close(s.closed)
@@ -149,11 +176,11 @@ func (s *session) close() {
 }
 
 func (s *session) publish(o *Outgoing) (*amqp.DeferredConfirmation, error) {
+	if err := checkHeaders(o.Message.Headers, 0); err != nil {
+		return nil, fmt.Errorf("%w: %v", wire.ErrUnacceptable, err)
+	}
 	if n := headerSize(o.Message); s.limit > 0 && n > s.limit {
 		return nil, fmt.Errorf("%w: its properties and headers take %d bytes, and one frame holds %d", wire.ErrUnacceptable, n, s.limit)
-	}
-	if err := o.Message.Headers.Validate(); err != nil {
-		return nil, fmt.Errorf("%w: %v", wire.ErrUnacceptable, err)
 	}
 	c, err := s.ch.PublishWithDeferredConfirm(o.Exchange, o.RoutingKey, !o.Unchecked, false, publishing(o.Message))
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -73,6 +74,7 @@ func (s *Subscriber) subscribe(ctx context.Context, conn *amqp.Connection, mendi
 	s.link.observe(State{Connected: true})
 
 	var why error
+	var byServer bool
 	ended := make(chan struct{})
 	go func() { // it ends with the channel, which is closed below
 		defer close(ended)
@@ -81,13 +83,20 @@ func (s *Subscriber) subscribe(ctx context.Context, conn *amqp.Connection, mendi
 			if e != nil {
 				why = explain(e)
 			}
-		case _, byServer := <-cancelled:
-			if byServer {
-				why = fmt.Errorf("RabbitMQ cancelled the consumer of queue %q: it was deleted, or is moving", s.queue)
+			if e != nil && e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "timed out") { // to 4.2
+				why = fmt.Errorf("%w: %s", s.timedOut(), e.Reason)
 			}
+		case _, byServer = <-cancelled:
 		}
 	}()
 	use(Subscription{In: deliveries, Ended: ended, mending: mending})
+	select {
+	case <-ended:
+		if byServer {
+			why = s.cancelled(conn, mending)
+		}
+	default:
+	}
 	var drained sync.WaitGroup
 	drained.Go(func() { // or amqp091-go could not close
 		for range deliveries {
@@ -100,6 +109,26 @@ func (s *Subscriber) subscribe(ctx context.Context, conn *amqp.Connection, mendi
 	drained.Wait()
 	<-ended
 	return why
+}
+
+// timedOut is what RabbitMQ does to a consumer that is too slow, and what to do about it.
+func (s *Subscriber) timedOut() error {
+	return fmt.Errorf("a message of queue %q was not acknowledged within RabbitMQ's consumer_timeout, which counts from its delivery: all unacknowledged messages are delivered again; set Prefetch (now %d) to Concurrency, limit handlers with Timeout, or raise consumer_timeout: docs/prefetch.md", s.queue, s.prefetch)
+}
+
+// cancelled tells why RabbitMQ has cancelled the consumer, which itself says nothing of it:
+// that is how 4.3 ends one of a quorum queue after consumer_timeout.
+func (s *Subscriber) cancelled(conn *amqp.Connection, raw net.Conn) error {
+	force := time.AfterFunc(closeLimit, func() { _ = raw.Close() })
+	defer force.Stop()
+	ch, err := conn.Channel()
+	if err == nil {
+		_, err = ch.QueueDeclarePassive(s.queue, true, false, false, false, nil)
+	}
+	if err != nil {
+		return fmt.Errorf("RabbitMQ cancelled the consumer of queue %q: %w", s.queue, explain(err))
+	}
+	return fmt.Errorf("RabbitMQ cancelled the consumer of queue %q, which is still there: it has moved to another node, or %w", s.queue, s.timedOut())
 }
 
 // giveBack ends the consumer in order. A quorum queue's channel may still hold back

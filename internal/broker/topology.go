@@ -21,18 +21,18 @@ var ErrNotInternal = errors.New(`the exchange "redrive" exists and is not an int
 // [measured: 3.10.8 and 4.3.6 take it]
 const noLimit = int64(1_000_000_000)
 
-// deliveryLimit is how often RabbitMQ tries to deliver a message from the intake
-// queue before it sets it aside. On RabbitMQ 3 there are messages that end each
+// DeliveryLimit is how often RabbitMQ tries to deliver a message from the intake
+// queue before it quarantines it. On RabbitMQ 3 there are messages that end each
 // connection they are delivered to (541, see the facts), and nothing else moves
 // those out of the way: about 10 ms each time [measured on 3.10.8]. For all others
 // it is out of reach: Intake widens its window only as it gets on, so that the
 // same message is in it at most some thirty times before it is the first, and then
 // counts only connections that end before a single message is taken.
 //
-// The way aside is at-most-once on purpose. At-least-once dead-lettering has one
+// The way there is at-most-once on purpose. At-least-once dead-lettering has one
 // process for it, and a forged x-death kills that in RabbitMQ 3 for the whole
 // node. [measured on 3.10.8: quorum queues that use it are then refused with 541]
-const deliveryLimit = int64(100)
+const DeliveryLimit = 100
 
 // declareTopology makes what the intake needs, once a connection.
 func declareTopology(conn *amqp.Connection) error {
@@ -51,17 +51,17 @@ func declareTopology(conn *amqp.Connection) error {
 	if err := ch.ExchangeDeclare(wire.ExchangeFailures, amqp.ExchangeTopic, true, false, false, false, nil); err != nil {
 		return declaring("exchange", wire.ExchangeFailures, err)
 	}
-	if err := ch.ExchangeDeclare(wire.ExchangeAside, amqp.ExchangeFanout, true, false, true, false, nil); err != nil {
-		return declaring("exchange", wire.ExchangeAside, err)
+	if err := ch.ExchangeDeclare(wire.ExchangeQuarantine, amqp.ExchangeFanout, true, false, true, false, nil); err != nil {
+		return declaring("exchange", wire.ExchangeQuarantine, err)
 	}
-	if _, err := declareAside(ch); err != nil {
-		return err
+	if err := declareQuarantine(ch); err != nil {
+		return declaring("queue", wire.QueueQuarantine, err)
 	}
 	if err := declareIntake(ch); err != nil {
 		return declaring("queue", wire.QueueIntake, err)
 	}
 	for _, b := range [...]struct{ queue, key, exchange string }{
-		{wire.QueueAside, "", wire.ExchangeAside},
+		{wire.QueueQuarantine, "", wire.ExchangeQuarantine},
 		{wire.QueueIntake, "", wire.ExchangeDeadLetters},
 		{wire.QueueIntake, "#", wire.ExchangeFailures},
 	} {
@@ -78,7 +78,7 @@ func declareDeadLetters(ch *amqp.Channel) error {
 
 func declareIntake(ch *amqp.Channel) error {
 	_, err := ch.QueueDeclare(wire.QueueIntake, true, false, false, false, amqp.Table{"x-queue-type": "quorum",
-		"x-delivery-limit": deliveryLimit, "x-dead-letter-exchange": wire.ExchangeAside})
+		"x-delivery-limit": int64(DeliveryLimit), "x-dead-letter-exchange": wire.ExchangeQuarantine})
 	return err
 }
 
@@ -92,13 +92,19 @@ func declareParked(conn *amqp.Connection) error {
 	return declare(ch, wait.Parked())
 }
 
-// declareAside makes the queue of what is set aside, and tells how much it holds.
-func declareAside(ch *amqp.Channel) (messages int, err error) {
-	q, err := ch.QueueDeclare(wire.QueueAside, true, false, false, false, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": noLimit})
+func declareQuarantine(ch *amqp.Channel) error {
+	_, err := ch.QueueDeclare(wire.QueueQuarantine, true, false, false, false, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": noLimit})
+	return err
+}
+
+// ask finds out how much a queue holds and who consumes it.
+func ask(conn *amqp.Connection, queue string) (q amqp.Queue, err error) {
+	ch, err := conn.Channel()
 	if err != nil {
-		return 0, declaring("queue", wire.QueueAside, err)
+		return q, explain(err)
 	}
-	return q.Messages, nil
+	defer ch.Close()
+	return ch.QueueDeclarePassive(queue, true, false, false, false, nil)
 }
 
 func declaring(what, name string, err error) error {

@@ -128,6 +128,10 @@ func (c *Cluster) URL() string { return c.addresses((*Node).URL) }
 // Management is where their management APIs are.
 func (c *Cluster) Management() string { return c.addresses((*Node).Management) }
 
+// SecureURL and SecureManagement are the same by TLS.
+func (c *Cluster) SecureURL() string        { return c.addresses((*Node).SecureURL) }
+func (c *Cluster) SecureManagement() string { return c.addresses((*Node).SecureManagement) }
+
 func (c *Cluster) addresses(of func(*Node) string) string {
 	var all []string
 	for _, n := range c.Nodes {
@@ -139,7 +143,7 @@ func (c *Cluster) addresses(of func(*Node) string) string {
 // Node is the one of a name, or of an address that is host:port; nil: there is none.
 func (c *Cluster) Node(name string) *Node {
 	for _, n := range c.Nodes {
-		if n.name == name || strings.HasSuffix(name, fmt.Sprintf(":%d", n.amqp)) {
+		if n.name == name || strings.HasSuffix(name, fmt.Sprintf(":%d", n.amqp)) || strings.HasSuffix(name, fmt.Sprintf(":%d", n.amqps)) {
 			return n
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/authority"
 	"github.com/redrive-mq/redrive/internal/child"
 )
 
@@ -34,6 +35,8 @@ type Options struct {
 	Config string
 	// Args are added to those of the Erlang virtual machine.
 	Args string
+	// Authority, when not nil, gives it a certificate, and listeners for TLS besides.
+	Authority *authority.Authority
 }
 
 // Node is a RabbitMQ node that this process owns. Its methods are for one
@@ -45,6 +48,7 @@ type Node struct {
 	server       string
 	name         string
 	amqp, http   int
+	amqps, https int
 	dist, epmd   int
 	epmdProcess  *child.Process
 	epmdOf       *Node // whose epmd it uses; nil: its own
@@ -110,17 +114,22 @@ func (n *Node) prepare() (err error) {
 			return err
 		}
 	}
-	ports, err := child.Ports(4)
+	ports, err := child.Ports(6)
 	if err != nil {
 		return err
 	}
-	n.amqp, n.http, n.dist, n.epmd = ports[0], ports[1], ports[2], ports[3]
+	n.amqp, n.http, n.dist, n.epmd, n.amqps, n.https = ports[0], ports[1], ports[2], ports[3], ports[4], ports[5]
 	n.name = fmt.Sprintf("redrive%d@localhost", n.amqp)
 	return nil
 }
 
 // configure writes its files; more is added to rabbitmq.conf.
 func (n *Node) configure(more string) error {
+	secure, err := n.secure()
+	if err != nil {
+		return err
+	}
+	more += secure
 	conf := fmt.Sprintf(`listeners.tcp.default = 127.0.0.1:%d
 management.tcp.ip = 127.0.0.1
 management.tcp.port = %d
@@ -133,7 +142,7 @@ vm_memory_high_watermark.absolute = 4GB
 log.file.level = warning
 %s
 %s`, n.amqp, n.http, n.opts.Config, more)
-	for name, content := range map[string]string{"rabbitmq.conf": conf, "enabled_plugins": "[rabbitmq_management,rabbitmq_shovel].\n"} {
+	for name, content := range map[string]string{"rabbitmq.conf": conf, "enabled_plugins": n.plugins()} {
 		if err := os.WriteFile(filepath.Join(n.dir, name), []byte(content), 0o600); err != nil {
 			return err
 		}

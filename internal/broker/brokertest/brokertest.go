@@ -35,6 +35,9 @@ type Broker struct {
 	Root       string // what a private node of the same version is started from
 	Private    bool   // such a node can be started
 	Group      int    // the process group of a private node; 0 when somebody else runs it
+	// The same by TLS, and the folder of the authority that signed its certificate; ""
+	// when somebody else runs it. See byTLS.
+	AMQPS, HTTPS, Authority string
 }
 
 // Encode writes brokers for Env.
@@ -99,7 +102,7 @@ func Each(t *testing.T, test func(*testing.T, *VHost)) {
 	for _, b := range All(t) {
 		t.Run("RabbitMQ "+b.Version, func(t *testing.T) {
 			t.Parallel()
-			test(t, NewVHost(t, b))
+			test(t, NewVHost(t, b.over(t.Name())))
 		})
 	}
 }
@@ -113,7 +116,7 @@ func EachPrivate(t *testing.T, config string, test func(*testing.T, *VHost, *rab
 				t.Skip("not run: a broker that was given with BROKERS cannot be killed or alarmed")
 			}
 			t.Parallel() // before the node is started, which else would run while the test waits for its turn
-			n, err := rabbitnode.Start(context.Background(), rabbitnode.Options{Root: b.Root, Config: config,
+			n, err := rabbitnode.Start(context.Background(), rabbitnode.Options{Root: b.Root, Config: config, Authority: b.authority(t),
 				// At-least-once dead-lettering tries again after three minutes by
 				// itself, which tests need not wait for.
 				Args: "-rabbit dead_letter_worker_publisher_confirm_timeout 3000"})
@@ -128,7 +131,8 @@ func EachPrivate(t *testing.T, config string, test func(*testing.T, *VHost, *rab
 					t.Error(err)
 				}
 			})
-			test(t, &VHost{Broker: Broker{AMQP: n.URL(), Management: n.Management(), Version: b.Version, Root: b.Root, Private: true}, Name: "/", t: t}, n)
+			own := Broker{AMQP: n.URL(), Management: n.Management(), AMQPS: n.SecureURL(), HTTPS: n.SecureManagement(), Authority: b.Authority, Version: b.Version, Root: b.Root, Private: true}
+			test(t, &VHost{Broker: own.over(t.Name()), Name: "/", t: t}, n)
 		})
 	}
 }
@@ -143,7 +147,7 @@ func EachCluster(t *testing.T, config string, test func(*testing.T, *VHost, *rab
 				t.Skip("not run: a broker that was given with BROKERS is no cluster of ours")
 			}
 			t.Parallel()
-			c, err := rabbitnode.FoundCluster(context.Background(), rabbitnode.Options{Root: b.Root, Config: config,
+			c, err := rabbitnode.FoundCluster(context.Background(), rabbitnode.Options{Root: b.Root, Config: config, Authority: b.authority(t),
 				// As EachPrivate; and what a node says of a quorum queue is up to so old.
 				Args: "-rabbit dead_letter_worker_publisher_confirm_timeout 3000 -rabbit quorum_tick_interval 1000" +
 					// So long RabbitMQ 3 waits for a node that hangs, all nodes of it; 60 s by default.
@@ -159,7 +163,8 @@ func EachCluster(t *testing.T, config string, test func(*testing.T, *VHost, *rab
 					t.Error(err)
 				}
 			})
-			test(t, &VHost{Broker: Broker{AMQP: c.URL(), Management: c.Management(), Version: b.Version, Root: b.Root, Private: true}, Name: "/", t: t}, c)
+			own := Broker{AMQP: c.URL(), Management: c.Management(), AMQPS: c.SecureURL(), HTTPS: c.SecureManagement(), Authority: b.Authority, Version: b.Version, Root: b.Root, Private: true}
+			test(t, &VHost{Broker: own.over(t.Name()), Name: "/", t: t}, c)
 		})
 	}
 }

@@ -1,0 +1,74 @@
+package addresses
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// ErrParameter: a URL has a parameter, as in ?name=value, that means nothing here.
+var ErrParameter = errors.New("has a parameter that cannot be kept")
+
+// LongestHeartbeat is what a URL may ask for, in seconds.
+const LongestHeartbeat = 60
+
+var (
+	// securing are the parameters that are for amqps:// alone.
+	securing = []string{"cacertfile", "certfile", "keyfile", "server_name_indication"}
+	// known are also those that amqp091-go knows, and that make sense here.
+	known = append(slices.Clone(securing), "auth_mechanism", "heartbeat", "connection_timeout", "verify")
+	// shown may stand in an error: it cannot be a part of a password that a ? has cut off.
+	shown = regexp.MustCompile(`^[a-z][a-z_]{0,30}$`)
+)
+
+// parameters says what is wrong with those of an AMQP URL. What is not known is refused:
+// a mistake in a name would else be taken for the default.
+func parameters(u *url.URL) error {
+	if !strings.HasPrefix(u.Scheme, "amqp") {
+		return nil
+	}
+	all := u.Query()
+	for name := range all {
+		value := all.Get(name)
+		switch {
+		case name == "verify" && value != "verify_peer":
+			return fmt.Errorf("%w: verify=verify_none, since RabbitMQ's certificate is always verified: name its authority with cacertfile=FILE", ErrParameter)
+		case !slices.Contains(known, name):
+			if !shown.MatchString(name) {
+				name = "one"
+			}
+			return fmt.Errorf("%w: %s; expected some of %s", ErrParameter, name, strings.Join(known, ", "))
+		case u.Scheme != "amqps" && slices.Contains(securing, name):
+			return fmt.Errorf("%w: %s, which is for amqps://", ErrParameter, name)
+		case name == "heartbeat" && !between(value, LongestHeartbeat):
+			return fmt.Errorf("%w: heartbeat; expected seconds from 1 to %d (10 when left out)", ErrParameter, LongestHeartbeat)
+		case name == "connection_timeout" && !between(value, 600_000):
+			return fmt.Errorf("%w: connection_timeout; expected milliseconds from 1 to 600000 (10000 when left out)", ErrParameter)
+		case name == "auth_mechanism" && slices.ContainsFunc(all[name], func(m string) bool {
+			return !slices.Contains([]string{"plain", "amqplain", "external"}, strings.ToLower(m))
+		}):
+			return fmt.Errorf("%w: auth_mechanism; expected plain, amqplain or external", ErrParameter)
+		}
+	}
+	return nil
+}
+
+// Secure tells whether all URLs are amqps:// and leave it to others how to.
+func Secure(text string) bool {
+	for _, s := range Split(text) {
+		u, err := url.Parse(s)
+		if err != nil || u.Scheme != "amqps" || slices.ContainsFunc(securing, u.Query().Has) {
+			return false
+		}
+	}
+	return true
+}
+
+func between(text string, most int) bool {
+	n, err := strconv.Atoi(text)
+	return err == nil && n >= 1 && n <= most
+}

@@ -1,0 +1,95 @@
+package broker
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// doubledIn tells why the death headers of a table prove nothing: a name that stands
+// there twice, or that it cannot be read. AMQP allows both headers of one name and
+// fields of one name in an entry of x-death. RabbitMQ 3.10 writes to the first of them
+// and keeps both, and amqp091-go reads the last: the publisher's. [measured on 3.10.8;
+// 4.3.6 replaces them] Only the frame shows it.
+func doubledIn(table []byte) string {
+	var seen []string
+	for t := table; len(t) > 0; {
+		name, value, ok := named(t)
+		if !ok {
+			return unreadTable
+		}
+		rest, ok := pastValue(value)
+		if !ok {
+			return unreadTable
+		}
+		t = rest
+		if !deathHeader(name) {
+			continue
+		}
+		if slices.Contains(seen, string(name)) {
+			return fmt.Sprintf("it has the header %q twice", name)
+		}
+		seen = append(seen, string(name))
+		if why := doubledEntry(name, value); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+const unreadTable = "its header table is malformed"
+
+func deathHeader(name []byte) bool {
+	s := string(name)
+	return s == "x-death" || strings.HasPrefix(s, "x-first-death-") || strings.HasPrefix(s, "x-last-death-")
+}
+
+// doubledEntry finds a field that stands twice in an entry of a list of tables.
+func doubledEntry(header, value []byte) string {
+	if value[0] != 'A' {
+		return ""
+	}
+	list, _, ok := long(value[1:])
+	if !ok {
+		return unreadTable
+	}
+	for n := 1; len(list) > 0; n++ {
+		rest, ok := pastValue(list)
+		if !ok {
+			return unreadTable
+		}
+		entry := list
+		list = rest
+		if entry[0] != 'F' {
+			continue
+		}
+		fields, _, ok := long(entry[1:])
+		if !ok {
+			return unreadTable
+		}
+		seen := map[string]bool{}
+		for len(fields) > 0 {
+			name, v, ok := named(fields)
+			if !ok {
+				return unreadTable
+			}
+			if seen[string(name)] {
+				return fmt.Sprintf("entry %d of its header %q has the field %q twice", n, header, name)
+			}
+			seen[string(name)] = true
+			if fields, ok = pastValue(v); !ok {
+				return unreadTable
+			}
+		}
+	}
+	return ""
+}
+
+// named takes the name off an entry of a table; the value has a byte at least.
+func named(t []byte) (name, value []byte, ok bool) {
+	n := 1 + int(t[0])
+	if len(t) < n+1 {
+		return nil, nil, false
+	}
+	return t[1:n], t[n:], true
+}

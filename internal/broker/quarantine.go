@@ -1,0 +1,71 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// ErrUndeliverable: RabbitMQ ends the connection that it delivers the next message to.
+var ErrUndeliverable = errors.New("RabbitMQ cannot deliver the next message by AMQP")
+
+// Quarantine is a connection to the quarantine, for a person's command. Not safe for
+// concurrent use. Close it: what was got and not acknowledged is then in the queue again,
+// where it was.
+type Quarantine struct {
+	conn *amqp.Connection
+	ch   *amqp.Channel
+	// Ready is how many messages were ready at the beginning.
+	Ready int
+	// Forgeable: RabbitMQ leaves x-death as its publisher wrote it, before 4, and this
+	// connection does not read frames as the intake does (doubled.go): the queue in it
+	// proves nothing.
+	Forgeable bool
+}
+
+// OpenQuarantine connects: wire.ErrQueueGone when there is no quarantine.
+func OpenQuarantine(ctx context.Context, c Config) (*Quarantine, error) {
+	l, err := NewLook(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	q := &Quarantine{conn: l.conn, Forgeable: forgeable(l.Version())}
+	if _, q.Ready, err = l.Queue(wire.QueueQuarantine); err == nil {
+		q.ch, err = q.conn.Channel()
+	}
+	if err != nil {
+		_ = l.Close()
+		return nil, explain(err)
+	}
+	return q, nil
+}
+
+// Close waits until RabbitMQ has the acknowledgements.
+func (q *Quarantine) Close() { _, _ = q.ch.Close(), q.conn.Close() }
+
+// Get is the next message; ok is false when there is none left. ack takes it out.
+// ErrUndeliverable ends the connection.
+func (q *Quarantine) Get() (m *wire.Message, ack func() error, ok bool, err error) {
+	d, ok, err := q.ch.Get(wire.QueueQuarantine, false)
+	var e *amqp.Error
+	switch {
+	case err == nil && !ok:
+		return nil, nil, false, nil
+	case err == nil:
+		got := received(&d)
+		return &got.Message, func() error { return d.Ack(false) }, true, nil
+	case errors.As(err, &e) && e.Code == amqp.InternalError, q.conn.IsClosed() && !errors.Is(err, amqp.ErrClosed):
+		return nil, nil, false, fmt.Errorf("%w: %w", ErrUndeliverable, explain(err))
+	}
+	return nil, nil, false, explain(err)
+}
+
+func forgeable(version string) bool {
+	var major int
+	_, err := fmt.Sscanf(version, "%d.", &major)
+	return err != nil || major < 4
+}

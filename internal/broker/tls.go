@@ -1,0 +1,160 @@
+package broker
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/addresses"
+	"github.com/redrive-mq/redrive/internal/credentials"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// dialOne connects to one broker. wrap is put around what carries AMQP frames, so above
+// TLS: the TLS handshake is made here, and amqp091-go is told of a plain connection.
+func dialOne(ctx context.Context, c *Config, rawURL string, wrap func(net.Conn) net.Conn) (*amqp.Connection, error) {
+	failed := func(err error) error {
+		at, _, _ := strings.Cut(addresses.Redact(rawURL), "?")
+		return fmt.Errorf("connecting to %s: %w", at, explain(err))
+	}
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		return nil, failed(err)
+	}
+	uri, err := amqp.ParseURI(rawURL)
+	if err != nil {
+		return nil, failed(err)
+	}
+	secure, err := c.security(&uri)
+	if err != nil {
+		return nil, failed(err)
+	}
+	u.Scheme, u.Host, u.User = "amqp", net.JoinHostPort(uri.Host, fmt.Sprint(uri.Port)), c.Credentials.Login.Current(u.User)
+	props := amqp.NewConnectionProperties()
+	props.SetClientConnectionName(c.Name)
+	var bare *unsecured
+	within := cmp.Or(time.Duration(uri.ConnectionTimeout)*time.Millisecond, dialTimeout)
+	conn, err := amqp.DialConfig(u.String(), amqp.Config{
+		Heartbeat:  heartbeat,
+		Properties: props,
+		FrameSize:  amqp.FrameSizeUnlimited,
+		Dial: func(network, addr string) (net.Conn, error) {
+			conn, err := connect(ctx, network, addr, within, secure)
+			if err != nil {
+				return nil, err
+			}
+			if secure == nil {
+				bare = &unsecured{Conn: conn}
+				conn = bare
+			}
+			return wrap(conn), nil
+		},
+	})
+	if err != nil {
+		if bare != nil && bare.alert.Load() {
+			err = fmt.Errorf("%w: this port of RabbitMQ's speaks TLS: use amqps:// there, or the port of AMQP (5672 by default)", wire.ErrTLS)
+		}
+		if secure != nil {
+			err = refused(err, slices.ContainsFunc(uri.AuthMechanism, func(m string) bool { return strings.EqualFold(m, "external") }))
+		}
+		return nil, failed(err)
+	}
+	return conn, nil
+}
+
+// security is how to speak TLS to a broker; nil: not at all. Its files are read anew.
+func (c *Config) security(uri *amqp.URI) (*tls.Config, error) {
+	if uri.Scheme != "amqps" {
+		return nil, nil
+	}
+	if c.TLS != nil {
+		own := c.TLS.Clone()
+		own.ServerName = cmp.Or(own.ServerName, uri.Host)
+		return own, nil
+	}
+	f := c.Credentials.TLS
+	return credentials.TLS{
+		CA: cmp.Or(f.CA, uri.CACertFile), Cert: cmp.Or(f.Cert, uri.CertFile), Key: cmp.Or(f.Key, uri.KeyFile), ServerName: cmp.Or(f.ServerName, uri.ServerName),
+	}.Config(uri.Host)
+}
+
+// connect makes a connection for AMQP. Until its handshake is over nothing else limits
+// how long that takes.
+func connect(ctx context.Context, network, addr string, within time.Duration, secure *tls.Config) (net.Conn, error) {
+	conn, err := (&net.Dialer{Timeout: within}).DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	if err := conn.SetDeadline(time.Now().Add(within)); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	if secure == nil {
+		return conn, nil
+	}
+	above := tls.Client(conn, secure)
+	if err := above.HandshakeContext(ctx); err != nil {
+		_ = conn.Close()
+		return nil, credentials.Explain(err)
+	}
+	return secured{above, conn}, nil
+}
+
+// secured ends as a plain connection does: the farewell of TLS could wait for a broker
+// that reads nothing, and AMQP has one of its own.
+type secured struct {
+	*tls.Conn
+	under net.Conn
+}
+
+func (s secured) Close() error { return s.under.Close() }
+
+// unsecured notices that what answers is TLS: to a client without, an alert.
+type unsecured struct {
+	net.Conn
+	begun bool
+	alert atomic.Bool
+}
+
+func (u *unsecured) Read(b []byte) (int, error) {
+	n, err := u.Conn.Read(b)
+	if n > 0 && !u.begun {
+		u.begun = true
+		u.alert.Store(b[0] == recordAlert)
+	}
+	return n, err
+}
+
+// recordAlert is the type of a TLS record; no AMQP frame has it.
+const recordAlert = 21
+
+// alert begins what the other side of a TLS connection says is wrong.
+const alert = "remote error: tls: "
+
+// refused tells why RabbitMQ ends a TLS connection before AMQP begins: in TLS 1.3 it has
+// refused a client certificate only then. What it says of that is lost where its reset
+// is faster. external: SASL EXTERNAL was among what it was offered.
+func refused(err error, external bool) error {
+	var e *amqp.Error
+	if external && errors.As(err, &e) && e.Code == amqp.AccessRefused && e != amqp.ErrVhost {
+		return fmt.Errorf("%w: by SASL EXTERNAL: RabbitMQ needs a user whose name is that of the client certificate (ssl_cert_login_from), the plugin rabbitmq_auth_mechanism_ssl, and EXTERNAL among its auth_mechanisms", wire.ErrForbidden)
+	}
+	if _, what, is := strings.Cut(err.Error(), alert); is {
+		return credentials.Refused(what)
+	}
+	for _, ended := range []string{"EOF", "reset by peer", "broken pipe", "is not open"} {
+		if strings.HasSuffix(err.Error(), ended) || strings.Contains(err.Error(), ended+"\"") {
+			return fmt.Errorf("%w, just after the TLS handshake: if this continues, RabbitMQ refuses this client's certificate, or requires one (broker.tls.cert and key; in a URL certfile=FILE&keyfile=FILE); its log says why", err)
+		}
+	}
+	return err
+}

@@ -1,0 +1,71 @@
+package credentials
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// Explain says in plain words what is wrong with a certificate, and what to do. Other
+// errors are returned as they are.
+func Explain(err error) error {
+	var name x509.HostnameError
+	var unknown x509.UnknownAuthorityError
+	var invalid x509.CertificateInvalidError
+	var record tls.RecordHeaderError
+	var remote *net.OpError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &name):
+		return fmt.Errorf("%w: RabbitMQ's certificate is for %s, not for %s: connect by a name that it is for, or set that name (broker.tls.server_name; in a URL server_name_indication=NAME)", wire.ErrTLS, namesOf(name.Certificate), name.Host)
+	case errors.As(err, &unknown):
+		return fmt.Errorf("%w: RabbitMQ's certificate is signed by an unknown authority%s: name the file of that CA (broker.tls.ca; in a URL cacertfile=FILE; or SSL_CERT_FILE)", wire.ErrTLS, issuerOf(unknown.Cert))
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return fmt.Errorf("%w: a certificate of RabbitMQ's (%s) is valid from %s to %s, and here it is %s: renew it there, or set this machine's clock", wire.ErrTLS, namesOf(invalid.Cert), day(invalid.Cert.NotBefore), day(invalid.Cert.NotAfter), day(time.Now()))
+	case errors.As(err, &invalid):
+		return fmt.Errorf("%w: RabbitMQ's certificate is not valid: %w", wire.ErrTLS, invalid)
+	case errors.As(err, &record), errors.Is(err, http.ErrSchemeMismatch):
+		return fmt.Errorf("%w: what answers on this port does not speak TLS: RabbitMQ listens for amqps on port 5671 and for https on 15671 by default, where it is configured to", wire.ErrTLS)
+	case errors.As(err, &remote) && remote.Op == "remote error":
+		return Refused(remote.Err.Error())
+	}
+	return err
+}
+
+// Refused explains what RabbitMQ says of our certificate: text is a TLS alert.
+func Refused(text string) error {
+	if strings.Contains(text, "certificate") || strings.Contains(text, "unknown") || strings.Contains(text, "handshake") {
+		return fmt.Errorf("%w: RabbitMQ refuses this client (%s): it wants a client certificate that an authority of its ssl_options.cacertfile has signed and that is valid (broker.tls.cert and key; in a URL certfile=FILE&keyfile=FILE)", wire.ErrTLS, text)
+	}
+	return fmt.Errorf("%w: RabbitMQ refuses the connection: %s", wire.ErrTLS, text)
+}
+
+// namesOf a certificate that clients look at.
+func namesOf(c *x509.Certificate) string {
+	all := slices.Clone(c.DNSNames)
+	for _, ip := range c.IPAddresses {
+		all = append(all, ip.String())
+	}
+	if len(all) == 0 {
+		return fmt.Sprintf("no host (its subject is %q, which does not count)", c.Subject)
+	}
+	return strings.Join(all, ", ")
+}
+
+func issuerOf(c *x509.Certificate) string {
+	if c == nil {
+		return ""
+	}
+	return fmt.Sprintf(" (%s)", c.Issuer)
+}
+
+func day(t time.Time) string { return t.UTC().Format(time.RFC3339) }
