@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2"
-
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -29,7 +27,7 @@ func (s *Store) CountDue(ctx context.Context, queues []string, edges []time.Time
 
 func (s *Store) countDue(ctx context.Context, name string, edges []time.Time, counts []int64, most int64) error {
 	prefix := queuePrefix(store.Waiting, name)
-	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: s.lowest(name), UpperBound: after(prefix)})
+	it, err := s.walk(s.db, s.lowest(name), after(prefix))
 	if err != nil {
 		return err
 	}

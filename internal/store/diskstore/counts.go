@@ -3,8 +3,8 @@ package diskstore
 import (
 	"bytes"
 	"context"
-
-	"github.com/cockroachdb/pebble/v2"
+	"errors"
+	"slices"
 
 	"github.com/redrive-mq/redrive/internal/store"
 )
@@ -13,37 +13,62 @@ import (
 // queue.
 func (s *Store) loadQueues() error {
 	err := counters(s.db, func(state store.State, queue string, n int64) error {
-		s.queue(queue).kept[state] += n
+		if n != 0 {
+			s.queue(queue).kept[state] += n
+		}
 		return nil
 	})
 	if err != nil {
 		return err
 	}
+	var starts []start
 	for name, q := range s.queues {
 		if q.kept[store.Waiting] == 0 {
 			continue
 		}
-		key, err := s.first(q.low, after(queuePrefix(store.Waiting, name)))
-		if err != nil {
-			return err
-		}
-		if key != nil {
-			q.low, q.next = key, dueOf(key)
-		}
+		starts = append(starts, start{name: name, low: q.low})
 	}
-	return nil
+	return s.firsts(starts, func(at start, key, _ []byte) error {
+		q := s.queues[at.name]
+		q.low, q.next = bytes.Clone(key), dueOf(key)
+		return nil
+	})
 }
 
-// first is the first key from low on and before end, or nil.
-func (s *Store) first(low, end []byte) (key []byte, err error) {
-	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: low, UpperBound: end})
+// start is from where to look for the first waiting record of a queue.
+type start struct {
+	name string
+	low  []byte
+	at   int
+}
+
+// firsts visits the first record of each start, with one iterator for all: there may be
+// many thousand queues.
+func (s *Store) firsts(starts []start, visit func(at start, key, value []byte) error) error {
+	slices.SortFunc(starts, func(a, b start) int { return bytes.Compare(a.low, b.low) })
+	it, err := s.walk(s.db, []byte{prefixWaiting}, []byte{prefixWaiting + 1})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if it.First() {
-		key = bytes.Clone(it.Key())
+	for _, at := range starts {
+		if !it.SeekGE(at.low) {
+			if it.Error() != nil {
+				break
+			}
+			continue
+		}
+		if !bytes.HasPrefix(it.Key(), queuePrefix(store.Waiting, at.name)) {
+			continue
+		}
+		value, err := it.ValueAndErr() // nil where it cannot be read
+		if err = s.damage.unreadable(it.Key(), err); err == nil {
+			err = visit(at, it.Key(), value)
+		}
+		if err != nil {
+			return errors.Join(err, it.Close())
+		}
 	}
-	return key, it.Close()
+	return errors.Join(it.Error(), it.Close())
 }
 
 // Counts implements store.Store.
@@ -53,10 +78,6 @@ func (s *Store) Counts(ctx context.Context) ([]store.QueueCount, error) {
 		return nil, err
 	}
 	defer done()
-	type start struct {
-		at  int
-		low []byte
-	}
 	var counts []store.QueueCount
 	var starts []start
 	s.mu.Lock()
@@ -71,31 +92,18 @@ func (s *Store) Counts(ctx context.Context) ([]store.QueueCount, error) {
 					low = []byte(k)
 				}
 			}
-			starts = append(starts, start{len(counts), bytes.Clone(low)})
+			starts = append(starts, start{name: name, low: bytes.Clone(low), at: len(counts)})
 		}
 		counts = append(counts, store.QueueCount{Queue: name, Waiting: q.kept[store.Waiting], Parked: q.kept[store.Parked], Discarded: q.kept[store.Discarded]})
 	}
 	s.mu.Unlock()
-	for _, at := range starts {
+	err = s.firsts(starts, func(at start, key, value []byte) error {
 		c := &counts[at.at]
-		key, err := s.first(at.low, after(queuePrefix(store.Waiting, c.Queue)))
-		if err != nil {
-			return nil, err
-		}
-		if key == nil {
-			continue
-		}
 		c.NextDue = dueOf(key)
-		value, err := s.get(key)
-		if err != nil {
-			return nil, err
-		}
-		if value == nil {
-			continue // it has just been returned
-		}
 		if r, _, err := store.DecodeRecord(value, false); err == nil {
 			c.NextFailed = r.FailedAt
 		}
-	}
-	return counts, nil
+		return nil
+	})
+	return counts, err
 }

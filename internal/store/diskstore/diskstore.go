@@ -39,6 +39,11 @@ type Options struct {
 	Memory *Memory
 	// Existing refuses, with ErrNone, to make a store where there is none.
 	Existing bool
+	// AcceptLoss opens a store that lacks what was synced: see ErrLost.
+	AcceptLoss bool
+	// salvage opens what is left of a store to read it: it removes no file, and leaves the
+	// witness as it is.
+	salvage bool
 }
 
 // ErrNone: there is no store in the folder.
@@ -79,8 +84,15 @@ type Store struct {
 	receipts  receiptLog
 	groups    groups
 	history   history
+	witness   witness
+	damage    *damage
 	ending    sync.RWMutex // see commitWithPast
 	closeLock func() error
+
+	// committing is held, for reading, by each commit with what belongs to it outside of
+	// the database.
+	committing sync.RWMutex
+	snapshots  sync.Mutex // one at a time
 
 	// moving lets one goroutine at a time change what is kept, so that nothing is
 	// moved twice.
@@ -88,6 +100,9 @@ type Store struct {
 	// adding is held, for reading, from when new records get their numbers until
 	// they are committed: see NewestKey.
 	adding sync.RWMutex
+
+	// large is held while a large body is added.
+	large sync.Mutex
 
 	mu      sync.Mutex
 	queues  map[string]*queue
@@ -100,8 +115,14 @@ type Store struct {
 // with store.ErrLocked when another process has it open, and store.ErrFormat
 // when a newer version wrote it.
 func Open(path string, o Options) (*Store, error) {
-	if o.FS == nil {
-		o.FS = vfs.Default
+	onDisk := o.FS == nil
+	mine := false
+	if onDisk {
+		o.FS = private{vfs.Default}
+		var err error
+		if mine, err = ours(path); err != nil {
+			return nil, fmt.Errorf("looking into the data folder %s: %w: %s", path, err, folderHint)
+		}
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()
@@ -116,6 +137,9 @@ func Open(path string, o Options) (*Store, error) {
 		o.Memory = NewMemory(1)
 		defer o.Memory.Close() // the database has its own hold on it
 	}
+	if info, err := o.FS.Stat(path); o.Existing && (err != nil || !info.IsDir()) {
+		return nil, errors.Join(fmt.Errorf("data folder %s: %w", path, ErrNone), err)
+	}
 	if err := o.FS.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("making the data folder %s: %w: %s", path, err, folderHint)
 	}
@@ -127,19 +151,33 @@ func Open(path string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("locking the data folder %s: %w: %s", path, err, folderHint)
 	}
-	db, err := pebble.Open(path, pebbleOptions(o, lock))
+	files := newTables(o.FS)
+	harm := newDamage(o.Log, files)
+	db, err := pebble.Open(path, pebbleOptions(o, files, harm, lock))
 	if o.Existing && errors.Is(err, pebble.ErrDBDoesNotExist) {
 		return nil, errors.Join(fmt.Errorf("data folder %s: %w", path, ErrNone), lock.Close())
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("opening the data folder %s: %w", path, err), lock.Close())
+		return nil, errors.Join(fmt.Errorf("opening the data folder %s: %w", path, opening(path, err)), lock.Close())
 	}
-	s := &Store{path: path, db: db, fs: o.FS, log: o.Log, reserve: o.Reserve, onSync: o.OnSync,
+	if mine { // only now: a wrong path must not change what is there
+		if err := restrict(path, o.Log); err != nil {
+			return nil, errors.Join(err, db.Close(), lock.Close())
+		}
+	}
+	s := &Store{path: path, db: db, damage: harm, fs: o.FS, log: o.Log, reserve: o.Reserve, onSync: o.OnSync,
 		changed: make(chan struct{}, 1), queues: map[string]*queue{}, passing: passing{},
 		groups:  groups{known: map[group.ID]*groupState{}, others: map[string]*groupState{}},
-		history: history{fs: o.FS, folder: o.FS.PathJoin(path, "history"), log: o.Log}}
-	if err := s.load(); err != nil {
-		return nil, errors.Join(fmt.Errorf("data folder %s: %w", path, err), db.Close(), lock.Close())
+		history: history{fs: o.FS, folder: o.FS.PathJoin(path, historyName), log: o.Log},
+		witness: witness{fs: o.FS, path: o.FS.PathJoin(path, witnessName), log: o.Log}}
+	if err := s.load(o); err != nil {
+		return nil, errors.Join(fmt.Errorf("data folder %s: %w", path, opening(path, err)), db.Close(), s.witness.close(), lock.Close())
+	}
+	if !o.salvage {
+		files.keepNoMore()
+		if err := o.FS.RemoveAll(o.FS.PathJoin(path, stagingName)); err != nil {
+			o.Log.Warn("store: what is left of a snapshot that was cut short cannot be removed, and takes room", "folder", o.FS.PathJoin(path, stagingName), "error", err)
+		}
 	}
 	s.users.Add(1)
 	s.closeLock = lock.Close
@@ -160,9 +198,9 @@ func owned(err error) bool {
 }
 
 // pebbleOptions bound memory (cache and memtables) and keep the number of files small.
-func pebbleOptions(o Options, lock *pebble.Lock) *pebble.Options {
+func pebbleOptions(o Options, files *tables, harm *damage, lock *pebble.Lock) *pebble.Options {
 	p := &pebble.Options{
-		FS: newTables(o.FS), Lock: lock, Merger: adder,
+		FS: files, Lock: lock, Merger: adder,
 		FormatMajorVersion:          pebble.FormatNewest,
 		Cache:                       o.Memory.cache,
 		MemTableSize:                o.Memory.table,
@@ -171,7 +209,14 @@ func pebbleOptions(o Options, lock *pebble.Lock) *pebble.Options {
 		L0CompactionThreshold:       4,
 		L0StopWritesThreshold:       64,
 		MaxOpenFiles:                500,
-		Logger:                      logger{o.Log},
+		Logger:                      logger{o.Log, new(sync.Map)},
+		// Without one, Pebble calls Fatalf for each damaged block that is read.
+		EventListener: &pebble.EventListener{DataCorruption: harm.found},
+	}
+	// A large body has a file of its own: compactions leave it where it is, where each
+	// would have those of all its tables in memory at once.
+	p.Experimental.ValueSeparationPolicy = func() pebble.ValueSeparationPolicy {
+		return pebble.ValueSeparationPolicy{Enabled: true, MinimumSize: largeValue, MaxBlobReferenceDepth: 16, RewriteMinimumAge: time.Minute, TargetGarbageRatio: 0.3}
 	}
 	for i := range p.Levels {
 		// Claims read on from where they were: large blocks are fewer reads.
@@ -182,21 +227,18 @@ func pebbleOptions(o Options, lock *pebble.Lock) *pebble.Options {
 
 // load reads what is needed to begin: the format, the next number, the counts
 // and receipts. It reads no record but the first of each queue.
-func (s *Store) load() error {
-	format, err := s.get(keyFormat)
-	switch {
-	case err != nil:
+func (s *Store) load(o Options) error {
+	format, err := s.format()
+	if err != nil {
 		return err
-	case format == nil:
-		if err := s.db.Set(keyFormat, []byte{formatVersion}, pebble.Sync); err != nil {
+	}
+	if !o.salvage {
+		if err := s.promised(o.AcceptLoss); err != nil {
 			return err
 		}
-	case len(format) == 1 && format[0] == 1:
-		if err := s.upgrade(); err != nil {
-			return err
-		}
-	case len(format) != 1 || format[0] != formatVersion:
-		return fmt.Errorf("%w: it is format %v, and this version reads formats 1 to %d; use the version of Redrive that wrote it", store.ErrFormat, format, formatVersion)
+	}
+	if err := s.upgrade(format); err != nil {
+		return err
 	}
 	if err := s.loadQueues(); err != nil {
 		return err
@@ -210,7 +252,8 @@ func (s *Store) load() error {
 	if err := s.history.load(); err != nil {
 		return err
 	}
-	return s.receipts.load(s.db)
+	// Without some receipts a duplicate may have another id: no reason to stop.
+	return s.damage.unreadable([]byte{prefixReceipt}, s.receipts.load(s.db))
 }
 
 // get is nil for a key that is not there.
@@ -225,6 +268,9 @@ func (s *Store) get(key []byte) (value []byte, err error) {
 // with gives a value to use, unless there is none.
 func with(db pebble.Reader, key []byte, use func(value []byte) error) error {
 	value, closer, err := db.Get(key)
+	if err != nil && harmful(err) { // a flipped bit is turned back when it is read again
+		value, closer, err = db.Get(key)
+	}
 	if errors.Is(err, pebble.ErrNotFound) {
 		return nil
 	}
@@ -260,16 +306,20 @@ func (s *Store) Close() error {
 	s.mu.Unlock()
 	s.users.Done()
 	s.users.Wait()
-	return errors.Join(s.endLedger(), s.history.close(), s.db.Close(), s.closeLock())
+	return errors.Join(s.endLedger(), s.history.close(), s.db.Close(), s.witness.close(), s.closeLock())
 }
 
-// commit makes a batch durable.
-func (s *Store) commit(b *pebble.Batch) error {
+// commit makes a batch durable, which changes the ledger by sums.
+func (s *Store) commit(b *pebble.Batch, sums *store.Sums) error {
+	if err := countCommit(b); err != nil {
+		return err
+	}
 	began := time.Now()
 	if err := b.Commit(pebble.Sync); err != nil {
 		return fmt.Errorf("data folder %s: %w", s.path, err)
 	}
 	s.onSync(time.Since(began))
+	s.witness.committed(sums)
 	return nil
 }
 
@@ -280,16 +330,25 @@ func (s *Store) Free() (free, reserve uint64, err error) {
 }
 
 // room says whether there is room for n more bytes besides reserve. They are
-// written twice, to the log and to a table, before the log is cut.
+// written twice, to the log and to a table, before the log is cut. While more than the
+// reserve is free, one batch may use up to half of it: a batch that only fits an emptier
+// disk would be offered for ever.
 func (s *Store) room(n int, reserve uint64) error {
 	free, _, err := s.Free()
 	if err != nil {
 		return fmt.Errorf("asking for the free room of %s: %w", s.path, err)
 	}
-	if free < reserve+2*uint64(n) {
-		return fmt.Errorf("%w: %s has %d MiB free, and %d MiB are kept in reserve: make room on the disk", store.ErrFull, s.path, free>>20, reserve>>20)
+	fits := func(free uint64) bool { return free > reserve && free >= reserve/2+2*uint64(n) }
+	if fits(free) {
+		return nil
 	}
-	return nil
+	// Logs that are not needed any more are written again: that is room we hold.
+	ours := s.db.Metrics().WAL.ObsoletePhysicalSize
+	if fits(free + ours) {
+		return nil
+	}
+	return fmt.Errorf("%w: %s has %d MiB free, and %d MiB are kept in reserve: %d MiB more are needed on the disk", store.ErrFull, s.path, (free+ours)>>20, reserve>>20,
+		(max(reserve+1, reserve/2+2*uint64(n))-free-ours)>>20+1)
 }
 
 func (s *Store) signal() {
@@ -306,12 +365,20 @@ func (s *Store) Changed() <-chan struct{} { return s.changed }
 // cannot be written: what is in memory and what is on disk may then differ, and
 // the only honest thing is to end and start again from the disk. Nothing that
 // was acknowledged is lost by it.
-type logger struct{ log *slog.Logger }
+type logger struct {
+	log  *slog.Logger
+	said *sync.Map // when what was: Pebble tries again at once, for as long as it fails
+}
 
 func (logger) Infof(string, ...any) {}
 
 func (l logger) Errorf(format string, args ...any) {
-	l.log.Warn("store: " + fmt.Sprintf(format, args...))
+	text := fmt.Sprintf(format, args...)
+	if last, _ := l.said.Load(text); last != nil && time.Since(last.(time.Time)) < time.Minute {
+		return
+	}
+	l.said.Store(text, time.Now())
+	l.log.Warn("store: " + text)
 }
 
 func (l logger) Fatalf(format string, args ...any) {

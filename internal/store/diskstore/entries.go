@@ -3,8 +3,6 @@ package diskstore
 import (
 	"context"
 
-	"github.com/cockroachdb/pebble/v2"
-
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -40,7 +38,7 @@ func (s *Store) Entries(ctx context.Context, prefix, from string, visit func(sto
 	if from != "" && from >= prefix {
 		low = append(entryKey(from), 0)
 	}
-	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: low, UpperBound: after(entryKey(prefix))})
+	it, err := s.walk(s.db, low, after(entryKey(prefix)))
 	if err != nil {
 		return err
 	}

@@ -5,15 +5,27 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
+// first is the key of the first waiting record of a queue.
+func (s *Store) first(queue string) (key []byte, err error) {
+	err = s.firsts([]start{{name: queue, low: queuePrefix(store.Waiting, queue)}}, func(_ start, k, _ []byte) error {
+		key = bytes.Clone(k)
+		return nil
+	})
+	return key, err
+}
+
 // Lose takes a record away, and tells no counter.
 func (s *Store) Lose(queue string) error {
-	key, err := s.first(queuePrefix(store.Waiting, queue), after(queuePrefix(store.Waiting, queue)))
+	key, err := s.first(queue)
 	if err != nil {
 		return err
 	}
@@ -25,7 +37,7 @@ func (s *Store) Lose(queue string) error {
 func (s *Store) AsBefore(queue string) error {
 	b := s.db.NewBatch()
 	defer b.Close()
-	key, err := s.first(queuePrefix(store.Waiting, queue), after(queuePrefix(store.Waiting, queue)))
+	key, err := s.first(queue)
 	return errors.Join(err, b.Merge(keySeq, binary.AppendVarint(nil, seqLeap), nil), b.Delete(key, nil),
 		b.Merge(countKey(store.Waiting, queue), binary.AppendVarint(nil, -1), nil), b.Commit(pebble.Sync))
 }
@@ -87,4 +99,67 @@ func (s *Store) Check() error {
 		err = fmt.Errorf("not counted: %v", counts)
 	}
 	return err
+}
+
+// Flush makes tables of what the log has.
+func (s *Store) Flush() error { return s.db.Flush() }
+
+// AsFormat2 makes the folder of a closed store one as format 2 wrote it: without a witness
+// and a count of commits, with receipts as they were.
+func AsFormat2(path string) error {
+	return rewrite(path, func(b *pebble.Batch) error {
+		return errors.Join(b.Set(keyFormat, []byte{2}, nil), b.Delete(keyCommits, nil),
+			b.DeleteRange([]byte{prefixReceipt}, []byte{prefixReceipt + 1}, nil),
+			b.Set([]byte{prefixOldReceipt, 0, 0, 0, 0, 0, 0, 0, 1}, make([]byte, 32), nil),
+			os.Remove(filepath.Join(path, witnessName)))
+	})
+}
+
+// AsFormat gives the folder of a closed store another number.
+func AsFormat(path string, format ...byte) error {
+	return rewrite(path, func(b *pebble.Batch) error { return b.Set(keyFormat, format, nil) })
+}
+
+func rewrite(path string, with func(*pebble.Batch) error) error {
+	db, err := pebble.Open(path, &pebble.Options{Merger: adder, FormatMajorVersion: pebble.FormatNewest, ErrorIfNotExists: true})
+	if err != nil {
+		return err
+	}
+	b := db.NewBatch()
+	return errors.Join(with(b), b.Commit(pebble.Sync), b.Close(), db.Close())
+}
+
+// FormatOf is the number in the folder of an open store, and how many receipts it has that
+// formats before 3 wrote.
+func (s *Store) FormatOf() (format []byte, oldReceipts int, err error) {
+	if format, err = s.get(keyFormat); err != nil {
+		return nil, 0, err
+	}
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefixOldReceipt}, UpperBound: []byte{prefixOldReceipt + 1}})
+	if err != nil {
+		return nil, 0, err
+	}
+	for it.First(); it.Valid(); it.Next() {
+		oldReceipts++
+	}
+	return format, oldReceipts, it.Close()
+}
+
+// AfterEIO makes the time that a block is not asked for again, and a queue not looked
+// through again, be over.
+func (s *Store) AfterEIO() {
+	s.damage.files.bad.mu.Lock()
+	for _, bad := range s.damage.files.bad.by {
+		if !bad.until.IsZero() {
+			bad.until = time.Now().Add(-time.Second)
+		}
+	}
+	s.damage.files.bad.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, q := range s.queues {
+		if !q.again.IsZero() {
+			q.again = time.Now().Add(-time.Second)
+		}
+	}
 }

@@ -187,7 +187,7 @@ func (s *groupState) seenWithinADay(now time.Time) bool { return s.last > now.Un
 func (g *groups) load(db *pebble.DB) error {
 	g.known, g.others = map[group.ID]*groupState{}, map[string]*groupState{}
 	states := map[group.ID]*groupState{}
-	it, err := db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefixShared}, UpperBound: []byte{prefixShared + 1}})
+	it, err := wholly(db, []byte{prefixShared}, []byte{prefixShared + 1})
 	if err != nil {
 		return err
 	}
@@ -207,7 +207,7 @@ func (g *groups) load(db *pebble.DB) error {
 	if err := it.Error(); err != nil {
 		return err
 	}
-	tallies, err := db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefixTally}, UpperBound: []byte{prefixTally + 1}})
+	tallies, err := wholly(db, []byte{prefixTally}, []byte{prefixTally + 1})
 	if err != nil {
 		return err
 	}

@@ -42,6 +42,8 @@ type history struct {
 	failing bool               // the last write did
 }
 
+const historyName = "history" // the folder of what ended
+
 const (
 	// historyFile is how long a file gets, but for its last chunk.
 	historyFile = 4 << 20

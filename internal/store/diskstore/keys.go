@@ -27,32 +27,41 @@ import (
 //	o                            where the ledger was when the store was opened
 //	m group                      what the members of a group share
 //	k group                      its tally: merged, never read to write
-//	r batch                      the receipts of one Add
+//	R batch                      the receipts of one Add
+//	r batch                      the same in formats 1 and 2, without the first failure: dropped
 //	s                            the next seq
+//	n                            how many commits: merged, never read to write
 //	f                            the format
 const (
-	prefixWaiting   = 'w'
-	prefixParked    = 'p'
-	prefixDiscarded = 'd'
-	prefixID        = 'i'
-	prefixGroup     = 'g'
-	prefixEntry     = 'x'
-	prefixCount     = 'c'
-	prefixLedger    = 'l'
-	prefixShared    = 'm'
-	prefixTally     = 'k'
-	prefixReceipt   = 'r'
+	prefixWaiting    = 'w'
+	prefixParked     = 'p'
+	prefixDiscarded  = 'd'
+	prefixID         = 'i'
+	prefixGroup      = 'g'
+	prefixEntry      = 'x'
+	prefixCount      = 'c'
+	prefixLedger     = 'l'
+	prefixShared     = 'm'
+	prefixTally      = 'k'
+	prefixReceipt    = 'R'
+	prefixOldReceipt = 'r'
 )
 
 var (
 	keySeq    = []byte("s")
 	keyOpened = []byte("o")
 	keyFormat = []byte("f")
+	// keyCommits counts commits, and is what the witness is held against.
+	keyCommits = []byte("n")
 )
 
-// formatVersion is what is written. Format 1 had no groups and no discarded
-// records; it is brought up to this when it is opened.
-const formatVersion = 2
+// formatVersion is what is written; see upgrade. Whatever an earlier version would read
+// wrongly, or leave out, gets a new number.
+//
+//	1  no groups, no discarded records
+//	2  receipts without the first failure, no count of commits, bodies in the tables
+//	3  large bodies in files of their own
+const formatVersion = 3
 
 // prefixes are of a state's records.
 var prefixes = [...]byte{store.Waiting: prefixWaiting, store.Parked: prefixParked, store.Discarded: prefixDiscarded}

@@ -31,7 +31,7 @@ func addSums(b *pebble.Batch, queue string, sums *store.Sums) error {
 
 // eachSum visits what was counted of what came and went.
 func eachSum(db pebble.Reader, visit func(as store.Column, queue string, n int64)) error {
-	it, err := db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefixLedger}, UpperBound: []byte{prefixLedger + 1}})
+	it, err := wholly(db, []byte{prefixLedger}, []byte{prefixLedger + 1})
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,9 @@ func (s *Store) loadLedger() error {
 	}
 	records := int64(0)
 	err = eachSum(s.db, func(as store.Column, queue string, n int64) {
-		s.queue(queue).kept[as] += n
+		if n != 0 {
+			s.queue(queue).kept[as] += n
+		}
 	})
 	if err != nil {
 		return err
@@ -70,10 +72,14 @@ func (s *Store) loadLedger() error {
 	}
 	b := s.db.NewBatch()
 	defer b.Close()
+	if err := s.dropZeros(b); err != nil {
+		return err
+	}
 	since, size := binary.Varint(opened)
 	if size <= 0 || since != seq-records {
 		if size > 0 {
-			s.log.Info("store: the ledger begins anew with what is kept, since an older version of Redrive has used the data folder", "folder", s.path)
+			// The witness has just shown that no commit is missing, or a person accepted it.
+			s.log.Warn("store: the ledger begins anew with what is kept, since an older version of Redrive has used the data folder, or a loss was accepted", "folder", s.path)
 		}
 		if records, err = s.beginLedger(b); err != nil {
 			return err
@@ -158,7 +164,7 @@ func (s *Store) Recount(ctx context.Context) ([]store.LedgerLine, error) {
 		return nil, err
 	}
 	for _, state := range []store.State{store.Waiting, store.Parked, store.Discarded} {
-		err := recount(ctx, snap, prefixes[state], func(queue string) *int64 { return &of(queue)[state] })
+		err := s.recount(ctx, snap, prefixes[state], func(queue string) *int64 { return &of(queue)[state] })
 		if err != nil {
 			return nil, err
 		}
@@ -167,8 +173,8 @@ func (s *Store) Recount(ctx context.Context) ([]store.LedgerLine, error) {
 }
 
 // recount counts the records of a state by their keys.
-func recount(ctx context.Context, snap *pebble.Snapshot, prefix byte, of func(queue string) *int64) error {
-	it, err := snap.NewIter(&pebble.IterOptions{LowerBound: []byte{prefix}, UpperBound: []byte{prefix + 1}})
+func (s *Store) recount(ctx context.Context, snap *pebble.Snapshot, prefix byte, of func(queue string) *int64) error {
+	it, err := s.walk(snap, []byte{prefix}, []byte{prefix + 1})
 	if err != nil {
 		return err
 	}
@@ -241,5 +247,5 @@ func (s *Store) endLedger() error {
 	if _, err := s.writePassing(b); err != nil {
 		return err
 	}
-	return s.commit(b)
+	return s.commit(b, new(store.Sums))
 }

@@ -24,7 +24,7 @@ type merged struct {
 
 // source is one stretch: a queue's records in a state, or a group's in the index.
 type source struct {
-	it    *pebble.Iterator
+	it    *walk
 	index bool
 }
 
@@ -40,7 +40,7 @@ func (s *Store) merge(snap *pebble.Snapshot, r store.Range) (m *merged, err erro
 		if high != nil {
 			end = slices.Concat(prefix, high)
 		}
-		it, err := snap.NewIter(&pebble.IterOptions{LowerBound: slices.Concat(prefix, low), UpperBound: end})
+		it, err := s.walk(snap, slices.Concat(prefix, low), end)
 		if err != nil {
 			return err
 		}
@@ -111,7 +111,7 @@ func waitingOf(snap *pebble.Snapshot, ids []group.ID) (queues []string, err erro
 // counters visits how many records each queue has in each state. They are of the
 // same moment as db, as those in memory are not.
 func counters(db pebble.Reader, visit func(state store.State, queue string, n int64) error) error {
-	it, err := db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefixCount}, UpperBound: []byte{prefixCount + 1}})
+	it, err := wholly(db, []byte{prefixCount}, []byte{prefixCount + 1})
 	if err != nil {
 		return err
 	}

@@ -155,28 +155,35 @@ func (m *move) open() (err error) {
 }
 
 // at is the value of a key when m was opened; nil when there was none. It is the
-// iterator's.
-func at(it *pebble.Iterator, key []byte) (value []byte, err error) {
-	if it.SeekGE(key) && bytes.Equal(it.Key(), key) {
-		return it.ValueAndErr()
+// iterator's. After an error Pebble's next seek would begin where that was, and fail
+// again: a clone, which is of the same moment, does not.
+func at(it **pebble.Iterator, key []byte) (value []byte, err error) {
+	if (*it).Error() != nil {
+		anew, err := (*it).Clone(pebble.CloneOptions{})
+		if err != nil {
+			return nil, err
+		}
+		_ = (*it).Close()
+		*it = anew
 	}
-	return nil, it.Error()
+	if (*it).SeekGE(key) && bytes.Equal((*it).Key(), key) {
+		return (*it).ValueAndErr()
+	}
+	return nil, (*it).Error()
 }
 
 // resting reads a record that is parked or discarded: from there none but a Change
 // takes it, and there is one at a time. known is false for any other.
 func (m *move) resting(index []byte) (key []byte, r *store.Record, known bool, err error) {
-	if key, err = at(m.ids, index); err != nil || key == nil || key[0] == prefixWaiting {
+	if key, err = at(&m.ids, index); err != nil || key == nil || key[0] == prefixWaiting {
 		return nil, nil, false, err
 	}
 	key = bytes.Clone(key)
-	value, err := at(m.records, key)
+	value, err := at(&m.records, key)
 	if err != nil || value == nil {
 		return nil, nil, false, err
 	}
-	if r, _, err = store.DecodeRecord(value, true); err != nil {
-		err = fmt.Errorf("data folder %s, key %x: %w", m.s.path, key, err)
-	}
+	r, _, err = store.DecodeRecord(value, true)
 	return key, r, true, err
 }
 
@@ -187,17 +194,21 @@ func (m *move) take(name store.Key) (key []byte, r *store.Record, err error) {
 	if index == nil {
 		return nil, nil, nil
 	}
-	if key, r, known, err := m.resting(index); known || err != nil {
-		return key, r, err
+	key, r, known, err := m.resting(index)
+	if known && err == nil {
+		return key, r, nil
+	}
+	if err != nil {
+		return nil, nil, m.s.damage.unreadable(index, err)
 	}
 	for {
 		last := key
 		if key, err = m.s.get(index); err != nil || key == nil || !m.hold(key) {
-			return nil, nil, err
+			return nil, nil, m.s.damage.unreadable(index, err)
 		}
 		value, err := m.s.get(key)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, m.s.damage.unreadable(key, err)
 		}
 		if value == nil {
 			// Between the two reads it was settled: it is gone, or parked.
@@ -207,7 +218,7 @@ func (m *move) take(name store.Key) (key []byte, r *store.Record, err error) {
 			continue
 		}
 		if r, _, err = store.DecodeRecord(value, true); err != nil {
-			return nil, nil, fmt.Errorf("data folder %s, key %x: %w", m.s.path, key, err)
+			return nil, nil, m.s.damage.unreadable(key, err)
 		}
 		return key, r, nil
 	}
@@ -268,9 +279,13 @@ func (m *move) end() {
 func (s *Store) lookAnew(name string) {
 	q := s.queue(name)
 	end := after(queuePrefix(store.Waiting, name))
-	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: q.low, UpperBound: end})
+	it, err := s.walk(s.db, q.low, end)
 	if err != nil {
 		return
+	}
+	it.skipped = func(from []byte, err error) {
+		q.leftOut()
+		s.damage.skipped(from, err)
 	}
 	low, next := end, time.Time{}
 	for it.First(); it.Valid(); it.Next() {
@@ -293,5 +308,9 @@ func (s *Store) NewestKey(context.Context) (store.Bound, error) {
 
 // Forget implements store.Changer.
 func (s *Store) Forget(ctx context.Context, now time.Time) (int, error) {
-	return store.Forget(ctx, s, now)
+	n, err := store.Forget(ctx, s, now)
+	if err != nil {
+		return n, err
+	}
+	return n, s.forgetQueues(ctx)
 }

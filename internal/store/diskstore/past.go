@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/cockroachdb/pebble/v2"
 	"github.com/google/uuid"
 
 	"github.com/redrive-mq/redrive/internal/store"
@@ -52,7 +51,7 @@ func (s *Store) Past(ctx context.Context, id uuid.UUID) (found []store.Passage, 
 
 // keeps tells whether a record with this id is kept.
 func (s *Store) keeps(id uuid.UUID) (bool, error) {
-	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: idKey(id, 0), UpperBound: idsAfter(id)})
+	it, err := s.walk(s.db, idKey(id, 0), idsAfter(id))
 	if err != nil {
 		return false, err
 	}

@@ -26,6 +26,7 @@ type faultAt struct {
 	left  atomic.Int64
 	armed atomic.Bool
 	hit   atomic.Bool
+	twice bool // and the one after it: one that fails once is read again
 }
 
 func (f *faultAt) arm(read int) {
@@ -38,7 +39,10 @@ func (f *faultAt) String() string { return "one read of a table, or of history, 
 func (f *faultAt) MaybeError(op errorfs.Op) error {
 	table := op.Kind == errorfs.OpFileReadAt && strings.HasSuffix(op.Path, ".sst")
 	history := op.Kind == errorfs.OpFileRead && strings.Contains(op.Path, "history")
-	if f.armed.Load() && (table || history) && f.left.Add(-1) == -1 {
+	if !f.armed.Load() || !table && !history {
+		return nil
+	}
+	if left := f.left.Add(-1); left == -1 || f.twice && left == -2 {
 		f.hit.Store(true)
 		return syscall.EIO
 	}
@@ -181,7 +185,7 @@ func TestAReadThatFailsWhileOpening(t *testing.T) {
 	disk, _ := filled(t)
 	failed := 0
 	for n := 0; ; n++ {
-		fault := &faultAt{}
+		fault := &faultAt{twice: true}
 		fs := errorfs.Wrap(roomy{disk.CrashClone(vfs.CrashCloneCfg{})}, fault)
 		fault.arm(n)
 		s, err := diskstore.Open("data", diskstore.Options{FS: fs})

@@ -23,16 +23,14 @@ type receiptBatch struct {
 	size   int
 }
 
-const receiptSize = 32
-
 // load finds which batches are kept.
 func (l *receiptLog) load(db *pebble.DB) error {
-	it, err := db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefixReceipt}, UpperBound: []byte{prefixReceipt + 1}})
+	it, err := wholly(db, []byte{prefixReceipt}, []byte{prefixReceipt + 1})
 	if err != nil {
 		return err
 	}
 	for it.First(); it.Valid(); it.Next() {
-		l.add(binary.BigEndian.Uint64(it.Key()[1:]), len(it.Value())/receiptSize)
+		l.add(binary.BigEndian.Uint64(it.Key()[1:]), len(it.Value())/store.ReceiptSize)
 	}
 	return it.Close()
 }
@@ -49,7 +47,7 @@ func (s *Store) Remember(ctx context.Context, receipts []store.Receipt) error {
 		return err
 	}
 	defer done()
-	if err := s.room(len(receipts)*receiptSize, s.reserve); err != nil {
+	if err := s.room(len(receipts)*store.ReceiptSize, s.reserve); err != nil {
 		return err
 	}
 	c := s.change(0)
@@ -64,7 +62,7 @@ func receiptsOf(records []*store.Record) []store.Receipt {
 	all := make([]store.Receipt, 0, len(records))
 	for _, r := range records {
 		if r.Fingerprint != ([16]byte{}) {
-			all = append(all, store.Receipt{Fingerprint: r.Fingerprint, ID: r.ID})
+			all = append(all, r.Receipt())
 		}
 	}
 	return all
@@ -72,9 +70,9 @@ func receiptsOf(records []*store.Record) []store.Receipt {
 
 // write puts receipts into b, and takes those out that are too old to be needed.
 func (l *receiptLog) write(b *pebble.Batch, receipts []store.Receipt) error {
-	v := make([]byte, 0, len(receipts)*receiptSize)
+	v := make([]byte, 0, len(receipts)*store.ReceiptSize)
 	for _, r := range receipts {
-		v = append(append(v, r.Fingerprint[:]...), r.ID[:]...)
+		v = r.Append(v)
 	}
 	if len(v) == 0 {
 		return nil
@@ -85,7 +83,7 @@ func (l *receiptLog) write(b *pebble.Batch, receipts []store.Receipt) error {
 	if n := len(l.batches); n > 0 {
 		number = l.batches[n-1].number + 1
 	}
-	l.add(number, len(v)/receiptSize)
+	l.add(number, len(v)/store.ReceiptSize)
 	for l.kept-l.batches[0].size >= store.ReceiptsKept {
 		if err := b.Delete(receiptKey(l.batches[0].number), nil); err != nil {
 			return err
@@ -103,19 +101,20 @@ func (s *Store) Receipts(ctx context.Context) ([]store.Receipt, error) {
 		return nil, err
 	}
 	defer done()
-	return s.receipts.read(s.db)
+	all, err := s.receipts.read(s.db)
+	return all, s.damage.unreadable([]byte{prefixReceipt}, err)
 }
 
 // read returns the receipts kept, oldest first.
 func (l *receiptLog) read(db *pebble.DB) ([]store.Receipt, error) {
-	it, err := db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefixReceipt}, UpperBound: []byte{prefixReceipt + 1}})
+	it, err := wholly(db, []byte{prefixReceipt}, []byte{prefixReceipt + 1})
 	if err != nil {
 		return nil, err
 	}
 	var all []store.Receipt
 	for it.First(); it.Valid(); it.Next() {
-		for v := it.Value(); len(v) >= receiptSize; v = v[receiptSize:] {
-			all = append(all, store.Receipt{Fingerprint: [16]byte(v[:16]), ID: [16]byte(v[16:receiptSize])})
+		for v := it.Value(); len(v) >= store.ReceiptSize; v = v[store.ReceiptSize:] {
+			all = append(all, store.ReadReceipt(v))
 		}
 	}
 	return all[max(0, len(all)-store.ReceiptsKept):], it.Close()

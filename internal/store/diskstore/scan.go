@@ -33,7 +33,7 @@ func (s *Store) Scan(ctx context.Context, r store.Range, visit func(store.Listed
 			return err
 		}
 		l, ok, err := s.show(snap, m.sources[0], r)
-		if err == nil && ok {
+		if err = s.damage.unreadable(m.sources[0].it.Key(), err); err == nil && ok {
 			more, err = visit(l)
 		}
 		if err != nil {
@@ -108,14 +108,14 @@ func (s *Store) index(ctx context.Context, low, end []byte) (found []store.Liste
 	defer done()
 	snap := s.db.NewSnapshot()
 	defer snap.Close()
-	it, err := snap.NewIter(&pebble.IterOptions{LowerBound: low, UpperBound: end})
+	it, err := s.walk(snap, low, end)
 	if err != nil {
 		return nil, err
 	}
 	defer it.Close()
 	for it.First(); it.Valid(); it.Next() {
 		l, ok, err := s.listed(snap, it.Value(), true)
-		if err != nil {
+		if err = s.damage.unreadable(it.Value(), err); err != nil {
 			return nil, err
 		}
 		if ok {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -11,14 +12,42 @@ import (
 	"github.com/redrive-mq/redrive/internal/giveway"
 )
 
-// tables gives way while tables are made: that is seconds of work.
+// tables gives way while tables are made: that is seconds of work. It removes no file
+// before keepNoMore: a damaged MANIFEST makes Pebble take what it has lost for obsolete.
 type tables struct {
 	vfs.FS
 	making giveway.Work
+	bad    badBlocks
+
+	mu   sync.Mutex
+	kept []string // to be removed
+	sure bool
 }
 
 func newTables(fs vfs.FS) *tables {
-	return &tables{FS: fs, making: giveway.Work{For: time.Millisecond, Rest: time.Millisecond}}
+	return &tables{FS: fs, making: giveway.Work{For: time.Millisecond, Rest: time.Millisecond}, bad: badBlocks{by: map[block]*badBlock{}}}
+}
+
+// Remove implements vfs.FS.
+func (t *tables) Remove(name string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.sure {
+		t.kept = append(t.kept, name)
+		return nil
+	}
+	return t.FS.Remove(name)
+}
+
+// keepNoMore removes what was to be removed up to now. What cannot be is tried again by
+// Pebble at the next start.
+func (t *tables) keepNoMore() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, name := range t.kept {
+		_ = t.FS.Remove(name)
+	}
+	t.kept, t.sure = nil, true
 }
 
 // Create implements vfs.FS.
@@ -28,7 +57,7 @@ func (t *tables) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) 
 	case err != nil:
 		return nil, err
 	case strings.HasSuffix(name, ".sst"):
-		return table{f, &t.making}, nil
+		return table{File: f, making: &t.making}, nil
 	case strings.HasSuffix(name, ".log"):
 		return &logFile{File: f}, nil
 	}
@@ -77,16 +106,25 @@ func (l *logFile) Write(p []byte) (int, error) {
 // look something up, and are in a hurry.
 func (t *tables) Open(name string, options ...vfs.OpenOption) (vfs.File, error) {
 	f, err := t.FS.Open(name, options...)
-	if err != nil || !slices.Contains(options, vfs.SequentialReadsOption) {
+	if err == nil && strings.HasSuffix(name, ".blob") {
+		return blobFile{f}, nil
+	}
+	if err != nil || !strings.HasSuffix(name, ".sst") {
 		return f, err
 	}
-	return table{f, &t.making}, nil
+	made := table{File: f, name: name, bad: &t.bad}
+	if slices.Contains(options, vfs.SequentialReadsOption) {
+		made.making = &t.making
+	}
+	return made, nil
 }
 
-// table is one that is made, or made into another.
+// table is one that is read, made, or made into another.
 type table struct {
 	vfs.File
-	making *giveway.Work
+	making *giveway.Work // nil: it is in a hurry
+	name   string
+	bad    *badBlocks
 }
 
 // Write implements vfs.File.
@@ -97,6 +135,11 @@ func (t table) Write(p []byte) (int, error) {
 
 // ReadAt implements vfs.File.
 func (t table) ReadAt(p []byte, at int64) (int, error) {
-	t.making.Pause()
-	return t.File.ReadAt(p, at)
+	if t.making != nil {
+		t.making.Pause()
+	}
+	if t.bad == nil {
+		return t.File.ReadAt(p, at)
+	}
+	return t.bad.read(t.File, t.name, p, at)
 }

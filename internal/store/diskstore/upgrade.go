@@ -2,6 +2,7 @@ package diskstore
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -11,19 +12,38 @@ import (
 // upgradeBatch is how many bytes of writes one step of an upgrade holds in memory.
 const upgradeBatch = 1 << 20
 
-// upgrade brings a folder of format 1 up to this one: all records are counted in
-// their groups, and parked ones get their places in the index of groups. When it
-// is cut short it begins anew, for the counts are written last.
-func (s *Store) upgrade() error {
-	s.log.Info("store: counting messages by their errors, once, since an older version of Redrive wrote the data folder", "folder", s.path)
+// format is the format of the folder; 0 when it is new. One that this version does not
+// know is refused before anything is written.
+func (s *Store) format() (byte, error) {
+	f, err := s.get(keyFormat)
+	switch {
+	case err != nil || f == nil:
+		return 0, err
+	case len(f) != 1 || f[0] == 0 || f[0] > formatVersion:
+		return 0, fmt.Errorf("%w: it is format %s, and this version of Redrive reads formats 1 to %d. Nothing was changed. Run the version that wrote it, or put a snapshot from before its upgrade in the place of the folder", store.ErrFormat, strings.Trim(fmt.Sprint(f), "[]"), formatVersion)
+	}
+	return f[0], nil
+}
+
+// upgrade brings a folder of an earlier format up to this one. When it is cut short it
+// begins anew: the number is written last, with the counts.
+func (s *Store) upgrade(from byte) error {
+	if from == formatVersion {
+		return nil
+	}
 	c := s.change(0)
 	defer c.close()
-	for _, state := range []store.State{store.Waiting, store.Parked} {
-		if err := c.upgradeAll(state); err != nil {
+	if from != 0 {
+		s.log.Info("store: upgrading the data folder; versions of Redrive before this one cannot read it any more", "folder", s.path, "from", from, "to", formatVersion)
+	}
+	if from == 1 {
+		if err := c.countGroups(); err != nil {
 			return err
 		}
 	}
-	if err := c.writeGroups(); err != nil {
+	// Receipts of formats 1 and 2 lack the first failure. What they are for is
+	// acknowledged when a process stops in order.
+	if err := c.batch.DeleteRange([]byte{prefixOldReceipt}, []byte{prefixOldReceipt + 1}, nil); err != nil {
 		return err
 	}
 	if err := c.batch.Set(keyFormat, []byte{formatVersion}, nil); err != nil {
@@ -32,9 +52,20 @@ func (s *Store) upgrade() error {
 	return c.batch.Commit(pebble.Sync)
 }
 
+// countGroups counts all records in their groups, and gives parked ones their places in
+// the index of groups.
+func (c *change) countGroups() error {
+	for _, state := range []store.State{store.Waiting, store.Parked} {
+		if err := c.upgradeAll(state); err != nil {
+			return err
+		}
+	}
+	return c.writeGroups()
+}
+
 func (c *change) upgradeAll(state store.State) error {
 	prefix := prefixes[state]
-	it, err := c.s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefix}, UpperBound: []byte{prefix + 1}})
+	it, err := c.s.walk(c.s.db, []byte{prefix}, []byte{prefix + 1})
 	if err != nil {
 		return err
 	}
@@ -42,7 +73,10 @@ func (c *change) upgradeAll(state store.State) error {
 	for it.First(); it.Valid(); it.Next() {
 		r, _, err := store.DecodeRecord(it.Value(), false)
 		if err != nil {
-			return fmt.Errorf("key %x: %w", it.Key(), err)
+			if err := c.s.damage.unreadable(it.Key(), err); err != nil {
+				return fmt.Errorf("key %x: %w", it.Key(), err)
+			}
+			continue
 		}
 		g := c.group(r)
 		g.more.kept[state]++

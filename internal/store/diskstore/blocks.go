@@ -1,0 +1,155 @@
+package diskstore
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"math/bits"
+	"regexp"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// badBlocks are the blocks of tables that could not be read, or only with a bit turned
+// back. Pebble takes up to a second over each read of a damaged block, to find out which
+// bit it is; walk, which looks for where one ends, would read it a hundred times.
+type badBlocks struct {
+	mu sync.Mutex
+	by map[block]*badBlock
+}
+
+// block is one as Pebble reads it, with its trailer: the kind of compression, a byte, and
+// the checksum, four.
+type block struct {
+	file string
+	at   int64
+	size int
+}
+
+const blockTrailer = 5
+
+type badBlock struct {
+	err   error
+	until time.Time // of a disk that does not read; zero: for good
+	// mended: turning this bit back makes the checksum right.
+	mended bool
+	byte   int
+	bit    byte
+}
+
+// eioKept is how long a block that the disk did not read twice is not asked for again.
+const eioKept = time.Minute
+
+// checksumError is how Pebble says where a damaged block is. Without a match the damage
+// costs the same messages, and more time.
+var checksumError = regexp.MustCompile(`block (\d+)/(\d+): `)
+
+// found takes note of a block whose checksum is wrong.
+func (b *badBlocks) found(fs vfs.FS, file string, err error) (mended bool) {
+	match := checksumError.FindStringSubmatch(err.Error())
+	if match == nil {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at, _ := strconv.ParseInt(match[1], 10, 64)
+	size, _ := strconv.Atoi(match[2])
+	here := block{file, at, size + blockTrailer}
+	if b.by[here] != nil {
+		return false // it has been told
+	}
+	bad := &badBlock{err: fmt.Errorf("%w: %v", pebble.ErrCorruption, err)}
+	if data, err := readBlock(fs, file, at, here.size); err == nil {
+		if sound(data) {
+			return false // it was the read, not the disk, that went wrong
+		}
+		bad.byte, bad.bit, bad.mended = flippedBit(data)
+	}
+	b.by[here] = bad
+	return bad.mended
+}
+
+func readBlock(fs vfs.FS, file string, at int64, size int) ([]byte, error) {
+	f, err := fs.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data := make([]byte, size)
+	_, err = f.ReadAt(data, at)
+	return data, err
+}
+
+// read reads p from a file, with what is known of the block that it is.
+func (b *badBlocks) read(f vfs.File, file string, p []byte, at int64) (int, error) {
+	here := block{file, at, len(p)}
+	b.mu.Lock()
+	bad := b.by[here]
+	if bad != nil && !bad.until.IsZero() && time.Now().After(bad.until) {
+		delete(b.by, here)
+		bad = nil
+	}
+	b.mu.Unlock()
+	if bad != nil && !bad.mended {
+		return 0, bad.err
+	}
+	n, err := f.ReadAt(p, at)
+	if bad != nil && err == nil {
+		p[bad.byte] ^= 1 << bad.bit
+	}
+	if !errors.Is(err, syscall.EIO) {
+		return n, err
+	}
+	if n, err = f.ReadAt(p, at); errors.Is(err, syscall.EIO) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.by[here] = &badBlock{err: err, until: time.Now().Add(eioKept)}
+	}
+	return n, err
+}
+
+// sound tells whether the checksum of a block with its trailer is right.
+func sound(data []byte) bool {
+	end := len(data) - 4
+	return end >= 1 && binary.LittleEndian.Uint32(data[end:]) == mask(crc32.Checksum(data[:end], checksums))
+}
+
+// flippedBit finds the one bit of a block with its trailer that makes the checksum right
+// when it is turned. A CRC is linear: a bit changes it by an amount that depends on its
+// place alone. More than three flipped bits look like one with a chance of 1 in 16,000.
+func flippedBit(data []byte) (at int, bit byte, ok bool) {
+	end := len(data) - 4
+	if end < 1 {
+		return 0, 0, false
+	}
+	sum, is := binary.LittleEndian.Uint32(data[end:]), crc32.Checksum(data[:end], checksums)
+	if off := sum ^ mask(is); bits.OnesCount32(off) == 1 { // of the checksum itself
+		n := bits.TrailingZeros32(off)
+		return end + n/8, byte(n % 8), true
+	}
+	off := unmask(sum) ^ is
+	var by [8]uint32 // how much each bit of a byte changes it
+	for n := range by {
+		by[n] = checksums[1<<n]
+	}
+	for at = end - 1; at >= 0; at-- {
+		for n, change := range by {
+			if change == off {
+				return at, byte(n), true
+			}
+			by[n] = checksums[byte(change)] ^ change>>8
+		}
+	}
+	return 0, 0, false
+}
+
+// mask and unmask are how tables keep a CRC.
+func mask(crc uint32) uint32 { return bits.RotateLeft32(crc, -15) + 0xa282ead8 }
+
+func unmask(sum uint32) uint32 { return bits.RotateLeft32(sum-0xa282ead8, 15) }

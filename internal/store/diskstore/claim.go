@@ -1,0 +1,202 @@
+package diskstore
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// Claim implements store.Store.
+func (s *Store) Claim(ctx context.Context, name string, upTo time.Time, n, maxBytes int) ([]store.Claim, error) {
+	done, err := s.use(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := s.queue(name)
+	q.lookBelow(name)
+	it, err := s.walk(s.db, q.low, after(queuePrefix(store.Waiting, name)))
+	if err != nil {
+		return nil, err
+	}
+	it.skipped = func(from []byte, err error) {
+		q.leftOut()
+		s.damage.skipped(from, err)
+	}
+	var claims []store.Claim
+	var next time.Time
+	for it.First(); it.Valid(); it.Next() {
+		key := it.Key()
+		if _, ok := q.claimed[string(key)]; ok {
+			continue
+		}
+		due := dueOf(key)
+		lazy := it.LazyValue()
+		full := due.After(upTo) || len(claims) == n || len(claims) > 0 && lazy.Len()-largeValue > maxBytes // is not read, then
+		var r *store.Record
+		if !full {
+			value, err := it.ValueAndErr()
+			if err == nil {
+				r, _, err = store.DecodeRecord(value, true)
+			}
+			if err := s.damage.unreadable(key, err); err != nil {
+				s.unclaim(q, claims)
+				_ = it.Close()
+				return nil, fmt.Errorf("data folder %s, key %x: %w", s.path, key, err)
+			}
+			if r == nil {
+				q.leftOut()
+				continue
+			}
+			full = len(claims) > 0 && len(r.Message.Body) > maxBytes
+		}
+		if full {
+			next, q.low = due, bytes.Clone(key)
+			break
+		}
+		maxBytes -= len(r.Message.Body)
+		token := string(key)
+		q.claimed[token] = true
+		claims = append(claims, store.Claim{Key: store.MakeKey(r.ID, seqOf(key)), Token: token, Record: r})
+	}
+	if err := it.Close(); err != nil {
+		s.unclaim(q, claims)
+		return nil, err
+	}
+	// Only now: after an error the queue must still be asked again.
+	q.next = next
+	if next.IsZero() && len(claims) > 0 {
+		q.low = append([]byte(claims[len(claims)-1].Token), 0)
+	}
+	return claims, nil
+}
+
+// leftOut notes that something could not be read.
+func (q *queue) leftOut() {
+	if q.again.IsZero() {
+		q.again = time.Now().Add(eioKept)
+	}
+}
+
+// lookBelow makes a queue that left something out begin at its first record again, once
+// the disk may read it.
+func (q *queue) lookBelow(name string) {
+	if !q.again.IsZero() && !time.Now().Before(q.again) {
+		q.low, q.again = queuePrefix(store.Waiting, name), time.Time{}
+	}
+}
+
+// unclaim makes claims claimable again. The caller holds mu.
+func (s *Store) unclaim(q *queue, claims []store.Claim) {
+	for _, c := range claims {
+		if q.claimed[c.Token] {
+			delete(q.claimed, c.Token)
+			q.ready([]byte(c.Token))
+		}
+	}
+}
+
+// Release implements store.Store.
+func (s *Store) Release(ctx context.Context, claims []store.Claim) error {
+	done, err := s.use(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	s.mu.Lock()
+	for _, c := range claims {
+		s.unclaim(s.queue(c.Record.Queue), []store.Claim{c})
+	}
+	s.mu.Unlock()
+	s.signal()
+	return nil
+}
+
+// settledSize is about what it takes to delete a record.
+const settledSize = 96
+
+// Settle implements store.Store.
+func (s *Store) Settle(ctx context.Context, outcomes []store.Outcome) (n int, err error) {
+	done, err := s.use(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer done()
+	c := s.change(len(outcomes) * settledSize)
+	defer c.close()
+	var settled []store.Claim
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, c := range settled {
+			if claimed := s.queue(c.Record.Queue).claimed; err != nil {
+				claimed[c.Token] = true
+			} else {
+				delete(claimed, c.Token)
+			}
+		}
+	}()
+	for _, o := range outcomes {
+		r, key := o.Claim.Record, []byte(o.Claim.Token)
+		s.mu.Lock()
+		claimed := s.queue(r.Queue).claimed
+		held := claimed[o.Claim.Token]
+		if held {
+			claimed[o.Claim.Token] = false
+		}
+		s.mu.Unlock()
+		if !held {
+			continue
+		}
+		settled = append(settled, o.Claim)
+		if err := c.remove(key, r, o.Park != ""); err != nil {
+			return 0, err
+		}
+		if o.Park != "" {
+			parked := *r
+			parked.State, parked.ParkedFor, parked.Due = store.Parked, o.Park, o.At
+			if err := c.put(recordKey(store.Parked, r.Queue, o.At, seqOf(key)), &parked); err != nil {
+				return 0, err
+			}
+			continue
+		}
+		ending, as := store.EndedReturned, store.Returned
+		if r.Forward != nil {
+			ending, as = store.EndedForwarded, store.Forwarded
+		}
+		c.count(as, r.Queue, 1)
+		p := store.PassageOf(r, o.At, ending)
+		c.past.add(&p)
+	}
+	if err := c.commit(); err != nil {
+		return 0, err
+	}
+	return len(settled), nil
+}
+
+// Next implements store.Store.
+func (s *Store) Next(ctx context.Context) ([]store.NextDue, error) {
+	done, err := s.use(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var next []store.NextDue
+	for name, q := range s.queues {
+		due := q.next
+		if !q.again.IsZero() && (due.IsZero() || q.again.Before(due)) {
+			due = q.again // what is due by then is a claim's to find
+		}
+		if !due.IsZero() {
+			next = append(next, store.NextDue{Queue: name, Due: due})
+		}
+	}
+	return next, nil
+}

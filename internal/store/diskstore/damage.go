@@ -1,0 +1,117 @@
+package diskstore
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+var (
+	// ErrLost: writes that were synced are not there any more. See LostError.
+	ErrLost = errors.New("writes that were synced are missing")
+	// ErrDamaged: files of the store are damaged so that it cannot be opened.
+	ErrDamaged = errors.New("it is damaged")
+)
+
+// LostError says what is missing of a store. Nothing in the folder was removed.
+type LostError struct {
+	Folder          string
+	Commits         int64 // that are missing
+	Promised, There store.Sums
+}
+
+func (e *LostError) Error() string {
+	return fmt.Sprintf("%v: the last %d of its commits (it kept %s, and has %s): a file was damaged, cut or replaced by an older one. "+
+		"Nothing was removed. Run `redrive store salvage %s --to NEW-FOLDER` to save all that can still be read, or `redrive store accept-loss %s` to go on without it",
+		ErrLost, e.Commits, keptIn(e.Promised), keptIn(e.There), e.Folder, e.Folder)
+}
+
+// Unwrap makes it an ErrLost.
+func (e *LostError) Unwrap() error { return ErrLost }
+
+func keptIn(s store.Sums) string {
+	return fmt.Sprintf("%d waiting, %d parked and %d discarded messages of %d that came", s[store.Waiting], s[store.Parked], s[store.Discarded], s[store.In])
+}
+
+// opening says what to do about an error that keeps a store from being opened.
+func opening(path string, err error) error {
+	if !pebble.IsCorruptionError(err) {
+		return err
+	}
+	return fmt.Errorf("%w: %w. Nothing was removed. Run `redrive store salvage %s --to NEW-FOLDER` to save all that can still be read", ErrDamaged, err, path)
+}
+
+// damage is what was found of damaged files while the store is open.
+type damage struct {
+	log   *slog.Logger
+	files *tables
+
+	mu     sync.Mutex
+	places map[string]string // files, or what cannot be read where nobody knows which; and how
+}
+
+func newDamage(log *slog.Logger, files *tables) *damage {
+	return &damage{log: log, files: files, places: map[string]string{}}
+}
+
+// found is told by Pebble of a block whose checksum is wrong.
+func (d *damage) found(info pebble.DataCorruptionInfo) {
+	if d.files.bad.found(d.files.FS, info.Path, info.Details) {
+		d.log.Warn("store: a bit of a file has flipped; it is turned back whenever that is read, and nothing is lost by it", "file", info.Path, "error", info.Details)
+	}
+}
+
+func (d *damage) note(place string, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.places[place] == "" {
+		d.places[place] = err.Error()
+		d.log.Error("store: damaged: what cannot be read is set apart, and all else goes on", "at", place, "error", err)
+	}
+}
+
+// skipped is told of a stretch of keys that cannot be read.
+func (d *damage) skipped(from []byte, err error) {
+	if info := pebble.ExtractDataCorruptionInfo(err); info != nil {
+		d.note(info.Path, err)
+		return
+	}
+	d.note(placeOfKey(from), err)
+}
+
+// unreadable takes note of what is wrong with one record, and lets the rest go on; other
+// errors it returns.
+func (d *damage) unreadable(key []byte, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case harmful(err):
+		d.skipped(key, err)
+	case errors.Is(err, store.ErrTorn):
+		d.note(fmt.Sprintf("message %x", key), err)
+	default:
+		return err
+	}
+	return nil
+}
+
+// placeOfKey says which part of the store a key is of.
+func placeOfKey(key []byte) string {
+	if len(key) > 1 && (key[0] == prefixWaiting || key[0] == prefixParked || key[0] == prefixDiscarded) && len(key) >= 2+int(key[1]) {
+		return "queue " + queueOf(key)
+	}
+	return "index"
+}
+
+// Damage is what was found to be unreadable since the store was opened.
+func (s *Store) Damage() map[string]string {
+	s.damage.mu.Lock()
+	defer s.damage.mu.Unlock()
+	return maps.Clone(s.damage.places)
+}

@@ -1,0 +1,232 @@
+package diskstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// stagingName is the folder, in the data folder, that a snapshot is made in: files of
+// one file system can be linked, which takes milliseconds. What a crash leaves of it is
+// removed when the store is opened.
+const stagingName = "snapshot.partial"
+
+// Snapshot writes the store as it is at one moment to folder to, which must be absent or
+// empty. The result is a store by itself. Commits wait for milliseconds; on the same
+// file system its tables are links, and take room only once the store drops its own.
+func (s *Store) Snapshot(ctx context.Context, to string) (messages int64, err error) {
+	done, err := s.use(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer done()
+	s.snapshots.Lock()
+	defer s.snapshots.Unlock()
+	to = filepath.Clean(to) // a slash at its end would put what is made beside it into it
+	if err := s.checkTarget(to); err != nil {
+		return 0, fmt.Errorf("snapshot to %s: %w", to, err)
+	}
+	staging := s.fs.PathJoin(s.path, stagingName)
+	defer func() { err = errors.Join(err, s.fs.RemoveAll(staging)) }()
+	staged, has, err := s.stage(staging)
+	if err == nil {
+		err = s.publishSnapshot(ctx, staged, to)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("snapshot to %s: %w", to, err)
+	}
+	return has.sums.Kept(), nil
+}
+
+// checkTarget refuses a folder that has something in it, or that is the store's own.
+func (s *Store) checkTarget(to string) error {
+	own, err := filepath.Abs(s.path)
+	if err != nil {
+		return err
+	}
+	if rel, err := filepath.Rel(own, to); err != nil || rel != ".." && !strings.HasPrefix(rel, "../") {
+		return fmt.Errorf("%w: it must be an absolute path outside of the data folder %s", store.ErrSnapshotFolder, own)
+	}
+	info, err := s.fs.Stat(to)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", store.ErrSnapshotFolder, err)
+	}
+	if !info.IsDir() {
+		return fmt.Errorf("%w: it is a file: name a new folder", store.ErrSnapshotFolder)
+	}
+	names, err := s.fs.List(to)
+	if err != nil || len(names) > 0 {
+		return errors.Join(fmt.Errorf("%w: it is not empty: name a new folder", store.ErrSnapshotFolder), err)
+	}
+	return nil
+}
+
+// stage makes the snapshot beside the store's own files.
+func (s *Store) stage(staging string) (staged string, has promise, err error) {
+	if err := errors.Join(s.fs.RemoveAll(staging), s.fs.MkdirAll(staging, privateFolder)); err != nil {
+		return "", has, err
+	}
+	c := s.change(0) // with the counts of what was never kept
+	defer c.close()
+	if err := c.commit(); err != nil {
+		return "", has, err
+	}
+	if err := s.db.Flush(); err != nil { // so that little of the log is left to copy below
+		return "", has, err
+	}
+	staged = s.fs.PathJoin(staging, "store")
+
+	// A log that is copied while it is written may lack a chunk that a later one in the
+	// copy says was synced: Pebble takes that for damage. And the witness has to count
+	// exactly the commits that are in the copy.
+	s.committing.Lock()
+	defer s.committing.Unlock()
+	if err := s.db.Checkpoint(staged, pebble.WithFlushedWAL()); err != nil {
+		return "", has, err
+	}
+	if _, onDisk := s.fs.(private); onDisk { // Pebble made it; nobody else can enter the folder above
+		if err := os.Chmod(staged, privateFolder); err != nil {
+			return "", has, err
+		}
+	}
+	if err := s.history.copyTo(s.fs.PathJoin(staged, "history")); err != nil {
+		return "", has, err
+	}
+	s.witness.mu.Lock()
+	has = s.witness.now
+	s.witness.mu.Unlock()
+	w := witness{fs: s.fs, path: s.fs.PathJoin(staged, witnessName), log: s.log}
+	return staged, has, errors.Join(w.begin(has), w.close())
+}
+
+// copyTo puts all files of the history into a folder. Only the newest is still written.
+func (h *history) copyTo(folder string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.fs.MkdirAll(folder, privateFolder); err != nil {
+		return err
+	}
+	for i, name := range h.files {
+		from := h.path(name)
+		put := vfs.LinkOrCopy
+		if i == len(h.files)-1 {
+			put = func(fs vfs.FS, from, to string) error { return vfs.Copy(fs, from, to) }
+		}
+		if err := put(h.fs, from, h.fs.PathJoin(folder, h.fs.PathBase(from))); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return syncFolder(h.fs, folder)
+}
+
+func syncFolder(fs vfs.FS, path string) error {
+	folder, err := fs.OpenDir(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(folder.Sync(), folder.Close())
+}
+
+// publishSnapshot gives a staged snapshot its name, in one step: what has the name is whole.
+func (s *Store) publishSnapshot(ctx context.Context, staged, to string) error {
+	parent := s.fs.PathDir(to)
+	if err := s.fs.MkdirAll(parent, privateFolder); err != nil {
+		return fmt.Errorf("%w: %w", store.ErrSnapshotFolder, err)
+	}
+	if err := s.fs.Remove(to); err != nil && !errors.Is(err, fs.ErrNotExist) { // it was empty
+		return fmt.Errorf("%w: %w: name a new folder (in it, where it is a mount point)", store.ErrSnapshotFolder, err)
+	}
+	err := s.fs.Rename(staged, to)
+	if errors.Is(err, syscall.EXDEV) {
+		err = s.copySnapshot(ctx, staged, to)
+	}
+	switch {
+	case err == nil:
+		return syncFolder(s.fs, parent)
+	case errors.Is(err, syscall.ENOSPC):
+		return fmt.Errorf("%w: %w", store.ErrFull, err)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%w: %w", store.ErrSnapshotFolder, err)
+	}
+	return err
+}
+
+// copySnapshot brings a staged snapshot to another file system.
+func (s *Store) copySnapshot(ctx context.Context, staged, to string) error {
+	partial := to + ".partial"
+	if _, err := s.fs.Stat(partial); !errors.Is(err, fs.ErrNotExist) {
+		return errors.Join(fmt.Errorf("%w: %s is what a snapshot left that was cut short: remove it", store.ErrSnapshotFolder, partial), err)
+	}
+	size, err := copyFolder(ctx, s.fs, staged, "")
+	if err != nil {
+		return err
+	}
+	use, err := s.fs.GetDiskUsage(s.fs.PathDir(to))
+	if err != nil {
+		return err
+	}
+	if use.AvailBytes < uint64(size)+s.reserve {
+		return fmt.Errorf("%w: it needs %d MiB, and of %d MiB that are free there %d MiB are kept in reserve", store.ErrFull, size>>20, use.AvailBytes>>20, s.reserve>>20)
+	}
+	if _, err = copyFolder(ctx, s.fs, staged, partial); err == nil {
+		err = s.fs.Rename(partial, to)
+	}
+	if err != nil {
+		err = errors.Join(err, s.fs.RemoveAll(partial))
+	}
+	return err
+}
+
+// copyFolder copies a folder with all in it, durably, and adds up the bytes; with an empty
+// to it only adds up.
+func copyFolder(ctx context.Context, disk vfs.FS, from, to string) (size int64, err error) {
+	names, err := disk.List(from)
+	if err != nil {
+		return 0, err
+	}
+	into := func(name string) string { return "" }
+	if to != "" {
+		into = func(name string) string { return disk.PathJoin(to, name) }
+		if err := disk.MkdirAll(to, privateFolder); err != nil {
+			return 0, err
+		}
+	}
+	for _, name := range names {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		path := disk.PathJoin(from, name)
+		info, err := disk.Stat(path)
+		if err != nil {
+			return 0, err
+		}
+		n := info.Size()
+		switch {
+		case info.IsDir():
+			n, err = copyFolder(ctx, disk, path, into(name))
+		case to != "":
+			err = vfs.Copy(disk, path, into(name))
+		}
+		if err != nil {
+			return 0, err
+		}
+		size += n
+	}
+	if to == "" {
+		return size, nil
+	}
+	return size, syncFolder(disk, to)
+}

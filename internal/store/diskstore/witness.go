@@ -1,0 +1,227 @@
+package diskstore
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// witness records, in a file of its own, how many commits were synced. Pebble takes a
+// damaged tail of its MANIFEST or of its newest log for a write that a crash cut short,
+// and opens without what came after: one flipped bit would lose acknowledged messages
+// unseen. Each commit adds one to a counter in the database; a count below the witness's
+// shows that synced commits are missing.
+//
+// A commit costs one write of some hundred bytes to the page cache, without a sync, after
+// its own sync: so the witness never claims what a power cut may undo. It is synced within
+// witnessLag. A killed process leaves it exact; after a power cut it may lack the last
+// second, for which the log's own chunks tell how far it was synced.
+type witness struct {
+	fs   vfs.FS
+	path string
+	log  *slog.Logger
+
+	mu       sync.Mutex
+	out      vfs.File
+	now      promise
+	slot     int64 // the next one to write: the other stays whole meanwhile
+	unsynced *time.Timer
+	failing  bool
+	syncing  sync.WaitGroup
+}
+
+// promise is what a witness says.
+type promise struct {
+	commits int64
+	sums    store.Sums // over all queues
+}
+
+const (
+	witnessName  = "witness"
+	witnessLag   = time.Second
+	witnessMagic = "redrive1"
+	witnessSlots = 2
+	slotSize     = 4096 // one flipped bit, or a torn write, damages one slot only
+	promiseSize  = len(witnessMagic) + 8 + 8*len(store.Sums{}) + crc32.Size
+)
+
+func (p *promise) append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(append(b, witnessMagic...), uint64(p.commits))
+	for _, n := range p.sums {
+		b = binary.BigEndian.AppendUint64(b, uint64(n))
+	}
+	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, checksums))
+}
+
+// readPromise is what append wrote; nil when it is damaged.
+func readPromise(b []byte) *promise {
+	if len(b) < promiseSize || string(b[:len(witnessMagic)]) != witnessMagic {
+		return nil
+	}
+	end := promiseSize - crc32.Size
+	if crc32.Checksum(b[:end], checksums) != binary.BigEndian.Uint32(b[end:]) {
+		return nil
+	}
+	p := &promise{commits: int64(binary.BigEndian.Uint64(b[len(witnessMagic):]))}
+	for i := range p.sums {
+		p.sums[i] = int64(binary.BigEndian.Uint64(b[len(witnessMagic)+8+8*i:]))
+	}
+	return p
+}
+
+// read is the newest promise of the file; nil when there is none. damaged counts slots
+// that cannot be read.
+func (w *witness) read() (newest *promise, damaged int, err error) {
+	f, err := w.fs.Open(w.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, 0, nil
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	defer f.Close()
+	b := make([]byte, promiseSize)
+	for slot := range int64(witnessSlots) {
+		if _, err := f.ReadAt(b, slot*slotSize); err != nil && !errors.Is(err, io.EOF) {
+			return nil, 0, err
+		}
+		switch p := readPromise(b); {
+		case p == nil:
+			damaged++
+		case newest == nil || p.commits > newest.commits:
+			newest = p
+		}
+		clear(b)
+	}
+	return newest, damaged, nil
+}
+
+// begin writes the promise that holds now, and syncs it.
+func (w *witness) begin(now promise) (err error) {
+	if w.out, err = w.fs.OpenReadWrite(w.path, vfs.WriteCategoryUnspecified); err != nil {
+		return err
+	}
+	w.now = now
+	b := make([]byte, witnessSlots*slotSize)
+	for slot := range witnessSlots {
+		copy(b[slot*slotSize:], now.append(nil))
+	}
+	if _, err := w.out.WriteAt(b, 0); err != nil {
+		return err
+	}
+	if err := w.out.Sync(); err != nil {
+		return err
+	}
+	folder, err := w.fs.OpenDir(w.fs.PathDir(w.path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(folder.Sync(), folder.Close())
+}
+
+// committed counts a commit that was synced. It fails nothing: a witness that lags
+// notices less, and claims nothing that is not so.
+func (w *witness) committed(sums *store.Sums) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.now.commits++
+	w.now.sums.Add(sums)
+	_, err := w.out.WriteAt(w.now.append(make([]byte, 0, promiseSize)), w.slot*slotSize)
+	w.slot = (w.slot + 1) % witnessSlots
+	w.tell(err)
+	if w.unsynced == nil {
+		w.syncing.Add(1)
+		w.unsynced = time.AfterFunc(witnessLag, w.sync)
+	}
+}
+
+// tell says once that the file cannot be written. The caller holds mu.
+func (w *witness) tell(err error) {
+	if err != nil && !w.failing {
+		w.log.Warn("store: the witness of what was synced cannot be written: damage to the newest data may go unnoticed until it can", "file", w.path, "error", err)
+	}
+	w.failing = err != nil
+}
+
+// sync makes durable what was written up to now.
+func (w *witness) sync() {
+	defer w.syncing.Done()
+	w.mu.Lock()
+	w.unsynced = nil
+	w.mu.Unlock()
+	if err := w.out.SyncData(); err != nil {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.tell(err)
+	}
+}
+
+// close is called after the last commit.
+func (w *witness) close() error {
+	if w.out == nil {
+		return nil
+	}
+	w.mu.Lock()
+	if w.unsynced != nil && w.unsynced.Stop() {
+		w.syncing.Done()
+	}
+	w.mu.Unlock()
+	w.syncing.Wait()
+	return errors.Join(w.out.SyncData(), w.out.Close())
+}
+
+// promised compares the database with its witness, and begins a new one. ErrLost when
+// synced commits are missing and accept is not set.
+func (s *Store) promised(accept bool) error {
+	there, err := s.there()
+	if err != nil {
+		return err
+	}
+	was, damaged, err := s.witness.read()
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", s.witness.path, err)
+	}
+	switch {
+	case was == nil && there.commits > 0:
+		s.log.Warn("store: its witness is gone or damaged, so whether all that was synced is there cannot be told; it begins anew", "file", s.witness.path)
+	case was == nil: // new, or of a version without one
+	case there.commits < was.commits && !accept:
+		return &LostError{Folder: s.path, Commits: was.commits - there.commits, Promised: was.sums, There: there.sums}
+	case there.commits < was.commits:
+		s.log.Error("store: it goes on without writes that were synced, as it was told to", "folder", s.path, "commits", was.commits-there.commits)
+	case damaged > 0:
+		s.log.Warn("store: one half of its witness is damaged; the other one shows that all is there", "file", s.witness.path)
+	}
+	return s.witness.begin(there)
+}
+
+// there is what the database has.
+func (s *Store) there() (p promise, err error) {
+	if p.commits, err = s.number(keyCommits); err != nil {
+		return p, err
+	}
+	err = counters(s.db, func(state store.State, _ string, n int64) error {
+		p.sums[state] += n
+		return nil
+	})
+	if err != nil {
+		return p, err
+	}
+	return p, eachSum(s.db, func(as store.Column, _ string, n int64) { p.sums[as] += n })
+}
+
+// countCommit adds one to the commits of the database.
+func countCommit(b *pebble.Batch) error {
+	return b.Merge(keyCommits, binary.AppendVarint(nil, 1), nil)
+}
