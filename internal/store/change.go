@@ -22,7 +22,9 @@ type Changer interface {
 	// entries, when not nil, is called once, last, after all edits, and what it
 	// returns is written in the same step: so an operation's account of what it did
 	// can never differ from what was done. Neither may change the store. Nothing is
-	// changed on an error. ErrFull when there is no room: adding needs as much as Add
+	// changed on an error, unless a server's answer was lost: then Entry tells, by what
+	// entries wrote, since it answers only once the change is done or never will be.
+	// ErrFull when there is no room: adding needs as much as Add
 	// does, whereas moving may use half of what is kept in reserve, and deleting all
 	// of it.
 	// A batch of at most 1,000 keys; bodies of at most 64 MiB together are in

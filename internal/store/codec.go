@@ -33,11 +33,22 @@ const (
 	flagMadeInto
 )
 
-var errTorn = errors.New("record is cut short or damaged")
+// ErrTorn: the bytes of a record are cut short or damaged.
+var ErrTorn = errors.New("record is cut short or damaged")
 
 // AppendRecord appends r to dst. It fails only for a header value of a Go type
 // that AMQP has no type for, or one that is nested too deep.
 func AppendRecord(dst []byte, r *Record) ([]byte, error) {
+	b, err := AppendHead(dst, r)
+	if err != nil {
+		return dst, err
+	}
+	return append(b, r.Message.Body...), nil
+}
+
+// AppendHead is AppendRecord without the body, which follows it: a large one need not be
+// copied once more. After an error dst is as it was.
+func AppendHead(dst []byte, r *Record) ([]byte, error) {
 	m := &r.Message
 	b := append(dst, recordVersion)
 	b = binary.AppendUvarint(b, uint64(len(m.Body)))
@@ -91,7 +102,7 @@ func AppendRecord(dst []byte, r *Record) ([]byte, error) {
 			return dst, err
 		}
 	}
-	return append(b, m.Body...), nil
+	return b, nil
 }
 
 // DecodeRecord reads what AppendRecord wrote; bodySize is the length of the body
@@ -122,7 +133,7 @@ func DecodeHead(data []byte) (r *Record, bodySize int, err error) {
 	}
 	size, n := binary.Uvarint(d.data)
 	if n <= 0 || size > math.MaxInt32 {
-		return nil, 0, errTorn
+		return nil, 0, ErrTorn
 	}
 	d.take(n)
 	r, err = d.record()
@@ -177,7 +188,7 @@ func (d *decoder) record() (*Record, error) {
 		m.Headers = d.table(0)
 	}
 	if d.torn || len(d.data) != 0 {
-		return nil, errTorn
+		return nil, ErrTorn
 	}
 	return r, nil
 }

@@ -87,6 +87,14 @@ type LedgerLine struct {
 	Sums
 }
 
+// EmptyKept is how many queues that nothing is kept for have a line of their own in the
+// ledger. Beyond it those that nothing happened to for longest are added to the line of
+// OtherQueues: names that somebody makes up must not cost for ever.
+const EmptyKept = 1000
+
+// OtherQueues is the line in the ledger of queues that were forgotten.
+const OtherQueues = "(other)"
+
 // Lines are a ledger's in order, without those of queues that nothing ever came for.
 func Lines(by map[string]*Sums) []LedgerLine {
 	lines := make([]LedgerLine, 0, len(by))

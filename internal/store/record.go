@@ -1,6 +1,7 @@
 package store
 
 import (
+	"encoding/binary"
 	"fmt"
 	"time"
 
@@ -51,7 +52,7 @@ type Record struct {
 	MadeFrom, MadeInto uuid.UUID
 
 	// Fingerprint tells two deliveries of one dead letter apart from two dead
-	// letters, as far as content can: see Receipt.
+	// letters, as far as content can: see Receipt. Zero when it needs none.
 	Fingerprint [16]byte
 
 	Message wire.Message // as first published, but for what the broker changed
@@ -88,11 +89,34 @@ type Destination struct {
 	RoutingKey string
 }
 
-// Receipt remembers which ID a dead letter was given. When the connection or
-// the process ends between storing a dead letter and acknowledging it, RabbitMQ
-// delivers it again: with the receipt the second record gets the ID of the
+// Receipt remembers which ID a dead letter was given, and when it first failed. When
+// the connection or the process ends between storing a dead letter and acknowledging
+// it, RabbitMQ delivers it again: with the receipt the second record gets the ID of the
 // first, so that the consumer can tell the duplicate.
 type Receipt struct {
 	Fingerprint [16]byte
 	ID          uuid.UUID
+	FirstFailed time.Time // stores keep microseconds
+}
+
+// Receipt is that of a record with a fingerprint.
+func (r *Record) Receipt() Receipt {
+	return Receipt{r.Fingerprint, r.ID, r.FirstFailed.Truncate(time.Microsecond).UTC()}
+}
+
+// ReceiptSize is how long a receipt is as bytes.
+const ReceiptSize = 16 + 16 + 8
+
+// Append appends a receipt as bytes.
+func (r Receipt) Append(b []byte) []byte {
+	b = append(append(b, r.Fingerprint[:]...), r.ID[:]...)
+	return binary.BigEndian.AppendUint64(b, uint64(r.FirstFailed.UnixMicro()))
+}
+
+// ReadReceipt reads one of ReceiptSize bytes.
+func ReadReceipt(b []byte) (r Receipt) {
+	copy(r.Fingerprint[:], b)
+	copy(r.ID[:], b[16:])
+	r.FirstFailed = time.UnixMicro(int64(binary.BigEndian.Uint64(b[32:]))).UTC()
+	return r
 }

@@ -39,6 +39,17 @@ type Shared interface {
 	Listen(ctx context.Context, topic string, hear func(said []byte)) error
 }
 
+// ReceiptReader is what a Shared store may offer besides, so that looking for what
+// others wrote costs no more than what there is.
+type ReceiptReader interface {
+	// NewReceipts returns the receipts that other processes have written since at was
+	// returned; all for the zero At.
+	NewReceipts(ctx context.Context, at ReceiptsAt) ([]Receipt, ReceiptsAt, error)
+}
+
+// ReceiptsAt is how many receipts were read, by process and shard.
+type ReceiptsAt map[string]string
+
 // Replica is a service that is alive.
 type Replica struct {
 	ID    string

@@ -16,6 +16,8 @@ var (
 	ErrFull = errors.New("the store is full")
 	// ErrLocked: another process owns the data folder.
 	ErrLocked = errors.New("the data folder is in use by another process")
+	// ErrSnapshotFolder: a snapshot cannot be written to that folder.
+	ErrSnapshotFolder = errors.New("it cannot be written there")
 	// ErrFormat: the data was written by a version this one cannot read.
 	ErrFormat = errors.New("it has a format this version cannot read")
 	// ErrClosed: the store was closed.
@@ -26,9 +28,21 @@ var (
 	ErrNotFound = errors.New("no such message")
 )
 
-// ReceiptsKept is how many of the newest receipts a store keeps. It must be at
-// least the number of deliveries RabbitMQ may have outstanding to one intake.
+// ReceiptsKept is how many of the newest receipts of each process a store keeps. It
+// must be at least the number of deliveries RabbitMQ may have outstanding to the intakes
+// of one. They are kept by process, and not by age alone: what RabbitMQ delivers again
+// are the newest of one that ended, however much others have stored since, and however
+// long it took until anybody was there to take them.
 const ReceiptsKept = 8192
+
+// A shared store forgets the receipts of a process that has written none for
+// ReceiptsAge when ReceiptsOwners others have written since. RabbitMQ delivers what a
+// vanished process held again within 31 s (measured); a process's receipts take about
+// half a MB, in each shard and in each process that reads them.
+const (
+	ReceiptsAge    = 10 * time.Minute
+	ReceiptsOwners = 4
+)
 
 // Store keeps records. All methods may be called at once from many goroutines,
 // and an error from one leaves the others usable.
@@ -76,7 +90,7 @@ type Store interface {
 	// nil they survive a crash. ErrFull when there is no room.
 	Remember(ctx context.Context, receipts []Receipt) error
 
-	// Receipts returns the newest ReceiptsKept receipts, oldest first.
+	// Receipts returns the newest ReceiptsKept receipts of each process, oldest first.
 	Receipts(ctx context.Context) ([]Receipt, error)
 
 	// Close waits for calls under way, then frees everything.
@@ -123,4 +137,18 @@ type Listed struct {
 	Cursor   string
 	Record   *Record
 	BodySize int
+}
+
+// Damageable is a store that goes on when a part of it cannot be read.
+type Damageable interface {
+	// Damage tells which parts cannot be read, as far as that was met since the store
+	// was opened, and how.
+	Damage() map[string]string
+}
+
+// Snapshotter is a store that can be copied while it is used.
+type Snapshotter interface {
+	// Snapshot writes the store as it is at one moment to a folder that is absent or
+	// empty, where it can be opened by itself, and counts the messages in it.
+	Snapshot(ctx context.Context, folder string) (messages int64, err error)
 }

@@ -158,5 +158,9 @@ func (s *Store) NewestKey(context.Context) (store.Bound, error) {
 
 // Forget implements store.Changer.
 func (s *Store) Forget(ctx context.Context, now time.Time) (int, error) {
-	return store.Forget(ctx, s, now)
+	n, err := store.Forget(ctx, s, now)
+	if err != nil {
+		return n, err
+	}
+	return n, s.forgetQueues()
 }

@@ -1,7 +1,9 @@
 package memstore
 
 import (
+	"cmp"
 	"context"
+	"slices"
 
 	"github.com/redrive-mq/redrive/internal/store"
 )
@@ -11,6 +13,36 @@ func (s *Store) sum(as store.Column, queue string, n int64) {
 		s.sums[queue] = new(store.Sums)
 	}
 	s.sums[queue][as] += n
+	s.counted++
+	s.used[queue] = s.counted
+}
+
+// forgetQueues forgets queues that nothing is kept for: see the disk engine's.
+func (s *Store) forgetQueues() error {
+	unlock, err := s.lock()
+	defer unlock()
+	if err != nil {
+		return err
+	}
+	kept := map[string]bool{store.OtherQueues: true}
+	for _, e := range s.kept {
+		kept[e.rec.Queue] = true
+	}
+	var empty []string
+	for queue := range s.sums {
+		if !kept[queue] {
+			empty = append(empty, queue)
+		}
+	}
+	slices.SortFunc(empty, func(a, b string) int { return cmp.Compare(s.used[a], s.used[b]) })
+	for _, queue := range empty[:max(0, len(empty)-store.EmptyKept)] {
+		for as, n := range s.sums[queue] {
+			s.sum(store.Column(as), store.OtherQueues, n)
+		}
+		delete(s.sums, queue)
+		delete(s.used, queue)
+	}
+	return nil
 }
 
 // Ledger implements store.Bookkeeper.

@@ -31,6 +31,8 @@ type state struct {
 	past     []store.Passage
 	receipts []store.Receipt
 	sums     map[string]*store.Sums // the ledger, without what is kept
+	used     map[string]uint64      // when something was last counted of a queue: the value that counted had
+	counted  uint64
 	opened   []*Store
 	terms    map[string]lead // of what there is a leader, see fleet.go
 }
@@ -45,7 +47,7 @@ type entry struct {
 func New() *Store { return open(newState()) }
 
 func newState() *state {
-	return &state{kept: map[store.Key]*entry{}, values: map[string][]byte{}, groups: map[group.ID]*trouble{}, sums: map[string]*store.Sums{}, terms: map[string]lead{}}
+	return &state{kept: map[store.Key]*entry{}, values: map[string][]byte{}, groups: map[group.ID]*trouble{}, sums: map[string]*store.Sums{}, used: map[string]uint64{}, terms: map[string]lead{}}
 }
 
 func open(of *state) *Store {
@@ -89,7 +91,7 @@ func (s *Store) Add(_ context.Context, records []*store.Record) error {
 	for _, r := range records {
 		s.groupOf(r).failed(r.FailedAt)
 		if r.Fingerprint != ([16]byte{}) {
-			s.remember(store.Receipt{Fingerprint: r.Fingerprint, ID: r.ID})
+			s.remember(r.Receipt())
 		}
 	}
 	s.signal()

@@ -30,13 +30,16 @@ func (s *Store) Change(ctx context.Context, keys []store.Key, edit func(store.Ke
 	defer done()
 	s.moving.Lock()
 	defer s.moving.Unlock()
+	if err := s.resolve(ctx); err != nil {
+		return 0, err
+	}
 	c := &change{s: s, token: "x:" + s.token(), parts: make([]part, s.Shards)}
 	for shard := range c.parts {
 		c.parts[shard].add.seen = sightings{}
 	}
 	keys = keys[:min(len(keys), store.ChangeMost)]
 	if err := c.lock(ctx, keys); err != nil {
-		return 0, errors.Join(err, c.release(ctx, c.taken))
+		return 0, c.giveUp(ctx, err)
 	}
 	if n, err = c.edit(ctx, edit); err == nil && entries != nil {
 		c.entries = entries(n)
@@ -45,11 +48,15 @@ func (s *Store) Change(ctx context.Context, keys []store.Key, edit func(store.Ke
 		err = c.room(ctx)
 	}
 	if err != nil {
-		return 0, errors.Join(err, c.release(ctx, c.taken))
+		return 0, c.giveUp(ctx, err)
 	}
-	if err := c.commit(ctx); errors.Is(err, store.ErrDeposed) {
-		return 0, errors.Join(err, c.release(ctx, c.taken))
-	} else if err != nil {
+	switch err := c.commit(ctx); {
+	case errors.Is(err, store.ErrDeposed):
+		return 0, c.giveUp(ctx, err)
+	case errors.Is(err, errTooLong):
+		return 0, err
+	case err != nil:
+		s.doubted(c)
 		return 0, err
 	}
 	// It is done. Should this fail, they are let go when their time is over.
@@ -68,6 +75,11 @@ type change struct {
 	entries []store.Entry
 	added   int // bytes of new records, and
 	moved   int // of those that were written again
+	// at is the shard that it is committed in; intent and account, with several, what
+	// is to be done in each, and written then.
+	at      int
+	intent  map[int][]string
+	account []string
 }
 
 // taken is a record that is locked, or one that cannot be: locked is false.
@@ -347,6 +359,7 @@ func (c *change) commit(ctx context.Context) error {
 	case len(shards) == 0:
 		return nil
 	case len(shards) == 1 && (shards[0] == 0 || !inTerm):
+		c.at = shards[0]
 		args := c.args(ctx, shards[0], true, c.entries)
 		return c.s.apply(ctx, shards[0], args)
 	}
@@ -395,11 +408,4 @@ func (s *Store) apply(ctx context.Context, shard int, args []string) error {
 		case <-time.After(again):
 		}
 	}
-}
-
-// Forget implements store.Changer. Who stood still in it does no harm when it goes on:
-// in a term it is refused, and in any case each record is locked and looked at again
-// before it is deleted. One that was restored, or discarded anew, stays.
-func (s *Store) Forget(ctx context.Context, now time.Time) (int, error) {
-	return store.Forget(ctx, s, now)
 }

@@ -26,6 +26,9 @@ func (s *Store) Entry(ctx context.Context, name string) ([]byte, error) {
 		return nil, err
 	}
 	defer done()
+	if err := s.settled(ctx); err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
 	value, err := s.client.Do(ctx, s.client.B().Hget().Key(s.key(0, "e")).Field(name).Build()).ToString()

@@ -37,3 +37,18 @@ var ErrUnconfirmed, ErrTooLong = errUnconfirmed, errTooLong
 func (s *Store) Ungroup(ctx context.Context, since time.Time, groups ...string) error {
 	return s.ungroup(ctx, since.Unix()/60, groups)
 }
+
+// TellsSyncs: the server of these options can tell when a write is on its disk.
+func TellsSyncs(ctx context.Context, t interface{ Fatal(...any) }, o Options) bool {
+	all, _, err := Survey(ctx, o)
+	if err != nil || len(all) == 0 {
+		t.Fatal(all, err)
+	}
+	return all[0].TellsSyncs()
+}
+
+// Generation is the largest that was confirmed of a shard.
+func (s *Store) Generation(shard int) uint64 { return s.generation(shard) }
+
+// WatchAtMost is how long a dead server may be unsaid.
+const WatchAtMost = watchEvery + watchFor

@@ -21,21 +21,17 @@ import (
 // intend commits a change over several shards, and does it.
 func (c *change) intend(ctx context.Context, shards []int) error {
 	s := c.s
-	parts := map[int][]string{}
+	c.intent = map[int][]string{}
 	for _, shard := range shards {
-		parts[shard] = c.args(ctx, shard, false, nil)
+		c.intent[shard] = c.args(ctx, shard, false, nil)
 	}
-	account, _ := written(c.entries)
+	c.account, _ = written(c.entries)
 	if err := s.step("intend"); err != nil {
 		return err
 	}
-	m, err := s.write(ctx, 0, scriptIntend, append(led(ctx), c.token, rueidis.BinaryString(appendIntent(parts, account)))...)
+	m, err := s.write(ctx, 0, scriptIntend, append(led(ctx), c.token, rueidis.BinaryString(appendIntent(c.intent, c.account)))...)
 	if err != nil {
-		if certain(err) {
-			return errors.Join(err, c.release(ctx, c.taken))
-		}
-		// It may be committed. Then it will be done, and else undone.
-		return err
+		return err // it may be committed: see resolve
 	}
 	switch n, err := m.AsInt64(); {
 	case n < 0:
@@ -43,7 +39,8 @@ func (c *change) intend(ctx context.Context, shards []int) error {
 	case err != nil || n != 1:
 		return errors.Join(errTooLong, err)
 	}
-	if err := s.fulfil(ctx, c.token, parts, account); err != nil {
+	if err := s.fulfil(ctx, c.token, c.intent, c.account); err != nil {
+		s.doubted(c) // nothing is changed, nor its account read, before it is finished
 		s.Log.Warn("store: a change was committed, and could not be finished now; it will be", "error", err)
 	}
 	return nil

@@ -24,15 +24,19 @@ import (
 //	:groups :groups:kept :groups:seen  group → what its members share; state and group → how many; group → when
 //	:sums             column and queue → how many: the ledger
 //	:past :past:BUCKET  stream of what ended; lists of ids and their places in it
-//	:receipts         list of the newest
+//	:receipts:PROCESS list of the newest
+//	:receipts:n       process → how many it has written
+//	:receipts:by      sorted set: when it wrote its newest (ms, Redis's clock) → process
 //	:added:PROCESS    lane → token and last number of the batch it added last: see adding.go
-//	:t:TOKEN          a Change that was done here
+//	:t:TOKEN :undone:TOKEN  a Change that was done here; one that must not be
+//	:identity         which store this is, and its generation: see identity.go
+//	:wrote            what is written where there is nothing to write: see lua/shard.lua
 //
 // and of the first shard alone:
 //
 //	:format           version and number of shards
 //	:e :en            the side table: name → value, and the names in order
-//	:x:TOKEN :xs :undone:TOKEN  what a Change over several shards is to do; those that are not done; those that must not be
+//	:x:TOKEN :xs      what a Change over several shards is to do; those that are not done
 //	:replicas :replicas:about :leader:WHAT :terms  who is alive, and leads
 func (s *Store) key(shard int, name string) string {
 	return s.Prefix + "{" + strconv.Itoa(shard) + "}:" + name

@@ -5,15 +5,17 @@ import (
 	"context"
 	"encoding/binary"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Receipts are in the shard of their records, so that both are written in one step:
-// each shard keeps the newest ReceiptsKept, and those of all together are in the order
-// of their stamps.
+// Receipts are in the shard of their records, so that both are written in one step, in
+// a list for each process: those of one that vanished are not pushed out by what others
+// store before RabbitMQ delivers again what it held. Those of several shards are in the
+// order of their stamps.
 
 // stamped is the next of a process's stamps, which order what several shards have. They
 // are about the time in µs, so that those of several processes are nearly in order, too.
@@ -29,13 +31,13 @@ func (s *Store) stamped() uint64 {
 	}
 }
 
-const receiptSize = 8 + 16 + 16
+const stampSize = 8
 
 func receiptsOf(records []*store.Record) []store.Receipt {
 	var all []store.Receipt
 	for _, r := range records {
 		if r.Fingerprint != ([16]byte{}) {
-			all = append(all, store.Receipt{Fingerprint: r.Fingerprint, ID: r.ID})
+			all = append(all, r.Receipt())
 		}
 	}
 	return all
@@ -44,10 +46,10 @@ func receiptsOf(records []*store.Record) []store.Receipt {
 // receipts are the arguments that keep some.
 func (s *Store) receipts(all []store.Receipt) []string {
 	all = all[max(0, len(all)-store.ReceiptsKept):]
-	args := append(make([]string, 0, 2+len(all)), itoa(store.ReceiptsKept), itoa(len(all)))
+	args := append(make([]string, 0, 5+len(all)), s.name, itoa(store.ReceiptsKept), itoa(store.ReceiptsOwners), itoa(store.ReceiptsAge.Milliseconds()), itoa(len(all)))
 	for _, r := range all {
-		b := binary.BigEndian.AppendUint64(make([]byte, 0, receiptSize), s.stamped())
-		args = append(args, string(append(append(b, r.Fingerprint[:]...), r.ID[:]...)))
+		b := binary.BigEndian.AppendUint64(make([]byte, 0, stampSize+store.ReceiptSize), s.stamped())
+		args = append(args, string(r.Append(b)))
 	}
 	return args
 }
@@ -60,7 +62,7 @@ func (s *Store) Remember(ctx context.Context, receipts []store.Receipt) error {
 	}
 	defer done()
 	shard := s.next()
-	if err := s.room(ctx, shard, len(receipts)*2*receiptSize, 1); err != nil {
+	if err := s.room(ctx, shard, len(receipts)*2*(stampSize+store.ReceiptSize), 1); err != nil {
 		return err
 	}
 	_, err = s.write(ctx, shard, scriptRemember, s.receipts(receipts)...)
@@ -69,31 +71,79 @@ func (s *Store) Remember(ctx context.Context, receipts []store.Receipt) error {
 
 // Receipts implements store.Store.
 func (s *Store) Receipts(ctx context.Context) ([]store.Receipt, error) {
+	all, _, err := s.newReceipts(ctx, nil, "")
+	return all, err
+}
+
+// NewReceipts implements store.ReceiptReader.
+func (s *Store) NewReceipts(ctx context.Context, at store.ReceiptsAt) ([]store.Receipt, store.ReceiptsAt, error) {
+	own := s.name
+	if at == nil { // of this process too, over an earlier connection
+		own = ""
+	}
+	return s.newReceipts(ctx, at, own)
+}
+
+// newReceipts reads what processes but one have written since at.
+func (s *Store) newReceipts(ctx context.Context, at store.ReceiptsAt, but string) ([]store.Receipt, store.ReceiptsAt, error) {
 	done, err := s.use(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer done()
-	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
-	defer cancel()
 	var mu sync.Mutex
-	var all []string
+	all, now := map[string][]string{}, store.ReceiptsAt{} // by process
 	err = s.each(func(shard int) error {
-		list, err := s.client.Do(ctx, s.client.B().Lrange().Key(s.key(shard, "receipts")).Start(0).Stop(-1).Build()).AsStrSlice()
+		args, of := []string{but}, itoa(shard)+" "
+		for name, written := range at {
+			if process, here := strings.CutPrefix(name, of); here {
+				args = append(args, process, written)
+			}
+		}
+		m, err := s.do(ctx, shard, scriptReceipts, args...)
+		if err != nil {
+			return err
+		}
+		lists, err := m.ToArray()
+		if err != nil {
+			return s.failed(err)
+		}
 		mu.Lock()
 		defer mu.Unlock()
-		all = append(all, list...)
-		return s.failed(err)
+		for i := 0; i+2 < len(lists); i += 3 {
+			process, err := lists[i].ToString()
+			if err != nil {
+				return s.failed(err)
+			}
+			if now[of+process], err = lists[i+1].ToString(); err != nil {
+				return s.failed(err)
+			}
+			list, err := lists[i+2].AsStrSlice()
+			if err != nil {
+				return s.failed(err)
+			}
+			list = slices.DeleteFunc(list, func(r string) bool { return len(r) != stampSize+store.ReceiptSize })
+			all[process] = append(all[process], list...)
+		}
+		return nil
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	slices.SortStableFunc(all, func(a, b string) int { return cmp.Compare(a[:8], b[:8]) })
-	var receipts []store.Receipt
-	for _, r := range all[max(0, len(all)-store.ReceiptsKept):] {
-		if len(r) == receiptSize {
-			receipts = append(receipts, store.Receipt{Fingerprint: [16]byte([]byte(r[8:24])), ID: [16]byte([]byte(r[24:]))})
-		}
+	return inOrder(all), now, nil
+}
+
+// inOrder are the newest of each process, by their stamps.
+func inOrder(all map[string][]string) (receipts []store.Receipt) {
+	byStamp := func(a, b string) int { return cmp.Compare(a[:stampSize], b[:stampSize]) }
+	var kept []string
+	for _, list := range all {
+		slices.SortStableFunc(list, byStamp)
+		kept = append(kept, list[max(0, len(list)-store.ReceiptsKept):]...)
 	}
-	return receipts, nil
+	slices.SortStableFunc(kept, byStamp)
+	for _, r := range kept {
+		receipts = append(receipts, store.ReadReceipt([]byte(r[stampSize:])))
+	}
+	return receipts
 }

@@ -52,6 +52,9 @@ type Options struct {
 	Log *slog.Logger
 	// OnSync is told how long each write took, until it was as durable as promised.
 	OnSync func(time.Duration)
+	// OnState is told each second whether Redis answers and is what it was: nil, or what
+	// is wrong. It must be quick.
+	OnState func(error)
 
 	// dial, when not nil, connects to an address, for tests.
 	dial func(ctx context.Context, addr string) (net.Conn, error)
@@ -72,25 +75,28 @@ const (
 // Store implements store.Shared.
 type Store struct {
 	Options
-	client  rueidis.Client
-	changed chan struct{}
-	confirm confirm
-	name    string // of this opening, unlike that of any other
-	tokens  atomic.Uint64
-	turn    atomic.Uint64 // whose turn it is to be added to
-	floor   atomic.Uint64 // the largest number known
-	stamp   atomic.Int64
-	groups  groups
-	claims  claims
-	adding  adding
-	passing passing
-	rooms   []room
+	client     rueidis.Client
+	changed    chan struct{}
+	confirm    confirm
+	name       string // of this opening, unlike that of any other
+	tokens     atomic.Uint64
+	turn       atomic.Uint64 // whose turn it is to be added to
+	floor      atomic.Uint64 // the largest number known
+	stamp      atomic.Int64
+	groups     groups
+	claims     claims
+	adding     adding
+	passing    passing
+	idle       map[string]idle // queues that nothing was kept for when Forget last looked
+	rooms      []room
+	identities identities
 	// step is told before each step of a Change over several shards: tests end it there.
 	step func(string) error
 
 	// moving lets one Change of this process at a time lock records: two that want
 	// the same would else take each other for a claim.
 	moving sync.Mutex
+	doubt  atomic.Pointer[change] // the last Change, when it is not known what became of it
 
 	ctx    context.Context // ends with Close, when no call is under way
 	cancel context.CancelFunc
@@ -135,6 +141,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s.users.Add(1)
 	s.own.Go(s.renewing)
 	s.own.Go(s.upkeep)
+	s.own.Go(s.watching)
 	return s, nil
 }
 
@@ -163,6 +170,9 @@ func (o *Options) defaults() {
 	if o.OnSync == nil {
 		o.OnSync = func(time.Duration) {}
 	}
+	if o.OnState == nil {
+		o.OnState = func(error) {}
+	}
 }
 
 // begin looks at the server and at what is there already.
@@ -171,6 +181,9 @@ func (s *Store) begin(ctx context.Context) error {
 		return err
 	}
 	if err := s.format(ctx); err != nil {
+		return err
+	}
+	if err := s.identify(ctx); err != nil {
 		return err
 	}
 	if _, err := s.NewestKey(ctx); err != nil {
@@ -218,6 +231,9 @@ func (s *Store) use(ctx context.Context) (done func(), err error) {
 	if s.closed {
 		return nil, store.ErrClosed
 	}
+	if err := s.identities.replaced.Load(); err != nil {
+		return nil, *err
+	}
 	s.users.Add(1)
 	return s.users.Done, nil
 }
@@ -254,7 +270,7 @@ func (s *Store) signal() {
 
 // failed says of whom an error is.
 func (s *Store) failed(err error) error {
-	if err == nil || errors.Is(err, store.ErrFull) {
+	if err == nil || errors.Is(err, store.ErrFull) || errors.Is(err, ErrReplaced) {
 		return err
 	}
 	return fmt.Errorf("redis: %w", err)
@@ -300,6 +316,11 @@ func (s *Store) upkeep() {
 		case now := <-tick.C:
 			// Others may have added, or not ended what they claimed.
 			s.signal()
+			if s.identities.replaced.Load() != nil {
+				continue
+			}
+			s.grow(s.ctx)
+			s.resolveSoon()
 			s.tell("counting what has passed", s.flushPassing(s.ctx))
 			if now.Sub(refresh) >= time.Minute {
 				refresh = now

@@ -54,6 +54,7 @@ var (
 	scriptBooks    = moves("books", stops)
 	scriptTakePast = moves("takepast", stops)
 	scriptRemember = moves("remember", stops)
+	scriptReceipts = plain("receipts", reads)
 	scriptPeek     = plain("peek", reads)
 	scriptClaim    = plain("claim", works)
 	scriptSettle   = moves("settle", works)
@@ -79,25 +80,28 @@ var (
 	scriptPast     = plain("past", reads)
 	scriptGroups   = plain("groups", reads)
 	scriptUngroup  = plain("ungroup", works)
+	scriptUnqueue  = plain("unqueue", works)
 	scriptBeat     = plain("beat", works)
 	scriptLeave    = plain("leave", works)
 	scriptLead     = plain("lead", works)
 	scriptResign   = plain("resign", works)
 	scriptMemory   = plain("memory", reads)
+	scriptIdentity = plain("identity", works)
 )
 
 // do runs a script in a shard. An error may come after it was done, when the answer
 // was lost.
 func (s *Store) do(ctx context.Context, shard int, sc *script, args ...string) (rueidis.RedisMessage, error) {
-	return s.run(ctx, shard, sc, nil, args)
+	return s.run(ctx, shard, sc, nil, false, args)
 }
 
 // write runs a script that changes what is kept, and returns when that is as durable
 // as was promised.
 func (s *Store) write(ctx context.Context, shard int, sc *script, args ...string) (rueidis.RedisMessage, error) {
 	began := time.Now()
-	m, err := s.run(ctx, shard, sc, s.confirm, args)
+	m, err := s.run(ctx, shard, sc, s.confirm, true, args)
 	if err == nil {
+		s.identities.all[shard].wrote.Store(true)
 		s.OnSync(time.Since(began))
 	}
 	return m, err
@@ -106,11 +110,11 @@ func (s *Store) write(ctx context.Context, shard int, sc *script, args ...string
 // again is how long it rests when a script must wait.
 const again = 20 * time.Millisecond
 
-func (s *Store) run(ctx context.Context, shard int, sc *script, confirm confirm, args []string) (rueidis.RedisMessage, error) {
+func (s *Store) run(ctx context.Context, shard int, sc *script, confirm confirm, same bool, args []string) (rueidis.RedisMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
 	for whole := false; ; {
-		m, err := s.once(ctx, shard, sc, whole, confirm, args)
+		m, err := s.once(ctx, shard, sc, whole, confirm, same, args)
 		said, ok := rueidis.IsRedisErr(err)
 		switch {
 		case err == nil:
@@ -141,27 +145,41 @@ func notYet(err *rueidis.RedisError) bool {
 	return moved || asked || err.IsTryAgain() || err.IsClusterDown() || err.IsLoading() || strings.HasPrefix(err.Error(), "READONLY ")
 }
 
-// once sends a script, whole or by its hash, and what confirms it.
-func (s *Store) once(ctx context.Context, shard int, sc *script, whole bool, confirm confirm, args []string) (rueidis.RedisMessage, error) {
+// once sends a script, whole or by its hash; what tells, if it must be the same, which
+// store that was in; and what confirms it.
+func (s *Store) once(ctx context.Context, shard int, sc *script, whole bool, confirm confirm, same bool, args []string) (rueidis.RedisMessage, error) {
 	run := s.client.B().Evalsha().Sha1(sc.sha).Numkeys(2).Key(s.key(shard, "seq"), s.key(shard, "none")).Arg(args...).Build()
 	if whole {
 		run = s.client.B().Eval().Script(sc.text).Numkeys(2).Key(s.key(shard, "seq"), s.key(shard, "none")).Arg(args...).Build()
 	}
+	all := append(make([]rueidis.Completed, 0, 3), run)
+	if same {
+		all = append(all, s.client.B().Hget().Key(s.key(shard, "identity")).Field("id").Build())
+	}
+	var answers []rueidis.RedisResult
 	if confirm == nil {
-		return s.client.Do(ctx, run).ToMessage()
+		answers = s.client.DoMulti(ctx, all...)
+	} else {
+		// On one connection, since it is that of which Redis confirms what it wrote; and
+		// not where rueidis would follow a redirection with the first of them alone.
+		c, free := s.client.Dedicate()
+		defer free()
+		until, _ := ctx.Deadline()
+		left := time.Until(until)
+		answers = c.DoMulti(ctx, append(all, confirm(s.client.B(), max(left/2, left*4/5-waitTick)))...)
 	}
-	// On one connection, since it is that of which Redis confirms what it wrote; and
-	// not where rueidis would follow a redirection with the first of the two alone.
-	c, free := s.client.Dedicate()
-	defer free()
-	until, _ := ctx.Deadline()
-	left := time.Until(until)
-	answers := c.DoMulti(ctx, run, confirm(s.client.B(), max(left/2, left*4/5-waitTick)))
 	m, err := answers[0].ToMessage()
-	if err != nil {
-		return m, err
+	if err == nil && same {
+		id, asked := answers[1].ToString()
+		if asked != nil && !rueidis.IsRedisNil(asked) {
+			return m, fmt.Errorf("which store it was done in is not known: %v", asked) // it is not tried again
+		}
+		err = s.same(shard, id)
 	}
-	return m, s.confirmed(answers[1])
+	if err == nil && confirm != nil {
+		err = s.confirmed(answers[len(answers)-1])
+	}
+	return m, err
 }
 
 // waitTick is how much later than asked Redis may end a wait.

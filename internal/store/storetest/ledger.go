@@ -2,7 +2,9 @@ package storetest
 
 import (
 	"context"
+	"fmt"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 var ledgers = []testCase{
 	{"the ledger tells what became of all that came", ledger},
 	{"the ledger balances at every moment", ledgerAlways},
+	{"queues with nothing left are forgotten", forgotten},
 }
 
 // Balances checks that a store's ledger balances, and that it says of what is kept
@@ -153,5 +156,88 @@ func ledgerAlways(t *testing.T, e Engine) {
 			return
 		default:
 		}
+	}
+}
+
+// Beyond EmptyKept the queues that nothing is kept for are forgotten, the one that was
+// idle longest first: their lines become one, and the sums of the ledger stay, also of a
+// name that messages come for meanwhile.
+func forgotten(t *testing.T, e Engine) {
+	s, ctx := open(t, e), context.Background()
+	// come and go adds a message for each name, which Forget deletes.
+	comeAndGo := func(prefix string, n int) (all []*store.Record) {
+		for i := range n {
+			all = append(all, discarded(fmt.Sprintf("%s.%04d", prefix, i), -time.Hour, ""))
+		}
+		return all
+	}
+	forget := func(n int) {
+		t.Helper()
+		if got, err := s.Forget(ctx, epoch); got != n || err != nil {
+			t.Fatalf("%d messages were forgotten, want %d: %v", got, n, err)
+		}
+	}
+	names := func(lines map[string]store.Sums, prefix string) (n int) {
+		for name := range lines {
+			if strings.HasPrefix(name, prefix) {
+				n++
+			}
+		}
+		return n
+	}
+	const old, over = 10, 40
+	add(t, s, append(comeAndGo("z.old", old), parked("kept", "x"))...)
+	forget(old)
+	add(t, s, comeAndGo("new", store.EmptyKept)...)
+	forget(store.EmptyKept)
+	lines := Balances(t, s)
+	if len(lines) != store.EmptyKept+2 || names(lines, "new.") != store.EmptyKept || lines[store.OtherQueues] != (store.Sums{store.In: old, store.Forgotten: old}) {
+		t.Errorf("%d lines are left, %d of them of queues that were used last, and of others it says %v", len(lines), names(lines, "new."), lines[store.OtherQueues])
+	}
+
+	// Messages come for names while they are forgotten.
+	add(t, s, comeAndGo("a.more", over)...)
+	forget(over)
+	come := make(chan error, 1)
+	go func() {
+		var err error
+		for i := 0; i < over && err == nil; i++ {
+			err = s.Add(ctx, []*store.Record{Waiting(fmt.Sprintf("new.%04d", i), 0, "x")})
+		}
+		come <- err
+	}()
+	s.Passed("passed", store.Dropped, 3)
+	for done := false; !done; {
+		forget(0)
+		select {
+		case err := <-come:
+			if done = true; err != nil {
+				t.Fatal(err)
+			}
+		default:
+		}
+	}
+	check := func(s store.Store) {
+		t.Helper()
+		var sum store.Sums
+		lines := Balances(t, s)
+		for _, sums := range lines {
+			sum.Add(&sums)
+		}
+		gone := int64(old + store.EmptyKept + over)
+		if want := (store.Sums{store.In: gone + over + 1 + 3, store.Waiting: over, store.Parked: 1, store.Forgotten: gone, store.Dropped: 3}); sum != want {
+			t.Errorf("the ledger's sums are %v, want %v", sum, want)
+		}
+		if most := store.EmptyKept + over + 2; len(lines) > most || names(lines, "z.old") != 0 {
+			t.Errorf("%d lines are left, want %d at most", len(lines), most)
+		}
+		counts, err := s.Counts(ctx)
+		if err != nil || len(counts) != over+1 {
+			t.Errorf("something is kept for %d queues, want %d: %v", len(counts), over+1, err)
+		}
+	}
+	check(s)
+	if again := reopened(t, e, s); again != nil {
+		check(again)
 	}
 }

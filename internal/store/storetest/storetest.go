@@ -55,6 +55,7 @@ var basics = []testCase{
 	{"replay makes parked messages waiting again", replay},
 	{"equal ids are kept apart", equalIDs},
 	{"receipts are the newest", receipts},
+	{"a receipt keeps the first failure", firstFailure},
 	{"queue names may hold any bytes", anyName},
 	{"claims of the dead come back", crash},
 	{"a closed store says so", closed},
@@ -328,7 +329,7 @@ func receipts(t *testing.T, e Engine) {
 			r := Waiting("q", time.Hour, "")
 			r.Fingerprint = [16]byte{byte(i / 1000), byte(j >> 8), byte(j), 1}
 			batch = append(batch, r)
-			last = append(last, store.Receipt{Fingerprint: r.Fingerprint, ID: r.ID})
+			last = append(last, r.Receipt())
 		}
 		if i/1000%2 == 0 {
 			add(t, s, batch...)
@@ -348,6 +349,23 @@ func receipts(t *testing.T, e Engine) {
 	if e.Reopen != nil {
 		s = e.Reopen(t, s)
 		check()
+	}
+}
+
+// A copy of a dead letter has the first failure of the first, to the microsecond.
+func firstFailure(t *testing.T, e Engine) {
+	s := open(t, e)
+	added, remembered := Everything(), Everything()
+	add(t, s, added)
+	if err := s.Remember(context.Background(), []store.Receipt{remembered.Receipt()}); err != nil {
+		t.Fatal(err)
+	}
+	if e.Reopen != nil {
+		s = e.Reopen(t, s)
+	}
+	got, err := s.Receipts(context.Background())
+	if err != nil || len(got) != 2 || !got[0].FirstFailed.Equal(added.FirstFailed) || got[1] != remembered.Receipt() {
+		t.Errorf("receipts %+v, %v", got, err)
 	}
 }
 

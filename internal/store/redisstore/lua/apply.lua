@@ -7,12 +7,16 @@
 --     "k" number, state and queue, due, "1" when the body is as it was, group and record
 --     "d" number, passage ("" when none is kept)  deleted
 --   those of add, of see, of write
--- Returns 1, or 0 when locks were lost and nothing was done, -1 when another leads.
+-- Returns 1, or 0 when locks were lost, or it was forbidden, and nothing was done, -1 when another leads.
 local led, term = arg(), arg()
 local token, whole, ttl, most = arg(), arg(), arg(), arg()
 local once = P .. 't:' .. token
 if call('EXISTS', once) == 1 then
+  wrote()
   return 1
+end
+if whole == '1' and call('EXISTS', P .. 'undone:' .. token) == 1 then
+  return 0
 end
 if deposed(led, term) then
   return -1

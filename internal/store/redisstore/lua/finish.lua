@@ -4,5 +4,7 @@ local token = arg()
 if call('DEL', P .. 'x:' .. token) == 1 then
   call('ZREM', P .. 'xs', token)
   write()
+else
+  wrote()
 end
 return 1

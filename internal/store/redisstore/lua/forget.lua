@@ -7,6 +7,7 @@ local from, to = arg(), arg()
 while true do
   local names = call('ZRANGE', P .. 'en', from, to, 'BYLEX', 'LIMIT', 0, 1000)
   if #names == 0 then
+    wrote()
     return 1
   end
   call('ZREM', P .. 'en', unpack(names))

@@ -142,15 +142,25 @@ local function see()
   end
 end
 
--- remember keeps receipts, read from the arguments: how many to keep, n, then n of them.
+-- remember keeps receipts, read from the arguments: whose they are, how many to keep of
+-- each process, of how many processes at least, for how long (ms) of others, n, then n
+-- of them.
 local function remember()
-  local most = tonumber(arg())
-  local n = tonumber(arg())
+  local process, most, owners, age, n = arg(), tonumber(arg()), tonumber(arg()), tonumber(arg()), tonumber(arg())
   for _ = 1, n do
-    call('RPUSH', P .. 'receipts', arg())
+    call('RPUSH', P .. 'receipts:' .. process, arg())
   end
-  if n > 0 then
-    call('LTRIM', P .. 'receipts', -most, -1)
+  if n == 0 then
+    return
+  end
+  local time = now()
+  call('LTRIM', P .. 'receipts:' .. process, -most, -1)
+  call('HINCRBY', P .. 'receipts:n', process, n)
+  call('ZADD', P .. 'receipts:by', time, process)
+  for _, old in ipairs(call('ZRANGE', P .. 'receipts:by', '-inf', time - age, 'BYSCORE', 'LIMIT', 0, math.max(call('ZCARD', P .. 'receipts:by') - owners, 0))) do
+    call('DEL', P .. 'receipts:' .. old)
+    call('HDEL', P .. 'receipts:n', old)
+    call('ZREM', P .. 'receipts:by', old)
   end
 end
 
@@ -181,14 +191,19 @@ end
 -- write writes entries of the side table, read from the arguments: n, then n times
 -- name, "1" or "0" (to delete it), value.
 local function write()
+  local none = false
   for _ = 1, tonumber(arg()) do
     local name, there, value = arg(), arg(), arg()
     if there == '1' then
       call('HSET', P .. 'e', name, value)
       call('ZADD', P .. 'en', 0, name)
-    else
-      call('HDEL', P .. 'e', name)
+    elseif call('HDEL', P .. 'e', name) == 1 then
       call('ZREM', P .. 'en', name)
+    else
+      none = true
     end
+  end
+  if none then
+    wrote()
   end
 end

@@ -45,6 +45,8 @@ end
 if #loans > 0 then
   call('HDEL', P .. 'token', unpack(loans))
   call('ZREM', P .. 'lease', unpack(loans))
+else
+  wrote()
 end
 account()
 return #loans

@@ -91,3 +91,9 @@ end
 local function deposed(what, term)
   return term ~= '0' and tonumber(call('HGET', P .. 'terms', what) or 0) > tonumber(term)
 end
+
+-- wrote writes where a script finds that all was done before: what is confirmed is the
+-- last write of a connection, and there would be none.
+local function wrote()
+  call('SET', P .. 'wrote', '1')
+end

@@ -1,0 +1,72 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// resolve settles what became of the last Change of this process, when its answer was
+// lost: after it the Change is done, or never will be. Without that it could still be on
+// its way to Redis while who reads its account takes it for not done, and does it again.
+// The caller has moving.
+func (s *Store) resolve(ctx context.Context) error {
+	c := s.doubt.Load()
+	if c == nil {
+		return nil
+	}
+	m, err := s.write(ctx, c.at, scriptUndo, c.token, itoa(doneFor.Milliseconds()))
+	if err != nil {
+		return fmt.Errorf("whether the last change was done is not known yet: %w", err)
+	}
+	n, err := m.AsInt64()
+	if err != nil {
+		return s.failed(err)
+	}
+	if n == 0 { // it is committed, with an intent; else it was done in one step, or is forbidden now
+		if err := s.fulfil(ctx, c.token, c.intent, c.account); err != nil {
+			return fmt.Errorf("the last change was committed, and is not finished yet: %w", err)
+		}
+	}
+	if err := c.release(ctx, c.taken); err != nil {
+		return err
+	}
+	s.doubt.Store(nil)
+	s.signal()
+	return nil
+}
+
+// giveUp lets go what a Change that is not done has locked, now or as soon as that works.
+func (c *change) giveUp(ctx context.Context, why error) error {
+	err := c.release(ctx, c.taken)
+	if err != nil {
+		c.s.doubted(c)
+	}
+	return errors.Join(why, err)
+}
+
+// doubted notes a Change whose answer was lost.
+func (s *Store) doubted(c *change) {
+	c.parts, c.entries, c.spared = nil, nil, nil // what is to be done of it is in intent
+	s.doubt.Store(c)
+}
+
+// settled is resolve for who is about to read what a Change may have written.
+func (s *Store) settled(ctx context.Context) error {
+	if s.doubt.Load() == nil {
+		return nil
+	}
+	s.moving.Lock()
+	defer s.moving.Unlock()
+	return s.resolve(ctx)
+}
+
+// resolveSoon is resolve now and then, so that nothing stays locked for longer than it
+// must.
+func (s *Store) resolveSoon() {
+	if s.doubt.Load() == nil || !s.moving.TryLock() {
+		return
+	}
+	defer s.moving.Unlock()
+	s.tell("finding out whether a change was done", s.resolve(s.ctx))
+}

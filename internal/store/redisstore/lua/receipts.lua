@@ -1,0 +1,20 @@
+-- Receipts: of each process but one those that it wrote since it had written so many.
+-- Arguments: that process, then process and number of those of which some are known.
+-- Returns process, how many it has written, and list in turns, of all that are there.
+local but, known, found = ARGV[1], {}, {}
+for i = 2, #ARGV, 2 do
+  known[ARGV[i]] = tonumber(ARGV[i + 1])
+end
+for _, process in ipairs(call('ZRANGE', P .. 'receipts:by', 0, -1)) do
+  if process ~= but then
+    local written, list = tonumber(call('HGET', P .. 'receipts:n', process) or 0), {}
+    local new = written - (known[process] or 0)
+    if new > 0 then
+      list = call('LRANGE', P .. 'receipts:' .. process, -new, -1)
+    end
+    found[#found + 1] = process
+    found[#found + 1] = tostring(written)
+    found[#found + 1] = list
+  end
+end
+return found

@@ -1,0 +1,23 @@
+-- Moves the ledger's lines of queues that nothing is kept for in this shard to that of
+-- others. Arguments: the columns of what is kept, the other ones, the name of the line of
+-- others, queues. Returns how many were moved.
+local states, flows, others, moved = arg(), arg(), arg(), 0
+local queue = arg()
+while queue do
+  local empty = call('EXISTS', P .. 'c:' .. queue) == 0
+  for state in states:gmatch('.') do
+    empty = empty and call('EXISTS', P .. state .. ':' .. queue) == 0 and tonumber(call('HGET', P .. 'sums', state .. queue) or 0) == 0
+  end
+  if empty then
+    for as in (states .. flows):gmatch('.') do
+      local n = call('HGET', P .. 'sums', as .. queue)
+      if n then
+        call('HINCRBY', P .. 'sums', as .. others, n)
+        call('HDEL', P .. 'sums', as .. queue)
+      end
+    end
+    moved = moved + 1
+  end
+  queue = arg()
+end
+return moved
