@@ -192,15 +192,22 @@ func (g *Gate) Force(queue, to, by, why string, now time.Time) error {
 	return nil
 }
 
-func (g *Gate) add(name string, now time.Time) *queue {
-	if now.Sub(g.swept) >= sweepEvery {
-		g.swept = now
-		for name, q := range g.queues {
-			if q.idle(now) {
-				delete(g.queues, name)
-			}
+// sweep forgets, once a minute, the queues of which there is nothing to remember. The
+// caller holds mu.
+func (g *Gate) sweep(now time.Time) {
+	if now.Sub(g.swept) < sweepEvery {
+		return
+	}
+	g.swept = now
+	for name, q := range g.queues {
+		if q.idle(now) {
+			delete(g.queues, name)
 		}
 	}
+}
+
+func (g *Gate) add(name string, now time.Time) *queue {
+	g.sweep(now)
 	q := &queue{gate: g, name: name, used: now, consumers: -1, breaker: breaker{state: Closed, since: now}}
 	q.window.reset(DefaultBreaker().Window)
 	g.queues[name] = q

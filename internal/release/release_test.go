@@ -303,3 +303,21 @@ func TestTheRateIsExactOverAMinute(t *testing.T) {
 		})
 	}
 }
+
+// Nothing is remembered for ever of queues that nobody asks about any more.
+func TestQueuesThatNobodyAsksAboutAreForgotten(t *testing.T) {
+	b := newBench(t, withBreaker())
+	for i := range 1000 {
+		b.Allow(fmt.Sprintf("invented.%d", i), 1, b.now)
+		b.Unsent(fmt.Sprintf("invented.%d", i), 1, b.now)
+	}
+	b.Consumers("nobody", 0, b.now)
+	b.after(time.Hour)
+	if left := b.Queues(); len(left) != 1 || left[0] != "nobody" { // it says of it why nothing goes
+		t.Errorf("%d queues are remembered: %.10q", len(left), left)
+	}
+	b.after(24 * time.Hour)
+	if left := b.Queues(); len(left) != 0 {
+		t.Errorf("after a day %d queues are remembered: %.10q", len(left), left)
+	}
+}

@@ -33,6 +33,7 @@ func (g *Gate) View(queue string, now time.Time) View {
 	r := g.rules(queue)
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.sweep(now)
 	q := g.queues[queue]
 	if q == nil {
 		return View{State: Closed, On: r.Breaker != nil, Rate: r.Rate, Limit: r.InFlight, Consumers: -1}

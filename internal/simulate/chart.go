@@ -159,7 +159,7 @@ func (r *Result) drawTable(c canvas) {
 		cell := letters{size: 14, colour: ink, class: "storm-ink", bold: w.ID == "redrive", align: "start"}
 		c.text(plotLeft, y, w.Title, cell)
 		cell.align = "end"
-		for i, v := range []string{number(float64(w.Returns)), perSecond(w.Peak), after(w.Recovered), after(w.Drained), number(float64(w.Parked))} {
+		for i, v := range []string{number(float64(w.Returns)), perSecond(w.Peak), r.after(w.Recovered), r.after(w.Drained), number(float64(w.Parked))} {
 			c.text(columns[i], y, v, cell)
 		}
 	}
@@ -204,12 +204,14 @@ func afterWords(d *time.Duration) string {
 	if d == nil {
 		return "not within the time shown"
 	}
-	return after(d) + " after the outage"
+	return moment(*d) + " after the outage"
 }
 
-func after(d *time.Duration) string {
+// after is when something came, from the end of the outage on. What did not come in the
+// time that was simulated may come later.
+func (r *Result) after(d *time.Duration) string {
 	if d == nil {
-		return "never"
+		return "not in " + moment(r.Options.Duration-r.Options.Before-r.Options.Outage)
 	}
 	return moment(*d)
 }

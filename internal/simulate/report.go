@@ -94,11 +94,11 @@ func (r *Result) Table(coloured bool) [][]string {
 	}
 	rows := [][]string{{none, "WAY", "RETRIES WHILE DOWN", "OF BACKOFF'S", "PEAK", "ARRIVALS SERVED AFTER", "DRAINED AFTER", "PARKED"}}
 	for _, w := range r.Ways {
-		drain := after(w.Drained)
+		drain := r.after(w.Drained)
 		if w.ID == "redrive" && w.Over != nil {
 			drain += " (best possible: " + moment(*r.Best) + ")"
 		}
-		rows = append(rows, []string{w.Key(coloured), w.Title, number(float64(w.Returns)), strconv.FormatFloat(100*w.Share, 'g', 3, 64) + "%", perSecond(w.Peak), after(w.Recovered), drain, number(float64(w.Parked))})
+		rows = append(rows, []string{w.Key(coloured), w.Title, number(float64(w.Returns)), strconv.FormatFloat(100*w.Share, 'g', 3, 64) + "%", perSecond(w.Peak), r.after(w.Recovered), drain, number(float64(w.Parked))})
 	}
 	return rows
 }

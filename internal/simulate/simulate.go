@@ -55,7 +55,8 @@ type Options struct {
 	Seed     uint64
 }
 
-// Fill gives what is left out its default.
+// Fill gives what is left out its default. Filled options are not to be filled again: a
+// Limp of none would be left out.
 func (o Options) Fill() Options {
 	o.Capacity = or(o.Capacity, 2*o.Rate)
 	o.Consumers = or(o.Consumers, max(25*o.Capacity, 50))

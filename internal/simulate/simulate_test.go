@@ -56,7 +56,7 @@ func TestTheBreakerSparesTheUpstreamAndCostsLittleTime(t *testing.T) {
 		case w.Share > 0.01:
 			t.Errorf("seed %d: %.3f%% of the retries that backoff alone makes", seed, 100*w.Share)
 		case w.Over == nil || *w.Over > 0.1:
-			t.Errorf("seed %d: drained after %v, and %v is possible", seed, after(w.Drained), after(r.Best))
+			t.Errorf("seed %d: drained after %v, and %v is possible", seed, r.after(w.Drained), r.after(r.Best))
 		case w.Parked > 0 || w.Peak > 22:
 			t.Errorf("seed %d: %d parked, a peak of %v", seed, w.Parked, w.Peak)
 		}

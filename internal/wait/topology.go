@@ -2,6 +2,7 @@ package wait
 
 import (
 	"strings"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -71,9 +72,34 @@ func Due(queue string) Topology {
 	})
 }
 
+// Lane is Due behind a queue of the work queue's own, for delay queues that work
+// queues share. RabbitMQ's at-least-once dead-lettering holds 32 messages of a
+// queue and takes no other until one of them is confirmed: 32 for a work queue that
+// is full or has no leader would stop the retries of all the others. (One
+// unavailable queue, TestOneUnavailableQueueStopsNoOther.) A lane queue accepts
+// whatever comes due and expires it at once, so the 32 are of its work queue alone.
+func Lane(queue string) Topology {
+	lane := wire.LaneQueue(queue)
+	args := AtLeastOnce(wire.ExchangeDue, 0)
+	args["x-dead-letter-routing-key"] = queue
+	return Due(queue).With(Topology{
+		Exchanges: []Exchange{{Name: wire.ExchangeLane, Kind: amqp.ExchangeDirect, Internal: true, Args: amqp.Table{"alternate-exchange": wire.ExchangeDue}}},
+		Queues:    []Queue{{Name: lane, Args: args}},
+		Bindings:  []Binding{{From: wire.ExchangeLane, Key: queue, ToQueue: lane}},
+	})
+}
+
+// AtLeastOnce are the arguments of a quorum queue that dead-letters what expires to
+// an exchange, and keeps it until RabbitMQ has confirmed it there. Strategy and
+// overflow are both needed: with drop-head it is silently at-most-once.
+func AtLeastOnce(exchange string, ttl time.Duration) amqp.Table {
+	return amqp.Table{"x-queue-type": "quorum", "x-message-ttl": ttl.Milliseconds(), "x-dead-letter-exchange": exchange,
+		"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish", "x-delivery-limit": NoLimit}
+}
+
 // Ends tells whether an exchange is one through which a wait ends: what a work
 // queue got through it had waited before. Not all are internal; who may write to
 // those in which a wait begins can send through them.
 func Ends(exchange string) bool {
-	return exchange == wire.ExchangeDue || exchange == wire.ExchangeDelayed || strings.HasPrefix(exchange, wire.DelayPrefix)
+	return exchange == wire.ExchangeDue || exchange == wire.ExchangeLane || exchange == wire.ExchangeDelayed || strings.HasPrefix(exchange, wire.DelayPrefix)
 }

@@ -72,6 +72,12 @@ type Limits struct {
 	Linear bool
 	// Decides: whoever takes the message decides by a policy of its own.
 	Decides bool
+	// Drops: it dead-letters at-most-once, so what comes due while its work queue is
+	// full or has no leader is lost.
+	Drops bool
+	// Rekeys: a message comes back with its work queue's name as routing key. The first
+	// one is in its header x-redrive-routing-key, and the library shows that one.
+	Rekeys bool
 	// Survives says what the waiting messages survive.
 	Survives string
 	// Makes says what it makes in the broker.
@@ -87,6 +93,10 @@ type Limits struct {
 func (l Limits) Check(p *policy.Policy) error {
 	if l.Decides {
 		return nil
+	}
+	if p.MaxRetryIn > l.Longest {
+		return fmt.Errorf("policy %q lets consumers ask for delays of up to %s, and %s waits %s at most: allow less, or choose another way to wait",
+			p.Name, policy.FormatDuration(p.MaxRetryIn), l.Name, policy.FormatDuration(l.Longest))
 	}
 	waits := p.Waits()
 	for i, w := range waits {

@@ -4,8 +4,8 @@
 //
 // The routing key is the bits, highest first, and then the work queue:
 // "0.0.1.0.1.orders.created" with five levels waits 5 units. Exchanges between
-// the levels are of type topic; the last one is internal and knows each work
-// queue, and what has none any more goes to the parking lot.
+// the levels are of type topic; the last one is internal and knows the lane queue
+// of each work queue (wait.Lane), and what has none goes to the parking lot.
 package binary
 
 import (
@@ -39,28 +39,27 @@ func New(unit time.Duration) (*Ladder, error) {
 
 // Limits implements wait.Way.
 func (l *Ladder) Limits() wait.Limits {
-	return wait.Limits{Name: "binary", Longest: (1<<Bits - 1) * l.unit, Step: l.unit,
+	return wait.Limits{Name: "binary", Longest: (1<<Bits - 1) * l.unit, Step: l.unit, Rekeys: true,
 		Survives: "a restart of RabbitMQ and the loss of a minority of its nodes",
-		Makes:    fmt.Sprintf("%d queues and %d exchanges, for all work queues together; a message passes one queue per bit that is set in its delay", Bits, Bits+1)}
+		Makes:    fmt.Sprintf("%d queues and %d exchanges, for all work queues together, and one queue for each work queue; a message passes one queue per bit that is set in its delay", Bits, Bits+1)}
 }
 
 // level is the name of a level's queue and of the exchange before it.
 func (l *Ladder) level(n int) string { return fmt.Sprintf("redrive.delay.binary.%s.%02d", l.unit, n) }
 
-// out is the exchange after the last level.
-func (l *Ladder) out() string { return fmt.Sprintf("redrive.delay.binary.%s.due", l.unit) }
+// out is the exchange after the last level, bound to the lane queue of each work queue.
+func (l *Ladder) out() string { return fmt.Sprintf("redrive.delay.binary.%s.lane", l.unit) }
 
 // Topology implements wait.Way.
 func (l *Ladder) Topology(queue string) wait.Topology {
-	t := wait.Parked().With(wait.Topology{Exchanges: []wait.Exchange{{Name: l.out(), Kind: amqp.ExchangeTopic, Internal: true, Args: amqp.Table{"alternate-exchange": wire.ExchangeParked}}}})
+	t := wait.Lane(queue).With(wait.Topology{Exchanges: []wait.Exchange{{Name: l.out(), Kind: amqp.ExchangeTopic, Internal: true, Args: amqp.Table{"alternate-exchange": wire.ExchangeParked}}}})
 	below := l.out()
 	for n := range Bits {
 		name := l.level(n)
 		before := strings.Repeat("*.", Bits-1-n)
 		t = t.With(wait.Topology{
 			Exchanges: []wait.Exchange{{Name: name, Kind: amqp.ExchangeTopic}},
-			Queues: []wait.Queue{{Name: name, Args: amqp.Table{"x-queue-type": "quorum", "x-message-ttl": (l.unit << n).Milliseconds(),
-				"x-dead-letter-exchange": below, "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish", "x-delivery-limit": wait.NoLimit}}},
+			Queues:    []wait.Queue{{Name: name, Args: wait.AtLeastOnce(below, l.unit<<n)}},
 			Bindings: []wait.Binding{
 				{From: name, Key: before + "1.#", ToQueue: name},
 				{From: name, Key: before + "0.#", ToExchange: below},
@@ -68,7 +67,7 @@ func (l *Ladder) Topology(queue string) wait.Topology {
 		})
 		below = name
 	}
-	return t.With(wait.Topology{Bindings: []wait.Binding{{From: l.out(), Key: strings.Repeat("*.", Bits) + destination(queue), ToQueue: queue}}})
+	return t.With(wait.Topology{Bindings: []wait.Binding{{From: l.out(), Key: strings.Repeat("*.", Bits) + destination(queue), ToQueue: wire.LaneQueue(queue)}}})
 }
 
 // Hold implements wait.Way.

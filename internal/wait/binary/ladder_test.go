@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/redrive-mq/redrive/internal/wait"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // matches is a topic binding, as AMQP says.
@@ -44,8 +45,8 @@ func walk(t *rapid.T, topology wait.Topology, ticket wait.Ticket) (queue string,
 		if exchange = to[0].ToExchange; exchange != "" {
 			continue
 		}
-		q, level := ladder[to[0].ToQueue]
-		if !level {
+		q := ladder[to[0].ToQueue]
+		if !strings.HasPrefix(q.Name, wire.DelayPrefix) {
 			return to[0].ToQueue, waited, hops
 		}
 		waited += time.Duration(q.Args["x-message-ttl"].(int64)) * time.Millisecond
@@ -79,7 +80,7 @@ func TestTheLadder(t *testing.T) {
 			t.Fatalf("the routing key has %d bytes", len(ticket.RoutingKey))
 		}
 		to, waited, hops := walk(t, topology, ticket)
-		if to != queue || waited != ticket.Delay || waited < delay || waited-delay >= unit {
+		if to != wire.LaneQueue(queue) || waited != ticket.Delay || waited < delay || waited-delay >= unit {
 			t.Fatalf("%s to %q: it comes to %q after %s, and the ticket says %s", delay, queue, to, waited, ticket.Delay)
 		}
 		if n := bits.OnesCount64(uint64(waited / unit)); hops != n {

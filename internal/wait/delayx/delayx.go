@@ -29,8 +29,8 @@ const longest = math.MaxUint32 * time.Millisecond
 
 // Limits implements wait.Way.
 func (Way) Limits() wait.Limits {
-	return wait.Limits{Name: "delayed-exchange", Longest: longest, Step: time.Millisecond,
-		Survives: "an orderly restart of RabbitMQ; not the loss of its node, and a crash can take the latest with it; what comes due while the work queue cannot take it is lost",
+	return wait.Limits{Name: "delayed-exchange", Longest: longest, Step: time.Millisecond, Drops: true, Rekeys: true,
+		Survives: "an orderly restart of RabbitMQ; not the loss of its node, and a crash can take the latest with it",
 		Makes:    "one exchange, for all work queues together; each waiting message takes some 10 KB of RabbitMQ's memory",
 		Needs:    "the plugin rabbitmq_delayed_message_exchange, whose last builds are for RabbitMQ 4.2"}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -25,7 +26,10 @@ const (
 	// bounds memory, and how many messages a crash can return twice.
 	InFlight = 2560
 	// inFlightBytes bounds their bodies the same way, but for one batch more.
-	inFlightBytes = 64 << 20
+	inFlightBytes = 32 << 20
+	// largeBody is from what size on a body's memory is given back as soon as RabbitMQ
+	// has it: the next one would be beside it until the next collection.
+	largeBody = 8 << 20
 	// together is how many sent batches are settled in one commit at most.
 	together = 32
 
@@ -159,7 +163,7 @@ func (l *Loop) sendDue(ctx context.Context, flight chan<- sent) (time.Duration, 
 		}
 		slices.SortFunc(next, func(a, b store.NextDue) int { return a.Due.Compare(b.Due) })
 		now := time.Now()
-		wake, sentAny := time.Hour, len(l.served) > 0
+		wake, sentAny := l.forgetRests(next, now), len(l.served) > 0
 		for _, n := range next {
 			if l.served[n.Queue] {
 				continue
@@ -260,9 +264,16 @@ func (l *Loop) settle(ctx context.Context, batches []sent) {
 	if len(back) > 0 {
 		l.untilDone(ctx, settling, func() error { return l.store.Release(ctx, back) })
 	}
-	for _, s := range batches {
+	large := false
+	for i, s := range batches {
+		large = large || slices.ContainsFunc(s.claims, func(c store.Claim) bool { return len(c.Record.Message.Body) >= largeBody })
 		l.inFlight.Add(-int64(len(s.claims)))
 		l.bytes.Add(-bodies(s.claims))
+		batches[i] = sent{}
+	}
+	if large {
+		outcomes, back = nil, nil
+		debug.FreeOSMemory()
 	}
 	l.Wake()
 }
@@ -305,12 +316,14 @@ func (l *Loop) rest(queue string, obstacle error) {
 	case errors.Is(obstacle, flow.Again) && r.tries == 0:
 		// Bound again: at once, but only once, or a queue that is bound and yet
 		// unroutable would spin.
-		l.resting[queue] = rest{tries: 1}
+		l.resting[queue] = rest{until: time.Now(), tries: 1}
+	case errors.Is(obstacle, flow.ErrAsked): // the answer is on its way
+		l.resting[queue] = rest{until: time.Now().Add(firstRest << min(r.tries, 2)), tries: r.tries + 1}
 	default:
 		l.resting[queue] = rest{until: time.Now().Add(min(firstRest<<min(r.tries, 16), longest)), tries: r.tries + 1}
 	}
 	l.mu.Unlock()
-	if obstacle == nil && !was || errors.Is(obstacle, flow.Again) || errors.Is(obstacle, context.Canceled) {
+	if obstacle == nil && !was || errors.Is(obstacle, flow.Again) || errors.Is(obstacle, flow.ErrAsked) || errors.Is(obstacle, context.Canceled) {
 		return
 	}
 	l.report(queue, obstacle)

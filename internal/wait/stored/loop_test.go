@@ -148,6 +148,44 @@ func TestQueuesTakeTurns(t *testing.T) {
 	}
 }
 
+// When RabbitMQ does not answer, no more is on its way than a crash may double, and no more
+// memory is used: 2,560 messages, or 32 MiB of bodies and a batch, of all queues together.
+func TestNoMoreIsInFlightThanIsPromised(t *testing.T) {
+	for name, c := range map[string]struct {
+		queues, each, body, most int
+	}{
+		"many messages": {5, 2000, 10, 2560},
+		"large bodies":  {3, 50, 1 << 20, 32 + 16},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := memstore.New()
+				g := &giver{began: time.Now(), answer: done, nth: map[string]int{}, slow: time.Hour}
+				l := stored.New(s, g, open(), func(flow.Event) {}, slog.New(slog.DiscardHandler), func(string, error) {})
+				body := strings.Repeat("b", c.body)
+				var all []*store.Record
+				for q := range c.queues {
+					for range c.each {
+						all = append(all, record(string(rune('a'+q)), body, time.Now()))
+					}
+				}
+				if err := s.Add(t.Context(), all); err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				var running sync.WaitGroup
+				running.Go(func() { l.Run(ctx, time.Second) })
+				time.Sleep(time.Minute) // of the fake clock
+				if n := len(g.sent); n > c.most || n < c.most/2 {
+					t.Errorf("%d are on their way unanswered, want at most %d, and not much less", n, c.most)
+				}
+				cancel()
+				running.Wait()
+			})
+		})
+	}
+}
+
 // They do when RabbitMQ is slow, and all is on its way that may be.
 func TestQueuesTakeTurnsWhenRabbitMQIsSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -220,5 +258,51 @@ func TestAHeldQueueWaitsUntilItIsReleased(t *testing.T) {
 		if want := []string{"other 2s", "a 1m0s", "later 2h1m1s"}; !slices.Equal(g.sent, want) {
 			t.Errorf("sent %v, want %v", g.sent, want)
 		}
+	})
+}
+
+// A queue that rests is forgotten, and taken to be well, some minutes after nothing waits
+// for it any more; one that something waits for is not, though a person has paused it.
+func TestARestOfAQueueThatNothingWaitsForIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memstore.New()
+		g := &giver{began: time.Now(), answer: func(string, int) flow.Fate { return flow.Fate{Err: errors.New("full")} }, nth: map[string]int{}}
+		var works []string
+		l := stored.New(s, g, open(), func(flow.Event) {}, slog.New(slog.DiscardHandler), func(queue string, err error) {
+			if err == nil {
+				works = append(works, queue)
+			}
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { l.Run(ctx, time.Second) })
+		if err := s.Add(ctx, []*store.Record{record("gone", "x", time.Now()), record("there", "y", time.Now()), record("paused", "z", time.Now())}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		l.Hold("paused", true)
+		synctest.Wait()
+		gone, err := s.List(ctx, store.Filter{State: store.Waiting, Queue: "gone", Limit: 1})
+		if err != nil || len(gone.Records) != 1 {
+			t.Fatal(gone, err)
+		}
+		for n := 0; n == 0; time.Sleep(time.Second) { // until it is not claimed
+			if _, err := s.Change(ctx, []store.Key{gone.Records[0].Key}, func(_ store.Key, r *store.Record) store.Edit {
+				if r != nil {
+					n++
+				}
+				return store.Edit{Delete: r != nil}
+			}, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(10 * time.Minute)
+		resting := l.Resting()
+		slices.Sort(resting)
+		if !slices.Equal(resting, []string{"paused", "there"}) || !slices.Equal(works, []string{"gone"}) {
+			t.Errorf("%q rest, and of %q it was said that they work", resting, works)
+		}
+		cancel()
+		running.Wait()
 	})
 }

@@ -48,7 +48,7 @@ const longestDynamic = longest / 2
 
 // Limits implements wait.Way.
 func (d *Dynamic) Limits() wait.Limits {
-	return wait.Limits{Name: "dynamic", Longest: longestDynamic, Step: d.step, Survives: Classic.survives(),
+	return wait.Limits{Name: "dynamic", Longest: longestDynamic, Step: d.step, Drops: true, Rekeys: true, Survives: Classic.survives(),
 		Makes: fmt.Sprintf("one queue and one exchange per delay in use, rounded up to two digits: at most %d for delays up to an hour; gone when not used for ten minutes more than the delay", d.most(time.Hour))}
 }
 

@@ -14,7 +14,8 @@ import (
 var DefaultLevels = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second, 32 * time.Second,
 	time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 30 * time.Minute, time.Hour}
 
-// Levels waits in one queue per level, shared by all work queues.
+// Levels waits in one queue per level, shared by all work queues. In quorum queues
+// each work queue has a lane of its own at the end (wait.Lane).
 type Levels struct {
 	name   string
 	levels []time.Duration // sorted, at least one
@@ -51,13 +52,20 @@ func (l *Levels) Limits() wait.Limits {
 	for i, d := range l.levels {
 		names[i] = policy.FormatDuration(d)
 	}
-	return wait.Limits{Name: l.name, Longest: l.levels[len(l.levels)-1], Levels: l.levels, Survives: l.kind.survives(),
-		Makes: "one queue and one exchange per level, for all work queues together: " + strings.Join(names, ", ")}
+	makes := "one queue and one exchange per level, for all work queues together"
+	if l.kind == Quorum {
+		makes += ", and one queue for each work queue"
+	}
+	return wait.Limits{Name: l.name, Longest: l.levels[len(l.levels)-1], Levels: l.levels, Drops: l.kind == Classic, Rekeys: true, Survives: l.kind.survives(),
+		Makes: makes + ": " + strings.Join(names, ", ")}
 }
 
 // Topology implements wait.Way.
 func (l *Levels) Topology(queue string) wait.Topology {
 	t := wait.Due(queue)
+	if l.kind == Quorum {
+		t = wait.Lane(queue)
+	}
 	for _, d := range l.levels {
 		t = t.With(l.kind.delayQueue(l.kind.name(label(d)), d, nil))
 	}

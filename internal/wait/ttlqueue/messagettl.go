@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/redrive-mq/redrive/internal/wait"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
@@ -27,7 +29,7 @@ func NewMessageTTL(kind Type, mixed bool) *MessageTTL { return &MessageTTL{kind,
 
 // Limits implements wait.Way.
 func (m *MessageTTL) Limits() wait.Limits {
-	return wait.Limits{Name: "message-ttl", Longest: longest, Step: time.Millisecond, Blocks: true, Mixed: m.mixed, Survives: m.kind.survives(),
+	return wait.Limits{Name: "message-ttl", Longest: longest, Step: time.Millisecond, Blocks: true, Mixed: m.mixed, Drops: m.kind == Classic, Rekeys: true, Survives: m.kind.survives(),
 		Makes: "one queue and one exchange for each work queue"}
 }
 
@@ -44,7 +46,13 @@ func (m *MessageTTL) queue(work string) string {
 
 // Topology implements wait.Way.
 func (m *MessageTTL) Topology(queue string) wait.Topology {
-	return wait.Due(queue).With(m.kind.delayQueue(m.queue(queue), 0, nil))
+	args := amqp.Table{"x-queue-type": string(m.kind), "x-dead-letter-exchange": wire.ExchangeDue}
+	if m.kind == Quorum {
+		// Straight to redrive.due: the queue is of one work queue, whose trouble is its own.
+		args = wait.AtLeastOnce(wire.ExchangeDue, 0)
+		delete(args, "x-message-ttl")
+	}
+	return wait.Due(queue).With(queueBehind(m.queue(queue), args))
 }
 
 // Hold implements wait.Way.

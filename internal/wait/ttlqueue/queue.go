@@ -33,7 +33,7 @@ const (
 
 func (t Type) survives() string {
 	if t == Classic {
-		return "a restart of RabbitMQ; not the loss of the queue's node; what comes due while the work queue cannot take it is lost, and with a quorum work queue also what comes due while RabbitMQ is down"
+		return "a restart of RabbitMQ, but with a quorum work queue not what comes due meanwhile; not the loss of the queue's node"
 	}
 	return "a restart of RabbitMQ and the loss of a minority of its nodes"
 }
@@ -59,21 +59,21 @@ func (t Type) name(label string) string {
 	return wire.DelayPrefix + label
 }
 
-// delayQueue is a queue of that name and the exchange before it. ttl 0 is none.
+// delayQueue is a queue of that name, shared by work queues, and the exchange before
+// it.
 func (t Type) delayQueue(name string, ttl time.Duration, more amqp.Table) wait.Topology {
-	args := amqp.Table{"x-queue-type": string(t), "x-dead-letter-exchange": wire.ExchangeDue}
-	if ttl > 0 {
-		args["x-message-ttl"] = ttl.Milliseconds()
-	}
-	if t == Quorum {
-		// Both are needed: with drop-head it is silently at-most-once.
-		args["x-dead-letter-strategy"] = "at-least-once"
-		args["x-overflow"] = "reject-publish"
-		args["x-delivery-limit"] = wait.NoLimit
+	args := wait.AtLeastOnce(wire.ExchangeLane, ttl)
+	if t == Classic {
+		args = amqp.Table{"x-queue-type": string(t), "x-message-ttl": ttl.Milliseconds(), "x-dead-letter-exchange": wire.ExchangeDue}
 	}
 	for k, v := range more {
 		args[k] = v
 	}
+	return queueBehind(name, args)
+}
+
+// queueBehind is a queue and the exchange of the same name before it.
+func queueBehind(name string, args amqp.Table) wait.Topology {
 	return wait.Topology{
 		Exchanges: []wait.Exchange{{Name: name, Kind: amqp.ExchangeFanout}},
 		Queues:    []wait.Queue{{Name: name, Args: args}},

@@ -51,6 +51,9 @@ func TestAMessageIsKept(t *testing.T) {
 			if tr.Exchange != "shop" || tr.RoutingKey != "order.eu" || tr.UserID != "guest" || tr.Attempt != 1 || tr.Queue != "orders" {
 				t.Errorf("its trail says %+v", tr)
 			}
+			if rekeyed := d.RoutingKey == "orders"; rekeyed != b.way.Limits().Rekeys {
+				t.Errorf("it came back with the routing key %q; its limits say that it has another: %v", d.RoutingKey, b.way.Limits().Rekeys)
+			}
 			if diff := cmp.Diff(sent.Headers, trail.Clean(d.Headers)); diff != "" {
 				t.Errorf("headers (-sent +returned):\n%s", diff)
 			}

@@ -29,7 +29,7 @@ func TestItComesBackToItsOwnQueue(t *testing.T) {
 			}
 			for _, q := range names {
 				d := b.back(consumers[q], q, holds[q])
-				if hops, _ := d.Headers["x-death"].([]any); b.maker == "Binary" && len(hops) != bits.OnesCount64(uint64(holds[q].Delay/(10*ms))) {
+				if hops, _ := d.Headers["x-death"].([]any); b.maker == "Binary" && len(hops) != bits.OnesCount64(uint64(holds[q].Delay/(10*ms)))+1 { // and its lane
 					t.Errorf("%s took %d hops", holds[q].Delay, len(hops))
 				}
 				if delay != b.delays[len(b.delays)-1] {
@@ -129,25 +129,19 @@ func TestTheWorkQueueIsDeleted(t *testing.T) {
 		if b.maker == "Native" {
 			return // what waits is in the work queue itself, and goes with it
 		}
-		h := held{asked: b.delays[len(b.delays)-1]}
-		for {
-			b.work("orders").Channel.Close()
-			h.since = time.Now()
-			var err error
-			if h.Ticket, err = b.way.Hold("orders", h.asked); err == nil {
-				err = b.hold(h.Ticket, "orders", wire.Message{RoutingKey: "first", Body: []byte("a"), MessageID: "m"})
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			came, err := b.v.Channel().QueueDelete("orders", false, false, false)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if came == 0 {
-				break
-			}
-			t.Log("it was back before its queue was deleted: again")
+		b.work("orders").Channel.Close()
+		// Before it waits: on a busy machine RabbitMQ takes longer to delete a queue
+		// than the message would wait.
+		if _, err := b.v.Channel().QueueDelete("orders", false, false, false); err != nil {
+			t.Fatal(err)
+		}
+		h := held{since: time.Now(), asked: b.delays[len(b.delays)-1]}
+		var err error
+		if h.Ticket, err = b.way.Hold("orders", h.asked); err == nil {
+			err = b.hold(h.Ticket, "orders", wire.Message{RoutingKey: "first", Body: []byte("a"), MessageID: "m"})
+		}
+		if err != nil {
+			t.Fatal(err)
 		}
 		d := b.back(b.v.Consume(wire.QueueParked), "a", h)
 		if d.MessageId != "m" || d.Headers[wire.HeaderQueue] != "orders" || d.Headers[wire.HeaderRoutingKey] != "first" {
