@@ -2,6 +2,7 @@ package flow
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"time"
@@ -46,7 +47,9 @@ func (h *Hold) forgetGone() {
 // prepare makes sure that a message may come back to its queue at all, and that
 // what it passes is there.
 func (h *Hold) prepare(ctx context.Context, m *held, t *wait.Ticket) error {
-	switch f := h.enrolled.route(ctx, m.rec.Queue, m.rec.Proven); {
+	switch f := h.enrolled.route(ctx, m.rec.Queue, m.rec.Proven, m.rec.FailedAt); {
+	case errors.Is(f.Err, ErrAsked), errors.Is(f.Err, ErrUnknown):
+		return fmt.Errorf("%w: %w", errInVain, f.Err) // the store keeps it meanwhile
 	case f.Err != nil:
 		return f.Err
 	case f.Park != "":

@@ -5,7 +5,9 @@
 //	verdict.go   what the policy says, as a record to keep
 //	hold.go      a policy that waits in RabbitMQ: published to where it waits
 //	(waiting: internal/wait/stored wakes what is due in the store)
+//	names.go     how many names of queues reports may make known
 //	enrolled.go  which queues a message may be brought back to
+//	ask.go       RabbitMQ asked for them, beside the loop
 //	giveback.go  the one place that publishes what was kept: back to its queue, or forward
 //	collect.go   what others have parked in RabbitMQ, safe in the store as well
 //	events.go    what log, metrics and displays are told
@@ -32,6 +34,7 @@ type Delivery struct {
 	Redelivered bool   // RabbitMQ has handed it out before and got no acknowledgement
 	Note        string // what was changed so that it could be read; "" for nothing
 	Unreadable  string // why it cannot be returned as it was; "" when it can
+	Doubled     string // why its death headers prove nothing, whoever wrote them; "" when they do
 }
 
 // Rules are the policies in force.
@@ -42,11 +45,13 @@ type Rules struct {
 	Ways map[string]wait.Way
 }
 
-// Flow takes dead letters in. Take and Connected are called by the intake, one
-// at a time; SetRules may be called at any time.
+// Flow takes dead letters in. Take, Connected and Disconnected are called by the
+// intake, one at a time; SetRules may be called at any time.
 type Flow struct {
 	keeper
 	hold  *Hold
+	names *Names
+	prove func(queue string)
 	rules atomic.Pointer[Rules]
 	// waits tells which of the batch that is to be offered again wait in RabbitMQ
 	// already: it must not be given them twice.
@@ -60,6 +65,10 @@ func New(s store.Store, r Rules, hold *Hold, events Listener) *Flow {
 	f.SetRules(r)
 	return f
 }
+
+// Vouch bounds the names that only reports vouch for by n, and lets g know which queues
+// RabbitMQ has dead-lettered from. It is to be called before the first batch.
+func (f *Flow) Vouch(n *Names, g *GiveBack) { f.names, f.prove = n, g.enrolled.prove }
 
 // SetRules is in force from the next dead letter and the next return on. What
 // waits keeps the due time it was given.
@@ -91,7 +100,7 @@ func (f *Flow) Take(ctx context.Context, batch []Delivery) error {
 	var away []held      // to wait in RabbitMQ
 	var at, events []int // index in batch and in told of each of away
 	for i := range batch {
-		rec, verdict, m := f.judge(i, &batch[i], rules, now)
+		rec, verdict, m := f.judge(ctx, i, &batch[i], rules, now)
 		told = append(told, Event{Kind: Failed, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Reason: rec.Reason, Error: rec.Error})
 		switch {
 		case verdict == policy.Discard:
@@ -112,7 +121,7 @@ func (f *Flow) Take(ctx context.Context, batch []Delivery) error {
 			at, events = append(at, i), append(events, len(told)-1)
 		}
 	}
-	f.handOver(ctx, away)
+	f.handOver(ctx, away, at)
 	for i, m := range away {
 		e, name := &told[events[i]], m.way.Limits().Name
 		if m.err == nil {
@@ -147,19 +156,23 @@ func (f *Flow) account(told []Event) {
 }
 
 // handOver brings messages to where they wait in RabbitMQ. Each has its id in a
-// receipt first: should the acknowledgement be lost, then the copy has the same.
-func (f *Flow) handOver(ctx context.Context, away []held) {
+// receipt first: should the acknowledgement be lost, then the copy has the same. at are
+// their places in the batch.
+func (f *Flow) handOver(ctx context.Context, away []held, at []int) {
 	if len(away) == 0 {
 		return
 	}
 	var first []store.Receipt
-	for _, m := range away {
-		if m.rec.Fingerprint != ([16]byte{}) {
-			first = append(first, store.Receipt{Fingerprint: m.rec.Fingerprint, ID: m.rec.ID})
+	for n, m := range away {
+		if m.rec.Fingerprint != ([16]byte{}) && !f.given[at[n]].remembered {
+			first = append(first, m.rec.Receipt())
 		}
 	}
-	if len(first) > 0 && f.store.Remember(ctx, first) == nil { // a full disk stops what must wait there, nothing else
-		for _, m := range away {
+	if len(first) == 0 || f.store.Remember(ctx, first) == nil { // a full disk stops what must wait there, nothing else
+		for n, m := range away {
+			who := f.given[at[n]]
+			who.remembered = true
+			f.given[at[n]] = who
 			m.rec.Fingerprint = [16]byte{} // or, kept after all, it had two
 		}
 	}

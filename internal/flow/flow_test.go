@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -177,17 +178,20 @@ func TestABatchOfferedAgainKeepsItsIDs(t *testing.T) {
 	}
 }
 
+// Stores keep microseconds: a due time is rounded up to them, since early is never.
 func TestNeverEarly(t *testing.T) {
-	s := memstore.New()
-	before := time.Now()
-	if err := newFlow(s).Take(context.Background(), []flow.Delivery{deadLetter("q", "")}); err != nil {
-		t.Fatal(err)
-	}
-	r := kept(t, s)[0].Record
-	least := before.Add(800 * time.Millisecond) // 1s with jitter of 20 %
-	if r.Due.Before(least) || r.Due.UnixNano()%1000 != 0 {
-		t.Errorf("due %s, %s before the least wait, or not in the store's microseconds", r.Due, least.Sub(r.Due))
-	}
+	synctest.Test(t, func(t *testing.T) {
+		for _, ns := range []time.Duration{0, 1, 499, 500, 999} {
+			time.Sleep(time.Millisecond + ns)
+			s := memstore.New()
+			rules := flow.Rules{Policies: policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second), Jitter: policy.None}}}
+			must(t, flow.New(s, rules, nil, func(flow.Event) {}).Take(context.Background(), []flow.Delivery{deadLetter("q", "")}))
+			least := time.Now().Add(time.Second)
+			if due := kept(t, s)[0].Record.Due; due.Before(least) || due.Sub(least) >= time.Microsecond || due.UnixNano()%1000 != 0 {
+				t.Errorf("due %s after the least wait, or not in the store's microseconds", due.Sub(least))
+			}
+		}
+	})
 }
 
 // What broker and clients may send instead of what they should.
@@ -226,6 +230,23 @@ func TestAttemptsAreCountedInOurHeaderOnly(t *testing.T) {
 		}
 		if r := kept(t, s)[0].Record; r.Attempt != c.want || (len(r.Notes) > 0) != c.noted {
 			t.Errorf("%T %v: attempt %d, notes %v; want %d, noted %v", c.header, c.header, r.Attempt, r.Notes, c.want, c.noted)
+		}
+	}
+}
+
+// A message that failed before tells when it failed first, whoever counted.
+func TestTheFirstFailureIsKeptOverAllAttempts(t *testing.T) {
+	first := time.Now().Add(-time.Hour).Truncate(time.Second)
+	d := deadLetter("q", "")
+	d.Message.Headers[wire.HeaderAttempt], d.Message.Headers[wire.HeaderFirstFailed] = int64(1), first
+	parked := d
+	parked.From = wire.ExchangeParked
+	s := memstore.New()
+	must(t, newFlow(s).Take(context.Background(), []flow.Delivery{d}))
+	must(t, flow.NewCollector(s, nil, func(flow.Event) {}).Take(context.Background(), []flow.Delivery{parked}))
+	for _, l := range kept(t, s) {
+		if r := l.Record; !r.FirstFailed.Equal(first) || !r.FailedAt.After(first) {
+			t.Errorf("%v, attempt %d: it failed first at %s, and at %s", r.State, r.Attempt, r.FirstFailed, r.FailedAt)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/store"
@@ -34,6 +35,10 @@ type Fate struct {
 	Done bool   // confirmed where it belongs: delete it
 	Park string // not empty: park it, for this reason
 	Err  error  // neither: keep it waiting and try again
+
+	// Where asOf is not zero, Park is for messages due until then, and Err of others is later.
+	asOf  time.Time
+	later error
 }
 
 // GiveBack is the one place that publishes messages: due ones, replayed ones and
@@ -49,6 +54,43 @@ func NewGiveBack(p Publisher, policies func() policy.Set, events Listener) *Give
 	return &GiveBack{publisher: p, events: events, enrolled: newEnrolled(p, policies)}
 }
 
+// WhenAsked has a function called each time RabbitMQ has said whether a queue is
+// enrolled. It is to be called before the first Send.
+func (g *GiveBack) WhenAsked(answered func()) { g.enrolled.asker.answered = answered }
+
+// Enrolled tells from memory whether messages can return to a queue. Where that is not
+// known RabbitMQ is asked. Safe for concurrent use.
+func (g *GiveBack) Enrolled(queue string) (yes, known bool) { return g.enrolled.is(queue) }
+
+// Close ends the questions to RabbitMQ that are under way, after the last Send.
+func (g *GiveBack) Close() { g.enrolled.asker.close() }
+
+// route makes sure that claims can return to their queue. One that was not known to be
+// enrolled is now; then it is first to be seen whether the queue has consumers.
+func (g *GiveBack) route(ctx context.Context, queue string, claims []store.Claim) Fate {
+	known, _ := g.enrolled.is(queue)
+	f := g.enrolled.route(ctx, queue, proven(claims), newest(claims))
+	if f.Park == "" && f.Err == nil && !known {
+		f.Err = Again
+	}
+	return f
+}
+
+// proven tells whether RabbitMQ has dead-lettered one of the messages: then the queue is
+// enrolled, for all of them.
+func proven(claims []store.Claim) bool {
+	return slices.ContainsFunc(claims, func(c store.Claim) bool { return c.Record.Proven })
+}
+
+func newest(claims []store.Claim) (due time.Time) {
+	for _, c := range claims {
+		if c.Record.Due.After(due) {
+			due = c.Record.Due
+		}
+	}
+	return due
+}
+
 // Send publishes claims of one queue, in their order, and returns a function
 // that waits for the fate of each. It is called from one goroutine at a time.
 func (g *GiveBack) Send(ctx context.Context, queue string, claims []store.Claim) (wait func(context.Context) []Fate) {
@@ -62,10 +104,10 @@ func (g *GiveBack) Send(ctx context.Context, queue string, claims []store.Claim)
 			continue
 		}
 		if route == nil {
-			r := g.enrolled.route(ctx, queue, c.Record.Proven)
+			r := g.route(ctx, queue, claims)
 			route = &r
 		}
-		if fates[i] = *route; route.Err != nil || route.Park != "" {
+		if fates[i] = route.at(c.Record.Due); route.Err != nil || route.Park != "" {
 			continue
 		}
 		out, sent = append(out, outgoing(c.Record, wire.ReturnExchange(queue), c.Record.Message.RoutingKey)), append(sent, i)
@@ -94,7 +136,7 @@ func (g *GiveBack) Send(ctx context.Context, queue string, claims []store.Claim)
 				// its binding back.
 				if again == nil {
 					g.enrolled.forget(queue)
-					f := g.enrolled.route(ctx, queue, true)
+					f := g.enrolled.route(ctx, queue, true, now)
 					if f.Err == nil && f.Park == "" {
 						f.Err = Again
 					}

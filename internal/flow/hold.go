@@ -68,8 +68,12 @@ func NewHold(b Declarer, policies func() policy.Set, report func(way string, err
 	return &Hold{broker: b, enrolled: newEnrolled(b, policies), report: report, declared: map[any]declared{}, wrong: map[string]time.Time{}}
 }
 
-// Wait waits for what was given up, which ends with its connection.
-func (h *Hold) Wait() { h.sending.Wait() }
+// Wait waits for what was given up, which ends with its connection, and ends the
+// questions under way.
+func (h *Hold) Wait() {
+	h.sending.Wait()
+	h.enrolled.asker.close()
+}
 
 // held is a message for RabbitMQ to keep.
 type held struct {

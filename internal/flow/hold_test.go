@@ -3,6 +3,7 @@ package flow_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -139,6 +140,33 @@ func TestARedeliveryOfWhatWaitsInRabbitMQKeepsItsID(t *testing.T) {
 	}
 }
 
+// The ledger counts each message that RabbitMQ took to wait there, once, however often
+// its batch was offered; and none that it did not take.
+func TestWhatWaitsInRabbitMQIsInTheLedger(t *testing.T) {
+	ctx := context.Background()
+	b, s := &faulty{}, &failing{Store: memstore.New(), err: store.ErrFull}
+	f := newHeldFlow(t, s, b)
+	batch := []flow.Delivery{deadLetter("q", "a"), deadLetter("q", "b"), deadLetter("kept", "c")}
+	for range 2 {
+		if err := f.Take(ctx, batch); !errors.Is(err, store.ErrFull) {
+			t.Fatal(err)
+		}
+	}
+	s.err = nil
+	must(t, f.Take(ctx, batch))
+	b.answer = wire.ErrNacked
+	must(t, f.Take(ctx, []flow.Delivery{deadLetter("q", "d")}))
+	lines, err := s.Ledger(ctx)
+	must(t, err)
+	got := map[string][2]int64{}
+	for _, l := range lines {
+		got[l.Queue] = [2]int64{l.Sums[store.HandedOver], l.Sums[store.Waiting]}
+	}
+	if got["q"] != [2]int64{2, 1} || got["kept"] != [2]int64{0, 1} {
+		t.Errorf("handed over and waiting: %v; want 2 and 1 of q, 0 and 1 of kept", got)
+	}
+}
+
 // The intake does not wait for a connection that an alarm blocks, nor for a
 // publish that hangs in it, and says so once.
 func TestRabbitMQsTroubleDoesNotStopTheIntake(t *testing.T) {
@@ -202,4 +230,42 @@ func TestAReportDoesNotWaitForAQueueThatIsNotEnrolled(t *testing.T) {
 	if all := kept(t, s); len(all) != 1 || all[0].Record.Queue != "secret" || len(b.sent) != 1 || b.declared != 1 || len(f.reports) != 0 {
 		t.Errorf("kept %d, sent %d, declared %d, reported %v; want the report kept", len(all), len(b.sent), b.declared, f.reports)
 	}
+}
+
+// lateBroker has retry exchanges made while the service runs.
+type lateBroker struct {
+	faulty
+	there atomic.Bool
+}
+
+func (b *lateBroker) ReturnExists(context.Context, string) (bool, error) { return b.there.Load(), nil }
+
+// That a queue was not enrolled once is not the answer for ever: a report that failed since
+// has RabbitMQ asked again, and then they wait there.
+func TestAReportWaitsInRabbitMQOnceItsQueueIsEnrolled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &lateBroker{}
+		hold := flow.NewHold(b, anyQueue, func(string, error) {})
+		way, err := ttlqueue.NewLevels(ttlqueue.Quorum, 2*time.Second)
+		must(t, err)
+		f := flow.New(memstore.New(), flow.Rules{Policies: anyQueue(), Ways: map[string]wait.Way{"p": way}}, hold, func(flow.Event) {})
+		report := func() {
+			t.Helper()
+			must(t, f.Take(t.Context(), []flow.Delivery{{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: "late"}}}))
+			time.Sleep(2 * time.Minute)
+			synctest.Wait()
+		}
+		report()
+		report()
+		b.there.Store(true)
+		if len(b.sent) != 0 {
+			t.Errorf("%d were sent before the queue was enrolled", len(b.sent))
+		}
+		report() // asks
+		report()
+		if len(b.sent) != 1 {
+			t.Errorf("%d wait in RabbitMQ once the queue is enrolled, want 1", len(b.sent))
+		}
+		hold.Wait()
+	})
 }

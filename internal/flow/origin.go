@@ -2,6 +2,7 @@ package flow
 
 import (
 	"fmt"
+	"unicode/utf8"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -25,8 +26,9 @@ type origin struct {
 
 // originOf reads the origin from what a publisher cannot forge: the exchange a
 // message came through, and the head entry of x-death, which the broker writes
-// itself on every version. x-first-death-* and x-last-death-* are never read: on
-// RabbitMQ 3 a publisher can set them.
+// itself on every version, unless a name stands there twice: RabbitMQ 3.10 writes to
+// the first, and its client reads the last. x-first-death-* and x-last-death-* are never
+// read: on RabbitMQ 3 a publisher can set them.
 func originOf(d *Delivery) origin {
 	switch d.From {
 	case wire.ExchangeDeadLetters:
@@ -38,6 +40,9 @@ func originOf(d *Delivery) origin {
 }
 
 func deadLettered(d *Delivery) origin {
+	if d.Doubled != "" {
+		return origin{refusal: d.Doubled + ", so the queue it failed in is not proven"}
+	}
 	deaths, _ := d.Message.Headers["x-death"].([]any)
 	if len(deaths) == 0 {
 		return origin{refusal: "its x-death header is missing or malformed, so the queue it failed in is unknown"}
@@ -88,6 +93,14 @@ func (o origin) checked() origin {
 	case len(o.queue) > 255:
 		o.refusal = fmt.Sprintf("it names a queue of %d bytes, and RabbitMQ's have at most 255", len(o.queue))
 		o.queue = ""
+	case !utf8.ValidString(o.queue):
+		// RabbitMQ takes any bytes as a routing key, but has no queue of such a name, and
+		// ends the connection that asks for one (501).
+		o.refusal = fmt.Sprintf("it names the queue %q, which is not valid UTF-8, so RabbitMQ has no such queue", o.queue)
+		o.queue = ""
+	case !utf8.ValidString(o.reason):
+		o.refusal = fmt.Sprintf("its x-death header has the reason %q, which is not valid UTF-8 and no reason of RabbitMQ's", o.reason)
+		o.reason = ""
 	case wire.OwnQueue(o.queue):
 		o.refusal = fmt.Sprintf("it failed in %q, which is one of Redrive's own queues", o.queue)
 	}

@@ -1,144 +1,192 @@
 package flow
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
-	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/trail"
-	"github.com/redrive-mq/redrive/wire"
 )
 
 // receipts finds the id that a dead letter was given when it was stored, should
-// RabbitMQ deliver it again because the acknowledgement was lost. It is then
-// stored again, never dropped: equal content does not prove that it is the same
-// dead letter, and a duplicate is a lesser evil than a loss. But it carries the
-// same id, so the consumer can tell.
+// RabbitMQ deliver it a second time. It is then stored again, never dropped: equal
+// content does not prove that it is the same dead letter, and a duplicate is a lesser
+// evil than a loss. But it carries the same id, so the consumer can tell.
+//
+// There are two reasons for a second delivery, and two rules.
+//
+// Redelivered: the acknowledgement was lost. All is equal, x-death included, and
+// RabbitMQ says that it delivered it before. On RabbitMQ 4.3 it says so of each message
+// that a consumer rejected, so nothing that was stored over this connection is matched.
+//
+// Dead-lettered again: at-least-once dead-lettering had not yet noted that the intake
+// has it when its node stopped, so it publishes it anew, with another time in x-death,
+// and on RabbitMQ 3.10 not marked as redelivered. Nothing tells such a copy from
+// another message with equal content, so it is matched only around an outage (the first
+// was dead-lettered shortly before, the copy shortly after), and only where one message
+// alone is known to have that content.
+//
+// Equal dead letters have a receipt each, and each rule uses a receipt once.
 type receipts struct {
-	ids     map[[16]byte][]uuid.UUID
-	spent   map[uuid.UUID]bool // taken since there is this connection
-	scratch []byte             // of fingerprint
+	known  map[content][]*receipt
+	outage outage
+	// given are the newest ids given over this connection, in order in newest; nil where
+	// the store is read only once a connection.
+	given   map[uuid.UUID]bool
+	newest  []uuid.UUID
+	scratch []byte // of fingerprint
 }
 
-// load knows what is kept, but for what was taken already.
+// receipt is one of the store's, as far as it was used over this connection.
+type receipt struct {
+	identity
+	redelivered, deadLetteredAgain bool // used up
+}
+
+// outage is when there was no connection. That before the first began with the newest
+// receipt, of another process; where there is none, began is zero.
+type outage struct{ began, ended time.Time }
+
+// before and after bound, by x-death's time, which dead letters RabbitMQ may publish
+// again when its node is back, and which may be such copies.
+const before, after = 30 * time.Second, 30 * time.Second
+
+// blind bounds how long ago an outage that nobody saw may have begun: a service that was
+// stopped overnight is no reason to take an equal message for a copy.
+const blind = 10 * time.Minute
+
+// middle is about when the node stopped, between a first and its copy.
+func (o outage) middle() time.Time {
+	return o.began.Add(min(o.ended.Sub(o.began)/2, 5*time.Second))
+}
+
+// precedes tells whether what died then may be published again after the outage.
+func (o outage) precedes(died time.Time) bool {
+	return !o.began.IsZero() && !died.Before(o.began.Add(-before)) && !died.After(o.middle())
+}
+
+// follows tells whether what died then may be a copy. x-death has whole seconds.
+func (o outage) follows(died time.Time) bool {
+	return !o.began.IsZero() && died.Add(time.Second).After(o.middle()) && !died.After(o.ended.Add(after))
+}
+
+// reset forgets all at the end of an outage.
+func (r *receipts) reset(o outage, shared bool) {
+	*r = receipts{outage: o, scratch: r.scratch}
+	if shared {
+		r.given = map[uuid.UUID]bool{}
+	}
+}
+
+// load adds what the store keeps, but for what it knows or what was given over this
+// connection: RabbitMQ has not delivered that twice. A receipt may be kept twice, since a
+// batch that could not be kept is offered again.
 func (r *receipts) load(kept []store.Receipt) {
-	r.ids = make(map[[16]byte][]uuid.UUID, len(kept))
-	spent := map[uuid.UUID]bool{}
 	for _, k := range kept {
-		switch {
-		case k.Fingerprint == ([16]byte{}):
-		case r.spent[k.ID]:
-			spent[k.ID] = true
-		default:
-			r.ids[k.Fingerprint] = append(r.ids[k.Fingerprint], k.ID)
+		if k.Fingerprint != ([16]byte{}) && !r.given[k.ID] {
+			r.add(identity{id: k.ID, fingerprint: k.Fingerprint, first: k.FirstFailed}, false)
 		}
 	}
-	r.spent = spent
 }
 
-// lack tells whether something of a batch was delivered before, and has no receipt.
+func (r *receipts) add(who identity, redelivered bool) {
+	if r.known == nil {
+		r.known = map[content][]*receipt{}
+	}
+	c := contentOf(who.fingerprint)
+	if !slices.ContainsFunc(r.known[c], func(k *receipt) bool { return k.id == who.id && k.fingerprint == who.fingerprint }) {
+		r.known[c] = append(r.known[c], &receipt{identity: who, redelivered: redelivered})
+	}
+}
+
+// lack tells whether something of a batch may have been delivered before, and has no
+// receipt.
 func (r *receipts) lack(batch []Delivery) bool {
 	need := map[[16]byte]int{}
 	for i := range batch {
 		d := &batch[i]
-		if _, has := trail.ID(&d.Message); has || !d.Redelivered {
+		if _, has := trail.ID(&d.Message); has {
 			continue
 		}
-		f := fingerprint(&d.Message, &r.scratch)
-		if need[f]++; need[f] > len(r.ids[f]) {
+		if !d.Redelivered && !r.outage.follows(died(&d.Message)) {
+			continue
+		}
+		f, there := fingerprint(&d.Message, &r.scratch), 0
+		for _, k := range r.known[contentOf(f)] {
+			if d.Redelivered && k.matchesRedelivered(f) || r.matchesAgain(k, f) {
+				there++
+			}
+		}
+		if need[f]++; need[f] > there {
 			return true
 		}
 	}
 	return false
 }
 
-// identify gives the id the message has, or had when it was stored before, or a
-// new one.
-func (r *receipts) identify(d *Delivery) (uuid.UUID, [16]byte) {
+// identify gives a message that was not offered before the id it has, or had when it
+// was stored, or a new one. The zero fingerprint is that of one that has an id.
+func (r *receipts) identify(d *Delivery, now time.Time) identity {
 	if id, ok := trail.ID(&d.Message); ok {
-		return id, [16]byte{}
+		return identity{id: id, first: now}
 	}
-	print := fingerprint(&d.Message, &r.scratch)
-	if d.Redelivered {
-		if id, ok := r.take(print); ok {
-			return id, print
+	f := fingerprint(&d.Message, &r.scratch)
+	who, ok := r.take(f, d.Redelivered)
+	if !ok {
+		who = identity{id: uuid.Must(uuid.NewV7()), fingerprint: f, first: now}
+	}
+	r.note(who)
+	return who
+}
+
+func (k *receipt) matchesRedelivered(f [16]byte) bool { return k.fingerprint == f && !k.redelivered }
+
+func (r *receipts) matchesAgain(k *receipt, f [16]byte) bool {
+	first, died := diedAt(k.fingerprint), diedAt(f)
+	return !k.deadLetteredAgain && first.Before(died) && r.outage.precedes(first) && r.outage.follows(died)
+}
+
+// take uses up one receipt.
+func (r *receipts) take(f [16]byte, redelivered bool) (identity, bool) {
+	same := r.known[contentOf(f)]
+	for _, k := range same {
+		if redelivered && k.matchesRedelivered(f) {
+			k.redelivered = true
+			return k.identity, true
 		}
 	}
-	return uuid.Must(uuid.NewV7()), print
-}
-
-// take uses up one receipt: two equal dead letters have two.
-func (r *receipts) take(f [16]byte) (uuid.UUID, bool) {
-	ids := r.ids[f]
-	if len(ids) == 0 {
-		return uuid.Nil, false
-	}
-	id := ids[0]
-	r.ids[f] = ids[1:]
-	r.spent[id] = true
-	return id, true
-}
-
-// fingerprint is a hash of all that a delivery holds, but for what RabbitMQ
-// counts up when it delivers again. scratch is reused when it is large enough.
-func fingerprint(m *wire.Message, scratch *[]byte) [16]byte {
-	b := (*scratch)[:0]
-	for _, s := range [...]string{m.Exchange, m.RoutingKey, m.ContentType, m.ContentEncoding, m.CorrelationID,
-		m.ReplyTo, m.Expiration, m.MessageID, m.Type, m.UserID, m.AppID} {
-		b = printString(b, s)
-	}
-	b = printInt(b, m.Timestamp.UnixNano())
-	b = printInt(b, int64(m.DeliveryMode)<<8|int64(m.Priority))
-	b = printTable(b, m.Headers, true)
-	*scratch = b
-	h := sha256.New()
-	h.Write(b)
-	h.Write(m.Body)
-	return [16]byte(h.Sum(b[:0])[:16])
-}
-
-func printTable(b []byte, t amqp.Table, top bool) []byte {
-	keys := make([]string, 0, 16)
-	for k := range t {
-		if top && (k == "x-delivery-count" || k == "x-acquired-count") {
-			continue
+	for _, k := range same {
+		if k.id != same[0].id {
+			return identity{}, false // a publisher repeats this content: it proves nothing
 		}
-		keys = append(keys, k)
 	}
-	slices.Sort(keys)
-	for _, k := range keys {
-		b = printValue(printString(b, k), t[k])
-	}
-	return printInt(b, int64(len(keys)))
-}
-
-func printValue(b []byte, v any) []byte {
-	switch v := v.(type) {
-	case string:
-		return printString(b, v)
-	case []byte:
-		return append(printInt(b, int64(len(v))), v...)
-	case int64:
-		return printInt(append(b, 'l'), v)
-	case time.Time:
-		return printInt(b, v.Unix())
-	case amqp.Table:
-		return printTable(b, v, false)
-	case []any:
-		for _, e := range v {
-			b = printValue(b, e)
+	for _, k := range same {
+		if r.matchesAgain(k, f) {
+			for _, other := range same { // those of copies of an earlier outage
+				other.deadLetteredAgain = true
+			}
+			return identity{id: k.id, fingerprint: f, first: k.first}, true
 		}
-		return printInt(b, int64(len(v)))
 	}
-	return fmt.Appendf(b, "%T%v;", v, v)
+	return identity{}, false
 }
 
-func printString(b []byte, s string) []byte { return append(printInt(b, int64(len(s))), s...) }
-
-func printInt(b []byte, n int64) []byte { return binary.LittleEndian.AppendUint64(b, uint64(n)) }
+// note remembers what was given over this connection: never again for a message that
+// looks redelivered, but RabbitMQ may still dead-letter it again.
+func (r *receipts) note(who identity) {
+	if r.outage.precedes(diedAt(who.fingerprint)) {
+		r.add(who, true)
+	}
+	if r.given == nil || r.given[who.id] {
+		return
+	}
+	r.given[who.id] = true
+	if r.newest = append(r.newest, who.id); len(r.newest) > 2*store.ReceiptsKept {
+		for _, id := range r.newest[:store.ReceiptsKept] {
+			delete(r.given, id)
+		}
+		r.newest = append(r.newest[:0], r.newest[store.ReceiptsKept:]...)
+	}
+}

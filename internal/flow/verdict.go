@@ -1,10 +1,12 @@
 package flow
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -23,7 +25,7 @@ const longestText = 2048
 // can make it fail: what cannot be judged is parked. i is its place in the batch.
 //
 // away is how it is to wait in RabbitMQ; nil when it does not wait there.
-func (f *Flow) judge(i int, d *Delivery, rules *Rules, now time.Time) (rec *store.Record, action policy.Action, away *held) {
+func (f *Flow) judge(ctx context.Context, i int, d *Delivery, rules *Rules, now time.Time) (rec *store.Record, action policy.Action, away *held) {
 	defer func() {
 		if p := recover(); p != nil {
 			rec, action, away = unread(d, now, p), policy.Park, nil
@@ -36,19 +38,26 @@ func (f *Flow) judge(i int, d *Delivery, rules *Rules, now time.Time) (rec *stor
 		Queue: o.queue, Reason: o.reason, Proven: o.proven,
 		FailedAt: now, Message: *m,
 	}
-	rec.ID, rec.Fingerprint = f.identify(i, d)
+	who := f.identify(i, d, now)
+	rec.ID, rec.Fingerprint, rec.FirstFailed = who.id, who.fingerprint, who.first
 	rec.Message.Exchange, rec.Message.RoutingKey = o.exchange, o.routingKey
 	addNote(rec, d.Note)
 	before, note := trail.Failures(m)
 	addNote(rec, note)
 	rec.Attempt = before + 1
-	rec.FirstFailed = now
 	if before > 0 {
 		rec.FirstFailed = trail.FirstFailed(m, now)
 	}
 	if o.returned && m.UserID == "" {
 		// We took user-id off when we returned it; only then is this header ours.
 		rec.Message.UserID, _ = m.Headers[wire.HeaderUserID].(string)
+	}
+	switch {
+	case o.proven && f.prove != nil:
+		f.prove(o.queue)
+	case !o.proven && !f.names.admit(ctx, o.queue, m.UserID):
+		rec.Queue = ""
+		return rec, park(rec, now, tooMany(o.queue)), nil
 	}
 	if o.refusal != "" {
 		return rec, park(rec, now, o.refusal), nil
@@ -69,6 +78,9 @@ func (f *Flow) judge(i int, d *Delivery, rules *Rules, now time.Time) (rec *stor
 	}
 	v := p.Decide(failure)
 	rec.Policy = v.Policy
+	if v.Asked > 0 {
+		addNote(rec, fmt.Sprintf("its consumer asked for a delay of %s; policy %q allows %s (max_retry_in)", policy.FormatDuration(v.Asked), p.Name, policy.FormatDuration(v.Delay)))
+	}
 	switch v.Action {
 	case policy.Return:
 		until(rec, now.Add(v.Delay))
@@ -115,10 +127,25 @@ func seed(id uuid.UUID, attempt int) uint64 {
 // text is a header that holds one.
 func text(m *wire.Message, header string) string {
 	s, _ := m.Headers[header].(string)
-	if len(s) > longestText {
-		s = s[:longestText]
+	return shown(s)
+}
+
+// shown is text for people, of at most longestText: bytes that are not UTF-8 are \xNN.
+func shown(s string) string {
+	var b strings.Builder
+	for len(s) > 0 {
+		r, size := utf8.DecodeRuneInString(s)
+		piece := s[:size]
+		if r == utf8.RuneError && size == 1 {
+			piece = fmt.Sprintf(`\x%02x`, s[0])
+		}
+		if b.Len()+len(piece) > longestText {
+			break
+		}
+		b.WriteString(piece)
+		s = s[size:]
 	}
-	return strings.ToValidUTF8(s, "\uFFFD")
+	return b.String()
 }
 
 func addNote(rec *store.Record, note string) {

@@ -4,18 +4,23 @@ package management
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/addresses"
+	"github.com/redrive-mq/redrive/internal/credentials"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 var (
@@ -31,6 +36,7 @@ type Client struct {
 	user  *url.Userinfo
 	vhost string
 	http  http.Client
+	login credentials.Login // has the password of user, where it is in a file
 }
 
 // nodes are where the API is. Clients of several users share what is known of them.
@@ -57,6 +63,33 @@ func New(rawURL, vhost string) (*Client, error) {
 	}
 	n.at.Store(rand.Int64N(int64(len(n.bases))))
 	return &Client{nodes: n, user: user, vhost: vhost, http: http.Client{Timeout: 30 * time.Second}}, nil
+}
+
+// With are the credentials to use: TLS files, which are read for each new connection,
+// and a login, whose file is read for each request.
+func (c *Client) With(of credentials.Client) *Client {
+	c.login = of.Login
+	if !slices.ContainsFunc(c.nodes.bases, func(u *url.URL) bool { return u.Scheme == "https" }) {
+		return c
+	}
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.ForceAttemptHTTP2 = false
+	if through, err := of.TLS.Config(""); err == nil {
+		t.TLSClientConfig = through // by way of a proxy, which net/http speaks TLS through itself
+	}
+	t.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		host, _, err := net.SplitHostPort(addr)
+		if err != nil {
+			return nil, err
+		}
+		secure, err := of.TLS.Config(host)
+		if err != nil {
+			return nil, err
+		}
+		return (&tls.Dialer{NetDialer: &net.Dialer{Timeout: patience}, Config: secure}).DialContext(ctx, network, addr)
+	}
+	c.http.Transport = t
+	return c
 }
 
 // As is a client of another user's.
@@ -252,11 +285,15 @@ func (c *Client) ask(ctx context.Context, base *url.URL, method, path string, bo
 	if err != nil {
 		return "", err
 	}
-	user := c.user.Username()
-	password, _ := c.user.Password()
+	login := c.login.Current(c.user)
+	user := login.Username()
+	password, _ := login.Password()
 	req.SetBasicAuth(user, password)
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := c.http.Do(req)
+	if err = credentials.Explain(err); errors.Is(err, wire.ErrTLS) {
+		return "", errAway{fmt.Errorf("%s %s: %w", method, at, err)}
+	}
 	if err != nil {
 		return "", errAway{fmt.Errorf("%w: %s", err, hint)}
 	}

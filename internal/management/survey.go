@@ -64,6 +64,11 @@ func (c *Client) States(ctx context.Context) (all []QueueState, err error) {
 	return all, c.Call(ctx, http.MethodGet, c.path("queues")+"?columns="+stateColumns, nil, &all)
 }
 
+// State is that of one.
+func (c *Client) State(ctx context.Context, name string) (q QueueState, err error) {
+	return q, c.Call(ctx, http.MethodGet, c.path("queues", name), nil, &q)
+}
+
 func (c *Client) Exchanges(ctx context.Context) (all []Exchange, err error) {
 	return all, c.Call(ctx, http.MethodGet, c.path("exchanges"), nil, &all)
 }

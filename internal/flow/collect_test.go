@@ -1,0 +1,47 @@
+package flow_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+
+	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// What comes from where waits in RabbitMQ end names its queue by the routing key, which any
+// publisher chooses: such names pass the same checks as all others.
+func TestNamesFromAWaitThatEndedShareTheBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, g := memstore.New(), flow.NewGiveBack(&slowBroker{asked: map[string]int{}}, anyQueue, func(flow.Event) {})
+		defer g.Close()
+		c := flow.NewCollector(s, nil, func(flow.Event) {})
+		c.Vouch(flow.NewNames(s, g))
+		var batch []flow.Delivery
+		for i := range 3000 {
+			for _, prefix := range []string{"\xffinvented-", "invented-"} {
+				batch = append(batch, flow.Delivery{From: wire.ExchangeDue, Message: wire.Message{RoutingKey: fmt.Sprint(prefix, i)}})
+			}
+		}
+		must(t, c.Take(t.Context(), batch))
+		counts, err := s.Counts(t.Context())
+		must(t, err)
+		var waiting, nameless int64
+		for _, c := range counts {
+			waiting += c.Waiting
+			if c.Queue == "" {
+				nameless += c.Parked
+			}
+		}
+		if most := int64(1300); len(counts) > int(most) || waiting > most || nameless != 6000-waiting {
+			t.Errorf("%d names, %d messages wait, %d are parked under none", len(counts), waiting, nameless)
+		}
+		page, err := s.List(t.Context(), store.Filter{Queue: "\xffinvented-0"})
+		must(t, err)
+		if len(page.Records) != 0 {
+			t.Errorf("a message was kept for %q", "\xffinvented-0")
+		}
+	})
+}

@@ -1,0 +1,136 @@
+package quarantine
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/trail"
+	"github.com/redrive-mq/redrive/internal/wait"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// Message is one in quarantine.
+type Message struct {
+	// Queue is the work queue it failed in; "": its headers do not say.
+	Queue string `json:"queue"`
+	// Claimed: a publisher can have forged Queue, which proves nothing.
+	Claimed    bool      `json:"queue_claimed,omitempty"`
+	Reason     string    `json:"reason"`
+	Attempt    int       `json:"attempt"` // failures so far, this one included
+	Error      string    `json:"error,omitempty"`
+	Since      time.Time `json:"since,omitzero"` // in quarantine
+	Exchange   string    `json:"exchange"`       // as first published
+	RoutingKey string    `json:"routing_key"`
+	Size       int       `json:"size"`
+	// ByAPI: RabbitMQ can give it to no AMQP client. Its headers are as JSON shows them.
+	ByAPI bool `json:"by_api,omitempty"`
+
+	wire.Message `json:"-"`
+}
+
+// read finds out where a message failed. RabbitMQ has put the intake before that: what
+// failed came to it through one of two exchanges.
+func read(m *wire.Message) *Message {
+	x := &Message{Message: *m, Size: len(m.Body)}
+	before, _ := trail.Failures(m)
+	x.Attempt = before + 1
+	x.Error, _ = m.Headers[wire.HeaderError].(string)
+	deaths, _ := m.Headers["x-death"].([]any)
+	intake := death(deaths, 0)
+	if intake.queue != wire.QueueIntake {
+		return x
+	}
+	x.Since = intake.at
+	switch intake.exchange {
+	case wire.ExchangeFailures:
+		x.Queue, x.Reason = intake.key, wire.ReasonReported
+		x.Exchange, _ = m.Headers[wire.HeaderExchange].(string)
+		x.RoutingKey, _ = m.Headers[wire.HeaderRoutingKey].(string)
+	case wire.ExchangeDeadLetters:
+		d := death(deaths, 1)
+		x.Queue, x.Reason, x.Exchange, x.RoutingKey = d.queue, d.reason, d.exchange, d.key
+		if d.exchange == wire.ReturnExchange(d.queue) || wait.Ends(d.exchange) {
+			x.Exchange, _ = m.Headers[wire.HeaderExchange].(string)
+			x.RoutingKey, _ = m.Headers[wire.HeaderRoutingKey].(string)
+		}
+	}
+	if wire.OwnQueue(x.Queue) || len(x.Queue) > 255 {
+		x.Queue = ""
+	}
+	return x
+}
+
+type entry struct {
+	queue, reason, exchange, key string
+	at                           time.Time
+}
+
+func death(all []any, i int) (e entry) {
+	if i >= len(all) {
+		return e
+	}
+	t, _ := all[i].(amqp.Table)
+	e.queue, _ = t["queue"].(string)
+	e.reason, _ = t["reason"].(string)
+	e.exchange, _ = t["exchange"].(string)
+	if keys, _ := t["routing-keys"].([]any); len(keys) > 0 {
+		e.key, _ = keys[0].(string)
+	}
+	switch at := t["time"].(type) {
+	case time.Time:
+		e.at = at
+	case int64:
+		e.at = time.Unix(at, 0)
+	}
+	return e
+}
+
+// id is the message's own or, so that a copy after a crash has the same, one made of its
+// content. n tells messages apart that are the same in everything.
+func (x *Message) id(n int) uuid.UUID {
+	if id, ok := trail.ID(&x.Message); ok {
+		return id
+	}
+	return uuid.NewSHA1(uuid.NameSpaceOID, fmt.Appendf(nil, "%d\x00%s", n, x.content()))
+}
+
+func (x *Message) content() string {
+	return fmt.Sprint(x.Queue, "\x00", x.Exchange, "\x00", x.RoutingKey, "\x00", x.MessageID, "\x00", x.CorrelationID, "\x00", x.Timestamp.Unix(), "\x00", x.Since.Unix(), "\x00", string(x.Body))
+}
+
+// Replayer makes reports of messages: what takes them is the intake, as if they failed now.
+type Replayer struct{ same map[string]int }
+
+// Report is how a message is published anew: to the exchange of failures, by the name of
+// its queue, with its history in our headers and without RabbitMQ's.
+func (r *Replayer) Report(x *Message) broker.Outgoing {
+	if r.same == nil {
+		r.same = map[string]int{}
+	}
+	n := r.same[x.content()]
+	r.same[x.content()]++
+	why := cmp.Or(x.Error, fmt.Sprintf("RabbitMQ failed to deliver it to Redrive when it had failed (%s): replayed from quarantine", x.Reason))
+	m := x.Message
+	m.Exchange, m.RoutingKey = x.Exchange, x.RoutingKey
+	t := trail.Trail{ID: x.id(n).String(), Attempt: x.Attempt - 1, Queue: x.Queue, FirstFailed: trail.FirstFailed(&x.Message, cmp.Or(x.Since, time.Now())), Reason: x.Reason, Error: why}
+	return broker.Outgoing{Exchange: wire.ExchangeFailures, RoutingKey: x.Queue, ID: t.ID, Message: t.Mark(m)}
+}
+
+// Record is the message as one that is parked, for an export that `redrive import` reads.
+func (r *Replayer) Record(x *Message, now time.Time) *store.Record {
+	o := r.Report(x)
+	rec := &store.Record{ID: uuid.MustParse(o.ID), Queue: x.Queue, State: store.Parked, Due: now, Attempt: x.Attempt, Reason: x.Reason, Error: x.Error,
+		FirstFailed: trail.FirstFailed(&x.Message, cmp.Or(x.Since, now)), FailedAt: cmp.Or(x.Since, now), ParkedFor: "RabbitMQ failed to deliver it to Redrive: it was in quarantine",
+		Message: x.Message}
+	if x.Claimed {
+		rec.Notes = append(rec.Notes, "its queue is what its headers claim: on RabbitMQ 3 a publisher can forge them")
+	}
+	rec.Message.Exchange, rec.Message.RoutingKey = x.Exchange, x.RoutingKey
+	return rec
+}
