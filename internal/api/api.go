@@ -39,7 +39,7 @@ type Console interface {
 	Body(ctx context.Context, c auth.Caller, id string) ([]byte, error)
 	Groups(ctx context.Context, c auth.Caller, query string) ([]console.Group, error)
 	NoteGroup(ctx context.Context, c auth.Caller, group, note string) error
-	Queues(ctx context.Context, c auth.Caller) ([]console.Queue, error)
+	Queues(ctx context.Context, c auth.Caller, after string, limit int) ([]console.Queue, string, error)
 	Ledger(ctx context.Context, c auth.Caller, recount bool) (console.Ledger, error)
 	Breaker(ctx context.Context, c auth.Caller, queue, to, reason string) error
 	Hold(ctx context.Context, c auth.Caller, queue, reason string) error
@@ -52,6 +52,7 @@ type Console interface {
 	Edit(ctx context.Context, c auth.Caller, e console.EditRequest) (console.Edited, error)
 	Export(ctx context.Context, c auth.Caller, query string, w io.Writer) (n int64, err error)
 	Import(ctx context.Context, c auth.Caller, r io.Reader, dryRun bool) (console.Imported, error)
+	Snapshot(ctx context.Context, c auth.Caller, folder string) (console.SnapshotMade, error)
 	Plan(ctx context.Context, c auth.Caller, r console.PlanRequest) (console.Plan, error)
 	GetPlan(ctx context.Context, c auth.Caller, id string) (console.Plan, error)
 	Start(ctx context.Context, c auth.Caller, plan string, s console.Start) (console.Operation, error)
@@ -96,6 +97,9 @@ type Config struct {
 	// slow ones cannot hold connections for ever, and whole exports are no problem;
 	// 0: 30 s.
 	Idle time.Duration
+	// Unauthenticated is the same for bodies of callers who are not signed in; 0 is 10 s, as
+	// for the heads of requests.
+	Unauthenticated time.Duration
 	// Now is the time, for tests; nil: time.Now.
 	Now func() time.Time
 }
@@ -119,6 +123,9 @@ func New(c Config) *API {
 	}
 	if c.Idle == 0 {
 		c.Idle = 30 * time.Second
+	}
+	if c.Unauthenticated == 0 {
+		c.Unauthenticated = 10 * time.Second
 	}
 	a := &API{Config: c, mux: http.NewServeMux(), page: http.NewServeMux(), live: newLive()}
 	a.again = again{API: a, running: map[string]bool{}}

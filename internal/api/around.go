@@ -42,9 +42,13 @@ func (a *API) around(next http.Handler) http.Handler {
 		}
 		c := http.NewResponseController(w)
 		if r.Body != nil && r.Body != http.NoBody {
-			r.Body = &patientBody{r.Body, c, r.ProtoMajor > 1, a.Idle, a.Idle}
+			first := a.Idle
+			if r.URL.Path == auth.SignInPath {
+				first = min(first, a.Unauthenticated)
+			}
+			r.Body = &patientBody{r.Body, c, r.ProtoMajor > 1, a.Idle, first}
 			if r.ProtoMajor == 1 { // net/http may wait for it before it answers
-				_ = c.SetReadDeadline(time.Now().Add(a.Idle))
+				_ = c.SetReadDeadline(time.Now().Add(min(a.Idle, a.Unauthenticated)))
 			}
 		}
 		// What a route leaves in a buffer is written after it.
@@ -109,7 +113,7 @@ func writeProblem(w http.ResponseWriter, p *Problem) {
 
 // slowest is how many bytes a second the other end has to send, or drops would hold
 // a connection for weeks.
-const slowest = 256
+const slowest = 4 << 10
 
 // patientBody waits for each piece of a body, but not for ever: idle at most, and no
 // longer than what has come is worth. Once all of it has been read there is no

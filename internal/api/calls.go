@@ -75,9 +75,18 @@ func (c Client) NoteGroup(ctx context.Context, group, note string) error {
 	return c.call(ctx, http.MethodPut, v1+"/groups"+escaped(group)+"/note", nil, Note{note}, nil)
 }
 
-// Queues that the service knows.
-func (c Client) Queues(ctx context.Context) (q Queues, err error) {
-	return q, c.call(ctx, http.MethodGet, v1+"/queues", nil, nil, &q)
+// Queues that the service knows: all of them, page by page.
+func (c Client) Queues(ctx context.Context) (all Queues, err error) {
+	for after := ""; ; {
+		var page Queues
+		if err := c.call(ctx, http.MethodGet, v1+"/queues", values("after", after), nil, &page); err != nil {
+			return all, err
+		}
+		if all.Queues = append(all.Queues, page.Queues...); page.After == "" {
+			return all, nil
+		}
+		after = page.After
+	}
 }
 
 // Ledger is how many messages came for each queue, and what became of them.
@@ -107,6 +116,11 @@ func (c Client) Breaker(ctx context.Context, queue, force, reason string) error 
 // Policies in force.
 func (c Client) Policies(ctx context.Context) (p Policies, err error) {
 	return p, c.call(ctx, http.MethodGet, v1+"/policies", nil, nil, &p)
+}
+
+// Snapshot has the service write a copy of its store to a folder of its machine.
+func (c Client) Snapshot(ctx context.Context, folder string) (made console.SnapshotMade, err error) {
+	return made, c.call(ctx, http.MethodPost, v1+"/snapshot", nil, Snapshot{folder}, &made)
 }
 
 // Act does something to messages that are named.

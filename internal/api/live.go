@@ -15,8 +15,9 @@ import (
 )
 
 const (
-	// mostWatchers are served at once.
+	// mostWatchers are served at once, and mostEach of one caller.
 	mostWatchers = 100
+	mostEach     = 20
 	// heartbeat is how often a watcher hears that the service is there still, and
 	// whether they may watch is looked at anew.
 	heartbeat = 15 * time.Second
@@ -29,10 +30,37 @@ type live struct {
 	places chan struct{}
 	over   chan struct{} // closed when all of them are to end
 	end    *sync.Once
+
+	mu   *sync.Mutex
+	each map[string]int // streams of a caller
 }
 
 func newLive() live {
-	return live{places: make(chan struct{}, mostWatchers), over: make(chan struct{}), end: new(sync.Once)}
+	return live{places: make(chan struct{}, mostWatchers), over: make(chan struct{}), end: new(sync.Once), mu: new(sync.Mutex), each: map[string]int{}}
+}
+
+// enter takes a place for a caller until leave is called.
+func (l *live) enter(c auth.Caller) (leave func(), err error) {
+	who := c.How + " " + c.Name
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.How != "local" && l.each[who] >= mostEach {
+		return nil, fmt.Errorf("%w: you have %d live streams open", ErrTooMany, mostEach)
+	}
+	select {
+	case l.places <- struct{}{}:
+	default:
+		return nil, fmt.Errorf("%w: %d live streams are open", ErrTooMany, mostWatchers)
+	}
+	l.each[who]++
+	return func() {
+		<-l.places
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.each[who]--; l.each[who] == 0 {
+			delete(l.each, who)
+		}
+	}, nil
 }
 
 // EndStreams ends all that would not end by itself: for http.Server's
@@ -48,12 +76,11 @@ func (a *API) watch() {
 		if err := c.May(auth.Viewer, ""); err != nil {
 			return err
 		}
-		select {
-		case a.live.places <- struct{}{}:
-			defer func() { <-a.live.places }()
-		default:
-			return fmt.Errorf("%w: %d watch already", ErrTooMany, mostWatchers)
+		leave, err := a.live.enter(c)
+		if err != nil {
+			return err
 		}
+		defer leave()
 		ctx, cancel := context.WithTimeout(ctx, watchFor)
 		defer cancel()
 		h := w.Header()

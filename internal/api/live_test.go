@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -111,9 +112,10 @@ func TestNotEverybodyCanWatchAtOnce(t *testing.T) {
 	ctx, cancel := context.WithCancel(soon(t))
 	var clients sync.WaitGroup
 	begun := make(chan bool, 101)
-	for range 101 {
+	for i := range 101 {
 		clients.Go(func() {
 			r, _ := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/api/v1/live", nil)
+			as(auth.Caller{Name: "user" + strconv.Itoa(i%6), How: "token", Role: auth.Admin})(r)
 			resp, err := server.Client().Do(r)
 			if err != nil {
 				t.Error(err)
@@ -189,5 +191,55 @@ func TestARevokedTokenEndsItsStream(t *testing.T) {
 			t.Errorf("it went on for %s", d)
 		}
 		watchers.Wait()
+	})
+}
+
+// One who asks again and again, for a display that has gone wrong perhaps, leaves
+// streams for others.
+func TestOneCallerDoesNotTakeAllStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tokens := auth.NewTokens(memstore.New(), &book{})
+		token := func(name string) string {
+			secret, _, err := tokens.Create(t.Context(), root, auth.NewToken{Name: name, Role: "viewer"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return "Bearer " + secret
+		}
+		one, other := token("one"), token("other")
+		s, watchers := ticking(make(chan console.Tick))
+		c := config(s)
+		c.Guard = auth.NewGuard(auth.Config{Required: true, Tokens: tokens, Log: c.Log})
+		a := api.New(c)
+		var asking sync.WaitGroup
+		codes := make(chan int, 200)
+		watch := func(by string) {
+			asking.Go(func() { codes <- ask(a, "GET", "/api/v1/live", "", header("Authorization", by)).Code })
+		}
+		for range 150 {
+			watch(one)
+		}
+		synctest.Wait()
+		watch(other)
+		synctest.Wait()
+		refused := len(codes)
+		for range refused {
+			if code := <-codes; code != http.StatusTooManyRequests {
+				t.Errorf("a stream ends at once with %d", code)
+			}
+		}
+		if refused != 130 {
+			t.Errorf("of 150 streams of one caller and one of another %d are refused; want 130", refused)
+		}
+		a.EndStreams()
+		asking.Wait()
+		watchers.Wait()
+		watch(one) // the places are free again
+		asking.Wait()
+		for range 22 {
+			if code := <-codes; code != http.StatusOK {
+				t.Errorf("a stream ends with %d", code)
+			}
+		}
 	})
 }

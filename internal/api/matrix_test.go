@@ -95,6 +95,8 @@ var rules = map[string]rule{
 	}, least: auth.Editor, changes: true, audited: true, ok: 200, elsewhere: 404},
 	"POST /api/v1/import": {ask: func(s *scene) (string, string) { return v1 + "/import", s.export }, kind: "application/jsonl",
 		least: auth.Editor, changes: true, audited: true, ok: 200, elsewhere: 403},
+	"POST /api/v1/snapshot": {ask: func(*scene) (string, string) { return v1 + "/snapshot", `{"folder":"/backup"}` }, // the scene's store is not on disk
+		least: auth.Admin, changes: true, ok: 412, elsewhere: 403},
 	"POST /api/v1/tokens":        {ask: func(*scene) (string, string) { return v1 + "/tokens", `{"name":"new","role":"viewer"}` }, least: auth.Admin, changes: true, ok: 200},
 	"DELETE /api/v1/tokens/{id}": {ask: path(v1 + "/tokens/victim"), least: auth.Admin, changes: true, ok: 204, elsewhere: 404},
 }

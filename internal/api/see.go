@@ -62,6 +62,12 @@ type Paged struct {
 	Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"100"`
 }
 
+// QueuesPaged is a request for a page of queues.
+type QueuesPaged struct {
+	After string `query:"after" maxLength:"1024" doc:"The page before's after; left out: from the start."`
+	Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"1000"`
+}
+
 // Named is a request about one thing.
 type Named struct {
 	ID string `path:"id" maxLength:"256"`
@@ -96,9 +102,9 @@ func (a *API) see() {
 		g, err := a.Console.Groups(ctx, c, in.Q)
 		return Groups{list(g)}, err
 	})
-	handle(a, get("/queues", "queues", "Work queues: what is held for them, and what RabbitMQ says"), func(ctx context.Context, c auth.Caller, _ *none) (Queues, error) {
-		q, err := a.Console.Queues(ctx, c)
-		return Queues{list(q)}, err
+	handle(a, get("/queues", "queues", "Work queues: what is held for them, and what RabbitMQ says"), func(ctx context.Context, c auth.Caller, in *QueuesPaged) (Queues, error) {
+		q, after, err := a.Console.Queues(ctx, c, in.After, in.Limit)
+		return Queues{list(q), after}, err
 	})
 	recounts := get("/ledger", "ledger", "How many messages came for each queue, and what became of them")
 	recounts.Middlewares = huma.Middlewares{few(recountsAtOnce)}

@@ -132,6 +132,12 @@ func (a *API) transfer() {
 		}
 		return done, err
 	})
+
+	snapshot := a.does(http.MethodPost, "/snapshot", "snapshot", "Write a copy of the store, as it is at one moment, to a folder on the service's machine")
+	snapshot.Tags, snapshot.Metadata = []string{"Transfer"}, map[string]any{"within": time.Duration(-1)}
+	handle(a, snapshot, func(ctx context.Context, c auth.Caller, in *body[Snapshot]) (console.SnapshotMade, error) {
+		return a.Console.Snapshot(ctx, c, in.Body.Folder)
+	})
 }
 
 // uploadKey is where a route finds a body that it reads by itself.

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/api"
+	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/console"
 )
 
@@ -188,6 +189,28 @@ func TestDropByDrop(t *testing.T) {
 		}
 	}
 	t.Fatal(err)
+}
+
+// A caller who is not signed in has as little time for a body as for a head.
+func TestASlowBodyBeforeSignInIsCut(t *testing.T) {
+	c := config(&scripted{})
+	c.Guard = auth.NewGuard(auth.Config{Required: true, SignInPage: auth.SignInPath, Log: c.Log})
+	c.Idle, c.Unauthenticated = time.Hour, 100*time.Millisecond
+	_, server := serve(t, c)
+	for _, path := range []string{auth.SignInPath, "/api/v1/import"} {
+		conn, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 1000\r\n\r\nuser", path); err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
+		if _, err := io.Copy(io.Discard, conn); err != nil { // what it says, and that it closes
+			t.Errorf("%s: the connection is still there: %v", path, err)
+		}
+		_ = conn.Close()
+	}
 }
 
 // By HTTP/2 too a search may take longer between two pieces than the other end may

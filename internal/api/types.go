@@ -22,6 +22,7 @@ type Groups struct {
 // Queues is a list of queues.
 type Queues struct {
 	Queues []console.Queue `json:"queues"`
+	After  string          `json:"after,omitempty" doc:"Where the next page begins; absent on the last."`
 }
 
 // Policies is a list of policies.
@@ -54,6 +55,11 @@ type Reason struct {
 type Breaker struct {
 	Force  string `json:"force" enum:"open,closed,auto" doc:"auto: it finds out by itself again."`
 	Reason string `json:"reason,omitempty" maxLength:"500"`
+}
+
+// Snapshot asks for a copy of the store.
+type Snapshot struct {
+	Folder string `json:"folder" minLength:"1" maxLength:"4096" doc:"An absolute path on the service's machine, of a folder that does not exist or is empty."`
 }
 
 // DecodeRequest is a body to read, with what it would come with.

@@ -12,11 +12,12 @@ import (
 func (s *tenant) guard(tokens *auth.Tokens) (*auth.Guard, error) {
 	a := &s.config.Access
 	var users *auth.Users
-	if at := s.config.Broker.Management; at != "" {
-		var err error
-		if users, err = auth.NewUsers(at, s.config.VHost(), a.Roles); err != nil {
+	if s.config.Broker.Management != "" {
+		api, err := s.config.Broker.API(s.config.VHost())
+		if err != nil {
 			return nil, err
 		}
+		users = auth.NewUsers(api, s.config.VHost(), a.Roles)
 	}
 	var sessions auth.SessionStore // nil: in memory
 	if s.fleet != nil {

@@ -286,7 +286,7 @@ func (s *Service) reload(c *config.Config, err error) {
 	for _, w := range c.Warnings {
 		s.Log.Warn("config: " + w)
 	}
-	if !reflect.DeepEqual(c.Broker, s.config.Broker) || c.Store != s.config.Store || c.Listen != s.config.Listen || !reflect.DeepEqual(c.Access, s.config.Access) {
+	if !c.Broker.Same(s.config.Broker) || c.Store != s.config.Store || c.Listen != s.config.Listen || !reflect.DeepEqual(c.Access, s.config.Access) {
 		s.Log.Warn("config: broker, store, listen, auth, tls, read_only and audit take effect at the next start; policies, notify and decode do now")
 	}
 	for i, t := range s.tenants {

@@ -23,23 +23,21 @@ func (s *tenant) problems() []string { return s.health.problems() }
 
 // notices are what a person should look at though it stops nothing.
 func (s *tenant) notices() []string {
-	all := slices.Concat(s.refused.notices(), s.ledger.notices(), s.unserved)
-	n := s.aside.Load()
+	all := slices.Concat(s.refused.notices(), s.damaged(), s.unserved)
+	if kept, ok := s.store.(interface{ Notices() []string }); ok {
+		all = append(all, kept.Notices()...)
+	}
+	n := s.quarantine.Load()
 	if n == 0 {
 		return all
 	}
-	return append([]string{fmt.Sprintf("messages that RabbitMQ failed to deliver, in its queue %s: %d (look at them on RabbitMQ's management page, then purge the queue)", wire.QueueAside, n)}, all...)
+	return append([]string{fmt.Sprintf("messages that RabbitMQ failed to deliver, in its queue %s: %d (redrive quarantine list shows them, redrive quarantine replay has them retried)", wire.QueueQuarantine, n)}, all...)
 }
 
 // openConsole makes what people see and do, and its HTTP face.
 func (s *tenant) openConsole() error {
 	var err error
-	atBroker := queues{publish: s.publish}
-	if at := s.config.Broker.Management; at != "" {
-		if atBroker.manage, err = management.New(at, s.config.VHost()); err != nil {
-			return err
-		}
-	}
+	atBroker := queues{publish: s.publish, manage: s.manage}
 	if s.decoder, err = decode.New(s.config.Decode); err != nil {
 		return err
 	}
@@ -49,7 +47,7 @@ func (s *tenant) openConsole() error {
 	s.console = console.New(console.Config{
 		Store: s.store, Broker: atBroker, Audit: s.audit, Policies: s.flow.Policies, Events: s.events, Log: s.Log,
 		Restorable: s.config.Store.Restorable, Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerAt: s.brokerAt,
-		Rates: &s.rates, Problems: s.problems, Notices: s.notices, Decoder: s.decoder, SetHeld: s.loop.Hold, Way: s.flow.Way,
+		Rates: &s.rates, Problems: s.problems, Notices: s.notices, Ready: s.health.ready, Decoder: s.decoder, SetHeld: s.loop.Hold, Way: s.flow.Way,
 		Limits:   func(policy string) string { return s.rulesOf(policy).String() },
 		Replicas: s.replicas(), Recounted: s.recounted, Gate: s.gateOf, Force: s.force,
 		Returns: func(queue string) string { return s.health.of(partQueue + queue) },
@@ -60,7 +58,7 @@ func (s *tenant) openConsole() error {
 	}
 	s.api = api.New(api.Config{
 		Console: s.console, Decoder: s.decoder, Entries: s.store, Metrics: s.meters(),
-		Problems: s.problems, Notices: s.notices, Ready: s.health.ready, Guard: s.guarded, Tokens: tokens, Log: s.Log, Base: s.base,
+		Problems: s.problems, Notices: s.notices, Ready: s.console.IsReady, Guard: s.guarded, Tokens: tokens, Log: s.Log, Base: s.base,
 	})
 	for pattern, h := range web.Routes(s.console, web.Options{
 		Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.console.ProblemsFor, Storm: s.storm, Version: s.Version, Log: s.Log,

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -26,16 +27,20 @@ const (
 // have for which something is due, and holds what is due until that is known.
 type consumers struct {
 	*release.Gate
-	rules func(queue string) release.Rules
-	due   func(context.Context) ([]store.NextDue, error)
-	ask   func(ctx context.Context, queues []string, tell func(queue string, consumers int)) error
-	ready func() bool
-	wake  func() // the loop
+	// enrolled tells whether anything can return to a queue: of a name that a report made
+	// up RabbitMQ is asked nothing else.
+	enrolled func(queue string) (yes, known bool)
+	rules    func(queue string) release.Rules
+	due      func(context.Context) ([]store.NextDue, error)
+	ask      func(ctx context.Context, queues []string, tell func(queue string, consumers int)) error
+	ready    func() bool
+	wake     func() // the loop
 
 	nudged chan struct{}
 
 	mu     sync.Mutex
 	queues map[string]*watched
+	unsure map[string]time.Time // since when it is not known whether they are enrolled
 }
 
 type watched struct {
@@ -57,12 +62,35 @@ func (w *watched) every() time.Duration {
 
 // Allow is the gate's, once it is known whether somebody is there.
 func (c *consumers) Allow(queue string, most int, now time.Time) (n int, again time.Time) {
-	if c.rules(queue).NoConsumer != release.Return {
+	yes, until := c.asked(queue, now)
+	if !until.IsZero() {
+		return 0, until
+	}
+	if yes && c.rules(queue).NoConsumer != release.Return {
 		if until := c.unknown(queue, now); !until.IsZero() {
 			return 0, until
 		}
 	}
 	return c.Gate.Allow(queue, most, now)
+}
+
+// asked tells whether anything can return to a queue, or until when to wait for
+// RabbitMQ's answer: those of other queues are not held up by it.
+func (c *consumers) asked(queue string, now time.Time) (yes bool, until time.Time) {
+	yes, known := c.enrolled(queue)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if known {
+		delete(c.unsure, queue)
+		return yes, until
+	}
+	if c.unsure[queue].IsZero() {
+		c.unsure[queue] = now
+	}
+	if until = c.unsure[queue].Add(patience); !now.Before(until) {
+		return false, time.Time{}
+	}
+	return false, until
 }
 
 // unknown is until when to wait for RabbitMQ's answer; zero: no longer.
@@ -114,13 +142,16 @@ func (c *consumers) run(ctx context.Context) {
 func (c *consumers) round(ctx context.Context) time.Duration {
 	now := time.Now()
 	if next, err := c.due(ctx); err == nil {
-		c.mu.Lock()
 		for _, n := range next {
-			if n.Due.Before(now.Add(askSome)) && c.rules(n.Queue).NoConsumer != release.Return {
+			if !n.Due.Before(now.Add(askSome)) || c.rules(n.Queue).NoConsumer == release.Return {
+				continue
+			}
+			if yes, _ := c.enrolled(n.Queue); yes {
+				c.mu.Lock()
 				c.watch(n.Queue, now)
+				c.mu.Unlock()
 			}
 		}
-		c.mu.Unlock()
 	}
 	ask, forgotten, wait := c.turn(now)
 	for _, q := range forgotten {
@@ -142,6 +173,7 @@ func (c *consumers) turn(now time.Time) (ask, forgotten []string, wait time.Dura
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	wait = askSome
+	maps.DeleteFunc(c.unsure, func(_ string, since time.Time) bool { return now.Sub(since) > watchedFor })
 	for q, w := range c.queues {
 		switch {
 		case now.Sub(w.due) > watchedFor || c.rules(q).NoConsumer == release.Return:

@@ -28,7 +28,8 @@ func watching(t *testing.T, a *asked, rules release.Rules, f func(c *consumers, 
 	synctest.Test(t, func(t *testing.T) {
 		gate := release.New(func(string) release.Rules { return rules }, func() float64 { return 0 }, func(release.Transition) {})
 		c := &consumers{Gate: gate, rules: func(string) release.Rules { return rules }, ready: func() bool { return true }, wake: func() {},
-			nudged: make(chan struct{}, 1), queues: map[string]*watched{},
+			nudged: make(chan struct{}, 1), queues: map[string]*watched{}, unsure: map[string]time.Time{},
+			enrolled: func(string) (yes, known bool) { return true, true },
 			due: func(context.Context) (all []store.NextDue, err error) {
 				a.mu.Lock()
 				defer a.mu.Unlock()

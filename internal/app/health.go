@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/redrive-mq/redrive/internal/metrics"
 )
@@ -19,6 +20,7 @@ type health struct {
 
 	mu    sync.Mutex
 	wrong map[string]string
+	until map[string]time.Time // when a part is taken to be well again by itself
 }
 
 const (
@@ -27,16 +29,21 @@ const (
 	partPublish     = "returns"
 	partDelays      = "delays"
 	partStore       = "store"
+	partLedger      = "ledger"
 	partParkedStore = "store of parked"
+	partServer      = "redis"
 	partQueue       = "queue "              // and the queue's name
+	partListener    = "events for "         // and the listener's name
 	partConsumers   = "consumers of queue " // and the queue's name
+	partLimit       = "delivery limit"
+	partStrangers   = "another service"
 
 	// blockedBy begins what is wrong with a connection under an alarm.
 	blockedBy = "blocked by an alarm of RabbitMQ: "
 )
 
 func newHealth(log *slog.Logger, m *metrics.Metrics) *health {
-	h := &health{log: log, metrics: m, wrong: map[string]string{}}
+	h := &health{log: log, metrics: m, wrong: map[string]string{}, until: map[string]time.Time{}}
 	h.set(partIntake, "connecting")
 	h.set(partParked, "connecting")
 	h.set(partPublish, "connecting")
@@ -75,32 +82,62 @@ func (r *refusals) notices() (all []string) {
 func (h *health) set(part, what string) (news bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.expire()
 	news = h.wrong[part] != what
 	if what == "" {
 		delete(h.wrong, part)
 	} else {
 		h.wrong[part] = what
 	}
-	h.metrics.Ready(h.whole(), h.wrong[partStore] != "")
+	if !ofQueue(part) { // of queues there may be a hundred thousand
+		h.metrics.Ready(isReady(h.wrong), h.wrong[partStore] != "" || h.wrong[partServer] != "")
+	}
 	return news
 }
 
-// whole tells whether nothing is wrong but with single queues: who takes a service out
-// of service for those takes its page and its returns to all others away, too. The
-// caller holds mu.
-func (h *health) whole() bool {
-	for part := range h.wrong {
-		if !strings.HasPrefix(part, partQueue) && !strings.HasPrefix(part, partConsumers) {
+// setFor is set for something that happened once, and is shown for that long.
+func (h *health) setFor(d time.Duration, part, what string) {
+	h.mu.Lock()
+	h.until[part] = time.Now().Add(d)
+	h.mu.Unlock()
+	h.set(part, what)
+}
+
+// expire forgets what has been shown long enough. The caller holds mu.
+func (h *health) expire() {
+	for part, until := range h.until {
+		if time.Now().After(until) {
+			delete(h.until, part)
+			delete(h.wrong, part)
+			h.metrics.Ready(isReady(h.wrong), h.wrong[partStore] != "" || h.wrong[partServer] != "")
+		}
+	}
+}
+
+// isReady is the one judgement of readiness: /readyz, the metric, API, page, command line
+// and the replicas' table all say what it says. A service is ready unless something is
+// wrong besides single queues, and besides what others must mend while it does all its
+// work: who takes it out of service for those takes its page and its retries to all others
+// away, too.
+func isReady(wrong map[string]string) bool {
+	for part := range wrong {
+		if !ofQueue(part) && part != partLimit && part != partStrangers {
 			return false
 		}
 	}
 	return true
 }
 
+// ofQueue tells whether a part is a single queue.
+func ofQueue(part string) bool {
+	return strings.HasPrefix(part, partQueue) || strings.HasPrefix(part, partConsumers)
+}
+
 func (h *health) ready() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.whole()
+	h.expire()
+	return isReady(h.wrong)
 }
 
 // problems are all of them, in order.
@@ -110,13 +147,33 @@ func (h *health) problems() []string { return problemsOf(h.all()) }
 func (h *health) all() map[string]string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.expire()
 	return maps.Clone(h.wrong)
 }
 
+// because is what an error says is wrong, and "" for none.
+func because(err error) string {
+	if err == nil {
+		return ""
+	}
+	return strings.TrimPrefix(err.Error(), partServer+": ")
+}
+
+// mostProblems is how many problems of single queues are told of.
+const mostProblems = 200
+
 func problemsOf(wrong map[string]string) []string {
-	all := []string{}
+	all, queues := []string{}, 0
 	for _, part := range slices.Sorted(maps.Keys(wrong)) {
+		if ofQueue(part) {
+			if queues++; queues > mostProblems {
+				continue
+			}
+		}
 		all = append(all, part+": "+wrong[part])
+	}
+	if more := queues - mostProblems; more > 0 {
+		all = append(all, fmt.Sprintf("%s(others): so it is with %d more", partQueue, more))
 	}
 	return all
 }

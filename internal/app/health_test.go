@@ -1,11 +1,13 @@
 package app
 
 import (
+	"fmt"
 	"log/slog"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redrive-mq/redrive/internal/metrics"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
@@ -79,5 +81,44 @@ func TestOnlyAChangeIsNews(t *testing.T) {
 		if news := h.set(partStore, step.what); news != step.news {
 			t.Errorf("step %d, %q: news is %v", i, step.what, news)
 		}
+	}
+}
+
+// A ledger that is off is a problem of the whole service, until it balances again.
+func TestALedgerThatIsOffIsNotReady(t *testing.T) {
+	h, m := testHealth()
+	s := &tenant{health: h, metrics: m}
+	for _, part := range []string{partIntake, partParked, partPublish} {
+		h.set(part, "")
+	}
+	s.recounted(map[string]int64{"orders": 3})
+	if problems := h.problems(); h.ready() || len(problems) != 1 || !strings.Contains(problems[0], "redrive ledger") {
+		t.Errorf("the ledger is off by 3, ready: %v, problems %q", h.ready(), problems)
+	}
+	s.recounted(map[string]int64{})
+	if !h.ready() || len(h.problems()) > 0 {
+		t.Errorf("the ledger balances, ready: %v, problems %q", h.ready(), h.problems())
+	}
+}
+
+// A hundred thousand queues with a problem each neither take minutes to say so nor fill
+// readiness, page and status.
+func TestProblemsOfVeryManyQueuesAreSummedUp(t *testing.T) {
+	h, _ := testHealth()
+	for _, part := range []string{partIntake, partParked, partPublish} {
+		h.set(part, "")
+	}
+	const n = 100_000
+	began := time.Now()
+	for i := range n {
+		h.set(fmt.Sprintf("%sinvented.%06d", partQueue, i), "no such queue")
+	}
+	if took := time.Since(began); took > 30*time.Second { // a look at all for each took minutes
+		t.Errorf("saying it took %v", took)
+	}
+	h.set(partStore, "full")
+	all := h.problems()
+	if len(all) != mostProblems+2 || !slices.Contains(all, fmt.Sprintf("queue (others): so it is with %d more", n-mostProblems)) || !slices.Contains(all, "store: full") {
+		t.Errorf("%d problems, the last ones %q", len(all), all[max(0, len(all)-2):])
 	}
 }

@@ -10,16 +10,19 @@ type ledgerState struct {
 	off atomic.Pointer[map[string]int64]
 }
 
-// recounted is told what counting what is kept has found.
+// recounted is told what counting what is kept has found. A ledger that is off is lost
+// messages, or messages in excess, until a person has looked: the service is not ready.
 func (s *tenant) recounted(off map[string]int64) {
 	s.metrics.Recounted(off)
 	s.ledger.off.Store(&off)
+	s.health.set(partLedger, s.ledger.wrong())
 }
 
-func (l *ledgerState) notices() []string {
+// wrong is what is wrong with the ledger, or "".
+func (l *ledgerState) wrong() string {
 	off := l.off.Load()
 	if off == nil || len(*off) == 0 {
-		return nil
+		return ""
 	}
-	return []string{fmt.Sprintf("messages came that are neither returned nor kept, or more are there than came; queues concerned: %d (redrive ledger shows which)", len(*off))}
+	return fmt.Sprintf("the ledger does not balance: messages are missing, or there are more than came; queues affected: %d (`redrive ledger` shows which)", len(*off))
 }

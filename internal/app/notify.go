@@ -119,8 +119,10 @@ func conditionsOf(replicas []map[string]string) (all []notify.Condition) {
 // stoppedBy is what has stopped an intake, or nil.
 func stoppedBy(wrong map[string]string) *notify.Condition {
 	stopped := notify.Condition{Kind: notify.IntakeStopped, Text: wrong[partStore]}
-	if stopped.Text == "" {
-		stopped.Text = wrong[partParkedStore]
+	for _, part := range []string{partServer, partParkedStore} {
+		if stopped.Text == "" {
+			stopped.Text = wrong[part]
+		}
 	}
 	if what := wrong[partIntake]; stopped.Text == "" && !strings.HasPrefix(what, blockedBy) {
 		stopped.Text, stopped.After = what, disconnected

@@ -15,6 +15,7 @@ import (
 type rates struct {
 	mu     sync.Mutex
 	queues map[string]*rated
+	swept  int64 // the minute in which idle ones were last forgotten
 }
 
 // rated is one queue: what of a Flow happened, second by second and minute by minute.
@@ -26,6 +27,26 @@ type rated [rateKinds]struct {
 // mostRated bounds the queues counted: a client that reports failures may make
 // their names up.
 const mostRated = 10_000
+
+// Beyond idleRated queues those are forgotten that nothing happened to for an hour.
+const idleRated = 1000
+
+// sweep forgets them, once a minute. The caller holds mu.
+func (r *rates) sweep(minute int64) {
+	if minute <= r.swept || len(r.queues) <= idleRated {
+		return
+	}
+	r.swept = minute
+	for name, q := range r.queues {
+		idle := true
+		for i := range q {
+			idle = idle && q[i].minutes.last <= minute-60
+		}
+		if idle {
+			delete(r.queues, name)
+		}
+	}
+}
 
 // ring counts in the last 60 units of time.
 type ring struct {
@@ -77,6 +98,7 @@ func (r *rates) heard(queue string, n [rateKinds]int64, at time.Time) {
 	if r.queues == nil {
 		r.queues = map[string]*rated{}
 	}
+	r.sweep(at.Unix() / 60)
 	q := r.queues[queue]
 	if q == nil && len(r.queues) >= mostRated {
 		return
@@ -115,6 +137,7 @@ func (r *rates) Hour(now time.Time, sees func(queue string) bool) []console.Flow
 	minute := now.Unix() / 60
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.sweep(minute)
 	for name, q := range r.queues {
 		if !sees(name) {
 			continue
@@ -129,7 +152,7 @@ func (r *rates) Hour(now time.Time, sees func(queue string) bool) []console.Flow
 	return hour
 }
 
-// Queues are those that anything happened to since the start.
+// Queues are those that anything happened to since the start, but for forgotten ones.
 func (r *rates) Queues() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -137,7 +160,7 @@ func (r *rates) Queues() []string {
 }
 
 // Failed is how many messages failed since the start, in the queues that sees says
-// yes to.
+// yes to, and that are not forgotten.
 func (r *rates) Failed(sees func(queue string) bool) (n int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -110,3 +110,23 @@ func TestManyAtOnceCountAsMany(t *testing.T) {
 		t.Errorf("%d failed in all", got)
 	}
 }
+
+// Names that somebody makes up are forgotten an hour after the last that happened to
+// them, and do not keep others from being counted.
+func TestIdleQueuesAreNotCountedForEver(t *testing.T) {
+	var r rates
+	at := time.Unix(1_700_000_000, 0)
+	for i := range mostRated + 10 {
+		r.event(flow.Event{Kind: flow.Failed, Queue: fmt.Sprintf("invented.%d", i), At: at})
+	}
+	if n := len(r.Queues()); n != mostRated {
+		t.Fatalf("%d queues are counted", n)
+	}
+	r.event(flow.Event{Kind: flow.Failed, Queue: "invented.7", At: at.Add(50 * time.Minute)})
+	r.event(flow.Event{Kind: flow.Failed, Queue: "orders", At: at.Add(61 * time.Minute)})
+	names := r.Queues()
+	slices.Sort(names)
+	if !slices.Equal(names, []string{"invented.7", "orders"}) {
+		t.Errorf("%d queues are left: %.10q", len(names), names)
+	}
+}

@@ -287,7 +287,7 @@ type consoleReplicas struct{ *fleet }
 func (c consoleReplicas) All() (all []console.Replica) {
 	for _, r := range c.fleet.All() {
 		all = append(all, console.Replica{ID: r.ID, Address: r.Address, Version: r.Version, Since: r.Since, Beat: r.Beat,
-			Leads: r.Leads, Self: r.Self, Problems: problemsOf(r.Wrong)})
+			Leads: r.Leads, Self: r.Self, Ready: !r.Unready, Problems: problemsOf(r.Wrong)})
 	}
 	return all
 }
@@ -316,7 +316,7 @@ func (s *tenant) openFleet(listen string) {
 	}
 	address := advertised(listen)
 	s.fleet = newFleet(shared, func() replicas.About {
-		return replicas.About{Address: address, Version: s.Version, Since: s.since, Wrong: s.health.all(), Able: s.publish.Ready()}
+		return replicas.About{Address: address, Version: s.Version, Since: s.since, Wrong: s.health.all(), Unready: !s.health.ready(), Able: s.publish.Ready()}
 	}, s.Log)
 	s.metrics.Replicas(s.fleet.shown)
 }

@@ -16,9 +16,10 @@ import (
 func (s *tenant) openGate() {
 	s.gate = release.New(s.returnRules, rand.Float64, s.returnsChanged)
 	s.consumers = &consumers{
-		Gate: s.gate, rules: s.returnRules, due: s.store.Next, ask: s.publish.Consumers, ready: s.publish.Ready,
-		wake: func() { s.loop.Wake() }, nudged: make(chan struct{}, 1), queues: map[string]*watched{},
+		Gate: s.gate, enrolled: s.give.Enrolled, rules: s.returnRules, due: s.store.Next, ask: s.publish.Consumers, ready: s.publish.Ready,
+		wake: func() { s.loop.Wake() }, nudged: make(chan struct{}, 1), queues: map[string]*watched{}, unsure: map[string]time.Time{},
 	}
+	s.give.WhenAsked(func() { s.loop.Wake() })
 	s.metrics.Returns(s.returning)
 }
 

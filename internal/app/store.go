@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/config"
@@ -24,8 +26,9 @@ type engine interface {
 }
 
 // openStore opens the engine that a configuration names. A folder has the memory of
-// others, when it is not nil. onSync is told how long each write took.
-func openStore(c *config.Config, memory *diskstore.Memory, log *slog.Logger, onSync func(time.Duration)) (engine, error) {
+// others, when it is not nil. onSync is told how long each write took, and onState each
+// second what is wrong with a server, or nil.
+func openStore(c *config.Config, memory *diskstore.Memory, log *slog.Logger, onSync func(time.Duration), onState func(error)) (engine, error) {
 	if c.Store.Redis.URL == "" {
 		return diskstore.Open(c.Store.Disk, diskstore.Options{Log: log, Reserve: c.Store.Reserve, OnSync: onSync, Memory: memory})
 	}
@@ -33,7 +36,7 @@ func openStore(c *config.Config, memory *diskstore.Memory, log *slog.Logger, onS
 	if err != nil {
 		return nil, err
 	}
-	o.Log, o.OnSync = log, onSync
+	o.Log, o.OnSync, o.OnState = log, onSync, onState
 	return redisstore.Open(context.Background(), o)
 }
 
@@ -72,9 +75,23 @@ func redisOptions(s *config.Store) (redisstore.Options, error) {
 	}, err
 }
 
+// damaged says that something in the store cannot be read.
+func (s *tenant) damaged() []string {
+	d, ok := s.store.(store.Damageable)
+	if !ok {
+		return nil
+	}
+	places := d.Damage()
+	if len(places) == 0 {
+		return nil
+	}
+	first := slices.Sorted(maps.Keys(places))[0]
+	return []string{fmt.Sprintf("the store is damaged in %d places, the first of them %s: what cannot be read there is set apart, and all else goes on (stop the service and run `redrive store salvage %s --to NEW-FOLDER`)", len(places), first, s.config.Store.Disk)}
+}
+
 // OpenStore opens a store for a command, while no service uses it.
 func OpenStore(s config.Store, log *slog.Logger) (store.Taker, error) {
-	e, err := openStore(&config.Config{Store: s}, nil, log, func(time.Duration) {})
+	e, err := openStore(&config.Config{Store: s}, nil, log, func(time.Duration) {}, nil)
 	if err != nil {
 		return nil, err // not an engine that is nil
 	}

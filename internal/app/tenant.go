@@ -18,6 +18,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/management"
 	"github.com/redrive-mq/redrive/internal/metrics"
 	"github.com/redrive-mq/redrive/internal/migrate"
 	"github.com/redrive-mq/redrive/internal/notify"
@@ -75,14 +76,19 @@ type tenant struct {
 	guarded  *auth.Guard
 	fleet    *fleet // nil: the store is this service's alone
 	since    time.Time
-	aside    atomic.Int64
 	metered  atomic.Pointer[metrics.Metrics] // nil: not yet there, as the store is opened
+	told     atomic.Pointer[health]          // the same
 	delayed  chan struct{}                   // closed when a policy first waits in RabbitMQ
 	start    sync.Once
 	refused  refusals
 	unserved []string // notices of stores below its own: see unservedIn
 	nodes    nodes
 	ledger   ledgerState
+
+	manage     *management.Client // nil: none is configured
+	consent    *management.Consent
+	quarantine atomic.Int64 // messages in it
+	strangers  strangers
 }
 
 // place is where a tenant is in the process that serves it.
@@ -127,6 +133,10 @@ func newTenant(c *config.Config, o Options, at place) (*tenant, error) {
 		if m := s.metered.Load(); m != nil {
 			m.Synced(d)
 		}
+	}, func(err error) {
+		if h := s.told.Load(); h != nil {
+			h.set(partServer, because(err))
+		}
 	})
 	if err != nil {
 		return nil, err
@@ -149,38 +159,63 @@ func (s *tenant) owned(ctx context.Context) error {
 func (s *tenant) open(address string) error {
 	s.metrics = metrics.New(s.store, s.store.Free, s.Version, s.labels())
 	s.metered.Store(s.metrics)
+	s.metrics.Restored(0, broker.OwnNames()...)
+	if shared, ok := s.store.(interface{ ID() string }); ok {
+		s.metrics.Store(shared.ID())
+	}
 	s.health = newHealth(s.Log, s.metrics)
+	s.told.Store(s.health)
 	s.publish = broker.NewPublisher(s.connection(partPublish, "redrive returns"))
 	s.openFleet(address)
 	if err := s.openNotify(); err != nil {
 		return err
 	}
-	s.events = func(e flow.Event) {
-		s.metrics.Event(e)
-		s.rates.event(e)
-		s.notify.Event(e)
-		elsewhere := e.Kind == flow.Failed && s.gate.Failed(e.Queue, e.ID, e.At)
-		if s.fleet != nil {
-			s.fleet.event(e, elsewhere)
-		}
-		if s.Events != nil {
-			s.Events(e)
-		}
-	}
+	s.events = s.listeners().event
 	policies := func() policy.Set { return s.flow.Policies() }
 	s.delays = broker.NewPublisher(s.connection(partDelays, "redrive delays"))
 	s.hold = flow.NewHold(publisher{s.delays, s.metrics.Confirmed}, policies, s.waysFail)
 	s.flow = flow.New(s.store, s.rules(s.config), s.hold, s.events)
-	s.intake = broker.NewIntake(s.connection(partIntake, "redrive intake"), prefetch, s.stopped(partStore, wire.QueueIntake), s.setAside)
+	s.intake = broker.NewIntake(s.connection(partIntake, "redrive intake"), prefetch, s.stopped(partStore, wire.QueueIntake), s.quarantined)
+	s.intake.Restored, s.intake.Consumers = s.restored, s.intakeConsumers
 	s.collect = flow.NewCollector(s.store, s.hold.Forget, s.events)
 	s.parked = broker.NewParkedIntake(s.connection(partParked, "redrive parked"), parkedPrefetch, s.stopped(partParkedStore, wire.QueueParked))
+	s.parked.Restored = s.restored
 	s.give = flow.NewGiveBack(publisher{s.publish, s.metrics.Confirmed}, policies, s.events)
+	if err := s.openConsent(); err != nil {
+		return err
+	}
 	s.openGate()
+	names := flow.NewNames(s.store, s.give)
+	s.flow.Vouch(names, s.give)
+	s.collect.Vouch(names)
 	s.loop = stored.New(s.store, s.give, s.consumers, s.events, s.Log, s.returnsFailed)
 	if err := s.openConsole(); err != nil {
 		return err
 	}
 	return s.loadBreakers(context.Background())
+}
+
+// listeners are all that hear of events.
+func (s *tenant) listeners() *listeners {
+	l := &listeners{log: s.Log, health: s.health, count: s.metrics.ListenerFailed}
+	l.add("metrics", s.metrics.Event)
+	l.add("rates", s.rates.event)
+	l.add("notify", s.notify.Event)
+	l.add("throttle", func(e flow.Event) {
+		elsewhere := e.Kind == flow.Failed && s.gate.Failed(e.Queue, e.ID, e.At)
+		if s.fleet != nil {
+			s.fleet.event(e, elsewhere)
+		}
+	})
+	l.add("canary", func(e flow.Event) {
+		if e.Kind == flow.Failed {
+			s.console.Failed(e)
+		}
+	})
+	if s.Events != nil {
+		l.add("options", s.Events)
+	}
+	return l
 }
 
 // close frees what newTenant and open took.
@@ -192,7 +227,7 @@ func (s *tenant) close() (err error) {
 }
 
 func (s *tenant) connection(part, name string) broker.Config {
-	return broker.Config{URL: s.config.Broker.URL, Name: name, Log: s.Log, Majority: true, Lasting: s.among, Observe: func(st broker.State) {
+	return broker.Config{URL: s.config.Broker.URL, Credentials: s.config.Broker.Credentials, Name: name, Log: s.Log, Majority: true, Lasting: s.among, Observe: func(st broker.State) {
 		what := ""
 		switch {
 		case st.Err != nil:
@@ -268,19 +303,6 @@ func (s *tenant) stopped(part, queue string) func(error) {
 	}
 }
 
-// setAside says, once, how many messages RabbitMQ could not deliver and has put
-// out of the way of the others.
-func (s *tenant) setAside(n int) {
-	was := s.aside.Swap(int64(n))
-	if was == int64(n) {
-		return
-	}
-	s.metrics.Aside(n)
-	if notice := s.notices(); int64(n) > was {
-		s.Log.Warn(notice[0])
-	}
-}
-
 // returnsFailed says, once, that a queue's returns fail, and that they work
 // again.
 func (s *tenant) returnsFailed(queue string, err error) {
@@ -326,6 +348,8 @@ func (s *tenant) run(ctx context.Context) error {
 	}
 	workers.Go(func() { s.loop.Run(ctx, grace) })
 	workers.Go(func() { s.consumers.run(ctx) })
+	workers.Go(func() { s.consent.Run(ctx) })
+	workers.Go(func() { s.watchLimit(ctx) })
 	workers.Go(func() { _ = s.console.Run(ctx) })
 	workers.Go(func() {
 		defer stop()
@@ -338,6 +362,7 @@ func (s *tenant) run(ctx context.Context) error {
 	})
 
 	workers.Wait()
+	s.give.Close()
 	stopPublishing()
 	publishers.Wait()
 	s.hold.Wait()

@@ -12,11 +12,14 @@ import (
 type taker struct {
 	flow interface {
 		Connected(ctx context.Context) error
+		Disconnected()
 		Take(ctx context.Context, batch []flow.Delivery) error
 	}
 }
 
 func (t taker) Connected(ctx context.Context) error { return t.flow.Connected(ctx) }
+
+func (t taker) Disconnected() { t.flow.Disconnected() }
 
 func (t taker) Take(ctx context.Context, batch []broker.Delivery) error {
 	in := make([]flow.Delivery, len(batch))

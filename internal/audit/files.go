@@ -1,11 +1,14 @@
 package audit
 
 import (
+	"bufio"
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,7 +28,9 @@ func firstOf(path string) (int64, bool) {
 	return n, ok && ok2 && err == nil && n > 0
 }
 
-// Files are those of the log in a folder, oldest first; of a file, itself.
+// Files are those of the log in a folder, oldest first; of a file, itself. A file that
+// was renamed is known by its first line: without it the log would go on as if the
+// entries in it had never been.
 func Files(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil || !info.IsDir() {
@@ -35,20 +40,126 @@ func Files(path string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var files []string
+	files := map[int64]string{} // by the number of their first entry
+	type stranger struct {
+		path  string
+		first Entry
+	}
+	var strangers []stranger
 	for _, f := range all {
-		if _, ok := firstOf(f.Name()); ok {
-			files = append(files, filepath.Join(path, f.Name()))
+		at := filepath.Join(path, f.Name())
+		byName, isNamed := firstOf(at)
+		e, isLog := Entry{}, false
+		if f.Type().IsRegular() {
+			e, isLog = firstIn(at)
+		}
+		switch {
+		case isLog && (!isNamed || e.N != byName):
+			strangers = append(strangers, stranger{at, e})
+		case isNamed: // Verify says what is wrong with its first line
+			files[byName] = at
 		}
 	}
-	slices.Sort(files)
-	return files, nil
+	// One that begins where another ends is of this log; one that begins within another
+	// is a copy of a part. Each that is found may be what the next goes on from.
+	slices.SortFunc(strangers, func(a, b stranger) int { return cmp.Compare(a.first.N, b.first.N) })
+	for _, x := range strangers {
+		if files[x.first.N] == "" && (x.first.N == 1 || follows(x.first, files)) {
+			files[x.first.N] = x.path
+		} else if n, isNamed := firstOf(x.path); isNamed && files[n] == "" {
+			files[n] = x.path // what is wrong with it, Verify says
+		}
+	}
+	var inOrder []string
+	for _, n := range slices.Sorted(maps.Keys(files)) {
+		inOrder = append(inOrder, files[n])
+	}
+	return inOrder, nil
+}
+
+// follows tells whether the last entry of one of the files is the one before e.
+func follows(e Entry, files map[int64]string) bool {
+	for n, path := range files {
+		if n >= e.N {
+			continue
+		}
+		if last, ok := lastIn(path); ok && last.N == e.N-1 && last.Hash == e.Prev {
+			return true
+		}
+	}
+	return false
+}
+
+// lastIn is the last entry of a file.
+func lastIn(path string) (last Entry, ok bool) {
+	f, err := os.Open(path)
+	if err != nil {
+		return last, false
+	}
+	defer f.Close()
+	size, err := sizeOf(path)
+	if err != nil {
+		return last, false
+	}
+	err = backwards(f, size, func(line []byte, _ int64) (bool, error) {
+		var err error
+		last, err = parse(line)
+		ok = err == nil
+		return !ok, nil
+	})
+	return last, ok && err == nil
+}
+
+// firstIn is the first entry in a file that is of an audit log.
+func firstIn(path string) (e Entry, ok bool) {
+	f, err := os.Open(path)
+	if err != nil {
+		return e, false
+	}
+	defer f.Close()
+	line, err := bufio.NewReader(io.LimitReader(f, mostLine)).ReadBytes('\n')
+	if err != nil {
+		return e, false
+	}
+	e, err = parse(bytes.TrimSuffix(line, []byte("\n")))
+	return e, err == nil
+}
+
+// rename gives files their own names again, in two steps, since they may have each
+// other's. Whatever ends it in between, they are found again.
+func (l *Log) rename(files []string) error {
+	aside := map[int]string{}
+	for i, path := range files {
+		e, isLog := firstIn(path)
+		if named, ok := firstOf(path); !isLog || ok && named == e.N {
+			continue
+		}
+		aside[i] = filepath.Join(l.folder, nameOf(e.N))
+		files[i] = aside[i] + ".renamed"
+		if err := os.Rename(path, files[i]); err != nil {
+			return err
+		}
+		l.log.Warn("a file of the audit log was renamed; it has its own name again", "was", path, "is", aside[i])
+	}
+	for i, own := range aside {
+		if _, err := os.Stat(own); !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("%s and %s both begin with the same entry, or the first is damaged: put one of them elsewhere (%v)", own, files[i], err)
+		}
+		if err := os.Rename(files[i], own); err != nil {
+			return err
+		}
+		files[i] = own
+	}
+	return nil
 }
 
 // load finds where the chain ends, and mends the end of the last file.
 func (l *Log) load() error {
 	files, err := Files(l.folder)
 	if err != nil {
+		return err
+	}
+	if err := l.rename(files); err != nil {
 		return err
 	}
 	l.files = files

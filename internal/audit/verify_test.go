@@ -229,3 +229,68 @@ func FuzzVerify(f *testing.F) {
 		_ = backwards(bytes.NewReader(data), int64(len(data)), func([]byte, int64) (bool, error) { return true, nil })
 	})
 }
+
+// A log whose newest file has another name would go on from an older entry, and a
+// deleted stretch would not show.
+func TestARenamedFileIsFound(t *testing.T) {
+	template := t.TempDir()
+	o := quiet()
+	o.Rotate = 1000
+	fill(t, template, o, 6)
+	files, err := Files(template)
+	if err != nil || len(files) < 4 {
+		t.Fatal(files, err)
+	}
+	all := whole(t, template, int64(12+len(files)))
+	last := len(files) - 1
+	for name, renamed := range map[string]map[int]string{
+		"the newest":        {last: "old.txt"},
+		"the oldest":        {0: filepath.Base(files[0]) + ".bak"},
+		"one between":       {1: "audit-1.jsonl.orig"},
+		"with wrong number": {0: nameOf(9999), last: nameOf(1)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			folder := t.TempDir()
+			if err := os.CopyFS(folder, os.DirFS(template)); err != nil {
+				t.Fatal(err)
+			}
+			for i, to := range renamed { // by way of names that none has
+				if err := os.Rename(filepath.Join(folder, filepath.Base(files[i])), filepath.Join(folder, "x"+to)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, to := range renamed {
+				if err := os.Rename(filepath.Join(folder, "x"+to), filepath.Join(folder, to)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if r := whole(t, folder, all.Last); r.Mark != all.Mark || r.Files != len(files) {
+				t.Errorf("%+v, want %+v", r, all)
+			}
+			fill(t, folder, o, 1)
+			whole(t, folder, all.Last+3) // an action, its outcome, and the line that begins a file
+			for _, f := range files {
+				if _, err := os.Stat(filepath.Join(folder, filepath.Base(f))); err != nil {
+					t.Errorf("it has not its own name again: %v", err)
+				}
+			}
+		})
+	}
+	copied := filepath.Join(template, "backup.jsonl")
+	data, err := os.ReadFile(files[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(copied, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// An extract, made to be read, is no file of the log.
+	if at := bytes.IndexByte(data, '\n') + 1; at < len(data) {
+		if err := os.WriteFile(filepath.Join(template, "extract.jsonl"), data[at:], 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	whole(t, template, all.Last)
+	fill(t, template, o, 1)
+	whole(t, template, all.Last+3)
+}

@@ -28,7 +28,7 @@ func directory(t *testing.T) (url string) {
 
 // However a name is written, the failures count for the one it is.
 func TestNoWayOfWritingANameGivesMoreGuesses(t *testing.T) {
-	u, err := NewUsers(directory(t), "/", DefaultGrants())
+	u, err := usersAt(directory(t), "/", DefaultGrants())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func TestNoWayOfWritingANameGivesMoreGuesses(t *testing.T) {
 // What does not work is told to the log, and not to strangers; and what somebody
 // types into the wrong field not even to the log.
 func TestWhatStrangersAndTheLogAreTold(t *testing.T) {
-	users, err := NewUsers("http://monitor:s3cret@127.0.0.1:1", "/", DefaultGrants())
+	users, err := usersAt("http://monitor:s3cret@127.0.0.1:1", "/", DefaultGrants())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,5 +83,43 @@ func TestWhatStrangersAndTheLogAreTold(t *testing.T) {
 	request(h, "GET", "/", basic(strings.Repeat("y", 300), "x"))
 	if strings.Contains(log.String(), secret) || strings.Contains(log.String(), strings.Repeat("y", 70)) || strings.Contains(log.String(), "s3cret") {
 		t.Errorf("the log has %s", &log)
+	}
+}
+
+// All who come by one proxy have one address.
+func TestAnAttackerLocksOutNobodyElseAtTheSameAddress(t *testing.T) {
+	u, err := usersAt(directory(t), "/", DefaultGrants())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const proxy = "192.0.2.1"
+	signIn := func() error {
+		clear(u.known) // some minutes later
+		_, err := u.SignIn(t.Context(), "alice", "s3:cret", proxy)
+		return err
+	}
+	wrong := func(name string) (refused int) {
+		for range 40 {
+			var many *TooMany
+			if _, err := u.SignIn(t.Context(), name, "wrong", proxy); !errors.As(err, &many) {
+				refused++
+			}
+		}
+		return refused
+	}
+	if n := wrong("bob"); n > 11 {
+		t.Errorf("%d guesses at one account from one address", n)
+	}
+	if err := signIn(); err != nil {
+		t.Fatalf("locked out by guesses at another account: %v", err)
+	}
+	for i := range 30 { // many accounts
+		wrong("user" + string(rune('a'+i)))
+	}
+	if err := signIn(); err != nil {
+		t.Errorf("who signed in from there before is locked out: %v", err)
+	}
+	if n := wrong("another"); n > 1 {
+		t.Errorf("%d guesses at one more account, after those at thirty", n)
 	}
 }

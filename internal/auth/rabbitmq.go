@@ -49,11 +49,14 @@ type Users struct {
 	grants map[string]Grant
 	key    [32]byte // of the cache, so that it holds nothing that can be guessed from
 
-	addresses, names limiter
-	asking           chan struct{} // bounds how many checks run at once
+	pairs     limiter       // of a name from an address
+	names     limiter       // of a name, from wherever
+	addresses limiter       // of an address, for names that have not signed in from there
+	asking    chan struct{} // bounds how many checks run at once
 
 	mu    sync.Mutex
 	known map[[32]byte]knownUser
+	came  map[string]bool // pairs that signed in: what others do at their address is not theirs
 }
 
 type knownUser struct {
@@ -66,28 +69,26 @@ const (
 	// before, where each request has the password.
 	knownFor     = 2 * time.Minute
 	mostKnown    = 1_000
+	mostCame     = 10_000
 	mostName     = 255 // bytes, as in AMQP
 	checkWithin  = 10 * time.Second
 	checksAtOnce = 8
 )
 
-// NewUsers are those of the RabbitMQ whose management API is at a URL, or at several
-// of its nodes'.
-func NewUsers(api, vhost string, grants map[string]Grant) (*Users, error) {
-	client, err := management.New(api, vhost)
-	if err != nil {
-		return nil, err
-	}
-	users := &Users{api: client, vhost: vhost, grants: grants, asking: make(chan struct{}, checksAtOnce), known: map[[32]byte]knownUser{},
-		addresses: limiter{most: 10, every: 30 * time.Second}, names: limiter{most: 30, every: 10 * time.Second}}
+// NewUsers are those of the RabbitMQ whose management API a client is of.
+func NewUsers(client *management.Client, vhost string, grants map[string]Grant) *Users {
+	users := &Users{api: client, vhost: vhost, grants: grants, asking: make(chan struct{}, checksAtOnce), known: map[[32]byte]knownUser{}, came: map[string]bool{},
+		pairs: limiter{most: 10, every: 30 * time.Second}, names: limiter{most: 30, every: 10 * time.Second}, addresses: limiter{most: 100, every: 5 * time.Second}}
 	_, _ = rand.Read(users.key[:]) // it never fails
-	return users, nil
+	return users
 }
 
 // SignIn tells who has a name and password of RabbitMQ's. Its errors are ErrSignIn,
 // ErrForbidden (a user without a role here), *TooMany and ErrUnchecked. Failures
-// count for the address, and for the name over all addresses; who was right before
-// is not stopped by others who are wrong under the same name.
+// count for the name from this address, so that an attacker locks out nobody else behind
+// the same proxy; for the name over all addresses; and for the address, as long as the
+// name has not signed in from there. Who was right a moment ago is not stopped by others
+// who are wrong under the same name.
 func (u *Users) SignIn(ctx context.Context, name, password, from string) (Caller, error) {
 	if name == "" || password == "" {
 		return Caller{}, fmt.Errorf("%w: a user of RabbitMQ's has a name and a password", ErrSignIn)
@@ -111,28 +112,43 @@ func (u *Users) SignIn(ctx context.Context, name, password, from string) (Caller
 	if ok && time.Now().Before(k.until) {
 		return k.caller, nil
 	}
-	if wait := u.addresses.take(from); wait > 0 {
-		return Caller{}, &TooMany{wait}
-	}
 	called := strings.ToLower(name) // a directory behind RabbitMQ may not tell them apart
-	if wait := u.names.take(called); wait > 0 {
-		u.addresses.give(from)
-		return Caller{}, &TooMany{wait}
+	pair := called + " " + from
+	limits := []struct {
+		of  *limiter
+		key string
+	}{{&u.pairs, pair}, {&u.names, called}, {&u.addresses, from}}
+	u.mu.Lock()
+	if u.came[pair] {
+		limits = limits[:2]
+	}
+	u.mu.Unlock()
+	for i, l := range limits {
+		if wait := l.of.take(l.key); wait > 0 {
+			for _, taken := range limits[:i] {
+				taken.of.give(taken.key)
+			}
+			return Caller{}, &TooMany{wait}
+		}
 	}
 	c, err := u.check(ctx, name, password)
 	if !errors.Is(err, ErrSignIn) {
-		u.addresses.give(from)
-		u.names.give(called)
+		for _, l := range limits {
+			l.of.give(l.key)
+		}
 	}
 	if err == nil {
-		u.remember(key, c)
+		u.remember(key, pair, c)
 	}
 	return c, err
 }
 
-func (u *Users) remember(key [32]byte, c Caller) {
+func (u *Users) remember(key [32]byte, pair string, c Caller) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	if len(u.came) < mostCame {
+		u.came[pair] = true
+	}
 	now := time.Now()
 	if len(u.known) >= mostKnown {
 		maps.DeleteFunc(u.known, func(_ [32]byte, k knownUser) bool { return !now.Before(k.until) })

@@ -12,7 +12,13 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/internal/management"
 )
+
+func usersAt(api, vhost string, grants map[string]Grant) (*Users, error) {
+	client, err := management.New(api, vhost)
+	return NewUsers(client, vhost, grants), err
+}
 
 // user makes one with tags and rights in the virtual host, and returns its name.
 func user(v *brokertest.VHost, tags string, granted bool) string {
@@ -27,7 +33,7 @@ func user(v *brokertest.VHost, tags string, granted bool) string {
 
 func users(t *testing.T, v *brokertest.VHost, grants map[string]Grant) *Users {
 	t.Helper()
-	u, err := NewUsers(v.Management, v.Name, grants)
+	u, err := usersAt(v.Management, v.Name, grants)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +135,7 @@ func TestNobodySignsInWhileRabbitMQDoesNotAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Close()
-	u, err := NewUsers("http://"+l.Addr().String(), "/", DefaultGrants())
+	u, err := usersAt("http://"+l.Addr().String(), "/", DefaultGrants())
 	if err != nil {
 		t.Fatal(err)
 	}

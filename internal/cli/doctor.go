@@ -141,7 +141,7 @@ func (p *program) treat(ctx context.Context, o doctor.Options, fix, dry bool) (d
 		return report, err
 	}
 	plan := report.Plan()
-	if err := p.mend(ctx, plan, o.Config.Broker.URL, dry); err != nil || dry || len(plan) == 0 {
+	if err := p.mend(ctx, plan, o.Config, dry); err != nil || dry || len(plan) == 0 {
 		return report, err
 	}
 	return examine(ctx, o)
@@ -156,7 +156,7 @@ func examine(ctx context.Context, o doctor.Options) (doctor.Report, error) {
 }
 
 // mend says what it does, and does it.
-func (p *program) mend(ctx context.Context, plan doctor.Plan, url string, dry bool) error {
+func (p *program) mend(ctx context.Context, plan doctor.Plan, cfg *config.Config, dry bool) error {
 	verb := "--fix does: "
 	if dry {
 		verb = "--fix would: "
@@ -170,7 +170,7 @@ func (p *program) mend(ctx context.Context, plan doctor.Plan, url string, dry bo
 	if dry || len(plan) == 0 {
 		return nil
 	}
-	return plan.Apply(ctx, url)
+	return plan.Apply(ctx, cfg)
 }
 
 // verdict is the exit code of reports.

@@ -22,7 +22,7 @@ func (p *program) atRabbitMQ(c *cobra.Command, run func(context.Context, *manage
 		if err != nil {
 			return err
 		}
-		m, err := management.New(cfg.Broker.Management, cfg.VHost())
+		m, err := cfg.Broker.API(cfg.VHost())
 		if err != nil {
 			return err
 		}

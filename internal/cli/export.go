@@ -89,7 +89,8 @@ func (p *program) importing() *cobra.Command {
 		Use:   "import FILE|-",
 		Short: "Park the messages of an export: new messages that name the old ones",
 		Long: `Park the messages of an export: new messages, with ids of their own, that name
-those they were made from. A file is checked whole before the first of its messages
+those they were made from. A message that was imported before is skipped, so an import
+that was cut short can be repeated. A file is checked whole before the first of its messages
 is kept; of standard input (-) those before a bad line are kept.`,
 		Args: exactArgs(1, "a file, or - for standard input"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -106,6 +107,9 @@ is kept; of standard input (-) those before a bad line are kept.`,
 					fmt.Fprintf(w, "%s would be parked. Nothing is done yet.\n", messages(done.Count))
 				} else {
 					fmt.Fprintf(w, "%s parked\n", many(done.Count, "message is", "messages are"))
+				}
+				if done.Already > 0 {
+					fmt.Fprintf(w, "%s imported before, and skipped\n", many(done.Already, "message was", "messages were"))
 				}
 				for _, q := range slices.Sorted(maps.Keys(done.Queues)) {
 					fmt.Fprintf(w, "%s\t%s\n", cell(q, 60), count(done.Queues[q]))

@@ -43,7 +43,7 @@ queues and on redrive.*, and read on the exchanges they are bound to.`,
 			return fmt.Errorf("%s needs --to, and --type is classic or quorum: %w", c.CommandPath(), errUsage)
 		}
 		m.From, m.API = args[0], api
-		m.Broker = broker.Config{URL: cfg.Broker.URL, Name: "redrive move " + m.From, Log: slog.New(slog.DiscardHandler)}
+		m.Broker = broker.Config{URL: cfg.Broker.URL, Credentials: cfg.Broker.Credentials, Name: "redrive move " + m.From, Log: slog.New(slog.DiscardHandler)}
 		m.Tell = func(s string) { fmt.Fprintln(p.err, plain(s)) }
 		m.Carried = p.carried()
 		s, err := m.Look(ctx)

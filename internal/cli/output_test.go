@@ -72,6 +72,7 @@ func TestAStatusCannotSpeakToTheTerminal(t *testing.T) {
 		for range rapid.IntRange(0, 3).Draw(t, "problems") {
 			st.Problems = append(st.Problems, "queue "+stranger(t, "problem"))
 		}
+		st.Ready = len(st.Problems) == 0
 		elsewhere := false
 		for range rapid.IntRange(0, 3).Draw(t, "queues") {
 			way := rapid.SampledFrom([]string{"", "disk", "levels"}).Draw(t, "way")
@@ -99,7 +100,7 @@ func TestAStatusCannotSpeakToTheTerminal(t *testing.T) {
 func TestASilentReplicaIsNotCalledReady(t *testing.T) {
 	now := time.Now()
 	replica := func(id string, ago time.Duration) console.Replica {
-		return console.Replica{ID: id, Since: now.Add(-time.Hour), Beat: now.Add(-ago)}
+		return console.Replica{ID: id, Since: now.Add(-time.Hour), Beat: now.Add(-ago), Ready: true}
 	}
 	st := console.Overview{Since: now, Replicas: []console.Replica{replica("one", time.Second), replica("two", 3*time.Second)}}
 	shown := text(func(w *tabwriter.Writer) { status(w, st, now) })
@@ -143,6 +144,29 @@ func TestDueTimesAreForPeople(t *testing.T) {
 		})
 		if !strings.Contains(out, "  "+want+"  ") {
 			t.Errorf("due in %s: %q is not in\n%s", late, want, out)
+		}
+	}
+}
+
+// status says "not ready" when the service says so, and not for what is wrong with single
+// queues.
+func TestStatusSaysReadyAsTheServiceDoes(t *testing.T) {
+	for _, c := range []struct {
+		ready    bool
+		problems []string
+		want     string
+	}{
+		{true, nil, "ready: nothing is wrong\n"},
+		{true, []string{"queue orders: no such queue"}, "ready\nqueue orders: no such queue\n"},
+		{false, []string{"intake: not connected"}, "not ready: intake: not connected\n"},
+		{false, nil, "not ready\n"}, // to who may not know why
+	} {
+		var b strings.Builder
+		r := console.Replica{ID: "one", Beat: time.Now(), Ready: c.ready, Problems: c.problems}
+		status(&b, console.Overview{Since: time.Now(), Ready: c.ready, Problems: c.problems, Replicas: []console.Replica{r}}, time.Now())
+		_, said, _ := strings.Cut(b.String(), "\n")
+		if !strings.HasPrefix(said, c.want) || strings.Count(b.String(), "not ready") != map[bool]int{true: 0, false: 2}[c.ready] {
+			t.Errorf("ready %v, %q: it says %q, want %q", c.ready, c.problems, said, c.want)
 		}
 	}
 }

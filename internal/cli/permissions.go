@@ -20,6 +20,9 @@ type grant struct {
 	rights.Rights
 }
 
+// library is the two roles of the Go library's consumers.
+const library = "library"
+
 func (p *program) permissions() *cobra.Command {
 	var file, user, role, format string
 	var queues []string
@@ -53,16 +56,17 @@ definitions is JSON for rabbitmqctl import_definitions, without users.`,
 		if len(queues) > 0 {
 			policies = narrowed(policies, queues)
 		}
-		if role != "" && !slices.Contains(roles, role) {
-			return fmt.Errorf("--for %q: expected %s: %w", role, strings.Join(roles, ", "), errUsage)
+		if role != "" && role != library && !slices.Contains(roles, role) {
+			return fmt.Errorf("--for %q: expected %s or %s: %w", role, strings.Join(roles, ", "), library, errUsage)
 		}
 		var all []grant
 		for _, r := range rights.All(policies) {
 			name := user
-			if role == "" && r.Role != rights.RoleService {
+			of := role == "" || role == r.Role || role == library && (r.Role == rights.RoleConsumer || r.Role == rights.RoleGoReporter)
+			if (role == "" || role == library) && r.Role != rights.RoleService {
 				name += "-" + r.Role
 			}
-			if role == "" || role == r.Role {
+			if of {
 				all = append(all, grant{name, vhost, r})
 			}
 		}
@@ -73,7 +77,7 @@ definitions is JSON for rabbitmqctl import_definitions, without users.`,
 	}
 	c.Flags().StringVarP(&file, "config", "c", "", "the config file (YAML)")
 	c.Flags().StringVar(&user, "user", "redrive", "the service's user, or that of --for; those of other roles have the role at their end")
-	c.Flags().StringVar(&role, "for", "", "only for one role: "+strings.Join(roles, ", "))
+	c.Flags().StringVar(&role, "for", "", "only for one role: "+strings.Join(roles, ", ")+"; or library, for the two that the Go library needs")
 	c.Flags().StringArrayVar(&queues, "queue", nil, "work queues of this name or pattern, instead of those of the policies; may be given again")
 	return withFormats(withVHost(c), &format, "text", "json", "jsonl", "yaml", "definitions")
 }

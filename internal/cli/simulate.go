@@ -141,8 +141,7 @@ func (s storm) options(notes io.Writer) (o simulate.Options, err error) {
 		fmt.Fprintf(notes, "policy %s waits in RabbitMQ, where no breaker and no rate hold messages back: this shows it as if it waited on disk\n", plain(o.Policy.Name))
 	}
 	o.Policy.Name = plain(o.Policy.Name)
-	o = o.Fill()
-	if err := o.Validate(); err != nil {
+	if err := o.Fill().Validate(); err != nil {
 		return o, fmt.Errorf("%w: %w", err, errUsage)
 	}
 	return o, nil

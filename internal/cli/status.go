@@ -3,7 +3,9 @@ package cli
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -45,11 +47,19 @@ By https:// on this machine it does not look at the certificate.`,
 
 func status(w io.Writer, st console.Overview, now time.Time) {
 	fmt.Fprintf(w, "redrive %s, up %s, RabbitMQ at %s\n", plain(st.Version), policy.FormatDuration(now.Sub(st.Since).Round(time.Second)), plain(st.Broker))
-	if len(st.Problems) == 0 {
+	switch {
+	case !st.Ready && len(st.Problems) == 0:
+		fmt.Fprintln(w, "not ready")
+	case st.Ready && len(st.Problems) == 0:
 		fmt.Fprintln(w, "ready: nothing is wrong")
+	case st.Ready:
+		fmt.Fprintln(w, "ready")
 	}
 	for _, problem := range st.Problems {
-		fmt.Fprintf(w, "not ready: %s\n", plain(problem))
+		if !st.Ready {
+			problem = "not ready: " + problem
+		}
+		fmt.Fprintln(w, plain(problem))
 	}
 	for _, notice := range st.Notices {
 		fmt.Fprintf(w, "notice: %s\n", plain(notice))
@@ -62,10 +72,12 @@ func status(w io.Writer, st console.Overview, now time.Time) {
 				leads = "leads"
 			}
 			switch {
-			case len(r.Problems) > 0:
-				state = "not ready: " + r.Problems[0]
 			case r.Silent(now):
 				state = "not heard of"
+			case !r.Ready:
+				state = strings.Join(append([]string{"not ready"}, r.Problems[:min(1, len(r.Problems))]...), ": ")
+			case len(r.Problems) > 0:
+				state = "ready; " + r.Problems[0]
 			}
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s ago\t%s\t%s\n", cell(r.ID, 40), cell(r.Address, 40), cell(r.Version, 20), policy.FormatDuration(now.Sub(r.Since).Round(time.Second)),
 				policy.FormatDuration(max(0, now.Sub(r.Beat)).Round(100*time.Millisecond)), leads, cell(state, 60))
@@ -73,7 +85,9 @@ func status(w io.Writer, st console.Overview, now time.Time) {
 		fmt.Fprintln(w)
 	}
 	if len(st.Queues) == 0 {
-		fmt.Fprintln(w, "no message has failed yet")
+		if !slices.ContainsFunc(st.Problems, func(p string) bool { return strings.HasPrefix(p, console.Unread) }) {
+			fmt.Fprintln(w, "no message has failed yet")
+		}
 		return
 	}
 	fmt.Fprintln(w, "\nQUEUE\tPOLICY\tWAIT\tWAITING\tNEXT DUE\tOLDEST\tPARKED\tFAILED/MIN\tRETURNED/MIN\tPARKED/MIN")
@@ -89,6 +103,9 @@ func status(w io.Writer, st console.Overview, now time.Time) {
 			elsewhere, waiting = true, waiting+" + RabbitMQ's"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\n", cell(q.Name, 40), cell(q.Policy, 20), cell(q.Way, 20), waiting, next, oldest, q.Parked, q.Failed, q.Returned, q.ParkedIn)
+	}
+	if st.MoreQueues > 0 {
+		fmt.Fprintf(w, "\nand %d more: redrive queues\n", st.MoreQueues)
 	}
 	if elsewhere {
 		fmt.Fprintln(w, "\nWhat waits in RabbitMQ, and comes back from there, is not counted here; its queues redrive.delay.* show it.")

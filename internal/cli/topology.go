@@ -125,7 +125,7 @@ first what, and --undo takes the policy away again; what waits still comes back.
 		var m *management.Client
 		if apply || undo {
 			var err error
-			if m, err = management.New(cfg.Broker.Management, at.vhost); err != nil {
+			if m, err = cfg.Broker.API(at.vhost); err != nil {
 				return err
 			}
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/credentials"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/notify"
 	"github.com/redrive-mq/redrive/internal/release"
@@ -42,7 +43,11 @@ type Config struct {
 	// is which virtual hosts a policy or a route of notify is for, by its name: those
 	// that are not there are for all.
 	vhosts []from
-	only   struct{ policies, routes map[string][]string }
+	// tlsAt is where broker.tls stands in the file; derived that Broker.Management is
+	// made of Broker.URL.
+	tlsAt   from
+	derived bool
+	only    struct{ policies, routes map[string][]string }
 	// Warnings are about what is allowed and hardly meant.
 	Warnings []string
 }
@@ -54,6 +59,10 @@ type Broker struct {
 	Management string // http:// or https://, with credentials
 	// VHosts are served beside the virtual host that URL names: see Tenants.
 	VHosts []VHost
+	// Credentials are those of URL that are in files; ManagementLogin is that of
+	// Management, which has the same TLS files.
+	Credentials     credentials.Client
+	ManagementLogin credentials.Login
 }
 
 // Store is where messages are kept.
@@ -133,7 +142,10 @@ func (c *Config) environment(getenv func(string) string) error {
 		}
 	}
 	if c.Broker.Management == "" {
-		c.Broker.Management = managementOf(c.Broker.URL)
+		c.Broker.Management, c.derived = managementOf(c.Broker.URL), true
+	}
+	if err := c.credentials(getenv); err != nil {
+		return err
 	}
 	if err := c.readPasswords(getenv); err != nil {
 		return err

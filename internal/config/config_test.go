@@ -47,10 +47,10 @@ func TestTheExampleNamesEveryKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, key := range []string{"url", "management", "disk", "reserve", "restorable", "listen", "name", "queues", "attempts", "fixed", "linear",
-		"exponential", "initial", "factor", "step", "max", "jitter", "reasons", "exhausted", "forward", "exchange", "routing_key", "queue", "wait", "levels", "binary",
+		"exponential", "initial", "factor", "step", "max", "jitter", "reasons", "exhausted", "forward", "max_retry_in", "exchange", "routing_key", "queue", "wait", "levels", "binary",
 		"decode", "protobuf", "files", "import_paths", "descriptor_sets", "message", "header", "type_property",
 		"auth", "roles", "role", "metrics", "proxies", "tls", "cert", "key", "client_ca", "read_only", "audit", "folder",
-		"redis", "prefix", "shards", "durability", "replicas", "lease", "timeout", "ca",
+		"redis", "prefix", "shards", "durability", "replicas", "lease", "timeout", "ca", "server_name",
 		"vhosts", "user", "password_env", "password_file"} {
 		if !strings.Contains(string(data), key+":") {
 			t.Errorf("the example does not show %q", key)

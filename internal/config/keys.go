@@ -25,6 +25,7 @@ func (d *document) config(n ast.Node, c *Config) {
 			d.mapping(n, "broker", map[string]field{
 				"url":        func(n ast.Node) { c.Broker.URL = d.urls(n, "broker.url", "amqp", "amqps") },
 				"management": func(n ast.Node) { c.Broker.Management = d.urls(n, "broker.management", "http", "https") },
+				"tls":        func(n ast.Node) { d.brokerTLS(n, c) },
 				"vhosts":     func(n ast.Node) { c.Broker.VHosts, c.vhosts = d.vhosts(n, "broker.vhosts") },
 			})
 		},
@@ -127,8 +128,9 @@ func (d *document) policy(n ast.Node, i int, c *Config) policy.Policy {
 				d.fail(n, "%s.reasons is empty, so nothing would be retried; expected some of rejected, expired, maxlen, delivery_limit", where)
 			}
 		},
-		"exhausted": func(n ast.Node) { p.Exhausted = d.exhausted(n, where+".exhausted") },
-		"vhosts":    func(n ast.Node) { vhosts = d.only(n, where+".vhosts") },
+		"exhausted":    func(n ast.Node) { p.Exhausted = d.exhausted(n, where+".exhausted") },
+		"max_retry_in": func(n ast.Node) { p.MaxRetryIn = d.duration(n, where+".max_retry_in") },
+		"vhosts":       func(n ast.Node) { vhosts = d.only(n, where+".vhosts") },
 	})
 	d.mapping(n, where, fields)
 	returnsRead()

@@ -4,11 +4,25 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"strings"
 )
 
 // ErrPlace: a text names no store.
 var ErrPlace = errors.New("names no store")
+
+const redisPassword = "REDRIVE_REDIS_PASSWORD"
+
+// onRedis tells whether a config file names a store on Redis. What else may be wrong
+// with it, Load says.
+func onRedis(file string) bool {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return false
+	}
+	c, err := Parse(file, data)
+	return err == nil && c.Store.Redis.URL != ""
+}
 
 // StoreAt is the store that a command line means: disk:FOLDER; a URL of Redis's or
 // Valkey's without a password, which REDRIVE_REDIS_PASSWORD (or …_FILE) has; or
@@ -23,7 +37,13 @@ func StoreAt(place, vhost string, getenv func(string) string) (Store, error) {
 		c.Store.Disk = rest
 		return c.Store, nil
 	case kind == "config":
-		c, err := Load(rest, getenv)
+		c, err := Load(rest, func(name string) string {
+			// Of two files' stores perhaps only the other one is on Redis.
+			if strings.HasPrefix(name, redisPassword) && getenv("REDRIVE_REDIS_URL") == "" && getenv("REDRIVE_REDIS_URL_FILE") == "" && !onRedis(rest) {
+				return ""
+			}
+			return getenv(name)
+		})
 		if err == nil {
 			c, err = c.Tenant(vhost)
 		}
@@ -40,7 +60,7 @@ func StoreAt(place, vhost string, getenv func(string) string) (Store, error) {
 	if err := c.Store.Redis.setURL(place); err != nil {
 		return c.Store, fmt.Errorf("%q %w (%w): expected disk:FOLDER, redis://host:port/db or config:FILE", place, ErrPlace, err)
 	}
-	value, _, err := variable("REDRIVE_REDIS_PASSWORD", getenv)
+	value, _, err := variable(redisPassword, getenv)
 	if err == nil && value != "" {
 		err = c.Store.Redis.setPassword(value)
 	}

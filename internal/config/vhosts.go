@@ -16,6 +16,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 
 	"github.com/redrive-mq/redrive/internal/addresses"
+	"github.com/redrive-mq/redrive/internal/credentials"
 	"github.com/redrive-mq/redrive/internal/notify"
 	"github.com/redrive-mq/redrive/internal/wait"
 	"github.com/redrive-mq/redrive/policy"
@@ -54,6 +55,10 @@ func (c *Config) Tenants() ([]*Config, error) {
 			if t.Broker.Management, err = addresses.Each(t.Broker.Management, v.as); err != nil {
 				return nil, fmt.Errorf("broker.management %w", err)
 			}
+		}
+		if v.User != "" && i < len(c.vhosts) {
+			login := credentials.Login{User: v.User, PasswordFile: c.vhosts[i].file}
+			t.Broker.Credentials.Login, t.Broker.ManagementLogin = login, login
 		}
 		t.moveTo(v.Name)
 		all = append(all, t)

@@ -90,6 +90,9 @@ func (d *document) keeps(n ast.Node, p *policy.Policy, way wait.Way, jitterSet b
 	if err := l.Check(p); err != nil {
 		d.fail(n, "%v", err)
 	}
+	if l.Drops {
+		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: with %s a retry that comes due while its work queue is full or has no leader is lost; levels, binary and disk keep it", p.Name, l.Name))
+	}
 	if !l.Spreads() {
 		if jitterSet && p.Jitter != policy.None {
 			c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: its jitter has no effect: %s waits only what it waits", p.Name, l.Name))

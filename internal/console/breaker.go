@@ -60,8 +60,13 @@ func (c *Console) Breaker(ctx context.Context, by auth.Caller, queue, to, reason
 	if err := c.permit(by, auth.Operator, "breaker", queue, queue); err != nil {
 		return err
 	}
-	if err := c.known(ctx, queue); err != nil {
+	// What was set for a queue can be undone when the queue is gone.
+	if set, err := c.Store.Entry(ctx, store.BreakerPrefix+queue); err != nil {
 		return err
+	} else if set == nil || to != "auto" {
+		if err := c.known(ctx, queue); err != nil {
+			return err
+		}
 	}
 	var entry []byte
 	switch to {

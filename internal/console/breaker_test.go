@@ -32,7 +32,7 @@ func TestABreakerThatAPersonSets(t *testing.T) {
 		if err != nil || all["orders"].To != "closed" || all["orders"].Reason != "known" {
 			t.Errorf("the store has %+v, %v", all, err)
 		}
-		queues, err := d.Queues(ctx, operator)
+		queues, _, err := d.Queues(ctx, operator, "", 0)
 		if err != nil || queues[0].Gate.Forced == nil || queues[0].Gate.Says() != "breaker set to closed by "+operator.Name {
 			t.Errorf("shown as %+v, %v", queues, err)
 		}

@@ -4,10 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/redrive-mq/redrive/internal/flow"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -38,13 +41,16 @@ func (c *Console) watch(ctx context.Context, op *operation) (next time.Time, err
 			return next, err
 		}
 	}
+	c.ops.canaries.watch(op.ID, op.canary)
 	back, unsent, first := 0, 0, ""
+	p, now := op.progress, c.Now()
+	last := !p.Watched.IsZero() && now.Sub(p.Watched) >= op.CanaryWait
 	for _, s := range op.canary {
-		kept, err := c.Store.Find(ctx, s.ID)
+		how, why, err := c.whereIs(ctx, s, last)
 		if err != nil {
 			return next, err
 		}
-		switch how, why := s.among(kept); how {
+		switch how {
 		case cameBack:
 			if back++; first == "" {
 				first = fmt.Sprintf("message %s: %s", s.ID, why)
@@ -53,8 +59,6 @@ func (c *Console) watch(ctx context.Context, op *operation) (next time.Time, err
 			unsent++
 		}
 	}
-	p := op.progress
-	now := c.Now()
 	switch look := min(max(op.CanaryWait/canaryLooks, leastLook), mostLook); {
 	case len(op.canary) == 0: // none of all was there any more
 		return c.put(ctx, op, Running, "")
@@ -75,6 +79,92 @@ func (c *Console) watch(ctx context.Context, op *operation) (next time.Time, err
 	return c.put(ctx, op, Running, "")
 }
 
+// whereIs looks for a message among what is kept, what was heard to fail, and at the
+// last look also among the attempts that ended: one that failed again and was retried
+// since is kept no more, nor is one that waits in RabbitMQ or that its policy discards.
+func (c *Console) whereIs(ctx context.Context, s sent, last bool) (how whereabouts, why string, err error) {
+	kept, err := c.Store.Find(ctx, s.ID)
+	if err != nil {
+		return out, "", err
+	}
+	if how, why = s.among(kept); how != out {
+		return how, why, nil
+	}
+	if why, failed := c.ops.canaries.failed(s); failed {
+		return cameBack, why, nil
+	}
+	if !last {
+		return out, "", nil
+	}
+	past, err := c.Store.Past(ctx, s.ID)
+	for _, p := range past {
+		if p.FailedAt.UnixMicro() > s.Failed {
+			return cameBack, failedAgain(p.Reason, p.Error), err
+		}
+	}
+	return out, "", err
+}
+
+// failedAgain is in words how a message failed that was sent before.
+func failedAgain(reason, problem string) string {
+	if problem != "" {
+		return short(problem)
+	}
+	return "it failed again: " + reason
+}
+
+// canaries are the messages that are watched, and how those failed that did.
+type canaries struct {
+	mu      sync.Mutex
+	watched map[uuid.UUID]*failure
+}
+
+type failure struct {
+	of  string // the operation that watches it
+	at  int64  // microseconds; 0: it has not failed
+	why string
+}
+
+// watch begins to listen for messages; those that are watched already stay so.
+func (w *canaries) watch(operation string, all []sent) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range all {
+		if w.watched == nil {
+			w.watched = map[uuid.UUID]*failure{}
+		}
+		if w.watched[s.ID] == nil {
+			w.watched[s.ID] = &failure{of: operation}
+		}
+	}
+}
+
+// forget ends that, when an operation has.
+func (w *canaries) forget(operation string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	maps.DeleteFunc(w.watched, func(_ uuid.UUID, f *failure) bool { return f.of == operation })
+}
+
+func (w *canaries) failed(s sent) (why string, failed bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f := w.watched[s.ID]
+	if f == nil || f.at <= s.Failed {
+		return "", false
+	}
+	return f.why, true
+}
+
+// Failed is told of each message that fails; it may be called by several goroutines.
+func (c *Console) Failed(e flow.Event) {
+	c.ops.canaries.mu.Lock()
+	defer c.ops.canaries.mu.Unlock()
+	if f := c.ops.canaries.watched[e.ID]; f != nil {
+		f.at, f.why = e.At.UnixMicro(), failedAgain(e.Reason, e.Error)
+	}
+}
+
 type whereabouts int
 
 const (
@@ -88,10 +178,8 @@ func (s sent) among(kept []store.Listed) (how whereabouts, why string) {
 	for _, l := range kept {
 		r := l.Record
 		switch same := r.Attempt == s.Attempt && r.FailedAt.UnixMicro() == s.Failed; {
-		case !same && r.Error != "":
-			return cameBack, short(r.Error)
 		case !same:
-			return cameBack, "it failed again: " + r.Reason
+			return cameBack, failedAgain(r.Reason, r.Error)
 		case r.State == store.Parked: // it could not be returned
 			return cameBack, r.ParkedFor
 		case r.State == store.Waiting:

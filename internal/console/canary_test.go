@@ -1,12 +1,14 @@
 package console_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/flow"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 )
@@ -55,6 +57,41 @@ func TestTheRestGoesOnlyWhenTheFirstDoNotComeBack(t *testing.T) {
 			time.Sleep(20 * time.Second)
 			d.is(t, p.ID, console.Finished, 30)
 		})
+	}
+}
+
+// A message that failed again is not always kept: it may wait in RabbitMQ, be discarded
+// by its policy, or have been retried once more before anybody looked.
+func TestACanaryWhoseMessagesFailedAgainIsNotDone(t *testing.T) {
+	for name, fail := range map[string]func(*testing.T, *desk, *store.Record){
+		"and are not kept": func(t *testing.T, d *desk, r *store.Record) {
+			d.Failed(flow.Event{Kind: flow.Failed, ID: r.ID, Attempt: 1, Error: "no stock again", At: r.FailedAt.Add(time.Hour)})
+		},
+		"and were retried since": func(t *testing.T, d *desk, r *store.Record) {
+			again := *r
+			again.Attempt, again.FailedAt, again.Error, again.State, again.Due = 1, r.FailedAt.Add(time.Hour), "no stock again", store.Waiting, time.Now()
+			d.add(t, &again)
+			d.give(t, "orders", func(*store.Record) bool { return false })
+		},
+	} {
+		for _, count := range []int{5, 30} { // the canary is all of the operation, or its first messages
+			t.Run(fmt.Sprintf("%s, 5 of %d", name, count), func(t *testing.T) {
+				inFakeTime(t, func(t *testing.T, d *desk) {
+					all := d.parked(t, "orders", count)
+					p := d.plan(t, console.Replay, "queue:orders")
+					d.begin(t, p, console.Start{Canary: 5, CanaryWait: "30s"})
+					time.Sleep(time.Second)
+					d.is(t, p.ID, console.Canary, 5)
+					d.give(t, "orders", func(*store.Record) bool { return false })
+					time.Sleep(time.Second)
+					fail(t, d, all[2])
+					time.Sleep(time.Minute)
+					if o := d.is(t, p.ID, console.Stopped, 5); !strings.Contains(o.Why, "no stock again") {
+						t.Errorf("why: %s", o.Why)
+					}
+				})
+			})
+		}
 	}
 }
 

@@ -95,6 +95,9 @@ type Config struct {
 	// Problems are what is wrong now, Notices what a person should look at though
 	// it stops nothing.
 	Problems, Notices func() []string
+	// Ready tells whether the service is ready, which it may be with problems of single
+	// queues; nil: it is without problems.
+	Ready func() bool
 	// Way is how the messages of a policy wait in RabbitMQ; nil: they wait in the store.
 	Way func(policy string) wait.Way
 	// Limits is what holds a policy's returns back, in words; nil: nothing.

@@ -5,12 +5,14 @@ import (
 	"encoding/csv"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/console"
@@ -51,6 +53,78 @@ func TestWhatWasExportedIsImportedAsItWas(t *testing.T) {
 		if got.ID == r.ID || got.MadeFrom != r.ID || got.Proven || got.Forward != nil || got.Fingerprint != [16]byte{} || got.Attempt != r.Attempt ||
 			got.Error != r.Error || !got.FirstFailed.Equal(r.FirstFailed) && r.FirstFailed.Before(time.Now()) || got.ParkedFor != "imported by ann" {
 			t.Errorf("imported as %+v", got)
+		}
+	})
+}
+
+func TestAFileImportedTwiceDoublesNothing(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		d.parked(t, "orders", 3)
+		var out bytes.Buffer
+		if _, err := d.Export(ctx, caller(auth.Viewer), "queue:orders", &out); err != nil {
+			t.Fatal(err)
+		}
+		first := string(out.Bytes()[:bytes.IndexByte(out.Bytes(), '\n')+1])
+		for i, c := range []struct {
+			text           string
+			count, already int64
+		}{
+			{first, 1, 0}, // an import that was cut short
+			{out.String() + first, 2, 2},
+			{out.String(), 0, 3},
+			{strings.Replace(first, `"attempt":`, `"attempt":1`, 1), 1, 0}, // another message
+		} {
+			dry, err := d.Import(ctx, caller(auth.Editor), strings.NewReader(c.text), true)
+			if err != nil || dry.Count != c.count || dry.Already != c.already {
+				t.Errorf("%d, dry: %+v, %v", i, dry, err)
+			}
+			im, err := d.Import(ctx, caller(auth.Editor), once{strings.NewReader(c.text)}, false)
+			if err != nil || im.Count != c.count || im.Already != c.already {
+				t.Errorf("%d: %+v, %v", i, im, err)
+			}
+		}
+		if _, err := d.Act(ctx, operator, console.Act{Verb: console.Replay, IDs: idsOf(t, d, "imported by")}); err != nil {
+			t.Fatal(err)
+		}
+		d.give(t, "orders", func(*store.Record) bool { return false }) // and gone to their consumer
+		if im, err := d.Import(ctx, caller(auth.Editor), strings.NewReader(out.String()), false); err != nil || im.Count != 0 || im.Already != 3 {
+			t.Errorf("after a replay: %+v, %v", im, err)
+		}
+	})
+}
+
+// idsOf are the ids of what was parked for such a reason.
+func idsOf(t *testing.T, d *desk, why string) (ids []string) {
+	t.Helper()
+	page, err := d.store.List(ctx, store.Filter{State: store.Parked})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range page.Records {
+		if strings.HasPrefix(l.Record.ParkedFor, why) {
+			ids = append(ids, l.Record.ID.String())
+		}
+	}
+	return ids
+}
+
+func TestAnImportMarksWhatOnlyTheFileSays(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		r := record("orders", store.Parked, "x")
+		r.Message.UserID = "billing"
+		r.Message.Headers = amqp.Table{"x-redrive-exchange": "payments", "x-death": []any{}, "tenant": "a"}
+		d.add(t, r)
+		var out bytes.Buffer
+		if _, err := d.Export(ctx, caller(auth.Viewer), "queue:orders", &out); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.Import(ctx, caller(auth.Editor), &out, false); err != nil {
+			t.Fatal(err)
+		}
+		m, err := d.Message(ctx, caller(auth.Viewer), idsOf(t, d, "imported by")[0])
+		const want = `the file says so, not RabbitMQ: user_id "billing", x-death, x-redrive-exchange`
+		if err != nil || !slices.Contains(m.Notes, want) {
+			t.Errorf("the notes are %q, %v", m.Notes, err)
 		}
 	})
 }

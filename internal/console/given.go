@@ -161,6 +161,7 @@ func (c *Console) obey(ctx context.Context, g given) error {
 		}
 		entries, p := starting(h)
 		if err := c.answer(ctx, g, entries, told{}); err != nil {
+			op.unsure = true
 			return err
 		}
 		op.start(h, p)
@@ -172,6 +173,7 @@ func (c *Console) obey(ctx context.Context, g given) error {
 		return c.answer(ctx, g, nil, answerOf(refused, p.dealt()))
 	}
 	if err := c.answer(ctx, g, []store.Entry{entryOf(partsOf(op.ID)+"progress", p)}, answerOf(nil, p.dealt())); err != nil {
+		op.unsure = true
 		return err
 	}
 	op.obey(p)

@@ -21,11 +21,33 @@ func (c *Console) Hold(ctx context.Context, by auth.Caller, queue, reason string
 	if err := c.known(ctx, queue); err != nil {
 		return err
 	}
-	h, err := json.Marshal(Hold{By: by.Name, Since: c.Now(), Reason: reason})
+	hold, err := c.heldAlready(ctx, queue)
+	if err != nil {
+		return err
+	}
+	switch {
+	case hold.By == "":
+		hold = Hold{By: by.Name, Since: c.Now(), Reason: reason}
+	case reason != "" && reason != hold.Reason: // the first one's word stays
+		hold.Reason = strings.TrimPrefix(hold.Reason+"; "+by.Name+": "+reason, "; ")
+	}
+	h, err := json.Marshal(hold)
 	if err != nil {
 		return err
 	}
 	return c.setHeld(ctx, by, flow.Held, queue, reason, h)
+}
+
+// heldAlready is the hold of a queue, without By where there is none.
+func (c *Console) heldAlready(ctx context.Context, queue string) (h Hold, err error) {
+	value, err := c.Store.Entry(ctx, store.HoldPrefix+queue)
+	if err != nil || value == nil {
+		return h, err
+	}
+	if err := json.Unmarshal(value, &h); err != nil {
+		return h, fmt.Errorf("the hold of %q: %w", queue, err)
+	}
+	return h, nil
 }
 
 // Release lets the returns to a queue go on: what is due returns at once.
@@ -64,16 +86,11 @@ func (c *Console) setHeld(ctx context.Context, by auth.Caller, kind flow.Kind, q
 	return err
 }
 
-// known refuses a queue that nothing returns to: a name with a slip of the pen
-// would look as if it were held.
+// known refuses a queue that has nothing to retry: one with a typing error in its
+// name would look as if it were paused.
 func (c *Console) known(ctx context.Context, queue string) error {
 	if queue == "" || wire.OwnQueue(queue) {
 		return fmt.Errorf("%w: %q is not a work queue", ErrInvalid, queue)
-	}
-	if c.Config.Policies != nil {
-		if _, ok := c.policies().Match(queue); ok {
-			return nil
-		}
 	}
 	counts, err := c.Store.Counts(ctx)
 	if err != nil {
@@ -84,7 +101,16 @@ func (c *Console) known(ctx context.Context, queue string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%w: no policy names the queue %q, and nothing is kept for it", ErrNotFound, queue)
+	if c.Config.Policies != nil {
+		if _, ok := c.policies().Match(queue); !ok {
+			return fmt.Errorf("%w: no policy names the queue %q, and nothing is kept for it", ErrNotFound, queue)
+		}
+	}
+	// Where RabbitMQ does not answer, a person who pauses a queue now is right.
+	if at, err := c.atBroker(ctx, queue); err == nil && !at.Exists {
+		return fmt.Errorf("%w: RabbitMQ has no queue %q, and nothing is kept for it", ErrNotFound, queue)
+	}
+	return nil
 }
 
 // holds are the queues whose returns a person has paused.

@@ -4,12 +4,15 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -34,10 +37,13 @@ const (
 type Imported struct {
 	Count  int64            `json:"count" doc:"Messages that are parked now; with dry_run: that would be."`
 	Queues map[string]int64 `json:"queues" doc:"How many of each queue."`
+	// Already are left out: the same lines were imported before.
+	Already int64 `json:"already,omitempty" doc:"Messages that were imported before, and are skipped."`
 }
 
 // Import parks what Export wrote: new messages, with new ids, that say which ones
-// they were made from. It checks each line before it keeps it. Where r can be read
+// they were made from. A line that was imported before is left out: an import that was
+// cut short can be repeated. It checks each line before it keeps it. Where r can be read
 // twice (a file), all lines are checked before the first is kept; else those before
 // a bad line are kept, and Imported says how many. An error names the line.
 func (c *Console) Import(ctx context.Context, by auth.Caller, r io.Reader, dryRun bool) (Imported, error) {
@@ -47,10 +53,12 @@ func (c *Console) Import(ctx context.Context, by auth.Caller, r io.Reader, dryRu
 	}
 	if again, ok := r.(io.ReadSeeker); ok || dryRun {
 		err := c.readLines(ctx, by, r, func(records []*store.Record) error {
-			if dryRun {
-				im.add(records)
+			if !dryRun {
+				return nil
 			}
-			return nil
+			records, err := c.unknown(ctx, &im, records)
+			im.add(records)
+			return err
 		})
 		if err != nil || dryRun {
 			return im, err
@@ -64,6 +72,10 @@ func (c *Console) Import(ctx context.Context, by auth.Caller, r io.Reader, dryRu
 		return im, err
 	}
 	err = c.readLines(ctx, by, r, func(records []*store.Record) error {
+		records, err := c.unknown(ctx, &im, records)
+		if err != nil || len(records) == 0 {
+			return err
+		}
 		if err := c.Store.Add(context.WithoutCancel(ctx), records); err != nil {
 			return err
 		}
@@ -85,6 +97,28 @@ func (im *Imported) add(records []*store.Record) {
 	for _, r := range records {
 		im.Queues[r.Queue]++
 	}
+}
+
+// unknown are the records that were not imported before, whatever became of them since.
+func (c *Console) unknown(ctx context.Context, im *Imported, records []*store.Record) (left []*store.Record, err error) {
+	seen := map[uuid.UUID]bool{}
+	for _, r := range records {
+		kept, err := c.Store.Find(ctx, r.ID)
+		if err != nil {
+			return nil, err
+		}
+		past, err := c.Store.Past(ctx, r.ID)
+		if err != nil {
+			return nil, err
+		}
+		if seen[r.ID] || len(kept)+len(past) > 0 {
+			im.Already++
+			continue
+		}
+		seen[r.ID] = true
+		left = append(left, r)
+	}
+	return left, nil
 }
 
 // readLines hands the checked records of an export to keep, a batch at a time.
@@ -147,7 +181,7 @@ func (c *Console) imported(by auth.Caller, line []byte) (*store.Record, error) {
 	}
 	m := &r.Message
 	switch {
-	case r.Queue == "" || len(r.Queue) > longestName || wire.OwnQueue(r.Queue):
+	case r.Queue == "" || len(r.Queue) > longestName || !utf8.ValidString(r.Queue) || wire.OwnQueue(r.Queue):
 		return nil, fmt.Errorf("%w: %q is not a work queue", ErrInvalid, r.Queue)
 	case len(m.Exchange) > longestName || len(m.RoutingKey) > longestName:
 		return nil, fmt.Errorf("%w: its exchange or routing key is longer than %d bytes", ErrInvalid, longestName)
@@ -155,13 +189,22 @@ func (c *Console) imported(by auth.Caller, line []byte) (*store.Record, error) {
 	if err := by.May(auth.Editor, r.Queue); err != nil {
 		return nil, err
 	}
+	// The same line gets the same id, so that it is known when it comes again.
+	same, err := appendLine(nil, r)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	id := uuid.NewHash(sha256.New(), importedIDs, same, 8)
 	if was := r.State; was == store.Parked && r.ParkedFor != "" {
 		r.Notes = append(r.Notes, "before it was imported it was parked: "+r.ParkedFor)
 	} else {
 		r.Notes = append(r.Notes, "before it was imported it was "+stateNames[was])
 	}
+	if claims := claimed(m); len(claims) > 0 {
+		r.Notes = append(r.Notes, "the file says so, not RabbitMQ: "+strings.Join(claims, ", "))
+	}
 	now := c.Now()
-	r.MadeFrom, r.MadeInto, r.ID = r.ID, uuid.Nil, uuid.Must(uuid.NewV7())
+	r.MadeFrom, r.MadeInto, r.ID = r.ID, uuid.Nil, id
 	r.State, r.Due, r.ParkedFor = store.Parked, now, "imported by "+by.Name
 	r.Forward, r.Proven, r.Fingerprint = nil, false, [16]byte{}
 	for _, at := range []*time.Time{&r.FirstFailed, &r.FailedAt} {
@@ -173,4 +216,20 @@ func (c *Console) imported(by auth.Caller, line []byte) (*store.Record, error) {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	return r, nil
+}
+
+// importedIDs is the name space of the ids of imported messages.
+var importedIDs = uuid.MustParse("6f2b8a53-9a0e-4f0f-8f0e-0d5f7c1e2a44")
+
+// claimed are what a file may say and consumers take for RabbitMQ's or Redrive's word.
+func claimed(m *wire.Message) (names []string) {
+	if m.UserID != "" {
+		names = append(names, fmt.Sprintf("user_id %.100q", m.UserID))
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
+		if strings.HasPrefix(name, "x-redrive-") || name == "x-death" || strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-") {
+			names = append(names, name)
+		}
+	}
+	return names
 }

@@ -132,6 +132,9 @@ func (m *moment) UnmarshalText(b []byte) error {
 
 var stateNames = map[store.State]string{store.Waiting: Waiting, store.Parked: Parked, store.Discarded: Discarded}
 
+// ExportLine is a record as a line of an export, its end included.
+func ExportLine(r *store.Record) ([]byte, error) { return appendLine(nil, r) }
+
 // appendLine appends a record as one line, its end included.
 func appendLine(dst []byte, r *store.Record) ([]byte, error) {
 	m := &r.Message

@@ -72,6 +72,7 @@ type operation struct {
 	limit   *rate.Limiter
 	next    time.Time // nothing to be done before
 	tries   int       // steps that failed, one after another
+	unsure  bool      // a write of its progress failed, and may have been done all the same
 	narrow  int       // not 0: no more at a time, since one of them may be what fails
 	trouble string    // why the last one did
 	canary  []sent    // what is watched, once read
@@ -94,7 +95,9 @@ type operations struct {
 	active map[string]bool // have begun, and not ended
 	made   map[string]bool // plans that are being made
 	wake   chan struct{}   // there is something to be done
-	looks  sync.WaitGroup  // goroutines that look for queues; Run waits for them
+	// canaries are heard as they fail, which those that are kept nowhere show no other way.
+	canaries canaries
+	looks    sync.WaitGroup // goroutines that look for queues; Run waits for them
 }
 
 func newOperations() operations {

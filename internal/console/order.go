@@ -42,7 +42,7 @@ func (c *Console) Order(ctx context.Context, by auth.Caller, id string, o Order)
 		return Operation{}, err
 	}
 	err = c.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{entryOf(partsOf(id)+"progress", p)})
-	if err == nil {
+	if op.unsure = op.unsure || err != nil; err == nil {
 		op.obey(p)
 		c.ops.awake()
 	}

@@ -20,15 +20,23 @@ const (
 	calendarFresh = 10 * time.Second
 )
 
+// Unread begins the problem that a store does not answer, so that no queue is shown.
+const Unread = "what is kept is unknown: "
+
 // Overview tells how the service is, in one look.
 func (c *Console) Overview(ctx context.Context, by auth.Caller) (Overview, error) {
-	queues, err := c.Queues(ctx, by)
-	if err != nil {
+	if err := by.May(auth.Viewer, ""); err != nil {
 		return Overview{}, err
 	}
+	queues, unread := c.allQueues(ctx, by)
+	if unread != nil && (ctx.Err() != nil || c.IsReady()) {
+		return Overview{}, unread
+	}
+	shown := inOneLook(queues)
+	c.askBroker(ctx, shown)
 	now := c.Now()
 	o := Overview{Replicas: c.replicasFor(by), Version: c.Version, Since: c.Since, Now: now, ReadOnly: c.ReadOnly || by.ReadOnly,
-		Problems: c.ProblemsFor(by), Hour: []Flow{}, Queues: queues}
+		Ready: c.IsReady(), Problems: c.ProblemsFor(by), Hour: []Flow{}, Queues: shown, MoreQueues: len(queues) - len(shown)}
 	if c.BrokerAt != nil {
 		o.Broker = c.BrokerAt()
 	}
@@ -48,6 +56,12 @@ func (c *Console) Overview(ctx context.Context, by auth.Caller) (Overview, error
 		o.Hour = c.Rates.Hour(now, by.Sees)
 		o.PerMinute = c.perMinute(by, now)
 	}
+	if unread != nil { // the service is not ready, and says here why as everywhere
+		o.Queues, o.Calendar = []Queue{}, []Slot{}
+		o.Problems = append(o.Problems, Unread+unread.Error())
+		return o, nil
+	}
+	var err error
 	o.Calendar, err = c.calendarOf(ctx, by, queues, now)
 	return o, err
 }
@@ -64,6 +78,14 @@ func (c *Console) ProblemsFor(by auth.Caller) []string {
 		all = withoutQueues(all)
 	}
 	return all
+}
+
+// IsReady tells whether the service is ready.
+func (c *Console) IsReady() bool {
+	if c.Ready != nil {
+		return c.Ready()
+	}
+	return c.Problems == nil || len(c.Problems()) == 0
 }
 
 // withoutQueues leaves out the problems that name queues.

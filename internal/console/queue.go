@@ -82,7 +82,8 @@ type Overview struct {
 	Now       time.Time `json:"now"`
 	Broker    string    `json:"broker" doc:"Where RabbitMQ is, without the password."`
 	ReadOnly  bool      `json:"read_only"`
-	Problems  []string  `json:"problems" doc:"What is wrong now; empty when nothing is."`
+	Ready     bool      `json:"ready" doc:"As /readyz says."`
+	Problems  []string  `json:"problems" doc:"What is wrong now, with single queues also while it is ready; empty when nothing is."`
 	Notices   []string  `json:"notices,omitempty" doc:"What a person should look at though it stops nothing."`
 	Waiting   int64     `json:"waiting"`
 	Parked    int64     `json:"parked"`
@@ -94,7 +95,9 @@ type Overview struct {
 	Hour      []Flow     `json:"hour" doc:"Each of the last 60 minutes, the current one last."`
 	Calendar  []Slot     `json:"calendar" doc:"What is due when, in the next hours."`
 	Queues    []Queue    `json:"queues"`
-	Replicas  []Replica  `json:"replicas,omitempty" doc:"The services that share the store, in the order of their ids; absent where only one can."`
+	// MoreQueues is of those that are left out.
+	MoreQueues int       `json:"more_queues,omitempty" doc:"How many queues are left out: the list of queues has them, a page at a time."`
+	Replicas   []Replica `json:"replicas,omitempty" doc:"The services that share the store, in the order of their ids; absent where only one can."`
 }
 
 // Flow is what happened in a minute.

@@ -1,24 +1,51 @@
 package console
 
 import (
+	"cmp"
 	"context"
+	"encoding/base64"
+	"fmt"
 	"maps"
 	"slices"
+	"sort"
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
 )
 
-// Queues tells of each work queue that something is kept for or happened to.
-func (c *Console) Queues(ctx context.Context, by auth.Caller) ([]Queue, error) {
+// MostQueues is how many queues one look shows: there may be a hundred thousand.
+const MostQueues = 1000
+
+// Queues tells of the work queues that something is kept for or happened to, ordered by
+// name, limit of them from a page's end on; 0: MostQueues. next is "" at their end.
+func (c *Console) Queues(ctx context.Context, by auth.Caller, after string, limit int) (page []Queue, next string, err error) {
 	if err := by.May(auth.Viewer, ""); err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	all, err := c.allQueues(ctx, by)
-	if err != nil {
-		return nil, err
+	if page, err = c.allQueues(ctx, by); err != nil {
+		return nil, "", err
 	}
+	if after != "" {
+		name, err := base64.RawURLEncoding.DecodeString(after)
+		if err != nil {
+			return nil, "", fmt.Errorf("%w: after is %q, which no page ends with", ErrInvalid, after)
+		}
+		page = page[sort.Search(len(page), func(i int) bool { return "."+page[i].Name > string(name) }):]
+	}
+	if limit <= 0 || limit > MostQueues {
+		limit = MostQueues
+	}
+	if len(page) > limit {
+		page = page[:limit]
+		next = base64.RawURLEncoding.EncodeToString([]byte("." + page[limit-1].Name)) // a name may be "", or any bytes
+	}
+	c.askBroker(ctx, page)
+	return page, next, nil
+}
+
+// askBroker adds RabbitMQ's word.
+func (c *Console) askBroker(ctx context.Context, all []Queue) {
 	names := make([]string, len(all))
 	for i := range all {
 		names[i] = all[i].Name
@@ -29,7 +56,23 @@ func (c *Console) Queues(ctx context.Context, by auth.Caller) ([]Queue, error) {
 			all[i].Broker = &q
 		}
 	}
-	return all, nil
+}
+
+// inOneLook are MostQueues at most: those that nothing returns to first, in their order.
+func inOneLook(all []Queue) []Queue {
+	if len(all) <= MostQueues {
+		return all
+	}
+	shown := make([]Queue, 0, MostQueues)
+	for _, stopped := range []bool{true, false} {
+		for _, q := range all {
+			if len(shown) < MostQueues && (q.Returns != "" || q.Hold != nil) == stopped {
+				shown = append(shown, q)
+			}
+		}
+	}
+	slices.SortFunc(shown, func(a, b Queue) int { return cmp.Compare(a.Name, b.Name) })
+	return shown
 }
 
 // allQueues is Queues without RabbitMQ's word.

@@ -34,7 +34,8 @@ type Replica struct {
 	Beat     time.Time `json:"beat" doc:"When it was last heard of."`
 	Leads    bool      `json:"leads" doc:"It does what only one may: operations, notifications, forgetting, deciding about breakers."`
 	Self     bool      `json:"self" doc:"It is the one that answers."`
-	Problems []string  `json:"problems,omitempty" doc:"What is wrong there."`
+	Ready    bool      `json:"ready" doc:"As its /readyz says."`
+	Problems []string  `json:"problems,omitempty" doc:"What is wrong there; with single queues also while it is ready."`
 }
 
 // Silent tells of a replica, which beats four times a second, that it has missed several

@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -109,7 +110,13 @@ func (c *Console) round(ctx context.Context) (next time.Time) {
 // step does one step of an operation if it is ready, and tells when it will be
 // ready for the next; the zero time: never by itself. The caller has op.turn.
 func (c *Console) step(ctx context.Context, op *operation) (next time.Time) {
-	p, trouble := &op.progress, ""
+	if op.unsure && time.Now().Before(op.next) {
+		return op.next
+	}
+	if err := c.reread(ctx, op); err != nil {
+		return c.failing(ctx, op, err)
+	}
+	p := &op.progress
 	var err error
 	switch ended := p.Ended != nil; {
 	case ended && !p.Untold || !ended && p.State != Running && p.State != Canary:
@@ -126,21 +133,64 @@ func (c *Console) step(ctx context.Context, op *operation) (next time.Time) {
 	if err == nil && p.Ended != nil && p.Untold {
 		err = c.over(ctx, op)
 	}
+	if err != nil {
+		return c.failing(ctx, op, err)
+	}
+	op.tries = 0
+	op.set(func() { op.trouble = "" })
+	return op.next
+}
+
+// failing says, once, that a step of an operation failed, and tells when to try again.
+func (c *Console) failing(ctx context.Context, op *operation, err error) (next time.Time) {
 	if ctx.Err() != nil || deposed(err) {
 		return time.Time{}
 	}
-	if err != nil {
-		if op.trouble == "" {
-			c.Log.Warn("an operation cannot go on for now; trying again", "operation", op.ID, "error", err)
-		}
-		trouble = err.Error()
-		op.next = time.Now().Add(min(firstRest<<min(op.tries, 16), longestRest))
-		op.tries++
-	} else {
-		op.tries = 0
+	if op.trouble == "" {
+		c.Log.Warn("an operation cannot go on for now; trying again", "operation", op.ID, "error", err)
 	}
-	op.set(func() { op.trouble = trouble })
+	op.next = time.Now().Add(min(firstRest<<min(op.tries, 16), longestRest))
+	op.tries++
+	op.set(func() { op.trouble = err.Error() })
 	return op.next
+}
+
+// reread reads how far an operation is, when a write of it failed that may have been done
+// all the same: else its messages would be dealt with twice. It tells of what was done.
+func (c *Console) reread(ctx context.Context, op *operation) error {
+	if !op.unsure {
+		return nil
+	}
+	value, err := c.Store.Entry(ctx, headPrefix+op.ID)
+	if err != nil || value == nil {
+		return err
+	}
+	is, err := c.readOperation(ctx, store.Entry{Name: headPrefix + op.ID, Value: value})
+	if err != nil {
+		return err
+	}
+	if at := op.progress.dealt(); is.progress.dealt() > at {
+		if value, err = c.Store.Entry(ctx, outcomeName(op.ID, at)); err != nil {
+			return err
+		}
+		var outcomes []Outcome
+		if json.Unmarshal(value, &outcomes) == nil {
+			c.tellOf(deed{verb: op.Verb, by: op.StartedBy, to: op.To}, outcomes)
+		}
+	}
+	op.unsure = false
+	if op.progress.State == "" && is.progress.State != "" {
+		op.start(is.head, is.progress)
+		c.ops.began(op.ID)
+	} else {
+		op.set(func() { op.progress = is.progress })
+	}
+	c.changed(op.ID)
+	return nil
+}
+
+func outcomeName(id string, at int64) string {
+	return fmt.Sprintf("%soutcome/%012d", partsOf(id), at)
 }
 
 // some deals with the next messages of an operation, as many as one step may.
@@ -188,7 +238,10 @@ func (c *Console) some(ctx context.Context, op *operation) (next time.Time, err 
 	d := deed{verb: op.Verb, by: op.StartedBy, to: op.To, at: op.At, restorable: c.Restorable}
 	var watched []sent
 	if p.Done < int64(op.Canary) {
-		d.sent = func(r *store.Record) { watched = append(watched, sentAs(r)) }
+		d.sent = func(r *store.Record) {
+			watched = append(watched, sentAs(r))
+			c.ops.canaries.watch(op.ID, watched[len(watched)-1:]) // before it can fail
+		}
 	}
 	outcomes, err := c.apply(ctx, d, targets, func(all []Outcome) (entries []store.Entry) {
 		p, entries = op.account(all, watched, c.Now())
@@ -197,7 +250,9 @@ func (c *Console) some(ctx context.Context, op *operation) (next time.Time, err 
 	switch {
 	case err == nil:
 		op.narrow = min(2*op.narrow, chunk)
-	case ctx.Err() != nil || errors.Is(err, store.ErrFull) || deposed(err):
+	case c.wasDone(ctx, op):
+		return now, nil
+	case op.unsure || ctx.Err() != nil || errors.Is(err, store.ErrFull) || deposed(err):
 		return next, err
 	case len(targets) > 1: // one of them, perhaps: the others need not suffer
 		op.narrow = len(targets) / 2
@@ -209,6 +264,7 @@ func (c *Console) some(ctx context.Context, op *operation) (next time.Time, err 
 		outcomes = []Outcome{{ID: t.id, Key: string(t.key), Queue: t.queue, Outcome: failed, Why: err.Error(), At: c.Now()}}
 		var entries []store.Entry
 		if p, entries = op.account(outcomes, nil, c.Now()); c.Store.PutEntries(ctx, entries) != nil {
+			op.unsure = true
 			return next, err
 		}
 	}
@@ -220,6 +276,14 @@ func (c *Console) some(ctx context.Context, op *operation) (next time.Time, err 
 	c.changed(op.ID)
 	c.tellOf(d, outcomes)
 	return now, nil
+}
+
+// wasDone tells whether a step that failed was done all the same; op.unsure stays while
+// that is not known.
+func (c *Console) wasDone(ctx context.Context, op *operation) bool {
+	at := op.progress.dealt()
+	op.unsure = true
+	return c.reread(ctx, op) == nil && op.progress.dealt() > at
 }
 
 // account is how far an operation is with some more outcomes, and what is written
@@ -244,10 +308,9 @@ func (op *operation) account(all []Outcome, watched []sent, now time.Time) (prog
 	case dealt == op.Count:
 		p.State, p.Ended = Finished, &now
 	}
-	name := fmt.Sprintf("%012d", at)
-	entries := []store.Entry{entryOf(partsOf(op.ID)+"progress", p), entryOf(partsOf(op.ID)+"outcome/"+name, all)}
+	entries := []store.Entry{entryOf(partsOf(op.ID)+"progress", p), entryOf(outcomeName(op.ID, at), all)}
 	if len(watched) > 0 {
-		entries = append(entries, entryOf(partsOf(op.ID)+"canary/"+name, watched))
+		entries = append(entries, entryOf(fmt.Sprintf("%scanary/%012d", partsOf(op.ID), at), watched))
 	}
 	return p, entries
 }
@@ -261,6 +324,7 @@ func (c *Console) put(ctx context.Context, op *operation, state, why string) (ti
 		p.Ended = &now
 	}
 	if err := c.Store.PutEntries(ctx, []store.Entry{entryOf(partsOf(op.ID)+"progress", p)}); err != nil {
+		op.unsure = true
 		return time.Time{}, err
 	}
 	op.set(func() { op.progress = p })
@@ -295,6 +359,7 @@ func (c *Console) lost(ctx context.Context, op *operation, of []frozen) string {
 // there once or, when the service ends in between, twice. The caller has op.turn.
 func (c *Console) over(ctx context.Context, op *operation) error {
 	c.ops.ended(op.ID)
+	c.ops.canaries.forget(op.ID)
 	p := op.progress
 	end, err := c.begin(op.StartedAs, "operation.end", op.ID, op.Count, p.Why)
 	if err != nil {
@@ -303,6 +368,7 @@ func (c *Console) over(ctx context.Context, op *operation) error {
 	end(nil, p.Done)
 	p.Untold = false
 	if err := c.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{entryOf(partsOf(op.ID)+"progress", p)}); err != nil {
+		op.unsure = true
 		return err
 	}
 	op.set(func() { op.progress = p })

@@ -159,7 +159,7 @@ func TestOthersQueuesAreNotThere(t *testing.T) {
 				t.Errorf("found %+v, %v", p, err)
 			}
 		}
-		qs, err := d.Queues(ctx, limited)
+		qs, _, err := d.Queues(ctx, limited, "", 0)
 		if err != nil || len(qs) != 1 || qs[0].Name != "mail" || qs[0].Parked != 1 || qs[0].Discarded != 1 {
 			t.Errorf("queues %+v, %v", qs, err)
 		}
@@ -183,10 +183,11 @@ func TestNobodySeesNothing(t *testing.T) {
 	note(d.Message(ctx, by, uuid.Nil.String()))
 	note(d.Body(ctx, by, "x"))
 	note(d.Groups(ctx, by, ""))
-	note(d.Queues(ctx, by))
+	qs, _, err := d.Queues(ctx, by, "", 0)
+	note(qs, err)
 	note(d.Policies(ctx, by))
 	note(d.Overview(ctx, by))
-	_, _, err := d.Count(ctx, by, "")
+	_, _, err = d.Count(ctx, by, "")
 	note(nil, err)
 	_, _, err = d.AuditLog(ctx, by, "", 0)
 	note(nil, err)

@@ -200,7 +200,7 @@ func TestManyQueuesOfASlowRabbitMQ(t *testing.T) {
 		c := console.New(console.Config{Store: s, Broker: slow{}})
 		for round, want := range []int{96, 150} {
 			began := time.Now()
-			all, err := c.Queues(ctx, caller(auth.Viewer))
+			all, _, err := c.Queues(ctx, caller(auth.Viewer), "", 0)
 			if err != nil || time.Since(began) > time.Second {
 				t.Fatal(time.Since(began), err)
 			}
@@ -231,7 +231,7 @@ func TestWhoLooksOnDoesNotWait(t *testing.T) {
 		go func() { ended <- c.Run(running) }()
 		for i := range 20 {
 			began := time.Now()
-			all, err := c.Queues(ctx, caller(auth.Viewer))
+			all, _, err := c.Queues(ctx, caller(auth.Viewer), "", 0)
 			if err != nil || all[0].Broker == nil {
 				t.Fatal(all, err)
 			}
@@ -337,7 +337,7 @@ func TestOverview(t *testing.T) {
 		}
 		// That RabbitMQ is silent is remembered for a while.
 		asked := quiet.asked
-		if _, err := c.Queues(ctx, caller(auth.Viewer)); err != nil || quiet.asked != asked || time.Since(now) != time.Second {
+		if _, _, err := c.Queues(ctx, caller(auth.Viewer), "", 0); err != nil || quiet.asked != asked || time.Since(now) != time.Second {
 			t.Errorf("asked again: %d times, %v after, %v", quiet.asked-asked, time.Since(now), err)
 		}
 	})

@@ -35,8 +35,7 @@ func (r *reading) schema(bool) bool {
 	p := &protoReader{b: r.budget(), s: r.schemas}
 	msg, err := p.read(r.data, m, 0)
 	if err != nil {
-		r.step("protobuf", fmt.Sprintf("not read as %s, which %s chose: %v", name, rule, err))
-		return false
+		return r.broken(m, rule, err)
 	}
 	v := p.message(msg, 0)
 	if len(p.unknown) > 0 && (r.trying || isText(r.data)) {
@@ -59,6 +58,40 @@ func (r *reading) schema(bool) bool {
 		return out, []string{"Protobuf " + name + ": every field is known and of its type"}, err
 	}
 	return true
+}
+
+// broken shows the fields in front of the first one that cannot be read.
+func (r *reading) broken(m protoreflect.MessageDescriptor, rule string, why error) bool {
+	name := string(m.FullName())
+	p := &protoReader{b: r.budget(), s: r.schemas}
+	whole := 0
+	for whole < len(r.data) && !refused(why) {
+		num, _, n := protowire.ConsumeField(r.data[whole:])
+		if n < 0 || m.Fields().ByNumber(num) == nil {
+			break
+		}
+		if _, err := p.read(r.data[whole:whole+n], m, 0); err != nil {
+			break
+		}
+		whole += n
+	}
+	if whole > 0 && !isText(r.data) {
+		p = &protoReader{b: r.budget(), s: r.schemas}
+		msg, err := p.read(r.data[:whole], m, 0)
+		if err != nil {
+			return false
+		}
+		// Fields of another type show that it is no such message at all.
+		if v := p.message(msg, 0); len(p.unknown) == 0 {
+			r.document("protobuf", &v, false)
+			r.partial = true
+			r.result.Schema = fmt.Sprintf("%s (by %s)", name, rule)
+			r.step("protobuf", fmt.Sprintf("only the first %d of %d bytes are %s, which %s chose: %v; these are the fields in them", whole, len(r.data), name, rule, why))
+			return true
+		}
+	}
+	r.step("protobuf", fmt.Sprintf("not read as %s, which %s chose: %v", name, rule, why))
+	return false
 }
 
 // protoReader makes documents of messages of known types.

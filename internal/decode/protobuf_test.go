@@ -174,6 +174,44 @@ func TestAnEditedMessageIsCheckedBySchema(t *testing.T) {
 	}
 }
 
+// Of a message that is broken the fields in front of the break are shown, and the error
+// is of the Protobuf, not of the base64 around it.
+func TestBrokenProtobufInBase64ShowsItsBeginning(t *testing.T) {
+	d := decoder(t, shop)
+	whole := orderBytes(t, d, `{"id": 5, "customer": {"name": "Ada"}, "items": [{"name": "tea"}]}`)
+	cut := whole[:len(whole)-2]
+	inside := append([]byte(nil), whole...)
+	inside[len(inside)-4] = 0xff // the length of a name within items
+	for name, body := range map[string]Body{
+		"cut":           {Bytes: cut},
+		"cut, base64":   {Bytes: []byte(base64.StdEncoding.EncodeToString(cut))},
+		"inner, base64": {Bytes: []byte(base64.StdEncoding.EncodeToString(inside)), ContentType: "application/x-protobuf"},
+	} {
+		body.Queue = "orders.eu"
+		r := d.Decode(t.Context(), body)
+		last := r.Steps[len(r.Steps)-1]
+		if r.Format != "protobuf" || !r.Truncated || !strings.Contains(r.Text, `"Ada"`) || strings.Contains(r.Text, "tea") ||
+			last.Decoder != "protobuf" || !strings.Contains(last.Found, "are shop.Order, which the queue chose: ") {
+			t.Errorf("%s: %s %v\n%s\n%v", name, r.Format, r.Truncated, r.Text, r.Steps)
+		}
+		if strings.HasSuffix(name, "base64") && r.Steps[0].Decoder != "base64" {
+			t.Errorf("%s: %v", name, r.Steps)
+		}
+		if _, _, err := d.Encode(t.Context(), body, r.Text); err == nil || !strings.Contains(err.Error(), "shown only in part") {
+			t.Errorf("%s: an edit of a part: %v", name, err)
+		}
+	}
+	// Broken in its first field there is nothing to show but the error of the right layer.
+	r := d.Decode(t.Context(), Body{Queue: "orders.eu", ContentType: "application/x-protobuf", Bytes: []byte(base64.StdEncoding.EncodeToString([]byte("\x12\xffAda Lovelace")))})
+	if len(r.Steps) < 2 || r.Steps[0].Decoder != "base64" || !strings.HasPrefix(r.Steps[1].Found, "not read as shop.Order") {
+		t.Errorf("%v", r.Steps)
+	}
+	// A word that happens to be base64 stays a word.
+	if r := d.Decode(t.Context(), Body{Queue: "orders.eu", Bytes: []byte("deadbeefdeadbeef")}); r.Text != "deadbeefdeadbeef" {
+		t.Errorf("%s %v", r.Text, r.Steps)
+	}
+}
+
 // What an Any names is looked up among the loaded types, not in the program, which
 // has more.
 func TestAnyIsResolvedInsideOnly(t *testing.T) {
@@ -216,6 +254,27 @@ func TestDescriptorSets(t *testing.T) {
 	decoder(t, both)
 	if _, err := New(Options{Protobuf{DescriptorSets: []string{write("bare.pb", bare)}}}); err == nil || !strings.Contains(err.Error(), "--include_imports") {
 		t.Errorf("a set without its imports: %v", err)
+	}
+}
+
+func TestImportsStayBelowTheirPaths(t *testing.T) {
+	dir := t.TempDir()
+	inside := filepath.Join(dir, "schemas")
+	if err := os.Mkdir(inside, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	secret := filepath.Join(dir, "secret.proto")
+	if err := os.WriteFile(secret, []byte("syntax = \"proto3\"; message S3cret {}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"../secret.proto", "a/../../secret.proto", secret} {
+		file := filepath.Join(inside, "order.proto")
+		if err := os.WriteFile(file, []byte("syntax = \"proto3\"; import \""+path+"\"; message Order { S3cret s = 1; }"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := New(Options{Protobuf{Files: []string{file}, ImportPaths: []string{inside}}}); err == nil || !strings.Contains(err.Error(), "leads out of decode.protobuf.import_paths") {
+			t.Errorf("an import of %s: %v", path, err)
+		}
 	}
 }
 

@@ -87,7 +87,13 @@ func (s *schemas) compile() error {
 	if len(names) == 0 {
 		return nil
 	}
-	c := protocompile.Compiler{MaxParallelism: 1, Resolver: protocompile.WithStandardImports(&protocompile.SourceResolver{ImportPaths: paths})}
+	below := &protocompile.SourceResolver{ImportPaths: paths}
+	c := protocompile.Compiler{MaxParallelism: 1, Resolver: protocompile.WithStandardImports(protocompile.ResolverFunc(func(path string) (protocompile.SearchResult, error) {
+		if !filepath.IsLocal(path) { // schemas come from elsewhere, too
+			return protocompile.SearchResult{}, fmt.Errorf("the import %.200q leads out of decode.protobuf.import_paths: name a path below one of them", path)
+		}
+		return below.FindFileByPath(path)
+	}))}
 	files, err := c.Compile(context.Background(), names...)
 	if err != nil {
 		return fmt.Errorf("decode.protobuf.files: %w", err)

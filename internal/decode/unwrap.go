@@ -165,6 +165,8 @@ func (r *reading) base64() bool {
 		return false
 	}
 	out, alphabet := unbase64(r.data)
+	// Of a Protobuf message that is broken too early to be known, the content type says it.
+	said = said || r.said() == "protobuf" && r.schemas.chosen(r.body) && isText(r.data)
 	if out == nil || !said && !r.trial(out).recognised() {
 		return false
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
@@ -93,7 +94,7 @@ func (s *saying) Fatalf(format string, args ...any) {
 func mendAll(t *testing.T, c *config.Config) {
 	t.Helper()
 	r := Examine(context.Background(), gather(t, c))
-	if err := r.Plan().Apply(context.Background(), c.Broker.URL); err != nil {
+	if err := r.Plan().Apply(context.Background(), c); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -106,7 +107,7 @@ func TestWhatTheServiceDeclares(t *testing.T) {
 		finds(t, c, "dead-letter-exchange", "wrong: the exchange redrive does not exist", "redrive doctor --fix")
 		finds(t, c, "intake", "wrong: the queue redrive.intake does not exist")
 		mendAll(t, c)
-		for _, name := range []string{"connection", "dead-letter-exchange", "intake", "set-aside", "parked-in-rabbitmq", "clock", "sizes", "transport", "guest", "alarms", "disk-room", "store-room", "permissions"} {
+		for _, name := range []string{"connection", "dead-letter-exchange", "intake", "quarantine", "another-service", "reports", "parked-in-rabbitmq", "clock", "sizes", "transport", "guest", "alarms", "disk-room", "store-room", "permissions"} {
 			finds(t, c, name)
 		}
 		if !v.Since4() {
@@ -116,8 +117,12 @@ func TestWhatTheServiceDeclares(t *testing.T) {
 		}
 
 		ch := v.Channel()
-		v.Publish("", wire.QueueAside, amqp.Publishing{})
-		finds(t, c, "set-aside", "messages in redrive.aside: 1", "rabbitmqctl purge_queue -p "+v.Name+" redrive.aside")
+		v.Publish("", wire.QueueQuarantine, amqp.Publishing{})
+		finds(t, c, "quarantine", "messages in redrive.quarantine: 1", "redrive quarantine list", "redrive quarantine replay")
+		for range 2 {
+			v.Consume(wire.QueueIntake)
+		}
+		finds(t, c, "another-service", "wrong: redrive.intake has 2 consumers", "rabbitmqctl list_consumers")
 		v.Publish("", wire.QueueParked, amqp.Publishing{})
 		finds(t, c, "parked-in-rabbitmq", "messages in redrive.parked: 1")
 
@@ -249,7 +254,7 @@ func TestPoliciesAndReturns(t *testing.T) {
 
 		ch, exchange := v.Channel(), wire.ReturnExchange("orders")
 		must(t, ch.ExchangeDelete(exchange, false, false))
-		finds(t, c, "return-exchange", "wrong orders: its return exchange redrive.return.orders does not exist $ redrive doctor --fix --queue orders")
+		finds(t, c, "return-exchange", "wrong orders: its return exchange redrive.return.orders does not exist $ redrive doctor --fix --queue=orders")
 		mendAll(t, c)
 		finds(t, c, "return-exchange")
 		v.Queue("copies", nil)
@@ -373,11 +378,11 @@ func TestLookingTouchesNothing(t *testing.T) {
 		c := configFor(t, v, `policies: [{name: p, queues: [orders]}]`)
 		mendAll(t, c)
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive"})
-		for _, q := range []string{"orders", wire.QueueIntake, wire.QueueAside, wire.QueueParked} {
+		for _, q := range []string{"orders", wire.QueueIntake, wire.QueueQuarantine, wire.QueueParked} {
 			v.Publish("", q, amqp.Publishing{})
 		}
 		Examine(context.Background(), gather(t, c))
-		for _, q := range []string{"orders", wire.QueueIntake, wire.QueueAside, wire.QueueParked} {
+		for _, q := range []string{"orders", wire.QueueIntake, wire.QueueQuarantine, wire.QueueParked} {
 			d, ok, err := v.Channel().Get(q, true)
 			if err != nil || !ok || d.Redelivered {
 				t.Errorf("%s: %v %v, redelivered %v", q, ok, err, d.Redelivered)
@@ -424,5 +429,34 @@ func TestLettingGuestIn(t *testing.T) {
 		if letsGuestIn(context.Background(), nobody) {
 			t.Error("nobody let guest in")
 		}
+	})
+}
+
+// The delivery limit in force is judged, and its command mends it, whatever our queues were
+// declared with.
+func TestASmallDeliveryLimitInForce(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		c := configFor(t, v, everyQueue)
+		mendAll(t, c)
+		v.Policy("everything", ".*", 0, map[string]any{"delivery-limit": 7})
+		brokertest.Eventually(t, "RabbitMQ tells what is in force", func() bool {
+			q, err := v.API().State(t.Context(), wire.QueueQuarantine)
+			limit, limited := q.Limit(v.Version)
+			return err == nil && limited && limit == 7
+		})
+		finds(t, c, "intake", "wrong: the delivery limit in force of our queue redrive.intake is 7, by a RabbitMQ policy (everything)", "rabbitmqctl set_policy -p "+v.Name+" everything",
+			"wrong: the delivery limit in force of our queue redrive.quarantine is 7")
+	})
+}
+
+// Without the management API nobody can be asked for consent: that is told beforehand.
+func TestReportsThatWouldWait(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		c := configFor(t, v, everyQueue)
+		finds(t, c, "reports")
+		user := "untagged-" + uuid.NewString()
+		v.User(user, "pw")
+		c.Broker.Management = strings.Replace(v.Management, "guest:guest", user+":pw", 1)
+		finds(t, c, "reports", `warning: reports of failures for queues that only "*" matches`, "rabbitmqctl set_user_tags "+user+" management")
 	})
 }

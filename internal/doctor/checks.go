@@ -1,5 +1,7 @@
 package doctor
 
+import "context"
+
 // Checks are all of them, in the order in which they are shown. docs/doctor.md has
 // each, and a test holds it to this list.
 var Checks = []Check{
@@ -29,12 +31,14 @@ var Checks = []Check{
 		Why: "While it is not, failed messages pile up in RabbitMQ, or do not return."},
 	{Name: "dead-letter-exchange", Title: "the exchange redrive: internal, durable, fanout, bound to redrive.intake", Needs: []Part{Exchanges, Bindings}, Run: deadLetterExchange, Alone: deadLetterExchangeAlone,
 		Why: "What arrives through it counts as dead-lettered by RabbitMQ itself. Where it is missing or bound to nothing, dead letters are lost; where clients can publish to it, anybody can forge them."},
-	{Name: "intake", Title: "the queue redrive.intake: quorum, durable, and nothing that shortens its life", Needs: []Part{Queues}, Run: intake, Alone: intakeAlone,
+	{Name: "intake", Title: "the queue redrive.intake: quorum, durable, and no policy that shortens its life or lowers its delivery limit", Needs: []Part{Queues}, Run: intake, Alone: intakeAlone,
 		Why: "All failed messages pass it: what expires or overflows there is lost."},
 	{Name: "replicas", Title: "our quorum queues have a replica on each node, up to three", Needs: []Part{Queues, Nodes}, Run: replicas,
 		Why: "A queue that was declared before a node joined has no replica there: with one replica the intake stands still while that node is down, and is lost with its disk."},
-	{Name: "set-aside", Title: "redrive.aside is empty", Needs: []Part{AMQP}, Run: setAside,
-		Why: "RabbitMQ failed to deliver these a hundred times; nothing takes them from there."},
+	{Name: "quarantine", Title: "redrive.quarantine is empty", Needs: []Part{AMQP}, Run: quarantine,
+		Why: "RabbitMQ failed to deliver these to the service, which therefore neither shows nor retries them."},
+	{Name: "another-service", Title: "one service consumes redrive.intake", Needs: []Part{AMQP}, Run: others,
+		Why: "Services with stores of their own on one virtual host each take a part of the failed messages: neither shows, counts or limits those of the other."},
 	{Name: "parked-in-rabbitmq", Title: "redrive.parked is collected", Needs: []Part{AMQP}, Run: parked,
 		Why: "What the library parks is shown and can be sent back only once the service has collected it."},
 	{Name: "dead-lettering", Title: "queues dead-letter to Redrive", Needs: []Part{Queues, Exchanges, Bindings}, Run: deadLettering,
@@ -47,6 +51,8 @@ var Checks = []Check{
 		Why: "RabbitMQ applies one policy to a queue; one of higher priority takes ours away without a word. Operator policies come on top."},
 	{Name: "retry-policy", Title: "a policy of Redrive's matches each enrolled queue", Needs: []Part{Queues}, Run: unmatched,
 		Why: "What no policy matches is parked at its first failure."},
+	{Name: "reports", Title: "the management API says which queues' reports are retried", Needs: []Part{Queues}, Run: func(context.Context, *Scene) []Finding { return nil }, Alone: reportsAlone,
+		Why: "A report is retried where the queue's dead-letter exchange is redrive. While the management API cannot be asked about that, reports for queues that are not enrolled and that no policy names exactly wait."},
 	{Name: "native-retry", Title: "no delayed retry of RabbitMQ's on top", Needs: []Part{Queues}, Run: nativeRetry,
 		Why: "RabbitMQ 4.3 then delays what consumers requeue, before and besides Redrive's delays."},
 	{Name: "lifetime", Title: "work queues stay", Needs: []Part{Queues}, Run: lifetime,

@@ -51,6 +51,19 @@ func standsIn(queue string, nodes ...string) func(*Scene) {
 	}
 }
 
+// laneOfOrders is the lane queue of orders, with due messages that orders does not accept.
+func laneOfOrders(args map[string]any, messages int, leader string) func(*Scene) {
+	return func(s *Scene) {
+		standsIn("redrive.lane.orders", "a@h")(s)
+		s.Queues[0].Arguments = map[string]any{"x-dead-letter-exchange": "redrive", "x-dead-letter-routing-key": "orders"}
+		orders := management.QueueState{Queue: management.Queue{Name: "orders", Type: "quorum", Arguments: args, Messages: messages}, Members: []string{"a@h"}, Leader: leader}
+		if leader != "" {
+			orders.Online = orders.Members
+		}
+		s.Queues = append(s.Queues, orders)
+	}
+}
+
 // well is how a Redis should be that has no replicas.
 var well = redisstore.Server{Addr: "h:6379", Version: "7.0.15", Eviction: "noeviction", Max: 1 << 30, Used: 1 << 20, AppendOnly: true, Fsync: "always"}
 
@@ -114,6 +127,9 @@ func TestChecksOnScenes(t *testing.T) {
 		{"standing", standsIn("orders", "a@h", "b@h"), "wrong orders: 3 of its dead letters stand still in it, and their target is there $ rabbitmqctl eval "},
 		{"standing", standsIn("orders", "a@h"), "wrong orders: 3 of its dead letters stand still in it, and their target is there $ "},
 		{"standing", func(s *Scene) { standsIn("orders", "a@h")(s); s.Standing = nil }, ""},
+		{"standing", laneOfOrders(map[string]any{"x-max-length": 5.0, "x-overflow": "reject-publish"}, 5, "a@h"), "wrong orders: 3 of its retries are due and stay in redrive.lane.orders, since it is full (max-length: 5) and its overflow is reject-publish $ "},
+		{"standing", laneOfOrders(nil, 5, ""), "wrong orders: 3 of its retries are due and stay in redrive.lane.orders, since 0 of its 1 replicas run, so it has no leader $ "},
+		{"standing", laneOfOrders(map[string]any{"x-max-length": 5.0, "x-overflow": "drop-head"}, 5, "a@h"), "since it does not accept them $ "},
 		{"standing", func(s *Scene) { s.Missing[DeadLetters] = errors.New("no answer") }, "unknown: not looked at"},
 		{"standing", func(s *Scene) {
 			standsIn("orders", "a@h")(s)
@@ -150,7 +166,7 @@ func TestChecksOnScenes(t *testing.T) {
 			s.Config.Policies[0].Exhausted = policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{Exchange: "graveyard"}}
 		}, `wrong: user "redrive": it lacks write on graveyard $ rabbitmqctl set_permissions`},
 		{"connection", func(s *Scene) { s.Missing[AMQP] = errors.New("refused") }, "wrong: refused"},
-		{"set-aside", func(s *Scene) { s.Missing[AMQP] = errors.New("refused") }, "unknown: "},
+		{"quarantine", func(s *Scene) { s.Missing[AMQP] = errors.New("refused") }, "unknown: "},
 	}
 	for i, r := range rows {
 		got := ills(scene(r.change), r.check)
@@ -285,4 +301,13 @@ func unquote(s string) string {
 		return strings.ReplaceAll(s[1:len(s)-1], `'\''`, "'")
 	}
 	return s
+}
+
+// A flag in front of --config would take that for its value.
+func TestAPrintedCommandKeepsItsFlags(t *testing.T) {
+	s := &Scene{File: "redrive.yaml"}
+	const want = "redrive doctor --fix --queue='it'\\''s' --config redrive.yaml"
+	if got := s.bind("it's", "").Commands; len(got) != 1 || got[0] != want {
+		t.Errorf("the command is %q, want %q", got, want)
+	}
 }

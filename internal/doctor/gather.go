@@ -80,7 +80,7 @@ func (s *Scene) reach(ctx context.Context) {
 	if urls := addresses.Split(s.Config.Broker.URL); len(urls) > 1 {
 		for _, u := range urls {
 			all = append(all, func() error {
-				l, err := broker.NewLook(ctx, u, "redrive doctor")
+				l, err := broker.NewLook(ctx, s.connection(u))
 				if err != nil {
 					return err
 				}
@@ -91,7 +91,9 @@ func (s *Scene) reach(ctx context.Context) {
 	if urls := addresses.Split(s.Config.Broker.Management); len(urls) > 1 {
 		for _, u := range urls {
 			all = append(all, func() error {
-				m, err := management.New(u, s.VHost)
+				one := s.Config.Broker
+				one.Management = u
+				m, err := one.API(s.VHost)
 				if err == nil {
 					_, err = m.Overview(ctx)
 				}
@@ -108,9 +110,13 @@ func (s *Scene) reach(ctx context.Context) {
 	s.Unreached = slices.DeleteFunc(failed, func(err error) bool { return err == nil })
 }
 
+func (s *Scene) connection(url string) broker.Config {
+	return broker.Config{URL: url, Credentials: s.Config.Broker.Credentials, Name: "redrive doctor"}
+}
+
 // look asks by AMQP.
 func (s *Scene) look(ctx context.Context) {
-	l, err := broker.NewLook(ctx, s.Config.Broker.URL, "redrive doctor")
+	l, err := broker.NewLook(ctx, s.connection(s.Config.Broker.URL))
 	if err != nil {
 		s.Missing[AMQP] = err
 		return
@@ -127,7 +133,8 @@ func (s *Scene) look(ctx context.Context) {
 		consumers, ready, err := l.Queue(queue)
 		return Depth{err == nil, consumers, ready}
 	}
-	s.Seen.Parked, s.Seen.Aside = depth(wire.QueueParked), depth(wire.QueueAside)
+	s.Seen.Consumers = depth(wire.QueueIntake).Consumers
+	s.Seen.Parked, s.Seen.Quarantine = depth(wire.QueueParked), depth(wire.QueueQuarantine)
 	for _, name := range s.namedQueues() {
 		s.Seen.Named = append(s.Seen.Named, NamedQueue{name, depth(name), l.Exchange(wire.ReturnExchange(name)) == nil})
 	}
@@ -147,7 +154,7 @@ func (s *Scene) namedQueues() (all []string) {
 
 // manage asks the management API. Its error is why there is none.
 func (s *Scene) manage(ctx context.Context, watch time.Duration) (err error) {
-	if s.Manage, err = management.New(s.Config.Broker.Management, s.VHost); err != nil {
+	if s.Manage, err = s.Config.Broker.API(s.VHost); err != nil {
 		s.without(err)
 		return err
 	}

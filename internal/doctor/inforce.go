@@ -103,22 +103,5 @@ func (s *Scene) raise(q *management.QueueState) string {
 
 // limitOf is the delivery limit of a quorum queue, when there is one.
 func (s *Scene) limitOf(q *management.QueueState) (limit int, limited bool) {
-	if q.Type != "quorum" {
-		return 0, false
-	}
-	least := func(v any) {
-		if f, ok := v.(float64); ok && f >= 0 && (!limited || int(f) < limit) {
-			limit, limited = int(f), true
-		}
-	}
-	if q.DeliveryLimit != nil { // from 4.0 on RabbitMQ says what holds
-		least(q.DeliveryLimit)
-		return limit, limited
-	}
-	least(q.Arguments["x-delivery-limit"])
-	least(q.Effective["delivery-limit"])
-	if !limited && s.since(4, 0) && q.Arguments["x-delivery-limit"] == nil && q.Effective["delivery-limit"] == nil {
-		return 20, true
-	}
-	return limit, limited
+	return q.Limit(s.Version)
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/management"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -77,7 +78,7 @@ func deadLetterExchangeAlone(_ context.Context, s *Scene) []Finding {
 }
 
 // intakeArguments are those that the service declares.
-var intakeArguments = map[string]any{"x-queue-type": "quorum", "x-dead-letter-exchange": wire.ExchangeAside}
+var intakeArguments = map[string]any{"x-queue-type": "quorum", "x-dead-letter-exchange": wire.ExchangeQuarantine}
 
 // shortening are settings that lose messages, or refuse them.
 var shortening = []string{"message-ttl", "expires", "max-length", "max-length-bytes", "overflow"}
@@ -121,7 +122,37 @@ func intake(_ context.Context, s *Scene) (all []Finding) {
 				Mend: "Let the policy's pattern leave out names that begin with redrive.", Commands: commands})
 		}
 	}
+	return append(all, s.smallLimits()...)
+}
+
+// smallLimits are of the delivery limits in force, whatever our queues were declared with.
+func (s *Scene) smallLimits() (all []Finding) {
+	for name, becomes := range map[string]string{
+		wire.QueueIntake:     "after that many lost connections RabbitMQ moves good messages to redrive.quarantine",
+		wire.QueueQuarantine: "RabbitMQ drops a message that was listed that often",
+	} {
+		q := s.queue(name)
+		if q == nil {
+			continue
+		}
+		if limit, limited := s.limitOf(q); limited && limit < broker.DeliveryLimit {
+			names, commands := s.leavingOut(q)
+			all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("the delivery limit in force of our queue %s is %d, by a RabbitMQ policy (%s): %s", name, limit, strings.Join(names, ", "), becomes),
+				Mend: "Let the policy's pattern leave out names that begin with redrive.", Commands: commands})
+		}
+	}
+	slices.SortFunc(all, func(a, b Finding) int { return strings.Compare(a.What, b.What) })
 	return all
+}
+
+// others finds services with a store of their own beside this config's. Where one store
+// has several, they know how many they are, and say so themselves.
+func others(_ context.Context, s *Scene) []Finding {
+	if n := s.Seen.Consumers; n > 1 && s.Config.Store.Redis.URL == "" {
+		return []Finding{{Status: Wrong, What: fmt.Sprintf("redrive.intake has %d consumers, and a service with its store on disk is one: each takes a part of the failed messages", n),
+			Mend: "Stop the other services of this virtual host, or give all of them one store (store.redis). To list the consumers:", Commands: []string{s.rabbitmqctl("list_consumers", "queue_name", "channel_pid")}}}
+	}
+	return nil
 }
 
 // leavingOut are the policies of one of our queues, and commands after which they
@@ -156,9 +187,10 @@ func intakeAlone(_ context.Context, s *Scene) []Finding {
 	return nil
 }
 
-func setAside(_ context.Context, s *Scene) []Finding {
-	if n := s.Seen.Aside.Ready; n > 0 {
-		return []Finding{{Status: Warning, What: fmt.Sprintf("messages in redrive.aside: %d", n), Mend: "Look at them on RabbitMQ's management page, then purge the queue:", Commands: []string{s.rabbitmqctl("purge_queue", wire.QueueAside)}}}
+func quarantine(_ context.Context, s *Scene) []Finding {
+	if n := s.Seen.Quarantine.Ready; n > 0 {
+		return []Finding{{Status: Warning, What: fmt.Sprintf("messages in redrive.quarantine: %d", n), Mend: "Look at them, and have them retried or export them:",
+			Commands: []string{s.redrive("quarantine list"), s.redrive("quarantine replay"), s.redrive("quarantine export", "quarantine.jsonl")}}}
 	}
 	return nil
 }

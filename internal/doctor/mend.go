@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/config"
 )
 
 // fix is what --fix does about a finding: it only makes what is missing.
@@ -44,8 +45,8 @@ func (p Plan) Steps() (all []string) {
 }
 
 // Apply carries it out by AMQP, as the service's user, who has the rights for it.
-func (p Plan) Apply(ctx context.Context, url string) error {
-	l, err := broker.NewLook(ctx, url, "redrive doctor --fix")
+func (p Plan) Apply(ctx context.Context, c *config.Config) error {
+	l, err := broker.NewLook(ctx, broker.Config{URL: c.Broker.URL, Credentials: c.Broker.Credentials, Name: "redrive doctor --fix"})
 	if err != nil {
 		return err
 	}

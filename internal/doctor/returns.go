@@ -57,7 +57,7 @@ func returnExchange(_ context.Context, s *Scene) (all []Finding) {
 }
 
 func (s *Scene) bind(queue, what string) Finding {
-	return Finding{Queue: queue, Status: Wrong, What: what, Mend: "Make it and bind it:", Commands: []string{s.redrive("doctor --fix --queue", queue)}, Fixable: true, fix: fix{queue: queue}}
+	return Finding{Queue: queue, Status: Wrong, What: what, Mend: "Make it and bind it:", Commands: []string{s.redrive("doctor --fix --queue=" + Quote(queue))}, Fixable: true, fix: fix{queue: queue}}
 }
 
 func returnExchangeAlone(_ context.Context, s *Scene) (all []Finding) {

@@ -79,8 +79,9 @@ type Scene struct {
 
 // Seen is what AMQP shows without the management API.
 type Seen struct {
-	Exchange, Intake error // as broker.Look.Intake says it
-	Parked, Aside    Depth
+	Exchange, Intake   error // as broker.Look.Intake says it
+	Parked, Quarantine Depth
+	Consumers          int // of redrive.intake
 	// Named are the queues that policies name without * or ?.
 	Named []NamedQueue
 }

@@ -68,6 +68,10 @@ func stands(_ context.Context, s *Scene) (all []Finding) {
 			all = append(all, f)
 			continue
 		}
+		if at, ok := s.lane(q, n); ok {
+			all = append(all, at)
+			continue
+		}
 		f.What += ", and their target is there"
 		f.Mend, f.Commands = s.anotherLeader(q)
 		all = append(all, f)

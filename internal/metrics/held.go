@@ -16,7 +16,12 @@ type held struct {
 	metrics *Metrics
 }
 
+// askFor bounds the questions to a store, so that a scrape is answered in time though it is
+// away: Prometheus waits for 10 s.
+const askFor = 4 * time.Second
+
 var (
+	upDesc        = prometheus.NewDesc("redrive_store_up", "1 while the store answers; while it does not, what it holds is not known, and nothing is shown of it.", nil, nil)
 	waitingDesc   = prometheus.NewDesc("redrive_waiting", "Messages in their delay on disk; those that wait in RabbitMQ are in its queues redrive.delay.*.", []string{"queue"}, nil)
 	discardedDesc = prometheus.NewDesc("redrive_discarded", "Discarded messages that can be restored still.", []string{"queue"}, nil)
 	parkedDesc    = prometheus.NewDesc("redrive_parked", "Parked messages.", []string{"queue"}, nil)
@@ -25,19 +30,26 @@ var (
 	freeDesc      = prometheus.NewDesc("redrive_store_free_bytes", "Room left on the store's disk, or in Redis's memory.", nil, nil)
 	ledgerDesc    = prometheus.NewDesc("redrive_ledger_total", "Messages that came (in), and what became of them; the difference is waiting, parked and discarded.", []string{"queue", "as"}, nil)
 	imbalanceDesc = prometheus.NewDesc("redrive_ledger_imbalance", "How many more messages came in than became something; negative: fewer. What is kept is counted one by one now and then for it.", []string{"queue"}, nil)
+	damagedDesc   = prometheus.NewDesc("redrive_store_damaged", "Files of the store on disk, or parts of it, in which something cannot be read. What is in them is set apart; redrive_ledger_imbalance says how many messages that is.", nil, nil)
 	reserveDesc   = prometheus.NewDesc("redrive_store_reserve_bytes", "Room that is kept free on it.", nil, nil)
 )
 
 func (h *held) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{waitingDesc, parkedDesc, discardedDesc, overdueDesc, oldestDesc, freeDesc, reserveDesc, ledgerDesc, imbalanceDesc} {
+	for _, d := range []*prometheus.Desc{upDesc, waitingDesc, parkedDesc, discardedDesc, overdueDesc, oldestDesc, freeDesc, reserveDesc, ledgerDesc, imbalanceDesc, damagedDesc} {
 		ch <- d
 	}
 }
 
 func (h *held) Collect(ch chan<- prometheus.Metric) {
-	counts, err := h.store.Counts(context.Background())
+	ctx, cancel := context.WithTimeout(context.Background(), askFor)
+	defer cancel()
+	counts, err := h.store.Counts(ctx)
+	var lines []store.LedgerLine
+	if err == nil {
+		lines, err = h.store.Ledger(ctx)
+	}
+	ch <- prometheus.MustNewConstMetric(upDesc, prometheus.GaugeValue, number(err == nil))
 	if err != nil {
-		ch <- prometheus.NewInvalidMetric(waitingDesc, err)
 		return
 	}
 	type sums struct{ waiting, parked, discarded, overdue, oldest float64 }
@@ -69,17 +81,15 @@ func (h *held) Collect(ch chan<- prometheus.Metric) {
 		show(freeDesc, float64(free))
 		show(reserveDesc, float64(reserve))
 	}
-	h.ledger(ch)
+	if s, ok := h.store.(store.Damageable); ok {
+		show(damagedDesc, float64(len(s.Damage())))
+	}
+	h.ledger(ch, lines)
 }
 
 // ledger shows what came and what became of it: of queues beyond the limit the sums,
 // and the one that is off most.
-func (h *held) ledger(ch chan<- prometheus.Metric) {
-	lines, err := h.store.Ledger(context.Background())
-	if err != nil {
-		ch <- prometheus.NewInvalidMetric(ledgerDesc, err)
-		return
-	}
+func (h *held) ledger(ch chan<- prometheus.Metric, lines []store.LedgerLine) {
 	h.metrics.mu.Lock()
 	recounted := h.metrics.off
 	h.metrics.mu.Unlock()

@@ -4,8 +4,10 @@ package metrics
 
 import (
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -28,7 +30,7 @@ type Metrics struct {
 
 	deadLetters, returned, forwarded, parked, discarded, replayed *prometheus.CounterVec
 
-	waits, refused, opened *prometheus.CounterVec
+	waits, refused, opened, restored, listeners *prometheus.CounterVec
 
 	lateness    prometheus.Histogram
 	sync        prometheus.Histogram
@@ -37,7 +39,7 @@ type Metrics struct {
 	blocked     *prometheus.GaugeVec
 	ready       prometheus.Gauge
 	intake      prometheus.Gauge
-	aside       prometheus.Gauge
+	quarantined prometheus.Gauge
 	configLoads *prometheus.CounterVec
 
 	mu     sync.Mutex
@@ -49,6 +51,9 @@ type Metrics struct {
 // the room left on its disk and what is kept in reserve, in bytes. All have the labels.
 func New(s store.Store, free func() (uint64, uint64, error), version string, labels prometheus.Labels) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry(), queues: map[string]bool{}}
+	for name, value := range labels { // a virtual host's name is bytes, too
+		labels[name] = clean(value)
+	}
 	m.register = prometheus.WrapRegistererWith(labels, m.registry)
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "redrive_" + name, Help: help}, labels)
@@ -75,6 +80,7 @@ func New(s store.Store, free func() (uint64, uint64, error), version string, lab
 	m.waits = counter("waits_total", "Messages that began to wait, by where: disk, or a way of RabbitMQ's.", "queue", "wait")
 	m.refused = counter("wait_refused_total", "Messages that wait in the store since RabbitMQ did not take them.", "queue", "wait")
 	m.opened = counter("breaker_opened_total", "How often the queue's breaker opened.", "queue")
+	m.listeners = counter("event_failures_total", "Events that a part of the service missed because it panicked.", "listener")
 	m.lateness = histogram("return_lateness_seconds", "Time from due to confirmed by RabbitMQ.", 0.0005, 20)
 	m.sync = histogram("store_sync_seconds", "Time to make a batch durable in the store.", 0.0001, 18)
 	m.confirm = histogram("confirm_seconds", "Time from sending a batch to RabbitMQ's last answer.", 0.0005, 18)
@@ -82,7 +88,8 @@ func New(s store.Store, free func() (uint64, uint64, error), version string, lab
 	m.blocked = gauge("blocked", "1 while an alarm of RabbitMQ's blocks the connection.", "connection")
 	m.ready = gauge("ready", "1 while nothing is wrong.").WithLabelValues()
 	m.intake = gauge("intake_stopped", "1 while failed messages cannot be kept and stay in RabbitMQ.").WithLabelValues()
-	m.aside = gauge("aside", "Messages that RabbitMQ failed to deliver to the intake and has set aside, in its queue redrive.aside.").WithLabelValues()
+	m.quarantined = gauge("quarantine", "Messages that RabbitMQ failed to deliver to the intake, in its queue redrive.quarantine.").WithLabelValues()
+	m.restored = counter("declared_again_total", "Exchanges and queues of Redrive's that somebody deleted, and that were declared again.", "name")
 	m.configLoads = counter("config_loads_total", "Loads of the config file; a refused one leaves the old in force.", "result")
 	for _, r := range []string{"ok", "refused"} {
 		m.configLoads.WithLabelValues(r)
@@ -109,8 +116,19 @@ func Handler(all ...*Metrics) http.Handler {
 	return promhttp.HandlerFor(from, promhttp.HandlerOpts{Registry: process})
 }
 
+// clean is a label value that Prometheus takes, which panics at all that is not UTF-8:
+// RabbitMQ's strings are bytes, and the others are shown as \xNN.
+func clean(value string) string {
+	if utf8.ValidString(value) {
+		return value
+	}
+	quoted := strconv.Quote(value)
+	return quoted[1 : len(quoted)-1]
+}
+
 // label is the queue's name, or what the queues beyond the limit share.
 func (m *Metrics) label(queue string) string {
+	queue = clean(queue)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.queues[queue] {
@@ -171,6 +189,9 @@ func (m *Metrics) Recounted(off map[string]int64) {
 	m.off = off
 }
 
+// ListenerFailed counts an event that a listener panicked at.
+func (m *Metrics) ListenerFailed(listener string) { m.listeners.WithLabelValues(clean(listener)).Inc() }
+
 // Synced observes a commit.
 func (m *Metrics) Synced(d time.Duration) { m.sync.Observe(d.Seconds()) }
 
@@ -189,8 +210,16 @@ func (m *Metrics) Ready(ready, stopped bool) {
 	m.intake.Set(number(stopped))
 }
 
-// Aside shows how many messages RabbitMQ has set aside.
-func (m *Metrics) Aside(n int) { m.aside.Set(float64(n)) }
+// Quarantined shows how many messages RabbitMQ could not deliver.
+func (m *Metrics) Quarantined(n int) { m.quarantined.Set(float64(n)) }
+
+// Restored counts exchanges and queues that were declared again. They are to be counted
+// as 0 before, or Prometheus sees no increase.
+func (m *Metrics) Restored(n int, names ...string) {
+	for _, name := range names {
+		m.restored.WithLabelValues(name).Add(float64(n))
+	}
+}
 
 // ConfigLoaded counts a load of the config file.
 func (m *Metrics) ConfigLoaded(ok bool) {

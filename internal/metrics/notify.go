@@ -8,5 +8,5 @@ func (m *Metrics) Notifications() func(route, result string) {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "redrive_notifications_total",
 		Help: "Notifications, by route and result: sent, or failed and to be tried again."}, []string{"route", "result"})
 	m.register.MustRegister(c)
-	return func(route, result string) { c.WithLabelValues(route, result).Inc() }
+	return func(route, result string) { c.WithLabelValues(clean(route), result).Inc() }
 }

@@ -22,6 +22,14 @@ var (
 // replicas shows those that are alive when it is asked.
 type replicas struct{ all func() []Replica }
 
+// Store shows which store the service shares with others, so that what all show of it can
+// be known for one.
+func (m *Metrics) Store(id string) {
+	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "redrive_store_info", Help: "Always 1: which store the replicas share; absent where only one service can use the store.", ConstLabels: prometheus.Labels{"store": id}})
+	g.Set(1)
+	m.register.MustRegister(g)
+}
+
 // Replicas shows what all tells.
 func (m *Metrics) Replicas(all func() []Replica) { m.register.MustRegister(&replicas{all}) }
 
@@ -33,7 +41,7 @@ func (r *replicas) Describe(ch chan<- *prometheus.Desc) {
 
 func (r *replicas) Collect(ch chan<- prometheus.Metric) {
 	for _, one := range r.all() {
-		ch <- prometheus.MustNewConstMetric(replicaDesc, prometheus.GaugeValue, float64(one.Since.UnixMilli())/1000, one.ID, one.Address, one.Version)
+		ch <- prometheus.MustNewConstMetric(replicaDesc, prometheus.GaugeValue, float64(one.Since.UnixMilli())/1000, one.ID, clean(one.Address), clean(one.Version))
 		ch <- prometheus.MustNewConstMetric(leadsDesc, prometheus.GaugeValue, number(one.Leads), one.ID)
 		ch <- prometheus.MustNewConstMetric(beatDesc, prometheus.GaugeValue, max(0, time.Since(one.Beat).Seconds()), one.ID)
 	}

@@ -1,13 +1,16 @@
 package notify
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -60,6 +63,74 @@ func TestURLsThatLeadInward(t *testing.T) {
 	if n := asked.Load(); n != 0 {
 		t.Errorf("%d requests got through", n)
 	}
+}
+
+// A name may lead to a public address when it is looked up first, and inward when it is
+// connected to: what counts is the address of the connection.
+func TestANameThatIsRebound(t *testing.T) {
+	var asked atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
+	defer server.Close()
+	port := server.URL[strings.LastIndex(server.URL, ":"):]
+	names, looked := rebinding(t)
+	c := newClient(nil)
+	c.dial.Resolver = names
+	if ip, err := names.LookupHost(t.Context(), "hooks.example"); err != nil || ip[0] != "1.1.1.1" {
+		t.Fatalf("at first it is %v, %v", ip, err)
+	}
+	for _, raw := range []string{"generic+http://hooks.example" + port + "/x", "smtp://hooks.example" + port + "/?from=a@b.example&to=c@d.example"} {
+		to, err := open(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := to.tell(t.Context(), c, testMessage()); err == nil || !strings.Contains(err.Error(), "private addresses") {
+			t.Errorf("%s: %v", raw, err)
+		}
+	}
+	if asked.Load() != 0 || looked.Load() < 3 {
+		t.Errorf("%d requests got through, after %d look-ups", asked.Load(), looked.Load())
+	}
+}
+
+// rebinding resolves every name to 1.1.1.1 when it is first asked for an address, and to
+// 127.0.0.1 from then on.
+func rebinding(t *testing.T) (*net.Resolver, *atomic.Int32) {
+	t.Helper()
+	server, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var looked atomic.Int32
+	var serving sync.WaitGroup
+	t.Cleanup(func() {
+		_ = server.Close()
+		serving.Wait()
+	})
+	serving.Go(func() {
+		query := make([]byte, 512)
+		for {
+			n, from, err := server.ReadFrom(query)
+			if err != nil {
+				return
+			}
+			end := 12 + bytes.IndexByte(query[12:n], 0) + 5 // of the question: name, type and class
+			answer := append([]byte(nil), query[:end]...)
+			answer[2], answer[3] = 0x81, 0x80 // a response, without error
+			copy(answer[6:12], make([]byte, 6))
+			if answer[end-3] == 1 { // A
+				ip := []byte{127, 0, 0, 1}
+				if looked.Add(1) == 1 {
+					ip = []byte{1, 1, 1, 1}
+				}
+				answer[7] = 1
+				answer = append(append(answer, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4), ip...)
+			}
+			_, _ = server.WriteTo(answer, from)
+		}
+	})
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "udp", server.LocalAddr().String())
+	}}, &looked
 }
 
 func TestRedirectsAreNotFollowed(t *testing.T) {

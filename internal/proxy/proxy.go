@@ -17,13 +17,18 @@ type Proxy struct {
 	listen net.Listener
 	budget atomic.Int64 // bytes, both ways together, until the next cut; < 0: none
 	cuts   atomic.Int64
-	ended  sync.WaitGroup
+	// refuses is whether new connections are cut at once; refused counts them.
+	refuses atomic.Bool
+	refused atomic.Int64
+	ended   sync.WaitGroup
 	// Each way has its own pace.
 	toServer, toClient pace
 
 	mu    sync.Mutex
 	conns map[net.Conn]bool
 	pass  chan struct{} // closed but while all is held back
+	// answers is the same for what the server sends.
+	answers chan struct{}
 }
 
 // New makes a proxy to the server at target, host:port, for one test.
@@ -45,6 +50,7 @@ func Start(target string) (*Proxy, error) {
 	}
 	p := &Proxy{target: target, listen: l, conns: map[net.Conn]bool{}, pass: make(chan struct{})}
 	close(p.pass)
+	p.answers = p.pass
 	p.budget.Store(-1)
 	p.ended.Go(p.accept)
 	return p, nil
@@ -105,6 +111,16 @@ func (p *Proxy) Cut() {
 	}
 }
 
+// Refuse cuts all connections, and each new one at once, until allow is called.
+func (p *Proxy) Refuse() (allow func()) {
+	p.refuses.Store(true)
+	p.Cut()
+	return func() { p.refuses.Store(false) }
+}
+
+// Refused is how many connections Refuse has cut as they came.
+func (p *Proxy) Refused() int { return int(p.refused.Load()) }
+
 // Hold keeps all connections and lets nothing through, either way, until release is
 // called, which may be done twice; then all that was sent meanwhile arrives. It must be
 // released before the test ends.
@@ -116,11 +132,26 @@ func (p *Proxy) Hold() (release func()) {
 	return sync.OnceFunc(func() { close(pass) })
 }
 
+// HoldAnswers is Hold of what the server sends alone: it does what it is asked, and
+// nobody hears of it.
+func (p *Proxy) HoldAnswers() (release func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	answers := make(chan struct{})
+	p.answers = answers
+	return sync.OnceFunc(func() { close(answers) })
+}
+
 func (p *Proxy) accept() {
 	for {
 		client, err := p.listen.Accept()
 		if err != nil {
 			return
+		}
+		if p.refuses.Load() {
+			p.refused.Add(1)
+			client.Close()
+			continue
 		}
 		server, err := net.Dial("tcp", p.target)
 		if err != nil {
@@ -149,9 +180,12 @@ func (p *Proxy) pump(to, from net.Conn, pace *pace) {
 	for {
 		n, err := from.Read(b)
 		p.mu.Lock()
-		pass := p.pass
+		pass, answers := p.pass, p.answers
 		p.mu.Unlock()
 		<-pass
+		if pace == &p.toClient {
+			<-answers
+		}
 		pace.wait(n)
 		if left := p.budget.Load(); left >= 0 && n > 0 {
 			if rest := p.budget.Add(-int64(n)); rest < 0 {

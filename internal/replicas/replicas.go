@@ -32,6 +32,8 @@ type About struct {
 	Since   time.Time `json:"since"`
 	// Wrong is what is wrong there now, by part of the service.
 	Wrong map[string]string `json:"wrong,omitempty"`
+	// Unready: it is not ready for that.
+	Unready bool `json:"unready,omitempty"`
 	// Able: it could return messages now.
 	Able bool `json:"able"`
 }

@@ -29,7 +29,7 @@ func TestTheServiceNeedsEach(t *testing.T) {
 		all := rights.Service(brokertest.Works("orders"))
 		starts := func() error {
 			// A connection of its own: RabbitMQ remembers rights of a channel.
-			l, err := broker.NewLook(context.Background(), v.URLAs(v.ServiceUser(), "s3cret"), "test")
+			l, err := broker.NewLook(context.Background(), broker.Config{URL: v.URLAs(v.ServiceUser(), "s3cret"), Name: "test"})
 			if err != nil {
 				return err
 			}
@@ -64,7 +64,7 @@ func TestTheServiceNeedsEach(t *testing.T) {
 // made declares what the service does.
 func made(t *testing.T, v *brokertest.VHost) {
 	t.Helper()
-	l, err := broker.NewLook(context.Background(), v.URL(), "test")
+	l, err := broker.NewLook(context.Background(), broker.Config{URL: v.URL(), Name: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,6 +146,54 @@ func TestTheLibrarysConsumers(t *testing.T) {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// Config.Verify finds a missing right before a message fails: on RabbitMQ 3.10 and up to
+// 4.2 nothing but a publish asks for it.
+func TestVerifySeesAMissingRight(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+		made(t, v)
+		declarer := redrive.Config{URL: v.URL(), Queue: "orders", Policy: policy.Policy{Attempts: 2, Backoff: policy.Fixed(time.Second)}, Wait: redrive.Levels(time.Second), Log: slog.New(slog.DiscardHandler)}
+		s, err := redrive.NewSettler(t.Context(), declarer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Close()
+		starts := func(wait redrive.Way, r rights.Rights) error {
+			c := declarer
+			c.URL, c.Wait, c.Verify = user(v, r), wait, true
+			s, err := redrive.NewSettler(t.Context(), c)
+			if err == nil {
+				s.Close()
+			}
+			return err
+		}
+		read := "^orders$"
+		for _, c := range []struct {
+			lacks, write string
+			wait         redrive.Way
+		}{
+			{"", `^redrive\.(due|parked|lane(\..*)?|delay\..*)$`, declarer.Wait},
+			{"redrive.delay.1s", `^redrive\.(due|parked|lane(\..*)?)$`, declarer.Wait},
+			{"redrive.parked", `^redrive\.(due|lane(\..*)?|delay\..*)$`, declarer.Wait},
+			{"", `^redrive\.(failures|parked)$`, redrive.Service()},
+			{"redrive.failures", `^redrive\.parked$`, redrive.Service()},
+			{"redrive.parked", `^redrive\.failures$`, redrive.Service()},
+		} {
+			switch err := starts(c.wait, rights.Rights{Configure: "^$", Write: c.write, Read: read}); {
+			case c.lacks == "" && err != nil:
+				t.Errorf("with all: %v", err)
+			case c.lacks != "" && (!errors.Is(err, wire.ErrForbidden) || !strings.Contains(err.Error(), c.lacks)):
+				t.Errorf("without write on %s: %v", c.lacks, err)
+			}
+		}
+		for _, q := range []string{"redrive.delay.1s", wire.QueueParked, wire.LaneQueue("orders"), wire.QueueIntake} {
+			if n := v.Depth(q); n != 0 {
+				t.Errorf("looking left %d messages in %s", n, q)
+			}
 		}
 	})
 }

@@ -50,7 +50,7 @@ const (
 	nothing = "^$"
 	ours    = `redrive(\..*)?`
 	// delaying is what the library's ways to wait make and publish to.
-	delaying = `redrive\.(due|parked|delayed|delay\..*)`
+	delaying = `redrive\.(due|parked|delayed|lane(\..*)?|delay\..*)`
 )
 
 // All are the rights of every role, for the queues of policies.
@@ -70,7 +70,7 @@ func Service(policies policy.Set) Rights {
 		}
 	}
 	r := Rights{Role: RoleService, For: "the service, `redrive serve`", Configure: whole(ours), Write: whole(write...), Read: whole(ours),
-		Notes: []string{"No tag is needed. With monitoring, `redrive doctor` also sees alarms and disk room, and the page unacknowledged messages; management is enough for all but the first two; `redrive enroll` needs policymaker, with configure, write and read on what it makes. Users with a tag can sign in on the page where auth is set."}}
+		Notes: []string{"With the tag management it finds out which queues dead-letter to redrive, and retries reports of their failures; without it such reports wait until a policy names the queue, or it has had a dead letter. With monitoring, `redrive doctor` also sees alarms and disk room, and the page unacknowledged messages; `redrive enroll` needs policymaker, with configure, write and read on what it makes. Users with a tag can sign in on the page where auth is set."}}
 	if slices.Contains(queuesOf(policies), "*") {
 		r.Notes = append(r.Notes, "A policy takes every queue (*), so write is on everything: name your queues in the policies, or here by --queue, to narrow it.")
 	}

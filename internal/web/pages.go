@@ -29,12 +29,19 @@ func (s *server) groups(r *http.Request, c auth.Caller) (view, error) {
 	return v, err
 }
 
+// queuesPerPage is how many a browser shows at once without effort.
+const queuesPerPage = 200
+
 func (s *server) queues(r *http.Request, c auth.Caller) (view, error) {
-	queues, err := s.console.Queues(r.Context(), c)
+	queues, after, err := s.console.Queues(r.Context(), c, r.URL.Query().Get("after"), queuesPerPage)
 	d := struct {
 		Queues []console.Queue
 		Silent bool // RabbitMQ's management API does not answer
+		Next   string
 	}{Queues: queues}
+	if after != "" {
+		d.Next = "/queues?" + url.Values{"after": {after}}.Encode()
+	}
 	for _, q := range queues {
 		d.Silent = d.Silent || q.Broker == nil
 	}
@@ -103,7 +110,9 @@ func (s *server) health(r *http.Request, c auth.Caller) (view, error) {
 	}
 	var err error
 	if h.Overview, err = s.console.Overview(r.Context(), c); err == nil {
-		h.Ledger, err = s.console.Ledger(r.Context(), c, false)
+		if h.Ledger, err = s.console.Ledger(r.Context(), c, false); !h.Ready {
+			err = nil // which is said
+		}
 	}
 	return view{template: "health", title: "Health", nav: "/health", command: "redrive status", data: h}, err
 }

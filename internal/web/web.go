@@ -36,7 +36,7 @@ type Console interface {
 	Message(ctx context.Context, c auth.Caller, id string) (console.Detail, error)
 	Body(ctx context.Context, c auth.Caller, id string) ([]byte, error)
 	Groups(ctx context.Context, c auth.Caller, query string) ([]console.Group, error)
-	Queues(ctx context.Context, c auth.Caller) ([]console.Queue, error)
+	Queues(ctx context.Context, c auth.Caller, after string, limit int) ([]console.Queue, string, error)
 	Ledger(ctx context.Context, c auth.Caller, recount bool) (console.Ledger, error)
 	Policies(ctx context.Context, c auth.Caller) ([]console.PolicyInForce, error)
 	AuditLog(ctx context.Context, c auth.Caller, after string, limit int) ([]audit.Entry, string, error)

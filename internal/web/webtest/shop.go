@@ -77,7 +77,7 @@ func (s *Shop) Overview(ctx context.Context, c auth.Caller) (console.Overview, e
 	}
 	defer leave()
 	o := console.Overview{Version: "1.4.0", Since: s.Now.Add(-51 * time.Hour), Now: s.Now, Broker: "amqp://redrive@rabbit-1.shop.internal:5672/shop", ReadOnly: c.ReadOnly,
-		Problems: s.Problems, Notices: s.Notices, Hour: s.Hour, Calendar: s.Calendar, Queues: s.QueueList}
+		Ready: true, Problems: s.Problems, Notices: s.Notices, Hour: s.Hour, Calendar: s.Calendar, Queues: s.QueueList}
 	for _, r := range s.Replicas {
 		r.Beat = time.Now().Add(r.Beat.Sub(s.Now)) // they go on beating, or are silent for as long
 		o.Replicas = append(o.Replicas, r)
@@ -197,13 +197,13 @@ func (s *Shop) Groups(ctx context.Context, _ auth.Caller, q string) ([]console.G
 	return s.GroupList, err
 }
 
-func (s *Shop) Queues(ctx context.Context, _ auth.Caller) ([]console.Queue, error) {
+func (s *Shop) Queues(ctx context.Context, _ auth.Caller, _ string, _ int) ([]console.Queue, string, error) {
 	leave, err := s.enter(ctx)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	defer leave()
-	return slices.Clone(s.QueueList), nil
+	return slices.Clone(s.QueueList), "", nil
 }
 
 // Ledger makes what it says of the queues' states, and thrice as many came and went.

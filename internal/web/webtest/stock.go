@@ -38,7 +38,7 @@ func New(now time.Time) *Shop {
 		s.add(r, i, pick(r))
 	}
 	s.Replicas = []console.Replica{
-		{ID: "redrive-0-5f1c9a3e", Address: "redrive-0:8250", Version: "1.4.0", Since: s.Now.Add(-51 * time.Hour), Beat: s.Now, Leads: true, Self: true},
+		{ID: "redrive-0-5f1c9a3e", Address: "redrive-0:8250", Version: "1.4.0", Since: s.Now.Add(-51 * time.Hour), Beat: s.Now, Leads: true, Self: true, Ready: true},
 		{ID: "redrive-1-07d2b6c4", Address: "redrive-1:8250", Version: "1.4.0", Since: s.Now.Add(-51 * time.Hour), Beat: s.Now.Add(-time.Second), Problems: []string{"returns: not connected"}},
 	}
 	s.Problems = []string{`returns to queue "webhooks" are stopped: RabbitMQ has no such queue (since 12 min)`}

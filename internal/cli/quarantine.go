@@ -1,0 +1,261 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/management"
+	"github.com/redrive-mq/redrive/internal/quarantine"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+func (p *program) quarantine() *cobra.Command {
+	c := &cobra.Command{
+		Use:     "quarantine",
+		Aliases: []string{"aside"},
+		Short:   "See, replay and export what RabbitMQ itself could not deliver to Redrive",
+	}
+	c.AddCommand(p.quarantineList(), p.quarantineReplay(), p.quarantineExport())
+	return group(c)
+}
+
+const undeliverable = `RabbitMQ 3.10 ends each connection (541) that certain messages are delivered to;
+those are read by its management API, which needs broker.management and a user with
+the tag management. Their headers then have the types that JSON has.`
+
+func (p *program) quarantineList() *cobra.Command {
+	var format string
+	var limit int
+	var unchecked bool
+	c := &cobra.Command{
+		Use:   "list",
+		Short: "Show the messages in quarantine, the oldest first",
+		Long: `Show the messages in quarantine, the oldest first. RabbitMQ shows a message only by
+delivering it: each is fetched and requeued, and keeps its position. That counts towards
+a delivery limit, so list refuses where a RabbitMQ policy gives redrive.quarantine one.
+A list or replay that runs at the same time does not see the messages fetched here.
+
+The queue shown is the one that the message failed in, according to its headers. On
+RabbitMQ 3 a publisher can forge them, and it is shown as claimed.
+
+` + undeliverable,
+		Args: exactArgs(0, "no arguments"),
+	}
+	p.atQuarantine(c, func(ctx context.Context, q *quarantine.Quarantine, _ []string) error {
+		all, total, err := p.inQuarantine(ctx, q, limit, unchecked)
+		if len(all) > 0 || err == nil {
+			err = errors.Join(err, list(p, format, all, all, func(m *quarantine.Message) string { return m.Queue }, func(w io.Writer) { quarantined(w, all, total, time.Now()) }))
+		}
+		return err
+	})
+	c.Flags().IntVar(&limit, "limit", 100, "the most to show")
+	c.Flags().BoolVar(&unchecked, "unchecked", false, "go on although the delivery limit in force is unknown")
+	return withFormats(c, &format, "table", "json", "jsonl", "yaml")
+}
+
+func (p *program) quarantineReplay() *cobra.Command {
+	var limit int
+	var queue string
+	var yes, dry, unchecked bool
+	c := &cobra.Command{
+		Use:   "replay",
+		Short: "Have the messages in quarantine retried, as if they had failed now",
+		Long: `Have the messages in quarantine retried, as if they had failed now: each is
+published to redrive.failures as a report for the queue it failed in, with its id and
+attempts, and is taken out of quarantine when RabbitMQ has confirmed it. The service
+then does what its policy says. Reports are retried only to queues that are enrolled,
+that a policy names, or whose dead-letter exchange is redrive.
+
+Shows the messages and their queues first. If the command is killed, at most one
+message is in both places, and is retried twice with the same id.
+
+On RabbitMQ 3 a publisher can forge the headers that name the queue. There replay needs
+--queue, or it asks for each message, and --yes alone is refused. For messages that came
+into quarantine before an upgrade to RabbitMQ 4, give --queue, too.
+
+` + undeliverable,
+		Example: `  redrive quarantine replay --dry-run
+  redrive quarantine replay --queue orders --limit 1 --yes`,
+		Args: exactArgs(0, "no arguments"),
+	}
+	p.atQuarantine(c, func(ctx context.Context, q *quarantine.Quarantine, _ []string) error {
+		each, err := p.asksForEach(ctx, q, queue, yes, dry)
+		if err != nil {
+			return err
+		}
+		if dry || !yes {
+			all, total, err := p.inQuarantine(ctx, q, limit, unchecked)
+			if err != nil {
+				return err
+			}
+			if queue != "" {
+				for _, m := range all {
+					m.Queue, m.Claimed = queue, false
+				}
+			}
+			table := func(w io.Writer) { quarantined(w, all, total, time.Now()) }
+			if dry {
+				return list(p, "", all, all, nil, table)
+			}
+			if err := p.aside(table); err != nil || len(all) == 0 {
+				return err
+			}
+			if !each {
+				err = p.confirm(ctx, fmt.Sprintf("Replay %s?", messages(len(all))))
+			}
+			if err != nil {
+				return err
+			}
+			limit = len(all)
+		}
+		n, err := p.replayQuarantined(ctx, q, limit, queue, each)
+		fmt.Fprintf(p.out, "%s replayed\n", many(n, "message is", "messages are"))
+		return err
+	})
+	c.Flags().IntVar(&limit, "limit", 1000, "the most to replay")
+	c.Flags().StringVar(&queue, "queue", "", "the queue they failed in, instead of the one in their headers")
+	c.Flags().BoolVar(&dry, "dry-run", false, "only show what would be done")
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	c.Flags().BoolVar(&unchecked, "unchecked", false, "go on although the delivery limit in force is unknown")
+	return c
+}
+
+// asksForEach tells whether a person must say yes to each message: its queue is only claimed.
+func (p *program) asksForEach(ctx context.Context, q *quarantine.Quarantine, queue string, yes, dry bool) (bool, error) {
+	if queue != "" || dry {
+		return false, nil
+	}
+	forgeable, err := q.Forgeable(ctx)
+	if err == nil && forgeable && (yes || !isTerminal(p.in)) {
+		err = fmt.Errorf("on RabbitMQ 3 a publisher can forge the queue that a message says it failed in: give --queue, or leave out --yes at a terminal, to be asked for each message: %w", errUsage)
+	}
+	return forgeable, err
+}
+
+func (p *program) replayQuarantined(ctx context.Context, q *quarantine.Quarantine, limit int, queue string, each bool) (int, error) {
+	publishing, stop := context.WithCancel(ctx)
+	at := q.Broker
+	at.Log, at.Strict = slog.New(slog.DiscardHandler), true
+	publisher := broker.NewPublisher(at)
+	ended := make(chan error, 1)
+	go func() { ended <- publisher.Run(publishing); stop() }()
+	var r quarantine.Replayer
+	n, err := q.Take(ctx, limit, func(m *quarantine.Message) error {
+		if queue != "" {
+			m.Queue, m.Claimed = queue, false
+		}
+		if m.Queue == "" {
+			return endingf(ExitPartly, "the next message does not say which queue it failed in: give --queue, or export it: redrive quarantine export FILE --limit 1")
+		}
+		if each {
+			if err := p.confirm(ctx, fmt.Sprintf("Replay the message of %d bytes that claims to have failed in the queue %s?", m.Size, m.Queue)); err != nil {
+				return err
+			}
+		}
+		if m.ByAPI {
+			fmt.Fprintf(p.err, "RabbitMQ ends each connection that the message of queue %s is delivered to; it is read by the management API\n", plain(m.Queue))
+		}
+		answer := publisher.Send(publishing, []broker.Outgoing{r.Report(m)})
+		return answer(publishing)[0]
+	})
+	stop()
+	return n, errors.Join(err, <-ended)
+}
+
+func (p *program) quarantineExport() *cobra.Command {
+	var limit int
+	c := &cobra.Command{
+		Use:   "export FILE",
+		Short: "Move the messages in quarantine to a file that import takes",
+		Long: `Move the messages in quarantine to a new file: lines of JSON, as those of redrive
+export, which redrive import takes. Each is taken out of quarantine when it is synced to
+disk. On RabbitMQ 3 a note says that its queue is only claimed: look before you import it.
+
+` + undeliverable,
+		Args: exactArgs(1, "a file that does not exist yet"),
+	}
+	p.atQuarantine(c, func(ctx context.Context, q *quarantine.Quarantine, args []string) error {
+		f, err := os.OpenFile(args[0], os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			return fmt.Errorf("the export: %w", err)
+		}
+		defer f.Close()
+		var r quarantine.Replayer
+		n, err := q.Take(ctx, limit, func(m *quarantine.Message) error {
+			line, err := console.ExportLine(r.Record(m, time.Now()))
+			if err != nil {
+				return err
+			}
+			if _, err = f.Write(line); err != nil {
+				return err
+			}
+			return f.Sync()
+		})
+		fmt.Fprintf(p.err, "%s exported to %s, and no longer in quarantine\n", many(n, "message is", "messages are"), plain(args[0]))
+		return errors.Join(err, f.Close())
+	})
+	c.Flags().IntVar(&limit, "limit", 1000, "the most to export")
+	return c
+}
+
+// atQuarantine is atRabbitMQ for the commands above.
+func (p *program) atQuarantine(c *cobra.Command, run func(context.Context, *quarantine.Quarantine, []string) error) {
+	p.atRabbitMQ(c, func(ctx context.Context, m *management.Client, cfg *config.Config, args []string) error {
+		err := run(ctx, &quarantine.Quarantine{Broker: broker.Config{URL: cfg.Broker.URL, Credentials: cfg.Broker.Credentials, Name: "redrive quarantine"}, API: m}, args)
+		switch {
+		case errors.Is(err, quarantine.ErrLimit):
+			return ending{ExitPrecondition, err}
+		case errors.Is(err, wire.ErrQueueGone):
+			return endingf(ExitNotFound, "the virtual host %q has no queue %s: no service has run there", cfg.VHost(), wire.QueueQuarantine)
+		}
+		return err
+	})
+}
+
+func (p *program) inQuarantine(ctx context.Context, q *quarantine.Quarantine, limit int, unchecked bool) ([]*quarantine.Message, int, error) {
+	if !unchecked {
+		if err := q.Safe(ctx); err != nil {
+			return nil, 0, err
+		}
+	}
+	return q.Look(ctx, limit)
+}
+
+func quarantined(w io.Writer, all []*quarantine.Message, total int, now time.Time) {
+	if total == 0 {
+		fmt.Fprintln(w, "nothing is in quarantine")
+		return
+	}
+	fmt.Fprintln(w, "QUEUE\tREASON\tATTEMPT\tSINCE\tBYTES\tEXCHANGE\tROUTING KEY\tBY AMQP")
+	for _, m := range all {
+		amqp, queue := "yes", m.Queue
+		if m.ByAPI {
+			amqp = "no"
+		}
+		if queue == "" {
+			queue = "?"
+		}
+		queue = cell(queue, 60)
+		if m.Claimed {
+			queue += " (claimed)"
+		}
+		since := "-"
+		if !m.Since.IsZero() {
+			since = ago(&m.Since, now)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%d\t%s\t%s\t%s\n", queue, cell(m.Reason, 20), m.Attempt, since, m.Size, cell(m.Exchange, 40), cell(m.RoutingKey, 40), amqp)
+	}
+	if total > len(all) {
+		fmt.Fprintf(w, "%d of %d; raise --limit to see more\n", len(all), total)
+	}
+}

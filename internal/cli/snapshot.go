@@ -1,0 +1,46 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-mq/redrive/internal/console"
+)
+
+func (p *program) snapshot() *cobra.Command {
+	var format string
+	c := &cobra.Command{
+		Use:   "snapshot DIR",
+		Short: "Have the running service write a copy of its data folder",
+		Long: `Have the running service write a copy of its data folder (store.disk), as it is at one
+moment, to DIR on the service's machine: an absolute path, of a folder that does not
+exist or is empty. The service goes on meanwhile. Administrators only.
+
+DIR is then a data folder by itself: waiting, parked and discarded messages, the ledger,
+history, pauses, operations, tokens. The audit log and the config are not in it. On the
+same file system DIR shares files with the data folder until the service replaces its
+own: copy DIR to another disk or machine. docs/backup.md tells how to restore it.`,
+		Example: "  redrive snapshot /var/backups/redrive-2026-11-22\n  redrive store check /var/backups/redrive-2026-11-22",
+		Args:    exactArgs(1, "a folder on the service's machine"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if !filepath.IsAbs(args[0]) {
+				return fmt.Errorf("%q is not an absolute path, and the service may run elsewhere: %w", args[0], errUsage)
+			}
+			client, err := p.client()
+			if err != nil {
+				return err
+			}
+			made, err := client.Snapshot(c.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return write(p, format, made, func(s console.SnapshotMade) string { return s.Folder }, func(w io.Writer) {
+				fmt.Fprintf(w, "%s written to %s, in %.1f s\n", messages(int(made.Messages)), plain(made.Folder), made.Seconds)
+			})
+		},
+	}
+	return withOutput(p.withAddress(c), &format)
+}

@@ -1,0 +1,131 @@
+package cli
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-mq/redrive/internal/app"
+)
+
+func (p *program) store() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "store",
+		Short: "Check and salvage a data folder, while no service uses it",
+		Long: `Check and salvage a data folder (store.disk), while no service uses it.
+
+A service refuses a folder that lacks what was synced, and one it cannot open. A block
+that cannot be read costs the messages in it, and the service goes on.`,
+	}
+	c.AddCommand(p.storeCheck(), p.storeSalvage(), p.storeAcceptLoss())
+	return group(c)
+}
+
+// storeLog says what a store has to say while a command uses it.
+func (p *program) storeLog() *slog.Logger {
+	return slog.New(slog.NewTextHandler(p.err, &slog.HandlerOptions{Level: slog.LevelError}))
+}
+
+func (p *program) storeCheck() *cobra.Command {
+	return &cobra.Command{
+		Use:     "check DIR",
+		Short:   "Read all of a data folder and say what is missing or cannot be read",
+		Long:    "Read all of a data folder, and say what is missing or cannot be read. It exits with\n5 when something is. Stop the service first.",
+		Example: "  redrive store check /var/lib/redrive",
+		Args:    exactArgs(1, "a data folder"),
+		RunE: func(c *cobra.Command, args []string) error {
+			found, err := app.CheckStore(c.Context(), args[0], p.storeLog())
+			if err != nil {
+				return ending{ExitPrecondition, err}
+			}
+			wrong := len(found.Damage)
+			for i := range found.Lines {
+				l := &found.Lines[i]
+				fmt.Fprintf(p.out, "%s: %s kept", plain(l.Queue), messages(int(l.Kept())))
+				if off := l.Off(); off != 0 {
+					wrong++
+					fmt.Fprintf(p.out, ", and %d that came cannot be found", off)
+				}
+				fmt.Fprintln(p.out)
+			}
+			for _, place := range slices.Sorted(maps.Keys(found.Damage)) {
+				fmt.Fprintf(p.out, "cannot be read: %s: %s\n", plain(place), plain(found.Damage[place]))
+			}
+			if wrong > 0 {
+				return endingf(ExitPrecondition, "%s is damaged: `redrive store salvage %s --to NEW-FOLDER` saves all that can be read", args[0], args[0])
+			}
+			fmt.Fprintln(p.out, "nothing is missing")
+			return nil
+		},
+	}
+}
+
+func (p *program) storeSalvage() *cobra.Command {
+	var to string
+	c := &cobra.Command{
+		Use:   "salvage DIR --to DIR",
+		Short: "Save all that can be read of a damaged data folder to a new one",
+		Long: `Save all that can be read of a damaged data folder to a new one. Nothing is removed
+from the old one. The new one's ledger begins with what was saved; the history of
+returned messages is not part of it.
+
+Where the database itself cannot be opened, or lacks what was synced, messages are
+looked for in each of its files. A part of those may have been retried or discarded
+already, and is retried again, with the same x-redrive-id.
+
+Stop the service first, and set store.disk to the new folder after. It exits with 3
+when something could not be read.`,
+		Example: "  redrive store salvage /var/lib/redrive --to /var/lib/redrive-2",
+		Args:    exactArgs(1, "a data folder, and --to"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if to == "" || to == args[0] {
+				return fmt.Errorf("%s needs --to, a new folder: %w", c.CommandPath(), errUsage)
+			}
+			done, err := app.SalvageStore(c.Context(), args[0], to, p.storeLog())
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(p.out, "%s saved to %s", messages(int(done.Messages)), plain(to))
+			if done.Loose > 0 {
+				fmt.Fprintf(p.out, ", %d of them from files that the database does not refer to: a part of those may have been retried already", done.Loose)
+			}
+			fmt.Fprintln(p.out)
+			for _, place := range slices.Sorted(maps.Keys(done.Unread)) {
+				fmt.Fprintf(p.out, "could not be read: %s: %s\n", plain(place), plain(done.Unread[place]))
+			}
+			if len(done.Unread) > 0 {
+				return endingf(ExitPartly, "not all of %s could be read", args[0])
+			}
+			return nil
+		},
+	}
+	c.Flags().StringVar(&to, "to", "", "the new data folder")
+	return c
+}
+
+func (p *program) storeAcceptLoss() *cobra.Command {
+	return &cobra.Command{
+		Use:   "accept-loss DIR",
+		Short: "Use a data folder without what is missing of it",
+		Long: `Use a data folder without what is missing of it. A service refuses one that lacks what
+was synced: this lets it start again with what is there. What redrive store salvage
+could have saved is removed then.`,
+		Example: "  redrive store accept-loss /var/lib/redrive",
+		Args:    exactArgs(1, "a data folder"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			lost, err := app.AcceptLoss(args[0], p.storeLog())
+			switch {
+			case err != nil:
+				return err
+			case lost == nil:
+				fmt.Fprintf(p.err, "Nothing is missing of %s: nothing was changed.\n", plain(args[0]))
+			default:
+				fmt.Fprintf(p.err, "Services can use %s again, without the last %d of its commits.\n", plain(args[0]), lost.Commits)
+			}
+			return nil
+		},
+	}
+}

@@ -1,0 +1,130 @@
+package config
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"reflect"
+	"time"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/redrive-mq/redrive/internal/addresses"
+	"github.com/redrive-mq/redrive/internal/credentials"
+	"github.com/redrive-mq/redrive/internal/management"
+)
+
+// brokerTLS reads with what the service proves itself to RabbitMQ, and by what it
+// believes it. Files must be there and usable already; paths are from the folder of the
+// config file.
+func (d *document) brokerTLS(n ast.Node, c *Config) {
+	const where = "broker.tls"
+	t, at := &c.Broker.Credentials.TLS, n
+	file := func(to *string) field {
+		return func(n ast.Node) {
+			if *to = d.text(n, where, "a file in PEM"); !filepath.IsAbs(*to) {
+				*to = filepath.Join(filepath.Dir(d.file), *to)
+			}
+			at = n
+		}
+	}
+	d.mapping(n, where, map[string]field{
+		"ca": func(n ast.Node) {
+			file(&t.CA)(n)
+			if _, err := (credentials.TLS{CA: t.CA}).Config(""); err != nil {
+				d.fail(n, "%s.ca: %v", where, err)
+			}
+		},
+		"cert":        file(&t.Cert),
+		"key":         file(&t.Key),
+		"server_name": func(n ast.Node) { t.ServerName = d.text(n, where+".server_name", "a host's name") },
+	})
+	if *t == (credentials.TLS{}) {
+		d.fail(n, "%s is empty; expected some of ca, cert and key, server_name", where)
+	}
+	secure, err := t.Config("")
+	if err != nil {
+		d.fail(at, "%s: %v", where, err)
+	}
+	c.tlsAt = d.from(n)
+	c.warnOfExpiry(t.Cert, secure.Certificates)
+}
+
+// warnOfExpiry warns of a client certificate that RabbitMQ will refuse.
+func (c *Config) warnOfExpiry(file string, pairs []tls.Certificate) {
+	for _, p := range pairs {
+		if now := time.Now(); now.After(p.Leaf.NotAfter) || now.Before(p.Leaf.NotBefore) {
+			c.Warnings = append(c.Warnings, fmt.Sprintf("broker.tls.cert: %s is valid from %s to %s, so RabbitMQ refuses it now: renew it", file, p.Leaf.NotBefore.UTC().Format(time.RFC3339), p.Leaf.NotAfter.UTC().Format(time.RFC3339)))
+		}
+	}
+}
+
+// credentials finds the files that hold what the environment says, so that they can be
+// read again, and says what is wrong with TLS.
+func (c *Config) credentials(getenv func(string) string) error {
+	of := func(urls, urlFile string) (l credentials.Login) {
+		switch password := getenv("REDRIVE_BROKER_PASSWORD_FILE"); {
+		case password != "":
+			l = credentials.Login{User: addresses.User(urls), PasswordFile: password}
+		case getenv("REDRIVE_BROKER_PASSWORD") == "":
+			l = credentials.Login{URLFile: urlFile}
+		}
+		return l
+	}
+	b := &c.Broker
+	b.Credentials.Login = of(b.URL, getenv("REDRIVE_BROKER_URL_FILE"))
+	if b.ManagementLogin = of(b.Management, getenv("REDRIVE_MANAGEMENT_URL_FILE")); c.derived {
+		b.ManagementLogin = b.Credentials.Login
+	}
+	for _, s := range addresses.Split(b.Management) {
+		if u, err := url.Parse(s); err == nil && u.RawQuery != "" {
+			return fmt.Errorf("broker.management (or REDRIVE_MANAGEMENT_URL) at %s has parameters, which have no meaning there: name TLS files in broker.tls", u.Host)
+		}
+	}
+	if b.Credentials.TLS == (credentials.TLS{}) {
+		return nil
+	}
+	secure := false
+	for _, s := range append(addresses.Split(b.URL), addresses.Split(b.Management)...) {
+		u, err := url.Parse(s)
+		if err != nil {
+			return addresses.ErrURL
+		}
+		secure = secure || u.Scheme == "amqps" || u.Scheme == "https"
+		for _, parameter := range []string{"cacertfile", "certfile", "keyfile", "server_name_indication"} {
+			if u.Query().Has(parameter) {
+				return c.tlsAt.wrong("broker.tls is set, and the URL of RabbitMQ at %s has %s; expected one of them", u.Host, parameter)
+			}
+		}
+	}
+	if !secure {
+		return c.tlsAt.wrong("broker.tls is set, and neither broker.url (amqps://) nor broker.management (https://) uses TLS; expected one of them to")
+	}
+	return nil
+}
+
+// Same tells whether two are the same but for passwords that are read again from files.
+func (b Broker) Same(as Broker) bool {
+	bare := func(b Broker) Broker {
+		for _, of := range []struct {
+			urls  *string
+			login credentials.Login
+		}{{&b.URL, b.Credentials.Login}, {&b.Management, b.ManagementLogin}} {
+			if of.login != (credentials.Login{}) {
+				*of.urls, _ = addresses.Each(*of.urls, func(u *url.URL) { u.User = nil })
+			}
+		}
+		return b
+	}
+	return reflect.DeepEqual(bare(b), bare(as))
+}
+
+// API is a client of the management API, for a virtual host.
+func (b *Broker) API(vhost string) (*management.Client, error) {
+	client, err := management.New(b.Management, vhost)
+	if err != nil {
+		return nil, err
+	}
+	return client.With(credentials.Client{TLS: b.Credentials.TLS, Login: b.ManagementLogin}), nil
+}
