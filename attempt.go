@@ -3,43 +3,46 @@ package redrive
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"runtime/debug"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/wire"
 )
 
 // attempt hands one delivery to the handler and settles it.
-func (r *run) attempt(s broker.Subscription, d *amqp.Delivery) {
+func (r *run) attempt(c connection, d *amqp.Delivery) {
 	m := message(d, r.config.Queue, r.settler.limits.Linear)
-	var failure error
-	unreadable := s.Unreadable(d)
+	r.settler.came(m)
+	var failed error
+	unreadable := c.Unreadable(d)
 	began := time.Now()
 	if unreadable != "" {
-		failure = errors.New(unreadable)
+		failed = errors.New(unreadable)
 	} else {
-		failure = try(r.working, r.config.Timeout, r.handle, m)
+		failed = try(r.working, r.config.Timeout, r.handle, m)
 	}
 	took := time.Since(began)
 	outcome, err := Unsettled, error(nil)
-	if failure == nil {
-		outcome, err = Succeeded, d.Ack(false)
-	} else if err = r.lost(s); err == nil {
-		outcome, err = r.settler.settle(r.working, d, m, unreadable, failure)
+	if failed == nil {
+		outcome, err = ended(Succeeded, Unsettled, d.Ack(false))
+	} else {
+		f := failure{text: unreadable}
+		if unreadable == "" {
+			f = r.settler.read(failed)
+		}
+		if err = r.lost(c); err == nil {
+			outcome, err = r.settler.settle(c.ctx, d, m, unreadable, f)
+		}
+		r.sayFailure(m, outcome, &f, err)
 	}
 	if err != nil {
-		outcome = Unsettled
+		r.sayUnsettled(m, outcome, err)
 	}
-	if err != nil || failure != nil {
-		r.say(m, outcome, failure, err)
-	}
-	if r.config.Metrics != nil {
-		r.config.Metrics.Attempted(r.config.Queue, outcome, took)
-	}
+	r.measure(func(metrics Metrics) { metrics.Attempted(r.config.Queue, outcome, took) })
 }
 
 var (
@@ -48,9 +51,13 @@ var (
 )
 
 // lost tells why a failure need not be looked at: the message is back in its queue
-// already, or soon.
-func (r *run) lost(s broker.Subscription) error {
-	if ended(s) {
+// already, or soon. It waits until what failed messages need is there.
+func (r *run) lost(c connection) error {
+	select {
+	case <-c.prepared:
+	case <-c.ctx.Done():
+	}
+	if c.ended() {
 		return errLost
 	}
 	if r.working.Err() != nil {
@@ -59,22 +66,36 @@ func (r *run) lost(s broker.Subscription) error {
 	return nil
 }
 
-// say logs a failure once, a panic with its stack. A payload is never logged.
-func (r *run) say(m *Message, o Outcome, failure, err error) {
-	log := r.config.Log.With("queue", r.config.Queue, "id", m.ID, "message_id", m.MessageID, "attempt", m.Attempt, "outcome", o)
-	if p := (*PanicError)(nil); errors.As(failure, &p) {
-		log.Error("a handler panicked", "panic", p.Value, "stack", string(p.Stack))
+func (r *run) logOf(m *Message, o Outcome) *slog.Logger {
+	return r.config.Log.With("queue", r.config.Queue, "id", m.ID, "message_id", m.MessageID, "attempt", m.Attempt, "outcome", o)
+}
+
+// sayFailure logs a failure once, a panic with its stack. A payload is never logged.
+func (r *run) sayFailure(m *Message, o Outcome, f *failure, err error) {
+	log := r.logOf(m, o)
+	if f.panicked != nil {
+		log.Error("a handler panicked", "panic", fmt.Sprint(f.panicked.Value), "stack", string(f.panicked.Stack))
 	}
-	switch level := slog.LevelInfo; {
+	if err != nil {
+		return
+	}
+	level := slog.LevelInfo
+	if o == Retried {
+		level = slog.LevelDebug // it is what the policy is for
+	}
+	log.Log(context.Background(), level, "an attempt failed", "error", f.text)
+}
+
+// sayUnsettled logs why a message was not acknowledged.
+func (r *run) sayUnsettled(m *Message, o Outcome, err error) {
+	log := r.logOf(m, o)
+	switch {
 	case errors.Is(err, wire.ErrUnacceptable):
-		log.Error("a failed message can be kept nowhere else: it stays unacknowledged, and RabbitMQ delivers it again when the connection ends", "error", err)
-	case err != nil:
-		log.Warn("a message was not settled; RabbitMQ delivers it again", "error", err)
+		log.Error("a failed message can be kept nowhere else: it stays unacknowledged, uses one of Config.Prefetch, and RabbitMQ delivers it again when the connection closes", "prefetch", r.config.Prefetch, "error", err)
+	case o == Unacknowledged:
+		log.Warn("a message was published for its retry, but could not be acknowledged: RabbitMQ delivers the original again as well", "error", err)
 	default:
-		if o == Retried {
-			level = slog.LevelDebug // it is what the policy is for
-		}
-		log.Log(context.Background(), level, "an attempt failed", "error", failure)
+		log.Warn("a message was not settled; RabbitMQ delivers it again", "error", err)
 	}
 }
 

@@ -2,6 +2,7 @@ package redrive
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // Config of a consumer. URL, Queue, Policy and Wait are needed, the rest has
@@ -19,7 +21,14 @@ type Config struct {
 	// URL is RabbitMQ's: amqp:// or amqps://, with credentials. Several, separated by
 	// commas, are nodes of one cluster, with the same virtual host, user and password:
 	// each connection goes to one of them at random, and to the next when that fails.
-	URL   string
+	// Parameters of amqp091-go's are kept: cacertfile, certfile, keyfile (files in PEM,
+	// read for each new connection), server_name_indication, auth_mechanism (external is
+	// SASL EXTERNAL: the user is the certificate's), heartbeat and connection_timeout.
+	URL string
+	// TLS is for amqps:// instead of the files that URL names; nil: the authorities of
+	// the system, or of SSL_CERT_FILE. Its GetClientCertificate is asked at each
+	// connection.
+	TLS   *tls.Config
 	Queue string // the work queue; it must exist
 	// Policy says how many attempts, what wait between them and what then. Its
 	// Name and Queues may be left out, and its Reasons mean nothing here.
@@ -27,12 +36,18 @@ type Config struct {
 	// Wait is how messages wait for their next attempt.
 	Wait Way
 	// Retry says which errors are retried; others are parked. nil: all are. It is
-	// not asked about Discard, nor about what Park and RetryIn made.
+	// not asked about Discard, nor about what Park and RetryIn made. A panic in it is a
+	// failure like a handler's.
 	Retry func(error) bool
 
-	Concurrency int           // handlers at once; 0: 1
-	Prefetch    int           // messages RabbitMQ may have outstanding; 0: 10 × Concurrency, at least 100
-	Timeout     time.Duration // of one attempt, as its context's deadline; 0: none
+	Concurrency int // handlers at once; 0: 1
+	// Prefetch is how many messages RabbitMQ may have outstanding, those that no handler has
+	// seen yet included: RabbitMQ's consumer_timeout counts for them too, see
+	// docs/prefetch.md. 0: 2 × Concurrency, so that one waits for no more than one other. At
+	// least Concurrency, for handlers that take longer than half of that timeout; more for
+	// those that take less than some 10 ms; 65,535 at most.
+	Prefetch int
+	Timeout  time.Duration // of one attempt, as its context's deadline; 0: none
 	// Shutdown is how long handlers may finish, and failures be handed over, when
 	// Run is to end. Then the contexts of handlers end, and what has not returned a
 	// second later is left behind. 0: 30 s.
@@ -45,8 +60,11 @@ type Config struct {
 	Metrics Metrics      // nil: none
 }
 
+// mostPrefetch is the largest number that AMQP's basic.qos has room for.
+const mostPrefetch = 65535
+
 // Metrics hears what a consumer does. Its methods are called from many
-// goroutines at once and must not block.
+// goroutines at once and must not block. A panic in them is logged, once.
 type Metrics interface {
 	// Attempted is told of each attempt: what became of it, and how long the
 	// handler took.
@@ -61,7 +79,8 @@ type Metrics interface {
 // RabbitMQ delivers the message again.
 //
 // What a handler puts in m.Headers goes with the message to its next attempt, if a
-// copy is what waits (with every way but Native). Nothing else it changes does; the
+// copy is what waits (with every way but Native). Headers that AMQP cannot carry are left
+// out, all that the handler has set. Nothing else it changes goes with the message; the
 // bytes of m.Body are not to be changed.
 type Handler func(ctx context.Context, m *Message) error
 
@@ -81,14 +100,26 @@ func NewConsumer(c Config) (*Consumer, error) {
 		return nil, errors.New("redrive: Config.URL is empty")
 	case addresses.Check(c.URL, "amqp", "amqps") != nil:
 		return nil, fmt.Errorf("redrive: Config.URL %w", addresses.Check(c.URL, "amqp", "amqps"))
+	case c.TLS != nil && !addresses.Secure(c.URL):
+		return nil, errors.New("redrive: Config.TLS is set, and Config.URL is not amqps://, or names files for TLS itself: use one of them")
 	case c.Queue == "":
 		return nil, errors.New("redrive: Config.Queue is empty")
+	case len(c.Queue) > 255:
+		return nil, fmt.Errorf("redrive: Config.Queue has %d bytes, and the names of RabbitMQ's queues have at most 255", len(c.Queue))
+	case wire.OwnQueue(c.Queue):
+		return nil, fmt.Errorf("redrive: Config.Queue %q is one of Redrive's own queues", c.Queue)
+	case c.Policy.Exhausted == policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{RoutingKey: c.Queue}}:
+		return nil, fmt.Errorf("redrive: Config.Policy forwards to the queue %q itself: a message would fail and be forwarded again, without a wait; use more attempts, or another queue", c.Queue)
 	case c.Wait.err != nil:
 		return nil, fmt.Errorf("redrive: Config.Wait: %w", c.Wait.err)
 	case c.Wait.way == nil:
 		return nil, errors.New("redrive: Config.Wait is not set: redrive.Levels() suits most")
 	case c.Concurrency < 0 || c.Prefetch < 0 || c.Timeout < 0 || c.Shutdown < 0:
 		return nil, errors.New("redrive: Config has a negative number")
+	case c.Concurrency > mostPrefetch || c.Prefetch > mostPrefetch:
+		return nil, fmt.Errorf("redrive: Config.Concurrency is %d and Config.Prefetch %d: AMQP carries a prefetch of %d at most", c.Concurrency, c.Prefetch, mostPrefetch)
+	case c.Prefetch > 0 && c.Prefetch < c.Concurrency:
+		return nil, fmt.Errorf("redrive: Config.Prefetch is %d and Config.Concurrency %d: some handlers would never get a message; leave Prefetch out, or set it to %d or more", c.Prefetch, c.Concurrency, c.Concurrency)
 	}
 	if c.Policy.Name == "" {
 		c.Policy.Name = c.Queue
@@ -107,7 +138,7 @@ func NewConsumer(c Config) (*Consumer, error) {
 	}
 	c.Concurrency = max(c.Concurrency, 1)
 	if c.Prefetch == 0 {
-		c.Prefetch = max(100, 10*c.Concurrency)
+		c.Prefetch = min(2*c.Concurrency, mostPrefetch)
 	}
 	if c.Shutdown == 0 {
 		c.Shutdown = 30 * time.Second
@@ -120,7 +151,7 @@ func NewConsumer(c Config) (*Consumer, error) {
 			return nil, fmt.Errorf("redrive: Config.Verify: %s makes its queues when they are needed; without the right to declare choose another way to wait", l.Name)
 		}
 	}
-	p := broker.NewPublisher(broker.Config{URL: c.URL, Name: "redrive " + c.Queue + " hand-over", Log: c.Log, Strict: true})
+	p := broker.NewPublisher(broker.Config{URL: c.URL, TLS: c.TLS, Name: "redrive " + c.Queue + " hand-over", Log: c.Log, Strict: true})
 	s := &settler{queue: c.Queue, policy: &c.Policy, retry: c.Retry, way: c.Wait.way, limits: l, verify: c.Verify, log: c.Log,
 		publish: p, sender: newSender(p)}
 	return &Consumer{config: c, settler: s}, nil

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -64,7 +63,7 @@ func (s *settler) handOver(ctx context.Context, out broker.Outgoing, t wait.Tick
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("handing over to exchange %q: %w; %w", t.Exchange, err, ctx.Err())
+			return fmt.Errorf("handing over to exchange %q: %w; %w", t.Exchange, err, context.Cause(ctx))
 		case <-time.After(pause):
 		}
 	}
@@ -94,8 +93,8 @@ func (s *settler) first(ctx context.Context, t wait.Ticket) (at time.Time, err e
 }
 
 // outgoing is the message with its trail.
-func (s *settler) outgoing(m *Message, failure error, parkedFor string, t wait.Ticket) broker.Outgoing {
-	tr := trail.Trail{ID: m.ID, Attempt: m.Attempt, Queue: s.queue, FirstFailed: m.FirstFailed, Reason: wire.ReasonReported, Error: errorText(failure)}
+func (s *settler) outgoing(m *Message, f *failure, parkedFor string, t wait.Ticket) broker.Outgoing {
+	tr := trail.Trail{ID: m.ID, Attempt: m.Attempt, Queue: s.queue, FirstFailed: m.FirstFailed, Reason: wire.ReasonReported, Error: f.header()}
 	if tr.FirstFailed.IsZero() {
 		tr.FirstFailed = time.Now()
 	}
@@ -110,18 +109,6 @@ func (s *settler) outgoing(m *Message, failure error, parkedFor string, t wait.T
 	}
 	p.Expiration = t.Expiration
 	return broker.Outgoing{Exchange: t.Exchange, RoutingKey: t.RoutingKey, ID: m.ID, Message: p, Unchecked: t.Unchecked}
-}
-
-// errorText is what a person, and the next attempt, can read of a failure.
-func errorText(err error) string {
-	s := err.Error()
-	if p := (*PanicError)(nil); errors.As(err, &p) {
-		s += "\n" + string(p.Stack)
-	}
-	if len(s) > longestError {
-		s = s[:longestError]
-	}
-	return strings.ToValidUTF8(s, "\uFFFD")
 }
 
 // newID is the id of a message that fails for the first time. When the publisher

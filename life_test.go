@@ -35,6 +35,7 @@ func TestRunSaysWhatIsMissing(t *testing.T) {
 			{"no queue", ".*", ".*", ".*", func() {}, nil, "declare the work queue first"},
 			{"no queue with native", ".*", ".*", ".*", func() {}, func(c *redrive.Config) { c.Wait = redrive.Service() }, `queue "orders"`},
 			{"wrong password", ".*", ".*", ".*", func() {}, func(c *redrive.Config) { c.URL = v.URLAs(user, "wrong") }, "wrong user or password"},
+			{"no virtual host", ".*", ".*", ".*", func() {}, func(c *redrive.Config) { c.URL = strings.Replace(v.URL(), v.Name, "nowhere", 1) }, "the virtual host does not exist"},
 			{"nothing is there to verify", "^$", ".*", ".*", func() { v.Queue("orders", amqp.Table{"x-queue-type": "quorum"}) },
 				func(c *redrive.Config) { c.Wait, c.Verify = redrive.Fixed(7*time.Second), true }, `exchange "redrive.delay.7s"`},
 			{"no right to declare", "^$", ".*", ".*", func() {}, nil, "set Config.Verify"},
@@ -240,7 +241,7 @@ func TestTheEndIsInOrder(t *testing.T) {
 		}
 		var seen outcomes
 		cfg := config(t, v, fast(1))
-		cfg.Metrics = &seen
+		cfg.Metrics, cfg.Prefetch = &seen, 20
 		began, end := make(chan struct{}, 20), make(chan struct{})
 		stop := consume(t, cfg, func(ctx context.Context, m *redrive.Message) error {
 			began <- struct{}{}

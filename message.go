@@ -1,6 +1,7 @@
 package redrive
 
 import (
+	"bytes"
 	"strings"
 	"time"
 
@@ -11,7 +12,8 @@ import (
 )
 
 // Message is one attempt at a message: what was published, as it was first
-// published, and what became of it since.
+// published, and what became of it since. But its Expiration is "" from the second attempt
+// on, with all ways but Native: it would expire in its queue again.
 type Message struct {
 	wire.Message
 
@@ -35,7 +37,7 @@ type Message struct {
 // themselves: there the broker counts.
 func message(d *amqp.Delivery, queue string, countsItself bool) *Message {
 	m := &Message{Queue: queue, Attempt: 1, Redelivered: d.Redelivered, Message: wire.Message{
-		Exchange: d.Exchange, RoutingKey: d.RoutingKey, Headers: d.Headers,
+		Exchange: d.Exchange, RoutingKey: d.RoutingKey, Headers: clone(d.Headers),
 		ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, DeliveryMode: d.DeliveryMode, Priority: d.Priority,
 		CorrelationID: d.CorrelationId, ReplyTo: d.ReplyTo, Expiration: d.Expiration, MessageID: d.MessageId,
 		Timestamp: d.Timestamp, Type: d.Type, UserID: d.UserId, AppID: d.AppId, Body: d.Body,
@@ -46,7 +48,7 @@ func message(d *amqp.Delivery, queue string, countsItself bool) *Message {
 		// On the first delivery the header would be a publisher's.
 		if d.Redelivered {
 			m.Attempt = int(trail.Deliveries(d.Headers)) + 1
-			m.Headers = trail.Clean(d.Headers)
+			m.Headers = trail.Clean(m.Headers)
 		}
 	// Anybody who may publish to the queue can write our headers: what comes by
 	// another exchange than Redrive's is as it was first published.
@@ -60,7 +62,35 @@ func message(d *amqp.Delivery, queue string, countsItself bool) *Message {
 		if m.UserID == "" {
 			m.UserID = t.UserID
 		}
-		m.Headers = trail.Clean(d.Headers)
+		m.Headers = trail.Clean(m.Headers)
 	}
 	return m
+}
+
+// clone copies headers, so that what a handler does to them is not done to the delivery.
+func clone(t amqp.Table) amqp.Table {
+	if t == nil {
+		return nil
+	}
+	c := make(amqp.Table, len(t))
+	for k, v := range t {
+		c[k] = cloneValue(v)
+	}
+	return c
+}
+
+func cloneValue(v any) any {
+	switch v := v.(type) {
+	case amqp.Table:
+		return clone(v)
+	case []any:
+		c := make([]any, len(v))
+		for i := range v {
+			c[i] = cloneValue(v[i])
+		}
+		return c
+	case []byte:
+		return bytes.Clone(v)
+	}
+	return v
 }

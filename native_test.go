@@ -3,6 +3,7 @@ package redrive_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -62,6 +63,47 @@ func TestNative(t *testing.T) {
 		}
 		if d := parked(v); d.Headers["x-delivery-count"] != nil || d.Headers["x-redrive-attempt"] != int64(3) {
 			t.Errorf("parked with %v", d.Headers)
+		}
+	})
+}
+
+// A queue without delay arguments brings each rejected message back at once. That is
+// logged at the first one, and a queue that delays is not blamed.
+func TestNativeNoticesAQueueThatDoesNotDelay(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		if !v.Since4() {
+			return // refused there: TestNative
+		}
+		for queue, args := range map[string]amqp.Table{
+			"delays": redrive.NativeArguments(200*time.Millisecond, time.Second),
+			"not":    {"x-queue-type": "quorum", "x-delivery-limit": int64(-1)},
+		} {
+			v.Queue(queue, args)
+			var said brokertest.Output
+			cfg := config(t, v, policy.Policy{Attempts: 3, Backoff: policy.Linear(200*time.Millisecond, 200*time.Millisecond, time.Second)})
+			cfg.Queue, cfg.Wait, cfg.Log = queue, redrive.Native(), slog.New(slog.NewTextHandler(&said, nil))
+			came := make(chan int, 10)
+			stop := consume(t, cfg, func(_ context.Context, m *redrive.Message) error {
+				came <- m.Attempt
+				if m.Attempt == 2 {
+					return nil // noticed though it goes well now
+				}
+				return errDown
+			})
+			v.Publish("", queue, amqp.Publishing{Body: []byte("a")})
+			for range 2 {
+				select {
+				case <-came:
+				case <-time.After(30 * time.Second):
+					t.Fatal("it did not come")
+				}
+			}
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+			if noticed := strings.Contains(said.String(), "came back too soon"); noticed != (queue == "not") {
+				t.Errorf("queue %q: noticed: %v; it said:\n%s", queue, noticed, said.String())
+			}
 		}
 	})
 }

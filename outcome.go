@@ -11,17 +11,18 @@ import (
 var Discard = errors.New("redrive: discard the message")
 
 // Park is the error of a handler that knows that another attempt is in vain: the
-// message goes to the parking lot at once, with err as the reason.
+// message goes to the parking lot at once, with err as the reason. err may be nil.
 func Park(err error) error { return &parkError{err} }
 
 type parkError struct{ err error }
 
-func (e *parkError) Error() string { return e.err.Error() }
+func (e *parkError) Error() string { return textOr(e.err, "its handler parked it, without an error") }
 func (e *parkError) Unwrap() error { return e.err }
 
 // RetryIn is the error of a handler that was told when to come back, as by an
 // HTTP Retry-After: the next attempt is after that long, but no longer than the
-// policy's longest wait. It counts as an attempt like any other.
+// policy's longest wait, or its MaxRetryIn. It counts as an attempt like any other. err
+// may be nil.
 func RetryIn(err error, after time.Duration) error { return &retryError{err, after} }
 
 type retryError struct {
@@ -29,8 +30,17 @@ type retryError struct {
 	after time.Duration
 }
 
-func (e *retryError) Error() string { return e.err.Error() }
+func (e *retryError) Error() string {
+	return textOr(e.err, fmt.Sprintf("its handler asked for another attempt in %s, without an error", e.after))
+}
 func (e *retryError) Unwrap() error { return e.err }
+
+func textOr(err error, without string) string {
+	if err == nil {
+		return without
+	}
+	return err.Error()
+}
 
 // PanicError is the failure of a handler that panicked.
 type PanicError struct {
@@ -50,4 +60,7 @@ const (
 	Discarded Outcome = "discarded" // by the handler or the policy
 	Forwarded Outcome = "forwarded" // by the policy
 	Unsettled Outcome = "unsettled" // the connection or the time to stop ended first: RabbitMQ delivers it again
+	// Unacknowledged: it was published to where it waits, is parked or is forwarded to, and
+	// then could not be acknowledged. RabbitMQ delivers it again as well: there are two.
+	Unacknowledged Outcome = "unacknowledged"
 )

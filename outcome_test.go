@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -19,7 +21,29 @@ import (
 
 var errDown = errors.New("the shop is down")
 
-// What a handler's error makes of its message.
+type badError struct{ text string }
+
+func (e *badError) Error() string { panic("in Error" + e.text) }
+
+type worseError struct{}
+
+func (worseError) Error() string { return "worse" }
+func (worseError) Is(error) bool { panic("in Is") }
+
+type badMetrics struct{ redrive.Metrics }
+
+func (m badMetrics) Attempted(queue string, o redrive.Outcome, took time.Duration) {
+	m.Metrics.Attempted(queue, o, took)
+	panic("in Attempted")
+}
+
+func (m badMetrics) Connected(queue string, yes bool) {
+	m.Metrics.Connected(queue, yes)
+	panic("in Connected")
+}
+
+// What a handler's error makes of its message; and that no code of the user's, whatever it
+// does, ends the process.
 func TestOutcomes(t *testing.T) {
 	panics := func() error { panic("no such order") }
 	list := policy.Policy{Attempts: 3, Backoff: policy.List(50*time.Millisecond, 200*time.Millisecond)}
@@ -48,6 +72,20 @@ func TestOutcomes(t *testing.T) {
 		{name: "an error that Retry does not take", policy: fast(3), err: func() error { return errDown },
 			change: func(c *redrive.Config) { c.Retry = func(err error) bool { return !errors.Is(err, errDown) } },
 			want:   map[redrive.Outcome]int{redrive.Parked: 1}, why: "none that is retried", last: "the shop is down"},
+		{name: "Park without an error", policy: fast(3), err: func() error { return redrive.Park(nil) },
+			want: map[redrive.Outcome]int{redrive.Parked: 1}, why: "another attempt is in vain", last: "its handler parked it"},
+		{name: "RetryIn without an error", policy: fast(2), err: func() error { return redrive.RetryIn(nil, time.Millisecond) },
+			want: map[redrive.Outcome]int{redrive.Retried: 1, redrive.Parked: 1}, why: "it failed 2 times", last: "its handler asked for another attempt in 1ms"},
+		{name: "an error that is a nil pointer", policy: fast(2), err: func() error { return (*badError)(nil) },
+			want: map[redrive.Outcome]int{redrive.Retried: 1, redrive.Parked: 1}, why: "it failed 2 times", last: "a *redrive_test.badError, whose Error method panics"},
+		{name: "Park with an error that panics", policy: fast(2), err: func() error { return redrive.Park(&badError{}) },
+			want: map[redrive.Outcome]int{redrive.Parked: 1}, why: "another attempt is in vain", last: "a *redrive.parkError, whose Error method panics: in Error"},
+		{name: "an error whose Is panics", policy: fast(2), err: func() error { return worseError{} },
+			want: map[redrive.Outcome]int{redrive.Retried: 1, redrive.Parked: 1}, why: "it failed 2 times", last: "panic: in Is\n"},
+		{name: "Retry panics", policy: fast(2), err: func() error { return errDown }, change: func(c *redrive.Config) { c.Retry = func(error) bool { panic("in Retry") } },
+			want: map[redrive.Outcome]int{redrive.Retried: 1, redrive.Parked: 1}, why: "it failed 2 times", last: "panic: in Retry\n"},
+		{name: "Metrics panics", policy: fast(2), err: func() error { return errDown }, change: func(c *redrive.Config) { c.Metrics = badMetrics{c.Metrics} },
+			want: map[redrive.Outcome]int{redrive.Retried: 1, redrive.Parked: 1}, why: "it failed 2 times", last: "the shop is down"},
 		{name: "discard after the last attempt", policy: discards, err: func() error { return errDown }, want: map[redrive.Outcome]int{redrive.Discarded: 1}},
 		{name: "forward after the last attempt", policy: forwards, err: func() error { return errDown }, want: map[redrive.Outcome]int{redrive.Forwarded: 1}},
 		{name: "forward to what is missing", policy: nowhere, err: func() error { return errDown },
@@ -186,4 +224,93 @@ func TestDecide(t *testing.T) {
 			t.Errorf("%v at attempt %d: %+v, want %s in %s", d.err, d.attempt, got, d.want, d.delay)
 		}
 	}
+}
+
+// Headers that a handler has set and AMQP cannot carry cost nothing but themselves: the
+// message goes on with those it was delivered with.
+func TestHeadersThatCannotBeCarried(t *testing.T) {
+	circle := amqp.Table{}
+	circle["circle"] = circle
+	deep := any("x")
+	for range 40 {
+		deep = []any{deep}
+	}
+	for _, c := range []struct {
+		name string
+		set  func(amqp.Table)
+	}{
+		{"a kind of Go's own", func(h amqp.Table) { h["bad"] = struct{}{} }},
+		{"within a table that was there", func(h amqp.Table) { h["nested"].(amqp.Table)["bad"] = make(chan int) }},
+		{"a key that is too long", func(h amqp.Table) { h[strings.Repeat("k", 256)] = "x" }},
+		{"larger than a frame", func(h amqp.Table) { h["bad"] = strings.Repeat("x", 200_000) }},
+		{"a table within itself", func(h amqp.Table) { h["bad"] = circle }},
+		{"deeper than the client reads", func(h amqp.Table) { h["bad"] = deep }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+				v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+				came := make(chan amqp.Table, 10)
+				var log safeLog
+				cfg := config(t, v, fast(3))
+				cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+				consume(t, cfg, func(_ context.Context, m *redrive.Message) error {
+					if m.Attempt == 1 {
+						c.set(m.Headers)
+						return errDown
+					}
+					came <- m.Headers
+					return nil
+				})
+				v.Publish("", "orders", amqp.Publishing{Headers: amqp.Table{"tenant": "a", "nested": amqp.Table{"n": int64(1)}}})
+				select {
+				case h := <-came:
+					if want := (amqp.Table{"tenant": "a", "nested": amqp.Table{"n": int64(1)}}); !reflect.DeepEqual(h, want) {
+						t.Errorf("it came again with %v, want %v", h, want)
+					}
+				case <-time.After(30 * time.Second):
+					t.Error("it did not come again")
+				}
+				if s := log.String(); strings.Count(s, "headers that a handler has set") != 1 || strings.Contains(s, "trying again") {
+					t.Error(s)
+				}
+			})
+		})
+	}
+}
+
+// Settle tells what was published and not acknowledged from what was not published.
+func TestACopyWhoseOriginalIsNotAcknowledged(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+		cfg := config(t, v, policy.Policy{Attempts: 3, Backoff: policy.Fixed(time.Hour)})
+		cfg.Wait = redrive.Fixed(time.Hour)
+		s, err := redrive.NewSettler(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		for _, c := range []struct {
+			failure error
+			want    redrive.Outcome
+		}{{errDown, redrive.Unacknowledged}, {redrive.Park(errDown), redrive.Unacknowledged}, {redrive.Discard, redrive.Unsettled}, {nil, redrive.Unsettled}} {
+			v.Publish("", "orders", amqp.Publishing{})
+			in := v.Consume("orders")
+			d := in.Next()
+			if err := in.Channel.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if o, err := s.Settle(t.Context(), &d, c.failure); o != c.want || err == nil {
+				t.Errorf("%v on a channel that is closed: %s, %v; want %s and an error", c.failure, o, err, c.want)
+			}
+			again := v.Consume("orders")
+			d = again.Next()
+			if o, err := s.Settle(t.Context(), &d, redrive.Discard); o != redrive.Discarded || err != nil {
+				t.Errorf("then: %s, %v", o, err)
+			}
+			_ = again.Channel.Close()
+		}
+		if waiting, parked := v.Depth("redrive.delay.1h"), v.Depth(wire.QueueParked); waiting != 1 || parked != 1 {
+			t.Errorf("%d copies wait and %d are parked, of one each", waiting, parked)
+		}
+	})
 }

@@ -66,7 +66,15 @@ func (s *settler) prepare(ctx context.Context) error {
 
 func (s *settler) declare(ctx context.Context) error {
 	if s.verify {
-		return s.publish.Verify(ctx, s.way.Topology(s.queue))
+		err := s.publish.Verify(ctx, s.way.Topology(s.queue))
+		if err != nil || !s.limits.Decides {
+			return err
+		}
+		// The service makes this exchange, and may not have started yet.
+		if err = s.publish.MayPublish(ctx, wire.ExchangeFailures, s.queue); errors.Is(err, wire.ErrUnroutable) {
+			return nil
+		}
+		return err
 	}
 	return s.publish.Declare(ctx, s.way.Topology(s.queue))
 }
@@ -75,9 +83,9 @@ func (s *settler) declare(ctx context.Context) error {
 func (s *settler) advice(err error) string {
 	switch {
 	case errors.Is(err, wire.ErrForbidden) && s.verify:
-		return "; grant this user a right on it: write on exchanges, read on the work queue"
+		return "; `redrive permissions --for library` prints the rights that it needs"
 	case errors.Is(err, wire.ErrForbidden):
-		return fmt.Sprintf("; grant this user configure, write and read on redrive\\..*, and write and read on %s; or have somebody else declare what is needed, and set Config.Verify", s.queue)
+		return fmt.Sprintf("; `redrive permissions --for library --queue %s` prints the rights that it needs; or have somebody else declare what is needed, and set Config.Verify", s.queue)
 	case s.verify:
 		return "; it is missing, and Config.Verify makes nothing: declare it, or run once without Verify as a user who may"
 	case errors.Is(err, wire.ErrQueueGone):

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -48,7 +50,7 @@ func (c *Consumer) Run(ctx context.Context, handle Handler) error {
 	})()
 
 	r := &run{Consumer: c, ctx: ctx, working: working, over: over, handle: handle, slots: make(chan struct{}, c.config.Concurrency)}
-	in := broker.NewSubscriber(broker.Config{URL: c.config.URL, Name: "redrive " + c.config.Queue, Log: c.config.Log, Observe: r.observe, Strict: true},
+	in := broker.NewSubscriber(broker.Config{URL: c.config.URL, TLS: c.config.TLS, Name: "redrive " + c.config.Queue, Log: c.config.Log, Observe: r.observe, Strict: true},
 		c.config.Queue, c.config.Prefetch)
 	defer r.observe(broker.State{})
 	if err := in.Run(ctx, r.consume); err != nil {
@@ -66,34 +68,48 @@ type run struct {
 	handle  Handler
 	slots   chan struct{} // one for each worker, of whichever connection
 	again   bool          // not the first connection
+
+	metricsPanic sync.Once // logs it
+}
+
+// connection is what one connection delivers, and how long its failures are handed over.
+type connection struct {
+	broker.Subscription
+	ctx      context.Context // ends with the connection, and with run.working
+	prepared <-chan struct{} // closed when what failed messages need is there, or cannot be made
 }
 
 func (r *run) observe(s broker.State) {
-	if r.config.Metrics != nil {
-		r.config.Metrics.Connected(r.config.Queue, s.Connected)
+	r.measure(func(m Metrics) { m.Connected(r.config.Queue, s.Connected) })
+}
+
+// measure tells Config.Metrics something. A panic there costs what it would have counted,
+// and is logged once.
+func (r *run) measure(tell func(Metrics)) {
+	if r.config.Metrics == nil {
+		return
 	}
+	defer func() {
+		if p := recover(); p != nil {
+			stack := debug.Stack()
+			r.metricsPanic.Do(func() {
+				r.config.Log.Error("Config.Metrics panicked; what it counts is incomplete", "queue", r.config.Queue, "panic", fmt.Sprint(p), "stack", string(stack))
+			})
+		}
+	}()
+	tell(r.config.Metrics)
 }
 
 // consume works off one connection. When it is lost, handlers under way are left
 // to their own end, and their workers' places are free only then: a slow one holds
 // up neither the next connection nor the others.
 func (r *run) consume(s broker.Subscription) {
-	if r.again {
-		// The queue may be another of the same name, which nothing is bound to.
-		ctx, cancel := context.WithCancel(r.ctx)
-		go func() {
-			select {
-			case <-s.Ended:
-				cancel()
-			case <-ctx.Done():
-			}
-		}()
-		if err := r.settler.prepare(ctx); err != nil && ctx.Err() == nil {
-			r.config.Log.Error("what failed messages need cannot be made; consuming all the same", "queue", r.config.Queue, "error", err)
-		}
-		cancel()
-	}
-	r.again = true
+	// What fails is handed over only while it can still be acknowledged: RabbitMQ delivers
+	// it again otherwise, and a copy would be one too many.
+	ctx, cancel := context.WithCancelCause(r.working)
+	prepared := r.prepareAgain(ctx)
+	defer func() { cancel(errLost); <-prepared }()
+	c := connection{s, ctx, prepared}
 	done := make(chan struct{})
 	var left atomic.Int32
 	left.Store(int32(r.config.Concurrency))
@@ -107,7 +123,7 @@ func (r *run) consume(s broker.Subscription) {
 			select {
 			case r.slots <- struct{}{}:
 				defer func() { <-r.slots }()
-				r.work(s)
+				r.work(c)
 			case <-s.Ended:
 			case <-r.ctx.Done():
 			}
@@ -120,28 +136,48 @@ func (r *run) consume(s broker.Subscription) {
 	}
 }
 
+// prepareAgain makes what failed messages need once more when this is not the first
+// connection: the queue may be another of the same name, which nothing is bound to. Until
+// it has tried, which prepared says, no failure is handed over; an alarm may hold that up
+// for long, and what succeeds must not wait for it.
+func (r *run) prepareAgain(ctx context.Context) (prepared <-chan struct{}) {
+	done := make(chan struct{})
+	if !r.again {
+		r.again = true
+		close(done)
+		return done
+	}
+	go func() {
+		defer close(done)
+		if err := r.settler.prepare(ctx); err != nil && ctx.Err() == nil {
+			r.config.Log.Error("what failed messages need cannot be made; consuming all the same", "queue", r.config.Queue, "error", err)
+		}
+	}()
+	return done
+}
+
 // work attempts one message after the other, until there are no more to take.
-func (r *run) work(s broker.Subscription) {
+func (r *run) work(c connection) {
 	for {
 		select {
 		case <-r.ctx.Done():
 			return
-		case <-s.Ended:
+		case <-c.Ended:
 			return
-		case d, ok := <-s.In:
+		case d, ok := <-c.In:
 			// A select may take a message though one of the others is so too.
-			if !ok || r.ctx.Err() != nil || ended(s) {
+			if !ok || r.ctx.Err() != nil || c.ended() {
 				return
 			}
-			r.attempt(s, &d)
+			r.attempt(c, &d)
 		}
 	}
 }
 
 // ended tells that what was delivered is back in its queue.
-func ended(s broker.Subscription) bool {
+func (c *connection) ended() bool {
 	select {
-	case <-s.Ended:
+	case <-c.Ended:
 		return true
 	default:
 		return false

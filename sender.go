@@ -63,6 +63,8 @@ func (s *sender) run(ctx context.Context) {
 	defer answering.Wait()
 	defer close(flight)
 	for {
+		// What waits for a connection, or for the end of an alarm, may still be given up.
+		s.publish.Await(ctx)
 		var b batch
 		select {
 		case h := <-s.handed:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,39 +33,56 @@ type settler struct {
 	declared sync.Map // by exchange: since when what a ticket needed first is there
 	sender   *sender
 	trouble  atomic.Bool // handing over fails, and that was logged
+	early    early       // Native: retries that come back too soon
+	cut      atomic.Bool // a handler asked for too long a wait, and that was logged
 }
 
 // settle ends an attempt that failed. The error is nil when RabbitMQ has, as far
 // as anybody can know, what it needs; otherwise the message is not acknowledged
 // and will be delivered again.
-func (s *settler) settle(ctx context.Context, d *amqp.Delivery, m *Message, unreadable string, failure error) (Outcome, error) {
+func (s *settler) settle(ctx context.Context, d *amqp.Delivery, m *Message, unreadable string, f failure) (Outcome, error) {
 	// What the handler did to the message stays with the handler, but for headers.
 	headers := m.Headers
-	first := message(d, s.queue, s.limits.Linear)
-	m.Message = first.Message
+	m.Message = message(d, s.queue, s.limits.Linear).Message
+	delivered := m.Headers
 	if headers != nil {
 		m.Headers = headers
 	}
 	if m.ID == "" {
 		m.ID = newID(s.queue, &m.Message)
 	}
-	v, t := s.judge(m, failure, unreadable)
+	outcome, err := s.dispose(ctx, d, m, unreadable, &f)
+	if errors.Is(err, wire.ErrUnacceptable) && !reflect.DeepEqual(m.Headers, delivered) {
+		s.log.Warn("the headers that a handler has set cannot be published; the message keeps those it was delivered with", "queue", s.queue, "id", m.ID, "error", err)
+		m.Headers = delivered
+		outcome, err = s.dispose(ctx, d, m, unreadable, &f)
+	}
+	return outcome, err
+}
+
+// dispose does what is decided.
+func (s *settler) dispose(ctx context.Context, d *amqp.Delivery, m *Message, unreadable string, f *failure) (Outcome, error) {
+	v, t := s.judge(m, f, unreadable)
+	if v.Asked > 0 && s.cut.CompareAndSwap(false, true) { // once, not for each message
+		s.log.Warn("a handler asked by RetryIn for a longer wait than the policy allows; Policy.MaxRetryIn raises that", "queue", s.queue, "id", m.ID, "asked", v.Asked, "waits", v.Delay)
+	}
 	switch v.Action {
 	case policy.Discard:
-		return Discarded, d.Ack(false)
+		return ended(Discarded, Unsettled, d.Ack(false))
 	case policy.Return:
 		if t.Requeue {
-			return Retried, d.Reject(true)
+			s.early.watch(m, t.Delay)
+			return ended(Retried, Unsettled, d.Reject(true))
 		}
-		if err := s.handOver(ctx, s.outgoing(m, failure, "", t), t, false); err != nil {
+		if err := s.handOver(ctx, s.outgoing(m, f, "", t), t, false); err != nil {
 			return Unsettled, err
 		}
-		return Retried, d.Ack(false)
+		return ended(Retried, Unacknowledged, d.Ack(false))
 	case policy.Forward:
 		to := wait.Ticket{Exchange: v.Forward.Exchange, RoutingKey: v.Forward.RoutingKey}
-		err := s.handOver(ctx, s.outgoing(m, failure, "", to), to, true)
+		err := s.handOver(ctx, s.outgoing(m, f, "", to), to, true)
 		if err == nil {
-			return Forwarded, d.Ack(false)
+			return ended(Forwarded, Unacknowledged, d.Ack(false))
 		}
 		if ctx.Err() != nil {
 			return Unsettled, err
@@ -72,15 +90,23 @@ func (s *settler) settle(ctx context.Context, d *amqp.Delivery, m *Message, unre
 		v.Why = fmt.Sprintf("%s, and cannot be forwarded to %s: %v", v.Why, v.Forward, err)
 	}
 	to := wait.Ticket{Exchange: wire.ExchangeParked, RoutingKey: s.queue}
-	if err := s.handOver(ctx, s.outgoing(m, failure, v.Why, to), to, false); err != nil {
+	if err := s.handOver(ctx, s.outgoing(m, f, v.Why, to), to, false); err != nil {
 		return Unsettled, err
 	}
-	return Parked, d.Ack(false)
+	return ended(Parked, Unacknowledged, d.Ack(false))
+}
+
+// ended is the outcome of an attempt, by whether RabbitMQ could be told of its end.
+func ended(yes, no Outcome, err error) (Outcome, error) {
+	if err != nil {
+		return no, err
+	}
+	return yes, nil
 }
 
 // judge decides, and finds where the message waits. It has no effects.
-func (s *settler) judge(m *Message, failure error, unreadable string) (policy.Verdict, wait.Ticket) {
-	v := s.decide(m, failure, unreadable)
+func (s *settler) judge(m *Message, f *failure, unreadable string) (policy.Verdict, wait.Ticket) {
+	v := s.decide(m, f, unreadable)
 	if v.Action != policy.Return {
 		return v, wait.Ticket{}
 	}
@@ -96,32 +122,29 @@ func (s *settler) judge(m *Message, failure error, unreadable string) (policy.Ve
 }
 
 // decide asks the policy, unless the handler has decided.
-func (s *settler) decide(m *Message, failure error, unreadable string) policy.Verdict {
-	var park *parkError
-	var again *retryError
+func (s *settler) decide(m *Message, f *failure, unreadable string) policy.Verdict {
 	switch {
-	case errors.Is(failure, Discard):
+	case f.discard:
 		return policy.Verdict{Action: policy.Discard}
 	case unreadable != "":
 		return policy.Verdict{Why: unreadable}
-	case errors.As(failure, &park):
+	case f.park:
 		return policy.Verdict{Why: "its consumer said that another attempt is in vain"}
-	case errors.As(failure, &again): // whatever Retry says
-	case s.retry != nil && !s.retry(failure):
+	case f.refused:
 		return policy.Verdict{Why: "its error is none that is retried"}
 	}
 	if s.limits.Decides {
 		v := policy.Verdict{Action: policy.Return}
-		if again != nil {
-			v.Delay = max(again.after, 0)
+		if f.again != nil {
+			v.Delay = max(f.again.after, 0)
 		}
 		return v
 	}
-	f := policy.Failure{Queue: s.queue, Reason: policy.Reported, Attempt: m.Attempt, Seed: seed(m.ID, m.Attempt)}
-	if again != nil {
-		f.Suggested = max(again.after, 1)
+	of := policy.Failure{Queue: s.queue, Reason: policy.Reported, Attempt: m.Attempt, Seed: seed(m.ID, m.Attempt)}
+	if f.again != nil {
+		of.Suggested = max(f.again.after, 1)
 	}
-	return s.policy.Decide(f)
+	return s.policy.Decide(of)
 }
 
 // Decision is what becomes of a failed attempt.
@@ -131,12 +154,15 @@ type Decision struct {
 	// to what the way can keep. With Service it is a wish, or 0: the service
 	// decides; with Native it is the queue's, which has its own arguments.
 	Delay time.Duration
+	// Asked is what RetryIn asked for, where the policy allows less; else 0.
+	Asked time.Duration
 	Why   string // it is parked, discarded or forwarded by the policy
 }
 
 // Decide tells what would become of m if its handler returned failure, which is
 // not nil. It does nothing else: Run decides by the same.
 func (c *Consumer) Decide(m *Message, failure error) Decision {
-	v, t := c.settler.judge(m, failure, "")
-	return Decision{map[policy.Action]Outcome{policy.Park: Parked, policy.Return: Retried, policy.Discard: Discarded, policy.Forward: Forwarded}[v.Action], t.Delay, v.Why}
+	f := c.settler.read(failure)
+	v, t := c.settler.judge(m, &f, "")
+	return Decision{map[policy.Action]Outcome{policy.Park: Parked, policy.Return: Retried, policy.Discard: Discarded, policy.Forward: Forwarded}[v.Action], t.Delay, v.Asked, v.Why}
 }

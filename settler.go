@@ -31,19 +31,21 @@ func NewSettler(ctx context.Context, c Config) (*Settler, error) {
 
 // Message is a delivery as a Handler would see it.
 func (s *Settler) Message(d *amqp.Delivery) *Message {
-	return message(d, s.settler.queue, s.settler.limits.Linear)
+	m := message(d, s.settler.queue, s.settler.limits.Linear)
+	s.settler.came(m)
+	return m
 }
 
 // Settle ends an attempt: with a nil error d is acknowledged; otherwise it is
 // handed over to where it waits for the next one, or to the parking lot, and then
 // acknowledged. It waits for RabbitMQ's confirm until ctx ends. On an error d is
-// not acknowledged, and RabbitMQ will deliver it again. Safe for concurrent use,
-// one delivery each.
+// not acknowledged, and RabbitMQ will deliver it again; with Unacknowledged the copy
+// exists all the same. Safe for concurrent use, one delivery each.
 func (s *Settler) Settle(ctx context.Context, d *amqp.Delivery, failure error) (Outcome, error) {
 	if failure == nil {
-		return Succeeded, d.Ack(false)
+		return ended(Succeeded, Unsettled, d.Ack(false))
 	}
-	return s.settler.settle(ctx, d, s.Message(d), "", failure)
+	return s.settler.settle(ctx, d, s.Message(d), "", s.settler.read(failure))
 }
 
 // Close ends the connection. Call it when no Settle is under way.

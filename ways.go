@@ -46,7 +46,8 @@ func way[W wait.Way](w W, err error) Way {
 	return Way{way: w}
 }
 
-// Levels waits in one queue per level, shared by all work queues. Delays are
+// Levels waits in one queue per level, shared by all work queues, each of which has a
+// queue of its own behind them: one that is full or down holds up no other. Delays are
 // rounded up to the next level, and jitter has no effect. Without levels they are
 // 1, 2, 4, 8, 16 and 32 seconds, 1, 2, 5, 10 and 30 minutes, and an hour.
 func Levels(levels ...time.Duration) Way { return way(ttlqueue.NewLevels(Quorum, levels...)) }
@@ -54,7 +55,7 @@ func Levels(levels ...time.Duration) Way { return way(ttlqueue.NewLevels(Quorum,
 // ClassicLevels is Levels in classic queues. See Classic for the risk.
 func ClassicLevels(levels ...time.Duration) Way { return way(ttlqueue.NewLevels(Classic, levels...)) }
 
-// Fixed waits the same time before each attempt, in one queue for all work queues.
+// Fixed waits the same time before each attempt, as Levels with one level.
 func Fixed(d time.Duration) Way { return way(ttlqueue.NewFixed(Quorum, d)) }
 
 // Dynamic waits in a queue for each delay that occurs, rounded up to two digits
@@ -82,7 +83,7 @@ func Service() Way { return Way{way: report.Way{}} }
 func DelayedExchange() Way { return Way{way: delayx.Way{}} }
 
 // Binary waits on 28 queues, one for each bit of the delay, shared by all work
-// queues: any delay up to 2²⁸ units, rounded up to a unit. A unit is from 1 ms to
+// queues, each of which has one of its own behind them as with Levels: any delay up to 2²⁸ units, rounded up to a unit. A unit is from 1 ms to
 // 1 s.
 func Binary(unit time.Duration) Way { return way(binary.New(unit)) }
 

@@ -36,7 +36,7 @@ var ways = []struct {
 // table is the limits as people read them.
 func table() string {
 	var b strings.Builder
-	b.WriteString("| way | longest wait | precision | survives | makes in RabbitMQ | needs |\n|---|---|---|---|---|---|\n")
+	b.WriteString("| way | longest wait | precision | survives | while a work queue is full or has no leader | routing key | makes in RabbitMQ | needs |\n|---|---|---|---|---|---|---|---|\n")
 	for _, w := range ways {
 		l := w.way.Limits()
 		longest, precision := policy.FormatDuration(l.Longest), policy.FormatDuration(l.Step)
@@ -55,7 +55,14 @@ func table() string {
 		if l.Blocks {
 			precision += "; the same wait each time"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", w.name, longest, precision, l.Survives, makes, cmp.Or(l.Needs, "–"))
+		unavailable, key := "its retries wait, no other queue's do", "its own"
+		if l.Drops {
+			unavailable = "its retries that come due are lost"
+		}
+		if l.Rekeys {
+			key = "the queue's name"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s | %s | %s |\n", w.name, longest, precision, l.Survives, unavailable, key, makes, cmp.Or(l.Needs, "–"))
 	}
 	return b.String()
 }

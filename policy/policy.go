@@ -6,6 +6,7 @@ package policy
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -34,6 +35,9 @@ type Policy struct {
 	// rejected and delivery_limit.
 	Reasons   []string
 	Exhausted Exhausted
+	// MaxRetryIn is the longest delay that a consumer may ask for itself (RetryIn,
+	// x-redrive-delay); 0: the longest of the policy's own waits.
+	MaxRetryIn time.Duration
 }
 
 // DefaultReasons are retried when a policy names none. A message that expired or
@@ -91,8 +95,8 @@ type Failure struct {
 	Reason string
 	// Attempt counts the failures so far, this one included: 1 or more.
 	Attempt int
-	// Suggested is a consumer's own wish for the delay; 0 is none. It counts up
-	// to the policy's longest delay and is not jittered.
+	// Suggested is the delay that a consumer asks for; 0 is none. It counts up to
+	// Policy.LongestRetryIn and is not jittered.
 	Suggested time.Duration
 	// Seed chooses the jitter: the same seed, the same jitter.
 	Seed uint64
@@ -100,9 +104,12 @@ type Failure struct {
 
 // Verdict is what to do with a failed message.
 type Verdict struct {
-	Action  Action
-	Delay   time.Duration // Return: how long to wait first
-	Why     string        // in words, for the person who looks at the message
+	Action Action
+	Delay  time.Duration // Return: how long to wait first
+	// Asked is the delay that a consumer asked for, where that is longer than the
+	// policy allows and Delay is shorter; else 0.
+	Asked   time.Duration
+	Why     string // in words, for the person who looks at the message
 	Forward Destination
 	Policy  string // the policy's name
 }
@@ -116,15 +123,29 @@ func (p *Policy) Decide(f Failure) Verdict {
 	case f.Attempt >= p.Attempts:
 		v.Action, v.Forward = p.Exhausted.Action, p.Exhausted.Destination
 		v.Why = fmt.Sprintf("it failed %d times, and policy %q allows %d attempts", f.Attempt, p.Name, p.Attempts)
+		if v.Action == Forward && v.Forward == (Destination{RoutingKey: f.Queue}) {
+			// It would fail and be forwarded again without a wait, for ever.
+			v.Action, v.Why = Park, v.Why+"; it is not forwarded to the queue it failed in"
+		}
 	default:
 		v.Action = Return
 		if f.Suggested > 0 {
-			v.Delay = min(f.Suggested, p.longest())
+			if v.Delay = min(f.Suggested, p.LongestRetryIn()); v.Delay < f.Suggested {
+				v.Asked = f.Suggested
+			}
 		} else {
 			v.Delay = p.Jitter.apply(p.Backoff.Delay(f.Attempt), f.Seed)
 		}
 	}
 	return v
+}
+
+// LongestRetryIn is the longest delay that a consumer may ask for.
+func (p *Policy) LongestRetryIn() time.Duration {
+	if p.MaxRetryIn > 0 {
+		return p.MaxRetryIn
+	}
+	return p.longest()
 }
 
 // longest is the longest of the policy's own waits.
@@ -169,7 +190,20 @@ func (p *Policy) Validate() error {
 	if err := p.Jitter.Validate(); err != nil {
 		return fmt.Errorf("policy %q: %w", p.Name, err)
 	}
+	if p.MaxRetryIn < 0 || p.MaxRetryIn > LongestDelay {
+		return fmt.Errorf("policy %q: the longest delay that consumers may ask for is %s, and must be up to ten years", p.Name, FormatDuration(p.MaxRetryIn))
+	}
 	e := p.Exhausted
+	for _, name := range append([]string{e.Destination.Exchange, e.Destination.RoutingKey}, p.Queues...) {
+		if len(name) > longestName {
+			return fmt.Errorf("policy %q: the name %.40q… has %d bytes, and RabbitMQ's have at most %d", p.Name, name, len(name), longestName)
+		}
+	}
+	if e.Action == Forward {
+		if err := p.loops(e.Destination); err != nil {
+			return err
+		}
+	}
 	if e.Action == Return {
 		return fmt.Errorf("policy %q: exhausted cannot be a return", p.Name)
 	}
@@ -178,6 +212,22 @@ func (p *Policy) Validate() error {
 	}
 	return nil
 }
+
+// loops refuses a forward that would come back at once.
+func (p *Policy) loops(to Destination) error {
+	switch {
+	case to.Exchange == "" && slices.Contains(p.Queues, to.RoutingKey):
+		return fmt.Errorf("policy %q forwards to %s, which is the queue it is for: the message would fail and be forwarded again, without a wait; use more attempts, or another queue", p.Name, to)
+	case to.Exchange == "redrive" || strings.HasPrefix(to.Exchange, own), to.Exchange == "" && strings.HasPrefix(to.RoutingKey, own):
+		return fmt.Errorf("policy %q forwards to %s, which is Redrive's own: use park, or a queue of yours", p.Name, to)
+	}
+	return nil
+}
+
+const (
+	own         = "redrive." // begins the names of Redrive's exchanges and queues
+	longestName = 255        // bytes, in AMQP
+)
 
 // MaxAttempts is the most a policy may ask for.
 const MaxAttempts = 1_000_000

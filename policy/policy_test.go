@@ -52,6 +52,13 @@ func TestVerdicts(t *testing.T) {
 			t.Errorf("%s: got %s after %s, want %s after %s", c.name, v.Action, v.Delay, c.want, c.wait)
 		}
 	}
+	if v := p.Decide(Failure{Reason: Reported, Attempt: 1, Suggested: time.Hour}); v.Asked != time.Hour {
+		t.Errorf("a wish for more than the longest wait is not told: %+v", v)
+	}
+	p.MaxRetryIn = 2 * time.Hour
+	if v := p.Decide(Failure{Reason: Reported, Attempt: 1, Suggested: time.Hour}); v.Delay != time.Hour || v.Asked != 0 {
+		t.Errorf("a wish that the policy allows: %+v", v)
+	}
 	p.Exhausted = Exhausted{Forward, Destination{"dead", "k"}}
 	if v := p.Decide(Failure{Reason: "rejected", Attempt: 3}); v.Action != Forward || v.Forward != p.Exhausted.Destination {
 		t.Errorf("exhausted: %+v", v)
@@ -152,5 +159,37 @@ func BenchmarkMatch(b *testing.B) {
 	s := Set{{Queues: []string{"billing.*"}}, {Queues: []string{"*.created.?"}}, {Queues: []string{"orders.*"}}}
 	for b.Loop() {
 		s.Match("orders.created.eu")
+	}
+}
+
+// A forward to the queue itself would be called again without a wait, for ever.
+func TestAForwardToTheQueueItselfIsRefused(t *testing.T) {
+	of := func(queue string, to Destination) *Policy {
+		return &Policy{Name: "p", Queues: []string{queue}, Attempts: 1, Backoff: Fixed(time.Second), Exhausted: Exhausted{Forward, to}}
+	}
+	long := strings.Repeat("x", 256)
+	for _, c := range []struct {
+		p    *Policy
+		want string
+	}{
+		{of("orders", Destination{RoutingKey: "orders"}), "which is the queue it is for"},
+		{of("orders", Destination{RoutingKey: "redrive.intake"}), "which is Redrive's own"},
+		{of("orders", Destination{Exchange: "redrive"}), "which is Redrive's own"},
+		{of("orders", Destination{Exchange: "redrive.failures", RoutingKey: "orders"}), "which is Redrive's own"},
+		{of("orders", Destination{RoutingKey: long}), "at most 255"},
+		{of("orders", Destination{Exchange: long}), "at most 255"},
+		{of(long, Destination{RoutingKey: "dead"}), "at most 255"},
+		{of("orders", Destination{RoutingKey: "orders.dead"}), ""},
+		{of("*", Destination{RoutingKey: "dead"}), ""},
+		{of("orders", Destination{Exchange: "redriven"}), ""},
+	} {
+		if err := c.p.Validate(); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v to %+v: %v, want %q", c.p.Queues, c.p.Exhausted.Destination, err, c.want)
+		}
+	}
+	// A pattern cannot tell before.
+	v := of("*", Destination{RoutingKey: "dead"}).Decide(Failure{Queue: "dead", Reason: Reported, Attempt: 1})
+	if v.Action != Park || !strings.Contains(v.Why, "not forwarded to the queue it failed in") {
+		t.Errorf("what fails in its own destination: %+v", v)
 	}
 }

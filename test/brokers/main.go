@@ -6,6 +6,9 @@
 // With BROKERS (AMQP URLs, separated by commas or spaces; the management API is
 // expected on port 15672 of the same host, or as MANAGEMENT names it in the same
 // order) it starts nothing and uses those.
+//
+// Its nodes speak TLS too, with certificates of an authority made for them, which the
+// command trusts by SSL_CERT_FILE. Which tests use it, brokertest.TLSEnv says.
 package main
 
 import (
@@ -14,9 +17,11 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 
+	"github.com/redrive-mq/redrive/internal/authority"
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/rabbitnode"
 )
@@ -41,15 +46,21 @@ func run(args []string) int {
 		if !strings.HasPrefix(dir, "/") {
 			dir = cwd + "/" + dir
 		}
+		ca, end, err := newAuthority()
+		if err != nil {
+			return fail(err)
+		}
+		defer end()
 		for _, root := range []string{"", dir + "/sid"} {
-			n, err := rabbitnode.Start(ctx, rabbitnode.Options{Root: root,
+			n, err := rabbitnode.Start(ctx, rabbitnode.Options{Root: root, Authority: ca,
 				// What it says of a quorum queue is up to so old, 5 s by default.
 				Args: "-rabbit quorum_tick_interval 500"})
 			if err != nil {
 				return fail(err)
 			}
 			defer n.Stop()
-			list = append(list, brokertest.Broker{AMQP: n.URL(), Management: n.Management(), Root: root, Private: true, Group: n.Group()})
+			list = append(list, brokertest.Broker{AMQP: n.URL(), Management: n.Management(), Root: root, Private: true, Group: n.Group(),
+				AMQPS: n.SecureURL(), HTTPS: n.SecureManagement(), Authority: ca.Dir})
 		}
 	}
 	for i := range list {
@@ -63,6 +74,13 @@ func run(args []string) int {
 	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
 	c.Env = append(os.Environ(), brokertest.Env+"="+brokertest.Encode(list))
+	if ca := list[0].Authority; ca != "" {
+		trusted, err := trust(ca)
+		if err != nil {
+			return fail(err)
+		}
+		c.Env = append(c.Env, "SSL_CERT_FILE="+trusted)
+	}
 	if err := c.Run(); err != nil {
 		if code := c.ProcessState.ExitCode(); code > 0 {
 			return code
@@ -70,6 +88,27 @@ func run(args []string) int {
 		return fail(err)
 	}
 	return 0
+}
+
+// newAuthority makes one in a folder of its own, which end takes away.
+func newAuthority() (ca *authority.Authority, end func(), err error) {
+	dir, err := os.MkdirTemp("", "redrive-authority-")
+	if err != nil {
+		return nil, nil, err
+	}
+	ca, err = authority.New(dir)
+	return ca, func() { _ = os.RemoveAll(dir) }, err
+}
+
+// trust makes a file of the authority in a folder and of those that the system trusts.
+func trust(dir string) (file string, err error) {
+	ours, err := os.ReadFile(filepath.Join(dir, "ca.pem"))
+	if err != nil {
+		return "", err
+	}
+	system, _ := os.ReadFile("/etc/ssl/certs/ca-certificates.crt") // elsewhere Go finds them by itself
+	file = filepath.Join(dir, "trusted.pem")
+	return file, os.WriteFile(file, append(ours, system...), 0o644)
 }
 
 func fail(err error) int {

@@ -120,7 +120,7 @@ func TestMalformedXDeathIsLostByAQuorumQueueOn3(t *testing.T) {
 // On 3.10 a count that is a float is counted on in, and then RabbitMQ itself ends
 // each connection that the message is delivered to. Only the delivery limit of a
 // quorum queue moves it, and what is delivered with it, out of the way: see
-// deliveryLimit in internal/broker.
+// DeliveryLimit in internal/broker.
 func TestFloatCountInXDeathEndsEachConsumersConnectionOn3(t *testing.T) {
 	onEach(t, func(t *testing.T, v *brokertest.VHost) {
 		const limit = 3

@@ -143,3 +143,18 @@ func TestNativeDelayedRetryGrowsAfterRejectOnly(t *testing.T) {
 		}
 	})
 }
+
+// A rejected message carries its count of deliveries into the queue of dead letters, which
+// therefore says at its first delivery already that it was delivered before. So that mark
+// does not prove a redelivery.
+func TestSince43ARejectedMessageArrivesAsRedelivered(t *testing.T) {
+	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("dead", amqp.Table{"x-queue-type": "quorum"})
+		v.Queue("work", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+		v.Publish("", "work", amqp.Publishing{Body: []byte("m")})
+		v.Consume("work").Reject()
+		if d := v.Consume("dead").Take("m"); d.Redelivered != since(v, 4, 3) {
+			t.Errorf("its first delivery is marked as redelivered: %v", d.Redelivered)
+		}
+	})
+}

@@ -15,6 +15,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
+	"github.com/redrive-mq/redrive/internal/wait/stored"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -96,7 +97,7 @@ func replayedOnce(t *testing.T, v *brokertest.VHost, client api.Client, operatio
 	if len(account) != len(want) || len(came) != len(want) {
 		t.Errorf("%d messages in the account and %d at the consumer, want %d", len(account), len(came), len(want))
 	}
-	if duplicates > crashes*inFlight {
+	if duplicates > crashes*stored.InFlight {
 		t.Errorf("%d duplicates, more than %d crashes explain", duplicates, crashes)
 	}
 	t.Logf("%d messages, %d duplicates over %d crashes", len(want), duplicates, crashes)

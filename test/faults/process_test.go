@@ -38,6 +38,7 @@ var binary = sync.OnceValues(func() (string, error) {
 // These tests wait far more than they work. With more at once they would keep each other
 // from answering in time, since some have nodes of their own.
 func TestMain(m *testing.M) {
+	brokertest.AlsoByTLS()
 	flag.Parse()
 	if err := flag.Set("test.parallel", "4"); err != nil {
 		panic(err)

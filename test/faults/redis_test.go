@@ -55,12 +55,7 @@ func replicas(t *testing.T, v *brokertest.VHost, url, settings string, lease tim
 	return all
 }
 
-// newRedisLedger is a ledger that holds each delivery to the id of the message's first.
-func newRedisLedger(t *testing.T, v *brokertest.VHost) *ledger {
-	l := newLedger(t, v, "orders")
-	l.marked = true
-	return l
-}
+func newRedisLedger(t *testing.T, v *brokertest.VHost) *ledger { return newLedger(t, v, "orders") }
 
 func start(all []*process) {
 	for _, p := range all {
@@ -104,7 +99,7 @@ func TestTwoReplicasReturnEachMessageOnce(t *testing.T) {
 			all[i%2].start()
 		}
 		finish(t, l, all)
-		l.account(0, 0)
+		l.account()
 	})
 }
 
@@ -121,11 +116,11 @@ func TestKillingAReplicaLosesNothing(t *testing.T) {
 			// Any moment will do: while it opens, connects, takes in, or returns.
 			<-time.After(time.Duration(random.IntN(600)) * time.Millisecond)
 			p := all[random.IntN(len(all))]
-			p.kill()
+			l.during(p.kill)
 			p.start()
 		}
 		finish(t, l, all)
-		l.account(kills, inFlight)
+		l.account()
 	})
 }
 
@@ -142,17 +137,19 @@ func TestAReplicaThatStandsStillLosesNothing(t *testing.T) {
 			l.publish(600)
 			<-time.After(wait) // into the middle of the returns
 			stands := all[i%2].cmd.Process
-			if err := stands.Signal(syscall.SIGSTOP); err != nil {
-				t.Fatal(err)
-			}
-			l.publish(200)
-			<-time.After(shortLease + time.Second)
-			if err := stands.Signal(syscall.SIGCONT); err != nil {
-				t.Fatal(err)
-			}
+			l.during(func() {
+				if err := stands.Signal(syscall.SIGSTOP); err != nil {
+					t.Fatal(err)
+				}
+				l.publish(200)
+				<-time.After(shortLease + time.Second)
+				if err := stands.Signal(syscall.SIGCONT); err != nil {
+					t.Fatal(err)
+				}
+			})
 		}
 		finish(t, l, all)
-		l.account(stops, inFlight)
+		l.account()
 	})
 }
 
@@ -178,7 +175,7 @@ func TestKillingRedisLosesNothing(t *testing.T) {
 			}
 		}
 		finish(t, l, all)
-		l.account(0, 0)
+		l.account()
 	})
 }
 
@@ -276,7 +273,7 @@ func TestARedisThatStandsStillLosesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		finish(t, l, all)
-		l.account(0, 0)
+		l.account()
 	})
 }
 
@@ -297,7 +294,7 @@ func TestCuttingRedisConnectionsLosesNothing(t *testing.T) {
 			})
 		}
 		finish(t, l, all)
-		l.account(0, 0)
+		l.account()
 	})
 }
 
@@ -316,7 +313,7 @@ func TestFlushedScriptsLoseNothing(t *testing.T) {
 			}
 		}
 		finish(t, l, all)
-		l.account(0, 0)
+		l.account()
 	})
 }
 
@@ -353,6 +350,6 @@ func TestAFullRedisLosesNothing(t *testing.T) {
 		brokertest.Eventually(t, "what has failed is RabbitMQ's", func() bool { return v.Messages(wire.QueueIntake) > 0 })
 		limit(0)
 		finish(t, l, all)
-		l.account(0, 0)
+		l.account()
 	})
 }

@@ -21,6 +21,7 @@ var silent = map[string]string{
 	"redrive_wait_refused_total":   "RabbitMQ refuses messages that are to wait in it",
 	"redrive_notifications_total":  "somebody is notified",
 	"queue:redrive_failures:usual": "it has run for 6 hours",
+	"redrive_store_info":           "replicas share a store, on Redis",
 }
 
 // panel is what a dashboard asks.

@@ -15,7 +15,7 @@ func TestReplicasAreForEverybody(t *testing.T) {
 	shop, handler, _ := madeUp()
 	replica := func(id, version string, silent time.Duration) console.Replica {
 		return console.Replica{ID: id, Address: "redrive-" + id[8:9] + ".redrive.shop.svc.cluster.local:8250", Version: version,
-			Since: shop.Now.Add(-51 * time.Hour), Beat: shop.Now.Add(-silent)}
+			Since: shop.Now.Add(-51 * time.Hour), Beat: shop.Now.Add(-silent), Ready: true} // problems of single queues leave it ready
 	}
 	shop.Replicas = []console.Replica{replica("redrive-0-5f1c9a3e", "1.4.0", 0), replica("redrive-1-07d2b6c4", "1.4.0", 0), replica("redrive-2-c81e728d", "1.3.2", 4*time.Second)}
 	shop.Replicas[0].Leads, shop.Replicas[1].Self, shop.Replicas[1].Problems = true, true, shop.Problems
@@ -38,7 +38,7 @@ func TestReplicasAreForEverybody(t *testing.T) {
 	}
 	for i, want := range []struct{ id, role, state string }{
 		{"redrive-0-5f1c9a3e", "leads", "ready"},
-		{"redrive-1-07d2b6c4 (this one)", "follows", shop.Problems[0]},
+		{"redrive-1-07d2b6c4 (this one)", "follows", "ready\n" + shop.Problems[0]},
 		{"redrive-2-c81e728d", "follows", "not heard of"},
 	} {
 		if r := rows[i]; r[0] != want.id || r[1] != want.role || r[2] != want.state {

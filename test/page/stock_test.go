@@ -91,7 +91,7 @@ func traffic() *told {
 			"stock.sync": {Failed: 18, Returned: 22}, "webhooks": {Failed: 4, Parked: 4}},
 		returns:  map[string]string{"webhooks": "RabbitMQ has no such queue"},
 		problems: []string{`nothing returns to the queue "webhooks": RabbitMQ has no such queue`},
-		notices:  []string{"messages that RabbitMQ failed to deliver, in its queue redrive.aside: 2 (look at them on RabbitMQ's management page, then purge the queue)"},
+		notices:  []string{"messages that RabbitMQ failed to deliver, in its queue redrive.quarantine: 2 (look at them on RabbitMQ's management page, then purge the queue)"},
 	}
 	for i := range 60 {
 		wobble := int64(i * 37 % 17)

@@ -112,7 +112,7 @@ func TestOnlyAFewKnowOfSeveralVirtualHosts(t *testing.T) {
 // our own: nothing of the service's.
 func TestTheLibraryIsLight(t *testing.T) {
 	allowed := []string{"github.com/rabbitmq/amqp091-go", "github.com/google/uuid"}
-	ours := []string{"", "/policy", "/wire", "/internal/addresses", "/internal/broker", "/internal/trail", "/internal/wait"}
+	ours := []string{"", "/policy", "/wire", "/internal/addresses", "/internal/broker", "/internal/credentials", "/internal/trail", "/internal/wait"}
 	for _, dep := range list(t, `{{if not .Standard}}{{.ImportPath}}{{end}}`, "-deps", ".", "./policy", "./redrivetest", "./examples/levels") {
 		if own, is := strings.CutPrefix(dep, module); is {
 			if slices.Contains(ours, own) || own == "/redrivetest" || strings.HasPrefix(own, "/examples/") ||
@@ -160,6 +160,32 @@ func TestTheFileMap(t *testing.T) {
 	for _, pkg := range list(t, `{{range .GoFiles}}{{.}} {{end}}`, ".") {
 		if !mapped[pkg] {
 			t.Errorf("file %s is not in the file map", pkg)
+		}
+	}
+}
+
+// Whoever speaks to RabbitMQ does so with the credentials of the config: one that forgets
+// them works until there is a CA, a client certificate or a changed password.
+func TestWhoSpeaksToRabbitMQHasCredentials(t *testing.T) {
+	files, err := filepath.Glob("../../internal/*/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if strings.HasSuffix(f, "_test.go") || strings.Contains(f, "internal/config/") {
+			continue
+		}
+		data, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(data), "management.New(") {
+			t.Errorf("%s makes a client of the management API without config.Broker.API", f)
+		}
+		for _, line := range strings.Split(string(data), "\n") {
+			if strings.Contains(line, "broker.Config{") && !strings.Contains(line, "Credentials:") {
+				t.Errorf("%s connects to RabbitMQ without config.Broker.Credentials: %s", f, strings.TrimSpace(line))
+			}
 		}
 	}
 }

@@ -19,7 +19,9 @@ import (
 // back like all else.
 func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		s := start(t, v, `policies: [{name: exact, queues: [orders]}, {name: rest, queues: ["*"], no_consumer: return}]`).ready(t)
+		c := configured(t, v, `policies: [{name: exact, queues: [orders]}, {name: rest, queues: ["*"], no_consumer: return}]`, t.TempDir())
+		c.Broker.Management = v.Management // which says that the queue other does not dead-letter to Redrive
+		s := run(t, c).ready(t)
 		v.Queue("orders", nil)
 		v.Queue("other", nil)
 		firstFailed := time.Unix(1_700_000_000, 0)
@@ -111,8 +113,11 @@ func TestAQueueThatIsGoneLosesNothingThatWaitsInRabbitMQ(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := s.WaitParked(t, 1)[0]
-		if p.Queue != "orders" || p.Attempt != 1 || !strings.Contains(p.ParkedFor, `the queue "orders" was gone`) {
+		if p.Queue != "orders" || p.Attempt != 1 || !strings.Contains(p.ParkedFor, `the queue "orders" does not exist any more`) {
 			t.Errorf("parked as %+v", p)
+		}
+		if e := s.wait(t, flow.Waiting); e.Way != flow.Disk { // it was due, and its queue looked for
+			t.Errorf("it waits as %+v", e)
 		}
 		deadLettered(v, "orders", "classic")
 		fail("two") // and the queue is bound again
@@ -121,5 +126,48 @@ func TestAQueueThatIsGoneLosesNothingThatWaitsInRabbitMQ(t *testing.T) {
 		}
 		s.Replay(t, "queue:orders")
 		brokertest.Eventually(t, "the first is on its way", func() bool { return len(s.Parked(t)) == 0 })
+	})
+}
+
+// What waited in RabbitMQ and then found no binding to its queue, as RabbitMQ parks it
+// just after it has started, comes back by itself.
+func TestWhatLacksABindingComesBackByItself(t *testing.T) {
+	const n = 300
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		s := start(t, v, `policies: [{name: p, queues: ["*"], attempts: 9, backoff: {fixed: 500ms}, wait: {levels: [500ms]}}]`).ready(t)
+		deadLettered(v, "orders", "quorum")
+		v.Exchange("shop", "topic", "orders")
+		c, ch := consume(t, v, "orders"), v.Channel()
+		for range n {
+			publish(t, ch, "shop", "orders", amqp.Publishing{Body: []byte("x")})
+		}
+		var failed []amqp.Delivery
+		for range n {
+			failed = append(failed, c.next())
+		}
+		reject(t, failed[0])
+		s.wait(t, flow.Waiting) // the queue is bound for it
+		if err := ch.QueueUnbind("orders", "orders", wire.ExchangeDue, nil); err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range failed[1:] {
+			reject(t, d)
+		}
+		for range n {
+			if d := c.next(); d.Headers[wire.HeaderAttempt] != int64(1) {
+				t.Errorf("one came back with headers %v", d.Headers)
+			} else if err := d.Ack(false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if p := s.Parked(t); len(p) != 0 {
+			t.Errorf("parked: %+v", p)
+		}
+		// The next to fail has its binding again.
+		publish(t, ch, "shop", "orders", amqp.Publishing{Body: []byte("x")})
+		reject(t, c.next())
+		if d := c.next(); d.Exchange != wire.ExchangeDue {
+			t.Errorf("the next came back through %q", d.Exchange)
+		}
 	})
 }

@@ -1,0 +1,64 @@
+package redrive
+
+import (
+	"hash/maphash"
+	"sync"
+	"time"
+)
+
+// early notices that a work queue of Native delays less than the policy says: it has no
+// delay arguments, or others. RabbitMQ shows its clients no arguments, so one rejected
+// message at a time is watched until it should be back.
+type early struct {
+	mu       sync.Mutex
+	key      uint64 // of the message that is watched
+	rejected time.Time
+	wait     time.Duration
+	told     bool
+}
+
+var earlySeed = maphash.MakeSeed()
+
+// keyOf tells messages apart: they carry no id of ours.
+func keyOf(m *Message, attempt int) uint64 {
+	var h maphash.Hash
+	h.SetSeed(earlySeed)
+	for _, s := range []string{m.MessageID, m.CorrelationID, m.Timestamp.String(), string(rune(attempt))} {
+		h.WriteString(s)
+		h.WriteByte(0)
+	}
+	h.Write(m.Body)
+	return h.Sum64()
+}
+
+// watch is to be called before a message is rejected, to come back after wait.
+func (e *early) watch(m *Message, wait time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if now := time.Now(); !e.told && now.Sub(e.rejected) >= e.wait {
+		e.key, e.rejected, e.wait = keyOf(m, m.Attempt+1), now, wait
+	}
+}
+
+// came tells, once, that a message is back too soon: after took, and wait was due.
+func (e *early) came(m *Message) (took, wait time.Duration, soon bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	took = time.Since(e.rejected)
+	if e.told || m.Attempt == 1 || took >= e.wait || keyOf(m, m.Attempt) != e.key {
+		return 0, 0, false
+	}
+	e.told = true
+	return took, e.wait, true
+}
+
+// came logs that a queue does not delay its messages as the policy says.
+func (s *settler) came(m *Message) {
+	if !s.limits.Linear {
+		return
+	}
+	if took, wait, soon := s.early.came(m); soon {
+		s.log.Error("a rejected message came back too soon: the work queue does not delay it as the policy says; declare the queue with redrive.NativeArguments, or set delayed-retry-type, -min and -max by a RabbitMQ policy",
+			"queue", s.queue, "attempt", m.Attempt, "took", took, "wait", wait)
+	}
+}

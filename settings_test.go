@@ -1,0 +1,83 @@
+package redrive_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/policy"
+)
+
+// What can only end in a loop, or at RabbitMQ, is refused before anything connects.
+func TestQueuesThatCannotBeConsumedAreRefused(t *testing.T) {
+	to := func(queue string) func(*redrive.Config) {
+		return func(c *redrive.Config) {
+			c.Policy.Queues = []string{"ord*"} // which Validate cannot compare
+			c.Policy.Exhausted = policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{RoutingKey: queue}}
+		}
+	}
+	for want, change := range map[string]func(*redrive.Config){
+		"forwards to the queue \"orders\" itself": to("orders"),
+		"which is Redrive's own":                  to("redrive.parked"),
+		"at most 255":                             func(c *redrive.Config) { c.Queue = strings.Repeat("x", 256) },
+		"one of Redrive's own queues":             func(c *redrive.Config) { c.Queue = "redrive.intake" },
+		"lets consumers ask for delays":           func(c *redrive.Config) { c.Policy.MaxRetryIn = 2 * time.Hour },
+	} {
+		c := redrive.Config{URL: "amqp://localhost", Queue: "orders", Policy: fast(2), Wait: redrive.Levels()}
+		change(&c)
+		if _, err := redrive.NewConsumer(c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %q", err, want)
+		}
+	}
+}
+
+// RetryIn may ask for up to MaxRetryIn; what is more is cut, and that is logged.
+func TestRetryInBeyondThePolicyIsTold(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+		var said brokertest.Output
+		cfg := config(t, v, policy.Policy{Attempts: 3, Backoff: policy.Fixed(50 * time.Millisecond), MaxRetryIn: 200 * time.Millisecond})
+		cfg.Log = slog.New(slog.NewTextHandler(&said, nil))
+		const told = "longer wait than the policy allows"
+		came := make(chan time.Time, 3)
+		stop := consume(t, cfg, func(_ context.Context, m *redrive.Message) error {
+			came <- time.Now()
+			switch m.Attempt {
+			case 1:
+				return redrive.RetryIn(errDown, 150*time.Millisecond)
+			case 2:
+				if strings.Contains(said.String(), told) {
+					t.Error("a wait that the policy allows was cut")
+				}
+				return redrive.RetryIn(errors.New("later"), time.Hour)
+			}
+			return nil
+		})
+		v.Publish("", "orders", amqp.Publishing{Body: []byte("7")})
+		var last time.Time
+		for n, least := range []time.Duration{0, 150 * time.Millisecond, 200 * time.Millisecond} {
+			select {
+			case at := <-came:
+				if n > 0 && at.Sub(last) < least {
+					t.Errorf("attempt %d came after %s, want %s", n+1, at.Sub(last), least)
+				}
+				last = at
+			case <-time.After(30 * time.Second):
+				t.Fatalf("attempt %d did not come", n+1)
+			}
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if !strings.Contains(said.String(), told) || !strings.Contains(said.String(), "asked=1h0m0s") {
+			t.Errorf("it said:\n%s", said.String())
+		}
+	})
+}

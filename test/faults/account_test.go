@@ -1,0 +1,145 @@
+package faults_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// fault is when something was broken, from just before until its effects were over.
+type fault struct{ from, to time.Time }
+
+// noted is how long a busy service may take from the arrival of a message at its
+// consumer until RabbitMQ's confirm is read and the message durably deleted: for so long
+// it is in flight.
+const noted = 10 * time.Second
+
+// perFault is how often one fault can double one message: its acknowledgement to RabbitMQ,
+// what at-least-once dead-lettering notes of it, and the confirm of its return may be lost.
+const perFault = 3
+
+// during runs what breaks something. Messages that are in flight meanwhile, and no
+// others, may come twice.
+func (l *ledger) during(breaks func()) {
+	from := time.Now()
+	breaks()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.faults = append(l.faults, fault{from, time.Now()})
+}
+
+// renamed notes that a copy of a message has another id than the first. None may, but for
+// what RabbitMQ dead-letters again when a queue's leader moves while our connection stands:
+// at most what its worker has unconfirmed, for each move.
+func (l *ledger) renamed(id, what string) {
+	if l.moves == 0 {
+		l.wrong = append(l.wrong, what)
+		return
+	}
+	if l.others == nil {
+		l.others = map[string]bool{}
+	}
+	l.others[id] = true
+}
+
+const unconfirmed = 32
+
+// account checks everything.
+func (l *ledger) account() {
+	l.t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.others) > unconfirmed*l.moves {
+		l.t.Errorf("copies of %d messages have another id, more than RabbitMQ dead-letters again when leaders move %d times", len(l.others), l.moves)
+	}
+	duplicates, inFlight, unexplained := duplicates(l.faults, l.failed, l.seen)
+	for i, w := range append(l.wrong, unexplained...) {
+		if i == 10 {
+			l.t.Errorf("and %d more", len(l.wrong)+len(unexplained)-i)
+			break
+		}
+		l.t.Error(w)
+	}
+	l.t.Logf("%d messages: 0 lost, %d wrong, %d duplicates (%d messages with another id) over %d faults with %d in flight", len(l.bodies), len(l.wrong), duplicates, len(l.others), len(l.faults), inFlight)
+}
+
+// duplicates counts those among the arrivals of messages, tells how many messages were in
+// flight at a fault, and which duplicates no fault explains. Keys are "id failures".
+//
+// A message is in flight from its failure until noted has passed since it arrived. One
+// that was doubled fails twice from then on: its copies explain as many at each attempt
+// after.
+func duplicates(faults []fault, failed map[string]time.Time, seen map[string][]time.Time) (all, inFlight int, unexplained []string) {
+	extra := func(key string) int { return max(len(seen[key])-1, 0) }
+	for key, arrivals := range seen {
+		id, attempt, _ := strings.Cut(key, " ")
+		before := 0
+		if n := 0; attempt != "0" {
+			_, _ = fmt.Sscan(attempt, &n)
+			before = extra(fmt.Sprint(id, " ", n-1))
+		}
+		all += max(extra(key)-before, 0)
+		for _, f := range faults {
+			if !failed[key].After(f.to) && !arrivals[0].Add(noted).Before(f.from) {
+				inFlight++
+			}
+		}
+		alone, used := 0, make([]int, len(faults))
+		for i := 1; i < len(arrivals); i++ {
+			explains := func(f fault) bool {
+				return !failed[key].After(f.to) && !arrivals[i-1].Add(noted).Before(f.from) && !arrivals[i].Before(f.from)
+			}
+			free := -1
+			for n, f := range faults {
+				if explains(f) && used[n] < perFault*(1+before) {
+					free = n
+				}
+			}
+			if free < 0 {
+				alone++
+				continue
+			}
+			used[free]++
+		}
+		if alone > before {
+			unexplained = append(unexplained, fmt.Sprintf("%s came %d times as attempt %s, and was not in flight when something broke", id, len(arrivals), attempt))
+		}
+	}
+	slices.Sort(unexplained)
+	return all, inFlight, unexplained
+}
+
+// The account can fail: a duplicate needs a fault while the message was in flight.
+func TestADuplicateNeedsAFaultWhileItWasInFlight(t *testing.T) {
+	at := func(seconds ...int) (all []time.Time) {
+		for _, s := range seconds {
+			all = append(all, time.Unix(int64(s), 0))
+		}
+		return all
+	}
+	kill := []fault{{time.Unix(100, 0), time.Unix(101, 0)}}
+	for name, c := range map[string]struct {
+		faults           []fault
+		failed           map[string]time.Time
+		seen             map[string][]time.Time
+		all, unexplained int
+	}{
+		"one arrival each":                   {kill, nil, map[string][]time.Time{"a 0": at(99), "a 1": at(102)}, 0, 0},
+		"twice without a fault":              {nil, nil, map[string][]time.Time{"a 1": at(99, 100)}, 1, 1},
+		"in flight at a kill":                {kill, map[string]time.Time{"a 1": at(98)[0]}, map[string][]time.Time{"a 1": at(99, 103)}, 1, 0},
+		"in flight, returned after":          {kill, map[string]time.Time{"a 1": at(98)[0]}, map[string][]time.Time{"a 1": at(102, 103)}, 1, 0},
+		"failed after the kill":              {kill, map[string]time.Time{"a 1": at(102)[0]}, map[string][]time.Time{"a 1": at(103, 103)}, 1, 1},
+		"done long before the kill":          {kill, map[string]time.Time{"a 1": at(10)[0]}, map[string][]time.Time{"a 1": at(11, 103)}, 1, 1},
+		"twice before the kill":              {kill, map[string]time.Time{"a 1": at(98)[0]}, map[string][]time.Time{"a 1": at(98, 99)}, 1, 1},
+		"again and again after one kill":     {kill, map[string]time.Time{"a 1": at(98)[0]}, map[string][]time.Time{"a 1": at(99, 102, 103, 104, 105)}, 4, 1},
+		"both copies fail and return":        {kill, map[string]time.Time{"a 1": at(98)[0], "a 2": at(120)[0]}, map[string][]time.Time{"a 1": at(99, 103), "a 2": at(121, 125)}, 1, 0},
+		"both copies return, and one double": {kill, map[string]time.Time{"a 1": at(98)[0], "a 2": at(120)[0]}, map[string][]time.Time{"a 1": at(99, 103), "a 2": at(121, 125, 126)}, 2, 1},
+	} {
+		all, _, unexplained := duplicates(c.faults, c.failed, c.seen)
+		if all != c.all || len(unexplained) != c.unexplained {
+			t.Errorf("%s: %d duplicates, unexplained %q; want %d and %d", name, all, unexplained, c.all, c.unexplained)
+		}
+	}
+}

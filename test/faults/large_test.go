@@ -1,0 +1,81 @@
+package faults_test
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+)
+
+// A service has a large body some times in memory: as RabbitMQ sends it, as it is
+// written, and as it is read and published. README states the bound, for any number of
+// them: 160 MiB and ten times the largest body.
+func TestLargeBodiesTakeBoundedMemory(t *testing.T) {
+	const messages = 4
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		size := 48 << 20
+		if v.Since4() {
+			size = 15 << 20 // RabbitMQ 4 takes 16 MiB
+		}
+		l := newLedger(t, v, "orders")
+		p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
+		p.start()
+		p.waitReady()
+		l.publishLarge(messages, size)
+		consuming(t, l)
+		l.settle(2 * settleWithin)
+		most := 160 + 10*size>>20
+		if is := p.peakMemory(); is > most {
+			t.Errorf("%d bodies of %d MiB took %d MiB, more than %d", messages, size>>20, is, most)
+		} else {
+			t.Logf("%d bodies of %d MiB took %d MiB", messages, size>>20, is)
+		}
+		l.account()
+	})
+}
+
+// publishLarge publishes n messages of so many bytes that do not compress, one at a time.
+func (l *ledger) publishLarge(n, size int) {
+	l.t.Helper()
+	ch := l.v.Channel()
+	defer ch.Close()
+	if err := ch.Confirm(false); err != nil {
+		l.t.Fatal(err)
+	}
+	body := make([]byte, size)
+	random := rand.NewChaCha8([32]byte{})
+	for i := range n {
+		_, _ = random.Read(body)
+		id := fmt.Sprintf("large-%d", i)
+		l.mu.Lock()
+		l.bodies[id] = sha256.Sum256(body)
+		l.mu.Unlock()
+		c, err := ch.PublishWithDeferredConfirm("", l.queue, true, false, amqp.Publishing{MessageId: id, DeliveryMode: 2, Body: body, Headers: amqp.Table{"n": id, "of": l.v.Name}})
+		if err != nil || !c.Wait() {
+			l.t.Fatalf("RabbitMQ did not confirm a message of the test's own: %v", err)
+		}
+	}
+}
+
+// peakMemory is the most that the service had resident, in MiB.
+func (p *process) peakMemory() (mib int) {
+	p.t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(status)) {
+		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			if _, err := fmt.Sscan(rest, &mib); err != nil {
+				p.t.Fatal(err)
+			}
+		}
+	}
+	return mib >> 10
+}

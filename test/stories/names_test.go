@@ -1,0 +1,85 @@
+package stories_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/app/apptest"
+	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// Reports for thousands of names that somebody made up hold up no retry: RabbitMQ is
+// asked for them beside the loop. They share one budget of names, and all are kept.
+func TestReportsForInventedNamesHoldUpNoRetry(t *testing.T) {
+	const invented, named = 4000, 1000 + 250 // the budget of one user, and of names not known yet
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		s := run(t, apptest.Config(t, v, `policies: [{name: p, queues: ["*"], attempts: 3, backoff: {fixed: 1s}, jitter: none}]`)).ready(t)
+		deadLettered(v, "work", "quorum")
+		work := consume(t, v, "work")
+		publish(t, v.Channel(), "", "work", amqp.Publishing{Body: []byte("honest")})
+
+		ch := v.Channel()
+		if err := ch.Confirm(false); err != nil {
+			t.Fatal(err)
+		}
+		var last *amqp.DeferredConfirmation
+		for i := range invented {
+			var err error
+			if last, err = ch.PublishWithDeferredConfirm(wire.ExchangeFailures, fmt.Sprint("invented.", i), true, false, amqp.Publishing{Body: []byte("report")}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !last.Wait() {
+			t.Fatal("RabbitMQ refused a report")
+		}
+		rejected := reject(t, work.next())
+		if d := work.next(); string(d.Body) != "honest" {
+			t.Errorf("%q came back", d.Body)
+		}
+		if took := time.Since(rejected); took > lateBy*3/4 {
+			t.Errorf("a retry that was due after 1s took %s", took)
+		} else {
+			t.Logf("the retry took %s", took)
+		}
+
+		for nameless := 0; nameless < invented-named; {
+			if e := s.wait(t, flow.Parked); e.Queue == "" {
+				nameless++
+			}
+		}
+		st, err := s.Client.Queues(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names, nameless, kept int64
+		for _, q := range st.Queues {
+			if kept += q.Waiting + q.Parked; q.Name == "" {
+				nameless = q.Parked
+			} else if strings.HasPrefix(q.Name, "invented.") {
+				names++
+			}
+		}
+		if names != named || nameless != invented-named || kept != invented {
+			t.Errorf("%d names are kept, %d messages under none, and %d of %d in all", names, nameless, kept, invented)
+		}
+		if m := first(s.Parked(t), func(m console.Message) bool { return m.Queue == "" }); !strings.Contains(m.ParkedFor, `"invented.`) || !strings.Contains(m.ParkedFor, "too many such names") {
+			t.Errorf("parked as %+v", m)
+		}
+	})
+}
+
+func first(all []console.Message, is func(console.Message) bool) (m console.Message) {
+	if i := slices.IndexFunc(all, is); i >= 0 {
+		m = all[i]
+	}
+	return m
+}
