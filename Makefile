@@ -8,7 +8,7 @@ GO ?= go
 export REDRIVE_BROKERS_DIR ?= $(CURDIR)/.brokers
 export BROKERS MANAGEMENT
 
-.PHONY: build run test unit bench lint install-rabbitmq install-rabbitmq-4 install-redis install-valkey install-clients install-prometheus install-podman
+.PHONY: build run test test-tls vulncheck unit bench lint install-rabbitmq install-rabbitmq-4 install-redis install-valkey install-clients install-prometheus install-podman
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/redrive ./cmd/redrive
@@ -38,6 +38,14 @@ test: build lint
 	@scripts/install-podman
 	$(GO) run ./test/brokers $(GO) test -count=1 -timeout 20m $(TESTFLAGS) ./test/faults ./internal/store/redisstore ./...
 	$(GO) -C test/deploy test -count=1 $(TESTFLAGS) ./...
+
+# The suites that reach RabbitMQ by TLS on one of its versions, by TLS on both.
+test-tls:
+	REDRIVE_TEST_TLS=all $(GO) run ./test/brokers $(GO) test -count=1 -timeout 20m $(TESTFLAGS) ./test/faults ./test/stories ./internal/doctor
+
+# Known vulnerabilities in what we call; says so where their database cannot be had.
+vulncheck:
+	@scripts/vulncheck
 
 # Without BENCHFLAGS the Go benchmarks of the hot parts come first.
 bench: build
