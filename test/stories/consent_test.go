@@ -143,7 +143,9 @@ func TestInventedNamesCostNoQuestionEach(t *testing.T) {
 		}))
 		defer counting.Close()
 		c := apptest.Config(t, v, byPattern)
-		c.Broker.Management = strings.Replace(v.Management, api.Host, strings.TrimPrefix(counting.URL, "http://"), 1)
+		through := *api
+		through.Scheme, through.Host = "http", strings.TrimPrefix(counting.URL, "http://")
+		c.Broker.Management = through.String()
 		s := run(t, c).ready(t)
 		ch := v.Channel()
 		for i := range names {

@@ -189,6 +189,8 @@ func TestManyDueMessagesDelayAnotherQueueByABatchAtMost(t *testing.T) {
 		ctx := context.Background()
 		s := start(t, v, `policies: [{name: p, queues: ["*"], `+expiring+`, no_consumer: return}]`).ready(t)
 		const n = 20_000
+		deadLettered(v, "many", "classic")
+		deadLettered(v, "one", "classic")
 		if err := errors.Join(s.Client.Hold(ctx, "many", ""), s.Client.Hold(ctx, "one", "")); err != nil {
 			t.Fatal(err)
 		}

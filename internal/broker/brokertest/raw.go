@@ -2,6 +2,7 @@ package brokertest
 
 import (
 	"bytes"
+	"crypto/tls"
 	"encoding/binary"
 	"net"
 	"strings"
@@ -24,8 +25,14 @@ type Raw struct {
 func (v *VHost) Raw(rawURL string) *Raw {
 	v.t.Helper()
 	r := &Raw{t: v.t}
+	// The bytes are replaced above TLS: below it they are not to be seen.
+	dial := net.Dial
+	if rest, secure := strings.CutPrefix(rawURL, "amqps://"); secure {
+		rawURL = "amqp://" + rest
+		dial = func(network, addr string) (net.Conn, error) { return tls.Dial(network, addr, nil) }
+	}
 	conn, err := amqp.DialConfig(rawURL, amqp.Config{Dial: func(network, addr string) (net.Conn, error) {
-		c, err := net.Dial(network, addr)
+		c, err := dial(network, addr)
 		r.conn = &rawConn{Conn: c}
 		return r.conn, err
 	}})
