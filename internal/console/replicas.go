@@ -153,7 +153,7 @@ func (c *Console) refresh(ctx context.Context, id string, op *operation) error {
 	c.ops.mu.Lock()
 	defer c.ops.mu.Unlock()
 	switch {
-	case !c.ops.loaded || c.ops.leads && op != nil: // it changed meanwhile
+	case !c.ops.loaded || c.ops.leads && c.ops.all[id] != nil: // it changed meanwhile
 	case is == nil:
 		delete(c.ops.all, id)
 		delete(c.ops.active, id)
