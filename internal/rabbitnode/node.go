@@ -190,7 +190,8 @@ func (n *Node) Restart(ctx context.Context) (err error) {
 	if n.broker, err = n.start(&n.brokerOutput, n.server); err != nil {
 		return fmt.Errorf("starting RabbitMQ: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
+	// Several that start at once on a busy machine of two cores took more than 90 s.
+	ctx, cancel := context.WithTimeout(ctx, 4*time.Minute)
 	defer cancel()
 	for !n.answers(ctx) {
 		select {
