@@ -305,7 +305,9 @@ func explain(err error) error {
 		return errors.New("the broker URL cannot be parsed") // its own text has the password
 	case !errors.As(err, &e):
 		return err
-	case e.Code == amqp.AccessRefused && strings.Contains(e.Reason, "username or password"):
+	case lostSigningIn(err):
+		return errors.New("the connection was lost while signing in")
+	case e.Code == amqp.AccessRefused && strings.Contains(e.Reason, "Login was refused"):
 		return fmt.Errorf("%w: wrong user or password", wire.ErrForbidden)
 	case e.Code == amqp.AccessRefused:
 		return fmt.Errorf("%w: %s", wire.ErrForbidden, e.Reason)

@@ -57,7 +57,7 @@ func dialOne(ctx context.Context, c *Config, rawURL string, wrap func(net.Conn) 
 				bare = &unsecured{Conn: conn}
 				conn = bare
 			}
-			return wrap(conn), nil
+			return wrap(&signingIn{Conn: conn}), nil
 		},
 	})
 	if err != nil {
@@ -145,7 +145,7 @@ const alert = "remote error: tls: "
 // is faster. external: SASL EXTERNAL was among what it was offered.
 func refused(err error, external bool) error {
 	var e *amqp.Error
-	if external && errors.As(err, &e) && e.Code == amqp.AccessRefused && e != amqp.ErrVhost {
+	if external && errors.As(err, &e) && e.Code == amqp.AccessRefused && e.Server {
 		return fmt.Errorf("%w: by SASL EXTERNAL: RabbitMQ needs a user whose name is that of the client certificate (ssl_cert_login_from), the plugin rabbitmq_auth_mechanism_ssl, and EXTERNAL among its auth_mechanisms", wire.ErrForbidden)
 	}
 	if _, what, is := strings.Cut(err.Error(), alert); is {
