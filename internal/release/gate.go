@@ -29,12 +29,21 @@ type Gate struct {
 	swept  time.Time
 	part   Part
 	leads  bool
+	late   time.Duration
 }
 
 // New makes a gate. rules tells those in force; random is in [0, 1); changed is told
 // of each change, in their order, and must be quick and not call the gate.
 func New(rules func(queue string) Rules, random func() float64, changed func(Transition)) *Gate {
 	return &Gate{rules: rules, random: random, changed: changed, queues: map[string]*queue{}, part: Part{N: 1}, leads: true}
+}
+
+// Late says by how much a caller can be late who asks Allow again when that has said. What
+// a rate lets through in that time is not lost: it goes at once when the caller asks.
+func (g *Gate) Late(by time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.late = by
 }
 
 // Allow says how many messages, most at most, may return to queue now, and reserves
@@ -54,12 +63,14 @@ func (g *Gate) Allow(queue string, most int, now time.Time) (n int, again time.T
 	q.ruled(r)
 	q.used = now
 	q.advance(now)
-	if n, again, _ = q.room(most, now); n > 0 {
+	n, again, why := q.room(most, now)
+	if n > 0 {
 		q.reserve(n, now)
 		if n < most {
-			_, again, _ = q.room(1, now)
+			_, again, why = q.room(1, now)
 		}
 	}
+	q.short = why == WhyRate && !again.IsZero()
 	return n, again
 }
 

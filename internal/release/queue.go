@@ -3,8 +3,6 @@ package release
 import (
 	"math"
 	"time"
-
-	"golang.org/x/time/rate"
 )
 
 // queue is what is known of one.
@@ -21,8 +19,8 @@ type queue struct {
 	// is known here: a consumer can be quicker than RabbitMQ's answer to us.
 	early flight
 
-	limiter *rate.Limiter // nil: no limit, so far
-	spare   float64       // tokens taken from limiter that were not used; below 0: used beyond it
+	bucket
+	short bool // when Allow was asked last, more messages waited than there were tokens
 
 	breaker
 	others map[string]heard // what other replicas said of their returns, see part.go
@@ -79,51 +77,65 @@ func (q *queue) room(most int, now time.Time) (n int, again time.Time, why strin
 	return n, again, why
 }
 
-// tokens are how many the rate of one of so many replicas has room for, most at most,
-// and when it has for more.
-//
-// The bucket holds a tenth of a second, so that a caller who is a little late loses
-// nothing, and is asked again when a quarter of that is in it, so that each time a
-// few go together.
-func (q *queue) tokens(most, replicas int, now time.Time) (int, time.Time) {
-	limit := q.limit(now) / float64(max(replicas, 1))
-	if limit <= 0 {
-		q.limiter = nil
-		return most, time.Time{}
-	}
-	burst := max(1, int(math.Ceil(limit/10)))
-	if limit >= 2 {
+// bucket holds a token for each message that a rate lets through.
+type bucket struct {
+	rate float64 // tokens a second; 0: no limit, so far
+	have float64 // as many it held at that time
+	at   time.Time
+}
+
+// burst is how many tokens a bucket holds, a tenth of a second's, and few of how many on
+// a caller is asked again: a quarter of that, so that each time a few go together.
+func (b *bucket) burst() (burst, few float64) {
+	burst = max(1, math.Ceil(b.rate/10))
+	if b.rate >= 2 {
 		burst = max(2, burst)
 	}
-	switch {
-	case q.limiter == nil:
-		q.limiter, q.spare = rate.NewLimiter(rate.Limit(limit), burst), 0
-		q.limiter.AllowN(now, burst-1) // begins with one, or each new rate would begin with a burst
-	case q.limiter.Limit() != rate.Limit(limit):
-		q.limiter.SetLimitAt(now, rate.Limit(limit))
-		q.limiter.SetBurstAt(now, burst)
+	return burst, max(1, math.Floor(burst/4))
+}
+
+// holds is how many tokens there are now. Where messages wait for the next one, those
+// that come in while the caller is late are not lost, see Late.
+func (q *queue) holds(now time.Time) float64 {
+	most, few := q.burst()
+	if q.short {
+		most = max(most, few+q.rate*q.gate.late.Seconds())
 	}
-	have := q.limiter.TokensAt(now)
-	q.spare = min(q.spare, float64(burst)-have)
-	have += q.spare
-	few := float64(min(most, max(1, burst/4)))
+	return min(most, q.have+max(0, now.Sub(q.at)).Seconds()*q.rate)
+}
+
+// tokens are how many the rate of one of so many replicas has room for, most at most,
+// and when it has for more.
+func (q *queue) tokens(most, replicas int, now time.Time) (int, time.Time) {
+	limit := q.limit(now) / float64(max(replicas, 1))
+	switch {
+	case limit <= 0:
+		q.bucket = bucket{}
+		return most, time.Time{}
+	case q.rate == 0:
+		q.bucket = bucket{limit, 1, now} // begins with one, or each new rate would begin with a burst
+	case q.rate != limit:
+		q.bucket = bucket{limit, q.holds(now), now}
+	}
+	_, few := q.burst()
+	have := q.holds(now)
+	few = min(few, float64(most))
 	return min(most, int(have)), now.Add(time.Duration(math.Ceil(max(few-have, 0) / limit * 1e9)))
 }
 
-// reserve takes n, of which room has told that they may go.
+// reserve takes n, of which room has said that they may go.
 func (q *queue) reserve(n int, now time.Time) {
 	q.reserved += n
-	if q.limiter != nil {
-		whole := min(n, int(q.limiter.TokensAt(now)))
-		q.limiter.AllowN(now, whole)
-		q.spare -= float64(n - whole)
+	if q.rate > 0 {
+		q.have, q.at = q.holds(now)-float64(n), now
 	}
 }
 
-// unsent gives back what was reserved.
+// unsent returns what was reserved: not as many waited, or they cannot go.
 func (q *queue) unsent(n int) {
 	q.reserved = max(0, q.reserved-n)
-	q.spare += float64(n)
+	q.have += float64(n)
+	q.short = false
 }
 
 // idle tells whether nothing would be lost by forgetting it.

@@ -33,6 +33,10 @@ const (
 	// together is how many sent batches are settled in one commit at most.
 	together = 32
 
+	// late is how late the loop may be at what the gate lets through. Where the machine is
+	// busy it is woken late, and waits for store and RabbitMQ.
+	late = 250 * time.Millisecond
+
 	firstRest = 250 * time.Millisecond
 	longest   = 15 * time.Second
 )
@@ -45,6 +49,7 @@ type Giver interface {
 // Gate says how many due messages may return to a queue now; release.Gate does. What
 // it allows is then told to Unsent or Returned.
 type Gate interface {
+	Late(by time.Duration)
 	Allow(queue string, most int, now time.Time) (n int, again time.Time)
 	Unsent(queue string, n int, now time.Time)
 	Returned(queue string, ids []uuid.UUID, now time.Time)
@@ -94,6 +99,7 @@ type sent struct {
 // New makes a loop. report is told why a queue's returns fail, and nil when they
 // work again; it is called on change only.
 func New(s Store, g Giver, gate Gate, events flow.Listener, log *slog.Logger, report func(queue string, err error)) *Loop {
+	gate.Late(late)
 	return &Loop{store: s, give: g, gate: gate, events: events, log: log, report: report,
 		resting: map[string]rest{}, held: map[string]bool{}, served: map[string]bool{}, woken: make(chan struct{}, 1),
 		troubles: troubles{since: map[string]time.Time{}}}
