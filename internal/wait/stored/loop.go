@@ -35,7 +35,7 @@ const (
 
 	// late is how late the loop may be at what the gate lets through. Where the machine is
 	// busy it is woken late, and waits for store and RabbitMQ.
-	late = 250 * time.Millisecond
+	late = 500 * time.Millisecond
 
 	firstRest = 250 * time.Millisecond
 	longest   = 15 * time.Second
