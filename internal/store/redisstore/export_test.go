@@ -52,3 +52,8 @@ func (s *Store) Generation(shard int) uint64 { return s.generation(shard) }
 
 // WatchAtMost is how long a dead server may be unsaid.
 const WatchAtMost = watchEvery + watchFor
+
+// ForgetMost bounds how much of the ledger Forget reads each time, about; Forgetting is how
+// much it has read.
+func (s *Store) ForgetMost(n int) { s.forgetting.most = n }
+func (s *Store) Forgetting() int  { return s.forgetting.read }

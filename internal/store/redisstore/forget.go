@@ -3,7 +3,9 @@ package redisstore
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/store"
@@ -26,15 +28,50 @@ func (s *Store) Forget(ctx context.Context, now time.Time) (int, error) {
 	return n, s.forgetQueues(ctx)
 }
 
+// forgetStep is about how much of a shard's ledger is read at once, and forgetMost how much
+// each time it forgets: queues that something is kept for may be a hundred thousand, and
+// what goes to zero among them is found within some rounds. That of a usual number of
+// queues is read whole.
+const (
+	forgetStep = 1000
+	forgetMost = 20_000
+)
+
+// forgetting is how far Forget has looked.
+type forgetting struct {
+	turn  sync.Mutex // one at a time
+	shard int
+	at    string          // in the shard; "": at its beginning
+	idle  map[string]idle // queues that nothing was kept for when they were looked at
+	most  int             // forgetMost, but for tests
+	read  int             // how much of the ledger was read in all
+}
+
 // forgetQueues forgets the lines of queues that nothing is kept for, but for EmptyKept:
 // see the disk engine's. Each shard moves its own in one step, and only where nothing is
 // kept in it, so that what comes meanwhile is counted right.
 func (s *Store) forgetQueues(ctx context.Context) error {
-	lines, err := s.Ledger(ctx)
+	done, err := s.use(ctx)
 	if err != nil {
 		return err
 	}
-	names := s.longestIdle(lines, time.Now())
+	defer done()
+	f := &s.forgetting
+	f.turn.Lock()
+	defer f.turn.Unlock()
+	if f.idle == nil {
+		f.idle = map[string]idle{}
+	}
+	for read, begun := 0, 0; read < cmp.Or(f.most, forgetMost) && begun < s.Shards; {
+		n, err := s.lookForIdle(ctx)
+		if err != nil {
+			return err
+		}
+		if read += n; f.at == "" {
+			begun++
+		}
+	}
+	names := f.longestIdle()
 	for some := range slices.Chunk(names[:max(0, len(names)-store.EmptyKept)], most) {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -46,30 +83,65 @@ func (s *Store) forgetQueues(ctx context.Context) error {
 		}); err != nil {
 			return err
 		}
+		for _, name := range some {
+			delete(f.idle, name)
+		}
 	}
 	return nil
 }
 
+// lookForIdle looks at some queues of the ledger, and goes on from there next time.
+func (s *Store) lookForIdle(ctx context.Context) (read int, err error) {
+	f := &s.forgetting
+	list, err := texts(s.do(ctx, f.shard, scriptNames, cmp.Or(f.at, "0"), itoa(forgetStep)))
+	if err != nil {
+		return 0, err
+	}
+	seen := map[string]*store.Sums{}
+	for _, column := range list[1:] {
+		if queue := column[1:]; queue != store.OtherQueues {
+			seen[queue] = new(store.Sums)
+		}
+	}
+	names := slices.Collect(maps.Keys(seen))
+	for some := range slices.Chunk(names, most) {
+		if err := s.sumUp(ctx, some, seen); err != nil {
+			return 0, err
+		}
+	}
+	now := time.Now()
+	for queue, sums := range seen {
+		if l := (store.LedgerLine{Queue: queue, Sums: *sums}); l.Kept() != 0 || l.Off() != 0 || *sums == (store.Sums{}) {
+			delete(f.idle, queue)
+		} else if was, ok := f.idle[queue]; !ok || was.sums != *sums {
+			f.idle[queue] = idle{*sums, now}
+		}
+	}
+	if f.at = list[0]; f.at == "0" {
+		f.at, f.shard = "", (f.shard+1)%s.Shards
+	}
+	f.read += len(list) - 1
+	return len(list) - 1, nil
+}
+
+// sumUp adds up what all shards have counted of queues.
+func (s *Store) sumUp(ctx context.Context, queues []string, into map[string]*store.Sums) error {
+	var mu sync.Mutex
+	return s.each(func(shard int) error {
+		list, err := texts(s.do(ctx, shard, scriptLinesOf, append([]string{columns}, queues...)...))
+		mu.Lock()
+		defer mu.Unlock()
+		for i, n := range list {
+			into[queues[i/len(columns)]][i%len(columns)] += score(n)
+		}
+		return err
+	})
+}
+
 // longestIdle are the queues that nothing is kept for, the one first that nothing was
 // counted of for longest, as far as this process has looked.
-func (s *Store) longestIdle(lines []store.LedgerLine, now time.Time) (names []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	was := s.idle
-	s.idle = map[string]idle{}
-	for _, l := range lines {
-		if l.Queue == store.OtherQueues || l.Kept() != 0 || l.Off() != 0 {
-			continue
-		}
-		is, ok := was[l.Queue]
-		if !ok || is.sums != l.Sums {
-			is = idle{l.Sums, now}
-		}
-		s.idle[l.Queue] = is
-		names = append(names, l.Queue)
-	}
-	slices.SortFunc(names, func(a, b string) int {
-		return cmp.Or(s.idle[a].since.Compare(s.idle[b].since), cmp.Compare(a, b))
+func (f *forgetting) longestIdle() []string {
+	return slices.SortedFunc(maps.Keys(f.idle), func(a, b string) int {
+		return cmp.Or(f.idle[a].since.Compare(f.idle[b].since), cmp.Compare(a, b))
 	})
-	return names
 }

@@ -87,7 +87,7 @@ type Store struct {
 	claims     claims
 	adding     adding
 	passing    passing
-	idle       map[string]idle // queues that nothing was kept for when Forget last looked
+	forgetting forgetting
 	rooms      []room
 	identities identities
 	// step is told before each step of a Change over several shards: tests end it there.

@@ -81,6 +81,8 @@ var (
 	scriptGroups   = plain("groups", reads)
 	scriptUngroup  = plain("ungroup", works)
 	scriptUnqueue  = plain("unqueue", works)
+	scriptNames    = plain("names", reads)
+	scriptLinesOf  = plain("linesof", reads)
 	scriptBeat     = plain("beat", works)
 	scriptLeave    = plain("leave", works)
 	scriptLead     = plain("lead", works)
