@@ -18,6 +18,7 @@ func (s *tenant) guard(tokens *auth.Tokens) (*auth.Guard, error) {
 			return nil, err
 		}
 		users = auth.NewUsers(api, s.config.VHost(), a.Roles)
+		users.KeepIn(s.store)
 	}
 	var sessions auth.SessionStore // nil: in memory
 	if s.fleet != nil {

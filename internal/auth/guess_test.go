@@ -7,8 +7,13 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
 )
 
 // directory answers as RabbitMQ's: it knows alice, whose password has a colon in it,
@@ -121,5 +126,66 @@ func TestAnAttackerLocksOutNobodyElseAtTheSameAddress(t *testing.T) {
 	}
 	if n := wrong("another"); n > 1 {
 		t.Errorf("%d guesses at one more account, after those at thirty", n)
+	}
+}
+
+// After a restart, too, guesses at other accounts hold up only those who have never signed
+// in from the address.
+func TestWhoSignedInBeforeARestartIsNotHeldUpByOthers(t *testing.T) {
+	url, kept := directory(t), memstore.New()
+	const proxy = "192.0.2.1"
+	started := func(s SessionStore) *Users {
+		u, err := usersAt(url, "/", DefaultGrants())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s != nil {
+			u.KeepIn(s)
+		}
+		return u
+	}
+	if _, err := started(kept).SignIn(t.Context(), "alice", "s3:cret", proxy); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name, from string
+		kept       SessionStore
+		in         bool
+	}{{"alice", proxy, kept, true}, {"ALICE", proxy, kept, true}, {"alice", "192.0.2.2", kept, false}, {"alice", proxy, nil, false}} {
+		u := started(c.kept)
+		for i := range 150 {
+			_, _ = u.SignIn(t.Context(), "user"+strconv.Itoa(i), "wrong", c.from)
+		}
+		_, err := u.SignIn(t.Context(), c.name, "s3:cret", c.from)
+		var many *TooMany
+		if in := err == nil; in != c.in || !in && !errors.As(err, &many) {
+			t.Errorf("%s from %s, kept %t: %v", c.name, c.from, c.kept != nil, err)
+		}
+		if _, err := u.SignIn(t.Context(), "bob", "wrong", c.from); !errors.As(err, &many) {
+			t.Errorf("an address with too many failures goes on guessing: %v", err)
+		}
+	}
+}
+
+// What is kept of who signed in does not grow for ever.
+func TestWhoSignedInLongAgoIsForgotten(t *testing.T) {
+	kept := memstore.New()
+	old, err := time.Now().Add(-cameFor - time.Hour).MarshalText()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := kept.PutEntries(t.Context(), []store.Entry{{Name: cameName("bob 192.0.2.1"), Value: old}}); err != nil {
+		t.Fatal(err)
+	}
+	u, err := usersAt(directory(t), "/", DefaultGrants())
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.KeepIn(kept)
+	if _, err := u.SignIn(t.Context(), "alice", "s3:cret", "192.0.2.1"); err != nil {
+		t.Fatal(err)
+	}
+	if u.hasCome(t.Context(), "bob 192.0.2.1") || !u.hasCome(t.Context(), "alice 192.0.2.1") {
+		t.Error("it keeps what is old, or not what is new")
 	}
 }
