@@ -13,6 +13,9 @@ import (
 
 const v1 = "/api/v1"
 
+// mostPaged is how many the client asks for at once of what it wants all of.
+const mostPaged = 1000
+
 func page(q map[string]string, after string, limit int) (pairs []string) {
 	for k, v := range q {
 		pairs = append(pairs, k, v)
@@ -65,9 +68,18 @@ func (c Client) Message(ctx context.Context, id string) (d console.Detail, err e
 	return d, c.call(ctx, http.MethodGet, v1+"/messages"+escaped(id), nil, nil, &d)
 }
 
-// Groups of failures among what a query finds.
-func (c Client) Groups(ctx context.Context, query string) (g Groups, err error) {
-	return g, c.call(ctx, http.MethodGet, v1+"/groups", values("q", query), nil, &g)
+// Groups of failures among what a query finds: all of them, page by page.
+func (c Client) Groups(ctx context.Context, query string) (all console.GroupPage, err error) {
+	for after := ""; ; {
+		var next console.GroupPage
+		if err := c.call(ctx, http.MethodGet, v1+"/groups", values(page(map[string]string{"q": query}, after, mostPaged)...), nil, &next); err != nil {
+			return all, err
+		}
+		all.Groups, all.Total = append(all.Groups, next.Groups...), next.Total
+		if after = next.After; after == "" {
+			return all, nil
+		}
+	}
 }
 
 // NoteGroup sets a group's note; "" takes it away.
@@ -78,24 +90,35 @@ func (c Client) NoteGroup(ctx context.Context, group, note string) error {
 // Queues that the service knows: all of them, page by page.
 func (c Client) Queues(ctx context.Context) (all Queues, err error) {
 	for after := ""; ; {
-		var page Queues
-		if err := c.call(ctx, http.MethodGet, v1+"/queues", values("after", after), nil, &page); err != nil {
+		var next Queues
+		if err := c.call(ctx, http.MethodGet, v1+"/queues", values(page(nil, after, mostPaged)...), nil, &next); err != nil {
 			return all, err
 		}
-		if all.Queues = append(all.Queues, page.Queues...); page.After == "" {
+		all.Queues = append(all.Queues, next.Queues...)
+		if after = next.After; after == "" {
 			return all, nil
 		}
-		after = page.After
 	}
 }
 
-// Ledger is how many messages came for each queue, and what became of them.
-func (c Client) Ledger(ctx context.Context, recount bool) (l console.Ledger, err error) {
-	var q []string
+// Ledger is how many messages came for each queue, and what became of them: all lines,
+// page by page.
+func (c Client) Ledger(ctx context.Context, recount bool) (all console.Ledger, err error) {
+	first := map[string]string{}
 	if recount {
-		q = []string{"recount", "true"}
+		first["recount"] = "true"
 	}
-	return l, c.call(ctx, http.MethodGet, v1+"/ledger", values(q...), nil, &l)
+	for after := ""; ; first = nil {
+		var next console.Ledger
+		if err := c.call(ctx, http.MethodGet, v1+"/ledger", values(page(first, after, mostPaged)...), nil, &next); err != nil {
+			return all, err
+		}
+		next.Queues = append(all.Queues, next.Queues...)
+		all = next
+		if after, all.After = next.After, ""; after == "" {
+			return all, nil
+		}
+	}
 }
 
 // Hold pauses the returns to a queue.

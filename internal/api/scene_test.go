@@ -151,9 +151,9 @@ func newScene(t testing.TB, who *access, readOnly bool) *scene {
 			must(s.store.Add(t.Context(), []*store.Record{r}))
 		}
 	}
-	groups, err := s.console.Groups(t.Context(), root, "queue:"+orders)
+	groups, err := s.console.Groups(t.Context(), root, "queue:"+orders, "", 0)
 	must(err)
-	s.group = groups[0].ID
+	s.group = groups.Groups[0].ID
 	for _, id := range []*string{&s.plan, &s.op} {
 		p, err := s.console.Plan(t.Context(), root, console.PlanRequest{Verb: console.Replay, Query: "queue:" + orders, Reason: secret})
 		must(err)

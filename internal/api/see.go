@@ -62,12 +62,6 @@ type Paged struct {
 	Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"100"`
 }
 
-// QueuesPaged is a request for a page of queues.
-type QueuesPaged struct {
-	After string `query:"after" maxLength:"1024" doc:"The page before's after; left out: from the start."`
-	Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"1000"`
-}
-
 // Named is a request about one thing.
 type Named struct {
 	ID string `path:"id" maxLength:"256"`
@@ -98,20 +92,23 @@ func (a *API) see() {
 		n, exact, err := a.Console.Count(ctx, c, in.Q)
 		return Count{n, exact}, err
 	})
-	handle(a, get("/groups", "groups", "Groups of failures among what a query finds"), func(ctx context.Context, c auth.Caller, in *Query) (Groups, error) {
-		g, err := a.Console.Groups(ctx, c, in.Q)
-		return Groups{list(g)}, err
+	handle(a, get("/groups", "groups", "Groups of failures among what a query finds"), func(ctx context.Context, c auth.Caller, in *struct {
+		Query
+		Paged
+	}) (console.GroupPage, error) {
+		return a.Console.Groups(ctx, c, in.Q, in.After, in.Limit)
 	})
-	handle(a, get("/queues", "queues", "Work queues: what is held for them, and what RabbitMQ says"), func(ctx context.Context, c auth.Caller, in *QueuesPaged) (Queues, error) {
+	handle(a, get("/queues", "queues", "Work queues: what is held for them, and what RabbitMQ says"), func(ctx context.Context, c auth.Caller, in *Paged) (Queues, error) {
 		q, after, err := a.Console.Queues(ctx, c, in.After, in.Limit)
 		return Queues{list(q), after}, err
 	})
 	recounts := get("/ledger", "ledger", "How many messages came for each queue, and what became of them")
 	recounts.Middlewares = huma.Middlewares{few(recountsAtOnce)}
 	handle(a, recounts, func(ctx context.Context, c auth.Caller, in *struct {
+		Paged
 		Recount bool `query:"recount" doc:"Count what is kept one by one first: the more there is, the longer it takes."`
 	}) (console.Ledger, error) {
-		return a.Console.Ledger(ctx, c, in.Recount)
+		return a.Console.Ledger(ctx, c, in.Recount, in.After, in.Limit)
 	})
 	handle(a, get("/policies", "policies", "Policies in force, and the waits each gives"), func(ctx context.Context, c auth.Caller, _ *none) (Policies, error) {
 		p, err := a.Console.Policies(ctx, c)

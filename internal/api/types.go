@@ -14,11 +14,6 @@ type Count struct {
 	Exact bool  `json:"exact" doc:"When false there are more: not all were looked at."`
 }
 
-// Groups is a list of groups.
-type Groups struct {
-	Groups []console.Group `json:"groups"`
-}
-
 // Queues is a list of queues.
 type Queues struct {
 	Queues []console.Queue `json:"queues"`

@@ -253,7 +253,7 @@ func (s *Service) serve(server *http.Server) {
 		serve = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
 	}
 	if err := serve(s.listen); !errors.Is(err, http.ErrServerClosed) {
-		s.Log.Error("page and API answer nobody any more; messages return as before", "error", err)
+		s.Log.Error("HTTP server stopped; retries continue", "error", err)
 	}
 }
 

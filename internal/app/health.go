@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/metrics"
 )
 
@@ -89,7 +90,7 @@ func (h *health) set(part, what string) (news bool) {
 	} else {
 		h.wrong[part] = what
 	}
-	if !ofQueue(part) { // of queues there may be a hundred thousand
+	if !console.OfQueue(part) { // of queues there may be a hundred thousand
 		h.metrics.Ready(isReady(h.wrong), h.wrong[partStore] != "" || h.wrong[partServer] != "")
 	}
 	return news
@@ -116,21 +117,14 @@ func (h *health) expire() {
 
 // isReady is the one judgement of readiness: /readyz, the metric, API, page, command line
 // and the replicas' table all say what it says. A service is ready unless something is
-// wrong besides single queues, and besides what others must mend while it does all its
-// work: who takes it out of service for those takes its page and its retries to all others
-// away, too.
+// wrong that stops it.
 func isReady(wrong map[string]string) bool {
 	for part := range wrong {
-		if !ofQueue(part) && part != partLimit && part != partStrangers {
+		if console.Stops(part) {
 			return false
 		}
 	}
 	return true
-}
-
-// ofQueue tells whether a part is a single queue.
-func ofQueue(part string) bool {
-	return strings.HasPrefix(part, partQueue) || strings.HasPrefix(part, partConsumers)
 }
 
 func (h *health) ready() bool {
@@ -163,16 +157,29 @@ func because(err error) string {
 const mostProblems = 200
 
 func problemsOf(wrong map[string]string) []string {
-	all, queues := []string{}, 0
-	for _, part := range slices.Sorted(maps.Keys(wrong)) {
-		if ofQueue(part) {
-			if queues++; queues > mostProblems {
-				continue
-			}
+	var others, queues []string
+	n, last := 0, ""
+	for part := range wrong {
+		if !console.OfQueue(part) {
+			others = append(others, part)
+			continue
 		}
+		// Of a hundred thousand only the first are put in order.
+		if n++; last != "" && part > last {
+			continue
+		}
+		if queues = append(queues, part); len(queues) == 2*mostProblems {
+			slices.Sort(queues)
+			queues = queues[:mostProblems]
+			last = queues[mostProblems-1]
+		}
+	}
+	slices.Sort(queues)
+	all := []string{}
+	for _, part := range slices.Sorted(slices.Values(append(others, queues[:min(mostProblems, len(queues))]...))) {
 		all = append(all, part+": "+wrong[part])
 	}
-	if more := queues - mostProblems; more > 0 {
+	if more := n - mostProblems; more > 0 {
 		all = append(all, fmt.Sprintf("%s(others): so it is with %d more", partQueue, more))
 	}
 	return all

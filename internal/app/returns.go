@@ -76,8 +76,8 @@ func (s *tenant) returnsChanged(t release.Transition) {
 	}
 }
 
-// returning is how the returns to each queue are that anything is known of.
-func (s *tenant) returning() (all []metrics.Return) {
+// returning is how the returns to each queue are that is shown and anything is known of.
+func (s *tenant) returning(shown func(queue string) bool) (all []metrics.Return) {
 	now := time.Now()
 	by := map[string]*metrics.Return{}
 	of := func(queue string) *metrics.Return {
@@ -89,21 +89,27 @@ func (s *tenant) returning() (all []metrics.Return) {
 	due := map[string]bool{}
 	if next, err := s.store.Next(context.Background()); err == nil {
 		for _, n := range next {
-			due[n.Queue] = !n.Due.After(now)
+			if !n.Due.After(now) {
+				due[n.Queue] = true
+			}
 		}
 	}
 	for _, q := range s.gate.Queues() {
+		if !shown(q) {
+			continue
+		}
 		r := of(q)
 		switch why := r.View.Held; {
 		case why == release.WhyBreaker || why == release.WhyNoConsumer, why != "" && due[q]:
 			r.Held = append(r.Held, why)
 		}
 	}
-	for _, q := range s.loop.Held() {
-		of(q).Held = append(of(q).Held, "person")
-	}
-	for _, q := range s.loop.Resting() {
-		of(q).Held = append(of(q).Held, "unreachable")
+	for why, queues := range map[string][]string{"person": s.loop.Held(), "unreachable": s.loop.Resting()} {
+		for _, q := range queues {
+			if shown(q) {
+				of(q).Held = append(of(q).Held, why)
+			}
+		}
 	}
 	for _, q := range slices.Sorted(maps.Keys(by)) {
 		all = append(all, *by[q])

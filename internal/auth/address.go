@@ -72,7 +72,7 @@ func local(r *http.Request) error {
 		by = "it is HTTP/1.0" // as nginx asks, which adds no header unless told to
 	}
 	if by != "" {
-		return errors.New("this came by a proxy (" + by + "), and nobody signs in here: configure auth before others can reach this service")
+		return errors.New("this came by a proxy (" + by + "), and this service has no sign-in: configure auth before others can reach this service")
 	}
 	return nil
 }

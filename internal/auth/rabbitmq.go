@@ -20,7 +20,7 @@ import (
 )
 
 // ErrUnchecked: RabbitMQ does not answer, so nobody can be checked.
-var ErrUnchecked = errors.New("RabbitMQ's management API does not say who may sign in")
+var ErrUnchecked = errors.New("RabbitMQ's management API does not answer, so no user can sign in")
 
 // TooMany is that there were too many attempts to sign in.
 type TooMany struct{ Wait time.Duration }
@@ -53,6 +53,9 @@ type Users struct {
 	names     limiter       // of a name, from wherever
 	addresses limiter       // of an address, for names that have not signed in from there
 	asking    chan struct{} // bounds how many checks run at once
+
+	kept  SessionStore // nil: who signed in is known until the process ends
+	sweep sync.Once
 
 	mu    sync.Mutex
 	known map[[32]byte]knownUser
@@ -125,6 +128,10 @@ func (u *Users) SignIn(ctx context.Context, name, password, from string) (Caller
 	u.mu.Unlock()
 	for i, l := range limits {
 		if wait := l.of.take(l.key); wait > 0 {
+			if l.of == &u.addresses && u.hasCome(ctx, pair) {
+				limits = limits[:i]
+				break
+			}
 			for _, taken := range limits[:i] {
 				taken.of.give(taken.key)
 			}
@@ -137,16 +144,17 @@ func (u *Users) SignIn(ctx context.Context, name, password, from string) (Caller
 			l.of.give(l.key)
 		}
 	}
-	if err == nil {
-		u.remember(key, pair, c)
+	if err == nil && u.remember(key, pair, c) {
+		u.keepCome(ctx, pair)
 	}
 	return c, err
 }
 
-func (u *Users) remember(key [32]byte, pair string, c Caller) {
+// remember tells whether the pair is new to this process.
+func (u *Users) remember(key [32]byte, pair string, c Caller) (first bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if len(u.came) < mostCame {
+	if first = !u.came[pair] && len(u.came) < mostCame; first {
 		u.came[pair] = true
 	}
 	now := time.Now()
@@ -156,6 +164,7 @@ func (u *Users) remember(key [32]byte, pair string, c Caller) {
 	if len(u.known) < mostKnown {
 		u.known[key] = knownUser{c, now.Add(knownFor)}
 	}
+	return first
 }
 
 func (u *Users) check(ctx context.Context, name, password string) (Caller, error) {

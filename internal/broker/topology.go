@@ -108,5 +108,6 @@ func ask(conn *amqp.Connection, queue string) (q amqp.Queue, err error) {
 }
 
 func declaring(what, name string, err error) error {
-	return fmt.Errorf("declaring the %s %q: %w", what, name, explain(err))
+	err = explain(err)
+	return fmt.Errorf("declaring the %s %q: %w%s", what, name, err, mend(what, name, err))
 }

@@ -64,7 +64,7 @@ const ofMany = `
 With a query it first shows what it would do: how many messages of which queues,
 what is left out, what stands in the way. That set does not grow by what fails
 later. Before it changes more than one message it asks, or needs --yes where
-nobody can be asked. It then runs in the service: Ctrl-C here only ends the
+it cannot ask. It then runs in the service: Ctrl-C here only ends the
 watching. Messages that are named by their ids are not asked about.`
 
 // act makes the command of a deed.

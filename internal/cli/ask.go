@@ -13,7 +13,7 @@ var errDeclined = fmt.Errorf("nothing was changed")
 // confirm asks a person, and refuses where there is none.
 func (p *program) confirm(ctx context.Context, question string) error {
 	if !isTerminal(p.in) {
-		return fmt.Errorf("this is not a terminal, so nobody can be asked: give --yes or --dry-run: %w", errUsage)
+		return fmt.Errorf("this is not a terminal, so it cannot ask: give --yes or --dry-run: %w", errUsage)
 	}
 	fmt.Fprintf(p.err, "%s [y/N] ", plain(question))
 	answer := make(chan string, 1)

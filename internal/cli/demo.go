@@ -20,8 +20,8 @@ func (p *program) demo() *cobra.Command {
 		Use:   "demo",
 		Short: "Show the service at work on an example shop",
 		Long: `Show the service at work: a private RabbitMQ on loopback, three queues, a
-consumer whose upstream goes down and comes back, and one message that nobody
-can process. Ends all it started, deletes its queues (redrive-demo.*) and
+consumer whose upstream goes down and comes back, and one message that no
+consumer can process. Ends all it started, deletes its queues (redrive-demo.*) and
 accounts for every message. Needs RabbitMQ installed, or --broker.`,
 		Args: exactArgs(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -138,7 +138,7 @@ func (p *program) send(ctx context.Context, client api.Client, e editing, r cons
 // changed.
 func (p *program) editByHand(ctx context.Context, client api.Client, e editing, r console.EditRequest) error {
 	if !e.yes && !e.dry && !isTerminal(p.in) {
-		return fmt.Errorf("this is not a terminal, so nobody can be asked: give --yes, --dry-run or --body-file: %w", errUsage)
+		return fmt.Errorf("this is not a terminal, so it cannot ask: give --yes, --dry-run or --body-file: %w", errUsage)
 	}
 	text, suffix, document, err := editable(ctx, client, e.id)
 	if err != nil {

@@ -28,7 +28,7 @@ const exitCodes = `Exit codes:
   0  done
   1  error
   2  wrong usage, or a query that makes no sense
-  3  partly done: some messages were left out, or nobody watches to the end;
+  3  partly done: some messages were left out, or it was not watched to the end;
      of doctor: only warnings, or checks that could not be made
   4  not allowed: sign in, or as somebody else
   5  not as expected: another count, a queue that is not there, a plan too old;

@@ -74,7 +74,7 @@ func (p *program) groupsNote() *cobra.Command {
 	return p.withAddress(&cobra.Command{
 		Use:     "note GROUP TEXT",
 		Short:   "Keep a note with a group, for who looks next; an empty one takes it away",
-		Example: "  redrive groups note 5a1f0c2b9e3d4a76 'the supplier is told: ticket 4711'",
+		Example: "  redrive groups note 5a1f0c2b9e3d4a76 'reported to the supplier: ticket 4711'",
 		Args:    exactArgs(2, "the group's ID and the note"),
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := p.client()

@@ -21,7 +21,7 @@ func (p *program) move() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "move QUEUE --to NEWNAME",
 		Short: "Give a queue a new name, without its x-dead-letter-exchange; its messages go along",
-		Long: `Give a queue a new name, without its x-dead-letter-exchange, which nobody can
+		Long: `Give a queue a new name, without its x-dead-letter-exchange, which RabbitMQ cannot
 change: a new queue takes over its other arguments, the policy in force (with dead
 letters to Redrive), its bindings and its messages, and then the old queue is
 deleted. Each step is shown first.

@@ -16,7 +16,7 @@ func (p *program) notify() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "notify",
 		Short: "Try the notifications",
-		Long: `Try the notifications: who is told of what is in the config file, under notify.
+		Long: `Try the notifications: which routes send what is in the config file, under notify.
 docs/notifications.md says how.`,
 	}
 	c.AddCommand(p.notifyTest())
@@ -64,7 +64,7 @@ Exit codes: 0 all were sent, 3 some, 1 none; 6 there is no such route, or none.`
 				return endingf(ExitNotFound, "the config has no route %q; see notify.routes", args[0])
 			}
 			if len(routes) == 0 {
-				return endingf(ExitNotFound, "the config has no routes: nobody is told of anything; see notify.routes in redrive.example.yaml")
+				return endingf(ExitNotFound, "the config has no routes, so nothing is sent; see notify.routes in redrive.example.yaml")
 			}
 			all, failed := make([]tested, len(routes)), 0
 			var sending sync.WaitGroup

@@ -68,7 +68,7 @@ func (p *program) toTheEnd(ctx context.Context, client api.Client, format string
 	op, err := p.follow(ctx, client, op)
 	var gone *stillRunning
 	if errors.As(err, &gone) {
-		fmt.Fprintf(p.err, "Nobody watches operation %s any more; it goes on in the service:\n%s", plain(op.ID), orders(op.ID))
+		fmt.Fprintf(p.err, "Operation %s is not watched any more, and goes on in the service:\n%s", plain(op.ID), orders(op.ID))
 	}
 	if err != nil {
 		return err

@@ -1,13 +1,16 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"net/url"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/doctor"
 	"github.com/redrive-mq/redrive/internal/rights"
 	"github.com/redrive-mq/redrive/policy"
@@ -17,6 +20,8 @@ import (
 type grant struct {
 	User  string `json:"user"`
 	VHost string `json:"vhost"`
+	// tagged is the user with the tags: that of broker.management, which may be another.
+	tagged string
 	rights.Rights
 }
 
@@ -52,6 +57,12 @@ definitions is JSON for rabbitmqctl import_definitions, without users.`,
 		if own != "" && !c.Flags().Changed("user") {
 			user = own
 		}
+		tagged := "" // the same user
+		if api, err := cfg.Broker.API(vhost); err == nil {
+			if u, err := url.Parse(addresses.Split(cfg.Broker.URL)[0]); err == nil && u.User.Username() != api.User() {
+				tagged = api.User()
+			}
+		}
 		policies := cfg.Policies
 		if len(queues) > 0 {
 			policies = narrowed(policies, queues)
@@ -67,7 +78,7 @@ definitions is JSON for rabbitmqctl import_definitions, without users.`,
 				name += "-" + r.Role
 			}
 			if of {
-				all = append(all, grant{name, vhost, r})
+				all = append(all, grant{User: name, VHost: vhost, tagged: cmp.Or(tagged, name), Rights: r})
 			}
 		}
 		if format == "definitions" {
@@ -108,6 +119,10 @@ func writeGrants(w io.Writer, all []grant) {
 		}
 		fmt.Fprintf(w, "rabbitmqctl add_user %s # asks for a password\n", user)
 		fmt.Fprintf(w, "rabbitmqctl set_permissions -p %s %s %s %s %s\n", vhost, user, doctor.Quote(g.Configure), doctor.Quote(g.Write), doctor.Quote(g.Read))
+		if len(g.Tags) > 0 {
+			(&diagnosis{w: w}).wrap("# ", "set_user_tags replaces all tags of the user: name those that it has, too (rabbitmqctl list_users shows them).")
+			fmt.Fprintf(w, "rabbitmqctl set_user_tags %s %s\n", doctor.Quote(g.tagged), strings.Join(g.Tags, " "))
+		}
 		for _, t := range g.Topics {
 			fmt.Fprintf(w, "rabbitmqctl set_topic_permissions -p %s %s %s %s %s\n", vhost, user, doctor.Quote(t.Exchange), doctor.Quote(t.Write), doctor.Quote(t.Read))
 		}

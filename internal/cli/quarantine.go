@@ -59,7 +59,7 @@ RabbitMQ 3 a publisher can forge them, and it is shown as claimed.
 		return err
 	})
 	c.Flags().IntVar(&limit, "limit", 100, "the most to show")
-	c.Flags().BoolVar(&unchecked, "unchecked", false, "go on although the delivery limit in force is unknown")
+	c.Flags().BoolVar(&unchecked, "unchecked", false, "go on although the delivery limit in force is unknown: if there is one, RabbitMQ drops a message that was listed that often")
 	return withFormats(c, &format, "table", "json", "jsonl", "yaml")
 }
 
@@ -126,7 +126,7 @@ into quarantine before an upgrade to RabbitMQ 4, give --queue, too.
 	c.Flags().StringVar(&queue, "queue", "", "the queue they failed in, instead of the one in their headers")
 	c.Flags().BoolVar(&dry, "dry-run", false, "only show what would be done")
 	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
-	c.Flags().BoolVar(&unchecked, "unchecked", false, "go on although the delivery limit in force is unknown")
+	c.Flags().BoolVar(&unchecked, "unchecked", false, "go on although the delivery limit in force is unknown: if there is one, RabbitMQ drops a message that was listed that often")
 	return c
 }
 

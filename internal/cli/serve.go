@@ -75,7 +75,7 @@ holds it.`,
 	}
 	c.Flags().StringVarP(&file, "config", "c", "", "the config file (YAML)")
 	c.Flags().StringVar(&format, "log", "text", "log as text or json")
-	c.Flags().BoolVar(&readOnly, "read-only", false, "nobody may change anything, whatever their role and the config file")
+	c.Flags().BoolVar(&readOnly, "read-only", false, "refuse all changes, whatever the role and the config file say")
 	return c
 }
 

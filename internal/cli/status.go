@@ -56,7 +56,7 @@ func status(w io.Writer, st console.Overview, now time.Time) {
 		fmt.Fprintln(w, "ready")
 	}
 	for _, problem := range st.Problems {
-		if !st.Ready {
+		if !st.Ready && console.Stops(problem) {
 			problem = "not ready: " + problem
 		}
 		fmt.Fprintln(w, plain(problem))

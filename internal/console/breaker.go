@@ -25,7 +25,7 @@ type Gate struct {
 	MostFlight  int        `json:"most_in_flight,omitempty"`
 	FailedShare float64    `json:"failed_share,omitempty" doc:"Of the returns in the window, what share failed again: 0 to 1."`
 	Judged      int        `json:"judged,omitempty" doc:"How many returns that share is of."`
-	NoConsumer  *time.Time `json:"no_consumer_since,omitempty" doc:"Nothing returns since then, because nobody consumes."`
+	NoConsumer  *time.Time `json:"no_consumer_since,omitempty" doc:"Nothing returns since then, because the queue has no consumers."`
 }
 
 // Forced is a breaker that a person has set.

@@ -20,6 +20,7 @@
 //	replicas.go   … with several replicas: the leader does them, all show them
 //	given.go      … and orders reach it through the store
 //	queue.go      queues, groups, policies, health, as they are shown
+//	tally.go      what a store counted, and pages of what there is very much of
 //	queues.go     … queues; policies.go: policies and groups; overview.go: all in one look
 //	ledger.go     how many messages came, and what became of them
 //	live.go       what has changed since a moment ago

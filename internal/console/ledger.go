@@ -28,8 +28,14 @@ type LedgerLine struct {
 // Ledger is the account of all messages.
 type Ledger struct {
 	Recounted *time.Time   `json:"recounted,omitempty" doc:"When what is kept was last counted one by one, and compared."`
+	Total     LedgerLine   `json:"total" doc:"All lines of all pages added up; off: of those that are off, without their signs."`
+	OffQueues []LedgerLine `json:"off_queues,omitempty" doc:"Lines that are off, on whatever page; at most 100."`
 	Queues    []LedgerLine `json:"queues"`
+	After     string       `json:"after,omitempty" doc:"Ask with it for the next page; absent on the last."`
 }
+
+// mostOff is how many lines that are off are shown on every page.
+const mostOff = 100
 
 // recountEvery is how often what is kept is compared with the ledger; at most a
 // twentieth of the time is spent on it.
@@ -47,9 +53,9 @@ type recounts struct {
 	off map[string]int64 // by queue; those that are right are left out
 }
 
-// Ledger tells, for each queue, what came and what became of it. With recount it
-// counts all that is kept first.
-func (c *Console) Ledger(ctx context.Context, by auth.Caller, recount bool) (Ledger, error) {
+// Ledger tells, for each queue, what came and what became of it: a page of limit lines,
+// ordered by name; 0: MostQueues. With recount it counts all that is kept first.
+func (c *Console) Ledger(ctx context.Context, by auth.Caller, recount bool, after string, limit int) (Ledger, error) {
 	if err := by.May(auth.Viewer, ""); err != nil {
 		return Ledger{}, err
 	}
@@ -73,20 +79,43 @@ func (c *Console) Ledger(ctx context.Context, by auth.Caller, recount bool) (Led
 	if at := c.recounts.at; !at.IsZero() {
 		l.Recounted = &at
 	}
+	var mine []store.LedgerLine
+	sums := store.LedgerLine{}
 	for i := range lines {
 		s := &lines[i]
 		if !by.Sees(s.Queue) {
 			continue
 		}
-		line := LedgerLine{Queue: s.Queue, In: s.Sums[store.In], Returned: s.Sums[store.Returned], Forwarded: s.Sums[store.Forwarded],
-			Waiting: s.Sums[store.Waiting], Parked: s.Sums[store.Parked], Discarded: s.Sums[store.Discarded], Forgotten: s.Sums[store.Forgotten],
-			HandedOver: s.Sums[store.HandedOver], Dropped: s.Sums[store.Dropped], Moved: s.Sums[store.Moved], Off: s.Off()}
-		if found := c.recounts.off[s.Queue]; found != 0 {
-			line.Off = found
+		mine = append(mine, *s)
+		sums.Sums.Add(&s.Sums)
+		if off := c.recounts.offOf(s); off != 0 {
+			l.Total.Off += max(off, -off)
+			if len(l.OffQueues) < mostOff {
+				l.OffQueues = append(l.OffQueues, lineOf(s, off))
+			}
 		}
-		l.Queues = append(l.Queues, line)
 	}
-	return l, nil
+	l.Total = lineOf(&sums, l.Total.Off)
+	page, next, err := pageOf(mine, func(s store.LedgerLine) string { return s.Queue }, after, limit)
+	for i := range page {
+		l.Queues = append(l.Queues, lineOf(&page[i], c.recounts.offOf(&page[i])))
+	}
+	l.After = next
+	return l, err
+}
+
+// offOf is by how much a line is off. The caller holds mu.
+func (r *recounts) offOf(s *store.LedgerLine) int64 {
+	if found := r.off[s.Queue]; found != 0 {
+		return found
+	}
+	return s.Off()
+}
+
+func lineOf(s *store.LedgerLine, off int64) LedgerLine {
+	return LedgerLine{Queue: s.Queue, In: s.Sums[store.In], Returned: s.Sums[store.Returned], Forwarded: s.Sums[store.Forwarded],
+		Waiting: s.Sums[store.Waiting], Parked: s.Sums[store.Parked], Discarded: s.Sums[store.Discarded], Forgotten: s.Sums[store.Forgotten],
+		HandedOver: s.Sums[store.HandedOver], Dropped: s.Sums[store.Dropped], Moved: s.Sums[store.Moved], Off: off}
 }
 
 // recount compares the ledger with all that is kept. Who asks while another does has

@@ -56,7 +56,7 @@ func TestTheLedger(t *testing.T) {
 		{"none", caller(auth.Viewer), true, true, []console.LedgerLine{mail, orders}},
 	} {
 		s.queue = step.missing
-		l, err := c.Ledger(ctx, step.by, step.recount)
+		l, err := c.Ledger(ctx, step.by, step.recount, "", 0)
 		if err != nil || !reflect.DeepEqual(l.Queues, step.want) || (l.Recounted != nil) != step.counted {
 			t.Errorf("step %d: %v, counted %v, %+v; want %+v", i, err, l.Recounted, l.Queues, step.want)
 		}
@@ -64,7 +64,7 @@ func TestTheLedger(t *testing.T) {
 	if want := []map[string]int64{{"orders": 1}, {}}; !reflect.DeepEqual(told, want) {
 		t.Errorf("told %v, want %v", told, want)
 	}
-	if _, err := c.Ledger(ctx, auth.Caller{}, false); err == nil {
+	if _, err := c.Ledger(ctx, auth.Caller{}, false, "", 0); err == nil {
 		t.Error("nobody sees it")
 	}
 }

@@ -76,7 +76,7 @@ func (w *watcher) failures() int64 {
 
 // look is how things are, and whether that is news.
 func (w *watcher) look(ctx context.Context) (t Tick, news bool, err error) {
-	counts, err := w.Store.Counts(ctx)
+	counts, err := w.counts(ctx)
 	if err != nil {
 		return t, false, err
 	}

@@ -13,6 +13,7 @@ import (
 type Console struct {
 	Config
 	queues   queueCache    // see queues.go
+	tally    tally         // see tally.go
 	calendar calendarCache // see overview.go
 	recounts recounts      // see ledger.go
 

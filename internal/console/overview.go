@@ -1,13 +1,14 @@
 package console
 
 import (
+	"cmp"
 	"context"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/store"
 )
 
 const (
@@ -18,6 +19,9 @@ const (
 	// calendar is shown again.
 	mostCounted   = 5000
 	calendarFresh = 10 * time.Second
+	// mostDue is of how many queues, those with the most messages, all that is due is
+	// counted; of each other one the message that is due first.
+	mostDue = 500
 )
 
 // Unread begins the problem that a store does not answer, so that no queue is shown.
@@ -28,30 +32,31 @@ func (c *Console) Overview(ctx context.Context, by auth.Caller) (Overview, error
 	if err := by.May(auth.Viewer, ""); err != nil {
 		return Overview{}, err
 	}
-	queues, unread := c.allQueues(ctx, by)
+	s, unread := c.sight(ctx, by)
 	if unread != nil && (ctx.Err() != nil || c.IsReady()) {
 		return Overview{}, unread
 	}
-	shown := inOneLook(queues)
+	shown := s.shown(s.inOneLook())
 	c.askBroker(ctx, shown)
 	now := c.Now()
 	o := Overview{Replicas: c.replicasFor(by), Version: c.Version, Since: c.Since, Now: now, ReadOnly: c.ReadOnly || by.ReadOnly,
-		Ready: c.IsReady(), Problems: c.ProblemsFor(by), Hour: []Flow{}, Queues: shown, MoreQueues: len(queues) - len(shown)}
+		Ready: c.IsReady(), Problems: c.ProblemsFor(by), Hour: []Flow{}, Queues: shown, MoreQueues: len(s.counts) - len(shown)}
 	if c.BrokerAt != nil {
 		o.Broker = c.BrokerAt()
 	}
 	if c.Notices != nil {
 		o.Notices = c.Notices()
 	}
-	for i := range queues {
-		q := &queues[i]
-		o.Waiting += q.Waiting
-		o.Parked += q.Parked
-		o.Discarded += q.Discarded
-		if q.NextDue != nil && (o.NextDue == nil || q.NextDue.Before(*o.NextDue)) {
-			o.NextDue, o.Oldest = q.NextDue, q.Oldest
+	var next store.QueueCount // the one whose message is due first
+	for _, n := range s.counts {
+		o.Waiting += n.Waiting
+		o.Parked += n.Parked
+		o.Discarded += n.Discarded
+		if n.Waiting > 0 && !n.NextDue.IsZero() && (next.NextDue.IsZero() || n.NextDue.Before(next.NextDue)) {
+			next = n
 		}
 	}
+	o.NextDue, o.Oldest = dueFirst(next)
 	if c.Rates != nil {
 		o.Hour = c.Rates.Hour(now, by.Sees)
 		o.PerMinute = c.perMinute(by, now)
@@ -62,7 +67,7 @@ func (c *Console) Overview(ctx context.Context, by auth.Caller) (Overview, error
 		return o, nil
 	}
 	var err error
-	o.Calendar, err = c.calendarOf(ctx, by, queues, now)
+	o.Calendar, err = c.calendarOf(ctx, by, s.counts, now)
 	return o, err
 }
 
@@ -86,13 +91,6 @@ func (c *Console) IsReady() bool {
 		return c.Ready()
 	}
 	return c.Problems == nil || len(c.Problems()) == 0
-}
-
-// withoutQueues leaves out the problems that name queues.
-func withoutQueues(problems []string) []string {
-	return slices.DeleteFunc(problems, func(p string) bool {
-		return strings.HasPrefix(p, "queue ") || strings.HasPrefix(p, "consumers of queue ")
-	})
 }
 
 // perMinute adds up the last minute of what the caller may see.
@@ -124,7 +122,7 @@ type calendar struct {
 
 // calendarOf counts what is due in each of the next hours; what is overdue, or held,
 // is in the first slot.
-func (c *Console) calendarOf(ctx context.Context, by auth.Caller, queues []Queue, now time.Time) ([]Slot, error) {
+func (c *Console) calendarOf(ctx context.Context, by auth.Caller, queues []store.QueueCount, now time.Time) ([]Slot, error) {
 	whose := strings.Join(by.Queues, "\x00")
 	if by.Queues != nil {
 		whose = "limited\x00" + whose
@@ -135,11 +133,30 @@ func (c *Console) calendarOf(ctx context.Context, by auth.Caller, queues []Queue
 	if ok && now.Sub(cached.as) < calendarFresh && !now.Before(cached.as) {
 		return cached.slots, nil
 	}
-	names := []string{}
-	for _, q := range queues {
-		if q.Waiting > 0 {
-			names = append(names, q.Name)
+	all, err := c.slots(ctx, queues, now)
+	if err != nil {
+		return nil, err
+	}
+	c.calendar.mu.Lock()
+	defer c.calendar.mu.Unlock()
+	if c.calendar.known == nil || len(c.calendar.known) > 100 {
+		c.calendar.known = map[string]calendar{}
+	}
+	c.calendar.known[whose] = calendar{now, all}
+	return all, nil
+}
+
+func (c *Console) slots(ctx context.Context, queues []store.QueueCount, now time.Time) ([]Slot, error) {
+	fullest := first(mostDue, func(yield func(store.QueueCount) bool) {
+		for _, q := range queues {
+			if q.Waiting > 0 && !yield(q) {
+				return
+			}
 		}
+	}, fuller)
+	names := make([]string, len(fullest))
+	for i, q := range fullest {
+		names[i] = q.Queue
 	}
 	all, edges := make([]Slot, slots), make([]time.Time, slots)
 	from := now
@@ -155,11 +172,27 @@ func (c *Console) calendarOf(ctx context.Context, by auth.Caller, queues []Queue
 	for i, n := range counts {
 		all[i].Count, all[i].AtLeast = n, n == mostCounted
 	}
-	c.calendar.mu.Lock()
-	defer c.calendar.mu.Unlock()
-	if c.calendar.known == nil || len(c.calendar.known) > 100 {
-		c.calendar.known = map[string]calendar{}
+	if len(fullest) < mostDue {
+		return all, nil
 	}
-	c.calendar.known[whose] = calendar{now, all}
+	for _, q := range queues {
+		if q.Waiting == 0 || fuller(q, fullest[mostDue-1]) <= 0 {
+			continue
+		}
+		for i := range all {
+			if q.NextDue.Before(all[i].To) {
+				all[i].Count++
+				for j := i; q.Waiting > 1 && j < len(all); j++ {
+					all[j].AtLeast = true
+				}
+				break
+			}
+		}
+	}
 	return all, nil
+}
+
+// fuller orders queues by how many messages wait, the most first.
+func fuller(a, b store.QueueCount) int {
+	return cmp.Or(cmp.Compare(b.Waiting, a.Waiting), cmp.Compare(a.Queue, b.Queue))
 }

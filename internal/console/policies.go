@@ -3,7 +3,10 @@ package console
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/auth"
@@ -23,10 +26,10 @@ func (c *Console) Policies(ctx context.Context, by auth.Caller) ([]PolicyInForce
 	if err := by.May(auth.Viewer, ""); err != nil {
 		return nil, err
 	}
-	var mine []Queue
+	var mine sight
 	if by.Queues != nil {
 		var err error
-		if mine, err = c.allQueues(ctx, by); err != nil {
+		if mine, err = c.sight(ctx, by); err != nil {
 			return nil, err
 		}
 	}
@@ -37,7 +40,7 @@ func (c *Console) Policies(ctx context.Context, by auth.Caller) ([]PolicyInForce
 		f := c.inForce(p)
 		if by.Queues != nil {
 			f.Queues = slices.DeleteFunc(slices.Clone(p.Queues), func(pattern string) bool {
-				return !slices.ContainsFunc(mine, func(q Queue) bool { return policy.MatchQueue(pattern, q.Name) })
+				return !slices.ContainsFunc(mine.counts, func(n store.QueueCount) bool { return policy.MatchQueue(pattern, n.Queue) })
 			})
 			if len(f.Queues) == 0 {
 				continue
@@ -107,29 +110,80 @@ func wayName(way wait.Way) string {
 
 // Groups are the failures that are the same trouble, those with the most parked and
 // waiting first. The query is about what they share: queue, reason, state, group,
-// and error, type and note in their own words; nothing else.
-func (c *Console) Groups(ctx context.Context, by auth.Caller, text string) ([]Group, error) {
+// and error, type and note in their own words; nothing else. A page has limit of them; 0:
+// MostQueues. One whose messages become fewer meanwhile may be on two pages.
+func (c *Console) Groups(ctx context.Context, by auth.Caller, text, after string, limit int) (page GroupPage, err error) {
+	page.Groups = []Group{}
 	q, err := c.parse(by, text)
 	if err != nil {
-		return nil, err
+		return page, err
+	}
+	last, err := readGroupPlace(after)
+	if err != nil {
+		return page, err
 	}
 	found, err := c.groupsSeen(ctx, by)
 	if err != nil {
-		return nil, err
+		return page, err
 	}
 	if err := q.OnlyGroups(); err != nil {
-		return nil, err
+		return page, err
 	}
-	all := []Group{}
-	for i := range found {
-		if g := &found[i]; q.MatchGroup(g) {
-			all = append(all, shownGroup(g))
+	if limit <= 0 || limit > MostQueues {
+		limit = MostQueues
+	}
+	some := first(limit+1, func(yield func(*store.GroupCount) bool) {
+		for i := range found {
+			g := &found[i]
+			if !q.MatchGroup(g) {
+				continue
+			}
+			page.Total++
+			if (last == nil || placeOf(g).compare(*last) > 0) && !yield(g) {
+				return
+			}
+		}
+	}, func(a, b *store.GroupCount) int { return placeOf(a).compare(placeOf(b)) })
+	if len(some) > limit {
+		some = some[:limit]
+		page.After = placeOf(some[limit-1]).String()
+	}
+	for _, g := range some {
+		page.Groups = append(page.Groups, shownGroup(g))
+	}
+	return page, nil
+}
+
+// groupPlace is a group's place in their order: those with the most messages first, of
+// these the ones that failed last.
+type groupPlace struct {
+	kept, last int64
+	id         string
+}
+
+func placeOf(g *store.GroupCount) groupPlace {
+	return groupPlace{g.Parked + g.Waiting, g.Last.UnixMicro(), g.ID.String()}
+}
+
+func (p groupPlace) compare(o groupPlace) int {
+	return cmp.Or(cmp.Compare(o.kept, p.kept), cmp.Compare(o.last, p.last), cmp.Compare(p.id, o.id))
+}
+
+func (p groupPlace) String() string { return fmt.Sprintf("%d.%d.%s", p.kept, p.last, p.id) }
+
+func readGroupPlace(after string) (*groupPlace, error) {
+	if after == "" {
+		return nil, nil
+	}
+	parts := strings.Split(after, ".")
+	if len(parts) == 3 {
+		kept, err := strconv.ParseInt(parts[0], 10, 64)
+		last, err2 := strconv.ParseInt(parts[1], 10, 64)
+		if err == nil && err2 == nil {
+			return &groupPlace{kept, last, parts[2]}, nil
 		}
 	}
-	slices.SortStableFunc(all, func(a, b Group) int {
-		return cmp.Or(cmp.Compare(b.Parked+b.Waiting, a.Parked+a.Waiting), b.Last.Compare(a.Last), cmp.Compare(a.ID, b.ID))
-	})
-	return all, nil
+	return nil, fmt.Errorf("%w: after is %.100q, which no page ends with", ErrInvalid, after)
 }
 
 func shownGroup(g *store.GroupCount) Group {

@@ -18,6 +18,13 @@ type Group struct {
 	Note      string    `json:"note,omitempty"`
 }
 
+// GroupPage is a page of groups.
+type GroupPage struct {
+	Groups []Group `json:"groups"`
+	Total  int     `json:"total" doc:"How many groups the query finds, on all pages."`
+	After  string  `json:"after,omitempty" doc:"Ask with it for the next page; absent on the last."`
+}
+
 // Queue is a work queue: what the service holds for it, and what RabbitMQ says.
 type Queue struct {
 	Name      string     `json:"queue"`

@@ -3,19 +3,20 @@ package console
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
-	"fmt"
-	"maps"
 	"slices"
-	"sort"
+	"time"
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
 )
 
-// MostQueues is how many queues one look shows: there may be a hundred thousand.
-const MostQueues = 1000
+// MostQueues is how many queues a page of a list has at most, and mostSeen how many the
+// overview shows: there may be a hundred thousand.
+const (
+	MostQueues = 1000
+	mostSeen   = 100
+)
 
 // Queues tells of the work queues that something is kept for or happened to, ordered by
 // name, limit of them from a page's end on; 0: MostQueues. next is "" at their end.
@@ -23,23 +24,15 @@ func (c *Console) Queues(ctx context.Context, by auth.Caller, after string, limi
 	if err := by.May(auth.Viewer, ""); err != nil {
 		return nil, "", err
 	}
-	if page, err = c.allQueues(ctx, by); err != nil {
+	s, err := c.sight(ctx, by)
+	if err != nil {
 		return nil, "", err
 	}
-	if after != "" {
-		name, err := base64.RawURLEncoding.DecodeString(after)
-		if err != nil {
-			return nil, "", fmt.Errorf("%w: after is %q, which no page ends with", ErrInvalid, after)
-		}
-		page = page[sort.Search(len(page), func(i int) bool { return "."+page[i].Name > string(name) }):]
+	some, next, err := pageOf(s.counts, func(n store.QueueCount) string { return n.Queue }, after, limit)
+	if err != nil {
+		return nil, "", err
 	}
-	if limit <= 0 || limit > MostQueues {
-		limit = MostQueues
-	}
-	if len(page) > limit {
-		page = page[:limit]
-		next = base64.RawURLEncoding.EncodeToString([]byte("." + page[limit-1].Name)) // a name may be "", or any bytes
-	}
+	page = s.shown(some)
 	c.askBroker(ctx, page)
 	return page, next, nil
 }
@@ -58,72 +51,86 @@ func (c *Console) askBroker(ctx context.Context, all []Queue) {
 	}
 }
 
-// inOneLook are MostQueues at most: those that nothing returns to first, in their order.
-func inOneLook(all []Queue) []Queue {
-	if len(all) <= MostQueues {
-		return all
-	}
-	shown := make([]Queue, 0, MostQueues)
-	for _, stopped := range []bool{true, false} {
-		for _, q := range all {
-			if len(shown) < MostQueues && (q.Returns != "" || q.Hold != nil) == stopped {
-				shown = append(shown, q)
-			}
-		}
-	}
-	slices.SortFunc(shown, func(a, b Queue) int { return cmp.Compare(a.Name, b.Name) })
-	return shown
+// sight is what is known of the queues that a caller may see.
+type sight struct {
+	*Console
+	counts []store.QueueCount // ordered by name
+	holds  map[string]Hold
+	forced map[string]Forced
 }
 
-// allQueues is Queues without RabbitMQ's word.
-func (c *Console) allQueues(ctx context.Context, by auth.Caller) ([]Queue, error) {
-	counts, err := c.Store.Counts(ctx)
-	if err != nil {
-		return nil, err
+func (c *Console) sight(ctx context.Context, by auth.Caller) (s sight, err error) {
+	s.Console = c
+	if s.holds, err = c.holds(ctx); err != nil {
+		return s, err
 	}
-	holds, err := c.holds(ctx)
-	if err != nil {
-		return nil, err
+	if s.forced, err = c.forced(ctx); err != nil {
+		return s, err
 	}
-	kept := map[string]store.QueueCount{}
-	for _, n := range counts {
-		kept[n.Queue] = n
-	}
-	more := slices.Collect(maps.Keys(holds)) // a hold shows though nothing is kept
-	if c.Rates != nil {
-		more = append(more, c.Rates.Queues()...)
-	}
-	for _, name := range more {
-		if _, ok := kept[name]; !ok {
-			kept[name] = store.QueueCount{Queue: name}
+	s.counts, err = c.queuesOf(ctx, by, s.holds)
+	return s, err
+}
+
+// shown are queues as people see them, without RabbitMQ's word.
+func (s *sight) shown(some []store.QueueCount) []Queue {
+	all, policies := make([]Queue, 0, len(some)), s.policies()
+	for _, n := range some {
+		q := s.queue(n, policies, s.holds)
+		if f, ok := s.forced[n.Queue]; ok && q.Gate != nil {
+			q.Gate.Forced = &f
 		}
+		all = append(all, q)
 	}
-	forced, err := c.forced(ctx)
-	if err != nil {
-		return nil, err
+	return all
+}
+
+// inOneLook are mostSeen at most, ordered by name: those that nothing returns to before
+// the others, then those with the most failures, and with the most messages.
+func (s *sight) inOneLook() []store.QueueCount {
+	if len(s.counts) <= mostSeen {
+		return s.counts
 	}
-	policies := c.policies()
-	all := []Queue{}
-	for _, name := range slices.Sorted(maps.Keys(kept)) {
-		if by.Sees(name) {
-			q := c.queue(kept[name], policies, holds)
-			if f, ok := forced[name]; ok && q.Gate != nil {
-				q.Gate.Forced = &f
+	type ranked struct {
+		store.QueueCount
+		stopped int
+		failed  int64
+	}
+	found := first(mostSeen, func(yield func(ranked) bool) {
+		for _, n := range s.counts {
+			if r := (ranked{n, s.stopped(n.Queue), s.failedLately(n.Queue)}); !yield(r) {
+				return
 			}
-			all = append(all, q)
 		}
+	}, func(a, b ranked) int {
+		return cmp.Or(cmp.Compare(b.stopped, a.stopped), cmp.Compare(b.failed, a.failed), cmp.Compare(b.Waiting+b.Parked, a.Waiting+a.Parked), cmp.Compare(a.Queue, b.Queue))
+	})
+	some := make([]store.QueueCount, len(found))
+	for i := range found {
+		some[i] = found[i].QueueCount
 	}
-	return all, nil
+	slices.SortFunc(some, func(a, b store.QueueCount) int { return cmp.Compare(a.Queue, b.Queue) })
+	return some
+}
+
+// stopped is 1 of a queue that nothing returns to.
+func (s *sight) stopped(queue string) int {
+	_, held := s.holds[queue]
+	if held || s.Returns != nil && s.Returns(queue) != "" || s.Gate != nil && s.Gate(queue).Says() != "" {
+		return 1
+	}
+	return 0
+}
+
+func (s *sight) failedLately(queue string) int64 {
+	if s.Rates == nil {
+		return 0
+	}
+	return s.Rates.Minute(queue, s.Now()).Failed
 }
 
 func (c *Console) queue(n store.QueueCount, policies policy.Set, holds map[string]Hold) Queue {
 	q := Queue{Name: n.Queue, Waiting: n.Waiting, Parked: n.Parked, Discarded: n.Discarded}
-	if n.Waiting > 0 && !n.NextDue.IsZero() {
-		q.NextDue = &n.NextDue
-		if !n.NextFailed.IsZero() {
-			q.Oldest = &n.NextFailed
-		}
-	}
+	q.NextDue, q.Oldest = dueFirst(n)
 	if c.Rates != nil {
 		f := c.Rates.Minute(n.Queue, c.Now())
 		q.Failed, q.Returned, q.ParkedIn = f.Failed, f.Returned, f.Parked
@@ -141,4 +148,15 @@ func (c *Console) queue(n store.QueueCount, policies policy.Set, holds map[strin
 		q.Gate = c.Gate(n.Queue)
 	}
 	return q
+}
+
+// dueFirst is when the message of a queue that is due first is due, and when it failed.
+func dueFirst(n store.QueueCount) (due, failed *time.Time) {
+	if n.Waiting > 0 && !n.NextDue.IsZero() {
+		due = &n.NextDue
+		if !n.NextFailed.IsZero() {
+			failed = &n.NextFailed
+		}
+	}
+	return due, failed
 }

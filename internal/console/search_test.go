@@ -163,8 +163,8 @@ func TestOthersQueuesAreNotThere(t *testing.T) {
 		if err != nil || len(qs) != 1 || qs[0].Name != "mail" || qs[0].Parked != 1 || qs[0].Discarded != 1 {
 			t.Errorf("queues %+v, %v", qs, err)
 		}
-		gs, err := d.Groups(ctx, limited, "")
-		if err != nil || len(gs) != 2 || gs[0].Queue != "mail" || gs[1].Queue != "mail" {
+		gs, err := d.Groups(ctx, limited, "", "", 0)
+		if err != nil || len(gs.Groups) != 2 || gs.Groups[0].Queue != "mail" || gs.Groups[1].Queue != "mail" {
 			t.Errorf("groups %+v, %v", gs, err)
 		}
 		o, err := d.Overview(ctx, limited)
@@ -182,7 +182,7 @@ func TestNobodySeesNothing(t *testing.T) {
 	note(d.Search(ctx, by, "", "", 0))
 	note(d.Message(ctx, by, uuid.Nil.String()))
 	note(d.Body(ctx, by, "x"))
-	note(d.Groups(ctx, by, ""))
+	note(d.Groups(ctx, by, "", "", 0))
 	qs, _, err := d.Queues(ctx, by, "", 0)
 	note(qs, err)
 	note(d.Policies(ctx, by))

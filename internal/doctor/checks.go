@@ -30,7 +30,7 @@ var Checks = []Check{
 	{Name: "service", Title: "the service answers and is ready", Run: running,
 		Why: "While it is not, failed messages pile up in RabbitMQ, or do not return."},
 	{Name: "dead-letter-exchange", Title: "the exchange redrive: internal, durable, fanout, bound to redrive.intake", Needs: []Part{Exchanges, Bindings}, Run: deadLetterExchange, Alone: deadLetterExchangeAlone,
-		Why: "What arrives through it counts as dead-lettered by RabbitMQ itself. Where it is missing or bound to nothing, dead letters are lost; where clients can publish to it, anybody can forge them."},
+		Why: "What arrives through it counts as dead-lettered by RabbitMQ itself. Where it is missing or bound to nothing, dead letters are lost; where clients can publish to it, any client can forge them."},
 	{Name: "intake", Title: "the queue redrive.intake: quorum, durable, and no policy that shortens its life or lowers its delivery limit", Needs: []Part{Queues}, Run: intake, Alone: intakeAlone,
 		Why: "All failed messages pass it: what expires or overflows there is lost."},
 	{Name: "replicas", Title: "our quorum queues have a replica on each node, up to three", Needs: []Part{Queues, Nodes}, Run: replicas,

@@ -184,6 +184,9 @@ func TestWhatTheServiceSaysOfItself(t *testing.T) {
 		{200, "ready\n", ""},
 		{200, "ready\nlook at this\n", "warning: look at this"},
 		{503, "intake: not connected\n", "wrong: not ready: intake: not connected"},
+		{503, "intake: not connected\nqueue orders: it does not exist\n", "warning: queue orders: it does not exist"},
+		{503, "consumers of queue orders: it has no consumers\ndelivery limit: 3\n", "warning: consumers of queue orders: it has no consumers"},
+		{200, "ready\nqueue orders: it does not exist\n", "warning: queue orders: it does not exist"},
 		{200, "<html>a shop</html>", "warning: no service answers at"},
 		{404, "", "warning: no service answers at"},
 	} {

@@ -80,6 +80,13 @@ func deadLetterExchangeAlone(_ context.Context, s *Scene) []Finding {
 // intakeArguments are those that the service declares.
 var intakeArguments = map[string]any{"x-queue-type": "quorum", "x-dead-letter-exchange": wire.ExchangeQuarantine}
 
+// deleteEmpty is for one of our queues that was declared with other arguments.
+const deleteEmpty = "Stop the consumers whose messages fail, have the version of the service that declared it empty it, and delete it when it shows 0 messages; the service then declares it as it must be:"
+
+func (s *Scene) deleteWhenEmpty(queue string) []string {
+	return []string{s.rabbitmqctl("list_queues", "name", "messages"), s.rabbitmqctl("delete_queue", queue), s.redrive("doctor --fix")}
+}
+
 // shortening are settings that lose messages, or refuse them.
 var shortening = []string{"message-ttl", "expires", "max-length", "max-length-bytes", "overflow"}
 
@@ -101,8 +108,8 @@ func intake(_ context.Context, s *Scene) (all []Finding) {
 		}
 	}
 	if len(not) > 0 {
-		all = append(all, Finding{Status: Wrong, What: "redrive.intake is " + strings.Join(not, ", "), Mend: "Stop what fails, let the service empty it, delete it and start the service again, which declares it as it must be.",
-			Commands: []string{s.rabbitmqctl("delete_queue", wire.QueueIntake, "--if-empty"), s.redrive("doctor --fix")}})
+		all = append(all, Finding{Status: Wrong, What: "redrive.intake is " + strings.Join(not, ", "), Mend: deleteEmpty,
+			Commands: s.deleteWhenEmpty(wire.QueueIntake)})
 	}
 	// All our queues: what a policy of "everything" does to one it does to the others.
 	for i := range s.Queues {
@@ -180,7 +187,7 @@ func intakeAlone(_ context.Context, s *Scene) []Finding {
 	case errors.Is(err, wire.ErrQueueGone):
 		return s.missing("the queue redrive.intake does not exist")
 	case errors.Is(err, wire.ErrDiffers):
-		return []Finding{{Status: Wrong, What: fmt.Sprintf("redrive.intake is not as it must be: %v", err), Mend: "Let the service empty it, delete it, and start the service again."}}
+		return []Finding{{Status: Wrong, What: fmt.Sprintf("redrive.intake is not as it must be: %v", err), Mend: deleteEmpty, Commands: s.deleteWhenEmpty(wire.QueueIntake)}}
 	case err != nil && !errors.Is(err, wire.ErrForbidden):
 		return []Finding{{Status: Unknown, What: fmt.Sprintf("redrive.intake: %v", err)}}
 	}
@@ -198,7 +205,7 @@ func quarantine(_ context.Context, s *Scene) []Finding {
 func parked(_ context.Context, s *Scene) []Finding {
 	p := s.Seen.Parked
 	if p.There && p.Ready > 0 && p.Consumers == 0 {
-		return []Finding{{Status: Warning, What: fmt.Sprintf("messages in redrive.parked: %d, and nobody collects them", p.Ready), Mend: "Run the service, which collects, shows and replays them:", Commands: []string{s.redrive("serve")}}}
+		return []Finding{{Status: Warning, What: fmt.Sprintf("messages in redrive.parked: %d, and no service collects them", p.Ready), Mend: "Run the service, which collects, shows and replays them:", Commands: []string{s.redrive("serve")}}}
 	}
 	return nil
 }

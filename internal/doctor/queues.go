@@ -13,14 +13,14 @@ func lifetime(_ context.Context, s *Scene) (all []Finding) {
 			continue
 		}
 		if v := setting(q, "expires"); v != nil {
-			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("RabbitMQ deletes it, with its messages, when nobody has used it for %s ms", show(v)), Mend: s.unset(q, "expires")})
+			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("RabbitMQ deletes it, with its messages, when it has not been used for %s ms", show(v)), Mend: s.unset(q, "expires")})
 		}
 		for _, is := range []struct {
 			so   bool
 			what string
 		}{
 			{q.AutoDelete, "it is auto-delete: RabbitMQ deletes it, with its messages, when its last consumer goes"},
-			{q.Exclusive, "it is exclusive: it goes with its connection, and nobody else may bind it"},
+			{q.Exclusive, "it is exclusive: it goes with its connection, and no other connection can bind it"},
 			{!q.Durable, "it is not durable: a restart of RabbitMQ takes it and its messages"},
 		} {
 			if is.so {

@@ -3,20 +3,27 @@ package doctor
 import (
 	"context"
 	"fmt"
+
+	"github.com/redrive-mq/redrive/internal/console"
 )
 
 func running(_ context.Context, s *Scene) (all []Finding) {
 	v := s.Service
 	switch {
 	case v.Asked == "":
-		return []Finding{{Status: OK, What: "nobody was asked: no address is configured"}}
+		return []Finding{{Status: OK, What: "not asked: no address is configured"}}
 	case v.Err != nil && !v.Named:
-		return []Finding{{Status: OK, What: "nobody was asked: nothing answers at " + v.Asked + ", and no address is configured"}}
+		return []Finding{{Status: OK, What: "not asked: nothing answers at " + v.Asked + ", and no address is configured"}}
 	case v.Err != nil:
 		return []Finding{{Status: Warning, What: fmt.Sprintf("no service answers at %s: %v", v.Asked, v.Err), Mend: "Start it, or give the address of one by --address.", Commands: []string{s.redrive("serve")}}}
 	}
 	for _, p := range v.Problems {
-		all = append(all, Finding{Status: Wrong, What: "not ready: " + p, Commands: []string{"redrive status --address " + Quote(v.Asked)}})
+		f := Finding{Status: Wrong, What: "not ready: " + p}
+		if !console.Stops(p) {
+			f = Finding{Status: Warning, What: p}
+		}
+		f.Commands = []string{"redrive status --address " + Quote(v.Asked)}
+		all = append(all, f)
 	}
 	for _, n := range v.Notices {
 		all = append(all, Finding{Status: Warning, What: n, Commands: []string{"redrive status --address " + Quote(v.Asked)}})

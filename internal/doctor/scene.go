@@ -101,10 +101,10 @@ type NamedQueue struct {
 
 // Service is what the service says of itself.
 type Service struct {
-	Asked    string // the URL; "" when nobody was asked
-	Named    bool   // somebody said that it is there
-	Err      error  // nothing answers
-	Problems []string
+	Asked    string   // the URL; "" when nobody was asked
+	Named    bool     // somebody said that it is there
+	Err      error    // nothing answers
+	Problems []string // of a service that is not ready
 	Notices  []string
 }
 

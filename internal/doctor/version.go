@@ -26,7 +26,7 @@ func version(_ context.Context, s *Scene) []Finding {
 		return []Finding{{Status: Wrong, What: "RabbitMQ " + s.Version + " is too old: Redrive needs 3.10", Mend: "Upgrade RabbitMQ."}}
 	case v[0] == 3:
 		return []Finding{{Status: Warning, What: "RabbitMQ " + s.Version + " fails over a malformed x-death",
-			Mend: "Upgrade to RabbitMQ 4. Until then let nobody publish whom you do not trust, look at redrive.quarantine (redrive quarantine list), and prefer at-most-once where publishers are strangers."}}
+			Mend: "Upgrade to RabbitMQ 4. Until then let only users publish whom you trust, look at redrive.quarantine (redrive quarantine list), and prefer at-most-once where publishers are strangers."}}
 	}
 	return []Finding{{Status: OK, What: "RabbitMQ " + s.Version}}
 }

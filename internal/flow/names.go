@@ -23,7 +23,9 @@ const (
 	sweepEvery, sweepFirst = 10 * time.Second, time.Minute
 )
 
-// Names bounds the names of queues that only reports vouch for.
+// Names bounds the names of queues that only reports vouch for. Queues that a policy names
+// exactly, that are enrolled or dead-letter to redrive, and that had a real dead letter are
+// never counted.
 type Names struct {
 	store store.Store
 	// enrolled has RabbitMQ asked where it is not known; remembers does not.
@@ -118,5 +120,5 @@ func (n *Names) sweep(ctx context.Context) {
 
 // tooMany is why a report is parked under no name.
 func tooMany(queue string) string {
-	return fmt.Sprintf("it names the queue %q, which is not known to be enrolled, and messages for too many such names are kept (%d in all, %d reported by one user): enroll the queue, or discard what is parked for queues that do not exist", queue, mostNames, mostNamesEach)
+	return fmt.Sprintf("it names the queue %q, which is not known to be enrolled, and messages for too many such names are kept (%d in all, %d reported by one user): enroll the queue, or discard what is parked for queues that do not exist; `redrive copy --to QUEUE ID` sends this one there", queue, mostNames, mostNamesEach)
 }

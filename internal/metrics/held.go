@@ -52,11 +52,12 @@ func (h *held) Collect(ch chan<- prometheus.Metric) {
 	if err != nil {
 		return
 	}
+	h.metrics.release(counts)
 	type sums struct{ waiting, parked, discarded, overdue, oldest float64 }
 	by := map[string]sums{} // queues beyond the limit add up
 	now := time.Now()
 	for _, c := range counts {
-		label := h.metrics.label(c.Queue)
+		label := h.metrics.label(c.Queue, kept)
 		s := by[label]
 		s.waiting += float64(c.Waiting)
 		s.parked += float64(c.Parked)
@@ -95,7 +96,7 @@ func (h *held) ledger(ch chan<- prometheus.Metric, lines []store.LedgerLine) {
 	h.metrics.mu.Unlock()
 	by, off := map[string]*store.Sums{}, map[string]int64{}
 	for i := range lines {
-		label, n := h.metrics.label(lines[i].Queue), lines[i].Off()
+		label, n := h.metrics.label(lines[i].Queue, known), lines[i].Off()
 		if by[label] == nil {
 			by[label] = new(store.Sums)
 		}

@@ -17,12 +17,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// MostQueues is how many queues get a label of their own; the others share
-// "(other)", since a label value per queue for ever would fill Prometheus.
-const MostQueues = 500
-
-const otherQueues = "(other)"
-
 // Metrics of one service.
 type Metrics struct {
 	registry *prometheus.Registry
@@ -43,14 +37,15 @@ type Metrics struct {
 	configLoads *prometheus.CounterVec
 
 	mu     sync.Mutex
-	queues map[string]bool
-	off    map[string]int64 // ledgers that are off, as counting what is kept showed
+	queues map[string]time.Time // those with a label, and when something last happened to them
+	wanted bool                 // a queue found none left
+	off    map[string]int64     // ledgers that are off, as counting what is kept showed
 }
 
 // New makes the metrics of a service that keeps its messages in s; free tells
 // the room left on its disk and what is kept in reserve, in bytes. All have the labels.
 func New(s store.Store, free func() (uint64, uint64, error), version string, labels prometheus.Labels) *Metrics {
-	m := &Metrics{registry: prometheus.NewRegistry(), queues: map[string]bool{}}
+	m := &Metrics{registry: prometheus.NewRegistry(), queues: map[string]time.Time{}}
 	for name, value := range labels { // a virtual host's name is bytes, too
 		labels[name] = clean(value)
 	}
@@ -126,29 +121,9 @@ func clean(value string) string {
 	return quoted[1 : len(quoted)-1]
 }
 
-// label is the queue's name, or what the queues beyond the limit share.
-func (m *Metrics) label(queue string) string {
-	queue = clean(queue)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.queues[queue] {
-		return queue
-	}
-	if len(m.queues) >= MostQueues {
-		return otherQueues
-	}
-	m.queues[queue] = true
-	// They begin at 0 where they can be seen: a counter that comes up with a hundred
-	// is no increase to Prometheus.
-	for _, c := range []*prometheus.CounterVec{m.returned, m.forwarded, m.parked, m.discarded, m.replayed} {
-		c.WithLabelValues(queue)
-	}
-	return queue
-}
-
 // Event counts one.
 func (m *Metrics) Event(e flow.Event) {
-	q := m.label(e.Queue)
+	q := m.label(e.Queue, happened)
 	switch e.Kind {
 	case flow.Failed:
 		m.deadLetters.WithLabelValues(q, reasonLabel(e.Reason)).Inc()

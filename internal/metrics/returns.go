@@ -21,12 +21,15 @@ var (
 
 // returns shows how the returns are when it is asked.
 type returns struct {
-	all     func() []Return
+	all     func(shown func(queue string) bool) []Return
 	metrics *Metrics
 }
 
-// Returns shows what all tells of each queue.
-func (m *Metrics) Returns(all func() []Return) { m.register.MustRegister(&returns{all, m}) }
+// Returns shows what all tells of each queue that is shown: those beyond the limit are
+// not, since states do not add up.
+func (m *Metrics) Returns(all func(shown func(queue string) bool) []Return) {
+	m.register.MustRegister(&returns{all, m})
+}
 
 func (r *returns) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{breakerDesc, heldDesc, consumersDesc} {
@@ -35,10 +38,7 @@ func (r *returns) Describe(ch chan<- *prometheus.Desc) {
 }
 
 func (r *returns) Collect(ch chan<- prometheus.Metric) {
-	for _, q := range r.all() {
-		if r.metrics.label(q.Queue) != q.Queue {
-			continue // beyond the limit; states do not add up
-		}
+	for _, q := range r.all(func(queue string) bool { return r.metrics.label(queue, known) == queue }) {
 		show := func(d *prometheus.Desc, v float64, labels ...string) {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append([]string{q.Queue}, labels...)...)
 		}

@@ -26,8 +26,10 @@ type Rights struct {
 	Write     string `json:"write"`
 	Read      string `json:"read"`
 	// Topics narrow by routing key what may be published to a topic exchange.
-	Topics []Topic  `json:"topics,omitempty"`
-	Notes  []string `json:"notes,omitempty"`
+	Topics []Topic `json:"topics,omitempty"`
+	// Tags are of the user, in all virtual hosts.
+	Tags  []string `json:"tags,omitempty"`
+	Notes []string `json:"notes,omitempty"`
 }
 
 // Topic is a topic permission.
@@ -69,7 +71,7 @@ func Service(policies policy.Set) Rights {
 			write = append(write, regexp.QuoteMeta(to))
 		}
 	}
-	r := Rights{Role: RoleService, For: "the service, `redrive serve`", Configure: whole(ours), Write: whole(write...), Read: whole(ours),
+	r := Rights{Role: RoleService, For: "the service, `redrive serve`", Configure: whole(ours), Write: whole(write...), Read: whole(ours), Tags: []string{"management"},
 		Notes: []string{"With the tag management it finds out which queues dead-letter to redrive, and retries reports of their failures; without it such reports wait until a policy names the queue, or it has had a dead letter. With monitoring, `redrive doctor` also sees alarms and disk room, and the page unacknowledged messages; `redrive enroll` needs policymaker, with configure, write and read on what it makes. Users with a tag can sign in on the page where auth is set."}}
 	if slices.Contains(queuesOf(policies), "*") {
 		r.Notes = append(r.Notes, "A policy takes every queue (*), so write is on everything: name your queues in the policies, or here by --queue, to narrow it.")

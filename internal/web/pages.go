@@ -15,12 +15,16 @@ func (s *server) groups(r *http.Request, c auth.Caller) (view, error) {
 	if q == "" {
 		v.command = "redrive groups"
 	}
-	groups, err := s.console.Groups(r.Context(), c, q)
+	page, err := s.console.Groups(r.Context(), c, q, r.URL.Query().Get("after"), rowsPerPage)
 	d := struct {
-		Query  string
-		Fault  *fault
-		Groups []console.Group
-	}{q, faultOf(q, err), groups}
+		Query string
+		Fault *fault
+		console.GroupPage
+		Next string
+	}{Query: q, Fault: faultOf(q, err), GroupPage: page}
+	if page.After != "" {
+		d.Next = "/groups?" + url.Values{"q": {q}, "after": {page.After}}.Encode()
+	}
 	v.data = d
 	if d.Fault != nil {
 		v.status = http.StatusUnprocessableEntity
@@ -29,11 +33,11 @@ func (s *server) groups(r *http.Request, c auth.Caller) (view, error) {
 	return v, err
 }
 
-// queuesPerPage is how many a browser shows at once without effort.
-const queuesPerPage = 200
+// rowsPerPage is how many queues, groups or lines of the ledger a page shows.
+const rowsPerPage = 100
 
 func (s *server) queues(r *http.Request, c auth.Caller) (view, error) {
-	queues, after, err := s.console.Queues(r.Context(), c, r.URL.Query().Get("after"), queuesPerPage)
+	queues, after, err := s.console.Queues(r.Context(), c, r.URL.Query().Get("after"), rowsPerPage)
 	d := struct {
 		Queues []console.Queue
 		Silent bool // RabbitMQ's management API does not answer
@@ -107,13 +111,20 @@ func (s *server) health(r *http.Request, c auth.Caller) (view, error) {
 	var h struct {
 		console.Overview
 		Ledger console.Ledger
+		Next   string
+		Paged  bool // the ledger has more than one page
 	}
+	after := r.URL.Query().Get("after")
 	var err error
 	if h.Overview, err = s.console.Overview(r.Context(), c); err == nil {
-		if h.Ledger, err = s.console.Ledger(r.Context(), c, false); !h.Ready {
+		if h.Ledger, err = s.console.Ledger(r.Context(), c, false, after, rowsPerPage); !h.Ready {
 			err = nil // which is said
 		}
+		if h.Ledger.After != "" {
+			h.Next = "/health?" + url.Values{"after": {h.Ledger.After}}.Encode()
+		}
 	}
+	h.Paged = h.Next != "" || after != ""
 	return view{template: "health", title: "Health", nav: "/health", command: "redrive status", data: h}, err
 }
 

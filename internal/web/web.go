@@ -35,9 +35,9 @@ type Console interface {
 	Count(ctx context.Context, c auth.Caller, query string) (n int64, exact bool, err error)
 	Message(ctx context.Context, c auth.Caller, id string) (console.Detail, error)
 	Body(ctx context.Context, c auth.Caller, id string) ([]byte, error)
-	Groups(ctx context.Context, c auth.Caller, query string) ([]console.Group, error)
+	Groups(ctx context.Context, c auth.Caller, query, after string, limit int) (console.GroupPage, error)
 	Queues(ctx context.Context, c auth.Caller, after string, limit int) ([]console.Queue, string, error)
-	Ledger(ctx context.Context, c auth.Caller, recount bool) (console.Ledger, error)
+	Ledger(ctx context.Context, c auth.Caller, recount bool, after string, limit int) (console.Ledger, error)
 	Policies(ctx context.Context, c auth.Caller) ([]console.PolicyInForce, error)
 	AuditLog(ctx context.Context, c auth.Caller, after string, limit int) ([]audit.Entry, string, error)
 

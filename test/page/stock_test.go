@@ -161,9 +161,9 @@ func (s *stocked) stock(t testing.TB) {
 		failed = r.Due.Add(time.Second)
 	}
 	must(s.Hold(ctx, root, "mail.send", "the provider blocks us until noon"))
-	groups, err := s.Groups(ctx, root, "queue:orders.* state:parked")
+	groups, err := s.Groups(ctx, root, "queue:orders.* state:parked", "", 0)
 	must(err)
-	must(s.NoteGroup(ctx, root, groups[0].ID, "gateway incident INC-2231, Pavel is on it"))
+	must(s.NoteGroup(ctx, root, groups.Groups[0].ID, "gateway incident INC-2231, Pavel is on it"))
 	s.plan = s.planned(t, "state:parked queue:orders.*")
 	s.blocked = s.planned(t, "state:parked queue:webhooks")
 	start := func(id string, how console.Start) string {

@@ -187,14 +187,14 @@ func (s *Shop) Body(ctx context.Context, _ auth.Caller, id string) ([]byte, erro
 	return nil, console.ErrNotFound
 }
 
-func (s *Shop) Groups(ctx context.Context, _ auth.Caller, q string) ([]console.Group, error) {
+func (s *Shop) Groups(ctx context.Context, _ auth.Caller, q, _ string, _ int) (page console.GroupPage, err error) {
 	leave, err := s.enter(ctx)
 	if err != nil {
-		return nil, err
+		return page, err
 	}
 	defer leave()
 	_, err = s.find(q)
-	return s.GroupList, err
+	return console.GroupPage{Groups: s.GroupList, Total: len(s.GroupList)}, err
 }
 
 func (s *Shop) Queues(ctx context.Context, _ auth.Caller, _ string, _ int) ([]console.Queue, string, error) {
@@ -207,7 +207,7 @@ func (s *Shop) Queues(ctx context.Context, _ auth.Caller, _ string, _ int) ([]co
 }
 
 // Ledger makes what it says of the queues' states, and thrice as many came and went.
-func (s *Shop) Ledger(ctx context.Context, _ auth.Caller, _ bool) (l console.Ledger, err error) {
+func (s *Shop) Ledger(ctx context.Context, _ auth.Caller, _ bool, _ string, _ int) (l console.Ledger, err error) {
 	leave, err := s.enter(ctx)
 	if err != nil {
 		return l, err
