@@ -2,6 +2,7 @@ package diskstore
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -16,7 +17,7 @@ import (
 
 // first is the key of the first waiting record of a queue.
 func (s *Store) first(queue string) (key []byte, err error) {
-	err = s.firsts([]start{{name: queue, low: queuePrefix(store.Waiting, queue)}}, func(_ start, k, _ []byte) error {
+	_, err = s.firsts([]start{{name: queue, low: queuePrefix(store.Waiting, queue)}}, func(_ start, k, _ []byte) error {
 		key = bytes.Clone(k)
 		return nil
 	})
@@ -162,4 +163,9 @@ func (s *Store) AfterEIO() {
 			q.again = time.Now().Add(-time.Second)
 		}
 	}
+}
+
+// Compact makes all tables anew.
+func (s *Store) Compact() error {
+	return s.db.Compact(context.Background(), []byte{0}, []byte{0xff}, false)
 }

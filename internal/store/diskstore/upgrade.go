@@ -16,6 +16,9 @@ const upgradeBatch = 1 << 20
 // know is refused before anything is written.
 func (s *Store) format() (byte, error) {
 	f, err := s.get(keyFormat)
+	if err == nil && f == nil && s.damage.lostKey(keyFormat) {
+		return s.formatByWitness()
+	}
 	switch {
 	case err != nil || f == nil:
 		return 0, err
@@ -23,6 +26,19 @@ func (s *Store) format() (byte, error) {
 		return 0, fmt.Errorf("%w: it is format %s, and this version of Redrive reads formats 1 to %d. Nothing was changed. Run the version that wrote it, or put a snapshot from before its upgrade in the place of the folder", store.ErrFormat, strings.Trim(fmt.Sprint(f), "[]"), formatVersion)
 	}
 	return f[0], nil
+}
+
+// formatByWitness is the format of a folder whose number is lost: formats before this one
+// have no witness.
+func (s *Store) formatByWitness() (byte, error) {
+	was, _, err := s.witness.read()
+	if err == nil && was == nil {
+		err = fmt.Errorf("%w: the number of its format cannot be read, and its witness is gone", pebble.ErrCorruption)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return formatVersion, s.db.Set(keyFormat, []byte{formatVersion}, pebble.Sync)
 }
 
 // upgrade brings a folder of an earlier format up to this one. When it is cut short it
@@ -91,10 +107,9 @@ func (c *change) upgradeAll(state store.State) error {
 		if c.batch.Len() < upgradeBatch {
 			continue
 		}
-		if err := c.batch.Commit(pebble.NoSync); err != nil {
+		if err := c.flush(); err != nil {
 			return err
 		}
-		c.batch.Reset()
 	}
 	return it.Error()
 }
