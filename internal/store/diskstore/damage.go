@@ -42,7 +42,7 @@ func keptIn(s store.Sums) string {
 
 // opening says what to do about an error that keeps a store from being opened.
 func opening(path string, err error) error {
-	if !pebble.IsCorruptionError(err) {
+	if !harmful(err) {
 		return err
 	}
 	return fmt.Errorf("%w: %w. Nothing was removed. Run `redrive store salvage %s --to NEW-FOLDER` to save all that can still be read", ErrDamaged, err, path)
