@@ -63,6 +63,9 @@ func TestWhatComesBesideADamagedBlockIsKept(t *testing.T) {
 	if err := s.Compact(); err != nil {
 		t.Errorf("compacting beside a damaged block: %v", err)
 	}
+	if err := s.Close(); err != nil { // tables that are not needed are removed by then
+		t.Error(err)
+	}
 	if _, err := disk.Stat(disk.PathJoin("data", "damaged", path.Base(file))); err != nil {
 		t.Errorf("the damaged table is not kept: %v", err)
 	}
