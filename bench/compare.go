@@ -57,10 +57,22 @@ func (r *report) compare(ctx context.Context, b brokertest.Broker, kind string) 
 	c.print(r)
 	most := slices.IndexFunc(c.Rows, func(m *result) bool { return m.Row == replicasRow(mostReplicas) })
 	c.Prediction = r.predict(c.Rows[most])
+	for _, m := range c.Rows {
+		if m.Row == redriveRow && m.Own != nil && *size >= largeBody {
+			c.Targets = append(c.Targets, r.atMost("peak memory of redrive on disk", m.Own.Peak, "MiB", memoryBound(*size)))
+		}
+	}
 	if rates[redriveRow] > 0 && rates[forwarderRow] > 0 {
 		c.Targets = append(c.Targets, r.atLeast("redrive against the bare forwarder", rates[redriveRow]/rates[forwarderRow], "×", 0.9))
 	}
 }
+
+// largeBody is from what size on bodies decide how much memory the service takes.
+const largeBody = 1 << 20
+
+// memoryBound is how much the service takes at most, in MiB, with bodies of so many bytes:
+// see TestLargeBodiesTakeBoundedMemory.
+func memoryBound(size int) float64 { return 160 + 10*float64(size)/(1<<20) }
 
 // inTurn has each row measured as often as -rounds says, and is their medians.
 func (r *report) inTurn(ctx context.Context, b brokertest.Broker, kind string, all []row, measure func(context.Context, brokertest.Broker, string, row) (*result, error)) (medians []*result) {

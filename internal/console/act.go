@@ -192,6 +192,9 @@ func (c *Console) named(ctx context.Context, by auth.Caller, name string) (l sto
 	} else if l, err = c.Store.Get(ctx, store.Key(name)); err == nil {
 		all = []store.Listed{l}
 	}
+	if errors.Is(err, store.ErrUnreadable) {
+		return l, err.Error(), nil
+	}
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return l, "", err
 	}

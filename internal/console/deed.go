@@ -109,6 +109,9 @@ func notBefore(t time.Time) time.Time {
 // outcome is what came of one record.
 func (d deed) outcome(t target, r *store.Record, now time.Time) (Outcome, store.Edit) {
 	o := Outcome{ID: t.id, Key: string(t.key), Queue: t.queue, Outcome: skipped, Why: d.skip(r), At: now}
+	if r != nil && r.Unreadable != nil {
+		o.Outcome, o.Why = failed, r.Unreadable.Error()
+	}
 	if o.Why != "" {
 		return o, store.Edit{}
 	}

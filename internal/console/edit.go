@@ -46,8 +46,11 @@ func (c *Console) Edit(ctx context.Context, by auth.Caller, e EditRequest) (Edit
 	if e.At != nil && e.At.After(now) {
 		due = *e.At
 	}
-	made := uuid.Nil
+	made, unreadable := uuid.Nil, error(nil)
 	_, err = c.Store.Change(context.WithoutCancel(ctx), []store.Key{l.Key}, func(_ store.Key, r *store.Record) store.Edit {
+		if r != nil && r.Unreadable != nil {
+			unreadable = r.Unreadable
+		}
 		if r == nil || r.State != l.Record.State {
 			return store.Edit{}
 		}
@@ -57,6 +60,9 @@ func (c *Console) Edit(ctx context.Context, by auth.Caller, e EditRequest) (Edit
 		r.State, r.Due, r.MadeInto = store.Discarded, now.Add(c.Restorable), n.ID
 		return store.Edit{Keep: true, Add: []*store.Record{n}}
 	}, nil)
+	if err == nil {
+		err = unreadable
+	}
 	if err == nil && made == uuid.Nil {
 		err = fmt.Errorf("%w: message %s: %s", ErrPrecondition, e.ID, gone)
 	}

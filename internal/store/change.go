@@ -18,7 +18,8 @@ type Changer interface {
 	// kept any more or named before is given to edit as nil. edit may change the
 	// record it is given but for its ID and its Message's shared parts (it replaces
 	// Body and Headers, never writes into them), and returns what to do. Records it
-	// adds are kept too.
+	// adds are kept too. One that is kept and cannot be read is given to it with
+	// Unreadable alone, and stays as it is whatever edit returns.
 	// entries, when not nil, is called once, last, after all edits, and what it
 	// returns is written in the same step: so an operation's account of what it did
 	// can never differ from what was done. Neither may change the store. Nothing is

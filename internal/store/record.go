@@ -55,6 +55,10 @@ type Record struct {
 	// letters, as far as content can: see Receipt. Zero when it needs none.
 	Fingerprint [16]byte
 
+	// Unreadable is why nothing else of it is known: it is kept, and cannot be read. A
+	// Change gives such a record to edit.
+	Unreadable error
+
 	Message wire.Message // as first published, but for what the broker changed
 }
 

@@ -24,6 +24,8 @@ var (
 	ErrClosed = errors.New("the store is closed")
 	// ErrOwner: what is kept is another virtual host's; see OwnerEntry.
 	ErrOwner = errors.New("keeps the messages of the virtual host")
+	// ErrUnreadable: a record is kept where the store is damaged.
+	ErrUnreadable = errors.New("it cannot be read: the store is damaged there")
 	// ErrNotFound: no record with that ID.
 	ErrNotFound = errors.New("no such message")
 )

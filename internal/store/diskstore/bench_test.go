@@ -121,3 +121,32 @@ func BenchmarkRecount(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.N*n)/b.Elapsed().Seconds(), "messages/s")
 }
+
+// BenchmarkSnapshot writes a snapshot of a store with 500,000 messages of 1 KiB that do not
+// compress: on the same file system, and what a copy of it takes.
+func BenchmarkSnapshot(b *testing.B) {
+	const messages, together = 500_000, 1000
+	path, ctx := b.TempDir(), context.Background()
+	s, err := diskstore.Open(path, diskstore.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	random := rand.NewChaCha8([32]byte{})
+	for range messages / together {
+		batch := batchOf(together, func() time.Duration { return time.Hour })
+		for _, r := range batch {
+			r.Message.Body = make([]byte, 1024)
+			_, _ = random.Read(r.Message.Body)
+		}
+		if err := s.Add(ctx, batch); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for n := 0; b.Loop(); n++ {
+		if has, err := s.Snapshot(ctx, fmt.Sprintf("%s-%d", path, n)); err != nil || has != messages {
+			b.Fatal(has, err)
+		}
+		_ = os.RemoveAll(fmt.Sprintf("%s-%d", path, n))
+	}
+}

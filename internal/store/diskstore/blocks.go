@@ -41,38 +41,77 @@ type badBlock struct {
 	mended bool
 	byte   int
 	bit    byte
+	blank  []byte // is read instead
 }
 
 // eioKept is how long a block that the disk did not read twice is not asked for again.
 const eioKept = time.Minute
 
 // checksumError is how Pebble says where a damaged block is. Without a match the damage
-// costs the same messages, and more time.
+// costs more messages, and more time.
 var checksumError = regexp.MustCompile(`block (\d+)/(\d+): `)
 
-// found takes note of a block whose checksum is wrong.
-func (b *badBlocks) found(fs vfs.FS, file string, err error) (mended bool) {
-	match := checksumError.FindStringSubmatch(err.Error())
-	if match == nil {
-		return false
+// checksumErrorAt is the block that an error is of; its file is not known from that.
+func checksumErrorAt(err error) (here block) {
+	if err == nil {
+		return here
 	}
+	if match := checksumError.FindStringSubmatch(err.Error()); match != nil {
+		here.at, _ = strconv.ParseInt(match[1], 10, 64)
+		here.size, _ = strconv.Atoi(match[2])
+	}
+	return here
+}
+
+// found takes note of a block whose checksum is wrong; lost is true when it is new, and no
+// bit of it can be turned back.
+func (b *badBlocks) found(fs vfs.FS, file string, err error) (at block, mended, lost bool) {
+	at = checksumErrorAt(err)
+	if at.size == 0 {
+		return at, false, false
+	}
+	here := block{file, at.at, at.size + blockTrailer}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	at, _ := strconv.ParseInt(match[1], 10, 64)
-	size, _ := strconv.Atoi(match[2])
-	here := block{file, at, size + blockTrailer}
 	if b.by[here] != nil {
-		return false // it has been told
+		return at, false, false // it has been told
 	}
 	bad := &badBlock{err: fmt.Errorf("%w: %v", pebble.ErrCorruption, err)}
-	if data, err := readBlock(fs, file, at, here.size); err == nil {
+	if data, err := readBlock(fs, file, here.at, here.size); err == nil {
 		if sound(data) {
-			return false // it was the read, not the disk, that went wrong
+			return at, false, false // it was the read, not the disk, that went wrong
 		}
 		bad.byte, bad.bit, bad.mended = flippedBit(data)
 	}
 	b.by[here] = bad
-	return bad.mended
+	return at, bad.mended, !bad.mended
+}
+
+// leaveOut makes a lost block be read as one with nothing in it.
+func (b *badBlocks) leaveOut(file string, l *lostBlock) {
+	if l.Index {
+		b.leaveOut(file, l.under())
+	}
+	blank := l.blank()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	here := block{file, l.At, l.Size + blockTrailer}
+	if b.by[here] == nil {
+		b.by[here] = &badBlock{err: fmt.Errorf("%w: %s", pebble.ErrCorruption, l.place())}
+	}
+	b.by[here].blank = blank
+}
+
+// unmended are the blocks that cannot be read.
+func (b *badBlocks) unmended() (all []block) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for at, bad := range b.by {
+		if !bad.mended {
+			all = append(all, at)
+		}
+	}
+	return all
 }
 
 func readBlock(fs vfs.FS, file string, at int64, size int) ([]byte, error) {
@@ -96,6 +135,9 @@ func (b *badBlocks) read(f vfs.File, file string, p []byte, at int64) (int, erro
 		bad = nil
 	}
 	b.mu.Unlock()
+	if bad != nil && bad.blank != nil {
+		return copy(p, bad.blank), nil
+	}
 	if bad != nil && !bad.mended {
 		return 0, bad.err
 	}

@@ -28,11 +28,17 @@ func (s *Store) loadQueues() error {
 		}
 		starts = append(starts, start{name: name, low: q.low})
 	}
-	return s.firsts(starts, func(at start, key, _ []byte) error {
+	leftOut, err := s.firsts(starts, func(at start, key, _ []byte) error {
 		q := s.queues[at.name]
 		q.low, q.next = bytes.Clone(key), dueOf(key)
 		return nil
 	})
+	for _, at := range starts {
+		if leftOut { // of one of them: it may be read later
+			s.queues[at.name].leftOut()
+		}
+	}
+	return err
 }
 
 // start is from where to look for the first waiting record of a queue.
@@ -43,12 +49,16 @@ type start struct {
 }
 
 // firsts visits the first record of each start, with one iterator for all: there may be
-// many thousand queues.
-func (s *Store) firsts(starts []start, visit func(at start, key, value []byte) error) error {
+// many thousand queues. leftOut tells that something could not be read.
+func (s *Store) firsts(starts []start, visit func(at start, key, value []byte) error) (leftOut bool, err error) {
 	slices.SortFunc(starts, func(a, b start) int { return bytes.Compare(a.low, b.low) })
 	it, err := s.walk(s.db, []byte{prefixWaiting}, []byte{prefixWaiting + 1})
 	if err != nil {
-		return err
+		return false, err
+	}
+	it.skipped = func(from []byte, err error) {
+		leftOut = true
+		s.damage.skipped(from, err)
 	}
 	for _, at := range starts {
 		if !it.SeekGE(at.low) {
@@ -65,10 +75,10 @@ func (s *Store) firsts(starts []start, visit func(at start, key, value []byte) e
 			err = visit(at, it.Key(), value)
 		}
 		if err != nil {
-			return errors.Join(err, it.Close())
+			return leftOut, errors.Join(err, it.Close())
 		}
 	}
-	return errors.Join(it.Error(), it.Close())
+	return leftOut, errors.Join(it.Error(), it.Close())
 }
 
 // Counts implements store.Store.
@@ -97,7 +107,7 @@ func (s *Store) Counts(ctx context.Context) ([]store.QueueCount, error) {
 		counts = append(counts, store.QueueCount{Queue: name, Waiting: q.kept[store.Waiting], Parked: q.kept[store.Parked], Discarded: q.kept[store.Discarded]})
 	}
 	s.mu.Unlock()
-	err = s.firsts(starts, func(at start, key, value []byte) error {
+	_, err = s.firsts(starts, func(at start, key, value []byte) error {
 		c := &counts[at.at]
 		c.NextDue = dueOf(key)
 		if r, _, err := store.DecodeRecord(value, false); err == nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"strings"
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -41,31 +42,73 @@ func keptIn(s store.Sums) string {
 
 // opening says what to do about an error that keeps a store from being opened.
 func opening(path string, err error) error {
-	if !pebble.IsCorruptionError(err) {
+	if !harmful(err) {
 		return err
 	}
 	return fmt.Errorf("%w: %w. Nothing was removed. Run `redrive store salvage %s --to NEW-FOLDER` to save all that can still be read", ErrDamaged, err, path)
 }
 
-// damage is what was found of damaged files while the store is open.
+// damage is what was found of damaged files while the store is open, and before.
 type damage struct {
 	log   *slog.Logger
 	files *tables
+	lost  *lostBlocks // nil: files are read as they are
 
 	mu     sync.Mutex
 	places map[string]string // files, or what cannot be read where nobody knows which; and how
 }
 
-func newDamage(log *slog.Logger, files *tables) *damage {
-	return &damage{log: log, files: files, places: map[string]string{}}
+// newDamage has what is known of before. A store that is salvaged is left as it is.
+func newDamage(log *slog.Logger, files *tables, folder string, salvage bool) (*damage, error) {
+	d := &damage{log: log, files: files, places: map[string]string{}}
+	if salvage {
+		return d, nil
+	}
+	d.lost = &lostBlocks{fs: files.FS, folder: folder}
+	if err := d.lost.load(); err != nil {
+		return nil, err
+	}
+	for _, l := range d.lost.list() {
+		d.leaveOut(&l)
+	}
+	files.lost = d.lost
+	return d, nil
 }
 
 // found is told by Pebble of a block whose checksum is wrong.
 func (d *damage) found(info pebble.DataCorruptionInfo) {
-	if d.files.bad.found(d.files.FS, info.Path, info.Details) {
+	at, mended, lost := d.files.bad.found(d.files.FS, info.Path, info.Details)
+	switch {
+	case mended:
 		d.log.Warn("store: a bit of a file has flipped; it is turned back whenever that is read, and nothing is lost by it", "file", info.Path, "error", info.Details)
+	case lost && d.lost != nil && strings.HasSuffix(info.Path, ".sst"):
+		l, err := lostIn(d.files, info.Path, at.at, at.size, info.Bounds.Start, info.Bounds.End.Key)
+		if err == nil && l.blank() == nil {
+			err = errors.New("it is too small")
+		}
+		if err == nil {
+			err = d.lost.add(l)
+		}
+		if err != nil {
+			d.log.Error("store: a damaged block cannot be set apart: what belongs between the same keys is not found until it is", "file", info.Path, "at", at.at, "error", err)
+			return
+		}
+		d.leaveOut(&l)
 	}
 }
+
+// leaveOut lets all else go on without a block.
+func (d *damage) leaveOut(l *lostBlock) {
+	d.files.bad.leaveOut(d.files.PathJoin(d.lost.folder, l.File), l)
+	why := "its checksum is wrong: the records in it are lost, and all else goes on"
+	if l.Index {
+		why = "the checksum of an index is wrong: all records of the table that it leads to are lost, and all else goes on"
+	}
+	d.note(l.place(), errors.New(why))
+}
+
+// lostKey tells whether a key may have been in a block that cannot be read.
+func (d *damage) lostKey(key []byte) bool { return d.lost != nil && d.lost.has(key) }
 
 func (d *damage) note(place string, err error) {
 	d.mu.Lock()
@@ -78,7 +121,9 @@ func (d *damage) note(place string, err error) {
 
 // skipped is told of a stretch of keys that cannot be read.
 func (d *damage) skipped(from []byte, err error) {
-	if info := pebble.ExtractDataCorruptionInfo(err); info != nil {
+	if info := pebble.ExtractDataCorruptionInfo(err); info != nil && d.lost != nil && d.lost.of(d.files.PathBase(info.Path)) {
+		return // it is noted
+	} else if info != nil {
 		d.note(info.Path, err)
 		return
 	}

@@ -152,7 +152,10 @@ func Open(path string, o Options) (*Store, error) {
 		return nil, fmt.Errorf("locking the data folder %s: %w: %s", path, err, folderHint)
 	}
 	files := newTables(o.FS)
-	harm := newDamage(o.Log, files)
+	harm, err := newDamage(o.Log, files, path, o.salvage)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("opening the data folder %s: %w", path, err), lock.Close())
+	}
 	db, err := pebble.Open(path, pebbleOptions(o, files, harm, lock))
 	if o.Existing && errors.Is(err, pebble.ErrDBDoesNotExist) {
 		return nil, errors.Join(fmt.Errorf("data folder %s: %w", path, ErrNone), lock.Close())
@@ -228,6 +231,9 @@ func pebbleOptions(o Options, files *tables, harm *damage, lock *pebble.Lock) *p
 // load reads what is needed to begin: the format, the next number, the counts
 // and receipts. It reads no record but the first of each queue.
 func (s *Store) load(o Options) error {
+	if err := s.probe(); err != nil {
+		return err
+	}
 	format, err := s.format()
 	if err != nil {
 		return err
@@ -239,6 +245,11 @@ func (s *Store) load(o Options) error {
 	}
 	if err := s.upgrade(format); err != nil {
 		return err
+	}
+	if !o.salvage {
+		if err := s.rebuild(); err != nil {
+			return err
+		}
 	}
 	if err := s.loadQueues(); err != nil {
 		return err

@@ -2,6 +2,7 @@ package diskstore
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -16,7 +17,7 @@ import (
 
 // first is the key of the first waiting record of a queue.
 func (s *Store) first(queue string) (key []byte, err error) {
-	err = s.firsts([]start{{name: queue, low: queuePrefix(store.Waiting, queue)}}, func(_ start, k, _ []byte) error {
+	_, err = s.firsts([]start{{name: queue, low: queuePrefix(store.Waiting, queue)}}, func(_ start, k, _ []byte) error {
 		key = bytes.Clone(k)
 		return nil
 	})
@@ -120,6 +121,17 @@ func AsFormat(path string, format ...byte) error {
 	return rewrite(path, func(b *pebble.Batch) error { return b.Set(keyFormat, format, nil) })
 }
 
+// AsEarliest makes the folder of a closed store one as the first versions wrote it: the
+// layout of a record was another one.
+func AsEarliest(path string, key, record []byte) error {
+	return errors.Join(AsFormat2(path), rewrite(path, func(b *pebble.Batch) error {
+		return errors.Join(b.Set(keyFormat, []byte{1}, nil), b.Set(key, record, nil))
+	}))
+}
+
+// First is the key of the first waiting record of a queue.
+func (s *Store) First(queue string) ([]byte, error) { return s.first(queue) }
+
 func rewrite(path string, with func(*pebble.Batch) error) error {
 	db, err := pebble.Open(path, &pebble.Options{Merger: adder, FormatMajorVersion: pebble.FormatNewest, ErrorIfNotExists: true})
 	if err != nil {
@@ -162,4 +174,22 @@ func (s *Store) AfterEIO() {
 			q.again = time.Now().Add(-time.Second)
 		}
 	}
+}
+
+// Compact makes all tables anew.
+func (s *Store) Compact() error {
+	return s.db.Compact(context.Background(), []byte{0}, []byte{0xff}, false)
+}
+
+// LargestTable is the largest of those in use.
+func (s *Store) LargestTable() (file string, size int64, err error) {
+	levels, err := s.db.SSTables()
+	for _, level := range levels {
+		for _, t := range level {
+			if int64(t.Size) > size {
+				file, size = s.fs.PathJoin(s.path, fmt.Sprintf("%06d.sst", uint64(t.BackingSSTNum))), int64(t.Size)
+			}
+		}
+	}
+	return file, size, err
 }

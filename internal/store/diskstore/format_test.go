@@ -152,3 +152,28 @@ func TestAFolderOfALaterFormatIsRefused(t *testing.T) {
 		}
 	}
 }
+
+// A folder of the first versions, which have the number of format 1 and another layout of
+// records, is refused for that, and not called damaged.
+func TestAFolderOfTheFirstVersionsIsNamed(t *testing.T) {
+	path := t.TempDir()
+	s := openAt(t, path, diskstore.Options{Reserve: 1})
+	r := storetest.Waiting("q", 0, "kept")
+	err := s.Add(ctx, []*store.Record{r})
+	key, findErr := s.First("q")
+	if err = errors.Join(err, findErr, s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	// A version, the state, the id, the fingerprint, and the queue with its length.
+	record := append(append([]byte{1, byte(store.Waiting)}, r.ID[:]...), make([]byte, 16)...)
+	record = append(record, 1, 'q')
+	if err := diskstore.AsEarliest(path, key, record); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		_, err := diskstore.Open(path, diskstore.Options{Reserve: 1})
+		if !errors.Is(err, store.ErrFormat) || errors.Is(err, diskstore.ErrDamaged) || !strings.Contains(err.Error(), "versions of before 2026-11-21") {
+			t.Errorf("it is refused with %v", err)
+		}
+	}
+}

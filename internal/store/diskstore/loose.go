@@ -156,7 +156,7 @@ func (l *loose) table(path string, visit visitor) (stopped, err error) {
 	if stopped = it.Error(); stopped == nil {
 		return nil, nil
 	}
-	if _, known := l.unread[path]; !known && l.bad.found(l.fs.FS, path, stopped) {
+	if _, mended, _ := l.bad.found(l.fs.FS, path, stopped); mended {
 		l.unread[path] = "a flipped bit was turned back"
 		return l.table(path, visit)
 	}

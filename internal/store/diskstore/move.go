@@ -106,6 +106,10 @@ func (m *move) one(name store.Key, edit func(store.Key, *store.Record) store.Edi
 		m.bodies += size
 	}
 	m.given[name] = true
+	if r != nil && r.Unreadable != nil {
+		edit(name, r)
+		return true, nil
+	}
 	var was store.Record
 	if r != nil {
 		was = *r
@@ -198,29 +202,44 @@ func (m *move) take(name store.Key) (key []byte, r *store.Record, err error) {
 	if known && err == nil {
 		return key, r, nil
 	}
-	if err != nil {
-		return nil, nil, m.s.damage.unreadable(index, err)
+	if err == nil {
+		key, r, err = m.find(name, index)
 	}
+	if err == nil && key == nil && m.s.damage.lostKey(index) {
+		err = pebble.ErrCorruption
+	}
+	if key == nil {
+		key = index
+	}
+	if err == nil {
+		return key, r, nil
+	}
+	if err = m.s.damage.unreadable(key, err); err != nil {
+		return nil, nil, err
+	}
+	return nil, &store.Record{Unreadable: store.ErrUnreadable}, nil
+}
+
+// find reads a record that may be waiting.
+func (m *move) find(name store.Key, index []byte) (key []byte, r *store.Record, err error) {
 	for {
 		last := key
 		if key, err = m.s.get(index); err != nil || key == nil || !m.hold(key) {
-			return nil, nil, m.s.damage.unreadable(index, err)
+			return key, nil, err
 		}
 		value, err := m.s.get(key)
-		if err != nil {
-			return nil, nil, m.s.damage.unreadable(key, err)
+		switch {
+		case err != nil:
+			return key, nil, err
+		case value != nil:
+			r, _, err = store.DecodeRecord(value, true)
+			return key, r, err
+		case m.s.damage.lostKey(key):
+			return key, nil, pebble.ErrCorruption
+		case bytes.Equal(key, last):
+			return nil, nil, fmt.Errorf("data folder %s: the record of message %s is not where its id says", m.s.path, name)
 		}
-		if value == nil {
-			// Between the two reads it was settled: it is gone, or parked.
-			if bytes.Equal(key, last) {
-				return nil, nil, fmt.Errorf("data folder %s: the record of message %s is not where its id says", m.s.path, name)
-			}
-			continue
-		}
-		if r, _, err = store.DecodeRecord(value, true); err != nil {
-			return nil, nil, m.s.damage.unreadable(key, err)
-		}
-		return key, r, nil
+		// Between the two reads it was settled: it is gone, or parked.
 	}
 }
 

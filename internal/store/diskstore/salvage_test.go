@@ -2,11 +2,13 @@ package diskstore_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/google/uuid"
@@ -224,6 +226,49 @@ func cutManifest(t *testing.T, disk vfs.FS) {
 		}
 		if err = errors.Join(err, to.Sync(), to.Close()); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// A table whose footer is overwritten cannot be read at all: the store is refused with the
+// remedy, or says what is damaged, and salvage saves what all other tables have.
+func TestSalvageBesideATableWithoutAFooter(t *testing.T) {
+	disk := vfs.NewCrashableMem()
+	s := openAt(t, "data", diskstore.Options{FS: roomy{disk}, Log: silent})
+	const tables, each = 3, 50
+	for n := range tables {
+		var batch []*store.Record
+		for i := range each {
+			batch = append(batch, storetest.Waiting("q", time.Duration(i)*time.Second, fmt.Sprintf("%d-%d ", n, i)))
+		}
+		if err := errors.Join(s.Add(ctx, batch), s.Flush()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range namesOf(t, disk, ".sst") {
+		disk := disk.CrashClone(vfs.CrashCloneCfg{})
+		o := diskstore.Options{FS: roomy{disk}, Log: silent}
+		info, err := disk.Stat(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		overwrite(t, disk, file, info.Size()-64)
+		if s, err := diskstore.Open("data", o); err == nil {
+			if len(readAll(t, s, false)) < tables*each && len(s.Damage()) == 0 {
+				t.Errorf("%s: messages are missing, and no damage is shown", file)
+			}
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		} else if !errors.Is(err, diskstore.ErrDamaged) || !strings.Contains(err.Error(), "redrive store salvage") {
+			t.Errorf("%s: it is refused with %v", file, err)
+		}
+		done, err := diskstore.Salvage(ctx, "data", "new", o)
+		if err != nil || done.Messages < each || done.Unread[file] == "" {
+			t.Errorf("%s: %+v, %v", file, done, err)
 		}
 	}
 }

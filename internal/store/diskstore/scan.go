@@ -113,8 +113,10 @@ func (s *Store) index(ctx context.Context, low, end []byte) (found []store.Liste
 		return nil, err
 	}
 	defer it.Close()
+	lost := s.damage.lostKey(low)
 	for it.First(); it.Valid(); it.Next() {
 		l, ok, err := s.listed(snap, it.Value(), true)
+		lost = lost || err != nil || s.damage.lostKey(it.Value())
 		if err = s.damage.unreadable(it.Value(), err); err != nil {
 			return nil, err
 		}
@@ -122,7 +124,10 @@ func (s *Store) index(ctx context.Context, low, end []byte) (found []store.Liste
 			found = append(found, l)
 		}
 	}
-	return found, it.Error()
+	if err := it.Error(); err != nil || len(found) > 0 || !lost {
+		return found, err
+	}
+	return nil, store.ErrUnreadable
 }
 
 // List implements store.Store.

@@ -105,6 +105,9 @@ func (s *Store) stage(staging string) (staged string, has promise, err error) {
 	if err := s.history.copyTo(s.fs.PathJoin(staged, "history")); err != nil {
 		return "", has, err
 	}
+	if err := s.damage.lost.copyTo(staged); err != nil {
+		return "", has, err
+	}
 	s.witness.mu.Lock()
 	has = s.witness.now
 	s.witness.mu.Unlock()

@@ -18,6 +18,7 @@ type tables struct {
 	vfs.FS
 	making giveway.Work
 	bad    badBlocks
+	lost   *lostBlocks // nil: none
 
 	mu   sync.Mutex
 	kept []string // to be removed
@@ -36,6 +37,13 @@ func (t *tables) Remove(name string) error {
 		t.kept = append(t.kept, name)
 		return nil
 	}
+	return t.remove(name)
+}
+
+func (t *tables) remove(name string) error {
+	if t.lost != nil && t.lost.of(t.FS.PathBase(name)) {
+		return t.lost.setAside(name)
+	}
 	return t.FS.Remove(name)
 }
 
@@ -45,7 +53,7 @@ func (t *tables) keepNoMore() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, name := range t.kept {
-		_ = t.FS.Remove(name)
+		_ = t.remove(name)
 	}
 	t.kept, t.sure = nil, true
 }

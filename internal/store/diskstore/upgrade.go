@@ -1,10 +1,13 @@
 package diskstore
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/google/uuid"
 
 	"github.com/redrive-mq/redrive/internal/store"
 )
@@ -16,13 +19,58 @@ const upgradeBatch = 1 << 20
 // know is refused before anything is written.
 func (s *Store) format() (byte, error) {
 	f, err := s.get(keyFormat)
+	if err == nil && f == nil && s.damage.lostKey(keyFormat) {
+		return s.formatByWitness()
+	}
 	switch {
 	case err != nil || f == nil:
 		return 0, err
 	case len(f) != 1 || f[0] == 0 || f[0] > formatVersion:
 		return 0, fmt.Errorf("%w: it is format %s, and this version of Redrive reads formats 1 to %d. Nothing was changed. Run the version that wrote it, or put a snapshot from before its upgrade in the place of the folder", store.ErrFormat, strings.Trim(fmt.Sprint(f), "[]"), formatVersion)
 	}
+	if f[0] == 1 {
+		return f[0], s.refuseEarliest()
+	}
 	return f[0], nil
+}
+
+// refuseEarliest refuses a folder whose records have the layout of the first versions,
+// which have the same number: the state and the id come where the size of the body is now.
+func (s *Store) refuseEarliest() error {
+	for _, state := range []store.State{store.Waiting, store.Parked} {
+		it, err := s.walk(s.db, []byte{prefixes[state]}, []byte{prefixes[state] + 1})
+		if err != nil {
+			return err
+		}
+		earliest := false
+		if value, id := []byte(nil), (uuid.UUID{}); it.First() {
+			if value, err = it.ValueAndErr(); len(value) >= 2+len(id) && value[0] == 1 && value[1] == byte(state) {
+				copy(id[:], value[2:])
+				at, failed := s.get(idKey(id, seqOf(it.Key())))
+				earliest, err = bytes.Equal(at, it.Key()), errors.Join(err, failed)
+			}
+		}
+		if err = s.damage.unreadable([]byte{prefixes[state]}, errors.Join(err, it.Close())); err != nil {
+			return err
+		}
+		if earliest {
+			return fmt.Errorf("%w: it is format 1 as versions of before 2026-11-21 wrote it, with another layout of records. Nothing was changed. Run the version that wrote it until nothing waits in it, and start this one with a new folder", store.ErrFormat)
+		}
+	}
+	return nil
+}
+
+// formatByWitness is the format of a folder whose number is lost: formats before this one
+// have no witness.
+func (s *Store) formatByWitness() (byte, error) {
+	was, _, err := s.witness.read()
+	if err == nil && was == nil {
+		err = fmt.Errorf("%w: the number of its format cannot be read, and its witness is gone", pebble.ErrCorruption)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return formatVersion, s.db.Set(keyFormat, []byte{formatVersion}, pebble.Sync)
 }
 
 // upgrade brings a folder of an earlier format up to this one. When it is cut short it
@@ -91,10 +139,9 @@ func (c *change) upgradeAll(state store.State) error {
 		if c.batch.Len() < upgradeBatch {
 			continue
 		}
-		if err := c.batch.Commit(pebble.NoSync); err != nil {
+		if err := c.flush(); err != nil {
 			return err
 		}
-		c.batch.Reset()
 	}
 	return it.Error()
 }

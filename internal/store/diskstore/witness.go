@@ -192,6 +192,13 @@ func (s *Store) promised(accept bool) error {
 	if err != nil {
 		return fmt.Errorf("reading %s: %w", s.witness.path, err)
 	}
+	if was != nil && there.commits < was.commits && s.damage.lostKey(keyCommits) {
+		s.log.Warn("store: the count of its commits is lost with a damaged block, so whether others are missing cannot be told", "folder", s.path)
+		there.commits = was.commits
+		if err := s.db.Set(keyCommits, binary.AppendVarint(nil, there.commits), pebble.Sync); err != nil {
+			return err
+		}
+	}
 	switch {
 	case was == nil && there.commits > 0:
 		s.log.Warn("store: its witness is gone or damaged, so whether all that was synced is there cannot be told; it begins anew", "file", s.witness.path)

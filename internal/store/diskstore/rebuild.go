@@ -1,0 +1,180 @@
+package diskstore
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// What follows from the records (counts, groups, the indexes of ids and groups) is made
+// anew from them when the store is opened after a block was lost: it may have been in it.
+
+// derived are the prefixes of what follows from the records.
+var derived = []byte{prefixCount, prefixGroup, prefixID, prefixTally, prefixShared}
+
+// atOpening are the prefixes of what is read when a store is opened, but for records.
+var atOpening = [][]byte{{prefixCount}, keyFormat, {prefixTally}, {prefixLedger}, {prefixShared}, keyCommits, keyOpened, keySeq}
+
+// probe reads what opening needs, so that damage to it is known before it is relied on.
+func (s *Store) probe() error {
+	for _, prefix := range atOpening {
+		it, err := wholly(s.db, prefix, after(prefix))
+		if err != nil {
+			return err
+		}
+		for it.First(); it.Valid(); it.Next() {
+		}
+		if err := it.Close(); err != nil && !harmful(err) {
+			return err
+		}
+	}
+	if s.damage.lost == nil && len(s.damage.files.bad.unmended()) > 0 {
+		return fmt.Errorf("%w: of what leads to the records", pebble.ErrCorruption) // what is salvaged is not rebuilt
+	}
+	return nil
+}
+
+// rebuild makes anew what follows from the records. When it is cut short it begins anew at
+// the next start.
+func (s *Store) rebuild() error {
+	lost := s.damage.lost.pending()
+	if len(lost) == 0 {
+		return nil
+	}
+	s.log.Warn("store: blocks that cannot be read were set apart; counts, groups and indexes are made anew from the records", "folder", s.path, "blocks", len(lost))
+	c := s.change(0)
+	defer c.close()
+	for _, prefix := range derived {
+		if err := c.batch.DeleteRange([]byte{prefix}, []byte{prefix + 1}, nil); err != nil {
+			return err
+		}
+	}
+	newest := uint64(0)
+	// Waiting ones last: where the deletion of a record was lost that was moved, it is
+	// there twice, and what a person sees of it counts.
+	for _, state := range []store.State{store.Parked, store.Discarded, store.Waiting} {
+		if err := c.rebuildAll(state, &newest); err != nil {
+			return err
+		}
+	}
+	for queue, sums := range c.counts {
+		if err := addSums(c.batch, queue, sums); err != nil {
+			return err
+		}
+	}
+	if err := c.writeGroups(); err != nil {
+		return err
+	}
+	seq, err := s.number(keySeq)
+	if err != nil {
+		return err
+	}
+	if more := int64(newest) - seq; more > 0 {
+		if err := c.batch.Merge(keySeq, binary.AppendVarint(nil, more), nil); err != nil {
+			return err
+		}
+	}
+	if err := c.batch.Commit(pebble.Sync); err != nil {
+		return err
+	}
+	for i := range lost {
+		if hit := lost[i].entries(); hit != "" {
+			s.log.Warn("store: a block that is lost may have had "+hit+": look at them", "folder", s.path, "block", lost[i].place())
+		}
+	}
+	return s.damage.lost.rebuilt()
+}
+
+// entries is what a block may have had that follows from nothing else.
+func (l *lostBlock) entries() string {
+	if l.Low == nil || string(l.Low) < string(prefixEntry+1) && string(l.High) >= string(prefixEntry) {
+		return "pauses, notes, tokens or operations"
+	}
+	return ""
+}
+
+func (c *change) rebuildAll(state store.State, newest *uint64) error {
+	prefix := prefixes[state]
+	it, err := c.s.walk(c.s.db, []byte{prefix}, []byte{prefix + 1})
+	if err != nil {
+		return err
+	}
+	defer it.Close()
+	for it.First(); it.Valid(); it.Next() {
+		key := it.Key()
+		r, err := c.readable(it)
+		if err != nil {
+			return err
+		}
+		if r == nil {
+			continue
+		}
+		index := idKey(r.ID, seqOf(key))
+		*newest = max(*newest, seqOf(key))
+		if there, err := c.indexed(index, state); err != nil {
+			return err
+		} else if there {
+			if err := c.batch.Delete(key, nil); err != nil {
+				return err
+			}
+			continue
+		}
+		c.count(store.Column(state), r.Queue, 1)
+		g := c.group(r)
+		g.more.kept[state]++
+		g.more.reasons |= store.ReasonsOf(r.Reason)
+		g.failed(r.FailedAt, c.began)
+		if err := c.batch.Set(index, key, nil); err != nil {
+			return err
+		}
+		if state != store.Waiting {
+			if err := c.batch.Set(groupKey(g.ID, state, key), key, nil); err != nil {
+				return err
+			}
+		}
+		if c.batch.Len() >= upgradeBatch {
+			if err := c.flush(); err != nil {
+				return err
+			}
+		}
+	}
+	if err := it.Error(); err != nil {
+		return err
+	}
+	return c.flush()
+}
+
+// readable is the record an iterator is at; nil where that cannot be read.
+func (c *change) readable(it *walk) (*store.Record, error) {
+	value, err := it.ValueAndErr()
+	var r *store.Record
+	if err == nil {
+		r, _, err = store.DecodeRecord(value, false)
+	}
+	if err != nil {
+		return nil, c.s.damage.unreadable(it.Key(), err)
+	}
+	return r, nil
+}
+
+// indexed tells whether a record is there already, in a state that was looked through
+// before.
+func (c *change) indexed(index []byte, state store.State) (bool, error) {
+	if state == store.Parked {
+		return false, nil
+	}
+	there, err := c.s.get(index)
+	return there != nil, err
+}
+
+// flush writes what has gathered.
+func (c *change) flush() error {
+	if err := c.batch.Commit(pebble.NoSync); err != nil {
+		return err
+	}
+	c.batch.Reset()
+	return nil
+}
