@@ -3,8 +3,9 @@ package faults_test
 import (
 	"context"
 	"fmt"
+	"strings"
+	"sync"
 	"testing"
-	"time"
 
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/rabbitnode"
@@ -19,31 +20,40 @@ func TestMovingAQueuesLeaderRenamesNothing(t *testing.T) {
 		p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
 		p.start()
 		p.waitReady()
-		s := &clusterStory{t, v, c, p, l}
 		consuming(t, l)
-		for range 12 {
-			l.publish(500)
-			l.during(func() { s.moveLeader("orders") })
-		}
+		l.during(func() {
+			moving, moved := context.WithCancel(context.Background())
+			var mover sync.WaitGroup
+			mover.Go(func() {
+				defer moved()
+				moveLeader(t, c, "orders", 4)
+			})
+			for moving.Err() == nil {
+				l.publish(500)
+			}
+			mover.Wait()
+		})
 		l.settle(settleWithin)
 		p.waitReady()
 		l.account()
 	})
 }
 
-// moveLeader lets another node lead a quorum queue.
-func (s *clusterStory) moveLeader(queue string) {
-	s.t.Helper()
-	leader := s.queue(queue).Leader
-	for _, n := range s.c.Nodes {
-		if n.Name() == leader {
-			continue
-		}
-		_, err := n.Eval(context.Background(), fmt.Sprintf("{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<\"/\">>, queue, <<%q>>)), rabbit_quorum_queue:transfer_leadership(Q, '%s').", queue, n.Name()))
-		must(s.t, err)
-		began := time.Now()
-		brokertest.Eventually(s.t, "another node leads", func() bool { return s.queue(queue).Leader == n.Name() })
-		s.t.Logf("%s leads after %s", n.Name(), time.Since(began).Round(10*time.Millisecond))
-		return
+// moveLeader lets each node in turn lead a quorum queue, so often.
+func moveLeader(t *testing.T, c *rabbitnode.Cluster, queue string, rounds int) {
+	t.Helper()
+	var nodes []string
+	for _, n := range c.Nodes {
+		nodes = append(nodes, "'"+n.Name()+"'")
 	}
+	out, err := c.Nodes[0].Eval(context.Background(), fmt.Sprintf(`[begin
+		{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<%q>>)),
+		Moved = rabbit_quorum_queue:transfer_leadership(Q, Node),
+		timer:sleep(1000),
+		Moved
+	end || _ <- lists:seq(1, %d), Node <- [%s]].`, queue, rounds, strings.Join(nodes, ", ")))
+	if err != nil {
+		t.Errorf("moving the leader of queue %q: %v: %s", queue, err, out)
+	}
+	t.Logf("the leader moved: %s", strings.Join(strings.Fields(out), " "))
 }
