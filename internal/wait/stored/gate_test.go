@@ -78,7 +78,7 @@ func TestTheGateIsObeyedAndToldWhatBecameOfWhatItAllowed(t *testing.T) {
 			}
 			return flow.Fate{Done: true}
 		}}}
-		gate := &counting{opens: began.Add(time.Minute), few: 3}
+		gate := &counting{opens: began.Add(67500 * time.Millisecond), few: 3}
 		l := stored.New(s, g, gate, func(flow.Event) {}, slog.New(slog.DiscardHandler), func(string, error) {})
 		var all []*store.Record
 		var want []uuid.UUID
@@ -93,7 +93,7 @@ func TestTheGateIsObeyedAndToldWhatBecameOfWhatItAllowed(t *testing.T) {
 		}
 		must(t, s.Add(t.Context(), all))
 		run(t, l, time.Hour)
-		if len(g.sent) != 8 || slices.Max(g.sizes) > gate.few || g.sent[0] != "a 1m0s" {
+		if len(g.sent) != 8 || slices.Max(g.sizes) > gate.few || g.sent[0] != "a 1m7.5s" {
 			t.Errorf("sent %v in batches of %v", g.sent, g.sizes)
 		}
 		byID := func(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) }
