@@ -9,6 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/internal/wait"
 	"github.com/redrive-mq/redrive/policy"
@@ -19,10 +20,14 @@ import (
 type ticketed struct {
 	wait.Ticket
 	longest time.Duration
+	blocks  bool
 	delays  *[]time.Duration
 }
 
-func (w *ticketed) Limits() wait.Limits           { return wait.Limits{Name: "ticketed", Longest: w.longest} }
+func (w *ticketed) Limits() wait.Limits {
+	return wait.Limits{Name: "ticketed", Longest: w.longest, Blocks: w.blocks}
+}
+
 func (w *ticketed) Topology(string) wait.Topology { return wait.Topology{} }
 
 func (w *ticketed) Hold(_ string, d time.Duration) (wait.Ticket, error) {
@@ -100,5 +105,38 @@ func TestADeletedDelayQueueIsDeclaredAgain(t *testing.T) {
 	}
 	if n := len(kept(t, s)); n != 1 {
 		t.Errorf("%d are kept, want the one that RabbitMQ returned", n)
+	}
+}
+
+// Where messages stand behind each other, one whose consumer asked for a delay of its own
+// waits in the store.
+func TestADelayOfItsOwnHoldsUpNoOther(t *testing.T) {
+	for blocks, want := range map[bool]int{false: 1, true: 0} {
+		b, s := &faulty{}, memstore.New()
+		w := &ticketed{longest: time.Hour, blocks: blocks, Ticket: wait.Ticket{Exchange: "e"}, delays: new([]time.Duration)}
+		policies := policy.Set{{Name: "p", Queues: []string{"q"}, Attempts: 3, Backoff: policy.Fixed(2 * time.Second)}}
+		f := flow.New(s, flow.Rules{Policies: policies, Ways: map[string]wait.Way{"p": w}}, flow.NewHold(b, func() policy.Set { return policies }, func(string, error) {}), func(flow.Event) {})
+		must(t, f.Take(t.Context(), []flow.Delivery{{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: "q", Headers: amqp.Table{wire.HeaderDelay: int64(500)}}}}))
+		if len(b.sent) != want || len(kept(t, s)) != 1-want {
+			t.Errorf("blocks %v: %d wait in RabbitMQ, %d in the store", blocks, len(b.sent), len(kept(t, s)))
+		}
+	}
+}
+
+// A batch that could not be kept does not come again over a new connection as it was: what
+// RabbitMQ had of it says nothing about the next one.
+func TestANewConnectionBringsOtherBatches(t *testing.T) {
+	b, s := &faulty{}, &failing{Store: memstore.New(), err: store.ErrFull}
+	f := newHeldFlow(t, s, b)
+	must(t, f.Connected(t.Context()))
+	if err := f.Take(t.Context(), []flow.Delivery{deadLetter("q", "first"), deadLetter("kept", "x")}); err == nil {
+		t.Fatal("a full store kept it")
+	}
+	f.Disconnected()
+	s.err = nil
+	must(t, f.Connected(t.Context()))
+	must(t, f.Take(t.Context(), []flow.Delivery{deadLetter("q", "second")}))
+	if len(b.sent) != 2 || string(b.sent[1].Message.Body) != "second" {
+		t.Errorf("%d were sent, want another of the second connection", len(b.sent))
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/rabbitnode"
@@ -29,7 +30,8 @@ func TestMovingAQueuesLeaderRenamesNothing(t *testing.T) {
 				moveLeader(t, c, "orders", 4)
 			})
 			for moving.Err() == nil {
-				l.publish(500)
+				l.publish(100)
+				<-time.After(250 * time.Millisecond) // a load that comes to an end
 			}
 			mover.Wait()
 		})
