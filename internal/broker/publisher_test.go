@@ -122,6 +122,22 @@ func TestEachMessageGetsItsOwnAnswer(t *testing.T) {
 	})
 }
 
+// A message that came back as unroutable is sent again once its queue is there, on the same
+// channel, and that answer is its own.
+func TestAMessageThatCameBackIsConfirmedOnceItArrives(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		p, ctx := publisher(t, v.URL()), context.Background()
+		out := []broker.Outgoing{message("", "later", "x", nil)}
+		if err := p.Send(ctx, out)(ctx)[0]; !errors.Is(err, wire.ErrUnroutable) {
+			t.Fatal(err)
+		}
+		v.Queue("later", nil)
+		if err := p.Send(ctx, out)(ctx)[0]; err != nil {
+			t.Errorf("its queue is there: %v", err)
+		}
+	})
+}
+
 // A body over the limit ends the channel; only that message is blamed.
 func TestABodyOverTheLimit(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {

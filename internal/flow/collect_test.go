@@ -2,8 +2,11 @@ package flow_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
+
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/flow"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -44,4 +47,30 @@ func TestNamesFromAWaitThatEndedShareTheBudget(t *testing.T) {
 			t.Errorf("a message was kept for %q", "\xffinvented-0")
 		}
 	})
+}
+
+// What others have parked in RabbitMQ is parked, whatever queue its headers name; only what
+// RabbitMQ's own waits could not bring back is due.
+func TestWhatIsCollectedFromRabbitMQ(t *testing.T) {
+	headers := func() amqp.Table {
+		return amqp.Table{wire.HeaderQueue: "q", wire.HeaderAttempt: int64(2), wire.HeaderReason: "made up", wire.HeaderParkedFor: "no more attempts"}
+	}
+	for name, c := range map[string]struct {
+		from, unreadable string
+		state            store.State
+		why              string
+	}{
+		"parked":                        {wire.ExchangeParked, "", store.Parked, "no more attempts"},
+		"its wait ended":                {wire.ExchangeDue, "", store.Waiting, ""},
+		"its wait ended, unreadable":    {wire.ExchangeDue, "of no known type", store.Parked, "of no known type"},
+		"by another alternate exchange": {"others", "", store.Parked, "others"},
+	} {
+		s := memstore.New()
+		d := flow.Delivery{From: c.from, Unreadable: c.unreadable, Message: wire.Message{RoutingKey: "q", Headers: headers()}}
+		must(t, flow.NewCollector(s, nil, func(flow.Event) {}).Take(t.Context(), []flow.Delivery{d}))
+		r := kept(t, s)[0].Record
+		if r.State != c.state || !strings.Contains(r.ParkedFor, c.why) || r.Queue != "q" || r.Attempt != 2 || r.Reason != "" || r.Proven {
+			t.Errorf("%s: kept as %+v", name, r)
+		}
+	}
 }

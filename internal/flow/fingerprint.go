@@ -71,6 +71,13 @@ func died(m *wire.Message) time.Time {
 	return t
 }
 
+// deathQueue is the queue that the newest entry of x-death names.
+func deathQueue(m *wire.Message) string {
+	_, head := deathsOf(m)
+	q, _ := head["queue"].(string)
+	return q
+}
+
 // printTable prints all of a table but the fields named.
 func printTable(b []byte, t amqp.Table, without ...string) []byte {
 	keys := make([]string, 0, 16)

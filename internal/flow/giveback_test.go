@@ -194,6 +194,24 @@ func TestNothingIsPublishedWhereItMayNotGo(t *testing.T) {
 	}
 }
 
+// What cannot return to its queue is not published; what its neighbours in a batch are
+// answered is not its answer.
+func TestWhatIsNotPublishedHasNoAnswer(t *testing.T) {
+	a := &answers{gone: true, of: map[string]error{"refused": wire.ErrNacked}}
+	var claims []store.Claim
+	for _, body := range []string{"gone", "forwarded", "gone too", "refused"} {
+		c := due(body)
+		if !strings.HasPrefix(body, "gone") {
+			c.Record.Forward = &store.Destination{Exchange: "audit"}
+		}
+		claims = append(claims, c)
+	}
+	fates, _ := giveBack(a, claims...)
+	if fates[0].Done || fates[0].Park == "" || fates[1] != (flow.Fate{Done: true}) || fates[2].Done || fates[2].Park == "" || !errors.Is(fates[3].Err, wire.ErrNacked) {
+		t.Errorf("fates %+v", fates)
+	}
+}
+
 // A queue that RabbitMQ has dead-lettered from is enrolled until it is gone.
 func TestADeletedQueueIsNotEnrolled(t *testing.T) {
 	a := &answers{}

@@ -1,13 +1,13 @@
 package flow
 
 import (
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/trail"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // receipts finds the id that a dead letter was given when it was stored, should
@@ -15,7 +15,7 @@ import (
 // content does not prove that it is the same dead letter, and a duplicate is a lesser
 // evil than a loss. But it carries the same id, so the consumer can tell.
 //
-// There are two reasons for a second delivery, and two rules.
+// There are three reasons for a second delivery, and three rules.
 //
 // Redelivered: the acknowledgement was lost. All is equal, x-death included, and
 // RabbitMQ says that it delivered it before. On RabbitMQ 4.3 it says so of each message
@@ -28,9 +28,19 @@ import (
 // was dead-lettered shortly before, the copy shortly after), and only where one message
 // alone is known to have that content.
 //
-// Equal dead letters have a receipt each, and each rule uses a receipt once.
+// Dead-lettered again without an outage: the same happens when the leader of a work queue
+// moves, which our connection does not notice. So each dead letter is looked up that has a
+// message-id, for by that its publisher tells it from any other: an equal one, with the
+// same message-id, from the same queue, within moved, is a copy. Should a publisher repeat
+// message-id and content nevertheless, a consumer that drops what has the same id would
+// drop its second message: but that one alone, since from the third on the content is known
+// to be repeated and proves nothing. Without a message-id such a copy cannot be told from
+// an honest equal message, and has an id of its own.
+//
+// Equal dead letters have a receipt each. The first rule uses a receipt once, and so do
+// the other two together.
 type receipts struct {
-	known  map[content][]*receipt
+	known
 	outage outage
 	// given are the newest ids given over this connection, in order in newest; nil where
 	// the store is read only once a connection.
@@ -72,9 +82,19 @@ func (o outage) follows(died time.Time) bool {
 	return !o.began.IsZero() && died.Add(time.Second).After(o.middle()) && !died.After(o.ended.Add(after))
 }
 
+// moved bounds how far apart, by x-death's time, two copies are dead-lettered when a queue's
+// leader moves: until RabbitMQ notices that a node hangs (net_ticktime, 60 s by default, and a
+// quarter more), another leads, and their clocks may differ.
+const moved = 2 * time.Minute
+
+// named tells whether a message was dead-lettered by RabbitMQ and has a message-id.
+func named(d *Delivery) bool {
+	return d.From == wire.ExchangeDeadLetters && d.Doubled == "" && d.Message.MessageID != ""
+}
+
 // reset forgets all at the end of an outage.
 func (r *receipts) reset(o outage, shared bool) {
-	*r = receipts{outage: o, scratch: r.scratch}
+	*r = receipts{known: newKnown(), outage: o, scratch: r.scratch}
 	if shared {
 		r.given = map[uuid.UUID]bool{}
 	}
@@ -86,18 +106,8 @@ func (r *receipts) reset(o outage, shared bool) {
 func (r *receipts) load(kept []store.Receipt) {
 	for _, k := range kept {
 		if k.Fingerprint != ([16]byte{}) && !r.given[k.ID] {
-			r.add(identity{id: k.ID, fingerprint: k.Fingerprint, first: k.FirstFailed}, false)
+			r.add(&r.processes, k.Process, &receipt{identity: identity{id: k.ID, fingerprint: k.Fingerprint, first: k.FirstFailed}})
 		}
-	}
-}
-
-func (r *receipts) add(who identity, redelivered bool) {
-	if r.known == nil {
-		r.known = map[content][]*receipt{}
-	}
-	c := contentOf(who.fingerprint)
-	if !slices.ContainsFunc(r.known[c], func(k *receipt) bool { return k.id == who.id && k.fingerprint == who.fingerprint }) {
-		r.known[c] = append(r.known[c], &receipt{identity: who, redelivered: redelivered})
 	}
 }
 
@@ -110,12 +120,12 @@ func (r *receipts) lack(batch []Delivery) bool {
 		if _, has := trail.ID(&d.Message); has {
 			continue
 		}
-		if !d.Redelivered && !r.outage.follows(died(&d.Message)) {
+		if !d.Redelivered && !named(d) && !r.outage.follows(died(&d.Message)) {
 			continue
 		}
 		f, there := fingerprint(&d.Message, &r.scratch), 0
-		for _, k := range r.known[contentOf(f)] {
-			if d.Redelivered && k.matchesRedelivered(f) || r.matchesAgain(k, f) {
+		for _, k := range r.byContent[contentOf(f)] {
+			if d.Redelivered && k.matchesRedelivered(f) || r.matchesAgain(k, f, named(d)) {
 				there++
 			}
 		}
@@ -133,26 +143,36 @@ func (r *receipts) identify(d *Delivery, now time.Time) identity {
 		return identity{id: id, first: now}
 	}
 	f := fingerprint(&d.Message, &r.scratch)
-	who, ok := r.take(f, d.Redelivered)
-	if !ok {
+	who, copied := r.take(f, d)
+	if !copied {
 		who = identity{id: uuid.Must(uuid.NewV7()), fingerprint: f, first: now}
 	}
-	r.note(who)
+	// What was given over this connection never matches what looks redelivered, but
+	// RabbitMQ may still dead-letter it again.
+	if r.outage.precedes(diedAt(f)) || named(d) && !copied {
+		r.add(&r.queues, deathQueue(&d.Message), &receipt{identity: who, redelivered: true})
+	}
+	r.note(who.id)
 	return who
 }
 
 func (k *receipt) matchesRedelivered(f [16]byte) bool { return k.fingerprint == f && !k.redelivered }
 
-func (r *receipts) matchesAgain(k *receipt, f [16]byte) bool {
+// matchesAgain tells whether f may be of what was dead-lettered again.
+func (r *receipts) matchesAgain(k *receipt, f [16]byte, named bool) bool {
 	first, died := diedAt(k.fingerprint), diedAt(f)
-	return !k.deadLetteredAgain && first.Before(died) && r.outage.precedes(first) && r.outage.follows(died)
+	if k.deadLetteredAgain || first.IsZero() || died.IsZero() {
+		return false
+	}
+	return named && died.Sub(first).Abs() <= moved ||
+		first.Before(died) && r.outage.precedes(first) && r.outage.follows(died)
 }
 
 // take uses up one receipt.
-func (r *receipts) take(f [16]byte, redelivered bool) (identity, bool) {
-	same := r.known[contentOf(f)]
+func (r *receipts) take(f [16]byte, d *Delivery) (identity, bool) {
+	same := r.byContent[contentOf(f)]
 	for _, k := range same {
-		if redelivered && k.matchesRedelivered(f) {
+		if d.Redelivered && k.matchesRedelivered(f) {
 			k.redelivered = true
 			return k.identity, true
 		}
@@ -163,7 +183,7 @@ func (r *receipts) take(f [16]byte, redelivered bool) (identity, bool) {
 		}
 	}
 	for _, k := range same {
-		if r.matchesAgain(k, f) {
+		if r.matchesAgain(k, f, named(d)) {
 			for _, other := range same { // those of copies of an earlier outage
 				other.deadLetteredAgain = true
 			}
@@ -173,17 +193,13 @@ func (r *receipts) take(f [16]byte, redelivered bool) (identity, bool) {
 	return identity{}, false
 }
 
-// note remembers what was given over this connection: never again for a message that
-// looks redelivered, but RabbitMQ may still dead-letter it again.
-func (r *receipts) note(who identity) {
-	if r.outage.precedes(diedAt(who.fingerprint)) {
-		r.add(who, true)
-	}
-	if r.given == nil || r.given[who.id] {
+// note remembers what was given over this connection.
+func (r *receipts) note(id uuid.UUID) {
+	if r.given == nil || r.given[id] {
 		return
 	}
-	r.given[who.id] = true
-	if r.newest = append(r.newest, who.id); len(r.newest) > 2*store.ReceiptsKept {
+	r.given[id] = true
+	if r.newest = append(r.newest, id); len(r.newest) > 2*store.ReceiptsKept {
 		for _, id := range r.newest[:store.ReceiptsKept] {
 			delete(r.given, id)
 		}

@@ -101,11 +101,12 @@ type Receipt struct {
 	Fingerprint [16]byte
 	ID          uuid.UUID
 	FirstFailed time.Time // stores keep microseconds
+	Process     string    // which wrote it, as NewReceipts says; "" elsewhere
 }
 
 // Receipt is that of a record with a fingerprint.
 func (r *Record) Receipt() Receipt {
-	return Receipt{r.Fingerprint, r.ID, r.FirstFailed.Truncate(time.Microsecond).UTC()}
+	return Receipt{Fingerprint: r.Fingerprint, ID: r.ID, FirstFailed: r.FirstFailed.Truncate(time.Microsecond).UTC()}
 }
 
 // ReceiptSize is how long a receipt is as bytes.

@@ -43,7 +43,7 @@ type Shared interface {
 // others wrote costs no more than what there is.
 type ReceiptReader interface {
 	// NewReceipts returns the receipts that other processes have written since at was
-	// returned; all for the zero At.
+	// returned, each with its process; all for the zero At.
 	NewReceipts(ctx context.Context, at ReceiptsAt) ([]Receipt, ReceiptsAt, error)
 }
 

@@ -50,9 +50,11 @@ func killing(t *testing.T, policies string, kills int) {
 		}
 		p.start()
 		l.settle(settleWithin)
-		p.waitReady()
-		l.publish(300) // what fails only now comes once
+		l.during(p.kill)
+		p.start()
+		l.publish(300) // what fails only now comes once, though it has just started after a kill
 		l.settle(settleWithin)
+		p.waitReady()
 		// Its own account of them balances, or this fails.
 		t.Log(p.cli("ledger", "--recount"))
 		if err := p.term(); err != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/redisnode"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
+	"github.com/redrive-mq/redrive/internal/wait/stored"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -427,5 +428,7 @@ func replayedThrough(t *testing.T, v *brokertest.VHost, redis string, happens fu
 		count, err := all[0].Count(ctx, "queue:orders (state:waiting OR state:parked)")
 		return err == nil && count.Count == 0
 	})
-	replayedOnce(t, v, all[0].Client, plan.ID, want, kills+len(all))
+	if n, most := replayedOnce(t, all[0].Client, plan.ID, want, taken(t, v, "orders")), (kills+len(all))*stored.InFlight; n > most {
+		t.Errorf("%d duplicates, more than %d ends of replicas explain", n, kills+len(all))
+	}
 }

@@ -72,6 +72,9 @@ func (s *Store) Remember(ctx context.Context, receipts []store.Receipt) error {
 // Receipts implements store.Store.
 func (s *Store) Receipts(ctx context.Context) ([]store.Receipt, error) {
 	all, _, err := s.newReceipts(ctx, nil, "")
+	for i := range all {
+		all[i].Process = ""
+	}
 	return all, err
 }
 
@@ -136,14 +139,19 @@ func (s *Store) newReceipts(ctx context.Context, at store.ReceiptsAt, but string
 // inOrder are the newest of each process, by their stamps.
 func inOrder(all map[string][]string) (receipts []store.Receipt) {
 	byStamp := func(a, b string) int { return cmp.Compare(a[:stampSize], b[:stampSize]) }
-	var kept []string
-	for _, list := range all {
+	type written struct{ process, receipt string }
+	var kept []written
+	for process, list := range all {
 		slices.SortStableFunc(list, byStamp)
-		kept = append(kept, list[max(0, len(list)-store.ReceiptsKept):]...)
+		for _, r := range list[max(0, len(list)-store.ReceiptsKept):] {
+			kept = append(kept, written{process, r})
+		}
 	}
-	slices.SortStableFunc(kept, byStamp)
-	for _, r := range kept {
-		receipts = append(receipts, store.ReadReceipt([]byte(r[stampSize:])))
+	slices.SortStableFunc(kept, func(a, b written) int { return byStamp(a.receipt, b.receipt) })
+	for _, w := range kept {
+		r := store.ReadReceipt([]byte(w.receipt[stampSize:]))
+		r.Process = w.process
+		receipts = append(receipts, r)
 	}
 	return receipts
 }

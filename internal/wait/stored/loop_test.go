@@ -88,9 +88,9 @@ func done(string, int) flow.Fate { return flow.Fate{Done: true} }
 
 func TestMessagesReturnWhenDueAndInOrder(t *testing.T) {
 	sent, left, _ := play(t, time.Hour, done, func(now time.Time) []*store.Record {
-		return []*store.Record{record("q", "c", now.Add(time.Minute)), record("q", "a", now.Add(time.Second)), record("p", "b", now.Add(2*time.Second)), record("q", "later", now.Add(2*time.Hour))}
+		return []*store.Record{record("q", "c", now.Add(time.Minute)), record("q", "a", now.Add(time.Second)), record("q", "soon after", now.Add(1100*time.Millisecond)), record("p", "b", now.Add(2*time.Second)), record("q", "later", now.Add(2*time.Hour))}
 	})
-	if want := []string{"a 1s", "b 2s", "c 1m0s"}; !slices.Equal(sent, want) || left != 1 {
+	if want := []string{"a 1s", "soon after 1.1s", "b 2s", "c 1m0s"}; !slices.Equal(sent, want) || left != 1 {
 		t.Errorf("sent %v, %d left; want %v and 1", sent, left, want)
 	}
 }
@@ -126,13 +126,42 @@ func TestBoundAgainDoesNotSpin(t *testing.T) {
 	}
 }
 
+// It is kept, with the reason, and the operator hears of it.
 func TestWhatCanNeverReturnIsParked(t *testing.T) {
-	sent, left, _ := play(t, time.Minute, func(string, int) flow.Fate { return flow.Fate{Park: "gone"} }, func(now time.Time) []*store.Record {
-		return []*store.Record{record("q", "x", now)}
+	synctest.Test(t, func(t *testing.T) {
+		s := memstore.New()
+		g := &giver{began: time.Now(), answer: func(string, int) flow.Fate { return flow.Fate{Park: "gone"} }, nth: map[string]int{}}
+		var told []flow.Event
+		l := stored.New(s, g, open(), func(e flow.Event) { told = append(told, e) }, slog.New(slog.DiscardHandler), func(string, error) {})
+		must(t, s.Add(t.Context(), []*store.Record{record("q", "x", time.Now())}))
+		run(t, l, time.Minute)
+		page, err := s.List(t.Context(), store.Filter{State: store.Parked, Limit: 10})
+		must(t, err)
+		if len(g.sent) != 1 || len(page.Records) != 1 || page.Records[0].Record.ParkedFor != "gone" {
+			t.Errorf("sent %v, parked %+v", g.sent, page.Records)
+		}
+		if len(told) != 1 || told[0].Kind != flow.Parked || told[0].Why != "gone" {
+			t.Errorf("told %+v", told)
+		}
 	})
-	if len(sent) != 1 || left != 0 {
-		t.Errorf("sent %v, %d left", sent, left)
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
+}
+
+// run runs a loop for so long, of the fake clock.
+func run(t *testing.T, l *stored.Loop, length time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { l.Run(ctx, time.Second) })
+	time.Sleep(length)
+	cancel()
+	running.Wait()
 }
 
 // One queue's many due messages hold another's up by no more than a batch.
@@ -186,7 +215,25 @@ func TestNoMoreIsInFlightThanIsPromised(t *testing.T) {
 	}
 }
 
-// They do when RabbitMQ is slow, and all is on its way that may be.
+// What has been answered is not in flight any more: more than may be at once goes through.
+func TestMoreGoesThroughThanMayBeInFlight(t *testing.T) {
+	for name, c := range map[string]struct{ messages, body int }{"many messages": {6000, 10}, "large bodies": {100, 1 << 20}} {
+		t.Run(name, func(t *testing.T) {
+			body := strings.Repeat("b", c.body)
+			sent, left, _ := play(t, 10*time.Second, done, func(now time.Time) (all []*store.Record) {
+				for range c.messages {
+					all = append(all, record("q", body, now))
+				}
+				return all
+			})
+			if len(sent) != c.messages || left != 0 {
+				t.Errorf("%d of %d were sent, %d are left", len(sent), c.messages, left)
+			}
+		})
+	}
+}
+
+// Queues take turns when RabbitMQ is slow, too, and all is on its way that may be.
 func TestQueuesTakeTurnsWhenRabbitMQIsSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
