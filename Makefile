@@ -27,7 +27,9 @@ lint:
 	$(GO) vet ./...
 	$(GO) -C test/deploy vet ./...
 
-# What takes longest begins first, or all else would be over long before it is.
+# What takes longest begins first, or all else would be over long before it is. Much of it
+# waits for RabbitMQ, so three packages at a time suit two cores.
+LONGEST = ./test/faults ./internal/store/redisstore ./test/stories ./test/page ./internal/move ./internal/doctor
 test: build lint
 	@[ -n "$(BROKERS)" ] || { scripts/install-rabbitmq && scripts/install-rabbitmq-4; }
 	@scripts/install-redis
@@ -36,7 +38,7 @@ test: build lint
 	@scripts/install-clients
 	@scripts/install-prometheus
 	@scripts/install-podman
-	$(GO) run ./test/brokers $(GO) test -count=1 -timeout 20m $(TESTFLAGS) ./test/faults ./internal/store/redisstore ./...
+	$(GO) run ./test/brokers $(GO) test -count=1 -timeout 20m -p 3 $(TESTFLAGS) $(LONGEST) ./...
 	$(GO) -C test/deploy test -count=1 $(TESTFLAGS) ./...
 
 # The suites that reach RabbitMQ by TLS on one of its versions, by TLS on both.
