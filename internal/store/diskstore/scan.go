@@ -2,6 +2,7 @@ package diskstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -25,33 +26,34 @@ func (s *Store) Scan(ctx context.Context, r store.Range, visit func(store.Listed
 		return err
 	}
 	defer m.close()
-	for more := true; more && len(m.sources) > 0; err = m.next() {
-		if err == nil {
-			err = ctx.Err()
-		}
-		if err != nil {
+	for more := true; more; {
+		at, err := m.top()
+		if at == nil || err != nil {
 			return err
 		}
-		l, ok, err := s.show(snap, m.sources[0], r)
-		if err = s.damage.unreadable(m.sources[0].it.Key(), err); err == nil && ok {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		l, ok, err := s.show(snap, m, at, r)
+		if err = s.damage.unreadable(at.it.Key(), err); err == nil && ok {
 			more, err = visit(l)
 		}
-		if err != nil {
+		if err := errors.Join(err, m.next()); err != nil {
 			return err
 		}
 	}
-	return err
+	return nil
 }
 
 // show is the record a source is at; ok is false when it is not of the range.
-func (s *Store) show(snap *pebble.Snapshot, at *source, r store.Range) (l store.Listed, ok bool, err error) {
+func (s *Store) show(snap *pebble.Snapshot, m *merged, at *source, r store.Range) (l store.Listed, ok bool, err error) {
 	key, value := at.it.Key(), at.it.Value()
 	if !r.Upto.Has(seqOf(key)) {
 		return l, false, nil
 	}
 	if at.index {
 		key = slices.Clone(value)
-		if r.Queues != nil && !slices.Contains(r.Queues, queueOf(key)) {
+		if !m.of(queueOf(key)) {
 			return l, false, nil
 		}
 		return s.listed(snap, key, r.Body)

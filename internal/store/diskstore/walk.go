@@ -40,6 +40,12 @@ func wholly(db pebble.Reader, low, high []byte) (*walk, error) {
 	return &walk{Iterator: it, low: low, high: high}, nil
 }
 
+// within gives it other bounds. Move it then.
+func (w *walk) within(low, high []byte) {
+	w.low, w.high, w.over = low, high, false
+	w.SetBounds(low, high)
+}
+
 // First and all that follow move as those of pebble.Iterator do.
 func (w *walk) First() bool { return w.moved(w.Iterator.First(), w.low, true) }
 
