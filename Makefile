@@ -27,8 +27,7 @@ lint:
 	$(GO) vet ./...
 	$(GO) -C test/deploy vet ./...
 
-# What takes longest begins first, or all else would be over long before it is. Much of it
-# waits for RabbitMQ, so three packages at a time suit two cores.
+# What takes longest begins first, or all else would be over long before it is.
 LONGEST = ./test/faults ./internal/store/redisstore ./test/stories ./test/page ./internal/move ./internal/doctor
 test: build lint
 	@[ -n "$(BROKERS)" ] || { scripts/install-rabbitmq && scripts/install-rabbitmq-4; }
@@ -38,7 +37,7 @@ test: build lint
 	@scripts/install-clients
 	@scripts/install-prometheus
 	@scripts/install-podman
-	$(GO) run ./test/brokers $(GO) test -count=1 -timeout 20m -p 3 $(TESTFLAGS) $(LONGEST) ./...
+	$(GO) run ./test/brokers $(GO) test -count=1 -timeout 25m $(TESTFLAGS) $(LONGEST) ./...
 	$(GO) -C test/deploy test -count=1 $(TESTFLAGS) ./...
 
 # The suites that reach RabbitMQ by TLS on one of its versions, by TLS on both.
