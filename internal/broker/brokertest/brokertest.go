@@ -244,7 +244,13 @@ func (v *VHost) API() *management.Client {
 // Must calls the management API and fails the test on an error.
 func (v *VHost) Must(method, path string, in any) {
 	v.t.Helper()
-	if err := v.API().Call(context.Background(), method, path, in, nil); err != nil {
+	var err error
+	// A node of a cluster may not know yet of a user that was made at another one.
+	Eventually(v.t, "every node knows of a new user", func() bool {
+		err = v.API().Call(context.Background(), method, path, in, nil)
+		return err == nil || !strings.Contains(err.Error(), "vhost_or_user_not_found")
+	})
+	if err != nil {
 		v.t.Fatal(err)
 	}
 }
