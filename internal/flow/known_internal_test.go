@@ -34,7 +34,7 @@ func TestKnownReceiptsAreBounded(t *testing.T) {
 	if most := r.processes.names * 2 * store.ReceiptsKept; len(r.byContent) > most || len(r.processes.of) != r.processes.names {
 		t.Errorf("%d receipts of other processes are known, want at most %d", len(r.byContent), most)
 	}
-	for _, c := range []struct{ messages, queues, most int }{{20_000, 10, 10 * 2 * unconfirmed}, {3000, 3000, r.queues.names}} {
+	for _, c := range []struct{ messages, queues, most int }{{2 * mostGiven, 10, mostGiven}, {3000, 3000, 512}} {
 		r.reset(outage{}, true)
 		now := time.Now()
 		for i := range c.messages {
@@ -62,5 +62,29 @@ func TestKnownReceiptsAreOfEachProcess(t *testing.T) {
 	}
 	if k := r.byContent[contentOf(gone.Fingerprint)]; len(k) != 1 || k[0].id != gone.ID {
 		t.Errorf("the receipt of the process that vanished is %v", k)
+	}
+}
+
+// What was given stays known while thousands of the same queue come, and while a busy
+// queue's come: RabbitMQ publishes again late what it has not had confirmed.
+func TestKnownReceiptsOutlastABusyQueue(t *testing.T) {
+	now := time.Now()
+	dead := func(queue string, i int) *Delivery {
+		return &Delivery{From: wire.ExchangeDeadLetters, Message: wire.Message{MessageID: fmt.Sprint(i),
+			Headers: amqp.Table{"x-death": []any{amqp.Table{"queue": queue, "time": now}}}}}
+	}
+	for name, c := range map[string]struct {
+		busy  string
+		after int
+	}{"of its queue": {"q", mostGiven / 2}, "of another": {"busy", 4 * mostGiven}} {
+		var r receipts
+		r.reset(outage{}, true)
+		first := r.identify(dead("q", 0), now)
+		for i := range c.after {
+			r.identify(dead(c.busy, i+1), now)
+		}
+		if again := r.identify(dead("q", 0), now); again.id != first.id {
+			t.Errorf("%s: after %d others a copy has another id", name, c.after)
+		}
 	}
 }
