@@ -2,7 +2,6 @@ package diskstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -38,7 +37,10 @@ func (s *Store) Scan(ctx context.Context, r store.Range, visit func(store.Listed
 		if err = s.damage.unreadable(at.it.Key(), err); err == nil && ok {
 			more, err = visit(l)
 		}
-		if err := errors.Join(err, m.next()); err != nil {
+		if err == nil {
+			err = m.next()
+		}
+		if err != nil {
 			return err
 		}
 	}
