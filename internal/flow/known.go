@@ -8,8 +8,8 @@ import (
 )
 
 // known holds the receipts that a dead letter may match, in bounded memory: of each
-// process the newest that the store keeps, and of each queue the newest that were given
-// over this connection.
+// process the newest that the store keeps, and of all queues together the newest that were
+// given over this connection.
 type known struct {
 	byContent         map[content][]*receipt
 	processes, queues recent
