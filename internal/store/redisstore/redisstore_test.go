@@ -72,20 +72,12 @@ func suiteWith(t *testing.T, o redisstore.Options) {
 // patience: no failover is what these are about, and one loses what was not replicated.
 const patience = time.Minute
 
-func TestRedisEngine(t *testing.T) {
-	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
-		server := redisnode.New(t, o)
-		for _, shards := range []int{1, 4} {
-			t.Run(fmt.Sprintf("shards=%d", shards), func(t *testing.T) { suite(t, server.URL(), shards) })
-		}
-	})
-}
+// TestTheDocumentedUserByTLS runs the suite on one shard, on Redis and on Valkey.
+func TestRedisEngine(t *testing.T) { suite(t, redisnode.New(t, redisnode.Options{}).URL(), 4) }
 
+// Sentinel only says which server it is; TestAPrimaryIsReplaced has it choose another.
 func TestRedisEngineWithSentinel(t *testing.T) {
-	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
-		o.DownAfter = patience
-		suite(t, redisnode.NewSentinel(t, o).URL(), 0)
-	})
+	suite(t, redisnode.NewSentinel(t, redisnode.Options{DownAfter: patience}).URL(), 0)
 }
 
 func TestRedisEngineOnACluster(t *testing.T) {

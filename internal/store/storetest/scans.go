@@ -217,7 +217,7 @@ func scanMoment(t *testing.T, e Engine) {
 func scanOnce(t *testing.T, e Engine) {
 	s := open(t, e)
 	var steady []string
-	for i := range 3000 {
+	for i := range 1200 { // more than a page of a shared engine has
 		name := fmt.Sprint("s", i)
 		steady = append(steady, name)
 		stays, moves := parked(fmt.Sprint("q", i%3), name), parked("moves", fmt.Sprint("m", i))
@@ -285,7 +285,7 @@ func uptoWhileAdding(t *testing.T, e Engine) {
 	var wg sync.WaitGroup
 	for range 3 {
 		wg.Go(func() {
-			batch := slices.Repeat([]*store.Record{Waiting("q", 0, "a"), parked("q", "b")}, 100)
+			batch := slices.Repeat([]*store.Record{Waiting("q", 0, "a"), parked("q", "b")}, 50)
 			for range 10 {
 				if err := s.Add(context.Background(), batch); err != nil {
 					t.Error(err)
@@ -295,7 +295,7 @@ func uptoWhileAdding(t *testing.T, e Engine) {
 	}
 	var bounds []store.Bound
 	var were []string
-	for range 40 {
+	for range 20 {
 		bounds = append(bounds, newest(t, s))
 		were = append(were, count(bounds[len(bounds)-1]))
 	}
