@@ -30,30 +30,11 @@ func (l *ledger) during(breaks func()) {
 	l.faults = append(l.faults, fault{from, time.Now()})
 }
 
-// renamed notes that a copy of a message has another id than the first. None may, but for
-// what RabbitMQ dead-letters again when a node of a cluster is lost, in rare cases:
-// at most what its worker has unconfirmed, for each move.
-func (l *ledger) renamed(id, what string) {
-	if l.moves == 0 {
-		l.wrong = append(l.wrong, what)
-		return
-	}
-	if l.others == nil {
-		l.others = map[string]bool{}
-	}
-	l.others[id] = true
-}
-
-const unconfirmed = 32
-
 // account checks everything.
 func (l *ledger) account() {
 	l.t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.others) > unconfirmed*l.moves {
-		l.t.Errorf("copies of %d messages have another id, more than RabbitMQ dead-letters again when leaders move %d times", len(l.others), l.moves)
-	}
 	duplicates, inFlight, unexplained := duplicates(l.faults, l.failed, l.seen)
 	for i, w := range append(l.wrong, unexplained...) {
 		if i == 10 {
@@ -62,7 +43,7 @@ func (l *ledger) account() {
 		}
 		l.t.Error(w)
 	}
-	l.t.Logf("%d messages: 0 lost, %d wrong, %d duplicates (%d messages with another id) over %d faults with %d in flight", len(l.bodies), len(l.wrong), duplicates, len(l.others), len(l.faults), inFlight)
+	l.t.Logf("%d messages: 0 lost, %d wrong, %d duplicates over %d faults with %d in flight", len(l.bodies), len(l.wrong), duplicates, len(l.faults), inFlight)
 }
 
 // duplicates counts those among the arrivals of messages, tells how many messages were in

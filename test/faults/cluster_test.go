@@ -74,9 +74,7 @@ type clusterStory struct {
 
 func newClusterLedger(t *testing.T, v *brokertest.VHost, c *rabbitnode.Cluster) *ledger {
 	must(t, c.Grow(context.Background()))
-	l := newLedger(t, v, "orders")
-	l.moves = 0
-	return l
+	return newLedger(t, v, "orders")
 }
 
 // asItStands tells, when the test has failed, who has what.

@@ -44,13 +44,9 @@ type ledger struct {
 	uncertain map[string]bool
 	ids       map[string]string // the first x-redrive-id by message id: no copy has another
 	faults    []fault
-	// moves is how often a queue's leader may move while our connection stands, and others
-	// are messages of which a copy has another id by that.
-	moves  int
-	others map[string]bool
-	wrong  []string
-	at     string             // see only
-	conns  []*amqp.Connection // of its own clients
+	wrong     []string
+	at        string             // see only
+	conns     []*amqp.Connection // of its own clients
 }
 
 // newLedger declares the queue as the README advises for messages that must not
@@ -124,7 +120,7 @@ func (l *ledger) delivered(d amqp.Delivery) {
 	if mark, ok := d.Headers[wire.HeaderID].(string); ok && l.ids[id] == "" {
 		l.ids[id] = mark
 	} else if ok && l.ids[id] != mark {
-		l.renamed(id, fmt.Sprintf("%s attempt %d came as %s and as %s", id, attempt, l.ids[id], mark))
+		l.wrong = append(l.wrong, fmt.Sprintf("%s attempt %d came as %s and as %s", id, attempt, l.ids[id], mark))
 	}
 	if attempt > 0 && !d.Redelivered {
 		if early := l.failed[fmt.Sprint(id, " ", attempt)].Add(wait); time.Now().Before(early) {
