@@ -116,21 +116,6 @@ func TestWhatIsTakenIsAcknowledged(t *testing.T) {
 	})
 }
 
-// After 1, 8 and 64 messages that were taken the window is as wide as the prefetch.
-func TestTheIntakesWindowWidens(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		i := startIntake(t, v.URL())
-		fail(t, v, 0, 200)
-		for taken := 0; taken < 200; i.answers <- nil {
-			b := <-i.batches
-			if taken >= 1+8+64 {
-				brokertest.Eventually(t, "RabbitMQ has delivered all", func() bool { return v.Depth(wire.QueueIntake) == 0 })
-			}
-			taken += len(b)
-		}
-	})
-}
-
 // What cannot be kept stays RabbitMQ's, and is offered again until it can.
 func TestABatchThatIsNotTakenIsOfferedAgain(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
