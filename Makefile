@@ -70,7 +70,7 @@ install-redis:
 install-valkey:
 	scripts/install-valkey
 
-# RabbitMQ clients of other languages, for the tests of docs/guides.
+# RabbitMQ clients of other languages, for the tests of docs/how-to.
 install-clients:
 	scripts/install-clients
 

@@ -43,7 +43,7 @@ type Config struct {
 	Concurrency int // handlers at once; 0: 1
 	// Prefetch is how many messages RabbitMQ may have outstanding, those that no handler has
 	// seen yet included: RabbitMQ's consumer_timeout counts for them too, see
-	// docs/prefetch.md. 0: 2 × Concurrency, so that one waits for no more than one other. At
+	// docs/explanation/prefetch.md. 0: 2 × Concurrency, so that one waits for no more than one other. At
 	// least Concurrency, for handlers that take longer than half of that timeout; more for
 	// those that take less than some 10 ms; 65,535 at most.
 	Prefetch int

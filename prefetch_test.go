@@ -63,7 +63,7 @@ func TestASlowHandlerAndConsumerTimeout(t *testing.T) {
 		v.Publish("", "orders", amqp.Publishing{Body: []byte("slow")})
 		said := func() bool {
 			s := log.String()
-			return strings.Contains(s, "consumer_timeout") && strings.Contains(s, "docs/prefetch.md") && strings.Contains(s, `queue \"orders\"`)
+			return strings.Contains(s, "consumer_timeout") && strings.Contains(s, "docs/explanation/prefetch.md") && strings.Contains(s, `queue \"orders\"`)
 		}
 		// RabbitMQ 4.3 may look for what has timed out a minute later.
 		for began := time.Now(); !said(); <-time.After(50 * time.Millisecond) {

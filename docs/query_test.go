@@ -28,12 +28,12 @@ func fieldTable() string {
 }
 
 func TestTheTableOfFields(t *testing.T) {
-	written(t, "query.md", "<!-- end of fields -->", fieldTable())
+	written(t, "reference/query.md", "<!-- end of fields -->", fieldTable())
 }
 
 // Each query that the page shows is one.
 func TestTheQueriesOfThePage(t *testing.T) {
-	text, err := os.ReadFile("query.md")
+	text, err := os.ReadFile("reference/query.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,12 +10,12 @@ const (
 	HeaderFirstFailed = "x-redrive-first-failed" // timestamp
 	HeaderReason      = "x-redrive-reason"       // string: rejected, expired, maxlen, delivery_limit, reported
 	HeaderError       = "x-redrive-error"        // string, when known
-	HeaderUserID      = "x-redrive-user-id"      // string: the user-id property, which the broker refuses from anybody else
+	HeaderUserID      = "x-redrive-user-id"      // string: the user-id property, which RabbitMQ refuses from another user
 
 	// HeaderParkedFor says, on messages in redrive.parked, why they are there.
 	HeaderParkedFor = "x-redrive-parked-for"
-	// HeaderDelay is a wish, in milliseconds, of a consumer that reports a
-	// failure itself (an upstream's Retry-After). It is read, never sent.
+	// HeaderDelay is the delay, in milliseconds, that a consumer asks for when it reports
+	// a failure (an upstream's Retry-After). It is read, never sent.
 	HeaderDelay = "x-redrive-delay"
 )
 
@@ -24,9 +24,9 @@ const MaxAttempt = 1_000_000
 
 // Reasons of a failure. The first four are RabbitMQ's own.
 const (
-	ReasonRejected      = "rejected"
-	ReasonExpired       = "expired"
-	ReasonMaxLen        = "maxlen"
-	ReasonDeliveryLimit = "delivery_limit"
-	ReasonReported      = "reported" // through redrive.failures
+	ReasonRejected      = "rejected"       // a consumer rejected it without requeue
+	ReasonExpired       = "expired"        // its time to live ended in the queue
+	ReasonMaxLen        = "maxlen"         // the queue was full
+	ReasonDeliveryLimit = "delivery_limit" // it was delivered more often than its quorum queue allows
+	ReasonReported      = "reported"       // a consumer published it to redrive.failures
 )

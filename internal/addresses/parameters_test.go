@@ -40,13 +40,13 @@ func TestParameters(t *testing.T) {
 }
 
 func TestParametersAreDocumented(t *testing.T) {
-	page, err := os.ReadFile("../../docs/tls.md")
+	page, err := os.ReadFile("../../docs/how-to/tls.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range append([]string{"channel_max"}, known...) {
 		if !strings.Contains(string(page), "`"+name+"`") {
-			t.Errorf("docs/tls.md does not have %s", name)
+			t.Errorf("docs/how-to/tls.md does not have %s", name)
 		}
 	}
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/redrive-mq/redrive/internal/auth"
 )
 
-var update = flag.Bool("update", false, "write docs/openapi.json anew")
+var update = flag.Bool("update", false, "write docs/reference/openapi.json anew")
 
-const document = "../../docs/openapi.json"
+const document = "../../docs/reference/openapi.json"
 
 // What is documented is what is served.
 func TestTheDocumentInDocsIsTheOneServed(t *testing.T) {
@@ -34,7 +34,7 @@ func TestTheDocumentInDocsIsTheOneServed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(kept) != string(served) {
-		t.Errorf("docs/openapi.json is not what is served: go test ./internal/api -run %s -update", t.Name())
+		t.Errorf("docs/reference/openapi.json is not what is served: go test ./internal/api -run %s -update", t.Name())
 	}
 }
 

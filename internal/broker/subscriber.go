@@ -113,7 +113,7 @@ func (s *Subscriber) subscribe(ctx context.Context, conn *amqp.Connection, mendi
 
 // timedOut is what RabbitMQ does to a consumer that is too slow, and what to do about it.
 func (s *Subscriber) timedOut() error {
-	return fmt.Errorf("a message of queue %q was not acknowledged within RabbitMQ's consumer_timeout, which counts from its delivery: all unacknowledged messages are delivered again; set Prefetch (now %d) to Concurrency, limit handlers with Timeout, or raise consumer_timeout: docs/prefetch.md", s.queue, s.prefetch)
+	return fmt.Errorf("a message of queue %q was not acknowledged within RabbitMQ's consumer_timeout, which counts from its delivery: all unacknowledged messages are delivered again; set Prefetch (now %d) to Concurrency, limit handlers with Timeout, or raise consumer_timeout: docs/explanation/prefetch.md", s.queue, s.prefetch)
 }
 
 // cancelled tells why RabbitMQ has cancelled the consumer, which itself says nothing of it:

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-var update = flag.Bool("update", false, "write docs/cli.md")
+var update = flag.Bool("update", false, "write docs/reference/cli.md")
 
 // reference is all commands, as their --help has them.
 func reference(c *cobra.Command) string {
@@ -41,7 +41,7 @@ func reference(c *cobra.Command) string {
 }
 
 func TestTheReference(t *testing.T) {
-	const file, begin = "../../docs/cli.md", "<!-- go test ./internal/cli -run TestTheReference -update writes what follows -->\n"
+	const file, begin = "../../docs/reference/cli.md", "<!-- go test ./internal/cli -run TestTheReference -update writes what follows -->\n"
 	root := (&program{getenv: func(string) string { return "" }}).root()
 	text, err := os.ReadFile(file)
 	if err != nil {

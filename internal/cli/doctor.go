@@ -23,7 +23,7 @@ func (p *program) doctor() *cobra.Command {
 		Short: "Find what is wrong with RabbitMQ, its queues and the service's rights, and how to mend it",
 		Long: `Find what is wrong with RabbitMQ, its queues and the service's rights: each check
 is ok, a warning or wrong, with why it matters and the command that mends it.
-docs/doctor.md has them all. It changes nothing, and takes no message anywhere.
+docs/reference/doctor.md has them all. It changes nothing, and takes no message anywhere.
 
 It asks RabbitMQ by AMQP, as the service's user, and by its management API
 (broker.management): with the tag management there, most checks can be made; with

@@ -37,7 +37,7 @@ exit code is 1.`,
 			}
 			for _, line := range l.Queues {
 				if line.Off != 0 {
-					return fmt.Errorf("the ledger is off by %d for the queue %q: see docs/alerts.md, RedriveLedgerOff", line.Off, line.Queue)
+					return fmt.Errorf("the ledger is off by %d for the queue %q: see docs/how-to/alerts.md, RedriveLedgerOff", line.Off, line.Queue)
 				}
 			}
 			return nil

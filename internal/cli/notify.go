@@ -17,7 +17,7 @@ func (p *program) notify() *cobra.Command {
 		Use:   "notify",
 		Short: "Try the notifications",
 		Long: `Try the notifications: which routes send what is in the config file, under notify.
-docs/notifications.md says how.`,
+docs/how-to/notifications.md says how.`,
 	}
 	c.AddCommand(p.notifyTest())
 	return group(c)

@@ -22,7 +22,7 @@ exist or is empty. The service goes on meanwhile. Administrators only.
 DIR is then a data folder by itself: waiting, parked and discarded messages, the ledger,
 history, pauses, operations, tokens. The audit log and the config are not in it. On the
 same file system DIR shares files with the data folder until the service replaces its
-own: copy DIR to another disk or machine. docs/backup.md tells how to restore it.`,
+own: copy DIR to another disk or machine. docs/how-to/backup.md tells how to restore it.`,
 		Example: "  redrive snapshot /var/backups/redrive-2026-11-22\n  redrive store check /var/backups/redrive-2026-11-22",
 		Args:    exactArgs(1, "a folder on the service's machine"),
 		RunE: func(c *cobra.Command, args []string) error {

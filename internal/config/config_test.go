@@ -40,24 +40,6 @@ func TestTheExampleFile(t *testing.T) {
 	}
 }
 
-// Every key that is known is in the example, or users never hear of it.
-func TestTheExampleNamesEveryKey(t *testing.T) {
-	data, err := os.ReadFile("../../redrive.example.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, key := range []string{"url", "management", "disk", "reserve", "restorable", "listen", "name", "queues", "attempts", "fixed", "linear",
-		"exponential", "initial", "factor", "step", "max", "jitter", "reasons", "exhausted", "forward", "max_retry_in", "exchange", "routing_key", "queue", "wait", "levels", "binary",
-		"decode", "protobuf", "files", "import_paths", "descriptor_sets", "message", "header", "type_property",
-		"auth", "roles", "role", "metrics", "proxies", "tls", "cert", "key", "client_ca", "read_only", "audit", "folder",
-		"redis", "prefix", "shards", "durability", "replicas", "lease", "timeout", "ca", "server_name",
-		"vhosts", "user", "password_env", "password_file"} {
-		if !strings.Contains(string(data), key+":") {
-			t.Errorf("the example does not show %q", key)
-		}
-	}
-}
-
 func TestErrorsNameThePlaceAndWhatWasExpected(t *testing.T) {
 	const head = "policies:\n  - name: p\n    queues: [\"*\"]\n"
 	for _, c := range []struct{ yaml, want string }{

@@ -52,7 +52,7 @@ func TestTheExampleOfNotify(t *testing.T) {
 // The documentation's example: a message that triggers a campaign pages someone; one
 // that counts texts goes to Slack in the morning.
 func TestTheDocumentedNotify(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/notifications.md")
+	doc, err := os.ReadFile("../../docs/how-to/notifications.md")
 	if err != nil {
 		t.Fatal(err)
 	}

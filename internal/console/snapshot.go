@@ -28,7 +28,7 @@ func (c *Console) Snapshot(ctx context.Context, by auth.Caller, folder string) (
 	}
 	disk, ok := c.Store.(store.Snapshotter)
 	if !ok {
-		return made, fmt.Errorf("%w: messages are kept on Redis, so Redis' own backup is the way: docs/backup.md", ErrPrecondition)
+		return made, fmt.Errorf("%w: messages are kept on Redis, so Redis' own backup is the way: docs/how-to/backup.md", ErrPrecondition)
 	}
 	end, err := c.begin(by, "snapshot", folder, 0, "")
 	if err != nil {

@@ -2,7 +2,7 @@ package doctor
 
 import "context"
 
-// Checks are all of them, in the order in which they are shown. docs/doctor.md has
+// Checks are all of them, in the order in which they are shown. docs/reference/doctor.md has
 // each, and a test holds it to this list.
 var Checks = []Check{
 	{Name: "connection", Title: "RabbitMQ takes connections by AMQP", Run: connection,

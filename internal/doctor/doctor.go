@@ -48,7 +48,7 @@ type Finding struct {
 // Check is one of them.
 type Check struct {
 	Name string
-	// Title is what it looks at, Why the reason, as docs/doctor.md has them.
+	// Title is what it looks at, Why the reason, as docs/reference/doctor.md has them.
 	Title, Why string
 	// Needs are the parts of a scene without which it cannot be made.
 	Needs []Part

@@ -240,10 +240,10 @@ func TestReports(t *testing.T) {
 	}
 }
 
-// docs/doctor.md has each check by its name, with what it looks at and why, in the
+// docs/reference/doctor.md has each check by its name, with what it looks at and why, in the
 // order of the list.
 func TestThePageHasEachCheck(t *testing.T) {
-	text, err := os.ReadFile("../../docs/doctor.md")
+	text, err := os.ReadFile("../../docs/reference/doctor.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,19 +251,19 @@ func TestThePageHasEachCheck(t *testing.T) {
 	for _, c := range Checks {
 		i := strings.Index(page, "### "+c.Name+" ")
 		if i < at {
-			t.Errorf("%s is not in docs/doctor.md, or not at its place", c.Name)
+			t.Errorf("%s is not in docs/reference/doctor.md, or not at its place", c.Name)
 			continue
 		}
 		section, _, _ := strings.Cut(page[i+4:], "### ")
 		for _, want := range []string{c.Title, c.Why} {
 			if !strings.Contains(section, want) {
-				t.Errorf("docs/doctor.md does not say of %s: %s", c.Name, want)
+				t.Errorf("docs/reference/doctor.md does not say of %s: %s", c.Name, want)
 			}
 		}
 		at = i
 	}
 	if n := strings.Count(string(text), "\n### "); n != len(Checks) {
-		t.Errorf("docs/doctor.md has %d checks, and there are %d", n, len(Checks))
+		t.Errorf("docs/reference/doctor.md has %d checks, and there are %d", n, len(Checks))
 	}
 }
 

@@ -1,5 +1,5 @@
 // Package query is the language in which people say which messages they mean, the
-// same in page, API and command line: see docs/query.md. Read it in this order:
+// same in page, API and command line: see docs/reference/query.md. Read it in this order:
 //
 //	query.go    the whole: a Query, and whether a message matches
 //	fields.go   what can be asked for

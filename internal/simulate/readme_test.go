@@ -19,7 +19,7 @@ var update = flag.Bool("update", false, "write docs/images/storm.svg")
 // are its.
 func TestThePictureOfTheReadme(t *testing.T) {
 	const picture = "../../docs/images/storm.svg"
-	c, err := config.Load("../../docs/storm.yaml", func(string) string { return "" })
+	c, err := config.Load("../../docs/explanation/storm.yaml", func(string) string { return "" })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ var seeds = flag.Int("seeds", 5, "how many simulations of each kind TestSweep ma
 // What the default breaker does in outages of many lengths, with and without an
 // upstream that limps after them, at several rates: within 10 % of the best possible
 // time to drain in one that is long enough, and never later than the wait, the settle
-// time and the ramp make it. docs/storms.md has its table.
+// time and the ramp make it. docs/explanation/storms.md has its table.
 func TestSweep(t *testing.T) {
 	var table strings.Builder
 	for _, outage := range []time.Duration{5 * time.Minute, 10 * time.Minute, 20 * time.Minute, 30 * time.Minute, time.Hour, 3 * time.Hour} {
@@ -61,12 +61,12 @@ func TestSweep(t *testing.T) {
 		}
 	}
 	t.Logf("\n%s", table.String())
-	docs, err := os.ReadFile("../../docs/storms.md")
+	docs, err := os.ReadFile("../../docs/explanation/storms.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if *seeds == 5 && !strings.Contains(string(docs), table.String()) {
-		t.Errorf("docs/storms.md has another table")
+		t.Errorf("docs/explanation/storms.md has another table")
 	}
 }
 

@@ -191,7 +191,7 @@ func compressed(t *testing.T, data []byte) int {
 
 // The commands that pages offer are ones there are, with flags that they have.
 func TestTheCommandsAreThere(t *testing.T) {
-	reference, err := os.ReadFile("../../docs/cli.md")
+	reference, err := os.ReadFile("../../docs/reference/cli.md")
 	if err != nil {
 		t.Fatal(err)
 	}

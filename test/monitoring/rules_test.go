@@ -16,7 +16,7 @@ import (
 const (
 	rulesFolder   = "../../deploy/prometheus"
 	dashboardFile = "../../deploy/grafana/redrive.json"
-	runbook       = "../../docs/alerts.md"
+	runbook       = "../../docs/how-to/alerts.md"
 )
 
 // program is a program of Prometheus's. Without it the test fails: rules that nobody
@@ -129,14 +129,14 @@ func TestEachAlertIsTestedAndExplained(t *testing.T) {
 				t.Errorf("%s has no %s", r.Alert, name)
 			}
 		}
-		if !strings.HasSuffix(r.Annotations["runbook_url"], "/docs/alerts.md#"+strings.ToLower(r.Alert)) {
+		if !strings.HasSuffix(r.Annotations["runbook_url"], "/docs/how-to/alerts.md#"+strings.ToLower(r.Alert)) {
 			t.Errorf("%s leads to %q", r.Alert, r.Annotations["runbook_url"])
 		}
 		_, section, ok := strings.Cut(string(text), "\n## "+r.Alert+"\n")
 		section, _, _ = strings.Cut(section, "\n## ")
 		for _, part := range []string{"**It means**", "**Look at**", "**Do**"} {
 			if !ok || !strings.Contains(section, part) {
-				t.Errorf("docs/alerts.md says nothing of %s under %s", part, r.Alert)
+				t.Errorf("docs/how-to/alerts.md says nothing of %s under %s", part, r.Alert)
 			}
 		}
 	}

@@ -65,7 +65,7 @@ func (b *batch) args(s *Store) []string {
 	return append([]string{itoa(s.floor.Load()), itoa(b.n)}, b.records...)
 }
 
-// overhead is what a message takes besides its record (see docs/redis.md), of which up
+// overhead is what a message takes besides its record (see docs/how-to/redis.md), of which up
 // to a fifth is lost on the sizes that memory is given out in.
 const overhead = 400
 

@@ -360,17 +360,17 @@ func TestARecordThatIsGone(t *testing.T) {
 	}
 }
 
-// documentedUser makes the user that docs/redis.md prints, for stores with such a prefix,
+// documentedUser makes the user that docs/how-to/redis.md prints, for stores with such a prefix,
 // and returns its password.
 func documentedUser(t *testing.T, s *redisnode.Server, prefix string) (password string) {
 	t.Helper()
-	text, err := os.ReadFile("../../../docs/redis.md")
+	text, err := os.ReadFile("../../../docs/how-to/redis.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	line := regexp.MustCompile("`ACL (SETUSER redrive [^`]*)`").FindSubmatch(text)
 	if line == nil {
-		t.Fatal("docs/redis.md names no rights")
+		t.Fatal("docs/how-to/redis.md names no rights")
 	}
 	rights := strings.NewReplacer(">PASSWORD", ">s3cret", "~redrive{", "~"+prefix+"{", "&redrive{", "&"+prefix+"{").Replace(string(line[1]))
 	if _, err := s.Do(ctx, append([]string{"ACL"}, strings.Fields(rights)...)...); err != nil {
@@ -379,7 +379,7 @@ func documentedUser(t *testing.T, s *redisnode.Server, prefix string) (password 
 	return "s3cret"
 }
 
-// The rights that docs/redis.md gives the service's user are enough for all that a store
+// The rights that docs/how-to/redis.md gives the service's user are enough for all that a store
 // does, and no more than they are: other keys are not its. All of it by TLS.
 func TestTheDocumentedUserByTLS(t *testing.T) {
 	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {

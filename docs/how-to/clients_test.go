@@ -1,0 +1,283 @@
+package howto_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+)
+
+// client is a consumer of the guides, and how it is run.
+type client struct {
+	file    string
+	command func(*testing.T) []string
+}
+
+var clients = []client{
+	{"consumer.py", python},
+	{"consumer.js", node},
+	{"consumer.rb", ruby},
+	{"Consumer.java", java},
+}
+
+// The consumers of the guides, as they are printed there.
+func TestClients(t *testing.T) {
+	for _, c := range clients {
+		t.Run(c.file, func(t *testing.T) {
+			command := c.command(t)
+			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) { c.run(t, v, command) })
+		})
+	}
+}
+
+// python is one that has pika: Debian's package is for Debian's own.
+func python(t *testing.T) []string {
+	for _, program := range []string{"python3", "/usr/bin/python3"} {
+		if exec.Command(program, "-c", "import pika").Run() == nil {
+			return []string{program, "clients/consumer.py"}
+		}
+	}
+	return missing(t, "pika for Python (Debian: python3-pika)")
+}
+
+func node(t *testing.T) []string {
+	modules, err := filepath.Abs("../../.clients/node_modules")
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := []string{"env", "NODE_PATH=" + modules, "node"}
+	if exec.Command(command[0], append(command[1:], "-e", "require('amqplib')")...).Run() == nil {
+		return append(command, "clients/consumer.js")
+	}
+	return missing(t, "amqplib for Node 18 or later (Debian: nodejs, npm)")
+}
+
+func ruby(t *testing.T) []string {
+	if exec.Command("ruby", "-e", "require 'bunny'").Run() == nil {
+		return []string{"ruby", "clients/consumer.rb"}
+	}
+	return missing(t, "bunny for Ruby (Debian: ruby-bunny)")
+}
+
+// java is compiled here: slow machines take long for that.
+func java(t *testing.T) []string {
+	const client = "/usr/share/java/amqp-client.jar"
+	if _, err := os.Stat(client); err != nil || exec.Command("javac", "-version").Run() != nil {
+		return missing(t, "a JDK and the RabbitMQ client for Java (Debian: default-jdk-headless, librabbitmq-client-java)")
+	}
+	dir := t.TempDir()
+	if out, err := exec.Command("javac", "-cp", client, "-d", dir, "clients/Consumer.java").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return []string{"java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp",
+		dir + ":" + client + ":/usr/share/java/slf4j-api.jar:/usr/share/java/slf4j-nop.jar", "Consumer"}
+}
+
+// missing fails the test: a client that was not run must not look tested.
+func missing(t *testing.T, what string) []string {
+	t.Helper()
+	t.Fatalf("this needs %s: run `make install-clients`", what)
+	return nil
+}
+
+const (
+	fine   = 6 // succeed at once
+	shaky  = 3 // succeed at the third attempt
+	broken = 2 // fail until somebody mends the payment service
+)
+
+func (client) run(t *testing.T, v *brokertest.VHost, command []string) {
+	s := serve(t, v, "policies: [{name: orders, queues: [orders], attempts: 3, backoff: {fixed: 100ms}, jitter: none}]")
+	v.Queue("orders", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive"})
+	v.Exchange("shop", "fanout", "orders")
+	pays := payments(t)
+	for i := range fine + shaky + broken {
+		// All that a consumer must not hand on as it is, or must not lose.
+		v.Publish("shop", "order.created", amqp.Publishing{Body: fmt.Appendf(nil, `{"id": "m%d"}`, i), UserId: "guest", Expiration: "3600000",
+			Type: fmt.Sprintf("m%d", i), Headers: amqp.Table{"tenant": "acme"}})
+	}
+	v.Publish("shop", "order.created", amqp.Publishing{Body: []byte("not JSON"), Type: "poison"})
+	consumer(t, v, command, pays.URL)
+	ch := v.Channel()
+	brokertest.Eventually(t, "it consumes", func() bool {
+		q, err := ch.QueueDeclarePassive("orders", true, false, false, false, nil)
+		return err == nil && q.Consumers == 1
+	})
+
+	all := s.WaitParked(t, broken+1)
+	for _, m := range all {
+		id := m.Type
+		wantReason, wantError := "reported", "the card of "+id+" is refused: Übergröße €"
+		if id == "poison" {
+			wantReason, wantError = "rejected", ""
+		}
+		if d, err := s.Client.Message(t.Context(), m.ID); err != nil {
+			t.Error(err)
+		} else if headers := fmt.Sprint(d.Headers); id != "poison" && !strings.Contains(headers, "{tenant string acme ") {
+			t.Errorf("%s has lost its own header: %s", id, headers)
+		}
+		if m.Exchange != "shop" || m.RoutingKey != "order.created" {
+			t.Errorf("%s was published to %q with key %q, say its headers", id, m.Exchange, m.RoutingKey)
+		}
+		if m.Attempt != 3 || m.Reason != wantReason || m.Error != wantError {
+			t.Errorf("%s is parked after %d attempts, %s, error %q; want 3, %s, %q", id, m.Attempt, m.Reason, m.Error, wantReason, wantError)
+		}
+	}
+	pays.mend()
+	if n := s.Replay(t, "reason:reported"); n != broken {
+		t.Fatalf("%d messages were replayed, want %d", n, broken)
+	}
+	brokertest.Eventually(t, "all orders are paid and acknowledged", func() bool {
+		return len(pays.list()) == fine+shaky+broken && v.Messages("orders") == 0
+	})
+	s.WaitParked(t, 1) // what nobody can read
+	for id, calls := range pays.list() {
+		if want := pays.want(id); calls != want {
+			t.Errorf("%s was paid by calls of the attempts %s, want %s", id, calls, want)
+		}
+	}
+}
+
+// What nobody takes is not acknowledged: here nothing is bound to redrive.failures.
+func TestClientsKeepWhatTheyCannotReport(t *testing.T) {
+	for _, c := range clients {
+		t.Run(c.file, func(t *testing.T) {
+			command := c.command(t)
+			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+				v.Queue("orders", nil)
+				v.Exchange("redrive.failures", "topic")
+				v.Publish("", "orders", amqp.Publishing{Body: []byte(`{"id": "m99"}`)})
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+				defer cancel()
+				out, err := program(ctx, v, command, payments(t).URL).CombinedOutput()
+				if err == nil || ctx.Err() != nil {
+					t.Errorf("%v ended with %v, and should have ended with an error:\n%s", command, err, out)
+				}
+				brokertest.Eventually(t, "the message is in its queue again", func() bool { return v.Depth("orders") == 1 })
+			})
+		})
+	}
+}
+
+// program is a consumer to be run.
+func program(ctx context.Context, v *brokertest.VHost, command []string, payments string) *exec.Cmd {
+	p := exec.CommandContext(ctx, command[0], command[1:]...)
+	p.Env = append(os.Environ(), "AMQP_URL="+v.URL(), "PAYMENTS_URL="+payments)
+	return p
+}
+
+// consumer runs a program until the test ends.
+func consumer(t *testing.T, v *brokertest.VHost, command []string, payments string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	p, out := program(ctx, v, command, payments), &brokertest.Output{}
+	p.Stdout, p.Stderr = out, out
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() { _ = p.Wait(); close(ended) }()
+	t.Cleanup(func() {
+		select {
+		case <-ended:
+			t.Errorf("%v ended before the test did", command)
+		default:
+		}
+		cancel()
+		<-ended
+		if t.Failed() {
+			t.Logf("%v said:\n%s", command, out)
+		}
+	})
+}
+
+// upstream is the payment service, which keeps account of who called with which
+// attempt.
+type upstream struct {
+	*httptest.Server
+	mu     sync.Mutex
+	mended bool
+	calls  map[string]string // attempts, "+" after one that was paid
+}
+
+func payments(t *testing.T) *upstream {
+	u := &upstream{calls: map[string]string{}}
+	u.Server = httptest.NewServer(u)
+	t.Cleanup(u.Close)
+	return u
+}
+
+func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var order struct{ ID string }
+	body, err := io.ReadAll(r.Body)
+	if err == nil {
+		err = json.Unmarshal(body, &order)
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	attempt := r.Header.Get("X-Attempt")
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.calls[order.ID] += attempt
+	switch kind := u.kind(order.ID); {
+	case kind == "shaky" && attempt != "2":
+		w.WriteHeader(http.StatusServiceUnavailable)
+	case kind == "broken" && !u.mended:
+		w.WriteHeader(http.StatusPaymentRequired)
+	default:
+		u.calls[order.ID] += "+"
+		return
+	}
+	fmt.Fprintf(w, "the card of %s is refused: Übergröße €", order.ID)
+}
+
+func (u *upstream) kind(id string) string {
+	var n int
+	_, _ = fmt.Sscanf(id, "m%d", &n)
+	switch {
+	case n < fine:
+		return "fine"
+	case n < fine+shaky:
+		return "shaky"
+	}
+	return "broken"
+}
+
+// want is the account of a message of which nothing was lost or came twice.
+func (u *upstream) want(id string) string {
+	return map[string]string{"fine": "0+", "shaky": "012+", "broken": "0120+"}[u.kind(id)]
+}
+
+func (u *upstream) mend() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.mended = true
+}
+
+// list are the paid ones, with all their calls.
+func (u *upstream) list() map[string]string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	paid := map[string]string{}
+	for id, calls := range u.calls {
+		if strings.Contains(calls, "+") {
+			paid[id] = calls
+		}
+	}
+	return paid
+}

@@ -1,0 +1,105 @@
+package howto_test
+
+import (
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the consumers into the pages")
+
+// pages are all guides.
+func pages(t *testing.T) map[string]string {
+	t.Helper()
+	names, err := filepath.Glob("*.md")
+	if err != nil || len(names) < 2 {
+		t.Fatalf("guides: %q, %v", names, err)
+	}
+	all := map[string]string{}
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[name] = string(text)
+	}
+	return all
+}
+
+// The consumers in the pages are those that are run.
+func TestThePagesShowTheConsumersThatAreRun(t *testing.T) {
+	block := regexp.MustCompile("(?s)<!-- (clients/\\S+): [^>]*-->\n\n```(\\w+)\n(?:.*?\n)?```\n")
+	shown := map[string]bool{}
+	for name, text := range pages(t) {
+		is := block.ReplaceAllStringFunc(text, func(was string) string {
+			m := block.FindStringSubmatch(was)
+			code, err := os.ReadFile(m[1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			shown[m[1]] = true
+			return "<!-- " + m[1] + ": go test ./docs/how-to -update writes it here -->\n\n```" + m[2] + "\n" + string(code) + "```\n"
+		})
+		if is == text {
+			continue
+		}
+		if !*update {
+			t.Errorf("%s differs from its consumer; go test ./docs/how-to -update writes it", name)
+			continue
+		}
+		if err := os.WriteFile(name, []byte(is), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files, err := filepath.Glob("clients/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if !shown[file] {
+			t.Errorf("no page shows %s", file)
+		}
+	}
+}
+
+// Each test that a page names as proof is there.
+func TestTheTestsThatTheGuidesName(t *testing.T) {
+	for name, text := range pages(t) {
+		for _, m := range regexp.MustCompile("`(Test\\w+)`").FindAllStringSubmatch(text, -1) {
+			found := exec.Command("grep", "-rqE", "--include=*_test.go", `^func `+m[1]+`\(`, "../..")
+			if err := found.Run(); err != nil {
+				t.Errorf("%s names %s, which is nowhere", name, m[1])
+			}
+		}
+	}
+}
+
+// Each command of Redrive's that a page shows exists, with its flags.
+func TestTheCommandsOfTheGuides(t *testing.T) {
+	program, checked := build(t), map[string]bool{}
+	for name, text := range pages(t) {
+		for _, m := range regexp.MustCompile("(?m)^(?:\\$ )?redrive (.*)$|`redrive ([a-z][^`\n]*)`").FindAllStringSubmatch(text, -1) {
+			line, _, _ := strings.Cut(m[1]+m[2], " #")
+			line, _, _ = strings.Cut(line, " > ")
+			if checked[line] {
+				continue
+			}
+			checked[line] = true
+			// --help alone would take any other flag; the shell reads the quotes.
+			out, err := exec.Command("sh", "-c", `"$0" `+line+" --help", program).CombinedOutput()
+			words := strings.Fields(line)
+			if err != nil || !strings.Contains(string(out), "redrive "+words[0]) {
+				t.Errorf("%s: redrive %s: %v\n%s", name, line, err, out)
+			}
+			for _, flag := range regexp.MustCompile(`--[a-z-]+`).FindAllString(line, -1) {
+				if !strings.Contains(string(out), flag+" ") {
+					t.Errorf("%s: redrive %s has no flag %s", name, line, flag)
+				}
+			}
+		}
+	}
+}
