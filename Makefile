@@ -11,7 +11,7 @@ export BROKERS MANAGEMENT
 export CGO_ENABLED = 0
 export GOFLAGS := $(shell $(GO) env GOFLAGS) -trimpath
 
-.PHONY: build run test test-tls vulncheck unit bench lint install-rabbitmq install-rabbitmq-4 install-redis install-valkey install-clients install-prometheus install-podman
+.PHONY: build run test test-tls vulncheck unit bench lint words install-rabbitmq install-rabbitmq-4 install-redis install-valkey install-clients install-prometheus install-podman
 
 build:
 	$(GO) build -o bin/redrive ./cmd/redrive
@@ -29,6 +29,16 @@ lint:
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$unformatted" ] || { echo "not gofmt-ed: $$unformatted"; exit 1; }
 	$(GO) vet ./...
 	$(GO) -C test/deploy vet ./...
+	@$(MAKE) --no-print-directory words
+
+# The words of pages and comments, by .vale.ini. What vale needs is a module of its own;
+# building it takes some minutes, once. The root package is left out for now (.vale.ini).
+PAGES = README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md docs deploy/README.md
+COMMENTS = bench cmd examples internal policy redriveotel redriveprom redrivetest test wire
+words:
+	@$(GO) -C tools/vale build -o $(CURDIR)/bin/vale github.com/vale-cli/vale/v3/cmd/vale
+	@bin/vale --output=line --glob='*.md' $(PAGES)
+	@bin/vale --output=line --glob='*.go' $(COMMENTS)
 
 # What takes longest begins first, or all else would be over long before it is.
 LONGEST = ./test/faults ./internal/store/redisstore ./test/stories ./test/page ./internal/move ./internal/doctor

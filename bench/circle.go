@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// circle is a consumer that rejects all that comes, again and again, until it is told
+// circle is a consumer that rejects all that comes, again and again, until it is stopped
 // to finish: then each message is acknowledged.
 type circle struct {
 	came      atomic.Int64

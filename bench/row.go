@@ -26,7 +26,7 @@ type row struct {
 	start func(ctx context.Context, v vhost) (way, error)
 }
 
-// way is what brings messages back while it runs.
+// way is what retries messages while it runs.
 type way struct {
 	pids  []int // of its own processes, if it has any
 	redis []int // of the Redis that keeps its messages

@@ -27,7 +27,7 @@ const (
 	stormAfter  = 90 * time.Second // longest wait for all to be done
 )
 
-// stormRow is one way to bring back what failed.
+// stormRow is one way to retry what failed.
 type stormRow struct {
 	name    string
 	requeue bool
@@ -63,7 +63,7 @@ const exponentialRow, breakerRow = "Redrive, exponential alone", "Redrive, with 
 // stormResult is what one of them does to it.
 type stormResult struct {
 	Row        string  `json:"row"`
-	First      int     `json:"first_calls_while_down"` // by new messages: nobody can keep these away
+	First      int     `json:"first_calls_while_down"` // by new messages: these cannot be kept away
 	Again      int     `json:"calls_again_while_down"`
 	Share      float64 `json:"of_exponential"` // Again, of what exponential alone makes
 	Peak       int     `json:"most_calls_per_s_after"`

@@ -35,7 +35,7 @@ func newMeter(pids []int) meter {
 	return m
 }
 
-// usage is nil when it cannot be told.
+// usage is nil when it is unknown.
 func (m meter) usage() *usage {
 	cpu, ok := cpuSeconds(m.pids)
 	if !ok {
@@ -105,7 +105,7 @@ func stat(pid int) []string {
 	return strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:])) // a name may hold spaces
 }
 
-// memory is a line of /proc/pid/status, in MiB; 0 when it cannot be told.
+// memory is a line of /proc/pid/status, in MiB; 0 when it is unknown.
 func memory(pid int, line string) float64 {
 	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	_, rest, _ := strings.Cut(string(status), line+":")
@@ -117,7 +117,7 @@ func memory(pid int, line string) float64 {
 	return kb / 1024
 }
 
-// each is the CPU time for one of n messages, in microseconds; 0 when it cannot be told.
+// each is the CPU time for one of n messages, in microseconds; 0 when it is unknown.
 func (u *usage) each(n int) float64 {
 	if u == nil || n == 0 {
 		return 0

@@ -28,7 +28,7 @@ type wayResult struct {
 	Early      int     `json:"early"`
 	Lost       int     `json:"lost"`
 	Duplicates int     `json:"duplicates"`
-	CPU        float64 `json:"cpu_us_per_message"` // of RabbitMQ and the consumer; 0 when it cannot be told
+	CPU        float64 `json:"cpu_us_per_message"` // of RabbitMQ and the consumer; 0 when it is unknown
 	Queues     int     `json:"queues"`             // made besides the work queue
 	Exchanges  int     `json:"exchanges"`
 	Waiting    int     `json:"waiting,omitempty"`
@@ -194,7 +194,7 @@ func measureWay(ctx context.Context, b brokertest.Broker, kind string, row waite
 }
 
 // growth is how much more memory the broker has, in MiB, when -waiting messages
-// wait for an hour; 0 when it cannot be told.
+// wait for an hour; 0 when it is unknown.
 func growth(ctx context.Context, b brokertest.Broker, kind string, row waiter) (float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Minute)
 	defer cancel()

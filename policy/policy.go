@@ -41,13 +41,13 @@ type Policy struct {
 }
 
 // DefaultReasons are retried when a policy names none. A message that expired or
-// overflowed its queue was not looked at by a consumer; bringing it back to the
+// overflowed its queue was not looked at by a consumer; returning it to the
 // queue that was too slow for it is rarely meant.
 var DefaultReasons = []string{"rejected", "delivery_limit"}
 
 var knownReasons = []string{"rejected", "expired", "maxlen", "delivery_limit"}
 
-// Default is in force when nobody said anything: every queue, eight attempts
+// Default is in force when nothing is configured: every queue, eight attempts
 // within about two minutes.
 func Default() Policy {
 	return Policy{Name: "default", Queues: []string{"*"}, Attempts: 8,

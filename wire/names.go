@@ -85,7 +85,7 @@ func looksShortened(name string) bool {
 }
 
 // OwnQueue reports whether a queue is one of Redrive's, which is never a work
-// queue: bringing messages back to it would feed Redrive with its own output.
+// queue: returning messages to it would feed Redrive with its own output.
 func OwnQueue(queue string) bool {
 	return strings.HasPrefix(queue, "redrive.")
 }

@@ -63,7 +63,7 @@ type answer struct {
 func (g *again) once(ctx huma.Context, next func(huma.Context)) {
 	r, w := humago.Unwrap(ctx)
 	key, c := r.Header.Get(keyHeader), auth.From(r.Context())
-	// Who may do nothing leaves nothing behind either.
+	// A caller without permission leaves nothing behind either.
 	if key == "" || c.May(auth.Operator, "") != nil {
 		next(ctx)
 		return
@@ -125,7 +125,7 @@ func (g *again) once(ctx huma.Context, next func(huma.Context)) {
 		err = g.keep(keeping, name, &answer{At: g.Now(), Done: true, Request: sent.sum.Sum(nil), Status: rec.status, Type: rec.Header().Get("Content-Type"), Body: rec.body.Bytes()})
 	case rec.status < 500 && r.Context().Err() == nil, rec.nothing():
 		err = g.Entries.PutEntries(keeping, []store.Entry{{Name: name}}) // refused: nothing was done, and the key is free
-	} // else nobody knows what was done: it stays begun
+	} // otherwise the result is unknown: it stays begun
 	if err != nil {
 		g.Log.Error("an answer is not remembered: the same request would be refused", "error", err)
 	}

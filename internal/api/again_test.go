@@ -20,7 +20,7 @@ import (
 
 const replayX = `{"verb":"replay","ids":["x"]}`
 
-// counting is a console that counts what it is told to do, and what it answers with.
+// counting is a console that counts what it is asked to do, and what it answers with.
 type counting struct {
 	n   int
 	err error

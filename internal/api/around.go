@@ -175,7 +175,7 @@ func (a *API) within(ctx context.Context, op huma.Operation) (context.Context, c
 	return context.WithTimeout(ctx, most)
 }
 
-// signedIn refuses who is nobody before anything of theirs is read.
+// signedIn refuses a caller who is not signed in before anything of theirs is read.
 func signedIn(ctx huma.Context, next func(huma.Context)) {
 	if auth.From(ctx.Context()).Role == auth.Nobody {
 		_, w := humago.Unwrap(ctx)
@@ -185,7 +185,7 @@ func signedIn(ctx huma.Context, next func(huma.Context)) {
 	next(ctx)
 }
 
-// role refuses who may never do it before their body is read: bodies are large. The
+// role refuses a caller who can never do it before their body is read: bodies are large. The
 // console checks again, for each message.
 func role(r auth.Role) func(huma.Context, func(huma.Context)) {
 	return func(ctx huma.Context, next func(huma.Context)) {

@@ -14,7 +14,7 @@ import (
 )
 
 // A name that points at 127.0.0.1 must not make a browser hand out messages where
-// nobody signs in.
+// no one signs in.
 func TestOnlyALoopbackNameIsAnsweredWithoutSignIn(t *testing.T) {
 	c := config(&scripted{})
 	signIn := api.New(c)
@@ -141,7 +141,7 @@ func TestHealthNeedsNobody(t *testing.T) {
 }
 
 // What makes no sense is refused before the console is asked, and what was sent is
-// not sent back.
+// not replayed.
 func TestWhatMakesNoSenseIsRefused(t *testing.T) {
 	a := api.New(config(&scripted{}))
 	ids := `"` + strings.Repeat("0198f0a0-0000-7000-8000-000000000001", 1) + `"`

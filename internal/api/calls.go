@@ -27,7 +27,7 @@ func page(q map[string]string, after string, limit int) (pairs []string) {
 }
 
 // Alive is nil when a service answers at all. It says nothing of who asks, so that
-// nobody needs to sign in, and on this machine does not mind whose name the service's
+// no caller needs to sign in, and on this machine does not mind whose name the service's
 // certificate has: health checks ask 127.0.0.1, which no certificate is for.
 func (c Client) Alive(ctx context.Context) error {
 	c.Token, c.User, c.Password = "", "", ""

@@ -94,7 +94,7 @@ func (a *API) watch() {
 			return out.Flush()
 		}
 		if err := send("retry: 2000\n: redrive\n\n"); err != nil {
-			return nil // gone; there is nobody to tell
+			return nil // gone; no client is left to answer
 		}
 		beat := time.NewTicker(heartbeat)
 		defer beat.Stop()

@@ -60,7 +60,7 @@ func TestWatching(t *testing.T) {
 	if !errors.Is(err, enough) || len(seen) != 3 || seen[2] != 2 {
 		t.Errorf("saw %v, %v", seen, err)
 	}
-	watchers.Wait() // nobody watches for who has gone
+	watchers.Wait() // a watcher that has gone is not waited for
 }
 
 // A stream that the service ends is followed by another.
@@ -157,7 +157,7 @@ func TestNotEverybodyCanWatchAtOnce(t *testing.T) {
 	}
 }
 
-// Who may no longer watch is not shown more, though the stream was begun before.
+// Who can no longer watch is not shown more, though the stream was begun before.
 func TestARevokedTokenEndsItsStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tokens := auth.NewTokens(memstore.New(), &book{})

@@ -12,11 +12,11 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// rule is who may ask for a route, and what for.
+// rule is who can ask for a route, and what for.
 type rule struct {
 	// ask makes the request: its path, and its body if it has one.
 	ask func(s *scene) (path, body string)
-	// least is the role it needs; Nobody: it is public.
+	// least is the role it needs; the lowest: it is public.
 	least auth.Role
 	// changes: a service that is read-only refuses it, whoever asks.
 	changes bool
@@ -24,9 +24,9 @@ type rule struct {
 	offers bool
 	// audited: the audit log has a line of it.
 	audited bool
-	ok      int // to who may
+	ok      int // to callers with that role
 	// elsewhere is the answer to an admin of other queues, whose answers besides
-	// never tell of the queue orders; 0: as to who may.
+	// never tell of the queue orders; 0: as to callers with that role.
 	elsewhere int
 	// looks: what is to be changed is looked for first, also where it is read-only.
 	looks bool
@@ -131,7 +131,7 @@ func (r rule) answer(caller string, readOnly bool) int {
 }
 
 // Every route, for every role, on a service that is read-only and on one that is
-// not: who may gets an answer, who may not changes nothing.
+// not: a caller with permission gets an answer, one without changes nothing.
 func TestWhoMayAskForWhat(t *testing.T) {
 	who := newAccess(t)
 	for _, route := range newScene(t, who, false).Routes() {
@@ -170,7 +170,7 @@ func (r rule) check(t *testing.T, route string, s *scene, who *access, caller st
 	method, _, _ := strings.Cut(route, " ")
 	target, body := r.ask(s)
 	before, entries := s.state(t)+tokensOf(t, who), len(s.book.entries)
-	s.EndStreams() // a stream is told at once to end
+	s.EndStreams() // a stream ends at once
 	w := s.as(who.secret[caller], method, target, body, r.kind)
 	want := r.answer(caller, readOnly)
 	if w.Code != want {
@@ -207,7 +207,7 @@ func tokensOf(t *testing.T, who *access) string {
 	return fmt.Sprint(all)
 }
 
-// as asks with a token, or as nobody.
+// as asks with a token, or as no one.
 func (s *scene) as(token, method, path, body, kind string) *httptest.ResponseRecorder {
 	return ask(s, method, path, body, func(r *http.Request) {
 		if token != "" {

@@ -24,7 +24,7 @@ func description(base string) huma.Config {
 		OpenAPI: &huma.OpenAPI{
 			OpenAPI: "3.1.0",
 			Info: &huma.Info{Title: "Redrive", Version: "1",
-				Description: "Messages that failed on RabbitMQ: see them, find them, send them back. Where no sign-in is configured the service answers its own machine alone, without. Errors are problem+json (RFC 9457); their `code` is one of: " + strings.Join(codes(), ", ") + "."},
+				Description: "Messages that failed on RabbitMQ: see them, find them, replay them. Where no sign-in is configured the service answers its own machine alone, without. Errors are problem+json (RFC 9457); their `code` is one of: " + strings.Join(codes(), ", ") + "."},
 			Servers: servers,
 			Components: &huma.Components{Schemas: huma.NewMapRegistry("#/components/schemas/", schemaName),
 				SecuritySchemes: map[string]*huma.SecurityScheme{"token": bearer, "user": basic, "session": session}},
@@ -54,7 +54,7 @@ func schemaName(t reflect.Type, hint string) string {
 
 func typeOf[T any]() reflect.Type { return reflect.TypeFor[T]() }
 
-// describe completes a route: nobody but who signed in, unless it says otherwise.
+// describe completes a route: it needs a sign-in, unless it says otherwise.
 func (a *API) describe(op *huma.Operation) {
 	op.BodyReadTimeout = -1 // patientBody does it
 	if op.Security == nil {

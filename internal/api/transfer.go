@@ -20,7 +20,7 @@ import (
 const mostImport = 16 << 30
 
 // stream registers a route that writes its answer as it goes. An error before the
-// first byte is a problem; after it, the connection is cut, so that nobody takes a
+// first byte is a problem; after it, the connection is cut, so that no one takes a
 // part for the whole.
 func stream[I any](a *API, op huma.Operation, types []string, do func(ctx context.Context, c auth.Caller, in *I, w http.ResponseWriter, r *http.Request) error) {
 	content := map[string]*huma.MediaType{}

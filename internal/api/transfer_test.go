@@ -49,7 +49,7 @@ func TestAnExportThatFailsIsNeverTakenForAWholeOne(t *testing.T) {
 	}
 }
 
-// An export that nobody reads any more ends.
+// An export that no one reads any more ends.
 func TestAnExportEndsWithItsReader(t *testing.T) {
 	ended := make(chan error, 1)
 	_, server := serve(t, config(&scripted{export: func(ctx context.Context, w io.Writer) (int64, error) {

@@ -40,7 +40,7 @@ func TestAServiceThatOthersCouldReachDoesNotStartOpen(t *testing.T) {
 	if _, err := New(c, quiet()); err == nil || !strings.Contains(err.Error(), "none.pem") {
 		t.Errorf("with a certificate that is not there: %v", err)
 	}
-	// Each of those has let go of its folder.
+	// Each of those has released its folder.
 	c.Access.TLS, c.Access.BehindProxy = auth.TLSFiles{}, true
 	s, err := New(c, quiet())
 	if err != nil {

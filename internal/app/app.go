@@ -34,7 +34,7 @@ type Options struct {
 	// Watch, when not nil, sends configurations to change to while it runs; an
 	// error means that one was refused.
 	Watch func(ctx context.Context, changed func(*config.Config, error))
-	// Events, when not nil, is told of every event.
+	// Events, when not nil, receives every event.
 	Events flow.Listener
 }
 
@@ -46,7 +46,7 @@ type Service struct {
 	listen  net.Listener
 	secure  *tls.Config // nil: plain HTTP
 	handler http.Handler
-	// requests is held by each for reading, and for good once nobody is answered.
+	// requests is held by each for reading, and for good once no request is answered.
 	requests sync.RWMutex
 	memory   *diskstore.Memory // of all stores on disk
 }
@@ -258,7 +258,7 @@ func (s *Service) serve(server *http.Server) {
 }
 
 // reload puts new policies in force, and reads bodies by the new schemas. Where to
-// connect, keep and listen, and who may, is fixed until the next start.
+// connect, keep and listen, and access control, is fixed until the next start.
 func (s *Service) reload(c *config.Config, err error) {
 	var parts []*config.Config
 	if err == nil {

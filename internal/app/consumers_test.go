@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// asked is a RabbitMQ that tells what it is told to.
+// asked is a RabbitMQ that tells what it is configured to.
 type asked struct {
 	mu   sync.Mutex
 	n    map[string]int
@@ -110,7 +110,7 @@ func TestReturnsGoOnWhenRabbitMQDoesNotTell(t *testing.T) {
 	})
 }
 
-// A queue that nothing is due for any more is held from nobody, and not asked for.
+// A queue that nothing is due for any more is held from no one, and not asked for.
 func TestAQueueWithNothingDueIsForgotten(t *testing.T) {
 	a := &asked{n: map[string]int{}, due: []string{"q"}}
 	watching(t, a, release.Rules{}, func(c *consumers, allowed func() int) {

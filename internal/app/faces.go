@@ -61,7 +61,7 @@ func (s *Service) readyz(w http.ResponseWriter, r *http.Request) {
 		case http.StatusOK:
 		case http.StatusServiceUnavailable:
 			ready = false
-		default: // who may not even ask
+		default: // without permission to ask
 			said.copyTo(w)
 			return
 		}
@@ -107,7 +107,7 @@ func (a *answer) copyTo(w http.ResponseWriter) {
 	_, _ = w.Write(a.body.Bytes())
 }
 
-// meters serves the metrics of all to who may read those of each.
+// meters serves the metrics of all to callers with permission to read those of each.
 func (s *Service) meters() http.Handler {
 	all := make([]*metrics.Metrics, len(s.tenants))
 	for i, t := range s.tenants {

@@ -153,7 +153,7 @@ func because(err error) string {
 	return strings.TrimPrefix(err.Error(), partServer+": ")
 }
 
-// mostProblems is how many problems of single queues are told of.
+// mostProblems is how many problems of single queues are listed.
 const mostProblems = 200
 
 func problemsOf(wrong map[string]string) []string {

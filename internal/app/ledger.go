@@ -10,7 +10,7 @@ type ledgerState struct {
 	off atomic.Pointer[map[string]int64]
 }
 
-// recounted is told what counting what is kept has found. A ledger that is off is lost
+// recounted receives the result of counting what is kept. A ledger that is off is lost
 // messages, or messages in excess, until a person has looked: the service is not ready.
 func (s *tenant) recounted(off map[string]int64) {
 	s.metrics.Recounted(off)

@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// disconnected is how long the intake may be without RabbitMQ before people are told:
+// disconnected is how long the intake may be without RabbitMQ before people are notified:
 // longer than RabbitMQ takes to start again.
 const disconnected = 2 * time.Minute
 
@@ -35,7 +35,7 @@ func (s *tenant) reloadNotify(c *config.Config) error {
 	return s.notify.SetSettings(c.Notify)
 }
 
-// conditions are what goes on that people may want to be told of.
+// conditions are what goes on that people may want a notification of.
 func (s *tenant) conditions(ctx context.Context, t *notify.Settings) ([]notify.Condition, error) {
 	all := conditionsOf(s.wrongAnywhere())
 	now := time.Now()
@@ -57,7 +57,7 @@ func (s *tenant) conditions(ctx context.Context, t *notify.Settings) ([]notify.C
 	}
 	for _, q := range s.gate.Queues() {
 		v := s.gate.View(q, now)
-		// Where nothing waits there is nothing to probe with, so it would be told for ever.
+		// Where nothing waits there is nothing to probe with, so the notification would never end.
 		if (v.State == release.Open || v.State == release.HalfOpen) && (waits[q] || v.InFlight > 0) {
 			all = append(all, notify.Condition{Kind: notify.BreakerOpen, Queue: q, Since: v.Since, Text: v.Why})
 		}
@@ -84,7 +84,7 @@ func (s *tenant) conditions(ctx context.Context, t *notify.Settings) ([]notify.C
 }
 
 // conditionsOf are those that what is wrong at each of the replicas makes. The intake
-// has stopped when nobody takes in; returns are held, and RabbitMQ blocks, when it is
+// has stopped when no replica runs it; returns are held, and RabbitMQ blocks, when it is
 // so for any: others meet the same.
 func conditionsOf(replicas []map[string]string) (all []notify.Condition) {
 	blocked, failing := "", map[string]string{}

@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// A breaker that is open is told of while messages wait behind it. Discarded, say, they
+// A breaker that is open is reported while messages wait behind it. Discarded, say, they
 // leave it open: nothing probes.
 func TestAnOpenBreakerWithNothingBehindItIsNotToldOf(t *testing.T) {
 	s, err := New(testConfig(t), quiet())
@@ -47,7 +47,7 @@ func TestAnOpenBreakerWithNothingBehindItIsNotToldOf(t *testing.T) {
 	}
 }
 
-// What is wrong with a part is told of as what it means to people.
+// What is wrong with a part is reported as what it means to people.
 func TestWhatHealthTellsPeople(t *testing.T) {
 	h, _ := testHealth()
 	for _, part := range []string{partIntake, partParked, partPublish} {

@@ -147,7 +147,7 @@ func TestReadinessIsOneJudgementEverywhere(t *testing.T) {
 }
 
 // notReady waits until a service whose Redis is away says so, in all places but the
-// replicas' table, which nobody knows then.
+// replicas' table, which no one knows then.
 func notReady(t *testing.T, s *Service) {
 	t.Helper()
 	began := time.Now()

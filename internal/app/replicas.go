@@ -218,7 +218,7 @@ func (f *fleet) decide(term context.Context) error {
 	return nil
 }
 
-// hear is told what another replica says.
+// hear receives what another replica says.
 func (f *fleet) hear(s replicas.Said) {
 	now := time.Now()
 	if len(s.Operations) > 0 {
@@ -321,7 +321,7 @@ func (s *tenant) openFleet(listen string) {
 	s.metrics.Replicas(s.fleet.shown)
 }
 
-// joinFleet hands the fleet what it works on, once all of that is there. Nothing that
+// joinFleet hands the replicas what it works on, once all of that is there. Nothing that
 // has a limit returns before this replica has its part of it.
 func (s *tenant) joinFleet(ctx context.Context) error {
 	f := s.fleet

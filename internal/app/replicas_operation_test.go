@@ -153,7 +153,7 @@ func TestWhatALeaderDidNotTellIsFound(t *testing.T) {
 	})
 }
 
-// An order that is given while nobody leads is done by who leads next.
+// An order that is given while no one leads is done by who leads next.
 func TestAnOrderOutlivesTheLeader(t *testing.T) {
 	together(t, release.Rules{}, func(t *testing.T, s *scene) {
 		ctx := context.Background()

@@ -355,7 +355,7 @@ func TestASetBreakerIsSetEverywhereWithinASecond(t *testing.T) {
 }
 
 // One breaker for all: it opens by what all of them returned, failures being taken in
-// by any; then nobody returns but the leader, its probes; and a new leader goes on
+// by any; then no one returns but the leader, its probes; and a new leader goes on
 // from there.
 func TestOneBreakerForAll(t *testing.T) {
 	b := release.Breaker{Share: 0.5, Least: 30, Window: time.Minute, Wait: 10 * time.Second, MaxWait: 20 * time.Second, Probes: 3, Ramp: 30 * time.Second}

@@ -26,7 +26,7 @@ type engine interface {
 }
 
 // openStore opens the engine that a configuration names. A folder has the memory of
-// others, when it is not nil. onSync is told how long each write took, and onState each
+// others, when it is not nil. onSync receives how long each write took, and onState each
 // second what is wrong with a server, or nil.
 func openStore(c *config.Config, memory *diskstore.Memory, log *slog.Logger, onSync func(time.Duration), onState func(error)) (engine, error) {
 	if c.Store.Redis.URL == "" {

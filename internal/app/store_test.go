@@ -77,7 +77,7 @@ func TestServersOfRedisHaveTheirOwnNames(t *testing.T) {
 			}
 			state = fmt.Sprint(answer)
 		}
-		// Nobody is at the first address, and its name is another.
+		// No one is at the first address, and its name is another.
 		s, err := OpenStore(config.Store{Redis: config.Redis{URL: "rediss://localhost:1?addr=" + server.TLSAddr(), CA: ca.File(ca.Cert)}}, quiet().Log)
 		if err != nil {
 			t.Fatal(err)

@@ -55,7 +55,7 @@ func (s *tenant) watchLimit(ctx context.Context) {
 	}
 }
 
-// strangersFor is how long others must have consumed the intake to be told of: RabbitMQ
+// strangersFor is how long others must have consumed the intake to be reported: RabbitMQ
 // notices a client that is gone when its heartbeats are missing.
 const strangersFor = 25 * time.Second
 

@@ -88,7 +88,7 @@ func TestWhereTheFacesOfVirtualHostsAre(t *testing.T) {
 	}
 }
 
-// Who is nobody is not told which virtual hosts there are, and who may read the metrics
+// Who is no one is not told which virtual hosts there are, and who can read the metrics
 // of one reads none of the others.
 func TestHealthOfAllTellsNobodyMoreThanThatOfEach(t *testing.T) {
 	c := several(t)
@@ -195,7 +195,7 @@ func TestAStoreOfAnotherVirtualHostIsRefused(t *testing.T) {
 	}
 }
 
-// Of one virtual host out of three that cannot start, the others' folders are let go of.
+// Of one virtual host out of three that cannot start, the others' folders are released.
 func TestAStartThatFailsForOneNamesItAndFreesAll(t *testing.T) {
 	c := several(t)
 	shop := filepath.Join(c.Store.Disk, "vhosts", "shop")
@@ -220,7 +220,7 @@ func TestAStartThatFailsForOneNamesItAndFreesAll(t *testing.T) {
 	}
 }
 
-// What a virtual host left behind that is served no more is told of, once it is any.
+// What a virtual host left behind that is served no more is reported, once it is any.
 func TestMessagesOfAVirtualHostThatIsServedNoMore(t *testing.T) {
 	c := several(t)
 	s, err := New(c, quiet())

@@ -6,7 +6,7 @@
 // hash is the SHA-256 of all its bytes before the hash, the hash of the line before
 // included.
 //
-// The chain has no secret: who may write the files can cut lines off the end, or
+// The chain has no secret: a user who can write the files can cut lines off the end, or
 // write everything from some line on anew, and no look at the files alone finds
 // that. A mark (the number and hash of a line, as `redrive audit verify` and the
 // service's own log say it) that is kept elsewhere does.

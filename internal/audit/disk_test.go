@@ -23,7 +23,7 @@ type disk struct {
 	sync  error
 	trunc error
 	syncs int
-	// entered, when not nil, is told of a write before it is made.
+	// entered, when not nil, learns of a write before it is made.
 	entered chan struct{}
 }
 

@@ -18,7 +18,7 @@ type Options struct {
 	// Rotate is the size, in bytes, from which on the next line begins a new file;
 	// 0 is 32 MiB. Old files are never deleted: that is a person's to decide.
 	Rotate int64
-	// Log is told where the chain ends, now and then, and what needs a person; nil
+	// Log receives where the chain ends, now and then, and what needs a person; nil
 	// is slog.Default.
 	Log *slog.Logger
 }
@@ -190,7 +190,7 @@ func (l *Log) append(lines []byte, h head) error {
 		err = l.file.Sync()
 	}
 	if err != nil {
-		// Whatever got there was promised to nobody.
+		// Whatever got there was promised to no one.
 		return errors.Join(fmt.Errorf("writing the audit log: %w", err), l.clean())
 	}
 	l.dirty, l.head, l.end = false, h, l.end+int64(len(lines))

@@ -52,7 +52,7 @@ func limited(a netip.Addr) string {
 	return a.String()
 }
 
-// local is nil for a request of this machine's own. Where nobody signs in, any other
+// local is nil for a request of this machine's own. Where no one signs in, any other
 // would make an administrator of a stranger: a page that points a name of its own
 // at 127.0.0.1 (the Host then is that name), or whoever a proxy lets through.
 func local(r *http.Request) error {

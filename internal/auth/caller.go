@@ -12,7 +12,7 @@ import (
 var (
 	// ErrForbidden: the caller is known and may not do it.
 	ErrForbidden = errors.New("not allowed")
-	// ErrSignIn: nobody is signed in, or what they signed in with is not valid.
+	// ErrSignIn: the caller is not signed in, or what they signed in with is not valid.
 	ErrSignIn = errors.New("sign in first")
 	// ErrReadOnly: this service only shows, whoever calls.
 	ErrReadOnly = errors.New("this service is read-only")
@@ -46,7 +46,7 @@ func ParseRole(s string) (Role, error) {
 
 // Caller is somebody who asks for something.
 type Caller struct {
-	Name   string   // the user, or the token's name; "local" for whoever is on this machine where nobody signs in
+	Name   string   // the user, or the token's name; "local" for whoever is on this machine where no one signs in
 	How    string   // "rabbitmq", "token" or "local"
 	From   string   // the address the call came from
 	Face   string   // "page", "api" or "cli"

@@ -16,7 +16,7 @@ import (
 // Config is whom a guard lets in.
 type Config struct {
 	// Required: everybody signs in. Otherwise whoever is on this machine is its
-	// administrator, and nobody else is let in.
+	// administrator, and no one else has access.
 	Required bool
 	ReadOnly bool
 	Tokens   *Tokens
@@ -54,7 +54,7 @@ func (g *Guard) public(r *http.Request) bool {
 
 type contextKey struct{}
 
-// From is who calls; Nobody where no guard has said so.
+// From is the caller; without a role where no guard has said so.
 func From(ctx context.Context) Caller {
 	c, _ := ctx.Value(contextKey{}).(Caller)
 	return c
@@ -203,7 +203,7 @@ func (g *Guard) byUser(r *http.Request, name, password string) (c Caller, err er
 	return c, err
 }
 
-// loggable is a name as somebody typed it, who may have mistaken the field.
+// loggable is a name as typed; people mistake the field.
 func loggable(name string) string {
 	if strings.HasPrefix(name, secretPrefix) {
 		return secretPrefix + "…"

@@ -272,7 +272,7 @@ func TestSessionsAreBounded(t *testing.T) {
 	}
 }
 
-// Nobody can make the page to sign in send people elsewhere.
+// No one can make the page to sign in send people elsewhere.
 func TestOnlyALocalPathIsGoneOnTo(t *testing.T) {
 	for to, want := range map[string]string{
 		"/": "/", "/messages?q=a#b": "/messages?q=a#b", "": "/", "messages": "/", "//evil.example": "/", "/\\evil.example": "/",

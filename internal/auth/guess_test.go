@@ -65,7 +65,7 @@ func TestNoWayOfWritingANameGivesMoreGuesses(t *testing.T) {
 	}
 }
 
-// What does not work is told to the log, and not to strangers; and what somebody
+// What does not work is written to the log, and not to strangers; and what somebody
 // types into the wrong field not even to the log.
 func TestWhatStrangersAndTheLogAreTold(t *testing.T) {
 	users, err := usersAt("http://monitor:s3cret@127.0.0.1:1", "/", DefaultGrants())

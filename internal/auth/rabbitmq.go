@@ -19,7 +19,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/management"
 )
 
-// ErrUnchecked: RabbitMQ does not answer, so nobody can be checked.
+// ErrUnchecked: RabbitMQ does not answer, so no user can be checked.
 var ErrUnchecked = errors.New("RabbitMQ's management API does not answer, so no user can sign in")
 
 // TooMany is that there were too many attempts to sign in.
@@ -36,7 +36,7 @@ type Grant struct {
 }
 
 // DefaultGrants are those of the tags that let a user into RabbitMQ's management:
-// who administers RabbitMQ can do anything to its messages anyway, and who may look
+// who administers RabbitMQ can do anything to its messages anyway, and a user who can look
 // there may look here. To change anything here needs a tag that the config names.
 func DefaultGrants() map[string]Grant {
 	return map[string]Grant{"administrator": {Role: Admin}, "monitoring": {Role: Viewer}, "policymaker": {Role: Viewer}, "management": {Role: Viewer}}
@@ -88,7 +88,7 @@ func NewUsers(client *management.Client, vhost string, grants map[string]Grant) 
 
 // SignIn tells who has a name and password of RabbitMQ's. Its errors are ErrSignIn,
 // ErrForbidden (a user without a role here), *TooMany and ErrUnchecked. Failures
-// count for the name from this address, so that an attacker locks out nobody else behind
+// count for the name from this address, so that an attacker locks out no one else behind
 // the same proxy; for the name over all addresses; and for the address, as long as the
 // name has not signed in from there. Who was right a moment ago is not stopped by others
 // who are wrong under the same name.
@@ -191,7 +191,7 @@ func (u *Users) check(ctx context.Context, name, password string) (Caller, error
 	}
 	// Any path of the virtual host tells whether the user has rights in it; one of
 	// another tenant's must not see the messages of this one. What the rights are,
-	// only administrators are told, who can give themselves any.
+	// only administrators see, who can give themselves any.
 	switch err := client.Call(ctx, http.MethodGet, "queues/"+url.PathEscape(u.vhost)+"?page=1&page_size=1&columns=name", nil, nil); {
 	case errors.Is(err, management.ErrDenied), errors.Is(err, management.ErrNotFound):
 		return Caller{}, fmt.Errorf("%w: the user %s has no rights in RabbitMQ's virtual host %q", ErrForbidden, name, u.vhost)

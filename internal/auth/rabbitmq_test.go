@@ -139,7 +139,7 @@ func TestNobodySignsInWhileRabbitMQDoesNotAnswer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 20 { // which counts as nobody's failure
+	for range 20 { // which counts as no one's failure
 		if _, err := u.SignIn(t.Context(), "ann", "s3cret", "192.0.2.1"); !errors.Is(err, ErrUnchecked) || errors.Is(err, ErrSignIn) || strings.Contains(err.Error(), "s3cret") {
 			t.Fatal(err)
 		}

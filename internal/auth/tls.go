@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// TLSFiles are what the service proves itself with, and, with ClientCA, who may
+// TLSFiles are what the service proves itself with, and, with ClientCA, which clients can
 // connect at all: clients with a certificate of one of those authorities.
 type TLSFiles struct {
 	Cert, Key string

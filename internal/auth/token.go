@@ -62,7 +62,7 @@ type Audit interface {
 // Tokens are the service's. What is kept of one is the SHA-256 of its 256 random
 // bits: a slow hash, as passwords need, would gain nothing against guessing those,
 // and cost each request. The hash is part of the name it is kept under, so that a
-// request looks up one name, and nobody's time tells how much of a guess was right.
+// request looks up one name, and no response time tells how much of a guess was right.
 type Tokens struct {
 	store  TokenStore
 	audit  Audit

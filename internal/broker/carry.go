@@ -21,7 +21,7 @@ var (
 	ErrInUse    = errors.New("has consumers")
 	errFull     = errors.New("the new queue takes no more messages (nack): is it full, with overflow reject-publish?")
 	errGone     = errors.New("RabbitMQ could not route a message to the new queue: was it deleted?")
-	errTooLarge = errors.New("its properties and headers are larger than a frame, so that nobody could publish it again: take it out by hand")
+	errTooLarge = errors.New("its properties and headers are larger than a frame, so that no client can publish it again: take it out by hand")
 )
 
 // Carrier carries messages from one queue to another as they are, on two
@@ -144,9 +144,9 @@ func (k *Carrier) Depth(queue string) (ready, consumers int, err error) {
 // Carry takes messages from queue and publishes each to exchange, a fanout, with
 // the routing key it had. It is acknowledged when it is confirmed, so it is never
 // lost; whatever ends this process in between makes a copy of at most most of
-// them. carried is told of each batch. Carry returns nil when nothing has come for
+// them. carried receives the size of each batch. Carry returns nil when nothing has come for
 // idle, or carried wants no more, and leaves nothing outstanding then, nor when ctx
-// ends: what goes back to a queue would count as delivered in vain.
+// ends: what goes back to a queue would count as a failed delivery.
 //
 // For the same reason it begins with one message outstanding.
 func (k *Carrier) Carry(ctx context.Context, queue, exchange string, most int, idle time.Duration, carried func(int) (more bool)) error {
@@ -380,7 +380,7 @@ func (k *Carrier) DeleteClassic(queue string) error {
 	return err
 }
 
-// DeleteQuorum deletes a quorum queue that nothing is in and nobody else consumes.
+// DeleteQuorum deletes a quorum queue that nothing is in and no one else consumes.
 // RabbitMQ does not check that for quorum queues (540), so this looks itself, and
 // consumes the queue meanwhile: what comes between the look and the end is
 // delivered here, and carried over.
@@ -408,7 +408,7 @@ func (k *Carrier) DeleteQuorum(ctx context.Context, queue, exchange string) erro
 			return err
 		})
 	}
-	if err != nil { // what was delivered is carried, or it would go back as delivered in vain
+	if err != nil { // what was delivered is carried, or it would go back as a failed delivery
 		if cancel := ch.Cancel("redrive move", false); cancel != nil {
 			return explain(cancel)
 		}

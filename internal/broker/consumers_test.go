@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 )
 
-// A user who may write to queues, which binding them needs anyway, is told how many
+// A user who can write to queues, which binding them needs anyway, learns how many
 // consumers they have; of queues that are gone, or another connection's alone, it is
 // not, nor of those it may do nothing with: RabbitMQ 3.10 tells of these too.
 func TestConsumersAreCounted(t *testing.T) {

@@ -34,7 +34,7 @@ func (p *Publisher) Declare(ctx context.Context, t wait.Topology) error {
 }
 
 // Verify finds out whether exchanges and queues are there, without making any, and
-// whether messages may be published to those exchanges: for users who may not declare.
+// whether messages may be published to those exchanges: for users without permission to declare.
 // RabbitMQ shows no bindings and no arguments to clients. Safe for concurrent use.
 func (p *Publisher) Verify(ctx context.Context, t wait.Topology) error {
 	for _, e := range t.Exchanges {

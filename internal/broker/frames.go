@@ -43,7 +43,7 @@ type intakeConn struct {
 	headers uint64 // content headers seen: the delivery tag of the last one
 	mu      sync.Mutex
 	mended  map[uint64]mended // by delivery tag, until somebody asks
-	any     atomic.Bool       // something was mended: until then nobody need look
+	any     atomic.Bool       // something was mended: until then there is nothing to look at
 	raw     map[uint64][]byte // by delivery tag, see verbatim; nil: the client reads properties
 }
 

@@ -19,7 +19,7 @@ func (g *gate) init() { g.freed, g.closed = make(chan struct{}, 1), make(chan st
 // entered counts n bytes in and waits while there are too many, unless the taker
 // has nothing: one message may be larger than the bound. It tells whether it waited.
 func (g *gate) entered(n int) (waited bool) {
-	if g.once.Load() { // open: nobody counts out
+	if g.once.Load() { // open: nothing is counted out
 		return false
 	}
 	for now := g.in.Add(int64(n)); now > mostBuffered && !g.idle.Load(); now = g.in.Load() {

@@ -21,7 +21,7 @@ func bodyFrames(w io.Writer) {
 	}
 }
 
-// gated reads from endless bodies until the gate is shut, and hands over what
+// gated reads from endless bodies until the gate is shut, and passes what
 // Read then says.
 func gated(t *testing.T) (c *intakeConn, reads <-chan error) {
 	near, far := net.Pipe()

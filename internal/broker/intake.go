@@ -15,10 +15,10 @@ import (
 
 // Intake consumes one of Redrive's own queues on a connection of its own.
 type Intake struct {
-	// Restored, when not nil, is told what of the intake's own had been deleted and is
+	// Restored, when not nil, receives what of the intake's own had been deleted and is
 	// declared again. It is to be set before Run.
 	Restored func(missing []string)
-	// Consumers, when not nil, is told now and then how many consumers the queue has.
+	// Consumers, when not nil, receives now and then how many consumers the queue has.
 	// It is to be set before Run.
 	Consumers func(n int)
 
@@ -33,7 +33,7 @@ type Intake struct {
 }
 
 // NewIntake makes the intake of redrive.intake, which holds up to prefetch unacknowledged messages.
-// stopped is told why a batch cannot be kept, and nil when it could be again;
+// stopped receives why a batch cannot be kept, and nil when it could be again;
 // quarantine, now and then, how many messages RabbitMQ could not deliver.
 func NewIntake(c Config, prefetch int, stopped func(error), quarantine func(int)) *Intake {
 	return &Intake{link: link{Config: c, hurries: true}, queue: wire.QueueIntake, names: intakeNames, declare: declareTopology, prefetch: prefetch, stopped: stopped, quarantine: quarantine}
@@ -56,7 +56,7 @@ type Taker interface {
 
 // Run takes messages in, in batches of what has arrived, until ctx ends; the
 // batch under way is finished first. It connects again for as long as it takes,
-// and returns an error only when trying again is in vain.
+// and returns an error only when trying again cannot succeed.
 func (i *Intake) Run(ctx context.Context, taker Taker) error {
 	var mending *intakeConn
 	wrap := func(c net.Conn) net.Conn {
@@ -139,7 +139,7 @@ const widening = 8
 
 // consumeWindow takes messages in, with so many outstanding at most. A window
 // that is not the largest ends, with again, when it has been full: what is in it
-// when a connection ends counts as delivered in vain, see DeliveryLimit.
+// when a connection ends counts as a failed delivery, see DeliveryLimit.
 func (i *Intake) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *amqp.Channel, mending *intakeConn, taker Taker, window int, consuming func()) (again bool, err error) {
 	if err := ch.Qos(window, 0, false); err != nil {
 		return false, explain(err)

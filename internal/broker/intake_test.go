@@ -175,7 +175,7 @@ func TestADeletedIntakeIsMadeAgain(t *testing.T) {
 	})
 }
 
-// A connection that ends counts as a delivery in vain for what it had, and so for
+// A connection that ends counts as a failed delivery of what it had, and so for
 // the first message alone: the others stay far from the limit.
 func TestConnectionsThatEndDoNotUseUpTheDeliveryLimit(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {

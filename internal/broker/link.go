@@ -30,11 +30,11 @@ type Config struct {
 	URL  string // amqp:// or amqps://, with credentials; or several of one cluster, see addresses
 	Name string // as RabbitMQ's management page shows it
 	Log  *slog.Logger
-	// Observe is told of each change. It is called by one goroutine at a time
+	// Observe receives each change. It is called by one goroutine at a time
 	// and must not block.
 	Observe func(State)
 	// Strict ends Run over what a person must mend (a wrong password, a missing
-	// right or queue), until it has worked once: who starts a program wants to be
+	// right or queue), until it has worked once: a person who starts a program needs to
 	// told. Later the same may pass, as when a queue is declared anew.
 	Strict bool
 	// Majority ends a connection whose node is parted from most of its cluster, where

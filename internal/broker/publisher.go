@@ -14,7 +14,7 @@ import (
 )
 
 // Outgoing is one message to publish; ID is its x-redrive-id, by which a message
-// that comes back as unroutable is told from the others.
+// that comes back as unroutable is distinguished from the others.
 type Outgoing struct {
 	Exchange, RoutingKey string
 	ID                   string

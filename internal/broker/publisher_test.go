@@ -160,7 +160,7 @@ func TestABodyOverTheLimit(t *testing.T) {
 	})
 }
 
-// Rights that are missing are told as such, and it works once they are given.
+// Rights that are missing are reported as such, and it works once they are given.
 func TestRightsGivenLater(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		user := "poor-" + v.Name[len(v.Name)-8:]
@@ -221,7 +221,7 @@ func TestReturnExchanges(t *testing.T) {
 		if err := p.BindReturn(ctx, "q"); !errors.Is(err, wire.ErrQueueGone) {
 			t.Errorf("binding a deleted queue: %v", err)
 		}
-		exists(false) // it would stand for a permission that nobody gave a new queue
+		exists(false) // it would stand for a permission that no one gave a new queue
 	})
 }
 

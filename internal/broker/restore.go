@@ -17,7 +17,7 @@ var (
 	parkedNames = names{[]string{wire.ExchangeParked}, []string{wire.QueueParked}}
 )
 
-// OwnNames are those that Intake.Restored may be told of.
+// OwnNames are those that Intake.Restored can receive.
 func OwnNames() (all []string) {
 	for _, n := range []names{intakeNames, parkedNames} {
 		for _, e := range n.exchanges {

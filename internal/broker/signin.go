@@ -10,7 +10,7 @@ import (
 )
 
 // signingIn has RabbitMQ say so when it refuses a user. Else it ends the connection
-// without a word, which a cut connection looks like: a consumer would be told of a wrong
+// without a word, which a cut connection looks like: a consumer would report a wrong
 // password, and end, because the network failed at that moment. The client library does
 // not ask for it, and writes over capabilities that its user sets.
 type signingIn struct {

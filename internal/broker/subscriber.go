@@ -26,7 +26,7 @@ func NewSubscriber(c Config, queue string, prefetch int) *Subscriber {
 // Subscription is what one connection delivers.
 type Subscription struct {
 	// In closes with the consumer, and not yet when the context has ended. What
-	// nobody takes or settles goes back to the queue.
+	// is not taken or settled goes back to the queue.
 	In <-chan amqp.Delivery
 	// Ended is closed when nothing delivered can be acknowledged any more.
 	Ended   <-chan struct{}
@@ -135,7 +135,7 @@ func (s *Subscriber) cancelled(conn *amqp.Connection, raw net.Conn) error {
 // many acknowledgements, which its end would undo: each answer about the queue is
 // time in which they leave, so the consumer is cancelled after them and not before.
 // [seen on 3.10.8 and 4.3.6] And what a closing channel leaves counts as delivered
-// in vain; what is nacked does not. [measured on 4.3.6]
+// as a failed delivery; what is nacked does not. [measured on 4.3.6]
 func (s *Subscriber) giveBack(ch *amqp.Channel, raw net.Conn, drained *sync.WaitGroup) {
 	// It hangs with a broker that does, and then its connection goes.
 	force := time.AfterFunc(closeLimit, func() { _ = raw.Close() })

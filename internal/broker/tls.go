@@ -21,7 +21,7 @@ import (
 )
 
 // dialOne connects to one broker. wrap is put around what carries AMQP frames, so above
-// TLS: the TLS handshake is made here, and amqp091-go is told of a plain connection.
+// TLS: the TLS handshake is made here, and amqp091-go sees a plain connection.
 func dialOne(ctx context.Context, c *Config, rawURL string, wrap func(net.Conn) net.Conn) (*amqp.Connection, error) {
 	failed := func(err error) error {
 		at, _, _ := strings.Cut(addresses.Redact(rawURL), "?")

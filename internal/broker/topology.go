@@ -13,9 +13,9 @@ import (
 
 // ErrNotInternal: the exchange "redrive" exists and clients may publish to it, so
 // what arrives through it proves nothing.
-var ErrNotInternal = errors.New(`the exchange "redrive" exists and is not an internal, durable fanout exchange, so anybody could forge dead letters: delete it and start again, and Redrive declares it as it must be`)
+var ErrNotInternal = errors.New(`the exchange "redrive" exists and is not an internal, durable fanout exchange, so any client could forge dead letters: delete it and start again, and Redrive declares it as it must be`)
 
-// noLimit is a delivery limit nobody reaches: RabbitMQ 4 gives quorum queues a
+// noLimit is a delivery limit that is never reached: RabbitMQ 4 gives quorum queues a
 // limit of 20 and drops what passes it. The same arguments go to every version,
 // or after an upgrade of the broker its own queue would be refused (406).
 // [measured: 3.10.8 and 4.3.6 take it]

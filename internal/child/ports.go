@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// Ports finds ports of loopback that nobody listens on, and gives each only once. They are
+// Ports finds ports of loopback that no process listens on, and gives each only once. They are
 // below those that systems give to outgoing connections: one of these could take a port
 // before its server listens, or while a killed server is not back yet.
 func Ports(count int) (ports []int, err error) {

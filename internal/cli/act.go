@@ -30,9 +30,9 @@ type deed struct {
 
 func (p *program) replay() *cobra.Command {
 	return p.act(deed{verb: console.Replay, queueMeansParked: true}, &cobra.Command{
-		Short: "Send messages back to their queue, now or at a time",
-		Long: `Send messages back to their queue, now or at a time. Parked ones have all their
-attempts before them again; of waiting ones, when they are due is changed.`,
+		Short: "Replay messages to their queue, now or at a time",
+		Long: `Replay messages to their queue, now or at a time. Parked ones start again at attempt 1;
+of waiting ones the due time is changed.`,
 		Example: `  redrive replay 0198f0a0-0000-7000-8000-000000000001
   redrive replay 'queue:orders.* reason:rejected' --dry-run
   redrive replay 'queue:orders' --rate 50 --canary 10 --canary-wait 2m
@@ -67,7 +67,7 @@ later. Before it changes more than one message it asks, or needs --yes where
 it cannot ask. It then runs in the service: Ctrl-C here only ends the
 watching. Messages that are named by their ids are not asked about.`
 
-// act makes the command of a deed.
+// act makes the command of an action.
 func (p *program) act(d deed, c *cobra.Command) *cobra.Command {
 	c.Use = string(d.verb) + " [QUERY|ID…]"
 	if c.Long == "" {
@@ -91,7 +91,7 @@ func (p *program) act(d deed, c *cobra.Command) *cobra.Command {
 	f.BoolVar(&d.dry, "dry-run", false, "only show what would be done")
 	f.BoolVar(&d.yes, "yes", false, "do not ask")
 	f.Int64Var(&d.expect, "expect-count", -1, "refuse when it is about another number of messages")
-	f.Float64Var(&d.rate, "rate", 0, "of a query: at most so many a second; 0: as fast as RabbitMQ takes them")
+	f.Float64Var(&d.rate, "rate", 0, "of a query: messages per second (0 = unlimited)")
 	f.BoolVar(&d.detach, "detach", false, "of a query: print the operation's id, and do not watch it")
 	switch d.verb {
 	case console.Replay:

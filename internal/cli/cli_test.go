@@ -140,7 +140,7 @@ func TestScriptsOnABroker(t *testing.T) {
 }
 
 // brokerURL is for a script's service: with the least rights that it needs for its
-// config. A script without one sets RabbitMQ up, as a person who may.
+// config. A script without one sets RabbitMQ up, as a person who can.
 func brokerURL(t *testing.T, v *brokertest.VHost, folder string) string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(folder, "redrive.yaml"))

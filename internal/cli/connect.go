@@ -63,7 +63,7 @@ func (p *program) load(file string) (*config.Config, error) {
 	return cfg.Tenant(p.vhost)
 }
 
-// loadAny is load for commands that ask nobody: a virtual host that is not served has
+// loadAny is load for commands that ask no service: a virtual host that is not served has
 // the config of the first. own is the user that the config gives it for itself, or "".
 func (p *program) loadAny(file string) (cfg *config.Config, own string, err error) {
 	all, err := config.Load(file, p.getenv)

@@ -27,9 +27,9 @@ func (p *program) edit() *cobra.Command {
 	var e editing
 	c := &cobra.Command{
 		Use:   "edit ID",
-		Short: "Change a message's body or headers, and send it back",
-		Long: `Change a message's body or headers, and send it back. The edited message is a new
-one with all its attempts before it; the original is discarded, can be restored for
+		Short: "Change a message's body or headers, and replay it",
+		Long: `Change a message's body or headers, and replay it. The edited message is a new
+one, which starts again at attempt 1; the original is discarded, can be restored for
 a while, and each names the other.
 
 Without flags for body or headers it opens the editor ($VISUAL, $EDITOR) on the
@@ -183,7 +183,7 @@ func (p *program) editByHand(ctx context.Context, client api.Client, e editing, 
 			return err
 		}
 		if !e.yes && !e.dry {
-			if err := p.confirm(ctx, "Send it back like that?"); err != nil {
+			if err := p.confirm(ctx, "Replay it like that?"); err != nil {
 				return err
 			}
 		}

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// privateFile is a file that nobody else can read, in a folder that nobody else can
+// privateFile is a file that no one else can read, in a folder that no one else can
 // look into: editors put copies beside it.
 func privateFile(text, suffix string) (file string, remove func(), err error) {
 	folder, err := os.MkdirTemp("", "redrive-edit-") // 0700

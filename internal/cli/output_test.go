@@ -160,7 +160,7 @@ func TestStatusSaysReadyAsTheServiceDoes(t *testing.T) {
 		{true, []string{"queue orders: no such queue"}, "ready\nqueue orders: no such queue\n"},
 		{false, []string{"intake: not connected"}, "not ready: intake: not connected\n"},
 		{false, []string{"intake: not connected", "queue orders: no such queue"}, "not ready: intake: not connected\nqueue orders: no such queue\n"},
-		{false, nil, "not ready\n"}, // to who may not know why
+		{false, nil, "not ready\n"}, // to callers without permission to know why
 	} {
 		var b strings.Builder
 		r := console.Replica{ID: "one", Beat: time.Now(), Ready: c.ready, Problems: c.problems}

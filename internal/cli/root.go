@@ -47,8 +47,8 @@ func (p *program) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "redrive",
 		Short: "Brings failed RabbitMQ messages back to their queue, and parks what keeps failing",
-		Long: `Redrive brings failed RabbitMQ messages back to their queue after a delay that
-grows, and parks what keeps failing where people can see it and send it back.
+		Long: `Redrive retries failed RabbitMQ messages with backoff, and parks those that keep
+failing, where people can see and replay them.
 
 Data goes to standard output, all else to standard error.
 

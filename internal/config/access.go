@@ -14,10 +14,10 @@ import (
 	"github.com/redrive-mq/redrive/internal/auth"
 )
 
-// Access is who may reach the service, and what they may.
+// Access is access control: who reaches the service, and what they can do.
 type Access struct {
 	// SignIn is whether callers must sign in. Where not, whoever is on this machine
-	// is its administrator, and nobody else is let in.
+	// is its administrator, and no one else has access.
 	SignIn bool
 	// Roles are what RabbitMQ's users may, by their tags.
 	Roles map[string]auth.Grant
@@ -51,9 +51,9 @@ func (c *Config) Closed() error {
 	a := &c.Access
 	switch {
 	case open && !a.SignIn:
-		return fmt.Errorf("listen is %q, which other machines can reach, and nobody has to sign in: set `auth: {}`, to sign in with users of RabbitMQ's or tokens, or listen on 127.0.0.1", c.Listen)
+		return fmt.Errorf("listen is %q, which other machines can reach, and no one has to sign in: set `auth: {}`, to sign in with users of RabbitMQ's or tokens, or listen on 127.0.0.1", c.Listen)
 	case a.BehindProxy && !a.SignIn:
-		return errors.New("tls is behind-proxy, so that others can reach the service, and nobody has to sign in: set `auth: {}`, to sign in with users of RabbitMQ's or tokens")
+		return errors.New("tls is behind-proxy, so that others can reach the service, and no one has to sign in: set `auth: {}`, to sign in with users of RabbitMQ's or tokens")
 	case open && !a.HasTLS() && !a.BehindProxy:
 		return fmt.Errorf("listen is %q, which other machines can reach, and passwords and tokens would go there in the clear: set tls.cert and tls.key, or `tls: behind-proxy` where a proxy speaks TLS for the service", c.Listen)
 	}
@@ -175,7 +175,7 @@ func (d *document) proxies(n ast.Node, where string) (all auth.Proxies) {
 	return all
 }
 
-// describe says who may reach the service; "" is that it is as by default.
+// describe says who can reach the service; "" is that it is as by default.
 func (a *Access) describe() string {
 	var parts []string
 	if a.SignIn {

@@ -36,7 +36,7 @@ type Config struct {
 	Returns map[string]release.Rules
 	// Decode is how bodies are read.
 	Decode decode.Options
-	// Notify is who is told of what.
+	// Notify is which notifications go to whom.
 	Notify    notify.Settings
 	routeURLs []routeURL
 	// vhosts are where each of Broker.VHosts stands in the file, and its password; only

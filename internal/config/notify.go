@@ -258,7 +258,7 @@ func (c *Config) readRouteURLs(getenv func(string) string) error {
 	return nil
 }
 
-// describeNotify says who is told of what.
+// describeNotify says which notifications go to whom.
 func describeNotify(s *notify.Settings, only map[string][]string) string {
 	var lines []string
 	for i := range s.Routes {

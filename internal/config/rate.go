@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// ParseRate reads so many a second, minute or hour ("200/s", "30/min", "5/h"), as so
-// many a second.
+// ParseRate reads a rate per second, minute or hour ("200/s", "30/min", "5/h"), as messages
+// per second.
 func ParseRate(s string) (perSecond float64, ok bool) {
 	number, per, _ := strings.Cut(s, "/")
 	seconds := map[string]float64{"s": 1, "min": 60, "h": 3600}[strings.TrimSpace(per)]

@@ -21,7 +21,7 @@ type Verb string
 
 // What can be done.
 const (
-	// Replay: a parked one returns to its queue with all its attempts before it; of
+	// Replay: a parked one returns to its queue and starts again at attempt 1; of
 	// a waiting one, when it is due is changed, and its attempts stay.
 	Replay Verb = "replay"
 	// Discard: let go; it can be restored for a set time.
@@ -59,7 +59,7 @@ type Outcome struct {
 	At      time.Time `json:"at"`
 }
 
-// EditRequest replaces a message by an edited one, which is sent back; the original
+// EditRequest replaces a message by an edited one, which is replayed; the original
 // is discarded and linked.
 type EditRequest struct {
 	ID string `json:"id"`
@@ -212,7 +212,7 @@ func (c *Console) named(ctx context.Context, by auth.Caller, name string) (l sto
 	return l, "several messages carry this id: name one by its key: " + strings.Join(keys, ", "), nil
 }
 
-// apply does a deed to as many of the targets as the store takes in one step, from
+// apply does an action to as many of the targets as the store takes in one step, from
 // the first on, and tells what came of those. account, when not nil, is what is
 // written in the same step.
 func (c *Console) apply(ctx context.Context, d deed, targets []target, account func([]Outcome) []store.Entry) ([]Outcome, error) {

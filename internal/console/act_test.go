@@ -303,7 +303,7 @@ func TestNothingIsDoneWithoutRightOrAudit(t *testing.T) {
 				t.Errorf("%s by %s: %v, want %v", c.a.Verb, c.by.Role, err, c.want)
 			}
 		}
-		// Who may do nothing must not fill the disk either.
+		// A caller without permission must not fill the disk either.
 		if _, err := d.Act(ctx, caller(auth.Viewer), console.Act{Verb: console.Discard, IDs: slices.Repeat(id, 1000)}); !errors.Is(err, auth.ErrForbidden) {
 			t.Error(err)
 		}

@@ -15,7 +15,7 @@ func (c *Console) AuditLog(ctx context.Context, by auth.Caller, after string, li
 	if err := by.MaySee(auth.Admin); err != nil {
 		return nil, "", err
 	}
-	if by.Queues != nil { // a line tells of any queue, in words that nobody can take apart
+	if by.Queues != nil { // a line tells of any queue, in words that no program can take apart
 		return nil, "", fmt.Errorf("%w: the audit log is about all queues, and %s is limited to some", auth.ErrForbidden, by.Name)
 	}
 	if limit == 0 {

@@ -156,7 +156,7 @@ func (w *canaries) failed(s sent) (why string, failed bool) {
 	return f.why, true
 }
 
-// Failed is told of each message that fails; it may be called by several goroutines.
+// Failed receives each message that fails; it may be called by several goroutines.
 func (c *Console) Failed(e flow.Event) {
 	c.ops.canaries.mu.Lock()
 	defer c.ops.canaries.mu.Unlock()

@@ -61,7 +61,7 @@ func TestTheRestGoesOnlyWhenTheFirstDoNotComeBack(t *testing.T) {
 }
 
 // A message that failed again is not always kept: it may wait in RabbitMQ, be discarded
-// by its policy, or have been retried once more before anybody looked.
+// by its policy, or have been retried once more before anyone looked.
 func TestACanaryWhoseMessagesFailedAgainIsNotDone(t *testing.T) {
 	for name, fail := range map[string]func(*testing.T, *desk, *store.Record){
 		"and are not kept": func(t *testing.T, d *desk, r *store.Record) {

@@ -8,7 +8,7 @@
 //	find.go       … and in full; remembered.go: what has returned
 //	detail.go     all of one message; envelope.go: its properties and headers
 //	act.go        actions on messages that are named
-//	deed.go       what each verb makes of a record
+//	change.go     what each action makes of a record
 //	edit.go       a message replaced by an edited one
 //	hold.go       a queue's returns, paused; breaker.go: its circuit breaker
 //	export.go     messages as lines of JSON, out and in again (import.go)
@@ -115,7 +115,7 @@ type Config struct {
 	// store before.
 	Gate  func(queue string) *Gate
 	Force func(queue, to, by, why string)
-	// Recounted is told of the queues whose ledger is off, and by how much, each time
+	// Recounted receives the queues whose ledger is off, and by how much, each time
 	// that was looked for.
 	Recounted func(off map[string]int64)
 	// Replicas are those that share the store; nil: there is but this service.

@@ -143,7 +143,7 @@ var endings = map[store.Ending]string{store.EndedReturned: "returned", store.End
 func (c *Console) whyWait(queue, name string, attempt int, delay time.Duration) (text, why string) {
 	text = policy.FormatDuration(delay)
 	if attempt == 0 {
-		return text, "a person sent it back, with all its attempts before it"
+		return text, "a person replayed it: it starts again at attempt 1"
 	}
 	set := c.policies()
 	i := slices.IndexFunc(set, func(p policy.Policy) bool { return p.Name == name })
@@ -155,7 +155,7 @@ func (c *Console) whyWait(queue, name string, attempt int, delay time.Duration) 
 	}
 	p := &set[i]
 	if attempt >= p.Attempts {
-		return text, fmt.Sprintf("failure %d of the %d that policy %q allows now: a person sent it back, or the policy was changed since", attempt, p.Attempts, name)
+		return text, fmt.Sprintf("failure %d of the %d that policy %q allows now: a person replayed it, or the policy was changed since", attempt, p.Attempts, name)
 	}
 	least, most := waits(p, c.way(name), attempt)
 	between := policy.FormatDuration(least)

@@ -105,7 +105,7 @@ func (c *Console) edited(ctx context.Context, r *store.Record, e EditRequest) (d
 	}
 	done.Fields = fieldsDiff(was, is, r.Message.Headers, headers)
 	if done.Bytes == "" && len(done.Fields) == 0 {
-		return done, nil, nil, fmt.Errorf("%w: nothing is changed: to send it back as it is, replay it", ErrInvalid)
+		return done, nil, nil, fmt.Errorf("%w: nothing is changed: replay it to publish it as it is", ErrInvalid)
 	}
 	return done, body, headers, nil
 }

@@ -51,7 +51,7 @@ func (c *Console) forget(ctx context.Context) error {
 	return c.forgetOrphans(ctx, now)
 }
 
-// forgetOld forgets plans that nobody started, and operations that ended long ago.
+// forgetOld forgets plans that were never started, and operations that ended long ago.
 func (c *Console) forgetOld(ctx context.Context, now time.Time) error {
 	all, err := c.operations(ctx)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// With several replicas one does the operations, and nobody else writes how far they
+// With several replicas one does the operations, and no other writes how far they
 // are. What a person says at any of them is an entry order/<id>; the leader does it
 // between two steps, and in the same step of the store takes it away and writes
 // answer/<id>. So it is done once, whichever replica ends when.
@@ -28,7 +28,7 @@ const (
 	askEvery     = 50 * time.Millisecond
 )
 
-// ErrUnanswered: no replica leads just now, so nobody has taken an order yet.
+// ErrUnanswered: no replica leads just now, so no replica has taken an order yet.
 var ErrUnanswered = errors.New("no replica leads just now")
 
 // given is what a person orders.
@@ -189,7 +189,7 @@ func (c *Console) answer(ctx context.Context, g given, changed []store.Entry, a 
 	return err
 }
 
-// forgetAnswers deletes those that nobody waited for.
+// forgetAnswers deletes those that no caller waited for.
 func (c *Console) forgetAnswers(ctx context.Context, now time.Time) error {
 	if c.Replicas == nil {
 		return nil

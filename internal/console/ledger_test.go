@@ -50,7 +50,7 @@ func TestTheLedger(t *testing.T) {
 	}{
 		{"none", caller(auth.Viewer), false, false, []console.LedgerLine{mail, orders}},
 		{"none", some, false, false, []console.LedgerLine{mail}},
-		{"orders", caller(auth.Viewer), false, false, []console.LedgerLine{mail, orders}}, // nobody has looked yet
+		{"orders", caller(auth.Viewer), false, false, []console.LedgerLine{mail, orders}}, // no one has looked yet
 		{"orders", caller(auth.Viewer), true, true, []console.LedgerLine{mail, lost}},
 		{"orders", caller(auth.Viewer), false, true, []console.LedgerLine{mail, lost}},
 		{"none", caller(auth.Viewer), true, true, []console.LedgerLine{mail, orders}},

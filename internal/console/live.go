@@ -46,7 +46,7 @@ func (c *Console) Watch(ctx context.Context, by auth.Caller) <-chan Tick {
 	return ticks
 }
 
-// watcher is what somebody was told.
+// watcher is one subscriber's state.
 type watcher struct {
 	*Console
 	by     auth.Caller

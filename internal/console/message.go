@@ -14,7 +14,7 @@ import (
 // States of a message, in the words of page, API and command line.
 const (
 	Waiting   = "waiting"
-	Returned  = "returned" // and not seen again; nobody tells us that a consumer succeeded
+	Returned  = "returned" // and not seen again; RabbitMQ never reports that a consumer succeeded
 	Parked    = "parked"
 	Discarded = "discarded" // restorable until a date
 )

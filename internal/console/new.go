@@ -18,7 +18,7 @@ type Console struct {
 	recounts recounts      // see ledger.go
 
 	ops     operations // see operation.go
-	holding sync.Mutex // the store and the loop are told of holds in the same order
+	holding sync.Mutex // the store and the loop receive holds in the same order
 	// forcedAs are the entries of the breakers that were set here or that were looked
 	// at; holding keeps them.
 	forcedAs map[string]string

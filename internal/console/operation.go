@@ -53,7 +53,7 @@ type Skipped struct {
 // Start begins a plan.
 type Start struct {
 	ExpectCount *int64  `json:"expect_count,omitempty" doc:"Refuse when the plan has another count."`
-	Rate        float64 `json:"rate,omitempty" minimum:"0" doc:"At most so many a second; 0: as fast as RabbitMQ takes them."`
+	Rate        float64 `json:"rate,omitempty" minimum:"0" doc:"Messages per second (0 = unlimited)."`
 	Canary      int     `json:"canary,omitempty" minimum:"0" maximum:"10000" doc:"So many first; go on only if none of them comes back."`
 	// CanaryWait is how long the first are watched.
 	CanaryWait string `json:"canary_wait,omitempty" doc:"How long they are watched, such as 30s; left out: 1m."`

@@ -94,7 +94,7 @@ func (d *desk) outcomes(t *testing.T, id string) (all []console.Outcome) {
 	}
 }
 
-// What fails, or is moved, after the preview is not swept in, and the account has
+// What fails, or is moved, after the preview is not included, and the account has
 // each message once, in the order in which they failed.
 // waitFor waits for what must happen soon.
 func waitFor(t *testing.T, so func() bool) {

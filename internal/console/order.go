@@ -62,7 +62,7 @@ func (op *operation) ordered(o Order, by auth.Caller, now time.Time) (progress, 
 	case o == Cancel && (active || p.State == Paused):
 		p.State, p.Was, p.Why, p.Ended = Canceled, "", "canceled by "+by.Name, &now
 	default:
-		return p, fmt.Errorf("%w: operation %s cannot be told to %s: it is %s", ErrPrecondition, op.ID, o, cmp.Or(p.State, "a plan"))
+		return p, fmt.Errorf("%w: operation %s cannot be asked to %s: it is %s", ErrPrecondition, op.ID, o, cmp.Or(p.State, "a plan"))
 	}
 	return p, nil
 }

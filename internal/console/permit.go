@@ -30,7 +30,7 @@ func (c *Console) permit(by auth.Caller, role auth.Role, did, on string, queues 
 		}
 	}
 	if errors.Is(err, auth.ErrForbidden) && c.Audit != nil {
-		// Not all that it was about: who may do nothing must not fill the disk.
+		// Not all that it was about: a caller without permission must not fill the disk.
 		if end, auditErr := c.Audit.Begin(auditLine(by, did, on[:min(len(on), mostRefused)], 0, "")); auditErr == nil {
 			end("refused: "+err.Error(), 0)
 		}
@@ -67,7 +67,7 @@ func auditLine(by auth.Caller, did, on string, count int64, why string) audit.En
 // patience is how long an action waits for what RabbitMQ says of a queue.
 const patience = 5 * time.Second
 
-// destination refuses a queue that a copy cannot go to. That nobody knows whether
+// destination refuses a queue that a copy cannot go to. That it is unknown whether
 // it is there is a reason too: a slip of the pen would fill the parking lot.
 func (c *Console) destination(ctx context.Context, queue string) error {
 	if wire.OwnQueue(queue) {

@@ -20,7 +20,7 @@ import (
 const (
 	// planLives is how long a plan can be started.
 	planLives = 15 * time.Minute
-	// mostPlans bounds those that nobody started; the oldest goes first.
+	// mostPlans bounds those that were never started; the oldest goes first.
 	mostPlans = 100
 	// mostMade bounds those that are being made at once.
 	mostMade = 8
@@ -311,7 +311,7 @@ func (s Start) check(v Verb) (wait time.Duration, err error) {
 	}
 	switch {
 	case !(s.Rate >= 0) || s.Rate > 1e9: // a NaN is neither
-		return 0, fmt.Errorf("%w: the rate is %v: expected so many a second, or 0 for as fast as it goes", ErrInvalid, s.Rate)
+		return 0, fmt.Errorf("%w: the rate is %v: expected messages per second, or 0 for unlimited", ErrInvalid, s.Rate)
 	case s.Canary < 0 || s.Canary > mostCanary:
 		return 0, fmt.Errorf("%w: canary is %d: expected 0 to %d", ErrInvalid, s.Canary, mostCanary)
 	case s.Canary > 0 && verbs[v].kind != flow.Replayed && verbs[v].kind != flow.Copied:

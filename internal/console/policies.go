@@ -17,7 +17,7 @@ import (
 )
 
 // mostWaits is how many of a policy's waits are shown; those after are like the
-// last, or a list nobody reads.
+// last, or the list is too long to read.
 const mostWaits = 100
 
 // Policies are those in force, in the order in which they are tried. A caller who is
@@ -108,7 +108,7 @@ func wayName(way wait.Way) string {
 	return way.Limits().Name
 }
 
-// Groups are the failures that are the same trouble, those with the most parked and
+// Groups are the error groups, those with the most parked and
 // waiting first. The query is about what they share: queue, reason, state, group,
 // and error, type and note in their own words; nothing else. A page has limit of them; 0:
 // MostQueues. One whose messages become fewer meanwhile may be on two pages.

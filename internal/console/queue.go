@@ -2,7 +2,7 @@ package console
 
 import "time"
 
-// Group is the failures that are the same trouble.
+// Group is the failures with the same error.
 type Group struct {
 	ID        string    `json:"id"`
 	Queue     string    `json:"queue"`
@@ -124,7 +124,7 @@ type Slot struct {
 	AtLeast bool `json:"at_least,omitempty"`
 }
 
-// Tick is what watchers are told about once a second, when something changed.
+// Tick is what watchers receive once a second, when something changed.
 type Tick struct {
 	At         time.Time   `json:"at"`
 	Waiting    int64       `json:"waiting"`

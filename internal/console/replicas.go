@@ -68,7 +68,7 @@ func (c *Console) Reread(context.Context) error {
 }
 
 // Look takes over what other replicas have written about holds, breakers and orders:
-// the store has it, and the loop and the gate here are told, and the leader. Call it
+// the store has it, and the loop and the gate here know it, and the leader. Call it
 // every half second.
 func (c *Console) Look(ctx context.Context, setHolds func(queues map[string]bool)) error {
 	defer c.ops.awake()
@@ -217,7 +217,7 @@ func (c *Console) LookAtLedger(ctx context.Context) error {
 	return nil
 }
 
-// replicasFor are those there are, for who may know what is wrong.
+// replicasFor are those there are, for callers with permission to know what is wrong.
 func (c *Console) replicasFor(by auth.Caller) []Replica {
 	if c.Replicas == nil {
 		return nil

@@ -52,7 +52,7 @@ func (c *Console) Lead(ctx context.Context) {
 	others.Go(func() { c.forgetting(ctx) })
 	others.Go(func() { c.recounting(ctx) })
 	for failing := false; ctx.Err() == nil; {
-		var ready <-chan time.Time // nil: when something is told
+		var ready <-chan time.Time // nil: when something is announced
 		if c.Replicas != nil {
 			err := c.follow(ctx)
 			if err != nil && !failing && ctx.Err() == nil && !deposed(err) {
@@ -81,7 +81,7 @@ func sooner(a, b time.Time) time.Time {
 }
 
 // round does a step of each operation that is ready for one, and tells when the
-// next of them is; the zero time: when something is told.
+// next of them is; the zero time: when something is announced.
 func (c *Console) round(ctx context.Context) (next time.Time) {
 	all, err := c.operations(ctx)
 	if err != nil {
@@ -123,7 +123,7 @@ func (c *Console) step(ctx context.Context, op *operation) (next time.Time) {
 		return time.Time{}
 	case time.Now().Before(op.next):
 		return op.next
-	case ended: // the service ended before it was told
+	case ended: // the service ended before it was announced
 		err = c.over(ctx, op)
 	case p.State == Canary:
 		op.next, err = c.watch(ctx, op)

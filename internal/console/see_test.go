@@ -39,7 +39,7 @@ func TestWhyThatDelay(t *testing.T) {
 	}{
 		{func(r *store.Record) {}, "19s", []string{`failure 2 of 4`, `policy "orders" waits 16s to 24s (20s with jitter ±20%)`}},
 		{func(r *store.Record) { r.Due = r.FailedAt.Add(time.Hour) }, "1h", []string{"this differs because"}},
-		{func(r *store.Record) { r.Attempt = 0 }, "19s", []string{"a person sent it back"}},
+		{func(r *store.Record) { r.Attempt = 0 }, "19s", []string{"a person replayed it"}},
 		{func(r *store.Record) { r.Policy = "old" }, "19s", []string{`policy "old" decided, which is not in force any more`}},
 		{func(r *store.Record) { r.Attempt = 9 }, "19s", []string{"failure 9 of the 4"}},
 		{func(r *store.Record) { r.Forward = &store.Destination{Exchange: "x"} }, "", []string{`it goes to exchange "x"`}},
@@ -217,7 +217,7 @@ func TestManyQueuesOfASlowRabbitMQ(t *testing.T) {
 	})
 }
 
-// Who goes on looking never waits for RabbitMQ, and is told nothing old; nobody asks
+// Who goes on looking never waits for RabbitMQ, and learns nothing old; no one asks
 // it for those who have gone.
 func TestWhoLooksOnDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -374,7 +374,7 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// Who begins to watch is told of what goes on, not of all that ever ended; later, of
+// Who begins to watch learns of what goes on, not of all that ever ended; later, of
 // what changes, its end too.
 func TestWatchingOperations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -206,7 +206,7 @@ func freeOr(usual string) string {
 }
 
 func summary(out io.Writer, a account) error {
-	fmt.Fprintf(out, "\n%d messages published: %d succeeded, %d parked (those nobody can process), %d lost, %d duplicates\n",
+	fmt.Fprintf(out, "\n%d messages published: %d succeeded, %d parked (those that no consumer can process), %d lost, %d duplicates\n",
 		a.published, a.done, a.parked, a.missing, a.duplicates)
 	if a.missing > 0 || a.duplicates > 0 {
 		return ErrUnaccounted

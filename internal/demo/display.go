@@ -22,7 +22,7 @@ type event struct {
 }
 
 // display shows what happens: a picture that is drawn anew on a terminal, lines
-// elsewhere. It may be told of events from any goroutine.
+// elsewhere. It can receive events from any goroutine.
 type display struct {
 	out      io.Writer
 	terminal bool

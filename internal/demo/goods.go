@@ -15,7 +15,7 @@ import (
 var invoiceProto []byte
 
 // The queues of the shop. Their names begin alike, so that one clean-up covers them,
-// and nobody takes them for their own.
+// and no one takes them for their own.
 const (
 	orders   = "redrive-demo.orders"   // JSON; what fails is reported with its error
 	mail     = "redrive-demo.mail"     // JSON; what fails is rejected: the consumer knows nothing of Redrive
@@ -31,7 +31,7 @@ func goods(queue string, n int) amqp.Publishing {
 	customer := customers[n%len(customers)]
 	number := int64(9007199254740993) + int64(n) // more than a JavaScript number can hold exactly
 	switch {
-	case n == 5: // nobody can process this one
+	case n == 5: // no consumer can process this one
 		return amqp.Publishing{ContentType: "application/json", Body: []byte("{ this is not JSON")}
 	case queue == invoices:
 		price := uint64(1990)

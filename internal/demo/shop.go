@@ -1,5 +1,5 @@
 // Package demo is an example shop in front of the real service: queues, a
-// consumer whose upstream goes down and comes back, and messages that nobody can
+// consumer whose upstream goes down and comes back, and messages that no consumer can
 // process.
 package demo
 

@@ -449,7 +449,7 @@ func TestASmallDeliveryLimitInForce(t *testing.T) {
 	})
 }
 
-// Without the management API nobody can be asked for consent: that is told beforehand.
+// Without the management API no one can be asked for consent: that is reported beforehand.
 func TestReportsThatWouldWait(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		c := configFor(t, v, everyQueue)

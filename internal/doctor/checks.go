@@ -40,7 +40,7 @@ var Checks = []Check{
 	{Name: "another-service", Title: "one service consumes redrive.intake", Needs: []Part{AMQP}, Run: others,
 		Why: "Services with stores of their own on one virtual host each take a part of the failed messages: neither shows, counts or limits those of the other."},
 	{Name: "parked-in-rabbitmq", Title: "redrive.parked is collected", Needs: []Part{AMQP}, Run: parked,
-		Why: "What the library parks is shown and can be sent back only once the service has collected it."},
+		Why: "What the library parks is shown and can be replayed only once the service has collected it."},
 	{Name: "dead-lettering", Title: "queues dead-letter to Redrive", Needs: []Part{Queues, Exchanges, Bindings}, Run: deadLettering,
 		Why: "What a consumer rejects, and what expires or passes the delivery limit, is gone, or somewhere else."},
 	{Name: "at-least-once", Title: "dead-lettering is at-least-once", Needs: []Part{Queues}, Run: atLeastOnce,

@@ -34,7 +34,7 @@ func deadLettering(_ context.Context, s *Scene) (all []Finding) {
 					Why: "Redrive returns a message with its own routing key, and this one replaces it.", Mend: s.unset(q, "dead-letter-routing-key")})
 			}
 		case strings.HasPrefix(to, wire.DelayPrefix):
-			// RabbitMQ alone brings them back.
+			// RabbitMQ alone retries them.
 		case to != "" && s.exchange(to) == nil:
 			becomes := "are dropped"
 			if keepsDeadLetters(q) {
@@ -67,7 +67,7 @@ func (s *Scene) dropped(q *management.QueueState) string {
 }
 
 // handled are queues whose messages somebody else takes care of: consumers of the
-// Go library bring them back by themselves, or they are where dead letters of other
+// Go library retry them by themselves, or they are where dead letters of other
 // queues go.
 func (s *Scene) handled() map[string]bool {
 	all, to := map[string]bool{}, map[string]bool{wire.ExchangeDue: true}

@@ -63,7 +63,7 @@ type Report struct {
 	Broker  string `json:"broker"`
 	VHost   string `json:"vhost"`
 	Version string `json:"version,omitempty"`
-	// Queues and how many of them are enrolled; nil where nobody knows.
+	// Queues and how many of them are enrolled; nil where it is unknown.
 	Queues   *int      `json:"queues,omitempty"`
 	Enrolled *int      `json:"enrolled,omitempty"`
 	Findings []Finding `json:"findings"`

@@ -70,7 +70,7 @@ func requeue(_ context.Context, s *Scene) (all []Finding) {
 			continue
 		}
 		all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("%.0f of %.0f deliveries a second are of messages that were delivered before%s", again, max(again, delivered), s.ends(q)),
-			Mend: "Let consumers reject without requeue (basic.reject or basic.nack, requeue=false) what they cannot do now: Redrive brings it back later."})
+			Mend: "Let consumers reject without requeue (basic.reject or basic.nack, requeue=false) what they cannot do now: Redrive retries it later."})
 	}
 	return all
 }

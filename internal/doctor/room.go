@@ -58,7 +58,7 @@ func roomLeft(free, reserve uint64, what, mend string) []Finding {
 	return []Finding{{Status: OK, What: what}}
 }
 
-// tolerated is a difference of clocks that nobody sees.
+// tolerated is a difference of clocks that no one notices.
 const tolerated = 3 * time.Second
 
 func clock(_ context.Context, s *Scene) []Finding {

@@ -58,7 +58,7 @@ type Scene struct {
 	Nodes            []management.Node
 	Permission       management.Permission
 
-	// Standing are how many dead letters their queues keep and did not let go of while the
+	// Standing are how many dead letters their queues keep and did not release while the
 	// scene was looked at, by queue.
 	Standing map[string]int
 
@@ -101,7 +101,7 @@ type NamedQueue struct {
 
 // Service is what the service says of itself.
 type Service struct {
-	Asked    string   // the URL; "" when nobody was asked
+	Asked    string   // the URL; "" when no service was asked
 	Named    bool     // somebody said that it is there
 	Err      error    // nothing answers
 	Problems []string // of a service that is not ready

@@ -15,7 +15,7 @@ import (
 // so this is three times. Those that are only on their way become fewer between two of them.
 const standing = 15 * time.Second
 
-// stand watches the queues that keep dead letters, until each has let go of some or the
+// stand watches the queues that keep dead letters, until each has released some or the
 // time is over.
 func (s *Scene) stand(ctx context.Context, long time.Duration) (map[string]int, error) {
 	left := map[string]int{}

@@ -21,7 +21,7 @@ type One struct {
 // later, and take from each the policy that it had; and since what is in force
 // differs from queue to queue, it could not keep it for all.
 //
-// A pattern leaves out what nobody can mean: Redrive's own queues, streams, and
+// A pattern leaves out what is never meant: Redrive's own queues, streams, and
 // queues that go with their connection.
 func Find(ctx context.Context, m *management.Client, names []string, pattern string, atLeastOnce bool) ([]One, error) {
 	queues, err := m.Queues(ctx)

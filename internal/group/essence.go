@@ -57,7 +57,7 @@ func essence(s string) (first, second string) {
 }
 
 // cut keeps the beginning of a line, and no piece of a word: half a number or id
-// could not be told to be one.
+// could not be recognised as one.
 func cut(line string) string {
 	if len(line) <= look {
 		return line

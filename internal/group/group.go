@@ -1,4 +1,4 @@
-// Package group tells which failures are the same trouble: same queue, and the
+// Package group tells which failures are one error group: same queue, and the
 // same error once numbers, ids and times are taken out; where no error is known,
 // same reason and message type. It is pure.
 package group

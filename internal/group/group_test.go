@@ -64,7 +64,7 @@ var patterns = []struct{ text, want string }{
 	{"app/worker.rb:12:in `perform': undefined method `total' for nil:NilClass (NoMethodError)", "app/worker.rb:#:in `perform': undefined method `total' for nil:NilClass (NoMethodError)"},
 	{"ActiveRecord::RecordNotFound: Couldn't find Order with 'id'=4711", "ActiveRecord::RecordNotFound: Couldn't find Order with 'id'=#"},
 
-	// What nobody should send.
+	// What no one should send.
 	{"\x00\xff\xfe\u202e١٢٣", "\ufffd\ufffd\u202e#"},
 	{"2 errors occurred:\n\t* no stock of 5\n", "# errors occurred: | * no stock of #"},
 }

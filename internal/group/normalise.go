@@ -20,7 +20,7 @@ const (
 )
 
 // normalise is an error with what differs from one failure to the next replaced,
-// so that the same trouble always reads the same.
+// so that the same error always reads the same.
 func normalise(text string) string {
 	first, second := essence(text)
 	if first == "" {
@@ -192,7 +192,7 @@ func (s *scanner) number(end int) {
 }
 
 // put appends what stands for something. A list of numbers becomes one, since
-// the same trouble has now more of them and now fewer; the parts of a time, too.
+// the same error has now more of them and now fewer; the parts of a time, too.
 func (s *scanner) put(what string) {
 	out := s.out[s.from:]
 	if trimmed := bytes.TrimRight(out, " ,/:-"); len(out)-len(trimmed) <= 2 {

@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Got is a message as the API shows it: numbers, times and texts of its headers are told
+// Got is a message as the API shows it: numbers, times and texts of its headers are shown
 // apart no better than JSON does.
 type Got struct {
 	Payload    string          `json:"payload"`

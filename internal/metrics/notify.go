@@ -2,7 +2,7 @@ package metrics
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Notifications makes the counter of what was told, by route and what came of it:
+// Notifications makes the counter of notifications, by route and what came of it:
 // sent or failed. Call it once.
 func (m *Metrics) Notifications() func(route, result string) {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "redrive_notifications_total",

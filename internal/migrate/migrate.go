@@ -88,7 +88,7 @@ type Migration struct {
 	To       store.Taker
 	FromName string // as people know them, without secrets
 	ToName   string
-	// At is told how far it is, after each batch; nil: nobody is.
+	// At, when not nil, receives how far it is, after each batch.
 	At func(Progress)
 }
 

@@ -144,7 +144,7 @@ func TestAMoveWhoseConnectionsAreCutGoesOn(t *testing.T) {
 				}
 				m.Tell = func(s string) { t.Log(s); cut() }
 				// Not while the first connection opens: the client takes that for a wrong
-				// password, and who starts a move is told so.
+				// password, and the person who starts a move learns that.
 				proxy.CutAfter(8_000 + rand.Int64N(60_000))
 				stop := l.publishOn()
 				err := m.Run(t.Context())

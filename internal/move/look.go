@@ -216,7 +216,7 @@ func (m *Move) Write(w io.Writer, s *State) {
 	if m.Keep {
 		mark(false, "keeps queue %q, empty and without bindings", m.From)
 	} else {
-		mark(false, "deletes queue %q when it is empty, nobody consumes it, and nothing has come for %s", m.From, m.Quiet)
+		mark(false, "deletes queue %q when it is empty, no one consumes it, and nothing has come for %s", m.From, m.Quiet)
 	}
 	fmt.Fprintf(w, "note: who publishes to %q by its name (the default exchange) is not known to RabbitMQ, and must use %q before it is deleted\n", m.From, m.To)
 	fmt.Fprintf(w, "note: what waits in Redrive for %q stays there, and is parked when it is due and the queue is gone: \"redrive copy\" sends it on\n", m.From)

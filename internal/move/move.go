@@ -42,7 +42,7 @@ type Move struct {
 	Type string
 	// Keep leaves the old queue there, empty and without bindings.
 	Keep bool
-	// Unready goes on although nobody consumes the new queue and somebody does the
+	// Unready goes on although no one consumes the new queue and somebody does the
 	// old one.
 	Unready bool
 	// Quiet is how long nothing may have come to the old queue before it is deleted:
@@ -51,7 +51,7 @@ type Move struct {
 
 	API    *management.Client
 	Broker broker.Config
-	// Tell is told what was done, and Carried how many messages were moved in all.
+	// Tell receives what was done, and Carried how many messages were moved in all.
 	Tell    func(string)
 	Carried func(int)
 

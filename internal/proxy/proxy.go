@@ -133,7 +133,7 @@ func (p *Proxy) Hold() (release func()) {
 }
 
 // HoldAnswers is Hold of what the server sends alone: it does what it is asked, and
-// nobody hears of it.
+// no one sees it.
 func (p *Proxy) HoldAnswers() (release func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

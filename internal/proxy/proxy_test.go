@@ -9,7 +9,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/proxy"
 )
 
-// echo is a server that sends back what it gets.
+// echo is a server that answers with what it gets.
 func echo(t *testing.T) (addr string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -2,7 +2,7 @@
 // to Redrive:
 //
 //	quarantine.go  looking, and taking out, by AMQP or else by the management API
-//	rescue.go      what RabbitMQ removed and nobody had kept yet
+//	rescue.go      what RabbitMQ removed and was not kept yet
 //	message.go     which queue a message failed in, and how it is retried
 package quarantine
 
@@ -50,7 +50,7 @@ func (q *Quarantine) Safe(ctx context.Context) error {
 	return nil
 }
 
-// safeLimit is one that nobody reaches by looking.
+// safeLimit is one that looking never reaches.
 const safeLimit = 1_000_000
 
 func (q *Quarantine) open(ctx context.Context) (*broker.Quarantine, error) {

@@ -11,7 +11,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/management"
 )
 
-// rescue is a file for a message that RabbitMQ no longer has and nobody has kept yet. It
+// rescue is a file for a message that RabbitMQ no longer has and was not kept yet. It
 // is created before such a message can be taken: where no file can be, nothing is taken.
 type rescue struct {
 	f    *os.File

@@ -6,7 +6,7 @@ import (
 	"unicode"
 )
 
-// Limits of a query: more than anybody types, and little enough for each message
+// Limits of a query: more than people type, and little enough for each message
 // to be asked quickly.
 const (
 	longest = 4000 // characters

@@ -153,7 +153,7 @@ func (c *Cluster) Node(name string) *Node {
 // Isolate parts a node from all others: both sides hang up, and neither lets the other
 // in again.
 func (c *Cluster) Isolate(ctx context.Context, n *Node) error {
-	_, err := n.Eval(ctx, "[begin erlang:set_cookie(N, nobody), erlang:disconnect_node(N) end || N <- "+c.others(n)+"].")
+	_, err := n.Eval(ctx, "[begin erlang:set_cookie(N, isolated), erlang:disconnect_node(N) end || N <- "+c.others(n)+"].")
 	return err
 }
 

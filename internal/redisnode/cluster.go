@@ -112,7 +112,7 @@ func (c *Cluster) Slot(ctx context.Context, key string) (int, error) {
 }
 
 // Owner is the primary that serves a slot by its own word and by what the others say
-// of it; nil while they differ, or nobody does.
+// of it; nil while they differ, or no server does.
 func (c *Cluster) Owner(ctx context.Context, slot int) *Server {
 	for _, s := range c.Servers {
 		if s.process != nil && c.owns(ctx, s, slot) {
@@ -201,7 +201,7 @@ func (c *Cluster) MoveSlot(ctx context.Context, slot int, to *Server) error {
 			return err
 		}
 	}
-	// The new owner first, or for a moment nobody would be.
+	// The new owner first, or for a moment no server would be.
 	for _, s := range []*Server{to, from} {
 		if err := set(s, "NODE", c.ids[to]); err != nil {
 			return err

@@ -24,7 +24,7 @@ type Sentinel struct {
 }
 
 // DownAfter is how long servers of Sentinel and Cluster may be silent: long enough
-// that a busy machine makes nobody the primary.
+// that a busy machine elects no primary.
 const DownAfter = 3 * time.Second
 
 func (o Options) downAfter() time.Duration { return cmp.Or(o.DownAfter, DownAfter) }

@@ -134,7 +134,7 @@ func (s *Server) listenTLS() string {
 func (s *Server) writeIdentity(id *Identity) (err error) {
 	ca := id.Clients
 	if ca == nil {
-		ca = id.Cert // it wants one, and asks nobody by it
+		ca = id.Cert // it wants one, and does not use it to ask
 	}
 	for name, pem := range map[string][]byte{"cert.pem": id.Cert, "key.pem": id.Key, "ca.pem": ca} {
 		err = errors.Join(err, os.WriteFile(filepath.Join(s.dir, name), pem, 0o600))

@@ -62,7 +62,7 @@ type Config struct {
 	// ID is no other process's, now or ever: see NewID.
 	ID    string
 	About func() About
-	// Parted is told of its part, with each beat.
+	// Parted receives its part, with each beat.
 	Parted func(Part)
 	// Lead does what only one of all replicas may, until ctx ends, which it does as
 	// soon as it is not certain any more that this replica leads. What it writes with
@@ -72,7 +72,7 @@ type Config struct {
 	// Look looks at what others may have changed in the side table: every half second,
 	// and as soon as one of them says so.
 	Look func(ctx context.Context)
-	// Hear is told what another replica says.
+	// Hear receives what another replica says.
 	Hear func(Said)
 	// Missed is called when something that was said may not have been heard, and at
 	// first. After an error it is called again.

@@ -38,7 +38,7 @@ type replica struct {
 	done   chan struct{}
 }
 
-// faulty is a store that fails when it is told to.
+// faulty is a store that fails when it is asked to.
 type faulty struct {
 	*memstore.Member
 	mute, deaf atomic.Bool
@@ -208,7 +208,7 @@ func TestALeaderThatCannotReturnGivesWay(t *testing.T) {
 		if now := leaders(all...); len(now) != 1 || now[0] == old {
 			t.Error("a leader that cannot return messages goes on")
 		}
-		// When nobody can, somebody leads all the same.
+		// When no one can, somebody leads all the same.
 		for _, r := range all {
 			r.able.Store(false)
 		}
@@ -335,7 +335,7 @@ func TestWhatIsSaidIsHeard(t *testing.T) {
 	})
 }
 
-// What has changed in the store is told though telling fails for a while, and looked
+// What has changed in the store is announced though announcing fails for a while, and looked
 // for by who does not hear.
 func TestWhatIsNotHeardIsFound(t *testing.T) {
 	turned(t, func(t *testing.T, fleet *memstore.Fleet) {

@@ -49,7 +49,7 @@ func (t Trail) Mark(m wire.Message) *wire.Message {
 	}
 	if m.UserID != "" {
 		headers[wire.HeaderUserID] = m.UserID
-		m.UserID = "" // the broker refuses anybody else's
+		m.UserID = "" // the broker refuses another user's
 	}
 	m.Headers = headers
 	m.Expiration = "" // the broker takes it off a dead letter; a reported one still has it, and would expire again

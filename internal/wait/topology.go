@@ -46,7 +46,7 @@ func (t Topology) With(more Topology) Topology {
 		append(t.Bindings[:len(t.Bindings):len(t.Bindings)], more.Bindings...)}
 }
 
-// NoLimit is a delivery limit nobody reaches: RabbitMQ 4 gives quorum queues one
+// NoLimit is a delivery limit that is never reached: RabbitMQ 4 gives quorum queues one
 // of 20. What passes it is dropped, or comes back early from a delay queue: it is
 // enough that a person looks at its messages 20 times.
 const NoLimit = int64(1_000_000_000)
@@ -98,7 +98,7 @@ func AtLeastOnce(exchange string, ttl time.Duration) amqp.Table {
 }
 
 // Ends tells whether an exchange is one through which a wait ends: what a work
-// queue got through it had waited before. Not all are internal; who may write to
+// queue got through it had waited before. Not all are internal; a user who can write to
 // those in which a wait begins can send through them.
 func Ends(exchange string) bool {
 	return exchange == wire.ExchangeDue || exchange == wire.ExchangeLane || exchange == wire.ExchangeDelayed || strings.HasPrefix(exchange, wire.DelayPrefix)

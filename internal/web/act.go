@@ -110,7 +110,7 @@ func due(in url.Values) (*time.Time, error) {
 	return nil, fmt.Errorf("%w: %q is not a time such as 2026-11-21T18:30 (UTC)", console.ErrInvalid, s)
 }
 
-// deeds are what was done, in words; the page after an action is told by its URL,
+// actions that were done, in words; the page after an action gets it from its URL,
 // from which nothing else is shown.
 var deeds = map[string][2]string{
 	"replay":  {"message goes back to its queue", "messages go back to their queues"},

@@ -45,7 +45,7 @@ func (e endlessly) Outcomes(ctx context.Context, c auth.Caller, id, after string
 }
 
 // tenant serves a scene as the service serves one of several virtual hosts, to who is
-// signed in: everybody but those who send Nobody.
+// signed in: everybody but those who send a wrong token.
 func (s scene) tenant(vhost string) (base string, h http.Handler) {
 	base = api.Base(vhost)
 	return base, api.Under(base, web.Handler(endlessly{s.shop}, web.Options{
@@ -231,7 +231,7 @@ func TestFormsLeadToPagesUnderTheBase(t *testing.T) {
 	}
 }
 
-// Each command that a page shows names the virtual host, so that nobody pastes what
+// Each command that a page shows names the virtual host, so that no one pastes what
 // acts on another's messages; where there is but one, none does.
 func TestCommandsReachTheVirtualHost(t *testing.T) {
 	for i, vhost := range append(vhosts, "") {
@@ -264,7 +264,7 @@ func TestCommandsReachTheVirtualHost(t *testing.T) {
 }
 
 // Each page leads to the other virtual hosts, and says which of them cannot show much;
-// where there is one, or nobody is signed in, it says nothing of any.
+// where there is one, or no one is signed in, it says nothing of any.
 func TestTheVirtualHostsOnAPage(t *testing.T) {
 	s := scenes()[0]
 	base, h := s.tenant("a/b")

@@ -202,7 +202,7 @@ func (s *server) export(w http.ResponseWriter, r *http.Request) {
 	download(w, "messages.jsonl")
 	if _, err := s.console.Export(r.Context(), c, q, w); err != nil {
 		s.Log.Warn("an export ended early", "err", err)
-		panic(http.ErrAbortHandler) // so that nobody takes it for whole
+		panic(http.ErrAbortHandler) // so that no one takes it for whole
 	}
 }
 

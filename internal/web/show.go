@@ -161,7 +161,7 @@ func short(n int, s string) string {
 	return s
 }
 
-// speed is so many a second, in as many digits as say something.
+// speed is messages per second, in as many digits as say something.
 func speed(perSecond float64) string {
 	if perSecond < 10 {
 		return strconv.FormatFloat(math.Round(10*perSecond)/10, 'f', -1, 64)

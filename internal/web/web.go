@@ -59,7 +59,7 @@ type Console interface {
 
 // Options of a page.
 type Options struct {
-	// Caller tells who a request is from; Nobody's are shown the sign-in.
+	// Caller tells who a request is from; a caller who is not signed in sees the sign-in.
 	Caller func(*http.Request) auth.Caller
 	// Problems are what is wrong now, as far as a caller may know: each page says so.
 	Problems func(auth.Caller) []string

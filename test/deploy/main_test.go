@@ -1,7 +1,7 @@
 // Package deploy_test holds the Helm chart and the Compose file of deploy/ to what
 // would read them: Helm's engine, Kubernetes' own types and validation, the Prometheus
 // operator's types, the Compose specification, promtool, and `redrive check`. It is a
-// module of its own, since these are heavy and nobody else needs them.
+// module of its own, since these are heavy and no one else needs them.
 package deploy_test
 
 import (

@@ -39,7 +39,7 @@ func TestAQuorumQueueDeliversAfterItConfirmedACancelUnlessTheWindowIsFull(t *tes
 							must(t, ch.Cancel("tag", false))
 						}
 					}
-					// What it delivers now is in nobody's hands, and not ready.
+					// What it delivers now is in no one's hands, and not ready.
 					if missing := messages - taken - v.Depth("work"); missing > 0 {
 						late++
 					}

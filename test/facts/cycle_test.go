@@ -35,7 +35,7 @@ var leaves = map[string]struct {
 }
 
 // loop makes the message "looping" go from work to the queue delay, from where
-// its TTL brings it back to work.
+// its TTL retries it to work.
 func loop(t *testing.T, v *brokertest.VHost, reason string, delay amqp.Table) {
 	how := leaves[reason]
 	work := amqp.Table{"x-dead-letter-exchange": "died"}

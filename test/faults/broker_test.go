@@ -67,7 +67,7 @@ func TestAMemoryAlarmLosesNothing(t *testing.T) {
 }
 
 // A queue that is deleted and declared anew gets its messages; those of one that
-// is gone are parked, and a replay brings them back when it exists again.
+// is gone are parked, and a replay retries them when it exists again.
 func TestADeletedQueueLosesNothing(t *testing.T) {
 	t.Parallel()
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
@@ -88,7 +88,7 @@ func TestADeletedQueueLosesNothing(t *testing.T) {
 				}
 				return ok && d.Reject(false) == nil
 			})
-			// Asked on the same channel, RabbitMQ answers when the queue has let go of it:
+			// Asked on the same channel, RabbitMQ answers when the queue has released it:
 			// its deletion goes by another way, and would take it along.
 			if _, err := ch.QueueDeclarePassive("q", true, false, false, false, nil); err != nil {
 				t.Fatal(err)
@@ -152,7 +152,7 @@ func TestARevokedPermissionLosesNothing(t *testing.T) {
 	})
 }
 
-// An exchange "redrive" that anybody may publish to is refused.
+// An exchange "redrive" that anyone may publish to is refused.
 func TestAnExchangeThatIsNotInternalIsRefused(t *testing.T) {
 	t.Parallel()
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {

@@ -39,7 +39,7 @@ func TestAFullDiskLosesNothing(t *testing.T) {
 }
 
 // When somebody else takes the reserve too, to the last byte, the service may
-// end. Whatever runs it starts it again, in vain until there is room.
+// end. Whatever runs it starts it again, which fails until there is room.
 func TestADiskFullToTheLastByteLosesNothing(t *testing.T) {
 	t.Parallel()
 	onASmallDisk(t, func(t *testing.T, v *brokertest.VHost, p *process, l *ledger, disk string) {

@@ -125,7 +125,7 @@ func TestKillingRabbitMQLosesNothing(t *testing.T) {
 	})
 }
 
-// restart starts a killed RabbitMQ, and again where it has not brought back a
+// restart starts a killed RabbitMQ, and again where it has not restored a
 // quorum queue of its own: now and then its process does not survive the recovery
 // [seen on 4.3.6: noproc], and only another start helps, as for any operator.
 func restart(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node, queues ...string) {

@@ -153,7 +153,7 @@ func TestAReplicaThatStandsStillLosesNothing(t *testing.T) {
 	})
 }
 
-// What a service could not be told of it means once: nothing is doubled while it runs.
+// What a service could not learn of happens once: nothing is doubled while it runs.
 func TestKillingRedisLosesNothing(t *testing.T) {
 	t.Parallel()
 	const kills = 4
@@ -179,7 +179,7 @@ func TestKillingRedisLosesNothing(t *testing.T) {
 	})
 }
 
-// A Redis that is away is told of once by each part that needs it, however long it is
+// A Redis that is away is reported once by each part that needs it, however long it is
 // away, and so is that it is back; what was due meanwhile begins to return then within
 // about a second.
 func TestARedisThatIsAwayIsToldOfOnce(t *testing.T) {

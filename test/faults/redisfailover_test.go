@@ -54,7 +54,7 @@ func waitLong(all []*process) {
 }
 
 // killWithoutReplicas kills a primary when it has taken what its replicas have not, since
-// they stand still and their connections are cut: that is lost with it, and so nobody may
+// they stand still and their connections are cut: that is lost with it, and so no one may
 // have relied on it.
 func killWithoutReplicas(t *testing.T, l *ledger, all []*process, primary *redisnode.Server, servers []*redisnode.Server) {
 	t.Helper()
@@ -101,7 +101,7 @@ func TestReplicasOfRedisThatStandStillDoubleNothing(t *testing.T) {
 		}
 		l.publish(200)
 		unsafe(t, all)
-		<-time.After(6 * time.Second) // it is offered again, in vain
+		<-time.After(6 * time.Second) // it is offered again, without success
 		for _, s := range sentinel.Servers[1:] {
 			if err := s.Continue(); err != nil {
 				t.Fatal(err)

@@ -57,7 +57,7 @@ func (c compose) users(v *brokertest.VHost) {
 }
 
 // The users that deploy/compose/prepare makes get in, with the passwords that it wrote,
-// and nobody else does.
+// and no one else does.
 func TestTheUsersOfTheComposeFile(t *testing.T) {
 	files := prepareCompose(t)
 	definitions := files.read("secrets/rabbitmq-definitions.json")

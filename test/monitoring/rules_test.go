@@ -19,7 +19,7 @@ const (
 	runbook       = "../../docs/how-to/alerts.md"
 )
 
-// program is a program of Prometheus's. Without it the test fails: rules that nobody
+// program is a program of Prometheus's. Without it the test fails: rules that no one
 // tried must not look right.
 func program(t *testing.T, name string) string {
 	t.Helper()

@@ -129,7 +129,7 @@ func (b *tab) wrong(format string, args ...any) {
 	b.t.Errorf("the browser says: %.400s", text)
 }
 
-// heard is told all that happens in the tab.
+// heard collects all that happens in the tab.
 func (b *tab) heard(event any) {
 	switch e := event.(type) {
 	case *log.EventEntryAdded:

@@ -99,7 +99,7 @@ func hostileIsText(t *testing.T, s *scene, ids []string, operation string) {
 	}
 }
 
-// A browser that is shown all of it runs nothing of it, and asks nobody else.
+// A browser that is shown all of it runs nothing of it, and asks no one else.
 func hostileInABrowser(t *testing.T, s *scene, ids []string, operation string) {
 	all := payloads(t)
 	everything := carrier(0, strings.Join(all[:len(all)-7], "\n"), store.Parked)
@@ -124,7 +124,7 @@ func hostileInABrowser(t *testing.T, s *scene, ids []string, operation string) {
 }
 
 // Cells of a table that a spreadsheet would take for a formula are made text, and
-// lines of JSON give back every byte.
+// lines of JSON return every byte.
 func hostileInExports(t *testing.T, s *scene) {
 	table, header := s.get(t, "/api/v1/export?format=csv")
 	if !strings.HasPrefix(header.Get("Content-Disposition"), "attachment") {

@@ -20,7 +20,7 @@ const (
 	empty                       // nothing failed yet
 	readOnly                    // the service changes nothing
 	fewQueues                   // the caller sees few of the queues
-	used                        // it says what was done, all unfolds, its keys are told, its updates are paused, its stream of events ends
+	used                        // it says what was done, all unfolds, its keys are shown, its updates are paused, its stream of events ends
 	signedOut                   // the session ends; whatever comes next asks to sign in
 	loading                     // its content takes long
 	bounded                     // not all was looked at
@@ -58,7 +58,7 @@ var places = map[string]place{
 	"GET /policies":           {paths: []string{"/policies"}, never: bounded},
 	"GET /audit":              {paths: []string{"/audit"}, never: bounded},
 	"GET /health":             {paths: []string{"/health"}, never: bounded},
-	"GET /help":               {paths: []string{"/help"}, never: empty | loading | bounded | failed},    // asks nothing of anybody
+	"GET /help":               {paths: []string{"/help"}, never: empty | loading | bounded | failed},    // asks nothing of anyone
 	"GET /":                   {paths: []string{"/nowhere"}, never: empty | loading | bounded | failed}, // no such page
 	// Knows no caller and shows nothing live; its keys are for writing.
 	"GET /signin": {paths: []string{"/signin", "/signin?error=refused", "/signin?error=expired"}, never: ^normal},

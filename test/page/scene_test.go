@@ -29,7 +29,7 @@ import (
 )
 
 // scene is the page as the service has it, over a store in memory: the console, the
-// API and the guard are real, only RabbitMQ and its traffic are told. Tests that
+// API and the guard are real, only RabbitMQ and its traffic are made up. Tests that
 // need those run a whole service: see service_test.go.
 type scene struct {
 	*console.Console

@@ -29,7 +29,7 @@ func shapeOf(t *testing.T, name string, r io.Reader) shape {
 			t.Errorf("%s: a comment: %.100q", name, n.Data)
 		case html.TextNode:
 			if n.Parent.Data == "textarea" {
-				break // gives back what it was given
+				break // returns what it was given
 			}
 			if i := strings.IndexFunc(n.Data, odd); i >= 0 {
 				t.Errorf("%s: in a text is %.20q, which cannot be seen", name, n.Data[i:])
@@ -59,7 +59,7 @@ func odd(r rune) bool {
 	return r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Zl, r) || unicode.Is(unicode.Zp, r))
 }
 
-// ordinary is the shape of all pages of a shop that nobody attacks, with their errors.
+// ordinary is the shape of all pages of a shop that no one attacks, with their errors.
 func ordinary(t *testing.T) shape {
 	s := newShop(t, options{})
 	all := shape{}

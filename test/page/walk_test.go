@@ -131,7 +131,7 @@ func TestAWalk(t *testing.T) {
 		b.follow(`#matching button[value="replay"]`, "#start-button")
 		b.says("h1", fmt.Sprintf("Replay %d messages", left))
 		b.says("main", "orders.capture")
-		s.fail("webhooks", `{"to": "acme"}`) // what fails now is not swept in
+		s.fail("webhooks", `{"to": "acme"}`) // what fails now is not included
 		brokertest.Eventually(t, "it is parked", func() bool { return strings.Contains(s.counts("state:parked queue:webhooks"), ">1<") })
 		b.write("input[name=canary]", "2")
 		b.write("input[name=canary_wait]", "1s")

@@ -1,4 +1,4 @@
-// Package shape_test holds the tree to its architecture: who may import whom,
+// Package shape_test holds the tree to its architecture: who can import whom,
 // and that the file map tells the truth.
 package shape_test
 

@@ -15,8 +15,8 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// What is parked in RabbitMQ is shown with what its trail says, and can be sent
-// back like all else.
+// What is parked in RabbitMQ is shown with what its trail says, and can be replayed like
+// all else.
 func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		c := configured(t, v, `policies: [{name: exact, queues: [orders]}, {name: rest, queues: ["*"], no_consumer: return}]`, t.TempDir())
@@ -49,7 +49,7 @@ func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
 		if d := consume(t, v, "orders").next(); string(d.Body) != "body of orders" || d.RoutingKey != "order.eu" || d.Headers["mine"] != int32(7) || d.Headers[wire.HeaderParkedFor] != nil {
 			t.Errorf("%q came back with %q, headers %v", d.Body, d.RoutingKey, d.Headers)
 		}
-		// What a header says enrols no queue, and nobody vouches for a user.
+		// What a header says enrols no queue, and no one vouches for a user.
 		hostile := parked("other")
 		hostile.Headers[wire.HeaderUserID] = "admin"
 		publish(t, ch, wire.ExchangeParked, "", hostile)

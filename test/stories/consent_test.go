@@ -63,8 +63,8 @@ func TestAReportIsRetriedWhereTheQueueDeadLettersToRedrive(t *testing.T) {
 	})
 }
 
-// While the management API cannot be asked a report waits, its attempt intact, people are
-// told everywhere and how to end it, and it goes on by itself.
+// While the management API cannot be asked a report waits, its attempt intact; it is shown
+// everywhere, with the remedy, and goes on by itself.
 func TestAReportWaitsWhileNobodyCanBeAskedForConsent(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		c := configured(t, v, byPattern, t.TempDir())

@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/wait/stored"
 )
 
-// expire dead-letters n messages of a queue that nobody consumes yet.
+// expire dead-letters n messages of a queue that no one consumes yet.
 func expire(t *testing.T, v *brokertest.VHost, queue string, n int) {
 	t.Helper()
 	v.Queue(queue, amqp.Table{"x-queue-type": "classic", "x-dead-letter-exchange": "redrive"})

@@ -23,7 +23,7 @@ import (
 
 // A message whose dead letter RabbitMQ 3.10 itself cannot deliver (it ends each
 // connection that consumes it) is out of the way of all others within seconds,
-// and a person is told. RabbitMQ 4 can deliver it, and it comes back.
+// and a person is notified. RabbitMQ 4 can deliver it, and it comes back.
 func TestWhatRabbitMQCannotDeliverIsQuarantined(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		s := start(t, v, soon).ready(t)

@@ -29,7 +29,7 @@ func everyHeader() amqp.Table {
 }
 
 // A message comes back with a growing delay, as it was, and is parked after the
-// last attempt; a person sends it back from there.
+// last attempt; a person replays it from there.
 func TestAFailedMessageComesBackAndIsParkedAtTheEnd(t *testing.T) {
 	for _, kind := range []string{"classic", "quorum"} {
 		t.Run(kind, func(t *testing.T) {

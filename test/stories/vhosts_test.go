@@ -350,13 +350,13 @@ func TestAVirtualHostIsDeletedAndMadeAgain(t *testing.T) {
 	})
 }
 
-// What ends a service of one virtual host is told of one of several, and tried again; the
+// What ends a service of one virtual host is reported for one of several, and tried again; the
 // others go on.
 func TestWhatIsWrongWithOneVirtualHostEndsNoOther(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, first *brokertest.VHost) {
 		second := brokertest.NewVHost(t, first.Broker)
 		c := twoVHosts(t, first, second, threeAttempts)
-		second.Exchange(wire.ExchangeDeadLetters, "fanout") // anybody can publish to it
+		second.Exchange(wire.ExchangeDeadLetters, "fanout") // anyone can publish to it
 		s := run(t, c)
 		wrong := "virtual host " + second.Name + ": intake: "
 		brokertest.Eventually(t, "the service says what is wrong", func() bool {

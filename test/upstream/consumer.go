@@ -30,7 +30,7 @@ func NewConsumer(u *Upstream, requeue bool) *Consumer {
 	return &Consumer{Upstream: u, Requeue: requeue, Drained: make(chan struct{}), done: map[int]int{}}
 }
 
-// Publishes is told of each number before it is published.
+// Publishes receives each number before it is published.
 func (c *Consumer) Publishes(i int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

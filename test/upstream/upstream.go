@@ -92,7 +92,7 @@ func (u *Upstream) limps(now time.Time) bool {
 	return float64(u.coin*37%100) < 100*sick
 }
 
-// WhileDown is how many calls came while it was down: for new messages, which nobody
+// WhileDown is how many calls came while it was down: for new messages, which no one
 // can keep away, and for those that had failed before.
 func (u *Upstream) WhileDown() (first, again int) {
 	u.mu.Lock()

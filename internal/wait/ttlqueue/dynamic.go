@@ -38,7 +38,7 @@ func NewDynamicSparing(step, spare time.Duration) *Dynamic {
 	return &Dynamic{step, func(time.Duration) time.Duration { return spare }}
 }
 
-// spare is how much longer than its delay a queue lives when nobody uses it. Half
+// spare is how much longer than its delay a queue lives when it is not used. Half
 // is for the time from declaration to confirm, half for a broker that is slow to
 // pass messages on.
 func spare(d time.Duration) time.Duration { return max(10*time.Minute, d/10) }

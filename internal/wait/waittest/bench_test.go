@@ -63,7 +63,7 @@ func (b *bench) declare(queue string) {
 
 // held is a message that waits.
 type held struct {
-	since time.Time // before it was handed over
+	since time.Time // before it was passed
 	asked time.Duration
 	wait.Ticket
 }

@@ -45,7 +45,7 @@ func TestVerify(t *testing.T) {
 	})
 }
 
-// What exists with other settings is told, one by one.
+// What exists with other settings is reported, one by one.
 func TestItExistsWithOtherSettings(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {
 		b.v.Queue("orders", b.queue)
@@ -139,7 +139,7 @@ func TestThePluginKnowsNoMandatory(t *testing.T) {
 	})
 }
 
-// The service brings back what is reported to it, and without it nothing is lost.
+// The service retries what is reported to it, and without it nothing is lost.
 func TestReportedToTheService(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		b := newBench(t, v, line{maker: "Service", way: report.Way{}})

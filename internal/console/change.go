@@ -23,11 +23,11 @@ type deed struct {
 	at   *time.Time // replay; nil: now
 	// restorable is how long what is discarded can be restored.
 	restorable time.Duration
-	// sent, when not nil, is told of each message that is on its way now.
+	// sent, when not nil, receives each message that is on its way now.
 	sent func(*store.Record)
 }
 
-// verbs are what can be done: who may, and what is told of it.
+// verbs are what can be done: the permission that it needs, and its event.
 var verbs = map[Verb]struct {
 	role auth.Role
 	kind flow.Kind
