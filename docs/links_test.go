@@ -131,3 +131,28 @@ func TestTheIndexHasEachPage(t *testing.T) {
 		}
 	})
 }
+
+// Each test that a page names as proof exists.
+func TestEachTestThatAPageNamesExists(t *testing.T) {
+	defined, named := map[string]bool{}, map[string]string{}
+	tree(t, func(file, text string) {
+		switch {
+		case strings.HasSuffix(file, "_test.go"):
+			for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(text, -1) {
+				defined[m[1]] = true
+			}
+		case filepath.Ext(file) == ".md":
+			for _, m := range regexp.MustCompile("`(Test\\w+)`").FindAllStringSubmatch(text, -1) {
+				named[m[1]] = file
+			}
+		}
+	})
+	for test, page := range named {
+		if !defined[test] {
+			t.Errorf("%s names %s, which does not exist", page, test)
+		}
+	}
+	if len(named) < 100 {
+		t.Errorf("only %d names of tests were found", len(named))
+	}
+}

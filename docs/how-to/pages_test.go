@@ -66,18 +66,6 @@ func TestThePagesShowTheConsumersThatAreRun(t *testing.T) {
 	}
 }
 
-// Each test that a page names as proof is there.
-func TestTheTestsThatTheGuidesName(t *testing.T) {
-	for name, text := range pages(t) {
-		for _, m := range regexp.MustCompile("`(Test\\w+)`").FindAllStringSubmatch(text, -1) {
-			found := exec.Command("grep", "-rqE", "--include=*_test.go", `^func `+m[1]+`\(`, "../..")
-			if err := found.Run(); err != nil {
-				t.Errorf("%s names %s, which is nowhere", name, m[1])
-			}
-		}
-	}
-}
-
 // Each command of Redrive's that a page shows exists, with its flags.
 func TestTheCommandsOfTheGuides(t *testing.T) {
 	program, checked := build(t), map[string]bool{}
