@@ -31,14 +31,10 @@ lint:
 	$(GO) -C test/deploy vet ./...
 	@$(MAKE) --no-print-directory words
 
-# The words of pages and comments, by .vale.ini. What vale needs is a module of its own;
-# building it takes some minutes, once. The root package is left out for now (.vale.ini).
-PAGES = README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md docs deploy/README.md
-COMMENTS = bench cmd examples internal policy redriveotel redriveprom redrivetest test wire
+# The words of pages and comments. The root package is left out for now (see .vale.ini).
 words:
-	@$(GO) -C tools/vale build -o $(CURDIR)/bin/vale github.com/vale-cli/vale/v3/cmd/vale
-	@bin/vale --output=line --glob='*.md' $(PAGES)
-	@bin/vale --output=line --glob='*.go' $(COMMENTS)
+	@PAGES="README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md docs deploy/README.md" \
+		COMMENTS="bench cmd examples internal policy redriveotel redriveprom redrivetest test wire" scripts/words
 
 # What takes longest begins first, or all else would be over long before it is.
 LONGEST = ./test/faults ./internal/store/redisstore ./test/stories ./test/page ./internal/move ./internal/doctor
