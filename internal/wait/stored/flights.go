@@ -11,6 +11,9 @@ const (
 	// firstWindow is how many messages a destination may have in flight that has not
 	// confirmed any lately: so few that many can be stuck at once, and the others go on.
 	firstWindow = 16
+	wider       = 4
+	// spare is how many of all that may be in flight one destination leaves the others.
+	spare = batch / 2
 	// windowKept is how long a destination that nothing is in flight to keeps its window.
 	windowKept = 10 * time.Second
 )
@@ -28,8 +31,8 @@ type flights struct {
 // flight is what is on its way to one destination.
 type flight struct {
 	messages, bytes int
-	// window is how many messages may be: it doubles with each batch that filled it and
-	// went through, and begins anew when one did not.
+	// window is how many messages may be: it grows by wider with each batch that filled it
+	// and went through, and begins anew when one did not.
 	window int
 	used   time.Time
 	last   chan struct{} // closed when the answers to its latest batch were passed on
@@ -54,7 +57,7 @@ func (f *flights) of(l store.Lane) *flight {
 }
 
 // room is how many messages, and bytes of bodies, may be claimed of a lane now: at most
-// a batch less than all that others leave, or half of it. full tells that there is none for
+// spare less than all that others leave, or half of it. full tells that there is none for
 // any lane.
 func (f *flights) room(l store.Lane, now time.Time) (messages, bytes int, full bool) {
 	f.mu.Lock()
@@ -66,14 +69,14 @@ func (f *flights) room(l store.Lane, now time.Time) (messages, bytes int, full b
 	to := f.of(l)
 	to.used = now
 	left := free + to.messages
-	most := min(to.window, max(left-batch, (left+1)/2))
+	most := min(to.window, max(left-spare, (left+1)/2))
 	if to.window == firstWindow {
 		most = min(most, max(1, free/64)) // the next ones' part is smaller
 	}
 	messages = min(batch, most-to.messages, free)
 	bytes = min(batchBytes, (inFlightBytes-f.bytes+to.bytes)/2-to.bytes)
 	// Each batch costs a commit: while some are on their way, it waits for more room.
-	if to.messages > 0 && messages < max(1, most/4) || bytes <= 0 {
+	if to.messages > 0 && messages < max(1, min(batch, most)/4) || bytes <= 0 {
 		return 0, 0, false
 	}
 	return messages, bytes, false
@@ -105,7 +108,7 @@ func (f *flights) end(s *sent, through bool) {
 	case !through:
 		to.window = firstWindow
 	case s.filled:
-		to.window = min(2*to.window, InFlight)
+		to.window = min(wider*to.window, InFlight)
 	}
 }
 
