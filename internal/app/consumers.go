@@ -143,7 +143,7 @@ func (c *consumers) round(ctx context.Context) time.Duration {
 	now := time.Now()
 	if next, err := c.due(ctx); err == nil {
 		for _, n := range next {
-			if !n.Due.Before(now.Add(askSome)) || c.rules(n.Queue).NoConsumer == release.Return {
+			if n.Forwards() || !n.Due.Before(now.Add(askSome)) || c.rules(n.Queue).NoConsumer == release.Return {
 				continue
 			}
 			if yes, _ := c.enrolled(n.Queue); yes {

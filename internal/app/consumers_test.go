@@ -34,7 +34,7 @@ func watching(t *testing.T, a *asked, rules release.Rules, f func(c *consumers, 
 				a.mu.Lock()
 				defer a.mu.Unlock()
 				for _, q := range a.due {
-					all = append(all, store.NextDue{Queue: q, Due: time.Now()})
+					all = append(all, store.NextDue{Lane: store.Lane{Queue: q}, Due: time.Now()})
 				}
 				return all, nil
 			},

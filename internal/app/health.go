@@ -11,6 +11,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/metrics"
+	"github.com/redrive-mq/redrive/internal/store"
 )
 
 // health is what is wrong at the moment, by part of the service. A part that has
@@ -34,6 +35,7 @@ const (
 	partParkedStore = "store of parked"
 	partServer      = "redis"
 	partQueue       = "queue "              // and the queue's name
+	partForward     = "forwards of queue "  // and the lane of the forward target
 	partListener    = "events for "         // and the listener's name
 	partConsumers   = "consumers of queue " // and the queue's name
 	partLimit       = "delivery limit"
@@ -42,6 +44,14 @@ const (
 	// blockedBy begins what is wrong with a connection under an alarm.
 	blockedBy = "blocked by an alarm of RabbitMQ: "
 )
+
+// partOf is the part that a lane is.
+func partOf(lane store.Lane) string {
+	if lane.Forwards() {
+		return partForward + lane.String()
+	}
+	return partQueue + lane.Queue
+}
 
 func newHealth(log *slog.Logger, m *metrics.Metrics) *health {
 	h := &health{log: log, metrics: m, wrong: map[string]string{}, until: map[string]time.Time{}}

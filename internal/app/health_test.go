@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/metrics"
+	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 )
 
@@ -47,6 +48,8 @@ func TestReadyWhenEveryPartSaidSo(t *testing.T) {
 		{partQueue + "orders", "no such queue", []string{"queue orders: no such queue"}, "1", "0"},
 		{partConsumers + "mail", "none", []string{"consumers of queue mail: none", "queue orders: no such queue"}, "1", "0"},
 		{partConsumers + "mail", "", []string{"queue orders: no such queue"}, "1", "0"},
+		{partOf(store.Lane{Queue: "orders", Forward: store.Destination{RoutingKey: "dead"}}), "full", []string{"forwards of queue orders to queue dead: full", "queue orders: no such queue"}, "1", "0"},
+		{partForward + "orders to queue dead", "", []string{"queue orders: no such queue"}, "1", "0"},
 		{partStore, "full", []string{"queue orders: no such queue", "store: full"}, "0", "1"},
 		{partIntake, "not connected", []string{"intake: not connected", "queue orders: no such queue", "store: full"}, "0", "1"},
 		{partQueue + "orders", "", []string{"intake: not connected", "store: full"}, "0", "1"},

@@ -93,11 +93,14 @@ func conditionsOf(replicas []map[string]string) (all []notify.Condition) {
 	for _, wrong := range replicas {
 		for part, what := range wrong {
 			queue, isQueue := strings.CutPrefix(part, partQueue)
+			lane, isForward := strings.CutPrefix(part, partForward)
 			switch {
 			case strings.HasPrefix(what, blockedBy):
 				blocked = what
 			case isQueue:
-				failing[queue] = what
+				failing[queue] = "they fail: " + what
+			case isForward:
+				failing[lane] = "nothing is forwarded there: " + what
 			}
 		}
 		if intake = stoppedBy(wrong); intake == nil {
@@ -105,7 +108,7 @@ func conditionsOf(replicas []map[string]string) (all []notify.Condition) {
 		}
 	}
 	for queue, what := range failing {
-		all = append(all, notify.Condition{Kind: notify.QueueHeld, Queue: queue, Text: "they fail: " + what})
+		all = append(all, notify.Condition{Kind: notify.QueueHeld, Queue: queue, Text: what})
 	}
 	if blocked != "" {
 		all = append(all, notify.Condition{Kind: notify.BrokerBlocked, Text: blocked})

@@ -14,6 +14,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/redisnode"
+	"github.com/redrive-mq/redrive/internal/store"
 )
 
 func get(t *testing.T, s *Service, path string) (int, string) {
@@ -113,6 +114,7 @@ func TestReadinessIsOneJudgementEverywhere(t *testing.T) {
 		}{
 			{[]string{partQueue + "orders"}, true},
 			{[]string{partConsumers + "orders", partQueue + "mail"}, true},
+			{[]string{partOf(store.Lane{Queue: "orders", Forward: store.Destination{RoutingKey: "dead"}})}, true},
 			{[]string{partStore}, false},
 			{[]string{partParkedStore}, false},
 			{[]string{partIntake}, false},

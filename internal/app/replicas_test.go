@@ -124,7 +124,7 @@ func (s *scene) join() *node {
 		f.LookSoon()
 		f.loop.Wake()
 	})
-	f.loop = stored.New(n.member, n, f.gate, func(flow.Event) {}, log, func(string, error) {})
+	f.loop = stored.New(n.member, n, f.gate, func(flow.Event) {}, log, func(store.Lane, error) {})
 	f.console = console.New(console.Config{Store: n.member, Broker: allThere{}, Audit: auditLog{}, Restorable: time.Hour,
 		Policies: func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} }, Rates: f.rates,
 		SetHeld: f.loop.Hold, Force: func(queue, to, by, why string) { _ = f.gate.Force(queue, to, by, why, time.Now()) },

@@ -89,7 +89,7 @@ func (s *tenant) returning(shown func(queue string) bool) (all []metrics.Return)
 	due := map[string]bool{}
 	if next, err := s.store.Next(context.Background()); err == nil {
 		for _, n := range next {
-			if !n.Due.After(now) {
+			if !n.Forwards() && !n.Due.After(now) {
 				due[n.Queue] = true
 			}
 		}
@@ -104,7 +104,13 @@ func (s *tenant) returning(shown func(queue string) bool) (all []metrics.Return)
 			r.Held = append(r.Held, why)
 		}
 	}
-	for why, queues := range map[string][]string{"person": s.loop.Held(), "unreachable": s.loop.Resting()} {
+	var unreachable []string
+	for _, lane := range s.loop.Resting() {
+		if !lane.Forwards() {
+			unreachable = append(unreachable, lane.Queue)
+		}
+	}
+	for why, queues := range map[string][]string{"person": s.loop.Held(), "unreachable": unreachable} {
 		for _, q := range queues {
 			if shown(q) {
 				of(q).Held = append(of(q).Held, why)

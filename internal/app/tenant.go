@@ -303,20 +303,24 @@ func (s *tenant) stopped(part, queue string) func(error) {
 	}
 }
 
-// returnsFailed says, once, that a queue's returns fail, and that they work
-// again.
-func (s *tenant) returnsFailed(queue string, err error) {
+// returnsFailed says, once, that a lane takes nothing, and that it does again.
+func (s *tenant) returnsFailed(lane store.Lane, err error) {
 	what := ""
 	if err != nil {
 		what = err.Error()
 	}
-	if !s.health.set(partQueue+queue, what) {
+	if !s.health.set(partOf(lane), what) {
 		return
 	}
-	if err != nil {
-		s.Log.Warn("nothing returns to the queue for now; its messages wait", "queue", queue, "error", err)
-	} else {
-		s.Log.Info("messages return to the queue again", "queue", queue)
+	switch log := s.Log.With("queue", lane.Queue); {
+	case lane.Forwards() && err != nil:
+		log.Warn("nothing is forwarded there for now; the messages wait, and retries go on", "to", lane.Forward, "error", err)
+	case lane.Forwards():
+		log.Info("messages are forwarded there again", "to", lane.Forward)
+	case err != nil:
+		log.Warn("nothing returns to the queue for now; its messages wait", "error", err)
+	default:
+		log.Info("messages return to the queue again")
 	}
 }
 

@@ -113,12 +113,13 @@ func (p *Publisher) current(ctx context.Context) (*session, error) {
 	}
 }
 
-// alone is the body size, in bytes, from which a message is sent by itself. One
-// over RabbitMQ's limit (16 MiB by default from 4.0) ends the channel, and what
+// alone is the body size, in bytes, from which a message is sent on a channel of its own.
+// One over RabbitMQ's limit (16 MiB by default from 4.0) ends the channel, and what
 // was unanswered on it would have to be sent twice.
 const alone = 1 << 20
 
-// Send publishes persistent and mandatory (but for Unchecked), in order, and returns a function that
+// Send publishes persistent and mandatory (but for Unchecked), in order (but for large
+// ones, which those behind them may overtake), and returns a function that
 // waits for RabbitMQ's answer to each message: nil when it is confirmed and was
 // routed, else wire.ErrUnroutable, ErrNacked, ErrUnacceptable, ErrForbidden or
 // ErrUnsent, wrapped. Send is called by one goroutine at a time; until ctx ends it waits
@@ -127,20 +128,14 @@ func (p *Publisher) Send(ctx context.Context, out []Outgoing) (wait func(context
 	errs := make([]error, len(out))
 	pending := make([]sentMessage, 0, len(out))
 	for i := range out {
-		big := len(out[i].Message.Body) >= alone
-		if big {
-			p.collect(ctx, out, pending, errs)
-			pending = pending[:0]
+		publish := p.publish
+		if len(out[i].Message.Body) >= alone {
+			publish = p.publishAlone // nobody waits for its answer here: its target may give none
 		}
-		m, err := p.publish(ctx, &out[i])
+		m, err := publish(ctx, &out[i])
 		m.index = i
-		if errs[i] = err; err != nil {
-			continue
-		}
-		pending = append(pending, m)
-		if big {
-			p.collect(ctx, out, pending, errs)
-			pending = pending[:0]
+		if errs[i] = err; err == nil {
+			pending = append(pending, m)
 		}
 	}
 	return func(ctx context.Context) []error {
@@ -153,6 +148,7 @@ type sentMessage struct {
 	index   int
 	session *session
 	confirm *amqp.DeferredConfirmation
+	alone   bool // the session is its own
 }
 
 func (p *Publisher) publish(ctx context.Context, o *Outgoing) (sentMessage, error) {
@@ -180,6 +176,10 @@ func (p *Publisher) collect(ctx context.Context, out []Outgoing, pending []sentM
 		errs[m.index] = m.session.answer(ctx, m.confirm)
 	}
 	for _, m := range pending {
+		if m.alone {
+			errs[m.index] = m.session.judgeAlone(&out[m.index], errs[m.index])
+			continue
+		}
 		err := errs[m.index]
 		if err == nil {
 			if synced != m.session {
@@ -205,34 +205,50 @@ func (p *Publisher) collect(ctx context.Context, out []Outgoing, pending []sentM
 		}
 	}
 	for _, m := range pending {
-		m.session.end()
+		if !m.alone {
+			m.session.end()
+		}
 	}
 }
 
 // sendAlone sends one message on a channel of its own and waits for the answer.
 func (p *Publisher) sendAlone(ctx context.Context, o *Outgoing) error {
-	s, err := p.current(ctx)
+	m, err := p.publishAlone(ctx, o)
 	if err != nil {
 		return err
+	}
+	return m.session.judgeAlone(o, m.session.answer(ctx, m.confirm))
+}
+
+// publishAlone publishes one message on a channel of its own, which judgeAlone closes.
+func (p *Publisher) publishAlone(ctx context.Context, o *Outgoing) (sentMessage, error) {
+	s, err := p.current(ctx)
+	if err != nil {
+		return sentMessage{}, err
 	}
 	own, err := newSessionUntil(ctx, s.conn)
 	if err != nil {
-		return fmt.Errorf("%w: %v", wire.ErrUnsent, err)
+		return sentMessage{}, fmt.Errorf("%w: %v", wire.ErrUnsent, err)
 	}
-	defer func() { go own.close() }() // it ends with its connection, if not before: an alarm may hold it up
 	confirm, err := own.publish(o)
 	if err != nil {
-		return err
+		go own.close()
 	}
-	switch err := own.answer(ctx, confirm); {
+	return sentMessage{session: own, confirm: confirm, alone: true}, err
+}
+
+// judgeAlone says what became of the only message of a session from its answer, and closes
+// the session.
+func (s *session) judgeAlone(o *Outgoing, err error) error {
+	defer func() { go s.close() }() // it ends with its connection, if not before: an alarm may hold it up
+	switch {
 	case err == nil:
-		own.syncReturns()
-		return own.routed(o)
+		s.syncReturns()
+		return s.routed(o)
 	case errors.Is(err, errChannelEnded):
-		return own.cause
-	default:
-		return err
+		return s.cause
 	}
+	return err
 }
 
 // canExist tells whether RabbitMQ can have a queue of that name. It has none that is

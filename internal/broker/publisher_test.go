@@ -4,17 +4,20 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/internal/rabbitnode"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -300,5 +303,37 @@ func TestAChannelThatRefusesIsReplaced(t *testing.T) {
 		brokertest.Eventually(t, "there is another channel", replaced)
 		brokertest.Eventually(t, "the one before is closed", func() bool { return len(channels()) == 2 })
 		brokertest.Eventually(t, "each has arrived once", func() bool { return v.Depth("q") == sent })
+	})
+}
+
+// A queue that does not answer holds up no other: only who wants the answer to a large
+// message waits for it.
+func TestALargeMessageWithoutAnAnswerHoldsUpNoOther(t *testing.T) {
+	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+		for _, q := range []string{"stuck", "q"} {
+			v.Queue(q, amqp.Table{"x-queue-type": "quorum"})
+		}
+		leader := func(do string) {
+			t.Helper()
+			if _, err := n.Eval(t.Context(), fmt.Sprintf("{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<%q>>, queue, <<%q>>)), ok = sys:%s(amqqueue:get_pid(Q)).", v.Name, "stuck", do)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		leader("suspend")
+		p := publisher(t, v.URL())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		large := message("", "stuck", strings.Repeat("x", 1<<20), nil)
+		wait := p.Send(ctx, []broker.Outgoing{large, message("", "q", "a", nil)})
+		if err := p.Send(ctx, []broker.Outgoing{message("", "q", "b", nil)})(ctx)[0]; err != nil {
+			t.Fatalf("the other one: %v", err)
+		}
+		if n := v.Depth("q"); n != 2 {
+			t.Errorf("%d arrived at the other queue", n)
+		}
+		leader("resume")
+		if errs := wait(t.Context()); errs[0] != nil || errs[1] != nil {
+			t.Errorf("once it answers: %v", errs)
+		}
 	})
 }

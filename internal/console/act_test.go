@@ -244,7 +244,7 @@ func TestWhatIsNotThereIsSkipped(t *testing.T) {
 		other := *twin
 		claimed.Due = long
 		d.add(t, mine, theirs, twin, &other, claimed)
-		if claims, err := d.store.Claim(ctx, "orders", time.Now(), 1, 1); err != nil || len(claims) != 1 {
+		if claims, err := d.store.Claim(ctx, store.Lane{Queue: "orders"}, time.Now(), 1, 1); err != nil || len(claims) != 1 {
 			t.Fatal(claims, err)
 		}
 		twins, err := d.store.Find(ctx, twin.ID)

@@ -81,7 +81,7 @@ func drain(b *testing.B, s *diskstore.Store, n int) {
 		}
 	})
 	for n > 0 {
-		claims, err := s.Claim(ctx, "orders", time.Now(), 512, 16<<20)
+		claims, err := s.Claim(ctx, store.Lane{Queue: "orders"}, time.Now(), 512, 16<<20)
 		if err != nil {
 			b.Fatal(err)
 		}

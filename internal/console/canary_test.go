@@ -15,7 +15,7 @@ import (
 
 func (d *desk) give(t *testing.T, queue string, fails func(*store.Record) bool) {
 	t.Helper()
-	claims, err := d.store.Claim(ctx, queue, time.Now(), 1000, 1<<20)
+	claims, err := d.store.Claim(ctx, store.Lane{Queue: queue}, time.Now(), 1000, 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}

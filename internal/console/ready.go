@@ -8,7 +8,7 @@ import (
 // OfQueue tells whether a problem, or the part of the service that it is of, concerns a
 // single queue.
 func OfQueue(problem string) bool {
-	return strings.HasPrefix(problem, "queue ") || strings.HasPrefix(problem, "consumers of queue ")
+	return strings.HasPrefix(problem, "queue ") || strings.HasPrefix(problem, "forwards of queue ") || strings.HasPrefix(problem, "consumers of queue ")
 }
 
 // Stops tells whether a problem, or the part of the service that it is of, makes the

@@ -304,7 +304,7 @@ func TestACountEnds(t *testing.T) {
 // giveBack claims what is due of a queue and settles it as returned.
 func giveBack(t *testing.T, s console.Store, queue string) {
 	t.Helper()
-	claims, err := s.Claim(ctx, queue, time.Now().Add(24*time.Hour), 100, 1<<20)
+	claims, err := s.Claim(ctx, store.Lane{Queue: queue}, time.Now().Add(24*time.Hour), 100, 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}

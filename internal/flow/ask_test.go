@@ -170,7 +170,7 @@ func TestInventedNamesShareABudget(t *testing.T) {
 		if err != nil || len(page.Records) != 1 {
 			t.Fatal(page, err)
 		}
-		claims, err := s.Claim(t.Context(), "invented.0", time.Now().Add(time.Hour), 1, 1<<20)
+		claims, err := s.Claim(t.Context(), store.Lane{Queue: "invented.0"}, time.Now().Add(time.Hour), 1, 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -53,9 +53,9 @@ type Flow struct {
 	names *Names
 	prove func(queue string)
 	rules atomic.Pointer[Rules]
-	// waits tells which of the batch that is to be offered again wait in RabbitMQ
-	// already: it must not be given them twice.
-	waits map[int]bool
+	// waits has those of the batch that is to be offered again which wait in RabbitMQ
+	// already, and what is to be told of them: neither it nor the store must have them twice.
+	waits map[int]Event
 }
 
 // New makes a flow that keeps what it takes in s, or where hold brings it, and
@@ -102,7 +102,11 @@ func (f *Flow) Take(ctx context.Context, batch []Delivery) error {
 	for i := range batch {
 		rec, verdict, m := f.judge(ctx, i, &batch[i], rules, now)
 		told = append(told, Event{Kind: Failed, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Reason: rec.Reason, Error: rec.Error})
+		waiting, waits := f.waits[i]
 		switch {
+		case waits: // whatever the rules say that are in force since
+			told = append(told, waiting)
+			continue
 		case verdict == policy.Discard:
 			told = append(told, Event{Kind: Discarded, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Reason: rec.Reason})
 			continue
@@ -111,15 +115,12 @@ func (f *Flow) Take(ctx context.Context, batch []Delivery) error {
 		default:
 			told = append(told, Event{Kind: Waiting, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Delay: rec.Due.Sub(now), Way: Disk})
 		}
-		switch {
-		case m == nil:
+		if m == nil {
 			keep = append(keep, rec)
-		case f.waits[i]:
-			told[len(told)-1].Way = m.way.Limits().Name
-		default:
-			away = append(away, *m)
-			at, events = append(at, i), append(events, len(told)-1)
+			continue
 		}
+		away = append(away, *m)
+		at, events = append(at, i), append(events, len(told)-1)
 	}
 	f.handOver(ctx, away, at)
 	for i, m := range away {
@@ -127,9 +128,9 @@ func (f *Flow) Take(ctx context.Context, batch []Delivery) error {
 		if m.err == nil {
 			e.Way, e.Delay = name, m.real
 			if f.waits == nil {
-				f.waits = map[int]bool{}
+				f.waits = map[int]Event{}
 			}
-			f.waits[at[i]] = true
+			f.waits[at[i]] = *e
 			continue
 		}
 		e.Instead = name

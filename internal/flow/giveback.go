@@ -133,10 +133,11 @@ func (g *GiveBack) Send(ctx context.Context, queue string, claims []store.Claim)
 				fates[i] = Fate{Park: fmt.Sprintf("it cannot be forwarded to exchange %q with routing key %q: %v", r.Forward.Exchange, r.Forward.RoutingKey, err)}
 			case errors.Is(err, wire.ErrUnroutable):
 				// The queue was deleted. If it was declared anew it only needs
-				// its binding back.
+				// its binding back. Or somebody deleted its retry exchange, which no
+				// report makes anew.
 				if again == nil {
 					g.enrolled.forget(queue)
-					f := g.enrolled.route(ctx, queue, true, now)
+					f := g.enrolled.route(ctx, queue, proven(claims), now)
 					if f.Err == nil && f.Park == "" {
 						f.Err = Again
 					}

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -107,6 +108,30 @@ func TestUnroutableIsParkedWhenTheQueueIsGone(t *testing.T) {
 	if f := fates[0]; f.Done || f.Err != nil || !strings.Contains(f.Park, `"q" does not exist`) || fates[1] != (flow.Fate{Done: true}) {
 		t.Errorf("fates %+v", fates)
 	}
+}
+
+// A retry exchange that somebody deleted is not made anew for a client's report, which
+// proves nothing, though this process had bound it before.
+func TestAReportMakesNoDeletedRetryExchangeAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &answers{of: map[string]error{"reported": wire.ErrUnroutable}}
+		g := flow.NewGiveBack(a, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} }, func(flow.Event) {})
+		defer g.Close()
+		reported := due("reported")
+		reported.Record.Proven = false
+		g.Send(t.Context(), "q", []store.Claim{due("proven")})(t.Context())
+		for try := range 5 {
+			if f := g.Send(t.Context(), "q", []store.Claim{reported})(t.Context())[0]; f.Park != "" {
+				break
+			} else if f.Done || f.Err == nil || try == 4 {
+				t.Errorf("try %d: %+v", try, f)
+			}
+			time.Sleep(time.Minute)
+		}
+		if len(a.bound) != 1 {
+			t.Errorf("it was bound %d times; want once, for the dead letter", len(a.bound))
+		}
+	})
 }
 
 // What is forwarded goes where the policy says, and is parked when that leads nowhere:

@@ -113,6 +113,50 @@ func TestABatchThatIsOfferedAgainIsHeldOnce(t *testing.T) {
 	}
 }
 
+// What waits in RabbitMQ already when a batch is offered again is neither kept, parked nor
+// discarded besides, though the rules in force since would have it so.
+func TestARuleThatChangesWhileABatchIsOfferedAgainDoublesNothing(t *testing.T) {
+	ctx := context.Background()
+	every := policy.Policy{Name: "new", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}
+	last := every
+	last.Attempts, last.Exhausted = 1, policy.Exhausted{Action: policy.Discard}
+	for name, rules := range map[string]flow.Rules{"in the store": {Policies: policy.Set{every}}, "discarded": {Policies: policy.Set{last}}, "parked": {}} {
+		t.Run(name, func(t *testing.T) {
+			b, s := &faulty{}, &failing{Store: memstore.New(), err: store.ErrFull}
+			f := newHeldFlow(t, s, b)
+			batch := []flow.Delivery{deadLetter("a", "1"), deadLetter("kept", "2"), deadLetter("b", "3")}
+			if err := f.Take(ctx, batch); !errors.Is(err, store.ErrFull) || len(b.sent) != 2 {
+				t.Fatalf("%d were sent, %v; want it to be full", len(b.sent), err)
+			}
+			f.SetRules(rules)
+			s.err = nil
+			if err := f.Take(ctx, batch); err != nil {
+				t.Fatal(err)
+			}
+			for _, l := range kept(t, s) {
+				if l.Record.Queue != "kept" {
+					t.Errorf("%s of queue %s is kept, and waits in RabbitMQ", l.Record.Message.Body, l.Record.Queue)
+				}
+			}
+			levels := 0
+			for _, e := range f.events {
+				if e.Way == "levels" {
+					levels++
+				}
+			}
+			if levels != 2 || len(b.sent) != 2 {
+				t.Errorf("told of %d that wait in RabbitMQ, which has %d; want 2", levels, len(b.sent))
+			}
+			lines, err := s.Ledger(ctx)
+			for _, l := range lines {
+				if l.Queue != "kept" && (l.Sums[store.In] != 1 || l.Sums[store.HandedOver] != 1) || err != nil {
+					t.Errorf("the ledger has %+v, %v", l, err)
+				}
+			}
+		})
+	}
+}
+
 // What was handed to RabbitMQ, and is delivered again since the acknowledgement
 // was lost, has the same id.
 func TestARedeliveryOfWhatWaitsInRabbitMQKeepsItsID(t *testing.T) {

@@ -55,11 +55,11 @@ type Store interface {
 	// not be kept. ErrFull when there is no room.
 	Add(ctx context.Context, records []*Record) error
 
-	// Claim hands out waiting records of one queue with Due ≤ upTo, earliest
+	// Claim hands out waiting records of one lane with Due ≤ upTo, earliest
 	// first, at most n of them and at most maxBytes of body (but always one).
 	// A claimed record is handed to nobody else until it is settled, released,
 	// or its owner dies (disk: the process; a shared engine: the lease).
-	Claim(ctx context.Context, queue string, upTo time.Time, n, maxBytes int) ([]Claim, error)
+	Claim(ctx context.Context, lane Lane, upTo time.Time, n, maxBytes int) ([]Claim, error)
 
 	// Settle ends claims, each in one atomic step, and when it returns nil they
 	// survive a crash. A claim whose lease was lost meanwhile is left alone and
@@ -69,7 +69,7 @@ type Store interface {
 	// Release gives claims back unchanged.
 	Release(ctx context.Context, claims []Claim) error
 
-	// Next tells, for each queue with waiting records that nobody claimed, when
+	// Next tells, for each lane with waiting records that nobody claimed, when
 	// the earliest of them is due. The order is not defined.
 	Next(ctx context.Context) ([]NextDue, error)
 
@@ -78,7 +78,7 @@ type Store interface {
 	Changed() <-chan struct{}
 
 	// Counts tells how many records each queue has in each state, claimed ones
-	// included, and the waiting record that is earliest due.
+	// included, and the waiting record of any of its lanes that is earliest due.
 	Counts(ctx context.Context) ([]QueueCount, error)
 
 	Searcher
@@ -115,10 +115,10 @@ type Outcome struct {
 	At   time.Time // when it ended
 }
 
-// NextDue is the earliest due time among a queue's unclaimed waiting records.
+// NextDue is the earliest due time among a lane's unclaimed waiting records.
 type NextDue struct {
-	Queue string
-	Due   time.Time
+	Lane
+	Due time.Time
 }
 
 // QueueCount is what a store holds for one queue.

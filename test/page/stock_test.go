@@ -143,7 +143,7 @@ func (s *stocked) stock(t testing.TB) {
 	s.order, s.waiting = all[0].ID.String(), all[6].ID.String()
 	returns := func(r *store.Record, at time.Time) {
 		s.add(t, r)
-		claims, err := s.store.Claim(ctx, r.Queue, at, 1, 1<<20)
+		claims, err := s.store.Claim(ctx, store.Lane{Queue: r.Queue}, at, 1, 1<<20)
 		must(err)
 		_, err = s.store.Settle(ctx, []store.Outcome{{Claim: claims[0], At: at}})
 		must(err)

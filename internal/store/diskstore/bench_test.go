@@ -59,7 +59,7 @@ func BenchmarkCycle(b *testing.B) {
 				if err != nil || len(next) != 1 {
 					b.Fatal(next, err)
 				}
-				claims, err := s.Claim(ctx, "orders", next[0].Due.Add(time.Second), 512, 1<<30)
+				claims, err := s.Claim(ctx, store.Lane{Queue: "orders"}, next[0].Due.Add(time.Second), 512, 1<<30)
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -51,7 +51,7 @@ func TestWhatComesBesideADamagedBlockIsKept(t *testing.T) {
 	}
 	fresh := 0
 	for _, queue := range threeQueues {
-		for _, c := range claimAll(t, s, queue) {
+		for _, c := range claimAll(t, s, store.Lane{Queue: queue}) {
 			if strings.HasPrefix(string(c.Record.Message.Body), "new") {
 				fresh++
 			}

@@ -10,7 +10,7 @@ import (
 )
 
 // Claim implements store.Store.
-func (s *Store) Claim(ctx context.Context, name string, upTo time.Time, n, maxBytes int) ([]store.Claim, error) {
+func (s *Store) Claim(ctx context.Context, from store.Lane, upTo time.Time, n, maxBytes int) ([]store.Claim, error) {
 	done, err := s.use(ctx)
 	if err != nil {
 		return nil, err
@@ -18,9 +18,9 @@ func (s *Store) Claim(ctx context.Context, name string, upTo time.Time, n, maxBy
 	defer done()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	q := s.queue(name)
-	q.lookBelow(name)
-	it, err := s.walk(s.db, q.low, after(queuePrefix(store.Waiting, name)))
+	q := s.lane(from)
+	q.lookBelow(from)
+	it, err := s.walk(s.db, q.low, after(lanePrefix(from)))
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func (s *Store) Claim(ctx context.Context, name string, upTo time.Time, n, maxBy
 		s.unclaim(q, claims)
 		return nil, err
 	}
-	// Only now: after an error the queue must still be asked again.
+	// Only now: after an error the lane must still be asked again.
 	q.next = next
 	if next.IsZero() && len(claims) > 0 {
 		q.low = append([]byte(claims[len(claims)-1].Token), 0)
@@ -77,22 +77,22 @@ func (s *Store) Claim(ctx context.Context, name string, upTo time.Time, n, maxBy
 }
 
 // leftOut notes that something could not be read.
-func (q *queue) leftOut() {
+func (q *lane) leftOut() {
 	if q.again.IsZero() {
 		q.again = time.Now().Add(eioKept)
 	}
 }
 
-// lookBelow makes a queue that left something out begin at its first record again, once
+// lookBelow makes a lane that left something out begin at its first record again, once
 // the disk may read it.
-func (q *queue) lookBelow(name string) {
+func (q *lane) lookBelow(which store.Lane) {
 	if !q.again.IsZero() && !time.Now().Before(q.again) {
-		q.low, q.again = queuePrefix(store.Waiting, name), time.Time{}
+		q.low, q.again = lanePrefix(which), time.Time{}
 	}
 }
 
 // unclaim makes claims claimable again. The caller holds mu.
-func (s *Store) unclaim(q *queue, claims []store.Claim) {
+func (s *Store) unclaim(q *lane, claims []store.Claim) {
 	for _, c := range claims {
 		if q.claimed[c.Token] {
 			delete(q.claimed, c.Token)
@@ -110,7 +110,7 @@ func (s *Store) Release(ctx context.Context, claims []store.Claim) error {
 	defer done()
 	s.mu.Lock()
 	for _, c := range claims {
-		s.unclaim(s.queue(c.Record.Queue), []store.Claim{c})
+		s.unclaim(s.lane(c.Record.Lane()), []store.Claim{c})
 	}
 	s.mu.Unlock()
 	s.signal()
@@ -134,7 +134,7 @@ func (s *Store) Settle(ctx context.Context, outcomes []store.Outcome) (n int, er
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for _, c := range settled {
-			if claimed := s.queue(c.Record.Queue).claimed; err != nil {
+			if claimed := s.lane(c.Record.Lane()).claimed; err != nil {
 				claimed[c.Token] = true
 			} else {
 				delete(claimed, c.Token)
@@ -144,7 +144,7 @@ func (s *Store) Settle(ctx context.Context, outcomes []store.Outcome) (n int, er
 	for _, o := range outcomes {
 		r, key := o.Claim.Record, []byte(o.Claim.Token)
 		s.mu.Lock()
-		claimed := s.queue(r.Queue).claimed
+		claimed := s.lane(r.Lane()).claimed
 		held := claimed[o.Claim.Token]
 		if held {
 			claimed[o.Claim.Token] = false
@@ -188,15 +188,20 @@ func (s *Store) Next(ctx context.Context) ([]store.NextDue, error) {
 	defer done()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err := s.lookForTargets(); err != nil {
+		return nil, err
+	}
 	var next []store.NextDue
 	for name, q := range s.queues {
-		due := q.next
-		if !q.again.IsZero() && (due.IsZero() || q.again.Before(due)) {
-			due = q.again // what is due by then is a claim's to find
-		}
-		if !due.IsZero() {
-			next = append(next, store.NextDue{Queue: name, Due: due})
-		}
+		q.lanes(name, func(at store.Lane, l *lane) {
+			due := l.next
+			if !l.again.IsZero() && (due.IsZero() || l.again.Before(due)) {
+				due = l.again // what is due by then is a claim's to find
+			}
+			if !due.IsZero() {
+				next = append(next, store.NextDue{Lane: at, Due: due})
+			}
+		})
 	}
 	return next, nil
 }

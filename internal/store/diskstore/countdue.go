@@ -18,16 +18,18 @@ func (s *Store) CountDue(ctx context.Context, queues []string, edges []time.Time
 	defer done()
 	counts := make([]int64, len(edges))
 	for _, name := range queues {
-		if err := s.countDue(ctx, name, edges, counts, most); err != nil {
-			return nil, err
+		for lane, low := range s.lowest(name) {
+			if err := s.countDue(ctx, lane, low, edges, counts, most); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return counts, nil
 }
 
-func (s *Store) countDue(ctx context.Context, name string, edges []time.Time, counts []int64, most int64) error {
-	prefix := queuePrefix(store.Waiting, name)
-	it, err := s.walk(s.db, s.lowest(name), after(prefix))
+func (s *Store) countDue(ctx context.Context, lane store.Lane, low []byte, edges []time.Time, counts []int64, most int64) error {
+	prefix := lanePrefix(lane)
+	it, err := s.walk(s.db, low, after(prefix))
 	if err != nil {
 		return err
 	}
@@ -50,14 +52,20 @@ func (s *Store) countDue(ctx context.Context, name string, edges []time.Time, co
 	return it.Error()
 }
 
-// lowest is a key before which no record of the queue waits: what was returned left
-// graves there, which are slow to walk over.
-func (s *Store) lowest(name string) []byte {
+// lowest has, for each lane of a queue, a key before which no record waits: what was
+// returned left graves there, which are slow to walk over.
+func (s *Store) lowest(name string) map[store.Lane][]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	q := s.queue(name)
-	low := string(q.low)
-	for key := range q.claimed {
+	all := map[store.Lane][]byte{}
+	s.queue(name).lanes(name, func(at store.Lane, l *lane) { all[at] = l.lowest() })
+	return all
+}
+
+// lowest is a key before which no record of the lane waits, claimed or not.
+func (l *lane) lowest() []byte {
+	low := string(l.low)
+	for key := range l.claimed {
 		low = min(low, key)
 	}
 	return []byte(low)

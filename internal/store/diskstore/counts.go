@@ -5,12 +5,15 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
 // loadQueues reads the counts, and the first waiting record's due time of each
-// queue.
+// lane.
 func (s *Store) loadQueues() error {
 	err := counters(s.db, func(state store.State, queue string, n int64) error {
 		if n != 0 {
@@ -26,24 +29,72 @@ func (s *Store) loadQueues() error {
 		if q.kept[store.Waiting] == 0 {
 			continue
 		}
-		starts = append(starts, start{name: name, low: q.low})
+		starts = append(starts, start{lane: store.Lane{Queue: name}, low: q.low})
+	}
+	targets, someLeftOut, err := s.forwards(s.db, []byte{prefixForward})
+	if err != nil {
+		return err
+	}
+	if someLeftOut {
+		s.targetsAgain = time.Now().Add(eioKept)
+	}
+	for _, l := range targets {
+		starts = append(starts, start{lane: l, low: lanePrefix(l)})
 	}
 	leftOut, err := s.firsts(starts, func(at start, key, _ []byte) error {
-		q := s.queues[at.name]
-		q.low, q.next = bytes.Clone(key), dueOf(key)
+		l := s.lane(at.lane)
+		l.low, l.next = bytes.Clone(key), dueOf(key)
 		return nil
 	})
 	for _, at := range starts {
 		if leftOut { // of one of them: it may be read later
-			s.queues[at.name].leftOut()
+			s.lane(at.lane).leftOut()
 		}
 	}
 	return err
 }
 
-// start is from where to look for the first waiting record of a queue.
+// forwards are the lanes of forward targets that have something, among the keys with a
+// prefix. leftOut tells that something could not be read.
+func (s *Store) forwards(db pebble.Reader, prefix []byte) (all []store.Lane, leftOut bool, err error) {
+	it, err := s.walk(db, prefix, after(prefix))
+	if err != nil {
+		return nil, false, err
+	}
+	it.skipped = func(from []byte, err error) {
+		leftOut = true
+		s.damage.skipped(from, err)
+	}
+	for more := it.First(); more; {
+		key := it.Key()
+		all = append(all, laneOf(key))
+		more = it.SeekGE(after(key[:len(key)-placeSize]))
+	}
+	return all, leftOut, errors.Join(it.Error(), it.Close())
+}
+
+// lookForTargets finds the lanes of forward targets that could not be read when the store
+// was opened, once the disk may read them. The caller holds mu.
+func (s *Store) lookForTargets() error {
+	now := time.Now()
+	if s.targetsAgain.IsZero() || now.Before(s.targetsAgain) {
+		return nil
+	}
+	targets, _, err := s.forwards(s.db, []byte{prefixForward})
+	if err == nil {
+		s.targetsAgain = time.Time{}
+	}
+	for _, l := range targets {
+		if q := s.queue(l.Queue); q.forwards[l.Forward] == nil {
+			s.lane(l).again = now // a claim finds what it has
+		}
+	}
+	return err
+}
+
+// start is from where to look for the first waiting record of a lane.
 type start struct {
-	name string
+	lane store.Lane
 	low  []byte
 	at   int
 }
@@ -52,7 +103,7 @@ type start struct {
 // many thousand queues. leftOut tells that something could not be read.
 func (s *Store) firsts(starts []start, visit func(at start, key, value []byte) error) (leftOut bool, err error) {
 	slices.SortFunc(starts, func(a, b start) int { return bytes.Compare(a.low, b.low) })
-	it, err := s.walk(s.db, []byte{prefixWaiting}, []byte{prefixWaiting + 1})
+	it, err := s.walk(s.db, []byte{prefixForward}, []byte{prefixWaiting + 1})
 	if err != nil {
 		return false, err
 	}
@@ -67,7 +118,7 @@ func (s *Store) firsts(starts []start, visit func(at start, key, value []byte) e
 			}
 			continue
 		}
-		if !bytes.HasPrefix(it.Key(), queuePrefix(store.Waiting, at.name)) {
+		if !bytes.HasPrefix(it.Key(), lanePrefix(at.lane)) {
 			continue
 		}
 		value, err := it.ValueAndErr() // nil where it cannot be read
@@ -96,20 +147,20 @@ func (s *Store) Counts(ctx context.Context) ([]store.QueueCount, error) {
 			continue
 		}
 		if q.kept[store.Waiting] > 0 {
-			low := q.low
-			for k := range q.claimed { // claimed ones count as waiting still
-				if k < string(low) {
-					low = []byte(k)
-				}
-			}
-			starts = append(starts, start{name: name, low: bytes.Clone(low), at: len(counts)})
+			q.lanes(name, func(at store.Lane, l *lane) { // claimed ones count as waiting still
+				starts = append(starts, start{lane: at, low: l.lowest(), at: len(counts)})
+			})
 		}
 		counts = append(counts, store.QueueCount{Queue: name, Waiting: q.kept[store.Waiting], Parked: q.kept[store.Parked], Discarded: q.kept[store.Discarded]})
 	}
 	s.mu.Unlock()
+	first := make([][]byte, len(counts)) // places
 	_, err = s.firsts(starts, func(at start, key, value []byte) error {
-		c := &counts[at.at]
-		c.NextDue = dueOf(key)
+		c, place := &counts[at.at], placeOf(key)
+		if was := first[at.at]; was != nil && bytes.Compare(was, place) <= 0 {
+			return nil
+		}
+		first[at.at], c.NextDue = bytes.Clone(place), dueOf(key)
 		if r, _, err := store.DecodeRecord(value, false); err == nil {
 			c.NextFailed = r.FailedAt
 		}

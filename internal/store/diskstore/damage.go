@@ -148,7 +148,7 @@ func (d *damage) unreadable(key []byte, err error) error {
 
 // placeOfKey says which part of the store a key is of.
 func placeOfKey(key []byte) string {
-	if len(key) > 1 && (key[0] == prefixWaiting || key[0] == prefixParked || key[0] == prefixDiscarded) && len(key) >= 2+int(key[1]) {
+	if len(key) > 1 && stateOf(key[0]) != 0 && len(key) >= 2+int(key[1]) {
 		return "queue " + queueOf(key)
 	}
 	return "index"

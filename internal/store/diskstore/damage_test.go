@@ -151,7 +151,7 @@ func costs(t *testing.T, disk vfs.FS, at int64, all, most int) (missing int) {
 	}
 	claimed := 0
 	for _, queue := range threeQueues {
-		claimed += len(claimAll(t, s, queue))
+		claimed += len(claimAll(t, s, store.Lane{Queue: queue}))
 	}
 	if want := len(slices.DeleteFunc(oldest, func(body string) bool { return !strings.Contains(body, "-w-") })); claimed != want {
 		t.Errorf("byte %d: %d are claimed of %d that can be read", at, claimed, want)
@@ -178,10 +178,10 @@ func readAll(t *testing.T, s *diskstore.Store, newest bool) (all []string) {
 }
 
 // claimAll claims all of a queue and settles it.
-func claimAll(t *testing.T, s *diskstore.Store, queue string) (all []store.Claim) {
+func claimAll(t *testing.T, s *diskstore.Store, lane store.Lane) (all []store.Claim) {
 	t.Helper()
 	for {
-		claims, err := s.Claim(ctx, queue, farAway, 50, 1<<30)
+		claims, err := s.Claim(ctx, lane, farAway, 50, 1<<30)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -216,7 +216,7 @@ func TestABlockThatIsReadAgainGivesItsMessagesBack(t *testing.T) {
 	bad.Store(true)
 	claimed := 0
 	for _, queue := range threeQueues {
-		claimed += len(claimAll(t, s, queue))
+		claimed += len(claimAll(t, s, store.Lane{Queue: queue}))
 	}
 	if claimed == 600 || claimed < 500 {
 		t.Fatalf("%d of 600 were claimed while a block was bad", claimed)
@@ -228,7 +228,7 @@ func TestABlockThatIsReadAgainGivesItsMessagesBack(t *testing.T) {
 		t.Errorf("nothing is said to be due: %v, %v", next, err)
 	}
 	for _, n := range next {
-		claimed += len(claimAll(t, s, n.Queue))
+		claimed += len(claimAll(t, s, n.Lane))
 	}
 	if claimed != 600 {
 		t.Errorf("%d of 600 were claimed", claimed)

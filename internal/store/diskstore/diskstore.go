@@ -104,11 +104,14 @@ type Store struct {
 	// large is held while a large body is added.
 	large sync.Mutex
 
-	mu      sync.Mutex
-	queues  map[string]*queue
-	passing passing
-	users   sync.WaitGroup // calls under way, for Close
-	closed  bool
+	mu     sync.Mutex
+	queues map[string]*queue
+	// targetsAgain is when forward targets are looked for anew that could not be read when
+	// the store was opened; zero: all were.
+	targetsAgain time.Time
+	passing      passing
+	users        sync.WaitGroup // calls under way, for Close
+	closed       bool
 }
 
 // Open opens the store in folder path and makes it when there is none. It fails

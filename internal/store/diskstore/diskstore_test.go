@@ -161,7 +161,7 @@ func TestAFullStoreTakesNothingAndGivesBack(t *testing.T) {
 		{"a change that deletes", change(store.Edit{Delete: true}), 0},
 		{"forgetting entries", func() error { return s.DeleteEntries(ctx, "") }, 0},
 		{"settling", func() error {
-			claims, err := s.Claim(ctx, "q", farAway, 1, 1)
+			claims, err := s.Claim(ctx, store.Lane{Queue: "q"}, farAway, 1, 1)
 			if err != nil || len(claims) != 1 {
 				return fmt.Errorf("claimed %d, %w", len(claims), err)
 			}

@@ -17,7 +17,7 @@ import (
 
 // first is the key of the first waiting record of a queue.
 func (s *Store) first(queue string) (key []byte, err error) {
-	_, err = s.firsts([]start{{name: queue, low: queuePrefix(store.Waiting, queue)}}, func(_ start, k, _ []byte) error {
+	_, err = s.firsts([]start{{lane: store.Lane{Queue: queue}, low: queuePrefix(store.Waiting, queue)}}, func(_ start, k, _ []byte) error {
 		key = bytes.Clone(k)
 		return nil
 	})
@@ -61,7 +61,7 @@ func (s *Store) Check() error {
 	want, got := map[string]string{}, map[string]string{} // the indexes
 	for it.First(); it.Valid(); it.Next() {
 		key := it.Key()
-		state := store.State(bytes.IndexByte(prefixes[:], key[0]))
+		state := stateOf(key[0])
 		switch {
 		case key[0] == prefixID || key[0] == prefixGroup:
 			got[string(key)] = string(it.Value())
@@ -70,7 +70,7 @@ func (s *Store) Check() error {
 			if err != nil {
 				return err
 			}
-			if to := recordKey(r.State, r.Queue, r.Due, seqOf(key)); r.State != state || !bytes.Equal(to, key) {
+			if to := placedKey(r, seqOf(key)); r.State != state || !bytes.Equal(to, key) {
 				return fmt.Errorf("the record under %x belongs under %x", key, to)
 			}
 			counts[place{state, r.Queue}]++
@@ -108,23 +108,45 @@ func (s *Store) Flush() error { return s.db.Flush() }
 // AsFormat2 makes the folder of a closed store one as format 2 wrote it: without a witness
 // and a count of commits, with receipts as they were.
 func AsFormat2(path string) error {
-	return rewrite(path, func(b *pebble.Batch) error {
+	return errors.Join(AsFormat3(path), rewrite(path, func(_ *pebble.DB, b *pebble.Batch) error {
 		return errors.Join(b.Set(keyFormat, []byte{2}, nil), b.Delete(keyCommits, nil),
 			b.DeleteRange([]byte{prefixReceipt}, []byte{prefixReceipt + 1}, nil),
 			b.Set([]byte{prefixOldReceipt, 0, 0, 0, 0, 0, 0, 0, 1}, make([]byte, 32), nil),
 			os.Remove(filepath.Join(path, witnessName)))
+	}))
+}
+
+// AsFormat3 makes the folder of a closed store one as format 3 wrote it: records that go to
+// forward targets are among those of their queue.
+func AsFormat3(path string) error {
+	return rewrite(path, func(db *pebble.DB, b *pebble.Batch) error {
+		it, err := db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefixForward}, UpperBound: []byte{prefixForward + 1}})
+		if err != nil {
+			return err
+		}
+		for it.First(); it.Valid(); it.Next() {
+			r, _, err := store.DecodeRecord(it.Value(), false)
+			if err != nil {
+				return err
+			}
+			to := recordKey(store.Waiting, r.Queue, r.Due, seqOf(it.Key()))
+			if err := errors.Join(b.Set(to, it.Value(), nil), b.Set(idKey(r.ID, seqOf(to)), to, nil), b.Delete(it.Key(), nil)); err != nil {
+				return err
+			}
+		}
+		return errors.Join(it.Close(), b.Set(keyFormat, []byte{3}, nil))
 	})
 }
 
 // AsFormat gives the folder of a closed store another number.
 func AsFormat(path string, format ...byte) error {
-	return rewrite(path, func(b *pebble.Batch) error { return b.Set(keyFormat, format, nil) })
+	return rewrite(path, func(_ *pebble.DB, b *pebble.Batch) error { return b.Set(keyFormat, format, nil) })
 }
 
 // AsEarliest makes the folder of a closed store one as the first versions wrote it: the
 // layout of a record was another one.
 func AsEarliest(path string, key, record []byte) error {
-	return errors.Join(AsFormat2(path), rewrite(path, func(b *pebble.Batch) error {
+	return errors.Join(AsFormat2(path), rewrite(path, func(_ *pebble.DB, b *pebble.Batch) error {
 		return errors.Join(b.Set(keyFormat, []byte{1}, nil), b.Set(key, record, nil))
 	}))
 }
@@ -132,13 +154,13 @@ func AsEarliest(path string, key, record []byte) error {
 // First is the key of the first waiting record of a queue.
 func (s *Store) First(queue string) ([]byte, error) { return s.first(queue) }
 
-func rewrite(path string, with func(*pebble.Batch) error) error {
+func rewrite(path string, with func(*pebble.DB, *pebble.Batch) error) error {
 	db, err := pebble.Open(path, &pebble.Options{Merger: adder, FormatMajorVersion: pebble.FormatNewest, ErrorIfNotExists: true})
 	if err != nil {
 		return err
 	}
 	b := db.NewBatch()
-	return errors.Join(with(b), b.Commit(pebble.Sync), b.Close(), db.Close())
+	return errors.Join(with(db, b), b.Commit(pebble.Sync), b.Close(), db.Close())
 }
 
 // FormatOf is the number in the folder of an open store, and how many receipts it has that
@@ -169,10 +191,15 @@ func (s *Store) AfterEIO() {
 	s.damage.files.bad.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !s.targetsAgain.IsZero() {
+		s.targetsAgain = time.Now().Add(-time.Second)
+	}
 	for _, q := range s.queues {
-		if !q.again.IsZero() {
-			q.again = time.Now().Add(-time.Second)
-		}
+		q.lanes("", func(_ store.Lane, l *lane) {
+			if !l.again.IsZero() {
+				l.again = time.Now().Add(-time.Second)
+			}
+		})
 	}
 }
 

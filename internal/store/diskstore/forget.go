@@ -51,7 +51,13 @@ func (s *Store) emptyQueues() (names []string) {
 }
 
 func (q *queue) empty() bool {
-	return q.kept[store.Waiting] == 0 && q.kept[store.Parked] == 0 && q.kept[store.Discarded] == 0 && len(q.claimed) == 0
+	return q.kept[store.Waiting] == 0 && q.kept[store.Parked] == 0 && q.kept[store.Discarded] == 0 && !q.hasClaims()
+}
+
+// hasClaims tells whether something of the queue is claimed, or held by a Change.
+func (q *queue) hasClaims() (has bool) {
+	q.lanes("", func(_ store.Lane, l *lane) { has = has || len(l.claimed) > 0 })
+	return has
 }
 
 func (s *Store) forgetNames(names []string) error {
@@ -77,7 +83,7 @@ func (s *Store) forgetNames(names []string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, name := range names {
-		if q := s.queues[name]; q != nil && q.kept == (store.Sums{}) && len(q.claimed) == 0 {
+		if q := s.queues[name]; q != nil && q.kept == (store.Sums{}) && !q.hasClaims() {
 			delete(s.queues, name)
 		}
 	}

@@ -34,7 +34,7 @@ func TestQueuesWithNothingLeftAreForgotten(t *testing.T) {
 		t.Helper()
 		var ended []store.Outcome
 		for _, name := range names {
-			claims, err := s.Claim(ctx, name, time.Now(), 10, 1<<20)
+			claims, err := s.Claim(ctx, store.Lane{Queue: name}, time.Now(), 10, 1<<20)
 			if err != nil || len(claims) == 0 {
 				t.Fatal(claims, err)
 			}

@@ -16,9 +16,18 @@ import (
 	"github.com/redrive-mq/redrive/internal/store/storetest"
 )
 
-// A folder of format 2, and of format 1, is upgraded once and loses nothing: messages,
-// large ones too, ledger, side table, history.
+// A folder of formats 1 to 3 is upgraded once and loses nothing: messages, large ones too,
+// ledger, side table, history. What goes to a forward target is in its lane then.
 func TestAFolderOfAnEarlierFormatIsUpgraded(t *testing.T) {
+	for name, as := range map[string]func(path string) error{
+		"2": diskstore.AsFormat2, "3": diskstore.AsFormat3,
+		"3, cut short": func(path string) error { return diskstore.AsFormat(path, 3) },
+	} {
+		t.Run("format "+name, func(t *testing.T) { upgraded(t, as) })
+	}
+}
+
+func upgraded(t *testing.T, as func(path string) error) {
 	path := t.TempDir()
 	s := openAt(t, path, diskstore.Options{Reserve: 1})
 	for i := range 50 {
@@ -26,11 +35,15 @@ func TestAFolderOfAnEarlierFormatIsUpgraded(t *testing.T) {
 		if i == 7 {
 			body += strings.Repeat("x", 2<<20)
 		}
-		if err := s.Add(ctx, []*store.Record{storetest.Waiting("q", time.Duration(i)*time.Second, body)}); err != nil {
+		r := storetest.Waiting("q", time.Duration(i)*time.Second, body)
+		if i%7 == 0 {
+			r.Forward = &store.Destination{Exchange: "x", RoutingKey: "k"}
+		}
+		if err := s.Add(ctx, []*store.Record{r}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	claims, err := s.Claim(ctx, "q", time.Now().Add(1e6*time.Hour), 20, 1<<30)
+	claims, err := s.Claim(ctx, store.Lane{Queue: "q"}, time.Now().Add(1e6*time.Hour), 20, 1<<30)
 	if err != nil || len(claims) != 20 {
 		t.Fatalf("%d claims, %v", len(claims), err)
 	}
@@ -49,7 +62,7 @@ func TestAFolderOfAnEarlierFormatIsUpgraded(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := contents(t, s)
-	if err := errors.Join(s.Close(), diskstore.AsFormat2(path)); err != nil {
+	if err := errors.Join(s.Close(), as(path)); err != nil {
 		t.Fatal(err)
 	}
 	for life := range 2 {
@@ -60,7 +73,7 @@ func TestAFolderOfAnEarlierFormatIsUpgraded(t *testing.T) {
 		}
 		storetest.Balances(t, s)
 		groupsCount(t, s)
-		if format, old, err := s.FormatOf(); string(format) != "\x03" || old != 0 || err != nil {
+		if format, old, err := s.FormatOf(); string(format) != "\x04" || old != 0 || err != nil {
 			t.Errorf("its format is %v, with %d receipts of before, %v", format, old, err)
 		}
 		if upgraded := strings.Count(log.String(), "upgrading the data folder"); upgraded != 1-life || strings.Contains(log.String(), "level=WARN") {
@@ -124,14 +137,14 @@ func TestAFolderOfALaterFormatIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, format := range [][]byte{{4}, {250}, {3, 1}, {0}, {}} {
+	for _, format := range [][]byte{{5}, {250}, {4, 1}, {0}, {}} {
 		if err := diskstore.AsFormat(path, format...); err != nil {
 			t.Fatal(err)
 		}
 		for _, o := range []diskstore.Options{{Reserve: 1}, {Reserve: 1, AcceptLoss: true}} {
 			_, err := diskstore.Open(path, o)
 			if !errors.Is(err, store.ErrFormat) || !strings.Contains(err.Error(), fmt.Sprintf("data folder %s", path)) ||
-				!strings.Contains(err.Error(), fmt.Sprintf("format %s, and this version of Redrive reads formats 1 to 3", strings.Trim(fmt.Sprint(format), "[]"))) || !strings.Contains(err.Error(), "a snapshot from before its upgrade") {
+				!strings.Contains(err.Error(), fmt.Sprintf("format %s, and this version of Redrive reads formats 1 to 4", strings.Trim(fmt.Sprint(format), "[]"))) || !strings.Contains(err.Error(), "a snapshot from before its upgrade") {
 				t.Errorf("format %v: %v", format, err)
 			}
 		}
@@ -139,7 +152,7 @@ func TestAFolderOfALaterFormatIsRefused(t *testing.T) {
 			t.Errorf("format %v: its witness was written, %v", format, err)
 		}
 	}
-	if err := diskstore.AsFormat(path, 3); err != nil {
+	if err := diskstore.AsFormat(path, 4); err != nil {
 		t.Fatal(err)
 	}
 	for _, at := range []string{path, before} {

@@ -1,6 +1,7 @@
 package diskstore
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -16,7 +17,9 @@ import (
 // Keys, all in one Pebble database. Numbers are big endian, so that the order of
 // keys is the order of queues, due times and arrival:
 //
-//	w len(queue) queue due seq   a waiting record
+//	w len(queue) queue due seq   a waiting record that goes back to its queue
+//	t len(queue) queue len(exchange) exchange len(key) key due seq
+//	                             one that goes to a forward target
 //	p len(queue) queue due seq   a parked record, due being when it was parked
 //	d len(queue) queue due seq   a discarded record, due being until when it can be restored
 //	i id seq                     the key of the record with that id
@@ -34,6 +37,7 @@ import (
 //	f                            the format
 const (
 	prefixWaiting    = 'w'
+	prefixForward    = 't'
 	prefixParked     = 'p'
 	prefixDiscarded  = 'd'
 	prefixID         = 'i'
@@ -61,10 +65,19 @@ var (
 //	1  no groups, no discarded records
 //	2  receipts without the first failure, no count of commits, bodies in the tables
 //	3  large bodies in files of their own
-const formatVersion = 3
+//	4  forwarded records in lanes of their own
+const formatVersion = 4
 
-// prefixes are of a state's records.
+// prefixes are of a state's records, but for those that are forwarded.
 var prefixes = [...]byte{store.Waiting: prefixWaiting, store.Parked: prefixParked, store.Discarded: prefixDiscarded}
+
+// stateOf is the state of the records with a prefix; 0: it is not of records.
+func stateOf(prefix byte) store.State {
+	if prefix == prefixForward {
+		return store.Waiting
+	}
+	return store.State(max(0, bytes.IndexByte(prefixes[:], prefix)))
+}
 
 // queuePrefix leads all records of a queue in a state. A queue's name has at
 // most 255 bytes; its length comes first because it may hold any of them.
@@ -77,16 +90,70 @@ func recordKey(state store.State, queue string, due time.Time, seq uint64) []byt
 	return append(queuePrefix(state, queue), place(due, seq)...)
 }
 
+// forwardPrefix leads all records of a queue that go to forward targets.
+func forwardPrefix(queue string) []byte {
+	k := queuePrefix(store.Waiting, queue)
+	k[0] = prefixForward
+	return k
+}
+
+// lanePrefix leads all waiting records of a lane.
+func lanePrefix(l store.Lane) []byte {
+	if !l.Forwards() {
+		return queuePrefix(store.Waiting, l.Queue)
+	}
+	k := forwardPrefix(l.Queue)
+	for _, name := range [...]string{l.Forward.Exchange, l.Forward.RoutingKey} {
+		k = append(binary.AppendUvarint(k, uint64(len(name))), name...)
+	}
+	return k
+}
+
+// placedKey is where a record belongs that is sound.
+func placedKey(r *store.Record, seq uint64) []byte {
+	if r.State == store.Waiting {
+		return append(lanePrefix(r.Lane()), place(r.Due, seq)...)
+	}
+	return recordKey(r.State, r.Queue, r.Due, seq)
+}
+
 // keyOf is where a record belongs; an error is that it belongs nowhere.
 func keyOf(r *store.Record, seq uint64) ([]byte, error) {
 	if err := r.Sound(); err != nil {
 		return nil, err
 	}
-	return recordKey(r.State, r.Queue, r.Due, seq), nil
+	return placedKey(r, seq), nil
 }
+
+// isWaiting tells the key of a waiting record from others.
+func isWaiting(key []byte) bool { return key[0] == prefixWaiting || key[0] == prefixForward }
+
+// isRecord tells the key of a record from others.
+func isRecord(key []byte) bool {
+	return stateOf(key[0]) != 0 && len(key) >= 2+placeSize && len(key) >= 2+int(key[1])+placeSize
+}
+
+// recordPrefixes are of all records.
+var recordPrefixes = []byte{prefixWaiting, prefixForward, prefixParked, prefixDiscarded}
 
 // queueOf is the queue of a record's key.
 func queueOf(key []byte) string { return string(key[2 : 2+int(key[1])]) }
+
+// laneOf is the lane of a waiting record's key.
+func laneOf(key []byte) (l store.Lane) {
+	l.Queue = queueOf(key)
+	if key[0] == prefixForward {
+		rest := key[2+len(l.Queue) : len(key)-placeSize]
+		for _, name := range [...]*string{&l.Forward.Exchange, &l.Forward.RoutingKey} {
+			n, size := binary.Uvarint(rest)
+			if size <= 0 || n > uint64(len(rest)-size) {
+				break // damaged
+			}
+			*name, rest = string(rest[size:size+int(n)]), rest[size+int(n):]
+		}
+	}
+	return l
+}
 
 // place orders records by due and arrival: the end of a record's key.
 func place(due time.Time, seq uint64) []byte {

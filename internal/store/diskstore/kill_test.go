@@ -96,7 +96,7 @@ func TestChildThatIsKilled(t *testing.T) {
 	}
 	go func() {
 		for {
-			claims, err := s.Claim(ctx, "q", time.Now().Add(1e6*time.Hour), 2, 1<<20)
+			claims, err := s.Claim(ctx, store.Lane{Queue: "q"}, time.Now().Add(1e6*time.Hour), 2, 1<<20)
 			if err != nil {
 				panic(err)
 			}

@@ -163,8 +163,8 @@ func (s *Store) Recount(ctx context.Context) ([]store.LedgerLine, error) {
 	if err := eachSum(snap, func(as store.Column, queue string, n int64) { of(queue)[as] = n }); err != nil {
 		return nil, err
 	}
-	for _, state := range []store.State{store.Waiting, store.Parked, store.Discarded} {
-		err := s.recount(ctx, snap, prefixes[state], func(queue string) *int64 { return &of(queue)[state] })
+	for _, prefix := range recordPrefixes {
+		err := s.recount(ctx, snap, prefix, func(queue string) *int64 { return &of(queue)[stateOf(prefix)] })
 		if err != nil {
 			return nil, err
 		}

@@ -59,7 +59,7 @@ func TestTheLedgerBegins(t *testing.T) {
 	}
 	settleOne := func() {
 		t.Helper()
-		claims, err := s.Claim(ctx, "orders", farAway, 1, 1)
+		claims, err := s.Claim(ctx, store.Lane{Queue: "orders"}, farAway, 1, 1)
 		if err != nil {
 			t.Fatal(err)
 		}

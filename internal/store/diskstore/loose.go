@@ -81,7 +81,7 @@ func (l *loose) records(visit func(key, value []byte) error) error {
 // each visits all writes to records, and to the index of their ids.
 func (l *loose) each(visit func(key []byte, w write, value []byte) error) error {
 	sift := func(kind pebble.InternalKeyKind, key []byte, seq uint64, value []byte) error {
-		if id := len(key) == len(idKey(uuid.UUID{}, 0)) && key[0] == prefixID; !id && (len(key) < 2+placeSize || !slices.Contains(prefixes[1:], key[0])) {
+		if id := len(key) == len(idKey(uuid.UUID{}, 0)) && key[0] == prefixID; !id && !isRecord(key) {
 			return nil
 		}
 		switch kind {

@@ -27,7 +27,8 @@ type merged struct {
 	open      func(low, end []byte) (*walk, error)
 }
 
-// source is one stretch: a queue's records in a state, or a group's in the index.
+// source is one stretch: a queue's records in a state, those of one of its forward
+// targets, or a group's in the index.
 type source struct {
 	prefix []byte
 	place  []byte // of what it is at
@@ -78,6 +79,11 @@ func (s *Store) merge(snap *pebble.Snapshot, r store.Range) (m *merged, err erro
 	if waiting, err = waitingOf(snap, r.Groups); err != nil {
 		return m, err
 	}
+	if r.State == 0 || r.State == store.Waiting {
+		if err := s.mergeForwards(m, snap, r, waiting, open); err != nil {
+			return m, err
+		}
+	}
 	err = counters(snap, func(state store.State, queue string, n int64) error {
 		if n == 0 || r.State != 0 && r.State != state || !m.of(queue) ||
 			r.Groups != nil && (state != store.Waiting || !slices.Contains(waiting, queue)) {
@@ -87,6 +93,38 @@ func (s *Store) merge(snap *pebble.Snapshot, r store.Range) (m *merged, err erro
 	})
 	heap.Init(m)
 	return m, err
+}
+
+// mergeForwards opens the stretches of forward targets. waiting are the queues in which
+// something of the range's groups waits.
+func (s *Store) mergeForwards(m *merged, snap *pebble.Snapshot, r store.Range, waiting []string, open func(prefix []byte, index bool) error) error {
+	within := [][]byte{{prefixForward}}
+	switch {
+	case r.Groups != nil:
+		within = nil
+		for _, queue := range slices.Compact(slices.Sorted(slices.Values(waiting))) {
+			if m.of(queue) {
+				within = append(within, forwardPrefix(queue))
+			}
+		}
+	case m.queues != nil:
+		within = nil
+		for queue := range m.queues {
+			within = append(within, forwardPrefix(queue))
+		}
+	}
+	for _, prefix := range within {
+		targets, _, err := s.forwards(snap, prefix)
+		if err != nil {
+			return err
+		}
+		for _, l := range targets {
+			if err := open(lanePrefix(l), false); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func (m *merged) of(queue string) bool { return m.queues == nil || m.queues[queue] }

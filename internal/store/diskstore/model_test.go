@@ -56,6 +56,11 @@ func (p *pair) open(t *rapid.T) {
 
 func aQueue(t *rapid.T) string { return rapid.SampledFrom([]string{"a", "a\x00", ""}).Draw(t, "queue") }
 
+// aTarget is nil, or one of two forward targets.
+func aTarget(t *rapid.T) *store.Destination {
+	return rapid.SampledFrom([]*store.Destination{nil, nil, {Exchange: "x"}, {RoutingKey: "a"}}).Draw(t, "target")
+}
+
 func someTime(t *rapid.T) time.Duration {
 	return time.Duration(rapid.IntRange(-5, 5).Draw(t, "due")) * time.Second
 }
@@ -65,6 +70,7 @@ func (p *pair) add(t *rapid.T) {
 	for range rapid.IntRange(1, 6).Draw(t, "n") {
 		p.added++
 		r := storetest.Waiting(aQueue(t), someTime(t), fmt.Sprintf("%0*d", rapid.IntRange(1, 30).Draw(t, "size"), p.added))
+		r.Forward = aTarget(t)
 		r.State, r.Error = aState(t), rapid.SampledFrom([]string{"", "e", "f"}).Draw(t, "error")
 		r.FailedAt = p.began.Add(-rapid.SampledFrom([]time.Duration{0, time.Hour, 5 * time.Hour}).Draw(t, "ago")).Truncate(time.Microsecond)
 		if len(p.ids) > 0 && rapid.Bool().Draw(t, "known id") {
@@ -78,12 +84,12 @@ func (p *pair) add(t *rapid.T) {
 }
 
 func (p *pair) claim(t *rapid.T) {
-	queue, upTo := aQueue(t), storetest.Waiting("", someTime(t), "").Due
+	lane, upTo := (&store.Record{Queue: aQueue(t), Forward: aTarget(t)}).Lane(), storetest.Waiting("", someTime(t), "").Due
 	n, size := rapid.IntRange(0, 5).Draw(t, "n"), rapid.SampledFrom([]int{0, 20, 60, math.MaxInt}).Draw(t, "bytes")
 	var got [2][]store.Claim
 	for i, s := range []store.Store{p.disk, p.model} {
 		var err error
-		if got[i], err = s.Claim(ctx, queue, upTo, n, size); err != nil {
+		if got[i], err = s.Claim(ctx, lane, upTo, n, size); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -154,10 +160,17 @@ func aState(t *rapid.T) store.State {
 	return rapid.SampledFrom([]store.State{store.Waiting, store.Parked, store.Discarded}).Draw(t, "state")
 }
 
+// shown is all that is in a record.
+func shown(r *store.Record) string {
+	flat := *r
+	flat.Forward = nil
+	return fmt.Sprintf("%s %+v", r.Lane(), flat)
+}
+
 // scanned is what a range visits, and what names the places and records.
 func scanned(s store.Store, r store.Range, most int) (all, cursors []string, keys []store.Key, err error) {
 	err = s.Scan(ctx, r, func(l store.Listed) (bool, error) {
-		all = append(all, fmt.Sprintf("%+v %d", *l.Record, l.BodySize))
+		all = append(all, fmt.Sprintf("%s %d", shown(l.Record), l.BodySize))
 		cursors, keys = append(cursors, l.Cursor), append(keys, l.Key)
 		return len(all) < most, nil
 	})
@@ -179,12 +192,12 @@ func (p *pair) change(t *rapid.T) {
 		if rapid.Bool().Draw(t, "adds") {
 			p.added++
 			r := storetest.Waiting(aQueue(t), someTime(t), fmt.Sprintf("%03d", p.added))
-			r.State, r.Fingerprint[1] = aState(t), 1
+			r.State, r.Forward, r.Fingerprint[1] = aState(t), aTarget(t), 1
 			p.ids = append(p.ids, r.ID)
 			edits[i] = does{edits[i].what, edits[i].state, edits[i].due, r}
 		}
 	}
-	queue, note := aQueue(t), rapid.SampledFrom([]string{"", "a"}).Draw(t, "note")
+	queue, target, note := aQueue(t), aTarget(t), rapid.SampledFrom([]string{"", "a"}).Draw(t, "note")
 	p.alike(t, "change", func(s store.Store) any {
 		_, _, all, err := scanned(s, store.Range{}, math.MaxInt)
 		if err != nil {
@@ -209,7 +222,10 @@ func (p *pair) change(t *rapid.T) {
 				given = append(given, "nil")
 				return e
 			}
-			given = append(given, fmt.Sprintf("%+v", *r))
+			given = append(given, shown(r))
+			if d.due == time.Second {
+				r.Forward = target
+			}
 			r.State, r.Due, r.Attempt = d.state, storetest.Waiting("", d.due, "").Due, r.Attempt+1
 			if d.due == 0 {
 				r.Queue = queue
@@ -285,7 +301,7 @@ func (p *pair) same(t *rapid.T) {
 	}
 	p.alike(t, "next", func(s store.Store) any {
 		next, err := s.Next(ctx)
-		slices.SortFunc(next, func(a, b store.NextDue) int { return cmp.Compare(a.Queue, b.Queue) })
+		slices.SortFunc(next, func(a, b store.NextDue) int { return cmp.Compare(a.Lane.String(), b.Lane.String()) })
 		return fmt.Sprint(next, err)
 	})
 	p.alike(t, "counts", func(s store.Store) any {

@@ -179,7 +179,7 @@ func at(it **pebble.Iterator, key []byte) (value []byte, err error) {
 // resting reads a record that is parked or discarded: from there none but a Change
 // takes it, and there is one at a time. known is false for any other.
 func (m *move) resting(index []byte) (key []byte, r *store.Record, known bool, err error) {
-	if key, err = at(&m.ids, index); err != nil || key == nil || key[0] == prefixWaiting {
+	if key, err = at(&m.ids, index); err != nil || key == nil || isWaiting(key) {
 		return nil, nil, false, err
 	}
 	key = bytes.Clone(key)
@@ -246,12 +246,12 @@ func (m *move) find(name store.Key, index []byte) (key []byte, r *store.Record, 
 // hold keeps Claim away from a waiting record, as a claim that is being settled
 // does; it says no when it is claimed.
 func (m *move) hold(key []byte) bool {
-	if key[0] != prefixWaiting {
+	if !isWaiting(key) {
 		return true
 	}
 	m.s.mu.Lock()
 	defer m.s.mu.Unlock()
-	claimed := m.s.queue(queueOf(key)).claimed
+	claimed := m.s.lane(laneOf(key)).claimed
 	if _, ok := claimed[string(key)]; ok {
 		return false
 	}
@@ -273,31 +273,31 @@ func (m *move) end() {
 	}
 	m.s.mu.Lock()
 	defer m.s.mu.Unlock()
-	taken := map[string]bool{} // queues of which something is perhaps gone
+	taken := map[store.Lane]bool{} // lanes of which something is perhaps gone
 	for _, key := range m.held {
-		name := queueOf(key)
-		taken[name] = true
-		delete(m.s.queue(name).claimed, string(key))
+		l := laneOf(key)
+		taken[l] = true
+		delete(m.s.lane(l).claimed, string(key))
 	}
 	due := false
 	for _, key := range ready {
 		m.s.ready(key)
-		due = due || key[0] == prefixWaiting
+		due = due || isWaiting(key)
 	}
-	for name := range taken {
-		m.s.lookAnew(name)
+	for l := range taken {
+		m.s.lookAnew(l)
 	}
 	if due {
 		m.s.signal()
 	}
 }
 
-// lookAnew finds the first record of a queue that may be claimed, after some were
+// lookAnew finds the first record of a lane that may be claimed, after some were
 // taken away that may have been it. When it cannot be read, next stays earlier
 // than it could be, and Claim looks again. The caller holds mu.
-func (s *Store) lookAnew(name string) {
-	q := s.queue(name)
-	end := after(queuePrefix(store.Waiting, name))
+func (s *Store) lookAnew(which store.Lane) {
+	q := s.lane(which)
+	end := after(lanePrefix(which))
 	it, err := s.walk(s.db, q.low, end)
 	if err != nil {
 		return

@@ -130,7 +130,7 @@ func TestHistoryThatCannotBeWrittenStopsNothing(t *testing.T) {
 		if err := s.Add(t.Context(), []*store.Record{r}); err != nil {
 			t.Fatal(err)
 		}
-		claims, err := s.Claim(t.Context(), "q", time.Unix(1, 0), 2, 1)
+		claims, err := s.Claim(t.Context(), store.Lane{Queue: "q"}, time.Unix(1, 0), 2, 1)
 		if len(claims) != 1 || err != nil {
 			t.Fatal(claims, err)
 		}

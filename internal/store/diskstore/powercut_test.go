@@ -75,7 +75,7 @@ func (roomy) GetDiskUsage(string) (vfs.DiskUsage, error) {
 // settle ends some claims: half are deleted, half parked.
 func settle(t *testing.T, s store.Store, random *rand.Rand, kept, ended map[string]bool) {
 	t.Helper()
-	claims, err := s.Claim(context.Background(), "q", time.Now().Add(1e6*time.Hour), 1+random.IntN(30), 1<<20)
+	claims, err := s.Claim(context.Background(), store.Lane{Queue: "q"}, time.Now().Add(1e6*time.Hour), 1+random.IntN(30), 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}

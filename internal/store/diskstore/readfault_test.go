@@ -51,7 +51,7 @@ func (f *faultAt) MaybeError(op errorfs.Op) error {
 
 var readers = map[string]func(*diskstore.Store, uuid.UUID) (string, error){
 	"claim": func(s *diskstore.Store, _ uuid.UUID) (string, error) {
-		claims, err := s.Claim(context.Background(), "q", farAway, 1000, 1<<30)
+		claims, err := s.Claim(context.Background(), store.Lane{Queue: "q"}, farAway, 1000, 1<<30)
 		var got []string
 		for _, c := range claims {
 			got = append(got, string(c.Record.Message.Body[:8]))
@@ -238,7 +238,7 @@ func filled(t *testing.T) (*vfs.MemFS, uuid.UUID) {
 		}
 	}
 	for {
-		claims, err := s.Claim(context.Background(), "returned", farAway, 30, 1<<20)
+		claims, err := s.Claim(context.Background(), store.Lane{Queue: "returned"}, farAway, 30, 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -55,8 +55,8 @@ func (s *Store) rebuild() error {
 	newest := uint64(0)
 	// Waiting ones last: where the deletion of a record was lost that was moved, it is
 	// there twice, and what a person sees of it counts.
-	for _, state := range []store.State{store.Parked, store.Discarded, store.Waiting} {
-		if err := c.rebuildAll(state, &newest); err != nil {
+	for _, prefix := range []byte{prefixParked, prefixDiscarded, prefixForward, prefixWaiting} {
+		if err := c.rebuildAll(prefix, &newest); err != nil {
 			return err
 		}
 	}
@@ -96,8 +96,7 @@ func (l *lostBlock) entries() string {
 	return ""
 }
 
-func (c *change) rebuildAll(state store.State, newest *uint64) error {
-	prefix := prefixes[state]
+func (c *change) rebuildAll(prefix byte, newest *uint64) error {
 	it, err := c.s.walk(c.s.db, []byte{prefix}, []byte{prefix + 1})
 	if err != nil {
 		return err
@@ -114,7 +113,7 @@ func (c *change) rebuildAll(state store.State, newest *uint64) error {
 		}
 		index := idKey(r.ID, seqOf(key))
 		*newest = max(*newest, seqOf(key))
-		if there, err := c.indexed(index, state); err != nil {
+		if there, err := c.indexed(index, prefix); err != nil {
 			return err
 		} else if there {
 			if err := c.batch.Delete(key, nil); err != nil {
@@ -122,16 +121,16 @@ func (c *change) rebuildAll(state store.State, newest *uint64) error {
 			}
 			continue
 		}
-		c.count(store.Column(state), r.Queue, 1)
+		c.count(store.Column(r.State), r.Queue, 1)
 		g := c.group(r)
-		g.more.kept[state]++
+		g.more.kept[r.State]++
 		g.more.reasons |= store.ReasonsOf(r.Reason)
 		g.failed(r.FailedAt, c.began)
 		if err := c.batch.Set(index, key, nil); err != nil {
 			return err
 		}
-		if state != store.Waiting {
-			if err := c.batch.Set(groupKey(g.ID, state, key), key, nil); err != nil {
+		if r.State != store.Waiting {
+			if err := c.batch.Set(groupKey(g.ID, r.State, key), key, nil); err != nil {
 				return err
 			}
 		}
@@ -160,10 +159,10 @@ func (c *change) readable(it *walk) (*store.Record, error) {
 	return r, nil
 }
 
-// indexed tells whether a record is there already, in a state that was looked through
+// indexed tells whether a record is there already, under a prefix that was looked through
 // before.
-func (c *change) indexed(index []byte, state store.State) (bool, error) {
-	if state == store.Parked {
+func (c *change) indexed(index []byte, prefix byte) (bool, error) {
+	if prefix == prefixParked {
 		return false, nil
 	}
 	there, err := c.s.get(index)

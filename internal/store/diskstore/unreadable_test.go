@@ -151,6 +151,30 @@ func TestAMessageThatCannotBeReadIsNotMissing(t *testing.T) {
 // claimed, and what is in the block once the disk reads again: without a restart.
 func TestABlockThatIsNotReadWhileOpeningStrandsNothing(t *testing.T) {
 	disk, _, file, size := keyed(t, 18)
+	t.Run("of queues", func(t *testing.T) { strandsNothing(t, disk, file, size) })
+	file, size = forwardAll(t, disk)
+	t.Run("of forward targets", func(t *testing.T) { strandsNothing(t, disk, file, size) })
+}
+
+// forwardAll sends each message that waits to a target of its own, and makes one table.
+func forwardAll(t *testing.T, disk *vfs.MemFS) (file string, size int64) {
+	t.Helper()
+	s := openAt(t, "data", diskstore.Options{FS: roomy{disk}, Log: silent})
+	var keys []store.Key
+	err := s.Scan(ctx, store.Range{State: store.Waiting}, func(l store.Listed) (bool, error) { keys = append(keys, l.Key); return true, nil })
+	if err == nil {
+		_, err = s.Change(ctx, keys, func(key store.Key, r *store.Record) store.Edit {
+			r.Forward = &store.Destination{RoutingKey: string(key)}
+			return store.Edit{Keep: true}
+		}, nil)
+	}
+	if err = errors.Join(err, s.Compact(), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return largestTable(t, disk)
+}
+
+func strandsNothing(t *testing.T, disk *vfs.MemFS, file string, size int64) {
 	stranded := 0
 	for _, part := range []int64{64, 70, 76, 82, 88, 92} {
 		sector := &badSector{file: file, at: size * part / 100}
@@ -189,7 +213,7 @@ func dueNow(t *testing.T, s *diskstore.Store) (claimed int) {
 			t.Fatal(err)
 		}
 		for _, n := range next {
-			claimed += len(claimAll(t, s, n.Queue))
+			claimed += len(claimAll(t, s, n.Lane))
 		}
 	}
 	return claimed

@@ -60,8 +60,8 @@ func (s *Store) refuseEarliest() error {
 	return nil
 }
 
-// formatByWitness is the format of a folder whose number is lost: formats before this one
-// have no witness.
+// formatByWitness is the format of a folder whose number is lost: formats before 3 have no
+// witness, and upgrading one of this format from 3 changes nothing.
 func (s *Store) formatByWitness() (byte, error) {
 	was, _, err := s.witness.read()
 	if err == nil && was == nil {
@@ -70,7 +70,7 @@ func (s *Store) formatByWitness() (byte, error) {
 	if err != nil {
 		return 0, err
 	}
-	return formatVersion, s.db.Set(keyFormat, []byte{formatVersion}, pebble.Sync)
+	return 3, nil
 }
 
 // upgrade brings a folder of an earlier format up to this one. When it is cut short it
@@ -83,6 +83,11 @@ func (s *Store) upgrade(from byte) error {
 	defer c.close()
 	if from != 0 {
 		s.log.Info("store: upgrading the data folder; versions of Redrive before this one cannot read it any more", "folder", s.path, "from", from, "to", formatVersion)
+	}
+	if from != 0 {
+		if err := c.moveForwarded(); err != nil {
+			return err
+		}
 	}
 	if from == 1 {
 		if err := c.countGroups(); err != nil {
@@ -100,19 +105,49 @@ func (s *Store) upgrade(from byte) error {
 	return c.batch.Commit(pebble.Sync)
 }
 
+// moveForwarded moves records that wait for a forward target, which formats before 4 had
+// among those of their work queue, to the lanes of their targets.
+func (c *change) moveForwarded() error {
+	it, err := c.s.walk(c.s.db, []byte{prefixWaiting}, []byte{prefixWaiting + 1})
+	if err != nil {
+		return err
+	}
+	defer it.Close()
+	for it.First(); it.Valid(); it.Next() {
+		r, err := c.readable(it)
+		if err != nil {
+			return fmt.Errorf("key %x: %w", it.Key(), err)
+		}
+		if r == nil || !r.Lane().Forwards() {
+			continue
+		}
+		key, seq := it.Key(), seqOf(it.Key())
+		to := placedKey(r, seq)
+		if err := errors.Join(c.batch.Set(to, it.Value(), nil), c.batch.Delete(key, nil), c.batch.Set(idKey(r.ID, seq), to, nil)); err != nil {
+			return err
+		}
+		if c.batch.Len() < upgradeBatch {
+			continue
+		}
+		if err := c.flush(); err != nil {
+			return err
+		}
+	}
+	return errors.Join(it.Error(), c.flush())
+}
+
 // countGroups counts all records in their groups, and gives parked ones their places in
 // the index of groups.
 func (c *change) countGroups() error {
-	for _, state := range []store.State{store.Waiting, store.Parked} {
-		if err := c.upgradeAll(state); err != nil {
+	for _, prefix := range []byte{prefixWaiting, prefixForward, prefixParked} {
+		if err := c.upgradeAll(prefix); err != nil {
 			return err
 		}
 	}
 	return c.writeGroups()
 }
 
-func (c *change) upgradeAll(state store.State) error {
-	prefix := prefixes[state]
+func (c *change) upgradeAll(prefix byte) error {
 	it, err := c.s.walk(c.s.db, []byte{prefix}, []byte{prefix + 1})
 	if err != nil {
 		return err
@@ -127,13 +162,13 @@ func (c *change) upgradeAll(state store.State) error {
 			continue
 		}
 		g := c.group(r)
-		g.more.kept[state]++
+		g.more.kept[r.State]++
 		g.more.reasons |= store.ReasonsOf(r.Reason)
 		g.failed(r.FailedAt, c.began)
-		if state == store.Waiting {
+		if r.State == store.Waiting {
 			continue
 		}
-		if err := c.batch.Set(groupKey(g.ID, state, it.Key()), it.Key(), nil); err != nil {
+		if err := c.batch.Set(groupKey(g.ID, r.State, it.Key()), it.Key(), nil); err != nil {
 			return err
 		}
 		if c.batch.Len() < upgradeBatch {

@@ -14,6 +14,15 @@ import (
 // how many messages wait, but for claims, which are few.
 type queue struct {
 	kept store.Sums // and what came and went
+	lane            // of the queue itself
+	// forwards are the lanes of its forward targets; nil: there are none.
+	forwards map[store.Destination]*lane
+	// used is when something was last counted of it; zero: not since the start.
+	used time.Time
+}
+
+// lane is what is kept in memory of one.
+type lane struct {
 	// low: no waiting record before this key is unclaimed. Without it each claim
 	// would wade through the graves of all that was returned before.
 	low []byte
@@ -25,21 +34,45 @@ type queue struct {
 	// claimed has the keys on loan; false while the loan is being settled, so
 	// that a claim given twice is counted once.
 	claimed map[string]bool
-	// used is when something was last counted of it; zero: not since the start.
-	used time.Time
 }
+
+func newLane(l store.Lane) lane { return lane{low: lanePrefix(l), claimed: map[string]bool{}} }
 
 func (s *Store) queue(name string) *queue {
 	q := s.queues[name]
 	if q == nil {
-		q = &queue{low: queuePrefix(store.Waiting, name), claimed: map[string]bool{}}
+		q = &queue{lane: newLane(store.Lane{Queue: name})}
 		s.queues[name] = q
 	}
 	return q
 }
 
+// lane is what is known of a lane. The caller holds mu.
+func (s *Store) lane(l store.Lane) *lane {
+	q := s.queue(l.Queue)
+	if !l.Forwards() {
+		return &q.lane
+	}
+	if q.forwards[l.Forward] == nil {
+		if q.forwards == nil {
+			q.forwards = map[store.Destination]*lane{}
+		}
+		made := newLane(l)
+		q.forwards[l.Forward] = &made
+	}
+	return q.forwards[l.Forward]
+}
+
+// lanes visits a queue's lanes.
+func (q *queue) lanes(name string, visit func(store.Lane, *lane)) {
+	visit(store.Lane{Queue: name}, &q.lane)
+	for to, l := range q.forwards {
+		visit(store.Lane{Queue: name, Forward: to}, l)
+	}
+}
+
 // ready notes that the record with this key may be claimed.
-func (q *queue) ready(key []byte) {
+func (q *lane) ready(key []byte) {
 	if bytes.Compare(key, q.low) < 0 {
 		q.low = bytes.Clone(key)
 	}
@@ -117,7 +150,7 @@ func (s *Store) flushLarge() {
 
 // ready notes that a record was kept under key. The caller holds mu.
 func (s *Store) ready(key []byte) {
-	if key[0] == prefixWaiting {
-		s.queue(queueOf(key)).ready(key)
+	if isWaiting(key) {
+		s.lane(laneOf(key)).ready(key)
 	}
 }

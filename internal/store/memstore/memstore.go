@@ -139,7 +139,7 @@ func compare(a, b *entry) int {
 	return cmp.Or(cmp.Compare(a.rec.State, b.rec.State), cmp.Compare(a.rec.Queue, b.rec.Queue), a.rec.Due.Compare(b.rec.Due), cmp.Compare(a.seq, b.seq))
 }
 
-func (s *Store) Claim(_ context.Context, queue string, upTo time.Time, n, maxBytes int) ([]store.Claim, error) {
+func (s *Store) Claim(_ context.Context, lane store.Lane, upTo time.Time, n, maxBytes int) ([]store.Claim, error) {
 	unlock, err := s.lock()
 	defer unlock()
 	if err != nil {
@@ -147,7 +147,7 @@ func (s *Store) Claim(_ context.Context, queue string, upTo time.Time, n, maxByt
 	}
 	var claims []store.Claim
 	for _, k := range s.sorted(func(e *entry) bool {
-		return e.rec.State == store.Waiting && e.rec.Queue == queue && e.claimed == nil && !e.rec.Due.After(upTo)
+		return e.rec.State == store.Waiting && e.rec.Lane() == lane && e.claimed == nil && !e.rec.Due.After(upTo)
 	}) {
 		e := s.kept[k]
 		if len(claims) == n || len(claims) > 0 && len(e.rec.Message.Body) > maxBytes {
@@ -213,18 +213,19 @@ func (s *Store) Next(context.Context) ([]store.NextDue, error) {
 	if err != nil {
 		return nil, err
 	}
-	due := map[string]time.Time{}
+	due := map[store.Lane]time.Time{}
 	for _, e := range s.kept {
 		if e.rec.State != store.Waiting || e.claimed != nil {
 			continue
 		}
-		if first, ok := due[e.rec.Queue]; !ok || e.rec.Due.Before(first) {
-			due[e.rec.Queue] = e.rec.Due
+		lane := e.rec.Lane()
+		if first, ok := due[lane]; !ok || e.rec.Due.Before(first) {
+			due[lane] = e.rec.Due
 		}
 	}
 	var next []store.NextDue
-	for queue, at := range due {
-		next = append(next, store.NextDue{Queue: queue, Due: at})
+	for lane, at := range due {
+		next = append(next, store.NextDue{Lane: lane, Due: at})
 	}
 	return next, nil
 }

@@ -92,7 +92,7 @@ func (b *batch) add(s *Store, records []*store.Record, failed bool) error {
 		if saw.reasons |= store.ReasonsOf(r.Reason); failed {
 			saw.failed(r.FailedAt, now)
 		}
-		b.records = append(b.records, place(r.State, r.Queue), micros(r), idText(r.ID), rueidis.BinaryString(v))
+		b.records = append(b.records, place(r), micros(r), idText(r.ID), rueidis.BinaryString(v))
 	}
 	return nil
 }

@@ -87,7 +87,7 @@ func BenchmarkCycle(b *testing.B) {
 					b.Fatal(err)
 				}
 				added := time.Now()
-				claims, err := s.Claim(ctx, "orders", upTo, 256, 1<<30)
+				claims, err := s.Claim(ctx, store.Lane{Queue: "orders"}, upTo, 256, 1<<30)
 				if err != nil || len(claims) != 256 {
 					b.Fatal(len(claims), err)
 				}
@@ -125,7 +125,7 @@ func BenchmarkPast(b *testing.B) {
 			if err := s.Add(ctx, batchOf(256, func() time.Duration { return 0 })); err != nil {
 				b.Fatal(err)
 			}
-			claims, err := s.Claim(ctx, "orders", late, 256, 1<<30)
+			claims, err := s.Claim(ctx, store.Lane{Queue: "orders"}, late, 256, 1<<30)
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -300,7 +300,7 @@ func (c *change) keep(t *taken, was, r *store.Record, g groupID) error {
 		v = v[:len(v)-len(r.Message.Body)]
 	}
 	c.moved += len(v)
-	c.op(t, "k", member(t.number), place(r.State, r.Queue), micros(r), flag(same), rueidis.BinaryString(v))
+	c.op(t, "k", member(t.number), place(r), micros(r), flag(same), rueidis.BinaryString(v))
 	return nil
 }
 

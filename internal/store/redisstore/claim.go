@@ -15,7 +15,7 @@ import (
 
 // Claim implements store.Store. Several shards are looked at first, in one round trip,
 // to choose the earliest of all; then each hands out its share.
-func (s *Store) Claim(ctx context.Context, queue string, upTo time.Time, n, maxBytes int) ([]store.Claim, error) {
+func (s *Store) Claim(ctx context.Context, lane store.Lane, upTo time.Time, n, maxBytes int) ([]store.Claim, error) {
 	done, err := s.use(ctx)
 	if err != nil {
 		return nil, err
@@ -23,10 +23,10 @@ func (s *Store) Claim(ctx context.Context, queue string, upTo time.Time, n, maxB
 	defer done()
 	var claims []store.Claim
 	for len(claims) < n {
-		shares, all, err := s.shares(ctx, queue, upTo, n-len(claims), maxBytes, len(claims) == 0)
+		shares, all, err := s.shares(ctx, lane, upTo, n-len(claims), maxBytes, len(claims) == 0)
 		var some []store.Claim
 		if err == nil {
-			some, err = s.claim(ctx, queue, upTo, shares)
+			some, err = s.claim(ctx, lane, upTo, shares)
 		}
 		if err != nil && len(claims) > 0 {
 			break // nobody would settle what is claimed already
@@ -67,7 +67,7 @@ type due struct {
 
 // shares chooses how many of the n earliest records each shard has; all tells that
 // there are no more to choose from.
-func (s *Store) shares(ctx context.Context, queue string, upTo time.Time, n, maxBytes int, larger bool) (shares []share, all bool, err error) {
+func (s *Store) shares(ctx context.Context, lane store.Lane, upTo time.Time, n, maxBytes int, larger bool) (shares []share, all bool, err error) {
 	if s.Shards == 1 {
 		return []share{{0, min(n, most), maxBytes, larger}}, n <= most, nil
 	}
@@ -75,7 +75,7 @@ func (s *Store) shares(ctx context.Context, queue string, upTo time.Time, n, max
 	each := min(most, n, 2*n/s.Shards+8)
 	heads := make([][]due, s.Shards)
 	err = s.each(func(shard int) error {
-		list, err := texts(s.do(ctx, shard, scriptPeek, queue, itoa(upTo.UnixMicro()), itoa(each)))
+		list, err := texts(s.do(ctx, shard, scriptPeek, laneText(lane), itoa(upTo.UnixMicro()), itoa(each)))
 		for i := 0; i+2 < len(list); i += 3 {
 			heads[shard] = append(heads[shard], due{score(list[i]), s.seq(shard, number(list[i+1])), shard, int(number(list[i+2]))})
 		}
@@ -108,7 +108,7 @@ func (s *Store) shares(ctx context.Context, queue string, upTo time.Time, n, max
 }
 
 // claim claims shares.
-func (s *Store) claim(ctx context.Context, queue string, upTo time.Time, shares []share) ([]store.Claim, error) {
+func (s *Store) claim(ctx context.Context, lane store.Lane, upTo time.Time, shares []share) ([]store.Claim, error) {
 	type claimed struct {
 		store.Claim
 		seq uint64
@@ -127,7 +127,7 @@ func (s *Store) claim(ctx context.Context, queue string, upTo time.Time, shares 
 		if p.larger {
 			larger = "1"
 		}
-		list, err := texts(s.do(ctx, shard, scriptClaim, queue, itoa(upTo.UnixMicro()), itoa(p.n), itoa(p.bytes), larger, token, itoa(s.Lease.Milliseconds())))
+		list, err := texts(s.do(ctx, shard, scriptClaim, laneText(lane), itoa(upTo.UnixMicro()), itoa(p.n), itoa(p.bytes), larger, token, itoa(s.Lease.Milliseconds())))
 		if err != nil {
 			return err
 		}
@@ -303,8 +303,8 @@ func (s *Store) Next(ctx context.Context) ([]store.NextDue, error) {
 		return nil, err
 	}
 	next := make([]store.NextDue, 0, len(first))
-	for queue, at := range first {
-		next = append(next, store.NextDue{Queue: queue, Due: time.UnixMicro(at)})
+	for lane, at := range first {
+		next = append(next, store.NextDue{Lane: laneOf(lane), Due: time.UnixMicro(at)})
 	}
 	return next, nil
 }

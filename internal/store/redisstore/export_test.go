@@ -4,6 +4,8 @@ import (
 	"context"
 	"net"
 	"time"
+
+	"github.com/redrive-mq/redrive/internal/store"
 )
 
 // Dial has a store connect by dial.
@@ -57,3 +59,21 @@ const WatchAtMost = watchEvery + watchFor
 // much it has read.
 func (s *Store) ForgetMost(n int) { s.forgetting.most = n }
 func (s *Store) Forgetting() int  { return s.forgetting.read }
+
+// AsFormat1 leaves a store as format 1 wrote it: records that go to a forward target of a
+// queue are among those of the queue.
+func (s *Store) AsFormat1(ctx context.Context, of store.Lane) error {
+	for shard := range s.Shards {
+		const script = `local P, lane, queue = KEYS[1]:sub(1, -4), ARGV[1], ARGV[2]
+			local all = redis.call('ZRANGE', P .. 'w:' .. lane, 0, -1, 'WITHSCORES')
+			for i = 1, #all, 2 do redis.call('ZADD', P .. 'w:' .. queue, all[i + 1], all[i]) end
+			if #all > 0 then redis.call('SADD', P .. 'wq', queue) end
+			redis.call('DEL', P .. 'w:' .. lane, P .. 'to:' .. queue)
+			redis.call('SREM', P .. 'wq', lane)
+			return 1`
+		if err := s.client.Do(ctx, s.client.B().Eval().Script(script).Numkeys(1).Key(s.key(shard, "seq")).Arg(laneText(of), of.Queue).Build()).Error(); err != nil {
+			return err
+		}
+	}
+	return s.client.Do(ctx, s.client.B().Set().Key(s.key(0, "format")).Value("1 "+itoa(s.Shards)).Build()).Error()
+}

@@ -69,7 +69,7 @@ func (x *traffic) add(s *redisstore.Store) error {
 }
 
 func (x *traffic) settle(s *redisstore.Store) error {
-	claims, err := s.Claim(ctx, "q", late, 3, 1<<20)
+	claims, err := s.Claim(ctx, store.Lane{Queue: "q"}, late, 3, 1<<20)
 	if err != nil {
 		return err
 	}

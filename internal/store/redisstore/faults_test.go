@@ -63,7 +63,7 @@ func TestStoresThatAreRefused(t *testing.T) {
 	if _, err := redisstore.Open(ctx, o); !errors.Is(err, store.ErrFormat) || !strings.Contains(err.Error(), "has 4 shards") {
 		t.Errorf("another number of shards: %v", err)
 	}
-	server.do(t, "SET", "redrive{0}:format", "2 4")
+	server.do(t, "SET", "redrive{0}:format", "3 4")
 	if _, err := redisstore.Open(ctx, o); !errors.Is(err, store.ErrFormat) {
 		t.Errorf("a format of a newer version: %v", err)
 	}
@@ -226,7 +226,7 @@ func TestRedisStandsStill(t *testing.T) {
 	began := time.Now()
 	for name, call := range map[string]func() error{
 		"Add":    func() error { return s.Add(ctx, []*store.Record{storetest.Waiting("q", 0, "x")}) },
-		"Claim":  func() error { _, err := s.Claim(ctx, "q", late, 1, 1); return err },
+		"Claim":  func() error { _, err := s.Claim(ctx, store.Lane{Queue: "q"}, late, 1, 1); return err },
 		"Counts": func() error { _, err := s.Counts(ctx); return err },
 		"Settle": func() error { _, err := s.Settle(ctx, []store.Outcome{{Claim: claims[0], At: late}}); return err },
 	} {
@@ -290,7 +290,7 @@ func TestKilledAndCut(t *testing.T) {
 				return
 			default:
 			}
-			claims, err := s.Claim(ctx, "q", late, 3, 1<<20)
+			claims, err := s.Claim(ctx, store.Lane{Queue: "q"}, late, 3, 1<<20)
 			if err != nil {
 				continue
 			}

@@ -57,7 +57,7 @@ func nothing(t *testing.T, s store.Store) {
 	if _, err := s.Counts(ctx); !replaced(err) {
 		t.Errorf("counted: %v", err)
 	}
-	if _, err := s.Claim(ctx, "q", late, 9, 9); !replaced(err) {
+	if _, err := s.Claim(ctx, store.Lane{Queue: "q"}, late, 9, 9); !replaced(err) {
 		t.Errorf("claimed: %v", err)
 	}
 }

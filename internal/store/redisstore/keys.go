@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"encoding/binary"
 	"fmt"
 	"strconv"
 	"strings"
@@ -14,12 +15,14 @@ import (
 //	:seq              the number that was given last, of this shard's
 //	:none             never exists: see lua/shard.lua
 //	:m:NUMBER         a record: see value
-//	:w: :p: :d:QUEUE  sorted sets: waiting and unclaimed, parked, discarded; Due in µs → number
-//	:c:QUEUE          the same of what waits and is claimed, or locked by a Change
+//	:w:LANE           sorted set: waiting and unclaimed; Due in µs → number
+//	:c:LANE           the same of what waits and is claimed, or locked by a Change
+//	:p: :d:QUEUE      the same of what is parked, discarded
+//	:to:QUEUE         set of the lanes of its forward targets, see laneText
 //	:g:p: :g:d:GROUP  the same of a group's parked and discarded
-//	:wq :queues       sets of the queues that have something waiting, or anything
+//	:wq :queues       sets of the lanes that have something waiting, of the queues that have anything
 //	:lease :locks     sorted sets: until when (ms, Redis's clock) → number that is claimed, locked
-//	:token            number → "token queue" of that claim or lock
+//	:token            number → "token lane" of that claim or lock
 //	:i:BUCKET         id → its numbers
 //	:groups :groups:kept :groups:seen  group → what its members share; state and group → how many; group → when
 //	:sums             column and queue → how many: the ledger
@@ -45,8 +48,45 @@ func (s *Store) key(shard int, name string) string {
 // letters of states, in the keys.
 const letters = "-wpd"
 
-// place is a state's letter and a queue.
-func place(state store.State, queue string) string { return letters[state:state+1] + queue }
+// place is a state's letter, and the lane or queue that a record is kept in.
+func place(r *store.Record) string {
+	if r.State == store.Waiting {
+		return "w" + laneText(r.Lane())
+	}
+	return letters[r.State:r.State+1] + r.Queue
+}
+
+// longestQueue is how long a queue's name is at most.
+const longestQueue = 255
+
+// laneText is how a lane is named in keys. That of a work queue is the queue; that of a
+// forward target is longer than any queue's name, so that none is taken for it.
+func laneText(l store.Lane) string {
+	if !l.Forwards() {
+		return l.Queue
+	}
+	var b []byte
+	for _, name := range [...]string{l.Queue, l.Forward.Exchange, l.Forward.RoutingKey} {
+		b = append(binary.AppendUvarint(b, uint64(len(name))), name...)
+	}
+	return string(append(b, make([]byte, max(0, longestQueue+1-len(b)))...))
+}
+
+// laneOf reads a laneText.
+func laneOf(text string) (l store.Lane) {
+	if len(text) <= longestQueue {
+		return store.Lane{Queue: text}
+	}
+	rest := []byte(text)
+	for _, name := range [...]*string{&l.Queue, &l.Forward.Exchange, &l.Forward.RoutingKey} {
+		n, size := binary.Uvarint(rest)
+		if size <= 0 || n > uint64(len(rest)-size) {
+			break // damaged
+		}
+		*name, rest = string(rest[size:size+int(n)]), rest[size+int(n):]
+	}
+	return l
+}
 
 // member is how a number stands in sorted sets.
 func member(number uint64) string { return fmt.Sprintf("%014d", number) }

@@ -23,7 +23,7 @@ var late = time.UnixMicro(1_900_000_000_000_000)
 
 func claim(t *testing.T, s store.Store, n int) []store.Claim {
 	t.Helper()
-	claims, err := s.Claim(ctx, "q", late, n, math.MaxInt)
+	claims, err := s.Claim(ctx, store.Lane{Queue: "q"}, late, n, math.MaxInt)
 	if err != nil {
 		t.Fatal(err)
 	}

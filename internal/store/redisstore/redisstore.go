@@ -180,7 +180,8 @@ func (s *Store) begin(ctx context.Context) error {
 	if err := s.check(ctx); err != nil {
 		return err
 	}
-	if err := s.format(ctx); err != nil {
+	format, err := s.format(ctx)
+	if err != nil {
 		return err
 	}
 	if err := s.identify(ctx); err != nil {
@@ -192,33 +193,39 @@ func (s *Store) begin(ctx context.Context) error {
 	if err := s.groups.refresh(ctx, s); err != nil {
 		return err
 	}
-	return s.recover(ctx)
+	if err := s.recover(ctx); err != nil || format == formatVersion {
+		return err
+	}
+	return s.upgrade(ctx, format)
 }
 
-// formatVersion is what is written.
-const formatVersion = 1
+// formatVersion is what is written; see upgrade.
+//
+//	1  forwarded records among those of their work queue
+//	2  forwarded records in lanes of their own
+const formatVersion = 2
 
 // format notes how the store is laid out, or reads it.
-func (s *Store) format(ctx context.Context) error {
+func (s *Store) format(ctx context.Context) (version int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
 	key := s.key(0, "format")
 	own := fmt.Sprintf("%d %d", formatVersion, s.Shards)
 	if err := s.client.Do(ctx, s.client.B().Set().Key(key).Value(own).Nx().Build()).Error(); err != nil && !rueidis.IsRedisNil(err) {
-		return s.failed(err)
+		return 0, s.failed(err)
 	}
 	text, err := s.client.Do(ctx, s.client.B().Get().Key(key).Build()).ToString()
 	if err != nil {
-		return s.failed(err)
+		return 0, s.failed(err)
 	}
-	var version, shards int
-	if _, err := fmt.Sscanf(text, "%d %d", &version, &shards); err != nil || version != formatVersion {
-		return fmt.Errorf("redis: %w: %s is %q, and this version reads format %d; use the version of Redrive that wrote it, or another store.redis.prefix", store.ErrFormat, key, text, formatVersion)
+	var shards int
+	if _, err := fmt.Sscanf(text, "%d %d", &version, &shards); err != nil || version < 1 || version > formatVersion {
+		return 0, fmt.Errorf("redis: %w: %s is %q, and this version reads formats 1 to %d; use the version of Redrive that wrote it, or another store.redis.prefix", store.ErrFormat, key, text, formatVersion)
 	}
 	if shards != s.Shards {
-		return fmt.Errorf("redis: %w: it has %d shards, and store.redis.shards is %d: a store keeps the number it was made with", store.ErrFormat, shards, s.Shards)
+		return 0, fmt.Errorf("redis: %w: it has %d shards, and store.redis.shards is %d: a store keeps the number it was made with", store.ErrFormat, shards, s.Shards)
 	}
-	return nil
+	return version, nil
 }
 
 // use keeps the store open during a call, which ctx bounds.

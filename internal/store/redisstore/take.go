@@ -72,7 +72,7 @@ func (b *foreign) add(s *Store, number uint64, r *store.Record) error {
 	}
 	b.seen.of(g).reasons |= store.ReasonsOf(r.Reason)
 	b.size += len(v)*5/4 + overhead
-	b.records = append(b.records, itoa(number), place(r.State, r.Queue), micros(r), idText(r.ID), rueidis.BinaryString(v))
+	b.records = append(b.records, itoa(number), place(r), micros(r), idText(r.ID), rueidis.BinaryString(v))
 	return nil
 }
 

@@ -35,7 +35,7 @@ func change(t *testing.T, s store.Store, edit func(store.Key, *store.Record) sto
 	}
 }
 
-// next is what Next says, in the order of queues.
+// next is what Next says, in the order of lanes.
 func next(t *testing.T, s store.Store) string {
 	t.Helper()
 	all, err := s.Next(context.Background())
@@ -44,7 +44,7 @@ func next(t *testing.T, s store.Store) string {
 	}
 	var out []string
 	for _, n := range all {
-		out = append(out, n.Queue+" "+n.Due.Sub(epoch).String())
+		out = append(out, n.Lane.String()+" "+n.Due.Sub(epoch).String())
 	}
 	slices.Sort(out)
 	return strings.Join(out, ", ")
@@ -315,7 +315,7 @@ func changeOrClaim(t *testing.T, e Engine) {
 		wg.Go(func() {
 			upTo := epoch.Add(3 * time.Second)
 			for round := 0; round < 60; round++ {
-				claims, err := s.Claim(ctx, "q", upTo, 3, math.MaxInt)
+				claims, err := s.Claim(ctx, store.Lane{Queue: "q"}, upTo, 3, math.MaxInt)
 				if err != nil {
 					t.Error(err)
 				}

@@ -26,7 +26,7 @@ func dueOrder(t *testing.T, e Engine) {
 	big := strings.Repeat("x", 1000)
 	add(t, s, Waiting("big", 0, big), Waiting("big", 1, big), Waiting("big", 2, big))
 	for _, n := range []int{2, 1} {
-		got, err := s.Claim(context.Background(), "big", epoch.Add(time.Minute), 10, 2500)
+		got, err := s.Claim(context.Background(), store.Lane{Queue: "big"}, epoch.Add(time.Minute), 10, 2500)
 		if err != nil || len(got) != n {
 			t.Errorf("claimed %d of 1,000 bytes each within 2,500 bytes, %v; want %d", len(got), err, n)
 		}
@@ -45,7 +45,7 @@ func oneHolder(t *testing.T, e Engine) {
 	for range 4 {
 		wg.Go(func() {
 			for {
-				claims, err := s.Claim(context.Background(), "q", epoch.Add(time.Hour), 7, math.MaxInt)
+				claims, err := s.Claim(context.Background(), store.Lane{Queue: "q"}, epoch.Add(time.Hour), 7, math.MaxInt)
 				if err != nil {
 					t.Error(err)
 				}

@@ -108,7 +108,7 @@ func handedOnce(t *testing.T, e Engine) {
 		who := i % len(all)
 		wg.Go(func() {
 			for {
-				claims, err := all[who].Claim(ctx, "q", epoch.Add(time.Hour), 7, math.MaxInt)
+				claims, err := all[who].Claim(ctx, store.Lane{Queue: "q"}, epoch.Add(time.Hour), 7, math.MaxInt)
 				if err != nil {
 					t.Error(err)
 				}
@@ -163,7 +163,7 @@ func workAtOnce(t *testing.T, e Engine) {
 					t.Errorf("after a minute store %d still misses some", who)
 					return
 				}
-				claims, err := s.Claim(ctx, fmt.Sprint("q", round%2), epoch.Add(time.Hour), 1+round%9, math.MaxInt)
+				claims, err := s.Claim(ctx, store.Lane{Queue: fmt.Sprint("q", round%2)}, epoch.Add(time.Hour), 1+round%9, math.MaxInt)
 				if err != nil {
 					t.Error(err)
 					return
@@ -253,7 +253,7 @@ func changeElsewhere(t *testing.T, e Engine) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for {
-			claims, err := all[0].Claim(ctx, "q", epoch.Add(time.Hour), 3, math.MaxInt)
+			claims, err := all[0].Claim(ctx, store.Lane{Queue: "q"}, epoch.Add(time.Hour), 3, math.MaxInt)
 			if err != nil {
 				t.Error(err)
 			}

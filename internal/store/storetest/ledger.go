@@ -51,7 +51,7 @@ func ledger(t *testing.T, e Engine) {
 		parked("q", "moved"), parked("q", "let go"), discarded("q", -time.Hour, "forgotten"))
 	add(t, s, parked("other", "deleted"))
 	claims := claim(t, s, "q", time.Second, 3)
-	outcomes := []store.Outcome{{Claim: claims[0]}, {Claim: claims[1]}, {Claim: claims[2], Park: "why", At: epoch}}
+	outcomes := []store.Outcome{{Claim: claims[0]}, {Claim: claimLane(t, s, forwarded.Lane(), 0, 1)[0]}, {Claim: claims[1], Park: "why", At: epoch}}
 	if n, err := s.Settle(ctx, outcomes); n != 3 || err != nil {
 		t.Fatal(n, err)
 	}
@@ -121,7 +121,7 @@ func ledgerAlways(t *testing.T, e Engine) {
 				return
 			}
 			s.Passed("q", store.Dropped, 1)
-			claims, err := s.Claim(ctx, "q", epoch, 2, math.MaxInt)
+			claims, err := s.Claim(ctx, store.Lane{Queue: "q"}, epoch, 2, math.MaxInt)
 			if err != nil {
 				written <- err
 				return

@@ -92,7 +92,9 @@ func pastByID(t *testing.T, e Engine) {
 	again := *r
 	again.Attempt, again.Error, again.Forward, again.FailedAt = 2, "", &store.Destination{Exchange: "x"}, time.Time{}
 	add(t, s, &again)
-	end(t, s, "q", epoch.Add(time.Hour), 10)
+	if n, err := s.Settle(ctx, []store.Outcome{{Claim: claimLane(t, s, again.Lane(), time.Hour, 1)[0], At: epoch.Add(time.Hour)}}); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
 	second := wanted
 	second.Attempt, second.Error, second.FailedAt, second.Ended, second.Ending = 2, "", time.Time{}, epoch.Add(time.Hour), store.EndedForwarded
 	if d := cmp.Diff([]store.Passage{wanted, second}, pastOf(t, s, r.ID)); d != "" {

@@ -65,7 +65,7 @@ var basics = []testCase{
 
 func Run(t *testing.T, e Engine) {
 	t.Logf("store suite on engine %s", e.Name)
-	for _, c := range slices.Concat(basics, scans, changes, groups, past, ledgers, takings) {
+	for _, c := range slices.Concat(basics, lanes, scans, changes, groups, past, ledgers, takings) {
 		t.Run(c.name, func(t *testing.T) { c.test(t, e) })
 	}
 	if !e.Shared {
@@ -117,11 +117,7 @@ func add(t *testing.T, s store.Store, records ...*store.Record) {
 
 func claim(t *testing.T, s store.Store, queue string, after time.Duration, n int) []store.Claim {
 	t.Helper()
-	claims, err := s.Claim(context.Background(), queue, epoch.Add(after), n, math.MaxInt)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return claims
+	return claimLane(t, s, store.Lane{Queue: queue}, after, n)
 }
 
 func bodies(claims []store.Claim) string {
@@ -167,7 +163,7 @@ func asItWas(t *testing.T, e Engine) {
 	s := open(t, e)
 	r := Everything()
 	add(t, s, r)
-	got := claim(t, s, r.Queue, 0, 1)
+	got := claimLane(t, s, r.Lane(), 0, 1)
 	if len(got) != 1 {
 		t.Fatal("it did not come back")
 	}

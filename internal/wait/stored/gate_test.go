@@ -65,8 +65,8 @@ func (b *batches) Send(ctx context.Context, queue string, claims []store.Claim) 
 }
 
 // Nothing is sent before the gate opens, and no more at once than it allows. It is told of
-// each that was allowed whether it was retried: one that failed, was parked or forwarded, or
-// was not there, was not, and another may be in its place.
+// each that was allowed whether it was retried: one that failed, was parked, or was not
+// there, was not, and another may be in its place.
 func TestTheGateIsObeyedAndToldWhatBecameOfWhatItAllowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
@@ -81,21 +81,19 @@ func TestTheGateIsObeyedAndToldWhatBecameOfWhatItAllowed(t *testing.T) {
 			return flow.Fate{Done: true}
 		}}}
 		gate := &counting{opens: began.Add(67500 * time.Millisecond), few: 3}
-		l := stored.New(s, g, gate, func(flow.Event) {}, slog.New(slog.DiscardHandler), func(string, error) {})
+		l := stored.New(s, g, gate, func(flow.Event) {}, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
 		var all []*store.Record
 		var want []uuid.UUID
-		for i, body := range []string{"a", "failed", "parked", "forwarded", "b", "c", "d"} {
+		for i, body := range []string{"a", "failed", "parked", "b", "c", "d"} {
 			r := record("q", body, began.Add(time.Duration(i)*time.Millisecond))
-			if body == "forwarded" {
-				r.Forward = &store.Destination{Exchange: "audit"}
-			} else if body != "parked" {
+			if body != "parked" {
 				want = append(want, r.ID)
 			}
 			all = append(all, r)
 		}
 		must(t, s.Add(t.Context(), all))
 		run(t, l, time.Hour)
-		if len(g.sent) != 8 || slices.Max(g.sizes) > gate.few || g.sent[0] != "a 1m7.5s" {
+		if len(g.sent) != 7 || slices.Max(g.sizes) > gate.few || g.sent[0] != "a 1m7.5s" {
 			t.Errorf("sent %v in batches of %v", g.sent, g.sizes)
 		}
 		byID := func(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) }

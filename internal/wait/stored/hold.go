@@ -9,8 +9,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Hold pauses the returns to a queue, or lets them go on. Its messages keep their
-// attempts and when they are due. What is on its way already (InFlight at most)
+// Hold pauses the returns to a queue, or lets them go on; what its policy forwards is
+// forwarded all the same. Its messages keep their attempts and when they are due. What is on its way already (InFlight at most)
 // still arrives. Whoever calls it has written the hold to the store before, or
 // the next start would not know of it.
 func (l *Loop) Hold(queue string, held bool) {
@@ -53,8 +53,8 @@ func (l *Loop) Held() []string {
 	return slices.Collect(maps.Keys(l.held))
 }
 
-// Resting are the queues that cannot be returned to just now.
-func (l *Loop) Resting() []string {
+// Resting are the lanes that take nothing just now.
+func (l *Loop) Resting() []store.Lane {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Collect(maps.Keys(l.resting))

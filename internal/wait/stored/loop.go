@@ -10,7 +10,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -23,14 +22,15 @@ const (
 	batch      = 512
 	batchBytes = 16 << 20
 	// InFlight is the most messages that can be claimed and not yet settled. It
-	// bounds memory, and how many messages a crash can return twice.
+	// bounds memory, and how many messages a crash can return twice. See flights for
+	// what one destination may have of it.
 	InFlight = 2560
 	// inFlightBytes bounds their bodies the same way, but for one batch more.
 	inFlightBytes = 32 << 20
 	// largeBody is from what size on a body's memory is given back as soon as RabbitMQ
 	// has it: the next one would be beside it until the next collection.
 	largeBody = 8 << 20
-	// together is how many sent batches are settled in one commit at most.
+	// together is how many answered batches are settled in one commit at most.
 	together = 32
 
 	// late is how late the loop may be at what the gate lets through. Where the machine is
@@ -41,13 +41,13 @@ const (
 	longest   = 15 * time.Second
 )
 
-// Giver publishes claims of one queue; flow.GiveBack does.
+// Giver publishes claims of one lane; flow.GiveBack does.
 type Giver interface {
 	Send(ctx context.Context, queue string, claims []store.Claim) (wait func(context.Context) []flow.Fate)
 }
 
 // Gate says how many due messages may return to a queue now; release.Gate does. What
-// it allows is then told to Unsent or Returned.
+// it allows is then told to Unsent or Returned. It is not asked for what is forwarded.
 type Gate interface {
 	Late(by time.Duration)
 	Allow(queue string, most int, now time.Time) (n int, again time.Time)
@@ -68,19 +68,18 @@ type Loop struct {
 	gate   Gate
 	events flow.Listener
 	log    *slog.Logger
-	report func(queue string, err error)
+	report func(lane store.Lane, err error)
 
-	inFlight atomic.Int64  // messages
-	bytes    atomic.Int64  // of their bodies
+	flights  flights
 	woken    chan struct{} // something was settled
 	troubles troubles
-	// served are the queues that have had their batch of the round under way: one
+	// served are the lanes that have had their batch of the round under way: one
 	// that the limits in flight cut short goes on with the others.
-	served map[string]bool
+	served map[store.Lane]bool
 
 	mu      sync.Mutex
-	resting map[string]rest // queues that cannot be returned to just now
-	held    map[string]bool // queues whose returns a person has paused, see hold.go
+	resting map[store.Lane]rest // lanes that take nothing just now
+	held    map[string]bool     // queues whose returns a person has paused, see hold.go
 }
 
 type rest struct {
@@ -90,53 +89,61 @@ type rest struct {
 
 // sent is a batch whose answers are awaited.
 type sent struct {
-	queue  string
+	lane   store.Lane
 	claims []store.Claim
 	wait   func(context.Context) []flow.Fate
 	fates  []flow.Fate // once answered
+	filled bool        // the window of its destination
 }
 
-// New makes a loop. report is told why a queue's returns fail, and nil when they
-// work again; it is called on change only.
-func New(s Store, g Giver, gate Gate, events flow.Listener, log *slog.Logger, report func(queue string, err error)) *Loop {
+// New makes a loop. report is told why a lane takes nothing, and nil when it does
+// again; it is called on change only.
+func New(s Store, g Giver, gate Gate, events flow.Listener, log *slog.Logger, report func(lane store.Lane, err error)) *Loop {
 	gate.Late(late)
 	return &Loop{store: s, give: g, gate: gate, events: events, log: log, report: report,
-		resting: map[string]rest{}, held: map[string]bool{}, served: map[string]bool{}, woken: make(chan struct{}, 1),
-		troubles: troubles{since: map[string]time.Time{}}}
+		resting: map[store.Lane]rest{}, held: map[string]bool{}, served: map[store.Lane]bool{}, woken: make(chan struct{}, 1),
+		flights: flights{by: map[store.Lane]*flight{}}, troubles: troubles{since: map[string]time.Time{}}}
 }
 
 // Run returns messages as they come due until ctx ends, then waits for the
 // answers to what it has sent, no longer than grace allows.
 //
-// Three goroutines: this one claims and sends, in due order; one waits for
-// RabbitMQ's answers; one settles what was answered. So the next batches are on
-// their way while others are confirmed or made durable.
+// This goroutine claims and sends, in due order; one for each batch waits for
+// RabbitMQ's answers, since those of one lane may not come for long; one settles what
+// was answered. So the next batches are on their way while others are confirmed or made
+// durable.
 func (l *Loop) Run(ctx context.Context, grace time.Duration) {
 	settleCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(grace, cancel) })
 	defer stop()
 
-	flight, answered := make(chan sent, together), make(chan sent, together)
-	var others sync.WaitGroup
-	others.Go(func() {
-		defer close(answered)
-		for s := range flight {
-			s.fates = s.wait(settleCtx)
-			answered <- s
-		}
-	})
-	others.Go(func() {
+	answered := make(chan sent, together)
+	var settler, waiting sync.WaitGroup
+	settler.Go(func() {
 		for s := range answered {
 			l.settle(settleCtx, withWaiting(s, answered))
 		}
 	})
-	defer others.Wait()
-	defer close(flight)
+	defer settler.Wait()
+	defer close(answered)
+	defer waiting.Wait()
+	await := func(s sent) {
+		filled, before, after := l.flights.begin(s.lane, len(s.claims), bodies(s.claims))
+		s.filled = filled
+		waiting.Go(func() {
+			defer close(after)
+			s.fates = s.wait(settleCtx)
+			if before != nil {
+				<-before // the gate hears of a queue's returns in the order they were sent
+			}
+			answered <- s
+		})
+	}
 
 	l.loadHolds(ctx)
 	for away := firstRest; ctx.Err() == nil; {
-		wake, err := l.sendDue(ctx, flight)
+		wake, err := l.sendDue(ctx, await)
 		woken, changed := l.woken, l.store.Changed()
 		if err != nil {
 			l.failed(ctx, returning, err)
@@ -158,10 +165,10 @@ func (l *Loop) Run(ctx context.Context, grace time.Duration) {
 	}
 }
 
-// sendDue claims and sends one batch of each queue that has something due, until
-// nothing is, and tells how long there is to wait. One batch a queue and round:
-// a queue with a million due messages holds up no other by more than a batch.
-func (l *Loop) sendDue(ctx context.Context, flight chan<- sent) (time.Duration, error) {
+// sendDue claims and sends one batch of each lane that has something due, until
+// nothing is, and tells how long there is to wait. One batch a lane and round:
+// one with a million due messages holds up no other by more than a batch.
+func (l *Loop) sendDue(ctx context.Context, await func(sent)) (time.Duration, error) {
 	for ctx.Err() == nil {
 		next, err := l.store.Next(ctx)
 		if err != nil {
@@ -169,44 +176,47 @@ func (l *Loop) sendDue(ctx context.Context, flight chan<- sent) (time.Duration, 
 		}
 		slices.SortFunc(next, func(a, b store.NextDue) int { return a.Due.Compare(b.Due) })
 		now := time.Now()
+		l.flights.sweep(now)
 		wake, sentAny := l.forgetRests(next, now), len(l.served) > 0
 		for _, n := range next {
-			if l.served[n.Queue] {
+			if l.served[n.Lane] {
 				continue
 			}
-			if l.isHeld(n.Queue) {
+			if !n.Forwards() && l.isHeld(n.Queue) {
 				continue // until Hold says otherwise, which wakes
 			}
 			at := n.Due
-			if r := l.restUntil(n.Queue); r.After(at) {
+			if r := l.restUntil(n.Lane); r.After(at) {
 				at = r
 			}
 			if at.After(now) {
 				wake = min(wake, at.Sub(now))
 				continue
 			}
-			if l.inFlight.Load()+batch > InFlight || l.bytes.Load() >= inFlightBytes {
+			most, bytes, full := l.flights.room(n.Lane, now)
+			if full {
 				return longest, nil // until something is settled, which wakes
 			}
-			most, again := l.gate.Allow(n.Queue, batch, now)
+			if most == 0 {
+				continue // the same
+			}
+			most, again := l.allow(n.Lane, most, now)
 			if most == 0 {
 				if !again.IsZero() {
 					wake = min(wake, max(again.Sub(now), time.Millisecond))
 				}
 				continue // until then, or until Wake
 			}
-			claims, err := l.store.Claim(ctx, n.Queue, now, most, batchBytes)
-			l.gate.Unsent(n.Queue, most-len(claims), now)
+			claims, err := l.store.Claim(ctx, n.Lane, now, most, bytes)
+			l.unsent(n.Lane, most-len(claims), now)
 			if err != nil {
-				return 0, fmt.Errorf("claiming what is due for queue %q: %w", n.Queue, err)
+				return 0, fmt.Errorf("claiming what is due for queue %q: %w", n.Lane, err)
 			}
 			if len(claims) == 0 {
 				continue
 			}
-			sentAny, l.served[n.Queue] = true, true
-			l.inFlight.Add(int64(len(claims)))
-			l.bytes.Add(bodies(claims))
-			flight <- sent{queue: n.Queue, claims: claims, wait: l.give.Send(ctx, n.Queue, claims)}
+			sentAny, l.served[n.Lane] = true, true
+			await(sent{lane: n.Lane, claims: claims, wait: l.give.Send(ctx, n.Queue, claims)})
 		}
 		clear(l.served)
 		if !sentAny {
@@ -214,6 +224,22 @@ func (l *Loop) sendDue(ctx context.Context, flight chan<- sent) (time.Duration, 
 		}
 	}
 	return 0, nil
+}
+
+// allow asks the gate how many may return. What is forwarded waits for no rate, breaker
+// or consumer of its work queue.
+func (l *Loop) allow(lane store.Lane, most int, now time.Time) (n int, again time.Time) {
+	if lane.Forwards() {
+		return most, time.Time{}
+	}
+	return l.gate.Allow(lane.Queue, most, now)
+}
+
+// unsent tells the gate of what it allowed, and was not returned.
+func (l *Loop) unsent(lane store.Lane, n int, now time.Time) {
+	if !lane.Forwards() {
+		l.gate.Unsent(lane.Queue, n, now)
+	}
 }
 
 // withWaiting adds the batches that were answered meanwhile: a commit with one
@@ -236,28 +262,30 @@ func withWaiting(first sent, answered <-chan sent) []sent {
 
 // settle ends the claims of batches that were answered: what RabbitMQ
 // confirmed is deleted, what can never return is parked, the rest goes on
-// waiting while its queue rests.
+// waiting while its lane rests.
 func (l *Loop) settle(ctx context.Context, batches []sent) {
 	now := time.Now()
 	var outcomes []store.Outcome
 	var back []store.Claim
-	for _, s := range batches {
+	obstacles := make([]error, len(batches))
+	for i, s := range batches {
 		var obstacle error
-		for i, f := range s.fates {
+		for j, f := range s.fates {
 			switch {
 			case f.Done:
-				outcomes = append(outcomes, store.Outcome{Claim: s.claims[i], At: now})
+				outcomes = append(outcomes, store.Outcome{Claim: s.claims[j], At: now})
 			case f.Park != "":
-				outcomes = append(outcomes, store.Outcome{Claim: s.claims[i], Park: f.Park, At: now})
+				outcomes = append(outcomes, store.Outcome{Claim: s.claims[j], Park: f.Park, At: now})
 			default:
-				back = append(back, s.claims[i])
+				back = append(back, s.claims[j])
 				if obstacle == nil || errors.Is(obstacle, flow.Again) {
 					obstacle = f.Err
 				}
 			}
 		}
 		l.tell(s, now)
-		l.rest(s.queue, obstacle)
+		l.rest(s.lane, obstacle)
+		obstacles[i] = obstacle
 	}
 	if len(outcomes) > 0 {
 		l.untilDone(ctx, settling, func() error { _, err := l.store.Settle(ctx, outcomes); return err })
@@ -273,8 +301,7 @@ func (l *Loop) settle(ctx context.Context, batches []sent) {
 	large := false
 	for i, s := range batches {
 		large = large || slices.ContainsFunc(s.claims, func(c store.Claim) bool { return len(c.Record.Message.Body) >= largeBody })
-		l.inFlight.Add(-int64(len(s.claims)))
-		l.bytes.Add(-bodies(s.claims))
+		l.flights.end(&s, obstacles[i] == nil)
 		batches[i] = sent{}
 	}
 	if large {
@@ -286,14 +313,17 @@ func (l *Loop) settle(ctx context.Context, batches []sent) {
 
 // tell the gate what became of a batch it has allowed.
 func (l *Loop) tell(s sent, now time.Time) {
+	if s.lane.Forwards() {
+		return
+	}
 	ids := make([]uuid.UUID, 0, len(s.claims))
 	for i, f := range s.fates {
 		if r := s.claims[i].Record; f.Done && r.Forward == nil {
 			ids = append(ids, r.ID)
 		}
 	}
-	l.gate.Returned(s.queue, ids, now)
-	l.gate.Unsent(s.queue, len(s.claims)-len(ids), now)
+	l.gate.Returned(s.lane.Queue, ids, now)
+	l.gate.Unsent(s.lane.Queue, len(s.claims)-len(ids), now)
 }
 
 // Wake makes the loop ask the gate again: more may return than it said last.
@@ -304,39 +334,39 @@ func (l *Loop) Wake() {
 	}
 }
 
-func bodies(claims []store.Claim) (n int64) {
+func bodies(claims []store.Claim) (n int) {
 	for _, c := range claims {
-		n += int64(len(c.Record.Message.Body))
+		n += len(c.Record.Message.Body)
 	}
 	return n
 }
 
-// rest keeps a queue's messages waiting after an obstacle, longer each time, and
+// rest keeps a lane's messages waiting after an obstacle, longer each time, and
 // forgets it when a batch went through.
-func (l *Loop) rest(queue string, obstacle error) {
+func (l *Loop) rest(lane store.Lane, obstacle error) {
 	l.mu.Lock()
-	r, was := l.resting[queue]
+	r, was := l.resting[lane]
 	switch {
 	case obstacle == nil:
-		delete(l.resting, queue)
+		delete(l.resting, lane)
 	case errors.Is(obstacle, flow.Again) && r.tries == 0:
 		// Bound again: at once, but only once, or a queue that is bound and yet
 		// unroutable would spin.
-		l.resting[queue] = rest{until: time.Now(), tries: 1}
+		l.resting[lane] = rest{until: time.Now(), tries: 1}
 	case errors.Is(obstacle, flow.ErrAsked): // the answer is on its way
-		l.resting[queue] = rest{until: time.Now().Add(firstRest << min(r.tries, 2)), tries: r.tries + 1}
+		l.resting[lane] = rest{until: time.Now().Add(firstRest << min(r.tries, 2)), tries: r.tries + 1}
 	default:
-		l.resting[queue] = rest{until: time.Now().Add(min(firstRest<<min(r.tries, 16), longest)), tries: r.tries + 1}
+		l.resting[lane] = rest{until: time.Now().Add(min(firstRest<<min(r.tries, 16), longest)), tries: r.tries + 1}
 	}
 	l.mu.Unlock()
 	if obstacle == nil && !was || errors.Is(obstacle, flow.Again) || errors.Is(obstacle, flow.ErrAsked) || errors.Is(obstacle, context.Canceled) {
 		return
 	}
-	l.report(queue, obstacle)
+	l.report(lane, obstacle)
 }
 
-func (l *Loop) restUntil(queue string) time.Time {
+func (l *Loop) restUntil(lane store.Lane) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.resting[queue].until
+	return l.resting[lane].until
 }

@@ -45,7 +45,8 @@ func (g *giver) Send(_ context.Context, _ string, claims []store.Claim) func(con
 		g.nth[body]++
 		fates = append(fates, g.answer(body, g.nth[body]))
 	}
-	return func(context.Context) []flow.Fate { time.Sleep(g.slow); return fates }
+	slow := g.slow
+	return func(context.Context) []flow.Fate { time.Sleep(slow); return fates }
 }
 
 func record(queue, body string, due time.Time) *store.Record {
@@ -58,8 +59,8 @@ func play(t *testing.T, length time.Duration, answer func(string, int) flow.Fate
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
 		g := &giver{began: time.Now(), answer: answer, nth: map[string]int{}}
-		l := stored.New(s, g, open(), func(flow.Event) {}, slog.New(slog.DiscardHandler), func(queue string, err error) {
-			reports = append(reports, queue+": "+map[bool]string{true: "works", false: "fails"}[err == nil])
+		l := stored.New(s, g, open(), func(flow.Event) {}, slog.New(slog.DiscardHandler), func(lane store.Lane, err error) {
+			reports = append(reports, lane.String()+": "+map[bool]string{true: "works", false: "fails"}[err == nil])
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
@@ -132,7 +133,7 @@ func TestWhatCanNeverReturnIsParked(t *testing.T) {
 		s := memstore.New()
 		g := &giver{began: time.Now(), answer: func(string, int) flow.Fate { return flow.Fate{Park: "gone"} }, nth: map[string]int{}}
 		var told []flow.Event
-		l := stored.New(s, g, open(), func(e flow.Event) { told = append(told, e) }, slog.New(slog.DiscardHandler), func(string, error) {})
+		l := stored.New(s, g, open(), func(e flow.Event) { told = append(told, e) }, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
 		must(t, s.Add(t.Context(), []*store.Record{record("q", "x", time.Now())}))
 		run(t, l, time.Minute)
 		page, err := s.List(t.Context(), store.Filter{State: store.Parked, Limit: 10})
@@ -189,8 +190,8 @@ func TestNoMoreIsInFlightThanIsPromised(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := memstore.New()
-				g := &giver{began: time.Now(), answer: done, nth: map[string]int{}, slow: time.Hour}
-				l := stored.New(s, g, open(), func(flow.Event) {}, slog.New(slog.DiscardHandler), func(string, error) {})
+				g := &giver{began: time.Now(), answer: done, nth: map[string]int{}}
+				l := stored.New(s, g, open(), func(flow.Event) {}, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
 				body := strings.Repeat("b", c.body)
 				var all []*store.Record
 				for q := range c.queues {
@@ -198,13 +199,18 @@ func TestNoMoreIsInFlightThanIsPromised(t *testing.T) {
 						all = append(all, record(string(rune('a'+q)), body, time.Now()))
 					}
 				}
-				if err := s.Add(t.Context(), all); err != nil {
-					t.Fatal(err)
-				}
 				ctx, cancel := context.WithCancel(t.Context())
 				var running sync.WaitGroup
 				running.Go(func() { l.Run(ctx, time.Second) })
-				time.Sleep(time.Minute) // of the fake clock
+				for _, slow := range []time.Duration{0, time.Hour} { // it answers, and then no longer
+					g.mu.Lock()
+					g.sent, g.slow = nil, slow
+					g.mu.Unlock()
+					if err := s.Add(t.Context(), all); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(5 * time.Second) // of the fake clock
+				}
 				if n := len(g.sent); n > c.most || n < c.most/2 {
 					t.Errorf("%d are on their way unanswered, want at most %d, and not much less", n, c.most)
 				}
@@ -238,7 +244,7 @@ func TestQueuesTakeTurnsWhenRabbitMQIsSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
 		g := &giver{began: time.Now(), answer: done, nth: map[string]int{}, slow: 10 * time.Millisecond}
-		l := stored.New(s, g, open(), func(flow.Event) {}, slog.New(slog.DiscardHandler), func(string, error) {})
+		l := stored.New(s, g, open(), func(flow.Event) {}, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
 		now := time.Now()
 		all := []*store.Record{record("one", "one", now.Add(15*time.Millisecond)), record("two", "two", now.Add(15*time.Millisecond))}
 		for range 6000 {
@@ -279,7 +285,7 @@ func TestAHeldQueueWaitsUntilItIsReleased(t *testing.T) {
 			t.Fatal(err)
 		}
 		g := &giver{began: time.Now(), answer: done, nth: map[string]int{}}
-		l := stored.New(s, g, open(), func(flow.Event) {}, slog.New(slog.DiscardHandler), func(string, error) {})
+		l := stored.New(s, g, open(), func(flow.Event) {}, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
 		now := time.Now()
 		waits := record("q", "a", now.Add(time.Second))
 		waits.Attempt = 3
@@ -315,9 +321,9 @@ func TestARestOfAQueueThatNothingWaitsForIsForgotten(t *testing.T) {
 		s := memstore.New()
 		g := &giver{began: time.Now(), answer: func(string, int) flow.Fate { return flow.Fate{Err: errors.New("full")} }, nth: map[string]int{}}
 		var works []string
-		l := stored.New(s, g, open(), func(flow.Event) {}, slog.New(slog.DiscardHandler), func(queue string, err error) {
+		l := stored.New(s, g, open(), func(flow.Event) {}, slog.New(slog.DiscardHandler), func(lane store.Lane, err error) {
 			if err == nil {
-				works = append(works, queue)
+				works = append(works, lane.String())
 			}
 		})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -344,7 +350,10 @@ func TestARestOfAQueueThatNothingWaitsForIsForgotten(t *testing.T) {
 			}
 		}
 		time.Sleep(10 * time.Minute)
-		resting := l.Resting()
+		var resting []string
+		for _, lane := range l.Resting() {
+			resting = append(resting, lane.String())
+		}
 		slices.Sort(resting)
 		if !slices.Equal(resting, []string{"paused", "there"}) || !slices.Equal(works, []string{"gone"}) {
 			t.Errorf("%q rest, and of %q it was said that they work", resting, works)

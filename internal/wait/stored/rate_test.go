@@ -47,7 +47,7 @@ func sentAt(t *testing.T, replicas int, rate float64, late time.Duration, length
 			gate := release.New(func(string) release.Rules { return rules }, random.Float64, func(release.Transition) {})
 			gate.SetPart(release.Part{N: replicas, I: i}, time.Now())
 			l := stored.New(busy{member, func() time.Duration { return time.Duration(random.Int64N(int64(late) + 1)) }}, g, gate,
-				func(flow.Event) {}, slog.New(slog.DiscardHandler), func(string, error) {})
+				func(flow.Event) {}, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
 			running.Go(func() { l.Run(ctx, time.Second) })
 		}
 		var all []*store.Record

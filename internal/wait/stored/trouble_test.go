@@ -39,11 +39,11 @@ func (f *faulty) Next(ctx context.Context) ([]store.NextDue, error) {
 	return next, errors.Join(err, f.fails("Next"))
 }
 
-func (f *faulty) Claim(ctx context.Context, queue string, upTo time.Time, n, maxBytes int) ([]store.Claim, error) {
+func (f *faulty) Claim(ctx context.Context, lane store.Lane, upTo time.Time, n, maxBytes int) ([]store.Claim, error) {
 	if err := f.fails("Claim"); err != nil {
 		return nil, err
 	}
-	return f.Store.Claim(ctx, queue, upTo, n, maxBytes)
+	return f.Store.Claim(ctx, lane, upTo, n, maxBytes)
 }
 
 func (f *faulty) Settle(ctx context.Context, outcomes []store.Outcome) (int, error) {
@@ -65,7 +65,7 @@ func TestAStoreThatIsAwayIsToldOfOnce(t *testing.T) {
 				s := &faulty{Store: memstore.New(), at: at, from: began.Add(time.Second), to: began.Add(time.Second + away)}
 				g := &giver{began: began, answer: done, nth: map[string]int{}}
 				var log bytes.Buffer
-				l := stored.New(s, g, open(), func(flow.Event) {}, slog.New(slog.NewTextHandler(&log, nil)), func(string, error) {})
+				l := stored.New(s, g, open(), func(flow.Event) {}, slog.New(slog.NewTextHandler(&log, nil)), func(store.Lane, error) {})
 				if err := s.Add(t.Context(), []*store.Record{record("q", "a", began.Add(5*time.Second)), record("q", "b", s.to)}); err != nil {
 					t.Fatal(err)
 				}

@@ -4,7 +4,7 @@
 --   what is led, the term it is done in; token of the locks, "1" when it is to be done whole here or not at all (the locks
 --   may have been lost), how long this is remembered (ms), how many passages to keep
 --   n, then n times
---     "k" number, state and queue, due, "1" when the body is as it was, group and record
+--     "k" number, state and lane, due, "1" when the body is as it was, group and record
 --     "d" number, passage ("" when none is kept)  deleted
 --   those of add, of see, of write
 -- Returns 1, or 0 when locks were lost, or it was forbidden, and nothing was done, -1 when another leads.
@@ -41,11 +41,12 @@ for _, op in ipairs(ops) do
     take(op.number, m)
     loan(op.number)
     if op.how == 'k' then
-      local queue, value = op.target:sub(2), op.value
+      local lane, value = op.target:sub(2), op.value
+      local queue = queueof(lane)
       if op.same == '1' and m.body > 0 then
         value = value .. call('GETRANGE', P .. 'm:' .. op.number, -m.body, -1)
       end
-      put(op.number, op.target:sub(1, 1), queue, op.due, value)
+      put(op.number, op.target:sub(1, 1), lane, op.due, value)
       if queue ~= m.queue then
         count(sums, 'm' .. m.queue, 1)
         count(sums, 'i' .. queue, 1)

@@ -1,13 +1,13 @@
--- Claim: hands out what is due of a queue, and gives back first what others did not
+-- Claim: hands out what is due of a lane, and gives back first what others did not
 -- end in time.
--- Arguments: queue, up to when, how many at most, how much of bodies at most, "1" when
+-- Arguments: lane, up to when, how many at most, how much of bodies at most, "1" when
 -- the first one may be larger, token, how long (ms).
 -- Returns for each: number, record. One whose record is not there is damaged: it is
 -- taken out of the way of the others, and told of by its number alone.
-local queue, upto, most, bytes, larger, token, lease = arg(), arg(), arg(), tonumber(arg()), arg() == '1', arg(), tonumber(arg())
+local lane, upto, most, bytes, larger, token, lease = arg(), arg(), arg(), tonumber(arg()), arg() == '1', arg(), tonumber(arg())
 local time = now()
 expire(time)
-local w, c, out = P .. 'w:' .. queue, P .. 'c:' .. queue, {}
+local w, c, out = P .. 'w:' .. lane, P .. 'c:' .. lane, {}
 local due = call('ZRANGE', w, '-inf', upto, 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
 local gone, claimed, leases, tokens = {}, {}, {}, {}
 for i = 1, #due, 2 do
@@ -22,7 +22,7 @@ for i = 1, #due, 2 do
     local n = #tokens
     claimed[n + 1], claimed[n + 2] = due[i + 1], number
     leases[n + 1], leases[n + 2] = time + lease, number
-    tokens[n + 1], tokens[n + 2] = number, token .. ' ' .. queue
+    tokens[n + 1], tokens[n + 2] = number, token .. ' ' .. lane
   end
   gone[#gone + 1] = number
   out[#out + 1] = number

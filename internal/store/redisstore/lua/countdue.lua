@@ -6,12 +6,14 @@ for i = 1, tonumber(arg()) do
 end
 local queue = arg()
 while queue do
-  for _, state in ipairs({'w:', 'c:'}) do
-    local before = 0
-    for i, edge in ipairs(edges) do
-      local n = call('ZCOUNT', P .. state .. queue, '-inf', edge)
-      out[i] = out[i] + n - before
-      before = n
+  for _, lane in ipairs(lanesof(queue)) do
+    for _, state in ipairs({'w:', 'c:'}) do
+      local before = 0
+      for i, edge in ipairs(edges) do
+        local n = call('ZCOUNT', P .. state .. lane, '-inf', edge)
+        out[i] = out[i] + n - before
+        before = n
+      end
     end
   end
   queue = arg()

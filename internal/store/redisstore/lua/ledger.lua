@@ -10,11 +10,13 @@ for i = 1, #all, 2 do
 end
 if anew then
   for _, queue in ipairs(call('SMEMBERS', P .. 'queues')) do
-    for _, state in ipairs({'w', 'p', 'd', 'c'}) do
-      local n = call('ZCARD', P .. state .. ':' .. queue)
-      if n > 0 then
-        out[#out + 1] = (state == 'c' and 'w' or state) .. queue
-        out[#out + 1] = n
+    for i, lane in ipairs(lanesof(queue)) do
+      for _, state in ipairs(i == 1 and {'w', 'p', 'd', 'c'} or {'w', 'c'}) do
+        local n = call('ZCARD', P .. state .. ':' .. lane)
+        if n > 0 then
+          out[#out + 1] = (state == 'c' and 'w' or state) .. queue
+          out[#out + 1] = n
+        end
       end
     end
   end

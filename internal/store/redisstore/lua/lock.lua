@@ -14,12 +14,19 @@ for i = 1, tonumber(arg()) do
   elseif has and not held(number, token) then
     out[i] = has:sub(1, 2) == 'x:' and -2 or -1
   else
+    local at = has and has:sub(#token + 2) or m.queue
     if m.state == 'w' and not has then
-      local w = P .. 'w:' .. m.queue
-      call('ZADD', P .. 'c:' .. m.queue, call('ZSCORE', w, number), number)
-      call('ZREM', w, number)
+      for _, lane in ipairs(lanesof(m.queue)) do
+        local due = call('ZSCORE', P .. 'w:' .. lane, number)
+        if due then
+          call('ZADD', P .. 'c:' .. lane, due, number)
+          call('ZREM', P .. 'w:' .. lane, number)
+          at = lane
+          break
+        end
+      end
     end
-    call('HSET', P .. 'token', number, token .. ' ' .. m.queue)
+    call('HSET', P .. 'token', number, token .. ' ' .. at)
     call('ZADD', P .. 'locks', time + lease, number)
     out[i] = m.body
   end

@@ -19,19 +19,22 @@ local function account()
   end
 end
 
--- put writes a record where it belongs.
-local function put(number, state, queue, due, value)
-  local group = value:sub(1, 8)
+-- put writes a record where it belongs: what waits in a lane, what does not in a queue.
+local function put(number, state, lane, due, value)
+  local group, queue = value:sub(1, 8), queueof(lane)
   call('SET', P .. 'm:' .. number, value)
-  call('ZADD', P .. state .. ':' .. queue, due, number)
+  call('ZADD', P .. state .. ':' .. lane, due, number)
   if state ~= 'w' then
     call('ZADD', P .. 'g:' .. state .. ':' .. group, due, number)
   end
-  if not told[state .. queue] then
-    told[state .. queue] = true
+  if not told[state .. lane] then
+    told[state .. lane] = true
     call('SADD', P .. 'queues', queue)
     if state == 'w' then
-      call('SADD', P .. 'wq', queue)
+      call('SADD', P .. 'wq', lane)
+    end
+    if lane ~= queue then
+      call('SADD', P .. 'to:' .. queue, lane)
     end
   end
   count(sums, state .. queue, 1)
@@ -41,7 +44,11 @@ end
 -- take takes a record out of where it is; what waits is claimed or locked.
 local function take(number, m)
   if m.state == 'w' then
-    call('ZREM', P .. 'c:' .. m.queue, number)
+    for _, lane in ipairs(lanesof(m.queue)) do
+      if call('ZREM', P .. 'c:' .. lane, number) == 1 then
+        break
+      end
+    end
   else
     call('ZREM', P .. m.state .. ':' .. m.queue, number)
     call('ZREM', P .. 'g:' .. m.state .. ':' .. m.group, number)
@@ -83,7 +90,7 @@ end
 -- add keeps new records, read from the arguments:
 --   floor     the largest number known in any shard: the next is larger, so that
 --             numbers are in order of arrival over all shards
---   n, then n times: state and queue, due, id, value
+--   n, then n times: state and lane, due, id, value
 -- and returns the last number.
 local function add()
   local n = tonumber(call('GET', KEYS[1]) or 0)
@@ -94,10 +101,10 @@ local function add()
   for _ = 1, tonumber(arg()) do
     local target, due, id, value = arg(), arg(), arg(), arg()
     n = n + 1
-    local queue = target:sub(2)
-    put(member(n), target:sub(1, 1), queue, due, value)
+    local lane = target:sub(2)
+    put(member(n), target:sub(1, 1), lane, due, value)
     index(id, n)
-    count(sums, 'i' .. queue, 1)
+    count(sums, 'i' .. queueof(lane), 1)
   end
   call('SET', KEYS[1], ('%.0f'):format(n))
   return n

@@ -14,6 +14,14 @@ for _ = 1, tonumber(arg()) do
   groups[arg()], any = true, true
 end
 local sets = {}
+-- targets adds the sets of what waits for a queue's forward targets.
+local function targets(queue, states)
+  for _, lane in ipairs(call('SMEMBERS', P .. 'to:' .. queue)) do
+    for state in states:gmatch('[wc]') do
+      sets[#sets + 1] = P .. state .. ':' .. lane
+    end
+  end
+end
 local first = arg()
 if first == '' then
   local states = arg()
@@ -21,10 +29,14 @@ if first == '' then
     for state in states:gmatch('.') do
       sets[#sets + 1] = P .. state .. ':' .. queue
     end
+    targets(queue, states)
   end
 else
   while first do
     sets[#sets + 1] = P .. first
+    if first:find('^[wc]:') then
+      targets(first:sub(3), first:sub(1, 1))
+    end
     first = arg()
   end
 end

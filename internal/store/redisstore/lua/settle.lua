@@ -12,14 +12,15 @@ end
 if #ends == 0 then
   return 0
 end
-local has, done, loans, queues = call('HMGET', P .. 'token', unpack(numbers)), {}, {}, {}
+local has, done, loans, lanes = call('HMGET', P .. 'token', unpack(numbers)), {}, {}, {}
 for i, e in ipairs(ends) do
   if has[i] and not done[e.number] and has[i]:sub(1, #e.token + 1) == e.token .. ' ' then
-    local queue = has[i]:sub(#e.token + 2)
+    local lane = has[i]:sub(#e.token + 2)
+    local queue = queueof(lane)
     done[e.number] = true
     loans[#loans + 1] = e.number
-    queues[queue] = queues[queue] or {}
-    table.insert(queues[queue], e.number)
+    lanes[lane] = lanes[lane] or {}
+    table.insert(lanes[lane], e.number)
     local m = meta(e.number)
     if not m then
       -- Its record was taken away behind our back: the others are to be settled, and
@@ -39,8 +40,8 @@ for i, e in ipairs(ends) do
     end
   end
 end
-for queue, some in pairs(queues) do
-  call('ZREM', P .. 'c:' .. queue, unpack(some))
+for lane, some in pairs(lanes) do
+  call('ZREM', P .. 'c:' .. lane, unpack(some))
 end
 if #loans > 0 then
   call('HDEL', P .. 'token', unpack(loans))

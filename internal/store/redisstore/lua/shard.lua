@@ -59,14 +59,30 @@ local function head(number, m)
   return call('GETRANGE', P .. 'm:' .. number, 8, -(m.body + 1))
 end
 
+-- queueof is the queue of a lane: see laneText in keys.go.
+local function queueof(lane)
+  if #lane <= 255 then
+    return lane
+  end
+  local n, i = uvarint(lane, 1)
+  return lane:sub(i, i + n - 1)
+end
+
+-- lanesof are the lanes of a queue: its own, and those of its forward targets.
+local function lanesof(queue)
+  local all = call('SMEMBERS', P .. 'to:' .. queue)
+  table.insert(all, 1, queue)
+  return all
+end
+
 -- giveback ends a claim or a lock: what waits can be claimed again, as it was.
 local function giveback(number, token)
-  local queue = token:sub(token:find(' ', 1, true) + 1)
-  local due = call('ZSCORE', P .. 'c:' .. queue, number)
+  local lane = token:sub(token:find(' ', 1, true) + 1)
+  local due = call('ZSCORE', P .. 'c:' .. lane, number)
   if due then
-    call('ZREM', P .. 'c:' .. queue, number)
-    call('ZADD', P .. 'w:' .. queue, due, number)
-    call('SADD', P .. 'wq', queue)
+    call('ZREM', P .. 'c:' .. lane, number)
+    call('ZADD', P .. 'w:' .. lane, due, number)
+    call('SADD', P .. 'wq', lane)
   end
   call('ZREM', P .. 'lease', number)
   call('ZREM', P .. 'locks', number)

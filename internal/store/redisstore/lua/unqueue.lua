@@ -9,6 +9,7 @@ while queue do
     empty = empty and call('EXISTS', P .. state .. ':' .. queue) == 0 and tonumber(call('HGET', P .. 'sums', state .. queue) or 0) == 0
   end
   if empty then
+    call('DEL', P .. 'to:' .. queue) -- the sums have just said that nothing waits for its targets
     for as in (states .. flows):gmatch('.') do
       local n = call('HGET', P .. 'sums', as .. queue)
       if n then

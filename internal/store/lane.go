@@ -1,0 +1,42 @@
+package store
+
+import "fmt"
+
+// Lane is a destination that waiting records have in common: a work queue, or where a
+// policy forwards those of a work queue. What one cannot take holds up no other.
+type Lane struct {
+	Queue string // the work queue
+	// Forward is where its messages go instead; zero: back to the queue.
+	Forward Destination
+}
+
+// Lane is where a waiting record goes.
+func (r *Record) Lane() Lane {
+	l := Lane{Queue: r.Queue}
+	if r.Forward != nil {
+		l.Forward = *r.Forward
+	}
+	return l
+}
+
+// Forwards tells the lane of a forward target from that of a work queue.
+func (l Lane) Forwards() bool { return l.Forward != Destination{} }
+
+// String names the lane for people.
+func (l Lane) String() string {
+	if !l.Forwards() {
+		return l.Queue
+	}
+	return fmt.Sprintf("%s to %s", l.Queue, l.Forward)
+}
+
+// String names a destination for people.
+func (d Destination) String() string {
+	switch {
+	case d.Exchange == "":
+		return "queue " + d.RoutingKey
+	case d.RoutingKey == "":
+		return "exchange " + d.Exchange
+	}
+	return fmt.Sprintf("exchange %s with routing key %s", d.Exchange, d.RoutingKey)
+}

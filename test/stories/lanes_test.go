@@ -1,0 +1,72 @@
+package stories_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+)
+
+// A forward target that is full, and rejects what is published, stops nothing but what goes
+// there: retries of its work queue go on, though it has a rate. The service names the
+// target, stays ready, and goes on by itself when the target has room.
+func TestAFullForwardTargetStopsNoRetry(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		s := start(t, v, `policies: [{name: p, queues: [orders], attempts: 2, backoff: {fixed: 100ms}, jitter: none, rate: 10/s, exhausted: {forward: {queue: dead}}}]`).ready(t)
+		v.Queue("dead", amqp.Table{"x-queue-type": "classic"})
+		v.Policy("full", "^dead$", 0, map[string]any{"max-length": 1, "overflow": "reject-publish"})
+		deadLettered(v, "orders", "quorum")
+		ch := v.Channel()
+		publish(t, ch, "", "dead", amqp.Publishing{Body: []byte("it is full")})
+		c := consume(t, v, "orders")
+		const stuck, retried = 5, 20
+		for i := range stuck {
+			publish(t, ch, "", "orders", amqp.Publishing{Body: fmt.Append(nil, "stuck ", i)})
+			reject(t, c.next())
+			reject(t, c.next())
+		}
+		problem := func() string {
+			for _, p := range s.Problems() {
+				if strings.Contains(p, "orders") {
+					return p
+				}
+			}
+			return ""
+		}
+		brokertest.Eventually(t, "the target is named", func() bool {
+			return strings.HasPrefix(problem(), "forwards of queue orders to queue dead: ") && s.held(t, "orders").Waiting == stuck
+		})
+		if resp, err := http.Get("http://" + s.Addr() + "/readyz"); err != nil || resp.StatusCode != http.StatusOK {
+			t.Errorf("its readiness: %v, %v", resp, err)
+		} else {
+			resp.Body.Close()
+		}
+		began := time.Now()
+		for i := range retried {
+			publish(t, ch, "", "orders", amqp.Publishing{Body: fmt.Append(nil, "retried ", i)})
+			reject(t, c.next())
+			if d := c.next(); !strings.HasPrefix(string(d.Body), "retried ") {
+				t.Errorf("%s was retried", d.Body)
+			} else if err := d.Ack(false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		t.Logf("%d were retried in %s while the target was full", retried, time.Since(began))
+		if p := problem(); !strings.HasPrefix(p, "forwards of queue orders to queue dead: ") {
+			t.Errorf("meanwhile its problem was %q", p)
+		}
+		v.Policy("full", "^dead$", 0, map[string]any{"max-length": 100, "overflow": "reject-publish"})
+		dead := consume(t, v, "dead")
+		for range 1 + stuck {
+			if err := dead.next().Ack(false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		brokertest.Eventually(t, "all is well again", func() bool { return problem() == "" && s.held(t, "orders").Waiting == 0 })
+	})
+}
