@@ -121,7 +121,8 @@ func path(at, name string) string {
 	return at + "." + name
 }
 
-// printer writes a document as indented JSON, up to the limit of a text.
+// printer writes a document as indented JSON, up to the limit of a text. encoding/json would
+// lose keys that are there twice, the digits of numbers, and bytes that are not UTF-8.
 type printer struct {
 	b        []byte
 	verbatim bool // raw is JSON: texts stay as they are typed
