@@ -17,7 +17,7 @@ import (
 
 const (
 	// alertEvery is how often an alert is sent while it lasts, and alertLasts how long
-	// Alertmanager keeps it firing when it hears no more, whatever its resolve_timeout.
+	// Alertmanager keeps it firing when it is sent no more, whatever its resolve_timeout.
 	alertEvery = time.Minute
 	// countEvery is how often while its count grows: within a group_wait, whose
 	// notification then has all of a burst.

@@ -25,7 +25,7 @@ import (
 )
 
 // manager has alerts as Alertmanager keeps them: it refuses what its API's description
-// does not allow, and resolves what it no longer hears of.
+// does not allow, and resolves what it is sent no more.
 type manager struct {
 	mu     sync.Mutex
 	alerts map[string]alert
@@ -97,7 +97,7 @@ func (a *manager) want(t *testing.T, want ...string) {
 }
 
 // At every moment an alert fires while its condition goes on, and not long after.
-func TestAlertmanagerHearsOfItWhileItLasts(t *testing.T) {
+func TestAlertsAreSentWhileTheyLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, a := newManager(t)
 		time.Sleep(2 * time.Minute) // the start is over
@@ -126,8 +126,8 @@ func TestAlertmanagerHearsOfItWhileItLasts(t *testing.T) {
 	})
 }
 
-// What it could not be sent it is sent as soon as it answers; a start sends at once what
-// goes on; after the end, what is over ends without a word.
+// What could not be sent is sent as soon as it answers; a start sends at once what goes
+// on; after the end of the service alerts end by themselves.
 func TestAnAlertmanagerThatIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, a := newManager(t)

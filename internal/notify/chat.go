@@ -11,7 +11,7 @@ import (
 )
 
 // code writes foreign text where markup is Markdown: in code nothing is markup, and
-// nobody is mentioned.
+// no mention takes effect.
 var code = format{func(s string) string { return "`" + strings.ReplaceAll(s, "`", "'") + "`" }}
 
 // slackText escapes what Slack takes for its own: <!channel>, <@U…>, links.
