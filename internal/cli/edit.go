@@ -34,7 +34,8 @@ a while, and each names the other.
 
 Without flags for body or headers it opens the editor ($VISUAL, $EDITOR) on the
 decoded body, shows the difference and asks. What was base64, compressed or Protobuf
-goes back through the same steps. Nothing changed, nothing sent.
+goes back through the same steps; MessagePack and CBOR are edited elsewhere, and
+given with --body-file. Nothing changed, nothing sent.
 
 With them it asks nothing: --dry-run shows the difference and sends nothing.`,
 		Example: `  redrive edit 0198f0a0-0000-7000-8000-000000000001
@@ -203,7 +204,7 @@ func editable(ctx context.Context, client api.Client, id string) (text, suffix s
 	case b == nil:
 		return "", "", false, endingf(ExitPrecondition, "it has returned, and its body is not kept any more")
 	case b.Truncated:
-	case structured(b) && (b.Format != "protobuf" || b.Schema != ""):
+	case b.Format == "json" || b.Format == "protobuf" && b.Schema != "":
 		return b.Text, ".json", true, nil
 	case len(b.Steps) <= 1 && (b.Format == "text" || b.Format == "xml" || b.Format == "empty"):
 		r, err := client.Body(ctx, id)

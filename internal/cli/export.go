@@ -28,11 +28,7 @@ for people; what a spreadsheet would compute is made text.`,
 		Example:           "  redrive export 'queue:orders state:parked' > orders.jsonl",
 		ValidArgsFunction: p.completeQuery,
 		RunE: func(c *cobra.Command, args []string) error {
-			q, err := find(args, text, queue, state)
-			if err != nil {
-				return err
-			}
-			client, err := p.asking(q)
+			q, client, err := p.finding(args, text, queue, state)
 			if err != nil {
 				return err
 			}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/redrive-mq/redrive/internal/api"
 	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/query"
 )
@@ -45,4 +46,12 @@ func find(args []string, text, queue, state string) (string, error) {
 		terms = append([]string{said}, terms...)
 	}
 	return strings.Join(terms, " "), nil
+}
+
+// finding is the query of a command, and a client to ask it with.
+func (p *program) finding(args []string, text, queue, state string) (q string, client api.Client, err error) {
+	if q, err = find(args, text, queue, state); err == nil {
+		client, err = p.asking(q)
+	}
+	return q, client, err
 }

@@ -21,11 +21,7 @@ which numbers, ids and times are replaced; or the same reason and type where no
 error is known. To see a group's messages: redrive messages list group:ID`,
 		ValidArgsFunction: p.completeQuery,
 		RunE: func(c *cobra.Command, args []string) error {
-			q, err := find(args, text, queue, state)
-			if err != nil {
-				return err
-			}
-			client, err := p.asking(q)
+			q, client, err := p.finding(args, text, queue, state)
 			if err != nil {
 				return err
 			}

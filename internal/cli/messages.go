@@ -33,14 +33,10 @@ of the page and the API.`,
   redrive messages list --queue orders -o name | xargs redrive replay`,
 		ValidArgsFunction: p.completeQuery,
 		RunE: func(c *cobra.Command, args []string) error {
-			q, err := find(args, text, queue, state)
-			if err != nil {
-				return err
-			}
 			if limit < 1 {
 				return fmt.Errorf("--limit %d: expected at least 1: %w", limit, errUsage)
 			}
-			client, err := p.asking(q)
+			q, client, err := p.finding(args, text, queue, state)
 			if err != nil {
 				return err
 			}

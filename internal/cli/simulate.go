@@ -5,13 +5,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/simulate"
@@ -19,7 +17,7 @@ import (
 
 // storm is what the flags of simulate say.
 type storm struct {
-	file, name, out               string
+	file, name, svg               string
 	outage, limp, duration, fixed string
 	rate, capacity, consumers     string
 	refusing                      float64
@@ -48,10 +46,9 @@ Retries are all calls but the first of each message: no return can spare those.
 Arrivals are served again when for a minute 99 % of new messages are served at their
 first delivery. Drained is when a thousandth of the outage's messages is left.
 
-Output: table, with a plot; json, all of it; csv, load and backlog over time. --out
-writes the plot as SVG or PNG.`,
+Output: table; json, all of it; csv, load and backlog over time. --svg writes a plot.`,
 		Example: `  redrive simulate --policy redrive.yaml --outage 1h --rate 200/s
-  redrive simulate --policy redrive.yaml --name orders --outage 20m --rate 50/s --out storm.png`,
+  redrive simulate --policy redrive.yaml --name orders --outage 20m --rate 50/s --svg storm.svg`,
 		Args: exactArgs(0, "no arguments: the file is --policy"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			o, err := s.options(p.err)
@@ -62,8 +59,10 @@ writes the plot as SVG or PNG.`,
 			if err != nil {
 				return err
 			}
-			if err := s.write(r); err != nil {
-				return err
+			if s.svg != "" {
+				if err := os.WriteFile(s.svg, []byte(r.SVG()), 0o644); err != nil {
+					return fmt.Errorf("the plot: %w", err)
+				}
 			}
 			return p.simulated(format, r)
 		},
@@ -80,7 +79,7 @@ writes the plot as SVG or PNG.`,
 	f.StringVar(&s.fixed, "fixed", "30s", "the fixed delay")
 	f.StringVar(&s.duration, "duration", "", "how long to look (default till all is served that can be)")
 	f.Uint64Var(&s.seed, "seed", 1, "chance: another number, another course of it")
-	f.StringVar(&s.out, "out", "", "write the plot to this file, .svg or .png")
+	f.StringVar(&s.svg, "svg", "", "write a plot of the load over time to this file")
 	withFormats(c, &format, "table", "json", "csv")
 	return c
 }
@@ -90,9 +89,6 @@ writes the plot as SVG or PNG.`,
 func (s storm) options(notes io.Writer) (o simulate.Options, err error) {
 	if s.file == "" {
 		return o, fmt.Errorf("which policy? --policy FILE names a config file that has it: %w", errUsage)
-	}
-	if e := strings.ToLower(filepath.Ext(s.out)); s.out != "" && e != ".svg" && e != ".png" {
-		return o, fmt.Errorf("--out %q: expected a name that ends in .svg or .png: %w", s.out, errUsage)
 	}
 	for _, v := range []struct {
 		flag, text string
@@ -147,23 +143,6 @@ func (s storm) options(notes io.Writer) (o simulate.Options, err error) {
 	return o, nil
 }
 
-// write writes the plot to where --out says.
-func (s storm) write(r *simulate.Result) error {
-	if s.out == "" {
-		return nil
-	}
-	var b strings.Builder
-	if strings.EqualFold(filepath.Ext(s.out), ".svg") {
-		b.WriteString(r.SVG())
-	} else if err := r.PNG(&b); err != nil {
-		return fmt.Errorf("the plot: %w", err)
-	}
-	if err := os.WriteFile(s.out, []byte(b.String()), 0o644); err != nil {
-		return fmt.Errorf("the plot: %w", err)
-	}
-	return nil
-}
-
 func (p *program) simulated(format string, r *simulate.Result) error {
 	switch format {
 	case "json":
@@ -171,19 +150,9 @@ func (p *program) simulated(format string, r *simulate.Result) error {
 	case "csv":
 		return csv.NewWriter(p.out).WriteAll(r.Series())
 	}
-	columns, coloured := 100, false
-	if f, ok := p.out.(*os.File); ok && isTerminal(p.out) {
-		coloured = p.getenv("NO_COLOR") == "" && p.getenv("TERM") != "dumb"
-		if w, _, err := term.GetSize(int(f.Fd())); err == nil {
-			columns = min(w, 140)
-		}
-	}
-	if err := r.Plot(p.out, columns, coloured); err != nil {
-		return err
-	}
-	fmt.Fprintln(p.out)
+	fmt.Fprintf(p.out, "%s\n\n", r.Heading())
 	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
-	for _, row := range r.Table(coloured) {
+	for _, row := range r.Table() {
 		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
 	return w.Flush()

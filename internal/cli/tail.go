@@ -25,11 +25,7 @@ second of it. It asks only when the service says that something failed.`,
 		Example:           "  redrive messages tail 'queue:orders.*' -o jsonl",
 		ValidArgsFunction: p.completeQuery,
 		RunE: func(c *cobra.Command, args []string) error {
-			q, err := find(args, text, queue, state)
-			if err != nil {
-				return err
-			}
-			client, err := p.asking(q)
+			q, client, err := p.finding(args, text, queue, state)
 			if err != nil {
 				return err
 			}

@@ -15,6 +15,7 @@ import (
 	"time"
 	_ "time/tzdata" // quiet hours mean the same in a container without time zones
 
+	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 
 	"github.com/redrive-mq/redrive/internal/notify"
@@ -103,6 +104,7 @@ func (d *document) route(n ast.Node, i int, c *Config) notify.Route {
 	where := fmt.Sprintf("notify.routes[%d]", i)
 	at := routeURL{route: i}
 	var urls, vhosts []string
+	var url ast.Node
 	place := func(n ast.Node, key string) string {
 		urls = append(urls, key)
 		at.from = d.from(n)
@@ -115,13 +117,20 @@ func (d *document) route(n ast.Node, i int, c *Config) notify.Route {
 			}
 		},
 		"url": func(n ast.Node) {
+			url = n
 			r.URL = notify.Secret(place(n, "url"))
-			if err := notify.CheckURL(string(r.URL)); err != nil {
-				d.fail(n, "%s.url %v", where, err)
-			}
 		},
 		"url_env":  func(n ast.Node) { env := place(n, "url_env"); at.env = env },
 		"url_file": func(n ast.Node) { file := place(n, "url_file"); at.fromFile(d, file) },
+		"body": func(n ast.Node) {
+			err := yaml.NodeToValue(n, &r.Body)
+			if err == nil {
+				err = notify.CheckBody(r.Body)
+			}
+			if err != nil || len(r.Body) == 0 {
+				d.fail(n, "%s.body is no mapping of texts that are templates, such as {text: \"{{.title}}\"}: %v", where, err)
+			}
+		},
 		"events": func(n ast.Node) {
 			for _, item := range d.sequence(n, where+".events", "a list of "+strings.Join(notify.KindNames(), ", ")) {
 				k := d.text(item, where+".events", "an event")
@@ -161,6 +170,9 @@ func (d *document) route(n ast.Node, i int, c *Config) notify.Route {
 	case len(urls) > 1:
 		d.fail(n, "%s has %s; expected one of them", where, strings.Join(urls, " and "))
 	case urls[0] == "url":
+		if err := notify.Check(&r); err != nil {
+			d.fail(url, "%s.url %v", where, err)
+		}
 		c.Warnings = append(c.Warnings, fmt.Sprintf("notify route %q: its URL is in the file, for all who can read it; url_env or url_file keep it out", r.Name))
 	default:
 		c.routeURLs = append(c.routeURLs, at)
@@ -250,10 +262,10 @@ func (c *Config) readRouteURLs(getenv func(string) string) error {
 		if value == "" {
 			return at.wrong("%s%s is empty; expected the URL to send to", of, what)
 		}
-		if err := notify.CheckURL(value); err != nil {
+		r.URL = notify.Secret(value)
+		if err := notify.Check(r); err != nil {
 			return at.wrong("%s%s %v", of, what, err)
 		}
-		r.URL = notify.Secret(value)
 	}
 	return nil
 }

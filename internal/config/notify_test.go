@@ -33,11 +33,11 @@ func TestTheExampleOfNotify(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := len(c.Notify.Routes); n != 2 || len(c.Warnings) != 0 || c.Notify.Burst != 100 || c.Notify.OldestWaiting != 24*time.Hour {
+	if n := len(c.Notify.Routes); n != 3 || len(c.Warnings) != 0 || c.Notify.Burst != 100 || c.Notify.OldestWaiting != 24*time.Hour {
 		t.Errorf("%d routes, warnings %q, %+v", n, c.Warnings, c.Notify)
 	}
 	for _, key := range []string{"page", "critical", "no_consumer", "oldest_waiting", "burst", "allow_private", "routes", "name", "url_env", "url_file", "severity",
-		"group_wait", "events", "queues", "repeat", "quiet", "hours", "zone", "resolved"} {
+		"group_wait", "events", "queues", "repeat", "quiet", "hours", "zone", "resolved", "body"} {
 		if !strings.Contains(yaml, key+":") {
 			t.Errorf("the example does not show %q", key)
 		}
@@ -59,7 +59,7 @@ func TestTheDocumentedNotify(t *testing.T) {
 	_, rest, _ := strings.Cut(string(doc), "```yaml\n")
 	yaml, _, _ := strings.Cut(rest, "```")
 	file := filepath.Join(t.TempDir(), "slack")
-	if err := os.WriteFile(file, []byte("slack://hook:T00000000-B00000000-123456789012345678901234@webhook\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("slack+https://hooks.slack.com/services/T00000000/B00000000/123456789012345678901234\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	config := filepath.Join(t.TempDir(), "redrive.yaml")
@@ -76,7 +76,7 @@ func TestTheDocumentedNotify(t *testing.T) {
 	if pager.Least != notify.Critical || pager.GroupWait != 10*time.Second || !strings.HasPrefix(string(pager.URL), "pagerduty://") {
 		t.Errorf("the pager is %+v", pager)
 	}
-	if slack.Quiet.From != 18*60 || slack.Quiet.To != 8*60 || slack.Quiet.Zone.String() != "Europe/Berlin" || slack.Repeat != 4*time.Hour || !slack.Resolved || !strings.HasSuffix(string(slack.URL), "@webhook") {
+	if slack.Quiet.From != 18*60 || slack.Quiet.To != 8*60 || slack.Quiet.Zone.String() != "Europe/Berlin" || slack.Repeat != 4*time.Hour || !slack.Resolved || !strings.HasSuffix(string(slack.URL), "/123456789012345678901234") {
 		t.Errorf("slack is %+v", slack)
 	}
 	var b strings.Builder
@@ -114,9 +114,14 @@ func TestMistakesInNotify(t *testing.T) {
 		{"notify: {routes: [{url_env: U}]}", "has no name"},
 		{"notify: {routes: [{name: a/b, url_env: U}]}", "expected up to 63 letters"},
 		{head + "      url_file: x", "has url_env and url_file; expected one of them"},
-		{"notify: {routes: [{name: a, url: \"slack://s3cret\"}]}", "url is not a URL of slack; expected slack://hook:"},
+		{"notify: {routes: [{name: a, url: \"slack://s3cret\"}]}", "url is not a URL of slack; expected slack+https://hooks.slack.com/services/"},
 		{"notify: {routes: [{name: a, url: \"s3cret\"}]}", "is not a URL"},
-		{"notify: {routes: [{name: a, url: \"nosuch://s3cret\"}]}", "no known service; expected one of discord, generic"},
+		{"notify: {routes: [{name: a, url: \"nosuch://s3cret\"}]}", "no known service; expected one of alertmanager, discord, generic, googlechat"},
+		{head + "      body: [a]", "f:5:13: notify.routes[0].body is no mapping of texts that are templates"},
+		{head + "      body: {text: \"{{.titel}}\"}", `map has no entry for key "titel"`},
+		{"notify: {routes: [{name: a, url: \"slack+https://h/s3cret\", body: {text: hi}}]}", "f:1:34: notify.routes[0].url is of slack, which has a body of its own"},
+		{"notify: {routes: [{name: a, url: \"alertmanager+https://s3cret@h/\", repeat: 1h}]}", "f:1:34: notify.routes[0].url is of alertmanager, which groups, repeats and silences by itself"},
+		{"notify: {routes: [{name: a, url: \"telegram://s3cret:s3cret@telegram?chats=1\"}]}", "is of telegram, which has no URLs of its own any more; write generic+https://HOST/PATH and a body"},
 		{head + "      events: [lunch]", "f:5:16: notify.routes[0].events has \"lunch\"; expected some of parked, parked_burst"},
 		{head + "      severity: bad", `f:5:17: notify.routes[0].severity: "bad" is no severity`},
 		{head + "      repeat: 10s", "expected a duration from 1m0s to a year"},

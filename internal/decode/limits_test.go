@@ -76,6 +76,8 @@ func bombs(t testing.TB) map[string]Body {
 		"deep messagepack map":     as("msgpack", strings.Repeat("\x81", 8*mib)),
 		"messagepack that claims":  as("msgpack", "\xdd\xff\xff\xff\xff\xdd\xff\xff\xff\xff"),
 		"messagepack text claims":  as("msgpack", "\xdb\xff\xff\xff\xff"),
+		"messagepack bytes claim":  as("msgpack", "\xc6\xff\xff\xff\xff"),
+		"messagepack ext claims":   as("msgpack", "\xc9\xff\xff\xff\xff\x05"),
 		"messagepack of many":      as("msgpack", "\xdd\x00\x7f\xff\xf0"+strings.Repeat("\x90", 0x7ffff0)),
 		"messagepack of times":     as("msgpack", "\xdd\x00\x01\xff\xf0"+strings.Repeat("\xd6\xff\x00\x00\x00\x00", 0x1fff0)),
 		"deep cbor":                as("cbor", strings.Repeat("\x81", 8*mib)),

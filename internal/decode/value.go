@@ -25,9 +25,8 @@ type value struct {
 	kind  kind
 	text  string // of a number or boolean its literal; of a text itself, perhaps not UTF-8
 	items []value
-	keys  []key // of an object, one for each item
-	// raw is what it was made of: what is not edited is put back as it was.
-	raw []byte
+	keys  []key  // of an object, one for each item
+	raw   []byte // of JSON, as it is typed
 }
 
 type key struct {
@@ -70,30 +69,6 @@ func (v *value) find(name string) *value {
 		}
 	}
 	return nil
-}
-
-// index is where each key stands.
-func (v *value) index() map[string][]int {
-	if v == nil {
-		return nil
-	}
-	at := make(map[string][]int, len(v.keys))
-	for i := range v.keys {
-		at[v.keys[i].text] = append(at[v.keys[i].text], i)
-	}
-	return at
-}
-
-func same(a, b *value) bool {
-	if a.kind != b.kind || a.text != b.text || len(a.items) != len(b.items) {
-		return false
-	}
-	for i := range a.items {
-		if a.kind == object && a.keys[i].text != b.keys[i].text || !same(&a.items[i], &b.items[i]) {
-			return false
-		}
-	}
-	return true
 }
 
 // describe says what a document is, for people.
@@ -146,7 +121,8 @@ func path(at, name string) string {
 	return at + "." + name
 }
 
-// printer writes a document as indented JSON, up to the limit of a text.
+// printer writes a document as indented JSON, up to the limit of a text. encoding/json would
+// lose keys that are there twice, the digits of numbers, and bytes that are not UTF-8.
 type printer struct {
 	b        []byte
 	verbatim bool // raw is JSON: texts stay as they are typed

@@ -3,6 +3,7 @@ package notify
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -37,19 +38,24 @@ func newClient(allowed []netip.Prefix) *client {
 	return &client{dial: dial, http: &http.Client{
 		Timeout:       longestSend,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return errRedirect },
-		Transport: &http.Transport{ // Proxy is left out: one from the environment would dial for us
-			DialContext: dial.DialContext, DisableKeepAlives: true, ForceAttemptHTTP2: true,
-			TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: longestSend, MaxResponseHeaderBytes: 16 << 10,
-		},
+		Transport:     transport(dial, nil),
 	}}
+}
+
+// transport leaves out Proxy: one from the environment would dial for us.
+func transport(dial *net.Dialer, security *tls.Config) *http.Transport {
+	return &http.Transport{
+		DialContext: dial.DialContext, DisableKeepAlives: true, ForceAttemptHTTP2: true, TLSClientConfig: security,
+		TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: longestSend, MaxResponseHeaderBytes: 16 << 10,
+	}
 }
 
 // request is what a service is sent.
 type request struct {
-	method string // "": POST
 	url    string
 	header http.Header
 	body   any // as JSON
+	tls    *tls.Config
 }
 
 // busy is an answer that says when to try again.
@@ -67,10 +73,7 @@ func (c *client) do(ctx context.Context, r request) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.method == "" {
-		r.method = http.MethodPost
-	}
-	req, err := http.NewRequestWithContext(ctx, r.method, r.url, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.url, bytes.NewReader(body))
 	if err != nil {
 		return nil, errURL
 	}
@@ -79,7 +82,11 @@ func (c *client) do(ctx context.Context, r request) ([]byte, error) {
 	for name, values := range r.header {
 		req.Header[name] = values
 	}
-	resp, err := c.http.Do(req)
+	sender := *c.http
+	if r.tls != nil {
+		sender.Transport = transport(c.dial, r.tls)
+	}
+	resp, err := sender.Do(req)
 	if err != nil {
 		var u *url.Error
 		if errors.As(err, &u) {

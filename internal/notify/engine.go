@@ -32,7 +32,7 @@ type Options struct {
 	// Run.
 	Replica string
 
-	open func(rawURL string) (*target, error) // nil but in tests
+	open func(*Route) (*target, error) // nil but in tests
 }
 
 const (
@@ -71,7 +71,7 @@ func New(s Settings, o Options) (*Engine, error) {
 func (e *Engine) SetSettings(s Settings) error {
 	c, out := &crew{settings: s}, newClient(s.AllowPrivate)
 	for i := range c.settings.Routes {
-		to, err := e.open(string(c.settings.Routes[i].URL))
+		to, err := e.open(&c.settings.Routes[i])
 		if err != nil {
 			return fmt.Errorf("notify: route %q: its URL %w", c.settings.Routes[i].Name, err)
 		}
@@ -208,7 +208,7 @@ func (e *Engine) forget(ctx context.Context, c *crew) {
 
 // Test sends a message that says that it is a test.
 func Test(ctx context.Context, s *Settings, r *Route, k Kind) error {
-	to, err := open(string(r.URL))
+	to, err := open(r)
 	if err != nil {
 		return fmt.Errorf("its URL %w", err)
 	}
@@ -219,5 +219,6 @@ func Test(ctx context.Context, s *Settings, r *Route, k Kind) error {
 	}
 	m.Items = []Item{i}
 	m.Link, m.Of = link(s.Page, m), s.Of
+	m.Items[0].Severity, m.Items[0].Link = m.Severity, m.Link
 	return to.tell(ctx, newClient(s.AllowPrivate), m)
 }

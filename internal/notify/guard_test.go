@@ -49,9 +49,9 @@ func TestURLsThatLeadInward(t *testing.T) {
 	defer server.Close()
 	port := server.URL[strings.LastIndex(server.URL, ":"):]
 	for _, host := range []string{"127.0.0.1" + port, "localhost" + port, "[::ffff:127.0.0.1]" + port, "0.0.0.0" + port, "169.254.169.254", "[fd00:ec2::254]"} {
-		for _, raw := range []string{"generic+http://" + host + "/latest/meta-data", "ntfy://" + host + "/topic?scheme=http", "gotify://" + host + "/tokentoken?disabletls=yes",
-			"mattermost://" + host + "/tokentoken?disabletls=yes", "pagerduty://" + host + "/keykeykey?disabletls=yes", "smtp://" + host + "/?from=a@b.example&to=c@d.example"} {
-			to, err := open(raw)
+		for _, raw := range []string{"generic+http://" + host + "/latest/meta-data", "mattermost+http://" + host + "/hooks/tokentoken", "alertmanager+http://" + host,
+			"pagerduty+http://" + host + "/keykeykey", "smtp://" + host + "/?from=a@b.example&to=c@d.example"} {
+			to, err := openURL(raw)
 			if err != nil {
 				t.Fatalf("%s: %v", raw, err)
 			}
@@ -78,8 +78,8 @@ func TestANameThatIsRebound(t *testing.T) {
 	if ip, err := names.LookupHost(t.Context(), "hooks.example"); err != nil || ip[0] != "1.1.1.1" {
 		t.Fatalf("at first it is %v, %v", ip, err)
 	}
-	for _, raw := range []string{"generic+http://hooks.example" + port + "/x", "smtp://hooks.example" + port + "/?from=a@b.example&to=c@d.example"} {
-		to, err := open(raw)
+	for _, raw := range []string{"generic+http://hooks.example" + port + "/x", "alertmanager+http://hooks.example" + port, "smtp://hooks.example" + port + "/?from=a@b.example&to=c@d.example"} {
+		to, err := openURL(raw)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -139,7 +139,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	defer inside.Close()
 	for _, code := range []int{301, 302, 303, 307, 308} {
 		outside, _ := hook(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, inside.URL, code) })
-		to, err := open(outside)
+		to, err := openURL(outside)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -163,7 +163,7 @@ func TestAnAnswerWithoutEnd(t *testing.T) {
 				}
 			}
 		})
-		to, err := open(at)
+		to, err := openURL(at)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -185,12 +185,13 @@ func TestAnAnswerWithoutEnd(t *testing.T) {
 // No error repeats what a URL keeps secret.
 func TestSecretsAreNotInErrors(t *testing.T) {
 	for _, raw := range []string{
-		"generic+http://user:s3cretpass@127.0.0.1:1/s3cretpath?key=s3cretkey&@Authorization=s3cretheader", "slack://hook:s3cret-s3cret-s3cret@webhook", "generic+https://s3cret host/",
+		"generic+http://user:s3cretpass@127.0.0.1:1/s3cretpath?key=s3cretkey&@Authorization=s3cretheader", "slack://hook:s3cret-s3cret-s3cret@webhook", "slack+https://127.0.0.1:1/services/s3cret/s3cret", "generic+https://s3cret host/",
 		"telegram://s3cret:s3cret@telegram?chats=1", "pagerduty://127.0.0.1/s3cretkey/s3cret", "teams://s3cret@s3cret/s3cret", "discord://s3cret", "smtp://s3cret:s3cret@host/?from=s3cret",
-		"s3cret", "s3cret://x", "ntfy://a:s3cretpass@127.0.0.1:1/s3crettopic?scheme=http", "gotify://127.0.0.1:1/s3crettoken?priority=s3cret", "://s3cret", "generic+http://%zzs3cret/",
+		"s3cret", "s3cret://x", "ntfy://a:s3cretpass@127.0.0.1:1/s3crettopic?scheme=http",
+		"alertmanager+http://user:s3cretpass@127.0.0.1:1/", "alertmanager+http://user:s3cretpass@127.0.0.1:1/?s3cret=1", "://s3cret", "generic+http://%zzs3cret/",
 		"smtp://user:s3cretpass@127.0.0.1:1/?from=a@b.example&to=c@d.example",
 	} {
-		to, err := open(raw)
+		to, err := openURL(raw)
 		if err == nil {
 			err = to.tell(context.Background(), newClient(loopback), testMessage())
 		}

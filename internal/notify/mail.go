@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/base64"
@@ -11,38 +12,51 @@ import (
 	netmail "net/mail"
 	"net/smtp"
 	"net/url"
-	"strconv"
+	"slices"
 	"strings"
 	"time"
-
-	shoutsmtp "github.com/nicholas-fedor/shoutrrr/pkg/services/smtp"
 )
 
-// mail sends by SMTP: over TLS where the port is 465 or the URL says so, else with
-// STARTTLS. A password goes over TLS only (net/smtp sees to that).
-func mail(u *url.URL) (send, error) {
-	at := shoutsmtp.Config{Port: 25, UseStartTLS: true, Encryption: shoutsmtp.EncAuto, Auth: shoutsmtp.AuthUnknown, ClientHost: "localhost"}
-	if err := at.SetURL(u); err != nil {
+// account is a mail server, and how it is spoken to.
+type account struct {
+	host, port, user, password string
+	clientHost                 string // our name, in EHLO
+	// encryption: ImplicitTLS, ExplicitTLS (STARTTLS or nothing), None, or Auto (TLS on
+	// port 465, else STARTTLS where there is that).
+	encryption string
+	from       *netmail.Address
+	to         []string
+}
+
+// mail sends by SMTP. A password goes over TLS only (net/smtp sees to that).
+func mail(u *url.URL, _ *Route) (send, error) {
+	q := u.Query()
+	if u.Hostname() == "" || !only(q, "from", "fromname", "to", "encryption", "clienthost") {
+		return nil, errURL
+	}
+	at := account{host: u.Hostname(), port: cmp.Or(u.Port(), "25"), clientHost: cmp.Or(q.Get("clienthost"), "localhost"), user: u.User.Username()}
+	at.password, _ = u.User.Password()
+	at.encryption = strings.ToLower(cmp.Or(q.Get("encryption"), "auto"))
+	if !slices.Contains([]string{"auto", "none", "explicittls", "implicittls"}, at.encryption) {
+		return nil, errURL
+	}
+	if at.encryption == "auto" && at.port == "465" {
+		at.encryption = "implicittls"
+	}
+	var err error
+	if at.from, err = netmail.ParseAddress(q.Get("from")); err != nil {
 		return nil, err
 	}
-	from, err := netmail.ParseAddress(at.FromAddress)
+	at.from.Name = cmp.Or(q.Get("fromname"), at.from.Name)
+	all, err := netmail.ParseAddressList(q.Get("to"))
 	if err != nil {
 		return nil, err
 	}
-	from.Name = at.FromName
-	var to []string
-	for _, a := range at.ToAddresses {
-		parsed, err := netmail.ParseAddress(strings.TrimSpace(a))
-		if err != nil {
-			return nil, err
-		}
-		to = append(to, parsed.Address)
-	}
-	if at.Host == "" || len(to) == 0 || at.Auth == shoutsmtp.AuthOAuth2 {
-		return nil, errURL
+	for _, a := range all {
+		at.to = append(at.to, a.Address)
 	}
 	return func(ctx context.Context, c *client, m *Message) error {
-		conn, err := c.dial.DialContext(ctx, "tcp", net.JoinHostPort(at.Host, strconv.Itoa(int(at.Port))))
+		conn, err := c.dial.DialContext(ctx, "tcp", net.JoinHostPort(at.host, at.port))
 		if err != nil {
 			return err
 		}
@@ -51,44 +65,40 @@ func mail(u *url.URL) (send, error) {
 		deadline, _ := ctx.Deadline()
 		_ = conn.SetDeadline(deadline)
 		defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
-		return deliver(conn, &at, from, to, letter(from, to, m))
+		return deliver(conn, &at, letter(at.from, at.to, m))
 	}, nil
 }
 
-func deliver(conn net.Conn, at *shoutsmtp.Config, from *netmail.Address, to []string, text []byte) error {
-	security := &tls.Config{ServerName: at.Host, MinVersion: tls.VersionTLS12}
-	if at.Encryption == shoutsmtp.EncImplicitTLS || at.Encryption == shoutsmtp.EncAuto && at.Port == shoutsmtp.ImplicitTLSPort {
+func deliver(conn net.Conn, at *account, text []byte) error {
+	security := &tls.Config{ServerName: at.host, MinVersion: tls.VersionTLS12}
+	if at.encryption == "implicittls" {
 		conn = tls.Client(conn, security)
 	}
-	s, err := smtp.NewClient(conn, at.Host)
+	s, err := smtp.NewClient(conn, at.host)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	if err := s.Hello(at.ClientHost); err != nil {
+	if err := s.Hello(at.clientHost); err != nil {
 		return err
 	}
 	_, secure := conn.(*tls.Conn)
-	if can, _ := s.Extension("STARTTLS"); can && !secure && at.UseStartTLS && at.Encryption != shoutsmtp.EncNone {
+	if can, _ := s.Extension("STARTTLS"); can && !secure && at.encryption != "none" {
 		if err := s.StartTLS(security); err != nil {
 			return err
 		}
-	} else if !secure && at.Encryption == shoutsmtp.EncExplicitTLS {
+	} else if !secure && at.encryption == "explicittls" {
 		return errors.New("the mail server has no STARTTLS, which the URL asks for")
 	}
-	if at.Username != "" && at.Auth != shoutsmtp.AuthNone {
-		var auth smtp.Auth = smtp.PlainAuth("", at.Username, at.Password, at.Host)
-		if at.Auth == shoutsmtp.AuthCRAMMD5 {
-			auth = smtp.CRAMMD5Auth(at.Username, at.Password)
-		}
-		if err := s.Auth(auth); err != nil {
+	if at.user != "" {
+		if err := s.Auth(smtp.PlainAuth("", at.user, at.password, at.host)); err != nil {
 			return err
 		}
 	}
-	if err := s.Mail(from.Address); err != nil {
+	if err := s.Mail(at.from.Address); err != nil {
 		return err
 	}
-	for _, a := range to {
+	for _, a := range at.to {
 		if err := s.Rcpt(a); err != nil {
 			return err
 		}

@@ -59,7 +59,7 @@ func TestPeersOfSMTPAreVerified(t *testing.T) {
 	} {
 		for _, encryption := range []string{"ImplicitTLS", "ExplicitTLS"} {
 			addr, end := secureMailServer(t, c.by, c.leaf, encryption == "ImplicitTLS")
-			to, err := open("smtp://user:s3cretpass@" + addr + "/?from=a@b.example&to=c@d.example&encryption=" + encryption)
+			to, err := openURL("smtp://user:s3cretpass@" + addr + "/?from=a@b.example&to=c@d.example&encryption=" + encryption)
 			if err != nil {
 				t.Fatal(err)
 			}

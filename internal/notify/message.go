@@ -32,6 +32,9 @@ type Item struct {
 	Errors       []ErrorCount
 	Resolved     bool
 	Again        bool // it was told before and goes on
+	// of an alert
+	Severity Severity
+	Link     string
 }
 
 // ErrorCount is an error without what differs, hostile, and how often it was.
@@ -193,12 +196,8 @@ func (m *Message) fields() map[string]any {
 	if m.Digest {
 		event = "digest"
 	}
-	fields := map[string]any{"title": m.title(plainText), "message": text, "event": event, "severity": m.Severity.String(), "queue": clean(m.queue(), 255),
+	return map[string]any{"vhost": clean(m.Of, 255), "title": m.title(plainText), "message": text, "event": event, "severity": m.Severity.String(), "queue": clean(m.queue(), 255),
 		"count": m.total(), "link": m.Link, "resolved": m.Resolved(), "test": m.Test, "at": m.At.UTC(), "items": items, "more_items": len(m.Items) - len(items)}
-	if m.Of != "" {
-		fields["vhost"] = clean(m.Of, 255)
-	}
-	return fields
 }
 
 // link opens the page where a message's subject is listed.

@@ -8,7 +8,8 @@
 //	book.go     what a route has to tell, and when: pure, time is passed in
 //	quiet.go    hours in which only what is critical is told
 //	message.go  what is told; clean.go: text of strangers, made harmless
-//	target.go   where to: a URL of shoutrrr's; services.go, webhook.go, mail.go
+//	target.go   where to: a URL; webhook.go, chat.go, mail.go, pagerduty.go
+//	alertmanager.go  what goes on as alerts, sent again and again
 //	client.go   the one way out; guard.go: not to private addresses
 //
 // A route that does not answer keeps what it has to tell, and counts on. It delays
@@ -126,11 +127,19 @@ type Route struct {
 	GroupWait, Repeat time.Duration
 	Quiet             Quiet
 	Resolved          bool // tell when it is over
+	// Body is what a generic webhook is sent; its strings are templates. nil: all fields.
+	Body map[string]any
 }
 
 // DefaultRoute has neither a name nor a URL.
 func DefaultRoute() Route {
 	return Route{GroupWait: 30 * time.Second, Repeat: 4 * time.Hour, Resolved: true}
+}
+
+// plain tells whether the route leaves to its other end when and how often it tells.
+func (r *Route) plain() bool {
+	d := DefaultRoute()
+	return r.GroupWait == d.GroupWait && r.Repeat == d.Repeat && r.Resolved && r.Quiet.Zone == nil
 }
 
 // severity is that of a kind in a queue.

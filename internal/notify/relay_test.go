@@ -21,8 +21,8 @@ type heard struct {
 	all []string
 }
 
-func (h *heard) target(url string) (*target, error) {
-	to, err := open(url)
+func (h *heard) target(r *Route) (*target, error) {
+	to, err := open(r)
 	if err == nil {
 		to.send = func(_ context.Context, _ *client, m *Message) error {
 			h.mu.Lock()
@@ -44,7 +44,7 @@ func TestReplicasAreToldOfOnce(t *testing.T) {
 		replica := func(id string) (*Engine, *memstore.Member) {
 			m := fleet.Join()
 			s, r := DefaultSettings(), DefaultRoute()
-			r.Name, r.URL, r.GroupWait, r.Repeat = "hook", "generic+http://hook.example/", 2*time.Second, time.Hour
+			r.Name, r.URL, r.GroupWait, r.Repeat = "hook", "generic+http://hook.example/", 5*time.Second, time.Hour // longer than two relays take
 			s.Routes = []Route{r}
 			e, err := New(s, Options{Store: m, Replica: id, Count: func(string, string) {}, Log: slog.New(slog.DiscardHandler), open: out.target,
 				Conditions: func(context.Context, *Settings) ([]Condition, error) {

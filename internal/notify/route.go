@@ -189,7 +189,11 @@ func trouble(queue string, why said) string {
 // tell sends what is due, and says when to look again. What fails stays in the book,
 // where it grows, and is tried again later.
 func (r *route) tell(ctx context.Context, now time.Time) time.Time {
-	messages, next := r.book.plan(now, r.to.each)
+	plan, told := func(now time.Time) ([]*Message, time.Time) { return r.book.plan(now, r.to.each) }, r.book.told
+	if r.to.alerts {
+		plan, told = r.book.alerts, r.book.sent
+	}
+	messages, next := plan(now)
 	for _, m := range messages {
 		err := r.to.tell(ctx, r.client, m)
 		if ctx.Err() != nil {
@@ -204,15 +208,19 @@ func (r *route) tell(ctx context.Context, now time.Time) time.Time {
 		}
 		r.failures = 0
 		r.engine.Count(r.Name, "sent")
-		r.book.told(m, time.Now())
-		_, next = r.book.plan(time.Now(), r.to.each)
+		told(m, time.Now())
+		_, next = plan(time.Now())
 	}
 	return next
 }
 
 func (r *route) failed(err error) {
 	r.failures++
-	off := min(pause<<min(r.failures, 20), longestOff)
+	longest := longestOff
+	if r.to.alerts {
+		longest = alertEvery // or what goes on would end meanwhile
+	}
+	off := min(pause<<min(r.failures, 20), longest)
 	var b busy
 	if errors.As(err, &b) {
 		off = max(off, b.after)

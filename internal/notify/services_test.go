@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/textproto"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +21,12 @@ import (
 )
 
 const hostile = "boom\x1b[31m `x` *b* @here @everyone <!channel> <@U123> <b>\u202e\u200b [a](http://evil.example/) \r\nX-Injected: 1\r\n.\r\nQUIT https://evil.example/"
+
+func openURL(raw string) (*target, error) {
+	r := DefaultRoute()
+	r.URL = Secret(raw)
+	return open(&r)
+}
 
 func testMessage() *Message {
 	at := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
@@ -35,13 +42,18 @@ type tripper func(*http.Request) (*http.Response, error)
 func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // sent is the request that a URL's service makes of a message.
-func sent(t *testing.T, raw, answer string, m *Message) (at *http.Request, fields map[string]any, err error) {
+func sent(t *testing.T, raw, answer string, m *Message) (*http.Request, map[string]any, error) {
 	t.Helper()
-	to, err := open(raw)
+	to, err := openURL(raw)
 	if err != nil {
 		t.Fatalf("%s: %v", raw, err)
 	}
-	c := newClient(nil)
+	return sentBy(t, to, answer, m)
+}
+
+func sentBy(t *testing.T, to *target, answer string, m *Message) (at *http.Request, fields map[string]any, err error) {
+	t.Helper()
+	raw, c := to.scheme, newClient(nil)
 	c.http.Transport = tripper(func(r *http.Request) (*http.Response, error) {
 		data, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -60,19 +72,15 @@ func sent(t *testing.T, raw, answer string, m *Message) (at *http.Request, field
 }
 
 func TestWhatServicesAreSent(t *testing.T) {
-	const teamsURL = "teams://11111111-4444-4444-8444-cccccccccccc@22222222-4444-4444-8444-cccccccccccc/33333333012222222222333333333344/44444444-4444-4444-8444-cccccccccccc/V2ESyij_gAljSoUQHvZoZYzlpAoAXExyOl26dlf1xHEx05?host=test.webhook.office.com"
 	for _, c := range []struct{ raw, url, has string }{
-		{"slack://hook:T00000000-B00000000-123456789012345678901234@webhook", "https://hooks.slack.com/services/T00000000/B00000000/123456789012345678901234", `1,234 messages parked`},
+		{"slack+https://hooks.slack.com/services/T00000000/B00000000/123456789012345678901234", "https://hooks.slack.com/services/T00000000/B00000000/123456789012345678901234", `1,234 messages parked`},
 		{"slack://xoxb:123456789012-1234567890123-4mt0t4l1YL3g1T5L4cK70k3N@C001CH4NN3L", "https://slack.com/api/chat.postMessage", `"channel":"C001CH4NN3L"`},
-		{"discord://tokentoken@1234567", "https://discord.com/api/webhooks/1234567/tokentoken", `"allowed_mentions":{"parse":[]}`},
-		{"mattermost://bot@chat.example.com/tokentoken/town", "https://chat.example.com/hooks/tokentoken", `"channel":"town"`},
-		{teamsURL, "https://test.webhook.office.com/webhookb2/11111111-4444-4444-8444-cccccccccccc@22222222-4444-4444-8444-cccccccccccc/IncomingWebhook/33333333012222222222333333333344/44444444-4444-4444-8444-cccccccccccc/V2ESyij_gAljSoUQHvZoZYzlpAoAXExyOl26dlf1xHEx05", `"MessageCard"`},
+		{"discord+https://discord.com/api/webhooks/1234567/tokentoken", "https://discord.com/api/webhooks/1234567/tokentoken", `"allowed_mentions":{"parse":[]}`},
+		{"mattermost+https://chat.example.com/hooks/tokentoken?$channel=town", "https://chat.example.com/hooks/tokentoken", `"channel":"town"`},
 		{"teams+https://prod-1.logic.azure.com/workflows/1/invoke?sig=abc&sv=1.0", "https://prod-1.logic.azure.com/workflows/1/invoke?sig=abc&sv=1.0", `"AdaptiveCard"`},
-		{"telegram://110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw@telegram?chats=42", "https://api.telegram.org/bot110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw/sendMessage", `"chat_id":"42"`},
-		{"ntfy://user:pass@ntfy.example.com/alerts", "https://user:***@ntfy.example.com/", `"priority":5`},
-		{"gotify://gotify.example.com/sub/Aaaaaaaaaaaaaaa", "https://gotify.example.com/sub/message", `"priority":8`},
+		{"googlechat+https://chat.googleapis.com/v1/spaces/A/messages?key=k&token=t", "https://chat.googleapis.com/v1/spaces/A/messages?key=k&token=t", `"text":"Redrive: `},
 		{"pagerduty://events.pagerduty.com/abcdef0123456789", "https://events.pagerduty.com/v2/enqueue", `"dedup_key":"redrive/parked"`},
-		{"generic://hooks.example.com/a?b=c&@X-Key=k&$team=shop&__x=1", "https://hooks.example.com/a?_x=1&b=c", `"team":"shop"`},
+		{"generic://hooks.example.com/a?b=c&@X-Key=k&$team=shop", "https://hooks.example.com/a?b=c", `"team":"shop"`},
 	} {
 		at, fields, err := sent(t, c.raw, "ok", testMessage())
 		if err != nil {
@@ -89,6 +97,59 @@ func TestWhatServicesAreSent(t *testing.T) {
 		if !bytes.Contains(data, []byte(c.has)) || !bytes.Contains(data, []byte("redrive.example.com/messages?q=state%3Aparked")) || !bytes.Contains(data, []byte("1,200× boom")) && !bytes.Contains(data, []byte("1,200× `boom")) {
 			t.Errorf("%s is sent %s", c.raw, data)
 		}
+	}
+}
+
+// A URL of a form that Redrive read once is refused with the form to write.
+func TestFormerURLs(t *testing.T) {
+	for raw, want := range map[string]string{
+		"slack://hook:T00000000-B00000000-123456789012345678901234@webhook":     "slack+https://hooks.slack.com/services/",
+		"discord://tokentoken@1234567":                                          "discord+https://discord.com/api/webhooks/",
+		"mattermost://chat.example.com/tokentoken/town":                         "mattermost+https://HOST/hooks/",
+		"teams://1-1@2-2/3/4/5?host=test.webhook.office.com":                    "teams+https://HOST/PATH",
+		"telegram://110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5@telegram?chats=42":    "write generic+https://HOST/PATH and a body",
+		"ntfy://user:pass@ntfy.example.com/alerts":                              "write generic+https://HOST/PATH and a body",
+		"gotify://gotify.example.com/sub/Aaaaaaaaaaaaaaa":                       "write generic+https://HOST/PATH and a body",
+		"generic://hooks.example.com/a?disabletls=yes":                          "generic+https://HOST/PATH",
+		"pagerduty://events.pagerduty.com/abcdef0123456789?disabletls=yes":      "pagerduty://events.pagerduty.com/INTEGRATION-KEY",
+		"smtp://user:pass@mail.example/?from=a@b.example&to=c@d.e&auth=CRAMMD5": "with fromname, clienthost and encryption",
+		"smtp://mail.example/?from=a@b.example&to=c@d.e&encryption=Perhaps":     "encryption (Auto, ExplicitTLS, ImplicitTLS, None)",
+		"alertmanager://alertmanager.example":                                   "alertmanager+https://[USER[:PASSWORD]@]HOST",
+	} {
+		if _, err := openURL(raw); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", raw, err, want)
+		}
+	}
+}
+
+// A route's body is what its strings say, filled in; text of strangers is text there,
+// whatever it is.
+func TestABodyOfOnesOwn(t *testing.T) {
+	r := DefaultRoute()
+	r.URL = "generic+https://ntfy.example/?$tags=redrive"
+	r.Body = map[string]any{"topic": "alerts", "title": "{{.severity}}: {{.title}}", "priority": 5, "click": []any{"{{.link}}", map[string]any{"n": "{{.count}}"}}}
+	if err := CheckBody(r.Body); err != nil {
+		t.Fatal(err)
+	}
+	to, err := open(&r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := testMessage()
+	m.Items[0].Queue = `a","topic":"b{{.link}}`
+	_, fields, err := sentBy(t, to, "", m)
+	click := []any{m.Link, map[string]any{"n": "1234"}}
+	if want := map[string]any{"topic": "alerts", "title": `critical: Redrive: a","topic":"b{{.link}}: 1,234 messages parked`, "priority": 5.0, "click": click, "tags": "redrive"}; err != nil || !reflect.DeepEqual(fields, want) {
+		t.Errorf("%v, it is sent %q", err, fields)
+	}
+	for _, bad := range []any{"{{.titel}}", "{{", "{{.title.x}}", []any{"{{.x}}"}} {
+		if err := CheckBody(map[string]any{"text": bad}); err == nil {
+			t.Errorf("%v is a body", bad)
+		}
+	}
+	r.URL = "slack+https://hooks.slack.com/services/T/B/X"
+	if _, err := open(&r); err == nil || !strings.Contains(err.Error(), "body of its own") {
+		t.Errorf("a body for Slack: %v", err)
 	}
 }
 
@@ -172,7 +233,7 @@ func mailServer(t *testing.T) (addr string, end func() (commands, letter string)
 // A mail is one mail, whatever a message says.
 func TestMail(t *testing.T) {
 	addr, end := mailServer(t)
-	to, err := open("smtp://" + addr + "/?from=redrive@shop.example&fromname=Redrive&to=anna@shop.example,otto@shop.example")
+	to, err := openURL("smtp://" + addr + "/?from=redrive@shop.example&fromname=Redrive&to=anna@shop.example,otto@shop.example")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +257,7 @@ func TestMail(t *testing.T) {
 // Where the URL asks for TLS, a server without gets neither password nor mail.
 func TestMailAsksForTLS(t *testing.T) {
 	addr, end := mailServer(t)
-	to, err := open("smtp://user:s3cretpass@" + addr + "/?from=a@b.example&to=c@d.example&encryption=ExplicitTLS")
+	to, err := openURL("smtp://user:s3cretpass@" + addr + "/?from=a@b.example&to=c@d.example&encryption=ExplicitTLS")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,9 +290,9 @@ func FuzzClean(f *testing.F) {
 }
 
 func FuzzOpen(f *testing.F) {
-	for scheme, s := range services {
-		f.Add(scheme + "://user:password@host/path?a=b")
+	for name, s := range services {
+		f.Add(name + "+https://user:password@host/path?a=b")
 		f.Add(s.form)
 	}
-	f.Fuzz(func(t *testing.T, raw string) { _, _ = open(raw) })
+	f.Fuzz(func(t *testing.T, raw string) { _, _ = openURL(raw) })
 }

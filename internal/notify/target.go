@@ -10,69 +10,86 @@ import (
 
 var errURL = errors.New("is not a URL that can be sent to")
 
+type send = func(context.Context, *client, *Message) error
+
 // target sends to one URL.
 type target struct {
 	scheme  string
-	send    func(ctx context.Context, c *client, m *Message) error
+	send    send
 	secrets []string
 	// each has a message for each kind of event, since it opens and closes incidents.
 	each bool
+	// alerts has all that goes on, again and again: see alertmanager.go.
+	alerts bool
 }
 
-// service is a kind of URL.
+// service is a kind of URL: NAME+https, NAME+http, or NAME alone where bare.
 type service struct {
+	bare bool
 	form string // how its URLs look
-	open func(*url.URL) (func(context.Context, *client, *Message) error, error)
+	open func(u *url.URL, r *Route) (send, error)
 }
 
-// services are by a URL's scheme. The URLs of all but teams+https and pagerduty are
-// read by shoutrrr, or as it does.
 var services = map[string]service{
-	"slack":         {"slack://hook:T…-B…-…@webhook, or slack://xoxb:…@CHANNEL", slack},
-	"discord":       {"discord://TOKEN@WEBHOOK-ID", discordHook},
-	"mattermost":    {"mattermost://HOST/TOKEN[/CHANNEL]", mattermostHook},
-	"teams":         {"teams://GROUP@TENANT/ALT-ID/GROUP-OWNER/EXTRA-ID?host=ORG.webhook.office.com", teamsHook},
-	"teams+https":   {"teams+https://HOST/PATH?…, the URL of a workflow", teamsWorkflow},
-	"telegram":      {"telegram://TOKEN@telegram?chats=CHAT[,CHAT]", telegramBot},
-	"ntfy":          {"ntfy://[USER:PASSWORD@]HOST/TOPIC", ntfyTopic},
-	"gotify":        {"gotify://HOST/TOKEN", gotifyApp},
-	"pagerduty":     {"pagerduty://events.pagerduty.com/INTEGRATION-KEY", pagerduty},
-	"smtp":          {"smtp://USER:PASSWORD@HOST:PORT/?from=…&to=…", mail},
-	"generic":       {"generic://HOST/PATH", webhook},
-	"generic+https": {"generic+https://HOST/PATH", webhook},
-	"generic+http":  {"generic+http://HOST/PATH", webhook},
+	"generic":      {true, "generic+https://HOST/PATH", webhook((*Message).fields)},
+	"slack":        {true, "slack+https://hooks.slack.com/services/… (the webhook's URL with slack+ before it), or slack://xoxb:…@CHANNEL", slack},
+	"discord":      {false, "discord+https://discord.com/api/webhooks/… (the webhook's URL with discord+ before it)", webhook(discordPost)},
+	"mattermost":   {false, "mattermost+https://HOST/hooks/… (the webhook's URL with mattermost+ before it)", webhook(markdownPost)},
+	"teams":        {false, "teams+https://HOST/PATH?… (a workflow's URL with teams+ before it)", webhook(teamsCard)},
+	"googlechat":   {false, "googlechat+https://chat.googleapis.com/v1/spaces/… (the webhook's URL with googlechat+ before it)", webhook(googleChatPost)},
+	"alertmanager": {false, "alertmanager+https://[USER[:PASSWORD]@]HOST[:PORT][/PREFIX], with cacertfile, tokenfile and passwordfile as parameters", alertmanager},
+	"pagerduty":    {true, "pagerduty://events.pagerduty.com/INTEGRATION-KEY", pagerduty},
+	"smtp":         {true, "smtp://USER:PASSWORD@HOST:PORT/?from=…&to=…, with fromname, clienthost and encryption (Auto, ExplicitTLS, ImplicitTLS, None) as parameters", mail},
 }
 
-// CheckURL says what is wrong with a route's URL, without repeating it.
-func CheckURL(raw string) error {
-	_, err := open(raw)
+// gone are services that Redrive once sent to by itself.
+var gone = []string{"telegram", "ntfy", "gotify"}
+
+// Check says what is wrong with a route's URL and body, without repeating the URL.
+func Check(r *Route) error {
+	_, err := open(r)
 	return err
 }
 
-func open(raw string) (*target, error) {
-	u, err := url.Parse(strings.TrimSpace(raw))
+func open(r *Route) (*target, error) {
+	u, err := url.Parse(strings.TrimSpace(string(r.URL)))
 	if err != nil || u.Scheme == "" {
 		return nil, errors.New("is not a URL; expected one such as generic+https://HOST/PATH")
 	}
-	s, ok := services[u.Scheme]
-	if !ok {
-		return nil, errors.New("is a URL of no known service; expected one of " + strings.Join(schemes(), ", "))
+	name, transport, _ := strings.Cut(u.Scheme, "+")
+	s, ok := services[name]
+	switch {
+	case slices.Contains(gone, name):
+		return nil, errors.New("is of " + name + ", which has no URLs of its own any more; write generic+https://HOST/PATH and a body, or alertmanager+https://HOST: docs/notifications.md has an example")
+	case !ok || transport != "" && transport != "https" && transport != "http":
+		return nil, errors.New("is a URL of no known service; expected one of " + strings.Join(names(), ", "))
+	case r.Body != nil && name != "generic":
+		return nil, errors.New("is of " + name + ", which has a body of its own; a route's body is for generic+https://HOST/PATH")
+	case name == "alertmanager" && !r.plain():
+		return nil, errors.New("is of alertmanager, which groups, repeats and silences by itself; leave out the route's group_wait, repeat, quiet and resolved")
+	case transport == "" && !s.bare:
+		return nil, errors.New("is not a URL of " + name + "; expected " + s.form)
 	}
-	t := &target{scheme: u.Scheme, secrets: secretsOf(u), each: u.Scheme == "pagerduty"}
-	if t.send, err = s.open(u); err != nil {
-		// shoutrrr's errors quote what they do not like, which may be the secret.
-		return nil, errors.New("is not a URL of " + u.Scheme + "; expected " + s.form)
+	t := &target{scheme: u.Scheme, secrets: secretsOf(u), each: name == "pagerduty", alerts: name == "alertmanager"}
+	if u.Scheme = "https"; transport == "http" {
+		u.Scheme = "http"
+	}
+	if t.send, err = s.open(u, r); err != nil { // it may quote the secret
+		return nil, errors.New("is not a URL of " + name + "; expected " + s.form)
 	}
 	return t, nil
 }
 
-func schemes() (all []string) {
-	for s := range services {
-		all = append(all, s)
+func names() (all []string) {
+	for name := range services {
+		all = append(all, name)
 	}
 	slices.Sort(all)
 	return all
 }
+
+// notSecret are parameters that an error may repeat.
+var notSecret = []string{"to", "from", "cacertfile", "tokenfile", "passwordfile"}
 
 // secretsOf are the parts of a URL that no log may show.
 func secretsOf(u *url.URL) (all []string) {
@@ -91,7 +108,7 @@ func secretsOf(u *url.URL) (all []string) {
 	}
 	add(u.Path)
 	for name, values := range u.Query() {
-		if name == "to" || name == "from" || name == "toaddresses" || name == "fromaddress" {
+		if slices.Contains(notSecret, name) {
 			continue
 		}
 		for _, v := range values {
@@ -101,6 +118,16 @@ func secretsOf(u *url.URL) (all []string) {
 	all = slices.DeleteFunc(all, func(s string) bool { return s == "" })
 	slices.SortFunc(all, func(a, b string) int { return len(b) - len(a) })
 	return all
+}
+
+// only tells whether a query has no other parameters.
+func only(q url.Values, known ...string) bool {
+	for name := range q {
+		if !slices.Contains(known, name) {
+			return false
+		}
+	}
+	return true
 }
 
 // tell sends in bounded time. Its errors have no secrets.

@@ -26,6 +26,7 @@ type desk struct {
 	stop  func()
 	o     Options
 	s     Settings
+	to    func(*Message, send) error // not nil: what is sent goes here
 }
 
 // open starts an engine with one route that ends at the desk.
@@ -44,9 +45,12 @@ func (d *desk) open(t *testing.T) {
 	d.stop = start(t, e)
 }
 
-func (d *desk) target(url string) (*target, error) {
-	to, err := open(url)
-	if err == nil {
+func (d *desk) target(r *Route) (*target, error) {
+	to, err := open(r)
+	if d.to != nil {
+		send := to.send
+		to.send = func(_ context.Context, _ *client, m *Message) error { return d.to(m, send) }
+	} else if err == nil {
 		to.send = func(ctx context.Context, _ *client, m *Message) error {
 			if d.hangs.Load() {
 				<-ctx.Done()

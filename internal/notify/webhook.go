@@ -2,57 +2,90 @@ package notify
 
 import (
 	"context"
-	"errors"
+	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
+	"text/template"
+	"time"
 )
 
-// webhook posts the message as JSON. Of shoutrrr's generic URLs: @NAME=VALUE in the
-// query is a header, $NAME=VALUE a field besides; disabletls=yes is plain HTTP. The
-// rest of the query goes along.
-func webhook(u *url.URL) (func(context.Context, *client, *Message) error, error) {
-	if u.Host == "" {
-		return nil, errURL
-	}
-	to := *u
-	to.Scheme = "https"
-	if u.Scheme == "generic+http" {
-		to.Scheme = "http"
-	}
-	header, fields, rest := http.Header{}, map[string]string{}, url.Values{}
-	for name, values := range u.Query() {
-		switch {
-		case strings.HasPrefix(name, "@") && len(name) > 1:
-			header.Set(name[1:], values[0])
-		case strings.HasPrefix(name, "$") && len(name) > 1:
-			fields[name[1:]] = values[0]
-		case strings.EqualFold(name, "disabletls"):
-			if yes(values[0]) {
-				to.Scheme = "http"
-			}
-		case strings.EqualFold(name, "template"): // JSON is the only one
-			if !strings.EqualFold(values[0], "json") {
-				return nil, errors.New("no such template")
-			}
-		case name != "" && name[0] == '_': // shoutrrr's way to pass its own names on
-			rest[name[1:]] = values
-		default:
-			rest[name] = values
-		}
-	}
-	to.RawQuery = rest.Encode()
-	return func(ctx context.Context, c *client, m *Message) error {
-		body := m.fields()
-		for name, v := range fields {
-			body[name] = v
-		}
-		_, err := c.do(ctx, request{url: to.String(), header: header, body: body})
-		return err
-	}, nil
+// CheckBody says which template of a body cannot be filled in.
+func CheckBody(body map[string]any) error {
+	example := Message{Kind: Parked, At: time.Now(), Items: []Item{{Kind: Parked}}}
+	_, err := fill(body, example.fields())
+	return err
 }
 
-func yes(s string) bool {
-	s = strings.ToLower(s)
-	return s == "yes" || s == "true" || s == "1"
+// webhook posts JSON to a URL: what post makes of a message, or the route's body. Of the
+// query @NAME=VALUE is a header and $NAME=VALUE a field; the rest goes along.
+func webhook(post func(*Message) map[string]any) func(*url.URL, *Route) (send, error) {
+	return func(u *url.URL, r *Route) (send, error) {
+		header, fields, rest := http.Header{}, map[string]any{}, url.Values{}
+		for name, values := range u.Query() {
+			switch {
+			case strings.HasPrefix(name, "@") && len(name) > 1:
+				header.Set(name[1:], values[0])
+			case strings.HasPrefix(name, "$") && len(name) > 1:
+				fields[name[1:]] = values[0]
+			case name == "disabletls", name == "template": // they once were ours, and mean nothing to its server
+				return nil, errURL
+			default:
+				rest[name] = values
+			}
+		}
+		if u.Host == "" {
+			return nil, errURL
+		}
+		to := *u
+		to.RawQuery = rest.Encode()
+		return func(ctx context.Context, c *client, m *Message) error {
+			body := post(m)
+			if r.Body != nil {
+				filled, err := fill(r.Body, body)
+				if err != nil {
+					return fmt.Errorf("its body: %w", err)
+				}
+				body = filled.(map[string]any)
+			}
+			maps.Copy(body, fields)
+			_, err := c.do(ctx, request{url: to.String(), header: header, body: body})
+			return err
+		}, nil
+	}
+}
+
+// fill fills in the templates that are a body's strings. What a message says becomes text
+// within a string of JSON, whatever it is, and is no template.
+func fill(v any, fields map[string]any) (any, error) {
+	switch v := v.(type) {
+	case string:
+		t, err := template.New("body").Option("missingkey=error").Parse(v)
+		if err != nil {
+			return nil, err
+		}
+		var b strings.Builder
+		err = t.Execute(&b, fields)
+		return b.String(), err
+	case map[string]any:
+		filled := map[string]any{}
+		for name, v := range v {
+			var err error
+			if filled[name], err = fill(v, fields); err != nil {
+				return nil, err
+			}
+		}
+		return filled, nil
+	case []any:
+		filled := make([]any, len(v))
+		for i, v := range v {
+			var err error
+			if filled[i], err = fill(v, fields); err != nil {
+				return nil, err
+			}
+		}
+		return filled, nil
+	}
+	return v, nil
 }

@@ -10,18 +10,10 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 )
 
-// canvas is what a picture is drawn on. Colours are as in SVG, "#rrggbb"; class is
-// what a page's style sheet can get hold of.
-type canvas interface {
-	box(x, y, w, h float64, fill, class string)
-	line(points []point, s stroke)
-	text(x, y float64, text string, l letters)
-}
-
 type point struct{ x, y float64 }
 
 type stroke struct {
-	colour, class string
+	colour, class string // "#rrggbb", and what a page's style sheet changes it by
 	width         float64
 	dash          []float64
 }
@@ -84,8 +76,7 @@ func (s scale) share(perSecond float64) float64 {
 
 func (s scale) y(perSecond float64) float64 { return plotEnd - (plotEnd-plotTop)*s.share(perSecond) }
 
-// draw puts the picture on a canvas.
-func (r *Result) draw(c canvas) {
+func (r *Result) draw(c *svg) {
 	o, s := r.Options, r.scale()
 	c.box(0, 0, width, height, "#ffffff", "storm-paper")
 	c.text(20, 30, r.title(), letters{size: 19, bold: true, colour: ink, class: "storm-ink"})
@@ -108,7 +99,7 @@ func (r *Result) draw(c canvas) {
 	r.drawTable(c)
 }
 
-func (r *Result) drawOutage(c canvas, s scale) {
+func (r *Result) drawOutage(c *svg, s scale) {
 	o := r.Options
 	from, back, well := s.x(o.Before), s.x(o.Before+o.Outage), s.x(min(o.Before+o.Outage+o.Limp, o.Duration))
 	c.box(from, plotTop, back-from, plotEnd-plotTop, "#f9dfe3", "storm-down")
@@ -121,7 +112,7 @@ func (r *Result) drawOutage(c canvas, s scale) {
 	}
 }
 
-func (r *Result) drawAxes(c canvas, s scale) {
+func (r *Result) drawAxes(c *svg, s scale) {
 	o := r.Options
 	label := letters{size: 12, colour: dim, class: "storm-dim", align: "end"}
 	thin := stroke{colour: grid, class: "storm-grid", width: 1}
@@ -145,7 +136,7 @@ func (r *Result) drawAxes(c canvas, s scale) {
 }
 
 // drawTable is the legend, and what came out.
-func (r *Result) drawTable(c canvas) {
+func (r *Result) drawTable(c *svg) {
 	head := letters{size: 12, colour: dim, class: "storm-dim", align: "end"}
 	columns := []float64{460, 560, 720, 840, 940}
 	y := plotEnd + 66
@@ -184,6 +175,9 @@ func (r *Result) subtitle() string {
 	}
 	return strings.Join(parts, " · ")
 }
+
+// Heading is what was simulated.
+func (r *Result) Heading() string { return r.title() + "\n" + r.subtitle() }
 
 // Text says what the picture shows.
 func (r *Result) Text() string {

@@ -87,18 +87,14 @@ func (r *Result) Series() [][]string {
 }
 
 // Table is the numbers for people, with a header.
-func (r *Result) Table(coloured bool) [][]string {
-	none := ""
-	if coloured {
-		none = "\x1b[00m \x1b[0m" // as long as a coloured key, or columns would not meet
-	}
-	rows := [][]string{{none, "WAY", "RETRIES WHILE DOWN", "OF BACKOFF'S", "PEAK", "ARRIVALS SERVED AFTER", "DRAINED AFTER", "PARKED"}}
+func (r *Result) Table() [][]string {
+	rows := [][]string{{"WAY", "RETRIES WHILE DOWN", "OF BACKOFF'S", "PEAK", "ARRIVALS SERVED AFTER", "DRAINED AFTER", "PARKED"}}
 	for _, w := range r.Ways {
 		drain := r.after(w.Drained)
 		if w.ID == "redrive" && w.Over != nil {
 			drain += " (best possible: " + moment(*r.Best) + ")"
 		}
-		rows = append(rows, []string{w.Key(coloured), w.Title, number(float64(w.Returns)), strconv.FormatFloat(100*w.Share, 'g', 3, 64) + "%", perSecond(w.Peak), r.after(w.Recovered), drain, number(float64(w.Parked))})
+		rows = append(rows, []string{w.Title, number(float64(w.Returns)), strconv.FormatFloat(100*w.Share, 'g', 3, 64) + "%", perSecond(w.Peak), r.after(w.Recovered), drain, number(float64(w.Parked))})
 	}
 	return rows
 }

@@ -62,7 +62,7 @@ func (s *server) editOf(r *http.Request, c auth.Caller) (editData, error) {
 	}
 	d.Steps = strings.Join(steps, " → ")
 	switch m.Body.Format {
-	case "json", "messagepack", "cbor", "protobuf":
+	case "json", "protobuf":
 		if !m.Body.Truncated && len(m.Body.Text) <= mostEdited && (m.Body.Format != "protobuf" || m.Body.Schema != "") {
 			d.As, d.Content = "document", m.Body.Text
 		}

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/background"
 	"github.com/redrive-mq/redrive/internal/console"
-	"github.com/redrive-mq/redrive/internal/giveway"
 )
 
 // handler makes a view of a request.
@@ -179,7 +179,7 @@ func (s *server) render(w http.ResponseWriter, r *http.Request, c auth.Caller, v
 // patient is written in many small pieces, and lets messages through in between.
 type patient struct {
 	b    *bytes.Buffer
-	work *giveway.Work
+	work *background.Work
 }
 
 func (p *patient) Write(data []byte) (int, error) {

@@ -24,8 +24,8 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/background"
 	"github.com/redrive-mq/redrive/internal/console"
-	"github.com/redrive-mq/redrive/internal/giveway"
 )
 
 // Console is what the page needs of *console.Console.
@@ -97,7 +97,7 @@ type server struct {
 	Options
 	console   Console
 	pages     map[string]*template.Template
-	rendering giveway.Work
+	rendering background.Work
 }
 
 // Handler serves the page. Cross-site posts are refused by what is around it.
@@ -123,7 +123,7 @@ func Routes(c Console, o Options) map[string]http.Handler {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &server{Options: o, console: c, rendering: giveway.Work{For: 3 * time.Millisecond, Rest: 300 * time.Microsecond}}
+	s := &server{Options: o, console: c, rendering: background.Work{For: 3 * time.Millisecond, Rest: 300 * time.Microsecond}}
 	s.pages = s.parse()
 	routes := map[string]http.Handler{}
 	for pattern, h := range map[string]handler{

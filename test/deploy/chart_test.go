@@ -99,7 +99,7 @@ func config(t *testing.T, all []runtime.Object) string {
 func TestTheServiceUnderstandsItsConfig(t *testing.T) {
 	for name, policy := range map[string]string{"redis": "all", "disk": "all", "full": "orders"} {
 		t.Run(name, func(t *testing.T) {
-			said := check(t, config(t, objects(t, example(t, name))), "TEAM_URL=slack://hook:T00000000-B00000000-XXXXXXXXXXXXXXXXXXXXXXXX@webhook")
+			said := check(t, config(t, objects(t, example(t, name))), "TEAM_URL=slack+https://hooks.slack.com/services/T00000000/B00000000/XXXXXXXXXXXXXXXXXXXXXXXX")
 			if !strings.Contains(said, policy) {
 				t.Errorf("redrive check says\n%s", said)
 			}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
-	"github.com/redrive-mq/redrive/internal/giveway"
+	"github.com/redrive-mq/redrive/internal/background"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -139,7 +139,7 @@ func (s *Store) Ledger(ctx context.Context) ([]store.LedgerLine, error) {
 }
 
 // recounting is work in no hurry.
-var recounting = giveway.Work{For: 2 * time.Millisecond, Rest: time.Millisecond}
+var recounting = background.Work{For: 2 * time.Millisecond, Rest: time.Millisecond}
 
 // recountStep is how many keys it takes less than a millisecond to read.
 const recountStep = 256

@@ -9,14 +9,14 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"github.com/redrive-mq/redrive/internal/giveway"
+	"github.com/redrive-mq/redrive/internal/background"
 )
 
 // tables gives way while tables are made: that is seconds of work. It removes no file
 // before keepNoMore: a damaged MANIFEST makes Pebble take what it has lost for obsolete.
 type tables struct {
 	vfs.FS
-	making giveway.Work
+	making background.Work
 	bad    badBlocks
 	lost   *lostBlocks // nil: none
 
@@ -26,7 +26,7 @@ type tables struct {
 }
 
 func newTables(fs vfs.FS) *tables {
-	return &tables{FS: fs, making: giveway.Work{For: time.Millisecond, Rest: time.Millisecond}, bad: badBlocks{by: map[block]*badBlock{}}}
+	return &tables{FS: fs, making: background.Work{For: time.Millisecond, Rest: time.Millisecond}, bad: badBlocks{by: map[block]*badBlock{}}}
 }
 
 // Remove implements vfs.FS.
@@ -130,7 +130,7 @@ func (t *tables) Open(name string, options ...vfs.OpenOption) (vfs.File, error) 
 // table is one that is read, made, or made into another.
 type table struct {
 	vfs.File
-	making *giveway.Work // nil: it is in a hurry
+	making *background.Work // nil: it is in a hurry
 	name   string
 	bad    *badBlocks
 }

@@ -1,4 +1,4 @@
-package giveway
+package background
 
 import (
 	"testing"

@@ -1,10 +1,10 @@
-// Package giveway lets messages through during work that is in no hurry.
+// Package background rests during work that can wait, so that messages need not.
 //
 // The Go runtime, when it has one core, looks only every 10 ms for what has come
-// from the network while a goroutine works, and then lets it wait for its turn:
-// with compactions of a large store one message in a hundred returned 100 ms late,
-// and pages opened as slowly.
-package giveway
+// from the network while a goroutine works, and then lets it wait for its turn. Measured
+// on one core beside such work: a round trip on loopback takes 1.1 ms at p99 with Pause,
+// and 20 to 31 ms without.
+package background
 
 import (
 	"sync/atomic"

@@ -1,0 +1,176 @@
+package notify
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"net/http"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/credentials"
+)
+
+const (
+	// alertEvery is how often an alert is sent while it lasts, and alertLasts how long
+	// Alertmanager keeps it firing when it is sent no more, whatever its resolve_timeout.
+	alertEvery = time.Minute
+	// countEvery is how often while its count grows: within a group_wait, whose
+	// notification then has all of a burst.
+	countEvery = 10 * time.Second
+	alertLasts = 5 * time.Minute
+	// parkedLasts is how long an alert goes on after the last message parked: longer than
+	// a group_interval, since Alertmanager notifies of none that ended before.
+	parkedLasts = 15 * time.Minute
+	mostAlerts  = 100 // in a request
+)
+
+var labelName = regexp.MustCompile(`^\$[A-Za-z_][A-Za-z0-9_]*$`)
+
+// alertmanager posts alerts to Alertmanager's API, which groups, repeats, silences and
+// routes them. $NAME=VALUE in the query is a label. Files are read for each request, so
+// a new token or authority needs no restart.
+func alertmanager(u *url.URL, _ *Route) (send, error) {
+	q, own := u.Query(), map[string]string{}
+	for name, values := range q {
+		if labelName.MatchString(name) {
+			own[name[1:]] = values[0]
+			q.Del(name)
+		}
+	}
+	ca, tokenFile, passwordFile := q.Get("cacertfile"), q.Get("tokenfile"), q.Get("passwordfile")
+	if !only(q, "cacertfile", "tokenfile", "passwordfile") || u.Host == "" || ca != "" && u.Scheme != "https" ||
+		tokenFile != "" && u.User != nil || passwordFile != "" && u.User.Username() == "" {
+		return nil, errURL
+	}
+	to := url.URL{Scheme: u.Scheme, Host: u.Host, Path: strings.TrimSuffix(u.Path, "/") + "/api/v2/alerts"}
+	return func(ctx context.Context, c *client, m *Message) (err error) {
+		at, r := to, request{header: http.Header{}, body: alerts(m, own)}
+		if ca != "" {
+			if r.tls, err = (credentials.TLS{CA: ca}).Config(u.Hostname()); err != nil {
+				return err
+			}
+		}
+		at.User = u.User
+		if file := cmp.Or(tokenFile, passwordFile); file != "" {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			if secret := strings.TrimSpace(string(data)); tokenFile != "" {
+				r.header.Set("Authorization", "Bearer "+secret)
+			} else {
+				at.User = url.UserPassword(u.User.Username(), secret)
+			}
+		}
+		r.url = at.String()
+		_, err = c.do(ctx, r)
+		return err
+	}, nil
+}
+
+// alert is what its API takes. Two with the same labels are one.
+type alert struct {
+	Labels       map[string]string `json:"labels"`
+	Annotations  map[string]string `json:"annotations"`
+	StartsAt     time.Time         `json:"startsAt"`
+	EndsAt       time.Time         `json:"endsAt"`
+	GeneratorURL string            `json:"generatorURL,omitempty"`
+}
+
+func alerts(m *Message, own map[string]string) []alert {
+	var all []alert
+	for _, i := range m.Items {
+		one := Message{Kind: i.Kind, Items: []Item{i}, Of: m.Of, Test: m.Test}
+		a := alert{StartsAt: i.Since.UTC(), EndsAt: m.At.Add(alertLasts).UTC(), GeneratorURL: i.Link,
+			Labels:      map[string]string{"alertname": alertName(i.Kind), "severity": i.Severity.String()},
+			Annotations: map[string]string{"summary": one.title(plainText), "description": one.text(plainText, time.UTC)}}
+		if m.Test {
+			a.Labels["alertname"] = "RedriveTest"
+		}
+		if i.Queue != "" {
+			a.Labels["queue"] = clean(i.Queue, 255)
+		}
+		if m.Of != "" {
+			a.Labels["vhost"] = clean(m.Of, 255)
+		}
+		maps.Copy(a.Labels, own)
+		if i.Resolved {
+			a.EndsAt = i.Until.UTC()
+		}
+		if a.EndsAt.Before(a.StartsAt) { // a clock was set
+			a.StartsAt = a.EndsAt
+		}
+		all = append(all, a)
+	}
+	return all
+}
+
+// alertName is RedriveBreakerOpen of breaker_open.
+func alertName(k Kind) string {
+	s := "Redrive"
+	for word := range strings.SplitSeq(string(k), "_") {
+		s += strings.ToUpper(word[:1]) + word[1:]
+	}
+	return s
+}
+
+// alerts are what Alertmanager is sent now: what goes on, again after alertEvery, and
+// once what is over. What is parked goes on until parkedLasts after the last message.
+func (b *book) alerts(now time.Time) (messages []*Message, next time.Time) {
+	next = now.Add(alertEvery)
+	var items []Item
+	for k, e := range b.entries {
+		end := e.Tally.Last.Add(parkedLasts)
+		if k.Kind == Parked {
+			e.On = now.Before(end)
+		}
+		if !e.On && !e.Said {
+			b.drop(k) // over before it was sent
+			continue
+		}
+		every := alertEvery
+		if k.Kind == Parked && !e.Tally.Last.Before(e.Told) {
+			every = countEvery
+		}
+		if at := e.Told.Add(every); e.On && e.Said && at.After(now) {
+			if at.Before(next) {
+				next = at
+			}
+			continue
+		}
+		i := b.item(k, e)
+		i.Again = false
+		if k.Kind == Parked && !e.On {
+			i.Resolved, i.Until = true, end
+		}
+		i.Severity = b.settings.severity(k)
+		i.Link = link(b.settings.Page, &Message{Kind: k.Kind, Items: []Item{i}})
+		items = append(items, i)
+	}
+	inOrder(items)
+	for some := range slices.Chunk(items, mostAlerts) {
+		messages = append(messages, &Message{At: now, Items: some, Of: b.settings.Of})
+	}
+	return messages, next
+}
+
+// sent is that Alertmanager has these alerts.
+func (b *book) sent(m *Message, now time.Time) {
+	for _, i := range m.Items {
+		k := key{i.Kind, i.Queue}
+		e := b.entries[k]
+		if i.Resolved {
+			b.drop(k)
+			continue
+		}
+		if !e.Said {
+			b.changed[k] = true // later times are not kept: after a start all is sent at once
+		}
+		e.Told, e.Said = now, true
+	}
+}
