@@ -68,4 +68,5 @@ require (
 	gopkg.in/yaml.v3 v3.0.1 // indirect
 )
 
+// vale names a commit that is no release; the last release but two has all that it uses.
 replace github.com/andybalholm/cascadia => github.com/andybalholm/cascadia v1.3.3
