@@ -9,7 +9,8 @@ import (
 
 // sender publishes what the handlers of one consumer fail with at the same time together:
 // the more there are, the fewer writes and answers a message takes. Each consumer has its
-// own, so that a destination of one that does not answer holds up no other.
+// own, so that a confirm that does not come holds up the answers of no other. They share
+// one channel, which RabbitMQ itself may hold up (a queue whose leader hangs, for seconds).
 type sender struct {
 	client *Client
 	handed chan *handed
