@@ -41,7 +41,7 @@ func TestConsumingGoesOnAfterAReconnectDuringAnAlarm(t *testing.T) {
 		var seen outcomes
 		var log safeLog
 		cfg := config(t, v, fast(2))
-		cfg.Concurrency, cfg.Metrics, cfg.Log = 3, &seen, slog.New(slog.NewTextHandler(&log, nil))
+		cfg.Concurrency, cfg.Metrics, cfg.Log = 3, seen.metrics(), slog.New(slog.NewTextHandler(&log, nil))
 		stop := consume(t, cfg, func(ctx context.Context, m *redrive.Message) error {
 			if string(m.Body) == "fails" {
 				if m.Attempt == 1 {
@@ -62,7 +62,7 @@ func TestConsumingGoesOnAfterAReconnectDuringAnAlarm(t *testing.T) {
 			return nil
 		})
 		brokertest.Eventually(t, "the publishing connection is blocked", func() bool { return strings.Contains(log.String(), "RabbitMQ has an alarm") })
-		brokertest.Eventually(t, "the consuming connection is closed", func() bool { return closeConnection(t, v, "redrive orders") })
+		brokertest.Eventually(t, "the consuming connection is closed", func() bool { return closeConnection(t, v, "redrive (consumes)") })
 		brokertest.Eventually(t, "it is connected again", func() bool { return seen.connections() == 2 })
 		close(again)
 		brokertest.Eventually(t, "all that does not fail is handled, during the alarm", func() bool {

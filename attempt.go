@@ -13,36 +13,57 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// attempt hands one delivery to the handler and settles it.
-func (r *run) attempt(c connection, d *amqp.Delivery) {
-	m := message(d, r.config.Queue, r.settler.limits.Linear)
-	r.settler.came(m)
-	var failed error
-	unreadable := c.Unreadable(d)
-	began := time.Now()
-	if unreadable != "" {
-		failed = errors.New(unreadable)
-	} else {
-		failed = try(r.working, r.config.Timeout, r.handle, m)
+// attempt is one delivery, and how its handler ended.
+type attempt struct {
+	d          *amqp.Delivery
+	m          *Message
+	unreadable string // why it cannot be published again as it was; "" when it can
+	failed     error
+	took       time.Duration
+}
+
+// begin reads a delivery. No handler sees what is unreadable.
+func (r *run) begin(c connection, d *amqp.Delivery) *attempt {
+	a := &attempt{d: d, m: message(d, r.settler.consumer.Queue, r.settler.limits.Linear), unreadable: c.Unreadable(d)}
+	r.settler.came(a.m)
+	if a.unreadable != "" {
+		a.failed = errors.New(a.unreadable)
 	}
-	took := time.Since(began)
+	return a
+}
+
+// attempt calls the handler with one delivery and settles it.
+func (r *run) attempt(c connection, d *amqp.Delivery) {
+	a := r.begin(c, d)
+	began := time.Now()
+	if a.unreadable == "" {
+		a.failed = try(r.working, r.settler.consumer.Timeout, r.handle, a.m)
+	}
+	a.took = time.Since(began)
+	r.end(c, a)
+}
+
+// end settles an attempt.
+func (r *run) end(c connection, a *attempt) {
+	m := a.m
+	number := m.Attempt // the message is the handler's as well
 	outcome, err := Unsettled, error(nil)
-	if failed == nil {
-		outcome, err = ended(Succeeded, Unsettled, d.Ack(false))
+	if a.failed == nil {
+		outcome, err = ended(Succeeded, Unsettled, a.d.Ack(false))
 	} else {
-		f := failure{text: unreadable}
-		if unreadable == "" {
-			f = r.settler.read(failed)
+		f := failure{text: a.unreadable}
+		if a.unreadable == "" {
+			f = r.settler.read(a.failed)
 		}
 		if err = r.lost(c); err == nil {
-			outcome, err = r.settler.settle(c.ctx, d, m, unreadable, f)
+			outcome, err = r.settler.settle(c.ctx, a.d, m, a.unreadable, f)
 		}
 		r.sayFailure(m, outcome, &f, err)
 	}
 	if err != nil {
 		r.sayUnsettled(m, outcome, err)
 	}
-	r.measure(func(metrics Metrics) { metrics.Attempted(r.config.Queue, outcome, took) })
+	r.client.attempted(AttemptEvent{Queue: r.settler.consumer.Queue, Attempt: number, Outcome: outcome, Duration: a.took})
 }
 
 var (
@@ -67,7 +88,7 @@ func (r *run) lost(c connection) error {
 }
 
 func (r *run) logOf(m *Message, o Outcome) *slog.Logger {
-	return r.config.Log.With("queue", r.config.Queue, "id", m.ID, "message_id", m.MessageID, "attempt", m.Attempt, "outcome", o)
+	return r.client.config.Log.With("queue", r.settler.consumer.Queue, "id", m.ID, "message_id", m.MessageID, "attempt", m.Attempt, "outcome", o)
 }
 
 // sayFailure logs a failure once, a panic with its stack. A payload is never logged.
@@ -91,7 +112,7 @@ func (r *run) sayUnsettled(m *Message, o Outcome, err error) {
 	log := r.logOf(m, o)
 	switch {
 	case errors.Is(err, wire.ErrUnacceptable):
-		log.Error("a failed message can be kept nowhere else: it stays unacknowledged, uses one of Config.Prefetch, and RabbitMQ delivers it again when the connection closes", "prefetch", r.config.Prefetch, "error", err)
+		log.Error("a failed message can be kept nowhere else: it stays unacknowledged, uses one of Consumer.Prefetch, and RabbitMQ delivers it again when the connection closes", "prefetch", r.settler.consumer.Prefetch, "error", err)
 	case o == Unacknowledged:
 		log.Warn("a message was published for its retry, but could not be acknowledged: RabbitMQ delivers the original again as well", "error", err)
 	default:

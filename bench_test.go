@@ -47,14 +47,13 @@ func BenchmarkSuccess(b *testing.B) {
 		return func() { conn.Close() }
 	}
 	library := func(b *testing.B, v *brokertest.VHost, handled func()) (stop func()) {
-		c, err := redrive.NewConsumer(redrive.Config{URL: v.URL(), Queue: "orders", Policy: fast(3), Wait: redrive.Levels(), Prefetch: prefetch,
-			Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
-		if err != nil {
-			b.Fatal(err)
-		}
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
-		go func() { ended <- c.Run(ctx, func(context.Context, *redrive.Message) error { handled(); return nil }) }()
+		go func() {
+			ended <- redrive.Consume(ctx, redrive.Config{URLs: []string{v.URL()}, Log: slog.New(slog.NewTextHandler(io.Discard, nil))},
+				redrive.Consumer{Queue: "orders", Policy: fast(3), Wait: redrive.Levels(), Prefetch: prefetch,
+					Handler: func(context.Context, *redrive.Message) error { handled(); return nil }})
+		}()
 		return func() {
 			cancel()
 			if err := <-ended; err != nil {

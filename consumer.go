@@ -2,157 +2,192 @@ package redrive
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"log/slog"
-	"sync/atomic"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/addresses"
-	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Config of a consumer. URL, Queue, Policy and Wait are needed, the rest has
-// defaults.
-type Config struct {
-	// URL is RabbitMQ's: amqp:// or amqps://, with credentials. Several, separated by
-	// commas, are nodes of one cluster, with the same virtual host, user and password:
-	// each connection goes to one of them at random, and to the next when that fails.
-	// Parameters of amqp091-go's are kept: cacertfile, certfile, keyfile (files in PEM,
-	// read for each new connection), server_name_indication, auth_mechanism (external is
-	// SASL EXTERNAL: the user is the certificate's), heartbeat and connection_timeout.
-	URL string
-	// TLS is for amqps:// instead of the files that URL names; nil: the authorities of
-	// the system, or of SSL_CERT_FILE. Its GetClientCertificate is asked at each
-	// connection.
-	TLS   *tls.Config
-	Queue string // the work queue; it must exist
-	// Policy says how many attempts, what wait between them and what then. Its
-	// Name and Queues may be left out, and its Reasons mean nothing here.
+// Consumer describes how one queue is consumed. Queue, Policy, Wait and either Handler or
+// Batch are required. It is a value: Client.Consume reads it once.
+type Consumer struct {
+	// Queue is the work queue. It must exist. A quorum queue is the better one.
+	Queue string
+	// Policy says how many attempts a message gets, what wait is between them, and what
+	// becomes of it after the last one. Its Name and Queues may be left out; its Reasons
+	// are not used.
 	Policy policy.Policy
-	// Wait is how messages wait for their next attempt.
+	// Wait is where messages wait for their next attempt. Levels suits most.
 	Wait Way
-	// Retry says which errors are retried; others are parked. nil: all are. It is
-	// not asked about Discard, nor about what Park and RetryIn made. A panic in it is a
-	// failure like a handler's.
+
+	// Handler handles one message at a time.
+	Handler Handler
+	// Middleware wraps Handler, the first one outermost. It does not wrap Batch.Handler.
+	Middleware []Middleware
+	// Batch handles several messages at once, instead of Handler.
+	Batch Batch
+
+	// Retry tells which errors are retried; messages with others are parked. The default
+	// is all of them. It is not asked about ErrDiscard, *ParkError and *RetryAfterError. A
+	// panic in it is a failure like one in the handler.
 	Retry func(error) bool
 
-	Concurrency int // handlers at once; 0: 1
-	// Prefetch is how many messages RabbitMQ may have outstanding, those that no handler has
-	// seen yet included: RabbitMQ's consumer_timeout counts for them too, see
-	// docs/explanation/prefetch.md. 0: 2 × Concurrency, so that one waits for no more than one other. At
-	// least Concurrency, for handlers that take longer than half of that timeout; more for
-	// those that take less than some 10 ms; 65,535 at most.
+	// Concurrency is the number of handlers at once, from 1 to 65,535. The default is 1.
+	Concurrency int
+	// Prefetch is the number of messages that RabbitMQ delivers ahead of their
+	// acknowledgement, at most 65,535. RabbitMQ's consumer_timeout counts also for those
+	// that no handler has seen yet, see docs/explanation/prefetch.md. The default is 2 × Concurrency,
+	// so that none waits for more than one other; it may be as low as Concurrency, for
+	// handlers that take longer than half of that timeout, and higher for those that take
+	// less than some 10 ms. In batches each of these is times Batch.Size.
 	Prefetch int
-	Timeout  time.Duration // of one attempt, as its context's deadline; 0: none
-	// Shutdown is how long handlers may finish, and failures be handed over, when
-	// Run is to end. Then the contexts of handlers end, and what has not returned a
-	// second later is left behind. 0: 30 s.
+	// Timeout is the deadline of the context of one attempt, or of one batch. The default
+	// is none.
+	Timeout time.Duration
+	// Shutdown is how long handlers, and the publishing of what failed, may take after the
+	// consumer was stopped. Then the contexts of handlers end; a handler that has not
+	// returned a second later is left behind. The default is 30 s.
 	Shutdown time.Duration
-	// Verify makes nothing in RabbitMQ, and fails when something is missing: for
-	// users who may not declare.
-	Verify bool
-
-	Log     *slog.Logger // nil: slog.Default
-	Metrics Metrics      // nil: none
 }
+
+// Handler is one attempt at a message. A nil error is a success: the message is
+// acknowledged. Any other error, and a panic, is a failure that is retried as
+// Consumer.Policy says, but for ErrDiscard, *ParkError and *RetryAfterError, alone or
+// wrapped. Handlers run at once, as many as Consumer.Concurrency says.
+//
+// A handler must return when ctx ends. An error that it returns after the consumer's
+// Shutdown is no failure: RabbitMQ delivers the message again.
+//
+// What it adds to m.Headers is there at the next attempt, with every way but Native;
+// headers that AMQP cannot carry are left out, all that the handler has set. Nothing else
+// that it changes is kept. It must not change the bytes of m.Body.
+type Handler func(ctx context.Context, m *Message) error
+
+// Middleware wraps a Handler with what comes before and after it: traces, logs, a
+// transaction. It is called once, when the consumer starts.
+type Middleware func(next Handler) Handler
 
 // mostPrefetch is the largest number that AMQP's basic.qos has room for.
 const mostPrefetch = 65535
 
-// Metrics hears what a consumer does. Its methods are called from many
-// goroutines at once and must not block. A panic in them is logged, once.
-type Metrics interface {
-	// Attempted is told of each attempt: what became of it, and how long the
-	// handler took.
-	Attempted(queue string, outcome Outcome, took time.Duration)
-	// Connected is told when the consumer's connection is there or gone.
-	Connected(queue string, yes bool)
+// ready sets the defaults, after it has checked all that can be without a connection.
+func (k *Consumer) ready(verify bool) (Handler, error) {
+	if err := errors.Join(k.complete(), k.verifies(verify)); err != nil {
+		return nil, err
+	}
+	return k.handler()
 }
 
-// Handler is one attempt at a message. An error means another attempt, as the
-// policy says, unless it is Discard, or made by Park or RetryIn. A panic is an
-// error. It must return when ctx ends; what it failed with then is no failure, and
-// RabbitMQ delivers the message again.
-//
-// What a handler puts in m.Headers goes with the message to its next attempt, if a
-// copy is what waits (with every way but Native). Headers that AMQP cannot carry are left
-// out, all that the handler has set. Nothing else it changes goes with the message; the
-// bytes of m.Body are not to be changed.
-type Handler func(ctx context.Context, m *Message) error
-
-// Consumer consumes one work queue, with retries. Make it with NewConsumer and
-// run it once with Run.
-type Consumer struct {
-	config  Config
-	settler *settler
-	ran     atomic.Bool
+// verifies refuses a way that declares as it goes, where nothing may be declared.
+func (k *Consumer) verifies(verify bool) error {
+	if !verify || k.Wait.way == nil {
+		return nil
+	}
+	if t, err := k.Wait.way.Hold(k.Queue, 0); err == nil && t.First != nil {
+		return fmt.Errorf("redrive: Config.Verify is set, and Consumer.Wait %s declares queues when they are needed: choose another way to wait, or leave out Verify", k.Wait.Limits().Name)
+	}
+	return nil
 }
 
-// NewConsumer refuses a configuration that cannot be kept, and says why. It does
-// not connect.
-func NewConsumer(c Config) (*Consumer, error) {
+// complete sets the defaults, after it has checked all but the handler.
+func (k *Consumer) complete() error {
 	switch {
-	case c.URL == "":
-		return nil, errors.New("redrive: Config.URL is empty")
-	case addresses.Check(c.URL, "amqp", "amqps") != nil:
-		return nil, fmt.Errorf("redrive: Config.URL %w", addresses.Check(c.URL, "amqp", "amqps"))
-	case c.TLS != nil && !addresses.Secure(c.URL):
-		return nil, errors.New("redrive: Config.TLS is set, and Config.URL is not amqps://, or names files for TLS itself: use one of them")
-	case c.Queue == "":
-		return nil, errors.New("redrive: Config.Queue is empty")
-	case len(c.Queue) > 255:
-		return nil, fmt.Errorf("redrive: Config.Queue has %d bytes, and the names of RabbitMQ's queues have at most 255", len(c.Queue))
-	case wire.OwnQueue(c.Queue):
-		return nil, fmt.Errorf("redrive: Config.Queue %q is one of Redrive's own queues", c.Queue)
-	case c.Policy.Exhausted == policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{RoutingKey: c.Queue}}:
-		return nil, fmt.Errorf("redrive: Config.Policy forwards to the queue %q itself: a message would fail and be forwarded again, without a wait; use more attempts, or another queue", c.Queue)
-	case c.Wait.err != nil:
-		return nil, fmt.Errorf("redrive: Config.Wait: %w", c.Wait.err)
-	case c.Wait.way == nil:
-		return nil, errors.New("redrive: Config.Wait is not set: redrive.Levels() suits most")
-	case c.Concurrency < 0 || c.Prefetch < 0 || c.Timeout < 0 || c.Shutdown < 0:
-		return nil, errors.New("redrive: Config has a negative number")
-	case c.Concurrency > mostPrefetch || c.Prefetch > mostPrefetch:
-		return nil, fmt.Errorf("redrive: Config.Concurrency is %d and Config.Prefetch %d: AMQP carries a prefetch of %d at most", c.Concurrency, c.Prefetch, mostPrefetch)
-	case c.Prefetch > 0 && c.Prefetch < c.Concurrency:
-		return nil, fmt.Errorf("redrive: Config.Prefetch is %d and Config.Concurrency %d: some handlers would never get a message; leave Prefetch out, or set it to %d or more", c.Prefetch, c.Concurrency, c.Concurrency)
+	case k.Queue == "":
+		return errors.New("redrive: Consumer.Queue is empty")
+	case len(k.Queue) > 255:
+		return fmt.Errorf("redrive: Consumer.Queue has %d bytes, and the names of RabbitMQ's queues have at most 255", len(k.Queue))
+	case wire.OwnQueue(k.Queue):
+		return fmt.Errorf("redrive: Consumer.Queue %q is one of Redrive's own queues", k.Queue)
+	case k.Wait.err != nil:
+		return fmt.Errorf("redrive: Consumer.Wait: %w", k.Wait.err)
+	case k.Wait.way == nil:
+		return errors.New("redrive: Consumer.Wait is not set: redrive.Levels() suits most")
 	}
-	if c.Policy.Name == "" {
-		c.Policy.Name = c.Queue
+	if err := k.completePolicy(); err != nil {
+		return err
 	}
-	if len(c.Policy.Queues) == 0 {
-		c.Policy.Queues = []string{c.Queue}
+	if err := k.completeNumbers(); err != nil {
+		return err
 	}
-	l := c.Wait.Limits()
+	if k.Shutdown == 0 {
+		k.Shutdown = 30 * time.Second
+	}
+	return nil
+}
+
+func (k *Consumer) completePolicy() error {
+	p := &k.Policy
+	if p.Exhausted == (policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{RoutingKey: k.Queue}}) {
+		return fmt.Errorf("redrive: Consumer.Policy forwards to the queue %q itself: a message would fail and be forwarded again, without a wait; use more attempts, or another queue", k.Queue)
+	}
+	if p.Name == "" {
+		p.Name = k.Queue
+	}
+	if len(p.Queues) == 0 {
+		p.Queues = []string{k.Queue}
+	}
+	l := k.Wait.way.Limits()
 	if !l.Decides {
-		if err := errors.Join(c.Policy.Validate(), l.Check(&c.Policy)); err != nil {
-			return nil, fmt.Errorf("redrive: %w", err)
+		if err := errors.Join(p.Validate(), l.Check(p)); err != nil {
+			return fmt.Errorf("redrive: Consumer.Policy: %w", err)
 		}
 	}
 	if !l.Spreads() {
-		c.Policy.Jitter = policy.None
+		p.Jitter = policy.None
 	}
-	c.Concurrency = max(c.Concurrency, 1)
-	if c.Prefetch == 0 {
-		c.Prefetch = min(2*c.Concurrency, mostPrefetch)
+	return nil
+}
+
+func (k *Consumer) completeNumbers() error {
+	b := &k.Batch
+	switch {
+	case k.Concurrency < 0 || k.Prefetch < 0 || k.Timeout < 0 || k.Shutdown < 0 || b.Size < 0 || b.Wait < 0:
+		return errors.New("redrive: one of Consumer.Concurrency, Prefetch, Timeout, Shutdown, Batch.Size and Batch.Wait is negative")
+	case b.Handler != nil && b.Size == 0:
+		return errors.New("redrive: Consumer.Batch.Size is 0: how many messages may one call get?")
+	case b.Handler == nil && (b.Size > 0 || b.Wait > 0):
+		return errors.New("redrive: Consumer.Batch.Handler is nil, and Batch.Size or Batch.Wait is set")
 	}
-	if c.Shutdown == 0 {
-		c.Shutdown = 30 * time.Second
+	if b.Wait == 0 {
+		b.Wait = time.Second
 	}
-	if c.Log == nil {
-		c.Log = slog.Default()
+	k.Concurrency = max(k.Concurrency, 1)
+	size, of := max(b.Size, 1), "Concurrency"
+	if size > 1 {
+		of = "Concurrency × Batch.Size"
 	}
-	if c.Verify {
-		if t, err := c.Wait.way.Hold(c.Queue, 0); err == nil && t.First != nil {
-			return nil, fmt.Errorf("redrive: Config.Verify: %s makes its queues when they are needed; without the right to declare choose another way to wait", l.Name)
+	if k.Concurrency > mostPrefetch || size > mostPrefetch || k.Prefetch > mostPrefetch || k.Concurrency*size > mostPrefetch {
+		return fmt.Errorf("redrive: Consumer.%s is %d and Prefetch %d: AMQP carries a prefetch of %d at most", of, k.Concurrency*size, k.Prefetch, mostPrefetch)
+	}
+	if k.Prefetch > 0 && k.Prefetch < k.Concurrency*size {
+		return fmt.Errorf("redrive: Consumer.Prefetch is %d and %s %d: some handlers would never get a message, or no full batch; leave Prefetch out, or set it to %d or more", k.Prefetch, of, k.Concurrency*size, k.Concurrency*size)
+	}
+	if k.Prefetch == 0 {
+		k.Prefetch = min(2*k.Concurrency*size, mostPrefetch)
+	}
+	return nil
+}
+
+// handler is Handler in its Middleware; nil for batches.
+func (k *Consumer) handler() (Handler, error) {
+	switch {
+	case k.Handler == nil && k.Batch.Handler == nil:
+		return nil, errors.New("redrive: Consumer.Handler is nil, and so is Consumer.Batch.Handler: set one of them")
+	case k.Handler != nil && k.Batch.Handler != nil:
+		return nil, errors.New("redrive: Consumer.Handler and Consumer.Batch.Handler are both set: set one of them")
+	case k.Handler == nil && len(k.Middleware) > 0:
+		return nil, errors.New("redrive: Consumer.Middleware wraps Consumer.Handler, and Consumer.Batch is set: wrap Batch.Handler yourself")
+	}
+	h := k.Handler
+	for i := len(k.Middleware) - 1; i >= 0; i-- {
+		if k.Middleware[i] == nil {
+			return nil, fmt.Errorf("redrive: Consumer.Middleware[%d] is nil", i)
+		}
+		if h = k.Middleware[i](h); h == nil {
+			return nil, fmt.Errorf("redrive: Consumer.Middleware[%d] returned a nil Handler", i)
 		}
 	}
-	p := broker.NewPublisher(broker.Config{URL: c.URL, TLS: c.TLS, Name: "redrive " + c.Queue + " hand-over", Log: c.Log, Strict: true})
-	s := &settler{queue: c.Queue, policy: &c.Policy, retry: c.Retry, way: c.Wait.way, limits: l, verify: c.Verify, log: c.Log,
-		publish: p, sender: newSender(p)}
-	return &Consumer{config: c, settler: s}, nil
+	return h, nil
 }

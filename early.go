@@ -59,6 +59,6 @@ func (s *settler) came(m *Message) {
 	}
 	if took, wait, soon := s.early.came(m); soon {
 		s.log.Error("a rejected message came back too soon: the work queue does not delay it as the policy says; declare the queue with redrive.NativeArguments, or set delayed-retry-type, -min and -max by a RabbitMQ policy",
-			"queue", s.queue, "attempt", m.Attempt, "took", took, "wait", wait)
+			"queue", s.consumer.Queue, "attempt", m.Attempt, "took", took, "wait", wait)
 	}
 }

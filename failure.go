@@ -7,15 +7,16 @@ import (
 	"strings"
 )
 
-// failure is what the error of an attempt asks for. The error's methods and Config.Retry
+// failure is what the error of an attempt asks for. The error's methods and Consumer.Retry
 // are the user's code, so they are called once, here, where a panic is caught.
 type failure struct {
+	err      error  // as the handler returned it; nil for a message that no handler saw
 	text     string // the error's own
 	panicked *PanicError
 	discard  bool
 	park     bool
-	again    *retryError
-	refused  bool // Config.Retry does not retry it
+	again    *RetryAfterError
+	refused  bool // Consumer.Retry does not retry it
 }
 
 // read asks an error what it wants. A panic on the way is a failure like a handler's.
@@ -23,16 +24,16 @@ func (s *settler) read(err error) (f failure) {
 	defer func() {
 		if p := recover(); p != nil {
 			f = failure{panicked: &PanicError{Value: p, Stack: debug.Stack()}}
-			f.text = f.panicked.Error()
+			f.err, f.text = f.panicked, textOf(f.panicked)
 		}
 	}()
-	f.text = textOf(err)
-	f.discard = errors.Is(err, Discard)
-	f.park = errors.As(err, new(*parkError))
+	f.err, f.text = err, textOf(err)
+	f.discard = errors.Is(err, ErrDiscard)
+	f.park = errors.As(err, new(*ParkError))
 	errors.As(err, &f.again)
 	errors.As(err, &f.panicked)
-	if s.retry != nil && !f.discard && !f.park && f.again == nil {
-		f.refused = !s.retry(err)
+	if s.consumer.Retry != nil && !f.discard && !f.park && f.again == nil {
+		f.refused = !s.consumer.Retry(err)
 	}
 	return f
 }

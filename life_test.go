@@ -20,8 +20,8 @@ import (
 
 func nothing(context.Context, *redrive.Message) error { return nil }
 
-// Run says at once what a person must mend, in words that name it.
-func TestRunSaysWhatIsMissing(t *testing.T) {
+// Consume says at once what a person must mend, in words that name it.
+func TestConsumeSaysWhatIsMissing(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		user := "consumer-" + v.Name[len(v.Name)-8:]
 		v.User(user, "pw")
@@ -29,31 +29,28 @@ func TestRunSaysWhatIsMissing(t *testing.T) {
 			name                   string
 			configure, write, read string
 			prepare                func()
-			change                 func(*redrive.Config)
+			change                 func(*setup)
 			want                   string
 		}{
 			{"no queue", ".*", ".*", ".*", func() {}, nil, "declare the work queue first"},
-			{"no queue with native", ".*", ".*", ".*", func() {}, func(c *redrive.Config) { c.Wait = redrive.Service() }, `queue "orders"`},
-			{"wrong password", ".*", ".*", ".*", func() {}, func(c *redrive.Config) { c.URL = v.URLAs(user, "wrong") }, "wrong user or password"},
-			{"no virtual host", ".*", ".*", ".*", func() {}, func(c *redrive.Config) { c.URL = strings.Replace(v.URL(), v.Name, "nowhere", 1) }, "the virtual host does not exist"},
+			{"no queue with native", ".*", ".*", ".*", func() {}, func(c *setup) { c.Wait = redrive.Service() }, `queue "orders"`},
+			{"wrong password", ".*", ".*", ".*", func() {}, func(c *setup) { c.URLs[0] = v.URLAs(user, "wrong") }, "wrong user or password"},
+			{"no virtual host", ".*", ".*", ".*", func() {}, func(c *setup) { c.URLs[0] = strings.Replace(v.URL(), v.Name, "nowhere", 1) }, "the virtual host does not exist"},
 			{"nothing is there to verify", "^$", ".*", ".*", func() { v.Queue("orders", amqp.Table{"x-queue-type": "quorum"}) },
-				func(c *redrive.Config) { c.Wait, c.Verify = redrive.Fixed(7*time.Second), true }, `exchange "redrive.delay.7s"`},
+				func(c *setup) { c.Wait, c.Verify = redrive.Levels(7*time.Second), true }, `exchange "redrive.delay.7s"`},
 			{"no right to declare", "^$", ".*", ".*", func() {}, nil, "set Config.Verify"},
 			{"no right to consume", ".*", ".*", "^redrive.*$", func() {}, nil, `consuming queue "orders"`},
 		} {
 			v.Grant(user, c.configure, c.write, c.read)
 			c.prepare()
 			cfg := config(t, v, fast(2))
-			cfg.URL = v.URLAs(user, "pw")
+			cfg.URLs[0] = v.URLAs(user, "pw")
 			if c.change != nil {
 				c.change(&cfg)
 			}
-			consumer, err := redrive.NewConsumer(cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
 			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-			if err := consumer.Run(ctx, nothing); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "pw@") {
+			cfg.Handler = nothing
+			if err := redrive.Consume(ctx, cfg.Config, cfg.Consumer); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "pw@") {
 				t.Errorf("%s: %v, want %q in it", c.name, err, c.want)
 			}
 			cancel()
@@ -70,21 +67,18 @@ func TestVerify(t *testing.T) {
 		if err := consume(t, cfg, nothing)(); err != nil { // it is stopped while it begins
 			t.Fatal(err)
 		}
-		s, err := redrive.NewSettler(t.Context(), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.Close()
+		settler(t, cfg)
 		user := "consumer-" + v.Name[len(v.Name)-8:]
 		v.User(user, "pw")
 		v.Grant(user, "^$", "^redrive\\..*$", "^orders$")
-		cfg.URL, cfg.Verify, cfg.Metrics = v.URLAs(user, "pw"), true, &seen
+		cfg.URLs[0], cfg.Verify, cfg.Metrics = v.URLAs(user, "pw"), true, seen.metrics()
 		consume(t, cfg, func(context.Context, *redrive.Message) error { return errDown })
 		v.Publish("", "orders", amqp.Publishing{Body: []byte("7")})
 		brokertest.Eventually(t, "it is parked", func() bool { return seen.count(redrive.Retried) == 2 && seen.count(redrive.Parked) == 1 })
 	})
-	if _, err := redrive.NewConsumer(redrive.Config{URL: "amqp://localhost", Queue: "q", Policy: fast(2), Wait: redrive.Dynamic(), Verify: true}); err == nil {
-		t.Error("a way that declares as it goes is taken with Verify")
+	err := redrive.Consume(t.Context(), redrive.Config{URLs: []string{"amqp://localhost"}, Verify: true}, redrive.Consumer{Queue: "q", Policy: fast(2), Wait: redrive.Dynamic(), Handler: nothing})
+	if err == nil || !strings.Contains(err.Error(), "Config.Verify") {
+		t.Errorf("a way that declares as it goes, with Verify: %v", err)
 	}
 }
 
@@ -94,13 +88,13 @@ func TestAConsumerOfACluster(t *testing.T) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		var seen outcomes
 		cfg := config(t, v, fast(2))
-		cfg.URL, cfg.Metrics = v.URLAs("guest", "guest")+","+brokertest.NewProxy(t, v).URL, &seen
+		cfg.URLs, cfg.Metrics = append(cfg.URLs, brokertest.NewProxy(t, v).URL), seen.metrics()
 		consume(t, cfg, func(context.Context, *redrive.Message) error { return errDown })
 		v.Publish("", "orders", amqp.Publishing{})
 		brokertest.Eventually(t, "it is parked", func() bool { return seen.count(redrive.Parked) == 1 })
 	})
-	_, err := redrive.NewConsumer(redrive.Config{URL: "amqp://h1/a,amqp://h2/b", Queue: "q", Policy: fast(2), Wait: redrive.Levels()})
-	if err == nil || !strings.Contains(err.Error(), `Config.URL has the virtual host "a" at h1 and "b" at h2`) {
+	_, err := redrive.NewClient(t.Context(), redrive.Config{URLs: []string{"amqp://h1/a", "amqp://h2/b"}})
+	if err == nil || !strings.Contains(err.Error(), `Config.URLs has the virtual host "a" at h1 and "b" at h2`) {
 		t.Errorf("brokers with two virtual hosts: %v", err)
 	}
 }
@@ -113,7 +107,7 @@ func TestAMessageThatFitsNowhereStays(t *testing.T) {
 		var seen outcomes
 		var log safeLog
 		cfg := config(t, v, fast(2))
-		cfg.Metrics, cfg.Log = &seen, slog.New(slog.NewTextHandler(&log, nil))
+		cfg.Metrics, cfg.Log = seen.metrics(), slog.New(slog.NewTextHandler(&log, nil))
 		stop := consume(t, cfg, func(_ context.Context, m *redrive.Message) error { return errDown })
 		v.Publish("", "orders", amqp.Publishing{Body: []byte("large"), Headers: amqp.Table{"h": strings.Repeat("x", 131072-100)}})
 		v.Publish("", "orders", amqp.Publishing{Body: []byte("small")})
@@ -137,12 +131,8 @@ func TestAnOutageOfTheDelayQueueIsSaidOnce(t *testing.T) {
 		var log safeLog
 		var tried atomic.Int64
 		cfg := config(t, v, fast(2))
-		s, err := redrive.NewSettler(t.Context(), cfg) // makes what Verify will find
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.Close()
-		cfg.Verify, cfg.Metrics, cfg.Log, cfg.Concurrency, cfg.Prefetch = true, &seen, slog.New(slog.NewTextHandler(&log, nil)), n, n
+		settler(t, cfg) // declares what Verify will find
+		cfg.Verify, cfg.Metrics, cfg.Log, cfg.Concurrency, cfg.Prefetch = true, seen.metrics(), slog.New(slog.NewTextHandler(&log, nil)), n, n
 		exchange := wire.ExchangeParked
 		stop := consume(t, cfg, func(context.Context, *redrive.Message) error { tried.Add(1); return redrive.Park(errDown) })
 		if err := v.Channel().QueueUnbind(wire.QueueParked, "", exchange, nil); err != nil {
@@ -151,7 +141,9 @@ func TestAnOutageOfTheDelayQueueIsSaidOnce(t *testing.T) {
 		for range n {
 			v.Publish("", "orders", amqp.Publishing{Body: []byte("7")})
 		}
-		brokertest.Eventually(t, "it is said", func() bool { return tried.Load() == n && strings.Contains(log.String(), "cannot be handed over") })
+		brokertest.Eventually(t, "it is said", func() bool {
+			return tried.Load() == n && strings.Contains(log.String(), "cannot be published for their retry")
+		})
 		if err := v.Channel().QueueBind(wire.QueueParked, "", exchange, false, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -159,7 +151,7 @@ func TestAnOutageOfTheDelayQueueIsSaidOnce(t *testing.T) {
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
-		for _, line := range []string{"cannot be handed over", "handed over again"} {
+		for _, line := range []string{"cannot be published for their retry", "published for their retry again"} {
 			if got := strings.Count(log.String(), line); got != 1 {
 				t.Errorf("%q is said %d times: %s", line, got, log.String())
 			}
@@ -192,7 +184,7 @@ func TestAPanicIsLoggedWithItsStack(t *testing.T) {
 	var seen outcomes
 	var log safeLog
 	cfg := config(t, v, fast(1))
-	cfg.Metrics, cfg.Log = &seen, slog.New(slog.NewTextHandler(&log, nil))
+	cfg.Metrics, cfg.Log = seen.metrics(), slog.New(slog.NewTextHandler(&log, nil))
 	stop := consume(t, cfg, func(context.Context, *redrive.Message) error { panic("no such order") })
 	v.Publish("", "orders", amqp.Publishing{Body: []byte("secret")})
 	brokertest.Eventually(t, "it is parked", func() bool { return seen.count(redrive.Parked) == 1 })
@@ -209,7 +201,7 @@ func TestADeletedQueueIsConsumedAgain(t *testing.T) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		var seen outcomes
 		cfg := config(t, v, fast(2))
-		cfg.Metrics = &seen
+		cfg.Metrics = seen.metrics()
 		stop := consume(t, cfg, func(_ context.Context, m *redrive.Message) error {
 			if m.Attempt == 1 {
 				return errDown
@@ -241,7 +233,7 @@ func TestTheEndIsInOrder(t *testing.T) {
 		}
 		var seen outcomes
 		cfg := config(t, v, fast(1))
-		cfg.Metrics, cfg.Prefetch = &seen, 20
+		cfg.Metrics, cfg.Prefetch = seen.metrics(), 20
 		began, end := make(chan struct{}, 20), make(chan struct{})
 		stop := consume(t, cfg, func(ctx context.Context, m *redrive.Message) error {
 			began <- struct{}{}
@@ -315,7 +307,7 @@ func TestASlowHandlerHoldsUpNobody(t *testing.T) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		proxy := brokertest.NewProxy(t, v)
 		cfg := config(t, v, fast(2))
-		cfg.URL, cfg.Concurrency = proxy.URL, 2
+		cfg.URLs[0], cfg.Concurrency = proxy.URL, 2
 		began, end, quick := make(chan struct{}, 3), make(chan struct{}), make(chan struct{}, 3)
 		var once sync.Once
 		stop := consume(t, cfg, func(ctx context.Context, m *redrive.Message) error {

@@ -36,10 +36,16 @@ func fast(attempts int) policy.Policy {
 	return policy.Policy{Attempts: attempts, Backoff: policy.Fixed(50 * time.Millisecond)}
 }
 
+// setup is a client with one consumer.
+type setup struct {
+	redrive.Config
+	redrive.Consumer
+}
+
 // config of a consumer of the queue orders.
-func config(t *testing.T, v *brokertest.VHost, p policy.Policy) redrive.Config {
-	return redrive.Config{URL: v.URL(), Queue: "orders", Policy: p, Wait: redrive.Levels(50*time.Millisecond, 200*time.Millisecond),
-		Log: slog.New(slog.NewTextHandler(testWriter{t}, nil))}
+func config(t *testing.T, v *brokertest.VHost, p policy.Policy) setup {
+	return setup{redrive.Config{URLs: []string{v.URL()}, Log: slog.New(slog.NewTextHandler(testWriter{t}, nil))},
+		redrive.Consumer{Queue: "orders", Policy: p, Wait: redrive.Levels(50*time.Millisecond, 200*time.Millisecond)}}
 }
 
 // testWriter logs into the test, while it lasts.
@@ -53,21 +59,39 @@ func (w testWriter) Write(b []byte) (int, error) {
 }
 
 // consume runs a consumer until the function it returns is called, or the test ends.
-func consume(t *testing.T, c redrive.Config, handle redrive.Handler) (stop func() error) {
+func consume(t *testing.T, c setup, handle redrive.Handler) (stop func() error) {
 	t.Helper()
-	consumer, err := redrive.NewConsumer(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c.Handler = handle
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- consumer.Run(ctx, handle) }()
+	go func() { ended <- redrive.Consume(ctx, c.Config, c.Consumer) }()
 	stop = sync.OnceValue(func() error {
 		cancel()
 		return <-ended
 	})
 	t.Cleanup(func() { _ = stop() })
 	return stop
+}
+
+// connect makes a client that the test closes.
+func connect(t *testing.T, c redrive.Config) *redrive.Client {
+	t.Helper()
+	client, err := redrive.NewClient(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	return client
+}
+
+// settler makes one of a client that the test closes.
+func settler(t *testing.T, c setup) *redrive.Settler {
+	t.Helper()
+	s, err := connect(t, c.Config).NewSettler(t.Context(), c.Consumer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
 }
 
 // outcomes counts what became of attempts, and waits for what is to become.
@@ -77,22 +101,25 @@ type outcomes struct {
 	connected, lost int
 }
 
-func (o *outcomes) Attempted(_ string, outcome redrive.Outcome, _ time.Duration) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.n == nil {
-		o.n = map[redrive.Outcome]int{}
-	}
-	o.n[outcome]++
-}
-
-func (o *outcomes) Connected(_ string, yes bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if yes {
-		o.connected++
-	} else {
-		o.lost++
+func (o *outcomes) metrics() redrive.Metrics {
+	return redrive.Metrics{
+		Attempt: func(e redrive.AttemptEvent) {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			if o.n == nil {
+				o.n = map[redrive.Outcome]int{}
+			}
+			o.n[e.Outcome]++
+		},
+		Consumer: func(e redrive.ConsumerEvent) {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			if e.Consuming {
+				o.connected++
+			} else {
+				o.lost++
+			}
+		},
 	}
 }
 

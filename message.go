@@ -11,25 +11,26 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Message is one attempt at a message: what was published, as it was first
-// published, and what became of it since. But its Expiration is "" from the second attempt
-// on, with all ways but Native: it would expire in its queue again.
+// Message is one attempt at a message: the message as it was first published, and what
+// became of it since. Its Expiration is "" from the second attempt on, with all ways but
+// Native: it would expire in its queue again. It belongs to the handler until that returns.
 type Message struct {
 	wire.Message
 
 	// Queue is the work queue.
 	Queue string
-	// ID is the same at every attempt; also on a duplicate after a crash, if the
-	// publisher has set a message id. It is "" at the first attempt, since nobody
-	// but a failure needs one, and at all attempts with Native.
+	// ID is the same at every attempt from the second one on; also on a duplicate after a
+	// crash, if the publisher has set a message id. It is "" at the first attempt, and at
+	// all attempts with Native.
 	ID string
-	// Attempt counts deliveries to a handler: 1, then one more after each failure.
+	// Attempt is 1 at the first one, and one more after each failure.
 	Attempt int
 	// FirstFailed is when the first attempt failed; zero at the first.
 	FirstFailed time.Time
-	// LastError is what the attempt before said, up to 2 KiB; "" at the first.
+	// LastError is the text of the error of the attempt before, up to 2 KiB; "" at the
+	// first.
 	LastError string
-	// Redelivered: RabbitMQ has delivered it before and got no answer.
+	// Redelivered is whether RabbitMQ has delivered it before, and got no acknowledgement.
 	Redelivered bool
 }
 

@@ -21,14 +21,11 @@ func TestNative(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		var seen outcomes
 		cfg := config(t, v, policy.Policy{Attempts: 3, Backoff: policy.Linear(100*time.Millisecond, 100*time.Millisecond, time.Second)})
-		cfg.Wait, cfg.Metrics = redrive.Native(), &seen
+		cfg.Wait, cfg.Metrics = redrive.Native(), seen.metrics()
 		if !v.Since4() {
 			v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
-			c, err := redrive.NewConsumer(cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := c.Run(context.Background(), nothing); err == nil || !strings.Contains(err.Error(), "4.3") {
+			cfg.Handler = nothing
+			if err := redrive.Consume(t.Context(), cfg.Config, cfg.Consumer); err == nil || !strings.Contains(err.Error(), "4.3") {
 				t.Errorf("RabbitMQ %s is taken: %v", v.Version, err)
 			}
 			return
@@ -113,11 +110,7 @@ func TestSettler(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		cfg := config(t, v, fast(2))
-		s, err := redrive.NewSettler(t.Context(), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close()
+		s := settler(t, cfg)
 		in := v.Consume("orders")
 		v.Publish("", "orders", amqp.Publishing{Body: []byte("7")})
 		for attempt, want := range []redrive.Outcome{redrive.Retried, redrive.Parked} {

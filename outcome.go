@@ -6,34 +6,46 @@ import (
 	"time"
 )
 
-// Discard is the error of a handler that wants its message gone: acknowledged,
-// and not tried again.
-var Discard = errors.New("redrive: discard the message")
+// ErrDiscard, returned by a handler, discards the message: it is acknowledged, and not
+// retried. It may be wrapped.
+var ErrDiscard = errors.New("redrive: discard the message")
 
-// Park is the error of a handler that knows that another attempt is in vain: the
-// message goes to the parking lot at once, with err as the reason. err may be nil.
-func Park(err error) error { return &parkError{err} }
-
-type parkError struct{ err error }
-
-func (e *parkError) Error() string { return textOr(e.err, "its handler parked it, without an error") }
-func (e *parkError) Unwrap() error { return e.err }
-
-// RetryIn is the error of a handler that was told when to come back, as by an
-// HTTP Retry-After: the next attempt is after that long, but no longer than the
-// policy's longest wait, or its MaxRetryIn. It counts as an attempt like any other. err
-// may be nil.
-func RetryIn(err error, after time.Duration) error { return &retryError{err, after} }
-
-type retryError struct {
-	err   error
-	after time.Duration
+// ParkError, returned by a handler, parks the message at once: it is not retried, and waits
+// in the queue redrive.parked for a person. It may be wrapped.
+type ParkError struct {
+	Err error // why; may be nil
 }
 
-func (e *retryError) Error() string {
-	return textOr(e.err, fmt.Sprintf("its handler asked for another attempt in %s, without an error", e.after))
+// Park returns a *ParkError. err may be nil.
+func Park(err error) error { return &ParkError{Err: err} }
+
+// Error is the text of Err.
+func (e *ParkError) Error() string { return textOr(e.Err, "its handler parked it, without an error") }
+
+// Unwrap returns Err.
+func (e *ParkError) Unwrap() error { return e.Err }
+
+// RetryAfterError, returned by a handler, retries the message after a delay of its own, as
+// an HTTP Retry-After asks for. It counts as an attempt like any other. It may be wrapped.
+type RetryAfterError struct {
+	Err error // why; may be nil
+	// Delay until the next attempt, at least. A negative one is none. A delay longer than
+	// policy.Policy.MaxRetryIn, or else the policy's longest wait, is cut to that.
+	Delay time.Duration
 }
-func (e *retryError) Unwrap() error { return e.err }
+
+// RetryAfter returns a *RetryAfterError. err may be nil.
+func RetryAfter(err error, delay time.Duration) error {
+	return &RetryAfterError{Err: err, Delay: delay}
+}
+
+// Error is the text of Err.
+func (e *RetryAfterError) Error() string {
+	return textOr(e.Err, fmt.Sprintf("its handler asked for another attempt in %s, without an error", e.Delay))
+}
+
+// Unwrap returns Err.
+func (e *RetryAfterError) Unwrap() error { return e.Err }
 
 func textOr(err error, without string) string {
 	if err == nil {
@@ -42,25 +54,29 @@ func textOr(err error, without string) string {
 	return err.Error()
 }
 
-// PanicError is the failure of a handler that panicked.
+// PanicError is the error of an attempt whose handler panicked. Consumer.Retry and
+// ParkedMessage.Err get it.
 type PanicError struct {
-	Value any
-	Stack []byte
+	Value any    // as recover returned it
+	Stack []byte // as runtime/debug.Stack returned it
 }
 
+// Error begins with "panic: ".
 func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
 
 // Outcome is what became of one attempt.
 type Outcome string
 
 const (
-	Succeeded Outcome = "succeeded"
-	Retried   Outcome = "retried"   // it waits for its next attempt
-	Parked    Outcome = "parked"    // for a person
-	Discarded Outcome = "discarded" // by the handler or the policy
-	Forwarded Outcome = "forwarded" // by the policy
-	Unsettled Outcome = "unsettled" // the connection or the time to stop ended first: RabbitMQ delivers it again
-	// Unacknowledged: it was published to where it waits, is parked or is forwarded to, and
-	// then could not be acknowledged. RabbitMQ delivers it again as well: there are two.
+	Succeeded Outcome = "succeeded" // acknowledged
+	Retried   Outcome = "retried"   // waits for its next attempt
+	Parked    Outcome = "parked"    // in the queue redrive.parked, for a person
+	Discarded Outcome = "discarded" // acknowledged, as the handler or the policy says
+	Forwarded Outcome = "forwarded" // published where the policy says
+	// Unsettled: it was neither acknowledged nor published, since the connection was lost
+	// or the time to stop was over. RabbitMQ delivers it again.
+	Unsettled Outcome = "unsettled"
+	// Unacknowledged: it was published to where it waits, is parked or forwarded, and then
+	// could not be acknowledged. RabbitMQ delivers it again as well: there are two.
 	Unacknowledged Outcome = "unacknowledged"
 )

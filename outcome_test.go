@@ -30,16 +30,12 @@ type worseError struct{}
 func (worseError) Error() string { return "worse" }
 func (worseError) Is(error) bool { panic("in Is") }
 
-type badMetrics struct{ redrive.Metrics }
-
-func (m badMetrics) Attempted(queue string, o redrive.Outcome, took time.Duration) {
-	m.Metrics.Attempted(queue, o, took)
-	panic("in Attempted")
-}
-
-func (m badMetrics) Connected(queue string, yes bool) {
-	m.Metrics.Connected(queue, yes)
-	panic("in Connected")
+// badMetrics panics after each count.
+func badMetrics(m redrive.Metrics) redrive.Metrics {
+	return redrive.Metrics{
+		Attempt:  func(e redrive.AttemptEvent) { m.Attempt(e); panic("in Attempt") },
+		Consumer: func(e redrive.ConsumerEvent) { m.Consumer(e); panic("in Consumer") },
+	}
 }
 
 // What a handler's error makes of its message; and that no code of the user's, whatever it
@@ -54,7 +50,7 @@ func TestOutcomes(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		policy policy.Policy
-		change func(*redrive.Config)
+		change func(*setup)
 		err    func() error // of each attempt
 		want   map[redrive.Outcome]int
 		why    string // in the parking lot; "" when it is empty
@@ -64,27 +60,27 @@ func TestOutcomes(t *testing.T) {
 		{name: "an error, as often as the policy allows", policy: fast(3), err: func() error { return errDown },
 			want: map[redrive.Outcome]int{redrive.Retried: 2, redrive.Parked: 1}, why: "it failed 3 times", last: "the shop is down"},
 		{name: "Park", policy: fast(3), err: func() error { return fmt.Errorf("order 7: %w", redrive.Park(errDown)) },
-			want: map[redrive.Outcome]int{redrive.Parked: 1}, why: "another attempt is in vain", last: "order 7: the shop is down"},
-		{name: "Discard", policy: fast(3), err: func() error { return fmt.Errorf("old: %w", redrive.Discard) }, want: map[redrive.Outcome]int{redrive.Discarded: 1}},
-		{name: "RetryIn", policy: list, err: func() error { return redrive.RetryIn(errDown, time.Hour) },
+			want: map[redrive.Outcome]int{redrive.Parked: 1}, why: "its handler parked it", last: "order 7: the shop is down"},
+		{name: "Discard", policy: fast(3), err: func() error { return fmt.Errorf("old: %w", redrive.ErrDiscard) }, want: map[redrive.Outcome]int{redrive.Discarded: 1}},
+		{name: "RetryAfter", policy: list, err: func() error { return redrive.RetryAfter(errDown, time.Hour) },
 			want: map[redrive.Outcome]int{redrive.Retried: 2, redrive.Parked: 1}, why: "it failed 3 times", last: "the shop is down"},
 		{name: "a panic", policy: fast(2), err: panics, want: map[redrive.Outcome]int{redrive.Retried: 1, redrive.Parked: 1}, why: "it failed 2 times", last: "panic: no such order\n"},
 		{name: "an error that Retry does not take", policy: fast(3), err: func() error { return errDown },
-			change: func(c *redrive.Config) { c.Retry = func(err error) bool { return !errors.Is(err, errDown) } },
+			change: func(c *setup) { c.Retry = func(err error) bool { return !errors.Is(err, errDown) } },
 			want:   map[redrive.Outcome]int{redrive.Parked: 1}, why: "none that is retried", last: "the shop is down"},
 		{name: "Park without an error", policy: fast(3), err: func() error { return redrive.Park(nil) },
-			want: map[redrive.Outcome]int{redrive.Parked: 1}, why: "another attempt is in vain", last: "its handler parked it"},
-		{name: "RetryIn without an error", policy: fast(2), err: func() error { return redrive.RetryIn(nil, time.Millisecond) },
+			want: map[redrive.Outcome]int{redrive.Parked: 1}, why: "its handler parked it", last: "its handler parked it"},
+		{name: "RetryAfter without an error", policy: fast(2), err: func() error { return redrive.RetryAfter(nil, time.Millisecond) },
 			want: map[redrive.Outcome]int{redrive.Retried: 1, redrive.Parked: 1}, why: "it failed 2 times", last: "its handler asked for another attempt in 1ms"},
 		{name: "an error that is a nil pointer", policy: fast(2), err: func() error { return (*badError)(nil) },
 			want: map[redrive.Outcome]int{redrive.Retried: 1, redrive.Parked: 1}, why: "it failed 2 times", last: "a *redrive_test.badError, whose Error method panics"},
 		{name: "Park with an error that panics", policy: fast(2), err: func() error { return redrive.Park(&badError{}) },
-			want: map[redrive.Outcome]int{redrive.Parked: 1}, why: "another attempt is in vain", last: "a *redrive.parkError, whose Error method panics: in Error"},
+			want: map[redrive.Outcome]int{redrive.Parked: 1}, why: "its handler parked it", last: "a *redrive.ParkError, whose Error method panics: in Error"},
 		{name: "an error whose Is panics", policy: fast(2), err: func() error { return worseError{} },
 			want: map[redrive.Outcome]int{redrive.Retried: 1, redrive.Parked: 1}, why: "it failed 2 times", last: "panic: in Is\n"},
-		{name: "Retry panics", policy: fast(2), err: func() error { return errDown }, change: func(c *redrive.Config) { c.Retry = func(error) bool { panic("in Retry") } },
+		{name: "Retry panics", policy: fast(2), err: func() error { return errDown }, change: func(c *setup) { c.Retry = func(error) bool { panic("in Retry") } },
 			want: map[redrive.Outcome]int{redrive.Retried: 1, redrive.Parked: 1}, why: "it failed 2 times", last: "panic: in Retry\n"},
-		{name: "Metrics panics", policy: fast(2), err: func() error { return errDown }, change: func(c *redrive.Config) { c.Metrics = badMetrics{c.Metrics} },
+		{name: "Metrics panics", policy: fast(2), err: func() error { return errDown }, change: func(c *setup) { c.Metrics = badMetrics(c.Metrics) },
 			want: map[redrive.Outcome]int{redrive.Retried: 1, redrive.Parked: 1}, why: "it failed 2 times", last: "the shop is down"},
 		{name: "discard after the last attempt", policy: discards, err: func() error { return errDown }, want: map[redrive.Outcome]int{redrive.Discarded: 1}},
 		{name: "forward after the last attempt", policy: forwards, err: func() error { return errDown }, want: map[redrive.Outcome]int{redrive.Forwarded: 1}},
@@ -97,7 +93,7 @@ func TestOutcomes(t *testing.T) {
 				v.Queue("rest", amqp.Table{"x-queue-type": "quorum"})
 				var seen outcomes
 				cfg := config(t, v, c.policy)
-				cfg.Metrics = &seen
+				cfg.Metrics = seen.metrics()
 				if c.change != nil {
 					c.change(&cfg)
 				}
@@ -198,13 +194,10 @@ func TestTheHandlerSeesTheMessageAsItWasPublished(t *testing.T) {
 	})
 }
 
-// A shorter wish of RetryIn is kept as the policy's own waits are: rounded up.
+// A shorter wish of RetryAfter is kept as the policy's own waits are: rounded up.
 func TestDecide(t *testing.T) {
-	c, err := redrive.NewConsumer(redrive.Config{URL: "amqp://localhost", Queue: "q", Wait: redrive.Levels(time.Second, time.Minute, time.Hour),
-		Policy: policy.Policy{Attempts: 3, Backoff: policy.Fixed(30 * time.Minute)}, Retry: func(err error) bool { return err != errDown }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := redrive.Consumer{Queue: "q", Wait: redrive.Levels(time.Second, time.Minute, time.Hour),
+		Policy: policy.Policy{Attempts: 3, Backoff: policy.Fixed(30 * time.Minute)}, Retry: func(err error) bool { return err != errDown }}
 	for _, d := range []struct {
 		err     error
 		attempt int
@@ -214,14 +207,16 @@ func TestDecide(t *testing.T) {
 		{errors.New("x"), 1, redrive.Retried, time.Hour},
 		{errors.New("x"), 3, redrive.Parked, 0},
 		{errDown, 1, redrive.Parked, 0},
-		{redrive.RetryIn(errDown, 2*time.Second), 1, redrive.Retried, time.Minute},
-		{redrive.RetryIn(errDown, -1), 1, redrive.Retried, time.Second},
-		{redrive.RetryIn(errDown, 24*time.Hour), 1, redrive.Retried, time.Hour},
-		{redrive.RetryIn(errDown, time.Second), 3, redrive.Parked, 0},
-		{redrive.Discard, 3, redrive.Discarded, 0},
+		{redrive.RetryAfter(errDown, 2*time.Second), 1, redrive.Retried, time.Minute},
+		{redrive.RetryAfter(errDown, -1), 1, redrive.Retried, time.Second},
+		{redrive.RetryAfter(errDown, 24*time.Hour), 1, redrive.Retried, time.Hour},
+		{redrive.RetryAfter(errDown, time.Second), 3, redrive.Parked, 0},
+		{redrive.ErrDiscard, 3, redrive.Discarded, 0},
+		{errors.New("x"), 0, redrive.Retried, time.Hour},
+		{nil, 1, redrive.Succeeded, 0},
 	} {
-		if got := c.Decide(&redrive.Message{Attempt: d.attempt}, d.err); got.Outcome != d.want || got.Delay != d.delay {
-			t.Errorf("%v at attempt %d: %+v, want %s in %s", d.err, d.attempt, got, d.want, d.delay)
+		if got, err := c.Decide(&redrive.Message{Attempt: d.attempt}, d.err); err != nil || got.Outcome != d.want || got.Delay != d.delay {
+			t.Errorf("%v at attempt %d: %+v, %v; want %s in %s", d.err, d.attempt, got, err, d.want, d.delay)
 		}
 	}
 }
@@ -283,16 +278,12 @@ func TestACopyWhoseOriginalIsNotAcknowledged(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		cfg := config(t, v, policy.Policy{Attempts: 3, Backoff: policy.Fixed(time.Hour)})
-		cfg.Wait = redrive.Fixed(time.Hour)
-		s, err := redrive.NewSettler(t.Context(), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close()
+		cfg.Wait = redrive.Levels(time.Hour)
+		s := settler(t, cfg)
 		for _, c := range []struct {
 			failure error
 			want    redrive.Outcome
-		}{{errDown, redrive.Unacknowledged}, {redrive.Park(errDown), redrive.Unacknowledged}, {redrive.Discard, redrive.Unsettled}, {nil, redrive.Unsettled}} {
+		}{{errDown, redrive.Unacknowledged}, {redrive.Park(errDown), redrive.Unacknowledged}, {redrive.ErrDiscard, redrive.Unsettled}, {nil, redrive.Unsettled}} {
 			v.Publish("", "orders", amqp.Publishing{})
 			in := v.Consume("orders")
 			d := in.Next()
@@ -304,7 +295,7 @@ func TestACopyWhoseOriginalIsNotAcknowledged(t *testing.T) {
 			}
 			again := v.Consume("orders")
 			d = again.Next()
-			if o, err := s.Settle(t.Context(), &d, redrive.Discard); o != redrive.Discarded || err != nil {
+			if o, err := s.Settle(t.Context(), &d, redrive.ErrDiscard); o != redrive.Discarded || err != nil {
 				t.Errorf("then: %s, %v", o, err)
 			}
 			_ = again.Channel.Close()

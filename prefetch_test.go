@@ -39,7 +39,7 @@ func TestASlowHandlerAndConsumerTimeout(t *testing.T) {
 			}
 		})
 		cfg := config(t, v, fast(2))
-		cfg.Metrics, cfg.Log = &seen, slog.New(slog.NewTextHandler(&log, nil))
+		cfg.Metrics, cfg.Log = seen.metrics(), slog.New(slog.NewTextHandler(&log, nil))
 		consume(t, cfg, func(ctx context.Context, m *redrive.Message) error {
 			mu.Lock()
 			if m.Redelivered {
@@ -78,17 +78,25 @@ func TestASlowHandlerAndConsumerTimeout(t *testing.T) {
 // A prefetch that AMQP cannot carry, or that leaves handlers without a message, is refused.
 func TestPrefetchesThatAreRefused(t *testing.T) {
 	for _, c := range []struct {
-		concurrency, prefetch int
-		want                  string
+		concurrency, prefetch, batch int
+		want                         string
 	}{
-		{1, 65536, "65535 at most"},
-		{65536, 0, "65535 at most"},
-		{10, 9, "some handlers would never get a message"},
-		{10, 10, ""},
-		{0, 1, ""},
-		{65535, 65535, ""},
+		{1, 65536, 0, "65535 at most"},
+		{65536, 0, 0, "65535 at most"},
+		{10, 9, 0, "some handlers would never get a message"},
+		{10, 10, 0, ""},
+		{0, 1, 0, ""},
+		{65535, 65535, 0, ""},
+		{2, 99, 50, "or no full batch"},
+		{2, 100, 50, ""},
+		{256, 0, 256, "65535 at most"},
+		{65536, 0, 65536, "65535 at most"},
 	} {
-		_, err := redrive.NewConsumer(redrive.Config{URL: "amqp://localhost", Queue: "q", Policy: fast(2), Wait: redrive.Levels(), Concurrency: c.concurrency, Prefetch: c.prefetch})
+		k := redrive.Consumer{Queue: "q", Policy: fast(2), Wait: redrive.Levels(), Concurrency: c.concurrency, Prefetch: c.prefetch, Batch: redrive.Batch{Size: c.batch}}
+		if c.batch > 0 {
+			k.Batch.Handler = allSucceed
+		}
+		_, err := k.Decide(&redrive.Message{}, nil)
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("concurrency %d, prefetch %d: %v, want %q", c.concurrency, c.prefetch, err, c.want)
 		}

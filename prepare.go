@@ -4,43 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// start connects, and makes or finds what the way and the parking lot need, for as
-// long as it takes. stop ends the connection.
-func (s *settler) start(ctx context.Context) (stop func(), err error) {
-	publishing, end := context.WithCancel(context.WithoutCancel(ctx))
-	preparing, refuse := context.WithCancelCause(ctx)
-	var running sync.WaitGroup
-	running.Go(func() {
-		if err := s.publish.Run(publishing); err != nil {
-			refuse(fmt.Errorf("redrive: %w", err))
-		}
-	})
-	running.Go(func() { s.sender.run(publishing) })
-	stop = func() {
-		end()
-		running.Wait()
-		refuse(nil)
-	}
-	if err := s.prepare(preparing); err != nil {
-		stop()
-		return nil, err
-	}
-	return stop, nil
-}
-
 // prepare is done when what is needed is there. Its error is ctx's, or one that
 // a person must mend.
 func (s *settler) prepare(ctx context.Context) error {
 	version, err := s.publish.Version(ctx)
 	if err != nil {
-		return context.Cause(ctx)
+		return context.Cause(ctx) // it waits for a connection until then
 	}
 	if err := s.limits.Suits(version); err != nil {
 		return fmt.Errorf("redrive: %w", err)
@@ -53,9 +28,9 @@ func (s *settler) prepare(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case broker.Mendable(err) || s.verify && errors.Is(err, wire.ErrUnroutable):
-			return fmt.Errorf("redrive: %s for queue %q: %w%s", s.limits.Name, s.queue, err, s.advice(err))
+			return fmt.Errorf("redrive: %s for queue %q: %w%s", s.limits.Name, s.consumer.Queue, err, s.advice(err))
 		}
-		s.log.Warn("what failed messages need cannot be made yet; trying again", "queue", s.queue, "error", err)
+		s.log.Warn("what failed messages need cannot be made yet; trying again", "queue", s.consumer.Queue, "error", err)
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -66,17 +41,17 @@ func (s *settler) prepare(ctx context.Context) error {
 
 func (s *settler) declare(ctx context.Context) error {
 	if s.verify {
-		err := s.publish.Verify(ctx, s.way.Topology(s.queue))
+		err := s.publish.Verify(ctx, s.way.Topology(s.consumer.Queue))
 		if err != nil || !s.limits.Decides {
 			return err
 		}
 		// The service makes this exchange, and may not have started yet.
-		if err = s.publish.MayPublish(ctx, wire.ExchangeFailures, s.queue); errors.Is(err, wire.ErrUnroutable) {
+		if err = s.publish.MayPublish(ctx, wire.ExchangeFailures, s.consumer.Queue); errors.Is(err, wire.ErrUnroutable) {
 			return nil
 		}
 		return err
 	}
-	return s.publish.Declare(ctx, s.way.Topology(s.queue))
+	return s.publish.Declare(ctx, s.way.Topology(s.consumer.Queue))
 }
 
 // advice says what to do about an error.
@@ -85,7 +60,7 @@ func (s *settler) advice(err error) string {
 	case errors.Is(err, wire.ErrForbidden) && s.verify:
 		return "; `redrive permissions --for library` prints the rights that it needs"
 	case errors.Is(err, wire.ErrForbidden):
-		return fmt.Sprintf("; `redrive permissions --for library --queue %s` prints the rights that it needs; or have somebody else declare what is needed, and set Config.Verify", s.queue)
+		return fmt.Sprintf("; `redrive permissions --for library --queue %s` prints the rights that it needs; or let another user declare what is needed, and set Config.Verify", s.consumer.Queue)
 	case s.verify:
 		return "; it is missing, and Config.Verify makes nothing: declare it, or run once without Verify as a user who may"
 	case errors.Is(err, wire.ErrQueueGone):

@@ -7,23 +7,25 @@ import (
 	"github.com/redrive-mq/redrive/internal/broker"
 )
 
-// sender publishes what handlers hand over at the same time together: the more
-// there are, the fewer writes and answers a message takes.
+// sender publishes what the handlers of one consumer fail with at the same time together:
+// the more there are, the fewer writes and answers a message takes. Each consumer has its
+// own, so that a confirm that does not come holds up the answers of no other. They share
+// one channel, which RabbitMQ itself may hold up (a queue whose leader hangs, for seconds).
 type sender struct {
-	publish *broker.Publisher
-	handed  chan *handed
+	client *Client
+	handed chan *handed
 }
 
 // handed is one message on its way.
 type handed struct {
 	out    broker.Outgoing
-	answer chan error // has room for the answer, which nobody may wait for any more
+	answer chan error // has room for the answer, which may not be waited for any more
 }
 
 // together is how many are published at once at most.
 const together = 256
 
-func newSender(p *broker.Publisher) *sender { return &sender{publish: p, handed: make(chan *handed)} }
+func newSender(c *Client) *sender { return &sender{client: c, handed: make(chan *handed)} }
 
 // send waits for RabbitMQ's answer until ctx ends; then the message may have
 // arrived or not.
@@ -33,6 +35,8 @@ func (s *sender) send(ctx context.Context, out broker.Outgoing) error {
 	case s.handed <- h:
 	case <-ctx.Done():
 		return ctx.Err()
+	case <-s.client.open.Done():
+		return errClosed
 	}
 	select {
 	case err := <-h.answer:
@@ -64,7 +68,7 @@ func (s *sender) run(ctx context.Context) {
 	defer close(flight)
 	for {
 		// What waits for a connection, or for the end of an alarm, may still be given up.
-		s.publish.Await(ctx)
+		s.client.publish.Await(ctx)
 		var b batch
 		select {
 		case h := <-s.handed:
@@ -84,7 +88,9 @@ func (s *sender) run(ctx context.Context) {
 		for i, h := range b.of {
 			out[i] = h.out
 		}
-		b.answers = s.publish.Send(ctx, out)
+		s.client.sending.Lock()
+		b.answers = s.client.publish.Send(ctx, out)
+		s.client.sending.Unlock()
 		flight <- b
 	}
 }

@@ -17,46 +17,46 @@ import (
 
 // What can only end in a loop, or at RabbitMQ, is refused before anything connects.
 func TestQueuesThatCannotBeConsumedAreRefused(t *testing.T) {
-	to := func(queue string) func(*redrive.Config) {
-		return func(c *redrive.Config) {
+	to := func(queue string) func(*setup) {
+		return func(c *setup) {
 			c.Policy.Queues = []string{"ord*"} // which Validate cannot compare
 			c.Policy.Exhausted = policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{RoutingKey: queue}}
 		}
 	}
-	for want, change := range map[string]func(*redrive.Config){
+	for want, change := range map[string]func(*setup){
 		"forwards to the queue \"orders\" itself": to("orders"),
 		"which is Redrive's own":                  to("redrive.parked"),
-		"at most 255":                             func(c *redrive.Config) { c.Queue = strings.Repeat("x", 256) },
-		"one of Redrive's own queues":             func(c *redrive.Config) { c.Queue = "redrive.intake" },
-		"lets consumers ask for delays":           func(c *redrive.Config) { c.Policy.MaxRetryIn = 2 * time.Hour },
+		"at most 255":                             func(c *setup) { c.Queue = strings.Repeat("x", 256) },
+		"one of Redrive's own queues":             func(c *setup) { c.Queue = "redrive.intake" },
+		"lets consumers ask for delays":           func(c *setup) { c.Policy.MaxRetryIn = 2 * time.Hour },
 	} {
-		c := redrive.Config{URL: "amqp://localhost", Queue: "orders", Policy: fast(2), Wait: redrive.Levels()}
+		c := setup{Consumer: redrive.Consumer{Queue: "orders", Policy: fast(2), Wait: redrive.Levels()}}
 		change(&c)
-		if _, err := redrive.NewConsumer(c); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := c.Decide(&redrive.Message{}, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want %q", err, want)
 		}
 	}
 }
 
-// RetryIn may ask for up to MaxRetryIn; what is more is cut, and that is logged.
-func TestRetryInBeyondThePolicyIsTold(t *testing.T) {
+// RetryAfter may ask for up to MaxRetryIn; what is more is cut, and that is logged.
+func TestRetryAfterBeyondThePolicyIsTold(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		var said brokertest.Output
 		cfg := config(t, v, policy.Policy{Attempts: 3, Backoff: policy.Fixed(50 * time.Millisecond), MaxRetryIn: 200 * time.Millisecond})
 		cfg.Log = slog.New(slog.NewTextHandler(&said, nil))
-		const told = "longer wait than the policy allows"
+		const told = "longer delay than the policy allows"
 		came := make(chan time.Time, 3)
 		stop := consume(t, cfg, func(_ context.Context, m *redrive.Message) error {
 			came <- time.Now()
 			switch m.Attempt {
 			case 1:
-				return redrive.RetryIn(errDown, 150*time.Millisecond)
+				return redrive.RetryAfter(errDown, 150*time.Millisecond)
 			case 2:
 				if strings.Contains(said.String(), told) {
 					t.Error("a wait that the policy allows was cut")
 				}
-				return redrive.RetryIn(errors.New("later"), time.Hour)
+				return redrive.RetryAfter(errors.New("later"), time.Hour)
 			}
 			return nil
 		})

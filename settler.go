@@ -2,51 +2,67 @@ package redrive
 
 import (
 	"context"
+	"errors"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Settler is for those who keep their own amqp091-go loop: it does with a delivery
-// what its attempt's error asks for. Make it with NewSettler, and Close it.
+// Settler settles deliveries for programs that keep an amqp091-go loop of their own. Make
+// one with Client.NewSettler. It is safe for concurrent use, one delivery each.
 type Settler struct {
 	settler *settler
-	stop    func()
 }
 
-// NewSettler makes what the way needs in RabbitMQ and connects, for as long as it
-// takes or until ctx ends. Config's Concurrency, Prefetch, Timeout and Shutdown
-// mean nothing to it. Its connection is its own, for publishing alone: an alarm of
-// RabbitMQ's stops reading from those, their acknowledgements too.
-func NewSettler(ctx context.Context, c Config) (*Settler, error) {
-	consumer, err := NewConsumer(c)
-	if err != nil {
+var errZeroSettler = errors.New("redrive: the Settler is nil or its zero value: make one with Client.NewSettler")
+
+// NewSettler makes a Settler for one queue, which lasts until Close. It declares what k.Wait
+// needs in RabbitMQ, for as long as it takes or until ctx ends. Of k, Queue, Policy, Wait
+// and Retry are used. Its errors are those with which Consume cannot begin.
+func (c *Client) NewSettler(ctx context.Context, k Consumer) (*Settler, error) {
+	if c == nil || c.publish == nil {
+		return nil, errZero
+	}
+	if err := errors.Join(k.complete(), k.verifies(c.config.Verify)); err != nil {
 		return nil, err
 	}
-	stop, err := consumer.settler.start(ctx)
-	if err != nil {
+	if !c.enter() {
+		return nil, errClosed
+	}
+	defer c.consumers.Done()
+	s := c.settler(k)
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	defer context.AfterFunc(c.consuming, func() { stop(errClosed) })()
+	if err := s.prepare(ctx); err != nil {
 		return nil, err
 	}
-	return &Settler{consumer.settler, stop}, nil
+	c.connections.Go(func() { s.sender.run(c.open) })
+	return &Settler{s}, nil
 }
 
-// Message is a delivery as a Handler would see it.
+// Message returns a delivery as a Handler would see it. It returns nil for a nil d.
 func (s *Settler) Message(d *amqp.Delivery) *Message {
-	m := message(d, s.settler.queue, s.settler.limits.Linear)
+	if s == nil || s.settler == nil || d == nil {
+		return nil
+	}
+	m := message(d, s.settler.consumer.Queue, s.settler.limits.Linear)
 	s.settler.came(m)
 	return m
 }
 
-// Settle ends an attempt: with a nil error d is acknowledged; otherwise it is
-// handed over to where it waits for the next one, or to the parking lot, and then
-// acknowledged. It waits for RabbitMQ's confirm until ctx ends. On an error d is
-// not acknowledged, and RabbitMQ will deliver it again; with Unacknowledged the copy
-// exists all the same. Safe for concurrent use, one delivery each.
+// Settle ends an attempt as a Handler's return of failure does: with nil it acknowledges d;
+// otherwise it publishes the message to where it waits for its next attempt, or is parked,
+// waits for RabbitMQ's confirm until ctx ends, and then acknowledges d. On an error d is
+// not acknowledged, and RabbitMQ will deliver it again; if the Outcome is Unacknowledged,
+// the copy exists all the same.
 func (s *Settler) Settle(ctx context.Context, d *amqp.Delivery, failure error) (Outcome, error) {
-	if failure == nil {
+	switch {
+	case s == nil || s.settler == nil:
+		return Unsettled, errZeroSettler
+	case d == nil:
+		return Unsettled, errors.New("redrive: Settle needs a delivery")
+	case failure == nil:
 		return ended(Succeeded, Unsettled, d.Ack(false))
 	}
 	return s.settler.settle(ctx, d, s.Message(d), "", s.settler.read(failure))
 }
-
-// Close ends the connection. Call it when no Settle is under way.
-func (s *Settler) Close() { s.stop() }

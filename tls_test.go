@@ -33,20 +33,20 @@ func TestAConsumerByTLS(t *testing.T) {
 			t.Fatal(err)
 		}
 		byFiles, byConfig := config(t, v, fast(3)), config(t, v, fast(3))
-		byFiles.URL = v.SecureURL("", "", url.Values{"auth_mechanism": {"external"}, "certfile": {cert}, "keyfile": {key}})
+		byFiles.URLs[0] = v.SecureURL("", "", url.Values{"auth_mechanism": {"external"}, "certfile": {cert}, "keyfile": {key}})
 		bare, _, _ := strings.Cut(v.SecureURL("", "", nil), "?")
-		byConfig.URL = bare + "?auth_mechanism=external"
+		byConfig.URLs[0] = bare + "?auth_mechanism=external"
 		pem, err := os.ReadFile(ca.CAFile())
 		if err != nil {
 			t.Fatal(err)
 		}
 		roots := x509.NewCertPool()
 		roots.AppendCertsFromPEM(pem)
-		byConfig.TLS = &tls.Config{RootCAs: roots, GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		byConfig.AMQP.TLSClientConfig = &tls.Config{RootCAs: roots, GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			pair, err := tls.LoadX509KeyPair(cert, key)
 			return &pair, err
 		}}
-		for _, c := range []redrive.Config{byFiles, byConfig} {
+		for _, c := range []setup{byFiles, byConfig} {
 			seen := make(chan int, 10)
 			stop := consume(t, c, func(_ context.Context, m *redrive.Message) error {
 				seen <- m.Attempt
@@ -73,7 +73,7 @@ func TestAConsumerByTLS(t *testing.T) {
 	})
 }
 
-// Run says at once that RabbitMQ's certificate is not to be trusted.
+// NewClient says at once that RabbitMQ's certificate is not to be trusted.
 func TestAConsumerRefusesACertificate(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		stranger, err := authority.New(t.TempDir())
@@ -81,12 +81,8 @@ func TestAConsumerRefusesACertificate(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := config(t, v, fast(2))
-		c.URL = v.SecureURL("guest", "guest", url.Values{"cacertfile": {stranger.CAFile()}})
-		consumer, err := redrive.NewConsumer(c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := consumer.Run(t.Context(), nothing); !errors.Is(err, wire.ErrTLS) || !strings.Contains(err.Error(), "unknown authority") {
+		c.URLs[0] = v.SecureURL("guest", "guest", url.Values{"cacertfile": {stranger.CAFile()}})
+		if _, err := redrive.NewClient(t.Context(), c.Config); !errors.Is(err, wire.ErrTLS) || !strings.Contains(err.Error(), "unknown authority") {
 			t.Error(err)
 		}
 	})
@@ -95,13 +91,13 @@ func TestAConsumerRefusesACertificate(t *testing.T) {
 // What cannot be kept is refused before a connection is made.
 func TestConfigsOfTLSThatCannotBeKept(t *testing.T) {
 	for at, want := range map[string]string{
-		"amqp://h/":                        "Config.TLS is set",
-		"amqps://h/?certfile=c&keyfile=k":  "Config.TLS is set",
+		"amqp://h/":                        "Config.AMQP.TLSClientConfig is set",
+		"amqps://h/?certfile=c&keyfile=k":  "Config.AMQP.TLSClientConfig is set",
 		"amqps://h/?verify=verify_none":    "always verified",
-		"amqps://h1/,amqp://h2/":           "Config.TLS is set",
+		"amqps://h1/,amqp://h2/":           "Config.AMQP.TLSClientConfig is set",
 		"amqps://h/?auth_mechanism=nobody": "expected plain, amqplain or external",
 	} {
-		_, err := redrive.NewConsumer(redrive.Config{URL: at, TLS: &tls.Config{}, Queue: "q", Wait: redrive.Levels(), Policy: fast(2)})
+		_, err := redrive.NewClient(t.Context(), redrive.Config{URLs: []string{at}, AMQP: amqp.Config{TLSClientConfig: &tls.Config{}}})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", at, err, want)
 		}

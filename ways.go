@@ -1,6 +1,7 @@
 package redrive
 
 import (
+	"slices"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -13,31 +14,55 @@ import (
 	"github.com/redrive-mq/redrive/internal/wait/ttlqueue"
 )
 
-// Way is how messages wait for their next attempt. Make one with Levels, Fixed,
-// Dynamic, MessageTTL, Service, DelayedExchange, Binary or Native.
+// Way is where messages wait for their next attempt. Make one with Levels, ClassicLevels,
+// Dynamic, MessageTTL, MixedMessageTTL, Service, DelayedExchange, Binary or Native.
 type Way struct {
 	way wait.Way
 	err error
 }
 
-// Limits are what a way can keep, and what it makes in RabbitMQ.
-type Limits = wait.Limits
+// Limits are what a Way can keep, and what it costs. The page docs/explanation/ways-to-wait.md compares them.
+type Limits struct {
+	// Name of the way, as errors have it.
+	Name string
+	// Longest is the longest delay.
+	Longest time.Duration
+	// Levels are the only delays there are, shortest first; nil where any is possible.
+	Levels []time.Duration
+	// Step is what delays are rounded up to, where Levels is nil.
+	Step time.Duration
+	// Blocks: a message with a short delay waits behind those with a longer one.
+	Blocks bool
+	// Linear: the n-th delay is n times the first one, up to a longest; none other.
+	Linear bool
+	// Decides: who takes the message decides by its own policy, and Consumer.Policy is not
+	// used. Only Service does.
+	Decides bool
+	// Drops: messages that come due while their work queue is full or has no leader are
+	// lost, since they are dead-lettered at-most-once.
+	Drops bool
+	// Rekeys: on the wire a message comes back with its work queue's name as routing key.
+	// The library shows the first one; a consumer without it finds that in the header
+	// x-redrive-routing-key.
+	Rekeys bool
+	// Survives says what waiting messages survive, in words.
+	Survives string
+	// Makes says what the way declares in RabbitMQ, in words.
+	Makes string
+	// Needs says what it needs besides RabbitMQ 3.10, in words; "" for nothing.
+	Needs string
+}
 
-// Limits of the way.
-func (w Way) Limits() Limits { return w.way.Limits() }
-
-// QueueType of the queues in which messages wait.
-type QueueType = ttlqueue.Type
-
-const (
-	// Quorum, the default: what waits survives the loss of a minority of nodes,
-	// and is kept until it has arrived in its work queue.
-	Quorum = ttlqueue.Quorum
-	// Classic is on one node and hands on at-most-once: what comes due while its
-	// work queue cannot take it is lost. A quorum work queue cannot just after
-	// RabbitMQ has started, so what came due while RabbitMQ was down is lost then.
-	Classic = ttlqueue.Classic
-)
+// Limits returns the limits of the way; those of the zero Way, and of one that cannot be
+// made, are zero.
+func (w Way) Limits() Limits {
+	if w.way == nil {
+		return Limits{}
+	}
+	l := w.way.Limits()
+	return Limits{Name: l.Name, Longest: l.Longest, Levels: slices.Clone(l.Levels), Step: l.Step, Blocks: l.Blocks, Linear: l.Linear, Decides: l.Decides,
+		Drops: l.Drops, Rekeys: l.Rekeys, Survives: l.Survives, Makes: l.Makes, Needs: l.Needs}
+}
 
 func way[W wait.Way](w W, err error) Way {
 	if err != nil {
@@ -46,55 +71,56 @@ func way[W wait.Way](w W, err error) Way {
 	return Way{way: w}
 }
 
-// Levels waits in one queue per level, shared by all work queues, each of which has a
-// queue of its own behind them: one that is full or down holds up no other. Delays are
-// rounded up to the next level, and jitter has no effect. Without levels they are
-// 1, 2, 4, 8, 16 and 32 seconds, 1, 2, 5, 10 and 30 minutes, and an hour.
-func Levels(levels ...time.Duration) Way { return way(ttlqueue.NewLevels(Quorum, levels...)) }
+// Levels waits in one quorum queue per level, shared by all work queues, each of which has
+// a queue of its own behind them: one that is full or down holds up no other. Delays are
+// rounded up to the next level, and jitter has no effect. Without levels they are 1, 2, 4,
+// 8, 16 and 32 seconds, 1, 2, 5, 10 and 30 minutes, and an hour. A level is a whole number
+// of milliseconds up to policy.LongestDelay. For the same wait before each attempt, give
+// one level.
+func Levels(levels ...time.Duration) Way {
+	return way(ttlqueue.NewLevels(ttlqueue.Quorum, levels...))
+}
 
-// ClassicLevels is Levels in classic queues. See Classic for the risk.
-func ClassicLevels(levels ...time.Duration) Way { return way(ttlqueue.NewLevels(Classic, levels...)) }
+// ClassicLevels is Levels in classic queues, which are on one node and dead-letter
+// at-most-once: what comes due while its work queue cannot take it is lost. A quorum work
+// queue cannot just after RabbitMQ has started, so what came due while RabbitMQ was down
+// is lost then.
+func ClassicLevels(levels ...time.Duration) Way {
+	return way(ttlqueue.NewLevels(ttlqueue.Classic, levels...))
+}
 
-// Fixed waits the same time before each attempt, as Levels with one level.
-func Fixed(d time.Duration) Way { return way(ttlqueue.NewFixed(Quorum, d)) }
-
-// Dynamic waits in a queue for each delay that occurs, rounded up to two digits
-// and at least 0.1 s: at most 90 queues for each power of ten. A queue is made
-// when it is needed, and gone when it is idle. They are classic queues, see
-// Classic for the risk: quorum queues that expire would take their messages with
-// them.
+// Dynamic waits in a queue for each delay that occurs, rounded up to two digits and at
+// least 0.1 s: at most 90 queues for each power of ten. A queue is declared when it is
+// needed, and expires when it is idle. They are classic queues, with the risk of
+// ClassicLevels: a quorum queue that expires takes its messages with it.
 func Dynamic() Way { return way(ttlqueue.NewDynamic(100 * time.Millisecond)) }
 
-// MessageTTL waits in one queue for each work queue, each message with a time to
-// live of its own. A message with a short delay stays behind one with a long
-// delay, so a policy with different waits is refused; MixedMessageTTL takes it.
-func MessageTTL() Way { return Way{way: ttlqueue.NewMessageTTL(Quorum, false)} }
+// MessageTTL waits in one quorum queue for each work queue, each message with a time to
+// live of its own. A message with a short delay waits behind one with a long delay, so a
+// policy with different waits is refused; MixedMessageTTL accepts it.
+func MessageTTL() Way { return Way{way: ttlqueue.NewMessageTTL(ttlqueue.Quorum, false)} }
 
-// MixedMessageTTL is MessageTTL for those who accept that messages come late.
-func MixedMessageTTL() Way { return Way{way: ttlqueue.NewMessageTTL(Quorum, true)} }
+// MixedMessageTTL is MessageTTL for policies with different waits: messages may come late.
+func MixedMessageTTL() Way { return Way{way: ttlqueue.NewMessageTTL(ttlqueue.Quorum, true)} }
 
-// Service hands failures to the Redrive service, with the text of the error. The
-// service decides by its own policies, and this one's waits do not matter.
+// Service publishes failures, with the text of the error, to the Redrive service, which
+// decides by its own policies: Consumer.Policy is not used.
 func Service() Way { return Way{way: report.Way{}} }
 
-// DelayedExchange waits in the exchange of the plugin
-// rabbitmq_delayed_message_exchange, which RabbitMQ 4.3 cannot have: on one node,
-// in its memory.
+// DelayedExchange waits in an exchange of the plugin rabbitmq_delayed_message_exchange, on
+// one node and in its memory. The plugin cannot run on RabbitMQ 4.3.
 func DelayedExchange() Way { return Way{way: delayx.Way{}} }
 
-// Binary waits on 28 queues, one for each bit of the delay, shared by all work
-// queues, each of which has one of its own behind them as with Levels: any delay up to 2²⁸ units, rounded up to a unit. A unit is from 1 ms to
-// 1 s.
+// Binary waits in 28 queues, one for each bit of the delay, shared by all work queues, each
+// of which has one of its own behind them as with Levels. Delays are up to 2²⁸ units,
+// rounded up to a unit. A unit is from 1 ms to 1 s.
 func Binary(unit time.Duration) Way { return way(binary.New(unit)) }
 
-// Native leaves the waiting to the work queue itself, which must be a quorum
-// queue of RabbitMQ 4.3 or later. Only a linear backoff is possible.
-//
-// Declare the work queue with NativeArguments, or set the same by a RabbitMQ
-// policy: the policy of the consumer says how many attempts, and its waits must
-// be those of the queue.
+// Native waits in the work queue itself, which must be a quorum queue of RabbitMQ 4.3 or
+// later, declared with NativeArguments or with a RabbitMQ policy that says the same. Only
+// a linear backoff is possible, and Consumer.Policy must say what the queue does.
 func Native() Way { return Way{way: native.Way{}} }
 
-// NativeArguments are the arguments of a work queue for Native: it waits min after
-// the first failure, as much more after each, and max at most.
+// NativeArguments returns the arguments of a work queue for Native: it waits min after the
+// first failure, min more after each further one, and max at most.
 func NativeArguments(min, max time.Duration) amqp.Table { return native.Arguments(min, max) }

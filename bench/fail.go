@@ -105,20 +105,18 @@ func (a *attempts) result(ctx context.Context, delay time.Duration, err error) (
 // failBy has a consumer of the library's fail them.
 func failBy(make func(time.Duration) redrive.Way) failer {
 	return func(ctx context.Context, v vhost, n int, delay time.Duration, stay bool) (returns, error) {
-		c, err := redrive.NewConsumer(redrive.Config{URL: v.url, Queue: work, Wait: make(delay), Prefetch: prefetch, Concurrency: *handlers,
-			Policy: policy.Policy{Attempts: 3, Backoff: policy.Fixed(delay), Jitter: policy.None}, Log: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			return returns{}, err
-		}
 		running, stop := context.WithCancel(ctx)
 		defer stop()
 		a := newAttempts(n, stay, stop)
-		err = c.Run(running, func(_ context.Context, m *redrive.Message) error {
-			if a.attempt(m.MessageID) {
-				return errors.New("the payment service does not answer")
-			}
-			return nil
-		})
+		config := redrive.Config{URLs: []string{v.url}, Log: slog.New(slog.DiscardHandler)}
+		err := redrive.Consume(running, config, redrive.Consumer{Queue: work, Wait: make(delay), Prefetch: prefetch, Concurrency: *handlers,
+			Policy: policy.Policy{Attempts: 3, Backoff: policy.Fixed(delay), Jitter: policy.None},
+			Handler: func(_ context.Context, m *redrive.Message) error {
+				if a.attempt(m.MessageID) {
+					return errors.New("the payment service does not answer")
+				}
+				return nil
+			}})
 		return a.result(ctx, delay, err)
 	}
 }

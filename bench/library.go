@@ -100,7 +100,7 @@ func (res *libraryResult) success(ctx context.Context, r *report, b brokertest.B
 	}
 	slices.Sort(ratios)
 	res.Ratio = round(ratios[len(ratios)/2])
-	r.printf("success, bare amqp091-go loop: %s\nsuccess, redrive.Consumer: %s\n", res.Bare, res.Consumer)
+	r.printf("success, bare amqp091-go loop: %s\nsuccess, redrive.Consume: %s\n", res.Bare, res.Consumer)
 	res.Targets = append(res.Targets, r.atLeast("the consumer against the bare loop", res.Ratio, "×", 0.95))
 	return nil
 }
@@ -175,19 +175,17 @@ func bareLoop(ctx context.Context, v vhost, n int) (pass, error) {
 // consumerLoop is the same by the library.
 func consumerLoop(ctx context.Context, v vhost, n int) (pass, error) {
 	c := &counter{n: n}
-	consumer, err := redrive.NewConsumer(redrive.Config{URL: v.url, Queue: work, Prefetch: prefetch, Wait: redrive.Levels(),
-		Policy: policy.Policy{Attempts: 2, Backoff: policy.Fixed(time.Second)}, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		return pass{}, err
-	}
 	running, stop := context.WithCancel(ctx)
 	defer stop()
-	err = consumer.Run(running, func(context.Context, *redrive.Message) error {
-		if c.next() {
-			stop()
-		}
-		return nil
-	})
+	config := redrive.Config{URLs: []string{v.url}, Log: slog.New(slog.DiscardHandler)}
+	err := redrive.Consume(running, config, redrive.Consumer{Queue: work, Prefetch: prefetch, Wait: redrive.Levels(),
+		Policy: policy.Policy{Attempts: 2, Backoff: policy.Fixed(time.Second)},
+		Handler: func(context.Context, *redrive.Message) error {
+			if c.next() {
+				stop()
+			}
+			return nil
+		}})
 	if err == nil {
 		err = ctx.Err()
 	}

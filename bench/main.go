@@ -93,7 +93,7 @@ another machine or of one that somebody else runs).
                    message takes, and what that predicts of larger machines. One
                    replica without a link shows what the machine can do.
 
-  bench -library   the Go library. Every message succeeds: redrive.Consumer against
+  bench -library   the Go library. Every message succeeds: redrive.Consume against
                    a bare amqp091-go loop with the same prefetch and acks. Every
                    message fails once: each way to wait, with -handlers at once,
                    against the fixed recipe in the broker alone; how late after

@@ -62,7 +62,7 @@ func waiters() []waiter {
 		{fixedRecipe, startFixedWith, rejectEach},
 		{byHand, startFixedWith, republishEach},
 		{byHandSafely, startFixedSafely, republishMarked},
-		{"fixed", startPlain, failBy(redrive.Fixed)},
+		{"fixed", startPlain, failBy(func(d time.Duration) redrive.Way { return redrive.Levels(d) })},
 		{levelsWay, startPlain, failBy(func(d time.Duration) redrive.Way { return redrive.Levels(d, 2*d, 4*d, 8*d) })},
 		{"levels, classic", startPlain, failBy(func(d time.Duration) redrive.Way { return redrive.ClassicLevels(d, 2*d, 4*d, 8*d) })},
 		{"dynamic", startPlain, failBy(always(redrive.Dynamic()))},

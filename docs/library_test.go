@@ -45,7 +45,7 @@ func handle(amqp.Delivery) error         { return nil }
 func consume(ctx context.Context) error {
 ` + blocks[0][1] + `}
 
-func settle(ctx context.Context, config redrive.Config, deliveries <-chan amqp.Delivery) error {
+func settle(ctx context.Context, client *redrive.Client, consumer redrive.Consumer, deliveries <-chan amqp.Delivery) error {
 ` + blocks[1][1] + `return nil
 }
 `

@@ -23,7 +23,6 @@ var ways = []struct {
 }{
 	{"Levels()", redrive.Levels()},
 	{"ClassicLevels()", redrive.ClassicLevels()},
-	{"Fixed(d)", redrive.Fixed(time.Minute)},
 	{"Dynamic()", redrive.Dynamic()},
 	{"MessageTTL()", redrive.MessageTTL()},
 	{"MixedMessageTTL()", redrive.MixedMessageTTL()},
@@ -46,9 +45,6 @@ func table() string {
 			precision = "the service decides"
 		case l.Linear:
 			precision = "as long again after each failure, nothing else"
-		case w.name == "Fixed(d)":
-			longest, precision = "d", "d, nothing else"
-			makes, _, _ = strings.Cut(makes, ":")
 		case l.Levels != nil:
 			precision = "the next level"
 		}

@@ -18,7 +18,7 @@ func (s Set) Match(queue string) (*Policy, bool) {
 }
 
 // Exact tells whether the policy of a queue names it without * and ?: then
-// whoever wrote the policy meant this very queue.
+// the author of the policy meant this very queue.
 func (s Set) Exact(queue string) bool {
 	p, ok := s.Match(queue)
 	if !ok || strings.ContainsAny(queue, "*?") {

@@ -35,7 +35,7 @@ type Policy struct {
 	// rejected and delivery_limit.
 	Reasons   []string
 	Exhausted Exhausted
-	// MaxRetryIn is the longest delay that a consumer may ask for itself (RetryIn,
+	// MaxRetryIn is the longest delay that a consumer may ask for itself (redrive.RetryAfter,
 	// x-redrive-delay); 0: the longest of the policy's own waits.
 	MaxRetryIn time.Duration
 }

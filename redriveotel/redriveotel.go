@@ -1,7 +1,7 @@
 // Package redriveotel traces handlers with OpenTelemetry: a span for each attempt,
 // all attempts of a message in one trace.
 //
-//	consumer.Run(ctx, redriveotel.Trace(handle))
+//	redrive.Consumer{..., Middleware: []redrive.Middleware{redriveotel.Trace}}
 //
 // The W3C trace context is read from the headers traceparent and tracestate, where
 // the publisher's instrumentation put it. A message that came without gets one, and
@@ -29,28 +29,30 @@ const name = "github.com/redrive-mq/redrive/redriveotel"
 // attempt may be in another program.
 var w3c = propagation.TraceContext{}
 
-// Trace wraps a handler, with the global tracer provider.
-func Trace(handle redrive.Handler) redrive.Handler {
-	return TraceWith(otel.GetTracerProvider(), handle)
+// Trace is a redrive.Middleware, with the global tracer provider.
+func Trace(next redrive.Handler) redrive.Handler {
+	return TraceWith(otel.GetTracerProvider())(next)
 }
 
-// TraceWith is Trace with a tracer provider of one's own.
-func TraceWith(provider trace.TracerProvider, handle redrive.Handler) redrive.Handler {
+// TraceWith is Trace with a tracer provider of its own.
+func TraceWith(provider trace.TracerProvider) redrive.Middleware {
 	tracer := provider.Tracer(name)
-	return func(ctx context.Context, m *redrive.Message) error {
-		ctx = w3c.Extract(ctx, headers{m})
-		came := trace.SpanContextFromContext(ctx).IsValid()
-		ctx, span := tracer.Start(ctx, "process "+m.Queue, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(attributes(m)...))
-		defer span.End() // also when the handler panics, which records itself
-		if !came {
-			w3c.Inject(ctx, headers{m})
+	return func(next redrive.Handler) redrive.Handler {
+		return func(ctx context.Context, m *redrive.Message) error {
+			ctx = w3c.Extract(ctx, headers{m})
+			came := trace.SpanContextFromContext(ctx).IsValid()
+			ctx, span := tracer.Start(ctx, "process "+m.Queue, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(attributes(m)...))
+			defer span.End() // also when the handler panics, which records itself
+			if !came {
+				w3c.Inject(ctx, headers{m})
+			}
+			err := next(ctx, m)
+			if err != nil && !errors.Is(err, redrive.ErrDiscard) {
+				span.RecordError(err)
+				span.SetStatus(codes.Error, err.Error())
+			}
+			return err
 		}
-		err := handle(ctx, m)
-		if err != nil && !errors.Is(err, redrive.Discard) {
-			span.RecordError(err)
-			span.SetStatus(codes.Error, err.Error())
-		}
-		return err
 	}
 }
 

@@ -33,7 +33,7 @@ func TestTrace(t *testing.T) {
 			exporter := tracetest.NewInMemoryExporter()
 			provider := sdk.NewTracerProvider(sdk.WithSyncer(exporter))
 			errShop := errors.New("the shop is down")
-			handle := redriveotel.TraceWith(provider, func(ctx context.Context, m *redrive.Message) error {
+			handle := redriveotel.TraceWith(provider)(func(ctx context.Context, m *redrive.Message) error {
 				if !trace.SpanContextFromContext(ctx).IsValid() {
 					t.Error("the handler has no span")
 				}
@@ -41,7 +41,7 @@ func TestTrace(t *testing.T) {
 				case 1:
 					return errShop
 				case 2:
-					return redrive.Discard
+					return redrive.ErrDiscard
 				}
 				panic("no such order")
 			})
@@ -78,7 +78,7 @@ func TestTrace(t *testing.T) {
 				t.Errorf("a failure: %+v", spans[0])
 			}
 			if s := spans[1]; len(s.Events) != 0 || s.Status.Description != "" {
-				t.Errorf("Discard is no error: %+v", s)
+				t.Errorf("ErrDiscard is no error: %+v", s)
 			}
 			if s := spans[2]; len(s.Events) != 1 {
 				t.Errorf("a panic: %+v", s)

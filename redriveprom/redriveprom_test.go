@@ -17,8 +17,9 @@ func TestMetrics(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.Attempted("orders", redrive.Retried, 20*time.Millisecond)
-		m.Connected("orders", true)
+		m.Attempt(redrive.AttemptEvent{Queue: "orders", Outcome: redrive.Retried, Duration: 20 * time.Millisecond})
+		m.Consumer(redrive.ConsumerEvent{Queue: "orders", Consuming: true})
+		m.Hook(redrive.HookEvent{Queue: "orders", Result: redrive.HookPanicked})
 	}
 	families, err := r.Gather()
 	if err != nil {
@@ -30,7 +31,7 @@ func TestMetrics(t *testing.T) {
 			got[f.GetName()] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
 		}
 	}
-	want := map[string]float64{"redrive_consumer_attempts_total": 2, "redrive_consumer_handler_seconds": 2, "redrive_consumer_connected": 1}
+	want := map[string]float64{"redrive_consumer_attempts_total": 2, "redrive_consumer_handler_seconds": 2, "redrive_consumer_connected": 1, "redrive_consumer_parked_hook_total": 2}
 	for name, n := range want {
 		if got[name] != n {
 			t.Errorf("%s is %v, want %v", name, got[name], n)

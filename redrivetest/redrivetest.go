@@ -1,9 +1,9 @@
-// Package redrivetest tells, for tests, what would happen to a message whose
-// handler fails, and when: with the code that decides at run time, without a
-// broker and without waiting.
+// Package redrivetest follows a message whose handler fails through its attempts, for
+// tests: with the code that decides at run time, without a broker and without waiting.
 package redrivetest
 
 import (
+	"cmp"
 	"errors"
 	"iter"
 	"slices"
@@ -14,55 +14,45 @@ import (
 
 // Step is one attempt.
 type Step struct {
-	Attempt int
+	Attempt int // from 1
 	Outcome redrive.Outcome
-	Delay   time.Duration // Retried: until the next attempt, at least
-	At      time.Duration // of the attempt, after the first; handlers take no time here
-	Why     string        // it is parked, discarded or forwarded by the policy
+	Delay   time.Duration // Retried: until the next attempt, at least; else 0
+	At      time.Duration // since the first attempt; handlers take no time here
+	Why     string        // it is parked, discarded or forwarded by the policy, in words
 }
 
 // id of the message: the same jitter in each run.
 const id = "00000000-0000-8000-8000-000000000000"
 
-// Run tells what becomes of a message whose attempts return errs, one after the
-// other; nil is a success. It ends with the attempt that ends the message, or with
-// the last error. Config needs Policy and Wait; URL and Queue may be left out.
-func Run(c redrive.Config, errs ...error) ([]Step, error) {
-	return run(c, slices.Values(errs))
+// Run returns the attempts at a message whose handler returns errs, one after the other;
+// nil is a success. It ends with the attempt that ends the message, or with the last
+// error. Of k, Policy and Wait are needed. The error is what is wrong with k.
+func Run(k redrive.Consumer, errs ...error) ([]Step, error) {
+	return run(k, slices.Values(errs))
 }
 
-// Always tells what becomes of a message whose every attempt returns err. With
-// redrive.Service, which decides by itself, it tells of one attempt.
-func Always(c redrive.Config, err error) ([]Step, error) {
+// Always returns the attempts at a message whose handler always returns err, which must
+// not be nil. With redrive.Service, which decides by itself, it returns one attempt.
+func Always(k redrive.Consumer, err error) ([]Step, error) {
 	if err == nil {
 		return nil, errors.New("redrivetest: Always needs an error")
 	}
-	return run(c, func(yield func(error) bool) {
-		for yield(err) && !c.Wait.Limits().Decides {
+	return run(k, func(yield func(error) bool) {
+		for yield(err) && !k.Wait.Limits().Decides {
 		}
 	})
 }
 
-func run(c redrive.Config, errs iter.Seq[error]) ([]Step, error) {
-	if c.URL == "" {
-		c.URL = "amqp://localhost" // nothing connects
-	}
-	if c.Queue == "" {
-		c.Queue = "work"
-	}
-	consumer, err := redrive.NewConsumer(c)
-	if err != nil {
-		return nil, err
-	}
+func run(k redrive.Consumer, errs iter.Seq[error]) ([]Step, error) {
+	k.Queue = cmp.Or(k.Queue, "work")
 	var steps []Step
-	m := redrive.Message{Queue: c.Queue, ID: id}
+	m := redrive.Message{ID: id}
 	var at time.Duration
 	for failure := range errs {
 		m.Attempt++
-		d := redrive.Decision{Outcome: redrive.Succeeded}
-		if failure != nil {
-			d = consumer.Decide(&m, failure)
-			m.LastError = failure.Error()
+		d, err := k.Decide(&m, failure)
+		if err != nil {
+			return nil, err
 		}
 		steps = append(steps, Step{Attempt: m.Attempt, Outcome: d.Outcome, Delay: d.Delay, At: at, Why: d.Why})
 		if d.Outcome != redrive.Retried {

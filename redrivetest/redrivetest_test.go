@@ -11,8 +11,8 @@ import (
 	"github.com/redrive-mq/redrive/redrivetest"
 )
 
-// orders is the configuration that the program under test uses.
-var orders = redrive.Config{
+// orders is the consumer of the program under test.
+var orders = redrive.Consumer{
 	Policy: policy.Policy{Attempts: 5, Backoff: policy.Exponential(time.Second, 3, 10*time.Minute)},
 	Wait:   redrive.Levels(time.Second, 5*time.Second, 30*time.Second),
 }
@@ -20,7 +20,7 @@ var orders = redrive.Config{
 var errShop = errors.New("the shop is down")
 
 func Example() {
-	steps, err := redrivetest.Run(orders, errShop, redrive.RetryIn(errShop, 20*time.Second), errShop, redrive.Park(errShop))
+	steps, err := redrivetest.Run(orders, errShop, redrive.RetryAfter(errShop, 20*time.Second), errShop, redrive.Park(errShop))
 	if err != nil {
 		fmt.Println(err)
 	}
@@ -39,7 +39,7 @@ func Example() {
 }
 
 func TestRun(t *testing.T) {
-	always := func(c redrive.Config) []redrivetest.Step {
+	always := func(c redrive.Consumer) []redrivetest.Step {
 		steps, err := redrivetest.Always(c, errShop)
 		if err != nil {
 			t.Fatal(err)

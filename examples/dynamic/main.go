@@ -18,14 +18,10 @@ func run(ctx context.Context, url string) error {
 	if err := shop.Order(ctx, url, "orders", shop.Quorum); err != nil {
 		return err
 	}
-	c, err := redrive.NewConsumer(redrive.Config{
-		URL:    url,
-		Queue:  "orders",
-		Policy: policy.Policy{Attempts: 4, Backoff: policy.Exponential(time.Second, 1.5, time.Minute), Jitter: policy.Fraction(0.2)},
-		Wait:   redrive.Dynamic(),
+	return redrive.Consume(ctx, redrive.Config{URLs: []string{url}}, redrive.Consumer{
+		Queue:   "orders",
+		Policy:  policy.Policy{Attempts: 4, Backoff: policy.Exponential(time.Second, 1.5, time.Minute), Jitter: policy.Fraction(0.2)},
+		Wait:    redrive.Dynamic(),
+		Handler: shop.Pay,
 	})
-	if err != nil {
-		return err
-	}
-	return c.Run(ctx, shop.Pay)
 }

@@ -19,14 +19,10 @@ func run(ctx context.Context, url string) error {
 	if err := shop.Order(ctx, url, "orders", shop.Quorum); err != nil {
 		return err
 	}
-	c, err := redrive.NewConsumer(redrive.Config{
-		URL:    url,
-		Queue:  "orders",
-		Policy: policy.Policy{Attempts: 4, Backoff: policy.Exponential(time.Second, 2, 4*time.Second)},
-		Wait:   redrive.Levels(1*time.Second, 2*time.Second, 4*time.Second),
+	return redrive.Consume(ctx, redrive.Config{URLs: []string{url}}, redrive.Consumer{
+		Queue:   "orders",
+		Policy:  policy.Policy{Attempts: 4, Backoff: policy.Exponential(time.Second, 2, 4*time.Second)},
+		Wait:    redrive.Levels(1*time.Second, 2*time.Second, 4*time.Second),
+		Handler: shop.Pay,
 	})
-	if err != nil {
-		return err
-	}
-	return c.Run(ctx, shop.Pay)
 }

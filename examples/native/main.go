@@ -18,14 +18,10 @@ func run(ctx context.Context, url string) error {
 	if err := shop.Order(ctx, url, "orders", redrive.NativeArguments(time.Second, time.Minute)); err != nil {
 		return err
 	}
-	c, err := redrive.NewConsumer(redrive.Config{
-		URL:    url,
-		Queue:  "orders",
-		Policy: policy.Policy{Attempts: 4, Backoff: policy.Linear(time.Second, time.Second, time.Minute)},
-		Wait:   redrive.Native(),
+	return redrive.Consume(ctx, redrive.Config{URLs: []string{url}}, redrive.Consumer{
+		Queue:   "orders",
+		Policy:  policy.Policy{Attempts: 4, Backoff: policy.Linear(time.Second, time.Second, time.Minute)},
+		Wait:    redrive.Native(),
+		Handler: shop.Pay,
 	})
-	if err != nil {
-		return err
-	}
-	return c.Run(ctx, shop.Pay)
 }

@@ -18,14 +18,10 @@ func run(ctx context.Context, url string) error {
 	if err := shop.Order(ctx, url, "orders", shop.Quorum); err != nil {
 		return err
 	}
-	c, err := redrive.NewConsumer(redrive.Config{
-		URL:    url,
-		Queue:  "orders",
-		Policy: policy.Policy{}, // the service has its own
-		Wait:   redrive.Service(),
+	return redrive.Consume(ctx, redrive.Config{URLs: []string{url}}, redrive.Consumer{
+		Queue:   "orders",
+		Policy:  policy.Policy{}, // the service has its own
+		Wait:    redrive.Service(),
+		Handler: shop.Pay,
 	})
-	if err != nil {
-		return err
-	}
-	return c.Run(ctx, shop.Pay)
 }

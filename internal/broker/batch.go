@@ -51,7 +51,7 @@ func (g *gathering) next(ctx context.Context) (batch []Delivery, last uint64, mo
 	bytes := 0
 	add := func(d *amqp.Delivery) {
 		r := received(d)
-		m := g.mending.mendedHeaders(d.DeliveryTag)
+		m := g.mending.mendedHeaders(d.ConsumerTag, d.DeliveryTag)
 		r.Note, r.Unreadable, r.Doubled = m.note, m.unreadable, m.doubled
 		g.batch = append(g.batch, r)
 		last = d.DeliveryTag

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -23,9 +24,9 @@ import (
 //
 // intakeConn lets the client take them: it tells the client that there is no
 // limit to a frame (and RabbitMQ that its limit is agreed), and mends the
-// headers, see mend.go. It is for a connection that consumes on one channel and
-// publishes nothing, since the client then believes it could send frames of any
-// size.
+// headers, see mend.go. It is for a connection that consumes and publishes nothing,
+// since the client then believes it could send frames of any size; with raw, for one
+// that consumes on a single channel.
 //
 // It also bounds memory. Prefetch counts messages, not bytes: a few thousand of
 // 16 MiB would fill the machine. Read stands still while more than mostBuffered
@@ -40,15 +41,23 @@ type intakeConn struct {
 	agreed bool    // tune-ok was sent
 	gate   gate
 
-	headers uint64 // content headers seen: the delivery tag of the last one
-	mu      sync.Mutex
-	mended  map[uint64]mended // by delivery tag, until somebody asks
-	any     atomic.Bool       // something was mended: until then there is nothing to look at
-	raw     map[uint64][]byte // by delivery tag, see verbatim; nil: the client reads properties
+	headers   uint64               // content headers seen: the delivery tag of the last one, on one channel
+	delivered map[uint16]*delivery // by channel: what its next content header belongs to
+	mu        sync.Mutex
+	mended    map[delivery]mended // until somebody asks
+	any       atomic.Bool         // something was mended: until then nobody need look
+	raw       map[uint64][]byte   // by delivery tag, see verbatim; nil: the client reads properties
+}
+
+// delivery is one message as basic.deliver names it: consumer tags are not used twice on a
+// connection, and channel numbers are.
+type delivery struct {
+	consumer string
+	tag      uint64
 }
 
 func newIntakeConn(c net.Conn) *intakeConn {
-	i := &intakeConn{Conn: c, in: bufio.NewReaderSize(c, 128<<10), mended: map[uint64]mended{}}
+	i := &intakeConn{Conn: c, in: bufio.NewReaderSize(c, 128<<10), delivered: map[uint16]*delivery{}, mended: map[delivery]mended{}}
 	i.gate.init()
 	return i
 }
@@ -64,8 +73,9 @@ const (
 )
 
 var (
-	methodTune   = [4]byte{0, 10, 0, 30}
-	methodTuneOk = [4]byte{0, 10, 0, 31}
+	methodTune    = [4]byte{0, 10, 0, 30}
+	methodTuneOk  = [4]byte{0, 10, 0, 31}
+	methodDeliver = [4]byte{0, 60, 0, 60}
 )
 
 func (c *intakeConn) Read(b []byte) (int, error) {
@@ -103,13 +113,17 @@ func (c *intakeConn) next() error {
 	case head[0] == frameMethod && len(payload) == 12 && [4]byte(payload) == methodTune:
 		copy(c.limit[:], payload[6:10])
 		clear(payload[6:10])
+	case head[0] == frameMethod && len(payload) > 4 && [4]byte(payload) == methodDeliver:
+		c.deliver(binary.BigEndian.Uint16(head[1:]), payload[4:])
 	case head[0] == frameHeader:
 		c.headers++
 		if c.raw != nil {
 			c.frame = c.keepRaw(payload)
 		} else if fixed, m := mendHeader(payload); m != (mended{}) {
 			c.mu.Lock()
-			c.mended[c.headers] = m
+			if d := c.delivered[binary.BigEndian.Uint16(head[1:])]; d != nil {
+				c.mended[*d] = m
+			}
 			c.any.Store(true)
 			c.mu.Unlock()
 			c.frame = reframe(c.frame, fixed)
@@ -151,14 +165,40 @@ func reframe(frame, payload []byte) []byte {
 	return append(append(out, payload...), frameEnd)
 }
 
-// mendedHeaders tells, once, what was mended in a delivery.
-func (c *intakeConn) mendedHeaders(tag uint64) mended {
+// deliver notes which message the next content header of a channel belongs to. args are
+// those of basic.deliver: a consumer tag, a delivery tag, and more.
+func (c *intakeConn) deliver(channel uint16, args []byte) {
+	n := 1 + int(args[0])
+	if len(args) < n+8 {
+		return // the client refuses it
+	}
+	d := c.delivered[channel]
+	if d == nil {
+		d = &delivery{}
+		c.delivered[channel] = d
+	}
+	if string(args[1:n]) != d.consumer { // compares without an allocation
+		d.consumer = string(args[1:n])
+	}
+	d.tag = binary.BigEndian.Uint64(args[n:])
+}
+
+// mendedHeaders returns, once, what was mended in a delivery.
+func (c *intakeConn) mendedHeaders(consumer string, tag uint64) mended {
 	if !c.any.Load() {
 		return mended{}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	m := c.mended[tag]
-	delete(c.mended, tag)
+	d := delivery{consumer, tag}
+	m := c.mended[d]
+	delete(c.mended, d)
 	return m
+}
+
+// forget drops what was mended for a consumer that has ended, and was not asked for.
+func (c *intakeConn) forget(consumer string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.mended, func(d delivery, _ mended) bool { return d.consumer == consumer })
 }

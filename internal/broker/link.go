@@ -6,7 +6,6 @@ package broker
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -41,10 +40,12 @@ type Config struct {
 	// there is another address to go to; see watchMajority. Its user must have the
 	// service's rights.
 	Majority bool
-	// Credentials are read anew for each connection. TLS, when not nil, is used by
-	// amqps:// instead of their files and those that the URL names.
+	// Credentials are read anew for each connection.
 	Credentials credentials.Client
-	TLS         *tls.Config
+	// AMQP is what a user of the library sets. Its TLSClientConfig is used by amqps://
+	// instead of the files of Credentials and those that the URL names, its SASL instead
+	// of the URL's user; its FrameSize and Recovery mean nothing.
+	AMQP amqp.Config
 	// Lasting makes Run try again also what trying again hardly mends: others in the
 	// same process must not end with it.
 	Lasting bool

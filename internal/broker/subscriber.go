@@ -2,7 +2,10 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
+	"math/rand/v2"
 	"net"
 	"strings"
 	"sync"
@@ -11,22 +14,40 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Subscriber consumes a work queue on a connection of its own.
+// Subscriber consumes work queues on one connection, each on a channel of its own.
 type Subscriber struct {
-	link     link
-	queue    string
-	prefetch int
+	link link
+
+	mu      sync.Mutex
+	shared  *shared       // nil while there is no connection
+	changed chan struct{} // closed when shared changes
+	last    int           // number of the last consumer tag
+	closing sync.WaitGroup
 }
 
-// NewSubscriber makes a subscriber that holds up to prefetch messages.
-func NewSubscriber(c Config, queue string, prefetch int) *Subscriber {
-	return &Subscriber{link: link{Config: c}, queue: queue, prefetch: prefetch}
+// shared is one connection, and what mends the deliveries on it.
+type shared struct {
+	conn    *amqp.Connection
+	mending *intakeConn
 }
 
-// Subscription is what one connection delivers.
+// NewSubscriber makes a subscriber; Run keeps it connected.
+func NewSubscriber(c Config) *Subscriber {
+	return &Subscriber{link: link{Config: c}, changed: make(chan struct{})}
+}
+
+// Subscribed is a queue to consume.
+type Subscribed struct {
+	Queue    string
+	Prefetch int // messages unacknowledged at most
+	Log      *slog.Logger
+	Observe  func(consuming bool) // called at each change, by one goroutine
+}
+
+// Subscription is what one channel delivers.
 type Subscription struct {
-	// In closes with the consumer, and not yet when the context has ended. What
-	// is not taken or settled goes back to the queue.
+	// In closes with the consumer, and not yet when the context has ended. What is not
+	// settled goes back to the queue.
 	In <-chan amqp.Delivery
 	// Ended is closed when nothing delivered can be acknowledged any more.
 	Ended   <-chan struct{}
@@ -36,120 +57,261 @@ type Subscription struct {
 // Unreadable says why a delivery cannot be published again as it was; "" when it
 // can. It is to be asked once for each.
 func (s *Subscription) Unreadable(d *amqp.Delivery) string {
-	return s.mending.mendedHeaders(d.DeliveryTag).unreadable
+	return s.mending.mendedHeaders(d.ConsumerTag, d.DeliveryTag).unreadable
 }
 
-// Run hands subscriptions to use, one after the other, connecting again for as
-// long as it takes, until ctx ends. use returns when it has settled what it took,
-// or can no longer. Then what it has not settled goes back to the queue, and the
-// connection is closed.
-func (s *Subscriber) Run(ctx context.Context, use func(Subscription)) error {
+// Run connects, and connects again for as long as it takes, until ctx ends. Each
+// Consume must have returned by then.
+func (s *Subscriber) Run(ctx context.Context) error {
 	var mending *intakeConn
 	wrap := func(c net.Conn) net.Conn {
 		mending = newIntakeConn(newGatheringConn(c))
 		mending.gate.open() // prefetch is the user's own bound
 		return mending
 	}
+	defer s.closing.Wait()
 	return s.link.keep(ctx, wrap, func(ctx context.Context, conn *amqp.Connection) error {
-		return s.subscribe(ctx, conn, mending, use)
+		s.use(&shared{conn, mending})
+		s.link.observe(State{Connected: true})
+		<-ctx.Done() // the connection ends, or Run is to
+		s.use(nil)
+		return nil
 	})
 }
 
-func (s *Subscriber) subscribe(ctx context.Context, conn *amqp.Connection, mending *intakeConn, use func(Subscription)) error {
-	ch, err := conn.Channel()
+func (s *Subscriber) use(now *shared) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.shared = now
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// current waits for a connection, until ctx ends.
+func (s *Subscriber) current(ctx context.Context) (now *shared, consumer string, err error) {
+	for {
+		s.mu.Lock()
+		now, changed := s.shared, s.changed
+		s.last++
+		consumer = fmt.Sprint("redrive-", s.last)
+		s.mu.Unlock()
+		if now != nil && !now.conn.IsClosed() {
+			return now, consumer, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, "", ctx.Err()
+		}
+	}
+}
+
+// Consume calls use with one subscription after the other, consuming again for as long as
+// it takes, until ctx ends. use returns when it has settled what it took, or can no longer;
+// what it has not settled goes back to the queue. It returns an error only before it has
+// consumed once, for what a person must mend. Safe for concurrent use.
+func (s *Subscriber) Consume(ctx context.Context, q Subscribed, use func(Subscription)) error {
+	said := ""
+	for worked, wait := false, firstRetry; ; wait = min(2*wait, longestRetry) {
+		now, consumer, err := s.current(ctx)
+		if err != nil {
+			return nil
+		}
+		consumed, err := s.subscribe(ctx, now, consumer, &q, use)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if worked = worked || consumed; !worked && Mendable(err) {
+			return err
+		}
+		if consumed {
+			wait, said = firstRetry, ""
+		}
+		if now.conn.IsClosed() {
+			continue // the log has why; current waits for another
+		}
+		if err != nil && err.Error() != said { // once, not for each try
+			said = err.Error()
+			q.Log.Warn("RabbitMQ: trying again until it works", "queue", q.Queue, "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait/2 + rand.N(wait)):
+		}
+	}
+}
+
+// subscribe consumes on a channel of its own until that or ctx ends. consumed: it could
+// begin.
+func (s *Subscriber) subscribe(ctx context.Context, now *shared, consumer string, q *Subscribed, use func(Subscription)) (consumed bool, err error) {
+	c, err := s.begin(ctx, now.conn, consumer, q)
 	if err != nil {
-		return explain(err)
+		return false, err
 	}
-	if err := ch.Qos(s.prefetch, 0, false); err != nil {
-		return explain(err)
-	}
-	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
-	// A late acknowledgement on a channel whose consumer RabbitMQ cancelled makes
-	// the dead consumer take messages again: the connection is given up instead.
-	cancelled := ch.NotifyCancel(make(chan string, 1))
-	deliveries, err := ch.ConsumeWithContext(context.WithoutCancel(ctx), s.queue, consumerTag, false, false, false, false, nil)
-	if err != nil {
-		return fmt.Errorf("consuming queue %q: %w", s.queue, explain(err))
-	}
-	s.link.observe(State{Connected: true})
+	q.Observe(true)
+	defer q.Observe(false)
 
 	var why error
-	var byServer bool
 	ended := make(chan struct{})
-	go func() { // it ends with the channel, which is closed below
+	go func() { // it ends with the channel, which leave closes
 		defer close(ended)
-		select {
-		case e := <-closed:
-			if e != nil {
-				why = explain(e)
-			}
-			if e != nil && e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "timed out") { // to 4.2
-				why = fmt.Errorf("%w: %s", s.timedOut(), e.Reason)
-			}
-		case _, byServer = <-cancelled:
-		}
+		why = c.ending(q)
 	}()
-	use(Subscription{In: deliveries, Ended: ended, mending: mending})
+	use(Subscription{In: c.deliveries, Ended: ended, mending: now.mending})
+	s.leave(ctx, now, c, consumer, q.Queue)
 	select {
 	case <-ended:
-		if byServer {
-			why = s.cancelled(conn, mending)
+		if errors.Is(why, errCancelled) {
+			why = wasCancelled(now.conn, q)
 		}
-	default:
+		return true, why
+	case <-ctx.Done():
+		return true, nil
 	}
-	var drained sync.WaitGroup
-	drained.Go(func() { // or amqp091-go could not close
-		for range deliveries {
+}
+
+// consuming is a channel with a consumer.
+type consuming struct {
+	ch         *amqp.Channel
+	deliveries <-chan amqp.Delivery
+	closed     <-chan *amqp.Error
+	cancelled  <-chan string
+}
+
+// begin opens a channel and consumes on it. When ctx ends first it is left behind: RabbitMQ
+// 4.3 takes a minute to say that the node of a classic queue is down.
+func (s *Subscriber) begin(ctx context.Context, conn *amqp.Connection, consumer string, q *Subscribed) (*consuming, error) {
+	type begun struct {
+		c   *consuming
+		err error
+	}
+	done := make(chan begun, 1)
+	s.closing.Go(func() {
+		c, err := consume(conn, consumer, q)
+		done <- begun{c, err}
+	})
+	select {
+	case b := <-done:
+		return b.c, b.err
+	case <-ctx.Done():
+	}
+	s.closing.Go(func() {
+		if b := <-done; b.err == nil {
+			go func() {
+				for range b.c.deliveries {
+				}
+			}()
+			_ = b.c.ch.Close()
 		}
 	})
-	if ctx.Err() != nil {
-		s.giveBack(ch, mending, &drained)
+	return nil, ctx.Err()
+}
+
+func consume(conn *amqp.Connection, consumer string, q *Subscribed) (*consuming, error) {
+	ch, err := conn.Channel()
+	if err != nil {
+		return nil, explain(err)
 	}
-	closeSoon(conn, mending)
-	drained.Wait()
-	<-ended
-	return why
+	c := &consuming{ch: ch, closed: ch.NotifyClose(make(chan *amqp.Error, 1)), cancelled: ch.NotifyCancel(make(chan string, 1))}
+	if err = ch.Qos(q.Prefetch, 0, false); err == nil {
+		c.deliveries, err = ch.ConsumeWithContext(context.Background(), q.Queue, consumer, false, false, false, false, nil)
+	}
+	if err != nil {
+		_ = ch.Close()
+		return nil, fmt.Errorf("consuming queue %q: %w", q.Queue, explain(err))
+	}
+	return c, nil
+}
+
+// ending waits until nothing more can be acknowledged, and says why; nil where the channel
+// was closed in order.
+func (c *consuming) ending(q *Subscribed) error {
+	if _, byServer := <-c.cancelled; byServer { // it closes with the channel
+		return errCancelled
+	}
+	e := <-c.closed
+	if e == nil {
+		return nil
+	}
+	if e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "timed out") { // to 4.2
+		return fmt.Errorf("%w: %s", timedOut(q), e.Reason)
+	}
+	return explain(e)
+}
+
+// errCancelled: RabbitMQ has cancelled the consumer, and says nothing of why.
+var errCancelled = errors.New("RabbitMQ cancelled the consumer")
+
+// leave ends the channel, so that what is not settled goes back to the queue: in order when
+// ctx has ended. It waits for RabbitMQ no longer than closeLimit, as other queues are
+// consumed on the same connection; what it leaves behind ends with that.
+//
+// A late acknowledgement on a channel whose consumer RabbitMQ cancelled makes the dead
+// consumer take messages again, so the channel is closed then too.
+func (s *Subscriber) leave(ctx context.Context, now *shared, c *consuming, consumer, queue string) {
+	var drained sync.WaitGroup
+	drained.Go(func() { // or amqp091-go could not close
+		for range c.deliveries {
+		}
+	})
+	left := make(chan struct{})
+	s.closing.Go(func() {
+		defer close(left)
+		if ctx.Err() != nil {
+			giveBack(c.ch, consumer, queue, &drained)
+		}
+		_ = c.ch.Close()
+		drained.Wait()
+		now.mending.forget(consumer)
+	})
+	limit := time.NewTimer(closeLimit)
+	defer limit.Stop()
+	select {
+	case <-left:
+	case <-limit.C:
+	}
 }
 
 // timedOut is what RabbitMQ does to a consumer that is too slow, and what to do about it.
-func (s *Subscriber) timedOut() error {
-	return fmt.Errorf("a message of queue %q was not acknowledged within RabbitMQ's consumer_timeout, which counts from its delivery: all unacknowledged messages are delivered again; set Prefetch (now %d) to Concurrency, limit handlers with Timeout, or raise consumer_timeout: docs/explanation/prefetch.md", s.queue, s.prefetch)
+func timedOut(q *Subscribed) error {
+	return fmt.Errorf("a message of queue %q was not acknowledged within RabbitMQ's consumer_timeout, which counts from its delivery: all unacknowledged messages are delivered again; set Prefetch (now %d) to Concurrency, limit handlers with Timeout, or raise consumer_timeout: docs/explanation/prefetch.md", q.Queue, q.Prefetch)
 }
 
-// cancelled tells why RabbitMQ has cancelled the consumer, which itself says nothing of it:
-// that is how 4.3 ends one of a quorum queue after consumer_timeout.
-func (s *Subscriber) cancelled(conn *amqp.Connection, raw net.Conn) error {
-	force := time.AfterFunc(closeLimit, func() { _ = raw.Close() })
-	defer force.Stop()
-	ch, err := conn.Channel()
-	if err == nil {
-		_, err = ch.QueueDeclarePassive(s.queue, true, false, false, false, nil)
+// wasCancelled finds out why RabbitMQ has cancelled the consumer: that is how 4.3 ends one
+// of a quorum queue after consumer_timeout.
+func wasCancelled(conn *amqp.Connection, q *Subscribed) error {
+	answer := make(chan error, 1)
+	go func() { // it ends with the connection, if not before
+		ch, err := conn.Channel()
+		if err == nil {
+			_, err = ch.QueueDeclarePassive(q.Queue, true, false, false, false, nil)
+			_ = ch.Close()
+		}
+		answer <- err
+	}()
+	select {
+	case err := <-answer:
+		if err != nil {
+			return fmt.Errorf("RabbitMQ cancelled the consumer of queue %q: %w", q.Queue, explain(err))
+		}
+	case <-time.After(closeLimit):
 	}
-	if err != nil {
-		return fmt.Errorf("RabbitMQ cancelled the consumer of queue %q: %w", s.queue, explain(err))
-	}
-	return fmt.Errorf("RabbitMQ cancelled the consumer of queue %q, which is still there: it has moved to another node, or %w", s.queue, s.timedOut())
+	return fmt.Errorf("RabbitMQ cancelled the consumer of queue %q, which is still there: it has moved to another node, or %w", q.Queue, timedOut(q))
 }
 
 // giveBack ends the consumer in order. A quorum queue's channel may still hold back
 // many acknowledgements, which its end would undo: each answer about the queue is
 // time in which they leave, so the consumer is cancelled after them and not before.
-// [seen on 3.10.8 and 4.3.6] And what a closing channel leaves counts as delivered
-// as a failed delivery; what is nacked does not. [measured on 4.3.6]
-func (s *Subscriber) giveBack(ch *amqp.Channel, raw net.Conn, drained *sync.WaitGroup) {
-	// It hangs with a broker that does, and then its connection goes.
-	force := time.AfterFunc(closeLimit, func() { _ = raw.Close() })
-	defer force.Stop()
-	ask := func() { _, _ = ch.QueueDeclarePassive(s.queue, true, false, false, false, nil) }
+// [seen on 3.10.8 and 4.3.6] And what a closing channel leaves counts as a failed
+// delivery; what is nacked does not. [measured on 4.3.6]
+func giveBack(ch *amqp.Channel, consumer, queue string, drained *sync.WaitGroup) {
+	ask := func() { _, _ = ch.QueueDeclarePassive(queue, true, false, false, false, nil) }
 	ask()
-	if ch.Cancel(consumerTag, false) != nil {
+	if ch.Cancel(consumer, false) != nil {
 		return
 	}
 	drained.Wait()
 	_ = ch.Nack(0, true, true)
 	ask()
-	_ = ch.Close()
 }
-
-// consumerTag is one of the channel alone.
-const consumerTag = "redrive"

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
 	"slices"
@@ -40,36 +41,47 @@ func dialOne(ctx context.Context, c *Config, rawURL string, wrap func(net.Conn) 
 		return nil, failed(err)
 	}
 	u.Scheme, u.Host, u.User = "amqp", net.JoinHostPort(uri.Host, fmt.Sprint(uri.Port)), c.Credentials.Login.Current(u.User)
-	props := amqp.NewConnectionProperties()
-	props.SetClientConnectionName(c.Name)
 	var bare *unsecured
 	within := cmp.Or(time.Duration(uri.ConnectionTimeout)*time.Millisecond, dialTimeout)
-	conn, err := amqp.DialConfig(u.String(), amqp.Config{
-		Heartbeat:  heartbeat,
-		Properties: props,
-		FrameSize:  amqp.FrameSizeUnlimited,
-		Dial: func(network, addr string) (net.Conn, error) {
-			conn, err := connect(ctx, network, addr, within, secure)
-			if err != nil {
-				return nil, err
-			}
-			if secure == nil {
-				bare = &unsecured{Conn: conn}
-				conn = bare
-			}
-			return wrap(&signingIn{Conn: conn}), nil
-		},
-	})
+	with := c.AMQP
+	with.Heartbeat, with.Properties = cmp.Or(with.Heartbeat, heartbeat), c.properties()
+	with.FrameSize, with.TLSClientConfig, with.Recovery = amqp.FrameSizeUnlimited, nil, nil
+	with.Dial = func(network, addr string) (net.Conn, error) {
+		conn, err := connect(ctx, c.AMQP.Dial, network, addr, within, secure)
+		if err != nil {
+			return nil, err
+		}
+		if secure == nil {
+			bare = &unsecured{Conn: conn}
+			conn = bare
+		}
+		return wrap(&signingIn{Conn: conn}), nil
+	}
+	conn, err := amqp.DialConfig(u.String(), with)
 	if err != nil {
 		if bare != nil && bare.alert.Load() {
 			err = fmt.Errorf("%w: this port of RabbitMQ's speaks TLS: use amqps:// there, or the port of AMQP (5672 by default)", wire.ErrTLS)
 		}
 		if secure != nil {
-			err = refused(err, slices.ContainsFunc(uri.AuthMechanism, func(m string) bool { return strings.EqualFold(m, "external") }))
+			err = refused(err, c.external(&uri))
 		}
 		return nil, failed(err)
 	}
 	return conn, nil
+}
+
+// properties are what RabbitMQ's management page shows of a connection.
+func (c *Config) properties() amqp.Table {
+	p := amqp.NewConnectionProperties()
+	maps.Copy(p, c.AMQP.Properties)
+	p.SetClientConnectionName(c.Name)
+	return p
+}
+
+// external tells whether SASL EXTERNAL is among what RabbitMQ is offered.
+func (c *Config) external(uri *amqp.URI) bool {
+	return slices.ContainsFunc(uri.AuthMechanism, func(m string) bool { return strings.EqualFold(m, "external") }) ||
+		slices.ContainsFunc(c.AMQP.SASL, func(a amqp.Authentication) bool { return a.Mechanism() == "EXTERNAL" })
 }
 
 // security is how to speak TLS to a broker; nil: not at all. Its files are read anew.
@@ -77,8 +89,8 @@ func (c *Config) security(uri *amqp.URI) (*tls.Config, error) {
 	if uri.Scheme != "amqps" {
 		return nil, nil
 	}
-	if c.TLS != nil {
-		own := c.TLS.Clone()
+	if c.AMQP.TLSClientConfig != nil {
+		own := c.AMQP.TLSClientConfig.Clone()
 		own.ServerName = cmp.Or(own.ServerName, uri.Host)
 		return own, nil
 	}
@@ -89,9 +101,9 @@ func (c *Config) security(uri *amqp.URI) (*tls.Config, error) {
 }
 
 // connect makes a connection for AMQP. Until its handshake is over nothing else limits
-// how long that takes.
-func connect(ctx context.Context, network, addr string, within time.Duration, secure *tls.Config) (net.Conn, error) {
-	conn, err := (&net.Dialer{Timeout: within}).DialContext(ctx, network, addr)
+// how long that takes. dial is the user's own, or nil.
+func connect(ctx context.Context, dial func(network, addr string) (net.Conn, error), network, addr string, within time.Duration, secure *tls.Config) (net.Conn, error) {
+	conn, err := dialWithin(ctx, dial, network, addr, within)
 	if err != nil {
 		return nil, err
 	}
@@ -107,6 +119,36 @@ func connect(ctx context.Context, network, addr string, within time.Duration, se
 		return nil, credentials.Explain(err)
 	}
 	return secured{above, conn}, nil
+}
+
+// dialWithin opens a network connection. A dialer of the user's that does not return is
+// left behind, and what it returns later is closed.
+func dialWithin(ctx context.Context, dial func(network, addr string) (net.Conn, error), network, addr string, within time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	if dial == nil {
+		return (&net.Dialer{}).DialContext(ctx, network, addr)
+	}
+	type dialed struct {
+		conn net.Conn
+		err  error
+	}
+	done := make(chan dialed, 1)
+	go func() {
+		conn, err := dial(network, addr)
+		done <- dialed{conn, err}
+	}()
+	select {
+	case d := <-done:
+		return d.conn, d.err
+	case <-ctx.Done():
+		go func() {
+			if d := <-done; d.err == nil {
+				_ = d.conn.Close()
+			}
+		}()
+		return nil, fmt.Errorf("the dialer: %w", ctx.Err())
+	}
 }
 
 // secured ends as a plain connection does: the farewell of TLS could wait for a broker

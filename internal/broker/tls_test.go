@@ -33,11 +33,15 @@ func TestAMQPSWorks(t *testing.T) {
 			}
 		}
 		took := make(chan string, 2)
-		s := broker.NewSubscriber(broker.Config{URL: secure, Name: "work", Log: slog.New(slog.DiscardHandler)}, "q", 10)
+		s := broker.NewSubscriber(broker.Config{URL: secure, Name: "work", Log: slog.New(slog.DiscardHandler)})
 		ctx, cancel := context.WithCancel(t.Context())
 		var run sync.WaitGroup
 		run.Go(func() {
-			_ = s.Run(ctx, func(sub broker.Subscription) {
+			consuming, end := context.WithCancel(context.Background())
+			var connected sync.WaitGroup
+			connected.Go(func() { _ = s.Run(consuming) })
+			q := broker.Subscribed{Queue: "q", Prefetch: 10, Log: slog.New(slog.DiscardHandler), Observe: func(bool) {}}
+			_ = s.Consume(ctx, q, func(sub broker.Subscription) {
 				for range 2 {
 					d := <-sub.In
 					_ = d.Ack(false)
@@ -45,6 +49,8 @@ func TestAMQPSWorks(t *testing.T) {
 				}
 				<-ctx.Done()
 			})
+			end()
+			connected.Wait()
 		})
 		defer run.Wait()
 		defer cancel()

@@ -150,14 +150,17 @@ func TestTheLibraryRunsOnPrintedTopologies(t *testing.T) {
 		} {
 			queue := "work of " + way
 			v.Queue(queue, amqp.Table{"x-queue-type": "quorum"})
-			config := redrive.Config{URL: v.URL(), Queue: queue, Policy: policy.Policy{Attempts: 3, Backoff: policy.Fixed(second), Jitter: policy.None}, Wait: c.wait, Verify: true}
+			k := redrive.Consumer{Queue: queue, Policy: policy.Policy{Attempts: 3, Backoff: policy.Fixed(second), Jitter: policy.None}, Wait: c.wait}
 			ctx := t.Context()
-			if s, err := redrive.NewSettler(ctx, config); err == nil {
-				s.Close()
+			client, err := redrive.NewClient(ctx, redrive.Config{URLs: []string{v.URL()}, Verify: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := client.NewSettler(ctx, k); err == nil {
 				t.Fatalf("%s: nothing was imported, and nothing was missing", way)
 			}
 			topology(t, v, append([]string{way, "--queue", queue}, c.args...)...)
-			s, err := redrive.NewSettler(ctx, config)
+			s, err := client.NewSettler(ctx, k)
 			if err != nil {
 				t.Fatalf("%s: %v", way, err)
 			}
@@ -171,7 +174,7 @@ func TestTheLibraryRunsOnPrintedTopologies(t *testing.T) {
 			if m := s.Message(&d); m.Attempt != 2 || time.Since(began) < second {
 				t.Errorf("%s: attempt %d after %s", way, m.Attempt, time.Since(began))
 			}
-			s.Close()
+			client.Close()
 		}
 	})
 }

@@ -20,13 +20,14 @@ func TestTheQueueThatBlocksItsRetriesIsNamed(t *testing.T) {
 	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, _ *rabbitnode.Node) {
 		c := configFor(t, v, everyQueue)
 		mendAll(t, c)
+		client, err := redrive.NewClient(t.Context(), redrive.Config{URLs: []string{v.URL()}, Log: slog.New(slog.DiscardHandler)})
+		must(t, err)
+		defer client.Close()
 		for _, queue := range []string{"orders", "mail"} {
 			v.Queue(queue, amqp.Table{"x-queue-type": "classic", "x-max-length": int32(1), "x-overflow": "reject-publish"})
 			for _, way := range []redrive.Way{redrive.Levels(100 * time.Millisecond), redrive.MessageTTL()} {
-				s, err := redrive.NewSettler(t.Context(), redrive.Config{URL: v.URL(), Queue: queue, Wait: way, Log: slog.New(slog.DiscardHandler),
-					Policy: policy.Policy{Attempts: 2, Backoff: policy.Fixed(100 * time.Millisecond)}})
+				_, err := client.NewSettler(t.Context(), redrive.Consumer{Queue: queue, Wait: way, Policy: policy.Policy{Attempts: 2, Backoff: policy.Fixed(100 * time.Millisecond)}})
 				must(t, err)
-				s.Close()
 			}
 		}
 		v.Publish("", "orders", amqp.Publishing{})

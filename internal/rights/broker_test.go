@@ -82,26 +82,34 @@ func user(v *brokertest.VHost, r rights.Rights) (url string) {
 	return v.URLAs(name, "s3cret")
 }
 
+// connect has a consumer's settings find, or declare, what it needs.
+func connect(ctx context.Context, config redrive.Config, k redrive.Consumer) error {
+	client, err := redrive.NewClient(ctx, config)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	_, err = client.NewSettler(ctx, k)
+	return err
+}
+
 // again runs a consumer of the library until a message that failed once has come back.
-func again(t *testing.T, v *brokertest.VHost, config redrive.Config) {
+func again(t *testing.T, v *brokertest.VHost, config redrive.Config, wait redrive.Way) {
 	t.Helper()
 	config.Log = slog.New(slog.DiscardHandler)
-	config.Queue, config.Policy = "orders", policy.Policy{Attempts: 3, Backoff: policy.Fixed(100 * time.Millisecond)}
-	c, err := redrive.NewConsumer(config)
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	v.Publish("", "orders", amqp.Publishing{DeliveryMode: 2, Body: []byte("1")})
 	came := 0
-	if err := c.Run(ctx, func(_ context.Context, m *redrive.Message) error {
+	k := redrive.Consumer{Queue: "orders", Policy: policy.Policy{Attempts: 3, Backoff: policy.Fixed(100 * time.Millisecond)}, Wait: wait}
+	k.Handler = func(_ context.Context, m *redrive.Message) error {
 		if came++; came == 1 {
 			return errors.New("down")
 		}
 		cancel()
 		return nil
-	}); err != nil || came != 2 {
+	}
+	if err := redrive.Consume(ctx, config, k); err != nil || came != 2 {
 		t.Errorf("it came %d times: %v", came, err)
 	}
 }
@@ -111,7 +119,7 @@ func TestTheLibrarysConsumers(t *testing.T) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		r := rights.Consumer("orders")
 		for _, way := range []redrive.Way{redrive.Levels(100 * time.Millisecond), redrive.Dynamic(), redrive.Binary(100 * time.Millisecond), redrive.MessageTTL()} {
-			again(t, v, redrive.Config{URL: user(v, r), Wait: way})
+			again(t, v, redrive.Config{URLs: []string{user(v, r)}}, way)
 		}
 		// As the note says of Config.Verify.
 		_, note, _ := strings.Cut(r.Notes[0], "configure ")
@@ -119,24 +127,21 @@ func TestTheLibrarysConsumers(t *testing.T) {
 		less.Configure, note, _ = strings.Cut(note, ", write ")
 		less.Write, note, _ = strings.Cut(note, ", read ")
 		less.Read = strings.TrimSuffix(note, ".")
-		again(t, v, redrive.Config{URL: user(v, less), Wait: redrive.Levels(100 * time.Millisecond), Verify: true})
+		again(t, v, redrive.Config{URLs: []string{user(v, less)}, Verify: true}, redrive.Levels(100*time.Millisecond))
 
 		// What the service declares is there; it is not, so its queue keeps reports.
 		made(t, v)
-		c, err := redrive.NewConsumer(redrive.Config{URL: user(v, rights.GoReporter("orders")), Queue: "orders", Wait: redrive.Service(), Verify: true, Log: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		ended := make(chan error, 1)
 		go func() {
-			ended <- c.Run(ctx, func(_ context.Context, m *redrive.Message) error {
+			config := redrive.Config{URLs: []string{user(v, rights.GoReporter("orders"))}, Verify: true, Log: slog.New(slog.DiscardHandler)}
+			ended <- redrive.Consume(ctx, config, redrive.Consumer{Queue: "orders", Wait: redrive.Service(), Handler: func(_ context.Context, m *redrive.Message) error {
 				if string(m.Body) == "park" {
 					return redrive.Park(errors.New("never"))
 				}
 				return errors.New("down")
-			})
+			}})
 		}()
 		for _, body := range []string{"1", "park"} {
 			v.Publish("", "orders", amqp.Publishing{DeliveryMode: 2, Body: []byte(body)})
@@ -156,20 +161,15 @@ func TestVerifySeesAMissingRight(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		made(t, v)
-		declarer := redrive.Config{URL: v.URL(), Queue: "orders", Policy: policy.Policy{Attempts: 2, Backoff: policy.Fixed(time.Second)}, Wait: redrive.Levels(time.Second), Log: slog.New(slog.DiscardHandler)}
-		s, err := redrive.NewSettler(t.Context(), declarer)
-		if err != nil {
+		config := redrive.Config{URLs: []string{v.URL()}, Log: slog.New(slog.DiscardHandler)}
+		declarer := redrive.Consumer{Queue: "orders", Policy: policy.Policy{Attempts: 2, Backoff: policy.Fixed(time.Second)}, Wait: redrive.Levels(time.Second)}
+		if err := connect(t.Context(), config, declarer); err != nil {
 			t.Fatal(err)
 		}
-		s.Close()
 		starts := func(wait redrive.Way, r rights.Rights) error {
-			c := declarer
-			c.URL, c.Wait, c.Verify = user(v, r), wait, true
-			s, err := redrive.NewSettler(t.Context(), c)
-			if err == nil {
-				s.Close()
-			}
-			return err
+			verifying, k := config, declarer
+			verifying.URLs, verifying.Verify, k.Wait = []string{user(v, r)}, true, wait
+			return connect(t.Context(), verifying, k)
 		}
 		read := "^orders$"
 		for _, c := range []struct {

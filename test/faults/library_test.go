@@ -57,17 +57,14 @@ func (l *ledger) handle(_ context.Context, m *redrive.Message) error {
 }
 
 // library runs a consumer until the function it returns is called, which tells
-// what Run said.
+// what Consume returned.
 func library(t *testing.T, l *ledger, url string) (stop func() error) {
 	t.Helper()
-	c, err := redrive.NewConsumer(redrive.Config{URL: url, Queue: l.queue, Wait: redrive.Fixed(wait), Concurrency: 50, Prefetch: libraryPrefetch,
-		Policy: policy.Policy{Attempts: failures + 1, Backoff: policy.Fixed(wait)}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := redrive.Consumer{Queue: l.queue, Wait: redrive.Levels(wait), Concurrency: 50, Prefetch: libraryPrefetch,
+		Policy: policy.Policy{Attempts: failures + 1, Backoff: policy.Fixed(wait)}, Handler: l.handle}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- c.Run(ctx, l.handle) }()
+	go func() { ended <- redrive.Consume(ctx, redrive.Config{URLs: []string{url}}, k) }()
 	stop = sync.OnceValue(func() error {
 		cancel()
 		return <-ended

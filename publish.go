@@ -27,11 +27,11 @@ const (
 	longestPause = 15 * time.Second
 )
 
-// handOver publishes a message to where it waits, and again until RabbitMQ has
+// publishUntilConfirmed publishes a message to where it waits, and again until RabbitMQ has
 // confirmed it. Its error is wire.ErrUnacceptable when RabbitMQ never takes it, and
 // another when ctx ended first. elsewhere is a destination that is not ours, and
 // gets one chance where it is missing or forbidden.
-func (s *settler) handOver(ctx context.Context, out broker.Outgoing, t wait.Ticket, elsewhere bool) error {
+func (s *settler) publishUntilConfirmed(ctx context.Context, out broker.Outgoing, t wait.Ticket, elsewhere bool) error {
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		since, err := s.send(ctx, t, out)
 		if err == nil && t.Within > 0 && time.Since(since) > t.Within {
@@ -43,27 +43,29 @@ func (s *settler) handOver(ctx context.Context, out broker.Outgoing, t wait.Tick
 		switch {
 		case err == nil:
 			if s.trouble.Load() && s.trouble.CompareAndSwap(true, false) {
-				s.log.Info("failed messages are handed over again", "queue", s.queue)
+				s.log.Info("failed messages are published for their retry again", "queue", s.consumer.Queue)
 			}
 			return nil
 		case errors.Is(err, wire.ErrUnacceptable):
 			if _, there := out.Message.Headers[wire.HeaderError]; !there {
-				return fmt.Errorf("handing over to exchange %q: %w", t.Exchange, err)
+				return fmt.Errorf("publishing to exchange %q: %w", t.Exchange, err)
 			}
 			delete(out.Message.Headers, wire.HeaderError) // the text may be what is too much
 			continue
+		case errors.Is(err, errClosed):
+			return err
 		case elsewhere && (errors.Is(err, wire.ErrUnroutable) || errors.Is(err, wire.ErrForbidden)):
 			return err
 		case errors.Is(err, wire.ErrUnroutable) && !s.verify:
-			// Somebody deleted what it waits in: it is made again.
-			err = errors.Join(err, s.publish.Declare(ctx, s.way.Topology(s.queue)))
+			// What it waits in was deleted: it is declared again.
+			err = errors.Join(err, s.publish.Declare(ctx, s.way.Topology(s.consumer.Queue)))
 		}
 		if ctx.Err() == nil && s.trouble.CompareAndSwap(false, true) { // once, not for each message and try
-			s.log.Warn("failed messages cannot be handed over; they stay unacknowledged, trying again", "queue", s.queue, "id", out.ID, "exchange", t.Exchange, "error", err)
+			s.log.Warn("failed messages cannot be published for their retry; they stay unacknowledged, trying again", "queue", s.consumer.Queue, "id", out.ID, "exchange", t.Exchange, "error", err)
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("handing over to exchange %q: %w; %w", t.Exchange, err, context.Cause(ctx))
+			return fmt.Errorf("publishing to exchange %q: %w; %w", t.Exchange, err, context.Cause(ctx))
 		case <-time.After(pause):
 		}
 	}
@@ -94,7 +96,7 @@ func (s *settler) first(ctx context.Context, t wait.Ticket) (at time.Time, err e
 
 // outgoing is the message with its trail.
 func (s *settler) outgoing(m *Message, f *failure, parkedFor string, t wait.Ticket) broker.Outgoing {
-	tr := trail.Trail{ID: m.ID, Attempt: m.Attempt, Queue: s.queue, FirstFailed: m.FirstFailed, Reason: wire.ReasonReported, Error: f.header()}
+	tr := trail.Trail{ID: m.ID, Attempt: m.Attempt, Queue: s.consumer.Queue, FirstFailed: m.FirstFailed, Reason: wire.ReasonReported, Error: f.header()}
 	if tr.FirstFailed.IsZero() {
 		tr.FirstFailed = time.Now()
 	}
@@ -126,7 +128,7 @@ func newID(queue string, m *wire.Message) string {
 	_ = binary.Write(h, binary.BigEndian, m.Timestamp.Unix())
 	h.Write(m.Body)
 	id := uuid.UUID(h.Sum(nil)[:16])
-	id[6], id[8] = id[6]&0x0f|0x80, id[8]&0x3f|0x80 // version 8, which is anybody's
+	id[6], id[8] = id[6]&0x0f|0x80, id[8]&0x3f|0x80 // version 8: custom
 	return id.String()
 }
 

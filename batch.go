@@ -1,0 +1,147 @@
+package redrive
+
+import (
+	"context"
+	"errors"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// Batch has a consumer handle several messages at once. Size and Handler are required.
+type Batch struct {
+	// Size is the most messages of one call, from 1 to 65,535.
+	Size int
+	// Wait is how long the first message of a batch waits for more. The default is 1 s.
+	Wait time.Duration
+	// Handler handles a batch.
+	Handler BatchHandler
+}
+
+// BatchHandler is one attempt at each of several messages, 1 to Batch.Size of them. It
+// returns the errors of those that failed, by the very pointers it was called with; nil is
+// a success of all. Each message is settled by itself: an error means for it what it means
+// when a Handler returns it. A panic, or an error for a message that is not of the batch,
+// fails all that have no error of their own.
+//
+// Different attempts at a message may be in different batches. When the consumer stops, a
+// batch that is not full is handled at once. It must return when ctx ends.
+type BatchHandler func(ctx context.Context, batch []*Message) map[*Message]error
+
+var errNotOfBatch = errors.New("redrive: the batch handler returned an error for a message that is not of its batch")
+
+// workBatches attempts one batch after the other, until there are no more messages to take.
+// One worker at a time collects, or each would wait with a part of what has arrived.
+func (r *run) workBatches(c connection) {
+	b := r.settler.consumer.Batch
+	for {
+		select {
+		case c.collecting <- struct{}{}:
+		case <-r.ctx.Done():
+			return
+		case <-c.Ended:
+			return
+		}
+		deliveries := collect(r.ctx, c.In, c.Ended, b.Size, b.Wait)
+		<-c.collecting
+		if len(deliveries) == 0 || c.ended() {
+			return
+		}
+		r.attemptBatch(c, deliveries)
+	}
+}
+
+// collect waits for a delivery, and from then on up to wait for size of them; not longer
+// than ctx lasts. It returns none when nothing more is to be handled: ended and the end of
+// in mean that what was collected is RabbitMQ's again.
+func collect(ctx context.Context, in <-chan amqp.Delivery, ended <-chan struct{}, size int, wait time.Duration) (batch []amqp.Delivery) {
+	var over <-chan time.Time
+	for len(batch) < size {
+		if ctx.Err() != nil { // a select may take a message though this is so too
+			return batch
+		}
+		select {
+		case <-ctx.Done():
+			return batch
+		case <-ended:
+			return nil
+		case <-over:
+			return batch
+		case d, ok := <-in:
+			if !ok {
+				return nil
+			}
+			if batch = append(batch, d); len(batch) == 1 {
+				limit := time.NewTimer(wait)
+				defer limit.Stop()
+				over = limit.C
+			}
+		}
+	}
+	return batch
+}
+
+// attemptBatch calls the handler with a batch and settles each of its messages.
+func (r *run) attemptBatch(c connection, deliveries []amqp.Delivery) {
+	all := make([]*attempt, len(deliveries))
+	var batch []*Message
+	for i := range deliveries {
+		if all[i] = r.begin(c, &deliveries[i]); all[i].unreadable == "" {
+			batch = append(batch, all[i].m)
+		}
+	}
+	var failed map[*Message]error
+	var rest error // of those without an error of their own
+	began := time.Now()
+	if len(batch) > 0 {
+		failed, rest = tryBatch(r.working, r.settler.consumer, batch)
+	}
+	took := time.Since(began)
+	var settling sync.WaitGroup // each waits for its own confirm
+	for _, a := range all {
+		if a.unreadable == "" {
+			a.took = took
+			if a.failed = failed[a.m]; a.failed == nil {
+				a.failed = rest
+			}
+		}
+		if a.failed == nil {
+			r.end(c, a)
+			continue
+		}
+		settling.Go(func() { r.end(c, a) })
+	}
+	settling.Wait()
+}
+
+// tryBatch runs a batch handler once.
+func tryBatch(ctx context.Context, k Consumer, batch []*Message) (failed map[*Message]error, rest error) {
+	defer func() {
+		if p := recover(); p != nil {
+			rest = &PanicError{Value: p, Stack: debug.Stack()}
+		}
+	}()
+	if k.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, k.Timeout)
+		defer cancel()
+	}
+	known := make(map[*Message]bool, len(batch))
+	for _, m := range batch {
+		known[m] = true
+	}
+	returned := k.Batch.Handler(ctx, batch)
+	failed = make(map[*Message]error, len(returned)) // the handler may keep its own
+	for m, err := range returned {
+		switch {
+		case err == nil:
+		case !known[m]:
+			rest = errNotOfBatch
+		default:
+			failed[m] = err
+		}
+	}
+	return failed, rest
+}

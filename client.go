@@ -1,0 +1,272 @@
+package redrive
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/addresses"
+	"github.com/redrive-mq/redrive/internal/broker"
+)
+
+// Config configures a Client. URLs is required.
+type Config struct {
+	// URLs are the addresses of the nodes of one RabbitMQ cluster, amqp:// or amqps://,
+	// all with the same virtual host, user and password. Each connection goes to one of
+	// them at random, and to the next when that one fails. One string may hold several,
+	// separated by commas, as an environment variable does.
+	//
+	// These parameters may follow a "?": cacertfile, certfile, keyfile (files in PEM, read
+	// for each new connection), server_name_indication, auth_mechanism (plain, amqplain or
+	// external), heartbeat (seconds) and connection_timeout (milliseconds).
+	URLs []string
+
+	// AMQP configures the connections. Its zero value suits most programs. These of its
+	// fields are used:
+	//
+	//   - SASL replaces the user and password of URLs. It is asked at each new connection,
+	//     so an implementation may return a token that has been renewed.
+	//   - TLSClientConfig is for amqps:// URLs without files of their own. Its
+	//     GetClientCertificate is called at each new connection. Without it the system's
+	//     authorities are trusted, or those of SSL_CERT_FILE.
+	//   - Dial opens network connections, through a proxy for example. TLS is added above.
+	//   - Heartbeat is from 1 s to 60 s; the default is 10 s.
+	//   - Properties are shown in RabbitMQ's management page. "connection_name" is the
+	//     beginning of the names of both connections; the default is "redrive".
+	//   - Vhost replaces the virtual host of URLs.
+	//   - ChannelMax and Locale are passed on.
+	//
+	// FrameSize and Recovery must not be set: the Client agrees on RabbitMQ's frame size,
+	// and recovers by itself.
+	AMQP amqp.Config
+
+	// Verify makes the Client declare nothing: what is missing in RabbitMQ is an error
+	// instead. It is for users without the permission to configure.
+	Verify bool
+
+	// Log receives what a person should know. It never receives a payload. The default is
+	// slog.Default.
+	Log *slog.Logger
+
+	// Metrics receives counts and durations. Its zero value ignores them.
+	Metrics Metrics
+
+	// OnParked, if not nil, is called after a message of any consumer was parked. Calls
+	// come from one goroutine, in the order of parking, and hold up no consumer: while
+	// 1,024 of them wait, further ones are dropped. A panic is recovered and logged.
+	// Metrics.Hook counts calls, panics and drops. Close waits up to 5 s for calls that are
+	// left; then ctx ends, those that have not begun are dropped, and Close waits a second
+	// longer for the one under way.
+	OnParked func(ctx context.Context, m ParkedMessage)
+}
+
+// check returns what is wrong with a configuration, or nil.
+func (c *Config) check() error {
+	urls := addresses.Join(c.URLs)
+	switch {
+	case len(c.URLs) == 0:
+		return errors.New("redrive: Config.URLs is empty: give at least one, such as amqp://user:password@host/vhost")
+	case slices.Contains(c.URLs, ""):
+		return errors.New("redrive: Config.URLs has an empty string")
+	case addresses.Check(urls, "amqp", "amqps") != nil:
+		return fmt.Errorf("redrive: Config.URLs %w", addresses.Check(urls, "amqp", "amqps"))
+	case c.AMQP.TLSClientConfig != nil && !addresses.Secure(urls):
+		return errors.New("redrive: Config.AMQP.TLSClientConfig is set, and Config.URLs has one that is not amqps://, or that names files for TLS itself: use one of them")
+	case c.AMQP.Heartbeat != 0 && (c.AMQP.Heartbeat < time.Second || c.AMQP.Heartbeat > addresses.LongestHeartbeat*time.Second):
+		return fmt.Errorf("redrive: Config.AMQP.Heartbeat is %s: expected 1s to %ds", c.AMQP.Heartbeat, addresses.LongestHeartbeat)
+	case c.AMQP.FrameSize != 0:
+		return errors.New("redrive: Config.AMQP.FrameSize is set: RabbitMQ's own is used, leave it out")
+	case c.AMQP.Recovery != nil:
+		return errors.New("redrive: Config.AMQP.Recovery is set: a Client reconnects by itself, leave it out")
+	case slices.Contains(c.AMQP.SASL, nil):
+		return errors.New("redrive: Config.AMQP.SASL has a nil")
+	}
+	return nil
+}
+
+// connection is the configuration of one of the two connections.
+func (c *Config) connection(does string) broker.Config {
+	name, _ := c.AMQP.Properties["connection_name"].(string)
+	return broker.Config{URL: addresses.Join(c.URLs), Name: cmp.Or(name, "redrive") + " (" + does + ")", Log: c.Log, AMQP: c.AMQP}
+}
+
+// Client serves any number of consumers with two connections to RabbitMQ: one publishes,
+// and one, made for the first consumer, consumes. On a single one a memory or disk alarm
+// would hold up the acknowledgements too. A lost connection is made again for as long as it
+// takes.
+//
+// Make one with NewClient. Its methods are safe for concurrent use.
+type Client struct {
+	config    Config
+	publish   *broker.Publisher
+	subscribe *broker.Subscriber
+	hook      *hook
+	sending   sync.Mutex // Publisher.Send is called by one goroutine at a time
+
+	consuming     context.Context // of all consumers
+	stopConsuming context.CancelFunc
+	open          context.Context // of the connections and senders
+	disconnect    context.CancelFunc
+	connections   sync.WaitGroup
+	connect       sync.Once // to consume
+	closeOnce     sync.Once
+
+	mu        sync.Mutex
+	closed    bool
+	consumers sync.WaitGroup
+
+	metricsPanic sync.Once // logs it
+}
+
+var (
+	errClosed = errors.New("redrive: the client is closed")
+	errZero   = errors.New("redrive: the Client is nil or its zero value: make one with NewClient")
+)
+
+// NewClient connects to RabbitMQ, for as long as it takes or until ctx ends. It returns at
+// once what a person must fix: a Config that is not valid, a wrong password, a virtual
+// host that does not exist, a certificate that is not trusted; errors.Is finds the last
+// three as wire.ErrForbidden, wire.ErrNoVHost and wire.ErrTLS. When ctx ends first, it
+// returns the error of ctx.
+//
+// ctx is for connecting only. The Client lasts until Close.
+func NewClient(ctx context.Context, config Config) (*Client, error) {
+	if err := config.check(); err != nil {
+		return nil, err
+	}
+	config.URLs = slices.Clone(config.URLs)
+	config.AMQP.Properties = maps.Clone(config.AMQP.Properties)
+	if config.Log == nil {
+		config.Log = slog.Default()
+	}
+	c := &Client{config: config}
+	publishes := config.connection("publishes")
+	publishes.Strict = true
+	c.publish, c.subscribe = broker.NewPublisher(publishes), broker.NewSubscriber(config.connection("consumes"))
+	c.consuming, c.stopConsuming = context.WithCancel(context.Background())
+	c.open, c.disconnect = context.WithCancel(context.Background())
+	connecting, refuse := context.WithCancelCause(ctx)
+	defer refuse(nil)
+	c.connections.Go(func() {
+		if err := c.publish.Run(c.open); err != nil {
+			refuse(err)
+		}
+	})
+	if config.OnParked != nil {
+		c.hook = newHook(c)
+	}
+	if _, err := c.publish.Version(connecting); err != nil {
+		c.Close()
+		return nil, fmt.Errorf("redrive: %w", context.Cause(connecting))
+	}
+	return c, nil
+}
+
+// Consume runs one consumer until ctx ends or Close is called. Then it stops taking
+// messages, lets handlers finish within Consumer.Shutdown, settles what they return, and
+// returns nil; what was only prefetched goes back to its queue. A program with several
+// queues calls it once for each, from a goroutine each. One that ends ends no other.
+//
+// It declares what the consumer needs in RabbitMQ beside its queue, which must exist, and
+// consumes again for as long as it takes when its channel or connection is lost. It returns
+// an error in three cases only: when k is not valid; when it cannot begin, for a reason
+// that a person must fix, such as a missing queue (wire.ErrQueueGone) or permission
+// (wire.ErrForbidden); and when handlers did not return in time.
+func (c *Client) Consume(ctx context.Context, k Consumer) error {
+	if c == nil || c.publish == nil {
+		return errZero
+	}
+	handle, err := k.ready(c.config.Verify)
+	if err != nil {
+		return err
+	}
+	return c.consume(ctx, k, handle)
+}
+
+func (c *Client) consume(ctx context.Context, k Consumer, handle Handler) error {
+	if !c.enter() {
+		return errClosed
+	}
+	defer c.consumers.Done()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	defer context.AfterFunc(c.consuming, stop)()
+	s := c.settler(k)
+	var sending sync.WaitGroup
+	defer sending.Wait()
+	sends, endSending := context.WithCancel(c.open)
+	defer endSending()
+	sending.Go(func() { s.sender.run(sends) })
+	if err := s.prepare(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	c.connect.Do(func() {
+		c.connections.Go(func() { _ = c.subscribe.Run(c.open) }) // it fails only in its strict mode
+	})
+	return c.run(ctx, s, handle)
+}
+
+// enter counts a consumer, unless the client is closed.
+func (c *Client) enter() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.consumers.Add(1)
+	return true
+}
+
+// Close stops all consumers, waits until every Consume has returned, and closes the
+// connections. That takes as long as the longest Consumer.Shutdown and a few seconds, at
+// most. It must not be called by a handler. A second Close waits for the first one.
+func (c *Client) Close() {
+	if c == nil || c.publish == nil {
+		return
+	}
+	c.closeOnce.Do(func() {
+		c.mu.Lock()
+		c.closed = true
+		c.mu.Unlock()
+		c.stopConsuming()
+		c.consumers.Wait()
+		c.hook.close()
+		c.disconnect()
+		c.connections.Wait()
+	})
+}
+
+// Consume is a Client with one consumer: it connects, consumes until ctx ends, and closes
+// the connections. Its errors are those of NewClient and of Client.Consume; it returns nil
+// when ctx ends before it is connected.
+func Consume(ctx context.Context, config Config, k Consumer) error {
+	handle, err := k.ready(config.Verify) // before it connects
+	if err != nil {
+		return err
+	}
+	c, err := NewClient(ctx, config)
+	if err != nil {
+		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+			return nil
+		}
+		return err
+	}
+	defer c.Close()
+	return c.consume(ctx, k, handle)
+}
+
+// settler makes what settles the messages of a consumer, which is complete.
+func (c *Client) settler(k Consumer) *settler {
+	return &settler{consumer: k, way: k.Wait.way, limits: k.Wait.way.Limits(), verify: c.config.Verify, log: c.config.Log, publish: c.publish, sender: newSender(c), parked: c.hook.add}
+}

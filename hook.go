@@ -1,0 +1,125 @@
+package redrive
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// ParkedMessage is a message that was parked: it is in the queue redrive.parked until a
+// person replays or discards it.
+type ParkedMessage struct {
+	Queue     string // the work queue
+	ID        string // as Message.ID
+	MessageID string // as the publisher set it; "" if not
+	Attempt   int    // the last one, from 1
+	Reason    string // why it was parked, in words
+	// Err is what the handler returned, or a *PanicError. It is nil for a message that was
+	// parked unseen, since it could not be published again as it was.
+	Err error
+}
+
+const (
+	hookBuffer = 1024            // calls that wait, at most
+	hookGrace  = 5 * time.Second // for those that wait when the client closes
+)
+
+// hook calls Config.OnParked, away from consumers.
+type hook struct {
+	client *Client
+	events chan ParkedMessage
+	stop   chan struct{} // closed when no more will come
+	done   chan struct{}
+	cancel context.CancelFunc
+	full   atomic.Bool // calls are dropped, and that was logged
+	panics sync.Once   // logs one
+}
+
+func newHook(c *Client) *hook {
+	ctx, cancel := context.WithCancel(context.Background())
+	h := &hook{client: c, events: make(chan ParkedMessage, hookBuffer), stop: make(chan struct{}), done: make(chan struct{}), cancel: cancel}
+	go func() { // close waits for it
+		defer close(h.done)
+		h.run(ctx)
+	}()
+	return h
+}
+
+// add has the hook called, soon. It never waits.
+func (h *hook) add(m ParkedMessage) {
+	if h == nil {
+		return
+	}
+	select {
+	case h.events <- m:
+		return
+	default:
+	}
+	if h.full.CompareAndSwap(false, true) { // once, not for each message
+		h.client.config.Log.Error("Config.OnParked is too slow: calls are dropped", "queue", m.Queue, "id", m.ID, "waiting", hookBuffer)
+	}
+	h.client.hooked(m.Queue, HookDropped)
+}
+
+func (h *hook) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		select {
+		case m := <-h.events:
+			h.call(ctx, m)
+		case <-h.stop:
+			select {
+			case m := <-h.events:
+				h.call(ctx, m)
+			default:
+				return
+			}
+		}
+	}
+	for range len(h.events) {
+		h.client.hooked((<-h.events).Queue, HookDropped)
+	}
+}
+
+func (h *hook) call(ctx context.Context, m ParkedMessage) {
+	result := HookPanicked
+	defer func() {
+		if p := recover(); p != nil {
+			stack := debug.Stack()
+			h.panics.Do(func() { // once; each is counted
+				h.client.config.Log.Error("Config.OnParked panicked", "queue", m.Queue, "id", m.ID, "panic", fmt.Sprint(p), "stack", string(stack))
+			})
+		}
+		h.client.hooked(m.Queue, result)
+	}()
+	h.client.config.OnParked(ctx, m)
+	h.full.Store(false)
+	result = HookReturned
+}
+
+// close waits for the calls that are left, for hookGrace, and then a little for the one
+// under way.
+func (h *hook) close() {
+	if h == nil {
+		return
+	}
+	defer h.cancel()
+	close(h.stop)
+	grace := time.NewTimer(hookGrace)
+	defer grace.Stop()
+	select {
+	case <-h.done:
+		return
+	case <-grace.C:
+	}
+	h.cancel()
+	last := time.NewTimer(lastGrace)
+	defer last.Stop()
+	select {
+	case <-h.done:
+	case <-last.C:
+		h.client.config.Log.Error("Config.OnParked did not return when its context ended, and is left behind", "waiting", len(h.events))
+	}
+}

@@ -1,0 +1,93 @@
+package redrive
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// A batch ends when it is full, when its first message has waited, when the consumer stops,
+// or with nothing when its messages are RabbitMQ's again.
+func TestCollect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in, ended := make(chan amqp.Delivery), make(chan struct{})
+		ctx, cancel := context.WithCancel(t.Context())
+		began := time.Now()
+		got := make(chan []amqp.Delivery)
+		gather := func() {
+			began = time.Now()
+			go func() { got <- collect(ctx, in, ended, 3, time.Second) }()
+		}
+		deliver := func(n int) {
+			for range n {
+				in <- amqp.Delivery{}
+			}
+		}
+		expect := func(what string, n int, after time.Duration) {
+			t.Helper()
+			if b, took := <-got, time.Since(began); len(b) != n || took != after {
+				t.Errorf("%s: %d messages after %s, want %d after %s", what, len(b), took, n, after)
+			}
+		}
+		gather()
+		deliver(3)
+		expect("full", 3, 0)
+		gather()
+		time.Sleep(time.Hour)
+		deliver(1)
+		time.Sleep(time.Second / 2)
+		deliver(1)
+		expect("the first has waited", 2, time.Hour+time.Second)
+		gather()
+		deliver(2)
+		cancel()
+		expect("stopped", 2, 0)
+		ctx = t.Context()
+		gather()
+		deliver(2)
+		close(ended)
+		expect("the connection is lost", 0, 0)
+	})
+}
+
+// A hook that hangs holds up nobody but itself: calls beyond a bound are dropped, and
+// Close is over within its grace.
+func TestAHookThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var returned, dropped atomic.Int32
+		c := &Client{config: Config{
+			Log:      slog.New(slog.NewTextHandler(io.Discard, nil)),
+			OnParked: func(ctx context.Context, _ ParkedMessage) { <-ctx.Done() },
+			Metrics: Metrics{Hook: func(e HookEvent) {
+				if e.Result == HookDropped {
+					dropped.Add(1)
+				} else {
+					returned.Add(1)
+				}
+			}},
+		}}
+		h := newHook(c)
+		h.add(ParkedMessage{})
+		synctest.Wait() // it hangs in the call
+		for range hookBuffer + 7 {
+			h.add(ParkedMessage{})
+		}
+		if n := dropped.Load(); n != 7 {
+			t.Errorf("%d calls are dropped, want 7", n)
+		}
+		began := time.Now()
+		h.close()
+		if took := time.Since(began); took != hookGrace {
+			t.Errorf("it closed after %s, want %s", took, hookGrace)
+		}
+		if r, d := returned.Load(), dropped.Load(); r != 1 || d != hookBuffer+7 {
+			t.Errorf("%d calls returned and %d were dropped", r, d)
+		}
+	})
+}

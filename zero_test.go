@@ -1,0 +1,151 @@
+package redrive_test
+
+import (
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/policy"
+)
+
+func slogTo(w *safeLog) *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }
+
+// Zero values and settings that cannot be kept are errors that name the field; nothing
+// panics, and nothing connects.
+func TestZeroValuesAreErrors(t *testing.T) {
+	good := redrive.Consumer{Queue: "q", Policy: fast(2), Wait: redrive.Levels(), Handler: nothing}
+	consumer := func(change func(*redrive.Consumer)) error {
+		k := good
+		change(&k)
+		return redrive.Consume(t.Context(), redrive.Config{}, k)
+	}
+	client := func(c redrive.Config) error {
+		_, err := redrive.NewClient(t.Context(), c)
+		return err
+	}
+	amqpConfig := func(a amqp.Config) error {
+		return client(redrive.Config{URLs: []string{"amqp://localhost"}, AMQP: a})
+	}
+	var none *redrive.Client
+	for want, got := range map[string]error{
+		"Config.URLs is empty":            client(redrive.Config{}),
+		"Config.URLs has an empty string": client(redrive.Config{URLs: []string{""}}),
+		"Config.AMQP.Heartbeat is 1ms":    amqpConfig(amqp.Config{Heartbeat: time.Millisecond}),
+		"Config.AMQP.FrameSize is set":    amqpConfig(amqp.Config{FrameSize: 4096}),
+		"Config.AMQP.Recovery is set":     amqpConfig(amqp.Config{Recovery: &amqp.Recovery{}}),
+		"Config.AMQP.SASL has a nil":      amqpConfig(amqp.Config{SASL: []amqp.Authentication{nil}}),
+		"make one with NewClient":         none.Consume(t.Context(), good),
+		"make one with NewClient ":        (&redrive.Client{}).Consume(t.Context(), good),
+		"Consumer.Queue is empty":         redrive.Consume(t.Context(), redrive.Config{}, redrive.Consumer{}),
+		"Consumer.Wait is not set":        consumer(func(k *redrive.Consumer) { k.Wait = redrive.Way{} }),
+		"Consumer.Wait: ":                 consumer(func(k *redrive.Consumer) { k.Wait = redrive.Levels(-1) }),
+		"Consumer.Policy: ":               consumer(func(k *redrive.Consumer) { k.Policy = policy.Policy{} }),
+		"Consumer.Handler is nil":         consumer(func(k *redrive.Consumer) { k.Handler = nil }),
+		"are both set":                    consumer(func(k *redrive.Consumer) { k.Batch = redrive.Batch{Size: 2, Handler: allSucceed} }),
+		"Consumer.Batch.Size is 0":        consumer(func(k *redrive.Consumer) { k.Handler, k.Batch.Handler = nil, allSucceed }),
+		"Consumer.Batch.Handler is nil":   consumer(func(k *redrive.Consumer) { k.Batch.Size = 2 }),
+		"wrap Batch.Handler yourself": consumer(func(k *redrive.Consumer) {
+			k.Handler, k.Batch, k.Middleware = nil, redrive.Batch{Size: 2, Handler: allSucceed}, make([]redrive.Middleware, 1)
+		}),
+		"Consumer.Middleware[0] is nil": consumer(func(k *redrive.Consumer) { k.Middleware = make([]redrive.Middleware, 1) }),
+		"Consumer.Middleware[0] returned a nil Handler": consumer(func(k *redrive.Consumer) {
+			k.Middleware = []redrive.Middleware{func(redrive.Handler) redrive.Handler { return nil }}
+		}),
+		"is negative": consumer(func(k *redrive.Consumer) { k.Shutdown = -1 }),
+	} {
+		if got == nil || !strings.Contains(got.Error(), strings.TrimSpace(want)) {
+			t.Errorf("%v; want %q", got, want)
+		}
+	}
+	none.Close()
+	(&redrive.Client{}).Close()
+	if _, err := (&redrive.Settler{}).Settle(t.Context(), &amqp.Delivery{}, nil); err == nil {
+		t.Error("a zero Settler settles")
+	}
+	if (&redrive.Settler{}).Message(nil) != nil {
+		t.Error("a zero Settler has a message")
+	}
+	if _, err := good.Decide(nil, errDown); err == nil {
+		t.Error("Decide takes a nil message")
+	}
+	if l := (redrive.Way{}).Limits(); l.Name != "" {
+		t.Errorf("the zero Way has limits: %+v", l)
+	}
+	if redrive.Park(nil).Error() == "" || redrive.RetryAfter(nil, 0).Error() == "" || (&redrive.PanicError{}).Error() == "" {
+		t.Error("an error without a text")
+	}
+}
+
+// What a handler returns can be asserted, however it is wrapped.
+func TestErrorsCanBeAsserted(t *testing.T) {
+	handler := func(err error) error { return fmt.Errorf("order 7: %w", err) }
+	var park *redrive.ParkError
+	if err := handler(redrive.Park(errDown)); !errors.As(err, &park) || park.Err != errDown || !errors.Is(err, errDown) {
+		t.Errorf("Park: %v", err)
+	}
+	var after *redrive.RetryAfterError
+	if err := handler(redrive.RetryAfter(errDown, time.Minute)); !errors.As(err, &after) || after.Delay != time.Minute || !errors.Is(err, errDown) {
+		t.Errorf("RetryAfter: %v", err)
+	}
+	if !errors.Is(handler(redrive.ErrDiscard), redrive.ErrDiscard) {
+		t.Error("ErrDiscard")
+	}
+}
+
+// A program imports redrive and policy together: what has one name in both would be read
+// for the other. Park is the same in both: an error of a handler asks for it, and so does
+// a policy.
+func TestNoNameIsInBothPackages(t *testing.T) {
+	names := func(dir string) map[string]bool {
+		all := map[string]bool{}
+		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, d := range f.Decls {
+				switch d := d.(type) {
+				case *ast.FuncDecl:
+					if d.Recv == nil {
+						all[d.Name.Name] = true
+					}
+				case *ast.GenDecl:
+					for _, s := range d.Specs {
+						switch s := s.(type) {
+						case *ast.TypeSpec:
+							all[s.Name.Name] = true
+						case *ast.ValueSpec:
+							for _, n := range s.Names {
+								all[n.Name] = true
+							}
+						}
+					}
+				}
+			}
+		}
+		return all
+	}
+	of := names("policy")
+	for name := range names(".") {
+		if ast.IsExported(name) && of[name] && name != "Park" {
+			t.Errorf("redrive.%s and policy.%s", name, name)
+		}
+	}
+}
