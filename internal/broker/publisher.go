@@ -130,7 +130,7 @@ func (p *Publisher) Send(ctx context.Context, out []Outgoing) (wait func(context
 	for i := range out {
 		publish := p.publish
 		if len(out[i].Message.Body) >= alone {
-			publish = p.publishAlone // nobody waits for its answer here: its target may give none
+			publish = p.publishAlone // no one waits for its answer here: its target may give none
 		}
 		m, err := publish(ctx, &out[i])
 		m.index = i
