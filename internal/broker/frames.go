@@ -45,7 +45,7 @@ type intakeConn struct {
 	delivered map[uint16]*delivery // by channel: what its next content header belongs to
 	mu        sync.Mutex
 	mended    map[delivery]mended // until somebody asks
-	any       atomic.Bool         // something was mended: until then nobody need look
+	any       atomic.Bool         // something was mended: until then no one need look
 	raw       map[uint64][]byte   // by delivery tag, see verbatim; nil: the client reads properties
 }
 
