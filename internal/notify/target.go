@@ -60,7 +60,7 @@ func open(r *Route) (*target, error) {
 	s, ok := services[name]
 	switch {
 	case slices.Contains(gone, name):
-		return nil, errors.New("is of " + name + ", which has no URLs of its own any more; write generic+https://HOST/PATH and a body, or alertmanager+https://HOST: docs/notifications.md has an example")
+		return nil, errors.New("is of " + name + ", which has no URLs of its own any more; write generic+https://HOST/PATH and a body, or alertmanager+https://HOST: docs/how-to/notifications.md has an example")
 	case !ok || transport != "" && transport != "https" && transport != "http":
 		return nil, errors.New("is a URL of no known service; expected one of " + strings.Join(names(), ", "))
 	case r.Body != nil && name != "generic":
