@@ -166,7 +166,9 @@ func TestAnAlertmanagerThatIsDown(t *testing.T) {
 func TestParkedMessagesAreAnAlert(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, a := newManager(t)
-		d.park("orders", 600)
+		d.park("orders", 200)
+		time.Sleep(2 * time.Second)
+		d.park("orders", 400)
 		time.Sleep(countEvery + 2*time.Second)
 		a.want(t, "RedriveParked orders: orders: 600 messages parked")
 		time.Sleep(10 * time.Minute)
