@@ -314,9 +314,9 @@ func (s *tenant) returnsFailed(lane store.Lane, err error) {
 	}
 	switch log := s.Log.With("queue", lane.Queue); {
 	case lane.Forwards() && err != nil:
-		log.Warn("nothing is forwarded there for now; the messages wait, and retries go on", "to", lane.Forward, "error", err)
+		log.Warn("nothing is forwarded there for now; the messages wait, and retries go on", "to", lane.Forward.String(), "error", err)
 	case lane.Forwards():
-		log.Info("messages are forwarded there again", "to", lane.Forward)
+		log.Info("messages are forwarded there again", "to", lane.Forward.String())
 	case err != nil:
 		log.Warn("nothing returns to the queue for now; its messages wait", "error", err)
 	default:

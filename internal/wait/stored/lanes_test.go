@@ -203,6 +203,7 @@ func TestAStuckLaneIsNamed(t *testing.T) {
 		s.add(t, 1, "q", "stuck", "dead")
 		s.add(t, 1, "q", "retry", "")
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if len(s.told) == 0 || strings.Join(s.told, "; ") != strings.Repeat("; q to queue dead: not confirmed", len(s.told))[2:] {
 			t.Fatalf("told of %q", s.told)
 		}
@@ -218,6 +219,7 @@ func TestAStuckLaneIsNamed(t *testing.T) {
 			}
 		}
 		time.Sleep(5 * time.Minute)
+		synctest.Wait()
 		if last := s.told[len(s.told)-1]; last != "q to queue dead: <nil>" || len(s.loop.Resting()) != 0 {
 			t.Errorf("its messages are gone, and told was at last %q", last)
 		}

@@ -211,6 +211,7 @@ func TestNoMoreIsInFlightThanIsPromised(t *testing.T) {
 					}
 					time.Sleep(5 * time.Second) // of the fake clock
 				}
+				synctest.Wait()
 				if n := len(g.sent); n > c.most || n < c.most/2 {
 					t.Errorf("%d are on their way unanswered, want at most %d, and not much less", n, c.most)
 				}
