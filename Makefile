@@ -11,7 +11,7 @@ export BROKERS MANAGEMENT
 export CGO_ENABLED = 0
 export GOFLAGS := $(shell $(GO) env GOFLAGS) -trimpath
 
-.PHONY: build run test test-tls vulncheck unit bench lint words install-rabbitmq install-rabbitmq-4 install-redis install-valkey install-clients install-prometheus install-podman
+.PHONY: build run test test-tls vulncheck unit bench vet lint words install-rabbitmq install-rabbitmq-4 install-redis install-valkey install-clients install-prometheus install-podman
 
 build:
 	$(GO) build -o bin/redrive ./cmd/redrive
@@ -25,20 +25,23 @@ unit:
 	$(GO) test ./policy/... ./internal/config/... ./internal/store/... ./internal/flow/... \
 		./internal/wait ./internal/wait/stored ./internal/wait/ttlqueue ./internal/wait/binary
 
-lint:
+vet:
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$unformatted" ] || { echo "not gofmt-ed: $$unformatted"; exit 1; }
 	$(GO) vet ./...
 	$(GO) -C test/deploy vet ./...
-	@$(MAKE) --no-print-directory words
 
-# The words of pages and comments. The root package is left out for now (see .vale.ini).
+lint: vet words
+
+# The words of pages and comments. The root package is left out for now (see .vale.ini). vale
+# takes minutes to build, once, so make test leaves it out: it checks error messages, help and
+# the page for the same words (test/words).
 words:
 	@PAGES="README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md docs deploy/README.md" \
 		COMMENTS="bench cmd examples internal policy redriveotel redriveprom redrivetest test wire" scripts/words
 
 # What takes longest begins first, or all else would be over long before it is.
 LONGEST = ./test/faults ./internal/store/redisstore ./test/stories ./test/page ./internal/move ./internal/doctor
-test: build lint
+test: build vet
 	@[ -n "$(BROKERS)" ] || { scripts/install-rabbitmq && scripts/install-rabbitmq-4; }
 	@scripts/install-redis
 	@scripts/install-valkey
