@@ -22,7 +22,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/release"
 	"github.com/redrive-mq/redrive/internal/replicas"
 	"github.com/redrive-mq/redrive/internal/store"
-	"github.com/redrive-mq/redrive/internal/wait/stored"
 )
 
 // gatePrefix and a queue's name is the state of its breaker, when that is not closed,
@@ -35,7 +34,7 @@ type fleet struct {
 	*replicas.Replicas
 	store   store.Shared
 	gate    *release.Gate
-	loop    *stored.Loop
+	loop    *flow.Loop
 	console *console.Console
 	rates   *rates
 	log     *slog.Logger

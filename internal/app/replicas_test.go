@@ -22,7 +22,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/replicas"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
-	"github.com/redrive-mq/redrive/internal/wait/stored"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -124,7 +123,7 @@ func (s *scene) join() *node {
 		f.LookSoon()
 		f.loop.Wake()
 	})
-	f.loop = stored.New(n.member, n, f.gate, func(flow.Event) {}, log, func(store.Lane, error) {})
+	f.loop = flow.NewScheduler(n.member, n, f.gate, func(flow.Event) {}, log, func(store.Lane, error) {})
 	f.console = console.New(console.Config{Store: n.member, Broker: allThere{}, Audit: auditLog{}, Restorable: time.Hour,
 		Policies: func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} }, Rates: f.rates,
 		SetHeld: f.loop.Hold, Force: func(queue, to, by, why string) { _ = f.gate.Force(queue, to, by, why, time.Now()) },

@@ -25,7 +25,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/release"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
-	"github.com/redrive-mq/redrive/internal/wait/stored"
 	"github.com/redrive-mq/redrive/internal/web"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
@@ -58,7 +57,7 @@ type tenant struct {
 	delays  *broker.Publisher // to where messages wait in RabbitMQ
 	hold    *flow.Hold
 	collect *flow.Collector
-	loop    *stored.Loop
+	loop    *flow.Loop
 	gate    *release.Gate
 	// consumers is the gate as the loop sees it.
 	consumers *consumers
@@ -188,7 +187,7 @@ func (s *tenant) open(address string) error {
 	names := flow.NewNames(s.store, s.give)
 	s.flow.Vouch(names, s.give)
 	s.collect.Vouch(names)
-	s.loop = stored.New(s.store, s.give, s.consumers, s.events, s.Log, s.returnsFailed)
+	s.loop = flow.NewScheduler(s.store, s.give, s.consumers, s.events, s.Log, s.returnsFailed)
 	if err := s.openConsole(); err != nil {
 		return err
 	}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/flow"
-	"github.com/redrive-mq/redrive/internal/wait/stored"
 )
 
 // expire dead-letters n messages of a queue that no one consumes yet.
@@ -214,7 +213,7 @@ func TestManyDueMessagesDelayAnotherQueueByABatchAtMost(t *testing.T) {
 			first++
 		}
 		t.Logf("%d of the others came first", first)
-		if first > stored.InFlight+2*512 {
+		if first > flow.InFlight+2*512 {
 			t.Errorf("%d of the others came first", first)
 		}
 		if err := <-released; err != nil {

@@ -1,4 +1,4 @@
-package stored_test
+package flow_test
 
 import (
 	"context"
@@ -16,7 +16,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/release"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
-	"github.com/redrive-mq/redrive/internal/wait/stored"
 )
 
 // targets is a giver whose forward targets can be stuck: full, so that RabbitMQ nacks, or
@@ -66,7 +65,7 @@ type scene struct {
 	store *memstore.Store
 	give  *targets
 	gate  *release.Gate
-	loop  *stored.Loop
+	loop  *flow.Loop
 	told  []string
 }
 
@@ -77,7 +76,7 @@ func inScene(t *testing.T, rules release.Rules, give *targets, do func(t *testin
 		give.giver = giver{began: time.Now(), answer: done, nth: map[string]int{}}
 		s := &scene{store: memstore.New(), give: give}
 		s.gate = release.New(func(string) release.Rules { return rules }, rand.Float64, func(release.Transition) {})
-		s.loop = stored.New(s.store, give, s.gate, func(flow.Event) {}, slog.New(slog.DiscardHandler), func(lane store.Lane, err error) {
+		s.loop = flow.NewScheduler(s.store, give, s.gate, func(flow.Event) {}, slog.New(slog.DiscardHandler), func(lane store.Lane, err error) {
 			s.told = append(s.told, fmt.Sprintf("%s: %v", lane, err))
 		})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -115,7 +114,7 @@ func TestAStuckForwardStopsItsOwnLaneOnly(t *testing.T) {
 	}{
 		"at a rate":              {release.Rules{Rate: 10}, 3, 100, false, 12 * time.Second},
 		"while a breaker probes": {release.Rules{Breaker: &release.Breaker{Share: 0.5, Least: 5, Window: time.Minute, Wait: time.Second, MaxWait: time.Second, Probes: 3, Ramp: time.Second}}, 3, 100, true, 2 * time.Minute},
-		"without either":         {release.Rules{}, 2*stored.InFlight + 100, 3000, false, time.Second},
+		"without either":         {release.Rules{}, 2*flow.InFlight + 100, 3000, false, time.Second},
 	} {
 		for how, give := range map[string]*targets{"full": {full: true}, "unavailable": {unavailable: true}} {
 			t.Run(name+", "+how, func(t *testing.T) {
@@ -190,7 +189,7 @@ func TestManyStuckLanesLeaveTheOthersTheirPart(t *testing.T) {
 		if n := give.sentOf("retry"); n != 3000 {
 			t.Errorf("%d of 3,000 were retried", n)
 		}
-		if n := give.sentOf("stuck"); n < 100 || n >= stored.InFlight {
+		if n := give.sentOf("stuck"); n < 100 || n >= flow.InFlight {
 			t.Errorf("%d are stuck in flight", n)
 		}
 	})

@@ -1,4 +1,4 @@
-package stored_test
+package flow_test
 
 import (
 	"context"
@@ -15,7 +15,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/flow"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
-	"github.com/redrive-mq/redrive/internal/wait/stored"
 )
 
 // counting is a gate that opens at a time, allows a few at once, and counts.
@@ -81,7 +80,7 @@ func TestTheGateIsObeyedAndToldWhatBecameOfWhatItAllowed(t *testing.T) {
 			return flow.Fate{Done: true}
 		}}}
 		gate := &counting{opens: began.Add(67500 * time.Millisecond), few: 3}
-		l := stored.New(s, g, gate, func(flow.Event) {}, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
+		l := flow.NewScheduler(s, g, gate, func(flow.Event) {}, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
 		var all []*store.Record
 		var want []uuid.UUID
 		for i, body := range []string{"a", "failed", "parked", "b", "c", "d"} {

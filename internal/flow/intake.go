@@ -1,19 +1,25 @@
-// Package flow is the path of one failed message. Read it in this order:
+// Package retry is the path of one failed message, a file for each step. Read it in this
+// order:
 //
-//	flow.go      a batch of dead letters in, safe in the store before it is acknowledged
-//	origin.go    which queue it failed in, by whose word
-//	verdict.go   what the policy says, as a record to keep
-//	hold.go      a policy that waits in RabbitMQ: published to where it waits
-//	(waiting: internal/wait/stored wakes what is due in the store)
-//	names.go     how many names of queues reports may make known
-//	enrolled.go  which queues a message may be brought back to
-//	ask.go       RabbitMQ asked for them, beside the loop
-//	giveback.go  the one place that publishes what was kept: back to its queue, or forward
-//	collect.go   what others have parked in RabbitMQ, safe in the store as well
-//	events.go    what log, metrics and displays are told
+//	intake.go        a batch of dead letters, safe in the store before it is acknowledged
+//	origin.go        which queue a message failed in, and who proves it
+//	receipts.go      the id that it had, should RabbitMQ deliver it a second time
+//	(fingerprint.go, known.go: by what it is recognized, and what is remembered)
+//	verdict.go       what the policy says, as a record to keep
+//	persist.go       records into the store, all or none
+//	delayqueue.go    a policy that waits in RabbitMQ: published to where it waits, which
+//	                 delaydeclare.go declares first
+//	scheduler.go     what is due in the store: claimed, published, and only then deleted
+//	(inflight.go, backoff.go, pause.go: how much at once, after what wait, and when not at all)
+//	enrolled.go      which queues a message may be retried to
+//	(names.go, consent.go, ask.go: names that only reports gave, the queue's own
+//	consent, and questions to RabbitMQ beside the scheduler)
+//	publish.go       the one place that publishes: to the work queue, or to a forward target
+//	collect.go       what others have parked in RabbitMQ, safe in the store as well
+//	events.go        what log, metrics and displays receive
 //
-// What it carries from attempt to attempt is package trail. It knows no AMQP, no
-// HTTP and no store engine: those are handed to it.
+// What a message carries from attempt to attempt is package headers. This package knows no
+// AMQP, no HTTP and no store engine: its callers give it those.
 package flow
 
 import (

@@ -1,4 +1,4 @@
-package stored_test
+package flow_test
 
 import (
 	"context"
@@ -19,7 +19,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/release"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
-	"github.com/redrive-mq/redrive/internal/wait/stored"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -59,7 +58,7 @@ func play(t *testing.T, length time.Duration, answer func(string, int) flow.Fate
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
 		g := &giver{began: time.Now(), answer: answer, nth: map[string]int{}}
-		l := stored.New(s, g, open(), func(flow.Event) {}, slog.New(slog.DiscardHandler), func(lane store.Lane, err error) {
+		l := flow.NewScheduler(s, g, open(), func(flow.Event) {}, slog.New(slog.DiscardHandler), func(lane store.Lane, err error) {
 			reports = append(reports, lane.String()+": "+map[bool]string{true: "works", false: "fails"}[err == nil])
 		})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -133,7 +132,7 @@ func TestWhatCanNeverReturnIsParked(t *testing.T) {
 		s := memstore.New()
 		g := &giver{began: time.Now(), answer: func(string, int) flow.Fate { return flow.Fate{Park: "gone"} }, nth: map[string]int{}}
 		var told []flow.Event
-		l := stored.New(s, g, open(), func(e flow.Event) { told = append(told, e) }, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
+		l := flow.NewScheduler(s, g, open(), func(e flow.Event) { told = append(told, e) }, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
 		must(t, s.Add(t.Context(), []*store.Record{record("q", "x", time.Now())}))
 		run(t, l, time.Minute)
 		page, err := s.List(t.Context(), store.Filter{State: store.Parked, Limit: 10})
@@ -147,15 +146,8 @@ func TestWhatCanNeverReturnIsParked(t *testing.T) {
 	})
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // run runs a loop for so long, of the fake clock.
-func run(t *testing.T, l *stored.Loop, length time.Duration) {
+func run(t *testing.T, l *flow.Loop, length time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -191,7 +183,7 @@ func TestNoMoreIsInFlightThanIsPromised(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := memstore.New()
 				g := &giver{began: time.Now(), answer: done, nth: map[string]int{}}
-				l := stored.New(s, g, open(), func(flow.Event) {}, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
+				l := flow.NewScheduler(s, g, open(), func(flow.Event) {}, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
 				body := strings.Repeat("b", c.body)
 				var all []*store.Record
 				for q := range c.queues {
@@ -245,7 +237,7 @@ func TestQueuesTakeTurnsWhenRabbitMQIsSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
 		g := &giver{began: time.Now(), answer: done, nth: map[string]int{}, slow: 10 * time.Millisecond}
-		l := stored.New(s, g, open(), func(flow.Event) {}, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
+		l := flow.NewScheduler(s, g, open(), func(flow.Event) {}, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
 		now := time.Now()
 		all := []*store.Record{record("one", "one", now.Add(15*time.Millisecond)), record("two", "two", now.Add(15*time.Millisecond))}
 		for range 6000 {
@@ -286,7 +278,7 @@ func TestAHeldQueueWaitsUntilItIsReleased(t *testing.T) {
 			t.Fatal(err)
 		}
 		g := &giver{began: time.Now(), answer: done, nth: map[string]int{}}
-		l := stored.New(s, g, open(), func(flow.Event) {}, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
+		l := flow.NewScheduler(s, g, open(), func(flow.Event) {}, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
 		now := time.Now()
 		waits := record("q", "a", now.Add(time.Second))
 		waits.Attempt = 3
@@ -322,7 +314,7 @@ func TestARestOfAQueueThatNothingWaitsForIsForgotten(t *testing.T) {
 		s := memstore.New()
 		g := &giver{began: time.Now(), answer: func(string, int) flow.Fate { return flow.Fate{Err: errors.New("full")} }, nth: map[string]int{}}
 		var works []string
-		l := stored.New(s, g, open(), func(flow.Event) {}, slog.New(slog.DiscardHandler), func(lane store.Lane, err error) {
+		l := flow.NewScheduler(s, g, open(), func(flow.Event) {}, slog.New(slog.DiscardHandler), func(lane store.Lane, err error) {
 			if err == nil {
 				works = append(works, lane.String())
 			}

@@ -1,6 +1,4 @@
-// Package stored wakes messages that wait in a store: claim what is due, give it
-// back, and only then delete it. The one loop serves every store.
-package stored
+package flow
 
 import (
 	"context"
@@ -14,7 +12,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/redrive-mq/redrive/internal/flow"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -41,9 +38,9 @@ const (
 	longest   = 15 * time.Second
 )
 
-// Giver publishes claims of one lane; flow.GiveBack does.
+// Giver publishes claims of one lane; GiveBack does.
 type Giver interface {
-	Send(ctx context.Context, queue string, claims []store.Claim) (wait func(context.Context) []flow.Fate)
+	Send(ctx context.Context, queue string, claims []store.Claim) (wait func(context.Context) []Fate)
 }
 
 // Gate says how many due messages may return to a queue now; release.Gate does. What
@@ -66,7 +63,7 @@ type Loop struct {
 	store  Store
 	give   Giver
 	gate   Gate
-	events flow.Listener
+	events Listener
 	log    *slog.Logger
 	report func(lane store.Lane, err error)
 
@@ -91,14 +88,14 @@ type rest struct {
 type sent struct {
 	lane   store.Lane
 	claims []store.Claim
-	wait   func(context.Context) []flow.Fate
-	fates  []flow.Fate // once answered
-	filled bool        // the window of its destination
+	wait   func(context.Context) []Fate
+	fates  []Fate // once answered
+	filled bool   // the window of its destination
 }
 
-// New makes a loop. report is told why a lane takes nothing, and nil when it does
+// NewScheduler makes a loop. report is told why a lane takes nothing, and nil when it does
 // again; it is called on change only.
-func New(s Store, g Giver, gate Gate, events flow.Listener, log *slog.Logger, report func(lane store.Lane, err error)) *Loop {
+func NewScheduler(s Store, g Giver, gate Gate, events Listener, log *slog.Logger, report func(lane store.Lane, err error)) *Loop {
 	gate.Late(late)
 	return &Loop{store: s, give: g, gate: gate, events: events, log: log, report: report,
 		resting: map[store.Lane]rest{}, held: map[string]bool{}, served: map[store.Lane]bool{}, woken: make(chan struct{}, 1),
@@ -278,7 +275,7 @@ func (l *Loop) settle(ctx context.Context, batches []sent) {
 				outcomes = append(outcomes, store.Outcome{Claim: s.claims[j], Park: f.Park, At: now})
 			default:
 				back = append(back, s.claims[j])
-				if obstacle == nil || errors.Is(obstacle, flow.Again) {
+				if obstacle == nil || errors.Is(obstacle, Again) {
 					obstacle = f.Err
 				}
 			}
@@ -292,7 +289,7 @@ func (l *Loop) settle(ctx context.Context, batches []sent) {
 	}
 	for _, o := range outcomes {
 		if r := o.Claim.Record; o.Park != "" {
-			l.events(flow.Event{Kind: flow.Parked, At: o.At, Queue: r.Queue, ID: r.ID, Attempt: r.Attempt, Reason: r.Reason, Why: o.Park})
+			l.events(Event{Kind: Parked, At: o.At, Queue: r.Queue, ID: r.ID, Attempt: r.Attempt, Reason: r.Reason, Why: o.Park})
 		}
 	}
 	if len(back) > 0 {
@@ -349,17 +346,17 @@ func (l *Loop) rest(lane store.Lane, obstacle error) {
 	switch {
 	case obstacle == nil:
 		delete(l.resting, lane)
-	case errors.Is(obstacle, flow.Again) && r.tries == 0:
+	case errors.Is(obstacle, Again) && r.tries == 0:
 		// Bound again: at once, but only once, or a queue that is bound and yet
 		// unroutable would spin.
 		l.resting[lane] = rest{until: time.Now(), tries: 1}
-	case errors.Is(obstacle, flow.ErrAsked): // the answer is on its way
+	case errors.Is(obstacle, ErrAsked): // the answer is on its way
 		l.resting[lane] = rest{until: time.Now().Add(firstRest << min(r.tries, 2)), tries: r.tries + 1}
 	default:
 		l.resting[lane] = rest{until: time.Now().Add(min(firstRest<<min(r.tries, 16), longest)), tries: r.tries + 1}
 	}
 	l.mu.Unlock()
-	if obstacle == nil && !was || errors.Is(obstacle, flow.Again) || errors.Is(obstacle, flow.ErrAsked) || errors.Is(obstacle, context.Canceled) {
+	if obstacle == nil && !was || errors.Is(obstacle, Again) || errors.Is(obstacle, ErrAsked) || errors.Is(obstacle, context.Canceled) {
 		return
 	}
 	l.report(lane, obstacle)

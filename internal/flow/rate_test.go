@@ -1,4 +1,4 @@
-package stored_test
+package flow_test
 
 import (
 	"context"
@@ -15,7 +15,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/release"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
-	"github.com/redrive-mq/redrive/internal/wait/stored"
 )
 
 // busy is a store on a machine that is: whoever asks it what is due hears late.
@@ -46,7 +45,7 @@ func sentAt(t *testing.T, replicas int, rate float64, late time.Duration, length
 			first = member
 			gate := release.New(func(string) release.Rules { return rules }, random.Float64, func(release.Transition) {})
 			gate.SetPart(release.Part{N: replicas, I: i}, time.Now())
-			l := stored.New(busy{member, func() time.Duration { return time.Duration(random.Int64N(int64(late) + 1)) }}, g, gate,
+			l := flow.NewScheduler(busy{member, func() time.Duration { return time.Duration(random.Int64N(int64(late) + 1)) }}, g, gate,
 				func(flow.Event) {}, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
 			running.Go(func() { l.Run(ctx, time.Second) })
 		}

@@ -1,4 +1,4 @@
-package stored_test
+package flow_test
 
 import (
 	"bytes"
@@ -15,18 +15,17 @@ import (
 	"github.com/redrive-mq/redrive/internal/flow"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
-	"github.com/redrive-mq/redrive/internal/wait/stored"
 )
 
-// faulty is a store that fails at something for a while, with other words each time.
-type faulty struct {
+// faultyStore is a store that fails at something for a while, with other words each time.
+type faultyStore struct {
 	*memstore.Store
 	at       string
 	from, to time.Time
 	tries    int
 }
 
-func (f *faulty) fails(at string) error {
+func (f *faultyStore) fails(at string) error {
 	if now := time.Now(); at != f.at || now.Before(f.from) || !now.Before(f.to) {
 		return nil
 	}
@@ -34,19 +33,19 @@ func (f *faulty) fails(at string) error {
 	return fmt.Errorf("refused for the %dth time", f.tries)
 }
 
-func (f *faulty) Next(ctx context.Context) ([]store.NextDue, error) {
+func (f *faultyStore) Next(ctx context.Context) ([]store.NextDue, error) {
 	next, err := f.Store.Next(ctx)
 	return next, errors.Join(err, f.fails("Next"))
 }
 
-func (f *faulty) Claim(ctx context.Context, lane store.Lane, upTo time.Time, n, maxBytes int) ([]store.Claim, error) {
+func (f *faultyStore) Claim(ctx context.Context, lane store.Lane, upTo time.Time, n, maxBytes int) ([]store.Claim, error) {
 	if err := f.fails("Claim"); err != nil {
 		return nil, err
 	}
 	return f.Store.Claim(ctx, lane, upTo, n, maxBytes)
 }
 
-func (f *faulty) Settle(ctx context.Context, outcomes []store.Outcome) (int, error) {
+func (f *faultyStore) Settle(ctx context.Context, outcomes []store.Outcome) (int, error) {
 	if err := f.fails("Settle"); err != nil {
 		return 0, err
 	}
@@ -62,10 +61,10 @@ func TestAStoreThatIsAwayIsToldOfOnce(t *testing.T) {
 		t.Run(at, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
-				s := &faulty{Store: memstore.New(), at: at, from: began.Add(time.Second), to: began.Add(time.Second + away)}
+				s := &faultyStore{Store: memstore.New(), at: at, from: began.Add(time.Second), to: began.Add(time.Second + away)}
 				g := &giver{began: began, answer: done, nth: map[string]int{}}
 				var log bytes.Buffer
-				l := stored.New(s, g, open(), func(flow.Event) {}, slog.New(slog.NewTextHandler(&log, nil)), func(store.Lane, error) {})
+				l := flow.NewScheduler(s, g, open(), func(flow.Event) {}, slog.New(slog.NewTextHandler(&log, nil)), func(store.Lane, error) {})
 				if err := s.Add(t.Context(), []*store.Record{record("q", "a", began.Add(5*time.Second)), record("q", "b", s.to)}); err != nil {
 					t.Fatal(err)
 				}
