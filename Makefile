@@ -22,8 +22,8 @@ run: build
 
 # What runs without a broker, in seconds.
 unit:
-	$(GO) test ./policy/... ./internal/config/... ./internal/store/... ./internal/flow/... \
-		./internal/wait ./internal/wait/stored ./internal/wait/ttlqueue ./internal/wait/binary
+	$(GO) test ./policy/... ./internal/config/... ./internal/store/... ./internal/retry/... \
+		./internal/delay ./internal/retry ./internal/delay/ttlqueue ./internal/delay/binary
 
 vet:
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$unformatted" ] || { echo "not gofmt-ed: $$unformatted"; exit 1; }
@@ -40,7 +40,7 @@ words:
 		COMMENTS="bench cmd examples internal policy redriveotel redriveprom redrivetest test wire" scripts/words
 
 # What takes longest begins first, or all else would be over long before it is.
-LONGEST = ./test/faults ./internal/store/redisstore ./test/stories ./test/page ./internal/move ./internal/doctor
+LONGEST = ./test/faults ./internal/store/redisstore ./test/stories ./test/page ./internal/rabbitmq/move ./internal/rabbitmq/doctor
 test: build vet
 	@[ -n "$(BROKERS)" ] || { scripts/install-rabbitmq && scripts/install-rabbitmq-4; }
 	@scripts/install-redis
@@ -54,7 +54,7 @@ test: build vet
 
 # The suites that reach RabbitMQ by TLS on one of its versions, by TLS on both.
 test-tls:
-	REDRIVE_TEST_TLS=all $(GO) run ./test/brokers $(GO) test -count=1 -timeout 20m $(TESTFLAGS) ./test/faults ./test/stories ./internal/doctor
+	REDRIVE_TEST_TLS=all $(GO) run ./test/brokers $(GO) test -count=1 -timeout 20m $(TESTFLAGS) ./test/faults ./test/stories ./internal/rabbitmq/doctor
 
 # Known vulnerabilities in what we call; says so where their database cannot be had.
 vulncheck:
@@ -64,7 +64,7 @@ vulncheck:
 bench: build
 	@[ -n "$(BROKERS)" ] || { scripts/install-rabbitmq && scripts/install-rabbitmq-4; }
 	@scripts/install-redis
-	$(if $(BENCHFLAGS),,$(GO) test -run '^$$' -bench . -benchmem ./policy ./internal/store/... ./internal/flow/...)
+	$(if $(BENCHFLAGS),,$(GO) test -run '^$$' -bench . -benchmem ./policy ./internal/store/... ./internal/retry/...)
 	$(GO) run ./test/brokers $(GO) run ./bench $(BENCHFLAGS)
 
 install-rabbitmq:

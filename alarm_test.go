@@ -13,8 +13,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive"
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
-	"github.com/redrive-mq/redrive/internal/rabbitnode"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 )
 
 // A consumer whose publishing connection an alarm blocks goes on consuming after its other

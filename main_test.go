@@ -15,8 +15,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/redrive-mq/redrive"
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/wire"
 )
 

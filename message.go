@@ -7,7 +7,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/trail"
+	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -48,13 +48,13 @@ func message(d *amqp.Delivery, queue string, countsItself bool) *Message {
 	case countsItself:
 		// On the first delivery the header would be a publisher's.
 		if d.Redelivered {
-			m.Attempt = int(trail.Deliveries(d.Headers)) + 1
-			m.Headers = trail.Clean(m.Headers)
+			m.Attempt = int(headers.Deliveries(d.Headers)) + 1
+			m.Headers = headers.Clean(m.Headers)
 		}
 	// Anybody who may publish to the queue can write our headers: what comes by
 	// another exchange than Redrive's is as it was first published.
 	case strings.HasPrefix(d.Exchange, "redrive."):
-		t := trail.Read(d.Headers, time.Now())
+		t := headers.Read(d.Headers, time.Now())
 		if t.Attempt == 0 {
 			return m
 		}
@@ -63,7 +63,7 @@ func message(d *amqp.Delivery, queue string, countsItself bool) *Message {
 		if m.UserID == "" {
 			m.UserID = t.UserID
 		}
-		m.Headers = trail.Clean(m.Headers)
+		m.Headers = headers.Clean(m.Headers)
 	}
 	return m
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/redrive-mq/redrive/internal/broker"
-	"github.com/redrive-mq/redrive/internal/trail"
-	"github.com/redrive-mq/redrive/internal/wait"
+	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -31,7 +31,7 @@ const (
 // confirmed it. Its error is wire.ErrUnacceptable when RabbitMQ never takes it, and
 // another when ctx ended first. elsewhere is a destination that is not ours, and
 // gets one chance where it is missing or forbidden.
-func (s *settler) publishUntilConfirmed(ctx context.Context, out broker.Outgoing, t wait.Ticket, elsewhere bool) error {
+func (s *settler) publishUntilConfirmed(ctx context.Context, out broker.Outgoing, t delay.Ticket, elsewhere bool) error {
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		since, err := s.send(ctx, t, out)
 		if err == nil && t.Within > 0 && time.Since(since) > t.Within {
@@ -72,7 +72,7 @@ func (s *settler) publishUntilConfirmed(ctx context.Context, out broker.Outgoing
 }
 
 // send tells since when what it is sent to was known to be there.
-func (s *settler) send(ctx context.Context, t wait.Ticket, out broker.Outgoing) (since time.Time, err error) {
+func (s *settler) send(ctx context.Context, t delay.Ticket, out broker.Outgoing) (since time.Time, err error) {
 	if t.First != nil {
 		if since, err = s.first(ctx, t); err != nil {
 			return since, err
@@ -83,7 +83,7 @@ func (s *settler) send(ctx context.Context, t wait.Ticket, out broker.Outgoing) 
 
 // first declares what a ticket needs, unless that was done not long ago: half of
 // the time it is good for is left for the confirm.
-func (s *settler) first(ctx context.Context, t wait.Ticket) (at time.Time, err error) {
+func (s *settler) first(ctx context.Context, t delay.Ticket) (at time.Time, err error) {
 	if at, ok := s.declared.Load(t.Exchange); ok && time.Since(at.(time.Time)) < t.Within/2 {
 		return at.(time.Time), nil
 	}
@@ -95,8 +95,8 @@ func (s *settler) first(ctx context.Context, t wait.Ticket) (at time.Time, err e
 }
 
 // outgoing is the message with its trail.
-func (s *settler) outgoing(m *Message, f *failure, parkedFor string, t wait.Ticket) broker.Outgoing {
-	tr := trail.Trail{ID: m.ID, Attempt: m.Attempt, Queue: s.consumer.Queue, FirstFailed: m.FirstFailed, Reason: wire.ReasonReported, Error: f.header()}
+func (s *settler) outgoing(m *Message, f *failure, parkedFor string, t delay.Ticket) broker.Outgoing {
+	tr := headers.Trail{ID: m.ID, Attempt: m.Attempt, Queue: s.consumer.Queue, FirstFailed: m.FirstFailed, Reason: wire.ReasonReported, Error: f.header()}
 	if tr.FirstFailed.IsZero() {
 		tr.FirstFailed = time.Now()
 	}

@@ -13,7 +13,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/broker"
-	"github.com/redrive-mq/redrive/internal/wait"
+	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -22,8 +22,8 @@ import (
 // RabbitMQ's confirm, and only then acknowledge it.
 type settler struct {
 	consumer Consumer // complete
-	way      wait.Way
-	limits   wait.Limits
+	way      delay.Way
+	limits   delay.Limits
 	verify   bool
 	log      *slog.Logger
 	publish  *broker.Publisher
@@ -78,7 +78,7 @@ func (s *settler) dispose(ctx context.Context, d *amqp.Delivery, m *Message, unr
 		}
 		return ended(Retried, Unacknowledged, d.Ack(false))
 	case policy.Forward:
-		to := wait.Ticket{Exchange: v.Forward.Exchange, RoutingKey: v.Forward.RoutingKey}
+		to := delay.Ticket{Exchange: v.Forward.Exchange, RoutingKey: v.Forward.RoutingKey}
 		err := s.publishUntilConfirmed(ctx, s.outgoing(m, f, "", to), to, true)
 		if err == nil {
 			return ended(Forwarded, Unacknowledged, d.Ack(false))
@@ -88,7 +88,7 @@ func (s *settler) dispose(ctx context.Context, d *amqp.Delivery, m *Message, unr
 		}
 		v.Why = fmt.Sprintf("%s, and cannot be forwarded to %s: %v", v.Why, v.Forward, err)
 	}
-	to := wait.Ticket{Exchange: wire.ExchangeParked, RoutingKey: s.consumer.Queue}
+	to := delay.Ticket{Exchange: wire.ExchangeParked, RoutingKey: s.consumer.Queue}
 	if err := s.publishUntilConfirmed(ctx, s.outgoing(m, f, v.Why, to), to, false); err != nil {
 		return Unsettled, err
 	}
@@ -105,15 +105,15 @@ func ended(yes, no Outcome, err error) (Outcome, error) {
 }
 
 // judge decides, and finds where the message waits. It has no effects.
-func (s *settler) judge(m *Message, f *failure, unreadable string) (policy.Verdict, wait.Ticket) {
+func (s *settler) judge(m *Message, f *failure, unreadable string) (policy.Verdict, delay.Ticket) {
 	v := s.decide(m, f, unreadable)
 	if v.Action != policy.Return {
-		return v, wait.Ticket{}
+		return v, delay.Ticket{}
 	}
 	// Only jitter can pass the longest, since the policy's own waits were checked.
 	t, err := s.way.Hold(s.consumer.Queue, min(v.Delay, s.limits.Longest))
 	if err != nil {
-		return policy.Verdict{Why: err.Error()}, wait.Ticket{}
+		return policy.Verdict{Why: err.Error()}, delay.Ticket{}
 	}
 	if s.limits.Decides && v.Delay > 0 {
 		t.Headers = amqp.Table{wire.HeaderDelay: v.Delay.Milliseconds()}

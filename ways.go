@@ -6,18 +6,18 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/wait"
-	"github.com/redrive-mq/redrive/internal/wait/binary"
-	"github.com/redrive-mq/redrive/internal/wait/delayx"
-	"github.com/redrive-mq/redrive/internal/wait/native"
-	"github.com/redrive-mq/redrive/internal/wait/report"
-	"github.com/redrive-mq/redrive/internal/wait/ttlqueue"
+	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/delay/binary"
+	"github.com/redrive-mq/redrive/internal/delay/native"
+	"github.com/redrive-mq/redrive/internal/delay/plugin"
+	"github.com/redrive-mq/redrive/internal/delay/report"
+	"github.com/redrive-mq/redrive/internal/delay/ttlqueue"
 )
 
 // Way is where messages wait for their next attempt. Make one with Levels, ClassicLevels,
 // Dynamic, MessageTTL, MixedMessageTTL, Service, DelayedExchange, Binary or Native.
 type Way struct {
-	way wait.Way
+	way delay.Way
 	err error
 }
 
@@ -64,7 +64,7 @@ func (w Way) Limits() Limits {
 		Drops: l.Drops, Rekeys: l.Rekeys, Survives: l.Survives, Makes: l.Makes, Needs: l.Needs}
 }
 
-func way[W wait.Way](w W, err error) Way {
+func way[W delay.Way](w W, err error) Way {
 	if err != nil {
 		return Way{err: err}
 	}
@@ -109,7 +109,7 @@ func Service() Way { return Way{way: report.Way{}} }
 
 // DelayedExchange waits in an exchange of the plugin rabbitmq_delayed_message_exchange, on
 // one node and in its memory. The plugin cannot run on RabbitMQ 4.3.
-func DelayedExchange() Way { return Way{way: delayx.Way{}} }
+func DelayedExchange() Way { return Way{way: plugin.Way{}} }
 
 // Binary waits in 28 queues, one for each bit of the delay, shared by all work queues, each
 // of which has one of its own behind them as with Levels. Delays are up to 2²⁸ units,

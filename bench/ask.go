@@ -10,7 +10,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/api"
+	"github.com/redrive-mq/redrive/internal/httpapi"
 )
 
 // asksASecond is how often something is asked: what several people do at once.
@@ -45,7 +45,7 @@ type asker struct {
 
 func newAsker(ctx context.Context, s *service, queues []string) (*asker, error) {
 	// Of each queue the newest, and one that is far from it.
-	client := api.Client{Addr: s.listen}
+	client := httpapi.Client{Addr: s.listen}
 	var ids, groups []string
 	for _, queue := range queues {
 		for _, when := range []string{"", " parked:<" + time.Now().Add(-12*time.Hour).UTC().Format("2006-01-02T15:04Z")} {

@@ -14,7 +14,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive"
-	"github.com/redrive-mq/redrive/internal/trail"
+	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -135,7 +135,7 @@ func republishEach(ctx context.Context, v vhost, n int, delay time.Duration, sta
 // republishMarked also carries what the library's messages do: who it is, how
 // often it failed and why. RabbitMQ's work grows with the headers.
 func republishMarked(ctx context.Context, v vhost, n int, delay time.Duration, stay bool) (returns, error) {
-	t := trail.Trail{ID: uuid.NewString(), Attempt: 1, Queue: work, FirstFailed: time.Now(), Reason: wire.ReasonReported, Error: "the payment service does not answer"}
+	t := headers.Trail{ID: uuid.NewString(), Attempt: 1, Queue: work, FirstFailed: time.Now(), Reason: wire.ReasonReported, Error: "the payment service does not answer"}
 	return republish(ctx, v, n, delay, stay, t.Mark(wire.Message{RoutingKey: work}).Headers)
 }
 

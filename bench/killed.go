@@ -9,9 +9,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/api"
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
 // kills of the service during an operation.
@@ -77,7 +77,7 @@ func (k *killedReplay) run(ctx context.Context, s *service, in *arrivals) error 
 	slices.Sort(points)
 	for _, point := range points {
 		for {
-			now, err := api.Client{Addr: s.listen}.Operation(ctx, o.ID)
+			now, err := httpapi.Client{Addr: s.listen}.Operation(ctx, o.ID)
 			if err != nil {
 				return err
 			}
@@ -114,7 +114,7 @@ func (k *killedReplay) run(ctx context.Context, s *service, in *arrivals) error 
 func (k *killedReplay) count(ctx context.Context, s *service, id string) error {
 	times := map[string]int{}
 	for after := ""; ; {
-		page, err := api.Client{Addr: s.listen}.Outcomes(ctx, id, after, 1000)
+		page, err := httpapi.Client{Addr: s.listen}.Outcomes(ctx, id, after, 1000)
 		if err != nil {
 			return err
 		}
@@ -132,7 +132,7 @@ func (k *killedReplay) count(ctx context.Context, s *service, id string) error {
 		}
 	}
 	k.Missing = *replayed - len(times)
-	o, err := api.Client{Addr: s.listen}.Operation(ctx, id)
+	o, err := httpapi.Client{Addr: s.listen}.Operation(ctx, id)
 	if err == nil && (o.State != console.Finished || o.Done != int64(k.Done)) {
 		err = fmt.Errorf("the operation is %s with %d done, and its account has %d", o.State, o.Done, k.Done)
 	}

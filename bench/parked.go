@@ -9,7 +9,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
 var parked = flag.Int("parked", 0, "ask the service about so many parked messages while 1,000 a second return")

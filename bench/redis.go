@@ -8,8 +8,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/proxy"
-	"github.com/redrive-mq/redrive/internal/redisnode"
+	"github.com/redrive-mq/redrive/testenv/proxy"
+	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
 
 // redis is one that syncs each write.

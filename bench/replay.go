@@ -10,9 +10,9 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/api"
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
 var replayed = flag.Int("replay", 0, "park so many messages, and replay them as one operation")
@@ -145,7 +145,7 @@ func parkedService(ctx context.Context, v vhost) (*service, error) {
 
 // replayAll plans the replay of all and starts it.
 func (s *service) replayAll(ctx context.Context) (o console.Operation, planned time.Duration, began time.Time, err error) {
-	client := api.Client{Addr: s.listen}
+	client := httpapi.Client{Addr: s.listen}
 	began = time.Now()
 	p, err := client.Plan(ctx, console.PlanRequest{Verb: console.Replay, Query: "queue:" + work + " state:parked", Reason: "measured"})
 	if err == nil && p.Count != int64(*replayed) {
@@ -182,7 +182,7 @@ func (res *replayResult) once(ctx context.Context, b brokertest.Broker, kind str
 	}
 	cpu = perMessage(together)
 	if err == nil {
-		o, err = api.Client{Addr: s.listen}.Operation(ctx, o.ID)
+		o, err = httpapi.Client{Addr: s.listen}.Operation(ctx, o.ID)
 	}
 	if err == nil && o.Ended != nil {
 		res.Due = round(o.Ended.Sub(o.Started).Seconds())
@@ -197,7 +197,7 @@ func (res *replayResult) once(ctx context.Context, b brokertest.Broker, kind str
 // ended waits until an operation has, and nothing of it waits any more.
 func (s *service) ended(ctx context.Context, id string) error {
 	for {
-		o, err := api.Client{Addr: s.listen}.Operation(ctx, id)
+		o, err := httpapi.Client{Addr: s.listen}.Operation(ctx, id)
 		if err != nil {
 			return err
 		}

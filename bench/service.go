@@ -13,7 +13,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/api"
+	"github.com/redrive-mq/redrive/internal/httpapi"
 )
 
 // service is Redrive as users run it: a process of its own.
@@ -155,7 +155,7 @@ func (s *service) start(ctx context.Context) error {
 
 // waiting is how many messages of a queue wait in it.
 func (s *service) waiting(ctx context.Context, queue string) (int, error) {
-	st, err := api.Client{Addr: s.listen}.Overview(ctx)
+	st, err := httpapi.Client{Addr: s.listen}.Overview(ctx)
 	for _, q := range st.Queues {
 		if q.Name == queue {
 			return int(q.Waiting), nil

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive"
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
 // wayResult is every message failing once by one way: the median round.

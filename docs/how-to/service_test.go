@@ -5,12 +5,12 @@ package howto_test
 import (
 	"testing"
 
-	"github.com/redrive-mq/redrive/internal/app/apptest"
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/internal/server/servertest"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
 // serve runs the service until the test ends, and waits until it is ready.
-func serve(t *testing.T, v *brokertest.VHost, yaml string) *apptest.Service {
+func serve(t *testing.T, v *brokertest.VHost, yaml string) *servertest.Service {
 	t.Helper()
-	return apptest.Run(t, apptest.Config(t, v, yaml)).Ready(t)
+	return servertest.Run(t, servertest.Config(t, v, yaml)).Ready(t)
 }

@@ -16,7 +16,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/management"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 )
 
 // ErrUnchecked: RabbitMQ does not answer, so no user can be checked.

@@ -13,8 +13,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/broker"
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
-	"github.com/redrive-mq/redrive/internal/rabbitnode"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 	"github.com/redrive-mq/redrive/wire"
 )
 

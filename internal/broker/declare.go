@@ -8,7 +8,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/wait"
+	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -18,7 +18,7 @@ import (
 const declareTries = 4
 
 // Declare makes what a way to wait needs. Safe for concurrent use.
-func (p *Publisher) Declare(ctx context.Context, t wait.Topology) error {
+func (p *Publisher) Declare(ctx context.Context, t delay.Topology) error {
 	for tries := 0; ; tries++ {
 		err := p.onChannel(ctx, func(ch *amqp.Channel) error { return declare(ch, t) })
 		again := errors.Is(err, errCrashed) || tries > 0 && errors.Is(err, wire.ErrUnsent) // of the connection that ended
@@ -36,7 +36,7 @@ func (p *Publisher) Declare(ctx context.Context, t wait.Topology) error {
 // Verify finds out whether exchanges and queues are there, without making any, and
 // whether messages may be published to those exchanges: for users without permission to declare.
 // RabbitMQ shows no bindings and no arguments to clients. Safe for concurrent use.
-func (p *Publisher) Verify(ctx context.Context, t wait.Topology) error {
+func (p *Publisher) Verify(ctx context.Context, t delay.Topology) error {
 	for _, e := range t.Exchanges {
 		if err := p.onChannel(ctx, func(ch *amqp.Channel) error {
 			return ch.ExchangeDeclarePassive(e.Name, e.Kind, true, e.AutoDelete, e.Internal, false, e.Args)
@@ -85,7 +85,7 @@ func (p *Publisher) MayPublish(ctx context.Context, exchange, key string) error 
 	return nil
 }
 
-func declare(ch *amqp.Channel, t wait.Topology) error {
+func declare(ch *amqp.Channel, t delay.Topology) error {
 	if err := exchanges(ch, t, false); err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func declare(ch *amqp.Channel, t wait.Topology) error {
 	return nil
 }
 
-func exchanges(ch *amqp.Channel, t wait.Topology, autoDelete bool) error {
+func exchanges(ch *amqp.Channel, t delay.Topology, autoDelete bool) error {
 	for _, e := range t.Exchanges {
 		if e.AutoDelete != autoDelete {
 			continue

@@ -7,7 +7,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/wait"
+	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -82,7 +82,7 @@ func (l *Look) Make() error {
 	if errors.As(err, &p) {
 		err = p.error
 	}
-	return errors.Join(err, l.do(func(ch *amqp.Channel) error { return declare(ch, wait.Parked()) }))
+	return errors.Join(err, l.do(func(ch *amqp.Channel) error { return declare(ch, delay.Parked()) }))
 }
 
 // BindReturn makes the return exchange of a queue and binds it to that.

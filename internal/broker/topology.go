@@ -7,7 +7,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/wait"
+	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -89,7 +89,7 @@ func declareParked(conn *amqp.Connection) error {
 		return explain(err)
 	}
 	defer ch.Close()
-	return declare(ch, wait.Parked())
+	return declare(ch, delay.Parked())
 }
 
 func declareQuarantine(ch *amqp.Channel) error {

@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-mq/redrive/internal/api"
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/httpapi"
 )
 
 // deed is an action with its flags.
@@ -161,7 +161,7 @@ func (p *program) perform(ctx context.Context, d *deed, args []string) error {
 const atATime = 1000
 
 // named acts on messages that are named.
-func (p *program) named(ctx context.Context, client api.Client, d *deed, a console.Act) error {
+func (p *program) named(ctx context.Context, client httpapi.Client, d *deed, a console.Act) error {
 	all := a.IDs
 	ask := func(dry bool) (done console.Acted, err error) {
 		a.DryRun = dry

@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-mq/redrive/internal/api"
 	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/httpapi"
 )
 
 // withAddress adds the flags that say which service to ask. What signs in comes
@@ -26,8 +26,8 @@ func (p *program) withAddress(c *cobra.Command) *cobra.Command {
 const signingIn = `Signing in: REDRIVE_TOKEN, or REDRIVE_USER with REDRIVE_PASSWORD; each with _FILE
 for a file that holds it.`
 
-func (p *program) client() (api.Client, error) {
-	return api.NewClient(p.at(), func(name string) string {
+func (p *program) client() (httpapi.Client, error) {
+	return httpapi.NewClient(p.at(), func(name string) string {
 		if name == "REDRIVE_CA_FILE" && p.caFile != "" {
 			return p.caFile
 		}
@@ -51,7 +51,7 @@ func (p *program) at() string {
 	if p.vhost == "" {
 		return p.address
 	}
-	return strings.TrimSuffix(p.address, "/") + api.Base(p.vhost)
+	return strings.TrimSuffix(p.address, "/") + httpapi.Base(p.vhost)
 }
 
 // load reads a config file, as it is for the virtual host that --vhost names.
@@ -82,7 +82,7 @@ func (p *program) loadAny(file string) (cfg *config.Config, own string, err erro
 }
 
 // asking is client, for a command whose errors may point into a query.
-func (p *program) asking(query string) (api.Client, error) {
+func (p *program) asking(query string) (httpapi.Client, error) {
 	p.asked = query
 	return p.client()
 }

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/redrive-mq/redrive/internal/doctor"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/doctor"
 )
 
 // showReports writes what the doctor found; for people what is well is one line.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/redrive-mq/redrive/internal/doctor"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/doctor"
 )
 
 func diagnosed(colour bool, findings ...doctor.Finding) string {

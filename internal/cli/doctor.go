@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-mq/redrive/internal/app"
 	"github.com/redrive-mq/redrive/internal/config"
-	"github.com/redrive-mq/redrive/internal/doctor"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/doctor"
+	"github.com/redrive-mq/redrive/internal/server"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 )
 
@@ -98,7 +98,7 @@ could not be made, 5 when something is wrong, and 7 when RabbitMQ does not answe
 // where its config says that it listens.
 func (p *program) looking(c *cobra.Command, cfg *config.Config, file string) (doctor.Options, error) {
 	o := doctor.Options{Config: cfg, File: file, Insecure: p.getenv("REDRIVE_INSECURE") == "1",
-		Redis: func(ctx context.Context) ([]redisstore.Server, bool, error) { return app.SurveyRedis(ctx, cfg) },
+		Redis: func(ctx context.Context) ([]redisstore.Server, bool, error) { return server.SurveyRedis(ctx, cfg) },
 		Named: c.Flags().Changed("address") || p.getenv("REDRIVE_ADDRESS") != "" || file != ""}
 	if !c.Flags().Changed("address") && p.getenv("REDRIVE_ADDRESS") == "" {
 		host, port, err := net.SplitHostPort(cfg.Listen)

@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-mq/redrive/internal/api"
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/httpapi"
 )
 
 // editing is one edit.
@@ -94,7 +94,7 @@ func (p *program) editMessage(ctx context.Context, e editing) error {
 }
 
 // difference shows what an edit would change.
-func (p *program) difference(ctx context.Context, client api.Client, r console.EditRequest) (console.Edited, error) {
+func (p *program) difference(ctx context.Context, client httpapi.Client, r console.EditRequest) (console.Edited, error) {
 	r.DryRun = true
 	would, err := client.Edit(ctx, r)
 	if err != nil {
@@ -119,7 +119,7 @@ func (p *program) difference(ctx context.Context, client api.Client, r console.E
 }
 
 // send does the edit, unless it was only to be shown.
-func (p *program) send(ctx context.Context, client api.Client, e editing, r console.EditRequest, done console.Edited) (err error) {
+func (p *program) send(ctx context.Context, client httpapi.Client, e editing, r console.EditRequest, done console.Edited) (err error) {
 	if !e.dry {
 		if done, err = client.Edit(ctx, r); err != nil {
 			return err
@@ -137,7 +137,7 @@ func (p *program) send(ctx context.Context, client api.Client, e editing, r cons
 
 // editByHand lets a person edit until it can be sent, they say no, or nothing is
 // changed.
-func (p *program) editByHand(ctx context.Context, client api.Client, e editing, r console.EditRequest) error {
+func (p *program) editByHand(ctx context.Context, client httpapi.Client, e editing, r console.EditRequest) error {
 	if !e.yes && !e.dry && !isTerminal(p.in) {
 		return fmt.Errorf("this is not a terminal, so it cannot ask: give --yes, --dry-run or --body-file: %w", errUsage)
 	}
@@ -194,7 +194,7 @@ func (p *program) editByHand(ctx context.Context, client api.Client, e editing, 
 
 // editable is the text to edit: the decoded document, or the body where that is
 // text as it is.
-func editable(ctx context.Context, client api.Client, id string) (text, suffix string, document bool, err error) {
+func editable(ctx context.Context, client httpapi.Client, id string) (text, suffix string, document bool, err error) {
 	m, err := client.Message(ctx, id)
 	if err != nil {
 		return "", "", false, err

@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-mq/redrive/internal/config"
-	"github.com/redrive-mq/redrive/internal/enroll"
-	"github.com/redrive-mq/redrive/internal/management"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/enroll"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 )
 
 // atRabbitMQ adds the flag for who is asked, and gives run a client of the

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/redrive-mq/redrive/internal/api"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/query"
 )
 
@@ -57,8 +57,8 @@ var codes = []struct {
 	code int
 }{
 	{errUsage, ExitUsage},
-	{api.ErrUnreachable, ExitUnreachable},
-	{api.ErrQuery, ExitUsage},
+	{httpapi.ErrUnreachable, ExitUnreachable},
+	{httpapi.ErrQuery, ExitUsage},
 	{console.ErrInvalid, ExitUsage},
 	{auth.ErrInvalid, ExitUsage},
 	{auth.ErrSignIn, ExitForbidden},
@@ -95,7 +95,7 @@ func (p *program) complain(err error) {
 	for line := range strings.SplitSeq(err.Error(), "\n") {
 		fmt.Fprintf(p.err, "redrive: %s\n", plain(line))
 	}
-	var problem *api.Problem
+	var problem *httpapi.Problem
 	if errors.As(err, &problem) && problem.At != nil && p.asked != "" {
 		for line := range strings.SplitSeq((&query.Error{At: *problem.At}).Show(p.asked), "\n") {
 			fmt.Fprintf(p.err, "  %s\n", strings.TrimRight(plain(line), " "))

@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-mq/redrive/internal/api"
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/query"
 )
 
@@ -49,7 +49,7 @@ func find(args []string, text, queue, state string) (string, error) {
 }
 
 // finding is the query of a command, and a client to ask it with.
-func (p *program) finding(args []string, text, queue, state string) (q string, client api.Client, err error) {
+func (p *program) finding(args []string, text, queue, state string) (q string, client httpapi.Client, err error) {
 	if q, err = find(args, text, queue, state); err == nil {
 		client, err = p.asking(q)
 	}

@@ -9,8 +9,8 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/redrive-mq/redrive/internal/api"
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/httpapi"
 )
 
 const (
@@ -29,7 +29,7 @@ type stillRunning struct{ error }
 func (s *stillRunning) Unwrap() error { return s.error }
 
 // follow shows how far an operation is until it has ended.
-func (p *program) follow(ctx context.Context, client api.Client, op console.Operation) (console.Operation, error) {
+func (p *program) follow(ctx context.Context, client httpapi.Client, op console.Operation) (console.Operation, error) {
 	show := p.lines()
 	defer func() { show.end() }()
 	answered := time.Now()
@@ -47,7 +47,7 @@ func (p *program) follow(ctx context.Context, client api.Client, op console.Oper
 		case err == nil:
 			op, answered = now, time.Now()
 		case ctx.Err() != nil: // said above
-		case !errors.Is(err, api.ErrUnreachable) || time.Since(answered) > patience:
+		case !errors.Is(err, httpapi.ErrUnreachable) || time.Since(answered) > patience:
 			return op, &stillRunning{err}
 		}
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-mq/redrive/internal/api"
+	"github.com/redrive-mq/redrive/internal/httpapi"
 )
 
 func (p *program) hold() *cobra.Command {
@@ -16,18 +16,18 @@ func (p *program) hold() *cobra.Command {
 		Long: `Pause the returns to a queue until it is released: what waits for it goes on
 waiting, with its attempts, and what fails meanwhile waits too.`,
 		Example: "  redrive hold orders --reason 'the warehouse is down until 14:00'",
-	}, api.Client.Hold, "Nothing returns to the queue %q until `redrive release` says so.\n")
+	}, httpapi.Client.Hold, "Nothing returns to the queue %q until `redrive release` says so.\n")
 }
 
 func (p *program) release() *cobra.Command {
 	return p.ofQueue(&cobra.Command{
 		Use:   "release QUEUE",
 		Short: "Let messages return to a held queue again; what is due returns now",
-	}, api.Client.Release, "Messages return to the queue %q again.\n")
+	}, httpapi.Client.Release, "Messages return to the queue %q again.\n")
 }
 
 // ofQueue completes a command about one queue.
-func (p *program) ofQueue(c *cobra.Command, do func(c api.Client, ctx context.Context, queue, reason string) error, done string) *cobra.Command {
+func (p *program) ofQueue(c *cobra.Command, do func(c httpapi.Client, ctx context.Context, queue, reason string) error, done string) *cobra.Command {
 	var reason string
 	c.Args = exactArgs(1, "the queue")
 	c.ValidArgsFunction = p.completeQueues

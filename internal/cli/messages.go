@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-mq/redrive/internal/api"
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/httpapi"
 )
 
 func (p *program) messages() *cobra.Command {
@@ -67,7 +67,7 @@ const mostOnAPage = 1000
 
 // found is what a query finds, up to a limit. A page of the service's may be short,
 // even empty, and not be the last.
-func found(ctx context.Context, client api.Client, q, after string, limit int) (all console.Page, err error) {
+func found(ctx context.Context, client httpapi.Client, q, after string, limit int) (all console.Page, err error) {
 	all.Messages = []console.Message{}
 	for all.After = after; ; {
 		page, err := client.Messages(ctx, q, all.After, min(limit-len(all.Messages), mostOnAPage))

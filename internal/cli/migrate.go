@@ -11,9 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-mq/redrive/internal/app"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/migrate"
+	"github.com/redrive-mq/redrive/internal/server"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -86,7 +86,7 @@ func (p *program) storeAt(place string, there bool) (store.Taker, string, error)
 			return nil, "", fmt.Errorf("there is no store: %w", err)
 		}
 	}
-	s, err := app.OpenStore(at, slog.New(slog.NewTextHandler(p.err, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	s, err := server.OpenStore(at, slog.New(slog.NewTextHandler(p.err, &slog.HandlerOptions{Level: slog.LevelWarn})))
 	return s, at.Place(), err
 }
 

@@ -11,8 +11,8 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/config"
-	"github.com/redrive-mq/redrive/internal/management"
-	"github.com/redrive-mq/redrive/internal/move"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/move"
 )
 
 func (p *program) move() *cobra.Command {

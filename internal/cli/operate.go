@@ -8,13 +8,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/api"
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/httpapi"
 )
 
 // operate makes a plan of what a query finds, shows it, asks, starts it and follows
 // it.
-func (p *program) operate(ctx context.Context, client api.Client, d *deed, r console.PlanRequest) error {
+func (p *program) operate(ctx context.Context, client httpapi.Client, d *deed, r console.PlanRequest) error {
 	plan, err := client.Plan(ctx, r)
 	if err != nil {
 		return err
@@ -64,7 +64,7 @@ func (p *program) expected(d *deed, plan console.Plan) error {
 }
 
 // toTheEnd follows an operation, and shows what came of it.
-func (p *program) toTheEnd(ctx context.Context, client api.Client, format string, op console.Operation) error {
+func (p *program) toTheEnd(ctx context.Context, client httpapi.Client, format string, op console.Operation) error {
 	op, err := p.follow(ctx, client, op)
 	var gone *stillRunning
 	if errors.As(err, &gone) {

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-mq/redrive/internal/addresses"
-	"github.com/redrive-mq/redrive/internal/doctor"
-	"github.com/redrive-mq/redrive/internal/rights"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/doctor"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/permissions"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -22,7 +22,7 @@ type grant struct {
 	VHost string `json:"vhost"`
 	// tagged is the user with the tags: that of broker.management, which may be another.
 	tagged string
-	rights.Rights
+	permissions.Rights
 }
 
 // library is the two roles of the Go library's consumers.
@@ -44,7 +44,7 @@ definitions is JSON for rabbitmqctl import_definitions, without users.`,
   redrive permissions --for reporter --user shop --queue 'orders.*'`,
 		Args: exactArgs(0, "no arguments"),
 	}
-	roles := []string{rights.RoleService, rights.RoleReporter, rights.RoleGoReporter, rights.RoleConsumer, rights.RoleDeclarer}
+	roles := []string{permissions.RoleService, permissions.RoleReporter, permissions.RoleGoReporter, permissions.RoleConsumer, permissions.RoleDeclarer}
 	c.RunE = func(*cobra.Command, []string) error {
 		cfg, own, err := p.loadAny(file)
 		if err != nil {
@@ -71,10 +71,10 @@ definitions is JSON for rabbitmqctl import_definitions, without users.`,
 			return fmt.Errorf("--for %q: expected %s or %s: %w", role, strings.Join(roles, ", "), library, errUsage)
 		}
 		var all []grant
-		for _, r := range rights.All(policies) {
+		for _, r := range permissions.All(policies) {
 			name := user
-			of := role == "" || role == r.Role || role == library && (r.Role == rights.RoleConsumer || r.Role == rights.RoleGoReporter)
-			if (role == "" || role == library) && r.Role != rights.RoleService {
+			of := role == "" || role == r.Role || role == library && (r.Role == permissions.RoleConsumer || r.Role == permissions.RoleGoReporter)
+			if (role == "" || role == library) && r.Role != permissions.RoleService {
 				name += "-" + r.Role
 			}
 			if of {
@@ -141,7 +141,7 @@ func definitions(all []grant) any {
 	type topic struct {
 		User  string `json:"user"`
 		VHost string `json:"vhost"`
-		rights.Topic
+		permissions.Topic
 	}
 	var d struct {
 		Permissions []permission `json:"permissions"`

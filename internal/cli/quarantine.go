@@ -14,8 +14,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/console"
-	"github.com/redrive-mq/redrive/internal/management"
 	"github.com/redrive-mq/redrive/internal/quarantine"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/wire"
 )
 

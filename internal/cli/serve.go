@@ -13,9 +13,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-mq/redrive/internal/app"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/server"
 )
 
 func (p *program) serve() *cobra.Command {
@@ -56,7 +56,7 @@ holds it.`,
 			for _, w := range cfg.Warnings {
 				log.Warn("config: " + w)
 			}
-			o := app.Options{Version: p.version, Log: log}
+			o := server.Options{Version: p.version, Log: log}
 			if file != "" {
 				o.Watch = func(ctx context.Context, changed func(*config.Config, error)) { watch(ctx, file, load, changed) }
 			}
@@ -66,7 +66,7 @@ holds it.`,
 				// RabbitMQ, often beside it, has the rest.
 				runtime.GOMAXPROCS(max(1, runtime.GOMAXPROCS(0)/2))
 			}
-			s, err := app.New(cfg, o)
+			s, err := server.New(cfg, o)
 			if err != nil {
 				return err
 			}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-mq/redrive/internal/app"
+	"github.com/redrive-mq/redrive/internal/server"
 )
 
 func (p *program) store() *cobra.Command {
@@ -39,7 +39,7 @@ func (p *program) storeCheck() *cobra.Command {
 		Example: "  redrive store check /var/lib/redrive",
 		Args:    exactArgs(1, "a data folder"),
 		RunE: func(c *cobra.Command, args []string) error {
-			found, err := app.CheckStore(c.Context(), args[0], p.storeLog())
+			found, err := server.CheckStore(c.Context(), args[0], p.storeLog())
 			if err != nil {
 				return ending{ExitPrecondition, err}
 			}
@@ -86,7 +86,7 @@ when something could not be read.`,
 			if to == "" || to == args[0] {
 				return fmt.Errorf("%s needs --to, a new folder: %w", c.CommandPath(), errUsage)
 			}
-			done, err := app.SalvageStore(c.Context(), args[0], to, p.storeLog())
+			done, err := server.SalvageStore(c.Context(), args[0], to, p.storeLog())
 			if err != nil {
 				return err
 			}
@@ -118,7 +118,7 @@ could have saved is removed then.`,
 		Example: "  redrive store accept-loss /var/lib/redrive",
 		Args:    exactArgs(1, "a data folder"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			lost, err := app.AcceptLoss(args[0], p.storeLog())
+			lost, err := server.AcceptLoss(args[0], p.storeLog())
 			switch {
 			case err != nil:
 				return err

@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-mq/redrive/internal/api"
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/httpapi"
 )
 
 func (p *program) messagesTail() *cobra.Command {
@@ -54,7 +54,7 @@ const slack = 10 * time.Second
 // tail shows failures.
 type tail struct {
 	*program
-	client api.Client
+	client httpapi.Client
 	query  string
 	format string
 	left   int // 0: any number
@@ -81,7 +81,7 @@ func (t *tail) run(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil || errors.Is(err, errEnough):
 			return nil
-		case !errors.Is(err, api.ErrUnreachable) || time.Since(answered) > patience:
+		case !errors.Is(err, httpapi.ErrUnreachable) || time.Since(answered) > patience:
 			return err
 		}
 		select { // the stream ends now and then, and the service may start anew
@@ -92,7 +92,7 @@ func (t *tail) run(ctx context.Context) error {
 		if !t.since.IsZero() {
 			err = t.look(ctx) // what failed meanwhile
 		}
-		if err != nil && !errors.Is(err, api.ErrUnreachable) {
+		if err != nil && !errors.Is(err, httpapi.ErrUnreachable) {
 			return err
 		}
 	}

@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-mq/redrive/internal/api"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/httpapi"
 )
 
 func (p *program) token() *cobra.Command {
@@ -30,7 +30,7 @@ the tag administrator: REDRIVE_USER, and REDRIVE_PASSWORD or REDRIVE_PASSWORD_FI
 
 func (p *program) tokenCreate() *cobra.Command {
 	var format, expires string
-	var n api.NewToken
+	var n httpapi.NewToken
 	c := &cobra.Command{
 		Use:     "create",
 		Short:   "Make a token and print it, this once",
@@ -60,7 +60,7 @@ func (p *program) tokenCreate() *cobra.Command {
 				return err
 			}
 			fmt.Fprintf(p.err, "The token %s is shown this once: %s of %s, %s.\n", plain(made.Name), made.Role, queuesOf(made.Token), expiryOf(made.Token))
-			return write(p, format, made, func(t api.MadeToken) string { return t.Name }, func(w io.Writer) { fmt.Fprintln(w, made.Secret) })
+			return write(p, format, made, func(t httpapi.MadeToken) string { return t.Name }, func(w io.Writer) { fmt.Fprintln(w, made.Secret) })
 		},
 	}
 	c.Flags().StringVar(&n.Name, "name", "", "what the audit log calls who uses it")

@@ -8,11 +8,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-mq/redrive/internal/config"
-	"github.com/redrive-mq/redrive/internal/enroll"
-	"github.com/redrive-mq/redrive/internal/management"
-	"github.com/redrive-mq/redrive/internal/wait"
-	"github.com/redrive-mq/redrive/internal/wait/binary"
-	"github.com/redrive-mq/redrive/internal/wait/ttlqueue"
+	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/delay/binary"
+	"github.com/redrive-mq/redrive/internal/delay/ttlqueue"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/enroll"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -28,16 +28,16 @@ fixed needs no code besides: RabbitMQ alone brings rejected messages back. The
 others are for the Go library where its user may not declare (Config.Verify).`,
 	}
 	c.AddCommand(p.topologyFixed(),
-		p.topologyOf("levels", "A queue for each level of delay", func(c *cobra.Command) func(ttlqueue.Type) (wait.Way, error) {
+		p.topologyOf("levels", "A queue for each level of delay", func(c *cobra.Command) func(ttlqueue.Type) (delay.Way, error) {
 			levels := c.Flags().DurationSlice("levels", ttlqueue.DefaultLevels, "the delays")
-			return func(kind ttlqueue.Type) (wait.Way, error) { return ttlqueue.NewLevels(kind, *levels...) }
+			return func(kind ttlqueue.Type) (delay.Way, error) { return ttlqueue.NewLevels(kind, *levels...) }
 		}),
-		p.topologyOf("message-ttl", "One queue, each message with a time to live of its own", func(*cobra.Command) func(ttlqueue.Type) (wait.Way, error) {
-			return func(kind ttlqueue.Type) (wait.Way, error) { return ttlqueue.NewMessageTTL(kind, false), nil }
+		p.topologyOf("message-ttl", "One queue, each message with a time to live of its own", func(*cobra.Command) func(ttlqueue.Type) (delay.Way, error) {
+			return func(kind ttlqueue.Type) (delay.Way, error) { return ttlqueue.NewMessageTTL(kind, false), nil }
 		}),
-		p.topologyOf("binary", "A queue for each bit of the delay", func(c *cobra.Command) func(ttlqueue.Type) (wait.Way, error) {
+		p.topologyOf("binary", "A queue for each bit of the delay", func(c *cobra.Command) func(ttlqueue.Type) (delay.Way, error) {
 			unit := c.Flags().Duration("unit", time.Second, "what delays are rounded up to")
-			return func(kind ttlqueue.Type) (wait.Way, error) {
+			return func(kind ttlqueue.Type) (delay.Way, error) {
 				if kind == ttlqueue.Classic {
 					return nil, fmt.Errorf("binary has quorum queues only")
 				}
@@ -92,7 +92,7 @@ func (p *program) withPlace(c *cobra.Command, run func(place, *config.Config, tt
 }
 
 // topologyOf is a way of the library's; flags adds its own flags.
-func (p *program) topologyOf(name, short string, flags func(*cobra.Command) func(ttlqueue.Type) (wait.Way, error)) *cobra.Command {
+func (p *program) topologyOf(name, short string, flags func(*cobra.Command) func(ttlqueue.Type) (delay.Way, error)) *cobra.Command {
 	c := &cobra.Command{Use: name + " --queue QUEUE", Short: short}
 	make := flags(c)
 	return p.withPlace(c, func(at place, _ *config.Config, kind ttlqueue.Type) error {

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/redrive-mq/redrive/internal/enroll"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/enroll"
 )
 
 // change is a queue in the answer of enroll and unenroll.

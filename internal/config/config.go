@@ -16,9 +16,9 @@ import (
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/credentials"
 	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/notify"
-	"github.com/redrive-mq/redrive/internal/release"
-	"github.com/redrive-mq/redrive/internal/wait"
+	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -31,9 +31,9 @@ type Config struct {
 	Policies policy.Set
 	// Ways are how the messages of a policy wait in RabbitMQ, by its name; those
 	// of the others wait in the store.
-	Ways map[string]wait.Way
+	Ways map[string]delay.Way
 	// Returns are how fast the messages of a policy may return, by its name.
-	Returns map[string]release.Rules
+	Returns map[string]throttle.Rules
 	// Decode is how bodies are read.
 	Decode decode.Options
 	// Notify is which notifications go to whom.

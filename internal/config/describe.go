@@ -8,7 +8,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/wait"
+	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -46,7 +46,7 @@ func Describe(w io.Writer, c *Config) error {
 // shown is how many different waits are written out.
 const shown = 12
 
-func waits(p *policy.Policy, way wait.Way) string {
+func waits(p *policy.Policy, way delay.Way) string {
 	all := real(p, way)
 	var total time.Duration
 	for _, w := range all {

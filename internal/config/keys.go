@@ -13,8 +13,8 @@ import (
 	"github.com/goccy/go-yaml/ast"
 
 	"github.com/redrive-mq/redrive/internal/addresses"
-	"github.com/redrive-mq/redrive/internal/release"
-	"github.com/redrive-mq/redrive/internal/wait"
+	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -89,7 +89,7 @@ func (d *document) urls(n ast.Node, where string, schemes ...string) string {
 }
 
 func (d *document) policies(n ast.Node, c *Config) {
-	c.Policies, c.Ways, c.Returns = nil, map[string]wait.Way{}, map[string]release.Rules{}
+	c.Policies, c.Ways, c.Returns = nil, map[string]delay.Way{}, map[string]throttle.Rules{}
 	names := map[string]bool{}
 	for i, item := range d.sequence(n, "policies", "a list of policies") {
 		p := d.policy(item, i, c)
@@ -106,12 +106,12 @@ func (d *document) policies(n ast.Node, c *Config) {
 
 func (d *document) policy(n ast.Node, i int, c *Config) policy.Policy {
 	p := policy.Default()
-	var way wait.Way
+	var way delay.Way
 	var wayAt, jitterAt ast.Node
 	p.Name, p.Queues = fmt.Sprintf("policy %d", i+1), nil
 	var vhosts []string
 	where := fmt.Sprintf("policies[%d]", i)
-	var returns release.Rules
+	var returns throttle.Rules
 	fields, returnsRead := d.returns(&returns, where)
 	maps.Copy(fields, map[string]field{
 		"name": func(n ast.Node) { p.Name = d.text(n, where+".name", "a name") },

@@ -9,8 +9,8 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
-	"github.com/redrive-mq/redrive/internal/release"
-	"github.com/redrive-mq/redrive/internal/wait"
+	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -23,18 +23,18 @@ const (
 
 // returns are the keys of a policy that say how fast its messages may return. done is
 // to be called when all were read.
-func (d *document) returns(r *release.Rules, where string) (fields map[string]field, done func()) {
-	*r = release.Rules{Settle: release.DefaultSettle, NoConsumer: release.Hold}
+func (d *document) returns(r *throttle.Rules, where string) (fields map[string]field, done func()) {
+	*r = throttle.Rules{Settle: throttle.DefaultSettle, NoConsumer: throttle.Hold}
 	var windowAt ast.Node
 	window := false
 	fields = map[string]field{
 		"rate":      func(n ast.Node) { r.Rate = d.rate(n, where+".rate") },
-		"in_flight": func(n ast.Node) { r.InFlight = d.whole(n, where+".in_flight", release.MostTracked) },
+		"in_flight": func(n ast.Node) { r.InFlight = d.whole(n, where+".in_flight", throttle.MostTracked) },
 		"settle":    func(n ast.Node) { r.Settle = d.span(n, where+".settle") },
 		"breaker":   func(n ast.Node) { windowAt = n; r.Breaker, window = d.breaker(n, where+".breaker") },
 		"no_consumer": func(n ast.Node) {
 			const expected = "hold, or return for queues that are read with basic.get"
-			if r.NoConsumer = d.text(n, where+".no_consumer", expected); r.NoConsumer != release.Hold && r.NoConsumer != release.Return {
+			if r.NoConsumer = d.text(n, where+".no_consumer", expected); r.NoConsumer != throttle.Hold && r.NoConsumer != throttle.Return {
 				d.fail(n, "%s.no_consumer is %s; expected %s", where, show(n), expected)
 			}
 		},
@@ -75,8 +75,8 @@ func (d *document) span(n ast.Node, where string) time.Duration {
 }
 
 // breaker reads one, and tells whether it says its window.
-func (d *document) breaker(n ast.Node, where string) (b *release.Breaker, window bool) {
-	is := release.DefaultBreaker()
+func (d *document) breaker(n ast.Node, where string) (b *throttle.Breaker, window bool) {
+	is := throttle.DefaultBreaker()
 	switch n.(type) {
 	case *ast.MappingNode, *ast.MappingValueNode:
 	default:
@@ -102,7 +102,7 @@ func (d *document) breaker(n ast.Node, where string) (b *release.Breaker, window
 			}
 			is.Share = v
 		},
-		"least":    func(n ast.Node) { is.Least = d.whole(n, where+".least", release.MostTracked) },
+		"least":    func(n ast.Node) { is.Least = d.whole(n, where+".least", throttle.MostTracked) },
 		"window":   func(n ast.Node) { window, is.Window = true, d.span(n, where+".window") },
 		"wait":     func(n ast.Node) { is.Wait = d.span(n, where+".wait") },
 		"max_wait": func(n ast.Node) { maxAt, is.MaxWait = n, d.span(n, where+".max_wait") },
@@ -119,11 +119,11 @@ func (d *document) breaker(n ast.Node, where string) (b *release.Breaker, window
 }
 
 // inVain warns of limits that hardly limit anything, or that others leave no room for.
-func (c *Config) inVain(p *policy.Policy, way wait.Way, r release.Rules) {
+func (c *Config) inVain(p *policy.Policy, way delay.Way, r throttle.Rules) {
 	if way != nil && (r.Rate > 0 || r.InFlight > 0 || r.Breaker != nil) {
 		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: rate, in_flight and breaker hold for replays alone: messages that wait in RabbitMQ (%s) return by themselves; wait: disk makes them hold for all", p.Name, way.Limits().Name))
 	}
 	if through := float64(r.InFlight) / r.Settle.Seconds(); r.InFlight > 0 && through < r.Rate {
-		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: in_flight %d and settle %s let %s return, fewer than rate says: in_flight must be rate times settle at least", p.Name, r.InFlight, policy.FormatDuration(r.Settle), release.FormatRate(math.Round(through*3600)/3600)))
+		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: in_flight %d and settle %s let %s return, fewer than rate says: in_flight must be rate times settle at least", p.Name, r.InFlight, policy.FormatDuration(r.Settle), throttle.FormatRate(math.Round(through*3600)/3600)))
 	}
 }

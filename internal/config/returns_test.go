@@ -7,29 +7,29 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/redrive-mq/redrive/internal/release"
+	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
 func TestHowFastMessagesMayReturn(t *testing.T) {
-	on := release.DefaultBreaker()
-	own := release.Breaker{Share: 0.25, Least: 5, Window: 2 * time.Minute, Wait: time.Second, MaxWait: time.Minute, Probes: 1, Ramp: 10 * time.Second}
+	on := throttle.DefaultBreaker()
+	own := throttle.Breaker{Share: 0.25, Least: 5, Window: 2 * time.Minute, Wait: time.Second, MaxWait: time.Minute, Probes: 1, Ramp: 10 * time.Second}
 	long := on
 	long.Wait, long.MaxWait = 10*time.Minute, 10*time.Minute
 	wide := on
 	wide.Window = 4 * time.Minute
 	for _, c := range []struct {
 		yaml, says string
-		want       release.Rules
+		want       throttle.Rules
 	}{
-		{"attempts: 2", "", release.Rules{}},
-		{"rate: 200/s", " (returns: 200/s)", release.Rules{Rate: 200}},
-		{"rate: 30/min", " (returns: 30/min)", release.Rules{Rate: 0.5}},
-		{"rate: 7 / h\n    in_flight: 50\n    breaker: on", " (returns: 7/h, 50 in flight, breaker)", release.Rules{Rate: 7.0 / 3600, InFlight: 50, Breaker: &on}},
-		{"settle: 5s\n    breaker: off", "", release.Rules{Settle: 5 * time.Second}},
-		{"breaker: {share: 25%, least: 5, window: 2m, wait: 1s, max_wait: 1m, probes: 1, ramp: 10s}", " (returns: breaker)", release.Rules{Breaker: &own}},
-		{"breaker: {wait: 10m}", " (returns: breaker)", release.Rules{Breaker: &long}},
-		{"breaker: on\n    settle: 2m", " (returns: breaker)", release.Rules{Settle: 2 * time.Minute, Breaker: &wide}},
-		{"no_consumer: return", "", release.Rules{NoConsumer: release.Return}},
+		{"attempts: 2", "", throttle.Rules{}},
+		{"rate: 200/s", " (returns: 200/s)", throttle.Rules{Rate: 200}},
+		{"rate: 30/min", " (returns: 30/min)", throttle.Rules{Rate: 0.5}},
+		{"rate: 7 / h\n    in_flight: 50\n    breaker: on", " (returns: 7/h, 50 in flight, breaker)", throttle.Rules{Rate: 7.0 / 3600, InFlight: 50, Breaker: &on}},
+		{"settle: 5s\n    breaker: off", "", throttle.Rules{Settle: 5 * time.Second}},
+		{"breaker: {share: 25%, least: 5, window: 2m, wait: 1s, max_wait: 1m, probes: 1, ramp: 10s}", " (returns: breaker)", throttle.Rules{Breaker: &own}},
+		{"breaker: {wait: 10m}", " (returns: breaker)", throttle.Rules{Breaker: &long}},
+		{"breaker: on\n    settle: 2m", " (returns: breaker)", throttle.Rules{Settle: 2 * time.Minute, Breaker: &wide}},
+		{"no_consumer: return", "", throttle.Rules{NoConsumer: throttle.Return}},
 	} {
 		cfg, err := Parse("f.yaml", []byte(oneQueue+"    "+c.yaml))
 		if err != nil {
@@ -40,7 +40,7 @@ func TestHowFastMessagesMayReturn(t *testing.T) {
 			c.want.Settle = 30 * time.Second
 		}
 		if c.want.NoConsumer == "" {
-			c.want.NoConsumer = release.Hold
+			c.want.NoConsumer = throttle.Hold
 		}
 		if d := cmp.Diff(c.want, cfg.Returns["p"]); d != "" || len(cfg.Warnings) > 0 {
 			t.Errorf("%s: %s %q", c.yaml, d, cfg.Warnings)

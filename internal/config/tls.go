@@ -12,7 +12,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/credentials"
-	"github.com/redrive-mq/redrive/internal/management"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 )
 
 // brokerTLS reads with what the service proves itself to RabbitMQ, and by what it

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/authority"
+	"github.com/redrive-mq/redrive/testenv/authority"
 )
 
 // broker.tls names files that must be there and usable; errors name the place.

@@ -17,8 +17,8 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/credentials"
+	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/notify"
-	"github.com/redrive-mq/redrive/internal/wait"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -106,7 +106,7 @@ func (c *Config) tenant(vhost string) *Config {
 	if len(c.Broker.VHosts) > 0 {
 		t.Notify.Of = vhost
 	}
-	t.Ways = map[string]wait.Way{}
+	t.Ways = map[string]delay.Way{}
 	for _, p := range t.Policies {
 		if way, ok := c.Ways[p.Name]; ok {
 			t.Ways[p.Name] = way

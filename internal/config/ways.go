@@ -7,10 +7,10 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
-	"github.com/redrive-mq/redrive/internal/wait"
-	"github.com/redrive-mq/redrive/internal/wait/binary"
-	"github.com/redrive-mq/redrive/internal/wait/delayx"
-	"github.com/redrive-mq/redrive/internal/wait/ttlqueue"
+	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/delay/binary"
+	"github.com/redrive-mq/redrive/internal/delay/plugin"
+	"github.com/redrive-mq/redrive/internal/delay/ttlqueue"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -22,8 +22,8 @@ const shortestDynamic = 100 * time.Millisecond
 const mostLevels = 100
 
 // wait reads how the messages of a policy wait: nil for the service's own store.
-func (d *document) wait(n ast.Node, where string) (way wait.Way) {
-	must := func(n ast.Node, where string, w wait.Way, err error) {
+func (d *document) wait(n ast.Node, where string) (way delay.Way) {
+	must := func(n ast.Node, where string, w delay.Way, err error) {
 		if way = w; err != nil {
 			d.fail(n, "%s: %v", where, err)
 		}
@@ -72,7 +72,7 @@ func (d *document) wait(n ast.Node, where string) (way wait.Way) {
 	case "message-ttl":
 		way = ttlqueue.NewMessageTTL(ttlqueue.Quorum, false)
 	case "delayed-exchange":
-		way = delayx.Way{}
+		way = plugin.Way{}
 	case "fixed", "binary":
 		d.fail(n, "%s: %s needs a duration, as in {%s: 1s}", where, s, s)
 	case "native":
@@ -85,7 +85,7 @@ func (d *document) wait(n ast.Node, where string) (way wait.Way) {
 
 // keeps refuses, at n, a policy whose way cannot keep it, and takes away what the
 // way does not have.
-func (d *document) keeps(n ast.Node, p *policy.Policy, way wait.Way, jitterSet bool, c *Config) {
+func (d *document) keeps(n ast.Node, p *policy.Policy, way delay.Way, jitterSet bool, c *Config) {
 	l := way.Limits()
 	if err := l.Check(p); err != nil {
 		d.fail(n, "%v", err)
@@ -102,7 +102,7 @@ func (d *document) keeps(n ast.Node, p *policy.Policy, way wait.Way, jitterSet b
 }
 
 // real are a policy's waits as its way rounds them.
-func real(p *policy.Policy, way wait.Way) []time.Duration {
+func real(p *policy.Policy, way delay.Way) []time.Duration {
 	waits := p.Waits()
 	if way == nil {
 		return waits

@@ -12,7 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -254,6 +254,6 @@ func (c *Console) tellOf(d deed, all []Outcome) {
 		n[o.Queue]++
 	}
 	for _, queue := range slices.Sorted(maps.Keys(n)) {
-		c.tell(flow.Event{Kind: verbs[d.verb].kind, Queue: queue, N: n[queue], By: d.by, Why: d.to})
+		c.tell(retry.Event{Kind: verbs[d.verb].kind, Queue: queue, N: n[queue], By: d.by, Why: d.to})
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/console"
-	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
@@ -100,7 +100,7 @@ func newDesk(s console.Store) *desk {
 		SetHeld:  func(q string, held bool) { d.held[q] = held },
 		Gate:     func(string) *console.Gate { return d.gate },
 		Force:    func(queue, to, by, why string) { d.forced = append(d.forced, queue+" "+to+" "+by+" "+why) },
-		Events: func(e flow.Event) {
+		Events: func(e retry.Event) {
 			mu.Lock()
 			defer mu.Unlock()
 			d.events = append(d.events, fmt.Sprintf("%s %s %d by %s", e.Kind, e.Queue, e.N, e.By))

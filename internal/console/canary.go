@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -157,7 +157,7 @@ func (w *canaries) failed(s sent) (why string, failed bool) {
 }
 
 // Failed receives each message that fails; it may be called by several goroutines.
-func (c *Console) Failed(e flow.Event) {
+func (c *Console) Failed(e retry.Event) {
 	c.ops.canaries.mu.Lock()
 	defer c.ops.canaries.mu.Unlock()
 	if f := c.ops.canaries.watched[e.ID]; f != nil {

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/console"
-	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 )
@@ -65,7 +65,7 @@ func TestTheRestGoesOnlyWhenTheFirstDoNotComeBack(t *testing.T) {
 func TestACanaryWhoseMessagesFailedAgainIsNotDone(t *testing.T) {
 	for name, fail := range map[string]func(*testing.T, *desk, *store.Record){
 		"and are not kept": func(t *testing.T, d *desk, r *store.Record) {
-			d.Failed(flow.Event{Kind: flow.Failed, ID: r.ID, Attempt: 1, Error: "no stock again", At: r.FailedAt.Add(time.Hour)})
+			d.Failed(retry.Event{Kind: retry.Failed, ID: r.ID, Attempt: 1, Error: "no stock again", At: r.FailedAt.Add(time.Hour)})
 		},
 		"and were retried since": func(t *testing.T, d *desk, r *store.Record) {
 			again := *r

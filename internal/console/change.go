@@ -7,7 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -30,12 +30,12 @@ type deed struct {
 // verbs are what can be done: the permission that it needs, and its event.
 var verbs = map[Verb]struct {
 	role auth.Role
-	kind flow.Kind
+	kind retry.Kind
 }{
-	Replay:  {auth.Operator, flow.Replayed},
-	Discard: {auth.Operator, flow.Discarded},
-	Restore: {auth.Operator, flow.Restored},
-	Copy:    {auth.Editor, flow.Copied},
+	Replay:  {auth.Operator, retry.Replayed},
+	Discard: {auth.Operator, retry.Discarded},
+	Restore: {auth.Operator, retry.Restored},
+	Copy:    {auth.Editor, retry.Copied},
 }
 
 // skip is why the verb leaves a record as it is, or "".

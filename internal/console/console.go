@@ -34,9 +34,9 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/decode"
-	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
-	"github.com/redrive-mq/redrive/internal/wait"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -83,7 +83,7 @@ type Config struct {
 	Broker   Broker
 	Audit    Audit
 	Policies func() policy.Set
-	Events   flow.Listener
+	Events   retry.Listener
 	Log      *slog.Logger
 	// Restorable is how long what was discarded can be restored.
 	Restorable time.Duration
@@ -100,7 +100,7 @@ type Config struct {
 	// queues; nil: it is without problems.
 	Ready func() bool
 	// Way is how the messages of a policy wait in RabbitMQ; nil: they wait in the store.
-	Way func(policy string) wait.Way
+	Way func(policy string) delay.Way
 	// Limits is what holds a policy's returns back, in words; nil: nothing.
 	Limits func(policy string) string
 	// Returns is why nothing returns to a queue, or "".

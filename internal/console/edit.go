@@ -11,9 +11,9 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/decode"
-	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/headers"
+	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
-	"github.com/redrive-mq/redrive/internal/trail"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -71,7 +71,7 @@ func (c *Console) Edit(ctx context.Context, by auth.Caller, e EditRequest) (Edit
 		return Edited{}, err
 	}
 	edited.New = made.String()
-	c.tell(flow.Event{Kind: flow.Edited, Queue: l.Record.Queue, ID: l.Record.ID, N: 1, By: by.Name})
+	c.tell(retry.Event{Kind: retry.Edited, Queue: l.Record.Queue, ID: l.Record.ID, N: 1, By: by.Name})
 	end(nil, 1)
 	return edited, nil
 }
@@ -145,7 +145,7 @@ func editHeaders(was amqp.Table, e EditRequest) (amqp.Table, error) {
 		if len(name) == 0 || len(name) > longestName {
 			return nil, fmt.Errorf("header %.100q: a name has 1 to %d bytes", name, longestName)
 		}
-		if len(trail.Clean(amqp.Table{name: value})) == 0 {
+		if len(headers.Clean(amqp.Table{name: value})) == 0 {
 			return nil, fmt.Errorf("header %q is RabbitMQ's or Redrive's own: it is taken off when the message returns", name)
 		}
 		if _, removed := was[name]; removed {

@@ -16,10 +16,10 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// headers are header values as JSON, each with the name of its AMQP type, so that
+// headerTable has header values as JSON, each with the name of its AMQP type, so that
 // they come back with the very type they had: a list, sorted by name, of
 // {"name": …, "type": …, "value": …}; in an array the names are left out.
-type headers struct{ table amqp.Table }
+type headerTable struct{ table amqp.Table }
 
 type typed struct {
 	Name  *text           `json:"name,omitempty"`
@@ -56,7 +56,7 @@ func unpacked(v typed) (any, error) {
 	return r.Message.Headers[""], nil
 }
 
-func (h *headers) MarshalJSON() ([]byte, error) {
+func (h *headerTable) MarshalJSON() ([]byte, error) {
 	list, err := fromTable(h.table, 0)
 	if err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func (h *headers) MarshalJSON() ([]byte, error) {
 	return json.Marshal(list)
 }
 
-func (h *headers) UnmarshalJSON(b []byte) (err error) {
+func (h *headerTable) UnmarshalJSON(b []byte) (err error) {
 	h.table, err = toTable(b, 0)
 	return err
 }

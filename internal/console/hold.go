@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -35,7 +35,7 @@ func (c *Console) Hold(ctx context.Context, by auth.Caller, queue, reason string
 	if err != nil {
 		return err
 	}
-	return c.setHeld(ctx, by, flow.Held, queue, reason, h)
+	return c.setHeld(ctx, by, retry.Held, queue, reason, h)
 }
 
 // heldAlready is the hold of a queue, without By where there is none.
@@ -61,13 +61,13 @@ func (c *Console) Release(ctx context.Context, by auth.Caller, queue, reason str
 	case h == nil:
 		return fmt.Errorf("%w: the returns to the queue %q are not held", ErrPrecondition, queue)
 	}
-	return c.setHeld(ctx, by, flow.Released, queue, reason, nil)
+	return c.setHeld(ctx, by, retry.Released, queue, reason, nil)
 }
 
 // setHeld writes the hold to the store before it tells the loop: one that acts must
 // not be forgotten at the next start.
-func (c *Console) setHeld(ctx context.Context, by auth.Caller, kind flow.Kind, queue, reason string, hold []byte) error {
-	did := map[flow.Kind]string{flow.Held: "hold", flow.Released: "release"}[kind]
+func (c *Console) setHeld(ctx context.Context, by auth.Caller, kind retry.Kind, queue, reason string, hold []byte) error {
+	did := map[retry.Kind]string{retry.Held: "hold", retry.Released: "release"}[kind]
 	end, err := c.begin(by, did, queue, 0, reason)
 	if err != nil {
 		return err
@@ -80,7 +80,7 @@ func (c *Console) setHeld(ctx context.Context, by auth.Caller, kind flow.Kind, q
 	c.holding.Unlock()
 	c.changed()
 	if err == nil {
-		c.tell(flow.Event{Kind: kind, Queue: queue, By: by.Name, Why: reason})
+		c.tell(retry.Event{Kind: kind, Queue: queue, By: by.Name, Why: reason})
 	}
 	end(err, 0)
 	return err

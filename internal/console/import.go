@@ -17,7 +17,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -86,7 +86,7 @@ func (c *Console) Import(ctx context.Context, by auth.Caller, r io.Reader, dryRu
 		err = fmt.Errorf("%w (the first %d messages are imported)", err, im.Count)
 	}
 	for _, q := range slices.Sorted(maps.Keys(im.Queues)) {
-		c.tell(flow.Event{Kind: flow.Imported, Queue: q, N: int(im.Queues[q]), By: by.Name})
+		c.tell(retry.Event{Kind: retry.Imported, Queue: q, N: int(im.Queues[q]), By: by.Name})
 	}
 	end(err, im.Count)
 	return im, err

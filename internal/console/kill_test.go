@@ -15,7 +15,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/console"
-	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -141,7 +141,7 @@ func TestChildThatIsKilled(t *testing.T) {
 	s := openDisk(t, path)
 	d := newDesk(s)
 	steps := make(chan struct{}, 1)
-	d.Console.Events = func(e flow.Event) {
+	d.Console.Events = func(e retry.Event) {
 		fmt.Println(e.Kind, e.N)
 		select {
 		case steps <- struct{}{}:

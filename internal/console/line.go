@@ -50,22 +50,22 @@ type destination struct {
 }
 
 type message struct {
-	Exchange        text     `json:"exchange"`
-	RoutingKey      text     `json:"routing_key"`
-	ContentType     text     `json:"content_type,omitzero"`
-	ContentEncoding text     `json:"content_encoding,omitzero"`
-	DeliveryMode    uint8    `json:"delivery_mode,omitempty"`
-	Priority        uint8    `json:"priority,omitempty"`
-	CorrelationID   text     `json:"correlation_id,omitzero"`
-	ReplyTo         text     `json:"reply_to,omitzero"`
-	Expiration      text     `json:"expiration,omitzero"`
-	MessageID       text     `json:"message_id,omitzero"`
-	Timestamp       moment   `json:"timestamp,omitzero"`
-	Type            text     `json:"type,omitzero"`
-	UserID          text     `json:"user_id,omitzero"`
-	AppID           text     `json:"app_id,omitzero"`
-	Headers         *headers `json:"headers,omitempty"`
-	Body            []byte   `json:"body"` // base64
+	Exchange        text         `json:"exchange"`
+	RoutingKey      text         `json:"routing_key"`
+	ContentType     text         `json:"content_type,omitzero"`
+	ContentEncoding text         `json:"content_encoding,omitzero"`
+	DeliveryMode    uint8        `json:"delivery_mode,omitempty"`
+	Priority        uint8        `json:"priority,omitempty"`
+	CorrelationID   text         `json:"correlation_id,omitzero"`
+	ReplyTo         text         `json:"reply_to,omitzero"`
+	Expiration      text         `json:"expiration,omitzero"`
+	MessageID       text         `json:"message_id,omitzero"`
+	Timestamp       moment       `json:"timestamp,omitzero"`
+	Type            text         `json:"type,omitzero"`
+	UserID          text         `json:"user_id,omitzero"`
+	AppID           text         `json:"app_id,omitzero"`
+	Headers         *headerTable `json:"headers,omitempty"`
+	Body            []byte       `json:"body"` // base64
 }
 
 // text is a string; one that is not valid UTF-8 is {"base64": "…"}.
@@ -158,7 +158,7 @@ func appendLine(dst []byte, r *store.Record) ([]byte, error) {
 		x.Forward = &destination{text(r.Forward.Exchange), text(r.Forward.RoutingKey)}
 	}
 	if m.Headers != nil {
-		x.Message.Headers = &headers{m.Headers}
+		x.Message.Headers = &headerTable{m.Headers}
 	}
 	b, err := json.Marshal(x)
 	if err != nil {

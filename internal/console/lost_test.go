@@ -9,10 +9,10 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/console"
-	"github.com/redrive-mq/redrive/internal/proxy"
-	"github.com/redrive-mq/redrive/internal/redisnode"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
+	"github.com/redrive-mq/redrive/testenv/proxy"
+	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
 
 // losing is a store on Redis whose answers to the first few changes do not arrive.

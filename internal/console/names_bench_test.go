@@ -9,8 +9,8 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/metrics"
-	"github.com/redrive-mq/redrive/internal/release"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
 // BenchmarkNames is how long a start and each look take on a store on disk with messages
@@ -72,8 +72,8 @@ func lookAtNames(b *testing.B, path string) map[string]time.Duration {
 	s := openDisk(b, path)
 	took["open"] = time.Since(began)
 	defer s.Close()
-	rules := release.DefaultBreaker()
-	gate := release.New(func(string) release.Rules { return release.Rules{Breaker: &rules} }, func() float64 { return 0.5 }, func(release.Transition) {})
+	rules := throttle.DefaultBreaker()
+	gate := throttle.New(func(string) throttle.Rules { return throttle.Rules{Breaker: &rules} }, func() float64 { return 0.5 }, func(throttle.Transition) {})
 	timed("counts", func() error {
 		counts, err := s.Counts(ctx)
 		for _, c := range counts {

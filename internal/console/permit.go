@@ -9,7 +9,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -94,7 +94,7 @@ func (c *Console) atBroker(ctx context.Context, queue string) (AtBroker, error) 
 	return c.Broker.Queue(ctx, queue)
 }
 
-func (c *Console) tell(e flow.Event) {
+func (c *Console) tell(e retry.Event) {
 	if c.Events != nil {
 		e.At = c.Now()
 		c.Events(e)

@@ -13,7 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -314,7 +314,7 @@ func (s Start) check(v Verb) (wait time.Duration, err error) {
 		return 0, fmt.Errorf("%w: the rate is %v: expected messages per second, or 0 for unlimited", ErrInvalid, s.Rate)
 	case s.Canary < 0 || s.Canary > mostCanary:
 		return 0, fmt.Errorf("%w: canary is %d: expected 0 to %d", ErrInvalid, s.Canary, mostCanary)
-	case s.Canary > 0 && verbs[v].kind != flow.Replayed && verbs[v].kind != flow.Copied:
+	case s.Canary > 0 && verbs[v].kind != retry.Replayed && verbs[v].kind != retry.Copied:
 		return 0, fmt.Errorf("%w: nothing that is %sed can come back, so there is nothing to watch: leave canary out", ErrInvalid, v)
 	}
 	return wait, nil

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
-	"github.com/redrive-mq/redrive/internal/wait"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -80,7 +80,7 @@ func (c *Console) inForce(p *policy.Policy) PolicyInForce {
 
 // waits are the shortest and the longest wait after a failure, as it comes out where
 // messages wait.
-func waits(p *policy.Policy, way wait.Way, failure int) (least, most time.Duration) {
+func waits(p *policy.Policy, way delay.Way, failure int) (least, most time.Duration) {
 	d := p.Backoff.Delay(failure)
 	least, most = p.Jitter.Shortest(d), p.Jitter.Longest(d)
 	if way == nil {
@@ -94,16 +94,16 @@ func waits(p *policy.Policy, way wait.Way, failure int) (least, most time.Durati
 	return least, most
 }
 
-func (c *Console) way(policy string) wait.Way {
+func (c *Console) way(policy string) delay.Way {
 	if c.Way == nil {
 		return nil
 	}
 	return c.Way(policy)
 }
 
-func wayName(way wait.Way) string {
+func wayName(way delay.Way) string {
 	if way == nil {
-		return flow.Disk
+		return retry.Disk
 	}
 	return way.Limits().Name
 }

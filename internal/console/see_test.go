@@ -17,11 +17,11 @@ import (
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/console"
-	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/delay/ttlqueue"
+	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
-	"github.com/redrive-mq/redrive/internal/wait"
-	"github.com/redrive-mq/redrive/internal/wait/ttlqueue"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -141,7 +141,7 @@ func TestPolicies(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := console.New(console.Config{Store: s, Policies: func() policy.Set { return policy.Set{orders(), mail} },
-		Way: func(name string) wait.Way {
+		Way: func(name string) delay.Way {
 			if name == "mail" {
 				return levels
 			}
@@ -152,7 +152,7 @@ func TestPolicies(t *testing.T) {
 		t.Fatal(all, err)
 	}
 	o, m := all[0], all[1]
-	if want := []console.Wait{{1, "8s", "12s"}, {2, "16s", "24s"}, {3, "32s", "48s"}}; !slices.Equal(o.Waits, want) || o.Wait != flow.Disk || o.Jitter != "±20%" || !slices.Equal(o.Reasons, policy.DefaultReasons) {
+	if want := []console.Wait{{1, "8s", "12s"}, {2, "16s", "24s"}, {3, "32s", "48s"}}; !slices.Equal(o.Waits, want) || o.Wait != retry.Disk || o.Jitter != "±20%" || !slices.Equal(o.Reasons, policy.DefaultReasons) {
 		t.Errorf("orders: %+v", o)
 	}
 	if m.Wait != "levels" || m.Exhausted != `forward to queue "dead"` || m.Waits[0].Least != "1s" || m.Waits[1].Most != "1h" {

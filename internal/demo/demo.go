@@ -12,13 +12,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/app"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/decode"
-	"github.com/redrive-mq/redrive/internal/rabbitnode"
-	"github.com/redrive-mq/redrive/internal/release"
+	"github.com/redrive-mq/redrive/internal/server"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 )
 
 // ErrUnaccounted: messages are missing or came twice.
@@ -45,9 +45,9 @@ func policies() policy.Set {
 }
 
 // returns stop soon when nothing comes of them, so that a breaker can be watched.
-func returns() map[string]release.Rules {
-	return map[string]release.Rules{"payments": {Settle: time.Second,
-		Breaker: &release.Breaker{Share: 0.5, Least: 4, Window: 10 * time.Second, Wait: 3 * time.Second, MaxWait: 5 * time.Second, Probes: 1, Ramp: 4 * time.Second}}}
+func returns() map[string]throttle.Rules {
+	return map[string]throttle.Rules{"payments": {Settle: time.Second,
+		Breaker: &throttle.Breaker{Share: 0.5, Least: 4, Window: 10 * time.Second, Wait: 3 * time.Second, MaxWait: 5 * time.Second, Probes: 1, Ramp: 4 * time.Second}}}
 }
 
 // longest is how long a message can be on its way.
@@ -85,7 +85,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	c.Decode.Protobuf = decode.Protobuf{Files: []string{schema}, ImportPaths: []string{data}, Queues: []decode.QueueType{{Queues: []string{invoices}, Message: "shop.Invoice"}}}
 	level := slog.LevelWarn // the display tells the rest
-	service, err := app.New(c, app.Options{Version: o.Version, Events: d.redrive, Log: slog.New(slog.NewTextHandler(o.Out, &slog.HandlerOptions{Level: level}))})
+	service, err := server.New(c, server.Options{Version: o.Version, Events: d.redrive, Log: slog.New(slog.NewTextHandler(o.Out, &slog.HandlerOptions{Level: level}))})
 	if err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func until(ctx context.Context, most time.Duration, is func() bool) error {
 }
 
 // play runs the shop, and then gives what is still on its way the time to arrive.
-func play(ctx context.Context, o Options, d *display, s *shop, service *app.Service) error {
+func play(ctx context.Context, o Options, d *display, s *shop, service *server.Service) error {
 	hint := "The page: http://" + service.Addr() + "/   In another terminal: redrive messages list"
 	if usual := config.Default().Listen; service.Addr() != usual {
 		hint += " --address " + service.Addr()
@@ -175,7 +175,7 @@ func play(ctx context.Context, o Options, d *display, s *shop, service *app.Serv
 }
 
 // keptIDs are the message ids of what is parked, or was discarded by a person.
-func keptIDs(ctx context.Context, service *app.Service) map[string]bool {
+func keptIDs(ctx context.Context, service *server.Service) map[string]bool {
 	ids := map[string]bool{}
 	for _, state := range []store.State{store.Parked, store.Discarded} {
 		for after := ""; ; {

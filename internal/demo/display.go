@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
 )
@@ -75,7 +75,7 @@ func (d *display) say(e event) {
 }
 
 // redrive shows what the service does.
-func (d *display) redrive(e flow.Event) {
+func (d *display) redrive(e retry.Event) {
 	d.mu.Lock()
 	c := d.queues[e.Queue]
 	if c == nil {
@@ -84,22 +84,22 @@ func (d *display) redrive(e flow.Event) {
 	}
 	shown := event{queue: e.Queue}
 	switch e.Kind {
-	case flow.Failed:
+	case retry.Failed:
 		c.failed++
-	case flow.Waiting:
+	case retry.Waiting:
 		shown.kind, shown.text = "waits", fmt.Sprintf("%s before attempt %d", policy.FormatDuration(e.Delay.Round(10*time.Millisecond)), e.Attempt+1)
-	case flow.Returned:
+	case retry.Returned:
 		c.returned++
 		shown.kind, shown.text = "returns", fmt.Sprintf("for attempt %d", e.Attempt+1)
-	case flow.Parked:
+	case retry.Parked:
 		shown.kind, shown.text = "is parked", e.Why
-	case flow.Opened:
+	case retry.Opened:
 		shown.kind, shown.text = "breaker", "open: "+e.Why+", so nothing returns for now"
-	case flow.HalfOpened:
+	case retry.HalfOpened:
 		shown.kind, shown.text = "breaker", "half-open: "+e.Why
-	case flow.Ramping:
+	case retry.Ramping:
 		shown.kind, shown.text = "breaker", "ramp: "+e.Why
-	case flow.Closed:
+	case retry.Closed:
 		shown.kind, shown.text = "breaker", "closed: "+e.Why
 	}
 	d.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 )
@@ -30,14 +30,14 @@ func TestLabelsOfIdleQueuesAreReleased(t *testing.T) {
 			return w.Body.String()
 		}
 		for i := range MostQueues {
-			m.Event(flow.Event{Kind: flow.Parked, Queue: fmt.Sprint("invented.", i)})
-			m.Event(flow.Event{Kind: flow.Failed, Queue: fmt.Sprint("invented.", i), Reason: "rejected"})
+			m.Event(retry.Event{Kind: retry.Parked, Queue: fmt.Sprint("invented.", i)})
+			m.Event(retry.Event{Kind: retry.Failed, Queue: fmt.Sprint("invented.", i), Reason: "rejected"})
 			time.Sleep(time.Second)
 		}
 		if err := s.Add(t.Context(), []*store.Record{{ID: uuid.New(), Queue: "invented.0", State: store.Parked, FailedAt: time.Now()}}); err != nil {
 			t.Fatal(err)
 		}
-		event := func() { m.Event(flow.Event{Kind: flow.Parked, Queue: "honest"}) }
+		event := func() { m.Event(retry.Event{Kind: retry.Parked, Queue: "honest"}) }
 		event()
 		if text := scrape(); strings.Contains(text, parked("honest")) || !strings.Contains(text, parked(otherQueues)+"1") {
 			t.Error("a queue beyond the limit has a label of its own")
@@ -48,7 +48,7 @@ func TestLabelsOfIdleQueuesAreReleased(t *testing.T) {
 			t.Error("a label of a queue that something happened to lately was released")
 		}
 		time.Sleep(idleLabel)
-		m.Event(flow.Event{Kind: flow.Parked, Queue: "invented.1"})
+		m.Event(retry.Event{Kind: retry.Parked, Queue: "invented.1"})
 		event() // finds none left
 		scrape()
 		event()

@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -122,28 +122,28 @@ func clean(value string) string {
 }
 
 // Event counts one.
-func (m *Metrics) Event(e flow.Event) {
+func (m *Metrics) Event(e retry.Event) {
 	q := m.label(e.Queue, happened)
 	switch e.Kind {
-	case flow.Failed:
+	case retry.Failed:
 		m.deadLetters.WithLabelValues(q, reasonLabel(e.Reason)).Inc()
-	case flow.Waiting:
+	case retry.Waiting:
 		m.waits.WithLabelValues(q, e.Way).Inc()
 		if e.Instead != "" {
 			m.refused.WithLabelValues(q, e.Instead).Inc()
 		}
-	case flow.Returned:
+	case retry.Returned:
 		m.returned.WithLabelValues(q).Inc()
 		m.lateness.Observe(e.Late.Seconds())
-	case flow.Forwarded:
+	case retry.Forwarded:
 		m.forwarded.WithLabelValues(q).Inc()
-	case flow.Parked:
+	case retry.Parked:
 		m.parked.WithLabelValues(q).Inc()
-	case flow.Discarded:
+	case retry.Discarded:
 		m.discarded.WithLabelValues(q).Add(float64(max(e.N, 1)))
-	case flow.Opened:
+	case retry.Opened:
 		m.opened.WithLabelValues(q).Inc()
-	case flow.Replayed:
+	case retry.Replayed:
 		m.replayed.WithLabelValues(q).Add(float64(e.N))
 	}
 }

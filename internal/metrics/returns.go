@@ -3,13 +3,13 @@ package metrics
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/redrive-mq/redrive/internal/release"
+	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
 // Return is how the returns to one queue are.
 type Return struct {
 	Queue string
-	View  release.View
+	View  throttle.View
 	Held  []string // why nothing returns just now
 }
 
@@ -42,8 +42,8 @@ func (r *returns) Collect(ch chan<- prometheus.Metric) {
 		show := func(d *prometheus.Desc, v float64, labels ...string) {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append([]string{q.Queue}, labels...)...)
 		}
-		if q.View.On || q.View.State != release.Closed {
-			for _, s := range release.States {
+		if q.View.On || q.View.State != throttle.Closed {
+			for _, s := range throttle.States {
 				show(breakerDesc, number(s == q.View.State), string(s))
 			}
 		}

@@ -20,8 +20,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/authority"
-	"github.com/redrive-mq/redrive/internal/child"
+	"github.com/redrive-mq/redrive/testenv/authority"
+	"github.com/redrive-mq/redrive/testenv/subprocess"
 )
 
 // manager has alerts as Alertmanager keeps them: it refuses what its API's description
@@ -350,7 +350,7 @@ receivers: [{name: hook, webhook_configs: [{url: "`+receiver+`"}]}]
 	web := file("web.yml", `tls_server_config: {cert_file: cert.pem, key_file: key.pem}
 basic_auth_users: {redrive: "$2b$04$abcdefghijklmnopqrstuuTFU2YlDDEIrOadTjCt/rbRIdDpciJuq"}
 `)
-	ports, err := child.Ports(1)
+	ports, err := subprocess.Ports(1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -358,7 +358,7 @@ basic_auth_users: {redrive: "$2b$04$abcdefghijklmnopqrstuuTFU2YlDDEIrOadTjCt/rbR
 	log := &strings.Builder{}
 	c := exec.Command(program, "--config.file="+config, "--web.config.file="+web, "--storage.path="+dir, "--web.listen-address="+host, "--cluster.listen-address=")
 	c.Stderr = log
-	p, err := child.Start(c, dir)
+	p, err := subprocess.Start(c, dir)
 	if err != nil {
 		t.Fatal(err)
 	}

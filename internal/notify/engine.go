@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -98,8 +98,8 @@ func (e *Engine) crew() *crew {
 func (e *Engine) wants(r *route, k key) bool { return r.book.settings.wants(&r.Route, k) }
 
 // Event takes note of one; it never waits for a route.
-func (e *Engine) Event(ev flow.Event) {
-	if ev.Kind != flow.Parked {
+func (e *Engine) Event(ev retry.Event) {
+	if ev.Kind != retry.Parked {
 		return
 	}
 	k, why := key{Parked, ev.Queue}, said{text: ev.Error}

@@ -15,7 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 )
 
@@ -73,9 +73,9 @@ func TestAThousandParkedMessagesAreOneCall(t *testing.T) {
 		if i%4 == 0 {
 			text = "<!channel> @here *bold*\nhttp://evil.example/"
 		}
-		e.Event(flow.Event{Kind: flow.Parked, Queue: "orders.in", Reason: "rejected", Error: text, At: at})
+		e.Event(retry.Event{Kind: retry.Parked, Queue: "orders.in", Reason: "rejected", Error: text, At: at})
 	}
-	e.Event(flow.Event{Kind: flow.Failed, Queue: "orders.in", At: at})
+	e.Event(retry.Event{Kind: retry.Failed, Queue: "orders.in", At: at})
 	m := <-got
 	if m["count"] != 1000.0 || m["queue"] != "orders.in" || m["event"] != "parked" || m["team"] != "shop" || m["severity"] != "warning" {
 		t.Errorf("it is told %v", m)
@@ -101,7 +101,7 @@ func BenchmarkEvent(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	ev := flow.Event{Kind: flow.Parked, Queue: "orders.in", Reason: "rejected", Error: "order 4711: connection to 10.1.2.3:5432 refused after 3s", At: time.Now()}
+	ev := retry.Event{Kind: retry.Parked, Queue: "orders.in", Reason: "rejected", Error: "order 4711: connection to 10.1.2.3:5432 refused after 3s", At: time.Now()}
 	for b.Loop() {
 		e.Event(ev)
 	}

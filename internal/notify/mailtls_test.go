@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/authority"
+	"github.com/redrive-mq/redrive/testenv/authority"
 )
 
 // caEnv names the folder of an authority that a run of this test by itself trusts as the

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 )
@@ -70,7 +70,7 @@ func TestReplicasAreToldOfOnce(t *testing.T) {
 		}
 		park := func(e *Engine, n int) {
 			for range n {
-				e.Event(flow.Event{Kind: flow.Parked, Queue: "q", Error: "refused", At: time.Now()})
+				e.Event(retry.Event{Kind: retry.Parked, Queue: "q", Error: "refused", At: time.Now()})
 			}
 		}
 		end := lead(a, am, "a")

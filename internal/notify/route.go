@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -180,7 +180,7 @@ func (r *route) take(now time.Time, settling bool) {
 
 // trouble is what messages that failed in the same way share.
 func trouble(queue string, why said) string {
-	if p := group.Of(queue, "", why.text, "").Pattern; p != "" && !why.ours {
+	if p := errorgroup.Of(queue, "", why.text, "").Pattern; p != "" && !why.ours {
 		why.text = p
 	}
 	return clean(why.text, longestError)

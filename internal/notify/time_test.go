@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/retry"
 )
 
 // desk is a route's other end in fake time.
@@ -87,7 +87,7 @@ func newDesk(t *testing.T, change func(*Settings, *Route)) *desk {
 
 func (d *desk) park(queue string, n int) {
 	for range n {
-		d.Event(flow.Event{Kind: flow.Parked, Queue: queue, Why: "out of attempts", At: time.Now()})
+		d.Event(retry.Event{Kind: retry.Parked, Queue: queue, Why: "out of attempts", At: time.Now()})
 	}
 }
 
@@ -334,7 +334,7 @@ func TestNamesMadeUpDoNotFillTheMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDesk(t, nil)
 		for i := range 3 * mostQueues {
-			d.Event(flow.Event{Kind: flow.Parked, Queue: fmt.Sprint("q", i), Error: fmt.Sprintf("error %c%c", 'a'+i%26, 'a'+i/26%26), At: time.Now()})
+			d.Event(retry.Event{Kind: retry.Parked, Queue: fmt.Sprint("q", i), Error: fmt.Sprintf("error %c%c", 'a'+i%26, 'a'+i/26%26), At: time.Now()})
 			if i%400 == 0 {
 				time.Sleep(time.Second)
 			}

@@ -9,9 +9,9 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/internal/store"
-	"github.com/redrive-mq/redrive/internal/trail"
-	"github.com/redrive-mq/redrive/internal/wait"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -38,7 +38,7 @@ type Message struct {
 // failed came to it through one of two exchanges.
 func read(m *wire.Message) *Message {
 	x := &Message{Message: *m, Size: len(m.Body)}
-	before, _ := trail.Failures(m)
+	before, _ := headers.Failures(m)
 	x.Attempt = before + 1
 	x.Error, _ = m.Headers[wire.HeaderError].(string)
 	deaths, _ := m.Headers["x-death"].([]any)
@@ -55,7 +55,7 @@ func read(m *wire.Message) *Message {
 	case wire.ExchangeDeadLetters:
 		d := death(deaths, 1)
 		x.Queue, x.Reason, x.Exchange, x.RoutingKey = d.queue, d.reason, d.exchange, d.key
-		if d.exchange == wire.ReturnExchange(d.queue) || wait.Ends(d.exchange) {
+		if d.exchange == wire.ReturnExchange(d.queue) || delay.Ends(d.exchange) {
 			x.Exchange, _ = m.Headers[wire.HeaderExchange].(string)
 			x.RoutingKey, _ = m.Headers[wire.HeaderRoutingKey].(string)
 		}
@@ -94,7 +94,7 @@ func death(all []any, i int) (e entry) {
 // id is the message's own or, so that a copy after a crash has the same, one made of its
 // content. n tells messages apart that are the same in everything.
 func (x *Message) id(n int) uuid.UUID {
-	if id, ok := trail.ID(&x.Message); ok {
+	if id, ok := headers.ID(&x.Message); ok {
 		return id
 	}
 	return uuid.NewSHA1(uuid.NameSpaceOID, fmt.Appendf(nil, "%d\x00%s", n, x.content()))
@@ -118,7 +118,7 @@ func (r *Replayer) Report(x *Message) broker.Outgoing {
 	why := cmp.Or(x.Error, fmt.Sprintf("RabbitMQ failed to deliver it to Redrive when it had failed (%s): replayed from quarantine", x.Reason))
 	m := x.Message
 	m.Exchange, m.RoutingKey = x.Exchange, x.RoutingKey
-	t := trail.Trail{ID: x.id(n).String(), Attempt: x.Attempt - 1, Queue: x.Queue, FirstFailed: trail.FirstFailed(&x.Message, cmp.Or(x.Since, time.Now())), Reason: x.Reason, Error: why}
+	t := headers.Trail{ID: x.id(n).String(), Attempt: x.Attempt - 1, Queue: x.Queue, FirstFailed: headers.FirstFailed(&x.Message, cmp.Or(x.Since, time.Now())), Reason: x.Reason, Error: why}
 	return broker.Outgoing{Exchange: wire.ExchangeFailures, RoutingKey: x.Queue, ID: t.ID, Message: t.Mark(m)}
 }
 
@@ -126,7 +126,7 @@ func (r *Replayer) Report(x *Message) broker.Outgoing {
 func (r *Replayer) Record(x *Message, now time.Time) *store.Record {
 	o := r.Report(x)
 	rec := &store.Record{ID: uuid.MustParse(o.ID), Queue: x.Queue, State: store.Parked, Due: now, Attempt: x.Attempt, Reason: x.Reason, Error: x.Error,
-		FirstFailed: trail.FirstFailed(&x.Message, cmp.Or(x.Since, now)), FailedAt: cmp.Or(x.Since, now), ParkedFor: "RabbitMQ failed to deliver it to Redrive: it was in quarantine",
+		FirstFailed: headers.FirstFailed(&x.Message, cmp.Or(x.Since, now)), FailedAt: cmp.Or(x.Since, now), ParkedFor: "RabbitMQ failed to deliver it to Redrive: it was in quarantine",
 		Message: x.Message}
 	if x.Claimed {
 		rec.Notes = append(rec.Notes, "its queue is what its headers claim: on RabbitMQ 3 a publisher can forge them")

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/broker"
-	"github.com/redrive-mq/redrive/internal/management"
-	"github.com/redrive-mq/redrive/internal/trail"
+	"github.com/redrive-mq/redrive/internal/headers"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -228,7 +228,7 @@ func (q *Quarantine) readAPI(g *management.Got) (x *Message, same string, err er
 	}
 	x = q.read(m)
 	x.ByAPI = true
-	return x, fmt.Sprint(x.content(), trail.Clean(m.Headers)), nil
+	return x, fmt.Sprint(x.content(), headers.Clean(m.Headers)), nil
 }
 
 // settled waits until RabbitMQ has put back what it failed to deliver: until then the next

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/management"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 )
 
 // apiGives is a management API that gives these bodies, one at each get.

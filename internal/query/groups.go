@@ -2,7 +2,7 @@ package query
 
 import (
 	"github.com/redrive-mq/redrive/internal/decode"
-	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -24,7 +24,7 @@ func (q *Query) OnlyGroups() (err error) {
 func (q *Query) MatchGroup(g *store.GroupCount) bool {
 	r := store.Record{Queue: g.Queue, Reason: g.Reason, Error: g.Pattern, Notes: []string{g.Note}}
 	r.Message.Type, r.Message.Body = g.Type, []byte(g.Note)
-	e := env{l: &store.Listed{Record: &r, BodySize: len(g.Note)}, groupOf: func(*store.Record) group.ID { return g.ID }}
+	e := env{l: &store.Listed{Record: &r, BodySize: len(g.Note)}, groupOf: func(*store.Record) errorgroup.ID { return g.ID }}
 	is := func(state store.State) bool {
 		r.State = state
 		return q.match(&e, func() *decode.Result { return nil })

@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/redrive-mq/redrive/internal/decode"
-	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -80,7 +80,7 @@ func TestMatch(t *testing.T) {
 		"state:parked acme": true, "state:waiting acme": false, "state:waiting OR acme": true, "-acme": false, "-(state:waiting OR nowhere)": true, "NOT state:waiting": true,
 	}
 	l := parked()
-	g := group.Of(l.Record.Queue, l.Record.Reason, l.Record.Error, l.Record.Message.Type)
+	g := errorgroup.Of(l.Record.Queue, l.Record.Reason, l.Record.Error, l.Record.Message.Type)
 	all["group:"+g.ID.String()] = true
 	all["group:0000000000000000"] = false
 	for text, want := range all {

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/decode"
-	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -18,7 +18,7 @@ type Narrowed struct {
 	Sure bool
 	// GroupOf is the group that a store counts a record in: it knows better than the
 	// record where it keeps one for all that is rare.
-	GroupOf func(*store.Record) group.ID
+	GroupOf func(*store.Record) errorgroup.ID
 	query   *Query
 	now     time.Time
 }
@@ -76,7 +76,7 @@ func (q *Query) narrowGroups(n *Narrowed, groups []store.GroupCount) (byReason b
 	if groups == nil || !q.ByGroup() {
 		return false
 	}
-	kept := []group.ID{}
+	kept := []errorgroup.ID{}
 	var all, waiting, parked, discarded int64
 	byReason = true
 	for i := range groups {
@@ -109,7 +109,7 @@ func (q *Query) narrowGroups(n *Narrowed, groups []store.GroupCount) (byReason b
 	return byReason
 }
 
-func ofItself(r *store.Record) group.ID { return r.Group().ID }
+func ofItself(r *store.Record) errorgroup.ID { return r.Group().ID }
 
 // OnlyReturned tells whether nothing that is kept can match, but what has returned.
 func (q *Query) OnlyReturned() bool {
@@ -138,7 +138,7 @@ func (q *Query) Says(state store.State, queue string, g *store.GroupCount) int {
 	}
 	if g != nil {
 		e.known |= knowsGroup
-		e.groupOf = func(*store.Record) group.ID { return g.ID }
+		e.groupOf = func(*store.Record) errorgroup.ID { return g.ID }
 		if all := reasonsOf(g); len(all) > 0 {
 			e.known |= knowsReason
 			r.Reason = all[0]

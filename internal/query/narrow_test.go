@@ -7,7 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -56,7 +56,7 @@ func TestNothingIsOutsideOfTheRange(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all := rapid.SliceOfN(kept(), 1, 6).Draw(t, "records")
 		var queues []string
-		counts := map[group.ID]*store.GroupCount{}
+		counts := map[errorgroup.ID]*store.GroupCount{}
 		var groups []store.GroupCount
 		for _, l := range all {
 			if !slices.Contains(queues, l.Record.Queue) {
@@ -132,7 +132,7 @@ func TestARareReason(t *testing.T) {
 		t.Fatal(err)
 	}
 	narrow := func() *Narrowed { return q.Narrow(noon, []string{l.Record.Queue}, []store.GroupCount{errors, rare}) }
-	if n := narrow(); !n.Sure || !slices.Equal(n.Range.Groups, []group.ID{rare.ID}) {
+	if n := narrow(); !n.Sure || !slices.Equal(n.Range.Groups, []errorgroup.ID{rare.ID}) {
 		t.Errorf("%+v", n)
 	}
 	for _, more := range []store.Reasons{store.ReasonsOf("rejected"), store.ReasonsOf("a new one")} {

@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/decode"
-	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -114,7 +114,7 @@ type env struct {
 	now     time.Time
 	l       *store.Listed
 	known   known
-	groupOf func(*store.Record) group.ID
+	groupOf func(*store.Record) errorgroup.ID
 	decoded func() *decode.Result
 	result  *decode.Result
 }

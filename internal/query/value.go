@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -49,7 +49,7 @@ type literal struct {
 	from, to time.Time // a date is a whole day
 	isTime   bool
 	state    store.State
-	group    group.ID
+	group    errorgroup.ID
 	id       uuid.UUID
 	isID     bool
 }
@@ -112,7 +112,7 @@ func (l *literal) understand(f *field) (expected string) {
 		}
 	case aGroup:
 		var err error
-		if l.group, err = group.Parse(l.text); err != nil {
+		if l.group, err = errorgroup.Parse(l.text); err != nil {
 			return "expected a group's id: 16 of the characters 0 to 9 and a to f"
 		}
 	case aNumber:

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/redrive-mq/redrive/internal/release"
+	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -28,7 +28,7 @@ type queue struct {
 	up     upstream
 	// forever: attempts are not counted, so that what waits is one batch a tick.
 	forever bool
-	gate    *release.Gate // nil: what is due returns
+	gate    *throttle.Gate // nil: what is due returns
 	random  *rand.Rand
 
 	work    fifo    // in the work queue
@@ -62,7 +62,7 @@ func backoff(ctx context.Context, o Options, rec *record) error {
 func gated(ctx context.Context, o Options, rec *record) error {
 	q := &queue{Options: o, rec: rec, policy: o.Policy}
 	chance := rand.New(rand.NewPCG(o.Seed, 2))
-	q.gate = release.New(func(string) release.Rules { return o.Rules }, chance.Float64, rec.changed)
+	q.gate = throttle.New(func(string) throttle.Rules { return o.Rules }, chance.Float64, rec.changed)
 	q.gate.Consumers(queueName, 1, at(0))
 	return q.run(ctx)
 }

@@ -3,7 +3,7 @@ package simulate
 import (
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/release"
+	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
 // Result is what came of a simulation.
@@ -44,7 +44,7 @@ type Outcome struct {
 // Change is one of the breaker's.
 type Change struct {
 	At    time.Duration // since the simulation began
-	State release.State
+	State throttle.State
 	Why   string
 }
 
@@ -97,7 +97,7 @@ func (r *record) called(t int, first bool, n, good int) {
 	}
 }
 
-func (r *record) changed(c release.Transition) {
+func (r *record) changed(c throttle.Transition) {
 	if c.From != "" {
 		r.changes = append(r.changes, Change{c.At.Sub(epoch), c.To, c.Why})
 	}

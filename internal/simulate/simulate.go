@@ -18,7 +18,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/release"
+	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -36,7 +36,7 @@ const (
 // Options are what is simulated. Fill sets what is left zero.
 type Options struct {
 	Policy policy.Policy
-	Rules  release.Rules // how the policy's returns are let through
+	Rules  throttle.Rules // how the policy's returns are let through
 	// Rate is how many messages a second are published, and Capacity how many
 	// calls a second the upstream can serve.
 	Rate, Capacity float64
@@ -84,7 +84,7 @@ const mostOutages = 10
 
 // Brief is a simulation of a policy that is quick enough for a page: as many messages a
 // second as the policy returns, and an outage of so long that they are not too many.
-func Brief(p policy.Policy, r release.Rules) Options {
+func Brief(p policy.Policy, r throttle.Rules) Options {
 	rate := min(max(or(r.Rate, 10), 1), 200)
 	outage := time.Duration(30_000 / rate * float64(time.Second)).Round(time.Minute)
 	return Options{Policy: p, Rules: r, Rate: rate, Outage: min(max(outage, 3*time.Minute), time.Hour), Seed: 1}
@@ -152,7 +152,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 }
 
 // gates names what a policy has beyond its backoff.
-func gates(r release.Rules) string {
+func gates(r throttle.Rules) string {
 	switch {
 	case r.Breaker != nil && r.Rate > 0:
 		return "breaker and rate"

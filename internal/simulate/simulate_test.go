@@ -9,16 +9,16 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/redrive-mq/redrive/internal/release"
+	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
 )
 
 // small is an hour's outage of a queue with few messages, whose upstream has room.
 func small(seed uint64) Options {
-	b := release.DefaultBreaker()
+	b := throttle.DefaultBreaker()
 	b.MaxWait = 2 * time.Minute
 	return Options{Policy: policy.Policy{Name: "p", Queues: []string{"*"}, Attempts: 24, Backoff: policy.Exponential(time.Second, 2, 10*time.Minute)},
-		Rules: release.Rules{Rate: 10, Breaker: &b}, Rate: 10, Capacity: 40, Outage: time.Hour, Seed: seed}
+		Rules: throttle.Rules{Rate: 10, Breaker: &b}, Rate: 10, Capacity: 40, Outage: time.Hour, Seed: seed}
 }
 
 func result(t *testing.T, o Options) *Result {
@@ -77,11 +77,11 @@ func TestTheSameSeedGivesTheSame(t *testing.T) {
 
 func TestNoMessageIsLostOrMadeUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		b := release.DefaultBreaker()
+		b := throttle.DefaultBreaker()
 		b.Least, b.Probes = rapid.IntRange(1, 30).Draw(t, "least"), rapid.IntRange(1, 10).Draw(t, "probes")
 		o := Options{
 			Policy: policy.Policy{Name: "p", Queues: []string{"*"}, Attempts: rapid.IntRange(1, 12).Draw(t, "attempts"), Backoff: policy.Exponential(time.Second, 2, time.Minute), Jitter: policy.Full},
-			Rules:  release.Rules{Rate: rapid.Float64Range(0, 50).Draw(t, "returns"), InFlight: rapid.IntRange(0, 20).Draw(t, "in flight"), Breaker: &b},
+			Rules:  throttle.Rules{Rate: rapid.Float64Range(0, 50).Draw(t, "returns"), InFlight: rapid.IntRange(0, 20).Draw(t, "in flight"), Breaker: &b},
 			Rate:   rapid.Float64Range(0.1, 30).Draw(t, "rate"), Outage: time.Duration(rapid.IntRange(1, 120).Draw(t, "outage")) * time.Second,
 			Refusing: rapid.Float64Range(0, 1).Draw(t, "refusing"), Seed: rapid.Uint64().Draw(t, "seed"),
 		}
@@ -130,7 +130,7 @@ func TestAnOpenBreakerLetsOnlyProbesThrough(t *testing.T) {
 			return
 		}
 		switch now := r.changes[changes-1]; {
-		case !changed && now.State == release.Open && made > 0:
+		case !changed && now.State == throttle.Open && made > 0:
 			t.Errorf("%d messages return at %s, and the breaker is open", made, now.At)
 		case changed && changes > 1 && made > int64(o.Rules.Breaker.Probes):
 			t.Errorf("%d probes at %s", made, now.At)

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/release"
+	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -45,10 +45,10 @@ func TestSweep(t *testing.T) {
 			worst := len(over) - 1
 			fmt.Fprintf(&table, "| %s | %s | %.2g %% | %.0f s | %.0f s | %.0f %% | %.0f %% |\n", policy.FormatDuration(outage), policy.FormatDuration(max(limp, 0)), share,
 				late[worst/2], late[worst], over[worst/2], over[worst])
-			b := release.DefaultBreaker()
+			b := throttle.DefaultBreaker()
 			if limp < 0 {
 				wait := min(max(b.Wait, outage/20), b.MaxWait)
-				if most := 1.2*wait.Seconds() + release.DefaultSettle.Seconds() + b.Ramp.Seconds(); late[worst] > most {
+				if most := 1.2*wait.Seconds() + throttle.DefaultSettle.Seconds() + b.Ramp.Seconds(); late[worst] > most {
 					t.Errorf("down for %s: drained %.0f s later than is best, and wait, settle and ramp are %.0f s", outage, late[worst], most)
 				}
 			}
@@ -72,7 +72,7 @@ func TestSweep(t *testing.T) {
 
 // swept is a queue that returns as much as comes new, to an upstream that can do both.
 func swept(rate float64, outage, limp time.Duration, seed uint64) Options {
-	b := release.DefaultBreaker()
+	b := throttle.DefaultBreaker()
 	return Options{Policy: policy.Policy{Name: "p", Queues: []string{"*"}, Attempts: 24, Backoff: policy.Exponential(time.Second, 2, 10*time.Minute), Jitter: policy.Default().Jitter},
-		Rules: release.Rules{Rate: rate, Breaker: &b}, Rate: rate, Outage: outage, Limp: limp, Duration: 3*outage + 20*time.Minute, Seed: seed}.Fill()
+		Rules: throttle.Rules{Rate: rate, Breaker: &b}, Rate: rate, Outage: outage, Limp: limp, Duration: 3*outage + 20*time.Minute, Seed: seed}.Fill()
 }

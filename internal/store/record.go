@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -63,8 +63,8 @@ type Record struct {
 }
 
 // Group is the trouble it has in common with others.
-func (r *Record) Group() group.Group {
-	return group.Of(r.Queue, r.Reason, r.Error, r.Message.Type)
+func (r *Record) Group() errorgroup.Group {
+	return errorgroup.Of(r.Queue, r.Reason, r.Error, r.Message.Type)
 }
 
 // Sound says what makes r a record that no store can keep: neither the broker nor

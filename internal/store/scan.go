@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 )
 
 // ErrCursor: what Range.After says is no place of a Scan.
@@ -44,7 +44,7 @@ type Searcher interface {
 
 	// GroupOf is the group that a kept record counts in: its own, or its queue's
 	// other errors.
-	GroupOf(r *Record) group.ID
+	GroupOf(r *Record) errorgroup.ID
 
 	// CountDue counts the waiting records of queues by when they are due: counts[i] are
 	// due before edges[i], and not before the edge in front of it. It stops counting
@@ -67,7 +67,7 @@ type Range struct {
 	State State
 	// Queues and Groups: of any of these; nil: of all.
 	Queues []string
-	Groups []group.ID
+	Groups []errorgroup.ID
 	// From and To bound Due: From ≤ Due < To.
 	From, To time.Time
 	// NewestFirst orders by Due from the latest on, else from the earliest on;
@@ -83,7 +83,7 @@ type Range struct {
 
 // GroupCount is what is kept of one group.
 type GroupCount struct {
-	group.Group
+	errorgroup.Group
 	Waiting, Parked, Discarded int64
 	First, Last                time.Time // when one of it failed, to within a minute
 	// Hours is how many failed in each of the last 24 hours, the current one last.

@@ -21,9 +21,9 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/redrive-mq/redrive/internal/authority"
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
-	"github.com/redrive-mq/redrive/internal/rabbitnode"
+	"github.com/redrive-mq/redrive/testenv/authority"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 )
 
 func main() { os.Exit(run(os.Args[1:])) }

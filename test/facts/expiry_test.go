@@ -6,7 +6,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
 func TestMessageTTLExpiresAtTheHeadOnly(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
-	"github.com/redrive-mq/redrive/internal/management"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
 // These tests wait far more than they work.

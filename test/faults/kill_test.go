@@ -9,9 +9,9 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/api"
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
-	"github.com/redrive-mq/redrive/internal/rabbitnode"
+	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -227,7 +227,7 @@ func TestKillingTheServiceLosesNothingThatIsCollected(t *testing.T) {
 		}
 		p.waitReady()
 		var got map[string]int
-		client := api.Client{Addr: p.listen}
+		client := httpapi.Client{Addr: p.listen}
 		brokertest.Eventually(t, "all is collected", func() bool {
 			got = map[string]int{}
 			for after := ""; ; {

@@ -10,12 +10,12 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/api"
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/console"
-	"github.com/redrive-mq/redrive/internal/rabbitnode"
+	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -33,7 +33,7 @@ func TestAKilledOperationReplaysEachMessageOnce(t *testing.T) {
 		c := newCrashes(p, v, n, "orders")
 		p.start()
 		p.waitReady()
-		ctx, client := context.Background(), api.Client{Addr: p.listen}
+		ctx, client := context.Background(), httpapi.Client{Addr: p.listen}
 		plan, err := client.Plan(ctx, console.PlanRequest{Verb: console.Replay, Query: "queue:orders state:parked"})
 		if err != nil || plan.Count != messages {
 			t.Fatalf("%d planned, %v", plan.Count, err)
@@ -68,7 +68,7 @@ func TestAKilledOperationReplaysEachMessageOnce(t *testing.T) {
 
 // replayedOnce checks that the account of an operation has each message once, as done,
 // and that all have come to their queue. It returns how many came again.
-func replayedOnce(t *testing.T, client api.Client, operation string, want map[string]string, came map[string]int) (duplicates int) {
+func replayedOnce(t *testing.T, client httpapi.Client, operation string, want map[string]string, came map[string]int) (duplicates int) {
 	t.Helper()
 	ctx := context.Background()
 	account := map[string]int{}

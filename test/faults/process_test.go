@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
-	"github.com/redrive-mq/redrive/internal/child"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/subprocess"
 )
 
 // The service's own binary, built once.
@@ -65,7 +65,7 @@ type process struct {
 func newProcess(t *testing.T, url string) *process {
 	t.Helper()
 	dir := t.TempDir()
-	ports, err := child.Ports(1)
+	ports, err := subprocess.Ports(1)
 	if err != nil {
 		t.Fatal(err)
 	}

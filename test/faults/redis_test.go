@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/api"
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
-	"github.com/redrive-mq/redrive/internal/proxy"
-	"github.com/redrive-mq/redrive/internal/redisnode"
+	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/proxy"
+	"github.com/redrive-mq/redrive/testenv/redisnode"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -342,7 +342,7 @@ func TestAFullRedisLosesNothing(t *testing.T) {
 		brokertest.Eventually(t, "a service says that the store is full", func() bool {
 			return strings.Contains(all[0].readyz()+all[1].readyz(), "the store is full")
 		})
-		client := api.Client{Addr: all[0].listen}
+		client := httpapi.Client{Addr: all[0].listen}
 		brokertest.Eventually(t, "all that waits has returned", func() bool {
 			count, err := client.Count(ctx, "state:waiting")
 			return err == nil && count.Count == 0

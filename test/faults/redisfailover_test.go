@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
-	"github.com/redrive-mq/redrive/internal/redisnode"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
 
 // With Sentinel a write is safe when each replica has it: whichever becomes the primary.

@@ -15,18 +15,18 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/api"
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/console"
-	"github.com/redrive-mq/redrive/internal/redisnode"
+	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/redisnode"
 	"github.com/redrive-mq/redrive/wire"
 )
 
 // replica is a service that shares a Redis with others.
 type replica struct {
 	*process
-	api.Client
+	httpapi.Client
 }
 
 func newReplica(t *testing.T, url, redis, policies string) *replica {
@@ -43,7 +43,7 @@ func newReplicaOn(t *testing.T, url, redis, settings, policies string) *replica 
 		t.Fatal(err)
 	}
 	p.start()
-	return &replica{p, api.Client{Addr: p.listen}}
+	return &replica{p, httpapi.Client{Addr: p.listen}}
 }
 
 // ended tells whether it has, by itself.

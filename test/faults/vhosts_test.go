@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
 // Two virtual hosts have queues of one name and messages of the same ids and bodies,

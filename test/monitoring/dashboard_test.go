@@ -11,8 +11,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/app/apptest"
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/internal/server/servertest"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -165,9 +165,9 @@ func needsSilence(expr string) bool {
 }
 
 // work runs a service and a shop in which everything happens that is to be seen.
-func work(t *testing.T, v *brokertest.VHost) *apptest.Service {
+func work(t *testing.T, v *brokertest.VHost) *servertest.Service {
 	t.Helper()
-	s := apptest.Run(t, apptest.Config(t, v, `policies:
+	s := servertest.Run(t, servertest.Config(t, v, `policies:
   - {name: orders, queues: [orders], attempts: 3, backoff: {fixed: 200ms}, breaker: on}
   - {name: mail, queues: [mail], attempts: 3, backoff: {fixed: 200ms}, wait: {levels: [200ms]}}
   - {name: texts, queues: [texts], attempts: 1, exhausted: discard}

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
 // prometheus is a real one, with our rules, that asks a service every second.

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/demo"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
 var pageOf = regexp.MustCompile(`The page: (http://[0-9.:]+)/`)

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/web"
-	"github.com/redrive-mq/redrive/internal/web/webtest"
+	"github.com/redrive-mq/redrive/internal/webui"
+	"github.com/redrive-mq/redrive/internal/webui/webtest"
 )
 
 // state is one that pages are designed for. Every page is looked at in every state,
@@ -90,7 +90,7 @@ var places = map[string]place{
 }
 
 func TestEachRouteHasItsPlace(t *testing.T) {
-	routes := web.Routes(webtest.New(time.Now()), web.Options{})
+	routes := webui.Routes(webtest.New(time.Now()), webui.Options{})
 	for route := range routes {
 		if p := places[route]; (p.part != "") == (len(p.paths) > 0 || p.reach != nil) {
 			t.Errorf("%s has no place in the table of places, so nobody looks at its page", route)

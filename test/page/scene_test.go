@@ -15,16 +15,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/api"
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/decode"
-	"github.com/redrive-mq/redrive/internal/release"
+	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/simulate"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
-	"github.com/redrive-mq/redrive/internal/web"
+	"github.com/redrive-mq/redrive/internal/throttle"
+	"github.com/redrive-mq/redrive/internal/webui"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -58,7 +58,7 @@ type options struct {
 	told             *told // nil: all is quiet
 	// vhosts, when there are several, are what the service serves: the scene is the one
 	// that says so.
-	vhosts []web.VHost
+	vhosts []webui.VHost
 }
 
 // here is the virtual host that the scene is, and the path that it is under.
@@ -121,8 +121,8 @@ var policies = sync.OnceValue(func() policy.Set {
 func storm(context.Context, string) template.HTML { return drawn() }
 
 var drawn = sync.OnceValue(func() template.HTML {
-	b := release.DefaultBreaker()
-	r, err := simulate.Run(context.Background(), simulate.Brief(policies()[0], release.Rules{Rate: 200, Breaker: &b}))
+	b := throttle.DefaultBreaker()
+	r, err := simulate.Run(context.Background(), simulate.Brief(policies()[0], throttle.Rules{Rate: 200, Breaker: &b}))
 	if err != nil {
 		panic(err)
 	}
@@ -166,13 +166,13 @@ func newScene(t testing.TB, o options) *scene {
 	must(err)
 	vhost, base := o.here()
 	guard := auth.NewGuard(auth.Config{Base: base, Required: o.signIn, ReadOnly: o.readOnly, Tokens: s.tokens, Log: log, SignInPage: auth.SignInPath,
-		Public: func(r *http.Request) bool { return api.Public(r) || strings.HasPrefix(r.URL.Path, "/assets/") }})
-	a := api.New(api.Config{Base: base, Console: s.Console, Decoder: decoder, Entries: s.store, Problems: problems, Notices: notices, Guard: guard, Tokens: s.tokens, Log: log,
+		Public: func(r *http.Request) bool { return httpapi.Public(r) || strings.HasPrefix(r.URL.Path, "/assets/") }})
+	a := httpapi.New(httpapi.Config{Base: base, Console: s.Console, Decoder: decoder, Entries: s.store, Problems: problems, Notices: notices, Guard: guard, Tokens: s.tokens, Log: log,
 		Metrics: http.NotFoundHandler()})
-	for pattern, h := range web.Routes(s.Console, web.Options{Base: base, VHost: vhost, VHosts: func() []web.VHost { return o.vhosts }, Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.ProblemsFor, Storm: storm, Version: "1.4.0", Log: log}) {
+	for pattern, h := range webui.Routes(s.Console, webui.Options{Base: base, VHost: vhost, VHosts: func() []webui.VHost { return o.vhosts }, Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.ProblemsFor, Storm: storm, Version: "1.4.0", Log: log}) {
 		a.Handle(pattern, h)
 	}
-	whole := api.Under(base, a)
+	whole := httpapi.Under(base, a)
 	s.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.gone.Load() {
 			http.Error(w, "the service is restarted", http.StatusServiceUnavailable)

@@ -8,12 +8,12 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/app/apptest"
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/config"
-	"github.com/redrive-mq/redrive/internal/release"
+	"github.com/redrive-mq/redrive/internal/server/servertest"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
+	"github.com/redrive-mq/redrive/internal/throttle"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
 // service is a whole Redrive on a real broker, with messages in its store from
@@ -39,9 +39,9 @@ func newService(t *testing.T) *service {
 	}
 	s.config.Broker = config.Broker{URL: s.vhost.ServiceURL(policies()), Management: s.vhost.Management}
 	s.config.Store.Disk, s.config.Listen = filepath.Join(t.TempDir(), "store"), "127.0.0.1:0"
-	s.config.Policies, s.config.Decode, s.config.Returns = policies(), protobuf(t), map[string]release.Rules{}
+	s.config.Policies, s.config.Decode, s.config.Returns = policies(), protobuf(t), map[string]throttle.Rules{}
 	for _, p := range s.config.Policies {
-		s.config.Returns[p.Name] = release.Rules{NoConsumer: release.Return} // the tests read with basic.get
+		s.config.Returns[p.Name] = throttle.Rules{NoConsumer: throttle.Return} // the tests read with basic.get
 	}
 
 	disk, err := diskstore.Open(s.config.Store.Disk, diskstore.Options{Log: slog.New(slog.DiscardHandler)})
@@ -67,7 +67,7 @@ func newService(t *testing.T) *service {
 // start runs it; it ends with the test at the latest.
 func (s *service) start() {
 	s.t.Helper()
-	a := apptest.Run(s.t, s.config)
+	a := servertest.Run(s.t, s.config)
 	s.stop = func() {
 		if err := a.Stop(); err != nil {
 			s.t.Errorf("the service ended with: %v", err)

@@ -14,8 +14,8 @@ import (
 	"github.com/chromedp/cdproto/network"
 
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/web"
-	"github.com/redrive-mq/redrive/internal/web/webtest"
+	"github.com/redrive-mq/redrive/internal/webui"
+	"github.com/redrive-mq/redrive/internal/webui/webtest"
 )
 
 func TestEachPageIsForEverybody(t *testing.T) {
@@ -172,7 +172,7 @@ func troubled(t *testing.T, handler http.Handler) *tab {
 func madeUp() (*webtest.Shop, http.Handler, *stocked) {
 	shop := webtest.New(time.Now())
 	names := &stocked{order: "x", waiting: "x", running: "x", paused: "x", plan: "x", blocked: "x"}
-	return shop, web.Handler(shop, web.Options{Caller: func(*http.Request) auth.Caller { return root }, Version: "1.4.0"}), names
+	return shop, webui.Handler(shop, webui.Options{Caller: func(*http.Request) auth.Caller { return root }, Version: "1.4.0"}), names
 }
 
 func TestPagesThatTakeLongAreForEverybody(t *testing.T) {

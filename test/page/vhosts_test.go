@@ -6,13 +6,13 @@ import (
 
 	"github.com/chromedp/cdproto/emulation"
 
-	"github.com/redrive-mq/redrive/internal/api"
-	"github.com/redrive-mq/redrive/internal/web"
+	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/webui"
 )
 
 // three virtual hosts, of which the scene is the second, and the last is not ready.
-func three(names ...string) []web.VHost {
-	return []web.VHost{{Name: names[0], URL: "/", Ready: true}, {Name: names[1], URL: api.Base(names[1]) + "/", Ready: true, Here: true}, {Name: names[2], URL: api.Base(names[2]) + "/"}}
+func three(names ...string) []webui.VHost {
+	return []webui.VHost{{Name: names[0], URL: "/", Ready: true}, {Name: names[1], URL: httpapi.Base(names[1]) + "/", Ready: true, Here: true}, {Name: names[2], URL: httpapi.Base(names[2]) + "/"}}
 }
 
 // A virtual host's page works under its base as one that is alone does: signing in, each

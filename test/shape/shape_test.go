@@ -42,9 +42,9 @@ func TestPolicyImportsNothingOfOurs(t *testing.T) {
 }
 
 func TestTheFlowSeesNoEngineAndNoWeb(t *testing.T) {
-	for _, pkg := range []string{"internal/flow", "internal/wait/stored"} {
+	for _, pkg := range []string{"internal/retry", "internal/retry"} {
 		for _, i := range imports(t, pkg) {
-			for _, no := range []string{"internal/broker", "internal/store/", "internal/api", "internal/config", "net/http", "pebble"} {
+			for _, no := range []string{"internal/broker", "internal/store/", "internal/httpapi", "internal/config", "net/http", "pebble"} {
 				if strings.Contains(i, no) {
 					t.Errorf("%s imports %s", pkg, i)
 				}
@@ -56,7 +56,7 @@ func TestTheFlowSeesNoEngineAndNoWeb(t *testing.T) {
 func TestStoresKnowNoPolicies(t *testing.T) {
 	for _, pkg := range []string{"internal/store", "internal/store/diskstore", "internal/store/memstore"} {
 		for _, i := range imports(t, pkg) {
-			if i == module+"/policy" || strings.Contains(i, "internal/flow") || strings.Contains(i, "internal/broker") {
+			if i == module+"/policy" || strings.Contains(i, "internal/retry") || strings.Contains(i, "internal/broker") {
 				t.Errorf("%s imports %s", pkg, i)
 			}
 		}
@@ -112,11 +112,11 @@ func TestOnlyAFewKnowOfSeveralVirtualHosts(t *testing.T) {
 // our own: nothing of the service's.
 func TestTheLibraryIsLight(t *testing.T) {
 	allowed := []string{"github.com/rabbitmq/amqp091-go", "github.com/google/uuid"}
-	ours := []string{"", "/policy", "/wire", "/internal/addresses", "/internal/broker", "/internal/credentials", "/internal/trail", "/internal/wait"}
+	ours := []string{"", "/policy", "/wire", "/internal/addresses", "/internal/broker", "/internal/credentials", "/internal/headers", "/internal/delay"}
 	for _, dep := range list(t, `{{if not .Standard}}{{.ImportPath}}{{end}}`, "-deps", ".", "./policy", "./redrivetest", "./examples/levels") {
 		if own, is := strings.CutPrefix(dep, module); is {
 			if slices.Contains(ours, own) || own == "/redrivetest" || strings.HasPrefix(own, "/examples/") ||
-				strings.HasPrefix(own, "/internal/wait/") && own != "/internal/wait/stored" {
+				strings.HasPrefix(own, "/internal/delay/") && own != "/internal/retry" {
 				continue
 			}
 		}

@@ -13,11 +13,11 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/console"
-	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -75,11 +75,11 @@ func TestANameThatIsNotUTF8IsParkedWithItsBytes(t *testing.T) {
 		if err := s.Stop(); err != nil {
 			t.Errorf("it ended with %v", err)
 		}
-		kinds := []flow.Kind{}
+		kinds := []retry.Kind{}
 		for len(s.Events) > 0 {
 			kinds = append(kinds, (<-s.Events).Kind)
 		}
-		if n := len(slices.DeleteFunc(kinds, func(k flow.Kind) bool { return k != flow.Parked })); n != 3 {
+		if n := len(slices.DeleteFunc(kinds, func(k retry.Kind) bool { return k != retry.Parked })); n != 3 {
 			t.Errorf("%d were parked: some were taken more than once", n)
 		}
 	})

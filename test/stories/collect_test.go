@@ -9,9 +9,9 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/console"
-	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -104,7 +104,7 @@ func TestAQueueThatIsGoneLosesNothingThatWaitsInRabbitMQ(t *testing.T) {
 				t.Fatalf("no message in orders: %v", err)
 			}
 			reject(t, d)
-			if e := s.wait(t, flow.Waiting); e.Way != "levels" {
+			if e := s.wait(t, retry.Waiting); e.Way != "levels" {
 				t.Fatalf("%s waits as %+v", body, e)
 			}
 		}
@@ -116,7 +116,7 @@ func TestAQueueThatIsGoneLosesNothingThatWaitsInRabbitMQ(t *testing.T) {
 		if p.Queue != "orders" || p.Attempt != 1 || !strings.Contains(p.ParkedFor, `the queue "orders" does not exist any more`) {
 			t.Errorf("parked as %+v", p)
 		}
-		if e := s.wait(t, flow.Waiting); e.Way != flow.Disk { // it was due, and its queue looked for
+		if e := s.wait(t, retry.Waiting); e.Way != retry.Disk { // it was due, and its queue looked for
 			t.Errorf("it waits as %+v", e)
 		}
 		deadLettered(v, "orders", "classic")
@@ -146,7 +146,7 @@ func TestWhatLacksABindingComesBackByItself(t *testing.T) {
 			failed = append(failed, c.next())
 		}
 		reject(t, failed[0])
-		s.wait(t, flow.Waiting) // the queue is bound for it
+		s.wait(t, retry.Waiting) // the queue is bound for it
 		if err := ch.QueueUnbind("orders", "orders", wire.ExchangeDue, nil); err != nil {
 			t.Fatal(err)
 		}

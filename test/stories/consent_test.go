@@ -13,9 +13,9 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/app/apptest"
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/server/servertest"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -31,7 +31,7 @@ func reported(t *testing.T, v *brokertest.VHost, queue string) {
 // RabbitMQ's, consents: its first report is retried. One that has another is left alone.
 func TestAReportIsRetriedWhereTheQueueDeadLettersToRedrive(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		s := run(t, apptest.Config(t, v, byPattern)).ready(t)
+		s := run(t, servertest.Config(t, v, byPattern)).ready(t)
 		v.Policy("theirs", `^orders\.policy`, 0, map[string]any{"dead-letter-exchange": "redrive"})
 		v.Policy("other", `^orders\.other`, 0, map[string]any{"dead-letter-exchange": "elsewhere"})
 		consents := []string{"orders.argument.classic", "orders.argument.quorum", "orders.policy.classic", "orders.policy.quorum"}
@@ -142,7 +142,7 @@ func TestInventedNamesCostNoQuestionEach(t *testing.T) {
 			httputil.NewSingleHostReverseProxy(&url.URL{Scheme: api.Scheme, Host: api.Host}).ServeHTTP(w, r)
 		}))
 		defer counting.Close()
-		c := apptest.Config(t, v, byPattern)
+		c := servertest.Config(t, v, byPattern)
 		through := *api
 		through.Scheme, through.Host = "http", strings.TrimPrefix(counting.URL, "http://")
 		c.Broker.Management = through.String()

@@ -9,8 +9,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
-	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -76,19 +76,19 @@ func TestADoubledKeyChoosesNoQueue(t *testing.T) {
 		}
 
 		mine, mallory := consume(t, v, "mine"), v.Raw(v.URLAs(user, "pw"))
-		became := map[flow.Kind]int{}
-		try := func(name string, table []byte) flow.Event {
+		became := map[retry.Kind]int{}
+		try := func(name string, table []byte) retry.Event {
 			t.Helper()
 			mallory.Publish("", "mine", table, name)
 			for len(s.Events) > 0 {
 				<-s.Events
 			}
 			reject(t, mine.next())
-			e := s.wait(t, flow.Returned, flow.Parked)
-			if became[e.Kind]++; e.Queue != "mine" && (e.Queue != "" || e.Kind != flow.Parked) {
+			e := s.wait(t, retry.Returned, retry.Parked)
+			if became[e.Kind]++; e.Queue != "mine" && (e.Queue != "" || e.Kind != retry.Parked) {
 				t.Errorf("%s: %s, of queue %q: %x", name, e.Kind, e.Queue, table)
 			}
-			if e.Kind == flow.Returned {
+			if e.Kind == retry.Returned {
 				if err := mine.next().Ack(false); err != nil {
 					t.Fatal(err)
 				}
@@ -102,7 +102,7 @@ func TestADoubledKeyChoosesNoQueue(t *testing.T) {
 			"queue and exchange twice":        deaths(forgery("mine", "queue", "victim", "exchange", wire.ReturnExchange("victim"))),
 		} {
 			e := try(name, table)
-			if strings.HasPrefix(v.Version, "3.") && (e.Kind != flow.Parked || !strings.Contains(e.Why, "twice") || !strings.Contains(e.Why, "not proven")) {
+			if strings.HasPrefix(v.Version, "3.") && (e.Kind != retry.Parked || !strings.Contains(e.Why, "twice") || !strings.Contains(e.Why, "not proven")) {
 				t.Errorf("%s: %s because %q", name, e.Kind, e.Why)
 			}
 		}

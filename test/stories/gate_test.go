@@ -12,8 +12,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
-	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
 // expire dead-letters n messages of a queue that no one consumes yet.
@@ -102,7 +102,7 @@ func TestAQueueWithoutConsumersGetsNothingBack(t *testing.T) {
 		const policies = `policies: [{name: p, queues: ["*"], ` + expiring + `}]`
 		s := start(t, v, policies).ready(t)
 		expire(t, v, "orders", 20)
-		if e := s.wait(t, flow.NoConsumer, flow.Returned); e.Kind != flow.NoConsumer || e.Queue != "orders" {
+		if e := s.wait(t, retry.NoConsumer, retry.Returned); e.Kind != retry.NoConsumer || e.Queue != "orders" {
 			t.Fatalf("%+v", e)
 		}
 		brokertest.Eventually(t, "it says so", func() bool {
@@ -113,7 +113,7 @@ func TestAQueueWithoutConsumersGetsNothingBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		s = startAt(t, v, policies, s.Data)
-		if e := s.wait(t, flow.NoConsumer, flow.Returned); e.Kind != flow.NoConsumer {
+		if e := s.wait(t, retry.NoConsumer, retry.Returned); e.Kind != retry.NoConsumer {
 			t.Fatalf("after a restart: %+v", e)
 		}
 		if n := v.Depth("orders"); n != 0 {
@@ -126,7 +126,7 @@ func TestAQueueWithoutConsumersGetsNothingBack(t *testing.T) {
 			t.Errorf("it went on after %s", waited)
 		}
 		c.bodies(19)
-		if e := s.wait(t, flow.ConsumerBack); e.Queue != "orders" {
+		if e := s.wait(t, retry.ConsumerBack); e.Queue != "orders" {
 			t.Errorf("%+v", e)
 		}
 		s.ready(t)
@@ -151,7 +151,7 @@ func TestABreakerOpensAndCloses(t *testing.T) {
 				}
 				reject(t, d)
 			case e := <-s.Events:
-				if e.Kind == flow.Opened {
+				if e.Kind == retry.Opened {
 					opened++
 				}
 			case <-time.After(lateBy):
@@ -173,7 +173,7 @@ func TestABreakerOpensAndCloses(t *testing.T) {
 					t.Fatal(err)
 				}
 			case e := <-s.Events:
-				closed = closed || e.Kind == flow.Closed
+				closed = closed || e.Kind == retry.Closed
 			case <-time.After(lateBy):
 				t.Fatalf("%d of %d came, closed: %t", len(took), n, closed)
 			}
@@ -204,16 +204,16 @@ func TestManyDueMessagesDelayAnotherQueueByABatchAtMost(t *testing.T) {
 		go func() {
 			released <- errors.Join(s.Client.Release(ctx, "many", ""), s.Client.Release(ctx, "one", ""))
 		}()
-		for s.wait(t, flow.Released).Queue != "one" {
+		for s.wait(t, retry.Released).Queue != "one" {
 		}
 		// At most what was on its way already, the batch of a round that had begun
 		// before the release, and one of the round with the one.
 		first := 0
-		for s.wait(t, flow.Returned).Queue != "one" {
+		for s.wait(t, retry.Returned).Queue != "one" {
 			first++
 		}
 		t.Logf("%d of the others came first", first)
-		if first > flow.InFlight+2*512 {
+		if first > retry.InFlight+2*512 {
 			t.Errorf("%d of the others came first", first)
 		}
 		if err := <-released; err != nil {

@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
 func TestMain(m *testing.M) {

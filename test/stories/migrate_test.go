@@ -11,12 +11,12 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/app"
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/cli"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/migrate"
-	"github.com/redrive-mq/redrive/internal/redisnode"
+	"github.com/redrive-mq/redrive/internal/server"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/redisnode"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -50,7 +50,7 @@ func TestAServiceIsMigratedToRedisAndBack(t *testing.T) {
 			if code := cli.Run(ctx, []string{"migrate", "--from", place(from), "--to", place(to), "--yes"}, &out, &said, "test"); code != 0 {
 				t.Fatalf("it ended with %d: %s%s", code, &out, &said)
 			}
-			if _, err := app.New(from, app.Options{}); !errors.Is(err, migrate.ErrMoved) {
+			if _, err := server.New(from, server.Options{}); !errors.Is(err, migrate.ErrMoved) {
 				t.Errorf("a service on the old store: %v", err)
 			}
 		}

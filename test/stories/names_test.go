@@ -10,10 +10,10 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/app/apptest"
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/console"
-	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/server/servertest"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -22,7 +22,7 @@ import (
 func TestReportsForInventedNamesHoldUpNoRetry(t *testing.T) {
 	const invented, named = 4000, 1000 + 250 // the budget of one user, and of names not known yet
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		s := run(t, apptest.Config(t, v, `policies: [{name: p, queues: ["*"], attempts: 3, backoff: {fixed: 1s}, jitter: none}]`)).ready(t)
+		s := run(t, servertest.Config(t, v, `policies: [{name: p, queues: ["*"], attempts: 3, backoff: {fixed: 1s}, jitter: none}]`)).ready(t)
 		deadLettered(v, "work", "quorum")
 		work := consume(t, v, "work")
 		publish(t, v.Channel(), "", "work", amqp.Publishing{Body: []byte("honest")})
@@ -52,7 +52,7 @@ func TestReportsForInventedNamesHoldUpNoRetry(t *testing.T) {
 		}
 
 		for nameless := 0; nameless < invented-named; {
-			if e := s.wait(t, flow.Parked); e.Queue == "" {
+			if e := s.wait(t, retry.Parked); e.Queue == "" {
 				nameless++
 			}
 		}

@@ -13,11 +13,11 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/app/apptest"
 	"github.com/redrive-mq/redrive/internal/broker"
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/cli"
 	"github.com/redrive-mq/redrive/internal/quarantine"
+	"github.com/redrive-mq/redrive/internal/server/servertest"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -98,7 +98,7 @@ func TestWhatRabbitMQCannotDeliverIsQuarantined(t *testing.T) {
 // RabbitMQ 3.10 gives to no AMQP client.
 func TestTheQuarantineIsListedReplayedAndExported(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		c := apptest.Config(t, v, soon)
+		c := servertest.Config(t, v, soon)
 		file := filepath.Join(t.TempDir(), "redrive.yaml")
 		yaml := fmt.Sprintf("broker: {url: %q, management: %q}\n%s\n", c.Broker.URL, v.Management, soon)
 		if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {

@@ -8,9 +8,9 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
-	"github.com/redrive-mq/redrive/internal/flow"
-	"github.com/redrive-mq/redrive/internal/redisnode"
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
 
 // The service keeps its messages in Redis: they come back with their delay, are parked,
@@ -52,7 +52,7 @@ func TestTheServiceOnRedis(t *testing.T) {
 			if err := orders.next().Ack(false); err != nil {
 				t.Fatal(err)
 			}
-			s.wait(t, flow.Returned)
+			s.wait(t, retry.Returned)
 		})
 	})
 }

@@ -10,18 +10,18 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/app/apptest"
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/console"
-	"github.com/redrive-mq/redrive/internal/flow"
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/server/servertest"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
 // lateBy is how long a test waits for what must happen.
 const lateBy = 20 * time.Second
 
 // service is a running Redrive.
-type service struct{ *apptest.Service }
+type service struct{ *servertest.Service }
 
 // start runs a service on a virtual host with policies in YAML, as a user with the
 // rights that `redrive permissions` prints for them. It ends with the test.
@@ -36,14 +36,14 @@ func startAt(t *testing.T, v *brokertest.VHost, policies, data string) *service 
 
 func configured(t *testing.T, v *brokertest.VHost, policies, data string) *config.Config {
 	t.Helper()
-	c := apptest.Config(t, v, policies)
+	c := servertest.Config(t, v, policies)
 	c.Broker.Management, c.Store.Disk = "", data
 	return c
 }
 
 func run(t *testing.T, c *config.Config) *service {
 	t.Helper()
-	return &service{apptest.Run(t, c)}
+	return &service{servertest.Run(t, c)}
 }
 
 func (s *service) ready(t *testing.T) *service {
@@ -53,7 +53,7 @@ func (s *service) ready(t *testing.T) *service {
 }
 
 // wait waits for the next event of one of the kinds.
-func (s *service) wait(t *testing.T, kinds ...flow.Kind) flow.Event {
+func (s *service) wait(t *testing.T, kinds ...retry.Kind) retry.Event {
 	t.Helper()
 	for {
 		select {

@@ -10,11 +10,11 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/authority"
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/credentials"
-	"github.com/redrive-mq/redrive/internal/flow"
-	"github.com/redrive-mq/redrive/internal/rights"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/permissions"
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/testenv/authority"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
 // A service with broker.tls is the user of its certificate. While RabbitMQ's certificate
@@ -33,7 +33,7 @@ func TestAServiceWithACertificate(t *testing.T) {
 		}
 		c := configured(t, v, `policies: [{name: p, queues: [orders], backoff: {fixed: 50ms}}]`, t.TempDir())
 		v.User(user, "s3cret")
-		v.Give(user, rights.Service(c.Policies))
+		v.Give(user, permissions.Service(c.Policies))
 		c.Broker.URL = v.SecureURL("", "", url.Values{"auth_mechanism": {"external"}, "cacertfile": {""}})
 		c.Broker.Credentials.TLS = files
 		v.Queue("orders", amqp.Table{"x-dead-letter-exchange": "redrive"})
@@ -48,7 +48,7 @@ func TestAServiceWithACertificate(t *testing.T) {
 		v.Publish("", "orders", amqp.Publishing{Body: []byte("1")})
 		consumer := v.Consume("orders")
 		consumer.Reject()
-		s.wait(t, flow.Returned)
+		s.wait(t, retry.Returned)
 		consumer.Take("1")
 	})
 }

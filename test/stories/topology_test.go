@@ -9,9 +9,9 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/app/apptest"
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
-	"github.com/redrive-mq/redrive/internal/management"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/internal/server/servertest"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -71,7 +71,7 @@ func metricsOf(t *testing.T, s *service) string {
 // the one in force is judged.
 func TestASmallDeliveryLimitInForceIsTold(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		s := run(t, apptest.Config(t, v, soon)).ready(t)
+		s := run(t, servertest.Config(t, v, soon)).ready(t)
 		told := func(limit string) func() bool {
 			return func() bool {
 				return strings.Contains(strings.Join(s.Problems(), "\n"), "delivery limit: of redrive.intake is "+limit)

@@ -7,8 +7,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/app/apptest"
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
+	"github.com/redrive-mq/redrive/internal/server/servertest"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -18,7 +18,7 @@ func TestAReportedFailure(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("named", nil)
 		v.Queue("globbed.queue", nil)
-		s := run(t, apptest.Config(t, v, `policies: [{name: p, queues: [named, "globbed.*"], attempts: 3, backoff: [100ms, 1s], jitter: none, no_consumer: return}]`)).ready(t)
+		s := run(t, servertest.Config(t, v, `policies: [{name: p, queues: [named, "globbed.*"], attempts: 3, backoff: [100ms, 1s], jitter: none, no_consumer: return}]`)).ready(t)
 		ch, c := v.Channel(), consume(t, v, "named")
 		report := func(queue string, delay any) {
 			publish(t, ch, wire.ExchangeFailures, queue, amqp.Publishing{Expiration: "60000", Body: []byte("x"), Headers: amqp.Table{

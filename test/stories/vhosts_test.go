@@ -12,11 +12,11 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/api"
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/console"
-	"github.com/redrive-mq/redrive/internal/redisnode"
+	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/redisnode"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -25,7 +25,7 @@ import (
 // of the test's own says whose a message is.
 type tenant struct {
 	*brokertest.VHost
-	api api.Client
+	api httpapi.Client
 	t   *testing.T
 
 	mu        sync.Mutex
@@ -114,7 +114,7 @@ func (v *tenant) account() {
 }
 
 func newTenant(t *testing.T, v *brokertest.VHost, addr string) *tenant {
-	return &tenant{VHost: v, api: api.Client{Addr: addr + api.Base(v.Name)}, t: t, delivered: map[string]int{}, acked: map[string]int{}}
+	return &tenant{VHost: v, api: httpapi.Client{Addr: addr + httpapi.Base(v.Name)}, t: t, delivered: map[string]int{}, acked: map[string]int{}}
 }
 
 // twoVHosts is a configuration of two virtual hosts, the second with a user of its own
@@ -248,7 +248,7 @@ func (v *tenant) books(t *testing.T, services []*service) {
 		t.Errorf("%s: the metrics have %v returns, want %v", v.Name, returned, want)
 	}
 	for _, s := range services {
-		text := get(t, "http://"+s.Addr()+api.Base(v.Name)+"/metrics")
+		text := get(t, "http://"+s.Addr()+httpapi.Base(v.Name)+"/metrics")
 		if strings.Count(text, `vhost="`) != strings.Count(text, `vhost="`+v.Name+`"`) || strings.Contains(text, "go_goroutines") || !strings.Contains(text, `redrive_ready{vhost="`+v.Name+`"} 1`) {
 			t.Errorf("the metrics of %s are not its own:\n%s", v.Name, text)
 		}
@@ -289,7 +289,7 @@ func TestAVirtualHostIsDeletedAndMadeAgain(t *testing.T) {
 		s := run(t, c).ready(t)
 		deadLettered(first, "orders", "quorum")
 		deadLettered(second, "orders", "quorum")
-		b := api.Client{Addr: s.Addr() + api.Base(second.Name)}
+		b := httpapi.Client{Addr: s.Addr() + httpapi.Base(second.Name)}
 		ctx := context.Background()
 		if err := b.Hold(ctx, "orders", "until it is made again"); err != nil {
 			t.Fatal(err)
@@ -313,7 +313,7 @@ func TestAVirtualHostIsDeletedAndMadeAgain(t *testing.T) {
 		if slices.ContainsFunc(s.Problems(), func(p string) bool { return strings.HasPrefix(p, "virtual host "+first.Name) }) {
 			t.Errorf("the other has problems: %q", s.Problems())
 		}
-		for path, want := range map[string]int{"/readyz": 503, api.Base(second.Name) + "/readyz": 503, api.Base(first.Name) + "/readyz": 200, "/healthz": 200} {
+		for path, want := range map[string]int{"/readyz": 503, httpapi.Base(second.Name) + "/readyz": 503, httpapi.Base(first.Name) + "/readyz": 200, "/healthz": 200} {
 			resp, err := http.Get("http://" + s.Addr() + path)
 			if err != nil {
 				t.Fatal(err)

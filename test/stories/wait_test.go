@@ -11,10 +11,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/app/apptest"
-	"github.com/redrive-mq/redrive/internal/broker/brokertest"
-	"github.com/redrive-mq/redrive/internal/flow"
-	"github.com/redrive-mq/redrive/internal/rabbitnode"
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/server/servertest"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -49,7 +49,7 @@ func TestAMessageWaitsInRabbitMQ(t *testing.T) {
 				failed := reject(t, c.next())
 				var id any
 				for i, wait := range way.waits {
-					if e := s.wait(t, flow.Waiting); e.Way != way.name || e.Delay != wait || e.Instead != "" {
+					if e := s.wait(t, retry.Waiting); e.Way != way.name || e.Delay != wait || e.Instead != "" {
 						t.Errorf("attempt %d waits as %+v; want %s with %s", i+1, e, way.name, wait)
 					}
 					d := c.next()
@@ -120,7 +120,7 @@ func TestWhatWaitsInRabbitMQSurvivesItsRestart(t *testing.T) {
 			reject(t, c.next())
 		}
 		for range n {
-			if e := s.wait(t, flow.Waiting); e.Way != "levels" {
+			if e := s.wait(t, retry.Waiting); e.Way != "levels" {
 				t.Fatalf("one waits as %+v", e)
 			}
 		}
@@ -192,7 +192,7 @@ func TestAWayThatIsRefusedLeavesItsMessagesOnDisk(t *testing.T) {
 						t.Errorf("one came back with headers %v", d.Headers)
 					}
 				}
-				for e := s.wait(t, flow.Waiting); e.Instead == ""; e = s.wait(t, flow.Waiting) {
+				for e := s.wait(t, retry.Waiting); e.Instead == ""; e = s.wait(t, retry.Waiting) {
 					if c.name != "nacked" { // the first into an empty queue is taken
 						t.Errorf("one waits as %+v", e)
 					}
@@ -210,7 +210,7 @@ func TestAWayThatIsRefusedLeavesItsMessagesOnDisk(t *testing.T) {
 				brokertest.Eventually(t, "messages wait in RabbitMQ again", func() bool {
 					publish(t, ch, "", "orders", amqp.Publishing{Body: []byte("x")})
 					reject(t, in.next())
-					return s.wait(t, flow.Waiting).Way == "levels" && len(s.Notices()) == 0
+					return s.wait(t, retry.Waiting).Way == "levels" && len(s.Notices()) == 0
 				})
 			})
 		})
@@ -223,7 +223,7 @@ func TestAWayThatIsRefusedLeavesItsMessagesOnDisk(t *testing.T) {
 func TestWaitingInRabbitMQChoosesNoOtherQueue(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		// With the management API, by which it is known that no other queue consents to a report.
-		s := run(t, apptest.Config(t, v, `policies: [{name: p, queues: ["*"], attempts: 9, backoff: {fixed: 100ms}, wait: {levels: [100ms]}}]`)).ready(t)
+		s := run(t, servertest.Config(t, v, `policies: [{name: p, queues: ["*"], attempts: 9, backoff: {fixed: 100ms}, wait: {levels: [100ms]}}]`)).ready(t)
 		user := "mallory-" + v.Name[len(v.Name)-8:]
 		v.User(user, "pw")
 		v.Grant(user, "^mine.*$", `^(mine.*|amq\.default|redrive\.failures)$`, "^mine.*$")

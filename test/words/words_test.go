@@ -66,7 +66,7 @@ func exceptions(t *testing.T) []string {
 // What the page says is in templates.
 func TestNoTemplateOfThePageHasAWordThatIsNotOurs(t *testing.T) {
 	all := rules(t)
-	files, err := filepath.Glob(root + "/internal/web/templates/*.html")
+	files, err := filepath.Glob(root + "/internal/webui/templates/*.html")
 	if err != nil || len(files) < 5 {
 		t.Fatalf("templates: %q, %v", files, err)
 	}

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -14,7 +14,7 @@ import (
 // than all else that is counted of them.
 type alike struct {
 	mu   sync.Mutex
-	own  map[likeness]group.Group
+	own  map[likeness]errorgroup.Group
 	seed maphash.Seed
 	// seen has the hashes of errors of new failures. The second one with an error
 	// makes it kept, so that errors of which no two are the same are not.
@@ -30,7 +30,7 @@ const (
 )
 
 // of is a record's own group; fails tells that this is a new failure.
-func (a *alike) of(r *store.Record, fails bool) group.Group {
+func (a *alike) of(r *store.Record, fails bool) errorgroup.Group {
 	if len(r.Error)+len(r.Message.Type) > alikeLong {
 		return r.Group()
 	}
@@ -48,7 +48,7 @@ func (a *alike) of(r *store.Record, fails bool) group.Group {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.own == nil {
-		a.own, a.seed = map[likeness]group.Group{}, maphash.MakeSeed()
+		a.own, a.seed = map[likeness]errorgroup.Group{}, maphash.MakeSeed()
 	}
 	hash := maphash.String(a.seed, r.Error)
 	if seen := &a.seen[hash%uint64(len(a.seen))]; *seen != hash {
@@ -60,6 +60,6 @@ func (a *alike) of(r *store.Record, fails bool) group.Group {
 	}
 	// A record's strings are pieces of a large one, which these would keep.
 	l = likeness{strings.Clone(l.queue), strings.Clone(l.reason), strings.Clone(l.error), strings.Clone(l.kind)}
-	a.own[l] = group.Of(l.queue, l.reason, l.error, l.kind)
+	a.own[l] = errorgroup.Of(l.queue, l.reason, l.error, l.kind)
 	return own
 }

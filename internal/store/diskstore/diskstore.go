@@ -18,7 +18,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -173,7 +173,7 @@ func Open(path string, o Options) (*Store, error) {
 	}
 	s := &Store{path: path, db: db, damage: harm, fs: o.FS, log: o.Log, reserve: o.Reserve, onSync: o.OnSync,
 		changed: make(chan struct{}, 1), queues: map[string]*queue{}, passing: passing{},
-		groups:  groups{known: map[group.ID]*groupState{}, others: map[string]*groupState{}},
+		groups:  groups{known: map[errorgroup.ID]*groupState{}, others: map[string]*groupState{}},
 		history: history{fs: o.FS, folder: o.FS.PathJoin(path, historyName), log: o.Log},
 		witness: witness{fs: o.FS, path: o.FS.PathJoin(path, witnessName), log: o.Log}}
 	if err := s.load(o); err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
-	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
@@ -223,7 +223,7 @@ func TestAFolderOfFormat1(t *testing.T) {
 		s := openAt(t, path, diskstore.Options{Reserve: 1})
 		var waiting, parked, inGroup []string
 		for into, r := range map[*[]string]store.Range{&waiting: {State: store.Waiting}, &parked: {State: store.Parked},
-			&inGroup: {Groups: []group.ID{group.Of("orders", "rejected", "no stock", "t").ID}}} {
+			&inGroup: {Groups: []errorgroup.ID{errorgroup.Of("orders", "rejected", "no stock", "t").ID}}} {
 			err := s.Scan(ctx, r, func(l store.Listed) (bool, error) {
 				*into = append(*into, l.Record.ID.String()[35:])
 				want := storetest.Everything()

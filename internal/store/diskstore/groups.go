@@ -10,7 +10,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
-	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -18,7 +18,7 @@ import (
 // the same on disk: a key with what its members share, and one with its tally.
 type groups struct {
 	mu    sync.Mutex
-	known map[group.ID]*groupState
+	known map[errorgroup.ID]*groupState
 	// others are of the queues that had failures when there was no room.
 	others map[string]*groupState
 	swept  int64 // the hour in which old ones were last forgotten
@@ -26,7 +26,7 @@ type groups struct {
 }
 
 type groupState struct {
-	group.Group
+	errorgroup.Group
 	tally
 	stored bool // what its members share is on disk
 	users  int  // changes under way that count in it
@@ -36,7 +36,7 @@ type groupState struct {
 // group it was put into, and nothing but its content tells which that was. So once
 // a queue has others, its new groups count there too until that is empty: then a
 // record is in its own group exactly when that is known. The caller holds mu.
-func (g *groups) of(own group.Group) *groupState {
+func (g *groups) of(own errorgroup.Group) *groupState {
 	if s := g.known[own.ID]; s != nil {
 		return s
 	}
@@ -49,7 +49,7 @@ func (g *groups) of(own group.Group) *groupState {
 		return s
 	}
 	if g.others[own.Queue] == nil {
-		g.others[own.Queue] = &groupState{Group: group.Other(own.Queue, store.GroupsKept)}
+		g.others[own.Queue] = &groupState{Group: errorgroup.Other(own.Queue, store.GroupsKept)}
 	}
 	return g.others[own.Queue]
 }
@@ -57,7 +57,7 @@ func (g *groups) of(own group.Group) *groupState {
 func (s *groupState) inUse() bool { return s.any() || s.users > 0 }
 
 // GroupOf implements store.Searcher.
-func (s *Store) GroupOf(r *store.Record) group.ID {
+func (s *Store) GroupOf(r *store.Record) errorgroup.ID {
 	own := s.groups.alike.of(r, false)
 	s.groups.mu.Lock()
 	defer s.groups.mu.Unlock()
@@ -185,8 +185,8 @@ func (s *groupState) seenWithinADay(now time.Time) bool { return s.last > now.Un
 
 // load reads all groups.
 func (g *groups) load(db *pebble.DB) error {
-	g.known, g.others = map[group.ID]*groupState{}, map[string]*groupState{}
-	states := map[group.ID]*groupState{}
+	g.known, g.others = map[errorgroup.ID]*groupState{}, map[string]*groupState{}
+	states := map[errorgroup.ID]*groupState{}
 	it, err := wholly(db, []byte{prefixShared}, []byte{prefixShared + 1})
 	if err != nil {
 		return err
@@ -194,11 +194,11 @@ func (g *groups) load(db *pebble.DB) error {
 	defer it.Close()
 	for it.First(); it.Valid(); it.Next() {
 		s := &groupState{stored: true}
-		if s.Group, err = readShared(group.ID(it.Key()[1:]), it.Value()); err != nil {
+		if s.Group, err = readShared(errorgroup.ID(it.Key()[1:]), it.Value()); err != nil {
 			return err
 		}
 		states[s.ID] = s
-		if s.ID == group.Other(s.Queue, 0).ID {
+		if s.ID == errorgroup.Other(s.Queue, 0).ID {
 			g.others[s.Queue] = s
 		} else {
 			g.known[s.ID] = s
@@ -213,7 +213,7 @@ func (g *groups) load(db *pebble.DB) error {
 	}
 	defer tallies.Close()
 	for tallies.First(); tallies.Valid(); tallies.Next() {
-		s := states[group.ID(tallies.Key()[1:])]
+		s := states[errorgroup.ID(tallies.Key()[1:])]
 		if s == nil {
 			return fmt.Errorf("key %x: nothing tells which group it counts", tallies.Key())
 		}
@@ -263,15 +263,15 @@ func minute(n int64) time.Time {
 	return time.Unix(n*60, 0)
 }
 
-func appendShared(b []byte, g group.Group) []byte {
+func appendShared(b []byte, g errorgroup.Group) []byte {
 	for _, s := range [...]string{g.Queue, g.Reason, g.Pattern, g.Type} {
 		b = append(binary.AppendUvarint(b, uint64(len(s))), s...)
 	}
 	return b
 }
 
-func readShared(id group.ID, b []byte) (group.Group, error) {
-	g := group.Group{ID: id}
+func readShared(id errorgroup.ID, b []byte) (errorgroup.Group, error) {
+	g := errorgroup.Group{ID: id}
 	for _, s := range [...]*string{&g.Queue, &g.Reason, &g.Pattern, &g.Type} {
 		n, size := binary.Uvarint(b)
 		if size <= 0 || n > uint64(len(b)-size) {

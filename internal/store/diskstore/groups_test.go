@@ -5,7 +5,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
 )
@@ -13,7 +13,7 @@ import (
 // groupsCount compares what groups count with what is kept.
 func groupsCount(t *testing.T, s store.Store) {
 	t.Helper()
-	kept, counted := map[group.ID][3]int64{}, map[group.ID][3]int64{}
+	kept, counted := map[errorgroup.ID][3]int64{}, map[errorgroup.ID][3]int64{}
 	err := s.Scan(ctx, store.Range{}, func(l store.Listed) (bool, error) {
 		id := s.GroupOf(l.Record)
 		n := kept[id]

@@ -10,7 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/google/uuid"
 
-	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -192,19 +192,19 @@ func indexOf(key store.Key) []byte {
 }
 
 // groupPrefix leads a group's records in a state.
-func groupPrefix(id group.ID, state store.State) []byte {
+func groupPrefix(id errorgroup.ID, state store.State) []byte {
 	k := append(make([]byte, 0, 2+len(id)+placeSize), prefixGroup)
 	return append(append(k, id[:]...), byte(state))
 }
 
 // groupKey is where the index has a record of the group, which is kept under key.
-func groupKey(id group.ID, state store.State, key []byte) []byte {
+func groupKey(id errorgroup.ID, state store.State, key []byte) []byte {
 	return append(groupPrefix(id, state), placeOf(key)...)
 }
 
-func sharedKey(id group.ID) []byte { return append([]byte{prefixShared}, id[:]...) }
+func sharedKey(id errorgroup.ID) []byte { return append([]byte{prefixShared}, id[:]...) }
 
-func tallyKey(id group.ID) []byte { return append([]byte{prefixTally}, id[:]...) }
+func tallyKey(id errorgroup.ID) []byte { return append([]byte{prefixTally}, id[:]...) }
 
 func entryKey(name string) []byte { return append([]byte{prefixEntry}, name...) }
 

@@ -12,7 +12,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
-	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -174,7 +174,7 @@ func (m *merged) end() error {
 
 // waitingOf are the queues in which something of the groups waits: waiting records
 // have no place in the index, so all of those queues' must be looked at.
-func waitingOf(snap *pebble.Snapshot, ids []group.ID) (queues []string, err error) {
+func waitingOf(snap *pebble.Snapshot, ids []errorgroup.ID) (queues []string, err error) {
 	for _, id := range ids {
 		var t tally
 		if err := with(snap, tallyKey(id), t.addFrom); err != nil {

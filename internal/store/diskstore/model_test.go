@@ -14,7 +14,7 @@ import (
 	"github.com/google/uuid"
 	"pgregory.net/rapid"
 
-	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
@@ -330,7 +330,7 @@ func (p *pair) same(t *rapid.T) {
 		r.Queues = []string{aQueue(t), aQueue(t)}
 	}
 	if some("by group") {
-		r.Groups = []group.ID{group.Of(aQueue(t), "rejected", "e", "").ID, group.Of(aQueue(t), "rejected", "", "").ID}
+		r.Groups = []errorgroup.ID{errorgroup.Of(aQueue(t), "rejected", "e", "").ID, errorgroup.Of(aQueue(t), "rejected", "", "").ID}
 	}
 	if some("from") {
 		r.From = storetest.Waiting("", someTime(t), "").Due

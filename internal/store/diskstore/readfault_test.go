@@ -15,7 +15,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/google/uuid"
 
-	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
@@ -77,7 +77,7 @@ var readers = map[string]func(*diskstore.Store, uuid.UUID) (string, error){
 		return visited(s, store.Range{NewestFirst: true, Body: true})
 	},
 	"scan a group": func(s *diskstore.Store, _ uuid.UUID) (string, error) {
-		return visited(s, store.Range{Groups: []group.ID{group.Of("p", "rejected", "", "").ID}})
+		return visited(s, store.Range{Groups: []errorgroup.ID{errorgroup.Of("p", "rejected", "", "").ID}})
 	},
 	"change": func(s *diskstore.Store, id uuid.UUID) (string, error) {
 		found, err := s.Find(context.Background(), id)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
@@ -51,8 +51,8 @@ func BenchmarkScan(b *testing.B) {
 		{"state, newest", store.Range{State: store.Parked, NewestFirst: true}},
 		{"state, oldest", store.Range{State: store.Parked}},
 		{"a queue", store.Range{Queues: []string{"queue-7"}, NewestFirst: true}},
-		{"a group", store.Range{Groups: []group.ID{group.Of("queue-7", "rejected", text(47), "").ID}, NewestFirst: true}},
-		{"a group's page", store.Range{Groups: []group.ID{group.Of("queue-7", "rejected", text(47), "").ID}, To: half, NewestFirst: true}},
+		{"a group", store.Range{Groups: []errorgroup.ID{errorgroup.Of("queue-7", "rejected", text(47), "").ID}, NewestFirst: true}},
+		{"a group's page", store.Range{Groups: []errorgroup.ID{errorgroup.Of("queue-7", "rejected", text(47), "").ID}, To: half, NewestFirst: true}},
 		{"a time", store.Range{From: half}},
 		{"before a time", store.Range{To: half, NewestFirst: true}},
 	} {

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -136,7 +136,7 @@ func (c *change) takeGroups(all []store.GroupCount) {
 	hour := time.Now().Unix() / 3600
 	for _, g := range all {
 		state := c.s.groups.others[g.Queue]
-		if g.ID != group.Other(g.Queue, 0).ID {
+		if g.ID != errorgroup.Other(g.Queue, 0).ID {
 			state = c.s.groups.of(g.Group)
 		}
 		if state == nil {

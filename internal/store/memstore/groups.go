@@ -7,13 +7,13 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
 // trouble is a group, and when it was seen.
 type trouble struct {
-	group.Group
+	errorgroup.Group
 	kept        [store.Discarded + 1]int64
 	first, last time.Time       // to the minute
 	hours       map[int64]int64 // failures by hour since 1970
@@ -23,7 +23,7 @@ type trouble struct {
 // groupOf is the group a record counts in: see the disk engine's.
 func (s *Store) groupOf(r *store.Record) *trouble {
 	own := r.Group()
-	other := group.Other(r.Queue, store.GroupsKept)
+	other := errorgroup.Other(r.Queue, store.GroupsKept)
 	if t := s.groups[own.ID]; t != nil {
 		return t
 	}
@@ -70,14 +70,14 @@ func (t *trouble) failed(at time.Time) {
 }
 
 // GroupOf implements store.Searcher.
-func (s *Store) GroupOf(r *store.Record) group.ID {
+func (s *Store) GroupOf(r *store.Record) errorgroup.ID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.groupID(r)
 }
 
-func (s *Store) groupID(r *store.Record) group.ID {
-	own, other := r.Group().ID, group.Other(r.Queue, store.GroupsKept).ID
+func (s *Store) groupID(r *store.Record) errorgroup.ID {
+	own, other := r.Group().ID, errorgroup.Other(r.Queue, store.GroupsKept).ID
 	if t := s.groups[other]; s.groups[own] == nil && t != nil && t.kept != [len(t.kept)]int64{} {
 		return other
 	}

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -26,7 +26,7 @@ type state struct {
 	seq      uint64
 	kept     map[store.Key]*entry
 	values   map[string][]byte // the side table
-	groups   map[group.ID]*trouble
+	groups   map[errorgroup.ID]*trouble
 	ordinary int // groups that are not a queue's other errors
 	past     []store.Passage
 	receipts []store.Receipt
@@ -47,7 +47,7 @@ type entry struct {
 func New() *Store { return open(newState()) }
 
 func newState() *state {
-	return &state{kept: map[store.Key]*entry{}, values: map[string][]byte{}, groups: map[group.ID]*trouble{}, sums: map[string]*store.Sums{}, used: map[string]uint64{}, terms: map[string]lead{}}
+	return &state{kept: map[store.Key]*entry{}, values: map[string][]byte{}, groups: map[errorgroup.ID]*trouble{}, sums: map[string]*store.Sums{}, used: map[string]uint64{}, terms: map[string]lead{}}
 }
 
 func open(of *state) *Store {

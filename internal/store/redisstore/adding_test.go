@@ -6,11 +6,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/proxy"
-	"github.com/redrive-mq/redrive/internal/redisnode"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
+	"github.com/redrive-mq/redrive/testenv/proxy"
+	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
 
 // A batch that Redis may have is added again as the same one, and only then: the same

@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/proxy"
-	"github.com/redrive-mq/redrive/internal/redisnode"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
+	"github.com/redrive-mq/redrive/testenv/proxy"
+	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
 
 // held dials by proxies, one for each connection. Those made up to free can be held while

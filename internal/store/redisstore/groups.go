@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -23,11 +23,11 @@ type groups struct {
 	ordinary int   // how many of them are not a queue's other errors
 	swept    int64 // the hour in which old ones were last forgotten
 	like     store.Record
-	last     group.Group // of like
+	last     errorgroup.Group // of like
 }
 
 type knownGroup struct {
-	group.Group
+	errorgroup.Group
 	seen
 	kept [store.Discarded + 1]int64
 }
@@ -36,14 +36,14 @@ func (k *knownGroup) any() bool { return k.kept != [len(k.kept)]int64{} }
 
 // of is the group that a record counts in that is put: see the disk engine's. Beyond
 // the bound it may be a few more, since others learn within a minute of new ones.
-func (g *groups) of(r *store.Record) group.Group {
+func (g *groups) of(r *store.Record) errorgroup.Group {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	own := g.own(r)
 	if g.known[own.ID] != nil {
 		return own
 	}
-	other := group.Other(own.Queue, store.GroupsKept)
+	other := errorgroup.Other(own.Queue, store.GroupsKept)
 	if k := g.known[other.ID]; k != nil && k.any() {
 		k.kept[r.State]++
 		return other
@@ -64,14 +64,14 @@ func (g *groups) of(r *store.Record) group.Group {
 func (g *groups) learn(all map[groupID]*knownGroup) {
 	g.known, g.ordinary = all, 0
 	for id, k := range all {
-		if id != group.Other(k.Queue, 0).ID {
+		if id != errorgroup.Other(k.Queue, 0).ID {
 			g.ordinary++
 		}
 	}
 }
 
 // own is a record's own group. Most failures come in batches that are alike.
-func (g *groups) own(r *store.Record) group.Group {
+func (g *groups) own(r *store.Record) errorgroup.Group {
 	l := &g.like
 	if l.Queue != r.Queue || l.Reason != r.Reason || l.Error != r.Error || l.Message.Type != r.Message.Type || g.last.ID == (groupID{}) {
 		l.Queue, l.Reason, l.Error, l.Message.Type = strings.Clone(r.Queue), strings.Clone(r.Reason), strings.Clone(r.Error), strings.Clone(r.Message.Type)
@@ -81,12 +81,12 @@ func (g *groups) own(r *store.Record) group.Group {
 }
 
 // GroupOf implements store.Searcher.
-func (s *Store) GroupOf(r *store.Record) group.ID {
+func (s *Store) GroupOf(r *store.Record) errorgroup.ID {
 	s.groups.mu.Lock()
 	defer s.groups.mu.Unlock()
 	own := s.groups.own(r)
 	if s.groups.known[own.ID] == nil {
-		if k := s.groups.known[group.Other(own.Queue, store.GroupsKept).ID]; k != nil && k.any() {
+		if k := s.groups.known[errorgroup.Other(own.Queue, store.GroupsKept).ID]; k != nil && k.any() {
 			return k.ID
 		}
 	}
@@ -104,11 +104,11 @@ type seen struct {
 type sightings map[groupID]*sighting
 
 type sighting struct {
-	group.Group
+	errorgroup.Group
 	seen
 }
 
-func (all sightings) of(g group.Group) *sighting {
+func (all sightings) of(g errorgroup.Group) *sighting {
 	if all[g.ID] == nil {
 		all[g.ID] = &sighting{Group: g, seen: seen{hours: map[int64]int64{}}}
 	}
@@ -250,7 +250,7 @@ func addGroup(all map[groupID]*knownGroup, what int, field, value string) error 
 	}
 	id := groupID([]byte(field[len(field)-groupSize:]))
 	if all[id] == nil {
-		all[id] = &knownGroup{Group: group.Group{ID: id}}
+		all[id] = &knownGroup{Group: errorgroup.Group{ID: id}}
 	}
 	k := all[id]
 	switch what {
@@ -316,15 +316,15 @@ func minute(n int64) time.Time {
 	return time.Unix(n*60, 0)
 }
 
-func appendShared(b []byte, g group.Group) []byte {
+func appendShared(b []byte, g errorgroup.Group) []byte {
 	for _, s := range [...]string{g.Queue, g.Reason, g.Pattern, g.Type} {
 		b = append(binary.AppendUvarint(b, uint64(len(s))), s...)
 	}
 	return b
 }
 
-func readShared(id groupID, b []byte) (group.Group, error) {
-	g := group.Group{ID: id}
+func readShared(id groupID, b []byte) (errorgroup.Group, error) {
+	g := errorgroup.Group{ID: id}
 	for _, s := range [...]*string{&g.Queue, &g.Reason, &g.Pattern, &g.Type} {
 		n, size := binary.Uvarint(b)
 		if size <= 0 || n > uint64(len(b)-size) {

@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/redisnode"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
+	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
 
 // states is what a store says of its servers, each second.

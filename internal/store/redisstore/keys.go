@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -101,7 +101,7 @@ func (s *Store) parts(seq uint64) (shard int, number uint64) {
 }
 
 // groupID is as it is in keys.
-type groupID = group.ID
+type groupID = errorgroup.ID
 
 const groupSize = len(groupID{})
 

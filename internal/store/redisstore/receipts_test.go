@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/redisnode"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
+	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
 
 // What a vanished process has written is there however much others store since, since

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/redisnode"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
+	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
 
 func openAt(t testing.TB, o redisstore.Options) *redisstore.Store {

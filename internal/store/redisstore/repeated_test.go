@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/redisnode"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
+	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
 
 // What is done again, since nobody could say that it was safe, is not taken for safe

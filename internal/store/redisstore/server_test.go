@@ -11,10 +11,10 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/redrive-mq/redrive/internal/proxy"
-	"github.com/redrive-mq/redrive/internal/redisnode"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
+	"github.com/redrive-mq/redrive/testenv/proxy"
+	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
 
 // server is a Redis of a test's own, with a client of the test's own.

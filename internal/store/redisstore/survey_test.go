@@ -3,8 +3,8 @@ package redisstore_test
 import (
 	"testing"
 
-	"github.com/redrive-mq/redrive/internal/redisnode"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
+	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
 
 func TestServersTellHowTheyAreSetUp(t *testing.T) {

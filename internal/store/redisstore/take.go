@@ -9,7 +9,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -135,7 +135,7 @@ func (s *Store) unseen(ctx context.Context, all []store.GroupCount) (sightings, 
 	for _, g := range all {
 		is := here[g.ID]
 		if is == nil {
-			if g.ID == group.Other(g.Queue, 0).ID {
+			if g.ID == errorgroup.Other(g.Queue, 0).ID {
 				continue // its records are in groups of their own here
 			}
 			is = &knownGroup{}

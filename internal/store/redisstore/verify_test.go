@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/authority"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
+	"github.com/redrive-mq/redrive/testenv/authority"
 )
 
 // A peer with a wrong name, of an unknown authority, or whose certificate has expired is

@@ -11,7 +11,7 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 
-	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -178,7 +178,7 @@ func groupForADay(t *testing.T, e Engine) {
 func groupNote(t *testing.T, e Engine) {
 	s := open(t, e)
 	add(t, s, failing("q", store.Parked, "noted"), failing("q", store.Parked, "not"))
-	id := group.Of("q", "", "noted", "").ID
+	id := errorgroup.Of("q", "", "noted", "").ID
 	if err := s.PutEntries(context.Background(), []store.Entry{{Name: "group/" + id.String() + "/note", Value: []byte("call Ann")}}); err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +229,7 @@ func groupBound(t *testing.T, e Engine) {
 		t.Fatalf("beyond the bound: %+v", found)
 	}
 	id := found[0].ID
-	want(t, "looked for by that group", scan(t, s, store.Range{Groups: []group.ID{id}}), "a b")
+	want(t, "looked for by that group", scan(t, s, store.Range{Groups: []errorgroup.ID{id}}), "a b")
 	if got := s.GroupOf(beyond("a")); got != id {
 		t.Errorf("it counts in %s, not in %s", got, id)
 	}
@@ -247,12 +247,12 @@ func groupBound(t *testing.T, e Engine) {
 	if e.Reopen != nil {
 		s = e.Reopen(t, s)
 	}
-	forget(store.Range{Groups: []group.ID{group.Of("many", "", "no "+word(8), "").ID}})
+	forget(store.Range{Groups: []errorgroup.ID{errorgroup.Of("many", "", "no "+word(8), "").ID}})
 	add(t, s, beyond("b"), beyond("c"))
 	if found = others(); len(found) != 1 || found[0].Parked != 4 {
 		t.Errorf("with two more: %+v", found)
 	}
-	forget(store.Range{Groups: []group.ID{id}})
+	forget(store.Range{Groups: []errorgroup.ID{id}})
 	if found = others(); len(found) != 1 || found[0].Parked != 0 {
 		t.Errorf("all gone: %+v", found)
 	}

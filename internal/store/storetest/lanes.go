@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -160,7 +160,7 @@ func lanesOfAQueue(t *testing.T, e Engine) {
 			{store.Range{Queues: []string{"q"}}, "p0 s1 q2 d3 s4"},
 			{store.Range{Queues: []string{"q"}, NewestFirst: true}, "s4 d3 q2 s1 p0"},
 			{store.Range{Queues: []string{"q"}, State: store.Waiting, From: epoch.Add(2 * time.Second), To: epoch.Add(4 * time.Second)}, "q2 d3"},
-			{store.Range{Groups: []group.ID{group.Of("r", "rejected", "", "").ID}}, "r0"},
+			{store.Range{Groups: []errorgroup.ID{errorgroup.Of("r", "rejected", "", "").ID}}, "r0"},
 		} {
 			want(t, fmt.Sprintf("%+v", c.of), scan(t, s, c.of), c.want)
 		}

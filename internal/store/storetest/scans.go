@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
-	"github.com/redrive-mq/redrive/internal/group"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -63,8 +63,8 @@ func mixed(t *testing.T, s store.Store) {
 func scanOrder(t *testing.T, e Engine) {
 	s := open(t, e)
 	mixed(t, s)
-	noStock := []group.ID{group.Of("r", "rejected", "no stock", "").ID}
-	inQ := group.Of("q", "rejected", "", "").ID
+	noStock := []errorgroup.ID{errorgroup.Of("r", "rejected", "no stock", "").ID}
+	inQ := errorgroup.Of("q", "rejected", "", "").ID
 	at := func(d time.Duration) time.Time { return epoch.Add(d) }
 	for _, c := range []struct {
 		r    store.Range
@@ -78,7 +78,7 @@ func scanOrder(t *testing.T, e Engine) {
 		{store.Range{Queues: []string{"q", "none"}}, "p2 w4 d5"},
 		{store.Range{Queues: []string{"r", "q"}, State: store.Parked}, "p1 p2 p2b"},
 		{store.Range{Queues: []string{}}, ""},
-		{store.Range{Groups: []group.ID{}}, ""},
+		{store.Range{Groups: []errorgroup.ID{}}, ""},
 		{store.Range{Groups: noStock}, "p1 p2b w6"},
 		{store.Range{Groups: noStock, State: store.Parked, NewestFirst: true}, "p2b p1"},
 		{store.Range{Groups: append(noStock, inQ), Upto: newest(t, s)}, "p1 p2 p2b w4 d5 w6"},
@@ -129,7 +129,7 @@ func countDue(t *testing.T, e Engine) {
 func scanAfter(t *testing.T, e Engine) {
 	s := open(t, e)
 	mixed(t, s)
-	groups := []group.ID{group.Of("r", "rejected", "no stock", "").ID, group.Of("q", "rejected", "", "").ID}
+	groups := []errorgroup.ID{errorgroup.Of("r", "rejected", "no stock", "").ID, errorgroup.Of("q", "rejected", "", "").ID}
 	for _, r := range []store.Range{{}, {State: store.Parked}, {Queues: []string{"r"}}, {Groups: groups}, {From: epoch.Add(2 * time.Second), To: epoch.Add(6 * time.Second)}} {
 		for _, r.NewestFirst = range []bool{false, true} {
 			r.After = ""
@@ -192,7 +192,7 @@ func scanMoment(t *testing.T, e Engine) {
 		t.Skip("engine " + e.Name + " is shared, and reads a page at a time: see a scan visits once what is kept all the while")
 	}
 	mixed(t, s)
-	for _, r := range []store.Range{{}, {Groups: []group.ID{group.Of("r", "rejected", "no stock", "").ID}}} {
+	for _, r := range []store.Range{{}, {Groups: []errorgroup.ID{errorgroup.Of("r", "rejected", "no stock", "").ID}}} {
 		before := scan(t, s, r)
 		var seen []string
 		r.Body = true

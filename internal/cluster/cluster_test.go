@@ -1,0 +1,367 @@
+package cluster_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/redrive-mq/redrive/internal/cluster"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// replica is one under test, with what happened to it.
+type replica struct {
+	*cluster.Replicas
+	store  *faulty
+	leads  atomic.Bool
+	able   atomic.Bool
+	term   atomic.Pointer[context.Context]
+	looked atomic.Int64
+	missed atomic.Int64
+
+	mu    sync.Mutex
+	part  cluster.Part
+	heard []cluster.Said
+
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+// faulty is a store that fails when it is asked to.
+type faulty struct {
+	*memstore.Member
+	mute, deaf atomic.Bool
+}
+
+var errFaulty = errors.New("it does not work")
+
+func (f *faulty) Tell(ctx context.Context, topic string, said []byte) error {
+	if f.mute.Load() {
+		return errFaulty
+	}
+	return f.Member.Tell(ctx, topic, said)
+}
+
+func (f *faulty) Listen(ctx context.Context, topic string, hear func([]byte)) error {
+	return f.Member.Listen(ctx, topic, func(b []byte) {
+		if !f.deaf.Load() {
+			hear(b)
+		}
+	})
+}
+
+func join(t *testing.T, fleet *memstore.Fleet, id string) *replica {
+	r := &replica{store: &faulty{Member: fleet.Join()}, done: make(chan struct{})}
+	r.able.Store(true)
+	r.Replicas = cluster.New(cluster.Config{
+		Store: r.store, ID: id, Log: slog.New(slog.DiscardHandler),
+		About: func() cluster.About { return cluster.About{Address: id + ":1", Able: r.able.Load()} },
+		Parted: func(p cluster.Part) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.part = p
+		},
+		Lead: func(ctx context.Context) {
+			r.leads.Store(true)
+			r.term.Store(&ctx)
+			<-ctx.Done()
+			r.leads.Store(false)
+		},
+		Look:   func(context.Context) { r.looked.Add(1) },
+		Missed: func(context.Context) error { r.missed.Add(1); return nil },
+		Hear: func(s cluster.Said) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.heard = append(r.heard, s)
+		},
+	})
+	var ctx context.Context
+	ctx, r.cancel = context.WithCancel(context.Background())
+	go func() { defer close(r.done); r.Run(ctx) }()
+	t.Cleanup(r.stop)
+	return r
+}
+
+// stop ends it as SIGTERM does, and kill as SIGKILL.
+func (r *replica) stop() { r.cancel(); <-r.done }
+func (r *replica) kill() { r.store.Kill(); r.stop() }
+
+func (r *replica) share(now time.Time) float64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.part.N == 0 || !now.Before(r.part.Until) {
+		return 0
+	}
+	return 1 / float64(r.part.N)
+}
+
+func leaders(all ...*replica) (leading []*replica) {
+	for _, r := range all {
+		if r.leads.Load() {
+			leading = append(leading, r)
+		}
+	}
+	return leading
+}
+
+// turned is a test in turned time.
+func turned(t *testing.T, test func(t *testing.T, fleet *memstore.Fleet)) {
+	synctest.Test(t, func(t *testing.T) { test(t, memstore.NewFleet()) })
+}
+
+func TestAllAreShown(t *testing.T) {
+	turned(t, func(t *testing.T, fleet *memstore.Fleet) {
+		a := join(t, fleet, "a")
+		b := join(t, fleet, "b")
+		time.Sleep(2 * time.Second)
+		all := a.All()
+		if len(all) != 2 || !all[0].Self || all[1].Self || all[0].Address != "a:1" || all[0].Leads == all[1].Leads {
+			t.Errorf("shown are %+v", all)
+		}
+		b.kill()
+		time.Sleep(6 * time.Second)
+		if all := a.All(); len(all) != 1 {
+			t.Errorf("6 s after one was killed, shown are %+v", all)
+		}
+		c := join(t, fleet, "c")
+		time.Sleep(time.Second)
+		c.stop()
+		time.Sleep(500 * time.Millisecond)
+		if all := a.All(); len(all) != 1 {
+			t.Errorf("after one left, shown are %+v", all)
+		}
+	})
+}
+
+// There is never more than one leader, and one within 5 s of the death of another,
+// however that falls in its time.
+func TestALeaderThatDiesHasASuccessorWithin5s(t *testing.T) {
+	for after := 10 * time.Second; after < 11*time.Second; after += 90 * time.Millisecond {
+		turned(t, func(t *testing.T, fleet *memstore.Fleet) {
+			all := []*replica{join(t, fleet, "a"), join(t, fleet, "b"), join(t, fleet, "c")}
+			time.Sleep(after)
+			leading := leaders(all...)
+			if len(leading) != 1 {
+				t.Fatalf("there are %d leaders", len(leading))
+			}
+			old := leading[0]
+			oldTerm := *old.term.Load()
+			died := time.Now()
+			old.store.Kill()
+			go old.stop()
+			for {
+				if n := len(leaders(all...)); n > 1 {
+					t.Fatalf("%d lead at once", n)
+				}
+				if now := leaders(all...); len(now) == 1 && now[0] != old {
+					break
+				}
+				if time.Since(died) > 5*time.Second {
+					t.Fatal("nobody leads 5 s after the leader died")
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			// What the former one still writes is refused, though its store works again.
+			err := fleet.Join().PutEntries(context.WithoutCancel(oldTerm), []store.Entry{{Name: "x", Value: []byte("1")}})
+			if !errors.Is(err, store.ErrDeposed) {
+				t.Errorf("a former leader writes: %v", err)
+			}
+			err = leaders(all...)[0].store.PutEntries(*leaders(all...)[0].term.Load(), []store.Entry{{Name: "x", Value: []byte("1")}})
+			if err != nil {
+				t.Errorf("the leader writes: %v", err)
+			}
+		})
+	}
+}
+
+func TestALeaderThatEndsHasASuccessorAtOnce(t *testing.T) {
+	turned(t, func(t *testing.T, fleet *memstore.Fleet) {
+		all := []*replica{join(t, fleet, "a"), join(t, fleet, "b")}
+		time.Sleep(10 * time.Second)
+		leaders(all...)[0].stop()
+		time.Sleep(600 * time.Millisecond)
+		if n := len(leaders(all...)); n != 1 {
+			t.Errorf("%d lead", n)
+		}
+	})
+}
+
+// Breakers are probed by the leader, so it must be one that can return messages.
+func TestALeaderThatCannotReturnGivesWay(t *testing.T) {
+	turned(t, func(t *testing.T, fleet *memstore.Fleet) {
+		all := []*replica{join(t, fleet, "a"), join(t, fleet, "b")}
+		time.Sleep(10 * time.Second)
+		old := leaders(all...)[0]
+		old.able.Store(false)
+		time.Sleep(10 * time.Second)
+		if now := leaders(all...); len(now) != 1 || now[0] == old {
+			t.Error("a leader that cannot return messages goes on")
+		}
+		// When no one can, somebody leads all the same.
+		for _, r := range all {
+			r.able.Store(false)
+		}
+		time.Sleep(20 * time.Second)
+		if n := len(leaders(all...)); n != 1 {
+			t.Errorf("%d lead when none can return messages", n)
+		}
+	})
+}
+
+// The parts of all never add up to more than there is, and over ten seconds to no less
+// than nine tenths of it, also while one joins, dies, or has no RabbitMQ.
+func TestPartsAddUp(t *testing.T) {
+	for after := time.Duration(0); after < 250*time.Millisecond; after += 60 * time.Millisecond {
+		turned(t, func(t *testing.T, fleet *memstore.Fleet) {
+			began := time.Now()
+			all := []*replica{join(t, fleet, "b")}
+			events := map[time.Duration]func(){
+				12*time.Second + after:   func() { all = append(all, join(t, fleet, "a")) },
+				24*time.Second + after*2: func() { all = append(all, join(t, fleet, "c")) },
+				36*time.Second + after*3: func() { all[1].store.Kill(); go all[1].stop() },
+				48*time.Second + after:   func() { all[2].able.Store(false) },
+				60*time.Second + after:   func() { all[2].able.Store(true) },
+				72*time.Second + after*2: func() { go all[2].stop() },
+				84*time.Second + after:   func() { all = append(all, join(t, fleet, "d")) },
+				96*time.Second + after:   func() { all[3].store.Kill(); go all[3].stop() },
+			}
+			const step = 10 * time.Millisecond
+			var sums []float64
+			for now := time.Duration(0); now < 110*time.Second; now += step {
+				for at, do := range events {
+					if at <= now {
+						delete(events, at)
+						do()
+					}
+				}
+				sum := 0.0
+				for _, r := range all {
+					select {
+					case <-r.done:
+					default:
+						if r.able.Load() {
+							sum += r.share(time.Now())
+						}
+					}
+				}
+				if sum > 1.0001 {
+					t.Fatalf("after %s the parts add up to %.3f", time.Since(began), sum)
+				}
+				sums = append(sums, sum)
+				time.Sleep(step)
+			}
+			const window = int(10 * time.Second / step)
+			least := 1.0
+			for i := window; i+window <= len(sums); i++ {
+				sum := 0.0
+				for _, s := range sums[i : i+window] {
+					sum += s
+				}
+				least = min(least, sum/float64(window))
+			}
+			if least < 0.9 {
+				t.Errorf("over ten seconds the parts were but %.3f", least)
+			}
+			t.Logf("least over ten seconds: %.3f", least)
+		})
+	}
+}
+
+// Who cannot say that it is alive has no part any more before others take it.
+func TestAPartEndsByItself(t *testing.T) {
+	turned(t, func(t *testing.T, fleet *memstore.Fleet) {
+		a, b := join(t, fleet, "a"), join(t, fleet, "b")
+		time.Sleep(5 * time.Second)
+		if a.share(time.Now()) != 0.5 || b.share(time.Now()) != 0.5 {
+			t.Fatalf("the parts are %v and %v", a.share(time.Now()), b.share(time.Now()))
+		}
+		a.store.Kill() // but the process goes on
+		for range 300 {
+			if sum := a.share(time.Now()) + b.share(time.Now()); sum > 1.0001 {
+				t.Fatalf("the parts add up to %v", sum)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if a.share(time.Now()) != 0 || b.share(time.Now()) != 1 {
+			t.Errorf("the parts are %v and %v", a.share(time.Now()), b.share(time.Now()))
+		}
+	})
+}
+
+func TestWhatIsSaidIsHeard(t *testing.T) {
+	turned(t, func(t *testing.T, fleet *memstore.Fleet) {
+		a, b := join(t, fleet, "a"), join(t, fleet, "b")
+		time.Sleep(time.Second)
+		if a.missed.Load() != 1 || b.missed.Load() != 1 {
+			t.Errorf("at first it may have missed something %d and %d times", a.missed.Load(), b.missed.Load())
+		}
+		for i := range 1000 {
+			a.Say(func(s *cluster.Said) {
+				s.Fail("q", [16]byte{byte(i), byte(i >> 8)})
+				s.Flow(map[string][4]int64{"q": {1, 0, 2, 0}})
+				s.Change("op")
+			})
+		}
+		time.Sleep(250 * time.Millisecond)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		var ids, failed, parked int64
+		for _, s := range b.heard {
+			ids += int64(len(s.Failed["q"]) / 16)
+			failed, parked = failed+s.Flows["q"][0], parked+s.Flows["q"][2]
+			if s.From != "a" || !slices.Equal(s.Operations, []string{"op"}) {
+				t.Errorf("heard %+v", s)
+			}
+		}
+		if ids != 1000 || failed != 1000 || parked != 2000 || len(b.heard) > 3 {
+			t.Errorf("%d ids, %d failed, %d parked in %d pieces", ids, failed, parked, len(b.heard))
+		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if len(a.heard) > 0 {
+			t.Errorf("it hears itself: %+v", a.heard)
+		}
+	})
+}
+
+// What has changed in the store is announced though announcing fails for a while, and looked
+// for by who does not hear.
+func TestWhatIsNotHeardIsFound(t *testing.T) {
+	turned(t, func(t *testing.T, fleet *memstore.Fleet) {
+		a, b := join(t, fleet, "a"), join(t, fleet, "b")
+		time.Sleep(time.Second)
+		a.store.mute.Store(true)
+		a.Say(func(s *cluster.Said) { s.Look = true; s.Change("op"); s.Flow(map[string][4]int64{"q": {7}}) })
+		time.Sleep(3 * time.Second)
+		a.store.mute.Store(false)
+		time.Sleep(time.Second)
+		b.mu.Lock()
+		if len(b.heard) != 1 || !b.heard[0].Look || b.heard[0].Flows["q"][0] != 7 || !slices.Equal(b.heard[0].Operations, []string{"op"}) {
+			t.Errorf("heard %+v", b.heard)
+		}
+		b.mu.Unlock()
+
+		looked, missed := b.looked.Load(), b.missed.Load()
+		b.store.deaf.Store(true)
+		time.Sleep(10 * time.Second)
+		if n := b.looked.Load() - looked; n < 19 {
+			t.Errorf("who hears nothing has looked %d times in 10 s", n)
+		}
+		b.store.deaf.Store(false)
+		time.Sleep(5 * time.Second)
+		if b.missed.Load() == missed {
+			t.Error("who did not hear for 10 s does not know that it missed something")
+		}
+	})
+}

@@ -1,0 +1,102 @@
+// Package binary waits on a ladder of queues, one per bit of the delay: level n
+// holds a message for 2ⁿ units, or lets it pass, as the bit in its routing key
+// says, and hands it on to the level below.
+//
+// The routing key is the bits, highest first, and then the work queue:
+// "0.0.1.0.1.orders.created" with five levels waits 5 units. Exchanges between
+// the levels are of type topic; the last one is internal and knows the lane queue
+// of each work queue (delay.Lane), and what has none goes to the parking lot.
+package binary
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// Bits is the number of levels: 28 as in NServiceBus and Celery.
+const Bits = 28
+
+// Ladder waits in Bits queues, shared by all work queues.
+type Ladder struct{ unit time.Duration }
+
+// New makes a ladder; unit is from 1 ms on, in whole milliseconds, and at most a
+// second: then the longest delay is eight years and a half.
+func New(unit time.Duration) (*Ladder, error) {
+	if unit < time.Millisecond || unit > time.Second || unit%time.Millisecond != 0 {
+		return nil, fmt.Errorf("a unit of %s is not a number of whole milliseconds from 1 ms to 1 s", unit)
+	}
+	return &Ladder{unit}, nil
+}
+
+// Limits implements delay.Way.
+func (l *Ladder) Limits() delay.Limits {
+	return delay.Limits{Name: "binary", Longest: (1<<Bits - 1) * l.unit, Step: l.unit, Rekeys: true,
+		Survives: "a restart of RabbitMQ and the loss of a minority of its nodes",
+		Makes:    fmt.Sprintf("%d queues and %d exchanges, for all work queues together, and one queue for each work queue; a message passes one queue per bit that is set in its delay", Bits, Bits+1)}
+}
+
+// level is the name of a level's queue and of the exchange before it.
+func (l *Ladder) level(n int) string { return fmt.Sprintf("redrive.delay.binary.%s.%02d", l.unit, n) }
+
+// out is the exchange after the last level, bound to the lane queue of each work queue.
+func (l *Ladder) out() string { return fmt.Sprintf("redrive.delay.binary.%s.lane", l.unit) }
+
+// Topology implements delay.Way.
+func (l *Ladder) Topology(queue string) delay.Topology {
+	t := delay.Lane(queue).With(delay.Topology{Exchanges: []delay.Exchange{{Name: l.out(), Kind: amqp.ExchangeTopic, Internal: true, Args: amqp.Table{"alternate-exchange": wire.ExchangeParked}}}})
+	below := l.out()
+	for n := range Bits {
+		name := l.level(n)
+		before := strings.Repeat("*.", Bits-1-n)
+		t = t.With(delay.Topology{
+			Exchanges: []delay.Exchange{{Name: name, Kind: amqp.ExchangeTopic}},
+			Queues:    []delay.Queue{{Name: name, Args: delay.AtLeastOnce(below, l.unit<<n)}},
+			Bindings: []delay.Binding{
+				{From: name, Key: before + "1.#", ToQueue: name},
+				{From: name, Key: before + "0.#", ToExchange: below},
+			},
+		})
+		below = name
+	}
+	return t.With(delay.Topology{Bindings: []delay.Binding{{From: l.out(), Key: strings.Repeat("*.", Bits) + destination(queue), ToQueue: wire.LaneQueue(queue)}}})
+}
+
+// Hold implements delay.Way.
+func (l *Ladder) Hold(queue string, wait time.Duration) (delay.Ticket, error) {
+	if wait > l.Limits().Longest {
+		return delay.Ticket{}, fmt.Errorf("a delay of %s is longer than %s, the longest with a unit of %s", policy.FormatDuration(wait), policy.FormatDuration(l.Limits().Longest), l.unit)
+	}
+	n := (wait + l.unit - 1) / l.unit
+	var key strings.Builder
+	highest := 0
+	for bit := Bits - 1; bit >= 0; bit-- {
+		if n>>bit&1 == 1 {
+			highest = max(highest, bit)
+			key.WriteString("1.")
+		} else {
+			key.WriteString("0.")
+		}
+	}
+	key.WriteString(destination(queue))
+	return delay.Ticket{Exchange: l.level(highest), RoutingKey: key.String(), Delay: n * l.unit}, nil
+}
+
+// destination is the work queue's name as the end of a routing key: as it is, or
+// a hash where it is too long or would mean something to a topic exchange.
+func destination(queue string) string {
+	const room = 255 - 2*Bits
+	if len(queue) <= room && !strings.ContainsAny(queue, "*#") && !strings.HasPrefix(queue, "sha256.") {
+		return queue
+	}
+	sum := sha256.Sum256([]byte(queue))
+	return "sha256." + hex.EncodeToString(sum[:])
+}

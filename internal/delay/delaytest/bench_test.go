@@ -1,0 +1,169 @@
+package delaytest
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/headers"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// bench is one way in one virtual host.
+type bench struct {
+	line
+	t *testing.T
+	v *brokertest.VHost
+	p *broker.Publisher
+}
+
+func newBench(t *testing.T, v *brokertest.VHost, l line) *bench {
+	t.Helper()
+	return &bench{line: l, t: t, v: v, p: publisher(t, v.URL())}
+}
+
+// publisher runs one until the test ends.
+func publisher(t *testing.T, url string) *broker.Publisher {
+	t.Helper()
+	p := broker.NewPublisher(broker.Config{URL: url, Name: "redrive hand-over", Log: slog.New(slog.DiscardHandler)})
+	ctx, cancel := context.WithCancel(context.Background())
+	var run sync.WaitGroup
+	run.Go(func() {
+		if err := p.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() { cancel(); run.Wait() })
+	return p
+}
+
+// work declares a work queue, and what it needs so that its messages can wait.
+func (b *bench) work(queue string) *brokertest.Consumer {
+	b.t.Helper()
+	b.v.Queue(queue, b.queue)
+	b.declare(queue)
+	return b.v.Consume(queue)
+}
+
+func (b *bench) declare(queue string) {
+	b.t.Helper()
+	if err := b.p.Declare(b.t.Context(), b.way.Topology(queue)); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// held is a message that waits.
+type held struct {
+	since time.Time // before it was passed
+	asked time.Duration
+	delay.Ticket
+}
+
+// fail does with a delivery what the library does: it is marked and published to
+// where it waits, and acknowledged after the confirm; or rejected, when its own
+// queue delays it.
+func (b *bench) fail(d amqp.Delivery, queue string, wait time.Duration) held {
+	b.t.Helper()
+	h := held{since: time.Now(), asked: wait}
+	var err error
+	if h.Ticket, err = b.way.Hold(queue, wait); err != nil {
+		b.t.Fatal(err)
+	}
+	if h.Requeue {
+		if err := d.Reject(true); err != nil {
+			b.t.Fatal(err)
+		}
+		return h
+	}
+	m := wire.Message{
+		Exchange: d.Exchange, RoutingKey: d.RoutingKey, Headers: d.Headers,
+		ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, DeliveryMode: d.DeliveryMode, Priority: d.Priority,
+		CorrelationID: d.CorrelationId, ReplyTo: d.ReplyTo, Expiration: d.Expiration, MessageID: d.MessageId,
+		Timestamp: d.Timestamp, Type: d.Type, UserID: d.UserId, AppID: d.AppId, Body: d.Body,
+	}
+	if err := b.hold(h.Ticket, queue, m); err != nil {
+		b.t.Fatalf("handing over to exchange %q: %v", h.Exchange, err)
+	}
+	if err := d.Ack(false); err != nil {
+		b.t.Fatal(err)
+	}
+	return h
+}
+
+// hold makes a message wait.
+func (b *bench) hold(ticket delay.Ticket, queue string, m wire.Message) error {
+	if ticket.First != nil {
+		if err := b.p.Declare(b.t.Context(), *ticket.First); err != nil {
+			return err
+		}
+	}
+	return b.send(ticket, queue, m)
+}
+
+// holdMany makes many messages wait, without a pause between them, and tells when
+// each was published; their bodies are the queue and a number.
+func (b *bench) holdMany(queue string, wait time.Duration, many int) map[string]time.Time {
+	b.t.Helper()
+	ticket, err := b.way.Hold(queue, wait)
+	if err == nil && ticket.First != nil {
+		err = b.p.Declare(b.t.Context(), *ticket.First)
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	sent := make(map[string]time.Time, many)
+	answers := make([]func(context.Context) []error, 0, many)
+	for i := range many {
+		body := fmt.Sprint(queue, " ", i)
+		out := outgoing(ticket, queue, wire.Message{Body: []byte(body)})
+		sent[body] = time.Now()
+		answers = append(answers, b.p.Send(b.t.Context(), []broker.Outgoing{out}))
+	}
+	for _, answer := range answers {
+		if err := answer(b.t.Context())[0]; err != nil {
+			b.t.Fatal(err)
+		}
+	}
+	return sent
+}
+
+// send publishes it to where it waits.
+func (b *bench) send(ticket delay.Ticket, queue string, m wire.Message) error {
+	return b.p.Send(b.t.Context(), []broker.Outgoing{outgoing(ticket, queue, m)})(b.t.Context())[0]
+}
+
+func outgoing(ticket delay.Ticket, queue string, m wire.Message) broker.Outgoing {
+	tr := headers.Trail{ID: uuid.NewString(), Attempt: 1, Queue: queue, FirstFailed: time.Now(), Reason: wire.ReasonReported, Error: "no reason but a test"}
+	marked := tr.Mark(m)
+	for k, v := range ticket.Headers {
+		marked.Headers[k] = v
+	}
+	marked.Expiration = ticket.Expiration
+	return broker.Outgoing{Exchange: ticket.Exchange, RoutingKey: ticket.RoutingKey, ID: tr.ID, Message: marked, Unchecked: ticket.Unchecked}
+}
+
+// back waits for a message to come back, which must not be early.
+func (b *bench) back(c *brokertest.Consumer, body string, h held) amqp.Delivery {
+	b.t.Helper()
+	d := c.Next()
+	took := time.Since(h.since)
+	if string(d.Body) != body {
+		b.t.Fatalf("%q came back, want %q", d.Body, body)
+	}
+	if took < h.asked {
+		b.t.Errorf("%q was asked to wait %s and came back after %s", body, h.asked, took)
+	}
+	if h.Delay < h.asked {
+		b.t.Errorf("%q was asked to wait %s, and its ticket says %s", body, h.asked, h.Delay)
+	}
+	return d
+}

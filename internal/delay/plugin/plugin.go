@@ -1,0 +1,54 @@
+// Package plugin waits in an exchange of the plugin
+// rabbitmq_delayed_message_exchange.
+package plugin
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// Way waits in one exchange, which hands on to redrive.due: which queue a message
+// returns to is what failed, never what a header says.
+//
+// To RabbitMQ a message that the plugin delays has no queue: published as
+// mandatory it comes back as unroutable, and an alternate exchange of the delayed
+// one gets a copy at once. [measured with 3.10.2 on 3.10.8] So it is published
+// without mandatory, and what has no queue when it comes due is parked one
+// exchange further on.
+type Way struct{}
+
+// longest is the plugin's limit, in milliseconds an unsigned 32 bit number.
+const longest = math.MaxUint32 * time.Millisecond
+
+// Limits implements delay.Way.
+func (Way) Limits() delay.Limits {
+	return delay.Limits{Name: "delayed-exchange", Longest: longest, Step: time.Millisecond, Drops: true, Rekeys: true,
+		Survives: "an orderly restart of RabbitMQ; not the loss of its node, and a crash can take the latest with it",
+		Makes:    "one exchange, for all work queues together; each waiting message takes some 10 KB of RabbitMQ's memory",
+		Needs:    "the plugin rabbitmq_delayed_message_exchange, whose last builds are for RabbitMQ 4.2"}
+}
+
+// Topology implements delay.Way.
+func (Way) Topology(queue string) delay.Topology {
+	return delay.Due(queue).With(delay.Topology{
+		Exchanges: []delay.Exchange{{Name: wire.ExchangeDelayed, Kind: "x-delayed-message", Args: amqp.Table{"x-delayed-type": amqp.ExchangeFanout}}},
+		Bindings:  []delay.Binding{{From: wire.ExchangeDelayed, ToExchange: wire.ExchangeDue}},
+	})
+}
+
+// Hold implements delay.Way.
+func (Way) Hold(queue string, wait time.Duration) (delay.Ticket, error) {
+	if wait > longest {
+		return delay.Ticket{}, fmt.Errorf("a delay of %s is longer than %s, the plugin's longest", policy.FormatDuration(wait), policy.FormatDuration(longest))
+	}
+	ms := (wait + time.Millisecond - 1) / time.Millisecond
+	return delay.Ticket{Exchange: wire.ExchangeDelayed, RoutingKey: queue, Delay: ms * time.Millisecond, Unchecked: true,
+		Headers: amqp.Table{"x-delay": int64(ms)}}, nil
+}

@@ -1,0 +1,30 @@
+// Package report leaves the waiting to the Redrive service.
+package report
+
+import (
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// Way publishes to redrive.failures.
+type Way struct{}
+
+// Limits implements delay.Way.
+func (Way) Limits() delay.Limits {
+	return delay.Limits{Name: "service", Longest: policy.LongestDelay, Step: time.Microsecond, Decides: true,
+		Survives: "whatever the service's store does",
+		Makes:    "nothing: the service makes what it needs",
+		Needs:    "the Redrive service, with a policy that names the queue or the queue enrolled"}
+}
+
+// Topology implements delay.Way. The exchange is the service's: until it has
+// started once, nothing takes what is reported.
+func (Way) Topology(string) delay.Topology { return delay.Parked() }
+
+// Hold implements delay.Way.
+func (Way) Hold(queue string, wait time.Duration) (delay.Ticket, error) {
+	return delay.Ticket{Exchange: wire.ExchangeFailures, RoutingKey: queue, Delay: wait}, nil
+}

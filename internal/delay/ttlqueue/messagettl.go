@@ -1,0 +1,65 @@
+package ttlqueue
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// MessageTTL waits in one queue for each work queue, each message with a time to
+// live of its own. RabbitMQ expires messages at the head only, so one with a short
+// delay stays until those before it are gone: of the same work queue at least, and
+// of no other.
+type MessageTTL struct {
+	kind  Type
+	mixed bool
+}
+
+// NewMessageTTL with mixed takes different delays, and what that means.
+func NewMessageTTL(kind Type, mixed bool) *MessageTTL { return &MessageTTL{kind, mixed} }
+
+// Limits implements delay.Way.
+func (m *MessageTTL) Limits() delay.Limits {
+	return delay.Limits{Name: "message-ttl", Longest: longest, Step: time.Millisecond, Blocks: true, Mixed: m.mixed, Drops: m.kind == Classic, Rekeys: true, Survives: m.kind.survives(),
+		Makes: "one queue and one exchange for each work queue"}
+}
+
+// queue is the delay queue of a work queue, by its name or, where that is too
+// long, a hash of it.
+func (m *MessageTTL) queue(work string) string {
+	prefix := wire.DelayPrefix + "message-ttl." + string(m.kind) + "."
+	if len(prefix)+len(work) <= 255 && !strings.HasPrefix(work, "sha256.") {
+		return prefix + work
+	}
+	sum := sha256.Sum256([]byte(work))
+	return prefix + "sha256." + hex.EncodeToString(sum[:])
+}
+
+// Topology implements delay.Way.
+func (m *MessageTTL) Topology(queue string) delay.Topology {
+	args := amqp.Table{"x-queue-type": string(m.kind), "x-dead-letter-exchange": wire.ExchangeDue}
+	if m.kind == Quorum {
+		// Straight to redrive.due: the queue is of one work queue, whose trouble is its own.
+		args = delay.AtLeastOnce(wire.ExchangeDue, 0)
+		delete(args, "x-message-ttl")
+	}
+	return delay.Due(queue).With(queueBehind(m.queue(queue), args))
+}
+
+// Hold implements delay.Way.
+func (m *MessageTTL) Hold(queue string, wait time.Duration) (delay.Ticket, error) {
+	if wait > longest {
+		return delay.Ticket{}, fmt.Errorf("a delay of %s is longer than RabbitMQ's longest time to live, ten years", policy.FormatDuration(wait))
+	}
+	wait = roundUp(wait, time.Millisecond)
+	return delay.Ticket{Exchange: m.queue(queue), RoutingKey: queue, Delay: wait, Expiration: strconv.FormatInt(wait.Milliseconds(), 10)}, nil
+}

@@ -1,0 +1,145 @@
+// Package delay is the contract of the ways to wait in RabbitMQ itself: a message
+// is published somewhere and comes back to its work queue by itself, later.
+//
+// A way is arithmetic. It says what must exist in the broker and where to
+// publish; package broker does both. So the service and the library share the
+// ways, and one suite (waittest) runs over all of them on real brokers.
+package delay
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/policy"
+)
+
+// Way is one way to wait. Its methods have no effects, may be called from many
+// goroutines, and give the same answer when asked twice.
+type Way interface {
+	// Limits are what it can keep, and what it costs.
+	Limits() Limits
+	// Topology is what must exist before a message of the queue waits: the parts
+	// that all queues share, and the way back to this one.
+	Topology(queue string) Topology
+	// Hold says where to publish a message of the queue so that it comes back
+	// after delay (0 or more), never before. It fails only for a delay longer
+	// than Longest.
+	Hold(queue string, delay time.Duration) (Ticket, error)
+}
+
+// Ticket is how to make one message wait. When RabbitMQ has confirmed the
+// publish, and has not returned it as unroutable, the message is safe there.
+type Ticket struct {
+	// Requeue: nothing is published. The message is rejected with requeue, and
+	// its own queue delays it.
+	Requeue bool
+
+	Exchange, RoutingKey string
+	Expiration           string        // milliseconds; "" for none
+	Headers              amqp.Table    // to be added, or nil
+	Delay                time.Duration // the real one, rounded up
+
+	// Unchecked: it must be published without mandatory, since RabbitMQ would
+	// say of every message that it is unroutable.
+	Unchecked bool
+
+	// First must be declared before the publish, and not long before: when more
+	// than Within passes from the sending of the declaration to the
+	// confirm, the message may be gone, and must be published again.
+	First  *Topology
+	Within time.Duration
+}
+
+// Limits are a way's own, as its documentation says them and its suite proves
+// them.
+type Limits struct {
+	Name string
+	// Longest is the longest delay.
+	Longest time.Duration
+	// Levels are the only delays there are, shortest first; nil: any.
+	Levels []time.Duration
+	// Step is what any other delay is rounded up to.
+	Step time.Duration
+	// Blocks: a message with a short delay waits for those before it that have
+	// a longer one.
+	Blocks bool
+	// Mixed: whoever chose it accepts that it Blocks.
+	Mixed bool
+	// Linear: the delay is a multiple of the number of failures, and no other.
+	Linear bool
+	// Decides: whoever takes the message decides by a policy of its own.
+	Decides bool
+	// Drops: it dead-letters at-most-once, so what comes due while its work queue is
+	// full or has no leader is lost.
+	Drops bool
+	// Rekeys: a message comes back with its work queue's name as routing key. The first
+	// one is in its header x-redrive-routing-key, and the library shows that one.
+	Rekeys bool
+	// Survives says what the waiting messages survive.
+	Survives string
+	// Makes says what it makes in the broker.
+	Makes string
+	// Needs says what it needs besides RabbitMQ 3.10; "" for nothing.
+	Needs string
+	// Since is the oldest version of RabbitMQ it works on, as major and minor;
+	// zero: 3.10.
+	Since [2]int
+}
+
+// Check refuses a policy that the way cannot keep, and says what to do instead.
+func (l Limits) Check(p *policy.Policy) error {
+	if l.Decides {
+		return nil
+	}
+	if p.MaxRetryIn > l.Longest {
+		return fmt.Errorf("policy %q lets consumers ask for delays of up to %s, and %s waits %s at most: allow less, or choose another way to wait",
+			p.Name, policy.FormatDuration(p.MaxRetryIn), l.Name, policy.FormatDuration(l.Longest))
+	}
+	waits := p.Waits()
+	for i, w := range waits {
+		if most := p.Jitter.Longest(w); l.Spreads() && w <= l.Longest && most > l.Longest {
+			return fmt.Errorf("policy %q waits up to %s before attempt %d, its jitter included, and %s waits %s at most: shorten it, or take off the jitter",
+				p.Name, policy.FormatDuration(most), i+2, l.Name, policy.FormatDuration(l.Longest))
+		}
+		if w > l.Longest {
+			return fmt.Errorf("policy %q waits %s before attempt %d, and %s waits %s at most: shorten it, or choose another way to wait",
+				p.Name, policy.FormatDuration(w), i+2, l.Name, policy.FormatDuration(l.Longest))
+		}
+		if l.Linear && w != linear(waits[0], i+1, p.Backoff.Max()) {
+			return fmt.Errorf("policy %q waits %s before attempt %d, and %s can only wait %s more each time up to a longest: use a linear backoff whose step is its initial wait",
+				p.Name, policy.FormatDuration(w), i+2, l.Name, policy.FormatDuration(waits[0]))
+		}
+		if l.Blocks && !l.Mixed && i > 0 && w != waits[i-1] {
+			return fmt.Errorf("policy %q waits %s before attempt %d and %s before the next: with %s the short wait would stand behind the long one; use a fixed backoff, or say that you accept it",
+				p.Name, policy.FormatDuration(waits[i-1]), i+1, policy.FormatDuration(w), l.Name)
+		}
+	}
+	return nil
+}
+
+// linear is n times first, and at most longest.
+func linear(first time.Duration, n int, longest time.Duration) time.Duration {
+	if first > longest/time.Duration(n) {
+		return longest
+	}
+	return first * time.Duration(n)
+}
+
+// Suits tells whether a broker of that version ("4.3.1") can keep it.
+func (l Limits) Suits(version string) error {
+	var v [2]int
+	if _, err := fmt.Sscanf(version, "%d.%d", &v[0], &v[1]); err != nil {
+		return nil // not RabbitMQ's way to write one: let it try
+	}
+	if slices.Compare(v[:], l.Since[:]) < 0 {
+		return fmt.Errorf("%s needs %s, and the broker is %s", l.Name, l.Needs, version)
+	}
+	return nil
+}
+
+// Spreads tells whether jitter means anything to it: with few levels it would
+// only push messages to the next one.
+func (l Limits) Spreads() bool { return l.Levels == nil && !l.Linear && (!l.Blocks || l.Mixed) }

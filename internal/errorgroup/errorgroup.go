@@ -1,0 +1,67 @@
+// Package errorgroup tells which failures are one error group: same queue, and the
+// same error once numbers, ids and times are taken out; where no error is known,
+// same reason and message type. It is pure.
+package errorgroup
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+)
+
+// ID names a group: a hash of what its members share. It is stable over versions,
+// since stores index by it.
+type ID [8]byte
+
+// Group is what its members share.
+type Group struct {
+	ID      ID
+	Queue   string
+	Reason  string // where Pattern is ""; members with an error may have failed in any way
+	Pattern string // the error with what differs replaced, or "" where none is known
+	Type    string // the message's type property, where Pattern is ""
+}
+
+func (id ID) String() string { return hex.EncodeToString(id[:]) }
+
+// Parse reads what String wrote.
+func Parse(s string) (id ID, err error) {
+	if b, err := hex.DecodeString(s); err == nil && len(b) == len(id) {
+		return ID(b), nil
+	}
+	return id, fmt.Errorf("%.40q names no group: it should be %d hexadecimal digits", s, 2*len(id))
+}
+
+// What an ID was made of comes first in its hash, so that no error's text can
+// make it the ID of another kind.
+const (
+	byError byte = 1 + iota
+	byReason
+	other
+)
+
+// Of is the group of a failure.
+func Of(queue, reason, errText, msgType string) Group {
+	if pattern := normalise(errText); pattern != "" {
+		return Group{ID: idOf(byError, queue, pattern, ""), Queue: queue, Pattern: pattern}
+	}
+	return Group{ID: idOf(byReason, queue, reason, msgType), Queue: queue, Reason: reason, Type: msgType}
+}
+
+// Other is the group of a queue's failures for which there is no room among the
+// most groups a store keeps.
+func Other(queue string, most int) Group {
+	return Group{ID: idOf(other, queue, "", ""), Queue: queue,
+		Pattern: fmt.Sprintf("other errors (more than %d different ones are kept)", most)}
+}
+
+func idOf(kind byte, queue, a, b string) ID {
+	var buf [maxPattern + 300]byte
+	in := append(buf[:0], kind)
+	for _, s := range [...]string{queue, a, b} {
+		in = append(binary.AppendUvarint(in, uint64(len(s))), s...)
+	}
+	sum := sha256.Sum256(in)
+	return ID(sum[:8])
+}

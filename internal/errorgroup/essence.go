@@ -1,0 +1,75 @@
+package errorgroup
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+const (
+	// look is how much of a line is looked at, and deep how far into the text
+	// lines are looked for: a failure's error may be as long as a client likes.
+	look = 240
+	deep = 8 << 10
+)
+
+// essence is the two lines of an error that say most: the first, and the first of
+// its stack, its root cause, or what a heading announces. Python's traceback says
+// last what happened.
+func essence(s string) (first, second string) {
+	s = strings.TrimLeft(s, " \t\r\n")
+	if strings.HasPrefix(s, "Traceback (most recent call last)") {
+		s = strings.TrimRight(s[max(0, len(s)-deep):], " \t\r\n")
+		return cut(strings.TrimSpace(s[strings.LastIndexByte(s, '\n')+1:])), ""
+	}
+	s = s[:min(len(s), deep)]
+	first, rest, more := strings.Cut(s, "\n")
+	first = strings.TrimRight(first, " \t\r")
+	if !more {
+		return cut(first), ""
+	}
+	// Searching forward is many times faster than searching backward.
+	const cause = "\nCaused by: "
+	root := ""
+	for at := strings.Index(s, cause); at >= 0; at = strings.Index(s, cause) {
+		s = s[at+1:]
+		root, _, _ = strings.Cut(s, "\n")
+	}
+	if root != "" {
+		return cut(first), cut(strings.TrimSpace(root))
+	}
+	for range 4 {
+		line, after, more := strings.Cut(rest, "\n")
+		line = strings.TrimSpace(line)
+		switch {
+		case strings.HasPrefix(line, "at "):
+			return cut(first), cut(line)
+		case strings.HasPrefix(line, "goroutine "):
+			line, _, _ = strings.Cut(after, "\n")
+			return cut(first), cut(strings.TrimSpace(line))
+		case line != "" && strings.HasSuffix(first, ":"):
+			return cut(first), cut(line)
+		}
+		if rest = after; !more {
+			break
+		}
+	}
+	return cut(first), ""
+}
+
+// cut keeps the beginning of a line, and no piece of a word: half a number or id
+// could not be recognised as one.
+func cut(line string) string {
+	if len(line) <= look {
+		return line
+	}
+	line = line[:look]
+	if at := strings.LastIndexAny(line, " \t"); at > look/2 {
+		return line[:at]
+	}
+	for i := 0; i < utf8.UTFMax && !utf8.ValidString(line[len(line)-i:]); i++ {
+		if utf8.RuneStart(line[len(line)-i-1]) {
+			return line[:len(line)-i-1]
+		}
+	}
+	return line
+}

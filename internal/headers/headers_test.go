@@ -1,0 +1,72 @@
+package headers_test
+
+import (
+	"math"
+	"reflect"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/headers"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// A message goes to its next attempt as it was published, with our history of it, and
+// without what RabbitMQ would route by, count on or refuse.
+func TestAMarkedMessageHasOurHistoryAndNotRabbitMQs(t *testing.T) {
+	first := time.Unix(1_700_000_000, 0)
+	m := wire.Message{Exchange: "shop", RoutingKey: "eu", UserID: "alice", Expiration: "1000", MessageID: "m", Headers: amqp.Table{"n": int32(1)}}
+	for _, name := range []string{"CC", "BCC", "x-death", "x-delay", "x-delivery-count", "x-acquired-count",
+		"x-first-death-exchange", "x-first-death-queue", "x-first-death-reason", "x-last-death-exchange", "x-last-death-queue", "x-last-death-reason",
+		wire.HeaderID, wire.HeaderAttempt, wire.HeaderQueue, wire.HeaderExchange, wire.HeaderRoutingKey, wire.HeaderFirstFailed,
+		wire.HeaderReason, wire.HeaderError, wire.HeaderUserID, wire.HeaderDelay, wire.HeaderParkedFor} {
+		m.Headers[name] = "forged"
+	}
+	want := amqp.Table{"n": int32(1), wire.HeaderID: "id", wire.HeaderAttempt: int64(3), wire.HeaderQueue: "q", wire.HeaderExchange: "shop", wire.HeaderRoutingKey: "eu",
+		wire.HeaderFirstFailed: first, wire.HeaderReason: "rejected", wire.HeaderError: "no stock", wire.HeaderUserID: "alice"}
+	marked := headers.Trail{ID: "id", Attempt: 3, Queue: "q", FirstFailed: first, Reason: "rejected", Error: "no stock"}.Mark(m)
+	if !reflect.DeepEqual(marked.Headers, want) || marked.UserID != "" || marked.Expiration != "" || marked.MessageID != "m" {
+		t.Errorf("it goes as %+v", marked)
+	}
+	if m.Headers["CC"] == nil || m.UserID != "alice" {
+		t.Error("the message itself was changed")
+	}
+	delete(want, wire.HeaderError)
+	delete(want, wire.HeaderUserID)
+	m.UserID = ""
+	if marked := (headers.Trail{ID: "id", Attempt: 3, Queue: "q", FirstFailed: first, Reason: "rejected"}).Mark(m); !reflect.DeepEqual(marked.Headers, want) {
+		t.Errorf("without error and user it goes with the headers %v", marked.Headers)
+	}
+}
+
+// Headers that no version of Redrive writes are not believed.
+func TestImpossibleHistoryIsNotBelieved(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	of := func(header string, v any) *wire.Message { return &wire.Message{Headers: amqp.Table{header: v}} }
+	for v, want := range map[any]int{int64(2): 2, uint8(2): 2, int64(-1): 0, int64(wire.MaxAttempt): wire.MaxAttempt, int64(wire.MaxAttempt + 1): 0, "2": 0} {
+		if n, note := headers.Failures(of(wire.HeaderAttempt, v)); n != want || (note != "") != (want == 0) {
+			t.Errorf("attempt %v is read as %d, %q", v, n, note)
+		}
+	}
+	for v, want := range map[any]time.Duration{int64(1500): 1500 * time.Millisecond, int64(-1): 0, "9": 0, int64(math.MaxInt64): math.MaxInt64} {
+		if d, note := headers.Suggested(of(wire.HeaderDelay, v)); d != want || (note != "") != (want == 0) {
+			t.Errorf("delay %v is read as %s, %q", v, d, note)
+		}
+	}
+	for v, want := range map[any]time.Time{now.Add(-time.Hour): now.Add(-time.Hour), now.Add(time.Hour): now, time.Unix(0, 0): now, "x": now} {
+		if at := headers.FirstFailed(of(wire.HeaderFirstFailed, v), now); !at.Equal(want) {
+			t.Errorf("first failure %v is read as %s", v, at)
+		}
+	}
+	for v, want := range map[string]bool{"01900000-0000-7000-8000-000000000000": true, "{01900000-0000-7000-8000-000000000000}": false, "": false, "01900000-0000-7000-8000-00000000000x": false} {
+		if _, ok := headers.ID(of(wire.HeaderID, v)); ok != want {
+			t.Errorf("id %q is believed: %v", v, ok)
+		}
+	}
+	for v, want := range map[any]int64{int64(2): 2, int64(-2): 0, "2": 0, int64(math.MaxInt64): wire.MaxAttempt} {
+		if n := headers.Deliveries(amqp.Table{"x-delivery-count": v}); n != want {
+			t.Errorf("x-delivery-count %v is read as %d", v, n)
+		}
+	}
+}

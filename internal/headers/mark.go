@@ -1,0 +1,57 @@
+package headers
+
+import (
+	"time"
+
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// takenOff are headers that a returned message must not carry: the routing
+// headers would copy it to other queues, the broker's own history would be
+// believed or counted again, and ours are set anew.
+var takenOff = map[string]bool{
+	"CC": true, "BCC": true,
+	"x-death": true, "x-delay": true, "x-delivery-count": true, "x-acquired-count": true,
+	"x-first-death-exchange": true, "x-first-death-queue": true, "x-first-death-reason": true,
+	"x-last-death-exchange": true, "x-last-death-queue": true, "x-last-death-reason": true,
+	wire.HeaderID: true, wire.HeaderAttempt: true, wire.HeaderQueue: true,
+	wire.HeaderExchange: true, wire.HeaderRoutingKey: true, wire.HeaderFirstFailed: true,
+	wire.HeaderReason: true, wire.HeaderError: true, wire.HeaderUserID: true, wire.HeaderDelay: true, wire.HeaderParkedFor: true,
+}
+
+// Trail is what goes with a message to its next attempt.
+type Trail struct {
+	ID          string // stable over all attempts
+	Attempt     int    // failures so far
+	Queue       string // the work queue
+	FirstFailed time.Time
+	Reason      string
+	Error       string // "" when it is not known
+
+	// Read fills these too; Mark takes them from the message.
+	Exchange, RoutingKey, UserID string
+}
+
+// Mark is the message as it goes to its next attempt: what was published, with
+// our headers in place of the broker's. m.Exchange and m.RoutingKey are where it
+// was first published.
+func (t Trail) Mark(m wire.Message) *wire.Message {
+	headers := Clean(m.Headers)
+	headers[wire.HeaderID] = t.ID
+	headers[wire.HeaderAttempt] = int64(t.Attempt)
+	headers[wire.HeaderQueue] = t.Queue
+	headers[wire.HeaderExchange] = m.Exchange
+	headers[wire.HeaderRoutingKey] = m.RoutingKey
+	headers[wire.HeaderFirstFailed] = t.FirstFailed
+	headers[wire.HeaderReason] = t.Reason
+	if t.Error != "" {
+		headers[wire.HeaderError] = t.Error
+	}
+	if m.UserID != "" {
+		headers[wire.HeaderUserID] = m.UserID
+		m.UserID = "" // the broker refuses another user's
+	}
+	m.Headers = headers
+	m.Expiration = "" // the broker takes it off a dead letter; a reported one still has it, and would expire again
+	return &m
+}

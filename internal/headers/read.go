@@ -1,0 +1,121 @@
+// Package headers is what a failing message carries in its headers from attempt to
+// attempt: who it is, how often it failed, where it was first published. The
+// service and the library write the same, so a team can use one and add the other.
+package headers
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// Failures reads how often the message had failed before this time.
+// x-death[].count is never used: RabbitMQ 4 does not grow it over a return, and
+// on RabbitMQ 3 a publisher can set it.
+func Failures(m *wire.Message) (n int, note string) {
+	v, there := m.Headers[wire.HeaderAttempt]
+	if !there {
+		return 0, ""
+	}
+	i, ok := integer(v)
+	if !ok || i < 0 || i > wire.MaxAttempt {
+		return 0, fmt.Sprintf("its %s header was not a number from 0 to %d and counted as 0", wire.HeaderAttempt, wire.MaxAttempt)
+	}
+	return int(i), ""
+}
+
+// Suggested reads a consumer's own wish, in milliseconds.
+func Suggested(m *wire.Message) (d time.Duration, note string) {
+	v, there := m.Headers[wire.HeaderDelay]
+	if !there {
+		return 0, ""
+	}
+	ms, ok := integer(v)
+	if !ok || ms < 0 {
+		return 0, fmt.Sprintf("its %s header was not a number of milliseconds and was ignored", wire.HeaderDelay)
+	}
+	if ms > math.MaxInt64/int64(time.Millisecond) {
+		return math.MaxInt64, ""
+	}
+	return time.Duration(ms) * time.Millisecond, ""
+}
+
+// ID is the id of a message that has one already.
+func ID(m *wire.Message) (uuid.UUID, bool) {
+	s, ok := m.Headers[wire.HeaderID].(string)
+	if !ok || len(s) != 36 { // Parse also takes longer forms, which are not ours
+		return uuid.Nil, false
+	}
+	id, err := uuid.Parse(s)
+	return id, err == nil
+}
+
+// FirstFailed is what our header says, unless that is impossible.
+func FirstFailed(m *wire.Message, now time.Time) time.Time {
+	if t, ok := m.Headers[wire.HeaderFirstFailed].(time.Time); ok && t.Unix() > 0 && t.Before(now) {
+		return t
+	}
+	return now
+}
+
+// Read is what the headers of a message say of its attempts before. Attempt is 0
+// when there were none, or none that can be believed.
+func Read(h amqp.Table, now time.Time) (t Trail) {
+	m := &wire.Message{Headers: h}
+	if t.Attempt, _ = Failures(m); t.Attempt == 0 {
+		return t
+	}
+	if id, ok := ID(m); ok {
+		t.ID = id.String()
+	}
+	t.FirstFailed = FirstFailed(m, now)
+	t.Queue, _ = h[wire.HeaderQueue].(string)
+	t.Exchange, _ = h[wire.HeaderExchange].(string)
+	t.RoutingKey, _ = h[wire.HeaderRoutingKey].(string)
+	t.Reason, _ = h[wire.HeaderReason].(string)
+	t.Error, _ = h[wire.HeaderError].(string)
+	t.UserID, _ = h[wire.HeaderUserID].(string)
+	return t
+}
+
+// Deliveries is how often a quorum queue has delivered the message before.
+func Deliveries(h amqp.Table) int64 {
+	n, _ := integer(h["x-delivery-count"])
+	return min(max(n, 0), wire.MaxAttempt)
+}
+
+// Clean is headers without what RabbitMQ and Redrive put there.
+func Clean(h amqp.Table) amqp.Table {
+	out := make(amqp.Table, len(h))
+	for k, v := range h {
+		if !takenOff[k] {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+func integer(v any) (int64, bool) {
+	switch n := v.(type) {
+	case int64:
+		return n, true
+	case int32:
+		return int64(n), true
+	case int16:
+		return int64(n), true
+	case int8:
+		return int64(n), true
+	case uint8:
+		return int64(n), true
+	case uint16:
+		return int64(n), true
+	case uint32:
+		return int64(n), true
+	}
+	return 0, false
+}

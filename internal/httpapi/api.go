@@ -1,0 +1,220 @@
+// Package httpapi is the HTTP face of the console, and its client. Read it in this
+// order:
+//
+//	api.go      what it is made of, and what every request goes through
+//	see.go      routes that show
+//	act.go      routes that do something
+//	transfer.go routes of many bytes: bodies, export, import
+//	live.go     what has changed, while it changes
+//	tokens.go   who calls, and signing in
+//	again.go    a request that is sent twice is done once
+//	problem.go  errors as they travel
+//	under.go    all of it under a path, where a service has several virtual hosts
+//	client.go   … and the other end: calls.go, streams.go
+package httpapi
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/redrive-mq/redrive/internal/audit"
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/decode"
+)
+
+// Console is what a caller may see and do; it checks the caller.
+type Console interface {
+	Overview(ctx context.Context, c auth.Caller) (console.Overview, error)
+	Search(ctx context.Context, c auth.Caller, query, after string, limit int) (console.Page, error)
+	Count(ctx context.Context, c auth.Caller, query string) (n int64, exact bool, err error)
+	Message(ctx context.Context, c auth.Caller, id string) (console.Detail, error)
+	Body(ctx context.Context, c auth.Caller, id string) ([]byte, error)
+	Groups(ctx context.Context, c auth.Caller, query, after string, limit int) (console.GroupPage, error)
+	NoteGroup(ctx context.Context, c auth.Caller, group, note string) error
+	Queues(ctx context.Context, c auth.Caller, after string, limit int) ([]console.Queue, string, error)
+	Ledger(ctx context.Context, c auth.Caller, recount bool, after string, limit int) (console.Ledger, error)
+	Breaker(ctx context.Context, c auth.Caller, queue, to, reason string) error
+	Hold(ctx context.Context, c auth.Caller, queue, reason string) error
+	Release(ctx context.Context, c auth.Caller, queue, reason string) error
+	Policies(ctx context.Context, c auth.Caller) ([]console.PolicyInForce, error)
+	AuditLog(ctx context.Context, c auth.Caller, after string, limit int) ([]audit.Entry, string, error)
+	Watch(ctx context.Context, c auth.Caller) <-chan console.Tick
+
+	Act(ctx context.Context, c auth.Caller, a console.Act) (console.Acted, error)
+	Edit(ctx context.Context, c auth.Caller, e console.EditRequest) (console.Edited, error)
+	Export(ctx context.Context, c auth.Caller, query string, w io.Writer) (n int64, err error)
+	Import(ctx context.Context, c auth.Caller, r io.Reader, dryRun bool) (console.Imported, error)
+	Snapshot(ctx context.Context, c auth.Caller, folder string) (console.SnapshotMade, error)
+	Plan(ctx context.Context, c auth.Caller, r console.PlanRequest) (console.Plan, error)
+	GetPlan(ctx context.Context, c auth.Caller, id string) (console.Plan, error)
+	Start(ctx context.Context, c auth.Caller, plan string, s console.Start) (console.Operation, error)
+	Operations(ctx context.Context, c auth.Caller) ([]console.Operation, error)
+	Operation(ctx context.Context, c auth.Caller, id string) (console.Operation, error)
+	Order(ctx context.Context, c auth.Caller, id string, o console.Order) (console.Operation, error)
+	Outcomes(ctx context.Context, c auth.Caller, id, after string, limit int) (console.Outcomes, error)
+}
+
+// Decoder reads bodies.
+type Decoder interface {
+	Decode(ctx context.Context, b decode.Body) *decode.Result
+}
+
+// Guard is auth.Guard: it puts the caller into a request's context.
+type Guard interface {
+	Handler(next http.Handler) http.Handler
+	SignIn(w http.ResponseWriter, r *http.Request)
+	SignOut(w http.ResponseWriter, r *http.Request)
+}
+
+// Config is what an API is made of.
+type Config struct {
+	Console Console
+	Decoder Decoder
+	// Base is the escaped path that all is under, without a slash at its end, where a
+	// service has several virtual hosts; "" where it is alone. Requests come without it:
+	// see Under.
+	Base string
+	// Entries remembers what was answered to whom.
+	Entries Entries
+	Metrics http.Handler
+	// Problems are what is wrong now, Notices what a person should look at.
+	Problems, Notices func() []string
+	// Ready is false while one of the problems is the whole service's.
+	Ready func() bool
+	// Guard says who calls. What Public says yes to must be public for it.
+	Guard  Guard
+	Tokens *auth.Tokens
+	Log    *slog.Logger
+	// Idle is how long the other end may take to send or take the next bytes, so that
+	// slow ones cannot hold connections for ever, and whole exports are no problem;
+	// 0: 30 s.
+	Idle time.Duration
+	// Unauthenticated is the same for bodies of callers who are not signed in; 0 is 10 s, as
+	// for the heads of requests.
+	Unauthenticated time.Duration
+	// Now is the time, for tests; nil: time.Now.
+	Now func() time.Time
+}
+
+// API answers HTTP requests. Make it with New.
+type API struct {
+	Config
+	mux    *http.ServeMux
+	page   *http.ServeMux
+	huma   huma.API
+	routes []string
+	whole  http.Handler
+	again  again
+	live   live
+}
+
+// New makes an API.
+func New(c Config) *API {
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Idle == 0 {
+		c.Idle = 30 * time.Second
+	}
+	if c.Unauthenticated == 0 {
+		c.Unauthenticated = 10 * time.Second
+	}
+	a := &API{Config: c, mux: http.NewServeMux(), page: http.NewServeMux(), live: newLive()}
+	a.again = again{API: a, running: map[string]bool{}}
+	ourErrors()
+	a.huma = humago.New(registrar{a}, description(c.Base))
+	a.health()
+	a.see()
+	a.decode()
+	a.act()
+	a.operations()
+	a.transfer()
+	a.watch()
+	a.callers()
+	a.openAPI()
+	a.whole = a.Guarded(http.HandlerFunc(a.serve))
+	return a
+}
+
+// ourErrors makes the validation speak as we do. huma has but one place for that.
+var ourErrors = sync.OnceFunc(func() { huma.NewError = refused })
+
+// registrar notes each route, so that a test can walk them all.
+type registrar struct{ a *API }
+
+func (r registrar) HandleFunc(pattern string, h func(http.ResponseWriter, *http.Request)) {
+	r.a.handle(pattern, http.HandlerFunc(h))
+}
+
+func (r registrar) ServeHTTP(w http.ResponseWriter, req *http.Request) { r.a.mux.ServeHTTP(w, req) }
+
+func (a *API) handle(pattern string, h http.Handler) {
+	a.routes = append(a.routes, pattern)
+	a.mux.Handle(pattern, h)
+}
+
+// Handle adds a route of the page's, behind the same guard. What is the API's never
+// comes to it.
+func (a *API) Handle(pattern string, h http.Handler) {
+	a.routes = append(a.routes, pattern)
+	a.page.Handle(pattern, h)
+}
+
+// Routes are the patterns of all routes.
+func (a *API) Routes() []string { return a.routes }
+
+// Guarded puts what is no route of the API behind the same guard.
+func (a *API) Guarded(next http.Handler) http.Handler { return a.around(a.Guard.Handler(next)) }
+
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.whole.ServeHTTP(w, r) }
+
+// body is what a route answers with.
+type body[T any] struct{ Body T }
+
+// none is the input of a route that has none.
+type none struct{}
+
+// handle registers a route that calls the console for its caller.
+func handle[I, O any](a *API, op huma.Operation, do func(ctx context.Context, c auth.Caller, in *I) (O, error)) {
+	a.describe(&op)
+	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*body[O], error) {
+		ctx, cancel := a.within(ctx, op)
+		defer cancel()
+		out, err := do(ctx, auth.From(ctx), in)
+		if err != nil {
+			return nil, a.failed(op, err)
+		}
+		return &body[O]{out}, nil
+	})
+}
+
+// handleNothing registers a route that has no answer but that it is done.
+func handleNothing[I any](a *API, op huma.Operation, do func(ctx context.Context, c auth.Caller, in *I) error) {
+	a.describe(&op)
+	op.DefaultStatus = http.StatusNoContent
+	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*none, error) {
+		ctx, cancel := a.within(ctx, op)
+		defer cancel()
+		if err := do(ctx, auth.From(ctx), in); err != nil {
+			return nil, a.failed(op, err)
+		}
+		return nil, nil
+	})
+}
+
+// failed is an error as it travels; those that are our own fault are logged.
+func (a *API) failed(op huma.Operation, err error) error {
+	p := problemOf(err)
+	if p.Status == http.StatusInternalServerError {
+		a.Log.Error("a request failed", "method", op.Method, "path", op.Path, "error", err)
+	}
+	return p
+}

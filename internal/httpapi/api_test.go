@@ -1,0 +1,163 @@
+package httpapi_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// scripted is a console that does what a test says: for what a real one does not do
+// on command. What the test does not say panics.
+type scripted struct {
+	httpapi.Console
+	act    func(context.Context, console.Act) (console.Acted, error)
+	search func(query, after string) (console.Page, error)
+	export func(context.Context, io.Writer) (int64, error)
+	taken  func(io.Reader) (console.Imported, error)
+	watch  func(context.Context) <-chan console.Tick
+}
+
+func (s *scripted) Act(ctx context.Context, _ auth.Caller, a console.Act) (console.Acted, error) {
+	return s.act(ctx, a)
+}
+
+func (s *scripted) Search(_ context.Context, _ auth.Caller, q, after string, _ int) (console.Page, error) {
+	return s.search(q, after)
+}
+
+func (s *scripted) Export(ctx context.Context, _ auth.Caller, _ string, w io.Writer) (int64, error) {
+	return s.export(ctx, w)
+}
+
+func (s *scripted) Import(_ context.Context, _ auth.Caller, r io.Reader, _ bool) (console.Imported, error) {
+	return s.taken(r)
+}
+
+func (s *scripted) Watch(ctx context.Context, _ auth.Caller) <-chan console.Tick { return s.watch(ctx) }
+
+func (s *scripted) Body(context.Context, auth.Caller, string) ([]byte, error) {
+	return []byte("<script>"), nil
+}
+
+func (s *scripted) Overview(context.Context, auth.Caller) (console.Overview, error) {
+	return console.Overview{Version: "test"}, nil
+}
+
+// believing is a guard that takes everybody for whom the test says they are, an
+// admin where it says nothing.
+type believing struct{ httpapi.Guard }
+
+func (believing) Handler(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := auth.Caller{Name: "ann", How: "token", From: "192.0.2.1", Face: "api", Role: auth.Admin}
+		if as := r.Header.Get("Test-Caller"); as != "" {
+			c = auth.Caller{}
+			if err := json.Unmarshal([]byte(as), &c); err != nil {
+				panic(err)
+			}
+		}
+		next.ServeHTTP(w, r.WithContext(auth.With(r.Context(), c)))
+	})
+}
+
+func (believing) SignIn(http.ResponseWriter, *http.Request)  {}
+func (believing) SignOut(http.ResponseWriter, *http.Request) {}
+
+func as(c auth.Caller) func(*http.Request) {
+	text, err := json.Marshal(c)
+	if err != nil {
+		panic(err)
+	}
+	return header("Test-Caller", string(text))
+}
+
+func config(c httpapi.Console) httpapi.Config {
+	d, err := decode.New(decode.Options{})
+	if err != nil {
+		panic(err)
+	}
+	none := func() []string { return nil }
+	return httpapi.Config{Console: c, Decoder: d, Entries: memstore.New(), Problems: none, Notices: none, Ready: func() bool { return true }, Guard: believing{}, Log: slog.New(slog.DiscardHandler),
+		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "redrive_ready 1") })}
+}
+
+// ask sends a request as a program on this machine does, changed by with.
+func ask(h http.Handler, method, path, body string, with ...func(*http.Request)) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, path, strings.NewReader(body))
+	r.Host, r.RemoteAddr = "127.0.0.1:8250", "127.0.0.1:54321"
+	r.Header.Set("Content-Type", "application/json")
+	for _, change := range with {
+		change(r)
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+func host(name string) func(*http.Request) { return func(r *http.Request) { r.Host = name } }
+
+func header(name, value string) func(*http.Request) {
+	return func(r *http.Request) { r.Header.Set(name, value) }
+}
+
+// code is an answer's problem, or "".
+func code(t *testing.T, w *httptest.ResponseRecorder) string {
+	t.Helper()
+	if w.Code < 400 {
+		return ""
+	}
+	var p httpapi.Problem
+	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Header().Get("Content-Type") != "application/problem+json" {
+		t.Fatalf("%d is no problem but %s: %s", w.Code, w.Header().Get("Content-Type"), w.Body)
+	}
+	if p.Status != w.Code || p.Type != "urn:redrive:problem:"+p.Code || p.Detail == "" {
+		t.Errorf("%d has the problem %+v", w.Code, p)
+	}
+	return p.Code
+}
+
+func serve(t *testing.T, c httpapi.Config) (httpapi.Client, *httptest.Server) {
+	t.Helper()
+	a := httpapi.New(c)
+	s := httptest.NewUnstartedServer(a)
+	s.Config.RegisterOnShutdown(a.EndStreams)
+	s.Start()
+	t.Cleanup(func() {
+		a.EndStreams()
+		s.Close()
+	})
+	return httpapi.Client{Addr: strings.TrimPrefix(s.URL, "http://"), HTTP: s.Client()}, s
+}
+
+// soon fails a test that would wait for ever.
+func soon(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}

@@ -1,0 +1,226 @@
+package httpapi_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/httpapi"
+)
+
+// A name that points at 127.0.0.1 must not make a browser hand out messages where
+// no one signs in.
+func TestOnlyALoopbackNameIsAnsweredWithoutSignIn(t *testing.T) {
+	c := config(&scripted{})
+	signIn := httpapi.New(c)
+	c.Guard = auth.NewGuard(auth.Config{Public: httpapi.Public})
+	local := httpapi.New(c)
+	for name, want := range map[string]int{
+		"127.0.0.1:8250": 200, "127.0.0.1": 200, "127.8.8.8:8250": 200, "localhost:8250": 200, "localhost": 200, "[::1]:8250": 200, "[::1]": 200,
+		"evil.example": 403, "evil.example:8250": 403, "127.0.0.1.evil.example:8250": 403, "localhost.evil.example": 403,
+		"10.0.0.1:8250": 403, "0.0.0.0:8250": 403, "[::]:8250": 403, "169.254.169.254": 403, "": 403, ":8250": 403,
+	} {
+		for _, path := range []string{"/api/v1/overview", "/metrics", "/api/v1/openapi.json"} {
+			if w := ask(local, "GET", path, "", host(name)); w.Code != want {
+				t.Errorf("host %q: GET %s gives %d, want %d", name, path, w.Code, want)
+			}
+			if w := ask(signIn, "GET", path, "", host(name)); w.Code != 200 {
+				t.Errorf("with sign-in, host %q: GET %s gives %d", name, path, w.Code)
+			}
+		}
+	}
+}
+
+// A web page of somebody else's must not replay messages through the browser of the
+// person on call.
+func TestAPageOfAnotherSiteCannotAct(t *testing.T) {
+	for name, c := range map[string]struct {
+		with []func(*http.Request)
+		want int
+	}{
+		"a program":             {nil, 200},
+		"our own page":          {[]func(*http.Request){header("Sec-Fetch-Site", "same-origin"), header("Origin", "http://127.0.0.1:8250")}, 200},
+		"another site":          {[]func(*http.Request){header("Sec-Fetch-Site", "cross-site"), header("Origin", "https://evil.example")}, 403},
+		"another port here":     {[]func(*http.Request){header("Sec-Fetch-Site", "same-site"), header("Origin", "http://127.0.0.1:9999")}, 403},
+		"an old browser":        {[]func(*http.Request){header("Origin", "https://evil.example")}, 403},
+		"a sandboxed frame":     {[]func(*http.Request){header("Origin", "null")}, 403},
+		"a form, as plain text": {[]func(*http.Request){header("Sec-Fetch-Site", "cross-site"), header("Content-Type", "text/plain")}, 403},
+	} {
+		t.Run(name, func(t *testing.T) {
+			acted := 0
+			config := config(&scripted{act: func(context.Context, console.Act) (console.Acted, error) {
+				acted++
+				return console.Acted{}, nil
+			}})
+			config.Guard = auth.NewGuard(auth.Config{})
+			a := httpapi.New(config)
+			w := ask(a, "POST", "/api/v1/act", `{"verb":"replay","ids":["x"]}`, c.with...)
+			if w.Code != c.want || (acted == 1) != (c.want == 200) {
+				t.Errorf("it gives %d, want %d, and acted %d times: %s", w.Code, c.want, acted, w.Body)
+			}
+			if got := w.Header().Get("Access-Control-Allow-Origin"); got != "" {
+				t.Errorf("Access-Control-Allow-Origin is %q", got)
+			}
+		})
+	}
+}
+
+// A link of another site leads to pages, never to a download, of which the audit log
+// would have a line.
+func TestALinkOfAnotherSiteDownloadsNothing(t *testing.T) {
+	who := newAccess(t)
+	s := newScene(t, who, false)
+	link := []func(*http.Request){header("Authorization", "Bearer "+who.secret["admin"]), header("Sec-Fetch-Site", "cross-site"), header("Sec-Fetch-Dest", "document"), header("Sec-Fetch-Mode", "navigate")}
+	before := len(s.book.entries)
+	for path, want := range map[string]int{"/messages/export": 403, "/api/v1/export": 403, "/api/v1/messages": 403, "/messages": 200} {
+		if w := ask(s, "GET", path, "", link...); w.Code != want {
+			t.Errorf("%s gives %d, want %d", path, w.Code, want)
+		}
+	}
+	if len(s.book.entries) != before {
+		t.Errorf("the audit log has %v", s.book.entries[before:])
+	}
+}
+
+// Whatever is answered, a browser takes it for nothing else.
+func TestEveryAnswerSaysWhatItIs(t *testing.T) {
+	s := newScene(t, newAccess(t), false)
+	for _, path := range []string{"/", "/healthz", "/readyz", "/metrics", "/nothing", "/signin", "/api/v1/me", "/api/v1/openapi.json", "/api/v1/nothing"} {
+		for _, token := range []string{"", "redrive_wrong"} {
+			h := s.as(token, "GET", path, "", "").Header()
+			for _, name := range []string{"Content-Security-Policy", "X-Frame-Options", "Cross-Origin-Resource-Policy"} {
+				if h.Get(name) == "" {
+					t.Errorf("%s has no %s", path, name)
+				}
+			}
+			if h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Cache-Control") != "no-store" || h.Get("Content-Type") == "" {
+				t.Errorf("%s: %v", path, h)
+			}
+		}
+	}
+}
+
+func TestHealthNeedsNobody(t *testing.T) {
+	well, ill := config(&scripted{}), config(&scripted{})
+	ill.Problems = func() []string { return []string{"intake: not connected", "queue orders: gone"} }
+	ill.Notices = func() []string { return []string{"look at this"} }
+	ill.Ready = func() bool { return false }
+	queue := config(&scripted{})
+	queue.Problems = func() []string { return []string{"queue orders: gone"} }
+	nobody, limited, viewer := auth.Caller{}, auth.Caller{Role: auth.Admin, Queues: []string{"mail"}}, auth.Caller{Role: auth.Viewer}
+	for _, want := range []struct {
+		config httpapi.Config
+		path   string
+		caller auth.Caller
+		status int
+		body   string
+	}{
+		{well, "/healthz", nobody, 200, "ok\n"},
+		{ill, "/healthz", nobody, 200, "ok\n"}, // or the process would be restarted for it
+		{well, "/readyz", nobody, 200, "ready\n"},
+		{well, "/readyz", viewer, 200, "ready\n"},
+		{ill, "/readyz", nobody, 503, "not ready: who signs in sees why\n"},
+		{ill, "/readyz", limited, 503, "not ready: who signs in sees why\n"},
+		{ill, "/readyz", viewer, 503, "intake: not connected\nqueue orders: gone\nlook at this\n"},
+		{queue, "/readyz", nobody, 200, "ready\n"},
+		{queue, "/readyz", viewer, 200, "ready\nqueue orders: gone\n"},
+		{ill, "/metrics", viewer, 200, "redrive_ready 1\n"},
+	} {
+		if w := ask(httpapi.New(want.config), "GET", want.path, "", as(want.caller)); w.Code != want.status || w.Body.String() != want.body {
+			t.Errorf("%s for %s gives %d %q, want %d %q", want.path, want.caller.Role, w.Code, w.Body, want.status, want.body)
+		}
+	}
+	if w := ask(httpapi.New(well), "GET", "/metrics", "", as(limited)); w.Code != 403 {
+		t.Errorf("the metrics of all queues are shown to who is limited to some: %d", w.Code)
+	}
+}
+
+// What makes no sense is refused before the console is asked, and what was sent is
+// not replayed.
+func TestWhatMakesNoSenseIsRefused(t *testing.T) {
+	a := httpapi.New(config(&scripted{}))
+	ids := `"` + strings.Repeat("0198f0a0-0000-7000-8000-000000000001", 1) + `"`
+	for _, c := range []struct {
+		method, path, body string
+		status             int
+		code               string
+	}{
+		{"GET", "/api/v1/messages?limit=0", "", 422, "invalid"},
+		{"GET", "/api/v1/messages?limit=-1", "", 422, "invalid"},
+		{"GET", "/api/v1/messages?limit=1001", "", 422, "invalid"},
+		{"GET", "/api/v1/messages?limit=many", "", 422, "invalid"},
+		{"GET", "/api/v1/messages?q=" + strings.Repeat("a", 5000), "", 422, "invalid"},
+		{"GET", "/api/v1/messages?q=" + strings.Repeat("a", 20_000), "", 414, "too_large"},
+		{"GET", "/api/v1/messages?after=" + strings.Repeat("a", 2000), "", 422, "invalid"},
+		{"GET", "/api/v1/messages/" + strings.Repeat("a", 300), "", 422, "invalid"},
+		{"GET", "/api/v1/export?format=xlsx", "", 422, "invalid"},
+		{"GET", "/api/v1/nothing", "", 404, "not_found"},
+		{"GET", "/api/", "", 404, "not_found"},
+		{"GET", "/api/v1/act", "", 405, "method"},
+		{"DELETE", "/api/v1/messages", "", 405, "method"},
+		{"POST", "/api/v1/act", "", 400, "malformed"},
+		{"POST", "/api/v1/act", `{"verb":`, 400, "malformed"},
+		{"POST", "/api/v1/act", `[]`, 422, "invalid"},
+		{"POST", "/api/v1/act", `{"verb":"replay","ids":[]}`, 422, "invalid"},
+		{"POST", "/api/v1/act", `{"verb":"explode","ids":[` + ids + `]}`, 422, "invalid"},
+		{"POST", "/api/v1/act", `{"verb":"replay","ids":[` + ids + `],"qeue":"x"}`, 422, "invalid"},
+		{"POST", "/api/v1/act", `{"verb":"replay","ids":[` + strings.Repeat(ids+",", 1000) + ids + `]}`, 422, "invalid"},
+		{"POST", "/api/v1/act", `{"verb":"replay","ids":["` + strings.Repeat("a", 2<<20) + `"]}`, 413, "too_large"},
+		{"POST", "/api/v1/operations/7/explode", ``, 422, "invalid"},
+		{"POST", "/api/v1/import", `{}`, 415, "content_type"},
+	} {
+		w := ask(a, c.method, c.path, c.body)
+		if got := code(t, w); w.Code != c.status || got != c.code {
+			t.Errorf("%s %.60s %.60s gives %d %s, want %d %s: %.300s", c.method, c.path, c.body, w.Code, got, c.status, c.code, w.Body)
+		}
+		if w.Body.Len() > 4000 {
+			t.Errorf("%s %.60s: the refusal has %d bytes", c.method, c.path, w.Body.Len())
+		}
+	}
+	if w := ask(a, "POST", "/api/v1/act", "verb=replay", header("Content-Type", "application/x-www-form-urlencoded")); w.Code != 415 || code(t, w) != "content_type" {
+		t.Errorf("a form gives %d: %s", w.Code, w.Body)
+	}
+}
+
+// Large bodies are in memory, and a viewer may send them.
+func TestNotEverybodyCanSendALargeBodyAtOnce(t *testing.T) {
+	a := httpapi.New(config(&scripted{}))
+	var senders sync.WaitGroup
+	var bodies []*io.PipeWriter
+	for range 4 {
+		r, w := io.Pipe()
+		bodies = append(bodies, w)
+		senders.Go(func() {
+			if w := ask(a, "POST", "/api/v1/decode", "", func(req *http.Request) { req.Body = r }); w.Code != 200 {
+				t.Errorf("%d %s", w.Code, w.Body)
+			}
+		})
+		_, _ = io.WriteString(w, `{"body":"e30`) // which ends when it is read
+	}
+	const small = `{"body":"e30="}`
+	if w := ask(a, "POST", "/api/v1/decode", small); w.Code != 429 || code(t, w) != "too_many" {
+		t.Errorf("one more: %d %s", w.Code, w.Body)
+	}
+	for _, w := range bodies {
+		_, _ = io.WriteString(w, `="}`)
+		_ = w.Close()
+	}
+	senders.Wait()
+	if w := ask(a, "POST", "/api/v1/decode", small); w.Code != 200 {
+		t.Errorf("after them: %d %s", w.Code, w.Body)
+	}
+}
+
+func TestARawBodyIsOnlyADownload(t *testing.T) {
+	w := ask(httpapi.New(config(&scripted{})), "GET", `/api/v1/messages/a%22;%0d%0aevil=.html/body`, "")
+	h := w.Header()
+	if w.Code != 200 || w.Body.String() != "<script>" || h.Get("Content-Type") != "application/octet-stream" || h.Get("X-Content-Type-Options") != "nosniff" ||
+		h.Get("Content-Disposition") != `attachment; filename="message-aevilhtml.bin"` || !strings.Contains(h.Get("Content-Security-Policy"), "default-src 'none'") {
+		t.Errorf("%d %v: %s", w.Code, h, w.Body)
+	}
+}

@@ -1,0 +1,222 @@
+package httpapi
+
+import (
+	"context"
+	"crypto/tls"
+	"net/http"
+	"strconv"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/decode"
+)
+
+const v1 = "/api/v1"
+
+// mostPaged is how many the client asks for at once of what it wants all of.
+const mostPaged = 1000
+
+func page(q map[string]string, after string, limit int) (pairs []string) {
+	for k, v := range q {
+		pairs = append(pairs, k, v)
+	}
+	if limit > 0 {
+		pairs = append(pairs, "limit", strconv.Itoa(limit))
+	}
+	return append(pairs, "after", after)
+}
+
+// Alive is nil when a service answers at all. It says nothing of who asks, so that
+// no caller needs to sign in, and on this machine does not mind whose name the service's
+// certificate has: health checks ask 127.0.0.1, which no certificate is for.
+func (c Client) Alive(ctx context.Context) error {
+	c.Token, c.User, c.Password = "", "", ""
+	u, err := c.base()
+	if err != nil {
+		return err
+	}
+	if auth.Loopback(u.Host) {
+		transport := http.DefaultTransport.(*http.Transport).Clone()
+		transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}
+		defer transport.CloseIdleConnections()
+		c.HTTP = &http.Client{Transport: transport}
+	}
+	resp, err := c.do(ctx, request{method: http.MethodGet, path: "/healthz"})
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
+}
+
+// Overview of the service.
+func (c Client) Overview(ctx context.Context) (o console.Overview, err error) {
+	return o, c.call(ctx, http.MethodGet, v1+"/overview", nil, nil, &o)
+}
+
+// Messages is one page of what a query finds, newest first; limit 0: 100.
+func (c Client) Messages(ctx context.Context, query, after string, limit int) (p console.Page, err error) {
+	return p, c.call(ctx, http.MethodGet, v1+"/messages", values(page(map[string]string{"q": query}, after, limit)...), nil, &p)
+}
+
+// Count is how many messages a query finds.
+func (c Client) Count(ctx context.Context, query string) (n Count, err error) {
+	return n, c.call(ctx, http.MethodGet, v1+"/count", values("q", query), nil, &n)
+}
+
+// Message is all that is known of one, by id or key.
+func (c Client) Message(ctx context.Context, id string) (d console.Detail, err error) {
+	return d, c.call(ctx, http.MethodGet, v1+"/messages"+escaped(id), nil, nil, &d)
+}
+
+// Groups of failures among what a query finds: all of them, page by page.
+func (c Client) Groups(ctx context.Context, query string) (all console.GroupPage, err error) {
+	for after := ""; ; {
+		var next console.GroupPage
+		if err := c.call(ctx, http.MethodGet, v1+"/groups", values(page(map[string]string{"q": query}, after, mostPaged)...), nil, &next); err != nil {
+			return all, err
+		}
+		all.Groups, all.Total = append(all.Groups, next.Groups...), next.Total
+		if after = next.After; after == "" {
+			return all, nil
+		}
+	}
+}
+
+// NoteGroup sets a group's note; "" takes it away.
+func (c Client) NoteGroup(ctx context.Context, group, note string) error {
+	return c.call(ctx, http.MethodPut, v1+"/groups"+escaped(group)+"/note", nil, Note{note}, nil)
+}
+
+// Queues that the service knows: all of them, page by page.
+func (c Client) Queues(ctx context.Context) (all Queues, err error) {
+	for after := ""; ; {
+		var next Queues
+		if err := c.call(ctx, http.MethodGet, v1+"/queues", values(page(nil, after, mostPaged)...), nil, &next); err != nil {
+			return all, err
+		}
+		all.Queues = append(all.Queues, next.Queues...)
+		if after = next.After; after == "" {
+			return all, nil
+		}
+	}
+}
+
+// Ledger is how many messages came for each queue, and what became of them: all lines,
+// page by page.
+func (c Client) Ledger(ctx context.Context, recount bool) (all console.Ledger, err error) {
+	first := map[string]string{}
+	if recount {
+		first["recount"] = "true"
+	}
+	for after := ""; ; first = nil {
+		var next console.Ledger
+		if err := c.call(ctx, http.MethodGet, v1+"/ledger", values(page(first, after, mostPaged)...), nil, &next); err != nil {
+			return all, err
+		}
+		next.Queues = append(all.Queues, next.Queues...)
+		all = next
+		if after, all.After = next.After, ""; after == "" {
+			return all, nil
+		}
+	}
+}
+
+// Hold pauses the returns to a queue.
+func (c Client) Hold(ctx context.Context, queue, reason string) error {
+	return c.call(ctx, http.MethodPut, v1+"/queues"+escaped(queue)+"/hold", nil, Reason{reason}, nil)
+}
+
+// Release lets messages return to a queue again.
+func (c Client) Release(ctx context.Context, queue, reason string) error {
+	return c.call(ctx, http.MethodDelete, v1+"/queues"+escaped(queue)+"/hold", values("reason", reason), nil, nil)
+}
+
+// Breaker sets a queue's circuit breaker: open, closed or auto.
+func (c Client) Breaker(ctx context.Context, queue, force, reason string) error {
+	return c.call(ctx, http.MethodPut, v1+"/queues"+escaped(queue)+"/breaker", nil, Breaker{force, reason}, nil)
+}
+
+// Policies in force.
+func (c Client) Policies(ctx context.Context) (p Policies, err error) {
+	return p, c.call(ctx, http.MethodGet, v1+"/policies", nil, nil, &p)
+}
+
+// Snapshot has the service write a copy of its store to a folder of its machine.
+func (c Client) Snapshot(ctx context.Context, folder string) (made console.SnapshotMade, err error) {
+	return made, c.call(ctx, http.MethodPost, v1+"/snapshot", nil, Snapshot{folder}, &made)
+}
+
+// Act does something to messages that are named.
+func (c Client) Act(ctx context.Context, a console.Act) (done console.Acted, err error) {
+	return done, c.call(ctx, http.MethodPost, v1+"/act", nil, a, &done)
+}
+
+// Edit replaces a message by an edited one, or shows the difference.
+func (c Client) Edit(ctx context.Context, e console.EditRequest) (done console.Edited, err error) {
+	return done, c.call(ctx, http.MethodPost, v1+"/edit", nil, e, &done)
+}
+
+// Decode reads a body as the service does one of a message's.
+func (c Client) Decode(ctx context.Context, b DecodeRequest) (r decode.Result, err error) {
+	return r, c.call(ctx, http.MethodPost, v1+"/decode", nil, b, &r)
+}
+
+// Plan freezes what a query finds, and tells what an action on it would do.
+func (c Client) Plan(ctx context.Context, r console.PlanRequest) (p console.Plan, err error) {
+	return p, c.call(ctx, http.MethodPost, v1+"/plans", nil, r, &p)
+}
+
+// GetPlan is a plan that was made.
+func (c Client) GetPlan(ctx context.Context, id string) (p console.Plan, err error) {
+	return p, c.call(ctx, http.MethodGet, v1+"/plans"+escaped(id), nil, nil, &p)
+}
+
+// Start makes an operation of a plan.
+func (c Client) Start(ctx context.Context, plan string, s console.Start) (o console.Operation, err error) {
+	return o, c.call(ctx, http.MethodPost, v1+"/plans"+escaped(plan)+"/start", nil, s, &o)
+}
+
+// Operations that run or have ended, newest first.
+func (c Client) Operations(ctx context.Context) (o Operations, err error) {
+	return o, c.call(ctx, http.MethodGet, v1+"/operations", nil, nil, &o)
+}
+
+// Operation is one of them.
+func (c Client) Operation(ctx context.Context, id string) (o console.Operation, err error) {
+	return o, c.call(ctx, http.MethodGet, v1+"/operations"+escaped(id), nil, nil, &o)
+}
+
+// Order pauses, resumes or cancels an operation.
+func (c Client) Order(ctx context.Context, id string, order console.Order) (o console.Operation, err error) {
+	return o, c.call(ctx, http.MethodPost, v1+"/operations"+escaped(id, string(order)), nil, nil, &o)
+}
+
+// Outcomes is one page of what came of an operation's messages.
+func (c Client) Outcomes(ctx context.Context, id, after string, limit int) (o console.Outcomes, err error) {
+	return o, c.call(ctx, http.MethodGet, v1+"/operations"+escaped(id)+"/outcomes", values(page(nil, after, limit)...), nil, &o)
+}
+
+// Audit is one page of the audit log, newest first.
+func (c Client) Audit(ctx context.Context, after string, limit int) (a AuditPage, err error) {
+	return a, c.call(ctx, http.MethodGet, v1+"/audit", values(page(nil, after, limit)...), nil, &a)
+}
+
+// Me is who the service takes the caller for.
+func (c Client) Me(ctx context.Context) (m Me, err error) {
+	return m, c.call(ctx, http.MethodGet, v1+"/me", nil, nil, &m)
+}
+
+// Tokens that were made, without their secrets.
+func (c Client) Tokens(ctx context.Context) (t TokenList, err error) {
+	return t, c.call(ctx, http.MethodGet, v1+"/tokens", nil, nil, &t)
+}
+
+// CreateToken makes one; its secret is shown this once.
+func (c Client) CreateToken(ctx context.Context, n NewToken) (t MadeToken, err error) {
+	return t, c.call(ctx, http.MethodPost, v1+"/tokens", nil, n, &t)
+}
+
+// RevokeToken ends one at once.
+func (c Client) RevokeToken(ctx context.Context, name string) error {
+	return c.call(ctx, http.MethodDelete, v1+"/tokens"+escaped(name), nil, nil, nil)
+}

@@ -1,0 +1,261 @@
+package httpapi_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// visit serves a scene and gives a client of it with a token.
+func visit(t *testing.T, s *scene, token string) httpapi.Client {
+	server := httptest.NewServer(s)
+	t.Cleanup(func() {
+		s.EndStreams()
+		server.Close()
+	})
+	return httpapi.Client{Addr: strings.TrimPrefix(server.URL, "http://"), Token: token, HTTP: server.Client()}
+}
+
+// Everything that a person can do, by the client, over a service.
+func TestTheClientDoesAllOfIt(t *testing.T) {
+	who := newAccess(t)
+	s := newScene(t, who, false)
+	c, ctx := visit(t, s, who.secret["admin"]), soon(t)
+	check := func(what string, ok bool, err error, got any) {
+		t.Helper()
+		if err != nil || !ok {
+			t.Errorf("%s: %v, %+v", what, err, got)
+		}
+	}
+	me, err := c.Me(ctx)
+	check("me", me.Name == "admin" && me.How == "token" && me.Role == "admin", err, me)
+	o, err := c.Overview(ctx)
+	check("overview", o.Waiting == 2 && o.Parked == 2 && o.Discarded == 2, err, o)
+	n, err := c.Count(ctx, "queue:"+orders)
+	check("count", n == httpapi.Count{Count: 3, Exact: true}, err, n)
+	m, err := c.Message(ctx, s.ids[store.Parked])
+	check("message", m.Queue == orders && m.Body != nil && m.Body.Format == "json", err, m)
+	body, err := c.Body(ctx, s.ids[store.Parked])
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := io.ReadAll(body)
+	_ = body.Close()
+	check("body", string(data) == `{"card":"`+secret+`"}`, err, data)
+	g, err := c.Groups(ctx, "queue:"+orders)
+	check("groups", len(g.Groups) == 1, err, g)
+	check("note", true, c.NoteGroup(ctx, g.Groups[0].ID, "known é"), nil)
+	g, err = c.Groups(ctx, "queue:"+orders)
+	check("groups", g.Groups[0].Note == "known é", err, g)
+	check("hold", true, c.Hold(ctx, orders, "down"), nil)
+	q, err := c.Queues(ctx)
+	i := slices.IndexFunc(q.Queues, func(q console.Queue) bool { return q.Name == orders })
+	check("queues", i >= 0 && q.Queues[i].Hold != nil && q.Queues[i].Hold.By == "admin" && q.Queues[i].Hold.Reason == "down", err, q)
+	l, err := c.Ledger(ctx, true)
+	i = slices.IndexFunc(l.Queues, func(l console.LedgerLine) bool { return l.Queue == orders })
+	check("ledger", i >= 0 && l.Queues[i].In > 0 && l.Queues[i].Off == 0 && l.Recounted != nil, err, l)
+	check("release", true, c.Release(ctx, orders, "up"), nil)
+	check("breaker", true, c.Breaker(ctx, orders, "open", "down"), nil)
+	check("breaker", true, c.Breaker(ctx, orders, "auto", "up"), nil)
+	p, err := c.Policies(ctx)
+	check("policies", len(p.Policies) == 1 && len(p.Policies[0].Waits) > 0, err, p)
+
+	var out bytes.Buffer
+	exported, err := c.Export(ctx, "", "jsonl", &out)
+	check("export", exported == 6 && bytes.Count(out.Bytes(), []byte("\n")) == 6, err, exported)
+	done, err := c.Import(ctx, bytes.NewReader(out.Bytes()), true)
+	check("import, dry", done.Count == 6, err, done)
+	done, err = c.Import(ctx, &out, false)
+	check("import", done.Count == 6 && done.Queues[orders] == 3, err, done)
+	exported, err = c.Export(ctx, "state:waiting", "csv", &out)
+	check("export as csv", exported == 2, err, out.String())
+
+	edited, err := c.Edit(ctx, console.EditRequest{ID: s.ids[store.Parked], Document: ptr(`{"card":"none"}`), DryRun: true})
+	check("edit", edited.New == "" && len(edited.Fields) == 1, err, edited)
+	acted, err := c.Act(ctx, console.Act{Verb: console.Discard, IDs: []string{s.ids[store.Parked], "nothing"}, Reason: "test"})
+	check("act", acted.Done == 1 && len(acted.Outcomes) == 2 && acted.Outcomes[1].Outcome == "skipped", err, acted)
+	plan, err := c.Plan(ctx, console.PlanRequest{Verb: console.Restore, Query: "state:discarded"})
+	check("plan", plan.Count == 3, err, plan)
+	again, err := c.GetPlan(ctx, plan.ID)
+	check("plan again", again.Count == 3, err, again)
+	if _, err = c.Start(ctx, plan.ID, console.Start{ExpectCount: ptr(int64(4))}); !errors.Is(err, console.ErrPrecondition) {
+		t.Errorf("another count is expected: %v", err)
+	}
+	op, err := c.Start(ctx, plan.ID, console.Start{ExpectCount: ptr(int64(3)), Rate: 7})
+	check("start", op.State == "running" && op.Rate == 7, err, op)
+	op, err = c.Order(ctx, plan.ID, console.Pause)
+	check("pause", op.State == "paused", err, op)
+	ops, err := c.Operations(ctx)
+	check("operations", len(ops.Operations) == 2, err, ops)
+	op, err = c.Operation(ctx, plan.ID)
+	check("operation", op.State == "paused", err, op)
+	outcomes, err := c.Outcomes(ctx, plan.ID, "", 10)
+	check("outcomes", len(outcomes.Outcomes) == 0, err, outcomes)
+	log, err := c.Audit(ctx, "", 2)
+	check("audit", len(log.Entries) == 2 && log.After != "" && log.Entries[0].Did == "operation.pause" && log.Entries[0].Who == "admin" && log.Entries[0].Face == "cli", err, log)
+	older, err := c.Audit(ctx, log.After, 2)
+	check("older audit", len(older.Entries) == 2 && older.Entries[0].N < log.Entries[1].N, err, older)
+	r, err := c.Decode(ctx, httpapi.DecodeRequest{Body: []byte("aGVsbG8gd29ybGQhIGhlbGxvIQ==")})
+	check("decode", r.Text == "hello world! hello!", err, r)
+
+	expires := time.Now().Add(time.Hour)
+	made, err := c.CreateToken(ctx, httpapi.NewToken{Name: "ci", Role: "viewer", Queues: []string{"mail"}, Expires: &expires})
+	check("token", strings.HasPrefix(made.Secret, "redrive_") && made.By == "admin" && made.Expires.Sub(expires).Abs() < time.Minute, err, made.Name)
+	ci := c
+	ci.Token = made.Secret
+	if me, err := ci.Me(ctx); err != nil || !slices.Equal(me.Queues, []string{"mail"}) {
+		t.Errorf("the token is %+v, %v", me, err)
+	}
+	tokens, err := c.Tokens(ctx)
+	check("tokens", len(tokens.Tokens) == 7, err, tokens)
+	check("revoke", true, c.RevokeToken(ctx, "ci"), nil)
+	if _, err := ci.Me(ctx); !errors.Is(err, auth.ErrSignIn) {
+		t.Errorf("the token is revoked: %v", err)
+	}
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// What the service refuses is the error that it stands for, in the client too.
+func TestRefusalsInTheClient(t *testing.T) {
+	who := newAccess(t)
+	s := newScene(t, who, false)
+	viewer, admin, ctx := visit(t, s, who.secret["viewer"]), visit(t, s, who.secret["admin"]), soon(t)
+	nobody, wrong := viewer, viewer
+	nobody.Token, wrong.Token = "", "redrive_wrong"
+	readOnly := visit(t, newScene(t, who, true), who.secret["admin"])
+	act := console.Act{Verb: console.Replay, IDs: []string{s.ids[store.Parked]}}
+	second := func(_ any, err error) error { return err }
+	for what, c := range map[string]struct{ err, want error }{
+		"nobody":                {second(nobody.Overview(ctx)), auth.ErrSignIn},
+		"a wrong token":         {second(wrong.Overview(ctx)), auth.ErrSignIn},
+		"a viewer acts":         {second(viewer.Act(ctx, act)), auth.ErrForbidden},
+		"read-only":             {second(readOnly.Act(ctx, act)), auth.ErrReadOnly},
+		"no such message":       {second(admin.Message(ctx, "0198f0a0-0000-7000-8000-000000000001")), console.ErrNotFound},
+		"its body":              {second(admin.Body(ctx, "nothing")), console.ErrNotFound},
+		"no such plan":          {second(admin.GetPlan(ctx, "../..")), console.ErrNotFound},
+		"a plan of everything":  {second(admin.Plan(ctx, console.PlanRequest{Verb: console.Discard})), console.ErrInvalid},
+		"not held":              {admin.Release(ctx, "mail", ""), console.ErrPrecondition},
+		"a token twice":         {second(admin.CreateToken(ctx, httpapi.NewToken{Name: "victim", Role: "viewer"})), auth.ErrTaken},
+		"a token with no role":  {second(admin.CreateToken(ctx, httpapi.NewToken{Name: "x", Role: "king"})), console.ErrInvalid},
+		"no such token":         {admin.RevokeToken(ctx, "x"), auth.ErrNoToken},
+		"an import of nonsense": {second(admin.Import(ctx, strings.NewReader("nonsense\n"), false)), console.ErrInvalid},
+		"a cursor":              {second(admin.Messages(ctx, "", "nonsense", 10)), console.ErrInvalid},
+		"a cursor of outcomes":  {second(admin.Outcomes(ctx, s.op, "nonsense", 10)), console.ErrInvalid},
+		"a cursor of the log":   {second(admin.Audit(ctx, "nonsense", 10)), console.ErrInvalid},
+	} {
+		if !errors.Is(c.err, c.want) {
+			t.Errorf("%s: %v, want %v", what, c.err, c.want)
+		}
+		if errors.Is(c.err, httpapi.ErrUnreachable) {
+			t.Errorf("%s: %v", what, c.err)
+		}
+	}
+	for what, err := range map[string]error{
+		"messages": second(admin.Messages(ctx, "état:x", "", 0)), "count": second(admin.Count(ctx, "é staat:parked")),
+		"groups": second(admin.Groups(ctx, "é staat:parked")), "export": second(admin.Export(ctx, "é staat:parked", "jsonl", io.Discard)),
+		"export as csv": second(admin.Export(ctx, "é staat:parked", "csv", io.Discard)),
+		"plan":          second(admin.Plan(ctx, console.PlanRequest{Verb: console.Discard, Query: "é staat:parked"})),
+	} {
+		var p *httpapi.Problem
+		at := 2
+		if what == "messages" {
+			at = 0
+		}
+		if !errors.As(err, &p) || !errors.Is(err, httpapi.ErrQuery) || p.Status != 422 || p.At == nil || *p.At != at {
+			t.Errorf("%s: %v (%+v)", what, err, p)
+		}
+	}
+}
+
+func TestTheClientSaysWhenNoServiceAnswers(t *testing.T) {
+	s := httptest.NewServer(nil)
+	s.Close()
+	c := httpapi.Client{Addr: strings.TrimPrefix(s.URL, "http://")}
+	for what, err := range map[string]error{
+		"overview": func() error { _, err := c.Overview(t.Context()); return err }(),
+		"import":   func() error { _, err := c.Import(t.Context(), strings.NewReader("{}"), false); return err }(),
+		"live":     c.Live(t.Context(), nil),
+	} {
+		if !errors.Is(err, httpapi.ErrUnreachable) || !strings.Contains(err.Error(), "redrive serve") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// A client that was pointed at some other web server must not take its answer for an
+// empty one, nor follow it elsewhere with a token.
+func TestTheClientRefusesAnotherServersAnswer(t *testing.T) {
+	for what, h := range map[string]http.HandlerFunc{
+		"a page":     func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") },
+		"a redirect": func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) },
+		"not found":  http.NotFound,
+		"nothing":    func(http.ResponseWriter, *http.Request) {},
+		"an array":   func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "[]") },
+	} {
+		asked := 0
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { asked++; h(w, r) }))
+		c := httpapi.Client{Addr: strings.TrimPrefix(s.URL, "http://"), Token: "t"}
+		_, err := c.Overview(t.Context())
+		_, exported := c.Export(t.Context(), "", "jsonl", io.Discard)
+		if err == nil || exported == nil || asked != 2 {
+			t.Errorf("%s: %v, %v, asked %d times", what, err, exported, asked)
+		}
+		s.Close()
+	}
+}
+
+// A token goes over no network in the clear unless somebody says that it may.
+func TestATokenIsNotSentInTheClear(t *testing.T) {
+	for addr, want := range map[string]bool{
+		"127.0.0.1:8250": true, "localhost:8250": true, "[::1]:8250": true, "http://127.0.0.1:8250": true,
+		"redrive.invalid:8250": false, "http://redrive.invalid:8250": false, "10.255.255.1:8250": false, "127.0.0.1.invalid:1": false,
+		"ftp://127.0.0.1": false, "": false, "://": false,
+	} {
+		c := httpapi.Client{Addr: addr, Token: "t", HTTP: &http.Client{Transport: refusing{}}}
+		_, err := c.Me(t.Context())
+		if sent := errors.Is(err, httpapi.ErrUnreachable); sent != want {
+			t.Errorf("%q: sent is %v: %v", addr, sent, err)
+		}
+	}
+	c := httpapi.Client{Addr: "redrive.invalid:8250", Token: "t", Insecure: true, HTTP: &http.Client{Transport: refusing{}}}
+	if _, err := c.Me(t.Context()); !errors.Is(err, httpapi.ErrUnreachable) {
+		t.Errorf("where it may: %v", err)
+	}
+}
+
+type refusing struct{}
+
+func (refusing) RoundTrip(*http.Request) (*http.Response, error) { return nil, errors.New("refused") }
+
+func TestAClientOfTheEnvironment(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("redrive_x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"REDRIVE_TOKEN_FILE": file, "REDRIVE_USER": "ann", "REDRIVE_PASSWORD": "pw"}
+	c, err := httpapi.NewClient("https://x:1", func(k string) string { return env[k] })
+	if err != nil || c.Token != "redrive_x" || c.User != "ann" || c.Password != "pw" || c.Insecure {
+		t.Errorf("%+v, %v", c, err)
+	}
+	for name, file := range map[string]string{"REDRIVE_TOKEN_FILE": "/nowhere", "REDRIVE_CA_FILE": file} {
+		_, err := httpapi.NewClient("x:1", func(k string) string { return map[string]string{name: file}[k] })
+		if err == nil || !strings.Contains(err.Error(), name) || strings.Contains(fmt.Sprint(err), "redrive_x") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,126 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/console"
+)
+
+const (
+	// mostWatchers are served at once, and mostEach of one caller.
+	mostWatchers = 100
+	mostEach     = 20
+	// heartbeat is how often a watcher hears that the service is there still, and
+	// whether they may watch is looked at anew.
+	heartbeat = 15 * time.Second
+	// watchFor is how long one stream lasts. The watcher comes again by itself.
+	watchFor = 10 * time.Minute
+)
+
+// live are the watchers.
+type live struct {
+	places chan struct{}
+	over   chan struct{} // closed when all of them are to end
+	end    *sync.Once
+
+	mu   *sync.Mutex
+	each map[string]int // streams of a caller
+}
+
+func newLive() live {
+	return live{places: make(chan struct{}, mostWatchers), over: make(chan struct{}), end: new(sync.Once), mu: new(sync.Mutex), each: map[string]int{}}
+}
+
+// enter takes a place for a caller until leave is called.
+func (l *live) enter(c auth.Caller) (leave func(), err error) {
+	who := c.How + " " + c.Name
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.How != "local" && l.each[who] >= mostEach {
+		return nil, fmt.Errorf("%w: you have %d live streams open", ErrTooMany, mostEach)
+	}
+	select {
+	case l.places <- struct{}{}:
+	default:
+		return nil, fmt.Errorf("%w: %d live streams are open", ErrTooMany, mostWatchers)
+	}
+	l.each[who]++
+	return func() {
+		<-l.places
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.each[who]--; l.each[who] == 0 {
+			delete(l.each, who)
+		}
+	}, nil
+}
+
+// EndStreams ends all that would not end by itself: for http.Server's
+// RegisterOnShutdown.
+func (a *API) EndStreams() { a.live.end.Do(func() { close(a.live.over) }) }
+
+func (a *API) watch() {
+	op := huma.Operation{Method: http.MethodGet, Path: v1 + "/live", OperationID: "live", Tags: []string{"See"},
+		Summary:     "What has changed, as server-sent events",
+		Description: "Each event's data is a Tick as JSON, at most one a second. A stream ends with the event `again` after a while; ask again then."}
+	a.huma.OpenAPI().Components.Schemas.Schema(typeOf[console.Tick](), true, "")
+	stream(a, op, []string{typeEvents}, func(ctx context.Context, c auth.Caller, _ *none, w http.ResponseWriter, _ *http.Request) error {
+		if err := c.May(auth.Viewer, ""); err != nil {
+			return err
+		}
+		leave, err := a.live.enter(c)
+		if err != nil {
+			return err
+		}
+		defer leave()
+		ctx, cancel := context.WithTimeout(ctx, watchFor)
+		defer cancel()
+		h := w.Header()
+		h.Set("Content-Type", typeEvents)
+		h.Set("X-Accel-Buffering", "no") // proxies that gather would show it late
+		out := http.NewResponseController(w)
+		send := func(format string, args ...any) error {
+			if _, err := fmt.Fprintf(w, format, args...); err != nil {
+				return err
+			}
+			return out.Flush()
+		}
+		if err := send("retry: 2000\n: redrive\n\n"); err != nil {
+			return nil // gone; no client is left to answer
+		}
+		beat := time.NewTicker(heartbeat)
+		defer beat.Stop()
+		ticks := a.Console.Watch(ctx, c)
+		for {
+			var err error
+			select {
+			case t, ok := <-ticks:
+				if !ok {
+					_ = send("event: again\ndata: {}\n\n")
+					return nil
+				}
+				var data []byte
+				if data, err = json.Marshal(t); err == nil {
+					err = send("event: tick\ndata: %s\n\n", data)
+				}
+			case <-beat.C:
+				if err = auth.Still(ctx); err == nil {
+					err = send(": still here\n\n")
+				}
+			case <-a.live.over:
+				return nil
+			}
+			if err != nil {
+				return nil
+			}
+		}
+	})
+}

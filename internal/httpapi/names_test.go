@@ -1,0 +1,156 @@
+package httpapi_test
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+)
+
+// asked counts what is asked of a store about all queues, or about each of many.
+type asked struct {
+	*memstore.Store
+	counts, due int
+}
+
+func (a *asked) Counts(ctx context.Context) ([]store.QueueCount, error) {
+	a.counts++
+	time.Sleep(time.Second) // of the bubble's time, in which nothing else takes any
+	return a.Store.Counts(ctx)
+}
+
+func (a *asked) CountDue(ctx context.Context, queues []string, edges []time.Time, most int64) ([]int64, error) {
+	a.due += len(queues)
+	return a.Store.CountDue(ctx, queues, edges, most)
+}
+
+// However many queues there are, a look shows a page of them, with sums of all, and the
+// store counts them once for several looks.
+func TestLooksArePaged(t *testing.T) { synctest.Test(t, testLooksArePaged) }
+
+func testLooksArePaged(t *testing.T) {
+	const queues, most = 5000, 256 << 10
+	s := &asked{Store: memstore.New()}
+	fillQueues(t, s.Store, queues, store.Waiting)
+	service := looking(t, s)
+	for _, path := range looks {
+		body := lookAt(t, service, path)
+		if path != "/metrics" && len(body) > most {
+			t.Errorf("%s: %d bytes", path, len(body))
+		}
+		if rows := strings.Count(body, "<tr"); rows > 101+61 { // the overview's chart has 61
+			t.Errorf("%s: %d rows", path, rows)
+		}
+	}
+	// Searches and scrapes count for themselves, each look besides shares one count.
+	if want := 1 + 3; s.counts > want {
+		t.Errorf("the store counted all queues %d times for %d looks, want %d", s.counts, len(looks), want)
+	}
+	if s.due > 500 {
+		t.Errorf("what is due was counted of %d queues", s.due)
+	}
+	var o console.Overview
+	decodeInto(t, lookAt(t, service, "/api/v1/overview"), &o)
+	var due int64
+	for _, slot := range o.Calendar {
+		due += slot.Count
+	}
+	if len(o.Queues) != 100 || o.MoreQueues != queues-100 || o.Waiting != queues || due != queues {
+		t.Errorf("the overview shows %d queues and %d more, %d waiting, %d due", len(o.Queues), o.MoreQueues, o.Waiting, due)
+	}
+	var g console.GroupPage
+	decodeInto(t, lookAt(t, service, "/api/v1/groups"), &g)
+	if len(g.Groups) != 100 || g.After == "" {
+		t.Errorf("%d groups of %d, and then %q", len(g.Groups), g.Total, g.After)
+	}
+	var l console.Ledger
+	decodeInto(t, lookAt(t, service, "/api/v1/ledger"), &l)
+	if len(l.Queues) != 100 || l.After == "" || l.Total.In != queues || l.Total.Waiting != queues {
+		t.Errorf("%d lines of the ledger, and then %q; in all %+v", len(l.Queues), l.After, l.Total)
+	}
+}
+
+// Each group and each line of the ledger is on one page.
+func TestPagesHaveEachOnce(t *testing.T) {
+	const queues = 250
+	s := memstore.New()
+	fillQueues(t, s, queues, store.Parked)
+	service := looking(t, s)
+	for path, of := range map[string]func(string) ([]string, string){
+		"/api/v1/groups": func(body string) (names []string, after string) {
+			var p console.GroupPage
+			decodeInto(t, body, &p)
+			if p.Total != queues {
+				t.Errorf("%d groups in all", p.Total)
+			}
+			for _, g := range p.Groups {
+				names = append(names, g.Queue)
+			}
+			return names, p.After
+		},
+		"/api/v1/ledger": func(body string) (names []string, after string) {
+			var p console.Ledger
+			decodeInto(t, body, &p)
+			for _, l := range p.Queues {
+				names = append(names, l.Queue)
+			}
+			return names, p.After
+		},
+		"/api/v1/queues": func(body string) (names []string, after string) {
+			var p httpapi.Queues
+			decodeInto(t, body, &p)
+			for _, q := range p.Queues {
+				names = append(names, q.Name)
+			}
+			return names, p.After
+		},
+	} {
+		seen, after, pages := map[string]int{}, "", 0
+		for first := true; first || after != ""; first = false {
+			var names []string
+			names, after = of(lookAt(t, service, path+"?limit=100&after="+after))
+			for _, name := range names {
+				seen[name]++
+			}
+			pages++
+		}
+		if len(seen) != queues || pages != 3 {
+			t.Errorf("%s has %d on %d pages", path, len(seen), pages)
+		}
+		for name, n := range seen {
+			if n != 1 {
+				t.Errorf("%s has %s %d times", path, name, n)
+			}
+		}
+	}
+}
+
+// A queue that nothing returns to is in the overview, however many others there are.
+func TestTheOverviewShowsStoppedQueuesFirst(t *testing.T) {
+	const queues = 3000
+	s := memstore.New()
+	fillQueues(t, s, queues, store.Parked)
+	last := "tenant.002999.orders"
+	c := newLookingConsole(t, s, func(queue string) string {
+		return map[string]string{last: "it does not exist"}[queue]
+	})
+	o, err := c.Overview(t.Context(), auth.Caller{Name: "ann", Role: auth.Viewer})
+	if err != nil || len(o.Queues) != 100 || o.Queues[99].Name != last || o.Queues[99].Returns == "" {
+		t.Errorf("the overview shows %d queues: %v", len(o.Queues), err)
+	}
+}
+
+func decodeInto(t *testing.T, body string, v any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(body), v); err != nil {
+		t.Fatal(err)
+	}
+}

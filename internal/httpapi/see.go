@@ -1,0 +1,147 @@
+package httpapi
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/decode"
+)
+
+// Public tells what everybody may ask for: whether the service lives and is ready,
+// and what its API looks like.
+func Public(r *http.Request) bool {
+	return r.URL.Path == "/healthz" || r.URL.Path == "/readyz" || r.URL.Path == v1+"/openapi.json"
+}
+
+// Unsaid is what /readyz says to callers without permission to know what is wrong.
+const Unsaid = "not ready: who signs in sees why"
+
+// health is what machines ask.
+func (a *API) health() {
+	const text = "text/plain; charset=utf-8"
+	a.handle("GET /healthz", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", text)
+		fmt.Fprintln(w, "ok")
+	}))
+	a.handle("GET /readyz", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", text)
+		ready := a.Ready()
+		c := auth.From(r.Context())
+		if ready {
+			fmt.Fprintln(w, "ready")
+		} else {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		if c.Role == auth.Nobody || c.Queues != nil { // what is wrong tells of queues
+			if !ready {
+				fmt.Fprintln(w, Unsaid)
+			}
+			return
+		}
+		for _, p := range slices.Concat(a.Problems(), a.Notices()) {
+			fmt.Fprintln(w, p)
+		}
+	}))
+	a.handle("GET /metrics", auth.Whole(a.Metrics))
+}
+
+// Query is a request that chooses messages.
+type Query struct {
+	Q string `query:"q" maxLength:"4096" doc:"In the query language; left out: all." example:"queue:orders.* state:parked age:>2h"`
+}
+
+// Paged is a request for a piece of a list.
+type Paged struct {
+	After string `query:"after" maxLength:"1024" doc:"The page before's after; left out: from the start."`
+	Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"100"`
+}
+
+// Named is a request about one thing.
+type Named struct {
+	ID string `path:"id" maxLength:"256"`
+}
+
+// recountsAtOnce bounds who waits for the ledger.
+const recountsAtOnce = 16
+
+func (a *API) see() {
+	get := func(path, id, summary string) huma.Operation {
+		return huma.Operation{Method: http.MethodGet, Path: v1 + path, OperationID: id, Summary: summary, Tags: []string{"See"}}
+	}
+	handle(a, get("/overview", "overview", "The state of the service on one page"), func(ctx context.Context, c auth.Caller, _ *none) (console.Overview, error) {
+		return a.Console.Overview(ctx, c)
+	})
+	handle(a, get("/messages", "messages", "Messages that a query finds, newest first"), func(ctx context.Context, c auth.Caller, in *struct {
+		Query
+		Paged
+	}) (console.Page, error) {
+		p, err := a.Console.Search(ctx, c, in.Q, in.After, in.Limit)
+		p.Messages = list(p.Messages)
+		return p, err
+	})
+	handle(a, get("/messages/{id}", "message", "All that is known of a message but its raw body"), func(ctx context.Context, c auth.Caller, in *Named) (console.Detail, error) {
+		return a.Console.Message(ctx, c, in.ID)
+	})
+	handle(a, get("/count", "count", "How many messages a query finds"), func(ctx context.Context, c auth.Caller, in *Query) (Count, error) {
+		n, exact, err := a.Console.Count(ctx, c, in.Q)
+		return Count{n, exact}, err
+	})
+	handle(a, get("/groups", "groups", "Groups of failures among what a query finds"), func(ctx context.Context, c auth.Caller, in *struct {
+		Query
+		Paged
+	}) (console.GroupPage, error) {
+		return a.Console.Groups(ctx, c, in.Q, in.After, in.Limit)
+	})
+	handle(a, get("/queues", "queues", "Work queues: what is held for them, and what RabbitMQ says"), func(ctx context.Context, c auth.Caller, in *Paged) (Queues, error) {
+		q, after, err := a.Console.Queues(ctx, c, in.After, in.Limit)
+		return Queues{list(q), after}, err
+	})
+	recounts := get("/ledger", "ledger", "How many messages came for each queue, and what became of them")
+	recounts.Middlewares = huma.Middlewares{few(recountsAtOnce)}
+	handle(a, recounts, func(ctx context.Context, c auth.Caller, in *struct {
+		Paged
+		Recount bool `query:"recount" doc:"Count what is kept one by one first: the more there is, the longer it takes."`
+	}) (console.Ledger, error) {
+		return a.Console.Ledger(ctx, c, in.Recount, in.After, in.Limit)
+	})
+	handle(a, get("/policies", "policies", "Policies in force, and the waits each gives"), func(ctx context.Context, c auth.Caller, _ *none) (Policies, error) {
+		p, err := a.Console.Policies(ctx, c)
+		return Policies{list(p)}, err
+	})
+	handle(a, get("/audit", "audit", "The audit log, newest first"), func(ctx context.Context, c auth.Caller, in *Paged) (AuditPage, error) {
+		e, after, err := a.Console.AuditLog(ctx, c, in.After, in.Limit)
+		return AuditPage{list(e), after}, err
+	})
+}
+
+// mostDecode bounds a body to read, and decodedAtOnce how many are.
+const (
+	mostDecode    = 24 << 20
+	decodedAtOnce = 4
+)
+
+func (a *API) decode() {
+	op := huma.Operation{Method: http.MethodPost, Path: v1 + "/decode", OperationID: "decode", Summary: "Read a body as one of a message's is read", Tags: []string{"See"},
+		MaxBodyBytes: mostDecode, Middlewares: huma.Middlewares{few(decodedAtOnce)}}
+	handle(a, op, func(ctx context.Context, c auth.Caller, in *body[DecodeRequest]) (*decode.Result, error) {
+		b := in.Body
+		if b.Queue != "" && !c.Sees(b.Queue) { // its schema is not theirs to see
+			return nil, fmt.Errorf("%w: the queue %q", console.ErrNotFound, b.Queue)
+		}
+		return a.Decoder.Decode(ctx, decode.Body{Bytes: b.Body, Queue: b.Queue, ContentType: b.ContentType, ContentEncoding: b.ContentEncoding, Type: b.Type}), nil
+	})
+}
+
+// list is never null in JSON.
+func list[T any](l []T) []T {
+	if l == nil {
+		return []T{}
+	}
+	return l
+}

@@ -1,0 +1,154 @@
+package httpapi
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/console"
+)
+
+// mostImport bounds an import. It is streamed: the bound is for the disk.
+const mostImport = 16 << 30
+
+// stream registers a route that writes its answer as it goes. An error before the
+// first byte is a problem; after it, the connection is cut, so that no one takes a
+// part for the whole.
+func stream[I any](a *API, op huma.Operation, types []string, do func(ctx context.Context, c auth.Caller, in *I, w http.ResponseWriter, r *http.Request) error) {
+	content := map[string]*huma.MediaType{}
+	for _, t := range types {
+		t, _, _ = strings.Cut(t, ";")
+		content[t] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString}}
+	}
+	op.Responses = map[string]*huma.Response{"200": {Description: "OK", Content: content}}
+	a.describe(&op)
+	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*huma.StreamResponse, error) {
+		return &huma.StreamResponse{Body: func(hc huma.Context) {
+			r, w := humago.Unwrap(hc)
+			begun := &begun{ResponseWriter: w}
+			err := do(ctx, auth.From(ctx), in, begun, r)
+			switch {
+			case err == nil:
+			case !begun.yes:
+				for _, name := range []string{"Content-Disposition", "Content-Length", "Trailer"} { // of what is not sent
+					w.Header().Del(name)
+				}
+				writeProblem(w, a.failed(op, err).(*Problem))
+			case ctx.Err() != nil:
+				panic(http.ErrAbortHandler)
+			default:
+				a.Log.Error("an answer was cut off", "path", op.Path, "error", err)
+				panic(http.ErrAbortHandler)
+			}
+		}}, nil
+	})
+}
+
+// begun tells whether anything was written.
+type begun struct {
+	http.ResponseWriter
+	yes bool
+}
+
+func (b *begun) Write(p []byte) (int, error) {
+	b.yes = true
+	return b.ResponseWriter.Write(p)
+}
+
+// Unwrap is for http.ResponseController.
+func (b *begun) Unwrap() http.ResponseWriter { return b.ResponseWriter }
+
+func (a *API) transfer() {
+	op := func(method, path, id, summary string) huma.Operation {
+		return huma.Operation{Method: method, Path: v1 + path, OperationID: id, Summary: summary, Tags: []string{"Transfer"}}
+	}
+	stream(a, op(http.MethodGet, "/messages/{id}/body", "body", "A message's raw body, as a download"), []string{"application/octet-stream"},
+		func(ctx context.Context, c auth.Caller, in *Named, w http.ResponseWriter, _ *http.Request) error {
+			body, err := a.Console.Body(ctx, c, in.ID)
+			if err != nil {
+				return err
+			}
+			// Nothing that a message contains chooses its type or its file's name.
+			h := w.Header()
+			h.Set("Content-Type", "application/octet-stream")
+			h.Set("Content-Disposition", fmt.Sprintf(`attachment; filename="message-%s.bin"`, plainName(in.ID)))
+			h.Set("Content-Length", strconv.Itoa(len(body)))
+			w.WriteHeader(http.StatusOK)
+			_, err = w.Write(body)
+			return err
+		})
+
+	stream(a, op(http.MethodGet, "/export", "export", "All that a query finds: jsonl with bodies, which an import takes; csv without, for people"), []string{typeJSONLines, typeCSV},
+		func(ctx context.Context, c auth.Caller, in *struct {
+			Query
+			Format string `query:"format" enum:"jsonl,csv" default:"jsonl"`
+		}, w http.ResponseWriter, _ *http.Request) error {
+			h := w.Header()
+			h.Set("Content-Type", typeJSONLines)
+			if in.Format == "csv" {
+				h.Set("Content-Type", typeCSV)
+			}
+			h.Set("Content-Disposition", fmt.Sprintf(`attachment; filename="redrive-%s.%s"`, a.Now().UTC().Format("20060102-150405"), in.Format))
+			h.Set("Trailer", countTrailer)
+			write := a.Console.Export
+			if in.Format == "csv" {
+				write = a.csv
+			}
+			n, err := write(ctx, c, in.Q, w)
+			if err == nil {
+				h.Set(countTrailer, strconv.FormatInt(n, 10))
+			}
+			return err
+		})
+
+	in := a.does(http.MethodPost, "/import", "import", "Keep the messages of an export, parked")
+	in.Tags = []string{"Transfer"}
+	in.Metadata = map[string]any{"within": time.Duration(-1)}
+	in.Middlewares = append(huma.Middlewares{role(auth.Editor)}, in.Middlewares...)
+	in.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{typeJSONLines: {Schema: &huma.Schema{Type: huma.TypeString}}}}
+	in.Middlewares = append(in.Middlewares, func(ctx huma.Context, next func(huma.Context)) {
+		r, w := humago.Unwrap(ctx)
+		if t, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); t != typeJSONLines && t != "application/x-ndjson" {
+			writeProblem(w, problem(http.StatusUnsupportedMediaType, "content_type", "an import is sent as "+typeJSONLines))
+			return
+		}
+		r = r.WithContext(context.WithValue(r.Context(), uploadKey{}, http.MaxBytesReader(w, r.Body, mostImport)))
+		next(humago.NewContext(ctx.Operation(), r, w))
+	})
+	handle(a, in, func(ctx context.Context, c auth.Caller, in *struct {
+		DryRun bool `query:"dry_run" doc:"Only check it."`
+	}) (console.Imported, error) {
+		done, err := a.Console.Import(ctx, c, ctx.Value(uploadKey{}).(io.Reader), in.DryRun)
+		if err != nil && done.Count > 0 && !in.DryRun {
+			err = fmt.Errorf("%w (the %d messages before it are kept)", err, done.Count)
+		}
+		return done, err
+	})
+
+	snapshot := a.does(http.MethodPost, "/snapshot", "snapshot", "Write a copy of the store, as it is at one moment, to a folder on the service's machine")
+	snapshot.Tags, snapshot.Metadata = []string{"Transfer"}, map[string]any{"within": time.Duration(-1)}
+	handle(a, snapshot, func(ctx context.Context, c auth.Caller, in *body[Snapshot]) (console.SnapshotMade, error) {
+		return a.Console.Snapshot(ctx, c, in.Body.Folder)
+	})
+}
+
+// uploadKey is where a route finds a body that it reads by itself.
+type uploadKey struct{}
+
+// plainName keeps of a name what means nothing in a header or a file system.
+func plainName(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '-' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {
+			return r
+		}
+		return -1
+	}, s[:min(len(s), 64)])
+}

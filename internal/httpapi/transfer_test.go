@@ -1,0 +1,262 @@
+package httpapi_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/httpapi"
+)
+
+func TestAnExportThatFailsIsNeverTakenForAWholeOne(t *testing.T) {
+	part := strings.Repeat("x", 100_000)
+	for what, c := range map[string]struct {
+		export func(context.Context, io.Writer) (int64, error)
+		n      int64
+		err    bool
+		out    string
+	}{
+		"whole": {func(_ context.Context, w io.Writer) (int64, error) { _, err := io.WriteString(w, part); return 7, err }, 7, false, part},
+		"empty": {func(context.Context, io.Writer) (int64, error) { return 0, nil }, 0, false, ""},
+		"fails": {func(_ context.Context, w io.Writer) (int64, error) {
+			_, _ = io.WriteString(w, part)
+			return 3, errors.New("the disk is gone")
+		}, 0, true, ""},
+		"fails before the first": {func(context.Context, io.Writer) (int64, error) { return 0, console.ErrInvalid }, 0, true, ""},
+	} {
+		client, _ := serve(t, config(&scripted{export: c.export}))
+		var out bytes.Buffer
+		n, err := client.Export(soon(t), "", "jsonl", &out)
+		if n != c.n || (err != nil) != c.err || err == nil && out.String() != c.out {
+			t.Errorf("%s: %d, %d bytes, %v", what, n, out.Len(), err)
+		}
+		if what == "fails before the first" && !errors.Is(err, console.ErrInvalid) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// An export that no one reads any more ends.
+func TestAnExportEndsWithItsReader(t *testing.T) {
+	ended := make(chan error, 1)
+	_, server := serve(t, config(&scripted{export: func(ctx context.Context, w io.Writer) (int64, error) {
+		_, err := w.Write(make([]byte, 100_000))
+		<-ctx.Done()
+		ended <- ctx.Err()
+		return 0, errors.Join(err, ctx.Err())
+	}}))
+	ctx, cancel := context.WithCancel(soon(t))
+	r, _ := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/api/v1/export", nil)
+	resp, err := server.Client().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-ended; err == nil {
+		t.Error("it has no end")
+	}
+	resp.Body.Close()
+}
+
+// What looks like a formula stays text, wherever a spreadsheet may split it.
+func TestCSV(t *testing.T) {
+	evil := []string{"=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1", "a;=cmd|' /C calc'!A0", "a\n=1", "＝1", "|x", "%x", "\"=1", "a,\"b\n", "harmless, a=b - c"}
+	var page console.Page
+	at := time.Unix(1_700_000_000, 5000).UTC()
+	for _, e := range evil {
+		page.Messages = append(page.Messages, console.Message{ID: "i", Queue: e, State: "parked", Error: e, Exchange: e, RoutingKey: e, Type: e, Reason: e, ContentType: e, ParkedFor: e, ParkedAt: &at})
+	}
+	pages := 0
+	c, _ := serve(t, config(&scripted{search: func(_, after string) (console.Page, error) {
+		if pages++; after == "" {
+			return console.Page{Messages: page.Messages[:5], After: "5"}, nil
+		}
+		return console.Page{Messages: page.Messages[5:]}, nil
+	}}))
+	var out bytes.Buffer
+	n, err := c.Export(soon(t), "", "csv", &out)
+	if err != nil || n != int64(len(evil)) || pages != 2 {
+		t.Fatalf("%d in %d pages, %v", n, pages, err)
+	}
+	rows, err := csv.NewReader(&out).ReadAll()
+	if err != nil || len(rows) != len(evil)+1 || len(rows[0]) != len(console.CSVHeader) {
+		t.Fatalf("%d rows, %v", len(rows), err)
+	}
+	for i, row := range rows[1:] {
+		for _, cell := range row {
+			for j, part := range strings.FieldsFunc(cell, func(r rune) bool { return strings.ContainsRune(";\t\r\n", r) }) {
+				if j > 0 {
+					part = strings.TrimLeft(part, " \"")
+				}
+				if strings.HasPrefix(strings.TrimLeft(part, " "), "=") {
+					t.Errorf("%q may be calculated: %q", evil[i], cell)
+				}
+			}
+			if cell != "" && strings.ContainsAny(cell[:1], "=+-@|%＝") {
+				t.Errorf("%q begins with a sign: %q", evil[i], cell)
+			}
+		}
+	}
+	if last := rows[len(rows)-1]; last[1] != "harmless, a=b - c" || last[5] != "2023-11-14T22:13:20Z" {
+		t.Errorf("what is harmless was changed: %q", last)
+	}
+}
+
+// Who stops sending in the middle is not waited for; nor is who stops reading.
+func TestTheOtherEndIsSlow(t *testing.T) {
+	ended := make(chan error, 2)
+	c := config(&scripted{
+		taken: func(r io.Reader) (console.Imported, error) {
+			_, err := io.Copy(io.Discard, r)
+			ended <- err
+			return console.Imported{}, err
+		},
+		export: func(_ context.Context, w io.Writer) (n int64, err error) {
+			for err == nil {
+				_, err = w.Write(make([]byte, 1<<20))
+			}
+			ended <- err
+			return 0, err
+		},
+	})
+	c.Idle = 50 * time.Millisecond
+	_, server := serve(t, c)
+	for what, request := range map[string]string{
+		"an import": "POST /api/v1/import HTTP/1.1\r\nHost: x\r\nContent-Type: application/jsonl\r\nContent-Length: 1000\r\n\r\n{}",
+		"an export": "GET /api/v1/export HTTP/1.1\r\nHost: x\r\n\r\n",
+	} {
+		conn, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(conn, request); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-ended; !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s ends with %v", what, err)
+		}
+		if what == "an import" {
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil || resp.StatusCode != http.StatusRequestTimeout {
+				t.Errorf("%s gives %+v, %v", what, resp, err)
+			}
+		}
+		_ = conn.Close()
+	}
+}
+
+// Who sends drop by drop does not hold a connection for as long as they like.
+func TestDropByDrop(t *testing.T) {
+	ended := make(chan int64, 1)
+	c := config(&scripted{taken: func(r io.Reader) (console.Imported, error) {
+		n, err := io.Copy(io.Discard, r)
+		ended <- n
+		return console.Imported{}, err
+	}})
+	c.Idle = 200 * time.Millisecond
+	_, server := serve(t, c)
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	const all = 60
+	_, err = fmt.Fprintf(conn, "POST /api/v1/import HTTP/1.1\r\nHost: x\r\nContent-Type: application/jsonl\r\nContent-Length: %d\r\n\r\n", all)
+	drop := time.NewTicker(20 * time.Millisecond) // 50 bytes a second
+	defer drop.Stop()
+	for err == nil {
+		select {
+		case n := <-ended:
+			if n == all {
+				t.Error("all of it was waited for")
+			}
+			return
+		case <-drop.C:
+			_, err = conn.Write([]byte("\n"))
+		}
+	}
+	t.Fatal(err)
+}
+
+// A caller who is not signed in has as little time for a body as for a head.
+func TestASlowBodyBeforeSignInIsCut(t *testing.T) {
+	c := config(&scripted{})
+	c.Guard = auth.NewGuard(auth.Config{Required: true, SignInPage: auth.SignInPath, Log: c.Log})
+	c.Idle, c.Unauthenticated = time.Hour, 100*time.Millisecond
+	_, server := serve(t, c)
+	for _, path := range []string{auth.SignInPath, "/api/v1/import"} {
+		conn, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 1000\r\n\r\nuser", path); err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
+		if _, err := io.Copy(io.Discard, conn); err != nil { // what it says, and that it closes
+			t.Errorf("%s: the connection is still there: %v", path, err)
+		}
+		_ = conn.Close()
+	}
+}
+
+// By HTTP/2 too a search may take longer between two pieces than the other end may
+// to take one.
+func TestAnExportThatTakesItsTimeByHTTP2(t *testing.T) {
+	c := config(&scripted{export: func(ctx context.Context, w io.Writer) (int64, error) {
+		for range 2 {
+			if _, err := io.WriteString(w, "{}\n"); err != nil {
+				return 0, err
+			}
+			select {
+			case <-ctx.Done():
+				return 0, ctx.Err()
+			case <-time.After(1200 * time.Millisecond):
+			}
+		}
+		return 2, nil
+	}})
+	c.Idle = 500 * time.Millisecond
+	server := httptest.NewUnstartedServer(httpapi.New(c))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	var out strings.Builder
+	n, err := httpapi.Client{Addr: server.URL, HTTP: server.Client()}.Export(soon(t), "", "jsonl", &out)
+	if err != nil || n != 2 || out.String() != "{}\n{}\n" {
+		t.Errorf("%d, %v: %q", n, err, &out)
+	}
+}
+
+// What an import reads by itself is bounded in the time between two pieces, not in
+// all: so the size of an import has nothing to do with how long it may take.
+func TestAnImportIsRead(t *testing.T) {
+	c, _ := serve(t, config(&scripted{taken: func(r io.Reader) (console.Imported, error) {
+		data, err := io.ReadAll(r)
+		return console.Imported{Count: int64(len(data))}, err
+	}}))
+	reader, writer := io.Pipe()
+	go func() {
+		for range 50 {
+			_, _ = writer.Write(make([]byte, 10_000))
+		}
+		_ = writer.Close()
+	}()
+	done, err := c.Import(soon(t), reader, false)
+	if err != nil || done.Count != 500_000 {
+		t.Errorf("%+v, %v", done, err)
+	}
+}

@@ -1,0 +1,101 @@
+package httpapi
+
+import (
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/audit"
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/console"
+)
+
+// Count is how many messages a query finds.
+type Count struct {
+	Count int64 `json:"count"`
+	Exact bool  `json:"exact" doc:"When false there are more: not all were looked at."`
+}
+
+// Queues is a list of queues.
+type Queues struct {
+	Queues []console.Queue `json:"queues"`
+	After  string          `json:"after,omitempty" doc:"Where the next page begins; absent on the last."`
+}
+
+// Policies is a list of policies.
+type Policies struct {
+	Policies []console.PolicyInForce `json:"policies"`
+}
+
+// Operations is a list of operations.
+type Operations struct {
+	Operations []console.Operation `json:"operations"`
+}
+
+// AuditPage is a piece of the audit log.
+type AuditPage struct {
+	Entries []audit.Entry `json:"entries"`
+	After   string        `json:"after,omitempty" doc:"Ask with it for the next page; absent on the last."`
+}
+
+// Note is a person's words on a group.
+type Note struct {
+	Note string `json:"note" maxLength:"2000" doc:"Empty: none."`
+}
+
+// Reason is why something is done, for the audit log.
+type Reason struct {
+	Reason string `json:"reason,omitempty" maxLength:"500"`
+}
+
+// Breaker is what a queue's circuit breaker is set to.
+type Breaker struct {
+	Force  string `json:"force" enum:"open,closed,auto" doc:"auto: it finds out by itself again."`
+	Reason string `json:"reason,omitempty" maxLength:"500"`
+}
+
+// Snapshot asks for a copy of the store.
+type Snapshot struct {
+	Folder string `json:"folder" minLength:"1" maxLength:"4096" doc:"An absolute path on the service's machine, of a folder that does not exist or is empty."`
+}
+
+// DecodeRequest is a body to read, with what it would come with.
+type DecodeRequest struct {
+	Body            []byte `json:"body" contentEncoding:"base64"`
+	Queue           string `json:"queue,omitempty" doc:"Its schema is used."`
+	ContentType     string `json:"content_type,omitempty"`
+	ContentEncoding string `json:"content_encoding,omitempty"`
+	Type            string `json:"type,omitempty" doc:"The type property."`
+}
+
+// Me is who a caller is.
+type Me struct {
+	Name     string   `json:"name"`
+	How      string   `json:"how" doc:"How they signed in: rabbitmq, token or local."`
+	Role     string   `json:"role" enum:"viewer,operator,editor,admin"`
+	Queues   []string `json:"queues,omitempty" doc:"The queues they are limited to, as patterns; absent: all."`
+	ReadOnly bool     `json:"read_only" doc:"This service only shows, whoever calls."`
+}
+
+// NewToken asks for a token.
+type NewToken struct {
+	Name    string     `json:"name" minLength:"1" maxLength:"64"`
+	Role    string     `json:"role" enum:"viewer,operator,editor,admin"`
+	Queues  []string   `json:"queues,omitempty" maxItems:"100" doc:"Names or patterns of the queues it is limited to; left out: all."`
+	Expires *time.Time `json:"expires,omitempty" doc:"Left out: never."`
+}
+
+// MadeToken is a token with its secret.
+type MadeToken struct {
+	auth.Token
+	Secret string `json:"secret" doc:"Shown this once."`
+}
+
+// TokenList is a list of tokens.
+type TokenList struct {
+	Tokens []auth.Token `json:"tokens"`
+}
+
+const (
+	typeJSONLines = "application/jsonl"
+	typeCSV       = "text/csv; charset=utf-8"
+	typeEvents    = "text/event-stream"
+)

@@ -1,0 +1,116 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// deadLettering looks at the queues that policies match. One that is named
+// exactly is meant; of the others some may be none of ours.
+func deadLettering(_ context.Context, s *Scene) (all []Finding) {
+	handled := s.handled()
+	for _, q := range s.work() {
+		if _, ok := s.Config.Policies.Match(q.Name); !ok {
+			continue
+		}
+		exact := s.Config.Policies.Exact(q.Name)
+		ill := Warning
+		if exact {
+			ill = Wrong
+		}
+		to, has := setting(q, "dead-letter-exchange").(string)
+		switch {
+		case !has && ((q.Exclusive || q.AutoDelete) && !exact || handled[q.Name]):
+			// A reply queue; the library's; somebody's parking lot.
+		case !has:
+			all = append(all, Finding{Queue: q.Name, Status: ill, What: "it has no dead-letter exchange: " + s.dropped(q), Mend: "Point it at Redrive:", Commands: []string{s.redrive("enroll", q.Name)}})
+		case to == wire.ExchangeDeadLetters:
+			if key := setting(q, "dead-letter-routing-key"); key != nil {
+				all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("its dead letters get the routing key %q, and return with it", key),
+					Why: "Redrive returns a message with its own routing key, and this one replaces it.", Mend: s.unset(q, "dead-letter-routing-key")})
+			}
+		case strings.HasPrefix(to, wire.DelayPrefix):
+			// RabbitMQ alone retries them.
+		case to != "" && s.exchange(to) == nil:
+			becomes := "are dropped"
+			if keepsDeadLetters(q) {
+				becomes = "stand still in it"
+			}
+			all = append(all, s.elsewhere(q, Wrong, fmt.Sprintf("it dead-letters to the exchange %s, which does not exist: its dead letters %s", to, becomes)))
+		default:
+			all = append(all, s.elsewhere(q, ill, fmt.Sprintf("it dead-letters to the exchange %q, not to Redrive", to)))
+		}
+	}
+	return all
+}
+
+func (s *Scene) elsewhere(q *management.QueueState, st Status, what string) Finding {
+	f := Finding{Queue: q.Name, Status: st, What: what, Mend: "Point it at Redrive by a policy of higher priority:", Commands: []string{s.redrive("enroll", q.Name)}}
+	if isArgument(q, "dead-letter-exchange") {
+		f.What += " (by its argument)"
+		f.Mend = "No policy can change an argument. Move it to a new queue, with its bindings and messages, or leave it as it is. What a move would do:"
+		f.Commands = []string{s.redrive("move --dry-run --to="+Quote(q.Name+".v2"), q.Name)}
+	}
+	return f
+}
+
+// dropped says what is lost without a dead-letter exchange.
+func (s *Scene) dropped(q *management.QueueState) string {
+	if q.Type == "quorum" && s.since(4, 0) {
+		return "what consumers reject is gone, and what they requeue too often as well"
+	}
+	return "what consumers reject is gone"
+}
+
+// handled are queues whose messages somebody else takes care of: consumers of the
+// Go library retry them by themselves, or they are where dead letters of other
+// queues go.
+func (s *Scene) handled() map[string]bool {
+	all, to := map[string]bool{}, map[string]bool{wire.ExchangeDue: true}
+	for i := range s.Queues {
+		from := &s.Queues[i]
+		exchange, has := setting(from, "dead-letter-exchange").(string)
+		if key, ok := setting(from, "dead-letter-routing-key").(string); has && exchange == "" && ok {
+			all[key] = true
+		}
+		to[exchange] = to[exchange] || exchange != ""
+	}
+	for _, b := range s.Bindings {
+		if to[b.Source] && b.DestinationType == "queue" {
+			all[b.Destination] = true
+		}
+	}
+	return all
+}
+
+// unset says how a setting of a queue is taken away.
+func (s *Scene) unset(q *management.QueueState, key string) string {
+	if isArgument(q, key) {
+		return fmt.Sprintf("It is an argument (x-%s), which no policy can change: declare a new queue without it.", key)
+	}
+	return fmt.Sprintf("Take %s out of the RabbitMQ policy %q.", key, q.Policy)
+}
+
+// keepsDeadLetters tells whether a queue's dead-lettering is at-least-once.
+func keepsDeadLetters(q *management.QueueState) bool {
+	return q.Type == "quorum" && setting(q, "dead-letter-strategy") == "at-least-once" && setting(q, "overflow") == "reject-publish"
+}
+
+func atLeastOnce(_ context.Context, s *Scene) (all []Finding) {
+	for _, q := range s.enrolledQueues() {
+		strategy, overflow := setting(q, "dead-letter-strategy"), setting(q, "overflow")
+		switch {
+		case q.Type != "quorum":
+			all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("it is %s, whose dead-lettering is at-most-once", q.Type), Mend: "Where no message may be lost, declare it as a quorum queue."})
+		case strategy != "at-least-once":
+			all = append(all, Finding{Queue: q.Name, Status: Warning, What: "its dead-lettering is at-most-once", Mend: "Make it at-least-once (its overflow becomes reject-publish):", Commands: []string{s.redrive("enroll --at-least-once", q.Name)}})
+		case overflow != "reject-publish":
+			all = append(all, Finding{Queue: q.Name, Status: Warning, What: "its dead-lettering says at-least-once and is at-most-once, since its overflow is not reject-publish", Mend: "Make it both:", Commands: []string{s.redrive("enroll --at-least-once", q.Name)}})
+		}
+	}
+	return all
+}

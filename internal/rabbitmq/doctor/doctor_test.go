@@ -1,0 +1,316 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/internal/store/redisstore"
+	"github.com/redrive-mq/redrive/policy"
+)
+
+func scene(change func(*Scene)) *Scene {
+	c := config.Default()
+	c.Broker.Management = "http://guest:guest@127.0.0.1:15672"
+	m, _ := management.New(c.Broker.Management, "/")
+	s := &Scene{Config: c, User: "redrive", VHost: "/", Version: "4.3.6", FrameMax: usualFrame, StoreFree: 1 << 40, Manage: m, Missing: map[Part]error{}}
+	change(s)
+	return s
+}
+
+func nodes(names ...string) (all []management.Node) {
+	for _, n := range names {
+		all = append(all, management.Node{Name: n, Running: true})
+	}
+	return all
+}
+
+// intakeOn is redrive.intake with replicas there.
+func intakeOn(nodes ...string) []management.QueueState {
+	return []management.QueueState{{Queue: management.Queue{Name: "redrive.intake", Type: "quorum"}, Members: nodes}}
+}
+
+// standsIn is a queue that dead-letters to redrive, with dead letters that stand still and
+// replicas there, of which the first leads.
+func standsIn(queue string, nodes ...string) func(*Scene) {
+	return func(s *Scene) {
+		s.Queues = []management.QueueState{{Queue: management.Queue{Name: queue, Type: "quorum", Arguments: map[string]any{"x-dead-letter-exchange": "redrive"}}, Leader: nodes[0], Online: nodes}}
+		s.Exchanges, s.Bindings = []management.Exchange{{Name: "redrive"}}, []management.Binding{{Source: "redrive"}}
+		s.Standing = map[string]int{queue: 3}
+	}
+}
+
+// laneOfOrders is the lane queue of orders, with due messages that orders does not accept.
+func laneOfOrders(args map[string]any, messages int, leader string) func(*Scene) {
+	return func(s *Scene) {
+		standsIn("redrive.lane.orders", "a@h")(s)
+		s.Queues[0].Arguments = map[string]any{"x-dead-letter-exchange": "redrive", "x-dead-letter-routing-key": "orders"}
+		orders := management.QueueState{Queue: management.Queue{Name: "orders", Type: "quorum", Arguments: args, Messages: messages}, Members: []string{"a@h"}, Leader: leader}
+		if leader != "" {
+			orders.Online = orders.Members
+		}
+		s.Queues = append(s.Queues, orders)
+	}
+}
+
+// well is how a Redis should be that has no replicas.
+var well = redisstore.Server{Addr: "h:6379", Version: "7.0.15", Eviction: "noeviction", Max: 1 << 30, Used: 1 << 20, AppendOnly: true, Fsync: "always"}
+
+func with(change func(*redisstore.Server)) redisstore.Server {
+	r := well
+	change(&r)
+	return r
+}
+
+func inRedis(durability string, r redisstore.Server) func(*Scene) {
+	return func(s *Scene) {
+		s.Config.Store.Redis = config.Redis{URL: "redis://h:6379", Durability: durability}
+		s.Redis = []redisstore.Server{r}
+	}
+}
+
+// What two brokers on one machine cannot show.
+func TestChecksOnScenes(t *testing.T) {
+	type row struct {
+		check  string
+		change func(*Scene)
+		want   string // "" is ok
+	}
+	rows := []row{
+		{"rabbitmq-version", func(s *Scene) { s.Version = "3.9.1" }, "wrong: RabbitMQ 3.9.1 is too old"},
+		{"rabbitmq-version", func(s *Scene) { s.Version = "3.13.7" }, "warning: RabbitMQ 3.13.7 fails over a malformed x-death"},
+		{"rabbitmq-version", func(s *Scene) { s.Version = "x" }, "unknown: "},
+		{"clock", func(s *Scene) { s.Ahead, s.Within = 3*time.Second, time.Second }, ""},
+		{"clock", func(s *Scene) { s.Ahead = 90 * time.Second }, "warning: RabbitMQ's clock is 1m30s ahead of this one"},
+		{"clock", func(s *Scene) { s.Ahead = -5 * time.Second }, "5s behind this one"},
+		{"clock", func(s *Scene) { s.Missing[Clock] = errors.New("no date") }, "unknown: not looked at"},
+		{"store-room", func(s *Scene) { s.StoreFree = 400 << 20 }, "warning: the store's disk has 400 MiB free, and store.reserve is 256 MiB"},
+		{"store-room", func(s *Scene) { s.StoreFree = 100 << 20 }, "wrong: "},
+		{"redis", func(s *Scene) {}, ""},
+		{"redis", inRedis("", well), ""},
+		{"redis", inRedis("", with(func(r *redisstore.Server) { r.Eviction = "allkeys-lru" })), "wrong: Redis at h:6379 deletes messages when its memory is full: maxmemory-policy is allkeys-lru $ redis-cli -h h -p 6379 CONFIG SET maxmemory-policy noeviction"},
+		{"redis", inRedis("", with(func(r *redisstore.Server) { r.Max = 0 })), "warning: Redis at h:6379 has no maxmemory"},
+		{"redis", inRedis("", with(func(r *redisstore.Server) { r.AppendOnly = false })), "CONFIG SET appendonly yes $ redis-cli -h h -p 6379 CONFIG SET appendfsync always"},
+		{"redis", inRedis("", with(func(r *redisstore.Server) { r.Fsync = "everysec" })), "wrong: Redis at h:6379 does not tell when a write is on its disk: appendfsync is everysec"},
+		{"redis", inRedis("", with(func(r *redisstore.Server) { r.Fsync, r.Version = "everysec", "7.4.0" })), "warning: Redis at h:6379 syncs once a second"},
+		{"redis", inRedis("cached", with(func(r *redisstore.Server) { r.AppendOnly = false })), ""},
+		{"redis", inRedis("replicated", well), "wrong: Redis at h:6379 has 0 replicas, and a write counts when 1 have it"},
+		{"redis", inRedis("replicated", with(func(r *redisstore.Server) { r.Replicas = 1 })), ""},
+		{"redis", func(s *Scene) { inRedis("", well)(s); s.Failover = true }, "warning: a server that is replaced by its replica loses"},
+		{"redis", func(s *Scene) { inRedis("", well)(s); s.Missing[Store] = errors.New("no answer") }, "unknown: not looked at"},
+		{"store-room", inRedis("", well), ""},
+		{"store-room", inRedis("", with(func(r *redisstore.Server) { r.Used = 900 << 20 })), "warning: Redis has 124 MiB of its maxmemory free, and 102 MiB of that are kept in reserve"},
+		{"store-room", inRedis("", with(func(r *redisstore.Server) { r.Used = 1000 << 20 })), "wrong: "},
+		{"alarms", func(s *Scene) { s.Nodes = []management.Node{{Name: "rabbit@b"}} }, "wrong: node rabbit@b is down $ rabbitmqctl -n rabbit@b status"},
+		{"connection", func(s *Scene) { s.Unreached = []error{errors.New("no route to h2")} }, "warning: one of several addresses does not answer: no route to h2"},
+		{"replicas", func(s *Scene) { s.Nodes, s.Queues = nodes("a"), intakeOn("a") }, ""},
+		{"replicas", func(s *Scene) { s.Nodes, s.Queues = nodes("a", "b", "c", "d"), intakeOn("a", "c", "d") }, ""},
+		{"replicas", func(s *Scene) { s.Nodes, s.Queues = nodes("a", "b", "c", "d"), intakeOn("b") },
+			"warning: the cluster has 4 nodes, and of our quorum queues some have fewer than 3 replicas: redrive.intake has 1" +
+				" $ rabbitmq-queues grow a all --vhost-pattern '^/$' --queue-pattern '^redrive\\.intake$'" +
+				" $ rabbitmq-queues grow c all --vhost-pattern '^/$' --queue-pattern '^redrive\\.intake$'"},
+		{"replicas", func(s *Scene) {
+			s.Nodes, s.Queues = nodes("a", "b"), intakeOn("a")
+			s.Nodes[1].Running = false
+		}, "redrive.intake has 1"},
+		{"standing", standsIn("orders", "a@h", "b@h"), "wrong orders: 3 of its dead letters stand still in it, and their target is there $ rabbitmqctl eval "},
+		{"standing", standsIn("orders", "a@h"), "wrong orders: 3 of its dead letters stand still in it, and their target is there $ "},
+		{"standing", func(s *Scene) { standsIn("orders", "a@h")(s); s.Standing = nil }, ""},
+		{"standing", laneOfOrders(map[string]any{"x-max-length": 5.0, "x-overflow": "reject-publish"}, 5, "a@h"), "wrong orders: 3 of its retries are due and stay in redrive.lane.orders, since it is full (max-length: 5) and its overflow is reject-publish $ "},
+		{"standing", laneOfOrders(nil, 5, ""), "wrong orders: 3 of its retries are due and stay in redrive.lane.orders, since 0 of its 1 replicas run, so it has no leader $ "},
+		{"standing", laneOfOrders(map[string]any{"x-max-length": 5.0, "x-overflow": "drop-head"}, 5, "a@h"), "since it does not accept them $ "},
+		{"standing", func(s *Scene) { s.Missing[DeadLetters] = errors.New("no answer") }, "unknown: not looked at"},
+		{"standing", func(s *Scene) {
+			standsIn("orders", "a@h")(s)
+			s.Queues[0].Arguments = map[string]any{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "gone"}
+		}, "they go to the queue gone, which does not exist $ "},
+		{"sizes", func(s *Scene) { s.FrameMax = 8192 }, "warning: frames are limited to 8192 bytes"},
+		{"sizes", func(s *Scene) { s.FrameMax = 0 }, ""},
+		{"sizes", func(s *Scene) {
+			s.Queues = []management.QueueState{{Queue: management.Queue{Name: "q", Messages: 2}, Bytes: 80 << 20}}
+		}, "warning q: its messages have 40 MiB on average, and RabbitMQ 4.3.6 takes 16 MiB unless"},
+		{"transport", func(s *Scene) { s.Config.Broker.URL = "amqp://u:p@mq.example/" }, "warning: broker.url speaks to mq.example without TLS"},
+		{"transport", func(s *Scene) { s.Config.Broker.URL = "amqps://u:p@mq.example/?verify=verify_none" }, "which Redrive does not obey"},
+		{"transport", func(s *Scene) { s.Config.Broker.URL = "amqps://u:p@mq.example/" }, ""},
+		{"transport", func(s *Scene) { s.Config.Broker.URL = "amqp://u:p@[::1]:5672/" }, ""},
+		{"transport", func(s *Scene) { s.Config.Broker.Management = "http://u:p@10.1.2.3:15672" }, "broker.management speaks to 10.1.2.3 without TLS"},
+		{"transport", func(s *Scene) { s.Config.Broker.URL = "amqp://u:p@127.0.0.1/,amqp://u:p@mq2.example/" }, "broker.url speaks to mq2.example without TLS"},
+		{"transport", func(s *Scene) { s.Insecure = true }, "warning: REDRIVE_INSECURE=1"},
+		{"guest", func(s *Scene) { s.Guest = true }, "wrong: RabbitMQ lets guest in from other machines, with the password guest $ rabbitmqctl delete_user guest"},
+		{"guest", func(s *Scene) { s.User, s.Config.Broker.URL = "guest", "amqp://guest:x@mq.example/" }, "warning: the service connects as guest to mq.example $ redrive permissions"},
+		{"service", func(s *Scene) { s.Service = Service{Asked: "http://x", Err: errors.New("refused")} }, ""},
+		{"service", func(s *Scene) {
+			s.File, s.Service = "my redrive.yaml", Service{Asked: "http://x", Named: true, Err: errors.New("refused")}
+		}, "warning: no service answers at http://x: refused $ redrive serve --config 'my redrive.yaml'"},
+		{"service", func(s *Scene) {
+			s.Service = Service{Asked: "http://x", Problems: []string{"intake: not connected"}, Notices: []string{"look"}}
+		}, "wrong: not ready: intake: not connected"},
+		{"permissions", func(s *Scene) { s.Missing[Permissions] = errors.New("no tag") }, "unknown: "},
+		{"permissions", func(s *Scene) {
+			s.Missing[Permissions], s.Service = errors.New("no tag"), Service{Asked: "http://x"}
+		}, ""},
+		{"permissions", func(s *Scene) { s.Permission = management.Permission{Configure: "(?<!x)", Write: ".*", Read: ".*"} }, "unknown: "},
+		{"permissions", func(s *Scene) {
+			s.Permission = management.Permission{Configure: `^redrive.*`, Write: `^redrive\..*`, Read: `^redrive.*`}
+			s.Config.Policies[0].Exhausted = policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{Exchange: "graveyard"}}
+		}, `wrong: user "redrive": it lacks write on graveyard $ rabbitmqctl set_permissions`},
+		{"connection", func(s *Scene) { s.Missing[AMQP] = errors.New("refused") }, "wrong: refused"},
+		{"quarantine", func(s *Scene) { s.Missing[AMQP] = errors.New("refused") }, "unknown: "},
+	}
+	for i, r := range rows {
+		got := ills(scene(r.change), r.check)
+		if r.want == "" && got != "" || !strings.Contains(got, r.want) {
+			t.Errorf("%d %s says %q, want %q", i, r.check, got, r.want)
+		}
+	}
+}
+
+func TestWhatTheServiceSaysOfItself(t *testing.T) {
+	for _, c := range []struct {
+		code       int
+		text, want string
+	}{
+		{200, "ready\n", ""},
+		{200, "ready\nlook at this\n", "warning: look at this"},
+		{503, "intake: not connected\n", "wrong: not ready: intake: not connected"},
+		{503, "intake: not connected\nqueue orders: it does not exist\n", "warning: queue orders: it does not exist"},
+		{503, "consumers of queue orders: it has no consumers\ndelivery limit: 3\n", "warning: consumers of queue orders: it has no consumers"},
+		{200, "ready\nqueue orders: it does not exist\n", "warning: queue orders: it does not exist"},
+		{200, "<html>a shop</html>", "warning: no service answers at"},
+		{404, "", "warning: no service answers at"},
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/readyz" {
+				t.Errorf("it asked for %s", r.URL)
+			}
+			w.WriteHeader(c.code)
+			fmt.Fprint(w, c.text)
+		}))
+		s := scene(func(s *Scene) { s.service(context.Background(), Options{Service: server.URL + "/", Named: true}) })
+		server.Close()
+		if got := ills(s, "service"); (c.want == "") != (got == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%d %q: it says %q", c.code, c.text, got)
+		}
+	}
+}
+
+// A report of a part that is missing says why and is not ok; --queue leaves others
+// out; what --fix does is said once.
+func TestReports(t *testing.T) {
+	s := scene(func(s *Scene) {
+		for _, p := range []Part{AMQP, Queues, DeadLetters, Exchanges, Bindings, Policies, Operator, Nodes, Permissions, Clock, Store} {
+			s.Missing[p] = errors.New("no " + string(p))
+		}
+	})
+	r := Examine(context.Background(), s)
+	if r.Status != Wrong || r.Queues != nil { // no connection
+		t.Errorf("a report of nothing is %s", r.Status)
+	}
+	for _, c := range Checks {
+		i := slices.IndexFunc(r.Findings, func(f Finding) bool { return f.Check == c.Name })
+		if i < 0 {
+			t.Errorf("%s says nothing", c.Name)
+		} else if f := r.Findings[i]; f.Status == OK && len(c.Needs) > 0 {
+			t.Errorf("%s is ok without having looked: %+v", c.Name, f)
+		}
+	}
+	s = scene(func(s *Scene) {
+		s.Only = []string{"a*"}
+		for _, name := range []string{"alpha", "beta"} {
+			s.Queues = append(s.Queues, management.QueueState{Queue: management.Queue{Name: name, Type: "classic", Arguments: map[string]any{"x-dead-letter-exchange": "redrive"}, Durable: true}})
+		}
+	})
+	r = Examine(context.Background(), s)
+	if *r.Enrolled != 1 || slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Queue == "beta" }) || !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Queue == "alpha" }) {
+		t.Errorf("with --queue a*: %+v", r)
+	}
+	if steps := r.Plan().Steps(); len(steps) != 1 || !strings.Contains(steps[0], "redrive.intake") {
+		t.Errorf("the plan is %q", steps)
+	}
+}
+
+// docs/reference/doctor.md has each check by its name, with what it looks at and why, in the
+// order of the list.
+func TestThePageHasEachCheck(t *testing.T) {
+	text, err := os.ReadFile("../../docs/reference/doctor.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, at := strings.Join(strings.Fields(string(text)), " "), 0
+	for _, c := range Checks {
+		i := strings.Index(page, "### "+c.Name+" ")
+		if i < at {
+			t.Errorf("%s is not in docs/reference/doctor.md, or not at its place", c.Name)
+			continue
+		}
+		section, _, _ := strings.Cut(page[i+4:], "### ")
+		for _, want := range []string{c.Title, c.Why} {
+			if !strings.Contains(section, want) {
+				t.Errorf("docs/reference/doctor.md does not say of %s: %s", c.Name, want)
+			}
+		}
+		at = i
+	}
+	if n := strings.Count(string(text), "\n### "); n != len(Checks) {
+		t.Errorf("docs/reference/doctor.md has %d checks, and there are %d", n, len(Checks))
+	}
+}
+
+// What is quoted is one word, the same, to a shell.
+func TestQuoting(t *testing.T) {
+	for text, want := range map[string]string{"": "''", "orders.eu": "orders.eu", "a b": "'a b'", "it's": `'it'\''s'`, "~x": "'~x'", "a\nb'\\": `$'a\x0ab\'\\'`, "é": "'é'", "$(reboot)": "'$(reboot)'", "*": "'*'"} {
+		if got := Quote(text); got != want {
+			t.Errorf("%q is quoted as %s", text, got)
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		text := rapid.String().Draw(t, "text")
+		if got := unquote(Quote(text)); got != text {
+			t.Fatalf("%q is quoted as %s, which is %q", text, Quote(text), got)
+		}
+	})
+}
+
+// unquote reads what Quote writes as bash would.
+func unquote(s string) string {
+	switch {
+	case strings.HasPrefix(s, "$'"):
+		var out []byte
+		for i := 2; i < len(s)-1; i++ {
+			switch {
+			case s[i] != '\\':
+				out = append(out, s[i])
+			case s[i+1] == 'x':
+				var c byte
+				fmt.Sscanf(s[i+2:i+4], "%02x", &c)
+				out, i = append(out, c), i+3
+			default:
+				out, i = append(out, s[i+1]), i+1
+			}
+		}
+		return string(out)
+	case strings.HasPrefix(s, "'"):
+		return strings.ReplaceAll(s[1:len(s)-1], `'\''`, "'")
+	}
+	return s
+}
+
+// A flag in front of --config would take that for its value.
+func TestAPrintedCommandKeepsItsFlags(t *testing.T) {
+	s := &Scene{File: "redrive.yaml"}
+	const want = "redrive doctor --fix --queue='it'\\''s' --config redrive.yaml"
+	if got := s.bind("it's", "").Commands; len(got) != 1 || got[0] != want {
+		t.Errorf("the command is %q, want %q", got, want)
+	}
+}

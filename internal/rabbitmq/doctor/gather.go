@@ -1,0 +1,281 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/redrive-mq/redrive/internal/addresses"
+	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/internal/store/redisstore"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// Options of a look around.
+type Options struct {
+	Config *config.Config
+	File   string   // of the config
+	Call   string   // our command, with what else it must be called with; "": redrive
+	Only   []string // patterns of queues
+	// Service is where it should answer, as a URL; Named that somebody said so.
+	Service string
+	Named   bool
+	HTTP    *http.Client // for the service
+	// Redis asks the servers of the config's store.redis; called only where it has one.
+	Redis func(context.Context) (servers []redisstore.Server, failover bool, err error)
+	// Insecure: REDRIVE_INSECURE is set.
+	Insecure bool
+	// Standing is how long dead letters are watched, where a queue keeps some; 0: as long as
+	// it takes to tell.
+	Standing time.Duration
+}
+
+// ErrNothing: neither AMQP nor the management API answers.
+var ErrNothing = errors.New("RabbitMQ answers neither by AMQP nor by its management API")
+
+// patience is how long a part of the look may take.
+const patience = 30 * time.Second
+
+// Gather looks around once. It changes nothing. Parts that cannot be had are in
+// Missing, with the reason; its error is ErrNothing.
+func Gather(ctx context.Context, o Options) (*Scene, error) {
+	ctx, cancel := context.WithTimeout(ctx, 4*patience)
+	defer cancel()
+	c := o.Config
+	s := &Scene{Config: c, File: o.File, Call: o.Call, Only: o.Only, Broker: addresses.Redact(c.Broker.URL), VHost: c.VHost(), User: addresses.User(c.Broker.URL), Insecure: o.Insecure, Missing: map[Part]error{}}
+	s.reach(ctx)
+	s.look(ctx)
+	if err := s.manage(ctx, cmp.Or(o.Standing, standing)); err != nil && s.Missing[AMQP] != nil {
+		return nil, fmt.Errorf("%w:\n%w\n%w", ErrNothing, s.Missing[AMQP], err)
+	}
+	s.guest(ctx)
+	if c.Store.Redis.URL != "" {
+		s.Redis, s.Failover, s.Missing[Store] = o.Redis(ctx)
+	} else {
+		s.disk(c.Store.Disk)
+	}
+	s.service(ctx, o)
+	return s, nil
+}
+
+// reach tries each address by itself, where there are several: the others hide one
+// that does not answer.
+func (s *Scene) reach(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, patience/2)
+	defer cancel()
+	var all []func() error
+	if urls := addresses.Split(s.Config.Broker.URL); len(urls) > 1 {
+		for _, u := range urls {
+			all = append(all, func() error {
+				l, err := broker.NewLook(ctx, s.connection(u))
+				if err != nil {
+					return err
+				}
+				return l.Close()
+			})
+		}
+	}
+	if urls := addresses.Split(s.Config.Broker.Management); len(urls) > 1 {
+		for _, u := range urls {
+			all = append(all, func() error {
+				one := s.Config.Broker
+				one.Management = u
+				m, err := one.API(s.VHost)
+				if err == nil {
+					_, err = m.Overview(ctx)
+				}
+				return err
+			})
+		}
+	}
+	failed := make([]error, len(all))
+	var asked sync.WaitGroup
+	for i, ask := range all {
+		asked.Go(func() { failed[i] = ask() })
+	}
+	asked.Wait()
+	s.Unreached = slices.DeleteFunc(failed, func(err error) bool { return err == nil })
+}
+
+func (s *Scene) connection(url string) broker.Config {
+	return broker.Config{URL: url, Credentials: s.Config.Broker.Credentials, Name: "redrive doctor"}
+}
+
+// look asks by AMQP.
+func (s *Scene) look(ctx context.Context) {
+	l, err := broker.NewLook(ctx, s.connection(s.Config.Broker.URL))
+	if err != nil {
+		s.Missing[AMQP] = err
+		return
+	}
+	defer l.Close()
+	for _, u := range parsed(s.Config.Broker.URL) {
+		if u.Host == l.At() {
+			s.Broker = u.Redacted()
+		}
+	}
+	s.Version, s.FrameMax = l.Version(), l.FrameMax()
+	s.Seen.Exchange, s.Seen.Intake = l.Intake()
+	depth := func(queue string) Depth {
+		consumers, ready, err := l.Queue(queue)
+		return Depth{err == nil, consumers, ready}
+	}
+	s.Seen.Consumers = depth(wire.QueueIntake).Consumers
+	s.Seen.Parked, s.Seen.Quarantine = depth(wire.QueueParked), depth(wire.QueueQuarantine)
+	for _, name := range s.namedQueues() {
+		s.Seen.Named = append(s.Seen.Named, NamedQueue{name, depth(name), l.Exchange(wire.ReturnExchange(name)) == nil})
+	}
+}
+
+// namedQueues are those that policies name without * or ?.
+func (s *Scene) namedQueues() (all []string) {
+	for i := range s.Config.Policies {
+		for _, q := range s.Config.Policies[i].Queues {
+			if s.Config.Policies.Exact(q) && s.asked(q) && !slices.Contains(all, q) {
+				all = append(all, q)
+			}
+		}
+	}
+	return all
+}
+
+// manage asks the management API. Its error is why there is none.
+func (s *Scene) manage(ctx context.Context, watch time.Duration) (err error) {
+	if s.Manage, err = s.Config.Broker.API(s.VHost); err != nil {
+		s.without(err)
+		return err
+	}
+	o, err := s.Manage.Overview(ctx)
+	if err != nil {
+		s.without(err)
+		return err
+	}
+	s.Version = o.Version
+	part(s, Queues, &s.Queues)(s.Manage.States(ctx))
+	part(s, DeadLetters, &s.Standing)(s.stand(ctx, watch))
+	part(s, Exchanges, &s.Exchanges)(s.Manage.Exchanges(ctx))
+	part(s, Bindings, &s.Bindings)(s.Manage.Bindings(ctx))
+	part(s, Policies, &s.Policies)(s.Manage.Policies(ctx))
+	part(s, Operator, &s.OperatorPolicies)(s.Manage.OperatorPolicies(ctx))
+	part(s, Nodes, &s.Nodes)(s.Manage.Nodes(ctx))
+	switch p, err := s.Manage.Permissions(ctx, s.User); {
+	case errors.Is(err, management.ErrNotFound):
+		s.Permission = management.Permission{User: s.User} // it has none here
+	default:
+		part(s, Permissions, &s.Permission)(p, err)
+	}
+	if s.Ahead, s.Within, err = s.Manage.Ahead(ctx); err != nil {
+		s.Missing[Clock] = err
+	}
+	return nil
+}
+
+// part keeps an answer, or why there is none.
+func part[T any](s *Scene, name Part, to *T) func(T, error) {
+	return func(v T, err error) {
+		if err != nil {
+			s.Missing[name] = fmt.Errorf("%s: %w", name, needs(name, err))
+			return
+		}
+		*to = v
+	}
+}
+
+// needs says which tag is missing.
+func needs(name Part, err error) error {
+	if !errors.Is(err, management.ErrDenied) {
+		return err
+	}
+	tag := map[Part]string{Nodes: "monitoring", Permissions: "administrator"}[name]
+	if tag == "" {
+		tag = "management"
+	}
+	return fmt.Errorf("the user of broker.management needs the tag %s in RabbitMQ", tag)
+}
+
+func (s *Scene) without(err error) {
+	for _, p := range []Part{Queues, DeadLetters, Exchanges, Bindings, Policies, Operator, Nodes, Permissions, Clock} {
+		s.Missing[p] = err
+	}
+}
+
+// guest tries the user and password that everybody knows, from where RabbitMQ
+// should refuse them. From its own machine it lets them in by default, which says
+// nothing.
+func (s *Scene) guest(ctx context.Context) {
+	if s.Manage != nil && slices.ContainsFunc(hosts(s.Config.Broker.Management), away) {
+		s.Guest = letsGuestIn(ctx, s.Manage)
+	}
+}
+
+func letsGuestIn(ctx context.Context, api *management.Client) bool {
+	_, err := api.As("guest", "guest").Overview(ctx)
+	return err == nil
+}
+
+// disk finds the room of the store, where it is on this machine.
+func (s *Scene) disk(folder string) {
+	if _, err := os.Stat(folder); err != nil {
+		s.Missing[Store] = fmt.Errorf("the store's folder %s is not here: run this where the service runs", folder)
+		return
+	}
+	abs, err := filepath.Abs(folder)
+	if err == nil {
+		var usage vfs.DiskUsage
+		usage, err = vfs.Default.GetDiskUsage(abs)
+		s.StoreFree = usage.AvailBytes
+	}
+	if err != nil {
+		s.Missing[Store] = fmt.Errorf("the room of %s: %w", folder, err)
+	}
+}
+
+// service asks the service how it is.
+func (s *Scene) service(ctx context.Context, o Options) {
+	if o.Service == "" {
+		return
+	}
+	s.Service = Service{Asked: o.Service, Named: o.Named}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(o.Service, "/")+"/readyz", nil)
+	if err != nil {
+		s.Service.Err = err
+		return
+	}
+	client := o.HTTP
+	if client == nil {
+		client = http.DefaultClient
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		s.Service.Err = err
+		return
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	lines := strings.FieldsFunc(string(text), func(r rune) bool { return r == '\n' })
+	switch {
+	case err != nil:
+		s.Service.Err = err
+	case resp.StatusCode == http.StatusOK && len(lines) > 0 && lines[0] == "ready":
+		s.Service.Notices = lines[1:]
+	case resp.StatusCode == http.StatusServiceUnavailable:
+		s.Service.Problems = lines
+	default:
+		s.Service.Err = fmt.Errorf("it answers %s, not as a Redrive service does", resp.Status)
+	}
+}

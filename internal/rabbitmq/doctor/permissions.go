@@ -1,0 +1,94 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/redrive-mq/redrive/internal/rabbitmq/permissions"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// userPermissions holds the service's user to what it needs for what is there: its own
+// names, the queues that are enrolled, and what its policies forward to.
+func userPermissions(_ context.Context, s *Scene) []Finding {
+	if s.Missing[Permissions] != nil {
+		return s.permissionsUnseen()
+	}
+	p := s.Permission
+	var lacks []string
+	for _, right := range []struct {
+		name, pattern string
+		on            []string
+	}{
+		{"configure", p.Configure, []string{wire.ExchangeDeadLetters, wire.QueueIntake, wire.ExchangeFailures, wire.QueueQuarantine, wire.QueueParked, wire.ReturnExchange("q")}},
+		{"read", p.Read, []string{wire.ExchangeDeadLetters, wire.QueueIntake, wire.ExchangeFailures, wire.QueueQuarantine, wire.QueueParked, wire.ReturnExchange("q")}},
+		{"write", p.Write, append([]string{wire.QueueIntake, wire.QueueQuarantine, wire.QueueParked, wire.ReturnExchange("q")}, s.written()...)},
+	} {
+		may, err := regexp.Compile(right.pattern)
+		if err != nil {
+			return []Finding{{Status: Unknown, What: fmt.Sprintf("the pattern of %s is not one that can be judged here: %s", right.name, right.pattern)}}
+		}
+		var on []string
+		for _, name := range right.on {
+			if right.pattern == "" || !may.MatchString(name) { // RabbitMQ takes "" for nothing
+				on = append(on, name)
+			}
+		}
+		if len(on) > 0 {
+			lacks = append(lacks, right.name+" on "+few(on))
+		}
+	}
+	if len(lacks) == 0 {
+		return nil
+	}
+	return []Finding{s.grant("it lacks " + strings.Join(lacks, "; "))}
+}
+
+// written are the queues that the service has to bind, and where its policies forward
+// to.
+func (s *Scene) written() (all []string) {
+	for _, q := range s.enrolledQueues() {
+		all = append(all, q.Name)
+	}
+	for i := range s.Config.Policies {
+		if to, ok := permissions.Forwards(&s.Config.Policies[i]); ok && !slices.Contains(all, to) {
+			all = append(all, to)
+		}
+	}
+	return all
+}
+
+// permissionsUnseen knows only what was refused, and what a service that is ready has
+// proved: it has declared, bound and consumes what is its own.
+func (s *Scene) permissionsUnseen() []Finding {
+	for _, err := range []error{s.Seen.Exchange, s.Seen.Intake} {
+		if errors.Is(err, wire.ErrForbidden) {
+			return []Finding{s.grant(err.Error())}
+		}
+	}
+	if v := s.Service; v.Asked != "" && v.Err == nil && len(v.Problems) == 0 {
+		return []Finding{{Status: OK, What: "the service is ready, so its user may do what it does now"}}
+	}
+	return []Finding{{Status: Unknown, What: "not looked at: the rights of the service's user", Why: s.Missing[Permissions].Error()}}
+}
+
+// grant gives the service's user what it lacks.
+func (s *Scene) grant(lacks string) Finding {
+	r := permissions.Service(s.Config.Policies)
+	return Finding{Status: Wrong, What: fmt.Sprintf("user %q: %s", s.User, lacks),
+		Mend:     "Grant what the service needs for the queues of its policies (this replaces the user's rights in the virtual host):",
+		Commands: []string{s.rabbitmqctl("set_permissions", s.User, r.Configure, r.Write, r.Read)}}
+}
+
+// few are the first of some names.
+func few(names []string) string {
+	const most = 4
+	if len(names) > most {
+		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", len(names)-most)
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,88 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+)
+
+func lifetime(_ context.Context, s *Scene) (all []Finding) {
+	for _, q := range s.work() {
+		if !s.enrolled(q) && !s.Config.Policies.Exact(q.Name) {
+			continue
+		}
+		if v := setting(q, "expires"); v != nil {
+			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("RabbitMQ deletes it, with its messages, when it has not been used for %s ms", show(v)), Mend: s.unset(q, "expires")})
+		}
+		for _, is := range []struct {
+			so   bool
+			what string
+		}{
+			{q.AutoDelete, "it is auto-delete: RabbitMQ deletes it, with its messages, when its last consumer goes"},
+			{q.Exclusive, "it is exclusive: it goes with its connection, and no other connection can bind it"},
+			{!q.Durable, "it is not durable: a restart of RabbitMQ takes it and its messages"},
+		} {
+			if is.so {
+				all = append(all, Finding{Queue: q.Name, Status: Wrong, What: is.what, Mend: "Declare it durable, not auto-delete and not exclusive; what it is cannot be changed."})
+			}
+		}
+	}
+	return all
+}
+
+const noConsumer = "RabbitMQ does not record since when"
+
+func consumers(_ context.Context, s *Scene) (all []Finding) {
+	for _, q := range s.enrolledQueues() {
+		if q.Consumers > 0 || q.Exclusive {
+			continue
+		}
+		what := fmt.Sprintf("it has no consumer, and %d messages; %s", q.Messages, noConsumer)
+		if q.IdleSince != "" {
+			what += ", but nothing was delivered or came in since " + q.IdleSince
+		}
+		all = append(all, Finding{Queue: q.Name, Status: Warning, What: what, Mend: "Start its consumer; meanwhile hold what would return:", Commands: []string{s.call() + " hold " + Quote(q.Name)}})
+	}
+	return all
+}
+
+func consumersAlone(_ context.Context, s *Scene) (all []Finding) {
+	for _, q := range s.Seen.Named {
+		if q.There && q.Consumers == 0 {
+			all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("it has no consumer, and %d messages; %s", q.Ready, noConsumer), Mend: "Start its consumer; meanwhile hold what would return:", Commands: []string{s.call() + " hold " + Quote(q.Name)}})
+		}
+	}
+	return all
+}
+
+// A queue whose consumers requeue redelivers this often a second, and more than
+// this share of what it delivers. A consumer that crashed redelivers once.
+const (
+	fastRequeue  = 1.0
+	shareRequeue = 0.5
+)
+
+func requeue(_ context.Context, s *Scene) (all []Finding) {
+	for _, q := range s.work() {
+		again, delivered := q.Stats.Redelivered.Rate, q.Stats.Delivered.Rate
+		if again < fastRequeue || again < shareRequeue*delivered {
+			continue
+		}
+		all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("%.0f of %.0f deliveries a second are of messages that were delivered before%s", again, max(again, delivered), s.ends(q)),
+			Mend: "Let consumers reject without requeue (basic.reject or basic.nack, requeue=false) what they cannot do now: Redrive retries it later."})
+	}
+	return all
+}
+
+// ends says what ends such a circle.
+func (s *Scene) ends(q *management.QueueState) string {
+	limit, limited := s.limitOf(q)
+	switch {
+	case limited && s.since(4, 3):
+		return fmt.Sprintf("; after basic.reject the delivery limit (%d) ends that, after basic.nack nothing does", limit)
+	case limited:
+		return fmt.Sprintf("; the delivery limit (%d) ends that for each", limit)
+	}
+	return ", and no delivery limit ends that"
+}

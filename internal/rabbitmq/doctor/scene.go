@@ -1,0 +1,202 @@
+package doctor
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/internal/store/redisstore"
+	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// Part of a scene that may be missing.
+type Part string
+
+const (
+	AMQP        Part = "amqp"
+	Queues      Part = "queues"
+	Exchanges   Part = "exchanges"
+	Bindings    Part = "bindings"
+	Policies    Part = "policies"
+	Operator    Part = "operator policies"
+	Nodes       Part = "nodes"
+	Permissions Part = "permissions"
+	Clock       Part = "clock"
+	Store       Part = "store"
+	DeadLetters Part = "dead letters"
+)
+
+// Scene is all that the checks look at, as it was at one time.
+type Scene struct {
+	Config *config.Config
+	// File is the config's, for commands; "": there is none.
+	File string
+	// Call is our command, with what else it must be called with; "": redrive.
+	Call string
+	// Only are patterns of the queues to tell of; none: all.
+	Only []string
+
+	Broker, VHost, User string // Broker without its password
+	Version             string // "" when not known
+	FrameMax            int    // 0: any
+	// Unreached is why some of several addresses do not answer.
+	Unreached []error
+	// Manage makes URLs for commands.
+	Manage *management.Client
+	// Missing says why a part could not be gathered.
+	Missing map[Part]error
+
+	Queues           []management.QueueState
+	Exchanges        []management.Exchange
+	Bindings         []management.Binding
+	Policies         []management.Policy
+	OperatorPolicies []management.Policy
+	Nodes            []management.Node
+	Permission       management.Permission
+
+	// Standing are how many dead letters their queues keep and did not release while the
+	// scene was looked at, by queue.
+	Standing map[string]int
+
+	Ahead, Within time.Duration // the broker's clock against this one, and how exact that is
+	StoreFree     uint64        // bytes
+	// Redis are the primaries that messages are kept in; Failover: a replica may replace
+	// one of them.
+	Redis    []redisstore.Server
+	Failover bool
+
+	Seen Seen
+	// Guest: the user guest with the password guest was let in from another machine.
+	Guest   bool
+	Service Service
+	// Insecure: the environment lets tokens go out without TLS.
+	Insecure bool
+}
+
+// Seen is what AMQP shows without the management API.
+type Seen struct {
+	Exchange, Intake   error // as broker.Look.Intake says it
+	Parked, Quarantine Depth
+	Consumers          int // of redrive.intake
+	// Named are the queues that policies name without * or ?.
+	Named []NamedQueue
+}
+
+// Depth of a queue.
+type Depth struct {
+	There            bool
+	Consumers, Ready int
+}
+
+// NamedQueue is one that a policy names.
+type NamedQueue struct {
+	Name string
+	Depth
+	Return bool // its return exchange exists
+}
+
+// Service is what the service says of itself.
+type Service struct {
+	Asked    string   // the URL; "" when no service was asked
+	Named    bool     // somebody said that it is there
+	Err      error    // nothing answers
+	Problems []string // of a service that is not ready
+	Notices  []string
+}
+
+func (s *Scene) asked(queue string) bool {
+	return len(s.Only) == 0 || slices.ContainsFunc(s.Only, func(p string) bool { return policy.MatchQueue(p, queue) })
+}
+
+// work are the queues that could be work queues.
+func (s *Scene) work() (all []*management.QueueState) {
+	for i := range s.Queues {
+		if q := &s.Queues[i]; !wire.OwnQueue(q.Name) && s.asked(q.Name) {
+			all = append(all, q)
+		}
+	}
+	return all
+}
+
+// enrolledQueues are those whose dead letters go to Redrive.
+func (s *Scene) enrolledQueues() (all []*management.QueueState) {
+	return slices.DeleteFunc(s.work(), func(q *management.QueueState) bool { return !s.enrolled(q) })
+}
+
+func (s *Scene) enrolled(q *management.QueueState) bool {
+	return !wire.OwnQueue(q.Name) && setting(q, "dead-letter-exchange") == wire.ExchangeDeadLetters
+}
+
+func (s *Scene) queue(name string) *management.QueueState {
+	for i := range s.Queues {
+		if s.Queues[i].Name == name {
+			return &s.Queues[i]
+		}
+	}
+	return nil
+}
+
+func (s *Scene) exchange(name string) *management.Exchange {
+	for i := range s.Exchanges {
+		if s.Exchanges[i].Name == name {
+			return &s.Exchanges[i]
+		}
+	}
+	return nil
+}
+
+// setting is a queue's argument or, where it has none, what its policies say.
+func setting(q *management.QueueState, key string) any {
+	if v, ok := q.Arguments["x-"+key]; ok {
+		return v
+	}
+	return q.Effective[key]
+}
+
+func isArgument(q *management.QueueState, key string) bool {
+	_, ok := q.Arguments["x-"+key]
+	return ok
+}
+
+// since tells whether RabbitMQ is of that version or later; not known is not.
+func (s *Scene) since(major, minor int) bool {
+	is, ok := versionOf(s.Version)
+	return ok && (is[0] > major || is[0] == major && is[1] >= minor)
+}
+
+// call is how our command is called.
+func (s *Scene) call() string { return cmp.Or(s.Call, "redrive") }
+
+// redrive is a command of ours, to be copied.
+func (s *Scene) redrive(command string, args ...string) string {
+	var b strings.Builder
+	b.WriteString(s.call() + " " + command)
+	if s.File != "" {
+		b.WriteString(" --config " + Quote(s.File))
+	}
+	if len(args) > 0 && strings.HasPrefix(args[len(args)-1], "-") {
+		b.WriteString(" --") // a queue's name, not a flag
+	}
+	for _, a := range args {
+		b.WriteString(" " + Quote(a))
+	}
+	return b.String()
+}
+
+// deletes is a command that takes something away by the management API; it asks
+// for the password.
+func (s *Scene) deletes(at string) string {
+	return "curl -u " + Quote(s.Manage.User()) + " -X DELETE " + Quote(at)
+}
+
+func (s *Scene) rabbitmqctl(command string, args ...string) string {
+	out := "rabbitmqctl " + command + " -p " + Quote(s.VHost)
+	for _, a := range args {
+		out += " " + Quote(a)
+	}
+	return out
+}

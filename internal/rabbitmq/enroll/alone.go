@@ -1,0 +1,86 @@
+package enroll
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/delay/ttlqueue"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// Alone is the recipe "reject → TTL queue → back" in the broker alone.
+//
+// Its delay queue is not one of the library's. A message that left its work queue
+// by anything but a reject cannot come back, since RabbitMQ takes it for a cycle;
+// a queue that dead-letters at-least-once keeps it then and tries for ever, and 32
+// of them stop the queue. So this one is at-most-once, and drops them.
+type Alone struct {
+	queue, name string // name is that of the delay queue and its exchange
+	delay       time.Duration
+	kind        ttlqueue.Type
+}
+
+// NewAlone refuses a delay that RabbitMQ cannot keep.
+func NewAlone(queue string, delay time.Duration, kind ttlqueue.Type) (*Alone, error) {
+	levels, err := ttlqueue.NewFixed(kind, delay)
+	if err != nil {
+		return nil, err
+	}
+	t, err := levels.Hold(queue, delay)
+	return &Alone{queue, t.Exchange + ".alone", delay, kind}, err
+}
+
+// Topology is all but the policy. A dead letter's routing key is the work
+// queue's name, which returns it; where there is no such queue any more it is
+// parked.
+func (a *Alone) Topology() delay.Topology {
+	args := amqp.Table{"x-queue-type": string(a.kind), "x-message-ttl": a.delay.Milliseconds(), "x-dead-letter-exchange": wire.ExchangeDue}
+	if a.kind == ttlqueue.Quorum {
+		args["x-delivery-limit"] = delay.NoLimit
+	}
+	return delay.Due(a.queue).With(delay.Topology{
+		Exchanges: []delay.Exchange{{Name: a.name, Kind: amqp.ExchangeFanout}},
+		Queues:    []delay.Queue{{Name: a.name, Args: args}},
+		Bindings:  []delay.Binding{{From: a.name, ToQueue: a.name}},
+	})
+}
+
+func (a *Alone) target() Target {
+	return Target{Exchange: a.name, RoutingKey: a.queue, PolicyPrefix: alonePrefix, AtMostOnce: true,
+		Makes: fmt.Sprintf("makes exchange and queue %q, where a rejected message waits %s, and the way back to its queue", a.name, policy.FormatDuration(a.delay)),
+		make:  func(ctx context.Context, m *management.Client) error { return m.Make(ctx, a.Topology()) }}
+}
+
+const alonePrefix = "redrive-fixed."
+
+// Policy points the work queue at it where no other policy applies; Plan merges.
+func (a *Alone) Policy() management.Policy { return a.target().policy(a.queue) }
+
+// Plan finds out what it changes.
+func (a *Alone) Plan(ctx context.Context, m *management.Client) (*Plan, error) {
+	return makePlan(ctx, m, a.queue, a.target(), false)
+}
+
+// UndoAlone takes its policy away. What waits still comes back, so all else stays.
+func UndoAlone(ctx context.Context, m *management.Client, queue string) error {
+	return undo(ctx, m, Target{PolicyPrefix: alonePrefix}.policy(queue), queue)
+}
+
+// Warnings are what a person should know of it before.
+func (a *Alone) Warnings() []string {
+	w := []string{
+		"only rejected messages come back: RabbitMQ takes what expired, overflowed its queue or passed its delivery limit for a cycle, and drops it",
+		"there is no limit of attempts: a message that always fails goes round for ever; the library and the service park it in the end",
+		"it is at-most-once: a message is lost that comes due while its work queue cannot take it (a quorum queue cannot just after RabbitMQ has started), or is rejected while the delay queue cannot",
+	}
+	if a.kind == ttlqueue.Classic {
+		w = append(w, "the classic delay queue is on one node: what waits there is lost with its disk")
+	}
+	return append(w, fmt.Sprintf("messages come back with the routing key %q; the first one is in their header x-death", a.queue))
+}

@@ -1,0 +1,211 @@
+// Package enroll points the dead-lettering of an existing queue at Redrive. A
+// queue's arguments cannot be changed, so it sets a RabbitMQ policy; one policy
+// applies to a queue at a time, so it takes over what the one in force says.
+package enroll
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+var (
+	// ErrArgument: the queue's own arguments decide, and a policy cannot.
+	ErrArgument = errors.New("the queue was declared with x-dead-letter-exchange, which no policy can change")
+	// ErrNotEnrolled: there is nothing to undo.
+	ErrNotEnrolled = errors.New("nothing to undo")
+)
+
+// Target is where a queue's dead letters are to go.
+type Target struct {
+	Exchange string
+	// RoutingKey replaces that of each dead letter; "" keeps it.
+	RoutingKey string
+	// PolicyPrefix leads the names of the policies, one for each kind of target.
+	PolicyPrefix string
+	// AtMostOnce: it leads in a circle, where at-least-once dead-lettering would
+	// keep what RabbitMQ takes for a cycle, and in the end stand still.
+	AtMostOnce bool
+	// Makes is what the queue needs besides the policy, in words.
+	Makes string
+	make  func(context.Context, *management.Client) error
+}
+
+const servicePrefix = "redrive."
+
+// service is the target of an enrolled queue.
+func service(queue string) Target {
+	exchange := wire.ReturnExchange(queue)
+	return Target{Exchange: wire.ExchangeDeadLetters, PolicyPrefix: servicePrefix, Makes: fmt.Sprintf("makes exchange %q and binds the queue to it", exchange),
+		make: func(ctx context.Context, m *management.Client) error {
+			if err := m.DeclareFanout(ctx, exchange); err != nil {
+				return err
+			}
+			return m.BindQueue(ctx, exchange, queue)
+		}}
+}
+
+// policy of a queue.
+func (t Target) policy(queue string) management.Policy {
+	def := map[string]any{"dead-letter-exchange": t.Exchange}
+	if t.RoutingKey != "" {
+		def["dead-letter-routing-key"] = t.RoutingKey
+	}
+	return management.Policy{Name: t.PolicyPrefix + queue, Pattern: "^" + regexp.QuoteMeta(queue) + "$", ApplyTo: "queues", Definition: def}
+}
+
+// reached tells whether a policy's definition sends dead letters there already.
+func (t Target) reached(def map[string]any) bool {
+	key, _ := def["dead-letter-routing-key"].(string)
+	return def["dead-letter-exchange"] == t.Exchange && (t.RoutingKey == "" || t.RoutingKey == key)
+}
+
+// Plan is what enrolling a queue changes.
+type Plan struct {
+	Queue  management.Queue
+	Target Target
+	// Before is the policy in force; nil when there is none.
+	Before *management.Policy
+	// Policy is what is set; nil when the queue dead-letters to Redrive already.
+	Policy *management.Policy
+	// Notes are what a person should know of it.
+	Notes []string
+}
+
+// Make finds out what enrolling queue needs, and changes nothing. With
+// atLeastOnce a quorum queue also gets dead-letter-strategy at-least-once, and
+// overflow reject-publish, which that needs.
+func Make(ctx context.Context, m *management.Client, queue string, atLeastOnce bool) (*Plan, error) {
+	return makePlan(ctx, m, queue, service(queue), atLeastOnce)
+}
+
+func makePlan(ctx context.Context, m *management.Client, queue string, target Target, atLeastOnce bool) (*Plan, error) {
+	q, policies, err := Told(ctx, m, queue)
+	if err != nil {
+		return nil, err
+	}
+	return plan(q, policies, target, atLeastOnce)
+}
+
+// Told asks for a queue and the policies until RabbitMQ says which policy is in
+// force: one that is not known could not be taken over.
+func Told(ctx context.Context, m *management.Client, queue string) (management.Queue, []management.Policy, error) {
+	for deadline := time.Now().Add(slowest); ; {
+		q, err := m.Queue(ctx, queue)
+		if errors.Is(err, management.ErrNotFound) {
+			return q, nil, fmt.Errorf("the queue %q does not exist: %w", queue, err)
+		}
+		if err != nil {
+			return q, nil, err
+		}
+		policies, err := m.Policies(ctx)
+		switch {
+		case err != nil || isTold(q, policies):
+			return q, policies, err
+		case time.Now().After(deadline):
+			return q, nil, fmt.Errorf("queue %q: RabbitMQ says that policy %q is in force, and that is not the one of the highest priority that matches: is the node up that has the queue?", queue, q.Policy)
+		}
+		select {
+		case <-ctx.Done():
+			return q, nil, ctx.Err()
+		case <-time.After(again):
+		}
+	}
+}
+
+// isTold is false while what RabbitMQ says of a queue is older than its policies.
+func isTold(q management.Queue, policies []management.Policy) bool {
+	want, known := beneath(q, policies, "")
+	return q.Effective != nil && (!known || want == nil && q.Policy == "" || want != nil && want.Name == q.Policy)
+}
+
+const (
+	slowest = 20 * time.Second // RabbitMQ 3.10 tells every 5, of a quorum queue
+	again   = 500 * time.Millisecond
+)
+
+func plan(q management.Queue, policies []management.Policy, target Target, atLeastOnce bool) (*Plan, error) {
+	switch {
+	case wire.OwnQueue(q.Name):
+		return nil, fmt.Errorf("%q is one of Redrive's own queues", q.Name)
+	case q.Type == "stream":
+		return nil, fmt.Errorf("%q is a stream, which dead-letters nothing", q.Name)
+	case q.Exclusive:
+		return nil, fmt.Errorf("the queue %q is exclusive: it goes with its connection", q.Name)
+	}
+	p := &Plan{Queue: q, Target: target}
+	byName := func(name string) *management.Policy {
+		if i := slices.IndexFunc(policies, func(p management.Policy) bool { return p.Name == name && name != "" }); i >= 0 {
+			return &policies[i]
+		}
+		return nil
+	}
+	p.Before = byName(q.Policy)
+	set := target.policy(q.Name)
+	if was := byName(set.Name); was != nil && was.Pattern != set.Pattern {
+		return nil, fmt.Errorf("queue %q: there is a policy %q already, on %s, which is not Redrive's: rename it", q.Name, was.Name, was.Pattern)
+	}
+	if atLeastOnce && q.Type != "quorum" {
+		return nil, fmt.Errorf("the queue %q is %s: at-least-once dead-lettering needs a quorum queue", q.Name, q.Type)
+	}
+	switch x, fixed := q.Arguments["x-dead-letter-exchange"]; {
+	case fixed && (x != target.Exchange || target.RoutingKey != "" && q.Arguments["x-dead-letter-routing-key"] != target.RoutingKey):
+		return nil, fmt.Errorf("queue %q: %w (it is %q): `redrive move %s --to NEWNAME` makes a queue without it, and moves bindings and messages there", q.Name, ErrArgument, x, q.Name)
+	case fixed && !atLeastOnce:
+		return p, nil
+	}
+	if x := q.Arguments["x-dead-letter-strategy"]; target.AtMostOnce && x == "at-least-once" {
+		return nil, fmt.Errorf("queue %q was declared with x-dead-letter-strategy %q, which no policy can change: here what is not rejected would stop its dead-lettering; declare a new queue without it, or use the library or the service", q.Name, x)
+	}
+	if atLeastOnce {
+		for key, needed := range map[string]string{"x-overflow": "reject-publish", "x-dead-letter-strategy": "at-least-once"} {
+			if x, fixed := q.Arguments[key]; fixed && x != needed {
+				// RabbitMQ would fall back to at-most-once without a word.
+				return nil, fmt.Errorf("the queue %q was declared with %s %q, which no policy can change, and at-least-once dead-lettering needs %q: enroll it without, or declare a new queue", q.Name, key, x, needed)
+			}
+		}
+	}
+	p.note()
+	def := map[string]any{}
+	if p.Before != nil {
+		if target.reached(p.Before.Definition) && !atLeastOnce {
+			return p, nil
+		}
+		maps.Copy(def, p.Before.Definition)
+		set.Priority = p.Before.Priority + 1
+		if p.Before.Name == set.Name {
+			set.Priority = p.Before.Priority
+		}
+	}
+	delete(def, "dead-letter-routing-key") // it would replace the routing key, which a return keeps
+	if target.AtMostOnce {
+		delete(def, "dead-letter-strategy")
+	}
+	maps.Copy(def, set.Definition)
+	if atLeastOnce {
+		def["dead-letter-strategy"] = "at-least-once"
+		def["overflow"] = "reject-publish"
+	}
+	set.Definition = def
+	p.Policy = &set
+	return p, nil
+}
+
+// Apply carries a plan out. The way back is made first, so that nothing fails
+// into Redrive that could not return.
+func (p *Plan) Apply(ctx context.Context, m *management.Client) error {
+	if err := p.Target.make(ctx, m); err != nil {
+		return err
+	}
+	if p.Policy == nil {
+		return nil
+	}
+	return m.PutPolicy(ctx, *p.Policy)
+}

@@ -1,0 +1,147 @@
+package enroll
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/delay/ttlqueue"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+func TestPlans(t *testing.T) {
+	limit := management.Policy{Name: "limits", Pattern: ".*", Priority: 7, Definition: map[string]any{"max-length": 5, "dead-letter-routing-key": "k"}}
+	ours := management.Policy{Name: "redrive.ours", Pattern: "^ours$", Priority: 4, Definition: map[string]any{"dead-letter-exchange": "redrive"}}
+	for _, c := range []struct {
+		name        string
+		queue       management.Queue
+		atLeastOnce bool
+		want        *management.Policy
+		err         string
+	}{
+		{"no policy", management.Queue{Name: "a.b", Type: "classic"}, false,
+			&management.Policy{Name: "redrive.a.b", Pattern: `^a\.b$`, ApplyTo: "queues", Definition: map[string]any{"dead-letter-exchange": "redrive"}}, ""},
+		{"merged and above", management.Queue{Name: "q", Type: "quorum", Policy: "limits"}, false,
+			&management.Policy{Name: "redrive.q", Pattern: "^q$", ApplyTo: "queues", Priority: 8, Definition: map[string]any{"dead-letter-exchange": "redrive", "max-length": 5}}, ""},
+		{"at least once", management.Queue{Name: "q", Type: "quorum"}, true,
+			&management.Policy{Name: "redrive.q", Pattern: "^q$", ApplyTo: "queues", Definition: map[string]any{"dead-letter-exchange": "redrive", "dead-letter-strategy": "at-least-once", "overflow": "reject-publish"}}, ""},
+		{"at least once on a classic queue", management.Queue{Name: "q", Type: "classic"}, true, nil, "needs a quorum queue"},
+		{"ours goes on, at least once", management.Queue{Name: "ours", Type: "quorum", Policy: "redrive.ours"}, true,
+			&management.Policy{Name: "redrive.ours", Pattern: "^ours$", ApplyTo: "queues", Priority: 4, Definition: map[string]any{"dead-letter-exchange": "redrive", "dead-letter-strategy": "at-least-once", "overflow": "reject-publish"}}, ""},
+		{"ours applies already", management.Queue{Name: "ours", Type: "quorum", Policy: "redrive.ours"}, false, nil, ""},
+		{"at least once against the queue's overflow", management.Queue{Name: "q", Type: "quorum", Arguments: map[string]any{"x-overflow": "drop-head"}}, true, nil, `x-overflow "drop-head"`},
+		{"at least once against the queue's strategy", management.Queue{Name: "q", Type: "quorum", Arguments: map[string]any{"x-dead-letter-strategy": "at-most-once"}}, true, nil, "x-dead-letter-strategy"},
+		{"by argument", management.Queue{Name: "q", Arguments: map[string]any{"x-dead-letter-exchange": "redrive"}}, false, nil, ""},
+		{"elsewhere by argument", management.Queue{Name: "q", Arguments: map[string]any{"x-dead-letter-exchange": "dlx"}}, false, nil, "no policy can change"},
+	} {
+		p, err := plan(c.queue, []management.Policy{limit, ours}, service(c.queue.Name), c.atLeastOnce)
+		if c.err != "" {
+			if err == nil || !strings.Contains(err.Error(), c.err) {
+				t.Errorf("%s: %v", c.name, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(c.want, p.Policy); d != "" {
+			t.Errorf("%s (-want +got):\n%s", c.name, d)
+		}
+	}
+}
+
+// In a circle of the broker alone at-least-once stands still, so it is taken away
+// where a policy can, and refused where it cannot.
+func TestPlansOfTheBrokerAlone(t *testing.T) {
+	theirs := management.Policy{Name: "theirs", Priority: 2, Definition: map[string]any{"dead-letter-exchange": "old", "dead-letter-strategy": "at-least-once", "max-length": 5}}
+	a, err := NewAlone("q", time.Minute, ttlqueue.Quorum)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := plan(management.Queue{Name: "q", Type: "quorum", Policy: "theirs"}, []management.Policy{theirs}, a.target(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	def := map[string]any{"dead-letter-exchange": "redrive.delay.1m.alone", "dead-letter-routing-key": "q", "max-length": 5}
+	if d := cmp.Diff(&management.Policy{Name: "redrive-fixed.q", Pattern: "^q$", ApplyTo: "queues", Priority: 3, Definition: def}, p.Policy); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	again, err := plan(management.Queue{Name: "q", Policy: p.Policy.Name}, []management.Policy{*p.Policy}, a.target(), false)
+	if err != nil || again.Policy != nil {
+		t.Errorf("a second plan: %+v, %v", again, err)
+	}
+	for _, args := range []map[string]any{
+		{"x-dead-letter-strategy": "at-least-once"},
+		{"x-dead-letter-exchange": "redrive.delay.1m.alone"}, // its routing key would stay
+	} {
+		if p, err := plan(management.Queue{Name: "q", Arguments: args}, nil, a.target(), false); err == nil {
+			t.Errorf("%v: %+v", args, p)
+		}
+	}
+}
+
+// On a real broker: the policy that applied goes on applying, dead letters go to
+// Redrive, and undoing restores what was.
+func TestEnrollAndUndo(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		ctx, m := context.Background(), v.API()
+		v.Queue("work.q", amqp.Table{"x-queue-type": "classic"})
+		v.Policy("theirs", "^work", 3, map[string]any{"max-length": 100, "message-ttl": 86_400_000})
+		inForce := func(name string) {
+			t.Helper()
+			brokertest.Eventually(t, name+" is in force", func() bool {
+				q, err := m.Queue(ctx, "work.q")
+				if err != nil {
+					t.Fatal(err)
+				}
+				return q.Policy == name
+			})
+		}
+		inForce("theirs")
+		p, err := Make(ctx, m, "work.q", false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var shown strings.Builder
+		p.Write(&shown)
+		for _, want := range []string{`policy "theirs" of priority 3 applies`, "+ dead-letter-exchange: redrive", "    max-length: 100", "    message-ttl: 86400000"} {
+			if !strings.Contains(shown.String(), want) {
+				t.Errorf("%q is not shown:\n%s", want, shown.String())
+			}
+		}
+		if err := p.Apply(ctx, m); err != nil {
+			t.Fatal(err)
+		}
+		inForce("redrive.work.q")
+		ch := v.Channel()
+		if err := ch.ExchangeDeclare("redrive", "fanout", true, false, true, false, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := ch.ExchangeDeclarePassive(wire.ReturnExchange("work.q"), "fanout", true, false, false, false, nil); err != nil {
+			t.Errorf("the return exchange: %v", err)
+		}
+		if p, err := Make(ctx, m, "work.q", false); err != nil || p.Policy != nil {
+			t.Errorf("a second plan: %+v, %v", p.Policy, err)
+		}
+		if err := Undo(ctx, m, "work.q"); err != nil {
+			t.Fatal(err)
+		}
+		inForce("theirs")
+		if err := Undo(ctx, m, "work.q"); !errors.Is(err, ErrNotEnrolled) {
+			t.Errorf("undoing twice: %v", err)
+		}
+		if _, err := Make(ctx, m, "nothing", false); !errors.Is(err, management.ErrNotFound) {
+			t.Errorf("a queue that does not exist: %v", err)
+		}
+		if _, err := Make(ctx, m, "redrive.intake", false); err == nil {
+			t.Error("Redrive's own queue was enrolled")
+		}
+	})
+}

@@ -1,0 +1,56 @@
+package enroll
+
+import (
+	"context"
+	"slices"
+
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// One is a queue of many, and what enrolling it changes, or why it cannot be.
+type One struct {
+	Queue string
+	Plan  *Plan // nil with Err
+	Err   error
+}
+
+// Find plans for the queues named, and all that match a pattern, in order. Each has
+// a policy of its own. One on a pattern would also catch queues that are made
+// later, and take from each the policy that it had; and since what is in force
+// differs from queue to queue, it could not keep it for all.
+//
+// A pattern leaves out what is never meant: Redrive's own queues, streams, and
+// queues that go with their connection.
+func Find(ctx context.Context, m *management.Client, names []string, pattern string, atLeastOnce bool) ([]One, error) {
+	queues, err := m.Queues(ctx)
+	if err != nil {
+		return nil, err
+	}
+	policies, err := m.Policies(ctx)
+	if err != nil {
+		return nil, err
+	}
+	known := map[string]management.Queue{}
+	for _, q := range queues {
+		known[q.Name] = q
+		if pattern != "" && policy.MatchQueue(pattern, q.Name) && !wire.OwnQueue(q.Name) && q.Type != "stream" && !q.Exclusive {
+			names = append(names, q.Name)
+		}
+	}
+	names = slices.Compact(slices.Sorted(slices.Values(names)))
+	all := make([]One, len(names))
+	for i, name := range names {
+		q, ok := known[name]
+		all[i].Queue = name
+		if !ok || !isTold(q, policies) {
+			if q, _, err = Told(ctx, m, name); err != nil {
+				all[i].Err = err
+				continue
+			}
+		}
+		all[i].Plan, all[i].Err = plan(q, policies, service(name), atLeastOnce)
+	}
+	return all, nil
+}

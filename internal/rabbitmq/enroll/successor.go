@@ -1,0 +1,37 @@
+package enroll
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+)
+
+// Successor plans the policy of a queue that takes old's place under another name
+// and type: what is in force on old, with dead letters to Redrive, and above
+// whatever else matches the name.
+func Successor(old management.Queue, policies []management.Policy, name, kind string) *Plan {
+	p := &Plan{Queue: management.Queue{Name: name, Type: kind}, Target: service(name)}
+	set := p.Target.policy(name)
+	def := map[string]any{}
+	if i := slices.IndexFunc(policies, func(p management.Policy) bool { return p.Name == old.Policy && old.Policy != "" }); i >= 0 {
+		p.Before = &policies[i]
+		maps.Copy(def, p.Before.Definition)
+	}
+	delete(def, "dead-letter-routing-key")
+	maps.Copy(def, set.Definition)
+	if old.Arguments["x-dead-letter-strategy"] == "at-least-once" && kind == "quorum" {
+		def["dead-letter-strategy"], def["overflow"] = "at-least-once", "reject-publish"
+	}
+	set.Definition = def
+	others := slices.DeleteFunc(slices.Clone(policies), func(p management.Policy) bool { return p.Name == set.Name })
+	if best, known := beneath(p.Queue, others, set.Name); !known {
+		for _, o := range others {
+			set.Priority = max(set.Priority, o.Priority+1)
+		}
+	} else if best != nil {
+		set.Priority = best.Priority + 1
+	}
+	p.Policy = &set
+	return p
+}

@@ -1,0 +1,156 @@
+package enroll
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/policy"
+)
+
+// Undo takes our policy away, so that the one before applies again: RabbitMQ has
+// kept it all the time, below ours, so there is nothing to remember, and any
+// machine can undo. The return exchange stays: messages that wait still have to
+// come back.
+func Undo(ctx context.Context, m *management.Client, queue string) error {
+	return undo(ctx, m, service(queue).policy(queue), queue)
+}
+
+func undo(ctx context.Context, m *management.Client, ours management.Policy, queue string) error {
+	is, err := m.Policy(ctx, ours.Name)
+	if errors.Is(err, management.ErrNotFound) {
+		return fmt.Errorf("queue %q: %w: there is no policy %q", queue, ErrNotEnrolled, ours.Name)
+	}
+	if err != nil {
+		return err
+	}
+	if is.Pattern != ours.Pattern {
+		return fmt.Errorf("queue %q: %w: the policy %q is on %s, so it is not Redrive's", queue, ErrNotEnrolled, is.Name, is.Pattern)
+	}
+	err = m.DeletePolicy(ctx, ours.Name)
+	if errors.Is(err, management.ErrNotFound) { // somebody else was faster
+		return nil
+	}
+	return err
+}
+
+// Undoing is what taking a queue's policy away changes.
+type Undoing struct {
+	Queue string
+	Ours  management.Policy
+	// After applies then; nil for none. Unknown: RabbitMQ will choose.
+	After   *management.Policy
+	Unknown bool
+	// Gone: the queue is, and has left its policy behind.
+	Gone bool
+}
+
+// FindUndoings finds the enrolled queues among those named, or that match a
+// pattern. A queue that is named and not enrolled is an error of its own.
+func FindUndoings(ctx context.Context, m *management.Client, names []string, pattern string) (found []Undoing, missing []error, err error) {
+	policies, err := m.Policies(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	queues, err := m.Queues(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	add := func(name string) bool {
+		ours := service(name).policy(name)
+		i := slices.IndexFunc(policies, func(p management.Policy) bool { return p.Name == ours.Name && p.Pattern == ours.Pattern })
+		if i < 0 {
+			return false
+		}
+		u := Undoing{Queue: name, Ours: policies[i]}
+		q := slices.IndexFunc(queues, func(q management.Queue) bool { return q.Name == name })
+		if u.Gone = q < 0; !u.Gone {
+			known := false
+			u.After, known = beneath(queues[q], policies, ours.Name)
+			u.Unknown = !known
+		}
+		found = append(found, u)
+		return true
+	}
+	for _, name := range names {
+		if !add(name) {
+			missing = append(missing, fmt.Errorf("queue %q: %w: there is no policy %q", name, ErrNotEnrolled, service(name).policy(name).Name))
+		}
+	}
+	if pattern != "" {
+		for _, p := range policies {
+			if name, ok := strings.CutPrefix(p.Name, servicePrefix); ok && policy.MatchQueue(pattern, name) {
+				add(name)
+			}
+		}
+	}
+	return found, missing, nil
+}
+
+// Write shows a person what applies then.
+func (u *Undoing) Write(w io.Writer) {
+	fmt.Fprintf(w, "queue %q: policy %q of priority %d goes; ", u.Queue, u.Ours.Name, u.Ours.Priority)
+	switch {
+	case u.Gone:
+		fmt.Fprintln(w, "the queue itself is gone")
+		return
+	case u.Unknown:
+		fmt.Fprintln(w, "RabbitMQ then chooses among the others that match")
+		return
+	case u.After == nil:
+		fmt.Fprintln(w, "no other applies")
+	default:
+		fmt.Fprintf(w, "policy %q of priority %d applies again:\n", u.After.Name, u.After.Priority)
+	}
+	writeKeys(w, difference(&u.Ours, u.After), "")
+}
+
+// beneath is the policy that would be in force on a queue without those named. It
+// is known only where this program reads patterns as RabbitMQ does, and where no
+// two of the same priority match.
+func beneath(q management.Queue, policies []management.Policy, without string) (best *management.Policy, known bool) {
+	known = true
+	for i := range policies {
+		p := &policies[i]
+		if p.Name == without || !appliesTo(p.ApplyTo, q.Type) {
+			continue
+		}
+		switch matches, ok := matches(p.Pattern, q.Name); {
+		case !ok:
+			known = false
+		case !matches:
+		case best == nil || p.Priority > best.Priority:
+			best = p
+		case p.Priority == best.Priority:
+			known = false
+		}
+	}
+	return best, known
+}
+
+// appliesTo tells whether a policy is for a type of queue. What later versions of
+// RabbitMQ may add is taken to be for all.
+func appliesTo(to, kind string) bool {
+	switch to {
+	case "exchanges":
+		return false
+	case "classic_queues", "quorum_queues", "streams":
+		return strings.TrimSuffix(strings.TrimSuffix(to, "s"), "_queue") == kind
+	}
+	return true
+}
+
+// matches tells whether RabbitMQ's pattern matches; ok is false where it says
+// something that only RabbitMQ's expressions can.
+func matches(pattern, name string) (is, ok bool) {
+	re, err := regexp.Compile(pattern)
+	if err != nil {
+		return false, false
+	}
+	return re.MatchString(name), true
+}

@@ -1,0 +1,310 @@
+package management_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
+)
+
+// names are what URLs mean something else by.
+var names = []string{"orders", "a/b", "a%2Fb", "a b+c", "a?b=c#d", "...", "заказы", "\x1b[2J"}
+
+func TestPolicies(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		ctx, m := context.Background(), v.API()
+		if all, err := m.Policies(ctx); err != nil || len(all) != 0 {
+			t.Fatalf("a new virtual host has the policies %v, %v", all, err)
+		}
+		want := map[string]management.Policy{}
+		for i, name := range names {
+			p := management.Policy{Name: name, Pattern: "^a\\.b$", ApplyTo: "queues", Priority: i, Definition: map[string]any{"dead-letter-exchange": "redrive", "message-ttl": 1e9}}
+			if err := m.PutPolicy(ctx, p); err != nil {
+				t.Fatalf("setting policy %q: %v", name, err)
+			}
+			want[name] = p
+		}
+		orders := want["orders"]
+		orders.Priority, orders.Definition = 99, map[string]any{"max-length": 5.0}
+		want["orders"] = orders
+		if err := m.PutPolicy(ctx, orders); err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(want, policies(t, m)); d != "" {
+			t.Errorf("policies (-want +got):\n%s", d)
+		}
+		for _, name := range names {
+			if err := m.DeletePolicy(ctx, name); err != nil {
+				t.Errorf("deleting policy %q: %v", name, err)
+			}
+			delete(want, name)
+			if d := cmp.Diff(want, policies(t, m)); d != "" {
+				t.Fatalf("after deleting %q (-want +got):\n%s", name, d)
+			}
+		}
+		if err := m.DeletePolicy(ctx, "orders"); !errors.Is(err, management.ErrNotFound) {
+			t.Errorf("deleting a policy that is not there: %v", err)
+		}
+		err := m.PutPolicy(ctx, management.Policy{Name: "bad", Pattern: "(", ApplyTo: "queues", Definition: map[string]any{"max-length": 5}})
+		if err == nil || !strings.Contains(err.Error(), "policies/") || !strings.Contains(err.Error(), "pattern") {
+			t.Errorf("a pattern that is none: %v", err)
+		}
+	})
+}
+
+func policies(t *testing.T, m *management.Client) map[string]management.Policy {
+	t.Helper()
+	all, err := m.Policies(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	by := map[string]management.Policy{}
+	for _, p := range all {
+		by[p.Name] = p
+	}
+	return by
+}
+
+func TestQueues(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		ctx, m := context.Background(), v.API()
+		for _, name := range names {
+			v.Queue(name, amqp.Table{"x-queue-type": "classic", "x-max-length": 7})
+			q, err := m.Queue(ctx, name)
+			if err != nil {
+				t.Errorf("queue %q: %v", name, err)
+				continue
+			}
+			if q.Name != name || q.Type != "classic" || q.Policy != "" || q.Arguments["x-max-length"] != 7.0 {
+				t.Errorf("queue %q is %+v", name, q)
+			}
+			if err := m.DeclareFanout(ctx, "to "+name); err != nil {
+				t.Errorf("exchange for %q: %v", name, err)
+			}
+			if err := m.BindQueue(ctx, "to "+name, name); err != nil {
+				t.Errorf("binding %q: %v", name, err)
+			}
+			v.Publish("to "+name, "", amqp.Publishing{Body: []byte(name)})
+			c := v.Consume(name)
+			c.Take(name)
+			if err := m.DeleteExchange(ctx, "to "+name); err != nil {
+				t.Errorf("deleting the exchange for %q: %v", name, err)
+			}
+		}
+		for _, name := range []string{".", ".."} { // RabbitMQ would answer for all queues
+			if _, err := m.Queue(ctx, name); err == nil || !strings.Contains(err.Error(), "cannot address") {
+				t.Errorf("queue %q: %v", name, err)
+			}
+		}
+		v.Queue("quorum", amqp.Table{"x-queue-type": "quorum"})
+		if q, err := m.Queue(ctx, "quorum"); err != nil || q.Type != "quorum" {
+			t.Errorf("a quorum queue is %+v, %v", q, err)
+		}
+		if _, err := m.Queue(ctx, "nothing"); !errors.Is(err, management.ErrNotFound) || !strings.Contains(err.Error(), "nothing") {
+			t.Errorf("a queue that is not there: %v", err)
+		}
+		if o, err := m.Overview(ctx); err != nil || o.Version != v.Version || o.Node == "" {
+			t.Errorf("the overview is %+v, %v", o, err)
+		}
+	})
+}
+
+// Whoever may not learns who was refused, where, and what to look at; never a
+// password.
+func TestRefusedUsers(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		ctx, user := context.Background(), "shop-"+uuid.NewString()
+		v.User(user, "s3cret")
+		for _, c := range []struct{ what, user, password, want string }{
+			{"a wrong password", user, "s3cretnot", "password"},
+			{"an unknown user", "nobody-" + user, "s3cret", "password"},
+			{"a user without a tag", user, "s3cret", "tag"},
+		} {
+			_, err := clientAs(t, v, c.user, c.password).Policies(ctx)
+			if !errors.Is(err, management.ErrDenied) {
+				t.Errorf("%s: %v", c.what, err)
+				continue
+			}
+			checkError(t, c.what, err, c.want, c.user, hostOf(t, v.Management), "broker.management")
+		}
+		// With the tag, but without a right on the virtual host.
+		v.Must(http.MethodPut, "users/"+user, map[string]any{"password": "s3cret", "tags": "policymaker"})
+		m := clientAs(t, v, user, "s3cret")
+		if _, err := m.Policies(ctx); !errors.Is(err, management.ErrDenied) && !errors.Is(err, management.ErrNotFound) {
+			t.Errorf("without a right on the virtual host: %v", err)
+		} else {
+			checkError(t, "without a right on the virtual host", err, user)
+		}
+		v.Grant(user, "", "", "")
+		if err := m.PutPolicy(ctx, management.Policy{Name: "p", Pattern: "x", ApplyTo: "queues", Definition: map[string]any{"max-length": 5}}); err != nil {
+			t.Errorf("with the tag policymaker: %v", err)
+		}
+		err := m.DeclareFanout(ctx, "e")
+		if err == nil {
+			t.Error("an exchange was made without the right")
+		} else {
+			checkError(t, "an exchange without the right", err, "e")
+		}
+	})
+}
+
+func TestTheManagementAPIIsNotThere(t *testing.T) {
+	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/gone/") {
+			w.WriteHeader(http.StatusNotFound)
+		}
+		_, _ = w.Write([]byte("<html>a shop</html>"))
+	}))
+	defer site.Close()
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	for what, at := range map[string]string{"nothing listens": gone.URL, "another site": site.URL, "another site's 404": site.URL + "/gone"} {
+		u, err := url.Parse(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.User = url.UserPassword("shop", "s3cret")
+		m, err := management.New(u.String(), "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = m.Queue(context.Background(), "orders")
+		if err == nil {
+			t.Errorf("%s: no error", what)
+			continue
+		}
+		checkError(t, what, err, u.Host, "orders", "rabbitmq_management", "broker.management")
+	}
+	for _, bad := range []string{"", "127.0.0.1:15672", "http://", "http://u:s3cret@ho st/"} {
+		if _, err := management.New(bad, "/"); err == nil {
+			t.Errorf("%q was taken for a URL", bad)
+		} else {
+			checkError(t, bad, err, "expected http://")
+		}
+	}
+}
+
+// On the port of AMQP, the usual mistake.
+func TestThePortOfAMQPIsNotTheManagementAPI(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		host := hostOf(t, v.AMQP)
+		m, err := management.New("http://shop:s3cret@"+host, "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.Overview(context.Background()); err == nil {
+			t.Error("no error")
+		} else {
+			checkError(t, "AMQP's port", err, host, "broker.management")
+		}
+	})
+}
+
+// Of several nodes one is asked, and another when that does not answer; whatever they
+// are refused, all refuse.
+func TestSeveralNodes(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		ctx := context.Background()
+		gone := httptest.NewServer(nil)
+		gone.Close()
+		broken := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }))
+		defer broken.Close()
+		as := func(at string) string { return strings.Replace(at, "http://", "http://guest:guest@", 1) }
+		for range 10 { // which is the first is random
+			m, err := management.New(strings.Join([]string{as(gone.URL), as(broken.URL), v.Management}, ","), v.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := m.Overview(ctx); err != nil {
+				t.Fatalf("one of three answers: %v", err)
+			}
+			if at := m.At("queues"); !strings.Contains(at, hostOf(t, v.Management)) {
+				t.Errorf("commands for people ask %s, which does not answer", at)
+			}
+			if _, err := m.Queue(ctx, "nothing"); !errors.Is(err, management.ErrNotFound) {
+				t.Errorf("a queue that is not there: %v", err)
+			}
+			if _, err := m.As("guest", "s3cretnot").Overview(ctx); !errors.Is(err, management.ErrDenied) {
+				t.Errorf("a wrong password: %v", err)
+			}
+		}
+		m, err := management.New(as(gone.URL)+","+as(broken.URL), v.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.Overview(ctx); err == nil {
+			t.Error("nobody answers, and there is no error")
+		} else {
+			checkError(t, "nobody answers", err, hostOf(t, gone.URL), hostOf(t, broken.URL))
+		}
+	})
+}
+
+// A node that takes the question and never answers costs its asker's time, and no
+// other's.
+func TestANodeThatHangsIsAskedOnce(t *testing.T) {
+	hanging := make(chan struct{})
+	hung := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-hanging }))
+	defer hung.Close()
+	defer close(hanging)
+	well := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{}")) }))
+	defer well.Close()
+	for range 5 { // which is the first is random
+		m, err := management.New(hung.URL+","+well.URL, "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+		_, _ = m.Overview(ctx)
+		cancel()
+		if _, err := m.Overview(context.Background()); err != nil || !strings.HasPrefix(m.At("queues"), well.URL) {
+			t.Errorf("the second question: %v, at %s", err, m.At("queues"))
+		}
+	}
+}
+
+func clientAs(t *testing.T, v *brokertest.VHost, user, password string) *management.Client {
+	t.Helper()
+	u, err := url.Parse(v.Management)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword(user, password)
+	m, err := management.New(u.String(), v.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func hostOf(t *testing.T, rawURL string) string {
+	t.Helper()
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u.Host
+}
+
+func checkError(t *testing.T, what string, err error, wants ...string) {
+	t.Helper()
+	for _, want := range wants {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %q does not say %q", what, err, want)
+		}
+	}
+	if strings.Contains(err.Error(), "s3cret") {
+		t.Errorf("%s: the password is in %q", what, err)
+	}
+}

@@ -1,0 +1,103 @@
+package management
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+
+	"github.com/redrive-mq/redrive/internal/delay"
+)
+
+// Definitions are what `rabbitmqctl import_definitions` and POST
+// /api/definitions take.
+type Definitions struct {
+	Exchanges []exchangeDefinition `json:"exchanges"`
+	Queues    []queueDefinition    `json:"queues"`
+	Bindings  []bindingDefinition  `json:"bindings"`
+	Policies  []policyDefinition   `json:"policies,omitempty"`
+}
+
+type exchangeDefinition struct {
+	Name       string         `json:"name"`
+	VHost      string         `json:"vhost"`
+	Type       string         `json:"type"`
+	Durable    bool           `json:"durable"`
+	AutoDelete bool           `json:"auto_delete"`
+	Internal   bool           `json:"internal"`
+	Arguments  map[string]any `json:"arguments"`
+}
+
+type queueDefinition struct {
+	Name       string         `json:"name"`
+	VHost      string         `json:"vhost"`
+	Durable    bool           `json:"durable"`
+	AutoDelete bool           `json:"auto_delete"`
+	Arguments  map[string]any `json:"arguments"`
+}
+
+type bindingDefinition struct {
+	Source          string         `json:"source"`
+	VHost           string         `json:"vhost"`
+	Destination     string         `json:"destination"`
+	DestinationType string         `json:"destination_type"`
+	RoutingKey      string         `json:"routing_key"`
+	Arguments       map[string]any `json:"arguments"`
+}
+
+type policyDefinition struct {
+	VHost string `json:"vhost"`
+	Policy
+}
+
+// Define puts a topology and policies into that form.
+func Define(vhost string, t delay.Topology, policies ...Policy) Definitions {
+	d := Definitions{Exchanges: []exchangeDefinition{}, Queues: []queueDefinition{}, Bindings: []bindingDefinition{}}
+	for _, e := range t.Exchanges {
+		d.Exchanges = append(d.Exchanges, exchangeDefinition{Name: e.Name, VHost: vhost, Type: e.Kind, Durable: true, AutoDelete: e.AutoDelete, Internal: e.Internal, Arguments: arguments(e.Args)})
+	}
+	for _, q := range t.Queues {
+		d.Queues = append(d.Queues, queueDefinition{Name: q.Name, VHost: vhost, Durable: true, Arguments: arguments(q.Args)})
+	}
+	for _, b := range t.Bindings {
+		to, kind := b.ToQueue, "queue"
+		if b.ToExchange != "" {
+			to, kind = b.ToExchange, "exchange"
+		}
+		d.Bindings = append(d.Bindings, bindingDefinition{Source: b.From, VHost: vhost, Destination: to, DestinationType: kind, RoutingKey: b.Key, Arguments: arguments(nil)})
+	}
+	for _, p := range policies {
+		d.Policies = append(d.Policies, policyDefinition{vhost, p})
+	}
+	return d
+}
+
+// arguments is never null, which RabbitMQ refuses.
+func arguments(table map[string]any) map[string]any {
+	if table == nil {
+		return map[string]any{}
+	}
+	return table
+}
+
+// Make makes the exchanges, queues and bindings of a topology in the client's
+// virtual host, one by one: importing them at once needs an administrator.
+func (c *Client) Make(ctx context.Context, t delay.Topology) error {
+	d := Define(c.vhost, t)
+	for _, e := range d.Exchanges {
+		if err := c.Call(ctx, http.MethodPut, c.path("exchanges", e.Name), e, nil); err != nil {
+			return err
+		}
+	}
+	for _, q := range d.Queues {
+		if err := c.Call(ctx, http.MethodPut, c.path("queues", q.Name), q, nil); err != nil {
+			return err
+		}
+	}
+	for _, b := range d.Bindings {
+		path := "bindings/" + url.PathEscape(c.vhost) + "/e/" + url.PathEscape(b.Source) + "/" + b.DestinationType[:1] + "/" + url.PathEscape(b.Destination)
+		if err := c.Call(ctx, http.MethodPost, path, map[string]any{"routing_key": b.RoutingKey}, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,97 @@
+package move
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/enroll"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+const (
+	// near is how few messages make the old queue as good as empty: those are what
+	// newer ones may overtake.
+	near = 8 * most
+	// stagnant is how long it may take to become less, before publishers are taken
+	// to be faster.
+	stagnant = 10 * time.Second
+)
+
+// drain moves messages while the old queue still gets new ones, so that few are
+// left to be overtaken at the turn.
+func (m *Move) drain(ctx context.Context, c *broker.Carrier) error {
+	least, since := -1, time.Now()
+	return m.carry(ctx, c, time.Second, func() bool {
+		ready, _, err := c.Depth(m.From)
+		if err != nil || ready <= near {
+			return false
+		}
+		if least < 0 || ready < least {
+			least, since = ready, time.Now()
+		}
+		return time.Since(since) < stagnant
+	})
+}
+
+// carry moves messages until none comes for idle, or more says no.
+func (m *Move) carry(ctx context.Context, c *broker.Carrier, idle time.Duration, more func() bool) error {
+	at := most
+	if m.rejects {
+		at = 1 // or one that was refused would be overtaken by the next
+	}
+	return c.Carry(ctx, m.From, wire.ReturnExchange(m.To), at, idle, func(n int) bool {
+		m.carried += n
+		m.Carried(m.carried)
+		return more()
+	})
+}
+
+// finish moves the rest, and deletes the old queue when it has been quiet.
+func (m *Move) finish(ctx context.Context, c *broker.Carrier, s *State) error {
+	for {
+		if err := m.carry(ctx, c, m.Quiet, func() bool { return true }); err != nil {
+			return err
+		}
+		q, _, err := enroll.Told(ctx, m.API, m.From)
+		if err != nil {
+			return err
+		}
+		_, used, err := c.Depth(m.From)
+		if err != nil {
+			return err
+		}
+		if used > 0 && !m.Keep {
+			var who strings.Builder
+			consumers(&who, &q)
+			return fmt.Errorf("queue %q is still consumed:\n%sstop them; %w", m.From, who.String(), ErrConsumers)
+		}
+		if q.Messages > 0 { // in the hands of a consumer, or RabbitMQ counts later
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(pause):
+			}
+			continue
+		}
+		if m.Keep {
+			m.Tell(fmt.Sprintf("queue %q is empty, and is kept", m.From))
+			return nil
+		}
+		if s.Old.Type == "quorum" {
+			err = c.DeleteQuorum(ctx, m.From, wire.ReturnExchange(m.To))
+		} else {
+			err = c.DeleteClassic(m.From)
+		}
+		switch {
+		case errors.Is(err, broker.ErrNotEmpty), errors.Is(err, broker.ErrInUse):
+			continue
+		case err == nil:
+			m.Tell(fmt.Sprintf("queue %q is deleted", m.From))
+		}
+		return err
+	}
+}

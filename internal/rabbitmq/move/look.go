@@ -1,0 +1,232 @@
+package move
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/redrive-mq/redrive/internal/rabbitmq/enroll"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// State is what RabbitMQ says.
+type State struct {
+	Old, New *management.Queue // nil: not there
+	// Arguments of the new queue, and those of the old one that it does without.
+	Type      string
+	Arguments map[string]any
+	Dropped   []string
+	Policy    *enroll.Plan
+	// Bindings of the old queue, without those from the exchange of the detour.
+	Bindings []management.Binding
+	// Detour is there, and these bindings lead to it; Fed: it leads to the old queue.
+	Detour bool
+	Led    []management.Binding
+	Fed    bool
+}
+
+// Look asks RabbitMQ, and refuses what cannot be moved.
+func (m *Move) Look(ctx context.Context) (*State, error) {
+	if m.From == m.To {
+		return nil, refusef("the new name is the old one; a queue cannot be changed in place, since what is published to its name between its end and its new beginning would be lost")
+	}
+	for _, name := range []string{m.From, m.To} {
+		if wire.OwnQueue(name) || strings.HasPrefix(name, "amq.") || name == "" {
+			return nil, refusef("%q is not a name for a work queue", name)
+		}
+	}
+	s := &State{}
+	var err error
+	if s.Old, err = m.queue(ctx, m.From); err != nil {
+		return nil, err
+	}
+	if s.New, err = m.queue(ctx, m.To); err != nil {
+		return nil, err
+	}
+	if s.Old == nil && s.New == nil {
+		return nil, fmt.Errorf("the queue %q does not exist: %w", m.From, management.ErrNotFound)
+	}
+	if err := m.lookAtDetour(ctx, s); err != nil {
+		return nil, err
+	}
+	if s.Old == nil {
+		return s, nil
+	}
+	switch {
+	case s.Old.Type == "stream":
+		return nil, refusef("%q is a stream", m.From)
+	case s.Old.Exclusive || s.Old.AutoDelete:
+		return nil, refusef("%q goes with its connection or its last consumer", m.From)
+	}
+	if s.Bindings, err = m.API.QueueBindings(ctx, m.From); err != nil {
+		return nil, err
+	}
+	detour := wire.MoveExchange(m.From)
+	s.Fed = slices.ContainsFunc(s.Bindings, func(b management.Binding) bool { return b.Source == detour })
+	s.Bindings = slices.DeleteFunc(s.Bindings, func(b management.Binding) bool { return b.Source == detour })
+	for _, b := range s.Bindings {
+		if err := m.movable(ctx, b); err != nil {
+			return nil, err
+		}
+	}
+	s.arguments(m.Type)
+	policies, err := m.API.Policies(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.Policy = enroll.Successor(*s.Old, policies, m.To, s.Type)
+	return s, m.sameAs(s)
+}
+
+func (m *Move) queue(ctx context.Context, name string) (*management.Queue, error) {
+	q, _, err := enroll.Told(ctx, m.API, name)
+	if errors.Is(err, management.ErrNotFound) {
+		return nil, nil
+	}
+	return &q, err
+}
+
+func (m *Move) lookAtDetour(ctx context.Context, s *State) error {
+	e, err := m.API.Exchange(ctx, wire.MoveExchange(m.From))
+	if errors.Is(err, management.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if to := e.Arguments["alternate-exchange"]; to != wire.ReturnExchange(m.To) {
+		return refusef("a move of %q to another name is under way (exchange %q leads to %q): finish that first", m.From, e.Name, to)
+	}
+	s.Detour = true
+	s.Led, err = m.API.BindingsTo(ctx, e.Name)
+	return err
+}
+
+// Not of every type: binding another destination to an exchange that spreads
+// messages, or sends old ones to whoever comes new, changes what others get.
+var movableFrom = []string{"direct", "fanout", "topic", "headers", "x-delayed-message"}
+
+func (m *Move) movable(ctx context.Context, b management.Binding) error {
+	e, err := m.API.Exchange(ctx, b.Source)
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(movableFrom, e.Type) {
+		return refusef("queue %q is bound to exchange %q of type %s, where a binding more changes what other queues get: move that binding by hand", m.From, b.Source, e.Type)
+	}
+	for k, v := range b.Arguments {
+		switch v.(type) {
+		case string, bool:
+		default:
+			return refusef("its binding to exchange %q has the argument %s: %v, whose type RabbitMQ's API does not tell: move that binding by hand", b.Source, k, v)
+		}
+	}
+	return nil
+}
+
+// onlyClassic and onlyQuorum are arguments that the other type refuses (406), or
+// that mean nothing there.
+var (
+	onlyClassic = []string{"x-max-priority", "x-queue-mode", "x-queue-version", "x-queue-master-locator"}
+	onlyQuorum  = []string{"x-delivery-limit", "x-quorum-initial-group-size", "x-quorum-target-group-size", "x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max"}
+)
+
+func (s *State) arguments(kind string) {
+	s.Type, s.Arguments = s.Old.Type, map[string]any{}
+	var not []string
+	if kind != "" && kind != s.Old.Type {
+		s.Type = kind
+		s.Arguments["x-queue-type"] = kind
+		if not = onlyClassic; kind == "classic" {
+			not = onlyQuorum
+		}
+	}
+	for k, v := range s.Old.Arguments {
+		switch {
+		case k == "x-queue-type":
+			s.Arguments[k] = s.Type
+		case strings.HasPrefix(k, "x-dead-letter-"), slices.Contains(not, k):
+			s.Dropped = append(s.Dropped, fmt.Sprintf("%s: %s", k, number(v)))
+		default:
+			s.Arguments[k] = v
+		}
+	}
+	slices.Sort(s.Dropped)
+}
+
+// sameAs refuses a new queue that is there and another.
+func (m *Move) sameAs(s *State) error {
+	if s.New == nil {
+		return nil
+	}
+	if s.New.Type != s.Type {
+		return refusef("%q is there already, and %s instead of %s", m.To, s.New.Type, s.Type)
+	}
+	for k := range s.New.Arguments {
+		if _, wanted := s.Arguments[k]; !wanted && k != "x-queue-type" {
+			return refusef("%q is there already, with %s: %s, which the new queue is not to have", m.To, k, number(s.New.Arguments[k]))
+		}
+	}
+	for k, v := range s.Arguments {
+		if is, ok := s.New.Arguments[k]; k != "x-queue-type" && (!ok || number(is) != number(v)) {
+			return refusef("%q is there already, without %s: %s", m.To, k, number(v))
+		}
+	}
+	return nil
+}
+
+// Write shows what is done and what is left.
+func (m *Move) Write(w io.Writer, s *State) {
+	mark := func(done bool, format string, args ...any) {
+		sign := "-"
+		if done {
+			sign = "="
+		}
+		fmt.Fprintf(w, "%s %s\n", sign, fmt.Sprintf(format, args...))
+	}
+	if s.Old == nil {
+		fmt.Fprintf(w, "queue %q is gone, and %q is there\n", m.From, m.To)
+		if s.Detour {
+			mark(false, "lets %d bindings lead to it directly", len(s.Led))
+		}
+		return
+	}
+	fmt.Fprintf(w, "queue %q (%s, %d messages) moves to %q (= is done already):\n", m.From, s.Old.Type, s.Old.Messages, m.To)
+	mark(s.New != nil, "makes queue %q, %s, %s", m.To, s.Type, arguments(s.Arguments))
+	if len(s.Dropped) > 0 {
+		fmt.Fprintf(w, "    without %s\n", strings.Join(s.Dropped, ", "))
+	}
+	mark(s.New != nil && s.New.Policy == s.Policy.Policy.Name, "gives it what applies to %q, and dead letters to Redrive:", m.From)
+	s.Policy.Write(w)
+	mark(false, "goes on when %q has consumers, or %q has none", m.To, m.From)
+	consumers(w, s.Old)
+	if s.New != nil {
+		consumers(w, s.New)
+	}
+	mark(s.Detour && len(s.Bindings) == 0, "leads its bindings to %q, by way of exchange %q, which turns in one step: no message comes to both, or to none", m.To, wire.MoveExchange(m.From))
+	for _, b := range append(slices.Clone(s.Bindings), s.Led...) {
+		fmt.Fprintf(w, "    from exchange %q, routing key %q%s\n", b.Source, b.RoutingKey, of(b.Arguments))
+	}
+	mark(false, "moves its messages, in order and as they are; consumers see %q as their exchange", wire.ReturnExchange(m.To))
+	fmt.Fprintf(w, "    their time to live begins anew: how much was left, RabbitMQ does not say; what is published after the turn may be in front of the last of them\n")
+	if m.Keep {
+		mark(false, "keeps queue %q, empty and without bindings", m.From)
+	} else {
+		mark(false, "deletes queue %q when it is empty, no one consumes it, and nothing has come for %s", m.From, m.Quiet)
+	}
+	fmt.Fprintf(w, "note: who publishes to %q by its name (the default exchange) is not known to RabbitMQ, and must use %q before it is deleted\n", m.From, m.To)
+	fmt.Fprintf(w, "note: what waits in Redrive for %q stays there, and is parked when it is due and the queue is gone: \"redrive copy\" sends it on\n", m.From)
+}
+
+func consumers(w io.Writer, q *management.Queue) {
+	if len(q.ConsumerDetails) == 0 {
+		fmt.Fprintf(w, "    %q: no consumer\n", q.Name)
+	}
+	for _, c := range q.ConsumerDetails {
+		fmt.Fprintf(w, "    %q: consumer %q, user %q, connection %q\n", q.Name, c.Tag, c.Channel.User, c.Channel.Connection)
+	}
+}

@@ -1,0 +1,141 @@
+// Package move gives a queue another name, type or dead-letter exchange: what
+// RabbitMQ fixes when a queue is declared. A new queue takes the old one's policy,
+// bindings and messages, and then the old one is deleted. Read it in this order:
+//
+//	move.go     the steps, in order
+//	look.go     what RabbitMQ says, from which the steps left are derived
+//	prepare.go  the new queue
+//	switch.go   the bindings, without a message lost or doubled
+//	finish.go   the messages, and the end of the old queue
+//
+// Nothing is remembered but in RabbitMQ, so a move that was interrupted anywhere
+// goes on when the same command is given again, on any machine.
+package move
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+var (
+	// ErrConsumers: people must do something before it goes on; the message says
+	// what. What was done stays done.
+	ErrConsumers = errors.New("it goes on when the same command is given again")
+	// ErrRefused: it cannot be moved as things are. Nothing was lost.
+	ErrRefused = errors.New("cannot be moved")
+)
+
+func refusef(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrRefused, fmt.Sprintf(format, args...))
+}
+
+// Move is what to do.
+type Move struct {
+	From, To string
+	// Type of the new queue, classic or quorum; "" for that of the old one.
+	Type string
+	// Keep leaves the old queue there, empty and without bindings.
+	Keep bool
+	// Unready goes on although no one consumes the new queue and somebody does the
+	// old one.
+	Unready bool
+	// Quiet is how long nothing may have come to the old queue before it is deleted:
+	// publishers that use its name need no binding.
+	Quiet time.Duration
+
+	API    *management.Client
+	Broker broker.Config
+	// Tell receives what was done, and Carried how many messages were moved in all.
+	Tell    func(string)
+	Carried func(int)
+
+	carried int
+	lost    int  // user-ids
+	rejects bool // the new queue may refuse messages when it is full
+}
+
+const (
+	// most messages are under way: what a crash can double.
+	most = 32
+	// pause is between tries to connect; patience how long they go on.
+	pause    = time.Second
+	patience = 2 * time.Minute
+	// passing is how long RabbitMQ may take to notice that a move was killed.
+	passing = 10 * time.Second
+)
+
+// Run does all that is left to do. Connections that end are made again.
+func (m *Move) Run(ctx context.Context) error {
+	began := time.Now()
+	for connected := false; ; {
+		before := m.carried
+		c, err := broker.NewCarrier(ctx, m.Broker, wire.MoveExchange(m.From))
+		// The client takes a connection that is cut while it opens for a refusal.
+		opening := connected && err != nil
+		if err == nil {
+			connected = true
+			err = m.steps(ctx, c)
+			m.lost += c.LostUserIDs
+			c.Close()
+		}
+		switch {
+		case err == nil || ctx.Err() != nil:
+			return err
+		case errors.Is(err, ErrConsumers) || errors.Is(err, ErrRefused) || errors.Is(err, management.ErrDenied) || broker.Mendable(err) && !errors.Is(err, wire.ErrQueueGone) && !opening:
+			return err
+		case errors.Is(err, broker.ErrLocked) && !connected && time.Since(began) > passing:
+			return fmt.Errorf("queue %q %w", m.From, err)
+		case errors.Is(err, broker.ErrLocked):
+		case m.carried > before:
+			began = time.Now()
+		case time.Since(began) > patience:
+			return err
+		}
+		m.Tell(fmt.Sprintf("%v; trying again", err))
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+// steps are the same at every start; those that are done find nothing to do.
+func (m *Move) steps(ctx context.Context, c *broker.Carrier) error {
+	s, err := m.Look(ctx)
+	if err != nil {
+		return err
+	}
+	if s.Old == nil {
+		return m.rebind(ctx, c, s) // the old one was deleted, and perhaps not all is cleared away
+	}
+	if err := m.prepare(ctx, c, s); err != nil {
+		return err
+	}
+	if err := m.ready(c, s); err != nil {
+		return err
+	}
+	if err := m.drain(ctx, c); err != nil {
+		return err
+	}
+	if err := m.detour(ctx, c, s); err != nil {
+		return err
+	}
+	if err := m.turn(ctx, c, s); err != nil {
+		return err
+	}
+	if err := m.rebind(ctx, c, s); err != nil {
+		return err
+	}
+	return m.finish(ctx, c, s)
+}
+
+// LostUserIDs is how many messages lost their user-id, which RabbitMQ takes only
+// from that user.
+func (m *Move) LostUserIDs() int { return m.lost }

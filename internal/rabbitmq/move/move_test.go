@@ -1,0 +1,329 @@
+package move_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"go.uber.org/goleak"
+
+	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/move"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// TestMain makes this binary a move of its own when a test starts it so, to kill it.
+func TestMain(m *testing.M) {
+	if os.Getenv(childEnv) != "" {
+		os.Exit(child())
+	}
+	idle := goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop") // kept for the next request
+	goleak.VerifyTestMain(m, idle, goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
+}
+
+// old declares the queue that is moved: its dead-letter exchange is an argument, a
+// policy applies, and it is bound to exchanges of several types.
+func old(v *brokertest.VHost, kind string) {
+	v.Queue("dead", amqp.Table{"x-queue-type": "classic"})
+	v.Exchange("dlx", "fanout", "dead")
+	v.Queue("old", amqp.Table{"x-queue-type": kind, "x-dead-letter-exchange": "dlx", "x-max-length": int64(1_000_000)})
+	v.Queue("other", nil)
+	v.Exchange("direct", "direct", "old", "other")
+	v.Exchange("topic", "topic", "other")
+	v.Exchange("headers", "headers")
+	v.Exchange("fan", "fanout", "old")
+	v.Policy("theirs", "^old$", 5, map[string]any{"max-length-bytes": 500_000_000})
+	ch := v.Channel()
+	for _, err := range []error{
+		ch.QueueBind("old", "a.#", "topic", false, nil),
+		ch.QueueBind("old", "*.b", "topic", false, nil), // a.b matches both, and comes once
+		ch.QueueBind("old", "", "headers", false, amqp.Table{"x-match": "all", "for": "old"}),
+		ch.ExchangeBind("direct", "a.#", "topic", false, nil),
+	} {
+		if err != nil {
+			panic(err)
+		}
+	}
+}
+
+// mover is a move of old to new that says what it does to the test.
+func mover(t *testing.T, v *brokertest.VHost, url string) *move.Move {
+	return &move.Move{From: "old", To: "new", Quiet: time.Second, API: v.API(), Broker: broker.Config{URL: url, Name: "move"},
+		Tell: func(s string) { t.Log(s) }, Carried: func(int) {}}
+}
+
+// all takes all messages of a queue, in order.
+func all(t *testing.T, v *brokertest.VHost, queue string) (got []amqp.Delivery) {
+	t.Helper()
+	ch := v.Channel()
+	for {
+		d, ok, err := ch.Get(queue, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !ok {
+			return got
+		}
+		got = append(got, d)
+	}
+}
+
+func TestAQueueIsMovedWhileItIsPublishedTo(t *testing.T) {
+	t.Parallel()
+	for _, kinds := range [][2]string{{"classic", "classic"}, {"quorum", "quorum"}, {"classic", "quorum"}} {
+		t.Run(strings.Join(kinds[:], " to "), func(t *testing.T) {
+			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+				old(v, kinds[0])
+				l := newLedger(t, v)
+				l.publish("direct", "old", 3000)
+				m := mover(t, v, v.URL())
+				if kinds[0] != kinds[1] {
+					m.Type = kinds[1]
+				}
+				stop := l.publishOn()
+				if err := m.Run(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				stop()
+				l.check(0)
+
+				q, err := v.API().Queue(t.Context(), "new")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if q.Type != kinds[1] || q.Arguments["x-dead-letter-exchange"] != nil || q.Arguments["x-max-length"] != 1e6 ||
+					q.Effective["dead-letter-exchange"] != "redrive" || q.Effective["max-length-bytes"] != 5e8 {
+					t.Errorf("the new queue is %+v", q)
+				}
+				if s, err := m.Look(t.Context()); err != nil || s.Old != nil || s.Detour {
+					t.Errorf("after it: %+v, %v", s, err)
+				}
+				if err := m.Run(t.Context()); err != nil {
+					t.Errorf("once more: %v", err)
+				}
+				bound, err := v.API().QueueBindings(t.Context(), "new")
+				if err != nil || len(bound) != 6 { // direct, fan, headers, two of topic, its return exchange
+					t.Errorf("%d bindings, %v: %+v", len(bound), err, bound)
+				}
+			})
+		})
+	}
+}
+
+// What a message was published with comes along byte for byte, whatever the client
+// knows of it; RabbitMQ's own counts do not, nor a user-id that RabbitMQ would refuse.
+func TestAMessageIsMovedAsItIs(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"classic", "quorum"} {
+		t.Run(kind, func(t *testing.T) {
+			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+				old(v, kind)
+				want := amqp.Publishing{Headers: amqp.Table{"n": int8(-3), "CC": []any{"other"}, "nested": amqp.Table{"list": []any{int32(1), "a", nil, amqp.Table{}}},
+					"when": time.Unix(7, 0), "bytes": []byte{0, 255}, "for": "old", "x-death": []any{amqp.Table{"queue": "old", "reason": "rejected", "count": int64(2), "exchange": "x", "routing-keys": []any{"k"}}}},
+					ContentType: "text/plain", ContentEncoding: "gzip", DeliveryMode: 2, Priority: 7, CorrelationId: "c", ReplyTo: "r",
+					Expiration: "86400000", MessageId: "m", Timestamp: time.Unix(9, 0), Type: "t", AppId: "a", Body: []byte{0, 1, 255}}
+				without := maps.Clone(want.Headers)
+				delete(without, "CC") // the first time it copies, as it should
+				first := want
+				first.Headers = without
+				v.Publish("direct", "old", first)
+				big := amqp.Publishing{DeliveryMode: 2, Body: bytes.Repeat([]byte("x"), 300_000)}
+				v.Publish("direct", "old", big)
+				v.Publish("direct", "old", amqp.Publishing{UserId: "guest", DeliveryMode: 1})
+				c := v.Consume("old") // a failure before, that a quorum queue counts
+				if err := c.Next().Nack(false, true); err != nil {
+					t.Fatal(err)
+				}
+				if err := c.Channel.Close(); err != nil {
+					t.Fatal(err)
+				}
+				before := look(t, v, "old", 3)
+				if err := mover(t, v, v.URL()).Run(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				after := all(t, v, "new")
+				for _, d := range after {
+					if n, _ := d.Headers["x-delivery-count"].(int64); n > 0 {
+						t.Errorf("message %q has a delivery count of %d", d.MessageId, n)
+					}
+				}
+				if len(after) != 3 {
+					t.Fatalf("%d messages are there", len(after))
+				}
+				for _, some := range [][]amqp.Delivery{before, after} {
+					for i := range some { // RabbitMQ's own, anew at each delivery
+						delete(some[i].Headers, "x-delivery-count")
+						delete(some[i].Headers, "x-acquired-count")
+						if len(some[i].Headers) == 0 {
+							some[i].Headers = nil
+						}
+					}
+				}
+				ignore := cmpopts.IgnoreFields(amqp.Delivery{}, "Acknowledger", "DeliveryTag", "ConsumerTag", "Redelivered", "Exchange", "MessageCount")
+				if d := cmp.Diff(before, after, ignore); d != "" {
+					t.Errorf("(-before +after)\n%s", d)
+				}
+				if n := len(all(t, v, "other")); n > 0 {
+					t.Errorf("%d copies are elsewhere", n)
+				}
+			})
+		})
+	}
+}
+
+// look looks at the first n messages of a queue.
+func look(t *testing.T, v *brokertest.VHost, queue string, n int) (got []amqp.Delivery) {
+	t.Helper()
+	ch := v.Channel()
+	for range n {
+		d, ok, err := ch.Get(queue, false)
+		if err != nil || !ok {
+			t.Fatal(ok, err)
+		}
+		got = append(got, d)
+	}
+	if err := ch.Nack(0, true, true); err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// The window shrinks for large messages, while more come; nothing under way then is
+// acknowledged with what is.
+func TestMessagesOfManySizesAreMoved(t *testing.T) {
+	t.Parallel()
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		old(v, "quorum")
+		l := newLedger(t, v)
+		for range 20 {
+			l.publish("direct", "old", 200)
+			l.body = make([]byte, 1<<20)
+			l.publish("direct", "old", 3)
+			l.body = nil
+		}
+		stop := l.publishOn()
+		err := mover(t, v, v.URL()).Run(t.Context())
+		stop()
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.check(0)
+	})
+}
+
+func TestTwoDoNotMoveOneQueue(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		old(v, "classic")
+		c, err := broker.NewCarrier(t.Context(), broker.Config{URL: v.URL(), Name: "first"}, wire.MoveExchange("old"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := broker.NewCarrier(t.Context(), broker.Config{URL: v.URL(), Name: "second"}, wire.MoveExchange("old")); !errors.Is(err, broker.ErrLocked) {
+			t.Errorf("the second: %v", err)
+		}
+	})
+}
+
+// ledger knows each message that RabbitMQ confirmed.
+type ledger struct {
+	t    *testing.T
+	v    *brokertest.VHost
+	ch   *amqp.Channel
+	sent int // ids are 0, 1, …
+	body []byte
+	// disorder: what was under way from a quorum queue may come later after a kill or a cut.
+	disorder bool
+}
+
+func newLedger(t *testing.T, v *brokertest.VHost) *ledger {
+	l := &ledger{t: t, v: v, ch: v.Channel()}
+	if err := l.ch.Confirm(false); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// publish publishes n messages, and waits for RabbitMQ's confirms.
+func (l *ledger) publish(exchange, key string, n int) {
+	var confirms []*amqp.DeferredConfirmation
+	for range n {
+		c, err := l.ch.PublishWithDeferredConfirm(exchange, key, true, false, amqp.Publishing{DeliveryMode: amqp.Persistent, MessageId: fmt.Sprint(l.sent),
+			Headers: amqp.Table{"for": "old"}, Body: l.body})
+		if err != nil {
+			l.t.Errorf("publishing: %v", err)
+			runtime.Goexit()
+		}
+		confirms = append(confirms, c)
+		l.sent++
+	}
+	for _, c := range confirms {
+		if !c.Wait() {
+			l.t.Error("RabbitMQ did not confirm")
+		}
+	}
+}
+
+// publishOn publishes by each exchange in turn until it is stopped.
+func (l *ledger) publishOn() (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			l.publish("direct", "old", 2)
+			l.publish("topic", "a.b", 2)
+			l.publish("headers", "", 2)
+			l.publish("fan", "", 2)
+		}
+	}()
+	stop = func() { cancel(); <-done }
+	l.t.Cleanup(stop)
+	return stop
+}
+
+// check accounts for each message: in the new queue once, or twice for at most
+// doubles of them; the others in no queue.
+func (l *ledger) check(doubles int) {
+	l.t.Helper()
+	count := make([]int, l.sent)
+	twice, last := 0, -1
+	for _, d := range all(l.t, l.v, "new") {
+		var id int
+		if _, err := fmt.Sscan(d.MessageId, &id); err != nil {
+			l.t.Fatal(err)
+		}
+		if count[id]++; count[id] > 1 {
+			twice++
+			continue
+		}
+		if d.Exchange == wire.ReturnExchange("new") && d.Headers["x-death"] == nil { // it was moved
+			if id < last && !l.disorder {
+				l.t.Errorf("message %d was moved after %d", id, last)
+			}
+			last = id
+		}
+	}
+	lost := 0
+	for id, n := range count {
+		if n == 0 {
+			lost++
+			l.t.Logf("message %d is lost", id)
+		}
+	}
+	if dead := len(all(l.t, l.v, "dead")); lost > 0 || twice > doubles || dead > 0 {
+		l.t.Errorf("of %d messages %d are lost, %d came twice (at most %d may), %d are dead letters", l.sent, lost, twice, doubles, dead)
+	}
+	l.t.Logf("%d messages, %d twice", l.sent, twice)
+}

@@ -1,0 +1,141 @@
+package move
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/enroll"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// prepare makes the new queue, with its policy and its return exchange. The policy
+// comes first, so that the queue is never without.
+func (m *Move) prepare(ctx context.Context, c *broker.Carrier, s *State) error {
+	if s.New == nil || s.New.Policy != s.Policy.Policy.Name {
+		if err := m.API.PutPolicy(ctx, *s.Policy.Policy); err != nil {
+			return err
+		}
+		m.Tell(fmt.Sprintf("policy %q is set", s.Policy.Policy.Name))
+	}
+	err := c.Do(func(ch *amqp.Channel) error {
+		if s.New == nil {
+			if _, err := ch.QueueDeclare(m.To, s.Old.Durable, false, false, false, table(s.Arguments)); err != nil {
+				return err
+			}
+			m.Tell(fmt.Sprintf("queue %q is there", m.To))
+		}
+		exchange := wire.ReturnExchange(m.To)
+		if err := ch.ExchangeDeclare(exchange, amqp.ExchangeFanout, true, false, false, false, nil); err != nil {
+			return err
+		}
+		return ch.QueueBind(m.To, "", exchange, false, nil)
+	})
+	if err != nil {
+		return fmt.Errorf("making queue %q: %w", m.To, err)
+	}
+	return m.sameInForce(ctx, s)
+}
+
+// sameInForce waits until the same is in force on both queues, but for dead
+// letters, and refuses when it does not come to that: an operator policy may give
+// the new name a limit that would drop messages.
+func (m *Move) sameInForce(ctx context.Context, s *State) error {
+	want := undead(s.Old.Effective)
+	for deadline := time.Now().Add(30 * time.Second); ; {
+		q, _, err := enroll.Told(ctx, m.API, m.To)
+		if err != nil {
+			return err
+		}
+		is := undead(q.Effective)
+		if _, atLeastOnce := s.Policy.Policy.Definition["dead-letter-strategy"]; atLeastOnce && want["overflow"] == nil {
+			delete(is, "overflow")
+		}
+		if q.Type != s.Type {
+			return refusef("%q became %s, by the virtual host's default: say --type", m.To, q.Type)
+		}
+		if q.Effective["dead-letter-exchange"] == wire.ExchangeDeadLetters && arguments(is) == arguments(want) {
+			m.rejects = refuses(q.Effective, "") || refuses(q.Arguments, "x-")
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return refusef("in force on %q is %s (policy %q, operator policy %q), and on %q %s: make it the same first, or messages could be dropped", m.To, arguments(is), q.Policy, q.OperatorPolicy, m.From, arguments(want))
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause / 2):
+		}
+	}
+}
+
+// ready tells whether consumers are where they are to be.
+func (m *Move) ready(c *broker.Carrier, s *State) error {
+	_, old, err := c.Depth(m.From)
+	if err != nil {
+		return err
+	}
+	_, now, err := c.Depth(m.To)
+	if err != nil || old == 0 || now > 0 || m.Unready || s.Detour {
+		return err
+	}
+	var who strings.Builder
+	consumers(&who, s.Old)
+	return fmt.Errorf("queue %q is ready, and %q is still consumed:\n%sdeploy consumers of %q (they may consume both); %w", m.To, m.From, who.String(), m.To, ErrConsumers)
+}
+
+func refuses(def map[string]any, prefix string) bool {
+	overflow, _ := def[prefix+"overflow"].(string)
+	return strings.HasPrefix(overflow, "reject-publish")
+}
+
+// undead is a policy without what it says of dead letters.
+func undead(def map[string]any) map[string]any {
+	out := maps.Clone(def)
+	maps.DeleteFunc(out, func(k string, _ any) bool { return strings.HasPrefix(k, "dead-letter-") })
+	return out
+}
+
+// table is what JSON said, as AMQP's: whole numbers are whole again.
+func table(m map[string]any) amqp.Table {
+	t := amqp.Table{}
+	for k, v := range m {
+		if f, ok := v.(float64); ok && f == float64(int64(f)) {
+			v = int64(f)
+		}
+		t[k] = v
+	}
+	return t
+}
+
+func arguments(m map[string]any) string {
+	if len(m) == 0 {
+		return "no arguments"
+	}
+	var all []string
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		all = append(all, fmt.Sprintf("%s: %s", k, number(m[k])))
+	}
+	return strings.Join(all, ", ")
+}
+
+func of(args map[string]any) string {
+	if len(args) == 0 {
+		return ""
+	}
+	return ", " + arguments(args)
+}
+
+// number is a value as it was set: in JSON all numbers are floats.
+func number(v any) string {
+	if f, ok := v.(float64); ok {
+		return fmt.Sprintf("%.0f", f)
+	}
+	return fmt.Sprintf("%v", v)
+}

@@ -1,0 +1,116 @@
+package move
+
+import (
+	"context"
+	"fmt"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// Binding the new queue before the old one is unbound would double what is
+// published in between, and the other way round would lose it. Two rules of
+// RabbitMQ help: a message that comes to a queue by several ways comes once, and an
+// alternate exchange gets exactly what the exchange itself had no way for. So:
+//
+//	detour  each binding X → old also leads X → detour → old; then X → old goes
+//	turn    detour → old goes: from that moment on, what comes to the detour takes
+//	        its alternate exchange, which is the new queue's return exchange
+//	rebind  each binding X → detour also leads X → new; then X → detour goes
+//
+// Of these only the turn changes where a message goes, and it is one step.
+
+// detour leads the old queue's bindings round by an exchange.
+func (m *Move) detour(ctx context.Context, c *broker.Carrier, s *State) error {
+	if len(s.Bindings) == 0 {
+		return nil
+	}
+	exchange := wire.MoveExchange(m.From)
+	err := c.Do(func(ch *amqp.Channel) error {
+		if err := ch.ExchangeDeclare(exchange, amqp.ExchangeFanout, true, false, false, false, amqp.Table{"alternate-exchange": wire.ReturnExchange(m.To)}); err != nil {
+			return err
+		}
+		if err := ch.QueueBind(m.From, "", exchange, false, nil); err != nil {
+			return err
+		}
+		for _, b := range s.Bindings {
+			if err := ch.ExchangeBind(exchange, b.RoutingKey, b.Source, false, table(b.Arguments)); err != nil {
+				return fmt.Errorf("binding to exchange %q: %w", b.Source, err)
+			}
+			if err := ch.QueueUnbind(m.From, b.RoutingKey, b.Source, table(b.Arguments)); err != nil {
+				return fmt.Errorf("unbinding from exchange %q: %w", b.Source, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	m.Tell(fmt.Sprintf("%d bindings lead through exchange %q", len(s.Bindings), exchange))
+	s.Detour, s.Fed, s.Led = true, true, append(s.Led, s.Bindings...)
+	// Somebody may have bound it meanwhile.
+	left, err := m.API.QueueBindings(ctx, m.From)
+	if err != nil {
+		return err
+	}
+	for _, b := range left {
+		if b.Source != exchange {
+			return fmt.Errorf("queue %q was bound to exchange %q just now", m.From, b.Source)
+		}
+	}
+	return nil
+}
+
+// turn is the one step that sends what is published to the new queue.
+func (m *Move) turn(_ context.Context, c *broker.Carrier, s *State) error {
+	if !s.Detour || !s.Fed {
+		return nil
+	}
+	err := c.Do(func(ch *amqp.Channel) error { return ch.QueueUnbind(m.From, "", wire.MoveExchange(m.From), nil) })
+	if err == nil {
+		m.Tell(fmt.Sprintf("what is published comes to queue %q", m.To))
+	}
+	return err
+}
+
+// rebind lets the bindings lead to the new queue directly, and clears the detour
+// away.
+func (m *Move) rebind(ctx context.Context, c *broker.Carrier, s *State) error {
+	if !s.Detour {
+		return nil
+	}
+	exchange := wire.MoveExchange(m.From)
+	led, err := m.API.BindingsTo(ctx, exchange)
+	if err != nil {
+		return err
+	}
+	err = c.Do(func(ch *amqp.Channel) error {
+		for _, b := range led {
+			if err := ch.QueueBind(m.To, b.RoutingKey, b.Source, false, table(b.Arguments)); err != nil {
+				return fmt.Errorf("binding to exchange %q: %w", b.Source, err)
+			}
+			if err := ch.ExchangeUnbind(exchange, b.RoutingKey, b.Source, false, table(b.Arguments)); err != nil {
+				return fmt.Errorf("unbinding from exchange %q: %w", b.Source, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	var left []management.Binding
+	if left, err = m.API.BindingsTo(ctx, exchange); err != nil {
+		return err
+	}
+	if len(left) > 0 { // with the exchange they would go, and be lost
+		return fmt.Errorf("exchange %q was bound to exchange %q just now", exchange, left[0].Source)
+	}
+	if err := c.Do(func(ch *amqp.Channel) error { return ch.ExchangeDelete(exchange, true, false) }); err != nil {
+		return err
+	}
+	m.Tell(fmt.Sprintf("%d bindings lead to queue %q", len(led), m.To))
+	return nil
+}

@@ -1,0 +1,39 @@
+package permissions
+
+import (
+	"regexp"
+	"slices"
+	"testing"
+
+	"github.com/redrive-mq/redrive/policy"
+)
+
+func TestTheServicesRights(t *testing.T) {
+	orders, webhooks, rest := policy.Default(), policy.Default(), policy.Default()
+	orders.Queues, webhooks.Queues, rest.Queues = []string{"orders.*", "mail"}, []string{"web?ook", "mail"}, []string{"*"}
+	webhooks.Exhausted = policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{Exchange: "alerts+"}}
+	r := Service(policy.Set{orders, webhooks})
+	if r.Write != `^(redrive\..*|orders\..*|mail|web.ook|alerts\+)$` {
+		t.Errorf("write is %s", r.Write)
+	}
+	write := regexp.MustCompile(r.Write)
+	for name, may := range map[string]bool{"orders.eu": true, "ordersXeu": false, "mail": true, "mail2": false, "webhook": true, "alerts+": true, "redrive": false, "redrive.return.x": true, "redriveX": false} {
+		if write.MatchString(name) != may {
+			t.Errorf("may write %q: %t", name, !may)
+		}
+	}
+	webhooks.Exhausted.Destination = policy.Destination{RoutingKey: "dead"}
+	if r := Service(policy.Set{webhooks}); r.Write != `^(redrive\..*|web.ook|mail|amq\.default)$` {
+		t.Errorf("write is %s", r.Write)
+	}
+	if r := Service(policy.Set{rest}); r.Write != ".*" || len(r.Notes) < 2 {
+		t.Errorf("for all queues: %+v", r)
+	}
+	for _, r := range All(policy.Set{orders}) {
+		for _, p := range []string{r.Configure, r.Write, r.Read} {
+			if _, err := regexp.Compile(p); err != nil || slices.Contains([]string{"", ".*"}, p) {
+				t.Errorf("%s: %q %v", r.Role, p, err)
+			}
+		}
+	}
+}

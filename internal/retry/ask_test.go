@@ -1,0 +1,293 @@
+package retry_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// slowBroker answers after a while whether a queue has a retry exchange.
+type slowBroker struct {
+	faulty
+	mu      sync.Mutex
+	takes   time.Duration
+	there   map[string]bool
+	asked   map[string]int
+	at, top int // questions at once
+}
+
+func (b *slowBroker) ReturnExists(ctx context.Context, queue string) (bool, error) {
+	b.mu.Lock()
+	b.asked[queue]++
+	b.at++
+	b.top = max(b.top, b.at)
+	b.mu.Unlock()
+	defer func() { b.mu.Lock(); b.at--; b.mu.Unlock() }()
+	select {
+	case <-time.After(b.takes):
+	case <-ctx.Done():
+		return false, wire.ErrUnsent
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.there[queue], nil
+}
+
+func anyQueue() policy.Set {
+	return policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}
+}
+
+func claim(queue string, proven bool) []store.Claim {
+	return []store.Claim{{Record: &store.Record{ID: uuid.New(), Queue: queue, State: store.Waiting, Due: time.Now(), Proven: proven}}}
+}
+
+// The goroutine that retries never waits for RabbitMQ's word on a name that only a report
+// gave. Many are asked at once, each once, and "not there" is remembered.
+func TestNamesThatOnlyReportsGaveAreAskedBesideTheLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &slowBroker{takes: time.Second, there: map[string]bool{"enrolled": true}, asked: map[string]int{}}
+		g := retry.NewGiveBack(b, anyQueue, func(retry.Event) {})
+		woken := 0
+		g.WhenAsked(func() { b.mu.Lock(); woken++; b.mu.Unlock() })
+		began := time.Now()
+		send := func(queue string, proven bool) retry.Fate {
+			return g.Send(t.Context(), queue, claim(queue, proven))(t.Context())[0]
+		}
+		for range 3 {
+			for i := range 100 {
+				if f := send(fmt.Sprint("invented.", i), false); !errors.Is(f.Err, retry.ErrAsked) {
+					t.Fatalf("before RabbitMQ's answer: %+v", f)
+				}
+			}
+		}
+		if f := send("work", true); !errors.Is(f.Err, retry.Again) {
+			t.Errorf("a dead letter's queue: %+v", f)
+		}
+		if f := send("work", true); !f.Done {
+			t.Errorf("a dead letter's queue, bound: %+v", f)
+		}
+		if time.Since(began) != 0 {
+			t.Errorf("it waited for %s", time.Since(began))
+		}
+		due := claim("invented.1", false)
+		send("enrolled", false)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if b.top < 10 || b.top > 16 || woken != 102 {
+			t.Errorf("%d questions at once, %d answers", b.top, woken)
+		}
+		if f := g.Send(t.Context(), "invented.1", due)(t.Context())[0]; f.Park == "" {
+			t.Errorf("a name that is not there: %+v", f)
+		}
+		if f := send("enrolled", false); !f.Done {
+			t.Errorf("a name that is enrolled: %+v", f)
+		}
+		for name, n := range b.asked {
+			if n != 1 {
+				t.Errorf("%s was asked for %d times", name, n)
+			}
+		}
+		// It was enrolled since: what is replayed now must find that out.
+		b.there["invented.1"] = true
+		if f := send("invented.1", false); !errors.Is(f.Err, retry.ErrAsked) {
+			t.Errorf("with an answer of before: %+v", f)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if f := send("invented.1", false); f.Park != "" || f.Err != nil && !errors.Is(f.Err, retry.Again) {
+			t.Errorf("once it is enrolled: %+v", f)
+		}
+		g.Close()
+	})
+}
+
+// Names that nothing vouches for share a budget; those that are enrolled, or that
+// something is kept for no longer, cost nothing.
+func TestInventedNamesShareABudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &slowBroker{there: map[string]bool{}, asked: map[string]int{}}
+		s := memstore.New()
+		g := retry.NewGiveBack(b, anyQueue, func(retry.Event) {})
+		defer g.Close()
+		f := retry.New(s, retry.Rules{Policies: anyQueue()}, nil, func(retry.Event) {})
+		f.Vouch(retry.NewNames(s, g), g)
+		report := func(user, queue string) {
+			t.Helper()
+			d := retry.Delivery{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: queue, UserID: user}}
+			if err := f.Take(t.Context(), []retry.Delivery{d}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		names := func() (n int, nameless int64) {
+			counts, err := s.Counts(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range counts {
+				if c.Queue == "" {
+					nameless = c.Parked
+				} else {
+					n++
+				}
+			}
+			return n, nameless
+		}
+		for i := range 1500 {
+			report("mallory", fmt.Sprint("invented.", i))
+		}
+		if n, nameless := names(); n != 1250 || nameless != 250 {
+			t.Errorf("%d names, %d messages under none; want 1000, 250 that are not known yet, and 250", n, nameless)
+		}
+		for user := range 9 {
+			for i := range 500 {
+				report(fmt.Sprint("user ", user), fmt.Sprint("of ", user, " ", i))
+			}
+		}
+		if n, _ := names(); n != 5000 {
+			t.Errorf("%d names in all, want 4000 and 1000 that are not known yet", n)
+		}
+		if err := f.Take(t.Context(), []retry.Delivery{deadLetter("proven", "x")}); err != nil {
+			t.Fatal(err)
+		}
+		report("mallory", "proven")
+		if n, _ := names(); n != 5001 {
+			t.Errorf("%d names, want that of a dead letter besides", n)
+		}
+		// What was kept is gone, or was enrolled: there is room again.
+		page, err := s.List(t.Context(), store.Filter{Queue: "invented.0", State: store.Waiting})
+		if err != nil || len(page.Records) != 1 {
+			t.Fatal(page, err)
+		}
+		claims, err := s.Claim(t.Context(), store.Lane{Queue: "invented.0"}, time.Now().Add(time.Hour), 1, 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Settle(t.Context(), []store.Outcome{{Claim: claims[0], At: time.Now()}}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		before, _ := names()
+		report("mallory", "invented.new")
+		report("mallory", "invented.newer")
+		if n, _ := names(); n != before+1 {
+			t.Errorf("%d names after %d, want one more", n, before)
+		}
+	})
+}
+
+// Names that a client makes up cost RabbitMQ a bounded number of questions, and a queue
+// that is asked for among them is soon answered.
+func TestQuestionsAboutInventedNamesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &slowBroker{takes: 15 * time.Millisecond, there: map[string]bool{"honest": true}, asked: map[string]int{}}
+		g := retry.NewGiveBack(b, anyQueue, func(retry.Event) {})
+		defer g.Close()
+		for i := range 20_000 {
+			g.Enrolled(fmt.Sprint("invented.", i))
+		}
+		began := time.Now()
+		for yes := false; !yes && time.Since(began) < time.Minute; yes, _ = g.Enrolled("honest") {
+			time.Sleep(50 * time.Millisecond)
+		}
+		if took := time.Since(began); took > 3*time.Second {
+			t.Errorf("the honest queue was answered after %s", took)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n := len(b.asked); n > 1100 {
+			t.Errorf("RabbitMQ was asked for %d names", n)
+		}
+	})
+}
+
+// A report whose name gets no place costs RabbitMQ no question, and one that has its place
+// costs one.
+func TestOnlyNamesThatGetAPlaceAreAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &slowBroker{there: map[string]bool{}, asked: map[string]int{}}
+		g := retry.NewGiveBack(b, anyQueue, func(retry.Event) {})
+		defer g.Close()
+		f := retry.New(memstore.New(), retry.Rules{Policies: anyQueue()}, nil, func(retry.Event) {})
+		f.Vouch(retry.NewNames(memstore.New(), g), g)
+		for i := range 5000 {
+			d := retry.Delivery{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: fmt.Sprint("invented.", i), UserID: "mallory"}}
+			must(t, f.Take(t.Context(), []retry.Delivery{d}))
+			synctest.Wait()
+		}
+		if n := len(b.asked); n < 1000 || n > 1300 {
+			t.Errorf("RabbitMQ was asked for %d names", n)
+		}
+	})
+}
+
+// While the budget is full, a report for a queue that is enrolled, which is not known yet,
+// is kept under its name; what is known not to be enrolled is refused.
+func TestAnHonestReportIsKeptWhileTheBudgetIsFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &slowBroker{takes: 10 * time.Millisecond, there: map[string]bool{"honest": true}, asked: map[string]int{}}
+		s, c := memstore.New(), &consent{}
+		g := retry.NewGiveBack(b, anyQueue, func(retry.Event) {})
+		defer g.Close()
+		g.UseConsent(c)
+		f := retry.New(s, retry.Rules{Policies: anyQueue()}, nil, func(retry.Event) {})
+		f.Vouch(retry.NewNames(s, g), g)
+		refused := func(queue string) bool {
+			t.Helper()
+			must(t, f.Take(t.Context(), []retry.Delivery{{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: queue, UserID: "shop"}}}))
+			page, err := s.List(t.Context(), store.Filter{Queue: queue, Limit: 1})
+			must(t, err)
+			return len(page.Records) == 0
+		}
+		fill := func(prefix string, n int) (none int) {
+			for i := range n {
+				if refused(fmt.Sprint(prefix, i)) {
+					none++
+				}
+			}
+			return none
+		}
+		if n := fill("invented.", 1000); n != 0 {
+			t.Fatalf("%d of the first 1000 names were refused", n)
+		}
+		time.Sleep(2 * time.Minute)
+		g.Enrolled("no")
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if refused("honest") || refused("no") {
+			t.Error("before RabbitMQ's answer, or that about consent, a report was parked without its queue")
+		}
+		time.Sleep(5 * time.Second) // the questions of the sweep
+		synctest.Wait()
+		g.Enrolled("not either")
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if c.asOf = time.Now(); !refused("not either") {
+			t.Error("what is known not to be enrolled got a place while the budget is full")
+		}
+		if n := fill("more.", 400); n != 152 {
+			t.Errorf("%d of 400 names beyond were refused, want 152", n)
+		}
+		// The one that turned out to be enrolled gives its place back, the others do not.
+		time.Sleep(3 * time.Minute)
+		synctest.Wait()
+		g.Enrolled("honest")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if refused("new") || !refused("newer") {
+			t.Error("after the next sweep there is not one place")
+		}
+	})
+}

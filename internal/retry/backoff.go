@@ -1,0 +1,45 @@
+package retry
+
+import (
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// forgetRest is how long after its rest a lane that nothing waits for any more is taken
+// to be well. What is under way has its answer by then.
+const forgetRest = 2 * time.Minute
+
+// forgetRests ends the rest of lanes whose messages are gone, since a person discarded
+// them, say: nothing will come through to them that tells that they work. It tells how
+// long the loop may sleep.
+func (l *Loop) forgetRests(next []store.NextDue, now time.Time) (sleep time.Duration) {
+	l.mu.Lock()
+	gone := make(map[store.Lane]bool, len(l.resting))
+	for lane := range l.resting {
+		gone[lane] = true
+	}
+	l.mu.Unlock()
+	if len(gone) == 0 {
+		return time.Hour
+	}
+	for _, n := range next {
+		delete(gone, n.Lane)
+	}
+	sleep = time.Hour
+	for lane := range gone {
+		l.mu.Lock()
+		r, resting := l.resting[lane]
+		over := resting && now.Sub(r.until) > forgetRest
+		if over {
+			delete(l.resting, lane)
+		}
+		l.mu.Unlock()
+		if over {
+			l.report(lane, nil)
+		} else {
+			sleep = forgetRest
+		}
+	}
+	return sleep
+}

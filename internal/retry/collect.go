@@ -1,0 +1,122 @@
+package retry
+
+import (
+	"context"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/headers"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// Collector keeps what is parked in RabbitMQ, in redrive.parked, so that it can be
+// seen and sent back like all else: from the library, and from waits that ended
+// without a binding to their queue; those are retried at once. Anybody with the right
+// to may have put it there, so its headers are a claim: they are shown, and prove no
+// queue. Its methods are called as those of Flow.
+type Collector struct {
+	keeper
+	lost  func(queue string)
+	names *Names
+}
+
+// NewCollector keeps in s. lost is told of queues to which nothing could come back.
+func NewCollector(s store.Store, lost func(queue string), events Listener) *Collector {
+	return &Collector{keeper: keeper{store: s, events: events}, lost: lost}
+}
+
+// Vouch bounds the names that nothing vouches for by n. It is to be called before the
+// first batch.
+func (c *Collector) Vouch(n *Names) { c.names = n }
+
+// Take keeps a batch: see Flow.Take.
+func (c *Collector) Take(ctx context.Context, batch []Delivery) error {
+	if err := c.begin(ctx, batch); err != nil {
+		return err
+	}
+	now := time.Now()
+	keep := make([]*store.Record, len(batch))
+	told := make([]Event, len(batch))
+	for i := range batch {
+		keep[i] = c.record(ctx, i, &batch[i], now)
+		if told[i] = parkedEvent(keep[i]); keep[i].State == store.Waiting {
+			told[i] = Event{Kind: Waiting, Queue: keep[i].Queue, ID: keep[i].ID, Attempt: keep[i].Attempt, Reason: keep[i].Reason, Way: Disk}
+		}
+	}
+	return c.keep(ctx, keep, told, now)
+}
+
+// record makes a record: parked, or due now where only a queue's binding was missing.
+// Nothing in a message can make it fail.
+func (c *Collector) record(ctx context.Context, i int, d *Delivery, now time.Time) (rec *store.Record) {
+	defer func() {
+		if p := recover(); p != nil {
+			rec = unread(d, now, p)
+		}
+	}()
+	m := &d.Message
+	rec = &store.Record{FailedAt: now, Message: *m}
+	who := c.identify(i, d, now)
+	rec.ID, rec.Fingerprint, rec.FirstFailed = who.id, who.fingerprint, who.first
+	addNote(rec, d.Note)
+	var note string
+	rec.Attempt, note = headers.Failures(m)
+	addNote(rec, note)
+	if rec.Attempt > 0 {
+		rec.FirstFailed = headers.FirstFailed(m, now)
+	}
+	rec.Error = text(m, wire.HeaderError)
+	switch r := text(m, wire.HeaderReason); r {
+	case wire.ReasonRejected, wire.ReasonExpired, wire.ReasonMaxLen, wire.ReasonDeliveryLimit, wire.ReasonReported:
+		rec.Reason = r
+	}
+	rec.Queue = short(m, wire.HeaderQueue)
+	rec.Message.Exchange, rec.Message.RoutingKey = short(m, wire.HeaderExchange), short(m, wire.HeaderRoutingKey)
+	if u := shown(short(m, wire.HeaderUserID)); u != "" {
+		addNote(rec, fmt.Sprintf("its %s header says %q; nobody vouches for that, so it does not go back with it", wire.HeaderUserID, u))
+	}
+	why := text(m, wire.HeaderParkedFor)
+	switch {
+	case d.From != wire.ExchangeParked: // by an alternate exchange
+		if d.From == wire.ExchangeDue || d.From == wire.ExchangeLane || d.From == wire.ExchangeDelayed {
+			rec.Queue = m.RoutingKey
+		}
+		if rec.Queue != "" && c.lost != nil {
+			c.lost(rec.Queue)
+		}
+		why = fmt.Sprintf("it waited in RabbitMQ, and then the queue %q was gone or not bound to exchange %q", rec.Queue, d.From)
+	case why == "":
+		why = "it was published to redrive.parked without a reason"
+	}
+	if !utf8.ValidString(rec.Queue) {
+		why += fmt.Sprintf("; it names the queue %q, which is not valid UTF-8, so RabbitMQ has no such queue", rec.Queue)
+		rec.Queue = ""
+	}
+	if !c.names.admit(ctx, rec.Queue, m.UserID) {
+		why += "; " + tooMany(rec.Queue)
+		rec.Queue = ""
+	}
+	if rec.Queue != "" && d.Unreadable == "" && delay.Ends(d.From) {
+		// Its wait is over. The queue may exist and only lack its binding, as just
+		// after RabbitMQ has started: it is due, and whoever publishes it finds out.
+		addNote(rec, why)
+		until(rec, now)
+		return rec
+	}
+	if d.Unreadable != "" {
+		why += "; " + d.Unreadable
+	}
+	park(rec, now, why)
+	return rec
+}
+
+// short is a header that holds a name, as long as RabbitMQ takes them: any bytes.
+func short(m *wire.Message, header string) string {
+	if s, _ := m.Headers[header].(string); len(s) <= 255 {
+		return s
+	}
+	return ""
+}

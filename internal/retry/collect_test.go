@@ -1,0 +1,76 @@
+package retry_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// What comes from where waits in RabbitMQ end names its queue by the routing key, which any
+// publisher chooses: such names pass the same checks as all others.
+func TestNamesFromAWaitThatEndedShareTheBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, g := memstore.New(), retry.NewGiveBack(&slowBroker{asked: map[string]int{}}, anyQueue, func(retry.Event) {})
+		defer g.Close()
+		c := retry.NewCollector(s, nil, func(retry.Event) {})
+		c.Vouch(retry.NewNames(s, g))
+		var batch []retry.Delivery
+		for i := range 3000 {
+			for _, prefix := range []string{"\xffinvented-", "invented-"} {
+				batch = append(batch, retry.Delivery{From: wire.ExchangeDue, Message: wire.Message{RoutingKey: fmt.Sprint(prefix, i)}})
+			}
+		}
+		must(t, c.Take(t.Context(), batch))
+		counts, err := s.Counts(t.Context())
+		must(t, err)
+		var waiting, nameless int64
+		for _, c := range counts {
+			waiting += c.Waiting
+			if c.Queue == "" {
+				nameless += c.Parked
+			}
+		}
+		if most := int64(1300); len(counts) > int(most) || waiting > most || nameless != 6000-waiting {
+			t.Errorf("%d names, %d messages wait, %d are parked under none", len(counts), waiting, nameless)
+		}
+		page, err := s.List(t.Context(), store.Filter{Queue: "\xffinvented-0"})
+		must(t, err)
+		if len(page.Records) != 0 {
+			t.Errorf("a message was kept for %q", "\xffinvented-0")
+		}
+	})
+}
+
+// What others have parked in RabbitMQ is parked, whatever queue its headers name; only what
+// RabbitMQ's own waits could not bring back is due.
+func TestWhatIsCollectedFromRabbitMQ(t *testing.T) {
+	headers := func() amqp.Table {
+		return amqp.Table{wire.HeaderQueue: "q", wire.HeaderAttempt: int64(2), wire.HeaderReason: "made up", wire.HeaderParkedFor: "no more attempts"}
+	}
+	for name, c := range map[string]struct {
+		from, unreadable string
+		state            store.State
+		why              string
+	}{
+		"parked":                        {wire.ExchangeParked, "", store.Parked, "no more attempts"},
+		"its wait ended":                {wire.ExchangeDue, "", store.Waiting, ""},
+		"its wait ended, unreadable":    {wire.ExchangeDue, "of no known type", store.Parked, "of no known type"},
+		"by another alternate exchange": {"others", "", store.Parked, "others"},
+	} {
+		s := memstore.New()
+		d := retry.Delivery{From: c.from, Unreadable: c.unreadable, Message: wire.Message{RoutingKey: "q", Headers: headers()}}
+		must(t, retry.NewCollector(s, nil, func(retry.Event) {}).Take(t.Context(), []retry.Delivery{d}))
+		r := kept(t, s)[0].Record
+		if r.State != c.state || !strings.Contains(r.ParkedFor, c.why) || r.Queue != "q" || r.Attempt != 2 || r.Reason != "" || r.Proven {
+			t.Errorf("%s: kept as %+v", name, r)
+		}
+	}
+}

@@ -1,0 +1,64 @@
+package retry
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Consent knows which queues dead-letter to Redrive by their owner's own word: that of
+// an argument or a policy of RabbitMQ's.
+type Consent interface {
+	// Consented answers from memory, and is safe for concurrent use. yes: the queue's
+	// effective dead-letter exchange is redrive. Else it was not as of asOf; zero: that is
+	// not known. err is why nothing newer can be known; nil: RabbitMQ is being asked.
+	Consented(queue string) (yes bool, asOf time.Time, err error)
+}
+
+var (
+	// ErrAsked is the error of a fate that RabbitMQ's answer is awaited for. It is no
+	// trouble yet.
+	ErrAsked = errors.New("RabbitMQ is being asked")
+	// ErrUnknown is the error of a fate that RabbitMQ cannot be asked for.
+	ErrUnknown = errors.New("reports of failures wait, since it is unknown whether the queue dead-letters to redrive")
+)
+
+// UseConsent is to be called before the first Send; without it nobody is asked.
+func (g *GiveBack) UseConsent(c Consent) { g.enrolled.consent = c }
+
+// UseConsent is to be called before the first batch; without it nobody is asked.
+func (h *Hold) UseConsent(c Consent) { h.enrolled.consent = c }
+
+// unproven decides about a queue that only a report names and that has no return
+// exchange. The zero Fate means that it may be enrolled.
+func (e *enrolled) unproven(queue string) Fate {
+	none := Fate{Park: fmt.Sprintf("the queue %q is not enrolled: nothing was dead-lettered from it yet, its dead-letter exchange is not redrive, and no policy names it exactly", queue)}
+	if e.consent == nil {
+		return none
+	}
+	yes, asOf, err := e.consent.Consented(queue)
+	switch {
+	case yes:
+		return Fate{}
+	case asOf.IsZero():
+		return Fate{Err: unknown(err)}
+	}
+	none.asOf, none.later = asOf, unknown(err)
+	return none
+}
+
+func unknown(err error) error {
+	if err == nil {
+		return ErrAsked
+	}
+	return fmt.Errorf("%w: %w", ErrUnknown, err)
+}
+
+// at is the fate of a message that was due then: a queue may have been enrolled since
+// RabbitMQ was asked.
+func (f Fate) at(due time.Time) Fate {
+	if !f.asOf.IsZero() && due.After(f.asOf) {
+		return Fate{Err: f.later}
+	}
+	return f
+}

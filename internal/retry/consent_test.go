@@ -1,0 +1,93 @@
+package retry_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// consent is what is known of all queues.
+type consent struct {
+	yes  bool
+	asOf time.Time
+	err  error
+}
+
+func (c *consent) Consented(string) (bool, time.Time, error) { return c.yes, c.asOf, c.err }
+
+// A list of queues says nothing of what was due after it began, and no list parks nothing.
+func TestAReportIsParkedOnlyByWhatRabbitMQSaidSince(t *testing.T) {
+	now, down := time.Now(), errors.New("the management API is down")
+	claims := []store.Claim{
+		{Record: &store.Record{Queue: "q", Due: now.Add(-time.Second)}},
+		{Record: &store.Record{Queue: "q", Due: now.Add(time.Second)}},
+	}
+	const parked, asked, unknown, sent = "parked", "asked", "unknown", "sent"
+	for i, c := range []struct {
+		consent
+		want [2]string
+	}{
+		{consent{}, [2]string{asked, asked}},
+		{consent{err: down}, [2]string{unknown, unknown}},
+		{consent{asOf: now}, [2]string{parked, asked}},
+		{consent{asOf: now, err: down}, [2]string{parked, unknown}},
+		{consent{yes: true, asOf: now}, [2]string{sent, sent}},
+	} {
+		g := retry.NewGiveBack(&faulty{}, func() policy.Set {
+			return policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}
+		}, func(retry.Event) {})
+		g.UseConsent(&c.consent)
+		t.Cleanup(g.Close)
+		for n, f := range answered(t, g, claims) {
+			got := sent
+			switch {
+			case f.Park != "":
+				got = parked
+			case errors.Is(f.Err, retry.ErrUnknown):
+				got = unknown
+			case f.Err != nil:
+				got = asked
+			}
+			if got != c.want[n] {
+				t.Errorf("%d, message %d: %s, want %s (%+v)", i, n, got, c.want[n], f)
+			}
+		}
+	}
+}
+
+// answered sends until RabbitMQ, which is asked beside the loop, has said whether the
+// return exchange is there.
+func answered(t *testing.T, g *retry.GiveBack, claims []store.Claim) (fates []retry.Fate) {
+	t.Helper()
+	for range 50 {
+		fates = g.Send(context.Background(), claims[0].Record.Queue, claims)(context.Background())
+		if !errors.Is(fates[0].Err, retry.ErrAsked) {
+			break
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+	return fates
+}
+
+// A queue that nobody can be asked about is no fault of the way that its messages wait.
+func TestUnknownConsentIsNoFaultOfAWay(t *testing.T) {
+	b, s := &faulty{}, memstore.New()
+	f := newHeldFlow(t, s, b)
+	f.hold.UseConsent(&consent{err: errors.New("the management API is down")})
+	report := retry.Delivery{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: "reported", Headers: amqp.Table{}}}
+	if err := f.Take(context.Background(), []retry.Delivery{report}); err != nil {
+		t.Fatal(err)
+	}
+	if all := kept(t, s); len(all) != 1 || all[0].Record.State != store.Waiting || len(b.sent) != 0 || len(f.reports) != 0 {
+		t.Errorf("kept %d, sent %d, reports %v", len(all), len(b.sent), f.reports)
+	}
+}

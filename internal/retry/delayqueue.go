@@ -1,0 +1,221 @@
+package retry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/headers"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// Declarer is the broker's side of waiting in RabbitMQ. Its connection is not the
+// one of the returns, since an alarm would hold those up at the same place.
+type Declarer interface {
+	Enroller
+	// Send is that of Publisher.
+	Send(ctx context.Context, out []Outgoing) (wait func(context.Context) []error)
+	// Ready tells whether a Send would get through now.
+	Ready() bool
+	// Declare makes what a way needs.
+	Declare(ctx context.Context, t delay.Topology) error
+}
+
+const (
+	// patience is how long a batch may take. The intake waits for it, and its
+	// messages are not RabbitMQ's problem alone: there is the store.
+	patience = 5 * time.Second
+	// calm is how long a way must not have failed to be called well again: it may
+	// fail for one queue and not for another.
+	calm = 3 * time.Second
+	// respite is how long a way that failed as such is left alone.
+	respite = 15 * time.Second
+)
+
+var (
+	errNotReady = errors.New("there is no connection, or an alarm of RabbitMQ blocks it")
+	errNoAnswer = fmt.Errorf("RabbitMQ has not confirmed within %s", patience)
+	errInVain   = errors.New("it would be in vain")
+)
+
+// Hold publishes failed messages to where they wait in RabbitMQ. What it does not
+// take waits in the store: a way that fails costs a copy, never the message, and
+// never the intake. It is used by one goroutine, that of the intake.
+type Hold struct {
+	broker   Declarer
+	enrolled *enrolled
+	report   func(way string, err error)
+
+	declared map[any]declared     // topologies, by heldBy, or by the name of a delay queue
+	wrong    map[string]time.Time // ways that were reported, and when they failed last
+	until    time.Time            // leave RabbitMQ alone
+	busy     chan struct{}        // closed when the batch that was given up has ended
+	sending  sync.WaitGroup
+
+	mu   sync.Mutex
+	gone []string // queues that something could not come back to
+}
+
+// NewHold publishes through b. report is told why a way fails, and nil when it
+// works again; it is called on change only.
+func NewHold(b Declarer, policies func() policy.Set, report func(way string, err error)) *Hold {
+	return &Hold{broker: b, enrolled: newEnrolled(b, policies), report: report, declared: map[any]declared{}, wrong: map[string]time.Time{}}
+}
+
+// Wait waits for what was given up, which ends with its connection, and ends the
+// questions under way.
+func (h *Hold) Wait() {
+	h.sending.Wait()
+	h.enrolled.asker.close()
+}
+
+// held is a message for RabbitMQ to keep.
+type held struct {
+	rec   *store.Record
+	way   delay.Way
+	delay time.Duration
+
+	real time.Duration // as the way rounds it
+	err  error         // why RabbitMQ has not got it; nil: confirmed
+}
+
+// hold publishes all of a batch and then waits for the answers. What has no error
+// afterwards is safe in RabbitMQ.
+func (h *Hold) hold(ctx context.Context, batch []held) {
+	if err := h.may(); err != nil {
+		refuse(batch, err)
+	} else {
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		// A publish into a connection that an alarm has just blocked hangs, and
+		// no context ends that.
+		trying, done := append([]held(nil), batch...), make(chan struct{})
+		h.sending.Go(func() { defer close(done); h.try(ctx, trying) })
+		select {
+		case <-done:
+			copy(batch, trying)
+		case <-ctx.Done():
+			h.busy, h.until = done, time.Now().Add(respite)
+			refuse(batch, errNoAnswer)
+		}
+	}
+	h.tell(batch)
+}
+
+func refuse(batch []held, err error) {
+	for i := range batch {
+		batch[i].err = err
+	}
+}
+
+// may tells why nothing can be sent now.
+func (h *Hold) may() error {
+	if h.busy != nil {
+		select {
+		case <-h.busy:
+			h.busy = nil
+		default:
+			return errNoAnswer
+		}
+	}
+	if time.Now().Before(h.until) {
+		return errNoAnswer
+	}
+	if !h.broker.Ready() {
+		return errNotReady
+	}
+	return nil
+}
+
+// try is one batch on its way: whatever must exist is declared first.
+func (h *Hold) try(ctx context.Context, batch []held) {
+	h.forgetGone()
+	out := make([]Outgoing, 0, len(batch))
+	sent := make([]int, 0, len(batch)) // index in batch of each of out
+	tickets := make([]delay.Ticket, 0, len(batch))
+	type claim struct {
+		queue  string
+		proven bool
+	}
+	vain := map[claim]error{} // asked once a batch: a client may report for any name
+	for i := 0; i < len(batch) && ctx.Err() == nil; i++ {
+		m := &batch[i]
+		of := claim{m.rec.Queue, m.rec.Proven}
+		if m.err = vain[of]; m.err != nil {
+			continue
+		}
+		// Only jitter can pass the longest, since the policy's waits were checked.
+		t, err := m.way.Hold(m.rec.Queue, min(m.delay, m.way.Limits().Longest))
+		if err == nil {
+			err = h.prepare(ctx, m, &t)
+		}
+		if m.err = err; errors.Is(err, errInVain) {
+			vain[of] = err
+		}
+		if err != nil {
+			continue
+		}
+		m.real = t.Delay
+		o := outgoing(m.rec, t.Exchange, t.RoutingKey)
+		o.Message.Expiration, o.Unchecked = t.Expiration, t.Unchecked
+		maps.Copy(o.Message.Headers, t.Headers)
+		out, sent, tickets = append(out, o), append(sent, i), append(tickets, t)
+	}
+	if ctx.Err() != nil { // given up: it is kept in the store by now
+		refuse(batch, errNoAnswer)
+		return
+	}
+	if len(out) == 0 {
+		return
+	}
+	for n, err := range h.broker.Send(ctx, out)(ctx) {
+		m, t := &batch[sent[n]], tickets[n]
+		if err == nil && t.First != nil && time.Since(h.declared[t.Exchange].at) > t.Within {
+			err = errors.New("the confirm came so late that its delay queue may be gone")
+		}
+		if m.err = err; errors.Is(err, wire.ErrUnroutable) {
+			// Somebody deleted what it waits in: it is made again for the next.
+			delete(h.declared, t.Exchange)
+			delete(h.declared, m.by())
+		}
+	}
+}
+
+// tell reports, for each way in a batch, whether it works.
+func (h *Hold) tell(batch []held) {
+	state := map[string]error{}
+	for _, m := range batch {
+		name, err := m.way.Limits().Name, m.err
+		if errors.Is(err, errInVain) || errors.Is(err, wire.ErrQueueGone) || errors.Is(err, wire.ErrUnacceptable) {
+			continue // the message's own fault, or its queue's
+		}
+		if state[name] == nil {
+			state[name] = err
+		}
+	}
+	now := time.Now()
+	for name, err := range state {
+		last, wrong := h.wrong[name]
+		switch {
+		case err != nil:
+			if h.wrong[name] = now; !wrong {
+				h.report(name, err)
+			}
+		case wrong && now.Sub(last) >= calm:
+			delete(h.wrong, name)
+			h.report(name, nil)
+		}
+	}
+}
+
+// outgoing is a record's message with its trail.
+func outgoing(r *store.Record, exchange, key string) Outgoing {
+	t := headers.Trail{ID: r.ID.String(), Attempt: r.Attempt, Queue: r.Queue, FirstFailed: r.FirstFailed, Reason: r.Reason, Error: r.Error}
+	return Outgoing{Exchange: exchange, RoutingKey: key, ID: t.ID, Message: t.Mark(r.Message)}
+}

@@ -1,0 +1,315 @@
+package retry_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/delay/ttlqueue"
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// faulty stands for a connection whose faults a real broker does not make on
+// demand.
+type faulty struct {
+	blocked  bool
+	hangs    chan struct{} // not nil: a Send hangs until it is closed
+	answer   error
+	declared int
+	sent     []retry.Outgoing
+}
+
+func (f *faulty) Ready() bool                                        { return !f.blocked }
+func (f *faulty) BindReturn(context.Context, string) error           { return nil }
+func (f *faulty) ReturnExists(context.Context, string) (bool, error) { return false, nil }
+
+func (f *faulty) Declare(context.Context, delay.Topology) error { f.declared++; return nil }
+
+func (f *faulty) Send(_ context.Context, out []retry.Outgoing) func(context.Context) []error {
+	if f.hangs != nil {
+		<-f.hangs
+	}
+	f.sent = append(f.sent, out...)
+	errs := make([]error, len(out))
+	for i := range errs {
+		errs[i] = f.answer
+	}
+	return func(context.Context) []error { return errs }
+}
+
+type heldFlow struct {
+	*retry.Flow
+	hold    *retry.Hold
+	reports []error
+	events  []retry.Event
+}
+
+// newHeldFlow has a policy that waits in levels, but for the queue "kept".
+func newHeldFlow(t *testing.T, s store.Store, b *faulty) *heldFlow {
+	t.Helper()
+	way, err := ttlqueue.NewLevels(ttlqueue.Quorum, 2*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules := retry.Rules{Ways: map[string]delay.Way{"levels": way}, Policies: policy.Set{
+		{Name: "kept", Queues: []string{"kept"}, Attempts: 3, Backoff: policy.Fixed(time.Second)},
+		{Name: "levels", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second), Jitter: policy.None},
+	}}
+	h := &heldFlow{}
+	h.hold = retry.NewHold(b, func() policy.Set { return rules.Policies }, func(_ string, err error) { h.reports = append(h.reports, err) })
+	h.Flow = retry.New(s, rules, h.hold, func(e retry.Event) {
+		if e.Kind == retry.Waiting {
+			h.events = append(h.events, e)
+		}
+	})
+	return h
+}
+
+// failing refuses to keep records.
+type failing struct {
+	store.Store
+	err error
+}
+
+func (f *failing) Add(ctx context.Context, r []*store.Record) error {
+	if f.err != nil {
+		return f.err
+	}
+	return f.Store.Add(ctx, r)
+}
+
+// A batch that cannot be kept is offered again; what RabbitMQ has of it already is
+// not given to it twice.
+func TestABatchThatIsOfferedAgainIsHeldOnce(t *testing.T) {
+	ctx := context.Background()
+	b, s := &faulty{}, &failing{Store: memstore.New(), err: store.ErrFull}
+	f := newHeldFlow(t, s, b)
+	batch := []retry.Delivery{deadLetter("a", "1"), deadLetter("kept", "2"), deadLetter("b", "3")}
+	for range 3 {
+		if err := f.Take(ctx, batch); !errors.Is(err, store.ErrFull) {
+			t.Fatalf("%v; want it to be full", err)
+		}
+	}
+	s.err = nil
+	if err := f.Take(ctx, batch); err != nil {
+		t.Fatal(err)
+	}
+	if all := kept(t, s); len(b.sent) != 2 || len(all) != 1 || all[0].Record.Queue != "kept" || len(f.events) != 3 {
+		t.Errorf("%d were sent, %d kept, %d events", len(b.sent), len(all), len(f.events))
+	}
+	if err := f.Take(ctx, batch); err != nil || len(b.sent) != 4 { // another batch, though it looks the same
+		t.Errorf("%d were sent, %v; want 4", len(b.sent), err)
+	}
+	if b.declared != 2 {
+		t.Errorf("%d declarations; want one a queue", b.declared)
+	}
+}
+
+// What waits in RabbitMQ already when a batch is offered again is neither kept, parked nor
+// discarded besides, though the rules in force since would have it so.
+func TestARuleThatChangesWhileABatchIsOfferedAgainDoublesNothing(t *testing.T) {
+	ctx := context.Background()
+	every := policy.Policy{Name: "new", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}
+	last := every
+	last.Attempts, last.Exhausted = 1, policy.Exhausted{Action: policy.Discard}
+	for name, rules := range map[string]retry.Rules{"in the store": {Policies: policy.Set{every}}, "discarded": {Policies: policy.Set{last}}, "parked": {}} {
+		t.Run(name, func(t *testing.T) {
+			b, s := &faulty{}, &failing{Store: memstore.New(), err: store.ErrFull}
+			f := newHeldFlow(t, s, b)
+			batch := []retry.Delivery{deadLetter("a", "1"), deadLetter("kept", "2"), deadLetter("b", "3")}
+			if err := f.Take(ctx, batch); !errors.Is(err, store.ErrFull) || len(b.sent) != 2 {
+				t.Fatalf("%d were sent, %v; want it to be full", len(b.sent), err)
+			}
+			f.SetRules(rules)
+			s.err = nil
+			if err := f.Take(ctx, batch); err != nil {
+				t.Fatal(err)
+			}
+			for _, l := range kept(t, s) {
+				if l.Record.Queue != "kept" {
+					t.Errorf("%s of queue %s is kept, and waits in RabbitMQ", l.Record.Message.Body, l.Record.Queue)
+				}
+			}
+			levels := 0
+			for _, e := range f.events {
+				if e.Way == "levels" {
+					levels++
+				}
+			}
+			if levels != 2 || len(b.sent) != 2 {
+				t.Errorf("told of %d that wait in RabbitMQ, which has %d; want 2", levels, len(b.sent))
+			}
+			lines, err := s.Ledger(ctx)
+			for _, l := range lines {
+				if l.Queue != "kept" && (l.Sums[store.In] != 1 || l.Sums[store.HandedOver] != 1) || err != nil {
+					t.Errorf("the ledger has %+v, %v", l, err)
+				}
+			}
+		})
+	}
+}
+
+// What was handed to RabbitMQ, and is delivered again since the acknowledgement
+// was lost, has the same id.
+func TestARedeliveryOfWhatWaitsInRabbitMQKeepsItsID(t *testing.T) {
+	ctx := context.Background()
+	b, s := &faulty{}, memstore.New()
+	batch := []retry.Delivery{deadLetter("q", "same"), deadLetter("q", "same"), deadLetter("q", "other")}
+	for range 2 { // two processes
+		f := newHeldFlow(t, s, b)
+		if err := f.Connected(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Take(ctx, batch); err != nil {
+			t.Fatal(err)
+		}
+		for i := range batch {
+			batch[i].Redelivered = true
+		}
+	}
+	ids := map[string]int{}
+	for _, o := range b.sent {
+		ids[o.ID]++
+	}
+	if len(b.sent) != 6 || len(ids) != 3 {
+		t.Errorf("%d were sent with the ids %v; want each of three twice", len(b.sent), ids)
+	}
+}
+
+// The ledger counts each message that RabbitMQ took to wait there, once, however often
+// its batch was offered; and none that it did not take.
+func TestWhatWaitsInRabbitMQIsInTheLedger(t *testing.T) {
+	ctx := context.Background()
+	b, s := &faulty{}, &failing{Store: memstore.New(), err: store.ErrFull}
+	f := newHeldFlow(t, s, b)
+	batch := []retry.Delivery{deadLetter("q", "a"), deadLetter("q", "b"), deadLetter("kept", "c")}
+	for range 2 {
+		if err := f.Take(ctx, batch); !errors.Is(err, store.ErrFull) {
+			t.Fatal(err)
+		}
+	}
+	s.err = nil
+	must(t, f.Take(ctx, batch))
+	b.answer = wire.ErrNacked
+	must(t, f.Take(ctx, []retry.Delivery{deadLetter("q", "d")}))
+	lines, err := s.Ledger(ctx)
+	must(t, err)
+	got := map[string][2]int64{}
+	for _, l := range lines {
+		got[l.Queue] = [2]int64{l.Sums[store.HandedOver], l.Sums[store.Waiting]}
+	}
+	if got["q"] != [2]int64{2, 1} || got["kept"] != [2]int64{0, 1} {
+		t.Errorf("handed over and waiting: %v; want 2 and 1 of q, 0 and 1 of kept", got)
+	}
+}
+
+// The intake does not wait for a connection that an alarm blocks, nor for a
+// publish that hangs in it, and says so once.
+func TestRabbitMQsTroubleDoesNotStopTheIntake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := context.Background()
+		b, s := &faulty{hangs: make(chan struct{})}, memstore.New()
+		f := newHeldFlow(t, s, b)
+		take := func(most time.Duration) {
+			t.Helper()
+			began := time.Now()
+			if err := f.Take(ctx, []retry.Delivery{deadLetter("q", "x"), deadLetter("r", "x")}); err != nil {
+				t.Fatal(err)
+			}
+			if d := time.Since(began); d > most {
+				t.Errorf("a batch took %s", d)
+			}
+		}
+		take(5 * time.Second) // hangs
+		take(0)               // hangs still: nothing is tried
+		close(b.hangs)
+		synctest.Wait()
+		take(0) // just had its trouble: left alone
+		time.Sleep(20 * time.Second)
+		b.blocked = true
+		take(0)
+		if n := len(kept(t, s)); n != 8 || len(b.sent) != 2 {
+			t.Errorf("%d are kept, %d were sent; want all 8 kept", n, len(b.sent))
+		}
+		if len(f.reports) != 1 || f.reports[0] == nil {
+			t.Errorf("it reported %v; want one trouble", f.reports)
+		}
+		b.blocked, b.answer = false, wire.ErrNacked
+		take(0)
+		b.answer = nil
+		take(0)
+		if len(f.reports) != 1 {
+			t.Errorf("reports %v at once; it may fail for another queue", f.reports)
+		}
+		time.Sleep(5 * time.Second)
+		take(0)
+		if n := len(kept(t, s)); n != 10 || len(f.reports) != 2 || f.reports[1] != nil {
+			t.Errorf("%d are kept, reports %v; want 10, and that all is well", n, f.reports)
+		}
+		for i, e := range f.events {
+			if waits := e.Way == "levels" && e.Delay == 2*time.Second && e.Instead == ""; waits != (i >= 10) {
+				t.Errorf("event %d is %+v", i, e)
+			}
+		}
+		f.hold.Wait()
+	})
+}
+
+// A report may wait in RabbitMQ only where it may return.
+func TestAReportDoesNotWaitForAQueueThatIsNotEnrolled(t *testing.T) {
+	b, s := &faulty{}, memstore.New()
+	f := newHeldFlow(t, s, b)
+	d := retry.Delivery{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: "secret"}}
+	if err := f.Take(context.Background(), []retry.Delivery{d, deadLetter("q", "x")}); err != nil {
+		t.Fatal(err)
+	}
+	if all := kept(t, s); len(all) != 1 || all[0].Record.Queue != "secret" || len(b.sent) != 1 || b.declared != 1 || len(f.reports) != 0 {
+		t.Errorf("kept %d, sent %d, declared %d, reported %v; want the report kept", len(all), len(b.sent), b.declared, f.reports)
+	}
+}
+
+// lateBroker has retry exchanges made while the service runs.
+type lateBroker struct {
+	faulty
+	there atomic.Bool
+}
+
+func (b *lateBroker) ReturnExists(context.Context, string) (bool, error) { return b.there.Load(), nil }
+
+// That a queue was not enrolled once is not the answer for ever: a report that failed since
+// has RabbitMQ asked again, and then they wait there.
+func TestAReportWaitsInRabbitMQOnceItsQueueIsEnrolled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &lateBroker{}
+		hold := retry.NewHold(b, anyQueue, func(string, error) {})
+		way, err := ttlqueue.NewLevels(ttlqueue.Quorum, 2*time.Second)
+		must(t, err)
+		f := retry.New(memstore.New(), retry.Rules{Policies: anyQueue(), Ways: map[string]delay.Way{"p": way}}, hold, func(retry.Event) {})
+		report := func() {
+			t.Helper()
+			must(t, f.Take(t.Context(), []retry.Delivery{{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: "late"}}}))
+			time.Sleep(2 * time.Minute)
+			synctest.Wait()
+		}
+		report()
+		report()
+		b.there.Store(true)
+		if len(b.sent) != 0 {
+			t.Errorf("%d were sent before the queue was enrolled", len(b.sent))
+		}
+		report() // asks
+		report()
+		if len(b.sent) != 1 {
+			t.Errorf("%d wait in RabbitMQ once the queue is enrolled, want 1", len(b.sent))
+		}
+		hold.Wait()
+	})
+}

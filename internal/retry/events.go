@@ -1,0 +1,69 @@
+package retry
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Kind of an event.
+type Kind string
+
+// What can happen to a message. Log, metrics and displays all listen to these.
+const (
+	Failed    Kind = "failed"    // a dead letter or a report arrived and is safe (or discarded)
+	Waiting   Kind = "waiting"   // it waits for Delay
+	Returned  Kind = "returned"  // RabbitMQ confirmed it in its work queue, Late after it was due
+	Forwarded Kind = "forwarded" // RabbitMQ confirmed it where its policy sends it
+	Parked    Kind = "parked"    // it is kept, and Why
+	Discarded Kind = "discarded" // its policy let it go; or, with By, a person did with N of Queue
+	Replayed  Kind = "replayed"  // a person sent N messages of Queue (or by id) back to waiting
+	Restored  Kind = "restored"  // a person parked N discarded messages of Queue again
+	Edited    Kind = "edited"    // a person replaced the message ID of Queue by an edited one
+	Copied    Kind = "copied"    // a person sent copies of N messages of Queue to another one, Why
+	Imported  Kind = "imported"  // a person added N messages of Queue to the parking lot
+	Held      Kind = "held"      // a person paused the returns to Queue, and Why
+	Released  Kind = "released"  // a person let them go on
+
+	// What became of the returns to Queue, and Why; with By, a person has forced it.
+	Opened       Kind = "opened"        // its breaker is open: nothing returns
+	HalfOpened   Kind = "half-opened"   // a few probes return
+	Ramping      Kind = "ramping"       // they went well: more and more return
+	Closed       Kind = "closed"        // all that is due returns
+	NoConsumer   Kind = "no-consumer"   // something is due, and nobody there to take it
+	ConsumerBack Kind = "consumer-back" // nothing is held for want of a consumer any more
+)
+
+// Disk is how messages wait in the service's own store.
+const Disk = "disk"
+
+// Event is one thing that happened to a message.
+type Event struct {
+	Kind    Kind
+	At      time.Time
+	Queue   string
+	ID      uuid.UUID
+	Attempt int    // failures so far
+	Reason  string // why the broker dead-lettered it
+	Error   string // what its consumer said; hostile text
+	Delay   time.Duration
+	Way     string // Waiting: Disk, or the way of RabbitMQ's
+	Instead string // Waiting on disk: the way that RabbitMQ did not take it
+	Late    time.Duration
+	Why     string
+	N       int
+	By      string // the person
+}
+
+// Listener is told of every event, on the goroutine that caused it: it must be
+// quick and must not block.
+type Listener func(Event)
+
+// Listeners tells several.
+func Listeners(all ...Listener) Listener {
+	return func(e Event) {
+		for _, l := range all {
+			l(e)
+		}
+	}
+}

@@ -1,0 +1,128 @@
+package retry
+
+import (
+	"sync"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+const (
+	// firstWindow is how many messages a destination may have in flight that has not
+	// confirmed any lately: so few that many can be stuck at once, and the others go on.
+	firstWindow = 16
+	wider       = 4
+	// spare is how many of all that may be in flight one destination leaves the others.
+	spare = batch / 2
+	// windowKept is how long a destination that nothing is in flight to keeps its window.
+	windowKept = 10 * time.Second
+)
+
+// flights are what is claimed and not yet settled, by destination. One whose answers do not
+// come holds what it has, for as long as RabbitMQ has it, and leaves the others their part.
+type flights struct {
+	mu       sync.Mutex
+	messages int
+	bytes    int
+	by       map[store.Lane]*flight
+	swept    time.Time
+}
+
+// flight is what is on its way to one destination.
+type flight struct {
+	messages, bytes int
+	// window is how many messages may be: it grows by wider with each batch that filled it
+	// and went through, and begins anew when one did not.
+	window int
+	used   time.Time
+	last   chan struct{} // closed when the answers to its latest batch were passed on
+}
+
+// destination is what the lanes of several queues to one forward target share.
+func destination(l store.Lane) store.Lane {
+	if l.Forwards() {
+		l.Queue = ""
+	}
+	return l
+}
+
+// of is the flight to a lane's destination. The caller holds mu.
+func (f *flights) of(l store.Lane) *flight {
+	to := f.by[destination(l)]
+	if to == nil {
+		to = &flight{window: firstWindow}
+		f.by[destination(l)] = to
+	}
+	return to
+}
+
+// room is how many messages, and bytes of bodies, may be claimed of a lane now: at most
+// spare less than all that others leave, or half of it. full tells that there is none for
+// any lane.
+func (f *flights) room(l store.Lane, now time.Time) (messages, bytes int, full bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	free := InFlight - f.messages
+	if free <= 0 || f.bytes >= inFlightBytes {
+		return 0, 0, true
+	}
+	to := f.of(l)
+	to.used = now
+	left := free + to.messages
+	most := min(to.window, max(left-spare, (left+1)/2))
+	if to.window == firstWindow {
+		most = min(most, max(1, free/64)) // the next ones' part is smaller
+	}
+	messages = min(batch, most-to.messages, free)
+	bytes = min(batchBytes, (inFlightBytes-f.bytes+to.bytes)/2-to.bytes)
+	// Each batch costs a commit: while some are on their way, it waits for more room.
+	if to.messages > 0 && messages < max(1, min(batch, most)/4) || bytes <= 0 {
+		return 0, 0, false
+	}
+	return messages, bytes, false
+}
+
+// begin counts what was claimed of a lane. filled tells whether it fills the window; before is
+// closed when the answers to the batch before were passed on, and after is to be closed
+// when those to this one were.
+func (f *flights) begin(l store.Lane, messages, bytes int) (filled bool, before <-chan struct{}, after chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	to := f.of(l)
+	f.messages, f.bytes = f.messages+messages, f.bytes+bytes
+	to.messages, to.bytes = to.messages+messages, to.bytes+bytes
+	before, after = to.last, make(chan struct{})
+	to.last = after
+	return 2*to.messages >= to.window, before, after
+}
+
+// end counts what was settled; through tells that all of it went through.
+func (f *flights) end(s *sent, through bool) {
+	messages, bytes := len(s.claims), bodies(s.claims)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	to := f.of(s.lane)
+	f.messages, f.bytes = f.messages-messages, f.bytes-bytes
+	to.messages, to.bytes = to.messages-messages, to.bytes-bytes
+	switch {
+	case !through:
+		to.window = firstWindow
+	case s.filled:
+		to.window = min(wider*to.window, InFlight)
+	}
+}
+
+// sweep forgets, now and then, destinations that nothing is in flight to.
+func (f *flights) sweep(now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if now.Sub(f.swept) < windowKept {
+		return
+	}
+	f.swept = now
+	for l, to := range f.by {
+		if to.messages == 0 && now.Sub(to.used) >= windowKept {
+			delete(f.by, l)
+		}
+	}
+}

@@ -1,0 +1,187 @@
+// Package retry is the path of one failed message, a file for each step. Read it in this
+// order:
+//
+//	intake.go        a batch of dead letters, safe in the store before it is acknowledged
+//	origin.go        which queue a message failed in, and who proves it
+//	receipts.go      the id that it had, should RabbitMQ deliver it a second time
+//	(fingerprint.go, known.go: by what it is recognized, and what is remembered)
+//	verdict.go       what the policy says, as a record to keep
+//	persist.go       records into the store, all or none
+//	delayqueue.go    a policy that waits in RabbitMQ: published to where it waits, which
+//	                 declare.go declares first
+//	scheduler.go     what is due in the store: claimed, published, and only then deleted
+//	(inflight.go, backoff.go, pause.go: how much at once, after what wait, and when not at all)
+//	enrolled.go      which queues a message may be retried to
+//	(names.go, consent.go, ask.go: names that only reports gave, the queue's own
+//	consent, and questions to RabbitMQ beside the scheduler)
+//	publish.go       the one place that publishes: to the work queue, or to a forward target
+//	collect.go       what others have parked in RabbitMQ, safe in the store as well
+//	events.go        what log, metrics and displays receive
+//
+// What a message carries from attempt to attempt is package headers. This package knows no
+// AMQP, no HTTP and no store engine: its callers give it those.
+package retry
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// Delivery is one dead letter as the broker handed it over.
+type Delivery struct {
+	Message     wire.Message
+	From        string // the exchange it came through
+	Redelivered bool   // RabbitMQ has handed it out before and got no acknowledgement
+	Note        string // what was changed so that it could be read; "" for nothing
+	Unreadable  string // why it cannot be returned as it was; "" when it can
+	Doubled     string // why its death headers prove nothing, whoever wrote them; "" when they do
+}
+
+// Rules are the policies in force.
+type Rules struct {
+	Policies policy.Set
+	// Ways are how the messages of a policy wait in RabbitMQ, by its name. Those
+	// of the others wait in the store.
+	Ways map[string]delay.Way
+}
+
+// Flow takes dead letters in. Take, Connected and Disconnected are called by the
+// intake, one at a time; SetRules may be called at any time.
+type Flow struct {
+	keeper
+	hold  *Hold
+	names *Names
+	prove func(queue string)
+	rules atomic.Pointer[Rules]
+	// waits has those of the batch that is to be offered again which wait in RabbitMQ
+	// already, and what is to be told of them: neither it nor the store must have them twice.
+	waits map[int]Event
+}
+
+// New makes a flow that keeps what it takes in s, or where hold brings it, and
+// tells events about it. hold may be nil when no rules ever have ways.
+func New(s store.Store, r Rules, hold *Hold, events Listener) *Flow {
+	f := &Flow{keeper: keeper{store: s, events: events}, hold: hold}
+	f.SetRules(r)
+	return f
+}
+
+// Vouch bounds the names that only reports vouch for by n, and lets g know which queues
+// RabbitMQ has dead-lettered from. It is to be called before the first batch.
+func (f *Flow) Vouch(n *Names, g *GiveBack) { f.names, f.prove = n, g.enrolled.prove }
+
+// SetRules is in force from the next dead letter and the next return on. What
+// waits keeps the due time it was given.
+func (f *Flow) SetRules(r Rules) { f.rules.Store(&r) }
+
+// Policies are those in force.
+func (f *Flow) Policies() policy.Set { return f.rules.Load().Policies }
+
+// Way is how the messages of a policy wait in RabbitMQ; nil: in the store.
+func (f *Flow) Way(policyName string) delay.Way { return f.rules.Load().Ways[policyName] }
+
+// Connected is to be called each time the intake has connected, before Take.
+func (f *Flow) Connected(ctx context.Context) error {
+	f.waits = nil // what was offered before comes as other batches
+	return f.keeper.Connected(ctx)
+}
+
+// Take judges a batch and keeps it. When it returns nil every message of the
+// batch is durable (or discarded by its policy) and may be acknowledged; on an
+// error none may be, and the same batch is to be offered again.
+func (f *Flow) Take(ctx context.Context, batch []Delivery) error {
+	if err := f.begin(ctx, batch); err != nil {
+		return err
+	}
+	now := time.Now()
+	rules := f.rules.Load()
+	keep := make([]*store.Record, 0, len(batch))
+	told := make([]Event, 0, 2*len(batch))
+	var away []held      // to wait in RabbitMQ
+	var at, events []int // index in batch and in told of each of away
+	for i := range batch {
+		rec, verdict, m := f.judge(ctx, i, &batch[i], rules, now)
+		told = append(told, Event{Kind: Failed, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Reason: rec.Reason, Error: rec.Error})
+		waiting, waits := f.waits[i]
+		switch {
+		case waits: // whatever the rules say that are in force since
+			told = append(told, waiting)
+			continue
+		case verdict == policy.Discard:
+			told = append(told, Event{Kind: Discarded, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Reason: rec.Reason})
+			continue
+		case rec.State == store.Parked:
+			told = append(told, parkedEvent(rec))
+		default:
+			told = append(told, Event{Kind: Waiting, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Delay: rec.Due.Sub(now), Way: Disk})
+		}
+		if m == nil {
+			keep = append(keep, rec)
+			continue
+		}
+		away = append(away, *m)
+		at, events = append(at, i), append(events, len(told)-1)
+	}
+	f.handOver(ctx, away, at)
+	for i, m := range away {
+		e, name := &told[events[i]], m.way.Limits().Name
+		if m.err == nil {
+			e.Way, e.Delay = name, m.real
+			if f.waits == nil {
+				f.waits = map[int]Event{}
+			}
+			f.waits[at[i]] = *e
+			continue
+		}
+		e.Instead = name
+		keep = append(keep, m.rec)
+	}
+	if err := f.keep(ctx, keep, told, now); err != nil {
+		return err
+	}
+	f.waits = nil
+	f.account(told)
+	return nil
+}
+
+// account lets the ledger know of messages that are never kept here.
+func (f *Flow) account(told []Event) {
+	for i := range told {
+		switch e := &told[i]; {
+		case e.Kind == Discarded:
+			f.store.Passed(e.Queue, store.Dropped, 1)
+		case e.Kind == Waiting && e.Way != Disk:
+			f.store.Passed(e.Queue, store.HandedOver, 1)
+		}
+	}
+}
+
+// handOver brings messages to where they wait in RabbitMQ. Each has its id in a
+// receipt first: should the acknowledgement be lost, then the copy has the same. at are
+// their places in the batch.
+func (f *Flow) handOver(ctx context.Context, away []held, at []int) {
+	if len(away) == 0 {
+		return
+	}
+	var first []store.Receipt
+	for n, m := range away {
+		if m.rec.Fingerprint != ([16]byte{}) && !f.given[at[n]].remembered {
+			first = append(first, m.rec.Receipt())
+		}
+	}
+	if len(first) == 0 || f.store.Remember(ctx, first) == nil { // a full disk stops what must wait there, nothing else
+		for n, m := range away {
+			who := f.given[at[n]]
+			who.remembered = true
+			f.given[at[n]] = who
+			m.rec.Fingerprint = [16]byte{} // or, kept after all, it had two
+		}
+	}
+	f.hold.hold(ctx, away)
+}

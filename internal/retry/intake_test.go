@@ -1,0 +1,272 @@
+package retry_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+func deadLetter(queue, body string) retry.Delivery {
+	return retry.Delivery{From: wire.ExchangeDeadLetters, Message: wire.Message{Body: []byte(body), Headers: amqp.Table{
+		"x-death": []any{amqp.Table{"queue": queue, "reason": "rejected", "exchange": "shop", "routing-keys": []any{"key"}, "count": int64(99)}}}}}
+}
+
+func newFlow(s store.Store) *retry.Flow {
+	return retry.New(s, retry.Rules{Policies: policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}}, nil, func(retry.Event) {})
+}
+
+func kept(t *testing.T, s store.Store) []store.Listed {
+	t.Helper()
+	page, err := s.List(context.Background(), store.Filter{Body: true, Limit: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return page.Records
+}
+
+// A dead letter that RabbitMQ delivers again, since the acknowledgement was lost,
+// has the id it was given before, so that the consumer can tell; and two equal
+// dead letters have two ids.
+func TestARedeliveryKeepsItsID(t *testing.T) {
+	s := memstore.New()
+	f := newFlow(s)
+	ctx := context.Background()
+	twins := []retry.Delivery{deadLetter("q", "same"), deadLetter("q", "same")}
+	if err := f.Take(ctx, twins); err != nil {
+		t.Fatal(err)
+	}
+	first := kept(t, s)
+	if first[0].Record.ID == first[1].Record.ID {
+		t.Fatal("two dead letters have one id")
+	}
+	// The process dies; another one connects and gets both again.
+	f = newFlow(s)
+	if err := f.Connected(ctx); err != nil {
+		t.Fatal(err)
+	}
+	again := []retry.Delivery{deadLetter("q", "same"), deadLetter("q", "same"), deadLetter("q", "same"), deadLetter("q", "new")}
+	for i := range again {
+		again[i].Redelivered = true
+		again[i].Message.Headers["x-delivery-count"] = int64(1)
+	}
+	if err := f.Take(ctx, again); err != nil {
+		t.Fatal(err)
+	}
+	ids := map[string]int{}
+	for _, l := range kept(t, s) {
+		ids[l.Record.ID.String()]++
+	}
+	if len(ids) != 4 || ids[first[0].Record.ID.String()] != 2 || ids[first[1].Record.ID.String()] != 2 {
+		t.Errorf("6 records have the ids %v; want the first two twice and two new ones", ids)
+	}
+}
+
+// shared is a store that several services use at once.
+type shared struct {
+	*memstore.Store
+	unasked
+}
+
+// unasked is what a flow asks no shared store for.
+type unasked struct{ store.Shared }
+
+// Where replicas share a store, one may die after another connected. That one knows the
+// ids that the first gave, too, and gives each once.
+func TestARedeliveryToAnotherReplicaKeepsItsID(t *testing.T) {
+	s := shared{Store: memstore.New()}
+	dies, lives := newFlow(s), newFlow(s)
+	ctx := context.Background()
+	for _, f := range []*retry.Flow{dies, lives} {
+		if err := f.Connected(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := dies.Take(ctx, []retry.Delivery{deadLetter("q", "same"), deadLetter("q", "same"), deadLetter("q", "one")}); err != nil {
+		t.Fatal(err)
+	}
+	given := map[string]int{}
+	for _, l := range kept(t, s) {
+		given[l.Record.ID.String()]++
+	}
+	again := func(bodies ...string) {
+		t.Helper()
+		var batch []retry.Delivery
+		for _, body := range bodies {
+			d := deadLetter("q", body)
+			d.Redelivered = true
+			batch = append(batch, d)
+		}
+		if err := lives.Take(ctx, batch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again("same")
+	again("same", "one")
+	again("same", "one") // were never kept: these are others
+	ids := map[string]int{}
+	for _, l := range kept(t, s) {
+		ids[l.Record.ID.String()]++
+	}
+	for id := range given {
+		if ids[id] != 2 {
+			t.Errorf("%d records have the id %s, want its first and its redelivery", ids[id], id)
+		}
+	}
+	if len(ids) != 5 {
+		t.Errorf("8 records have %d ids, want 5", len(ids))
+	}
+}
+
+// lostAnswer is a store on a network that kept what it was given, and could not say so.
+type lostAnswer struct {
+	*memstore.Store
+	lost bool
+}
+
+func (s *lostAnswer) Add(ctx context.Context, records []*store.Record) error {
+	if err := s.Store.Add(ctx, records); err != nil || s.lost {
+		return err
+	}
+	s.lost = true
+	return errors.New("the answer was lost")
+}
+
+// A batch that is offered again may have been kept all the same. Its copy has its ids.
+func TestABatchOfferedAgainKeepsItsIDs(t *testing.T) {
+	type taker interface {
+		Take(context.Context, []retry.Delivery) error
+	}
+	for name, on := range map[string]func(store.Store) taker{
+		"flow":      func(s store.Store) taker { return newFlow(s) },
+		"collector": func(s store.Store) taker { return retry.NewCollector(s, nil, func(retry.Event) {}) },
+	} {
+		s := &lostAnswer{Store: memstore.New()}
+		f := on(s)
+		batch := []retry.Delivery{deadLetter("q", "same"), deadLetter("q", "same")}
+		if err := f.Take(context.Background(), batch); err == nil {
+			t.Fatal("an error of the store was not told")
+		}
+		for range 2 { // the second one comes after it was taken: it is another
+			if err := f.Take(context.Background(), batch); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ids := map[string]int{}
+		for _, l := range kept(t, s) {
+			ids[l.Record.ID.String()]++
+		}
+		twice := 0
+		for _, n := range ids {
+			if n == 2 {
+				twice++
+			}
+		}
+		if len(ids) != 4 || twice != 2 {
+			t.Errorf("%s: 6 records have the ids %v, want two twice and two once", name, ids)
+		}
+	}
+}
+
+// Stores keep microseconds: a due time is rounded up to them, since early is never.
+func TestNeverEarly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, ns := range []time.Duration{0, 1, 499, 500, 999} {
+			time.Sleep(time.Millisecond + ns)
+			s := memstore.New()
+			rules := retry.Rules{Policies: policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second), Jitter: policy.None}}}
+			must(t, retry.New(s, rules, nil, func(retry.Event) {}).Take(context.Background(), []retry.Delivery{deadLetter("q", "")}))
+			least := time.Now().Add(time.Second)
+			if due := kept(t, s)[0].Record.Due; due.Before(least) || due.Sub(least) >= time.Microsecond || due.UnixNano()%1000 != 0 {
+				t.Errorf("due %s after the least wait, or not in the store's microseconds", due.Sub(least))
+			}
+		}
+	})
+}
+
+// What broker and clients may send instead of what they should.
+func TestOriginsThatCannotBeBelieved(t *testing.T) {
+	for name, headers := range map[string]amqp.Table{
+		"none": nil, "no x-death": {}, "not a list": {"x-death": "orders"}, "empty list": {"x-death": []any{}},
+		"not a table": {"x-death": []any{"orders"}}, "no queue": {"x-death": []any{amqp.Table{"reason": "rejected"}}},
+		"queue of another type": {"x-death": []any{amqp.Table{"queue": int64(5), "reason": "rejected"}}},
+		"queue of 256 bytes":    {"x-death": []any{amqp.Table{"queue": strings.Repeat("q", 256), "reason": "rejected"}}},
+		"no reason":             {"x-death": []any{amqp.Table{"queue": "orders"}}},
+		"forged by others":      {"x-first-death-queue": "orders", "x-last-death-queue": "orders"},
+	} {
+		s := memstore.New()
+		d := retry.Delivery{From: wire.ExchangeDeadLetters, Message: wire.Message{Headers: headers}}
+		if err := newFlow(s).Take(context.Background(), []retry.Delivery{d}); err != nil {
+			t.Fatal(err)
+		}
+		if r := kept(t, s)[0].Record; r.State != store.Parked || r.Queue != "" || r.ParkedFor == "" {
+			t.Errorf("%s: kept as %+v", name, r)
+		}
+	}
+}
+
+func TestAttemptsAreCountedInOurHeaderOnly(t *testing.T) {
+	for _, c := range []struct {
+		header any
+		want   int
+		noted  bool
+	}{{nil, 1, true}, {int64(1), 2, false}, {int32(1), 2, false}, {uint8(1), 2, false}, {int64(-1), 1, true}, {int64(wire.MaxAttempt + 1), 1, true},
+		{int64(wire.MaxAttempt), wire.MaxAttempt + 1, false}, {"2", 1, true}, {2.0, 1, true}, {true, 1, true}} {
+		s := memstore.New()
+		d := deadLetter("q", "")
+		d.Message.Headers[wire.HeaderAttempt] = c.header
+		if err := newFlow(s).Take(context.Background(), []retry.Delivery{d}); err != nil {
+			t.Fatal(err)
+		}
+		if r := kept(t, s)[0].Record; r.Attempt != c.want || (len(r.Notes) > 0) != c.noted {
+			t.Errorf("%T %v: attempt %d, notes %v; want %d, noted %v", c.header, c.header, r.Attempt, r.Notes, c.want, c.noted)
+		}
+	}
+}
+
+// A message that failed before tells when it failed first, whoever counted.
+func TestTheFirstFailureIsKeptOverAllAttempts(t *testing.T) {
+	first := time.Now().Add(-time.Hour).Truncate(time.Second)
+	d := deadLetter("q", "")
+	d.Message.Headers[wire.HeaderAttempt], d.Message.Headers[wire.HeaderFirstFailed] = int64(1), first
+	parked := d
+	parked.From = wire.ExchangeParked
+	s := memstore.New()
+	must(t, newFlow(s).Take(context.Background(), []retry.Delivery{d}))
+	must(t, retry.NewCollector(s, nil, func(retry.Event) {}).Take(context.Background(), []retry.Delivery{parked}))
+	for _, l := range kept(t, s) {
+		if r := l.Record; !r.FirstFailed.Equal(first) || !r.FailedAt.After(first) {
+			t.Errorf("%v, attempt %d: it failed first at %s, and at %s", r.State, r.Attempt, r.FirstFailed, r.FailedAt)
+		}
+	}
+}
+
+func BenchmarkTake(b *testing.B) {
+	s := discarding{memstore.New()}
+	f := newFlow(s)
+	batch := make([]retry.Delivery, 512)
+	for i := range batch {
+		batch[i] = deadLetter("orders", string(make([]byte, 1024)))
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := f.Take(context.Background(), batch); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(batch)), "ns/message")
+}
+
+type discarding struct{ store.Store }
+
+func (discarding) Add(context.Context, []*store.Record) error { return nil }

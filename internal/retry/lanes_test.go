@@ -1,0 +1,226 @@
+package retry_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/internal/throttle"
+)
+
+// targets is a giver whose forward targets can be stuck: full, so that RabbitMQ nacks, or
+// unavailable, so that it does not answer. What goes to work queues is confirmed.
+type targets struct {
+	giver
+	full, unavailable bool
+}
+
+func (g *targets) Send(ctx context.Context, queue string, claims []store.Claim) func(context.Context) []retry.Fate {
+	wait := g.giver.Send(ctx, queue, claims)
+	forwards := claims[0].Record.Forward != nil
+	for _, c := range claims {
+		if (c.Record.Forward != nil) != forwards {
+			panic("a batch of two lanes")
+		}
+	}
+	if !forwards || !g.full && !g.unavailable {
+		return wait
+	}
+	return func(ctx context.Context) []retry.Fate {
+		fates := wait(ctx)
+		if g.unavailable {
+			<-ctx.Done()
+		}
+		for i := range fates {
+			fates[i] = retry.Fate{Err: errors.New("not confirmed")}
+		}
+		return fates
+	}
+}
+
+// sentOf counts what was sent whose body begins with a text.
+func (g *targets) sentOf(body string) (n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, s := range g.sent {
+		if strings.HasPrefix(s, body) {
+			n++
+		}
+	}
+	return n
+}
+
+// scene is a loop over a gate with some rules.
+type scene struct {
+	store *memstore.Store
+	give  *targets
+	gate  *throttle.Gate
+	loop  *retry.Loop
+	told  []string
+}
+
+// inScene runs a loop in fake time while do does.
+func inScene(t *testing.T, rules throttle.Rules, give *targets, do func(t *testing.T, s *scene)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		give.giver = giver{began: time.Now(), answer: done, nth: map[string]int{}}
+		s := &scene{store: memstore.New(), give: give}
+		s.gate = throttle.New(func(string) throttle.Rules { return rules }, rand.Float64, func(throttle.Transition) {})
+		s.loop = retry.NewScheduler(s.store, give, s.gate, func(retry.Event) {}, slog.New(slog.DiscardHandler), func(lane store.Lane, err error) {
+			s.told = append(s.told, fmt.Sprintf("%s: %v", lane, err))
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { s.loop.Run(ctx, time.Second) })
+		do(t, s)
+		cancel()
+		running.Wait()
+	})
+}
+
+// add adds n messages of a queue that are due; those that are forwarded go to a queue.
+func (s *scene) add(t *testing.T, n int, queue, body, to string) {
+	t.Helper()
+	var all []*store.Record
+	for range n {
+		r := record(queue, body, time.Now())
+		if to != "" {
+			r.Forward = &store.Destination{RoutingKey: to}
+		}
+		all = append(all, r)
+	}
+	must(t, s.store.Add(t.Context(), all))
+}
+
+// A forward target that takes nothing, whether RabbitMQ nacks or does not answer, stops
+// no retry of its work queue: not where a rate leaves room for few, nor where the breaker
+// tries a few, nor where all are stuck that may be in flight.
+func TestAStuckForwardStopsItsOwnLaneOnly(t *testing.T) {
+	for name, c := range map[string]struct {
+		rules          throttle.Rules
+		stuck, retries int
+		half           bool
+		within         time.Duration
+	}{
+		"at a rate":              {throttle.Rules{Rate: 10}, 3, 100, false, 12 * time.Second},
+		"while a breaker probes": {throttle.Rules{Breaker: &throttle.Breaker{Share: 0.5, Least: 5, Window: time.Minute, Wait: time.Second, MaxWait: time.Second, Probes: 3, Ramp: time.Second}}, 3, 100, true, 2 * time.Minute},
+		"without either":         {throttle.Rules{}, 2*retry.InFlight + 100, 3000, false, time.Second},
+	} {
+		for how, give := range map[string]*targets{"full": {full: true}, "unavailable": {unavailable: true}} {
+			t.Run(name+", "+how, func(t *testing.T) {
+				inScene(t, c.rules, give, func(t *testing.T, s *scene) {
+					if c.half {
+						for _, to := range []string{"open", "auto"} {
+							must(t, s.gate.Force("q", to, "a test", "", time.Now()))
+						}
+					}
+					s.add(t, c.stuck, "q", "stuck", "dead")
+					time.Sleep(time.Millisecond)
+					s.add(t, c.retries, "q", "retry", "")
+					time.Sleep(c.within)
+					if n := give.sentOf("retry"); n != c.retries {
+						t.Errorf("%d of %d were retried within %s", n, c.retries, c.within)
+					}
+					if c.half && s.gate.View("q", time.Now()).State != throttle.Closed {
+						t.Errorf("the breaker is %s", s.gate.View("q", time.Now()).State)
+					}
+					if give.sentOf("stuck") == 0 {
+						t.Error("the target was never tried")
+					}
+				})
+			})
+		}
+	}
+}
+
+// What is forwarded waits for nothing of its work queue: no breaker, rate, messages in
+// flight or consumers, and not for a person who has paused its retries.
+func TestForwardsWaitForNothingOfTheirWorkQueue(t *testing.T) {
+	for name, c := range map[string]struct {
+		rules throttle.Rules
+		stop  func(s *scene) error
+	}{
+		"an open breaker":  {throttle.Rules{}, func(s *scene) error { return s.gate.Force("q", "open", "a test", "", time.Now()) }},
+		"a rate":           {throttle.Rules{Rate: 1e-6}, func(*scene) error { return nil }},
+		"in flight":        {throttle.Rules{InFlight: 1, Settle: 24 * time.Hour}, func(*scene) error { return nil }},
+		"no consumers":     {throttle.Rules{NoConsumer: throttle.Hold}, func(s *scene) error { s.gate.Consumers("q", 0, time.Now()); return nil }},
+		"a person's pause": {throttle.Rules{}, func(s *scene) error { s.loop.Hold("q", true); return nil }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			give := &targets{}
+			inScene(t, c.rules, give, func(t *testing.T, s *scene) {
+				must(t, c.stop(s))
+				s.add(t, 50, "q", "retry", "")
+				s.add(t, 50, "q", "forward", "dead")
+				time.Sleep(time.Minute)
+				if n := give.sentOf("forward"); n != 50 {
+					t.Errorf("%d of 50 were forwarded", n)
+				}
+				if n := give.sentOf("retry"); n > 1 {
+					t.Errorf("%d were retried", n)
+				}
+			})
+		})
+	}
+}
+
+// Many targets and queues that do not answer leave the others their part of what may be
+// in flight.
+func TestManyStuckLanesLeaveTheOthersTheirPart(t *testing.T) {
+	give := &targets{unavailable: true}
+	inScene(t, throttle.Rules{}, give, func(t *testing.T, s *scene) {
+		for i := range 100 {
+			s.add(t, 100, "q", "stuck", fmt.Sprint("dead", i))
+			s.add(t, 100, fmt.Sprint("q", i), "stuck", "dead")
+		}
+		time.Sleep(time.Second)
+		s.add(t, 3000, "works", "retry", "")
+		time.Sleep(time.Second)
+		if n := give.sentOf("retry"); n != 3000 {
+			t.Errorf("%d of 3,000 were retried", n)
+		}
+		if n := give.sentOf("stuck"); n < 100 || n >= retry.InFlight {
+			t.Errorf("%d are stuck in flight", n)
+		}
+	})
+}
+
+// Who is told of trouble is told of the lane that has it, and that it is over when a person
+// has taken its messages away.
+func TestAStuckLaneIsNamed(t *testing.T) {
+	inScene(t, throttle.Rules{}, &targets{full: true}, func(t *testing.T, s *scene) {
+		s.add(t, 1, "q", "stuck", "dead")
+		s.add(t, 1, "q", "retry", "")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(s.told) == 0 || strings.Join(s.told, "; ") != strings.Repeat("; q to queue dead: not confirmed", len(s.told))[2:] {
+			t.Fatalf("told of %q", s.told)
+		}
+		if rests := s.loop.Resting(); len(rests) != 1 || rests[0].String() != "q to queue dead" {
+			t.Errorf("%v rest", rests)
+		}
+		for left := 1; left > 0; time.Sleep(100 * time.Millisecond) { // until it is not claimed
+			page, err := s.store.List(t.Context(), store.Filter{State: store.Waiting, Limit: 1})
+			must(t, err)
+			if left = len(page.Records); left > 0 {
+				_, err := s.store.Change(t.Context(), []store.Key{page.Records[0].Key}, func(_ store.Key, r *store.Record) store.Edit { return store.Edit{Delete: r != nil} }, nil)
+				must(t, err)
+			}
+		}
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		if last := s.told[len(s.told)-1]; last != "q to queue dead: <nil>" || len(s.loop.Resting()) != 0 {
+			t.Errorf("its messages are gone, and told was at last %q", last)
+		}
+	})
+}

@@ -1,0 +1,128 @@
+package retry
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// keeper is how a batch of RabbitMQ's becomes durable in the store.
+type keeper struct {
+	store    store.Store
+	events   Listener
+	receipts receipts
+	read     store.ReceiptsAt // up to where they were read
+	// connected is when the connection began, took whether anything came over it, and lost
+	// when the outage before it began; zero: nothing tells.
+	connected, lost time.Time
+	took            bool
+	// given are the identities of the batch under way, by index. When it could not be
+	// kept, and is offered again, they stay: the error of a store on a network may come
+	// after it kept them.
+	given map[int]identity
+}
+
+// identity is what two deliveries of one dead letter have in common.
+type identity struct {
+	id          uuid.UUID
+	fingerprint [16]byte // zero: there is no receipt to be kept
+	first       time.Time
+	remembered  bool // its receipt is kept already
+}
+
+// Connected is to be called each time there is a new connection, before Take:
+// what was stored but perhaps not acknowledged is about to come again.
+func (k *keeper) Connected(ctx context.Context) error {
+	_, shared := k.store.(store.Shared)
+	k.connected, k.took = time.Now(), false
+	k.receipts.reset(outage{k.lost, k.connected}, shared)
+	k.given, k.read = nil, nil
+	return k.load(ctx)
+}
+
+// missed is about when an outage began that this process did not see, since it ended with
+// RabbitMQ: when the newest receipt was written. Zero: it was longer ago than blind.
+func (k *keeper) missed(kept []store.Receipt) (began time.Time) {
+	for _, r := range kept {
+		if t := r.FirstFailed; t.After(began) && !t.After(k.connected) && k.connected.Sub(t) < blind {
+			began = t
+		}
+	}
+	return began
+}
+
+// Disconnected is to be called when a connection has ended. One that came to nothing, as
+// while RabbitMQ still starts, is part of the outage before it.
+func (k *keeper) Disconnected() {
+	if now := time.Now(); k.took || k.lost.IsZero() || now.Sub(k.connected) > before {
+		k.lost = now
+	}
+}
+
+// begin is to be called before a batch is judged. Where several services use one
+// store, another may have kept something of it, and ended, after this one connected.
+func (k *keeper) begin(ctx context.Context, batch []Delivery) error {
+	k.took = true
+	if k.given != nil {
+		return nil // it is offered again
+	}
+	if _, shared := k.store.(store.Shared); shared && k.receipts.lack(batch) {
+		if err := k.load(ctx); err != nil {
+			return err
+		}
+	}
+	k.given = map[int]identity{}
+	return nil
+}
+
+// identify gives the message of a batch its id, as receipts do. Its first failure is
+// now when it is not known.
+func (k *keeper) identify(i int, d *Delivery, now time.Time) identity {
+	known, ok := k.given[i]
+	if !ok {
+		known = k.receipts.identify(d, now)
+		k.given[i] = known
+	}
+	return known
+}
+
+func (k *keeper) load(ctx context.Context) (err error) {
+	var kept []store.Receipt
+	if r, ok := k.store.(store.ReceiptReader); ok {
+		kept, k.read, err = r.NewReceipts(ctx, k.read)
+	} else {
+		kept, err = k.store.Receipts(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("reading receipts: %w", err)
+	}
+	if k.lost.IsZero() && !k.took {
+		k.lost = k.missed(kept)
+		k.receipts.outage.began = k.lost
+	}
+	k.receipts.load(kept)
+	return nil
+}
+
+// keep adds records, and tells what has happened when they are kept.
+func (k *keeper) keep(ctx context.Context, records []*store.Record, told []Event, now time.Time) error {
+	if len(records) > 0 {
+		if err := k.store.Add(ctx, records); err != nil {
+			return fmt.Errorf("keeping %d failed messages: %w", len(records), err)
+		}
+	}
+	k.given = nil
+	for i := range told {
+		told[i].At = now
+		k.events(told[i])
+	}
+	return nil
+}
+
+func parkedEvent(r *store.Record) Event {
+	return Event{Kind: Parked, Queue: r.Queue, ID: r.ID, Attempt: r.Attempt, Reason: r.Reason, Error: r.Error, Why: r.ParkedFor}
+}

@@ -1,0 +1,258 @@
+package retry_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// answers is a publisher that gives the answers it is told, by the body of a message.
+type answers struct {
+	faulty
+	of    map[string]error
+	bound []string
+	gone  bool // the queue is
+}
+
+func (a *answers) Send(ctx context.Context, out []retry.Outgoing) func(context.Context) []error {
+	a.sent = append(a.sent, out...)
+	return func(context.Context) (errs []error) {
+		for _, o := range out {
+			errs = append(errs, a.of[string(o.Message.Body)])
+		}
+		return errs
+	}
+}
+
+func (a *answers) BindReturn(_ context.Context, queue string) error {
+	a.bound = append(a.bound, queue)
+	if a.gone {
+		return wire.ErrQueueGone
+	}
+	return nil
+}
+
+// due is a claim of a message that is to be retried in q.
+func due(body string) store.Claim {
+	return store.Claim{Record: &store.Record{ID: uuid.New(), Queue: "q", State: store.Waiting, Proven: true, Attempt: 2, Reason: wire.ReasonRejected, Error: "no stock",
+		FirstFailed: time.Unix(1_700_000_000, 0), Due: time.Now(), Message: wire.Message{Exchange: "shop", RoutingKey: "eu.order", Body: []byte(body), MessageID: "m-" + body}}}
+}
+
+// giveBack publishes claims and tells the fates, and of which messages it said that they
+// were retried or forwarded.
+func giveBack(a *answers, claims ...store.Claim) (fates []retry.Fate, told []string) {
+	ctx := context.Background()
+	policies := policy.Set{{Name: "p", Queues: []string{"q"}}}
+	g := retry.NewGiveBack(a, func() policy.Set { return policies }, func(e retry.Event) { told = append(told, string(e.Kind)+" "+e.ID.String()) })
+	return g.Send(ctx, "q", claims)(ctx), told
+}
+
+// Only what RabbitMQ confirmed, and did not return as unroutable, is done and deleted.
+// What it nacked, or did not answer, waits and is tried again.
+func TestOnlyAConfirmedMessageIsDone(t *testing.T) {
+	a := &answers{of: map[string]error{"nacked": wire.ErrNacked, "unanswered": fmt.Errorf("%w: EOF", wire.ErrUnsent), "forbidden": wire.ErrForbidden,
+		"too large": fmt.Errorf("%w: PRECONDITION_FAILED", wire.ErrUnacceptable), "unroutable": wire.ErrUnroutable, "unknown": errors.New("what is this")}}
+	bodies := []string{"nacked", "confirmed", "unanswered", "too large", "unroutable", "unknown", "forbidden", "confirmed too"}
+	var claims []store.Claim
+	for _, b := range bodies {
+		claims = append(claims, due(b))
+	}
+	fates, told := giveBack(a, claims...)
+	for i, body := range bodies {
+		f := fates[i]
+		var right bool
+		switch body {
+		case "confirmed", "confirmed too":
+			right = f == retry.Fate{Done: true}
+		case "too large":
+			right = !f.Done && f.Err == nil && strings.Contains(f.Park, "PRECONDITION_FAILED")
+		case "unroutable": // the queue is there: it is bound again
+			right = f == retry.Fate{Err: retry.Again}
+		default:
+			right = !f.Done && f.Park == "" && errors.Is(f.Err, a.of[body])
+		}
+		if !right {
+			t.Errorf("%s: %+v", body, f)
+		}
+	}
+	if want := []string{string(retry.Returned) + " " + claims[1].Record.ID.String(), string(retry.Returned) + " " + claims[7].Record.ID.String()}; !reflect.DeepEqual(told, want) {
+		t.Errorf("told %v, want %v", told, want)
+	}
+	if len(a.bound) != 2 {
+		t.Errorf("the queue was bound %d times; want once at first, and once since it was unroutable", len(a.bound))
+	}
+}
+
+// A queue that is gone has its messages parked, with that reason.
+func TestUnroutableIsParkedWhenTheQueueIsGone(t *testing.T) {
+	a := &answers{of: map[string]error{"x": wire.ErrUnroutable}}
+	g := retry.NewGiveBack(a, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"q"}}} }, func(retry.Event) {})
+	ctx := context.Background()
+	wait := g.Send(ctx, "q", []store.Claim{due("x"), due("confirmed")})
+	a.gone = true
+	fates := wait(ctx)
+	if f := fates[0]; f.Done || f.Err != nil || !strings.Contains(f.Park, `"q" does not exist`) || fates[1] != (retry.Fate{Done: true}) {
+		t.Errorf("fates %+v", fates)
+	}
+}
+
+// A retry exchange that somebody deleted is not made anew for a client's report, which
+// proves nothing, though this process had bound it before.
+func TestAReportMakesNoDeletedRetryExchangeAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &answers{of: map[string]error{"reported": wire.ErrUnroutable}}
+		g := retry.NewGiveBack(a, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} }, func(retry.Event) {})
+		defer g.Close()
+		reported := due("reported")
+		reported.Record.Proven = false
+		g.Send(t.Context(), "q", []store.Claim{due("proven")})(t.Context())
+		for try := range 5 {
+			if f := g.Send(t.Context(), "q", []store.Claim{reported})(t.Context())[0]; f.Park != "" {
+				break
+			} else if f.Done || f.Err == nil || try == 4 {
+				t.Errorf("try %d: %+v", try, f)
+			}
+			time.Sleep(time.Minute)
+		}
+		if len(a.bound) != 1 {
+			t.Errorf("it was bound %d times; want once, for the dead letter", len(a.bound))
+		}
+	})
+}
+
+// What is forwarded goes where the policy says, and is parked when that leads nowhere:
+// its own queue is not asked, and not bound.
+func TestAForwardThatLeadsNowhereIsParked(t *testing.T) {
+	a := &answers{of: map[string]error{"lost": wire.ErrUnroutable, "nacked": wire.ErrNacked}}
+	var claims []store.Claim
+	for _, body := range []string{"arrives", "lost", "nacked"} {
+		c := due(body)
+		c.Record.Forward = &store.Destination{Exchange: "audit", RoutingKey: "failed"}
+		claims = append(claims, c)
+	}
+	fates, told := giveBack(a, claims...)
+	if fates[0] != (retry.Fate{Done: true}) || !strings.Contains(fates[1].Park, `"audit"`) || fates[1].Done || !errors.Is(fates[2].Err, wire.ErrNacked) || fates[2].Done {
+		t.Errorf("fates %+v", fates)
+	}
+	if len(told) != 1 || told[0] != string(retry.Forwarded)+" "+claims[0].Record.ID.String() || len(a.bound) != 0 {
+		t.Errorf("told %v, bound %v", told, a.bound)
+	}
+	for _, o := range a.sent {
+		if o.Exchange != "audit" || o.RoutingKey != "failed" {
+			t.Errorf("it went to exchange %q with key %q", o.Exchange, o.RoutingKey)
+		}
+	}
+}
+
+// Each claim is published once, in order, mandatory, to its queue's exchange with the key
+// it was first published with, and its history.
+func TestEachClaimIsPublishedOnce(t *testing.T) {
+	a := &answers{}
+	var claims []store.Claim
+	for i := range 20 {
+		c := due(fmt.Sprint(i))
+		c.Record.Message.Headers = amqp.Table{"n": int32(i), "CC": []any{"elsewhere"}, "x-death": []any{}, "x-delivery-count": int64(3), wire.HeaderFirstFailed: time.Now()}
+		c.Record.Message.UserID, c.Record.Message.Expiration = "shop", "1000"
+		claims = append(claims, c)
+	}
+	giveBack(a, claims...)
+	if len(a.sent) != len(claims) {
+		t.Fatalf("%d messages were published %d times", len(claims), len(a.sent))
+	}
+	for i, o := range a.sent {
+		r, m := claims[i].Record, o.Message
+		if o.Exchange != wire.ReturnExchange("q") || o.RoutingKey != "eu.order" || o.ID != r.ID.String() || o.Unchecked || string(m.Body) != fmt.Sprint(i) || m.MessageID != "m-"+fmt.Sprint(i) || m.UserID != "" || m.Expiration != "" {
+			t.Errorf("number %d was published as %+v, %+v", i, o, m)
+		}
+		want := amqp.Table{"n": int32(i), wire.HeaderID: r.ID.String(), wire.HeaderAttempt: int64(2), wire.HeaderQueue: "q", wire.HeaderExchange: "shop", wire.HeaderRoutingKey: "eu.order",
+			wire.HeaderFirstFailed: time.Unix(1_700_000_000, 0), wire.HeaderReason: wire.ReasonRejected, wire.HeaderError: "no stock", wire.HeaderUserID: "shop"}
+		if !reflect.DeepEqual(m.Headers, want) {
+			t.Errorf("number %d has the headers %v, want %v", i, m.Headers, want)
+		}
+	}
+}
+
+// Nothing is published to a queue that no policy allows, that is Redrive's own, or that
+// only a client named.
+func TestNothingIsPublishedWhereItMayNotGo(t *testing.T) {
+	for name, c := range map[string]struct {
+		queue    string
+		proven   bool
+		policies policy.Set
+	}{
+		"no policy":        {"q", true, policy.Set{{Name: "p", Queues: []string{"others"}}}},
+		"our own":          {wire.QueueIntake, true, policy.Set{{Name: "p", Queues: []string{"*"}}}},
+		"named by reports": {"q", false, policy.Set{{Name: "p", Queues: []string{"*"}}}},
+	} {
+		a := &answers{}
+		g := retry.NewGiveBack(a, func() policy.Set { return c.policies }, func(retry.Event) {})
+		t.Cleanup(g.Close)
+		asked := make(chan struct{}, 1)
+		g.WhenAsked(func() { asked <- struct{}{} })
+		d := due("x")
+		d.Record.Queue, d.Record.Proven = c.queue, c.proven
+		send := func() []retry.Fate {
+			return g.Send(context.Background(), c.queue, []store.Claim{d})(context.Background())
+		}
+		fates := send()
+		if errors.Is(fates[0].Err, retry.ErrAsked) {
+			<-asked
+			fates = send()
+		}
+		if len(a.sent) != 0 || len(a.bound) != 0 || fates[0].Done || fates[0].Park == "" {
+			t.Errorf("%s: published %d, bound %v, %+v", name, len(a.sent), a.bound, fates[0])
+		}
+	}
+}
+
+// What cannot return to its queue is not published; what its neighbours in a batch are
+// answered is not its answer.
+func TestWhatIsNotPublishedHasNoAnswer(t *testing.T) {
+	a := &answers{gone: true, of: map[string]error{"refused": wire.ErrNacked}}
+	var claims []store.Claim
+	for _, body := range []string{"gone", "forwarded", "gone too", "refused"} {
+		c := due(body)
+		if !strings.HasPrefix(body, "gone") {
+			c.Record.Forward = &store.Destination{Exchange: "audit"}
+		}
+		claims = append(claims, c)
+	}
+	fates, _ := giveBack(a, claims...)
+	if fates[0].Done || fates[0].Park == "" || fates[1] != (retry.Fate{Done: true}) || fates[2].Done || fates[2].Park == "" || !errors.Is(fates[3].Err, wire.ErrNacked) {
+		t.Errorf("fates %+v", fates)
+	}
+}
+
+// A queue that RabbitMQ has dead-lettered from is enrolled until it is gone.
+func TestADeletedQueueIsNotEnrolled(t *testing.T) {
+	a := &answers{}
+	g := retry.NewGiveBack(a, anyQueue, func(retry.Event) {})
+	defer g.Close()
+	f := newFlow(memstore.New())
+	f.Vouch(nil, g)
+	must(t, f.Take(t.Context(), []retry.Delivery{deadLetter("q", "x")}))
+	if yes, _ := g.Enrolled("q"); !yes {
+		t.Fatal("a dead letter's queue is not enrolled")
+	}
+	a.gone = true
+	if fate := g.Send(t.Context(), "q", []store.Claim{due("x")})(t.Context())[0]; fate.Park == "" {
+		t.Errorf("%+v", fate)
+	}
+	if yes, _ := g.Enrolled("q"); yes {
+		t.Error("a queue that is gone is enrolled")
+	}
+}

@@ -1,0 +1,273 @@
+package retry_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// died is a dead letter as RabbitMQ delivers it, dead-lettered now.
+func died(body string) retry.Delivery {
+	d := deadLetter("q", body)
+	head := d.Message.Headers["x-death"].([]any)[0].(amqp.Table)
+	head["time"], head["count"] = time.Now().Truncate(time.Second), int64(1)
+	return d
+}
+
+// again is how RabbitMQ delivers something once more.
+func again(d retry.Delivery, redelivered bool) retry.Delivery {
+	d.Message.Headers = maps.Clone(d.Message.Headers)
+	d.Redelivered = redelivered
+	if redelivered {
+		d.Message.Headers["x-delivery-count"], d.Message.Headers["x-acquired-count"] = int64(2), int64(1)
+	}
+	return d
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newest are the records that were kept since the first n, in order.
+func newest(t *testing.T, s store.Store, n int) (all []*store.Record) {
+	t.Helper()
+	listed := kept(t, s)
+	slices.SortFunc(listed, func(a, b store.Listed) int { return a.Record.FailedAt.Compare(b.Record.FailedAt) })
+	for _, l := range listed[n:] {
+		all = append(all, l.Record)
+	}
+	return all
+}
+
+// A node that dies under at-least-once dead-lettering publishes again what it had not
+// noted as safe in the intake: with a new time in x-death, on RabbitMQ 3.10 not marked as
+// redelivered, and perhaps after the first was redelivered. Both copies are the first.
+func TestACopyByAtLeastOnceDeadLetteringKeepsItsID(t *testing.T) {
+	for name, marked := range map[string]bool{"RabbitMQ 3.10": false, "RabbitMQ 4.3": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, s := context.Background(), memstore.New()
+				f := newFlow(s)
+				must(t, f.Connected(ctx))
+				stored, unstored := died("stored"), died("unstored")
+				must(t, f.Take(ctx, []retry.Delivery{stored}))
+				f.Disconnected()
+				var copies []retry.Delivery
+				for i := range 8 { // RabbitMQ starts again, and does not let it consume yet
+					time.Sleep(500 * time.Millisecond)
+					if i == 4 {
+						copies = []retry.Delivery{again(died("stored"), marked), again(died("unstored"), marked)}
+					}
+					must(t, f.Connected(ctx))
+					time.Sleep(100 * time.Millisecond)
+					f.Disconnected()
+				}
+				must(t, f.Connected(ctx))
+				time.Sleep(100 * time.Millisecond)
+				must(t, f.Take(ctx, []retry.Delivery{again(stored, true), again(unstored, true)}))
+				time.Sleep(time.Second)
+				must(t, f.Take(ctx, copies))
+				f.Disconnected() // before they were acknowledged
+				time.Sleep(time.Second)
+				must(t, f.Connected(ctx))
+				must(t, f.Take(ctx, []retry.Delivery{again(copies[0], true), again(copies[1], true)}))
+				ids, firsts := map[string]map[string]int{}, map[string]map[int64]bool{}
+				for _, r := range newest(t, s, 0) {
+					body := string(r.Message.Body)
+					if ids[body] == nil {
+						ids[body], firsts[body] = map[string]int{}, map[int64]bool{}
+					}
+					ids[body][r.ID.String()]++
+					firsts[body][r.FirstFailed.UnixMicro()] = true
+				}
+				for body, n := range map[string]int{"stored": 4, "unstored": 3} {
+					if len(ids[body]) != 1 || len(firsts[body]) != 1 || slices.Collect(maps.Values(ids[body]))[0] != n {
+						t.Errorf("%s: ids %v, first failed %v; want %d with one of each", body, ids[body], firsts[body], n)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Two messages with equal content are two, however RabbitMQ 4.3 marks them: it says of each
+// that a consumer rejected that it was delivered before.
+func TestEqualMessagesHaveAnIDEach(t *testing.T) {
+	fresh := func(body string) retry.Delivery {
+		d := died(body)
+		d.Redelivered, d.Message.Headers["x-delivery-count"] = true, int64(1)
+		return d
+	}
+	for name, on := range map[string]store.Store{"disk": memstore.New(), "shared": shared{Store: memstore.New()}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, f := context.Background(), newFlow(on)
+				f.Disconnected()
+				must(t, f.Connected(ctx))
+				take := func(n int) {
+					t.Helper()
+					for range n {
+						must(t, f.Take(ctx, []retry.Delivery{fresh("ping")}))
+					}
+				}
+				take(3) // within one second
+				time.Sleep(time.Minute)
+				take(2)
+				f.Disconnected()
+				time.Sleep(2 * time.Second)
+				must(t, f.Connected(ctx))
+				take(2)
+				time.Sleep(time.Second)
+				take(2)
+				ids := map[string]bool{}
+				for _, r := range newest(t, on, 0) {
+					ids[r.ID.String()] = true
+				}
+				if len(ids) != 9 {
+					t.Errorf("9 messages have %d ids", len(ids))
+				}
+			})
+		})
+	}
+}
+
+// Two equal dead letters that come twice each keep an id each, also when the batch
+// was offered twice, since the store's answer was lost.
+func TestABatchOfferedTwiceWritesNoReceiptThatAnotherTakes(t *testing.T) {
+	ctx := context.Background()
+	s := &lostAnswer{Store: memstore.New()}
+	first := newFlow(s)
+	twins := []retry.Delivery{died("same"), died("same")}
+	if err := first.Take(ctx, twins[:1]); err == nil {
+		t.Fatal("the store's error was not told")
+	}
+	must(t, first.Take(ctx, twins[:1])) // kept twice
+	must(t, first.Take(ctx, twins[1:]))
+	f := newFlow(s)
+	must(t, f.Connected(ctx))
+	must(t, f.Take(ctx, []retry.Delivery{again(twins[0], true), again(twins[1], true)}))
+	ids := map[string]int{}
+	for _, l := range kept(t, s) {
+		ids[l.Record.ID.String()]++
+	}
+	if len(ids) != 2 || slices.Min(slices.Collect(maps.Values(ids))) != 2 {
+		t.Errorf("5 records have the ids %v; want the second twin's twice", ids)
+	}
+}
+
+// What is to wait in RabbitMQ has its receipt before; a batch that is offered again
+// writes it once.
+func TestABatchOfferedTwiceRemembersOnce(t *testing.T) {
+	ctx := context.Background()
+	b, s := &faulty{answer: wire.ErrNacked}, &failing{Store: memstore.New(), err: store.ErrFull}
+	f := newHeldFlow(t, s, b)
+	batch := []retry.Delivery{died("same"), died("same")}
+	for range 3 {
+		if err := f.Take(ctx, batch); !errors.Is(err, store.ErrFull) {
+			t.Fatal(err)
+		}
+	}
+	s.err = nil
+	must(t, f.Take(ctx, batch))
+	if all, err := s.Receipts(ctx); err != nil || len(all) != 2 {
+		t.Errorf("%d receipts of two messages, %v", len(all), err)
+	}
+}
+
+// A copy tells when the message failed first, not when the copy came.
+func TestACopyKeepsItsFirstFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, s := context.Background(), memstore.New()
+		d := died("x")
+		must(t, newFlow(s).Take(ctx, []retry.Delivery{d}))
+		time.Sleep(time.Hour)
+		f := newFlow(s)
+		must(t, f.Connected(ctx))
+		must(t, f.Take(ctx, []retry.Delivery{again(d, true)}))
+		all := newest(t, s, 0)
+		if !all[1].FirstFailed.Equal(all[0].FirstFailed) || !all[1].FailedAt.After(all[0].FailedAt) {
+			t.Errorf("the first failed %s, its copy %s, at %s", all[0].FirstFailed, all[1].FirstFailed, all[1].FailedAt)
+		}
+	})
+}
+
+// One message that was stored before an outage has one copy after it: what is equal and
+// comes besides is another.
+func TestOneReceiptIsUsedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, s := context.Background(), memstore.New()
+		f := newFlow(s)
+		must(t, f.Take(ctx, []retry.Delivery{died("x")}))
+		f.Disconnected()
+		time.Sleep(2 * time.Second)
+		must(t, f.Connected(ctx))
+		for range 2 {
+			must(t, f.Take(ctx, []retry.Delivery{died("x")}))
+			time.Sleep(time.Second)
+		}
+		all := newest(t, s, 0)
+		if all[1].ID != all[0].ID || all[2].ID == all[0].ID {
+			t.Errorf("the ids are %s, its copy %s and another's %s", all[0].ID, all[1].ID, all[2].ID)
+		}
+	})
+}
+
+// When Redrive goes down together with RabbitMQ nothing saw the outage begin: the newest
+// receipt tells when about it was.
+func TestACopyKeepsItsIDWhenRedriveWentDownToo(t *testing.T) {
+	for name, c := range map[string]struct {
+		firsts int           // equal dead letters before
+		down   time.Duration // both were
+		ids    int
+	}{
+		"one":               {1, 20 * time.Second, 1},
+		"content repeated":  {2, 20 * time.Second, 3},
+		"stopped for hours": {1, 3 * time.Hour, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, s := context.Background(), memstore.New()
+				f := newFlow(s)
+				must(t, f.Connected(ctx))
+				for range c.firsts {
+					must(t, f.Take(ctx, []retry.Delivery{died("same")}))
+				}
+				time.Sleep(time.Second)
+				must(t, f.Take(ctx, []retry.Delivery{died("other")}))
+				time.Sleep(c.down)
+				copied := again(died("same"), false)
+				f = newFlow(s) // another process, and RabbitMQ does not let it consume yet
+				for range 3 {
+					must(t, f.Connected(ctx))
+					time.Sleep(time.Second)
+					f.Disconnected()
+				}
+				must(t, f.Connected(ctx))
+				must(t, f.Take(ctx, []retry.Delivery{copied}))
+				ids := map[string]bool{}
+				for _, r := range newest(t, s, 0) {
+					if string(r.Message.Body) == "same" {
+						ids[r.ID.String()] = true
+					}
+				}
+				if len(ids) != c.ids {
+					t.Errorf("%d ids, want %d", len(ids), c.ids)
+				}
+			})
+		})
+	}
+}

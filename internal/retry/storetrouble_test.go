@@ -1,0 +1,97 @@
+package retry_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+)
+
+// faultyStore is a store that fails at something for a while, with other words each time.
+type faultyStore struct {
+	*memstore.Store
+	at       string
+	from, to time.Time
+	tries    int
+}
+
+func (f *faultyStore) fails(at string) error {
+	if now := time.Now(); at != f.at || now.Before(f.from) || !now.Before(f.to) {
+		return nil
+	}
+	f.tries++
+	return fmt.Errorf("refused for the %dth time", f.tries)
+}
+
+func (f *faultyStore) Next(ctx context.Context) ([]store.NextDue, error) {
+	next, err := f.Store.Next(ctx)
+	return next, errors.Join(err, f.fails("Next"))
+}
+
+func (f *faultyStore) Claim(ctx context.Context, lane store.Lane, upTo time.Time, n, maxBytes int) ([]store.Claim, error) {
+	if err := f.fails("Claim"); err != nil {
+		return nil, err
+	}
+	return f.Store.Claim(ctx, lane, upTo, n, maxBytes)
+}
+
+func (f *faultyStore) Settle(ctx context.Context, outcomes []store.Outcome) (int, error) {
+	if err := f.fails("Settle"); err != nil {
+		return 0, err
+	}
+	return f.Store.Settle(ctx, outcomes)
+}
+
+// A store that is away for a while is told of twice: when it goes, with why, and when
+// it is back, with how long it was away. It is asked ever less often, and what was due
+// goes on within a second, whatever wakes the loop meanwhile.
+func TestAStoreThatIsAwayIsToldOfOnce(t *testing.T) {
+	const away = 20 * time.Second
+	for _, at := range []string{"Next", "Claim", "Settle"} {
+		t.Run(at, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				s := &faultyStore{Store: memstore.New(), at: at, from: began.Add(time.Second), to: began.Add(time.Second + away)}
+				g := &giver{began: began, answer: done, nth: map[string]int{}}
+				var log bytes.Buffer
+				l := retry.NewScheduler(s, g, open(), func(retry.Event) {}, slog.New(slog.NewTextHandler(&log, nil)), func(store.Lane, error) {})
+				if err := s.Add(t.Context(), []*store.Record{record("q", "a", began.Add(5*time.Second)), record("q", "b", s.to)}); err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				var running sync.WaitGroup
+				running.Go(func() { l.Run(ctx, time.Second) })
+				time.Sleep(2 * time.Second)
+				for time.Now().Before(s.to) {
+					l.Wake()
+					time.Sleep(10 * time.Millisecond)
+				}
+				time.Sleep(time.Second)
+				left, err := s.List(t.Context(), store.Filter{State: store.Waiting})
+				if err != nil || len(left.Records) > 0 || len(g.sent) != 2 {
+					t.Errorf("a second after it is back %d are left, sent were %v, %v", len(left.Records), g.sent, err)
+				}
+				cancel()
+				running.Wait()
+				lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+				if len(lines) != 2 || !strings.Contains(lines[0], "ERROR") || !strings.Contains(lines[0], "the 1th time") ||
+					!strings.Contains(lines[1], "INFO") || !strings.Contains(lines[1], "works again\" after=1") && !strings.Contains(lines[1], "works again\" after=2") {
+					t.Errorf("it says %q", lines)
+				}
+				if s.tries < 15 || s.tries > 25 {
+					t.Errorf("it was asked %d times in %s", s.tries, away)
+				}
+			})
+		})
+	}
+}

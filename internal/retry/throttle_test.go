@@ -1,0 +1,105 @@
+package retry_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+)
+
+// counting is a gate that opens at a time, allows a few at once, and counts.
+type counting struct {
+	mu      sync.Mutex
+	opens   time.Time
+	few     int
+	allowed int
+	unsent  int
+	retried []uuid.UUID
+}
+
+func (g *counting) Allow(_ string, most int, now time.Time) (n int, again time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if now.Before(g.opens) {
+		return 0, g.opens
+	}
+	n = min(most, g.few)
+	g.allowed += n
+	return n, time.Time{}
+}
+
+func (g *counting) Late(time.Duration) {}
+
+func (g *counting) Unsent(_ string, n int, _ time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.unsent += n
+}
+
+func (g *counting) Returned(_ string, ids []uuid.UUID, _ time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.retried = append(g.retried, ids...)
+}
+
+// batches notes how large each batch is.
+type batches struct {
+	*giver
+	sizes []int
+}
+
+func (b *batches) Send(ctx context.Context, queue string, claims []store.Claim) func(context.Context) []retry.Fate {
+	b.sizes = append(b.sizes, len(claims))
+	return b.giver.Send(ctx, queue, claims)
+}
+
+// Nothing is sent before the gate opens, and no more at once than it allows. It is told of
+// each that was allowed whether it was retried: one that failed, was parked, or was not
+// there, was not, and another may be in its place.
+func TestTheGateIsObeyedAndToldWhatBecameOfWhatItAllowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memstore.New()
+		began := time.Now()
+		g := &batches{giver: &giver{began: began, nth: map[string]int{}, answer: func(body string, nth int) retry.Fate {
+			switch {
+			case body == "parked":
+				return retry.Fate{Park: "gone"}
+			case body == "failed" && nth == 1:
+				return retry.Fate{Err: errors.New("full")}
+			}
+			return retry.Fate{Done: true}
+		}}}
+		gate := &counting{opens: began.Add(67500 * time.Millisecond), few: 3}
+		l := retry.NewScheduler(s, g, gate, func(retry.Event) {}, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
+		var all []*store.Record
+		var want []uuid.UUID
+		for i, body := range []string{"a", "failed", "parked", "b", "c", "d"} {
+			r := record("q", body, began.Add(time.Duration(i)*time.Millisecond))
+			if body != "parked" {
+				want = append(want, r.ID)
+			}
+			all = append(all, r)
+		}
+		must(t, s.Add(t.Context(), all))
+		run(t, l, time.Hour)
+		if len(g.sent) != 7 || slices.Max(g.sizes) > gate.few || g.sent[0] != "a 1m7.5s" {
+			t.Errorf("sent %v in batches of %v", g.sent, g.sizes)
+		}
+		byID := func(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) }
+		slices.SortFunc(want, byID)
+		slices.SortFunc(gate.retried, byID)
+		if !slices.Equal(gate.retried, want) || gate.allowed != len(want)+gate.unsent {
+			t.Errorf("of %d that it allowed the gate was told that %d were not retried, and %d were; want %d", gate.allowed, gate.unsent, len(gate.retried), len(want))
+		}
+	})
+}

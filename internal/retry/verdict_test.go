@@ -1,0 +1,86 @@
+package retry_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// What becomes of a failed message, as a record, and what log and metrics hear of it.
+func TestVerdicts(t *testing.T) {
+	policies := policy.Set{
+		{Name: "audited", Queues: []string{"audited"}, Attempts: 1, Backoff: policy.Fixed(time.Second), Exhausted: policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{Exchange: "audit", RoutingKey: "failed"}}},
+		{Name: "dropped", Queues: []string{"dropped"}, Attempts: 1, Backoff: policy.Fixed(time.Second), Exhausted: policy.Exhausted{Action: policy.Discard}},
+		{Name: "q", Queues: []string{"q"}, Attempts: 3, Backoff: policy.Fixed(time.Second)},
+	}
+	user := amqp.Table{wire.HeaderUserID: "shop", wire.HeaderExchange: "first", wire.HeaderRoutingKey: "eu"}
+	through := func(exchange string, d retry.Delivery) retry.Delivery {
+		d.Message.Headers["x-death"].([]any)[0].(amqp.Table)["exchange"] = exchange
+		for k, v := range user {
+			d.Message.Headers[k] = v
+		}
+		return d
+	}
+	unreadable, doubled := deadLetter("q", "x"), deadLetter("q", "x")
+	unreadable.Unreadable, doubled.Doubled = "a header of no known type", "x-death stands twice"
+	for name, c := range map[string]struct {
+		of    retry.Delivery
+		event retry.Kind
+		want  func(*store.Record) bool
+	}{
+		"retried": {deadLetter("q", "x"), retry.Waiting, func(r *store.Record) bool {
+			return r.State == store.Waiting && r.Proven && r.Message.Exchange == "shop" && r.Message.RoutingKey == "key" && r.Policy == "q"
+		}},
+		"forwarded": {deadLetter("audited", "x"), retry.Waiting, func(r *store.Record) bool {
+			return r.State == store.Waiting && r.Forward != nil && *r.Forward == store.Destination{Exchange: "audit", RoutingKey: "failed"}
+		}},
+		"discarded":  {deadLetter("dropped", "x"), retry.Discarded, nil},
+		"unreadable": {unreadable, retry.Parked, func(r *store.Record) bool { return r.ParkedFor == unreadable.Unreadable && r.Queue == "q" }},
+		"headers twice": {doubled, retry.Parked, func(r *store.Record) bool {
+			return strings.Contains(r.ParkedFor, doubled.Doubled) && r.Queue == "" && !r.Proven
+		}},
+		"our own queue": {deadLetter(wire.QueueIntake, "x"), retry.Parked, func(r *store.Record) bool { return strings.Contains(r.ParkedFor, "own") }},
+		"no policy":     {deadLetter("others", "x"), retry.Parked, func(r *store.Record) bool { return strings.Contains(r.ParkedFor, "no policy") }},
+		"reported": {retry.Delivery{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: "q", Headers: amqp.Table{wire.HeaderError: "no stock"}}}, retry.Waiting, func(r *store.Record) bool {
+			return r.Error == "no stock" && !r.Proven && r.Reason == wire.ReasonReported
+		}},
+		// Our own headers are believed where the broker says that we published it last.
+		"a client's headers": {through("shop", deadLetter("q", "x")), retry.Waiting, func(r *store.Record) bool {
+			return r.Message.UserID == "" && r.Message.Exchange == "shop" && r.Message.RoutingKey == "key"
+		}},
+		"retried before": {through(wire.ReturnExchange("q"), deadLetter("q", "x")), retry.Waiting, func(r *store.Record) bool {
+			return r.Message.UserID == "shop" && r.Message.Exchange == "first" && r.Message.RoutingKey == "eu"
+		}},
+		"waited in RabbitMQ before": {through(wire.ExchangeDue, deadLetter("q", "x")), retry.Waiting, func(r *store.Record) bool {
+			return r.Message.UserID == "shop" && r.Message.Exchange == "first" && r.Message.RoutingKey == "eu"
+		}},
+	} {
+		s, told := memstore.New(), []retry.Kind(nil)
+		f := retry.New(s, retry.Rules{Policies: policies}, nil, func(e retry.Event) { told = append(told, e.Kind) })
+		must(t, f.Take(t.Context(), []retry.Delivery{c.of}))
+		all := kept(t, s)
+		if !slices.Equal(told, []retry.Kind{retry.Failed, c.event}) {
+			t.Errorf("%s: told %v", name, told)
+		}
+		if c.want == nil {
+			lines, err := s.Ledger(t.Context())
+			must(t, err)
+			if len(all) != 0 || len(lines) != 1 || lines[0].Sums[store.Dropped] != 1 {
+				t.Errorf("%s: %d are kept, and the ledger has %+v", name, len(all), lines)
+			}
+			continue
+		}
+		if len(all) != 1 || !c.want(all[0].Record) {
+			t.Errorf("%s: kept %+v", name, all)
+		}
+	}
+}

@@ -1,0 +1,44 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/console"
+)
+
+// gateOf is how a queue's gate is shown; nil when nothing is to be said of it.
+func (s *tenant) gateOf(queue string) *console.Gate {
+	v := s.gate.View(queue, time.Now())
+	if !v.On && !v.Forced && v.Rate == 0 && v.Limit == 0 && v.NoConsumersSince.IsZero() {
+		return nil
+	}
+	return &console.Gate{State: string(v.State), Why: v.Why, Since: known(v.Since), Until: known(v.Until), NoConsumer: known(v.NoConsumersSince),
+		Rate: v.Rate, InFlight: v.InFlight, MostFlight: v.Limit, FailedShare: v.FailedShare, Judged: v.Seen}
+}
+
+func known(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+func (s *tenant) force(queue, to, by, why string) {
+	if err := s.gate.Force(queue, to, by, why, time.Now()); err != nil {
+		s.Log.Error("a breaker cannot be set", "queue", queue, "to", to, "error", err)
+	}
+}
+
+// loadBreakers sets those that persons had set when the service ended. Nothing
+// returns before.
+func (s *tenant) loadBreakers(ctx context.Context) error {
+	if s.fleet != nil {
+		return s.joinFleet(ctx)
+	}
+	all, err := console.ForcedIn(ctx, s.store)
+	for queue, f := range all {
+		s.force(queue, f.To, f.By, f.Reason)
+	}
+	return err
+}

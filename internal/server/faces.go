@@ -1,0 +1,121 @@
+package server
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/metrics"
+	"github.com/redrive-mq/redrive/internal/webui"
+)
+
+// faces are the page and API of the first virtual host at /, and of each at /v/NAME/,
+// with callers of its own. Where there are several, health and metrics at / are of all.
+func (s *Service) faces() http.Handler {
+	first := s.tenants[0].api
+	together := map[string]http.Handler{}
+	if len(s.tenants) > 1 {
+		together["/readyz"], together["/metrics"] = http.HandlerFunc(s.readyz), s.meters()
+	}
+	under := map[string]http.Handler{}
+	for _, t := range s.tenants {
+		under[t.config.VHost()] = httpapi.Under(httpapi.Base(t.config.VHost()), t.api)
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := together[r.URL.Path]
+		if step, ok := strings.CutPrefix(r.URL.EscapedPath(), "/v/"); ok {
+			step, _, _ = strings.Cut(step, "/")
+			name, err := url.PathUnescape(step)
+			if h = under[name]; h == nil || err != nil {
+				// Which there are is not for everybody.
+				httpapi.NotFound(w, fmt.Sprintf("there is no virtual host %q here: `redrive check FILE` shows which those are that a config file serves", name))
+				return
+			}
+		}
+		if h == nil {
+			h = first
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// vhosts are those that are served, as the page of one of them leads to the others.
+func (s *Service) vhosts(here int) (all []webui.VHost) {
+	for i, t := range s.tenants {
+		all = append(all, webui.VHost{Name: t.called(), URL: t.base + "/", Ready: t.health.ready(), Here: i == here})
+	}
+	return all
+}
+
+// readyz is ready when all are, and tells of each what it tells this caller.
+func (s *Service) readyz(w http.ResponseWriter, r *http.Request) {
+	ready, unsaid, lines := true, false, ""
+	for _, t := range s.tenants {
+		said := answer{header: http.Header{}, status: http.StatusOK}
+		t.api.ServeHTTP(&said, r)
+		switch said.status {
+		case http.StatusOK:
+		case http.StatusServiceUnavailable:
+			ready = false
+		default: // without permission to ask
+			said.copyTo(w)
+			return
+		}
+		for line := range strings.Lines(said.body.String()) {
+			switch strings.TrimSpace(line) {
+			case "ready":
+			case httpapi.Unsaid: // nor of which
+				unsaid = true
+			default:
+				lines += "virtual host " + t.config.VHost() + ": " + line
+			}
+		}
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	if ready {
+		fmt.Fprintln(w, "ready")
+	} else {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	fmt.Fprint(w, lines)
+	if unsaid {
+		fmt.Fprintln(w, httpapi.Unsaid)
+	}
+}
+
+// answer keeps what a handler answers.
+type answer struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+func (a *answer) Header() http.Header         { return a.header }
+func (a *answer) WriteHeader(status int)      { a.status = status }
+func (a *answer) Write(b []byte) (int, error) { return a.body.Write(b) }
+
+func (a *answer) copyTo(w http.ResponseWriter) {
+	for name, values := range a.header {
+		w.Header()[name] = values
+	}
+	w.WriteHeader(a.status)
+	_, _ = w.Write(a.body.Bytes())
+}
+
+// meters serves the metrics of all to callers with permission to read those of each.
+func (s *Service) meters() http.Handler {
+	all := make([]*metrics.Metrics, len(s.tenants))
+	for i, t := range s.tenants {
+		all[i] = t.metrics
+	}
+	h := metrics.Handler(all...)
+	for _, t := range s.tenants {
+		h = t.api.Guarded(auth.Whole(h))
+	}
+	return h
+}

@@ -1,0 +1,51 @@
+package server
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/redrive-mq/redrive/internal/addresses"
+	"github.com/redrive-mq/redrive/internal/broker"
+)
+
+// nodes are where the connections are, where RabbitMQ has several addresses.
+type nodes struct {
+	mu sync.Mutex
+	at map[string]string // by part of the service
+}
+
+func (n *nodes) set(part string, st broker.State) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.at == nil {
+		n.at = map[string]string{}
+	}
+	if n.at[part] = st.At; !st.Connected {
+		delete(n.at, part)
+	}
+}
+
+func (n *nodes) String() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var all []string
+	for _, part := range slices.Sorted(maps.Keys(n.at)) {
+		all = append(all, part+" at "+n.at[part])
+	}
+	if len(all) == 0 {
+		return "not connected"
+	}
+	return strings.Join(all, ", ")
+}
+
+// brokerAt tells where RabbitMQ is and, of several addresses, which are used.
+func (s *tenant) brokerAt() string {
+	text := addresses.Redact(s.config.Broker.URL)
+	if len(addresses.Split(s.config.Broker.URL)) > 1 {
+		text += fmt.Sprintf(" (%s)", &s.nodes)
+	}
+	return text
+}

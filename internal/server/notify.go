@@ -1,0 +1,137 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/notify"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/throttle"
+)
+
+// disconnected is how long the intake may be without RabbitMQ before people are notified:
+// longer than RabbitMQ takes to start again.
+const disconnected = 2 * time.Minute
+
+// openNotify makes what tells people.
+func (s *tenant) openNotify() (err error) {
+	s.notify, err = notify.New(s.config.Notify, notify.Options{Store: s.store, Conditions: s.conditions, Count: s.metrics.Notifications(), Log: s.Log, Replica: s.fleet.id()})
+	s.notified = s.config.Notify
+	return err
+}
+
+// reloadNotify puts other routes in force, when they are others.
+func (s *tenant) reloadNotify(c *config.Config) error {
+	if reflect.DeepEqual(c.Notify, s.notified) {
+		return nil
+	}
+	s.notified = c.Notify
+	return s.notify.SetSettings(c.Notify)
+}
+
+// conditions are what goes on that people may want a notification of.
+func (s *tenant) conditions(ctx context.Context, t *notify.Settings) ([]notify.Condition, error) {
+	all := conditionsOf(s.wrongAnywhere())
+	now := time.Now()
+	counts, err := s.store.Counts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	waits := map[string]bool{}
+	for _, c := range counts {
+		waits[c.Queue] = c.Waiting > 0
+		if c.Waiting > 0 && now.Sub(c.NextFailed) > t.OldestWaiting {
+			all = append(all, notify.Condition{Kind: notify.OldestWaiting, Queue: c.Queue, Since: c.NextFailed.Add(t.OldestWaiting)})
+		}
+	}
+	for _, q := range s.rates.Queues() {
+		if s.rates.Minute(q, now).Parked >= int64(t.Burst) {
+			all = append(all, notify.Condition{Kind: notify.ParkedBurst, Queue: q})
+		}
+	}
+	for _, q := range s.gate.Queues() {
+		v := s.gate.View(q, now)
+		// Where nothing waits there is nothing to probe with, so the notification would never end.
+		if (v.State == throttle.Open || v.State == throttle.HalfOpen) && (waits[q] || v.InFlight > 0) {
+			all = append(all, notify.Condition{Kind: notify.BreakerOpen, Queue: q, Since: v.Since, Text: v.Why})
+		}
+		if v.Consumers == 0 && !v.NoConsumersSince.IsZero() {
+			all = append(all, notify.Condition{Kind: notify.NoConsumer, Queue: q, Since: v.NoConsumersSince, After: t.NoConsumer})
+		}
+	}
+	if off := s.ledger.off.Load(); off == nil {
+		all = append(all, notify.Condition{Kind: notify.LedgerOff, Unknown: true})
+	} else {
+		for q, n := range *off {
+			all = append(all, notify.Condition{Kind: notify.LedgerOff, Queue: q, Text: fmt.Sprintf("by %d", n)})
+		}
+	}
+	err = s.store.Entries(ctx, store.HoldPrefix, "", func(e store.Entry) (bool, error) {
+		var h console.Hold
+		if err := json.Unmarshal(e.Value, &h); err != nil {
+			return false, err
+		}
+		all = append(all, notify.Condition{Kind: notify.QueueHeld, Queue: strings.TrimPrefix(e.Name, store.HoldPrefix), Since: h.Since, Text: "by " + h.By + ": " + h.Reason})
+		return true, nil
+	})
+	return all, err
+}
+
+// conditionsOf are those that what is wrong at each of the replicas makes. The intake
+// has stopped when no replica runs it; returns are held, and RabbitMQ blocks, when it is
+// so for any: others meet the same.
+func conditionsOf(replicas []map[string]string) (all []notify.Condition) {
+	blocked, failing := "", map[string]string{}
+	var intake *notify.Condition
+	takes := false
+	for _, wrong := range replicas {
+		for part, what := range wrong {
+			queue, isQueue := strings.CutPrefix(part, partQueue)
+			lane, isForward := strings.CutPrefix(part, partForward)
+			switch {
+			case strings.HasPrefix(what, blockedBy):
+				blocked = what
+			case isQueue:
+				failing[queue] = "they fail: " + what
+			case isForward:
+				failing[lane] = "nothing is forwarded there: " + what
+			}
+		}
+		if intake = stoppedBy(wrong); intake == nil {
+			takes = true
+		}
+	}
+	for queue, what := range failing {
+		all = append(all, notify.Condition{Kind: notify.QueueHeld, Queue: queue, Text: what})
+	}
+	if blocked != "" {
+		all = append(all, notify.Condition{Kind: notify.BrokerBlocked, Text: blocked})
+	}
+	if !takes && intake != nil {
+		all = append(all, *intake)
+	}
+	return all
+}
+
+// stoppedBy is what has stopped an intake, or nil.
+func stoppedBy(wrong map[string]string) *notify.Condition {
+	stopped := notify.Condition{Kind: notify.IntakeStopped, Text: wrong[partStore]}
+	for _, part := range []string{partServer, partParkedStore} {
+		if stopped.Text == "" {
+			stopped.Text = wrong[part]
+		}
+	}
+	if what := wrong[partIntake]; stopped.Text == "" && !strings.HasPrefix(what, blockedBy) {
+		stopped.Text, stopped.After = what, disconnected
+	}
+	if stopped.Text == "" {
+		return nil
+	}
+	return &stopped
+}

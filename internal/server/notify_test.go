@@ -1,0 +1,93 @@
+package server
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/notify"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/throttle"
+)
+
+// A breaker that is open is reported while messages wait behind it. Discarded, say, they
+// leave it open: nothing probes.
+func TestAnOpenBreakerWithNothingBehindItIsNotToldOf(t *testing.T) {
+	s, err := New(testConfig(t), quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	s.tenants[0].force("orders", string(throttle.Open), "anna", "the bank is down")
+	told := func() (kinds []notify.Kind) {
+		t.Helper()
+		settings := notify.DefaultSettings()
+		all, err := s.tenants[0].conditions(t.Context(), &settings)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range all {
+			if c.Queue == "orders" {
+				kinds = append(kinds, c.Kind)
+			}
+		}
+		return kinds
+	}
+	if is := told(); len(is) > 0 {
+		t.Errorf("with nothing behind it: %v", is)
+	}
+	if err := s.tenants[0].store.Add(t.Context(), []*store.Record{{ID: uuid.New(), Queue: "orders", State: store.Waiting, Due: time.Now(), FirstFailed: time.Now(), FailedAt: time.Now()}}); err != nil {
+		t.Fatal(err)
+	}
+	if is := told(); !slices.Equal(is, []notify.Kind{notify.BreakerOpen}) {
+		t.Errorf("with a message behind it: %v", is)
+	}
+}
+
+// What is wrong with a part is reported as what it means to people.
+func TestWhatHealthTellsPeople(t *testing.T) {
+	h, _ := testHealth()
+	for _, part := range []string{partIntake, partParked, partPublish} {
+		h.set(part, "")
+	}
+	for _, step := range []struct{ part, what, want string }{
+		{"", "", ""},
+		{partIntake, "not connected", "intake_stopped after 2m0s: not connected"},
+		{partIntake, blockedBy + "memory", "broker_blocked: " + blockedBy + "memory"},
+		{partStore, "full", "broker_blocked: " + blockedBy + "memory; intake_stopped: full"},
+		{partIntake, "", "intake_stopped: full"},
+		{partStore, "", ""},
+		{partParkedStore, "full", "intake_stopped: full"},
+		{partParkedStore, "", ""},
+		{partPublish, blockedBy + "disk", "broker_blocked: " + blockedBy + "disk"},
+		{partPublish, "", ""},
+		{partQueue + "orders", "no such queue", "queue_held orders: they fail: no such queue"},
+		{partConsumers + "orders", "none", "queue_held orders: they fail: no such queue"}, // the gate tells of it
+		{partForward + "orders to exchange dead", "full", "queue_held orders to exchange dead: nothing is forwarded there: full; queue_held orders: they fail: no such queue"},
+	} {
+		if step.part != "" {
+			h.set(step.part, step.what)
+		}
+		var got []string
+		for _, c := range conditionsOf([]map[string]string{h.all()}) {
+			s := string(c.Kind)
+			if c.Queue != "" {
+				s += " " + c.Queue
+			}
+			if c.After > 0 {
+				s += " after " + c.After.String()
+			}
+			got = append(got, s+": "+c.Text)
+			if !slices.Contains(notify.KindNames(), string(c.Kind)) {
+				t.Errorf("there is no event %s", c.Kind)
+			}
+		}
+		slices.Sort(got)
+		if s := strings.Join(got, "; "); s != step.want {
+			t.Errorf("after %s %q: %q, want %q", step.part, step.what, s, step.want)
+		}
+	}
+}

@@ -1,0 +1,361 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/cluster"
+	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/metrics"
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/throttle"
+)
+
+// gatePrefix and a queue's name is the state of its breaker, when that is not closed,
+// as the leader has decided it. All replicas go by it, and so does the next leader.
+const gatePrefix = "gate/"
+
+// fleet is what this service does as one of several replicas. Without a store that
+// several can share there is none.
+type fleet struct {
+	*cluster.Replicas
+	store   store.Shared
+	gate    *throttle.Gate
+	loop    *retry.Loop
+	console *console.Console
+	rates   *rates
+	log     *slog.Logger
+	// alone does, while this replica leads, what only one may.
+	alone []func(context.Context)
+	// others tells whether there are any, so that what is only for them is not said.
+	others atomic.Bool
+
+	mu    sync.Mutex
+	term  context.Context // in which this replica leads; nil: it does not
+	told  map[string]bool // operations that others have changed
+	blind bool            // the side table could not be read last time
+
+	// of Look alone
+	reread time.Time // when what is known of operations was read anew last
+
+	// of Parted alone
+	judged map[string]throttle.Judged
+	judge  time.Time // when it was said last
+}
+
+func newFleet(shared store.Shared, about func() cluster.About, log *slog.Logger) *fleet {
+	f := &fleet{store: shared, log: log, told: map[string]bool{}}
+	f.Replicas = cluster.New(cluster.Config{Store: shared, ID: cluster.NewID(), About: about,
+		Parted: f.parted, Lead: f.lead, Look: f.look, Hear: f.hear, Missed: f.missed, Log: log})
+	return f
+}
+
+// id is that of this replica; "" without others.
+func (f *fleet) id() string {
+	if f == nil {
+		return ""
+	}
+	return f.ID
+}
+
+// parted divides what is limited, with each beat.
+func (f *fleet) parted(p cluster.Part) {
+	now := time.Now()
+	f.others.Store(len(f.All()) > 1)
+	if f.gate.SetPart(throttle.Part(p), now) {
+		f.loop.Wake()
+	}
+	judged := f.gate.Judged(now)
+	if !f.others.Load() || len(judged)+len(f.judged) == 0 || now.Sub(f.judge) < time.Second && reflect.DeepEqual(judged, f.judged) {
+		return
+	}
+	f.judged, f.judge = judged, now
+	if said, err := json.Marshal(judged); err == nil {
+		f.Say(func(s *cluster.Said) { s.Returns = said })
+	}
+}
+
+// lead does what only one replica may, until ctx ends. All that goes by what is in
+// memory reads it anew at its begin.
+func (f *fleet) lead(ctx context.Context) {
+	const first = 50 * time.Millisecond
+	for wait := first; ; wait *= 2 {
+		err := f.follow(ctx) // the breakers, as the leader before has left them
+		if err == nil {
+			break
+		}
+		if wait == first {
+			f.log.Warn("this replica leads, and cannot read how the breakers are; trying again", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(min(wait, time.Second)):
+		}
+	}
+	f.gate.SetLeads(true)
+	f.inTerm(ctx)
+	defer f.gate.SetLeads(false)
+	defer f.inTerm(nil)
+	f.loop.Wake() // for probes
+	var all sync.WaitGroup
+	for _, do := range f.alone {
+		all.Go(func() { do(ctx) })
+	}
+	all.Wait()
+}
+
+func (f *fleet) inTerm(ctx context.Context) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.term = ctx
+}
+
+// rereadEvery is for what a replica wrote of an operation and did not live to tell.
+const rereadEvery = 30 * time.Second
+
+// look takes over what others have written, and writes what this replica decides.
+func (f *fleet) look(ctx context.Context) {
+	f.mu.Lock()
+	term, told := f.term, f.told
+	f.told = map[string]bool{}
+	f.mu.Unlock()
+	for id := range told {
+		f.console.Told(ctx, []string{id})
+	}
+	err := f.console.Look(ctx, f.loop.SetHolds)
+	if err == nil {
+		err = f.console.LookAtLedger(ctx)
+	}
+	if err == nil && time.Since(f.reread) >= rereadEvery {
+		f.reread = time.Now()
+		err = f.console.Reread(ctx)
+	}
+	if err == nil && term != nil {
+		err = f.decide(term)
+	} else if err == nil {
+		err = f.follow(ctx)
+	}
+	f.mu.Lock()
+	was := f.blind
+	f.blind = err != nil && ctx.Err() == nil
+	is := f.blind
+	f.mu.Unlock()
+	switch {
+	case is && !was:
+		f.log.Warn("what other replicas have changed cannot be seen here for now: holds, breakers, orders", "error", err)
+	case was && !is:
+		f.log.Info("what other replicas change is seen here again")
+	}
+}
+
+// follow does to the breakers what the leader has decided.
+func (f *fleet) follow(ctx context.Context) error {
+	all, err := f.standings(ctx)
+	if err == nil {
+		f.gate.Follow(all, time.Now())
+	}
+	return err
+}
+
+func (f *fleet) standings(ctx context.Context) (map[string]throttle.Standing, error) {
+	all := map[string]throttle.Standing{}
+	err := f.store.Entries(ctx, gatePrefix, "", func(e store.Entry) (bool, error) {
+		var s throttle.Standing
+		if err := json.Unmarshal(e.Value, &s); err != nil {
+			return false, fmt.Errorf("the state of breaker %q: %w", e.Name, err)
+		}
+		all[strings.TrimPrefix(e.Name, gatePrefix)] = s
+		return true, nil
+	})
+	return all, err
+}
+
+// decide writes how the breakers are, for the others to follow.
+func (f *fleet) decide(term context.Context) error {
+	written, err := f.standings(term)
+	if err != nil {
+		return err
+	}
+	var entries []store.Entry
+	is := f.gate.Standings(time.Now())
+	for queue, s := range is {
+		if was, ok := written[queue]; ok && was.Number == s.Number {
+			continue
+		}
+		value, err := json.Marshal(s)
+		if err != nil {
+			return err
+		}
+		entries = append(entries, store.Entry{Name: gatePrefix + queue, Value: value})
+	}
+	for queue := range written {
+		if _, still := is[queue]; !still {
+			entries = append(entries, store.Entry{Name: gatePrefix + queue})
+		}
+	}
+	if len(entries) == 0 {
+		return nil
+	}
+	if err := f.store.PutEntries(term, entries); err != nil {
+		return err
+	}
+	f.Say(func(s *cluster.Said) { s.Look = true })
+	return nil
+}
+
+// hear receives what another replica says.
+func (f *fleet) hear(s cluster.Said) {
+	now := time.Now()
+	if len(s.Operations) > 0 {
+		f.mu.Lock()
+		for _, id := range s.Operations {
+			f.told[id] = true
+		}
+		f.mu.Unlock()
+		f.LookSoon()
+	}
+	for queue, ids := range s.Failed {
+		for ; len(ids) >= 16; ids = ids[16:] {
+			f.gate.Failed(queue, uuid.UUID(ids[:16]), now)
+		}
+	}
+	for queue, n := range s.Flows {
+		f.rates.heard(queue, n, now)
+	}
+	if s.Returns != nil {
+		var all map[string]throttle.Judged
+		if json.Unmarshal(s.Returns, &all) == nil {
+			f.gate.Heard(s.From, all, now)
+		}
+	}
+}
+
+// missed looks up what may have been said unheard.
+func (f *fleet) missed(ctx context.Context) error {
+	f.LookSoon()
+	return f.console.Reread(ctx)
+}
+
+// event tells the others of what they count too.
+func (f *fleet) event(e retry.Event, elsewhere bool) {
+	kind, counted := counted[e.Kind]
+	if !f.others.Load() || !counted && !elsewhere {
+		return
+	}
+	f.Say(func(s *cluster.Said) {
+		if elsewhere {
+			s.Fail(e.Queue, e.ID)
+		}
+		if counted {
+			var n [rateKinds]int64
+			n[kind] = int64(max(1, e.N))
+			s.Flow(map[string][rateKinds]int64{e.Queue: n})
+		}
+	})
+}
+
+// Changed implements console.Replicas.
+func (f *fleet) Changed(operations ...string) {
+	f.Say(func(s *cluster.Said) {
+		s.Look = s.Look || len(operations) == 0
+		s.Change(operations...)
+	})
+	if len(operations) == 0 {
+		f.LookSoon() // what is ordered here may be for this one to do
+	}
+}
+
+// consoleReplicas shows them.
+type consoleReplicas struct{ *fleet }
+
+// All implements console.Replicas.
+func (c consoleReplicas) All() (all []console.Replica) {
+	for _, r := range c.fleet.All() {
+		all = append(all, console.Replica{ID: r.ID, Address: r.Address, Version: r.Version, Since: r.Since, Beat: r.Beat,
+			Leads: r.Leads, Self: r.Self, Ready: !r.Unready, Problems: problemsOf(r.Wrong)})
+	}
+	return all
+}
+
+// replicas are those that the console shows and tells; nil where there can be none.
+func (s *tenant) replicas() console.Replicas {
+	if s.fleet == nil {
+		return nil
+	}
+	return consoleReplicas{s.fleet}
+}
+
+// shown are the replicas as the metrics have them.
+func (f *fleet) shown() (all []metrics.Replica) {
+	for _, r := range f.All() {
+		all = append(all, metrics.Replica{ID: r.ID, Address: r.Address, Version: r.Version, Since: r.Since, Beat: r.Beat, Leads: r.Leads})
+	}
+	return all
+}
+
+// openFleet makes this service one of several, when the store can have several.
+func (s *tenant) openFleet(listen string) {
+	shared, ok := s.store.(store.Shared)
+	if !ok {
+		return
+	}
+	address := advertised(listen)
+	s.fleet = newFleet(shared, func() cluster.About {
+		return cluster.About{Address: address, Version: s.Version, Since: s.since, Wrong: s.health.all(), Unready: !s.health.ready(), Able: s.publish.Ready()}
+	}, s.Log)
+	s.metrics.Replicas(s.fleet.shown)
+}
+
+// joinFleet hands the replicas what it works on, once all of that is there. Nothing that
+// has a limit returns before this replica has its part of it.
+func (s *tenant) joinFleet(ctx context.Context) error {
+	f := s.fleet
+	f.gate, f.loop, f.console, f.rates = s.gate, s.loop, s.console, &s.rates
+	f.alone = []func(context.Context){s.console.Lead, s.notify.Run, s.guarded.Forget}
+	f.gate.SetLeads(false)
+	f.gate.SetPart(throttle.Part{}, time.Now())
+	if err := f.console.Look(ctx, f.loop.SetHolds); err != nil {
+		return err
+	}
+	return f.follow(ctx)
+}
+
+// advertised is an address as others may reach it.
+func advertised(listen string) string {
+	host, port, err := net.SplitHostPort(listen)
+	if ip := net.ParseIP(host); err != nil || ip == nil || !ip.IsUnspecified() {
+		return listen
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return listen
+	}
+	return net.JoinHostPort(name, port)
+}
+
+// wrongAnywhere is what is wrong at each replica that is alive.
+func (s *tenant) wrongAnywhere() []map[string]string {
+	all := []map[string]string{s.health.all()}
+	if s.fleet != nil {
+		for _, r := range s.fleet.Replicas.All() {
+			if !r.Self {
+				all = append(all, maps.Clone(r.Wrong))
+			}
+		}
+	}
+	return all
+}

@@ -1,0 +1,124 @@
+package server
+
+import (
+	"context"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/metrics"
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/throttle"
+)
+
+// openGate makes what says how many due messages may return.
+func (s *tenant) openGate() {
+	s.gate = throttle.New(s.returnRules, rand.Float64, s.returnsChanged)
+	s.consumers = &consumers{
+		Gate: s.gate, enrolled: s.give.Enrolled, rules: s.returnRules, due: s.store.Next, ask: s.publish.Consumers, ready: s.publish.Ready,
+		wake: func() { s.loop.Wake() }, nudged: make(chan struct{}, 1), queues: map[string]*watched{}, unsure: map[string]time.Time{},
+	}
+	s.give.WhenAsked(func() { s.loop.Wake() })
+	s.metrics.Returns(s.returning)
+}
+
+// returnRules are those of the policy that a queue has. A queue without one, of which
+// only replays return, has the rules of the defaults.
+func (s *tenant) returnRules(queue string) throttle.Rules {
+	if p, ok := s.flow.Policies().Match(queue); ok {
+		return s.rulesOf(p.Name)
+	}
+	return throttle.Rules{}
+}
+
+func (s *tenant) rulesOf(policy string) throttle.Rules {
+	if all := s.returns.Load(); all != nil {
+		return (*all)[policy]
+	}
+	return throttle.Rules{}
+}
+
+var transitionKinds = map[throttle.State]retry.Kind{
+	throttle.Open: retry.Opened, throttle.HalfOpen: retry.HalfOpened, throttle.Ramp: retry.Ramping, throttle.Closed: retry.Closed,
+	throttle.NoConsumer: retry.NoConsumer, throttle.ConsumerBack: retry.ConsumerBack,
+}
+
+// returnsChanged says, once, that what a queue may get back has changed. The gate
+// waits for it, so it asks the gate nothing.
+func (s *tenant) returnsChanged(t throttle.Transition) {
+	log := s.Log.With("queue", t.Queue, "why", t.Why)
+	defer s.loop.Wake()
+	if s.fleet != nil {
+		defer s.fleet.LookSoon() // and so the others know
+	}
+	if t.By != "" {
+		log = log.With("by", t.By)
+	}
+	switch t.To {
+	case throttle.Open:
+		if t.Until.IsZero() {
+			log.Warn("breaker open: nothing returns to the queue until a person lets it")
+		} else {
+			log.Warn("breaker open: nothing returns to the queue for now", "probes_at", t.Until)
+		}
+	case throttle.NoConsumer:
+		s.health.set(partConsumers+t.Queue, "it has no consumers: what is due for it waits")
+		log.Warn("nothing returns to a queue without consumers; it goes on by itself when there is one")
+	case throttle.ConsumerBack:
+		s.health.set(partConsumers+t.Queue, "")
+		log.Info("nothing is held for want of a consumer any more")
+	default:
+		log.Info("breaker "+string(t.To), "was", t.From)
+	}
+	if !t.Followed { // who decided it has told of it
+		s.events(retry.Event{Kind: transitionKinds[t.To], At: t.At, Queue: t.Queue, Why: t.Why, By: t.By})
+	}
+}
+
+// returning is how the returns to each queue are that is shown and anything is known of.
+func (s *tenant) returning(shown func(queue string) bool) (all []metrics.Return) {
+	now := time.Now()
+	by := map[string]*metrics.Return{}
+	of := func(queue string) *metrics.Return {
+		if by[queue] == nil {
+			by[queue] = &metrics.Return{Queue: queue, View: s.gate.View(queue, now)}
+		}
+		return by[queue]
+	}
+	due := map[string]bool{}
+	if next, err := s.store.Next(context.Background()); err == nil {
+		for _, n := range next {
+			if !n.Forwards() && !n.Due.After(now) {
+				due[n.Queue] = true
+			}
+		}
+	}
+	for _, q := range s.gate.Queues() {
+		if !shown(q) {
+			continue
+		}
+		r := of(q)
+		switch why := r.View.Held; {
+		case why == throttle.WhyBreaker || why == throttle.WhyNoConsumer, why != "" && due[q]:
+			r.Held = append(r.Held, why)
+		}
+	}
+	var unreachable []string
+	for _, lane := range s.loop.Resting() {
+		if !lane.Forwards() {
+			unreachable = append(unreachable, lane.Queue)
+		}
+	}
+	for why, queues := range map[string][]string{"person": s.loop.Held(), "unreachable": unreachable} {
+		for _, q := range queues {
+			if shown(q) {
+				of(q).Held = append(of(q).Held, why)
+			}
+		}
+	}
+	for _, q := range slices.Sorted(maps.Keys(by)) {
+		all = append(all, *by[q])
+	}
+	return all
+}

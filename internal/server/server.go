@@ -1,0 +1,310 @@
+// Package server puts the service together: the only package that knows every
+// implementation, and the one that starts and stops them in order. A tenant is all that
+// serves one virtual host; the service is one of them for each, behind one port.
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/addresses"
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/diskstore"
+	"github.com/redrive-mq/redrive/internal/webui"
+)
+
+// Options of a service beyond its configuration.
+type Options struct {
+	Version string
+	Log     *slog.Logger
+	// Watch, when not nil, sends configurations to change to while it runs; an
+	// error means that one was refused.
+	Watch func(ctx context.Context, changed func(*config.Config, error))
+	// Events, when not nil, receives every event.
+	Events retry.Listener
+}
+
+// Service is one running Redrive. Make it with New, run it once with Run.
+type Service struct {
+	Options
+	config  *config.Config
+	tenants []*tenant // of broker.url first, then in the order of broker.vhosts
+	listen  net.Listener
+	secure  *tls.Config // nil: plain HTTP
+	handler http.Handler
+	// requests is held by each for reading, and for good once no request is answered.
+	requests sync.RWMutex
+	memory   *diskstore.Memory // of all stores on disk
+}
+
+// New opens the stores and the port; nothing moves before Run. Close it if Run is
+// not called.
+func New(c *config.Config, o Options) (*Service, error) {
+	if err := c.Closed(); err != nil {
+		return nil, err
+	}
+	all, err := c.Tenants()
+	if err != nil {
+		return nil, err
+	}
+	s := &Service{Options: o, config: c}
+	if err := s.open(all); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+func (s *Service) open(all []*config.Config) (err error) {
+	s.memory = diskstore.NewMemory(len(all))
+	for i, c := range all {
+		o, at := s.Options, place{memory: s.memory}
+		if len(all) > 1 {
+			at.among, at.all = true, func() []webui.VHost { return s.vhosts(i) }
+			o.Log = s.Log.With("vhost", c.VHost())
+		}
+		if i > 0 {
+			at.base = httpapi.Base(c.VHost())
+		}
+		t, err := newTenant(c, o, at)
+		if err != nil {
+			return s.of(c, at, err)
+		}
+		s.tenants = append(s.tenants, t)
+	}
+	if s.listen, err = listenOn(s.config); err != nil {
+		return err
+	}
+	if s.config.Access.HasTLS() {
+		if s.secure, err = auth.TLS(s.config.Access.TLS, s.Log); err != nil {
+			return err
+		}
+	}
+	s.tenants[0].unserved = unservedIn(s.config, all, s.Log)
+	for _, t := range s.tenants {
+		if err := t.open(s.Addr()); err != nil {
+			return s.of(t.config, t.place, err)
+		}
+	}
+	s.handler = s.faces()
+	return nil
+}
+
+// of says which virtual host an error is of, where there are several.
+func (s *Service) of(c *config.Config, at place, err error) error {
+	if at.among {
+		return fmt.Errorf("virtual host %q: %w", c.VHost(), err)
+	}
+	return err
+}
+
+// Close frees what New took.
+func (s *Service) Close() (err error) {
+	if s.listen != nil {
+		err = s.listen.Close()
+	}
+	for _, t := range s.tenants {
+		err = errors.Join(err, t.close())
+	}
+	s.memory.Close()
+	return err
+}
+
+// Addr is where it listens.
+func (s *Service) Addr() string { return s.listen.Addr().String() }
+
+// listenOn opens the port. A name in the configuration may turn out to be an address
+// that others can reach.
+func listenOn(c *config.Config) (net.Listener, error) {
+	l, err := net.Listen("tcp", c.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("listening on %s: %w", c.Listen, err)
+	}
+	if !auth.Loopback(l.Addr().String()) && !c.Access.SignIn {
+		l.Close()
+		return nil, fmt.Errorf("listen is %q, which is %s here, and other machines can reach that: set `auth: {}`, or listen on 127.0.0.1", c.Listen, l.Addr())
+	}
+	return l, nil
+}
+
+// Problems are what is wrong now; none means ready.
+func (s *Service) Problems() []string { return s.each((*tenant).problems) }
+
+// Notices are what a person should look at though it stops nothing.
+func (s *Service) Notices() []string { return s.each((*tenant).notices) }
+
+// each is what all tenants say, and of several which does.
+func (s *Service) each(say func(*tenant) []string) []string {
+	all := []string{}
+	for _, t := range s.tenants {
+		for _, line := range say(t) {
+			if len(s.tenants) > 1 {
+				line = "virtual host " + t.config.VHost() + ": " + line
+			}
+			all = append(all, line)
+		}
+	}
+	return all
+}
+
+// Counts tells what it keeps: of several virtual hosts what each keeps of a queue.
+func (s *Service) Counts(ctx context.Context) (all []store.QueueCount, err error) {
+	for _, t := range s.tenants {
+		counts, err := t.store.Counts(ctx)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, counts...)
+	}
+	return all, nil
+}
+
+// List shows messages of the first virtual host without touching them.
+func (s *Service) List(ctx context.Context, f store.Filter) (store.Page, error) {
+	return s.tenants[0].store.List(ctx, f)
+}
+
+// Run works until ctx ends, then stops in order: the tenants, all at once; then what is
+// asked and done by HTTP; then the stores. Its error is one that trying again would not
+// mend: of a single virtual host. One of several never ends the others.
+func (s *Service) Run(ctx context.Context) error {
+	server := s.server()
+	requests, endRequests := context.WithCancel(context.WithoutCancel(ctx))
+	defer endRequests()
+	server.BaseContext = func(net.Listener) context.Context { return requests }
+	for _, t := range s.tenants {
+		t.Log.Info("redrive is running", "version", s.Version, "broker", addresses.Redact(t.config.Broker.URL), "data", t.config.Store.Place(), "listen", s.Addr())
+	}
+	for _, notice := range s.tenants[0].unserved {
+		s.Log.Warn(notice)
+	}
+
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	failures := make([]error, len(s.tenants))
+	var faces, workers sync.WaitGroup
+	faces.Go(func() { s.serve(server) })
+	for i, t := range s.tenants {
+		workers.Go(func() {
+			defer stop()
+			failures[i] = t.run(ctx)
+		})
+	}
+	if s.Watch != nil {
+		workers.Go(func() { s.Watch(ctx, s.reload) })
+	}
+	workers.Wait()
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_ = server.Shutdown(closing)
+	_ = server.Close()
+	faces.Wait()
+	endRequests()
+	s.requests.Lock()
+	for _, t := range s.tenants {
+		failures = append(failures, t.close())
+	}
+	s.memory.Close()
+	s.Log.Info("redrive has stopped")
+	return errors.Join(failures...)
+}
+
+// server serves the faces.
+func (s *Service) server() *http.Server {
+	server := &http.Server{Handler: s.underWay(s.handler), TLSConfig: s.secure, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: s.errorLog()}
+	for _, t := range s.tenants {
+		server.RegisterOnShutdown(t.api.EndStreams)
+	}
+	return server
+}
+
+func (s *Service) errorLog() *log.Logger { return slog.NewLogLogger(s.Log.Handler(), slog.LevelWarn) }
+
+// underWay counts requests, which net/http does not wait for once it has closed their
+// connections: what they have begun would be missing in the audit log.
+func (s *Service) underWay(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !s.requests.TryRLock() {
+			http.Error(w, "the service is stopping", http.StatusServiceUnavailable)
+			return
+		}
+		defer s.requests.RUnlock()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// serve answers until the server closes.
+func (s *Service) serve(server *http.Server) {
+	serve := server.Serve
+	if server.TLSConfig != nil {
+		serve = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
+	}
+	if err := serve(s.listen); !errors.Is(err, http.ErrServerClosed) {
+		s.Log.Error("HTTP server stopped; retries continue", "error", err)
+	}
+}
+
+// reload puts new policies in force, and reads bodies by the new schemas. Where to
+// connect, keep and listen, and access control, is fixed until the next start.
+func (s *Service) reload(c *config.Config, err error) {
+	var parts []*config.Config
+	if err == nil {
+		parts, err = c.Tenants()
+	}
+	// All are asked before anything is changed that another could refuse.
+	steps := []func(*tenant, *config.Config) error{
+		func(t *tenant, c *config.Config) error { return t.decoder.Reload(c.Decode) },
+		(*tenant).reloadNotify,
+	}
+	for _, step := range steps {
+		for i, t := range s.tenants {
+			if err == nil && s.part(parts, i) != nil {
+				err = step(t, s.part(parts, i))
+			}
+		}
+	}
+	for _, t := range s.tenants {
+		t.metrics.ConfigLoaded(err == nil)
+	}
+	if err != nil {
+		s.Log.Error("the new config is refused; the old one stays in force", "error", err)
+		return
+	}
+	for _, w := range c.Warnings {
+		s.Log.Warn("config: " + w)
+	}
+	if !c.Broker.Same(s.config.Broker) || c.Store != s.config.Store || c.Listen != s.config.Listen || !reflect.DeepEqual(c.Access, s.config.Access) {
+		s.Log.Warn("config: broker, store, listen, auth, tls, read_only and audit take effect at the next start; policies, notify and decode do now")
+	}
+	for i, t := range s.tenants {
+		if c := s.part(parts, i); c != nil {
+			t.follow(c)
+		}
+	}
+}
+
+// part is what a new configuration has for a tenant; nil: it names it no more, and it is
+// served as it is until the next start.
+func (s *Service) part(parts []*config.Config, i int) *config.Config {
+	t := s.tenants[i]
+	if at := slices.IndexFunc(parts, func(c *config.Config) bool { return c.VHost() == t.config.VHost() }); at >= 0 {
+		return parts[at]
+	}
+	if i == 0 {
+		return parts[0]
+	}
+	return nil
+}

@@ -1,0 +1,125 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/diskstore"
+	"github.com/redrive-mq/redrive/internal/store/redisstore"
+)
+
+// engine is what the service needs of a store.
+type engine interface {
+	store.Taker
+	// Free is the room left, and what is kept free of it, in bytes.
+	Free() (free, reserve uint64, err error)
+}
+
+// openStore opens the engine that a configuration names. A folder has the memory of
+// others, when it is not nil. onSync receives how long each write took, and onState each
+// second what is wrong with a server, or nil.
+func openStore(c *config.Config, memory *diskstore.Memory, log *slog.Logger, onSync func(time.Duration), onState func(error)) (engine, error) {
+	if c.Store.Redis.URL == "" {
+		return diskstore.Open(c.Store.Disk, diskstore.Options{Log: log, Reserve: c.Store.Reserve, OnSync: onSync, Memory: memory})
+	}
+	o, err := redisOptions(&c.Store)
+	if err != nil {
+		return nil, err
+	}
+	o.Log, o.OnSync, o.OnState = log, onSync, onState
+	return redisstore.Open(context.Background(), o)
+}
+
+// own makes a store that of the virtual host, unless it is another's: what waits for a
+// queue of one would return to the queue of the same name in the other. A store of
+// before this was written down is whoever's opens it first.
+func own(ctx context.Context, s store.Store, c *config.Config) error {
+	vhost := c.VHost()
+	is, err := s.Entry(ctx, store.OwnerEntry)
+	switch {
+	case err != nil:
+		return err
+	case is == nil:
+		return s.PutEntries(ctx, []store.Entry{{Name: store.OwnerEntry, Value: []byte(vhost)}})
+	case string(is) != vhost:
+		return fmt.Errorf("%s %w %q, and what it keeps must not return to queues of %q: serve that virtual host from it (broker.url or broker.vhosts), or set store.disk or store.redis.prefix to a place for this one", c.Store.Place(), store.ErrOwner, is, vhost)
+	}
+	return nil
+}
+
+// SurveyRedis asks the servers of store.redis how they are set up.
+func SurveyRedis(ctx context.Context, c *config.Config) (all []redisstore.Server, failover bool, err error) {
+	o, err := redisOptions(&c.Store)
+	if err != nil {
+		return nil, false, err
+	}
+	return redisstore.Survey(ctx, o)
+}
+
+func redisOptions(s *config.Store) (redisstore.Options, error) {
+	r := &s.Redis
+	secure, err := redisTLS(r)
+	return redisstore.Options{
+		URL: r.URL, Prefix: r.Prefix, Shards: r.Shards, Durability: redisstore.Durability(r.Durability), Replicas: r.Replicas,
+		Lease: r.Lease, Timeout: r.Timeout, TLS: secure, Reserve: s.Reserve,
+	}, err
+}
+
+// damaged says that something in the store cannot be read.
+func (s *tenant) damaged() []string {
+	d, ok := s.store.(store.Damageable)
+	if !ok {
+		return nil
+	}
+	places := d.Damage()
+	if len(places) == 0 {
+		return nil
+	}
+	first := slices.Sorted(maps.Keys(places))[0]
+	return []string{fmt.Sprintf("the store is damaged in %d places, the first of them %s: what cannot be read there is set apart, and all else goes on (stop the service and run `redrive store salvage %s --to NEW-FOLDER`)", len(places), first, s.config.Store.Disk)}
+}
+
+// OpenStore opens a store for a command, while no service uses it.
+func OpenStore(s config.Store, log *slog.Logger) (store.Taker, error) {
+	e, err := openStore(&config.Config{Store: s}, nil, log, func(time.Duration) {}, nil)
+	if err != nil {
+		return nil, err // not an engine that is nil
+	}
+	return e, nil
+}
+
+// redisTLS are the certificates for Redis; nil when none are named.
+func redisTLS(r *config.Redis) (*tls.Config, error) {
+	if r.CA == "" && r.Cert == "" {
+		return nil, nil
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
+	if r.CA != "" {
+		pem, err := os.ReadFile(r.CA)
+		if err != nil {
+			return nil, fmt.Errorf("store.redis.tls.ca: %w", err)
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, errors.New("store.redis.tls.ca: " + r.CA + " has no certificate in PEM")
+		}
+	}
+	if r.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(r.Cert, r.Key)
+		if err != nil {
+			return nil, fmt.Errorf("store.redis.tls.cert and key: %w", err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
+}

@@ -1,0 +1,55 @@
+package server
+
+import (
+	"context"
+	"html/template"
+	"reflect"
+	"sync"
+
+	"github.com/redrive-mq/redrive/internal/simulate"
+	"github.com/redrive-mq/redrive/internal/throttle"
+	"github.com/redrive-mq/redrive/policy"
+)
+
+// storms are the pictures of policies in an outage, by policy, each drawn when it is
+// first looked at and after the policy has changed.
+type storms struct {
+	mu    sync.Mutex // one is drawn at a time: each is a second's work
+	drawn map[string]storm
+}
+
+type storm struct {
+	policy policy.Policy
+	rules  throttle.Rules
+	svg    template.HTML
+}
+
+// storm draws what a policy in force would do. Policies that wait in RabbitMQ have no
+// picture: no gate stands in their way.
+func (s *tenant) storm(ctx context.Context, name string) template.HTML {
+	set := s.flow.Policies()
+	for i := range set {
+		if p := set[i]; p.Name == name && s.flow.Way(name) == nil {
+			return s.storms.draw(ctx, p, s.rulesOf(name))
+		}
+	}
+	return ""
+}
+
+func (s *storms) draw(ctx context.Context, p policy.Policy, r throttle.Rules) template.HTML {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if is, ok := s.drawn[p.Name]; ok && reflect.DeepEqual(is.policy, p) && reflect.DeepEqual(is.rules, r) {
+		return is.svg
+	}
+	result, err := simulate.Run(ctx, simulate.Brief(p, r))
+	if err != nil {
+		return "" // the reader has gone, or nothing can be drawn
+	}
+	if s.drawn == nil || len(s.drawn) > 1000 { // names that were in force once
+		s.drawn = map[string]storm{}
+	}
+	svg := template.HTML(result.SVG()) // its texts are escaped
+	s.drawn[p.Name] = storm{p, r, svg}
+	return svg
+}

@@ -1,0 +1,94 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// quarantined says, once, how many messages RabbitMQ could not deliver and has put
+// out of the way of the others.
+func (s *tenant) quarantined(n int) {
+	was := s.quarantine.Swap(int64(n))
+	if was == int64(n) {
+		return
+	}
+	s.metrics.Quarantined(n)
+	if notice := s.notices(); int64(n) > was {
+		s.Log.Warn(notice[0])
+	}
+}
+
+// restored says what somebody had deleted.
+func (s *tenant) restored(missing []string) {
+	s.metrics.Restored(1, missing...)
+	s.Log.Error("somebody deleted exchanges or queues of Redrive's; they are declared again. Dead letters published in between are lost, except those of queues that dead-letter at-least-once",
+		"deleted", strings.Join(missing, ", "))
+}
+
+// limitEvery is how often the delivery limit in force of the intake is looked at.
+const limitEvery = 5 * time.Second
+
+// watchLimit looks, where the management API can be asked, whether a policy has made the
+// delivery limit of the intake so small that good messages end in quarantine.
+func (s *tenant) watchLimit(ctx context.Context) {
+	for s.manage != nil && ctx.Err() == nil {
+		if q, err := s.manage.State(ctx, wire.QueueIntake); err == nil {
+			what := ""
+			if limit, limited := q.Limit(""); limited && limit < broker.DeliveryLimit {
+				what = fmt.Sprintf("of %s is %d, by the policies %s: after that many lost connections RabbitMQ moves good messages to %s (redrive doctor prints the command that excludes Redrive's queues; %d or more is safe)",
+					wire.QueueIntake, limit, strings.Trim(q.Policy+", "+q.OperatorPolicy, ", "), wire.QueueQuarantine, broker.DeliveryLimit)
+			}
+			if s.health.set(partLimit, what) && what != "" {
+				s.Log.Warn("the delivery limit " + what)
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(limitEvery):
+		}
+	}
+}
+
+// strangersFor is how long others must have consumed the intake to be reported: RabbitMQ
+// notices a client that is gone when its heartbeats are missing.
+const strangersFor = 25 * time.Second
+
+// strangers are consumers of the intake that are no replica of this service's.
+type strangers struct {
+	mu    sync.Mutex
+	since time.Time // zero: there are none
+}
+
+// many tells whether there are some for long enough.
+func (s *strangers) many(n, ours int, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case n <= ours:
+		s.since = time.Time{}
+	case s.since.IsZero():
+		s.since = now
+	}
+	return !s.since.IsZero() && now.Sub(s.since) >= strangersFor
+}
+
+// intakeConsumers tells when another service takes part of the failed messages.
+func (s *tenant) intakeConsumers(n int) {
+	ours := 1
+	if s.fleet != nil {
+		ours = max(1, len(s.fleet.All()))
+	}
+	what := ""
+	if s.strangers.many(n, ours, time.Now()) {
+		what = fmt.Sprintf("%s has %d consumers, and %d of them belong to this service: the others take a part of the failed messages, which this service neither shows nor counts (give all services of the virtual host one store, store.redis, or stop the others)", wire.QueueIntake, n, ours)
+	}
+	if s.health.set(partStrangers, what) && what != "" {
+		s.Log.Warn(what)
+	}
+}

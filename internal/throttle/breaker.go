@@ -1,0 +1,134 @@
+package throttle
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// breaker is one queue's.
+type breaker struct {
+	state  State
+	since  time.Time
+	why    string
+	by     string // who forced it
+	forced bool
+	until  time.Time // open: when the first probe goes
+	first  time.Time // when it opened first, and has not been closed since; zero: it is closed
+	number int64     // of the state, see Standing
+
+	base     uint64 // the first return since the state began: earlier ones tell nothing of it
+	frontier uint64 // up to here returns came to an end: a later one failed again
+	quiet    uint64 // up to here they were quiet, or failed before
+	window   window
+}
+
+// seen tells how many of the latest returns came to an end, and how many of these
+// failed again.
+func (q *queue) seen(now time.Time) (ended, failed int) {
+	first, failed := q.window.count(q.next, now)
+	first = max(first, q.base)
+	if to := max(q.frontier, q.quiet); to > first {
+		ended = int(to - first)
+	}
+	return ended, failed
+}
+
+// failedAgain judges a return that has failed.
+func (q *queue) failedAgain(r returned, now time.Time) {
+	b := q.rules.Breaker
+	if b == nil || r.seq < q.base {
+		return
+	}
+	q.frontier = max(q.frontier, r.seq+1)
+	q.window.failed(r)
+	if q.state == HalfOpen && !q.forced && q.gate.leads {
+		q.open(now, "a probe failed again")
+		return
+	}
+	q.judge(now)
+}
+
+// judge opens it when too many of the latest returns failed again.
+func (q *queue) judge(now time.Time) {
+	b := q.rules.Breaker
+	if b == nil || q.forced || !q.gate.leads || q.state != Closed && q.state != Ramp {
+		return
+	}
+	if ended, failed := q.seenByAll(now); ended >= b.Least && float64(failed) >= b.Share*float64(ended) {
+		q.open(now, fmt.Sprintf("%d of the last %d returns failed again", failed, ended))
+	}
+}
+
+// waitShare: it waits for one part in so many of the time since it opened first. So the
+// end of an outage is noticed late by no more than that part of it, and the probes
+// grow fewer as it lasts.
+const waitShare = 20
+
+func (q *queue) open(now time.Time, why string) {
+	b := q.rules.Breaker
+	if q.first.IsZero() {
+		q.first = now
+	}
+	wait := min(max(b.Wait, now.Sub(q.first)/waitShare), b.MaxWait)
+	q.until = now.Add(time.Duration(float64(wait) * (0.8 + 0.4*q.gate.random())))
+	q.change(Open, now, why, "")
+}
+
+// advance does what time alone brings about.
+func (q *queue) advance(now time.Time) {
+	q.quiet = max(q.quiet, q.flight.quiet(now.Add(-q.rules.settle())))
+	b := q.rules.Breaker
+	switch {
+	case q.forced:
+	case b == nil:
+		if q.state != Closed {
+			q.change(Closed, now, "its policy has no breaker", "")
+		}
+	case !q.gate.leads:
+	case q.state == Open && !now.Before(q.until):
+		q.change(HalfOpen, now, fmt.Sprintf("the wait is over: up to %d probes go", b.Probes), "")
+	case q.state == HalfOpen && q.next > q.base && q.quiet >= q.next && q.reserved == 0:
+		q.change(Ramp, now, fmt.Sprintf("no probe failed again within %s", q.rules.settle()), "")
+	case q.state == Ramp && now.Sub(q.since) >= b.Ramp:
+		q.change(Closed, now, "returns go well", "")
+	}
+}
+
+// change begins a state: what was returned before it tells nothing of it.
+func (q *queue) change(to State, now time.Time, why, by string) {
+	from := q.state
+	q.state, q.since, q.why, q.by = to, now, why, by
+	q.number = numbered(to, now)
+	if to != Open {
+		q.until = time.Time{}
+	}
+	if to == Closed {
+		q.first = time.Time{}
+	}
+	q.base = q.next
+	if q.rules.Breaker != nil {
+		q.window.reset(q.rules.Breaker.Window)
+	}
+	q.gate.changed(Transition{Queue: q.name, From: from, To: to, At: now, Why: why, By: by, Until: q.until, Followed: !q.gate.leads})
+}
+
+const (
+	rampFrom = 5.0 // returns a second
+	// doublings are how often the rate doubles over a ramp that has no rate to
+	// rise to.
+	doublings = 12
+)
+
+// limit is how many returns a second may go, of all replicas together; 0: no limit.
+func (q *queue) limit(now time.Time) float64 {
+	if q.state != Ramp || q.forced || q.rules.Breaker == nil {
+		return q.rules.Rate
+	}
+	done := min(1, max(0, now.Sub(q.since).Seconds()/max(q.rules.Breaker.Ramp.Seconds(), 1e-9)))
+	if q.rules.Rate > 0 {
+		from := min(rampFrom, q.rules.Rate)
+		return from + (q.rules.Rate-from)*done
+	}
+	return rampFrom * math.Pow(2, doublings*done)
+}

@@ -1,0 +1,89 @@
+package throttle_test
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"pgregory.net/rapid"
+
+	"github.com/redrive-mq/redrive/internal/throttle"
+)
+
+// A caller who asks late has what a rate let through meanwhile, up to what Late says.
+// What was not used for another reason is not made up for.
+func TestWhatALateCallerHas(t *testing.T) {
+	const rate = 100
+	for name, c := range map[string]struct {
+		late  time.Duration
+		doing func(b *bench)
+		least int
+		most  int
+	}{
+		"in time":           {0, func(*bench) {}, 1, 2},
+		"late":              {200 * time.Millisecond, func(*bench) {}, 21, 22},
+		"later than may be": {time.Minute, func(*bench) {}, 27, 27},
+		"nothing waited":    {200 * time.Millisecond, func(b *bench) { b.goesBut(1) }, 10, 10},
+		"no consumers":      {200 * time.Millisecond, func(b *bench) { b.Consumers("q", 0, b.now); b.goes(512); b.Consumers("q", 1, b.now) }, 10, 10},
+		"it had no part":    {200 * time.Millisecond, func(b *bench) { b.part(0); b.goes(512); b.part(1) }, 10, 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, throttle.Rules{Rate: rate})
+			b.Late(250 * time.Millisecond)
+			b.goes(512)
+			b.after(time.Second)
+			b.goes(512)
+			c.doing(b)
+			b.after(10*time.Millisecond + c.late)
+			if n := len(b.goes(512)); n < c.least || n > c.most {
+				t.Errorf("%d go, want %d to %d", n, c.least, c.most)
+			}
+		})
+	}
+}
+
+// goesBut returns all that it may but n, which do not wait.
+func (b *bench) goesBut(n int) {
+	b.after(20 * time.Millisecond)
+	may, _ := b.Allow("q", 512, b.now)
+	b.Unsent("q", n, b.now)
+	b.Returned("q", make([]uuid.UUID, may-n), b.now)
+}
+
+func (b *bench) part(n int) { b.SetPart(throttle.Part{N: n}, b.now) }
+
+// However late a caller is, and whatever it uses: in no time more than the rate and a
+// burst of a quarter of a second go, and what it has come for.
+func TestALateCallerHasNoMoreThanTheRateAndABurst(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rate := rapid.SampledFrom([]float64{0.1, 1, 7, 40, 100, 1000}).Draw(t, "rate")
+		g := throttle.New(func(string) throttle.Rules { return throttle.Rules{Rate: rate} }, func() float64 { return 0.5 }, func(throttle.Transition) {})
+		g.Late(250 * time.Millisecond)
+		now := time.Unix(1_700_000_000, 0)
+		var goings []time.Time
+		t.Repeat(map[string]func(*rapid.T){
+			"allow": func(t *rapid.T) {
+				n, _ := g.Allow("q", rapid.IntRange(1, 512).Draw(t, "most"), now)
+				sent := n
+				if rapid.Bool().Draw(t, "fewer wait") {
+					sent = rapid.IntRange(0, n).Draw(t, "sent")
+				}
+				g.Unsent("q", n-sent, now)
+				for range sent {
+					goings = append(goings, now)
+				}
+			},
+			"time": func(t *rapid.T) {
+				now = now.Add(time.Duration(math.Pow(10, rapid.Float64Range(5, 11).Draw(t, "log ns"))))
+			},
+			"": func(t *rapid.T) {
+				for i, at := range goings {
+					if n, may := float64(len(goings)-i), rate*now.Sub(at).Seconds()+max(2, 0.3*rate+1); n > may+1e-6 {
+						t.Fatalf("%v within %s at a rate of %v, and %.1f may", n, now.Sub(at), rate, may)
+					}
+				}
+			},
+		})
+	})
+}

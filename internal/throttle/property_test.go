@@ -1,0 +1,225 @@
+package throttle_test
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"pgregory.net/rapid"
+
+	"github.com/redrive-mq/redrive/internal/throttle"
+)
+
+// legal are the changes that need nobody's force.
+var legal = map[throttle.State][]throttle.State{
+	throttle.Closed:   {throttle.Open},
+	throttle.Open:     {throttle.HalfOpen, throttle.Closed},
+	throttle.HalfOpen: {throttle.Open, throttle.Ramp, throttle.Closed},
+	throttle.Ramp:     {throttle.Open, throttle.Closed},
+}
+
+// Whatever happens in whatever order: never faster than the rate, never more than
+// in_flight, nothing while open or without consumers, each change a legal one.
+func TestWhateverHappens(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := throttle.DefaultBreaker()
+		b.Least = rapid.IntRange(1, 30).Draw(t, "least")
+		r := throttle.Rules{Settle: 10 * time.Second, Rate: rapid.SampledFrom([]float64{0, 0.1, 1, 7, 100}).Draw(t, "rate"),
+			InFlight: rapid.IntRange(0, 40).Draw(t, "in flight")}
+		if rapid.Bool().Draw(t, "breaker") {
+			r.Breaker = &b
+		}
+		now := time.Unix(1_700_000_000, 0)
+		state, last := throttle.Closed, now
+		var forcing bool
+		g := throttle.New(func(string) throttle.Rules { return r }, func() float64 { return rapid.Float64Range(0, 0.999).Draw(t, "random") }, func(tr throttle.Transition) {
+			if tr.To == throttle.NoConsumer || tr.To == throttle.ConsumerBack {
+				return
+			}
+			ok := forcing
+			for _, to := range legal[state] {
+				ok = ok || to == tr.To
+			}
+			if !ok || tr.From != state || tr.At.Before(last) || tr.Why == "" {
+				t.Fatalf("from %s: %+v", state, tr)
+			}
+			state, last = tr.To, tr.At
+		})
+		type gone struct {
+			id uuid.UUID
+			at time.Time
+		}
+		var out []gone       // returned, and neither failed nor quiet
+		var goings []gone    // all that were let through
+		var reserved, id int // reserved: allowed, and nothing told yet
+		consumers := -1
+		fresh := func() uuid.UUID { id++; return uuid.NewSHA1(uuid.Nil, fmt.Append(nil, id)) }
+		forget := func() {
+			kept := out[:0]
+			for _, o := range out {
+				if now.Sub(o.at) < r.Settle {
+					kept = append(kept, o)
+				}
+			}
+			out = kept
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"allow": func(t *rapid.T) {
+				n, again := g.Allow("q", rapid.IntRange(1, 100).Draw(t, "most"), now)
+				if n > 0 && (state == throttle.Open || consumers == 0) {
+					t.Fatalf("%d go, %s with %d consumers", n, state, consumers)
+				}
+				if n == 0 && again.Before(now) && !again.IsZero() {
+					t.Fatalf("ask again at %s, %s ago", again, now.Sub(again))
+				}
+				for range n {
+					goings = append(goings, gone{at: now})
+				}
+				reserved += n
+			},
+			"returned": func(t *rapid.T) {
+				forget()
+				n := rapid.IntRange(0, reserved).Draw(t, "n")
+				ids := make([]uuid.UUID, n)
+				for i := range ids {
+					ids[i] = fresh()
+					out = append(out, gone{ids[i], now})
+				}
+				g.Returned("q", ids, now)
+				reserved -= n
+			},
+			"unsent": func(t *rapid.T) {
+				n := rapid.IntRange(0, reserved).Draw(t, "n")
+				g.Unsent("q", n, now)
+				reserved -= n
+				goings = goings[:len(goings)-n] // any will do: what counts is how many
+			},
+			"failed": func(t *rapid.T) {
+				forget()
+				if len(out) == 0 || rapid.Bool().Draw(t, "a stranger") {
+					g.Failed("q", fresh(), now)
+					return
+				}
+				i := rapid.IntRange(0, len(out)-1).Draw(t, "which")
+				g.Failed("q", out[i].id, now)
+				out = append(out[:i], out[i+1:]...)
+			},
+			"time": func(t *rapid.T) {
+				now = now.Add(time.Duration(math.Pow(10, rapid.Float64Range(5, 11).Draw(t, "log ns"))))
+			},
+			"consumers": func(t *rapid.T) {
+				consumers = rapid.IntRange(-1, 2).Draw(t, "n")
+				g.Consumers("q", consumers, now)
+			},
+			"force": func(t *rapid.T) {
+				forcing = true
+				defer func() { forcing = false }()
+				if err := g.Force("q", rapid.SampledFrom([]string{"open", "closed", "auto"}).Draw(t, "to"), "anna", "why", now); err != nil {
+					t.Fatal(err)
+				}
+			},
+			"": func(t *rapid.T) {
+				forget()
+				v := g.View("q", now)
+				if v.State != state || v.InFlight < 0 || v.FailedShare < 0 || v.FailedShare > 1 {
+					t.Fatalf("%s: %+v", state, v)
+				}
+				if r.InFlight > 0 && len(out)+reserved > r.InFlight {
+					t.Fatalf("%d under way of %d", len(out)+reserved, r.InFlight)
+				}
+				if r.Rate == 0 {
+					return
+				}
+				for i := range goings {
+					if n, took := len(goings)-i, now.Sub(goings[i].at).Seconds(); float64(n) > r.Rate*took*1.05+max(2, math.Ceil(r.Rate/10)) {
+						t.Fatalf("%d within %.3f s at a rate of %v", n, took, r.Rate)
+					}
+				}
+			},
+		})
+	})
+}
+
+// What is remembered does not grow with what is returned, nor with the queues.
+func TestMemoryIsBounded(t *testing.T) {
+	r := withBreaker()
+	r.Settle = time.Hour
+	r.Breaker.Window = time.Hour
+	now := time.Unix(1_700_000_000, 0)
+	g := throttle.New(func(string) throttle.Rules { return r }, func() float64 { return 0.5 }, func(throttle.Transition) {})
+	for range 400 {
+		n, _ := g.Allow("q", 512, now)
+		ids := make([]uuid.UUID, n)
+		for i := range ids {
+			ids[i] = uuid.New()
+		}
+		g.Returned("q", ids, now)
+		g.Failed("q", ids[0], now)
+		now = now.Add(time.Millisecond)
+	}
+	if v := g.View("q", now); v.InFlight > throttle.MostTracked || v.InFlight < throttle.MostTracked-1 {
+		t.Errorf("%d are remembered of %d", v.InFlight, 400*512)
+	}
+	if n, _ := g.Allow("q", 1, now); n != 1 {
+		t.Fatal("held")
+	}
+	for range 3 * throttle.MostTracked { // of what was returned nothing is known yet
+		g.Failed("q", uuid.New(), now)
+	}
+	g.Unsent("q", 1, now)
+	for i := range 10_000 {
+		now = now.Add(time.Second)
+		name := fmt.Sprint("queue ", i)
+		n, _ := g.Allow(name, 1, now)
+		g.Unsent(name, n, now)
+	}
+	if n := len(g.Queues()); n > 4000 {
+		t.Errorf("%d queues are remembered", n)
+	}
+}
+
+func BenchmarkAllow(b *testing.B) {
+	for name, r := range map[string]throttle.Rules{"no rules": {}, "rate": {Rate: 1e9}, "breaker": withBreaker()} {
+		b.Run(name, func(b *testing.B) {
+			g := throttle.New(func(string) throttle.Rules { return r }, func() float64 { return 0.5 }, func(throttle.Transition) {})
+			now := time.Unix(1_700_000_000, 0)
+			b.ReportAllocs()
+			for b.Loop() {
+				n, _ := g.Allow("q", 512, now)
+				g.Unsent("q", n, now)
+				now = now.Add(time.Microsecond)
+			}
+		})
+	}
+}
+
+func BenchmarkFailedWithoutRules(b *testing.B) {
+	g := throttle.New(func(string) throttle.Rules { return throttle.Rules{} }, func() float64 { return 0.5 }, func(throttle.Transition) {})
+	id, now := uuid.New(), time.Unix(1_700_000_000, 0)
+	b.ReportAllocs()
+	for b.Loop() {
+		g.Failed("q", id, now)
+	}
+}
+
+// A thousand returned, and half of them failing again.
+func BenchmarkReturnedAndFailed(b *testing.B) {
+	r := withBreaker()
+	r.Breaker.Share = 1.1
+	g := throttle.New(func(string) throttle.Rules { return r }, func() float64 { return 0.5 }, func(throttle.Transition) {})
+	ids, now := make([]uuid.UUID, 1000), time.Unix(1_700_000_000, 0)
+	for i := range ids {
+		ids[i] = uuid.New()
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		g.Allow("q", len(ids), now)
+		g.Returned("q", ids, now)
+		for i := 0; i < len(ids); i += 2 {
+			g.Failed("q", ids[i], now)
+		}
+		now = now.Add(10 * time.Millisecond)
+	}
+}

@@ -1,0 +1,144 @@
+// Package throttle says how many due messages may return to their work queue now:
+// no faster than its policy's rate, no more at once than in_flight, none to a queue
+// without consumers, and none while its circuit breaker is open. Read it in this
+// order:
+//
+//	release.go   what a policy says, and what a breaker's states are
+//	gate.go      one gate for all queues: asked before, told after
+//	queue.go     what stands in the way of one queue's returns
+//	breaker.go   when a queue's returns stop, are tried, and go on
+//	flight.go    returned messages of which nothing is known yet
+//	window.go    how many of the latest returns failed again
+//	part.go      several gates, of replicas, that are one
+//	view.go      what people and metrics are shown
+//
+// It is arithmetic: no IO, no goroutines, and time is passed in.
+package throttle
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+)
+
+// Rules are what a policy says of its queues' returns. The zero Rules limit nothing
+// but returns to a queue that is known to have no consumers.
+type Rules struct {
+	Rate     float64       // returns a second; 0: no limit
+	InFlight int           // returned messages that neither came back nor were quiet for Settle; 0: no limit
+	Settle   time.Duration // a returned message that was not seen for so long is taken to be done; 0: DefaultSettle
+	Breaker  *Breaker      // nil: none
+	// NoConsumer is Hold, or Return for queues that are read with basic.get; "" is
+	// Hold.
+	NoConsumer string
+}
+
+// String tells what holds returns back, besides consumers that are not there; "" when
+// nothing does.
+func (r Rules) String() string {
+	var parts []string
+	if r.Rate > 0 {
+		parts = append(parts, FormatRate(r.Rate))
+	}
+	if r.InFlight > 0 {
+		parts = append(parts, fmt.Sprintf("%d in flight", r.InFlight))
+	}
+	if r.Breaker != nil {
+		parts = append(parts, "breaker")
+	}
+	return strings.Join(parts, ", ")
+}
+
+// FormatRate is a rate, so many a second, in the unit in which it is a whole number.
+func FormatRate(r float64) string {
+	switch {
+	case r == math.Trunc(r):
+		return fmt.Sprintf("%g/s", r)
+	case math.Abs(r*60-math.Round(r*60)) < 1e-9:
+		return fmt.Sprintf("%g/min", math.Round(r*60))
+	}
+	return fmt.Sprintf("%.4g/h", r*3600)
+}
+
+// What NoConsumer may be.
+const (
+	Hold   = "hold"
+	Return = "return"
+)
+
+// DefaultSettle is how long a returned message is waited for.
+const DefaultSettle = 30 * time.Second
+
+// MostTracked is how many returned messages of a queue are remembered at once. It
+// bounds memory, and InFlight.
+const MostTracked = 65_536
+
+// Breaker says when a queue's returns stop: of those in the last Window, at least
+// Least came to an end, and Share of these failed again. A return came to an end
+// when it failed again, when one that was returned after it did (a queue is in
+// order), or when it was quiet for Settle.
+type Breaker struct {
+	Share  float64 // 0…1
+	Least  int
+	Window time.Duration
+	// Wait is how long it is open before Probes messages go; later a twentieth of the
+	// time since it first opened, up to MaxWait; each ±20 %.
+	Wait, MaxWait time.Duration
+	Probes        int
+	// Ramp is how long the rate rises after all probes were quiet for Settle.
+	Ramp time.Duration
+}
+
+// DefaultBreaker is what `breaker: on` says.
+func DefaultBreaker() Breaker {
+	return Breaker{Share: 0.5, Least: 20, Window: time.Minute, Wait: 10 * time.Second, MaxWait: 2 * time.Minute, Probes: 3, Ramp: time.Minute}
+}
+
+// State of a queue's breaker.
+type State string
+
+// Closed lets returns through, Open none, HalfOpen as many as Probes says, and Ramp
+// more from second to second until it is Closed.
+const (
+	Closed   State = "closed"
+	Open     State = "open"
+	HalfOpen State = "half-open"
+	Ramp     State = "ramp"
+)
+
+// States are all of them.
+var States = []State{Closed, Open, HalfOpen, Ramp}
+
+// What Transition.To can be besides: a queue that returns are held from has no
+// consumers any more, or has some again.
+const (
+	NoConsumer   State = "no-consumer"
+	ConsumerBack State = "consumer-back"
+)
+
+// Auto is what Force is told to let the breaker decide again.
+const Auto = "auto"
+
+// Transition is one change of a queue.
+type Transition struct {
+	Queue    string
+	From, To State // From is "" when To is NoConsumer or ConsumerBack
+	At       time.Time
+	Why      string
+	By       string    // who forced it; "" for nobody
+	Until    time.Time // To is Open: when the first probe goes; zero: when a person says so
+	Followed bool      // another replica has decided it
+}
+
+func (r *Rules) settle() time.Duration {
+	if r.Settle <= 0 {
+		return DefaultSettle
+	}
+	return r.Settle
+}
+
+// tracks tells whether it must be known what became of each returned message.
+func (r *Rules) tracks() bool { return r.InFlight > 0 || r.Breaker != nil }
+
+func (r *Rules) plain() bool { return r.Rate <= 0 && !r.tracks() }

@@ -1,0 +1,323 @@
+package throttle_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/throttle"
+)
+
+// bench is a gate of one queue with time that is turned by hand.
+type bench struct {
+	*throttle.Gate
+	t     *testing.T
+	rules throttle.Rules
+	now   time.Time
+	told  []string
+}
+
+func newBench(t *testing.T, r throttle.Rules) *bench {
+	b := &bench{t: t, rules: r, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	b.Gate = throttle.New(func(string) throttle.Rules { return b.rules }, func() float64 { return 0.5 },
+		func(tr throttle.Transition) { b.told = append(b.told, string(tr.To)) })
+	return b
+}
+
+// goes returns as many as it may of most.
+func (b *bench) goes(most int) []uuid.UUID {
+	n, _ := b.Allow("q", most, b.now)
+	ids := make([]uuid.UUID, n)
+	for i := range ids {
+		ids[i] = uuid.New()
+	}
+	b.Returned("q", ids, b.now)
+	return ids
+}
+
+func (b *bench) fail(ids []uuid.UUID) {
+	for _, id := range ids {
+		b.Failed("q", id, b.now)
+	}
+}
+
+func (b *bench) after(d time.Duration) throttle.View {
+	b.now = b.now.Add(d)
+	return b.View("q", b.now)
+}
+
+func (b *bench) is(want throttle.State) {
+	b.t.Helper()
+	if v := b.View("q", b.now); v.State != want {
+		b.t.Fatalf("%s: %+v, want %s", b.now.Format("15:04:05"), v, want)
+	}
+}
+
+func withBreaker() throttle.Rules {
+	d := throttle.DefaultBreaker()
+	return throttle.Rules{Settle: 30 * time.Second, Breaker: &d}
+}
+
+func TestABreakerOpensProbesRampsAndCloses(t *testing.T) {
+	b := newBench(t, withBreaker())
+	b.rules.Rate = 100
+	for range 12 {
+		b.fail(b.goes(2))
+		b.after(100 * time.Millisecond)
+	}
+	b.is(throttle.Open)
+	if len(b.goes(10)) > 0 {
+		t.Fatal("open, and something goes")
+	}
+	b.after(10 * time.Second)
+	b.is(throttle.HalfOpen)
+	probes := b.goes(10)
+	if len(probes) != 3 || len(b.goes(10)) != 0 {
+		t.Fatalf("%d probes", len(probes))
+	}
+	b.after(time.Second)
+	b.fail(probes[:1])
+	b.is(throttle.Open)
+	b.after(10 * time.Second)
+	b.is(throttle.HalfOpen)
+	if probes = b.goes(10); len(probes) != 3 {
+		t.Fatalf("%d probes", len(probes))
+	}
+	b.after(29 * time.Second)
+	b.is(throttle.HalfOpen)
+	if v := b.after(time.Second); v.State != throttle.Ramp || v.Rate != 5 {
+		t.Fatalf("%+v", v)
+	}
+	if v := b.after(30 * time.Second); v.Rate < 50 || v.Rate > 55 {
+		t.Fatalf("half of the ramp: %+v", v)
+	}
+	if v := b.after(30 * time.Second); v.State != throttle.Closed || v.Rate != 100 {
+		t.Fatalf("%+v", v)
+	}
+	if want := "[open half-open open half-open ramp closed]"; fmt.Sprint(b.told) != want {
+		t.Errorf("%v, want %s", b.told, want)
+	}
+}
+
+// The longer it is open the rarer are the probes: as a part of that time, so that the
+// end of a short outage is not noticed late, and no rarer than max_wait says.
+func TestTheWaitGrowsWithTheOutage(t *testing.T) {
+	b := newBench(t, withBreaker())
+	b.fail(b.goes(20))
+	began, probes := b.now, 0
+	for b.now.Sub(began) < 2*time.Hour {
+		v := b.View("q", b.now)
+		want := min(max(10*time.Second, b.now.Sub(began)/20), 2*time.Minute)
+		if is := v.Until.Sub(b.now); v.State != throttle.Open || is != want {
+			t.Fatalf("after %s: it waits %s, want %s: %+v", b.now.Sub(began), is, want, v)
+		}
+		b.after(want)
+		ids := b.goes(10)
+		probes += len(ids)
+		b.after(time.Second)
+		b.fail(ids[:1])
+	}
+	if probes > 400 {
+		t.Errorf("%d probes in two hours", probes)
+	}
+	// Closed and opened again, it begins anew.
+	if err := b.Force("q", "closed", "anna", "", b.now); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Force("q", throttle.Auto, "anna", "", b.now); err != nil {
+		t.Fatal(err)
+	}
+	b.fail(b.goes(20))
+	if v := b.View("q", b.now); v.Until.Sub(b.now) != 10*time.Second {
+		t.Errorf("%+v", v)
+	}
+}
+
+// One in ten fails, each sooner than the others are known to be quiet.
+func TestAFewFailuresDoNotOpen(t *testing.T) {
+	b := newBench(t, withBreaker())
+	for range 300 {
+		b.fail(b.goes(10)[9:])
+		b.after(100 * time.Millisecond)
+		b.is(throttle.Closed)
+	}
+	if v := b.after(0); v.FailedShare < 0.09 || v.FailedShare > 0.11 {
+		t.Errorf("%+v", v)
+	}
+}
+
+// What stands in the work queue behind others is no sign that the others went well.
+func TestFailuresOneByOneOpenThoughManyAreUnderWay(t *testing.T) {
+	b := newBench(t, withBreaker())
+	ids := b.goes(2500)
+	b.after(time.Second)
+	b.fail(ids[:19])
+	b.is(throttle.Closed)
+	b.fail(ids[19:20])
+	b.is(throttle.Open)
+}
+
+func TestFailuresOfWhatWasNeverReturnedDoNotCount(t *testing.T) {
+	b := newBench(t, withBreaker())
+	b.goes(1)
+	for range 1000 {
+		b.Failed("q", uuid.New(), b.now)
+	}
+	b.is(throttle.Closed)
+}
+
+// A consumer can reject before RabbitMQ's answer to us is read.
+func TestAFailureThatIsQuickerThanTheConfirmCounts(t *testing.T) {
+	b := newBench(t, withBreaker())
+	var ids []uuid.UUID
+	for range 20 {
+		ids = append(ids, uuid.New())
+	}
+	if n, _ := b.Allow("q", len(ids), b.now); n != len(ids) {
+		t.Fatal(n)
+	}
+	b.fail(ids)
+	b.is(throttle.Closed)
+	b.Returned("q", ids, b.now)
+	b.is(throttle.Open)
+}
+
+func TestInFlight(t *testing.T) {
+	b := newBench(t, throttle.Rules{InFlight: 50})
+	ids := b.goes(512)
+	if len(ids) != 50 {
+		t.Fatal(len(ids))
+	}
+	b.after(10 * time.Second)
+	b.fail(ids[:5])
+	if n := len(b.goes(512)); n != 5 {
+		t.Fatal(n)
+	}
+	if n, again := b.Allow("q", 512, b.now); n != 0 || !again.Equal(b.now.Add(20*time.Second)) {
+		t.Fatal(n, again)
+	}
+	b.after(20 * time.Second)
+	if n := len(b.goes(512)); n != 45 {
+		t.Fatal(n)
+	}
+}
+
+func TestNoConsumerNoReturn(t *testing.T) {
+	b := newBench(t, throttle.Rules{})
+	b.Consumers("q", 0, b.now)
+	if n, again := b.Allow("q", 5, b.now); n != 0 || !again.IsZero() {
+		t.Fatal(n, again)
+	}
+	if v := b.after(time.Minute); v.Held != throttle.WhyNoConsumer || b.now.Sub(v.NoConsumersSince) != time.Minute {
+		t.Fatalf("%+v", v)
+	}
+	b.Consumers("q", 2, b.now)
+	if n, _ := b.Allow("q", 5, b.now); n != 5 {
+		t.Fatal(n)
+	}
+	b.rules.NoConsumer = throttle.Return
+	b.Consumers("q", 0, b.now)
+	if n, _ := b.Allow("q", 5, b.now); n != 5 {
+		t.Fatal(n)
+	}
+	if want := "[no-consumer consumer-back]"; fmt.Sprint(b.told) != want {
+		t.Errorf("%v, want %s", b.told, want)
+	}
+}
+
+// Nobody is told that a queue has a consumer again when that is not known.
+func TestWhyNothingIsHeldForWantOfAConsumerAnyMore(t *testing.T) {
+	for n, want := range map[int]string{2: "consumers of the queue: 2", -1: "it is not known any more whether the queue has consumers", 0: "its policy returns without consumers"} {
+		var why string
+		var r throttle.Rules
+		g := throttle.New(func(string) throttle.Rules { return r }, func() float64 { return 0.5 }, func(tr throttle.Transition) { why = tr.Why })
+		now := time.Unix(1_700_000_000, 0)
+		g.Consumers("q", 0, now)
+		if n == 0 {
+			r.NoConsumer = throttle.Return
+		}
+		if g.Consumers("q", n, now); why != want {
+			t.Errorf("%d consumers: %q, want %q", n, why, want)
+		}
+	}
+}
+
+func TestAPersonForcesABreaker(t *testing.T) {
+	b := newBench(t, withBreaker())
+	force := func(to string, want throttle.State) {
+		t.Helper()
+		if err := b.Force("q", to, "anna", "the bank is down", b.now); err != nil {
+			t.Fatal(err)
+		}
+		b.is(want)
+	}
+	if err := b.Force("q", "half-open", "anna", "", b.now); err == nil {
+		t.Fatal("half-open by force")
+	}
+	force("open", throttle.Open)
+	b.after(time.Hour)
+	b.is(throttle.Open)
+	if len(b.goes(5)) > 0 {
+		t.Fatal("open, and something goes")
+	}
+	force("auto", throttle.HalfOpen)
+	force("closed", throttle.Closed)
+	b.fail(b.goes(100))
+	b.is(throttle.Closed)
+	force("auto", throttle.Closed)
+	b.rules.Breaker = nil
+	force("open", throttle.Open)
+	force("auto", throttle.Closed)
+}
+
+// The rate is exact, in each minute of an hour, when the caller is late, gets less than
+// it asked for and gives back what it does not need.
+func TestTheRateIsExactOverAMinute(t *testing.T) {
+	for _, rate := range []float64{0.5, 1, 3, 20, 200, 5000} {
+		t.Run(fmt.Sprint(rate), func(t *testing.T) {
+			b := newBench(t, throttle.Rules{Rate: rate})
+			began, i := b.now, 0
+			var sent [60]int // by minute
+			for b.now.Sub(began) < time.Hour {
+				minute := int(b.now.Sub(began) / time.Minute)
+				n, again := b.Allow("q", 512, b.now)
+				if keep := min(n, 300-i%7); keep < n {
+					b.Unsent("q", n-keep, b.now)
+					n = keep
+				}
+				b.Returned("q", make([]uuid.UUID, n), b.now)
+				sent[minute] += n
+				b.now = b.now.Add(time.Millisecond)
+				if again.After(b.now) {
+					b.now = again.Add(time.Duration(i%15) * time.Millisecond)
+				}
+				i++
+			}
+			for minute, n := range sent {
+				if want := rate * 60; float64(n) < 0.95*want-1 || float64(n) > 1.05*want+1 {
+					t.Errorf("minute %d: %d, want %v", minute, n, want)
+				}
+			}
+		})
+	}
+}
+
+// Nothing is remembered for ever of queues that nobody asks about any more.
+func TestQueuesThatNobodyAsksAboutAreForgotten(t *testing.T) {
+	b := newBench(t, withBreaker())
+	for i := range 1000 {
+		b.Allow(fmt.Sprintf("invented.%d", i), 1, b.now)
+		b.Unsent(fmt.Sprintf("invented.%d", i), 1, b.now)
+	}
+	b.Consumers("nobody", 0, b.now)
+	b.after(time.Hour)
+	if left := b.Queues(); len(left) != 1 || left[0] != "nobody" { // it says of it why nothing goes
+		t.Errorf("%d queues are remembered: %.10q", len(left), left)
+	}
+	b.after(24 * time.Hour)
+	if left := b.Queues(); len(left) != 0 {
+		t.Errorf("after a day %d queues are remembered: %.10q", len(left), left)
+	}
+}

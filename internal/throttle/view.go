@@ -1,0 +1,69 @@
+package throttle
+
+import (
+	"slices"
+	"time"
+)
+
+// View is what people and metrics are shown of a queue.
+type View struct {
+	State  State     `json:"state"`
+	Since  time.Time `json:"since,omitzero"`
+	Why    string    `json:"why,omitempty"`
+	By     string    `json:"by,omitempty"`    // who forced it
+	Until  time.Time `json:"until,omitzero"`  // open: when the first probe goes
+	Forced bool      `json:"forced"`          // until a person says otherwise
+	On     bool      `json:"on"`              // its policy has a breaker
+	Held   string    `json:"held,omitempty"`  // why nothing may return just now: breaker, no_consumer, in_flight or rate
+	Rate   float64   `json:"rate,omitempty"`  // returns a second that may go now, of all replicas; 0: no limit
+	Limit  int       `json:"limit,omitempty"` // in_flight of its policy; 0: no limit
+	// InFlight are returned messages of which nothing is known yet, as far as its
+	// rules have them counted.
+	InFlight         int       `json:"in_flight"`
+	Consumers        int       `json:"consumers"` // -1: not known
+	NoConsumersSince time.Time `json:"no_consumers_since,omitzero"`
+	// Seen are the latest returns that came to an end, of which FailedShare failed
+	// again.
+	Seen        int     `json:"seen"`
+	FailedShare float64 `json:"failed_share"`
+}
+
+// View tells how a queue is.
+func (g *Gate) View(queue string, now time.Time) View {
+	r := g.rules(queue)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.sweep(now)
+	q := g.queues[queue]
+	if q == nil {
+		return View{State: Closed, On: r.Breaker != nil, Rate: r.Rate, Limit: r.InFlight, Consumers: -1}
+	}
+	q.ruled(r)
+	q.advance(now)
+	flight := len(q.flight.out) + q.reserved
+	for _, h := range q.heard(now) {
+		flight += h.Flight
+	}
+	v := View{State: q.state, Since: q.since, Why: q.why, By: q.by, Until: q.until, Forced: q.forced, On: r.Breaker != nil,
+		Rate: q.limit(now), Limit: r.InFlight, InFlight: flight, Consumers: q.consumers, NoConsumersSince: q.noneSince}
+	if n, _, why := q.room(1, now); n == 0 {
+		v.Held = why
+	}
+	var failed int
+	if v.Seen, failed = q.seenByAll(now); v.Seen > 0 {
+		v.FailedShare = float64(failed) / float64(v.Seen)
+	}
+	return v
+}
+
+// Queues are those of which something is remembered.
+func (g *Gate) Queues() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	all := make([]string, 0, len(g.queues))
+	for name := range g.queues {
+		all = append(all, name)
+	}
+	slices.Sort(all)
+	return all
+}

@@ -1,0 +1,54 @@
+package throttle
+
+import "time"
+
+const windowSlots = 30
+
+// window counts the returns of the last while that failed again, by when they were
+// returned. Each slot is a part of it.
+type window struct {
+	slot  time.Duration
+	slots [windowSlots]slot
+}
+
+type slot struct {
+	number int64  // which slot of all time; 0: never used
+	first  uint64 // the first return in it
+	failed int
+}
+
+// reset begins anew.
+func (w *window) reset(length time.Duration) {
+	*w = window{slot: max(length/windowSlots, 1)}
+}
+
+func (w *window) at(now time.Time) (*slot, int64) {
+	n := now.UnixNano() / int64(w.slot)
+	return &w.slots[uint64(n)%windowSlots], n
+}
+
+func (w *window) returned(r returned) {
+	if s, n := w.at(r.at); s.number != n {
+		*s = slot{number: n, first: r.seq}
+	}
+}
+
+func (w *window) failed(r returned) {
+	if s, n := w.at(r.at); s.number == n {
+		s.failed++
+	}
+}
+
+// count tells the first return that is still in the window, and how many failed
+// again. next is the one that will be next.
+func (w *window) count(next uint64, now time.Time) (first uint64, failed int) {
+	first = next
+	_, n := w.at(now)
+	for i := range w.slots {
+		if s := &w.slots[i]; s.number > n-windowSlots && s.number <= n {
+			first = min(first, s.first)
+			failed += s.failed
+		}
+	}
+	return first, failed
+}

@@ -1,0 +1,236 @@
+package webui
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/console"
+)
+
+// actData is an action on messages that are named: before it, as what it would
+// do, and after it, as what came of it.
+type actData struct {
+	console.Act
+	console.Acted
+	When     string // of the form: a time as the browser gives it
+	Back     string // the query of the list it was chosen in
+	One      bool   // chosen on the page of the message
+	Happened bool
+	Skipped  int
+	Asks     bool   // to which queue copies go
+	Problem  string // with that queue
+}
+
+// act shows what an action would do and, once that is confirmed, does it.
+func (s *server) act(r *http.Request, c auth.Caller) (view, error) {
+	in := r.PostForm
+	d := actData{When: in.Get("at"), Back: in.Get("q"), One: in.Get("one") != "", Happened: in.Get("confirmed") != ""}
+	at, err := due(in)
+	if err != nil {
+		return view{}, err
+	}
+	d.Act = console.Act{Verb: console.Verb(in.Get("verb")), IDs: in["id"], At: at, To: strings.TrimSpace(in.Get("to")), Reason: strings.TrimSpace(in.Get("reason")), DryRun: !d.Happened}
+	if len(d.IDs) == 0 {
+		return view{}, fmt.Errorf("%w: no message was selected", console.ErrInvalid)
+	}
+	ask := view{template: "act", title: "Copy", nav: "/messages"}
+	if d.Verb == console.Copy && d.To == "" {
+		d.Asks = true
+		ask.data = d
+		return ask, nil
+	}
+	d.Acted, err = s.console.Act(r.Context(), c, d.Act)
+	if d.Verb == console.Copy && errors.Is(err, console.ErrPrecondition) { // a slip of the pen, such as no such queue
+		d.Asks, d.Problem, ask.status = true, err.Error(), http.StatusConflict
+		ask.data = d
+		return ask, nil
+	}
+	if err != nil {
+		return view{}, err
+	}
+	for _, o := range d.Outcomes {
+		if o.Outcome != "done" {
+			d.Skipped++
+		}
+	}
+	if d.Happened && d.Skipped == 0 {
+		back := messagesURL(d.Back)
+		if d.One {
+			back = messageURL(d.IDs[0]) + "?"
+		} else {
+			back += "&"
+		}
+		return view{to: back + url.Values{"did": {string(d.Verb)}, "n": {strconv.Itoa(d.Done)}}.Encode()}, nil
+	}
+	return view{template: "act", title: title(string(d.Verb)), nav: "/messages", command: actCommand(d.Act), data: d}, nil
+}
+
+// actCommand does the same on the command line.
+func actCommand(a console.Act) string {
+	words := append([]string{"redrive", string(a.Verb)}, a.IDs...)
+	if a.At != nil {
+		words = append(words, "--at", a.At.Format(time.RFC3339))
+	}
+	if a.To != "" {
+		words = append(words, "--to", a.To)
+	}
+	if a.Reason != "" {
+		words = append(words, "--reason", a.Reason)
+	}
+	return command(words...)
+}
+
+// due is when a form says that messages return: after a while, or at a time; nil
+// for now.
+func due(in url.Values) (*time.Time, error) {
+	if s := strings.TrimSpace(in.Get("in")); s != "" {
+		d := duration(s)
+		if d <= 0 {
+			return nil, fmt.Errorf("%w: %q is not a while from now, such as 10m or 2h", console.ErrInvalid, s)
+		}
+		t := time.Now().Add(d).UTC().Truncate(time.Second)
+		return &t, nil
+	}
+	s := strings.TrimSpace(in.Get("at"))
+	if s == "" {
+		return nil, nil
+	}
+	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04", "2006-01-02T15:04:05", "2006-01-02 15:04", "2006-01-02 15:04:05"} {
+		if t, err := time.Parse(layout, s); err == nil {
+			return &t, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: %q is not a time such as 2026-11-21T18:30 (UTC)", console.ErrInvalid, s)
+}
+
+// actions that were done, in words; the page after an action gets it from its URL,
+// from which nothing else is shown.
+var deeds = map[string][2]string{
+	"replay":  {"message goes back to its queue", "messages go back to their queues"},
+	"discard": {"message discarded; it can be restored", "messages discarded; they can be restored"},
+	"restore": {"message parked again", "messages parked again"},
+	"copy":    {"copy is on its way", "copies are on their way"},
+	"hold":    {"queue held: nothing returns to it until it is released", ""},
+	"release": {"queue released: what is due returns", ""},
+	"open":    {"breaker open: nothing returns to the queue until it is set otherwise", ""},
+	"closed":  {"breaker closed: it does not open by itself", ""},
+	"auto":    {"the breaker finds out by itself again", ""},
+	"note":    {"note kept", ""},
+}
+
+func did(q url.Values) string {
+	n, err := strconv.Atoi(q.Get("n"))
+	words, ok := deeds[q.Get("did")]
+	if err != nil || !ok || n < 0 {
+		return ""
+	}
+	return plural(n, words[0], words[1])
+}
+
+func title(s string) string { return strings.ToUpper(s[:min(1, len(s))]) + s[min(1, len(s)):] }
+
+func (s *server) hold(r *http.Request, c auth.Caller) (view, error) {
+	if err := s.console.Hold(r.Context(), c, r.PostForm.Get("queue"), r.PostForm.Get("reason")); err != nil {
+		return view{}, err
+	}
+	return view{to: "/queues?did=hold&n=1"}, nil
+}
+
+func (s *server) release(r *http.Request, c auth.Caller) (view, error) {
+	if err := s.console.Release(r.Context(), c, r.PostForm.Get("queue"), r.PostForm.Get("reason")); err != nil {
+		return view{}, err
+	}
+	return view{to: "/queues?did=release&n=1"}, nil
+}
+
+func (s *server) breaker(r *http.Request, c auth.Caller) (view, error) {
+	to := r.PostForm.Get("to")
+	if err := s.console.Breaker(r.Context(), c, r.PostForm.Get("queue"), to, r.PostForm.Get("reason")); err != nil {
+		return view{}, err
+	}
+	return view{to: "/queues?" + url.Values{"did": {to}, "n": {"1"}}.Encode()}, nil
+}
+
+func (s *server) noteGroup(r *http.Request, c auth.Caller) (view, error) {
+	if err := s.console.NoteGroup(r.Context(), c, r.PathValue("id"), strings.TrimSpace(r.PostForm.Get("note"))); err != nil {
+		return view{}, err
+	}
+	return view{to: "/groups?" + url.Values{"q": {r.PostForm.Get("q")}, "did": {"note"}, "n": {"1"}}.Encode()}, nil
+}
+
+// plan makes a plan of an action on all that a query finds, and shows it.
+func (s *server) plan(r *http.Request, c auth.Caller) (view, error) {
+	in := r.PostForm
+	at, err := due(in)
+	if err != nil {
+		return view{}, err
+	}
+	p, err := s.console.Plan(r.Context(), c, console.PlanRequest{Verb: console.Verb(in.Get("verb")), Query: in.Get("q"), At: at,
+		To: strings.TrimSpace(in.Get("to")), Reason: strings.TrimSpace(in.Get("reason"))})
+	if err != nil {
+		return view{}, err
+	}
+	return view{to: "/plans/" + url.PathEscape(p.ID)}, nil
+}
+
+func (s *server) showPlan(r *http.Request, c auth.Caller) (view, error) {
+	p, err := s.console.GetPlan(r.Context(), c, r.PathValue("id"))
+	if err != nil {
+		return view{}, err
+	}
+	return view{template: "plan", title: "Plan", nav: "/operations", command: planCommand(p), data: p}, nil
+}
+
+func planCommand(p console.Plan) string {
+	words := []string{"redrive", string(p.Verb), "--query", p.Query}
+	if p.At != nil {
+		words = append(words, "--at", p.At.Format(time.RFC3339))
+	}
+	if p.To != "" {
+		words = append(words, "--to", p.To)
+	}
+	return command(append(words, "--dry-run")...)
+}
+
+func (s *server) start(r *http.Request, c auth.Caller) (view, error) {
+	in := r.PostForm
+	st := console.Start{CanaryWait: strings.TrimSpace(in.Get("canary_wait")), Reason: strings.TrimSpace(in.Get("reason"))}
+	n, err := strconv.ParseInt(in.Get("expect_count"), 10, 64)
+	if err != nil {
+		return view{}, fmt.Errorf("%w: the form does not say how many messages it was about", console.ErrInvalid)
+	}
+	st.ExpectCount = &n
+	if v := strings.TrimSpace(in.Get("rate")); v != "" {
+		if st.Rate, err = strconv.ParseFloat(v, 64); err != nil || !(st.Rate >= 0) {
+			return view{}, fmt.Errorf("%w: the rate %q is not a number of messages a second", console.ErrInvalid, v)
+		}
+	}
+	if v := strings.TrimSpace(in.Get("canary")); v != "" {
+		if st.Canary, err = strconv.Atoi(v); err != nil || st.Canary < 0 {
+			return view{}, fmt.Errorf("%w: the canary %q is not a number of messages", console.ErrInvalid, v)
+		}
+	}
+	o, err := s.console.Start(r.Context(), c, r.PathValue("id"), st)
+	if err != nil {
+		return view{}, err
+	}
+	return view{to: "/operations/" + url.PathEscape(o.ID)}, nil
+}
+
+func (s *server) order(r *http.Request, c auth.Caller) (view, error) {
+	order := console.Order(r.PathValue("order"))
+	if !slices.Contains([]console.Order{console.Pause, console.Resume, console.Cancel}, order) {
+		return view{}, console.ErrNotFound
+	}
+	if _, err := s.console.Order(r.Context(), c, r.PathValue("id"), order); err != nil {
+		return view{}, err
+	}
+	return view{to: "/operations/" + url.PathEscape(r.PathValue("id"))}, nil
+}

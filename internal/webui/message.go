@@ -1,0 +1,126 @@
+package webui
+
+import (
+	"net/http"
+	"unicode/utf8"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/console"
+)
+
+// messageData is one message.
+type messageData struct {
+	console.Detail
+	Ref      string // as it was asked for
+	Text     string // of the body, as much as is shown
+	Cut      bool   // there is more of it
+	Coloured bool   // Text is JSON that is short enough to be coloured
+	Verbs    []verb
+	Editable bool
+}
+
+const (
+	// mostShown of a decoded body is in the page at first; what is longer makes
+	// browsers slow.
+	mostShown = 64 << 10
+	// mostColoured: each token of JSON is an element of the page.
+	mostColoured = 24 << 10
+)
+
+func (s *server) message(r *http.Request, c auth.Caller) (view, error) {
+	id := r.PathValue("id")
+	m, err := s.console.Message(r.Context(), c, id)
+	if err != nil {
+		return view{}, err
+	}
+	d := messageData{Detail: m, Ref: id, Verbs: verbsOf(m.State), Editable: m.State == console.Parked || m.State == console.Waiting}
+	if m.Body != nil {
+		d.Text = m.Body.Text
+		if len(d.Text) > mostShown && r.URL.Query().Get("body") != "all" {
+			d.Text, d.Cut = cut(d.Text, mostShown), true
+		}
+		switch m.Body.Format {
+		case "json", "protobuf", "messagepack", "cbor":
+			d.Coloured = len(d.Text) <= mostColoured
+		}
+	}
+	return view{template: "message", title: "Message in " + short(60, m.Queue), nav: "/messages", command: command("redrive", "messages", "show", id), data: d}, nil
+}
+
+// cut is the first of a text, at most so many bytes, with whole characters.
+func cut(s string, most int) string {
+	for most > 0 && !utf8.RuneStart(s[most]) {
+		most--
+	}
+	return s[:most]
+}
+
+// body is the raw body, as a download: a browser must never take it for a page.
+func (s *server) body(w http.ResponseWriter, r *http.Request) {
+	c := s.Caller(r)
+	b, err := s.console.Body(r.Context(), c, r.PathValue("id"))
+	if err != nil {
+		s.render(w, r, c, failure(err))
+		return
+	}
+	download(w, "body.bin")
+	_, _ = w.Write(b)
+}
+
+// token is a piece of JSON and what it is.
+type token struct{ Kind, Text string }
+
+// tokens takes JSON apart for colouring. Together they are the text, whatever it is.
+func tokens(s string) (all []token) {
+	add := func(kind string, n int) {
+		all = append(all, token{kind, s[:n]})
+		s = s[n:]
+	}
+	for s != "" {
+		switch c := s[0]; {
+		case c == '"':
+			n := 1
+			for n < len(s) && s[n] != '"' {
+				if s[n] == '\\' {
+					n++
+				}
+				n++
+			}
+			n = min(n+1, len(s))
+			kind := "str"
+			if n < len(s) && s[n] == ':' {
+				kind = "key"
+			}
+			add(kind, n)
+		case c == '-' || c >= '0' && c <= '9':
+			add("num", run(s, "+-.eE0123456789"))
+		case c >= 'a' && c <= 'z':
+			add("word", run(s, "abcdefghijklmnopqrstuvwxyz"))
+		default:
+			n := 1
+			for n < len(s) && s[n] != '"' && s[n] != '-' && (s[n] < '0' || s[n] > '9') && (s[n] < 'a' || s[n] > 'z') {
+				n++
+			}
+			add("", n)
+		}
+	}
+	return all
+}
+
+// run is how many bytes at the beginning are of a set.
+func run(s, set string) int {
+	n := 0
+	for n < len(s) && containsByte(set, s[n]) {
+		n++
+	}
+	return n
+}
+
+func containsByte(set string, c byte) bool {
+	for i := range len(set) {
+		if set[i] == c {
+			return true
+		}
+	}
+	return false
+}

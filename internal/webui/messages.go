@@ -1,0 +1,214 @@
+package webui
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/console"
+)
+
+// perPage is how many messages a page of the list has.
+const perPage = 50
+
+// tab is a saved query.
+type tab struct {
+	Name, Query string
+	Current     bool
+}
+
+// messagesData is the list of messages.
+type messagesData struct {
+	Query string
+	State string // of the tab, "" for all
+	Tabs  []tab
+	Fault *fault // of the query
+	console.Page
+	Newest string // the first message of the list: what is above it later is new
+	First  bool   // this is the first page
+	Next   string // URL of the next page
+	Verbs  []verb
+}
+
+// fault is an error in a query: the query around the character it is at.
+type fault struct {
+	Before, At, After string
+	Column            int
+	Text              string
+}
+
+// verb is an action that the list offers.
+type verb struct {
+	Verb  console.Verb
+	Label string
+	Role  string
+}
+
+// verbs of a state; a list of all states offers all.
+func verbsOf(state string) []verb {
+	replay := verb{console.Replay, "Replay", "operator"}
+	discard := verb{console.Discard, "Discard", "operator"}
+	restore := verb{console.Restore, "Restore", "operator"}
+	switch state {
+	case console.Returned:
+		return nil
+	case console.Discarded:
+		return []verb{restore}
+	case console.Waiting, console.Parked:
+		return []verb{replay, discard}
+	}
+	return []verb{replay, discard, restore}
+}
+
+func (s *server) messages(r *http.Request, c auth.Caller) (view, error) {
+	in := r.URL.Query()
+	query := in.Get("q")
+	if !in.Has("q") {
+		query = "state:" + console.Parked
+	}
+	d := messagesData{Query: query, First: in.Get("after") == ""}
+	d.Tabs, d.State = tabs(query)
+	d.Verbs = verbsOf(d.State)
+	v := view{template: "messages", title: "Messages", nav: "/messages", command: command(append([]string{"redrive", "messages", "list"}, positional(query)...)...)}
+	page, err := s.console.Search(r.Context(), c, query, in.Get("after"), perPage)
+	if d.Fault = faultOf(query, err); d.Fault != nil {
+		v.data, v.status = d, http.StatusUnprocessableEntity
+		return v, nil
+	}
+	if err != nil {
+		return view{}, err
+	}
+	d.Page = page
+	if len(page.Messages) > 0 {
+		d.Newest = ref(page.Messages[0])
+	}
+	if page.After != "" {
+		d.Next = "/messages?" + url.Values{"q": {query}, "after": {page.After}}.Encode()
+	}
+	v.data = d
+	return v, nil
+}
+
+// tabs are the saved queries: each is this query in another state.
+func tabs(query string) (all []tab, state string) {
+	rest, state := withoutState(query)
+	for _, s := range []string{console.Waiting, console.Parked, console.Returned, console.Discarded, ""} {
+		t := tab{Name: strings.ToUpper(s[:min(1, len(s))]) + s[min(1, len(s)):], Query: rest, Current: s == state}
+		if s == "" {
+			t.Name = "All"
+		} else {
+			t.Query = strings.TrimSpace("state:" + s + " " + rest)
+		}
+		all = append(all, t)
+	}
+	return all, state
+}
+
+// withoutState takes the state out of a query's terms.
+func withoutState(query string) (rest, state string) {
+	var kept []string
+	for _, term := range terms(query) {
+		if s, is := strings.CutPrefix(term, "state:"); is && slices.Contains([]string{console.Waiting, console.Parked, console.Returned, console.Discarded}, s) {
+			state = s
+		} else {
+			kept = append(kept, term)
+		}
+	}
+	return strings.Join(kept, " "), state
+}
+
+// terms splits a query at the spaces that are not in quotes.
+func terms(query string) []string {
+	quoted, escaped := false, false
+	return strings.FieldsFunc(query, func(r rune) bool {
+		switch {
+		case escaped:
+			escaped = false
+		case quoted && r == '\\':
+			escaped = true
+		case r == '"':
+			quoted = !quoted
+		}
+		return r == ' ' && !quoted
+	})
+}
+
+// countMessages is how many messages a query finds.
+func (s *server) countMessages(r *http.Request, c auth.Caller) (view, error) {
+	n, exact, err := s.console.Count(r.Context(), c, r.URL.Query().Get("q"))
+	text := count(n)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		text = "many"
+	case err != nil:
+		text = "?"
+	case !exact:
+		text = "at least " + text
+	}
+	return view{template: "messages", part: "total", data: text}, nil
+}
+
+// newMessages is how many messages are above the first of a list: they wait there,
+// since no row may move under a cursor.
+func (s *server) newMessages(r *http.Request, c auth.Caller) (view, error) {
+	in := r.URL.Query()
+	v := view{template: "messages", part: "newer", data: map[string]string{}}
+	page, err := s.console.Search(r.Context(), c, in.Get("q"), "", perPage)
+	if err != nil {
+		return v, nil // the list itself tells of errors
+	}
+	n := 0
+	for n < len(page.Messages) && ref(page.Messages[n]) != in.Get("above") {
+		n++
+	}
+	text := ""
+	switch {
+	case n == len(page.Messages) && page.After != "":
+		text = fmt.Sprintf("%d or more", n)
+	case n > 0:
+		text = fmt.Sprint(n)
+	}
+	v.data = map[string]string{"N": text, "Query": in.Get("q")}
+	return v, nil
+}
+
+// checkQuery says what is wrong with a query while it is written.
+func (s *server) checkQuery(r *http.Request, _ auth.Caller) (view, error) {
+	q := r.URL.Query().Get("q")
+	return view{template: "messages", part: "check", data: faultOf(q, parseQuery(q))}, nil
+}
+
+// export is all that a query finds, as a download.
+func (s *server) export(w http.ResponseWriter, r *http.Request) {
+	c := s.Caller(r)
+	q := r.URL.Query().Get("q")
+	if err := c.May(auth.Viewer, ""); err != nil {
+		s.render(w, r, c, failure(err))
+		return
+	}
+	if auth.Foreign(r) {
+		s.render(w, r, c, failure(fmt.Errorf("%w: a page of another site leads to this download", auth.ErrForbidden)))
+		return
+	}
+	if err := parseQuery(q); err != nil {
+		s.render(w, r, c, failure(fmt.Errorf("%w: %w", console.ErrInvalid, err)))
+		return
+	}
+	download(w, "messages.jsonl")
+	if _, err := s.console.Export(r.Context(), c, q, w); err != nil {
+		s.Log.Warn("an export ended early", "err", err)
+		panic(http.ErrAbortHandler) // so that no one takes it for whole
+	}
+}
+
+// download makes a response a file on disk, never something that a browser shows.
+func download(w http.ResponseWriter, name string) {
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", name))
+	w.Header().Set("Content-Security-Policy", "sandbox; default-src 'none'")
+}

@@ -1,0 +1,199 @@
+package webui
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"html/template"
+	"net/http"
+	"net/url"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/background"
+	"github.com/redrive-mq/redrive/internal/console"
+)
+
+// handler makes a view of a request.
+type handler func(r *http.Request, c auth.Caller) (view, error)
+
+// view is what a handler answers: a page, a part of one, or where to go.
+type view struct {
+	template string // of templates/, without .html
+	part     string // only this template of it, without the frame around it
+	title    string
+	nav      string // which page of the navigation it belongs to
+	command  string // what shows or does the same on the command line
+	status   int    // 0: 200
+	data     any
+	to       string // go there instead
+}
+
+// frame is what the layout is rendered with.
+type frame struct {
+	Title, Nav, Command string
+	Caller              auth.Caller
+	ReadOnly            bool
+	Problems            []string
+	Version             string
+	VHosts              []VHost // where there are several
+	Now                 time.Time
+	URL                 string // of this page
+	Did                 string // what was just done, in words
+	Data                any
+}
+
+// May tells whether something that needs a role is offered.
+func (f frame) May(role string) bool {
+	r, err := auth.ParseRole(role)
+	return err == nil && f.Caller.May(r, "") == nil
+}
+
+func (s *server) parse() map[string]*template.Template {
+	files, err := templates.ReadDir("templates")
+	if err != nil {
+		panic(err) // it is embedded
+	}
+	base := template.Must(template.New("layout").Funcs(s.functions()).ParseFS(templates, "templates/layout.html", "templates/shared.html"))
+	pages := map[string]*template.Template{}
+	for _, f := range files {
+		name := strings.TrimSuffix(f.Name(), ".html")
+		if name != "layout" && name != "shared" {
+			pages[name] = template.Must(template.Must(base.Clone()).ParseFS(templates, path.Join("templates", f.Name())))
+		}
+	}
+	return pages
+}
+
+// page serves what a handler answers, whatever that is.
+func (s *server) page(h handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := s.Caller(r)
+		if c.Role == auth.Nobody {
+			s.askToSignIn(w, r)
+			return
+		}
+		ctx := r.Context()
+		first := r.URL.Query().Get("wait") == ""
+		if r.Method == http.MethodGet {
+			limit := mostPatience
+			if first {
+				limit = patience
+			}
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, limit)
+			defer cancel()
+		}
+		if r.Method == http.MethodPost {
+			r.Body = http.MaxBytesReader(w, r.Body, mostForm)
+			if err := r.ParseForm(); err != nil {
+				s.render(w, r, c, failure(fmt.Errorf("%w: the form cannot be read: %w", console.ErrInvalid, err)))
+				return
+			}
+		}
+		v, err := h(r.WithContext(ctx), c)
+		switch {
+		case errors.Is(err, auth.ErrSignIn):
+			s.askToSignIn(w, r)
+			return
+		case err != nil && r.Context().Err() != nil:
+			return // they have gone
+		case err != nil && ctx.Err() != nil && first:
+			v = view{template: "loading", title: "Reading", data: withParam(r.URL, "wait", "1")}
+		case err != nil:
+			v = failure(err)
+		}
+		s.render(w, r, c, v)
+	})
+}
+
+// failed is what the error page says.
+type failed struct {
+	Head, Text string
+	Again      bool // trying again may help
+}
+
+// failure is the page of an error.
+func failure(err error) view {
+	f := failed{Head: "That did not work", Text: err.Error(), Again: true}
+	status := http.StatusInternalServerError
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		f.Head, f.Text, status = "That takes too long", "Ask for less: a queue, a state, or the last hours. An export waits for as long as it takes.", http.StatusGatewayTimeout
+	case errors.Is(err, console.ErrNotFound):
+		f, status = failed{Head: "Not found", Text: "There is nothing of this name that you may see. A message that returned long ago, or was discarded for good, is forgotten."}, http.StatusNotFound
+	case errors.Is(err, auth.ErrReadOnly):
+		f, status = failed{Head: "This service is read-only", Text: "It was started to show and not to change anything."}, http.StatusForbidden
+	case errors.Is(err, auth.ErrForbidden):
+		f.Head, f.Again, status = "Not allowed", false, http.StatusForbidden
+	case errors.Is(err, console.ErrPrecondition):
+		f.Head, f.Again, status = "It is not as expected, so nothing was done", false, http.StatusConflict
+	case errors.Is(err, console.ErrInvalid):
+		f.Head, f.Again, status = "That makes no sense", false, http.StatusUnprocessableEntity
+	case errors.Is(err, console.ErrNoAudit):
+		f.Head, status = "Nothing was done", http.StatusServiceUnavailable
+	}
+	return view{template: "failed", title: f.Head, status: status, data: f}
+}
+
+func (s *server) render(w http.ResponseWriter, r *http.Request, c auth.Caller, v view) {
+	if v.to != "" {
+		http.Redirect(w, r, s.at(v.to), http.StatusSeeOther)
+		return
+	}
+	f := frame{Title: v.title, Nav: v.nav, Command: v.command, Caller: c, ReadOnly: c.ReadOnly, Problems: s.Problems(c), Version: s.Version,
+		Now: time.Now(), URL: r.URL.RequestURI(), Did: did(r.URL.Query()), Data: v.data}
+	if c.Role == auth.Nobody {
+		f.Version = ""
+	} else if all := s.VHosts(); len(all) > 1 {
+		f.VHosts = all
+	}
+	name := v.part
+	if name == "" {
+		name = "layout"
+	}
+	var b bytes.Buffer
+	if err := s.pages[v.template].ExecuteTemplate(&patient{&b, &s.rendering}, name, f); err != nil {
+		s.Log.Error("the page could not be rendered", "template", v.template, "err", err)
+		http.Error(w, "the page could not be rendered; the service's log says why", http.StatusInternalServerError)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Vary", "Accept-Encoding")
+	data := b.Bytes()
+	// Others' pages must not learn from its compressed size what a page says.
+	if takesGzip(r) && r.Header.Get("Sec-Fetch-Site") != "cross-site" {
+		h.Set("Content-Encoding", "gzip")
+		data = compressedQuickly(data)
+	}
+	if v.status != 0 {
+		w.WriteHeader(v.status)
+	}
+	_, _ = w.Write(data)
+}
+
+// patient is written in many small pieces, and lets messages through in between.
+type patient struct {
+	b    *bytes.Buffer
+	work *background.Work
+}
+
+func (p *patient) Write(data []byte) (int, error) {
+	p.work.Pause()
+	return p.b.Write(data)
+}
+
+func (s *server) nothingHere(*http.Request, auth.Caller) (view, error) {
+	return view{}, console.ErrNotFound
+}
+
+// withParam is a URL of this site with a parameter set.
+func withParam(u *url.URL, name, value string) string {
+	q := u.Query()
+	q.Set(name, value)
+	return u.EscapedPath() + "?" + q.Encode()
+}

@@ -1,0 +1,84 @@
+package webui
+
+import (
+	"context"
+	"html"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/console"
+)
+
+// endless is a console whose searches end with their context.
+type endless struct{ Console }
+
+func (endless) Search(ctx context.Context, _ auth.Caller, _, _ string, _ int) (console.Page, error) {
+	<-ctx.Done()
+	return console.Page{}, ctx.Err()
+}
+
+// Whoever may look can make no search go on for ever: first the page says that it is
+// being read, then that it takes too long.
+func TestASearchThatDoesNotEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := Handler(endless{}, Options{Caller: func(*http.Request) auth.Caller { return auth.Caller{Name: "ann", Role: auth.Viewer} }})
+		for target, want := range map[string]struct {
+			status int
+			takes  time.Duration
+			text   string
+		}{
+			"/messages?q=text:a":        {200, patience, `hx-get="/messages?q=text%3Aa&amp;wait=1"`},
+			"/messages?q=text:a&wait=1": {504, mostPatience, "That takes too long"},
+		} {
+			began, w := time.Now(), httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest("GET", target, nil))
+			if w.Code != want.status || time.Since(began) != want.takes || !strings.Contains(w.Body.String(), want.text) {
+				t.Errorf("%s: %d after %s: %s", target, w.Code, time.Since(began), w.Body)
+			}
+		}
+	})
+}
+
+// A form is read into memory, whoever sends it.
+func TestAFormIsBounded(t *testing.T) {
+	h := Handler(endless{}, Options{Caller: func(*http.Request) auth.Caller { return auth.Caller{Name: "ann", Role: auth.Viewer} }})
+	r := httptest.NewRequest("POST", "/messages/act", strings.NewReader("id="+strings.Repeat("x", 9<<20)))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	if w.Code != http.StatusUnprocessableEntity || !strings.Contains(w.Body.String(), "too large") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+// one is a console with one message.
+type one struct{ Console }
+
+func (one) Search(context.Context, auth.Caller, string, string, int) (console.Page, error) {
+	return console.Page{Messages: []console.Message{{ID: "a&b", State: console.Parked}}}, nil
+}
+
+// What a page asks for by itself is about the query that it shows, whatever is in it.
+func TestWhatAPageAsksForByItself(t *testing.T) {
+	h := Handler(one{}, Options{Caller: func(*http.Request) auth.Caller { return auth.Caller{Name: "ann", Role: auth.Viewer} }})
+	const query = `text:"a&q=b+c%26 d#"`
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest("GET", "/messages?"+url.Values{"q": {query}}.Encode(), nil))
+	asks := regexp.MustCompile(`hx-get="(/messages/(?:count|new)[^"]*)"`).FindAllStringSubmatch(w.Body.String(), -1)
+	if len(asks) != 2 {
+		t.Fatalf("it asks for %q: %s", asks, w.Body)
+	}
+	for _, ask := range asks {
+		u, err := url.Parse(html.UnescapeString(ask[1]))
+		if err != nil || u.Query().Get("q") != query || len(u.Query()["q"]) != 1 || strings.HasSuffix(u.Path, "new") && u.Query().Get("above") != "a&b" {
+			t.Errorf("it asks for %s: %v", ask[1], err)
+		}
+	}
+}

@@ -1,0 +1,224 @@
+package webui
+
+import (
+	"fmt"
+	"html/template"
+	"math"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/redrive-mq/redrive/internal/console"
+)
+
+// functions are what templates of every page can call; base.go has those that make
+// URLs.
+var functions = template.FuncMap{
+	"count":     count,
+	"size":      size,
+	"moment":    moment,
+	"when":      when,
+	"silent":    func(r console.Replica) bool { return r.Silent(time.Now()) },
+	"clean":     clean,
+	"short":     short,
+	"lines":     func(s string) []string { return strings.Split(s, "\n") },
+	"command":   command,
+	"list":      func(v ...any) []any { return v },
+	"spark":     spark,
+	"percent":   func(a, b int64) float64 { return math.Round(1000*float64(a)/float64(max(b, 1))) / 10 },
+	"percentOf": func(share float64) string { return strconv.Itoa(int(math.Round(100*share))) + " %" },
+	"add":       func(a, b int64) int64 { return a + b },
+	"json":      tokens,
+	"join":      strings.Join,
+	"plural":    plural,
+	"ref":       ref,
+	"found":     found,
+	"speed":     speed,
+	"split":     strings.Fields,
+
+	"hasPrefix": strings.HasPrefix,
+	"queryHelp": func() [][2]string { return queryHelp },
+}
+
+// count is a number with its thousands set apart.
+func count(v any) string {
+	s := fmt.Sprint(v)
+	sign := ""
+	if strings.HasPrefix(s, "-") {
+		sign, s = "-", s[1:]
+	}
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return sign + s
+}
+
+// plural is "1 message", "2 messages".
+func plural(n any, one, many string) string {
+	if s := fmt.Sprint(n); s == "1" {
+		return "1 " + one
+	}
+	return count(n) + " " + many
+}
+
+func size(n int) string {
+	switch {
+	case n < 1<<10:
+		return strconv.Itoa(n) + " B"
+	case n < 1<<20:
+		return strconv.FormatFloat(float64(n)/(1<<10), 'f', 1, 64) + " KiB"
+	}
+	return strconv.FormatFloat(float64(n)/(1<<20), 'f', 1, 64) + " MiB"
+}
+
+// moment is a time that may be absent, as a time; the zero one is "not known".
+func moment(v any) time.Time {
+	switch t := v.(type) {
+	case time.Time:
+		return t
+	case *time.Time:
+		if t != nil {
+			return *t
+		}
+	}
+	return time.Time{}
+}
+
+// when is a time as a page shows it: how long ago, and the moment itself. A list has
+// hundreds, and a template would take most of the page's time for them.
+func when(v any) template.HTML {
+	t := moment(v).UTC()
+	if t.IsZero() {
+		return `<span class="dim">not known</span>`
+	}
+	return template.HTML(`<time data-when datetime="` + t.Format("2006-01-02T15:04:05.000Z07:00") + `" title="` + t.Format("2006-01-02 15:04:05 UTC") + `">` + relative(t, time.Now()) + `</time>`)
+}
+
+// relative is how long ago a time was, or how far ahead it is. The page's script
+// says the same, as time goes by.
+func relative(t, now time.Time) string {
+	d := now.Sub(t)
+	ahead := d < 0
+	d = d.Abs()
+	var s string
+	switch {
+	case d < 2*time.Second:
+		return "now"
+	case d < 100*time.Second:
+		s = fmt.Sprintf("%d s", int(d.Seconds()))
+	case d < 100*time.Minute:
+		s = fmt.Sprintf("%d min", int(d.Minutes()))
+	case d < 48*time.Hour:
+		s = fmt.Sprintf("%d h", int(d.Hours()))
+	default:
+		s = fmt.Sprintf("%d d", int(d.Hours()/24))
+	}
+	if ahead {
+		return "in " + s
+	}
+	return s + " ago"
+}
+
+// clean makes what cannot be seen visible, and keeps text from turning the text
+// around it: control characters, marks of direction, what has no width.
+func clean(s string) string {
+	odd := func(r rune) bool {
+		if r < utf8.RuneSelf { // nearly all are
+			return r < ' ' && r != '\n' && r != '\t' || r == 0x7f
+		}
+		return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Zl, r) || unicode.Is(unicode.Zp, r) || r == unicode.ReplacementChar
+	}
+	if !strings.ContainsFunc(s, odd) {
+		return s
+	}
+	var b strings.Builder
+	for i, r := range s {
+		switch {
+		case r == unicode.ReplacementChar && !strings.HasPrefix(s[i:], "\uFFFD"):
+			fmt.Fprintf(&b, `\x%02x`, s[i])
+		case r == unicode.ReplacementChar:
+			b.WriteRune(r)
+		case odd(r) && r < 0x80:
+			fmt.Fprintf(&b, `\x%02x`, r)
+		case odd(r):
+			fmt.Fprintf(&b, `\u{%x}`, r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+// short is the first of a text, on one line.
+func short(n int, s string) string {
+	s = clean(strings.Join(strings.Fields(s), " "))
+	if r := []rune(s); len(r) > n {
+		return string(r[:n]) + "…"
+	}
+	return s
+}
+
+// speed is messages per second, in as many digits as say something.
+func speed(perSecond float64) string {
+	if perSecond < 10 {
+		return strconv.FormatFloat(math.Round(10*perSecond)/10, 'f', -1, 64)
+	}
+	return count(int64(perSecond))
+}
+
+// found is what a decoder found, without its name, which is shown beside it.
+func found(decoder, text string) string {
+	if n := len(decoder); len(text) > n && strings.EqualFold(text[:n], decoder) {
+		return strings.TrimLeft(text[n:], ", ")
+	}
+	return text
+}
+
+// ref names a message in a URL or an action.
+func ref(m console.Message) string { return m.ID }
+
+func messageURL(id string) string { return "/messages/" + url.PathEscape(id) }
+
+// messagesURL is the list for a query.
+func messagesURL(query string) string { return "/messages?" + url.Values{"q": {query}}.Encode() }
+
+// findURL is the list for a query made of pairs of field and value.
+func findURL(pairs ...string) string { return messagesURL(queryOf(pairs...)) }
+
+// queryOf is a query made of pairs of field and value.
+func queryOf(pairs ...string) string {
+	var terms []string
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			terms = append(terms, pairs[i]+":"+quoteValue(pairs[i+1]))
+		}
+	}
+	return strings.Join(terms, " ")
+}
+
+// quoteValue writes a value so that the query language takes it for itself.
+func quoteValue(s string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-/", r)
+	}
+	if s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }) {
+		return s
+	}
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
+}
+
+// queryHelp is what the page of help says of queries.
+var queryHelp = [][2]string{
+	{"queue:orders.*", "messages of queues by name; * is any characters, ? is one"},
+	{"state:parked", "waiting, returned, parked or discarded"},
+	{"reason:rejected", "why RabbitMQ dead-lettered it: rejected, expired, maxlen, delivery_limit"},
+	{`error:"timeout"`, "what its consumer said has this text in it"},
+	{"attempt:>3", "how often it failed"},
+	{"age:>2h", "how long ago it failed"},
+	{"header.tenant:acme", "a header's value"},
+	{"body.order.total:>100", "a field of the decoded body"},
+	{`text:"ACME"`, "this text is anywhere in the decoded body"},
+}

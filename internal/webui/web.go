@@ -1,0 +1,184 @@
+// Package webui is the page: what a person on call sees and does in a browser. It is
+// rendered here, whole, by html/template; two small scripts make it live, and it
+// works without them. Read it in this order:
+//
+//	web.go        the routes
+//	respond.go    from a handler's view to a response: errors, loading, headers
+//	base.go       where the page is, among those of several virtual hosts
+//	show.go       how values are shown: times, sizes, texts that may be hostile
+//	overview.go messages.go message.go …   a page each
+//	act.go plan.go edit.go                 what people do
+//
+// Everything goes through the console, which checks the caller's rights, so
+// nothing here does; what a caller may not do is only not offered.
+package webui
+
+import (
+	"context"
+	"embed"
+	"html/template"
+	"io"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/audit"
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/background"
+	"github.com/redrive-mq/redrive/internal/console"
+)
+
+// Console is what the page needs of *console.Console.
+type Console interface {
+	Overview(ctx context.Context, c auth.Caller) (console.Overview, error)
+	Search(ctx context.Context, c auth.Caller, query, after string, limit int) (console.Page, error)
+	Count(ctx context.Context, c auth.Caller, query string) (n int64, exact bool, err error)
+	Message(ctx context.Context, c auth.Caller, id string) (console.Detail, error)
+	Body(ctx context.Context, c auth.Caller, id string) ([]byte, error)
+	Groups(ctx context.Context, c auth.Caller, query, after string, limit int) (console.GroupPage, error)
+	Queues(ctx context.Context, c auth.Caller, after string, limit int) ([]console.Queue, string, error)
+	Ledger(ctx context.Context, c auth.Caller, recount bool, after string, limit int) (console.Ledger, error)
+	Policies(ctx context.Context, c auth.Caller) ([]console.PolicyInForce, error)
+	AuditLog(ctx context.Context, c auth.Caller, after string, limit int) ([]audit.Entry, string, error)
+
+	Act(ctx context.Context, c auth.Caller, a console.Act) (console.Acted, error)
+	Edit(ctx context.Context, c auth.Caller, e console.EditRequest) (console.Edited, error)
+	Export(ctx context.Context, c auth.Caller, query string, w io.Writer) (int64, error)
+	Breaker(ctx context.Context, c auth.Caller, queue, to, reason string) error
+	Hold(ctx context.Context, c auth.Caller, queue, reason string) error
+	Release(ctx context.Context, c auth.Caller, queue, reason string) error
+	NoteGroup(ctx context.Context, c auth.Caller, group, note string) error
+	Plan(ctx context.Context, c auth.Caller, p console.PlanRequest) (console.Plan, error)
+	GetPlan(ctx context.Context, c auth.Caller, id string) (console.Plan, error)
+	Start(ctx context.Context, c auth.Caller, plan string, s console.Start) (console.Operation, error)
+	Operations(ctx context.Context, c auth.Caller) ([]console.Operation, error)
+	Operation(ctx context.Context, c auth.Caller, id string) (console.Operation, error)
+	Order(ctx context.Context, c auth.Caller, id string, o console.Order) (console.Operation, error)
+	Outcomes(ctx context.Context, c auth.Caller, id, after string, limit int) (console.Outcomes, error)
+}
+
+// Options of a page.
+type Options struct {
+	// Caller tells who a request is from; a caller who is not signed in sees the sign-in.
+	Caller func(*http.Request) auth.Caller
+	// Problems are what is wrong now, as far as a caller may know: each page says so.
+	Problems func(auth.Caller) []string
+	// Storm draws what a policy does in an outage, as an SVG element that says it in
+	// words too; "" where there is nothing to draw.
+	Storm   func(ctx context.Context, policy string) template.HTML
+	Version string
+	// Base is the escaped path that the page is served under, without a slash at its
+	// end; "" for a page that is alone at its host. Requests come without it.
+	Base string
+	// VHost is the virtual host that commands must name to reach this page's; "" where
+	// there is but one.
+	VHost string
+	// VHosts are all, for a page to lead to the others; it is asked for each page.
+	VHosts func() []VHost
+	Log    *slog.Logger
+}
+
+// patience is how long a page waits for its content before it is shown without,
+// saying that it is being read.
+const patience = 1500 * time.Millisecond
+
+// mostPatience is how long it waits then, and mostForm what a form may hold, in bytes:
+// the longest text that is edited here, as a browser encodes it, and its headers. Both
+// are what one caller can make the service spend.
+const (
+	mostPatience = 30 * time.Second
+	mostForm     = 8 << 20
+)
+
+//go:embed templates
+var templates embed.FS
+
+type server struct {
+	Options
+	console   Console
+	pages     map[string]*template.Template
+	rendering background.Work
+}
+
+// Handler serves the page. Cross-site posts are refused by what is around it.
+func Handler(c Console, o Options) http.Handler {
+	mux := http.NewServeMux()
+	for pattern, h := range Routes(c, o) {
+		mux.Handle(pattern, h)
+	}
+	return mux
+}
+
+// Routes are the page's, by their patterns.
+func Routes(c Console, o Options) map[string]http.Handler {
+	if o.Problems == nil {
+		o.Problems = func(auth.Caller) []string { return nil }
+	}
+	if o.Storm == nil {
+		o.Storm = func(context.Context, string) template.HTML { return "" }
+	}
+	if o.VHosts == nil {
+		o.VHosts = func() []VHost { return nil }
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &server{Options: o, console: c, rendering: background.Work{For: 3 * time.Millisecond, Rest: 300 * time.Microsecond}}
+	s.pages = s.parse()
+	routes := map[string]http.Handler{}
+	for pattern, h := range map[string]handler{
+		"GET /{$}":                      s.overview,
+		"GET /messages":                 s.messages,
+		"GET /messages/new":             s.newMessages,
+		"GET /messages/count":           s.countMessages,
+		"GET /messages/check":           s.checkQuery,
+		"POST /messages/act":            s.act,
+		"POST /messages/plan":           s.plan,
+		"GET /messages/{id}":            s.message,
+		"GET /messages/{id}/edit":       s.edit,
+		"POST /messages/{id}/edit":      s.postEdit,
+		"GET /groups":                   s.groups,
+		"POST /groups/{id}/note":        s.noteGroup,
+		"GET /queues":                   s.queues,
+		"POST /queues/hold":             s.hold,
+		"POST /queues/breaker":          s.breaker,
+		"POST /queues/release":          s.release,
+		"GET /operations":               s.operations,
+		"GET /operations/{id}":          s.operation,
+		"POST /operations/{id}/{order}": s.order,
+		"GET /plans/{id}":               s.showPlan,
+		"POST /plans/{id}/start":        s.start,
+		"GET /policies":                 s.policies,
+		"GET /audit":                    s.audit,
+		"GET /health":                   s.health,
+		"GET /help":                     s.help,
+		"GET /":                         s.nothingHere,
+	} {
+		routes[pattern] = s.page(h)
+	}
+	routes["GET /signin"] = http.HandlerFunc(s.signIn)
+	routes["GET /messages/{id}/body"] = http.HandlerFunc(s.body)
+	routes["GET /messages/export"] = http.HandlerFunc(s.export)
+	routes["GET /assets/{version}/{name}"] = http.HandlerFunc(asset)
+	for pattern, h := range routes {
+		routes[pattern] = headers(h)
+	}
+	return routes
+}
+
+// policyOfContent lets the page load what it brings itself, and nothing else.
+const policyOfContent = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+
+func headers(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", policyOfContent)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("X-Frame-Options", "DENY")
+		h.Set("Referrer-Policy", "same-origin")
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Cache-Control", "no-store") // messages do not belong in a browser's cache
+		next.ServeHTTP(w, r)
+	})
+}

@@ -1,0 +1,387 @@
+// Package brokertest gives tests real brokers: a virtual host per test on shared
+// nodes, a node of its own for a test that kills one, and a proxy that cuts
+// connections.
+package brokertest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/addresses"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/testenv/rabbitnode"
+)
+
+// Env names the brokers that tests run on, as Encode writes them.
+const Env = "REDRIVE_TEST_BROKERS"
+
+// Broker is one that tests run on.
+type Broker struct {
+	AMQP       string
+	Management string
+	Version    string
+	Root       string // what a private node of the same version is started from
+	Private    bool   // such a node can be started
+	Group      int    // the process group of a private node; 0 when somebody else runs it
+	// The same by TLS, and the folder of the authority that signed its certificate; ""
+	// when somebody else runs it. See byTLS.
+	AMQPS, HTTPS, Authority string
+}
+
+// Encode writes brokers for Env.
+func Encode(list []Broker) string {
+	data, _ := json.Marshal(list)
+	return string(data)
+}
+
+// Given are brokers somebody else runs.
+func Given(amqpURLs, managementURLs string) (list []Broker) {
+	split := func(s string) []string {
+		return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
+	}
+	m := split(managementURLs)
+	for i, raw := range split(amqpURLs) {
+		b := Broker{AMQP: raw}
+		if i < len(m) {
+			b.Management = m[i]
+		} else if u, err := url.Parse(raw); err == nil {
+			b.Management = (&url.URL{Scheme: "http", User: u.User, Host: u.Hostname() + ":15672"}).String()
+		}
+		list = append(list, b)
+	}
+	return list
+}
+
+// Ask finds out the version.
+func (b *Broker) Ask(ctx context.Context) error {
+	m, err := management.New(b.Management, "/")
+	if err != nil {
+		return err
+	}
+	o, err := m.Overview(ctx)
+	b.Version = o.Version
+	return err
+}
+
+// Since4 tells RabbitMQ 4 and later from 3.
+func (b Broker) Since4() bool { return !strings.HasPrefix(b.Version, "3.") }
+
+// FromEnv are the brokers that the runner started or was given.
+func FromEnv() (list []Broker, err error) {
+	if err := json.Unmarshal([]byte(os.Getenv(Env)), &list); err != nil || len(list) == 0 {
+		return nil, errors.New("this needs RabbitMQ: run `make test`, or `go run ./test/brokers COMMAND`")
+	}
+	return list, nil
+}
+
+// All are the brokers that were asked for. Without any the test fails: a suite
+// that ran nowhere must not look green.
+func All(t testing.TB) []Broker {
+	t.Helper()
+	list, err := FromEnv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// Each runs a test on every broker, in a virtual host of its own.
+func Each(t *testing.T, test func(*testing.T, *VHost)) {
+	for _, b := range All(t) {
+		t.Run("RabbitMQ "+b.Version, func(t *testing.T) {
+			t.Parallel()
+			test(t, NewVHost(t, b.over(t.Name())))
+		})
+	}
+}
+
+// EachPrivate runs a test on a node of its own of every version, to do with as
+// it likes. Brokers that were given cannot be killed, and are reported so.
+func EachPrivate(t *testing.T, config string, test func(*testing.T, *VHost, *rabbitnode.Node)) {
+	for _, b := range All(t) {
+		t.Run("RabbitMQ "+b.Version, func(t *testing.T) {
+			if !b.Private {
+				t.Skip("not run: a broker that was given with BROKERS cannot be killed or alarmed")
+			}
+			t.Parallel() // before the node is started, which else would run while the test waits for its turn
+			n, err := rabbitnode.Start(context.Background(), rabbitnode.Options{Root: b.Root, Config: config, Authority: b.authority(t),
+				// At-least-once dead-lettering tries again after three minutes by
+				// itself, which tests need not wait for.
+				Args: "-rabbit dead_letter_worker_publisher_confirm_timeout 3000"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if t.Failed() {
+					t.Logf("RabbitMQ said:\n%s", n.LastWords())
+				}
+				if err := n.Stop(); err != nil {
+					t.Error(err)
+				}
+			})
+			own := Broker{AMQP: n.URL(), Management: n.Management(), AMQPS: n.SecureURL(), HTTPS: n.SecureManagement(), Authority: b.Authority, Version: b.Version, Root: b.Root, Private: true}
+			test(t, &VHost{Broker: own.over(t.Name()), Name: "/", t: t}, n)
+		})
+	}
+}
+
+// EachCluster runs a test on a cluster of its own, of three nodes of every version;
+// all but the first are to be started by Grow. Brokers that were given are reported as
+// EachPrivate does.
+func EachCluster(t *testing.T, config string, test func(*testing.T, *VHost, *rabbitnode.Cluster)) {
+	for _, b := range All(t) {
+		t.Run("RabbitMQ "+b.Version, func(t *testing.T) {
+			if !b.Private {
+				t.Skip("not run: a broker that was given with BROKERS is no cluster of ours")
+			}
+			t.Parallel()
+			c, err := rabbitnode.FoundCluster(context.Background(), rabbitnode.Options{Root: b.Root, Config: config, Authority: b.authority(t),
+				// As EachPrivate; and what a node says of a quorum queue is up to so old.
+				Args: "-rabbit dead_letter_worker_publisher_confirm_timeout 3000 -rabbit quorum_tick_interval 1000" +
+					// So long RabbitMQ 3 waits for a node that hangs, all nodes of it; 60 s by default.
+					" -kernel net_ticktime 15"}, 3)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if t.Failed() {
+					t.Logf("RabbitMQ said:\n%s", c.LastWords())
+				}
+				if err := c.Stop(); err != nil {
+					t.Error(err)
+				}
+			})
+			own := Broker{AMQP: c.URL(), Management: c.Management(), AMQPS: c.SecureURL(), HTTPS: c.SecureManagement(), Authority: b.Authority, Version: b.Version, Root: b.Root, Private: true}
+			test(t, &VHost{Broker: own.over(t.Name()), Name: "/", t: t}, c)
+		})
+	}
+}
+
+// VHost is a virtual host for one test.
+type VHost struct {
+	Broker
+	Name    string
+	t       testing.TB
+	channel *amqp.Channel // see own
+	service string        // the user of ServiceURL, once made
+}
+
+// NewVHost makes one, and deletes it when the test ends.
+func NewVHost(t testing.TB, b Broker) *VHost {
+	t.Helper()
+	v := &VHost{Broker: b, Name: "redrive-test-" + uuid.NewString(), t: t}
+	v.Must("PUT", "vhosts/"+v.Name, map[string]any{})
+	t.Cleanup(v.remove)
+	v.Grant("guest", ".*", ".*", ".*")
+	return v
+}
+
+// remove deletes it. On a busy machine RabbitMQ 4.3 sometimes closes the connection
+// over that without an answer; how far it came then, only asking again tells.
+func (v *VHost) remove() {
+	for tries := 5; ; tries-- {
+		err := v.API().Call(context.Background(), http.MethodDelete, "vhosts/"+v.Name, nil, nil)
+		switch {
+		case err == nil, errors.Is(err, management.ErrNotFound):
+			return
+		case tries == 0 || !errors.Is(err, io.EOF):
+			v.t.Error(err)
+			return
+		}
+	}
+}
+
+// URL is the broker's, with this virtual host.
+func (v *VHost) URL() string { return v.URLAs("guest", "guest") }
+
+// URLAs is the same for another user.
+func (v *VHost) URLAs(user, password string) string {
+	urls, err := addresses.Each(v.AMQP, func(u *url.URL) {
+		if user != "guest" || u.User == nil {
+			u.User = url.UserPassword(user, password)
+		}
+		u.Path, u.RawPath = "/"+v.Name, "/"+url.PathEscape(v.Name)
+	})
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	return urls
+}
+
+// host is the broker's address.
+func (v *VHost) host() string {
+	u, err := url.Parse(v.AMQP)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	if u.Port() == "" {
+		return u.Host + ":5672"
+	}
+	return u.Host
+}
+
+// API is the management API for this virtual host.
+func (v *VHost) API() *management.Client {
+	m, err := management.New(v.Management, v.Name)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	return m
+}
+
+// Must calls the management API and fails the test on an error.
+func (v *VHost) Must(method, path string, in any) {
+	v.t.Helper()
+	var err error
+	// A node of a cluster may not know yet of a user that was made at another one.
+	Eventually(v.t, "every node knows of a new user", func() bool {
+		err = v.API().Call(context.Background(), method, path, in, nil)
+		return err == nil || !strings.Contains(err.Error(), "vhost_or_user_not_found")
+	})
+	if err != nil {
+		v.t.Fatal(err)
+	}
+}
+
+// User makes a user without a right.
+func (v *VHost) User(name, password string) {
+	v.t.Helper()
+	v.Must(http.MethodPut, "users/"+name, map[string]any{"password": password, "tags": ""})
+	v.t.Cleanup(func() { v.Must(http.MethodDelete, "users/"+name, nil) })
+}
+
+// Grant gives a user rights: patterns to configure, write and read.
+func (v *VHost) Grant(user, configure, write, read string) {
+	v.t.Helper()
+	v.Must(http.MethodPut, "permissions/"+url.PathEscape(v.Name)+"/"+user, map[string]any{"configure": configure, "write": write, "read": read})
+}
+
+// Policy sets one.
+func (v *VHost) Policy(name, pattern string, priority int, definition map[string]any) {
+	v.t.Helper()
+	if err := v.API().PutPolicy(context.Background(), management.Policy{Name: name, Pattern: pattern, ApplyTo: "queues", Priority: priority, Definition: definition}); err != nil {
+		v.t.Fatal(err)
+	}
+}
+
+// CloseConnections ends all connections of a user, as an administrator would.
+func (v *VHost) CloseConnections(user string) {
+	v.t.Helper()
+	Eventually(v.t, "the management API knows the connections of "+user, func() bool {
+		var all []struct {
+			Name string `json:"name"`
+			User string `json:"user"`
+		}
+		if err := v.API().Call(context.Background(), http.MethodGet, "connections", nil, &all); err != nil {
+			v.t.Fatal(err)
+		}
+		n := 0
+		for _, c := range all {
+			if c.User == user {
+				n++
+				_ = v.API().Call(context.Background(), http.MethodDelete, "connections/"+url.PathEscape(c.Name), nil, nil)
+			}
+		}
+		return n > 0
+	})
+}
+
+// Dial connects as guest; the connection ends with the test.
+func (v *VHost) Dial() *amqp.Connection { return v.DialURL(v.URL()) }
+
+// DialURL connects; the connection ends with the test.
+func (v *VHost) DialURL(rawURL string) *amqp.Connection {
+	v.t.Helper()
+	c, err := Connect(rawURL)
+	if err != nil {
+		v.t.Fatalf("connecting: %v", err)
+	}
+	v.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// Connect connects to one of a cluster's nodes, at random: a test's own clients are
+// not those of Redrive.
+func Connect(urls string) (c *amqp.Connection, err error) {
+	all, limit := addresses.Split(urls), 30*time.Second
+	if len(all) > 1 {
+		limit = 5 * time.Second
+	}
+	for _, i := range rand.Perm(len(all)) {
+		if c, err = amqp.DialConfig(all[i], amqp.Config{Dial: amqp.DefaultDial(limit)}); err == nil {
+			return c, nil
+		}
+	}
+	return nil, err
+}
+
+// Channel opens a channel on a connection of its own.
+func (v *VHost) Channel() *amqp.Channel {
+	v.t.Helper()
+	ch, err := v.Dial().Channel()
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	return ch
+}
+
+// Queue declares a durable queue. RabbitMQ 3.10 ends the connection (541) when a
+// quorum queue has no leader within its few seconds, as on a machine with much to do.
+func (v *VHost) Queue(name string, args amqp.Table) {
+	v.t.Helper()
+	var err error
+	for range 5 {
+		if _, err = v.own().QueueDeclare(name, true, false, false, false, args); err == nil {
+			return
+		}
+		if e := (*amqp.Error)(nil); !errors.As(err, &e) || e.Code != amqp.InternalError {
+			break
+		}
+	}
+	v.t.Fatalf("declaring %q: %v", name, err)
+}
+
+// Depth is how many messages a queue has ready.
+func (v *VHost) Depth(queue string) int {
+	v.t.Helper()
+	q, err := v.own().QueueDeclarePassive(queue, true, false, false, false, nil)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	return q.Messages
+}
+
+// Messages is how many messages a queue has, unacknowledged ones included, as
+// the management API last heard.
+func (v *VHost) Messages(queue string) int {
+	v.t.Helper()
+	q, err := v.API().Queue(context.Background(), queue)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	return q.Messages
+}
+
+// Eventually asks until it is so, and fails after a minute.
+func Eventually(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for !is() {
+		if time.Now().After(deadline) {
+			t.Fatalf("after a minute still not so: %s", what)
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+}

@@ -1,0 +1,314 @@
+// Package rabbitnode runs a private RabbitMQ node on loopback, for the demo and
+// the tests: away from the standard ports, in a folder of its own, reading no
+// configuration of the machine, and gone when its owner is, however that ends.
+package rabbitnode
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/redrive-mq/redrive/testenv/authority"
+	"github.com/redrive-mq/redrive/testenv/subprocess"
+)
+
+// ErrNotInstalled: there is no RabbitMQ to run.
+var ErrNotInstalled = errors.New("RabbitMQ is not installed")
+
+// Options of a node.
+type Options struct {
+	// Root is a folder with a whole system in it, to change root into; "" uses
+	// the RabbitMQ installed on this machine.
+	Root string
+	// Config is added to rabbitmq.conf.
+	Config string
+	// Args are added to those of the Erlang virtual machine.
+	Args string
+	// Authority, when not nil, gives it a certificate, and listeners for TLS besides.
+	Authority *authority.Authority
+}
+
+// Node is a RabbitMQ node that this process owns. Its methods are for one
+// goroutine at a time.
+type Node struct {
+	opts         Options
+	dir          string // as this process sees it
+	inside       string // as the node sees it
+	server       string
+	name         string
+	amqp, http   int
+	amqps, https int
+	dist, epmd   int
+	epmdProcess  *subprocess.Process
+	epmdOf       *Node // whose epmd it uses; nil: its own
+	broker       *subprocess.Process
+	brokerOutput bytes.Buffer
+}
+
+// Start starts a node and waits until it takes connections.
+func Start(ctx context.Context, o Options) (*Node, error) {
+	server, err := findServer(o.Root)
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{opts: o, server: server}
+	err = n.prepare()
+	if err == nil {
+		err = n.configure("")
+	}
+	if err != nil {
+		return nil, errors.Join(err, n.Stop())
+	}
+	if err := n.Restart(ctx); err != nil {
+		return nil, errors.Join(err, n.Stop())
+	}
+	return n, nil
+}
+
+// findServer finds rabbitmq-server as seen from within root.
+func findServer(root string) (string, error) {
+	found, _ := filepath.Glob(filepath.Join(root, "/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server"))
+	if len(found) == 0 && root == "" {
+		if server, err := exec.LookPath("rabbitmq-server"); err == nil {
+			return server, nil
+		}
+	}
+	if len(found) == 0 {
+		target := "install-rabbitmq"
+		if root != "" {
+			target = "install-rabbitmq-4"
+		}
+		return "", fmt.Errorf("%w in %s: `make %s` installs it", ErrNotInstalled, filepath.Join(root, "/usr/lib/rabbitmq"), target)
+	}
+	return strings.TrimPrefix(found[len(found)-1], strings.TrimSuffix(root, "/")), nil
+}
+
+// prepare takes a folder and ports.
+func (n *Node) prepare() (err error) {
+	base := ""
+	if n.opts.Root != "" {
+		base = filepath.Join(n.opts.Root, "tmp")
+	}
+	if n.dir, err = os.MkdirTemp(base, "redrive-rabbitmq-"); err != nil {
+		return err
+	}
+	n.inside = n.dir
+	if n.opts.Root != "" {
+		n.inside = strings.TrimPrefix(n.dir, strings.TrimSuffix(n.opts.Root, "/"))
+		hosts, err := os.ReadFile("/etc/hosts")
+		if err == nil {
+			err = os.WriteFile(filepath.Join(n.opts.Root, "etc/hosts"), hosts, 0o644)
+		}
+		if err != nil && os.Getuid() == 0 {
+			return err
+		}
+	}
+	ports, err := subprocess.Ports(6)
+	if err != nil {
+		return err
+	}
+	n.amqp, n.http, n.dist, n.epmd, n.amqps, n.https = ports[0], ports[1], ports[2], ports[3], ports[4], ports[5]
+	n.name = fmt.Sprintf("redrive%d@localhost", n.amqp)
+	return nil
+}
+
+// configure writes its files; more is added to rabbitmq.conf.
+func (n *Node) configure(more string) error {
+	secure, err := n.secure()
+	if err != nil {
+		return err
+	}
+	more += secure
+	conf := fmt.Sprintf(`listeners.tcp.default = 127.0.0.1:%d
+management.tcp.ip = 127.0.0.1
+management.tcp.port = %d
+collect_statistics_interval = 1000
+management.sample_retention_policies.global.minute = 1
+management.sample_retention_policies.basic.minute = 1
+management.sample_retention_policies.detailed.10 = 1
+disk_free_limit.absolute = 50MB
+vm_memory_high_watermark.absolute = 4GB
+log.file.level = warning
+%s
+%s`, n.amqp, n.http, n.opts.Config, more)
+	for name, content := range map[string]string{"rabbitmq.conf": conf, "enabled_plugins": n.plugins()} {
+		if err := os.WriteFile(filepath.Join(n.dir, name), []byte(content), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// URL is where it speaks AMQP.
+func (n *Node) URL() string { return fmt.Sprintf("amqp://guest:guest@127.0.0.1:%d/", n.amqp) }
+
+// Management is where its management API is.
+func (n *Node) Management() string { return fmt.Sprintf("http://guest:guest@127.0.0.1:%d", n.http) }
+
+// Group is the process group of the broker, all its helpers included.
+func (n *Node) Group() int { return n.broker.Group() }
+
+// Name is its name in Erlang.
+func (n *Node) Name() string { return n.name }
+
+// Port is its AMQP port.
+func (n *Node) Port() int { return n.amqp }
+
+// Kill ends it as a power cut would: SIGKILL to all of it.
+func (n *Node) Kill() {
+	n.broker.Kill()
+	n.broker = nil
+}
+
+// Pause stops all of it where it is, as a virtual machine that is moved; its
+// connections stay open, and nothing answers.
+func (n *Node) Pause() { _ = n.broker.Signal(syscall.SIGSTOP) }
+
+// Continue ends a Pause.
+func (n *Node) Continue() { _ = n.broker.Signal(syscall.SIGCONT) }
+
+// Restart starts it on the data it has; kill it first when it runs.
+func (n *Node) Restart(ctx context.Context) (err error) {
+	if n.epmdProcess == nil && n.epmdOf == nil {
+		// Started here, or the node would start one that outlives it.
+		if n.epmdProcess, err = n.start(io.Discard, "epmd", "-port", strconv.Itoa(n.epmd), "-address", "127.0.0.1"); err != nil {
+			return fmt.Errorf("starting epmd: %w", err)
+		}
+	}
+	n.brokerOutput.Reset()
+	if n.broker, err = n.start(&n.brokerOutput, n.server); err != nil {
+		return fmt.Errorf("starting RabbitMQ: %w", err)
+	}
+	// Several that start at once on a busy machine of two cores took more than 90 s.
+	ctx, cancel := context.WithTimeout(ctx, 4*time.Minute)
+	defer cancel()
+	for !n.answers(ctx) {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("RabbitMQ did not start: %w\n%s", ctx.Err(), n.LastWords())
+		case <-n.broker.Ended():
+			return fmt.Errorf("RabbitMQ ended while starting:\n%s", n.LastWords())
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+// answers tells whether both AMQP and the management API are up.
+func (n *Node) answers(ctx context.Context) bool {
+	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", n.amqp))
+	if err != nil {
+		return false
+	}
+	c.Close()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/api/overview", n.http), nil)
+	if err != nil {
+		return false
+	}
+	req.SetBasicAuth("guest", "guest")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return false
+	}
+	resp.Body.Close()
+	return resp.StatusCode == http.StatusOK
+}
+
+// LastWords is the end of what the node printed and logged.
+func (n *Node) LastWords() string {
+	const most = 6000
+	out := n.brokerOutput.String()
+	logs, _ := filepath.Glob(filepath.Join(n.dir, "log", "*.log"))
+	for _, l := range logs {
+		data, _ := os.ReadFile(l)
+		out += "\n" + string(data)
+	}
+	// A broker in trouble repeats itself thousands of times.
+	var kept []string
+	seen := map[string]bool{}
+	for line := range strings.Lines(out) {
+		_, what, _ := strings.Cut(line, "[") // behind the time
+		if !seen[what] {
+			seen[what] = true
+			kept = append(kept, line)
+		}
+	}
+	out = strings.Join(kept, "")
+	return out[max(0, len(out)-most):]
+}
+
+// Stop ends it for good, and leaves nothing behind.
+func (n *Node) Stop() error {
+	n.broker.Kill() // nothing of it is kept, so nothing need be saved
+	n.epmdProcess.Kill()
+	n.broker, n.epmdProcess = nil, nil
+	if n.dir == "" {
+		return nil
+	}
+	return os.RemoveAll(n.dir)
+}
+
+// Eval runs an Erlang expression on the node.
+func (n *Node) Eval(ctx context.Context, expression string) (string, error) {
+	return n.run(ctx, filepath.Join(filepath.Dir(n.server), "rabbitmqctl"), "eval", expression)
+}
+
+// Shell runs a command line, with RabbitMQ's commands, as the node's administrator
+// would.
+func (n *Node) Shell(ctx context.Context, line string) (string, error) {
+	return n.run(ctx, "/bin/sh", "-c", line)
+}
+
+func (n *Node) run(ctx context.Context, name string, args ...string) (string, error) {
+	what := fmt.Sprint(filepath.Base(name), " ", args[0])
+	name, args, env := n.command(name, args...)
+	c := exec.CommandContext(ctx, name, args...)
+	c.Env = env
+	out, err := c.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%s: %w: %s", what, err, out)
+	}
+	return string(out), nil
+}
+
+// command is how to run something as the node sees the world.
+func (n *Node) command(name string, args ...string) (string, []string, []string) {
+	env := []string{
+		"PATH=" + filepath.Dir(n.server) + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8",
+		"HOME=" + n.inside,
+		"RABBITMQ_NODENAME=" + n.name,
+		"RABBITMQ_DIST_PORT=" + strconv.Itoa(n.dist),
+		"ERL_EPMD_PORT=" + strconv.Itoa(n.epmd),
+		"ERL_EPMD_ADDRESS=127.0.0.1",
+		"RABBITMQ_MNESIA_BASE=" + n.inside + "/data",
+		"RABBITMQ_LOG_BASE=" + n.inside + "/log",
+		"RABBITMQ_CONFIG_FILE=" + n.inside + "/rabbitmq.conf",
+		"RABBITMQ_ENABLED_PLUGINS_FILE=" + n.inside + "/enabled_plugins",
+		"RABBITMQ_PID_FILE=" + n.inside + "/pid",
+		"RABBITMQ_CONF_ENV_FILE=" + n.inside + "/none",
+		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1} +S 2:2 " + n.opts.Args,
+	}
+	if dir := os.Getenv("RABBITMQ_PLUGINS_DIR"); dir != "" && n.opts.Root == "" {
+		env = append(env, "RABBITMQ_PLUGINS_DIR="+dir)
+	}
+	name, args = subprocess.InRoot(n.opts.Root, name, args...)
+	return name, args, env
+}
+
+func (n *Node) start(output io.Writer, name string, args ...string) (*subprocess.Process, error) {
+	name, args, env := n.command(name, args...)
+	c := exec.Command(name, args...)
+	c.Env, c.Stdout, c.Stderr = env, output, output
+	return subprocess.Start(c, n.dir)
+}

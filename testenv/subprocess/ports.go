@@ -1,0 +1,39 @@
+package subprocess
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"sync"
+)
+
+// Ports finds ports of loopback that no process listens on, and gives each only once. They are
+// below those that systems give to outgoing connections: one of these could take a port
+// before its server listens, or while a killed server is not back yet.
+func Ports(count int) (ports []int, err error) {
+	const from, to = 10_000, 32_768
+	given.Lock()
+	defer given.Unlock()
+	for tries := 0; len(ports) < count; tries++ {
+		port := from + rand.IntN(to-from)
+		if given.ports[port] {
+			continue
+		}
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil && tries < 100 {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close()
+		given.ports[port] = true
+		ports = append(ports, port)
+	}
+	return ports, nil
+}
+
+var given = struct {
+	sync.Mutex
+	ports map[int]bool
+}{ports: map[int]bool{}}

@@ -1,0 +1,96 @@
+// Package subprocess runs processes that end when this one does, however that ends: each
+// is a process group of its own, with a watchdog beside it that kills the group when
+// this process dies without a word, and takes its folder away.
+package subprocess
+
+import (
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"sync"
+	"syscall"
+)
+
+// Process is a process group that this process owns. Its methods may be called at
+// once, and on nil, where they do nothing.
+type Process struct {
+	group    int
+	ended    chan struct{}
+	watchdog io.WriteCloser
+	watching *exec.Cmd
+	kills    sync.Once
+}
+
+// Start starts a command, whose folder is removed when this process dies before Kill
+// was called.
+func Start(c *exec.Cmd, folder string) (*Process, error) {
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := c.Start(); err != nil {
+		return nil, err
+	}
+	p := &Process{group: c.Process.Pid, ended: make(chan struct{})}
+	go func() {
+		defer close(p.ended)
+		_ = c.Wait()
+	}()
+	// It reads a line when all is in order, and the end of its input when this
+	// process died. (dash knows no `kill -9 --`.)
+	p.watching = exec.Command("sh", "-c", `read line && exit; kill -s KILL -- "-$0" 2>/dev/null; rm -rf "$1"`, strconv.Itoa(p.group), folder)
+	p.watching.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	in, err := p.watching.StdinPipe()
+	if err == nil {
+		err = p.watching.Start()
+	}
+	if err != nil {
+		p.Kill()
+		return nil, err
+	}
+	p.watchdog = in
+	return p, nil
+}
+
+// Group is the id of the process group, all its helpers included.
+func (p *Process) Group() int { return p.group }
+
+// Ended is closed when the process that was started has ended.
+func (p *Process) Ended() <-chan struct{} { return p.ended }
+
+// Signal sends a signal to all of the group.
+func (p *Process) Signal(s syscall.Signal) error {
+	if p == nil {
+		return nil
+	}
+	return syscall.Kill(-p.group, s)
+}
+
+// Kill ends it as a power cut would, and returns when it has ended.
+func (p *Process) Kill() {
+	if p == nil {
+		return
+	}
+	p.kills.Do(func() {
+		_ = syscall.Kill(-p.group, syscall.SIGKILL)
+		<-p.ended
+		if p.watchdog != nil {
+			_, _ = io.WriteString(p.watchdog, "\n")
+			_ = p.watchdog.Close()
+			_ = p.watching.Wait()
+		}
+	})
+}
+
+// InRoot is how to run a command inside a folder that has a whole system in it, with
+// /proc in a mount namespace of its own, which is gone with the process. "" is this
+// system.
+func InRoot(root, name string, args ...string) (string, []string) {
+	if root == "" {
+		return name, args
+	}
+	namespace := []string{"--mount"}
+	if os.Getuid() != 0 {
+		namespace = append(namespace, "--map-root-user", "--fork", "--pid")
+	}
+	script := `mount -t proc proc "$0/proc" && exec chroot "$0" "$@"`
+	return "unshare", append(append(namespace, "sh", "-c", script, root, name), args...)
+}
