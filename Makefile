@@ -23,7 +23,7 @@ run: build
 # What runs without a broker, in seconds.
 unit:
 	$(GO) test ./policy/... ./internal/config/... ./internal/store/... ./internal/retry/... \
-		./internal/delay ./internal/retry ./internal/delay/ttlqueue ./internal/delay/binary
+		./internal/throttle ./internal/delay ./internal/delay/ttlqueue ./internal/delay/binary
 
 vet:
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$unformatted" ] || { echo "not gofmt-ed: $$unformatted"; exit 1; }

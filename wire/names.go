@@ -40,18 +40,18 @@ const (
 	// ExchangeDelayed is of the plugin's type x-delayed-message.
 	ExchangeDelayed = "redrive.delayed"
 
-	returnExchangePrefix = "redrive.return."
+	retryExchangePrefix = "redrive.retry."
 	moveExchangePrefix   = "redrive.move."
 	lanePrefix           = ExchangeLane + "."
 	// longestName is the limit of an AMQP short string, in bytes.
 	longestName = 255
 )
 
-// ReturnExchange is the name of the fanout exchange that is bound to queue
+// RetryExchange is the name of the fanout exchange that is bound to queue
 // alone. A name over 255 bytes keeps its beginning and ends in a hash of the
 // whole, and so does each that could be such a short form of another, so that two
 // queues never share an exchange.
-func ReturnExchange(queue string) string { return named(returnExchangePrefix, queue) }
+func RetryExchange(queue string) string { return named(retryExchangePrefix, queue) }
 
 // MoveExchange is the name of the fanout exchange that a queue's bindings lead to
 // while the queue is moved, and of the queue by which only one moves it.

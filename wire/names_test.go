@@ -12,7 +12,7 @@ import (
 
 // A queue may be called what the retry exchange of a longer one is shortened to.
 func TestLongNamesNeverShareARetryExchange(t *testing.T) {
-	const prefix = "redrive.return."
+	const prefix = "redrive.retry."
 	for name, queue := range map[string]string{
 		"one byte too long":        strings.Repeat("q", 241),
 		"as long as queues are":    strings.Repeat("q", 255),
@@ -20,17 +20,17 @@ func TestLongNamesNeverShareARetryExchange(t *testing.T) {
 		"cut after two of 3 bytes": strings.Repeat("q", 205) + strings.Repeat("€", 16),
 	} {
 		for range 5 { // and so on: the short form of a short form
-			exchange := wire.ReturnExchange(queue)
+			exchange := wire.RetryExchange(queue)
 			if len(exchange) > 255 || !utf8.ValidString(exchange) {
 				t.Errorf("%s: %d bytes, %q", name, len(exchange), exchange)
 			}
-			if queue = strings.TrimPrefix(exchange, prefix); wire.ReturnExchange(queue) == exchange {
+			if queue = strings.TrimPrefix(exchange, prefix); wire.RetryExchange(queue) == exchange {
 				t.Errorf("%s: the queue %q has the same exchange as a longer one", name, queue)
 			}
 		}
 	}
 	for _, queue := range []string{"orders", "orders." + strings.Repeat("0", 32), strings.Repeat("q", 240), strings.Repeat("0", 240)} {
-		if got := wire.ReturnExchange(queue); got != prefix+queue {
+		if got := wire.RetryExchange(queue); got != prefix+queue {
 			t.Errorf("the exchange of %q is %q", queue, got)
 		}
 	}
@@ -40,12 +40,12 @@ func TestLongNamesNeverShareARetryExchange(t *testing.T) {
 func TestNoTwoQueuesShareARetryExchange(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		long := rapid.StringMatching(`[a-f€\x{1F600}.]{150,255}`).Filter(func(s string) bool { return len(s) <= 255 }).Draw(t, "queue")
-		other := strings.TrimPrefix(wire.ReturnExchange(long), "redrive.return.")
+		other := strings.TrimPrefix(wire.RetryExchange(long), "redrive.retry.")
 		if rapid.Bool().Draw(t, "again") {
-			other = strings.TrimPrefix(wire.ReturnExchange(other), "redrive.return.")
+			other = strings.TrimPrefix(wire.RetryExchange(other), "redrive.retry.")
 		}
-		if other != long && wire.ReturnExchange(other) == wire.ReturnExchange(long) {
-			t.Errorf("%q and %q share %q", long, other, wire.ReturnExchange(long))
+		if other != long && wire.RetryExchange(other) == wire.RetryExchange(long) {
+			t.Errorf("%q and %q share %q", long, other, wire.RetryExchange(long))
 		}
 	})
 }

@@ -57,7 +57,7 @@ func TestTheReference(t *testing.T) {
 	want := "\n## Headers\n\n| header | in `wire` | |\n|---|---|---|\n" + constants(t, "headers.go", "Header") +
 		"\n## Reasons of a failure\n\n| reason | in `wire` | |\n|---|---|---|\n" + constants(t, "headers.go", "Reason") +
 		"\n## Exchanges and queues\n\n| name | in `wire` | |\n|---|---|---|\n" + constants(t, "names.go", "") +
-		fmt.Sprintf("| `%s` | `ReturnExchange` | fanout, bound to that queue alone; a retry is published here |\n", ReturnExchange("QUEUE")) +
+		fmt.Sprintf("| `%s` | `RetryExchange` | fanout, bound to that queue alone; a retry is published here |\n", RetryExchange("QUEUE")) +
 		fmt.Sprintf("| `%s` | `LaneQueue` | due messages of one work queue stay here while it does not accept them |\n", LaneQueue("QUEUE")) +
 		fmt.Sprintf("| `%s` | `MoveExchange` | while `redrive move` moves a queue |\n", MoveExchange("QUEUE")) +
 		"\nA name over 255 bytes is shortened, and ends in a hash of the whole.\n"

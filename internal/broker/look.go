@@ -85,9 +85,9 @@ func (l *Look) Make() error {
 	return errors.Join(err, l.do(func(ch *amqp.Channel) error { return declare(ch, delay.Parked()) }))
 }
 
-// BindReturn makes the return exchange of a queue and binds it to that.
+// BindReturn makes the retry exchange of a queue and binds it to that.
 func (l *Look) BindReturn(queue string) error {
-	return l.do(func(ch *amqp.Channel) error { return bindReturn(ch, queue, wire.ReturnExchange(queue)) })
+	return l.do(func(ch *amqp.Channel) error { return bindReturn(ch, queue, wire.RetryExchange(queue)) })
 }
 
 // do is on a channel of its own, which an error ends.

@@ -271,13 +271,13 @@ func (p *Publisher) Version(ctx context.Context) (string, error) {
 	return v, nil
 }
 
-// BindReturn makes the return exchange of queue and binds that queue alone:
+// BindReturn makes the retry exchange of queue and binds that queue alone:
 // wire.ErrQueueGone when there is no such queue. Safe for concurrent use.
 func (p *Publisher) BindReturn(ctx context.Context, queue string) error {
 	if err := canExist(queue); err != nil {
 		return err
 	}
-	exchange := wire.ReturnExchange(queue)
+	exchange := wire.RetryExchange(queue)
 	err := p.onChannel(ctx, func(ch *amqp.Channel) error { return bindReturn(ch, queue, exchange) })
 	if errors.Is(err, wire.ErrQueueGone) {
 		// The exchange is the permission to return; without its queue it goes too.
@@ -296,13 +296,13 @@ func bindReturn(ch *amqp.Channel, queue, exchange string) error {
 	return ch.QueueBind(queue, "", exchange, false, nil)
 }
 
-// ReturnExists tells whether queue has a return exchange. Safe for concurrent use.
+// ReturnExists tells whether queue has a retry exchange. Safe for concurrent use.
 func (p *Publisher) ReturnExists(ctx context.Context, queue string) (bool, error) {
 	if canExist(queue) != nil {
 		return false, nil
 	}
 	err := p.onChannel(ctx, func(ch *amqp.Channel) error {
-		return ch.ExchangeDeclarePassive(wire.ReturnExchange(queue), amqp.ExchangeFanout, true, false, false, false, nil)
+		return ch.ExchangeDeclarePassive(wire.RetryExchange(queue), amqp.ExchangeFanout, true, false, false, false, nil)
 	})
 	if errors.Is(err, wire.ErrUnroutable) {
 		return false, nil

@@ -174,7 +174,7 @@ func TestRightsGivenLater(t *testing.T) {
 		if err := p.BindReturn(ctx, "q"); !errors.Is(err, wire.ErrForbidden) {
 			t.Errorf("binding without a right: %v", err)
 		}
-		one := []broker.Outgoing{message(wire.ReturnExchange("q"), "", "a", nil)}
+		one := []broker.Outgoing{message(wire.RetryExchange("q"), "", "a", nil)}
 		if err := publisher(t, v.URL()).BindReturn(ctx, "q"); err != nil {
 			t.Fatal(err)
 		}
@@ -187,7 +187,7 @@ func TestRightsGivenLater(t *testing.T) {
 	})
 }
 
-func TestReturnExchanges(t *testing.T) {
+func TestRetryExchanges(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		p, ctx := publisher(t, v.URL()), context.Background()
 		exists := func(want bool) {
@@ -207,7 +207,7 @@ func TestReturnExchanges(t *testing.T) {
 				t.Fatal(err)
 			}
 			exists(true)
-			back := message(wire.ReturnExchange("q"), "any", "a", nil)
+			back := message(wire.RetryExchange("q"), "any", "a", nil)
 			if err := p.Send(ctx, []broker.Outgoing{back})(ctx)[0]; err != nil {
 				t.Error(err)
 			}

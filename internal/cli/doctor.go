@@ -32,7 +32,7 @@ What it cannot find out is unknown, never ok. The service is asked whether it is
 ready, where one answers.
 
 --fix makes what is missing, as the service would: the exchange redrive with its
-queue, and return exchanges of enrolled queues. It takes nothing away and sets no
+queue, and retry exchanges of enrolled queues. It takes nothing away and sets no
 policy; for all else copy the command.
 
 Of several virtual hosts (broker.vhosts) it looks at each, or at that of --vhost.

@@ -145,7 +145,7 @@ func (p *program) unenroll() *cobra.Command {
 		Short: "Undo enroll: take the policies away, so that those before apply again",
 		Long: `Undo enroll: take the policies away, so that those before apply again. RabbitMQ
 has kept them unchanged below Redrive's, so this can be done from any machine.
-The queues' return exchanges stay, since messages that wait still have to come
+The queues' retry exchanges stay, since messages that wait still have to come
 back. Also finds what deleted queues have left behind.`,
 	}
 	p.atRabbitMQ(c, func(ctx context.Context, m *management.Client, _ *config.Config, names []string) error {

@@ -208,7 +208,7 @@ func (s *shop) account(parked map[string]bool) (a account) {
 func (s *shop) close() {
 	for _, q := range queues {
 		_, _ = s.publishing.QueueDelete(q, false, false, false)
-		_ = s.publishing.ExchangeDelete(wire.ReturnExchange(q), false, false)
+		_ = s.publishing.ExchangeDelete(wire.RetryExchange(q), false, false)
 	}
 	s.conn.Close()
 	s.wg.Wait()

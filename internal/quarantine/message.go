@@ -55,7 +55,7 @@ func read(m *wire.Message) *Message {
 	case wire.ExchangeDeadLetters:
 		d := death(deaths, 1)
 		x.Queue, x.Reason, x.Exchange, x.RoutingKey = d.queue, d.reason, d.exchange, d.key
-		if d.exchange == wire.ReturnExchange(d.queue) || delay.Ends(d.exchange) {
+		if d.exchange == wire.RetryExchange(d.queue) || delay.Ends(d.exchange) {
 			x.Exchange, _ = m.Headers[wire.HeaderExchange].(string)
 			x.RoutingKey, _ = m.Headers[wire.HeaderRoutingKey].(string)
 		}

@@ -58,11 +58,11 @@ func claim(queue string, proven bool) []store.Claim {
 func TestNamesThatOnlyReportsGaveAreAskedBesideTheLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{takes: time.Second, there: map[string]bool{"enrolled": true}, asked: map[string]int{}}
-		g := retry.NewGiveBack(b, anyQueue, func(retry.Event) {})
+		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
 		woken := 0
 		g.WhenAsked(func() { b.mu.Lock(); woken++; b.mu.Unlock() })
 		began := time.Now()
-		send := func(queue string, proven bool) retry.Fate {
+		send := func(queue string, proven bool) retry.Result {
 			return g.Send(t.Context(), queue, claim(queue, proven))(t.Context())[0]
 		}
 		for range 3 {
@@ -119,9 +119,9 @@ func TestInventedNamesShareABudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{there: map[string]bool{}, asked: map[string]int{}}
 		s := memstore.New()
-		g := retry.NewGiveBack(b, anyQueue, func(retry.Event) {})
+		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
 		defer g.Close()
-		f := retry.New(s, retry.Rules{Policies: anyQueue()}, nil, func(retry.Event) {})
+		f := retry.NewIntake(s, retry.Rules{Policies: anyQueue()}, nil, func(retry.Event) {})
 		f.Vouch(retry.NewNames(s, g), g)
 		report := func(user, queue string) {
 			t.Helper()
@@ -193,7 +193,7 @@ func TestInventedNamesShareABudget(t *testing.T) {
 func TestQuestionsAboutInventedNamesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{takes: 15 * time.Millisecond, there: map[string]bool{"honest": true}, asked: map[string]int{}}
-		g := retry.NewGiveBack(b, anyQueue, func(retry.Event) {})
+		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
 		defer g.Close()
 		for i := range 20_000 {
 			g.Enrolled(fmt.Sprint("invented.", i))
@@ -218,9 +218,9 @@ func TestQuestionsAboutInventedNamesAreBounded(t *testing.T) {
 func TestOnlyNamesThatGetAPlaceAreAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{there: map[string]bool{}, asked: map[string]int{}}
-		g := retry.NewGiveBack(b, anyQueue, func(retry.Event) {})
+		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
 		defer g.Close()
-		f := retry.New(memstore.New(), retry.Rules{Policies: anyQueue()}, nil, func(retry.Event) {})
+		f := retry.NewIntake(memstore.New(), retry.Rules{Policies: anyQueue()}, nil, func(retry.Event) {})
 		f.Vouch(retry.NewNames(memstore.New(), g), g)
 		for i := range 5000 {
 			d := retry.Delivery{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: fmt.Sprint("invented.", i), UserID: "mallory"}}
@@ -239,10 +239,10 @@ func TestAnHonestReportIsKeptWhileTheBudgetIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{takes: 10 * time.Millisecond, there: map[string]bool{"honest": true}, asked: map[string]int{}}
 		s, c := memstore.New(), &consent{}
-		g := retry.NewGiveBack(b, anyQueue, func(retry.Event) {})
+		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
 		defer g.Close()
 		g.UseConsent(c)
-		f := retry.New(s, retry.Rules{Policies: anyQueue()}, nil, func(retry.Event) {})
+		f := retry.NewIntake(s, retry.Rules{Policies: anyQueue()}, nil, func(retry.Event) {})
 		f.Vouch(retry.NewNames(s, g), g)
 		refused := func(queue string) bool {
 			t.Helper()

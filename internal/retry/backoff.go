@@ -13,7 +13,7 @@ const forgetRest = 2 * time.Minute
 // forgetRests ends the rest of lanes whose messages are gone, since a person discarded
 // them, say: nothing will come through to them that tells that they work. It tells how
 // long the loop may sleep.
-func (l *Loop) forgetRests(next []store.NextDue, now time.Time) (sleep time.Duration) {
+func (l *Scheduler) forgetRests(next []store.NextDue, now time.Time) (sleep time.Duration) {
 	l.mu.Lock()
 	gone := make(map[store.Lane]bool, len(l.resting))
 	for lane := range l.resting {

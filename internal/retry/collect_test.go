@@ -18,7 +18,7 @@ import (
 // publisher chooses: such names pass the same checks as all others.
 func TestNamesFromAWaitThatEndedShareTheBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, g := memstore.New(), retry.NewGiveBack(&slowBroker{asked: map[string]int{}}, anyQueue, func(retry.Event) {})
+		s, g := memstore.New(), retry.NewSender(&slowBroker{asked: map[string]int{}}, anyQueue, func(retry.Event) {})
 		defer g.Close()
 		c := retry.NewCollector(s, nil, func(retry.Event) {})
 		c.Vouch(retry.NewNames(s, g))

@@ -24,24 +24,24 @@ var (
 )
 
 // UseConsent is to be called before the first Send; without it nobody is asked.
-func (g *GiveBack) UseConsent(c Consent) { g.enrolled.consent = c }
+func (g *Sender) UseConsent(c Consent) { g.enrolled.consent = c }
 
 // UseConsent is to be called before the first batch; without it nobody is asked.
-func (h *Hold) UseConsent(c Consent) { h.enrolled.consent = c }
+func (h *DelayQueues) UseConsent(c Consent) { h.enrolled.consent = c }
 
 // unproven decides about a queue that only a report names and that has no return
-// exchange. The zero Fate means that it may be enrolled.
-func (e *enrolled) unproven(queue string) Fate {
-	none := Fate{Park: fmt.Sprintf("the queue %q is not enrolled: nothing was dead-lettered from it yet, its dead-letter exchange is not redrive, and no policy names it exactly", queue)}
+// exchange. The zero Result means that it may be enrolled.
+func (e *enrolled) unproven(queue string) Result {
+	none := Result{Park: fmt.Sprintf("the queue %q is not enrolled: nothing was dead-lettered from it yet, its dead-letter exchange is not redrive, and no policy names it exactly", queue)}
 	if e.consent == nil {
 		return none
 	}
 	yes, asOf, err := e.consent.Consented(queue)
 	switch {
 	case yes:
-		return Fate{}
+		return Result{}
 	case asOf.IsZero():
-		return Fate{Err: unknown(err)}
+		return Result{Err: unknown(err)}
 	}
 	none.asOf, none.later = asOf, unknown(err)
 	return none
@@ -56,9 +56,9 @@ func unknown(err error) error {
 
 // at is the fate of a message that was due then: a queue may have been enrolled since
 // RabbitMQ was asked.
-func (f Fate) at(due time.Time) Fate {
+func (f Result) at(due time.Time) Result {
 	if !f.asOf.IsZero() && due.After(f.asOf) {
-		return Fate{Err: f.later}
+		return Result{Err: f.later}
 	}
 	return f
 }

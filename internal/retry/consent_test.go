@@ -42,7 +42,7 @@ func TestAReportIsParkedOnlyByWhatRabbitMQSaidSince(t *testing.T) {
 		{consent{asOf: now, err: down}, [2]string{parked, unknown}},
 		{consent{yes: true, asOf: now}, [2]string{sent, sent}},
 	} {
-		g := retry.NewGiveBack(&faulty{}, func() policy.Set {
+		g := retry.NewSender(&faulty{}, func() policy.Set {
 			return policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}
 		}, func(retry.Event) {})
 		g.UseConsent(&c.consent)
@@ -65,8 +65,8 @@ func TestAReportIsParkedOnlyByWhatRabbitMQSaidSince(t *testing.T) {
 }
 
 // answered sends until RabbitMQ, which is asked beside the loop, has said whether the
-// return exchange is there.
-func answered(t *testing.T, g *retry.GiveBack, claims []store.Claim) (fates []retry.Fate) {
+// retry exchange is there.
+func answered(t *testing.T, g *retry.Sender, claims []store.Claim) (fates []retry.Result) {
 	t.Helper()
 	for range 50 {
 		fates = g.Send(context.Background(), claims[0].Record.Queue, claims)(context.Background())

@@ -26,7 +26,7 @@ func (m *held) by() heldBy { return heldBy{m.way, m.rec.Queue} }
 
 // Forget makes what a queue needs be declared again: it was deleted, and perhaps
 // declared anew without its bindings. Safe for concurrent use.
-func (h *Hold) Forget(queue string) {
+func (h *DelayQueues) Forget(queue string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.gone) < 1000 { // each further message that is lost says so again
@@ -34,7 +34,7 @@ func (h *Hold) Forget(queue string) {
 	}
 }
 
-func (h *Hold) forgetGone() {
+func (h *DelayQueues) forgetGone() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, q := range h.gone {
@@ -46,7 +46,7 @@ func (h *Hold) forgetGone() {
 
 // prepare makes sure that a message may come back to its queue at all, and that
 // what it passes is there.
-func (h *Hold) prepare(ctx context.Context, m *held, t *delay.Ticket) error {
+func (h *DelayQueues) prepare(ctx context.Context, m *held, t *delay.Ticket) error {
 	switch f := h.enrolled.route(ctx, m.rec.Queue, m.rec.Proven, m.rec.FailedAt); {
 	case errors.Is(f.Err, ErrAsked), errors.Is(f.Err, ErrUnknown):
 		return fmt.Errorf("%w: %w", errInVain, f.Err) // the store keeps it meanwhile
@@ -64,7 +64,7 @@ func (h *Hold) prepare(ctx context.Context, m *held, t *delay.Ticket) error {
 
 // declare makes a topology: once a process and, where it can expire, when the
 // last time is longer ago than within. What fails is left alone for a while.
-func (h *Hold) declare(ctx context.Context, key any, t func() delay.Topology, within time.Duration) error {
+func (h *DelayQueues) declare(ctx context.Context, key any, t func() delay.Topology, within time.Duration) error {
 	d, ok := h.declared[key]
 	age := time.Since(d.at)
 	if ok && d.err != nil && age < respite {

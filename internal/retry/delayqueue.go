@@ -47,7 +47,7 @@ var (
 // Hold publishes failed messages to where they wait in RabbitMQ. What it does not
 // take waits in the store: a way that fails costs a copy, never the message, and
 // never the intake. It is used by one goroutine, that of the intake.
-type Hold struct {
+type DelayQueues struct {
 	broker   Declarer
 	enrolled *enrolled
 	report   func(way string, err error)
@@ -62,15 +62,15 @@ type Hold struct {
 	gone []string // queues that something could not come back to
 }
 
-// NewHold publishes through b. report is told why a way fails, and nil when it
+// NewDelayQueues publishes through b. report is told why a way fails, and nil when it
 // works again; it is called on change only.
-func NewHold(b Declarer, policies func() policy.Set, report func(way string, err error)) *Hold {
-	return &Hold{broker: b, enrolled: newEnrolled(b, policies), report: report, declared: map[any]declared{}, wrong: map[string]time.Time{}}
+func NewDelayQueues(b Declarer, policies func() policy.Set, report func(way string, err error)) *DelayQueues {
+	return &DelayQueues{broker: b, enrolled: newEnrolled(b, policies), report: report, declared: map[any]declared{}, wrong: map[string]time.Time{}}
 }
 
 // Wait waits for what was given up, which ends with its connection, and ends the
 // questions under way.
-func (h *Hold) Wait() {
+func (h *DelayQueues) Wait() {
 	h.sending.Wait()
 	h.enrolled.asker.close()
 }
@@ -87,7 +87,7 @@ type held struct {
 
 // hold publishes all of a batch and then waits for the answers. What has no error
 // afterwards is safe in RabbitMQ.
-func (h *Hold) hold(ctx context.Context, batch []held) {
+func (h *DelayQueues) hold(ctx context.Context, batch []held) {
 	if err := h.may(); err != nil {
 		refuse(batch, err)
 	} else {
@@ -115,7 +115,7 @@ func refuse(batch []held, err error) {
 }
 
 // may tells why nothing can be sent now.
-func (h *Hold) may() error {
+func (h *DelayQueues) may() error {
 	if h.busy != nil {
 		select {
 		case <-h.busy:
@@ -134,7 +134,7 @@ func (h *Hold) may() error {
 }
 
 // try is one batch on its way: whatever must exist is declared first.
-func (h *Hold) try(ctx context.Context, batch []held) {
+func (h *DelayQueues) try(ctx context.Context, batch []held) {
 	h.forgetGone()
 	out := make([]Outgoing, 0, len(batch))
 	sent := make([]int, 0, len(batch)) // index in batch of each of out
@@ -188,7 +188,7 @@ func (h *Hold) try(ctx context.Context, batch []held) {
 }
 
 // tell reports, for each way in a batch, whether it works.
-func (h *Hold) tell(batch []held) {
+func (h *DelayQueues) tell(batch []held) {
 	state := map[string]error{}
 	for _, m := range batch {
 		name, err := m.way.Limits().Name, m.err

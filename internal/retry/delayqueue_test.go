@@ -46,8 +46,8 @@ func (f *faulty) Send(_ context.Context, out []retry.Outgoing) func(context.Cont
 }
 
 type heldFlow struct {
-	*retry.Flow
-	hold    *retry.Hold
+	*retry.Intake
+	hold    *retry.DelayQueues
 	reports []error
 	events  []retry.Event
 }
@@ -64,8 +64,8 @@ func newHeldFlow(t *testing.T, s store.Store, b *faulty) *heldFlow {
 		{Name: "levels", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second), Jitter: policy.None},
 	}}
 	h := &heldFlow{}
-	h.hold = retry.NewHold(b, func() policy.Set { return rules.Policies }, func(_ string, err error) { h.reports = append(h.reports, err) })
-	h.Flow = retry.New(s, rules, h.hold, func(e retry.Event) {
+	h.hold = retry.NewDelayQueues(b, func() policy.Set { return rules.Policies }, func(_ string, err error) { h.reports = append(h.reports, err) })
+	h.Intake = retry.NewIntake(s, rules, h.hold, func(e retry.Event) {
 		if e.Kind == retry.Waiting {
 			h.events = append(h.events, e)
 		}
@@ -289,10 +289,10 @@ func (b *lateBroker) ReturnExists(context.Context, string) (bool, error) { retur
 func TestAReportWaitsInRabbitMQOnceItsQueueIsEnrolled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &lateBroker{}
-		hold := retry.NewHold(b, anyQueue, func(string, error) {})
+		hold := retry.NewDelayQueues(b, anyQueue, func(string, error) {})
 		way, err := ttlqueue.NewLevels(ttlqueue.Quorum, 2*time.Second)
 		must(t, err)
-		f := retry.New(memstore.New(), retry.Rules{Policies: anyQueue(), Ways: map[string]delay.Way{"p": way}}, hold, func(retry.Event) {})
+		f := retry.NewIntake(memstore.New(), retry.Rules{Policies: anyQueue(), Ways: map[string]delay.Way{"p": way}}, hold, func(retry.Event) {})
 		report := func() {
 			t.Helper()
 			must(t, f.Take(t.Context(), []retry.Delivery{{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: "late"}}}))

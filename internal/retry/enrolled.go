@@ -14,14 +14,14 @@ import (
 
 // Enroller is the broker's side of enrolling a queue.
 type Enroller interface {
-	// BindReturn makes the return exchange of an existing queue and binds it.
+	// BindReturn makes the retry exchange of an existing queue and binds it.
 	BindReturn(ctx context.Context, queue string) error
-	// ReturnExists tells whether the queue has a return exchange.
+	// ReturnExists tells whether the queue has a retry exchange.
 	ReturnExists(ctx context.Context, queue string) (bool, error)
 }
 
 // enrolled decides which queues messages may be brought back to, whichever way
-// they wait: those with a return exchange, which only what RabbitMQ itself says,
+// they wait: those with a retry exchange, which only what RabbitMQ itself says,
 // or a policy that names the queue exactly, may give them.
 type enrolled struct {
 	broker   Enroller
@@ -31,7 +31,7 @@ type enrolled struct {
 	asker *asker
 
 	mu     sync.Mutex
-	bound  map[string]bool // queues whose return exchange was seen in place by this process
+	bound  map[string]bool // queues whose retry exchange was seen in place by this process
 	proven map[string]bool // queues that RabbitMQ has dead-lettered from
 }
 
@@ -62,7 +62,7 @@ func (e *enrolled) is(queue string) (yes, known bool) {
 }
 
 // remembers is is, and asks for no name. That a queue is not enrolled is known only where
-// it is known of its return exchange and of its owner's consent, and not long since.
+// it is known of its retry exchange and of its owner's consent, and not long since.
 func (e *enrolled) remembers(queue string) (yes, known bool) {
 	yes, known, consent := e.settled(queue)
 	if known {
@@ -100,27 +100,27 @@ func (e *enrolled) prove(queue string) {
 }
 
 // route makes sure that the queue can be retried to, once per process and queue but for
-// those it has forgotten. The zero Fate means that it can. due is that of the newest
+// those it has forgotten. The zero Result means that it can. due is that of the newest
 // message: whether a queue is enrolled that only a report names must be known since then.
-func (e *enrolled) route(ctx context.Context, queue string, proven bool, due time.Time) Fate {
+func (e *enrolled) route(ctx context.Context, queue string, proven bool, due time.Time) Result {
 	policies := e.policies()
 	if _, ok := policies.Match(queue); !ok || wire.OwnQueue(queue) {
-		return Fate{Park: fmt.Sprintf("no policy allows the queue %q", queue)}
+		return Result{Park: fmt.Sprintf("no policy allows the queue %q", queue)}
 	}
 	if !utf8.ValidString(queue) { // kept by an earlier version
-		return Fate{Park: fmt.Sprintf("the name of the queue %q is not valid UTF-8, so RabbitMQ has no such queue", queue)}
+		return Result{Park: fmt.Sprintf("the name of the queue %q is not valid UTF-8, so RabbitMQ has no such queue", queue)}
 	}
 	e.mu.Lock()
 	bound := e.bound[queue]
 	e.mu.Unlock()
 	if bound {
-		return Fate{}
+		return Result{}
 	}
 	if !proven && !policies.Exact(queue) {
 		// A client said that it failed there. That must not enrol a queue.
 		there, asOf, err := e.asker.exists(queue, due)
 		if err != nil {
-			return Fate{Err: err}
+			return Result{Err: err}
 		}
 		if !there {
 			if f := e.unproven(queue); f.Park != "" || f.Err != nil {
@@ -134,19 +134,19 @@ func (e *enrolled) route(ctx context.Context, queue string, proven bool, due tim
 		delete(e.proven, queue)
 		e.mu.Unlock()
 		e.asker.forget(queue)
-		return Fate{Park: fmt.Sprintf("the queue %q does not exist any more", queue)}
+		return Result{Park: fmt.Sprintf("the queue %q does not exist any more", queue)}
 	case err != nil:
-		return Fate{Err: fmt.Errorf("binding the return exchange of queue %q: %w", queue, err)}
+		return Result{Err: fmt.Errorf("binding the retry exchange of queue %q: %w", queue, err)}
 	}
 	e.mu.Lock()
 	note(e.bound, queue)
 	e.mu.Unlock()
 	e.asker.forget(queue) // it would be remembered as there when it is gone
-	return Fate{}
+	return Result{}
 }
 
 // since is a fate that also hangs on an answer of that moment.
-func (f Fate) since(asOf time.Time) Fate {
+func (f Result) since(asOf time.Time) Result {
 	if f.Park != "" && (f.asOf.IsZero() || asOf.Before(f.asOf)) {
 		if f.asOf = asOf; f.later == nil {
 			f.later = ErrAsked

@@ -33,7 +33,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Delivery is one dead letter as the broker handed it over.
+// Delivery is one dead letter as RabbitMQ delivered it.
 type Delivery struct {
 	Message     wire.Message
 	From        string // the exchange it came through
@@ -51,11 +51,11 @@ type Rules struct {
 	Ways map[string]delay.Way
 }
 
-// Flow takes dead letters in. Take, Connected and Disconnected are called by the
+// Intake makes dead letters safe, in the store or in a delay queue. Take, Connected and Disconnected are called by the
 // intake, one at a time; SetRules may be called at any time.
-type Flow struct {
+type Intake struct {
 	keeper
-	hold  *Hold
+	hold  *DelayQueues
 	names *Names
 	prove func(queue string)
 	rules atomic.Pointer[Rules]
@@ -64,30 +64,30 @@ type Flow struct {
 	waits map[int]Event
 }
 
-// New makes a flow that keeps what it takes in s, or where hold brings it, and
+// NewIntake makes an intake that keeps what it takes in s, or where hold brings it, and
 // tells events about it. hold may be nil when no rules ever have ways.
-func New(s store.Store, r Rules, hold *Hold, events Listener) *Flow {
-	f := &Flow{keeper: keeper{store: s, events: events}, hold: hold}
+func NewIntake(s store.Store, r Rules, hold *DelayQueues, events Listener) *Intake {
+	f := &Intake{keeper: keeper{store: s, events: events}, hold: hold}
 	f.SetRules(r)
 	return f
 }
 
 // Vouch bounds the names that only reports vouch for by n, and lets g know which queues
 // RabbitMQ has dead-lettered from. It is to be called before the first batch.
-func (f *Flow) Vouch(n *Names, g *GiveBack) { f.names, f.prove = n, g.enrolled.prove }
+func (f *Intake) Vouch(n *Names, g *Sender) { f.names, f.prove = n, g.enrolled.prove }
 
 // SetRules is in force from the next dead letter and the next return on. What
 // waits keeps the due time it was given.
-func (f *Flow) SetRules(r Rules) { f.rules.Store(&r) }
+func (f *Intake) SetRules(r Rules) { f.rules.Store(&r) }
 
 // Policies are those in force.
-func (f *Flow) Policies() policy.Set { return f.rules.Load().Policies }
+func (f *Intake) Policies() policy.Set { return f.rules.Load().Policies }
 
 // Way is how the messages of a policy wait in RabbitMQ; nil: in the store.
-func (f *Flow) Way(policyName string) delay.Way { return f.rules.Load().Ways[policyName] }
+func (f *Intake) Way(policyName string) delay.Way { return f.rules.Load().Ways[policyName] }
 
 // Connected is to be called each time the intake has connected, before Take.
-func (f *Flow) Connected(ctx context.Context) error {
+func (f *Intake) Connected(ctx context.Context) error {
 	f.waits = nil // what was offered before comes as other batches
 	return f.keeper.Connected(ctx)
 }
@@ -95,7 +95,7 @@ func (f *Flow) Connected(ctx context.Context) error {
 // Take judges a batch and keeps it. When it returns nil every message of the
 // batch is durable (or discarded by its policy) and may be acknowledged; on an
 // error none may be, and the same batch is to be offered again.
-func (f *Flow) Take(ctx context.Context, batch []Delivery) error {
+func (f *Intake) Take(ctx context.Context, batch []Delivery) error {
 	if err := f.begin(ctx, batch); err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func (f *Flow) Take(ctx context.Context, batch []Delivery) error {
 }
 
 // account lets the ledger know of messages that are never kept here.
-func (f *Flow) account(told []Event) {
+func (f *Intake) account(told []Event) {
 	for i := range told {
 		switch e := &told[i]; {
 		case e.Kind == Discarded:
@@ -165,7 +165,7 @@ func (f *Flow) account(told []Event) {
 // handOver brings messages to where they wait in RabbitMQ. Each has its id in a
 // receipt first: should the acknowledgement be lost, then the copy has the same. at are
 // their places in the batch.
-func (f *Flow) handOver(ctx context.Context, away []held, at []int) {
+func (f *Intake) handOver(ctx context.Context, away []held, at []int) {
 	if len(away) == 0 {
 		return
 	}

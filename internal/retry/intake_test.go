@@ -22,8 +22,8 @@ func deadLetter(queue, body string) retry.Delivery {
 		"x-death": []any{amqp.Table{"queue": queue, "reason": "rejected", "exchange": "shop", "routing-keys": []any{"key"}, "count": int64(99)}}}}}
 }
 
-func newFlow(s store.Store) *retry.Flow {
-	return retry.New(s, retry.Rules{Policies: policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}}, nil, func(retry.Event) {})
+func newFlow(s store.Store) *retry.Intake {
+	return retry.NewIntake(s, retry.Rules{Policies: policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}}, nil, func(retry.Event) {})
 }
 
 func kept(t *testing.T, s store.Store) []store.Listed {
@@ -87,7 +87,7 @@ func TestARedeliveryToAnotherReplicaKeepsItsID(t *testing.T) {
 	s := shared{Store: memstore.New()}
 	dies, lives := newFlow(s), newFlow(s)
 	ctx := context.Background()
-	for _, f := range []*retry.Flow{dies, lives} {
+	for _, f := range []*retry.Intake{dies, lives} {
 		if err := f.Connected(ctx); err != nil {
 			t.Fatal(err)
 		}
@@ -185,7 +185,7 @@ func TestNeverEarly(t *testing.T) {
 			time.Sleep(time.Millisecond + ns)
 			s := memstore.New()
 			rules := retry.Rules{Policies: policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second), Jitter: policy.None}}}
-			must(t, retry.New(s, rules, nil, func(retry.Event) {}).Take(context.Background(), []retry.Delivery{deadLetter("q", "")}))
+			must(t, retry.NewIntake(s, rules, nil, func(retry.Event) {}).Take(context.Background(), []retry.Delivery{deadLetter("q", "")}))
 			least := time.Now().Add(time.Second)
 			if due := kept(t, s)[0].Record.Due; due.Before(least) || due.Sub(least) >= time.Microsecond || due.UnixNano()%1000 != 0 {
 				t.Errorf("due %s after the least wait, or not in the store's microseconds", due.Sub(least))

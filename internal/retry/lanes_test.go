@@ -25,7 +25,7 @@ type targets struct {
 	full, unavailable bool
 }
 
-func (g *targets) Send(ctx context.Context, queue string, claims []store.Claim) func(context.Context) []retry.Fate {
+func (g *targets) Send(ctx context.Context, queue string, claims []store.Claim) func(context.Context) []retry.Result {
 	wait := g.giver.Send(ctx, queue, claims)
 	forwards := claims[0].Record.Forward != nil
 	for _, c := range claims {
@@ -36,13 +36,13 @@ func (g *targets) Send(ctx context.Context, queue string, claims []store.Claim) 
 	if !forwards || !g.full && !g.unavailable {
 		return wait
 	}
-	return func(ctx context.Context) []retry.Fate {
+	return func(ctx context.Context) []retry.Result {
 		fates := wait(ctx)
 		if g.unavailable {
 			<-ctx.Done()
 		}
 		for i := range fates {
-			fates[i] = retry.Fate{Err: errors.New("not confirmed")}
+			fates[i] = retry.Result{Err: errors.New("not confirmed")}
 		}
 		return fates
 	}
@@ -65,7 +65,7 @@ type scene struct {
 	store *memstore.Store
 	give  *targets
 	gate  *throttle.Gate
-	loop  *retry.Loop
+	loop  *retry.Scheduler
 	told  []string
 }
 

@@ -40,7 +40,7 @@ type Names struct {
 
 // NewNames makes the budget of a flow and a collector that keep in s; g knows which
 // queues are enrolled.
-func NewNames(s store.Store, g *GiveBack) *Names {
+func NewNames(s store.Store, g *Sender) *Names {
 	return &Names{store: s, enrolled: g.Enrolled, remembers: g.enrolled.remembers, by: map[string]string{}, each: map[string]int{},
 		swept: time.Now().Add(sweepFirst - sweepEvery)}
 }

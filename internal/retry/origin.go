@@ -59,10 +59,10 @@ func deadLettered(d *Delivery) origin {
 		return origin{refusal: "the head entry of its x-death header names no queue or no reason"}
 	}
 	// A queue dead-letters to us what we returned to it, without the x-death we
-	// took off: then the broker says our return exchange, or where a wait in
+	// took off: then the broker says our retry exchange, or where a wait in
 	// RabbitMQ ends, and our headers know better where the message was first
 	// published.
-	if o.exchange == wire.ReturnExchange(o.queue) || delay.Ends(o.exchange) {
+	if o.exchange == wire.RetryExchange(o.queue) || delay.Ends(o.exchange) {
 		o.returned = true
 		o.firstPublished(d)
 	}

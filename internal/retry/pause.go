@@ -13,7 +13,7 @@ import (
 // forwarded all the same. Its messages keep their attempts and when they are due. What is on its way already (InFlight at most)
 // still arrives. Whoever calls it has written the hold to the store before, or
 // the next start would not know of it.
-func (l *Loop) Hold(queue string, held bool) {
+func (l *Scheduler) Hold(queue string, held bool) {
 	l.mu.Lock()
 	if held {
 		l.held[queue] = true
@@ -27,7 +27,7 @@ func (l *Loop) Hold(queue string, held bool) {
 }
 
 // SetHolds is Hold for all queues at once: no others are held from now on.
-func (l *Loop) SetHolds(queues map[string]bool) {
+func (l *Scheduler) SetHolds(queues map[string]bool) {
 	l.mu.Lock()
 	let := false
 	for q := range l.held {
@@ -40,21 +40,21 @@ func (l *Loop) SetHolds(queues map[string]bool) {
 	}
 }
 
-func (l *Loop) isHeld(queue string) bool {
+func (l *Scheduler) isHeld(queue string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.held[queue]
 }
 
 // Held are the queues whose returns a person has paused.
-func (l *Loop) Held() []string {
+func (l *Scheduler) Held() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Collect(maps.Keys(l.held))
 }
 
 // Resting are the lanes that take nothing just now.
-func (l *Loop) Resting() []store.Lane {
+func (l *Scheduler) Resting() []store.Lane {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Collect(maps.Keys(l.resting))
@@ -62,7 +62,7 @@ func (l *Loop) Resting() []store.Lane {
 
 // loadHolds reads what was held when the service ended. Nothing returns before
 // that is known, and a Hold meanwhile comes after what was read.
-func (l *Loop) loadHolds(ctx context.Context) {
+func (l *Scheduler) loadHolds(ctx context.Context) {
 	load := func() error {
 		l.mu.Lock()
 		defer l.mu.Unlock()

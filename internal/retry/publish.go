@@ -30,8 +30,8 @@ type Publisher interface {
 	Enroller
 }
 
-// Fate is what became of one claim that was given back.
-type Fate struct {
+// Result tells what became of one claim that was published.
+type Result struct {
 	Done bool   // confirmed where it belongs: delete it
 	Park string // not empty: park it, for this reason
 	Err  error  // neither: keep it waiting and try again
@@ -41,33 +41,33 @@ type Fate struct {
 	later error
 }
 
-// GiveBack is the one place that publishes messages: due ones, replayed ones and
+// Sender is the one place that publishes messages: due ones, replayed ones and
 // those found after a crash all pass here.
-type GiveBack struct {
+type Sender struct {
 	publisher Publisher
 	events    Listener
 	enrolled  *enrolled
 }
 
-// NewGiveBack publishes through p what policies (asked at each batch) allow.
-func NewGiveBack(p Publisher, policies func() policy.Set, events Listener) *GiveBack {
-	return &GiveBack{publisher: p, events: events, enrolled: newEnrolled(p, policies)}
+// NewSender publishes through p what policies (asked at each batch) allow.
+func NewSender(p Publisher, policies func() policy.Set, events Listener) *Sender {
+	return &Sender{publisher: p, events: events, enrolled: newEnrolled(p, policies)}
 }
 
 // WhenAsked has a function called each time RabbitMQ has said whether a queue is
 // enrolled. It is to be called before the first Send.
-func (g *GiveBack) WhenAsked(answered func()) { g.enrolled.asker.answered = answered }
+func (g *Sender) WhenAsked(answered func()) { g.enrolled.asker.answered = answered }
 
 // Enrolled tells from memory whether messages can return to a queue. Where that is not
 // known RabbitMQ is asked. Safe for concurrent use.
-func (g *GiveBack) Enrolled(queue string) (yes, known bool) { return g.enrolled.is(queue) }
+func (g *Sender) Enrolled(queue string) (yes, known bool) { return g.enrolled.is(queue) }
 
 // Close ends the questions to RabbitMQ that are under way, after the last Send.
-func (g *GiveBack) Close() { g.enrolled.asker.close() }
+func (g *Sender) Close() { g.enrolled.asker.close() }
 
 // route makes sure that claims can return to their queue. One that was not known to be
 // enrolled is now; then it is first to be seen whether the queue has consumers.
-func (g *GiveBack) route(ctx context.Context, queue string, claims []store.Claim) Fate {
+func (g *Sender) route(ctx context.Context, queue string, claims []store.Claim) Result {
 	known, _ := g.enrolled.is(queue)
 	f := g.enrolled.route(ctx, queue, proven(claims), newest(claims))
 	if f.Park == "" && f.Err == nil && !known {
@@ -93,11 +93,11 @@ func newest(claims []store.Claim) (due time.Time) {
 
 // Send publishes claims of one queue, in their order, and returns a function
 // that waits for the fate of each. It is called from one goroutine at a time.
-func (g *GiveBack) Send(ctx context.Context, queue string, claims []store.Claim) (wait func(context.Context) []Fate) {
-	fates := make([]Fate, len(claims))
+func (g *Sender) Send(ctx context.Context, queue string, claims []store.Claim) (wait func(context.Context) []Result) {
+	fates := make([]Result, len(claims))
 	out := make([]Outgoing, 0, len(claims))
 	sent := make([]int, 0, len(claims)) // index in claims of each of out
-	var route *Fate                     // why nothing can return to queue, once asked
+	var route *Result                   // why nothing can return to queue, once asked
 	for i, c := range claims {
 		if to := c.Record.Forward; to != nil {
 			out, sent = append(out, outgoing(c.Record, to.Exchange, to.RoutingKey)), append(sent, i)
@@ -110,14 +110,14 @@ func (g *GiveBack) Send(ctx context.Context, queue string, claims []store.Claim)
 		if fates[i] = route.at(c.Record.Due); route.Err != nil || route.Park != "" {
 			continue
 		}
-		out, sent = append(out, outgoing(c.Record, wire.ReturnExchange(queue), c.Record.Message.RoutingKey)), append(sent, i)
+		out, sent = append(out, outgoing(c.Record, wire.RetryExchange(queue), c.Record.Message.RoutingKey)), append(sent, i)
 	}
 	if len(out) == 0 {
-		return func(context.Context) []Fate { return fates }
+		return func(context.Context) []Result { return fates }
 	}
 	answers := g.publisher.Send(ctx, out)
-	return func(ctx context.Context) []Fate {
-		var again *Fate // what became of the queue's route, asked once a batch
+	return func(ctx context.Context) []Result {
+		var again *Result // what became of the queue's route, asked once a batch
 		errs := answers(ctx)
 		now := time.Now()
 		for n, err := range errs {
@@ -125,12 +125,12 @@ func (g *GiveBack) Send(ctx context.Context, queue string, claims []store.Claim)
 			r := claims[i].Record
 			switch {
 			case err == nil:
-				fates[i] = Fate{Done: true}
+				fates[i] = Result{Done: true}
 				g.tell(r, now)
 			case errors.Is(err, wire.ErrUnacceptable):
-				fates[i] = Fate{Park: fmt.Sprintf("it cannot be returned: %v", err)}
+				fates[i] = Result{Park: fmt.Sprintf("it cannot be returned: %v", err)}
 			case errors.Is(err, wire.ErrUnroutable) && r.Forward != nil:
-				fates[i] = Fate{Park: fmt.Sprintf("it cannot be forwarded to exchange %q with routing key %q: %v", r.Forward.Exchange, r.Forward.RoutingKey, err)}
+				fates[i] = Result{Park: fmt.Sprintf("it cannot be forwarded to exchange %q with routing key %q: %v", r.Forward.Exchange, r.Forward.RoutingKey, err)}
 			case errors.Is(err, wire.ErrUnroutable):
 				// The queue was deleted. If it was declared anew it only needs
 				// its binding back. Or somebody deleted its retry exchange, which no
@@ -145,7 +145,7 @@ func (g *GiveBack) Send(ctx context.Context, queue string, claims []store.Claim)
 				}
 				fates[i] = *again
 			default:
-				fates[i] = Fate{Err: err}
+				fates[i] = Result{Err: err}
 			}
 		}
 		return fates
@@ -155,7 +155,7 @@ func (g *GiveBack) Send(ctx context.Context, queue string, claims []store.Claim)
 // Again is the error of a fate whose obstacle is gone: try at once.
 var Again = errors.New("the queue was bound again")
 
-func (g *GiveBack) tell(r *store.Record, now time.Time) {
+func (g *Sender) tell(r *store.Record, now time.Time) {
 	kind := Returned
 	if r.Forward != nil {
 		kind = Forwarded

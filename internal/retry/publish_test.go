@@ -54,10 +54,10 @@ func due(body string) store.Claim {
 
 // giveBack publishes claims and tells the fates, and of which messages it said that they
 // were retried or forwarded.
-func giveBack(a *answers, claims ...store.Claim) (fates []retry.Fate, told []string) {
+func giveBack(a *answers, claims ...store.Claim) (fates []retry.Result, told []string) {
 	ctx := context.Background()
 	policies := policy.Set{{Name: "p", Queues: []string{"q"}}}
-	g := retry.NewGiveBack(a, func() policy.Set { return policies }, func(e retry.Event) { told = append(told, string(e.Kind)+" "+e.ID.String()) })
+	g := retry.NewSender(a, func() policy.Set { return policies }, func(e retry.Event) { told = append(told, string(e.Kind)+" "+e.ID.String()) })
 	return g.Send(ctx, "q", claims)(ctx), told
 }
 
@@ -77,11 +77,11 @@ func TestOnlyAConfirmedMessageIsDone(t *testing.T) {
 		var right bool
 		switch body {
 		case "confirmed", "confirmed too":
-			right = f == retry.Fate{Done: true}
+			right = f == retry.Result{Done: true}
 		case "too large":
 			right = !f.Done && f.Err == nil && strings.Contains(f.Park, "PRECONDITION_FAILED")
 		case "unroutable": // the queue is there: it is bound again
-			right = f == retry.Fate{Err: retry.Again}
+			right = f == retry.Result{Err: retry.Again}
 		default:
 			right = !f.Done && f.Park == "" && errors.Is(f.Err, a.of[body])
 		}
@@ -100,12 +100,12 @@ func TestOnlyAConfirmedMessageIsDone(t *testing.T) {
 // A queue that is gone has its messages parked, with that reason.
 func TestUnroutableIsParkedWhenTheQueueIsGone(t *testing.T) {
 	a := &answers{of: map[string]error{"x": wire.ErrUnroutable}}
-	g := retry.NewGiveBack(a, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"q"}}} }, func(retry.Event) {})
+	g := retry.NewSender(a, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"q"}}} }, func(retry.Event) {})
 	ctx := context.Background()
 	wait := g.Send(ctx, "q", []store.Claim{due("x"), due("confirmed")})
 	a.gone = true
 	fates := wait(ctx)
-	if f := fates[0]; f.Done || f.Err != nil || !strings.Contains(f.Park, `"q" does not exist`) || fates[1] != (retry.Fate{Done: true}) {
+	if f := fates[0]; f.Done || f.Err != nil || !strings.Contains(f.Park, `"q" does not exist`) || fates[1] != (retry.Result{Done: true}) {
 		t.Errorf("fates %+v", fates)
 	}
 }
@@ -115,7 +115,7 @@ func TestUnroutableIsParkedWhenTheQueueIsGone(t *testing.T) {
 func TestAReportMakesNoDeletedRetryExchangeAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &answers{of: map[string]error{"reported": wire.ErrUnroutable}}
-		g := retry.NewGiveBack(a, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} }, func(retry.Event) {})
+		g := retry.NewSender(a, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} }, func(retry.Event) {})
 		defer g.Close()
 		reported := due("reported")
 		reported.Record.Proven = false
@@ -145,7 +145,7 @@ func TestAForwardThatLeadsNowhereIsParked(t *testing.T) {
 		claims = append(claims, c)
 	}
 	fates, told := giveBack(a, claims...)
-	if fates[0] != (retry.Fate{Done: true}) || !strings.Contains(fates[1].Park, `"audit"`) || fates[1].Done || !errors.Is(fates[2].Err, wire.ErrNacked) || fates[2].Done {
+	if fates[0] != (retry.Result{Done: true}) || !strings.Contains(fates[1].Park, `"audit"`) || fates[1].Done || !errors.Is(fates[2].Err, wire.ErrNacked) || fates[2].Done {
 		t.Errorf("fates %+v", fates)
 	}
 	if len(told) != 1 || told[0] != string(retry.Forwarded)+" "+claims[0].Record.ID.String() || len(a.bound) != 0 {
@@ -175,7 +175,7 @@ func TestEachClaimIsPublishedOnce(t *testing.T) {
 	}
 	for i, o := range a.sent {
 		r, m := claims[i].Record, o.Message
-		if o.Exchange != wire.ReturnExchange("q") || o.RoutingKey != "eu.order" || o.ID != r.ID.String() || o.Unchecked || string(m.Body) != fmt.Sprint(i) || m.MessageID != "m-"+fmt.Sprint(i) || m.UserID != "" || m.Expiration != "" {
+		if o.Exchange != wire.RetryExchange("q") || o.RoutingKey != "eu.order" || o.ID != r.ID.String() || o.Unchecked || string(m.Body) != fmt.Sprint(i) || m.MessageID != "m-"+fmt.Sprint(i) || m.UserID != "" || m.Expiration != "" {
 			t.Errorf("number %d was published as %+v, %+v", i, o, m)
 		}
 		want := amqp.Table{"n": int32(i), wire.HeaderID: r.ID.String(), wire.HeaderAttempt: int64(2), wire.HeaderQueue: "q", wire.HeaderExchange: "shop", wire.HeaderRoutingKey: "eu.order",
@@ -199,13 +199,13 @@ func TestNothingIsPublishedWhereItMayNotGo(t *testing.T) {
 		"named by reports": {"q", false, policy.Set{{Name: "p", Queues: []string{"*"}}}},
 	} {
 		a := &answers{}
-		g := retry.NewGiveBack(a, func() policy.Set { return c.policies }, func(retry.Event) {})
+		g := retry.NewSender(a, func() policy.Set { return c.policies }, func(retry.Event) {})
 		t.Cleanup(g.Close)
 		asked := make(chan struct{}, 1)
 		g.WhenAsked(func() { asked <- struct{}{} })
 		d := due("x")
 		d.Record.Queue, d.Record.Proven = c.queue, c.proven
-		send := func() []retry.Fate {
+		send := func() []retry.Result {
 			return g.Send(context.Background(), c.queue, []store.Claim{d})(context.Background())
 		}
 		fates := send()
@@ -232,7 +232,7 @@ func TestWhatIsNotPublishedHasNoAnswer(t *testing.T) {
 		claims = append(claims, c)
 	}
 	fates, _ := giveBack(a, claims...)
-	if fates[0].Done || fates[0].Park == "" || fates[1] != (retry.Fate{Done: true}) || fates[2].Done || fates[2].Park == "" || !errors.Is(fates[3].Err, wire.ErrNacked) {
+	if fates[0].Done || fates[0].Park == "" || fates[1] != (retry.Result{Done: true}) || fates[2].Done || fates[2].Park == "" || !errors.Is(fates[3].Err, wire.ErrNacked) {
 		t.Errorf("fates %+v", fates)
 	}
 }
@@ -240,7 +240,7 @@ func TestWhatIsNotPublishedHasNoAnswer(t *testing.T) {
 // A queue that RabbitMQ has dead-lettered from is enrolled until it is gone.
 func TestADeletedQueueIsNotEnrolled(t *testing.T) {
 	a := &answers{}
-	g := retry.NewGiveBack(a, anyQueue, func(retry.Event) {})
+	g := retry.NewSender(a, anyQueue, func(retry.Event) {})
 	defer g.Close()
 	f := newFlow(memstore.New())
 	f.Vouch(nil, g)

@@ -38,9 +38,9 @@ const (
 	longest   = 15 * time.Second
 )
 
-// Giver publishes claims of one lane; GiveBack does.
+// Giver publishes claims of one lane, as Sender does.
 type Giver interface {
-	Send(ctx context.Context, queue string, claims []store.Claim) (wait func(context.Context) []Fate)
+	Send(ctx context.Context, queue string, claims []store.Claim) (wait func(context.Context) []Result)
 }
 
 // Gate says how many due messages may return to a queue now; release.Gate does. What
@@ -58,8 +58,9 @@ type Store interface {
 	Entries(ctx context.Context, prefix, after string, visit func(store.Entry) (more bool, err error)) error
 }
 
-// Loop returns due messages. Make one with New and call Run once.
-type Loop struct {
+// Scheduler publishes due messages, lane by lane. Make one with NewScheduler and call Run
+// once.
+type Scheduler struct {
 	store  Store
 	give   Giver
 	gate   Gate
@@ -88,16 +89,16 @@ type rest struct {
 type sent struct {
 	lane   store.Lane
 	claims []store.Claim
-	wait   func(context.Context) []Fate
-	fates  []Fate // once answered
-	filled bool   // the window of its destination
+	wait   func(context.Context) []Result
+	fates  []Result // once answered
+	filled bool     // the window of its destination
 }
 
 // NewScheduler makes a loop. report is told why a lane takes nothing, and nil when it does
 // again; it is called on change only.
-func NewScheduler(s Store, g Giver, gate Gate, events Listener, log *slog.Logger, report func(lane store.Lane, err error)) *Loop {
+func NewScheduler(s Store, g Giver, gate Gate, events Listener, log *slog.Logger, report func(lane store.Lane, err error)) *Scheduler {
 	gate.Late(late)
-	return &Loop{store: s, give: g, gate: gate, events: events, log: log, report: report,
+	return &Scheduler{store: s, give: g, gate: gate, events: events, log: log, report: report,
 		resting: map[store.Lane]rest{}, held: map[string]bool{}, served: map[store.Lane]bool{}, woken: make(chan struct{}, 1),
 		flights: flights{by: map[store.Lane]*flight{}}, troubles: troubles{since: map[string]time.Time{}}}
 }
@@ -109,7 +110,7 @@ func NewScheduler(s Store, g Giver, gate Gate, events Listener, log *slog.Logger
 // RabbitMQ's answers, since those of one lane may not come for long; one settles what
 // was answered. So the next batches are on their way while others are confirmed or made
 // durable.
-func (l *Loop) Run(ctx context.Context, grace time.Duration) {
+func (l *Scheduler) Run(ctx context.Context, grace time.Duration) {
 	settleCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(grace, cancel) })
@@ -165,7 +166,7 @@ func (l *Loop) Run(ctx context.Context, grace time.Duration) {
 // sendDue claims and sends one batch of each lane that has something due, until
 // nothing is, and tells how long there is to wait. One batch a lane and round:
 // one with a million due messages holds up no other by more than a batch.
-func (l *Loop) sendDue(ctx context.Context, await func(sent)) (time.Duration, error) {
+func (l *Scheduler) sendDue(ctx context.Context, await func(sent)) (time.Duration, error) {
 	for ctx.Err() == nil {
 		next, err := l.store.Next(ctx)
 		if err != nil {
@@ -225,7 +226,7 @@ func (l *Loop) sendDue(ctx context.Context, await func(sent)) (time.Duration, er
 
 // allow asks the gate how many may return. What is forwarded waits for no rate, breaker
 // or consumer of its work queue.
-func (l *Loop) allow(lane store.Lane, most int, now time.Time) (n int, again time.Time) {
+func (l *Scheduler) allow(lane store.Lane, most int, now time.Time) (n int, again time.Time) {
 	if lane.Forwards() {
 		return most, time.Time{}
 	}
@@ -233,7 +234,7 @@ func (l *Loop) allow(lane store.Lane, most int, now time.Time) (n int, again tim
 }
 
 // unsent tells the gate of what it allowed, and was not returned.
-func (l *Loop) unsent(lane store.Lane, n int, now time.Time) {
+func (l *Scheduler) unsent(lane store.Lane, n int, now time.Time) {
 	if !lane.Forwards() {
 		l.gate.Unsent(lane.Queue, n, now)
 	}
@@ -260,7 +261,7 @@ func withWaiting(first sent, answered <-chan sent) []sent {
 // settle ends the claims of batches that were answered: what RabbitMQ
 // confirmed is deleted, what can never return is parked, the rest goes on
 // waiting while its lane rests.
-func (l *Loop) settle(ctx context.Context, batches []sent) {
+func (l *Scheduler) settle(ctx context.Context, batches []sent) {
 	now := time.Now()
 	var outcomes []store.Outcome
 	var back []store.Claim
@@ -309,7 +310,7 @@ func (l *Loop) settle(ctx context.Context, batches []sent) {
 }
 
 // tell the gate what became of a batch it has allowed.
-func (l *Loop) tell(s sent, now time.Time) {
+func (l *Scheduler) tell(s sent, now time.Time) {
 	if s.lane.Forwards() {
 		return
 	}
@@ -324,7 +325,7 @@ func (l *Loop) tell(s sent, now time.Time) {
 }
 
 // Wake makes the loop ask the gate again: more may return than it said last.
-func (l *Loop) Wake() {
+func (l *Scheduler) Wake() {
 	select {
 	case l.woken <- struct{}{}:
 	default:
@@ -340,7 +341,7 @@ func bodies(claims []store.Claim) (n int) {
 
 // rest keeps a lane's messages waiting after an obstacle, longer each time, and
 // forgets it when a batch went through.
-func (l *Loop) rest(lane store.Lane, obstacle error) {
+func (l *Scheduler) rest(lane store.Lane, obstacle error) {
 	l.mu.Lock()
 	r, was := l.resting[lane]
 	switch {
@@ -362,7 +363,7 @@ func (l *Loop) rest(lane store.Lane, obstacle error) {
 	l.report(lane, obstacle)
 }
 
-func (l *Loop) restUntil(lane store.Lane) time.Time {
+func (l *Scheduler) restUntil(lane store.Lane) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.resting[lane].until

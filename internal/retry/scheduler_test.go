@@ -29,15 +29,15 @@ type giver struct {
 	mu     sync.Mutex
 	began  time.Time
 	sent   []string // body and time since began
-	answer func(body string, nth int) retry.Fate
+	answer func(body string, nth int) retry.Result
 	nth    map[string]int
 	slow   time.Duration // how long a batch waits for its answer
 }
 
-func (g *giver) Send(_ context.Context, _ string, claims []store.Claim) func(context.Context) []retry.Fate {
+func (g *giver) Send(_ context.Context, _ string, claims []store.Claim) func(context.Context) []retry.Result {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var fates []retry.Fate
+	var fates []retry.Result
 	for _, c := range claims {
 		body := string(c.Record.Message.Body)
 		g.sent = append(g.sent, body+" "+time.Since(g.began).String())
@@ -45,7 +45,7 @@ func (g *giver) Send(_ context.Context, _ string, claims []store.Claim) func(con
 		fates = append(fates, g.answer(body, g.nth[body]))
 	}
 	slow := g.slow
-	return func(context.Context) []retry.Fate { time.Sleep(slow); return fates }
+	return func(context.Context) []retry.Result { time.Sleep(slow); return fates }
 }
 
 func record(queue, body string, due time.Time) *store.Record {
@@ -53,7 +53,7 @@ func record(queue, body string, due time.Time) *store.Record {
 }
 
 // play runs a loop in fake time over some records, and tells what it sent.
-func play(t *testing.T, length time.Duration, answer func(string, int) retry.Fate, records func(now time.Time) []*store.Record) (sent []string, left int, reports []string) {
+func play(t *testing.T, length time.Duration, answer func(string, int) retry.Result, records func(now time.Time) []*store.Record) (sent []string, left int, reports []string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
@@ -84,7 +84,7 @@ func open() *throttle.Gate {
 	return throttle.New(func(string) throttle.Rules { return throttle.Rules{} }, rand.Float64, func(throttle.Transition) {})
 }
 
-func done(string, int) retry.Fate { return retry.Fate{Done: true} }
+func done(string, int) retry.Result { return retry.Result{Done: true} }
 
 func TestMessagesReturnWhenDueAndInOrder(t *testing.T) {
 	sent, left, _ := play(t, time.Hour, done, func(now time.Time) []*store.Record {
@@ -98,11 +98,11 @@ func TestMessagesReturnWhenDueAndInOrder(t *testing.T) {
 // A queue whose returns fail rests, longer each time, and holds up no other.
 func TestAFailingQueueRests(t *testing.T) {
 	full := errors.New("full")
-	sent, left, reports := play(t, time.Minute, func(body string, nth int) retry.Fate {
+	sent, left, reports := play(t, time.Minute, func(body string, nth int) retry.Result {
 		if body == "bad" && nth < 4 {
-			return retry.Fate{Err: full}
+			return retry.Result{Err: full}
 		}
-		return retry.Fate{Done: true}
+		return retry.Result{Done: true}
 	}, func(now time.Time) []*store.Record {
 		return []*store.Record{record("bad", "bad", now.Add(time.Second)), record("good", "good", now.Add(1100*time.Millisecond))}
 	})
@@ -118,7 +118,7 @@ func TestAFailingQueueRests(t *testing.T) {
 // A queue that is bound again is tried at once, but one that stays unroutable
 // does not make the loop spin.
 func TestBoundAgainDoesNotSpin(t *testing.T) {
-	sent, left, _ := play(t, 10*time.Second, func(string, int) retry.Fate { return retry.Fate{Err: retry.Again} }, func(now time.Time) []*store.Record {
+	sent, left, _ := play(t, 10*time.Second, func(string, int) retry.Result { return retry.Result{Err: retry.Again} }, func(now time.Time) []*store.Record {
 		return []*store.Record{record("q", "x", now)}
 	})
 	if len(sent) < 3 || len(sent) > 12 || left != 1 {
@@ -130,7 +130,7 @@ func TestBoundAgainDoesNotSpin(t *testing.T) {
 func TestWhatCanNeverReturnIsParked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
-		g := &giver{began: time.Now(), answer: func(string, int) retry.Fate { return retry.Fate{Park: "gone"} }, nth: map[string]int{}}
+		g := &giver{began: time.Now(), answer: func(string, int) retry.Result { return retry.Result{Park: "gone"} }, nth: map[string]int{}}
 		var told []retry.Event
 		l := retry.NewScheduler(s, g, open(), func(e retry.Event) { told = append(told, e) }, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
 		must(t, s.Add(t.Context(), []*store.Record{record("q", "x", time.Now())}))
@@ -147,7 +147,7 @@ func TestWhatCanNeverReturnIsParked(t *testing.T) {
 }
 
 // run runs a loop for so long, of the fake clock.
-func run(t *testing.T, l *retry.Loop, length time.Duration) {
+func run(t *testing.T, l *retry.Scheduler, length time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -312,7 +312,7 @@ func TestAHeldQueueWaitsUntilItIsReleased(t *testing.T) {
 func TestARestOfAQueueThatNothingWaitsForIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
-		g := &giver{began: time.Now(), answer: func(string, int) retry.Fate { return retry.Fate{Err: errors.New("full")} }, nth: map[string]int{}}
+		g := &giver{began: time.Now(), answer: func(string, int) retry.Result { return retry.Result{Err: errors.New("full")} }, nth: map[string]int{}}
 		var works []string
 		l := retry.NewScheduler(s, g, open(), func(retry.Event) {}, slog.New(slog.DiscardHandler), func(lane store.Lane, err error) {
 			if err == nil {

@@ -25,7 +25,7 @@ type troubles struct {
 }
 
 // failed says, once, that the store fails at something.
-func (l *Loop) failed(ctx context.Context, at string, err error) {
+func (l *Scheduler) failed(ctx context.Context, at string, err error) {
 	l.troubles.mu.Lock()
 	defer l.troubles.mu.Unlock()
 	if _, known := l.troubles.since[at]; known || ctx.Err() != nil {
@@ -36,7 +36,7 @@ func (l *Loop) failed(ctx context.Context, at string, err error) {
 }
 
 // works says, once, that it does not any more.
-func (l *Loop) works(at string) {
+func (l *Scheduler) works(at string) {
 	l.troubles.mu.Lock()
 	defer l.troubles.mu.Unlock()
 	if since, known := l.troubles.since[at]; known {
@@ -47,7 +47,7 @@ func (l *Loop) works(at string) {
 
 // untilDone tries again while the store fails: a claim must not be forgotten, or its
 // message would wait until the next start; nor what a person holds back.
-func (l *Loop) untilDone(ctx context.Context, what string, try func() error) {
+func (l *Scheduler) untilDone(ctx context.Context, what string, try func() error) {
 	for wait := firstRest; ; wait = min(2*wait, longestAway) {
 		err := try()
 		if err == nil {

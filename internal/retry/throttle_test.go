@@ -58,7 +58,7 @@ type batches struct {
 	sizes []int
 }
 
-func (b *batches) Send(ctx context.Context, queue string, claims []store.Claim) func(context.Context) []retry.Fate {
+func (b *batches) Send(ctx context.Context, queue string, claims []store.Claim) func(context.Context) []retry.Result {
 	b.sizes = append(b.sizes, len(claims))
 	return b.giver.Send(ctx, queue, claims)
 }
@@ -70,14 +70,14 @@ func TestTheGateIsObeyedAndToldWhatBecameOfWhatItAllowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
 		began := time.Now()
-		g := &batches{giver: &giver{began: began, nth: map[string]int{}, answer: func(body string, nth int) retry.Fate {
+		g := &batches{giver: &giver{began: began, nth: map[string]int{}, answer: func(body string, nth int) retry.Result {
 			switch {
 			case body == "parked":
-				return retry.Fate{Park: "gone"}
+				return retry.Result{Park: "gone"}
 			case body == "failed" && nth == 1:
-				return retry.Fate{Err: errors.New("full")}
+				return retry.Result{Err: errors.New("full")}
 			}
-			return retry.Fate{Done: true}
+			return retry.Result{Done: true}
 		}}}
 		gate := &counting{opens: began.Add(67500 * time.Millisecond), few: 3}
 		l := retry.NewScheduler(s, g, gate, func(retry.Event) {}, slog.New(slog.DiscardHandler), func(store.Lane, error) {})

@@ -36,11 +36,11 @@ func (w *ticketed) Hold(_ string, d time.Duration) (delay.Ticket, error) {
 }
 
 // newTicketedFlow has a policy whose messages wait 2 s by a ticket.
-func newTicketedFlow(s *memstore.Store, b retry.Declarer, w *ticketed) (*retry.Flow, *retry.Hold) {
+func newTicketedFlow(s *memstore.Store, b retry.Declarer, w *ticketed) (*retry.Intake, *retry.DelayQueues) {
 	w.delays = new([]time.Duration)
 	policies := policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(2 * time.Second), Jitter: policy.None}}
-	hold := retry.NewHold(b, func() policy.Set { return policies }, func(string, error) {})
-	return retry.New(s, retry.Rules{Policies: policies, Ways: map[string]delay.Way{"p": w}}, hold, func(retry.Event) {}), hold
+	hold := retry.NewDelayQueues(b, func() policy.Set { return policies }, func(string, error) {})
+	return retry.NewIntake(s, retry.Rules{Policies: policies, Ways: map[string]delay.Way{"p": w}}, hold, func(retry.Event) {}), hold
 }
 
 // A message that is to wait in RabbitMQ is published as its way says, and asked for no
@@ -115,7 +115,7 @@ func TestADelayOfItsOwnHoldsUpNoOther(t *testing.T) {
 		b, s := &faulty{}, memstore.New()
 		w := &ticketed{longest: time.Hour, blocks: blocks, Ticket: delay.Ticket{Exchange: "e"}, delays: new([]time.Duration)}
 		policies := policy.Set{{Name: "p", Queues: []string{"q"}, Attempts: 3, Backoff: policy.Fixed(2 * time.Second)}}
-		f := retry.New(s, retry.Rules{Policies: policies, Ways: map[string]delay.Way{"p": w}}, retry.NewHold(b, func() policy.Set { return policies }, func(string, error) {}), func(retry.Event) {})
+		f := retry.NewIntake(s, retry.Rules{Policies: policies, Ways: map[string]delay.Way{"p": w}}, retry.NewDelayQueues(b, func() policy.Set { return policies }, func(string, error) {}), func(retry.Event) {})
 		must(t, f.Take(t.Context(), []retry.Delivery{{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: "q", Headers: amqp.Table{wire.HeaderDelay: int64(500)}}}}))
 		if len(b.sent) != want || len(kept(t, s)) != 1-want {
 			t.Errorf("blocks %v: %d wait in RabbitMQ, %d in the store", blocks, len(b.sent), len(kept(t, s)))

@@ -25,7 +25,7 @@ const longestText = 2048
 // can make it fail: what cannot be judged is parked. i is its place in the batch.
 //
 // away is how it is to wait in RabbitMQ; nil when it does not wait there.
-func (f *Flow) judge(ctx context.Context, i int, d *Delivery, rules *Rules, now time.Time) (rec *store.Record, action policy.Action, away *held) {
+func (f *Intake) judge(ctx context.Context, i int, d *Delivery, rules *Rules, now time.Time) (rec *store.Record, action policy.Action, away *held) {
 	defer func() {
 		if p := recover(); p != nil {
 			rec, action, away = unread(d, now, p), policy.Park, nil

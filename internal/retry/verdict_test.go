@@ -57,7 +57,7 @@ func TestVerdicts(t *testing.T) {
 		"a client's headers": {through("shop", deadLetter("q", "x")), retry.Waiting, func(r *store.Record) bool {
 			return r.Message.UserID == "" && r.Message.Exchange == "shop" && r.Message.RoutingKey == "key"
 		}},
-		"retried before": {through(wire.ReturnExchange("q"), deadLetter("q", "x")), retry.Waiting, func(r *store.Record) bool {
+		"retried before": {through(wire.RetryExchange("q"), deadLetter("q", "x")), retry.Waiting, func(r *store.Record) bool {
 			return r.Message.UserID == "shop" && r.Message.Exchange == "first" && r.Message.RoutingKey == "eu"
 		}},
 		"waited in RabbitMQ before": {through(wire.ExchangeDue, deadLetter("q", "x")), retry.Waiting, func(r *store.Record) bool {
@@ -65,7 +65,7 @@ func TestVerdicts(t *testing.T) {
 		}},
 	} {
 		s, told := memstore.New(), []retry.Kind(nil)
-		f := retry.New(s, retry.Rules{Policies: policies}, nil, func(e retry.Event) { told = append(told, e.Kind) })
+		f := retry.NewIntake(s, retry.Rules{Policies: policies}, nil, func(e retry.Event) { told = append(told, e.Kind) })
 		must(t, f.Take(t.Context(), []retry.Delivery{c.of}))
 		all := kept(t, s)
 		if !slices.Equal(told, []retry.Kind{retry.Failed, c.event}) {

@@ -34,7 +34,7 @@ type fleet struct {
 	*cluster.Replicas
 	store   store.Shared
 	gate    *throttle.Gate
-	loop    *retry.Loop
+	loop    *retry.Scheduler
 	console *console.Console
 	rates   *rates
 	log     *slog.Logger

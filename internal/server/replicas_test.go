@@ -83,11 +83,11 @@ func (allThere) Queue(context.Context, string) (console.AtBroker, error) {
 }
 
 // Send is the giver of a node: RabbitMQ takes all, at once.
-func (n *node) Send(_ context.Context, queue string, claims []store.Claim) func(context.Context) []retry.Fate {
+func (n *node) Send(_ context.Context, queue string, claims []store.Claim) func(context.Context) []retry.Result {
 	s := n.scene
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	fates := make([]retry.Fate, len(claims))
+	fates := make([]retry.Result, len(claims))
 	for i, c := range claims {
 		fates[i].Done = true
 		s.returned = append(s.returned, time.Now())
@@ -97,7 +97,7 @@ func (n *node) Send(_ context.Context, queue string, claims []store.Claim) func(
 			time.AfterFunc(300*time.Millisecond, func() { at.failed(queue, id) })
 		}
 	}
-	return func(context.Context) []retry.Fate { return fates }
+	return func(context.Context) []retry.Result { return fates }
 }
 
 // failed is that the intake of this node has a message that failed.

@@ -49,15 +49,15 @@ type tenant struct {
 	store   engine
 	metrics *metrics.Metrics
 	health  *health
-	flow    *retry.Flow
-	give    *retry.GiveBack
+	flow    *retry.Intake
+	give    *retry.Sender
 	intake  *broker.Intake
 	parked  *broker.Intake
 	publish *broker.Publisher
 	delays  *broker.Publisher // to where messages wait in RabbitMQ
-	hold    *retry.Hold
+	hold    *retry.DelayQueues
 	collect *retry.Collector
-	loop    *retry.Loop
+	loop    *retry.Scheduler
 	gate    *throttle.Gate
 	// consumers is the gate as the loop sees it.
 	consumers *consumers
@@ -172,14 +172,14 @@ func (s *tenant) open(address string) error {
 	s.events = s.listeners().event
 	policies := func() policy.Set { return s.flow.Policies() }
 	s.delays = broker.NewPublisher(s.connection(partDelays, "redrive delays"))
-	s.hold = retry.NewHold(publisher{s.delays, s.metrics.Confirmed}, policies, s.waysFail)
-	s.flow = retry.New(s.store, s.rules(s.config), s.hold, s.events)
+	s.hold = retry.NewDelayQueues(publisher{s.delays, s.metrics.Confirmed}, policies, s.waysFail)
+	s.flow = retry.NewIntake(s.store, s.rules(s.config), s.hold, s.events)
 	s.intake = broker.NewIntake(s.connection(partIntake, "redrive intake"), prefetch, s.stopped(partStore, wire.QueueIntake), s.quarantined)
 	s.intake.Restored, s.intake.Consumers = s.restored, s.intakeConsumers
 	s.collect = retry.NewCollector(s.store, s.hold.Forget, s.events)
 	s.parked = broker.NewParkedIntake(s.connection(partParked, "redrive parked"), parkedPrefetch, s.stopped(partParkedStore, wire.QueueParked))
 	s.parked.Restored = s.restored
-	s.give = retry.NewGiveBack(publisher{s.publish, s.metrics.Confirmed}, policies, s.events)
+	s.give = retry.NewSender(publisher{s.publish, s.metrics.Confirmed}, policies, s.events)
 	if err := s.openConsent(); err != nil {
 		return err
 	}

@@ -28,6 +28,21 @@ func list(t *testing.T, format string, args ...string) []string {
 	return strings.Fields(string(out))
 }
 
+// sources are the Go files under internal.
+func sources(t *testing.T) (all []string) {
+	t.Helper()
+	err := filepath.WalkDir("../../internal", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && strings.HasSuffix(path, ".go") {
+			all = append(all, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
 // imports are the direct imports of a package, tests left out.
 func imports(t *testing.T, pkg string) []string {
 	return list(t, `{{join .Imports "\n"}}`, module+"/"+pkg)
@@ -41,13 +56,39 @@ func TestPolicyImportsNothingOfOurs(t *testing.T) {
 	}
 }
 
-func TestTheFlowSeesNoEngineAndNoWeb(t *testing.T) {
-	for _, pkg := range []string{"internal/retry", "internal/retry"} {
+func TestRetrySeesNoEngineAndNoHTTP(t *testing.T) {
+	for _, i := range imports(t, "internal/retry") {
+		for _, no := range []string{"internal/broker", "internal/store/", "internal/httpapi", "internal/config", "net/http", "pebble", "rueidis"} {
+			if strings.Contains(i, no) {
+				t.Errorf("internal/retry imports %s", i)
+			}
+		}
+	}
+}
+
+// What the path of a message is made of knows nothing above it.
+func TestTheFoundationsImportNothingAboveThem(t *testing.T) {
+	below := []string{"policy", "wire", "internal/delay", "internal/throttle", "internal/headers", "internal/errorgroup"}
+	for _, pkg := range below[2:] {
 		for _, i := range imports(t, pkg) {
-			for _, no := range []string{"internal/broker", "internal/store/", "internal/httpapi", "internal/config", "net/http", "pebble"} {
-				if strings.Contains(i, no) {
-					t.Errorf("%s imports %s", pkg, i)
-				}
+			if own, is := strings.CutPrefix(i, module+"/"); is && !slices.Contains(below, own) {
+				t.Errorf("%s imports %s", pkg, own)
+			}
+		}
+	}
+}
+
+// The product has none of the equipment of tests; the demo alone starts a RabbitMQ.
+func TestOnlyTheDemoUsesTheTestEnvironment(t *testing.T) {
+	equipment := []string{"internal/demo", "internal/server/servertest", "internal/webui/webtest", "internal/delay/delaytest", "internal/store/storetest"}
+	for _, pkg := range list(t, "{{.ImportPath}}", "./internal/...", "./cmd/...", ".", "./policy", "./wire") {
+		own := strings.TrimPrefix(pkg, module+"/")
+		if pkg == module || slices.ContainsFunc(equipment, func(e string) bool { return own == e || strings.HasPrefix(own, e+"/") }) {
+			continue
+		}
+		for _, i := range imports(t, own) {
+			if strings.Contains(i, "/testenv/") {
+				t.Errorf("%s imports %s", own, i)
 			}
 		}
 	}
@@ -65,11 +106,7 @@ func TestStoresKnowNoPolicies(t *testing.T) {
 
 // Only one package speaks AMQP; others may use the client's header types.
 func TestOnlyTheBrokerPackageConnects(t *testing.T) {
-	files, err := filepath.Glob("../../internal/*/*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range files {
+	for _, f := range sources(t) {
 		if strings.Contains(f, "internal/broker/") || strings.Contains(f, "internal/demo/") || strings.HasSuffix(f, "_test.go") {
 			continue // the demo's shop is somebody else's program
 		}
@@ -103,7 +140,7 @@ func TestOnlyAFewKnowOfSeveralVirtualHosts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := slices.Sorted(maps.Keys(known)); !slices.Equal(got, []string{"app", "cli", "config", "web"}) {
+	if got := slices.Sorted(maps.Keys(known)); !slices.Equal(got, []string{"cli", "config", "server", "webui"}) {
 		t.Errorf("these know of several virtual hosts: %s", got)
 	}
 }
@@ -116,7 +153,7 @@ func TestTheLibraryIsLight(t *testing.T) {
 	for _, dep := range list(t, `{{if not .Standard}}{{.ImportPath}}{{end}}`, "-deps", ".", "./policy", "./redrivetest", "./examples/levels") {
 		if own, is := strings.CutPrefix(dep, module); is {
 			if slices.Contains(ours, own) || own == "/redrivetest" || strings.HasPrefix(own, "/examples/") ||
-				strings.HasPrefix(own, "/internal/delay/") && own != "/internal/retry" {
+				strings.HasPrefix(own, "/internal/delay/") {
 				continue
 			}
 		}
@@ -167,11 +204,7 @@ func TestTheFileMap(t *testing.T) {
 // Whoever speaks to RabbitMQ does so with the credentials of the config: one that forgets
 // them works until there is a CA, a client certificate or a changed password.
 func TestWhoSpeaksToRabbitMQHasCredentials(t *testing.T) {
-	files, err := filepath.Glob("../../internal/*/*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range files {
+	for _, f := range sources(t) {
 		if strings.HasSuffix(f, "_test.go") || strings.Contains(f, "internal/config/") {
 			continue
 		}

@@ -18,7 +18,7 @@ import (
 // that stand there a second time, with the name of another.
 func forgery(queue string, twice ...string) []byte {
 	fields := [][]byte{
-		brokertest.TextField("queue", queue), brokertest.TextField("reason", "rejected"), brokertest.TextField("exchange", wire.ReturnExchange(queue)),
+		brokertest.TextField("queue", queue), brokertest.TextField("reason", "rejected"), brokertest.TextField("exchange", wire.RetryExchange(queue)),
 		brokertest.Field("count", 'l', make([]byte, 8)), brokertest.Field("time", 'T', make([]byte, 8)),
 		brokertest.Field("routing-keys", 'A', brokertest.Sized(append([]byte{'S'}, brokertest.Sized([]byte(queue))...))),
 	}
@@ -99,7 +99,7 @@ func TestADoubledKeyChoosesNoQueue(t *testing.T) {
 			"two headers":                     append(deaths(forgery("mine")), deaths(forgery("secret"))...),
 			"of a queue that is not enrolled": append(deaths(forgery("mine")), deaths(forgery("victim"))...),
 			"queue twice":                     deaths(forgery("mine", "queue", "secret")),
-			"queue and exchange twice":        deaths(forgery("mine", "queue", "victim", "exchange", wire.ReturnExchange("victim"))),
+			"queue and exchange twice":        deaths(forgery("mine", "queue", "victim", "exchange", wire.RetryExchange("victim"))),
 		} {
 			e := try(name, table)
 			if strings.HasPrefix(v.Version, "3.") && (e.Kind != retry.Parked || !strings.Contains(e.Why, "twice") || !strings.Contains(e.Why, "not proven")) {
@@ -115,7 +115,7 @@ func TestADoubledKeyChoosesNoQueue(t *testing.T) {
 		if n := v.Messages("victim"); n != 0 {
 			t.Errorf("%d messages are in a queue that is not enrolled", n)
 		}
-		if err := v.Channel().ExchangeDeclarePassive(wire.ReturnExchange("victim"), amqp.ExchangeFanout, true, false, false, false, nil); err == nil {
+		if err := v.Channel().ExchangeDeclarePassive(wire.RetryExchange("victim"), amqp.ExchangeFanout, true, false, false, false, nil); err == nil {
 			t.Error("a queue was enrolled by a forged header")
 		}
 	})

@@ -27,7 +27,7 @@ func TestNothingInAMessageChoosesAQueue(t *testing.T) {
 		v.User(user, "pw")
 		v.Grant(user, "^mine$", "^(mine|amq\\.default)$", "^mine$")
 		deadLettered(v, "mine", "classic")
-		deadLettered(v, "secret", "classic") // enrolled, and reachable through its return exchange
+		deadLettered(v, "secret", "classic") // enrolled, and reachable through its retry exchange
 		publish(t, v.Channel(), "", "secret", amqp.Publishing{Body: []byte("theirs")})
 		secret := consume(t, v, "secret")
 		reject(t, secret.next())
@@ -40,13 +40,13 @@ func TestNothingInAMessageChoosesAQueue(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		death := amqp.Table{"queue": "secret", "reason": "rejected", "exchange": "redrive.return.secret", "count": int64(1),
+		death := amqp.Table{"queue": "secret", "reason": "rejected", "exchange": "redrive.retry.secret", "count": int64(1),
 			"routing-keys": []any{"secret"}, "time": time.Unix(1_700_000_000, 0)}
 		for i, forged := range []amqp.Table{
 			{"x-death": []any{death}},
 			{"x-first-death-queue": "secret", "x-first-death-reason": "rejected", "x-first-death-exchange": ""},
 			{"x-last-death-queue": "secret", "x-last-death-reason": "rejected", "x-last-death-exchange": ""},
-			{wire.HeaderQueue: "secret", wire.HeaderExchange: "redrive.return.secret", wire.HeaderRoutingKey: "secret",
+			{wire.HeaderQueue: "secret", wire.HeaderExchange: "redrive.retry.secret", wire.HeaderRoutingKey: "secret",
 				wire.HeaderID: "11111111-1111-1111-1111-111111111111", wire.HeaderReason: "rejected"},
 			{"x-delay": int32(5), wire.HeaderDelay: int64(99999999), "x-delivery-count": int64(77)},
 		} {
@@ -55,7 +55,7 @@ func TestNothingInAMessageChoosesAQueue(t *testing.T) {
 			d := mine.next()
 			reject(t, d)
 			back := mine.next()
-			if string(back.Body) != body || back.Exchange != wire.ReturnExchange("mine") {
+			if string(back.Body) != body || back.Exchange != wire.RetryExchange("mine") {
 				t.Errorf("%s: %q came back through %q", body, back.Body, back.Exchange)
 			}
 			for _, h := range []string{"CC", "BCC", "x-death", "x-first-death-queue", "x-last-death-queue", "x-delay"} {

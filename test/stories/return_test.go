@@ -60,7 +60,7 @@ func TestAFailedMessageComesBackAndIsParkedAtTheEnd(t *testing.T) {
 					if early := failed.Add(wait); time.Now().Before(early) {
 						t.Errorf("attempt %d came %s early", attempt+2, time.Until(early))
 					}
-					if d.RoutingKey != "order.eu" || d.Exchange != wire.ReturnExchange("orders") {
+					if d.RoutingKey != "order.eu" || d.Exchange != wire.RetryExchange("orders") {
 						t.Errorf("returned through %q with routing key %q", d.Exchange, d.RoutingKey)
 					}
 					h := d.Headers

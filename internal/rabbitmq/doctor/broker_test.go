@@ -181,7 +181,7 @@ func TestQueues(t *testing.T) {
 		safe := amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive", "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
 		v.Queue("well", safe)
 		v.Consume("well")
-		for _, name := range []string{"dead-lettering", "at-least-once", "policy-in-force", "retry-policy", "native-retry", "lifetime", "consumers", "return-exchange", "delivery-limit", "requeue"} {
+		for _, name := range []string{"dead-lettering", "at-least-once", "policy-in-force", "retry-policy", "native-retry", "lifetime", "consumers", "retry-exchange", "delivery-limit", "requeue"} {
 			finds(t, c, name)
 		}
 
@@ -240,7 +240,7 @@ func TestPoliciesAndReturns(t *testing.T) {
 		plan, err := enroll.Make(ctx, m, "orders", true)
 		must(t, err)
 		must(t, plan.Apply(ctx, m))
-		for _, name := range []string{"dead-lettering", "at-least-once", "policy-in-force", "return-exchange"} {
+		for _, name := range []string{"dead-lettering", "at-least-once", "policy-in-force", "retry-exchange"} {
 			finds(t, c, name)
 		}
 		v.Policy("limits", "orders", 9, map[string]any{"max-length": 5})
@@ -252,30 +252,30 @@ func TestPoliciesAndReturns(t *testing.T) {
 		v.Must(http.MethodPut, "operator-policies/"+v.Name+"/op", map[string]any{"pattern": "orders", "apply-to": "queues", "definition": map[string]any{"message-ttl": 5000}})
 		finds(t, c, "policy-in-force", `warning orders: the operator policy "op" puts message-ttl: 5000 on it`, "rabbitmqctl clear_operator_policy -p "+v.Name+" op")
 
-		ch, exchange := v.Channel(), wire.ReturnExchange("orders")
+		ch, exchange := v.Channel(), wire.RetryExchange("orders")
 		must(t, ch.ExchangeDelete(exchange, false, false))
-		finds(t, c, "return-exchange", "wrong orders: its return exchange redrive.return.orders does not exist $ redrive doctor --fix --queue=orders")
+		finds(t, c, "retry-exchange", "wrong orders: its retry exchange redrive.retry.orders does not exist $ redrive doctor --fix --queue=orders")
 		mendAll(t, c)
-		finds(t, c, "return-exchange")
+		finds(t, c, "retry-exchange")
 		v.Queue("copies", nil)
 		must(t, ch.QueueBind("copies", "k/y", exchange, false, nil))
-		finds(t, c, "return-exchange", "wrong orders: its return exchange also leads to the queue copies")
-		deleted(t, v, ills(gather(t, c), "return-exchange"))
-		finds(t, c, "return-exchange")
+		finds(t, c, "retry-exchange", "wrong orders: its retry exchange also leads to the queue copies")
+		deleted(t, v, ills(gather(t, c), "retry-exchange"))
+		finds(t, c, "retry-exchange")
 		must(t, ch.QueueUnbind("orders", "", exchange, nil))
-		finds(t, c, "return-exchange", "wrong orders: its return exchange redrive.return.orders does not lead to it")
+		finds(t, c, "retry-exchange", "wrong orders: its retry exchange redrive.retry.orders does not lead to it")
 		mendAll(t, c)
-		finds(t, c, "return-exchange")
+		finds(t, c, "retry-exchange")
 		must(t, ch.ExchangeDelete(exchange, false, false))
 		must(t, ch.ExchangeDeclare(exchange, "topic", true, false, false, false, nil))
-		finds(t, c, "return-exchange", "wrong orders: its return exchange redrive.return.orders is of type topic, not fanout")
-		deleted(t, v, ills(gather(t, c), "return-exchange"))
+		finds(t, c, "retry-exchange", "wrong orders: its retry exchange redrive.retry.orders is of type topic, not fanout")
+		deleted(t, v, ills(gather(t, c), "retry-exchange"))
 		mendAll(t, c)
-		finds(t, c, "return-exchange")
-		must(t, ch.ExchangeDeclare(wire.ReturnExchange("gone"), "fanout", true, false, false, false, nil))
-		finds(t, c, "return-exchange", "warning: the return exchange redrive.return.gone has no queue of its name any more")
-		deleted(t, v, ills(gather(t, c), "return-exchange"))
-		finds(t, c, "return-exchange")
+		finds(t, c, "retry-exchange")
+		must(t, ch.ExchangeDeclare(wire.RetryExchange("gone"), "fanout", true, false, false, false, nil))
+		finds(t, c, "retry-exchange", "warning: the retry exchange redrive.retry.gone has no queue of its name any more")
+		deleted(t, v, ills(gather(t, c), "retry-exchange"))
+		finds(t, c, "retry-exchange")
 	})
 }
 
@@ -388,8 +388,8 @@ func TestLookingTouchesNothing(t *testing.T) {
 				t.Errorf("%s: %v %v, redelivered %v", q, ok, err, d.Redelivered)
 			}
 		}
-		if err := v.Channel().ExchangeDeclarePassive(wire.ReturnExchange("orders"), "fanout", true, false, false, false, nil); err == nil {
-			t.Error("it made a return exchange")
+		if err := v.Channel().ExchangeDeclarePassive(wire.RetryExchange("orders"), "fanout", true, false, false, false, nil); err == nil {
+			t.Error("it made a retry exchange")
 		}
 	})
 }

@@ -59,7 +59,7 @@ var Checks = []Check{
 		Why: "A queue that deletes itself takes its messages with it, and what waits for it is parked."},
 	{Name: "consumers", Title: "enrolled queues have consumers", Needs: []Part{Queues}, Run: consumers, Alone: consumersAlone,
 		Why: "What returns stays in the queue, unseen; RabbitMQ raises no alarm for it."},
-	{Name: "return-exchange", Title: "return exchanges lead to their queue alone", Needs: []Part{Queues, Exchanges, Bindings, Policies}, Run: returnExchange, Alone: returnExchangeAlone,
+	{Name: "retry-exchange", Title: "retry exchanges lead to their queue alone", Needs: []Part{Queues, Exchanges, Bindings, Policies}, Run: retryExchange, Alone: retryExchangeAlone,
 		Why: "It is the way back, and the permission to take it. Bound to more, each return is copied to other queues; bound to nothing, nothing returns."},
 	{Name: "delivery-limit", Title: "delivery limits fit the policies", Needs: []Part{Queues}, Run: deliveryLimit,
 		Why: "What a consumer requeues, or crashes over, is dead-lettered when RabbitMQ's limit is passed, and each time counts as one attempt of Redrive's."},

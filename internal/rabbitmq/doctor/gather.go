@@ -136,7 +136,7 @@ func (s *Scene) look(ctx context.Context) {
 	s.Seen.Consumers = depth(wire.QueueIntake).Consumers
 	s.Seen.Parked, s.Seen.Quarantine = depth(wire.QueueParked), depth(wire.QueueQuarantine)
 	for _, name := range s.namedQueues() {
-		s.Seen.Named = append(s.Seen.Named, NamedQueue{name, depth(name), l.Exchange(wire.ReturnExchange(name)) == nil})
+		s.Seen.Named = append(s.Seen.Named, NamedQueue{name, depth(name), l.Exchange(wire.RetryExchange(name)) == nil})
 	}
 }
 

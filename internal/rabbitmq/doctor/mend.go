@@ -11,14 +11,14 @@ import (
 // fix is what --fix does about a finding: it only makes what is missing.
 type fix struct {
 	topology bool   // what the service declares when it starts
-	queue    string // make and bind its return exchange
+	queue    string // make and bind its retry exchange
 }
 
 func (f fix) String() string {
 	if f.topology {
 		return "declare the exchange redrive, the queue redrive.intake and what else the service declares when it starts"
 	}
-	return fmt.Sprintf("make the return exchange of queue %q and bind it to that queue", f.queue)
+	return fmt.Sprintf("make the retry exchange of queue %q and bind it to that queue", f.queue)
 }
 
 // Plan is what --fix will do, in order.

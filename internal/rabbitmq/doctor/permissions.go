@@ -24,9 +24,9 @@ func userPermissions(_ context.Context, s *Scene) []Finding {
 		name, pattern string
 		on            []string
 	}{
-		{"configure", p.Configure, []string{wire.ExchangeDeadLetters, wire.QueueIntake, wire.ExchangeFailures, wire.QueueQuarantine, wire.QueueParked, wire.ReturnExchange("q")}},
-		{"read", p.Read, []string{wire.ExchangeDeadLetters, wire.QueueIntake, wire.ExchangeFailures, wire.QueueQuarantine, wire.QueueParked, wire.ReturnExchange("q")}},
-		{"write", p.Write, append([]string{wire.QueueIntake, wire.QueueQuarantine, wire.QueueParked, wire.ReturnExchange("q")}, s.written()...)},
+		{"configure", p.Configure, []string{wire.ExchangeDeadLetters, wire.QueueIntake, wire.ExchangeFailures, wire.QueueQuarantine, wire.QueueParked, wire.RetryExchange("q")}},
+		{"read", p.Read, []string{wire.ExchangeDeadLetters, wire.QueueIntake, wire.ExchangeFailures, wire.QueueQuarantine, wire.QueueParked, wire.RetryExchange("q")}},
+		{"write", p.Write, append([]string{wire.QueueIntake, wire.QueueQuarantine, wire.QueueParked, wire.RetryExchange("q")}, s.written()...)},
 	} {
 		may, err := regexp.Compile(right.pattern)
 		if err != nil {

@@ -57,7 +57,7 @@ func TestWithFewerRights(t *testing.T) {
 			}
 			return all
 		}
-		most := "alarms disk-room clock sizes permissions dead-letter-exchange intake replicas dead-lettering at-least-once standing policy-in-force retry-policy reports native-retry lifetime consumers return-exchange delivery-limit requeue"
+		most := "alarms disk-room clock sizes permissions dead-letter-exchange intake replicas dead-lettering at-least-once standing policy-in-force retry-policy reports native-retry lifetime consumers retry-exchange delivery-limit requeue"
 		for tag, want := range map[string]string{"": most, "management": "alarms disk-room permissions replicas", "monitoring": "permissions", "administrator": ""} {
 			tagged(tag)
 			if got := strings.Join(unknown(), " "); got != want {
@@ -72,7 +72,7 @@ func TestWithFewerRights(t *testing.T) {
 		finds(t, c, "dead-letter-exchange", "wrong: the exchange redrive does not exist", "unknown: looked at only as far as AMQP shows it")
 		finds(t, c, "intake", "wrong: the queue redrive.intake does not exist")
 		finds(t, c, "consumers", "warning orders: it has no consumer")
-		finds(t, c, "return-exchange", "warning gone: a policy names it, and it does not exist")
+		finds(t, c, "retry-exchange", "warning gone: a policy names it, and it does not exist")
 		mendAll(t, c) // by AMQP
 		for _, name := range []string{"dead-letter-exchange", "intake"} {
 			if said := ills(gather(t, c), name); strings.Contains(said, "wrong") {

@@ -22,7 +22,7 @@ func reportsAlone(_ context.Context, s *Scene) []Finding {
 	if len(patterns) == 0 {
 		return nil
 	}
-	f := Finding{Status: Warning, What: fmt.Sprintf("reports of failures for queues that only %s matches, and that have no return exchange yet, wait: %v", strings.Join(patterns, ", "), s.Missing[Queues]),
+	f := Finding{Status: Warning, What: fmt.Sprintf("reports of failures for queues that only %s matches, and that have no retry exchange yet, wait: %v", strings.Join(patterns, ", "), s.Missing[Queues]),
 		Mend: "Let the service ask the management API (broker.management), or name the queues in a policy."}
 	if errors.Is(s.Missing[Queues], management.ErrDenied) && s.Manage != nil {
 		f.Mend = "Give the user of broker.management a tag, if it has none, or name the queues in a policy."

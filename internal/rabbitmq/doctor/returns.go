@@ -10,15 +10,15 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-func returnExchange(_ context.Context, s *Scene) (all []Finding) {
-	of := map[string]bool{} // return exchanges of queues that exist
+func retryExchange(_ context.Context, s *Scene) (all []Finding) {
+	of := map[string]bool{} // retry exchanges of queues that exist
 	from := map[string][]management.Binding{}
 	for _, b := range s.Bindings {
 		from[b.Source] = append(from[b.Source], b)
 	}
 	for i := range s.Queues {
 		q := &s.Queues[i]
-		name := wire.ReturnExchange(q.Name)
+		name := wire.RetryExchange(q.Name)
 		of[name] = true
 		if wire.OwnQueue(q.Name) || !s.asked(q.Name) {
 			continue
@@ -27,12 +27,12 @@ func returnExchange(_ context.Context, s *Scene) (all []Finding) {
 		if x == nil {
 			// Declared with the argument, a queue gets it with its first dead letter.
 			if s.enrolled(q) && slices.ContainsFunc(s.Policies, func(p management.Policy) bool { return p.Name == "redrive."+q.Name }) {
-				all = append(all, s.bind(q.Name, fmt.Sprintf("its return exchange %s does not exist", name)))
+				all = append(all, s.bind(q.Name, fmt.Sprintf("its retry exchange %s does not exist", name)))
 			}
 			continue
 		}
 		if not := differs(x, "fanout", false); not != "" {
-			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("its return exchange %s is %s", name, not), Mend: "Delete it, and make it anew:", Commands: []string{s.deletes(s.Manage.At("exchanges", name)), s.redrive("doctor --fix")}})
+			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("its retry exchange %s is %s", name, not), Mend: "Delete it, and make it anew:", Commands: []string{s.deletes(s.Manage.At("exchanges", name)), s.redrive("doctor --fix")}})
 			continue
 		}
 		bound := false
@@ -41,15 +41,15 @@ func returnExchange(_ context.Context, s *Scene) (all []Finding) {
 				bound = true
 				continue
 			}
-			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("its return exchange also leads to the %s %s, which gets a copy of each message that returns", b.DestinationType, b.Destination), Mend: "Take the binding away:", Commands: []string{s.deletes(s.Manage.BindingAt(b))}})
+			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("its retry exchange also leads to the %s %s, which gets a copy of each message that returns", b.DestinationType, b.Destination), Mend: "Take the binding away:", Commands: []string{s.deletes(s.Manage.BindingAt(b))}})
 		}
 		if !bound {
-			all = append(all, s.bind(q.Name, fmt.Sprintf("its return exchange %s does not lead to it", name)))
+			all = append(all, s.bind(q.Name, fmt.Sprintf("its retry exchange %s does not lead to it", name)))
 		}
 	}
 	for _, x := range s.Exchanges {
-		if strings.HasPrefix(x.Name, wire.ReturnExchange("")) && !of[x.Name] && len(s.Only) == 0 {
-			all = append(all, Finding{Status: Warning, What: fmt.Sprintf("the return exchange %s has no queue of its name any more; what waits for it will be parked", x.Name),
+		if strings.HasPrefix(x.Name, wire.RetryExchange("")) && !of[x.Name] && len(s.Only) == 0 {
+			all = append(all, Finding{Status: Warning, What: fmt.Sprintf("the retry exchange %s has no queue of its name any more; what waits for it will be parked", x.Name),
 				Mend: "Declare the queue again, or take the exchange away:", Commands: []string{s.deletes(s.Manage.At("exchanges", x.Name))}})
 		}
 	}
@@ -60,13 +60,13 @@ func (s *Scene) bind(queue, what string) Finding {
 	return Finding{Queue: queue, Status: Wrong, What: what, Mend: "Make it and bind it:", Commands: []string{s.redrive("doctor --fix --queue=" + Quote(queue))}, Fixable: true, fix: fix{queue: queue}}
 }
 
-func returnExchangeAlone(_ context.Context, s *Scene) (all []Finding) {
+func retryExchangeAlone(_ context.Context, s *Scene) (all []Finding) {
 	for _, q := range s.Seen.Named {
 		switch {
 		case !q.There:
 			all = append(all, Finding{Queue: q.Name, Status: Warning, What: "a policy names it, and it does not exist", Mend: "Declare it, or take it out of the config."})
 		case !q.Return:
-			all = append(all, Finding{Queue: q.Name, Status: OK, What: "it has no return exchange yet; it gets one with its first dead letter"})
+			all = append(all, Finding{Queue: q.Name, Status: OK, What: "it has no retry exchange yet; it gets one with its first dead letter"})
 		}
 	}
 	return all

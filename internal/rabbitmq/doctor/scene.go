@@ -96,7 +96,7 @@ type Depth struct {
 type NamedQueue struct {
 	Name string
 	Depth
-	Return bool // its return exchange exists
+	Return bool // its retry exchange exists
 }
 
 // Service is what the service says of itself.

@@ -42,7 +42,7 @@ const servicePrefix = "redrive."
 
 // service is the target of an enrolled queue.
 func service(queue string) Target {
-	exchange := wire.ReturnExchange(queue)
+	exchange := wire.RetryExchange(queue)
 	return Target{Exchange: wire.ExchangeDeadLetters, PolicyPrefix: servicePrefix, Makes: fmt.Sprintf("makes exchange %q and binds the queue to it", exchange),
 		make: func(ctx context.Context, m *management.Client) error {
 			if err := m.DeclareFanout(ctx, exchange); err != nil {

@@ -124,8 +124,8 @@ func TestEnrollAndUndo(t *testing.T) {
 		if err := ch.ExchangeDeclare("redrive", "fanout", true, false, true, false, nil); err != nil {
 			t.Fatal(err)
 		}
-		if err := ch.ExchangeDeclarePassive(wire.ReturnExchange("work.q"), "fanout", true, false, false, false, nil); err != nil {
-			t.Errorf("the return exchange: %v", err)
+		if err := ch.ExchangeDeclarePassive(wire.RetryExchange("work.q"), "fanout", true, false, false, false, nil); err != nil {
+			t.Errorf("the retry exchange: %v", err)
 		}
 		if p, err := Make(ctx, m, "work.q", false); err != nil || p.Policy != nil {
 			t.Errorf("a second plan: %+v, %v", p.Policy, err)

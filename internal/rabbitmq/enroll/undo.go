@@ -15,7 +15,7 @@ import (
 
 // Undo takes our policy away, so that the one before applies again: RabbitMQ has
 // kept it all the time, below ours, so there is nothing to remember, and any
-// machine can undo. The return exchange stays: messages that wait still have to
+// machine can undo. The retry exchange stays: messages that wait still have to
 // come back.
 func Undo(ctx context.Context, m *management.Client, queue string) error {
 	return undo(ctx, m, service(queue).policy(queue), queue)

@@ -43,7 +43,7 @@ func (m *Move) carry(ctx context.Context, c *broker.Carrier, idle time.Duration,
 	if m.rejects {
 		at = 1 // or one that was refused would be overtaken by the next
 	}
-	return c.Carry(ctx, m.From, wire.ReturnExchange(m.To), at, idle, func(n int) bool {
+	return c.Carry(ctx, m.From, wire.RetryExchange(m.To), at, idle, func(n int) bool {
 		m.carried += n
 		m.Carried(m.carried)
 		return more()
@@ -82,7 +82,7 @@ func (m *Move) finish(ctx context.Context, c *broker.Carrier, s *State) error {
 			return nil
 		}
 		if s.Old.Type == "quorum" {
-			err = c.DeleteQuorum(ctx, m.From, wire.ReturnExchange(m.To))
+			err = c.DeleteQuorum(ctx, m.From, wire.RetryExchange(m.To))
 		} else {
 			err = c.DeleteClassic(m.From)
 		}

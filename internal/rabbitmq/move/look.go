@@ -98,7 +98,7 @@ func (m *Move) lookAtDetour(ctx context.Context, s *State) error {
 	if err != nil {
 		return err
 	}
-	if to := e.Arguments["alternate-exchange"]; to != wire.ReturnExchange(m.To) {
+	if to := e.Arguments["alternate-exchange"]; to != wire.RetryExchange(m.To) {
 		return refusef("a move of %q to another name is under way (exchange %q leads to %q): finish that first", m.From, e.Name, to)
 	}
 	s.Detour = true
@@ -211,7 +211,7 @@ func (m *Move) Write(w io.Writer, s *State) {
 	for _, b := range append(slices.Clone(s.Bindings), s.Led...) {
 		fmt.Fprintf(w, "    from exchange %q, routing key %q%s\n", b.Source, b.RoutingKey, of(b.Arguments))
 	}
-	mark(false, "moves its messages, in order and as they are; consumers see %q as their exchange", wire.ReturnExchange(m.To))
+	mark(false, "moves its messages, in order and as they are; consumers see %q as their exchange", wire.RetryExchange(m.To))
 	fmt.Fprintf(w, "    their time to live begins anew: how much was left, RabbitMQ does not say; what is published after the turn may be in front of the last of them\n")
 	if m.Keep {
 		mark(false, "keeps queue %q, empty and without bindings", m.From)

@@ -113,7 +113,7 @@ func TestAQueueIsMovedWhileItIsPublishedTo(t *testing.T) {
 					t.Errorf("once more: %v", err)
 				}
 				bound, err := v.API().QueueBindings(t.Context(), "new")
-				if err != nil || len(bound) != 6 { // direct, fan, headers, two of topic, its return exchange
+				if err != nil || len(bound) != 6 { // direct, fan, headers, two of topic, its retry exchange
 					t.Errorf("%d bindings, %v: %+v", len(bound), err, bound)
 				}
 			})
@@ -308,7 +308,7 @@ func (l *ledger) check(doubles int) {
 			twice++
 			continue
 		}
-		if d.Exchange == wire.ReturnExchange("new") && d.Headers["x-death"] == nil { // it was moved
+		if d.Exchange == wire.RetryExchange("new") && d.Headers["x-death"] == nil { // it was moved
 			if id < last && !l.disorder {
 				l.t.Errorf("message %d was moved after %d", id, last)
 			}

@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// prepare makes the new queue, with its policy and its return exchange. The policy
+// prepare makes the new queue, with its policy and its retry exchange. The policy
 // comes first, so that the queue is never without.
 func (m *Move) prepare(ctx context.Context, c *broker.Carrier, s *State) error {
 	if s.New == nil || s.New.Policy != s.Policy.Policy.Name {
@@ -31,7 +31,7 @@ func (m *Move) prepare(ctx context.Context, c *broker.Carrier, s *State) error {
 			}
 			m.Tell(fmt.Sprintf("queue %q is there", m.To))
 		}
-		exchange := wire.ReturnExchange(m.To)
+		exchange := wire.RetryExchange(m.To)
 		if err := ch.ExchangeDeclare(exchange, amqp.ExchangeFanout, true, false, false, false, nil); err != nil {
 			return err
 		}

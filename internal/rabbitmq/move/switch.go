@@ -18,7 +18,7 @@ import (
 //
 //	detour  each binding X → old also leads X → detour → old; then X → old goes
 //	turn    detour → old goes: from that moment on, what comes to the detour takes
-//	        its alternate exchange, which is the new queue's return exchange
+//	        its alternate exchange, which is the new queue's retry exchange
 //	rebind  each binding X → detour also leads X → new; then X → detour goes
 //
 // Of these only the turn changes where a message goes, and it is one step.
@@ -30,7 +30,7 @@ func (m *Move) detour(ctx context.Context, c *broker.Carrier, s *State) error {
 	}
 	exchange := wire.MoveExchange(m.From)
 	err := c.Do(func(ch *amqp.Channel) error {
-		if err := ch.ExchangeDeclare(exchange, amqp.ExchangeFanout, true, false, false, false, amqp.Table{"alternate-exchange": wire.ReturnExchange(m.To)}); err != nil {
+		if err := ch.ExchangeDeclare(exchange, amqp.ExchangeFanout, true, false, false, false, amqp.Table{"alternate-exchange": wire.RetryExchange(m.To)}); err != nil {
 			return err
 		}
 		if err := ch.QueueBind(m.From, "", exchange, false, nil); err != nil {

@@ -62,7 +62,7 @@ func All(policies policy.Set) []Rights {
 }
 
 // Service is what `redrive serve` needs: all of its own names; write on work
-// queues, to bind them to their return exchanges, and no read on them; and write
+// queues, to bind them to their retry exchanges, and no read on them; and write
 // on where its policies forward.
 func Service(policies policy.Set) Rights {
 	write := append([]string{`redrive\..*`}, patterns(queuesOf(policies))...)

@@ -17,7 +17,7 @@ func TestTheServicesRights(t *testing.T) {
 		t.Errorf("write is %s", r.Write)
 	}
 	write := regexp.MustCompile(r.Write)
-	for name, may := range map[string]bool{"orders.eu": true, "ordersXeu": false, "mail": true, "mail2": false, "webhook": true, "alerts+": true, "redrive": false, "redrive.return.x": true, "redriveX": false} {
+	for name, may := range map[string]bool{"orders.eu": true, "ordersXeu": false, "mail": true, "mail2": false, "webhook": true, "alerts+": true, "redrive": false, "redrive.retry.x": true, "redriveX": false} {
 		if write.MatchString(name) != may {
 			t.Errorf("may write %q: %t", name, !may)
 		}
