@@ -37,7 +37,7 @@ lint: vet words
 # the page for the same words (test/words).
 words:
 	@PAGES="README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md docs deploy/README.md" \
-		COMMENTS="bench cmd examples internal policy redriveotel redriveprom redrivetest test wire" scripts/words
+		COMMENTS="bench cmd examples internal policy redriveotel redriveprom redrivetest test testenv wire" scripts/words
 
 # What takes longest begins first, or all else would be over long before it is.
 LONGEST = ./test/faults ./internal/store/redisstore ./test/stories ./test/page ./internal/rabbitmq/move ./internal/rabbitmq/doctor

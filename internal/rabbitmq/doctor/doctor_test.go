@@ -243,7 +243,7 @@ func TestReports(t *testing.T) {
 // docs/reference/doctor.md has each check by its name, with what it looks at and why, in the
 // order of the list.
 func TestThePageHasEachCheck(t *testing.T) {
-	text, err := os.ReadFile("../../docs/reference/doctor.md")
+	text, err := os.ReadFile("../../../docs/reference/doctor.md")
 	if err != nil {
 		t.Fatal(err)
 	}
