@@ -41,8 +41,8 @@ const (
 	ExchangeDelayed = "redrive.delayed"
 
 	retryExchangePrefix = "redrive.retry."
-	moveExchangePrefix   = "redrive.move."
-	lanePrefix           = ExchangeLane + "."
+	moveExchangePrefix  = "redrive.move."
+	lanePrefix          = ExchangeLane + "."
 	// longestName is the limit of an AMQP short string, in bytes.
 	longestName = 255
 )

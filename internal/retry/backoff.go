@@ -6,13 +6,13 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// forgetRest is how long after its rest a lane that nothing waits for any more is taken
-// to be well. What is under way has its answer by then.
+// forgetRest is how long after its backoff a lane without waiting messages counts as working
+// again. What is in flight has its answer by then.
 const forgetRest = 2 * time.Minute
 
-// forgetRests ends the rest of lanes whose messages are gone, since a person discarded
-// them, say: nothing will come through to them that tells that they work. It tells how
-// long the loop may sleep.
+// forgetRests ends the backoff of lanes whose messages are gone, because a person discarded
+// them, say: no confirm will ever show that they work. It returns how long the scheduler may
+// sleep.
 func (l *Scheduler) forgetRests(next []store.NextDue, now time.Time) (sleep time.Duration) {
 	l.mu.Lock()
 	gone := make(map[store.Lane]bool, len(l.resting))

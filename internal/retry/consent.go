@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Consent knows which queues dead-letter to Redrive by their owner's own word: that of
-// an argument or a policy of RabbitMQ's.
+// Consent knows which queues dead-letter to Redrive by their owner's choice: an argument or a
+// policy in RabbitMQ.
 type Consent interface {
 	// Consented answers from memory, and is safe for concurrent use. yes: the queue's
 	// effective dead-letter exchange is redrive. Else it was not as of asOf; zero: that is
@@ -23,13 +23,13 @@ var (
 	ErrUnknown = errors.New("reports of failures wait, since it is unknown whether the queue dead-letters to redrive")
 )
 
-// UseConsent is to be called before the first Send; without it nobody is asked.
+// UseConsent must be called before the first Send; without it RabbitMQ is not asked.
 func (g *Sender) UseConsent(c Consent) { g.enrolled.consent = c }
 
-// UseConsent is to be called before the first batch; without it nobody is asked.
+// UseConsent must be called before the first batch; without it RabbitMQ is not asked.
 func (h *DelayQueues) UseConsent(c Consent) { h.enrolled.consent = c }
 
-// unproven decides about a queue that only a report names and that has no return
+// unproven decides about a queue that only a report names and that has no retry
 // exchange. The zero Result means that it may be enrolled.
 func (e *enrolled) unproven(queue string) Result {
 	none := Result{Park: fmt.Sprintf("the queue %q is not enrolled: nothing was dead-lettered from it yet, its dead-letter exchange is not redrive, and no policy names it exactly", queue)}
@@ -54,7 +54,7 @@ func unknown(err error) error {
 	return fmt.Errorf("%w: %w", ErrUnknown, err)
 }
 
-// at is the fate of a message that was due then: a queue may have been enrolled since
+// at is the result for a message that was due then: the queue may have been enrolled since
 // RabbitMQ was asked.
 func (f Result) at(due time.Time) Result {
 	if !f.asOf.IsZero() && due.After(f.asOf) {

@@ -15,8 +15,8 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Declarer is the broker's side of waiting in RabbitMQ. Its connection is not the
-// one of the returns, since an alarm would hold those up at the same place.
+// Declarer declares delay queues and publishes to them. Its connection is not that of the
+// retries, which an alarm would hold up as well.
 type Declarer interface {
 	Enroller
 	// Send is that of Publisher.
@@ -44,9 +44,9 @@ var (
 	errInVain   = errors.New("it would be in vain")
 )
 
-// Hold publishes failed messages to where they wait in RabbitMQ. What it does not
-// take waits in the store: a way that fails costs a copy, never the message, and
-// never the intake. It is used by one goroutine, that of the intake.
+// DelayQueues publishes failed messages to the queues of RabbitMQ where they wait. What
+// RabbitMQ does not accept waits in the store: a way that fails may cost a duplicate, never
+// the message, and never stops the intake. It is used by one goroutine, the intake's.
 type DelayQueues struct {
 	broker   Declarer
 	enrolled *enrolled
@@ -62,8 +62,8 @@ type DelayQueues struct {
 	gone []string // queues that something could not come back to
 }
 
-// NewDelayQueues publishes through b. report is told why a way fails, and nil when it
-// works again; it is called on change only.
+// NewDelayQueues makes one that publishes through b. report receives why a way fails, and nil
+// when it works again; it is called on change only.
 func NewDelayQueues(b Declarer, policies func() policy.Set, report func(way string, err error)) *DelayQueues {
 	return &DelayQueues{broker: b, enrolled: newEnrolled(b, policies), report: report, declared: map[any]declared{}, wrong: map[string]time.Time{}}
 }
@@ -75,7 +75,7 @@ func (h *DelayQueues) Wait() {
 	h.enrolled.asker.close()
 }
 
-// held is a message for RabbitMQ to keep.
+// held is a message that is to wait in RabbitMQ.
 type held struct {
 	rec   *store.Record
 	way   delay.Way
@@ -85,8 +85,8 @@ type held struct {
 	err  error         // why RabbitMQ has not got it; nil: confirmed
 }
 
-// hold publishes all of a batch and then waits for the answers. What has no error
-// afterwards is safe in RabbitMQ.
+// hold publishes all of a batch and waits for the answers. A message without an error is then
+// safe in RabbitMQ.
 func (h *DelayQueues) hold(ctx context.Context, batch []held) {
 	if err := h.may(); err != nil {
 		refuse(batch, err)
@@ -114,7 +114,7 @@ func refuse(batch []held, err error) {
 	}
 }
 
-// may tells why nothing can be sent now.
+// may returns why nothing can be published now, or nil.
 func (h *DelayQueues) may() error {
 	if h.busy != nil {
 		select {
@@ -133,7 +133,7 @@ func (h *DelayQueues) may() error {
 	return nil
 }
 
-// try is one batch on its way: whatever must exist is declared first.
+// try publishes one batch. Whatever must exist is declared first.
 func (h *DelayQueues) try(ctx context.Context, batch []held) {
 	h.forgetGone()
 	out := make([]Outgoing, 0, len(batch))
@@ -214,7 +214,7 @@ func (h *DelayQueues) tell(batch []held) {
 	}
 }
 
-// outgoing is a record's message with its trail.
+// outgoing is a record's message with the headers of its history.
 func outgoing(r *store.Record, exchange, key string) Outgoing {
 	t := headers.Trail{ID: r.ID.String(), Attempt: r.Attempt, Queue: r.Queue, FirstFailed: r.FirstFailed, Reason: r.Reason, Error: r.Error}
 	return Outgoing{Exchange: exchange, RoutingKey: key, ID: t.ID, Message: t.Mark(r.Message)}

@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Enroller is the broker's side of enrolling a queue.
+// Enroller makes and finds the retry exchanges of queues.
 type Enroller interface {
 	// BindReturn makes the retry exchange of an existing queue and binds it.
 	BindReturn(ctx context.Context, queue string) error
@@ -20,9 +20,9 @@ type Enroller interface {
 	ReturnExists(ctx context.Context, queue string) (bool, error)
 }
 
-// enrolled decides which queues messages may be brought back to, whichever way
-// they wait: those with a retry exchange, which only what RabbitMQ itself says,
-// or a policy that names the queue exactly, may give them.
+// enrolled decides which queues messages may be retried to, whichever way they wait: those
+// with a retry exchange. Only what RabbitMQ itself proves, or a policy that names the queue
+// exactly, makes one.
 type enrolled struct {
 	broker   Enroller
 	policies func() policy.Set
@@ -36,7 +36,7 @@ type enrolled struct {
 }
 
 // mostEnrolled bounds what is remembered of each kind: queues with names of their own may
-// come and go for years. What is forgotten RabbitMQ is asked, or told, again.
+// come and go for years. RabbitMQ is asked again about what was forgotten.
 const mostEnrolled = 10_000
 
 // note remembers a queue in one of the maps. The caller holds mu.
@@ -51,8 +51,8 @@ func newEnrolled(b Enroller, policies func() policy.Set) *enrolled {
 	return &enrolled{broker: b, policies: policies, asker: newAsker(b.ReturnExists), bound: map[string]bool{}, proven: map[string]bool{}}
 }
 
-// is tells from memory whether a queue can be returned to; where that is not known
-// RabbitMQ is asked.
+// is tells from memory whether a queue can be retried to. Where that is not known, RabbitMQ is
+// asked.
 func (e *enrolled) is(queue string) (yes, known bool) {
 	if yes, known, _ = e.settled(queue); known {
 		return yes, true
@@ -145,7 +145,7 @@ func (e *enrolled) route(ctx context.Context, queue string, proven bool, due tim
 	return Result{}
 }
 
-// since is a fate that also hangs on an answer of that moment.
+// since makes a result depend on an answer of that moment too.
 func (f Result) since(asOf time.Time) Result {
 	if f.Park != "" && (f.asOf.IsZero() || asOf.Before(f.asOf)) {
 		if f.asOf = asOf; f.later == nil {

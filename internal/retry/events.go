@@ -9,7 +9,7 @@ import (
 // Kind of an event.
 type Kind string
 
-// What can happen to a message. Log, metrics and displays all listen to these.
+// What can happen to a message. Log, metrics, notifications and page listen to these.
 const (
 	Failed    Kind = "failed"    // a dead letter or a report arrived and is safe (or discarded)
 	Waiting   Kind = "waiting"   // it waits for Delay
@@ -55,11 +55,11 @@ type Event struct {
 	By      string // the person
 }
 
-// Listener is told of every event, on the goroutine that caused it: it must be
-// quick and must not block.
+// Listener receives every event, on the goroutine that caused it: it must be quick and must
+// not block.
 type Listener func(Event)
 
-// Listeners tells several.
+// Listeners makes one listener of several.
 func Listeners(all ...Listener) Listener {
 	return func(e Event) {
 		for _, l := range all {

@@ -18,8 +18,8 @@ const (
 	windowKept = 10 * time.Second
 )
 
-// flights are what is claimed and not yet settled, by destination. One whose answers do not
-// come holds what it has, for as long as RabbitMQ has it, and leaves the others their part.
+// flights counts what is claimed and not yet settled, by destination. A destination that does
+// not answer keeps what it has, for as long as RabbitMQ has it, and leaves room for others.
 type flights struct {
 	mu       sync.Mutex
 	messages int
@@ -28,7 +28,7 @@ type flights struct {
 	swept    time.Time
 }
 
-// flight is what is on its way to one destination.
+// flight counts what is in flight to one destination.
 type flight struct {
 	messages, bytes int
 	// window is how many messages may be: it grows by wider with each batch that filled it
@@ -38,7 +38,7 @@ type flight struct {
 	last   chan struct{} // closed when the answers to its latest batch were passed on
 }
 
-// destination is what the lanes of several queues to one forward target share.
+// destination is the key that the lanes of several queues to one forward target share.
 func destination(l store.Lane) store.Lane {
 	if l.Forwards() {
 		l.Queue = ""
@@ -56,9 +56,8 @@ func (f *flights) of(l store.Lane) *flight {
 	return to
 }
 
-// room is how many messages, and bytes of bodies, may be claimed of a lane now: at most
-// spare less than all that others leave, or half of it. full tells that there is none for
-// any lane.
+// room returns how many messages, and bytes of bodies, may be claimed of a lane now: at most
+// what others leave less spare, or half of it. full: there is no room for any lane.
 func (f *flights) room(l store.Lane, now time.Time) (messages, bytes int, full bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -37,9 +37,9 @@ import (
 type Delivery struct {
 	Message     wire.Message
 	From        string // the exchange it came through
-	Redelivered bool   // RabbitMQ has handed it out before and got no acknowledgement
+	Redelivered bool   // RabbitMQ delivered it before and got no acknowledgement
 	Note        string // what was changed so that it could be read; "" for nothing
-	Unreadable  string // why it cannot be returned as it was; "" when it can
+	Unreadable  string // why it cannot be retried unchanged; "" when it can
 	Doubled     string // why its death headers prove nothing, whoever wrote them; "" when they do
 }
 
@@ -51,33 +51,34 @@ type Rules struct {
 	Ways map[string]delay.Way
 }
 
-// Intake makes dead letters safe, in the store or in a delay queue. Take, Connected and Disconnected are called by the
-// intake, one at a time; SetRules may be called at any time.
+// Intake decides about dead letters and makes them durable, in the store or in a delay queue.
+// Take, Connected and Disconnected are called from one goroutine; SetRules may be called at
+// any time.
 type Intake struct {
 	keeper
 	hold  *DelayQueues
 	names *Names
 	prove func(queue string)
 	rules atomic.Pointer[Rules]
-	// waits has those of the batch that is to be offered again which wait in RabbitMQ
-	// already, and what is to be told of them: neither it nor the store must have them twice.
+	// waits has the messages of a batch to be offered again that wait in RabbitMQ already,
+	// each with its event: neither RabbitMQ nor the store must have them twice.
 	waits map[int]Event
 }
 
-// NewIntake makes an intake that keeps what it takes in s, or where hold brings it, and
-// tells events about it. hold may be nil when no rules ever have ways.
+// NewIntake makes an intake that stores messages in s, or publishes them to hold's delay
+// queues, and reports to events. hold may be nil when no rules ever have ways.
 func NewIntake(s store.Store, r Rules, hold *DelayQueues, events Listener) *Intake {
 	f := &Intake{keeper: keeper{store: s, events: events}, hold: hold}
 	f.SetRules(r)
 	return f
 }
 
-// Vouch bounds the names that only reports vouch for by n, and lets g know which queues
-// RabbitMQ has dead-lettered from. It is to be called before the first batch.
+// Vouch bounds by n the queue names that only reports gave, and tells g from which queues
+// RabbitMQ has dead-lettered. Call it before the first batch.
 func (f *Intake) Vouch(n *Names, g *Sender) { f.names, f.prove = n, g.enrolled.prove }
 
-// SetRules is in force from the next dead letter and the next return on. What
-// waits keeps the due time it was given.
+// SetRules applies from the next dead letter and the next retry on. Waiting messages keep
+// their due time.
 func (f *Intake) SetRules(r Rules) { f.rules.Store(&r) }
 
 // Policies are those in force.
@@ -86,15 +87,15 @@ func (f *Intake) Policies() policy.Set { return f.rules.Load().Policies }
 // Way is how the messages of a policy wait in RabbitMQ; nil: in the store.
 func (f *Intake) Way(policyName string) delay.Way { return f.rules.Load().Ways[policyName] }
 
-// Connected is to be called each time the intake has connected, before Take.
+// Connected must be called each time the intake has connected, before Take.
 func (f *Intake) Connected(ctx context.Context) error {
 	f.waits = nil // what was offered before comes as other batches
 	return f.keeper.Connected(ctx)
 }
 
-// Take judges a batch and keeps it. When it returns nil every message of the
-// batch is durable (or discarded by its policy) and may be acknowledged; on an
-// error none may be, and the same batch is to be offered again.
+// Take decides about a batch and makes it durable. When it returns nil, every message of the
+// batch is durable or was discarded by its policy, and may be acknowledged. On an error none
+// may be, and the caller offers the same batch again.
 func (f *Intake) Take(ctx context.Context, batch []Delivery) error {
 	if err := f.begin(ctx, batch); err != nil {
 		return err
@@ -150,7 +151,7 @@ func (f *Intake) Take(ctx context.Context, batch []Delivery) error {
 	return nil
 }
 
-// account lets the ledger know of messages that are never kept here.
+// account counts in the ledger the messages that are never stored here.
 func (f *Intake) account(told []Event) {
 	for i := range told {
 		switch e := &told[i]; {
@@ -162,8 +163,8 @@ func (f *Intake) account(told []Event) {
 	}
 }
 
-// handOver brings messages to where they wait in RabbitMQ. Each has its id in a
-// receipt first: should the acknowledgement be lost, then the copy has the same. at are
+// handOver publishes messages to the delay queues where they wait. Each has its id in a
+// receipt first, so that its copy has the same id should the acknowledgement be lost. at are
 // their places in the batch.
 func (f *Intake) handOver(ctx context.Context, away []held, at []int) {
 	if len(away) == 0 {

@@ -76,7 +76,7 @@ func reported(d *Delivery) origin {
 }
 
 // firstPublished takes exchange and routing key from our own headers. They are
-// shown and handed on, and never decide where a message goes.
+// shown and passed on, and never decide where a message goes.
 func (o *origin) firstPublished(d *Delivery) {
 	if s, ok := d.Message.Headers[wire.HeaderExchange].(string); ok {
 		o.exchange = s

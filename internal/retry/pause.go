@@ -9,10 +9,10 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Hold pauses the returns to a queue, or lets them go on; what its policy forwards is
-// forwarded all the same. Its messages keep their attempts and when they are due. What is on its way already (InFlight at most)
-// still arrives. Whoever calls it has written the hold to the store before, or
-// the next start would not know of it.
+// Hold pauses the retries of a queue, or resumes them. Its messages keep their attempts and
+// due times; what its policy forwards is still forwarded, and what is in flight (InFlight at
+// most) still arrives. The caller has written the pause to the store before, or it would not
+// outlast a restart.
 func (l *Scheduler) Hold(queue string, held bool) {
 	l.mu.Lock()
 	if held {
@@ -26,7 +26,7 @@ func (l *Scheduler) Hold(queue string, held bool) {
 	}
 }
 
-// SetHolds is Hold for all queues at once: no others are held from now on.
+// SetHolds is Hold for all queues at once: no others are paused from then on.
 func (l *Scheduler) SetHolds(queues map[string]bool) {
 	l.mu.Lock()
 	let := false
@@ -46,21 +46,21 @@ func (l *Scheduler) isHeld(queue string) bool {
 	return l.held[queue]
 }
 
-// Held are the queues whose returns a person has paused.
+// Held are the queues whose retries a person has paused.
 func (l *Scheduler) Held() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Collect(maps.Keys(l.held))
 }
 
-// Resting are the lanes that take nothing just now.
+// Resting are the lanes that back off.
 func (l *Scheduler) Resting() []store.Lane {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Collect(maps.Keys(l.resting))
 }
 
-// loadHolds reads what was held when the service ended. Nothing returns before
+// loadHolds reads which queues were paused when the service ended. Nothing is retried before
 // that is known, and a Hold meanwhile comes after what was read.
 func (l *Scheduler) loadHolds(ctx context.Context) {
 	load := func() error {

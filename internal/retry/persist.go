@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// keeper is how a batch of RabbitMQ's becomes durable in the store.
+// keeper makes batches durable in the store.
 type keeper struct {
 	store    store.Store
 	events   Listener
@@ -34,8 +34,8 @@ type identity struct {
 	remembered  bool // its receipt is kept already
 }
 
-// Connected is to be called each time there is a new connection, before Take:
-// what was stored but perhaps not acknowledged is about to come again.
+// Connected must be called for each new connection, before Take: RabbitMQ is about to deliver
+// again what was stored and perhaps not acknowledged.
 func (k *keeper) Connected(ctx context.Context) error {
 	_, shared := k.store.(store.Shared)
 	k.connected, k.took = time.Now(), false
@@ -55,16 +55,16 @@ func (k *keeper) missed(kept []store.Receipt) (began time.Time) {
 	return began
 }
 
-// Disconnected is to be called when a connection has ended. One that came to nothing, as
-// while RabbitMQ still starts, is part of the outage before it.
+// Disconnected must be called when a connection has ended. One that did not last, as while
+// RabbitMQ starts, is part of the outage before it.
 func (k *keeper) Disconnected() {
 	if now := time.Now(); k.took || k.lost.IsZero() || now.Sub(k.connected) > before {
 		k.lost = now
 	}
 }
 
-// begin is to be called before a batch is judged. Where several services use one
-// store, another may have kept something of it, and ended, after this one connected.
+// begin must be called before a batch is decided about. Where several services share one
+// store, another may have stored a part of it, and ended, after this one connected.
 func (k *keeper) begin(ctx context.Context, batch []Delivery) error {
 	k.took = true
 	if k.given != nil {
@@ -108,7 +108,7 @@ func (k *keeper) load(ctx context.Context) (err error) {
 	return nil
 }
 
-// keep adds records, and tells what has happened when they are kept.
+// keep stores records, and reports the events when they are durable.
 func (k *keeper) keep(ctx context.Context, records []*store.Record, told []Event, now time.Time) error {
 	if len(records) > 0 {
 		if err := k.store.Add(ctx, records); err != nil {

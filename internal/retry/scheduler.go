@@ -19,19 +19,19 @@ const (
 	batch      = 512
 	batchBytes = 16 << 20
 	// InFlight is the most messages that can be claimed and not yet settled. It
-	// bounds memory, and how many messages a crash can return twice. See flights for
+	// bounds memory, and how many messages a crash can double. See flights for
 	// what one destination may have of it.
 	InFlight = 2560
 	// inFlightBytes bounds their bodies the same way, but for one batch more.
 	inFlightBytes = 32 << 20
-	// largeBody is from what size on a body's memory is given back as soon as RabbitMQ
-	// has it: the next one would be beside it until the next collection.
+	// From largeBody on the memory of a body is freed as soon as RabbitMQ has it: until the
+	// next garbage collection the following one would be beside it.
 	largeBody = 8 << 20
 	// together is how many answered batches are settled in one commit at most.
 	together = 32
 
-	// late is how late the loop may be at what the gate lets through. Where the machine is
-	// busy it is woken late, and waits for store and RabbitMQ.
+	// late is by how much the throttle lets the scheduler catch up. On a busy machine it is
+	// woken late, and waits for store and RabbitMQ.
 	late = 500 * time.Millisecond
 
 	firstRest = 250 * time.Millisecond
@@ -43,8 +43,8 @@ type Giver interface {
 	Send(ctx context.Context, queue string, claims []store.Claim) (wait func(context.Context) []Result)
 }
 
-// Gate says how many due messages may return to a queue now; release.Gate does. What
-// it allows is then told to Unsent or Returned. It is not asked for what is forwarded.
+// Gate limits how many due messages may be retried to a queue now, as throttle.Gate does.
+// What it allows is reported to Unsent or Returned. Forwarded messages do not pass it.
 type Gate interface {
 	Late(by time.Duration)
 	Allow(queue string, most int, now time.Time) (n int, again time.Time)
@@ -52,7 +52,7 @@ type Gate interface {
 	Returned(queue string, ids []uuid.UUID, now time.Time)
 }
 
-// Store is what the loop needs of a store.
+// Store is a store with a side table, as the scheduler needs it.
 type Store interface {
 	store.Store
 	Entries(ctx context.Context, prefix, after string, visit func(store.Entry) (more bool, err error)) error
@@ -71,13 +71,13 @@ type Scheduler struct {
 	flights  flights
 	woken    chan struct{} // something was settled
 	troubles troubles
-	// served are the lanes that have had their batch of the round under way: one
-	// that the limits in flight cut short goes on with the others.
+	// served are the lanes that have had their batch of the current round. A round that
+	// the limits in flight cut short continues with the others.
 	served map[store.Lane]bool
 
 	mu      sync.Mutex
-	resting map[store.Lane]rest // lanes that take nothing just now
-	held    map[string]bool     // queues whose returns a person has paused, see hold.go
+	resting map[store.Lane]rest // lanes that back off
+	held    map[string]bool     // queues whose retries a person has paused, see pause.go
 }
 
 type rest struct {
@@ -94,7 +94,7 @@ type sent struct {
 	filled bool     // the window of its destination
 }
 
-// NewScheduler makes a loop. report is told why a lane takes nothing, and nil when it does
+// NewScheduler makes a scheduler. report receives why a lane is stuck, and nil when it works
 // again; it is called on change only.
 func NewScheduler(s Store, g Giver, gate Gate, events Listener, log *slog.Logger, report func(lane store.Lane, err error)) *Scheduler {
 	gate.Late(late)
@@ -103,13 +103,12 @@ func NewScheduler(s Store, g Giver, gate Gate, events Listener, log *slog.Logger
 		flights: flights{by: map[store.Lane]*flight{}}, troubles: troubles{since: map[string]time.Time{}}}
 }
 
-// Run returns messages as they come due until ctx ends, then waits for the
-// answers to what it has sent, no longer than grace allows.
+// Run publishes messages as they come due until ctx ends. Then it waits for the answers to
+// what it has published, for grace at most.
 //
-// This goroutine claims and sends, in due order; one for each batch waits for
-// RabbitMQ's answers, since those of one lane may not come for long; one settles what
-// was answered. So the next batches are on their way while others are confirmed or made
-// durable.
+// This goroutine claims and publishes, in due order. One for each batch waits for RabbitMQ's
+// answers, since those of one lane may take long. One settles what was answered. So the next
+// batches are under way while others are confirmed or made durable.
 func (l *Scheduler) Run(ctx context.Context, grace time.Duration) {
 	settleCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()

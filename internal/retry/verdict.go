@@ -21,8 +21,8 @@ import (
 const longestText = 2048
 
 // judge makes a record of a dead letter: waiting until its due time, parked with
-// the reason, waiting to be forwarded, or to be discarded. Nothing in a message
-// can make it fail: what cannot be judged is parked. i is its place in the batch.
+// the reason, waiting to be forwarded, or to be discarded. Nothing in a message can make it
+// fail: what cannot be decided about is parked. i is its place in the batch.
 //
 // away is how it is to wait in RabbitMQ; nil when it does not wait there.
 func (f *Intake) judge(ctx context.Context, i int, d *Delivery, rules *Rules, now time.Time) (rec *store.Record, action policy.Action, away *held) {
@@ -100,7 +100,7 @@ func (f *Intake) judge(ctx context.Context, i int, d *Delivery, rules *Rules, no
 	return rec, v.Action, away
 }
 
-// unread keeps what could not be judged, and why.
+// unread parks what could not be decided about, with the reason.
 func unread(d *Delivery, now time.Time, why any) *store.Record {
 	rec := &store.Record{ID: uuid.Must(uuid.NewV7()), FailedAt: now, FirstFailed: now, Message: d.Message}
 	park(rec, now, fmt.Sprintf("it could not be read: %v", why))
