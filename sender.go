@@ -10,7 +10,8 @@ import (
 // sender publishes what the handlers of one consumer fail with at the same time together:
 // the more there are, the fewer writes and answers a message takes. Each consumer has its
 // own, so that a confirm that does not come holds up the answers of no other. They share
-// one channel, which RabbitMQ itself may hold up (a queue whose leader hangs, for seconds).
+// one channel, though. At the first message to a queue whose leader hangs RabbitMQ stops the
+// channel: longer than a minute, measured on 3.10.8 and 4.3.6 with a suspended leader.
 type sender struct {
 	client *Client
 	handed chan *handed
