@@ -103,7 +103,7 @@ const (
 // Act does something to messages that are named, and tells what came of each. On an
 // error the outcomes are those of the messages that it came to.
 func (c *Console) Act(ctx context.Context, by auth.Caller, a Act) (Acted, error) {
-	d := deed{verb: a.Verb, by: by.Name, to: a.To, at: a.At, restorable: c.Restorable}
+	d := recordChange{verb: a.Verb, by: by.Name, to: a.To, at: a.At, restorable: c.Restorable}
 	if err := d.check(); err != nil {
 		return Acted{}, err
 	}
@@ -215,7 +215,7 @@ func (c *Console) named(ctx context.Context, by auth.Caller, name string) (l sto
 // apply does an action to as many of the targets as the store takes in one step, from
 // the first on, and tells what came of those. account, when not nil, is what is
 // written in the same step.
-func (c *Console) apply(ctx context.Context, d deed, targets []target, account func([]Outcome) []store.Entry) ([]Outcome, error) {
+func (c *Console) apply(ctx context.Context, d recordChange, targets []target, account func([]Outcome) []store.Entry) ([]Outcome, error) {
 	keys := make([]store.Key, len(targets))
 	for i, t := range targets {
 		keys[i] = t.key
@@ -248,7 +248,7 @@ func succeeded(all []Outcome) (some []Outcome) {
 }
 
 // tellOf tells one event for each queue.
-func (c *Console) tellOf(d deed, all []Outcome) {
+func (c *Console) tellOf(d recordChange, all []Outcome) {
 	n := map[string]int{}
 	for _, o := range succeeded(all) {
 		n[o.Queue]++

@@ -14,9 +14,9 @@ import (
 // gone is why nothing is done to a message that is not where it was seen.
 const gone = "it is not there any more: it is on its way back just now, has returned, or was changed meanwhile"
 
-// deed is a verb with all it needs. What it makes of a record is the same for one
+// recordChange is a verb with all it needs. What it makes of a record is the same for one
 // message, a thousand that are named, and a million that a query finds.
-type deed struct {
+type recordChange struct {
 	verb Verb
 	by   string
 	to   string     // copy
@@ -39,7 +39,7 @@ var verbs = map[Verb]struct {
 }
 
 // skip is why the verb leaves a record as it is, or "".
-func (d deed) skip(r *store.Record) string {
+func (d recordChange) skip(r *store.Record) string {
 	switch {
 	case r == nil:
 		return gone
@@ -54,7 +54,7 @@ func (d deed) skip(r *store.Record) string {
 }
 
 // do changes a record that skip lets pass.
-func (d deed) do(r *store.Record, now time.Time) (e store.Edit, made *store.Record) {
+func (d recordChange) do(r *store.Record, now time.Time) (e store.Edit, made *store.Record) {
 	due := now
 	if d.at != nil && d.at.After(now) {
 		due = *d.at
@@ -107,7 +107,7 @@ func notBefore(t time.Time) time.Time {
 }
 
 // outcome is what came of one record.
-func (d deed) outcome(t target, r *store.Record, now time.Time) (Outcome, store.Edit) {
+func (d recordChange) outcome(t target, r *store.Record, now time.Time) (Outcome, store.Edit) {
 	o := Outcome{ID: t.id, Key: string(t.key), Queue: t.queue, Outcome: skipped, Why: d.skip(r), At: now}
 	if r != nil && r.Unreadable != nil {
 		o.Outcome, o.Why = failed, r.Unreadable.Error()
@@ -146,7 +146,7 @@ type target struct {
 	state store.State
 }
 
-func (d deed) check() error {
+func (d recordChange) check() error {
 	switch _, known := verbs[d.verb]; {
 	case !known:
 		return fmt.Errorf("%w: the verb %.40q: expected replay, discard, restore or copy", ErrInvalid, d.verb)

@@ -77,8 +77,8 @@ type operation struct {
 	trouble string    // why the last one did
 	canary  []sent    // what is watched, once read
 	speed   []pace
-	there   map[string]*there // by queue
-	looks   int               // for how many of them just now
+	there   map[string]*targetQueue // by queue
+	looks   int                     // for how many of them just now
 }
 
 // pace is how many were dealt with at a time.

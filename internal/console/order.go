@@ -29,7 +29,7 @@ func (c *Console) Order(ctx context.Context, by auth.Caller, id string, o Order)
 		}
 	}
 	if c.Replicas != nil {
-		return c.give(ctx, by, "operation."+string(o), id, op.Count, "", given{Operation: id, Order: o, By: by})
+		return c.give(ctx, by, "operation."+string(o), id, op.Count, "", orderEntry{Operation: id, Order: o, By: by})
 	}
 	op.turn.Lock()
 	defer op.turn.Unlock()

@@ -32,7 +32,7 @@ const (
 // Plan finds what an action would be about, and keeps that set: what fails later,
 // or is changed, is not in it. It changes no message.
 func (c *Console) Plan(ctx context.Context, by auth.Caller, r PlanRequest) (Plan, error) {
-	d := deed{verb: r.Verb, by: by.Name, to: r.To, at: r.At}
+	d := recordChange{verb: r.Verb, by: by.Name, to: r.To, at: r.At}
 	if err := d.check(); err != nil {
 		return Plan{}, err
 	}
@@ -80,7 +80,7 @@ func (c *Console) Plan(ctx context.Context, by auth.Caller, r PlanRequest) (Plan
 }
 
 // freeze writes down the messages, and counts them.
-func (c *Console) freeze(ctx context.Context, by auth.Caller, d deed, p *Plan) error {
+func (c *Console) freeze(ctx context.Context, by auth.Caller, d recordChange, p *Plan) error {
 	upto, err := c.Store.NewestKey(ctx)
 	if err != nil {
 		return err
@@ -232,7 +232,7 @@ func (c *Console) Start(ctx context.Context, by auth.Caller, planID string, s St
 		return Operation{}, err
 	}
 	if c.Replicas != nil {
-		return c.give(ctx, by, "operation.start", startOf(&op.head), op.Count, cmp.Or(s.Reason, op.head.Reason), given{Operation: planID, Start: &s, By: by})
+		return c.give(ctx, by, "operation.start", startOf(&op.head), op.Count, cmp.Or(s.Reason, op.head.Reason), orderEntry{Operation: planID, Start: &s, By: by})
 	}
 	op.turn.Lock()
 	defer op.turn.Unlock()

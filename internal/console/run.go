@@ -175,7 +175,7 @@ func (c *Console) reread(ctx context.Context, op *operation) error {
 		}
 		var outcomes []Outcome
 		if json.Unmarshal(value, &outcomes) == nil {
-			c.tellOf(deed{verb: op.Verb, by: op.StartedBy, to: op.To}, outcomes)
+			c.tellOf(recordChange{verb: op.Verb, by: op.StartedBy, to: op.To}, outcomes)
 		}
 	}
 	op.unsure = false
@@ -235,7 +235,7 @@ func (c *Console) some(ctx context.Context, op *operation) (next time.Time, err 
 	for i, f := range frozen {
 		targets[i] = target{id: f.id, queue: op.Queues[f.queue].Queue, key: f.key, state: f.state}
 	}
-	d := deed{verb: op.Verb, by: op.StartedBy, to: op.To, at: op.At, restorable: c.Restorable}
+	d := recordChange{verb: op.Verb, by: op.StartedBy, to: op.To, at: op.At, restorable: c.Restorable}
 	var watched []sent
 	if p.Done < int64(op.Canary) {
 		d.sent = func(r *store.Record) {

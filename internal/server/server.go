@@ -99,7 +99,7 @@ func (s *Service) open(all []*config.Config) (err error) {
 			return s.of(t.config, t.place, err)
 		}
 	}
-	s.handler = s.faces()
+	s.handler = s.routes()
 	return nil
 }
 
@@ -195,8 +195,8 @@ func (s *Service) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	failures := make([]error, len(s.tenants))
-	var faces, workers sync.WaitGroup
-	faces.Go(func() { s.serve(server) })
+	var serving, workers sync.WaitGroup
+	serving.Go(func() { s.serve(server) })
 	for i, t := range s.tenants {
 		workers.Go(func() {
 			defer stop()
@@ -211,7 +211,7 @@ func (s *Service) Run(ctx context.Context) error {
 	defer cancel()
 	_ = server.Shutdown(closing)
 	_ = server.Close()
-	faces.Wait()
+	serving.Wait()
 	endRequests()
 	s.requests.Lock()
 	for _, t := range s.tenants {
@@ -222,7 +222,7 @@ func (s *Service) Run(ctx context.Context) error {
 	return errors.Join(failures...)
 }
 
-// server serves the faces.
+// server is the HTTP server of page, API, health and metrics.
 func (s *Service) server() *http.Server {
 	server := &http.Server{Handler: s.underWay(s.handler), TLSConfig: s.secure, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: s.errorLog()}
 	for _, t := range s.tenants {

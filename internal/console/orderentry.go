@@ -31,8 +31,8 @@ const (
 // ErrUnanswered: no replica leads just now, so no replica has taken an order yet.
 var ErrUnanswered = errors.New("no replica leads just now")
 
-// given is what a person orders.
-type given struct {
+// orderEntry is what a person orders.
+type orderEntry struct {
 	ID        string
 	Operation string
 	Order     Order  `json:",omitempty"`
@@ -76,7 +76,7 @@ func (a told) err() error {
 }
 
 // give writes an order, and waits until the leader has done it.
-func (c *Console) give(ctx context.Context, by auth.Caller, did, on string, count int64, why string, g given) (Operation, error) {
+func (c *Console) give(ctx context.Context, by auth.Caller, did, on string, count int64, why string, g orderEntry) (Operation, error) {
 	end, err := c.begin(by, did, on, count, why)
 	if err != nil {
 		return Operation{}, err
@@ -125,9 +125,9 @@ func (c *Console) answered(ctx context.Context, id string) (a told, err error) {
 
 // follow does what was ordered. It is called by the leader, between steps.
 func (c *Console) follow(ctx context.Context) error {
-	var all []given
+	var all []orderEntry
 	err := c.Store.Entries(ctx, orderPrefix, "", func(e store.Entry) (bool, error) { // in the order they were given
-		var g given
+		var g orderEntry
 		if err := json.Unmarshal(e.Value, &g); err != nil {
 			return false, fmt.Errorf("%s: %w", e.Name, err)
 		}
@@ -144,7 +144,7 @@ func (c *Console) follow(ctx context.Context) error {
 }
 
 // obey does one order, and answers it.
-func (c *Console) obey(ctx context.Context, g given) error {
+func (c *Console) obey(ctx context.Context, g orderEntry) error {
 	op, err := c.lookUp(ctx, g.Operation)
 	if err != nil {
 		return err
@@ -181,7 +181,7 @@ func (c *Console) obey(ctx context.Context, g given) error {
 }
 
 // answer writes what an order has changed, and that it is done.
-func (c *Console) answer(ctx context.Context, g given, changed []store.Entry, a told) error {
+func (c *Console) answer(ctx context.Context, g orderEntry, changed []store.Entry, a told) error {
 	err := c.Store.PutEntries(ctx, append(changed, store.Entry{Name: orderPrefix + g.ID}, entryOf(answerPrefix+g.ID, a)))
 	if err == nil {
 		c.changed(g.Operation)

@@ -13,9 +13,9 @@ import (
 	"github.com/redrive-mq/redrive/internal/webui"
 )
 
-// faces are the page and API of the first virtual host at /, and of each at /v/NAME/,
+// routes serves page and API of the first virtual host at /, and those of each at /v/NAME/,
 // with callers of its own. Where there are several, health and metrics at / are of all.
-func (s *Service) faces() http.Handler {
+func (s *Service) routes() http.Handler {
 	first := s.tenants[0].api
 	together := map[string]http.Handler{}
 	if len(s.tenants) > 1 {

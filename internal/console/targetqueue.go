@@ -15,8 +15,8 @@ const (
 	mostLooks = 4
 )
 
-// there is what is known of a queue that an operation sends to.
-type there struct {
+// targetQueue is what is known of a queue that an operation sends to.
+type targetQueue struct {
 	at      time.Time // when RabbitMQ was asked last
 	gone    bool      // it said that there is none
 	looking bool
@@ -28,9 +28,9 @@ func (c *Console) isGone(ctx context.Context, op *operation, queue string) bool 
 	t := op.there[queue]
 	if t == nil {
 		if op.there == nil {
-			op.there = map[string]*there{}
+			op.there = map[string]*targetQueue{}
 		}
-		t = &there{}
+		t = &targetQueue{}
 		op.there[queue] = t
 	}
 	now := time.Now()
