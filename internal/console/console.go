@@ -1,29 +1,26 @@
-// Package console is what a person may see and do: one core with three faces, the
-// page, the HTTP API and the command line. Each of its actions has one permission
-// check, one entry in the audit log and one event. Read it in this order:
+// Package console is what a person may see and do: one core for the page, the HTTP API and
+// the command line. Each action has one permission check, one entry in the audit log and one
+// event. Read it in this order:
 //
-//	console.go    the whole, and what it needs
-//	message.go    messages as they are shown
-//	search.go     a query in the language of package query, answered a page at a time
-//	find.go       … and in full; remembered.go: what has returned
-//	detail.go     all of one message; envelope.go: its properties and headers
-//	act.go        actions on messages that are named
-//	change.go     what each action makes of a record
-//	edit.go       a message replaced by an edited one
-//	hold.go       a queue's returns, paused; breaker.go: its circuit breaker
-//	export.go     messages as lines of JSON, out and in again (import.go)
-//	plan.go       an action on all that a query finds: what it would do, frozen
-//	operation.go  … and how far it is, as it is shown
-//	operations.go … all of them; order.go: told to pause; outcomes.go: their accounts
-//	run.go        … being done, a batch at a time
-//	there.go      … whether the queues it sends to are there
-//	replicas.go   … with several replicas: the leader does them, all show them
-//	given.go      … and orders reach it through the store
-//	queue.go      queues, groups, policies, health, as they are shown
-//	tally.go      what a store counted, and pages of what there is very much of
-//	queues.go     … queues; policies.go: policies and groups; overview.go: all in one look
-//	ledger.go     how many messages came, and what became of them
-//	live.go       what has changed since a moment ago
+//	console.go      what it needs
+//	message.go      messages as they are shown
+//	search.go       a query answered page by page; find.go: what the store is asked; past.go:
+//	                messages that are no longer kept
+//	detail.go       one message in full; envelope.go: its properties and headers
+//	act.go          actions on named messages; change.go: what an action makes of a record
+//	edit.go         a message replaced by an edited one
+//	hold.go         pauses the retries of a queue; breaker.go: sets its circuit breaker
+//	export.go       messages as lines of JSON; import.go reads them
+//	plan.go         what an action would do to all that a query finds; frozen.go: its selection
+//	operation.go    a plan's run and its progress; order.go: pausing it; outcomes.go: its results
+//	operations.go   all operations; run.go: one step of one; targetqueue.go: whether its
+//	                destination exists
+//	replicas.go     with several replicas the leader runs operations; orderentry.go: requests
+//	                reach it through the store
+//	queue.go        a queue as it is shown; queues.go, policies.go, overview.go: lists
+//	queuecounts.go  what a store counted, and its pages; brokerqueues.go: what RabbitMQ says
+//	ledger.go       how many messages came, and what became of them
+//	live.go         what has changed since a moment ago
 package console
 
 import (

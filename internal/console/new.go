@@ -13,7 +13,7 @@ import (
 type Console struct {
 	Config
 	queues   queueCache    // see queues.go
-	tally    tally         // see tally.go
+	tally    tally         // see queuecounts.go
 	calendar calendarCache // see overview.go
 	recounts recounts      // see ledger.go
 

@@ -24,7 +24,7 @@ import (
 //	operation/<id>/run/<r>/<n> the same while they are brought in order
 //	operation/<id>/outcome/<n> what came of those from the n-th on
 //	operation/<id>/canary/<n>  of the first ones, how they were sent (canary.go)
-//	order/<id>, answer/<id>    requests to the leader of several replicas (given.go)
+//	order/<id>, answer/<id>    requests to the leader of several replicas (orderentry.go)
 //
 // Progress and outcomes are written in the same step as the messages themselves, so
 // that after a crash each message is done once and in the account once.
