@@ -32,12 +32,11 @@ vet:
 
 lint: vet words
 
-# The words of pages and comments. The root package is left out for now (see .vale.ini). vale
-# takes minutes to build, once, so make test leaves it out: it checks error messages, help and
-# the page for the same words (test/words).
+# The words of pages and comments. vale takes minutes to build, once, so make test leaves it
+# out: it checks error messages, help and the page for the same words (test/words).
 words:
 	@PAGES="README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md docs deploy/README.md" \
-		COMMENTS="bench cmd examples internal policy redriveotel redriveprom redrivetest test testenv wire" scripts/words
+		COMMENTS="$(wildcard *.go) bench cmd examples internal policy redriveotel redriveprom redrivetest test testenv wire" scripts/words
 
 # What takes longest begins first, or all else would be over long before it is.
 LONGEST = ./test/faults ./internal/store/redisstore ./test/stories ./test/page ./internal/rabbitmq/move ./internal/rabbitmq/doctor

@@ -56,7 +56,7 @@ func TestCollect(t *testing.T) {
 	})
 }
 
-// A hook that hangs holds up nobody but itself: calls beyond a bound are dropped, and
+// A hook that hangs holds up only itself: calls beyond a bound are dropped, and
 // Close is over within its grace.
 func TestAHookThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

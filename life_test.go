@@ -58,7 +58,7 @@ func TestConsumeSaysWhatIsMissing(t *testing.T) {
 	})
 }
 
-// A user who may declare nothing consumes what others have declared.
+// A user without the permission to configure consumes what others have declared.
 func TestVerify(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
@@ -100,7 +100,7 @@ func TestAConsumerOfACluster(t *testing.T) {
 }
 
 // A message that can be published nowhere again stays RabbitMQ's, is said once,
-// and holds up nobody.
+// and holds up no one.
 func TestAMessageThatFitsNowhereStays(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
@@ -224,7 +224,7 @@ func TestADeletedQueueIsConsumedAgain(t *testing.T) {
 }
 
 // What was prefetched goes back as if it had never been delivered, the handler
-// under way finishes, and a failure is handed over.
+// under way finishes, and a failure is published to its delay queue.
 func TestTheEndIsInOrder(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})

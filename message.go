@@ -51,7 +51,7 @@ func message(d *amqp.Delivery, queue string, countsItself bool) *Message {
 			m.Attempt = int(headers.Deliveries(d.Headers)) + 1
 			m.Headers = headers.Clean(m.Headers)
 		}
-	// Anybody who may publish to the queue can write our headers: what comes by
+	// Every publisher of the queue can write our headers: what comes by
 	// another exchange than Redrive's is as it was first published.
 	case strings.HasPrefix(d.Exchange, "redrive."):
 		t := headers.Read(d.Headers, time.Now())

@@ -17,7 +17,7 @@ import (
 
 // A consumer with its defaults may take its time over each message, though all together
 // take longer than consumer_timeout: none waits unseen. One that takes longer than that
-// over one message is told what happened, and what to do.
+// over one message sees in the log what happened, and what to do.
 func TestASlowHandlerAndConsumerTimeout(t *testing.T) {
 	brokertest.EachPrivate(t, "consumer_timeout = 10000\n", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 		// RabbitMQ 3 looks for what has timed out once a minute.

@@ -252,7 +252,7 @@ func (p *jsonReader) hex(n int) (rune, error) {
 	return rune(v), nil
 }
 
-// looksJSON: an object or a list; nobody would call a lone number or word JSON who
+// looksJSON: an object or a list; no one would call a lone number or word JSON who
 // does not say so.
 func looksJSON(s []byte) bool {
 	s = bytes.TrimLeft(s, " \t\r\n")

@@ -77,7 +77,7 @@ func keyOf(v *value) (key, error) {
 
 var errKey = errors.New("a key is a list or a map")
 
-// convincing: bytes that nobody calls MessagePack or CBOR are, if they are texts by
+// convincing: bytes without a type are MessagePack or CBOR, if they are texts by
 // name. Every other byte is a number in both.
 func convincing(v *value) bool {
 	switch v.kind {

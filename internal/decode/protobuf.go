@@ -39,7 +39,7 @@ func (r *reading) schema(bool) bool {
 	}
 	v := p.message(msg, 0)
 	if len(p.unknown) > 0 && (r.trying || isText(r.data)) {
-		return false // almost any text is a message of fields that nobody knows
+		return false // almost any text is a message of unknown fields
 	}
 	found := fmt.Sprintf("Protobuf %s, which %s chose", name, rule)
 	if len(p.unknown) > 0 {

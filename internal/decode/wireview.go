@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// protobuf shows a message whose type nobody knows: field numbers, and of what has a
+// protobuf shows a message of an unknown type: field numbers, and of what has a
 // length a guess: a text, a message, or bytes. The same bytes can mean other things.
 func (r *reading) protobuf(said bool) bool {
 	w := &wireView{b: r.budget()}

@@ -22,7 +22,7 @@ const (
 // take in: a client that reports failures may make up names, and each costs a question.
 type asker struct {
 	ask      func(ctx context.Context, queue string) (bool, error)
-	answered func() // what waits for an answer may go on; nil: nobody does
+	answered func() // what waits for an answer may go on; nil: nothing does
 
 	ctx  context.Context
 	stop context.CancelFunc

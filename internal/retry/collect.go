@@ -13,8 +13,8 @@ import (
 )
 
 // Collector keeps what is parked in RabbitMQ, in redrive.parked, so that it can be
-// seen and sent back like all else: from the library, and from waits that ended
-// without a binding to their queue; those are retried at once. Anybody with the right
+// seen and replayed like all others: from the library, and from waits that ended
+// without a binding to their queue; those are retried at once. Everyone with the right
 // to may have put it there, so its headers are a claim: they are shown, and prove no
 // queue. Its methods are called as those of Flow.
 type Collector struct {
@@ -23,7 +23,7 @@ type Collector struct {
 	names *Names
 }
 
-// NewCollector keeps in s. lost is told of queues to which nothing could come back.
+// NewCollector stores in s. lost receives the queues to which nothing could be retried.
 func NewCollector(s store.Store, lost func(queue string), events Listener) *Collector {
 	return &Collector{keeper: keeper{store: s, events: events}, lost: lost}
 }
@@ -76,7 +76,7 @@ func (c *Collector) record(ctx context.Context, i int, d *Delivery, now time.Tim
 	rec.Queue = short(m, wire.HeaderQueue)
 	rec.Message.Exchange, rec.Message.RoutingKey = short(m, wire.HeaderExchange), short(m, wire.HeaderRoutingKey)
 	if u := shown(short(m, wire.HeaderUserID)); u != "" {
-		addNote(rec, fmt.Sprintf("its %s header says %q; nobody vouches for that, so it does not go back with it", wire.HeaderUserID, u))
+		addNote(rec, fmt.Sprintf("its %s header says %q; that is not proven, so it is retried without it", wire.HeaderUserID, u))
 	}
 	why := text(m, wire.HeaderParkedFor)
 	switch {

@@ -50,7 +50,7 @@ func TestNamesFromAWaitThatEndedShareTheBudget(t *testing.T) {
 }
 
 // What others have parked in RabbitMQ is parked, whatever queue its headers name; only what
-// RabbitMQ's own waits could not bring back is due.
+// RabbitMQ's own waits could not retry is due.
 func TestWhatIsCollectedFromRabbitMQ(t *testing.T) {
 	headers := func() amqp.Table {
 		return amqp.Table{wire.HeaderQueue: "q", wire.HeaderAttempt: int64(2), wire.HeaderReason: "made up", wire.HeaderParkedFor: "no more attempts"}

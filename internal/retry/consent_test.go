@@ -78,7 +78,7 @@ func answered(t *testing.T, g *retry.Sender, claims []store.Claim) (fates []retr
 	return fates
 }
 
-// A queue that nobody can be asked about is no fault of the way that its messages wait.
+// That RabbitMQ cannot be asked about a queue is no fault of the way its messages wait.
 func TestUnknownConsentIsNoFaultOfAWay(t *testing.T) {
 	b, s := &faulty{}, memstore.New()
 	f := newHeldFlow(t, s, b)

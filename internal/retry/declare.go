@@ -49,11 +49,11 @@ func (h *DelayQueues) forgetGone() {
 func (h *DelayQueues) prepare(ctx context.Context, m *held, t *delay.Ticket) error {
 	switch f := h.enrolled.route(ctx, m.rec.Queue, m.rec.Proven, m.rec.FailedAt); {
 	case errors.Is(f.Err, ErrAsked), errors.Is(f.Err, ErrUnknown):
-		return fmt.Errorf("%w: %w", errInVain, f.Err) // the store keeps it meanwhile
+		return fmt.Errorf("%w: %w", errNoRoute, f.Err) // the store keeps it meanwhile
 	case f.Err != nil:
 		return f.Err
 	case f.Park != "":
-		return fmt.Errorf("%w: %s", errInVain, f.Park) // as the loop will find out
+		return fmt.Errorf("%w: %s", errNoRoute, f.Park) // as the loop will find out
 	}
 	topology := func() delay.Topology { return m.way.Topology(m.rec.Queue) }
 	if err := h.declare(ctx, m.by(), topology, 0); err != nil || t.First == nil {

@@ -41,7 +41,7 @@ const (
 var (
 	errNotReady = errors.New("there is no connection, or an alarm of RabbitMQ blocks it")
 	errNoAnswer = fmt.Errorf("RabbitMQ has not confirmed within %s", patience)
-	errInVain   = errors.New("it would be in vain")
+	errNoRoute  = errors.New("its queue cannot be retried to")
 )
 
 // DelayQueues publishes failed messages to the queues of RabbitMQ where they wait. What
@@ -155,7 +155,7 @@ func (h *DelayQueues) try(ctx context.Context, batch []held) {
 		if err == nil {
 			err = h.prepare(ctx, m, &t)
 		}
-		if m.err = err; errors.Is(err, errInVain) {
+		if m.err = err; errors.Is(err, errNoRoute) {
 			vain[of] = err
 		}
 		if err != nil {
@@ -192,7 +192,7 @@ func (h *DelayQueues) tell(batch []held) {
 	state := map[string]error{}
 	for _, m := range batch {
 		name, err := m.way.Limits().Name, m.err
-		if errors.Is(err, errInVain) || errors.Is(err, wire.ErrQueueGone) || errors.Is(err, wire.ErrUnacceptable) {
+		if errors.Is(err, errNoRoute) || errors.Is(err, wire.ErrQueueGone) || errors.Is(err, wire.ErrUnacceptable) {
 			continue // the message's own fault, or its queue's
 		}
 		if state[name] == nil {

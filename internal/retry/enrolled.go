@@ -26,7 +26,7 @@ type Enroller interface {
 type enrolled struct {
 	broker   Enroller
 	policies func() policy.Set
-	consent  Consent // nil: nobody is asked
+	consent  Consent // nil: RabbitMQ is not asked
 
 	asker *asker
 

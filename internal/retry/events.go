@@ -30,7 +30,7 @@ const (
 	HalfOpened   Kind = "half-opened"   // a few probes return
 	Ramping      Kind = "ramping"       // they went well: more and more return
 	Closed       Kind = "closed"        // all that is due returns
-	NoConsumer   Kind = "no-consumer"   // something is due, and nobody there to take it
+	NoConsumer   Kind = "no-consumer"   // something is due, and its queue has no consumer
 	ConsumerBack Kind = "consumer-back" // nothing is held for want of a consumer any more
 )
 

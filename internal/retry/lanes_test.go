@@ -195,7 +195,7 @@ func TestManyStuckLanesLeaveTheOthersTheirPart(t *testing.T) {
 	})
 }
 
-// Who is told of trouble is told of the lane that has it, and that it is over when a person
+// Trouble is reported with the lane that has it, and its end when a person
 // has taken its messages away.
 func TestAStuckLaneIsNamed(t *testing.T) {
 	inScene(t, throttle.Rules{}, &targets{full: true}, func(t *testing.T, s *scene) {

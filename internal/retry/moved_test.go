@@ -24,7 +24,7 @@ func identified(body string) retry.Delivery {
 
 // When the leader of a work queue moves, RabbitMQ's at-least-once dead-lettering publishes
 // again what it had not noted as safe in the intake, and our connection notices nothing.
-// The copy of what has a message-id is known all the same; without one it cannot be told
+// The copy of what has a message-id is known all the same; without one it cannot be distinguished
 // from another message with equal content. All are kept.
 func TestACopyAfterALeaderMovedKeepsItsID(t *testing.T) {
 	again := func(d retry.Delivery, body string) retry.Delivery {

@@ -20,7 +20,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// answers is a publisher that gives the answers it is told, by the body of a message.
+// answers is a publisher with given answers, by the body of a message.
 type answers struct {
 	faulty
 	of    map[string]error

@@ -34,7 +34,7 @@ import (
 // same message-id, from the same queue, within moved, is a copy. Should a publisher repeat
 // message-id and content nevertheless, a consumer that drops what has the same id would
 // drop its second message: but that one alone, since from the third on the content is known
-// to be repeated and proves nothing. Without a message-id such a copy cannot be told from
+// to be repeated and proves nothing. Without a message-id such a copy cannot be distinguished from
 // an honest equal message, and has an id of its own.
 //
 // Equal dead letters have a receipt each. The first rule uses a receipt once, and so do
@@ -63,7 +63,7 @@ type outage struct{ began, ended time.Time }
 // again when its node is back, and which may be such copies.
 const before, after = 30 * time.Second, 30 * time.Second
 
-// blind bounds how long ago an outage that nobody saw may have begun: a service that was
+// blind bounds how long ago an outage that was not seen may have begun: a service that was
 // stopped overnight is no reason to take an equal message for a copy.
 const blind = 10 * time.Minute
 

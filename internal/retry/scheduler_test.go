@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// giver notes when each message was sent, and answers as it is told.
+// giver notes when each message was sent, and answers as the test says.
 type giver struct {
 	mu     sync.Mutex
 	began  time.Time

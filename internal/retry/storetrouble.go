@@ -17,7 +17,7 @@ const (
 	holding   = "reading which queues are held"
 )
 
-// troubles are what the store fails at, and since when: a person is told when it
+// troubles are what the store fails at, and since when: a person learns when it
 // begins and when it is over, and not of each try.
 type troubles struct {
 	mu    sync.Mutex

@@ -52,7 +52,7 @@ func (f *faultyStore) Settle(ctx context.Context, outcomes []store.Outcome) (int
 	return f.Store.Settle(ctx, outcomes)
 }
 
-// A store that is away for a while is told of twice: when it goes, with why, and when
+// A store that is away for a while is logged twice: when it goes, with why, and when
 // it is back, with how long it was away. It is asked ever less often, and what was due
 // goes on within a second, whatever wakes the loop meanwhile.
 func TestAStoreThatIsAwayIsToldOfOnce(t *testing.T) {

@@ -63,7 +63,7 @@ func (b *batches) Send(ctx context.Context, queue string, claims []store.Claim) 
 	return b.giver.Send(ctx, queue, claims)
 }
 
-// Nothing is sent before the gate opens, and no more at once than it allows. It is told of
+// Nothing is sent before the gate opens, and no more at once than it allows. It learns of
 // each that was allowed whether it was retried: one that failed, was parked, or was not
 // there, was not, and another may be in its place.
 func TestTheGateIsObeyedAndToldWhatBecameOfWhatItAllowed(t *testing.T) {

@@ -34,7 +34,7 @@ const (
 	ink, dim, grid                    = "#1b2127", "#57626d", "#dde1e5"
 )
 
-// strokes are told apart by their dashes as well as by their colours.
+// strokes differ in their dashes as well as in their colours.
 var strokes = map[string]stroke{
 	"requeue": {colour: "#b3401a", class: "storm-requeue", width: 2, dash: []float64{2, 3}},
 	"fixed":   {colour: "#7a4aa0", class: "storm-fixed", width: 2, dash: []float64{12, 4, 2, 4}},

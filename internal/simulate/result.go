@@ -23,7 +23,7 @@ type Way struct{ ID, Title, Says string }
 type Outcome struct {
 	Way
 	// Calls reached the upstream while it was down; Returns are those of them that
-	// were not the first of their message, which nobody but the consumer can spare.
+	// were not the first of their message, which only the consumer can spare.
 	Calls, Returns int64
 	// Share is Returns as a share of those with backoff alone.
 	Share float64

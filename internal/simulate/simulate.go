@@ -1,5 +1,5 @@
 // Package simulate shows what returns do to an upstream that is down for a while:
-// the same messages with four ways to bring them back, on a virtual clock. It runs
+// the same messages with four ways to retry them, on a virtual clock. It runs
 // the policy and the gate that the service runs; only time, RabbitMQ, the consumer
 // and the upstream are made up. Equal options give equal results. Read it in this
 // order:

@@ -43,7 +43,7 @@ func (o Options) down(t int) bool {
 	return at >= o.Before && at < o.Before+o.Outage
 }
 
-// longestDrain is as long as a drain is told to be: a rate of next to nothing would
+// longestDrain bounds the length of a drain: a rate of next to nothing would
 // take longer than a Duration can say.
 const longestDrain = 100 * 365 * 24 * time.Hour
 

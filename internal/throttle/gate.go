@@ -10,7 +10,7 @@ import (
 
 const (
 	// forgetAfter is how long a queue is remembered of which there is nothing to
-	// remember, and forgetAtLast one that nobody asked about for so long.
+	// remember, and forgetAtLast one that was not asked about for so long.
 	forgetAfter  = 10 * time.Minute
 	forgetAtLast = 24 * time.Hour
 	// sweepEvery is how often they are looked for.
@@ -32,7 +32,7 @@ type Gate struct {
 	late   time.Duration
 }
 
-// New makes a gate. rules tells those in force; random is in [0, 1); changed is told
+// New makes a gate. rules returns those in force; random is in [0, 1); changed receives
 // of each change, in their order, and must be quick and not call the gate.
 func New(rules func(queue string) Rules, random func() float64, changed func(Transition)) *Gate {
 	return &Gate{rules: rules, random: random, changed: changed, queues: map[string]*queue{}, part: Part{N: 1}, leads: true}
@@ -74,7 +74,7 @@ func (g *Gate) Allow(queue string, most int, now time.Time) (n int, again time.T
 	return n, again
 }
 
-// Unsent gives back n that were allowed, and not sent, or not confirmed.
+// Unsent takes back n that were allowed, and not published, or not confirmed.
 func (g *Gate) Unsent(queue string, n int, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -84,7 +84,7 @@ func (g *Gate) Unsent(queue string, n int, now time.Time) {
 	}
 }
 
-// Returned is told of allowed messages that RabbitMQ has confirmed, in the order in
+// Returned counts allowed messages that RabbitMQ has confirmed, in the order in
 // which they were sent.
 func (g *Gate) Returned(queue string, ids []uuid.UUID, now time.Time) {
 	g.mu.Lock()
@@ -113,7 +113,7 @@ func (g *Gate) Returned(queue string, ids []uuid.UUID, now time.Time) {
 	}
 }
 
-// Failed is told of each message that failed, also of those that were never
+// Failed counts each message that failed, also those that were never
 // returned: these are not counted. elsewhere says that the queue's failures matter,
 // and this one was not returned by this gate: if there are others, tell them.
 func (g *Gate) Failed(queue string, id uuid.UUID, now time.Time) (elsewhere bool) {
@@ -136,7 +136,7 @@ func (g *Gate) Failed(queue string, id uuid.UUID, now time.Time) (elsewhere bool
 	return true
 }
 
-// Consumers is told how many consumers RabbitMQ says that queue has; -1: not known,
+// Consumers sets how many consumers RabbitMQ says that queue has; -1: not known,
 // so nothing is held for want of them.
 func (g *Gate) Consumers(queue string, n int, now time.Time) {
 	r := g.rules(queue)

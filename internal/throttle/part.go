@@ -6,7 +6,7 @@ import (
 
 // Part is what one of several gates, each a replica's, has of what its queues' rules
 // allow to all of them: it is the I-th of N, from 0 on. N is 0 while it has none. A
-// gate that nobody tells of any others is the only one.
+// gate that hears of no others is the only one.
 type Part struct {
 	N, I int
 	// Until is how long it counts; zero: until there is another.
@@ -158,7 +158,7 @@ func (g *Gate) Judged(now time.Time) map[string]Judged {
 	return all
 }
 
-// Heard is told what another replica says of its returns: of all queues there is
+// Heard takes what another replica says of its retries: of all queues there is
 // something to be said of.
 func (g *Gate) Heard(replica string, all map[string]Judged, now time.Time) {
 	g.mu.Lock()

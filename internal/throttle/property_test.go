@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
-// legal are the changes that need nobody's force.
+// legal are the changes that no person forced.
 var legal = map[throttle.State][]throttle.State{
 	throttle.Closed:   {throttle.Open},
 	throttle.Open:     {throttle.HalfOpen, throttle.Closed},

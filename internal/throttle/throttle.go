@@ -50,7 +50,7 @@ func (r Rules) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// FormatRate is a rate, so many a second, in the unit in which it is a whole number.
+// FormatRate writes a rate, given per second, in the unit in which it is a whole number.
 func FormatRate(r float64) string {
 	switch {
 	case r == math.Trunc(r):
@@ -117,7 +117,7 @@ const (
 	ConsumerBack State = "consumer-back"
 )
 
-// Auto is what Force is told to let the breaker decide again.
+// Auto passed to Force lets the breaker decide again.
 const Auto = "auto"
 
 // Transition is one change of a queue.
@@ -126,7 +126,7 @@ type Transition struct {
 	From, To State // From is "" when To is NoConsumer or ConsumerBack
 	At       time.Time
 	Why      string
-	By       string    // who forced it; "" for nobody
+	By       string    // who forced it; "" when no one did
 	Until    time.Time // To is Open: when the first probe goes; zero: when a person says so
 	Followed bool      // another replica has decided it
 }

@@ -227,7 +227,7 @@ func TestNoConsumerNoReturn(t *testing.T) {
 	}
 }
 
-// Nobody is told that a queue has a consumer again when that is not known.
+// No event says that a queue has a consumer again when that is not known.
 func TestWhyNothingIsHeldForWantOfAConsumerAnyMore(t *testing.T) {
 	for n, want := range map[int]string{2: "consumers of the queue: 2", -1: "it is not known any more whether the queue has consumers", 0: "its policy returns without consumers"} {
 		var why string
@@ -273,7 +273,7 @@ func TestAPersonForcesABreaker(t *testing.T) {
 }
 
 // The rate is exact, in each minute of an hour, when the caller is late, gets less than
-// it asked for and gives back what it does not need.
+// it asked for and returns what it does not need.
 func TestTheRateIsExactOverAMinute(t *testing.T) {
 	for _, rate := range []float64{0.5, 1, 3, 20, 200, 5000} {
 		t.Run(fmt.Sprint(rate), func(t *testing.T) {
@@ -304,7 +304,7 @@ func TestTheRateIsExactOverAMinute(t *testing.T) {
 	}
 }
 
-// Nothing is remembered for ever of queues that nobody asks about any more.
+// Nothing is remembered for ever of queues that are not asked about any more.
 func TestQueuesThatNobodyAsksAboutAreForgotten(t *testing.T) {
 	b := newBench(t, withBreaker())
 	for i := range 1000 {

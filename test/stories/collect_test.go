@@ -53,7 +53,7 @@ func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
 		hostile := parked("other")
 		hostile.Headers[wire.HeaderUserID] = "admin"
 		publish(t, ch, wire.ExchangeParked, "", hostile)
-		if p := s.WaitParked(t, 1)[0]; p.Queue != "other" || len(p.Notes) != 1 || !strings.Contains(p.Notes[0], "nobody vouches") {
+		if p := s.WaitParked(t, 1)[0]; p.Queue != "other" || len(p.Notes) != 1 || !strings.Contains(p.Notes[0], "that is not proven") {
 			t.Errorf("parked as %+v", p)
 		}
 		if n := s.Replay(t, "queue:other"); n != 1 {
