@@ -15,7 +15,7 @@ import (
 // A session that was begun at one replica is one at all, until it ends at any.
 func TestAKeptSessionIsKnownToAllReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fleet := memstore.NewFleet()
+		fleet := memstore.NewReplicas()
 		a, b := fleet.Join(), fleet.Join()
 		ctx := t.Context()
 		tokens := NewTokens(a, &logbook{})
@@ -98,7 +98,7 @@ func entries(t *testing.T, m *memstore.Member, prefix string) (n int) {
 // A request that is under way while somebody signs out does not bring the session back.
 func TestASessionThatHasEndedIsNotWrittenAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := memstore.NewFleet().Join()
+		m := memstore.NewReplicas().Join()
 		s := sessions{kept: m}
 		id, err := s.begin(t.Context(), root, "")
 		if err != nil {

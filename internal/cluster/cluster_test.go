@@ -61,7 +61,7 @@ func (f *faulty) Listen(ctx context.Context, topic string, hear func([]byte)) er
 	})
 }
 
-func join(t *testing.T, fleet *memstore.Fleet, id string) *replica {
+func join(t *testing.T, fleet *memstore.Replicas, id string) *replica {
 	r := &replica{store: &faulty{Member: fleet.Join()}, done: make(chan struct{})}
 	r.able.Store(true)
 	r.Replicas = cluster.New(cluster.Config{
@@ -116,12 +116,12 @@ func leaders(all ...*replica) (leading []*replica) {
 }
 
 // turned is a test in turned time.
-func turned(t *testing.T, test func(t *testing.T, fleet *memstore.Fleet)) {
-	synctest.Test(t, func(t *testing.T) { test(t, memstore.NewFleet()) })
+func turned(t *testing.T, test func(t *testing.T, fleet *memstore.Replicas)) {
+	synctest.Test(t, func(t *testing.T) { test(t, memstore.NewReplicas()) })
 }
 
 func TestAllAreShown(t *testing.T) {
-	turned(t, func(t *testing.T, fleet *memstore.Fleet) {
+	turned(t, func(t *testing.T, fleet *memstore.Replicas) {
 		a := join(t, fleet, "a")
 		b := join(t, fleet, "b")
 		time.Sleep(2 * time.Second)
@@ -148,7 +148,7 @@ func TestAllAreShown(t *testing.T) {
 // however that falls in its time.
 func TestALeaderThatDiesHasASuccessorWithin5s(t *testing.T) {
 	for after := 10 * time.Second; after < 11*time.Second; after += 90 * time.Millisecond {
-		turned(t, func(t *testing.T, fleet *memstore.Fleet) {
+		turned(t, func(t *testing.T, fleet *memstore.Replicas) {
 			all := []*replica{join(t, fleet, "a"), join(t, fleet, "b"), join(t, fleet, "c")}
 			time.Sleep(after)
 			leading := leaders(all...)
@@ -186,7 +186,7 @@ func TestALeaderThatDiesHasASuccessorWithin5s(t *testing.T) {
 }
 
 func TestALeaderThatEndsHasASuccessorAtOnce(t *testing.T) {
-	turned(t, func(t *testing.T, fleet *memstore.Fleet) {
+	turned(t, func(t *testing.T, fleet *memstore.Replicas) {
 		all := []*replica{join(t, fleet, "a"), join(t, fleet, "b")}
 		time.Sleep(10 * time.Second)
 		leaders(all...)[0].stop()
@@ -199,7 +199,7 @@ func TestALeaderThatEndsHasASuccessorAtOnce(t *testing.T) {
 
 // Breakers are probed by the leader, so it must be one that can return messages.
 func TestALeaderThatCannotReturnGivesWay(t *testing.T) {
-	turned(t, func(t *testing.T, fleet *memstore.Fleet) {
+	turned(t, func(t *testing.T, fleet *memstore.Replicas) {
 		all := []*replica{join(t, fleet, "a"), join(t, fleet, "b")}
 		time.Sleep(10 * time.Second)
 		old := leaders(all...)[0]
@@ -223,7 +223,7 @@ func TestALeaderThatCannotReturnGivesWay(t *testing.T) {
 // than nine tenths of it, also while one joins, dies, or has no RabbitMQ.
 func TestPartsAddUp(t *testing.T) {
 	for after := time.Duration(0); after < 250*time.Millisecond; after += 60 * time.Millisecond {
-		turned(t, func(t *testing.T, fleet *memstore.Fleet) {
+		turned(t, func(t *testing.T, fleet *memstore.Replicas) {
 			began := time.Now()
 			all := []*replica{join(t, fleet, "b")}
 			events := map[time.Duration]func(){
@@ -280,7 +280,7 @@ func TestPartsAddUp(t *testing.T) {
 
 // Who cannot say that it is alive has no part any more before others take it.
 func TestAPartEndsByItself(t *testing.T) {
-	turned(t, func(t *testing.T, fleet *memstore.Fleet) {
+	turned(t, func(t *testing.T, fleet *memstore.Replicas) {
 		a, b := join(t, fleet, "a"), join(t, fleet, "b")
 		time.Sleep(5 * time.Second)
 		if a.share(time.Now()) != 0.5 || b.share(time.Now()) != 0.5 {
@@ -300,7 +300,7 @@ func TestAPartEndsByItself(t *testing.T) {
 }
 
 func TestWhatIsSaidIsHeard(t *testing.T) {
-	turned(t, func(t *testing.T, fleet *memstore.Fleet) {
+	turned(t, func(t *testing.T, fleet *memstore.Replicas) {
 		a, b := join(t, fleet, "a"), join(t, fleet, "b")
 		time.Sleep(time.Second)
 		if a.missed.Load() != 1 || b.missed.Load() != 1 {
@@ -338,7 +338,7 @@ func TestWhatIsSaidIsHeard(t *testing.T) {
 // What has changed in the store is announced though announcing fails for a while, and looked
 // for by who does not hear.
 func TestWhatIsNotHeardIsFound(t *testing.T) {
-	turned(t, func(t *testing.T, fleet *memstore.Fleet) {
+	turned(t, func(t *testing.T, fleet *memstore.Replicas) {
 		a, b := join(t, fleet, "a"), join(t, fleet, "b")
 		time.Sleep(time.Second)
 		a.store.mute.Store(true)

@@ -119,7 +119,7 @@ func tenants(t *testing.T, secure bool, vhosts ...string) (server *httptest.Serv
 	mux := http.NewServeMux()
 	secrets = map[string]string{}
 	for _, vhost := range append(vhosts, "") {
-		kept, base := memstore.NewFleet().Join(), ""
+		kept, base := memstore.NewReplicas().Join(), ""
 		tokens := auth.NewTokens(kept, &book{})
 		var err error
 		if secrets[vhost], _, err = tokens.Create(t.Context(), root, auth.NewToken{Name: owner(vhost), Role: "viewer"}); err != nil {

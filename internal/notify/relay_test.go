@@ -38,7 +38,7 @@ func (h *heard) target(r *Route) (*target, error) {
 // before a leader died is not told again by the next.
 func TestReplicasAreToldOfOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fleet, out := memstore.NewFleet(), &heard{}
+		fleet, out := memstore.NewReplicas(), &heard{}
 		var relaying sync.WaitGroup
 		ctx, stop := context.WithCancel(context.Background())
 		replica := func(id string) (*Engine, *memstore.Member) {

@@ -32,7 +32,7 @@ import (
 // scene is what they share.
 type scene struct {
 	t     *testing.T
-	store *memstore.Fleet
+	store *memstore.Replicas
 	rules throttle.Rules
 
 	mu       sync.Mutex
@@ -196,7 +196,7 @@ func (s *scene) due(queue string, n int) {
 
 func together(t *testing.T, rules throttle.Rules, test func(t *testing.T, s *scene)) {
 	synctest.Test(t, func(t *testing.T) {
-		test(t, &scene{t: t, store: memstore.NewFleet(), rules: rules, by: map[*node]int{}})
+		test(t, &scene{t: t, store: memstore.NewReplicas(), rules: rules, by: map[*node]int{}})
 	})
 }
 

@@ -55,7 +55,7 @@ type Searcher interface {
 	// PastKept endings of all messages are known, older ones forgotten. This is
 	// history, and no promise: a killed process may leave out its last moment, and
 	// a power cut the last half minute or so, whereas what is kept, and how many of
-	// each group, is told as exactly as ever.
+	// each group, is as exact as ever.
 	Past(ctx context.Context, id uuid.UUID) ([]Passage, error)
 
 	// Returned visits passages of all messages, newest first.

@@ -22,10 +22,10 @@ type Shared interface {
 	// Leave ends that at once.
 	Leave(ctx context.Context, replica string) error
 
-	// Lead makes replica the leader of something until ttl from now, when nobody is or
+	// Lead makes replica the leader of something until ttl from now, when none is or
 	// it is already. term grows with each new leader: what a former one still does
-	// can be told by it. leads is false when another is the leader. When Lead returns a
-	// term that one leads, nobody is ever given its number again, as surely as a record
+	// can be known by it. leads is false when another is the leader. When Lead returns a
+	// term that one leads, no replica ever gets its number again, as surely as a record
 	// that was added is kept; and whatever was changed before is in the side table.
 	Lead(ctx context.Context, what, replica string, ttl time.Duration) (term uint64, leads bool, err error)
 	// Resign lets another be the leader at once; nothing when replica is not.
@@ -34,7 +34,7 @@ type Shared interface {
 	// Tell says something to all who listen to a topic now. Nothing is kept for those
 	// who do not.
 	Tell(ctx context.Context, topic string, said []byte) error
-	// Listen hears what is told, in the order of each teller, until ctx ends; it
+	// Listen receives what is sent, in the order of each sender, until ctx ends; it
 	// returns earlier with an error when something may have been missed.
 	Listen(ctx context.Context, topic string, hear func(said []byte)) error
 }
@@ -57,7 +57,7 @@ type Replica struct {
 }
 
 // WithTerm is a context of what a leader does: PutEntries, DeleteEntries and Change of
-// a Shared store change something with it only while nobody has begun a later term of
+// a Shared store change something with it only while no one has begun a later term of
 // what, and else return ErrDeposed. So a leader that was stopped for a while, and does
 // not know yet that it is none any more, spoils nothing.
 func WithTerm(ctx context.Context, what string, term uint64) context.Context {

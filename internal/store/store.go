@@ -1,7 +1,7 @@
 // Package store is the contract of keeping waiting and parked messages. The
 // disk engine, the in-memory one and any later one pass storetest.
 //
-// A store knows nothing of policies, brokers or time: it is told what is due.
+// A store knows nothing of policies, brokers or time: its callers say what is due.
 package store
 
 import (
@@ -34,7 +34,7 @@ var (
 // must be at least the number of deliveries RabbitMQ may have outstanding to the intakes
 // of one. They are kept by process, and not by age alone: what RabbitMQ delivers again
 // are the newest of one that ended, however much others have stored since, and however
-// long it took until anybody was there to take them.
+// long it took until they were delivered again.
 const ReceiptsKept = 8192
 
 // A shared store forgets the receipts of a process that has written none for
@@ -57,7 +57,7 @@ type Store interface {
 
 	// Claim hands out waiting records of one lane with Due ≤ upTo, earliest
 	// first, at most n of them and at most maxBytes of body (but always one).
-	// A claimed record is handed to nobody else until it is settled, released,
+	// A claimed record is not handed out again until it is settled, released,
 	// or its owner dies (disk: the process; a shared engine: the lease).
 	Claim(ctx context.Context, lane Lane, upTo time.Time, n, maxBytes int) ([]Claim, error)
 
@@ -69,7 +69,7 @@ type Store interface {
 	// Release gives claims back unchanged.
 	Release(ctx context.Context, claims []Claim) error
 
-	// Next tells, for each lane with waiting records that nobody claimed, when
+	// Next tells, for each lane with waiting records that are not claimed, when
 	// the earliest of them is due. The order is not defined.
 	Next(ctx context.Context) ([]NextDue, error)
 

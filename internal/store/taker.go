@@ -3,7 +3,7 @@ package store
 import "context"
 
 // Taker is what a store offers besides to take over what another one kept: see
-// package migrate. Nobody else uses it meanwhile.
+// package migrate. Nothing else uses it meanwhile.
 type Taker interface {
 	Store
 
@@ -27,7 +27,7 @@ type Books struct {
 	Newest Bound     // so that no number is given twice
 }
 
-// BooksOf reads those of a store that nobody changes meanwhile.
+// BooksOf reads those of a store that does not change meanwhile.
 func BooksOf(ctx context.Context, s Store) (b Books, err error) {
 	if b.Ledger, err = s.Ledger(ctx); err != nil {
 		return b, err

@@ -59,7 +59,7 @@ func killed(t *testing.T, random *rand.Rand) (disk *vfs.MemFS, kept, ended map[s
 }
 
 // One flipped bit, wherever it is in the folder, costs nothing that was promised, or is
-// told: the store refuses to open, a read fails, or the damage is counted.
+// reported: the store refuses to open, a read fails, or the damage is counted.
 func TestOneFlippedBitLosesNothingUnseen(t *testing.T) {
 	random := rand.New(rand.NewPCG(6, 12))
 	disk, kept, ended := killed(t, random)
@@ -70,7 +70,7 @@ func TestOneFlippedBitLosesNothingUnseen(t *testing.T) {
 			flip(t, clone, name, at)
 			how, lost := opened(t, clone, kept, ended)
 			if told[how]++; lost != "" {
-				t.Errorf("%s, byte %d: nothing was told, and %s", name, at, lost)
+				t.Errorf("%s, byte %d: nothing was reported, and %s", name, at, lost)
 			}
 		}
 	}
@@ -142,7 +142,7 @@ func flip(t *testing.T, disk vfs.FS, path string, at int64) {
 	}
 }
 
-// opened opens a damaged store and reads all of it: how the damage was told, or what is
+// opened opens a damaged store and reads all of it: how the damage was reported, or what is
 // wrong though it was not.
 func opened(t *testing.T, disk vfs.FS, kept, ended map[string]bool) (how, lost string) {
 	t.Helper()

@@ -74,7 +74,7 @@ func (b *badBlocks) found(fs vfs.FS, file string, err error) (at block, mended, 
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.by[here] != nil {
-		return at, false, false // it has been told
+		return at, false, false // it has been reported
 	}
 	bad := &badBlock{err: fmt.Errorf("%w: %v", pebble.ErrCorruption, err)}
 	if data, err := readBlock(fs, file, here.at, here.size); err == nil {

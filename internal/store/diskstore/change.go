@@ -131,7 +131,7 @@ func (c *change) commit() (err error) {
 	return nil
 }
 
-// commitWithPast lets nobody look for what ended in the batch between the two: it
+// commitWithPast lets no one look for what ended in the batch between the two: it
 // would be nowhere.
 func (c *change) commitWithPast() error {
 	var sums store.Sums

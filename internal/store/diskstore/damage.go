@@ -55,7 +55,7 @@ type damage struct {
 	lost  *lostBlocks // nil: files are read as they are
 
 	mu     sync.Mutex
-	places map[string]string // files, or what cannot be read where nobody knows which; and how
+	places map[string]string // files, or what cannot be read where the file is not known; and how
 }
 
 // newDamage has what is known of before. A store that is salvaged is left as it is.
@@ -75,7 +75,7 @@ func newDamage(log *slog.Logger, files *tables, folder string, salvage bool) (*d
 	return d, nil
 }
 
-// found is told by Pebble of a block whose checksum is wrong.
+// found is called by Pebble for a block whose checksum is wrong.
 func (d *damage) found(info pebble.DataCorruptionInfo) {
 	at, mended, lost := d.files.bad.found(d.files.FS, info.Path, info.Details)
 	switch {
@@ -119,7 +119,7 @@ func (d *damage) note(place string, err error) {
 	}
 }
 
-// skipped is told of a stretch of keys that cannot be read.
+// skipped receives each stretch of keys that cannot be read.
 func (d *damage) skipped(from []byte, err error) {
 	if info := pebble.ExtractDataCorruptionInfo(err); info != nil && d.lost != nil && d.lost.of(d.files.PathBase(info.Path)) {
 		return // it is noted

@@ -26,14 +26,14 @@ import (
 type Options struct {
 	// FS is where it writes; nil is the machine's own file system.
 	FS vfs.FS
-	// Log is told what needs a person; nil is slog.Default.
+	// Log receives what needs a person; nil is slog.Default.
 	Log *slog.Logger
 	// Reserve is the room, in bytes, that is left free on the disk: Add fails
 	// with store.ErrFull rather than use it, so that settling (which frees room,
 	// but needs some first) and the database's own upkeep never meet a full
 	// disk. 0 is 256 MiB.
 	Reserve uint64
-	// OnSync is told how long each commit took, the sync included.
+	// OnSync receives how long each commit took, the sync included.
 	OnSync func(time.Duration)
 	// Memory is shared with other stores of this process; nil: it has its own.
 	Memory *Memory

@@ -64,7 +64,7 @@ func TestASecondOwnerIsRefused(t *testing.T) {
 }
 
 // Only a lock that somebody holds is said to be one: told to stop the other
-// process, nobody would find a missing right.
+// process, a missing right would not be found.
 func TestWhyAFolderCannotBeHad(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -91,7 +91,7 @@ func (s *Store) forgetNames(names []string) error {
 }
 
 // dropZeros deletes the counters that are 0 from now on: those of queues that were
-// forgotten. It is for the opening, when nobody merges. (A merger that says so itself,
+// forgotten. It is for the opening, when nothing merges. (A merger that says so itself,
 // pebble.DeletableValueMerger, panics in compactions of Pebble 2.1.7.)
 func (s *Store) dropZeros(b *pebble.Batch) error {
 	for _, prefix := range []byte{prefixCount, prefixLedger} {

@@ -101,7 +101,7 @@ func (g *grouped) failed(at time.Time, now time.Time) {
 		at = now
 	}
 	if at.Unix() <= 0 {
-		return // nobody knows when
+		return // it is not known when
 	}
 	g.more.seen(at.Unix() / 60)
 	g.more.hours.add(at.Unix()/3600, 1)

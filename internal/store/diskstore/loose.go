@@ -117,7 +117,7 @@ func (l *loose) each(visit func(key []byte, w write, value []byte) error) error 
 	return nil
 }
 
-// visitor is told of one write.
+// visitor receives one write.
 type visitor func(kind pebble.InternalKeyKind, key []byte, seq uint64, value []byte) error
 
 // table reads a table from its begin and, from damage on, from its end. stopped is why

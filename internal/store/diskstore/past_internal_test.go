@@ -109,7 +109,7 @@ func TestHistoryGoesOnAfterATornWrite(t *testing.T) {
 	}
 }
 
-// A disk that takes no history still takes messages, and a person is told once.
+// A disk that takes no history still takes messages, and the log says so once.
 func TestHistoryThatCannotBeWrittenStopsNothing(t *testing.T) {
 	var failing atomic.Bool
 	disk := errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {

@@ -99,7 +99,7 @@ func settle(t *testing.T, s store.Store, random *rand.Rand, kept, ended map[stri
 	}
 }
 
-// movedQueue holds what mutate changes; nobody claims from it.
+// movedQueue holds what mutate changes; nothing claims from it.
 const movedQueue = "moved"
 
 // mutate moves records of a queue of its own from state to state, adds some and

@@ -77,7 +77,7 @@ func isOurs(name string) bool {
 
 // restrict takes the rights of other users to a store's folder and to its files away.
 // Where the folder is somebody else's, as a volume's often is, that is only reported:
-// the files are closed all the same. One that anybody may write to is refused.
+// the files are closed all the same. One that everyone may write to is refused.
 func restrict(folder string, log *slog.Logger) error {
 	info, err := os.Stat(folder)
 	if err != nil {

@@ -97,7 +97,7 @@ func (s *Store) stage(staging string) (staged string, has promise, err error) {
 	if err := s.db.Checkpoint(staged, pebble.WithFlushedWAL()); err != nil {
 		return "", has, err
 	}
-	if _, onDisk := s.fs.(private); onDisk { // Pebble made it; nobody else can enter the folder above
+	if _, onDisk := s.fs.(private); onDisk { // Pebble made it; no one else can enter the folder above
 		if err := os.Chmod(staged, privateFolder); err != nil {
 			return "", has, err
 		}

@@ -13,7 +13,7 @@ import (
 func harmful(err error) bool { return pebble.IsCorruptionError(err) || errors.Is(err, syscall.EIO) }
 
 // walk is a Pebble iterator that goes on after blocks that cannot be read: they cost the
-// records in them, and not those after them. What it leaves out is told to skipped.
+// records in them, and not those after them. What it leaves out is passed to skipped.
 type walk struct {
 	*pebble.Iterator
 	low, high []byte                       // its bounds

@@ -193,7 +193,7 @@ func (s *Store) promised(accept bool) error {
 		return fmt.Errorf("reading %s: %w", s.witness.path, err)
 	}
 	if was != nil && there.commits < was.commits && s.damage.lostKey(keyCommits) {
-		s.log.Warn("store: the count of its commits is lost with a damaged block, so whether others are missing cannot be told", "folder", s.path)
+		s.log.Warn("store: the count of its commits is lost with a damaged block, so whether others are missing is not known", "folder", s.path)
 		there.commits = was.commits
 		if err := s.db.Set(keyCommits, binary.AppendVarint(nil, there.commits), pebble.Sync); err != nil {
 			return err
@@ -201,12 +201,12 @@ func (s *Store) promised(accept bool) error {
 	}
 	switch {
 	case was == nil && there.commits > 0:
-		s.log.Warn("store: its witness is gone or damaged, so whether all that was synced is there cannot be told; it begins anew", "file", s.witness.path)
+		s.log.Warn("store: its witness is gone or damaged, so whether all that was synced is there is not known; it begins again", "file", s.witness.path)
 	case was == nil: // new, or of a version without one
 	case there.commits < was.commits && !accept:
 		return &LostError{Folder: s.path, Commits: was.commits - there.commits, Promised: was.sums, There: there.sums}
 	case there.commits < was.commits:
-		s.log.Error("store: it goes on without writes that were synced, as it was told to", "folder", s.path, "commits", was.commits-there.commits)
+		s.log.Error("store: it goes on without writes that were synced, since their loss was accepted", "folder", s.path, "commits", was.commits-there.commits)
 	case damaged > 0:
 		s.log.Warn("store: one half of its witness is damaged; the other one shows that all is there", "file", s.witness.path)
 	}

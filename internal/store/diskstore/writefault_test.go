@@ -30,8 +30,8 @@ var logFaults = map[string][]errorfs.OpKind{
 	"sync":  {errorfs.OpFileSync, errorfs.OpFileSyncData, errorfs.OpFileSyncTo},
 }
 
-// When the log cannot be written the process says so and ends, before anybody is
-// promised anything. What was promised is there afterwards; the batch that
+// When the log cannot be written the process says so and ends, before anything is
+// promised. What was promised is there afterwards; the batch that
 // failed is there whole or not at all.
 func TestALogThatCannotBeWrittenEndsTheProcess(t *testing.T) {
 	for fault := range logFaults {

@@ -20,7 +20,7 @@ type Store struct {
 	closed  bool
 }
 
-// state is what is kept; the members of a Fleet have one.
+// state is what is kept; all stores of one Replicas share it.
 type state struct {
 	mu       sync.Mutex
 	seq      uint64
@@ -34,13 +34,13 @@ type state struct {
 	used     map[string]uint64      // when something was last counted of a queue: the value that counted had
 	counted  uint64
 	opened   []*Store
-	terms    map[string]lead // of what there is a leader, see fleet.go
+	terms    map[string]lead // of what there is a leader, see replicas.go
 }
 
 type entry struct {
 	seq     uint64
 	rec     store.Record
-	claimed *Store // by whom; nil: nobody
+	claimed *Store // by whom; nil: none
 }
 
 // New makes an empty store.

@@ -12,7 +12,7 @@ func TestMemoryEngine(t *testing.T) {
 	storetest.Run(t, storetest.Engine{Name: "memory", Open: func(*testing.T) store.Store { return memstore.New() }})
 }
 
-// A member of a fleet is a store like any other.
+// A member of several replicas is a store like any other.
 func TestAMemberOfAFleet(t *testing.T) {
-	storetest.Run(t, storetest.Engine{Name: "member", Open: func(*testing.T) store.Store { return memstore.NewFleet().Join() }})
+	storetest.Run(t, storetest.Engine{Name: "member", Open: func(*testing.T) store.Store { return memstore.NewReplicas().Join() }})
 }

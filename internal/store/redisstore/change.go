@@ -374,7 +374,7 @@ func (c *change) args(ctx context.Context, shard int, whole bool, entries []stor
 	p := &c.parts[shard]
 	by := []string{"", "0"} // whoever does what is committed
 	ttl := doneFor
-	if whole { // nobody but this process does it again, and that within the timeout
+	if whole { // only this process does it again, and that within the timeout
 		by, ttl = led(ctx), 2*c.s.Timeout
 	}
 	args := append(by, c.token, flag(whole), itoa(ttl.Milliseconds()), c.s.pastKept(), itoa(p.n))

@@ -29,7 +29,7 @@ func (s *Store) Claim(ctx context.Context, lane store.Lane, upTo time.Time, n, m
 			some, err = s.claim(ctx, lane, upTo, shares)
 		}
 		if err != nil && len(claims) > 0 {
-			break // nobody would settle what is claimed already
+			break // no one would settle what is claimed already
 		}
 		if err != nil {
 			return nil, err

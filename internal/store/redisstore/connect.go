@@ -143,7 +143,7 @@ func (s *Store) checkSynced(ctx context.Context, node rueidis.Client, info map[s
 	case fsync != "always" && !asks:
 		return fmt.Errorf("its appendfsync is %s, and before Redis 7.2 it cannot tell when a write is on its disk: set `appendfsync always`%s", fsync, instead)
 	case fsync == "no":
-		return fmt.Errorf("its appendfsync is no, so nobody knows when a write is on its disk: set `appendfsync always`%s", instead)
+		return fmt.Errorf("its appendfsync is no, so it is not known when a write is on its disk: set `appendfsync always`%s", instead)
 	case fsync != "always":
 		s.Log.Warn("store: Redis syncs once a second, and each write waits for that: set `appendfsync always`", "appendfsync", fsync)
 	}

@@ -122,7 +122,7 @@ func led(ctx context.Context) []string {
 	return []string{what, strconv.FormatUint(term, 10)}
 }
 
-// ruled is what came of a script that nobody may run who does not lead any more.
+// ruled is the result of a script that only the leader can run.
 func ruled(m rueidis.RedisMessage, err error) error {
 	if err != nil {
 		return err

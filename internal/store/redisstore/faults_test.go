@@ -337,7 +337,7 @@ func TestKilledAndCut(t *testing.T) {
 	storetest.Balances(t, s)
 }
 
-// A record that is damaged, or gone, is in nobody's way.
+// A record that is damaged, or gone, stops no other.
 func TestARecordThatIsGone(t *testing.T) {
 	var log bytes.Buffer
 	server := start(t, "")

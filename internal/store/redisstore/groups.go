@@ -121,7 +121,7 @@ func (s *seen) failed(at, now time.Time) {
 		at = now
 	}
 	if at.Unix() <= 0 {
-		return // nobody knows when
+		return // it is not known when
 	}
 	s.at(at.Unix() / 60)
 	s.hours[at.Unix()/3600]++

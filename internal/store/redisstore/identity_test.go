@@ -137,7 +137,7 @@ func TestAServerOfAClusterThatWasEmptiedIsNoticed(t *testing.T) {
 }
 
 // Redis that comes back with what it had a while ago, though it had confirmed more, is
-// told of: the service goes on with that.
+// reported: the service goes on with that.
 func TestRedisThatWentBackIsNoticed(t *testing.T) {
 	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
 		o.Config = "maxmemory 1gb"

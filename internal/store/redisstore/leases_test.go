@@ -190,7 +190,7 @@ func TestTwoProcessesShareTheWork(t *testing.T) {
 					seen[c.Key]++
 				}
 				mu.Unlock()
-				if i%3 == 2 && len(claims) > 1 { // some are given back
+				if i%3 == 2 && len(claims) > 1 { // some are released
 					if err := s.Release(ctx, claims[1:]); err != nil {
 						t.Error(err)
 					}

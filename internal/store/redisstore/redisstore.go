@@ -48,11 +48,11 @@ type Options struct {
 	// Reserve is the room in bytes that is left free of Redis's memory, but at most a
 	// tenth of it: Add fails with store.ErrFull rather than use it. 0 is 256 MiB.
 	Reserve uint64
-	// Log is told what needs a person; nil is slog.Default.
+	// Log receives what needs a person; nil is slog.Default.
 	Log *slog.Logger
-	// OnSync is told how long each write took, until it was as durable as promised.
+	// OnSync receives how long each write took, until it was as durable as promised.
 	OnSync func(time.Duration)
-	// OnState is told each second whether Redis answers and is what it was: nil, or what
+	// OnState receives each second whether Redis answers and is what it was: nil, or what
 	// is wrong. It must be quick.
 	OnState func(error)
 
@@ -90,7 +90,7 @@ type Store struct {
 	forgetting forgetting
 	rooms      []room
 	identities identities
-	// step is told before each step of a Change over several shards: tests end it there.
+	// step is called before each step of a Change over several shards: tests end it there.
 	step func(string) error
 
 	// moving lets one Change of this process at a time lock records: two that want
@@ -245,7 +245,7 @@ func (s *Store) use(ctx context.Context) (done func(), err error) {
 	return s.users.Done, nil
 }
 
-// Close waits for calls under way, and gives back what this process has claimed.
+// Close waits for calls under way, and releases what this process has claimed.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	if s.closed {

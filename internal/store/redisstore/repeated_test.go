@@ -12,9 +12,9 @@ import (
 	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
 
-// What is done again, since nobody could say that it was safe, is not taken for safe
+// What is done again, since its safety was not confirmed, is not taken for safe
 // because there was nothing to write: with a replica that stands still, or a disk that
-// nobody syncs, each try is unconfirmed, and one after that has ended is not.
+// nothing syncs, each try is unconfirmed, and one after that has ended is not.
 func TestWhatIsRepeatedIsConfirmed(t *testing.T) {
 	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
 		t.Run("replicated", func(t *testing.T) {

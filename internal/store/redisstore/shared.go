@@ -167,6 +167,6 @@ func (s *Store) Listen(ctx context.Context, topic string, hear func(said []byte)
 	case <-gone:
 		return errors.New("redis: a topic's slot has moved")
 	case err := <-ended:
-		return s.failed(errors.Join(errors.New("what was told may have been missed"), err))
+		return s.failed(errors.Join(errors.New("messages of other replicas may have been missed"), err))
 	}
 }

@@ -87,7 +87,7 @@ func TestOneLeads(t *testing.T) {
 	}
 }
 
-// What one tells, others hear in order; who may have missed something is told so.
+// What one sends, others receive in order; one that may have missed something learns so.
 func TestTellingAndListening(t *testing.T) {
 	server := start(t, "")
 	a, b := openAt(t, server.options()), openAt(t, server.options())

@@ -22,7 +22,7 @@ var changes = []testCase{
 	{"a change does what edit says, adds, and writes entries, in one step", changeOneStep},
 	{"nothing is changed on an error", changeNothing},
 	{"a change takes no more than its bounds", changeBounds},
-	{"nobody claims what is being changed", changeOrClaim},
+	{"what is being changed is not claimed", changeOrClaim},
 	{"the side table", sideTable},
 	{"what is discarded is forgotten when its time is over", forget},
 }

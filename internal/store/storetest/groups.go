@@ -16,9 +16,9 @@ import (
 )
 
 var groups = []testCase{
-	{"groups count what is kept of the same trouble", groupCounts},
+	{"groups count what is kept with the same error", groupCounts},
 	{"groups know when their failures were", groupTimes},
-	{"a group that nothing is kept of is told of for a day", groupForADay},
+	{"a group of which nothing is kept is listed for a day", groupForADay},
 	{"a group has its note", groupNote},
 	{"groups are bounded, and what is beyond is counted too", groupBound},
 	{"groups are the same after a crash", groupCrash},

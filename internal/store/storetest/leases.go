@@ -83,7 +83,7 @@ func (h *holders) take(who int, claims []store.Claim) {
 	}
 }
 
-// drop is called before a store lets go of claims: from then on another may have them.
+// drop is called before a store releases claims: from then on another may have them.
 func (h *holders) drop(claims []store.Claim) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -123,7 +123,7 @@ func handedOnce(t *testing.T, e Engine) {
 		t.Errorf("%d of %d were claimed", len(held.by), n)
 	}
 	for _, s := range all {
-		want(t, "what nobody claimed", next(t, s), "")
+		want(t, "what is not claimed", next(t, s), "")
 		want(t, "kept", total(t, s), fmt.Sprintf("%d waiting, 0 parked, 0 discarded", n))
 	}
 }
@@ -299,7 +299,7 @@ func changeElsewhere(t *testing.T, e Engine) {
 	})
 	wg.Wait()
 	if len(gone) != n {
-		t.Errorf("%d of %d were had by anybody", len(gone), n)
+		t.Errorf("%d of %d were claimed by any", len(gone), n)
 	}
 	parks := 0
 	for _, how := range gone {
@@ -376,7 +376,7 @@ func leaseLost(t *testing.T, e Engine) {
 	}
 
 	resume()
-	// Its connections may be gone; what it was told before is not.
+	// Its connections may be gone; what it has received before is not.
 	var late int
 	eventually(t, "the stalled store works again", func() bool {
 		n, err := stalled.Settle(ctx, []store.Outcome{{Claim: old[0]}, {Claim: old[1]}, {Claim: old[2]}, {Claim: old[3], Park: "too late", At: epoch}})
@@ -394,7 +394,7 @@ func leaseLost(t *testing.T, e Engine) {
 	if err != nil || len(page.Records) != 1 || page.Records[0].Record.ParkedFor != "by the other" {
 		t.Errorf("parked: %+v, %v", page.Records, err)
 	}
-	// One is waiting and claimed by nobody; the other is still who has it's.
+	// One is waiting and not claimed; the other is still who has it's.
 	again := claim(t, stalled, "q", time.Hour, 10)
 	want(t, "claimable", bodies(again), "released")
 	if n, err := stalled.Settle(ctx, []store.Outcome{{Claim: old[2], Park: "by an old claim"}, {Claim: again[0]}}); n != 1 || err != nil {
@@ -430,7 +430,7 @@ func ownerEnded(t *testing.T, e Engine) {
 func changedElsewhere(t *testing.T, e Engine) {
 	all := replicas(t, e, 2, shortLease)
 	waits, dies := all[1], all[0]
-	// As the loop: it has asked, and asks again when it is told.
+	// As the loop: it has asked, and asks again at a change.
 	told := func(what string) {
 		t.Helper()
 		for deadline := time.After(time.Minute); ; {

@@ -47,7 +47,7 @@ type testCase struct {
 var basics = []testCase{
 	{"a record comes back as it was", asItWas},
 	{"claims come in due order, within their bounds", dueOrder},
-	{"nobody claims what another holds", oneHolder},
+	{"what one has claimed no other claims", oneHolder},
 	{"settled is gone or parked, released is waiting", settled},
 	{"what is not due is not claimed, and Next tells when it is", notYet},
 	{"counts are exact", counts},

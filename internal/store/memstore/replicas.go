@@ -10,10 +10,10 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Fleet is one store in memory that several services use at once, for tests of what
+// Replicas is one store in memory that several services use at once, for tests of what
 // replicas do together. Its time is that of package time, which testing/synctest
 // turns.
-type Fleet struct {
+type Replicas struct {
 	state *state
 
 	mu    sync.Mutex
@@ -39,16 +39,16 @@ type listener struct {
 	news   chan struct{}
 }
 
-// NewFleet makes an empty store.
-func NewFleet() *Fleet { return &Fleet{state: newState(), beats: map[string]beat{}} }
+// NewReplicas makes an empty store.
+func NewReplicas() *Replicas { return &Replicas{state: newState(), beats: map[string]beat{}} }
 
 // Join opens the store for one more service.
-func (f *Fleet) Join() *Member { return &Member{Store: open(f.state), fleet: f} }
+func (f *Replicas) Join() *Member { return &Member{Store: open(f.state), fleet: f} }
 
 // Member implements store.Shared.
 type Member struct {
 	*Store
-	fleet *Fleet
+	fleet *Replicas
 }
 
 // Kill ends a member as if its process was killed: what it still calls does nothing,
