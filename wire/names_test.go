@@ -14,10 +14,10 @@ import (
 func TestLongNamesNeverShareARetryExchange(t *testing.T) {
 	const prefix = "redrive.retry."
 	for name, queue := range map[string]string{
-		"one byte too long":        strings.Repeat("q", 241),
+		"one byte too long":        strings.Repeat("q", 242),
 		"as long as queues are":    strings.Repeat("q", 255),
-		"cut within a character":   strings.Repeat("q", 206) + strings.Repeat("\U0001F600", 12),
-		"cut after two of 3 bytes": strings.Repeat("q", 205) + strings.Repeat("€", 16),
+		"cut within a character":   strings.Repeat("q", 207) + strings.Repeat("\U0001F600", 12),
+		"cut after two of 3 bytes": strings.Repeat("q", 206) + strings.Repeat("€", 16),
 	} {
 		for range 5 { // and so on: the short form of a short form
 			exchange := wire.RetryExchange(queue)
@@ -29,7 +29,7 @@ func TestLongNamesNeverShareARetryExchange(t *testing.T) {
 			}
 		}
 	}
-	for _, queue := range []string{"orders", "orders." + strings.Repeat("0", 32), strings.Repeat("q", 240), strings.Repeat("0", 240)} {
+	for _, queue := range []string{"orders", "orders." + strings.Repeat("0", 32), strings.Repeat("q", 241), strings.Repeat("0", 241)} {
 		if got := wire.RetryExchange(queue); got != prefix+queue {
 			t.Errorf("the exchange of %q is %q", queue, got)
 		}
