@@ -257,7 +257,7 @@ func TestTheClientsOwnAMQPConfig(t *testing.T) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		var dialed atomic.Int32
 		c := config(t, v, fast(2))
-		c.URLs[0] = strings.Replace(v.URLAs("nobody", "wrong"), v.Name, "nowhere", 1)
+		c.URLs[0] = strings.Replace(v.URLAs("stranger", "wrong"), v.Name, "nowhere", 1)
 		c.AMQP = amqp.Config{Vhost: v.Name, SASL: []amqp.Authentication{&amqp.PlainAuth{Username: "guest", Password: "guest"}},
 			Dial: func(network, addr string) (net.Conn, error) { dialed.Add(1); return net.Dial(network, addr) }}
 		came := make(chan int, 2)
