@@ -38,12 +38,17 @@ func (c *Collector) Take(ctx context.Context, batch []Delivery) error {
 		return err
 	}
 	now := time.Now()
-	keep := make([]*store.Record, len(batch))
+	keep := make([]kept, 0, len(batch))
 	told := make([]Event, len(batch))
 	for i := range batch {
-		keep[i] = c.record(ctx, i, &batch[i], now)
-		if told[i] = parkedEvent(keep[i]); keep[i].State == store.Waiting {
-			told[i] = Event{Kind: Waiting, Queue: keep[i].Queue, ID: keep[i].ID, Attempt: keep[i].Attempt, Reason: keep[i].Reason, Way: Disk}
+		var isDurable bool
+		if told[i], isDurable = c.durable[i]; isDurable {
+			continue
+		}
+		rec := c.record(ctx, i, &batch[i], now)
+		keep = append(keep, kept{rec, i, i})
+		if told[i] = parkedEvent(rec); rec.State == store.Waiting {
+			told[i] = Event{Kind: Waiting, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Reason: rec.Reason, Way: Disk}
 		}
 	}
 	return c.keep(ctx, keep, told, now)

@@ -60,9 +60,6 @@ type Intake struct {
 	names *Names
 	prove func(queue string)
 	rules atomic.Pointer[Rules]
-	// waits has the messages of a batch to be offered again that wait in RabbitMQ already,
-	// each with its event: neither RabbitMQ nor the store must have them twice.
-	waits map[int]Event
 }
 
 // NewIntake makes an intake that stores messages in s, or publishes them to hold's delay
@@ -87,12 +84,6 @@ func (f *Intake) Policies() policy.Set { return f.rules.Load().Policies }
 // Way is how the messages of a policy wait in RabbitMQ; nil: in the store.
 func (f *Intake) Way(policyName string) delay.Way { return f.rules.Load().Ways[policyName] }
 
-// Connected must be called each time the intake has connected, before Take.
-func (f *Intake) Connected(ctx context.Context) error {
-	f.waits = nil // what was offered before comes as other batches
-	return f.keeper.Connected(ctx)
-}
-
 // Take decides about a batch and makes it durable. When it returns nil, every message of the
 // batch is durable or was discarded by its policy, and may be acknowledged. On an error none
 // may be, and the caller offers the same batch again.
@@ -102,17 +93,17 @@ func (f *Intake) Take(ctx context.Context, batch []Delivery) error {
 	}
 	now := time.Now()
 	rules := f.rules.Load()
-	keep := make([]*store.Record, 0, len(batch))
+	keep := make([]kept, 0, len(batch))
 	told := make([]Event, 0, 2*len(batch))
 	var away []held      // to wait in RabbitMQ
 	var at, events []int // index in batch and in told of each of away
 	for i := range batch {
 		rec, verdict, m := f.judge(ctx, i, &batch[i], rules, now)
 		told = append(told, Event{Kind: Failed, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Reason: rec.Reason, Error: rec.Error})
-		waiting, waits := f.waits[i]
+		durable, isDurable := f.durable[i]
 		switch {
-		case waits: // whatever the rules say that are in force since
-			told = append(told, waiting)
+		case isDurable: // whatever the rules say that are in force since
+			told = append(told, durable)
 			continue
 		case verdict == policy.Discard:
 			told = append(told, Event{Kind: Discarded, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Reason: rec.Reason})
@@ -123,7 +114,7 @@ func (f *Intake) Take(ctx context.Context, batch []Delivery) error {
 			told = append(told, Event{Kind: Waiting, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Delay: rec.Due.Sub(now), Way: Disk})
 		}
 		if m == nil {
-			keep = append(keep, rec)
+			keep = append(keep, kept{rec, i, len(told) - 1})
 			continue
 		}
 		away = append(away, *m)
@@ -134,19 +125,15 @@ func (f *Intake) Take(ctx context.Context, batch []Delivery) error {
 		e, name := &told[events[i]], m.way.Limits().Name
 		if m.err == nil {
 			e.Way, e.Delay = name, m.real
-			if f.waits == nil {
-				f.waits = map[int]Event{}
-			}
-			f.waits[at[i]] = *e
+			f.isDurable(at[i], *e)
 			continue
 		}
 		e.Instead = name
-		keep = append(keep, m.rec)
+		keep = append(keep, kept{m.rec, at[i], events[i]})
 	}
 	if err := f.keep(ctx, keep, told, now); err != nil {
 		return err
 	}
-	f.waits = nil
 	f.account(told)
 	return nil
 }

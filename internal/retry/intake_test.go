@@ -3,6 +3,7 @@ package retry_test
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -270,3 +271,69 @@ func BenchmarkTake(b *testing.B) {
 type discarding struct{ store.Store }
 
 func (discarding) Add(context.Context, []*store.Record) error { return nil }
+
+// small is a store that has room for so many records in one commit, and for so many in all.
+type small struct {
+	*memstore.Store
+	atOnce, inAll int
+}
+
+func (s *small) Add(ctx context.Context, records []*store.Record) error {
+	if len(records) > min(s.atOnce, s.inAll) {
+		return store.ErrFull
+	}
+	s.inAll -= len(records)
+	return s.Store.Add(ctx, records)
+}
+
+// A batch that a store has no room for at once is stored in parts: an empty store with a
+// small reserve would be offered the same batch for ever. One that fills up half way is
+// offered the batch again, and stores and reports each message once.
+func TestABatchThatDoesNotFitIsStoredInParts(t *testing.T) {
+	ctx := context.Background()
+	for name, c := range map[string]struct {
+		atOnce, inAll int
+		full          bool
+	}{"at once": {atOnce: 10, inAll: 10}, "in parts": {atOnce: 3, inAll: 10}, "one by one": {atOnce: 1, inAll: 10},
+		"fills up": {atOnce: 3, inAll: 7, full: true}, "is full": {atOnce: 10, full: true}} {
+		for _, collects := range []bool{false, true} {
+			s := &small{memstore.New(), c.atOnce, c.inAll}
+			var events []retry.Event
+			listen := func(e retry.Event) { events = append(events, e) }
+			take := retry.NewCollector(s, nil, listen).Take
+			if !collects {
+				take = retry.NewIntake(s, retry.Rules{Policies: policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}}, nil, listen).Take
+			}
+			var batch []retry.Delivery
+			for i := range 10 {
+				batch = append(batch, deadLetter("q", strconv.Itoa(i)))
+			}
+			err := take(ctx, batch)
+			if errors.Is(err, store.ErrFull) != c.full || len(kept(t, s)) != c.inAll && c.atOnce == 1 || err != nil && len(events) > 0 {
+				t.Errorf("%s: %d stored, %d events, %v", name, len(kept(t, s)), len(events), err)
+			}
+			if s.inAll = 11; err != nil {
+				if err := take(ctx, batch); err != nil {
+					t.Errorf("%s, with room: %v", name, err)
+				}
+			}
+			bodies := map[string]int{}
+			for _, l := range kept(t, s) {
+				bodies[string(l.Record.Message.Body)]++
+			}
+			stored := 0
+			for _, e := range events {
+				if e.Kind == retry.Waiting || e.Kind == retry.Parked {
+					stored++
+				}
+			}
+			if len(bodies) != 10 || len(kept(t, s)) != 10 || stored != 10 {
+				t.Errorf("%s, collects %t: stored %v, and reported %d", name, collects, bodies, stored)
+			}
+			// What is offered next is another batch.
+			if err := take(ctx, batch[:1]); err != nil || len(kept(t, s)) != 11 {
+				t.Errorf("%s: the next batch: %d stored, %v", name, len(kept(t, s)), err)
+			}
+		}
+	}
+}

@@ -2,6 +2,7 @@ package retry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -24,6 +25,16 @@ type keeper struct {
 	// kept, and is offered again, they stay: the error of a store on a network may come
 	// after it kept them.
 	given map[int]identity
+	// durable has the messages of the batch under way that are safe already, in RabbitMQ or
+	// in the store, each with its event: when the batch is offered again, neither must get
+	// them twice.
+	durable map[int]Event
+}
+
+// kept is a record to store: of which message of the batch, and which event reports it.
+type kept struct {
+	rec            *store.Record
+	message, event int
 }
 
 // identity is what two deliveries of one dead letter have in common.
@@ -40,7 +51,7 @@ func (k *keeper) Connected(ctx context.Context) error {
 	_, shared := k.store.(store.Shared)
 	k.connected, k.took = time.Now(), false
 	k.receipts.reset(outage{k.lost, k.connected}, shared)
-	k.given, k.read = nil, nil
+	k.given, k.durable, k.read = nil, nil, nil // what was offered before comes in other batches
 	return k.load(ctx)
 }
 
@@ -108,19 +119,49 @@ func (k *keeper) load(ctx context.Context) (err error) {
 	return nil
 }
 
-// keep stores records, and reports the events when they are durable.
-func (k *keeper) keep(ctx context.Context, records []*store.Record, told []Event, now time.Time) error {
-	if len(records) > 0 {
-		if err := k.store.Add(ctx, records); err != nil {
-			return fmt.Errorf("keeping %d failed messages: %w", len(records), err)
-		}
+// keep stores records, and reports the events when all of them are durable.
+func (k *keeper) keep(ctx context.Context, records []kept, told []Event, now time.Time) error {
+	if err := k.add(ctx, records, told); err != nil {
+		return fmt.Errorf("keeping %d failed messages: %w", len(records), err)
 	}
-	k.given = nil
+	k.given, k.durable = nil, nil
 	for i := range told {
 		told[i].At = now
 		k.events(told[i])
 	}
 	return nil
+}
+
+// add stores records in one commit. A store that has no room for that many at once may have
+// it for fewer: with a small reserve, an empty one would be offered the same batch for ever.
+func (k *keeper) add(ctx context.Context, records []kept, told []Event) error {
+	if len(records) == 0 {
+		return nil
+	}
+	all := make([]*store.Record, len(records))
+	for i, r := range records {
+		all[i] = r.rec
+	}
+	err := k.store.Add(ctx, all)
+	if !errors.Is(err, store.ErrFull) || len(records) == 1 {
+		return err
+	}
+	half := len(records) / 2
+	if err := k.add(ctx, records[:half], told); err != nil {
+		return err
+	}
+	for _, r := range records[:half] {
+		k.isDurable(r.message, told[r.event])
+	}
+	return k.add(ctx, records[half:], told)
+}
+
+// isDurable notes that a message of the batch under way is safe, should the batch be offered again.
+func (k *keeper) isDurable(message int, e Event) {
+	if k.durable == nil {
+		k.durable = map[int]Event{}
+	}
+	k.durable[message] = e
 }
 
 func parkedEvent(r *store.Record) Event {

@@ -22,6 +22,8 @@ type change struct {
 	began  time.Time
 	fails  bool // what is put are new failures
 	past   passages
+	// deleted is about how many bytes the records have that are deleted.
+	deleted uint64
 }
 
 // change begins one of about size bytes, which saves growing to that.
@@ -85,6 +87,7 @@ func (c *change) add(records []*store.Record) (keys [][]byte, err error) {
 // elsewhere.
 func (c *change) remove(key []byte, r *store.Record, moved bool) error {
 	c.count(store.Column(r.State), r.Queue, -1)
+	c.deleted += uint64(len(r.Message.Body) + recordOverhead)
 	g := c.group(r)
 	g.more.kept[r.State]--
 	if r.State != store.Waiting {
@@ -121,6 +124,7 @@ func (c *change) commit() (err error) {
 		return err
 	}
 	c.counted()
+	c.s.deleted.bytes.Add(c.deleted)
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	for name, sums := range c.counts {

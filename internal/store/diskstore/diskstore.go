@@ -31,7 +31,7 @@ type Options struct {
 	// Reserve is the room, in bytes, that is left free on the disk: Add fails
 	// with store.ErrFull rather than use it, so that settling (which frees room,
 	// but needs some first) and the database's own upkeep never meet a full
-	// disk. 0 is 256 MiB.
+	// disk. 0 is 256 MiB, and 32 MiB is the least that upkeep can do with.
 	Reserve uint64
 	// OnSync receives how long each commit took, the sync included.
 	OnSync func(time.Duration)
@@ -63,6 +63,10 @@ const (
 	leastTable = 4 << 20
 )
 
+// leastReserve has room for a table in memory, and for a compaction while both its input and
+// its output are on the disk.
+const leastReserve = 32 << 20
+
 // NewMemory is for so many stores.
 func NewMemory(stores int) *Memory {
 	return &Memory{pebble.NewCache(cacheSize), max(tableSize/uint64(stores), leastTable)}
@@ -76,6 +80,7 @@ type Store struct {
 	path      string
 	db        *pebble.DB
 	fs        vfs.FS
+	tables    *tables
 	log       *slog.Logger
 	reserve   uint64
 	onSync    func(time.Duration)
@@ -86,6 +91,7 @@ type Store struct {
 	history   history
 	witness   witness
 	damage    *damage
+	deleted   deleted
 	ending    sync.RWMutex // see commitWithPast
 	closeLock func() error
 
@@ -133,6 +139,7 @@ func Open(path string, o Options) (*Store, error) {
 	if o.Reserve == 0 {
 		o.Reserve = 256 << 20
 	}
+	o.Reserve = max(o.Reserve, leastReserve)
 	if o.OnSync == nil {
 		o.OnSync = func(time.Duration) {}
 	}
@@ -171,7 +178,7 @@ func Open(path string, o Options) (*Store, error) {
 			return nil, errors.Join(err, db.Close(), lock.Close())
 		}
 	}
-	s := &Store{path: path, db: db, damage: harm, fs: o.FS, log: o.Log, reserve: o.Reserve, onSync: o.OnSync,
+	s := &Store{path: path, db: db, damage: harm, fs: o.FS, tables: files, log: o.Log, reserve: o.Reserve, onSync: o.OnSync,
 		changed: make(chan struct{}, 1), queues: map[string]*queue{}, passing: passing{},
 		groups:  groups{known: map[errorgroup.ID]*groupState{}, others: map[string]*groupState{}},
 		history: history{fs: o.FS, folder: o.FS.PathJoin(path, historyName), log: o.Log},
@@ -187,6 +194,7 @@ func Open(path string, o Options) (*Store, error) {
 	}
 	s.users.Add(1)
 	s.closeLock = lock.Close
+	s.deleted.bytes.Store(unknown)
 	return s, nil
 }
 
@@ -207,9 +215,11 @@ func owned(err error) bool {
 func pebbleOptions(o Options, files *tables, harm *damage, lock *pebble.Lock) *pebble.Options {
 	p := &pebble.Options{
 		FS: files, Lock: lock, Merger: adder,
-		FormatMajorVersion:          pebble.FormatNewest,
-		Cache:                       o.Memory.cache,
-		MemTableSize:                o.Memory.table,
+		FormatMajorVersion: pebble.FormatNewest,
+		Cache:              o.Memory.cache,
+		// What upkeep writes at a time has to fit into the reserve.
+		MemTableSize:                min(o.Memory.table, o.Reserve/8),
+		LBaseMaxBytes:               int64(min(o.Reserve/4, 64<<20)),
 		ErrorIfNotExists:            o.Existing,
 		MemTableStopWritesThreshold: 4,
 		L0CompactionThreshold:       4,
@@ -335,34 +345,6 @@ func (s *Store) commit(b *pebble.Batch, sums *store.Sums) error {
 	s.onSync(time.Since(began))
 	s.witness.committed(sums)
 	return nil
-}
-
-// Free is the room left on the disk, and what is kept free of it, in bytes.
-func (s *Store) Free() (free, reserve uint64, err error) {
-	u, err := s.fs.GetDiskUsage(s.path)
-	return u.AvailBytes, s.reserve, err
-}
-
-// room says whether there is room for n more bytes besides reserve. They are
-// written twice, to the log and to a table, before the log is cut. While more than the
-// reserve is free, one batch may use up to half of it: a batch that only fits an emptier
-// disk would be offered for ever.
-func (s *Store) room(n int, reserve uint64) error {
-	free, _, err := s.Free()
-	if err != nil {
-		return fmt.Errorf("asking for the free room of %s: %w", s.path, err)
-	}
-	fits := func(free uint64) bool { return free > reserve && free >= reserve/2+2*uint64(n) }
-	if fits(free) {
-		return nil
-	}
-	// Logs that are not needed any more are written again: that is room we hold.
-	ours := s.db.Metrics().WAL.ObsoletePhysicalSize
-	if fits(free + ours) {
-		return nil
-	}
-	return fmt.Errorf("%w: %s has %d MiB free, and %d MiB are kept in reserve: %d MiB more are needed on the disk", store.ErrFull, s.path, (free+ours)>>20, reserve>>20,
-		(max(reserve+1, reserve/2+2*uint64(n))-free-ours)>>20+1)
 }
 
 func (s *Store) signal() {

@@ -1,6 +1,7 @@
 package diskstore
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"strings"
@@ -74,6 +75,8 @@ func (t *tables) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) 
 
 // ReuseForWrite implements vfs.FS: a log that is not needed any more is the next one.
 func (t *tables) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	f, err := t.FS.ReuseForWrite(old, name, c)
 	if err != nil || !strings.HasSuffix(name, ".log") {
 		return f, err
@@ -83,6 +86,31 @@ func (t *tables) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs.F
 		return nil, errors.Join(err, f.Close())
 	}
 	return &logFile{File: f, room: info.Size()}, nil
+}
+
+// emptyLogs empties the logs in folder that Pebble keeps to write again. live returns how
+// many are not among those: the newest ones.
+func (t *tables) emptyLogs(folder string, live func() int) {
+	names, err := t.List(folder)
+	if err != nil {
+		return
+	}
+	names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasSuffix(name, ".log") })
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) })
+	// Asked after the list was made: a log that has become live since is not in it, at least
+	// not by the name that it has now.
+	old := names[:max(0, len(names)-live())]
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, name := range old {
+		path := t.PathJoin(folder, name)
+		if info, err := t.Stat(path); err != nil || info.Size() == 0 {
+			continue // it is written again by now, or empty
+		}
+		if f, err := t.FS.Create(path, vfs.WriteCategoryUnspecified); err == nil {
+			_ = f.Close()
+		}
+	}
 }
 
 // logFile takes room on the disk as it grows. Pebble would take as much as a table in

@@ -81,10 +81,13 @@ func (q *lane) ready(key []byte) {
 	}
 }
 
+// recordOverhead is about how many bytes a record has besides its body.
+const recordOverhead = 1024
+
 // sizeOf is about how much room records take.
 func sizeOf(records []*store.Record) (n int) {
 	for _, r := range records {
-		n += len(r.Message.Body) + 1024
+		n += len(r.Message.Body) + recordOverhead
 	}
 	return n
 }
