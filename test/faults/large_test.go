@@ -11,33 +11,44 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
 
 // A service has a large body some times in memory: as RabbitMQ sends it, as it is
 // written, and as it is read and published. README states the bound, for any number of
 // them: 160 MiB and ten times the largest body.
 func TestLargeBodiesTakeBoundedMemory(t *testing.T) {
-	const messages = 4
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		size := 48 << 20
-		if v.Since4() {
-			size = 15 << 20 // RabbitMQ 4 takes 16 MiB
-		}
-		l := newLedger(t, v, "orders")
-		p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
-		p.start()
-		p.waitReady()
-		l.publishLarge(messages, size)
-		consuming(t, l)
-		l.settle(2 * settleWithin)
-		most := 160 + 10*size>>20
-		if is := p.peakMemory(); is > most {
-			t.Errorf("%d bodies of %d MiB took %d MiB, more than %d", messages, size>>20, is, most)
-		} else {
-			t.Logf("%d bodies of %d MiB took %d MiB", messages, size>>20, is)
-		}
-		l.account()
+	t.Run("disk", func(t *testing.T) {
+		brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+			takesBoundedMemory(t, v, newProcess(t, v.ServiceURL(brokertest.Works("orders"))))
+		})
 	})
+	t.Run("Redis", func(t *testing.T) {
+		eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
+			takesBoundedMemory(t, v, replicas(t, v, redisnode.New(t, o).URL(), synced, longLease)[0])
+		})
+	})
+}
+
+func takesBoundedMemory(t *testing.T, v *brokertest.VHost, p *process) {
+	const messages = 4
+	size := 48 << 20
+	if v.Since4() {
+		size = 15 << 20 // RabbitMQ 4 takes 16 MiB
+	}
+	l := newLedger(t, v, "orders")
+	p.start()
+	p.waitReady()
+	l.publishLarge(messages, size)
+	consuming(t, l)
+	l.settle(2 * settleWithin)
+	most := 160 + 10*size>>20
+	if is := p.peakMemory(); is > most {
+		t.Errorf("%d bodies of %d MiB took %d MiB, more than %d", messages, size>>20, is, most)
+	} else {
+		t.Logf("%d bodies of %d MiB took %d MiB", messages, size>>20, is)
+	}
+	l.account()
 }
 
 // publishLarge publishes n messages of so many bytes that do not compress, one at a time.
