@@ -7,6 +7,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -37,12 +38,8 @@ type Message struct {
 // message reads a delivery. countsItself is for queues that delay by
 // themselves: there the broker counts.
 func message(d *amqp.Delivery, queue string, countsItself bool) *Message {
-	m := &Message{Queue: queue, Attempt: 1, Redelivered: d.Redelivered, Message: wire.Message{
-		Exchange: d.Exchange, RoutingKey: d.RoutingKey, Headers: clone(d.Headers),
-		ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, DeliveryMode: d.DeliveryMode, Priority: d.Priority,
-		CorrelationID: d.CorrelationId, ReplyTo: d.ReplyTo, Expiration: d.Expiration, MessageID: d.MessageId,
-		Timestamp: d.Timestamp, Type: d.Type, UserID: d.UserId, AppID: d.AppId, Body: d.Body,
-	}}
+	m := &Message{Queue: queue, Attempt: 1, Redelivered: d.Redelivered, Message: broker.Received(d)}
+	m.Headers = clone(d.Headers)
 	switch {
 	case len(d.Headers) == 0:
 	case countsItself:

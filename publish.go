@@ -11,7 +11,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/wire"
@@ -31,7 +30,7 @@ const (
 // confirmed it. Its error is wire.ErrUnacceptable when RabbitMQ never takes it, and
 // another when ctx ended first. elsewhere is a destination that is not ours, and
 // gets one chance where it is missing or forbidden.
-func (s *settler) publishUntilConfirmed(ctx context.Context, out broker.Outgoing, t delay.Ticket, elsewhere bool) error {
+func (s *settler) publishUntilConfirmed(ctx context.Context, out wire.Outgoing, t delay.Ticket, elsewhere bool) error {
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		since, err := s.send(ctx, t, out)
 		if err == nil && t.Within > 0 && time.Since(since) > t.Within {
@@ -72,7 +71,7 @@ func (s *settler) publishUntilConfirmed(ctx context.Context, out broker.Outgoing
 }
 
 // send tells since when what it is sent to was known to be there.
-func (s *settler) send(ctx context.Context, t delay.Ticket, out broker.Outgoing) (since time.Time, err error) {
+func (s *settler) send(ctx context.Context, t delay.Ticket, out wire.Outgoing) (since time.Time, err error) {
 	if t.First != nil {
 		if since, err = s.first(ctx, t); err != nil {
 			return since, err
@@ -95,7 +94,7 @@ func (s *settler) first(ctx context.Context, t delay.Ticket) (at time.Time, err 
 }
 
 // outgoing is the message with its trail.
-func (s *settler) outgoing(m *Message, f *failure, parkedFor string, t delay.Ticket) broker.Outgoing {
+func (s *settler) outgoing(m *Message, f *failure, parkedFor string, t delay.Ticket) wire.Outgoing {
 	tr := headers.Trail{ID: m.ID, Attempt: m.Attempt, Queue: s.consumer.Queue, FirstFailed: m.FirstFailed, Reason: wire.ReasonReported, Error: f.header()}
 	if tr.FirstFailed.IsZero() {
 		tr.FirstFailed = time.Now()
@@ -110,7 +109,7 @@ func (s *settler) outgoing(m *Message, f *failure, parkedFor string, t delay.Tic
 		p.Headers[wire.HeaderAttempt] = int64(m.Attempt - 1)
 	}
 	p.Expiration = t.Expiration
-	return broker.Outgoing{Exchange: t.Exchange, RoutingKey: t.RoutingKey, ID: m.ID, Message: p, Unchecked: t.Unchecked}
+	return wire.Outgoing{Exchange: t.Exchange, RoutingKey: t.RoutingKey, ID: m.ID, Message: p, Unchecked: t.Unchecked}
 }
 
 // newID is the id of a message that fails for the first time. When the publisher

@@ -4,7 +4,7 @@ import (
 	"context"
 	"sync"
 
-	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // sender publishes what the handlers of one consumer fail with at the same time together:
@@ -19,7 +19,7 @@ type sender struct {
 
 // handed is one message on its way.
 type handed struct {
-	out    broker.Outgoing
+	out    wire.Outgoing
 	answer chan error // has room for the answer, which may not be waited for any more
 }
 
@@ -30,7 +30,7 @@ func newSender(c *Client) *sender { return &sender{client: c, handed: make(chan 
 
 // send waits for RabbitMQ's answer until ctx ends; then the message may have
 // arrived or not.
-func (s *sender) send(ctx context.Context, out broker.Outgoing) error {
+func (s *sender) send(ctx context.Context, out wire.Outgoing) error {
 	h := &handed{out, make(chan error, 1)}
 	select {
 	case s.handed <- h:
@@ -85,7 +85,7 @@ func (s *sender) run(ctx context.Context) {
 				more = false
 			}
 		}
-		out := make([]broker.Outgoing, len(b.of))
+		out := make([]wire.Outgoing, len(b.of))
 		for i, h := range b.of {
 			out[i] = h.out
 		}

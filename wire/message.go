@@ -34,3 +34,35 @@ type Message struct {
 
 	Body []byte
 }
+
+// Delivery is one failed message as RabbitMQ delivered it to Redrive's intake.
+type Delivery struct {
+	Message     Message
+	From        string // the exchange it came through
+	Redelivered bool   // RabbitMQ delivered it before and got no acknowledgement
+
+	// The AMQP client cannot read every header that RabbitMQ can deliver. These say what was
+	// done about that; "" where nothing was.
+
+	Note       string // a header was changed; the message can still be retried
+	Unreadable string // why it cannot be retried unchanged, so it is parked
+	Doubled    string // why its x-death proves no queue: a key stands in it twice
+}
+
+// Outgoing is one message to publish. It is published persistent and with confirms; what
+// came of it is nil once RabbitMQ has confirmed and routed it, or else one of this
+// package's errors, wrapped: ErrUnroutable, ErrNacked, ErrUnacceptable, ErrForbidden or
+// ErrUnsent. Only ErrUnsent leaves open whether the message arrived.
+type Outgoing struct {
+	Exchange, RoutingKey string
+	// ID is the message's HeaderID, by which RabbitMQ's basic.return of an unroutable message
+	// is distinguished from others. It must stand in the headers as well.
+	ID string
+	// Message has the properties and the body. Its own Exchange, RoutingKey and DeliveryMode
+	// are not used.
+	Message *Message
+	// Unchecked publishes without the mandatory flag: a message that no queue is bound for is
+	// confirmed and lost, and its result is never ErrUnroutable. It is for exchanges that
+	// hold messages back, of the delayed-message plugin.
+	Unchecked bool
+}

@@ -61,7 +61,7 @@ func blockedConnection(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 	run.Go(func() { _ = p.Run(ctx) })
 	defer run.Wait()
 	defer cancel()
-	if err := p.Send(ctx, []broker.Outgoing{message("", "q", "before", nil)})(ctx)[0]; err != nil {
+	if err := p.Send(ctx, []wire.Outgoing{message("", "q", "before", nil)})(ctx)[0]; err != nil {
 		t.Fatal(err)
 	}
 	over := alarm(t, n)
@@ -69,18 +69,18 @@ func blockedConnection(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 	// here a message that is larger than what TCP and the gathered writes hold.
 	large := message("", "q", strings.Repeat("x", 12<<20), nil)
 	answered := make(chan error, 1)
-	go func() { answered <- p.Send(ctx, []broker.Outgoing{large})(ctx)[0] }()
+	go func() { answered <- p.Send(ctx, []wire.Outgoing{large})(ctx)[0] }()
 	<-blocked
 	short, end := context.WithTimeout(ctx, 100*time.Millisecond)
 	defer end()
-	batch := []broker.Outgoing{message("", "q", "during", nil), message("", "q", "during", nil)}
+	batch := []wire.Outgoing{message("", "q", "during", nil), message("", "q", "during", nil)}
 	for _, err := range p.Send(short, batch)(short) {
 		if !errors.Is(err, wire.ErrUnsent) {
 			t.Errorf("during the alarm: %v", err)
 		}
 	}
 	waits := make(chan error, 1)
-	go func() { waits <- p.Send(ctx, []broker.Outgoing{message("", "q", "after", nil)})(ctx)[0] }()
+	go func() { waits <- p.Send(ctx, []wire.Outgoing{message("", "q", "after", nil)})(ctx)[0] }()
 	// Longer than the client lives without heartbeats.
 	<-time.After(20 * time.Second)
 	over()
@@ -118,7 +118,7 @@ func stopDuringAlarm(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 		ctx, cancel := context.WithCancel(context.Background())
 		var run sync.WaitGroup
 		run.Go(func() { _ = p.Run(ctx) })
-		p.Send(ctx, []broker.Outgoing{message("", "stops", "", nil)})
+		p.Send(ctx, []wire.Outgoing{message("", "stops", "", nil)})
 		<-blocked
 		began := time.Now()
 		cancel()

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/wire"
 )
 
 const (
@@ -20,7 +22,7 @@ type gathering struct {
 	mending    *intakeConn
 	ch         *amqp.Channel
 	tag        string
-	batch      []Delivery
+	batch      []wire.Delivery
 	ahead      *amqp.Delivery // did not fit the last batch
 }
 
@@ -42,7 +44,7 @@ func (g *gathering) waiting() bool { return g.ahead != nil || len(g.deliveries) 
 
 // next waits for a message and adds those that are there already. more is false
 // when there will be no other batch.
-func (g *gathering) next(ctx context.Context) (batch []Delivery, last uint64, more bool) {
+func (g *gathering) next(ctx context.Context) (batch []wire.Delivery, last uint64, more bool) {
 	if ctx.Err() != nil {
 		return nil, 0, false // what a dead connection left behind will be delivered again
 	}
@@ -50,10 +52,9 @@ func (g *gathering) next(ctx context.Context) (batch []Delivery, last uint64, mo
 	g.batch = g.batch[:0]
 	bytes := 0
 	add := func(d *amqp.Delivery) {
-		r := received(d)
 		m := g.mending.mendedHeaders(d.ConsumerTag, d.DeliveryTag)
-		r.Note, r.Unreadable, r.Doubled = m.note, m.unreadable, m.doubled
-		g.batch = append(g.batch, r)
+		g.batch = append(g.batch, wire.Delivery{Message: Received(d), From: d.Exchange, Redelivered: d.Redelivered,
+			Note: m.note, Unreadable: m.unreadable, Doubled: m.doubled})
 		last = d.DeliveryTag
 		bytes += len(d.Body)
 		g.mending.gate.taken(len(d.Body))

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // Each delivery is in one batch, in order; a batch is as large as what has arrived, up to a
@@ -29,7 +31,7 @@ func TestEachDeliveryIsInOneBatch(t *testing.T) {
 	var sizes []int
 	var tags []uint64
 	for more := true; more; {
-		var batch []Delivery
+		var batch []wire.Delivery
 		var last uint64
 		if batch, last, more = g.next(context.Background()); len(batch) == 0 {
 			continue

@@ -8,8 +8,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // A user who can write to queues, which binding them needs anyway, learns how many
@@ -53,7 +53,7 @@ func TestAskingForAMissingQueueLeavesThePublishingChannel(t *testing.T) {
 		p := publisher(t, v.URL())
 		const rounds, each = 10, 50
 		for range rounds {
-			out := make([]broker.Outgoing, each)
+			out := make([]wire.Outgoing, each)
 			for i := range out {
 				out[i] = message("", "q", "", nil)
 			}

@@ -51,7 +51,7 @@ func NewParkedIntake(c Config, prefetch int, stopped func(error)) *Intake {
 type Taker interface {
 	Connected(ctx context.Context) error
 	Disconnected()
-	Take(ctx context.Context, batch []Delivery) error
+	Take(ctx context.Context, batch []wire.Delivery) error
 }
 
 // Run takes messages in, in batches of what has arrived, until ctx ends; the
@@ -158,7 +158,7 @@ func (i *Intake) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *a
 	}()
 	var last uint64 // taken and not acknowledged, with those before it
 	for outstanding, more := 0, true; more; {
-		var batch []Delivery
+		var batch []wire.Delivery
 		var tag uint64
 		if batch, tag, more = g.next(ctx); len(batch) > 0 {
 			if err := i.take(ctx, taker, batch); err != nil {
@@ -220,7 +220,7 @@ const firstOffer, longestOffer = 250 * time.Millisecond, 2 * time.Second
 
 // take offers a batch until it is taken, or the connection and with it the right
 // to acknowledge is gone.
-func (i *Intake) take(ctx context.Context, taker Taker, batch []Delivery) error {
+func (i *Intake) take(ctx context.Context, taker Taker, batch []wire.Delivery) error {
 	for wait := firstOffer; ; wait = min(2*wait, longestOffer) {
 		// What has begun is finished even when the service is to stop: then it
 		// need not be delivered again.

@@ -18,7 +18,7 @@ import (
 // taker hands each batch to the test, and the test's answer to the intake.
 type taker struct {
 	connected chan struct{}
-	batches   chan []broker.Delivery
+	batches   chan []wire.Delivery
 	answers   chan error
 }
 
@@ -29,8 +29,8 @@ func (k *taker) Connected(context.Context) error {
 
 func (k *taker) Disconnected() {}
 
-func (k *taker) Take(_ context.Context, batch []broker.Delivery) error {
-	k.batches <- append([]broker.Delivery(nil), batch...)
+func (k *taker) Take(_ context.Context, batch []wire.Delivery) error {
+	k.batches <- append([]wire.Delivery(nil), batch...)
 	return <-k.answers
 }
 
@@ -42,7 +42,7 @@ type intake struct {
 
 func startIntake(t *testing.T, url string) *intake {
 	t.Helper()
-	i := &intake{taker: &taker{make(chan struct{}, 100), make(chan []broker.Delivery), make(chan error)}, stopped: make(chan error, 1000)}
+	i := &intake{taker: &taker{make(chan struct{}, 100), make(chan []wire.Delivery), make(chan error)}, stopped: make(chan error, 1000)}
 	in := broker.NewIntake(broker.Config{URL: url, Name: "redrive intake", Log: slog.New(slog.DiscardHandler)}, 1000, func(err error) { i.stopped <- err }, func(int) {})
 	ctx, cancel := context.WithCancel(context.Background())
 	var run sync.WaitGroup

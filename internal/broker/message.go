@@ -9,23 +9,14 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Delivery is a message that the intake took.
-type Delivery struct {
-	Message     wire.Message
-	From        string // the exchange it came through
-	Redelivered bool
-	Note        string // what was changed so that it could be read; "" for nothing
-	Unreadable  string // why it cannot be returned as it was; "" when it can
-	Doubled     string // why its death headers prove nothing, whoever wrote them; "" when they do
-}
-
-func received(d *amqp.Delivery) Delivery {
-	return Delivery{From: d.Exchange, Redelivered: d.Redelivered, Message: wire.Message{
+// Received is a delivery as the message that it brings.
+func Received(d *amqp.Delivery) wire.Message {
+	return wire.Message{
 		Exchange: d.Exchange, RoutingKey: d.RoutingKey, Headers: d.Headers,
 		ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, DeliveryMode: d.DeliveryMode, Priority: d.Priority,
 		CorrelationID: d.CorrelationId, ReplyTo: d.ReplyTo, Expiration: d.Expiration, MessageID: d.MessageId,
 		Timestamp: d.Timestamp, Type: d.Type, UserID: d.UserId, AppID: d.AppId, Body: d.Body,
-	}}
+	}
 }
 
 // publishing is m as amqp091-go sends it, always persistent: what was safe on

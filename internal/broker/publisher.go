@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"time"
 	"unicode/utf8"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -13,19 +14,12 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Outgoing is one message to publish; ID is its x-redrive-id, by which a message
-// that comes back as unroutable is distinguished from the others.
-type Outgoing struct {
-	Exchange, RoutingKey string
-	ID                   string
-	Message              *wire.Message
-	// Unchecked: without mandatory, so never wire.ErrUnroutable for want of a
-	// queue.
-	Unchecked bool
-}
-
 // Publisher publishes with confirms, on a connection of its own.
 type Publisher struct {
+	// Confirmed, when not nil, receives how long RabbitMQ took to answer each Send. It is to
+	// be set before Run.
+	Confirmed func(time.Duration)
+
 	link link
 
 	mu      sync.Mutex
@@ -124,7 +118,8 @@ const alone = 1 << 20
 // routed, else wire.ErrUnroutable, ErrNacked, ErrUnacceptable, ErrForbidden or
 // ErrUnsent, wrapped. Send is called by one goroutine at a time; until ctx ends it waits
 // for a connection, and while an alarm blocks that: what is not published then is ErrUnsent.
-func (p *Publisher) Send(ctx context.Context, out []Outgoing) (wait func(context.Context) []error) {
+func (p *Publisher) Send(ctx context.Context, out []wire.Outgoing) (wait func(context.Context) []error) {
+	began := time.Now()
 	errs := make([]error, len(out))
 	pending := make([]sentMessage, 0, len(out))
 	for i := range out {
@@ -140,6 +135,9 @@ func (p *Publisher) Send(ctx context.Context, out []Outgoing) (wait func(context
 	}
 	return func(ctx context.Context) []error {
 		p.collect(ctx, out, pending, errs)
+		if p.Confirmed != nil {
+			p.Confirmed(time.Since(began))
+		}
 		return errs
 	}
 }
@@ -151,7 +149,7 @@ type sentMessage struct {
 	alone   bool // the session is its own
 }
 
-func (p *Publisher) publish(ctx context.Context, o *Outgoing) (sentMessage, error) {
+func (p *Publisher) publish(ctx context.Context, o *wire.Outgoing) (sentMessage, error) {
 	s, err := p.current(ctx)
 	if err != nil {
 		return sentMessage{}, err
@@ -169,7 +167,7 @@ func (p *Publisher) publish(ctx context.Context, o *Outgoing) (sentMessage, erro
 // collect waits for the answers to pending. What a channel's end left unanswered
 // is sent again, each message by itself, so that exactly the one that RabbitMQ
 // objected to gets the blame, and the same one does not end the next channel too.
-func (p *Publisher) collect(ctx context.Context, out []Outgoing, pending []sentMessage, errs []error) {
+func (p *Publisher) collect(ctx context.Context, out []wire.Outgoing, pending []sentMessage, errs []error) {
 	var blamed map[string]error // by exchange: a right or an exchange that is missing is missing for all
 	var synced *session
 	for _, m := range pending {
@@ -212,7 +210,7 @@ func (p *Publisher) collect(ctx context.Context, out []Outgoing, pending []sentM
 }
 
 // sendAlone sends one message on a channel of its own and waits for the answer.
-func (p *Publisher) sendAlone(ctx context.Context, o *Outgoing) error {
+func (p *Publisher) sendAlone(ctx context.Context, o *wire.Outgoing) error {
 	m, err := p.publishAlone(ctx, o)
 	if err != nil {
 		return err
@@ -221,7 +219,7 @@ func (p *Publisher) sendAlone(ctx context.Context, o *Outgoing) error {
 }
 
 // publishAlone publishes one message on a channel of its own, which judgeAlone closes.
-func (p *Publisher) publishAlone(ctx context.Context, o *Outgoing) (sentMessage, error) {
+func (p *Publisher) publishAlone(ctx context.Context, o *wire.Outgoing) (sentMessage, error) {
 	s, err := p.current(ctx)
 	if err != nil {
 		return sentMessage{}, err
@@ -239,7 +237,7 @@ func (p *Publisher) publishAlone(ctx context.Context, o *Outgoing) (sentMessage,
 
 // judgeAlone says what became of the only message of a session from its answer, and closes
 // the session.
-func (s *session) judgeAlone(o *Outgoing, err error) error {
+func (s *session) judgeAlone(o *wire.Outgoing, err error) error {
 	defer func() { go s.close() }() // it ends with its connection, if not before: an alarm may hold it up
 	switch {
 	case err == nil:

@@ -36,13 +36,13 @@ func publisher(t *testing.T, url string) *broker.Publisher {
 	return p
 }
 
-func message(exchange, key, body string, headers amqp.Table) broker.Outgoing {
+func message(exchange, key, body string, headers amqp.Table) wire.Outgoing {
 	id := uuid.NewString()
 	h := amqp.Table{wire.HeaderID: id}
 	for k, v := range headers {
 		h[k] = v
 	}
-	return broker.Outgoing{Exchange: exchange, RoutingKey: key, ID: id, Message: &wire.Message{Headers: h, Body: []byte(body)}}
+	return wire.Outgoing{Exchange: exchange, RoutingKey: key, ID: id, Message: &wire.Message{Headers: h, Body: []byte(body)}}
 }
 
 // One batch with every kind of message: each gets its own answer, whatever
@@ -65,7 +65,7 @@ func TestEachMessageGetsItsOwnAnswer(t *testing.T) {
 		stolen.Message.UserID = "somebody-else"
 		batch := []struct {
 			name string
-			out  broker.Outgoing
+			out  wire.Outgoing
 			want error
 		}{
 			{"good", message("", "q", "1", nil), nil},
@@ -85,7 +85,7 @@ func TestEachMessageGetsItsOwnAnswer(t *testing.T) {
 		p := publisher(t, v.URL())
 		ctx := context.Background()
 		arrived := map[string]bool{}
-		out := make([]broker.Outgoing, len(batch))
+		out := make([]wire.Outgoing, len(batch))
 		for i := range batch {
 			out[i] = batch[i].out
 		}
@@ -99,7 +99,7 @@ func TestEachMessageGetsItsOwnAnswer(t *testing.T) {
 				t.Errorf("%s: %v, want %v", b.name, err, b.want)
 			}
 		}
-		if err := p.Send(ctx, []broker.Outgoing{twin})(ctx)[0]; err != nil {
+		if err := p.Send(ctx, []wire.Outgoing{twin})(ctx)[0]; err != nil {
 			t.Errorf("the twin of an unroutable message: %v", err)
 		}
 		ch := v.Channel()
@@ -130,7 +130,7 @@ func TestEachMessageGetsItsOwnAnswer(t *testing.T) {
 func TestAMessageThatCameBackIsConfirmedOnceItArrives(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		p, ctx := publisher(t, v.URL()), context.Background()
-		out := []broker.Outgoing{message("", "later", "x", nil)}
+		out := []wire.Outgoing{message("", "later", "x", nil)}
 		if err := p.Send(ctx, out)(ctx)[0]; !errors.Is(err, wire.ErrUnroutable) {
 			t.Fatal(err)
 		}
@@ -152,7 +152,7 @@ func TestABodyOverTheLimit(t *testing.T) {
 		huge := message("", "q", "", nil)
 		huge.Message.Body = bytes.Repeat([]byte("x"), 16<<20+1)
 		for range 2 { // the second time too: it must not end what comes after
-			errs := p.Send(ctx, []broker.Outgoing{message("", "q", "a", nil), huge, message("", "q", "b", nil)})(ctx)
+			errs := p.Send(ctx, []wire.Outgoing{message("", "q", "a", nil), huge, message("", "q", "b", nil)})(ctx)
 			if errs[0] != nil || !errors.Is(errs[1], wire.ErrUnacceptable) || errs[2] != nil {
 				t.Errorf("%v", errs)
 			}
@@ -174,7 +174,7 @@ func TestRightsGivenLater(t *testing.T) {
 		if err := p.BindReturn(ctx, "q"); !errors.Is(err, wire.ErrForbidden) {
 			t.Errorf("binding without a right: %v", err)
 		}
-		one := []broker.Outgoing{message(wire.RetryExchange("q"), "", "a", nil)}
+		one := []wire.Outgoing{message(wire.RetryExchange("q"), "", "a", nil)}
 		if err := publisher(t, v.URL()).BindReturn(ctx, "q"); err != nil {
 			t.Fatal(err)
 		}
@@ -208,7 +208,7 @@ func TestRetryExchanges(t *testing.T) {
 			}
 			exists(true)
 			back := message(wire.RetryExchange("q"), "any", "a", nil)
-			if err := p.Send(ctx, []broker.Outgoing{back})(ctx)[0]; err != nil {
+			if err := p.Send(ctx, []wire.Outgoing{back})(ctx)[0]; err != nil {
 				t.Error(err)
 			}
 			if n := v.Depth("q"); n != 1 {
@@ -217,7 +217,7 @@ func TestRetryExchanges(t *testing.T) {
 			if _, err := v.Channel().QueueDelete("q", false, false, false); err != nil {
 				t.Fatal(err)
 			}
-			if err := p.Send(ctx, []broker.Outgoing{back})(ctx)[0]; !errors.Is(err, wire.ErrUnroutable) {
+			if err := p.Send(ctx, []wire.Outgoing{back})(ctx)[0]; !errors.Is(err, wire.ErrUnroutable) {
 				t.Errorf("with the queue deleted: %v", err)
 			}
 		}
@@ -245,7 +245,7 @@ func TestNobodyThere(t *testing.T) {
 	if said.Connected || said.Err == nil || strings.Contains(said.Err.Error(), "hunter2") {
 		t.Errorf("%+v", said)
 	}
-	if err := p.Send(ctx, []broker.Outgoing{message("", "q", "", nil)})(ctx)[0]; !errors.Is(err, wire.ErrUnsent) {
+	if err := p.Send(ctx, []wire.Outgoing{message("", "q", "", nil)})(ctx)[0]; !errors.Is(err, wire.ErrUnsent) {
 		t.Error(err)
 	}
 }
@@ -293,7 +293,7 @@ func TestAChannelThatRefusesIsReplaced(t *testing.T) {
 		}
 		sent := 0
 		replaced := func() bool {
-			errs := p.Send(context.Background(), []broker.Outgoing{message("", "q", "good", nil), message("", "full", "one more", nil), message("", "q", "good", nil)})(context.Background())
+			errs := p.Send(context.Background(), []wire.Outgoing{message("", "q", "good", nil), message("", "full", "one more", nil), message("", "q", "good", nil)})(context.Background())
 			if errs[0] != nil || !errors.Is(errs[1], wire.ErrNacked) || errs[2] != nil {
 				t.Fatalf("the answers are %v", errs)
 			}
@@ -324,8 +324,8 @@ func TestALargeMessageWithoutAnAnswerHoldsUpNoOther(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		large := message("", "stuck", strings.Repeat("x", 1<<20), nil)
-		wait := p.Send(ctx, []broker.Outgoing{large, message("", "q", "a", nil)})
-		if err := p.Send(ctx, []broker.Outgoing{message("", "q", "b", nil)})(ctx)[0]; err != nil {
+		wait := p.Send(ctx, []wire.Outgoing{large, message("", "q", "a", nil)})
+		if err := p.Send(ctx, []wire.Outgoing{message("", "q", "b", nil)})(ctx)[0]; err != nil {
 			t.Fatalf("the other one: %v", err)
 		}
 		if n := v.Depth("q"); n != 2 {

@@ -56,8 +56,8 @@ func (q *Quarantine) Get() (m *wire.Message, ack func() error, ok bool, err erro
 	case err == nil && !ok:
 		return nil, nil, false, nil
 	case err == nil:
-		got := received(&d)
-		return &got.Message, func() error { return d.Ack(false) }, true, nil
+		got := Received(&d)
+		return &got, func() error { return d.Ack(false) }, true, nil
 	case errors.As(err, &e) && e.Code == amqp.InternalError, q.conn.IsClosed() && !errors.Is(err, amqp.ErrClosed):
 		return nil, nil, false, fmt.Errorf("%w: %w", ErrUndeliverable, explain(err))
 	}

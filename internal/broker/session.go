@@ -175,7 +175,7 @@ func (s *session) close() {
 	<-s.closed
 }
 
-func (s *session) publish(o *Outgoing) (*amqp.DeferredConfirmation, error) {
+func (s *session) publish(o *wire.Outgoing) (*amqp.DeferredConfirmation, error) {
 	if err := checkHeaders(o.Message.Headers, 0); err != nil {
 		return nil, fmt.Errorf("%w: %v", wire.ErrUnacceptable, err)
 	}
@@ -221,7 +221,7 @@ func (s *session) syncReturns() {
 }
 
 // routed tells whether a confirmed message came back as unroutable.
-func (s *session) routed(o *Outgoing) error {
+func (s *session) routed(o *wire.Outgoing) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := o.Exchange + "\x00" + o.ID

@@ -27,7 +27,7 @@ func TestAMQPSWorks(t *testing.T) {
 		v.Queue("q", nil)
 		p := publisher(t, secure)
 		large := strings.Repeat("0123456789abcdef", 1<<16)
-		for n, err := range p.Send(t.Context(), []broker.Outgoing{message("", "q", "small", nil), message("", "q", large, nil), message("", "nowhere", "lost", nil)})(t.Context()) {
+		for n, err := range p.Send(t.Context(), []wire.Outgoing{message("", "q", "small", nil), message("", "q", large, nil), message("", "nowhere", "lost", nil)})(t.Context()) {
 			if (n == 2) != errors.Is(err, wire.ErrUnroutable) {
 				t.Errorf("message %d: %v", n, err)
 			}
@@ -201,7 +201,7 @@ func TestAPasswordThatChangedOnDiskIsUsedAtTheNextConnection(t *testing.T) {
 		v.Must("PUT", "users/"+user, map[string]any{"password": "second", "tags": ""})
 		write(t, file, "second\n")
 		v.CloseConnections(user)
-		if err := p.Send(t.Context(), []broker.Outgoing{message("", "nowhere", "", nil)})(t.Context())[0]; !errors.Is(err, wire.ErrUnroutable) && !errors.Is(err, wire.ErrUnsent) {
+		if err := p.Send(t.Context(), []wire.Outgoing{message("", "nowhere", "", nil)})(t.Context())[0]; !errors.Is(err, wire.ErrUnroutable) && !errors.Is(err, wire.ErrUnsent) {
 			t.Error(err)
 		}
 		brokertest.Eventually(t, "it is connected again", p.Ready)

@@ -165,7 +165,7 @@ func (p *program) replayQuarantined(ctx context.Context, q *quarantine.Quarantin
 		if m.ByAPI {
 			fmt.Fprintf(p.err, "RabbitMQ ends each connection that the message of queue %s is delivered to; it is read by the management API\n", plain(m.Queue))
 		}
-		answer := publisher.Send(publishing, []broker.Outgoing{r.Report(m)})
+		answer := publisher.Send(publishing, []wire.Outgoing{r.Report(m)})
 		return answer(publishing)[0]
 	})
 	stop()

@@ -8,7 +8,6 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -109,7 +108,7 @@ type Replayer struct{ same map[string]int }
 
 // Report is how a message is published anew: to the exchange of failures, by the name of
 // its queue, with its history in our headers and without RabbitMQ's.
-func (r *Replayer) Report(x *Message) broker.Outgoing {
+func (r *Replayer) Report(x *Message) wire.Outgoing {
 	if r.same == nil {
 		r.same = map[string]int{}
 	}
@@ -119,7 +118,7 @@ func (r *Replayer) Report(x *Message) broker.Outgoing {
 	m := x.Message
 	m.Exchange, m.RoutingKey = x.Exchange, x.RoutingKey
 	t := headers.Trail{ID: x.id(n).String(), Attempt: x.Attempt - 1, Queue: x.Queue, FirstFailed: headers.FirstFailed(&x.Message, cmp.Or(x.Since, time.Now())), Reason: x.Reason, Error: why}
-	return broker.Outgoing{Exchange: wire.ExchangeFailures, RoutingKey: x.Queue, ID: t.ID, Message: t.Mark(m)}
+	return wire.Outgoing{Exchange: wire.ExchangeFailures, RoutingKey: x.Queue, ID: t.ID, Message: t.Mark(m)}
 }
 
 // Record is the message as one that is parked, for an export that `redrive import` reads.

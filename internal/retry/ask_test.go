@@ -125,8 +125,8 @@ func TestInventedNamesShareABudget(t *testing.T) {
 		f.Vouch(retry.NewNames(s, g), g)
 		report := func(user, queue string) {
 			t.Helper()
-			d := retry.Delivery{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: queue, UserID: user}}
-			if err := f.Take(t.Context(), []retry.Delivery{d}); err != nil {
+			d := wire.Delivery{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: queue, UserID: user}}
+			if err := f.Take(t.Context(), []wire.Delivery{d}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -158,7 +158,7 @@ func TestInventedNamesShareABudget(t *testing.T) {
 		if n, _ := names(); n != 5000 {
 			t.Errorf("%d names in all, want 4000 and 1000 that are not known yet", n)
 		}
-		if err := f.Take(t.Context(), []retry.Delivery{deadLetter("proven", "x")}); err != nil {
+		if err := f.Take(t.Context(), []wire.Delivery{deadLetter("proven", "x")}); err != nil {
 			t.Fatal(err)
 		}
 		report("mallory", "proven")
@@ -223,8 +223,8 @@ func TestOnlyNamesThatGetAPlaceAreAskedFor(t *testing.T) {
 		f := retry.NewIntake(memstore.New(), retry.Rules{Policies: anyQueue()}, nil, func(retry.Event) {})
 		f.Vouch(retry.NewNames(memstore.New(), g), g)
 		for i := range 5000 {
-			d := retry.Delivery{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: fmt.Sprint("invented.", i), UserID: "mallory"}}
-			must(t, f.Take(t.Context(), []retry.Delivery{d}))
+			d := wire.Delivery{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: fmt.Sprint("invented.", i), UserID: "mallory"}}
+			must(t, f.Take(t.Context(), []wire.Delivery{d}))
 			synctest.Wait()
 		}
 		if n := len(b.asked); n < 1000 || n > 1300 {
@@ -246,7 +246,7 @@ func TestAnHonestReportIsKeptWhileTheBudgetIsFull(t *testing.T) {
 		f.Vouch(retry.NewNames(s, g), g)
 		refused := func(queue string) bool {
 			t.Helper()
-			must(t, f.Take(t.Context(), []retry.Delivery{{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: queue, UserID: "shop"}}}))
+			must(t, f.Take(t.Context(), []wire.Delivery{{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: queue, UserID: "shop"}}}))
 			page, err := s.List(t.Context(), store.Filter{Queue: queue, Limit: 1})
 			must(t, err)
 			return len(page.Records) == 0

@@ -33,7 +33,7 @@ func NewCollector(s store.Store, lost func(queue string), events Listener) *Coll
 func (c *Collector) Vouch(n *Names) { c.names = n }
 
 // Take keeps a batch: see Flow.Take.
-func (c *Collector) Take(ctx context.Context, batch []Delivery) error {
+func (c *Collector) Take(ctx context.Context, batch []wire.Delivery) error {
 	if err := c.begin(ctx, batch); err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func (c *Collector) Take(ctx context.Context, batch []Delivery) error {
 
 // record makes a record: parked, or due now where only a queue's binding was missing.
 // Nothing in a message can make it fail.
-func (c *Collector) record(ctx context.Context, i int, d *Delivery, now time.Time) (rec *store.Record) {
+func (c *Collector) record(ctx context.Context, i int, d *wire.Delivery, now time.Time) (rec *store.Record) {
 	defer func() {
 		if p := recover(); p != nil {
 			rec = unread(d, now, p)

@@ -22,10 +22,10 @@ func TestNamesFromAWaitThatEndedShareTheBudget(t *testing.T) {
 		defer g.Close()
 		c := retry.NewCollector(s, nil, func(retry.Event) {})
 		c.Vouch(retry.NewNames(s, g))
-		var batch []retry.Delivery
+		var batch []wire.Delivery
 		for i := range 3000 {
 			for _, prefix := range []string{"\xffinvented-", "invented-"} {
-				batch = append(batch, retry.Delivery{From: wire.ExchangeDue, Message: wire.Message{RoutingKey: fmt.Sprint(prefix, i)}})
+				batch = append(batch, wire.Delivery{From: wire.ExchangeDue, Message: wire.Message{RoutingKey: fmt.Sprint(prefix, i)}})
 			}
 		}
 		must(t, c.Take(t.Context(), batch))
@@ -66,8 +66,8 @@ func TestWhatIsCollectedFromRabbitMQ(t *testing.T) {
 		"by another alternate exchange": {"others", "", store.Parked, "others"},
 	} {
 		s := memstore.New()
-		d := retry.Delivery{From: c.from, Unreadable: c.unreadable, Message: wire.Message{RoutingKey: "q", Headers: headers()}}
-		must(t, retry.NewCollector(s, nil, func(retry.Event) {}).Take(t.Context(), []retry.Delivery{d}))
+		d := wire.Delivery{From: c.from, Unreadable: c.unreadable, Message: wire.Message{RoutingKey: "q", Headers: headers()}}
+		must(t, retry.NewCollector(s, nil, func(retry.Event) {}).Take(t.Context(), []wire.Delivery{d}))
 		r := kept(t, s)[0].Record
 		if r.State != c.state || !strings.Contains(r.ParkedFor, c.why) || r.Queue != "q" || r.Attempt != 2 || r.Reason != "" || r.Proven {
 			t.Errorf("%s: kept as %+v", name, r)

@@ -20,7 +20,7 @@ import (
 type Declarer interface {
 	Enroller
 	// Send is that of Publisher.
-	Send(ctx context.Context, out []Outgoing) (wait func(context.Context) []error)
+	Send(ctx context.Context, out []wire.Outgoing) (wait func(context.Context) []error)
 	// Ready tells whether a Send would get through now.
 	Ready() bool
 	// Declare makes what a way needs.
@@ -136,7 +136,7 @@ func (h *DelayQueues) may() error {
 // try publishes one batch. Whatever must exist is declared first.
 func (h *DelayQueues) try(ctx context.Context, batch []held) {
 	h.forgetGone()
-	out := make([]Outgoing, 0, len(batch))
+	out := make([]wire.Outgoing, 0, len(batch))
 	sent := make([]int, 0, len(batch)) // index in batch of each of out
 	tickets := make([]delay.Ticket, 0, len(batch))
 	type claim struct {
@@ -215,7 +215,7 @@ func (h *DelayQueues) tell(batch []held) {
 }
 
 // outgoing is a record's message with the headers of its history.
-func outgoing(r *store.Record, exchange, key string) Outgoing {
+func outgoing(r *store.Record, exchange, key string) wire.Outgoing {
 	t := headers.Trail{ID: r.ID.String(), Attempt: r.Attempt, Queue: r.Queue, FirstFailed: r.FirstFailed, Reason: r.Reason, Error: r.Error}
-	return Outgoing{Exchange: exchange, RoutingKey: key, ID: t.ID, Message: t.Mark(r.Message)}
+	return wire.Outgoing{Exchange: exchange, RoutingKey: key, ID: t.ID, Message: t.Mark(r.Message)}
 }

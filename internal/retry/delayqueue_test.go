@@ -24,7 +24,7 @@ type faulty struct {
 	hangs    chan struct{} // not nil: a Send hangs until it is closed
 	answer   error
 	declared int
-	sent     []retry.Outgoing
+	sent     []wire.Outgoing
 }
 
 func (f *faulty) Ready() bool                                        { return !f.blocked }
@@ -33,7 +33,7 @@ func (f *faulty) ReturnExists(context.Context, string) (bool, error) { return fa
 
 func (f *faulty) Declare(context.Context, delay.Topology) error { f.declared++; return nil }
 
-func (f *faulty) Send(_ context.Context, out []retry.Outgoing) func(context.Context) []error {
+func (f *faulty) Send(_ context.Context, out []wire.Outgoing) func(context.Context) []error {
 	if f.hangs != nil {
 		<-f.hangs
 	}
@@ -92,7 +92,7 @@ func TestABatchThatIsOfferedAgainIsHeldOnce(t *testing.T) {
 	ctx := context.Background()
 	b, s := &faulty{}, &failing{Store: memstore.New(), err: store.ErrFull}
 	f := newHeldFlow(t, s, b)
-	batch := []retry.Delivery{deadLetter("a", "1"), deadLetter("kept", "2"), deadLetter("b", "3")}
+	batch := []wire.Delivery{deadLetter("a", "1"), deadLetter("kept", "2"), deadLetter("b", "3")}
 	for range 3 {
 		if err := f.Take(ctx, batch); !errors.Is(err, store.ErrFull) {
 			t.Fatalf("%v; want it to be full", err)
@@ -124,7 +124,7 @@ func TestARuleThatChangesWhileABatchIsOfferedAgainDoublesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b, s := &faulty{}, &failing{Store: memstore.New(), err: store.ErrFull}
 			f := newHeldFlow(t, s, b)
-			batch := []retry.Delivery{deadLetter("a", "1"), deadLetter("kept", "2"), deadLetter("b", "3")}
+			batch := []wire.Delivery{deadLetter("a", "1"), deadLetter("kept", "2"), deadLetter("b", "3")}
 			if err := f.Take(ctx, batch); !errors.Is(err, store.ErrFull) || len(b.sent) != 2 {
 				t.Fatalf("%d were sent, %v; want it to be full", len(b.sent), err)
 			}
@@ -162,7 +162,7 @@ func TestARuleThatChangesWhileABatchIsOfferedAgainDoublesNothing(t *testing.T) {
 func TestARedeliveryOfWhatWaitsInRabbitMQKeepsItsID(t *testing.T) {
 	ctx := context.Background()
 	b, s := &faulty{}, memstore.New()
-	batch := []retry.Delivery{deadLetter("q", "same"), deadLetter("q", "same"), deadLetter("q", "other")}
+	batch := []wire.Delivery{deadLetter("q", "same"), deadLetter("q", "same"), deadLetter("q", "other")}
 	for range 2 { // two processes
 		f := newHeldFlow(t, s, b)
 		if err := f.Connected(ctx); err != nil {
@@ -190,7 +190,7 @@ func TestWhatWaitsInRabbitMQIsInTheLedger(t *testing.T) {
 	ctx := context.Background()
 	b, s := &faulty{}, &failing{Store: memstore.New(), err: store.ErrFull}
 	f := newHeldFlow(t, s, b)
-	batch := []retry.Delivery{deadLetter("q", "a"), deadLetter("q", "b"), deadLetter("kept", "c")}
+	batch := []wire.Delivery{deadLetter("q", "a"), deadLetter("q", "b"), deadLetter("kept", "c")}
 	for range 2 {
 		if err := f.Take(ctx, batch); !errors.Is(err, store.ErrFull) {
 			t.Fatal(err)
@@ -199,7 +199,7 @@ func TestWhatWaitsInRabbitMQIsInTheLedger(t *testing.T) {
 	s.err = nil
 	must(t, f.Take(ctx, batch))
 	b.answer = wire.ErrNacked
-	must(t, f.Take(ctx, []retry.Delivery{deadLetter("q", "d")}))
+	must(t, f.Take(ctx, []wire.Delivery{deadLetter("q", "d")}))
 	lines, err := s.Ledger(ctx)
 	must(t, err)
 	got := map[string][2]int64{}
@@ -221,7 +221,7 @@ func TestRabbitMQsTroubleDoesNotStopTheIntake(t *testing.T) {
 		take := func(most time.Duration) {
 			t.Helper()
 			began := time.Now()
-			if err := f.Take(ctx, []retry.Delivery{deadLetter("q", "x"), deadLetter("r", "x")}); err != nil {
+			if err := f.Take(ctx, []wire.Delivery{deadLetter("q", "x"), deadLetter("r", "x")}); err != nil {
 				t.Fatal(err)
 			}
 			if d := time.Since(began); d > most {
@@ -267,8 +267,8 @@ func TestRabbitMQsTroubleDoesNotStopTheIntake(t *testing.T) {
 func TestAReportDoesNotWaitForAQueueThatIsNotEnrolled(t *testing.T) {
 	b, s := &faulty{}, memstore.New()
 	f := newHeldFlow(t, s, b)
-	d := retry.Delivery{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: "secret"}}
-	if err := f.Take(context.Background(), []retry.Delivery{d, deadLetter("q", "x")}); err != nil {
+	d := wire.Delivery{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: "secret"}}
+	if err := f.Take(context.Background(), []wire.Delivery{d, deadLetter("q", "x")}); err != nil {
 		t.Fatal(err)
 	}
 	if all := kept(t, s); len(all) != 1 || all[0].Record.Queue != "secret" || len(b.sent) != 1 || b.declared != 1 || len(f.reports) != 0 {
@@ -295,7 +295,7 @@ func TestAReportWaitsInRabbitMQOnceItsQueueIsEnrolled(t *testing.T) {
 		f := retry.NewIntake(memstore.New(), retry.Rules{Policies: anyQueue(), Ways: map[string]delay.Way{"p": way}}, hold, func(retry.Event) {})
 		report := func() {
 			t.Helper()
-			must(t, f.Take(t.Context(), []retry.Delivery{{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: "late"}}}))
+			must(t, f.Take(t.Context(), []wire.Delivery{{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: "late"}}}))
 			time.Sleep(2 * time.Minute)
 			synctest.Wait()
 		}

@@ -33,16 +33,6 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Delivery is one dead letter as RabbitMQ delivered it.
-type Delivery struct {
-	Message     wire.Message
-	From        string // the exchange it came through
-	Redelivered bool   // RabbitMQ delivered it before and got no acknowledgement
-	Note        string // what was changed so that it could be read; "" for nothing
-	Unreadable  string // why it cannot be retried unchanged; "" when it can
-	Doubled     string // why its death headers prove nothing, whoever wrote them; "" when they do
-}
-
 // Rules are the policies in force.
 type Rules struct {
 	Policies policy.Set
@@ -87,7 +77,7 @@ func (f *Intake) Way(policyName string) delay.Way { return f.rules.Load().Ways[p
 // Take decides about a batch and makes it durable. When it returns nil, every message of the
 // batch is durable or was discarded by its policy, and may be acknowledged. On an error none
 // may be, and the caller offers the same batch again.
-func (f *Intake) Take(ctx context.Context, batch []Delivery) error {
+func (f *Intake) Take(ctx context.Context, batch []wire.Delivery) error {
 	if err := f.begin(ctx, batch); err != nil {
 		return err
 	}

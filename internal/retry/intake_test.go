@@ -18,8 +18,8 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-func deadLetter(queue, body string) retry.Delivery {
-	return retry.Delivery{From: wire.ExchangeDeadLetters, Message: wire.Message{Body: []byte(body), Headers: amqp.Table{
+func deadLetter(queue, body string) wire.Delivery {
+	return wire.Delivery{From: wire.ExchangeDeadLetters, Message: wire.Message{Body: []byte(body), Headers: amqp.Table{
 		"x-death": []any{amqp.Table{"queue": queue, "reason": "rejected", "exchange": "shop", "routing-keys": []any{"key"}, "count": int64(99)}}}}}
 }
 
@@ -43,7 +43,7 @@ func TestARedeliveryKeepsItsID(t *testing.T) {
 	s := memstore.New()
 	f := newFlow(s)
 	ctx := context.Background()
-	twins := []retry.Delivery{deadLetter("q", "same"), deadLetter("q", "same")}
+	twins := []wire.Delivery{deadLetter("q", "same"), deadLetter("q", "same")}
 	if err := f.Take(ctx, twins); err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func TestARedeliveryKeepsItsID(t *testing.T) {
 	if err := f.Connected(ctx); err != nil {
 		t.Fatal(err)
 	}
-	again := []retry.Delivery{deadLetter("q", "same"), deadLetter("q", "same"), deadLetter("q", "same"), deadLetter("q", "new")}
+	again := []wire.Delivery{deadLetter("q", "same"), deadLetter("q", "same"), deadLetter("q", "same"), deadLetter("q", "new")}
 	for i := range again {
 		again[i].Redelivered = true
 		again[i].Message.Headers["x-delivery-count"] = int64(1)
@@ -93,7 +93,7 @@ func TestARedeliveryToAnotherReplicaKeepsItsID(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := dies.Take(ctx, []retry.Delivery{deadLetter("q", "same"), deadLetter("q", "same"), deadLetter("q", "one")}); err != nil {
+	if err := dies.Take(ctx, []wire.Delivery{deadLetter("q", "same"), deadLetter("q", "same"), deadLetter("q", "one")}); err != nil {
 		t.Fatal(err)
 	}
 	given := map[string]int{}
@@ -102,7 +102,7 @@ func TestARedeliveryToAnotherReplicaKeepsItsID(t *testing.T) {
 	}
 	again := func(bodies ...string) {
 		t.Helper()
-		var batch []retry.Delivery
+		var batch []wire.Delivery
 		for _, body := range bodies {
 			d := deadLetter("q", body)
 			d.Redelivered = true
@@ -146,7 +146,7 @@ func (s *lostAnswer) Add(ctx context.Context, records []*store.Record) error {
 // A batch that is offered again may have been kept all the same. Its copy has its ids.
 func TestABatchOfferedAgainKeepsItsIDs(t *testing.T) {
 	type taker interface {
-		Take(context.Context, []retry.Delivery) error
+		Take(context.Context, []wire.Delivery) error
 	}
 	for name, on := range map[string]func(store.Store) taker{
 		"flow":      func(s store.Store) taker { return newFlow(s) },
@@ -154,7 +154,7 @@ func TestABatchOfferedAgainKeepsItsIDs(t *testing.T) {
 	} {
 		s := &lostAnswer{Store: memstore.New()}
 		f := on(s)
-		batch := []retry.Delivery{deadLetter("q", "same"), deadLetter("q", "same")}
+		batch := []wire.Delivery{deadLetter("q", "same"), deadLetter("q", "same")}
 		if err := f.Take(context.Background(), batch); err == nil {
 			t.Fatal("an error of the store was not told")
 		}
@@ -186,7 +186,7 @@ func TestNeverEarly(t *testing.T) {
 			time.Sleep(time.Millisecond + ns)
 			s := memstore.New()
 			rules := retry.Rules{Policies: policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second), Jitter: policy.None}}}
-			must(t, retry.NewIntake(s, rules, nil, func(retry.Event) {}).Take(context.Background(), []retry.Delivery{deadLetter("q", "")}))
+			must(t, retry.NewIntake(s, rules, nil, func(retry.Event) {}).Take(context.Background(), []wire.Delivery{deadLetter("q", "")}))
 			least := time.Now().Add(time.Second)
 			if due := kept(t, s)[0].Record.Due; due.Before(least) || due.Sub(least) >= time.Microsecond || due.UnixNano()%1000 != 0 {
 				t.Errorf("due %s after the least wait, or not in the store's microseconds", due.Sub(least))
@@ -206,8 +206,8 @@ func TestOriginsThatCannotBeBelieved(t *testing.T) {
 		"forged by others":      {"x-first-death-queue": "orders", "x-last-death-queue": "orders"},
 	} {
 		s := memstore.New()
-		d := retry.Delivery{From: wire.ExchangeDeadLetters, Message: wire.Message{Headers: headers}}
-		if err := newFlow(s).Take(context.Background(), []retry.Delivery{d}); err != nil {
+		d := wire.Delivery{From: wire.ExchangeDeadLetters, Message: wire.Message{Headers: headers}}
+		if err := newFlow(s).Take(context.Background(), []wire.Delivery{d}); err != nil {
 			t.Fatal(err)
 		}
 		if r := kept(t, s)[0].Record; r.State != store.Parked || r.Queue != "" || r.ParkedFor == "" {
@@ -226,7 +226,7 @@ func TestAttemptsAreCountedInOurHeaderOnly(t *testing.T) {
 		s := memstore.New()
 		d := deadLetter("q", "")
 		d.Message.Headers[wire.HeaderAttempt] = c.header
-		if err := newFlow(s).Take(context.Background(), []retry.Delivery{d}); err != nil {
+		if err := newFlow(s).Take(context.Background(), []wire.Delivery{d}); err != nil {
 			t.Fatal(err)
 		}
 		if r := kept(t, s)[0].Record; r.Attempt != c.want || (len(r.Notes) > 0) != c.noted {
@@ -243,8 +243,8 @@ func TestTheFirstFailureIsKeptOverAllAttempts(t *testing.T) {
 	parked := d
 	parked.From = wire.ExchangeParked
 	s := memstore.New()
-	must(t, newFlow(s).Take(context.Background(), []retry.Delivery{d}))
-	must(t, retry.NewCollector(s, nil, func(retry.Event) {}).Take(context.Background(), []retry.Delivery{parked}))
+	must(t, newFlow(s).Take(context.Background(), []wire.Delivery{d}))
+	must(t, retry.NewCollector(s, nil, func(retry.Event) {}).Take(context.Background(), []wire.Delivery{parked}))
 	for _, l := range kept(t, s) {
 		if r := l.Record; !r.FirstFailed.Equal(first) || !r.FailedAt.After(first) {
 			t.Errorf("%v, attempt %d: it failed first at %s, and at %s", r.State, r.Attempt, r.FirstFailed, r.FailedAt)
@@ -255,7 +255,7 @@ func TestTheFirstFailureIsKeptOverAllAttempts(t *testing.T) {
 func BenchmarkTake(b *testing.B) {
 	s := discarding{memstore.New()}
 	f := newFlow(s)
-	batch := make([]retry.Delivery, 512)
+	batch := make([]wire.Delivery, 512)
 	for i := range batch {
 		batch[i] = deadLetter("orders", string(make([]byte, 1024)))
 	}

@@ -38,7 +38,7 @@ func TestKnownReceiptsAreBounded(t *testing.T) {
 		r.reset(outage{}, true)
 		now := time.Now()
 		for i := range c.messages {
-			d := Delivery{From: wire.ExchangeDeadLetters, Message: wire.Message{MessageID: fmt.Sprint(i),
+			d := wire.Delivery{From: wire.ExchangeDeadLetters, Message: wire.Message{MessageID: fmt.Sprint(i),
 				Headers: amqp.Table{"x-death": []any{amqp.Table{"queue": fmt.Sprint(i % c.queues), "time": now}}}}}
 			r.identify(&d, now)
 		}
@@ -69,8 +69,8 @@ func TestKnownReceiptsAreOfEachProcess(t *testing.T) {
 // queue's come: RabbitMQ publishes again late what it has not had confirmed.
 func TestKnownReceiptsOutlastABusyQueue(t *testing.T) {
 	now := time.Now()
-	dead := func(queue string, i int) *Delivery {
-		return &Delivery{From: wire.ExchangeDeadLetters, Message: wire.Message{MessageID: fmt.Sprint(i),
+	dead := func(queue string, i int) *wire.Delivery {
+		return &wire.Delivery{From: wire.ExchangeDeadLetters, Message: wire.Message{MessageID: fmt.Sprint(i),
 			Headers: amqp.Table{"x-death": []any{amqp.Table{"queue": queue, "time": now}}}}}
 	}
 	for name, c := range map[string]struct {

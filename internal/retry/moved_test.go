@@ -9,14 +9,13 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/wire"
 )
 
 // identified is a dead letter with a message-id, dead-lettered now.
-func identified(body string) retry.Delivery {
+func identified(body string) wire.Delivery {
 	d := died(body)
 	d.Message.MessageID = "id of " + body
 	return d
@@ -27,14 +26,14 @@ func identified(body string) retry.Delivery {
 // The copy of what has a message-id is known all the same; without one it cannot be distinguished
 // from another message with equal content. All are kept.
 func TestACopyAfterALeaderMovedKeepsItsID(t *testing.T) {
-	again := func(d retry.Delivery, body string) retry.Delivery {
+	again := func(d wire.Delivery, body string) wire.Delivery {
 		c := identified(body)
 		c.From, c.Redelivered, c.Doubled = d.From, d.Redelivered, d.Doubled
 		c.Message.MessageID = d.Message.MessageID
 		return c
 	}
 	for name, c := range map[string]struct {
-		change func(*retry.Delivery) // of the first and of what comes after
+		change func(*wire.Delivery) // of the first and of what comes after
 		after  time.Duration
 		equal  int // equal dead letters that come after the first
 		others int // dead letters of the same queue in between
@@ -44,12 +43,12 @@ func TestACopyAfterALeaderMovedKeepsItsID(t *testing.T) {
 		"within the same second":     {equal: 1, ids: 1},
 		"of a node that hung":        {after: 80 * time.Second, equal: 1, ids: 1},
 		"behind what else was there": {after: time.Second, equal: 1, others: 100, ids: 1},
-		"RabbitMQ 4.3":               {change: func(d *retry.Delivery) { d.Redelivered = true }, after: time.Second, equal: 1, ids: 1},
+		"RabbitMQ 4.3":               {change: func(d *wire.Delivery) { d.Redelivered = true }, after: time.Second, equal: 1, ids: 1},
 		"content repeated":           {after: time.Second, equal: 4, ids: 4},
 		"long after":                 {after: 3 * time.Minute, equal: 1, ids: 2},
-		"without a message-id":       {change: func(d *retry.Delivery) { d.Message.MessageID = "" }, after: time.Second, equal: 1, ids: 2},
-		"reported":                   {change: func(d *retry.Delivery) { d.From = wire.ExchangeFailures }, after: time.Second, equal: 1, ids: 2},
-		"with headers twice":         {change: func(d *retry.Delivery) { d.Doubled = "twice" }, after: time.Second, equal: 1, ids: 2},
+		"without a message-id":       {change: func(d *wire.Delivery) { d.Message.MessageID = "" }, after: time.Second, equal: 1, ids: 2},
+		"reported":                   {change: func(d *wire.Delivery) { d.From = wire.ExchangeFailures }, after: time.Second, equal: 1, ids: 2},
+		"with headers twice":         {change: func(d *wire.Delivery) { d.Doubled = "twice" }, after: time.Second, equal: 1, ids: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -60,13 +59,13 @@ func TestACopyAfterALeaderMovedKeepsItsID(t *testing.T) {
 				if c.change != nil {
 					c.change(&first)
 				}
-				must(t, f.Take(ctx, []retry.Delivery{first}))
+				must(t, f.Take(ctx, []wire.Delivery{first}))
 				for i := range c.others {
-					must(t, f.Take(ctx, []retry.Delivery{identified(fmt.Sprint("other ", i))}))
+					must(t, f.Take(ctx, []wire.Delivery{identified(fmt.Sprint("other ", i))}))
 				}
 				for range c.equal {
 					time.Sleep(c.after)
-					must(t, f.Take(ctx, []retry.Delivery{again(first, "x")}))
+					must(t, f.Take(ctx, []wire.Delivery{again(first, "x")}))
 				}
 				checkIDs(t, s, "x", c.equal+1, c.ids)
 			})
@@ -102,9 +101,9 @@ func TestACopyThatAnotherReplicaTakesKeepsItsID(t *testing.T) {
 		one, other := newFlow(s), newFlow(s)
 		must(t, one.Connected(ctx))
 		must(t, other.Connected(ctx))
-		must(t, one.Take(ctx, []retry.Delivery{identified("x")}))
+		must(t, one.Take(ctx, []wire.Delivery{identified("x")}))
 		time.Sleep(time.Second)
-		must(t, other.Take(ctx, []retry.Delivery{identified("x")}))
+		must(t, other.Take(ctx, []wire.Delivery{identified("x")}))
 		checkIDs(t, s, "x", 2, 1)
 	})
 }
@@ -115,12 +114,12 @@ func TestACopyIsOfTheSameQueue(t *testing.T) {
 		ctx, s := context.Background(), memstore.New()
 		f := newFlow(s)
 		must(t, f.Connected(ctx))
-		at := func(queue string) retry.Delivery {
+		at := func(queue string) wire.Delivery {
 			d := identified("x")
 			d.Message.Headers["x-death"].([]any)[0].(amqp.Table)["queue"] = queue
 			return d
 		}
-		must(t, f.Take(ctx, []retry.Delivery{at("q"), at("r")}))
+		must(t, f.Take(ctx, []wire.Delivery{at("q"), at("r")}))
 		checkIDs(t, s, "x", 2, 2)
 	})
 }

@@ -29,7 +29,7 @@ type origin struct {
 // itself on every version, unless a name stands there twice: RabbitMQ 3.10 writes to
 // the first, and its client reads the last. x-first-death-* and x-last-death-* are never
 // read: on RabbitMQ 3 a publisher can set them.
-func originOf(d *Delivery) origin {
+func originOf(d *wire.Delivery) origin {
 	switch d.From {
 	case wire.ExchangeDeadLetters:
 		return deadLettered(d)
@@ -39,7 +39,7 @@ func originOf(d *Delivery) origin {
 	return origin{refusal: fmt.Sprintf("it was published to the intake through exchange %q, not dead-lettered or reported", d.From)}
 }
 
-func deadLettered(d *Delivery) origin {
+func deadLettered(d *wire.Delivery) origin {
 	if d.Doubled != "" {
 		return origin{refusal: d.Doubled + ", so the queue it failed in is not proven"}
 	}
@@ -69,7 +69,7 @@ func deadLettered(d *Delivery) origin {
 	return o.checked()
 }
 
-func reported(d *Delivery) origin {
+func reported(d *wire.Delivery) origin {
 	o := origin{queue: d.Message.RoutingKey, reason: wire.ReasonReported}
 	o.firstPublished(d)
 	return o.checked()
@@ -77,7 +77,7 @@ func reported(d *Delivery) origin {
 
 // firstPublished takes exchange and routing key from our own headers. They are
 // shown and passed on, and never decide where a message goes.
-func (o *origin) firstPublished(d *Delivery) {
+func (o *origin) firstPublished(d *wire.Delivery) {
 	if s, ok := d.Message.Headers[wire.HeaderExchange].(string); ok {
 		o.exchange = s
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // keeper makes batches durable in the store.
@@ -76,7 +77,7 @@ func (k *keeper) Disconnected() {
 
 // begin must be called before a batch is decided about. Where several services share one
 // store, another may have stored a part of it, and ended, after this one connected.
-func (k *keeper) begin(ctx context.Context, batch []Delivery) error {
+func (k *keeper) begin(ctx context.Context, batch []wire.Delivery) error {
 	k.took = true
 	if k.given != nil {
 		return nil // it is offered again
@@ -92,7 +93,7 @@ func (k *keeper) begin(ctx context.Context, batch []Delivery) error {
 
 // identify gives the message of a batch its id, as receipts do. Its first failure is
 // now when it is not known.
-func (k *keeper) identify(i int, d *Delivery, now time.Time) identity {
+func (k *keeper) identify(i int, d *wire.Delivery, now time.Time) identity {
 	known, ok := k.given[i]
 	if !ok {
 		known = k.receipts.identify(d, now)

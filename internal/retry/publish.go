@@ -12,21 +12,13 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Outgoing is one message to publish. ID is its x-redrive-id.
-type Outgoing struct {
-	Exchange, RoutingKey string
-	ID                   string
-	Message              *wire.Message
-	Unchecked            bool // without mandatory, so never unroutable
-}
-
 // Publisher publishes messages to RabbitMQ.
 type Publisher interface {
 	// Send publishes persistent and mandatory, in order, and returns a function
 	// that waits for RabbitMQ's answer to each: nil when confirmed and routed,
 	// or an error of package wire. It is called from one goroutine at a time
 	// and blocks while there is no connection.
-	Send(ctx context.Context, out []Outgoing) (wait func(context.Context) []error)
+	Send(ctx context.Context, out []wire.Outgoing) (wait func(context.Context) []error)
 	Enroller
 }
 
@@ -96,7 +88,7 @@ func newest(claims []store.Claim) (due time.Time) {
 // the result of each. It must not be called by two goroutines at a time.
 func (g *Sender) Send(ctx context.Context, queue string, claims []store.Claim) (wait func(context.Context) []Result) {
 	results := make([]Result, len(claims))
-	out := make([]Outgoing, 0, len(claims))
+	out := make([]wire.Outgoing, 0, len(claims))
 	sent := make([]int, 0, len(claims)) // index in claims of each of out
 	var route *Result                   // why nothing can be published to queue, once asked
 	for i, c := range claims {

@@ -28,7 +28,7 @@ type answers struct {
 	gone  bool // the queue is
 }
 
-func (a *answers) Send(ctx context.Context, out []retry.Outgoing) func(context.Context) []error {
+func (a *answers) Send(ctx context.Context, out []wire.Outgoing) func(context.Context) []error {
 	a.sent = append(a.sent, out...)
 	return func(context.Context) (errs []error) {
 		for _, o := range out {
@@ -244,7 +244,7 @@ func TestADeletedQueueIsNotEnrolled(t *testing.T) {
 	defer g.Close()
 	f := newFlow(memstore.New())
 	f.Vouch(nil, g)
-	must(t, f.Take(t.Context(), []retry.Delivery{deadLetter("q", "x")}))
+	must(t, f.Take(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
 	if yes, _ := g.Enrolled("q"); !yes {
 		t.Fatal("a dead letter's queue is not enrolled")
 	}

@@ -88,7 +88,7 @@ func (o outage) follows(died time.Time) bool {
 const moved = 2 * time.Minute
 
 // named tells whether a message was dead-lettered by RabbitMQ and has a message-id.
-func named(d *Delivery) bool {
+func named(d *wire.Delivery) bool {
 	return d.From == wire.ExchangeDeadLetters && d.Doubled == "" && d.Message.MessageID != ""
 }
 
@@ -113,7 +113,7 @@ func (r *receipts) load(kept []store.Receipt) {
 
 // lack tells whether something of a batch may have been delivered before, and has no
 // receipt.
-func (r *receipts) lack(batch []Delivery) bool {
+func (r *receipts) lack(batch []wire.Delivery) bool {
 	need := map[[16]byte]int{}
 	for i := range batch {
 		d := &batch[i]
@@ -138,7 +138,7 @@ func (r *receipts) lack(batch []Delivery) bool {
 
 // identify gives a message that was not offered before the id it has, or had when it
 // was stored, or a new one. The zero fingerprint is that of one that has an id.
-func (r *receipts) identify(d *Delivery, now time.Time) identity {
+func (r *receipts) identify(d *wire.Delivery, now time.Time) identity {
 	if id, ok := headers.ID(&d.Message); ok {
 		return identity{id: id, first: now}
 	}
@@ -169,7 +169,7 @@ func (r *receipts) matchesAgain(k *receipt, f [16]byte, named bool) bool {
 }
 
 // take uses up one receipt.
-func (r *receipts) take(f [16]byte, d *Delivery) (identity, bool) {
+func (r *receipts) take(f [16]byte, d *wire.Delivery) (identity, bool) {
 	same := r.byContent[contentOf(f)]
 	for _, k := range same {
 		if d.Redelivered && k.matchesRedelivered(f) {

@@ -11,14 +11,13 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/wire"
 )
 
 // died is a dead letter as RabbitMQ delivers it, dead-lettered now.
-func died(body string) retry.Delivery {
+func died(body string) wire.Delivery {
 	d := deadLetter("q", body)
 	head := d.Message.Headers["x-death"].([]any)[0].(amqp.Table)
 	head["time"], head["count"] = time.Now().Truncate(time.Second), int64(1)
@@ -26,7 +25,7 @@ func died(body string) retry.Delivery {
 }
 
 // again is how RabbitMQ delivers something once more.
-func again(d retry.Delivery, redelivered bool) retry.Delivery {
+func again(d wire.Delivery, redelivered bool) wire.Delivery {
 	d.Message.Headers = maps.Clone(d.Message.Headers)
 	d.Redelivered = redelivered
 	if redelivered {
@@ -64,13 +63,13 @@ func TestACopyByAtLeastOnceDeadLetteringKeepsItsID(t *testing.T) {
 				f := newFlow(s)
 				must(t, f.Connected(ctx))
 				stored, unstored := died("stored"), died("unstored")
-				must(t, f.Take(ctx, []retry.Delivery{stored}))
+				must(t, f.Take(ctx, []wire.Delivery{stored}))
 				f.Disconnected()
-				var copies []retry.Delivery
+				var copies []wire.Delivery
 				for i := range 8 { // RabbitMQ starts again, and does not let it consume yet
 					time.Sleep(500 * time.Millisecond)
 					if i == 4 {
-						copies = []retry.Delivery{again(died("stored"), marked), again(died("unstored"), marked)}
+						copies = []wire.Delivery{again(died("stored"), marked), again(died("unstored"), marked)}
 					}
 					must(t, f.Connected(ctx))
 					time.Sleep(100 * time.Millisecond)
@@ -78,13 +77,13 @@ func TestACopyByAtLeastOnceDeadLetteringKeepsItsID(t *testing.T) {
 				}
 				must(t, f.Connected(ctx))
 				time.Sleep(100 * time.Millisecond)
-				must(t, f.Take(ctx, []retry.Delivery{again(stored, true), again(unstored, true)}))
+				must(t, f.Take(ctx, []wire.Delivery{again(stored, true), again(unstored, true)}))
 				time.Sleep(time.Second)
 				must(t, f.Take(ctx, copies))
 				f.Disconnected() // before they were acknowledged
 				time.Sleep(time.Second)
 				must(t, f.Connected(ctx))
-				must(t, f.Take(ctx, []retry.Delivery{again(copies[0], true), again(copies[1], true)}))
+				must(t, f.Take(ctx, []wire.Delivery{again(copies[0], true), again(copies[1], true)}))
 				ids, firsts := map[string]map[string]int{}, map[string]map[int64]bool{}
 				for _, r := range newest(t, s, 0) {
 					body := string(r.Message.Body)
@@ -107,7 +106,7 @@ func TestACopyByAtLeastOnceDeadLetteringKeepsItsID(t *testing.T) {
 // Two messages with equal content are two, however RabbitMQ 4.3 marks them: it says of each
 // that a consumer rejected that it was delivered before.
 func TestEqualMessagesHaveAnIDEach(t *testing.T) {
-	fresh := func(body string) retry.Delivery {
+	fresh := func(body string) wire.Delivery {
 		d := died(body)
 		d.Redelivered, d.Message.Headers["x-delivery-count"] = true, int64(1)
 		return d
@@ -121,7 +120,7 @@ func TestEqualMessagesHaveAnIDEach(t *testing.T) {
 				take := func(n int) {
 					t.Helper()
 					for range n {
-						must(t, f.Take(ctx, []retry.Delivery{fresh("ping")}))
+						must(t, f.Take(ctx, []wire.Delivery{fresh("ping")}))
 					}
 				}
 				take(3) // within one second
@@ -151,7 +150,7 @@ func TestABatchOfferedTwiceWritesNoReceiptThatAnotherTakes(t *testing.T) {
 	ctx := context.Background()
 	s := &lostAnswer{Store: memstore.New()}
 	first := newFlow(s)
-	twins := []retry.Delivery{died("same"), died("same")}
+	twins := []wire.Delivery{died("same"), died("same")}
 	if err := first.Take(ctx, twins[:1]); err == nil {
 		t.Fatal("the store's error was not told")
 	}
@@ -159,7 +158,7 @@ func TestABatchOfferedTwiceWritesNoReceiptThatAnotherTakes(t *testing.T) {
 	must(t, first.Take(ctx, twins[1:]))
 	f := newFlow(s)
 	must(t, f.Connected(ctx))
-	must(t, f.Take(ctx, []retry.Delivery{again(twins[0], true), again(twins[1], true)}))
+	must(t, f.Take(ctx, []wire.Delivery{again(twins[0], true), again(twins[1], true)}))
 	ids := map[string]int{}
 	for _, l := range kept(t, s) {
 		ids[l.Record.ID.String()]++
@@ -175,7 +174,7 @@ func TestABatchOfferedTwiceRemembersOnce(t *testing.T) {
 	ctx := context.Background()
 	b, s := &faulty{answer: wire.ErrNacked}, &failing{Store: memstore.New(), err: store.ErrFull}
 	f := newHeldFlow(t, s, b)
-	batch := []retry.Delivery{died("same"), died("same")}
+	batch := []wire.Delivery{died("same"), died("same")}
 	for range 3 {
 		if err := f.Take(ctx, batch); !errors.Is(err, store.ErrFull) {
 			t.Fatal(err)
@@ -193,11 +192,11 @@ func TestACopyKeepsItsFirstFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, s := context.Background(), memstore.New()
 		d := died("x")
-		must(t, newFlow(s).Take(ctx, []retry.Delivery{d}))
+		must(t, newFlow(s).Take(ctx, []wire.Delivery{d}))
 		time.Sleep(time.Hour)
 		f := newFlow(s)
 		must(t, f.Connected(ctx))
-		must(t, f.Take(ctx, []retry.Delivery{again(d, true)}))
+		must(t, f.Take(ctx, []wire.Delivery{again(d, true)}))
 		all := newest(t, s, 0)
 		if !all[1].FirstFailed.Equal(all[0].FirstFailed) || !all[1].FailedAt.After(all[0].FailedAt) {
 			t.Errorf("the first failed %s, its copy %s, at %s", all[0].FirstFailed, all[1].FirstFailed, all[1].FailedAt)
@@ -211,12 +210,12 @@ func TestOneReceiptIsUsedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, s := context.Background(), memstore.New()
 		f := newFlow(s)
-		must(t, f.Take(ctx, []retry.Delivery{died("x")}))
+		must(t, f.Take(ctx, []wire.Delivery{died("x")}))
 		f.Disconnected()
 		time.Sleep(2 * time.Second)
 		must(t, f.Connected(ctx))
 		for range 2 {
-			must(t, f.Take(ctx, []retry.Delivery{died("x")}))
+			must(t, f.Take(ctx, []wire.Delivery{died("x")}))
 			time.Sleep(time.Second)
 		}
 		all := newest(t, s, 0)
@@ -244,10 +243,10 @@ func TestACopyKeepsItsIDWhenRedriveWentDownToo(t *testing.T) {
 				f := newFlow(s)
 				must(t, f.Connected(ctx))
 				for range c.firsts {
-					must(t, f.Take(ctx, []retry.Delivery{died("same")}))
+					must(t, f.Take(ctx, []wire.Delivery{died("same")}))
 				}
 				time.Sleep(time.Second)
-				must(t, f.Take(ctx, []retry.Delivery{died("other")}))
+				must(t, f.Take(ctx, []wire.Delivery{died("other")}))
 				time.Sleep(c.down)
 				copied := again(died("same"), false)
 				f = newFlow(s) // another process, and RabbitMQ does not let it consume yet
@@ -257,7 +256,7 @@ func TestACopyKeepsItsIDWhenRedriveWentDownToo(t *testing.T) {
 					f.Disconnected()
 				}
 				must(t, f.Connected(ctx))
-				must(t, f.Take(ctx, []retry.Delivery{copied}))
+				must(t, f.Take(ctx, []wire.Delivery{copied}))
 				ids := map[string]bool{}
 				for _, r := range newest(t, s, 0) {
 					if string(r.Message.Body) == "same" {

@@ -25,7 +25,7 @@ const longestText = 2048
 // fail: what cannot be decided about is parked. i is its place in the batch.
 //
 // away is how it is to wait in RabbitMQ; nil when it does not wait there.
-func (f *Intake) judge(ctx context.Context, i int, d *Delivery, rules *Rules, now time.Time) (rec *store.Record, action policy.Action, away *held) {
+func (f *Intake) judge(ctx context.Context, i int, d *wire.Delivery, rules *Rules, now time.Time) (rec *store.Record, action policy.Action, away *held) {
 	defer func() {
 		if p := recover(); p != nil {
 			rec, action, away = unread(d, now, p), policy.Park, nil
@@ -101,7 +101,7 @@ func (f *Intake) judge(ctx context.Context, i int, d *Delivery, rules *Rules, no
 }
 
 // unread parks what could not be decided about, with the reason.
-func unread(d *Delivery, now time.Time, why any) *store.Record {
+func unread(d *wire.Delivery, now time.Time, why any) *store.Record {
 	rec := &store.Record{ID: uuid.Must(uuid.NewV7()), FailedAt: now, FirstFailed: now, Message: d.Message}
 	park(rec, now, fmt.Sprintf("it could not be read: %v", why))
 	return rec

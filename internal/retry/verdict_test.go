@@ -23,7 +23,7 @@ func TestVerdicts(t *testing.T) {
 		{Name: "q", Queues: []string{"q"}, Attempts: 3, Backoff: policy.Fixed(time.Second)},
 	}
 	user := amqp.Table{wire.HeaderUserID: "shop", wire.HeaderExchange: "first", wire.HeaderRoutingKey: "eu"}
-	through := func(exchange string, d retry.Delivery) retry.Delivery {
+	through := func(exchange string, d wire.Delivery) wire.Delivery {
 		d.Message.Headers["x-death"].([]any)[0].(amqp.Table)["exchange"] = exchange
 		for k, v := range user {
 			d.Message.Headers[k] = v
@@ -33,7 +33,7 @@ func TestVerdicts(t *testing.T) {
 	unreadable, doubled := deadLetter("q", "x"), deadLetter("q", "x")
 	unreadable.Unreadable, doubled.Doubled = "a header of no known type", "x-death stands twice"
 	for name, c := range map[string]struct {
-		of    retry.Delivery
+		of    wire.Delivery
 		event retry.Kind
 		want  func(*store.Record) bool
 	}{
@@ -50,7 +50,7 @@ func TestVerdicts(t *testing.T) {
 		}},
 		"our own queue": {deadLetter(wire.QueueIntake, "x"), retry.Parked, func(r *store.Record) bool { return strings.Contains(r.ParkedFor, "own") }},
 		"no policy":     {deadLetter("others", "x"), retry.Parked, func(r *store.Record) bool { return strings.Contains(r.ParkedFor, "no policy") }},
-		"reported": {retry.Delivery{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: "q", Headers: amqp.Table{wire.HeaderError: "no stock"}}}, retry.Waiting, func(r *store.Record) bool {
+		"reported": {wire.Delivery{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: "q", Headers: amqp.Table{wire.HeaderError: "no stock"}}}, retry.Waiting, func(r *store.Record) bool {
 			return r.Error == "no stock" && !r.Proven && r.Reason == wire.ReasonReported
 		}},
 		// Our own headers are believed where the broker says that we published it last.
@@ -66,7 +66,7 @@ func TestVerdicts(t *testing.T) {
 	} {
 		s, told := memstore.New(), []retry.Kind(nil)
 		f := retry.NewIntake(s, retry.Rules{Policies: policies}, nil, func(e retry.Event) { told = append(told, e.Kind) })
-		must(t, f.Take(t.Context(), []retry.Delivery{c.of}))
+		must(t, f.Take(t.Context(), []wire.Delivery{c.of}))
 		all := kept(t, s)
 		if !slices.Equal(told, []retry.Kind{retry.Failed, c.event}) {
 			t.Errorf("%s: told %v", name, told)

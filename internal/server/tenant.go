@@ -165,6 +165,7 @@ func (s *tenant) open(address string) error {
 	s.health = newHealth(s.Log, s.metrics)
 	s.told.Store(s.health)
 	s.publish = broker.NewPublisher(s.connection(partPublish, "redrive returns"))
+	s.publish.Confirmed = s.metrics.Confirmed
 	s.openFleet(address)
 	if err := s.openNotify(); err != nil {
 		return err
@@ -172,14 +173,15 @@ func (s *tenant) open(address string) error {
 	s.events = s.listeners().event
 	policies := func() policy.Set { return s.flow.Policies() }
 	s.delays = broker.NewPublisher(s.connection(partDelays, "redrive delays"))
-	s.hold = retry.NewDelayQueues(publisher{s.delays, s.metrics.Confirmed}, policies, s.waysFail)
+	s.delays.Confirmed = s.metrics.Confirmed
+	s.hold = retry.NewDelayQueues(s.delays, policies, s.waysFail)
 	s.flow = retry.NewIntake(s.store, s.rules(s.config), s.hold, s.events)
 	s.intake = broker.NewIntake(s.connection(partIntake, "redrive intake"), prefetch, s.stopped(partStore, wire.QueueIntake), s.quarantined)
 	s.intake.Restored, s.intake.Consumers = s.restored, s.intakeConsumers
 	s.collect = retry.NewCollector(s.store, s.hold.Forget, s.events)
 	s.parked = broker.NewParkedIntake(s.connection(partParked, "redrive parked"), parkedPrefetch, s.stopped(partParkedStore, wire.QueueParked))
 	s.parked.Restored = s.restored
-	s.give = retry.NewSender(publisher{s.publish, s.metrics.Confirmed}, policies, s.events)
+	s.give = retry.NewSender(s.publish, policies, s.events)
 	if err := s.openConsent(); err != nil {
 		return err
 	}
@@ -357,11 +359,11 @@ func (s *tenant) run(ctx context.Context) error {
 	workers.Go(func() {
 		defer stop()
 		s.awaitDelays(ctx)
-		failure = s.intake.Run(ctx, taker{s.flow})
+		failure = s.intake.Run(ctx, s.flow)
 	})
 	workers.Go(func() {
 		defer stop()
-		parkedFailure = s.parked.Run(ctx, taker{s.collect})
+		parkedFailure = s.parked.Run(ctx, s.collect)
 	})
 
 	workers.Wait()

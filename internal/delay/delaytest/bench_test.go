@@ -84,12 +84,7 @@ func (b *bench) fail(d amqp.Delivery, queue string, wait time.Duration) held {
 		}
 		return h
 	}
-	m := wire.Message{
-		Exchange: d.Exchange, RoutingKey: d.RoutingKey, Headers: d.Headers,
-		ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, DeliveryMode: d.DeliveryMode, Priority: d.Priority,
-		CorrelationID: d.CorrelationId, ReplyTo: d.ReplyTo, Expiration: d.Expiration, MessageID: d.MessageId,
-		Timestamp: d.Timestamp, Type: d.Type, UserID: d.UserId, AppID: d.AppId, Body: d.Body,
-	}
+	m := broker.Received(&d)
 	if err := b.hold(h.Ticket, queue, m); err != nil {
 		b.t.Fatalf("handing over to exchange %q: %v", h.Exchange, err)
 	}
@@ -126,7 +121,7 @@ func (b *bench) holdMany(queue string, wait time.Duration, many int) map[string]
 		body := fmt.Sprint(queue, " ", i)
 		out := outgoing(ticket, queue, wire.Message{Body: []byte(body)})
 		sent[body] = time.Now()
-		answers = append(answers, b.p.Send(b.t.Context(), []broker.Outgoing{out}))
+		answers = append(answers, b.p.Send(b.t.Context(), []wire.Outgoing{out}))
 	}
 	for _, answer := range answers {
 		if err := answer(b.t.Context())[0]; err != nil {
@@ -138,17 +133,17 @@ func (b *bench) holdMany(queue string, wait time.Duration, many int) map[string]
 
 // send publishes it to where it waits.
 func (b *bench) send(ticket delay.Ticket, queue string, m wire.Message) error {
-	return b.p.Send(b.t.Context(), []broker.Outgoing{outgoing(ticket, queue, m)})(b.t.Context())[0]
+	return b.p.Send(b.t.Context(), []wire.Outgoing{outgoing(ticket, queue, m)})(b.t.Context())[0]
 }
 
-func outgoing(ticket delay.Ticket, queue string, m wire.Message) broker.Outgoing {
+func outgoing(ticket delay.Ticket, queue string, m wire.Message) wire.Outgoing {
 	tr := headers.Trail{ID: uuid.NewString(), Attempt: 1, Queue: queue, FirstFailed: time.Now(), Reason: wire.ReasonReported, Error: "no reason but a test"}
 	marked := tr.Mark(m)
 	for k, v := range ticket.Headers {
 		marked.Headers[k] = v
 	}
 	marked.Expiration = ticket.Expiration
-	return broker.Outgoing{Exchange: ticket.Exchange, RoutingKey: ticket.RoutingKey, ID: tr.ID, Message: marked, Unchecked: ticket.Unchecked}
+	return wire.Outgoing{Exchange: ticket.Exchange, RoutingKey: ticket.RoutingKey, ID: tr.ID, Message: marked, Unchecked: ticket.Unchecked}
 }
 
 // back waits for a message to come back, which must not be early.

@@ -12,7 +12,6 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/delay/ttlqueue"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/wire"
@@ -51,7 +50,7 @@ func TestNoMessageIsOnlyInAQueueThatItsExpiryDeletes(t *testing.T) {
 				<-time.After(afterDeclare)
 				id := uuid.NewString()
 				sending.Lock()
-				answers := p.Send(ctx, []broker.Outgoing{{Exchange: ticket.Exchange, RoutingKey: ticket.RoutingKey, ID: id,
+				answers := p.Send(ctx, []wire.Outgoing{{Exchange: ticket.Exchange, RoutingKey: ticket.RoutingKey, ID: id,
 					Message: &wire.Message{Headers: amqp.Table{wire.HeaderID: id}, Body: fmt.Append(nil, i)}}})
 				sending.Unlock()
 				<-time.After(beforeConfirm)
