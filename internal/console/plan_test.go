@@ -112,7 +112,9 @@ func TestTheSetIsFrozenAtThePreview(t *testing.T) {
 		all := d.parked(t, "orders", 40)
 		p := d.plan(t, console.Replay, "queue:orders")
 		late := record("orders", store.Parked, "late")
-		d.add(t, late)
+		again := record("orders", store.Parked, "again") // one of them, which failed once more meanwhile
+		again.ID = all[7].ID
+		d.add(t, late, again)
 		if _, err := d.Act(ctx, operator, console.Act{Verb: console.Discard, IDs: []string{all[3].ID.String()}}); err != nil {
 			t.Fatal(err)
 		}
@@ -135,6 +137,9 @@ func TestTheSetIsFrozenAtThePreview(t *testing.T) {
 		}
 		if d.kept(t, late.ID.String()).State != store.Parked || d.kept(t, all[3].ID.String()).State != store.Discarded || d.kept(t, all[0].ID.String()).State != store.Waiting {
 			t.Error("not those of the preview were replayed")
+		}
+		if both, err := d.Store.Find(ctx, again.ID); err != nil || len(both) != 2 || both[0].Record.State != store.Waiting || both[1].Record.State != store.Parked {
+			t.Errorf("one that failed once more after the preview: %+v, %v", both, err)
 		}
 		stop()
 		if lines := strings.Join(d.audit.all(), "\n"); !strings.Contains(lines, "operation.start") || strings.Count(lines, "operation.end") != 1 {
