@@ -87,7 +87,7 @@ func (c *Console) freeze(ctx context.Context, by auth.Caller, d recordChange, p 
 	}
 	f := freezer{c: c, plan: p.ID}
 	index, skips := map[string]int{}, map[string]int64{}
-	err = c.find(ctx, by, p.Query, upto, false, func(l store.Listed) (bool, error) {
+	err = c.find(ctx, by, p.Query, &upto, false, func(l store.Listed) (bool, error) {
 		r := l.Record
 		if why := d.skip(r); why != "" {
 			skips[why]++

@@ -37,7 +37,7 @@ func newReplica(t *testing.T, url, redis, policies string) *replica {
 func newReplicaOn(t *testing.T, url, redis, settings, policies string) *replica {
 	t.Helper()
 	p := newProcess(t, url)
-	p.store = fmt.Sprintf("{disk: %s, redis: {url: %q, lease: 5s, shards: 4, %s}}", p.data(), redis, settings)
+	p.store = fmt.Sprintf("{disk: %s, redis: {url: %q, lease: 5s, %s}}", p.data(), redis, settings)
 	p.configure(policies)
 	if err := os.MkdirAll(filepath.Join(p.data(), "audit"), 0o700); err != nil {
 		t.Fatal(err)
@@ -331,32 +331,28 @@ func TestAnOperationOutlivesAFailoverBySentinel(t *testing.T) {
 	})
 }
 
-// It outlives slots of a cluster that move, and a primary of it that dies.
+// It outlives the slot of a cluster that moves, and a primary of it that dies.
 func TestAnOperationOutlivesAClusterThatChanges(t *testing.T) {
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
 		ctx := context.Background()
 		cluster := redisnode.NewCluster(t, o)
 		replayedThrough(t, v, cluster.URL(), func() {
+			slot, err := cluster.Slot(ctx, "{redrive}")
+			if err != nil {
+				t.Fatal(err)
+			}
 			var owner *redisnode.Server
-			var first int // the slot that has the operation's account
-			for shard := range 2 {
-				slot, err := cluster.Slot(ctx, fmt.Sprintf("redrive{%d}", shard))
-				if err != nil {
+			for range 2 {
+				owner = cluster.Servers[0]
+				if owner == cluster.Owner(ctx, slot) {
+					owner = cluster.Servers[1]
+				}
+				if err := cluster.MoveSlot(ctx, slot, owner); err != nil {
 					t.Fatal(err)
-				}
-				to := cluster.Servers[0]
-				if to == cluster.Owner(ctx, slot) {
-					to = cluster.Servers[1]
-				}
-				if err := cluster.MoveSlot(ctx, slot, to); err != nil {
-					t.Fatal(err)
-				}
-				if shard == 0 {
-					owner, first = to, slot
 				}
 			}
 			owner.Kill()
-			if _, err := cluster.AwaitOwner(ctx, first, owner); err != nil {
+			if _, err := cluster.AwaitOwner(ctx, slot, owner); err != nil {
 				t.Fatal(err)
 			}
 			if err := owner.Restart(ctx); err != nil {
@@ -373,7 +369,7 @@ func replayedThrough(t *testing.T, v *brokertest.VHost, redis string, happens fu
 	const messages, kills, rate = 3000, 4, 300
 	ctx := context.Background()
 	url := v.ServiceURL(brokertest.Works("orders"))
-	s, err := redisstore.Open(ctx, redisstore.Options{URL: redis, Shards: 4, Durability: redisstore.Replicated})
+	s, err := redisstore.Open(ctx, redisstore.Options{URL: redis, Durability: redisstore.Replicated})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -197,10 +197,7 @@ func (g *groups) refresh(ctx context.Context, s *Store) error {
 // ungroup forgets groups that have not failed since.
 func (s *Store) ungroup(ctx context.Context, since int64, old []string) error {
 	for some := range slices.Chunk(old, most) {
-		if err := s.each(func(shard int) error {
-			_, err := s.do(ctx, shard, scriptUngroup, append([]string{itoa(since)}, some...)...)
-			return err
-		}); err != nil {
+		if _, err := s.do(ctx, scriptUngroup, append([]string{itoa(since)}, some...)...); err != nil {
 			return err
 		}
 	}
@@ -212,35 +209,29 @@ func (s *seen) withinADay(now time.Time) bool { return s.last > aDayBefore(now) 
 // aDayBefore is in minutes since 1970.
 func aDayBefore(now time.Time) int64 { return now.Unix()/60 - 24*60 }
 
-// readGroups reads what all shards have of groups.
+// readGroups reads what is kept of groups.
 func (s *Store) readGroups(ctx context.Context) (map[groupID]*knownGroup, error) {
-	var mu sync.Mutex
 	all := map[groupID]*knownGroup{}
-	err := s.each(func(shard int) error {
-		m, err := s.do(ctx, shard, scriptGroups)
+	m, err := s.do(ctx, scriptGroups)
+	if err != nil {
+		return nil, err
+	}
+	lists, err := m.ToArray()
+	if err != nil || len(lists) != 3 {
+		return nil, fmt.Errorf("redis: reading the groups: %d lists, %w", len(lists), err)
+	}
+	for what, list := range lists {
+		fields, err := list.AsStrSlice()
 		if err != nil {
-			return err
+			return nil, s.failed(err)
 		}
-		lists, err := m.ToArray()
-		if err != nil || len(lists) != 3 {
-			return fmt.Errorf("redis: reading the groups: %d lists, %w", len(lists), err)
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		for what, list := range lists {
-			fields, err := list.AsStrSlice()
-			if err != nil {
-				return s.failed(err)
-			}
-			for i := 0; i+1 < len(fields); i += 2 {
-				if err := addGroup(all, what, fields[i], fields[i+1]); err != nil {
-					return fmt.Errorf("redis: shard %d: %w", shard, err)
-				}
+		for i := 0; i+1 < len(fields); i += 2 {
+			if err := addGroup(all, what, fields[i], fields[i+1]); err != nil {
+				return nil, s.failed(err)
 			}
 		}
-		return nil
-	})
-	return all, err
+	}
+	return all, nil
 }
 
 // addGroup adds a field of the hashes :groups, :groups:kept and :groups:seen.
