@@ -107,6 +107,8 @@ func TestPlansThatCannotStart(t *testing.T) {
 	})
 }
 
+// What fails, or is moved, after the preview is not included, and the account has
+// each message once, in the order of the store.
 func TestTheSetIsFrozenAtThePreview(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {
 		all := d.parked(t, "orders", 40)
