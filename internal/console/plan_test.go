@@ -183,6 +183,7 @@ func TestOldPlansAndOperationsAreForgotten(t *testing.T) {
 	})
 }
 
+// stuck cannot delete entries until it is well.
 type stuck struct {
 	console.Store
 	well atomic.Bool
@@ -195,6 +196,7 @@ func (s *stuck) DeleteEntries(ctx context.Context, prefix string) error {
 	return s.Store.DeleteEntries(ctx, prefix)
 }
 
+// A plan that cannot be forgotten yet is a plan still, and no canceled operation.
 func TestAPlanIsForgottenWhenThatWorksAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stuck{Store: memstore.New()}

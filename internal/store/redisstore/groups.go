@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"slices"
 	"strconv"
@@ -138,7 +137,7 @@ func (s *seen) at(minute int64) {
 func (all sightings) args() []string {
 	args := []string{itoa(len(all))}
 	for id, s := range all {
-		args = append(args, string(id[:]), string(appendShared(nil, s.Group)), itoa(int(s.reasons)), itoa(s.first), itoa(s.last), itoa(len(s.hours)))
+		args = append(args, string(id[:]), string(store.AppendGroup(nil, s.Group)), itoa(int(s.reasons)), itoa(s.first), itoa(s.last), itoa(len(s.hours)))
 		for hour, n := range s.hours {
 			args = append(args, itoa(hour), itoa(n))
 		}
@@ -246,7 +245,7 @@ func addGroup(all map[groupID]*knownGroup, what int, field, value string) error 
 	k := all[id]
 	switch what {
 	case 0:
-		g, err := readShared(id, []byte(value))
+		g, err := store.ReadGroup(id, []byte(value))
 		k.Group = g
 		return err
 	case 1:
@@ -267,13 +266,7 @@ func (s *Store) Groups(ctx context.Context) ([]store.GroupCount, error) {
 		return nil, err
 	}
 	defer done()
-	notes := map[string]string{}
-	err = s.Entries(ctx, "group/", "", func(e store.Entry) (bool, error) {
-		if id, ok := strings.CutSuffix(strings.TrimPrefix(e.Name, "group/"), "/note"); ok {
-			notes[id] = string(e.Value)
-		}
-		return true, nil
-	})
+	notes, err := store.GroupNotes(ctx, s)
 	if err != nil {
 		return nil, err
 	}
@@ -288,7 +281,7 @@ func (s *Store) Groups(ctx context.Context) ([]store.GroupCount, error) {
 			continue
 		}
 		c := store.GroupCount{Group: k.Group, Note: notes[k.ID.String()], Waiting: k.kept[store.Waiting], Parked: k.kept[store.Parked], Discarded: k.kept[store.Discarded],
-			First: minute(k.first), Last: minute(k.last), Reasons: k.reasons}
+			First: store.Minute(k.first), Last: store.Minute(k.last), Reasons: k.reasons}
 		for i := range c.Hours {
 			c.Hours[i] = k.hours[now.Unix()/3600-23+int64(i)]
 		}
@@ -298,30 +291,4 @@ func (s *Store) Groups(ctx context.Context) ([]store.GroupCount, error) {
 	defer s.groups.mu.Unlock()
 	s.groups.learn(all)
 	return counts, nil
-}
-
-func minute(n int64) time.Time {
-	if n == 0 {
-		return time.Time{}
-	}
-	return time.Unix(n*60, 0)
-}
-
-func appendShared(b []byte, g errorgroup.Group) []byte {
-	for _, s := range [...]string{g.Queue, g.Reason, g.Pattern, g.Type} {
-		b = append(binary.AppendUvarint(b, uint64(len(s))), s...)
-	}
-	return b
-}
-
-func readShared(id groupID, b []byte) (errorgroup.Group, error) {
-	g := errorgroup.Group{ID: id}
-	for _, s := range [...]*string{&g.Queue, &g.Reason, &g.Pattern, &g.Type} {
-		n, size := binary.Uvarint(b)
-		if size <= 0 || n > uint64(len(b)-size) {
-			return g, fmt.Errorf("what the members of group %s share is damaged", id)
-		}
-		*s, b = string(b[size:size+int(n)]), b[size+int(n):]
-	}
-	return g, nil
 }

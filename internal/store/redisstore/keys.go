@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"encoding/binary"
 	"fmt"
 	"strconv"
 	"strings"
@@ -59,10 +58,7 @@ func laneText(l store.Lane) string {
 	if !l.Forwards() {
 		return l.Queue
 	}
-	var b []byte
-	for _, name := range [...]string{l.Queue, l.Forward.Exchange, l.Forward.RoutingKey} {
-		b = append(binary.AppendUvarint(b, uint64(len(name))), name...)
-	}
+	b := store.AppendTexts(nil, l.Queue, l.Forward.Exchange, l.Forward.RoutingKey)
 	return string(append(b, make([]byte, max(0, longestQueue+1-len(b)))...))
 }
 
@@ -71,14 +67,7 @@ func laneOf(text string) (l store.Lane) {
 	if len(text) <= longestQueue {
 		return store.Lane{Queue: text}
 	}
-	rest := []byte(text)
-	for _, name := range [...]*string{&l.Queue, &l.Forward.Exchange, &l.Forward.RoutingKey} {
-		n, size := binary.Uvarint(rest)
-		if size <= 0 || n > uint64(len(rest)-size) {
-			break // damaged
-		}
-		*name, rest = string(rest[size:size+int(n)]), rest[size+int(n):]
-	}
+	_, _ = store.ReadTexts([]byte(text), &l.Queue, &l.Forward.Exchange, &l.Forward.RoutingKey) // what is damaged is no lane of anything
 	return l
 }
 

@@ -22,9 +22,7 @@ func passage(r *store.Record, ended time.Time, how store.Ending) string {
 
 func passageText(p store.Passage) string {
 	b := append(append(make([]byte, 0, 160), byte(p.Ending)), p.ID[:]...)
-	for _, text := range [...]string{p.Queue, p.Reason, p.Error, p.Policy} {
-		b = append(binary.AppendUvarint(b, uint64(len(text))), text...)
-	}
+	b = store.AppendTexts(b, p.Queue, p.Reason, p.Error, p.Policy)
 	b = binary.AppendVarint(b, int64(p.Attempt))
 	for _, at := range [...]time.Time{p.FailedAt, p.Due, p.Ended} {
 		b = binary.AppendVarint(b, at.UnixMicro())
@@ -42,13 +40,9 @@ func readPassage(text string) (p store.Passage, err error) {
 		return p, errPassage
 	}
 	p.Ending, p.ID = store.Ending(b[0]), uuid.UUID(b[1:passageHead])
-	b = b[passageHead:]
-	for _, into := range [...]*string{&p.Queue, &p.Reason, &p.Error, &p.Policy} {
-		n, size := binary.Uvarint(b)
-		if size <= 0 || n > uint64(len(b)-size) {
-			return p, errPassage
-		}
-		*into, b = string(b[size:size+int(n)]), b[size+int(n):]
+	b, ok := store.ReadTexts(b[passageHead:], &p.Queue, &p.Reason, &p.Error, &p.Policy)
+	if !ok {
+		return p, errPassage
 	}
 	var numbers [4]int64
 	for i := range numbers {
@@ -58,16 +52,8 @@ func readPassage(text string) (p store.Passage, err error) {
 		}
 		numbers[i], b = n, b[size:]
 	}
-	p.Attempt, p.FailedAt, p.Due, p.Ended = int(numbers[0]), timeOf(numbers[1]), timeOf(numbers[2]), timeOf(numbers[3])
+	p.Attempt, p.FailedAt, p.Due, p.Ended = int(numbers[0]), store.FromMicros(numbers[1]), store.FromMicros(numbers[2]), store.FromMicros(numbers[3])
 	return p, nil
-}
-
-// timeOf keeps the zero time.
-func timeOf(micros int64) time.Time {
-	if micros == (time.Time{}).UnixMicro() {
-		return time.Time{}
-	}
-	return time.UnixMicro(micros)
 }
 
 // Past implements store.Searcher.
