@@ -17,7 +17,6 @@ import (
 type Redis struct {
 	URL        string // redis:// or rediss://, with credentials
 	Prefix     string
-	Shards     int
 	Durability string // synced, replicated or cached
 	Replicas   int
 	Lease      time.Duration
@@ -65,7 +64,6 @@ func (d *document) redis(n ast.Node, r *Redis) {
 				d.fail(n, "%s.prefix is %s; expected a name without braces and spaces", where, show(n))
 			}
 		},
-		"shards": func(n ast.Node) { r.Shards = d.count(n, where+".shards", 64) },
 		"durability": func(n ast.Node) {
 			switch r.Durability = d.text(n, where+".durability", "synced, replicated or cached"); r.Durability {
 			case "synced", "replicated", "cached":

@@ -120,6 +120,7 @@ func TestTheFirstFewAreThoseThatWereSent(t *testing.T) {
 	})
 }
 
+// A restart of the service changes nothing of what a canary waits for.
 func TestACanarySurvivesARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDesk(memstore.New())

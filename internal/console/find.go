@@ -58,7 +58,7 @@ func (c *Console) scan(ctx context.Context, by auth.Caller, q *query.Query, r st
 			return err
 		}
 		for _, l := range all {
-			if _, seq, _ := l.Key.Parts(); !by.Sees(l.Record.Queue) || !r.Upto.Has(seq) {
+			if _, seq, _ := l.Key.Parts(); !by.Sees(l.Record.Queue) || !r.Has(seq) {
 				continue
 			}
 			if more, err := visit(l); err != nil || !more {
@@ -71,7 +71,7 @@ func (c *Console) scan(ctx context.Context, by auth.Caller, q *query.Query, r st
 
 // find visits every message that a query means, by when it was parked or is due;
 // with upto, only what had been added then (see store.Changer.NewestKey).
-func (c *Console) find(ctx context.Context, by auth.Caller, text string, upto store.Bound, body bool, visit func(store.Listed) (bool, error)) error {
+func (c *Console) find(ctx context.Context, by auth.Caller, text string, upto *uint64, body bool, visit func(store.Listed) (bool, error)) error {
 	q, err := c.parse(by, text)
 	if err != nil {
 		return err

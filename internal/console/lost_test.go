@@ -2,7 +2,6 @@ package console_test
 
 import (
 	"context"
-	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -42,60 +41,58 @@ func TestAStepWhoseAnswerWasLostIsDoneOnce(t *testing.T) {
 	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
 		o.Config = "maxmemory 1gb"
 		server := redisnode.New(t, o)
-		for _, shards := range []int{1, 4} {
-			for _, verb := range []console.Verb{console.Copy, console.Discard} {
-				t.Run(fmt.Sprintf("%s, shards=%d", verb, shards), func(t *testing.T) {
-					between := proxy.New(t, server.Addr())
-					ro := redisstore.Options{URL: "redis://" + between.Addr(), Prefix: fmt.Sprint(verb, shards), Shards: shards, Timeout: 4 * time.Second}
-					s, err := redisstore.Open(ctx, ro)
-					if err != nil {
-						t.Fatal(err)
+		for _, verb := range []console.Verb{console.Copy, console.Discard} {
+			t.Run(string(verb), func(t *testing.T) {
+				between := proxy.New(t, server.Addr())
+				ro := redisstore.Options{URL: "redis://" + between.Addr(), Prefix: string(verb), Timeout: 4 * time.Second}
+				s, err := redisstore.Open(ctx, ro)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer s.Close()
+				l := &losing{Store: s, between: between}
+				d := newDesk(l)
+				d.parked(t, "orders", n)
+				request := console.PlanRequest{Verb: verb, Query: "queue:orders"}
+				if verb == console.Copy {
+					request.To = "other"
+				}
+				p, err := d.Plan(ctx, caller(auth.Editor), request)
+				if err != nil {
+					t.Fatal(err)
+				}
+				l.lose.Store(lost)
+				if _, err := d.Start(ctx, caller(auth.Editor), p.ID, console.Start{}); err != nil {
+					t.Fatal(err)
+				}
+				stop := d.run(t)
+				defer stop()
+				for began := time.Now(); d.look(t, p.ID).State != console.Finished; time.Sleep(10 * time.Millisecond) {
+					if time.Since(began) > 2*time.Minute {
+						t.Fatalf("it does not end: %+v", d.look(t, p.ID))
 					}
-					defer s.Close()
-					l := &losing{Store: s, between: between}
-					d := newDesk(l)
-					d.parked(t, "orders", n)
-					request := console.PlanRequest{Verb: verb, Query: "queue:orders"}
-					if verb == console.Copy {
-						request.To = "other"
-					}
-					p, err := d.Plan(ctx, caller(auth.Editor), request)
-					if err != nil {
-						t.Fatal(err)
-					}
-					l.lose.Store(lost)
-					if _, err := d.Start(ctx, caller(auth.Editor), p.ID, console.Start{}); err != nil {
-						t.Fatal(err)
-					}
-					stop := d.run(t)
-					defer stop()
-					for began := time.Now(); d.look(t, p.ID).State != console.Finished; time.Sleep(10 * time.Millisecond) {
-						if time.Since(began) > 2*time.Minute {
-							t.Fatalf("it does not end: %+v", d.look(t, p.ID))
-						}
-					}
-					d.is(t, p.ID, console.Finished, n)
-					counts, err := s.Counts(ctx)
-					if err != nil {
-						t.Fatal(err)
-					}
-					got := map[string]int64{}
-					for _, c := range counts {
-						got[c.Queue] = c.Waiting + c.Discarded
-					}
-					if want := map[console.Verb]int64{console.Copy: got["other"], console.Discard: got["orders"]}[verb]; want != n {
-						t.Errorf("%s of %d messages did %v", verb, n, got)
-					}
-					all := d.outcomes(t, p.ID)
-					seen := map[string]bool{}
-					for _, o := range all {
-						seen[o.ID] = true
-					}
-					if len(all) != n || len(seen) != n {
-						t.Errorf("%d outcomes, of %d messages", len(all), len(seen))
-					}
-				})
-			}
+				}
+				d.is(t, p.ID, console.Finished, n)
+				counts, err := s.Counts(ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := map[string]int64{}
+				for _, c := range counts {
+					got[c.Queue] = c.Waiting + c.Discarded
+				}
+				if want := map[console.Verb]int64{console.Copy: got["other"], console.Discard: got["orders"]}[verb]; want != n {
+					t.Errorf("%s of %d messages did %v", verb, n, got)
+				}
+				all := d.outcomes(t, p.ID)
+				seen := map[string]bool{}
+				for _, o := range all {
+					seen[o.ID] = true
+				}
+				if len(all) != n || len(seen) != n {
+					t.Errorf("%d outcomes, of %d messages", len(all), len(seen))
+				}
+			})
 		}
 	})
 }

@@ -94,8 +94,6 @@ func (d *desk) outcomes(t *testing.T, id string) (all []console.Outcome) {
 	}
 }
 
-// What fails, or is moved, after the preview is not included, and the account has
-// each message once, in the order in which they failed.
 // waitFor waits for what must happen soon.
 func waitFor(t *testing.T, so func() bool) {
 	t.Helper()
@@ -178,9 +176,6 @@ func TestOperationsTakeTurns(t *testing.T) {
 	})
 }
 
-// give returns what is due, and fails some of it again.
-// What was skipped proves nothing: the first few are those that were sent.
-// A restart of the service changes nothing of what a canary waits for.
 func TestAQueueThatIsGoneStopsTheOperation(t *testing.T) {
 	inFakeTime(t, func(t *testing.T, d *desk) {
 		all := d.parked(t, "orders", 100)
@@ -199,8 +194,6 @@ func TestAQueueThatIsGoneStopsTheOperation(t *testing.T) {
 	})
 }
 
-// stuck cannot delete entries until it is well.
-// A plan that cannot be forgotten yet is a plan still, and no canceled operation.
 func TestOperationsOfOthersQueuesAreNotSeen(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {
 		d.parked(t, "orders", 2)

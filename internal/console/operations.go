@@ -21,7 +21,6 @@ import (
 //	operations/<id>            the plan; once it is started, with how (head)
 //	operation/<id>/progress    how far it is
 //	operation/<id>/keys/<n>    the messages it is about, in order (frozen.go)
-//	operation/<id>/run/<r>/<n> the same while they are brought in order
 //	operation/<id>/outcome/<n> what came of those from the n-th on
 //	operation/<id>/canary/<n>  of the first ones, how they were sent (canary.go)
 //	order/<id>, answer/<id>    requests to the leader of several replicas (orderentry.go)

@@ -85,9 +85,9 @@ func (c *Console) freeze(ctx context.Context, by auth.Caller, d recordChange, p 
 	if err != nil {
 		return err
 	}
-	f := freezer{c: c, parts: partsOf(p.ID), most: inMemory}
+	f := freezer{c: c, plan: p.ID}
 	index, skips := map[string]int{}, map[string]int64{}
-	err = c.find(ctx, by, p.Query, upto, false, func(l store.Listed) (bool, error) {
+	err = c.find(ctx, by, p.Query, &upto, false, func(l store.Listed) (bool, error) {
 		r := l.Record
 		if why := d.skip(r); why != "" {
 			skips[why]++
@@ -115,7 +115,7 @@ func (c *Console) freeze(ctx context.Context, by auth.Caller, d recordChange, p 
 			m.Error = short(m.Error) // it is kept in memory
 			p.Samples = append(p.Samples, m)
 		}
-		return true, f.add(ctx, frozen{failed, r.ID.String(), i, r.State, l.Key})
+		return true, f.add(ctx, frozen{l.Key, i, r.State})
 	})
 	if err != nil {
 		return err
@@ -123,7 +123,7 @@ func (c *Console) freeze(ctx context.Context, by auth.Caller, d recordChange, p 
 	for _, why := range slices.Sorted(maps.Keys(skips)) {
 		p.Skipped = append(p.Skipped, Skipped{Why: why, Count: skips[why]})
 	}
-	return f.end(ctx)
+	return f.flush(ctx)
 }
 
 // survey asks about the queues, and says what stands in the way of the plan.

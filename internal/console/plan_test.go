@@ -107,12 +107,16 @@ func TestPlansThatCannotStart(t *testing.T) {
 	})
 }
 
+// What fails, or is moved, after the preview is not included, and the account has
+// each message once, in the order of the store.
 func TestTheSetIsFrozenAtThePreview(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {
 		all := d.parked(t, "orders", 40)
 		p := d.plan(t, console.Replay, "queue:orders")
 		late := record("orders", store.Parked, "late")
-		d.add(t, late)
+		again := record("orders", store.Parked, "again") // one of them, which failed once more meanwhile
+		again.ID = all[7].ID
+		d.add(t, late, again)
 		if _, err := d.Act(ctx, operator, console.Act{Verb: console.Discard, IDs: []string{all[3].ID.String()}}); err != nil {
 			t.Fatal(err)
 		}
@@ -135,6 +139,9 @@ func TestTheSetIsFrozenAtThePreview(t *testing.T) {
 		}
 		if d.kept(t, late.ID.String()).State != store.Parked || d.kept(t, all[3].ID.String()).State != store.Discarded || d.kept(t, all[0].ID.String()).State != store.Waiting {
 			t.Error("not those of the preview were replayed")
+		}
+		if both, err := d.Store.Find(ctx, again.ID); err != nil || len(both) != 2 || both[0].Record.State != store.Waiting || both[1].Record.State != store.Parked {
+			t.Errorf("one that failed once more after the preview: %+v, %v", both, err)
 		}
 		stop()
 		if lines := strings.Join(d.audit.all(), "\n"); !strings.Contains(lines, "operation.start") || strings.Count(lines, "operation.end") != 1 {
@@ -176,6 +183,7 @@ func TestOldPlansAndOperationsAreForgotten(t *testing.T) {
 	})
 }
 
+// stuck cannot delete entries until it is well.
 type stuck struct {
 	console.Store
 	well atomic.Bool
@@ -188,6 +196,7 @@ func (s *stuck) DeleteEntries(ctx context.Context, prefix string) error {
 	return s.Store.DeleteEntries(ctx, prefix)
 }
 
+// A plan that cannot be forgotten yet is a plan still, and no canceled operation.
 func TestAPlanIsForgottenWhenThatWorksAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stuck{Store: memstore.New()}

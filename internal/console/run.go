@@ -211,7 +211,7 @@ func (c *Console) some(ctx context.Context, op *operation) (next time.Time, err 
 			op.limit = rate.NewLimiter(rate.Limit(op.Rate), int(max(1, int64(op.Rate/stepsASecond))))
 		}
 	}
-	frozen, err := c.readChunk(ctx, partsOf(op.ID)+"keys/"+chunkName(at/chunk))
+	frozen, err := c.readChunk(ctx, chunkName(op.ID, at/chunk))
 	if err != nil {
 		return next, err
 	}
@@ -233,7 +233,8 @@ func (c *Console) some(ctx context.Context, op *operation) (next time.Time, err 
 	}
 	targets := make([]target, len(frozen))
 	for i, f := range frozen {
-		targets[i] = target{id: f.id, queue: op.Queues[f.queue].Queue, key: f.key, state: f.state}
+		id, _, _ := f.Key.Parts()
+		targets[i] = target{id: id.String(), queue: op.Queues[f.Queue].Queue, key: f.Key, state: f.State}
 	}
 	d := recordChange{verb: op.Verb, by: op.StartedBy, to: op.To, at: op.At, restorable: c.Restorable}
 	var watched []sent
@@ -339,7 +340,7 @@ func (c *Console) lost(ctx context.Context, op *operation, of []frozen) string {
 	switch op.Verb {
 	case Replay:
 		for _, f := range of {
-			ask[op.Queues[f.queue].Queue] = true
+			ask[op.Queues[f.Queue].Queue] = true
 		}
 	case Copy:
 		ask[op.To] = true

@@ -49,7 +49,7 @@ type Changer interface {
 	// NewestKey bounds what has been added so far: see Range.Upto. What is being
 	// added while it is called is kept and counted in when it returns, or it is
 	// added after.
-	NewestKey(ctx context.Context) (Bound, error)
+	NewestKey(ctx context.Context) (uint64, error)
 
 	// Forget deletes discarded records with Due (until when they can be restored) ≤
 	// now, in batches that are each durable, and returns how many, also on an error.

@@ -22,16 +22,6 @@ func MakeKey(id uuid.UUID, seq uint64) Key {
 	return Key(strconv.AppendUint(append(k, '.'), seq, 10))
 }
 
-// Bound tells what was added up to a moment: the newest number then, of each shard
-// in an engine that has several (a number modulo how many there are is its shard).
-// nil bounds nothing.
-type Bound []uint64
-
-// Has tells whether the record with this number had been added.
-func (b Bound) Has(seq uint64) bool {
-	return len(b) == 0 || seq <= b[seq%uint64(len(b))]
-}
-
 // Parts are what MakeKey made the key of; ok is false for a text that is no key.
 func (k Key) Parts() (id uuid.UUID, seq uint64, ok bool) {
 	text, number, _ := strings.Cut(string(k), ".")

@@ -78,8 +78,11 @@ type Range struct {
 	Body  bool
 	// Upto leaves out what was added after NewestKey said this; nil: nothing is
 	// left out. What is moved or changed was not added by that.
-	Upto Bound
+	Upto *uint64
 }
+
+// Has tells whether the record with this number had been added by Upto.
+func (r *Range) Has(seq uint64) bool { return r.Upto == nil || seq <= *r.Upto }
 
 // GroupCount is what is kept of one group.
 type GroupCount struct {

@@ -47,7 +47,7 @@ type ReceiptReader interface {
 	NewReceipts(ctx context.Context, at ReceiptsAt) ([]Receipt, ReceiptsAt, error)
 }
 
-// ReceiptsAt is how many receipts were read, by process and shard.
+// ReceiptsAt is how many receipts were read, by process.
 type ReceiptsAt map[string]string
 
 // Replica is a service that is alive.

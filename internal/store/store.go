@@ -40,7 +40,7 @@ const ReceiptsKept = 8192
 // A shared store forgets the receipts of a process that has written none for
 // ReceiptsAge when ReceiptsOwners others have written since. RabbitMQ delivers what a
 // vanished process held again within 31 s (measured); a process's receipts take about
-// half a MB, in each shard and in each process that reads them.
+// half a MB, in the store and in each process that reads them.
 const (
 	ReceiptsAge    = 10 * time.Minute
 	ReceiptsOwners = 4

@@ -24,7 +24,7 @@ type Books struct {
 	Ledger []LedgerLine
 	Groups []GroupCount
 	Past   []Passage // newest first, as Returned visits them
-	Newest Bound     // so that no number is given twice
+	Newest uint64    // so that no number is given twice
 }
 
 // BooksOf reads those of a store that does not change meanwhile.

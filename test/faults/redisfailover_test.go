@@ -2,7 +2,6 @@ package faults_test
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -131,27 +130,24 @@ func TestAClusterThatChangesLosesNothing(t *testing.T) {
 		waitLong(all)
 		start(all)
 		consuming(t, l)
-		slot := func(shard int) int {
-			slot, err := cluster.Slot(ctx, fmt.Sprintf("redrive{%d}", shard))
-			if err != nil {
-				t.Fatal(err)
-			}
-			return slot
+		slot, err := cluster.Slot(ctx, "{redrive}")
+		if err != nil {
+			t.Fatal(err)
 		}
 		l.during(func() {
-			for shard := range moves {
+			for range moves {
 				l.publish(200)
 				to := cluster.Servers[0]
-				if to == cluster.Owner(ctx, slot(shard)) {
+				if to == cluster.Owner(ctx, slot) {
 					to = cluster.Servers[1]
 				}
-				if err := cluster.MoveSlot(ctx, slot(shard), to); err != nil {
+				if err := cluster.MoveSlot(ctx, slot, to); err != nil {
 					t.Fatal(err)
 				}
 			}
-			primary := cluster.Owner(ctx, slot(0))
+			primary := cluster.Owner(ctx, slot)
 			killWithoutReplicas(t, l, all, primary, cluster.Servers)
-			if _, err := cluster.AwaitOwner(ctx, slot(0), primary); err != nil {
+			if _, err := cluster.AwaitOwner(ctx, slot, primary); err != nil {
 				t.Fatal(err)
 			}
 			if err := primary.Restart(ctx); err != nil {

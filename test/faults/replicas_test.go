@@ -5,8 +5,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"syscall"
@@ -16,115 +14,11 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/console"
-	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/redisnode"
 	"github.com/redrive-mq/redrive/wire"
 )
-
-// replica is a service that shares a Redis with others.
-type replica struct {
-	*process
-	httpapi.Client
-}
-
-func newReplica(t *testing.T, url, redis, policies string) *replica {
-	t.Helper()
-	return newReplicaOn(t, url, "redis://"+redis, synced, policies)
-}
-
-func newReplicaOn(t *testing.T, url, redis, settings, policies string) *replica {
-	t.Helper()
-	p := newProcess(t, url)
-	p.store = fmt.Sprintf("{disk: %s, redis: {url: %q, lease: 5s, shards: 4, %s}}", p.data(), redis, settings)
-	p.configure(policies)
-	if err := os.MkdirAll(filepath.Join(p.data(), "audit"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	p.start()
-	return &replica{p, httpapi.Client{Addr: p.listen}}
-}
-
-// ended tells whether it has, by itself.
-func (r *replica) ended() bool {
-	pid, err := syscall.Wait4(r.cmd.Process.Pid, nil, syscall.WNOHANG, nil)
-	return err != nil || pid != 0
-}
-
-func (r *replica) signal(s os.Signal) {
-	r.t.Helper()
-	if err := r.cmd.Process.Signal(s); err != nil {
-		r.t.Fatal(err)
-	}
-}
-
-// sees waits until each of these replicas shows so many, of which one leads, and
-// returns that one.
-func sees(t *testing.T, n int, all ...*replica) (leader *replica) {
-	t.Helper()
-	brokertest.Eventually(t, fmt.Sprintf("%d replicas with one leader", n), func() bool {
-		leader = nil
-		for _, r := range all {
-			o, err := r.Overview(context.Background())
-			leads := slices.IndexFunc(o.Replicas, func(r console.Replica) bool { return r.Leads })
-			if err != nil || len(o.Replicas) != n || leads < 0 {
-				return false
-			}
-			if o.Replicas[leads].Self {
-				leader = r
-			}
-		}
-		return leader != nil
-	})
-	return leader
-}
-
-// returns notes when each message of a queue came back; it fails each once.
-type returns struct {
-	mu     sync.Mutex
-	times  []time.Time
-	bodies map[string]int
-}
-
-func failingOnce(t *testing.T, v *brokertest.VHost, queue string) *returns {
-	ch := v.Channel()
-	if err := ch.Qos(200, 0, false); err != nil {
-		t.Fatal(err)
-	}
-	in, err := ch.Consume(queue, "", false, false, false, false, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &returns{bodies: map[string]int{}}
-	var consuming sync.WaitGroup
-	consuming.Go(func() {
-		for d := range in {
-			if d.Headers[wire.HeaderAttempt] == nil {
-				_ = d.Reject(false)
-				continue
-			}
-			r.mu.Lock()
-			r.times = append(r.times, time.Now())
-			r.bodies[string(d.Body)]++
-			r.mu.Unlock()
-			_ = d.Ack(false)
-		}
-	})
-	t.Cleanup(func() { ch.Close(); consuming.Wait() })
-	return r
-}
-
-func (r *returns) between(from, to time.Time) (n int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, at := range r.times {
-		if !at.Before(from) && at.Before(to) {
-			n++
-		}
-	}
-	return n
-}
 
 // Three processes on one Redis are one service: what a policy allows a second is that
 // of all together, also while the leader is killed and one joins; what a person does
@@ -331,32 +225,28 @@ func TestAnOperationOutlivesAFailoverBySentinel(t *testing.T) {
 	})
 }
 
-// It outlives slots of a cluster that move, and a primary of it that dies.
+// It outlives the slot of a cluster that moves, and a primary of it that dies.
 func TestAnOperationOutlivesAClusterThatChanges(t *testing.T) {
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
 		ctx := context.Background()
 		cluster := redisnode.NewCluster(t, o)
 		replayedThrough(t, v, cluster.URL(), func() {
+			slot, err := cluster.Slot(ctx, "{redrive}")
+			if err != nil {
+				t.Fatal(err)
+			}
 			var owner *redisnode.Server
-			var first int // the slot that has the operation's account
-			for shard := range 2 {
-				slot, err := cluster.Slot(ctx, fmt.Sprintf("redrive{%d}", shard))
-				if err != nil {
+			for range 2 {
+				owner = cluster.Servers[0]
+				if owner == cluster.Owner(ctx, slot) {
+					owner = cluster.Servers[1]
+				}
+				if err := cluster.MoveSlot(ctx, slot, owner); err != nil {
 					t.Fatal(err)
-				}
-				to := cluster.Servers[0]
-				if to == cluster.Owner(ctx, slot) {
-					to = cluster.Servers[1]
-				}
-				if err := cluster.MoveSlot(ctx, slot, to); err != nil {
-					t.Fatal(err)
-				}
-				if shard == 0 {
-					owner, first = to, slot
 				}
 			}
 			owner.Kill()
-			if _, err := cluster.AwaitOwner(ctx, first, owner); err != nil {
+			if _, err := cluster.AwaitOwner(ctx, slot, owner); err != nil {
 				t.Fatal(err)
 			}
 			if err := owner.Restart(ctx); err != nil {
@@ -373,7 +263,7 @@ func replayedThrough(t *testing.T, v *brokertest.VHost, redis string, happens fu
 	const messages, kills, rate = 3000, 4, 300
 	ctx := context.Background()
 	url := v.ServiceURL(brokertest.Works("orders"))
-	s, err := redisstore.Open(ctx, redisstore.Options{URL: redis, Shards: 4, Durability: redisstore.Replicated})
+	s, err := redisstore.Open(ctx, redisstore.Options{URL: redis, Durability: redisstore.Replicated})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ func TestTheServiceOnRedis(t *testing.T) {
 			prefix := fmt.Sprint("story", stores.Add(1))
 			onRedis := func() *service {
 				c := configured(t, v, threeAttempts, t.TempDir())
-				c.Store.Redis.URL, c.Store.Redis.Shards, c.Store.Redis.Prefix = redis.URL(), 4, prefix
+				c.Store.Redis.URL, c.Store.Redis.Prefix = redis.URL(), prefix
 				return run(t, c).ready(t)
 			}
 			deadLettered(v, "orders", "quorum")

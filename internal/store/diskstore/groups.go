@@ -2,9 +2,7 @@ package diskstore
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -111,7 +109,7 @@ func (g *grouped) failed(at time.Time, now time.Time) {
 func (c *change) writeGroups() error {
 	for s, g := range c.groups {
 		if !s.stored {
-			if err := c.batch.Set(sharedKey(s.ID), appendShared(nil, s.Group), nil); err != nil {
+			if err := c.batch.Set(sharedKey(s.ID), store.AppendGroup(nil, s.Group), nil); err != nil {
 				return err
 			}
 		}
@@ -194,7 +192,7 @@ func (g *groups) load(db *pebble.DB) error {
 	defer it.Close()
 	for it.First(); it.Valid(); it.Next() {
 		s := &groupState{stored: true}
-		if s.Group, err = readShared(errorgroup.ID(it.Key()[1:]), it.Value()); err != nil {
+		if s.Group, err = store.ReadGroup(errorgroup.ID(it.Key()[1:]), it.Value()); err != nil {
 			return err
 		}
 		states[s.ID] = s
@@ -226,13 +224,7 @@ func (g *groups) load(db *pebble.DB) error {
 
 // Groups implements store.Searcher.
 func (s *Store) Groups(ctx context.Context) ([]store.GroupCount, error) {
-	notes := map[string]string{}
-	err := s.Entries(ctx, "group/", "", func(e store.Entry) (bool, error) {
-		if id, ok := strings.CutSuffix(strings.TrimPrefix(e.Name, "group/"), "/note"); ok {
-			notes[id] = string(e.Value)
-		}
-		return true, nil
-	})
+	notes, err := store.GroupNotes(ctx, s)
 	if err != nil {
 		return nil, err
 	}
@@ -244,7 +236,7 @@ func (s *Store) Groups(ctx context.Context) ([]store.GroupCount, error) {
 		if g.any() || g.seenWithinADay(now) {
 			counts = append(counts, store.GroupCount{Group: g.Group, Note: notes[g.ID.String()],
 				Waiting: g.kept[store.Waiting], Parked: g.kept[store.Parked], Discarded: g.kept[store.Discarded],
-				First: minute(g.first), Last: minute(g.last), Hours: g.hours.upTo(now.Unix() / 3600), Reasons: g.reasons})
+				First: store.Minute(g.first), Last: store.Minute(g.last), Hours: g.hours.upTo(now.Unix() / 3600), Reasons: g.reasons})
 		}
 	}
 	for _, g := range s.groups.known {
@@ -254,30 +246,4 @@ func (s *Store) Groups(ctx context.Context) ([]store.GroupCount, error) {
 		show(g)
 	}
 	return counts, nil
-}
-
-func minute(n int64) time.Time {
-	if n == 0 {
-		return time.Time{}
-	}
-	return time.Unix(n*60, 0)
-}
-
-func appendShared(b []byte, g errorgroup.Group) []byte {
-	for _, s := range [...]string{g.Queue, g.Reason, g.Pattern, g.Type} {
-		b = append(binary.AppendUvarint(b, uint64(len(s))), s...)
-	}
-	return b
-}
-
-func readShared(id errorgroup.ID, b []byte) (errorgroup.Group, error) {
-	g := errorgroup.Group{ID: id}
-	for _, s := range [...]*string{&g.Queue, &g.Reason, &g.Pattern, &g.Type} {
-		n, size := binary.Uvarint(b)
-		if size <= 0 || n > uint64(len(b)-size) {
-			return g, fmt.Errorf("what the members of group %s share is damaged", id)
-		}
-		*s, b = string(b[size:size+int(n)]), b[size+int(n):]
-	}
-	return g, nil
 }

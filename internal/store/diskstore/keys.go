@@ -102,11 +102,7 @@ func lanePrefix(l store.Lane) []byte {
 	if !l.Forwards() {
 		return queuePrefix(store.Waiting, l.Queue)
 	}
-	k := forwardPrefix(l.Queue)
-	for _, name := range [...]string{l.Forward.Exchange, l.Forward.RoutingKey} {
-		k = append(binary.AppendUvarint(k, uint64(len(name))), name...)
-	}
-	return k
+	return store.AppendTexts(forwardPrefix(l.Queue), l.Forward.Exchange, l.Forward.RoutingKey)
 }
 
 // placedKey is where a record belongs that is sound.
@@ -144,13 +140,7 @@ func laneOf(key []byte) (l store.Lane) {
 	l.Queue = queueOf(key)
 	if key[0] == prefixForward {
 		rest := key[2+len(l.Queue) : len(key)-placeSize]
-		for _, name := range [...]*string{&l.Forward.Exchange, &l.Forward.RoutingKey} {
-			n, size := binary.Uvarint(rest)
-			if size <= 0 || n > uint64(len(rest)-size) {
-				break // damaged
-			}
-			*name, rest = string(rest[size:size+int(n)]), rest[size+int(n):]
-		}
+		_, _ = store.ReadTexts(rest, &l.Forward.Exchange, &l.Forward.RoutingKey) // what is damaged is no lane of anything
 	}
 	return l
 }

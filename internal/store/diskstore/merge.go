@@ -184,7 +184,7 @@ func waitingOf(snap *pebble.Snapshot, ids []errorgroup.ID) (queues []string, err
 			continue
 		}
 		err := with(snap, sharedKey(id), func(value []byte) error {
-			g, err := readShared(id, value)
+			g, err := store.ReadGroup(id, value)
 			queues = append(queues, g.Queue)
 			return err
 		})

@@ -319,10 +319,10 @@ func (s *Store) lookAnew(which store.Lane) {
 }
 
 // NewestKey implements store.Changer.
-func (s *Store) NewestKey(context.Context) (store.Bound, error) {
+func (s *Store) NewestKey(context.Context) (uint64, error) {
 	s.adding.Lock()
 	defer s.adding.Unlock()
-	return store.Bound{s.seq.Load()}, nil
+	return s.seq.Load(), nil
 }
 
 // Forget implements store.Changer.

@@ -3,7 +3,6 @@ package diskstore
 import (
 	"encoding/binary"
 	"errors"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -48,14 +47,6 @@ func (e *passages) add(p *store.Passage) {
 // append appends them to b.
 func (e *passages) append(b []byte) []byte {
 	return append(append(binary.AppendUvarint(b, uint64(e.n)), e.ids...), e.rest...)
-}
-
-// timeOf keeps the zero time.
-func timeOf(micros int64) time.Time {
-	if micros == (time.Time{}).UnixMicro() {
-		return time.Time{}
-	}
-	return time.UnixMicro(micros)
 }
 
 var errPassages = errors.New("passages are cut short or damaged")
@@ -115,9 +106,9 @@ func decodePassages(data []byte) (all []store.Passage, err error) {
 		}
 		p.Attempt = int(number())
 		failed += number()
-		p.FailedAt, p.Due = timeOf(failed), timeOf(failed+number())
+		p.FailedAt, p.Due = store.FromMicros(failed), store.FromMicros(failed+number())
 		ended += number()
-		p.Ended = timeOf(ended)
+		p.Ended = store.FromMicros(ended)
 		if torn {
 			return nil, errPassages
 		}

@@ -50,7 +50,7 @@ func (s *Store) Scan(ctx context.Context, r store.Range, visit func(store.Listed
 // show is the record a source is at; ok is false when it is not of the range.
 func (s *Store) show(snap *pebble.Snapshot, m *merged, at *source, r store.Range) (l store.Listed, ok bool, err error) {
 	key, value := at.it.Key(), at.it.Value()
-	if !r.Upto.Has(seqOf(key)) {
+	if !r.Has(seqOf(key)) {
 		return l, false, nil
 	}
 	if at.index {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/errorgroup"
@@ -91,7 +90,7 @@ func (s *Store) TakeBooks(ctx context.Context, b store.Books) error {
 	if err != nil {
 		return err
 	}
-	newest := max(seq, int64(slices.Max(append(b.Newest, 0))))
+	newest := max(seq, int64(b.Newest))
 	if err := c.batch.Merge(keySeq, binary.AppendVarint(nil, newest-seq), nil); err != nil {
 		return err
 	}

@@ -150,10 +150,10 @@ func (s *Store) DeleteEntries(ctx context.Context, prefix string) error {
 }
 
 // NewestKey implements store.Changer.
-func (s *Store) NewestKey(context.Context) (store.Bound, error) {
+func (s *Store) NewestKey(context.Context) (uint64, error) {
 	unlock, err := s.lock()
 	defer unlock()
-	return store.Bound{s.seq}, err
+	return s.seq, err
 }
 
 // Forget implements store.Changer.

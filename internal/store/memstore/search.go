@@ -33,7 +33,7 @@ func (s *Store) Scan(ctx context.Context, r store.Range, visit func(store.Listed
 			(r.Groups == nil || slices.Contains(r.Groups, s.groupID(m))) &&
 			(r.From.IsZero() || !m.Due.Before(r.From)) &&
 			(r.To.IsZero() || m.Due.Before(r.To)) &&
-			r.Upto.Has(e.seq) &&
+			r.Has(e.seq) &&
 			(r.After == "" || order(e, &after) > 0)
 	})
 	for _, l := range found {

@@ -64,7 +64,7 @@ func (s *Store) TakeBooks(_ context.Context, b store.Books) error {
 			t.hours[hour-23+int64(i)] = n
 		}
 	}
-	s.seq = max(s.seq, slices.Max(append(b.Newest, 0)))
+	s.seq = max(s.seq, b.Newest)
 	s.past = slices.Clone(b.Past)
 	slices.Reverse(s.past)
 	return nil

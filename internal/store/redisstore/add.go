@@ -9,7 +9,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Add implements store.Store. A batch goes to one shard, so that it is all or none.
+// Add implements store.Store. A batch is added in one step, so that it is all or none.
 func (s *Store) Add(ctx context.Context, records []*store.Record) (err error) {
 	done, err := s.use(ctx)
 	if err != nil {
@@ -20,36 +20,19 @@ func (s *Store) Add(ctx context.Context, records []*store.Record) (err error) {
 	if err != nil {
 		return err
 	}
-	try := s.adding.begin(printOf(records), s.token(), s.next())
+	try := s.adding.begin(printOf(records), s.token())
 	defer func() { s.adding.end(try, err == nil || undone(err) && !try.again) }()
-	if err = s.room(ctx, try.shard, b.size, 1); err != nil {
+	if err = s.room(ctx, b.size, 1); err != nil {
 		return err
 	}
 	receipts := s.receipts(receiptsOf(records))
-	args := append([]string{s.name, itoa(try.lane), try.token, itoa(addedFor.Milliseconds())}, b.args(s)...)
+	args := append([]string{s.name, itoa(try.lane), try.token, itoa(addedFor.Milliseconds())}, b.args()...)
 	args = append(append(args, b.seen.args()...), receipts...)
-	m, err := s.write(ctx, try.shard, scriptAdd, args...)
-	if err != nil {
+	if _, err := s.write(ctx, scriptAdd, args...); err != nil {
 		return err
 	}
-	last, _ := m.AsInt64()
-	s.seen(uint64(last))
 	s.signal()
 	return nil
-}
-
-// next is the shard whose turn it is.
-func (s *Store) next() int { return int(s.turn.Add(1)-1) % s.Shards }
-
-// seen notes a number that was given, so that the next is larger in whatever shard:
-// those of equal Due are in the order they were added.
-func (s *Store) seen(number uint64) {
-	for {
-		was := s.floor.Load()
-		if number <= was || s.floor.CompareAndSwap(was, number) {
-			return
-		}
-	}
 }
 
 // batch is what a script adds.
@@ -61,9 +44,7 @@ type batch struct {
 }
 
 // args are those of add in lua/records.lua.
-func (b *batch) args(s *Store) []string {
-	return append([]string{itoa(s.floor.Load()), itoa(b.n)}, b.records...)
-}
+func (b *batch) args() []string { return append([]string{itoa(b.n)}, b.records...) }
 
 // overhead is what a message takes besides its record (see docs/how-to/redis.md), of which up
 // to a fifth is lost on the sizes that memory is given out in.

@@ -17,7 +17,7 @@ import (
 // adding knows the batches that this process has sent and that Redis may have, though
 // its answer was lost or it could not say that they are safe. Who adds such a batch again
 // means the same one: it would else be there once for each try, for as long as Redis is in
-// trouble. Each shard remembers the last batch of each lane of a process, so a batch
+// trouble. Redis remembers the last batch of each lane of a process, so a batch
 // keeps its lane until it is known what became of it.
 type adding struct {
 	mu    sync.Mutex
@@ -29,14 +29,13 @@ type attempt struct {
 	of    [sha256.Size]byte // see printOf
 	token string
 	lane  int
-	shard int
 	again bool // it was in doubt before
 }
 
 const (
 	// openMost is how many batches may be in doubt; the oldest are forgotten.
 	openMost = 64
-	// addedFor is how long a shard remembers the batches of a process that adds no more.
+	// addedFor is how long Redis remembers the batches of a process that adds no more.
 	addedFor = time.Hour
 )
 
@@ -53,7 +52,7 @@ func printOf(records []*store.Record) (of [sha256.Size]byte) {
 }
 
 // begin is the attempt that a batch was in doubt of, or a new one.
-func (a *adding) begin(of [sha256.Size]byte, token string, shard int) attempt {
+func (a *adding) begin(of [sha256.Size]byte, token string) attempt {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if i := slices.IndexFunc(a.open, func(was attempt) bool { return was.of == of }); i >= 0 {
@@ -68,7 +67,7 @@ func (a *adding) begin(of [sha256.Size]byte, token string, shard int) attempt {
 		a.lanes = append(a.lanes, false)
 	}
 	a.lanes[lane] = true
-	return attempt{of: of, token: token, lane: lane, shard: shard}
+	return attempt{of: of, token: token, lane: lane}
 }
 
 // end tells whether what became of it is known.

@@ -33,44 +33,39 @@ func told(b *testing.B, server *server, name string) int64 {
 
 // BenchmarkMemory is what a waiting message with a body of 1 KiB takes of Redis's.
 func BenchmarkMemory(b *testing.B) {
-	for _, shards := range []int{1, 16} {
-		b.Run(fmt.Sprintf("shards=%d", shards), func(b *testing.B) {
-			server := start(b, "appendfsync everysec")
-			o := server.options()
-			o.Durability, o.Shards = redisstore.Cached, shards
-			s := openAt(b, o)
-			before := told(b, server, "used_memory")
-			const n = 200_000
-			for b.Loop() {
-				for range n / 256 {
-					if err := s.Add(ctx, batchOf(256, func() time.Duration { return time.Hour + rand.N(time.Hour) })); err != nil {
-						b.Fatal(err)
-					}
-				}
+	server := start(b, "appendfsync everysec")
+	o := server.options()
+	o.Durability = redisstore.Cached
+	s := openAt(b, o)
+	before := told(b, server, "used_memory")
+	const n = 200_000
+	for b.Loop() {
+		for range n / 256 {
+			if err := s.Add(ctx, batchOf(256, func() time.Duration { return time.Hour + rand.N(time.Hour) })); err != nil {
+				b.Fatal(err)
 			}
-			each := float64(told(b, server, "used_memory")-before) / float64(b.N*(n/256*256))
-			b.ReportMetric(each, "bytes/message")
-			b.ReportMetric(each/1024, "times-body")
-		})
+		}
 	}
+	each := float64(told(b, server, "used_memory")-before) / float64(b.N*(n/256*256))
+	b.ReportMetric(each, "bytes/message")
+	b.ReportMetric(each/1024, "times-body")
 }
 
 // BenchmarkCycle adds 256 messages of 1 KiB, claims and settles them, by one process
 // that does one thing at a time.
 func BenchmarkCycle(b *testing.B) {
 	for _, c := range []struct {
-		shards     int
 		durability redisstore.Durability
 		waiting    int
-	}{{1, redisstore.Cached, 0}, {1, redisstore.Synced, 0}, {1, redisstore.Synced, 100_000}, {4, redisstore.Synced, 0}, {16, redisstore.Cached, 0}} {
-		b.Run(fmt.Sprintf("shards=%d/%s/waiting=%d", c.shards, c.durability, c.waiting), func(b *testing.B) {
+	}{{redisstore.Cached, 0}, {redisstore.Synced, 0}, {redisstore.Synced, 100_000}} {
+		b.Run(fmt.Sprintf("%s/waiting=%d", c.durability, c.waiting), func(b *testing.B) {
 			fsync := "always"
 			if c.durability == redisstore.Cached {
 				fsync = "everysec"
 			}
 			server := start(b, "appendfsync "+fsync)
 			o := server.options()
-			o.Durability, o.Shards = c.durability, c.shards
+			o.Durability = c.durability
 			s := openAt(b, o)
 			for range c.waiting / 256 {
 				if err := s.Add(ctx, batchOf(256, func() time.Duration { return time.Hour + rand.N(time.Hour) })); err != nil {

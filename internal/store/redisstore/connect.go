@@ -20,9 +20,6 @@ func connect(o Options) (rueidis.Client, error) {
 	if err := checkPrefix(o.Prefix); err != nil {
 		return nil, err
 	}
-	if o.Shards < 0 || o.Shards > 64 {
-		return nil, fmt.Errorf("redis: %d shards: expected from 1 to 64", o.Shards)
-	}
 	option, err := rueidis.ParseURL(o.URL)
 	if err != nil {
 		return nil, errors.New("redis: store.redis.url is no URL of Redis: expected redis://user:password@host:port") // its error repeats the password

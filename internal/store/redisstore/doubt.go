@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 )
+
+// doneFor is how long it is remembered that a change must not be done.
+const doneFor = 7 * 24 * time.Hour
 
 // resolve settles what became of the last Change of this process, when its answer was
 // lost: after it the Change is done, or never will be. Without that it could still be on
@@ -15,18 +19,8 @@ func (s *Store) resolve(ctx context.Context) error {
 	if c == nil {
 		return nil
 	}
-	m, err := s.write(ctx, c.at, scriptUndo, c.token, itoa(doneFor.Milliseconds()))
-	if err != nil {
+	if _, err := s.write(ctx, scriptForbid, c.token, itoa(doneFor.Milliseconds())); err != nil {
 		return fmt.Errorf("whether the last change was done is not known yet: %w", err)
-	}
-	n, err := m.AsInt64()
-	if err != nil {
-		return s.failed(err)
-	}
-	if n == 0 { // it is committed, with an intent; else it was done in one step, or is forbidden now
-		if err := s.fulfil(ctx, c.token, c.intent, c.account); err != nil {
-			return fmt.Errorf("the last change was committed, and is not finished yet: %w", err)
-		}
 	}
 	if err := c.release(ctx, c.taken); err != nil {
 		return err
@@ -47,7 +41,7 @@ func (c *change) giveUp(ctx context.Context, why error) error {
 
 // doubted notes a Change whose answer was lost.
 func (s *Store) doubted(c *change) {
-	c.parts, c.entries, c.spared = nil, nil, nil // what is to be done of it is in intent
+	c.ops, c.add, c.entries, c.spared = nil, batch{}, nil, nil
 	s.doubt.Store(c)
 }
 

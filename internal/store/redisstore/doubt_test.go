@@ -82,73 +82,69 @@ func untilAnswered(t *testing.T, ask func() error) {
 func TestAChangeWhoseAnswerWasLostIsDoneOrNeverWillBe(t *testing.T) {
 	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
 		server := startOn(t, o, "")
-		for _, shards := range []int{1, 4} {
-			for lost, hold := range map[string]func(*proxy.Proxy) func(){"command": (*proxy.Proxy).Hold, "answer": (*proxy.Proxy).HoldAnswers} {
-				t.Run(fmt.Sprintf("%s, shards=%d", lost, shards), func(t *testing.T) {
-					var conns held
-					so := server.options()
-					so.Shards, so.Prefix = shards, fmt.Sprint(lost, shards)
-					direct := openAt(t, so)
-					so.Timeout = 2 * time.Second
-					s := openAt(t, conns.options(t, so))
-					for range shards {
-						add(t, direct, 3)
+		for lost, hold := range map[string]func(*proxy.Proxy) func(){"command": (*proxy.Proxy).Hold, "answer": (*proxy.Proxy).HoldAnswers} {
+			t.Run(lost, func(t *testing.T) {
+				var conns held
+				so := server.options()
+				so.Prefix = lost
+				direct := openAt(t, so)
+				so.Timeout = 2 * time.Second
+				s := openAt(t, conns.options(t, so))
+				add(t, direct, 3)
+				all := keys(t, direct)
+				if _, _, err := s.Free(); err != nil { // for a second nothing but the Change asks Redis
+					t.Fatal(err)
+				}
+				n, err := s.Change(ctx, all, func(_ store.Key, r *store.Record) store.Edit {
+					if r == nil {
+						return store.Edit{}
 					}
-					all := keys(t, direct)
-					if _, _, err := s.Free(); err != nil { // for a second nothing but the Change asks Redis
+					copied := *r
+					copied.Queue = "copies"
+					return store.Edit{Add: []*store.Record{&copied}}
+				}, func(n int) []store.Entry {
+					conns.holdAll(hold)
+					t.Cleanup(conns.arrive)
+					return []store.Entry{{Name: "account", Value: fmt.Append(nil, n)}}
+				})
+				conns.free()
+				if err == nil || n != 0 {
+					t.Fatalf("%d are changed by a server that does not answer", n)
+				}
+				var account []byte
+				untilAnswered(t, func() (err error) { account, err = s.Entry(ctx, "account"); return err })
+				copies := func() (n int64) {
+					counts, err := direct.Counts(ctx)
+					if err != nil {
 						t.Fatal(err)
 					}
-					n, err := s.Change(ctx, all, func(_ store.Key, r *store.Record) store.Edit {
-						if r == nil {
-							return store.Edit{}
-						}
-						copied := *r
-						copied.Queue = "copies"
-						return store.Edit{Add: []*store.Record{&copied}}
-					}, func(n int) []store.Entry {
-						conns.holdAll(hold)
-						t.Cleanup(conns.arrive)
-						return []store.Entry{{Name: "account", Value: fmt.Append(nil, n)}}
-					})
-					conns.free()
-					if err == nil || n != 0 {
-						t.Fatalf("%d are changed by a server that does not answer", n)
-					}
-					var account []byte
-					untilAnswered(t, func() (err error) { account, err = s.Entry(ctx, "account"); return err })
-					copies := func() (n int64) {
-						counts, err := direct.Counts(ctx)
-						if err != nil {
-							t.Fatal(err)
-						}
-						for _, c := range counts {
-							if c.Queue == "copies" {
-								n = c.Waiting
-							}
-						}
-						return n
-					}
-					want := int64(0)
-					if account != nil {
-						want = int64(len(all))
-					}
-					if got := copies(); got != want || lost == "command" && account != nil {
-						t.Errorf("%d copies, and the account says %q", got, account)
-					}
-					conns.arrive()
-					for until := time.Now().Add(200 * time.Millisecond); time.Now().Before(until); { // all along
-						later, err := direct.Entry(ctx, "account")
-						if got := copies(); got != want || string(later) != string(account) || err != nil {
-							t.Fatalf("later: %d copies, and the account says %q, %v; it was %q", got, later, err, account)
+					for _, c := range counts {
+						if c.Queue == "copies" {
+							n = c.Waiting
 						}
 					}
-					storetest.Balances(t, direct)
-					// Nothing stays locked.
-					if n := len(claim(t, direct, 100)); n != len(all) {
-						t.Errorf("%d can be claimed", n)
+					return n
+				}
+				want := int64(0)
+				if account != nil {
+					want = int64(len(all))
+				}
+				if got := copies(); got != want || lost == "command" && account != nil {
+					t.Errorf("%d copies, and the account says %q", got, account)
+				}
+				conns.arrive()
+				for until := time.Now().Add(200 * time.Millisecond); time.Now().Before(until); { // all along
+					later, err := direct.Entry(ctx, "account")
+					if got := copies(); got != want || string(later) != string(account) || err != nil {
+						t.Fatalf("later: %d copies, and the account says %q, %v; it was %q", got, later, err, account)
 					}
-				})
-			}
+				}
+				storetest.Balances(t, direct)
+				// Nothing stays locked.
+				if n := len(claim(t, direct, 100)); n != len(all) {
+					t.Errorf("%d can be claimed", n)
+				}
+			})
 		}
 	})
 }

@@ -31,7 +31,7 @@ func (s *Store) Entry(ctx context.Context, name string) ([]byte, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	value, err := s.client.Do(ctx, s.client.B().Hget().Key(s.key(0, "e")).Field(name).Build()).ToString()
+	value, err := s.client.Do(ctx, s.client.B().Hget().Key(s.key("e")).Field(name).Build()).ToString()
 	if rueidis.IsRedisNil(err) {
 		return nil, nil
 	}
@@ -53,7 +53,7 @@ func (s *Store) Entries(ctx context.Context, prefix, after string, visit func(st
 		from = "(" + after
 	}
 	for {
-		list, err := texts(s.do(ctx, 0, scriptEntries, from, to, itoa(entriesPage), itoa(entriesBytes)))
+		list, err := texts(s.do(ctx, scriptEntries, from, to, itoa(entriesPage), itoa(entriesBytes)))
 		if err != nil || len(list) == 0 {
 			return err
 		}
@@ -88,11 +88,11 @@ func (s *Store) PutEntries(ctx context.Context, entries []store.Entry) error {
 	defer done()
 	args, size := written(entries)
 	if size > smallEntries {
-		if err := s.room(ctx, 0, size, 0.75); err != nil {
+		if err := s.room(ctx, size, 0.75); err != nil {
 			return err
 		}
 	}
-	return ruled(s.write(ctx, 0, scriptWrite, append(led(ctx), args...)...))
+	return ruled(s.write(ctx, scriptWrite, append(led(ctx), args...)...))
 }
 
 // written are the arguments of write in lua/records.lua.
@@ -113,10 +113,10 @@ func (s *Store) DeleteEntries(ctx context.Context, prefix string) error {
 	}
 	defer done()
 	from, to := names(prefix)
-	return ruled(s.write(ctx, 0, scriptForget, append(led(ctx), from, to)...))
+	return ruled(s.write(ctx, scriptForget, append(led(ctx), from, to)...))
 }
 
-// led are the arguments of deposed in lua/shard.lua.
+// led are the arguments of deposed in lua/store.lua.
 func led(ctx context.Context) []string {
 	what, term, _ := store.TermOf(ctx)
 	return []string{what, strconv.FormatUint(term, 10)}

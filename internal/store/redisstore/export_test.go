@@ -4,8 +4,6 @@ import (
 	"context"
 	"net"
 	"time"
-
-	"github.com/redrive-mq/redrive/internal/store"
 )
 
 // Dial has a store connect by dial.
@@ -14,23 +12,20 @@ func (o *Options) Dial(dial func(ctx context.Context, addr string) (net.Conn, er
 // Renew renews the leases of what s has claimed, as it does now and then.
 func (s *Store) Renew(ctx context.Context) error { return s.renew(ctx) }
 
-// Recover finishes or undoes what others have left, as s does now and then.
+// Recover releases what others have left locked, as s does now and then.
 func (s *Store) Recover(ctx context.Context) error { return s.recover(ctx) }
 
 // Refresh reads the groups anew, as s does now and then.
 func (s *Store) Refresh(ctx context.Context) error { return s.groups.refresh(ctx, s) }
 
-// Steps has told told before each step of a Change over several shards; an error ends
-// it there, as a crash would.
+// Steps has told told before a Change is done; an error ends it there, as a crash would.
 func (s *Store) Steps(told func(string) error) { s.step = told }
 
 // Forgot makes s ask anew how much room there is.
 func (s *Store) Forgot() {
-	for i := range s.rooms {
-		s.rooms[i].mu.Lock()
-		s.rooms[i].at = s.rooms[i].at.AddDate(-1, 0, 0)
-		s.rooms[i].mu.Unlock()
-	}
+	s.server.mu.Lock()
+	defer s.server.mu.Unlock()
+	s.server.at = s.server.at.AddDate(-1, 0, 0)
 }
 
 var ErrUnconfirmed, ErrTooLong = errUnconfirmed, errTooLong
@@ -49,8 +44,8 @@ func TellsSyncs(ctx context.Context, t interface{ Fatal(...any) }, o Options) bo
 	return all[0].TellsSyncs()
 }
 
-// Generation is the largest that was confirmed of a shard.
-func (s *Store) Generation(shard int) uint64 { return s.generation(shard) }
+// Generation is the largest that was confirmed.
+func (s *Store) Generation() uint64 { return s.generation() }
 
 // WatchAtMost is how long a dead server may be unsaid.
 const WatchAtMost = watchEvery + watchFor
@@ -59,21 +54,3 @@ const WatchAtMost = watchEvery + watchFor
 // much it has read.
 func (s *Store) ForgetMost(n int) { s.forgetting.most = n }
 func (s *Store) Forgetting() int  { return s.forgetting.read }
-
-// AsFormat1 leaves a store as format 1 wrote it: records that go to a forward target of a
-// queue are among those of the queue.
-func (s *Store) AsFormat1(ctx context.Context, of store.Lane) error {
-	for shard := range s.Shards {
-		const script = `local P, lane, queue = KEYS[1]:sub(1, -4), ARGV[1], ARGV[2]
-			local all = redis.call('ZRANGE', P .. 'w:' .. lane, 0, -1, 'WITHSCORES')
-			for i = 1, #all, 2 do redis.call('ZADD', P .. 'w:' .. queue, all[i + 1], all[i]) end
-			if #all > 0 then redis.call('SADD', P .. 'wq', queue) end
-			redis.call('DEL', P .. 'w:' .. lane, P .. 'to:' .. queue)
-			redis.call('SREM', P .. 'wq', lane)
-			return 1`
-		if err := s.client.Do(ctx, s.client.B().Eval().Script(script).Numkeys(1).Key(s.key(shard, "seq")).Arg(laneText(of), of.Queue).Build()).Error(); err != nil {
-			return err
-		}
-	}
-	return s.client.Do(ctx, s.client.B().Set().Key(s.key(0, "format")).Value("1 "+itoa(s.Shards)).Build()).Error()
-}

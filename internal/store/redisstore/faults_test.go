@@ -2,13 +2,9 @@ package redisstore_test
 
 import (
 	"bytes"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -19,7 +15,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
-	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
 
 // What a server cannot keep is not promised in its name.
@@ -57,15 +52,15 @@ func TestServersThatAreRefused(t *testing.T) {
 func TestStoresThatAreRefused(t *testing.T) {
 	server := start(t, "")
 	o := server.options()
-	o.Shards = 4
 	openAt(t, o)
-	o.Shards = 5
-	if _, err := redisstore.Open(ctx, o); !errors.Is(err, store.ErrFormat) || !strings.Contains(err.Error(), "has 4 shards") {
-		t.Errorf("another number of shards: %v", err)
-	}
-	server.do(t, "SET", "redrive{0}:format", "3 4")
-	if _, err := redisstore.Open(ctx, o); !errors.Is(err, store.ErrFormat) {
+	server.do(t, "SET", "{redrive}:format", "4")
+	if _, err := redisstore.Open(ctx, o); !errors.Is(err, store.ErrFormat) || !strings.Contains(err.Error(), "reads format 3") {
 		t.Errorf("a format of a newer version: %v", err)
+	}
+	server.do(t, "SET", "{redrive}:format", "3")
+	server.do(t, "SET", "redrive{0}:format", "2 16")
+	if _, err := redisstore.Open(ctx, o); !errors.Is(err, store.ErrFormat) || !strings.Contains(err.Error(), "redrive migrate") {
+		t.Errorf("a store of several shards: %v", err)
 	}
 	for _, prefix := range []string{"a{b", "a b"} {
 		o.Prefix = prefix
@@ -115,7 +110,6 @@ func TestAWriteThatNoReplicaHas(t *testing.T) {
 func TestScriptsAreLoadedAgain(t *testing.T) {
 	server := start(t, "")
 	o := server.options()
-	o.Shards = 4
 	s := openAt(t, o)
 	flush := func() { server.do(t, "SCRIPT", "FLUSH") }
 	for range 5 {
@@ -259,7 +253,7 @@ func TestRedisStandsStill(t *testing.T) {
 func TestKilledAndCut(t *testing.T) {
 	server := start(t, "")
 	o := server.options()
-	o.Shards, o.Timeout = 4, 2*time.Second
+	o.Timeout = 2 * time.Second
 	s := openAt(t, o)
 	stop := make(chan struct{})
 	var mu sync.Mutex
@@ -345,91 +339,17 @@ func TestARecordThatIsGone(t *testing.T) {
 	o.Log = slog.New(slog.NewTextHandler(&log, nil))
 	s := openAt(t, o)
 	add(t, s, 3)
-	server.do(t, "DEL", "redrive{0}:m:00000000000001")
-	if got := claim(t, s, 9); len(got) != 2 || !strings.Contains(log.String(), "redrive{0}:m:00000000000001") {
+	server.do(t, "DEL", "{redrive}:m:00000000000001")
+	if got := claim(t, s, 9); len(got) != 2 || !strings.Contains(log.String(), "{redrive}:m:00000000000001") {
 		t.Errorf("claimed %d of the 2 others: %s", len(got), log.String())
 	}
 	claims := claim(t, s, 9)
 	add(t, s, 1)
 	claims = append(claims, claim(t, s, 9)...)
-	server.do(t, "DEL", "redrive{0}:m:00000000000004")
+	server.do(t, "DEL", "{redrive}:m:00000000000004")
 	done(t, s, claims)
 	lines, err := s.Recount(ctx)
 	if err != nil || lines[0].Off() != 2 {
 		t.Errorf("the recount misses nothing: %v, %v", lines, err)
-	}
-}
-
-// documentedUser makes the user that docs/how-to/redis.md prints, for stores with such a prefix,
-// and returns its password.
-func documentedUser(t *testing.T, s *redisnode.Server, prefix string) (password string) {
-	t.Helper()
-	text, err := os.ReadFile("../../../docs/how-to/redis.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	line := regexp.MustCompile("`ACL (SETUSER redrive [^`]*)`").FindSubmatch(text)
-	if line == nil {
-		t.Fatal("docs/how-to/redis.md names no rights")
-	}
-	rights := strings.NewReplacer(">PASSWORD", ">s3cret", "~redrive{", "~"+prefix+"{", "&redrive{", "&"+prefix+"{").Replace(string(line[1]))
-	if _, err := s.Do(ctx, append([]string{"ACL"}, strings.Fields(rights)...)...); err != nil {
-		t.Fatal(err)
-	}
-	return "s3cret"
-}
-
-// The rights that docs/how-to/redis.md gives the service's user are enough for all that a store
-// does, and no more than they are: other keys are not its. All of it by TLS.
-func TestTheDocumentedUserByTLS(t *testing.T) {
-	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
-		ca := redisnode.NewAuthority(t)
-		o.TLS = ca.Identity("127.0.0.1")
-		server := redisnode.New(t, o)
-		password := documentedUser(t, server, "test*")
-		roots := x509.NewCertPool()
-		roots.AppendCertsFromPEM(ca.Cert)
-		so := redisstore.Options{Shards: 1, URL: "rediss://redrive@" + server.TLSAddr(), Password: password, TLS: &tls.Config{RootCAs: roots}}
-		t.Run("suite", func(t *testing.T) { suiteWith(t, so) })
-		so.Prefix = "other"
-		if _, err := redisstore.Open(ctx, so); err == nil || !strings.Contains(err.Error(), "NOPERM") {
-			t.Errorf("with another prefix: %v", err)
-		}
-		so.Prefix, so.Password = "test", "wrong"
-		if _, err := redisstore.Open(ctx, so); err == nil || !strings.Contains(err.Error(), "WRONGPASS") {
-			t.Errorf("with another password: %v", err)
-		}
-	})
-}
-
-// The service says nothing of rights that it lacks.
-func TestTheRightsThatAreDocumented(t *testing.T) {
-	server := start(t, "")
-	password := documentedUser(t, server.Server, "redrive")
-	var log bytes.Buffer
-	s := openAt(t, redisstore.Options{URL: "redis://redrive@" + server.Addr(), Password: password, Shards: 4, Log: slog.New(slog.NewTextHandler(&log, nil))})
-	for range 4 {
-		add(t, s, 2)
-	}
-	if n := done(t, s, claim(t, s, 4)); n != 4 {
-		t.Errorf("settled %d of 4", n)
-	}
-	if _, err := s.Change(ctx, keys(t, s), func(store.Key, *store.Record) store.Edit { return store.Edit{Delete: true} }, func(int) []store.Entry {
-		return []store.Entry{{Name: "n", Value: []byte("v")}}
-	}); err != nil {
-		t.Error(err)
-	}
-	if _, _, err := s.Free(); err != nil {
-		t.Error(err)
-	}
-	if err := s.Tell(ctx, "topic", nil); err != nil {
-		t.Error(err)
-	}
-	if _, _, err := s.Lead(ctx, "x", "a", time.Minute); err != nil {
-		t.Error(err)
-	}
-	storetest.Balances(t, s)
-	if log.Len() > 0 {
-		t.Errorf("it says: %s", log.String())
 	}
 }

@@ -28,7 +28,7 @@ func (s *Store) Forget(ctx context.Context, now time.Time) (int, error) {
 	return n, s.forgetQueues(ctx)
 }
 
-// forgetStep is about how much of a shard's ledger is read at once, and forgetMost how much
+// forgetStep is about how much of the ledger is read at once, and forgetMost how much
 // each time it forgets: queues that something is kept for may be a hundred thousand, and
 // what goes to zero among them is found within some rounds. That of a usual number of
 // queues is read whole.
@@ -39,17 +39,16 @@ const (
 
 // forgetting is how far Forget has looked.
 type forgetting struct {
-	turn  sync.Mutex // one at a time
-	shard int
-	at    string          // in the shard; "": at its beginning
-	idle  map[string]idle // queues that nothing was kept for when they were looked at
-	most  int             // forgetMost, but for tests
-	read  int             // how much of the ledger was read in all
+	turn sync.Mutex      // one at a time
+	at   string          // "": at the beginning
+	idle map[string]idle // queues that nothing was kept for when they were looked at
+	most int             // forgetMost, but for tests
+	read int             // how much of the ledger was read in all
 }
 
 // forgetQueues forgets the lines of queues that nothing is kept for, but for EmptyKept:
-// see the disk engine's. Each shard moves its own in one step, and only where nothing is
-// kept in it, so that what comes meanwhile is counted right.
+// see the disk engine's. They are moved in one step, and only where nothing is kept, so
+// that what comes meanwhile is counted right.
 func (s *Store) forgetQueues(ctx context.Context) error {
 	done, err := s.use(ctx)
 	if err != nil {
@@ -62,14 +61,12 @@ func (s *Store) forgetQueues(ctx context.Context) error {
 	if f.idle == nil {
 		f.idle = map[string]idle{}
 	}
-	for read, begun := 0, 0; read < cmp.Or(f.most, forgetMost) && begun < s.Shards; {
+	for read, whole := 0, false; read < cmp.Or(f.most, forgetMost) && !whole; whole = f.at == "" {
 		n, err := s.lookForIdle(ctx)
 		if err != nil {
 			return err
 		}
-		if read += n; f.at == "" {
-			begun++
-		}
+		read += n
 	}
 	names := f.longestIdle()
 	for some := range slices.Chunk(names[:max(0, len(names)-store.EmptyKept)], most) {
@@ -77,10 +74,7 @@ func (s *Store) forgetQueues(ctx context.Context) error {
 			return err
 		}
 		args := append([]string{columns[store.Waiting:store.Returned], columns[:store.Waiting] + columns[store.Returned:], store.OtherQueues}, some...)
-		if err := s.each(func(shard int) error {
-			_, err := s.do(ctx, shard, scriptUnqueue, args...)
-			return err
-		}); err != nil {
+		if _, err := s.do(ctx, scriptUnqueue, args...); err != nil {
 			return err
 		}
 		for _, name := range some {
@@ -93,7 +87,7 @@ func (s *Store) forgetQueues(ctx context.Context) error {
 // lookForIdle looks at some queues of the ledger, and goes on from there next time.
 func (s *Store) lookForIdle(ctx context.Context) (read int, err error) {
 	f := &s.forgetting
-	list, err := texts(s.do(ctx, f.shard, scriptNames, cmp.Or(f.at, "0"), itoa(forgetStep)))
+	list, err := texts(s.do(ctx, scriptNames, cmp.Or(f.at, "0"), itoa(forgetStep)))
 	if err != nil {
 		return 0, err
 	}
@@ -118,24 +112,19 @@ func (s *Store) lookForIdle(ctx context.Context) (read int, err error) {
 		}
 	}
 	if f.at = list[0]; f.at == "0" {
-		f.at, f.shard = "", (f.shard+1)%s.Shards
+		f.at = ""
 	}
 	f.read += len(list) - 1
 	return len(list) - 1, nil
 }
 
-// sumUp adds up what all shards have counted of queues.
+// sumUp reads what was counted of queues.
 func (s *Store) sumUp(ctx context.Context, queues []string, into map[string]*store.Sums) error {
-	var mu sync.Mutex
-	return s.each(func(shard int) error {
-		list, err := texts(s.do(ctx, shard, scriptLinesOf, append([]string{columns}, queues...)...))
-		mu.Lock()
-		defer mu.Unlock()
-		for i, n := range list {
-			into[queues[i/len(columns)]][i%len(columns)] += score(n)
-		}
-		return err
-	})
+	list, err := texts(s.do(ctx, scriptLinesOf, append([]string{columns}, queues...)...))
+	for i, n := range list {
+		into[queues[i/len(columns)]][i%len(columns)] = score(n)
+	}
+	return err
 }
 
 // longestIdle are the queues that nothing is kept for, the one first that nothing was

@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"slices"
 	"strconv"
@@ -138,7 +137,7 @@ func (s *seen) at(minute int64) {
 func (all sightings) args() []string {
 	args := []string{itoa(len(all))}
 	for id, s := range all {
-		args = append(args, string(id[:]), string(appendShared(nil, s.Group)), itoa(int(s.reasons)), itoa(s.first), itoa(s.last), itoa(len(s.hours)))
+		args = append(args, string(id[:]), string(store.AppendGroup(nil, s.Group)), itoa(int(s.reasons)), itoa(s.first), itoa(s.last), itoa(len(s.hours)))
 		for hour, n := range s.hours {
 			args = append(args, itoa(hour), itoa(n))
 		}
@@ -197,10 +196,7 @@ func (g *groups) refresh(ctx context.Context, s *Store) error {
 // ungroup forgets groups that have not failed since.
 func (s *Store) ungroup(ctx context.Context, since int64, old []string) error {
 	for some := range slices.Chunk(old, most) {
-		if err := s.each(func(shard int) error {
-			_, err := s.do(ctx, shard, scriptUngroup, append([]string{itoa(since)}, some...)...)
-			return err
-		}); err != nil {
+		if _, err := s.do(ctx, scriptUngroup, append([]string{itoa(since)}, some...)...); err != nil {
 			return err
 		}
 	}
@@ -212,35 +208,29 @@ func (s *seen) withinADay(now time.Time) bool { return s.last > aDayBefore(now) 
 // aDayBefore is in minutes since 1970.
 func aDayBefore(now time.Time) int64 { return now.Unix()/60 - 24*60 }
 
-// readGroups reads what all shards have of groups.
+// readGroups reads what is kept of groups.
 func (s *Store) readGroups(ctx context.Context) (map[groupID]*knownGroup, error) {
-	var mu sync.Mutex
 	all := map[groupID]*knownGroup{}
-	err := s.each(func(shard int) error {
-		m, err := s.do(ctx, shard, scriptGroups)
+	m, err := s.do(ctx, scriptGroups)
+	if err != nil {
+		return nil, err
+	}
+	lists, err := m.ToArray()
+	if err != nil || len(lists) != 3 {
+		return nil, fmt.Errorf("redis: reading the groups: %d lists, %w", len(lists), err)
+	}
+	for what, list := range lists {
+		fields, err := list.AsStrSlice()
 		if err != nil {
-			return err
+			return nil, s.failed(err)
 		}
-		lists, err := m.ToArray()
-		if err != nil || len(lists) != 3 {
-			return fmt.Errorf("redis: reading the groups: %d lists, %w", len(lists), err)
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		for what, list := range lists {
-			fields, err := list.AsStrSlice()
-			if err != nil {
-				return s.failed(err)
-			}
-			for i := 0; i+1 < len(fields); i += 2 {
-				if err := addGroup(all, what, fields[i], fields[i+1]); err != nil {
-					return fmt.Errorf("redis: shard %d: %w", shard, err)
-				}
+		for i := 0; i+1 < len(fields); i += 2 {
+			if err := addGroup(all, what, fields[i], fields[i+1]); err != nil {
+				return nil, s.failed(err)
 			}
 		}
-		return nil
-	})
-	return all, err
+	}
+	return all, nil
 }
 
 // addGroup adds a field of the hashes :groups, :groups:kept and :groups:seen.
@@ -255,7 +245,7 @@ func addGroup(all map[groupID]*knownGroup, what int, field, value string) error 
 	k := all[id]
 	switch what {
 	case 0:
-		g, err := readShared(id, []byte(value))
+		g, err := store.ReadGroup(id, []byte(value))
 		k.Group = g
 		return err
 	case 1:
@@ -276,13 +266,7 @@ func (s *Store) Groups(ctx context.Context) ([]store.GroupCount, error) {
 		return nil, err
 	}
 	defer done()
-	notes := map[string]string{}
-	err = s.Entries(ctx, "group/", "", func(e store.Entry) (bool, error) {
-		if id, ok := strings.CutSuffix(strings.TrimPrefix(e.Name, "group/"), "/note"); ok {
-			notes[id] = string(e.Value)
-		}
-		return true, nil
-	})
+	notes, err := store.GroupNotes(ctx, s)
 	if err != nil {
 		return nil, err
 	}
@@ -297,7 +281,7 @@ func (s *Store) Groups(ctx context.Context) ([]store.GroupCount, error) {
 			continue
 		}
 		c := store.GroupCount{Group: k.Group, Note: notes[k.ID.String()], Waiting: k.kept[store.Waiting], Parked: k.kept[store.Parked], Discarded: k.kept[store.Discarded],
-			First: minute(k.first), Last: minute(k.last), Reasons: k.reasons}
+			First: store.Minute(k.first), Last: store.Minute(k.last), Reasons: k.reasons}
 		for i := range c.Hours {
 			c.Hours[i] = k.hours[now.Unix()/3600-23+int64(i)]
 		}
@@ -307,30 +291,4 @@ func (s *Store) Groups(ctx context.Context) ([]store.GroupCount, error) {
 	defer s.groups.mu.Unlock()
 	s.groups.learn(all)
 	return counts, nil
-}
-
-func minute(n int64) time.Time {
-	if n == 0 {
-		return time.Time{}
-	}
-	return time.Unix(n*60, 0)
-}
-
-func appendShared(b []byte, g errorgroup.Group) []byte {
-	for _, s := range [...]string{g.Queue, g.Reason, g.Pattern, g.Type} {
-		b = append(binary.AppendUvarint(b, uint64(len(s))), s...)
-	}
-	return b
-}
-
-func readShared(id groupID, b []byte) (errorgroup.Group, error) {
-	g := errorgroup.Group{ID: id}
-	for _, s := range [...]*string{&g.Queue, &g.Reason, &g.Pattern, &g.Type} {
-		n, size := binary.Uvarint(b)
-		if size <= 0 || n > uint64(len(b)-size) {
-			return g, fmt.Errorf("what the members of group %s share is damaged", id)
-		}
-		*s, b = string(b[size:size+int(n)]), b[size+int(n):]
-	}
-	return g, nil
 }

@@ -15,23 +15,19 @@ import (
 // ErrReplaced: the server is another one than at the start, or was emptied.
 var ErrReplaced = errors.New("what was kept in it is gone")
 
-// identity tells whether a shard is still what it was. Each has an id, made when there is
+// identity tells whether the store is still what it was. It has an id, made when there is
 // none, and a generation that grows each second in which something was written. Whoever
 // has seen a generation confirmed, and then a smaller one, knows that writes are gone
 // which were promised: a server came back with an older disk, or a replica that was
 // behind took its place.
 type identity struct {
-	id         string
-	generation uint64      // the largest that was confirmed; of upkeep and watching, under mu
-	wrote      atomic.Bool // since it grew
-}
+	id       string
+	wrote    atomic.Bool           // since the generation grew
+	replaced atomic.Pointer[error] // nil: it is what it was
 
-// identities are those of all shards.
-type identities struct {
-	all      []identity
-	replaced atomic.Pointer[error] // nil: they are what they were
-	mu       sync.Mutex
-	back     string // what is to be said of a generation that was smaller
+	mu         sync.Mutex
+	generation uint64 // the largest that was confirmed
+	back       string // what is to be said of one that was smaller
 }
 
 const (
@@ -41,37 +37,24 @@ const (
 	watchFor   = 2 * time.Second
 )
 
-// identify reads the identities of all shards at the start, and makes those that are
-// missing.
-func (s *Store) identify(ctx context.Context) error {
-	var made atomic.Int64
-	s.identities.all = make([]identity, s.Shards)
-	err := s.each(func(shard int) error {
-		var random [8]byte
-		_, _ = rand.Read(random[:]) // it never fails
-		id, _, got, err := s.asked(ctx, shard, nil, hex.EncodeToString(random[:]), "", "")
-		if err == nil && got {
-			made.Add(1)
-		}
-		s.identities.all[shard].id = id
-		return err
-	})
-	if n := made.Load(); err == nil && n > 0 && int(n) < s.Shards {
-		s.Log.Error("store: some shards are new and others are not: a server of Redis has lost what it kept", "new", n, "shards", s.Shards)
-	}
+// identify reads the identity at the start, and makes one where there is none.
+func (s *Store) identify(ctx context.Context) (err error) {
+	var random [8]byte
+	_, _ = rand.Read(random[:]) // it never fails
+	s.identity.id, _, err = s.asked(ctx, nil, hex.EncodeToString(random[:]), "", "")
 	return err
 }
 
 // asked runs lua/identity.lua.
-func (s *Store) asked(ctx context.Context, shard int, by confirm, args ...string) (id string, generation uint64, got bool, err error) {
-	list, err := texts(s.run(ctx, shard, scriptIdentity, by, false, args))
-	if err == nil && len(list) != 3 {
-		err = fmt.Errorf("redis: key %s is not to be read", s.key(shard, "identity"))
+func (s *Store) asked(ctx context.Context, by confirm, args ...string) (id string, generation uint64, err error) {
+	list, err := texts(s.run(ctx, scriptIdentity, by, false, args))
+	if err == nil && len(list) != 2 {
+		err = fmt.Errorf("redis: key %s is not to be read", s.key("identity"))
 	}
 	if err != nil {
-		return "", 0, false, err
+		return "", 0, err
 	}
-	return list[0], number(list[1]), list[2] == "1", nil
+	return list[0], number(list[1]), nil
 }
 
 // watching looks each second whether Redis answers, and is what it was, until Close.
@@ -94,34 +77,32 @@ func (s *Store) watching() {
 func (s *Store) watch(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, watchFor)
 	defer cancel()
-	err := s.each(func(shard int) error {
-		was := s.generation(shard)
-		id, n, _, err := s.asked(ctx, shard, nil, "", "", "")
-		for err != nil && ctx.Err() == nil { // a connection that was cut is no dead server
-			select {
-			case <-ctx.Done():
-			case <-time.After(again):
-				id, n, _, err = s.asked(ctx, shard, nil, "", "", "")
-			}
+	was := s.generation()
+	id, n, err := s.asked(ctx, nil, "", "", "")
+	for err != nil && ctx.Err() == nil { // a connection that was cut is no dead server
+		select {
+		case <-ctx.Done():
+		case <-time.After(again):
+			id, n, err = s.asked(ctx, nil, "", "", "")
 		}
-		if err == nil {
-			err = s.same(shard, id)
-		}
-		if err == nil {
-			s.older(shard, n, was)
-		}
+	}
+	if err == nil {
+		err = s.same(id)
+	}
+	if err != nil {
 		return err
-	})
-	if err == nil && s.identities.replaced.Swap(nil) != nil {
+	}
+	s.older(n, was)
+	if s.identity.replaced.Swap(nil) != nil {
 		s.Log.Info("store: Redis is what it was again")
 	}
-	return err
+	return nil
 }
 
-// same tells whether a shard has the id that it had. If it has not, nothing is done in
-// the store any more until it has.
-func (s *Store) same(shard int, id string) error {
-	was := s.identities.all[shard].id
+// same tells whether the store has the id that it had. If it has not, nothing is done in
+// it any more until it has.
+func (s *Store) same(id string) error {
+	was := s.identity.id
 	if id == was {
 		return nil
 	}
@@ -129,65 +110,62 @@ func (s *Store) same(shard int, id string) error {
 	if id != "" {
 		now = "another store is there now"
 	}
-	err := fmt.Errorf("redis: %w: in shard %d there was %s, and %s; put the data back, or restart all services to go on with what is there", ErrReplaced, shard, was, now)
-	if s.identities.replaced.Swap(&err) == nil {
+	err := fmt.Errorf("redis: %w: there was %s, and %s; put the data back, or restart all services to go on with what is there", ErrReplaced, was, now)
+	if s.identity.replaced.Swap(&err) == nil {
 		s.Log.Error("store: Redis was emptied or replaced while it was in use; nothing is taken in and nothing returns until that is mended", "error", err)
 	}
 	return err
 }
 
-func (s *Store) generation(shard int) uint64 {
-	s.identities.mu.Lock()
-	defer s.identities.mu.Unlock()
-	return s.identities.all[shard].generation
+func (s *Store) generation() uint64 {
+	s.identity.mu.Lock()
+	defer s.identity.mu.Unlock()
+	return s.identity.generation
 }
 
-// older notes that a shard's generation is n, and was confirmed to be larger before that
-// was asked.
-func (s *Store) older(shard int, n, was uint64) {
-	is := &s.identities
+// older notes that the generation is n, and was confirmed to be larger before that was
+// asked.
+func (s *Store) older(n, was uint64) {
+	is := &s.identity
 	is.mu.Lock()
 	defer is.mu.Unlock()
 	if n >= was || s.Durability == Cached { // which promises no more
 		return
 	}
-	is.all[shard].generation = n
-	is.back = fmt.Sprintf("Redis has gone back to an earlier state, and lost writes of about %s that it had confirmed, at %s (shard %d): messages that failed then are gone, and some return twice; this is said until the service is started again",
-		time.Duration(was-n)*watchEvery, time.Now().UTC().Format(time.RFC3339), shard)
+	is.generation = n
+	is.back = fmt.Sprintf("Redis has gone back to an earlier state, and lost writes of about %s that it had confirmed, at %s: messages that failed then are gone, and some return twice; this is said until the service is started again",
+		time.Duration(was-n)*watchEvery, time.Now().UTC().Format(time.RFC3339))
 	s.Log.Error("store: " + is.back)
 }
 
-// grow lets the generation of shards grow that were written to.
+// grow lets the generation grow when something was written.
 func (s *Store) grow(ctx context.Context) {
-	_ = s.each(func(shard int) error {
-		i := &s.identities.all[shard]
-		if !i.wrote.Swap(false) {
-			return nil
-		}
-		was := s.generation(shard)
-		id, n, _, err := s.asked(ctx, shard, s.confirm, "", i.id, strconv.FormatUint(was, 10))
-		if err != nil || id != i.id {
-			i.wrote.Store(true) // what is wrong, watch says
-			return nil
-		}
-		s.identities.mu.Lock()
-		defer s.identities.mu.Unlock()
-		if i.generation == was { // else watch has found that it went back
-			i.generation = max(was, n)
-		}
-		return nil
-	})
+	i := &s.identity
+	if !i.wrote.Swap(false) {
+		return
+	}
+	was := s.generation()
+	id, n, err := s.asked(ctx, s.confirm, "", i.id, strconv.FormatUint(was, 10))
+	if err != nil || id != i.id {
+		i.wrote.Store(true) // what is wrong, watch says
+		return
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.generation == was { // else watch has found that it went back
+		i.generation = max(was, n)
+	}
 }
 
 // ID is what tells this store from any other, to people.
-func (s *Store) ID() string { return s.identities.all[0].id }
+func (s *Store) ID() string { return s.identity.id }
 
 // Notices are what a person should look at though it stops nothing.
 func (s *Store) Notices() []string {
-	s.identities.mu.Lock()
-	defer s.identities.mu.Unlock()
-	if s.identities.back == "" {
+	s.identity.mu.Lock()
+	defer s.identity.mu.Unlock()
+	if s.identity.back == "" {
 		return nil
 	}
-	return []string{s.identities.back}
+	return []string{s.identity.back}
 }

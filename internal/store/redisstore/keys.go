@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"encoding/binary"
 	"fmt"
 	"strconv"
 	"strings"
@@ -10,10 +9,11 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Keys of the shard n, all behind the prefix and {n}, which puts a shard in one slot:
+// Keys, all behind {prefix}, which puts a store in one slot of a cluster:
 //
-//	:seq              the number that was given last, of this shard's
-//	:none             never exists: see lua/shard.lua
+//	:format           the version of what is here
+//	:seq              the number that was given last
+//	:none             never exists: see lua/store.lua
 //	:m:NUMBER         a record: see value
 //	:w:LANE           sorted set: waiting and unclaimed; Due in µs → number
 //	:c:LANE           the same of what waits and is claimed, or locked by a Change
@@ -31,19 +31,12 @@ import (
 //	:receipts:n       process → how many it has written
 //	:receipts:by      sorted set: when it wrote its newest (ms, Redis's clock) → process
 //	:added:PROCESS    lane → token and last number of the batch it added last: see adding.go
-//	:t:TOKEN :undone:TOKEN  a Change that was done here; one that must not be
+//	:t:TOKEN :undone:TOKEN  a Change that was done; one that must not be
 //	:identity         which store this is, and its generation: see identity.go
-//	:wrote            what is written where there is nothing to write: see lua/shard.lua
-//
-// and of the first shard alone:
-//
-//	:format           version and number of shards
+//	:wrote            what is written where there is nothing to write: see lua/store.lua
 //	:e :en            the side table: name → value, and the names in order
-//	:x:TOKEN :xs      what a Change over several shards is to do; those that are not done
 //	:replicas :replicas:about :leader:WHAT :terms  who is alive, and leads
-func (s *Store) key(shard int, name string) string {
-	return s.Prefix + "{" + strconv.Itoa(shard) + "}:" + name
-}
+func (s *Store) key(name string) string { return "{" + s.Prefix + "}:" + name }
 
 // letters of states, in the keys.
 const letters = "-wpd"
@@ -65,10 +58,7 @@ func laneText(l store.Lane) string {
 	if !l.Forwards() {
 		return l.Queue
 	}
-	var b []byte
-	for _, name := range [...]string{l.Queue, l.Forward.Exchange, l.Forward.RoutingKey} {
-		b = append(binary.AppendUvarint(b, uint64(len(name))), name...)
-	}
+	b := store.AppendTexts(nil, l.Queue, l.Forward.Exchange, l.Forward.RoutingKey)
 	return string(append(b, make([]byte, max(0, longestQueue+1-len(b)))...))
 }
 
@@ -77,28 +67,12 @@ func laneOf(text string) (l store.Lane) {
 	if len(text) <= longestQueue {
 		return store.Lane{Queue: text}
 	}
-	rest := []byte(text)
-	for _, name := range [...]*string{&l.Queue, &l.Forward.Exchange, &l.Forward.RoutingKey} {
-		n, size := binary.Uvarint(rest)
-		if size <= 0 || n > uint64(len(rest)-size) {
-			break // damaged
-		}
-		*name, rest = string(rest[size:size+int(n)]), rest[size+int(n):]
-	}
+	_, _ = store.ReadTexts([]byte(text), &l.Queue, &l.Forward.Exchange, &l.Forward.RoutingKey) // what is damaged is no lane of anything
 	return l
 }
 
 // member is how a number stands in sorted sets.
 func member(number uint64) string { return fmt.Sprintf("%014d", number) }
-
-// seq is what the key of a record has of its number and shard.
-func (s *Store) seq(shard int, number uint64) uint64 {
-	return number*uint64(s.Shards) + uint64(shard)
-}
-
-func (s *Store) parts(seq uint64) (shard int, number uint64) {
-	return int(seq % uint64(s.Shards)), seq / uint64(s.Shards)
-}
 
 // groupID is as it is in keys.
 type groupID = errorgroup.ID
@@ -135,8 +109,8 @@ func score(text string) int64 {
 }
 
 // damaged says which record cannot be read.
-func (s *Store) damaged(shard int, number uint64, err error) error {
-	return fmt.Errorf("redis: key %s: %w", s.key(shard, "m:"+member(number)), err)
+func (s *Store) damaged(number uint64, err error) error {
+	return fmt.Errorf("redis: key %s: %w", s.key("m:"+member(number)), err)
 }
 
 // checkPrefix says what is wrong with one.

@@ -70,45 +70,42 @@ func waiting(t *testing.T, s store.Store) (n int64) {
 // What a process claimed and did not renew is another's, and whatever it does with it
 // then does nothing.
 func TestAStalledProcessHasNoSay(t *testing.T) {
-	for _, shards := range []int{1, 4} {
-		server := start(t, "")
-		o := server.options()
-		o.Shards = shards
-		stalled, other := openAt(t, o), openAt(t, o)
-		add(t, stalled, 3)
-		old := claim(t, stalled, 3)
-		if n := len(claim(t, other, 3)); len(old) != 3 || n != 0 {
-			t.Fatalf("one claimed %d, and the other %d of them", len(old), n)
-		}
-		server.age(t, "redrive", shards)
-		if next, err := other.Next(ctx); err != nil || len(next) != 1 {
-			t.Errorf("when the leases are over, Next says %v, %v", next, err)
-		}
-		taken := claim(t, other, 3)
-		if len(taken) != 3 || taken[0].Token == old[0].Token {
-			t.Fatalf("the other claimed %d, the first by %s", len(taken), taken[0].Token)
-		}
-		out := []store.Outcome{{Claim: old[0], At: late}, {Claim: old[1], Park: "no", At: late}}
-		if n, err := stalled.Settle(ctx, out); n != 0 || err != nil {
-			t.Errorf("the stalled one settled %d, %v", n, err)
-		}
-		if err := stalled.Release(ctx, old); err != nil {
-			t.Error(err)
-		}
-		if n := len(claim(t, other, 3)); n != 0 {
-			t.Errorf("%d came back by the stalled one's Release", n)
-		}
-		if err := stalled.Close(); err != nil {
-			t.Error(err)
-		}
-		if n := waiting(t, other); n != 3 {
-			t.Errorf("%d are waiting, not 3", n)
-		}
-		if n := done(t, other, taken); n != 3 {
-			t.Errorf("the other settled %d of its 3", n)
-		}
-		storetest.Balances(t, other)
+	server := start(t, "")
+	o := server.options()
+	stalled, other := openAt(t, o), openAt(t, o)
+	add(t, stalled, 3)
+	old := claim(t, stalled, 3)
+	if n := len(claim(t, other, 3)); len(old) != 3 || n != 0 {
+		t.Fatalf("one claimed %d, and the other %d of them", len(old), n)
 	}
+	server.age(t)
+	if next, err := other.Next(ctx); err != nil || len(next) != 1 {
+		t.Errorf("when the leases are over, Next says %v, %v", next, err)
+	}
+	taken := claim(t, other, 3)
+	if len(taken) != 3 || taken[0].Token == old[0].Token {
+		t.Fatalf("the other claimed %d, the first by %s", len(taken), taken[0].Token)
+	}
+	out := []store.Outcome{{Claim: old[0], At: late}, {Claim: old[1], Park: "no", At: late}}
+	if n, err := stalled.Settle(ctx, out); n != 0 || err != nil {
+		t.Errorf("the stalled one settled %d, %v", n, err)
+	}
+	if err := stalled.Release(ctx, old); err != nil {
+		t.Error(err)
+	}
+	if n := len(claim(t, other, 3)); n != 0 {
+		t.Errorf("%d came back by the stalled one's Release", n)
+	}
+	if err := stalled.Close(); err != nil {
+		t.Error(err)
+	}
+	if n := waiting(t, other); n != 3 {
+		t.Errorf("%d are waiting, not 3", n)
+	}
+	if n := done(t, other, taken); n != 3 {
+		t.Errorf("the other settled %d of its 3", n)
+	}
+	storetest.Balances(t, other)
 }
 
 // Renewing keeps claims, but not those that were lost, of which it tells.
@@ -120,7 +117,7 @@ func TestRenewing(t *testing.T) {
 	s, other := openAt(t, o), openAt(t, server.options())
 	add(t, s, 2)
 	kept := claim(t, s, 1)
-	server.age(t, "redrive", 1)
+	server.age(t)
 	if err := s.Renew(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +127,7 @@ func TestRenewing(t *testing.T) {
 	if strings.Contains(log.String(), "renewed in time") {
 		t.Errorf("nothing was lost, and yet: %s", log.String())
 	}
-	server.age(t, "redrive", 1)
+	server.age(t)
 	if n := len(claim(t, other, 2)); n != 2 { // its own as well
 		t.Errorf("%d were claimed when all leases were over", n)
 	}
@@ -153,7 +150,7 @@ func TestLeasesAreRenewed(t *testing.T) {
 	add(t, s, 1)
 	claim(t, s, 1)
 	until := func() string {
-		m := server.do(t, "ZRANGE", "redrive{0}:lease", "0", "0", "WITHSCORES")
+		m := server.do(t, "ZRANGE", "{redrive}:lease", "0", "0", "WITHSCORES")
 		return m.String()
 	}
 	first := until()
@@ -168,7 +165,6 @@ func TestLeasesAreRenewed(t *testing.T) {
 func TestTwoProcessesShareTheWork(t *testing.T) {
 	server := start(t, "")
 	o := server.options()
-	o.Shards = 4
 	stores := []*redisstore.Store{openAt(t, o), openAt(t, o)}
 	const n = 2000
 	for range n / 100 {

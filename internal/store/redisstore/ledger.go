@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	"strings"
-	"sync"
 
 	"github.com/redrive-mq/redrive/internal/store"
 )
@@ -11,12 +10,12 @@ import (
 // columns are the letters of the ledger's columns, in the keys.
 const columns = "iwpdrfgmhx"
 
-// Ledger implements store.Bookkeeper. Each shard's lines balance, being written in the
-// step of their records, and so do those of all together.
+// Ledger implements store.Bookkeeper. Its lines balance, being written in the step of
+// their records.
 func (s *Store) Ledger(ctx context.Context) ([]store.LedgerLine, error) { return s.lines(ctx, "0") }
 
 // Recount implements store.Bookkeeper. What is kept is counted by where it is to be
-// found, in one moment of each shard.
+// found, in one moment.
 func (s *Store) Recount(ctx context.Context) ([]store.LedgerLine, error) { return s.lines(ctx, "1") }
 
 func (s *Store) lines(ctx context.Context, anew string) ([]store.LedgerLine, error) {
@@ -28,23 +27,13 @@ func (s *Store) lines(ctx context.Context, anew string) ([]store.LedgerLine, err
 	if err := s.flushPassing(ctx); err != nil {
 		return nil, err
 	}
-	var mu sync.Mutex
-	by := map[string]*store.Sums{}
-	err = s.each(func(shard int) error {
-		list, err := texts(s.do(ctx, shard, scriptLedger, anew))
-		mu.Lock()
-		defer mu.Unlock()
-		for i := 0; i+1 < len(list); i += 2 {
-			as, queue := strings.Index(columns, list[i][:1]), list[i][1:]
-			if by[queue] == nil {
-				by[queue] = new(store.Sums)
-			}
-			by[queue][as] += score(list[i+1])
-		}
-		return err
-	})
+	list, err := texts(s.do(ctx, scriptLedger, anew))
 	if err != nil {
 		return nil, err
+	}
+	by := passing{}
+	for i := 0; i+1 < len(list); i += 2 {
+		by.of(list[i][1:])[strings.Index(columns, list[i][:1])] += score(list[i+1])
 	}
 	return store.Lines(by), nil
 }
@@ -87,7 +76,7 @@ func (s *Store) flushPassing(ctx context.Context) error {
 	if len(args) == 0 {
 		return nil
 	}
-	_, err := s.do(ctx, s.next(), scriptPass, append([]string{itoa(len(args) / 2)}, args...)...)
+	_, err := s.do(ctx, scriptPass, append([]string{itoa(len(args) / 2)}, args...)...)
 	if err != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -1,12 +1,9 @@
 package redisstore
 
 import (
-	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -15,21 +12,17 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// pastKept is how many passages each shard keeps, as an argument.
-func (s *Store) pastKept() string { return itoa((store.PastKept + s.Shards - 1) / s.Shards) }
+// pastKept is how many passages are kept, as an argument.
+var pastKept = itoa(store.PastKept)
 
-// passage is what is left of a record, as it is kept: its stamp, by which those of all
-// shards are in order, and its fields.
-func passage(r *store.Record, ended time.Time, how store.Ending, stamp uint64) string {
-	return passageText(store.PassageOf(r, ended, how), stamp)
+// passage is what is left of a record, as it is kept.
+func passage(r *store.Record, ended time.Time, how store.Ending) string {
+	return passageText(store.PassageOf(r, ended, how))
 }
 
-func passageText(p store.Passage, stamp uint64) string {
-	b := binary.BigEndian.AppendUint64(make([]byte, 0, 160), stamp)
-	b = append(append(b, byte(p.Ending)), p.ID[:]...)
-	for _, text := range [...]string{p.Queue, p.Reason, p.Error, p.Policy} {
-		b = append(binary.AppendUvarint(b, uint64(len(text))), text...)
-	}
+func passageText(p store.Passage) string {
+	b := append(append(make([]byte, 0, 160), byte(p.Ending)), p.ID[:]...)
+	b = store.AppendTexts(b, p.Queue, p.Reason, p.Error, p.Policy)
 	b = binary.AppendVarint(b, int64(p.Attempt))
 	for _, at := range [...]time.Time{p.FailedAt, p.Due, p.Ended} {
 		b = binary.AppendVarint(b, at.UnixMicro())
@@ -39,79 +32,49 @@ func passageText(p store.Passage, stamp uint64) string {
 
 var errPassage = errors.New("a passage is cut short or damaged")
 
-const passageHead = 8 + 1 + 16
+const passageHead = 1 + 16
 
-func readPassage(text string) (p store.Passage, stamp uint64, err error) {
+func readPassage(text string) (p store.Passage, err error) {
 	b := []byte(text)
 	if len(b) < passageHead {
-		return p, 0, errPassage
+		return p, errPassage
 	}
-	stamp, p.Ending, p.ID = binary.BigEndian.Uint64(b), store.Ending(b[8]), uuid.UUID(b[9:passageHead])
-	b = b[passageHead:]
-	for _, into := range [...]*string{&p.Queue, &p.Reason, &p.Error, &p.Policy} {
-		n, size := binary.Uvarint(b)
-		if size <= 0 || n > uint64(len(b)-size) {
-			return p, 0, errPassage
-		}
-		*into, b = string(b[size:size+int(n)]), b[size+int(n):]
+	p.Ending, p.ID = store.Ending(b[0]), uuid.UUID(b[1:passageHead])
+	b, ok := store.ReadTexts(b[passageHead:], &p.Queue, &p.Reason, &p.Error, &p.Policy)
+	if !ok {
+		return p, errPassage
 	}
 	var numbers [4]int64
 	for i := range numbers {
 		n, size := binary.Varint(b)
 		if size <= 0 {
-			return p, 0, errPassage
+			return p, errPassage
 		}
 		numbers[i], b = n, b[size:]
 	}
-	p.Attempt, p.FailedAt, p.Due, p.Ended = int(numbers[0]), timeOf(numbers[1]), timeOf(numbers[2]), timeOf(numbers[3])
-	return p, stamp, nil
-}
-
-// timeOf keeps the zero time.
-func timeOf(micros int64) time.Time {
-	if micros == (time.Time{}).UnixMicro() {
-		return time.Time{}
-	}
-	return time.UnixMicro(micros)
-}
-
-// stampedPassage is one in the order of all shards.
-type stampedPassage struct {
-	store.Passage
-	stamp uint64
+	p.Attempt, p.FailedAt, p.Due, p.Ended = int(numbers[0]), store.FromMicros(numbers[1]), store.FromMicros(numbers[2]), store.FromMicros(numbers[3])
+	return p, nil
 }
 
 // Past implements store.Searcher.
-func (s *Store) Past(ctx context.Context, id uuid.UUID) ([]store.Passage, error) {
+func (s *Store) Past(ctx context.Context, id uuid.UUID) (all []store.Passage, err error) {
 	done, err := s.use(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	var mu sync.Mutex
-	var found []stampedPassage
-	err = s.each(func(shard int) error {
-		list, err := texts(s.do(ctx, shard, scriptPast, idText(id)))
-		mu.Lock()
-		defer mu.Unlock()
-		for _, text := range list {
-			p, stamp, err := readPassage(text)
-			if err != nil {
-				return s.failed(err)
-			}
-			found = append(found, stampedPassage{p, stamp})
+	list, err := texts(s.do(ctx, scriptPast, idText(id)))
+	for _, text := range list {
+		p, err := readPassage(text)
+		if err != nil {
+			return nil, s.failed(err)
 		}
-		return err
-	})
-	slices.SortFunc(found, func(a, b stampedPassage) int { return cmp.Compare(a.stamp, b.stamp) })
-	var all []store.Passage
-	for _, p := range found {
-		all = append(all, p.Passage)
+		all = append(all, p)
 	}
 	return all, err
 }
 
-// pastPage is how many passages are read at once from a shard.
+// pastPage is how many passages are read at once.
 const pastPage = 500
 
 // Returned implements store.Searcher.
@@ -121,62 +84,31 @@ func (s *Store) Returned(ctx context.Context, visit func(store.Passage) (bool, e
 		return err
 	}
 	defer done()
-	pages := make([][]stampedPassage, s.Shards) // newest first
-	from := make([]string, s.Shards)            // where a shard's next page begins; "" after the last
-	fill := func(shard int) error {
-		list, err := s.pastFrom(ctx, shard, from[shard])
-		if err != nil {
+	for from := "+"; ; {
+		list, err := s.pastFrom(ctx, from)
+		if err != nil || len(list) == 0 {
 			return err
 		}
-		from[shard] = ""
-		if len(list) == pastPage {
-			from[shard] = "(" + list[len(list)-1].ID
-		}
 		for _, e := range list {
-			p, stamp, err := readPassage(e.FieldValues["p"])
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			p, err := readPassage(e.FieldValues["p"])
 			if err != nil {
 				return s.failed(err)
 			}
-			pages[shard] = append(pages[shard], stampedPassage{p, stamp})
-		}
-		return nil
-	}
-	for shard := range from {
-		from[shard] = "+"
-	}
-	if err := s.each(fill); err != nil {
-		return err
-	}
-	for {
-		newest := -1
-		for shard, page := range pages {
-			if len(page) > 0 && (newest < 0 || page[0].stamp > pages[newest][0].stamp) {
-				newest = shard
-			}
-		}
-		if newest < 0 {
-			return nil
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		more, err := visit(pages[newest][0].Passage)
-		if err != nil || !more {
-			return err
-		}
-		pages[newest] = pages[newest][1:]
-		if len(pages[newest]) == 0 && from[newest] != "" {
-			if err := fill(newest); err != nil {
+			if more, err := visit(p); err != nil || !more {
 				return err
 			}
+			from = "(" + e.ID
 		}
 	}
 }
 
-func (s *Store) pastFrom(ctx context.Context, shard int, from string) ([]rueidis.XRangeEntry, error) {
+func (s *Store) pastFrom(ctx context.Context, from string) ([]rueidis.XRangeEntry, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	list, err := s.client.Do(ctx, s.client.B().Xrevrange().Key(s.key(shard, "past")).End(from).Start("-").Count(pastPage).Build()).AsXRange()
+	list, err := s.client.Do(ctx, s.client.B().Xrevrange().Key(s.key("past")).End(from).Start("-").Count(pastPage).Build()).AsXRange()
 	if rueidis.IsRedisNil(err) {
 		err = nil
 	}

@@ -4,21 +4,19 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"errors"
 	"slices"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Receipts are in the shard of their records, so that both are written in one step, in
-// a list for each process: those of one that vanished are not pushed out by what others
-// store before RabbitMQ delivers again what it held. Those of several shards are in the
-// order of their stamps.
+// Receipts are written in the step of their records, in a list for each process: those
+// of one that vanished are not pushed out by what others store before RabbitMQ delivers
+// again what it held. Those of several processes are in the order of their stamps.
 
-// stamped is the next of a process's stamps, which order what several shards have. They
-// are about the time in µs, so that those of several processes are nearly in order, too.
+// stamped is the next of a process's stamps. They are about the time in µs, so that those
+// of several processes are nearly in order, too.
 func (s *Store) stamped() uint64 {
 	for {
 		was, now := s.stamp.Load(), time.Now().UnixMicro()
@@ -61,11 +59,10 @@ func (s *Store) Remember(ctx context.Context, receipts []store.Receipt) error {
 		return err
 	}
 	defer done()
-	shard := s.next()
-	if err := s.room(ctx, shard, len(receipts)*2*(stampSize+store.ReceiptSize), 1); err != nil {
+	if err := s.room(ctx, len(receipts)*2*(stampSize+store.ReceiptSize), 1); err != nil {
 		return err
 	}
-	_, err = s.write(ctx, shard, scriptRemember, s.receipts(receipts)...)
+	_, err = s.write(ctx, scriptRemember, s.receipts(receipts)...)
 	return err
 }
 
@@ -94,44 +91,28 @@ func (s *Store) newReceipts(ctx context.Context, at store.ReceiptsAt, but string
 		return nil, nil, err
 	}
 	defer done()
-	var mu sync.Mutex
-	all, now := map[string][]string{}, store.ReceiptsAt{} // by process
-	err = s.each(func(shard int) error {
-		args, of := []string{but}, itoa(shard)+" "
-		for name, written := range at {
-			if process, here := strings.CutPrefix(name, of); here {
-				args = append(args, process, written)
-			}
-		}
-		m, err := s.do(ctx, shard, scriptReceipts, args...)
-		if err != nil {
-			return err
-		}
-		lists, err := m.ToArray()
-		if err != nil {
-			return s.failed(err)
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		for i := 0; i+2 < len(lists); i += 3 {
-			process, err := lists[i].ToString()
-			if err != nil {
-				return s.failed(err)
-			}
-			if now[of+process], err = lists[i+1].ToString(); err != nil {
-				return s.failed(err)
-			}
-			list, err := lists[i+2].AsStrSlice()
-			if err != nil {
-				return s.failed(err)
-			}
-			list = slices.DeleteFunc(list, func(r string) bool { return len(r) != stampSize+store.ReceiptSize })
-			all[process] = append(all[process], list...)
-		}
-		return nil
-	})
+	args := []string{but}
+	for process, written := range at {
+		args = append(args, process, written)
+	}
+	m, err := s.do(ctx, scriptReceipts, args...)
 	if err != nil {
 		return nil, nil, err
+	}
+	lists, err := m.ToArray()
+	if err != nil {
+		return nil, nil, s.failed(err)
+	}
+	all, now := map[string][]string{}, store.ReceiptsAt{} // by process
+	for i := 0; i+2 < len(lists); i += 3 {
+		process, err1 := lists[i].ToString()
+		written, err2 := lists[i+1].ToString()
+		list, err3 := lists[i+2].AsStrSlice()
+		if err := errors.Join(err1, err2, err3); err != nil {
+			return nil, nil, s.failed(err)
+		}
+		now[process] = written
+		all[process] = slices.DeleteFunc(list, func(r string) bool { return len(r) != stampSize+store.ReceiptSize })
 	}
 	return inOrder(all), now, nil
 }

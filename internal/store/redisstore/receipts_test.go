@@ -17,7 +17,7 @@ import (
 func TestOthersDoNotPushOutAVanishedProcessesReceipts(t *testing.T) {
 	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
 		ctx := context.Background()
-		at := redisstore.Options{URL: redisnode.New(t, o).URL(), Shards: 4}
+		at := redisstore.Options{URL: redisnode.New(t, o).URL()}
 		vanishes, survives := openAt(t, at), openAt(t, at)
 		held := written(t, vanishes, 512)
 		for range 3 {
@@ -66,7 +66,7 @@ func TestReceiptsOfProcessesLongGoneAreForgotten(t *testing.T) {
 	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
 		ctx := context.Background()
 		server := redisnode.New(t, o)
-		at := redisstore.Options{URL: server.URL(), Shards: 1}
+		at := redisstore.Options{URL: server.URL()}
 		var all []map[store.Receipt]bool
 		for range store.ReceiptsOwners + 3 {
 			s := openAt(t, at)
@@ -99,13 +99,13 @@ func TestReceiptsOfProcessesLongGoneAreForgotten(t *testing.T) {
 			}
 		}
 		check("all are recent", 0)
-		processes, err := server.Do(ctx, "ZRANGE", "redrive{0}:receipts:by", "0", fmt.Sprint(len(all)-1))
+		processes, err := server.Do(ctx, "ZRANGE", "{redrive}:receipts:by", "0", fmt.Sprint(len(all)-1))
 		if err != nil {
 			t.Fatal(err)
 		}
 		long := time.Now().Add(-store.ReceiptsAge - time.Minute).UnixMilli()
 		for i, p := range processes.([]any) {
-			if _, err := server.Do(ctx, "ZADD", "redrive{0}:receipts:by", fmt.Sprint(long+int64(i)), fmt.Sprint(p)); err != nil {
+			if _, err := server.Do(ctx, "ZADD", "{redrive}:receipts:by", fmt.Sprint(long+int64(i)), fmt.Sprint(p)); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -1,8 +1,8 @@
 // Package redisstore keeps messages in Redis or Valkey, where several services use one
 // store at once.
 //
-// Each move of a record is one script in one slot. ARCHITECTURE.md and lua/ say which
-// keys there are.
+// Each move of a record is one script. All keys are in one slot, so that a change of many
+// records, and an operation's progress, are one step in a cluster as well: keys.go.
 package redisstore
 
 import (
@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,9 +33,6 @@ type Options struct {
 	Password string
 	// Prefix begins all keys; "" is "redrive". It has no braces and no spaces.
 	Prefix string
-	// Shards is over how many slots the messages are spread, from 1 to 64; 0 is 16 in
-	// a cluster, else 1. It cannot be changed once there is a store.
-	Shards int
 	// Durability is when a write counts as done; "" is Synced.
 	Durability Durability
 	// Replicas is how many replicas must have a write that is Replicated; 0 is 1.
@@ -80,17 +78,15 @@ type Store struct {
 	confirm    confirm
 	name       string // of this opening, unlike that of any other
 	tokens     atomic.Uint64
-	turn       atomic.Uint64 // whose turn it is to be added to
-	floor      atomic.Uint64 // the largest number known
 	stamp      atomic.Int64
 	groups     groups
 	claims     claims
 	adding     adding
 	passing    passing
 	forgetting forgetting
-	rooms      []room
-	identities identities
-	// step is called before each step of a Change over several shards: tests end it there.
+	server     serverRoom
+	identity   identity
+	// step is called before a Change is done: tests end it there.
 	step func(string) error
 
 	// moving lets one Change of this process at a time lock records: two that want
@@ -113,24 +109,17 @@ type Store struct {
 
 // Open opens a store and makes it when there is none. It fails when the server cannot
 // keep what is promised: one that evicts, or whose durability is less than asked for;
-// and with store.ErrFormat when the store has another number of shards or a format of
-// a newer version.
+// and with store.ErrFormat when the store has a format of another version.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	o.defaults()
 	client, err := connect(o)
 	if err != nil {
 		return nil, err
 	}
-	if o.Shards == 0 {
-		o.Shards = 1
-		if client.Mode() == rueidis.ClientModeCluster {
-			o.Shards = 16
-		}
-	}
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // it never fails
 	s := &Store{Options: o, client: client, changed: make(chan struct{}, 1), after: map[string]string{}, terms: map[string]uint64{}, failing: map[string]time.Time{}, name: hex.EncodeToString(random[:]),
-		groups: groups{known: map[groupID]*knownGroup{}}, claims: claims{held: map[loan]string{}}, passing: passing{}, rooms: make([]room, o.Shards),
+		groups: groups{known: map[groupID]*knownGroup{}}, claims: claims{held: map[uint64]string{}}, passing: passing{},
 		step: func(string) error { return nil }, stop: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if err := s.begin(ctx); err != nil {
@@ -180,52 +169,43 @@ func (s *Store) begin(ctx context.Context) error {
 	if err := s.check(ctx); err != nil {
 		return err
 	}
-	format, err := s.format(ctx)
-	if err != nil {
+	if err := s.format(ctx); err != nil {
 		return err
 	}
 	if err := s.identify(ctx); err != nil {
 		return err
 	}
-	if _, err := s.NewestKey(ctx); err != nil {
-		return err
-	}
 	if err := s.groups.refresh(ctx, s); err != nil {
 		return err
 	}
-	if err := s.recover(ctx); err != nil || format == formatVersion {
-		return err
-	}
-	return s.upgrade(ctx, format)
+	return s.recover(ctx)
 }
 
-// formatVersion is what is written; see upgrade.
-//
-//	1  forwarded records among those of their work queue
-//	2  forwarded records in lanes of their own
-const formatVersion = 2
+// formatVersion is what is written. Those before the first release, 1 and 2, spread a
+// store over several slots, and are not read any more.
+const formatVersion = "3"
 
 // format notes how the store is laid out, or reads it.
-func (s *Store) format(ctx context.Context) (version int, err error) {
+func (s *Store) format(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	key := s.key(0, "format")
-	own := fmt.Sprintf("%d %d", formatVersion, s.Shards)
-	if err := s.client.Do(ctx, s.client.B().Set().Key(key).Value(own).Nx().Build()).Error(); err != nil && !rueidis.IsRedisNil(err) {
-		return 0, s.failed(err)
+	old := s.Prefix + "{0}:format"
+	switch text, err := s.client.Do(ctx, s.client.B().Get().Key(old).Build()).ToString(); {
+	case err == nil:
+		return fmt.Errorf("redis: %w: %s is %q, of a version before the first release, and this version reads format %s: move it to a disk with `redrive migrate` of that version, delete what is in Redis, and move it back with this one; or use another store.redis.prefix", store.ErrFormat, old, text, formatVersion)
+	case rueidis.IsRedisNil(err), strings.HasPrefix(err.Error(), "NOPERM"): // its user can use this store alone
+	default:
+		return s.failed(err)
+	}
+	key := s.key("format")
+	if err := s.client.Do(ctx, s.client.B().Set().Key(key).Value(formatVersion).Nx().Build()).Error(); err != nil && !rueidis.IsRedisNil(err) {
+		return s.failed(err)
 	}
 	text, err := s.client.Do(ctx, s.client.B().Get().Key(key).Build()).ToString()
-	if err != nil {
-		return 0, s.failed(err)
+	if err == nil && text != formatVersion {
+		err = fmt.Errorf("%w: %s is %q, and this version reads format %s; use the version of Redrive that wrote it, or another store.redis.prefix", store.ErrFormat, key, text, formatVersion)
 	}
-	var shards int
-	if _, err := fmt.Sscanf(text, "%d %d", &version, &shards); err != nil || version < 1 || version > formatVersion {
-		return 0, fmt.Errorf("redis: %w: %s is %q, and this version reads formats 1 to %d; use the version of Redrive that wrote it, or another store.redis.prefix", store.ErrFormat, key, text, formatVersion)
-	}
-	if shards != s.Shards {
-		return 0, fmt.Errorf("redis: %w: it has %d shards, and store.redis.shards is %d: a store keeps the number it was made with", store.ErrFormat, shards, s.Shards)
-	}
-	return version, nil
+	return s.failed(err)
 }
 
 // use keeps the store open during a call, which ctx bounds.
@@ -238,7 +218,7 @@ func (s *Store) use(ctx context.Context) (done func(), err error) {
 	if s.closed {
 		return nil, store.ErrClosed
 	}
-	if err := s.identities.replaced.Load(); err != nil {
+	if err := s.identity.replaced.Load(); err != nil {
 		return nil, *err
 	}
 	s.users.Add(1)
@@ -258,7 +238,7 @@ func (s *Store) Close() error {
 	s.users.Wait()
 	close(s.stop)
 	s.own.Wait()
-	err := errors.Join(s.giveBackAll(s.ctx), s.flushPassing(s.ctx))
+	err := errors.Join(s.release(s.ctx, s.claims.all()), s.flushPassing(s.ctx))
 	s.cancel()
 	s.client.Close()
 	return err
@@ -283,34 +263,6 @@ func (s *Store) failed(err error) error {
 	return fmt.Errorf("redis: %w", err)
 }
 
-// each does something in all shards at once.
-func (s *Store) each(do func(shard int) error) error {
-	shards := make([]int, s.Shards)
-	for n := range shards {
-		shards[n] = n
-	}
-	return s.in(shards, do)
-}
-
-// in does something in some shards at once.
-func (s *Store) in(shards []int, do func(shard int) error) error {
-	if len(shards) == 1 {
-		return do(shards[0])
-	}
-	errs := make([]error, len(shards))
-	var all sync.WaitGroup
-	for i, shard := range shards {
-		all.Go(func() { errs[i] = do(shard) })
-	}
-	all.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // upkeep does what is to be done now and then, until Close.
 func (s *Store) upkeep() {
 	tick := time.NewTicker(time.Second)
@@ -323,7 +275,7 @@ func (s *Store) upkeep() {
 		case now := <-tick.C:
 			// Others may have added, or not ended what they claimed.
 			s.signal()
-			if s.identities.replaced.Load() != nil {
+			if s.identity.replaced.Load() != nil {
 				continue
 			}
 			s.grow(s.ctx)
@@ -335,7 +287,7 @@ func (s *Store) upkeep() {
 			}
 			if now.Sub(recovered) >= s.Lease {
 				recovered = now
-				s.tell("finishing the changes of others", s.recover(s.ctx))
+				s.tell("releasing what others have left locked", s.recover(s.ctx))
 			}
 		}
 	}

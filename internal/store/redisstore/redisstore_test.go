@@ -25,8 +25,8 @@ func openAt(t testing.TB, o redisstore.Options) *redisstore.Store {
 }
 
 // suite runs storetest on a server, each store under a prefix of its own.
-func suite(t *testing.T, url string, shards int) {
-	suiteWith(t, redisstore.Options{URL: url, Shards: shards})
+func suite(t *testing.T, url string) {
+	suiteWith(t, redisstore.Options{URL: url})
 }
 
 func suiteWith(t *testing.T, o redisstore.Options) {
@@ -35,7 +35,7 @@ func suiteWith(t *testing.T, o redisstore.Options) {
 	options := map[store.Store]redisstore.Options{}
 	fresh := func() redisstore.Options {
 		o := o
-		o.Timeout, o.Prefix = time.Minute, fmt.Sprintf("test%d-%d", o.Shards, stores.Add(1))
+		o.Timeout, o.Prefix = time.Minute, fmt.Sprintf("test%d", stores.Add(1))
 		return o
 	}
 	open := func(t *testing.T, o redisstore.Options) store.Store {
@@ -72,17 +72,17 @@ func suiteWith(t *testing.T, o redisstore.Options) {
 // patience: no failover is what these are about, and one loses what was not replicated.
 const patience = time.Minute
 
-// TestTheDocumentedUserByTLS runs the suite on one shard, on Redis and on Valkey.
-func TestRedisEngine(t *testing.T) { suite(t, redisnode.New(t, redisnode.Options{}).URL(), 4) }
+// TestTheDocumentedUserByTLS runs the suite by TLS, on Redis and on Valkey.
+func TestRedisEngine(t *testing.T) { suite(t, redisnode.New(t, redisnode.Options{}).URL()) }
 
 // Sentinel only says which server it is; TestAPrimaryIsReplaced has it choose another.
 func TestRedisEngineWithSentinel(t *testing.T) {
-	suite(t, redisnode.NewSentinel(t, redisnode.Options{DownAfter: patience}).URL(), 0)
+	suite(t, redisnode.NewSentinel(t, redisnode.Options{DownAfter: patience}).URL())
 }
 
 func TestRedisEngineOnACluster(t *testing.T) {
 	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
 		o.DownAfter = patience
-		suite(t, redisnode.NewCluster(t, o).URL(), 0)
+		suite(t, redisnode.NewCluster(t, o).URL())
 	})
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// room is what is known of the memory of the server that has a shard.
-type room struct {
+// serverRoom is what is known of the memory of the server.
+type serverRoom struct {
 	mu          sync.Mutex
 	at          time.Time
 	used, limit uint64
@@ -24,8 +24,8 @@ const roomAge = time.Second
 
 // memory asks, and reads what INFO says. Without a maxmemory the limit is the machine's
 // memory; 0 when that is not known either.
-func (s *Store) memory(ctx context.Context, shard int) (used, limit uint64, err error) {
-	m, err := s.do(ctx, shard, scriptMemory)
+func (s *Store) memory(ctx context.Context) (used, limit uint64, err error) {
+	m, err := s.do(ctx, scriptMemory)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -38,13 +38,13 @@ func (s *Store) memory(ctx context.Context, shard int) (used, limit uint64, err 
 	return used, limit, s.failed(err)
 }
 
-// look is the room of a shard's server, as it was a second ago at most.
-func (s *Store) look(ctx context.Context, shard int) (free, reserve, limit uint64, err error) {
-	r := &s.rooms[shard]
+// look is the room of the server, as it was a second ago at most.
+func (s *Store) look(ctx context.Context) (free, reserve, limit uint64, err error) {
+	r := &s.server
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if time.Since(r.at) >= roomAge {
-		if r.used, r.limit, err = s.memory(ctx, shard); err != nil {
+		if r.used, r.limit, err = s.memory(ctx); err != nil {
 			return 0, 0, 0, err
 		}
 		r.at, r.added = time.Now(), 0
@@ -58,41 +58,30 @@ func (s *Store) look(ctx context.Context, shard int) (free, reserve, limit uint6
 	return free, min(s.Reserve, r.limit/10), r.limit, nil
 }
 
-// room says whether there is room for n more bytes in a shard besides a part of the
-// reserve, and counts them.
-func (s *Store) room(ctx context.Context, shard, n int, part float64) error {
-	free, reserve, limit, err := s.look(ctx, shard)
+// room says whether there is room for n more bytes besides a part of the reserve, and
+// counts them.
+func (s *Store) room(ctx context.Context, n int, part float64) error {
+	free, reserve, limit, err := s.look(ctx)
 	if err != nil {
 		return err
 	}
 	if float64(free) < float64(reserve)*part+float64(n) {
 		return fmt.Errorf("%w: Redis has %d of %d MiB free, and %d MiB are kept in reserve: give it more maxmemory, or discard what is parked and not needed", store.ErrFull, free>>20, limit>>20, reserve>>20)
 	}
-	r := &s.rooms[shard]
+	r := &s.server
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.added += uint64(n)
 	return nil
 }
 
-// Free is the room left in the server that has the least, and what is kept free of it,
-// in bytes.
+// Free is the room left in the server, and what is kept free of it, in bytes.
 func (s *Store) Free() (free, reserve uint64, err error) {
 	done, err := s.use(s.ctx)
 	if err != nil {
 		return 0, 0, err
 	}
 	defer done()
-	var mu sync.Mutex
-	free = math.MaxUint64
-	err = s.each(func(shard int) error {
-		f, r, _, err := s.look(s.ctx, shard)
-		mu.Lock()
-		defer mu.Unlock()
-		if f < free {
-			free, reserve = f, r
-		}
-		return err
-	})
+	free, reserve, _, err = s.look(s.ctx)
 	return free, reserve, err
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -16,12 +15,12 @@ import (
 )
 
 const (
-	scanPage  = 200     // records that are read at once from a shard
+	scanPage  = 200     // records that are read at once
 	scanBytes = 1 << 20 // and how much of them, after which it is enough
 )
 
-// Scan implements store.Scanner. It merges the pages of all shards; what moves
-// meanwhile moves past a page, so those that were visited are noted, a bit for each.
+// Scan implements store.Scanner. What moves while it reads page by page moves past a
+// page, so those that were visited are noted, a bit for each.
 func (s *Store) Scan(ctx context.Context, r store.Range, visit func(store.Listed) (bool, error)) error {
 	done, err := s.use(ctx)
 	if err != nil {
@@ -33,26 +32,24 @@ func (s *Store) Scan(ctx context.Context, r store.Range, visit func(store.Listed
 		return err
 	}
 	visited := visited{}
-	for {
-		p := c.first()
-		if p == nil {
-			return nil
-		}
-		if err := ctx.Err(); err != nil {
+	for !c.last {
+		page, err := c.page(ctx)
+		if err != nil {
 			return err
 		}
-		f := p.found[0]
-		p.found = p.found[1:]
-		if visited.first(f.seq) && r.Upto.Has(f.seq) {
-			more, err := visit(f.Listed)
-			if err != nil || !more {
+		for _, f := range page {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if !visited.first(f.seq) || !r.Has(f.seq) {
+				continue
+			}
+			if more, err := visit(f.Listed); err != nil || !more {
 				return err
 			}
 		}
-		if err := c.fill(ctx, p); err != nil {
-			return err
-		}
 	}
+	return nil
 }
 
 // visited are the numbers of records that were.
@@ -68,26 +65,18 @@ func (v visited) first(seq uint64) bool {
 
 // cursor is a Scan under way.
 type cursor struct {
-	s     *Store
-	down  bool
-	body  bool
-	from  string // bounds of Due
-	to    string
-	which []string // groups, and sets to read
-	pages []*page  // of each shard
-}
-
-// page is what was read ahead of a shard.
-type page struct {
-	shard       int
-	found       []found
-	due, number string // where the next one begins
+	s           *Store
+	down        bool
+	body        bool
+	from        string // bounds of Due
+	to          string
+	which       []string // groups, and sets to read
+	due, number string   // where the next page begins
 	last        bool
 }
 
 type found struct {
 	store.Listed
-	due int64
 	seq uint64
 }
 
@@ -104,43 +93,23 @@ func (s *Store) scan(ctx context.Context, r store.Range) (*cursor, error) {
 	if c.which, err = s.which(ctx, r); err != nil || c.which == nil {
 		return nil, err
 	}
+	if r.After == "" {
+		return c, nil
+	}
 	var due int64
 	var seq uint64
-	if r.After != "" {
-		if n, err := fmt.Sscanf(r.After, "%d.%d", &due, &seq); n != 2 || err != nil {
-			return nil, fmt.Errorf("%.100q is %w", r.After, store.ErrCursor)
-		}
+	if n, err := fmt.Sscanf(r.After, "%d.%d", &due, &seq); n != 2 || err != nil {
+		return nil, fmt.Errorf("%.100q is %w", r.After, store.ErrCursor)
 	}
-	for shard := range s.Shards {
-		p := &page{shard: shard}
-		if r.After != "" {
-			p.due, p.number = itoa(due), member(s.behind(shard, seq, c.down))
-		}
-		c.pages = append(c.pages, p)
+	if !c.down {
+		seq++
 	}
-	var mu sync.Mutex
-	return c, s.each(func(shard int) error {
-		mu.Lock()
-		p := c.pages[shard]
-		mu.Unlock()
-		return c.fill(ctx, p)
-	})
+	c.due, c.number = itoa(due), member(seq)
+	return c, nil
 }
 
 // bound leaves out what is due from then on. Kept are microseconds.
 func bound(t time.Time) string { return "(" + itoa(t.Add(time.Microsecond-1).UnixMicro()) }
-
-// behind is the first number of a shard that comes behind a record of any shard in the
-// order upwards, or downwards the last that does not.
-func (s *Store) behind(shard int, seq uint64, down bool) uint64 {
-	of, number := s.parts(seq)
-	switch {
-	case down && shard < of, !down && shard <= of:
-		return number + 1
-	default:
-		return number
-	}
-}
 
 // which are the arguments of lua/scan.lua from the groups on; nil when nothing can be
 // found.
@@ -223,29 +192,27 @@ func (s *Store) groupsOf(ctx context.Context, r store.Range) (map[groupID]string
 	return groups, nil
 }
 
-// fill reads on in a shard when what was read ahead is used up.
-func (c *cursor) fill(ctx context.Context, p *page) error {
-	for len(p.found) == 0 && !p.last {
-		args := append([]string{flag(c.down), c.from, c.to, p.due, p.number, itoa(scanPage), itoa(scanBytes), flag(c.body)}, c.which...)
-		list, err := texts(c.s.do(ctx, p.shard, scriptScan, args...))
-		if err != nil {
-			return err
-		}
-		if len(list) < 3 {
-			return errors.New("redis: a page of a scan is cut short")
-		}
-		if p.last, p.due, p.number = list[0] == "1", list[1], list[2]; p.number != "" && !c.down {
-			p.number = member(number(p.number) + 1)
-		}
-		for rest := list[3:]; len(rest) >= 4; rest = rest[4:] {
-			f, err := c.s.found(p.shard, number(rest[1]), rest[3], c.body)
-			if err != nil {
-				return err
-			}
-			p.found = append(p.found, f)
-		}
+// page reads the next page.
+func (c *cursor) page(ctx context.Context) (page []found, err error) {
+	args := append([]string{flag(c.down), c.from, c.to, c.due, c.number, itoa(scanPage), itoa(scanBytes), flag(c.body)}, c.which...)
+	list, err := texts(c.s.do(ctx, scriptScan, args...))
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	if len(list) < 3 {
+		return nil, errors.New("redis: a page of a scan is cut short")
+	}
+	if c.last, c.due, c.number = list[0] == "1", list[1], list[2]; c.number != "" && !c.down {
+		c.number = member(number(c.number) + 1)
+	}
+	for rest := list[3:]; len(rest) >= 4; rest = rest[4:] {
+		f, err := c.s.found(number(rest[1]), rest[3], c.body)
+		if err != nil {
+			return nil, err
+		}
+		page = append(page, f)
+	}
+	return page, nil
 }
 
 func flag(on bool) string {
@@ -256,7 +223,7 @@ func flag(on bool) string {
 }
 
 // found makes a Listed of a record without its group.
-func (s *Store) found(shard int, number uint64, value string, body bool) (f found, err error) {
+func (s *Store) found(number uint64, value string, body bool) (f found, err error) {
 	var r *store.Record
 	var size int
 	if body {
@@ -265,59 +232,36 @@ func (s *Store) found(shard int, number uint64, value string, body bool) (f foun
 		r, size, err = store.DecodeHead([]byte(value))
 	}
 	if err != nil {
-		return f, s.damaged(shard, number, err)
+		return f, s.damaged(number, err)
 	}
-	f.due, f.seq = r.Due.UnixMicro(), s.seq(shard, number)
-	f.Listed = store.Listed{Key: store.MakeKey(r.ID, f.seq), Cursor: fmt.Sprintf("%d.%d", f.due, f.seq), Record: r, BodySize: size}
-	return f, nil
-}
-
-// first is the page whose record comes next; nil when none does.
-func (c *cursor) first() (first *page) {
-	for _, p := range c.pages {
-		if len(p.found) == 0 {
-			continue
-		}
-		if first == nil || c.before(p.found[0], first.found[0]) {
-			first = p
-		}
-	}
-	return first
-}
-
-func (c *cursor) before(a, b found) bool {
-	order := cmp.Or(cmp.Compare(a.due, b.due), cmp.Compare(a.seq, b.seq))
-	return order < 0 != c.down
+	cursor := fmt.Sprintf("%d.%d", r.Due.UnixMicro(), number)
+	return found{store.Listed{Key: store.MakeKey(r.ID, number), Cursor: cursor, Record: r, BodySize: size}, number}, nil
 }
 
 // Find implements store.Scanner.
-func (s *Store) Find(ctx context.Context, id uuid.UUID) ([]store.Listed, error) {
+func (s *Store) Find(ctx context.Context, id uuid.UUID) (all []store.Listed, err error) {
 	done, err := s.use(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	var mu sync.Mutex
-	var all []found
-	err = s.each(func(shard int) error {
-		list, err := texts(s.do(ctx, shard, scriptFind, idText(id)))
-		mu.Lock()
-		defer mu.Unlock()
-		for ; len(list) >= 2; list = list[2:] {
-			f, err := s.found(shard, number(list[0]), list[1][min(groupSize, len(list[1])):], true)
-			if err != nil {
-				return err
-			}
-			all = append(all, f)
-		}
-		return err
-	})
-	slices.SortFunc(all, func(a, b found) int { return cmp.Compare(a.seq, b.seq) })
-	var listed []store.Listed
-	for _, f := range all {
-		listed = append(listed, f.Listed)
+	list, err := texts(s.do(ctx, scriptFind, idText(id)))
+	if err != nil {
+		return nil, err
 	}
-	return listed, err
+	var some []found
+	for ; len(list) >= 2; list = list[2:] {
+		f, err := s.found(number(list[0]), list[1][min(groupSize, len(list[1])):], true)
+		if err != nil {
+			return nil, err
+		}
+		some = append(some, f)
+	}
+	slices.SortFunc(some, func(a, b found) int { return cmp.Compare(a.seq, b.seq) })
+	for _, f := range some {
+		all = append(all, f.Listed)
+	}
+	return all, nil
 }
 
 // Get implements store.Scanner.
@@ -327,19 +271,18 @@ func (s *Store) Get(ctx context.Context, key store.Key) (store.Listed, error) {
 		return store.Listed{}, err
 	}
 	defer done()
-	id, seq, ok := key.Parts()
+	id, n, ok := key.Parts()
 	if !ok {
 		return store.Listed{}, store.ErrNotFound
 	}
-	shard, n := s.parts(seq)
-	value, err := s.get(ctx, shard, "m:"+member(n))
+	value, err := s.get(ctx, "m:"+member(n))
 	if err != nil {
 		return store.Listed{}, err
 	}
 	if len(value) < groupSize {
 		return store.Listed{}, store.ErrNotFound
 	}
-	f, err := s.found(shard, n, value[groupSize:], true)
+	f, err := s.found(n, value[groupSize:], true)
 	if err == nil && f.Record.ID != id {
 		err = store.ErrNotFound
 	}
@@ -350,10 +293,10 @@ func (s *Store) Get(ctx context.Context, key store.Key) (store.Listed, error) {
 }
 
 // get is the value of a key; "" when there is none.
-func (s *Store) get(ctx context.Context, shard int, name string) (string, error) {
+func (s *Store) get(ctx context.Context, name string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	value, err := s.client.Do(ctx, s.client.B().Get().Key(s.key(shard, name)).Build()).ToString()
+	value, err := s.client.Do(ctx, s.client.B().Get().Key(s.key(name)).Build()).ToString()
 	if rueidis.IsRedisNil(err) {
 		return "", nil
 	}
@@ -366,17 +309,7 @@ func (s *Store) List(ctx context.Context, f store.Filter) (store.Page, error) {
 }
 
 // NewestKey implements store.Changer.
-func (s *Store) NewestKey(ctx context.Context) (store.Bound, error) {
-	bound := make(store.Bound, s.Shards)
-	err := s.each(func(shard int) error {
-		text, err := s.get(ctx, shard, "seq")
-		n := number(text)
-		bound[shard] = s.seq(shard, n)
-		s.seen(n)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return bound, nil
+func (s *Store) NewestKey(ctx context.Context) (uint64, error) {
+	text, err := s.get(ctx, "seq")
+	return number(text), err
 }

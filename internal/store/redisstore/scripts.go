@@ -31,9 +31,9 @@ const (
 )
 
 // moves are the scripts that move records, and share lua/records.lua.
-func moves(name, flags string) *script { return load(flags, "shard", "records", name) }
+func moves(name, flags string) *script { return load(flags, "store", "records", name) }
 
-func plain(name, flags string) *script { return load(flags, "shard", name) }
+func plain(name, flags string) *script { return load(flags, "store", name) }
 
 func load(flags string, names ...string) *script {
 	text := flags
@@ -55,7 +55,6 @@ var (
 	scriptTakePast = moves("takepast", stops)
 	scriptRemember = moves("remember", stops)
 	scriptReceipts = plain("receipts", reads)
-	scriptPeek     = plain("peek", reads)
 	scriptClaim    = plain("claim", works)
 	scriptSettle   = moves("settle", works)
 	scriptRelease  = plain("release", works)
@@ -63,12 +62,9 @@ var (
 	scriptNext     = plain("next", works)
 	scriptCounts   = plain("counts", works)
 	scriptLock     = plain("lock", works)
-	scriptLocked   = plain("locked", works)
+	scriptUnlock   = plain("unlock", works)
 	scriptApply    = moves("apply", works)
-	scriptIntend   = plain("intend", works)
-	scriptUndo     = plain("undo", works)
-	scriptIntended = plain("intended", reads)
-	scriptFinish   = moves("finish", works)
+	scriptForbid   = plain("forbid", works)
 	scriptWrite    = moves("write", works)
 	scriptEntries  = plain("entries", reads)
 	scriptForget   = plain("forget", works)
@@ -91,19 +87,19 @@ var (
 	scriptIdentity = plain("identity", works)
 )
 
-// do runs a script in a shard. An error may come after it was done, when the answer
+// do runs a script. An error may come after it was done, when the answer
 // was lost.
-func (s *Store) do(ctx context.Context, shard int, sc *script, args ...string) (rueidis.RedisMessage, error) {
-	return s.run(ctx, shard, sc, nil, false, args)
+func (s *Store) do(ctx context.Context, sc *script, args ...string) (rueidis.RedisMessage, error) {
+	return s.run(ctx, sc, nil, false, args)
 }
 
 // write runs a script that changes what is kept, and returns when that is as durable
 // as was promised.
-func (s *Store) write(ctx context.Context, shard int, sc *script, args ...string) (rueidis.RedisMessage, error) {
+func (s *Store) write(ctx context.Context, sc *script, args ...string) (rueidis.RedisMessage, error) {
 	began := time.Now()
-	m, err := s.run(ctx, shard, sc, s.confirm, true, args)
+	m, err := s.run(ctx, sc, s.confirm, true, args)
 	if err == nil {
-		s.identities.all[shard].wrote.Store(true)
+		s.identity.wrote.Store(true)
 		s.OnSync(time.Since(began))
 	}
 	return m, err
@@ -112,11 +108,11 @@ func (s *Store) write(ctx context.Context, shard int, sc *script, args ...string
 // again is how long it rests when a script must wait.
 const again = 20 * time.Millisecond
 
-func (s *Store) run(ctx context.Context, shard int, sc *script, confirm confirm, same bool, args []string) (rueidis.RedisMessage, error) {
+func (s *Store) run(ctx context.Context, sc *script, confirm confirm, same bool, args []string) (rueidis.RedisMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
 	for whole := false; ; {
-		m, err := s.once(ctx, shard, sc, whole, confirm, same, args)
+		m, err := s.once(ctx, sc, whole, confirm, same, args)
 		said, ok := rueidis.IsRedisErr(err)
 		switch {
 		case err == nil:
@@ -149,14 +145,14 @@ func notYet(err *rueidis.RedisError) bool {
 
 // once sends a script, whole or by its hash; what tells, if it must be the same, which
 // store that was in; and what confirms it.
-func (s *Store) once(ctx context.Context, shard int, sc *script, whole bool, confirm confirm, same bool, args []string) (rueidis.RedisMessage, error) {
-	run := s.client.B().Evalsha().Sha1(sc.sha).Numkeys(2).Key(s.key(shard, "seq"), s.key(shard, "none")).Arg(args...).Build()
+func (s *Store) once(ctx context.Context, sc *script, whole bool, confirm confirm, same bool, args []string) (rueidis.RedisMessage, error) {
+	run := s.client.B().Evalsha().Sha1(sc.sha).Numkeys(2).Key(s.key("seq"), s.key("none")).Arg(args...).Build()
 	if whole {
-		run = s.client.B().Eval().Script(sc.text).Numkeys(2).Key(s.key(shard, "seq"), s.key(shard, "none")).Arg(args...).Build()
+		run = s.client.B().Eval().Script(sc.text).Numkeys(2).Key(s.key("seq"), s.key("none")).Arg(args...).Build()
 	}
 	all := append(make([]rueidis.Completed, 0, 3), run)
 	if same {
-		all = append(all, s.client.B().Hget().Key(s.key(shard, "identity")).Field("id").Build())
+		all = append(all, s.client.B().Hget().Key(s.key("identity")).Field("id").Build())
 	}
 	var answers []rueidis.RedisResult
 	if confirm == nil {
@@ -176,7 +172,7 @@ func (s *Store) once(ctx context.Context, shard int, sc *script, whole bool, con
 		if asked != nil && !rueidis.IsRedisNil(asked) {
 			return m, fmt.Errorf("which store it was done in is not known: %v", asked) // it is not tried again
 		}
-		err = s.same(shard, id)
+		err = s.same(id)
 	}
 	if err == nil && confirm != nil {
 		err = s.confirmed(answers[len(answers)-1])

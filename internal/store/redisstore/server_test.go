@@ -3,7 +3,6 @@ package redisstore_test
 import (
 	"context"
 	"crypto/tls"
-	"fmt"
 	"net"
 	"sync"
 	"testing"
@@ -60,16 +59,13 @@ func (s *server) do(t testing.TB, command string, rest ...string) rueidis.RedisM
 	return m
 }
 
-// age lets all leases, locks and intents of a store with so many shards be old.
-func (s *server) age(t testing.TB, prefix string, shards int) {
+// age lets all leases and locks of the store be old.
+func (s *server) age(t testing.TB) {
 	t.Helper()
 	const old = "for _, m in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do redis.call('ZADD', KEYS[1], 1, m) end"
-	for shard := range shards {
-		for _, set := range []string{"lease", "locks", "xs"} {
-			key := fmt.Sprintf("%s{%d}:%s", prefix, shard, set)
-			if err := s.client.Do(context.Background(), s.client.B().Eval().Script(old).Numkeys(1).Key(key).Build()).Error(); err != nil && !rueidis.IsRedisNil(err) {
-				t.Fatal(err)
-			}
+	for _, set := range []string{"lease", "locks"} {
+		if err := s.client.Do(context.Background(), s.client.B().Eval().Script(old).Numkeys(1).Key("{redrive}:"+set).Build()).Error(); err != nil && !rueidis.IsRedisNil(err) {
+			t.Fatal(err)
 		}
 	}
 }

@@ -22,7 +22,7 @@ func (s *Store) Beat(ctx context.Context, replica string, about []byte, ttl time
 		return nil, err
 	}
 	defer done()
-	list, err := texts(s.do(ctx, 0, scriptBeat, replica, rueidis.BinaryString(about), itoa(ttl.Milliseconds())))
+	list, err := texts(s.do(ctx, scriptBeat, replica, rueidis.BinaryString(about), itoa(ttl.Milliseconds())))
 	var alive []store.Replica
 	for ; len(list) >= 2; list = list[2:] {
 		alive = append(alive, store.Replica{ID: list[0], About: []byte(list[1])})
@@ -38,7 +38,7 @@ func (s *Store) Leave(ctx context.Context, replica string) error {
 		return err
 	}
 	defer done()
-	_, err = s.do(ctx, 0, scriptLeave, replica)
+	_, err = s.do(ctx, scriptLeave, replica)
 	return err
 }
 
@@ -68,7 +68,7 @@ func (s *Store) Lead(ctx context.Context, what, replica string, ttl time.Duratio
 	before := s.after[what]
 	s.mu.Unlock()
 	if before != "" { // also when that failed the last time
-		if err := s.succeed(ctx, before); err != nil {
+		if err := s.unlock(ctx, before); err != nil {
 			return 0, false, err
 		}
 		s.mu.Lock()
@@ -86,8 +86,8 @@ func (s *Store) sure(what string, term uint64) bool {
 }
 
 // lead asks to lead by do or write, and notes whom to succeed.
-func (s *Store) lead(ctx context.Context, by func(context.Context, int, *script, ...string) (rueidis.RedisMessage, error), what, replica string, ttl time.Duration) (term uint64, leads bool, err error) {
-	list, err := texts(by(ctx, 0, scriptLead, what, replica, itoa(ttl.Milliseconds()), s.name))
+func (s *Store) lead(ctx context.Context, by func(context.Context, *script, ...string) (rueidis.RedisMessage, error), what, replica string, ttl time.Duration) (term uint64, leads bool, err error) {
+	list, err := texts(by(ctx, scriptLead, what, replica, itoa(ttl.Milliseconds()), s.name))
 	if err != nil {
 		return 0, false, err
 	}
@@ -112,13 +112,13 @@ func (s *Store) Resign(ctx context.Context, what, replica string) error {
 		return err
 	}
 	defer done()
-	_, err = s.do(ctx, 0, scriptResign, what, replica)
+	_, err = s.do(ctx, scriptResign, what, replica)
 	return err
 }
 
 // topic is a channel. It is a sharded one, which a cluster does not send to all its
 // nodes.
-func (s *Store) topic(name string) string { return s.key(0, "topic:"+name) }
+func (s *Store) topic(name string) string { return s.key("topic:" + name) }
 
 // Tell implements store.Shared.
 func (s *Store) Tell(ctx context.Context, topic string, said []byte) error {

@@ -14,73 +14,62 @@ import (
 )
 
 // Who led writes nothing to the side table once another does, and changes nothing
-// together with it, in one shard or in several; who leads does.
+// together with it; who leads does.
 func TestAFormerLeaderWritesNothing(t *testing.T) {
-	for _, shards := range []int{1, 4} {
-		t.Run(fmt.Sprintf("%d shards", shards), func(t *testing.T) {
-			server := start(t, "")
-			o := server.options()
-			o.Shards = shards
-			a, b := openAt(t, o), openAt(t, o)
-			for range shards {
-				add(t, a, 3)
-			}
-			term, _, err := a.Lead(ctx, "x", "a", time.Hour)
-			if err != nil {
-				t.Fatal(err)
-			}
-			leading := store.WithTerm(ctx, "x", term)
-			put := func(s store.Store, value string) error {
-				return s.PutEntries(leading, []store.Entry{{Name: "e", Value: []byte(value)}})
-			}
-			discard := func(s store.Store) error {
-				_, err := s.Change(leading, keys(t, s), func(_ store.Key, r *store.Record) store.Edit {
-					r.State = store.Discarded
-					return store.Edit{Keep: true}
-				}, func(int) []store.Entry { return []store.Entry{{Name: "e", Value: []byte("changed")}} })
-				return err
-			}
-			if err := put(a, "1"); err != nil {
-				t.Fatal(err)
-			}
-			if err := a.Resign(ctx, "x", "a"); err != nil {
-				t.Fatal(err)
-			}
-			if err := put(a, "2"); err != nil {
-				t.Errorf("nobody leads by a later term, and yet: %v", err)
-			}
-			later, leads, err := b.Lead(ctx, "x", "b", time.Hour)
-			if err != nil || !leads {
-				t.Fatal(leads, err)
-			}
-			for what, err := range map[string]error{"PutEntries": put(a, "3"), "Change": discard(a), "DeleteEntries": a.DeleteEntries(leading, "")} {
-				if !errors.Is(err, store.ErrDeposed) {
-					t.Errorf("%s of a former leader: %v", what, err)
-				}
-			}
-			if e, err := b.Entry(ctx, "e"); string(e) != "2" || err != nil {
-				t.Errorf("the entry says %q, %v", e, err)
-			}
-			leading = store.WithTerm(ctx, "x", later)
-			if err := discard(b); err != nil { // nothing is locked by the one before
-				t.Errorf("the leader: %v", err)
-			}
-			if e, err := b.Entry(ctx, "e"); string(e) != "changed" || err != nil {
-				t.Errorf("the entry says %q, %v", e, err)
-			}
-		})
+	server := start(t, "")
+	a, b := openAt(t, server.options()), openAt(t, server.options())
+	add(t, a, 3)
+	term, _, err := a.Lead(ctx, "x", "a", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leading := store.WithTerm(ctx, "x", term)
+	put := func(s store.Store, value string) error {
+		return s.PutEntries(leading, []store.Entry{{Name: "e", Value: []byte(value)}})
+	}
+	discard := func(s store.Store) error {
+		_, err := s.Change(leading, keys(t, s), func(_ store.Key, r *store.Record) store.Edit {
+			r.State = store.Discarded
+			return store.Edit{Keep: true}
+		}, func(int) []store.Entry { return []store.Entry{{Name: "e", Value: []byte("changed")}} })
+		return err
+	}
+	if err := put(a, "1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Resign(ctx, "x", "a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := put(a, "2"); err != nil {
+		t.Errorf("nobody leads by a later term, and yet: %v", err)
+	}
+	later, leads, err := b.Lead(ctx, "x", "b", time.Hour)
+	if err != nil || !leads {
+		t.Fatal(leads, err)
+	}
+	for what, err := range map[string]error{"PutEntries": put(a, "3"), "Change": discard(a), "DeleteEntries": a.DeleteEntries(leading, "")} {
+		if !errors.Is(err, store.ErrDeposed) {
+			t.Errorf("%s of a former leader: %v", what, err)
+		}
+	}
+	if e, err := b.Entry(ctx, "e"); string(e) != "2" || err != nil {
+		t.Errorf("the entry says %q, %v", e, err)
+	}
+	leading = store.WithTerm(ctx, "x", later)
+	if err := discard(b); err != nil { // nothing is locked by the one before
+		t.Errorf("the leader: %v", err)
+	}
+	if e, err := b.Entry(ctx, "e"); string(e) != "changed" || err != nil {
+		t.Errorf("the entry says %q, %v", e, err)
 	}
 }
 
-// What is changed without an account is fenced as well, in whichever shard it is:
-// forgetting is.
+// What is changed without an account is fenced as well: forgetting is.
 func TestAFormerLeaderDeletesNothing(t *testing.T) {
-	const shards = 4
+	const n = 4
 	server := start(t, "")
-	o := server.options()
-	o.Shards = shards
-	a, b := openAt(t, o), openAt(t, o)
-	discard(t, a, shards)
+	a, b := openAt(t, server.options()), openAt(t, server.options())
+	discard(t, a, n)
 	term, _, err := a.Lead(ctx, "x", "a", time.Hour)
 	if err != nil {
 		t.Fatal(err)
@@ -102,10 +91,9 @@ func TestAFormerLeaderDeletesNothing(t *testing.T) {
 	if n, err := a.Forget(former, late); n != 0 || !errors.Is(err, store.ErrDeposed) {
 		t.Errorf("a former leader forgets %d: %v", n, err)
 	}
-	if n := len(keys(t, b)); n != shards {
-		t.Fatalf("%d of %d are left", n, shards)
+	if left := len(keys(t, b)); left != n {
+		t.Fatalf("%d of %d are left", left, n)
 	}
-	// One by one: each in a step of its shard.
 	for _, key := range all {
 		if _, err := b.Change(store.WithTerm(ctx, "x", later), []store.Key{key}, func(store.Key, *store.Record) store.Edit { return store.Edit{Delete: true} }, nil); err != nil {
 			t.Errorf("the leader: %v", err)
@@ -116,7 +104,7 @@ func TestAFormerLeaderDeletesNothing(t *testing.T) {
 	}
 }
 
-// discard adds messages that were discarded, each to the next shard.
+// discard adds messages that were discarded.
 func discard(t *testing.T, s store.Store, n int) {
 	t.Helper()
 	for range n {
@@ -147,16 +135,14 @@ func (s *stalled) Change(ctx context.Context, keys []store.Key, edit func(store.
 func TestAStalledForgetSparesWhatWasRestored(t *testing.T) {
 	for _, at := range []string{"before it locks", "before it commits"} {
 		t.Run(at, func(t *testing.T) {
-			const shards, n = 4, 12
+			const n = 12
 			server := start(t, "")
-			o := server.options()
-			o.Shards = shards
-			s, other := openAt(t, o), openAt(t, o)
+			s, other := openAt(t, server.options()), openAt(t, server.options())
 			discard(t, s, n)
 			var once sync.Once
 			meanwhile := func() {
 				once.Do(func() {
-					server.age(t, "redrive", shards)
+					server.age(t)
 					if err := other.Recover(ctx); err != nil {
 						t.Error(err)
 					}
@@ -237,58 +223,45 @@ func TestAGroupThatFailsAgainIsKept(t *testing.T) {
 	}
 }
 
-// What a leader had committed when it died is done before the next one's term begins,
-// and what it had not committed is not locked any more: both at once.
-func TestALeaderFindsAllThatTheOneBeforeDid(t *testing.T) {
-	for _, died := range []string{"intend", "apply", "finish"} {
-		t.Run(died, func(t *testing.T) {
-			const shards = 4
-			server := start(t, "")
-			o := server.options()
-			o.Shards = shards
-			a, b := openAt(t, o), openAt(t, o)
-			for range shards {
-				add(t, a, 3)
+// What a leader had locked when it died is not locked any more when the next one's term
+// begins, and was not changed: it finds all of a change, or nothing of it.
+func TestALeaderFindsNothingLockedByTheOneBefore(t *testing.T) {
+	server := start(t, "")
+	a, b := openAt(t, server.options()), openAt(t, server.options())
+	add(t, a, 12)
+	term, _, err := a.Lead(ctx, "x", "a", time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, died := range []bool{false, true} {
+		a.Steps(func(string) error {
+			if died {
+				return errCrash
 			}
-			term, _, err := a.Lead(ctx, "x", "a", time.Millisecond)
-			if err != nil {
-				t.Fatal(err)
-			}
-			a.Steps(func(step string) error {
-				if step == died {
-					return errCrash
-				}
-				return nil
-			})
-			_, _ = a.Change(store.WithTerm(ctx, "x", term), keys(t, a), func(_ store.Key, r *store.Record) store.Edit {
-				r.State = store.Discarded
-				return store.Edit{Keep: true}
-			}, func(n int) []store.Entry { return []store.Entry{{Name: "account", Value: fmt.Append(nil, n)}} })
-			for leads := false; !leads; {
-				if _, leads, err = b.Lead(ctx, "x", "b", time.Hour); err != nil {
-					t.Fatal(err)
-				}
-			}
-			account, err := b.Entry(ctx, "account")
-			committed := died != "intend"
-			if err != nil || (string(account) == fmt.Sprint(3*shards)) != committed {
-				t.Errorf("the account says %q, %v", account, err)
-			}
-			var states [4]int
-			gone := 0
-			if _, err := b.Change(ctx, keys(t, b), func(_ store.Key, r *store.Record) store.Edit {
-				if r == nil {
-					gone++
-				} else {
-					states[r.State]++
-				}
-				return store.Edit{}
-			}, nil); err != nil {
-				t.Fatal(err)
-			}
-			if gone > 0 || (states[store.Discarded] == 3*shards) != committed || !committed && states[store.Discarded] > 0 {
-				t.Errorf("%d cannot be changed, by state %v", gone, states)
-			}
+			return nil
 		})
+		_, _ = a.Change(store.WithTerm(ctx, "x", term), keys(t, a), func(_ store.Key, r *store.Record) store.Edit {
+			r.State = map[bool]store.State{false: store.Parked, true: store.Discarded}[died]
+			return store.Edit{Keep: true}
+		}, func(int) []store.Entry { return []store.Entry{{Name: "account", Value: fmt.Append(nil, died)}} })
+	}
+	for leads := false; !leads; {
+		if _, leads, err = b.Lead(ctx, "x", "b", time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if account, err := b.Entry(ctx, "account"); string(account) != "false" || err != nil {
+		t.Errorf("the account says %q, %v", account, err)
+	}
+	states := map[store.State]int{}
+	if _, err := b.Change(ctx, keys(t, b), func(_ store.Key, r *store.Record) store.Edit {
+		if r == nil {
+			t.Error("a message cannot be changed")
+			return store.Edit{}
+		}
+		states[r.State]++
+		return store.Edit{}
+	}, nil); err != nil || states[store.Parked] != 12 {
+		t.Errorf("by state %v, %v", states, err)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -13,46 +12,42 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Take implements store.Taker. Each record goes to the shard that its number is of.
+// Take implements store.Taker.
 func (s *Store) Take(ctx context.Context, records []store.Listed) error {
 	done, err := s.use(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
-	batches := make([]foreign, s.Shards)
+	b := foreign{seen: sightings{}}
 	for _, l := range records {
-		id, seq, ok := l.Key.Parts()
+		id, n, ok := l.Key.Parts()
 		if !ok || id != l.Record.ID {
 			return fmt.Errorf("message %s of queue %q cannot be kept under the key %q", l.Record.ID, l.Record.Queue, l.Key)
 		}
 		if err := l.Record.Sound(); err != nil {
 			return err
 		}
-		shard, number := s.parts(seq)
-		if err := batches[shard].add(s, number, l.Record); err != nil {
+		if err := b.add(s, n, l.Record); err != nil {
 			return err
 		}
 	}
-	return s.each(func(shard int) error {
-		b := &batches[shard]
-		if len(b.records) == 0 {
-			return nil
-		}
-		if err := s.room(ctx, shard, b.size, 1); err != nil {
+	if len(b.records) == 0 {
+		return nil
+	}
+	if err := s.room(ctx, b.size, 1); err != nil {
+		return err
+	}
+	for some := range slices.Chunk(b.records, most*foreignArgs) {
+		args := append(append([]string{itoa(len(some) / foreignArgs)}, some...), b.seen.args()...)
+		if _, err := s.write(ctx, scriptTake, args...); err != nil {
 			return err
 		}
-		for some := range slices.Chunk(b.records, most*foreignArgs) {
-			args := append(append([]string{itoa(len(some) / foreignArgs)}, some...), b.seen.args()...)
-			if _, err := s.write(ctx, shard, scriptTake, args...); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	}
+	return nil
 }
 
-// foreign is what one shard takes.
+// foreign is what is taken.
 type foreign struct {
 	records []string // arguments of lua/take.lua, foreignArgs for each
 	seen    sightings
@@ -62,9 +57,6 @@ type foreign struct {
 const foreignArgs = 5
 
 func (b *foreign) add(s *Store, number uint64, r *store.Record) error {
-	if b.seen == nil {
-		b.seen = sightings{}
-	}
 	g := s.groups.of(r)
 	v, err := value(g.ID, r)
 	if err != nil {
@@ -85,19 +77,10 @@ func (s *Store) TakeBooks(ctx context.Context, b store.Books) error {
 	if err != nil {
 		return err
 	}
-	floor := slices.Max(append(b.Newest, 0))/uint64(s.Shards) + 1
-	err = s.each(func(shard int) error {
-		see := sightings{}
-		if shard == 0 {
-			see = seen
-		}
-		_, err := s.write(ctx, shard, scriptBooks, append([]string{itoa(floor)}, see.args()...)...)
-		return err
-	})
-	if err != nil {
+	floor := b.Newest + 1
+	if _, err := s.write(ctx, scriptBooks, append([]string{itoa(floor)}, seen.args()...)...); err != nil {
 		return err
 	}
-	s.seen(floor)
 	return s.takePast(ctx, b.Past)
 }
 
@@ -120,7 +103,7 @@ func (s *Store) takeLedger(ctx context.Context, lines []store.LedgerLine) error 
 			}
 		}
 	}
-	_, err = s.write(ctx, 0, scriptPass, append([]string{itoa(len(args) / 2)}, args...)...)
+	_, err = s.write(ctx, scriptPass, append([]string{itoa(len(args) / 2)}, args...)...)
 	return err
 }
 
@@ -159,23 +142,18 @@ func (s *Store) unseen(ctx context.Context, all []store.GroupCount) (sightings, 
 
 // takePast takes the history of another store, but for what was taken of it before.
 func (s *Store) takePast(ctx context.Context, newestFirst []store.Passage) error {
-	var before atomic.Int64
-	err := s.each(func(shard int) error {
-		n, err := s.client.Do(ctx, s.client.B().Xlen().Key(s.key(shard, "past")).Build()).AsInt64()
-		before.Add(n)
-		return s.failed(err)
-	})
+	before, err := s.client.Do(ctx, s.client.B().Xlen().Key(s.key("past")).Build()).AsInt64()
 	if err != nil {
-		return err
+		return s.failed(err)
 	}
 	all := slices.Clone(newestFirst)
 	slices.Reverse(all)
-	for some := range slices.Chunk(all[min(int(before.Load()), len(all)):], most) {
-		args := []string{s.pastKept(), itoa(len(some))}
+	for some := range slices.Chunk(all[min(int(before), len(all)):], most) {
+		args := []string{pastKept, itoa(len(some))}
 		for _, p := range some {
-			args = append(args, idText(p.ID), passageText(p, s.stamped()))
+			args = append(args, idText(p.ID), passageText(p))
 		}
-		if _, err := s.write(ctx, s.next(), scriptTakePast, args...); err != nil {
+		if _, err := s.write(ctx, scriptTakePast, args...); err != nil {
 			return err
 		}
 	}

@@ -1,21 +1,21 @@
--- Does in this shard what a Change decided, once: what comes a second time does
--- nothing.
+-- Does what a Change decided, whole or not at all, and once: what comes a second time
+-- does nothing.
 -- Arguments:
---   what is led, the term it is done in; token of the locks, "1" when it is to be done whole here or not at all (the locks
---   may have been lost), how long this is remembered (ms), how many passages to keep
+--   what is led, the term it is done in, token of the locks (which may have been lost),
+--   how long this is remembered (ms), how many passages to keep
 --   n, then n times
 --     "k" number, state and lane, due, "1" when the body is as it was, group and record
 --     "d" number, passage ("" when none is kept)  deleted
 --   those of add, of see, of write
 -- Returns 1, or 0 when locks were lost, or it was forbidden, and nothing was done, -1 when another leads.
 local led, term = arg(), arg()
-local token, whole, ttl, most = arg(), arg(), arg(), arg()
+local token, ttl, most = arg(), arg(), arg()
 local once = P .. 't:' .. token
 if call('EXISTS', once) == 1 then
   wrote()
   return 1
 end
-if whole == '1' and call('EXISTS', P .. 'undone:' .. token) == 1 then
+if call('EXISTS', P .. 'undone:' .. token) == 1 then
   return 0
 end
 if deposed(led, term) then
@@ -26,17 +26,16 @@ for i = 1, tonumber(arg()) do
   local op = {how = arg(), number = arg()}
   if op.how == 'k' then
     op.target, op.due, op.same, op.value = arg(), arg(), arg(), arg()
-  elseif op.how == 'd' then
+  else
     op.passage = arg()
   end
-  op.held = held(op.number, token)
-  if not op.held and whole == '1' then
+  if not held(op.number, token) then
     return 0
   end
   ops[i] = op
 end
 for _, op in ipairs(ops) do
-  local m = op.held and meta(op.number)
+  local m = meta(op.number)
   if m then
     take(op.number, m)
     loan(op.number)

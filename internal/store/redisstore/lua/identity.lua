@@ -1,15 +1,15 @@
--- Tells which store this shard is of, and its generation.
+-- Tells which store this is, and its generation.
 -- Arguments: the id that it gets if it has none ('' for none); the id, and the least
 -- generation, with which it grows by one ('' for neither).
--- Returns the id ('' for none), the generation, 1 when it got its id now.
+-- Returns the id ('' for none), the generation.
 local first, id, least = arg(), arg(), arg()
-local key, got = P .. 'identity', 0
+local key = P .. 'identity'
 if first ~= '' then
-  got = call('HSETNX', key, 'id', first)
+  call('HSETNX', key, 'id', first)
 end
 local has = call('HGET', key, 'id') or ''
 local n = tonumber(call('HGET', key, 'generation') or 0)
 if id ~= '' and has == id and n >= tonumber(least) then
   n = call('HINCRBY', key, 'generation', 1)
 end
-return {has, n, got}
+return {has, n}

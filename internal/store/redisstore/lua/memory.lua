@@ -1,2 +1,2 @@
--- How the memory is of the server that has this shard: what INFO says of it.
+-- How the memory is of the server that has the store: what INFO says of it.
 return call('INFO', 'memory')

@@ -88,16 +88,10 @@ local function unindex(id, number)
 end
 
 -- add keeps new records, read from the arguments:
---   floor     the largest number known in any shard: the next is larger, so that
---             numbers are in order of arrival over all shards
 --   n, then n times: state and lane, due, id, value
 -- and returns the last number.
 local function add()
   local n = tonumber(call('GET', KEYS[1]) or 0)
-  local floor = tonumber(arg())
-  if floor > n then
-    n = floor
-  end
   for _ = 1, tonumber(arg()) do
     local target, due, id, value = arg(), arg(), arg(), arg()
     n = n + 1

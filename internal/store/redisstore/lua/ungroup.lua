@@ -1,4 +1,4 @@
--- Forgets groups that nothing is kept of in this shard, and that have not failed since:
+-- Forgets groups that nothing is kept of, and that have not failed since:
 -- who asks may have looked at them some time ago.
 -- Arguments: the minute since 1970 after which a failure keeps a group, groups.
 local since, group = tonumber(arg()), arg()

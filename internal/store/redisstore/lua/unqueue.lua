@@ -1,6 +1,6 @@
--- Moves the ledger's lines of queues that nothing is kept for in this shard to that of
--- others. Arguments: the columns of what is kept, the other ones, the name of the line of
--- others, queues. Returns how many were moved.
+-- Moves the ledger's lines of queues that nothing is kept for to that of others.
+-- Arguments: the columns of what is kept, the other ones, the name of the line of others,
+-- queues. Returns how many were moved.
 local states, flows, others, moved = arg(), arg(), arg(), 0
 local queue = arg()
 while queue do

@@ -1,8 +1,8 @@
 -- What all scripts begin with.
 --
--- KEYS[1]  the shard's counter: its name says which shard, and so what all others of
---          its keys begin with. They depend on data (queues, groups, numbers), so they
---          are made here; all have the hash tag of the shard, and so its slot
+-- KEYS[1]  the store's counter: its name says what all other keys begin with. They
+--          depend on data (queues, groups, numbers), so they are made here; all have
+--          the hash tag of the store, and so its slot
 -- KEYS[2]  a key that never exists. While a cluster moves the slot, Redis answers
 --          TRYAGAIN where one of two keys is not there, before it runs anything.
 --          Without it a script would be broken off half way, at the first key that

@@ -1,0 +1,36 @@
+package redisstore
+
+import (
+	"context"
+	"slices"
+)
+
+// recover lets go what is locked by changes whose time is over: of processes that ended,
+// or stand still, in the middle of one. A change commits in one step or not at all, and
+// is forbidden to before its locks are let go.
+func (s *Store) recover(ctx context.Context) error { return s.unlock(ctx, "") }
+
+// unlock lets go what is locked by changes whose time is over, or by those of one store,
+// whose process led and may have ended: who leads now finds nothing locked by it.
+func (s *Store) unlock(ctx context.Context, of string) error {
+	m, err := s.run(ctx, scriptUnlock, s.confirm, true, []string{itoa(most), of, itoa(doneFor.Milliseconds())})
+	if err != nil {
+		return err
+	}
+	n, err := m.AsInt64()
+	if n > 0 {
+		s.identity.wrote.Store(true)
+		s.signal()
+	}
+	return s.failed(err)
+}
+
+// release ends claims and locks: pairs are their numbers and tokens.
+func (s *Store) release(ctx context.Context, pairs []string) error {
+	for some := range slices.Chunk(pairs, 2*most) {
+		if _, err := s.do(ctx, scriptRelease, append([]string{itoa(len(some) / 2)}, some...)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
