@@ -304,7 +304,7 @@ func TestABatchThatDoesNotFitIsStoredInParts(t *testing.T) {
 			if !collects {
 				take = retry.NewIntake(s, retry.Rules{Policies: policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}}, nil, listen).Take
 			}
-			var batch []retry.Delivery
+			var batch []wire.Delivery
 			for i := range 10 {
 				batch = append(batch, deadLetter("q", strconv.Itoa(i)))
 			}
