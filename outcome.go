@@ -30,7 +30,7 @@ func (e *ParkError) Unwrap() error { return e.Err }
 type RetryAfterError struct {
 	Err error // why; may be nil
 	// Delay until the next attempt, at least. A negative one is none. A delay longer than
-	// policy.Policy.MaxRetryIn, or else the policy's longest wait, is cut to that.
+	// policy.Policy.MaxRetryAfter, or else the policy's longest wait, is cut to that.
 	Delay time.Duration
 }
 

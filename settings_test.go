@@ -28,7 +28,7 @@ func TestQueuesThatCannotBeConsumedAreRefused(t *testing.T) {
 		"which is Redrive's own":                  to("redrive.parked"),
 		"at most 255":                             func(c *setup) { c.Queue = strings.Repeat("x", 256) },
 		"one of Redrive's own queues":             func(c *setup) { c.Queue = "redrive.intake" },
-		"lets consumers ask for delays":           func(c *setup) { c.Policy.MaxRetryIn = 2 * time.Hour },
+		"lets consumers ask for delays":           func(c *setup) { c.Policy.MaxRetryAfter = 2 * time.Hour },
 	} {
 		c := setup{Consumer: redrive.Consumer{Queue: "orders", Policy: fast(2), Wait: redrive.Levels()}}
 		change(&c)
@@ -38,12 +38,12 @@ func TestQueuesThatCannotBeConsumedAreRefused(t *testing.T) {
 	}
 }
 
-// RetryAfter may ask for up to MaxRetryIn; what is more is cut, and that is logged.
+// RetryAfter may ask for up to MaxRetryAfter; what is more is cut, and that is logged.
 func TestRetryAfterBeyondThePolicyIsTold(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		var said brokertest.Output
-		cfg := config(t, v, policy.Policy{Attempts: 3, Backoff: policy.Fixed(50 * time.Millisecond), MaxRetryIn: 200 * time.Millisecond})
+		cfg := config(t, v, policy.Policy{Attempts: 3, Backoff: policy.Fixed(50 * time.Millisecond), MaxRetryAfter: 200 * time.Millisecond})
 		cfg.Log = slog.New(slog.NewTextHandler(&said, nil))
 		const told = "longer delay than the policy allows"
 		came := make(chan time.Time, 3)

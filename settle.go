@@ -63,12 +63,12 @@ func (s *settler) settle(ctx context.Context, d *amqp.Delivery, m *Message, unre
 func (s *settler) dispose(ctx context.Context, d *amqp.Delivery, m *Message, unreadable string, f *failure) (Outcome, error) {
 	v, t := s.judge(m, f, unreadable)
 	if v.Asked > 0 && s.cut.CompareAndSwap(false, true) { // once, not for each message
-		s.log.Warn("a handler asked by RetryAfter for a longer delay than the policy allows; Policy.MaxRetryIn raises that", "queue", s.consumer.Queue, "id", m.ID, "asked", v.Asked, "waits", v.Delay)
+		s.log.Warn("a handler asked by RetryAfter for a longer delay than the policy allows; Policy.MaxRetryAfter raises that", "queue", s.consumer.Queue, "id", m.ID, "asked", v.Asked, "waits", v.Delay)
 	}
 	switch v.Action {
 	case policy.Discard:
 		return ended(Discarded, Unsettled, d.Ack(false))
-	case policy.Return:
+	case policy.Retry:
 		if t.Requeue {
 			s.early.watch(m, t.Delay)
 			return ended(Retried, Unsettled, d.Reject(true))
@@ -107,7 +107,7 @@ func ended(yes, no Outcome, err error) (Outcome, error) {
 // judge decides, and finds where the message waits. It has no effects.
 func (s *settler) judge(m *Message, f *failure, unreadable string) (policy.Verdict, delay.Ticket) {
 	v := s.decide(m, f, unreadable)
-	if v.Action != policy.Return {
+	if v.Action != policy.Retry {
 		return v, delay.Ticket{}
 	}
 	// Only jitter can pass the longest, since the policy's own waits were checked.
@@ -134,7 +134,7 @@ func (s *settler) decide(m *Message, f *failure, unreadable string) policy.Verdi
 		return policy.Verdict{Why: "its error is none that is retried"}
 	}
 	if s.limits.Decides {
-		v := policy.Verdict{Action: policy.Return}
+		v := policy.Verdict{Action: policy.Retry}
 		if f.again != nil {
 			v.Delay = max(f.again.Delay, 0)
 		}
@@ -179,6 +179,6 @@ func (k Consumer) Decide(m *Message, failure error) (Decision, error) {
 	s := &settler{consumer: k, way: k.Wait.way, limits: k.Wait.way.Limits()}
 	f := s.read(failure)
 	v, t := s.judge(m, &f, "")
-	o := map[policy.Action]Outcome{policy.Park: Parked, policy.Return: Retried, policy.Discard: Discarded, policy.Forward: Forwarded}[v.Action]
+	o := map[policy.Action]Outcome{policy.Park: Parked, policy.Retry: Retried, policy.Discard: Discarded, policy.Forward: Forwarded}[v.Action]
 	return Decision{o, t.Delay, v.Asked, v.Why}, nil
 }

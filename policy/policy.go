@@ -35,9 +35,9 @@ type Policy struct {
 	// rejected and delivery_limit.
 	Reasons   []string
 	Exhausted Exhausted
-	// MaxRetryIn is the longest delay that a consumer may ask for itself (redrive.RetryAfter,
+	// MaxRetryAfter is the longest delay that a consumer may ask for itself (redrive.RetryAfter,
 	// x-redrive-delay); 0: the longest of the policy's own waits.
-	MaxRetryIn time.Duration
+	MaxRetryAfter time.Duration
 }
 
 // DefaultReasons are retried when a policy names none. A message that expired or
@@ -59,13 +59,13 @@ type Action uint8
 
 const (
 	Park    Action = iota // keep it until a person decides; the zero value, since it loses nothing
-	Return                // back to its queue after the delay
+	Retry                 // back to its queue after the delay
 	Discard               // let it go
 	Forward               // to another exchange or queue
 )
 
 func (a Action) String() string {
-	return [...]string{"park", "return", "discard", "forward"}[a]
+	return [...]string{"park", "retry", "discard", "forward"}[a]
 }
 
 // Exhausted is what happens after the last attempt: Park (the zero value),
@@ -105,7 +105,7 @@ type Failure struct {
 // Verdict is what to do with a failed message.
 type Verdict struct {
 	Action Action
-	Delay  time.Duration // Return: how long to wait first
+	Delay  time.Duration // Retry: how long to wait first
 	// Asked is the delay that a consumer asked for, where that is longer than the
 	// policy allows and Delay is shorter; else 0.
 	Asked   time.Duration
@@ -128,7 +128,7 @@ func (p *Policy) Decide(f Failure) Verdict {
 			v.Action, v.Why = Park, v.Why+"; it is not forwarded to the queue it failed in"
 		}
 	default:
-		v.Action = Return
+		v.Action = Retry
 		if f.Suggested > 0 {
 			if v.Delay = min(f.Suggested, p.LongestRetryIn()); v.Delay < f.Suggested {
 				v.Asked = f.Suggested
@@ -142,8 +142,8 @@ func (p *Policy) Decide(f Failure) Verdict {
 
 // LongestRetryIn is the longest delay that a consumer may ask for.
 func (p *Policy) LongestRetryIn() time.Duration {
-	if p.MaxRetryIn > 0 {
-		return p.MaxRetryIn
+	if p.MaxRetryAfter > 0 {
+		return p.MaxRetryAfter
 	}
 	return p.longest()
 }
@@ -190,8 +190,8 @@ func (p *Policy) Validate() error {
 	if err := p.Jitter.Validate(); err != nil {
 		return fmt.Errorf("policy %q: %w", p.Name, err)
 	}
-	if p.MaxRetryIn < 0 || p.MaxRetryIn > LongestDelay {
-		return fmt.Errorf("policy %q: the longest delay that consumers may ask for is %s, and must be up to ten years", p.Name, FormatDuration(p.MaxRetryIn))
+	if p.MaxRetryAfter < 0 || p.MaxRetryAfter > LongestDelay {
+		return fmt.Errorf("policy %q: the longest delay that consumers may ask for is %s, and must be up to ten years", p.Name, FormatDuration(p.MaxRetryAfter))
 	}
 	e := p.Exhausted
 	for _, name := range append([]string{e.Destination.Exchange, e.Destination.RoutingKey}, p.Queues...) {
@@ -204,7 +204,7 @@ func (p *Policy) Validate() error {
 			return err
 		}
 	}
-	if e.Action == Return {
+	if e.Action == Retry {
 		return fmt.Errorf("policy %q: exhausted cannot be a return", p.Name)
 	}
 	if e.Action == Forward && e.Destination == (Destination{}) {

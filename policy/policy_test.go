@@ -40,13 +40,13 @@ func TestVerdicts(t *testing.T) {
 		want Action
 		wait time.Duration
 	}{
-		{"first failure waits", Failure{Reason: "rejected", Attempt: 1}, Return, time.Second},
-		{"second waits longer", Failure{Reason: "delivery_limit", Attempt: 2}, Return, 10 * time.Second},
+		{"first failure waits", Failure{Reason: "rejected", Attempt: 1}, Retry, time.Second},
+		{"second waits longer", Failure{Reason: "delivery_limit", Attempt: 2}, Retry, 10 * time.Second},
 		{"the third is the last", Failure{Reason: "rejected", Attempt: 3}, Park, 0},
 		{"expired is parked unless asked for", Failure{Reason: "expired", Attempt: 1}, Park, 0},
-		{"a report is retried", Failure{Reason: Reported, Attempt: 1}, Return, time.Second},
-		{"a wish counts", Failure{Reason: Reported, Attempt: 1, Suggested: 5 * time.Second}, Return, 5 * time.Second},
-		{"up to the longest wait of this policy", Failure{Reason: Reported, Attempt: 1, Suggested: time.Hour}, Return, 10 * time.Second},
+		{"a report is retried", Failure{Reason: Reported, Attempt: 1}, Retry, time.Second},
+		{"a wish counts", Failure{Reason: Reported, Attempt: 1, Suggested: 5 * time.Second}, Retry, 5 * time.Second},
+		{"up to the longest wait of this policy", Failure{Reason: Reported, Attempt: 1, Suggested: time.Hour}, Retry, 10 * time.Second},
 	} {
 		if v := p.Decide(c.f); v.Action != c.want || v.Delay != c.wait {
 			t.Errorf("%s: got %s after %s, want %s after %s", c.name, v.Action, v.Delay, c.want, c.wait)
@@ -55,7 +55,7 @@ func TestVerdicts(t *testing.T) {
 	if v := p.Decide(Failure{Reason: Reported, Attempt: 1, Suggested: time.Hour}); v.Asked != time.Hour {
 		t.Errorf("a wish for more than the longest wait is not told: %+v", v)
 	}
-	p.MaxRetryIn = 2 * time.Hour
+	p.MaxRetryAfter = 2 * time.Hour
 	if v := p.Decide(Failure{Reason: Reported, Attempt: 1, Suggested: time.Hour}); v.Delay != time.Hour || v.Asked != 0 {
 		t.Errorf("a wish that the policy allows: %+v", v)
 	}

@@ -218,7 +218,7 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 
 func FuzzVerify(f *testing.F) {
 	line, h, _ := head{}.next(Entry{Did: didStart})
-	more, _, _ := h.next(Entry{Did: "hold"})
+	more, _, _ := h.next(Entry{Did: "pause"})
 	f.Add(append(line, more...), 0)
 	f.Fuzz(func(t *testing.T, data []byte, _ int) {
 		file := filepath.Join(t.TempDir(), nameOf(1))

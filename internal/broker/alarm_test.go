@@ -46,7 +46,7 @@ func blockedConnection(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 	var mu sync.Mutex
 	connections := 0
 	blocked := make(chan struct{}, 100)
-	p := broker.NewPublisher(broker.Config{URL: v.URL(), Name: "redrive returns", Log: slog.New(slog.DiscardHandler), Observe: func(s broker.State) {
+	p := broker.NewPublisher(broker.Config{URL: v.URL(), Name: "redrive retries", Log: slog.New(slog.DiscardHandler), Observe: func(s broker.State) {
 		mu.Lock()
 		defer mu.Unlock()
 		switch {
@@ -110,7 +110,7 @@ func stopDuringAlarm(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 	fastest := time.Hour
 	for range 5 { // the machine may be busy, but hardly each time
 		blocked := make(chan struct{}, 100)
-		p := broker.NewPublisher(broker.Config{URL: v.URL(), Name: "redrive returns", Log: slog.New(slog.DiscardHandler), Observe: func(s broker.State) {
+		p := broker.NewPublisher(broker.Config{URL: v.URL(), Name: "redrive retries", Log: slog.New(slog.DiscardHandler), Observe: func(s broker.State) {
 			if s.Blocked != "" {
 				blocked <- struct{}{}
 			}

@@ -23,7 +23,7 @@ func TestAConnectionGoesOnAtAnotherBroker(t *testing.T) {
 		a, b := brokertest.NewProxy(t, v), brokertest.NewProxy(t, v)
 		connected := make(chan string, 100)
 		var log brokertest.Output
-		p := broker.NewPublisher(broker.Config{URL: nobody + "," + a.URL + "," + b.URL, Name: "redrive returns", Log: slog.New(slog.NewTextHandler(&log, nil)), Observe: func(s broker.State) {
+		p := broker.NewPublisher(broker.Config{URL: nobody + "," + a.URL + "," + b.URL, Name: "redrive retries", Log: slog.New(slog.NewTextHandler(&log, nil)), Observe: func(s broker.State) {
 			if s.Connected {
 				connected <- s.At
 			}
@@ -43,7 +43,7 @@ func TestAConnectionGoesOnAtAnotherBroker(t *testing.T) {
 			a.Cut()
 			b.Cut()
 		}
-		if !strings.Contains(log.String(), `connection="redrive returns" at=`+was) {
+		if !strings.Contains(log.String(), `connection="redrive retries" at=`+was) {
 			t.Errorf("the log does not say where it is connected:\n%s", log.String())
 		}
 	})
@@ -60,7 +60,7 @@ func TestAllAddressesGone(t *testing.T) {
 			proxies, urls = append(proxies, p), append(urls, p.URL)
 		}
 		connected := make(chan string, 100)
-		p := broker.NewPublisher(broker.Config{URL: strings.Join(urls, ","), Name: "redrive returns", Log: slog.New(slog.DiscardHandler), Observe: func(s broker.State) {
+		p := broker.NewPublisher(broker.Config{URL: strings.Join(urls, ","), Name: "redrive retries", Log: slog.New(slog.DiscardHandler), Observe: func(s broker.State) {
 			if s.Connected {
 				connected <- s.At
 			}

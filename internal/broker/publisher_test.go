@@ -24,7 +24,7 @@ import (
 // publisher runs one until the test ends.
 func publisher(t *testing.T, url string) *broker.Publisher {
 	t.Helper()
-	p := broker.NewPublisher(broker.Config{URL: url, Name: "redrive returns", Log: slog.New(slog.DiscardHandler)})
+	p := broker.NewPublisher(broker.Config{URL: url, Name: "redrive retries", Log: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(context.Background())
 	var run sync.WaitGroup
 	run.Go(func() {

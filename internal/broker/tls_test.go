@@ -161,7 +161,7 @@ func TestCredentialsThatChangedOnDiskAreUsedAtTheNextConnection(t *testing.T) {
 		}
 		replace(t, files.CA, ca.CAFile())
 		issue(t, ca, "nobody", files)
-		external := broker.Config{URL: v.SecureURL("", "", url.Values{"auth_mechanism": {"external"}, "cacertfile": {""}}), Name: "redrive returns", Log: slog.New(slog.DiscardHandler),
+		external := broker.Config{URL: v.SecureURL("", "", url.Values{"auth_mechanism": {"external"}, "cacertfile": {""}}), Name: "redrive retries", Log: slog.New(slog.DiscardHandler),
 			Credentials: credentials.Client{TLS: files}}
 		if _, err := broker.NewLook(t.Context(), external); !errors.Is(err, wire.ErrForbidden) || !strings.Contains(err.Error(), "ssl_cert_login_from") {
 			t.Errorf("no such user: %v", err)
@@ -194,7 +194,7 @@ func TestAPasswordThatChangedOnDiskIsUsedAtTheNextConnection(t *testing.T) {
 		v.User(user, "first")
 		v.Grant(user, ".*", ".*", ".*")
 		write(t, file, "first\n")
-		p := broker.NewPublisher(broker.Config{URL: v.URLAs(user, "first"), Name: "redrive returns", Log: slog.New(slog.DiscardHandler),
+		p := broker.NewPublisher(broker.Config{URL: v.URLAs(user, "first"), Name: "redrive retries", Log: slog.New(slog.DiscardHandler),
 			Credentials: credentials.Client{Login: credentials.Login{User: user, PasswordFile: file}}})
 		running(t, p)
 		p.Await(t.Context())

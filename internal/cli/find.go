@@ -20,14 +20,14 @@ func withFind(p *program, c *cobra.Command, text, queue, state *string) {
 	_ = c.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(states, cobra.ShellCompDirectiveNoFileComp))
 }
 
-var states = []string{console.Waiting, console.Returned, console.Parked, console.Discarded}
+var states = []string{console.Waiting, console.Retried, console.Parked, console.Discarded}
 
 // find is the query that arguments and flags together make.
 func find(args []string, text, queue, state string) (string, error) {
 	var terms []string
 	switch state {
 	case "":
-	case console.Waiting, console.Returned, console.Parked, console.Discarded:
+	case console.Waiting, console.Retried, console.Parked, console.Discarded:
 		terms = append(terms, "state:"+state)
 	default:
 		return "", fmt.Errorf("--state %q: expected waiting, returned, parked or discarded: %w", state, errUsage)

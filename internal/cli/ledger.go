@@ -55,7 +55,7 @@ func ledger(w io.Writer, l console.Ledger, now time.Time) {
 	fmt.Fprintln(w, "QUEUE\tIN\tRETURNED\tFORWARDED\tWAITING\tPARKED\tDISCARDED\tFORGOTTEN\tIN RABBITMQ\tDROPPED\tMOVED\tOFF")
 	for _, q := range l.Queues {
 		fmt.Fprint(w, cell(q.Queue, 40))
-		for _, n := range []int64{q.In, q.Returned, q.Forwarded, q.Waiting, q.Parked, q.Discarded, q.Forgotten, q.HandedOver, q.Dropped, q.Moved, q.Off} {
+		for _, n := range []int64{q.In, q.Retried, q.Forwarded, q.Waiting, q.Parked, q.Discarded, q.Forgotten, q.Delayed, q.Dropped, q.Moved, q.Off} {
 			fmt.Fprintf(w, "\t%s", count(n))
 		}
 		fmt.Fprintln(w)

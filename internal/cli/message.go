@@ -117,17 +117,17 @@ func detail(w io.Writer, m console.Detail, now time.Time) {
 	line("Key", m.Key)
 	line("Queue", m.Queue)
 	state := m.State
-	if m.Held {
+	if m.Paused {
 		state += "; returns to its queue are held"
 	}
-	if m.State == console.Returned {
+	if m.State == console.Retried {
 		state += "; not seen again since"
 	}
 	line("State", state)
 	line("Due", until(m.Due))
 	line("Parked", until(m.ParkedAt))
 	line("Parked for", m.ParkedFor)
-	line("Returned", until(m.ReturnedAt))
+	line("Retried", until(m.RetriedAt))
 	line("Restorable until", until(m.Restorable))
 	line("Failures", count(m.Attempt))
 	line("Reason", m.Reason)

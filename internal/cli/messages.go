@@ -95,7 +95,7 @@ func row(w io.Writer, m console.Message, now time.Time) {
 	if m.Due != nil {
 		due = in(*m.Due, now)
 	}
-	if m.Held {
+	if m.Paused {
 		due = "held"
 	}
 	why := m.ParkedFor

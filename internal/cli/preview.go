@@ -50,7 +50,7 @@ func preview(w io.Writer, p console.Plan, now time.Time) {
 			case q.Consumers == 0:
 				consumers = "none"
 			}
-			if q.Held {
+			if q.Paused {
 				there += ", held"
 			}
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", cell(q.Queue, 60), count(q.Count), there, consumers, ready)

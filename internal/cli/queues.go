@@ -43,13 +43,13 @@ func queues(w io.Writer, all []console.Queue, now time.Time) {
 			kind, consumers, ready, unacked = "not there", "-", "-", "-"
 		}
 		returns := "yes"
-		if q.Returns != "" {
-			returns = "no: " + q.Returns
+		if q.Blocked != "" {
+			returns = "no: " + q.Blocked
 		}
-		if why := q.Gate.Says(); why != "" {
+		if why := q.Throttle.Says(); why != "" {
 			returns = why
 		}
-		if h := q.Hold; h != nil {
+		if h := q.Pause; h != nil {
 			returns = fmt.Sprintf("held %s by %s", ago(&h.Since, now), h.By)
 			if h.Reason != "" {
 				returns += ": " + h.Reason

@@ -132,7 +132,7 @@ func (s storm) options(notes io.Writer) (o simulate.Options, err error) {
 	if s.name != "" && o.Policy.Name != s.name {
 		return o, fmt.Errorf("--name %q: %s has no such policy, but %s: %w", s.name, s.file, strings.Join(names, ", "), errUsage)
 	}
-	o.Rules = cfg.Returns[o.Policy.Name]
+	o.Rules = cfg.Throttle[o.Policy.Name]
 	if cfg.Ways[o.Policy.Name] != nil {
 		fmt.Fprintf(notes, "policy %s waits in RabbitMQ, where no breaker and no rate hold messages back: this shows it as if it waited on disk\n", plain(o.Policy.Name))
 	}

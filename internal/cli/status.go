@@ -102,7 +102,7 @@ func status(w io.Writer, st console.Overview, now time.Time) {
 		if q.Way != "" && q.Way != "disk" {
 			elsewhere, waiting = true, waiting+" + RabbitMQ's"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\n", cell(q.Name, 40), cell(q.Policy, 20), cell(q.Way, 20), waiting, next, oldest, q.Parked, q.Failed, q.Returned, q.ParkedIn)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\n", cell(q.Name, 40), cell(q.Policy, 20), cell(q.Way, 20), waiting, next, oldest, q.Parked, q.Failed, q.Retried, q.ParkedIn)
 	}
 	if st.MoreQueues > 0 {
 		fmt.Fprintf(w, "\nand %d more: redrive queues\n", st.MoreQueues)

@@ -39,7 +39,7 @@ type Said struct {
 	// last said so, by queue.
 	Flows map[string][4]int64 `json:"flows,omitempty"`
 	// Returns is what came of the latest returns there, by queue; absent: see before.
-	Returns json.RawMessage `json:"returns,omitempty"`
+	Breakers json.RawMessage `json:"breakers,omitempty"`
 }
 
 // outbox is what is to be said.

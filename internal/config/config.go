@@ -33,7 +33,7 @@ type Config struct {
 	// of the others wait in the store.
 	Ways map[string]delay.Way
 	// Returns are how fast the messages of a policy may return, by its name.
-	Returns map[string]throttle.Rules
+	Throttle map[string]throttle.Rules
 	// Decode is how bodies are read.
 	Decode decode.Options
 	// Notify is which notifications go to whom.

@@ -23,7 +23,7 @@ func Describe(w io.Writer, c *Config) error {
 	for i := range c.Policies {
 		p := &c.Policies[i]
 		what := waits(p, c.Ways[p.Name])
-		if limits := c.Returns[p.Name].String(); limits != "" {
+		if limits := c.Throttle[p.Name].String(); limits != "" {
 			what += " (returns: " + limits + ")"
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\n", p.Name, strings.Join(p.Queues, " "), what+forVHosts(c.only.policies[p.Name]))

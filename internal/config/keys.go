@@ -89,7 +89,7 @@ func (d *document) urls(n ast.Node, where string, schemes ...string) string {
 }
 
 func (d *document) policies(n ast.Node, c *Config) {
-	c.Policies, c.Ways, c.Returns = nil, map[string]delay.Way{}, map[string]throttle.Rules{}
+	c.Policies, c.Ways, c.Throttle = nil, map[string]delay.Way{}, map[string]throttle.Rules{}
 	names := map[string]bool{}
 	for i, item := range d.sequence(n, "policies", "a list of policies") {
 		p := d.policy(item, i, c)
@@ -128,9 +128,9 @@ func (d *document) policy(n ast.Node, i int, c *Config) policy.Policy {
 				d.fail(n, "%s.reasons is empty, so nothing would be retried; expected some of rejected, expired, maxlen, delivery_limit", where)
 			}
 		},
-		"exhausted":    func(n ast.Node) { p.Exhausted = d.exhausted(n, where+".exhausted") },
-		"max_retry_in": func(n ast.Node) { p.MaxRetryIn = d.duration(n, where+".max_retry_in") },
-		"vhosts":       func(n ast.Node) { vhosts = d.only(n, where+".vhosts") },
+		"exhausted":       func(n ast.Node) { p.Exhausted = d.exhausted(n, where+".exhausted") },
+		"max_retry_after": func(n ast.Node) { p.MaxRetryAfter = d.duration(n, where+".max_retry_after") },
+		"vhosts":          func(n ast.Node) { vhosts = d.only(n, where+".vhosts") },
 	})
 	d.mapping(n, where, fields)
 	returnsRead()
@@ -144,7 +144,7 @@ func (d *document) policy(n ast.Node, i int, c *Config) policy.Policy {
 		d.keeps(wayAt, &p, way, jitterAt != nil, c)
 		c.Ways[p.Name] = way
 	}
-	c.Returns[p.Name] = returns
+	c.Throttle[p.Name] = returns
 	c.onlyPolicy(p.Name, vhosts)
 	c.inVain(&p, way, returns)
 	return p

@@ -37,7 +37,7 @@ type desk struct {
 	events []string
 	broker queues
 	held   map[string]bool
-	gate   *console.Gate
+	gate   *console.Throttle
 	forced []string
 }
 
@@ -96,10 +96,10 @@ func newDesk(s console.Store) *desk {
 	}
 	var mu sync.Mutex
 	d.Console = console.New(console.Config{Store: s, Audit: d.audit, Broker: d.broker, Restorable: time.Hour,
-		Policies: func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} },
-		SetHeld:  func(q string, held bool) { d.held[q] = held },
-		Gate:     func(string) *console.Gate { return d.gate },
-		Force:    func(queue, to, by, why string) { d.forced = append(d.forced, queue+" "+to+" "+by+" "+why) },
+		Policies:  func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} },
+		SetPaused: func(q string, held bool) { d.held[q] = held },
+		Throttle:  func(string) *console.Throttle { return d.gate },
+		Force:     func(queue, to, by, why string) { d.forced = append(d.forced, queue+" "+to+" "+by+" "+why) },
 		Events: func(e retry.Event) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -325,23 +325,23 @@ func TestNothingIsDoneWithoutRightOrAudit(t *testing.T) {
 func TestAHoldIsKeptAndTold(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {
 		op := caller(auth.Operator, "orders")
-		if err := d.Release(ctx, op, "orders", ""); !errors.Is(err, console.ErrPrecondition) {
+		if err := d.ResumeQueue(ctx, op, "orders", ""); !errors.Is(err, console.ErrPrecondition) {
 			t.Errorf("releasing what is not held: %v", err)
 		}
-		if err := d.Hold(ctx, op, "mail", ""); !errors.Is(err, auth.ErrForbidden) {
+		if err := d.PauseQueue(ctx, op, "mail", ""); !errors.Is(err, auth.ErrForbidden) {
 			t.Errorf("another's queue: %v", err)
 		}
-		if err := d.Hold(ctx, op, "orders", "database is down"); err != nil || !d.held["orders"] {
+		if err := d.PauseQueue(ctx, op, "orders", "database is down"); err != nil || !d.held["orders"] {
 			t.Fatalf("held %v, %v", d.held, err)
 		}
-		v, err := d.store.Entry(ctx, store.HoldPrefix+"orders")
+		v, err := d.store.Entry(ctx, store.PausePrefix+"orders")
 		if err != nil || !strings.Contains(string(v), "database is down") {
 			t.Errorf("kept %s, %v", v, err)
 		}
-		if err := d.Release(ctx, op, "orders", "up again"); err != nil || d.held["orders"] {
+		if err := d.ResumeQueue(ctx, op, "orders", "up again"); err != nil || d.held["orders"] {
 			t.Errorf("held %v, %v", d.held, err)
 		}
-		if v, err := d.store.Entry(ctx, store.HoldPrefix+"orders"); err != nil || v != nil {
+		if v, err := d.store.Entry(ctx, store.PausePrefix+"orders"); err != nil || v != nil {
 			t.Errorf("kept %s, %v", v, err)
 		}
 		if want := []string{"held orders 0 by ann", "released orders 0 by ann"}; !slices.Equal(d.events, want) {

@@ -11,8 +11,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Gate is what lets the due messages of a queue return, by the rules of its policy.
-type Gate struct {
+// Throttle is what lets the due messages of a queue return, by the rules of its policy.
+type Throttle struct {
 	State string `json:"state" enum:"closed,open,half-open,ramp" doc:"Of the circuit breaker: closed lets all return, open nothing, half-open a few probes, ramp more and more."`
 	// Why in words, what the state, or a pause for another reason, comes from.
 	Why    string     `json:"why,omitempty"`
@@ -21,7 +21,7 @@ type Gate struct {
 	Forced *Forced    `json:"forced,omitempty" doc:"A person has set it."`
 
 	Rate        float64    `json:"rate,omitempty" doc:"Returns a second now; absent: as many as are due."`
-	InFlight    int        `json:"in_flight,omitempty" doc:"Returned messages that neither came back nor were quiet for long enough."`
+	InFlight    int        `json:"in_flight,omitempty" doc:"Retried messages that neither came back nor were quiet for long enough."`
 	MostFlight  int        `json:"most_in_flight,omitempty"`
 	FailedShare float64    `json:"failed_share,omitempty" doc:"Of the returns in the window, what share failed again: 0 to 1."`
 	Judged      int        `json:"judged,omitempty" doc:"How many returns that share is of."`
@@ -36,8 +36,8 @@ type Forced struct {
 	Reason string    `json:"reason,omitempty"`
 }
 
-// Says is in words what the gate does just now, or "" when all that is due returns.
-func (g *Gate) Says() string {
+// Says is in words what it does just now, or "" when all that is due returns.
+func (g *Throttle) Says() string {
 	switch {
 	case g == nil:
 		return ""
@@ -51,8 +51,8 @@ func (g *Gate) Says() string {
 	return ""
 }
 
-// Pauses tells whether the gate keeps messages back now.
-func (g *Gate) Pauses() bool { return g != nil && (g.State == "open" || g.NoConsumer != nil) }
+// Pauses tells whether it keeps messages back now.
+func (g *Throttle) Pauses() bool { return g != nil && (g.State == "open" || g.NoConsumer != nil) }
 
 // Breaker sets a queue's circuit breaker, over restarts: open, closed, or auto, which
 // is to let it find out by itself again.

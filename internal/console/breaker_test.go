@@ -13,7 +13,7 @@ import (
 // audit log, and told to the gate; auto is forgotten.
 func TestABreakerThatAPersonSets(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {
-		d.gate = &console.Gate{State: "open", Why: "38 of 40 failed again"}
+		d.gate = &console.Throttle{State: "open", Why: "38 of 40 failed again"}
 		d.parked(t, "orders", 1)
 		set := func(to string) error { return d.Breaker(ctx, operator, "orders", to, "known") }
 		if err := set("ajar"); !errors.Is(err, console.ErrInvalid) {
@@ -33,7 +33,7 @@ func TestABreakerThatAPersonSets(t *testing.T) {
 			t.Errorf("the store has %+v, %v", all, err)
 		}
 		queues, _, err := d.Queues(ctx, operator, "", 0)
-		if err != nil || queues[0].Gate.Forced == nil || queues[0].Gate.Says() != "breaker set to closed by "+operator.Name {
+		if err != nil || queues[0].Throttle.Forced == nil || queues[0].Throttle.Says() != "breaker set to closed by "+operator.Name {
 			t.Errorf("shown as %+v, %v", queues, err)
 		}
 		if err := set("auto"); err != nil {
@@ -50,14 +50,14 @@ func TestABreakerThatAPersonSets(t *testing.T) {
 
 func TestWhatAGateSays(t *testing.T) {
 	for _, c := range []struct {
-		gate *console.Gate
+		gate *console.Throttle
 		want string
 	}{
 		{nil, ""},
-		{&console.Gate{State: "closed"}, ""},
-		{&console.Gate{State: "open", Why: "9 of 10 failed"}, "breaker open: 9 of 10 failed"},
-		{&console.Gate{State: "ramp"}, "breaker ramp"},
-		{&console.Gate{State: "closed", Forced: &console.Forced{To: "closed", By: "dana"}}, "breaker set to closed by dana"},
+		{&console.Throttle{State: "closed"}, ""},
+		{&console.Throttle{State: "open", Why: "9 of 10 failed"}, "breaker open: 9 of 10 failed"},
+		{&console.Throttle{State: "ramp"}, "breaker ramp"},
+		{&console.Throttle{State: "closed", Forced: &console.Forced{To: "closed", By: "dana"}}, "breaker set to closed by dana"},
 	} {
 		if got := c.gate.Says(); got != c.want {
 			t.Errorf("%+v says %q, want %q", c.gate, got, c.want)

@@ -100,18 +100,18 @@ type Config struct {
 	Way func(policy string) delay.Way
 	// Limits is what holds a policy's returns back, in words; nil: nothing.
 	Limits func(policy string) string
-	// Returns is why nothing returns to a queue, or "".
-	Returns func(queue string) string
+	// Blocked is why nothing returns to a queue, or "".
+	Blocked func(queue string) string
 	// Decoder reads bodies, and writes edited ones; nil: without any schema.
 	Decoder *decode.Decoder
-	// SetHeld pauses the returns to a queue now, or lets them go on; that it is held
+	// SetPaused pauses the returns to a queue now, or lets them go on; that it is held
 	// is in the store before.
-	SetHeld func(queue string, held bool)
-	// Gate is what lets a queue's messages return; nil, as a function and as what it
+	SetPaused func(queue string, held bool)
+	// Throttle is what lets a queue's messages return; nil, as a function and as what it
 	// gives: all that are due. Force sets its breaker now; that it is set is in the
 	// store before.
-	Gate  func(queue string) *Gate
-	Force func(queue, to, by, why string)
+	Throttle func(queue string) *Throttle
+	Force    func(queue, to, by, why string)
 	// Recounted receives the queues whose ledger is off, and by how much, each time
 	// that was looked for.
 	Recounted func(off map[string]int64)

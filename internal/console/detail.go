@@ -29,7 +29,7 @@ func (c *Console) Message(ctx context.Context, by auth.Caller, id string) (Detai
 		return Detail{}, err
 	}
 	_, held := holds[r.Queue]
-	d.Held = held && r.State == store.Waiting
+	d.Paused = held && r.State == store.Waiting
 	for _, o := range others {
 		d.SameID = append(d.SameID, c.shown(o))
 	}
@@ -38,7 +38,7 @@ func (c *Console) Message(ctx context.Context, by auth.Caller, id string) (Detai
 		return Detail{}, err
 	}
 	d.Timeline = c.timeline(r, past)
-	if r.State != query.Returned {
+	if r.State != query.Retried {
 		d.Properties, d.Headers = properties(&r.Message), headersOf(r)
 		d.Body = c.decoded(ctx, &l)()
 	}
@@ -51,7 +51,7 @@ func (c *Console) Body(ctx context.Context, by auth.Caller, id string) ([]byte, 
 	if err != nil {
 		return nil, err
 	}
-	if l.Record.State == query.Returned {
+	if l.Record.State == query.Retried {
 		return nil, fmt.Errorf("%w: the message %s has returned, and its body is not kept any more", ErrNotFound, id)
 	}
 	return l.Record.Message.Body, nil
@@ -116,7 +116,7 @@ func (c *Console) timeline(r *store.Record, past []store.Passage) []Step {
 		}
 		steps = append(steps, s)
 	}
-	if r.State == query.Returned {
+	if r.State == query.Retried {
 		return steps
 	}
 	s := Step{Attempt: r.Attempt, Failed: r.FailedAt, Reason: r.Reason, Error: r.Error, Policy: r.Policy}
@@ -137,7 +137,7 @@ func (c *Console) timeline(r *store.Record, past []store.Passage) []Step {
 	return steps
 }
 
-var endings = map[store.Ending]string{store.EndedReturned: "returned", store.EndedForwarded: "forwarded", store.EndedDiscarded: "discarded"}
+var endings = map[store.Ending]string{store.EndedRetried: "retried", store.EndedForwarded: "forwarded", store.EndedDiscarded: "discarded"}
 
 // whyWait explains how long a message waits after a failure.
 func (c *Console) whyWait(queue, name string, attempt int, delay time.Duration) (text, why string) {

@@ -97,10 +97,10 @@ func (c *Console) Count(ctx context.Context, by auth.Caller, text string) (n int
 	if err != nil {
 		return 0, false, err
 	}
-	if q.OnlyReturned() {
+	if q.OnlyRetried() {
 		began := time.Now()
 		exact = true
-		err = c.eachReturned(ctx, by, q, "", func(store.Listed, string) bool {
+		err = c.eachRetried(ctx, by, q, "", func(store.Listed, string) bool {
 			if exact = time.Since(began) <= longestCount; exact {
 				n++
 			}

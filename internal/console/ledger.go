@@ -11,18 +11,18 @@ import (
 
 // LedgerLine is what became of all messages that came for a queue.
 type LedgerLine struct {
-	Queue      string `json:"queue"`
-	In         int64  `json:"in" doc:"Messages that came: failed, copied or imported. All below adds up to it."`
-	Returned   int64  `json:"returned" doc:"RabbitMQ confirmed them in their work queue."`
-	Forwarded  int64  `json:"forwarded" doc:"RabbitMQ confirmed them where the policy, or a person, sent them."`
-	Waiting    int64  `json:"waiting"`
-	Parked     int64  `json:"parked"`
-	Discarded  int64  `json:"discarded" doc:"They can be restored still."`
-	Forgotten  int64  `json:"forgotten" doc:"They were discarded, and their time to be restored is over."`
-	HandedOver int64  `json:"handed_over" doc:"They wait, or waited, in RabbitMQ."`
-	Dropped    int64  `json:"dropped" doc:"Their policy discards them at once."`
-	Moved      int64  `json:"moved,omitempty" doc:"They are another queue's now."`
-	Off        int64  `json:"off" doc:"How many more came than became something; negative: fewer. 0 is right."`
+	Queue     string `json:"queue"`
+	In        int64  `json:"in" doc:"Messages that came: failed, copied or imported. All below adds up to it."`
+	Retried   int64  `json:"retried" doc:"RabbitMQ confirmed them in their work queue."`
+	Forwarded int64  `json:"forwarded" doc:"RabbitMQ confirmed them where the policy, or a person, sent them."`
+	Waiting   int64  `json:"waiting"`
+	Parked    int64  `json:"parked"`
+	Discarded int64  `json:"discarded" doc:"They can be restored still."`
+	Forgotten int64  `json:"forgotten" doc:"They were discarded, and their time to be restored is over."`
+	Delayed   int64  `json:"delayed" doc:"They wait, or waited, in RabbitMQ."`
+	Dropped   int64  `json:"dropped" doc:"Their policy discards them at once."`
+	Moved     int64  `json:"moved,omitempty" doc:"They are another queue's now."`
+	Off       int64  `json:"off" doc:"How many more came than became something; negative: fewer. 0 is right."`
 }
 
 // Ledger is the account of all messages.
@@ -113,9 +113,9 @@ func (r *recounts) offOf(s *store.LedgerLine) int64 {
 }
 
 func lineOf(s *store.LedgerLine, off int64) LedgerLine {
-	return LedgerLine{Queue: s.Queue, In: s.Sums[store.In], Returned: s.Sums[store.Returned], Forwarded: s.Sums[store.Forwarded],
+	return LedgerLine{Queue: s.Queue, In: s.Sums[store.In], Retried: s.Sums[store.Retried], Forwarded: s.Sums[store.Forwarded],
 		Waiting: s.Sums[store.Waiting], Parked: s.Sums[store.Parked], Discarded: s.Sums[store.Discarded], Forgotten: s.Sums[store.Forgotten],
-		HandedOver: s.Sums[store.HandedOver], Dropped: s.Sums[store.Dropped], Moved: s.Sums[store.Moved], Off: off}
+		Delayed: s.Sums[store.Delayed], Dropped: s.Sums[store.Dropped], Moved: s.Sums[store.Moved], Off: off}
 }
 
 // recount compares the ledger with all that is kept. Who asks while another does has

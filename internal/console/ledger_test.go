@@ -34,10 +34,10 @@ func TestTheLedger(t *testing.T) {
 	if err := s.Add(ctx, []*store.Record{record("orders", store.Waiting, ""), record("orders", store.Parked, ""), record("mail", store.Discarded, "")}); err != nil {
 		t.Fatal(err)
 	}
-	s.Passed("orders", store.HandedOver, 2)
+	s.Passed("orders", store.Delayed, 2)
 	some := caller(auth.Viewer)
 	some.Queues = []string{"mail"}
-	orders := console.LedgerLine{Queue: "orders", In: 4, Waiting: 1, Parked: 1, HandedOver: 2}
+	orders := console.LedgerLine{Queue: "orders", In: 4, Waiting: 1, Parked: 1, Delayed: 2}
 	mail := console.LedgerLine{Queue: "mail", In: 1, Discarded: 1}
 	lost := orders
 	lost.Off = 1

@@ -14,7 +14,7 @@ import (
 // States of a message, in the words of page, API and command line.
 const (
 	Waiting   = "waiting"
-	Returned  = "returned" // and not seen again; RabbitMQ never reports that a consumer succeeded
+	Retried   = "retried" // and not seen again; RabbitMQ never reports that a consumer succeeded
 	Parked    = "parked"
 	Discarded = "discarded" // restorable until a date
 )
@@ -24,13 +24,13 @@ type Message struct {
 	ID          string     `json:"id" doc:"Its x-redrive-id."`
 	Key         string     `json:"key,omitempty" doc:"Names this very copy: after a crash two can share an id. Absent when it has returned."`
 	Queue       string     `json:"queue"`
-	State       string     `json:"state" enum:"waiting,returned,parked,discarded"`
+	State       string     `json:"state" enum:"waiting,retried,parked,discarded"`
 	Attempt     int        `json:"attempt" doc:"Failures so far."`
 	Due         *time.Time `json:"due,omitempty" doc:"Of a waiting one: when it returns at the earliest."`
-	Held        bool       `json:"held,omitempty" doc:"Returns to its queue are paused."`
+	Paused      bool       `json:"paused,omitempty" doc:"Returns to its queue are paused."`
 	ParkedAt    *time.Time `json:"parked_at,omitempty"`
 	ParkedFor   string     `json:"parked_for,omitempty" doc:"Why it is parked."`
-	ReturnedAt  *time.Time `json:"returned_at,omitempty" doc:"When RabbitMQ had it in its queue; it has not been seen since."`
+	RetriedAt   *time.Time `json:"retried_at,omitempty" doc:"When RabbitMQ had it in its queue; it has not been seen since."`
 	Restorable  *time.Time `json:"restorable_until,omitempty" doc:"Of a discarded one."`
 	Reason      string     `json:"reason" doc:"Why it failed, in RabbitMQ's word."`
 	Error       string     `json:"error,omitempty" doc:"What its consumer said."`
@@ -109,8 +109,8 @@ func (c *Console) shown(l store.Listed) Message {
 		m.ParkedAt, m.ParkedFor = &due, r.ParkedFor
 	case store.Discarded:
 		m.Restorable, m.ParkedFor = &due, r.ParkedFor
-	case query.Returned:
-		m.State, m.ReturnedAt, m.FirstFailed = Returned, &due, r.FailedAt
+	case query.Retried:
+		m.State, m.RetriedAt, m.FirstFailed = Retried, &due, r.FailedAt
 	default:
 		m.Due = &due
 	}

@@ -83,12 +83,12 @@ func lookAtNames(b *testing.B, path string) map[string]time.Duration {
 	})
 	timed("next", func() error { _, err := s.Next(ctx); return err })
 	m := metrics.New(s, func() (uint64, uint64, error) { return 1, 1, nil }, "test", nil)
-	m.Returns(func(shown func(string) bool) (all []metrics.Return) {
+	m.Retries(func(shown func(string) bool) (all []metrics.QueueRetries) {
 		for _, q := range gate.Queues() {
 			if !shown(q) {
 				continue
 			}
-			all = append(all, metrics.Return{Queue: q, View: gate.View(q, time.Now())})
+			all = append(all, metrics.QueueRetries{Queue: q, View: gate.View(q, time.Now())})
 		}
 		return all
 	})

@@ -41,7 +41,7 @@ type PlanQueue struct {
 	Exists    bool   `json:"exists"`
 	Consumers int    `json:"consumers"`
 	Ready     int    `json:"ready" doc:"Messages in the queue now."`
-	Held      bool   `json:"held"`
+	Paused    bool   `json:"paused"`
 }
 
 // Skipped is how many a plan leaves out, and why.

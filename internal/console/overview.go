@@ -101,7 +101,7 @@ func (c *Console) perMinute(by auth.Caller, now time.Time) (sum Flow) {
 		}
 		f := c.Rates.Minute(name, now)
 		sum.Failed += f.Failed
-		sum.Returned += f.Returned
+		sum.Retried += f.Retried
 		sum.Parked += f.Parked
 		sum.Discarded += f.Discarded
 	}

@@ -58,7 +58,7 @@ func (c *Console) lastOf(ctx context.Context, by auth.Caller, id uuid.UUID) ([]s
 // returned finds messages that are back in their queue and were not seen since.
 func (s *search) returned(ctx context.Context, after string) error {
 	last, more := "", false
-	err := s.eachReturned(ctx, s.by, s.query, after, func(l store.Listed, place string) bool {
+	err := s.eachRetried(ctx, s.by, s.query, after, func(l store.Listed, place string) bool {
 		if more = s.full(); more {
 			return false
 		}
@@ -73,13 +73,13 @@ func (s *search) returned(ctx context.Context, after string) error {
 	return err
 }
 
-// eachReturned visits them behind a place, newest first, each with its own.
-func (c *Console) eachReturned(ctx context.Context, by auth.Caller, q *query.Query, after string, visit func(l store.Listed, place string) (more bool)) error {
+// eachRetried visits them behind a place, newest first, each with its own.
+func (c *Console) eachRetried(ctx context.Context, by auth.Caller, q *query.Query, after string, visit func(l store.Listed, place string) (more bool)) error {
 	n := q.Narrow(c.Now(), nil, nil)
 	n.GroupOf = c.Store.GroupOf
 	seen := map[uuid.UUID]bool{}
 	skip := after != ""
-	return c.Store.Returned(ctx, func(p store.Passage) (bool, error) {
+	return c.Store.Retried(ctx, func(p store.Passage) (bool, error) {
 		if err := ctx.Err(); err != nil || seen[p.ID] {
 			return true, err
 		}
@@ -94,7 +94,7 @@ func (c *Console) eachReturned(ctx context.Context, by auth.Caller, q *query.Que
 			}
 		}
 		l := passed(p)
-		if p.Ending != store.EndedReturned || !by.Sees(p.Queue) || !n.Match(&l, nothing) {
+		if p.Ending != store.EndedRetried || !by.Sees(p.Queue) || !n.Match(&l, nothing) {
 			return true, nil
 		}
 		if again, err := c.Store.Find(ctx, p.ID); err != nil || len(again) > 0 {
@@ -108,7 +108,7 @@ func nothing() *decode.Result { return &decode.Result{} }
 
 // passed is a passage as a record without a body, in a state that no record has.
 func passed(p store.Passage) store.Listed {
-	return store.Listed{Record: &store.Record{ID: p.ID, Queue: p.Queue, State: query.Returned, Due: p.Ended, Attempt: p.Attempt,
+	return store.Listed{Record: &store.Record{ID: p.ID, Queue: p.Queue, State: query.Retried, Due: p.Ended, Attempt: p.Attempt,
 		Reason: p.Reason, Error: p.Error, Policy: p.Policy, FailedAt: p.FailedAt}}
 }
 

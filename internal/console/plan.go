@@ -138,7 +138,7 @@ func (c *Console) survey(ctx context.Context, p *Plan) error {
 	silent := "" // why RabbitMQ says nothing
 	for i := range p.Queues {
 		q := &p.Queues[i]
-		_, q.Held = holds[q.Queue]
+		_, q.Paused = holds[q.Queue]
 		if silent != "" {
 			continue
 		}
@@ -156,7 +156,7 @@ func (c *Console) survey(ctx context.Context, p *Plan) error {
 		}
 	case Copy:
 		to := PlanQueue{Queue: p.To}
-		_, to.Held = holds[p.To]
+		_, to.Paused = holds[p.To]
 		if err := c.destination(ctx, p.To); err != nil {
 			p.Blocked = append(p.Blocked, err.Error())
 		} else if at, err := c.atBroker(ctx, p.To); err == nil {
@@ -191,7 +191,7 @@ func (p *Plan) warn(q PlanQueue) {
 	if q.Consumers == 0 {
 		p.Warnings = append(p.Warnings, fmt.Sprintf("nothing consumes from the queue %q", q.Queue))
 	}
-	if q.Held {
+	if q.Paused {
 		p.Warnings = append(p.Warnings, fmt.Sprintf("the returns to the queue %q are held: its messages wait until it is released", q.Queue))
 	}
 }

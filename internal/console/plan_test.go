@@ -21,7 +21,7 @@ func TestAPlanSaysWhatItWouldDoAndDoesNothing(t *testing.T) {
 		d.parked(t, "orders", 7)
 		d.parked(t, "idle", 2)
 		d.add(t, record("orders", store.Waiting, ""), record("orders", store.Discarded, ""), record("secret", store.Parked, ""))
-		if err := d.Hold(ctx, operator, "orders", ""); err != nil {
+		if err := d.PauseQueue(ctx, operator, "orders", ""); err != nil {
 			t.Fatal(err)
 		}
 		p, err := d.Plan(ctx, caller(auth.Operator, "orders", "idle"), console.PlanRequest{Verb: console.Replay, Query: "queue:*"})
@@ -32,7 +32,7 @@ func TestAPlanSaysWhatItWouldDoAndDoesNothing(t *testing.T) {
 			t.Errorf("%+v", p)
 		}
 		for _, q := range p.Queues {
-			want := map[string]console.PlanQueue{"orders": {Queue: "orders", Count: 8, Known: true, Exists: true, Consumers: 1, Held: true}, "idle": {Queue: "idle", Count: 2, Known: true, Exists: true, Ready: 4}}[q.Queue]
+			want := map[string]console.PlanQueue{"orders": {Queue: "orders", Count: 8, Known: true, Exists: true, Consumers: 1, Paused: true}, "idle": {Queue: "idle", Count: 2, Known: true, Exists: true, Ready: 4}}[q.Queue]
 			if q != want {
 				t.Errorf("%+v, want %+v", q, want)
 			}

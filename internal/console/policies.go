@@ -63,7 +63,7 @@ func (c *Console) inForce(p *policy.Policy) PolicyInForce {
 	f := PolicyInForce{Name: p.Name, Queues: p.Queues, Attempts: p.Attempts, Backoff: p.Backoff.String(), Jitter: p.Jitter.String(), Reasons: p.Reasons,
 		Exhausted: p.Exhausted.Action.String(), Wait: wayName(way), Waits: []Wait{}}
 	if c.Limits != nil {
-		f.Returns = c.Limits(p.Name)
+		f.Throttle = c.Limits(p.Name)
 	}
 	if len(f.Reasons) == 0 {
 		f.Reasons = policy.DefaultReasons

@@ -27,25 +27,25 @@ type GroupPage struct {
 
 // Queue is a work queue: what the service holds for it, and what RabbitMQ says.
 type Queue struct {
-	Name      string     `json:"queue"`
-	Policy    string     `json:"policy,omitempty"`
-	Way       string     `json:"way,omitempty" doc:"How its messages wait: disk, or a way of RabbitMQ's, which knows how many."`
-	Waiting   int64      `json:"waiting" doc:"On disk. What waits in RabbitMQ is not counted here."`
-	Parked    int64      `json:"parked"`
-	Discarded int64      `json:"discarded"`
-	NextDue   *time.Time `json:"next_due,omitempty" doc:"When the first waiting message is due."`
-	Oldest    *time.Time `json:"oldest,omitempty" doc:"When the message that is due first failed."`
-	Failed    int64      `json:"failed_per_minute" doc:"In the last minute."`
-	Returned  int64      `json:"returned_per_minute" doc:"In the last minute."`
-	ParkedIn  int64      `json:"parked_per_minute" doc:"In the last minute."`
-	Returns   string     `json:"returns,omitempty" doc:"Why nothing returns to it; absent when returns work."`
-	Hold      *Hold      `json:"hold,omitempty" doc:"Set by a person."`
-	Gate      *Gate      `json:"gate,omitempty" doc:"What lets messages return; absent when their policy limits nothing and nothing keeps them."`
-	Broker    *AtBroker  `json:"broker,omitempty" doc:"What RabbitMQ says; absent when its management API does not answer."`
+	Name      string      `json:"queue"`
+	Policy    string      `json:"policy,omitempty"`
+	Way       string      `json:"way,omitempty" doc:"How its messages wait: disk, or a way of RabbitMQ's, which knows how many."`
+	Waiting   int64       `json:"waiting" doc:"On disk. What waits in RabbitMQ is not counted here."`
+	Parked    int64       `json:"parked"`
+	Discarded int64       `json:"discarded"`
+	NextDue   *time.Time  `json:"next_due,omitempty" doc:"When the first waiting message is due."`
+	Oldest    *time.Time  `json:"oldest,omitempty" doc:"When the message that is due first failed."`
+	Failed    int64       `json:"failed_per_minute" doc:"In the last minute."`
+	Retried   int64       `json:"retried_per_minute" doc:"In the last minute."`
+	ParkedIn  int64       `json:"parked_per_minute" doc:"In the last minute."`
+	Blocked   string      `json:"blocked,omitempty" doc:"Why nothing returns to it; absent when returns work."`
+	Pause     *QueuePause `json:"pause,omitempty" doc:"Set by a person."`
+	Throttle  *Throttle   `json:"throttle,omitempty" doc:"What lets messages return; absent when their policy limits nothing and nothing keeps them."`
+	Broker    *AtBroker   `json:"broker,omitempty" doc:"What RabbitMQ says; absent when its management API does not answer."`
 }
 
-// Hold is a pause of a queue's returns.
-type Hold struct {
+// QueuePause is a pause of a queue's returns.
+type QueuePause struct {
 	By     string    `json:"by"`
 	Since  time.Time `json:"since"`
 	Reason string    `json:"reason,omitempty"`
@@ -70,7 +70,7 @@ type PolicyInForce struct {
 	Reasons   []string `json:"reasons"`
 	Exhausted string   `json:"exhausted"`
 	Wait      string   `json:"wait"`
-	Returns   string   `json:"returns" doc:"What holds due messages back besides consumers that are not there: rate, in flight, breaker. Empty: nothing."`
+	Throttle  string   `json:"throttle" doc:"What holds due messages back besides consumers that are not there: rate, in flight, breaker. Empty: nothing."`
 	// Waits is the delay after each failure but the last.
 	Waits []Wait `json:"waits"`
 }
@@ -110,7 +110,7 @@ type Overview struct {
 // Flow is what happened in a minute.
 type Flow struct {
 	Failed    int64 `json:"failed"`
-	Returned  int64 `json:"returned"`
+	Retried   int64 `json:"retried"`
 	Parked    int64 `json:"parked"`
 	Discarded int64 `json:"discarded"`
 }

@@ -52,7 +52,7 @@ func (c *Console) counts(ctx context.Context) ([]store.QueueCount, error) {
 
 // queuesOf are the queues that the caller may see, ordered by name: those that something is
 // kept for, that are held, or that something happened to lately.
-func (c *Console) queuesOf(ctx context.Context, by auth.Caller, holds map[string]Hold) ([]store.QueueCount, error) {
+func (c *Console) queuesOf(ctx context.Context, by auth.Caller, holds map[string]QueuePause) ([]store.QueueCount, error) {
 	all, err := c.counts(ctx)
 	if err != nil {
 		return nil, err

@@ -55,7 +55,7 @@ func (c *Console) askBroker(ctx context.Context, all []Queue) {
 type sight struct {
 	*Console
 	counts []store.QueueCount // ordered by name
-	holds  map[string]Hold
+	holds  map[string]QueuePause
 	forced map[string]Forced
 }
 
@@ -76,8 +76,8 @@ func (s *sight) shown(some []store.QueueCount) []Queue {
 	all, policies := make([]Queue, 0, len(some)), s.policies()
 	for _, n := range some {
 		q := s.queue(n, policies, s.holds)
-		if f, ok := s.forced[n.Queue]; ok && q.Gate != nil {
-			q.Gate.Forced = &f
+		if f, ok := s.forced[n.Queue]; ok && q.Throttle != nil {
+			q.Throttle.Forced = &f
 		}
 		all = append(all, q)
 	}
@@ -115,7 +115,7 @@ func (s *sight) inOneLook() []store.QueueCount {
 // stopped is 1 of a queue that nothing returns to.
 func (s *sight) stopped(queue string) int {
 	_, held := s.holds[queue]
-	if held || s.Returns != nil && s.Returns(queue) != "" || s.Gate != nil && s.Gate(queue).Says() != "" {
+	if held || s.Blocked != nil && s.Blocked(queue) != "" || s.Throttle != nil && s.Throttle(queue).Says() != "" {
 		return 1
 	}
 	return 0
@@ -128,24 +128,24 @@ func (s *sight) failedLately(queue string) int64 {
 	return s.Rates.Minute(queue, s.Now()).Failed
 }
 
-func (c *Console) queue(n store.QueueCount, policies policy.Set, holds map[string]Hold) Queue {
+func (c *Console) queue(n store.QueueCount, policies policy.Set, holds map[string]QueuePause) Queue {
 	q := Queue{Name: n.Queue, Waiting: n.Waiting, Parked: n.Parked, Discarded: n.Discarded}
 	q.NextDue, q.Oldest = dueFirst(n)
 	if c.Rates != nil {
 		f := c.Rates.Minute(n.Queue, c.Now())
-		q.Failed, q.Returned, q.ParkedIn = f.Failed, f.Returned, f.Parked
+		q.Failed, q.Retried, q.ParkedIn = f.Failed, f.Retried, f.Parked
 	}
 	if p, ok := policies.Match(n.Queue); ok {
 		q.Policy, q.Way = p.Name, wayName(c.way(p.Name))
 	}
-	if c.Returns != nil {
-		q.Returns = c.Returns(n.Queue)
+	if c.Blocked != nil {
+		q.Blocked = c.Blocked(n.Queue)
 	}
 	if h, ok := holds[n.Queue]; ok {
-		q.Hold = &h
+		q.Pause = &h
 	}
-	if c.Gate != nil {
-		q.Gate = c.Gate(n.Queue)
+	if c.Throttle != nil {
+		q.Throttle = c.Throttle(n.Queue)
 	}
 	return q
 }

@@ -70,7 +70,7 @@ func (c *Console) Reread(context.Context) error {
 // Look takes over what other replicas have written about holds, breakers and orders:
 // the store has it, and the loop and the gate here know it, and the leader. Call it
 // every half second.
-func (c *Console) Look(ctx context.Context, setHolds func(queues map[string]bool)) error {
+func (c *Console) Look(ctx context.Context, setPauses func(queues map[string]bool)) error {
 	defer c.ops.awake()
 	c.holding.Lock()
 	defer c.holding.Unlock()
@@ -82,7 +82,7 @@ func (c *Console) Look(ctx context.Context, setHolds func(queues map[string]bool
 	for queue := range holds {
 		held[queue] = true
 	}
-	setHolds(held)
+	setPauses(held)
 	as := map[string]string{}
 	err = c.Store.Entries(ctx, store.BreakerPrefix, "", func(e store.Entry) (bool, error) {
 		as[strings.TrimPrefix(e.Name, store.BreakerPrefix)] = string(e.Value)

@@ -43,7 +43,7 @@ func (c *Console) Search(ctx context.Context, by auth.Caller, text, after string
 	}
 	if ids, only := q.IDs(); only {
 		err = s.named(ctx, ids)
-	} else if q.OnlyReturned() {
+	} else if q.OnlyRetried() {
 		err = s.returned(ctx, after)
 	} else {
 		err = s.kept(ctx, after)
@@ -67,15 +67,15 @@ type search struct {
 	by    auth.Caller
 	query *query.Query
 	limit int
-	held  map[string]Hold
+	held  map[string]QueuePause
 	page  Page
 }
 
 func (s *search) full() bool { return len(s.page.Messages) >= s.limit }
 
 func (s *search) add(m Message) {
-	_, m.Held = s.held[m.Queue]
-	m.Held = m.Held && m.State == Waiting
+	_, m.Paused = s.held[m.Queue]
+	m.Paused = m.Paused && m.State == Waiting
 	s.page.Messages = append(s.page.Messages, m)
 }
 

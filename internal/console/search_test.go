@@ -216,7 +216,7 @@ func TestAnIDInAnothersQueueToo(t *testing.T) {
 			others.ID = mine.ID
 			d.add(t, others)
 			p, err := d.Search(ctx, caller(auth.Viewer, "mail"), "id:"+mine.ID.String(), "", 0)
-			if err != nil || len(p.Messages) != 1 || p.Messages[0].Queue != "mail" || p.Messages[0].State != console.Returned || p.Looked != 1 {
+			if err != nil || len(p.Messages) != 1 || p.Messages[0].Queue != "mail" || p.Messages[0].State != console.Retried || p.Looked != 1 {
 				t.Errorf("%+v, %v", p, err)
 			}
 			giveBack(t, d.store, "orders")
@@ -343,7 +343,7 @@ func TestReturned(t *testing.T) {
 					t.Fatal(err)
 				}
 				for _, m := range p.Messages {
-					if m.State != console.Returned || m.ReturnedAt == nil || m.Key != "" || m.Due != nil {
+					if m.State != console.Retried || m.RetriedAt == nil || m.Key != "" || m.Due != nil {
 						t.Fatalf("%+v", m)
 					}
 					got = append(got, m.ID)
@@ -363,7 +363,7 @@ func TestReturned(t *testing.T) {
 			}
 		}
 		p, err := d.Search(ctx, viewer, "id:"+ids[0], "", 0)
-		if err != nil || len(p.Messages) != 1 || p.Messages[0].State != console.Returned {
+		if err != nil || len(p.Messages) != 1 || p.Messages[0].State != console.Retried {
 			t.Fatalf("by id: %+v, %v", p, err)
 		}
 		p, err = d.Search(ctx, viewer, `state:returned error:"error 3"`, "", 0)
@@ -371,7 +371,7 @@ func TestReturned(t *testing.T) {
 			t.Fatalf("by its error: %+v, %v", p, err)
 		}
 		m, err := d.Message(ctx, viewer, ids[0])
-		if err != nil || m.State != console.Returned || len(m.Timeline) != 1 || m.Timeline[0].Ending != "returned" || m.Timeline[0].Ended == nil || m.Body != nil {
+		if err != nil || m.State != console.Retried || len(m.Timeline) != 1 || m.Timeline[0].Ending != "retried" || m.Timeline[0].Ended == nil || m.Body != nil {
 			t.Fatalf("%+v, %v", m, err)
 		}
 		if _, err := d.Body(ctx, viewer, ids[0]); !errors.Is(err, console.ErrNotFound) {

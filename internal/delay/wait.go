@@ -94,9 +94,9 @@ func (l Limits) Check(p *policy.Policy) error {
 	if l.Decides {
 		return nil
 	}
-	if p.MaxRetryIn > l.Longest {
+	if p.MaxRetryAfter > l.Longest {
 		return fmt.Errorf("policy %q lets consumers ask for delays of up to %s, and %s waits %s at most: allow less, or choose another way to wait",
-			p.Name, policy.FormatDuration(p.MaxRetryIn), l.Name, policy.FormatDuration(l.Longest))
+			p.Name, policy.FormatDuration(p.MaxRetryAfter), l.Name, policy.FormatDuration(l.Longest))
 	}
 	waits := p.Waits()
 	for i, w := range waits {

@@ -78,7 +78,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	c := config.Default()
 	c.Broker.URL, c.Broker.Management = url, management
 	c.Store.Disk, c.Listen = filepath.Join(data, "store"), freeOr(c.Listen)
-	c.Policies, c.Returns = policies(), returns()
+	c.Policies, c.Throttle = policies(), returns()
 	schema := filepath.Join(data, "invoice.proto")
 	if err := os.WriteFile(schema, invoiceProto, 0o600); err != nil {
 		return err

@@ -88,7 +88,7 @@ func (d *display) redrive(e retry.Event) {
 		c.failed++
 	case retry.Waiting:
 		shown.kind, shown.text = "waits", fmt.Sprintf("%s before attempt %d", policy.FormatDuration(e.Delay.Round(10*time.Millisecond)), e.Attempt+1)
-	case retry.Returned:
+	case retry.Retried:
 		c.returned++
 		shown.kind, shown.text = "returns", fmt.Sprintf("for attempt %d", e.Attempt+1)
 	case retry.Parked:
@@ -139,7 +139,7 @@ func (d *display) draw(hint string, kept []store.QueueCount) {
 		state = "\x1b[1;31mDOWN\x1b[0m"
 	}
 	fmt.Fprintf(&b, "\x1b[1mRedrive demo\x1b[0m  %s   payment service: %s\n\n", policy.FormatDuration(time.Since(d.began).Round(time.Second)), state)
-	fmt.Fprintf(&b, "  %-10s %8s %8s %9s %10s %8s   waiting now\n", "queue", "failed", "waiting", "returned", "succeeded", "parked")
+	fmt.Fprintf(&b, "  %-10s %8s %8s %9s %10s %8s   waiting now\n", "queue", "failed", "waiting", "retried", "succeeded", "parked")
 	for _, q := range slices.Sorted(slices.Values(queues)) {
 		c := d.queues[q]
 		fmt.Fprintf(&b, "  %-10s %8d \x1b[33m%8d\x1b[0m %9d \x1b[32m%10d\x1b[0m \x1b[35m%8d\x1b[0m   \x1b[33m%s\x1b[0m\n", strings.TrimPrefix(q, "redrive-demo."),

@@ -46,17 +46,17 @@ func (a *API) act() {
 		return a.Console.NoteGroup(ctx, c, in.ID, in.Body.Note)
 	})
 
-	handleNothing(a, a.does(http.MethodPut, "/queues/{queue}/hold", "hold", "Pause the returns to a queue"), func(ctx context.Context, c auth.Caller, in *struct {
+	handleNothing(a, a.does(http.MethodPut, "/queues/{queue}/pause", "pause", "Pause the returns to a queue"), func(ctx context.Context, c auth.Caller, in *struct {
 		Queue string `path:"queue" maxLength:"255"`
 		Body  Reason
 	}) error {
-		return a.Console.Hold(ctx, c, in.Queue, in.Body.Reason)
+		return a.Console.PauseQueue(ctx, c, in.Queue, in.Body.Reason)
 	})
-	handleNothing(a, a.does(http.MethodDelete, "/queues/{queue}/hold", "release", "Let messages return to a queue again"), func(ctx context.Context, c auth.Caller, in *struct {
+	handleNothing(a, a.does(http.MethodDelete, "/queues/{queue}/pause", "resume", "Let messages return to a queue again"), func(ctx context.Context, c auth.Caller, in *struct {
 		Queue  string `path:"queue" maxLength:"255"`
 		Reason string `query:"reason" maxLength:"500" doc:"Why, for the audit log."`
 	}) error {
-		return a.Console.Release(ctx, c, in.Queue, in.Reason)
+		return a.Console.ResumeQueue(ctx, c, in.Queue, in.Reason)
 	})
 	handleNothing(a, a.does(http.MethodPut, "/queues/{queue}/breaker", "breaker", "Set a queue's circuit breaker, or let it find out by itself again"), func(ctx context.Context, c auth.Caller, in *struct {
 		Queue string `path:"queue" maxLength:"255"`

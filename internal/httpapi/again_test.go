@@ -64,7 +64,7 @@ func TestARequestThatComesTwiceIsDoneOnce(t *testing.T) {
 			t.Errorf("%s: %d %s", what, w.Code, w.Body)
 		}
 	}
-	if w := ask(a, "PUT", "/api/v1/queues/orders/hold", replayX, key("k")); w.Code != 422 || code(t, w) != "key_reused" {
+	if w := ask(a, "PUT", "/api/v1/queues/orders/pause", replayX, key("k")); w.Code != 422 || code(t, w) != "key_reused" {
 		t.Errorf("another route: %d %s", w.Code, w.Body)
 	}
 	again("of somebody else", a, 2, as(auth.Caller{Name: "bob", How: "token", Role: auth.Operator}))

@@ -42,8 +42,8 @@ type Console interface {
 	Queues(ctx context.Context, c auth.Caller, after string, limit int) ([]console.Queue, string, error)
 	Ledger(ctx context.Context, c auth.Caller, recount bool, after string, limit int) (console.Ledger, error)
 	Breaker(ctx context.Context, c auth.Caller, queue, to, reason string) error
-	Hold(ctx context.Context, c auth.Caller, queue, reason string) error
-	Release(ctx context.Context, c auth.Caller, queue, reason string) error
+	PauseQueue(ctx context.Context, c auth.Caller, queue, reason string) error
+	ResumeQueue(ctx context.Context, c auth.Caller, queue, reason string) error
 	Policies(ctx context.Context, c auth.Caller) ([]console.PolicyInForce, error)
 	AuditLog(ctx context.Context, c auth.Caller, after string, limit int) ([]audit.Entry, string, error)
 	Watch(ctx context.Context, c auth.Caller) <-chan console.Tick

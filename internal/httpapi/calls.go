@@ -122,13 +122,13 @@ func (c Client) Ledger(ctx context.Context, recount bool) (all console.Ledger, e
 }
 
 // Hold pauses the returns to a queue.
-func (c Client) Hold(ctx context.Context, queue, reason string) error {
-	return c.call(ctx, http.MethodPut, v1+"/queues"+escaped(queue)+"/hold", nil, Reason{reason}, nil)
+func (c Client) PauseQueue(ctx context.Context, queue, reason string) error {
+	return c.call(ctx, http.MethodPut, v1+"/queues"+escaped(queue)+"/pause", nil, Reason{reason}, nil)
 }
 
 // Release lets messages return to a queue again.
-func (c Client) Release(ctx context.Context, queue, reason string) error {
-	return c.call(ctx, http.MethodDelete, v1+"/queues"+escaped(queue)+"/hold", values("reason", reason), nil, nil)
+func (c Client) ResumeQueue(ctx context.Context, queue, reason string) error {
+	return c.call(ctx, http.MethodDelete, v1+"/queues"+escaped(queue)+"/pause", values("reason", reason), nil, nil)
 }
 
 // Breaker sets a queue's circuit breaker: open, closed or auto.

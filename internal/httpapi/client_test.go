@@ -61,14 +61,14 @@ func TestTheClientDoesAllOfIt(t *testing.T) {
 	check("note", true, c.NoteGroup(ctx, g.Groups[0].ID, "known é"), nil)
 	g, err = c.Groups(ctx, "queue:"+orders)
 	check("groups", g.Groups[0].Note == "known é", err, g)
-	check("hold", true, c.Hold(ctx, orders, "down"), nil)
+	check("pause", true, c.PauseQueue(ctx, orders, "down"), nil)
 	q, err := c.Queues(ctx)
 	i := slices.IndexFunc(q.Queues, func(q console.Queue) bool { return q.Name == orders })
-	check("queues", i >= 0 && q.Queues[i].Hold != nil && q.Queues[i].Hold.By == "admin" && q.Queues[i].Hold.Reason == "down", err, q)
+	check("queues", i >= 0 && q.Queues[i].Pause != nil && q.Queues[i].Pause.By == "admin" && q.Queues[i].Pause.Reason == "down", err, q)
 	l, err := c.Ledger(ctx, true)
 	i = slices.IndexFunc(l.Queues, func(l console.LedgerLine) bool { return l.Queue == orders })
 	check("ledger", i >= 0 && l.Queues[i].In > 0 && l.Queues[i].Off == 0 && l.Recounted != nil, err, l)
-	check("release", true, c.Release(ctx, orders, "up"), nil)
+	check("resume", true, c.ResumeQueue(ctx, orders, "up"), nil)
 	check("breaker", true, c.Breaker(ctx, orders, "open", "down"), nil)
 	check("breaker", true, c.Breaker(ctx, orders, "auto", "up"), nil)
 	p, err := c.Policies(ctx)
@@ -149,7 +149,7 @@ func TestRefusalsInTheClient(t *testing.T) {
 		"its body":              {second(admin.Body(ctx, "nothing")), console.ErrNotFound},
 		"no such plan":          {second(admin.GetPlan(ctx, "../..")), console.ErrNotFound},
 		"a plan of everything":  {second(admin.Plan(ctx, console.PlanRequest{Verb: console.Discard})), console.ErrInvalid},
-		"not held":              {admin.Release(ctx, "mail", ""), console.ErrPrecondition},
+		"not held":              {admin.ResumeQueue(ctx, "mail", ""), console.ErrPrecondition},
 		"a token twice":         {second(admin.CreateToken(ctx, httpapi.NewToken{Name: "victim", Role: "viewer"})), auth.ErrTaken},
 		"a token with no role":  {second(admin.CreateToken(ctx, httpapi.NewToken{Name: "x", Role: "king"})), console.ErrInvalid},
 		"no such token":         {admin.RevokeToken(ctx, "x"), auth.ErrNoToken},

@@ -75,9 +75,9 @@ var rules = map[string]rule{
 	}, least: auth.Operator, changes: true, audited: true, ok: 200},
 	"PUT /api/v1/groups/{id}/note": {ask: func(s *scene) (string, string) { return v1 + "/groups/" + s.group + "/note", `{"note":"known"}` },
 		least: auth.Operator, changes: true, audited: true, ok: 204, elsewhere: 404},
-	"PUT /api/v1/queues/{queue}/hold": {ask: func(*scene) (string, string) { return v1 + "/queues/" + orders + "/hold", `{"reason":"down"}` },
+	"PUT /api/v1/queues/{queue}/pause": {ask: func(*scene) (string, string) { return v1 + "/queues/" + orders + "/pause", `{"reason":"down"}` },
 		least: auth.Operator, changes: true, audited: true, ok: 204, elsewhere: 403},
-	"DELETE /api/v1/queues/{queue}/hold": {ask: func(s *scene) (string, string) { return v1 + "/queues/" + orders + "/hold?reason=up", "" },
+	"DELETE /api/v1/queues/{queue}/pause": {ask: func(s *scene) (string, string) { return v1 + "/queues/" + orders + "/pause?reason=up", "" },
 		least: auth.Operator, changes: true, ok: 412, elsewhere: 403},
 	"PUT /api/v1/queues/{queue}/breaker": {ask: func(*scene) (string, string) {
 		return v1 + "/queues/" + orders + "/breaker", `{"force":"open","reason":"down"}`

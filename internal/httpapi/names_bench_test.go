@@ -90,7 +90,7 @@ func newLookingConsole(t testing.TB, s console.Store, returns func(string) strin
 	}
 	none := func() []string { return nil }
 	return console.New(console.Config{Store: s, Broker: everyQueue{}, Audit: &book{}, Log: slog.New(slog.DiscardHandler), Restorable: time.Hour, Rates: quiet{},
-		Policies: func() policy.Set { return policy.Set{policy.Default()} }, Problems: none, Notices: none, Decoder: decoder, Returns: returns})
+		Policies: func() policy.Set { return policy.Set{policy.Default()} }, Problems: none, Notices: none, Decoder: decoder, Blocked: returns})
 }
 
 func lookAt(t testing.TB, service http.Handler, path string) string {

@@ -128,7 +128,7 @@ func newScene(t testing.TB, who *access, readOnly bool) *scene {
 	none := func() []string { return nil }
 	problems := func() []string { return []string{"queue " + orders + ": it does not exist"} }
 	s.console = console.New(console.Config{Store: s.store, Broker: everyQueue{}, Audit: s.book, Log: log, Restorable: time.Hour, Rates: quiet{}, ReadOnly: readOnly,
-		Policies: func() policy.Set { return policy.Set{policy.Default()} }, Problems: problems, Notices: none, Decoder: decoder, Returns: func(string) string { return "" }})
+		Policies: func() policy.Set { return policy.Set{policy.Default()} }, Problems: problems, Notices: none, Decoder: decoder, Blocked: func(string) string { return "" }})
 	guard := auth.NewGuard(auth.Config{Required: true, ReadOnly: readOnly, Tokens: who.tokens, Log: log,
 		Public: func(r *http.Request) bool { return httpapi.Public(r) || strings.HasPrefix(r.URL.Path, "/assets/") }})
 	s.API = httpapi.New(httpapi.Config{Console: s.console, Decoder: decoder, Entries: s.store, Problems: problems, Notices: none, Ready: func() bool { return false }, Guard: guard, Tokens: who.tokens, Log: log,

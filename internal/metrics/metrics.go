@@ -67,7 +67,7 @@ func New(s store.Store, free func() (uint64, uint64, error), version string, lab
 		return h
 	}
 	m.deadLetters = counter("dead_letters_total", "Failed messages taken in.", "queue", "reason")
-	m.returned = counter("returned_total", "Messages that RabbitMQ confirmed back in their work queue.", "queue")
+	m.returned = counter("retried_total", "Messages that RabbitMQ confirmed back in their work queue.", "queue")
 	m.forwarded = counter("forwarded_total", "Messages forwarded after their last attempt.", "queue")
 	m.parked = counter("parked_total", "Messages parked.", "queue")
 	m.discarded = counter("discarded_total", "Messages discarded by their policy.", "queue")
@@ -76,7 +76,7 @@ func New(s store.Store, free func() (uint64, uint64, error), version string, lab
 	m.refused = counter("wait_refused_total", "Messages that wait in the store since RabbitMQ did not take them.", "queue", "wait")
 	m.opened = counter("breaker_opened_total", "How often the queue's breaker opened.", "queue")
 	m.listeners = counter("event_failures_total", "Events that a part of the service missed because it panicked.", "listener")
-	m.lateness = histogram("return_lateness_seconds", "Time from due to confirmed by RabbitMQ.", 0.0005, 20)
+	m.lateness = histogram("retry_lateness_seconds", "Time from due to confirmed by RabbitMQ.", 0.0005, 20)
 	m.sync = histogram("store_sync_seconds", "Time to make a batch durable in the store.", 0.0001, 18)
 	m.confirm = histogram("confirm_seconds", "Time from sending a batch to RabbitMQ's last answer.", 0.0005, 18)
 	m.connected = gauge("connected", "1 while connected to RabbitMQ.", "connection")
@@ -132,7 +132,7 @@ func (m *Metrics) Event(e retry.Event) {
 		if e.Instead != "" {
 			m.refused.WithLabelValues(q, e.Instead).Inc()
 		}
-	case retry.Returned:
+	case retry.Retried:
 		m.returned.WithLabelValues(q).Inc()
 		m.lateness.Observe(e.Late.Seconds())
 	case retry.Forwarded:

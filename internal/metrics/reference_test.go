@@ -22,7 +22,7 @@ func TestTheReference(t *testing.T) {
 	const file, begin = "../../docs/reference/metrics.md", "<!-- go test ./internal/metrics -run TestTheReference -update writes what follows -->\n"
 	m := New(memstore.New(), func() (uint64, uint64, error) { return 1, 1, nil }, "1.0.0", nil)
 	m.Notifications()
-	m.Returns(func(func(string) bool) []Return { return nil })
+	m.Retries(func(func(string) bool) []QueueRetries { return nil })
 	m.Store("id")
 	m.Replicas(func() []Replica { return nil })
 

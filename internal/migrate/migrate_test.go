@@ -212,7 +212,7 @@ func TestWhatIsRefusedChangesNothing(t *testing.T) {
 	ctx := t.Context()
 	from, to, third := memstore.New(), memstore.New(), memstore.New()
 	storetest.Lived(t, from)
-	if err := to.PutEntries(ctx, []store.Entry{{Name: "hold/q", Value: []byte("x")}}); err != nil {
+	if err := to.PutEntries(ctx, []store.Entry{{Name: "pause/q", Value: []byte("x")}}); err != nil {
 		t.Fatal(err)
 	}
 	m := between(from, to)

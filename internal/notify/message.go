@@ -209,7 +209,7 @@ func link(page string, m *Message) string {
 	switch m.Kind {
 	case IntakeStopped, BrokerBlocked:
 		return page + "/health"
-	case NoConsumer, QueueHeld, BreakerOpen, LedgerOff:
+	case NoConsumer, QueuePaused, BreakerOpen, LedgerOff:
 		return page + "/queues"
 	}
 	state := "state:parked"

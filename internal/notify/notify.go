@@ -33,7 +33,7 @@ type Kind string
 const (
 	Parked        Kind = "parked"
 	ParkedBurst   Kind = "parked_burst"
-	QueueHeld     Kind = "queue_held"
+	QueuePaused   Kind = "queue_paused"
 	BreakerOpen   Kind = "breaker_open"
 	NoConsumer    Kind = "no_consumer"
 	IntakeStopped Kind = "intake_stopped"
@@ -51,7 +51,7 @@ var Kinds = []struct {
 }{
 	{Parked, Warning, "messages parked", ""},
 	{ParkedBurst, Critical, "many messages are parked", "no longer many messages are parked"},
-	{QueueHeld, Warning, "the returns are held", "the returns go on"},
+	{QueuePaused, Warning, "the returns are held", "the returns go on"},
 	{BreakerOpen, Critical, "the circuit breaker is open", "the circuit breaker is closed again"},
 	{NoConsumer, Critical, "nobody consumes the queue", "no messages wait for a consumer any more"},
 	{IntakeStopped, Critical, "failed messages stay in RabbitMQ: the intake has stopped", "the intake goes on"},

@@ -209,7 +209,7 @@ func TestQuietHoursEndInOneDigest(t *testing.T) {
 		d.after(t, time.Hour)
 		d.park("counts", 2)
 		d.park("campaigns.eu", 1)
-		d.set(Condition{Kind: QueueHeld, Queue: "orders", Text: "by anna"})
+		d.set(Condition{Kind: QueuePaused, Queue: "orders", Text: "by anna"})
 		d.after(t, time.Hour, "1h0m10s campaigns.eu: 1 message parked")
 		d.set()
 		d.after(t, 3*time.Hour+59*time.Minute)

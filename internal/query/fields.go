@@ -61,7 +61,7 @@ var fields = []*field{
 	{name: "queue", kind: wholeName, example: "queue:orders.*", needs: knowsQueue, doc: "the work queue it failed in",
 		text: func(l *store.Listed) string { return l.Record.Queue }},
 	{name: "state", kind: aState, example: "state:parked", needs: knowsState, doc: "where it is in its life",
-		values: []string{"waiting", "returned", "parked", "discarded"}},
+		values: []string{"waiting", "retried", "parked", "discarded"}},
 	{name: "reason", kind: wholeName, example: "reason:rejected", needs: knowsReason, doc: "why it failed, in RabbitMQ's word",
 		values: []string{"rejected", "expired", "maxlen", "delivery_limit", "reported"},
 		text:   func(l *store.Listed) string { return l.Record.Reason }},
@@ -125,7 +125,7 @@ var fieldNamed = func() map[string]*field {
 	return m
 }()
 
-var stateNamed = map[string]store.State{"waiting": store.Waiting, "returned": Returned, "parked": store.Parked, "discarded": store.Discarded}
+var stateNamed = map[string]store.State{"waiting": store.Waiting, "retried": Retried, "parked": store.Parked, "discarded": store.Discarded}
 
 // Field is one as documentation and help show it.
 type Field struct{ Name, Doc, Takes, Example string }

@@ -48,7 +48,7 @@ var corpus = func() []*store.Listed {
 	waiting := parked()
 	waiting.Record.State, waiting.Record.Due, waiting.Record.Error = store.Waiting, noon.Add(5*time.Minute), ""
 	returned := parked()
-	returned.Record.State = Returned
+	returned.Record.State = Retried
 	return []*store.Listed{parked(), waiting, returned, {Record: &store.Record{}}}
 }()
 

@@ -111,14 +111,14 @@ func (q *Query) narrowGroups(n *Narrowed, groups []store.GroupCount) (byReason b
 
 func ofItself(r *store.Record) errorgroup.ID { return r.Group().ID }
 
-// OnlyReturned tells whether nothing that is kept can match, but what has returned.
-func (q *Query) OnlyReturned() bool {
+// OnlyRetried tells whether nothing that is kept can match, but what has returned.
+func (q *Query) OnlyRetried() bool {
 	for _, kept := range []store.State{store.Waiting, store.Parked, store.Discarded} {
 		if q.Says(kept, "", nil) >= 0 {
 			return false
 		}
 	}
-	return q.Says(Returned, "", nil) >= 0
+	return q.Says(Retried, "", nil) >= 0
 }
 
 // Says tells what the query says of messages of a state (0: whichever), a queue

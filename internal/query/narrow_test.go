@@ -113,7 +113,7 @@ func TestNothingIsOutsideOfTheRange(t *testing.T) {
 			if !in {
 				t.Fatalf("%s means %+v, which is outside of %+v (none: %v)", text, l.Record, r, n.None)
 			}
-			if q.OnlyReturned() || only && !slices.Contains(ids, l.Record.ID) {
+			if q.OnlyRetried() || only && !slices.Contains(ids, l.Record.ID) {
 				t.Fatalf("%s means %+v", text, l.Record)
 			}
 		}

@@ -23,9 +23,9 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Returned is the state of messages that a store keeps no more, only their
+// Retried is the state of messages that a store keeps no more, only their
 // passage. No record in a store has it.
-const Returned store.State = 0xFF
+const Retried store.State = 0xFF
 
 // Query is a parsed one. It is not changed any more, and may be used from many
 // goroutines.

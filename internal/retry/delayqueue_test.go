@@ -149,7 +149,7 @@ func TestARuleThatChangesWhileABatchIsOfferedAgainDoublesNothing(t *testing.T) {
 			}
 			lines, err := s.Ledger(ctx)
 			for _, l := range lines {
-				if l.Queue != "kept" && (l.Sums[store.In] != 1 || l.Sums[store.HandedOver] != 1) || err != nil {
+				if l.Queue != "kept" && (l.Sums[store.In] != 1 || l.Sums[store.Delayed] != 1) || err != nil {
 					t.Errorf("the ledger has %+v, %v", l, err)
 				}
 			}
@@ -204,7 +204,7 @@ func TestWhatWaitsInRabbitMQIsInTheLedger(t *testing.T) {
 	must(t, err)
 	got := map[string][2]int64{}
 	for _, l := range lines {
-		got[l.Queue] = [2]int64{l.Sums[store.HandedOver], l.Sums[store.Waiting]}
+		got[l.Queue] = [2]int64{l.Sums[store.Delayed], l.Sums[store.Waiting]}
 	}
 	if got["q"] != [2]int64{2, 1} || got["kept"] != [2]int64{0, 1} {
 		t.Errorf("handed over and waiting: %v; want 2 and 1 of q, 0 and 1 of kept", got)

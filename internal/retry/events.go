@@ -13,7 +13,7 @@ type Kind string
 const (
 	Failed    Kind = "failed"    // a dead letter or a report arrived and is safe (or discarded)
 	Waiting   Kind = "waiting"   // it waits for Delay
-	Returned  Kind = "returned"  // RabbitMQ confirmed it in its work queue, Late after it was due
+	Retried   Kind = "retried"   // RabbitMQ confirmed it in its work queue, Late after it was due
 	Forwarded Kind = "forwarded" // RabbitMQ confirmed it where its policy sends it
 	Parked    Kind = "parked"    // it is kept, and Why
 	Discarded Kind = "discarded" // its policy let it go; or, with By, a person did with N of Queue
@@ -22,8 +22,8 @@ const (
 	Edited    Kind = "edited"    // a person replaced the message ID of Queue by an edited one
 	Copied    Kind = "copied"    // a person sent copies of N messages of Queue to another one, Why
 	Imported  Kind = "imported"  // a person added N messages of Queue to the parking lot
-	Held      Kind = "held"      // a person paused the returns to Queue, and Why
-	Released  Kind = "released"  // a person let them go on
+	Paused    Kind = "paused"    // a person paused the returns to Queue, and Why
+	Resumed   Kind = "resumed"   // a person let them go on
 
 	// What became of the returns to Queue, and Why; with By, a person has forced it.
 	Opened       Kind = "opened"        // its breaker is open: nothing returns

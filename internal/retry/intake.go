@@ -135,7 +135,7 @@ func (f *Intake) account(told []Event) {
 		case e.Kind == Discarded:
 			f.store.Passed(e.Queue, store.Dropped, 1)
 		case e.Kind == Waiting && e.Way != Disk:
-			f.store.Passed(e.Queue, store.HandedOver, 1)
+			f.store.Passed(e.Queue, store.Delayed, 1)
 		}
 	}
 }

@@ -9,48 +9,48 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Hold pauses the retries of a queue, or resumes them. Its messages keep their attempts and
+// Pause pauses the retries of a queue, or resumes them. Its messages keep their attempts and
 // due times; what its policy forwards is still forwarded, and what is in flight (InFlight at
 // most) still arrives. The caller has written the pause to the store before, or it would not
 // outlast a restart.
-func (l *Scheduler) Hold(queue string, held bool) {
+func (l *Scheduler) Pause(queue string, paused bool) {
 	l.mu.Lock()
-	if held {
-		l.held[queue] = true
+	if paused {
+		l.paused[queue] = true
 	} else {
-		delete(l.held, queue)
+		delete(l.paused, queue)
 	}
 	l.mu.Unlock()
-	if !held {
+	if !paused {
 		l.Wake()
 	}
 }
 
-// SetHolds is Hold for all queues at once: no others are paused from then on.
-func (l *Scheduler) SetHolds(queues map[string]bool) {
+// SetPauses is Pause for all queues at once: no others are paused from then on.
+func (l *Scheduler) SetPauses(queues map[string]bool) {
 	l.mu.Lock()
 	let := false
-	for q := range l.held {
+	for q := range l.paused {
 		let = let || !queues[q]
 	}
-	l.held = maps.Clone(queues)
+	l.paused = maps.Clone(queues)
 	l.mu.Unlock()
 	if let {
 		l.Wake()
 	}
 }
 
-func (l *Scheduler) isHeld(queue string) bool {
+func (l *Scheduler) isPaused(queue string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.held[queue]
+	return l.paused[queue]
 }
 
-// Held are the queues whose retries a person has paused.
-func (l *Scheduler) Held() []string {
+// Paused are the queues whose retries a person has paused.
+func (l *Scheduler) Paused() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.Collect(maps.Keys(l.held))
+	return slices.Collect(maps.Keys(l.paused))
 }
 
 // Resting are the lanes that back off.
@@ -60,16 +60,16 @@ func (l *Scheduler) Resting() []store.Lane {
 	return slices.Collect(maps.Keys(l.resting))
 }
 
-// loadHolds reads which queues were paused when the service ended. Nothing is retried before
-// that is known, and a Hold meanwhile comes after what was read.
-func (l *Scheduler) loadHolds(ctx context.Context) {
+// loadPauses reads which queues were paused when the service ended. Nothing is retried before
+// that is known, and a Pause meanwhile comes after what was read.
+func (l *Scheduler) loadPauses(ctx context.Context) {
 	load := func() error {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return l.store.Entries(ctx, store.HoldPrefix, "", func(e store.Entry) (bool, error) {
-			l.held[strings.TrimPrefix(e.Name, store.HoldPrefix)] = true
+		return l.store.Entries(ctx, store.PausePrefix, "", func(e store.Entry) (bool, error) {
+			l.paused[strings.TrimPrefix(e.Name, store.PausePrefix)] = true
 			return true, nil
 		})
 	}
-	l.untilDone(ctx, holding, load)
+	l.untilDone(ctx, pausing, load)
 }

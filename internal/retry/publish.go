@@ -149,7 +149,7 @@ func (g *Sender) Send(ctx context.Context, queue string, claims []store.Claim) (
 var Again = errors.New("the queue was bound again")
 
 func (g *Sender) tell(r *store.Record, now time.Time) {
-	kind := Returned
+	kind := Retried
 	if r.Forward != nil {
 		kind = Forwarded
 	}

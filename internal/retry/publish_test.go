@@ -89,7 +89,7 @@ func TestOnlyAConfirmedMessageIsDone(t *testing.T) {
 			t.Errorf("%s: %+v", body, f)
 		}
 	}
-	if want := []string{string(retry.Returned) + " " + claims[1].Record.ID.String(), string(retry.Returned) + " " + claims[7].Record.ID.String()}; !reflect.DeepEqual(told, want) {
+	if want := []string{string(retry.Retried) + " " + claims[1].Record.ID.String(), string(retry.Retried) + " " + claims[7].Record.ID.String()}; !reflect.DeepEqual(told, want) {
 		t.Errorf("told %v, want %v", told, want)
 	}
 	if len(a.bound) != 2 {

@@ -33,7 +33,7 @@ func (b busy) Next(ctx context.Context) ([]store.NextDue, error) {
 func sentAt(t *testing.T, replicas int, rate float64, late time.Duration, length time.Duration) (began time.Time, at []time.Time) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		fleet, rules := memstore.NewReplicas(), throttle.Rules{Rate: rate, NoConsumer: throttle.Return}
+		fleet, rules := memstore.NewReplicas(), throttle.Rules{Rate: rate, NoConsumer: throttle.Retry}
 		g := &giver{began: time.Now(), answer: done, nth: map[string]int{}}
 		began = g.began
 		ctx, cancel := context.WithCancel(t.Context())

@@ -44,12 +44,12 @@ type Giver interface {
 }
 
 // Gate limits how many due messages may be retried to a queue now, as throttle.Gate does.
-// What it allows is reported to Unsent or Returned. Forwarded messages do not pass it.
+// What it allows is reported to Unsent or Retried. Forwarded messages do not pass it.
 type Gate interface {
 	Late(by time.Duration)
 	Allow(queue string, most int, now time.Time) (n int, again time.Time)
 	Unsent(queue string, n int, now time.Time)
-	Returned(queue string, ids []uuid.UUID, now time.Time)
+	Retried(queue string, ids []uuid.UUID, now time.Time)
 }
 
 // Store is a store with a side table, as the scheduler needs it.
@@ -77,7 +77,7 @@ type Scheduler struct {
 
 	mu      sync.Mutex
 	resting map[store.Lane]rest // lanes that back off
-	held    map[string]bool     // queues whose retries a person has paused, see pause.go
+	paused  map[string]bool     // queues whose retries a person has paused, see pause.go
 }
 
 type rest struct {
@@ -99,7 +99,7 @@ type sent struct {
 func NewScheduler(s Store, g Giver, gate Gate, events Listener, log *slog.Logger, report func(lane store.Lane, err error)) *Scheduler {
 	gate.Late(late)
 	return &Scheduler{store: s, give: g, gate: gate, events: events, log: log, report: report,
-		resting: map[store.Lane]rest{}, held: map[string]bool{}, served: map[store.Lane]bool{}, woken: make(chan struct{}, 1),
+		resting: map[store.Lane]rest{}, paused: map[string]bool{}, served: map[store.Lane]bool{}, woken: make(chan struct{}, 1),
 		flights: flights{by: map[store.Lane]*flight{}}, troubles: troubles{since: map[string]time.Time{}}}
 }
 
@@ -138,7 +138,7 @@ func (l *Scheduler) Run(ctx context.Context, grace time.Duration) {
 		})
 	}
 
-	l.loadHolds(ctx)
+	l.loadPauses(ctx)
 	for away := firstRest; ctx.Err() == nil; {
 		wake, err := l.sendDue(ctx, await)
 		woken, changed := l.woken, l.store.Changed()
@@ -179,8 +179,8 @@ func (l *Scheduler) sendDue(ctx context.Context, await func(sent)) (time.Duratio
 			if l.served[n.Lane] {
 				continue
 			}
-			if !n.Forwards() && l.isHeld(n.Queue) {
-				continue // until Hold says otherwise, which wakes
+			if !n.Forwards() && l.isPaused(n.Queue) {
+				continue // until Pause says otherwise, which wakes
 			}
 			at := n.Due
 			if r := l.restUntil(n.Lane); r.After(at) {
@@ -319,7 +319,7 @@ func (l *Scheduler) tell(s sent, now time.Time) {
 			ids = append(ids, r.ID)
 		}
 	}
-	l.gate.Returned(s.lane.Queue, ids, now)
+	l.gate.Retried(s.lane.Queue, ids, now)
 	l.gate.Unsent(s.lane.Queue, len(s.claims)-len(ids), now)
 }
 

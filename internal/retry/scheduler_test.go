@@ -273,8 +273,8 @@ func TestQueuesTakeTurnsWhenRabbitMQIsSlow(t *testing.T) {
 func TestAHeldQueueWaitsUntilItIsReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
-		// Held before this start, as after a restart.
-		if err := s.PutEntries(t.Context(), []store.Entry{{Name: store.HoldPrefix + "q", Value: []byte("{}")}}); err != nil {
+		// Paused before this start, as after a restart.
+		if err := s.PutEntries(t.Context(), []store.Entry{{Name: store.PausePrefix + "q", Value: []byte("{}")}}); err != nil {
 			t.Fatal(err)
 		}
 		g := &giver{began: time.Now(), answer: done, nth: map[string]int{}}
@@ -293,11 +293,11 @@ func TestAHeldQueueWaitsUntilItIsReleased(t *testing.T) {
 		if err != nil || len(page.Records) != 2 || page.Records[0].Record.Attempt != 3 || !page.Records[0].Record.Due.Equal(waits.Due) {
 			t.Errorf("held: %+v, %v", page.Records, err)
 		}
-		l.Hold("q", false)
+		l.Pause("q", false)
 		time.Sleep(time.Second)
-		l.Hold("q", true)
+		l.Pause("q", true)
 		time.Sleep(2 * time.Hour)
-		l.Hold("q", false)
+		l.Pause("q", false)
 		time.Sleep(time.Second)
 		cancel()
 		running.Wait()
@@ -326,7 +326,7 @@ func TestARestOfAQueueThatNothingWaitsForIsForgotten(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		l.Hold("paused", true)
+		l.Pause("paused", true)
 		synctest.Wait()
 		gone, err := s.List(ctx, store.Filter{State: store.Waiting, Queue: "gone", Limit: 1})
 		if err != nil || len(gone.Records) != 1 {

@@ -14,7 +14,7 @@ const longestAway = time.Second
 const (
 	returning = "returning due messages"
 	settling  = "settling returned messages"
-	holding   = "reading which queues are held"
+	pausing   = "reading which queues are paused"
 )
 
 // troubles are what the store fails at, and since when: a person learns when it

@@ -46,7 +46,7 @@ func (g *counting) Unsent(_ string, n int, _ time.Time) {
 	g.unsent += n
 }
 
-func (g *counting) Returned(_ string, ids []uuid.UUID, _ time.Time) {
+func (g *counting) Retried(_ string, ids []uuid.UUID, _ time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.retried = append(g.retried, ids...)

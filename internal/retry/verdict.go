@@ -79,10 +79,10 @@ func (f *Intake) judge(ctx context.Context, i int, d *wire.Delivery, rules *Rule
 	v := p.Decide(failure)
 	rec.Policy = v.Policy
 	if v.Asked > 0 {
-		addNote(rec, fmt.Sprintf("its consumer asked for a delay of %s; policy %q allows %s (max_retry_in)", policy.FormatDuration(v.Asked), p.Name, policy.FormatDuration(v.Delay)))
+		addNote(rec, fmt.Sprintf("its consumer asked for a delay of %s; policy %q allows %s (max_retry_after)", policy.FormatDuration(v.Asked), p.Name, policy.FormatDuration(v.Delay)))
 	}
 	switch v.Action {
-	case policy.Return:
+	case policy.Retry:
 		until(rec, now.Add(v.Delay))
 		// Where messages stand behind each other a wait of its own would hold up
 		// others.

@@ -8,12 +8,12 @@ import (
 )
 
 // gateOf is how a queue's gate is shown; nil when nothing is to be said of it.
-func (s *tenant) gateOf(queue string) *console.Gate {
+func (s *tenant) gateOf(queue string) *console.Throttle {
 	v := s.gate.View(queue, time.Now())
 	if !v.On && !v.Forced && v.Rate == 0 && v.Limit == 0 && v.NoConsumersSince.IsZero() {
 		return nil
 	}
-	return &console.Gate{State: string(v.State), Why: v.Why, Since: known(v.Since), Until: known(v.Until), NoConsumer: known(v.NoConsumersSince),
+	return &console.Throttle{State: string(v.State), Why: v.Why, Since: known(v.Since), Until: known(v.Until), NoConsumer: known(v.NoConsumersSince),
 		Rate: v.Rate, InFlight: v.InFlight, MostFlight: v.Limit, FailedShare: v.FailedShare, Judged: v.Seen}
 }
 

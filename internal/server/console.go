@@ -47,10 +47,10 @@ func (s *tenant) openConsole() error {
 	s.console = console.New(console.Config{
 		Store: s.store, Broker: atBroker, Audit: s.audit, Policies: s.flow.Policies, Events: s.events, Log: s.Log,
 		Restorable: s.config.Store.Restorable, Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerAt: s.brokerAt,
-		Rates: &s.rates, Problems: s.problems, Notices: s.notices, Ready: s.health.ready, Decoder: s.decoder, SetHeld: s.loop.Hold, Way: s.flow.Way,
+		Rates: &s.rates, Problems: s.problems, Notices: s.notices, Ready: s.health.ready, Decoder: s.decoder, SetPaused: s.loop.Pause, Way: s.flow.Way,
 		Limits:   func(policy string) string { return s.rulesOf(policy).String() },
-		Replicas: s.replicas(), Recounted: s.recounted, Gate: s.gateOf, Force: s.force,
-		Returns: func(queue string) string { return s.health.of(partQueue + queue) },
+		Replicas: s.replicas(), Recounted: s.recounted, Throttle: s.gateOf, Force: s.force,
+		Blocked: func(queue string) string { return s.health.of(partQueue + queue) },
 	})
 	tokens := auth.NewTokens(s.store, s.audit)
 	if s.guarded, err = s.guard(tokens); err != nil {

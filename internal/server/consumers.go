@@ -66,7 +66,7 @@ func (c *consumers) Allow(queue string, most int, now time.Time) (n int, again t
 	if !until.IsZero() {
 		return 0, until
 	}
-	if yes && c.rules(queue).NoConsumer != throttle.Return {
+	if yes && c.rules(queue).NoConsumer != throttle.Retry {
 		if until := c.unknown(queue, now); !until.IsZero() {
 			return 0, until
 		}
@@ -143,7 +143,7 @@ func (c *consumers) round(ctx context.Context) time.Duration {
 	now := time.Now()
 	if next, err := c.due(ctx); err == nil {
 		for _, n := range next {
-			if n.Forwards() || !n.Due.Before(now.Add(askSome)) || c.rules(n.Queue).NoConsumer == throttle.Return {
+			if n.Forwards() || !n.Due.Before(now.Add(askSome)) || c.rules(n.Queue).NoConsumer == throttle.Retry {
 				continue
 			}
 			if yes, _ := c.enrolled(n.Queue); yes {
@@ -176,7 +176,7 @@ func (c *consumers) turn(now time.Time) (ask, forgotten []string, wait time.Dura
 	maps.DeleteFunc(c.unsure, func(_ string, since time.Time) bool { return now.Sub(since) > watchedFor })
 	for q, w := range c.queues {
 		switch {
-		case now.Sub(w.due) > watchedFor || c.rules(q).NoConsumer == throttle.Return:
+		case now.Sub(w.due) > watchedFor || c.rules(q).NoConsumer == throttle.Retry:
 			delete(c.queues, q)
 			if w.consumers == 0 {
 				forgotten = append(forgotten, q)

@@ -116,7 +116,7 @@ func TestAQueueWithNothingDueIsForgotten(t *testing.T) {
 	watching(t, a, throttle.Rules{}, func(c *consumers, allowed func() int) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if n := allowed(); n != 0 || c.View("q", time.Now()).Held != throttle.WhyNoConsumer {
+		if n := allowed(); n != 0 || c.View("q", time.Now()).Paused != throttle.WhyNoConsumer {
 			t.Errorf("%d, %+v", n, c.View("q", time.Now()))
 		}
 		a.set(func() { a.due = nil })
@@ -125,7 +125,7 @@ func TestAQueueWithNothingDueIsForgotten(t *testing.T) {
 		asks := 0
 		a.set(func() { asks = a.asks })
 		time.Sleep(time.Hour)
-		if v := c.View("q", time.Now()); v.Held != "" || !v.NoConsumersSince.IsZero() {
+		if v := c.View("q", time.Now()); v.Paused != "" || !v.NoConsumersSince.IsZero() {
 			t.Errorf("%+v", v)
 		}
 		if a.set(func() {}); a.asks != asks {
@@ -136,7 +136,7 @@ func TestAQueueWithNothingDueIsForgotten(t *testing.T) {
 
 func TestQueuesThatAreReadWithBasicGetAreNotAskedFor(t *testing.T) {
 	a := &asked{n: map[string]int{}, due: []string{"q"}}
-	watching(t, a, throttle.Rules{NoConsumer: throttle.Return}, func(c *consumers, allowed func() int) {
+	watching(t, a, throttle.Rules{NoConsumer: throttle.Retry}, func(c *consumers, allowed func() int) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if n := allowed(); n != 5 || a.asks != 0 {

@@ -28,7 +28,7 @@ type health struct {
 const (
 	partIntake      = "intake"
 	partParked      = "parked"
-	partPublish     = "returns"
+	partPublish     = "retries"
 	partDelays      = "delays"
 	partStore       = "store"
 	partLedger      = "ledger"

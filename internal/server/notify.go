@@ -72,12 +72,12 @@ func (s *tenant) conditions(ctx context.Context, t *notify.Settings) ([]notify.C
 			all = append(all, notify.Condition{Kind: notify.LedgerOff, Queue: q, Text: fmt.Sprintf("by %d", n)})
 		}
 	}
-	err = s.store.Entries(ctx, store.HoldPrefix, "", func(e store.Entry) (bool, error) {
-		var h console.Hold
+	err = s.store.Entries(ctx, store.PausePrefix, "", func(e store.Entry) (bool, error) {
+		var h console.QueuePause
 		if err := json.Unmarshal(e.Value, &h); err != nil {
 			return false, err
 		}
-		all = append(all, notify.Condition{Kind: notify.QueueHeld, Queue: strings.TrimPrefix(e.Name, store.HoldPrefix), Since: h.Since, Text: "by " + h.By + ": " + h.Reason})
+		all = append(all, notify.Condition{Kind: notify.QueuePaused, Queue: strings.TrimPrefix(e.Name, store.PausePrefix), Since: h.Since, Text: "by " + h.By + ": " + h.Reason})
 		return true, nil
 	})
 	return all, err
@@ -108,7 +108,7 @@ func conditionsOf(replicas []map[string]string) (all []notify.Condition) {
 		}
 	}
 	for queue, what := range failing {
-		all = append(all, notify.Condition{Kind: notify.QueueHeld, Queue: queue, Text: what})
+		all = append(all, notify.Condition{Kind: notify.QueuePaused, Queue: queue, Text: what})
 	}
 	if blocked != "" {
 		all = append(all, notify.Condition{Kind: notify.BrokerBlocked, Text: blocked})

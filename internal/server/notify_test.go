@@ -64,9 +64,9 @@ func TestWhatHealthTellsPeople(t *testing.T) {
 		{partParkedStore, "", ""},
 		{partPublish, blockedBy + "disk", "broker_blocked: " + blockedBy + "disk"},
 		{partPublish, "", ""},
-		{partQueue + "orders", "no such queue", "queue_held orders: they fail: no such queue"},
-		{partConsumers + "orders", "none", "queue_held orders: they fail: no such queue"}, // the gate tells of it
-		{partForward + "orders to exchange dead", "full", "queue_held orders to exchange dead: nothing is forwarded there: full; queue_held orders: they fail: no such queue"},
+		{partQueue + "orders", "no such queue", "queue_paused orders: they fail: no such queue"},
+		{partConsumers + "orders", "none", "queue_paused orders: they fail: no such queue"}, // the gate tells of it
+		{partForward + "orders to exchange dead", "full", "queue_paused orders to exchange dead: nothing is forwarded there: full; queue_paused orders: they fail: no such queue"},
 	} {
 		if step.part != "" {
 			h.set(step.part, step.what)

@@ -56,7 +56,7 @@ type ring struct {
 
 const (
 	rateFailed = iota
-	rateReturned
+	rateRetried
 	rateParked
 	rateDiscarded
 	rateKinds
@@ -173,7 +173,7 @@ func (r *rates) Failed(sees func(queue string) bool) (n int64) {
 }
 
 func fields(f *console.Flow) [rateKinds]*int64 {
-	return [...]*int64{rateFailed: &f.Failed, rateReturned: &f.Returned, rateParked: &f.Parked, rateDiscarded: &f.Discarded}
+	return [...]*int64{rateFailed: &f.Failed, rateRetried: &f.Retried, rateParked: &f.Parked, rateDiscarded: &f.Discarded}
 }
 
-var counted = map[retry.Kind]int{retry.Failed: rateFailed, retry.Returned: rateReturned, retry.Parked: rateParked, retry.Discarded: rateDiscarded}
+var counted = map[retry.Kind]int{retry.Failed: rateFailed, retry.Retried: rateRetried, retry.Parked: rateParked, retry.Discarded: rateDiscarded}

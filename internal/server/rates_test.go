@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/retry"
 )
 
-var kinds = []retry.Kind{retry.Failed, retry.Returned, retry.Parked, retry.Discarded}
+var kinds = []retry.Kind{retry.Failed, retry.Retried, retry.Parked, retry.Discarded}
 
 // The ring counts what a list of all events would, for whatever second is asked.
 // Events come from several goroutines, so a little out of order.
@@ -92,7 +92,7 @@ func TestRatesAtOnce(t *testing.T) {
 	}
 	wg.Wait()
 	got := r.Minute("0", at)
-	if got.Failed+got.Returned+got.Parked != 4*500 {
+	if got.Failed+got.Retried+got.Parked != 4*500 {
 		t.Errorf("4 times 500 events count as %v", got)
 	}
 }

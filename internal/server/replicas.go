@@ -84,7 +84,7 @@ func (f *fleet) parted(p cluster.Part) {
 	}
 	f.judged, f.judge = judged, now
 	if said, err := json.Marshal(judged); err == nil {
-		f.Say(func(s *cluster.Said) { s.Returns = said })
+		f.Say(func(s *cluster.Said) { s.Breakers = said })
 	}
 }
 
@@ -136,7 +136,7 @@ func (f *fleet) look(ctx context.Context) {
 	for id := range told {
 		f.console.Told(ctx, []string{id})
 	}
-	err := f.console.Look(ctx, f.loop.SetHolds)
+	err := f.console.Look(ctx, f.loop.SetPauses)
 	if err == nil {
 		err = f.console.LookAtLedger(ctx)
 	}
@@ -236,9 +236,9 @@ func (f *fleet) hear(s cluster.Said) {
 	for queue, n := range s.Flows {
 		f.rates.heard(queue, n, now)
 	}
-	if s.Returns != nil {
+	if s.Breakers != nil {
 		var all map[string]throttle.Judged
-		if json.Unmarshal(s.Returns, &all) == nil {
+		if json.Unmarshal(s.Breakers, &all) == nil {
 			f.gate.Heard(s.From, all, now)
 		}
 	}
@@ -328,7 +328,7 @@ func (s *tenant) joinFleet(ctx context.Context) error {
 	f.alone = []func(context.Context){s.console.Lead, s.notify.Run, s.guarded.Forget}
 	f.gate.SetLeads(false)
 	f.gate.SetPart(throttle.Part{}, time.Now())
-	if err := f.console.Look(ctx, f.loop.SetHolds); err != nil {
+	if err := f.console.Look(ctx, f.loop.SetPauses); err != nil {
 		return err
 	}
 	return f.follow(ctx)

@@ -20,7 +20,7 @@ import (
 // seconds, also while one joins and one dies.
 func TestARateIsThatOfAllTogether(t *testing.T) {
 	const rate = 40
-	together(t, throttle.Rules{Rate: rate, NoConsumer: throttle.Return}, func(t *testing.T, s *scene) {
+	together(t, throttle.Rules{Rate: rate, NoConsumer: throttle.Retry}, func(t *testing.T, s *scene) {
 		s.join()
 		s.join()
 		time.Sleep(3 * time.Second)
@@ -60,7 +60,7 @@ func TestARateIsThatOfAllTogether(t *testing.T) {
 // in_flight too, also where there are more replicas than may be in flight.
 func TestInFlightIsOfAllTogether(t *testing.T) {
 	for _, most := range []int{2, 7, 100} {
-		together(t, throttle.Rules{InFlight: most, Settle: time.Hour, NoConsumer: throttle.Return}, func(t *testing.T, s *scene) {
+		together(t, throttle.Rules{InFlight: most, Settle: time.Hour, NoConsumer: throttle.Retry}, func(t *testing.T, s *scene) {
 			for range 3 {
 				s.join()
 			}
@@ -82,18 +82,18 @@ var boss = auth.Caller{Name: "ann", How: "token", Role: auth.Admin}
 
 // What a person does at one replica holds at all within a second.
 func TestAHoldHoldsEverywhereWithinASecond(t *testing.T) {
-	together(t, throttle.Rules{NoConsumer: throttle.Return}, func(t *testing.T, s *scene) {
+	together(t, throttle.Rules{NoConsumer: throttle.Retry}, func(t *testing.T, s *scene) {
 		for range 3 {
 			s.join()
 		}
 		time.Sleep(3 * time.Second)
 		for _, at := range s.nodes {
-			if err := at.console.Hold(context.Background(), boss, "q", "why not"); err != nil {
+			if err := at.console.PauseQueue(context.Background(), boss, "q", "why not"); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Second)
 			for _, n := range s.nodes {
-				if !slices.Contains(n.loop.Held(), "q") {
+				if !slices.Contains(n.loop.Paused(), "q") {
 					t.Fatal("a second later another replica does not hold the queue")
 				}
 			}
@@ -103,23 +103,23 @@ func TestAHoldHoldsEverywhereWithinASecond(t *testing.T) {
 			if s.count() != before {
 				t.Fatal("a held queue got messages back")
 			}
-			if err := at.console.Release(context.Background(), boss, "q", ""); err != nil {
+			if err := at.console.ResumeQueue(context.Background(), boss, "q", ""); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Second)
 			for _, n := range s.nodes {
-				if len(n.loop.Held()) > 0 {
+				if len(n.loop.Paused()) > 0 {
 					t.Fatal("a second later another replica holds the queue still")
 				}
 			}
 		}
 		// One that joins holds what is held.
-		if err := s.nodes[0].console.Hold(context.Background(), boss, "q", ""); err != nil {
+		if err := s.nodes[0].console.PauseQueue(context.Background(), boss, "q", ""); err != nil {
 			t.Fatal(err)
 		}
 		n := s.join()
 		time.Sleep(time.Second)
-		if !slices.Contains(n.loop.Held(), "q") {
+		if !slices.Contains(n.loop.Paused(), "q") {
 			t.Error("who joins does not hold the queue")
 		}
 	})
@@ -127,7 +127,7 @@ func TestAHoldHoldsEverywhereWithinASecond(t *testing.T) {
 
 func TestASetBreakerIsSetEverywhereWithinASecond(t *testing.T) {
 	b := throttle.DefaultBreaker()
-	together(t, throttle.Rules{Breaker: &b, NoConsumer: throttle.Return}, func(t *testing.T, s *scene) {
+	together(t, throttle.Rules{Breaker: &b, NoConsumer: throttle.Retry}, func(t *testing.T, s *scene) {
 		for range 3 {
 			s.join()
 		}
@@ -174,7 +174,7 @@ func TestASetBreakerIsSetEverywhereWithinASecond(t *testing.T) {
 // from there.
 func TestOneBreakerForAll(t *testing.T) {
 	b := throttle.Breaker{Share: 0.5, Least: 30, Window: time.Minute, Wait: 10 * time.Second, MaxWait: 20 * time.Second, Probes: 3, Ramp: 30 * time.Second}
-	together(t, throttle.Rules{Rate: 30, Breaker: &b, Settle: 5 * time.Second, NoConsumer: throttle.Return}, func(t *testing.T, s *scene) {
+	together(t, throttle.Rules{Rate: 30, Breaker: &b, Settle: 5 * time.Second, NoConsumer: throttle.Retry}, func(t *testing.T, s *scene) {
 		for range 3 {
 			s.join()
 		}

@@ -97,9 +97,9 @@ func TestARefusedConfigLeavesTheOldPolicies(t *testing.T) {
 	p := policy.Default()
 	p.Name = "orders"
 	next.Policies = policy.Set{p}
-	next.Returns = map[string]throttle.Rules{"orders": {Rate: 5, Breaker: &throttle.Breaker{}}}
+	next.Throttle = map[string]throttle.Rules{"orders": {Rate: 5, Breaker: &throttle.Breaker{}}}
 	s.reload(&next, nil)
-	if all, err := s.tenants[0].console.Policies(t.Context(), auth.Caller{Role: auth.Viewer}); err != nil || all[0].Returns != "5/s, breaker" {
+	if all, err := s.tenants[0].console.Policies(t.Context(), auth.Caller{Role: auth.Viewer}); err != nil || all[0].Throttle != "5/s, breaker" {
 		t.Errorf("people see %+v, %v", all, err)
 	}
 	if got := inForce(); got != "orders" {

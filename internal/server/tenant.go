@@ -253,7 +253,7 @@ func (s *tenant) rules(c *config.Config) retry.Rules {
 			close(s.delayed)
 		})
 	}
-	s.returns.Store(&c.Returns)
+	s.returns.Store(&c.Throttle)
 	return retry.Rules{Policies: c.Policies, Ways: c.Ways}
 }
 

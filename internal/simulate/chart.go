@@ -150,7 +150,7 @@ func (r *Result) drawTable(c *svg) {
 		cell := letters{size: 14, colour: ink, class: "storm-ink", bold: w.ID == "redrive", align: "start"}
 		c.text(plotLeft, y, w.Title, cell)
 		cell.align = "end"
-		for i, v := range []string{number(float64(w.Returns)), perSecond(w.Peak), r.after(w.Recovered), r.after(w.Drained), number(float64(w.Parked))} {
+		for i, v := range []string{number(float64(w.Retries)), perSecond(w.Peak), r.after(w.Recovered), r.after(w.Drained), number(float64(w.Parked))} {
 			c.text(columns[i], y, v, cell)
 		}
 	}
@@ -185,7 +185,7 @@ func (r *Result) Text() string {
 	fmt.Fprintf(&b, "%s, and can serve %s.", r.title(), perSecond(r.Options.Capacity))
 	for _, w := range r.Ways {
 		fmt.Fprintf(&b, " With %s: %s retries reach it while it is down, at most %s calls a second; new messages are served %s, and the backlog is gone %s",
-			strings.ToLower(w.Title[:1])+w.Title[1:], number(float64(w.Returns)), number(w.Peak), afterWords(w.Recovered), afterWords(w.Drained))
+			strings.ToLower(w.Title[:1])+w.Title[1:], number(float64(w.Retries)), number(w.Peak), afterWords(w.Recovered), afterWords(w.Drained))
 		if w.Parked > 0 {
 			fmt.Fprintf(&b, ", %s messages having been parked", number(float64(w.Parked)))
 		}

@@ -131,7 +131,7 @@ func (q *queue) letThrough(t int) {
 			q.ids = append(q.ids, idOf(b.id))
 			q.work.push(b)
 		}
-		q.gate.Returned(queueName, q.ids, at(t))
+		q.gate.Retried(queueName, q.ids, at(t))
 	}
 }
 
@@ -182,7 +182,7 @@ func (q *queue) fail(t int, b batch) {
 		}
 		b.n -= some.n
 		v := q.policy.Decide(policy.Failure{Queue: queueName, Reason: policy.Reported, Attempt: some.attempt, Seed: q.random.Uint64()})
-		if v.Action != policy.Return {
+		if v.Action != policy.Retry {
 			b.n += some.n // all of one batch have as many attempts
 			q.rec.parked += int64(b.n)
 			return

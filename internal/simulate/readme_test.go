@@ -21,7 +21,7 @@ func TestThePictureOfTheReadme(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := simulate.Run(t.Context(), simulate.Options{Policy: c.Policies[0], Rules: c.Returns["orders"], Rate: 200, Outage: time.Hour, Seed: 1})
+	r, err := simulate.Run(t.Context(), simulate.Options{Policy: c.Policies[0], Rules: c.Throttle["orders"], Rate: 200, Outage: time.Hour, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

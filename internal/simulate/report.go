@@ -59,7 +59,7 @@ func (r *Result) Report() Report {
 	p := Report{Policy: o.Policy.Name, Rate: o.Rate, Capacity: o.Capacity, OutageSeconds: o.Outage.Seconds(), LimpSeconds: o.Limp.Seconds(), Seed: o.Seed,
 		BestDrainAfter: seconds(r.Best), BeginsAt: -o.Before.Seconds(), StepSeconds: r.Bin.Seconds()}
 	for _, w := range r.Ways {
-		v := WayReport{Way: w.ID, Title: w.Title, CallsWhileDown: w.Calls, RetriesWhileDown: w.Returns, RetriesShare: w.Share, Peak: w.Peak,
+		v := WayReport{Way: w.ID, Title: w.Title, CallsWhileDown: w.Calls, RetriesWhileDown: w.Retries, RetriesShare: w.Share, Peak: w.Peak,
 			RecoveredAfter: seconds(w.Recovered), DrainedAfter: seconds(w.Drained), OverBest: w.Over, Arrived: w.Arrived, Served: w.Served, Parked: w.Parked, Waiting: w.Waiting,
 			Load: w.Load, Left: w.Left}
 		for _, c := range w.Changes {
@@ -94,7 +94,7 @@ func (r *Result) Table() [][]string {
 		if w.ID == "redrive" && w.Over != nil {
 			drain += " (best possible: " + moment(*r.Best) + ")"
 		}
-		rows = append(rows, []string{w.Title, number(float64(w.Returns)), strconv.FormatFloat(100*w.Share, 'g', 3, 64) + "%", perSecond(w.Peak), r.after(w.Recovered), drain, number(float64(w.Parked))})
+		rows = append(rows, []string{w.Title, number(float64(w.Retries)), strconv.FormatFloat(100*w.Share, 'g', 3, 64) + "%", perSecond(w.Peak), r.after(w.Recovered), drain, number(float64(w.Parked))})
 	}
 	return rows
 }

@@ -22,10 +22,10 @@ type Way struct{ ID, Title, Says string }
 // Outcome is what one way did.
 type Outcome struct {
 	Way
-	// Calls reached the upstream while it was down; Returns are those of them that
+	// Calls reached the upstream while it was down; Retries are those of them that
 	// were not the first of their message, which only the consumer can spare.
-	Calls, Returns int64
-	// Share is Returns as a share of those with backoff alone.
+	Calls, Retries int64
+	// Share is Retries as a share of those with backoff alone.
 	Share float64
 	Peak  float64 // most calls in a second
 	// Recovered is how long after the outage new messages were served as before: for
@@ -132,7 +132,7 @@ func (r *record) tick(t int, s state) {
 }
 
 func (r *record) outcome(w Way) Outcome {
-	o := Outcome{Way: w, Calls: r.calls, Returns: r.returns, Peak: float64(r.peak), Arrived: r.arrived, Served: r.served, Parked: r.parked, Waiting: r.waiting, Left: r.left, Changes: r.changes}
+	o := Outcome{Way: w, Calls: r.calls, Retries: r.returns, Peak: float64(r.peak), Arrived: r.arrived, Served: r.served, Parked: r.parked, Waiting: r.waiting, Left: r.left, Changes: r.changes}
 	since := func(t int) *time.Duration {
 		if t < 0 {
 			return nil
@@ -149,12 +149,12 @@ func (r *record) outcome(w Way) Outcome {
 
 // compare sets each way against backoff alone, and against the best.
 func (r *Result) compare() {
-	alone := r.Ways[2].Returns
+	alone := r.Ways[2].Retries
 	r.Bin = time.Duration(newRecord(r.Options).perBin) * tick
 	for i := range r.Ways {
 		w := &r.Ways[i]
 		if alone > 0 {
-			w.Share = float64(w.Returns) / float64(alone)
+			w.Share = float64(w.Retries) / float64(alone)
 		}
 		if w.Drained != nil && r.Best != nil && *r.Best > 0 {
 			w.Over = ptr(float64(*w.Drained-*r.Best) / float64(*r.Best))

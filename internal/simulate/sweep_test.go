@@ -36,7 +36,7 @@ func TestSweep(t *testing.T) {
 					over = append(over, 100*float64(*is.Drained-best)/float64(best))
 					late = append(late, (*is.Drained - best).Seconds())
 					if seed == 0 {
-						share = max(share, 100*float64(is.Returns)/float64(outcomeOf(t, backoff, o).Returns))
+						share = max(share, 100*float64(is.Retries)/float64(outcomeOf(t, backoff, o).Retries))
 					}
 				}
 			}

@@ -73,10 +73,10 @@ type Entry struct {
 	Value []byte
 }
 
-// HoldPrefix and a queue's name is the entry that says that a person has paused
+// PausePrefix and a queue's name is the entry that says that a person has paused
 // the returns to it. It is here because those who hold and those who return share
 // nothing but the store.
-const HoldPrefix = "hold/"
+const PausePrefix = "pause/"
 
 // BreakerPrefix and a queue's name is the entry that says that a person has set its
 // circuit breaker.

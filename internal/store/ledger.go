@@ -22,7 +22,7 @@ type Bookkeeper interface {
 	Recount(ctx context.Context) ([]LedgerLine, error)
 
 	// Passed counts n messages that came for queue and were never kept: they are In,
-	// and out as HandedOver or Dropped. It is durable with the next change; a crash
+	// and out as Delayed or Dropped. It is durable with the next change; a crash
 	// may forget it, on both sides at once.
 	Passed(queue string, as Column, n int64)
 }
@@ -32,22 +32,22 @@ type Column uint8
 
 // Columns. The first ones after In are the states of what is kept.
 const (
-	In         Column = 0
-	Returned   Column = 4 // RabbitMQ confirmed it in its work queue
-	Forwarded  Column = 5 // RabbitMQ confirmed it where its policy, or a person, sent it
-	Forgotten  Column = 6 // discarded for good
-	Moved      Column = 7 // it is another queue's now, and In there
-	HandedOver Column = 8 // it waits in RabbitMQ
-	Dropped    Column = 9 // its policy discarded it at once
-	columns           = 10
+	In        Column = 0
+	Retried   Column = 4 // RabbitMQ confirmed it in its work queue
+	Forwarded Column = 5 // RabbitMQ confirmed it where its policy, or a person, sent it
+	Forgotten Column = 6 // discarded for good
+	Moved     Column = 7 // it is another queue's now, and In there
+	Delayed   Column = 8 // it waits in RabbitMQ
+	Dropped   Column = 9 // its policy discarded it at once
+	columns          = 10
 )
 
 // Flows are the columns that only grow: all but what is kept.
-var Flows = [...]Column{In, Returned, Forwarded, Forgotten, Moved, HandedOver, Dropped}
+var Flows = [...]Column{In, Retried, Forwarded, Forgotten, Moved, Delayed, Dropped}
 
 // columnNames are for metrics and people.
 var columnNames = [columns]string{In: "in", Column(Waiting): "waiting", Column(Parked): "parked", Column(Discarded): "discarded",
-	Returned: "returned", Forwarded: "forwarded", Forgotten: "forgotten", Moved: "moved", HandedOver: "handed_over", Dropped: "dropped"}
+	Retried: "retried", Forwarded: "forwarded", Forgotten: "forgotten", Moved: "moved", Delayed: "delayed", Dropped: "dropped"}
 
 func (c Column) String() string {
 	if int(c) < len(columnNames) {
@@ -79,7 +79,7 @@ func (s *Sums) Add(o *Sums) {
 func (s *Sums) Kept() int64 { return s[Waiting] + s[Parked] + s[Discarded] }
 
 // Records is how many records were ever added.
-func (s *Sums) Records() int64 { return s[In] - s[Moved] - s[HandedOver] - s[Dropped] }
+func (s *Sums) Records() int64 { return s[In] - s[Moved] - s[Delayed] - s[Dropped] }
 
 // LedgerLine is what a ledger says of one queue.
 type LedgerLine struct {

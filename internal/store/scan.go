@@ -58,8 +58,8 @@ type Searcher interface {
 	// each group, is as exact as ever.
 	Past(ctx context.Context, id uuid.UUID) ([]Passage, error)
 
-	// Returned visits passages of all messages, newest first.
-	Returned(ctx context.Context, visit func(Passage) (more bool, err error)) error
+	// Retried visits passages of all messages, newest first.
+	Retried(ctx context.Context, visit func(Passage) (more bool, err error)) error
 }
 
 // Range chooses records by what is indexed. Zero fields choose all.
@@ -107,7 +107,7 @@ type Ending uint8
 
 // Endings. Their numbers are on disk.
 const (
-	EndedReturned  Ending = 1 // RabbitMQ confirmed it in its work queue
+	EndedRetried   Ending = 1 // RabbitMQ confirmed it in its work queue
 	EndedForwarded Ending = 2 // RabbitMQ confirmed it where its policy, or a person, sent it
 	EndedDiscarded Ending = 3 // for good: its time to be restored is over
 )

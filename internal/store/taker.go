@@ -38,7 +38,7 @@ func BooksOf(ctx context.Context, s Store) (b Books, err error) {
 	if b.Newest, err = s.NewestKey(ctx); err != nil {
 		return b, err
 	}
-	err = s.Returned(ctx, func(p Passage) (bool, error) {
+	err = s.Retried(ctx, func(p Passage) (bool, error) {
 		b.Past = append(b.Past, p)
 		return len(b.Past) < PastKept, nil
 	})

@@ -47,7 +47,7 @@ func (g *Gate) Late(by time.Duration) {
 }
 
 // Allow says how many messages, most at most, may return to queue now, and reserves
-// them: each is then told to Returned or Unsent. If they are fewer than most, again
+// them: each is then told to Retried or Unsent. If they are fewer than most, again
 // is when to ask again; when that is zero, nothing may go before something happens.
 func (g *Gate) Allow(queue string, most int, now time.Time) (n int, again time.Time) {
 	r := g.rules(queue)
@@ -84,9 +84,9 @@ func (g *Gate) Unsent(queue string, n int, now time.Time) {
 	}
 }
 
-// Returned counts allowed messages that RabbitMQ has confirmed, in the order in
+// Retried counts allowed messages that RabbitMQ has confirmed, in the order in
 // which they were sent.
-func (g *Gate) Returned(queue string, ids []uuid.UUID, now time.Time) {
+func (g *Gate) Retried(queue string, ids []uuid.UUID, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	q := g.queues[queue]
@@ -148,7 +148,7 @@ func (g *Gate) Consumers(queue string, n int, now time.Time) {
 	}
 	q.ruled(r)
 	q.consumers, q.used = n, now
-	held := n == 0 && q.rules.NoConsumer != Return
+	held := n == 0 && q.rules.NoConsumer != Retry
 	switch was := !q.noneSince.IsZero(); {
 	case held && !was:
 		q.noneSince = now

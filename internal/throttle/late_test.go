@@ -48,7 +48,7 @@ func (b *bench) goesBut(n int) {
 	b.after(20 * time.Millisecond)
 	may, _ := b.Allow("q", 512, b.now)
 	b.Unsent("q", n, b.now)
-	b.Returned("q", make([]uuid.UUID, may-n), b.now)
+	b.Retried("q", make([]uuid.UUID, may-n), b.now)
 }
 
 func (b *bench) part(n int) { b.SetPart(throttle.Part{N: n}, b.now) }

@@ -79,7 +79,7 @@ func TestWhateverHappens(t *testing.T) {
 				}
 				reserved += n
 			},
-			"returned": func(t *rapid.T) {
+			"retried": func(t *rapid.T) {
 				forget()
 				n := rapid.IntRange(0, reserved).Draw(t, "n")
 				ids := make([]uuid.UUID, n)
@@ -87,7 +87,7 @@ func TestWhateverHappens(t *testing.T) {
 					ids[i] = fresh()
 					out = append(out, gone{ids[i], now})
 				}
-				g.Returned("q", ids, now)
+				g.Retried("q", ids, now)
 				reserved -= n
 			},
 			"unsent": func(t *rapid.T) {
@@ -155,7 +155,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		for i := range ids {
 			ids[i] = uuid.New()
 		}
-		g.Returned("q", ids, now)
+		g.Retried("q", ids, now)
 		g.Failed("q", ids[0], now)
 		now = now.Add(time.Millisecond)
 	}
@@ -216,7 +216,7 @@ func BenchmarkReturnedAndFailed(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		g.Allow("q", len(ids), now)
-		g.Returned("q", ids, now)
+		g.Retried("q", ids, now)
 		for i := 0; i < len(ids); i += 2 {
 			g.Failed("q", ids[i], now)
 		}

@@ -56,7 +56,7 @@ func (q *queue) room(most int, now time.Time) (n int, again time.Time, why strin
 		}
 		return at
 	}
-	if !q.noneSince.IsZero() && q.rules.NoConsumer != Return {
+	if !q.noneSince.IsZero() && q.rules.NoConsumer != Retry {
 		limit(0, time.Time{}, WhyNoConsumer)
 	}
 	switch {

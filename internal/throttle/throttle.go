@@ -63,8 +63,8 @@ func FormatRate(r float64) string {
 
 // What NoConsumer may be.
 const (
-	Hold   = "hold"
-	Return = "return"
+	Pause = "pause"
+	Retry = "retry"
 )
 
 // DefaultSettle is how long a returned message is waited for.

@@ -33,7 +33,7 @@ func (b *bench) goes(most int) []uuid.UUID {
 	for i := range ids {
 		ids[i] = uuid.New()
 	}
-	b.Returned("q", ids, b.now)
+	b.Retried("q", ids, b.now)
 	return ids
 }
 
@@ -180,7 +180,7 @@ func TestAFailureThatIsQuickerThanTheConfirmCounts(t *testing.T) {
 	}
 	b.fail(ids)
 	b.is(throttle.Closed)
-	b.Returned("q", ids, b.now)
+	b.Retried("q", ids, b.now)
 	b.is(throttle.Open)
 }
 
@@ -210,14 +210,14 @@ func TestNoConsumerNoReturn(t *testing.T) {
 	if n, again := b.Allow("q", 5, b.now); n != 0 || !again.IsZero() {
 		t.Fatal(n, again)
 	}
-	if v := b.after(time.Minute); v.Held != throttle.WhyNoConsumer || b.now.Sub(v.NoConsumersSince) != time.Minute {
+	if v := b.after(time.Minute); v.Paused != throttle.WhyNoConsumer || b.now.Sub(v.NoConsumersSince) != time.Minute {
 		t.Fatalf("%+v", v)
 	}
 	b.Consumers("q", 2, b.now)
 	if n, _ := b.Allow("q", 5, b.now); n != 5 {
 		t.Fatal(n)
 	}
-	b.rules.NoConsumer = throttle.Return
+	b.rules.NoConsumer = throttle.Retry
 	b.Consumers("q", 0, b.now)
 	if n, _ := b.Allow("q", 5, b.now); n != 5 {
 		t.Fatal(n)
@@ -236,7 +236,7 @@ func TestWhyNothingIsHeldForWantOfAConsumerAnyMore(t *testing.T) {
 		now := time.Unix(1_700_000_000, 0)
 		g.Consumers("q", 0, now)
 		if n == 0 {
-			r.NoConsumer = throttle.Return
+			r.NoConsumer = throttle.Retry
 		}
 		if g.Consumers("q", n, now); why != want {
 			t.Errorf("%d consumers: %q, want %q", n, why, want)
@@ -287,7 +287,7 @@ func TestTheRateIsExactOverAMinute(t *testing.T) {
 					b.Unsent("q", n-keep, b.now)
 					n = keep
 				}
-				b.Returned("q", make([]uuid.UUID, n), b.now)
+				b.Retried("q", make([]uuid.UUID, n), b.now)
 				sent[minute] += n
 				b.now = b.now.Add(time.Millisecond)
 				if again.After(b.now) {

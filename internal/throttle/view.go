@@ -10,13 +10,13 @@ type View struct {
 	State  State     `json:"state"`
 	Since  time.Time `json:"since,omitzero"`
 	Why    string    `json:"why,omitempty"`
-	By     string    `json:"by,omitempty"`    // who forced it
-	Until  time.Time `json:"until,omitzero"`  // open: when the first probe goes
-	Forced bool      `json:"forced"`          // until a person says otherwise
-	On     bool      `json:"on"`              // its policy has a breaker
-	Held   string    `json:"held,omitempty"`  // why nothing may return just now: breaker, no_consumer, in_flight or rate
-	Rate   float64   `json:"rate,omitempty"`  // returns a second that may go now, of all replicas; 0: no limit
-	Limit  int       `json:"limit,omitempty"` // in_flight of its policy; 0: no limit
+	By     string    `json:"by,omitempty"`     // who forced it
+	Until  time.Time `json:"until,omitzero"`   // open: when the first probe goes
+	Forced bool      `json:"forced"`           // until a person says otherwise
+	On     bool      `json:"on"`               // its policy has a breaker
+	Paused string    `json:"paused,omitempty"` // why nothing may return just now: breaker, no_consumer, in_flight or rate
+	Rate   float64   `json:"rate,omitempty"`   // returns a second that may go now, of all replicas; 0: no limit
+	Limit  int       `json:"limit,omitempty"`  // in_flight of its policy; 0: no limit
 	// InFlight are returned messages of which nothing is known yet, as far as its
 	// rules have them counted.
 	InFlight         int       `json:"in_flight"`
@@ -47,7 +47,7 @@ func (g *Gate) View(queue string, now time.Time) View {
 	v := View{State: q.state, Since: q.since, Why: q.why, By: q.by, Until: q.until, Forced: q.forced, On: r.Breaker != nil,
 		Rate: q.limit(now), Limit: r.InFlight, InFlight: flight, Consumers: q.consumers, NoConsumersSince: q.noneSince}
 	if n, _, why := q.room(1, now); n == 0 {
-		v.Held = why
+		v.Paused = why
 	}
 	var failed int
 	if v.Seen, failed = q.seenByAll(now); v.Seen > 0 {

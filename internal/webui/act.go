@@ -117,8 +117,8 @@ var deeds = map[string][2]string{
 	"discard": {"message discarded; it can be restored", "messages discarded; they can be restored"},
 	"restore": {"message parked again", "messages parked again"},
 	"copy":    {"copy is on its way", "copies are on their way"},
-	"hold":    {"queue held: nothing returns to it until it is released", ""},
-	"release": {"queue released: what is due returns", ""},
+	"pause":   {"queue held: nothing returns to it until it is released", ""},
+	"resume":  {"queue released: what is due returns", ""},
 	"open":    {"breaker open: nothing returns to the queue until it is set otherwise", ""},
 	"closed":  {"breaker closed: it does not open by itself", ""},
 	"auto":    {"the breaker finds out by itself again", ""},
@@ -136,18 +136,18 @@ func did(q url.Values) string {
 
 func title(s string) string { return strings.ToUpper(s[:min(1, len(s))]) + s[min(1, len(s)):] }
 
-func (s *server) hold(r *http.Request, c auth.Caller) (view, error) {
-	if err := s.console.Hold(r.Context(), c, r.PostForm.Get("queue"), r.PostForm.Get("reason")); err != nil {
+func (s *server) pause(r *http.Request, c auth.Caller) (view, error) {
+	if err := s.console.PauseQueue(r.Context(), c, r.PostForm.Get("queue"), r.PostForm.Get("reason")); err != nil {
 		return view{}, err
 	}
-	return view{to: "/queues?did=hold&n=1"}, nil
+	return view{to: "/queues?did=pause&n=1"}, nil
 }
 
-func (s *server) release(r *http.Request, c auth.Caller) (view, error) {
-	if err := s.console.Release(r.Context(), c, r.PostForm.Get("queue"), r.PostForm.Get("reason")); err != nil {
+func (s *server) resume(r *http.Request, c auth.Caller) (view, error) {
+	if err := s.console.ResumeQueue(r.Context(), c, r.PostForm.Get("queue"), r.PostForm.Get("reason")); err != nil {
 		return view{}, err
 	}
-	return view{to: "/queues?did=release&n=1"}, nil
+	return view{to: "/queues?did=resume&n=1"}, nil
 }
 
 func (s *server) breaker(r *http.Request, c auth.Caller) (view, error) {

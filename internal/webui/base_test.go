@@ -206,8 +206,8 @@ func TestFormsLeadToPagesUnderTheBase(t *testing.T) {
 		return to
 	}
 	leads("/messages/act", url.Values{"verb": {"discard"}, "id": {s.shop.Messages[0].ID}, "confirmed": {"1"}, "q": {"queue:a"}}, "/messages?q=queue%3Aa&did=discard&n=1")
-	leads("/queues/hold", url.Values{"queue": {"mail.send"}}, "/queues?did=hold&n=1")
-	leads("/queues/release", url.Values{"queue": {"mail.send"}}, "/queues?did=release&n=1")
+	leads("/queues/pause", url.Values{"queue": {"mail.send"}}, "/queues?did=pause&n=1")
+	leads("/queues/resume", url.Values{"queue": {"mail.send"}}, "/queues?did=resume&n=1")
 	leads("/queues/breaker", url.Values{"queue": {"mail.send"}, "to": {"auto"}}, "/queues?did=auto&n=1")
 	leads("/groups/"+s.shop.GroupList[0].ID+"/note", url.Values{"note": {"x"}, "q": {""}}, "/groups?did=note&n=1")
 	leads("/operations/"+s.shop.Ops[0].ID+"/pause", nil, "/operations/"+s.shop.Ops[0].ID)

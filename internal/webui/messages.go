@@ -55,7 +55,7 @@ func verbsOf(state string) []verb {
 	discard := verb{console.Discard, "Discard", "operator"}
 	restore := verb{console.Restore, "Restore", "operator"}
 	switch state {
-	case console.Returned:
+	case console.Retried:
 		return nil
 	case console.Discarded:
 		return []verb{restore}
@@ -97,7 +97,7 @@ func (s *server) messages(r *http.Request, c auth.Caller) (view, error) {
 // tabs are the saved queries: each is this query in another state.
 func tabs(query string) (all []tab, state string) {
 	rest, state := withoutState(query)
-	for _, s := range []string{console.Waiting, console.Parked, console.Returned, console.Discarded, ""} {
+	for _, s := range []string{console.Waiting, console.Parked, console.Retried, console.Discarded, ""} {
 		t := tab{Name: strings.ToUpper(s[:min(1, len(s))]) + s[min(1, len(s)):], Query: rest, Current: s == state}
 		if s == "" {
 			t.Name = "All"
@@ -113,7 +113,7 @@ func tabs(query string) (all []tab, state string) {
 func withoutState(query string) (rest, state string) {
 	var kept []string
 	for _, term := range terms(query) {
-		if s, is := strings.CutPrefix(term, "state:"); is && slices.Contains([]string{console.Waiting, console.Parked, console.Returned, console.Discarded}, s) {
+		if s, is := strings.CutPrefix(term, "state:"); is && slices.Contains([]string{console.Waiting, console.Parked, console.Retried, console.Discarded}, s) {
 			state = s
 		} else {
 			kept = append(kept, term)

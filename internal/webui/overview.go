@@ -49,10 +49,10 @@ func (s *server) overview(r *http.Request, c auth.Caller) (view, error) {
 		d.Slots = append(d.Slots, slot{sl, 100 * float64(sl.Count) / float64(max(most, 1))})
 	}
 	for _, q := range o.Queues {
-		if q.Gate.Says() != "" {
+		if q.Throttle.Says() != "" {
 			d.Storms = append(d.Storms, q)
 		}
-		if q.Failed > 0 || q.Waiting > 0 || q.Parked > 0 || q.Returns != "" || q.Hold != nil {
+		if q.Failed > 0 || q.Waiting > 0 || q.Parked > 0 || q.Blocked != "" || q.Pause != nil {
 			d.Failing = append(d.Failing, q)
 		}
 	}
@@ -85,13 +85,13 @@ func flowChart(hour []console.Flow, now time.Time) chart {
 	var lines [3][]int64
 	for i, f := range hour {
 		c.Minutes = append(c.Minutes, minute{first.Add(time.Duration(i) * time.Minute), f})
-		for j, n := range []int64{f.Failed, f.Returned, f.Parked} {
+		for j, n := range []int64{f.Failed, f.Retried, f.Parked} {
 			lines[j] = append(lines[j], n)
 			c.Most = max(c.Most, n)
 		}
 	}
 	c.Quiet = c.Most == 0
-	for j, name := range []string{"failed", "returned", "parked"} {
+	for j, name := range []string{"failed", "retried", "parked"} {
 		c.Lines = append(c.Lines, chartLine{name, line(lines[j], c.Most, 600, 160)})
 	}
 	return c

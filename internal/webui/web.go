@@ -45,8 +45,8 @@ type Console interface {
 	Edit(ctx context.Context, c auth.Caller, e console.EditRequest) (console.Edited, error)
 	Export(ctx context.Context, c auth.Caller, query string, w io.Writer) (int64, error)
 	Breaker(ctx context.Context, c auth.Caller, queue, to, reason string) error
-	Hold(ctx context.Context, c auth.Caller, queue, reason string) error
-	Release(ctx context.Context, c auth.Caller, queue, reason string) error
+	PauseQueue(ctx context.Context, c auth.Caller, queue, reason string) error
+	ResumeQueue(ctx context.Context, c auth.Caller, queue, reason string) error
 	NoteGroup(ctx context.Context, c auth.Caller, group, note string) error
 	Plan(ctx context.Context, c auth.Caller, p console.PlanRequest) (console.Plan, error)
 	GetPlan(ctx context.Context, c auth.Caller, id string) (console.Plan, error)
@@ -140,9 +140,9 @@ func Routes(c Console, o Options) map[string]http.Handler {
 		"GET /groups":                   s.groups,
 		"POST /groups/{id}/note":        s.noteGroup,
 		"GET /queues":                   s.queues,
-		"POST /queues/hold":             s.hold,
+		"POST /queues/pause":            s.pause,
 		"POST /queues/breaker":          s.breaker,
-		"POST /queues/release":          s.release,
+		"POST /queues/resume":           s.resume,
 		"GET /operations":               s.operations,
 		"GET /operations/{id}":          s.operation,
 		"POST /operations/{id}/{order}": s.order,

@@ -210,7 +210,7 @@ func (s *clusterStory) away(from *rabbitnode.Node) {
 	s.t.Helper()
 	began := time.Now()
 	brokertest.Eventually(s.t, "the service goes on at another node", func() bool {
-		intake, returns := s.connected("intake"), s.connected("returns")
+		intake, returns := s.connected("intake"), s.connected("retries")
 		return intake != nil && returns != nil && intake != from && returns != from
 	})
 	s.t.Logf("the service goes on at another node after %s", time.Since(began).Round(100*time.Millisecond))

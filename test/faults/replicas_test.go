@@ -88,7 +88,7 @@ func TestThreeReplicasAreOneService(t *testing.T) {
 	sees(t, 3, all...)
 	at := all[slices.IndexFunc(all, func(r *replica) bool { return r != next })]
 	publish(10 * rate)
-	if err := at.Hold(context.Background(), queue, "test"); err != nil {
+	if err := at.PauseQueue(context.Background(), queue, "test"); err != nil {
 		t.Fatal(err)
 	}
 	held := time.Now().Add(time.Second)
@@ -96,7 +96,7 @@ func TestThreeReplicasAreOneService(t *testing.T) {
 	if n := back.between(held, time.Now()); n > 0 {
 		t.Errorf("%d messages returned later than a second after the queue was held at another replica", n)
 	}
-	if err := next.Release(context.Background(), queue, ""); err != nil {
+	if err := next.ResumeQueue(context.Background(), queue, ""); err != nil {
 		t.Fatal(err)
 	}
 	brokertest.Eventually(t, "all are back", func() bool {

@@ -90,7 +90,7 @@ func TestPrometheusUnderstandsAllOfIt(t *testing.T) {
 	p.await(`count_over_time(redrive_build_info[5m]) >= 4`)
 	p.await(`redrive_queue_consumers{queue="lost"} == 0`)
 	p.await(`redrive_parked{queue="orders"} > 0`)
-	p.await(`redrive_ledger_total{queue="mail", as="handed_over"} > 0`)
+	p.await(`redrive_ledger_total{queue="mail", as="delayed"} > 0`)
 	p.await(`redrive_ledger_total{queue="texts", as="dropped"} > 0`)
 	p.await(`redrive_overdue_seconds{queue="lost"} > 0`)
 	p.await(`sum without (reason) (rate(redrive_dead_letters_total[1h])) >= 0`)
@@ -178,7 +178,7 @@ func work(t *testing.T, v *brokertest.VHost) *servertest.Service {
 	for _, queue := range []string{"orders", "mail", "texts", "lost", "held"} {
 		v.Queue(queue, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": wire.ExchangeDeadLetters})
 	}
-	if err := s.Client.Hold(t.Context(), "held", "a test"); err != nil {
+	if err := s.Client.PauseQueue(t.Context(), "held", "a test"); err != nil {
 		t.Fatal(err)
 	}
 	// Read with basic.get, these have no consumer.

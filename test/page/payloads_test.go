@@ -87,7 +87,7 @@ func attacked(t *testing.T) (s *scene, ids []string, operation string) {
 		reason := string([]rune(strings.ToValidUTF8(p, "?"))[:min(400, utf8.RuneCountInString(p))])
 		by := auth.Caller{Name: p, How: "rabbitmq", From: p, Face: "page", Role: auth.Admin}
 		if i%5 == 0 {
-			if err := s.Hold(t.Context(), by, parked.Queue, reason); err != nil && parked.Queue != "" {
+			if err := s.PauseQueue(t.Context(), by, parked.Queue, reason); err != nil && parked.Queue != "" {
 				t.Errorf("holding %q: %v", parked.Queue, err)
 			}
 		}

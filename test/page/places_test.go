@@ -76,9 +76,9 @@ var places = map[string]place{
 
 	"POST /messages/plan":           {part: "leads to the plan"},
 	"POST /groups/{id}/note":        {part: "leads back to the groups"},
-	"POST /queues/hold":             {part: "leads back to the queues"},
+	"POST /queues/pause":            {part: "leads back to the queues"},
 	"POST /queues/breaker":          {part: "leads back to the queues"},
-	"POST /queues/release":          {part: "leads back to the queues"},
+	"POST /queues/resume":           {part: "leads back to the queues"},
 	"POST /operations/{id}/{order}": {part: "leads back to the operation"},
 	"POST /plans/{id}/start":        {part: "leads to the operation"},
 	"GET /messages/new":             {part: "of the list: TestThePageLives"},

@@ -160,7 +160,7 @@ func newScene(t testing.TB, o options) *scene {
 	problems, notices := func() []string { return o.told.problems }, func() []string { return o.told.notices }
 	s.Console = console.New(console.Config{Store: s.store, Broker: o.told, Audit: s.audit, Log: log, Restorable: 30 * 24 * time.Hour, Rates: o.told, ReadOnly: o.readOnly,
 		Version: "1.4.0", Since: time.Now().Add(-51 * time.Hour), BrokerAt: func() string { return "amqp://redrive@rabbit-1.shop.example:5672/shop" },
-		Policies: policies, Problems: problems, Notices: notices, Decoder: decoder, Returns: func(q string) string { return o.told.returns[q] }})
+		Policies: policies, Problems: problems, Notices: notices, Decoder: decoder, Blocked: func(q string) string { return o.told.returns[q] }})
 	s.tokens = auth.NewTokens(s.store, s.audit)
 	s.token, _, err = s.tokens.Create(t.Context(), root, auth.NewToken{Name: "dana", Role: "admin"})
 	must(err)

@@ -39,9 +39,9 @@ func newService(t *testing.T) *service {
 	}
 	s.config.Broker = config.Broker{URL: s.vhost.ServiceURL(policies()), Management: s.vhost.Management}
 	s.config.Store.Disk, s.config.Listen = filepath.Join(t.TempDir(), "store"), "127.0.0.1:0"
-	s.config.Policies, s.config.Decode, s.config.Returns = policies(), protobuf(t), map[string]throttle.Rules{}
+	s.config.Policies, s.config.Decode, s.config.Throttle = policies(), protobuf(t), map[string]throttle.Rules{}
 	for _, p := range s.config.Policies {
-		s.config.Returns[p.Name] = throttle.Rules{NoConsumer: throttle.Return} // the tests read with basic.get
+		s.config.Throttle[p.Name] = throttle.Rules{NoConsumer: throttle.Retry} // the tests read with basic.get
 	}
 
 	disk, err := diskstore.Open(s.config.Store.Disk, diskstore.Options{Log: slog.New(slog.DiscardHandler)})

@@ -87,20 +87,20 @@ func traffic() *told {
 	}
 	t := &told{
 		queues: map[string]console.AtBroker{"orders.capture": there(8, 4213, 80), "mail.send": there(2, 310, 40), "stock.sync": there(4, 0, 3), "search.index": there(0, 12, 0)},
-		minutes: map[string]console.Flow{"orders.capture": {Failed: 412, Returned: 388, Parked: 9}, "mail.send": {Failed: 61},
-			"stock.sync": {Failed: 18, Returned: 22}, "webhooks": {Failed: 4, Parked: 4}},
+		minutes: map[string]console.Flow{"orders.capture": {Failed: 412, Retried: 388, Parked: 9}, "mail.send": {Failed: 61},
+			"stock.sync": {Failed: 18, Retried: 22}, "webhooks": {Failed: 4, Parked: 4}},
 		returns:  map[string]string{"webhooks": "RabbitMQ has no such queue"},
 		problems: []string{`nothing returns to the queue "webhooks": RabbitMQ has no such queue`},
 		notices:  []string{"messages that RabbitMQ failed to deliver, in its queue redrive.quarantine: 2 (look at them on RabbitMQ's management page, then purge the queue)"},
 	}
 	for i := range 60 {
 		wobble := int64(i * 37 % 17)
-		f := console.Flow{Failed: 22 + wobble, Returned: 20 + wobble/2, Parked: wobble / 7}
+		f := console.Flow{Failed: 22 + wobble, Retried: 20 + wobble/2, Parked: wobble / 7}
 		if i > 22 && i < 41 {
 			f.Failed, f.Parked = f.Failed+380-int64(2*(i-31)*(i-31))+9*wobble, f.Parked+wobble/2
 		}
 		if i > 27 && i < 52 {
-			f.Returned += 330 - int64(2*(i-39)*(i-39)) + 7*wobble
+			f.Retried += 330 - int64(2*(i-39)*(i-39)) + 7*wobble
 		}
 		t.hour = append(t.hour, f)
 	}
@@ -160,7 +160,7 @@ func (s *stocked) stock(t testing.TB) {
 		returns(r, r.Due)
 		failed = r.Due.Add(time.Second)
 	}
-	must(s.Hold(ctx, root, "mail.send", "the provider blocks us until noon"))
+	must(s.PauseQueue(ctx, root, "mail.send", "the provider blocks us until noon"))
 	groups, err := s.Groups(ctx, root, "queue:orders.* state:parked", "", 0)
 	must(err)
 	must(s.NoteGroup(ctx, root, groups.Groups[0].ID, "gateway incident INC-2231, Pavel is on it"))

@@ -215,7 +215,7 @@ func TestAWalk(t *testing.T) {
 		b.open("/queues")
 		b.click(`#queues summary[aria-label="Hold mail.send"]`)
 		b.write(`input[aria-label="Reason to hold mail.send"]`, "the provider blocks us")
-		b.follow(`#queues details[open] form[action="/queues/hold"] button:not([type])`, "#queues")
+		b.follow(`#queues details[open] form[action="/queues/pause"] button:not([type])`, "#queues")
 		b.says("#queues", "the provider blocks us")
 		b.follow(`button[aria-label="Release mail.send"]`, "#queues")
 		b.says("#did", "")
@@ -225,7 +225,7 @@ func TestAWalk(t *testing.T) {
 	})
 	step("who did what is in the audit log", func() {
 		b.open("/audit")
-		for _, did := range []string{"replay", "edit", "discard", "restore", "hold", "release", "the gateway is back"} {
+		for _, did := range []string{"replay", "edit", "discard", "restore", "pause", "resume", "the gateway is back"} {
 			b.says("#audit", did)
 		}
 	})

@@ -44,7 +44,7 @@ func TestAHeldQueueReturnsNothingUntilItIsReleased(t *testing.T) {
 		deadLettered(v, "orders", "quorum")
 		deadLettered(v, "mail", "quorum")
 		s := managed(t, v, threeAttempts, data)
-		if err := s.Client.Hold(ctx, "orders", "the database is down"); err != nil {
+		if err := s.Client.PauseQueue(ctx, "orders", "the database is down"); err != nil {
 			t.Fatal(err)
 		}
 		ch, orders, mail := v.Channel(), consume(t, v, "orders"), consume(t, v, "mail")
@@ -68,10 +68,10 @@ func TestAHeldQueueReturnsNothingUntilItIsReleased(t *testing.T) {
 		}
 		s = managed(t, v, threeAttempts, data)
 		orders.none(500 * time.Millisecond)
-		if q := s.held(t, "orders"); q.Waiting != 20 || q.Hold == nil || q.Hold.Reason != "the database is down" {
+		if q := s.held(t, "orders"); q.Waiting != 20 || q.Pause == nil || q.Pause.Reason != "the database is down" {
 			t.Errorf("after a restart: %+v", q)
 		}
-		if err := s.Client.Release(ctx, "orders", ""); err != nil {
+		if err := s.Client.ResumeQueue(ctx, "orders", ""); err != nil {
 			t.Fatal(err)
 		}
 		var got []string

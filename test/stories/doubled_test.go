@@ -84,11 +84,11 @@ func TestADoubledKeyChoosesNoQueue(t *testing.T) {
 				<-s.Events
 			}
 			reject(t, mine.next())
-			e := s.wait(t, retry.Returned, retry.Parked)
+			e := s.wait(t, retry.Retried, retry.Parked)
 			if became[e.Kind]++; e.Queue != "mine" && (e.Queue != "" || e.Kind != retry.Parked) {
 				t.Errorf("%s: %s, of queue %q: %x", name, e.Kind, e.Queue, table)
 			}
-			if e.Kind == retry.Returned {
+			if e.Kind == retry.Retried {
 				if err := mine.next().Ack(false); err != nil {
 					t.Fatal(err)
 				}

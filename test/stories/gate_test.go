@@ -102,18 +102,18 @@ func TestAQueueWithoutConsumersGetsNothingBack(t *testing.T) {
 		const policies = `policies: [{name: p, queues: ["*"], ` + expiring + `}]`
 		s := start(t, v, policies).ready(t)
 		expire(t, v, "orders", 20)
-		if e := s.wait(t, retry.NoConsumer, retry.Returned); e.Kind != retry.NoConsumer || e.Queue != "orders" {
+		if e := s.wait(t, retry.NoConsumer, retry.Retried); e.Kind != retry.NoConsumer || e.Queue != "orders" {
 			t.Fatalf("%+v", e)
 		}
 		brokertest.Eventually(t, "it says so", func() bool {
-			return strings.Contains(fmt.Sprint(s.Problems()), "consumers of queue orders") && s.metric(t, `redrive_queue_held{queue="orders",why="no_consumer"}`) == "1" &&
+			return strings.Contains(fmt.Sprint(s.Problems()), "consumers of queue orders") && s.metric(t, `redrive_queue_paused{queue="orders",why="no_consumer"}`) == "1" &&
 				s.metric(t, `redrive_queue_consumers{queue="orders"}`) == "0"
 		})
 		if err := s.Stop(); err != nil {
 			t.Fatal(err)
 		}
 		s = startAt(t, v, policies, s.Data)
-		if e := s.wait(t, retry.NoConsumer, retry.Returned); e.Kind != retry.NoConsumer {
+		if e := s.wait(t, retry.NoConsumer, retry.Retried); e.Kind != retry.NoConsumer {
 			t.Fatalf("after a restart: %+v", e)
 		}
 		if n := v.Depth("orders"); n != 0 {
@@ -190,7 +190,7 @@ func TestManyDueMessagesDelayAnotherQueueByABatchAtMost(t *testing.T) {
 		const n = 20_000
 		deadLettered(v, "many", "classic")
 		deadLettered(v, "one", "classic")
-		if err := errors.Join(s.Client.Hold(ctx, "many", ""), s.Client.Hold(ctx, "one", "")); err != nil {
+		if err := errors.Join(s.Client.PauseQueue(ctx, "many", ""), s.Client.PauseQueue(ctx, "one", "")); err != nil {
 			t.Fatal(err)
 		}
 		expire(t, v, "many", n)
@@ -202,14 +202,14 @@ func TestManyDueMessagesDelayAnotherQueueByABatchAtMost(t *testing.T) {
 		}
 		released := make(chan error, 1)
 		go func() {
-			released <- errors.Join(s.Client.Release(ctx, "many", ""), s.Client.Release(ctx, "one", ""))
+			released <- errors.Join(s.Client.ResumeQueue(ctx, "many", ""), s.Client.ResumeQueue(ctx, "one", ""))
 		}()
-		for s.wait(t, retry.Released).Queue != "one" {
+		for s.wait(t, retry.Resumed).Queue != "one" {
 		}
 		// At most what was on its way already, the batch of a round that had begun
 		// before the release, and one of the round with the one.
 		first := 0
-		for s.wait(t, retry.Returned).Queue != "one" {
+		for s.wait(t, retry.Retried).Queue != "one" {
 			first++
 		}
 		t.Logf("%d of the others came first", first)

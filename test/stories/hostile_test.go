@@ -155,7 +155,7 @@ func TestPoisonIsTakenAndBlocksNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		back := func(name string) amqp.Delivery {
-			if e := s.wait(t, retry.Returned, retry.Parked); e.Kind == retry.Parked {
+			if e := s.wait(t, retry.Retried, retry.Parked); e.Kind == retry.Parked {
 				t.Errorf("%s is parked: %s", name, e.Why)
 				return amqp.Delivery{}
 			}
@@ -174,7 +174,7 @@ func TestPoisonIsTakenAndBlocksNothing(t *testing.T) {
 					t.Errorf("%s came back with %d bytes and attempt %v", poison.name, len(d.Body), d.Headers[wire.HeaderAttempt])
 				}
 			} else {
-				if e := s.wait(t, retry.Returned, retry.Parked); !strings.Contains(e.Why, poison.parked) || e.Queue != "work" {
+				if e := s.wait(t, retry.Retried, retry.Parked); !strings.Contains(e.Why, poison.parked) || e.Queue != "work" {
 					t.Errorf("%s: %+v; want it parked because %q", poison.name, e, poison.parked)
 				}
 			}

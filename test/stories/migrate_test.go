@@ -55,7 +55,7 @@ func TestAServiceIsMigratedToRedisAndBack(t *testing.T) {
 			}
 		}
 		s := run(t, onDisk).ready(t)
-		if err := s.Client.Hold(ctx, "orders", "the database is down"); err != nil {
+		if err := s.Client.PauseQueue(ctx, "orders", "the database is down"); err != nil {
 			t.Fatal(err)
 		}
 		ch, orders := v.Channel(), consume(t, v, "orders")
@@ -72,11 +72,11 @@ func TestAServiceIsMigratedToRedisAndBack(t *testing.T) {
 			}
 			migrates(move[0], move[1])
 			s = run(t, move[1]).ready(t)
-			if q := s.held(t, "orders"); q.Waiting != 50 || q.Hold == nil || q.Hold.Reason != "the database is down" {
+			if q := s.held(t, "orders"); q.Waiting != 50 || q.Pause == nil || q.Pause.Reason != "the database is down" {
 				t.Errorf("after it: %+v", q)
 			}
 		}
-		if err := s.Client.Release(ctx, "orders", ""); err != nil {
+		if err := s.Client.ResumeQueue(ctx, "orders", ""); err != nil {
 			t.Fatal(err)
 		}
 		var got []string

@@ -52,7 +52,7 @@ func TestTheServiceOnRedis(t *testing.T) {
 			if err := orders.next().Ack(false); err != nil {
 				t.Fatal(err)
 			}
-			s.wait(t, retry.Returned)
+			s.wait(t, retry.Retried)
 		})
 	})
 }

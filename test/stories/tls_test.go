@@ -48,7 +48,7 @@ func TestAServiceWithACertificate(t *testing.T) {
 		v.Publish("", "orders", amqp.Publishing{Body: []byte("1")})
 		consumer := v.Consume("orders")
 		consumer.Reject()
-		s.wait(t, retry.Returned)
+		s.wait(t, retry.Retried)
 		consumer.Take("1")
 	})
 }

@@ -167,7 +167,7 @@ func neverMeet(t *testing.T, first, second *brokertest.VHost, c *config.Config, 
 	for _, v := range both {
 		brokertest.Eventually(t, "all but a third came back in "+v.Name, func() bool { return v.done() == 2*inEach/3 && v.parked() == inEach/3 })
 	}
-	if err := b.api.Hold(ctx, "orders", "only here"); err != nil {
+	if err := b.api.PauseQueue(ctx, "orders", "only here"); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.api.Breaker(ctx, "orders", "open", "and here"); err != nil {
@@ -197,14 +197,14 @@ func neverMeet(t *testing.T, first, second *brokertest.VHost, c *config.Config, 
 		if err != nil || len(st.Queues) != 1 {
 			t.Fatal(st.Queues, err)
 		}
-		if q := st.Queues[0]; (q.Hold != nil) != want || (q.Gate != nil) != want {
-			t.Errorf("%s: held by %+v, gate %+v", v.Name, q.Hold, q.Gate)
+		if q := st.Queues[0]; (q.Pause != nil) != want || (q.Throttle != nil) != want {
+			t.Errorf("%s: held by %+v, gate %+v", v.Name, q.Pause, q.Throttle)
 		}
 	}
 	if err := b.api.Breaker(ctx, "orders", "auto", "over"); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.api.Release(ctx, "orders", "over"); err != nil {
+	if err := b.api.ResumeQueue(ctx, "orders", "over"); err != nil {
 		t.Fatal(err)
 	}
 	page, err := b.api.Messages(ctx, "state:parked", "", 1000)
@@ -238,7 +238,7 @@ func (v *tenant) books(t *testing.T, services []*service) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return len(l.Queues) == 1 && l.Queues[0].Queue == "orders" && l.Queues[0].Off == 0 && l.Queues[0].In == failed && l.Queues[0].Returned == failed
+		return len(l.Queues) == 1 && l.Queues[0].Queue == "orders" && l.Queues[0].Off == 0 && l.Queues[0].In == failed && l.Queues[0].Retried == failed
 	})
 	returned := 0.0
 	for _, s := range services {
@@ -291,7 +291,7 @@ func TestAVirtualHostIsDeletedAndMadeAgain(t *testing.T) {
 		deadLettered(second, "orders", "quorum")
 		b := httpapi.Client{Addr: s.Addr() + httpapi.Base(second.Name)}
 		ctx := context.Background()
-		if err := b.Hold(ctx, "orders", "until it is made again"); err != nil {
+		if err := b.PauseQueue(ctx, "orders", "until it is made again"); err != nil {
 			t.Fatal(err)
 		}
 		second.Publish("", "orders", amqp.Publishing{Body: []byte("before")})
@@ -336,8 +336,8 @@ func TestAVirtualHostIsDeletedAndMadeAgain(t *testing.T) {
 		second.Grant("guest", ".*", ".*", ".*")
 		second.ServiceURL(c.Policies)
 		deadLettered(second, "orders", "quorum")
-		brokertest.Eventually(t, "it goes on there", func() bool { return !says("intake")() && !says("parked")() && !says("returns")() })
-		if err := b.Release(ctx, "orders", ""); err != nil {
+		brokertest.Eventually(t, "it goes on there", func() bool { return !says("intake")() && !says("parked")() && !says("retries")() })
+		if err := b.ResumeQueue(ctx, "orders", ""); err != nil {
 			t.Fatal(err)
 		}
 		again := second.Consume("orders")

@@ -165,7 +165,7 @@ func (s *Store) Settle(ctx context.Context, outcomes []store.Outcome) (n int, er
 			}
 			continue
 		}
-		ending, as := store.EndedReturned, store.Returned
+		ending, as := store.EndedRetried, store.Retried
 		if r.Forward != nil {
 			ending, as = store.EndedForwarded, store.Forwarded
 		}

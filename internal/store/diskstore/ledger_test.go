@@ -68,7 +68,7 @@ func TestTheLedgerBegins(t *testing.T) {
 		}
 	}
 	settleOne()
-	if got := again(); got != (store.Sums{store.In: 5, store.Waiting: 4, store.Returned: 1}) {
+	if got := again(); got != (store.Sums{store.In: 5, store.Waiting: 4, store.Retried: 1}) {
 		t.Errorf("opened again: %v", got)
 	}
 	if err := s.AsBefore("orders"); err != nil {
@@ -78,7 +78,7 @@ func TestTheLedgerBegins(t *testing.T) {
 		t.Errorf("after an older version: %v", got)
 	}
 	settleOne()
-	if got := again(); got != (store.Sums{store.In: 3, store.Waiting: 2, store.Returned: 1}) {
+	if got := again(); got != (store.Sums{store.In: 3, store.Waiting: 2, store.Retried: 1}) {
 		t.Errorf("from then on: %v", got)
 	}
 	s.Close()

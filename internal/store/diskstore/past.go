@@ -67,8 +67,8 @@ func hasID(ids []byte, id uuid.UUID) bool {
 	return false
 }
 
-// Returned implements store.Searcher.
-func (s *Store) Returned(ctx context.Context, visit func(store.Passage) (bool, error)) error {
+// Retried implements store.Searcher.
+func (s *Store) Retried(ctx context.Context, visit func(store.Passage) (bool, error)) error {
 	done, err := s.use(ctx)
 	if err != nil {
 		return err

@@ -178,7 +178,7 @@ func check(t *testing.T, s *diskstore.Store, kept, ended map[string]bool) {
 	accountsFor(t, s)
 	groupsCount(t, s)
 	// What was under way is in the ledger when it is there.
-	if q := storetest.Balances(t, s)["q"]; q[store.In] < int64(len(kept)+len(ended)) || q[store.Returned] < int64(len(ended)) {
+	if q := storetest.Balances(t, s)["q"]; q[store.In] < int64(len(kept)+len(ended)) || q[store.Retried] < int64(len(ended)) {
 		t.Errorf("%d were kept and %d have ended, and the ledger says %v", len(kept), len(ended), q)
 	}
 	there := map[string]int{}

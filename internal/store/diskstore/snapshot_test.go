@@ -63,7 +63,7 @@ func (l *lives) load(ctx context.Context, s *diskstore.Store) error {
 			return err
 		}
 		l.mark(bodies, func(m *life, at int) { m.added = at })
-		s.Passed("rabbitmq", store.HandedOver, 3)
+		s.Passed("rabbitmq", store.Delayed, 3)
 		claims, err := s.Claim(context.Background(), store.Lane{Queue: "q"}, time.Now().Add(time.Hour), 12, 1<<30)
 		if err != nil {
 			return err
@@ -97,7 +97,7 @@ func (l *lives) check(t *testing.T, folder string, from, to int, messages int64)
 	if err := s.Check(); err != nil {
 		t.Error(err)
 	}
-	if sums := storetest.Balances(t, s); sums["rabbitmq"][store.HandedOver] == 0 {
+	if sums := storetest.Balances(t, s); sums["rabbitmq"][store.Delayed] == 0 {
 		t.Errorf("the ledger lacks what was never kept: %v", sums)
 	}
 	there := map[string]int{}

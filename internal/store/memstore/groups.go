@@ -126,8 +126,8 @@ func (s *Store) Past(_ context.Context, id uuid.UUID) (found []store.Passage, er
 	return found, err
 }
 
-// Returned implements store.Searcher.
-func (s *Store) Returned(ctx context.Context, visit func(store.Passage) (bool, error)) error {
+// Retried implements store.Searcher.
+func (s *Store) Retried(ctx context.Context, visit func(store.Passage) (bool, error)) error {
 	unlock, err := s.lock()
 	past := slices.Clone(s.past)
 	unlock()

@@ -177,7 +177,7 @@ func (s *Store) Settle(_ context.Context, outcomes []store.Outcome) (int, error)
 		s.count(&e.rec, -1)
 		if o.Park == "" {
 			delete(s.kept, o.Claim.Key)
-			how, as := store.EndedReturned, store.Returned
+			how, as := store.EndedRetried, store.Retried
 			if e.rec.Forward != nil {
 				how, as = store.EndedForwarded, store.Forwarded
 			}

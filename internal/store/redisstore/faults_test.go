@@ -243,7 +243,7 @@ func TestRedisStandsStill(t *testing.T) {
 	if _, err := s.Settle(ctx, []store.Outcome{{Claim: claims[0], At: late}}); err != nil {
 		t.Error(err)
 	}
-	if lines := storetest.Balances(t, s); lines["q"][store.Returned] != 1 {
+	if lines := storetest.Balances(t, s); lines["q"][store.Retried] != 1 {
 		t.Errorf("the ledger says %v", lines)
 	}
 }

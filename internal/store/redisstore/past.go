@@ -77,8 +77,8 @@ func (s *Store) Past(ctx context.Context, id uuid.UUID) (all []store.Passage, er
 // pastPage is how many passages are read at once.
 const pastPage = 500
 
-// Returned implements store.Searcher.
-func (s *Store) Returned(ctx context.Context, visit func(store.Passage) (bool, error)) error {
+// Retried implements store.Searcher.
+func (s *Store) Retried(ctx context.Context, visit func(store.Passage) (bool, error)) error {
 	done, err := s.use(ctx)
 	if err != nil {
 		return err

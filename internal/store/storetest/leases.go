@@ -120,7 +120,7 @@ func leaseLost(t *testing.T, e Engine) {
 		t.Errorf("the store that has it settled %d, %v", n, err)
 	}
 	lines := Balances(t, other)
-	if sums := lines["q"]; sums[store.In] != 4 || sums[store.Returned] != 3 || sums[store.Parked] != 1 {
+	if sums := lines["q"]; sums[store.In] != 4 || sums[store.Retried] != 3 || sums[store.Parked] != 1 {
 		t.Errorf("the ledger says %v", sums)
 	}
 }

@@ -72,11 +72,11 @@ func ledger(t *testing.T, e Engine) {
 	if _, err := s.Forget(ctx, epoch); err != nil {
 		t.Fatal(err)
 	}
-	s.Passed("q", store.HandedOver, 4)
+	s.Passed("q", store.Delayed, 4)
 	s.Passed("passed", store.Dropped, 2)
 	want := map[string]store.Sums{
-		"q": {store.In: 11, store.Waiting: 1, store.Parked: 1, store.Discarded: 1, store.Returned: 1,
-			store.Forwarded: 1, store.Forgotten: 1, store.Moved: 1, store.HandedOver: 4},
+		"q": {store.In: 11, store.Waiting: 1, store.Parked: 1, store.Discarded: 1, store.Retried: 1,
+			store.Forwarded: 1, store.Forgotten: 1, store.Moved: 1, store.Delayed: 4},
 		"other":  {store.In: 2, store.Parked: 1, store.Forgotten: 1},
 		"copies": {store.In: 1, store.Parked: 1},
 		"passed": {store.In: 2, store.Dropped: 2},
@@ -150,7 +150,7 @@ func ledgerAlways(t *testing.T, e Engine) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if lines, _ := s.Ledger(ctx); len(lines) != 2 || lines[1].Sums != (store.Sums{store.In: 3 * batches, store.Parked: batches, store.Returned: batches, store.Dropped: batches}) {
+			if lines, _ := s.Ledger(ctx); len(lines) != 2 || lines[1].Sums != (store.Sums{store.In: 3 * batches, store.Parked: batches, store.Retried: batches, store.Dropped: batches}) {
 				t.Errorf("in the end %v", lines)
 			}
 			return

@@ -82,7 +82,7 @@ func pastByID(t *testing.T, e Engine) {
 	r := Waiting("q", time.Second, "")
 	r.Policy, r.Error = "p", strings.Repeat("ü", 150)
 	wanted := store.Passage{ID: r.ID, Queue: "q", Attempt: 1, Reason: "rejected", Error: strings.Repeat("ü", 100), Policy: "p",
-		FailedAt: epoch, Due: r.Due, Ended: epoch.Add(time.Minute), Ending: store.EndedReturned}
+		FailedAt: epoch, Due: r.Due, Ended: epoch.Add(time.Minute), Ending: store.EndedRetried}
 	add(t, s, Waiting("q", 0, ""), r, Waiting("q", 2*time.Second, ""))
 	end(t, s, "q", wanted.Ended, 10)
 	if d := cmp.Diff([]store.Passage{wanted}, pastOf(t, s, r.ID)); d != "" {
@@ -135,7 +135,7 @@ func pastNewest(t *testing.T, e Engine) {
 	}
 	end(t, s, "q", epoch, 1000)
 	next := len(ids)
-	err := s.Returned(ctx, func(p store.Passage) (bool, error) {
+	err := s.Retried(ctx, func(p store.Passage) (bool, error) {
 		if next--; next < 0 || p.ID != ids[next] || p.Attempt != next {
 			return false, fmt.Errorf("number %d is %+v", next, p)
 		}
@@ -150,15 +150,15 @@ func pastNewest(t *testing.T, e Engine) {
 		t.Errorf("%d were left out, %v", next, err)
 	}
 	n, why := 0, errors.New("no")
-	if err := s.Returned(ctx, func(store.Passage) (bool, error) { n++; return n < 3, nil }); n != 3 || err != nil {
+	if err := s.Retried(ctx, func(store.Passage) (bool, error) { n++; return n < 3, nil }); n != 3 || err != nil {
 		t.Errorf("visited %d, %v", n, err)
 	}
-	if err := s.Returned(ctx, func(store.Passage) (bool, error) { return true, why }); !errors.Is(err, why) {
+	if err := s.Retried(ctx, func(store.Passage) (bool, error) { return true, why }); !errors.Is(err, why) {
 		t.Error(err)
 	}
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	if err := s.Returned(ended, func(store.Passage) (bool, error) { return true, nil }); !errors.Is(err, context.Canceled) {
+	if err := s.Retried(ended, func(store.Passage) (bool, error) { return true, nil }); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }
@@ -178,7 +178,7 @@ func pastCrash(t *testing.T, e Engine) {
 		end(t, s, "q", epoch, 2)
 		s = e.Reopen(t, s)
 	}
-	if err := s.Returned(context.Background(), func(p store.Passage) (bool, error) { seen = append(seen, p.ID); return true, nil }); err != nil {
+	if err := s.Retried(context.Background(), func(p store.Passage) (bool, error) { seen = append(seen, p.ID); return true, nil }); err != nil {
 		t.Fatal(err)
 	}
 	slices.Reverse(seen)

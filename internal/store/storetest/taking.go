@@ -33,8 +33,8 @@ func Lived(t *testing.T, s store.Store) {
 		r.Queue = "elsewhere"
 		return store.Edit{Keep: true}
 	}, keyOf(t, s, "p1"))
-	s.Passed("never kept", store.HandedOver, 3)
-	if err := s.PutEntries(ctx, []store.Entry{{Name: "hold/q", Value: []byte("x")}, {Name: "operation/1", Value: []byte{0, 255}}}); err != nil {
+	s.Passed("never kept", store.Delayed, 3)
+	if err := s.PutEntries(ctx, []store.Entry{{Name: "pause/q", Value: []byte("x")}, {Name: "operation/1", Value: []byte{0, 255}}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Remember(ctx, []store.Receipt{{Fingerprint: [16]byte{1}, ID: twin.ID}, {Fingerprint: [16]byte{2}, ID: twin.ID}}); err != nil {
@@ -81,7 +81,7 @@ func Same(t *testing.T, want, got store.Store) {
 	})
 	compare("history", func(s store.Store) (past any, err error) {
 		var all []store.Passage
-		err = s.Returned(ctx, func(p store.Passage) (bool, error) { all = append(all, p); return true, nil })
+		err = s.Retried(ctx, func(p store.Passage) (bool, error) { all = append(all, p); return true, nil })
 		return all, err
 	})
 }

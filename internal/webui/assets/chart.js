@@ -36,10 +36,10 @@
       cursor: { y: false, drag: { x: false, y: false } },
       scales: { x: { time: true }, y: { range: (u, min, max) => [0, Math.max(4, max * 1.08)] } },
       axes: [{ ...axis, space: 70, values: (u, ts) => ts.map((t) => new Date(t * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false })), size: 28 }, { ...axis, size: 44 }],
-      series: [{}, line("failed", "--failed-line"), line("returned", "--returned-line"), line("parked", "--parked-line")],
+      series: [{}, line("failed", "--failed-line"), line("retried", "--retried-line"), line("parked", "--parked-line")],
       hooks: { setCursor: [(u) => {
         const i = u.cursor.idx;
-        readout.textContent = i == null ? "" : new Date(u.data[0][i] * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false }) + ": " + ["failed", "returned", "parked"].map((n, s) => u.data[s + 1][i] + " " + n).join(", ");
+        readout.textContent = i == null ? "" : new Date(u.data[0][i] * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false }) + ": " + ["failed", "retried", "parked"].map((n, s) => u.data[s + 1][i] + " " + n).join(", ");
       }] },
     }, data, box);
   };

@@ -106,26 +106,26 @@ func (s *Shop) Edit(ctx context.Context, c auth.Caller, e console.EditRequest) (
 	return d, nil
 }
 
-func (s *Shop) Hold(ctx context.Context, c auth.Caller, queue, reason string) error {
-	return s.setHold(ctx, c, queue, &console.Hold{By: c.Name, Since: s.Now, Reason: reason})
+func (s *Shop) PauseQueue(ctx context.Context, c auth.Caller, queue, reason string) error {
+	return s.setPause(ctx, c, queue, &console.QueuePause{By: c.Name, Since: s.Now, Reason: reason})
 }
 
-func (s *Shop) Release(ctx context.Context, c auth.Caller, queue, _ string) error {
-	return s.setHold(ctx, c, queue, nil)
+func (s *Shop) ResumeQueue(ctx context.Context, c auth.Caller, queue, _ string) error {
+	return s.setPause(ctx, c, queue, nil)
 }
 
 func (s *Shop) Breaker(ctx context.Context, c auth.Caller, queue, to, reason string) error {
-	g := &console.Gate{State: to}
+	g := &console.Throttle{State: to}
 	if to == "auto" {
 		g.State = "closed"
 	} else {
 		g.Forced = &console.Forced{To: to, By: c.Name, Since: s.Now, Reason: reason}
 	}
-	return s.setQueue(ctx, c, queue, g, func(q *console.Queue) { q.Gate = g })
+	return s.setQueue(ctx, c, queue, g, func(q *console.Queue) { q.Throttle = g })
 }
 
-func (s *Shop) setHold(ctx context.Context, c auth.Caller, queue string, h *console.Hold) error {
-	return s.setQueue(ctx, c, queue, h, func(q *console.Queue) { q.Hold = h })
+func (s *Shop) setPause(ctx context.Context, c auth.Caller, queue string, h *console.QueuePause) error {
+	return s.setQueue(ctx, c, queue, h, func(q *console.Queue) { q.Pause = h })
 }
 
 func (s *Shop) setQueue(ctx context.Context, c auth.Caller, queue string, to any, set func(*console.Queue)) error {
@@ -172,7 +172,7 @@ func (s *Shop) Plan(ctx context.Context, c auth.Caller, r console.PlanRequest) (
 	p := console.Plan{ID: fmt.Sprintf("p%d", len(s.Plans)+1), Verb: r.Verb, Query: r.Query, At: r.At, To: r.To, Reason: r.Reason, By: c.Name, Made: s.Now, Expires: s.Now.Add(time.Hour)}
 	n := map[string]int64{}
 	for _, m := range all {
-		if m.State == console.Returned {
+		if m.State == console.Retried {
 			continue
 		}
 		p.Count++
@@ -194,7 +194,7 @@ func (s *Shop) Plan(ctx context.Context, c auth.Caller, r console.PlanRequest) (
 		if n[q.Name] == 0 {
 			continue
 		}
-		pq := console.PlanQueue{Known: true, Queue: q.Name, Count: n[q.Name], Held: q.Hold != nil}
+		pq := console.PlanQueue{Known: true, Queue: q.Name, Count: n[q.Name], Paused: q.Pause != nil}
 		if q.Broker != nil {
 			pq.Exists, pq.Consumers, pq.Ready = q.Broker.Exists, q.Broker.Consumers, q.Broker.Ready
 		}

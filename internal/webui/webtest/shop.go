@@ -85,7 +85,7 @@ func (s *Shop) Overview(ctx context.Context, c auth.Caller) (console.Overview, e
 	o.Waiting, o.Parked, o.Discarded = s.counts()
 	for _, q := range s.QueueList {
 		o.PerMinute.Failed += q.Failed
-		o.PerMinute.Returned += q.Returned
+		o.PerMinute.Retried += q.Retried
 		o.PerMinute.Parked += q.ParkedIn
 		if q.Oldest != nil && (o.Oldest == nil || q.Oldest.Before(*o.Oldest)) {
 			o.Oldest = q.Oldest
@@ -216,7 +216,7 @@ func (s *Shop) Ledger(ctx context.Context, _ auth.Caller, _ bool, _ string, _ in
 	l.Recounted = &s.Now
 	for _, q := range s.QueueList {
 		kept := q.Waiting + q.Parked + q.Discarded
-		l.Queues = append(l.Queues, console.LedgerLine{Queue: q.Name, In: 4 * kept, Returned: 3 * kept, Waiting: q.Waiting, Parked: q.Parked, Discarded: q.Discarded})
+		l.Queues = append(l.Queues, console.LedgerLine{Queue: q.Name, In: 4 * kept, Retried: 3 * kept, Waiting: q.Waiting, Parked: q.Parked, Discarded: q.Discarded})
 	}
 	return l, nil
 }

@@ -83,9 +83,9 @@ func (s *Shop) add(r *rand.Rand, i, kind int) {
 		}
 	case n < 16:
 		m.State, m.Due, m.Attempt = console.Waiting, &due, 1+r.IntN(6)
-		m.Held = t.queue == "mail.send"
+		m.Paused = t.queue == "mail.send"
 	case n < 19:
-		m.State, m.ReturnedAt, m.Attempt, m.Key = console.Returned, &failed, 1+r.IntN(4), ""
+		m.State, m.RetriedAt, m.Attempt, m.Key = console.Retried, &failed, 1+r.IntN(4), ""
 	default:
 		m.State, m.Restorable, m.Attempt = console.Discarded, &restorable, 8
 	}
@@ -97,7 +97,7 @@ func (s *Shop) add(r *rand.Rand, i, kind int) {
 			st.Delay, st.Why = d.String(), fmt.Sprintf("failure %d of policy %s: exponential from 1s, ×2, with jitter ±20%%", a, m.Policy)
 			if a < m.Attempt {
 				end := at
-				st.Ended, st.Ending = &end, "returned"
+				st.Ended, st.Ending = &end, "retried"
 			}
 		} else if m.State == console.Parked {
 			st.Why = "parked: " + m.ParkedFor
@@ -150,7 +150,7 @@ func (s *Shop) body(m *console.Detail, r *rand.Rand, i, kind int) {
 		m.Body = Read("json", order, s.Raw[m.ID], decode.Step{Decoder: "json", Found: "an object with 7 fields", Size: len(order)})
 	}
 	m.Size = len(s.Raw[m.ID])
-	if m.State == console.Returned {
+	if m.State == console.Retried {
 		m.Body = nil
 	}
 }
@@ -181,13 +181,13 @@ func (s *Shop) queues() {
 			q.Failed++
 		}
 	}
-	at["orders.capture"].Failed, at["orders.capture"].Returned, at["orders.capture"].ParkedIn = 412, 388, 9
-	at["mail.send"].Failed, at["mail.send"].Hold = 61, &console.Hold{By: "dana", Since: s.Now.Add(-22 * time.Minute), Reason: "provider blocks us until noon"}
-	at["invoices.render"].Failed, at["invoices.render"].Returned = 18, 22
+	at["orders.capture"].Failed, at["orders.capture"].Retried, at["orders.capture"].ParkedIn = 412, 388, 9
+	at["mail.send"].Failed, at["mail.send"].Pause = 61, &console.QueuePause{By: "dana", Since: s.Now.Add(-22 * time.Minute), Reason: "provider blocks us until noon"}
+	at["invoices.render"].Failed, at["invoices.render"].Retried = 18, 22
 	until, since := s.Now.Add(40*time.Second), s.Now.Add(-3*time.Minute)
-	at["invoices.render"].Gate = &console.Gate{State: "open", Why: "38 of 40 returns failed again within 1m", Since: &since, Until: &until, FailedShare: 0.95, Judged: 40, InFlight: 3, MostFlight: 50}
-	at["search.index"].Gate = &console.Gate{State: "closed", NoConsumer: &since}
-	at["webhooks"].Broker, at["webhooks"].Returns = &console.AtBroker{}, "RabbitMQ has no such queue"
+	at["invoices.render"].Throttle = &console.Throttle{State: "open", Why: "38 of 40 returns failed again within 1m", Since: &since, Until: &until, FailedShare: 0.95, Judged: 40, InFlight: 3, MostFlight: 50}
+	at["search.index"].Throttle = &console.Throttle{State: "closed", NoConsumer: &since}
+	at["webhooks"].Broker, at["webhooks"].Blocked = &console.AtBroker{}, "RabbitMQ has no such queue"
 	at["search.index"].Broker.Consumers = 0
 	at["stock.sync"].Broker = nil
 	for i := range troubles {
@@ -229,13 +229,13 @@ func (s *Shop) groups(r *rand.Rand) {
 
 func (s *Shop) flow(r *rand.Rand) {
 	for i := range 60 {
-		f := console.Flow{Failed: int64(20 + r.IntN(14)), Returned: int64(18 + r.IntN(12)), Parked: int64(r.IntN(3))}
+		f := console.Flow{Failed: int64(20 + r.IntN(14)), Retried: int64(18 + r.IntN(12)), Parked: int64(r.IntN(3))}
 		if i > 22 && i < 41 {
 			f.Failed += int64(380 - 12*abs(i-31) + r.IntN(40))
 			f.Parked += int64(r.IntN(14))
 		}
 		if i > 27 && i < 52 {
-			f.Returned += int64(330 - 11*abs(i-38) + r.IntN(40))
+			f.Retried += int64(330 - 11*abs(i-38) + r.IntN(40))
 		}
 		s.Hour = append(s.Hour, f)
 	}
@@ -248,7 +248,7 @@ func (s *Shop) flow(r *rand.Rand) {
 func abs(n int) int { return max(n, -n) }
 
 func (s *Shop) policies() {
-	p := console.PolicyInForce{Name: "orders", Queues: []string{"orders.*", "payments"}, Attempts: 8, Backoff: "exponential from 1s, ×2, at most 10m", Jitter: "±20%", Reasons: []string{"rejected", "delivery_limit"}, Exhausted: "park", Wait: "disk", Returns: "200/s, breaker"}
+	p := console.PolicyInForce{Name: "orders", Queues: []string{"orders.*", "payments"}, Attempts: 8, Backoff: "exponential from 1s, ×2, at most 10m", Jitter: "±20%", Reasons: []string{"rejected", "delivery_limit"}, Exhausted: "park", Wait: "disk", Throttle: "200/s, breaker"}
 	for i, d := range steps {
 		p.Waits = append(p.Waits, console.Wait{Attempt: i + 1, Least: (d * 8 / 10).String(), Most: (d * 12 / 10).String()})
 	}
@@ -261,7 +261,7 @@ func (s *Shop) policies() {
 
 func (s *Shop) log() {
 	for i, e := range []audit.Entry{
-		{Who: "dana", How: "rabbitmq", Did: "hold", On: "mail.send", Why: "provider blocks us until noon", Outcome: "done"},
+		{Who: "dana", How: "rabbitmq", Did: "pause", On: "mail.send", Why: "provider blocks us until noon", Outcome: "done"},
 		{Who: "dana", How: "rabbitmq", Did: "operation.start", On: `state:parked queue:invoices.* error:"VAT"`, Count: 2130, Why: "template fixed in 2.18.1", Outcome: "begun"},
 		{Who: "ci", How: "token", Face: "api", Did: "replay", On: "1f0c1e0a-8a55-5a3c-9d3e-0f5f0cfe2b11", Count: 1, Outcome: "done"},
 		{Who: "erik", How: "rabbitmq", Did: "discard", On: "state:parked queue:webhooks", Count: 40, Outcome: "refused: erik is viewer, and this needs operator"},

@@ -29,7 +29,7 @@ func TestHowFastMessagesMayReturn(t *testing.T) {
 		{"breaker: {share: 25%, least: 5, window: 2m, wait: 1s, max_wait: 1m, probes: 1, ramp: 10s}", " (returns: breaker)", throttle.Rules{Breaker: &own}},
 		{"breaker: {wait: 10m}", " (returns: breaker)", throttle.Rules{Breaker: &long}},
 		{"breaker: on\n    settle: 2m", " (returns: breaker)", throttle.Rules{Settle: 2 * time.Minute, Breaker: &wide}},
-		{"no_consumer: return", "", throttle.Rules{NoConsumer: throttle.Return}},
+		{"no_consumer: retry", "", throttle.Rules{NoConsumer: throttle.Retry}},
 	} {
 		cfg, err := Parse("f.yaml", []byte(oneQueue+"    "+c.yaml))
 		if err != nil {
@@ -40,9 +40,9 @@ func TestHowFastMessagesMayReturn(t *testing.T) {
 			c.want.Settle = 30 * time.Second
 		}
 		if c.want.NoConsumer == "" {
-			c.want.NoConsumer = throttle.Hold
+			c.want.NoConsumer = throttle.Pause
 		}
-		if d := cmp.Diff(c.want, cfg.Returns["p"]); d != "" || len(cfg.Warnings) > 0 {
+		if d := cmp.Diff(c.want, cfg.Throttle["p"]); d != "" || len(cfg.Warnings) > 0 {
 			t.Errorf("%s: %s %q", c.yaml, d, cfg.Warnings)
 		}
 		var b strings.Builder

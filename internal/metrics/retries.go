@@ -6,38 +6,38 @@ import (
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
-// Return is how the returns to one queue are.
-type Return struct {
-	Queue string
-	View  throttle.View
-	Held  []string // why nothing returns just now
+// QueueRetries is how the returns to one queue are.
+type QueueRetries struct {
+	Queue  string
+	View   throttle.View
+	Paused []string // why nothing returns just now
 }
 
 var (
 	breakerDesc   = prometheus.NewDesc("redrive_breaker_state", "1 for the state that the queue's breaker is in: closed, open, half-open or ramp.", []string{"queue", "state"}, nil)
-	heldDesc      = prometheus.NewDesc("redrive_queue_held", "1 while nothing returns to the queue, by why: person, breaker, no_consumer, rate, in_flight or unreachable.", []string{"queue", "why"}, nil)
+	pausedDesc    = prometheus.NewDesc("redrive_queue_paused", "1 while nothing returns to the queue, by why: person, breaker, no_consumer, rate, in_flight or unreachable.", []string{"queue", "why"}, nil)
 	consumersDesc = prometheus.NewDesc("redrive_queue_consumers", "Consumers of a queue that something is due for.", []string{"queue"}, nil)
 )
 
-// returns shows how the returns are when it is asked.
-type returns struct {
-	all     func(shown func(queue string) bool) []Return
+// queueRetries shows how the returns are when it is asked.
+type queueRetries struct {
+	all     func(shown func(queue string) bool) []QueueRetries
 	metrics *Metrics
 }
 
 // Returns shows what all tells of each queue that is shown: those beyond the limit are
 // not, since states do not add up.
-func (m *Metrics) Returns(all func(shown func(queue string) bool) []Return) {
-	m.register.MustRegister(&returns{all, m})
+func (m *Metrics) Retries(all func(shown func(queue string) bool) []QueueRetries) {
+	m.register.MustRegister(&queueRetries{all, m})
 }
 
-func (r *returns) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{breakerDesc, heldDesc, consumersDesc} {
+func (r *queueRetries) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{breakerDesc, pausedDesc, consumersDesc} {
 		ch <- d
 	}
 }
 
-func (r *returns) Collect(ch chan<- prometheus.Metric) {
+func (r *queueRetries) Collect(ch chan<- prometheus.Metric) {
 	for _, q := range r.all(func(queue string) bool { return r.metrics.label(queue, known) == queue }) {
 		show := func(d *prometheus.Desc, v float64, labels ...string) {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append([]string{q.Queue}, labels...)...)
@@ -47,8 +47,8 @@ func (r *returns) Collect(ch chan<- prometheus.Metric) {
 				show(breakerDesc, number(s == q.View.State), string(s))
 			}
 		}
-		for _, why := range q.Held {
-			show(heldDesc, 1, why)
+		for _, why := range q.Paused {
+			show(pausedDesc, 1, why)
 		}
 		if q.View.Consumers >= 0 {
 			show(consumersDesc, float64(q.View.Consumers))

@@ -14,20 +14,20 @@ import (
 
 // Hold pauses the returns to a queue until Release, over restarts. What waits keeps
 // its attempts and when it is due; what is on its way already arrives.
-func (c *Console) Hold(ctx context.Context, by auth.Caller, queue, reason string) error {
-	if err := c.permit(by, auth.Operator, "hold", queue, queue); err != nil {
+func (c *Console) PauseQueue(ctx context.Context, by auth.Caller, queue, reason string) error {
+	if err := c.permit(by, auth.Operator, "pause", queue, queue); err != nil {
 		return err
 	}
 	if err := c.known(ctx, queue); err != nil {
 		return err
 	}
-	hold, err := c.heldAlready(ctx, queue)
+	hold, err := c.pausedAlready(ctx, queue)
 	if err != nil {
 		return err
 	}
 	switch {
 	case hold.By == "":
-		hold = Hold{By: by.Name, Since: c.Now(), Reason: reason}
+		hold = QueuePause{By: by.Name, Since: c.Now(), Reason: reason}
 	case reason != "" && reason != hold.Reason: // the first one's word stays
 		hold.Reason = strings.TrimPrefix(hold.Reason+"; "+by.Name+": "+reason, "; ")
 	}
@@ -35,12 +35,12 @@ func (c *Console) Hold(ctx context.Context, by auth.Caller, queue, reason string
 	if err != nil {
 		return err
 	}
-	return c.setHeld(ctx, by, retry.Held, queue, reason, h)
+	return c.setPaused(ctx, by, retry.Paused, queue, reason, h)
 }
 
-// heldAlready is the hold of a queue, without By where there is none.
-func (c *Console) heldAlready(ctx context.Context, queue string) (h Hold, err error) {
-	value, err := c.Store.Entry(ctx, store.HoldPrefix+queue)
+// pausedAlready is the hold of a queue, without By where there is none.
+func (c *Console) pausedAlready(ctx context.Context, queue string) (h QueuePause, err error) {
+	value, err := c.Store.Entry(ctx, store.PausePrefix+queue)
 	if err != nil || value == nil {
 		return h, err
 	}
@@ -51,31 +51,31 @@ func (c *Console) heldAlready(ctx context.Context, queue string) (h Hold, err er
 }
 
 // Release lets the returns to a queue go on: what is due returns at once.
-func (c *Console) Release(ctx context.Context, by auth.Caller, queue, reason string) error {
-	if err := c.permit(by, auth.Operator, "release", queue, queue); err != nil {
+func (c *Console) ResumeQueue(ctx context.Context, by auth.Caller, queue, reason string) error {
+	if err := c.permit(by, auth.Operator, "resume", queue, queue); err != nil {
 		return err
 	}
-	switch h, err := c.Store.Entry(ctx, store.HoldPrefix+queue); {
+	switch h, err := c.Store.Entry(ctx, store.PausePrefix+queue); {
 	case err != nil:
 		return err
 	case h == nil:
 		return fmt.Errorf("%w: the returns to the queue %q are not held", ErrPrecondition, queue)
 	}
-	return c.setHeld(ctx, by, retry.Released, queue, reason, nil)
+	return c.setPaused(ctx, by, retry.Resumed, queue, reason, nil)
 }
 
-// setHeld writes the hold to the store before it tells the loop: one that acts must
+// setPaused writes the hold to the store before it tells the loop: one that acts must
 // not be forgotten at the next start.
-func (c *Console) setHeld(ctx context.Context, by auth.Caller, kind retry.Kind, queue, reason string, hold []byte) error {
-	did := map[retry.Kind]string{retry.Held: "hold", retry.Released: "release"}[kind]
+func (c *Console) setPaused(ctx context.Context, by auth.Caller, kind retry.Kind, queue, reason string, hold []byte) error {
+	did := map[retry.Kind]string{retry.Paused: "pause", retry.Resumed: "resume"}[kind]
 	end, err := c.begin(by, did, queue, 0, reason)
 	if err != nil {
 		return err
 	}
 	c.holding.Lock()
-	err = c.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{{Name: store.HoldPrefix + queue, Value: hold}})
-	if err == nil && c.SetHeld != nil {
-		c.SetHeld(queue, hold != nil)
+	err = c.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{{Name: store.PausePrefix + queue, Value: hold}})
+	if err == nil && c.SetPaused != nil {
+		c.SetPaused(queue, hold != nil)
 	}
 	c.holding.Unlock()
 	c.changed()
@@ -114,14 +114,14 @@ func (c *Console) known(ctx context.Context, queue string) error {
 }
 
 // holds are the queues whose returns a person has paused.
-func (c *Console) holds(ctx context.Context) (map[string]Hold, error) {
-	all := map[string]Hold{}
-	err := c.Store.Entries(ctx, store.HoldPrefix, "", func(e store.Entry) (bool, error) {
-		var h Hold
+func (c *Console) holds(ctx context.Context) (map[string]QueuePause, error) {
+	all := map[string]QueuePause{}
+	err := c.Store.Entries(ctx, store.PausePrefix, "", func(e store.Entry) (bool, error) {
+		var h QueuePause
 		if err := json.Unmarshal(e.Value, &h); err != nil {
 			return false, fmt.Errorf("the hold of %q: %w", e.Name, err)
 		}
-		all[strings.TrimPrefix(e.Name, store.HoldPrefix)] = h
+		all[strings.TrimPrefix(e.Name, store.PausePrefix)] = h
 		return true, nil
 	})
 	return all, err

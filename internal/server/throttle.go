@@ -20,7 +20,7 @@ func (s *tenant) openGate() {
 		wake: func() { s.loop.Wake() }, nudged: make(chan struct{}, 1), queues: map[string]*watched{}, unsure: map[string]time.Time{},
 	}
 	s.give.WhenAsked(func() { s.loop.Wake() })
-	s.metrics.Returns(s.returning)
+	s.metrics.Retries(s.returning)
 }
 
 // returnRules are those of the policy that a queue has. A queue without one, of which
@@ -77,12 +77,12 @@ func (s *tenant) returnsChanged(t throttle.Transition) {
 }
 
 // returning is how the returns to each queue are that is shown and anything is known of.
-func (s *tenant) returning(shown func(queue string) bool) (all []metrics.Return) {
+func (s *tenant) returning(shown func(queue string) bool) (all []metrics.QueueRetries) {
 	now := time.Now()
-	by := map[string]*metrics.Return{}
-	of := func(queue string) *metrics.Return {
+	by := map[string]*metrics.QueueRetries{}
+	of := func(queue string) *metrics.QueueRetries {
 		if by[queue] == nil {
-			by[queue] = &metrics.Return{Queue: queue, View: s.gate.View(queue, now)}
+			by[queue] = &metrics.QueueRetries{Queue: queue, View: s.gate.View(queue, now)}
 		}
 		return by[queue]
 	}
@@ -99,9 +99,9 @@ func (s *tenant) returning(shown func(queue string) bool) (all []metrics.Return)
 			continue
 		}
 		r := of(q)
-		switch why := r.View.Held; {
+		switch why := r.View.Paused; {
 		case why == throttle.WhyBreaker || why == throttle.WhyNoConsumer, why != "" && due[q]:
-			r.Held = append(r.Held, why)
+			r.Paused = append(r.Paused, why)
 		}
 	}
 	var unreachable []string
@@ -110,10 +110,10 @@ func (s *tenant) returning(shown func(queue string) bool) (all []metrics.Return)
 			unreachable = append(unreachable, lane.Queue)
 		}
 	}
-	for why, queues := range map[string][]string{"person": s.loop.Held(), "unreachable": unreachable} {
+	for why, queues := range map[string][]string{"person": s.loop.Paused(), "unreachable": unreachable} {
 		for _, q := range queues {
 			if shown(q) {
-				of(q).Held = append(of(q).Held, why)
+				of(q).Paused = append(of(q).Paused, why)
 			}
 		}
 	}

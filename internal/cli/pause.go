@@ -16,14 +16,14 @@ func (p *program) hold() *cobra.Command {
 		Long: `Pause the returns to a queue until it is released: what waits for it goes on
 waiting, with its attempts, and what fails meanwhile waits too.`,
 		Example: "  redrive hold orders --reason 'the warehouse is down until 14:00'",
-	}, httpapi.Client.Hold, "Nothing returns to the queue %q until `redrive release` says so.\n")
+	}, httpapi.Client.PauseQueue, "Nothing returns to the queue %q until `redrive release` says so.\n")
 }
 
 func (p *program) release() *cobra.Command {
 	return p.ofQueue(&cobra.Command{
 		Use:   "release QUEUE",
 		Short: "Let messages return to a held queue again; what is due returns now",
-	}, httpapi.Client.Release, "Messages return to the queue %q again.\n")
+	}, httpapi.Client.ResumeQueue, "Messages return to the queue %q again.\n")
 }
 
 // ofQueue completes a command about one queue.

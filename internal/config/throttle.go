@@ -24,7 +24,7 @@ const (
 // returns are the keys of a policy that say how fast its messages may return. done is
 // to be called when all were read.
 func (d *document) returns(r *throttle.Rules, where string) (fields map[string]field, done func()) {
-	*r = throttle.Rules{Settle: throttle.DefaultSettle, NoConsumer: throttle.Hold}
+	*r = throttle.Rules{Settle: throttle.DefaultSettle, NoConsumer: throttle.Pause}
 	var windowAt ast.Node
 	window := false
 	fields = map[string]field{
@@ -34,7 +34,7 @@ func (d *document) returns(r *throttle.Rules, where string) (fields map[string]f
 		"breaker":   func(n ast.Node) { windowAt = n; r.Breaker, window = d.breaker(n, where+".breaker") },
 		"no_consumer": func(n ast.Node) {
 			const expected = "hold, or return for queues that are read with basic.get"
-			if r.NoConsumer = d.text(n, where+".no_consumer", expected); r.NoConsumer != throttle.Hold && r.NoConsumer != throttle.Return {
+			if r.NoConsumer = d.text(n, where+".no_consumer", expected); r.NoConsumer != throttle.Pause && r.NoConsumer != throttle.Retry {
 				d.fail(n, "%s.no_consumer is %s; expected %s", where, show(n), expected)
 			}
 		},

@@ -10,7 +10,7 @@ import (
 func TestAQueueThatDoesNotExistIsNotHeldAndItsBreakerNotSet(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {
 		breaker := func(to string) error { return d.Breaker(ctx, operator, "ordres", to, "") }
-		if err := d.Hold(ctx, operator, "ordres", ""); !errors.Is(err, console.ErrNotFound) || len(d.held) > 0 {
+		if err := d.PauseQueue(ctx, operator, "ordres", ""); !errors.Is(err, console.ErrNotFound) || len(d.held) > 0 {
 			t.Errorf("held: %v, %v", err, d.held)
 		}
 		for _, to := range []string{"open", "closed", "auto"} {
@@ -19,13 +19,13 @@ func TestAQueueThatDoesNotExistIsNotHeldAndItsBreakerNotSet(t *testing.T) {
 			}
 		}
 		left := d.parked(t, "ordres", 1) // it did exist
-		if err := errors.Join(d.Hold(ctx, operator, "ordres", ""), breaker("open")); err != nil {
+		if err := errors.Join(d.PauseQueue(ctx, operator, "ordres", ""), breaker("open")); err != nil {
 			t.Error(err)
 		}
 		if _, err := d.Act(ctx, operator, console.Act{Verb: console.Discard, IDs: []string{left[0].ID.String()}}); err != nil {
 			t.Error(err)
 		}
-		if err := errors.Join(breaker("auto"), d.Release(ctx, operator, "ordres", "")); err != nil {
+		if err := errors.Join(breaker("auto"), d.ResumeQueue(ctx, operator, "ordres", "")); err != nil {
 			t.Errorf("what was set cannot be undone: %v", err)
 		}
 	})
@@ -36,7 +36,7 @@ func TestASecondHoldKeepsTheFirstReason(t *testing.T) {
 		other := operator
 		other.Name = "bob"
 		for _, err := range []error{
-			d.Hold(ctx, operator, "orders", "database is down"), d.Hold(ctx, other, "orders", ""), d.Hold(ctx, other, "orders", "ticket 7"),
+			d.PauseQueue(ctx, operator, "orders", "database is down"), d.PauseQueue(ctx, other, "orders", ""), d.PauseQueue(ctx, other, "orders", "ticket 7"),
 		} {
 			if err != nil {
 				t.Fatal(err)
@@ -48,7 +48,7 @@ func TestASecondHoldKeepsTheFirstReason(t *testing.T) {
 		}
 		for _, q := range all {
 			if q.Name == "orders" {
-				if h := q.Hold; h == nil || h.By != operator.Name || h.Reason != "database is down; bob: ticket 7" {
+				if h := q.Pause; h == nil || h.By != operator.Name || h.Reason != "database is down; bob: ticket 7" {
 					t.Errorf("the hold: %+v", h)
 				}
 				return
