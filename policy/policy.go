@@ -41,7 +41,7 @@ type Policy struct {
 }
 
 // DefaultReasons are retried when a policy names none. A message that expired or
-// overflowed its queue was not looked at by a consumer; returning it to the
+// overflowed its queue was not looked at by a consumer; retrying it to the
 // queue that was too slow for it is rarely meant.
 var DefaultReasons = []string{"rejected", "delivery_limit"}
 
@@ -205,7 +205,7 @@ func (p *Policy) Validate() error {
 		}
 	}
 	if e.Action == Retry {
-		return fmt.Errorf("policy %q: exhausted cannot be a return", p.Name)
+		return fmt.Errorf("policy %q: exhausted cannot be a retry", p.Name)
 	}
 	if e.Action == Forward && e.Destination == (Destination{}) {
 		return fmt.Errorf("policy %q: forward needs an exchange or a queue", p.Name)

@@ -22,7 +22,7 @@ type Entry struct {
 	How     string    `json:"how" doc:"How they signed in: rabbitmq, token or local."`
 	From    string    `json:"from" doc:"The address the call came from."`
 	Face    string    `json:"face" enum:"page,api,cli"`
-	Did     string    `json:"did" doc:"The action, such as replay, edit, hold or operation.start."`
+	Did     string    `json:"did" doc:"The action, such as replay, edit, pause or operation.start."`
 	On      string    `json:"on" doc:"The messages' ids, the query, the queue, or the operation."`
 	Count   int64     `json:"count,omitempty" doc:"How many messages."`
 	Why     string    `json:"why,omitempty" doc:"The reason they gave."`

@@ -25,7 +25,7 @@ type Role uint8
 const (
 	Nobody   Role = iota
 	Viewer        // see messages, their bodies too
-	Operator      // replay, discard, restore, hold and release; run operations
+	Operator      // replay, discard, restore, pause and resume; run operations
 	Editor        // edit, import, and send copies to other queues
 	Admin         // make tokens, read the audit log
 )

@@ -7,19 +7,19 @@ import (
 )
 
 var breakerSet = map[string]string{
-	"open":   "Nothing returns to the queue %q until `redrive breaker` says otherwise.\n",
-	"closed": "Messages return to the queue %q, whatever comes of it, until `redrive breaker` says otherwise.\n",
-	"auto":   "The breaker of the queue %q finds out by itself again.\n",
+	"open":   "Retries of the queue %q are paused until `redrive breaker` sets it otherwise.\n",
+	"closed": "Due messages of the queue %q are retried, however many fail again, until `redrive breaker` sets it otherwise.\n",
+	"auto":   "The breaker of the queue %q opens and closes by itself again.\n",
 }
 
 func (p *program) breaker() *cobra.Command {
 	var reason string
 	c := &cobra.Command{
 		Use:   "breaker QUEUE open|closed|auto",
-		Short: "Set a queue's circuit breaker, or let it find out by itself again",
-		Long: `Set a queue's circuit breaker: open, nothing returns; closed, all that is due
-returns, whatever comes of it; auto, it finds out by itself again. It stays as it
-is set over restarts. What waits keeps its attempts.`,
+		Short: "Set a queue's circuit breaker, or let it open and close by itself again",
+		Long: `Set a queue's circuit breaker: open pauses its retries; closed retries all due messages,
+however many fail again; auto lets it open and close by itself again. The setting
+survives restarts. Waiting messages keep their attempts.`,
 		Example: "  redrive breaker orders closed --reason 'the warehouse is back, I watch it'",
 		Args:    exactArgs(2, "the queue, and open, closed or auto"),
 		RunE: func(c *cobra.Command, args []string) error {

@@ -24,7 +24,7 @@ func (p *program) withAddress(c *cobra.Command) *cobra.Command {
 }
 
 const signingIn = `Signing in: REDRIVE_TOKEN, or REDRIVE_USER with REDRIVE_PASSWORD; each with _FILE
-for a file that holds it.`
+for the path of a file with the value.`
 
 func (p *program) client() (httpapi.Client, error) {
 	return httpapi.NewClient(p.at(), func(name string) string {

@@ -23,9 +23,9 @@ func (p *program) decode() *cobra.Command {
 	var b decode.Body
 	c := &cobra.Command{
 		Use:   "decode [FILE|-]",
-		Short: "Show what a body holds: base64, compression, JSON, Protobuf and more",
-		Long: `Show what a body holds, as the page does: from a file, or from standard input.
-First each step with what it found, then the text.
+		Short: "Show what a body contains: base64, compression, JSON, Protobuf and more",
+		Long: `Show what a body contains, as the page does: from a file, or from standard input.
+First come the steps, each with what it found, then the text.
 
 Output: table; json, all that is known; raw, the innermost bytes as they are; hex.
 
@@ -126,7 +126,7 @@ func (p *program) decoded(format string, r *decode.Result) error {
 // notRaw refuses to send raw bytes to a terminal.
 func (p *program) notRaw() error {
 	if isTerminal(p.out) {
-		return errors.New("raw bytes can hold what a terminal obeys: send them to a file or another program")
+		return errors.New("raw bytes can contain control sequences: send them to a file or another program")
 	}
 	return nil
 }

@@ -26,13 +26,13 @@ func TestDiagnoses(t *testing.T) {
 	}
 	var all []doctor.Finding
 	for i := range 9 {
-		all = append(all, doctor.Finding{Check: "consumers", Status: doctor.Warning, Queue: fmt.Sprint("q", i), What: "none\x1b[2J", Why: "Because.", Mend: "Start:", Commands: []string{fmt.Sprint("redrive hold q", i)}})
+		all = append(all, doctor.Finding{Check: "consumers", Status: doctor.Warning, Queue: fmt.Sprint("q", i), What: "none\x1b[2J", Why: "Because.", Mend: "Start:", Commands: []string{fmt.Sprint("redrive pause q", i)}})
 	}
 	all = append(all, doctor.Finding{Check: "lifetime", Status: doctor.Wrong, Queue: "q8", What: "gone"},
 		doctor.Finding{Check: "alarms", Status: doctor.Unknown, What: "not looked at", Why: "no tag"}, doctor.Finding{Check: "disk-room", Status: doctor.Unknown, What: "not looked at", Why: "no tag"})
 	got := diagnosed(false, all...)
 	for _, want := range []string{
-		"\nqueue q0, and 7 more alike: q1, q2, q3, q4, q5, …\n  warning  consumers  none\ufffd[2J\n           Because.\n           Start:\n           $ redrive hold q0\n",
+		"\nqueue q0, and 7 more alike: q1, q2, q3, q4, q5, …\n  warning  consumers  none\ufffd[2J\n           Because.\n           Start:\n           $ redrive pause q0\n",
 		"\nqueue q8\n  wrong    lifetime   gone\n  warning  consumers  none\ufffd[2J\n           Start:\n", // the reason was said
 		"\nnot looked at, or not wholly\n  unknown  alarms, disk-room\n           no tag\n",
 	} {

@@ -51,7 +51,7 @@ With them it asks nothing: --dry-run shows the difference and sends nothing.`,
 	f.StringVar(&e.bodyFile, "body-file", "", "the new body, byte for byte, from a file, or - for standard input")
 	f.StringArrayVar(&e.set, "set-header", nil, "NAME=VALUE, more than once for several; a header keeps its type")
 	f.StringArrayVar(&e.remove, "remove-header", nil, "the name of a header to take away")
-	f.StringVar(&e.at, "at", "", `when it returns: a time such as 2026-11-21T18:30:00Z, or "in 10m"; left out: now`)
+	f.StringVar(&e.at, "at", "", `when it is retried: a time such as 2026-11-21T18:30:00Z, or "in 10m"; left out: now`)
 	f.StringVar(&e.reason, "reason", "", "why, for the audit log")
 	f.BoolVar(&e.dry, "dry-run", false, "only show the difference")
 	f.BoolVar(&e.yes, "yes", false, "do not ask")
@@ -202,7 +202,7 @@ func editable(ctx context.Context, client httpapi.Client, id string) (text, suff
 	b := m.Body
 	switch {
 	case b == nil:
-		return "", "", false, endingf(ExitPrecondition, "it has returned, and its body is not kept any more")
+		return "", "", false, endingf(ExitPrecondition, "it was retried, and its body is not kept any more")
 	case b.Truncated:
 	case b.Format == "json" || b.Format == "protobuf" && b.Schema != "":
 		return b.Text, ".json", true, nil

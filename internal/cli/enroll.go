@@ -174,7 +174,7 @@ back. Also finds what deleted queues have left behind.`,
 			if err := enroll.Undo(ctx, m, found[i].Queue); err != nil {
 				return "", err
 			}
-			return fmt.Sprintf("queue %q is no longer enrolled by a policy; waiting messages still return to it", found[i].Queue), nil
+			return fmt.Sprintf("queue %q is no longer enrolled by a policy; its waiting messages are still retried", found[i].Queue), nil
 		})
 	})
 	return withSelection(c, &s)

@@ -15,7 +15,7 @@ import (
 func withFind(p *program, c *cobra.Command, text, queue, state *string) {
 	c.Flags().StringVar(text, "query", "", "the query, as the argument may be")
 	c.Flags().StringVar(queue, "queue", "", "of this work queue; left out: of all")
-	c.Flags().StringVar(state, "state", "", "waiting, returned, parked or discarded; left out: all")
+	c.Flags().StringVar(state, "state", "", "waiting, retried, parked or discarded; left out: all")
 	_ = c.RegisterFlagCompletionFunc("queue", p.completeQueues)
 	_ = c.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(states, cobra.ShellCompDirectiveNoFileComp))
 }
@@ -30,7 +30,7 @@ func find(args []string, text, queue, state string) (string, error) {
 	case console.Waiting, console.Retried, console.Parked, console.Discarded:
 		terms = append(terms, "state:"+state)
 	default:
-		return "", fmt.Errorf("--state %q: expected waiting, returned, parked or discarded: %w", state, errUsage)
+		return "", fmt.Errorf("--state %q: expected waiting, retried, parked or discarded: %w", state, errUsage)
 	}
 	if queue != "" {
 		terms = append(terms, "queue:"+query.Quote(queue))

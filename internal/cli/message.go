@@ -84,7 +84,7 @@ var bodies = []string{"raw", "decoded", "hex"}
 func (p *program) decodedBody(r *decode.Result) error {
 	switch {
 	case r == nil:
-		return endingf(ExitNotFound, "it has returned, and its body is not kept any more")
+		return endingf(ExitNotFound, "it was retried, and its body is not kept any more")
 	case r.Text == "" && r.Format != "empty":
 		return endingf(ExitError, "it is no text, but %s: see --body hex", r.Format)
 	case r.Truncated:
@@ -118,7 +118,7 @@ func detail(w io.Writer, m console.Detail, now time.Time) {
 	line("Queue", m.Queue)
 	state := m.State
 	if m.Paused {
-		state += "; returns to its queue are held"
+		state += "; the retries of its queue are paused"
 	}
 	if m.State == console.Retried {
 		state += "; not seen again since"

@@ -96,7 +96,7 @@ func row(w io.Writer, m console.Message, now time.Time) {
 		due = in(*m.Due, now)
 	}
 	if m.Paused {
-		due = "held"
+		due = "paused"
 	}
 	why := m.ParkedFor
 	if m.Error != "" {

@@ -24,7 +24,7 @@ func (p *program) migrate() *cobra.Command {
 		Use:   "migrate --from STORE --to STORE",
 		Short: "Move all that a store keeps to another: from disk to Redis, or back",
 		Long: `Move all that a store keeps to another, which must be new: waiting, parked and
-discarded messages byte for byte, operations, holds, notes, tokens, the ledger and the
+discarded messages byte for byte, operations, pauses, notes, tokens, the ledger and the
 history. The audit log is not part of it: keep its folder.
 
 STORE is disk:FOLDER, a URL of Redis or Valkey (redis://host:6379/0; its password is
@@ -32,12 +32,11 @@ in REDRIVE_REDIS_PASSWORD, or in the file that REDRIVE_REDIS_PASSWORD_FILE names
 config:FILE, the store of that config file: of several virtual hosts each has its own,
 and --vhost says which.
 
-Stop all services that use either store first. RabbitMQ keeps what fails meanwhile,
-and nothing returns. In the end all is read from both stores again, and compared; only
-then the new one can be used, and the old one no longer: services refuse it. After
-Ctrl-C, or whatever else ended it, it goes on when the same command is given again.
---abort gives it up instead: the old store can be used again, and the new one must be
-emptied.`,
+Stop all services that use either store first. RabbitMQ keeps the messages that
+fail meanwhile, and none is retried. At the end the command reads both stores again and
+compares them. Only then services accept the new store, and refuse the old one. After
+Ctrl-C or a crash, run the same command again: it continues. --abort gives up instead:
+the old store can be used again, and the new one must be emptied.`,
 		Example: `  redrive migrate --from disk:/var/lib/redrive --to redis://redis.example:6379/0 --dry-run
   redrive migrate --from config:old.yaml --to config:new.yaml`,
 		Args: exactArgs(0, "no arguments, but --from and --to"),

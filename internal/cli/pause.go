@@ -9,21 +9,21 @@ import (
 	"github.com/redrive-mq/redrive/internal/httpapi"
 )
 
-func (p *program) hold() *cobra.Command {
+func (p *program) pause() *cobra.Command {
 	return p.ofQueue(&cobra.Command{
-		Use:   "hold QUEUE",
-		Short: "Pause the returns to a queue until it is released",
-		Long: `Pause the returns to a queue until it is released: what waits for it goes on
-waiting, with its attempts, and what fails meanwhile waits too.`,
-		Example: "  redrive hold orders --reason 'the warehouse is down until 14:00'",
-	}, httpapi.Client.PauseQueue, "Nothing returns to the queue %q until `redrive release` says so.\n")
+		Use:   "pause QUEUE",
+		Short: "Pause the retries of a queue",
+		Long: `Pause the retries of a queue until you resume it. Its messages keep waiting, with their
+attempts, and so do those that fail meanwhile.`,
+		Example: "  redrive pause orders --reason 'the warehouse is down until 14:00'",
+	}, httpapi.Client.PauseQueue, "Retries of the queue %q are paused until you run `redrive resume`.\n")
 }
 
-func (p *program) release() *cobra.Command {
+func (p *program) resume() *cobra.Command {
 	return p.ofQueue(&cobra.Command{
-		Use:   "release QUEUE",
-		Short: "Let messages return to a held queue again; what is due returns now",
-	}, httpapi.Client.ResumeQueue, "Messages return to the queue %q again.\n")
+		Use:   "resume QUEUE",
+		Short: "Resume the retries of a queue; due messages are retried now",
+	}, httpapi.Client.ResumeQueue, "Retries of the queue %q are resumed.\n")
 }
 
 // ofQueue completes a command about one queue.

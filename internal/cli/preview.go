@@ -51,7 +51,7 @@ func preview(w io.Writer, p console.Plan, now time.Time) {
 				consumers = "none"
 			}
 			if q.Paused {
-				there += ", held"
+				there += ", paused"
 			}
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", cell(q.Queue, 60), count(q.Count), there, consumers, ready)
 		}

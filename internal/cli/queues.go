@@ -16,7 +16,7 @@ func (p *program) queues() *cobra.Command {
 	var format string
 	c := &cobra.Command{
 		Use:   "queues",
-		Short: "Show queues: consumers, what is ready, waits and is parked, policy, hold",
+		Short: "Show queues: consumers, ready, waiting and parked messages, policy, pauses",
 		Args:  exactArgs(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			client, err := p.client()
@@ -34,7 +34,7 @@ func (p *program) queues() *cobra.Command {
 }
 
 func queues(w io.Writer, all []console.Queue, now time.Time) {
-	fmt.Fprintln(w, "QUEUE\tKIND\tCONSUMERS\tREADY\tUNACKED\tWAITING\tPARKED\tDISCARDED\tNEXT DUE\tPOLICY\tRETURNS")
+	fmt.Fprintln(w, "QUEUE\tKIND\tCONSUMERS\tREADY\tUNACKED\tWAITING\tPARKED\tDISCARDED\tNEXT DUE\tPOLICY\tRETRIES")
 	for _, q := range all {
 		kind, consumers, ready, unacked := "?", "?", "?", "?"
 		if b := q.Broker; b != nil && b.Exists {
@@ -42,19 +42,19 @@ func queues(w io.Writer, all []console.Queue, now time.Time) {
 		} else if b != nil {
 			kind, consumers, ready, unacked = "not there", "-", "-", "-"
 		}
-		returns := "yes"
+		retries := "yes"
 		if q.Blocked != "" {
-			returns = "no: " + q.Blocked
+			retries = "no: " + q.Blocked
 		}
 		if why := q.Throttle.Says(); why != "" {
-			returns = why
+			retries = why
 		}
 		if h := q.Pause; h != nil {
-			returns = fmt.Sprintf("held %s by %s", ago(&h.Since, now), h.By)
+			retries = fmt.Sprintf("paused %s by %s", ago(&h.Since, now), h.By)
 			if h.Reason != "" {
-				returns += ": " + h.Reason
+				retries += ": " + h.Reason
 			}
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", cell(q.Name, 40), kind, consumers, ready, unacked, count(q.Waiting), count(q.Parked), count(q.Discarded), ago(q.NextDue, now), cell(q.Policy, 20), cell(returns, 80))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", cell(q.Name, 40), kind, consumers, ready, unacked, count(q.Waiting), count(q.Parked), count(q.Discarded), ago(q.NextDue, now), cell(q.Policy, 20), cell(retries, 80))
 	}
 }

@@ -31,18 +31,17 @@ func (p *program) serve() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the service",
-		Long: `Run the service until SIGINT or SIGTERM; what is in flight is then finished,
-within ten seconds. Without --config everything has its default: RabbitMQ on
-this machine, every queue that dead-letters to the exchange "redrive", eight
+		Long: `Run the service until SIGINT or SIGTERM; it then finishes the messages in flight,
+within ten seconds. Without --config everything has its default: RabbitMQ on this machine, every queue that dead-letters to the exchange "redrive", eight
 attempts, data in ./redrive-data.
 
-SIGHUP, or a change of the file, puts its policies in force; a file with a
-mistake is refused and the old one stays.
+After SIGHUP, or a change of the file, its policies are in force. A file with a mistake
+is refused, and the old policies stay in force.
 
 Secrets come from the environment or a file, never from an argument:
 REDRIVE_BROKER_URL, REDRIVE_BROKER_PASSWORD, REDRIVE_MANAGEMENT_URL,
-REDRIVE_REDIS_URL, REDRIVE_REDIS_PASSWORD, or each with _FILE for a file that
-holds it.`,
+REDRIVE_REDIS_URL, REDRIVE_REDIS_PASSWORD, or each with _FILE for the
+path of a file with the value.`,
 		Args: exactArgs(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			log, err := p.logger(format)

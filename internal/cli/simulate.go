@@ -33,8 +33,8 @@ func (p *program) simulate() *cobra.Command {
 		Long: `Show the load on an upstream that is down for a while, and what it costs to get
 over it: with messages requeued at once, with a fixed delay, with the backoff of a
 policy, and with that policy's breaker and rate as well. Nothing is sent anywhere: the
-policy and the gate of the service run on a clock that is made up. The same flags give
-the same numbers.
+policy and the throttle of the service run on a virtual clock. The same flags give the
+same numbers.
 
 Messages are published at --rate. Consumers call the upstream once for each delivery,
 --consumers times a second at most. While it is down all calls fail; for --limp after
@@ -42,7 +42,7 @@ that a share of them, which falls to none. It serves --capacity calls a second; 
 beyond fail and cost it nothing, or --refusing of one that it serves, which keeps many
 a real upstream down.
 
-Retries are all calls but the first of each message: no return can spare those.
+Retries are all calls but the first of each message, which no policy can avoid.
 Arrivals are served again when for a minute 99 % of new messages are served at their
 first delivery. Drained is when a thousandth of the outage's messages is left.
 
@@ -134,7 +134,7 @@ func (s storm) options(notes io.Writer) (o simulate.Options, err error) {
 	}
 	o.Rules = cfg.Throttle[o.Policy.Name]
 	if cfg.Ways[o.Policy.Name] != nil {
-		fmt.Fprintf(notes, "policy %s waits in RabbitMQ, where no breaker and no rate hold messages back: this shows it as if it waited on disk\n", plain(o.Policy.Name))
+		fmt.Fprintf(notes, "policy %s waits in RabbitMQ, where no breaker and no rate apply: this shows it as if it waited on disk\n", plain(o.Policy.Name))
 	}
 	o.Policy.Name = plain(o.Policy.Name)
 	if err := o.Fill().Validate(); err != nil {

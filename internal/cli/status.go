@@ -19,8 +19,8 @@ func (p *program) status() *cobra.Command {
 	var alive bool
 	c := &cobra.Command{
 		Use:   "status",
-		Short: "Show the service: connection, and per queue what waits, returns and is parked",
-		Long: `Show the service: connection, and per queue what waits, returns and is parked.
+		Short: "Show the service: connection, and per queue the waiting, retried and parked messages",
+		Long: `Show the service: connection, and per queue the waiting, retried and parked messages.
 
 --alive is for health checks of containers: it shows nothing, needs no signing in,
 and ends with 0 when the service answers, ready or not, and with 7 when none does.

@@ -72,7 +72,7 @@ func (p *program) storeSalvage() *cobra.Command {
 		Short: "Save all that can be read of a damaged data folder to a new one",
 		Long: `Save all that can be read of a damaged data folder to a new one. Nothing is removed
 from the old one. The new one's ledger begins with what was saved; the history of
-returned messages is not part of it.
+retried messages is not part of it.
 
 Where the database itself cannot be opened, or lacks what was synced, messages are
 looked for in each of its files. A part of those may have been retried or discarded

@@ -32,7 +32,7 @@ type Config struct {
 	// Ways are how the messages of a policy wait in RabbitMQ, by its name; those
 	// of the others wait in the store.
 	Ways map[string]delay.Way
-	// Returns are how fast the messages of a policy may return, by its name.
+	// Throttle limits the retries of each policy, by its name.
 	Throttle map[string]throttle.Rules
 	// Decode is how bodies are read.
 	Decode decode.Options

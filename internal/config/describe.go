@@ -24,7 +24,7 @@ func Describe(w io.Writer, c *Config) error {
 		p := &c.Policies[i]
 		what := waits(p, c.Ways[p.Name])
 		if limits := c.Throttle[p.Name].String(); limits != "" {
-			what += " (returns: " + limits + ")"
+			what += " (throttle: " + limits + ")"
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\n", p.Name, strings.Join(p.Queues, " "), what+forVHosts(c.only.policies[p.Name]))
 	}

@@ -111,8 +111,8 @@ func (d *document) policy(n ast.Node, i int, c *Config) policy.Policy {
 	p.Name, p.Queues = fmt.Sprintf("policy %d", i+1), nil
 	var vhosts []string
 	where := fmt.Sprintf("policies[%d]", i)
-	var returns throttle.Rules
-	fields, returnsRead := d.returns(&returns, where)
+	var limits throttle.Rules
+	fields, limitsRead := d.throttle(&limits, where)
 	maps.Copy(fields, map[string]field{
 		"name": func(n ast.Node) { p.Name = d.text(n, where+".name", "a name") },
 		"queues": func(n ast.Node) {
@@ -133,7 +133,7 @@ func (d *document) policy(n ast.Node, i int, c *Config) policy.Policy {
 		"vhosts":          func(n ast.Node) { vhosts = d.only(n, where+".vhosts") },
 	})
 	d.mapping(n, where, fields)
-	returnsRead()
+	limitsRead()
 	if len(p.Queues) == 0 {
 		d.fail(n, "%s names no queues; expected queues: [\"orders.*\"]", where)
 	}
@@ -144,9 +144,9 @@ func (d *document) policy(n ast.Node, i int, c *Config) policy.Policy {
 		d.keeps(wayAt, &p, way, jitterAt != nil, c)
 		c.Ways[p.Name] = way
 	}
-	c.Throttle[p.Name] = returns
+	c.Throttle[p.Name] = limits
 	c.onlyPolicy(p.Name, vhosts)
-	c.inVain(&p, way, returns)
+	c.inVain(&p, way, limits)
 	return p
 }
 

@@ -18,12 +18,11 @@ const (
 	mostRate     = 1_000_000 // a second
 	shortest     = 100 * time.Millisecond
 	longestWait  = 24 * time.Hour
-	expectedRate = "a number of returns per second, minute or hour, such as 200/s, 30/min or 5/h"
+	expectedRate = "a number of retries per second, minute or hour, such as 200/s, 30/min or 5/h"
 )
 
-// returns are the keys of a policy that say how fast its messages may return. done is
-// to be called when all were read.
-func (d *document) returns(r *throttle.Rules, where string) (fields map[string]field, done func()) {
+// throttle are the keys of a policy that limit its retries. Call done when all were read.
+func (d *document) throttle(r *throttle.Rules, where string) (fields map[string]field, done func()) {
 	*r = throttle.Rules{Settle: throttle.DefaultSettle, NoConsumer: throttle.Pause}
 	var windowAt ast.Node
 	window := false
@@ -33,7 +32,7 @@ func (d *document) returns(r *throttle.Rules, where string) (fields map[string]f
 		"settle":    func(n ast.Node) { r.Settle = d.span(n, where+".settle") },
 		"breaker":   func(n ast.Node) { windowAt = n; r.Breaker, window = d.breaker(n, where+".breaker") },
 		"no_consumer": func(n ast.Node) {
-			const expected = "hold, or return for queues that are read with basic.get"
+			const expected = "pause, or retry for queues that are read with basic.get"
 			if r.NoConsumer = d.text(n, where+".no_consumer", expected); r.NoConsumer != throttle.Pause && r.NoConsumer != throttle.Retry {
 				d.fail(n, "%s.no_consumer is %s; expected %s", where, show(n), expected)
 			}
@@ -43,7 +42,7 @@ func (d *document) returns(r *throttle.Rules, where string) (fields map[string]f
 		switch b := r.Breaker; {
 		case b == nil || b.Window >= r.Settle:
 		case window:
-			d.fail(windowAt, "%s.breaker.window is shorter than settle (%s), so no return would ever come to an end within it", where, policy.FormatDuration(r.Settle))
+			d.fail(windowAt, "%s.breaker.window is shorter than settle (%s), so no retry would be judged within it", where, policy.FormatDuration(r.Settle))
 		default:
 			b.Window = 2 * r.Settle
 		}
@@ -121,9 +120,9 @@ func (d *document) breaker(n ast.Node, where string) (b *throttle.Breaker, windo
 // inVain warns of limits that hardly limit anything, or that others leave no room for.
 func (c *Config) inVain(p *policy.Policy, way delay.Way, r throttle.Rules) {
 	if way != nil && (r.Rate > 0 || r.InFlight > 0 || r.Breaker != nil) {
-		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: rate, in_flight and breaker hold for replays alone: messages that wait in RabbitMQ (%s) return by themselves; wait: disk makes them hold for all", p.Name, way.Limits().Name))
+		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: rate, in_flight and breaker apply to replays alone: RabbitMQ itself retries messages that wait in it (%s); with wait: disk they apply to all", p.Name, way.Limits().Name))
 	}
 	if through := float64(r.InFlight) / r.Settle.Seconds(); r.InFlight > 0 && through < r.Rate {
-		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: in_flight %d and settle %s let %s return, fewer than rate says: in_flight must be rate times settle at least", p.Name, r.InFlight, policy.FormatDuration(r.Settle), throttle.FormatRate(math.Round(through*3600)/3600)))
+		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: in_flight %d and settle %s allow %s, less than rate: in_flight must be at least rate times settle", p.Name, r.InFlight, policy.FormatDuration(r.Settle), throttle.FormatRate(math.Round(through*3600)/3600)))
 	}
 }

@@ -22,13 +22,13 @@ func TestHowFastMessagesMayReturn(t *testing.T) {
 		want       throttle.Rules
 	}{
 		{"attempts: 2", "", throttle.Rules{}},
-		{"rate: 200/s", " (returns: 200/s)", throttle.Rules{Rate: 200}},
-		{"rate: 30/min", " (returns: 30/min)", throttle.Rules{Rate: 0.5}},
-		{"rate: 7 / h\n    in_flight: 50\n    breaker: on", " (returns: 7/h, 50 in flight, breaker)", throttle.Rules{Rate: 7.0 / 3600, InFlight: 50, Breaker: &on}},
+		{"rate: 200/s", " (throttle: 200/s)", throttle.Rules{Rate: 200}},
+		{"rate: 30/min", " (throttle: 30/min)", throttle.Rules{Rate: 0.5}},
+		{"rate: 7 / h\n    in_flight: 50\n    breaker: on", " (throttle: 7/h, 50 in flight, breaker)", throttle.Rules{Rate: 7.0 / 3600, InFlight: 50, Breaker: &on}},
 		{"settle: 5s\n    breaker: off", "", throttle.Rules{Settle: 5 * time.Second}},
-		{"breaker: {share: 25%, least: 5, window: 2m, wait: 1s, max_wait: 1m, probes: 1, ramp: 10s}", " (returns: breaker)", throttle.Rules{Breaker: &own}},
-		{"breaker: {wait: 10m}", " (returns: breaker)", throttle.Rules{Breaker: &long}},
-		{"breaker: on\n    settle: 2m", " (returns: breaker)", throttle.Rules{Settle: 2 * time.Minute, Breaker: &wide}},
+		{"breaker: {share: 25%, least: 5, window: 2m, wait: 1s, max_wait: 1m, probes: 1, ramp: 10s}", " (throttle: breaker)", throttle.Rules{Breaker: &own}},
+		{"breaker: {wait: 10m}", " (throttle: breaker)", throttle.Rules{Breaker: &long}},
+		{"breaker: on\n    settle: 2m", " (throttle: breaker)", throttle.Rules{Settle: 2 * time.Minute, Breaker: &wide}},
 		{"no_consumer: retry", "", throttle.Rules{NoConsumer: throttle.Retry}},
 	} {
 		cfg, err := Parse("f.yaml", []byte(oneQueue+"    "+c.yaml))
@@ -46,7 +46,7 @@ func TestHowFastMessagesMayReturn(t *testing.T) {
 			t.Errorf("%s: %s %q", c.yaml, d, cfg.Warnings)
 		}
 		var b strings.Builder
-		if err := Describe(&b, cfg); err != nil || !strings.Contains(b.String(), c.says) || c.says == "" && strings.Contains(b.String(), "returns") {
+		if err := Describe(&b, cfg); err != nil || !strings.Contains(b.String(), c.says) || c.says == "" && strings.Contains(b.String(), "throttle") {
 			t.Errorf("%s: %s", c.yaml, b.String())
 		}
 	}
@@ -54,7 +54,7 @@ func TestHowFastMessagesMayReturn(t *testing.T) {
 
 func TestHowFastIsRefused(t *testing.T) {
 	for _, c := range []struct{ yaml, want string }{
-		{"    rate: 200", `f.yaml:4:11: policies[0].rate is "200"; expected a number of returns per second`},
+		{"    rate: 200", `f.yaml:4:11: policies[0].rate is "200"; expected a number of retries per second`},
 		{"    rate: 0/s", `f.yaml:4:11: policies[0].rate is "0/s"`},
 		{"    rate: NaN/s", `f.yaml:4:11: policies[0].rate is "NaN/s"`},
 		{"    rate: 5/d", `f.yaml:4:11: policies[0].rate is "5/d"`},
@@ -68,7 +68,7 @@ func TestHowFastIsRefused(t *testing.T) {
 		{"    breaker: {probes: 0}", `f.yaml:4:23: policies[0].breaker.probes is "0"`},
 		{"    breaker: {wait: 10s, max_wait: 5s}", `f.yaml:4:36: policies[0].breaker.max_wait is shorter than wait (10s)`},
 		{"    breaker: {window: 10s}", "policies[0].breaker.window is shorter than settle (30s)"},
-		{"    no_consumer: wait", `f.yaml:4:18: policies[0].no_consumer is "wait"; expected hold, or return`},
+		{"    no_consumer: wait", `f.yaml:4:18: policies[0].no_consumer is "wait"; expected pause, or retry`},
 	} {
 		_, err := Parse("f.yaml", []byte(oneQueue+c.yaml))
 		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "f.yaml:4:") {
@@ -80,7 +80,7 @@ func TestHowFastIsRefused(t *testing.T) {
 // What is done still counts as in flight until its settle time is over.
 func TestInFlightThatLeavesNoRoomForTheRateIsWarnedOf(t *testing.T) {
 	for yaml, want := range map[string]string{
-		"rate: 200/s\n    in_flight: 50":                "in_flight 50 and settle 30s let 100/min return",
+		"rate: 200/s\n    in_flight: 50":                "in_flight 50 and settle 30s allow 100/min",
 		"rate: 10/s\n    in_flight: 49\n    settle: 5s": "settle 5s",
 		"rate: 10/s\n    in_flight: 50\n    settle: 5s": "",
 		"in_flight: 1": "",
@@ -94,7 +94,7 @@ func TestInFlightThatLeavesNoRoomForTheRateIsWarnedOf(t *testing.T) {
 
 func TestLimitsOfWhatReturnsByItselfAreWarnedOf(t *testing.T) {
 	c, err := Parse("f.yaml", []byte(oneQueue+"    rate: 5/s\n    wait: levels"))
-	if err != nil || len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0], "hold for replays alone") {
+	if err != nil || len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0], "apply to replays alone") {
 		t.Errorf("%v %v", c, err)
 	}
 }

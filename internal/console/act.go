@@ -21,7 +21,7 @@ type Verb string
 
 // What can be done.
 const (
-	// Replay: a parked one returns to its queue and starts again at attempt 1; of
+	// Replay: a parked one is retried and starts again at attempt 1; of
 	// a waiting one, when it is due is changed, and its attempts stay.
 	Replay Verb = "replay"
 	// Discard: let go; it can be restored for a set time.
@@ -73,7 +73,7 @@ type EditRequest struct {
 	// type, or the edit is refused.
 	SetHeaders    map[string]string `json:"set_headers,omitempty"`
 	RemoveHeaders []string          `json:"remove_headers,omitempty"`
-	At            *time.Time        `json:"at,omitempty" doc:"When it returns; left out: now."`
+	At            *time.Time        `json:"at,omitempty" doc:"When it is retried; left out: now."`
 	Reason        string            `json:"reason,omitempty" maxLength:"500"`
 	DryRun        bool              `json:"dry_run,omitempty" doc:"Only show the difference."`
 }

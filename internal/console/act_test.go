@@ -36,7 +36,7 @@ type desk struct {
 	audit  *ledger
 	events []string
 	broker queues
-	held   map[string]bool
+	paused   map[string]bool
 	gate   *console.Throttle
 	forced []string
 }
@@ -90,14 +90,14 @@ func (q queues) set(name string, at console.AtBroker) {
 }
 
 func newDesk(s console.Store) *desk {
-	d := &desk{store: s, audit: &ledger{}, held: map[string]bool{}, broker: queues{&sync.Mutex{}, map[string]console.AtBroker{}}}
+	d := &desk{store: s, audit: &ledger{}, paused: map[string]bool{}, broker: queues{&sync.Mutex{}, map[string]console.AtBroker{}}}
 	for _, q := range []string{"orders", "mail", "other"} {
 		d.broker.all[q] = console.AtBroker{Exists: true, Consumers: 1}
 	}
 	var mu sync.Mutex
 	d.Console = console.New(console.Config{Store: s, Audit: d.audit, Broker: d.broker, Restorable: time.Hour,
 		Policies:  func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} },
-		SetPaused: func(q string, held bool) { d.held[q] = held },
+		SetPaused: func(q string, paused bool) { d.paused[q] = paused },
 		Throttle:  func(string) *console.Throttle { return d.gate },
 		Force:     func(queue, to, by, why string) { d.forced = append(d.forced, queue+" "+to+" "+by+" "+why) },
 		Events: func(e retry.Event) {
@@ -322,29 +322,29 @@ func TestNothingIsDoneWithoutRightOrAudit(t *testing.T) {
 	})
 }
 
-func TestAHoldIsKeptAndTold(t *testing.T) {
+func TestAPauseIsKeptAndReported(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {
 		op := caller(auth.Operator, "orders")
 		if err := d.ResumeQueue(ctx, op, "orders", ""); !errors.Is(err, console.ErrPrecondition) {
-			t.Errorf("releasing what is not held: %v", err)
+			t.Errorf("resuming what is not paused: %v", err)
 		}
 		if err := d.PauseQueue(ctx, op, "mail", ""); !errors.Is(err, auth.ErrForbidden) {
 			t.Errorf("another's queue: %v", err)
 		}
-		if err := d.PauseQueue(ctx, op, "orders", "database is down"); err != nil || !d.held["orders"] {
-			t.Fatalf("held %v, %v", d.held, err)
+		if err := d.PauseQueue(ctx, op, "orders", "database is down"); err != nil || !d.paused["orders"] {
+			t.Fatalf("paused %v, %v", d.paused, err)
 		}
 		v, err := d.store.Entry(ctx, store.PausePrefix+"orders")
 		if err != nil || !strings.Contains(string(v), "database is down") {
 			t.Errorf("kept %s, %v", v, err)
 		}
-		if err := d.ResumeQueue(ctx, op, "orders", "up again"); err != nil || d.held["orders"] {
-			t.Errorf("held %v, %v", d.held, err)
+		if err := d.ResumeQueue(ctx, op, "orders", "up again"); err != nil || d.paused["orders"] {
+			t.Errorf("paused %v, %v", d.paused, err)
 		}
 		if v, err := d.store.Entry(ctx, store.PausePrefix+"orders"); err != nil || v != nil {
 			t.Errorf("kept %s, %v", v, err)
 		}
-		if want := []string{"held orders 0 by ann", "released orders 0 by ann"}; !slices.Equal(d.events, want) {
+		if want := []string{"paused orders 0 by ann", "resumed orders 0 by ann"}; !slices.Equal(d.events, want) {
 			t.Errorf("events %v", d.events)
 		}
 	})

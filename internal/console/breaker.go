@@ -11,21 +11,21 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Throttle is what lets the due messages of a queue return, by the rules of its policy.
+// Throttle limits the retries of a queue, by the rules of its policy.
 type Throttle struct {
-	State string `json:"state" enum:"closed,open,half-open,ramp" doc:"Of the circuit breaker: closed lets all return, open nothing, half-open a few probes, ramp more and more."`
+	State string `json:"state" enum:"closed,open,half-open,ramp" doc:"Of the circuit breaker: closed retries all due messages, open none, half-open a few probes, ramp more and more."`
 	// Why in words, what the state, or a pause for another reason, comes from.
 	Why    string     `json:"why,omitempty"`
 	Since  *time.Time `json:"since,omitempty"`
 	Until  *time.Time `json:"until,omitempty" doc:"Of an open breaker: when it tries again."`
 	Forced *Forced    `json:"forced,omitempty" doc:"A person has set it."`
 
-	Rate        float64    `json:"rate,omitempty" doc:"Returns a second now; absent: as many as are due."`
-	InFlight    int        `json:"in_flight,omitempty" doc:"Retried messages that neither came back nor were quiet for long enough."`
+	Rate        float64    `json:"rate,omitempty" doc:"Retries per second now; absent: unlimited."`
+	InFlight    int        `json:"in_flight,omitempty" doc:"Retried messages that have neither failed again nor settled yet."`
 	MostFlight  int        `json:"most_in_flight,omitempty"`
-	FailedShare float64    `json:"failed_share,omitempty" doc:"Of the returns in the window, what share failed again: 0 to 1."`
-	Judged      int        `json:"judged,omitempty" doc:"How many returns that share is of."`
-	NoConsumer  *time.Time `json:"no_consumer_since,omitempty" doc:"Nothing returns since then, because the queue has no consumers."`
+	FailedShare float64    `json:"failed_share,omitempty" doc:"Share of the retries in the window that failed again: 0 to 1."`
+	Judged      int        `json:"judged,omitempty" doc:"How many retries that share is of."`
+	NoConsumer  *time.Time `json:"no_consumer_since,omitempty" doc:"No message is retried since then, because the queue has no consumers."`
 }
 
 // Forced is a breaker that a person has set.
@@ -36,13 +36,13 @@ type Forced struct {
 	Reason string    `json:"reason,omitempty"`
 }
 
-// Says is in words what it does just now, or "" when all that is due returns.
+// Says is in words what it does just now, or "" when all due messages are retried.
 func (g *Throttle) Says() string {
 	switch {
 	case g == nil:
 		return ""
 	case g.NoConsumer != nil:
-		return "held: no consumers"
+		return "paused: no consumers"
 	case g.Forced != nil:
 		return "breaker set to " + g.Forced.To + " by " + g.Forced.By
 	case g.State != "closed":
@@ -51,11 +51,11 @@ func (g *Throttle) Says() string {
 	return ""
 }
 
-// Pauses tells whether it keeps messages back now.
+// Pauses tells whether it pauses the retries now.
 func (g *Throttle) Pauses() bool { return g != nil && (g.State == "open" || g.NoConsumer != nil) }
 
-// Breaker sets a queue's circuit breaker, over restarts: open, closed, or auto, which
-// is to let it find out by itself again.
+// Breaker sets a queue's circuit breaker, over restarts: open, closed, or auto, with which
+// it opens and closes by itself again.
 func (c *Console) Breaker(ctx context.Context, by auth.Caller, queue, to, reason string) error {
 	if err := c.permit(by, auth.Operator, "breaker", queue, queue); err != nil {
 		return err
@@ -83,13 +83,13 @@ func (c *Console) Breaker(ctx context.Context, by auth.Caller, queue, to, reason
 	if err != nil {
 		return err
 	}
-	c.holding.Lock()
+	c.pausing.Lock()
 	err = c.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{{Name: store.BreakerPrefix + queue, Value: entry}})
 	if err == nil && c.Force != nil {
 		c.Force(queue, to, by.Name, reason)
 		c.noteForced(queue, entry)
 	}
-	c.holding.Unlock()
+	c.pausing.Unlock()
 	c.changed()
 	end(err, 0)
 	return err

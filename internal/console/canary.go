@@ -180,7 +180,7 @@ func (s sent) among(kept []store.Listed) (how whereabouts, why string) {
 		switch same := r.Attempt == s.Attempt && r.FailedAt.UnixMicro() == s.Failed; {
 		case !same:
 			return cameBack, failedAgain(r.Reason, r.Error)
-		case r.State == store.Parked: // it could not be returned
+		case r.State == store.Parked: // it could not be retried
 			return cameBack, r.ParkedFor
 		case r.State == store.Waiting:
 			how = stillHere

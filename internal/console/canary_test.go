@@ -41,7 +41,7 @@ func TestTheRestGoesOnlyWhenTheFirstDoNotComeBack(t *testing.T) {
 			d.parked(t, "orders", 30)
 			p := d.plan(t, console.Replay, "queue:orders")
 			d.begin(t, p, console.Start{Canary: 5, CanaryWait: "30s"})
-			time.Sleep(time.Hour) // nothing returns: RabbitMQ is away, or the queue is held
+			time.Sleep(time.Hour) // nothing is retried: RabbitMQ is away, or the queue is paused
 			d.is(t, p.ID, console.Canary, 5)
 			d.give(t, "orders", func(r *store.Record) bool { return back && string(r.Message.Body) == "2" })
 			time.Sleep(20 * time.Second)

@@ -12,7 +12,7 @@ import (
 )
 
 // gone is why nothing is done to a message that is not where it was seen.
-const gone = "it is not there any more: it is on its way back just now, has returned, or was changed meanwhile"
+const gone = "it is not there any more: it is being retried, was retried, or was changed meanwhile"
 
 // recordChange is a verb with all it needs. What it makes of a record is the same for one
 // message, a thousand that are named, and a million that a query finds.

@@ -9,7 +9,7 @@
 //	detail.go       one message in full; envelope.go: its properties and headers
 //	act.go          actions on named messages; change.go: what an action makes of a record
 //	edit.go         a message replaced by an edited one
-//	hold.go         pauses the retries of a queue; breaker.go: sets its circuit breaker
+//	pause.go        pauses the retries of a queue; breaker.go: sets its circuit breaker
 //	export.go       messages as lines of JSON; import.go reads them
 //	plan.go         what an action would do to all that a query finds; frozen.go: its selection
 //	operation.go    a plan's run and its progress; order.go: pausing it; outcomes.go: its results
@@ -98,18 +98,17 @@ type Config struct {
 	Ready func() bool
 	// Way is how the messages of a policy wait in RabbitMQ; nil: they wait in the store.
 	Way func(policy string) delay.Way
-	// Limits is what holds a policy's returns back, in words; nil: nothing.
+	// Limits says how a policy limits its retries, in words; nil: not at all.
 	Limits func(policy string) string
-	// Blocked is why nothing returns to a queue, or "".
+	// Blocked is why no message of a queue can be retried, or "".
 	Blocked func(queue string) string
 	// Decoder reads bodies, and writes edited ones; nil: without any schema.
 	Decoder *decode.Decoder
-	// SetPaused pauses the returns to a queue now, or lets them go on; that it is held
-	// is in the store before.
-	SetPaused func(queue string, held bool)
-	// Throttle is what lets a queue's messages return; nil, as a function and as what it
-	// gives: all that are due. Force sets its breaker now; that it is set is in the
-	// store before.
+	// SetPaused pauses the retries of a queue now, or resumes them. The store has it
+	// already.
+	SetPaused func(queue string, paused bool)
+	// Throttle is how the retries of a queue are limited; nil, as a function and as its
+	// result: not at all. Force sets the queue's breaker now; the store has it already.
 	Throttle func(queue string) *Throttle
 	Force    func(queue, to, by, why string)
 	// Recounted receives the queues whose ledger is off, and by how much, each time

@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 )
 
-// Message tells all of one message, by its id or its key. Of one that has returned
+// Message tells all of one message, by its id or its key. Of one that was retried
 // it tells what is remembered.
 func (c *Console) Message(ctx context.Context, by auth.Caller, id string) (Detail, error) {
 	l, others, err := c.one(ctx, by, id)
@@ -24,12 +24,12 @@ func (c *Console) Message(ctx context.Context, by auth.Caller, id string) (Detai
 	}
 	r := l.Record
 	d := Detail{Message: c.shown(l), Properties: []Property{}, Headers: []Header{}}
-	holds, err := c.holds(ctx)
+	pauses, err := c.pauses(ctx)
 	if err != nil {
 		return Detail{}, err
 	}
-	_, held := holds[r.Queue]
-	d.Paused = held && r.State == store.Waiting
+	_, paused := pauses[r.Queue]
+	d.Paused = paused && r.State == store.Waiting
 	for _, o := range others {
 		d.SameID = append(d.SameID, c.shown(o))
 	}
@@ -52,7 +52,7 @@ func (c *Console) Body(ctx context.Context, by auth.Caller, id string) ([]byte, 
 		return nil, err
 	}
 	if l.Record.State == query.Retried {
-		return nil, fmt.Errorf("%w: the message %s has returned, and its body is not kept any more", ErrNotFound, id)
+		return nil, fmt.Errorf("%w: the message %s was retried, and its body is not kept any more", ErrNotFound, id)
 	}
 	return l.Record.Message.Body, nil
 }

@@ -146,7 +146,7 @@ func editHeaders(was amqp.Table, e EditRequest) (amqp.Table, error) {
 			return nil, fmt.Errorf("header %.100q: a name has 1 to %d bytes", name, longestName)
 		}
 		if len(headers.Clean(amqp.Table{name: value})) == 0 {
-			return nil, fmt.Errorf("header %q is RabbitMQ's or Redrive's own: it is taken off when the message returns", name)
+			return nil, fmt.Errorf("header %q is RabbitMQ's or Redrive's own: it is removed when the message is retried", name)
 		}
 		if _, removed := was[name]; removed {
 			if _, there := is[name]; !there {

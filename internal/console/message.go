@@ -22,12 +22,12 @@ const (
 // Message is a message without headers and body.
 type Message struct {
 	ID          string     `json:"id" doc:"Its x-redrive-id."`
-	Key         string     `json:"key,omitempty" doc:"Names this very copy: after a crash two can share an id. Absent when it has returned."`
+	Key         string     `json:"key,omitempty" doc:"Names this very copy: after a crash two can share an id. Absent when it was retried."`
 	Queue       string     `json:"queue"`
 	State       string     `json:"state" enum:"waiting,retried,parked,discarded"`
 	Attempt     int        `json:"attempt" doc:"Failures so far."`
-	Due         *time.Time `json:"due,omitempty" doc:"Of a waiting one: when it returns at the earliest."`
-	Paused      bool       `json:"paused,omitempty" doc:"Returns to its queue are paused."`
+	Due         *time.Time `json:"due,omitempty" doc:"Of a waiting one: when it is retried at the earliest."`
+	Paused      bool       `json:"paused,omitempty" doc:"The retries of its queue are paused."`
 	ParkedAt    *time.Time `json:"parked_at,omitempty"`
 	ParkedFor   string     `json:"parked_for,omitempty" doc:"Why it is parked."`
 	RetriedAt   *time.Time `json:"retried_at,omitempty" doc:"When RabbitMQ had it in its queue; it has not been seen since."`
@@ -55,7 +55,7 @@ type Detail struct {
 	Timeline   []Step         `json:"timeline" doc:"Each failure and what came of it, oldest first."`
 	Properties []Property     `json:"properties" doc:"AMQP's own, as first published."`
 	Headers    []Header       `json:"headers"`
-	Body       *decode.Result `json:"body,omitempty" doc:"Absent when it has returned."`
+	Body       *decode.Result `json:"body,omitempty" doc:"Absent when it was retried."`
 	SameID     []Message      `json:"same_id,omitempty" doc:"Other messages that carry its id."`
 }
 
@@ -69,7 +69,7 @@ type Step struct {
 	Delay   string     `json:"delay,omitempty" doc:"How long it waits, or waited."`
 	Why     string     `json:"why,omitempty" doc:"Why so long, or why it is parked."`
 	Ended   *time.Time `json:"ended,omitempty" doc:"When its wait was over."`
-	Ending  string     `json:"ending,omitempty" enum:"returned,forwarded,discarded"`
+	Ending  string     `json:"ending,omitempty" enum:"retried,forwarded,discarded"`
 }
 
 // Property is one of AMQP's basic properties.

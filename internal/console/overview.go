@@ -73,7 +73,7 @@ func (c *Console) Overview(ctx context.Context, by auth.Caller) (Overview, error
 
 // ProblemsFor are what is wrong now, as far as it is the caller's to know. Those of
 // single queues name them, so who is limited to queues finds their own in
-// Queue.Returns instead.
+// Queue.Blocked instead.
 func (c *Console) ProblemsFor(by auth.Caller) []string {
 	all := []string{}
 	if c.Problems != nil && by.May(auth.Viewer, "") == nil {

@@ -55,7 +55,7 @@ func (c *Console) lastOf(ctx context.Context, by auth.Caller, id uuid.UUID) ([]s
 	return nil, err
 }
 
-// returned finds messages that are back in their queue and were not seen since.
+// retried finds messages that are in their queue again and have not failed since.
 func (s *search) returned(ctx context.Context, after string) error {
 	last, more := "", false
 	err := s.eachRetried(ctx, s.by, s.query, after, func(l store.Listed, place string) bool {

@@ -12,8 +12,8 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Hold pauses the returns to a queue until Release, over restarts. What waits keeps
-// its attempts and when it is due; what is on its way already arrives.
+// PauseQueue pauses the retries of a queue until ResumeQueue, over restarts. Waiting messages
+// keep their attempts and due times; what is in flight still arrives.
 func (c *Console) PauseQueue(ctx context.Context, by auth.Caller, queue, reason string) error {
 	if err := c.permit(by, auth.Operator, "pause", queue, queue); err != nil {
 		return err
@@ -21,36 +21,36 @@ func (c *Console) PauseQueue(ctx context.Context, by auth.Caller, queue, reason 
 	if err := c.known(ctx, queue); err != nil {
 		return err
 	}
-	hold, err := c.pausedAlready(ctx, queue)
+	pause, err := c.pausedAlready(ctx, queue)
 	if err != nil {
 		return err
 	}
 	switch {
-	case hold.By == "":
-		hold = QueuePause{By: by.Name, Since: c.Now(), Reason: reason}
-	case reason != "" && reason != hold.Reason: // the first one's word stays
-		hold.Reason = strings.TrimPrefix(hold.Reason+"; "+by.Name+": "+reason, "; ")
+	case pause.By == "":
+		pause = QueuePause{By: by.Name, Since: c.Now(), Reason: reason}
+	case reason != "" && reason != pause.Reason: // the first reason stays
+		pause.Reason = strings.TrimPrefix(pause.Reason+"; "+by.Name+": "+reason, "; ")
 	}
-	h, err := json.Marshal(hold)
+	h, err := json.Marshal(pause)
 	if err != nil {
 		return err
 	}
 	return c.setPaused(ctx, by, retry.Paused, queue, reason, h)
 }
 
-// pausedAlready is the hold of a queue, without By where there is none.
+// pausedAlready is the pause of a queue, without By where there is none.
 func (c *Console) pausedAlready(ctx context.Context, queue string) (h QueuePause, err error) {
 	value, err := c.Store.Entry(ctx, store.PausePrefix+queue)
 	if err != nil || value == nil {
 		return h, err
 	}
 	if err := json.Unmarshal(value, &h); err != nil {
-		return h, fmt.Errorf("the hold of %q: %w", queue, err)
+		return h, fmt.Errorf("the pause of %q: %w", queue, err)
 	}
 	return h, nil
 }
 
-// Release lets the returns to a queue go on: what is due returns at once.
+// ResumeQueue resumes the retries of a queue: due messages are retried at once.
 func (c *Console) ResumeQueue(ctx context.Context, by auth.Caller, queue, reason string) error {
 	if err := c.permit(by, auth.Operator, "resume", queue, queue); err != nil {
 		return err
@@ -59,25 +59,25 @@ func (c *Console) ResumeQueue(ctx context.Context, by auth.Caller, queue, reason
 	case err != nil:
 		return err
 	case h == nil:
-		return fmt.Errorf("%w: the returns to the queue %q are not held", ErrPrecondition, queue)
+		return fmt.Errorf("%w: the retries of the queue %q are not paused", ErrPrecondition, queue)
 	}
 	return c.setPaused(ctx, by, retry.Resumed, queue, reason, nil)
 }
 
-// setPaused writes the hold to the store before it tells the loop: one that acts must
-// not be forgotten at the next start.
-func (c *Console) setPaused(ctx context.Context, by auth.Caller, kind retry.Kind, queue, reason string, hold []byte) error {
+// setPaused writes the pause to the store before it calls the loop: a pause in force must not
+// be forgotten at the next start.
+func (c *Console) setPaused(ctx context.Context, by auth.Caller, kind retry.Kind, queue, reason string, pause []byte) error {
 	did := map[retry.Kind]string{retry.Paused: "pause", retry.Resumed: "resume"}[kind]
 	end, err := c.begin(by, did, queue, 0, reason)
 	if err != nil {
 		return err
 	}
-	c.holding.Lock()
-	err = c.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{{Name: store.PausePrefix + queue, Value: hold}})
+	c.pausing.Lock()
+	err = c.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{{Name: store.PausePrefix + queue, Value: pause}})
 	if err == nil && c.SetPaused != nil {
-		c.SetPaused(queue, hold != nil)
+		c.SetPaused(queue, pause != nil)
 	}
-	c.holding.Unlock()
+	c.pausing.Unlock()
 	c.changed()
 	if err == nil {
 		c.tell(retry.Event{Kind: kind, Queue: queue, By: by.Name, Why: reason})
@@ -113,13 +113,13 @@ func (c *Console) known(ctx context.Context, queue string) error {
 	return nil
 }
 
-// holds are the queues whose returns a person has paused.
-func (c *Console) holds(ctx context.Context) (map[string]QueuePause, error) {
+// pauses are the queues whose retries a person has paused.
+func (c *Console) pauses(ctx context.Context) (map[string]QueuePause, error) {
 	all := map[string]QueuePause{}
 	err := c.Store.Entries(ctx, store.PausePrefix, "", func(e store.Entry) (bool, error) {
 		var h QueuePause
 		if err := json.Unmarshal(e.Value, &h); err != nil {
-			return false, fmt.Errorf("the hold of %q: %w", e.Name, err)
+			return false, fmt.Errorf("the pause of %q: %w", e.Name, err)
 		}
 		all[strings.TrimPrefix(e.Name, store.PausePrefix)] = h
 		return true, nil

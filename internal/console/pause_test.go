@@ -7,11 +7,11 @@ import (
 	"github.com/redrive-mq/redrive/internal/console"
 )
 
-func TestAQueueThatDoesNotExistIsNotHeldAndItsBreakerNotSet(t *testing.T) {
+func TestAQueueThatDoesNotExistIsNotPausedAndItsBreakerNotSet(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {
 		breaker := func(to string) error { return d.Breaker(ctx, operator, "ordres", to, "") }
-		if err := d.PauseQueue(ctx, operator, "ordres", ""); !errors.Is(err, console.ErrNotFound) || len(d.held) > 0 {
-			t.Errorf("held: %v, %v", err, d.held)
+		if err := d.PauseQueue(ctx, operator, "ordres", ""); !errors.Is(err, console.ErrNotFound) || len(d.paused) > 0 {
+			t.Errorf("paused: %v, %v", err, d.paused)
 		}
 		for _, to := range []string{"open", "closed", "auto"} {
 			if err := breaker(to); !errors.Is(err, console.ErrNotFound) {
@@ -31,7 +31,7 @@ func TestAQueueThatDoesNotExistIsNotHeldAndItsBreakerNotSet(t *testing.T) {
 	})
 }
 
-func TestASecondHoldKeepsTheFirstReason(t *testing.T) {
+func TestASecondPauseKeepsTheFirstReason(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {
 		other := operator
 		other.Name = "bob"
@@ -49,7 +49,7 @@ func TestASecondHoldKeepsTheFirstReason(t *testing.T) {
 		for _, q := range all {
 			if q.Name == "orders" {
 				if h := q.Pause; h == nil || h.By != operator.Name || h.Reason != "database is down; bob: ticket 7" {
-					t.Errorf("the hold: %+v", h)
+					t.Errorf("the pause: %+v", h)
 				}
 				return
 			}

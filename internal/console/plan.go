@@ -128,7 +128,7 @@ func (c *Console) freeze(ctx context.Context, by auth.Caller, d recordChange, p 
 
 // survey asks about the queues, and says what stands in the way of the plan.
 func (c *Console) survey(ctx context.Context, p *Plan) error {
-	holds, err := c.holds(ctx)
+	pauses, err := c.pauses(ctx)
 	if err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func (c *Console) survey(ctx context.Context, p *Plan) error {
 	silent := "" // why RabbitMQ says nothing
 	for i := range p.Queues {
 		q := &p.Queues[i]
-		_, q.Paused = holds[q.Queue]
+		_, q.Paused = pauses[q.Queue]
 		if silent != "" {
 			continue
 		}
@@ -156,7 +156,7 @@ func (c *Console) survey(ctx context.Context, p *Plan) error {
 		}
 	case Copy:
 		to := PlanQueue{Queue: p.To}
-		_, to.Paused = holds[p.To]
+		_, to.Paused = pauses[p.To]
 		if err := c.destination(ctx, p.To); err != nil {
 			p.Blocked = append(p.Blocked, err.Error())
 		} else if at, err := c.atBroker(ctx, p.To); err == nil {
@@ -170,7 +170,7 @@ func (c *Console) survey(ctx context.Context, p *Plan) error {
 	return nil
 }
 
-// destined says what stands against a queue as the place to return to.
+// destined says what stands against a queue as the place to retry to.
 func (p *Plan) destined(c *Console, q PlanQueue, silent string) {
 	if c.Config.Policies != nil {
 		if _, ok := c.policies().Match(q.Queue); !ok {
@@ -192,7 +192,7 @@ func (p *Plan) warn(q PlanQueue) {
 		p.Warnings = append(p.Warnings, fmt.Sprintf("nothing consumes from the queue %q", q.Queue))
 	}
 	if q.Paused {
-		p.Warnings = append(p.Warnings, fmt.Sprintf("the returns to the queue %q are held: its messages wait until it is released", q.Queue))
+		p.Warnings = append(p.Warnings, fmt.Sprintf("the retries of the queue %q are paused: its messages wait until you resume it", q.Queue))
 	}
 }
 

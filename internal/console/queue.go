@@ -25,7 +25,7 @@ type GroupPage struct {
 	After  string  `json:"after,omitempty" doc:"Ask with it for the next page; absent on the last."`
 }
 
-// Queue is a work queue: what the service holds for it, and what RabbitMQ says.
+// Queue is a work queue: what the service keeps for it, and what RabbitMQ says.
 type Queue struct {
 	Name      string      `json:"queue"`
 	Policy    string      `json:"policy,omitempty"`
@@ -38,13 +38,13 @@ type Queue struct {
 	Failed    int64       `json:"failed_per_minute" doc:"In the last minute."`
 	Retried   int64       `json:"retried_per_minute" doc:"In the last minute."`
 	ParkedIn  int64       `json:"parked_per_minute" doc:"In the last minute."`
-	Blocked   string      `json:"blocked,omitempty" doc:"Why nothing returns to it; absent when returns work."`
+	Blocked   string      `json:"blocked,omitempty" doc:"Why its retries are blocked; absent when they work."`
 	Pause     *QueuePause `json:"pause,omitempty" doc:"Set by a person."`
-	Throttle  *Throttle   `json:"throttle,omitempty" doc:"What lets messages return; absent when their policy limits nothing and nothing keeps them."`
+	Throttle  *Throttle   `json:"throttle,omitempty" doc:"How its retries are limited; absent when they are not."`
 	Broker    *AtBroker   `json:"broker,omitempty" doc:"What RabbitMQ says; absent when its management API does not answer."`
 }
 
-// QueuePause is a pause of a queue's returns.
+// QueuePause is a person's pause of a queue's retries.
 type QueuePause struct {
 	By     string    `json:"by"`
 	Since  time.Time `json:"since"`
@@ -70,7 +70,7 @@ type PolicyInForce struct {
 	Reasons   []string `json:"reasons"`
 	Exhausted string   `json:"exhausted"`
 	Wait      string   `json:"wait"`
-	Throttle  string   `json:"throttle" doc:"What holds due messages back besides consumers that are not there: rate, in flight, breaker. Empty: nothing."`
+	Throttle  string   `json:"throttle" doc:"Limits on retries: rate, in flight, breaker. Empty: none. (Retries also wait for consumers.)"`
 	// Waits is the delay after each failure but the last.
 	Waits []Wait `json:"waits"`
 }

@@ -51,8 +51,8 @@ func (c *Console) counts(ctx context.Context) ([]store.QueueCount, error) {
 }
 
 // queuesOf are the queues that the caller may see, ordered by name: those that something is
-// kept for, that are held, or that something happened to lately.
-func (c *Console) queuesOf(ctx context.Context, by auth.Caller, holds map[string]QueuePause) ([]store.QueueCount, error) {
+// kept for, that are paused, or that something happened to lately.
+func (c *Console) queuesOf(ctx context.Context, by auth.Caller, pauses map[string]QueuePause) ([]store.QueueCount, error) {
 	all, err := c.counts(ctx)
 	if err != nil {
 		return nil, err
@@ -63,12 +63,12 @@ func (c *Console) queuesOf(ctx context.Context, by auth.Caller, holds map[string
 			more = append(more, store.QueueCount{Queue: name})
 		}
 	}
-	for name := range holds {
+	for name := range pauses {
 		add(name)
 	}
 	if c.Rates != nil {
 		for _, name := range c.Rates.Queues() {
-			if _, held := holds[name]; !held {
+			if _, held := pauses[name]; !held {
 				add(name)
 			}
 		}

@@ -55,19 +55,19 @@ func (c *Console) askBroker(ctx context.Context, all []Queue) {
 type sight struct {
 	*Console
 	counts []store.QueueCount // ordered by name
-	holds  map[string]QueuePause
+	pauses map[string]QueuePause
 	forced map[string]Forced
 }
 
 func (c *Console) sight(ctx context.Context, by auth.Caller) (s sight, err error) {
 	s.Console = c
-	if s.holds, err = c.holds(ctx); err != nil {
+	if s.pauses, err = c.pauses(ctx); err != nil {
 		return s, err
 	}
 	if s.forced, err = c.forced(ctx); err != nil {
 		return s, err
 	}
-	s.counts, err = c.queuesOf(ctx, by, s.holds)
+	s.counts, err = c.queuesOf(ctx, by, s.pauses)
 	return s, err
 }
 
@@ -75,7 +75,7 @@ func (c *Console) sight(ctx context.Context, by auth.Caller) (s sight, err error
 func (s *sight) shown(some []store.QueueCount) []Queue {
 	all, policies := make([]Queue, 0, len(some)), s.policies()
 	for _, n := range some {
-		q := s.queue(n, policies, s.holds)
+		q := s.queue(n, policies, s.pauses)
 		if f, ok := s.forced[n.Queue]; ok && q.Throttle != nil {
 			q.Throttle.Forced = &f
 		}
@@ -84,7 +84,7 @@ func (s *sight) shown(some []store.QueueCount) []Queue {
 	return all
 }
 
-// inOneLook are mostSeen at most, ordered by name: those that nothing returns to before
+// inOneLook are mostSeen at most, ordered by name: those with blocked retries before
 // the others, then those with the most failures, and with the most messages.
 func (s *sight) inOneLook() []store.QueueCount {
 	if len(s.counts) <= mostSeen {
@@ -112,9 +112,9 @@ func (s *sight) inOneLook() []store.QueueCount {
 	return some
 }
 
-// stopped is 1 of a queue that nothing returns to.
+// stopped is 1 of a queue whose retries are paused or blocked.
 func (s *sight) stopped(queue string) int {
-	_, held := s.holds[queue]
+	_, held := s.pauses[queue]
 	if held || s.Blocked != nil && s.Blocked(queue) != "" || s.Throttle != nil && s.Throttle(queue).Says() != "" {
 		return 1
 	}
@@ -128,7 +128,7 @@ func (s *sight) failedLately(queue string) int64 {
 	return s.Rates.Minute(queue, s.Now()).Failed
 }
 
-func (c *Console) queue(n store.QueueCount, policies policy.Set, holds map[string]QueuePause) Queue {
+func (c *Console) queue(n store.QueueCount, policies policy.Set, pauses map[string]QueuePause) Queue {
 	q := Queue{Name: n.Queue, Waiting: n.Waiting, Parked: n.Parked, Discarded: n.Discarded}
 	q.NextDue, q.Oldest = dueFirst(n)
 	if c.Rates != nil {
@@ -141,7 +141,7 @@ func (c *Console) queue(n store.QueueCount, policies policy.Set, holds map[strin
 	if c.Blocked != nil {
 		q.Blocked = c.Blocked(n.Queue)
 	}
-	if h, ok := holds[n.Queue]; ok {
+	if h, ok := pauses[n.Queue]; ok {
 		q.Pause = &h
 	}
 	if c.Throttle != nil {

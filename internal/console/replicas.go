@@ -67,19 +67,19 @@ func (c *Console) Reread(context.Context) error {
 	return nil
 }
 
-// Look takes over what other replicas have written about holds, breakers and orders:
+// Look reads what other replicas have written about pauses, breakers and orders:
 // the store has it, and the loop and the gate here know it, and the leader. Call it
 // every half second.
 func (c *Console) Look(ctx context.Context, setPauses func(queues map[string]bool)) error {
 	defer c.ops.awake()
-	c.holding.Lock()
-	defer c.holding.Unlock()
-	holds, err := c.holds(ctx)
+	c.pausing.Lock()
+	defer c.pausing.Unlock()
+	pauses, err := c.pauses(ctx)
 	if err != nil {
 		return err
 	}
 	held := map[string]bool{}
-	for queue := range holds {
+	for queue := range pauses {
 		held[queue] = true
 	}
 	setPauses(held)
@@ -111,7 +111,7 @@ func (c *Console) Look(ctx context.Context, setPauses func(queues map[string]boo
 }
 
 // noteForced keeps Look from setting a breaker again that was set here. The caller
-// has holding.
+// has pausing.
 func (c *Console) noteForced(queue string, entry []byte) {
 	if c.forcedAs == nil {
 		c.forcedAs = map[string]string{}

@@ -38,7 +38,7 @@ func (c *Console) Search(ctx context.Context, by auth.Caller, text, after string
 		return Page{}, fmt.Errorf("%w: limit is %d, and must be from 1 to 1,000", ErrInvalid, limit)
 	}
 	s := &search{Console: c, by: by, query: q, limit: limit, page: Page{Messages: []Message{}}}
-	if s.held, err = c.holds(ctx); err != nil {
+	if s.paused, err = c.pauses(ctx); err != nil {
 		return Page{}, err
 	}
 	if ids, only := q.IDs(); only {
@@ -64,17 +64,17 @@ func (c *Console) parse(by auth.Caller, text string) (*query.Query, error) {
 // search is one page in the making.
 type search struct {
 	*Console
-	by    auth.Caller
-	query *query.Query
-	limit int
-	held  map[string]QueuePause
-	page  Page
+	by     auth.Caller
+	query  *query.Query
+	limit  int
+	paused map[string]QueuePause
+	page   Page
 }
 
 func (s *search) full() bool { return len(s.page.Messages) >= s.limit }
 
 func (s *search) add(m Message) {
-	_, m.Paused = s.held[m.Queue]
+	_, m.Paused = s.paused[m.Queue]
 	m.Paused = m.Paused && m.State == Waiting
 	s.page.Messages = append(s.page.Messages, m)
 }

@@ -106,7 +106,7 @@ func TestSearch(t *testing.T) {
 			"id:" + first.ID + " state:waiting":    "",
 			"id:" + uuid.Nil.String():              "",
 			"id:" + strings.ToUpper(first.ID) + " OR id:" + uuid.Nil.String(): "{\"ord",
-			"state:returned": "",
+			"state:retried": "",
 		} {
 			for _, limit := range []int{1, 2, 1000} {
 				got := found(t, d, caller(auth.Viewer), text, limit)
@@ -338,7 +338,7 @@ func TestReturned(t *testing.T) {
 			var got []string
 			after := ""
 			for {
-				p, err := d.Search(ctx, viewer, "state:returned", after, limit)
+				p, err := d.Search(ctx, viewer, "state:retried", after, limit)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -352,7 +352,7 @@ func TestReturned(t *testing.T) {
 					break
 				}
 			}
-			if n, exact, err := d.Count(ctx, viewer, "state:returned"); n != 4 || !exact || err != nil {
+			if n, exact, err := d.Count(ctx, viewer, "state:retried"); n != 4 || !exact || err != nil {
 				t.Fatalf("counted %d (exactly %v), %v", n, exact, err)
 			}
 			if len(got) == 4 && got[0] == ids[3] {
@@ -366,7 +366,7 @@ func TestReturned(t *testing.T) {
 		if err != nil || len(p.Messages) != 1 || p.Messages[0].State != console.Retried {
 			t.Fatalf("by id: %+v, %v", p, err)
 		}
-		p, err = d.Search(ctx, viewer, `state:returned error:"error 3"`, "", 0)
+		p, err = d.Search(ctx, viewer, `state:retried error:"error 3"`, "", 0)
 		if err != nil || len(p.Messages) != 1 || p.Messages[0].ID != ids[3] {
 			t.Fatalf("by its error: %+v, %v", p, err)
 		}
@@ -381,7 +381,7 @@ func TestReturned(t *testing.T) {
 		if err != nil || m.State != console.Parked || len(m.Timeline) != 2 || m.Timeline[1].Why != "out of attempts" || m.Timeline[1].Ended != nil {
 			t.Fatalf("%+v, %v", m, err)
 		}
-		if got := found(t, d, caller(auth.Viewer, "mail"), "state:returned", 10); got != nil {
+		if got := found(t, d, caller(auth.Viewer, "mail"), "state:retried", 10); got != nil {
 			t.Errorf("others see %q", got)
 		}
 	})

@@ -35,7 +35,7 @@ type Options struct {
 }
 
 // policies grow quickly, so that their waits can be watched. The queues are named, so
-// that what their consumers report may return to them.
+// that what their consumers report may be retried.
 func policies() policy.Set {
 	fewer := []time.Duration{time.Second, 3 * time.Second}
 	return policy.Set{

@@ -36,8 +36,8 @@ type display struct {
 
 // counts of one queue.
 type counts struct {
-	waiting, parked             int // as the service says: people act on them too
-	failed, returned, succeeded int
+	waiting, parked            int // as the service says: people act on them too
+	failed, retried, succeeded int
 }
 
 func newDisplay(out io.Writer, terminal bool) *display {
@@ -51,7 +51,7 @@ func newDisplay(out io.Writer, terminal bool) *display {
 const recentLines = 14
 
 // colours of what happens, on a terminal.
-var colours = map[string]string{"fails": "31", "waits": "33", "returns": "36", "succeeds": "32", "is parked": "35", "breaker": "1;34", "goes down": "1;31", "recovers": "1;32"}
+var colours = map[string]string{"fails": "31", "waits": "33", "is retried": "36", "succeeds": "32", "is parked": "35", "breaker": "1;34", "goes down": "1;31", "recovers": "1;32"}
 
 // say shows an event.
 func (d *display) say(e event) {
@@ -89,12 +89,12 @@ func (d *display) redrive(e retry.Event) {
 	case retry.Waiting:
 		shown.kind, shown.text = "waits", fmt.Sprintf("%s before attempt %d", policy.FormatDuration(e.Delay.Round(10*time.Millisecond)), e.Attempt+1)
 	case retry.Retried:
-		c.returned++
-		shown.kind, shown.text = "returns", fmt.Sprintf("for attempt %d", e.Attempt+1)
+		c.retried++
+		shown.kind, shown.text = "is retried", fmt.Sprintf("for attempt %d", e.Attempt+1)
 	case retry.Parked:
 		shown.kind, shown.text = "is parked", e.Why
 	case retry.Opened:
-		shown.kind, shown.text = "breaker", "open: "+e.Why+", so nothing returns for now"
+		shown.kind, shown.text = "breaker", "open: "+e.Why+", so retries are paused"
 	case retry.HalfOpened:
 		shown.kind, shown.text = "breaker", "half-open: "+e.Why
 	case retry.Ramping:
@@ -113,11 +113,11 @@ func (d *display) line(e event) string {
 	if who == "" {
 		who = "upstream"
 	}
-	what := fmt.Sprintf("%-9s", e.kind)
+	what := fmt.Sprintf("%-10s", e.kind)
 	if d.terminal {
 		what = "\x1b[" + colours[e.kind] + "m" + what + "\x1b[0m"
 	}
-	return fmt.Sprintf("%6.1fs  %-9s %s  %s", e.at.Sub(d.began).Seconds(), who, what, e.text)
+	return fmt.Sprintf("%6.1fs  %-10s %s  %s", e.at.Sub(d.began).Seconds(), who, what, e.text)
 }
 
 // draw draws the picture, with what the service keeps.
@@ -143,7 +143,7 @@ func (d *display) draw(hint string, kept []store.QueueCount) {
 	for _, q := range slices.Sorted(slices.Values(queues)) {
 		c := d.queues[q]
 		fmt.Fprintf(&b, "  %-10s %8d \x1b[33m%8d\x1b[0m %9d \x1b[32m%10d\x1b[0m \x1b[35m%8d\x1b[0m   \x1b[33m%s\x1b[0m\n", strings.TrimPrefix(q, "redrive-demo."),
-			c.failed, c.waiting, c.returned, c.succeeded, c.parked, strings.Repeat("▪", min(c.waiting, 24)))
+			c.failed, c.waiting, c.retried, c.succeeded, c.parked, strings.Repeat("▪", min(c.waiting, 24)))
 	}
 	b.WriteString("\n")
 	for _, e := range d.recent {

@@ -46,13 +46,13 @@ func (a *API) act() {
 		return a.Console.NoteGroup(ctx, c, in.ID, in.Body.Note)
 	})
 
-	handleNothing(a, a.does(http.MethodPut, "/queues/{queue}/pause", "pause", "Pause the returns to a queue"), func(ctx context.Context, c auth.Caller, in *struct {
+	handleNothing(a, a.does(http.MethodPut, "/queues/{queue}/pause", "pause", "Pause the retries of a queue"), func(ctx context.Context, c auth.Caller, in *struct {
 		Queue string `path:"queue" maxLength:"255"`
 		Body  Reason
 	}) error {
 		return a.Console.PauseQueue(ctx, c, in.Queue, in.Body.Reason)
 	})
-	handleNothing(a, a.does(http.MethodDelete, "/queues/{queue}/pause", "resume", "Let messages return to a queue again"), func(ctx context.Context, c auth.Caller, in *struct {
+	handleNothing(a, a.does(http.MethodDelete, "/queues/{queue}/pause", "resume", "Resume the retries of a queue"), func(ctx context.Context, c auth.Caller, in *struct {
 		Queue  string `path:"queue" maxLength:"255"`
 		Reason string `query:"reason" maxLength:"500" doc:"Why, for the audit log."`
 	}) error {

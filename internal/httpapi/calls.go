@@ -121,12 +121,12 @@ func (c Client) Ledger(ctx context.Context, recount bool) (all console.Ledger, e
 	}
 }
 
-// Hold pauses the returns to a queue.
+// PauseQueue pauses the retries of a queue.
 func (c Client) PauseQueue(ctx context.Context, queue, reason string) error {
 	return c.call(ctx, http.MethodPut, v1+"/queues"+escaped(queue)+"/pause", nil, Reason{reason}, nil)
 }
 
-// Release lets messages return to a queue again.
+// ResumeQueue resumes the retries of a queue.
 func (c Client) ResumeQueue(ctx context.Context, queue, reason string) error {
 	return c.call(ctx, http.MethodDelete, v1+"/queues"+escaped(queue)+"/pause", values("reason", reason), nil, nil)
 }

@@ -133,7 +133,7 @@ func TestPagesHaveEachOnce(t *testing.T) {
 	}
 }
 
-// A queue that nothing returns to is in the overview, however many others there are.
+// A queue with blocked retries is in the overview, however many others there are.
 func TestTheOverviewShowsStoppedQueuesFirst(t *testing.T) {
 	const queues = 3000
 	s := memstore.New()

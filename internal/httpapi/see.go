@@ -98,7 +98,7 @@ func (a *API) see() {
 	}) (console.GroupPage, error) {
 		return a.Console.Groups(ctx, c, in.Q, in.After, in.Limit)
 	})
-	handle(a, get("/queues", "queues", "Work queues: what is held for them, and what RabbitMQ says"), func(ctx context.Context, c auth.Caller, in *Paged) (Queues, error) {
+	handle(a, get("/queues", "queues", "Work queues: what is kept for them, and what RabbitMQ says"), func(ctx context.Context, c auth.Caller, in *Paged) (Queues, error) {
 		q, after, err := a.Console.Queues(ctx, c, in.After, in.Limit)
 		return Queues{list(q), after}, err
 	})

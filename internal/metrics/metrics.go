@@ -67,7 +67,7 @@ func New(s store.Store, free func() (uint64, uint64, error), version string, lab
 		return h
 	}
 	m.deadLetters = counter("dead_letters_total", "Failed messages taken in.", "queue", "reason")
-	m.returned = counter("retried_total", "Messages that RabbitMQ confirmed back in their work queue.", "queue")
+	m.returned = counter("retried_total", "Messages that RabbitMQ confirmed in their work queue again.", "queue")
 	m.forwarded = counter("forwarded_total", "Messages forwarded after their last attempt.", "queue")
 	m.parked = counter("parked_total", "Messages parked.", "queue")
 	m.discarded = counter("discarded_total", "Messages discarded by their policy.", "queue")
@@ -90,7 +90,7 @@ func New(s store.Store, free func() (uint64, uint64, error), version string, lab
 		m.configLoads.WithLabelValues(r)
 	}
 	gauge("build_info", "Always 1.", "version").WithLabelValues(version).Set(1)
-	m.register.MustRegister(&held{store: s, free: free, metrics: m})
+	m.register.MustRegister(&contents{store: s, free: free, metrics: m})
 	return m
 }
 

@@ -6,27 +6,27 @@ import (
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
-// QueueRetries is how the returns to one queue are.
+// QueueRetries is the state of one queue's retries.
 type QueueRetries struct {
 	Queue  string
 	View   throttle.View
-	Paused []string // why nothing returns just now
+	Paused []string // why no message is retried just now
 }
 
 var (
 	breakerDesc   = prometheus.NewDesc("redrive_breaker_state", "1 for the state that the queue's breaker is in: closed, open, half-open or ramp.", []string{"queue", "state"}, nil)
-	pausedDesc    = prometheus.NewDesc("redrive_queue_paused", "1 while nothing returns to the queue, by why: person, breaker, no_consumer, rate, in_flight or unreachable.", []string{"queue", "why"}, nil)
-	consumersDesc = prometheus.NewDesc("redrive_queue_consumers", "Consumers of a queue that something is due for.", []string{"queue"}, nil)
+	pausedDesc    = prometheus.NewDesc("redrive_queue_paused", "1 while no message of the queue is retried, by why: person, breaker, no_consumer, rate, in_flight or unreachable.", []string{"queue", "why"}, nil)
+	consumersDesc = prometheus.NewDesc("redrive_queue_consumers", "Consumers of a queue with due messages.", []string{"queue"}, nil)
 )
 
-// queueRetries shows how the returns are when it is asked.
+// queueRetries collects the state of the retries, at each scrape.
 type queueRetries struct {
 	all     func(shown func(queue string) bool) []QueueRetries
 	metrics *Metrics
 }
 
-// Returns shows what all tells of each queue that is shown: those beyond the limit are
-// not, since states do not add up.
+// Retries shows the state of each queue's retries; queues beyond the limit of labels are left
+// out, since states do not add up.
 func (m *Metrics) Retries(all func(shown func(queue string) bool) []QueueRetries) {
 	m.register.MustRegister(&queueRetries{all, m})
 }

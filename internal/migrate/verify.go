@@ -111,7 +111,7 @@ func (m *Migration) verify(ctx context.Context, all int64) error {
 	case from.records != to.records:
 		return fmt.Errorf("%w in what the messages are", ErrDiffers)
 	case from.entries != to.entries:
-		return fmt.Errorf("%w in the side table (operations, holds, notes, tokens): %d entries, and %d", ErrDiffers, from.entries.n, to.entries.n)
+		return fmt.Errorf("%w in the side table (operations, pauses, notes, tokens): %d entries, and %d", ErrDiffers, from.entries.n, to.entries.n)
 	case !slices.Equal(from.ledger, to.ledger):
 		return fmt.Errorf("%w in the ledger", ErrDiffers)
 	}

@@ -142,7 +142,7 @@ func TestAnAlertmanagerThatIsDown(t *testing.T) {
 		a.down = false
 		a.mu.Unlock()
 		time.Sleep(alertEvery)
-		const off = "RedriveLedgerOff orders: orders: the ledger is off: messages came in that are neither returned, parked, discarded nor waiting"
+		const off = "RedriveLedgerOff orders: orders: the ledger is off: messages came in that are neither retried, parked, discarded nor waiting"
 		a.want(t, off)
 		d.stop()
 		d.open(t)

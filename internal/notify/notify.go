@@ -51,13 +51,13 @@ var Kinds = []struct {
 }{
 	{Parked, Warning, "messages parked", ""},
 	{ParkedBurst, Critical, "many messages are parked", "no longer many messages are parked"},
-	{QueuePaused, Warning, "the returns are held", "the returns go on"},
+	{QueuePaused, Warning, "the retries are paused", "the retries go on"},
 	{BreakerOpen, Critical, "the circuit breaker is open", "the circuit breaker is closed again"},
 	{NoConsumer, Critical, "nobody consumes the queue", "no messages wait for a consumer any more"},
 	{IntakeStopped, Critical, "failed messages stay in RabbitMQ: the intake has stopped", "the intake goes on"},
 	{BrokerBlocked, Critical, "an alarm of RabbitMQ's blocks publishing", "RabbitMQ's alarm is over"},
 	{OldestWaiting, Warning, "messages wait too long", "messages no longer wait too long"},
-	{LedgerOff, Critical, "the ledger is off: messages came in that are neither returned, parked, discarded nor waiting", "the ledger is right again"},
+	{LedgerOff, Critical, "the ledger is off: messages came in that are neither retried, parked, discarded nor waiting", "the ledger is right again"},
 }
 
 // KindNames are their names in a config.

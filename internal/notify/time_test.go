@@ -216,7 +216,7 @@ func TestQuietHoursEndInOneDigest(t *testing.T) {
 		d.after(t, 2*time.Minute, `6h0m0s what happened in quiet hours (2)
 • counts: 42 messages parked from 2000-01-01 00:00 UTC to 2000-01-01 01:00 UTC
     42× out of attempts
-• resolved: orders: the returns go on (it was from 2000-01-01 01:00 UTC to 2000-01-01 02:00 UTC)`)
+• resolved: orders: the retries go on (it was from 2000-01-01 01:00 UTC to 2000-01-01 02:00 UTC)`)
 		d.park("counts", 1) // was told a minute ago
 		d.after(t, 62*time.Minute, "7h0m0s counts: 1 message parked")
 	})

@@ -18,7 +18,7 @@ func TestComplete(t *testing.T) {
 		"nowhere":         "",
 		"queue:o":         "",
 		"p":               "parked: policy:",
-		"state:":          "state:waiting state:returned state:parked state:discarded",
+		"state:":          "state:waiting state:retried state:parked state:discarded",
 	} {
 		var got []string
 		for _, s := range Complete(text) {

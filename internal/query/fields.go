@@ -27,7 +27,7 @@ const (
 var takes = [...]string{
 	wholeName:   "the whole, with `*` for any characters and `?` for one",
 	partOf:      "a part of it, in capitals or not",
-	aState:      "`waiting`, `returned`, `parked`, `discarded`",
+	aState:      "`waiting`, `retried`, `parked`, `discarded`",
 	aGroup:      "a group's id",
 	aNumber:     "a number; `>` `>=` `<` `<=`, or `1..5`",
 	aSize:       "a size such as `200`, `1kb` or `4MiB`; `>` `>=` `<` `<=`, or `1kb..2kb`",
@@ -73,7 +73,7 @@ var fields = []*field{
 		number: func(l *store.Listed) int64 { return int64(l.Record.Attempt) }},
 	{name: "age", kind: anAge, example: "age:>2h", needs: knowsRest, doc: "how long ago it failed",
 		time: failedAt, floor: true},
-	{name: "due", kind: aMomentSoon, example: "due:<10m", needs: knowsRest, state: store.Waiting, isDue: true, doc: "when a waiting one returns",
+	{name: "due", kind: aMomentSoon, example: "due:<10m", needs: knowsRest, state: store.Waiting, isDue: true, doc: "when a waiting one is retried",
 		time: func(l *store.Listed) time.Time { return l.Record.Due }},
 	{name: "parked", kind: aMoment, example: "parked:>=2026-11-21", needs: knowsRest, state: store.Parked, isDue: true, doc: "when it was parked",
 		time: func(l *store.Listed) time.Time { return l.Record.Due }},

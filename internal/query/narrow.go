@@ -111,7 +111,7 @@ func (q *Query) narrowGroups(n *Narrowed, groups []store.GroupCount) (byReason b
 
 func ofItself(r *store.Record) errorgroup.ID { return r.Group().ID }
 
-// OnlyRetried tells whether nothing that is kept can match, but what has returned.
+// OnlyRetried tells whether only retried messages can match, and none that are kept.
 func (q *Query) OnlyRetried() bool {
 	for _, kept := range []store.State{store.Waiting, store.Parked, store.Discarded} {
 		if q.Says(kept, "", nil) >= 0 {

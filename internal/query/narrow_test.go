@@ -29,7 +29,7 @@ func kept() *rapid.Generator[*store.Listed] {
 
 // asked are queries about what indexes know, besides all others.
 func asked(groups []store.GroupCount) *rapid.Generator[string] {
-	term := rapid.SampledFrom([]string{"state:parked", "state:waiting", "-state:discarded", "state:returned", "queue:orders.*", "queue:mail", "-queue:mail", "reason:expired", "reason:rejected",
+	term := rapid.SampledFrom([]string{"state:parked", "state:waiting", "-state:discarded", "state:retried", "queue:orders.*", "queue:mail", "-queue:mail", "reason:expired", "reason:rejected",
 		"error:timeout", "age:>2d", "age:<50h", "age:1d..2d", "due:<5h", "due:>1h", "due:-1h..3h", "parked:2026-11-20", "parked:<2026-11-20", "parked:>=2026-11-19", "failed:>2026-11-19T03:00Z",
 		"before:2026-11-20", "after:2026-11-20", "first:<2026-11-20", "attempt:8", "attempt:7", "acme", "nowhere",
 		"group:" + groups[0].ID.String(), "group:" + groups[len(groups)-1].ID.String(), "id:" + anID})

@@ -68,7 +68,7 @@ func TestErrorsPointAtTheCharacter(t *testing.T) {
 		"queue:":                  "      ^ expected a value, as in queue:orders.*",
 		"queue: orders":           "      ^ expected a value",
 		"queue:>a":                "      ^ queue takes no >",
-		"state:gone":              `      ^ "gone": expected one of waiting, returned, parked, discarded`,
+		"state:gone":              `      ^ "gone": expected one of waiting, retried, parked, discarded`,
 		"reason:tired":            `       ^ "tired": expected one of rejected, expired`,
 		"attempt:>x":              `         ^ "x": expected a number`,
 		"attempt:1..x":            `           ^ "x": expected a number`,

@@ -22,16 +22,16 @@ const (
 	Edited    Kind = "edited"    // a person replaced the message ID of Queue by an edited one
 	Copied    Kind = "copied"    // a person sent copies of N messages of Queue to another one, Why
 	Imported  Kind = "imported"  // a person added N messages of Queue to the parking lot
-	Paused    Kind = "paused"    // a person paused the returns to Queue, and Why
-	Resumed   Kind = "resumed"   // a person let them go on
+	Paused    Kind = "paused"    // a person paused the retries of Queue, and Why
+	Resumed   Kind = "resumed"   // a person resumed them
 
-	// What became of the returns to Queue, and Why; with By, a person has forced it.
-	Opened       Kind = "opened"        // its breaker is open: nothing returns
-	HalfOpened   Kind = "half-opened"   // a few probes return
-	Ramping      Kind = "ramping"       // they went well: more and more return
-	Closed       Kind = "closed"        // all that is due returns
+	// What became of the retries of Queue, and Why; with By, a person has forced it.
+	Opened       Kind = "opened"        // its breaker is open: nothing is retried
+	HalfOpened   Kind = "half-opened"   // a few probes are retried
+	Ramping      Kind = "ramping"       // they went well: more and more are retried
+	Closed       Kind = "closed"        // all due messages are retried
 	NoConsumer   Kind = "no-consumer"   // something is due, and its queue has no consumer
-	ConsumerBack Kind = "consumer-back" // nothing is held for want of a consumer any more
+	ConsumerBack Kind = "consumer-back" // retries are no longer paused for lack of a consumer
 )
 
 // Disk is how messages wait in the service's own store.

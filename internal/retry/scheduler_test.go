@@ -268,9 +268,9 @@ func TestQueuesTakeTurnsWhenRabbitMQIsSlow(t *testing.T) {
 	})
 }
 
-// A held queue returns nothing while another does, keeps its messages' attempts and
-// due times, and returns them at once when it is released, those that are due.
-func TestAHeldQueueWaitsUntilItIsReleased(t *testing.T) {
+// A paused queue retries nothing while another does, keeps its messages' attempts and
+// due times, and returns them at once when it is resumed, those that are due.
+func TestAPausedQueueWaitsUntilItIsResumed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
 		// Paused before this start, as after a restart.

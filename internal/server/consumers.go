@@ -16,18 +16,18 @@ const (
 	askSome, askNone, askUntold = 5 * time.Second, time.Second, time.Minute
 	// fresh is how long an answer counts beyond that.
 	fresh = 10 * time.Second
-	// patience is how long a return waits for the first answer: RabbitMQ not
-	// telling must not stop the returns.
-	patience = 5 * time.Second
+	// mostUnknown is how long a retry waits for the first answer: retries must not stop
+	// because RabbitMQ does not answer.
+	mostUnknown = 5 * time.Second
 	// watchedFor is how long a queue is watched after the last that was due for it.
 	watchedFor = 30 * time.Second
 )
 
 // consumers is the gate that the loop asks: it knows how many consumers the queues
-// have for which something is due, and holds what is due until that is known.
+// have for which something is due, and pauses retries until that is known.
 type consumers struct {
 	*throttle.Gate
-	// enrolled tells whether anything can return to a queue: of a name that a report made
+	// enrolled tells whether a queue can be retried to: of a name that a report made
 	// up RabbitMQ is asked nothing else.
 	enrolled func(queue string) (yes, known bool)
 	rules    func(queue string) throttle.Rules
@@ -74,7 +74,7 @@ func (c *consumers) Allow(queue string, most int, now time.Time) (n int, again t
 	return c.Gate.Allow(queue, most, now)
 }
 
-// asked tells whether anything can return to a queue, or until when to wait for
+// asked tells whether a queue can be retried to, or until when to wait for
 // RabbitMQ's answer: those of other queues are not held up by it.
 func (c *consumers) asked(queue string, now time.Time) (yes bool, until time.Time) {
 	yes, known := c.enrolled(queue)
@@ -87,7 +87,7 @@ func (c *consumers) asked(queue string, now time.Time) (yes bool, until time.Tim
 	if c.unsure[queue].IsZero() {
 		c.unsure[queue] = now
 	}
-	if until = c.unsure[queue].Add(patience); !now.Before(until) {
+	if until = c.unsure[queue].Add(mostUnknown); !now.Before(until) {
 		return false, time.Time{}
 	}
 	return false, until
@@ -109,7 +109,7 @@ func (c *consumers) unknown(queue string, now time.Time) (until time.Time) {
 		default:
 		}
 	}
-	if until = w.unknown.Add(patience); !now.Before(until) {
+	if until = w.unknown.Add(mostUnknown); !now.Before(until) {
 		return time.Time{}
 	}
 	return until
@@ -167,7 +167,7 @@ func (c *consumers) round(ctx context.Context) time.Duration {
 	return wait
 }
 
-// turn tells which queues to ask for, which were held and need not be watched any
+// turn tells which queues to ask for, which were paused and need not be watched any
 // more, and how long the next round has time.
 func (c *consumers) turn(now time.Time) (ask, forgotten []string, wait time.Duration) {
 	c.mu.Lock()

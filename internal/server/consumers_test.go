@@ -99,13 +99,13 @@ func TestReturnsGoOnWhenRabbitMQDoesNotTell(t *testing.T) {
 	a := &asked{mute: true, due: []string{"q"}}
 	watching(t, a, throttle.Rules{}, func(c *consumers, allowed func() int) {
 		n, again := c.Allow("q", 5, time.Now())
-		if n != 0 || again.Sub(time.Now()) != patience {
+		if n != 0 || again.Sub(time.Now()) != mostUnknown {
 			t.Errorf("%d, again in %s", n, time.Until(again))
 		}
-		time.Sleep(patience)
+		time.Sleep(mostUnknown)
 		synctest.Wait()
 		if n := allowed(); n != 5 {
-			t.Errorf("%d after %s", n, patience)
+			t.Errorf("%d after %s", n, mostUnknown)
 		}
 	})
 }

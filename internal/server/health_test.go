@@ -41,9 +41,9 @@ func TestReadyWhenEveryPartSaidSo(t *testing.T) {
 		problems      []string
 		ready, intake string // the metrics
 	}{
-		{"", "", []string{"intake: connecting", "parked: connecting", "returns: connecting"}, "0", "0"},
-		{partParked, "", []string{"intake: connecting", "returns: connecting"}, "0", "0"},
-		{partIntake, "", []string{"returns: connecting"}, "0", "0"},
+		{"", "", []string{"intake: connecting", "parked: connecting", "retries: connecting"}, "0", "0"},
+		{partParked, "", []string{"intake: connecting", "retries: connecting"}, "0", "0"},
+		{partIntake, "", []string{"retries: connecting"}, "0", "0"},
 		{partPublish, "", []string{}, "1", "0"},
 		{partQueue + "orders", "no such queue", []string{"queue orders: no such queue"}, "1", "0"},
 		{partConsumers + "mail", "none", []string{"consumers of queue mail: none", "queue orders: no such queue"}, "1", "0"},

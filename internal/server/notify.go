@@ -84,7 +84,7 @@ func (s *tenant) conditions(ctx context.Context, t *notify.Settings) ([]notify.C
 }
 
 // conditionsOf are those that what is wrong at each of the replicas makes. The intake
-// has stopped when no replica runs it; returns are held, and RabbitMQ blocks, when it is
+// has stopped when no replica runs it; retries are paused, and RabbitMQ blocks, when it is
 // so for any: others meet the same.
 func conditionsOf(replicas []map[string]string) (all []notify.Condition) {
 	blocked, failing := "", map[string]string{}

@@ -24,9 +24,9 @@ import (
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
-// gatePrefix and a queue's name is the state of its breaker, when that is not closed,
+// breakerPrefix and a queue's name is the state of its breaker, when that is not closed,
 // as the leader has decided it. All replicas go by it, and so does the next leader.
-const gatePrefix = "gate/"
+const breakerPrefix = "breaker/"
 
 // fleet is what this service does as one of several replicas. Without a store that
 // several can share there is none.
@@ -156,7 +156,7 @@ func (f *fleet) look(ctx context.Context) {
 	f.mu.Unlock()
 	switch {
 	case is && !was:
-		f.log.Warn("what other replicas have changed cannot be seen here for now: holds, breakers, orders", "error", err)
+		f.log.Warn("the changes of other replicas cannot be read for now: pauses, breakers, orders", "error", err)
 	case was && !is:
 		f.log.Info("what other replicas change is seen here again")
 	}
@@ -173,12 +173,12 @@ func (f *fleet) follow(ctx context.Context) error {
 
 func (f *fleet) standings(ctx context.Context) (map[string]throttle.Standing, error) {
 	all := map[string]throttle.Standing{}
-	err := f.store.Entries(ctx, gatePrefix, "", func(e store.Entry) (bool, error) {
+	err := f.store.Entries(ctx, breakerPrefix, "", func(e store.Entry) (bool, error) {
 		var s throttle.Standing
 		if err := json.Unmarshal(e.Value, &s); err != nil {
 			return false, fmt.Errorf("the state of breaker %q: %w", e.Name, err)
 		}
-		all[strings.TrimPrefix(e.Name, gatePrefix)] = s
+		all[strings.TrimPrefix(e.Name, breakerPrefix)] = s
 		return true, nil
 	})
 	return all, err
@@ -200,11 +200,11 @@ func (f *fleet) decide(term context.Context) error {
 		if err != nil {
 			return err
 		}
-		entries = append(entries, store.Entry{Name: gatePrefix + queue, Value: value})
+		entries = append(entries, store.Entry{Name: breakerPrefix + queue, Value: value})
 	}
 	for queue := range written {
 		if _, still := is[queue]; !still {
-			entries = append(entries, store.Entry{Name: gatePrefix + queue})
+			entries = append(entries, store.Entry{Name: breakerPrefix + queue})
 		}
 	}
 	if len(entries) == 0 {
@@ -321,7 +321,7 @@ func (s *tenant) openFleet(listen string) {
 }
 
 // joinFleet hands the replicas what it works on, once all of that is there. Nothing that
-// has a limit returns before this replica has its part of it.
+// has a limit is retried before this replica has its part of it.
 func (s *tenant) joinFleet(ctx context.Context) error {
 	f := s.fleet
 	f.gate, f.loop, f.console, f.rates = s.gate, s.loop, s.console, &s.rates

@@ -46,12 +46,12 @@ func TestARateIsThatOfAllTogether(t *testing.T) {
 			most, least = max(most, n), min(least, n)
 		}
 		if float64(least) < 0.9*10*rate || float64(most) > 1.05*10*rate {
-			t.Errorf("over ten seconds from %d to %d returned, of %d that may", least, most, 10*rate)
+			t.Errorf("over ten seconds from %d to %d retried, of %d that may", least, most, 10*rate)
 		}
-		t.Logf("over ten seconds from %d to %d returned, of %d that may; by replica %v", least, most, 10*rate, slices.Collect(maps.Values(s.by)))
+		t.Logf("over ten seconds from %d to %d retried, of %d that may; by replica %v", least, most, 10*rate, slices.Collect(maps.Values(s.by)))
 		for n, by := range s.by {
 			if by < 200 {
-				t.Errorf("%s returned %d", n.ID, by)
+				t.Errorf("%s retried %d", n.ID, by)
 			}
 		}
 	})
@@ -80,8 +80,8 @@ func TestInFlightIsOfAllTogether(t *testing.T) {
 
 var boss = auth.Caller{Name: "ann", How: "token", Role: auth.Admin}
 
-// What a person does at one replica holds at all within a second.
-func TestAHoldHoldsEverywhereWithinASecond(t *testing.T) {
+// What a person does at one replica is in force at all within a second.
+func TestAPauseIsInForceEverywhereWithinASecond(t *testing.T) {
 	together(t, throttle.Rules{NoConsumer: throttle.Retry}, func(t *testing.T, s *scene) {
 		for range 3 {
 			s.join()
@@ -94,14 +94,14 @@ func TestAHoldHoldsEverywhereWithinASecond(t *testing.T) {
 			time.Sleep(time.Second)
 			for _, n := range s.nodes {
 				if !slices.Contains(n.loop.Paused(), "q") {
-					t.Fatal("a second later another replica does not hold the queue")
+					t.Fatal("a second later another replica has not paused the queue")
 				}
 			}
 			before := s.count()
 			s.due("q", 50)
 			time.Sleep(5 * time.Second)
 			if s.count() != before {
-				t.Fatal("a held queue got messages back")
+				t.Fatal("messages of a paused queue were retried")
 			}
 			if err := at.console.ResumeQueue(context.Background(), boss, "q", ""); err != nil {
 				t.Fatal(err)
@@ -109,18 +109,18 @@ func TestAHoldHoldsEverywhereWithinASecond(t *testing.T) {
 			time.Sleep(time.Second)
 			for _, n := range s.nodes {
 				if len(n.loop.Paused()) > 0 {
-					t.Fatal("a second later another replica holds the queue still")
+					t.Fatal("a second later another replica still pauses the queue")
 				}
 			}
 		}
-		// One that joins holds what is held.
+		// One that joins pauses what is paused.
 		if err := s.nodes[0].console.PauseQueue(context.Background(), boss, "q", ""); err != nil {
 			t.Fatal(err)
 		}
 		n := s.join()
 		time.Sleep(time.Second)
 		if !slices.Contains(n.loop.Paused(), "q") {
-			t.Error("who joins does not hold the queue")
+			t.Error("a replica that joins has not paused the queue")
 		}
 	})
 }
@@ -164,7 +164,7 @@ func TestASetBreakerIsSetEverywhereWithinASecond(t *testing.T) {
 		s.due("q", 100)
 		time.Sleep(5 * time.Second)
 		if n := s.count(); n != b.Probes || s.by[s.leader()] != b.Probes {
-			t.Errorf("%d returned, %d by the leader; want %d probes", n, s.by[s.leader()], b.Probes)
+			t.Errorf("%d retried, %d by the leader; want %d probes", n, s.by[s.leader()], b.Probes)
 		}
 	})
 }
@@ -185,7 +185,7 @@ func TestOneBreakerForAll(t *testing.T) {
 		n := s.count()
 		// No replica alone has seen 30 return by then.
 		if n < 30 || n > 75 {
-			t.Errorf("%d returned before the breaker opened; it opens by 30", n)
+			t.Errorf("%d retried before the breaker opened; it opens by 30", n)
 		}
 		for _, r := range s.nodes {
 			if v := r.gate.View("q", time.Now()); v.State != throttle.Open || v.Until.IsZero() {
@@ -194,7 +194,7 @@ func TestOneBreakerForAll(t *testing.T) {
 		}
 		time.Sleep(4 * time.Second)
 		if s.count() != n {
-			t.Errorf("%d returned while it is open", s.count()-n)
+			t.Errorf("%d retried while it is open", s.count()-n)
 		}
 		// The leader dies; the next one keeps it open, and probes when it is time.
 		old := s.leader()
@@ -203,7 +203,7 @@ func TestOneBreakerForAll(t *testing.T) {
 		time.Sleep(7 * time.Second)
 		leader := s.leader()
 		if got := s.by[leader] - before[leader]; s.count() != n+b.Probes || got != b.Probes {
-			t.Errorf("%d returned after the wait, %d by the new leader; want %d probes by it", s.count()-n, got, b.Probes)
+			t.Errorf("%d retried after the wait, %d by the new leader; want %d probes by it", s.count()-n, got, b.Probes)
 		}
 		// The probes failed: open again, and longer.
 		for _, r := range s.nodes {
@@ -221,7 +221,7 @@ func TestOneBreakerForAll(t *testing.T) {
 			}
 		}
 		if s.count() < n+2*b.Probes+20 {
-			t.Errorf("%d returned in the ramp", s.count()-n)
+			t.Errorf("%d retried in the ramp", s.count()-n)
 		}
 		joined := s.join()
 		time.Sleep(time.Second)

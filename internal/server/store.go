@@ -41,7 +41,7 @@ func openStore(c *config.Config, memory *diskstore.Memory, log *slog.Logger, onS
 }
 
 // own makes a store that of the virtual host, unless it is another's: what waits for a
-// queue of one would return to the queue of the same name in the other. A store of
+// queue of one would be retried to the queue of the same name in the other. A store of
 // before this was written down is whoever's opens it first.
 func own(ctx context.Context, s store.Store, c *config.Config) error {
 	vhost := c.VHost()
@@ -52,7 +52,7 @@ func own(ctx context.Context, s store.Store, c *config.Config) error {
 	case is == nil:
 		return s.PutEntries(ctx, []store.Entry{{Name: store.OwnerEntry, Value: []byte(vhost)}})
 	case string(is) != vhost:
-		return fmt.Errorf("%s %w %q, and what it keeps must not return to queues of %q: serve that virtual host from it (broker.url or broker.vhosts), or set store.disk or store.redis.prefix to a place for this one", c.Store.Place(), store.ErrOwner, is, vhost)
+		return fmt.Errorf("%s %w %q, and its messages must not be retried to queues of %q: serve that virtual host from it (broker.url or broker.vhosts), or set store.disk or store.redis.prefix to a place for this one", c.Store.Place(), store.ErrOwner, is, vhost)
 	}
 	return nil
 }

@@ -61,7 +61,7 @@ type tenant struct {
 	gate    *throttle.Gate
 	// consumers is the gate as the loop sees it.
 	consumers *consumers
-	returns   atomic.Pointer[map[string]throttle.Rules] // by policy
+	throttles atomic.Pointer[map[string]throttle.Rules] // by policy
 	storms    storms
 	events    retry.Listener
 	rates     rates
@@ -189,7 +189,7 @@ func (s *tenant) open(address string) error {
 	names := retry.NewNames(s.store, s.give)
 	s.flow.Vouch(names, s.give)
 	s.collect.Vouch(names)
-	s.loop = retry.NewScheduler(s.store, s.give, s.consumers, s.events, s.Log, s.returnsFailed)
+	s.loop = retry.NewScheduler(s.store, s.give, s.consumers, s.events, s.Log, s.laneFailed)
 	if err := s.openConsole(); err != nil {
 		return err
 	}
@@ -253,7 +253,7 @@ func (s *tenant) rules(c *config.Config) retry.Rules {
 			close(s.delayed)
 		})
 	}
-	s.returns.Store(&c.Throttle)
+	s.throttles.Store(&c.Throttle)
 	return retry.Rules{Policies: c.Policies, Ways: c.Ways}
 }
 
@@ -304,8 +304,8 @@ func (s *tenant) stopped(part, queue string) func(error) {
 	}
 }
 
-// returnsFailed says, once, that a lane takes nothing, and that it does again.
-func (s *tenant) returnsFailed(lane store.Lane, err error) {
+// laneFailed says, once, that a lane takes nothing, and that it does again.
+func (s *tenant) laneFailed(lane store.Lane, err error) {
 	what := ""
 	if err != nil {
 		what = err.Error()
@@ -319,9 +319,9 @@ func (s *tenant) returnsFailed(lane store.Lane, err error) {
 	case lane.Forwards():
 		log.Info("messages are forwarded there again", "to", lane.Forward.String())
 	case err != nil:
-		log.Warn("nothing returns to the queue for now; its messages wait", "error", err)
+		log.Warn("retries of the queue fail for now; its messages wait", "error", err)
 	default:
-		log.Info("messages return to the queue again")
+		log.Info("retries of the queue work again")
 	}
 }
 

@@ -12,20 +12,20 @@ import (
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
-// openGate makes what says how many due messages may return.
+// openGate makes the throttle, which says how many due messages may be retried.
 func (s *tenant) openGate() {
-	s.gate = throttle.New(s.returnRules, rand.Float64, s.returnsChanged)
+	s.gate = throttle.New(s.throttleRules, rand.Float64, s.retriesChanged)
 	s.consumers = &consumers{
-		Gate: s.gate, enrolled: s.give.Enrolled, rules: s.returnRules, due: s.store.Next, ask: s.publish.Consumers, ready: s.publish.Ready,
+		Gate: s.gate, enrolled: s.give.Enrolled, rules: s.throttleRules, due: s.store.Next, ask: s.publish.Consumers, ready: s.publish.Ready,
 		wake: func() { s.loop.Wake() }, nudged: make(chan struct{}, 1), queues: map[string]*watched{}, unsure: map[string]time.Time{},
 	}
 	s.give.WhenAsked(func() { s.loop.Wake() })
-	s.metrics.Retries(s.returning)
+	s.metrics.Retries(s.retryStates)
 }
 
-// returnRules are those of the policy that a queue has. A queue without one, of which
-// only replays return, has the rules of the defaults.
-func (s *tenant) returnRules(queue string) throttle.Rules {
+// throttleRules are those of the policy that a queue has. A queue without one, of which
+// only replays are retried, has the rules of the defaults.
+func (s *tenant) throttleRules(queue string) throttle.Rules {
 	if p, ok := s.flow.Policies().Match(queue); ok {
 		return s.rulesOf(p.Name)
 	}
@@ -33,7 +33,7 @@ func (s *tenant) returnRules(queue string) throttle.Rules {
 }
 
 func (s *tenant) rulesOf(policy string) throttle.Rules {
-	if all := s.returns.Load(); all != nil {
+	if all := s.throttles.Load(); all != nil {
 		return (*all)[policy]
 	}
 	return throttle.Rules{}
@@ -44,9 +44,9 @@ var transitionKinds = map[throttle.State]retry.Kind{
 	throttle.NoConsumer: retry.NoConsumer, throttle.ConsumerBack: retry.ConsumerBack,
 }
 
-// returnsChanged says, once, that what a queue may get back has changed. The gate
-// waits for it, so it asks the gate nothing.
-func (s *tenant) returnsChanged(t throttle.Transition) {
+// retriesChanged reports, once, that the limit of a queue has changed. The gate waits for it, so
+// it calls no method of the gate.
+func (s *tenant) retriesChanged(t throttle.Transition) {
 	log := s.Log.With("queue", t.Queue, "why", t.Why)
 	defer s.loop.Wake()
 	if s.fleet != nil {
@@ -58,16 +58,16 @@ func (s *tenant) returnsChanged(t throttle.Transition) {
 	switch t.To {
 	case throttle.Open:
 		if t.Until.IsZero() {
-			log.Warn("breaker open: nothing returns to the queue until a person lets it")
+			log.Warn("breaker open: retries of the queue are paused until a person closes it")
 		} else {
-			log.Warn("breaker open: nothing returns to the queue for now", "probes_at", t.Until)
+			log.Warn("breaker open: retries of the queue are paused", "probes_at", t.Until)
 		}
 	case throttle.NoConsumer:
 		s.health.set(partConsumers+t.Queue, "it has no consumers: what is due for it waits")
-		log.Warn("nothing returns to a queue without consumers; it goes on by itself when there is one")
+		log.Warn("retries of the queue are paused: it has no consumers; they resume by themselves when it has one")
 	case throttle.ConsumerBack:
 		s.health.set(partConsumers+t.Queue, "")
-		log.Info("nothing is held for want of a consumer any more")
+		log.Info("retries of the queue are no longer paused for lack of consumers")
 	default:
 		log.Info("breaker "+string(t.To), "was", t.From)
 	}
@@ -76,8 +76,8 @@ func (s *tenant) returnsChanged(t throttle.Transition) {
 	}
 }
 
-// returning is how the returns to each queue are that is shown and anything is known of.
-func (s *tenant) returning(shown func(queue string) bool) (all []metrics.QueueRetries) {
+// retryStates are those of each shown queue of which anything is known.
+func (s *tenant) retryStates(shown func(queue string) bool) (all []metrics.QueueRetries) {
 	now := time.Now()
 	by := map[string]*metrics.QueueRetries{}
 	of := func(queue string) *metrics.QueueRetries {

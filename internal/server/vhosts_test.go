@@ -60,7 +60,7 @@ func TestWhereTheFacesOfVirtualHostsAre(t *testing.T) {
 		{"/v/a/b/", 404, "there is no virtual host", ""},
 		{"/v/", 404, "there is no virtual host", ""},
 		{"/healthz", 200, "ok", ""},
-		{"/readyz", 503, "virtual host /: intake: connecting\nvirtual host /: parked: connecting\nvirtual host /: returns: connecting\nvirtual host shop: intake: connecting\n", "\nready"},
+		{"/readyz", 503, "virtual host /: intake: connecting\nvirtual host /: parked: connecting\nvirtual host /: retries: connecting\nvirtual host shop: intake: connecting\n", "\nready"},
 		{"/v/shop/readyz", 503, "intake: connecting\n", "virtual host"},
 		{"/metrics", 200, `redrive_ready{vhost="a/b"} 0`, `redrive_ready 0`},
 		{"/metrics", 200, "\ngo_goroutines ", ""},
@@ -174,7 +174,7 @@ func TestAStoreOfAnotherVirtualHostIsRefused(t *testing.T) {
 				}
 			}
 			err := open("amqp://127.0.0.1:1/billing")
-			if !errors.Is(err, store.ErrOwner) || !strings.Contains(err.Error(), c.Store.Place()+` keeps the messages of the virtual host "shop", and what it keeps must not return to queues of "billing"`) {
+			if !errors.Is(err, store.ErrOwner) || !strings.Contains(err.Error(), c.Store.Place()+` keeps the messages of the virtual host "shop", and its messages must not be retried to queues of "billing"`) {
 				t.Errorf("another virtual host's: %v", err)
 			}
 			// One of before it was written down is marked at the next start.

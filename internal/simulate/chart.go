@@ -168,7 +168,7 @@ func (r *Result) subtitle() string {
 		parts = append(parts, "breaker on")
 	}
 	if o.Rules.Rate > 0 {
-		parts = append(parts, "returns at "+perSecond(o.Rules.Rate))
+		parts = append(parts, "retries at "+perSecond(o.Rules.Rate))
 	}
 	if o.Rules.InFlight > 0 {
 		parts = append(parts, fmt.Sprintf("%d in flight", o.Rules.InFlight))

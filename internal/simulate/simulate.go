@@ -1,4 +1,4 @@
-// Package simulate shows what returns do to an upstream that is down for a while:
+// Package simulate shows what retries do to an upstream that is down for a while:
 // the same messages with four ways to retry them, on a virtual clock. It runs
 // the policy and the gate that the service runs; only time, RabbitMQ, the consumer
 // and the upstream are made up. Equal options give equal results. Read it in this
@@ -36,7 +36,7 @@ const (
 // Options are what is simulated. Fill sets what is left zero.
 type Options struct {
 	Policy policy.Policy
-	Rules  throttle.Rules // how the policy's returns are let through
+	Rules  throttle.Rules // how the policy's retries are limited
 	// Rate is how many messages a second are published, and Capacity how many
 	// calls a second the upstream can serve.
 	Rate, Capacity float64
@@ -83,7 +83,7 @@ func (o Options) Fill() Options {
 const mostOutages = 10
 
 // Brief is a simulation of a policy that is quick enough for a page: as many messages a
-// second as the policy returns, and an outage of so long that they are not too many.
+// second as the policy retries, and an outage of so long that they are not too many.
 func Brief(p policy.Policy, r throttle.Rules) Options {
 	rate := min(max(or(r.Rate, 10), 1), 200)
 	outage := time.Duration(30_000 / rate * float64(time.Second)).Round(time.Minute)

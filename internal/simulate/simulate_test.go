@@ -81,7 +81,7 @@ func TestNoMessageIsLostOrMadeUp(t *testing.T) {
 		b.Least, b.Probes = rapid.IntRange(1, 30).Draw(t, "least"), rapid.IntRange(1, 10).Draw(t, "probes")
 		o := Options{
 			Policy: policy.Policy{Name: "p", Queues: []string{"*"}, Attempts: rapid.IntRange(1, 12).Draw(t, "attempts"), Backoff: policy.Exponential(time.Second, 2, time.Minute), Jitter: policy.Full},
-			Rules:  throttle.Rules{Rate: rapid.Float64Range(0, 50).Draw(t, "returns"), InFlight: rapid.IntRange(0, 20).Draw(t, "in flight"), Breaker: &b},
+			Rules:  throttle.Rules{Rate: rapid.Float64Range(0, 50).Draw(t, "retries"), InFlight: rapid.IntRange(0, 20).Draw(t, "in flight"), Breaker: &b},
 			Rate:   rapid.Float64Range(0.1, 30).Draw(t, "rate"), Outage: time.Duration(rapid.IntRange(1, 120).Draw(t, "outage")) * time.Second,
 			Refusing: rapid.Float64Range(0, 1).Draw(t, "refusing"), Seed: rapid.Uint64().Draw(t, "seed"),
 		}
@@ -131,7 +131,7 @@ func TestAnOpenBreakerLetsOnlyProbesThrough(t *testing.T) {
 		}
 		switch now := r.changes[changes-1]; {
 		case !changed && now.State == throttle.Open && made > 0:
-			t.Errorf("%d messages return at %s, and the breaker is open", made, now.At)
+			t.Errorf("%d messages are retried at %s, and the breaker is open", made, now.At)
 		case changed && changes > 1 && made > int64(o.Rules.Breaker.Probes):
 			t.Errorf("%d probes at %s", made, now.At)
 		}

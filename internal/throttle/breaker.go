@@ -17,13 +17,13 @@ type breaker struct {
 	first  time.Time // when it opened first, and has not been closed since; zero: it is closed
 	number int64     // of the state, see Standing
 
-	base     uint64 // the first return since the state began: earlier ones tell nothing of it
-	frontier uint64 // up to here returns came to an end: a later one failed again
+	base     uint64 // the first retry since the state began: earlier ones say nothing about it
+	frontier uint64 // up to here retries are judged: a later one failed again
 	quiet    uint64 // up to here they were quiet, or failed before
 	window   window
 }
 
-// seen tells how many of the latest returns came to an end, and how many of these
+// seen counts the latest retries that are judged, and how many of these
 // failed again.
 func (q *queue) seen(now time.Time) (ended, failed int) {
 	first, failed := q.window.count(q.next, now)
@@ -34,7 +34,7 @@ func (q *queue) seen(now time.Time) (ended, failed int) {
 	return ended, failed
 }
 
-// failedAgain judges a return that has failed.
+// failedAgain judges a retry that has failed.
 func (q *queue) failedAgain(r returned, now time.Time) {
 	b := q.rules.Breaker
 	if b == nil || r.seq < q.base {
@@ -49,14 +49,14 @@ func (q *queue) failedAgain(r returned, now time.Time) {
 	q.judge(now)
 }
 
-// judge opens it when too many of the latest returns failed again.
+// judge opens it when too many of the latest retries failed again.
 func (q *queue) judge(now time.Time) {
 	b := q.rules.Breaker
 	if b == nil || q.forced || !q.gate.leads || q.state != Closed && q.state != Ramp {
 		return
 	}
 	if ended, failed := q.seenByAll(now); ended >= b.Least && float64(failed) >= b.Share*float64(ended) {
-		q.open(now, fmt.Sprintf("%d of the last %d returns failed again", failed, ended))
+		q.open(now, fmt.Sprintf("%d of the last %d retries failed again", failed, ended))
 	}
 }
 
@@ -91,11 +91,11 @@ func (q *queue) advance(now time.Time) {
 	case q.state == HalfOpen && q.next > q.base && q.quiet >= q.next && q.reserved == 0:
 		q.change(Ramp, now, fmt.Sprintf("no probe failed again within %s", q.rules.settle()), "")
 	case q.state == Ramp && now.Sub(q.since) >= b.Ramp:
-		q.change(Closed, now, "returns go well", "")
+		q.change(Closed, now, "retries succeed", "")
 	}
 }
 
-// change begins a state: what was returned before it tells nothing of it.
+// change begins a state: what was retried before it says nothing about it.
 func (q *queue) change(to State, now time.Time, why, by string) {
 	from := q.state
 	q.state, q.since, q.why, q.by = to, now, why, by
@@ -114,13 +114,13 @@ func (q *queue) change(to State, now time.Time, why, by string) {
 }
 
 const (
-	rampFrom = 5.0 // returns a second
+	rampFrom = 5.0 // retries per second
 	// doublings are how often the rate doubles over a ramp that has no rate to
 	// rise to.
 	doublings = 12
 )
 
-// limit is how many returns a second may go, of all replicas together; 0: no limit.
+// limit is how many retries per second are allowed, of all replicas together; 0: no limit.
 func (q *queue) limit(now time.Time) float64 {
 	if q.state != Ramp || q.forced || q.rules.Breaker == nil {
 		return q.rules.Rate

@@ -6,8 +6,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// flight is what was returned lately and has not come to an end, in the order of its
-// return. At most MostTracked: beyond that the oldest is forgotten.
+// flight is what was retried lately and is not judged yet, in the order of its retries.
+// At most MostTracked: beyond that the oldest is forgotten.
 type flight struct {
 	out   map[uuid.UUID]returned
 	order []entry // from head on; what is no longer in out has ended already
@@ -45,7 +45,7 @@ func (f *flight) take(id uuid.UUID) (returned, bool) {
 	return r, ok
 }
 
-// quiet ends those returned before at, and tells up to where all have ended.
+// quiet judges those retried before at, and tells up to where all are judged.
 func (f *flight) quiet(at time.Time) (to uint64) {
 	for f.head < len(f.order) && !f.order[f.head].at.After(at) {
 		to = f.order[f.head].seq + 1
@@ -54,7 +54,7 @@ func (f *flight) quiet(at time.Time) (to uint64) {
 	return to
 }
 
-// oldest is when the first that has not ended was returned.
+// oldest is when the first that is not judged was retried.
 func (f *flight) oldest() (at time.Time, ok bool) {
 	for ; f.head < len(f.order); f.pop() {
 		if e := &f.order[f.head]; f.out[e.id] == e.returned {

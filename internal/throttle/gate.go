@@ -17,7 +17,7 @@ const (
 	sweepEvery = time.Minute
 )
 
-// Gate is asked before messages return, and told what became of them. Safe for
+// Gate is called before messages are retried, and learns what became of them. Safe for
 // concurrent use.
 type Gate struct {
 	rules   func(queue string) Rules
@@ -46,7 +46,7 @@ func (g *Gate) Late(by time.Duration) {
 	g.late = by
 }
 
-// Allow says how many messages, most at most, may return to queue now, and reserves
+// Allow says how many messages, most at most, may be retried to queue now, and reserves
 // them: each is then told to Retried or Unsent. If they are fewer than most, again
 // is when to ask again; when that is zero, nothing may go before something happens.
 func (g *Gate) Allow(queue string, most int, now time.Time) (n int, again time.Time) {
@@ -114,8 +114,8 @@ func (g *Gate) Retried(queue string, ids []uuid.UUID, now time.Time) {
 }
 
 // Failed counts each message that failed, also those that were never
-// returned: these are not counted. elsewhere says that the queue's failures matter,
-// and this one was not returned by this gate: if there are others, tell them.
+// retried: these are not counted. elsewhere says that the queue's failures matter,
+// and this one was not retried by this gate: other replicas need to know.
 func (g *Gate) Failed(queue string, id uuid.UUID, now time.Time) (elsewhere bool) {
 	r := g.rules(queue)
 	g.mu.Lock()
@@ -137,7 +137,7 @@ func (g *Gate) Failed(queue string, id uuid.UUID, now time.Time) (elsewhere bool
 }
 
 // Consumers sets how many consumers RabbitMQ says that queue has; -1: not known,
-// so nothing is held for want of them.
+// so no retries are paused for lack of them.
 func (g *Gate) Consumers(queue string, n int, now time.Time) {
 	r := g.rules(queue)
 	g.mu.Lock()
@@ -160,7 +160,7 @@ func (g *Gate) Consumers(queue string, n int, now time.Time) {
 		case n < 0:
 			why = "it is not known any more whether the queue has consumers"
 		case n == 0:
-			why = "its policy returns without consumers"
+			why = "its policy retries without consumers"
 		}
 		g.changed(Transition{Queue: queue, To: ConsumerBack, At: now, Why: why})
 	}

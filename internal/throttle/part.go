@@ -106,7 +106,7 @@ func (g *Gate) Follow(all map[string]Standing, now time.Time) {
 	for name, q := range g.queues {
 		is, standing := all[name]
 		if !standing {
-			is = Standing{State: Closed, Since: now, Why: "returns go well"}
+			is = Standing{State: Closed, Since: now, Why: "retries succeed"}
 		}
 		if q.forced || q.number == is.Number {
 			continue
@@ -120,9 +120,9 @@ func (g *Gate) Follow(all map[string]Standing, now time.Time) {
 	}
 }
 
-// Judged is what is known of the latest returns of one replica to a queue.
+// Judged is what is known of one replica's latest retries of a queue.
 type Judged struct {
-	// Number is that of the breaker's state: what was returned before it tells nothing
+	// Number is that of the breaker's state: what was retried before it says nothing
 	// of it.
 	Number int64 `json:"number,omitempty"`
 	Ended  int   `json:"ended,omitempty"`
@@ -139,7 +139,7 @@ type heard struct {
 // a second.
 const heardFor = 3 * time.Second
 
-// Judged is what the other replicas are to hear of the returns from here, by queue.
+// Judged is what the other replicas need to know about the retries from here, by queue.
 func (g *Gate) Judged(now time.Time) map[string]Judged {
 	g.mu.Lock()
 	defer g.mu.Unlock()

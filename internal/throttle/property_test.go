@@ -163,7 +163,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		t.Errorf("%d are remembered of %d", v.InFlight, 400*512)
 	}
 	if n, _ := g.Allow("q", 1, now); n != 1 {
-		t.Fatal("held")
+		t.Fatal("paused")
 	}
 	for range 3 * throttle.MostTracked { // of what was returned nothing is known yet
 		g.Failed("q", uuid.New(), now)

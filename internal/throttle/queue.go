@@ -12,10 +12,10 @@ type queue struct {
 	rules Rules
 	used  time.Time
 
-	reserved int    // allowed, and neither returned nor unsent yet
-	next     uint64 // number of the next return
+	reserved int    // allowed, and neither retried nor unsent yet
+	next     uint64 // number of the next retry
 	flight   flight
-	// early are failures of messages whose return is not confirmed yet as far as
+	// early are failures of messages whose retry is not confirmed yet as far as
 	// is known here: a consumer can be quicker than RabbitMQ's answer to us.
 	early flight
 
@@ -23,13 +23,13 @@ type queue struct {
 	short bool // when Allow was asked last, more messages waited than there were tokens
 
 	breaker
-	others map[string]heard // what other replicas said of their returns, see part.go
+	others map[string]heard // what other replicas said of their retries, see part.go
 
 	consumers int // -1: not known
 	noneSince time.Time
 }
 
-// Why nothing may return just now; also the label of a metric.
+// Why nothing may be retried just now; also the label of a metric.
 const (
 	WhyBreaker    = "breaker"
 	WhyNoConsumer = "no_consumer"
@@ -37,7 +37,7 @@ const (
 	WhyRate       = "rate"
 )
 
-// room is how many may return now, and if that is fewer than most, why and when to
+// room is how many may be retried now, and if that is fewer than most, why and when to
 // ask again; a zero time: when something happens.
 func (q *queue) room(most int, now time.Time) (n int, again time.Time, why string) {
 	n = most
@@ -131,7 +131,7 @@ func (q *queue) reserve(n int, now time.Time) {
 	}
 }
 
-// unsent returns what was reserved: not as many waited, or they cannot go.
+// unsent frees what was reserved: not as many waited, or they cannot go.
 func (q *queue) unsent(n int) {
 	q.reserved = max(0, q.reserved-n)
 	q.have += float64(n)

@@ -1,14 +1,13 @@
-// Package throttle says how many due messages may return to their work queue now:
-// no faster than its policy's rate, no more at once than in_flight, none to a queue
+// Package throttle says how many due messages may be retried to their work queue now: no faster than its policy's rate, no more at once than in_flight, none to a queue
 // without consumers, and none while its circuit breaker is open. Read it in this
 // order:
 //
-//	release.go   what a policy says, and what a breaker's states are
-//	gate.go      one gate for all queues: asked before, told after
-//	queue.go     what stands in the way of one queue's returns
-//	breaker.go   when a queue's returns stop, are tried, and go on
-//	flight.go    returned messages of which nothing is known yet
-//	window.go    how many of the latest returns failed again
+//	throttle.go  what a policy says, and what a breaker's states are
+//	gate.go      one gate for all queues: called before a retry, and after
+//	queue.go     what limits one queue's retries
+//	breaker.go   when a queue's retries pause, are probed, and resume
+//	flight.go    retried messages of which nothing is known yet
+//	window.go    how many of the latest retries failed again
 //	part.go      several gates, of replicas, that are one
 //	view.go      what people and metrics are shown
 //
@@ -22,20 +21,18 @@ import (
 	"time"
 )
 
-// Rules are what a policy says of its queues' returns. The zero Rules limit nothing
-// but returns to a queue that is known to have no consumers.
+// Rules are a policy's limits on its queues' retries. The zero Rules limit nothing but retries
+// of a queue that is known to have no consumers.
 type Rules struct {
-	Rate     float64       // returns a second; 0: no limit
-	InFlight int           // returned messages that neither came back nor were quiet for Settle; 0: no limit
-	Settle   time.Duration // a returned message that was not seen for so long is taken to be done; 0: DefaultSettle
+	Rate     float64       // retries per second; 0: no limit
+	InFlight int           // retried messages that have neither failed again nor been quiet for Settle; 0: no limit
+	Settle   time.Duration // a retried message that has not failed again for that long counts as processed; 0: DefaultSettle
 	Breaker  *Breaker      // nil: none
-	// NoConsumer is Hold, or Return for queues that are read with basic.get; "" is
-	// Hold.
+	// NoConsumer is Pause, or Retry for queues that are read with basic.get; "" is Pause.
 	NoConsumer string
 }
 
-// String tells what holds returns back, besides consumers that are not there; "" when
-// nothing does.
+// String lists the limits, besides consumers that are not there; "" when there are none.
 func (r Rules) String() string {
 	var parts []string
 	if r.Rate > 0 {
@@ -67,17 +64,16 @@ const (
 	Retry = "retry"
 )
 
-// DefaultSettle is how long a returned message is waited for.
+// DefaultSettle is how long a retried message may fail again and still count as that retry's failure.
 const DefaultSettle = 30 * time.Second
 
-// MostTracked is how many returned messages of a queue are remembered at once. It
+// MostTracked is how many retried messages of a queue are remembered at once. It
 // bounds memory, and InFlight.
 const MostTracked = 65_536
 
-// Breaker says when a queue's returns stop: of those in the last Window, at least
-// Least came to an end, and Share of these failed again. A return came to an end
-// when it failed again, when one that was returned after it did (a queue is in
-// order), or when it was quiet for Settle.
+// Breaker says when a queue's retries pause: of those in the last Window, at least Least are
+// judged, and Share of these failed again. A retry is judged when it failed again, when one
+// that was retried after it did (a queue is in order), or when it was quiet for Settle.
 type Breaker struct {
 	Share  float64 // 0…1
 	Least  int
@@ -98,7 +94,7 @@ func DefaultBreaker() Breaker {
 // State of a queue's breaker.
 type State string
 
-// Closed lets returns through, Open none, HalfOpen as many as Probes says, and Ramp
+// Closed allows all retries, Open none, HalfOpen as many as Probes says, and Ramp
 // more from second to second until it is Closed.
 const (
 	Closed   State = "closed"
@@ -110,7 +106,7 @@ const (
 // States are all of them.
 var States = []State{Closed, Open, HalfOpen, Ramp}
 
-// What Transition.To can be besides: a queue that returns are held from has no
+// What Transition.To can be besides: a queue whose retries are limited has no
 // consumers any more, or has some again.
 const (
 	NoConsumer   State = "no-consumer"
@@ -138,7 +134,7 @@ func (r *Rules) settle() time.Duration {
 	return r.Settle
 }
 
-// tracks tells whether it must be known what became of each returned message.
+// tracks tells whether it must be known what became of each retried message.
 func (r *Rules) tracks() bool { return r.InFlight > 0 || r.Breaker != nil }
 
 func (r *Rules) plain() bool { return r.Rate <= 0 && !r.tracks() }

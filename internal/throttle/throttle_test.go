@@ -228,8 +228,8 @@ func TestNoConsumerNoReturn(t *testing.T) {
 }
 
 // No event says that a queue has a consumer again when that is not known.
-func TestWhyNothingIsHeldForWantOfAConsumerAnyMore(t *testing.T) {
-	for n, want := range map[int]string{2: "consumers of the queue: 2", -1: "it is not known any more whether the queue has consumers", 0: "its policy returns without consumers"} {
+func TestWhyRetriesAreNoLongerPausedForLackOfAConsumer(t *testing.T) {
+	for n, want := range map[int]string{2: "consumers of the queue: 2", -1: "it is not known any more whether the queue has consumers", 0: "its policy retries without consumers"} {
 		var why string
 		var r throttle.Rules
 		g := throttle.New(func(string) throttle.Rules { return r }, func() float64 { return 0.5 }, func(tr throttle.Transition) { why = tr.Why })

@@ -14,15 +14,15 @@ type View struct {
 	Until  time.Time `json:"until,omitzero"`   // open: when the first probe goes
 	Forced bool      `json:"forced"`           // until a person says otherwise
 	On     bool      `json:"on"`               // its policy has a breaker
-	Paused string    `json:"paused,omitempty"` // why nothing may return just now: breaker, no_consumer, in_flight or rate
-	Rate   float64   `json:"rate,omitempty"`   // returns a second that may go now, of all replicas; 0: no limit
+	Paused string    `json:"paused,omitempty"` // why nothing may be retried just now: breaker, no_consumer, in_flight or rate
+	Rate   float64   `json:"rate,omitempty"`   // retries per second that are allowed now, of all replicas; 0: no limit
 	Limit  int       `json:"limit,omitempty"`  // in_flight of its policy; 0: no limit
-	// InFlight are returned messages of which nothing is known yet, as far as its
+	// InFlight are retried messages of which nothing is known yet, as far as its
 	// rules have them counted.
 	InFlight         int       `json:"in_flight"`
 	Consumers        int       `json:"consumers"` // -1: not known
 	NoConsumersSince time.Time `json:"no_consumers_since,omitzero"`
-	// Seen are the latest returns that came to an end, of which FailedShare failed
+	// Seen are the latest retries that are judged, of which FailedShare failed
 	// again.
 	Seen        int     `json:"seen"`
 	FailedShare float64 `json:"failed_share"`

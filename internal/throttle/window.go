@@ -4,8 +4,8 @@ import "time"
 
 const windowSlots = 30
 
-// window counts the returns of the last while that failed again, by when they were
-// returned. Each slot is a part of it.
+// window counts the retries of the last while that failed again, by when they were
+// retried. Each slot is a part of it.
 type window struct {
 	slot  time.Duration
 	slots [windowSlots]slot
@@ -13,7 +13,7 @@ type window struct {
 
 type slot struct {
 	number int64  // which slot of all time; 0: never used
-	first  uint64 // the first return in it
+	first  uint64 // the first retry in it
 	failed int
 }
 
@@ -39,7 +39,7 @@ func (w *window) failed(r returned) {
 	}
 }
 
-// count tells the first return that is still in the window, and how many failed
+// count tells the first retry that is still in the window, and how many failed
 // again. next is the one that will be next.
 func (w *window) count(next uint64, now time.Time) (first uint64, failed int) {
 	first = next

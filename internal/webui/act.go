@@ -87,7 +87,7 @@ func actCommand(a console.Act) string {
 	return command(words...)
 }
 
-// due is when a form says that messages return: after a while, or at a time; nil
+// due is when a form says that messages are retried: after a while, or at a time; nil
 // for now.
 func due(in url.Values) (*time.Time, error) {
 	if s := strings.TrimSpace(in.Get("in")); s != "" {
@@ -112,22 +112,22 @@ func due(in url.Values) (*time.Time, error) {
 
 // actions that were done, in words; the page after an action gets it from its URL,
 // from which nothing else is shown.
-var deeds = map[string][2]string{
-	"replay":  {"message goes back to its queue", "messages go back to their queues"},
+var results = map[string][2]string{
+	"replay":  {"message is retried", "messages are retried"},
 	"discard": {"message discarded; it can be restored", "messages discarded; they can be restored"},
 	"restore": {"message parked again", "messages parked again"},
-	"copy":    {"copy is on its way", "copies are on their way"},
-	"pause":   {"queue held: nothing returns to it until it is released", ""},
-	"resume":  {"queue released: what is due returns", ""},
-	"open":    {"breaker open: nothing returns to the queue until it is set otherwise", ""},
+	"copy":    {"copy published", "copies published"},
+	"pause":   {"retries paused, until a person resumes them", ""},
+	"resume":  {"retries resumed: due messages are retried now", ""},
+	"open":    {"breaker open: retries are paused until it is set otherwise", ""},
 	"closed":  {"breaker closed: it does not open by itself", ""},
-	"auto":    {"the breaker finds out by itself again", ""},
+	"auto":    {"the breaker opens and closes by itself again", ""},
 	"note":    {"note kept", ""},
 }
 
 func did(q url.Values) string {
 	n, err := strconv.Atoi(q.Get("n"))
-	words, ok := deeds[q.Get("did")]
+	words, ok := results[q.Get("did")]
 	if err != nil || !ok || n < 0 {
 		return ""
 	}

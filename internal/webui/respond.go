@@ -124,7 +124,7 @@ func failure(err error) view {
 	case errors.Is(err, context.DeadlineExceeded):
 		f.Head, f.Text, status = "That takes too long", "Ask for less: a queue, a state, or the last hours. An export waits for as long as it takes.", http.StatusGatewayTimeout
 	case errors.Is(err, console.ErrNotFound):
-		f, status = failed{Head: "Not found", Text: "There is nothing of this name that you may see. A message that returned long ago, or was discarded for good, is forgotten."}, http.StatusNotFound
+		f, status = failed{Head: "Not found", Text: "There is nothing of this name that you may see. A message that was retried long ago, or was discarded for good, is forgotten."}, http.StatusNotFound
 	case errors.Is(err, auth.ErrReadOnly):
 		f, status = failed{Head: "This service is read-only", Text: "It was started to show and not to change anything."}, http.StatusForbidden
 	case errors.Is(err, auth.ErrForbidden):

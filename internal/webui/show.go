@@ -213,7 +213,7 @@ func quoteValue(s string) string {
 // queryHelp is what the page of help says of queries.
 var queryHelp = [][2]string{
 	{"queue:orders.*", "messages of queues by name; * is any characters, ? is one"},
-	{"state:parked", "waiting, returned, parked or discarded"},
+	{"state:parked", "waiting, retried, parked or discarded"},
 	{"reason:rejected", "why RabbitMQ dead-lettered it: rejected, expired, maxlen, delivery_limit"},
 	{`error:"timeout"`, "what its consumer said has this text in it"},
 	{"attempt:>3", "how often it failed"},

@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Under a memory alarm nothing returns and the intake goes on; then all returns.
+// Under a memory alarm nothing is retried and the intake goes on; then all are.
 // What was on its way to wait in RabbitMQ just then may come twice.
 func TestAMemoryAlarmLosesNothing(t *testing.T) {
 	t.Parallel()
@@ -72,7 +72,7 @@ func TestADeletedQueueLosesNothing(t *testing.T) {
 	t.Parallel()
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		p := newProcess(t, v.ServiceURL(brokertest.Works("q")))
-		p.configure(`policies: [{name: p, queues: ["*"], backoff: {fixed: 5s}, jitter: none, no_consumer: return}]`) // the queue is deleted meanwhile
+		p.configure(`policies: [{name: p, queues: ["*"], backoff: {fixed: 5s}, jitter: none, no_consumer: retry}]`) // the queue is deleted meanwhile
 		p.start()
 		p.waitReady()
 		ch := v.Channel()

@@ -24,7 +24,7 @@ import (
 // clusterPolicies are those of the other tests, and one for a queue whose messages
 // wait long enough for its node to be killed meanwhile.
 const clusterPolicies = `policies:
-  - {name: classic, queues: [classic], backoff: {fixed: 3s}, jitter: none, no_consumer: return}
+  - {name: classic, queues: [classic], backoff: {fixed: 3s}, jitter: none, no_consumer: retry}
   - {name: p, queues: ["*"], attempts: 50, backoff: {fixed: 150ms}, jitter: none}`
 
 // A cluster loses one node after the other, in every way, while messages fail; then
@@ -243,7 +243,7 @@ func (s *clusterStory) kill() {
 	n.Kill()
 	s.away(n)
 	s.progress("a node is dead")
-	brokertest.Eventually(t, "the service says that nothing returns to the classic queue", func() bool { return strings.Contains(s.p.readyz(), "queue classic") })
+	brokertest.Eventually(t, "the service says that retries of the classic queue fail", func() bool { return strings.Contains(s.p.readyz(), "queue classic") })
 	if parked := s.p.cli("messages", "list", "--state", "parked", "-o", "json"); strings.Contains(parked, "classic") {
 		t.Errorf("messages are parked because the node of their queue is dead: %s", parked)
 	}

@@ -27,7 +27,7 @@ func TestAKilledOperationReplaysEachMessageOnce(t *testing.T) {
 	const messages, kills = 3000, 5
 	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 		p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
-		p.configure(`policies: [{name: p, queues: ["*"], attempts: 5, backoff: {fixed: 1h}, no_consumer: return}]`) // what fails again stays away; no one consumes until all have returned
+		p.configure(`policies: [{name: p, queues: ["*"], attempts: 5, backoff: {fixed: 1h}, no_consumer: retry}]`) // what fails again stays away; no one consumes until all have returned
 		want := p.park("orders", messages)
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive"})
 		c := newCrashes(p, v, n, "orders")

@@ -270,7 +270,7 @@ func replayedThrough(t *testing.T, v *brokertest.VHost, redis string, happens fu
 	want := park(t, s, "orders", messages)
 	var all []*replica
 	for range 3 {
-		all = append(all, newReplicaOn(t, url, redis, "durability: replicated", `policies: [{name: p, queues: [orders], attempts: 5, backoff: {fixed: 1h}, no_consumer: return}]`))
+		all = append(all, newReplicaOn(t, url, redis, "durability: replicated", `policies: [{name: p, queues: [orders], attempts: 5, backoff: {fixed: 1h}, no_consumer: retry}]`))
 	}
 	for _, r := range all {
 		r.waitReady()

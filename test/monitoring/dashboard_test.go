@@ -175,14 +175,14 @@ func work(t *testing.T, v *brokertest.VHost) *servertest.Service {
 `)).Ready(t)
 
 	ch := v.Channel()
-	for _, queue := range []string{"orders", "mail", "texts", "lost", "held"} {
+	for _, queue := range []string{"orders", "mail", "texts", "lost", "paused"} {
 		v.Queue(queue, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": wire.ExchangeDeadLetters})
 	}
-	if err := s.Client.PauseQueue(t.Context(), "held", "a test"); err != nil {
+	if err := s.Client.PauseQueue(t.Context(), "paused", "a test"); err != nil {
 		t.Fatal(err)
 	}
 	// Read with basic.get, these have no consumer.
-	for _, queue := range []string{"lost", "held"} {
+	for _, queue := range []string{"lost", "paused"} {
 		v.Publish("", queue, amqp.Publishing{Body: []byte("x")})
 		brokertest.Eventually(t, "the message of "+queue+" fails", func() bool {
 			d, ok, err := ch.Get(queue, false)

@@ -88,7 +88,7 @@ func attacked(t *testing.T) (s *scene, ids []string, operation string) {
 		by := auth.Caller{Name: p, How: "rabbitmq", From: p, Face: "page", Role: auth.Admin}
 		if i%5 == 0 {
 			if err := s.PauseQueue(t.Context(), by, parked.Queue, reason); err != nil && parked.Queue != "" {
-				t.Errorf("holding %q: %v", parked.Queue, err)
+				t.Errorf("pausing %q: %v", parked.Queue, err)
 			}
 		}
 		if i%7 == 0 {

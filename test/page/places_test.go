@@ -46,7 +46,7 @@ const answers = empty | readOnly | fewQueues | signedOut | loading | bounded | f
 // places are those of all routes: TestEachRouteHasItsPlace finds a route without.
 var places = map[string]place{
 	"GET /{$}": {paths: []string{"/"}, never: bounded},
-	"GET /messages": {paths: []string{"/messages", "/messages?q=state:waiting", "/messages?q=state:returned", "/messages?q=state:discarded", "/messages?q=",
+	"GET /messages": {paths: []string{"/messages", "/messages?q=state:waiting", "/messages?q=state:retried", "/messages?q=state:discarded", "/messages?q=",
 		"/messages?q=queue%3Aorders+state%3Anonsense", "/messages?q=queue%3Anowhere"}},
 	"GET /messages/{id}":      {paths: []string{"/messages/{order}", "/messages/{waiting}", "/messages/nothing"}, never: empty | bounded},
 	"GET /messages/{id}/edit": {paths: []string{"/messages/{order}/edit"}, never: empty | bounded},

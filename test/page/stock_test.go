@@ -90,7 +90,7 @@ func traffic() *told {
 		minutes: map[string]console.Flow{"orders.capture": {Failed: 412, Retried: 388, Parked: 9}, "mail.send": {Failed: 61},
 			"stock.sync": {Failed: 18, Retried: 22}, "webhooks": {Failed: 4, Parked: 4}},
 		returns:  map[string]string{"webhooks": "RabbitMQ has no such queue"},
-		problems: []string{`nothing returns to the queue "webhooks": RabbitMQ has no such queue`},
+		problems: []string{`retries of the queue "webhooks" fail: RabbitMQ has no such queue`},
 		notices:  []string{"messages that RabbitMQ failed to deliver, in its queue redrive.quarantine: 2 (look at them on RabbitMQ's management page, then purge the queue)"},
 	}
 	for i := range 60 {

@@ -14,7 +14,7 @@ func TestAPolicysStorm(t *testing.T) {
 	b := newTab(t, s.base)
 	b.open("/policies")
 	if b.has(`section:has(#p-webhooks) .storm-of`) {
-		t.Error("a policy that returns nothing has a picture of its returns")
+		t.Error("a policy that retries nothing has a picture of its retries")
 	}
 	const orders = `section:has(#p-orders) .storm-of`
 	b.click(orders + " summary")

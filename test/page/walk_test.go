@@ -211,16 +211,16 @@ func TestAWalk(t *testing.T) {
 		}
 		b.says("p.now", "waiting")
 	})
-	step("a queue is held and released", func() {
+	step("a queue is paused and resumed", func() {
 		b.open("/queues")
-		b.click(`#queues summary[aria-label="Hold mail.send"]`)
-		b.write(`input[aria-label="Reason to hold mail.send"]`, "the provider blocks us")
+		b.click(`#queues summary[aria-label="Pause mail.send"]`)
+		b.write(`input[aria-label="Reason to pause mail.send"]`, "the provider blocks us")
 		b.follow(`#queues details[open] form[action="/queues/pause"] button:not([type])`, "#queues")
 		b.says("#queues", "the provider blocks us")
-		b.follow(`button[aria-label="Release mail.send"]`, "#queues")
+		b.follow(`button[aria-label="Resume mail.send"]`, "#queues")
 		b.says("#did", "")
-		if strings.Contains(js[string](b, `document.querySelector("#queues").innerText`), "held") {
-			t.Error("it is still held")
+		if strings.Contains(js[string](b, `document.querySelector("#queues").innerText`), "paused") {
+			t.Error("it is still paused")
 		}
 	})
 	step("who did what is in the audit log", func() {

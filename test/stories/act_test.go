@@ -36,9 +36,9 @@ func (c *consumer) bodies(n int) (all []string) {
 	return all
 }
 
-// A held queue returns nothing while another does, over a restart too; when it is
+// A paused queue retries nothing while another does, over a restart too; when it is
 // released, all come back, with the attempts they had.
-func TestAHeldQueueReturnsNothingUntilItIsReleased(t *testing.T) {
+func TestAPausedQueueRetriesNothingUntilItIsResumed(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		ctx, data := context.Background(), t.TempDir()
 		deadLettered(v, "orders", "quorum")

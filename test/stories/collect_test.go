@@ -19,7 +19,7 @@ import (
 // all else.
 func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		c := configured(t, v, `policies: [{name: exact, queues: [orders]}, {name: rest, queues: ["*"], no_consumer: return}]`, t.TempDir())
+		c := configured(t, v, `policies: [{name: exact, queues: [orders]}, {name: rest, queues: ["*"], no_consumer: retry}]`, t.TempDir())
 		c.Broker.Management = v.Management // which says that the queue other does not dead-letter to Redrive
 		s := run(t, c).ready(t)
 		v.Queue("orders", nil)

@@ -19,7 +19,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-const byPattern = `policies: [{name: p, queues: ["orders.*"], attempts: 3, backoff: {fixed: 50ms}, jitter: none, no_consumer: return}]`
+const byPattern = `policies: [{name: p, queues: ["orders.*"], attempts: 3, backoff: {fixed: 50ms}, jitter: none, no_consumer: retry}]`
 
 // reported publishes a failure of a queue's as a consumer does.
 func reported(t *testing.T, v *brokertest.VHost, queue string) {

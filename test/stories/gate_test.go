@@ -186,7 +186,7 @@ func TestABreakerOpensAndCloses(t *testing.T) {
 func TestManyDueMessagesDelayAnotherQueueByABatchAtMost(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		ctx := context.Background()
-		s := start(t, v, `policies: [{name: p, queues: ["*"], `+expiring+`, no_consumer: return}]`).ready(t)
+		s := start(t, v, `policies: [{name: p, queues: ["*"], `+expiring+`, no_consumer: retry}]`).ready(t)
 		const n = 20_000
 		deadLettered(v, "many", "classic")
 		deadLettered(v, "one", "classic")

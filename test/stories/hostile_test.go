@@ -140,7 +140,7 @@ func TestPoisonIsTakenAndBlocksNothing(t *testing.T) {
 		{"headers that fill a frame", amqp.Publishing{Headers: amqp.Table{"big": strings.Repeat("x", 130_900)}}, "one frame holds"},
 	}
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		s := start(t, v, `policies: [{name: p, queues: ["*"], attempts: 3, backoff: {fixed: 50ms}, jitter: none, reasons: [expired], no_consumer: return}]`).ready(t)
+		s := start(t, v, `policies: [{name: p, queues: ["*"], attempts: 3, backoff: {fixed: 50ms}, jitter: none, reasons: [expired], no_consumer: retry}]`).ready(t)
 		deadLettered(v, "work", "quorum")
 		conn, err := amqp.DialConfig(v.URL(), amqp.Config{Dial: func(network, addr string) (net.Conn, error) {
 			c, err := net.Dial(network, addr)

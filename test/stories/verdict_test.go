@@ -18,7 +18,7 @@ func TestAReportedFailure(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("named", nil)
 		v.Queue("globbed.queue", nil)
-		s := run(t, servertest.Config(t, v, `policies: [{name: p, queues: [named, "globbed.*"], attempts: 3, backoff: [100ms, 1s], jitter: none, no_consumer: return}]`)).ready(t)
+		s := run(t, servertest.Config(t, v, `policies: [{name: p, queues: [named, "globbed.*"], attempts: 3, backoff: [100ms, 1s], jitter: none, no_consumer: retry}]`)).ready(t)
 		ch, c := v.Channel(), consume(t, v, "named")
 		report := func(queue string, delay any) {
 			publish(t, ch, wire.ExchangeFailures, queue, amqp.Publishing{Expiration: "60000", Body: []byte("x"), Headers: amqp.Table{
@@ -60,7 +60,7 @@ func TestAReportedFailure(t *testing.T) {
 func TestReasonsAreFilteredByPolicy(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		s := start(t, v, `policies:
-  - {name: loose, queues: [loose], backoff: {fixed: 50ms}, reasons: [expired], no_consumer: return}
+  - {name: loose, queues: [loose], backoff: {fixed: 50ms}, reasons: [expired], no_consumer: retry}
   - {name: rest, queues: ["*"], backoff: {fixed: 50ms}, jitter: none}`).ready(t)
 		ch := v.Channel()
 		deadLettered(v, "plain", "classic")

@@ -242,7 +242,7 @@ func (v *tenant) books(t *testing.T, services []*service) {
 	})
 	returned := 0.0
 	for _, s := range services {
-		returned += metric(t, "http://"+s.Addr()+"/metrics", fmt.Sprintf(`redrive_returned_total{queue="orders",vhost="%s"}`, v.Name))
+		returned += metric(t, "http://"+s.Addr()+"/metrics", fmt.Sprintf(`redrive_retried_total{queue="orders",vhost="%s"}`, v.Name))
 	}
 	if want := float64(failed); returned != want {
 		t.Errorf("%s: the metrics have %v returns, want %v", v.Name, returned, want)

@@ -30,8 +30,8 @@ func deadLettering(_ context.Context, s *Scene) (all []Finding) {
 			all = append(all, Finding{Queue: q.Name, Status: ill, What: "it has no dead-letter exchange: " + s.dropped(q), Mend: "Point it at Redrive:", Commands: []string{s.redrive("enroll", q.Name)}})
 		case to == wire.ExchangeDeadLetters:
 			if key := setting(q, "dead-letter-routing-key"); key != nil {
-				all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("its dead letters get the routing key %q, and return with it", key),
-					Why: "Redrive returns a message with its own routing key, and this one replaces it.", Mend: s.unset(q, "dead-letter-routing-key")})
+				all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("its dead letters get the routing key %q, and are retried with it", key),
+					Why: "Redrive retries a message with its own routing key, and this one replaces it.", Mend: s.unset(q, "dead-letter-routing-key")})
 			}
 		case strings.HasPrefix(to, wire.DelayPrefix):
 			// RabbitMQ alone retries them.

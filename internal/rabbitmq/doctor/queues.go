@@ -42,7 +42,7 @@ func consumers(_ context.Context, s *Scene) (all []Finding) {
 		if q.IdleSince != "" {
 			what += ", but nothing was delivered or came in since " + q.IdleSince
 		}
-		all = append(all, Finding{Queue: q.Name, Status: Warning, What: what, Mend: "Start its consumer; meanwhile hold what would return:", Commands: []string{s.call() + " hold " + Quote(q.Name)}})
+		all = append(all, Finding{Queue: q.Name, Status: Warning, What: what, Mend: "Start its consumer; meanwhile pause its retries:", Commands: []string{s.call() + " pause " + Quote(q.Name)}})
 	}
 	return all
 }
@@ -50,7 +50,7 @@ func consumers(_ context.Context, s *Scene) (all []Finding) {
 func consumersAlone(_ context.Context, s *Scene) (all []Finding) {
 	for _, q := range s.Seen.Named {
 		if q.There && q.Consumers == 0 {
-			all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("it has no consumer, and %d messages; %s", q.Ready, noConsumer), Mend: "Start its consumer; meanwhile hold what would return:", Commands: []string{s.call() + " hold " + Quote(q.Name)}})
+			all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("it has no consumer, and %d messages; %s", q.Ready, noConsumer), Mend: "Start its consumer; meanwhile pause its retries:", Commands: []string{s.call() + " pause " + Quote(q.Name)}})
 		}
 	}
 	return all

@@ -48,7 +48,7 @@ func redisServer(r *redisstore.Server, durability string, replicas int) (all []F
 	case string(redisstore.Replicated):
 		safe.What = fmt.Sprintf("%s has %d replicas, and a write counts when %d have it in memory (durability: replicated)", at, r.Replicas, replicas)
 		if r.Replicas < replicas {
-			safe.Status, safe.Mend = Wrong, "Start the replicas: no message is taken in, and none returns, until they are there."
+			safe.Status, safe.Mend = Wrong, "Start the replicas: no message is accepted or retried until they are there."
 		}
 	default:
 		switch safe.What = fmt.Sprintf("%s has a write on its disk when it counts (durability: synced; appendonly %v, appendfsync %s)", at, r.AppendOnly, cmp.Or(r.Fsync, "not told")); {

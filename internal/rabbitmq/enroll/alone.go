@@ -37,7 +37,7 @@ func NewAlone(queue string, delay time.Duration, kind ttlqueue.Type) (*Alone, er
 }
 
 // Topology is all but the policy. A dead letter's routing key is the work
-// queue's name, which returns it; where there is no such queue any more it is
+// queue's name, which moves it there; where there is no such queue any more it is
 // parked.
 func (a *Alone) Topology() delay.Topology {
 	args := amqp.Table{"x-queue-type": string(a.kind), "x-message-ttl": a.delay.Milliseconds(), "x-dead-letter-exchange": wire.ExchangeDue}

@@ -184,7 +184,7 @@ func plan(q management.Queue, policies []management.Policy, target Target, atLea
 			set.Priority = p.Before.Priority
 		}
 	}
-	delete(def, "dead-letter-routing-key") // it would replace the routing key, which a return keeps
+	delete(def, "dead-letter-routing-key") // it would replace the routing key, which a retry keeps
 	if target.AtMostOnce {
 		delete(def, "dead-letter-strategy")
 	}
@@ -199,7 +199,7 @@ func plan(q management.Queue, policies []management.Policy, target Target, atLea
 }
 
 // Apply carries a plan out. The way back is made first, so that nothing fails
-// into Redrive that could not return.
+// into Redrive that could not be retried.
 func (p *Plan) Apply(ctx context.Context, m *management.Client) error {
 	if err := p.Target.make(ctx, m); err != nil {
 		return err

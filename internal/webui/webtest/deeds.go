@@ -188,7 +188,7 @@ func (s *Shop) Plan(ctx context.Context, c auth.Caller, r console.PlanRequest) (
 		}
 	}
 	if left := int64(len(all)) - p.Count; left > 0 {
-		p.Skipped = append(p.Skipped, console.Skipped{Why: "have returned", Count: left})
+		p.Skipped = append(p.Skipped, console.Skipped{Why: "were retried", Count: left})
 	}
 	for _, q := range s.QueueList {
 		if n[q.Name] == 0 {
@@ -202,7 +202,7 @@ func (s *Shop) Plan(ctx context.Context, c auth.Caller, r console.PlanRequest) (
 		case !pq.Exists:
 			p.Blocked = append(p.Blocked, fmt.Sprintf("RabbitMQ has no queue %q: %d messages have nowhere to go", q.Name, pq.Count))
 		case pq.Consumers == 0:
-			p.Warnings = append(p.Warnings, fmt.Sprintf("the queue %q has no consumers: what returns stays there", q.Name))
+			p.Warnings = append(p.Warnings, fmt.Sprintf("the queue %q has no consumers: retried messages stay there", q.Name))
 		}
 		p.Queues = append(p.Queues, pq)
 	}

@@ -39,9 +39,9 @@ func New(now time.Time) *Shop {
 	}
 	s.Replicas = []console.Replica{
 		{ID: "redrive-0-5f1c9a3e", Address: "redrive-0:8250", Version: "1.4.0", Since: s.Now.Add(-51 * time.Hour), Beat: s.Now, Leads: true, Self: true, Ready: true},
-		{ID: "redrive-1-07d2b6c4", Address: "redrive-1:8250", Version: "1.4.0", Since: s.Now.Add(-51 * time.Hour), Beat: s.Now.Add(-time.Second), Problems: []string{"returns: not connected"}},
+		{ID: "redrive-1-07d2b6c4", Address: "redrive-1:8250", Version: "1.4.0", Since: s.Now.Add(-51 * time.Hour), Beat: s.Now.Add(-time.Second), Problems: []string{"retries: not connected"}},
 	}
-	s.Problems = []string{`returns to queue "webhooks" are stopped: RabbitMQ has no such queue (since 12 min)`}
+	s.Problems = []string{`retries of queue "webhooks" are blocked: RabbitMQ has no such queue (since 12 min)`}
 	s.Notices = []string{"RabbitMQ's clock is 4s behind this machine's"}
 	s.queues()
 	s.groups(r)
@@ -185,7 +185,7 @@ func (s *Shop) queues() {
 	at["mail.send"].Failed, at["mail.send"].Pause = 61, &console.QueuePause{By: "dana", Since: s.Now.Add(-22 * time.Minute), Reason: "provider blocks us until noon"}
 	at["invoices.render"].Failed, at["invoices.render"].Retried = 18, 22
 	until, since := s.Now.Add(40*time.Second), s.Now.Add(-3*time.Minute)
-	at["invoices.render"].Throttle = &console.Throttle{State: "open", Why: "38 of 40 returns failed again within 1m", Since: &since, Until: &until, FailedShare: 0.95, Judged: 40, InFlight: 3, MostFlight: 50}
+	at["invoices.render"].Throttle = &console.Throttle{State: "open", Why: "38 of 40 retries failed again within 1m", Since: &since, Until: &until, FailedShare: 0.95, Judged: 40, InFlight: 3, MostFlight: 50}
 	at["search.index"].Throttle = &console.Throttle{State: "closed", NoConsumer: &since}
 	at["webhooks"].Broker, at["webhooks"].Blocked = &console.AtBroker{}, "RabbitMQ has no such queue"
 	at["search.index"].Broker.Consumers = 0

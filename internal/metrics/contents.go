@@ -9,8 +9,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// held shows what the store holds when it is asked.
-type held struct {
+// contents collects what the store keeps, at each scrape.
+type contents struct {
 	store   store.Store
 	free    func() (uint64, uint64, error)
 	metrics *Metrics
@@ -21,26 +21,26 @@ type held struct {
 const askFor = 4 * time.Second
 
 var (
-	upDesc        = prometheus.NewDesc("redrive_store_up", "1 while the store answers; while it does not, what it holds is not known, and nothing is shown of it.", nil, nil)
+	upDesc        = prometheus.NewDesc("redrive_store_up", "1 while the store answers; while it does not, the metrics of its contents are left out.", nil, nil)
 	waitingDesc   = prometheus.NewDesc("redrive_waiting", "Messages in their delay on disk; those that wait in RabbitMQ are in its queues redrive.delay.*.", []string{"queue"}, nil)
 	discardedDesc = prometheus.NewDesc("redrive_discarded", "Discarded messages that can be restored still.", []string{"queue"}, nil)
 	parkedDesc    = prometheus.NewDesc("redrive_parked", "Parked messages.", []string{"queue"}, nil)
 	overdueDesc   = prometheus.NewDesc("redrive_overdue_seconds", "How long the message that is due first has been due; 0 when none is.", []string{"queue"}, nil)
 	oldestDesc    = prometheus.NewDesc("redrive_oldest_waiting_seconds", "How long ago the waiting message that is due first failed.", []string{"queue"}, nil)
 	freeDesc      = prometheus.NewDesc("redrive_store_free_bytes", "Room left on the store's disk, or in Redis's memory.", nil, nil)
-	ledgerDesc    = prometheus.NewDesc("redrive_ledger_total", "Messages that came (in), and what became of them; the difference is waiting, parked and discarded.", []string{"queue", "as"}, nil)
-	imbalanceDesc = prometheus.NewDesc("redrive_ledger_imbalance", "How many more messages came in than became something; negative: fewer. What is kept is counted one by one now and then for it.", []string{"queue"}, nil)
+	ledgerDesc    = prometheus.NewDesc("redrive_ledger_total", "Messages that came in (in), and what became of them; the difference is waiting, parked and discarded.", []string{"queue", "as"}, nil)
+	imbalanceDesc = prometheus.NewDesc("redrive_ledger_imbalance", "Messages that came in and are in no other column of the ledger; negative: too many in the others. Kept messages are also counted one by one from time to time.", []string{"queue"}, nil)
 	damagedDesc   = prometheus.NewDesc("redrive_store_damaged", "Files of the store on disk, or parts of it, in which something cannot be read. What is in them is set apart; redrive_ledger_imbalance says how many messages that is.", nil, nil)
 	reserveDesc   = prometheus.NewDesc("redrive_store_reserve_bytes", "Room that is kept free on it.", nil, nil)
 )
 
-func (h *held) Describe(ch chan<- *prometheus.Desc) {
+func (h *contents) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{upDesc, waitingDesc, parkedDesc, discardedDesc, overdueDesc, oldestDesc, freeDesc, reserveDesc, ledgerDesc, imbalanceDesc, damagedDesc} {
 		ch <- d
 	}
 }
 
-func (h *held) Collect(ch chan<- prometheus.Metric) {
+func (h *contents) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), askFor)
 	defer cancel()
 	counts, err := h.store.Counts(ctx)
@@ -90,7 +90,7 @@ func (h *held) Collect(ch chan<- prometheus.Metric) {
 
 // ledger shows what came and what became of it: of queues beyond the limit the sums,
 // and the one that is off most.
-func (h *held) ledger(ch chan<- prometheus.Metric, lines []store.LedgerLine) {
+func (h *contents) ledger(ch chan<- prometheus.Metric, lines []store.LedgerLine) {
 	h.metrics.mu.Lock()
 	recounted := h.metrics.off
 	h.metrics.mu.Unlock()
