@@ -26,7 +26,7 @@ import (
 
 // breakerPrefix and a queue's name is the state of its breaker, when that is not closed,
 // as the leader has decided it. All replicas go by it, and so does the next leader.
-const breakerPrefix = "breaker/"
+const breakerPrefix = "breaker-state/"
 
 // fleet is what this service does as one of several replicas. Without a store that
 // several can share there is none.

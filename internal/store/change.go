@@ -73,9 +73,8 @@ type Entry struct {
 	Value []byte
 }
 
-// PausePrefix and a queue's name is the entry that says that a person has paused
-// the returns to it. It is here because those who hold and those who return share
-// nothing but the store.
+// PausePrefix and a queue's name is the entry that says that a person has paused its
+// retries. It is here because the console and the scheduler share nothing but the store.
 const PausePrefix = "pause/"
 
 // BreakerPrefix and a queue's name is the entry that says that a person has set its
