@@ -36,7 +36,7 @@ type desk struct {
 	audit  *ledger
 	events []string
 	broker queues
-	paused   map[string]bool
+	paused map[string]bool
 	gate   *console.Throttle
 	forced []string
 }

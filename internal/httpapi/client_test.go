@@ -149,7 +149,7 @@ func TestRefusalsInTheClient(t *testing.T) {
 		"its body":              {second(admin.Body(ctx, "nothing")), console.ErrNotFound},
 		"no such plan":          {second(admin.GetPlan(ctx, "../..")), console.ErrNotFound},
 		"a plan of everything":  {second(admin.Plan(ctx, console.PlanRequest{Verb: console.Discard})), console.ErrInvalid},
-		"not paused":              {admin.ResumeQueue(ctx, "mail", ""), console.ErrPrecondition},
+		"not paused":            {admin.ResumeQueue(ctx, "mail", ""), console.ErrPrecondition},
 		"a token twice":         {second(admin.CreateToken(ctx, httpapi.NewToken{Name: "victim", Role: "viewer"})), auth.ErrTaken},
 		"a token with no role":  {second(admin.CreateToken(ctx, httpapi.NewToken{Name: "x", Role: "king"})), console.ErrInvalid},
 		"no such token":         {admin.RevokeToken(ctx, "x"), auth.ErrNoToken},
