@@ -95,6 +95,9 @@ func alerts(m *Message, own map[string]string) []alert {
 		if i.Queue != "" {
 			a.Labels["queue"] = clean(i.Queue, 255)
 		}
+		if i.Target != "" {
+			a.Labels["target"] = clean(i.Target, 255)
+		}
 		if m.Of != "" {
 			a.Labels["vhost"] = clean(m.Of, 255)
 		}
@@ -162,7 +165,7 @@ func (b *book) alerts(now time.Time) (messages []*Message, next time.Time) {
 // sent is that Alertmanager has these alerts.
 func (b *book) sent(m *Message, now time.Time) {
 	for _, i := range m.Items {
-		k := key{i.Kind, i.Queue}
+		k := key{i.Kind, i.Queue, i.Target}
 		e := b.entries[k]
 		if i.Resolved {
 			b.drop(k)

@@ -17,9 +17,20 @@ const (
 
 // key is what is told of on its own.
 type key struct {
-	Kind  Kind
-	Queue string
+	Kind   Kind
+	Queue  string
+	Target string // of forwarded messages
 }
+
+// lane is the queue, and the forward target where there is one.
+func (k key) lane() string {
+	if k.Target == "" {
+		return k.Queue
+	}
+	return k.Queue + toTarget + k.Target
+}
+
+const toTarget = " to "
 
 // tally is what was counted of a key.
 type tally struct {
@@ -68,15 +79,19 @@ type entry struct {
 	Since time.Time `json:",omitzero"`
 	Seen  time.Time `json:",omitzero"` // when it was first seen to be on, or over
 	Text  string    `json:",omitempty"`
+	// Target is that of the key: a queue's name may look like a lane.
+	Target string `json:",omitempty"`
 }
 
 // Condition is something that goes on.
 type Condition struct {
 	Kind  Kind
 	Queue string
-	Since time.Time     // zero: since it was first seen
-	After time.Duration // it is told only when it has gone on for so long
-	Text  string        // why; may be hostile
+	// Target is where the queue's messages are forwarded to, of ForwardStopped.
+	Target string
+	Since  time.Time     // zero: since it was first seen
+	After  time.Duration // it is told only when it has gone on for so long
+	Text   string        // why; may be hostile
 
 	// Unknown is that nothing is known of a kind: what went on of it goes on.
 	Unknown bool
@@ -106,12 +121,12 @@ func (b *book) at(k key) (key, *entry) {
 			}
 		}
 		if n >= mostQueues {
-			k.Queue = otherQueues
+			k.Queue, k.Target = otherQueues, ""
 			e = b.entries[k]
 		}
 	}
 	if e == nil {
-		e = &entry{}
+		e = &entry{Target: k.Target}
 		b.entries[k] = e
 	}
 	b.changed[k] = true
@@ -133,7 +148,7 @@ func (b *book) see(now time.Time, all []Condition, settling bool) {
 			unknown[c.Kind] = true
 			continue
 		}
-		k := key{c.Kind, c.Queue}
+		k := key{c.Kind, c.Queue, c.Target}
 		there[k] = true
 		c.Text = clean(c.Text, longestText)
 		if _, ok := b.first[k]; !ok {
@@ -255,7 +270,7 @@ func (b *book) plan(now time.Time, each bool) (messages []*Message, next time.Ti
 }
 
 func (b *book) item(k key, e *entry) Item {
-	i := Item{Kind: k.Kind, Queue: k.Queue, Since: e.Since, Text: e.Text, N: e.Tally.N}
+	i := Item{Kind: k.Kind, Queue: k.Queue, Target: k.Target, Since: e.Since, Text: e.Text, N: e.Tally.N}
 	if k.Kind != Parked {
 		i.Resolved, i.Again = !e.On, e.On && e.Said
 		if i.Resolved {
@@ -274,7 +289,7 @@ func (b *book) item(k key, e *entry) Item {
 // told is that a message has arrived.
 func (b *book) told(m *Message, now time.Time) {
 	for _, i := range m.Items {
-		k := key{i.Kind, i.Queue}
+		k := key{i.Kind, i.Queue, i.Target}
 		e := b.entries[k]
 		b.changed[k] = true
 		switch {

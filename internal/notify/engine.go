@@ -102,7 +102,7 @@ func (e *Engine) Event(ev retry.Event) {
 	if ev.Kind != retry.Parked {
 		return
 	}
-	k, why := key{Parked, ev.Queue}, said{text: ev.Error}
+	k, why := key{Kind: Parked, Queue: ev.Queue}, said{text: ev.Error}
 	if why.text == "" {
 		why = said{text: ev.Why, ours: true}
 	}

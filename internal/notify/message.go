@@ -26,7 +26,8 @@ type Message struct {
 type Item struct {
 	Kind         Kind
 	Queue        string
-	N            int64 // messages
+	Target       string // where its messages are forwarded to, of ForwardStopped
+	N            int64  // messages
 	Since, Until time.Time
 	Text         string // hostile
 	Errors       []ErrorCount
@@ -124,7 +125,7 @@ func (i *Item) line(f format, zone *time.Location) string {
 	k := of(i.Kind)
 	where := ""
 	if i.Queue != "" {
-		where = f.foreign(clean(i.Queue, longestQueue)) + ": "
+		where = f.foreign(clean(key{i.Kind, i.Queue, i.Target}.lane(), longestQueue)) + ": "
 	}
 	if i.Kind == Parked {
 		means := k.Means
@@ -173,6 +174,9 @@ func (m *Message) fields() map[string]any {
 	items := []map[string]any{}
 	for _, i := range m.Items[:min(len(m.Items), mostItems)] {
 		item := map[string]any{"event": i.Kind, "queue": clean(i.Queue, 255), "since": i.Since.UTC(), "resolved": i.Resolved}
+		if i.Target != "" {
+			item["target"] = clean(i.Target, 255)
+		}
 		if i.Kind == Parked {
 			errs := []map[string]any{}
 			for _, e := range i.Errors[:min(len(i.Errors), mostItemErrors)] {
@@ -207,7 +211,7 @@ func link(page string, m *Message) string {
 	}
 	page = strings.TrimSuffix(page, "/")
 	switch m.Kind {
-	case IntakeStopped, BrokerBlocked:
+	case IntakeStopped, BrokerBlocked, ForwardStopped:
 		return page + "/health"
 	case NoConsumer, QueuePaused, BreakerOpen, LedgerOff:
 		return page + "/queues"
@@ -244,6 +248,6 @@ func inOrder(items []Item) {
 			}
 			return 0
 		}
-		return cmp.Or(cmp.Compare(over(a), over(b)), cmp.Compare(b.N, a.N), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Queue, b.Queue))
+		return cmp.Or(cmp.Compare(over(a), over(b)), cmp.Compare(b.N, a.N), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.Target, b.Target))
 	})
 }

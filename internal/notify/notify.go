@@ -31,15 +31,16 @@ type Kind string
 
 // Parked is counted; all others are conditions, which begin and end.
 const (
-	Parked        Kind = "parked"
-	ParkedBurst   Kind = "parked_burst"
-	QueuePaused   Kind = "queue_paused"
-	BreakerOpen   Kind = "breaker_open"
-	NoConsumer    Kind = "no_consumer"
-	IntakeStopped Kind = "intake_stopped"
-	BrokerBlocked Kind = "broker_blocked"
-	OldestWaiting Kind = "oldest_waiting"
-	LedgerOff     Kind = "ledger_off"
+	Parked         Kind = "parked"
+	ParkedBurst    Kind = "parked_burst"
+	QueuePaused    Kind = "queue_paused"
+	ForwardStopped Kind = "forward_stopped"
+	BreakerOpen    Kind = "breaker_open"
+	NoConsumer     Kind = "no_consumer"
+	IntakeStopped  Kind = "intake_stopped"
+	BrokerBlocked  Kind = "broker_blocked"
+	OldestWaiting  Kind = "oldest_waiting"
+	LedgerOff      Kind = "ledger_off"
 )
 
 // Kinds are all of them, with what they mean.
@@ -52,6 +53,7 @@ var Kinds = []struct {
 	{Parked, Warning, "messages parked", ""},
 	{ParkedBurst, Critical, "many messages are parked", "no longer many messages are parked"},
 	{QueuePaused, Warning, "the retries are paused", "the retries go on"},
+	{ForwardStopped, Warning, "messages are not forwarded", "messages are forwarded again"},
 	{BreakerOpen, Critical, "the circuit breaker is open", "the circuit breaker is closed again"},
 	{NoConsumer, Critical, "nobody consumes the queue", "no messages wait for a consumer any more"},
 	{IntakeStopped, Critical, "failed messages stay in RabbitMQ: the intake has stopped", "the intake goes on"},

@@ -65,7 +65,7 @@ func (r *relay) take() (all []relayed) {
 
 // enter counts what was written, or was not.
 func (r *arrivals) enter(w *relayed) {
-	a := r.at(key{w.Kind, w.Queue})
+	a := r.at(key{Kind: w.Kind, Queue: w.Queue})
 	a.join(&w.Tally)
 	for _, s := range w.Said {
 		r.say(a, said{s.Text, s.Ours}, s.N)
@@ -165,7 +165,7 @@ func (e *Engine) collectOnce(ctx context.Context, c *crew) error {
 	for i := range all {
 		w := &all[i]
 		for _, r := range c.routes {
-			if !e.wants(r, key{w.Kind, w.Queue}) && w.Queue != otherQueues {
+			if !e.wants(r, key{Kind: w.Kind, Queue: w.Queue}) && w.Queue != otherQueues {
 				continue
 			}
 			r.mu.Lock()

@@ -69,7 +69,7 @@ func (r *arrivals) at(k key) *arrived {
 	a := r.news[k]
 	if a == nil {
 		if len(r.news) >= mostQueues {
-			k.Queue = otherQueues
+			k.Queue, k.Target = otherQueues, ""
 			a = r.news[k]
 		}
 		if a == nil {
@@ -107,7 +107,7 @@ func (r *route) count(k key, n int64, why said, at time.Time) {
 func (r *route) conditions(all []Condition) {
 	var mine []Condition
 	for _, c := range all {
-		if r.engine.wants(r, key{c.Kind, c.Queue}) {
+		if r.engine.wants(r, key{c.Kind, c.Queue, c.Target}) {
 			mine = append(mine, c)
 		}
 	}
@@ -237,8 +237,12 @@ func (r *route) load(ctx context.Context) {
 	at := prefix + r.Name + "/"
 	err := r.engine.Store.Entries(ctx, at, "", func(e store.Entry) (bool, error) {
 		kind, queue, _ := strings.Cut(strings.TrimPrefix(e.Name, at), "/")
-		k, kept := key{Kind(kind), queue}, &entry{}
-		if json.Unmarshal(e.Value, kept) != nil || !r.engine.wants(r, k) && queue != otherQueues {
+		k, kept := key{Kind: Kind(kind), Queue: queue}, &entry{}
+		err := json.Unmarshal(e.Value, kept)
+		if kept.Target != "" {
+			k.Queue, k.Target = strings.TrimSuffix(queue, toTarget+kept.Target), kept.Target
+		}
+		if err != nil || !r.engine.wants(r, k) && queue != otherQueues {
 			r.book.changed[k] = true // and so it is deleted
 			return true, nil
 		}
@@ -257,7 +261,7 @@ func (r *route) keep(ctx context.Context) {
 	}
 	var entries []store.Entry
 	for k := range r.book.changed {
-		e := store.Entry{Name: prefix + r.Name + "/" + string(k.Kind) + "/" + k.Queue}
+		e := store.Entry{Name: prefix + r.Name + "/" + string(k.Kind) + "/" + k.lane()}
 		if kept := r.book.entries[k]; kept != nil {
 			e.Value, _ = json.Marshal(kept)
 		}

@@ -87,7 +87,7 @@ func (s *tenant) conditions(ctx context.Context, t *notify.Settings) ([]notify.C
 // has stopped when no replica runs it; retries are paused, and RabbitMQ blocks, when it is
 // so for any: others meet the same.
 func conditionsOf(replicas []map[string]string) (all []notify.Condition) {
-	blocked, failing := "", map[string]string{}
+	blocked, failing, targets := "", map[string]string{}, map[[2]string]string{}
 	var intake *notify.Condition
 	takes := false
 	for _, wrong := range replicas {
@@ -100,7 +100,8 @@ func conditionsOf(replicas []map[string]string) (all []notify.Condition) {
 			case isQueue:
 				failing[queue] = "they fail: " + what
 			case isForward:
-				failing[lane] = "nothing is forwarded there: " + what
+				queue, target := splitLane(lane)
+				targets[[2]string{queue, target}] = what
 			}
 		}
 		if intake = stoppedBy(wrong); intake == nil {
@@ -110,6 +111,9 @@ func conditionsOf(replicas []map[string]string) (all []notify.Condition) {
 	for queue, what := range failing {
 		all = append(all, notify.Condition{Kind: notify.QueuePaused, Queue: queue, Text: what})
 	}
+	for lane, what := range targets {
+		all = append(all, notify.Condition{Kind: notify.ForwardStopped, Queue: lane[0], Target: lane[1], Text: what})
+	}
 	if blocked != "" {
 		all = append(all, notify.Condition{Kind: notify.BrokerBlocked, Text: blocked})
 	}
@@ -117,6 +121,16 @@ func conditionsOf(replicas []map[string]string) (all []notify.Condition) {
 		all = append(all, *intake)
 	}
 	return all
+}
+
+// splitLane takes the name of a forward lane apart, so that routes match its queue. The
+// target is what its policy says, and the queue may have any name: the last match counts.
+func splitLane(lane string) (queue, target string) {
+	at := max(strings.LastIndex(lane, " to queue "), strings.LastIndex(lane, " to exchange "))
+	if at < 0 {
+		return lane, ""
+	}
+	return lane[:at], lane[at+len(" to "):]
 }
 
 // stoppedBy is what has stopped an intake, or nil.

@@ -66,7 +66,7 @@ func TestWhatHealthTellsPeople(t *testing.T) {
 		{partPublish, "", ""},
 		{partQueue + "orders", "no such queue", "queue_paused orders: they fail: no such queue"},
 		{partConsumers + "orders", "none", "queue_paused orders: they fail: no such queue"}, // the gate tells of it
-		{partForward + "orders to exchange dead", "full", "queue_paused orders to exchange dead: nothing is forwarded there: full; queue_paused orders: they fail: no such queue"},
+		{partForward + "orders to exchange dead", "full", "forward_stopped orders > exchange dead: full; queue_paused orders: they fail: no such queue"},
 	} {
 		if step.part != "" {
 			h.set(step.part, step.what)
@@ -76,6 +76,9 @@ func TestWhatHealthTellsPeople(t *testing.T) {
 			s := string(c.Kind)
 			if c.Queue != "" {
 				s += " " + c.Queue
+			}
+			if c.Target != "" {
+				s += " > " + c.Target
 			}
 			if c.After > 0 {
 				s += " after " + c.After.String()
