@@ -17,14 +17,14 @@ import (
 
 const (
 	// alertEvery is how often an alert is sent while it lasts, and alertLasts how long
-	// Alertmanager keeps it firing when it is sent no more, whatever its resolve_timeout.
+	// Alertmanager keeps it firing after the last one, whatever its resolve_timeout.
 	alertEvery = time.Minute
 	// countEvery is how often while its count grows: within a group_wait, whose
 	// notification then has all of a burst.
 	countEvery = 10 * time.Second
 	alertLasts = 5 * time.Minute
-	// parkedLasts is how long an alert goes on after the last message parked: longer than
-	// a group_interval, since Alertmanager notifies of none that ended before.
+	// parkedLasts is how long an alert lasts after the last parked message: longer than
+	// a group_interval, since Alertmanager sends none that ended before.
 	parkedLasts = 15 * time.Minute
 	mostAlerts  = 100 // in a request
 )
@@ -73,7 +73,7 @@ func alertmanager(u *url.URL, _ *Route) (send, error) {
 	}, nil
 }
 
-// alert is what its API takes. Two with the same labels are one.
+// alert is one of its API. Two with the same labels are one.
 type alert struct {
 	Labels       map[string]string `json:"labels"`
 	Annotations  map[string]string `json:"annotations"`
@@ -113,7 +113,7 @@ func alerts(m *Message, own map[string]string) []alert {
 	return all
 }
 
-// alertName is RedriveBreakerOpen of breaker_open.
+// alertName makes RedriveBreakerOpen of breaker_open.
 func alertName(k Kind) string {
 	s := "Redrive"
 	for word := range strings.SplitSeq(string(k), "_") {
@@ -122,9 +122,10 @@ func alertName(k Kind) string {
 	return s
 }
 
-// alerts are what Alertmanager is sent now: what goes on, again after alertEvery, and
-// once what is over. What is parked goes on until parkedLasts after the last message.
-func (b *book) alerts(now time.Time) (messages []*Message, next time.Time) {
+// alerts returns what to send to Alertmanager now: conditions that are on, again after
+// alertEvery, and once those that are over. An alert about parked messages lasts until
+// parkedLasts after the last one.
+func (b *pending) alerts(now time.Time) (messages []*Message, next time.Time) {
 	next = now.Add(alertEvery)
 	var items []Item
 	for k, e := range b.entries {
@@ -162,8 +163,8 @@ func (b *book) alerts(now time.Time) (messages []*Message, next time.Time) {
 	return messages, next
 }
 
-// sent is that Alertmanager has these alerts.
-func (b *book) sent(m *Message, now time.Time) {
+// alertsSent records that Alertmanager has these alerts.
+func (b *pending) alertsSent(m *Message, now time.Time) {
 	for _, i := range m.Items {
 		k := key{i.Kind, i.Queue, i.Target}
 		e := b.entries[k]
@@ -172,7 +173,7 @@ func (b *book) sent(m *Message, now time.Time) {
 			continue
 		}
 		if !e.Said {
-			b.changed[k] = true // later times are not kept: after a start all is sent at once
+			b.changed[k] = true // later times are not stored: after a start all are sent at once
 		}
 		e.Told, e.Said = now, true
 	}

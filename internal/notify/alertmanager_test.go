@@ -255,7 +255,7 @@ func TestAlertmanagersTokenAndAuthority(t *testing.T) {
 			t.Fatal(err)
 		}
 		got = nil
-		err := to.tell(t.Context(), newClient(loopback), testMessage())
+		err := to.deliver(t.Context(), newClient(loopback), testMessage())
 		if c.says == "" && (err != nil || got.Get("Authorization") != "Bearer "+c.token || path != "/alerts/api/v2/alerts") {
 			t.Errorf("%s: %v, %s has %s", c.token, err, path, got)
 		}
@@ -290,19 +290,19 @@ func TestARealAlertmanager(t *testing.T) {
 	if a := <-notified; a["status"] != "firing" || !maps.Equal(a["labels"].(map[string]any), labels) {
 		t.Errorf("it notifies of %v", a)
 	}
-	b, now := newBook(&s, &r), time.Now()
+	b, now := newPending(&s, &r), time.Now()
 	b.see(now, []Condition{{Kind: BreakerOpen, Queue: "orders"}}, false)
 	tell := func() {
 		messages, _ := b.alerts(time.Now())
 		for _, m := range messages {
 			to, err := open(&r)
 			if err == nil {
-				err = to.tell(t.Context(), newClient(loopback), m)
+				err = to.deliver(t.Context(), newClient(loopback), m)
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
-			b.sent(m, time.Now())
+			b.alertsSent(m, time.Now())
 		}
 	}
 	for _, status := range []string{"firing", "resolved"} {
@@ -373,7 +373,7 @@ basic_auth_users: {redrive: "$2b$04$abcdefghijklmnopqrstuuTFU2YlDDEIrOadTjCt/rbR
 		t.Fatal(err)
 	}
 	for {
-		err := to.tell(t.Context(), newClient(loopback), &Message{At: time.Now()})
+		err := to.deliver(t.Context(), newClient(loopback), &Message{At: time.Now()})
 		if err == nil {
 			return url
 		}

@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// code writes foreign text where markup is Markdown: in code nothing is markup, and
-// no mention takes effect.
+// code writes hostile text where markup is Markdown: in code nothing is markup, and no
+// mention takes effect.
 var code = format{func(s string) string { return "`" + strings.ReplaceAll(s, "`", "'") + "`" }}
 
-// slackText escapes what Slack takes for its own: <!channel>, <@U…>, links.
+// slackText escapes Slack's own markup: <!channel>, <@U…>, links.
 var slackText = format{func(s string) string {
 	return "`" + strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "`", "'").Replace(s) + "`"
 }}
 
-// body is all of it, the link before what may be cut off.
+// body is the whole text, with the link before the part that may be cut off.
 func body(m *Message, f format) string {
 	s := m.title(f) + "\n"
 	if m.Link != "" {
@@ -32,7 +32,7 @@ func slackPost(m *Message) map[string]any {
 	return map[string]any{"text": body(m, slackText), "unfurl_links": false, "unfurl_media": false, "link_names": false}
 }
 
-// slack is a webhook, or with a bot's token its API, which says no with 200.
+// slack is a webhook, or with a bot's token its API, which reports errors with status 200.
 func slack(u *url.URL, r *Route) (send, error) {
 	if u.User == nil && u.Path != "" {
 		return webhook(slackPost)(u, r)
@@ -81,7 +81,7 @@ func teamsCard(m *Message) map[string]any {
 		"attachments": []any{map[string]any{"contentType": "application/vnd.microsoft.card.adaptive", "content": card}}}
 }
 
-// cut keeps to a service's limit.
+// cut shortens to a service's limit.
 func cut(s string, most int) string {
 	if r := []rune(s); len(r) > most {
 		return string(r[:most-1]) + "…"

@@ -11,9 +11,9 @@ const (
 	longestText  = 300
 )
 
-// clean makes text of strangers one line that only reads: no control, invisible or
-// direction-changing characters, nothing that mentions (@here, <!channel>), no links, not more
-// than most characters. What markup a service has, its renderer takes care of.
+// clean makes hostile text one harmless line: no control, invisible or direction-changing
+// characters, no mentions (@here, <!channel>), no links, at most most characters. A service's
+// markup is left to its format.
 func clean(s string, most int) string {
 	if len(s) > 8*most { // 4 bytes a character, and as many that are left out
 		s = s[:8*most]

@@ -26,7 +26,7 @@ const (
 	longestAnswer = 4 << 10
 )
 
-// client is the one way out: to public addresses, without proxies and redirects, in
+// client is the only HTTP client: to public addresses, without proxies and redirects, in
 // bounded time.
 type client struct {
 	http *http.Client
@@ -50,7 +50,7 @@ func transport(dial *net.Dialer, security *tls.Config) *http.Transport {
 	}
 }
 
-// request is what a service is sent.
+// request is one request to a service.
 type request struct {
 	url    string
 	header http.Header
@@ -67,7 +67,7 @@ type busy struct {
 func (b busy) Unwrap() error { return b.error }
 
 // do sends it, and returns the beginning of the answer. Its errors repeat neither the
-// URL nor the answer: either may hold a secret.
+// URL nor the answer: either may contain a secret.
 func (c *client) do(ctx context.Context, r request) ([]byte, error) {
 	body, err := json.Marshal(r.body)
 	if err != nil {

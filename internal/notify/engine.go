@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Keeper is what of a store is needed.
+// Keeper is the part of a store that this package needs.
 type Keeper interface {
 	Entries(ctx context.Context, prefix, after string, visit func(store.Entry) (more bool, err error)) error
 	PutEntries(ctx context.Context, entries []store.Entry) error
@@ -22,14 +22,13 @@ type Keeper interface {
 // Options of an Engine.
 type Options struct {
 	Store Keeper
-	// Conditions are all that go on now, by the thresholds of the settings. It is asked
-	// every 15 seconds; after an error, what went on before goes on.
+	// Conditions are all that are present now, by the thresholds of the settings. It is called
+	// every 15 seconds; after an error, the conditions of before continue.
 	Conditions func(context.Context, *Settings) ([]Condition, error)
 	Count      func(route, result string) // result: sent or failed
 	Log        *slog.Logger
-	// Replica, when not "", is the id of this replica of several: what is parked goes
-	// by way of the store to the one that leads, see relay.go, and only that one is
-	// Run.
+	// Replica, when not "", is the id of this replica of several: counts of parked messages
+	// go through the store to the leader, see relay.go, and only the leader calls Run.
 	Replica string
 
 	open func(*Route) (*target, error) // nil but in tests
@@ -37,23 +36,24 @@ type Options struct {
 
 const (
 	poll        = 15 * time.Second // between two looks at conditions
-	longestSaid = 1 << 10          // bytes of an error that are looked at
+	longestSaid = 1 << 10          // bytes of an error that are read
 )
 
-// Engine tells the routes. Make it with New, hand it events, and Run it.
+// Engine passes events and conditions to the routes. Make it with New, call Event for each
+// event, and Run it.
 type Engine struct {
 	Options
 	change chan struct{}
 
 	mu  sync.RWMutex
-	now *crew
+	now *routeSet
 	ran bool
 
 	relay relay
 }
 
-// crew are the routes of one configuration.
-type crew struct {
+// routeSet are the routes of one configuration.
+type routeSet struct {
 	settings Settings
 	routes   []*route
 }
@@ -67,16 +67,16 @@ func New(s Settings, o Options) (*Engine, error) {
 	return e, e.SetSettings(s)
 }
 
-// SetSettings puts others in force; what is not told yet is told by those.
+// SetSettings replaces the settings; pending notifications are sent by the new ones.
 func (e *Engine) SetSettings(s Settings) error {
-	c, out := &crew{settings: s}, newClient(s.AllowPrivate)
+	c, out := &routeSet{settings: s}, newClient(s.AllowPrivate)
 	for i := range c.settings.Routes {
 		to, err := e.open(&c.settings.Routes[i])
 		if err != nil {
 			return fmt.Errorf("notify: route %q: its URL %w", c.settings.Routes[i].Name, err)
 		}
 		r := &route{engine: e, client: out, Route: c.settings.Routes[i], to: to, wake: make(chan struct{}, 1)}
-		r.book = newBook(&c.settings, &r.Route)
+		r.pending = newPending(&c.settings, &r.Route)
 		c.routes = append(c.routes, r)
 	}
 	e.mu.Lock()
@@ -89,15 +89,15 @@ func (e *Engine) SetSettings(s Settings) error {
 	return nil
 }
 
-func (e *Engine) crew() *crew {
+func (e *Engine) routeSet() *routeSet {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	return e.now
 }
 
-func (e *Engine) wants(r *route, k key) bool { return r.book.settings.wants(&r.Route, k) }
+func (e *Engine) wants(r *route, k key) bool { return r.pending.settings.wants(&r.Route, k) }
 
-// Event takes note of one; it never waits for a route.
+// Event counts an event; it never waits for a route.
 func (e *Engine) Event(ev retry.Event) {
 	if ev.Kind != retry.Parked {
 		return
@@ -107,7 +107,7 @@ func (e *Engine) Event(ev retry.Event) {
 		why = said{text: ev.Why, ours: true}
 	}
 	why.text = why.text[:min(len(why.text), longestSaid)]
-	e.mu.RLock() // until it is counted: the end of a crew keeps what it has counted
+	e.mu.RLock() // until it is counted: a route that ends stores what it has counted
 	defer e.mu.RUnlock()
 	for _, r := range e.now.routes {
 		switch {
@@ -121,16 +121,16 @@ func (e *Engine) Event(ev retry.Event) {
 	}
 }
 
-// Run tells until ctx ends; then it keeps what is not told, and waits for nothing
-// outside. A replica that leads again begins anew with what is kept.
+// Run sends notifications until ctx ends; then it stores the pending ones, and waits for no
+// service. A replica that leads again starts with the stored ones.
 func (e *Engine) Run(ctx context.Context) {
 	e.mu.Lock()
 	again, settings := e.ran, e.now.settings
 	e.ran = true
 	e.mu.Unlock()
 	if again {
-		if err := e.SetSettings(settings); err != nil { // its URLs were fit before
-			e.Log.Error("nobody is told of anything", "error", err)
+		if err := e.SetSettings(settings); err != nil { // its URLs were accepted before
+			e.Log.Error("no notifications are sent", "error", err)
 			return
 		}
 	}
@@ -139,7 +139,7 @@ func (e *Engine) Run(ctx context.Context) {
 		case <-e.change:
 		default:
 		}
-		c := e.crew()
+		c := e.routeSet()
 		e.forget(ctx, c)
 		e.run(ctx, c)
 		if ctx.Err() != nil {
@@ -148,8 +148,8 @@ func (e *Engine) Run(ctx context.Context) {
 	}
 }
 
-// run lets a crew work until ctx ends or there is another.
-func (e *Engine) run(ctx context.Context, c *crew) {
+// run runs a set of routes until ctx ends or SetSettings replaces it.
+func (e *Engine) run(ctx context.Context, c *routeSet) {
 	ctx, stop := context.WithCancel(ctx)
 	var routes sync.WaitGroup
 	for _, r := range c.routes {
@@ -167,7 +167,7 @@ func (e *Engine) run(ctx context.Context, c *crew) {
 		if len(c.routes) > 0 {
 			all, err := e.Conditions(ctx, &c.settings)
 			if err != nil && ctx.Err() == nil && !unknown {
-				e.Log.Warn("what goes on cannot be told from what is over", "error", err)
+				e.Log.Warn("conditions cannot be read: none begins or ends until they can", "error", err)
 			}
 			if unknown = err != nil; !unknown {
 				for _, r := range c.routes {
@@ -179,7 +179,7 @@ func (e *Engine) run(ctx context.Context, c *crew) {
 		case <-ctx.Done():
 			return
 		case <-e.change:
-			if e.crew() != c {
+			if e.routeSet() != c {
 				return
 			}
 		case <-tick.C:
@@ -187,8 +187,8 @@ func (e *Engine) run(ctx context.Context, c *crew) {
 	}
 }
 
-// forget deletes what was kept of routes that there are no more.
-func (e *Engine) forget(ctx context.Context, c *crew) {
+// forget deletes the stored state of routes that no longer exist.
+func (e *Engine) forget(ctx context.Context, c *routeSet) {
 	there, gone := map[string]bool{}, map[string]bool{}
 	for _, r := range c.routes {
 		there[r.Name] = true
@@ -201,12 +201,12 @@ func (e *Engine) forget(ctx context.Context, c *crew) {
 	})
 	for name := range gone {
 		if err := e.Store.DeleteEntries(ctx, prefix+name+"/"); err != nil && ctx.Err() == nil {
-			e.Log.Warn("what a former route was told is not deleted", "route", name, "error", err)
+			e.Log.Warn("the state of a removed route is not deleted", "route", name, "error", err)
 		}
 	}
 }
 
-// Test sends a message that says that it is a test.
+// Test sends a notification that says that it is a test.
 func Test(ctx context.Context, s *Settings, r *Route, k Kind) error {
 	to, err := open(r)
 	if err != nil {
@@ -220,5 +220,5 @@ func Test(ctx context.Context, s *Settings, r *Route, k Kind) error {
 	m.Items = []Item{i}
 	m.Link, m.Of = link(s.Page, m), s.Of
 	m.Items[0].Severity, m.Items[0].Link = m.Severity, m.Link
-	return to.tell(ctx, newClient(s.AllowPrivate), m)
+	return to.deliver(ctx, newClient(s.AllowPrivate), m)
 }

@@ -6,9 +6,9 @@ import (
 	"syscall"
 )
 
-// inward are the networks that are nobody's on the internet: this machine, its
-// neighbours and its cloud's metadata. Those that carry an IPv4 address in an IPv6
-// one are among them, since where they lead is not to be told.
+// inward are the networks that are not on the internet: this machine, its neighbours and
+// its cloud's metadata. IPv6 networks that embed an IPv4 address are among them, since it is
+// not known where they lead.
 var inward = prefixes(
 	"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
 	"192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/3",
@@ -23,8 +23,8 @@ func prefixes(all ...string) (out []netip.Prefix) {
 	return out
 }
 
-// guard is a net.Dialer's Control: it sees the address that is connected to, after
-// all resolving, so no name can lead elsewhere in between.
+// guard is a net.Dialer's Control: it sees the address of the connection, after name
+// resolution, so no name can lead elsewhere in between.
 func guard(allowed []netip.Prefix) func(network, address string, _ syscall.RawConn) error {
 	return func(_, address string, _ syscall.RawConn) error {
 		at, err := netip.ParseAddrPort(address)

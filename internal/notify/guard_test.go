@@ -55,7 +55,7 @@ func TestURLsThatLeadInward(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", raw, err)
 			}
-			if err := to.tell(context.Background(), newClient(nil), testMessage()); err == nil || !strings.Contains(err.Error(), "private addresses") {
+			if err := to.deliver(context.Background(), newClient(nil), testMessage()); err == nil || !strings.Contains(err.Error(), "private addresses") {
 				t.Errorf("%s: %v", raw, err)
 			}
 		}
@@ -83,7 +83,7 @@ func TestANameThatIsRebound(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := to.tell(t.Context(), c, testMessage()); err == nil || !strings.Contains(err.Error(), "private addresses") {
+		if err := to.deliver(t.Context(), c, testMessage()); err == nil || !strings.Contains(err.Error(), "private addresses") {
 			t.Errorf("%s: %v", raw, err)
 		}
 	}
@@ -143,7 +143,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := to.tell(context.Background(), newClient(loopback), testMessage()); err == nil || !strings.Contains(err.Error(), "redirect") {
+		if err := to.deliver(context.Background(), newClient(loopback), testMessage()); err == nil || !strings.Contains(err.Error(), "redirect") {
 			t.Errorf("%d: %v", code, err)
 		}
 	}
@@ -167,7 +167,7 @@ func TestAnAnswerWithoutEnd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = to.tell(context.Background(), newClient(loopback), testMessage())
+		err = to.deliver(context.Background(), newClient(loopback), testMessage())
 		if got := ""; err != nil {
 			got = err.Error()
 			if got != want {
@@ -193,7 +193,7 @@ func TestSecretsAreNotInErrors(t *testing.T) {
 	} {
 		to, err := openURL(raw)
 		if err == nil {
-			err = to.tell(context.Background(), newClient(loopback), testMessage())
+			err = to.deliver(context.Background(), newClient(loopback), testMessage())
 		}
 		if err == nil || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: %v", raw, err)

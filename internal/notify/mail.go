@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// account is a mail server, and how it is spoken to.
+// account is a mail server and its settings.
 type account struct {
 	host, port, user, password string
 	clientHost                 string // our name, in EHLO
@@ -28,7 +28,7 @@ type account struct {
 	to         []string
 }
 
-// mail sends by SMTP. A password goes over TLS only (net/smtp sees to that).
+// mail sends by SMTP. A password is sent over TLS only (net/smtp ensures that).
 func mail(u *url.URL, _ *Route) (send, error) {
 	q := u.Query()
 	if u.Hostname() == "" || !only(q, "from", "fromname", "to", "encryption", "clienthost") {
@@ -61,7 +61,7 @@ func mail(u *url.URL, _ *Route) (send, error) {
 			return err
 		}
 		defer conn.Close()
-		// net/smtp knows no context.
+		// net/smtp takes no context.
 		deadline, _ := ctx.Deadline()
 		_ = conn.SetDeadline(deadline)
 		defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
@@ -88,7 +88,7 @@ func deliver(conn net.Conn, at *account, text []byte) error {
 			return err
 		}
 	} else if !secure && at.encryption == "explicittls" {
-		return errors.New("the mail server has no STARTTLS, which the URL asks for")
+		return errors.New("the mail server has no STARTTLS, which the URL requires")
 	}
 	if at.user != "" {
 		if err := s.Auth(smtp.PlainAuth("", at.user, at.password, at.host)); err != nil {
@@ -113,7 +113,7 @@ func deliver(conn net.Conn, at *account, text []byte) error {
 	if err := w.Close(); err != nil {
 		return err
 	}
-	_ = s.Quit() // it is accepted, whatever the server says to this
+	_ = s.Quit() // the mail is accepted, whatever the server answers to this
 	return nil
 }
 

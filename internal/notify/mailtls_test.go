@@ -64,7 +64,7 @@ func TestPeersOfSMTPAreVerified(t *testing.T) {
 				t.Fatal(err)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-			err = to.tell(ctx, newClient(loopback), testMessage())
+			err = to.deliver(ctx, newClient(loopback), testMessage())
 			cancel()
 			heard := end()
 			if c.says == "" && (err != nil || !strings.Contains(heard, "AUTH PLAIN") || !strings.Contains(heard, "RCPT TO:<c@d.example>")) {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Message is what a route is told at once.
+// Message is one notification.
 type Message struct {
 	Kind     Kind // "" in a digest of several
 	At       time.Time
@@ -19,10 +19,10 @@ type Message struct {
 	Of       string // the virtual host, where there are several
 	Digest   bool   // of quiet hours
 	Test     bool
-	Open     int // conditions of Kind that go on, told or not
+	Open     int // conditions of Kind that are on, sent or not
 }
 
-// Item is a queue's part of it, or the service's where Queue is "".
+// Item is a queue's part of a notification, or the service's where Queue is "".
 type Item struct {
 	Kind         Kind
 	Queue        string
@@ -32,13 +32,13 @@ type Item struct {
 	Text         string // hostile
 	Errors       []ErrorCount
 	Resolved     bool
-	Again        bool // it was told before and goes on
+	Again        bool // it was sent before and still lasts
 	// of an alert
 	Severity Severity
 	Link     string
 }
 
-// ErrorCount is an error without what differs, hostile, and how often it was.
+// ErrorCount is an error group's text, hostile, and its count.
 type ErrorCount struct {
 	Error string
 	N     int64
@@ -47,12 +47,12 @@ type ErrorCount struct {
 const (
 	mostShown  = 10 // items in a text
 	mostErrors = 3  // of an item in a text
-	// for machines, some of which refuse what is too large
+	// for machines, some of which refuse large requests
 	mostItems      = 100
 	mostItemErrors = 5
 )
 
-// format is how a service writes foreign text, which must not become markup.
+// format is how a service writes hostile text, which must not become markup.
 type format struct{ foreign func(string) string }
 
 var plainText = format{func(s string) string { return s }}
@@ -69,7 +69,7 @@ func (m *Message) total() (n int64) {
 	return n
 }
 
-// queue is the one it is about, or "".
+// queue is the only one it is about, or "".
 func (m *Message) queue() string {
 	if len(m.Items) == 1 {
 		return m.Items[0].Queue
@@ -120,7 +120,7 @@ func (m *Message) text(f format, zone *time.Location) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// line says what an item is; with the times when zone is given.
+// line is the text of an item; with its times when zone is not nil.
 func (i *Item) line(f format, zone *time.Location) string {
 	k := of(i.Kind)
 	where := ""
@@ -169,7 +169,7 @@ func number(n int64) string {
 	return s
 }
 
-// fields are the message for machines. All text in it is as clean as in the others.
+// fields are the notification for machines. Its texts are as clean as the others.
 func (m *Message) fields() map[string]any {
 	items := []map[string]any{}
 	for _, i := range m.Items[:min(len(m.Items), mostItems)] {
@@ -239,7 +239,8 @@ func link(page string, m *Message) string {
 	return page + "/messages?" + url.Values{"q": {strings.Join(terms, " ")}}.Encode()
 }
 
-// inOrder puts what is worst first: what begins before what is over, then many first.
+// inOrder sorts the worst first: conditions that are on before those that are over, then by
+// count.
 func inOrder(items []Item) {
 	slices.SortFunc(items, func(a, b Item) int {
 		over := func(i Item) int {

@@ -1,19 +1,19 @@
-// Package notify tells people what happens: which event, of which queues, by which
-// route, how often, and not at night when it can wait. Read it in this order:
+// Package notify sends notifications: which events, of which queues, by which route, how
+// often, and not in quiet hours unless critical. Read it in this order:
 //
-//	notify.go   what can be told, and by which routes
-//	engine.go   events and conditions in, to the routes that ask for them
+//	notify.go   the events, the settings and the routes
+//	engine.go   passes events and conditions to the routes that want them
 //	route.go    one route: a loop that gathers, plans and sends
-//	relay.go    what replicas see parked, on its way to the one that tells
-//	book.go     what a route has to tell, and when: pure, time is passed in
-//	quiet.go    hours in which only what is critical is told
-//	message.go  what is told; clean.go: text of strangers, made harmless
-//	target.go   where to: a URL; webhook.go, chat.go, mail.go, pagerduty.go
-//	alertmanager.go  what goes on as alerts, sent again and again
-//	client.go   the one way out; guard.go: not to private addresses
+//	relay.go    counts of parked messages, on their way from a replica to the leader
+//	pending.go  what a route has to send, and when: pure, time is passed in
+//	quiet.go    hours in which only critical notifications are sent
+//	message.go  the text of a notification; clean.go: hostile text made harmless
+//	target.go   where to send: a URL; webhook.go, chat.go, mail.go, pagerduty.go
+//	alertmanager.go  conditions as alerts, sent again while they last
+//	client.go   the HTTP client; guard.go: no private addresses
 //
-// A route that does not answer keeps what it has to tell, and counts on. It delays
-// no message, and no end of the service.
+// A route whose service does not answer keeps its pending notifications, and continues to
+// count. It delays no message, and does not delay the end of the service.
 package notify
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 )
 
-// Kind is what is told of.
+// Kind of an event.
 type Kind string
 
 // Parked is counted; all others are conditions, which begin and end.
@@ -43,7 +43,7 @@ const (
 	LedgerOff      Kind = "ledger_off"
 )
 
-// Kinds are all of them, with what they mean.
+// Kinds are all of them, with their texts.
 var Kinds = []struct {
 	Kind     Kind
 	Severity Severity
@@ -55,7 +55,7 @@ var Kinds = []struct {
 	{QueuePaused, Warning, "the retries are paused", "the retries go on"},
 	{ForwardStopped, Warning, "messages are not forwarded", "messages are forwarded again"},
 	{BreakerOpen, Critical, "the circuit breaker is open", "the circuit breaker is closed again"},
-	{NoConsumer, Critical, "nobody consumes the queue", "no messages wait for a consumer any more"},
+	{NoConsumer, Critical, "the queue has no consumers", "messages no longer wait for a consumer"},
 	{IntakeStopped, Critical, "failed messages stay in RabbitMQ: the intake has stopped", "the intake goes on"},
 	{BrokerBlocked, Critical, "an alarm of RabbitMQ's blocks publishing", "RabbitMQ's alarm is over"},
 	{OldestWaiting, Warning, "messages wait too long", "messages no longer wait too long"},
@@ -70,7 +70,7 @@ func KindNames() (names []string) {
 	return names
 }
 
-// Severity is how bad it is.
+// Severity of an event.
 type Severity int
 
 const (
@@ -88,17 +88,17 @@ func ParseSeverity(s string) (Severity, error) {
 	if i := slices.Index(severities, s); i >= 0 {
 		return Severity(i), nil
 	}
-	return 0, fmt.Errorf("%.40q is no severity; expected info, warning or critical", s)
+	return 0, fmt.Errorf("%.40q is not a severity; expected info, warning or critical", s)
 }
 
-// Settings are what to tell, and to whom.
+// Settings are the thresholds and the routes.
 type Settings struct {
 	// Of is which virtual host's service this is, where there are several.
 	Of           string
 	Page         string         // where people open the page; "": no links
 	AllowPrivate []netip.Prefix // private addresses that routes may reach
 	Critical     []string       // patterns of queues of which all is critical
-	// NoConsumer, OldestWaiting and Burst are from when on it is told.
+	// NoConsumer, OldestWaiting and Burst are the thresholds of their events.
 	NoConsumer    time.Duration
 	OldestWaiting time.Duration
 	Burst         int // parked in a minute
@@ -110,26 +110,26 @@ func DefaultSettings() Settings {
 	return Settings{NoConsumer: 15 * time.Minute, OldestWaiting: 24 * time.Hour, Burst: 100}
 }
 
-// Secret is a URL that may hold a password; it does not print.
+// Secret is a URL that may contain a password; it does not print.
 type Secret string
 
 func (Secret) String() string               { return "(hidden)" }
 func (Secret) GoString() string             { return "(hidden)" }
 func (Secret) MarshalText() ([]byte, error) { return []byte("(hidden)"), nil }
 
-// Route is one way to somebody.
+// Route is a receiver of notifications: a team's channel, a pager, a mailbox.
 type Route struct {
 	Name   string
 	URL    Secret
 	Kinds  []Kind   // none: all
 	Queues []string // patterns; none: all
 	Least  Severity
-	// GroupWait is how long is gathered before it is told, and Repeat how long
-	// nothing more is told of the same while it goes on.
+	// GroupWait is how long events are gathered before they are sent, and Repeat the time
+	// between two notifications of one condition.
 	GroupWait, Repeat time.Duration
 	Quiet             Quiet
-	Resolved          bool // tell when it is over
-	// Body is what a generic webhook is sent; its strings are templates. nil: all fields.
+	Resolved          bool // notify when it is over
+	// Body of a generic webhook; its strings are templates. nil: all fields.
 	Body map[string]any
 }
 
@@ -138,13 +138,13 @@ func DefaultRoute() Route {
 	return Route{GroupWait: 30 * time.Second, Repeat: 4 * time.Hour, Resolved: true}
 }
 
-// plain tells whether the route leaves to its other end when and how often it tells.
+// plain tells whether the route leaves grouping and repeating to its receiver.
 func (r *Route) plain() bool {
 	d := DefaultRoute()
 	return r.GroupWait == d.GroupWait && r.Repeat == d.Repeat && r.Resolved && r.Quiet.Zone == nil
 }
 
-// severity is that of a kind in a queue.
+// severity of a kind in a queue.
 func (s *Settings) severity(k key) Severity {
 	if k.Queue != "" && matches(s.Critical, k.Queue) {
 		return Critical
@@ -152,8 +152,8 @@ func (s *Settings) severity(k key) Severity {
 	return of(k.Kind).Severity
 }
 
-// wants tells whether a route is told. What concerns no queue goes to all routes that
-// ask for the event.
+// wants tells whether a route receives an event. Events without a queue go to all routes that
+// include the event.
 func (s *Settings) wants(r *Route, k key) bool {
 	return (len(r.Kinds) == 0 || slices.Contains(r.Kinds, k.Kind)) &&
 		(len(r.Queues) == 0 || k.Queue == "" || matches(r.Queues, k.Queue)) &&

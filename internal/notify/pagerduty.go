@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// pagerduty opens an incident for each kind of event, and resolves it when no queue
-// is in that trouble any more.
+// pagerduty opens an incident for each kind of event, and resolves it when that is over
+// for all queues.
 func pagerduty(u *url.URL, _ *Route) (send, error) {
 	routing := strings.Trim(u.Path, "/")
 	if !only(u.Query(), "source") || u.Host == "" || routing == "" || strings.Contains(routing, "/") {
@@ -26,7 +26,7 @@ func pagerduty(u *url.URL, _ *Route) (send, error) {
 			dedup = of + "/test"
 		} else if m.Resolved() {
 			if m.Open > 0 {
-				return nil // others are in it still
+				return nil // not over for all queues
 			}
 			action = "resolve"
 		}

@@ -3,7 +3,7 @@ package notify
 import "time"
 
 // Quiet are hours of each day, from From to To in minutes since midnight, in which
-// only what is critical is told. A nil Zone is none.
+// only critical notifications are sent. A nil Zone: no quiet hours.
 type Quiet struct {
 	From, To int
 	Zone     *time.Location
@@ -21,8 +21,8 @@ func (q Quiet) in(t time.Time) bool {
 	return m >= q.From || m < q.To
 }
 
-// until tells whether t is quiet, and when that is over: by the clock on the wall,
-// which summer time moves.
+// until tells whether t is in quiet hours, and when they end: by local time, which summer
+// time shifts.
 func (q Quiet) until(t time.Time) (end time.Time, quiet bool) {
 	if !q.in(t) {
 		return t, false

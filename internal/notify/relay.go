@@ -10,11 +10,11 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// relayPrefix and a replica's id and a number is what was parked there since the
-// number before. The replica that leads tells of it, and takes it away before.
+// relayPrefix, a replica's id and a number name an entry with what was parked there since the
+// number before. The leader removes it, and then sends notifications.
 const relayPrefix = "notify-relay/"
 
-// relay is what a replica has seen parked and not yet written.
+// relay counts messages parked at a replica that are not written yet.
 type relay struct {
 	mu sync.Mutex
 	arrivals
@@ -22,7 +22,7 @@ type relay struct {
 	n    int
 }
 
-// relayed is what is written of a key.
+// relayed is the entry of a key.
 type relayed struct {
 	Kind  Kind
 	Queue string
@@ -48,7 +48,7 @@ func (r *relay) count(k key, n int64, why said, at time.Time) {
 	}
 }
 
-// take is what is to be written.
+// take returns what is to be written.
 func (r *relay) take() (all []relayed) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -63,7 +63,7 @@ func (r *relay) take() (all []relayed) {
 	return all
 }
 
-// enter counts what was written, or was not.
+// enter adds what was written, or could not be.
 func (r *arrivals) enter(w *relayed) {
 	a := r.at(key{Kind: w.Kind, Queue: w.Queue})
 	a.join(&w.Tally)
@@ -72,8 +72,8 @@ func (r *arrivals) enter(w *relayed) {
 	}
 }
 
-// Relay writes, until ctx ends, what is parked at this replica, once a second at most,
-// for the one that leads; and at the end what is left.
+// Relay writes what is parked at this replica for the leader, at most once a second, until
+// ctx ends; and at the end the rest.
 func (e *Engine) Relay(ctx context.Context) {
 	failing := false
 	for {
@@ -85,7 +85,7 @@ func (e *Engine) Relay(ctx context.Context) {
 		ended := ctx.Err() != nil
 		err := e.pass(context.WithoutCancel(ctx))
 		if err != nil && (ended || !failing) {
-			e.Log.Warn("what was parked here cannot be handed to the replica that notifies", "error", err)
+			e.Log.Warn("what was parked here cannot be passed to the replica that notifies", "error", err)
 		}
 		if failing = err != nil; ended {
 			return
@@ -93,7 +93,7 @@ func (e *Engine) Relay(ctx context.Context) {
 	}
 }
 
-// pass writes what there is.
+// pass writes what was counted.
 func (e *Engine) pass(ctx context.Context) error {
 	r := &e.relay
 	all := r.take()
@@ -106,7 +106,7 @@ func (e *Engine) pass(ctx context.Context) error {
 	}
 	r.n++
 	err = e.Store.PutEntries(ctx, []store.Entry{{Name: fmt.Sprintf("%s%s/%012d", relayPrefix, e.Replica, r.n), Value: value}})
-	if err != nil { // it counts on, with what comes
+	if err != nil { // counted again with what follows
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		for i := range all {
@@ -120,15 +120,15 @@ func (e *Engine) pass(ctx context.Context) error {
 	return err
 }
 
-// collect gives the routes, once a second, what the replicas have seen parked.
-func (e *Engine) collect(ctx context.Context, c *crew) {
+// collect passes to the routes, once a second, what the replicas have parked.
+func (e *Engine) collect(ctx context.Context, c *routeSet) {
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
 	failing := false
 	for {
 		err := e.collectOnce(ctx, c)
 		if err != nil && !failing && ctx.Err() == nil {
-			e.Log.Warn("what replicas have seen parked cannot be read; nobody is told of it for now", "error", err)
+			e.Log.Warn("what replicas have parked cannot be read; no notifications about it for now", "error", err)
 		}
 		failing = err != nil
 		select {
@@ -142,7 +142,7 @@ func (e *Engine) collect(ctx context.Context, c *crew) {
 // mostRelayed is how many entries are taken at a time.
 const mostRelayed = 100
 
-func (e *Engine) collectOnce(ctx context.Context, c *crew) error {
+func (e *Engine) collectOnce(ctx context.Context, c *routeSet) error {
 	var all []relayed
 	var gone []store.Entry
 	err := e.Store.Entries(ctx, relayPrefix, "", func(en store.Entry) (bool, error) {
@@ -157,8 +157,7 @@ func (e *Engine) collectOnce(ctx context.Context, c *crew) error {
 	if err != nil || len(gone) == 0 {
 		return err
 	}
-	// Taken away first: who is not the leader any more is refused that, and tells of
-	// nothing twice.
+	// Removed first: a former leader is refused that, so nothing is sent twice.
 	if err := e.Store.PutEntries(ctx, gone); err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 )
 
-// heard is what was told, where no socket may be.
+// heard are the notifications sent, where no socket may be.
 type heard struct {
 	mu  sync.Mutex
 	all []string
@@ -34,7 +34,7 @@ func (h *heard) target(r *Route) (*target, error) {
 	return to, err
 }
 
-// What is parked at any replica is told once, by the one that leads; what was told
+// What is parked at any replica is reported once, by the leader; what was sent
 // before a leader died is not told again by the next.
 func TestReplicasAreToldOfOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

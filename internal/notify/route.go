@@ -14,26 +14,26 @@ import (
 
 const (
 	prefix = "notify/" // and the route's name, the kind and the queue
-	// pause is the shortest time between two looks at what is new, so that many
-	// messages parked in a second cost one write.
+	// pause is the shortest time between two rounds, so that many messages parked in a
+	// second cost one write.
 	pause = time.Second
-	// settle is how long after a start what is not seen counts as not known yet.
+	// settle is how long after a start a condition that is not seen is not over yet.
 	settle     = time.Minute
 	longestOff = 5 * time.Minute // between two tries
 )
 
-// route is one way to somebody, and its goroutine.
+// route is one Route and its goroutine.
 type route struct {
 	engine *Engine
 	Route
-	client *client
-	to     *target
-	book   *book
+	client  *client
+	to      *target
+	pending *pending
 
 	mu sync.Mutex
 	arrivals
 	now   []Condition
-	asked bool // now is news
+	asked bool // now is new
 	wake  chan struct{}
 
 	failures int
@@ -47,18 +47,18 @@ type said struct {
 	ours bool
 }
 
-// arrived is what came in of a key since the last look.
+// arrived is what came in of a key since the last round.
 type arrived struct {
 	tally
 	said map[said]int64
 }
 
-// mostSaid is how many different texts a route takes between two looks: to find what
-// they have in common takes longer than the intake has time for. Of more than that,
-// messages are counted and errors are not.
+// mostSaid is how many different texts a route reads between two rounds: to find what
+// they have in common takes longer than the intake has time for. Beyond that, messages
+// are counted and errors are not.
 const mostSaid = 256
 
-// arrivals are what came in since the last look.
+// arrivals are what came in since the last round.
 type arrivals struct {
 	news      map[key]*arrived
 	different int // texts in it
@@ -124,11 +124,11 @@ func (r *route) signal() {
 	}
 }
 
-// run works until ctx ends. What is not told then is kept for the next start.
+// run works until ctx ends. It stores what is pending then for the next start.
 func (r *route) run(ctx context.Context) {
 	began := time.Now()
 	last := began.Add(-pause)
-	r.load(context.WithoutCancel(ctx)) // or what is kept at the end would replace it
+	r.load(context.WithoutCancel(ctx)) // or keep would overwrite it
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -147,21 +147,21 @@ func (r *route) run(ctx context.Context) {
 		}
 		next := r.notUntil
 		if !now.Before(r.notUntil) {
-			next = r.tell(ctx, now)
+			next = r.send(ctx, now)
 		}
 		r.keep(ctx)
 		timer.Reset(max(0, time.Until(next)))
 	}
 }
 
-// wait is for so long, or until ctx ends.
+// wait waits for d, or until ctx ends.
 func wait(ctx context.Context, d time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	<-ctx.Done()
 }
 
-// take enters into the book what came in.
+// take adds what came in to the pending notifications.
 func (r *route) take(now time.Time, settling bool) {
 	r.mu.Lock()
 	news, conditions, asked := r.news, r.now, r.asked
@@ -169,33 +169,33 @@ func (r *route) take(now time.Time, settling bool) {
 	r.mu.Unlock()
 	for k, a := range news {
 		for why, n := range a.said {
-			a.addError(n, trouble(k.Queue, why))
+			a.addError(n, commonError(k.Queue, why))
 		}
-		r.book.count(k, &a.tally)
+		r.pending.count(k, &a.tally)
 	}
 	if asked {
-		r.book.see(now, conditions, settling)
+		r.pending.see(now, conditions, settling)
 	}
 }
 
-// trouble is what messages that failed in the same way share.
-func trouble(queue string, why said) string {
+// commonError is the error that messages of one error group share.
+func commonError(queue string, why said) string {
 	if p := errorgroup.Of(queue, "", why.text, "").Pattern; p != "" && !why.ours {
 		why.text = p
 	}
 	return clean(why.text, longestError)
 }
 
-// tell sends what is due, and says when to look again. What fails stays in the book,
-// where it grows, and is tried again later.
-func (r *route) tell(ctx context.Context, now time.Time) time.Time {
-	plan, told := func(now time.Time) ([]*Message, time.Time) { return r.book.plan(now, r.to.each) }, r.book.told
+// send sends what is due, and returns when to look again. A notification that cannot be sent
+// stays pending, where its counts grow, and is sent later.
+func (r *route) send(ctx context.Context, now time.Time) time.Time {
+	plan, done := func(now time.Time) ([]*Message, time.Time) { return r.pending.plan(now, r.to.each) }, r.pending.delivered
 	if r.to.alerts {
-		plan, told = r.book.alerts, r.book.sent
+		plan, done = r.pending.alerts, r.pending.alertsSent
 	}
 	messages, next := plan(now)
 	for _, m := range messages {
-		err := r.to.tell(ctx, r.client, m)
+		err := r.to.deliver(ctx, r.client, m)
 		if ctx.Err() != nil {
 			return next
 		}
@@ -208,7 +208,7 @@ func (r *route) tell(ctx context.Context, now time.Time) time.Time {
 		}
 		r.failures = 0
 		r.engine.Count(r.Name, "sent")
-		told(m, time.Now())
+		done(m, time.Now())
 		_, next = plan(time.Now())
 	}
 	return next
@@ -218,7 +218,7 @@ func (r *route) failed(err error) {
 	r.failures++
 	longest := longestOff
 	if r.to.alerts {
-		longest = alertEvery // or what goes on would end meanwhile
+		longest = alertEvery // or its alerts would end meanwhile
 	}
 	off := min(pause<<min(r.failures, 20), longest)
 	var b busy
@@ -228,11 +228,11 @@ func (r *route) failed(err error) {
 	r.notUntil = time.Now().Add(off)
 	r.engine.Count(r.Name, "failed")
 	if r.failures == 1 {
-		r.engine.Log.Warn("a notification could not be sent; it is tried again, and counts on", "route", r.Name, "service", r.to.scheme, "error", err)
+		r.engine.Log.Warn("a notification could not be sent; it is tried again, and its counts grow", "route", r.Name, "service", r.to.scheme, "error", err)
 	}
 }
 
-// load reads what was kept at the last run.
+// load reads what the last run stored.
 func (r *route) load(ctx context.Context) {
 	at := prefix + r.Name + "/"
 	err := r.engine.Store.Entries(ctx, at, "", func(e store.Entry) (bool, error) {
@@ -243,35 +243,35 @@ func (r *route) load(ctx context.Context) {
 			k.Queue, k.Target = strings.TrimSuffix(queue, toTarget+kept.Target), kept.Target
 		}
 		if err != nil || !r.engine.wants(r, k) && queue != otherQueues {
-			r.book.changed[k] = true // and so it is deleted
+			r.pending.changed[k] = true // so that it is deleted
 			return true, nil
 		}
-		r.book.entries[k] = kept
+		r.pending.entries[k] = kept
 		return true, nil
 	})
 	if err != nil {
-		r.engine.Log.Warn("what was told before the start cannot be read; it may be told again", "route", r.Name, "error", err)
+		r.engine.Log.Warn("the notifications sent before the start cannot be read; they may be sent again", "route", r.Name, "error", err)
 	}
 }
 
-// keep writes what has changed.
+// keep stores what has changed.
 func (r *route) keep(ctx context.Context) {
-	if len(r.book.changed) == 0 {
+	if len(r.pending.changed) == 0 {
 		return
 	}
 	var entries []store.Entry
-	for k := range r.book.changed {
+	for k := range r.pending.changed {
 		e := store.Entry{Name: prefix + r.Name + "/" + string(k.Kind) + "/" + k.lane()}
-		if kept := r.book.entries[k]; kept != nil {
+		if kept := r.pending.entries[k]; kept != nil {
 			e.Value, _ = json.Marshal(kept)
 		}
 		entries = append(entries, e)
 	}
 	err := r.engine.Store.PutEntries(ctx, entries)
 	if err != nil && !r.full && ctx.Err() == nil {
-		r.engine.Log.Warn("what was told is not kept; after a restart it may be told again", "route", r.Name, "error", err)
+		r.engine.Log.Warn("the state of notifications cannot be stored; after a restart they may be sent again", "route", r.Name, "error", err)
 	}
 	if r.full = err != nil; !r.full {
-		clear(r.book.changed)
+		clear(r.pending.changed)
 	}
 }

@@ -67,7 +67,7 @@ func sentBy(t *testing.T, to *target, answer string, m *Message) (at *http.Reque
 		}
 		return &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader(answer)), Request: r}, json.Unmarshal(data, &fields)
 	})
-	err = to.tell(context.Background(), c, m)
+	err = to.deliver(context.Background(), c, m)
 	return at, fields, err
 }
 
@@ -165,7 +165,7 @@ func TestIncidentsEndWithTheLastQueue(t *testing.T) {
 	}
 }
 
-// Queues of one name in two virtual hosts are two troubles: one that is over ends but
+// Queues of one name in two virtual hosts are two conditions: one that is over ends but
 // its own incident.
 func TestAMessageSaysOfWhichVirtualHostItIs(t *testing.T) {
 	m := &Message{Of: "billing", Kind: BreakerOpen, Items: []Item{{Kind: BreakerOpen, Queue: "a", Resolved: true}}}
@@ -185,7 +185,7 @@ func TestSlackSaysNoWith200(t *testing.T) {
 	}
 }
 
-// mailServer takes one mail, without TLS, and tells what it was told.
+// mailServer takes one mail, without TLS, and returns it.
 func mailServer(t *testing.T) (addr string, end func() (commands, letter string)) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -237,7 +237,7 @@ func TestMail(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := to.tell(context.Background(), newClient(loopback), testMessage()); err != nil {
+	if err := to.deliver(context.Background(), newClient(loopback), testMessage()); err != nil {
 		t.Error(err)
 	}
 	commands, letter := end()
@@ -261,7 +261,7 @@ func TestMailAsksForTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := to.tell(context.Background(), newClient(loopback), testMessage()); err == nil || !strings.Contains(err.Error(), "no STARTTLS") {
+	if err := to.deliver(context.Background(), newClient(loopback), testMessage()); err == nil || !strings.Contains(err.Error(), "no STARTTLS") {
 		t.Errorf("%v", err)
 	}
 	if commands, _ := end(); commands != "EHLO localhost" {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-var errURL = errors.New("is not a URL that can be sent to")
+var errURL = errors.New("is not a URL that notifications can be sent to")
 
 type send = func(context.Context, *client, *Message) error
 
@@ -17,9 +17,9 @@ type target struct {
 	scheme  string
 	send    send
 	secrets []string
-	// each has a message for each kind of event, since it opens and closes incidents.
+	// each: the service opens and closes incidents, so each kind of event is a message.
 	each bool
-	// alerts has all that goes on, again and again: see alertmanager.go.
+	// alerts: it receives all conditions repeatedly, see alertmanager.go.
 	alerts bool
 }
 
@@ -42,7 +42,7 @@ var services = map[string]service{
 	"smtp":         {true, "smtp://USER:PASSWORD@HOST:PORT/?from=…&to=…, with fromname, clienthost and encryption (Auto, ExplicitTLS, ImplicitTLS, None) as parameters", mail},
 }
 
-// gone are services that Redrive once sent to by itself.
+// gone are services that earlier versions supported.
 var gone = []string{"telegram", "ntfy", "gotify"}
 
 // Check says what is wrong with a route's URL and body, without repeating the URL.
@@ -60,7 +60,7 @@ func open(r *Route) (*target, error) {
 	s, ok := services[name]
 	switch {
 	case slices.Contains(gone, name):
-		return nil, errors.New("is of " + name + ", which has no URLs of its own any more; write generic+https://HOST/PATH and a body, or alertmanager+https://HOST: docs/how-to/notifications.md has an example")
+		return nil, errors.New("is of " + name + ", which is no longer supported by name; write generic+https://HOST/PATH and a body, or alertmanager+https://HOST: docs/how-to/notifications.md has an example")
 	case !ok || transport != "" && transport != "https" && transport != "http":
 		return nil, errors.New("is a URL of no known service; expected one of " + strings.Join(names(), ", "))
 	case r.Body != nil && name != "generic":
@@ -131,7 +131,7 @@ func only(q url.Values, known ...string) bool {
 }
 
 // tell sends in bounded time. Its errors have no secrets.
-func (t *target) tell(ctx context.Context, c *client, m *Message) error {
+func (t *target) deliver(ctx context.Context, c *client, m *Message) error {
 	ctx, cancel := context.WithTimeout(ctx, longestSend)
 	defer cancel()
 	if err := t.send(ctx, c, m); err != nil {

@@ -17,7 +17,7 @@ import (
 // desk is a route's other end in fake time.
 type desk struct {
 	*Engine
-	got   []string // what it was told, with the time since the start
+	got   []string // what was sent, with the time since the start
 	began time.Time
 	down  atomic.Bool
 	hangs atomic.Bool
@@ -127,7 +127,7 @@ func TestManyAreOneAndRepeatNoMoreThanAsked(t *testing.T) {
 		d.after(t, 30*time.Minute, "1h0m10s orders: 8 messages parked")
 		d.after(t, time.Hour, "1h30m21s mail: 1 message parked")
 		d.after(t, 24*time.Hour)
-		if n := len(d.crew().routes[0].book.entries); n > 2 {
+		if n := len(d.routeSet().routes[0].pending.entries); n > 2 {
 			t.Errorf("%d entries are kept", n)
 		}
 	})
@@ -176,8 +176,8 @@ func TestAConditionThatMustLast(t *testing.T) {
 		d := newDesk(t, nil)
 		d.after(t, 10*time.Second)
 		d.set(Condition{Kind: NoConsumer, Queue: "a", After: 15 * time.Minute}, Condition{Kind: NoConsumer, Queue: "b", Since: time.Now().Add(-time.Hour), After: 15 * time.Minute})
-		d.after(t, 15*time.Minute, "25s b: nobody consumes the queue")
-		d.after(t, time.Minute, "15m25s a: nobody consumes the queue")
+		d.after(t, 15*time.Minute, "25s b: the queue has no consumers")
+		d.after(t, time.Minute, "15m25s a: the queue has no consumers")
 	})
 }
 
@@ -217,7 +217,7 @@ func TestQuietHoursEndInOneDigest(t *testing.T) {
 • counts: 42 messages parked from 2000-01-01 00:00 UTC to 2000-01-01 01:00 UTC
     42× out of attempts
 • resolved: orders: the retries go on (it was from 2000-01-01 01:00 UTC to 2000-01-01 02:00 UTC)`)
-		d.park("counts", 1) // was told a minute ago
+		d.park("counts", 1) // was sent a minute ago
 		d.after(t, 62*time.Minute, "7h0m0s counts: 1 message parked")
 	})
 }
@@ -340,7 +340,7 @@ func TestNamesMadeUpDoNotFillTheMemory(t *testing.T) {
 			}
 		}
 		d.after(t, time.Minute, fmt.Sprintf("10s 1,500 messages parked in %d queues", mostQueues+1))
-		b := d.crew().routes[0].book
+		b := d.routeSet().routes[0].pending
 		if len(b.entries) != mostQueues+1 {
 			t.Errorf("there are %d entries", len(b.entries))
 		}

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// CheckBody says which template of a body cannot be filled in.
+// CheckBody reports a template of a body that cannot be filled in.
 func CheckBody(body map[string]any) error {
 	example := Message{Kind: Parked, At: time.Now(), Items: []Item{{Kind: Parked}}}
 	_, err := fill(body, example.fields())
@@ -19,7 +19,7 @@ func CheckBody(body map[string]any) error {
 }
 
 // webhook posts JSON to a URL: what post makes of a message, or the route's body. Of the
-// query @NAME=VALUE is a header and $NAME=VALUE a field; the rest goes along.
+// query @NAME=VALUE is a header and $NAME=VALUE a field; the rest is passed on.
 func webhook(post func(*Message) map[string]any) func(*url.URL, *Route) (send, error) {
 	return func(u *url.URL, r *Route) (send, error) {
 		header, fields, rest := http.Header{}, map[string]any{}, url.Values{}
@@ -29,7 +29,7 @@ func webhook(post func(*Message) map[string]any) func(*url.URL, *Route) (send, e
 				header.Set(name[1:], values[0])
 			case strings.HasPrefix(name, "$") && len(name) > 1:
 				fields[name[1:]] = values[0]
-			case name == "disabletls", name == "template": // they once were ours, and mean nothing to its server
+			case name == "disabletls", name == "template": // earlier versions read them; they mean nothing to its server
 				return nil, errURL
 			default:
 				rest[name] = values
@@ -56,8 +56,8 @@ func webhook(post func(*Message) map[string]any) func(*url.URL, *Route) (send, e
 	}
 }
 
-// fill fills in the templates that are a body's strings. What a message says becomes text
-// within a string of JSON, whatever it is, and is no template.
+// fill fills in the templates that are a body's strings. The text of a
+// notification becomes part of a JSON string, whatever it is, and is no template.
 func fill(v any, fields map[string]any) (any, error) {
 	switch v := v.(type) {
 	case string:

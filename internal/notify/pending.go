@@ -15,7 +15,7 @@ const (
 	otherErrors   = "(other errors)"
 )
 
-// key is what is told of on its own.
+// key identifies one notification's subject.
 type key struct {
 	Kind   Kind
 	Queue  string
@@ -32,7 +32,7 @@ func (k key) lane() string {
 
 const toTarget = " to "
 
-// tally is what was counted of a key.
+// tally counts the messages of a key.
 type tally struct {
 	N           int64            `json:"n,omitempty"`
 	First, Last time.Time        `json:",omitzero"`
@@ -69,13 +69,13 @@ func (t *tally) join(u *tally) {
 	}
 }
 
-// entry is what a route knows of a key, and keeps over restarts.
+// entry is the state of a key, kept over restarts.
 type entry struct {
-	Told  time.Time `json:",omitzero"` // when last
-	Tally tally     // parked, untold
+	Told  time.Time `json:",omitzero"` // when a notification was last sent
+	Tally tally     // parked, not sent yet
 	// of a condition
 	On    bool      `json:",omitempty"`
-	Said  bool      `json:",omitempty"` // that it is on
+	Said  bool      `json:",omitempty"` // a notification said that it is on
 	Since time.Time `json:",omitzero"`
 	Seen  time.Time `json:",omitzero"` // when it was first seen to be on, or over
 	Text  string    `json:",omitempty"`
@@ -83,35 +83,35 @@ type entry struct {
 	Target string `json:",omitempty"`
 }
 
-// Condition is something that goes on.
+// Condition is a state that lasts, such as an open breaker.
 type Condition struct {
 	Kind  Kind
 	Queue string
 	// Target is where the queue's messages are forwarded to, of ForwardStopped.
 	Target string
 	Since  time.Time     // zero: since it was first seen
-	After  time.Duration // it is told only when it has gone on for so long
+	After  time.Duration // it is reported only when it has lasted that long
 	Text   string        // why; may be hostile
 
-	// Unknown is that nothing is known of a kind: what went on of it goes on.
+	// Unknown says that nothing is known about a kind: its conditions continue.
 	Unknown bool
 }
 
-// book is what one route has to tell. Time is passed in.
-type book struct {
+// pending is what one route has to send. Time is passed in.
+type pending struct {
 	settings *Settings
 	route    *Route
 	entries  map[key]*entry
-	changed  map[key]bool // and not yet kept
+	changed  map[key]bool // not stored yet
 	first    map[key]time.Time
 }
 
-func newBook(s *Settings, r *Route) *book {
-	return &book{settings: s, route: r, entries: map[key]*entry{}, changed: map[key]bool{}, first: map[key]time.Time{}}
+func newPending(s *Settings, r *Route) *pending {
+	return &pending{settings: s, route: r, entries: map[key]*entry{}, changed: map[key]bool{}, first: map[key]time.Time{}}
 }
 
-// at is the entry of a key, which may be that of others.
-func (b *book) at(k key) (key, *entry) {
+// at is the entry of a key, which may be the one that others share.
+func (b *pending) at(k key) (key, *entry) {
 	e := b.entries[k]
 	if e == nil {
 		n := 0
@@ -133,15 +133,15 @@ func (b *book) at(k key) (key, *entry) {
 	return k, e
 }
 
-// count takes what was counted.
-func (b *book) count(k key, t *tally) {
+// count adds a tally.
+func (b *pending) count(k key, t *tally) {
 	_, e := b.at(k)
 	e.Tally.join(t)
 }
 
-// see takes the conditions that there are now. What is not among them is over, unless
+// see compares with the conditions of now. One that is not among them is over, unless
 // settling says that it is too early to know.
-func (b *book) see(now time.Time, all []Condition, settling bool) {
+func (b *pending) see(now time.Time, all []Condition, settling bool) {
 	there, unknown := map[key]bool{}, map[Kind]bool{}
 	for _, c := range all {
 		if c.Unknown {
@@ -181,9 +181,9 @@ func (b *book) see(now time.Time, all []Condition, settling bool) {
 	}
 }
 
-// due is when an entry is to be told after a wait for others, and whether that was
-// put off by quiet hours; false when there is nothing to tell.
-func (b *book) due(k key, e *entry, now time.Time, wait time.Duration) (at time.Time, deferred, ok bool) {
+// due is when an entry is to be sent after a wait for others, and whether quiet hours
+// deferred it; false when there is nothing to send.
+func (b *pending) due(k key, e *entry, now time.Time, wait time.Duration) (at time.Time, deferred, ok bool) {
 	again := e.Told.Add(b.route.Repeat)
 	switch {
 	case k.Kind == Parked && e.Tally.N == 0, k.Kind != Parked && !e.On && e.Said && !b.route.Resolved:
@@ -210,14 +210,14 @@ func (b *book) due(k key, e *entry, now time.Time, wait time.Duration) (at time.
 	return at, deferred, true
 }
 
-// plan is what is to be told now, and when to ask again at the latest.
-func (b *book) plan(now time.Time, each bool) (messages []*Message, next time.Time) {
+// plan returns what to send now, and when to call it again at the latest.
+func (b *pending) plan(now time.Time, each bool) (messages []*Message, next time.Time) {
 	next = now.Add(time.Hour)
 	due := map[Kind]bool{}
 	for k, e := range b.entries {
 		if k.Kind != Parked && !e.On && !e.Said {
 			if _, deferred, _ := b.due(k, e, now, b.route.GroupWait); !deferred {
-				b.drop(k) // over before anybody was told
+				b.drop(k) // over before it was sent
 				continue
 			}
 		}
@@ -269,7 +269,7 @@ func (b *book) plan(now time.Time, each bool) (messages []*Message, next time.Ti
 	return messages, next
 }
 
-func (b *book) item(k key, e *entry) Item {
+func (b *pending) item(k key, e *entry) Item {
 	i := Item{Kind: k.Kind, Queue: k.Queue, Target: k.Target, Since: e.Since, Text: e.Text, N: e.Tally.N}
 	if k.Kind != Parked {
 		i.Resolved, i.Again = !e.On, e.On && e.Said
@@ -286,8 +286,8 @@ func (b *book) item(k key, e *entry) Item {
 	return i
 }
 
-// told is that a message has arrived.
-func (b *book) told(m *Message, now time.Time) {
+// delivered records that a message was sent.
+func (b *pending) delivered(m *Message, now time.Time) {
 	for _, i := range m.Items {
 		k := key{i.Kind, i.Queue, i.Target}
 		e := b.entries[k]
@@ -302,7 +302,7 @@ func (b *book) told(m *Message, now time.Time) {
 	}
 }
 
-func (b *book) drop(k key) {
+func (b *pending) drop(k key) {
 	delete(b.entries, k)
 	b.changed[k] = true
 }
