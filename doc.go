@@ -58,7 +58,7 @@
 // After the last attempt a message is in the queue redrive.parked, with the error in its
 // header x-redrive-error and the reason for parking in x-redrive-parked-for, unless the
 // policy discards or forwards it. Config.OnParked is called for it. Moved back from there
-// to its queue by hand it begins anew.
+// to its queue by hand it begins again.
 //
 // # Ways to wait
 //

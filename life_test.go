@@ -20,7 +20,7 @@ import (
 
 func nothing(context.Context, *redrive.Message) error { return nil }
 
-// Consume says at once what a person must mend, in words that name it.
+// Consume says at once what a person must correct, in words that name it.
 func TestConsumeSaysWhatIsMissing(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		user := "consumer-" + v.Name[len(v.Name)-8:]
@@ -194,7 +194,7 @@ func TestAPanicIsLoggedWithItsStack(t *testing.T) {
 	}
 }
 
-// The queue is deleted and declared anew: consuming goes on, and failed messages
+// The queue is deleted and declared again: consuming goes on, and failed messages
 // still find it.
 func TestADeletedQueueIsConsumedAgain(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
@@ -210,7 +210,7 @@ func TestADeletedQueueIsConsumedAgain(t *testing.T) {
 		})
 		brokertest.Eventually(t, "it consumes", func() bool { return seen.connections() == 1 })
 		v.Must("DELETE", "queues/"+v.Name+"/orders", nil)
-		// Declared anew before this, RabbitMQ 3.10 forgets the consumers of a quorum
+		// Declared again before this, RabbitMQ 3.10 forgets the consumers of a quorum
 		// queue and tells no client. [measured on 3.10.8]
 		brokertest.Eventually(t, "it is told", func() bool { return seen.losses() > 0 })
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})

@@ -11,7 +11,7 @@ import (
 )
 
 // prepare is done when what is needed is there. Its error is ctx's, or one that
-// a person must mend.
+// a person must correct.
 func (s *settler) prepare(ctx context.Context) error {
 	version, err := s.publish.Version(ctx)
 	if err != nil {
@@ -66,7 +66,7 @@ func (s *settler) advice(err error) string {
 	case errors.Is(err, wire.ErrQueueGone):
 		return "; declare the work queue first"
 	case errors.Is(err, wire.ErrDiffers):
-		return "; delete it when it is empty, and it is made anew"
+		return "; delete it when it is empty, and it is made again"
 	}
 	return ""
 }

@@ -57,7 +57,7 @@ func (r *redis) footprint(ctx context.Context) (f *footprint, used float64) {
 	return &of, used
 }
 
-// rewrites tells whether it is writing its append-only file anew.
+// rewrites tells whether it is writing its append-only file again.
 func (r *redis) rewrites(ctx context.Context) bool {
 	return r != nil && r.Info(ctx, "persistence", "aof_rewrite_in_progress") == "1"
 }

@@ -96,7 +96,7 @@ func missing(t *testing.T, what string) []string {
 const (
 	fine   = 6 // succeed at once
 	shaky  = 3 // succeed at the third attempt
-	broken = 2 // fail until somebody mends the payment service
+	broken = 2 // fail until somebody repairs the payment service
 )
 
 func (client) run(t *testing.T, v *brokertest.VHost, command []string) {
@@ -136,7 +136,7 @@ func (client) run(t *testing.T, v *brokertest.VHost, command []string) {
 			t.Errorf("%s is parked after %d attempts, %s, error %q; want 3, %s, %q", id, m.Attempt, m.Reason, m.Error, wantReason, wantError)
 		}
 	}
-	pays.mend()
+	pays.repair()
 	if n := s.Replay(t, "reason:reported"); n != broken {
 		t.Fatalf("%d messages were replayed, want %d", n, broken)
 	}
@@ -208,9 +208,9 @@ func consumer(t *testing.T, v *brokertest.VHost, command []string, payments stri
 // attempt.
 type upstream struct {
 	*httptest.Server
-	mu     sync.Mutex
-	mended bool
-	calls  map[string]string // attempts, "+" after one that was paid
+	mu       sync.Mutex
+	repaired bool
+	calls    map[string]string // attempts, "+" after one that was paid
 }
 
 func payments(t *testing.T) *upstream {
@@ -237,7 +237,7 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch kind := u.kind(order.ID); {
 	case kind == "shaky" && attempt != "2":
 		w.WriteHeader(http.StatusServiceUnavailable)
-	case kind == "broken" && !u.mended:
+	case kind == "broken" && !u.repaired:
 		w.WriteHeader(http.StatusPaymentRequired)
 	default:
 		u.calls[order.ID] += "+"
@@ -263,10 +263,10 @@ func (u *upstream) want(id string) string {
 	return map[string]string{"fine": "0+", "shaky": "012+", "broken": "0120+"}[u.kind(id)]
 }
 
-func (u *upstream) mend() {
+func (u *upstream) repair() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.mended = true
+	u.repaired = true
 }
 
 // list are the paid ones, with all their calls.

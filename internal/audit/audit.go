@@ -7,7 +7,7 @@
 // included.
 //
 // The chain has no secret: a user who can write the files can cut lines off the end, or
-// write everything from some line on anew, and no look at the files alone finds
+// write everything from some line on again, and no look at the files alone finds
 // that. A mark (the number and hash of a line, as `redrive audit verify` and the
 // service's own log say it) that is kept elsewhere does.
 package audit
@@ -34,6 +34,6 @@ type Entry struct {
 
 // Lines that the log writes about itself.
 const (
-	didStart = "audit.start" // the first line of a file
-	didMend  = "audit.mend"  // what a crash left before this line is no line
+	didStart  = "audit.start"  // the first line of a file
+	didRepair = "audit.repair" // what a crash left before this line is no line
 )

@@ -33,7 +33,7 @@ func TestAnythingThatACrashLeavesIsMended(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	mended := func() ([]byte, int) {
+	repaired := func() ([]byte, int) {
 		t.Helper()
 		fill(t, folder, quiet(), 0)
 		r, err := verify(t, folder)
@@ -44,26 +44,26 @@ func TestAnythingThatACrashLeavesIsMended(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return now, len(r.Mended)
+		return now, len(r.Repaired)
 	}
 	zeros := string(make([]byte, 300))
 	for _, left := range []string{"", "x", "\n", "\n\n", "{", "no line\n", "no line\nnor this", zeros, zeros + "\n" + zeros} {
 		write(append(kept[:len(kept):len(kept)], left...))
-		if _, n := mended(); (n == 1) != (left != "") {
-			t.Errorf("after %.20q: %d places were mended", left, n)
+		if _, n := repaired(); (n == 1) != (left != "") {
+			t.Errorf("after %.20q: %d places were repaired", left, n)
 		}
 	}
 	for cut := len(kept); cut <= len(all); cut++ {
 		write(all[:cut])
-		once, n := mended()
+		once, n := repaired()
 		if lines := all[cut-1] == '\n' || cut < len(all) && all[cut] == '\n'; lines == (n == 1) {
-			t.Fatalf("cut to %d of %d bytes: %d places were mended", cut, len(all), n)
+			t.Fatalf("cut to %d of %d bytes: %d places were repaired", cut, len(all), n)
 		}
 		if n == 1 {
 			again := cut + rand.IntN(len(once)-cut)
 			write(once[:again])
-			if _, n := mended(); n != 1 {
-				t.Fatalf("cut to %d bytes and, mending, to %d: %d places were mended", cut, again, n)
+			if _, n := repaired(); n != 1 {
+				t.Fatalf("cut to %d bytes and, repairing, to %d: %d places were repaired", cut, again, n)
 			}
 		}
 	}
@@ -75,8 +75,8 @@ func TestAnythingThatACrashLeavesIsMended(t *testing.T) {
 		if err := os.WriteFile(second, []byte(left), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, n := mended(); n != 1 {
-			t.Errorf("a second file with %q: %d places were mended", left, n)
+		if _, n := repaired(); n != 1 {
+			t.Errorf("a second file with %q: %d places were repaired", left, n)
 		}
 		if err := os.Remove(second); err != nil {
 			t.Fatal(err)
@@ -89,7 +89,7 @@ const childFolder = "REDRIVE_TEST_AUDIT_FOLDER"
 // A process that is killed while it writes has every entry that it was promised.
 func TestAKilledProcessKeepsItsEntries(t *testing.T) {
 	folder := t.TempDir()
-	promised, mended := map[int64]bool{}, 0
+	promised, repaired := map[int64]bool{}, 0
 	for life := range 10 {
 		child := exec.Command(os.Args[0], "-test.run=^TestChildThatIsKilled$")
 		child.Env = append(os.Environ(), childFolder+"="+folder)
@@ -125,14 +125,14 @@ func TestAKilledProcessKeepsItsEntries(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mended += len(r.Mended)
+	repaired += len(r.Repaired)
 	if err := l.Newest(t.Context(), func(e Entry) (bool, error) { delete(promised, e.N); return true, nil }); err != nil {
 		t.Fatal(err)
 	}
 	if len(promised) != 0 {
 		t.Errorf("%d entries that were promised are not there: %v", len(promised), promised)
 	}
-	t.Logf("%d entries in %d files, mended in %d places", r.Last, r.Files, mended)
+	t.Logf("%d entries in %d files, repaired in %d places", r.Last, r.Files, repaired)
 }
 
 // TestChildThatIsKilled is the other process: it says the number of each entry that

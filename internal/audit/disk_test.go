@@ -109,7 +109,7 @@ func TestAFullDisk(t *testing.T) {
 				if _, err := l.Begin(Entry{}); !errors.Is(err, ErrClosed) {
 					t.Errorf("closed, it says %v", err)
 				}
-				if r, err := verify(t, folder); err != nil || len(r.Mended) != 0 {
+				if r, err := verify(t, folder); err != nil || len(r.Repaired) != 0 {
 					t.Fatal(r, err)
 				}
 				var did []string

@@ -153,7 +153,7 @@ func (l *Log) rename(files []string) error {
 	return nil
 }
 
-// load finds where the chain ends, and mends the end of the last file.
+// load finds where the chain ends, and repairs the end of the last file.
 func (l *Log) load() error {
 	files, err := Files(l.folder)
 	if err != nil {
@@ -188,7 +188,7 @@ func (l *Log) load() error {
 	if _, err := io.Copy(rest, io.NewSectionReader(l.file, good, size-good)); err != nil {
 		return err
 	}
-	note := Entry{At: time.Now(), Did: didMend, On: torn(size-good, rest.Sum(nil)), Outcome: "done"}
+	note := Entry{At: time.Now(), Did: didRepair, On: torn(size-good, rest.Sum(nil)), Outcome: "done"}
 	line, h, err := l.head.next(note)
 	if err != nil {
 		return err

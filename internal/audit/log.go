@@ -210,14 +210,14 @@ func (l *Log) clean() error {
 		err = l.file.Sync()
 	}
 	if err != nil {
-		return fmt.Errorf("mending the audit log after a failed write: %w", err)
+		return fmt.Errorf("repairing the audit log after a failed write: %w", err)
 	}
 	l.dirty = false
 	return nil
 }
 
 // Mark is where the chain ends now: what is kept of it elsewhere proves later that
-// nothing up to there was cut off or written anew.
+// nothing up to there was cut off or rewritten.
 func (l *Log) Mark() string {
 	l.writing.Lock()
 	defer l.writing.Unlock()

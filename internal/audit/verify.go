@@ -27,8 +27,8 @@ type Report struct {
 	Files       int
 	First, Last int64
 	Mark        string // of the last line
-	// Mended tells where crashes left what is no line.
-	Mended []string
+	// Repaired tells where crashes left what is no line.
+	Repaired []string
 }
 
 // Broken is the first line that is wrong.
@@ -170,15 +170,15 @@ func (v *verifier) take(line []byte, rest leftover) error {
 		return v.broken("it is entry %d: an older line, repeated or out of order", e.N)
 	case !first && e.Prev != v.last.hash:
 		return v.broken("its hash of the line before is not that of the line before: one of them was replaced")
-	case v.line == 1 && e.Did != didStart && e.Did != didMend:
+	case v.line == 1 && e.Did != didStart && e.Did != didRepair:
 		return v.broken("a file begins with it, and it does not say so: what was before it is missing")
 	case e.N == v.mark.n && e.Hash != v.mark.hash:
-		return v.broken("it is not the line of the mark: the log was written anew")
-	case rest.err != nil && (e.Did != didMend || e.On != torn(rest.n, rest.sum.Sum(nil))):
+		return v.broken("it is not the line of the mark: the log was rewritten")
+	case rest.err != nil && (e.Did != didRepair || e.On != torn(rest.n, rest.sum.Sum(nil))):
 		return rest.err
 	}
 	if rest.err != nil {
-		v.report.Mended = append(v.report.Mended, fmt.Sprintf("%s:%d (entry %d): %s", v.path, v.line, e.N, e.On))
+		v.report.Repaired = append(v.report.Repaired, fmt.Sprintf("%s:%d (entry %d): %s", v.path, v.line, e.N, e.On))
 	}
 	if first {
 		v.report.First = e.N

@@ -71,7 +71,7 @@ func TestALogGoesOnOverRestartsAndFiles(t *testing.T) {
 	}
 	n := 12 + len(files) // an action and its outcome each, and a line to begin each file
 	r := whole(t, folder, int64(n))
-	if r.Files < 3 || len(r.Mended) != 0 {
+	if r.Files < 3 || len(r.Repaired) != 0 {
 		t.Errorf("%+v", r)
 	}
 	l := openAt(t, folder, o)
@@ -205,7 +205,7 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 			"one between missing":    {slices.Concat(files[:1], files[2:]), Expected{}, "what was between is missing"},
 			"the last missing":       {files[:len(files)-1], Expected{Mark: r.Mark}, "the log was cut off"},
 			"none":                   {nil, Expected{}, "there is no audit log here"},
-			"another mark":           {files, Expected{Mark: "5:" + strings.Repeat("0", 64)}, "written anew"},
+			"another mark":           {files, Expected{Mark: "5:" + strings.Repeat("0", 64)}, "rewritten"},
 			"no mark":                {files, Expected{Mark: "5"}, "is not a mark"},
 			"a mark of what is away": {files[1:], Expected{From: first, Mark: "1:" + strings.Repeat("0", 64)}, "not all its files"},
 		} {

@@ -22,7 +22,7 @@ type SessionStore interface {
 
 // A session is two entries: what it is, written once, and when it was used last. So a
 // request that is under way while somebody signs out, at another replica, cannot
-// write the session anew.
+// write the session again.
 const (
 	sessionPrefix = "session/"
 	sessionIs     = "is"

@@ -15,8 +15,8 @@ import (
 // A session that was begun at one replica is one at all, until it ends at any.
 func TestAKeptSessionIsKnownToAllReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fleet := memstore.NewReplicas()
-		a, b := fleet.Join(), fleet.Join()
+		replicas := memstore.NewReplicas()
+		a, b := replicas.Join(), replicas.Join()
 		ctx := t.Context()
 		tokens := NewTokens(a, &logbook{})
 		secret, _, err := tokens.Create(ctx, root, NewToken{Name: "ops", Role: "operator"})

@@ -19,7 +19,7 @@ type TLSFiles struct {
 	ClientCA  string
 }
 
-// TLS is a configuration whose files are read anew when they change, so that a
+// TLS is a configuration whose files are read again when they change, so that a
 // certificate that is renewed needs no restart. Files that cannot be read stop the
 // start; later, the old ones stay in use until they can.
 func TLS(files TLSFiles, log *slog.Logger) (*tls.Config, error) {

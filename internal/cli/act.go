@@ -13,8 +13,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/httpapi"
 )
 
-// deed is an action with its flags.
-type deed struct {
+// action is an action with its flags.
+type action struct {
 	verb                console.Verb
 	format              string
 	query, queue, state string
@@ -29,7 +29,7 @@ type deed struct {
 }
 
 func (p *program) replay() *cobra.Command {
-	return p.act(deed{verb: console.Replay, queueMeansParked: true}, &cobra.Command{
+	return p.act(action{verb: console.Replay, queueMeansParked: true}, &cobra.Command{
 		Short: "Replay messages to their queue, now or at a time",
 		Long: `Replay messages to their queue, now or at a time. Parked ones start again at attempt 1;
 of waiting ones the due time is changed.`,
@@ -41,19 +41,19 @@ of waiting ones the due time is changed.`,
 }
 
 func (p *program) discard() *cobra.Command {
-	return p.act(deed{verb: console.Discard}, &cobra.Command{
+	return p.act(action{verb: console.Discard}, &cobra.Command{
 		Short: "Let messages go; they can be restored for a set time",
 	})
 }
 
 func (p *program) restore() *cobra.Command {
-	return p.act(deed{verb: console.Restore}, &cobra.Command{
+	return p.act(action{verb: console.Restore}, &cobra.Command{
 		Short: "Park discarded messages again",
 	})
 }
 
 func (p *program) copy() *cobra.Command {
-	return p.act(deed{verb: console.Copy}, &cobra.Command{
+	return p.act(action{verb: console.Copy}, &cobra.Command{
 		Short:   "Send copies of messages to another queue; these stay as they are",
 		Example: "  redrive copy 'queue:orders text:ACME' --to orders.debug",
 	})
@@ -68,7 +68,7 @@ it cannot ask. It then runs in the service: Ctrl-C here only ends the
 watching. Messages that are named by their ids are not asked about.`
 
 // act makes the command of an action.
-func (p *program) act(d deed, c *cobra.Command) *cobra.Command {
+func (p *program) act(d action, c *cobra.Command) *cobra.Command {
 	c.Use = string(d.verb) + " [QUERY|ID…]"
 	if c.Long == "" {
 		c.Long = c.Short + "."
@@ -112,7 +112,7 @@ func (p *program) act(d deed, c *cobra.Command) *cobra.Command {
 var anID = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(\.[0-9]+)?$`)
 
 // perform does it to what the arguments name or find.
-func (p *program) perform(ctx context.Context, d *deed, args []string) error {
+func (p *program) perform(ctx context.Context, d *action, args []string) error {
 	ids := 0
 	for _, a := range args {
 		if anID.MatchString(a) {
@@ -161,7 +161,7 @@ func (p *program) perform(ctx context.Context, d *deed, args []string) error {
 const atATime = 1000
 
 // named acts on messages that are named.
-func (p *program) named(ctx context.Context, client httpapi.Client, d *deed, a console.Act) error {
+func (p *program) named(ctx context.Context, client httpapi.Client, d *action, a console.Act) error {
 	all := a.IDs
 	ask := func(dry bool) (done console.Acted, err error) {
 		a.DryRun = dry

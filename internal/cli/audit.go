@@ -63,7 +63,7 @@ oldest first. It needs no service. Without PATH it is where the config says.
 
 It finds each change of a line, lines that are missing between others or out of
 order, and a file that ends within a line. What no look at the files alone can find
-is lines cut off at the end, or the log written anew from some line on: keep the
+is lines cut off at the end, or the log rewritten from some line on: keep the
 mark that it prints somewhere else, and give it with --mark the next time.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -85,7 +85,7 @@ mark that it prints somewhere else, and give it with --mark the next time.`,
 				files = append(files, some...)
 			}
 			r, err := audit.Verify(files, want)
-			for _, m := range r.Mended {
+			for _, m := range r.Repaired {
 				fmt.Fprintf(p.err, "note: %s\n", plain(m))
 			}
 			if err != nil {
@@ -94,7 +94,7 @@ mark that it prints somewhere else, and give it with --mark the next time.`,
 				}
 				return err
 			}
-			return write(p, format, verified{r.First, r.Last, r.Files, len(r.Mended), r.Mark}, func(v verified) string { return v.Mark }, func(w io.Writer) {
+			return write(p, format, verified{r.First, r.Last, r.Files, len(r.Repaired), r.Mark}, func(v verified) string { return v.Mark }, func(w io.Writer) {
 				fmt.Fprintf(w, "entries %d to %d are whole\nmark %s\n", r.First, r.Last, r.Mark)
 			})
 		},
@@ -107,9 +107,9 @@ mark that it prints somewhere else, and give it with --mark the next time.`,
 
 // verified is what is printed of a log that is whole.
 type verified struct {
-	First  int64  `json:"first"`
-	Last   int64  `json:"last"`
-	Files  int    `json:"files"`
-	Mended int    `json:"mended"`
-	Mark   string `json:"mark"`
+	First    int64  `json:"first"`
+	Last     int64  `json:"last"`
+	Files    int    `json:"files"`
+	Repaired int    `json:"repaired"`
+	Mark     string `json:"mark"`
 }

@@ -129,7 +129,7 @@ func (d *diagnosis) group(g examined) {
 			d.wrap(indent, f.Why)
 			d.said[f.Check+f.Why] = true
 		}
-		d.wrap(indent, f.Mend)
+		d.wrap(indent, f.Remedy)
 		for _, c := range f.Commands {
 			fmt.Fprintf(d.w, "%s$ %s\n", indent, plain(c))
 		}

@@ -26,7 +26,7 @@ func TestDiagnoses(t *testing.T) {
 	}
 	var all []doctor.Finding
 	for i := range 9 {
-		all = append(all, doctor.Finding{Check: "consumers", Status: doctor.Warning, Queue: fmt.Sprint("q", i), What: "none\x1b[2J", Why: "Because.", Mend: "Start:", Commands: []string{fmt.Sprint("redrive pause q", i)}})
+		all = append(all, doctor.Finding{Check: "consumers", Status: doctor.Warning, Queue: fmt.Sprint("q", i), What: "none\x1b[2J", Why: "Because.", Remedy: "Start:", Commands: []string{fmt.Sprint("redrive pause q", i)}})
 	}
 	all = append(all, doctor.Finding{Check: "lifetime", Status: doctor.Wrong, Queue: "q8", What: "gone"},
 		doctor.Finding{Check: "alarms", Status: doctor.Unknown, What: "not looked at", Why: "no tag"}, doctor.Finding{Check: "disk-room", Status: doctor.Unknown, What: "not looked at", Why: "no tag"})

@@ -20,9 +20,9 @@ func (p *program) doctor() *cobra.Command {
 	var fix, dry bool
 	c := &cobra.Command{
 		Use:   "doctor",
-		Short: "Find what is wrong with RabbitMQ, its queues and the service's rights, and how to mend it",
+		Short: "Find what is wrong with RabbitMQ, its queues and the service's rights, and how to repair it",
 		Long: `Find what is wrong with RabbitMQ, its queues and the service's rights: each check
-is ok, a warning or wrong, with why it matters and the command that mends it.
+is ok, a warning or wrong, with why it matters and the command that repairs it.
 docs/reference/doctor.md has them all. It changes nothing, and takes no message anywhere.
 
 It asks RabbitMQ by AMQP, as the service's user, and by its management API
@@ -52,7 +52,7 @@ could not be made, 5 when something is wrong, and 7 when RabbitMQ does not answe
 		if err != nil {
 			return err
 		}
-		all, err := p.patients(cfg)
+		all, err := p.virtualHosts(cfg)
 		if err != nil {
 			return err
 		}
@@ -125,8 +125,8 @@ func (p *program) looking(c *cobra.Command, cfg *config.Config, file string) (do
 	return o, err
 }
 
-// patients are the virtual hosts to look at: the one of --vhost, or all.
-func (p *program) patients(cfg *config.Config) ([]*config.Config, error) {
+// virtualHosts are the virtual hosts to look at: the one of --vhost, or all.
+func (p *program) virtualHosts(cfg *config.Config) ([]*config.Config, error) {
 	if p.vhost == "" {
 		return cfg.Tenants()
 	}
@@ -134,14 +134,14 @@ func (p *program) patients(cfg *config.Config) ([]*config.Config, error) {
 	return []*config.Config{one}, err
 }
 
-// treat looks at a virtual host, mends it if that is wanted, and looks again.
+// treat looks at a virtual host, repairs it if that is wanted, and looks again.
 func (p *program) treat(ctx context.Context, o doctor.Options, fix, dry bool) (doctor.Report, error) {
 	report, err := examine(ctx, o)
 	if err != nil || !fix {
 		return report, err
 	}
 	plan := report.Plan()
-	if err := p.mend(ctx, plan, o.Config, dry); err != nil || dry || len(plan) == 0 {
+	if err := p.repair(ctx, plan, o.Config, dry); err != nil || dry || len(plan) == 0 {
 		return report, err
 	}
 	return examine(ctx, o)
@@ -155,8 +155,8 @@ func examine(ctx context.Context, o doctor.Options) (doctor.Report, error) {
 	return doctor.Examine(ctx, scene), nil
 }
 
-// mend says what it does, and does it.
-func (p *program) mend(ctx context.Context, plan doctor.Plan, cfg *config.Config, dry bool) error {
+// repair says what it does, and does it.
+func (p *program) repair(ctx context.Context, plan doctor.Plan, cfg *config.Config, dry bool) error {
 	verb := "--fix does: "
 	if dry {
 		verb = "--fix would: "

@@ -18,9 +18,9 @@ const (
 	// at once.
 	firstLook = 50 * time.Millisecond
 	lastLook  = time.Second
-	// patience is how long a service that does not answer is asked again: it may
-	// be starting anew, and goes on with its operations then.
-	patience = time.Minute
+	// noAnswerFor is how long a service that does not answer is asked again: it may
+	// be starting again, and goes on with its operations then.
+	noAnswerFor = time.Minute
 )
 
 // stillRunning: whoever watched an operation went away before its end.
@@ -47,7 +47,7 @@ func (p *program) follow(ctx context.Context, client httpapi.Client, op console.
 		case err == nil:
 			op, answered = now, time.Now()
 		case ctx.Err() != nil: // said above
-		case !errors.Is(err, httpapi.ErrUnreachable) || time.Since(answered) > patience:
+		case !errors.Is(err, httpapi.ErrUnreachable) || time.Since(answered) > noAnswerFor:
 			return op, &stillRunning{err}
 		}
 	}

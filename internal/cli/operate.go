@@ -14,7 +14,7 @@ import (
 
 // operate makes a plan of what a query finds, shows it, asks, starts it and follows
 // it.
-func (p *program) operate(ctx context.Context, client httpapi.Client, d *deed, r console.PlanRequest) error {
+func (p *program) operate(ctx context.Context, client httpapi.Client, d *action, r console.PlanRequest) error {
 	plan, err := client.Plan(ctx, r)
 	if err != nil {
 		return err
@@ -56,7 +56,7 @@ func (p *program) operate(ctx context.Context, client httpapi.Client, d *deed, r
 
 func opID(o console.Operation) string { return o.ID }
 
-func (p *program) expected(d *deed, plan console.Plan) error {
+func (p *program) expected(d *action, plan console.Plan) error {
 	if d.expect >= 0 && plan.Count != d.expect {
 		return endingf(ExitPrecondition, "it is about %s, and %d were expected: nothing was changed", messages(plan.Count), d.expect)
 	}

@@ -19,7 +19,7 @@ func (p *program) store() *cobra.Command {
 
 A service refuses a folder that lacks what was synced, and one it cannot open. A block
 that cannot be read costs the messages in it, and the service goes on: it is read as
-empty, counts are made anew at the next start, and the table is kept in the folder
+empty, counts are made again at the next start, and the table is kept in the folder
 "damaged" until you remove it there.`,
 	}
 	c.AddCommand(p.storeCheck(), p.storeSalvage(), p.storeAcceptLoss())

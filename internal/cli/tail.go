@@ -81,10 +81,10 @@ func (t *tail) run(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil || errors.Is(err, errEnough):
 			return nil
-		case !errors.Is(err, httpapi.ErrUnreachable) || time.Since(answered) > patience:
+		case !errors.Is(err, httpapi.ErrUnreachable) || time.Since(answered) > noAnswerFor:
 			return err
 		}
-		select { // the stream ends now and then, and the service may start anew
+		select { // the stream ends now and then, and the service may start again
 		case <-ctx.Done():
 			return nil
 		case <-time.After(lastLook):

@@ -91,7 +91,7 @@ func shortened(wrong map[string]string) map[string]string {
 //
 // No part may begin before all others reckon with it. A replica that can return
 // messages says so with a beat, and waits until each of the others has beaten after
-// that, and so has divided anew; or until those that have not have no part any more.
+// that, and so has divided again; or until those that have not have no part any more.
 func (r *Replicas) beaten(all []store.Replica, said beat, began, now time.Time) Part {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -66,7 +66,7 @@ type Config struct {
 	Parted func(Part)
 	// Lead does what only one of all replicas may, until ctx ends, which it does as
 	// soon as it is not certain any more that this replica leads. What it writes with
-	// ctx to the side table is refused once another leads. It begins by reading anew
+	// ctx to the side table is refused once another leads. It begins by reading again
 	// whatever it goes by.
 	Lead func(ctx context.Context)
 	// Look looks at what others may have changed in the side table: every half second,

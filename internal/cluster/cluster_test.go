@@ -41,7 +41,7 @@ type replica struct {
 // faulty is a store that fails when it is asked to.
 type faulty struct {
 	*memstore.Member
-	mute, deaf atomic.Bool
+	mute, dropped atomic.Bool
 }
 
 var errFaulty = errors.New("it does not work")
@@ -55,14 +55,14 @@ func (f *faulty) Tell(ctx context.Context, topic string, said []byte) error {
 
 func (f *faulty) Listen(ctx context.Context, topic string, hear func([]byte)) error {
 	return f.Member.Listen(ctx, topic, func(b []byte) {
-		if !f.deaf.Load() {
+		if !f.dropped.Load() {
 			hear(b)
 		}
 	})
 }
 
-func join(t *testing.T, fleet *memstore.Replicas, id string) *replica {
-	r := &replica{store: &faulty{Member: fleet.Join()}, done: make(chan struct{})}
+func join(t *testing.T, replicas *memstore.Replicas, id string) *replica {
+	r := &replica{store: &faulty{Member: replicas.Join()}, done: make(chan struct{})}
 	r.able.Store(true)
 	r.Replicas = cluster.New(cluster.Config{
 		Store: r.store, ID: id, Log: slog.New(slog.DiscardHandler),
@@ -116,14 +116,14 @@ func leaders(all ...*replica) (leading []*replica) {
 }
 
 // turned is a test in turned time.
-func turned(t *testing.T, test func(t *testing.T, fleet *memstore.Replicas)) {
+func turned(t *testing.T, test func(t *testing.T, replicas *memstore.Replicas)) {
 	synctest.Test(t, func(t *testing.T) { test(t, memstore.NewReplicas()) })
 }
 
 func TestAllAreShown(t *testing.T) {
-	turned(t, func(t *testing.T, fleet *memstore.Replicas) {
-		a := join(t, fleet, "a")
-		b := join(t, fleet, "b")
+	turned(t, func(t *testing.T, replicas *memstore.Replicas) {
+		a := join(t, replicas, "a")
+		b := join(t, replicas, "b")
 		time.Sleep(2 * time.Second)
 		all := a.All()
 		if len(all) != 2 || !all[0].Self || all[1].Self || all[0].Address != "a:1" || all[0].Leads == all[1].Leads {
@@ -134,7 +134,7 @@ func TestAllAreShown(t *testing.T) {
 		if all := a.All(); len(all) != 1 {
 			t.Errorf("6 s after one was killed, shown are %+v", all)
 		}
-		c := join(t, fleet, "c")
+		c := join(t, replicas, "c")
 		time.Sleep(time.Second)
 		c.stop()
 		time.Sleep(500 * time.Millisecond)
@@ -148,8 +148,8 @@ func TestAllAreShown(t *testing.T) {
 // however that falls in its time.
 func TestALeaderThatDiesHasASuccessorWithin5s(t *testing.T) {
 	for after := 10 * time.Second; after < 11*time.Second; after += 90 * time.Millisecond {
-		turned(t, func(t *testing.T, fleet *memstore.Replicas) {
-			all := []*replica{join(t, fleet, "a"), join(t, fleet, "b"), join(t, fleet, "c")}
+		turned(t, func(t *testing.T, replicas *memstore.Replicas) {
+			all := []*replica{join(t, replicas, "a"), join(t, replicas, "b"), join(t, replicas, "c")}
 			time.Sleep(after)
 			leading := leaders(all...)
 			if len(leading) != 1 {
@@ -173,7 +173,7 @@ func TestALeaderThatDiesHasASuccessorWithin5s(t *testing.T) {
 				time.Sleep(10 * time.Millisecond)
 			}
 			// What the former one still writes is refused, though its store works again.
-			err := fleet.Join().PutEntries(context.WithoutCancel(oldTerm), []store.Entry{{Name: "x", Value: []byte("1")}})
+			err := replicas.Join().PutEntries(context.WithoutCancel(oldTerm), []store.Entry{{Name: "x", Value: []byte("1")}})
 			if !errors.Is(err, store.ErrDeposed) {
 				t.Errorf("a former leader writes: %v", err)
 			}
@@ -186,8 +186,8 @@ func TestALeaderThatDiesHasASuccessorWithin5s(t *testing.T) {
 }
 
 func TestALeaderThatEndsHasASuccessorAtOnce(t *testing.T) {
-	turned(t, func(t *testing.T, fleet *memstore.Replicas) {
-		all := []*replica{join(t, fleet, "a"), join(t, fleet, "b")}
+	turned(t, func(t *testing.T, replicas *memstore.Replicas) {
+		all := []*replica{join(t, replicas, "a"), join(t, replicas, "b")}
 		time.Sleep(10 * time.Second)
 		leaders(all...)[0].stop()
 		time.Sleep(600 * time.Millisecond)
@@ -199,8 +199,8 @@ func TestALeaderThatEndsHasASuccessorAtOnce(t *testing.T) {
 
 // Breakers are probed by the leader, so it must be one that can return messages.
 func TestALeaderThatCannotReturnGivesWay(t *testing.T) {
-	turned(t, func(t *testing.T, fleet *memstore.Replicas) {
-		all := []*replica{join(t, fleet, "a"), join(t, fleet, "b")}
+	turned(t, func(t *testing.T, replicas *memstore.Replicas) {
+		all := []*replica{join(t, replicas, "a"), join(t, replicas, "b")}
 		time.Sleep(10 * time.Second)
 		old := leaders(all...)[0]
 		old.able.Store(false)
@@ -223,17 +223,17 @@ func TestALeaderThatCannotReturnGivesWay(t *testing.T) {
 // than nine tenths of it, also while one joins, dies, or has no RabbitMQ.
 func TestPartsAddUp(t *testing.T) {
 	for after := time.Duration(0); after < 250*time.Millisecond; after += 60 * time.Millisecond {
-		turned(t, func(t *testing.T, fleet *memstore.Replicas) {
+		turned(t, func(t *testing.T, replicas *memstore.Replicas) {
 			began := time.Now()
-			all := []*replica{join(t, fleet, "b")}
+			all := []*replica{join(t, replicas, "b")}
 			events := map[time.Duration]func(){
-				12*time.Second + after:   func() { all = append(all, join(t, fleet, "a")) },
-				24*time.Second + after*2: func() { all = append(all, join(t, fleet, "c")) },
+				12*time.Second + after:   func() { all = append(all, join(t, replicas, "a")) },
+				24*time.Second + after*2: func() { all = append(all, join(t, replicas, "c")) },
 				36*time.Second + after*3: func() { all[1].store.Kill(); go all[1].stop() },
 				48*time.Second + after:   func() { all[2].able.Store(false) },
 				60*time.Second + after:   func() { all[2].able.Store(true) },
 				72*time.Second + after*2: func() { go all[2].stop() },
-				84*time.Second + after:   func() { all = append(all, join(t, fleet, "d")) },
+				84*time.Second + after:   func() { all = append(all, join(t, replicas, "d")) },
 				96*time.Second + after:   func() { all[3].store.Kill(); go all[3].stop() },
 			}
 			const step = 10 * time.Millisecond
@@ -280,8 +280,8 @@ func TestPartsAddUp(t *testing.T) {
 
 // Who cannot say that it is alive has no part any more before others take it.
 func TestAPartEndsByItself(t *testing.T) {
-	turned(t, func(t *testing.T, fleet *memstore.Replicas) {
-		a, b := join(t, fleet, "a"), join(t, fleet, "b")
+	turned(t, func(t *testing.T, replicas *memstore.Replicas) {
+		a, b := join(t, replicas, "a"), join(t, replicas, "b")
 		time.Sleep(5 * time.Second)
 		if a.share(time.Now()) != 0.5 || b.share(time.Now()) != 0.5 {
 			t.Fatalf("the parts are %v and %v", a.share(time.Now()), b.share(time.Now()))
@@ -300,8 +300,8 @@ func TestAPartEndsByItself(t *testing.T) {
 }
 
 func TestWhatIsSaidIsHeard(t *testing.T) {
-	turned(t, func(t *testing.T, fleet *memstore.Replicas) {
-		a, b := join(t, fleet, "a"), join(t, fleet, "b")
+	turned(t, func(t *testing.T, replicas *memstore.Replicas) {
+		a, b := join(t, replicas, "a"), join(t, replicas, "b")
 		time.Sleep(time.Second)
 		if a.missed.Load() != 1 || b.missed.Load() != 1 {
 			t.Errorf("at first it may have missed something %d and %d times", a.missed.Load(), b.missed.Load())
@@ -338,8 +338,8 @@ func TestWhatIsSaidIsHeard(t *testing.T) {
 // What has changed in the store is announced though announcing fails for a while, and looked
 // for by who does not hear.
 func TestWhatIsNotHeardIsFound(t *testing.T) {
-	turned(t, func(t *testing.T, fleet *memstore.Replicas) {
-		a, b := join(t, fleet, "a"), join(t, fleet, "b")
+	turned(t, func(t *testing.T, replicas *memstore.Replicas) {
+		a, b := join(t, replicas, "a"), join(t, replicas, "b")
 		time.Sleep(time.Second)
 		a.store.mute.Store(true)
 		a.Say(func(s *cluster.Said) { s.Look = true; s.Change("op"); s.Flow(map[string][4]int64{"q": {7}}) })
@@ -353,12 +353,12 @@ func TestWhatIsNotHeardIsFound(t *testing.T) {
 		b.mu.Unlock()
 
 		looked, missed := b.looked.Load(), b.missed.Load()
-		b.store.deaf.Store(true)
+		b.store.dropped.Store(true)
 		time.Sleep(10 * time.Second)
 		if n := b.looked.Load() - looked; n < 19 {
 			t.Errorf("who hears nothing has looked %d times in 10 s", n)
 		}
-		b.store.deaf.Store(false)
+		b.store.dropped.Store(false)
 		time.Sleep(5 * time.Second)
 		if b.missed.Load() == missed {
 			t.Error("who did not hear for 10 s does not know that it missed something")

@@ -15,10 +15,10 @@ const (
 	// are one thing said.
 	gather = 100 * time.Millisecond
 	// pingUnheard and pingHeard are how often a replica says something to itself: until
-	// it has heard it, it does not know that it listens, and deaf is when it is taken
+	// it has heard it, it does not know that it listens, and silentFor is when it is taken
 	// not to.
 	pingUnheard, pingHeard = 200 * time.Millisecond, time.Second
-	deaf                   = 5 * time.Second
+	silentFor              = 5 * time.Second
 	// mostFailed bounds what waits to be said, in bytes for each queue.
 	mostFailed = 16 * 65_536
 )
@@ -152,7 +152,7 @@ func (r *Replicas) listening(ctx context.Context) {
 	}
 }
 
-var errDeaf = errors.New("what it said to itself was not heard")
+var errSilent = errors.New("what it said to itself was not heard")
 
 // listen hears the others until something may have been missed. live is called when
 // it does hear.
@@ -192,8 +192,8 @@ func (r *Replicas) ping(ctx context.Context, ping string, heard <-chan struct{},
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
-			if time.Since(last) > deaf {
-				give(errDeaf)
+			if time.Since(last) > silentFor {
+				give(errSilent)
 			}
 			timer.Stop()
 			continue

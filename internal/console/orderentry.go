@@ -97,8 +97,8 @@ func (c *Console) give(ctx context.Context, by auth.Caller, did, on string, coun
 
 // answered waits for the answer to an order.
 func (c *Console) answered(ctx context.Context, id string) (a told, err error) {
-	patience := time.NewTimer(answerWithin)
-	defer patience.Stop()
+	timeout := time.NewTimer(answerWithin)
+	defer timeout.Stop()
 	again := time.NewTicker(askEvery)
 	defer again.Stop()
 	for {
@@ -116,7 +116,7 @@ func (c *Console) answered(ctx context.Context, id string) (a told, err error) {
 		select {
 		case <-ctx.Done():
 			return a, ctx.Err()
-		case <-patience.C:
+		case <-timeout.C:
 			return a, fmt.Errorf("%w: the order is written down, and is done when one does", ErrUnanswered)
 		case <-again.C:
 		}

@@ -64,8 +64,8 @@ func auditLine(by auth.Caller, did, on string, count int64, why string) audit.En
 	return audit.Entry{Who: by.Name, How: by.How, From: by.From, Face: by.Face, Did: did, On: on, Count: count, Why: why, Outcome: "begun"}
 }
 
-// patience is how long an action waits for what RabbitMQ says of a queue.
-const patience = 5 * time.Second
+// brokerTimeout is how long an action waits for what RabbitMQ says of a queue.
+const brokerTimeout = 5 * time.Second
 
 // destination refuses a queue that a copy cannot go to. That it is unknown whether
 // it is there is a reason too: a slip of the pen would fill the parking lot.
@@ -89,7 +89,7 @@ func (c *Console) atBroker(ctx context.Context, queue string) (AtBroker, error) 
 	if c.Broker == nil {
 		return AtBroker{}, errNoManagement
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, brokerTimeout)
 	defer cancel()
 	return c.Broker.Queue(ctx, queue)
 }

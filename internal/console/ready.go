@@ -12,7 +12,7 @@ func OfQueue(problem string) bool {
 }
 
 // Stops tells whether a problem, or the part of the service that it is of, makes the
-// service not ready. Trouble of single queues does not, nor what others must mend while
+// service not ready. Trouble of single queues does not, nor what others must repair while
 // the service does all its work: to take it out of service for those would take its page
 // and all other retries away, too.
 func Stops(problem string) bool {

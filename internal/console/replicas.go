@@ -49,7 +49,7 @@ func (c *Console) changed(ids ...string) {
 	}
 }
 
-// take begins or ends a time of leading: whatever is known of operations is read anew.
+// take begins or ends a time of leading: whatever is known of operations is read again.
 func (o *operations) take(leads bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -122,7 +122,7 @@ func (c *Console) noteForced(queue string, entry []byte) {
 }
 
 // Told is that another replica has changed operations: what is shown of them here is
-// read anew. Of those that it does, the leader knows best itself.
+// read again. Of those that it does, the leader knows best itself.
 func (c *Console) Told(ctx context.Context, ids []string) {
 	for _, id := range ids {
 		c.ops.mu.Lock()
@@ -138,7 +138,7 @@ func (c *Console) Told(ctx context.Context, ids []string) {
 	}
 }
 
-// refresh reads one operation anew; op is what is known of it, or nil.
+// refresh reads one operation again; op is what is known of it, or nil.
 func (c *Console) refresh(ctx context.Context, id string, op *operation) error {
 	value, err := c.Store.Entry(ctx, headPrefix+id)
 	if err != nil {

@@ -52,7 +52,7 @@ func New(o Options) (*Decoder, error) {
 	return d, d.Reload(o)
 }
 
-// Reload reads them anew, for the bodies from now on. After an error all is as it was.
+// Reload reads them again, for the bodies from now on. After an error all is as it was.
 func (d *Decoder) Reload(o Options) error {
 	s, err := load(o.Protobuf)
 	if err == nil {

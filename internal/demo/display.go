@@ -21,7 +21,7 @@ type event struct {
 	text  string
 }
 
-// display shows what happens: a picture that is drawn anew on a terminal, lines
+// display shows what happens: a picture that is drawn again on a terminal, lines
 // elsewhere. It can receive events from any goroutine.
 type display struct {
 	out      io.Writer

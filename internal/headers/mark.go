@@ -8,7 +8,7 @@ import (
 
 // takenOff are headers that a returned message must not carry: the routing
 // headers would copy it to other queues, the broker's own history would be
-// believed or counted again, and ours are set anew.
+// believed or counted again, and ours are set again.
 var takenOff = map[string]bool{
 	"CC": true, "BCC": true,
 	"x-death": true, "x-delay": true, "x-delivery-count": true, "x-acquired-count": true,

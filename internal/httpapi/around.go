@@ -46,14 +46,14 @@ func (a *API) around(next http.Handler) http.Handler {
 			if r.URL.Path == auth.SignInPath {
 				first = min(first, a.Unauthenticated)
 			}
-			r.Body = &patientBody{r.Body, c, r.ProtoMajor > 1, a.Idle, first}
+			r.Body = &boundedBody{r.Body, c, r.ProtoMajor > 1, a.Idle, first}
 			if r.ProtoMajor == 1 { // net/http may wait for it before it answers
 				_ = c.SetReadDeadline(time.Now().Add(min(a.Idle, a.Unauthenticated)))
 			}
 		}
 		// What a route leaves in a buffer is written after it.
 		defer func() { _ = c.SetWriteDeadline(time.Now().Add(2 * a.Idle)) }()
-		next.ServeHTTP(&patientWriter{w, c, a.Idle}, r)
+		next.ServeHTTP(&boundedWriter{w, c, a.Idle}, r)
 	})
 }
 
@@ -115,19 +115,19 @@ func writeProblem(w http.ResponseWriter, p *Problem) {
 // a connection for weeks.
 const slowest = 4 << 10
 
-// patientBody waits for each piece of a body, but not for ever: idle at most, and no
+// boundedBody waits for each piece of a body, but not for ever: idle at most, and no
 // longer than what has come is worth. Once all of it has been read there is no
 // deadline: one that passed would look as if the other end had gone. Until then there
 // is, since net/http too waits for what a route leaves unread; but not by HTTP/2,
 // where it would end a request that is itself being waited for.
-type patientBody struct {
+type boundedBody struct {
 	io.ReadCloser
 	c          *http.ResponseController
 	http2      bool
 	idle, left time.Duration
 }
 
-func (b *patientBody) Read(p []byte) (int, error) {
+func (b *boundedBody) Read(p []byte) (int, error) {
 	began := time.Now()
 	_ = b.c.SetReadDeadline(began.Add(b.left))
 	n, err := b.ReadCloser.Read(p)
@@ -138,14 +138,14 @@ func (b *patientBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// patientWriter waits for the other end to take each piece, but not for ever.
-type patientWriter struct {
+// boundedWriter waits for the other end to take each piece, but not for ever.
+type boundedWriter struct {
 	http.ResponseWriter
 	c    *http.ResponseController
 	idle time.Duration
 }
 
-func (w *patientWriter) Write(p []byte) (int, error) {
+func (w *boundedWriter) Write(p []byte) (int, error) {
 	_ = w.c.SetWriteDeadline(time.Now().Add(w.idle))
 	n, err := w.ResponseWriter.Write(p)
 	_ = w.c.SetWriteDeadline(time.Time{})
@@ -153,7 +153,7 @@ func (w *patientWriter) Write(p []byte) (int, error) {
 }
 
 // FlushError is for http.ResponseController.
-func (w *patientWriter) FlushError() error {
+func (w *boundedWriter) FlushError() error {
 	_ = w.c.SetWriteDeadline(time.Now().Add(w.idle))
 	err := w.c.Flush()
 	_ = w.c.SetWriteDeadline(time.Time{})
@@ -161,7 +161,7 @@ func (w *patientWriter) FlushError() error {
 }
 
 // Unwrap is for http.ResponseController.
-func (w *patientWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+func (w *boundedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // within bounds how long a route works.
 func (a *API) within(ctx context.Context, op huma.Operation) (context.Context, context.CancelFunc) {

@@ -19,7 +19,7 @@ const (
 	mostWatchers = 100
 	mostEach     = 20
 	// heartbeat is how often a watcher hears that the service is there still, and
-	// whether they may watch is looked at anew.
+	// whether they may watch is looked at again.
 	heartbeat = 15 * time.Second
 	// watchFor is how long one stream lasts. The watcher comes again by itself.
 	watchFor = 10 * time.Minute

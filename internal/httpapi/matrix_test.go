@@ -142,7 +142,7 @@ func TestWhoMayAskForWhat(t *testing.T) {
 		}
 		t.Run(route, func(t *testing.T) {
 			for _, readOnly := range []bool{false, true} {
-				var s *scene // made anew only where it was changed
+				var s *scene // made again only where it was changed
 				for _, caller := range []string{"nobody", "viewer", "operator", "editor", "admin", "elsewhere"} {
 					t.Run(fmt.Sprintf("%s read-only=%v", caller, readOnly), func(t *testing.T) {
 						if s == nil {

@@ -56,7 +56,7 @@ func typeOf[T any]() reflect.Type { return reflect.TypeFor[T]() }
 
 // describe completes a route: it needs a sign-in, unless it says otherwise.
 func (a *API) describe(op *huma.Operation) {
-	op.BodyReadTimeout = -1 // patientBody does it
+	op.BodyReadTimeout = -1 // boundedBody does it
 	if op.Security == nil {
 		op.Middlewares = append(huma.Middlewares{signedIn}, op.Middlewares...)
 	}

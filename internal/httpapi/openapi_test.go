@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/httpapi"
 )
 
-var update = flag.Bool("update", false, "write docs/reference/openapi.json anew")
+var update = flag.Bool("update", false, "write docs/reference/openapi.json again")
 
 const document = "../../docs/reference/openapi.json"
 

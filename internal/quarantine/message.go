@@ -106,7 +106,7 @@ func (x *Message) content() string {
 // Replayer makes reports of messages: what takes them is the intake, as if they failed now.
 type Replayer struct{ same map[string]int }
 
-// Report is how a message is published anew: to the exchange of failures, by the name of
+// Report is how a message is published again: to the exchange of failures, by the name of
 // its queue, with its history in our headers and without RabbitMQ's.
 func (r *Replayer) Report(x *Message) wire.Outgoing {
 	if r.same == nil {

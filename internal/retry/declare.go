@@ -25,7 +25,7 @@ type declared struct {
 func (m *held) by() heldBy { return heldBy{m.way, m.rec.Queue} }
 
 // Forget makes what a queue needs be declared again: it was deleted, and perhaps
-// declared anew without its bindings. Safe for concurrent use.
+// declared again without its bindings. Safe for concurrent use.
 func (h *DelayQueues) Forget(queue string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -28,9 +28,9 @@ type Declarer interface {
 }
 
 const (
-	// patience is how long a batch may take. The intake waits for it, and its
+	// batchTimeout is how long a batch may take. The intake waits for it, and its
 	// messages are not RabbitMQ's problem alone: there is the store.
-	patience = 5 * time.Second
+	batchTimeout = 5 * time.Second
 	// calm is how long a way must not have failed to be called well again: it may
 	// fail for one queue and not for another.
 	calm = 3 * time.Second
@@ -40,7 +40,7 @@ const (
 
 var (
 	errNotReady = errors.New("there is no connection, or an alarm of RabbitMQ blocks it")
-	errNoAnswer = fmt.Errorf("RabbitMQ has not confirmed within %s", patience)
+	errNoAnswer = fmt.Errorf("RabbitMQ has not confirmed within %s", batchTimeout)
 	errNoRoute  = errors.New("its queue cannot be retried to")
 )
 
@@ -91,7 +91,7 @@ func (h *DelayQueues) hold(ctx context.Context, batch []held) {
 	if err := h.may(); err != nil {
 		refuse(batch, err)
 	} else {
-		ctx, cancel := context.WithTimeout(ctx, patience)
+		ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 		defer cancel()
 		// A publish into a connection that an alarm has just blocked hangs, and
 		// no context ends that.

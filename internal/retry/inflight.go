@@ -32,7 +32,7 @@ type flights struct {
 type flight struct {
 	messages, bytes int
 	// window is how many messages may be: it grows by wider with each batch that filled it
-	// and went through, and begins anew when one did not.
+	// and went through, and begins again when one did not.
 	window int
 	used   time.Time
 	last   chan struct{} // closed when the answers to its latest batch were passed on

@@ -110,7 +110,7 @@ func TestUnroutableIsParkedWhenTheQueueIsGone(t *testing.T) {
 	}
 }
 
-// A retry exchange that somebody deleted is not made anew for a client's report, which
+// A retry exchange that somebody deleted is not made again for a client's report, which
 // proves nothing, though this process had bound it before.
 func TestAReportMakesNoDeletedRetryExchangeAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

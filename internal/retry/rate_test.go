@@ -33,7 +33,7 @@ func (b busy) Next(ctx context.Context) ([]store.NextDue, error) {
 func sentAt(t *testing.T, replicas int, rate float64, late time.Duration, length time.Duration) (began time.Time, at []time.Time) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		fleet, rules := memstore.NewReplicas(), throttle.Rules{Rate: rate, NoConsumer: throttle.Retry}
+		together, rules := memstore.NewReplicas(), throttle.Rules{Rate: rate, NoConsumer: throttle.Retry}
 		g := &giver{began: time.Now(), answer: done, nth: map[string]int{}}
 		began = g.began
 		ctx, cancel := context.WithCancel(t.Context())
@@ -41,7 +41,7 @@ func sentAt(t *testing.T, replicas int, rate float64, late time.Duration, length
 		var first *memstore.Member
 		for i := range replicas {
 			random := rand.New(rand.NewPCG(uint64(i), uint64(rate)))
-			member := fleet.Join()
+			member := together.Join()
 			first = member
 			gate := throttle.New(func(string) throttle.Rules { return rules }, random.Float64, func(throttle.Transition) {})
 			gate.SetPart(throttle.Part{N: replicas, I: i}, time.Now())

@@ -22,7 +22,7 @@ import (
 // that a consumer rejected, so nothing that was stored over this connection is matched.
 //
 // Dead-lettered again: at-least-once dead-lettering had not yet noted that the intake
-// has it when its node stopped, so it publishes it anew, with another time in x-death,
+// has it when its node stopped, so it publishes it again, with another time in x-death,
 // and on RabbitMQ 3.10 not marked as redelivered. Nothing tells such a copy from
 // another message with equal content, so it is matched only around an outage (the first
 // was dead-lettered shortly before, the copy shortly after), and only where one message

@@ -21,7 +21,7 @@ func (s *tenant) guard(tokens *auth.Tokens) (*auth.Guard, error) {
 		users.KeepIn(s.store)
 	}
 	var sessions auth.SessionStore // nil: in memory
-	if s.fleet != nil {
+	if s.replica != nil {
 		sessions = s.store
 	}
 	return auth.NewGuard(auth.Config{

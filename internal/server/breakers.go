@@ -33,7 +33,7 @@ func (s *tenant) force(queue, to, by, why string) {
 // loadBreakers sets those that persons had set when the service ended. Nothing
 // returns before.
 func (s *tenant) loadBreakers(ctx context.Context) error {
-	if s.fleet != nil {
+	if s.replica != nil {
 		return s.joinFleet(ctx)
 	}
 	all, err := console.ForcedIn(ctx, s.store)

@@ -21,7 +21,7 @@ const disconnected = 2 * time.Minute
 
 // openNotify makes what tells people.
 func (s *tenant) openNotify() (err error) {
-	s.notify, err = notify.New(s.config.Notify, notify.Options{Store: s.store, Conditions: s.conditions, Count: s.metrics.Notifications(), Log: s.Log, Replica: s.fleet.id()})
+	s.notify, err = notify.New(s.config.Notify, notify.Options{Store: s.store, Conditions: s.conditions, Count: s.metrics.Notifications(), Log: s.Log, Replica: s.replica.id()})
 	s.notified = s.config.Notify
 	return err
 }

@@ -28,9 +28,9 @@ import (
 // as the leader has decided it. All replicas go by it, and so does the next leader.
 const breakerPrefix = "breaker-state/"
 
-// fleet is what this service does as one of several replicas. Without a store that
+// replica is what this service does as one of several replicas. Without a store that
 // several can share there is none.
-type fleet struct {
+type replica struct {
 	*cluster.Replicas
 	store   store.Shared
 	gate    *throttle.Gate
@@ -49,22 +49,22 @@ type fleet struct {
 	blind bool            // the side table could not be read last time
 
 	// of Look alone
-	reread time.Time // when what is known of operations was read anew last
+	reread time.Time // when what is known of operations was read again last
 
 	// of Parted alone
 	judged map[string]throttle.Judged
 	judge  time.Time // when it was said last
 }
 
-func newFleet(shared store.Shared, about func() cluster.About, log *slog.Logger) *fleet {
-	f := &fleet{store: shared, log: log, told: map[string]bool{}}
+func newReplica(shared store.Shared, about func() cluster.About, log *slog.Logger) *replica {
+	f := &replica{store: shared, log: log, told: map[string]bool{}}
 	f.Replicas = cluster.New(cluster.Config{Store: shared, ID: cluster.NewID(), About: about,
 		Parted: f.parted, Lead: f.lead, Look: f.look, Hear: f.hear, Missed: f.missed, Log: log})
 	return f
 }
 
 // id is that of this replica; "" without others.
-func (f *fleet) id() string {
+func (f *replica) id() string {
 	if f == nil {
 		return ""
 	}
@@ -72,7 +72,7 @@ func (f *fleet) id() string {
 }
 
 // parted divides what is limited, with each beat.
-func (f *fleet) parted(p cluster.Part) {
+func (f *replica) parted(p cluster.Part) {
 	now := time.Now()
 	f.others.Store(len(f.All()) > 1)
 	if f.gate.SetPart(throttle.Part(p), now) {
@@ -89,8 +89,8 @@ func (f *fleet) parted(p cluster.Part) {
 }
 
 // lead does what only one replica may, until ctx ends. All that goes by what is in
-// memory reads it anew at its begin.
-func (f *fleet) lead(ctx context.Context) {
+// memory reads it again at its begin.
+func (f *replica) lead(ctx context.Context) {
 	const first = 50 * time.Millisecond
 	for wait := first; ; wait *= 2 {
 		err := f.follow(ctx) // the breakers, as the leader before has left them
@@ -118,7 +118,7 @@ func (f *fleet) lead(ctx context.Context) {
 	all.Wait()
 }
 
-func (f *fleet) inTerm(ctx context.Context) {
+func (f *replica) inTerm(ctx context.Context) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.term = ctx
@@ -128,7 +128,7 @@ func (f *fleet) inTerm(ctx context.Context) {
 const rereadEvery = 30 * time.Second
 
 // look takes over what others have written, and writes what this replica decides.
-func (f *fleet) look(ctx context.Context) {
+func (f *replica) look(ctx context.Context) {
 	f.mu.Lock()
 	term, told := f.term, f.told
 	f.told = map[string]bool{}
@@ -163,7 +163,7 @@ func (f *fleet) look(ctx context.Context) {
 }
 
 // follow does to the breakers what the leader has decided.
-func (f *fleet) follow(ctx context.Context) error {
+func (f *replica) follow(ctx context.Context) error {
 	all, err := f.standings(ctx)
 	if err == nil {
 		f.gate.Follow(all, time.Now())
@@ -171,7 +171,7 @@ func (f *fleet) follow(ctx context.Context) error {
 	return err
 }
 
-func (f *fleet) standings(ctx context.Context) (map[string]throttle.Standing, error) {
+func (f *replica) standings(ctx context.Context) (map[string]throttle.Standing, error) {
 	all := map[string]throttle.Standing{}
 	err := f.store.Entries(ctx, breakerPrefix, "", func(e store.Entry) (bool, error) {
 		var s throttle.Standing
@@ -185,7 +185,7 @@ func (f *fleet) standings(ctx context.Context) (map[string]throttle.Standing, er
 }
 
 // decide writes how the breakers are, for the others to follow.
-func (f *fleet) decide(term context.Context) error {
+func (f *replica) decide(term context.Context) error {
 	written, err := f.standings(term)
 	if err != nil {
 		return err
@@ -218,7 +218,7 @@ func (f *fleet) decide(term context.Context) error {
 }
 
 // hear receives what another replica says.
-func (f *fleet) hear(s cluster.Said) {
+func (f *replica) hear(s cluster.Said) {
 	now := time.Now()
 	if len(s.Operations) > 0 {
 		f.mu.Lock()
@@ -245,13 +245,13 @@ func (f *fleet) hear(s cluster.Said) {
 }
 
 // missed looks up what may have been said unheard.
-func (f *fleet) missed(ctx context.Context) error {
+func (f *replica) missed(ctx context.Context) error {
 	f.LookSoon()
 	return f.console.Reread(ctx)
 }
 
 // event tells the others of what they count too.
-func (f *fleet) event(e retry.Event, elsewhere bool) {
+func (f *replica) event(e retry.Event, elsewhere bool) {
 	kind, counted := counted[e.Kind]
 	if !f.others.Load() || !counted && !elsewhere {
 		return
@@ -269,7 +269,7 @@ func (f *fleet) event(e retry.Event, elsewhere bool) {
 }
 
 // Changed implements console.Replicas.
-func (f *fleet) Changed(operations ...string) {
+func (f *replica) Changed(operations ...string) {
 	f.Say(func(s *cluster.Said) {
 		s.Look = s.Look || len(operations) == 0
 		s.Change(operations...)
@@ -280,11 +280,11 @@ func (f *fleet) Changed(operations ...string) {
 }
 
 // consoleReplicas shows them.
-type consoleReplicas struct{ *fleet }
+type consoleReplicas struct{ *replica }
 
 // All implements console.Replicas.
 func (c consoleReplicas) All() (all []console.Replica) {
-	for _, r := range c.fleet.All() {
+	for _, r := range c.replica.All() {
 		all = append(all, console.Replica{ID: r.ID, Address: r.Address, Version: r.Version, Since: r.Since, Beat: r.Beat,
 			Leads: r.Leads, Self: r.Self, Ready: !r.Unready, Problems: problemsOf(r.Wrong)})
 	}
@@ -293,14 +293,14 @@ func (c consoleReplicas) All() (all []console.Replica) {
 
 // replicas are those that the console shows and tells; nil where there can be none.
 func (s *tenant) replicas() console.Replicas {
-	if s.fleet == nil {
+	if s.replica == nil {
 		return nil
 	}
-	return consoleReplicas{s.fleet}
+	return consoleReplicas{s.replica}
 }
 
 // shown are the replicas as the metrics have them.
-func (f *fleet) shown() (all []metrics.Replica) {
+func (f *replica) shown() (all []metrics.Replica) {
 	for _, r := range f.All() {
 		all = append(all, metrics.Replica{ID: r.ID, Address: r.Address, Version: r.Version, Since: r.Since, Beat: r.Beat, Leads: r.Leads})
 	}
@@ -314,16 +314,16 @@ func (s *tenant) openFleet(listen string) {
 		return
 	}
 	address := advertised(listen)
-	s.fleet = newFleet(shared, func() cluster.About {
+	s.replica = newReplica(shared, func() cluster.About {
 		return cluster.About{Address: address, Version: s.Version, Since: s.since, Wrong: s.health.all(), Unready: !s.health.ready(), Able: s.publish.Ready()}
 	}, s.Log)
-	s.metrics.Replicas(s.fleet.shown)
+	s.metrics.Replicas(s.replica.shown)
 }
 
 // joinFleet hands the replicas what it works on, once all of that is there. Nothing that
 // has a limit is retried before this replica has its part of it.
 func (s *tenant) joinFleet(ctx context.Context) error {
-	f := s.fleet
+	f := s.replica
 	f.gate, f.loop, f.console, f.rates = s.gate, s.loop, s.console, &s.rates
 	f.alone = []func(context.Context){s.console.Lead, s.notify.Run, s.guarded.Forget}
 	f.gate.SetLeads(false)
@@ -350,8 +350,8 @@ func advertised(listen string) string {
 // wrongAnywhere is what is wrong at each replica that is alive.
 func (s *tenant) wrongAnywhere() []map[string]string {
 	all := []map[string]string{s.health.all()}
-	if s.fleet != nil {
-		for _, r := range s.fleet.Replicas.All() {
+	if s.replica != nil {
+		for _, r := range s.replica.Replicas.All() {
 			if !r.Self {
 				all = append(all, maps.Clone(r.Wrong))
 			}

@@ -179,7 +179,7 @@ func (s *Service) List(ctx context.Context, f store.Filter) (store.Page, error) 
 
 // Run works until ctx ends, then stops in order: the tenants, all at once; then what is
 // asked and done by HTTP; then the stores. Its error is one that trying again would not
-// mend: of a single virtual host. One of several never ends the others.
+// repair: of a single virtual host. One of several never ends the others.
 func (s *Service) Run(ctx context.Context) error {
 	server := s.server()
 	requests, endRequests := context.WithCancel(context.WithoutCancel(ctx))

@@ -73,7 +73,7 @@ type tenant struct {
 	notified notify.Settings
 	api      *httpapi.API
 	guarded  *auth.Guard
-	fleet    *fleet // nil: the store is this service's alone
+	replica  *replica // nil: the store is this service's alone
 	since    time.Time
 	metered  atomic.Pointer[metrics.Metrics] // nil: not yet there, as the store is opened
 	told     atomic.Pointer[health]          // the same
@@ -204,8 +204,8 @@ func (s *tenant) listeners() *listeners {
 	l.add("notify", s.notify.Event)
 	l.add("throttle", func(e retry.Event) {
 		elsewhere := e.Kind == retry.Failed && s.gate.Failed(e.Queue, e.ID, e.At)
-		if s.fleet != nil {
-			s.fleet.event(e, elsewhere)
+		if s.replica != nil {
+			s.replica.event(e, elsewhere)
 		}
 	})
 	l.add("canary", func(e retry.Event) {
@@ -328,7 +328,7 @@ func (s *tenant) laneFailed(lane store.Lane, err error) {
 // run works until ctx ends, then stops in order: the intake finishes its batch, returns
 // under way get their answers, and the connections close. What is asked and done by
 // HTTP is not its own: close comes after that. Its error is one that trying again would
-// not mend.
+// not repair.
 func (s *tenant) run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -345,11 +345,11 @@ func (s *tenant) run(ctx context.Context) error {
 	})
 	notifying, stopNotifying := context.WithCancel(context.WithoutCancel(ctx))
 	var notifier sync.WaitGroup
-	if s.fleet == nil {
+	if s.replica == nil {
 		notifier.Go(func() { s.notify.Run(notifying) })
 	} else { // it tells while it leads
 		notifier.Go(func() { s.notify.Relay(notifying) })
-		workers.Go(func() { s.fleet.Run(ctx) })
+		workers.Go(func() { s.replica.Run(ctx) })
 	}
 	workers.Go(func() { s.loop.Run(ctx, grace) })
 	workers.Go(func() { s.consumers.run(ctx) })

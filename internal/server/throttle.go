@@ -49,8 +49,8 @@ var transitionKinds = map[throttle.State]retry.Kind{
 func (s *tenant) retriesChanged(t throttle.Transition) {
 	log := s.Log.With("queue", t.Queue, "why", t.Why)
 	defer s.loop.Wake()
-	if s.fleet != nil {
-		defer s.fleet.LookSoon() // and so the others know
+	if s.replica != nil {
+		defer s.replica.LookSoon() // and so the others know
 	}
 	if t.By != "" {
 		log = log.With("by", t.By)

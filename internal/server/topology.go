@@ -81,8 +81,8 @@ func (s *strangers) many(n, ours int, now time.Time) bool {
 // intakeConsumers tells when another service takes part of the failed messages.
 func (s *tenant) intakeConsumers(n int) {
 	ours := 1
-	if s.fleet != nil {
-		ours = max(1, len(s.fleet.All()))
+	if s.replica != nil {
+		ours = max(1, len(s.replica.All()))
 	}
 	what := ""
 	if s.strangers.many(n, ours, time.Now()) {

@@ -225,7 +225,7 @@ func (g *Gate) add(name string, now time.Time) *queue {
 	return q
 }
 
-// ruled puts rules in force; they differ after the config was loaded anew.
+// ruled puts rules in force; they differ after the config was loaded again.
 func (q *queue) ruled(r Rules) {
 	was := q.rules.Breaker
 	q.rules = r

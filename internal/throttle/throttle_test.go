@@ -122,7 +122,7 @@ func TestTheWaitGrowsWithTheOutage(t *testing.T) {
 	if probes > 400 {
 		t.Errorf("%d probes in two hours", probes)
 	}
-	// Closed and opened again, it begins anew.
+	// Closed and opened again, it begins again.
 	if err := b.Force("q", "closed", "anna", "", b.now); err != nil {
 		t.Fatal(err)
 	}

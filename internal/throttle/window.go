@@ -17,7 +17,7 @@ type slot struct {
 	failed int
 }
 
-// reset begins anew.
+// reset begins again.
 func (w *window) reset(length time.Duration) {
 	*w = window{slot: max(length/windowSlots, 1)}
 }

@@ -74,7 +74,7 @@ func compressed(data []byte) []byte {
 	return b.Bytes()
 }
 
-// quick compressors are for pages, which are made anew each time: they take a third
+// quick compressors are for pages, which are made again each time: they take a third
 // of the time for a tenth more bytes, and each is large enough to be used again.
 var quick = sync.Pool{New: func() any {
 	z, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed) // fails only for levels there are not

@@ -64,7 +64,7 @@ func (s *server) overview(r *http.Request, c auth.Caller) (view, error) {
 }
 
 // chart is the flow over the last hour, drawn here for the first sight of it; the
-// script draws it anew from the same numbers, with a cursor.
+// script draws it again from the same numbers, with a cursor.
 type chart struct {
 	Minutes []minute
 	Most    int64

@@ -79,9 +79,9 @@ func (s *server) page(h handler) http.Handler {
 		ctx := r.Context()
 		first := r.URL.Query().Get("wait") == ""
 		if r.Method == http.MethodGet {
-			limit := mostPatience
+			limit := longestWait
 			if first {
-				limit = patience
+				limit = firstWait
 			}
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithTimeout(ctx, limit)
@@ -156,7 +156,7 @@ func (s *server) render(w http.ResponseWriter, r *http.Request, c auth.Caller, v
 		name = "layout"
 	}
 	var b bytes.Buffer
-	if err := s.pages[v.template].ExecuteTemplate(&patient{&b, &s.rendering}, name, f); err != nil {
+	if err := s.pages[v.template].ExecuteTemplate(&yieldingWriter{&b, &s.rendering}, name, f); err != nil {
 		s.Log.Error("the page could not be rendered", "template", v.template, "err", err)
 		http.Error(w, "the page could not be rendered; the service's log says why", http.StatusInternalServerError)
 		return
@@ -176,13 +176,13 @@ func (s *server) render(w http.ResponseWriter, r *http.Request, c auth.Caller, v
 	_, _ = w.Write(data)
 }
 
-// patient is written in many small pieces, and lets messages through in between.
-type patient struct {
+// yieldingWriter is written in many small pieces, and lets messages through in between.
+type yieldingWriter struct {
 	b    *bytes.Buffer
 	work *background.Work
 }
 
-func (p *patient) Write(data []byte) (int, error) {
+func (p *yieldingWriter) Write(data []byte) (int, error) {
 	p.work.Pause()
 	return p.b.Write(data)
 }

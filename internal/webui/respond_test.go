@@ -34,8 +34,8 @@ func TestASearchThatDoesNotEnd(t *testing.T) {
 			takes  time.Duration
 			text   string
 		}{
-			"/messages?q=text:a":        {200, patience, `hx-get="/messages?q=text%3Aa&amp;wait=1"`},
-			"/messages?q=text:a&wait=1": {504, mostPatience, "That takes too long"},
+			"/messages?q=text:a":        {200, firstWait, `hx-get="/messages?q=text%3Aa&amp;wait=1"`},
+			"/messages?q=text:a&wait=1": {504, longestWait, "That takes too long"},
 		} {
 			began, w := time.Now(), httptest.NewRecorder()
 			h.ServeHTTP(w, httptest.NewRequest("GET", target, nil))

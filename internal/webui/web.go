@@ -78,16 +78,16 @@ type Options struct {
 	Log    *slog.Logger
 }
 
-// patience is how long a page waits for its content before it is shown without,
+// firstWait is how long a page waits for its content before it is shown without,
 // saying that it is being read.
-const patience = 1500 * time.Millisecond
+const firstWait = 1500 * time.Millisecond
 
-// mostPatience is how long it waits then, and mostForm what a form may hold, in bytes:
+// longestWait is how long it waits then, and mostForm what a form may hold, in bytes:
 // the longest text that is edited here, as a browser encodes it, and its headers. Both
 // are what one caller can make the service spend.
 const (
-	mostPatience = 30 * time.Second
-	mostForm     = 8 << 20
+	longestWait = 30 * time.Second
+	mostForm    = 8 << 20
 )
 
 //go:embed templates

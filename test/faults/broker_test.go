@@ -66,7 +66,7 @@ func TestAMemoryAlarmLosesNothing(t *testing.T) {
 	}
 }
 
-// A queue that is deleted and declared anew gets its messages; those of one that
+// A queue that is deleted and declared again gets its messages; those of one that
 // is gone are parked, and a replay retries them when it exists again.
 func TestADeletedQueueLosesNothing(t *testing.T) {
 	t.Parallel()
@@ -109,10 +109,10 @@ func TestADeletedQueueLosesNothing(t *testing.T) {
 		declare()
 		fail("first") // its return binds the queue
 		back("first")
-		fail("anew")
+		fail("again")
 		v.Must("DELETE", "queues/"+v.Name+"/q", nil)
 		declare()
-		back("anew")
+		back("again")
 
 		fail("gone")
 		v.Must("DELETE", "queues/"+v.Name+"/q", nil)
@@ -144,7 +144,7 @@ func TestARevokedPermissionLosesNothing(t *testing.T) {
 				r := p.readyz()
 				return strings.Contains(r, "permission denied") && strings.Contains(r, "binding of redrive.")
 			})
-			v.ServiceURL(brokertest.Works("orders")) // grants them anew
+			v.ServiceURL(brokertest.Works("orders")) // grants them again
 		})
 		l.settle(settleWithin)
 		brokertest.Eventually(t, "the service is ready again", func() bool { return p.readyz() == "" })

@@ -98,7 +98,7 @@ func must(t *testing.T, err error) {
 }
 
 // replicas: redrive.intake was declared when there was one node. Doctor says so, and
-// how to mend it; a queue that is declared now has three.
+// how to repair it; a queue that is declared now has three.
 func (s *clusterStory) replicas() {
 	t := s.t
 	if n := len(s.members("orders")); n != 3 {
@@ -183,18 +183,18 @@ func (s *clusterStory) progress(while string) {
 			s.t.Fatalf("after %s no messages come through while %s", settleWithin, while)
 		}
 		if !s.v.Since4() && time.Since(moved) > 10*time.Second {
-			s.mend()
+			s.repair()
 			moved = time.Now()
 		}
 	}
 	s.t.Logf("200 messages came through after %s while %s", time.Since(began).Round(100*time.Millisecond), while)
 }
 
-// mend does what doctor says where dead letters stand still: now and then RabbitMQ 3.10.8's
+// repair does what doctor says where dead letters stand still: now and then RabbitMQ 3.10.8's
 // at-least-once dead-lettering does not go on after a leader has changed, and keeps what was
 // rejected in its queue (messages_dlx) until it changes again.
-// [measured on 3.10.8; rabbitmq-server #7677 mends it in later versions]
-func (s *clusterStory) mend() {
+// [measured on 3.10.8; rabbitmq-server #7677 repairs it in later versions]
+func (s *clusterStory) repair() {
 	for _, f := range s.doctor("standing") {
 		for _, line := range f.Commands {
 			if n := s.c.Node(s.queue(f.Queue).Leader); n != nil {

@@ -73,8 +73,8 @@ type tab struct {
 	dialogs int
 }
 
-// patience is how long a page may take.
-const patience = 20 * time.Second
+// pageTimeout is how long a page may take.
+const pageTimeout = 20 * time.Second
 
 func newTab(t *testing.T, base string) *tab {
 	t.Helper()
@@ -95,7 +95,7 @@ func newTab(t *testing.T, base string) *tab {
 }
 
 func limited(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, patience)
+	return context.WithTimeout(ctx, pageTimeout)
 }
 
 // call gives the tab a command of Chromium's own protocol.
@@ -165,7 +165,7 @@ func (b *tab) heard(event any) {
 	}
 }
 
-// run does something in the tab within patience.
+// run does something in the tab within pageTimeout.
 func (b *tab) run(steps ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
 	ctx, cancel := limited(b.ctx)

@@ -21,7 +21,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-var update = flag.Bool("update", false, "make the pictures of the README anew")
+var update = flag.Bool("update", false, "make the pictures of the README again")
 
 // picture keeps what the tab shows, as high as the page is, for a person to look at.
 func (b *tab) picture(name string) []byte {
@@ -75,7 +75,7 @@ func small(full []byte) ([]byte, error) {
 }
 
 // The pictures are artefacts: people look at them. Those of the README are of the demo
-// instead, and made anew by go test ./test/page -run TestPictures -update.
+// instead, and made again by go test ./test/page -run TestPictures -update.
 func TestPictures(t *testing.T) {
 	if *update {
 		picturesOfTheDemo(t)

@@ -179,7 +179,7 @@ func TestPagesThatTakeLongAreForEverybody(t *testing.T) {
 	t.Parallel()
 	shop, handler, names := madeUp()
 	shop.Slow = true
-	// Each takes as long as the page's patience: all are asked for at once.
+	// Each takes as long as the page's pageTimeout: all are asked for at once.
 	answers := map[string]*httptest.ResponseRecorder{}
 	var asked sync.WaitGroup
 	for _, p := range places {

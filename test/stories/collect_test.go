@@ -91,7 +91,7 @@ func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
 }
 
 // A message whose queue is deleted while it waits in RabbitMQ is parked; and a
-// queue that is declared anew is bound again at its next dead letter.
+// queue that is declared again is bound again at its next dead letter.
 func TestAQueueThatIsGoneLosesNothingThatWaitsInRabbitMQ(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		s := start(t, v, `policies: [{name: p, queues: ["*"], attempts: 9, backoff: {fixed: 500ms}, wait: {levels: [500ms]}}]`).ready(t)

@@ -18,7 +18,7 @@ import (
 )
 
 // A virtual host that has everything is well; each check finds what is then made
-// wrong, and is well again when it is mended.
+// wrong, and is well again when it is repaired.
 func TestWhatTheServiceDeclares(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		c := configFor(t, v, everyQueue)
@@ -218,7 +218,7 @@ func TestDeadLettersThatStandStill(t *testing.T) {
 	})
 }
 
-// Another leader starts RabbitMQ's dead-lettering anew, and nothing is lost: what the check
+// Another leader starts RabbitMQ's dead-lettering again, and nothing is lost: what the check
 // says is run, as it stands there, on RabbitMQ.
 func TestAnotherLeaderIsWhatTheCommandMakes(t *testing.T) {
 	brokertest.EachCluster(t, "", func(t *testing.T, v *brokertest.VHost, cluster *rabbitnode.Cluster) {
@@ -331,7 +331,7 @@ func TestLettingGuestIn(t *testing.T) {
 	})
 }
 
-// The delivery limit in force is judged, and its command mends it, whatever our queues were
+// The delivery limit in force is judged, and its command repairs it, whatever our queues were
 // declared with.
 func TestASmallDeliveryLimitInForce(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {

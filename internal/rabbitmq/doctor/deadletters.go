@@ -27,11 +27,11 @@ func deadLettering(_ context.Context, s *Scene) (all []Finding) {
 		case !has && ((q.Exclusive || q.AutoDelete) && !exact || handled[q.Name]):
 			// A reply queue; the library's; somebody's parking lot.
 		case !has:
-			all = append(all, Finding{Queue: q.Name, Status: ill, What: "it has no dead-letter exchange: " + s.dropped(q), Mend: "Point it at Redrive:", Commands: []string{s.redrive("enroll", q.Name)}})
+			all = append(all, Finding{Queue: q.Name, Status: ill, What: "it has no dead-letter exchange: " + s.dropped(q), Remedy: "Point it at Redrive:", Commands: []string{s.redrive("enroll", q.Name)}})
 		case to == wire.ExchangeDeadLetters:
 			if key := setting(q, "dead-letter-routing-key"); key != nil {
 				all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("its dead letters get the routing key %q, and are retried with it", key),
-					Why: "Redrive retries a message with its own routing key, and this one replaces it.", Mend: s.unset(q, "dead-letter-routing-key")})
+					Why: "Redrive retries a message with its own routing key, and this one replaces it.", Remedy: s.unset(q, "dead-letter-routing-key")})
 			}
 		case strings.HasPrefix(to, wire.DelayPrefix):
 			// RabbitMQ alone retries them.
@@ -49,10 +49,10 @@ func deadLettering(_ context.Context, s *Scene) (all []Finding) {
 }
 
 func (s *Scene) elsewhere(q *management.QueueState, st Status, what string) Finding {
-	f := Finding{Queue: q.Name, Status: st, What: what, Mend: "Point it at Redrive by a policy of higher priority:", Commands: []string{s.redrive("enroll", q.Name)}}
+	f := Finding{Queue: q.Name, Status: st, What: what, Remedy: "Point it at Redrive by a policy of higher priority:", Commands: []string{s.redrive("enroll", q.Name)}}
 	if isArgument(q, "dead-letter-exchange") {
 		f.What += " (by its argument)"
-		f.Mend = "No policy can change an argument. Move it to a new queue, with its bindings and messages, or leave it as it is. What a move would do:"
+		f.Remedy = "No policy can change an argument. Move it to a new queue, with its bindings and messages, or leave it as it is. What a move would do:"
 		f.Commands = []string{s.redrive("move --dry-run --to="+Quote(q.Name+".v2"), q.Name)}
 	}
 	return f
@@ -105,11 +105,11 @@ func atLeastOnce(_ context.Context, s *Scene) (all []Finding) {
 		strategy, overflow := setting(q, "dead-letter-strategy"), setting(q, "overflow")
 		switch {
 		case q.Type != "quorum":
-			all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("it is %s, whose dead-lettering is at-most-once", q.Type), Mend: "Where no message may be lost, declare it as a quorum queue."})
+			all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("it is %s, whose dead-lettering is at-most-once", q.Type), Remedy: "Where no message may be lost, declare it as a quorum queue."})
 		case strategy != "at-least-once":
-			all = append(all, Finding{Queue: q.Name, Status: Warning, What: "its dead-lettering is at-most-once", Mend: "Make it at-least-once (its overflow becomes reject-publish):", Commands: []string{s.redrive("enroll --at-least-once", q.Name)}})
+			all = append(all, Finding{Queue: q.Name, Status: Warning, What: "its dead-lettering is at-most-once", Remedy: "Make it at-least-once (its overflow becomes reject-publish):", Commands: []string{s.redrive("enroll --at-least-once", q.Name)}})
 		case overflow != "reject-publish":
-			all = append(all, Finding{Queue: q.Name, Status: Warning, What: "its dead-lettering says at-least-once and is at-most-once, since its overflow is not reject-publish", Mend: "Make it both:", Commands: []string{s.redrive("enroll --at-least-once", q.Name)}})
+			all = append(all, Finding{Queue: q.Name, Status: Warning, What: "its dead-lettering says at-least-once and is at-most-once, since its overflow is not reject-publish", Remedy: "Make it both:", Commands: []string{s.redrive("enroll --at-least-once", q.Name)}})
 		}
 	}
 	return all

@@ -4,7 +4,7 @@
 //	doctor.go  checks, findings, and what becomes of a check that cannot be made
 //	scene.go   what the checks look at; gather.go: where it comes from
 //	checks.go  all checks, in order; each is in a file of its own
-//	mend.go    what --fix does
+//	fix.go     what --fix does
 //
 // A check is pure: a scene in, findings out.
 package doctor
@@ -37,8 +37,8 @@ type Finding struct {
 	What  string `json:"what"`
 	// Why it matters.
 	Why string `json:"why,omitempty"`
-	// Mend is what to do, in words; Commands do it.
-	Mend     string   `json:"mend,omitempty"`
+	// Remedy is what to do, in words; Commands do it.
+	Remedy   string   `json:"remedy,omitempty"`
 	Commands []string `json:"commands,omitempty"`
 	// Fixable: --fix does it. It adds what is missing, and takes nothing away.
 	Fixable bool `json:"fixable,omitempty"`

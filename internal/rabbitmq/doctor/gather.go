@@ -46,13 +46,13 @@ type Options struct {
 // ErrNothing: neither AMQP nor the management API answers.
 var ErrNothing = errors.New("RabbitMQ answers neither by AMQP nor by its management API")
 
-// patience is how long a part of the look may take.
-const patience = 30 * time.Second
+// partTimeout is how long a part of the look may take.
+const partTimeout = 30 * time.Second
 
 // Gather looks around once. It changes nothing. Parts that cannot be had are in
 // Missing, with the reason; its error is ErrNothing.
 func Gather(ctx context.Context, o Options) (*Scene, error) {
-	ctx, cancel := context.WithTimeout(ctx, 4*patience)
+	ctx, cancel := context.WithTimeout(ctx, 4*partTimeout)
 	defer cancel()
 	c := o.Config
 	s := &Scene{Config: c, File: o.File, Call: o.Call, Only: o.Only, Broker: addresses.Redact(c.Broker.URL), VHost: c.VHost(), User: addresses.User(c.Broker.URL), Insecure: o.Insecure, Missing: map[Part]error{}}
@@ -74,7 +74,7 @@ func Gather(ctx context.Context, o Options) (*Scene, error) {
 // reach tries each address by itself, where there are several: the others hide one
 // that does not answer.
 func (s *Scene) reach(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, patience/2)
+	ctx, cancel := context.WithTimeout(ctx, partTimeout/2)
 	defer cancel()
 	var all []func() error
 	if urls := addresses.Split(s.Config.Broker.URL); len(urls) > 1 {
@@ -249,7 +249,7 @@ func (s *Scene) service(ctx context.Context, o Options) {
 		return
 	}
 	s.Service = Service{Asked: o.Service, Named: o.Named}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, partTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(o.Service, "/")+"/readyz", nil)
 	if err != nil {

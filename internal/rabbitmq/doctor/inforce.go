@@ -25,7 +25,7 @@ func policyInForce(_ context.Context, s *Scene) (all []Finding) {
 				}
 			}
 			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("its policy %q of priority %d is not in force: %s", s.Policies[ours].Name, s.Policies[ours].Priority, by),
-				Mend: "Merge both, above the other:", Commands: []string{s.redrive("enroll", q.Name)}})
+				Remedy: "Merge both, above the other:", Commands: []string{s.redrive("enroll", q.Name)}})
 		}
 		if q.OperatorPolicy == "" || !enrolled {
 			continue
@@ -39,7 +39,7 @@ func policyInForce(_ context.Context, s *Scene) (all []Finding) {
 			}
 			if len(keys) > 0 {
 				all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("the operator policy %q puts %s on it, whatever its own policy says", q.OperatorPolicy, strings.Join(keys, ", ")),
-					Mend: "Ask who set it, or take it away:", Commands: []string{s.rabbitmqctl("clear_operator_policy", q.OperatorPolicy)}})
+					Remedy: "Ask who set it, or take it away:", Commands: []string{s.rabbitmqctl("clear_operator_policy", q.OperatorPolicy)}})
 			}
 		}
 	}
@@ -49,7 +49,7 @@ func policyInForce(_ context.Context, s *Scene) (all []Finding) {
 func unmatched(_ context.Context, s *Scene) (all []Finding) {
 	for _, q := range s.enrolledQueues() {
 		if _, ok := s.Config.Policies.Match(q.Name); !ok {
-			f := Finding{Queue: q.Name, Status: Warning, What: "no policy of Redrive's config matches it", Mend: "Add it to the queues of a policy, then:"}
+			f := Finding{Queue: q.Name, Status: Warning, What: "no policy of Redrive's config matches it", Remedy: "Add it to the queues of a policy, then:"}
 			if s.File != "" {
 				f.Commands = []string{"redrive check " + Quote(s.File)}
 			}
@@ -66,7 +66,7 @@ func nativeRetry(_ context.Context, s *Scene) (all []Finding) {
 			continue
 		}
 		f := Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("RabbitMQ delays what its consumers requeue (delayed-retry-type: %s), and Redrive what they reject", kind),
-			Mend: "Leave it on only if consumers requeue on purpose. " + s.unset(q, "delayed-retry-type")}
+			Remedy: "Leave it on only if consumers requeue on purpose. " + s.unset(q, "delayed-retry-type")}
 		if !s.since(4, 3) {
 			f.What = fmt.Sprintf("it asks for RabbitMQ's delayed retry (delayed-retry-type: %s), which RabbitMQ %s ignores and 4.3 obeys", kind, s.Version)
 		}
@@ -83,11 +83,11 @@ func deliveryLimit(_ context.Context, s *Scene) (all []Finding) {
 			continue
 		}
 		f := Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("its delivery limit is %d, and policy %q has %d attempts", limit, p.Name, p.Attempts),
-			Mend: "Reject without requeue what fails, or raise the limit. " + s.raise(q)}
+			Remedy: "Reject without requeue what fails, or raise the limit. " + s.raise(q)}
 		if reasons := p.Reasons; len(reasons) > 0 && !slices.Contains(reasons, "delivery_limit") {
 			f.Status = Wrong
 			f.What += " and no reason delivery_limit: what passes the limit is parked at once"
-			f.Mend = "Add delivery_limit to the policy's reasons, or raise the limit. " + s.raise(q)
+			f.Remedy = "Add delivery_limit to the policy's reasons, or raise the limit. " + s.raise(q)
 		}
 		all = append(all, f)
 	}

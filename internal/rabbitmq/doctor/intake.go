@@ -18,7 +18,7 @@ const startIt = "The service makes it when it starts; --fix makes it now:"
 
 // missing is a finding about what the service itself declares.
 func (s *Scene) missing(what string) []Finding {
-	return []Finding{{Status: Wrong, What: what, Mend: startIt, Commands: []string{s.redrive("doctor --fix")}, Fixable: true, fix: fix{topology: true}}}
+	return []Finding{{Status: Wrong, What: what, Remedy: startIt, Commands: []string{s.redrive("doctor --fix")}, Fixable: true, fix: fix{topology: true}}}
 }
 
 func deadLetterExchange(_ context.Context, s *Scene) (all []Finding) {
@@ -27,7 +27,7 @@ func deadLetterExchange(_ context.Context, s *Scene) (all []Finding) {
 		return s.missing("the exchange redrive does not exist")
 	}
 	if not := differs(x, "fanout", true); not != "" {
-		all = append(all, Finding{Status: Wrong, What: "the exchange redrive is " + not, Mend: "Delete it and start the service, which declares it as it must be; bring queues' dead letters to rest meanwhile, since they are lost while it is missing.",
+		all = append(all, Finding{Status: Wrong, What: "the exchange redrive is " + not, Remedy: "Delete it and start the service, which declares it as it must be; bring queues' dead letters to rest meanwhile, since they are lost while it is missing.",
 			Commands: []string{s.deletes(s.Manage.At("exchanges", wire.ExchangeDeadLetters)), s.redrive("doctor --fix")}})
 	}
 	bound := false
@@ -37,7 +37,7 @@ func deadLetterExchange(_ context.Context, s *Scene) (all []Finding) {
 		case b.DestinationType == "queue" && b.Destination == wire.QueueIntake:
 			bound = true
 		default:
-			all = append(all, Finding{Status: Warning, What: fmt.Sprintf("the exchange redrive also leads to the %s %s, which gets a copy of every dead letter", b.DestinationType, b.Destination), Mend: "Take the binding away, unless you want it.",
+			all = append(all, Finding{Status: Warning, What: fmt.Sprintf("the exchange redrive also leads to the %s %s, which gets a copy of every dead letter", b.DestinationType, b.Destination), Remedy: "Take the binding away, unless you want it.",
 				Commands: []string{s.deletes(s.Manage.BindingAt(b))}})
 		}
 	}
@@ -70,7 +70,7 @@ func deadLetterExchangeAlone(_ context.Context, s *Scene) []Finding {
 	case errors.Is(err, wire.ErrUnroutable):
 		return s.missing("the exchange redrive does not exist")
 	case errors.Is(err, wire.ErrDiffers):
-		return []Finding{{Status: Wrong, What: fmt.Sprintf("the exchange redrive is not as it must be: %v", err), Mend: "Delete it on RabbitMQ's management page, and start the service."}}
+		return []Finding{{Status: Wrong, What: fmt.Sprintf("the exchange redrive is not as it must be: %v", err), Remedy: "Delete it on RabbitMQ's management page, and start the service."}}
 	case err != nil && !errors.Is(err, wire.ErrForbidden):
 		return []Finding{{Status: Unknown, What: fmt.Sprintf("the exchange redrive: %v", err)}}
 	}
@@ -108,7 +108,7 @@ func intake(_ context.Context, s *Scene) (all []Finding) {
 		}
 	}
 	if len(not) > 0 {
-		all = append(all, Finding{Status: Wrong, What: "redrive.intake is " + strings.Join(not, ", "), Mend: deleteEmpty,
+		all = append(all, Finding{Status: Wrong, What: "redrive.intake is " + strings.Join(not, ", "), Remedy: deleteEmpty,
 			Commands: s.deleteWhenEmpty(wire.QueueIntake)})
 	}
 	// All our queues: what a policy of "everything" does to one it does to the others.
@@ -126,7 +126,7 @@ func intake(_ context.Context, s *Scene) (all []Finding) {
 		if len(keys) > 0 {
 			names, commands := s.leavingOut(own)
 			all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("a RabbitMQ policy (%s) puts %s on our queue %s", strings.Join(names, ", "), strings.Join(keys, ", "), own.Name),
-				Mend: "Let the policy's pattern leave out names that begin with redrive.", Commands: commands})
+				Remedy: "Let the policy's pattern leave out names that begin with redrive.", Commands: commands})
 		}
 	}
 	return append(all, s.smallLimits()...)
@@ -145,7 +145,7 @@ func (s *Scene) smallLimits() (all []Finding) {
 		if limit, limited := s.limitOf(q); limited && limit < broker.DeliveryLimit {
 			names, commands := s.leavingOut(q)
 			all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("the delivery limit in force of our queue %s is %d, by a RabbitMQ policy (%s): %s", name, limit, strings.Join(names, ", "), becomes),
-				Mend: "Let the policy's pattern leave out names that begin with redrive.", Commands: commands})
+				Remedy: "Let the policy's pattern leave out names that begin with redrive.", Commands: commands})
 		}
 	}
 	slices.SortFunc(all, func(a, b Finding) int { return strings.Compare(a.What, b.What) })
@@ -157,7 +157,7 @@ func (s *Scene) smallLimits() (all []Finding) {
 func others(_ context.Context, s *Scene) []Finding {
 	if n := s.Seen.Consumers; n > 1 && s.Config.Store.Redis.URL == "" {
 		return []Finding{{Status: Wrong, What: fmt.Sprintf("redrive.intake has %d consumers, and a service with its store on disk is one: each takes a part of the failed messages", n),
-			Mend: "Stop the other services of this virtual host, or give all of them one store (store.redis). To list the consumers:", Commands: []string{s.rabbitmqctl("list_consumers", "queue_name", "channel_pid")}}}
+			Remedy: "Stop the other services of this virtual host, or give all of them one store (store.redis). To list the consumers:", Commands: []string{s.rabbitmqctl("list_consumers", "queue_name", "channel_pid")}}}
 	}
 	return nil
 }
@@ -187,7 +187,7 @@ func intakeAlone(_ context.Context, s *Scene) []Finding {
 	case errors.Is(err, wire.ErrQueueGone):
 		return s.missing("the queue redrive.intake does not exist")
 	case errors.Is(err, wire.ErrDiffers):
-		return []Finding{{Status: Wrong, What: fmt.Sprintf("redrive.intake is not as it must be: %v", err), Mend: deleteEmpty, Commands: s.deleteWhenEmpty(wire.QueueIntake)}}
+		return []Finding{{Status: Wrong, What: fmt.Sprintf("redrive.intake is not as it must be: %v", err), Remedy: deleteEmpty, Commands: s.deleteWhenEmpty(wire.QueueIntake)}}
 	case err != nil && !errors.Is(err, wire.ErrForbidden):
 		return []Finding{{Status: Unknown, What: fmt.Sprintf("redrive.intake: %v", err)}}
 	}
@@ -196,7 +196,7 @@ func intakeAlone(_ context.Context, s *Scene) []Finding {
 
 func quarantine(_ context.Context, s *Scene) []Finding {
 	if n := s.Seen.Quarantine.Ready; n > 0 {
-		return []Finding{{Status: Warning, What: fmt.Sprintf("messages in redrive.quarantine: %d", n), Mend: "Look at them, and have them retried or export them:",
+		return []Finding{{Status: Warning, What: fmt.Sprintf("messages in redrive.quarantine: %d", n), Remedy: "Look at them, and have them retried or export them:",
 			Commands: []string{s.redrive("quarantine list"), s.redrive("quarantine replay"), s.redrive("quarantine export", "quarantine.jsonl")}}}
 	}
 	return nil
@@ -205,7 +205,7 @@ func quarantine(_ context.Context, s *Scene) []Finding {
 func parked(_ context.Context, s *Scene) []Finding {
 	p := s.Seen.Parked
 	if p.There && p.Ready > 0 && p.Consumers == 0 {
-		return []Finding{{Status: Warning, What: fmt.Sprintf("messages in redrive.parked: %d, and no service collects them", p.Ready), Mend: "Run the service, which collects, shows and replays them:", Commands: []string{s.redrive("serve")}}}
+		return []Finding{{Status: Warning, What: fmt.Sprintf("messages in redrive.parked: %d, and no service collects them", p.Ready), Remedy: "Run the service, which collects, shows and replays them:", Commands: []string{s.redrive("serve")}}}
 	}
 	return nil
 }

@@ -10,14 +10,14 @@ import (
 
 // lane is a finding about a queue in which the due messages of one work queue stay
 // while that one does not accept them: it names the work queue, which is what needs
-// mending. Other queues' messages do not wait behind these.
+// repairing. Other queues' messages do not wait behind these.
 func (s *Scene) lane(q *management.QueueState, n int) (Finding, bool) {
 	work := s.queue(laneOf(q))
 	if work == nil {
 		return Finding{}, false
 	}
 	return Finding{Queue: work.Name, Status: Wrong, What: fmt.Sprintf("%d of its retries are due and stay in %s, since %s", n, q.Name, refuses(work)),
-		Mend: "Let its consumers catch up, raise its limit, or bring its nodes back. RabbitMQ tries again every three minutes, by itself, and loses none; other queues' retries go on."}, true
+		Remedy: "Let its consumers catch up, raise its limit, or bring its nodes back. RabbitMQ tries again every three minutes, by itself, and loses none; other queues' retries go on."}, true
 }
 
 // laneOf is the work queue that a queue of ours alone dead-letters to; "": none.

@@ -80,7 +80,7 @@ func (s *Scene) permissionsUnseen() []Finding {
 func (s *Scene) grant(lacks string) Finding {
 	r := permissions.Service(s.Config.Policies)
 	return Finding{Status: Wrong, What: fmt.Sprintf("user %q: %s", s.User, lacks),
-		Mend:     "Grant what the service needs for the queues of its policies (this replaces the user's rights in the virtual host):",
+		Remedy:   "Grant what the service needs for the queues of its policies (this replaces the user's rights in the virtual host):",
 		Commands: []string{s.rabbitmqctl("set_permissions", s.User, r.Configure, r.Write, r.Read)}}
 }
 

@@ -76,7 +76,7 @@ func TestWithFewerRights(t *testing.T) {
 		mendAll(t, c) // by AMQP
 		for _, name := range []string{"dead-letter-exchange", "intake"} {
 			if said := ills(gather(t, c), name); strings.Contains(said, "wrong") {
-				t.Errorf("%s after it was mended: %s", name, said)
+				t.Errorf("%s after it was repaired: %s", name, said)
 			}
 		}
 		ch := v.Channel()

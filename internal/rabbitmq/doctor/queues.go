@@ -13,7 +13,7 @@ func lifetime(_ context.Context, s *Scene) (all []Finding) {
 			continue
 		}
 		if v := setting(q, "expires"); v != nil {
-			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("RabbitMQ deletes it, with its messages, when it has not been used for %s ms", show(v)), Mend: s.unset(q, "expires")})
+			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("RabbitMQ deletes it, with its messages, when it has not been used for %s ms", show(v)), Remedy: s.unset(q, "expires")})
 		}
 		for _, is := range []struct {
 			so   bool
@@ -24,7 +24,7 @@ func lifetime(_ context.Context, s *Scene) (all []Finding) {
 			{!q.Durable, "it is not durable: a restart of RabbitMQ takes it and its messages"},
 		} {
 			if is.so {
-				all = append(all, Finding{Queue: q.Name, Status: Wrong, What: is.what, Mend: "Declare it durable, not auto-delete and not exclusive; what it is cannot be changed."})
+				all = append(all, Finding{Queue: q.Name, Status: Wrong, What: is.what, Remedy: "Declare it durable, not auto-delete and not exclusive; what it is cannot be changed."})
 			}
 		}
 	}
@@ -42,7 +42,7 @@ func consumers(_ context.Context, s *Scene) (all []Finding) {
 		if q.IdleSince != "" {
 			what += ", but nothing was delivered or came in since " + q.IdleSince
 		}
-		all = append(all, Finding{Queue: q.Name, Status: Warning, What: what, Mend: "Start its consumer; meanwhile pause its retries:", Commands: []string{s.call() + " pause " + Quote(q.Name)}})
+		all = append(all, Finding{Queue: q.Name, Status: Warning, What: what, Remedy: "Start its consumer; meanwhile pause its retries:", Commands: []string{s.call() + " pause " + Quote(q.Name)}})
 	}
 	return all
 }
@@ -50,7 +50,7 @@ func consumers(_ context.Context, s *Scene) (all []Finding) {
 func consumersAlone(_ context.Context, s *Scene) (all []Finding) {
 	for _, q := range s.Seen.Named {
 		if q.There && q.Consumers == 0 {
-			all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("it has no consumer, and %d messages; %s", q.Ready, noConsumer), Mend: "Start its consumer; meanwhile pause its retries:", Commands: []string{s.call() + " pause " + Quote(q.Name)}})
+			all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("it has no consumer, and %d messages; %s", q.Ready, noConsumer), Remedy: "Start its consumer; meanwhile pause its retries:", Commands: []string{s.call() + " pause " + Quote(q.Name)}})
 		}
 	}
 	return all
@@ -70,7 +70,7 @@ func requeue(_ context.Context, s *Scene) (all []Finding) {
 			continue
 		}
 		all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("%.0f of %.0f deliveries a second are of messages that were delivered before%s", again, max(again, delivered), s.ends(q)),
-			Mend: "Let consumers reject without requeue (basic.reject or basic.nack, requeue=false) what they cannot do now: Redrive retries it later."})
+			Remedy: "Let consumers reject without requeue (basic.reject or basic.nack, requeue=false) what they cannot do now: Redrive retries it later."})
 	}
 	return all
 }

@@ -20,7 +20,7 @@ func redis(_ context.Context, s *Scene) (all []Finding) {
 	}
 	if s.Failover && c.Durability != string(redisstore.Replicated) {
 		all = append(all, Finding{Status: Warning, What: "a server that is replaced by its replica loses what that did not have yet",
-			Mend: "Set store.redis.durability to replicated."})
+			Remedy: "Set store.redis.durability to replicated."})
 	}
 	return all
 }
@@ -35,11 +35,11 @@ func redisServer(r *redisstore.Server, durability string, replicas int) (all []F
 	const file = " and the same in its configuration file"
 	if r.Eviction != "noeviction" {
 		all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("%s deletes messages when its memory is full: maxmemory-policy is %s", at, r.Eviction),
-			Mend: "The service refuses it. This," + file + ":", Commands: set("maxmemory-policy", "noeviction")})
+			Remedy: "The service refuses it. This," + file + ":", Commands: set("maxmemory-policy", "noeviction")})
 	}
 	if r.Max == 0 {
 		all = append(all, Finding{Status: Warning, What: at + " has no maxmemory, so it may take all memory of its machine, and be ended for it",
-			Mend: "What it may take, for example 4 GiB," + file + ":", Commands: set("maxmemory", "4gb")})
+			Remedy: "What it may take, for example 4 GiB," + file + ":", Commands: set("maxmemory", "4gb")})
 	}
 	safe := Finding{Status: OK}
 	switch durability {
@@ -48,19 +48,19 @@ func redisServer(r *redisstore.Server, durability string, replicas int) (all []F
 	case string(redisstore.Replicated):
 		safe.What = fmt.Sprintf("%s has %d replicas, and a write counts when %d have it in memory (durability: replicated)", at, r.Replicas, replicas)
 		if r.Replicas < replicas {
-			safe.Status, safe.Mend = Wrong, "Start the replicas: no message is accepted or retried until they are there."
+			safe.Status, safe.Remedy = Wrong, "Start the replicas: no message is accepted or retried until they are there."
 		}
 	default:
 		switch safe.What = fmt.Sprintf("%s has a write on its disk when it counts (durability: synced; appendonly %v, appendfsync %s)", at, r.AppendOnly, cmp.Or(r.Fsync, "not told")); {
 		case !r.AppendOnly:
 			safe.Status, safe.What = Wrong, at+" writes nothing to its disk, as durability: synced needs"
-			safe.Mend, safe.Commands = "This,"+file+":", append(set("appendonly", "yes"), set("appendfsync", "always")...)
+			safe.Remedy, safe.Commands = "This,"+file+":", append(set("appendonly", "yes"), set("appendfsync", "always")...)
 		case r.Fsync != "always" && (!r.TellsSyncs() || r.Fsync == "no"):
 			safe.Status, safe.What = Wrong, fmt.Sprintf("%s does not tell when a write is on its disk: appendfsync is %s", at, cmp.Or(r.Fsync, "not told"))
-			safe.Mend, safe.Commands = "This,"+file+":", set("appendfsync", "always")
+			safe.Remedy, safe.Commands = "This,"+file+":", set("appendfsync", "always")
 		case r.Fsync == "everysec":
 			safe.Status, safe.What = Warning, at+" syncs once a second, and each write waits for that"
-			safe.Mend, safe.Commands = "This,"+file+":", set("appendfsync", "always")
+			safe.Remedy, safe.Commands = "This,"+file+":", set("appendfsync", "always")
 		}
 	}
 	return append(all, safe)

@@ -45,9 +45,9 @@ func replicas(_ context.Context, s *Scene) []Finding {
 		}
 	}
 	f := Finding{Status: Warning, What: fmt.Sprintf("the cluster has %d nodes, and of our quorum queues some have fewer than %d replicas: %s", len(s.Nodes), want, strings.Join(few, ", ")), Commands: commands}
-	f.Mend = "Give each a replica on one more node, one after the other, while all nodes are up:"
+	f.Remedy = "Give each a replica on one more node, one after the other, while all nodes are up:"
 	if len(commands) == 0 {
-		f.Mend = "Start the nodes that are down, then give each queue its replicas."
+		f.Remedy = "Start the nodes that are down, then give each queue its replicas."
 	}
 	return []Finding{f}
 }

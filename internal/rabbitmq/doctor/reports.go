@@ -23,9 +23,9 @@ func reportsAlone(_ context.Context, s *Scene) []Finding {
 		return nil
 	}
 	f := Finding{Status: Warning, What: fmt.Sprintf("reports of failures for queues that only %s matches, and that have no retry exchange yet, wait: %v", strings.Join(patterns, ", "), s.Missing[Queues]),
-		Mend: "Let the service ask the management API (broker.management), or name the queues in a policy."}
+		Remedy: "Let the service ask the management API (broker.management), or name the queues in a policy."}
 	if errors.Is(s.Missing[Queues], management.ErrDenied) && s.Manage != nil {
-		f.Mend = "Give the user of broker.management a tag, if it has none, or name the queues in a policy."
+		f.Remedy = "Give the user of broker.management a tag, if it has none, or name the queues in a policy."
 		f.Commands = []string{"rabbitmqctl set_user_tags " + Quote(s.Manage.User()) + " management"}
 	}
 	return []Finding{f}

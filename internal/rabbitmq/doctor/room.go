@@ -9,15 +9,15 @@ import (
 func alarms(_ context.Context, s *Scene) (all []Finding) {
 	for _, n := range s.Nodes {
 		if !n.Running {
-			all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("node %s is down", n.Name), Mend: "Start it: its quorum queues have fewer members to lose.",
+			all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("node %s is down", n.Name), Remedy: "Start it: its quorum queues have fewer members to lose.",
 				Commands: []string{"rabbitmqctl -n " + Quote(n.Name) + " status"}})
 		}
 		if n.MemAlarm {
-			all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("node %s has a memory alarm", n.Name), Mend: "Let consumers catch up, or give it more memory. What uses it:",
+			all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("node %s has a memory alarm", n.Name), Remedy: "Let consumers catch up, or give it more memory. What uses it:",
 				Commands: []string{"rabbitmq-diagnostics -n " + Quote(n.Name) + " memory_breakdown"}})
 		}
 		if n.DiskAlarm {
-			all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("node %s has a disk alarm: %s free, limit %s", n.Name, size(n.DiskFree), size(n.DiskLimit)), Mend: "Make room on its disk."})
+			all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("node %s has a disk alarm: %s free, limit %s", n.Name, size(n.DiskFree), size(n.DiskLimit)), Remedy: "Make room on its disk."})
 		}
 	}
 	return all
@@ -26,7 +26,7 @@ func alarms(_ context.Context, s *Scene) (all []Finding) {
 func diskRoom(_ context.Context, s *Scene) (all []Finding) {
 	for _, n := range s.Nodes {
 		if n.Running && !n.DiskAlarm && n.DiskLimit > 0 && n.DiskFree < 2*n.DiskLimit {
-			all = append(all, Finding{Status: Warning, What: fmt.Sprintf("node %s has %s free, and its alarm comes at %s", n.Name, size(n.DiskFree), size(n.DiskLimit)), Mend: "Make room on its disk."})
+			all = append(all, Finding{Status: Warning, What: fmt.Sprintf("node %s has %s free, and its alarm comes at %s", n.Name, size(n.DiskFree), size(n.DiskLimit)), Remedy: "Make room on its disk."})
 		}
 	}
 	return all
@@ -44,16 +44,16 @@ func storeRoom(_ context.Context, s *Scene) []Finding {
 		return roomLeft(free, reserve, what, "Give Redis more maxmemory, or discard what is parked and not needed.")
 	}
 	what := fmt.Sprintf("the store's disk has %s free, and store.reserve is %s", size(int64(free)), size(int64(reserve)))
-	mend := fmt.Sprintf("Make room on the disk of %s, or discard what is parked and not needed.", s.Config.Store.Disk)
-	return roomLeft(free, reserve, what, mend)
+	remedy := fmt.Sprintf("Make room on the disk of %s, or discard what is parked and not needed.", s.Config.Store.Disk)
+	return roomLeft(free, reserve, what, remedy)
 }
 
-func roomLeft(free, reserve uint64, what, mend string) []Finding {
+func roomLeft(free, reserve uint64, what, remedy string) []Finding {
 	switch {
 	case free < reserve:
-		return []Finding{{Status: Wrong, What: what + ": the intake has stopped", Mend: mend}}
+		return []Finding{{Status: Wrong, What: what + ": the intake has stopped", Remedy: remedy}}
 	case free < 2*reserve:
-		return []Finding{{Status: Warning, What: what, Mend: mend}}
+		return []Finding{{Status: Warning, What: what, Remedy: remedy}}
 	}
 	return []Finding{{Status: OK, What: what}}
 }
@@ -71,7 +71,7 @@ func clock(_ context.Context, s *Scene) []Finding {
 		direction = "behind"
 	}
 	return []Finding{{Status: Warning, What: fmt.Sprintf("RabbitMQ's clock is %s %s this one", by.Round(time.Second), direction),
-		Mend: "Synchronise the clocks of both machines (NTP).", Commands: []string{"timedatectl set-ntp true"}}}
+		Remedy: "Synchronise the clocks of both machines (NTP).", Commands: []string{"timedatectl set-ntp true"}}}
 }
 
 // size is bytes for people.

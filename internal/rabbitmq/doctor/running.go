@@ -15,7 +15,7 @@ func running(_ context.Context, s *Scene) (all []Finding) {
 	case v.Err != nil && !v.Named:
 		return []Finding{{Status: OK, What: "not asked: nothing answers at " + v.Asked + ", and no address is configured"}}
 	case v.Err != nil:
-		return []Finding{{Status: Warning, What: fmt.Sprintf("no service answers at %s: %v", v.Asked, v.Err), Mend: "Start it, or give the address of one by --address.", Commands: []string{s.redrive("serve")}}}
+		return []Finding{{Status: Warning, What: fmt.Sprintf("no service answers at %s: %v", v.Asked, v.Err), Remedy: "Start it, or give the address of one by --address.", Commands: []string{s.redrive("serve")}}}
 	}
 	for _, p := range v.Problems {
 		f := Finding{Status: Wrong, What: "not ready: " + p}

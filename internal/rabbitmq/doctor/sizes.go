@@ -21,7 +21,7 @@ func (s *Scene) largest() int64 {
 func frames(_ context.Context, s *Scene) (all []Finding) {
 	if s.FrameMax > 0 && s.FrameMax < usualFrame {
 		all = append(all, Finding{Status: Warning, What: fmt.Sprintf("frames are limited to %d bytes", s.FrameMax),
-			Mend: fmt.Sprintf("Set frame_max = %d, RabbitMQ's default, in rabbitmq.conf: messages with more headers than fit are parked.", usualFrame)})
+			Remedy: fmt.Sprintf("Set frame_max = %d, RabbitMQ's default, in rabbitmq.conf: messages with more headers than fit are parked.", usualFrame)})
 	}
 	return all
 }
@@ -31,7 +31,7 @@ func sizes(ctx context.Context, s *Scene) []Finding {
 	for _, q := range s.work() {
 		if q.Messages > 0 && q.Bytes/int64(q.Messages) > s.largest() {
 			all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("its messages have %s on average, and RabbitMQ %s takes %s unless max_message_size says otherwise", size(q.Bytes/int64(q.Messages)), s.Version, size(s.largest())),
-				Mend: "Set max_message_size in rabbitmq.conf."})
+				Remedy: "Set max_message_size in rabbitmq.conf."})
 		}
 	}
 	if len(all) == 0 {

@@ -58,7 +58,7 @@ func stands(_ context.Context, s *Scene) (all []Finding) {
 		to, _ := setting(q, "dead-letter-exchange").(string)
 		if missing := s.nowhere(q, to); missing != "" {
 			f.What += ": " + missing
-			f.Mend = "Give it a target. RabbitMQ tries again every three minutes, by itself, and loses none. Do not make it at-most-once meanwhile, which deletes them."
+			f.Remedy = "Give it a target. RabbitMQ tries again every three minutes, by itself, and loses none. Do not make it at-most-once meanwhile, which deletes them."
 			switch {
 			case to == wire.ExchangeDeadLetters:
 				f.Commands, f.Fixable, f.fix = []string{s.redrive("doctor --fix")}, true, fix{topology: true}
@@ -73,7 +73,7 @@ func stands(_ context.Context, s *Scene) (all []Finding) {
 			continue
 		}
 		f.What += ", and their target is there"
-		f.Mend, f.Commands = s.anotherLeader(q)
+		f.Remedy, f.Commands = s.anotherLeader(q)
 		all = append(all, f)
 	}
 	return all
@@ -98,12 +98,12 @@ func (s *Scene) nowhere(q *management.QueueState, to string) string {
 	return ""
 }
 
-// anotherLeader says how the process is started anew: where the queue's leader goes, another
+// anotherLeader says how the process is started again: where the queue's leader goes, another
 // one begins. RabbitMQ has no command for one queue, so it is an expression of its own code.
-func (s *Scene) anotherLeader(q *management.QueueState) (mend string, commands []string) {
+func (s *Scene) anotherLeader(q *management.QueueState) (remedy string, commands []string) {
 	for _, node := range q.Online {
 		if node != q.Leader {
-			return "Let another node lead the queue, on any of RabbitMQ's machines; RabbitMQ then begins anew, and loses none. Do not make it at-most-once meanwhile, which deletes them.",
+			return "Let another node lead the queue, on any of RabbitMQ's machines; RabbitMQ then begins again, and loses none. Do not make it at-most-once meanwhile, which deletes them.",
 				[]string{"rabbitmqctl eval " + Quote(fmt.Sprintf("{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(%s, queue, %s)), rabbit_quorum_queue:transfer_leadership(Q, %s).", binary(s.VHost), binary(q.Name), atom(node)))}
 		}
 	}

@@ -47,14 +47,14 @@ func transport(_ context.Context, s *Scene) (all []Finding) {
 			unverified = unverified || strings.HasPrefix(u.Query().Get("verify"), "verify_none")
 		}
 		if len(plain) > 0 {
-			all = append(all, Finding{Status: Warning, What: fmt.Sprintf("%s speaks to %s without TLS", at.key, strings.Join(plain, ", ")), Mend: fmt.Sprintf("Set %s to %s, with a listener for TLS in RabbitMQ.", at.key, at.secure)})
+			all = append(all, Finding{Status: Warning, What: fmt.Sprintf("%s speaks to %s without TLS", at.key, strings.Join(plain, ", ")), Remedy: fmt.Sprintf("Set %s to %s, with a listener for TLS in RabbitMQ.", at.key, at.secure)})
 		}
 		if unverified {
-			all = append(all, Finding{Status: Warning, What: at.key + " says verify=verify_none, which Redrive does not obey: it always checks RabbitMQ's certificate", Mend: "Take it out, and name the authority by cacertfile=."})
+			all = append(all, Finding{Status: Warning, What: at.key + " says verify=verify_none, which Redrive does not obey: it always checks RabbitMQ's certificate", Remedy: "Take it out, and name the authority by cacertfile=."})
 		}
 	}
 	if s.Insecure {
-		all = append(all, Finding{Status: Warning, What: "REDRIVE_INSECURE=1: the command line sends tokens and passwords without TLS to other machines", Mend: "Reach the service by https://.", Commands: []string{"unset REDRIVE_INSECURE"}})
+		all = append(all, Finding{Status: Warning, What: "REDRIVE_INSECURE=1: the command line sends tokens and passwords without TLS to other machines", Remedy: "Reach the service by https://.", Commands: []string{"unset REDRIVE_INSECURE"}})
 	}
 	return all
 }
@@ -62,11 +62,11 @@ func transport(_ context.Context, s *Scene) (all []Finding) {
 func guest(_ context.Context, s *Scene) (all []Finding) {
 	if s.Guest {
 		all = append(all, Finding{Status: Wrong, What: "RabbitMQ lets guest in from other machines, with the password guest",
-			Mend: "Delete the user, or change its password and take it out of use; keep loopback_users.guest = true.", Commands: []string{"rabbitmqctl delete_user guest"}})
+			Remedy: "Delete the user, or change its password and take it out of use; keep loopback_users.guest = true.", Commands: []string{"rabbitmqctl delete_user guest"}})
 	}
 	if far := slices.DeleteFunc(hosts(s.Config.Broker.URL), func(h string) bool { return !away(h) }); s.User == "guest" && len(far) > 0 {
 		all = append(all, Finding{Status: Warning, What: "the service connects as guest to " + strings.Join(far, ", "),
-			Mend: "Make a user for it alone, with the rights it needs:", Commands: []string{s.redrive("permissions")}})
+			Remedy: "Make a user for it alone, with the rights it needs:", Commands: []string{s.redrive("permissions")}})
 	}
 	return all
 }

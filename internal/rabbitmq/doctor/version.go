@@ -7,12 +7,12 @@ import (
 
 func connection(_ context.Context, s *Scene) (all []Finding) {
 	if err := s.Missing[AMQP]; err != nil {
-		return []Finding{{Status: Wrong, What: err.Error(), Mend: "Check broker.url: host, port, user, password, virtual host. As RabbitMQ sees the user:",
+		return []Finding{{Status: Wrong, What: err.Error(), Remedy: "Check broker.url: host, port, user, password, virtual host. As RabbitMQ sees the user:",
 			Commands: []string{"rabbitmqctl authenticate_user " + Quote(s.User), "rabbitmqctl list_user_permissions " + Quote(s.User)}}}
 	}
 	for _, err := range s.Unreached {
 		all = append(all, Finding{Status: Warning, What: fmt.Sprintf("one of several addresses does not answer: %v", err), Why: "The others serve meanwhile, and one less is left to go to.",
-			Mend: "Start that node, or mend its address in broker.url or broker.management."})
+			Remedy: "Start that node, or repair its address in broker.url or broker.management."})
 	}
 	return all
 }
@@ -23,10 +23,10 @@ func version(_ context.Context, s *Scene) []Finding {
 	case !ok:
 		return []Finding{{Status: Unknown, What: "RabbitMQ did not say its version"}}
 	case v[0] < 3 || v[0] == 3 && v[1] < 10:
-		return []Finding{{Status: Wrong, What: "RabbitMQ " + s.Version + " is too old: Redrive needs 3.10", Mend: "Upgrade RabbitMQ."}}
+		return []Finding{{Status: Wrong, What: "RabbitMQ " + s.Version + " is too old: Redrive needs 3.10", Remedy: "Upgrade RabbitMQ."}}
 	case v[0] == 3:
 		return []Finding{{Status: Warning, What: "RabbitMQ " + s.Version + " fails over a malformed x-death",
-			Mend: "Upgrade to RabbitMQ 4. Until then let only users publish whom you trust, look at redrive.quarantine (redrive quarantine list), and prefer at-most-once where publishers are strangers."}}
+			Remedy: "Upgrade to RabbitMQ 4. Until then let only users publish whom you trust, look at redrive.quarantine (redrive quarantine list), and prefer at-most-once where publishers are strangers."}}
 	}
 	return []Finding{{Status: OK, What: "RabbitMQ " + s.Version}}
 }

@@ -45,8 +45,8 @@ type nodes struct {
 	at    atomic.Int64 // the index of the one to ask first
 }
 
-// patience is how long a node may take while there is another to ask.
-const patience = 10 * time.Second
+// nodeTimeout is how long a node may take while there is another to ask.
+const nodeTimeout = 10 * time.Second
 
 // New makes a client for the API at rawURL (with credentials). Where that is several
 // (see addresses) it asks one of them, and another when that does not answer.
@@ -86,7 +86,7 @@ func (c *Client) With(of credentials.Client) *Client {
 		if err != nil {
 			return nil, err
 		}
-		return (&tls.Dialer{NetDialer: &net.Dialer{Timeout: patience}, Config: secure}).DialContext(ctx, network, addr)
+		return (&tls.Dialer{NetDialer: &net.Dialer{Timeout: nodeTimeout}, Config: secure}).DialContext(ctx, network, addr)
 	}
 	c.http.Transport = t
 	return c
@@ -261,7 +261,7 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) (da
 		i := (first + n) % all
 		trying, cancel := ctx, context.CancelFunc(func() {})
 		if n < all-1 {
-			trying, cancel = context.WithTimeout(ctx, patience)
+			trying, cancel = context.WithTimeout(ctx, nodeTimeout)
 		}
 		date, err = c.ask(trying, c.nodes.bases[i], method, path, body, out)
 		cancel()

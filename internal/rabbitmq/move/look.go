@@ -212,7 +212,7 @@ func (m *Move) Write(w io.Writer, s *State) {
 		fmt.Fprintf(w, "    from exchange %q, routing key %q%s\n", b.Source, b.RoutingKey, of(b.Arguments))
 	}
 	mark(false, "moves its messages, in order and as they are; consumers see %q as their exchange", wire.RetryExchange(m.To))
-	fmt.Fprintf(w, "    their time to live begins anew: how much was left, RabbitMQ does not say; what is published after the turn may be in front of the last of them\n")
+	fmt.Fprintf(w, "    their time to live begins again: how much was left, RabbitMQ does not say; what is published after the turn may be in front of the last of them\n")
 	if m.Keep {
 		mark(false, "keeps queue %q, empty and without bindings", m.From)
 	} else {

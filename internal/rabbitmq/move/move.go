@@ -63,9 +63,9 @@ type Move struct {
 const (
 	// most messages are under way: what a crash can double.
 	most = 32
-	// pause is between tries to connect; patience how long they go on.
-	pause    = time.Second
-	patience = 2 * time.Minute
+	// pause is between tries to connect; reconnectFor how long they go on.
+	pause        = time.Second
+	reconnectFor = 2 * time.Minute
 	// passing is how long RabbitMQ may take to notice that a move was killed.
 	passing = 10 * time.Second
 )
@@ -94,7 +94,7 @@ func (m *Move) Run(ctx context.Context) error {
 		case errors.Is(err, broker.ErrLocked):
 		case m.carried > before:
 			began = time.Now()
-		case time.Since(began) > patience:
+		case time.Since(began) > reconnectFor:
 			return err
 		}
 		m.Tell(fmt.Sprintf("%v; trying again", err))

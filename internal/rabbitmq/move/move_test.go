@@ -162,7 +162,7 @@ func TestAMessageIsMovedAsItIs(t *testing.T) {
 					t.Fatalf("%d messages are there", len(after))
 				}
 				for _, some := range [][]amqp.Delivery{before, after} {
-					for i := range some { // RabbitMQ's own, anew at each delivery
+					for i := range some { // RabbitMQ's own, again at each delivery
 						delete(some[i].Headers, "x-delivery-count")
 						delete(some[i].Headers, "x-acquired-count")
 						if len(some[i].Headers) == 0 {

@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// A group that is known is the one that would be found anew, and no more are kept
+// A group that is known is the one that would be found again, and no more are kept
 // than should be, none of them of an error that came once.
 func TestWhatIsAlikeIsInItsOwnGroup(t *testing.T) {
 	var a alike

@@ -27,7 +27,7 @@ type lostBlock struct {
 	Size      int
 	Index     bool // an index of blocks: those are lost with it
 	Low, High []byte
-	// Rebuilt: what follows from records was made anew without it.
+	// Rebuilt: what follows from records was made again without it.
 	Rebuilt bool
 }
 

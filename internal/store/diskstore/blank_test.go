@@ -73,7 +73,7 @@ func TestWhatComesBesideADamagedBlockIsKept(t *testing.T) {
 
 // Wherever a table is damaged, also where it has the counters, the groups, the indexes and
 // its own index: the store opens, shows the damage, counts what there is, and what comes is
-// kept. At the next start nothing is counted anew.
+// kept. At the next start nothing is counted again.
 func TestWhatFollowsFromTheRecordsIsMadeAnew(t *testing.T) {
 	disk := tabled(t, rand.New(rand.NewPCG(7, 15)), 60)
 	file, size := largestTable(t, disk)
@@ -94,10 +94,10 @@ func TestWhatFollowsFromTheRecordsIsMadeAnew(t *testing.T) {
 			if life == 0 {
 				lost[6*60-was] = true
 			}
-			if anew := strings.Contains(log.String(), "made anew"); anew {
+			if anew := strings.Contains(log.String(), "made again"); anew {
 				rebuilt++
 				if life == 2 {
-					t.Errorf("byte %d: it is made anew once more:\n%s", at, &log)
+					t.Errorf("byte %d: it is made again once more:\n%s", at, &log)
 				}
 			}
 			if err := s.Add(ctx, []*store.Record{storetest.Waiting("b", time.Second, "new ")}); err != nil {
@@ -120,7 +120,7 @@ func TestWhatFollowsFromTheRecordsIsMadeAnew(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d times made anew, %v messages were lost", rebuilt, lost)
+	t.Logf("%d times made again, %v messages were lost", rebuilt, lost)
 	if rebuilt == 0 || len(lost) < 2 {
 		t.Error("nothing that opening needs was damaged, so this shows nothing")
 	}

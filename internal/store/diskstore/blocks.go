@@ -37,11 +37,11 @@ const blockTrailer = 5
 type badBlock struct {
 	err   error
 	until time.Time // of a disk that does not read; zero: for good
-	// mended: turning this bit back makes the checksum right.
-	mended bool
-	byte   int
-	bit    byte
-	blank  []byte // is read instead
+	// repaired: turning this bit back makes the checksum right.
+	repaired bool
+	byte     int
+	bit      byte
+	blank    []byte // is read instead
 }
 
 // eioKept is how long a block that the disk did not read twice is not asked for again.
@@ -65,7 +65,7 @@ func checksumErrorAt(err error) (here block) {
 
 // found takes note of a block whose checksum is wrong; lost is true when it is new, and no
 // bit of it can be turned back.
-func (b *badBlocks) found(fs vfs.FS, file string, err error) (at block, mended, lost bool) {
+func (b *badBlocks) found(fs vfs.FS, file string, err error) (at block, repaired, lost bool) {
 	at = checksumErrorAt(err)
 	if at.size == 0 {
 		return at, false, false
@@ -81,10 +81,10 @@ func (b *badBlocks) found(fs vfs.FS, file string, err error) (at block, mended, 
 		if sound(data) {
 			return at, false, false // it was the read, not the disk, that went wrong
 		}
-		bad.byte, bad.bit, bad.mended = flippedBit(data)
+		bad.byte, bad.bit, bad.repaired = flippedBit(data)
 	}
 	b.by[here] = bad
-	return at, bad.mended, !bad.mended
+	return at, bad.repaired, !bad.repaired
 }
 
 // leaveOut makes a lost block be read as one with nothing in it.
@@ -102,12 +102,12 @@ func (b *badBlocks) leaveOut(file string, l *lostBlock) {
 	b.by[here].blank = blank
 }
 
-// unmended are the blocks that cannot be read.
-func (b *badBlocks) unmended() (all []block) {
+// unrepaired are the blocks that cannot be read.
+func (b *badBlocks) unrepaired() (all []block) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for at, bad := range b.by {
-		if !bad.mended {
+		if !bad.repaired {
 			all = append(all, at)
 		}
 	}
@@ -138,7 +138,7 @@ func (b *badBlocks) read(f vfs.File, file string, p []byte, at int64) (int, erro
 	if bad != nil && bad.blank != nil {
 		return copy(p, bad.blank), nil
 	}
-	if bad != nil && !bad.mended {
+	if bad != nil && !bad.repaired {
 		return 0, bad.err
 	}
 	n, err := f.ReadAt(p, at)

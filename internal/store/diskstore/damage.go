@@ -77,9 +77,9 @@ func newDamage(log *slog.Logger, files *tables, folder string, salvage bool) (*d
 
 // found is called by Pebble for a block whose checksum is wrong.
 func (d *damage) found(info pebble.DataCorruptionInfo) {
-	at, mended, lost := d.files.bad.found(d.files.FS, info.Path, info.Details)
+	at, repaired, lost := d.files.bad.found(d.files.FS, info.Path, info.Details)
 	switch {
-	case mended:
+	case repaired:
 		d.log.Warn("store: a bit of a file has flipped; it is turned back whenever that is read, and nothing is lost by it", "file", info.Path, "error", info.Details)
 	case lost && d.lost != nil && strings.HasSuffix(info.Path, ".sst"):
 		l, err := lostIn(d.files, info.Path, at.at, at.size, info.Bounds.Start, info.Bounds.End.Key)

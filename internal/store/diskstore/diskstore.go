@@ -112,7 +112,7 @@ type Store struct {
 
 	mu     sync.Mutex
 	queues map[string]*queue
-	// targetsAgain is when forward targets are looked for anew that could not be read when
+	// targetsAgain is when forward targets are looked for again that could not be read when
 	// the store was opened; zero: all were.
 	targetsAgain time.Time
 	passing      passing

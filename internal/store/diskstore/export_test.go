@@ -203,7 +203,7 @@ func (s *Store) AfterEIO() {
 	}
 }
 
-// Compact makes all tables anew.
+// Compact makes all tables again.
 func (s *Store) Compact() error {
 	return s.db.Compact(context.Background(), []byte{0}, []byte{0xff}, false)
 }

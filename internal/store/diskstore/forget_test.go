@@ -61,7 +61,7 @@ func TestQueuesWithNothingLeftAreForgotten(t *testing.T) {
 		}
 		again, err := s.Recount(ctx)
 		if err != nil || !slices.Equal(again, all) {
-			t.Errorf("counted anew the ledger differs: %v", err)
+			t.Errorf("counted again the ledger differs: %v", err)
 		}
 		return names, sum
 	}

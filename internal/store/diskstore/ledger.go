@@ -79,7 +79,7 @@ func (s *Store) loadLedger() error {
 	if size <= 0 || since != seq-records {
 		if size > 0 {
 			// The witness has just shown that no commit is missing, or a person accepted it.
-			s.log.Warn("store: the ledger begins anew with what is kept, since an older version of Redrive has used the data folder, or a loss was accepted", "folder", s.path)
+			s.log.Warn("store: the ledger begins again with what is kept, since an older version of Redrive has used the data folder, or a loss was accepted", "folder", s.path)
 		}
 		if records, err = s.beginLedger(b); err != nil {
 			return err

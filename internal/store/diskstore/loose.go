@@ -156,7 +156,7 @@ func (l *loose) table(path string, visit visitor) (stopped, err error) {
 	if stopped = it.Error(); stopped == nil {
 		return nil, nil
 	}
-	if _, mended, _ := l.bad.found(l.fs.FS, path, stopped); mended {
+	if _, repaired, _ := l.bad.found(l.fs.FS, path, stopped); repaired {
 		l.unread[path] = "a flipped bit was turned back"
 		return l.table(path, visit)
 	}

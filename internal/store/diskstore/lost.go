@@ -13,8 +13,8 @@ import (
 )
 
 // lostBlocks are written down in a file of the data folder, before anything is read
-// without them: a compaction makes the table anew, and nothing but this file tells then
-// that counters may be gone, and have to be counted anew when the store is opened.
+// without them: a compaction makes the table again, and nothing but this file tells then
+// that counters may be gone, and have to be counted again when the store is opened.
 type lostBlocks struct {
 	fs     vfs.FS
 	folder string
@@ -63,7 +63,7 @@ func (l *lostBlocks) add(b lostBlock) error {
 	return l.write(append(slices.Clip(l.all), b))
 }
 
-// rebuilt notes that all that follows from records was made anew without them.
+// rebuilt notes that all that follows from records was made again without them.
 func (l *lostBlocks) rebuilt() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -105,12 +105,12 @@ func (l *lostBlocks) list() []lostBlock {
 	return slices.Clone(l.all)
 }
 
-// pending are those without which nothing was made anew yet.
+// pending are those without which nothing was made again yet.
 func (l *lostBlocks) pending() []lostBlock {
 	return slices.DeleteFunc(l.list(), func(b lostBlock) bool { return b.Rebuilt })
 }
 
-// has tells whether a key may have been in one, as far as nothing was made anew since.
+// has tells whether a key may have been in one, as far as nothing was made again since.
 func (l *lostBlocks) has(key []byte) bool {
 	return slices.ContainsFunc(l.pending(), func(b lostBlock) bool { return b.has(key) })
 }

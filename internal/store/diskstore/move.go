@@ -75,7 +75,7 @@ func (s *Store) Change(ctx context.Context, keys []store.Key, edit func(store.Ke
 type move struct {
 	*change
 	// ids and records are of one moment, and go on from where they are: an action on
-	// many meets their keys in order, or nearly, where looking each up anew costs the
+	// many meets their keys in order, or nearly, where looking each up again costs the
 	// most of all that Change does.
 	ids, records *pebble.Iterator
 

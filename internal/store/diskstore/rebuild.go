@@ -10,7 +10,7 @@ import (
 )
 
 // What follows from the records (counts, groups, the indexes of ids and groups) is made
-// anew from them when the store is opened after a block was lost: it may have been in it.
+// again from them when the store is opened after a block was lost: it may have been in it.
 
 // derived are the prefixes of what follows from the records.
 var derived = []byte{prefixCount, prefixGroup, prefixID, prefixTally, prefixShared}
@@ -31,20 +31,20 @@ func (s *Store) probe() error {
 			return err
 		}
 	}
-	if s.damage.lost == nil && len(s.damage.files.bad.unmended()) > 0 {
+	if s.damage.lost == nil && len(s.damage.files.bad.unrepaired()) > 0 {
 		return fmt.Errorf("%w: of what leads to the records", pebble.ErrCorruption) // what is salvaged is not rebuilt
 	}
 	return nil
 }
 
-// rebuild makes anew what follows from the records. When it is cut short it begins anew at
+// rebuild makes again what follows from the records. When it is cut short it begins again at
 // the next start.
 func (s *Store) rebuild() error {
 	lost := s.damage.lost.pending()
 	if len(lost) == 0 {
 		return nil
 	}
-	s.log.Warn("store: blocks that cannot be read were set apart; counts, groups and indexes are made anew from the records", "folder", s.path, "blocks", len(lost))
+	s.log.Warn("store: blocks that cannot be read were set apart; counts, groups and indexes are made again from the records", "folder", s.path, "blocks", len(lost))
 	c := s.change(0)
 	defer c.close()
 	for _, prefix := range derived {

@@ -74,7 +74,7 @@ func (s *Store) formatByWitness() (byte, error) {
 }
 
 // upgrade brings a folder of an earlier format up to this one. When it is cut short it
-// begins anew: the number is written last, with the counts.
+// begins again: the number is written last, with the counts.
 func (s *Store) upgrade(from byte) error {
 	if from == formatVersion {
 		return nil

@@ -29,7 +29,7 @@ type lane struct {
 	// next is when the first unclaimed record is due; zero when there is none.
 	next time.Time
 	// again: a claim left out what could not be read, and this is when it is looked for
-	// anew, as a disk may read then; zero: nothing was left out.
+	// again, as a disk may read then; zero: nothing was left out.
 	again time.Time
 	// claimed has the keys on loan; false while the loan is being settled, so
 	// that a claim given twice is counted once.

@@ -43,12 +43,12 @@ type listener struct {
 func NewReplicas() *Replicas { return &Replicas{state: newState(), beats: map[string]beat{}} }
 
 // Join opens the store for one more service.
-func (f *Replicas) Join() *Member { return &Member{Store: open(f.state), fleet: f} }
+func (f *Replicas) Join() *Member { return &Member{Store: open(f.state), replicas: f} }
 
 // Member implements store.Shared.
 type Member struct {
 	*Store
-	fleet *Replicas
+	replicas *Replicas
 }
 
 // Kill ends a member as if its process was killed: what it still calls does nothing,
@@ -72,13 +72,13 @@ func (m *Member) Beat(_ context.Context, replica string, about []byte, ttl time.
 	if err != nil {
 		return nil, err
 	}
-	m.fleet.mu.Lock()
-	defer m.fleet.mu.Unlock()
+	m.replicas.mu.Lock()
+	defer m.replicas.mu.Unlock()
 	now := time.Now()
-	maps.DeleteFunc(m.fleet.beats, func(_ string, b beat) bool { return !now.Before(b.until) })
-	m.fleet.beats[replica] = beat{slices.Clone(about), now.Add(ttl)}
-	for _, id := range slices.Sorted(maps.Keys(m.fleet.beats)) {
-		all = append(all, store.Replica{ID: id, About: m.fleet.beats[id].about})
+	maps.DeleteFunc(m.replicas.beats, func(_ string, b beat) bool { return !now.Before(b.until) })
+	m.replicas.beats[replica] = beat{slices.Clone(about), now.Add(ttl)}
+	for _, id := range slices.Sorted(maps.Keys(m.replicas.beats)) {
+		all = append(all, store.Replica{ID: id, About: m.replicas.beats[id].about})
 	}
 	return all, nil
 }
@@ -88,9 +88,9 @@ func (m *Member) Leave(_ context.Context, replica string) error {
 	unlock, err := m.lock()
 	defer unlock()
 	if err == nil {
-		m.fleet.mu.Lock()
-		defer m.fleet.mu.Unlock()
-		delete(m.fleet.beats, replica)
+		m.replicas.mu.Lock()
+		defer m.replicas.mu.Unlock()
+		delete(m.replicas.beats, replica)
 	}
 	return err
 }
@@ -143,9 +143,9 @@ func (m *Member) Tell(_ context.Context, topic string, said []byte) error {
 	if err != nil {
 		return err
 	}
-	m.fleet.mu.Lock()
-	defer m.fleet.mu.Unlock()
-	for _, l := range m.fleet.heard {
+	m.replicas.mu.Lock()
+	defer m.replicas.mu.Unlock()
+	for _, l := range m.replicas.heard {
 		if l.topic != topic || l.member.closed {
 			continue
 		}
@@ -165,7 +165,7 @@ func (m *Member) Listen(ctx context.Context, topic string, hear func([]byte)) er
 	if err != nil {
 		return err
 	}
-	f := m.fleet
+	f := m.replicas
 	l := &listener{member: m, topic: topic, news: make(chan struct{}, 1)}
 	f.mu.Lock()
 	f.heard = append(f.heard, l)

@@ -101,7 +101,7 @@ func (c *change) lock(ctx context.Context, keys []store.Key) error {
 		if err != nil || len(busy) == 0 {
 			return err
 		}
-		if time.Since(began) > patience {
+		if time.Since(began) > lockTimeout {
 			for _, t := range busy {
 				t.locked = false
 			}

@@ -15,13 +15,13 @@ func (s *Store) Renew(ctx context.Context) error { return s.renew(ctx) }
 // Recover releases what others have left locked, as s does now and then.
 func (s *Store) Recover(ctx context.Context) error { return s.recover(ctx) }
 
-// Refresh reads the groups anew, as s does now and then.
+// Refresh reads the groups again, as s does now and then.
 func (s *Store) Refresh(ctx context.Context) error { return s.groups.refresh(ctx, s) }
 
 // Steps has told told before a Change is done; an error ends it there, as a crash would.
 func (s *Store) Steps(told func(string) error) { s.step = told }
 
-// Forgot makes s ask anew how much room there is.
+// Forgot makes s ask again how much room there is.
 func (s *Store) Forgot() {
 	s.server.mu.Lock()
 	defer s.server.mu.Unlock()

@@ -19,7 +19,7 @@ type idle struct {
 
 // Forget implements store.Changer. Who stood still in it does no harm when it goes on:
 // in a term it is refused, and in any case each record is locked and looked at again
-// before it is deleted. One that was restored, or discarded anew, stays.
+// before it is deleted. One that was restored, or discarded again, stays.
 func (s *Store) Forget(ctx context.Context, now time.Time) (int, error) {
 	n, err := store.Forget(ctx, s, now)
 	if err != nil {

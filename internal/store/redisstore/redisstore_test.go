@@ -69,8 +69,8 @@ func suiteWith(t *testing.T, o redisstore.Options) {
 	})
 }
 
-// patience: no failover is what these are about, and one loses what was not replicated.
-const patience = time.Minute
+// downAfter: no failover is what these are about, and one loses what was not replicated.
+const downAfter = time.Minute
 
 // TestTheDocumentedUserByTLS runs the suite by TLS, on Redis and on Valkey.
 func TestRedisEngine(t *testing.T) { suite(t, redisnode.New(t, redisnode.Options{}).URL()) }

@@ -19,7 +19,7 @@ type serverRoom struct {
 	added       uint64 // since then, about
 }
 
-// asked anew so often at most.
+// asked again so often at most.
 const roomAge = time.Second
 
 // memory asks, and reads what INFO says. Without a maxmemory the limit is the machine's

@@ -133,7 +133,7 @@ func (s *Store) Tell(ctx context.Context, topic string, said []byte) error {
 }
 
 // Listen implements store.Shared. It has a connection of its own, since rueidis would
-// subscribe anew after a cut and say nothing of it.
+// subscribe again after a cut and say nothing of it.
 func (s *Store) Listen(ctx context.Context, topic string, hear func(said []byte)) error {
 	done, err := s.use(ctx)
 	if err != nil {

@@ -131,7 +131,7 @@ func (s *stalled) Change(ctx context.Context, keys []store.Key, edit func(store.
 }
 
 // Who stands still in forgetting, and goes on when others have restored some messages
-// and discarded some anew, deletes none of these: with no term to refuse it.
+// and discarded some again, deletes none of these: with no term to refuse it.
 func TestAStalledForgetSparesWhatWasRestored(t *testing.T) {
 	for _, at := range []string{"before it locks", "before it commits"} {
 		t.Run(at, func(t *testing.T) {

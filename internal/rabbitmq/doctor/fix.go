@@ -24,7 +24,7 @@ func (f fix) String() string {
 // Plan is what --fix will do, in order.
 type Plan []fix
 
-// Plan of the findings that can be mended safely.
+// Plan of the findings that can be repaired safely.
 func (r *Report) Plan() (p Plan) {
 	done := map[fix]bool{}
 	for _, f := range r.Findings {
