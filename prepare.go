@@ -27,7 +27,7 @@ func (s *settler) prepare(ctx context.Context) error {
 			return nil
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case broker.Mendable(err) || s.verify && errors.Is(err, wire.ErrUnroutable):
+		case broker.NeedsPerson(err) || s.verify && errors.Is(err, wire.ErrUnroutable):
 			return fmt.Errorf("redrive: %s for queue %q: %w%s", s.limits.Name, s.consumer.Queue, err, s.advice(err))
 		}
 		s.log.Warn("what failed messages need cannot be made yet; trying again", "queue", s.consumer.Queue, "error", err)

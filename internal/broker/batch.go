@@ -19,7 +19,7 @@ const (
 // the load: one message when there is one, hundreds in a storm.
 type gathering struct {
 	deliveries <-chan amqp.Delivery
-	mending    *intakeConn
+	repairing  *intakeConn
 	ch         *amqp.Channel
 	tag        string
 	batch      []wire.Delivery
@@ -28,7 +28,7 @@ type gathering struct {
 
 // gather lets deliveries pile up while a batch is being taken: amqp091-go hands
 // them over one by one, so that without it every batch would be of one message.
-func gather(deliveries <-chan amqp.Delivery, mending *intakeConn, ch *amqp.Channel, tag string) *gathering {
+func gather(deliveries <-chan amqp.Delivery, repairing *intakeConn, ch *amqp.Channel, tag string) *gathering {
 	arrived := make(chan amqp.Delivery, batchMost)
 	go func() { // ends when the client closes deliveries; drain waits for it
 		defer close(arrived)
@@ -36,7 +36,7 @@ func gather(deliveries <-chan amqp.Delivery, mending *intakeConn, ch *amqp.Chann
 			arrived <- d
 		}
 	}()
-	return &gathering{deliveries: arrived, mending: mending, ch: ch, tag: tag}
+	return &gathering{deliveries: arrived, repairing: repairing, ch: ch, tag: tag}
 }
 
 // waiting tells whether next would not wait.
@@ -57,18 +57,18 @@ func (g *gathering) next(ctx context.Context) (batch []wire.Delivery, last uint6
 			Note: m.note, Unreadable: m.unreadable, Doubled: m.doubled})
 		last = d.DeliveryTag
 		bytes += len(d.Body)
-		g.mending.gate.taken(len(d.Body))
+		g.repairing.gate.taken(len(d.Body))
 	}
 	if g.ahead != nil {
 		add(g.ahead)
 		g.ahead = nil
 	} else {
-		g.mending.gate.waiting(true)
+		g.repairing.gate.waiting(true)
 		select {
 		case <-ctx.Done():
 			return nil, 0, false
 		case d, ok := <-g.deliveries:
-			g.mending.gate.waiting(false)
+			g.repairing.gate.waiting(false)
 			if !ok {
 				return nil, 0, false
 			}
@@ -95,7 +95,7 @@ func (g *gathering) next(ctx context.Context) (batch []wire.Delivery, last uint6
 
 // drain lets amqp091-go close: it waits for its deliveries to be received.
 func (g *gathering) drain(conn *amqp.Connection) {
-	g.mending.gate.open()
+	g.repairing.gate.open()
 	var d sync.WaitGroup
 	d.Go(func() {
 		for range g.deliveries {
@@ -103,9 +103,9 @@ func (g *gathering) drain(conn *amqp.Connection) {
 	})
 	// Cancelled first: a connection that closes right after many acknowledgements
 	// can undo some, and what was taken is delivered again. [seen on 3.10.8 and 4.3.6]
-	force := time.AfterFunc(2*time.Second, func() { _ = g.mending.Close() })
+	force := time.AfterFunc(2*time.Second, func() { _ = g.repairing.Close() })
 	_ = g.ch.Cancel(g.tag, false)
 	force.Stop()
-	closeSoon(conn, g.mending)
+	closeSoon(conn, g.repairing)
 	d.Wait()
 }

@@ -326,12 +326,12 @@ func (k *Carrier) send(ctx context.Context, exchange string, batch []amqp.Delive
 	}
 	// What has begun is finished, but for a RabbitMQ that does not answer: under an
 	// alarm it may take hours.
-	patient, giveUp := context.WithCancel(context.WithoutCancel(ctx))
+	waiting, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(closeLimit, giveUp) })()
 	for i := range batch {
 		for wait := firstRetry; ; wait = min(2*wait, longestRetry) {
-			acked, err := pending[i].WaitContext(patient)
+			acked, err := pending[i].WaitContext(waiting)
 			if acked {
 				break
 			}

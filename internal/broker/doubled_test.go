@@ -42,7 +42,7 @@ func TestADeathHeaderThatStandsTwiceProvesNothing(t *testing.T) {
 		{"too many headers besides", append(many, deathList("x-death", own), deathList("x-death", forged)), `the header "x-death" twice`},
 		{"malformed after it", [][]byte{deathList("x-death", own), entry("a", 'S', []byte{0, 0, 0, 9, 'x'})}, unreadTable},
 	} {
-		_, m := mendHeader(header(c.table...))
+		_, m := repairHeader(header(c.table...))
 		if !strings.Contains(m.doubled, c.want) || (c.want == "") != (m.doubled == "") {
 			t.Errorf("%s: %q, want %q", c.name, m.doubled, c.want)
 		}
@@ -76,7 +76,7 @@ func TestEveryDoubledNameIsFound(t *testing.T) {
 			headers++
 		}
 		doubled = doubled || headers > 1
-		if _, m := mendHeader(header(table...)); (m.doubled != "") != doubled {
+		if _, m := repairHeader(header(table...)); (m.doubled != "") != doubled {
 			t.Errorf("doubled: %q, want %v", m.doubled, doubled)
 		}
 	})

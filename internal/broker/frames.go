@@ -23,8 +23,8 @@ import (
 //     bit), which RabbitMQ 3 delivers as it is, nested too deep, or too many.
 //
 // intakeConn lets the client take them: it tells the client that there is no
-// limit to a frame (and RabbitMQ that its limit is agreed), and mends the
-// headers, see mend.go. It is for a connection that consumes and publishes nothing,
+// limit to a frame (and RabbitMQ that its limit is agreed), and repairs the
+// headers, see repair.go. It is for a connection that consumes and publishes nothing,
 // since the client then believes it could send frames of any size; with raw, for one
 // that consumes on a single channel.
 //
@@ -44,9 +44,9 @@ type intakeConn struct {
 	headers   uint64               // content headers seen: the delivery tag of the last one, on one channel
 	delivered map[uint16]*delivery // by channel: what its next content header belongs to
 	mu        sync.Mutex
-	mended    map[delivery]mended // until somebody asks
-	any       atomic.Bool         // something was mended: until then no one need look
-	raw       map[uint64][]byte   // by delivery tag, see verbatim; nil: the client reads properties
+	repaired  map[delivery]repaired // until somebody asks
+	any       atomic.Bool           // something was repaired: until then no one need look
+	raw       map[uint64][]byte     // by delivery tag, see verbatim; nil: the client reads properties
 }
 
 // delivery is one message as basic.deliver names it: consumer tags are not used twice on a
@@ -57,7 +57,7 @@ type delivery struct {
 }
 
 func newIntakeConn(c net.Conn) *intakeConn {
-	i := &intakeConn{Conn: c, in: bufio.NewReaderSize(c, 128<<10), delivered: map[uint16]*delivery{}, mended: map[delivery]mended{}}
+	i := &intakeConn{Conn: c, in: bufio.NewReaderSize(c, 128<<10), delivered: map[uint16]*delivery{}, repaired: map[delivery]repaired{}}
 	i.gate.init()
 	return i
 }
@@ -89,7 +89,7 @@ func (c *intakeConn) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// next reads one frame and mends it.
+// next reads one frame and repairs it.
 func (c *intakeConn) next() error {
 	head := c.head[:]
 	if _, err := io.ReadFull(c.in, head); err != nil {
@@ -119,10 +119,10 @@ func (c *intakeConn) next() error {
 		c.headers++
 		if c.raw != nil {
 			c.frame = c.keepRaw(payload)
-		} else if fixed, m := mendHeader(payload); m != (mended{}) {
+		} else if fixed, m := repairHeader(payload); m != (repaired{}) {
 			c.mu.Lock()
 			if d := c.delivered[binary.BigEndian.Uint16(head[1:])]; d != nil {
-				c.mended[*d] = m
+				c.repaired[*d] = m
 			}
 			c.any.Store(true)
 			c.mu.Unlock()
@@ -183,22 +183,22 @@ func (c *intakeConn) deliver(channel uint16, args []byte) {
 	d.tag = binary.BigEndian.Uint64(args[n:])
 }
 
-// mendedHeaders returns, once, what was mended in a delivery.
-func (c *intakeConn) mendedHeaders(consumer string, tag uint64) mended {
+// repairedHeaders returns, once, what was repaired in a delivery.
+func (c *intakeConn) repairedHeaders(consumer string, tag uint64) repaired {
 	if !c.any.Load() {
-		return mended{}
+		return repaired{}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	d := delivery{consumer, tag}
-	m := c.mended[d]
-	delete(c.mended, d)
+	m := c.repaired[d]
+	delete(c.repaired, d)
 	return m
 }
 
-// forget drops what was mended for a consumer that has ended, and was not asked for.
+// forget drops what was repaired for a consumer that has ended, and was not asked for.
 func (c *intakeConn) forget(consumer string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	maps.DeleteFunc(c.mended, func(d delivery, _ mended) bool { return d.consumer == consumer })
+	maps.DeleteFunc(c.repaired, func(d delivery, _ repaired) bool { return d.consumer == consumer })
 }

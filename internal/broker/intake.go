@@ -58,17 +58,17 @@ type Taker interface {
 // batch under way is finished first. It connects again for as long as it takes,
 // and returns an error only when trying again cannot succeed.
 func (i *Intake) Run(ctx context.Context, taker Taker) error {
-	var mending *intakeConn
+	var repairing *intakeConn
 	wrap := func(c net.Conn) net.Conn {
-		mending = newIntakeConn(newGatheringConn(c))
-		return mending
+		repairing = newIntakeConn(newGatheringConn(c))
+		return repairing
 	}
 	return i.link.keep(ctx, wrap, func(ctx context.Context, conn *amqp.Connection) error {
-		return i.consume(ctx, conn, mending, taker)
+		return i.consume(ctx, conn, repairing, taker)
 	})
 }
 
-func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, mending *intakeConn, taker Taker) error {
+func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, repairing *intakeConn, taker Taker) error {
 	crashed := errors.Is(i.link.now().Err, errCrashed)
 	if !crashed { // else it is there, and the sooner the limit is reached the better
 		declare := i.declare
@@ -104,17 +104,17 @@ func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, mending *in
 	watch.Go(func() {
 		if err := i.watch(watching, conn, said); err != nil && watching.Err() == nil && !conn.IsClosed() {
 			i.link.observe(State{Connected: true, Err: err})
-			closeSoon(conn, mending) // the next connection says whether it can be mended
+			closeSoon(conn, repairing) // the next connection says whether it can be repaired
 		}
 	})
 	defer func() {
 		stop()
-		taker.Disconnected()     // closing may take seconds
-		closeSoon(conn, mending) // or a broker that hangs would hold it up
+		taker.Disconnected()       // closing may take seconds
+		closeSoon(conn, repairing) // or a broker that hangs would hold it up
 		watch.Wait()
 	}()
 	for window := 1; ; window = min(widening*window, i.prefetch) {
-		again, err := i.consumeWindow(ctx, conn, ch, mending, taker, window, consuming)
+		again, err := i.consumeWindow(ctx, conn, ch, repairing, taker, window, consuming)
 		if err != nil {
 			return err
 		}
@@ -140,7 +140,7 @@ const widening = 8
 // consumeWindow takes messages in, with so many outstanding at most. A window
 // that is not the largest ends, with again, when it has been full: what is in it
 // when a connection ends counts as a failed delivery, see DeliveryLimit.
-func (i *Intake) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *amqp.Channel, mending *intakeConn, taker Taker, window int, consuming func()) (again bool, err error) {
+func (i *Intake) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *amqp.Channel, repairing *intakeConn, taker Taker, window int, consuming func()) (again bool, err error) {
 	if err := ch.Qos(window, 0, false); err != nil {
 		return false, explain(err)
 	}
@@ -150,7 +150,7 @@ func (i *Intake) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *a
 		return false, fmt.Errorf("consuming %s: %w", i.queue, explain(err))
 	}
 	consuming()
-	g := gather(deliveries, mending, ch, consumer)
+	g := gather(deliveries, repairing, ch, consumer)
 	defer func() {
 		if !again {
 			g.drain(conn)

@@ -32,27 +32,27 @@ type Config struct {
 	// Observe receives each change. It is called by one goroutine at a time
 	// and must not block.
 	Observe func(State)
-	// Strict ends Run over what a person must mend (a wrong password, a missing
+	// Strict ends Run over what a person must correct (a wrong password, a missing
 	// right or queue), until it has worked once: a person who starts a program needs to
-	// told. Later the same may pass, as when a queue is declared anew.
+	// told. Later the same may pass, as when a queue is declared again.
 	Strict bool
 	// Majority ends a connection whose node is parted from most of its cluster, where
 	// there is another address to go to; see watchMajority. Its user must have the
 	// service's rights.
 	Majority bool
-	// Credentials are read anew for each connection.
+	// Credentials are read again for each connection.
 	Credentials credentials.Client
 	// AMQP is what a user of the library sets. Its TLSClientConfig is used by amqps://
 	// instead of the files of Credentials and those that the URL names, its SASL instead
 	// of the URL's user; its FrameSize and Recovery mean nothing.
 	AMQP amqp.Config
-	// Lasting makes Run try again also what trying again hardly mends: others in the
+	// Lasting makes Run try again also what trying again hardly repairs: others in the
 	// same process must not end with it.
 	Lasting bool
 }
 
-// Mendable tells what a person must mend from what passes.
-func Mendable(err error) bool {
+// NeedsPerson tells what a person must correct from what passes.
+func NeedsPerson(err error) bool {
 	for _, e := range []error{wire.ErrForbidden, wire.ErrNoVHost, wire.ErrQueueGone, wire.ErrDiffers, wire.ErrNoType, wire.ErrTLS} {
 		if errors.Is(err, e) {
 			return true
@@ -155,7 +155,7 @@ func (l *link) keep(ctx context.Context, wrap func(net.Conn) net.Conn, use func(
 			l.observe(State{Err: p.error})
 			return p.error
 		}
-		if strict = strict && !l.now().Connected; strict && Mendable(err) {
+		if strict = strict && !l.now().Connected; strict && NeedsPerson(err) {
 			return err
 		}
 		connected, crashed := l.now().Connected, errors.Is(err, errCrashed)
@@ -178,7 +178,7 @@ func (l *link) keep(ctx context.Context, wrap func(net.Conn) net.Conn, use func(
 	}
 }
 
-// permanent marks an error that trying again does not mend.
+// permanent marks an error that trying again does not repair.
 type permanent struct{ error }
 
 func (p permanent) Unwrap() error { return p.error }

@@ -108,7 +108,7 @@ func TestConnectionsSpreadOverBrokers(t *testing.T) {
 }
 
 // Why none can be reached is always the same text, so that it is logged once; and what
-// a person must mend is known for what it is.
+// a person must correct is known for what it is.
 func TestNoBrokerCanBeReached(t *testing.T) {
 	text := ""
 	for range 10 {
@@ -120,13 +120,13 @@ func TestNoBrokerCanBeReached(t *testing.T) {
 	}
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		_, err := broker.NewLook(context.Background(), broker.Config{URL: nobody + "," + v.URLAs("stranger", "wrong"), Name: "test"})
-		if err == nil || !broker.Mendable(err) {
+		if err == nil || !broker.NeedsPerson(err) {
 			t.Errorf("a wrong password: %v", err)
 		}
 	})
 }
 
-// A virtual host that does not exist is for a person to mend, as is one that the user has
+// A virtual host that does not exist is for a person to repair, as is one that the user has
 // no rights in; too many connections pass by themselves.
 func TestAVirtualHostThatDoesNotExistIsForAPerson(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
@@ -136,14 +136,14 @@ func TestAVirtualHostThatDoesNotExistIsForAPerson(t *testing.T) {
 			_, err := broker.NewLook(context.Background(), broker.Config{URL: url, Name: "test"})
 			return err
 		}
-		if err := look(strings.Replace(v.URL(), v.Name, "nowhere", 1)); !errors.Is(err, wire.ErrNoVHost) || !broker.Mendable(err) {
+		if err := look(strings.Replace(v.URL(), v.Name, "nowhere", 1)); !errors.Is(err, wire.ErrNoVHost) || !broker.NeedsPerson(err) {
 			t.Errorf("no such virtual host: %v", err)
 		}
-		if err := look(v.URLAs(user, "pw")); !errors.Is(err, wire.ErrForbidden) || !broker.Mendable(err) {
+		if err := look(v.URLAs(user, "pw")); !errors.Is(err, wire.ErrForbidden) || !broker.NeedsPerson(err) {
 			t.Errorf("a user without rights: %v", err)
 		}
 		v.Must("PUT", "vhost-limits/"+v.Name+"/max-connections", map[string]any{"value": 0})
-		if err := look(v.URL()); err == nil || broker.Mendable(err) {
+		if err := look(v.URL()); err == nil || broker.NeedsPerson(err) {
 			t.Errorf("too many connections: %v", err)
 		}
 	})

@@ -201,7 +201,7 @@ func TestRetryExchanges(t *testing.T) {
 			t.Errorf("binding a queue that does not exist: %v", err)
 		}
 		exists(false)
-		for range 2 { // a queue that was made anew is bound again
+		for range 2 { // a queue that was made again is bound again
 			v.Queue("q", amqp.Table{"x-queue-type": "classic"})
 			if err := p.BindReturn(ctx, "q"); err != nil {
 				t.Fatal(err)

@@ -46,7 +46,7 @@ const staleAfter = 2 * time.Second
 // nacked has another channel take the place of this one, which is closed when all that
 // was published on it has its answer. A channel of RabbitMQ 3's that publishes to a
 // quorum queue for the first time while its leader dies refuses everything for that
-// queue from then on. [measured on 3.10.8; rabbitmq-server #9241 mends it in 3.11]
+// queue from then on. [measured on 3.10.8; rabbitmq-server #9241 repairs it in 3.11]
 func (s *session) nacked() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

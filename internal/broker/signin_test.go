@@ -32,7 +32,7 @@ func TestAConnectionCutWhileSigningInIsNoWrongPassword(t *testing.T) {
 			if cuts++; strings.Contains(err.Error(), "lost while signing in") {
 				signing++
 			}
-			if broker.Mendable(err) {
+			if broker.NeedsPerson(err) {
 				t.Errorf("cut after %d bytes: %v", bytes, err)
 			}
 		}

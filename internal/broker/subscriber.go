@@ -25,10 +25,10 @@ type Subscriber struct {
 	closing sync.WaitGroup
 }
 
-// shared is one connection, and what mends the deliveries on it.
+// shared is one connection, and what repairs the deliveries on it.
 type shared struct {
-	conn    *amqp.Connection
-	mending *intakeConn
+	conn      *amqp.Connection
+	repairing *intakeConn
 }
 
 // NewSubscriber makes a subscriber; Run keeps it connected.
@@ -50,28 +50,28 @@ type Subscription struct {
 	// settled goes back to the queue.
 	In <-chan amqp.Delivery
 	// Ended is closed when nothing delivered can be acknowledged any more.
-	Ended   <-chan struct{}
-	mending *intakeConn
+	Ended     <-chan struct{}
+	repairing *intakeConn
 }
 
 // Unreadable says why a delivery cannot be published again as it was; "" when it
 // can. It is to be asked once for each.
 func (s *Subscription) Unreadable(d *amqp.Delivery) string {
-	return s.mending.mendedHeaders(d.ConsumerTag, d.DeliveryTag).unreadable
+	return s.repairing.repairedHeaders(d.ConsumerTag, d.DeliveryTag).unreadable
 }
 
 // Run connects, and connects again for as long as it takes, until ctx ends. Each
 // Consume must have returned by then.
 func (s *Subscriber) Run(ctx context.Context) error {
-	var mending *intakeConn
+	var repairing *intakeConn
 	wrap := func(c net.Conn) net.Conn {
-		mending = newIntakeConn(newGatheringConn(c))
-		mending.gate.open() // prefetch is the user's own bound
-		return mending
+		repairing = newIntakeConn(newGatheringConn(c))
+		repairing.gate.open() // prefetch is the user's own bound
+		return repairing
 	}
 	defer s.closing.Wait()
 	return s.link.keep(ctx, wrap, func(ctx context.Context, conn *amqp.Connection) error {
-		s.use(&shared{conn, mending})
+		s.use(&shared{conn, repairing})
 		s.link.observe(State{Connected: true})
 		<-ctx.Done() // the connection ends, or Run is to
 		s.use(nil)
@@ -109,7 +109,7 @@ func (s *Subscriber) current(ctx context.Context) (now *shared, consumer string,
 // Consume calls use with one subscription after the other, consuming again for as long as
 // it takes, until ctx ends. use returns when it has settled what it took, or can no longer;
 // what it has not settled goes back to the queue. It returns an error only before it has
-// consumed once, for what a person must mend. Safe for concurrent use.
+// consumed once, for what a person must correct. Safe for concurrent use.
 func (s *Subscriber) Consume(ctx context.Context, q Subscribed, use func(Subscription)) error {
 	said := ""
 	for worked, wait := false, firstRetry; ; wait = min(2*wait, longestRetry) {
@@ -121,7 +121,7 @@ func (s *Subscriber) Consume(ctx context.Context, q Subscribed, use func(Subscri
 		if ctx.Err() != nil {
 			return nil
 		}
-		if worked = worked || consumed; !worked && Mendable(err) {
+		if worked = worked || consumed; !worked && NeedsPerson(err) {
 			return err
 		}
 		if consumed {
@@ -158,7 +158,7 @@ func (s *Subscriber) subscribe(ctx context.Context, now *shared, consumer string
 		defer close(ended)
 		why = c.ending(q)
 	}()
-	use(Subscription{In: c.deliveries, Ended: ended, mending: now.mending})
+	use(Subscription{In: c.deliveries, Ended: ended, repairing: now.repairing})
 	s.leave(ctx, now, c, consumer, q.Queue)
 	select {
 	case <-ended:
@@ -263,7 +263,7 @@ func (s *Subscriber) leave(ctx context.Context, now *shared, c *consuming, consu
 		}
 		_ = c.ch.Close()
 		drained.Wait()
-		now.mending.forget(consumer)
+		now.repairing.forget(consumer)
 	})
 	limit := time.NewTimer(closeLimit)
 	defer limit.Stop()

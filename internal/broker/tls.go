@@ -84,7 +84,7 @@ func (c *Config) external(uri *amqp.URI) bool {
 		slices.ContainsFunc(c.AMQP.SASL, func(a amqp.Authentication) bool { return a.Mechanism() == "EXTERNAL" })
 }
 
-// security is how to speak TLS to a broker; nil: not at all. Its files are read anew.
+// security is how to speak TLS to a broker; nil: not at all. Its files are read again.
 func (c *Config) security(uri *amqp.URI) (*tls.Config, error) {
 	if uri.Scheme != "amqps" {
 		return nil, nil

@@ -134,7 +134,7 @@ func refusedWith(t *testing.T, what string, c broker.Config, says ...string) {
 		t.Errorf("%s: it is connected", what)
 		return
 	}
-	if !errors.Is(err, wire.ErrTLS) || !broker.Mendable(err) || strings.Contains(err.Error(), "s3cretpass") {
+	if !errors.Is(err, wire.ErrTLS) || !broker.NeedsPerson(err) || strings.Contains(err.Error(), "s3cretpass") {
 		t.Errorf("%s: %v", what, err)
 	}
 	for _, s := range says {

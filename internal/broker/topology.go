@@ -109,5 +109,5 @@ func ask(conn *amqp.Connection, queue string) (q amqp.Queue, err error) {
 
 func declaring(what, name string, err error) error {
 	err = explain(err)
-	return fmt.Errorf("declaring the %s %q: %w%s", what, name, err, mend(what, name, err))
+	return fmt.Errorf("declaring the %s %q: %w%s", what, name, err, repair(what, name, err))
 }

@@ -87,7 +87,7 @@ func (m *Move) Run(ctx context.Context) error {
 		switch {
 		case err == nil || ctx.Err() != nil:
 			return err
-		case errors.Is(err, ErrConsumers) || errors.Is(err, ErrRefused) || errors.Is(err, management.ErrDenied) || broker.Mendable(err) && !errors.Is(err, wire.ErrQueueGone) && !opening:
+		case errors.Is(err, ErrConsumers) || errors.Is(err, ErrRefused) || errors.Is(err, management.ErrDenied) || broker.NeedsPerson(err) && !errors.Is(err, wire.ErrQueueGone) && !opening:
 			return err
 		case errors.Is(err, broker.ErrLocked) && !connected && time.Since(began) > passing:
 			return fmt.Errorf("queue %q %w", m.From, err)

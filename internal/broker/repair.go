@@ -16,50 +16,50 @@ const (
 // entries for the client. It is on parked messages only.
 const HeaderUnreadable = "x-redrive-unreadable"
 
-// mended is what was changed so that a message can be read at all.
-type mended struct {
+// repaired is what was changed so that a message can be read at all.
+type repaired struct {
 	note       string // it can still be returned, but for this
 	unreadable string // it cannot be returned as it was, for this reason
 	doubled    string // its death headers prove nothing, for this reason: see doubled.go
 }
 
-// mendHeader changes what the client cannot read in the header table of a
+// repairHeader changes what the client cannot read in the header table of a
 // content header, mostly in place, and says what it did. What RabbitMQ would not
 // send is left to the client to judge.
-func mendHeader(p []byte) ([]byte, mended) {
+func repairHeader(p []byte) ([]byte, repaired) {
 	const fixed = 14 // class, weight, body size, flags
 	if len(p) < fixed {
-		return p, mended{}
+		return p, repaired{}
 	}
 	flags := binary.BigEndian.Uint16(p[12:])
 	rest := p[fixed:]
 	for _, bit := range []uint16{1 << 15, 1 << 14} { // content type and encoding come first
 		if flags&bit != 0 {
 			if len(rest) < 1 || len(rest) < 1+int(rest[0]) {
-				return p, mended{}
+				return p, repaired{}
 			}
 			rest = rest[1+int(rest[0]):]
 		}
 	}
 	if flags&(1<<13) == 0 {
-		return p, mended{}
+		return p, repaired{}
 	}
 	table, after, ok := long(rest)
 	if !ok {
-		return p, mended{}
+		return p, repaired{}
 	}
-	m := mended{doubled: doubledIn(table)}
+	m := repaired{doubled: doubledIn(table)}
 	entries := 0
 	var death []byte // the x-death entry, with its name: without it the origin is unknown
 	for t := table; len(t) > 0; entries++ {
 		n := 1 + int(t[0])
 		if len(t) < n+1 {
-			return p, mended{doubled: m.doubled}
+			return p, repaired{doubled: m.doubled}
 		}
 		name, value := t[1:n], t[n:]
-		next, fits, ok := mendValue(value, 1, &m)
+		next, fits, ok := repairValue(value, 1, &m)
 		if !ok {
-			return p, mended{doubled: m.doubled}
+			return p, repaired{doubled: m.doubled}
 		}
 		if !fits {
 			// A table or a list becomes bytes: they have the same form.
@@ -79,7 +79,7 @@ func mendHeader(p []byte) ([]byte, mended) {
 	kept = append(binary.BigEndian.AppendUint32(append(kept, 'x'), uint32(len(table))), table...)
 	out := append([]byte(nil), p[:len(p)-len(rest)]...)
 	out = append(binary.BigEndian.AppendUint32(out, uint32(len(kept))), kept...)
-	return append(out, after...), mended{doubled: m.doubled, unreadable: fmt.Sprintf("it has %d headers, more than the %d that the AMQP client can send; they are kept as bytes", entries, mostElements)}
+	return append(out, after...), repaired{doubled: m.doubled, unreadable: fmt.Sprintf("it has %d headers, more than the %d that the AMQP client can send; they are kept as bytes", entries, mostElements)}
 }
 
 // long takes a 32 bit length and that many bytes.
@@ -94,9 +94,9 @@ func long(p []byte) (content, rest []byte, ok bool) {
 // sizes of the values that have one.
 var sizes = map[byte]int{'t': 1, 'b': 1, 'B': 1, 's': 2, 'u': 2, 'I': 4, 'i': 4, 'l': 8, 'L': 8, 'f': 4, 'd': 8, 'D': 5, 'T': 8, 'V': 0}
 
-// mendValue turns L into l within a value, and tells whether the client can read
+// repairValue turns L into l within a value, and tells whether the client can read
 // it at this depth. ok is false when it is not well formed.
-func mendValue(p []byte, depth int, m *mended) (rest []byte, fits, ok bool) {
+func repairValue(p []byte, depth int, m *repaired) (rest []byte, fits, ok bool) {
 	if len(p) == 0 {
 		return nil, false, false
 	}
@@ -130,7 +130,7 @@ func mendValue(p []byte, depth int, m *mended) (rest []byte, fits, ok bool) {
 			content = content[1+int(content[0]):]
 		}
 		var f bool
-		if content, f, ok = mendValue(content, depth+1, m); !ok {
+		if content, f, ok = repairValue(content, depth+1, m); !ok {
 			return nil, false, false
 		}
 		fits = fits && f && n < mostElements

@@ -43,7 +43,7 @@ func TestMending(t *testing.T) {
 		in, want   []byte
 		note, lost string
 	}{
-		{"nothing to mend", header(entry("a", 'S', sized([]byte("L")))), header(entry("a", 'S', sized([]byte("L")))), "", ""},
+		{"nothing to repair", header(entry("a", 'S', sized([]byte("L")))), header(entry("a", 'S', sized([]byte("L")))), "", ""},
 		{"L", header(entry("a", 'L', large)), header(entry("a", 'l', large)), "type L", ""},
 		{"L within a table within a list",
 			header(entry("a", 'A', sized(append([]byte{'F'}, sized(entry("b", 'L', large))...)))),
@@ -57,7 +57,7 @@ func TestMending(t *testing.T) {
 		{"an unknown type is the client's to judge", header(entry("a", '?', nil)), header(entry("a", '?', nil)), "", ""},
 		{"a length past the end", header(entry("a", 'S', []byte{0, 0, 0, 9, 'x'})), header(entry("a", 'S', []byte{0, 0, 0, 9, 'x'})), "", ""},
 	} {
-		got, m := mendHeader(bytes.Clone(c.in))
+		got, m := repairHeader(bytes.Clone(c.in))
 		if !bytes.Equal(got, c.want) {
 			t.Errorf("%s: got %.200q", c.name, got)
 		}
@@ -70,24 +70,24 @@ func TestMending(t *testing.T) {
 	}
 }
 
-// Whatever comes, mending does not panic, and what is mended needs no more.
+// Whatever comes, repairing does not panic, and what is repaired needs no more.
 func FuzzMend(f *testing.F) {
 	f.Add(header(entry("a", 'L', make([]byte, 8))))
 	f.Add(header(entry("a", 'A', nested(deepestNested+2))))
 	f.Add(header(entry("x-death", 'A', sized(append([]byte{'F'}, sized(entry("count", 'l', make([]byte, 8)))...)))))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, p []byte) {
-		once, m := mendHeader(bytes.Clone(p))
+		once, m := repairHeader(bytes.Clone(p))
 		doubled := m.doubled
-		if m.doubled = ""; m == (mended{}) {
+		if m.doubled = ""; m == (repaired{}) {
 			return
 		}
-		twice, again := mendHeader(bytes.Clone(once))
+		twice, again := repairHeader(bytes.Clone(once))
 		if doubled == "" && again.doubled != "" {
-			t.Errorf("mending doubled a name: %s", again.doubled)
+			t.Errorf("repairing doubled a name: %s", again.doubled)
 		}
-		if again.doubled = ""; again != (mended{}) || !bytes.Equal(once, twice) {
-			t.Errorf("mended twice: %+v, then %+v", m, again)
+		if again.doubled = ""; again != (repaired{}) || !bytes.Equal(once, twice) {
+			t.Errorf("repaired twice: %+v, then %+v", m, again)
 		}
 	})
 }
