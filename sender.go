@@ -14,7 +14,7 @@ import (
 // channel: longer than a minute, measured on 3.10.8 and 4.3.6 with a suspended leader.
 type sender struct {
 	client *Client
-	handed chan *handed
+	outbox chan *outbound
 }
 
 // handed is one message on its way.
@@ -26,14 +26,14 @@ type handed struct {
 // together is how many are published at once at most.
 const together = 256
 
-func newSender(c *Client) *sender { return &sender{client: c, handed: make(chan *handed)} }
+func newSender(c *Client) *sender { return &sender{client: c, outbox: make(chan *outbound)} }
 
 // send waits for RabbitMQ's answer until ctx ends; then the message may have
 // arrived or not.
 func (s *sender) send(ctx context.Context, out wire.Outgoing) error {
 	h := &handed{out, make(chan error, 1)}
 	select {
-	case s.handed <- h:
+	case s.outbox <- h:
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-s.client.open.Done():
@@ -49,7 +49,7 @@ func (s *sender) send(ctx context.Context, out wire.Outgoing) error {
 
 // batch is what was published together.
 type batch struct {
-	of      []*handed
+	of      []*outbound
 	answers func(context.Context) []error
 }
 
@@ -72,14 +72,14 @@ func (s *sender) run(ctx context.Context) {
 		s.client.publish.Await(ctx)
 		var b batch
 		select {
-		case h := <-s.handed:
+		case h := <-s.outbox:
 			b.of = append(b.of, h)
 		case <-ctx.Done():
 			return
 		}
 		for more := true; more && len(b.of) < together; {
 			select {
-			case h := <-s.handed:
+			case h := <-s.outbox:
 				b.of = append(b.of, h)
 			default:
 				more = false

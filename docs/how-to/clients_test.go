@@ -143,7 +143,7 @@ func (client) run(t *testing.T, v *brokertest.VHost, command []string) {
 	brokertest.Eventually(t, "all orders are paid and acknowledged", func() bool {
 		return len(pays.list()) == fine+shaky+broken && v.Messages("orders") == 0
 	})
-	s.WaitParked(t, 1) // what nobody can read
+	s.WaitParked(t, 1) // what no consumer can read
 	for id, calls := range pays.list() {
 		if want := pays.want(id); calls != want {
 			t.Errorf("%s was paid by calls of the attempts %s, want %s", id, calls, want)
@@ -151,7 +151,7 @@ func (client) run(t *testing.T, v *brokertest.VHost, command []string) {
 	}
 }
 
-// What nobody takes is not acknowledged: here nothing is bound to redrive.failures.
+// What no queue takes is not acknowledged: here nothing is bound to redrive.failures.
 func TestClientsKeepWhatTheyCannotReport(t *testing.T) {
 	for _, c := range clients {
 		t.Run(c.file, func(t *testing.T) {

@@ -133,7 +133,7 @@ func (r recipe) migrate(t *testing.T, v *brokertest.VHost, program string) {
 	}
 }
 
-// shop is a consumer of orders: each fails until Redrive has brought it back.
+// shop is a consumer of orders: each fails until Redrive has retried it.
 type shop struct {
 	ch           *amqp.Channel
 	fail         func(*shop, amqp.Delivery) error

@@ -34,7 +34,7 @@ import (
 type intakeConn struct {
 	net.Conn
 	in     *bufio.Reader
-	rest   []byte // of the frame being handed out
+	rest   []byte // of the frame being read
 	frame  []byte
 	head   [frameHead]byte
 	limit  [4]byte // frame_max as RabbitMQ said it

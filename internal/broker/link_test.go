@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// nobody listens there.
+// these have no listener.
 const nobody = "amqp://127.0.0.1:1/,amqp://127.0.0.1:2/"
 
 // A connection that ends goes on at another broker, and says which.

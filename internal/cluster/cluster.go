@@ -2,13 +2,12 @@
 // in this order:
 //
 //	replicas.go  what a replica is, and what runs in each
-//	beat.go      who is alive, and what part each has of what is limited
-//	lead.go      one of them does what only one may
-//	tell.go      what they tell each other
+//	beat.go      which are alive, and the share of each in a limit
+//	lead.go      the leader does what only one may
+//	messages.go  what they announce to each other
 //
-// It knows nothing of messages, queues or policies: what is done, looked at and told
-// is handed to it. Nothing here must be kept: what the replicas agree on for longer is
-// in the store's side table.
+// It knows nothing of messages, queues or policies: its caller says what to do and to announce.
+// Nothing here must be kept: what the replicas agree on for longer is in the store's side table.
 package cluster
 
 import (

@@ -6,7 +6,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// takenOff are headers that a returned message must not carry: the routing
+// takenOff are headers that a retried message must not carry: the routing
 // headers would copy it to other queues, the broker's own history would be
 // believed or counted again, and ours are set again.
 var takenOff = map[string]bool{

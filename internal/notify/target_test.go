@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A route for a queue is told of its forward targets too, also after a restart, and of
+// A route for a queue receives events of its forward targets too, also after a restart, and of
 // no other queue's, whatever that is called.
 func TestARouteForAQueueIsToldOfItsForwardTargets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

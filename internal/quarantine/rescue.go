@@ -67,7 +67,7 @@ func (r *rescue) keep(g management.Got) (lost func(error) error) {
 		if !r.used {
 			return fmt.Errorf("RabbitMQ no longer has a message that could not be kept: %w; nor could it be written to a file: %w. This is it, with its body in base64: %s", cause, err, raw)
 		}
-		return fmt.Errorf("RabbitMQ handed out another message than the one before, and no longer has it: it is in %s, as the management API gave it, with its body in base64; publish it from there: %w", r.f.Name(), cause)
+		return fmt.Errorf("RabbitMQ delivered another message than the one before, and no longer has it: it is in %s, as the management API gave it, with its body in base64; publish it from there: %w", r.f.Name(), cause)
 	}
 }
 

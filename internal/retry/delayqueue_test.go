@@ -157,7 +157,7 @@ func TestARuleThatChangesWhileABatchIsOfferedAgainDoublesNothing(t *testing.T) {
 	}
 }
 
-// What was handed to RabbitMQ, and is delivered again since the acknowledgement
+// What was published to RabbitMQ, and is delivered again since the acknowledgement
 // was lost, has the same id.
 func TestARedeliveryOfWhatWaitsInRabbitMQKeepsItsID(t *testing.T) {
 	ctx := context.Background()

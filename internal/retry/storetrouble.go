@@ -13,7 +13,7 @@ const longestAway = time.Second
 // What the store is asked for.
 const (
 	returning = "returning due messages"
-	settling  = "settling returned messages"
+	settling  = "settling retried messages"
 	pausing   = "reading which queues are paused"
 )
 

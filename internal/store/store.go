@@ -57,7 +57,7 @@ type Store interface {
 
 	// Claim hands out waiting records of one lane with Due ≤ upTo, earliest
 	// first, at most n of them and at most maxBytes of body (but always one).
-	// A claimed record is not handed out again until it is settled, released,
+	// A claimed record is not claimed again until it is settled, released,
 	// or its owner dies (disk: the process; a shared engine: the lease).
 	Claim(ctx context.Context, lane Lane, upTo time.Time, n, maxBytes int) ([]Claim, error)
 

@@ -27,7 +27,7 @@ const (
 	// Classic queues are on one node, and dead-letter at-most-once: what expires
 	// while its work queue cannot take it is lost. A quorum queue cannot just after
 	// RabbitMQ has started, when it has no leader yet and all that came due
-	// meanwhile is handed on. [measured on 3.10.8]
+	// meanwhile is published. [measured on 3.10.8]
 	Classic Type = "classic"
 )
 

@@ -161,7 +161,7 @@ func TestLeasesAreRenewed(t *testing.T) {
 	}
 }
 
-// Many claim in two processes: each message is handed to one of them.
+// Many claim in two processes: each message goes to one of them.
 func TestTwoProcessesShareTheWork(t *testing.T) {
 	server := start(t, "")
 	o := server.options()
@@ -206,11 +206,11 @@ func TestTwoProcessesShareTheWork(t *testing.T) {
 	wg.Wait()
 	for key, times := range seen {
 		if times != 1 {
-			t.Errorf("%s was handed out %d times", key, times)
+			t.Errorf("%s was claimed %d times", key, times)
 		}
 	}
 	if len(seen) != n {
-		t.Errorf("%d of %d were handed out", len(seen), n)
+		t.Errorf("%d of %d were claimed", len(seen), n)
 	}
 	storetest.Balances(t, stores[1])
 }

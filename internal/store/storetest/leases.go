@@ -11,7 +11,7 @@ import (
 
 // leases are for engines that several processes use at once.
 var leases = []testCase{
-	{"what one store claimed is claimed by no other", handedOnce},
+	{"what one store claimed is claimed by no other", claimedOnce},
 	{"stores that work at once account for every record", workAtOnce},
 	{"what one store changes another does not claim", changeElsewhere},
 	{"a lease is renewed for as long as its owner lives", leaseRenewed},
