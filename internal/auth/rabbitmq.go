@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 )
 
@@ -99,7 +100,7 @@ func (u *Users) SignIn(ctx context.Context, name, password, from string) (Caller
 	if name == "guest" {
 		// RabbitMQ lets it in only from its own machine, since everybody knows its
 		// password; asked by a service on that machine it would let in everybody.
-		return Caller{}, fmt.Errorf("%w: RabbitMQ's user guest cannot sign in here; make a user of your own", ErrSignIn)
+		return Caller{}, hint.Errorf("make a user of your own", "%w: RabbitMQ's user guest cannot sign in here", ErrSignIn)
 	}
 	if len(name) > mostName || strings.Contains(name, ":") {
 		// On the way to RabbitMQ a colon ends the name: it would be a guess at the

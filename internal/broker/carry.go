@@ -11,6 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/addresses"
+	"github.com/redrive-mq/redrive/internal/hint"
 )
 
 var (
@@ -21,7 +22,7 @@ var (
 	ErrInUse    = errors.New("has consumers")
 	errFull     = errors.New("the new queue takes no more messages (nack): is it full, with overflow reject-publish?")
 	errGone     = errors.New("RabbitMQ could not route a message to the new queue: was it deleted?")
-	errTooLarge = errors.New("its properties and headers are larger than a frame, so that no client can publish it again: take it out by hand")
+	errTooLarge = hint.Errorf("remove it by hand", "its properties and headers are larger than a frame, so that no client can publish it again")
 )
 
 // Carrier carries messages from one queue to another as they are, on two

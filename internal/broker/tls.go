@@ -18,6 +18,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/credentials"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -60,7 +61,7 @@ func dialOne(ctx context.Context, c *Config, rawURL string, wrap func(net.Conn) 
 	conn, err := amqp.DialConfig(u.String(), with)
 	if err != nil {
 		if bare != nil && bare.alert.Load() {
-			err = fmt.Errorf("%w: this port of RabbitMQ's speaks TLS: use amqps:// there, or the port of AMQP (5672 by default)", wire.ErrTLS)
+			err = hint.Errorf("use amqps:// there, or the port of AMQP (5672 by default)", "%w: this port of RabbitMQ's speaks TLS", wire.ErrTLS)
 		}
 		if secure != nil {
 			err = refused(err, c.external(&uri))

@@ -8,12 +8,13 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/wire"
 )
 
 // ErrNotInternal: the exchange "redrive" exists and clients may publish to it, so
 // what arrives through it proves nothing.
-var ErrNotInternal = errors.New(`the exchange "redrive" exists and is not an internal, durable fanout exchange, so any client could forge dead letters: delete it and start again, and Redrive declares it as it must be`)
+var ErrNotInternal = hint.Errorf("delete it and start again: Redrive declares it as it must be", `the exchange "redrive" exists and is not an internal, durable fanout exchange, so any client could forge dead letters`)
 
 // noLimit is a delivery limit that is never reached: RabbitMQ 4 gives quorum queues a
 // limit of 20 and drops what passes it. The same arguments go to every version,

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-mq/redrive/internal/audit"
+	"github.com/redrive-mq/redrive/internal/hint"
 )
 
 func (p *program) audit() *cobra.Command {
@@ -77,7 +78,7 @@ mark that it prints somewhere else, and give it with --mark the next time.`,
 			for _, path := range args {
 				some, err := audit.Files(path)
 				if errors.Is(err, fs.ErrNotExist) {
-					return fmt.Errorf("there is no audit log at %s: give its folder, or --config", path)
+					return hint.Errorf("give its folder, or --config", "there is no audit log at %s", path)
 				}
 				if err != nil {
 					return err

@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"github.com/redrive-mq/redrive/internal/hint"
 )
 
 // privateFile is a file that no one else can read, in a folder that no one else can
@@ -49,7 +51,7 @@ func (p *program) editor(file string) error {
 		if errors.As(err, &exit) {
 			return fmt.Errorf("the editor %q ended with %s: nothing was sent", command, exit.ProcessState)
 		}
-		return fmt.Errorf("the editor %q: %w: set EDITOR, or give --body-file", command, err)
+		return hint.Errorf("set EDITOR, or give --body-file", "the editor %q: %w", command, err)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/query"
 )
@@ -86,14 +87,24 @@ func codeOf(err error) int {
 	return ExitError
 }
 
-// complain says an error on standard error, and of a query's the character.
+// complain prints an error on standard error, its hint on a line of its own, and of a query's
+// error the character.
 func (p *program) complain(err error) {
 	if err == nil {
 		return
 	}
+	if several, ok := err.(interface{ Unwrap() []error }); ok && err.Error() == errors.Join(several.Unwrap()...).Error() {
+		for _, err := range several.Unwrap() {
+			p.complain(err)
+		}
+		return
+	}
 	// An error may quote a broker, another service or an argument.
-	for line := range strings.SplitSeq(err.Error(), "\n") {
+	for line := range strings.SplitSeq(hint.Text(err), "\n") {
 		fmt.Fprintf(p.err, "redrive: %s\n", plain(line))
+	}
+	if remedy := hint.Of(err); remedy != "" {
+		fmt.Fprintf(p.err, "  hint: %s\n", plain(remedy))
 	}
 	var problem *httpapi.Problem
 	if errors.As(err, &problem) && problem.At != nil && p.asked != "" {

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/hint"
 )
 
 func (p *program) ledger() *cobra.Command {
@@ -37,7 +38,7 @@ exit code is 1.`,
 			}
 			for _, line := range l.Queues {
 				if line.Off != 0 {
-					return fmt.Errorf("the ledger is off by %d for the queue %q: see docs/how-to/alerts.md, RedriveLedgerOff", line.Off, line.Queue)
+					return hint.Errorf("see docs/how-to/alerts.md, RedriveLedgerOff", "the ledger is off by %d for the queue %q", line.Off, line.Queue)
 				}
 			}
 			return nil

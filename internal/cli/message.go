@@ -12,6 +12,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/hint"
 )
 
 func (p *program) messagesShow() *cobra.Command {
@@ -86,7 +87,7 @@ func (p *program) decodedBody(r *decode.Result) error {
 	case r == nil:
 		return endingf(ExitNotFound, "it was retried, and its body is not kept any more")
 	case r.Text == "" && r.Format != "empty":
-		return endingf(ExitError, "it is no text, but %s: see --body hex", r.Format)
+		return endingf(ExitError, "%w", hint.Errorf("see --body hex", "it is no text, but %s", r.Format))
 	case r.Truncated:
 		fmt.Fprintln(p.err, "what follows is not all of it")
 	}

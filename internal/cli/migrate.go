@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/migrate"
 	"github.com/redrive-mq/redrive/internal/server"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -85,7 +86,7 @@ func (p *program) storeAt(place string, there bool) (store.Taker, string, error)
 			return nil, "", fmt.Errorf("there is no store: %w", err)
 		}
 	}
-	s, err := server.OpenStore(at, slog.New(slog.NewTextHandler(p.err, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	s, err := server.OpenStore(at, slog.New(slog.NewTextHandler(p.err, &slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: hint.Attr})))
 	return s, at.Place(), err
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/notify"
 )
 
@@ -61,10 +62,10 @@ Exit codes: 0 all were sent, 3 some, 1 none; 6 there is no such route, or none.`
 				routes = slices.DeleteFunc(slices.Clone(routes), func(r notify.Route) bool { return r.Name != args[0] })
 			}
 			if len(routes) == 0 && len(args) > 0 {
-				return endingf(ExitNotFound, "the config has no route %q; see notify.routes", args[0])
+				return endingf(ExitNotFound, "%w", hint.Errorf("see notify.routes", "the config has no route %q", args[0]))
 			}
 			if len(routes) == 0 {
-				return endingf(ExitNotFound, "the config has no routes, so nothing is sent; see notify.routes in redrive.example.yaml")
+				return endingf(ExitNotFound, "%w", hint.Errorf("see notify.routes in redrive.example.yaml", "the config has no routes, so nothing is sent"))
 			}
 			all, failed := make([]tested, len(routes)), 0
 			var sending sync.WaitGroup

@@ -14,6 +14,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/quarantine"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/wire"
@@ -155,7 +156,7 @@ func (p *program) replayQuarantined(ctx context.Context, q *quarantine.Quarantin
 			m.Queue, m.Claimed = queue, false
 		}
 		if m.Queue == "" {
-			return endingf(ExitPartly, "the next message does not say which queue it failed in: give --queue, or export it: redrive quarantine export FILE --limit 1")
+			return endingf(ExitPartly, "%w", hint.Errorf("give --queue, or export it: redrive quarantine export FILE --limit 1", "the next message does not say which queue it failed in"))
 		}
 		if each {
 			if err := p.confirm(ctx, fmt.Sprintf("Replay the message of %d bytes that claims to have failed in the queue %s?", m.Size, m.Queue)); err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/server"
 )
 
@@ -81,9 +82,9 @@ path of a file with the value.`,
 func (p *program) logger(format string) (*slog.Logger, error) {
 	switch format {
 	case "text":
-		return slog.New(slog.NewTextHandler(p.err, nil)), nil
+		return slog.New(slog.NewTextHandler(p.err, &slog.HandlerOptions{ReplaceAttr: hint.Attr})), nil
 	case "json":
-		return slog.New(slog.NewJSONHandler(p.err, nil)), nil
+		return slog.New(slog.NewJSONHandler(p.err, &slog.HandlerOptions{ReplaceAttr: hint.Attr})), nil
 	}
 	return nil, fmt.Errorf("--log %q: expected text or json: %w", format, errUsage)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/server"
 )
 
@@ -28,7 +29,7 @@ empty, counts are made again at the next start, and the table is kept in the fol
 
 // storeLog says what a store has to say while a command uses it.
 func (p *program) storeLog() *slog.Logger {
-	return slog.New(slog.NewTextHandler(p.err, &slog.HandlerOptions{Level: slog.LevelError}))
+	return slog.New(slog.NewTextHandler(p.err, &slog.HandlerOptions{Level: slog.LevelError, ReplaceAttr: hint.Attr}))
 }
 
 func (p *program) storeCheck() *cobra.Command {

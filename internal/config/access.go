@@ -1,8 +1,6 @@
 package config
 
 import (
-	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"path/filepath"
@@ -12,6 +10,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/hint"
 )
 
 // Access is access control: who reaches the service, and what they can do.
@@ -51,11 +50,11 @@ func (c *Config) Closed() error {
 	a := &c.Access
 	switch {
 	case open && !a.SignIn:
-		return fmt.Errorf("listen is %q, which other machines can reach, and no one has to sign in: set `auth: {}`, to sign in with users of RabbitMQ's or tokens, or listen on 127.0.0.1", c.Listen)
+		return hint.Errorf("set `auth: {}`, to sign in with users of RabbitMQ's or tokens, or listen on 127.0.0.1", "listen is %q, which other machines can reach, and no one has to sign in", c.Listen)
 	case a.BehindProxy && !a.SignIn:
-		return errors.New("tls is behind-proxy, so that others can reach the service, and no one has to sign in: set `auth: {}`, to sign in with users of RabbitMQ's or tokens")
+		return hint.Errorf("set `auth: {}`, to sign in with users of RabbitMQ's or tokens", "tls is behind-proxy, so that others can reach the service, and no one has to sign in")
 	case open && !a.HasTLS() && !a.BehindProxy:
-		return fmt.Errorf("listen is %q, which other machines can reach, and passwords and tokens would go there in the clear: set tls.cert and tls.key, or `tls: behind-proxy` where a proxy speaks TLS for the service", c.Listen)
+		return hint.Errorf("set tls.cert and tls.key, or `tls: behind-proxy` where a proxy speaks TLS for the service", "listen is %q, which other machines can reach, and passwords and tokens would go there in the clear", c.Listen)
 	}
 	return nil
 }
@@ -137,7 +136,7 @@ func (d *document) grant(n ast.Node, where string) (g auth.Grant) {
 	role := func(n ast.Node, where string) {
 		var err error
 		if g.Role, err = auth.ParseRole(d.text(n, where, "a role")); err != nil {
-			d.fail(n, "%s: %v", where, err)
+			d.fail(n, "%s: %w", where, err)
 		}
 	}
 	switch n.(type) {

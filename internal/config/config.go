@@ -17,6 +17,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/credentials"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/notify"
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
@@ -164,7 +165,7 @@ func variable(name string, getenv func(string) string) (value, from string, err 
 	case file == "":
 		return value, name, nil
 	case value != "":
-		return "", "", fmt.Errorf("both %s and %s_FILE are set: use one", name, name)
+		return "", "", hint.Errorf("use one", "both %s and %s_FILE are set", name, name)
 	}
 	data, err := os.ReadFile(file)
 	if err != nil {

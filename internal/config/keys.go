@@ -58,7 +58,7 @@ func (d *document) config(n ast.Node, c *Config) {
 	maps.Copy(fields, d.access(&c.Access))
 	d.mapping(n, "the file", fields)
 	if err := c.Closed(); err != nil {
-		d.fail(listen, "%v", err)
+		d.refuse(listen, err)
 	}
 	c.warnOfOverlaps()
 }
@@ -83,7 +83,7 @@ func (d *document) urls(n ast.Node, where string, schemes ...string) string {
 		s = d.text(n, where, expected)
 	}
 	if err := addresses.Check(s, schemes...); err != nil {
-		d.fail(n, "%s %v", where, err)
+		d.fail(n, "%s %w", where, err)
 	}
 	return s
 }
@@ -138,7 +138,7 @@ func (d *document) policy(n ast.Node, i int, c *Config) policy.Policy {
 		d.fail(n, "%s names no queues; expected queues: [\"orders.*\"]", where)
 	}
 	if err := p.Validate(); err != nil {
-		d.fail(n, "%v", err)
+		d.refuse(n, err)
 	}
 	if way != nil {
 		d.keeps(wayAt, &p, way, jitterAt != nil, c)
@@ -202,7 +202,7 @@ func (d *document) backoff(n ast.Node, where string) (b policy.Backoff) {
 		}
 	}
 	if err := b.Validate(); err != nil {
-		d.fail(n, "%s: %v", where, err)
+		d.fail(n, "%s: %w", where, err)
 	}
 	return b
 }

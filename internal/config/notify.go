@@ -128,7 +128,7 @@ func (d *document) route(n ast.Node, i int, c *Config) notify.Route {
 				err = notify.CheckBody(r.Body)
 			}
 			if err != nil || len(r.Body) == 0 {
-				d.fail(n, "%s.body is no mapping of texts that are templates, such as {text: \"{{.title}}\"}: %v", where, err)
+				d.fail(n, "%s.body is no mapping of texts that are templates, such as {text: \"{{.title}}\"}: %w", where, err)
 			}
 		},
 		"events": func(n ast.Node) {
@@ -148,7 +148,7 @@ func (d *document) route(n ast.Node, i int, c *Config) notify.Route {
 		"severity": func(n ast.Node) {
 			var err error
 			if r.Least, err = notify.ParseSeverity(d.text(n, where+".severity", "info, warning or critical")); err != nil {
-				d.fail(n, "%s.severity: %v", where, err)
+				d.fail(n, "%s.severity: %w", where, err)
 			}
 		},
 		"group_wait": func(n ast.Node) { r.GroupWait = d.atLeast(n, where+".group_wait", 0) },
@@ -171,7 +171,7 @@ func (d *document) route(n ast.Node, i int, c *Config) notify.Route {
 		d.fail(n, "%s has %s; expected one of them", where, strings.Join(urls, " and "))
 	case urls[0] == "url":
 		if err := notify.Check(&r); err != nil {
-			d.fail(url, "%s.url %v", where, err)
+			d.fail(url, "%s.url %w", where, err)
 		}
 		c.Warnings = append(c.Warnings, fmt.Sprintf("notify route %q: its URL is in the file, for all who can read it; url_env or url_file keep it out", r.Name))
 	default:

@@ -10,6 +10,8 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
+
+	"github.com/redrive-mq/redrive/internal/hint"
 )
 
 // Error is what is wrong in a file, and where. Lines and columns count from 1.
@@ -17,9 +19,19 @@ type Error struct {
 	File         string
 	Line, Column int
 	Msg          string
+	Hint         string // what to write instead; "" where Msg says all
 }
 
-func (e *Error) Error() string { return fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.Msg) }
+func (e *Error) Error() string {
+	text := fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.Msg)
+	if e.Hint != "" {
+		text += "; " + e.Hint
+	}
+	return text
+}
+
+// ErrorHint is for package hint.
+func (e *Error) ErrorHint() string { return e.Hint }
 
 // Parse reads a configuration; name is what errors call it. Keys that are left
 // out have their defaults.
@@ -29,9 +41,9 @@ func Parse(name string, data []byte) (c *Config, err error) {
 		var y yaml.Error
 		if errors.As(err, &y) && y.GetToken() != nil {
 			p := y.GetToken().Position
-			return nil, &Error{name, p.Line, p.Column, "not valid YAML: " + y.GetMessage()}
+			return nil, &Error{File: name, Line: p.Line, Column: p.Column, Msg: "not valid YAML: " + y.GetMessage()}
 		}
-		return nil, &Error{name, 1, 1, "not valid YAML: " + firstLine(err.Error())}
+		return nil, &Error{File: name, Line: 1, Column: 1, Msg: "not valid YAML: " + firstLine(err.Error())}
 	}
 	defer func() {
 		if p := recover(); p != nil {
@@ -66,8 +78,19 @@ func firstLine(s string) string { line, _, _ := strings.Cut(s, "\n"); return lin
 // panicking with an *Error, which Parse turns into its result.
 type document struct{ file string }
 
+// fail reports what is wrong at n. What follows the last semicolon of the format is the hint,
+// unless it says what was expected, which belongs to the error.
 func (d *document) fail(n ast.Node, format string, args ...any) {
-	e := &Error{File: d.file, Line: 1, Column: 1, Msg: fmt.Sprintf(format, args...)}
+	if at := strings.LastIndex(format, "; "); at >= 0 && !strings.HasPrefix(format[at:], "; expected") {
+		verbs := strings.Count(strings.ReplaceAll(format[:at], "%%", ""), "%")
+		d.refuse(n, hint.Errorf(fmt.Sprintf(format[at+2:], args[verbs:]...), format[:at], args[:verbs]...))
+	}
+	d.refuse(n, fmt.Errorf(format, args...))
+}
+
+// refuse reports err at n, with its hint.
+func (d *document) refuse(n ast.Node, err error) {
+	e := &Error{File: d.file, Line: 1, Column: 1, Msg: hint.Text(err), Hint: hint.Of(err)}
 	if t := n.GetToken(); t != nil && t.Position != nil {
 		e.Line, e.Column = t.Position.Line, t.Position.Column
 	}

@@ -33,7 +33,7 @@ func (d *document) brokerTLS(n ast.Node, c *Config) {
 		"ca": func(n ast.Node) {
 			file(&t.CA)(n)
 			if _, err := (credentials.TLS{CA: t.CA}).Config(""); err != nil {
-				d.fail(n, "%s.ca: %v", where, err)
+				d.fail(n, "%s.ca: %w", where, err)
 			}
 		},
 		"cert":        file(&t.Cert),
@@ -45,7 +45,7 @@ func (d *document) brokerTLS(n ast.Node, c *Config) {
 	}
 	secure, err := t.Config("")
 	if err != nil {
-		d.fail(at, "%s: %v", where, err)
+		d.fail(at, "%s: %w", where, err)
 	}
 	c.tlsAt = d.from(n)
 	c.warnOfExpiry(t.Cert, secure.Certificates)

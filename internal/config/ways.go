@@ -25,7 +25,7 @@ const mostLevels = 100
 func (d *document) wait(n ast.Node, where string) (way delay.Way) {
 	must := func(n ast.Node, where string, w delay.Way, err error) {
 		if way = w; err != nil {
-			d.fail(n, "%s: %v", where, err)
+			d.fail(n, "%s: %w", where, err)
 		}
 	}
 	switch n.(type) {
@@ -76,7 +76,7 @@ func (d *document) wait(n ast.Node, where string) (way delay.Way) {
 	case "fixed", "binary":
 		d.fail(n, "%s: %s needs a duration, as in {%s: 1s}", where, s, s)
 	case "native":
-		d.fail(n, "%s: native is the work queue's own wait, in which the service has no part: set it on the queue, and let it dead-letter to Redrive what passes its delivery limit", where)
+		d.fail(n, "%s: native is the work queue's own wait, in which the service has no part; set it on the queue, and let it dead-letter to Redrive what passes its delivery limit", where)
 	default:
 		d.fail(n, "%s is %s; expected %s", where, show(n), expectedWait)
 	}
@@ -88,7 +88,7 @@ func (d *document) wait(n ast.Node, where string) (way delay.Way) {
 func (d *document) keeps(n ast.Node, p *policy.Policy, way delay.Way, jitterSet bool, c *Config) {
 	l := way.Limits()
 	if err := l.Check(p); err != nil {
-		d.fail(n, "%v", err)
+		d.refuse(n, err)
 	}
 	if l.Drops {
 		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: with %s a retry that comes due while its work queue is full or has no leader is lost; levels, binary and disk keep it", p.Name, l.Name))

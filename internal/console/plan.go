@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 )
@@ -269,7 +270,7 @@ func (c *Console) started(op *operation, s Start, by auth.Caller, now time.Time)
 	case op.progress.State != "":
 		err = fmt.Errorf("it was started already, and is %s", op.progress.State)
 	case !now.Before(h.Expires):
-		err = fmt.Errorf("it is older than %s: make a new one", planLives)
+		err = hint.Errorf("make a new one", "it is older than %s", planLives)
 	case len(h.Blocked) > 0:
 		err = fmt.Errorf("%s", strings.Join(h.Blocked, "; "))
 	case s.ExpectCount != nil && *s.ExpectCount != h.Count:

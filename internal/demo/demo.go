@@ -14,6 +14,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/server"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/throttle"
@@ -85,7 +86,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	c.Decode.Protobuf = decode.Protobuf{Files: []string{schema}, ImportPaths: []string{data}, Queues: []decode.QueueType{{Queues: []string{invoices}, Message: "shop.Invoice"}}}
 	level := slog.LevelWarn // the display tells the rest
-	service, err := server.New(c, server.Options{Version: o.Version, Events: d.redrive, Log: slog.New(slog.NewTextHandler(o.Out, &slog.HandlerOptions{Level: level}))})
+	service, err := server.New(c, server.Options{Version: o.Version, Events: d.redrive, Log: slog.New(slog.NewTextHandler(o.Out, &slog.HandlerOptions{Level: level, ReplaceAttr: hint.Attr}))})
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/hint"
 )
 
 // Client asks a running service: a method for each route. Its methods may be called
@@ -93,7 +94,7 @@ func (c Client) base() (*url.URL, error) {
 		return nil, fmt.Errorf("%q is no address of a service: expected host:port or https://host:port", c.Addr)
 	}
 	if (c.Token != "" || c.User != "") && u.Scheme == "http" && !c.Insecure && !auth.Loopback(u.Host) {
-		return nil, fmt.Errorf("a token or password is not sent to %s without TLS: use https://, or set REDRIVE_INSECURE=1 where the network may read it", u.Host)
+		return nil, hint.Errorf("use https://, or set REDRIVE_INSECURE=1 where the network may read it", "a token or password is not sent to %s without TLS", u.Host)
 	}
 	return u, nil
 }

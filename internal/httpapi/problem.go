@@ -15,6 +15,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/query"
 	"github.com/redrive-mq/redrive/internal/store"
 )
@@ -91,6 +92,7 @@ type Problem struct {
 	Title  string              `json:"title"`
 	Status int                 `json:"status"`
 	Detail string              `json:"detail" doc:"What is wrong, for people."`
+	Hint   string              `json:"hint,omitempty" doc:"What to do about it, for people."`
 	At     *int                `json:"at,omitempty" doc:"Of a query: the character it is about, counted from 0."`
 	Errors []*huma.ErrorDetail `json:"errors,omitempty" doc:"Each thing that is wrong with the request."`
 }
@@ -100,8 +102,14 @@ func (p *Problem) Error() string {
 	for _, e := range p.Errors {
 		said = append(said, strings.TrimPrefix(e.Location+": "+e.Message, ": "))
 	}
+	if p.Hint != "" {
+		said = append(said, p.Hint)
+	}
 	return strings.Join(said, "; ")
 }
+
+// ErrorHint is for package hint.
+func (p *Problem) ErrorHint() string { return p.Hint }
 
 // Is tells whether the problem is of this kind.
 func (p *Problem) Is(target error) bool {
@@ -159,12 +167,16 @@ func problemOf(err error) *Problem {
 	if errors.As(err, &large) {
 		err = fmt.Errorf("%w: more than %d bytes", ErrTooLarge, large.Limit)
 	}
+	status, code := http.StatusInternalServerError, "internal"
 	for _, k := range kinds {
 		if errors.Is(err, k.err) {
-			return problem(k.status, k.code, err.Error())
+			status, code = k.status, k.code
+			break
 		}
 	}
-	return problem(http.StatusInternalServerError, "internal", err.Error())
+	p = problem(status, code, hint.Text(err))
+	p.Hint = hint.Of(err)
+	return p
 }
 
 // refused is what the validation says. The values that it quotes are left out:

@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -53,9 +54,9 @@ func Refuse(ctx context.Context, s store.Store) error {
 	case err != nil || m == nil:
 		return err
 	case m.Done:
-		return fmt.Errorf("%w: what it kept was moved to %s on %s: use that", ErrMoved, m.To, m.Began.Format(time.DateOnly))
+		return hint.Errorf("use that", "%w: what it kept was moved to %s on %s", ErrMoved, m.To, m.Began.Format(time.DateOnly))
 	}
-	return fmt.Errorf("%w from %s to %s, begun %s, which has not ended: give the same `redrive migrate` again, or end it with --abort", ErrMoved, m.From, m.To, m.Began.Format(time.DateTime))
+	return hint.Errorf("run the same `redrive migrate` again, or end it with --abort", "%w from %s to %s, begun %s, which has not ended", ErrMoved, m.From, m.To, m.Began.Format(time.DateTime))
 }
 
 func readMark(ctx context.Context, s store.Store) (*mark, error) {
@@ -185,7 +186,7 @@ func idle(ctx context.Context, name string, s store.Store) error {
 	}
 	for _, r := range alive {
 		if r.ID != me {
-			return fmt.Errorf("%w: the service %s uses %s: stop all services that do", ErrRefused, r.ID, name)
+			return hint.Errorf("stop all services that do", "%w: the service %s uses %s", ErrRefused, r.ID, name)
 		}
 	}
 	return nil
@@ -283,7 +284,7 @@ func (m *Migration) Abort(ctx context.Context) error {
 	case from == nil:
 		return fmt.Errorf("%w: %s takes part in none", ErrRefused, m.FromName)
 	case from.Done:
-		return fmt.Errorf("%w: it is done; give the command without --abort", ErrRefused)
+		return hint.Errorf("run the command without --abort", "%w: it is done", ErrRefused)
 	}
 	return unmark(ctx, m.From)
 }

@@ -14,11 +14,13 @@ import (
 	"net/url"
 	"strconv"
 	"time"
+
+	"github.com/redrive-mq/redrive/internal/hint"
 )
 
 var (
 	errPrivate  = errors.New("notifications do not go to private addresses")
-	errRedirect = errors.New("it answers with a redirect, which is not followed: give the final URL")
+	errRedirect = hint.Errorf("give the final URL", "it answers with a redirect, which is not followed")
 )
 
 const (

@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/redrive-mq/redrive/internal/hint"
 )
 
 var errURL = errors.New("is not a URL that notifications can be sent to")
@@ -60,13 +62,13 @@ func open(r *Route) (*target, error) {
 	s, ok := services[name]
 	switch {
 	case slices.Contains(gone, name):
-		return nil, errors.New("is of " + name + ", which is no longer supported by name; write generic+https://HOST/PATH and a body, or alertmanager+https://HOST: docs/how-to/notifications.md has an example")
+		return nil, hint.Errorf("write generic+https://HOST/PATH and a body, or alertmanager+https://HOST: docs/how-to/notifications.md has an example", "is of %s, which is no longer supported by name", name)
 	case !ok || transport != "" && transport != "https" && transport != "http":
 		return nil, errors.New("is a URL of no known service; expected one of " + strings.Join(names(), ", "))
 	case r.Body != nil && name != "generic":
 		return nil, errors.New("is of " + name + ", which has a body of its own; a route's body is for generic+https://HOST/PATH")
 	case name == "alertmanager" && !r.plain():
-		return nil, errors.New("is of alertmanager, which groups, repeats and silences by itself; leave out the route's group_wait, repeat, quiet and resolved")
+		return nil, hint.Errorf("leave out the route's group_wait, repeat, quiet and resolved", "is of alertmanager, which groups, repeats and silences by itself")
 	case transport == "" && !s.bare:
 		return nil, errors.New("is not a URL of " + name + "; expected " + s.form)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -135,7 +136,7 @@ func listenOn(c *config.Config) (net.Listener, error) {
 	}
 	if !auth.Loopback(l.Addr().String()) && !c.Access.SignIn {
 		l.Close()
-		return nil, fmt.Errorf("listen is %q, which is %s here, and other machines can reach that: set `auth: {}`, or listen on 127.0.0.1", c.Listen, l.Addr())
+		return nil, hint.Errorf("set `auth: {}`, or listen on 127.0.0.1", "listen is %q, which is %s here, and other machines can reach that", c.Listen, l.Addr())
 	}
 	return l, nil
 }

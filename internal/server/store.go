@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
@@ -52,7 +53,7 @@ func own(ctx context.Context, s store.Store, c *config.Config) error {
 	case is == nil:
 		return s.PutEntries(ctx, []store.Entry{{Name: store.OwnerEntry, Value: []byte(vhost)}})
 	case string(is) != vhost:
-		return fmt.Errorf("%s %w %q, and its messages must not be retried to queues of %q: serve that virtual host from it (broker.url or broker.vhosts), or set store.disk or store.redis.prefix to a place for this one", c.Store.Place(), store.ErrOwner, is, vhost)
+		return hint.Errorf("serve that virtual host from it (broker.url or broker.vhosts), or set store.disk or store.redis.prefix to a place for this one", "%s %w %q, and its messages must not be retried to queues of %q", c.Store.Place(), store.ErrOwner, is, vhost)
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/background"
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/hint"
 )
 
 // handler makes a view of a request.
@@ -113,12 +114,13 @@ func (s *server) page(h handler) http.Handler {
 // failed is what the error page says.
 type failed struct {
 	Head, Text string
-	Again      bool // trying again may help
+	Hint       string // what to do about it
+	Again      bool   // trying again may help
 }
 
 // failure is the page of an error.
 func failure(err error) view {
-	f := failed{Head: "That did not work", Text: err.Error(), Again: true}
+	f := failed{Head: "That did not work", Text: hint.Text(err), Hint: hint.Of(err), Again: true}
 	status := http.StatusInternalServerError
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):

@@ -14,6 +14,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/hint"
 )
 
 // endless is a console whose searches end with their context.
@@ -79,6 +80,25 @@ func TestWhatAPageAsksForByItself(t *testing.T) {
 		u, err := url.Parse(html.UnescapeString(ask[1]))
 		if err != nil || u.Query().Get("q") != query || len(u.Query()["q"]) != 1 || strings.HasSuffix(u.Path, "new") && u.Query().Get("above") != "a&b" {
 			t.Errorf("it asks for %s: %v", ask[1], err)
+		}
+	}
+}
+
+// refusing refuses with a remedy.
+type refusing struct{ Console }
+
+func (refusing) Search(context.Context, auth.Caller, string, string, int) (console.Page, error) {
+	return console.Page{}, hint.Errorf("set <b>, or stop", "it is <i>locked")
+}
+
+// The remedy of an error is apart from what went wrong.
+func TestThePageOfAnErrorHasTheHint(t *testing.T) {
+	h := Handler(refusing{}, Options{Caller: func(*http.Request) auth.Caller { return auth.Caller{Name: "ann", Role: auth.Viewer} }})
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest("GET", "/messages?q=state:parked", nil))
+	for _, part := range []string{`<p role="alert"><bdi>it is &lt;i&gt;locked</bdi></p>`, `<p class="hint"><bdi>set &lt;b&gt;, or stop</bdi></p>`} {
+		if !strings.Contains(w.Body.String(), part) {
+			t.Errorf("the page lacks %s:\n%s", part, w.Body)
 		}
 	}
 }

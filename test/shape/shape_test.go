@@ -149,7 +149,7 @@ func TestOnlyAFewKnowOfSeveralVirtualHosts(t *testing.T) {
 // our own: nothing of the service's.
 func TestTheLibraryIsLight(t *testing.T) {
 	allowed := []string{"github.com/rabbitmq/amqp091-go", "github.com/google/uuid"}
-	ours := []string{"", "/policy", "/wire", "/internal/addresses", "/internal/broker", "/internal/credentials", "/internal/headers", "/internal/delay"}
+	ours := []string{"", "/policy", "/wire", "/internal/addresses", "/internal/broker", "/internal/credentials", "/internal/headers", "/internal/hint", "/internal/delay"}
 	for _, dep := range list(t, `{{if not .Standard}}{{.ImportPath}}{{end}}`, "-deps", ".", "./policy", "./redrivetest", "./examples/levels") {
 		if own, is := strings.CutPrefix(dep, module); is {
 			if slices.Contains(ours, own) || own == "/redrivetest" || strings.HasPrefix(own, "/examples/") ||

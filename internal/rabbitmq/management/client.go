@@ -20,6 +20,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/credentials"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -295,7 +296,7 @@ func (c *Client) ask(ctx context.Context, base *url.URL, method, path string, bo
 		return "", errAway{fmt.Errorf("%s %s: %w", method, at, err)}
 	}
 	if err != nil {
-		return "", errAway{fmt.Errorf("%w: %s", err, hint)}
+		return "", errAway{hint.Errorf(isItTheAPI, "%w", err)}
 	}
 	defer resp.Body.Close()
 	date = resp.Header.Get("Date")
@@ -308,11 +309,11 @@ func (c *Client) ask(ctx context.Context, base *url.URL, method, path string, bo
 	case resp.StatusCode >= 500:
 		return "", errAway{fmt.Errorf("%s %s: %s: %s", method, at, resp.Status, text)}
 	case len(text) > 0 && !json.Valid(text), out != nil && len(text) == 0 && resp.StatusCode < 300:
-		return "", fmt.Errorf("%s %s: %s, but not in RabbitMQ's words: %s", method, at, resp.Status, hint)
+		return "", hint.Errorf(isItTheAPI, "%s %s: %s, but not an answer of RabbitMQ's", method, at, resp.Status)
 	case resp.StatusCode == http.StatusNotFound:
 		return "", fmt.Errorf("%s %s: %w, or not to be seen by user %q", method, at, ErrNotFound, user)
 	case resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden:
-		return "", fmt.Errorf("%s %s: %w for user %q (%s): check the password in broker.management or REDRIVE_MANAGEMENT_URL, and the user's tag and rights", method, at, ErrDenied, user, text)
+		return "", hint.Errorf("check the password in broker.management or REDRIVE_MANAGEMENT_URL, and the user's tag and rights", "%s %s: %w for user %q (%s)", method, at, ErrDenied, user, text)
 	case resp.StatusCode >= 300:
 		return "", fmt.Errorf("%s %s: %s: %s", method, at, resp.Status, text)
 	}
@@ -325,4 +326,4 @@ func (c *Client) ask(ctx context.Context, base *url.URL, method, path string, bo
 	return date, nil
 }
 
-const hint = "is this RabbitMQ's management API (plugin rabbitmq_management), and broker.management or REDRIVE_MANAGEMENT_URL right?"
+const isItTheAPI = "check that this is RabbitMQ's management API (plugin rabbitmq_management), and that broker.management or REDRIVE_MANAGEMENT_URL is right"

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/redrive-mq/redrive/internal/hint"
 )
 
 const (
@@ -20,7 +22,7 @@ const (
 	consentLag = 10 * time.Second
 )
 
-var errNotConfigured = errors.New("there is no management API in the config: set broker.management")
+var errNotConfigured = hint.Errorf("set broker.management", "there is no management API in the config")
 
 // Consent knows which queues of the virtual host have a certain exchange as their
 // effective dead-letter exchange. It lists all queues at once, and only while somebody

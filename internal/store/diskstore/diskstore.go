@@ -19,6 +19,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/redrive-mq/redrive/internal/errorgroup"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -156,7 +157,7 @@ func Open(path string, o Options) (*Store, error) {
 	// Pebble waits for nothing here, but its error does not say what to do.
 	lock, err := pebble.LockDirectory(path, o.FS)
 	if err != nil && owned(err) {
-		return nil, fmt.Errorf("data folder %s: %w: stop the other one, or set store.disk to another folder (%v)", path, store.ErrLocked, err)
+		return nil, hint.Errorf("stop the other one, or set store.disk to another folder", "data folder %s: %w (%v)", path, store.ErrLocked, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("locking the data folder %s: %w: %s", path, err, folderHint)

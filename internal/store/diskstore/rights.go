@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/redrive-mq/redrive/internal/hint"
 )
 
 // private is the disk, with files that only this user may read: they hold bodies, and
@@ -88,7 +90,7 @@ func restrict(folder string, log *slog.Logger) error {
 	case os.Chmod(folder, privateFolder) == nil:
 		log.Info("other users had rights to the data folder: they are taken away", "folder", folder, "had", fmt.Sprintf("%#o", had), "has", fmt.Sprintf("%#o", privateFolder))
 	case had&0o002 != 0:
-		return fmt.Errorf("data folder %s: %w, and it belongs to another user: run chmod 0700 %s as its owner", folder, ErrOpenFolder, folder)
+		return hint.Errorf(fmt.Sprintf("run chmod 0700 %s as its owner", folder), "data folder %s: %w, and it belongs to another user", folder, ErrOpenFolder)
 	default:
 		log.Warn("other users have rights to the data folder, which belongs to another user: its files are closed to them", "folder", folder, "has", fmt.Sprintf("%#o", had))
 	}

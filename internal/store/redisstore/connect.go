@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/redrive-mq/redrive/internal/hint"
 )
 
 // connect makes a client of the servers that the options name.
@@ -100,7 +102,7 @@ func (s *Store) checkNode(ctx context.Context, node rueidis.Client) error {
 		return nil
 	}
 	if policy := info["maxmemory_policy"]; policy != "noeviction" {
-		return fmt.Errorf("its maxmemory-policy is %s, so it would delete messages to make room: set `maxmemory-policy noeviction`", policy)
+		return hint.Errorf("set `maxmemory-policy noeviction`", "its maxmemory-policy is %s, so it would delete messages to make room", policy)
 	}
 	if info["maxmemory"] == "0" {
 		s.Log.Warn("store: Redis has no maxmemory, and may take all memory of its machine: set maxmemory, so that the intake stops in time")
@@ -127,7 +129,7 @@ func onDisk(b rueidis.Builder, within time.Duration) rueidis.Completed {
 func (s *Store) checkSynced(ctx context.Context, node rueidis.Client, info map[string]string) error {
 	const instead = "; or choose another store.redis.durability"
 	if info["aof_enabled"] != "1" {
-		return errors.New("it keeps nothing on its disk: set `appendonly yes` and `appendfsync always`" + instead)
+		return hint.Errorf("set `appendonly yes` and `appendfsync always`"+instead, "it keeps nothing on its disk")
 	}
 	asks := atLeast(info["redis_version"], 7, 2) // for WAITAOF
 	settings, err := node.Do(ctx, node.B().ConfigGet().Parameter("appendfsync").Build()).AsStrMap()
@@ -138,9 +140,9 @@ func (s *Store) checkSynced(ctx context.Context, node rueidis.Client, info map[s
 	case err != nil:
 		s.Log.Warn("store: CONFIG may not be asked, so it is not known how often Redis syncs: with `appendfsync always` it is quickest", "error", err)
 	case fsync != "always" && !asks:
-		return fmt.Errorf("its appendfsync is %s, and before Redis 7.2 it cannot tell when a write is on its disk: set `appendfsync always`%s", fsync, instead)
+		return hint.Errorf("set `appendfsync always`"+instead, "its appendfsync is %s, and before Redis 7.2 it cannot tell when a write is on its disk", fsync)
 	case fsync == "no":
-		return fmt.Errorf("its appendfsync is no, so it is not known when a write is on its disk: set `appendfsync always`%s", instead)
+		return hint.Errorf("set `appendfsync always`"+instead, "its appendfsync is no, so it is not known when a write is on its disk")
 	case fsync != "always":
 		s.Log.Warn("store: Redis syncs once a second, and each write waits for that: set `appendfsync always`", "appendfsync", fsync)
 	}

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/redrive-mq/redrive/internal/hint"
 )
 
 // ErrReplaced: the server is another one than at the start, or was emptied.

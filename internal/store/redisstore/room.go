@@ -2,12 +2,12 @@ package redisstore
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"strconv"
 	"sync"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -66,7 +66,7 @@ func (s *Store) room(ctx context.Context, n int, part float64) error {
 		return err
 	}
 	if float64(free) < float64(reserve)*part+float64(n) {
-		return fmt.Errorf("%w: Redis has %d of %d MiB free, and %d MiB are kept in reserve: give it more maxmemory, or discard what is parked and not needed", store.ErrFull, free>>20, limit>>20, reserve>>20)
+		return hint.Errorf("give it more maxmemory, or discard what is parked and not needed", "%w: Redis has %d of %d MiB free, and %d MiB are kept in reserve", store.ErrFull, free>>20, limit>>20, reserve>>20)
 	}
 	r := &s.server
 	r.mu.Lock()
