@@ -17,8 +17,8 @@ type sender struct {
 	outbox chan *outbound
 }
 
-// handed is one message on its way.
-type handed struct {
+// outbound is one message that the sender publishes.
+type outbound struct {
 	out    wire.Outgoing
 	answer chan error // has room for the answer, which may not be waited for any more
 }
@@ -31,7 +31,7 @@ func newSender(c *Client) *sender { return &sender{client: c, outbox: make(chan 
 // send waits for RabbitMQ's answer until ctx ends; then the message may have
 // arrived or not.
 func (s *sender) send(ctx context.Context, out wire.Outgoing) error {
-	h := &handed{out, make(chan error, 1)}
+	h := &outbound{out, make(chan error, 1)}
 	select {
 	case s.outbox <- h:
 	case <-ctx.Done():

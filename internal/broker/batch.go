@@ -52,7 +52,7 @@ func (g *gathering) next(ctx context.Context) (batch []wire.Delivery, last uint6
 	g.batch = g.batch[:0]
 	bytes := 0
 	add := func(d *amqp.Delivery) {
-		m := g.mending.mendedHeaders(d.ConsumerTag, d.DeliveryTag)
+		m := g.repairing.repairedHeaders(d.ConsumerTag, d.DeliveryTag)
 		g.batch = append(g.batch, wire.Delivery{Message: Received(d), From: d.Exchange, Redelivered: d.Redelivered,
 			Note: m.note, Unreadable: m.unreadable, Doubled: m.doubled})
 		last = d.DeliveryTag

@@ -18,7 +18,7 @@ import (
 // rates are as if the same happened to each queue.
 type rates struct{ failed int64 }
 
-func (r *rates) Minute(string, time.Time) console.Flow { return console.Flow{Failed: 2, Returned: 1} }
+func (r *rates) Minute(string, time.Time) console.Flow { return console.Flow{Failed: 2, Retried: 1} }
 
 func (r *rates) Hour(_ time.Time, sees func(string) bool) []console.Flow {
 	return make([]console.Flow, 60)

@@ -41,7 +41,7 @@ type scene struct {
 
 // node is one replica.
 type node struct {
-	*fleet
+	*replica
 	scene  *scene
 	member *memstore.Member
 	cancel context.CancelFunc
@@ -107,8 +107,8 @@ func (s *scene) join() *node {
 	n := &node{scene: s, member: s.store.Join(), done: make(chan struct{})}
 	n.able.Store(true)
 	log := slog.New(slog.DiscardHandler)
-	n.fleet = newFleet(teller{n.member, n}, func() cluster.About { return cluster.About{Address: "here", Able: n.able.Load()} }, log)
-	f := n.fleet
+	n.replica = newReplica(teller{n.member, n}, func() cluster.About { return cluster.About{Address: "here", Able: n.able.Load()} }, log)
+	f := n.replica
 	f.rates = &n.rates
 	f.gate = throttle.New(func(string) throttle.Rules { return s.rules }, func() float64 { return 0.5 }, func(t throttle.Transition) {
 		s.mu.Lock()
@@ -122,7 +122,7 @@ func (s *scene) join() *node {
 	f.loop = retry.NewScheduler(n.member, n, f.gate, func(retry.Event) {}, log, func(store.Lane, error) {})
 	f.console = console.New(console.Config{Store: n.member, Broker: allThere{}, Audit: auditLog{}, Restorable: time.Hour,
 		Policies: func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} }, Rates: f.rates,
-		SetHeld: f.loop.Hold, Force: func(queue, to, by, why string) { _ = f.gate.Force(queue, to, by, why, time.Now()) },
+		SetPaused: f.loop.Pause, Force: func(queue, to, by, why string) { _ = f.gate.Force(queue, to, by, why, time.Now()) },
 		Replicas: consoleReplicas{f}})
 	f.alone = []func(context.Context){f.console.Lead}
 	f.gate.SetLeads(false)

@@ -23,7 +23,7 @@ type Taker interface {
 type Books struct {
 	Ledger []LedgerLine
 	Groups []GroupCount
-	Past   []Passage // newest first, as Returned visits them
+	Past   []Passage // newest first, as Retried visits them
 	Newest uint64    // so that no number is given twice
 }
 

@@ -81,8 +81,8 @@ type taken struct {
 	size   int
 }
 
-// patience is how long a change waits for records that another process is changing.
-const patience = 5 * time.Second
+// lockTimeout is how long a change waits for records that another process is changing.
+const lockTimeout = 5 * time.Second
 
 // lock locks the records of keys, as many as may be in memory at once.
 func (c *change) lock(ctx context.Context, keys []store.Key) error {

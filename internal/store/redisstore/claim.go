@@ -106,7 +106,7 @@ func (s *Store) settle(ctx context.Context, outcomes []store.Outcome) (int, erro
 		case r.Forward != nil:
 			args = append(args, "f", passage(r, o.At, store.EndedForwarded))
 		default:
-			args = append(args, "r", passage(r, o.At, store.EndedReturned))
+			args = append(args, "r", passage(r, o.At, store.EndedRetried))
 		}
 	}
 	m, err := s.write(ctx, scriptSettle, args...)

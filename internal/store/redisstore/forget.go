@@ -73,7 +73,7 @@ func (s *Store) forgetQueues(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		args := append([]string{columns[store.Waiting:store.Returned], columns[:store.Waiting] + columns[store.Returned:], store.OtherQueues}, some...)
+		args := append([]string{columns[store.Waiting:store.Retried], columns[:store.Waiting] + columns[store.Retried:], store.OtherQueues}, some...)
 		if _, err := s.do(ctx, scriptUnqueue, args...); err != nil {
 			return err
 		}

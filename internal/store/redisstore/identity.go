@@ -112,9 +112,9 @@ func (s *Store) same(id string) error {
 	if id != "" {
 		now = "another store is there now"
 	}
-	err := fmt.Errorf("redis: %w: there was %s, and %s; put the data back, or restart all services to go on with what is there", ErrReplaced, was, now)
+	err := hint.Errorf("put the data back, or restart all services to go on with what is there", "redis: %w: there was %s, and %s", ErrReplaced, was, now)
 	if s.identity.replaced.Swap(&err) == nil {
-		s.Log.Error("store: Redis was emptied or replaced while it was in use; nothing is taken in and nothing returns until that is mended", "error", err)
+		s.Log.Error("store: Redis was emptied or replaced while it was in use; nothing is taken in and nothing returns until that is repaired", "error", err)
 	}
 	return err
 }
@@ -135,7 +135,7 @@ func (s *Store) older(n, was uint64) {
 		return
 	}
 	is.generation = n
-	is.back = fmt.Sprintf("Redis has gone back to an earlier state, and lost writes of about %s that it had confirmed, at %s: messages that failed then are gone, and some return twice; this is said until the service is started again",
+	is.back = fmt.Sprintf("Redis has gone back to an earlier state, and lost writes of about %s that it had confirmed, at %s: messages that failed then are gone, and some are retried twice; this is said until the service is started again",
 		time.Duration(was-n)*watchEvery, time.Now().UTC().Format(time.RFC3339))
 	s.Log.Error("store: " + is.back)
 }

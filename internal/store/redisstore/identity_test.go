@@ -77,7 +77,7 @@ func TestRedisThatWasEmptiedIsNoticed(t *testing.T) {
 		}
 		is.await(t, "replaced", replaced)
 		nothing(t, s)
-		other := openAt(t, so) // who starts now begins anew, and those that run do not join it
+		other := openAt(t, so) // who starts now begins again, and those that run do not join it
 		add(t, other, 1)
 		is.await(t, "another", func(err error) bool { return replaced(err) && strings.Contains(err.Error(), "another store") })
 		nothing(t, s)

@@ -23,7 +23,7 @@ func (c *claims) take(number uint64, token string) {
 	c.held[number] = token
 }
 
-// end forgets a claim, unless the record is claimed anew.
+// end forgets a claim, unless the record is claimed again.
 func (c *claims) end(number uint64, token string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -134,7 +134,7 @@ func TestAStalledChangeHasNoSay(t *testing.T) {
 			}, func(n int) []store.Entry { return []store.Entry{{Name: "account", Value: fmt.Append(nil, n)}} })
 			account, _ := s.Entry(ctx, "account")
 			lines := storetest.Balances(t, other)
-			if err == nil || at == "apply" && !errors.Is(err, redisstore.ErrTooLong) || account != nil || lines["q"][store.Returned] != 4 || waiting(t, s) != 4 {
+			if err == nil || at == "apply" && !errors.Is(err, redisstore.ErrTooLong) || account != nil || lines["q"][store.Retried] != 4 || waiting(t, s) != 4 {
 				t.Errorf("%d, %v, account %q, ledger %v", n, err, account, lines)
 			}
 		})

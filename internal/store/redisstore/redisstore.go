@@ -193,7 +193,7 @@ func (s *Store) format(ctx context.Context) error {
 	old := s.Prefix + "{0}:format"
 	switch text, err := s.client.Do(ctx, s.client.B().Get().Key(old).Build()).ToString(); {
 	case err == nil:
-		return fmt.Errorf("redis: %w: %s is %q, of a version before the first release, and this version reads format %s: move it to a disk with `redrive migrate` of that version, delete what is in Redis, and move it back with this one; or use another store.redis.prefix", store.ErrFormat, old, text, formatVersion)
+		return hint.Errorf("move it to a disk with `redrive migrate` of that version, delete what is in Redis, and move it back with this one; or use another store.redis.prefix", "redis: %w: %s is %q, of a version before the first release, and this version reads format %s", store.ErrFormat, old, text, formatVersion)
 	case rueidis.IsRedisNil(err), strings.HasPrefix(err.Error(), "NOPERM"): // its user can use this store alone
 	default:
 		return s.failed(err)
@@ -204,7 +204,7 @@ func (s *Store) format(ctx context.Context) error {
 	}
 	text, err := s.client.Do(ctx, s.client.B().Get().Key(key).Build()).ToString()
 	if err == nil && text != formatVersion {
-		err = fmt.Errorf("%w: %s is %q, and this version reads format %s; use the version of Redrive that wrote it, or another store.redis.prefix", store.ErrFormat, key, text, formatVersion)
+		err = hint.Errorf("use the version of Redrive that wrote it, or another store.redis.prefix", "%w: %s is %q, and this version reads format %s", store.ErrFormat, key, text, formatVersion)
 	}
 	return s.failed(err)
 }

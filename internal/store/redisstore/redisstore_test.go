@@ -77,12 +77,12 @@ func TestRedisEngine(t *testing.T) { suite(t, redisnode.New(t, redisnode.Options
 
 // Sentinel only says which server it is; TestAPrimaryIsReplaced has it choose another.
 func TestRedisEngineWithSentinel(t *testing.T) {
-	suite(t, redisnode.NewSentinel(t, redisnode.Options{DownAfter: patience}).URL())
+	suite(t, redisnode.NewSentinel(t, redisnode.Options{DownAfter: downAfter}).URL())
 }
 
 func TestRedisEngineOnACluster(t *testing.T) {
 	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
-		o.DownAfter = patience
+		o.DownAfter = downAfter
 		suite(t, redisnode.NewCluster(t, o).URL())
 	})
 }

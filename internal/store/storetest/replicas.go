@@ -59,7 +59,7 @@ func (h *holders) take(who int, claims []store.Claim) {
 	for _, c := range claims {
 		body := string(c.Record.Message.Body)
 		if holder, held := h.by[body]; held {
-			h.t.Errorf("%s was handed to store %d while store %d had it", body, who, holder)
+			h.t.Errorf("%s went to store %d while store %d had it", body, who, holder)
 		}
 		h.by[body] = who
 	}
@@ -74,7 +74,7 @@ func (h *holders) drop(claims []store.Claim) {
 	}
 }
 
-func handedOnce(t *testing.T, e Engine) {
+func claimedOnce(t *testing.T, e Engine) {
 	all, ctx := replicas(t, e, 3, longLease), context.Background()
 	const n = 600
 	var records []*store.Record
@@ -191,7 +191,7 @@ func workAtOnce(t *testing.T, e Engine) {
 	var in, returned int64
 	for _, sums := range Balances(t, all[1]) {
 		in += sums[store.In]
-		returned += sums[store.Returned]
+		returned += sums[store.Retried]
 	}
 	if in != int64(n) || returned != int64(n-parks) {
 		t.Errorf("the ledger has %d that came and %d that returned, want %d and %d", in, returned, n, n-parks)
