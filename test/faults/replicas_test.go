@@ -84,7 +84,7 @@ func TestThreeReplicasAreOneService(t *testing.T) {
 		t.Errorf("in ten seconds from %d to %d messages returned, of %d that may", least, most, 10*rate)
 	}
 
-	// A hold at one that does not lead holds at all.
+	// A pause at one that does not lead is in force at all.
 	sees(t, 3, all...)
 	at := all[slices.IndexFunc(all, func(r *replica) bool { return r != next })]
 	publish(10 * rate)
