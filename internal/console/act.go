@@ -107,13 +107,8 @@ func (c *Console) Act(ctx context.Context, by auth.Caller, a Act) (Acted, error)
 	if err := d.check(); err != nil {
 		return Acted{}, err
 	}
-	if len(a.IDs) == 0 || len(a.IDs) > mostNamed {
-		return Acted{}, fmt.Errorf("%w: %d messages are named: expected 1 to %d; for more make a plan", ErrInvalid, len(a.IDs), mostNamed)
-	}
-	for _, id := range a.IDs {
-		if len(id) > longestID {
-			return Acted{}, fmt.Errorf("%w: %.40q… is neither an id nor a key", ErrInvalid, id)
-		}
+	if err := a.check(); err != nil {
+		return Acted{}, err
 	}
 	on := strings.Join(a.IDs, " ")
 	var queues []string
@@ -129,28 +124,9 @@ func (c *Console) Act(ctx context.Context, by auth.Caller, a Act) (Acted, error)
 			return Acted{}, err
 		}
 	}
-	acted := Acted{Outcomes: make([]Outcome, len(a.IDs))}
-	var targets []target
-	var at []int // index in IDs of each of targets
-	seen := map[store.Key]bool{}
-	for i, id := range a.IDs {
-		l, why, err := c.named(ctx, by, id)
-		if err != nil {
-			return Acted{}, err
-		}
-		if why == "" && seen[l.Key] {
-			why = "it is named twice"
-		}
-		if why != "" {
-			acted.Outcomes[i] = Outcome{ID: id, Outcome: skipped, Why: why, At: c.Now()}
-			continue
-		}
-		seen[l.Key] = true
-		t := target{id: l.Record.ID.String(), queue: l.Record.Queue, key: l.Key}
-		if acted.Outcomes[i], _ = d.outcome(t, l.Record, c.Now()); !a.DryRun {
-			targets, at = append(targets, t), append(at, i)
-		}
-		acted.Outcomes[i].New = "" // of a copy that is not made yet
+	acted, targets, at, err := c.chosen(ctx, by, d, a)
+	if err != nil {
+		return Acted{}, err
 	}
 	if a.DryRun {
 		acted.Done = len(succeeded(acted.Outcomes))
@@ -181,6 +157,46 @@ func (c *Console) Act(ctx context.Context, by auth.Caller, a Act) (Acted, error)
 	c.tellOf(d, all)
 	end(err, int64(acted.Done))
 	return acted, err
+}
+
+// check refuses too many names, and what is none.
+func (a *Act) check() error {
+	if len(a.IDs) == 0 || len(a.IDs) > mostNamed {
+		return fmt.Errorf("%w: %d messages are named: expected 1 to %d; for more make a plan", ErrInvalid, len(a.IDs), mostNamed)
+	}
+	for _, id := range a.IDs {
+		if len(id) > longestID {
+			return fmt.Errorf("%w: %.40q… is neither an id nor a key", ErrInvalid, id)
+		}
+	}
+	return nil
+}
+
+// chosen finds the messages that are named, and tells what would come of each. at is the
+// index in IDs of each of targets.
+func (c *Console) chosen(ctx context.Context, by auth.Caller, d recordChange, a Act) (acted Acted, targets []target, at []int, err error) {
+	acted = Acted{Outcomes: make([]Outcome, len(a.IDs))}
+	seen := map[store.Key]bool{}
+	for i, id := range a.IDs {
+		l, why, err := c.named(ctx, by, id)
+		if err != nil {
+			return acted, nil, nil, err
+		}
+		if why == "" && seen[l.Key] {
+			why = "it is named twice"
+		}
+		if why != "" {
+			acted.Outcomes[i] = Outcome{ID: id, Outcome: skipped, Why: why, At: c.Now()}
+			continue
+		}
+		seen[l.Key] = true
+		t := target{id: l.Record.ID.String(), queue: l.Record.Queue, key: l.Key}
+		if acted.Outcomes[i], _ = d.outcome(t, l.Record, c.Now()); !a.DryRun {
+			targets, at = append(targets, t), append(at, i)
+		}
+		acted.Outcomes[i].New = "" // of a copy that is not made yet
+	}
+	return acted, targets, at, nil
 }
 
 // named is the message of an id or a key; why is what stands against it. One in a

@@ -196,37 +196,16 @@ func outcomeName(id string, at int64) string {
 // some deals with the next messages of an operation, as many as one step may.
 func (c *Console) some(ctx context.Context, op *operation) (next time.Time, err error) {
 	p := op.progress
-	at := p.dealt()
-	if at == op.Count { // its last messages were the canary
+	if p.dealt() == op.Count { // its last messages were the canary
 		return c.put(ctx, op, Finished, "")
 	}
-	n := min(chunk, op.Count-at)
-	if left := int64(op.Canary) - p.Done; left > 0 {
-		n = min(n, left)
-	}
 	now := time.Now()
-	if op.Rate > 0 {
-		n = min(n, max(1, int64(op.Rate/stepsASecond)))
-		if op.limit == nil {
-			op.limit = rate.NewLimiter(rate.Limit(op.Rate), int(max(1, int64(op.Rate/stepsASecond))))
-		}
-	}
-	frozen, err := c.readChunk(ctx, chunkName(op.ID, at/chunk))
-	if err != nil {
-		return next, err
-	}
-	if at%chunk >= int64(len(frozen)) {
+	frozen, wait, err := c.nextOf(ctx, op, now)
+	switch {
+	case err != nil || !wait.IsZero():
+		return wait, err
+	case len(frozen) == 0:
 		return c.put(ctx, op, Stopped, "the list of its messages is damaged: make a new plan for what is left")
-	}
-	if op.narrow > 0 {
-		n = min(n, int64(op.narrow))
-	}
-	frozen = frozen[at%chunk:]
-	frozen = frozen[:min(n, int64(len(frozen)))]
-	if op.limit != nil && !op.limit.AllowN(now, len(frozen)) {
-		wait := op.limit.ReserveN(now, len(frozen))
-		defer wait.CancelAt(now)
-		return now.Add(wait.DelayFrom(now)), nil
 	}
 	if why := c.lost(ctx, op, frozen); why != "" {
 		return c.put(ctx, op, Stopped, why)
@@ -261,22 +240,57 @@ func (c *Console) some(ctx context.Context, op *operation) (next time.Time, err 
 	case op.tries < 2:
 		return next, err
 	default:
-		t := targets[0]
+		t, entries := targets[0], []store.Entry(nil)
 		outcomes = []Outcome{{ID: t.id, Key: string(t.key), Queue: t.queue, Outcome: failed, Why: err.Error(), At: c.Now()}}
-		var entries []store.Entry
 		if p, entries = op.account(outcomes, nil, c.Now()); c.Store.PutEntries(ctx, entries) != nil {
 			op.unsure = true
 			return next, err
 		}
 	}
+	c.dealt(op, p, now)
+	c.tellOf(d, outcomes)
+	return now, nil
+}
+
+// dealt notes how far an operation is, which is written.
+func (c *Console) dealt(op *operation, p progress, now time.Time) {
 	op.set(func() {
 		op.progress = p
 		op.forget(now)
 		op.speed = append(op.speed, pace{now, p.dealt()})
 	})
 	c.changed(op.ID)
-	c.tellOf(d, outcomes)
-	return now, nil
+}
+
+// nextOf are the messages of an operation's next step, or when that may be; none when
+// their list is damaged.
+func (c *Console) nextOf(ctx context.Context, op *operation, now time.Time) (next []frozen, wait time.Time, err error) {
+	at := op.dealt()
+	n := min(chunk, op.Count-at)
+	if left := int64(op.Canary) - op.Done; left > 0 {
+		n = min(n, left)
+	}
+	if op.Rate > 0 {
+		n = min(n, max(1, int64(op.Rate/stepsASecond)))
+		if op.limit == nil {
+			op.limit = rate.NewLimiter(rate.Limit(op.Rate), int(max(1, int64(op.Rate/stepsASecond))))
+		}
+	}
+	if op.narrow > 0 {
+		n = min(n, int64(op.narrow))
+	}
+	all, err := c.readChunk(ctx, chunkName(op.ID, at/chunk))
+	if err != nil || at%chunk >= int64(len(all)) {
+		return nil, wait, err
+	}
+	next = all[at%chunk:]
+	next = next[:min(n, int64(len(next)))]
+	if op.limit != nil && !op.limit.AllowN(now, len(next)) {
+		turn := op.limit.ReserveN(now, len(next))
+		defer turn.CancelAt(now)
+		return nil, now.Add(turn.DelayFrom(now)), nil
+	}
+	return next, wait, nil
 }
 
 // wasDone tells whether a step that failed was done all the same; op.unsure stays while

@@ -2,7 +2,6 @@ package decode
 
 import (
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -50,11 +49,7 @@ func (r *reading) schema(bool) bool {
 	r.result.Schema = fmt.Sprintf("%s (by %s)", name, rule)
 	r.step("protobuf", found)
 	r.encode = func(document string) ([]byte, []string, error) {
-		edited, err := parseJSON([]byte(document), r.budget(), false)
-		if err != nil {
-			return nil, nil, fmt.Errorf("not JSON: %w", err)
-		}
-		out, err := r.schemas.write(m, edited)
+		out, err := r.schemas.write(m, []byte(document), r.budget())
 		return out, []string{"Protobuf " + name + ": every field is known and of its type"}, err
 	}
 	return true
@@ -109,7 +104,7 @@ func (p *protoReader) read(b []byte, m protoreflect.MessageDescriptor, depth int
 	msg := dynamicpb.NewMessage(m)
 	o := proto.UnmarshalOptions{AllowPartial: true, RecursionLimit: mostNesting + 1, Resolver: p.s.types}
 	if err := o.Unmarshal(b, msg); err != nil {
-		return nil, errors.New(strings.TrimSpace(strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\u00a0", " "), "proto:")))
+		return nil, protoError(err)
 	}
 	return msg, nil
 }
@@ -302,6 +297,9 @@ const anyDepth = 10
 func (p *protoReader) any(m protoreflect.Message, depth int) value {
 	fields := m.Descriptor().Fields()
 	url, b := m.Get(fields.ByNumber(1)).String(), m.Get(fields.ByNumber(2)).Bytes()
+	if url == "" && len(b) == 0 && len(m.GetUnknown()) == 0 {
+		return value{kind: object}
+	}
 	v := value{kind: object, keys: []key{{text: keyAnyType}}, items: []value{{kind: text, text: url}}}
 	inner, err := p.s.find(url[strings.LastIndexByte(url, '/')+1:])
 	if err == nil && len(m.GetUnknown()) == 0 {

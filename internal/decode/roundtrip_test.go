@@ -169,8 +169,8 @@ func TestMessagesGoThereAndBack(t *testing.T) {
 		for _, f := range []string{
 			`"id": ` + draw("1", "-9223372036854775808", `"7"`), `"state": ` + draw(`"PAID"`, "1", "99"), `"signature": "AP8="`,
 			`"weight": ` + draw("0.1", "1e300", `"NaN"`, `"-Infinity"`, "-0.0"), `"rate": ` + draw("0.1", "16777216", `"Infinity"`),
-			`"counts": {"a": 1, "": -2}`, `"by_place": {"-1": {"name": "x"}, "10": {}, "9": {}}`, `"placed": ` + draw(`"2026-11-21T10:00:00Z"`, `{"seconds": "-99999999999999"}`, "{}"),
-			`"extra": ` + draw(`{}`, `{"@type": "x/shop.Item", "priceCents": "5"}`, `{"@type": "x/google.protobuf.Any", "value": {"@type": "x/google.protobuf.Timestamp", "value": "2026-11-21T10:00:00Z"}}`, `{"@type": "x/no.Such", "@value": "AAEC"}`),
+			`"counts": {"a": 1, "": -2}`, `"by_place": {"-1": {"name": "x"}, "10": {}, "9": {}}`, `"placed": ` + draw(`"2026-11-21T10:00:00Z"`, `"0001-01-01T00:00:00Z"`, `"9999-12-31T23:59:59.999999999Z"`),
+			`"extra": ` + draw(`{}`, `{"@type": "x/shop.Item", "priceCents": "5"}`, `{"@type": "x/google.protobuf.Any", "value": {"@type": "x/google.protobuf.Timestamp", "value": "2026-11-21T10:00:00Z"}}`),
 			`"labels": ` + draw(`{}`, `{"a": [1, {"b": null}]}`), `"points": ` + draw(`"18446744073709551615"`, "0"), `"deltas": [-1, 2147483647]`, `"gift": ` + draw("true", "false"),
 			draw(`"card": ""`, `"voucher": "é"`), `"items": [{}, {"name": "x"}]`, `"part_of": {"part_of": {}}`, `"@unknown": "+n8CaGk="`,
 		} {

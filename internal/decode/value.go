@@ -59,18 +59,6 @@ func (v *value) values() any {
 	return nil
 }
 
-// find is the first item with a key.
-func (v *value) find(name string) *value {
-	if v != nil {
-		for i := range v.keys {
-			if v.keys[i].text == name {
-				return &v.items[i]
-			}
-		}
-	}
-	return nil
-}
-
 // describe says what a document is, for people.
 func (v *value) describe() string {
 	switch v.kind {

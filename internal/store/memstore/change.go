@@ -65,26 +65,31 @@ func (s *Store) Change(ctx context.Context, keys []store.Key, edit func(store.Ke
 			continue
 		}
 		delete(changed, key)
-		was := &s.kept[key].rec
-		if r == nil && was.State == store.Discarded {
-			s.passed(was, was.Due, store.EndedDiscarded)
-		}
-		s.count(was, -1)
-		if r == nil {
-			s.sum(store.Forgotten, was.Queue, 1)
-			delete(s.kept, key)
-		} else {
-			if r.Queue != was.Queue {
-				s.sum(store.Moved, was.Queue, 1)
-				s.sum(store.In, r.Queue, 1)
-			}
-			*was = *r
-			s.count(was, 1)
-		}
+		s.become(key, r)
 	}
 	s.add(added)
 	s.signal()
 	return n, nil
+}
+
+// become writes what a Change made of a record; nil deletes it.
+func (s *Store) become(key store.Key, r *store.Record) {
+	was := &s.kept[key].rec
+	s.count(was, -1)
+	if r == nil {
+		if was.State == store.Discarded {
+			s.passed(was, was.Due, store.EndedDiscarded)
+		}
+		s.sum(store.Forgotten, was.Queue, 1)
+		delete(s.kept, key)
+		return
+	}
+	if r.Queue != was.Queue {
+		s.sum(store.Moved, was.Queue, 1)
+		s.sum(store.In, r.Queue, 1)
+	}
+	*was = *r
+	s.count(was, 1)
 }
 
 func (s *Store) put(entries []store.Entry) {

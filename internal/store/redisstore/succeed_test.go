@@ -250,6 +250,10 @@ func TestALeaderFindsNothingLockedByTheOneBefore(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	locked := server.do(t, "ZCARD", "{redrive}:locks")
+	if n, err := locked.AsInt64(); n > 0 || err != nil { // a still lives, and lets go itself soon
+		t.Errorf("%d messages are locked, %v", n, err)
+	}
 	if account, err := b.Entry(ctx, "account"); string(account) != "false" || err != nil {
 		t.Errorf("the account says %q, %v", account, err)
 	}
