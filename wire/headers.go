@@ -1,6 +1,6 @@
 package wire
 
-// Headers on a message that Redrive returned. No others are added.
+// Headers on a retried message. No others are added.
 const (
 	HeaderID          = "x-redrive-id"           // string, a UUID, stable over all attempts
 	HeaderAttempt     = "x-redrive-attempt"      // int64, failures so far
@@ -11,12 +11,12 @@ const (
 	HeaderReason      = "x-redrive-reason"       // string: rejected, expired, maxlen, delivery_limit, reported
 	HeaderError       = "x-redrive-error"        // string, when known
 	HeaderUserID      = "x-redrive-user-id"      // string: the user-id property, which RabbitMQ refuses from another user
+)
 
-	// HeaderParkedFor says, on messages in redrive.parked, why they are there.
-	HeaderParkedFor = "x-redrive-parked-for"
-	// HeaderDelay is the delay, in milliseconds, that a consumer asks for when it reports
-	// a failure (an upstream's Retry-After). It is read, never sent.
-	HeaderDelay = "x-redrive-delay"
+// Headers on other messages.
+const (
+	HeaderParkedFor = "x-redrive-parked-for" // on messages in redrive.parked: string, why they are there
+	HeaderDelay     = "x-redrive-delay"      // on reports, never on what Redrive publishes: the delay that the consumer asks for (an upstream's Retry-After), in milliseconds
 )
 
 // MaxAttempt is the largest value believed in HeaderAttempt.
