@@ -9,16 +9,10 @@ import (
 
 // startForwarder is the least any service on this path must do: it consumes dead
 // letters, publishes them back at once with confirms, and acknowledges what is
-// confirmed. It stores nothing and waits for nothing.
+// confirmed. It stores nothing and waits for nothing. It runs in this process.
 func startForwarder(_ context.Context, v vhost) (way, error) {
-	return forward(v, "fanout", nil, func(amqp.Table) {}, true)
-}
-
-// forward publishes dead letters back by way of an exchange of that type. It
-// runs in this process.
-func forward(v vhost, exchange string, args amqp.Table, mark func(amqp.Table), mandatory bool) (way, error) {
 	f := new(forwarder)
-	if err := f.run(v, exchange, args, mark, mandatory); err != nil {
+	if err := f.run(v); err != nil {
 		f.stop()
 		return way{}, err
 	}
@@ -30,7 +24,7 @@ type forwarder struct {
 	ended   sync.WaitGroup
 }
 
-func (f *forwarder) run(v vhost, exchange string, args amqp.Table, mark func(amqp.Table), mandatory bool) (err error) {
+func (f *forwarder) run(v vhost) (err error) {
 	if f.in, err = amqp.Dial(v.url); err != nil {
 		return err
 	}
@@ -50,7 +44,7 @@ func (f *forwarder) run(v vhost, exchange string, args amqp.Table, mark func(amq
 	}
 	for _, step := range []func() error{
 		func() error { return in.ExchangeDeclare("dead", "fanout", true, false, true, false, nil) },
-		func() error { return in.ExchangeDeclare("back", exchange, true, false, false, false, args) },
+		func() error { return in.ExchangeDeclare("back", "fanout", true, false, false, false, nil) },
 		func() error { return declare(in, "intake", amqp.Table{"x-queue-type": "quorum"}) },
 		func() error {
 			return declare(in, work, amqp.Table{"x-queue-type": v.kind, "x-dead-letter-exchange": "dead"})
@@ -67,6 +61,13 @@ func (f *forwarder) run(v vhost, exchange string, args amqp.Table, mark func(amq
 	if err != nil {
 		return err
 	}
+	f.pass(in, out, deliveries)
+	return nil
+}
+
+// pass publishes deliveries back, and acknowledges what is confirmed, until the
+// connections close.
+func (f *forwarder) pass(in, out *amqp.Channel, deliveries <-chan amqp.Delivery) {
 	type sent struct {
 		tag     uint64
 		confirm *amqp.DeferredConfirmation
@@ -76,8 +77,7 @@ func (f *forwarder) run(v vhost, exchange string, args amqp.Table, mark func(amq
 		defer close(flight)
 		for d := range deliveries {
 			delete(d.Headers, "x-death")
-			mark(d.Headers)
-			c, err := out.PublishWithDeferredConfirm("back", d.RoutingKey, mandatory, false, amqp.Publishing{
+			c, err := out.PublishWithDeferredConfirm("back", d.RoutingKey, true, false, amqp.Publishing{
 				Headers: d.Headers, MessageId: d.MessageId, DeliveryMode: amqp.Persistent, Body: d.Body})
 			if err != nil {
 				return
@@ -98,7 +98,6 @@ func (f *forwarder) run(v vhost, exchange string, args amqp.Table, mark func(amq
 			}
 		}
 	})
-	return nil
 }
 
 func (f *forwarder) stop() {

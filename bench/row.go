@@ -54,7 +54,6 @@ func rows() []row {
 		{name: replicasRow(mostReplicas), start: replicas{count: mostReplicas}.start},
 		{name: "fixed recipe (broker alone)", start: startFixed},
 		{name: "shovel, one hop", start: startShovel},
-		{name: "delayed-message plugin", start: startDelayed},
 		{name: "native delayed retry", requeue: true, start: startNative},
 	}
 }

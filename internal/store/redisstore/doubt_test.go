@@ -95,6 +95,10 @@ func TestAChangeWhoseAnswerWasLostIsDoneOrNeverWillBe(t *testing.T) {
 				if _, _, err := s.Free(); err != nil { // for a second nothing but the Change asks Redis
 					t.Fatal(err)
 				}
+				// The connection that confirms writes is there: what is held on it arrives later.
+				if err := s.PutEntries(ctx, []store.Entry{{Name: "before", Value: []byte("x")}}); err != nil {
+					t.Fatal(err)
+				}
 				n, err := s.Change(ctx, all, func(_ store.Key, r *store.Record) store.Edit {
 					if r == nil {
 						return store.Edit{}

@@ -3,19 +3,7 @@ package main
 import (
 	"context"
 	"net/http"
-
-	amqp "github.com/rabbitmq/amqp091-go"
 )
-
-// startDelayed is the recipe with the delayed-message plugin: a forwarder
-// publishes dead letters to a delayed exchange with a delay of a millisecond.
-// The plugin knows no mandatory.
-func startDelayed(ctx context.Context, v vhost) (way, error) {
-	if err := v.hasPlugin(ctx); err != nil {
-		return way{}, err
-	}
-	return forward(v, pluginType, amqp.Table{"x-delayed-type": "fanout"}, func(h amqp.Table) { h["x-delay"] = int32(1) }, false)
-}
 
 const pluginType = "x-delayed-message"
 
