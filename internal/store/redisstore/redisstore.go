@@ -32,7 +32,7 @@ type Options struct {
 	URL string
 	// Password, when not empty, is used instead of the URL's.
 	Password string
-	// Prefix begins all keys; "" is "redrive". It has no braces and no spaces.
+	// Prefix begins all keys, in braces; "" is "redrive". It has no braces and no spaces.
 	Prefix string
 	// Durability is when a write counts as done; "" is Synced.
 	Durability Durability
