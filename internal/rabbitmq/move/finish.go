@@ -65,6 +65,9 @@ func (m *Move) finish(ctx context.Context, c *broker.Carrier, s *State) error {
 			return err
 		}
 		if used > 0 && !m.Keep {
+			if len(q.ConsumerDetails) == 0 {
+				return unnamed(m.From)
+			}
 			var who strings.Builder
 			consumers(&who, &q)
 			return fmt.Errorf("queue %q is still consumed:\n%sstop them; %w", m.From, who.String(), ErrConsumers)

@@ -85,9 +85,19 @@ func (m *Move) ready(c *broker.Carrier, s *State) error {
 	if err != nil || old == 0 || now > 0 || m.Unready || s.Detour {
 		return err
 	}
+	if len(s.Old.ConsumerDetails) == 0 {
+		return unnamed(m.From)
+	}
 	var who strings.Builder
 	consumers(&who, s.Old)
 	return fmt.Errorf("queue %q is ready, and %q is still consumed:\n%sdeploy consumers of %q (they may consume both); %w", m.To, m.From, who.String(), m.To, ErrConsumers)
+}
+
+// unnamed is the error where RabbitMQ counts consumers that the management API does not list.
+// It lists them seconds later; the consumer of a move that was killed is gone by then. The
+// move tries again.
+func unnamed(queue string) error {
+	return fmt.Errorf("queue %q has consumers that the management API does not list yet", queue)
 }
 
 func refuses(def map[string]any, prefix string) bool {
