@@ -77,7 +77,14 @@ func (s *settler) send(ctx context.Context, t delay.Ticket, out wire.Outgoing) (
 			return since, err
 		}
 	}
-	return since, s.sender.send(ctx, out)
+	if err = s.publish.Send(ctx, []wire.Outgoing{out})(ctx)[0]; err != nil {
+		select {
+		case <-s.closed:
+			return since, errClosed
+		default:
+		}
+	}
+	return since, err
 }
 
 // first declares what a ticket needs, unless that was done not long ago: half of
