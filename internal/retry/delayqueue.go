@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"sync"
 	"time"
 
@@ -46,7 +45,9 @@ var (
 
 // DelayQueues publishes failed messages to the queues of RabbitMQ where they wait. What
 // RabbitMQ does not accept waits in the store: a way that fails may cost a duplicate, never
-// the message, and never stops the intake. It is used by one goroutine, the intake's.
+// the message, and never stops the intake. So a publish is tried once here, and what must be
+// declared again is so for the next message; the library, which has no store, tries until
+// RabbitMQ has confirmed it. It is used by one goroutine, the intake's.
 type DelayQueues struct {
 	broker   Declarer
 	enrolled *enrolled
@@ -162,10 +163,8 @@ func (h *DelayQueues) try(ctx context.Context, batch []held) {
 			continue
 		}
 		m.real = t.Delay
-		o := outgoing(m.rec, t.Exchange, t.RoutingKey)
-		o.Message.Expiration, o.Unchecked = t.Expiration, t.Unchecked
-		maps.Copy(o.Message.Headers, t.Headers)
-		out, sent, tickets = append(out, o), append(sent, i), append(tickets, t)
+		id, marked := marked(m.rec)
+		out, sent, tickets = append(out, t.Outgoing(id, marked)), append(sent, i), append(tickets, t)
 	}
 	if ctx.Err() != nil { // given up: it is kept in the store by now
 		refuse(batch, errNoAnswer)
@@ -176,8 +175,8 @@ func (h *DelayQueues) try(ctx context.Context, batch []held) {
 	}
 	for n, err := range h.broker.Send(ctx, out)(ctx) {
 		m, t := &batch[sent[n]], tickets[n]
-		if err == nil && t.First != nil && time.Since(h.declared[t.Exchange].at) > t.Within {
-			err = errors.New("the confirm came so late that its delay queue may be gone")
+		if err == nil {
+			err = t.Late(h.declared[t.Exchange].at)
 		}
 		if m.err = err; errors.Is(err, wire.ErrUnroutable) {
 			// Somebody deleted what it waits in: it is made again for the next.
@@ -214,8 +213,8 @@ func (h *DelayQueues) tell(batch []held) {
 	}
 }
 
-// outgoing is a record's message with the headers of its history.
-func outgoing(r *store.Record, exchange, key string) wire.Outgoing {
+// marked is a record's message with the headers of its history, and the id in them.
+func marked(r *store.Record) (id string, m *wire.Message) {
 	t := headers.Trail{ID: r.ID.String(), Attempt: r.Attempt, Queue: r.Queue, FirstFailed: r.FirstFailed, Reason: r.Reason, Error: r.Error}
-	return wire.Outgoing{Exchange: exchange, RoutingKey: key, ID: t.ID, Message: t.Mark(r.Message)}
+	return t.ID, t.Mark(r.Message)
 }
