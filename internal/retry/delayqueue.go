@@ -29,7 +29,9 @@ type Declarer interface {
 const (
 	// batchTimeout is how long a batch may take. The intake waits for it, and its
 	// messages are not RabbitMQ's problem alone: there is the store.
-	batchTimeout = 5 * time.Second
+	// answerTimeout is how long RabbitMQ's answers may take of that, so that those which came in
+	// time count although others did not.
+	batchTimeout, answerTimeout = 5 * time.Second, 4500 * time.Millisecond
 	// calm is how long a way must not have failed to be called well again: it may
 	// fail for one queue and not for another.
 	calm = 3 * time.Second
@@ -92,7 +94,9 @@ func (h *DelayQueues) hold(ctx context.Context, batch []held) {
 	if err := h.may(); err != nil {
 		refuse(batch, err)
 	} else {
-		ctx, cancel := context.WithTimeout(ctx, batchTimeout)
+		limit := time.NewTimer(batchTimeout)
+		defer limit.Stop()
+		ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 		defer cancel()
 		// A publish into a connection that an alarm has just blocked hangs, and
 		// no context ends that.
@@ -100,8 +104,10 @@ func (h *DelayQueues) hold(ctx context.Context, batch []held) {
 		h.sending.Go(func() { defer close(done); h.try(ctx, trying) })
 		select {
 		case <-done:
-			copy(batch, trying)
-		case <-ctx.Done():
+			if copy(batch, trying); ctx.Err() != nil {
+				h.until = time.Now().Add(respite)
+			}
+		case <-limit.C:
 			h.busy, h.until = done, time.Now().Add(respite)
 			refuse(batch, errNoAnswer)
 		}
