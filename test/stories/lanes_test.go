@@ -42,6 +42,10 @@ func TestAFullForwardTargetStopsNoRetry(t *testing.T) {
 		brokertest.Eventually(t, "the target is named", func() bool {
 			return strings.HasPrefix(problem(), "forwards of queue orders to queue dead: ") && s.held(t, "orders").Waiting == stuck
 		})
+		const blocked = `redrive_forward_blocked{queue="orders",target="queue dead"}`
+		if n := s.metric(t, blocked); n != "1" {
+			t.Errorf("%s is %q", blocked, n)
+		}
 		if resp, err := http.Get("http://" + s.Addr() + "/readyz"); err != nil || resp.StatusCode != http.StatusOK {
 			t.Errorf("its readiness: %v, %v", resp, err)
 		} else {
@@ -68,7 +72,7 @@ func TestAFullForwardTargetStopsNoRetry(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		brokertest.Eventually(t, "all is well again", func() bool { return problem() == "" && s.held(t, "orders").Waiting == 0 })
+		brokertest.Eventually(t, "all is well again", func() bool { return problem() == "" && s.held(t, "orders").Waiting == 0 && s.metric(t, blocked) == "" })
 	})
 }
 
