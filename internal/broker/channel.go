@@ -19,6 +19,8 @@ const (
 	// share channels: then one that hangs holds up those that share with it. RabbitMQ's
 	// default limit is 2,047 for one connection.
 	mostChannels = 64
+	// mostRemembered is for how many destinations it is known which channel they had last.
+	mostRemembered = 10_000
 	// idleFor is how long a channel without messages stays open, closeIdleEvery how often
 	// that is looked at.
 	idleFor, closeIdleEvery = time.Minute, 20 * time.Second
@@ -82,18 +84,25 @@ func (p *Publisher) dispatch(w *work) {
 	}
 }
 
-// channelOf finds the channel of a destination: its own, an idle one, or a new one. Where
-// there may be no more, it is the one that had an answer last. The caller holds mu.
+// channelOf finds the channel of a destination: the one that it has; the one it had last, as
+// the first message to a queue on a channel costs RabbitMQ more, or another, if that is idle;
+// or a new one. Where there may be no more, it is the one that had an answer last. The caller
+// holds mu.
 func (p *Publisher) channelOf(key string) *channel {
 	if c := p.byKey[key]; c != nil {
-		return c
+		if idle, _ := c.idle(); idle || c.key == key {
+			c.key = key
+			return c
+		}
+	}
+	if len(p.byKey) >= mostRemembered {
+		clear(p.byKey)
 	}
 	var latest *channel
 	var answered time.Time
 	for _, c := range p.channels {
 		idle, at := c.idle()
-		if idle {
-			delete(p.byKey, c.key)
+		if idle || c.key == key {
 			c.key, p.byKey[key] = key, c
 			return c
 		}
@@ -138,12 +147,14 @@ func (p *Publisher) closeIdle(now time.Time) {
 			kept = append(kept, c)
 			continue
 		}
-		delete(p.byKey, c.key)
 		if c.session != nil {
 			c.session.retire()
 		}
 	}
-	clear(p.channels[len(kept):])
+	if len(kept) < len(p.channels) {
+		clear(p.channels[len(kept):])
+		clear(p.byKey)
+	}
 	p.channels = kept
 }
 

@@ -29,7 +29,7 @@ type Publisher struct {
 	conn     *amqp.Connection // nil while there is none
 	changed  chan struct{}    // closed when conn changes, or the connection's state
 	channels []*channel
-	byKey    map[string]*channel // by destination
+	byKey    map[string]*channel // by destination: the one it had last
 }
 
 // NewPublisher makes a publisher; Run keeps it connected.
