@@ -49,7 +49,7 @@ type work struct {
 	indices   []int         // in out
 	sent      []sentMessage // in the order of indices, complete when published is closed
 	published chan struct{}
-	abandoned bool // nobody asks for the answers; guarded by the publisher's mu
+	abandoned bool // the answers are not wanted any more; guarded by the publisher's mu
 }
 
 // destinationOf names what a message waits for. The routing keys of what goes to Redrive's
@@ -264,7 +264,7 @@ func (w *work) answers(ctx context.Context, p *Publisher, pending []sentMessage,
 	return pending
 }
 
-// forget ends what was published and is asked for by nobody.
+// forget ends what was published and whose answers are not wanted any more.
 func (w *work) forget() {
 	for _, m := range w.sent {
 		switch {
