@@ -188,8 +188,12 @@ func (c *channel) run() {
 	}
 }
 
-// publish publishes one message, once there is a connection that no alarm blocks, and room.
+// publish publishes one message, once there is a connection that no alarm blocks, and room,
+// unless ctx has ended: then its result was given already, or is wanted at once.
 func (c *channel) publish(ctx context.Context, o *wire.Outgoing) sentMessage {
+	if err := ctx.Err(); err != nil {
+		return sentMessage{err: fmt.Errorf("%w: %w", wire.ErrUnsent, err)}
+	}
 	if len(o.Message.Body) >= alone {
 		m, err := c.publisher.publishAlone(ctx, o)
 		m.err = err
@@ -251,7 +255,7 @@ func (w *work) answers(ctx context.Context, p *Publisher, pending []sentMessage,
 			w.abandoned = true
 			p.mu.Unlock()
 			for _, i := range w.indices {
-				errs[i] = fmt.Errorf("%w: %v", wire.ErrUnsent, ctx.Err())
+				errs[i] = fmt.Errorf("%w: %w", wire.ErrUnsent, ctx.Err())
 			}
 			return pending
 		}

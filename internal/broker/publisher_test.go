@@ -414,6 +414,33 @@ func TestAQueueThatHangsHoldsUpNoOther(t *testing.T) {
 	})
 }
 
+// What could not be published before its Send was given up is not published later.
+func TestWhatIsGivenUpIsNotPublishedLater(t *testing.T) {
+	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+		v.Queue("stuck", amqp.Table{"x-queue-type": "quorum"})
+		p := publisher(t, v.URL())
+		leader(t, v, n, "suspend", "stuck")
+		all := make([]wire.Outgoing, 1000)
+		for i := range all {
+			all[i] = message("", "stuck", "", nil)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		for i, err := range p.Send(t.Context(), all)(ctx) {
+			if !errors.Is(err, wire.ErrUnsent) {
+				t.Fatalf("message %d: %v", i, err)
+			}
+		}
+		leader(t, v, n, "resume", "stuck")
+		if err := p.Send(t.Context(), all[:1])(t.Context())[0]; err != nil {
+			t.Fatal(err)
+		}
+		if n := v.Depth("stuck"); n > 401 {
+			t.Errorf("%d arrived, and RabbitMQ had taken no more than 400", n)
+		}
+	})
+}
+
 // A queue that does not answer holds up no other: only who wants the answer to a large
 // message waits for it.
 func TestALargeMessageWithoutAnAnswerHoldsUpNoOther(t *testing.T) {

@@ -67,7 +67,7 @@ func (s *session) room(ctx context.Context) error {
 		first := s.underWay[0]
 		s.mu.Unlock()
 		if _, err := first.WaitContext(ctx); err != nil {
-			return fmt.Errorf("%w: %v", wire.ErrUnsent, err)
+			return fmt.Errorf("%w: %w", wire.ErrUnsent, err)
 		}
 	}
 }
