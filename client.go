@@ -109,11 +109,10 @@ type Client struct {
 	publish   *broker.Publisher
 	subscribe *broker.Subscriber
 	hook      *hook
-	sending   sync.Mutex // Publisher.Send is called by one goroutine at a time
 
 	consuming     context.Context // of all consumers
 	stopConsuming context.CancelFunc
-	open          context.Context // of the connections and senders
+	open          context.Context // of the connections
 	disconnect    context.CancelFunc
 	connections   sync.WaitGroup
 	connect       sync.Once // to consume
@@ -200,11 +199,6 @@ func (c *Client) consume(ctx context.Context, k Consumer, handle Handler) error 
 	defer stop()
 	defer context.AfterFunc(c.consuming, stop)()
 	s := c.settler(k)
-	var sending sync.WaitGroup
-	defer sending.Wait()
-	sends, endSending := context.WithCancel(c.open)
-	defer endSending()
-	sending.Go(func() { s.sender.run(sends) })
 	if err := s.prepare(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -268,5 +262,5 @@ func Consume(ctx context.Context, config Config, k Consumer) error {
 
 // settler makes what settles the messages of a consumer, which is complete.
 func (c *Client) settler(k Consumer) *settler {
-	return &settler{consumer: k, way: k.Wait.way, limits: k.Wait.way.Limits(), verify: c.config.Verify, log: c.config.Log, publish: c.publish, sender: newSender(c), parked: c.hook.add}
+	return &settler{consumer: k, way: k.Wait.way, limits: k.Wait.way.Limits(), verify: c.config.Verify, log: c.config.Log, publish: c.publish, closed: c.open.Done(), parked: c.hook.add}
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"time"
 
 	"github.com/google/uuid"
@@ -29,12 +28,14 @@ const (
 // publishUntilConfirmed publishes a message to where it waits, and again until RabbitMQ has
 // confirmed it. Its error is wire.ErrUnacceptable when RabbitMQ never takes it, and
 // another when ctx ended first. elsewhere is a destination that is not ours, and
-// gets one chance where it is missing or forbidden.
+// gets one chance where it is missing or forbidden. The service tries once and waits in its
+// store (retry.Sender, retry.DelayQueues); here the message is RabbitMQ's until it is
+// confirmed, so there is nothing to do but to try again.
 func (s *settler) publishUntilConfirmed(ctx context.Context, out wire.Outgoing, t delay.Ticket, elsewhere bool) error {
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		since, err := s.send(ctx, t, out)
-		if err == nil && t.Within > 0 && time.Since(since) > t.Within {
-			err = errors.New("the confirm came so late that the delay queue may be gone")
+		if err == nil {
+			err = t.Late(since)
 		}
 		if err != nil {
 			s.declared.Delete(t.Exchange)
@@ -77,7 +78,14 @@ func (s *settler) send(ctx context.Context, t delay.Ticket, out wire.Outgoing) (
 			return since, err
 		}
 	}
-	return since, s.sender.send(ctx, out)
+	if err = s.publish.Send(ctx, []wire.Outgoing{out})(ctx)[0]; err != nil {
+		select {
+		case <-s.closed:
+			return since, errClosed
+		default:
+		}
+	}
+	return since, err
 }
 
 // first declares what a ticket needs, unless that was done not long ago: half of
@@ -100,7 +108,7 @@ func (s *settler) outgoing(m *Message, f *failure, parkedFor string, t delay.Tic
 		tr.FirstFailed = time.Now()
 	}
 	p := tr.Mark(m.Message)
-	maps.Copy(p.Headers, t.Headers)
+	out := t.Outgoing(m.ID, p)
 	if parkedFor != "" {
 		p.Headers[wire.HeaderParkedFor] = parkedFor
 	}
@@ -108,8 +116,7 @@ func (s *settler) outgoing(m *Message, f *failure, parkedFor string, t delay.Tic
 		// The service counts this failure itself.
 		p.Headers[wire.HeaderAttempt] = int64(m.Attempt - 1)
 	}
-	p.Expiration = t.Expiration
-	return wire.Outgoing{Exchange: t.Exchange, RoutingKey: t.RoutingKey, ID: m.ID, Message: p, Unchecked: t.Unchecked}
+	return out
 }
 
 // newID is the id of a message that fails for the first time. When the publisher

@@ -27,7 +27,7 @@ type settler struct {
 	verify   bool
 	log      *slog.Logger
 	publish  *broker.Publisher
-	sender   *sender
+	closed   <-chan struct{} // of the client
 	parked   func(ParkedMessage)
 
 	declared sync.Map    // by exchange: since when what a ticket needed first is there

@@ -36,7 +36,6 @@ func (c *Client) NewSettler(ctx context.Context, k Consumer) (*Settler, error) {
 	if err := s.prepare(ctx); err != nil {
 		return nil, err
 	}
-	c.connections.Go(func() { s.sender.run(c.open) })
 	return &Settler{s}, nil
 }
 

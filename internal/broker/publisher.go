@@ -14,22 +14,27 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Publisher publishes with confirms, on a connection of its own.
+// Publisher publishes with confirms, on a connection of its own: each destination on a
+// channel of its own, see channel. Its methods are safe for concurrent use, but for Run.
 type Publisher struct {
 	// Confirmed, when not nil, receives how long RabbitMQ took to answer each Send. It is to
 	// be set before Run.
 	Confirmed func(time.Duration)
 
-	link link
+	link    link
+	ended   chan struct{}  // closed at the end of Run
+	working sync.WaitGroup // channels that run
 
-	mu      sync.Mutex
-	session *session      // nil while there is none
-	changed chan struct{} // closed when session changes, or the connection's state
+	mu       sync.Mutex
+	conn     *amqp.Connection // nil while there is none
+	changed  chan struct{}    // closed when conn changes, or the connection's state
+	channels []*channel
+	byKey    map[string]*channel // by destination: the one it had last
 }
 
 // NewPublisher makes a publisher; Run keeps it connected.
 func NewPublisher(c Config) *Publisher {
-	p := &Publisher{changed: make(chan struct{})}
+	p := &Publisher{changed: make(chan struct{}), ended: make(chan struct{}), byKey: map[string]*channel{}}
 	observe := c.Observe
 	c.Observe = func(s State) {
 		p.wake()
@@ -41,42 +46,46 @@ func NewPublisher(c Config) *Publisher {
 	return p
 }
 
-// Run connects, and connects again for as long as it takes, until ctx ends. A
-// Send then under way gets wire.ErrUnsent.
+// Run connects, and connects again for as long as it takes, until ctx ends. What is
+// published then, or is to be, gets wire.ErrUnsent. Run is called once.
 func (p *Publisher) Run(ctx context.Context) error {
+	defer p.end()
 	gather := func(c net.Conn) net.Conn { return newGatheringConn(c) }
 	return p.link.keep(ctx, gather, func(ctx context.Context, conn *amqp.Connection) error {
-		for ctx.Err() == nil {
-			s, err := newSessionUntil(ctx, conn)
-			if err != nil {
-				return err
-			}
-			p.use(s)
-			p.link.observe(State{Connected: true})
+		p.use(conn)
+		defer p.use(nil)
+		p.link.observe(State{Connected: true})
+		for {
 			select {
 			case <-ctx.Done():
-			case <-s.closed: // an error of one channel leaves the connection usable
-			case <-s.stale:
+				return nil
+			case now := <-time.After(closeIdleEvery):
+				p.closeIdle(now)
 			}
-			p.use(nil)
 		}
-		return nil
 	})
 }
 
-// Await waits for a connection that no alarm blocks, until ctx ends. Safe for concurrent use.
+// end has all channels stop, and waits for them.
+func (p *Publisher) end() {
+	p.mu.Lock()
+	close(p.ended)
+	p.mu.Unlock()
+	p.working.Wait()
+}
+
+// Await waits for a connection that no alarm blocks, until ctx ends.
 func (p *Publisher) Await(ctx context.Context) { _, _ = p.current(ctx) }
 
-// Ready tells whether there is a connection, and no alarm blocks it. Safe for
-// concurrent use.
+// Ready tells whether there is a connection, and no alarm blocks it.
 func (p *Publisher) Ready() bool {
 	s := p.link.now()
 	return s.Connected && s.Blocked == ""
 }
 
-func (p *Publisher) use(s *session) {
+func (p *Publisher) use(conn *amqp.Connection) {
 	p.mu.Lock()
-	p.session = s
+	p.conn = conn
 	p.mu.Unlock()
 	p.wake()
 }
@@ -89,18 +98,20 @@ func (p *Publisher) wake() {
 	p.changed = make(chan struct{})
 }
 
-// current waits for a session that is open, on a connection that no alarm blocks:
-// RabbitMQ reads nothing from one that is blocked until the alarm is over.
-func (p *Publisher) current(ctx context.Context) (*session, error) {
+// current waits for a connection that no alarm blocks: RabbitMQ reads nothing from one that
+// is blocked until the alarm is over.
+func (p *Publisher) current(ctx context.Context) (*amqp.Connection, error) {
 	for {
 		p.mu.Lock()
-		s, changed := p.session, p.changed
+		conn, changed := p.conn, p.changed
 		p.mu.Unlock()
-		if s != nil && s.open() && p.link.now().Blocked == "" {
-			return s, nil
+		if conn != nil && !conn.IsClosed() && p.link.now().Blocked == "" {
+			return conn, nil
 		}
 		select {
-		case <-changed: // Run replaces a session that has closed, or is to be; an alarm ends
+		case <-changed: // Run has another connection; an alarm ends
+		case <-p.ended:
+			return nil, wire.ErrUnsent
 		case <-ctx.Done():
 			return nil, wire.ErrUnsent
 		}
@@ -112,28 +123,28 @@ func (p *Publisher) current(ctx context.Context) (*session, error) {
 // was unanswered on it would have to be sent twice.
 const alone = 1 << 20
 
-// Send publishes persistent and mandatory (but for Unchecked), in order (but for large
-// ones, which those behind them may overtake), and returns a function that
+// Send publishes persistent and mandatory (but for Unchecked), in order for each destination
+// (but for large ones, which those behind them may overtake), and returns a function that
 // waits for RabbitMQ's answer to each message: nil when it is confirmed and was
 // routed, else wire.ErrUnroutable, ErrNacked, ErrUnacceptable, ErrForbidden or
-// ErrUnsent, wrapped. Send is called by one goroutine at a time; until ctx ends it waits
+// ErrUnsent, wrapped. That function must be called once. Until ctx ends Send waits
 // for a connection, and while an alarm blocks that: what is not published then is ErrUnsent.
+// It waits for no answer, and no destination waits for another.
 func (p *Publisher) Send(ctx context.Context, out []wire.Outgoing) (wait func(context.Context) []error) {
 	began := time.Now()
 	errs := make([]error, len(out))
-	pending := make([]sentMessage, 0, len(out))
-	for i := range out {
-		publish := p.publish
-		if len(out[i].Message.Body) >= alone {
-			publish = p.publishAlone // no one waits for its answer here: its target may give none
+	if _, err := p.current(ctx); err != nil {
+		for i := range errs {
+			errs[i] = err
 		}
-		m, err := publish(ctx, &out[i])
-		m.index = i
-		if errs[i] = err; err == nil {
-			pending = append(pending, m)
-		}
+		return func(context.Context) []error { return errs }
 	}
+	all := p.divide(ctx, out)
 	return func(ctx context.Context) []error {
+		pending := make([]sentMessage, 0, len(out))
+		for _, w := range all {
+			pending = w.answers(ctx, p, pending, errs)
+		}
 		p.collect(ctx, out, pending, errs)
 		if p.Confirmed != nil {
 			p.Confirmed(time.Since(began))
@@ -142,26 +153,39 @@ func (p *Publisher) Send(ctx context.Context, out []wire.Outgoing) (wait func(co
 	}
 }
 
+// divide has messages published, those of each destination by its channel.
+func (p *Publisher) divide(ctx context.Context, out []wire.Outgoing) (all []*work) {
+	var by map[string]*work // but the first, which mostly is alone
+	for i := range out {
+		key := destinationOf(&out[i])
+		var w *work
+		if len(all) > 0 && all[0].key == key {
+			w = all[0]
+		} else if w = by[key]; w == nil {
+			w = &work{key: key, out: out, published: make(chan struct{})}
+			w.ctx, w.cancel = context.WithCancel(ctx)
+			if len(all) == 1 {
+				by = map[string]*work{}
+			}
+			if len(all) > 0 {
+				by[key] = w
+			}
+			all = append(all, w)
+		}
+		w.indices = append(w.indices, i)
+	}
+	for _, w := range all {
+		p.dispatch(w)
+	}
+	return all
+}
+
 type sentMessage struct {
 	index   int
 	session *session
 	confirm *amqp.DeferredConfirmation
-	alone   bool // the session is its own
-}
-
-func (p *Publisher) publish(ctx context.Context, o *wire.Outgoing) (sentMessage, error) {
-	s, err := p.current(ctx)
-	if err != nil {
-		return sentMessage{}, err
-	}
-	if !s.begin() {
-		return sentMessage{}, wire.ErrUnsent // just now; there is another in a moment
-	}
-	c, err := s.publish(o)
-	if err != nil {
-		s.end()
-	}
-	return sentMessage{session: s, confirm: c}, err
+	alone   bool  // the session is its own
+	err     error // not published
 }
 
 // collect waits for the answers to pending. What a channel's end left unanswered
@@ -220,11 +244,11 @@ func (p *Publisher) sendAlone(ctx context.Context, o *wire.Outgoing) error {
 
 // publishAlone publishes one message on a channel of its own, which judgeAlone closes.
 func (p *Publisher) publishAlone(ctx context.Context, o *wire.Outgoing) (sentMessage, error) {
-	s, err := p.current(ctx)
+	conn, err := p.current(ctx)
 	if err != nil {
 		return sentMessage{}, err
 	}
-	own, err := newSessionUntil(ctx, s.conn)
+	own, err := newSessionUntil(ctx, conn)
 	if err != nil {
 		return sentMessage{}, fmt.Errorf("%w: %v", wire.ErrUnsent, err)
 	}
@@ -259,18 +283,18 @@ func canExist(queue string) error {
 	return nil
 }
 
-// Version is RabbitMQ's. Safe for concurrent use.
+// Version is RabbitMQ's.
 func (p *Publisher) Version(ctx context.Context) (string, error) {
-	s, err := p.current(ctx)
+	conn, err := p.current(ctx)
 	if err != nil {
 		return "", err
 	}
-	v, _ := s.conn.Properties["version"].(string)
+	v, _ := conn.Properties["version"].(string)
 	return v, nil
 }
 
 // BindReturn makes the retry exchange of queue and binds that queue alone:
-// wire.ErrQueueGone when there is no such queue. Safe for concurrent use.
+// wire.ErrQueueGone when there is no such queue.
 func (p *Publisher) BindReturn(ctx context.Context, queue string) error {
 	if err := canExist(queue); err != nil {
 		return err
@@ -294,7 +318,7 @@ func bindReturn(ch *amqp.Channel, queue, exchange string) error {
 	return ch.QueueBind(queue, "", exchange, false, nil)
 }
 
-// ReturnExists tells whether queue has a retry exchange. Safe for concurrent use.
+// ReturnExists tells whether queue has a retry exchange.
 func (p *Publisher) ReturnExists(ctx context.Context, queue string) (bool, error) {
 	if canExist(queue) != nil {
 		return false, nil
@@ -309,7 +333,7 @@ func (p *Publisher) ReturnExists(ctx context.Context, queue string) (bool, error
 }
 
 // Queue tells how many consumers and ready messages a queue has: wire.ErrQueueGone
-// when there is no such queue. Safe for concurrent use.
+// when there is no such queue.
 func (p *Publisher) Queue(ctx context.Context, name string) (consumers, ready int, err error) {
 	if err := canExist(name); err != nil {
 		return 0, 0, err
@@ -331,13 +355,13 @@ func (p *Publisher) Queue(ctx context.Context, name string) (consumers, ready in
 // happens on, and the one that publishes must not be it. When ctx ends first do is
 // left behind, until its connection ends: under an alarm RabbitMQ answers nothing.
 func (p *Publisher) onChannel(ctx context.Context, do func(*amqp.Channel) error) error {
-	s, err := p.current(ctx)
+	conn, err := p.current(ctx)
 	if err != nil {
 		return err
 	}
 	done := make(chan error, 1)
 	go func() {
-		ch, err := s.conn.Channel()
+		ch, err := conn.Channel()
 		if err != nil {
 			done <- fmt.Errorf("%w: %v", wire.ErrUnsent, explain(err))
 			return

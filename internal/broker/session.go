@@ -31,12 +31,66 @@ type session struct {
 	returns chan amqp.Return
 	sync    chan struct{}
 	opened  time.Time
-	stale   chan struct{} // closed when another is to take its place, see nacked
 
 	mu       sync.Mutex
 	returned map[string]int // exchange and id of unroutable messages whose ack has not been collected
 	pending  int            // published, and the answer not collected
-	retired  bool           // stale is closed
+	retired  bool           // another is to take its place, see nacked
+
+	underWay []*amqp.DeferredConfirmation // of what was published, from the first without an answer on
+	sent     int                          // published at all
+	granted  int                          // see room
+	answered time.Time                    // when underWay became shorter, or was empty
+}
+
+// RabbitMQ lets its reader of a connection pass creditFirst messages to a channel, and
+// creditMore each time that the channel has handled so many (credit_flow_default_credit). A
+// channel that waits for a queue grants nothing, and at the last one the reader reads nothing
+// more from the whole connection. With up to fewUnderWay without an answer no channel waits: a
+// quorum queue makes it wait from 32 on (quorum_commands_soft_limit).
+// [measured on 3.10.8 and 4.3.6: TestAQueueThatHangsHoldsUpNoOther]
+const creditFirst, creditMore, fewUnderWay = 400, 200, 16
+
+// room waits until one more message cannot use up RabbitMQ's credit, whatever becomes of the
+// queue, until the channel ends, or until ctx does.
+func (s *session) room(ctx context.Context) error {
+	for {
+		s.mu.Lock()
+		s.drop()
+		if len(s.underWay) <= fewUnderWay {
+			s.granted = (s.sent - len(s.underWay)) / creditMore * creditMore
+		}
+		if s.sent-s.granted < creditFirst-1 {
+			s.mu.Unlock()
+			return nil
+		}
+		first := s.underWay[0]
+		s.mu.Unlock()
+		if _, err := first.WaitContext(ctx); err != nil {
+			return fmt.Errorf("%w: %w", wire.ErrUnsent, err)
+		}
+	}
+}
+
+// drop forgets what has its answer. The caller holds mu.
+func (s *session) drop() {
+	for len(s.underWay) > 0 {
+		select {
+		case <-s.underWay[0].Done():
+			s.underWay, s.answered = s.underWay[1:], time.Now()
+			continue
+		default:
+		}
+		return
+	}
+}
+
+// progress tells how many messages are without an answer, and when there was one last.
+func (s *session) progress() (underWay int, answered time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drop()
+	return len(s.underWay), s.answered
 }
 
 // staleAfter is how old a channel must be to be replaced over a nack: a queue that is
@@ -48,11 +102,19 @@ const staleAfter = 2 * time.Second
 // quorum queue for the first time while its leader dies refuses everything for that
 // queue from then on. [measured on 3.10.8; rabbitmq-server #9241 repairs it in 3.11]
 func (s *session) nacked() {
+	if time.Since(s.opened) >= staleAfter {
+		s.retire()
+	}
+}
+
+// retire closes the channel as soon as every message has its answer, and has it take no more.
+func (s *session) retire() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.retired && time.Since(s.opened) >= staleAfter {
-		s.retired = true
-		close(s.stale)
+	last := !s.retired && s.pending == 0
+	s.retired = true
+	s.mu.Unlock()
+	if last {
+		go s.close() // it ends with its connection, if not before: an alarm may hold it up
 	}
 }
 
@@ -66,7 +128,7 @@ func (s *session) open() bool {
 func (s *session) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.retired {
+	if s.retired || s.ch.IsClosed() {
 		return false
 	}
 	s.pending++
@@ -80,7 +142,7 @@ func (s *session) end() {
 	last := s.retired && s.pending == 0
 	s.mu.Unlock()
 	if last {
-		go s.close() // it ends with its connection, if not before: an alarm may hold it up
+		go s.close() // as in retire
 	}
 }
 
@@ -92,7 +154,7 @@ func newSession(conn *amqp.Connection) (*session, error) {
 	if err := ch.Confirm(false); err != nil {
 		return nil, explain(err)
 	}
-	s := &session{conn: conn, ch: ch, limit: conn.Config.FrameSize, closed: make(chan struct{}), opened: time.Now(), stale: make(chan struct{}),
+	s := &session{conn: conn, ch: ch, limit: conn.Config.FrameSize, closed: make(chan struct{}), opened: time.Now(), answered: time.Now(),
 		// Not buffered: when amqp091-go goes on to the ack, the return before it
 		// has been received here, and a round over sync makes it known.
 		returns: ch.NotifyReturn(make(chan amqp.Return)), sync: make(chan struct{}), returned: map[string]int{}}
@@ -186,6 +248,12 @@ func (s *session) publish(o *wire.Outgoing) (*amqp.DeferredConfirmation, error) 
 	if err != nil {
 		return nil, fmt.Errorf("%w: %v", wire.ErrUnsent, explain(err))
 	}
+	s.mu.Lock()
+	if s.sent++; len(s.underWay) == 0 {
+		s.answered = time.Now()
+	}
+	s.underWay = append(s.underWay, c)
+	s.mu.Unlock()
 	return c, nil
 }
 

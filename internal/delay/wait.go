@@ -7,13 +7,16 @@
 package delay
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // Way is one way to wait. Its methods have no effects, may be called from many
@@ -51,6 +54,23 @@ type Ticket struct {
 	// confirm, the message may be gone, and must be published again.
 	First  *Topology
 	Within time.Duration
+}
+
+// Outgoing is the publish by which a message waits. m has the headers of its history, with
+// the id.
+func (t *Ticket) Outgoing(id string, m *wire.Message) wire.Outgoing {
+	m.Expiration = t.Expiration
+	maps.Copy(m.Headers, t.Headers)
+	return wire.Outgoing{Exchange: t.Exchange, RoutingKey: t.RoutingKey, ID: id, Message: m, Unchecked: t.Unchecked}
+}
+
+// Late is the error of a message that was confirmed just now, where First was declared too
+// long ago for that to mean anything.
+func (t *Ticket) Late(declared time.Time) error {
+	if t.First == nil || time.Since(declared) <= t.Within {
+		return nil
+	}
+	return errors.New("the confirm came so late that its delay queue may be gone")
 }
 
 // Limits are a way's own, as its documentation says them and its suite proves

@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"slices"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/redrive-mq/redrive/internal/throttle"
@@ -11,11 +13,14 @@ type QueueRetries struct {
 	Queue  string
 	View   throttle.View
 	Paused []string // why no message is retried just now
+	// BlockedTargets are the forward targets that RabbitMQ accepts no message for just now.
+	BlockedTargets []string
 }
 
 var (
 	breakerDesc   = prometheus.NewDesc("redrive_breaker_state", "1 for the state that the queue's breaker is in: closed, open, half-open or ramp.", []string{"queue", "state"}, nil)
 	pausedDesc    = prometheus.NewDesc("redrive_queue_paused", "1 while no message of the queue is retried, by why: person, breaker, no_consumer, rate, in_flight or unreachable.", []string{"queue", "why"}, nil)
+	blockedDesc   = prometheus.NewDesc("redrive_forward_blocked", "1 while RabbitMQ accepts no message of the queue for the forward target.", []string{"queue", "target"}, nil)
 	consumersDesc = prometheus.NewDesc("redrive_queue_consumers", "Consumers of a queue with due messages.", []string{"queue"}, nil)
 )
 
@@ -32,7 +37,7 @@ func (m *Metrics) Retries(all func(shown func(queue string) bool) []QueueRetries
 }
 
 func (r *queueRetries) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{breakerDesc, pausedDesc, consumersDesc} {
+	for _, d := range []*prometheus.Desc{breakerDesc, pausedDesc, blockedDesc, consumersDesc} {
 		ch <- d
 	}
 }
@@ -49,6 +54,11 @@ func (r *queueRetries) Collect(ch chan<- prometheus.Metric) {
 		}
 		for _, why := range q.Paused {
 			show(pausedDesc, 1, why)
+		}
+		for i, target := range q.BlockedTargets {
+			if q.BlockedTargets[i] = clean(target); !slices.Contains(q.BlockedTargets[:i], q.BlockedTargets[i]) {
+				show(blockedDesc, 1, q.BlockedTargets[i])
+			}
 		}
 		if q.View.Consumers >= 0 {
 			show(consumersDesc, float64(q.View.Consumers))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"sync"
 	"time"
 
@@ -30,7 +29,9 @@ type Declarer interface {
 const (
 	// batchTimeout is how long a batch may take. The intake waits for it, and its
 	// messages are not RabbitMQ's problem alone: there is the store.
-	batchTimeout = 5 * time.Second
+	// answerTimeout is how long RabbitMQ's answers may take of that, so that those which came in
+	// time count although others did not.
+	batchTimeout, answerTimeout = 5 * time.Second, 4500 * time.Millisecond
 	// calm is how long a way must not have failed to be called well again: it may
 	// fail for one queue and not for another.
 	calm = 3 * time.Second
@@ -46,7 +47,9 @@ var (
 
 // DelayQueues publishes failed messages to the queues of RabbitMQ where they wait. What
 // RabbitMQ does not accept waits in the store: a way that fails may cost a duplicate, never
-// the message, and never stops the intake. It is used by one goroutine, the intake's.
+// the message, and never stops the intake. So a publish is tried once here, and what must be
+// declared again is so for the next message; the library, which has no store, tries until
+// RabbitMQ has confirmed it. It is used by one goroutine, the intake's.
 type DelayQueues struct {
 	broker   Declarer
 	enrolled *enrolled
@@ -91,7 +94,9 @@ func (h *DelayQueues) hold(ctx context.Context, batch []held) {
 	if err := h.may(); err != nil {
 		refuse(batch, err)
 	} else {
-		ctx, cancel := context.WithTimeout(ctx, batchTimeout)
+		limit := time.NewTimer(batchTimeout)
+		defer limit.Stop()
+		ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 		defer cancel()
 		// A publish into a connection that an alarm has just blocked hangs, and
 		// no context ends that.
@@ -99,8 +104,10 @@ func (h *DelayQueues) hold(ctx context.Context, batch []held) {
 		h.sending.Go(func() { defer close(done); h.try(ctx, trying) })
 		select {
 		case <-done:
-			copy(batch, trying)
-		case <-ctx.Done():
+			if copy(batch, trying); ctx.Err() != nil {
+				h.until = time.Now().Add(respite)
+			}
+		case <-limit.C:
 			h.busy, h.until = done, time.Now().Add(respite)
 			refuse(batch, errNoAnswer)
 		}
@@ -162,10 +169,8 @@ func (h *DelayQueues) try(ctx context.Context, batch []held) {
 			continue
 		}
 		m.real = t.Delay
-		o := outgoing(m.rec, t.Exchange, t.RoutingKey)
-		o.Message.Expiration, o.Unchecked = t.Expiration, t.Unchecked
-		maps.Copy(o.Message.Headers, t.Headers)
-		out, sent, tickets = append(out, o), append(sent, i), append(tickets, t)
+		id, marked := marked(m.rec)
+		out, sent, tickets = append(out, t.Outgoing(id, marked)), append(sent, i), append(tickets, t)
 	}
 	if ctx.Err() != nil { // given up: it is kept in the store by now
 		refuse(batch, errNoAnswer)
@@ -176,8 +181,8 @@ func (h *DelayQueues) try(ctx context.Context, batch []held) {
 	}
 	for n, err := range h.broker.Send(ctx, out)(ctx) {
 		m, t := &batch[sent[n]], tickets[n]
-		if err == nil && t.First != nil && time.Since(h.declared[t.Exchange].at) > t.Within {
-			err = errors.New("the confirm came so late that its delay queue may be gone")
+		if err == nil {
+			err = t.Late(h.declared[t.Exchange].at)
 		}
 		if m.err = err; errors.Is(err, wire.ErrUnroutable) {
 			// Somebody deleted what it waits in: it is made again for the next.
@@ -214,8 +219,8 @@ func (h *DelayQueues) tell(batch []held) {
 	}
 }
 
-// outgoing is a record's message with the headers of its history.
-func outgoing(r *store.Record, exchange, key string) wire.Outgoing {
+// marked is a record's message with the headers of its history, and the id in them.
+func marked(r *store.Record) (id string, m *wire.Message) {
 	t := headers.Trail{ID: r.ID.String(), Attempt: r.Attempt, Queue: r.Queue, FirstFailed: r.FirstFailed, Reason: r.Reason, Error: r.Error}
-	return wire.Outgoing{Exchange: exchange, RoutingKey: key, ID: t.ID, Message: t.Mark(r.Message)}
+	return t.ID, t.Mark(r.Message)
 }

@@ -23,6 +23,7 @@ type faulty struct {
 	blocked  bool
 	hangs    chan struct{} // not nil: a Send hangs until it is closed
 	answer   error
+	stuck    string // messages of this work queue have no answer
 	declared int
 	sent     []wire.Outgoing
 }
@@ -42,7 +43,15 @@ func (f *faulty) Send(_ context.Context, out []wire.Outgoing) func(context.Conte
 	for i := range errs {
 		errs[i] = f.answer
 	}
-	return func(context.Context) []error { return errs }
+	return func(ctx context.Context) []error {
+		for i := range out {
+			if f.stuck != "" && out[i].Message.Headers[wire.HeaderQueue] == f.stuck {
+				<-ctx.Done()
+				errs[i] = wire.ErrUnsent
+			}
+		}
+		return errs
+	}
 }
 
 type heldFlow struct {
@@ -209,6 +218,28 @@ func TestWhatWaitsInRabbitMQIsInTheLedger(t *testing.T) {
 	if got["q"] != [2]int64{2, 1} || got["kept"] != [2]int64{0, 1} {
 		t.Errorf("handed over and waiting: %v; want 2 and 1 of q, 0 and 1 of kept", got)
 	}
+}
+
+// A message without an answer is kept in the store; what RabbitMQ has confirmed by then is not
+// kept there as well.
+func TestOnlyWhatHasNoAnswerIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, s := &faulty{stuck: "q"}, memstore.New()
+		f := newHeldFlow(t, s, b)
+		began := time.Now()
+		must(t, f.Take(t.Context(), []wire.Delivery{deadLetter("q", "x"), deadLetter("r", "x")}))
+		if all := kept(t, s); len(b.sent) != 2 || len(all) != 1 || all[0].Record.Queue != "q" {
+			t.Errorf("%d were sent, and %d kept", len(b.sent), len(all))
+		}
+		if d := time.Since(began); d > 5*time.Second {
+			t.Errorf("the batch took %s", d)
+		}
+		must(t, f.Take(t.Context(), []wire.Delivery{deadLetter("r", "x")})) // left alone for now
+		if len(b.sent) != 2 || len(kept(t, s)) != 2 {
+			t.Errorf("%d were sent, and %d kept", len(b.sent), len(kept(t, s)))
+		}
+		f.hold.Wait()
+	})
 }
 
 // The intake does not wait for a connection that an alarm blocks, nor for a

@@ -12,8 +12,12 @@ const (
 	// confirmed any lately: so few that many can be stuck at once, and the others go on.
 	firstWindow = 16
 	wider       = 4
-	// spare is how many of all that may be in flight one destination leaves the others.
-	spare = batch / 2
+	// widest is the largest window. RabbitMQ has about 400 messages of one destination at a
+	// time (see broker.session); the rest is being claimed or settled.
+	widest = 2 * batch
+	// spare is how many of all that may be in flight are shared out in small parts, so that
+	// those destinations which are stuck with what they have leave something for others.
+	spare, sparePart = batch / 2, 16
 	// windowKept is how long a destination that nothing is in flight to keeps its window.
 	windowKept = 10 * time.Second
 )
@@ -57,7 +61,7 @@ func (f *flights) of(l store.Lane) *flight {
 }
 
 // room returns how many messages, and bytes of bodies, may be claimed of a lane now: at most
-// what others leave less spare, or half of it. full: there is no room for any lane.
+// half of what others leave, and a small part of spare. full: there is no room for any lane.
 func (f *flights) room(l store.Lane, now time.Time) (messages, bytes int, full bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -68,9 +72,12 @@ func (f *flights) room(l store.Lane, now time.Time) (messages, bytes int, full b
 	to := f.of(l)
 	to.used = now
 	left := free + to.messages
-	most := min(to.window, max(left-spare, (left+1)/2))
+	most := min(to.window, (left+1)/2)
 	if to.window == firstWindow {
 		most = min(most, max(1, free/64)) // the next ones' part is smaller
+	}
+	if free <= spare {
+		most = min(most, max(1, free/sparePart))
 	}
 	messages = min(batch, most-to.messages, free)
 	bytes = min(batchBytes, (inFlightBytes-f.bytes+to.bytes)/2-to.bytes)
@@ -107,7 +114,7 @@ func (f *flights) end(s *sent, through bool) {
 	case !through:
 		to.window = firstWindow
 	case s.filled:
-		to.window = min(wider*to.window, InFlight)
+		to.window = min(wider*to.window, widest)
 	}
 }
 

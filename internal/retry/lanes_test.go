@@ -195,6 +195,41 @@ func TestManyStuckLanesLeaveTheOthersTheirPart(t *testing.T) {
 	})
 }
 
+// That goes too for targets that did well, so that much is in flight to each, before they all
+// hang at once.
+func TestManyLanesThatGetStuckLeaveTheOthersTheirPart(t *testing.T) {
+	give := &targets{}
+	inScene(t, throttle.Rules{}, give, func(t *testing.T, s *scene) {
+		const lanes, large = 40, 4
+		fill := func(body string) (n int) {
+			for i := range lanes {
+				each := 40
+				if i < large {
+					each = 1000
+				}
+				s.add(t, each, "q", body, fmt.Sprint("dead", i))
+				n += each
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+			return n
+		}
+		if all := fill("before"); give.sentOf("before") != all {
+			t.Fatalf("%d of %d were forwarded before", give.sentOf("before"), all)
+		}
+		give.unavailable = true
+		fill("stuck")
+		s.add(t, 500, "works", "retry", "")
+		time.Sleep(time.Second)
+		if n := give.sentOf("retry"); n != 500 {
+			t.Errorf("%d of 500 were retried, with %d stuck in flight", n, give.sentOf("stuck"))
+		}
+		if n := give.sentOf("stuck"); n < retry.InFlight*3/4 || n >= retry.InFlight {
+			t.Errorf("%d are stuck in flight", n)
+		}
+	})
+}
+
 // Trouble is reported with the lane that has it, and its end when a person
 // has taken its messages away.
 func TestAStuckLaneIsNamed(t *testing.T) {

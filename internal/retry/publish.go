@@ -34,7 +34,8 @@ type Result struct {
 }
 
 // Sender publishes due messages, and is the only place that does: retries, replays and what
-// was found after a crash.
+// was found after a crash. It tries once: the store keeps the message until it is confirmed,
+// and the scheduler tries again, lane by lane.
 type Sender struct {
 	publisher Publisher
 	events    Listener
@@ -154,4 +155,9 @@ func (g *Sender) tell(r *store.Record, now time.Time) {
 		kind = Forwarded
 	}
 	g.events(Event{Kind: kind, At: now, Queue: r.Queue, ID: r.ID, Attempt: r.Attempt, Reason: r.Reason, Late: now.Sub(r.Due)})
+}
+
+func outgoing(r *store.Record, exchange, key string) wire.Outgoing {
+	id, m := marked(r)
+	return wire.Outgoing{Exchange: exchange, RoutingKey: key, ID: id, Message: m}
 }

@@ -106,7 +106,11 @@ func (s *tenant) retryStates(shown func(queue string) bool) (all []metrics.Queue
 	}
 	var unreachable []string
 	for _, lane := range s.loop.Resting() {
-		if !lane.Forwards() {
+		switch {
+		case lane.Forwards() && shown(lane.Queue):
+			r := of(lane.Queue)
+			r.BlockedTargets = append(r.BlockedTargets, lane.Forward.String())
+		case !lane.Forwards():
 			unreachable = append(unreachable, lane.Queue)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 )
 
 // A forward target that is full, and rejects what is published, stops nothing but what goes
@@ -41,6 +42,10 @@ func TestAFullForwardTargetStopsNoRetry(t *testing.T) {
 		brokertest.Eventually(t, "the target is named", func() bool {
 			return strings.HasPrefix(problem(), "forwards of queue orders to queue dead: ") && s.held(t, "orders").Waiting == stuck
 		})
+		const blocked = `redrive_forward_blocked{queue="orders",target="queue dead"}`
+		if n := s.metric(t, blocked); n != "1" {
+			t.Errorf("%s is %q", blocked, n)
+		}
 		if resp, err := http.Get("http://" + s.Addr() + "/readyz"); err != nil || resp.StatusCode != http.StatusOK {
 			t.Errorf("its readiness: %v, %v", resp, err)
 		} else {
@@ -67,6 +72,72 @@ func TestAFullForwardTargetStopsNoRetry(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		brokertest.Eventually(t, "all is well again", func() bool { return problem() == "" && s.held(t, "orders").Waiting == 0 })
+		brokertest.Eventually(t, "all is well again", func() bool { return problem() == "" && s.held(t, "orders").Waiting == 0 && s.metric(t, blocked) == "" })
+	})
+}
+
+// A forward target and a work queue whose leaders hang, which is not the same as dead, hold up
+// nothing but what is to go there.
+func TestQueuesThatHangStopNoRetry(t *testing.T) {
+	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, node *rabbitnode.Node) {
+		s := start(t, v, `policies: [{name: p, queues: [orders, hangs], attempts: 2, backoff: {fixed: 3s}, jitter: none, exhausted: {forward: {queue: dead}}}]`).ready(t)
+		leader := func(do, queue string) {
+			t.Helper()
+			if _, err := node.Eval(t.Context(), fmt.Sprintf("{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<%q>>, queue, <<%q>>)), ok = sys:%s(amqqueue:get_pid(Q)).", v.Name, queue, do)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		v.Queue("dead", amqp.Table{"x-queue-type": "quorum"})
+		deadLettered(v, "orders", "quorum")
+		deadLettered(v, "hangs", "quorum")
+		ch := v.Channel()
+		c, hangs := consume(t, v, "orders"), consume(t, v, "hangs")
+		const stuck, retried = 5, 20
+		fail := func(from *consumer, queue, body string, times int) {
+			t.Helper()
+			publish(t, ch, "", queue, amqp.Publishing{Body: []byte(body)})
+			for range times {
+				reject(t, from.next())
+			}
+		}
+		fail(c, "orders", "before", 1)
+		if err := c.next().Ack(false); err != nil {
+			t.Fatal(err)
+		}
+		leader("suspend", "dead")
+		for range stuck {
+			fail(c, "orders", "stuck", 2)
+		}
+		for range stuck {
+			fail(hangs, "hangs", "stuck", 1)
+		}
+		leader("suspend", "hangs") // they are due in 3 s
+		brokertest.Eventually(t, "retries of both are under way", func() bool {
+			time.Sleep(4 * time.Second) // all are due
+			return s.held(t, "orders").Waiting == stuck && s.held(t, "hangs").Waiting == stuck
+		})
+		for i := range retried {
+			fail(c, "orders", fmt.Sprint("retried ", i), 1)
+		}
+		for range retried {
+			if d := c.next(); !strings.HasPrefix(string(d.Body), "retried ") {
+				t.Errorf("%s was retried", d.Body)
+			} else if err := d.Ack(false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		brokertest.Eventually(t, "only what is for the target waits", func() bool { return s.held(t, "orders").Waiting == stuck })
+		leader("resume", "dead")
+		leader("resume", "hangs")
+		dead := consume(t, v, "dead")
+		for range stuck {
+			if err := dead.next().Ack(false); err != nil {
+				t.Fatal(err)
+			}
+			if err := hangs.next().Ack(false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		brokertest.Eventually(t, "all is well again", func() bool { return s.held(t, "orders").Waiting+s.held(t, "hangs").Waiting == 0 })
 	})
 }

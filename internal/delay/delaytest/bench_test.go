@@ -138,12 +138,7 @@ func (b *bench) send(ticket delay.Ticket, queue string, m wire.Message) error {
 
 func outgoing(ticket delay.Ticket, queue string, m wire.Message) wire.Outgoing {
 	tr := headers.Trail{ID: uuid.NewString(), Attempt: 1, Queue: queue, FirstFailed: time.Now(), Reason: wire.ReasonReported, Error: "no reason but a test"}
-	marked := tr.Mark(m)
-	for k, v := range ticket.Headers {
-		marked.Headers[k] = v
-	}
-	marked.Expiration = ticket.Expiration
-	return wire.Outgoing{Exchange: ticket.Exchange, RoutingKey: ticket.RoutingKey, ID: tr.ID, Message: marked, Unchecked: ticket.Unchecked}
+	return ticket.Outgoing(tr.ID, tr.Mark(m))
 }
 
 // back waits for a message to come back, which must not be early.

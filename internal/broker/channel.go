@@ -1,0 +1,282 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// A queue whose leader hangs stops each channel that publishes to it for the first time, at
+// the first message. On one that has published to it before, 400 messages without an answer
+// stop the whole connection, see session.room. [measured on 3.10.8 and 4.3.6 with a suspended
+// leader: TestAQueueThatHangsHoldsUpNoOther] So each destination with messages under way has
+// a channel to itself, and a channel never has so many under way.
+const (
+	// mostChannels is how many destinations can have messages under way at once before they
+	// share channels: then one that hangs holds up those that share with it. RabbitMQ's
+	// default limit is 2,047 for one connection.
+	mostChannels = 64
+	// mostRemembered is for how many destinations it is known which channel they had last.
+	mostRemembered = 10_000
+	// idleFor is how long a channel without messages stays open, closeIdleEvery how often
+	// that is looked at.
+	idleFor, closeIdleEvery = time.Minute, 20 * time.Second
+)
+
+// channel publishes the messages of one destination after the other, in order. Its goroutine
+// runs while it has work.
+type channel struct {
+	publisher *Publisher
+
+	// The rest is guarded by the publisher's mu.
+	key     string // of the destination that has it, or had it last
+	work    []*work
+	running bool // its goroutine
+	busy    bool // with a work
+	used    time.Time
+	session *session // nil before the first message
+}
+
+// work is what one Send publishes to one destination.
+type work struct {
+	key       string
+	ctx       context.Context
+	cancel    context.CancelFunc
+	out       []wire.Outgoing
+	indices   []int         // in out
+	sent      []sentMessage // in the order of indices, complete when published is closed
+	published chan struct{}
+	abandoned bool // the answers are not wanted any more; guarded by the publisher's mu
+}
+
+// destinationOf names what a message waits for. The routing keys of what goes to Redrive's
+// own exchanges are those of first publication, or lead to a queue that others share.
+func destinationOf(o *wire.Outgoing) string {
+	if strings.HasPrefix(o.Exchange, "redrive.") {
+		return o.Exchange
+	}
+	return o.Exchange + "\x00" + o.RoutingKey
+}
+
+// dispatch passes work to the channel of a destination. After the end of Run nothing is
+// published any more.
+func (p *Publisher) dispatch(w *work) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.ended:
+		for _, i := range w.indices {
+			w.sent = append(w.sent, sentMessage{index: i, err: wire.ErrUnsent})
+		}
+		w.cancel()
+		close(w.published)
+		return
+	default:
+	}
+	c := p.channelOf(w.key)
+	c.work = append(c.work, w)
+	if !c.running {
+		c.running = true
+		p.working.Go(c.run)
+	}
+}
+
+// channelOf finds the channel of a destination: the one that it has; the one it had last, as
+// the first message to a queue on a channel costs RabbitMQ more, or another, if that is idle;
+// or a new one. Where there may be no more, it is the one that had an answer last. The caller
+// holds mu.
+func (p *Publisher) channelOf(key string) *channel {
+	if c := p.byKey[key]; c != nil {
+		if idle, _ := c.idle(); idle || c.key == key {
+			c.key = key
+			return c
+		}
+	}
+	if len(p.byKey) >= mostRemembered {
+		clear(p.byKey)
+	}
+	var latest *channel
+	var answered time.Time
+	for _, c := range p.channels {
+		idle, at := c.idle()
+		if idle || c.key == key {
+			c.key, p.byKey[key] = key, c
+			return c
+		}
+		if latest == nil || at.After(answered) {
+			latest, answered = c, at
+		}
+	}
+	if len(p.channels) < p.mostChannels() {
+		c := &channel{publisher: p, key: key}
+		p.channels, p.byKey[key] = append(p.channels, c), c
+		return c
+	}
+	return latest
+}
+
+// mostChannels leaves half of those that the connection may have to declarations and large
+// messages. The caller holds mu.
+func (p *Publisher) mostChannels() int {
+	if p.conn == nil || p.conn.Config.ChannelMax == 0 {
+		return mostChannels
+	}
+	return max(1, min(mostChannels, int(p.conn.Config.ChannelMax)/2))
+}
+
+// idle tells whether everything has its answer, or else when the last one came. The caller
+// holds the publisher's mu.
+func (c *channel) idle() (yes bool, answered time.Time) {
+	if yes = !c.busy && len(c.work) == 0; c.session == nil {
+		return yes, answered
+	}
+	underWay, answered := c.session.progress()
+	return yes && underWay == 0, answered
+}
+
+// closeIdle closes channels that nothing was published on for long.
+func (p *Publisher) closeIdle(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	kept := p.channels[:0]
+	for _, c := range p.channels {
+		if idle, _ := c.idle(); !idle || now.Sub(c.used) < idleFor {
+			kept = append(kept, c)
+			continue
+		}
+		if c.session != nil {
+			c.session.retire()
+		}
+	}
+	if len(kept) < len(p.channels) {
+		clear(p.channels[len(kept):])
+		clear(p.byKey)
+	}
+	p.channels = kept
+}
+
+// run publishes until there is no more work.
+func (c *channel) run() {
+	p := c.publisher
+	for {
+		p.mu.Lock()
+		if len(c.work) == 0 {
+			c.work, c.running = nil, false
+			p.mu.Unlock()
+			return
+		}
+		w := c.work[0]
+		c.work[0], c.work, c.busy = nil, c.work[1:], true
+		p.mu.Unlock()
+		for _, i := range w.indices {
+			m := c.publish(w.ctx, &w.out[i])
+			m.index = i
+			w.sent = append(w.sent, m)
+		}
+		w.cancel()
+		p.mu.Lock()
+		abandoned := w.abandoned
+		c.busy, c.used = false, time.Now()
+		close(w.published)
+		p.mu.Unlock()
+		if abandoned {
+			w.forget()
+		}
+	}
+}
+
+// publish publishes one message, once there is a connection that no alarm blocks, and room,
+// unless ctx has ended: then its result was given already, or is wanted at once.
+func (c *channel) publish(ctx context.Context, o *wire.Outgoing) sentMessage {
+	if err := ctx.Err(); err != nil {
+		return sentMessage{err: fmt.Errorf("%w: %w", wire.ErrUnsent, err)}
+	}
+	if len(o.Message.Body) >= alone {
+		m, err := c.publisher.publishAlone(ctx, o)
+		m.err = err
+		return m
+	}
+	for {
+		s, err := c.open(ctx)
+		if err == nil {
+			err = s.room(ctx)
+		}
+		if err != nil {
+			return sentMessage{err: err}
+		}
+		if s.begin() {
+			m := sentMessage{session: s}
+			if m.confirm, m.err = s.publish(o); m.err != nil {
+				s.end()
+			}
+			return m
+		}
+	}
+}
+
+// open waits for a connection, and opens another session when the one there is has ended.
+func (c *channel) open(ctx context.Context) (*session, error) {
+	for {
+		conn, err := c.publisher.current(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if s := c.session; s != nil && s.conn == conn && s.open() {
+			return s, nil
+		}
+		s, err := newSessionUntil(ctx, conn)
+		if err == nil {
+			c.publisher.mu.Lock()
+			c.session = s
+			c.publisher.mu.Unlock()
+			return s, nil
+		}
+		if ctx.Err() != nil || !conn.IsClosed() {
+			return nil, fmt.Errorf("%w: opening a channel: %v", wire.ErrUnsent, err)
+		}
+	}
+}
+
+// answers adds what was published of the work to pending, and the errors of the rest to
+// errs. When ctx ends before that is known, all of it is unsent.
+func (w *work) answers(ctx context.Context, p *Publisher, pending []sentMessage, errs []error) []sentMessage {
+	select {
+	case <-w.published:
+	case <-ctx.Done():
+		w.cancel() // what is not published yet never is
+		p.mu.Lock()
+		select {
+		case <-w.published:
+			p.mu.Unlock()
+		default:
+			w.abandoned = true
+			p.mu.Unlock()
+			for _, i := range w.indices {
+				errs[i] = fmt.Errorf("%w: %w", wire.ErrUnsent, ctx.Err())
+			}
+			return pending
+		}
+	}
+	for _, m := range w.sent {
+		if errs[m.index] = m.err; m.err == nil {
+			pending = append(pending, m)
+		}
+	}
+	return pending
+}
+
+// forget ends what was published and whose answers are not wanted any more.
+func (w *work) forget() {
+	for _, m := range w.sent {
+		switch {
+		case m.err != nil:
+		case m.alone:
+			go m.session.close() // it ends with its connection, if not before
+		default:
+			m.session.end()
+		}
+	}
+}
