@@ -1,8 +1,8 @@
 package simulate_test
 
 import (
-	"fmt"
 	"flag"
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
