@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/redrive-mq/redrive/internal/hint"
 )
 
 // ErrParameter: a URL has a parameter, as in ?name=value, that means nothing here.
@@ -36,7 +38,7 @@ func parameters(u *url.URL) error {
 		value := all.Get(name)
 		switch {
 		case name == "verify" && value != "verify_peer":
-			return fmt.Errorf("%w: verify=verify_none, since RabbitMQ's certificate is always verified: name its authority with cacertfile=FILE", ErrParameter)
+			return hint.Errorf("name its authority with cacertfile=FILE", "%w: verify=verify_none, since RabbitMQ's certificate is always verified", ErrParameter)
 		case !slices.Contains(known, name):
 			if !shown.MatchString(name) {
 				name = "one"

@@ -26,7 +26,7 @@ type Entry struct {
 	On      string    `json:"on" doc:"The messages' ids, the query, the queue, or the operation."`
 	Count   int64     `json:"count,omitempty" doc:"How many messages."`
 	Why     string    `json:"why,omitempty" doc:"The reason they gave."`
-	Of      int64     `json:"of,omitempty" doc:"The line that this one tells the outcome of."`
+	Of      int64     `json:"of,omitempty" doc:"The line whose outcome this one records."`
 	Outcome string    `json:"outcome" doc:"begun, done, refused, or what went wrong."`
 	Prev    string    `json:"prev"`
 	Hash    string    `json:"hash"`

@@ -7,7 +7,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// repair says what to do about an exchange or queue of ours that RabbitMQ does not declare,
+// repair is the remedy for an exchange or queue of ours that RabbitMQ does not declare,
 // since one of that name has other arguments (406); "" for all other errors. RabbitMQ's
 // reason, which the error has, names the first argument that differs, what was asked for
 // and what is there.
@@ -16,12 +16,12 @@ func repair(what, name string, err error) string {
 		return ""
 	}
 	if what == "exchange" {
-		return "; to repair it: delete the exchange on RabbitMQ's management page, and start the service again, which declares it as it must be"
+		return "delete the exchange on RabbitMQ's management page, and start the service again, which declares it as it must be"
 	}
 	// RabbitMQ refuses to delete a quorum queue only if it is empty, so the first command shows
 	// whether it is. (TestAQueueDeclaredOtherwiseSaysWhatToDo)
 	vhost := vhostOf(err.Error())
-	return "; another version of Redrive, or someone else, declared it. To repair it: have what declared it empty the queue, stop the consumers whose messages fail meanwhile, and when `rabbitmqctl list_queues -p " + vhost + " name messages` shows 0 for it, run `rabbitmqctl delete_queue -p " + vhost + " " + name + "`; the service then declares it as it must be"
+	return "another version of Redrive, or another program, declared it: let that empty the queue, stop the consumers whose messages fail meanwhile, and when `rabbitmqctl list_queues -p " + vhost + " name messages` shows 0 for it, run `rabbitmqctl delete_queue -p " + vhost + " " + name + "`; the service then declares it as it must be"
 }
 
 // vhostOf is the virtual host that RabbitMQ's reason names, as one word of a shell's.

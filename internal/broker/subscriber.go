@@ -12,6 +12,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/hint"
 )
 
 // Subscriber consumes work queues on one connection, each on a channel of its own.
@@ -275,7 +277,8 @@ func (s *Subscriber) leave(ctx context.Context, now *shared, c *consuming, consu
 
 // timedOut is what RabbitMQ does to a consumer that is too slow, and what to do about it.
 func timedOut(q *Subscribed) error {
-	return fmt.Errorf("a message of queue %q was not acknowledged within RabbitMQ's consumer_timeout, which counts from its delivery: all unacknowledged messages are delivered again; set Prefetch (now %d) to Concurrency, limit handlers with Timeout, or raise consumer_timeout: docs/explanation/prefetch.md", q.Queue, q.Prefetch)
+	return hint.Errorf(fmt.Sprintf("set Prefetch (now %d) to Concurrency, limit handlers with Timeout, or raise consumer_timeout: docs/explanation/prefetch.md", q.Prefetch),
+		"a message of queue %q was not acknowledged within RabbitMQ's consumer_timeout, which counts from its delivery: all unacknowledged messages are delivered again", q.Queue)
 }
 
 // wasCancelled finds out why RabbitMQ has cancelled the consumer: that is how 4.3 ends one

@@ -112,7 +112,7 @@ func TestPeersOfAMQPSAreVerified(t *testing.T) {
 		refusedWith(t, "a port without TLS", broker.Config{URL: plain.String()}, "does not speak TLS", "5671")
 		unsecured, _ := url.Parse(v.AMQPS)
 		unsecured.Scheme = "amqp"
-		refusedWith(t, "a port of TLS without it", broker.Config{URL: unsecured.String()}, "speaks TLS: use amqps://")
+		refusedWith(t, "a port of TLS without it", broker.Config{URL: unsecured.String()}, "speaks TLS; use amqps://")
 		refusedWith(t, "no file", broker.Config{URL: v.SecureURL("guest", "guest", url.Values{"cacertfile": {"/nowhere/ca.pem"}})}, "/nowhere/ca.pem")
 		cert, key := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
 		if err := stranger.Issue(authority.Leaf{User: "guest"}, cert, key); err != nil {

@@ -110,5 +110,8 @@ func ask(conn *amqp.Connection, queue string) (q amqp.Queue, err error) {
 
 func declaring(what, name string, err error) error {
 	err = explain(err)
-	return fmt.Errorf("declaring the %s %q: %w%s", what, name, err, repair(what, name, err))
+	if remedy := repair(what, name, err); remedy != "" {
+		return hint.Errorf(remedy, "declaring the %s %q: %w", what, name, err)
+	}
+	return fmt.Errorf("declaring the %s %q: %w", what, name, err)
 }

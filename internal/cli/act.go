@@ -30,9 +30,9 @@ type action struct {
 
 func (p *program) replay() *cobra.Command {
 	return p.act(action{verb: console.Replay, queueMeansParked: true}, &cobra.Command{
-		Short: "Replay messages to their queue, now or at a time",
-		Long: `Replay messages to their queue, now or at a time. Parked ones start again at attempt 1;
-of waiting ones the due time is changed.`,
+		Short: "Replay messages to their queue, now or at a given time",
+		Long: `Replay messages to their queue, now or at a given time. Parked messages start again at
+attempt 1; waiting ones get a new due time.`,
 		Example: `  redrive replay 0198f0a0-0000-7000-8000-000000000001
   redrive replay 'queue:orders.* reason:rejected' --dry-run
   redrive replay 'queue:orders' --rate 50 --canary 10 --canary-wait 2m
@@ -42,7 +42,7 @@ of waiting ones the due time is changed.`,
 
 func (p *program) discard() *cobra.Command {
 	return p.act(action{verb: console.Discard}, &cobra.Command{
-		Short: "Let messages go; they can be restored for a set time",
+		Short: "Discard messages; they can be restored for a set time",
 	})
 }
 
@@ -54,7 +54,7 @@ func (p *program) restore() *cobra.Command {
 
 func (p *program) copy() *cobra.Command {
 	return p.act(action{verb: console.Copy}, &cobra.Command{
-		Short:   "Send copies of messages to another queue; these stay as they are",
+		Short:   "Copy messages to another queue; the originals stay as they are",
 		Example: "  redrive copy 'queue:orders text:ACME' --to orders.debug",
 	})
 }
@@ -90,7 +90,7 @@ func (p *program) act(d action, c *cobra.Command) *cobra.Command {
 	f.StringVar(&d.reason, "reason", "", "why, for the audit log")
 	f.BoolVar(&d.dry, "dry-run", false, "only show what would be done")
 	f.BoolVar(&d.yes, "yes", false, "do not ask")
-	f.Int64Var(&d.expect, "expect-count", -1, "refuse when it is about another number of messages")
+	f.Int64Var(&d.expect, "expect-count", -1, "refuse to act on another number of messages")
 	f.Float64Var(&d.rate, "rate", 0, "of a query: messages per second (0 = unlimited)")
 	f.BoolVar(&d.detach, "detach", false, "of a query: print the operation's id, and do not watch it")
 	switch d.verb {
@@ -101,7 +101,7 @@ func (p *program) act(d action, c *cobra.Command) *cobra.Command {
 		_ = c.RegisterFlagCompletionFunc("to", p.completeQueues)
 	}
 	if d.verb == console.Replay || d.verb == console.Copy {
-		f.IntVar(&d.canary, "canary", 0, "of a query: so many first; go on only if none of them comes back")
+		f.IntVar(&d.canary, "canary", 0, "of a query: how many to replay first; the rest follow only if none of them fails again")
 		f.StringVar(&d.canaryWait, "canary-wait", "", "how long they are watched, such as 30s (default 1m)")
 	}
 	c.ValidArgsFunction = p.completeQuery
@@ -124,7 +124,7 @@ func (p *program) perform(ctx context.Context, d *action, args []string) error {
 	case err != nil:
 		return err
 	case ids > 0 && ids < len(args):
-		return fmt.Errorf("some arguments are messages' ids and some are not: give ids, or a query: %w", errUsage)
+		return fmt.Errorf("some arguments are message ids and some are not: give ids, or a query: %w", errUsage)
 	case ids > 0 && (d.query != "" || d.queue != "" || d.state != ""):
 		return fmt.Errorf("give message IDs or a query (--query, --queue, --state), not both: %w", errUsage)
 	case ids > 0 && len(d.onlyQuery) > 0:
@@ -183,7 +183,7 @@ func (p *program) named(ctx context.Context, client httpapi.Client, d *action, a
 			return err
 		}
 		if int64(would.Done) != d.expect {
-			return endingf(ExitPrecondition, "it is about %s, and %d were expected: nothing was changed", messages(would.Done), d.expect)
+			return endingf(ExitPrecondition, "found %s, expected %d: nothing was changed", messages(would.Done), d.expect)
 		}
 	}
 	done, err := ask(d.dry)

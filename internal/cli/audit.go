@@ -17,9 +17,9 @@ func (p *program) audit() *cobra.Command {
 	var limit int
 	c := &cobra.Command{
 		Use:   "audit",
-		Short: "Show the log of who did what, the newest first",
-		Long: `Show the log of who did what, the newest first; only administrators may. An action
-has a line when it begins and one, naming the first, when it has ended.`,
+		Short: "Show the audit log: who did what, newest first",
+		Long: `Show the audit log, newest first. Only administrators may. An action has one line when
+it begins and another, which names the first, when it has ended.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			client, err := p.client()
 			if err != nil {
@@ -36,8 +36,8 @@ has a line when it begins and one, naming the first, when it has ended.`,
 			return err
 		},
 	}
-	c.Flags().StringVar(&after, "after", "", "go on after the end of the page before")
-	c.Flags().IntVar(&limit, "limit", 100, "at most so many, up to 1000")
+	c.Flags().StringVar(&after, "after", "", "continue after the previous page")
+	c.Flags().IntVar(&limit, "limit", 100, "the most to show, up to 1000")
 	c.AddCommand(p.auditVerify())
 	return group(withOutput(p.withAddress(c), &format))
 }
@@ -59,13 +59,13 @@ func (p *program) auditVerify() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "verify [PATH…]",
 		Short: "Find the first line of the audit log that was changed, removed or moved",
-		Long: `Walk the chain of hashes through the audit log: a folder of it, or its files,
-oldest first. It needs no service. Without PATH it is where the config says.
+		Long: `Verify the chain of hashes of an audit log: its folder, or its files, oldest first. You
+need no running service. Without PATH the config names the folder.
 
-It finds each change of a line, lines that are missing between others or out of
-order, and a file that ends within a line. What no look at the files alone can find
-is lines cut off at the end, or the log rewritten from some line on: keep the
-mark that it prints somewhere else, and give it with --mark the next time.`,
+It finds changed lines, lines that are missing between others or out of order, and a
+file that ends within a line. The files alone cannot show that lines were cut off at
+the end, or that the log was rewritten from some line on: keep the mark that the command
+prints somewhere else, and give it with --mark the next time.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				cfg, err := p.load(file)

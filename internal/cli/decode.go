@@ -27,7 +27,7 @@ func (p *program) decode() *cobra.Command {
 		Long: `Show what a body contains, as the page does: from a file, or from standard input.
 First come the steps, each with what it found, then the text.
 
-Output: table; json, all that is known; raw, the innermost bytes as they are; hex.
+Output: table; json, everything that is known; raw, the innermost bytes as they are; hex.
 
 Protobuf is read with the types that the config file names (decode.protobuf).`,
 		Args: func(c *cobra.Command, args []string) error {
@@ -83,7 +83,7 @@ func readBody(stdin io.Reader, args []string) ([]byte, error) {
 	}
 	b, err := io.ReadAll(io.LimitReader(from, mostBody+1))
 	if err == nil && len(b) > mostBody {
-		err = fmt.Errorf("it is larger than %d MiB, the most RabbitMQ takes", mostBody>>20)
+		err = fmt.Errorf("it is larger than %d MiB, the most that RabbitMQ accepts", mostBody>>20)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the body: %w", err)
@@ -113,7 +113,7 @@ func (p *program) decoded(format string, r *decode.Result) error {
 		return err
 	}
 	if r.Truncated {
-		fmt.Fprintln(p.err, "what follows is not all of it")
+		fmt.Fprintln(p.err, "what follows is shortened")
 	}
 	text := r.Text
 	if text == "" {

@@ -20,9 +20,9 @@ func (p *program) demo() *cobra.Command {
 		Use:   "demo",
 		Short: "Show the service at work on an example shop",
 		Long: `Show the service at work: a private RabbitMQ on loopback, three queues, a
-consumer whose upstream goes down and comes back, and one message that no
-consumer can process. Ends all it started, deletes its queues (redrive-demo.*) and
-accounts for every message. Needs RabbitMQ installed, or --broker.`,
+consumer whose upstream goes down and recovers, and one message that no consumer can
+process. At the end it stops everything it started, deletes its queues (redrive-demo.*)
+and accounts for every message. It needs RabbitMQ installed, or --broker.`,
 		Args: exactArgs(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if length < 0 || length > 0 && length < 10*time.Second {
@@ -43,7 +43,7 @@ accounts for every message. Needs RabbitMQ installed, or --broker.`,
 			return demo.Run(c.Context(), demo.Options{Broker: broker, For: length, Out: p.out, Terminal: isFile && term.IsTerminal(int(f.Fd())), Version: p.version})
 		},
 	}
-	c.Flags().DurationVar(&length, "for", 0, "end by itself after about so long; left out: at Ctrl-C")
+	c.Flags().DurationVar(&length, "for", 0, "how long to run, about; left out: until Ctrl-C")
 	c.Flags().StringVar(&broker, "broker", "", "use this broker (an AMQP URL without secrets; or REDRIVE_DEMO_BROKER_URL)")
 	return c
 }

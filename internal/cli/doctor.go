@@ -23,19 +23,19 @@ func (p *program) doctor() *cobra.Command {
 		Short: "Find what is wrong with RabbitMQ, its queues and the service's rights, and how to repair it",
 		Long: `Find what is wrong with RabbitMQ, its queues and the service's rights: each check
 is ok, a warning or wrong, with why it matters and the command that repairs it.
-docs/reference/doctor.md has them all. It changes nothing, and takes no message anywhere.
+docs/reference/doctor.md lists them all. It changes nothing, and consumes no message.
 
-It asks RabbitMQ by AMQP, as the service's user, and by its management API
-(broker.management): with the tag management there, most checks can be made; with
-monitoring also those of nodes, with administrator that of the service's rights.
-What it cannot find out is unknown, never ok. The service is asked whether it is
-ready, where one answers.
+It connects to RabbitMQ by AMQP, as the service's user, and to its management API
+(broker.management): a user with the tag management is enough for most checks, monitoring
+also for those of nodes, administrator also for the service's rights. A check that cannot
+be made is unknown, never ok. Where a service answers, it also checks whether that is
+ready.
 
---fix makes what is missing, as the service would: the exchange redrive with its
-queue, and retry exchanges of enrolled queues. It takes nothing away and sets no
-policy; for all else copy the command.
+--fix declares what is missing, as the service would: the exchange redrive with its
+queue, and the retry exchanges of enrolled queues. It removes nothing and sets no policy;
+for everything else copy the command.
 
-Of several virtual hosts (broker.vhosts) it looks at each, or at that of --vhost.
+With several virtual hosts (broker.vhosts) it checks each, or the one of --vhost.
 
 The exit code is 0 when all is ok, 3 when there are only warnings, or checks that
 could not be made, 5 when something is wrong, and 7 when RabbitMQ does not answer.`,
@@ -89,8 +89,8 @@ could not be made, 5 when something is wrong, and 7 when RabbitMQ does not answe
 	}
 	c.Flags().StringVarP(&file, "config", "c", "", "the config file (YAML)")
 	c.Flags().StringArrayVar(&queues, "queue", nil, "only queues of this name or pattern; may be given again")
-	c.Flags().BoolVar(&fix, "fix", false, "make what is missing, and look again")
-	c.Flags().BoolVar(&dry, "dry-run", false, "with --fix: only show what would be made")
+	c.Flags().BoolVar(&fix, "fix", false, "declare what is missing, and check again")
+	c.Flags().BoolVar(&dry, "dry-run", false, "with --fix: only show what would be declared")
 	return withFormats(p.withAddress(c), &format, "table", "json", "jsonl", "yaml")
 }
 

@@ -29,15 +29,15 @@ func (p *program) edit() *cobra.Command {
 		Use:   "edit ID",
 		Short: "Change a message's body or headers, and replay it",
 		Long: `Change a message's body or headers, and replay it. The edited message is a new
-one, which starts again at attempt 1; the original is discarded, can be restored for
-a while, and each names the other.
+one, which starts again at attempt 1. The original is discarded and can be restored for a
+set time. Each names the other.
 
 Without flags for body or headers it opens the editor ($VISUAL, $EDITOR) on the
-decoded body, shows the difference and asks. What was base64, compressed or Protobuf
-goes back through the same steps; MessagePack and CBOR are edited elsewhere, and
-given with --body-file. Nothing changed, nothing sent.
+decoded body, shows the difference and asks. A body that was base64, compressed or
+Protobuf is encoded again by the same steps; edit MessagePack and CBOR elsewhere, and give
+them with --body-file. If you change nothing, nothing is sent.
 
-With them it asks nothing: --dry-run shows the difference and sends nothing.`,
+With such flags it does not ask: --dry-run shows the difference and sends nothing.`,
 		Example: `  redrive edit 0198f0a0-0000-7000-8000-000000000001
   redrive edit 0198f0a0-0000-7000-8000-000000000001 --set-header tenant=acme --remove-header debug
   jq '.total = 10' order.json | redrive edit 0198f0a0-0000-7000-8000-000000000001 --body-file -`,
@@ -49,8 +49,8 @@ With them it asks nothing: --dry-run shows the difference and sends nothing.`,
 	}
 	f := c.Flags()
 	f.StringVar(&e.bodyFile, "body-file", "", "the new body, byte for byte, from a file, or - for standard input")
-	f.StringArrayVar(&e.set, "set-header", nil, "NAME=VALUE, more than once for several; a header keeps its type")
-	f.StringArrayVar(&e.remove, "remove-header", nil, "the name of a header to take away")
+	f.StringArrayVar(&e.set, "set-header", nil, "NAME=VALUE, repeat it for several; a header keeps its type")
+	f.StringArrayVar(&e.remove, "remove-header", nil, "the name of a header to remove")
 	f.StringVar(&e.at, "at", "", `when it is retried: a time such as 2026-11-21T18:30:00Z, or "in 10m"; left out: now`)
 	f.StringVar(&e.reason, "reason", "", "why, for the audit log")
 	f.BoolVar(&e.dry, "dry-run", false, "only show the difference")
@@ -127,7 +127,7 @@ func (p *program) send(ctx context.Context, client httpapi.Client, e editing, r 
 	}
 	return write(p, e.format, done, func(d console.Edited) string { return d.New }, func(w io.Writer) {
 		if !e.dry {
-			fmt.Fprintf(w, "the edited message is %s, and is on its way back; the original is discarded\n", plain(done.New))
+			fmt.Fprintf(w, "the edited message is %s, and is retried; the original is discarded\n", plain(done.New))
 			return
 		}
 		fmt.Fprintln(w, "nothing is done yet")

@@ -59,7 +59,7 @@ func withSelection(c *cobra.Command, s *selection) *cobra.Command {
 		return nil
 	}
 	c.Flags().StringVar(&s.pattern, "pattern", "", "all queues whose name matches: * is any text, ? one character")
-	c.Flags().IntVar(&s.expect, "expect-count", -1, "refuse when it finds another number of queues")
+	c.Flags().IntVar(&s.expect, "expect-count", -1, "refuse to act on another number of queues")
 	c.Flags().BoolVar(&s.yes, "yes", false, "do not ask")
 	c.Flags().BoolVar(&s.dry, "dry-run", false, "only show what would be set")
 	return withOutput(c, &s.format)
@@ -67,7 +67,7 @@ func withSelection(c *cobra.Command, s *selection) *cobra.Command {
 
 func (s *selection) expected(n int) error {
 	if s.expect >= 0 && n != s.expect {
-		return endingf(ExitPrecondition, "it is about %s, and %d were expected: nothing was changed", many(n, "queue", "queues"), s.expect)
+		return endingf(ExitPrecondition, "found %s, expected %d: nothing was changed", many(n, "queue", "queues"), s.expect)
 	}
 	if n == 0 {
 		return endingf(ExitNotFound, "no queue matches %q", s.pattern)
@@ -80,15 +80,15 @@ func (p *program) enroll() *cobra.Command {
 	var atLeastOnce bool
 	c := &cobra.Command{
 		Use:   "enroll QUEUE... | --pattern PATTERN",
-		Short: "Point existing queues' dead-lettering at Redrive, by RabbitMQ policies",
-		Long: `Point existing queues' dead-lettering at Redrive, by a RabbitMQ policy for each,
-set through the management API. Shows first what it will set; keys of the policy
-that applies now are kept. What fails for one queue does not stop the others. The
-user needs the tag policymaker.
+		Short: "Dead-letter existing queues to Redrive, by RabbitMQ policies",
+		Long: `Dead-letter existing queues to Redrive, by a RabbitMQ policy for each, set through the
+management API. The command first shows what it will set; it keeps the keys of the policy
+that applies now. An error with one queue does not stop the others. The user needs the
+tag policymaker.
 
-A queue that is declared with x-dead-letter-exchange: redrive needs none of
-this: it is enrolled at its first dead letter. One that is declared with another
-cannot be changed by a policy: see move.`,
+A queue that is declared with x-dead-letter-exchange: redrive needs none of this: it is
+enrolled at its first dead letter. No policy can change a queue that is declared with
+another x-dead-letter-exchange: see redrive move.`,
 		Example: `  redrive enroll orders.created
   redrive enroll --pattern 'orders.*' --dry-run
   redrive enroll --pattern 'orders.*' --yes --expect-count 12 -o json`,
@@ -142,11 +142,11 @@ func (p *program) unenroll() *cobra.Command {
 	var s selection
 	c := &cobra.Command{
 		Use:   "unenroll QUEUE... | --pattern PATTERN",
-		Short: "Undo enroll: take the policies away, so that those before apply again",
-		Long: `Undo enroll: take the policies away, so that those before apply again. RabbitMQ
-has kept them unchanged below Redrive's, so this can be done from any machine.
-The queues' retry exchanges stay, since messages that wait still have to come
-back. Also finds what deleted queues have left behind.`,
+		Short: "Undo enroll: remove the policies, so that the earlier ones apply again",
+		Long: `Undo enroll: remove the policies, so that the earlier ones apply again. RabbitMQ has kept
+those unchanged below Redrive's, so you can undo from any machine. The queues' retry
+exchanges stay, since waiting messages are still retried. The command also finds the
+policies that deleted queues have left behind.`,
 	}
 	p.atRabbitMQ(c, func(ctx context.Context, m *management.Client, _ *config.Config, names []string) error {
 		found, missing, err := enroll.FindUndoings(ctx, m, names, s.pattern)

@@ -28,14 +28,14 @@ const (
 const exitCodes = `Exit codes:
   0  done
   1  error
-  2  wrong usage, or a query that makes no sense
-  3  partly done: some messages were left out, or it was not watched to the end;
-     of doctor: only warnings, or checks that could not be made
-  4  not allowed: sign in, or as somebody else
-  5  not as expected: another count, a queue that is not there, a plan too old;
-     of doctor: something is wrong
+  2  wrong usage, or an invalid query
+  3  partly done: some messages were left out, or you stopped watching;
+     doctor: only warnings, or checks that could not be made
+  4  not allowed: sign in, or sign in as another user
+  5  not as expected: another count, a queue that does not exist, a plan that is too old;
+     doctor: something is wrong
   6  not found
-  7  no service answers, or of doctor no RabbitMQ`
+  7  no service answers; doctor: no RabbitMQ answers`
 
 // errUsage marks what the caller got wrong.
 var errUsage = errors.New("see --help")

@@ -22,9 +22,9 @@ func (p *program) export() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "export [QUERY]",
 		Short: "Write messages with their bodies as lines of JSON, which import takes",
-		Long: `Write messages as lines of JSON to standard output, each with all that is known of
-it, its body byte for byte. It touches none of them. --csv leaves the bodies out,
-for people; what a spreadsheet would compute is made text.`,
+		Long: `Write messages as lines of JSON to standard output, each with everything that is known
+about it, its body byte for byte. It changes none of them. --csv leaves the bodies out,
+and turns formulas into text.`,
 		Example:           "  redrive export 'queue:orders state:parked' > orders.jsonl",
 		ValidArgsFunction: p.completeQuery,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -84,10 +84,10 @@ func (p *program) importing() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "import FILE|-",
 		Short: "Park the messages of an export: new messages that name the old ones",
-		Long: `Park the messages of an export: new messages, with ids of their own, that name
-those they were made from. A message that was imported before is skipped, so an import
-that was cut short can be repeated. A file is checked whole before the first of its messages
-is kept; of standard input (-) those before a bad line are kept.`,
+		Long: `Park the messages of an export: new messages, with ids of their own, that name the
+originals. A message that was imported before is skipped, so you can repeat an import that
+was interrupted. A file is checked as a whole before the first message is stored; of
+standard input (-) the messages before an invalid line are stored.`,
 		Args: exactArgs(1, "a file, or - for standard input"),
 		RunE: func(c *cobra.Command, args []string) error {
 			done, err := p.importFrom(c.Context(), args[0], dry)

@@ -116,7 +116,7 @@ func (b *bar) at(op console.Operation) {
 			line += ", " + op.Left + " left"
 		}
 	case console.Canary:
-		line += ", waiting whether the first come back"
+		line += ", waiting whether the first fail again"
 	default:
 		line += ", " + op.State
 	}

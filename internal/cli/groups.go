@@ -15,10 +15,9 @@ func (p *program) groups() *cobra.Command {
 	var format, text, queue, state string
 	c := &cobra.Command{
 		Use:   "groups [QUERY]",
-		Short: "Show what fails for the same reason, the most failures first",
-		Long: `Show what fails for the same reason: messages of a queue with the same error, in
-which numbers, ids and times are replaced; or the same reason and type where no
-error is known. To see a group's messages: redrive messages list group:ID`,
+		Short: "Show error groups: which messages fail for the same reason, most failures first",
+		Long: `Show error groups: messages of a queue with the same error, once numbers, ids and times
+are taken out; or with the same reason and type where no error is known. To see a group's messages: redrive messages list group:ID`,
 		ValidArgsFunction: p.completeQuery,
 		RunE: func(c *cobra.Command, args []string) error {
 			q, client, err := p.finding(args, text, queue, state)
@@ -69,7 +68,7 @@ func spark(hours []int64) string {
 func (p *program) groupsNote() *cobra.Command {
 	return p.withAddress(&cobra.Command{
 		Use:     "note GROUP TEXT",
-		Short:   "Keep a note with a group, for who looks next; an empty one takes it away",
+		Short:   "Keep a note with a group, for the next person; an empty note removes it",
 		Example: "  redrive groups note 5a1f0c2b9e3d4a76 'reported to the supplier: ticket 4711'",
 		Args:    exactArgs(2, "the group's ID and the note"),
 		RunE: func(c *cobra.Command, args []string) error {

@@ -16,12 +16,11 @@ func (p *program) ledger() *cobra.Command {
 	var recount bool
 	c := &cobra.Command{
 		Use:   "ledger",
-		Short: "Show, for each queue, how many messages came and what became of them",
-		Long: `Show, for each queue, how many messages came since the ledger began and what
-became of them: the columns add up to IN. OFF is how many more came than became
-something, and is 0. It is found by counting what is kept one by one, which the
-service does now and then, and at once with --recount. With OFF other than 0 the
-exit code is 1.`,
+		Short: "Show, for each queue, how many messages came in and what became of them",
+		Long: `Show, for each queue, how many messages came in since the ledger began and what became of
+them: the other columns add up to IN. OFF is the difference, and should be 0. It is found
+by counting the kept messages one by one, which the service does from time to time, and at
+once with --recount. With an OFF other than 0 the exit code is 1.`,
 		Args: exactArgs(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			client, err := p.client()
@@ -44,7 +43,7 @@ exit code is 1.`,
 			return nil
 		},
 	}
-	c.Flags().BoolVar(&recount, "recount", false, "count what is kept one by one now")
+	c.Flags().BoolVar(&recount, "recount", false, "count the kept messages one by one now")
 	return withOutput(p.withAddress(c), &format)
 }
 

@@ -19,13 +19,13 @@ func (p *program) messagesShow() *cobra.Command {
 	var format, body string
 	c := &cobra.Command{
 		Use:   "show ID",
-		Short: "Show all of a message: its failures, why it waits, headers, decoded body",
-		Long: `Show all of a message: each failure with what came of it, why it waits so long or
-is parked, its properties and headers (what RabbitMQ wrote, and what any publisher
-could have), and its body as the decoders read it.
+		Short: "Show one message in full: its failures, why it waits, headers, decoded body",
+		Long: `Show one message in full: each failure and its outcome, why it waits that long or is
+parked, its properties and headers (those that RabbitMQ wrote, and those that any publisher
+could have written), and its decoded body.
 
---body shows the body alone: raw, its bytes as they are (never to a terminal);
-decoded, as text; hex.`,
+--body shows the body alone: raw, its bytes as they are (never to a terminal); decoded, as
+text; hex.`,
 		Example: "  redrive messages show 0198f0a0-0000-7000-8000-000000000001 --body raw > order.bin",
 		Args:    exactArgs(1, "a message's ID"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -87,9 +87,9 @@ func (p *program) decodedBody(r *decode.Result) error {
 	case r == nil:
 		return endingf(ExitNotFound, "it was retried, and its body is not kept any more")
 	case r.Text == "" && r.Format != "empty":
-		return endingf(ExitError, "%w", hint.Errorf("see --body hex", "it is no text, but %s", r.Format))
+		return endingf(ExitError, "%w", hint.Errorf("see --body hex", "it is not text, but %s", r.Format))
 	case r.Truncated:
-		fmt.Fprintln(p.err, "what follows is not all of it")
+		fmt.Fprintln(p.err, "what follows is shortened")
 	}
 	if structured(r) {
 		return p.print(harmless(r.Text)+"\n", nil)

@@ -14,7 +14,7 @@ import (
 )
 
 func (p *program) messages() *cobra.Command {
-	c := &cobra.Command{Use: "messages", Short: "Look at messages that failed"}
+	c := &cobra.Command{Use: "messages", Short: "Show failed messages"}
 	c.AddCommand(p.messagesList(), p.messagesShow(), p.messagesTail())
 	return group(c)
 }
@@ -26,9 +26,9 @@ func (p *program) messagesList() *cobra.Command {
 	var limit int
 	c := &cobra.Command{
 		Use:   "list [QUERY]",
-		Short: "List messages without touching them",
-		Long: `List messages without touching them, the newest first. The query language is that
-of the page and the API.`,
+		Short: "List messages, without consuming them",
+		Long: `List messages, newest first, without consuming them. The query language is that of the
+page and the API.`,
 		Example: `  redrive messages list 'queue:orders.* state:parked error:"timeout" age:>2h'
   redrive messages list --queue orders -o name | xargs redrive replay`,
 		ValidArgsFunction: p.completeQuery,
@@ -57,8 +57,8 @@ of the page and the API.`,
 		},
 	}
 	withFind(p, c, &text, &queue, &state)
-	c.Flags().StringVar(&after, "after", "", "go on after the end of the page before")
-	c.Flags().IntVar(&limit, "limit", 100, "at most so many")
+	c.Flags().StringVar(&after, "after", "", "continue after the previous page")
+	c.Flags().IntVar(&limit, "limit", 100, "the most to show")
 	return withOutput(p.withAddress(c), &format)
 }
 

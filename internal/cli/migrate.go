@@ -23,15 +23,15 @@ func (p *program) migrate() *cobra.Command {
 	var yes, dry, abort bool
 	c := &cobra.Command{
 		Use:   "migrate --from STORE --to STORE",
-		Short: "Move all that a store keeps to another: from disk to Redis, or back",
-		Long: `Move all that a store keeps to another, which must be new: waiting, parked and
+		Short: "Move everything in a store to another: from disk to Redis, or back",
+		Long: `Move everything in a store to another, which must be new: waiting, parked and
 discarded messages byte for byte, operations, pauses, notes, tokens, the ledger and the
-history. The audit log is not part of it: keep its folder.
+history. The audit log is not moved: keep its folder.
 
 STORE is disk:FOLDER, a URL of Redis or Valkey (redis://host:6379/0; its password is
 in REDRIVE_REDIS_PASSWORD, or in the file that REDRIVE_REDIS_PASSWORD_FILE names), or
-config:FILE, the store of that config file: of several virtual hosts each has its own,
-and --vhost says which.
+config:FILE, the store of that config file: each of several virtual hosts has its own, and
+--vhost chooses one.
 
 Stop all services that use either store first. RabbitMQ keeps the messages that
 fail meanwhile, and none is retried. At the end the command reads both stores again and
@@ -62,11 +62,11 @@ the old store can be used again, and the new one must be emptied.`,
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&from, "from", "", "the store that is there")
+	f.StringVar(&from, "from", "", "the existing store")
 	f.StringVar(&to, "to", "", "the new one")
 	f.BoolVar(&yes, "yes", false, "do not ask")
 	f.BoolVar(&dry, "dry-run", false, "only show what would be moved")
-	f.BoolVar(&abort, "abort", false, "give up one that has not ended")
+	f.BoolVar(&abort, "abort", false, "give up a migration that has not ended")
 	c.MarkFlagsMutuallyExclusive("dry-run", "abort")
 	withVHost(c)
 	return c
@@ -114,7 +114,7 @@ func (p *program) migrating(ctx context.Context, m *migrate.Migration, yes, dry,
 		return nil
 	}
 	if !yes {
-		if err := p.confirm(ctx, "Are all services that use these stores stopped, and shall it begin?"); err != nil {
+		if err := p.confirm(ctx, "Are all services that use these stores stopped? Start?"); err != nil {
 			return err
 		}
 	}
@@ -136,7 +136,7 @@ func (p *program) migrating(ctx context.Context, m *migrate.Migration, yes, dry,
 	if err != nil {
 		return migration(err)
 	}
-	fmt.Fprintf(p.out, "all of it is in %s, and the same; services can use that now, and %s no longer\n", plain(m.ToName), plain(m.FromName))
+	fmt.Fprintf(p.out, "everything is in %s and was compared; services can use it now, and no longer %s\n", plain(m.ToName), plain(m.FromName))
 	return nil
 }
 
@@ -144,7 +144,7 @@ func (p *program) migrating(ctx context.Context, m *migrate.Migration, yes, dry,
 func migration(err error) error {
 	switch {
 	case errors.Is(err, context.Canceled):
-		return endingf(ExitPartly, "it goes on when the same command is given again")
+		return endingf(ExitPartly, "run the same command again to continue")
 	case errors.Is(err, migrate.ErrRefused), errors.Is(err, migrate.ErrDiffers):
 		return ending{ExitPrecondition, err}
 	}

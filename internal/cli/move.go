@@ -20,17 +20,15 @@ func (p *program) move() *cobra.Command {
 	var yes, dry bool
 	c := &cobra.Command{
 		Use:   "move QUEUE --to NEWNAME",
-		Short: "Give a queue a new name, without its x-dead-letter-exchange; its messages go along",
-		Long: `Give a queue a new name, without its x-dead-letter-exchange, which RabbitMQ cannot
-change: a new queue takes over its other arguments, the policy in force (with dead
-letters to Redrive), its bindings and its messages, and then the old queue is
-deleted. Each step is shown first.
+		Short: "Give a queue a new name, without its x-dead-letter-exchange, with its messages",
+		Long: `Give a queue a new name, without its x-dead-letter-exchange, which RabbitMQ cannot change:
+a new queue gets its other arguments, the policy in force (dead-lettering to Redrive), its
+bindings and its messages, and then the old queue is deleted. Each step is shown first.
 
-When somebody consumes the old queue it stops after the new one is made, for
-consumers of the new name to be deployed (they may consume both), and goes on when
-the same command is given again. So it does after Ctrl-C, or whatever else ended
-it. No message is lost; one may come twice where it was killed, or a connection
-cut, at most 32 of them.
+If the old queue has consumers, the command stops after it has declared the new one. Deploy
+consumers of the new name (they may consume both), and run the same command again: it
+continues. Run it again after Ctrl-C or a crash, too. No message is lost; after a crash or
+a lost connection at most 32 are duplicated.
 
 The user needs the tag policymaker, and over AMQP: configure, write and read on both
 queues and on redrive.*, and read on the exchanges they are bound to.`,
@@ -72,8 +70,8 @@ queues and on redrive.*, and read on the exchanges they are bound to.`,
 	f.StringVar(&m.To, "to", "", "the name of the new queue")
 	f.StringVar(&m.Type, "type", "", "the type of the new queue, classic or quorum (default that of the old one)")
 	f.BoolVar(&m.Keep, "keep", false, "keep the old queue, empty and without bindings")
-	f.BoolVar(&m.Unready, "without-consumers", false, "go on although the new queue has no consumers yet")
-	f.DurationVar(&m.Quiet, "quiet", 10*time.Second, "delete the old queue when nothing has come for so long")
+	f.BoolVar(&m.Unready, "without-consumers", false, "continue although the new queue has no consumers yet")
+	f.DurationVar(&m.Quiet, "quiet", 10*time.Second, "delete the old queue when it has received nothing for this long")
 	f.BoolVar(&yes, "yes", false, "do not ask")
 	f.BoolVar(&dry, "dry-run", false, "only show the steps")
 	return c
@@ -85,7 +83,7 @@ func moving(err error) error {
 	case errors.Is(err, move.ErrConsumers):
 		return ending{ExitPartly, err}
 	case errors.Is(err, context.Canceled):
-		return endingf(ExitPartly, "it goes on when the same command is given again")
+		return endingf(ExitPartly, "run the same command again to continue")
 	case errors.Is(err, move.ErrRefused), errors.Is(err, broker.ErrLocked):
 		return ending{ExitPrecondition, err}
 	}

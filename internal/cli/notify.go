@@ -17,8 +17,8 @@ func (p *program) notify() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "notify",
 		Short: "Try the notifications",
-		Long: `Try the notifications: which routes send what is in the config file, under notify.
-docs/how-to/notifications.md says how.`,
+		Long: `Try the notifications. The config file has their routes, under notify:
+see docs/how-to/notifications.md.`,
 	}
 	c.AddCommand(p.notifyTest())
 	return group(c)
@@ -36,12 +36,12 @@ func (p *program) notifyTest() *cobra.Command {
 	var file, event, format string
 	c := &cobra.Command{
 		Use:   "test [ROUTE]",
-		Short: "Send a test message by each route, or by one, and say what came of it",
-		Long: `Send a test message by each route of the config file, or by one, and say what
-came of it. The message says that it is a test. It is sent from here, whatever the
-route's events, queues and quiet hours; no service need run.
+		Short: "Send a test message by each route, or by one, and show the result",
+		Long: `Send a test message by each route of the config file, or by one, and show the result. The
+message says that it is a test. It is sent from this machine, whatever the route's events,
+queues and quiet hours; no service has to run.
 
-Exit codes: 0 all were sent, 3 some, 1 none; 6 there is no such route, or none.`,
+Exit codes: 0 all were sent, 3 some, 1 none; 6 there is no such route, or no route.`,
 		Example: "  redrive notify test --config redrive.yaml\n  redrive notify test pager --event intake_stopped --config redrive.yaml",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 1 {
@@ -99,6 +99,6 @@ Exit codes: 0 all were sent, 3 some, 1 none; 6 there is no such route, or none.`
 		},
 	}
 	c.Flags().StringVarP(&file, "config", "c", "", "the config file (YAML)")
-	c.Flags().StringVar(&event, "event", "parked", "what the message is to tell of: "+strings.Join(notify.KindNames(), ", "))
+	c.Flags().StringVar(&event, "event", "parked", "the event of the message: "+strings.Join(notify.KindNames(), ", "))
 	return withOutput(withVHost(c), &format)
 }

@@ -58,7 +58,7 @@ func opID(o console.Operation) string { return o.ID }
 
 func (p *program) expected(d *action, plan console.Plan) error {
 	if d.expect >= 0 && plan.Count != d.expect {
-		return endingf(ExitPrecondition, "it is about %s, and %d were expected: nothing was changed", messages(plan.Count), d.expect)
+		return endingf(ExitPrecondition, "found %s, expected %d: nothing was changed", messages(plan.Count), d.expect)
 	}
 	return nil
 }
@@ -68,7 +68,7 @@ func (p *program) toTheEnd(ctx context.Context, client httpapi.Client, format st
 	op, err := p.follow(ctx, client, op)
 	var gone *stillRunning
 	if errors.As(err, &gone) {
-		fmt.Fprintf(p.err, "Operation %s is not watched any more, and goes on in the service:\n%s", plain(op.ID), orders(op.ID))
+		fmt.Fprintf(p.err, "Operation %s is no longer watched, and continues in the service:\n%s", plain(op.ID), orders(op.ID))
 	}
 	if err != nil {
 		return err

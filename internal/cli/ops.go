@@ -14,9 +14,9 @@ import (
 func (p *program) ops() *cobra.Command {
 	c := &cobra.Command{Use: "ops", Short: "Operations on many messages: watch, pause, resume, cancel them"}
 	c.AddCommand(p.opsList(), p.opsShow(), p.opsWatch(),
-		p.opsOrder(console.Pause, "Pause an operation; nothing that is done is undone"),
-		p.opsOrder(console.Resume, "Let a paused operation go on"),
-		p.opsOrder(console.Cancel, "End an operation; what is left stays as it is"))
+		p.opsOrder(console.Pause, "Pause an operation; nothing is undone"),
+		p.opsOrder(console.Resume, "Resume a paused operation"),
+		p.opsOrder(console.Cancel, "Cancel an operation; the remaining messages stay as they are"))
 	return group(c)
 }
 
@@ -24,7 +24,7 @@ func (p *program) opsList() *cobra.Command {
 	var format string
 	c := &cobra.Command{
 		Use:   "list",
-		Short: "List operations, the newest first",
+		Short: "List operations, newest first",
 		Args:  exactArgs(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			client, err := p.client()
@@ -54,7 +54,7 @@ func (p *program) opsShow() *cobra.Command {
 	var problems bool
 	c := &cobra.Command{
 		Use:               "show ID",
-		Short:             "Show what came of each message of an operation",
+		Short:             "Show the result for each message of an operation",
 		Args:              exactArgs(1, "the operation's ID"),
 		ValidArgsFunction: p.completeOps,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -97,9 +97,9 @@ func (p *program) opsShow() *cobra.Command {
 			return err
 		},
 	}
-	c.Flags().StringVar(&after, "after", "", "go on after the end of the page before")
-	c.Flags().IntVar(&limit, "limit", 100, "at most so many outcomes; 0: all")
-	c.Flags().BoolVar(&problems, "problems", false, "only what was not done")
+	c.Flags().StringVar(&after, "after", "", "continue after the previous page")
+	c.Flags().IntVar(&limit, "limit", 100, "the most results to show; 0: all")
+	c.Flags().BoolVar(&problems, "problems", false, "only messages that were not processed")
 	return withOutput(p.withAddress(c), &format)
 }
 
@@ -114,10 +114,10 @@ func (p *program) opsWatch() *cobra.Command {
 	var format string
 	c := &cobra.Command{
 		Use:   "watch ID",
-		Short: "Follow an operation to its end; Ctrl-C ends the watching alone",
-		Long: `Follow an operation to its end: a progress bar on a terminal, elsewhere a line of
-JSON a second on standard error. Ctrl-C ends the watching alone. The exit code says
-what came of it.`,
+		Short: "Watch an operation until it ends; Ctrl-C stops only the watching",
+		Long: `Watch an operation until it ends: a progress bar on a terminal, elsewhere one line of JSON
+per second on standard error. Ctrl-C stops the watching, not the operation. The exit code
+is that of the operation.`,
 		Args:              exactArgs(1, "the operation's ID"),
 		ValidArgsFunction: p.completeOps,
 		RunE: func(c *cobra.Command, args []string) error {

@@ -33,11 +33,11 @@ func (p *program) permissions() *cobra.Command {
 	var queues []string
 	c := &cobra.Command{
 		Use:   "permissions",
-		Short: "Print the least rights in RabbitMQ that the service and consumers need",
-		Long: `Print the least rights in RabbitMQ that the service and consumers need, as
-commands of rabbitmqctl. They are for the queues of the config's policies, or of
---queue. Redrive's tests run its service with exactly these. Nothing is changed.
-Rights are of a virtual host: --vhost names it, served or not.
+		Short: "Print the least permissions in RabbitMQ that the service and consumers need",
+		Long: `Print the least permissions in RabbitMQ that the service and consumers need, as commands
+of rabbitmqctl. They are for the queues of the config's policies, or of --queue. Redrive's
+tests run its service with exactly these. Nothing is changed. Permissions are per virtual
+host: --vhost names it, served or not.
 
 definitions is JSON for rabbitmqctl import_definitions, without users.`,
 		Example: `  redrive permissions --config redrive.yaml

@@ -38,7 +38,7 @@ func question(p console.Plan) string {
 func preview(w io.Writer, p console.Plan, now time.Time) {
 	fmt.Fprintf(w, "%s Nothing is done yet.\n%s\n", plain(question(p)), plain(p.Query))
 	if p.Count > 0 {
-		fmt.Fprintf(w, "They failed between %s and %s; what fails later is not among them.\n", at(p.Oldest), at(p.Newest))
+		fmt.Fprintf(w, "They failed between %s and %s; messages that fail later are not included.\n", at(p.Oldest), at(p.Newest))
 		fmt.Fprintln(w, "\nQUEUE\tMESSAGES\tAT RABBITMQ\tCONSUMERS\tREADY")
 		for _, q := range p.Queues {
 			there, consumers, ready := "there", count(q.Consumers), count(q.Ready)

@@ -24,7 +24,7 @@ func (p *program) quarantine() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "quarantine",
 		Aliases: []string{"aside"},
-		Short:   "See, replay and export what RabbitMQ itself could not deliver to Redrive",
+		Short:   "Show, replay and export messages that RabbitMQ could not deliver to Redrive",
 	}
 	c.AddCommand(p.quarantineList(), p.quarantineReplay(), p.quarantineExport())
 	return group(c)
@@ -40,8 +40,8 @@ func (p *program) quarantineList() *cobra.Command {
 	var unchecked bool
 	c := &cobra.Command{
 		Use:   "list",
-		Short: "Show the messages in quarantine, the oldest first",
-		Long: `Show the messages in quarantine, the oldest first. RabbitMQ shows a message only by
+		Short: "Show the messages in quarantine, oldest first",
+		Long: `Show the messages in quarantine, oldest first. RabbitMQ shows a message only by
 delivering it: each is fetched and requeued, and keeps its position. That counts towards
 a delivery limit, so list refuses where a RabbitMQ policy gives redrive.quarantine one.
 A list or replay that runs at the same time does not see the messages fetched here.
@@ -60,7 +60,7 @@ RabbitMQ 3 a publisher can forge them, and it is shown as claimed.
 		return err
 	})
 	c.Flags().IntVar(&limit, "limit", 100, "the most to show")
-	c.Flags().BoolVar(&unchecked, "unchecked", false, "go on although the delivery limit in force is unknown: if there is one, RabbitMQ drops a message that was listed that often")
+	c.Flags().BoolVar(&unchecked, "unchecked", false, "continue although the delivery limit in force is unknown: if there is one, RabbitMQ drops a message that was listed that often")
 	return withFormats(c, &format, "table", "json", "jsonl", "yaml")
 }
 
@@ -70,10 +70,10 @@ func (p *program) quarantineReplay() *cobra.Command {
 	var yes, dry, unchecked bool
 	c := &cobra.Command{
 		Use:   "replay",
-		Short: "Have the messages in quarantine retried, as if they had failed now",
-		Long: `Have the messages in quarantine retried, as if they had failed now: each is
-published to redrive.failures as a report for the queue it failed in, with its id and
-attempts, and is taken out of quarantine when RabbitMQ has confirmed it. The service
+		Short: "Retry the messages in quarantine, as if they had failed now",
+		Long: `Retry the messages in quarantine, as if they had failed now: each is published to
+redrive.failures as a report for the queue it failed in, with its id and attempts, and is
+removed from quarantine when RabbitMQ has confirmed it. The service
 then does what its policy says. Reports are retried only to queues that are enrolled,
 that a policy names, or whose dead-letter exchange is redrive.
 
@@ -81,8 +81,8 @@ Shows the messages and their queues first. If the command is killed, at most one
 message is in both places, and is retried twice with the same id.
 
 On RabbitMQ 3 a publisher can forge the headers that name the queue. There replay needs
---queue, or it asks for each message, and --yes alone is refused. For messages that came
-into quarantine before an upgrade to RabbitMQ 4, give --queue, too.
+--queue, or it asks for each message, and --yes alone is refused. For messages that were
+quarantined before an upgrade to RabbitMQ 4, give --queue, too.
 
 ` + undeliverable,
 		Example: `  redrive quarantine replay --dry-run
@@ -127,7 +127,7 @@ into quarantine before an upgrade to RabbitMQ 4, give --queue, too.
 	c.Flags().StringVar(&queue, "queue", "", "the queue they failed in, instead of the one in their headers")
 	c.Flags().BoolVar(&dry, "dry-run", false, "only show what would be done")
 	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
-	c.Flags().BoolVar(&unchecked, "unchecked", false, "go on although the delivery limit in force is unknown: if there is one, RabbitMQ drops a message that was listed that often")
+	c.Flags().BoolVar(&unchecked, "unchecked", false, "continue although the delivery limit in force is unknown: if there is one, RabbitMQ drops a message that was listed that often")
 	return c
 }
 
@@ -177,10 +177,10 @@ func (p *program) quarantineExport() *cobra.Command {
 	var limit int
 	c := &cobra.Command{
 		Use:   "export FILE",
-		Short: "Move the messages in quarantine to a file that import takes",
+		Short: "Move the messages in quarantine to a file that import reads",
 		Long: `Move the messages in quarantine to a new file: lines of JSON, as those of redrive
-export, which redrive import takes. Each is taken out of quarantine when it is synced to
-disk. On RabbitMQ 3 a note says that its queue is only claimed: look before you import it.
+export, which redrive import reads. Each is removed from quarantine when it is synced to
+disk. On RabbitMQ 3 a note says that its queue is only claimed: check it before you import.
 
 ` + undeliverable,
 		Args: exactArgs(1, "a file that does not exist yet"),

@@ -46,21 +46,21 @@ func Run(ctx context.Context, args []string, out, errOut io.Writer, version stri
 func (p *program) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "redrive",
-		Short: "Brings failed RabbitMQ messages back to their queue, and parks what keeps failing",
+		Short: "Retries failed RabbitMQ messages, and parks those that keep failing",
 		Long: `Redrive retries failed RabbitMQ messages with backoff, and parks those that keep
 failing, where people can see and replay them.
 
-Data goes to standard output, all else to standard error.
+Data goes to standard output, everything else to standard error.
 
 ` + exitCodes,
 		Version:       p.version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.PersistentFlags().StringVar(&p.vhost, "vhost", "", "of several virtual hosts that are served, the one it is about; left out: that of broker.url")
+	root.PersistentFlags().StringVar(&p.vhost, "vhost", "", "which of several virtual hosts; left out: that of broker.url")
 	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
 		if _, chooses := c.Annotations[choosesVHost]; p.vhost != "" && !chooses {
-			return fmt.Errorf("%s is not about one virtual host; leave --vhost out: %w", c.CommandPath(), errUsage)
+			return fmt.Errorf("%s is not about one virtual host: leave --vhost out: %w", c.CommandPath(), errUsage)
 		}
 		return nil
 	}

@@ -33,8 +33,9 @@ func (p *program) serve() *cobra.Command {
 		Use:   "serve",
 		Short: "Run the service",
 		Long: `Run the service until SIGINT or SIGTERM; it then finishes the messages in flight,
-within ten seconds. Without --config everything has its default: RabbitMQ on this machine, every queue that dead-letters to the exchange "redrive", eight
-attempts, data in ./redrive-data.
+within ten seconds. Without --config everything has its default: RabbitMQ on this
+machine, every queue that dead-letters to the exchange "redrive", eight attempts, data in
+./redrive-data.
 
 After SIGHUP, or a change of the file, its policies are in force. A file with a mistake
 is refused, and the old policies stay in force.
@@ -128,7 +129,7 @@ func watch(ctx context.Context, file string, load func() (*config.Config, error)
 func (p *program) check() *cobra.Command {
 	return &cobra.Command{
 		Use:   "check FILE",
-		Short: "Check a config file and show the waits of its policies",
+		Short: "Check a config file and show the delays of its policies",
 		Args:  exactArgs(1, "the config file"),
 		RunE: func(c *cobra.Command, args []string) error {
 			cfg, err := config.Load(args[0], p.getenv)

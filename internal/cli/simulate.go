@@ -30,23 +30,22 @@ func (p *program) simulate() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "simulate --policy FILE",
 		Short: "Show what a policy does when the upstream of its consumers is down",
-		Long: `Show the load on an upstream that is down for a while, and what it costs to get
-over it: with messages requeued at once, with a fixed delay, with the backoff of a
-policy, and with that policy's breaker and rate as well. Nothing is sent anywhere: the
+		Long: `Show the load on an upstream that is down for a while, and the time to recover: with
+messages requeued at once, with a fixed delay, with the backoff of a policy, and with that
+policy's breaker and rate as well. Nothing is sent: the
 policy and the throttle of the service run on a virtual clock. The same flags give the
 same numbers.
 
-Messages are published at --rate. Consumers call the upstream once for each delivery,
---consumers times a second at most. While it is down all calls fail; for --limp after
-that a share of them, which falls to none. It serves --capacity calls a second; those
-beyond fail and cost it nothing, or --refusing of one that it serves, which keeps many
-a real upstream down.
+Messages are published at --rate. Consumers call the upstream once per delivery, at most
+--consumers times per second. While it is down all calls fail; for --limp after that a
+falling share of them. It serves --capacity calls per second; calls beyond that fail and
+cost nothing, or --refusing of a served call, which keeps many a real upstream down.
 
 Retries are all calls but the first of each message, which no policy can avoid.
-Arrivals are served again when for a minute 99 % of new messages are served at their
-first delivery. Drained is when a thousandth of the outage's messages is left.
+New messages are served again when for a minute 99 % of them are served at their first
+delivery. The backlog is drained when a thousandth of the outage's messages is left.
 
-Output: table; json, all of it; csv, load and backlog over time. --svg writes a plot.`,
+Output: table; json, everything; csv, load and backlog over time. --svg writes a plot.`,
 		Example: `  redrive simulate --policy redrive.yaml --outage 1h --rate 200/s
   redrive simulate --policy redrive.yaml --name orders --outage 20m --rate 50/s --svg storm.svg`,
 		Args: exactArgs(0, "no arguments: the file is --policy"),
@@ -77,8 +76,8 @@ Output: table; json, all of it; csv, load and backlog over time. --svg writes a 
 	f.StringVar(&s.consumers, "consumers", "", "calls that the consumers make at most (default 25 times the capacity)")
 	f.Float64Var(&s.refusing, "refusing", 0, "what a call beyond its capacity costs the upstream, as a part of one that it serves: 0 to 1")
 	f.StringVar(&s.fixed, "fixed", "30s", "the fixed delay")
-	f.StringVar(&s.duration, "duration", "", "how long to look (default till all is served that can be)")
-	f.Uint64Var(&s.seed, "seed", 1, "chance: another number, another course of it")
+	f.StringVar(&s.duration, "duration", "", "how much time to simulate (default until the backlog is drained)")
+	f.Uint64Var(&s.seed, "seed", 1, "the seed of the random numbers")
 	f.StringVar(&s.svg, "svg", "", "write a plot of the load over time to this file")
 	withFormats(c, &format, "table", "json", "csv")
 	return c

@@ -14,15 +14,15 @@ func (p *program) snapshot() *cobra.Command {
 	var format string
 	c := &cobra.Command{
 		Use:   "snapshot DIR",
-		Short: "Have the running service write a copy of its data folder",
-		Long: `Have the running service write a copy of its data folder (store.disk), as it is at one
-moment, to DIR on the service's machine: an absolute path, of a folder that does not
-exist or is empty. The service goes on meanwhile. Administrators only.
+		Short: "Copy the data folder of the running service",
+		Long: `The running service writes a copy of its data folder (store.disk), as it is at one moment,
+to DIR on the service's machine: the absolute path of a folder that does not exist or is
+empty. The service continues meanwhile. Administrators only.
 
 DIR is then a data folder by itself: waiting, parked and discarded messages, the ledger,
 history, pauses, operations, tokens. The audit log and the config are not in it. On the
 same file system DIR shares files with the data folder until the service replaces its
-own: copy DIR to another disk or machine. docs/how-to/backup.md tells how to restore it.`,
+own: copy DIR to another disk or machine. See docs/how-to/backup.md for how to restore it.`,
 		Example: "  redrive snapshot /var/backups/redrive-2026-11-22\n  redrive store check /var/backups/redrive-2026-11-22",
 		Args:    exactArgs(1, "a folder on the service's machine"),
 		RunE: func(c *cobra.Command, args []string) error {

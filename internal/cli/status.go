@@ -22,9 +22,9 @@ func (p *program) status() *cobra.Command {
 		Short: "Show the service: connection, and per queue the waiting, retried and parked messages",
 		Long: `Show the service: connection, and per queue the waiting, retried and parked messages.
 
---alive is for health checks of containers: it shows nothing, needs no signing in,
-and ends with 0 when the service answers, ready or not, and with 7 when none does.
-By https:// on this machine it does not look at the certificate.`,
+--alive is for health checks of containers: it shows nothing, needs no sign-in, and exits
+with 0 when the service answers, ready or not, and with 7 when none does. With https:// on
+this machine it does not verify the certificate.`,
 		Args: exactArgs(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			client, err := p.client()
@@ -108,6 +108,6 @@ func status(w io.Writer, st console.Overview, now time.Time) {
 		fmt.Fprintf(w, "\nand %d more: redrive queues\n", st.MoreQueues)
 	}
 	if elsewhere {
-		fmt.Fprintln(w, "\nWhat waits in RabbitMQ, and comes back from there, is not counted here; its queues redrive.delay.* show it.")
+		fmt.Fprintln(w, "\nMessages that wait in RabbitMQ are not counted here; its queues redrive.delay.* show them.")
 	}
 }

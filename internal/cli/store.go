@@ -18,10 +18,10 @@ func (p *program) store() *cobra.Command {
 		Short: "Check and salvage a data folder, while no service uses it",
 		Long: `Check and salvage a data folder (store.disk), while no service uses it.
 
-A service refuses a folder that lacks what was synced, and one it cannot open. A block
-that cannot be read costs the messages in it, and the service goes on: it is read as
-empty, counts are made again at the next start, and the table is kept in the folder
-"damaged" until you remove it there.`,
+A service refuses a folder that lacks synced data, and one that it cannot open. A block
+that cannot be read costs the messages in it, and the service continues: the block is read
+as empty, counts are rebuilt at the next start, and the table is kept in the folder
+"damaged" until you remove it.`,
 	}
 	c.AddCommand(p.storeCheck(), p.storeSalvage(), p.storeAcceptLoss())
 	return group(c)
@@ -35,8 +35,8 @@ func (p *program) storeLog() *slog.Logger {
 func (p *program) storeCheck() *cobra.Command {
 	return &cobra.Command{
 		Use:     "check DIR",
-		Short:   "Read all of a data folder and say what is missing or cannot be read",
-		Long:    "Read all of a data folder, and say what is missing or cannot be read. It exits with\n5 when something is. Stop the service first.",
+		Short:   "Read a whole data folder, and report what is missing or cannot be read",
+		Long:    "Read a whole data folder, and report what is missing or cannot be read: the exit code is\nthen 5. Stop the service first.",
 		Example: "  redrive store check /var/lib/redrive",
 		Args:    exactArgs(1, "a data folder"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -58,7 +58,7 @@ func (p *program) storeCheck() *cobra.Command {
 				fmt.Fprintf(p.out, "cannot be read: %s: %s\n", plain(place), plain(found.Damage[place]))
 			}
 			if wrong > 0 {
-				return endingf(ExitPrecondition, "%s is damaged: `redrive store salvage %s --to NEW-FOLDER` saves all that can be read", args[0], args[0])
+				return endingf(ExitPrecondition, "%s is damaged: `redrive store salvage %s --to NEW-FOLDER` saves everything that can be read", args[0], args[0])
 			}
 			fmt.Fprintln(p.out, "nothing is missing")
 			return nil
@@ -70,17 +70,17 @@ func (p *program) storeSalvage() *cobra.Command {
 	var to string
 	c := &cobra.Command{
 		Use:   "salvage DIR --to DIR",
-		Short: "Save all that can be read of a damaged data folder to a new one",
-		Long: `Save all that can be read of a damaged data folder to a new one. Nothing is removed
-from the old one. The new one's ledger begins with what was saved; the history of
-retried messages is not part of it.
+		Short: "Save everything that can be read in a damaged data folder to a new one",
+		Long: `Save everything that can be read in a damaged data folder to a new one. Nothing is removed
+from the old one. The new ledger starts with the saved messages; the history of retried
+messages is not saved.
 
-Where the database itself cannot be opened, or lacks what was synced, messages are
-looked for in each of its files. A part of those may have been retried or discarded
-already, and is retried again, with the same x-redrive-id.
+If the database itself cannot be opened, or lacks synced data, the command searches each of
+its files for messages. Some of these may have been retried or discarded already, and are
+retried again, with the same x-redrive-id.
 
-Stop the service first, and set store.disk to the new folder after. It exits with 3
-when something could not be read.`,
+Stop the service first, and then set store.disk to the new folder. The exit code is 3 when
+something could not be read.`,
 		Example: "  redrive store salvage /var/lib/redrive --to /var/lib/redrive-2",
 		Args:    exactArgs(1, "a data folder, and --to"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -112,10 +112,10 @@ when something could not be read.`,
 func (p *program) storeAcceptLoss() *cobra.Command {
 	return &cobra.Command{
 		Use:   "accept-loss DIR",
-		Short: "Use a data folder without what is missing of it",
-		Long: `Use a data folder without what is missing of it. A service refuses one that lacks what
-was synced: this lets it start again with what is there. What redrive store salvage
-could have saved is removed then.`,
+		Short: "Use a data folder without its missing data",
+		Long: `Use a data folder without its missing data. A service refuses a folder that lacks synced
+data: after this command it starts with what is there. Messages that redrive store salvage
+could have saved are removed then.`,
 		Example: "  redrive store accept-loss /var/lib/redrive",
 		Args:    exactArgs(1, "a data folder"),
 		RunE: func(_ *cobra.Command, args []string) error {

@@ -20,8 +20,8 @@ func (p *program) messagesTail() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "tail [QUERY]",
 		Short: "Show messages as they fail, until Ctrl-C",
-		Long: `Show messages as they fail, until Ctrl-C: those that wait or are parked within a
-second of it. It asks only when the service says that something failed.`,
+		Long: `Show messages as they fail, until Ctrl-C: those that are waiting or parked within a second
+after. It searches only when the service reports a failure.`,
 		Example:           "  redrive messages tail 'queue:orders.*' -o jsonl",
 		ValidArgsFunction: p.completeQuery,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -37,7 +37,7 @@ second of it. It asks only when the service says that something failed.`,
 		},
 	}
 	withFind(p, c, &text, &queue, &state)
-	c.Flags().IntVar(&most, "count", 0, "end after so many; 0: never")
+	c.Flags().IntVar(&most, "count", 0, "stop after this many; 0: never")
 	return withFormats(p.withAddress(c), &format, "table", "jsonl", "name")
 }
 

@@ -16,10 +16,10 @@ import (
 func (p *program) token() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "token",
-		Short: "Make, list and revoke tokens for programs",
-		Long: `Make, list and revoke tokens, which programs sign in with: in the header
-"Authorization: Bearer …", or in REDRIVE_TOKEN or REDRIVE_TOKEN_FILE for this
-command line.
+		Short: "Create, list and revoke tokens for programs",
+		Long: `Create, list and revoke tokens, with which programs sign in: in the header
+"Authorization: Bearer …", or for this command line in REDRIVE_TOKEN or
+REDRIVE_TOKEN_FILE.
 
 Only administrators may. For the first token, sign in as a user of RabbitMQ's with
 the tag administrator: REDRIVE_USER, and REDRIVE_PASSWORD or REDRIVE_PASSWORD_FILE.`,
@@ -33,7 +33,7 @@ func (p *program) tokenCreate() *cobra.Command {
 	var n httpapi.NewToken
 	c := &cobra.Command{
 		Use:     "create",
-		Short:   "Make a token and print it, this once",
+		Short:   "Create a token and print it, once",
 		Example: "  redrive token create --name ci --role operator --queues 'orders.*' --expires 90d",
 		Args:    exactArgs(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -59,13 +59,13 @@ func (p *program) tokenCreate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(p.err, "The token %s is shown this once: %s of %s, %s.\n", plain(made.Name), made.Role, queuesOf(made.Token), expiryOf(made.Token))
+			fmt.Fprintf(p.err, "The token %s is shown only now: %s of %s, %s.\n", plain(made.Name), made.Role, queuesOf(made.Token), expiryOf(made.Token))
 			return write(p, format, made, func(t httpapi.MadeToken) string { return t.Name }, func(w io.Writer) { fmt.Fprintln(w, made.Secret) })
 		},
 	}
-	c.Flags().StringVar(&n.Name, "name", "", "what the audit log calls who uses it")
+	c.Flags().StringVar(&n.Name, "name", "", "its name in the audit log")
 	c.Flags().StringVar(&n.Role, "role", "", "viewer, operator, editor or admin")
-	c.Flags().StringArrayVar(&n.Queues, "queues", nil, "a queue or pattern it is limited to, more than once for several; left out: all")
+	c.Flags().StringArrayVar(&n.Queues, "queues", nil, "a queue or pattern that it is limited to, repeatable; left out: all")
 	c.Flags().StringVar(&expires, "expires", "90d", "how long it is valid, or never")
 	return withOutput(p.withAddress(c), &format)
 }
@@ -74,7 +74,7 @@ func (p *program) tokenList() *cobra.Command {
 	var format string
 	c := &cobra.Command{
 		Use:   "list",
-		Short: "List tokens, without what proves them",
+		Short: "List tokens, without their secrets",
 		Args:  exactArgs(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			client, err := p.client()
@@ -99,7 +99,7 @@ func (p *program) tokenList() *cobra.Command {
 func (p *program) tokenRevoke() *cobra.Command {
 	return p.withAddress(&cobra.Command{
 		Use:   "revoke NAME",
-		Short: "End a token, and the sessions begun with it, at once",
+		Short: "Revoke a token, and the sessions begun with it, at once",
 		Args:  exactArgs(1, "the token's name"),
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := p.client()

@@ -24,8 +24,8 @@ func (p *program) topology() *cobra.Command {
 ` + "`rabbitmqctl import_definitions`" + ` or POST /api/definitions. The work queue must
 exist.
 
-fixed needs no code besides: RabbitMQ alone brings rejected messages back. The
-others are for the Go library where its user may not declare (Config.Verify).`,
+fixed needs no other code: RabbitMQ alone retries rejected messages. The others are for the
+Go library, when its user may not declare (Config.Verify).`,
 	}
 	c.AddCommand(p.topologyFixed(),
 		p.topologyOf("levels", "A queue for each level of delay", func(c *cobra.Command) func(ttlqueue.Type) (delay.Way, error) {
@@ -109,14 +109,14 @@ func (p *program) topologyFixed() *cobra.Command {
 	var apply, undo, yes bool
 	c := &cobra.Command{
 		Use:   "fixed --queue QUEUE --delay 60s",
-		Short: "Bring rejected messages back by RabbitMQ alone: no code, any language",
-		Long: `Bring rejected messages back by RabbitMQ alone, after the same delay each time: a
-RabbitMQ policy dead-letters the work queue to a queue with a TTL, and that leads
-back. A message whose queue is gone by then goes to the queue redrive.parked.
+		Short: "Retry rejected messages with RabbitMQ alone: no code, any language",
+		Long: `Retry rejected messages with RabbitMQ alone, after the same delay each time: a RabbitMQ
+policy dead-letters the work queue to a queue with a TTL, which dead-letters to the work
+queue. A message whose work queue no longer exists goes to the queue redrive.parked.
 
-One policy applies to a queue at a time: where there is one already, use --apply,
-which keeps what it says. It sets everything through the management API, shows
-first what, and --undo takes the policy away again; what waits still comes back.`,
+RabbitMQ applies one policy to a queue at a time. If there is one already, use --apply,
+which keeps its keys: it shows what it will set, and sets it through the management API.
+--undo removes the policy; waiting messages are still retried.`,
 	}
 	p.withPlace(c, func(at place, cfg *config.Config, kind ttlqueue.Type) error {
 		if apply && undo {
@@ -133,7 +133,7 @@ first what, and --undo takes the policy away again; what waits still comes back.
 			if err := enroll.UndoAlone(c.Context(), m, at.queue); err != nil {
 				return err
 			}
-			fmt.Fprintf(p.out, "queue %q no longer dead-letters to a delay queue; what waits still comes back\n", at.queue)
+			fmt.Fprintf(p.out, "queue %q no longer dead-letters to a delay queue; waiting messages are still retried\n", at.queue)
 			return nil
 		}
 		a, err := enroll.NewAlone(at.queue, delay, kind)
@@ -144,7 +144,7 @@ first what, and --undo takes the policy away again; what waits still comes back.
 			fmt.Fprintf(p.err, "warning: %s\n", w)
 		}
 		if !apply {
-			fmt.Fprintln(p.err, "warning: where a policy applies to the queue already, this one would replace it or not count: use --apply, which merges them")
+			fmt.Fprintln(p.err, "warning: if a policy applies to the queue already, this one would replace it or be ignored: use --apply, which merges them")
 			return p.define(management.Define(at.vhost, a.Topology(), a.Policy()))
 		}
 		plan, err := a.Plan(c.Context(), m)
@@ -160,12 +160,12 @@ first what, and --undo takes the policy away again; what waits still comes back.
 		if err := plan.Apply(c.Context(), m); err != nil {
 			return err
 		}
-		fmt.Fprintf(p.out, "what is rejected from queue %q comes back; `--undo` undoes it\n", at.queue)
+		fmt.Fprintf(p.out, "messages rejected from queue %q are retried; `--undo` undoes it\n", at.queue)
 		return nil
 	})
 	c.Flags().DurationVar(&delay, "delay", time.Minute, "how long a message waits")
 	c.Flags().BoolVar(&apply, "apply", false, "set it through the management API")
-	c.Flags().BoolVar(&undo, "undo", false, "take the policy of --apply away")
+	c.Flags().BoolVar(&undo, "undo", false, "remove the policy of --apply")
 	c.Flags().BoolVar(&yes, "yes", false, "with --apply: do not ask")
 	return c
 }

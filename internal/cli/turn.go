@@ -125,6 +125,6 @@ func (t *turn) end(ctx context.Context, do func(i int) (string, error)) error {
 	case n == len(t.changes):
 		return endingf(max(ExitError, codeOf(refusal(errors.Join(t.failed...)))), "nothing was done")
 	default:
-		return endingf(ExitPartly, "%d of %s left as they were", n, many(len(t.changes), "queue", "queues"))
+		return endingf(ExitPartly, "%d of %s unchanged", n, many(len(t.changes), "queue", "queues"))
 	}
 }

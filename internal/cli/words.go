@@ -77,10 +77,10 @@ func when(text string) (*time.Time, error) {
 
 // what is each verb in words.
 var what = map[console.Verb]struct{ title, one, more string }{
-	console.Replay:  {"Replay", "message is on its way back", "messages are on their way back"},
-	console.Discard: {"Discard", "message is discarded; it can be restored for a while", "messages are discarded; they can be restored for a while"},
+	console.Replay:  {"Replay", "message is retried", "messages are retried"},
+	console.Discard: {"Discard", "message is discarded; it can be restored for a set time", "messages are discarded; they can be restored for a set time"},
 	console.Restore: {"Restore", "message is parked again", "messages are parked again"},
-	console.Copy:    {"Copy", "copy is on its way", "copies are on their way"},
+	console.Copy:    {"Copy", "copy is published", "copies are published"},
 }
 
 // did says what was done to n messages.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/credentials"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 )
 
@@ -79,7 +80,7 @@ func (c *Config) credentials(getenv func(string) string) error {
 	}
 	for _, s := range addresses.Split(b.Management) {
 		if u, err := url.Parse(s); err == nil && u.RawQuery != "" {
-			return fmt.Errorf("broker.management (or REDRIVE_MANAGEMENT_URL) at %s has parameters, which have no meaning there: name TLS files in broker.tls", u.Host)
+			return hint.Errorf("name TLS files in broker.tls", "broker.management (or REDRIVE_MANAGEMENT_URL) at %s has parameters, which have no meaning there", u.Host)
 		}
 	}
 	if b.Credentials.TLS == (credentials.TLS{}) {

@@ -39,7 +39,7 @@ type Act struct {
 	At     *time.Time `json:"at,omitempty" doc:"Replay: when; left out: now."`
 	To     string     `json:"to,omitempty" doc:"Copy: the queue."`
 	Reason string     `json:"reason,omitempty" maxLength:"500" doc:"Why, for the audit log."`
-	DryRun bool       `json:"dry_run,omitempty" doc:"Only tell what would be done."`
+	DryRun bool       `json:"dry_run,omitempty" doc:"Only show what would be done."`
 }
 
 // Acted is what came of it.
@@ -83,7 +83,7 @@ type Edited struct {
 	New    string   `json:"new,omitempty" doc:"The id of the edited message; absent with dry_run."`
 	Bytes  string   `json:"bytes" doc:"The difference of the bodies, in hex, as a unified diff."`
 	Fields []Change `json:"fields" doc:"The differences of decoded body and headers."`
-	Checks []string `json:"checks,omitempty" doc:"What the schema has to say about the new body."`
+	Checks []string `json:"checks,omitempty" doc:"What the schema says about the new body."`
 }
 
 // Change is a field that differs.

@@ -12,6 +12,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/headers"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/wire"
@@ -79,7 +80,7 @@ func (c *Console) Edit(ctx context.Context, by auth.Caller, e EditRequest) (Edit
 // edited is what an edit makes of a record's body and headers, and how they differ.
 func (c *Console) edited(ctx context.Context, r *store.Record, e EditRequest) (done Edited, body []byte, headers amqp.Table, err error) {
 	if e.Body != nil && e.Document != nil {
-		return done, nil, nil, fmt.Errorf("%w: the body is given both as bytes and as a document: give one", ErrInvalid)
+		return done, nil, nil, hint.Errorf("give one", "%w: the body is given both as bytes and as a document", ErrInvalid)
 	}
 	if headers, err = editHeaders(r.Message.Headers, e); err != nil {
 		return done, nil, nil, fmt.Errorf("%w: %w", ErrInvalid, err)

@@ -12,17 +12,17 @@ import (
 // LedgerLine is what became of all messages that came for a queue.
 type LedgerLine struct {
 	Queue     string `json:"queue"`
-	In        int64  `json:"in" doc:"Messages that came: failed, copied or imported. All below adds up to it."`
+	In        int64  `json:"in" doc:"Messages that came in: failed, copied or imported. The columns below add up to it."`
 	Retried   int64  `json:"retried" doc:"RabbitMQ confirmed them in their work queue."`
 	Forwarded int64  `json:"forwarded" doc:"RabbitMQ confirmed them where the policy, or a person, sent them."`
 	Waiting   int64  `json:"waiting"`
 	Parked    int64  `json:"parked"`
-	Discarded int64  `json:"discarded" doc:"They can be restored still."`
+	Discarded int64  `json:"discarded" doc:"They can still be restored."`
 	Forgotten int64  `json:"forgotten" doc:"They were discarded, and their time to be restored is over."`
 	Delayed   int64  `json:"delayed" doc:"They wait, or waited, in RabbitMQ."`
-	Dropped   int64  `json:"dropped" doc:"Their policy discards them at once."`
-	Moved     int64  `json:"moved,omitempty" doc:"They are another queue's now."`
-	Off       int64  `json:"off" doc:"How many more came than became something; negative: fewer. 0 is right."`
+	Dropped   int64  `json:"dropped" doc:"Their policy discarded them at once."`
+	Moved     int64  `json:"moved,omitempty" doc:"They were moved to another queue."`
+	Off       int64  `json:"off" doc:"Messages that came in and are in no other column; negative: too many in the others. 0 is right."`
 }
 
 // Ledger is the account of all messages.

@@ -32,7 +32,7 @@ type Message struct {
 	ParkedFor   string     `json:"parked_for,omitempty" doc:"Why it is parked."`
 	RetriedAt   *time.Time `json:"retried_at,omitempty" doc:"When RabbitMQ had it in its queue; it has not been seen since."`
 	Restorable  *time.Time `json:"restorable_until,omitempty" doc:"Of a discarded one."`
-	Reason      string     `json:"reason" doc:"Why it failed, in RabbitMQ's word."`
+	Reason      string     `json:"reason" doc:"Why RabbitMQ dead-lettered it."`
 	Error       string     `json:"error,omitempty" doc:"What its consumer said."`
 	Group       string     `json:"group,omitempty" doc:"The group of failures it belongs to."`
 	Policy      string     `json:"policy,omitempty"`
@@ -44,7 +44,7 @@ type Message struct {
 	ContentType string     `json:"content_type,omitempty"`
 	Size        int        `json:"size" doc:"Of the body, in bytes."`
 	Notes       []string   `json:"notes,omitempty" doc:"What was odd about it."`
-	SendsTo     string     `json:"sends_to,omitempty" doc:"Where it goes instead of back to its queue."`
+	SendsTo     string     `json:"sends_to,omitempty" doc:"Where it is forwarded to, instead of being retried."`
 	MadeFrom    string     `json:"made_from,omitempty" doc:"The message a person edited or copied to make this one."`
 	MadeInto    string     `json:"made_into,omitempty" doc:"What a person made of this one."`
 }

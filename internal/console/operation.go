@@ -23,11 +23,11 @@ type Plan struct {
 	By       string      `json:"by"`
 	Made     time.Time   `json:"made"`
 	Expires  time.Time   `json:"expires" doc:"It must be started before."`
-	Count    int64       `json:"count" doc:"Exactly how many messages it is about."`
+	Count    int64       `json:"count" doc:"The exact number of messages."`
 	Oldest   *time.Time  `json:"oldest,omitempty" doc:"When the first of them failed."`
 	Newest   *time.Time  `json:"newest,omitempty"`
 	Queues   []PlanQueue `json:"queues" doc:"Split by work queue."`
-	Skipped  []Skipped   `json:"skipped,omitempty" doc:"Found by the query, and not among them."`
+	Skipped  []Skipped   `json:"skipped,omitempty" doc:"Found by the query, but left out."`
 	Samples  []Message   `json:"samples"`
 	Blocked  []string    `json:"blocked,omitempty" doc:"Why it cannot start; empty when it can."`
 	Warnings []string    `json:"warnings,omitempty"`
@@ -54,7 +54,7 @@ type Skipped struct {
 type Start struct {
 	ExpectCount *int64  `json:"expect_count,omitempty" doc:"Refuse when the plan has another count."`
 	Rate        float64 `json:"rate,omitempty" minimum:"0" doc:"Messages per second (0 = unlimited)."`
-	Canary      int     `json:"canary,omitempty" minimum:"0" maximum:"10000" doc:"So many first; go on only if none of them comes back."`
+	Canary      int     `json:"canary,omitempty" minimum:"0" maximum:"10000" doc:"How many to replay first; the rest follow only if none of them fails again."`
 	// CanaryWait is how long the first are watched.
 	CanaryWait string `json:"canary_wait,omitempty" doc:"How long they are watched, such as 30s; left out: 1m."`
 	Reason     string `json:"reason,omitempty" maxLength:"500"`
@@ -81,10 +81,10 @@ type Operation struct {
 	StartedBy string     `json:"started_by"`
 	Ended     *time.Time `json:"ended,omitempty"`
 	Done      int64      `json:"done"`
-	SkippedN  int64      `json:"skipped_now" doc:"Were not there any more when their turn came."`
+	SkippedN  int64      `json:"skipped_now" doc:"Messages that no longer existed when they were to be processed."`
 	Failed    int64      `json:"failed"`
 	PerSecond float64    `json:"per_second" doc:"Lately."`
-	Left      string     `json:"left,omitempty" doc:"About how long it will take still."`
+	Left      string     `json:"left,omitempty" doc:"About how long the rest will take."`
 }
 
 // Order is what a person tells a running operation.

@@ -120,7 +120,7 @@ type calendar struct {
 	slots []Slot
 }
 
-// calendarOf counts what is due in each of the next hours; what is overdue, or held,
+// calendarOf counts what is due in each of the next hours; what is overdue, or paused,
 // is in the first slot.
 func (c *Console) calendarOf(ctx context.Context, by auth.Caller, queues []store.QueueCount, now time.Time) ([]Slot, error) {
 	whose := strings.Join(by.Queues, "\x00")

@@ -30,7 +30,7 @@ type Queue struct {
 	Name      string      `json:"queue"`
 	Policy    string      `json:"policy,omitempty"`
 	Way       string      `json:"way,omitempty" doc:"How its messages wait: disk, or a way of RabbitMQ's, which knows how many."`
-	Waiting   int64       `json:"waiting" doc:"On disk. What waits in RabbitMQ is not counted here."`
+	Waiting   int64       `json:"waiting" doc:"On disk. Messages that wait in RabbitMQ are not counted here."`
 	Parked    int64       `json:"parked"`
 	Discarded int64       `json:"discarded"`
 	NextDue   *time.Time  `json:"next_due,omitempty" doc:"When the first waiting message is due."`
@@ -91,7 +91,7 @@ type Overview struct {
 	ReadOnly  bool      `json:"read_only"`
 	Ready     bool      `json:"ready" doc:"As /readyz says."`
 	Problems  []string  `json:"problems" doc:"What is wrong now, with single queues also while it is ready; empty when nothing is."`
-	Notices   []string  `json:"notices,omitempty" doc:"What a person should look at though it stops nothing."`
+	Notices   []string  `json:"notices,omitempty" doc:"What needs a person's attention, though it stops nothing."`
 	Waiting   int64     `json:"waiting"`
 	Parked    int64     `json:"parked"`
 	Discarded int64     `json:"discarded"`
@@ -100,7 +100,7 @@ type Overview struct {
 	NextDue   *time.Time `json:"next_due,omitempty"`
 	PerMinute Flow       `json:"per_minute" doc:"In the last minute."`
 	Hour      []Flow     `json:"hour" doc:"Each of the last 60 minutes, the current one last."`
-	Calendar  []Slot     `json:"calendar" doc:"What is due when, in the next hours."`
+	Calendar  []Slot     `json:"calendar" doc:"Upcoming retries, by time, in the next hours."`
 	Queues    []Queue    `json:"queues"`
 	// MoreQueues is of those that are left out.
 	MoreQueues int       `json:"more_queues,omitempty" doc:"How many queues are left out: the list of queues has them, a page at a time."`

@@ -30,6 +30,6 @@ type Result struct {
 // Step is one decoder's word.
 type Step struct {
 	Decoder string `json:"decoder" enum:"base64,gzip,zlib,deflate,zstd,confluent,json,text,xml,messagepack,cbor,protobuf,hex"`
-	Found   string `json:"found" doc:"In words: what it made of the bytes, or why it stopped."`
+	Found   string `json:"found" doc:"What it decoded, or why it stopped."`
 	Size    int    `json:"size" doc:"Of what came out, in bytes."`
 }

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/dynamicpb"
 
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -90,7 +91,7 @@ func (s *schemas) compile() error {
 	below := &protocompile.SourceResolver{ImportPaths: paths}
 	c := protocompile.Compiler{MaxParallelism: 1, Resolver: protocompile.WithStandardImports(protocompile.ResolverFunc(func(path string) (protocompile.SearchResult, error) {
 		if !filepath.IsLocal(path) { // schemas come from elsewhere, too
-			return protocompile.SearchResult{}, fmt.Errorf("the import %.200q leads out of decode.protobuf.import_paths: name a path below one of them", path)
+			return protocompile.SearchResult{}, hint.Errorf("name a path below one of them", "the import %.200q leads out of decode.protobuf.import_paths", path)
 		}
 		return below.FindFileByPath(path)
 	}))}

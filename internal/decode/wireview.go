@@ -1,7 +1,6 @@
 package decode
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -9,6 +8,8 @@ import (
 	"unicode"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/redrive-mq/redrive/internal/hint"
 )
 
 // protobuf shows a message of an unknown type: field numbers, and of what has a
@@ -28,7 +29,7 @@ func (r *reading) protobuf(said bool) bool {
 	r.document("protobuf", &v, false)
 	r.step("protobuf", "Protobuf, by field numbers: no message type is configured for it (decode.protobuf), so what is inside is a guess")
 	r.encode = func(string) ([]byte, []string, error) {
-		return nil, nil, errors.New("the body is Protobuf of an unknown type, which cannot be edited: name its type under decode.protobuf in the config file")
+		return nil, nil, hint.Errorf("name its type under decode.protobuf in the config file", "the body is Protobuf of an unknown type, which cannot be edited")
 	}
 	return true
 }

@@ -45,15 +45,15 @@ func policies() policy.Set {
 	}
 }
 
-// returns stop soon when nothing comes of them, so that a breaker can be watched.
-func returns() map[string]throttle.Rules {
+// limits pause retries soon when they fail, so that a breaker can be watched.
+func limits() map[string]throttle.Rules {
 	return map[string]throttle.Rules{"payments": {Settle: time.Second,
 		Breaker: &throttle.Breaker{Share: 0.5, Least: 4, Window: 10 * time.Second, Wait: 3 * time.Second, MaxWait: 5 * time.Second, Probes: 1, Ramp: 4 * time.Second}}}
 }
 
 // longest is how long a message can be on its way.
 func longest() time.Duration {
-	p, b := policies()[0], returns()["payments"].Breaker
+	p, b := policies()[0], limits()["payments"].Breaker
 	return 2*p.Backoff.Max()*time.Duration(p.Attempts) + 2*b.MaxWait + b.Ramp + 5*time.Second
 }
 
@@ -79,7 +79,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	c := config.Default()
 	c.Broker.URL, c.Broker.Management = url, management
 	c.Store.Disk, c.Listen = filepath.Join(data, "store"), freeOr(c.Listen)
-	c.Policies, c.Throttle = policies(), returns()
+	c.Policies, c.Throttle = policies(), limits()
 	schema := filepath.Join(data, "invoice.proto")
 	if err := os.WriteFile(schema, invoiceProto, 0o600); err != nil {
 		return err

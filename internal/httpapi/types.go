@@ -48,7 +48,7 @@ type Reason struct {
 
 // Breaker is what a queue's circuit breaker is set to.
 type Breaker struct {
-	Force  string `json:"force" enum:"open,closed,auto" doc:"auto: it finds out by itself again."`
+	Force  string `json:"force" enum:"open,closed,auto" doc:"auto: it opens and closes by itself."`
 	Reason string `json:"reason,omitempty" maxLength:"500"`
 }
 
@@ -72,7 +72,7 @@ type Me struct {
 	How      string   `json:"how" doc:"How they signed in: rabbitmq, token or local."`
 	Role     string   `json:"role" enum:"viewer,operator,editor,admin"`
 	Queues   []string `json:"queues,omitempty" doc:"The queues they are limited to, as patterns; absent: all."`
-	ReadOnly bool     `json:"read_only" doc:"This service only shows, whoever calls."`
+	ReadOnly bool     `json:"read_only" doc:"The service is read-only for every caller."`
 }
 
 // NewToken asks for a token.
@@ -86,7 +86,7 @@ type NewToken struct {
 // MadeToken is a token with its secret.
 type MadeToken struct {
 	auth.Token
-	Secret string `json:"secret" doc:"Shown this once."`
+	Secret string `json:"secret" doc:"Shown only now."`
 }
 
 // TokenList is a list of tokens.

@@ -23,15 +23,15 @@ const askFor = 4 * time.Second
 var (
 	upDesc        = prometheus.NewDesc("redrive_store_up", "1 while the store answers; while it does not, the metrics of its contents are left out.", nil, nil)
 	waitingDesc   = prometheus.NewDesc("redrive_waiting", "Messages in their delay on disk; those that wait in RabbitMQ are in its queues redrive.delay.*.", []string{"queue"}, nil)
-	discardedDesc = prometheus.NewDesc("redrive_discarded", "Discarded messages that can be restored still.", []string{"queue"}, nil)
+	discardedDesc = prometheus.NewDesc("redrive_discarded", "Discarded messages that can still be restored.", []string{"queue"}, nil)
 	parkedDesc    = prometheus.NewDesc("redrive_parked", "Parked messages.", []string{"queue"}, nil)
-	overdueDesc   = prometheus.NewDesc("redrive_overdue_seconds", "How long the message that is due first has been due; 0 when none is.", []string{"queue"}, nil)
+	overdueDesc   = prometheus.NewDesc("redrive_overdue_seconds", "How long the message that is due first is overdue; 0 when none is.", []string{"queue"}, nil)
 	oldestDesc    = prometheus.NewDesc("redrive_oldest_waiting_seconds", "How long ago the waiting message that is due first failed.", []string{"queue"}, nil)
 	freeDesc      = prometheus.NewDesc("redrive_store_free_bytes", "Room left on the store's disk, or in Redis's memory.", nil, nil)
 	ledgerDesc    = prometheus.NewDesc("redrive_ledger_total", "Messages that came in (in), and what became of them; the difference is waiting, parked and discarded.", []string{"queue", "as"}, nil)
 	imbalanceDesc = prometheus.NewDesc("redrive_ledger_imbalance", "Messages that came in and are in no other column of the ledger; negative: too many in the others. Kept messages are also counted one by one from time to time.", []string{"queue"}, nil)
-	damagedDesc   = prometheus.NewDesc("redrive_store_damaged", "Files of the store on disk, or parts of it, in which something cannot be read. What is in them is set apart; redrive_ledger_imbalance says how many messages that is.", nil, nil)
-	reserveDesc   = prometheus.NewDesc("redrive_store_reserve_bytes", "Room that is kept free on it.", nil, nil)
+	damagedDesc   = prometheus.NewDesc("redrive_store_damaged", "Files of the store on disk, or parts of them, that cannot be read; redrive_ledger_imbalance shows how many messages they cost.", nil, nil)
+	reserveDesc   = prometheus.NewDesc("redrive_store_reserve_bytes", "Room that is kept free there.", nil, nil)
 )
 
 func (h *contents) Describe(ch chan<- *prometheus.Desc) {

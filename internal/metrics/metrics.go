@@ -66,14 +66,14 @@ func New(s store.Store, free func() (uint64, uint64, error), version string, lab
 		m.register.MustRegister(h)
 		return h
 	}
-	m.deadLetters = counter("dead_letters_total", "Failed messages taken in.", "queue", "reason")
+	m.deadLetters = counter("dead_letters_total", "Failed messages received.", "queue", "reason")
 	m.returned = counter("retried_total", "Messages that RabbitMQ confirmed in their work queue again.", "queue")
 	m.forwarded = counter("forwarded_total", "Messages forwarded after their last attempt.", "queue")
 	m.parked = counter("parked_total", "Messages parked.", "queue")
 	m.discarded = counter("discarded_total", "Messages discarded by their policy.", "queue")
 	m.replayed = counter("replayed_total", "Parked messages that a person replayed.", "queue")
-	m.waits = counter("waits_total", "Messages that began to wait, by where: disk, or a way of RabbitMQ's.", "queue", "wait")
-	m.refused = counter("wait_refused_total", "Messages that wait in the store since RabbitMQ did not take them.", "queue", "wait")
+	m.waits = counter("waits_total", "Messages that started to wait, by place: disk, or a way in RabbitMQ.", "queue", "wait")
+	m.refused = counter("wait_refused_total", "Messages that wait in the store because RabbitMQ did not accept them.", "queue", "wait")
 	m.opened = counter("breaker_opened_total", "How often the queue's breaker opened.", "queue")
 	m.listeners = counter("event_failures_total", "Events that a part of the service missed because it panicked.", "listener")
 	m.lateness = histogram("retry_lateness_seconds", "Time from due to confirmed by RabbitMQ.", 0.0005, 20)
@@ -84,7 +84,7 @@ func New(s store.Store, free func() (uint64, uint64, error), version string, lab
 	m.ready = gauge("ready", "1 while nothing is wrong.").WithLabelValues()
 	m.intake = gauge("intake_stopped", "1 while failed messages cannot be kept and stay in RabbitMQ.").WithLabelValues()
 	m.quarantined = gauge("quarantine", "Messages that RabbitMQ failed to deliver to the intake, in its queue redrive.quarantine.").WithLabelValues()
-	m.restored = counter("declared_again_total", "Exchanges and queues of Redrive's that somebody deleted, and that were declared again.", "name")
+	m.restored = counter("declared_again_total", "Exchanges and queues of Redrive's that were deleted, and declared again.", "name")
 	m.configLoads = counter("config_loads_total", "Loads of the config file; a refused one leaves the old in force.", "result")
 	for _, r := range []string{"ok", "refused"} {
 		m.configLoads.WithLabelValues(r)

@@ -15,8 +15,8 @@ type Replica struct {
 
 var (
 	replicaDesc = prometheus.NewDesc("redrive_replica_start_time_seconds", "When a replica that is alive started, in seconds since 1970.", []string{"replica", "address", "version"}, nil)
-	leadsDesc   = prometheus.NewDesc("redrive_replica_leads", "1 for the replica that leads: it does what only one may.", []string{"replica"}, nil)
-	beatDesc    = prometheus.NewDesc("redrive_replica_beat_age_seconds", "How long ago this replica last heard of that one.", []string{"replica"}, nil)
+	leadsDesc   = prometheus.NewDesc("redrive_replica_leads", "1 for the leader.", []string{"replica"}, nil)
+	beatDesc    = prometheus.NewDesc("redrive_replica_beat_age_seconds", "Time since this replica last received a heartbeat of that one.", []string{"replica"}, nil)
 )
 
 // replicas shows those that are alive when it is asked.

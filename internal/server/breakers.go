@@ -31,7 +31,7 @@ func (s *tenant) force(queue, to, by, why string) {
 }
 
 // loadBreakers sets those that persons had set when the service ended. Nothing
-// returns before.
+// is retried before.
 func (s *tenant) loadBreakers(ctx context.Context) error {
 	if s.replica != nil {
 		return s.joinFleet(ctx)

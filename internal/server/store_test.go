@@ -34,7 +34,7 @@ func TestRedisByTLS(t *testing.T) {
 			{"its CA is named", config.Redis{URL: "rediss://" + open.TLSAddr(), CA: ca.File(ca.Cert)}, ""},
 			{"it asks for a certificate", config.Redis{URL: "rediss://" + asks.TLSAddr(), CA: ca.File(ca.Cert), Cert: cert, Key: key}, ""},
 			{"it asks for a certificate, and there is none", config.Redis{URL: "rediss://" + asks.TLSAddr(), CA: ca.File(ca.Cert)}, "redis at " + asks.TLSAddr()}, // which closes the connection, and says no more
-			{"its CA is not named", config.Redis{URL: "rediss://" + open.TLSAddr()}, "signed by unknown authority: name the CA of its certificate, a file in PEM, with store.redis.tls.ca"},
+			{"its CA is not named", config.Redis{URL: "rediss://" + open.TLSAddr()}, "signed by unknown authority; name the CA of its certificate, a file in PEM, with store.redis.tls.ca"},
 			{"another CA is named", config.Redis{URL: "rediss://" + open.TLSAddr(), CA: ca.File(other.Cert)}, "store.redis.tls.ca"},
 			{"it is another server", config.Redis{URL: "rediss://" + named.TLSAddr(), CA: ca.File(ca.Cert)}, "127.0.0.1"},
 			{"the URL is one without TLS", config.Redis{URL: "redis://" + open.TLSAddr(), CA: ca.File(ca.Cert)}, "expected rediss://"},

@@ -26,7 +26,7 @@ import (
 var (
 	// ErrConsumers: people must do something before it goes on; the message says
 	// what. What was done stays done.
-	ErrConsumers = errors.New("it goes on when the same command is given again")
+	ErrConsumers = errors.New("run the same command again to continue")
 	// ErrRefused: it cannot be moved as things are. Nothing was lost.
 	ErrRefused = errors.New("cannot be moved")
 )

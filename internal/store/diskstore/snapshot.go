@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -65,11 +66,11 @@ func (s *Store) checkTarget(to string) error {
 		return fmt.Errorf("%w: %w", store.ErrSnapshotFolder, err)
 	}
 	if !info.IsDir() {
-		return fmt.Errorf("%w: it is a file: name a new folder", store.ErrSnapshotFolder)
+		return hint.Errorf("name a new folder", "%w: it is a file", store.ErrSnapshotFolder)
 	}
 	names, err := s.fs.List(to)
 	if err != nil || len(names) > 0 {
-		return errors.Join(fmt.Errorf("%w: it is not empty: name a new folder", store.ErrSnapshotFolder), err)
+		return errors.Join(hint.Errorf("name a new folder", "%w: it is not empty", store.ErrSnapshotFolder), err)
 	}
 	return nil
 }
@@ -150,7 +151,7 @@ func (s *Store) publishSnapshot(ctx context.Context, staged, to string) error {
 		return fmt.Errorf("%w: %w", store.ErrSnapshotFolder, err)
 	}
 	if err := s.fs.Remove(to); err != nil && !errors.Is(err, fs.ErrNotExist) { // it was empty
-		return fmt.Errorf("%w: %w: name a new folder (in it, where it is a mount point)", store.ErrSnapshotFolder, err)
+		return hint.Errorf("name a new folder (in it, where it is a mount point)", "%w: %w", store.ErrSnapshotFolder, err)
 	}
 	err := s.fs.Rename(staged, to)
 	if errors.Is(err, syscall.EXDEV) {

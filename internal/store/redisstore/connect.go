@@ -54,7 +54,7 @@ func connect(o Options) (rueidis.Client, error) {
 	client, err := rueidis.NewClient(option)
 	var unknown x509.UnknownAuthorityError
 	if errors.As(err, &unknown) {
-		err = fmt.Errorf("%w: name the CA of its certificate, a file in PEM, with store.redis.tls.ca", err)
+		err = hint.Errorf("name the CA of its certificate, a file in PEM, with store.redis.tls.ca", "%w", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("redis at %s: %w", strings.Join(option.InitAddress, ", "), err)
