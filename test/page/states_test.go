@@ -92,7 +92,7 @@ func TestPagesThatAreUsedAreForEverybody(t *testing.T) {
 	b.each(used, s, func(page string) {
 		if here := js[string](b, `location.pathname`); strings.HasPrefix(page, "/") {
 			b.open(here + "?did=replay&n=3")
-			b.says("#did", "3 messages go back")
+			b.says("#did", "3 messages are retried")
 		}
 		b.says("#live-state", "Live")
 		if b.has("#all") {
