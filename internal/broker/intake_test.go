@@ -166,9 +166,7 @@ func TestACutDeliversAgain(t *testing.T) {
 func TestADeletedIntakeIsMadeAgain(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		i := startIntake(t, v.URL())
-		if _, err := v.Channel().QueueDelete(wire.QueueIntake, false, false, false); err != nil {
-			t.Fatal(err)
-		}
+		v.DeleteQueue(wire.QueueIntake)
 		<-i.connected
 		fail(t, v, 0, 3)
 		i.in(t, 0, 3)

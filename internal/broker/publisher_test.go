@@ -214,9 +214,7 @@ func TestRetryExchanges(t *testing.T) {
 			if n := v.Depth("q"); n != 1 {
 				t.Errorf("%d came back", n)
 			}
-			if _, err := v.Channel().QueueDelete("q", false, false, false); err != nil {
-				t.Fatal(err)
-			}
+			v.DeleteQueue("q")
 			if err := p.Send(ctx, []wire.Outgoing{back})(ctx)[0]; !errors.Is(err, wire.ErrUnroutable) {
 				t.Errorf("with the queue deleted: %v", err)
 			}

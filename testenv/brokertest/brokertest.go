@@ -337,20 +337,38 @@ func (v *VHost) Channel() *amqp.Channel {
 	return ch
 }
 
-// Queue declares a durable queue. RabbitMQ 3.10 ends the connection (541) when a
-// quorum queue has no leader within its few seconds, as on a machine with much to do.
+// Queue declares a durable queue.
 func (v *VHost) Queue(name string, args amqp.Table) {
+	v.t.Helper()
+	v.retrying("declaring", name, func() error {
+		_, err := v.own().QueueDeclare(name, true, false, false, false, args)
+		return err
+	})
+}
+
+// DeleteQueue deletes a queue with its messages.
+func (v *VHost) DeleteQueue(name string) {
+	v.t.Helper()
+	v.retrying("deleting", name, func() error {
+		_, err := v.own().QueueDelete(name, false, false, false)
+		return err
+	})
+}
+
+// retrying tries again what RabbitMQ 3.10 ends the connection for (541), when a quorum queue
+// does not answer within a few seconds, as on a machine with much to do.
+func (v *VHost) retrying(does, queue string, do func() error) {
 	v.t.Helper()
 	var err error
 	for range 5 {
-		if _, err = v.own().QueueDeclare(name, true, false, false, false, args); err == nil {
+		if err = do(); err == nil {
 			return
 		}
 		if e := (*amqp.Error)(nil); !errors.As(err, &e) || e.Code != amqp.InternalError {
 			break
 		}
 	}
-	v.t.Fatalf("declaring %q: %v", name, err)
+	v.t.Fatalf("%s %q: %v", does, queue, err)
 }
 
 // Depth is how many messages a queue has ready.

@@ -31,9 +31,7 @@ func TestVerify(t *testing.T) {
 			t.Errorf("with everything there: %v", err)
 		}
 		for _, q := range topology.Queues[:min(2, len(topology.Queues))] {
-			if _, err := b.v.Channel().QueueDelete(q.Name, false, false, false); err != nil {
-				t.Fatal(err)
-			}
+			b.v.DeleteQueue(q.Name)
 			if err := b.p.Verify(ctx, topology); !errors.Is(err, wire.ErrQueueGone) {
 				t.Errorf("without the queue %s: %v", q.Name, err)
 			}

@@ -132,9 +132,7 @@ func TestTheWorkQueueIsDeleted(t *testing.T) {
 		b.work("orders").Channel.Close()
 		// Before it waits: on a busy machine RabbitMQ takes longer to delete a queue
 		// than the message would wait.
-		if _, err := b.v.Channel().QueueDelete("orders", false, false, false); err != nil {
-			t.Fatal(err)
-		}
+		b.v.DeleteQueue("orders")
 		h := held{since: time.Now(), asked: b.delays[len(b.delays)-1]}
 		var err error
 		if h.Ticket, err = b.way.Hold("orders", h.asked); err == nil {
@@ -167,9 +165,7 @@ func TestAVanishedQueueJamsNobody(t *testing.T) {
 		}
 		const many = 100
 		b.work("vanishing")
-		if _, err := b.v.Channel().QueueDelete("vanishing", false, false, false); err != nil {
-			t.Fatal(err)
-		}
+		b.v.DeleteQueue("vanishing")
 		c := b.work("orders")
 		b.v.Publish("", "orders", amqp.Publishing{Body: []byte("o")})
 		for range many {
