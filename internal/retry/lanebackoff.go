@@ -6,20 +6,20 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// forgetRest is how long after its backoff a lane without waiting messages counts as working
+// forgetBackoff is how long after its backoff a lane without waiting messages counts as working
 // again. What is in flight has its answer by then.
-const forgetRest = 2 * time.Minute
+const forgetBackoff = 2 * time.Minute
 
-// forgetRests ends the backoff of lanes whose messages are gone, because a person discarded
+// forgetBackoffs ends the backoff of lanes whose messages are gone, because a person discarded
 // them, say: no confirm will ever show that they work. It returns how long the scheduler may
 // sleep.
-func (l *Scheduler) forgetRests(next []store.NextDue, now time.Time) (sleep time.Duration) {
-	l.mu.Lock()
-	gone := make(map[store.Lane]bool, len(l.resting))
-	for lane := range l.resting {
+func (s *Scheduler) forgetBackoffs(next []store.NextDue, now time.Time) (sleep time.Duration) {
+	s.mu.Lock()
+	gone := make(map[store.Lane]bool, len(s.backoffs))
+	for lane := range s.backoffs {
 		gone[lane] = true
 	}
-	l.mu.Unlock()
+	s.mu.Unlock()
 	if len(gone) == 0 {
 		return time.Hour
 	}
@@ -28,17 +28,17 @@ func (l *Scheduler) forgetRests(next []store.NextDue, now time.Time) (sleep time
 	}
 	sleep = time.Hour
 	for lane := range gone {
-		l.mu.Lock()
-		r, resting := l.resting[lane]
-		over := resting && now.Sub(r.until) > forgetRest
+		s.mu.Lock()
+		r, resting := s.backoffs[lane]
+		over := resting && now.Sub(r.until) > forgetBackoff
 		if over {
-			delete(l.resting, lane)
+			delete(s.backoffs, lane)
 		}
-		l.mu.Unlock()
+		s.mu.Unlock()
 		if over {
-			l.report(lane, nil)
+			s.report(lane, nil)
 		} else {
-			sleep = forgetRest
+			sleep = forgetBackoff
 		}
 	}
 	return sleep

@@ -38,7 +38,7 @@ func (g *counting) Allow(_ string, most int, now time.Time) (n int, again time.T
 	return n, time.Time{}
 }
 
-func (g *counting) Late(time.Duration) {}
+func (g *counting) SetCatchUp(time.Duration) {}
 
 func (g *counting) Unsent(_ string, n int, _ time.Time) {
 	g.mu.Lock()

@@ -4,17 +4,16 @@ import (
 	"time"
 )
 
-// Part is what one of several gates, each a replica's, has of what its queues' rules
-// allow to all of them: it is the I-th of N, from 0 on. N is 0 while it has none. A
-// gate that hears of no others is the only one.
-type Part struct {
+// Share is the part of all limits that the throttle of one replica has: it is the I-th of N,
+// from 0 on. N is 0 while it has none. A throttle that knows of no others is the only one.
+type Share struct {
 	N, I int
 	// Until is how long it counts; zero: until there is another.
 	Until time.Time
 }
 
 // of divides a whole number so that the parts of all add up to it.
-func (p Part) of(total int) int {
+func (p Share) of(total int) int {
 	if p.N <= 0 {
 		return 0
 	}
@@ -25,35 +24,35 @@ func (p Part) of(total int) int {
 	return part
 }
 
-// SetPart says what part of rates and in_flight it has from now on. It tells whether
-// another number may go than before, so that the caller asks again.
-func (g *Gate) SetPart(p Part, now time.Time) (changed bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	was := g.parted(now)
-	g.part = p
-	is := g.parted(now)
+// SetShare sets what share of rates and in_flight it has from now on. It tells whether
+// another number of messages may be retried than before, so that the caller asks again.
+func (t *Throttle) SetShare(p Share, now time.Time) (changed bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	was := t.currentShare(now)
+	t.share = p
+	is := t.currentShare(now)
 	return was.N != is.N || was.I != is.I
 }
 
-// parted is the part that counts now.
-func (g *Gate) parted(now time.Time) Part {
-	if !g.part.Until.IsZero() && !now.Before(g.part.Until) {
-		return Part{}
+// currentShare is the share that counts now.
+func (t *Throttle) currentShare(now time.Time) Share {
+	if !t.share.Until.IsZero() && !now.Before(t.share.Until) {
+		return Share{}
 	}
-	return g.part
+	return t.share
 }
 
-// SetLeads says whether this gate decides about the breakers, and sends the probes of
+// SetLeads says whether this throttle decides about the breakers, and sends the probes of
 // those that are half-open. One that does not follows: see Follow.
-func (g *Gate) SetLeads(leads bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.leads = leads
+func (t *Throttle) SetLeads(leads bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.leads = leads
 }
 
-// Standing is the state of a breaker, as the gate that leads tells the others.
-type Standing struct {
+// BreakerState is the state of a breaker, as the leader's throttle announces it.
+type BreakerState struct {
 	State  State     `json:"state"`
 	Since  time.Time `json:"since"`
 	Until  time.Time `json:"until,omitzero"`
@@ -67,7 +66,7 @@ type Standing struct {
 const undecided = -1
 
 // numbered is the number of a state that has begun: 0 for Closed, which needs no
-// Standing.
+// BreakerState.
 func numbered(s State, since time.Time) int64 {
 	if s == Closed {
 		return 0
@@ -75,43 +74,43 @@ func numbered(s State, since time.Time) int64 {
 	return since.UnixMicro()
 }
 
-// Standings are those of all breakers that are not closed, by queue.
-func (g *Gate) Standings(now time.Time) map[string]Standing {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	all := map[string]Standing{}
-	for name, q := range g.queues {
+// BreakerStates returns those of all breakers that are not closed, by queue.
+func (t *Throttle) BreakerStates(now time.Time) map[string]BreakerState {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := map[string]BreakerState{}
+	for name, q := range t.queues {
 		q.advance(now)
 		if q.state != Closed {
-			all[name] = Standing{q.state, q.since, q.until, q.why, q.by, q.first, q.number}
+			all[name] = BreakerState{q.state, q.since, q.until, q.why, q.by, q.first, q.number}
 		}
 	}
 	return all
 }
 
-// Follow takes over what the gate that leads has decided: all breakers but these are
+// Follow applies what the leader's throttle has decided: all breakers but these are
 // closed. Those that a person has set stay as they are. It does nothing while this
-// gate leads.
-func (g *Gate) Follow(all map[string]Standing, now time.Time) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.leads {
+// throttle leads.
+func (t *Throttle) Follow(all map[string]BreakerState, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.leads {
 		return
 	}
 	for name := range all {
-		if g.queues[name] == nil {
-			g.add(name, now)
+		if t.queues[name] == nil {
+			t.add(name, now)
 		}
 	}
-	for name, q := range g.queues {
+	for name, q := range t.queues {
 		is, standing := all[name]
 		if !standing {
-			is = Standing{State: Closed, Since: now, Why: "retries succeed"}
+			is = BreakerState{State: Closed, Since: now, Why: "retries succeed"}
 		}
 		if q.forced || q.number == is.Number {
 			continue
 		}
-		q.ruled(g.rules(name))
+		q.setRules(t.rules(name))
 		q.until = is.Until
 		if q.state != is.State || standing {
 			q.change(is.State, now, is.Why, is.By)
@@ -120,8 +119,8 @@ func (g *Gate) Follow(all map[string]Standing, now time.Time) {
 	}
 }
 
-// Judged is what is known of one replica's latest retries of a queue.
-type Judged struct {
+// RetryStats is what is known of one replica's latest retries of a queue.
+type RetryStats struct {
 	// Number is that of the breaker's state: what was retried before it says nothing
 	// of it.
 	Number int64 `json:"number,omitempty"`
@@ -130,26 +129,26 @@ type Judged struct {
 	Flight int   `json:"flight,omitempty"` // of which nothing is known yet
 }
 
-type heard struct {
-	Judged
+type report struct {
+	RetryStats
 	at time.Time
 }
 
-// heardFor is how long a word of another replica counts: each tells all it knows once
-// a second.
-const heardFor = 3 * time.Second
+// reportKept is how long a report of another replica counts: each reports once a second.
+const reportKept = 3 * time.Second
 
-// Judged is what the other replicas need to know about the retries from here, by queue.
-func (g *Gate) Judged(now time.Time) map[string]Judged {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	all := map[string]Judged{}
-	for name, q := range g.queues {
+// RetryStats returns what the other replicas need to know about the retries from here, by
+// queue.
+func (t *Throttle) RetryStats(now time.Time) map[string]RetryStats {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := map[string]RetryStats{}
+	for name, q := range t.queues {
 		if !q.rules.tracks() {
 			continue
 		}
 		q.advance(now)
-		j := Judged{Number: q.number, Flight: len(q.flight.out) + q.reserved}
+		j := RetryStats{Number: q.number, Flight: len(q.tracked.out) + q.reserved}
 		j.Ended, j.Failed = q.seen(now)
 		if j.Flight > 0 || j.Ended > 0 {
 			all[name] = j
@@ -158,36 +157,36 @@ func (g *Gate) Judged(now time.Time) map[string]Judged {
 	return all
 }
 
-// Heard takes what another replica says of its retries: of all queues there is
-// something to be said of.
-func (g *Gate) Heard(replica string, all map[string]Judged, now time.Time) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+// Receive takes the report of another replica about its retries, of all queues that have
+// any.
+func (t *Throttle) Receive(replica string, all map[string]RetryStats, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	for name, j := range all {
-		q := g.queues[name]
+		q := t.queues[name]
 		if q == nil {
-			q = g.add(name, now)
-			q.ruled(g.rules(name))
+			q = t.add(name, now)
+			q.setRules(t.rules(name))
 		}
 		if q.others == nil {
-			q.others = map[string]heard{}
+			q.others = map[string]report{}
 		}
 		q.used = now
-		q.others[replica] = heard{j, now}
+		q.others[replica] = report{j, now}
 		q.advance(now)
 		q.judge(now)
 	}
-	for name, q := range g.queues {
+	for name, q := range t.queues {
 		if _, said := all[name]; !said {
 			delete(q.others, replica)
 		}
 	}
 }
 
-// heard is what others said lately.
-func (q *queue) heard(now time.Time) map[string]heard {
+// reports are the latest of other replicas.
+func (q *queue) reports(now time.Time) map[string]report {
 	for replica, h := range q.others {
-		if now.Sub(h.at) >= heardFor {
+		if now.Sub(h.at) >= reportKept {
 			delete(q.others, replica)
 		}
 	}
@@ -197,7 +196,7 @@ func (q *queue) heard(now time.Time) map[string]heard {
 // seenByAll is seen of all replicas together.
 func (q *queue) seenByAll(now time.Time) (ended, failed int) {
 	ended, failed = q.seen(now)
-	for _, h := range q.heard(now) {
+	for _, h := range q.reports(now) {
 		if h.Number == q.number {
 			ended, failed = ended+h.Ended, failed+h.Failed
 		}

@@ -1,14 +1,14 @@
-// Package throttle says how many due messages may be retried to their work queue now: no faster than its policy's rate, no more at once than in_flight, none to a queue
-// without consumers, and none while its circuit breaker is open. Read it in this
-// order:
+// Package throttle says how many due messages may be retried to their work queue now: no
+// faster than its policy's rate, no more at once than in_flight, none to a queue without
+// consumers, and none while its circuit breaker is open. Read it in this order:
 //
-//	throttle.go  what a policy says, and what a breaker's states are
-//	gate.go      one gate for all queues: called before a retry, and after
+//	rules.go     what a policy says, and what a breaker's states are
+//	throttle.go  one throttle for all queues: called before a retry, and after
 //	queue.go     what limits one queue's retries
 //	breaker.go   when a queue's retries pause, are probed, and resume
-//	flight.go    retried messages of which nothing is known yet
+//	tracked.go   retried messages of which nothing is known yet
 //	window.go    how many of the latest retries failed again
-//	part.go      several gates, of replicas, that are one
+//	replicas.go  the throttles of several replicas, which share the limits
 //	view.go      what people and metrics are shown
 //
 // It is arithmetic: no IO, no goroutines, and time is passed in.
@@ -28,11 +28,12 @@ type Rules struct {
 	InFlight int           // retried messages that have neither failed again nor been quiet for Settle; 0: no limit
 	Settle   time.Duration // a retried message that has not failed again for that long counts as processed; 0: DefaultSettle
 	Breaker  *Breaker      // nil: none
-	// NoConsumer is Pause, or Retry for queues that are read with basic.get; "" is Pause.
+	// NoConsumer is PauseWithoutConsumers, or RetryWithoutConsumers for queues that are read
+	// with basic.get; "" is the first.
 	NoConsumer string
 }
 
-// String lists the limits, besides consumers that are not there; "" when there are none.
+// String lists the limits, except NoConsumer; "" when there are none.
 func (r Rules) String() string {
 	var parts []string
 	if r.Rate > 0 {
@@ -60,24 +61,27 @@ func FormatRate(r float64) string {
 
 // What NoConsumer may be.
 const (
-	Pause = "pause"
-	Retry = "retry"
+	PauseWithoutConsumers = "pause"
+	RetryWithoutConsumers = "retry"
 )
 
 // DefaultSettle is how long a retried message may fail again and still count as that retry's failure.
 const DefaultSettle = 30 * time.Second
 
-// MostTracked is how many retried messages of a queue are remembered at once. It
+// MaxTracked is how many retried messages of a queue are remembered at once. It
 // bounds memory, and InFlight.
-const MostTracked = 65_536
+const MaxTracked = 65_536
 
-// Breaker says when a queue's retries pause: of those in the last Window, at least Least are
-// judged, and Share of these failed again. A retry is judged when it failed again, when one
-// that was retried after it did (a queue is in order), or when it was quiet for Settle.
+// Breaker says when a queue's retries pause: when at least MinRetries of the last Window have
+// finished, and FailureRatio of these have failed again. A retry has finished
+//
+//   - when it fails again;
+//   - when a later one fails again, since a queue is in order;
+//   - when Settle has passed.
 type Breaker struct {
-	Share  float64 // 0…1
-	Least  int
-	Window time.Duration
+	FailureRatio float64 // 0…1
+	MinRetries   int
+	Window       time.Duration
 	// Wait is how long it is open before Probes messages go; later a twentieth of the
 	// time since it first opened, up to MaxWait; each ±20 %.
 	Wait, MaxWait time.Duration
@@ -88,7 +92,7 @@ type Breaker struct {
 
 // DefaultBreaker is what `breaker: on` says.
 func DefaultBreaker() Breaker {
-	return Breaker{Share: 0.5, Least: 20, Window: time.Minute, Wait: 10 * time.Second, MaxWait: 2 * time.Minute, Probes: 3, Ramp: time.Minute}
+	return Breaker{FailureRatio: 0.5, MinRetries: 20, Window: time.Minute, Wait: 10 * time.Second, MaxWait: 2 * time.Minute, Probes: 3, Ramp: time.Minute}
 }
 
 // State of a queue's breaker.
@@ -106,11 +110,11 @@ const (
 // States are all of them.
 var States = []State{Closed, Open, HalfOpen, Ramp}
 
-// What Transition.To can be besides: a queue whose retries are limited has no
-// consumers any more, or has some again.
+// Transition.To can also be one of these: a queue whose retries are limited has no consumers
+// any more, or has some again.
 const (
-	NoConsumer   State = "no-consumer"
-	ConsumerBack State = "consumer-back"
+	NoConsumer        State = "no-consumer"
+	ConsumersReturned State = "consumer-back"
 )
 
 // Auto passed to Force lets the breaker decide again.
@@ -118,13 +122,13 @@ const Auto = "auto"
 
 // Transition is one change of a queue.
 type Transition struct {
-	Queue    string
-	From, To State // From is "" when To is NoConsumer or ConsumerBack
-	At       time.Time
-	Why      string
-	By       string    // who forced it; "" when no one did
-	Until    time.Time // To is Open: when the first probe goes; zero: when a person says so
-	Followed bool      // another replica has decided it
+	Queue      string
+	From, To   State // From is "" when To is NoConsumer or ConsumersReturned
+	At         time.Time
+	Reason     string
+	By         string    // who forced it; "" when no one did
+	Until      time.Time // To is Open: when the first probe goes; zero: when a person says so
+	FromLeader bool      // another replica has decided it
 }
 
 func (r *Rules) settle() time.Duration {

@@ -6,82 +6,82 @@ import (
 	"github.com/google/uuid"
 )
 
-// flight is what was retried lately and is not judged yet, in the order of its retries.
-// At most MostTracked: beyond that the oldest is forgotten.
-type flight struct {
-	out   map[uuid.UUID]returned
+// tracked is what was retried lately and has not finished yet, in the order of its retries.
+// At most MaxTracked: beyond that the oldest is forgotten.
+type tracked struct {
+	out   map[uuid.UUID]retry
 	order []entry // from head on; what is no longer in out has ended already
 	head  int
 }
 
-type returned struct {
+type retry struct {
 	seq uint64
 	at  time.Time
 }
 
 type entry struct {
 	id uuid.UUID
-	returned
+	retry
 }
 
-func (f *flight) add(id uuid.UUID, r returned) {
-	if f.out == nil {
-		f.out = map[uuid.UUID]returned{}
+func (t *tracked) add(id uuid.UUID, r retry) {
+	if t.out == nil {
+		t.out = map[uuid.UUID]retry{}
 	}
-	f.out[id] = r // a second copy with the same id takes the first's place
-	f.order = append(f.order, entry{id, r})
-	for len(f.out) > MostTracked {
-		f.pop()
+	t.out[id] = r // a second copy with the same id takes the first's place
+	t.order = append(t.order, entry{id, r})
+	for len(t.out) > MaxTracked {
+		t.pop()
 	}
-	if len(f.order)-f.head > 2*len(f.out)+1024 { // many ended long before they were quiet
-		f.compact()
+	if len(t.order)-t.head > 2*len(t.out)+1024 { // many ended long before they were quiet
+		t.compact()
 	}
 }
 
 // take ends one.
-func (f *flight) take(id uuid.UUID) (returned, bool) {
-	r, ok := f.out[id]
-	delete(f.out, id)
+func (t *tracked) take(id uuid.UUID) (retry, bool) {
+	r, ok := t.out[id]
+	delete(t.out, id)
 	return r, ok
 }
 
 // quiet judges those retried before at, and tells up to where all are judged.
-func (f *flight) quiet(at time.Time) (to uint64) {
-	for f.head < len(f.order) && !f.order[f.head].at.After(at) {
-		to = f.order[f.head].seq + 1
-		f.pop()
+func (t *tracked) quiet(at time.Time) (to uint64) {
+	for t.head < len(t.order) && !t.order[t.head].at.After(at) {
+		to = t.order[t.head].seq + 1
+		t.pop()
 	}
 	return to
 }
 
 // oldest is when the first that is not judged was retried.
-func (f *flight) oldest() (at time.Time, ok bool) {
-	for ; f.head < len(f.order); f.pop() {
-		if e := &f.order[f.head]; f.out[e.id] == e.returned {
+func (t *tracked) oldest() (at time.Time, ok bool) {
+	for ; t.head < len(t.order); t.pop() {
+		if e := &t.order[t.head]; t.out[e.id] == e.retry {
 			return e.at, true
 		}
 	}
 	return time.Time{}, false
 }
 
-func (f *flight) pop() {
-	e := &f.order[f.head]
-	if f.out[e.id] == e.returned {
-		delete(f.out, e.id)
+func (t *tracked) pop() {
+	e := &t.order[t.head]
+	if t.out[e.id] == e.retry {
+		delete(t.out, e.id)
 	}
-	if f.head++; f.head == len(f.order) {
-		f.order, f.head = f.order[:0], 0
-	} else if f.head > 1024 && f.head > len(f.order)/2 {
-		f.compact()
+	if t.head++; t.head == len(t.order) {
+		t.order, t.head = t.order[:0], 0
+	} else if t.head > 1024 && t.head > len(t.order)/2 {
+		t.compact()
 	}
 }
 
-func (f *flight) compact() {
-	kept := f.order[:0]
-	for _, e := range f.order[f.head:] {
-		if f.out[e.id] == e.returned {
+func (t *tracked) compact() {
+	kept := t.order[:0]
+	for _, e := range t.order[t.head:] {
+		if t.out[e.id] == e.retry {
 			kept = append(kept, e)
 		}
 	}
-	f.order, f.head = kept, 0
+	t.order, t.head = kept, 0
 }
