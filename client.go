@@ -100,8 +100,8 @@ func (c *Config) connection(does string) broker.Config {
 
 // Client serves any number of consumers with two connections to RabbitMQ: one publishes,
 // and one, made for the first consumer, consumes. With one connection a memory or disk
-// alarm would block the acknowledgements too. A lost connection is made again for as long as it
-// takes.
+// alarm would block the acknowledgements too. A lost connection is made again for as long
+// as it takes.
 //
 // Make one with NewClient. Its methods are safe for concurrent use.
 type Client struct {
@@ -131,10 +131,10 @@ var (
 )
 
 // NewClient connects to RabbitMQ, for as long as it takes or until ctx ends. It returns
-// immediately on errors that retrying cannot fix: a Config that is not valid, a wrong password, a virtual
-// host that does not exist, a certificate that is not trusted; errors.Is finds the last
-// three as wire.ErrForbidden, wire.ErrNoVHost and wire.ErrTLS. When ctx ends first, it
-// returns the error of ctx.
+// immediately on errors that retrying cannot fix: a Config that is not valid, a wrong
+// password, a virtual host that does not exist, a certificate that is not trusted;
+// errors.Is finds the last three as wire.ErrForbidden, wire.ErrNoVHost and wire.ErrTLS.
+// When ctx ends first, it returns the error of ctx.
 //
 // ctx is for connecting only. The Client lasts until Close.
 func NewClient(ctx context.Context, config Config) (*Client, error) {

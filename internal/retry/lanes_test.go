@@ -60,7 +60,7 @@ func (g *targets) sentOf(body string) (n int) {
 	return n
 }
 
-// scene is a loop over a gate with some rules.
+// scene is a scheduler over a throttle with some rules.
 type scene struct {
 	store *memstore.Store
 	give  *targets

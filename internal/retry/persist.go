@@ -157,7 +157,8 @@ func (k *keeper) add(ctx context.Context, records []kept, events []Event) error 
 	return k.add(ctx, records[half:], events)
 }
 
-// markDurable notes that a message of the batch under way is safe, should the batch be offered again.
+// markDurable notes that a message of the batch under way is safe, in case the batch is
+// offered again.
 func (k *keeper) markDurable(message int, e Event) {
 	if k.durable == nil {
 		k.durable = map[int]Event{}

@@ -34,9 +34,9 @@ type Result struct {
 	later error
 }
 
-// Sender publishes due messages, and is the only place that does: retries, forwards,
-// replays, and messages that waited when the service crashed. It tries once: the store keeps the message until it is confirmed,
-// and the scheduler tries again, lane by lane.
+// Sender publishes due messages, and is the only place that does: retries, forwards, replays,
+// and messages that waited when the service crashed. It tries once: the store keeps the
+// message until it is confirmed, and the scheduler tries again, lane by lane.
 type Sender struct {
 	publisher Publisher
 	events    Listener

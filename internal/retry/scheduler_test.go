@@ -79,7 +79,7 @@ func play(t *testing.T, length time.Duration, answer func(string, int) retry.Res
 	return sent, left, reports
 }
 
-// open is a gate that lets all through.
+// open is a throttle without limits.
 func open() *throttle.Throttle {
 	return throttle.New(func(string) throttle.Rules { return throttle.Rules{} }, rand.Float64, func(throttle.Transition) {})
 }

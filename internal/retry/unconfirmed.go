@@ -50,7 +50,7 @@ func destination(l store.Lane) store.Lane {
 	return l
 }
 
-// of is the flight to a lane's destination. The caller holds mu.
+// of returns the flight to a lane's destination. The caller holds mu.
 func (f *flights) of(l store.Lane) *flight {
 	to := f.by[destination(l)]
 	if to == nil {

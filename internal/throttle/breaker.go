@@ -18,12 +18,12 @@ type breaker struct {
 	number int64     // of the state, see BreakerState
 
 	base     uint64 // the first retry since the state began: earlier ones say nothing about it
-	frontier uint64 // up to here retries are judged: a later one failed again
+	frontier uint64 // up to here retries have finished: a later one failed again
 	quiet    uint64 // up to here they were quiet, or failed before
 	window   window
 }
 
-// seen counts the latest retries that are judged, and how many of these
+// seen counts the latest retries that have finished, and how many of these
 // failed again.
 func (q *queue) seen(now time.Time) (ended, failed int) {
 	first, failed := q.window.count(q.next, now)
@@ -34,7 +34,7 @@ func (q *queue) seen(now time.Time) (ended, failed int) {
 	return ended, failed
 }
 
-// failedAgain judges a retry that has failed.
+// failedAgain counts a retry that has failed.
 func (q *queue) failedAgain(r retry, now time.Time) {
 	b := q.rules.Breaker
 	if b == nil || r.seq < q.base {

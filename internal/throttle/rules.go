@@ -65,7 +65,7 @@ const (
 	RetryWithoutConsumers = "retry"
 )
 
-// DefaultSettle is how long a retried message may fail again and still count as that retry's failure.
+// DefaultSettle is how long after a retry a failure of the message counts as that retry's.
 const DefaultSettle = 30 * time.Second
 
 // MaxTracked is how many retried messages of a queue are remembered at once. It

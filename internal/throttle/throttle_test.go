@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
-// bench is a gate of one queue with time that is turned by hand.
+// bench is a throttle of one queue with time that is turned by hand.
 type bench struct {
 	*throttle.Throttle
 	t     *testing.T

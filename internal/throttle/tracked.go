@@ -45,7 +45,7 @@ func (t *tracked) take(id uuid.UUID) (retry, bool) {
 	return r, ok
 }
 
-// quiet judges those retried before at, and tells up to where all are judged.
+// quiet finishes those retried before at, and returns up to where all have finished.
 func (t *tracked) quiet(at time.Time) (to uint64) {
 	for t.head < len(t.order) && !t.order[t.head].at.After(at) {
 		to = t.order[t.head].seq + 1
@@ -54,7 +54,7 @@ func (t *tracked) quiet(at time.Time) (to uint64) {
 	return to
 }
 
-// oldest is when the first that is not judged was retried.
+// oldest is when the first that has not finished was retried.
 func (t *tracked) oldest() (at time.Time, ok bool) {
 	for ; t.head < len(t.order); t.pop() {
 		if e := &t.order[t.head]; t.out[e.id] == e.retry {

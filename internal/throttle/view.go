@@ -22,7 +22,7 @@ type View struct {
 	InFlight         int       `json:"in_flight"`
 	Consumers        int       `json:"consumers"` // -1: not known
 	NoConsumersSince time.Time `json:"no_consumers_since,omitzero"`
-	// Seen are the latest retries that are judged, of which FailedShare failed
+	// Seen are the latest retries that have finished, of which FailedShare failed
 	// again.
 	Seen        int     `json:"seen"`
 	FailedShare float64 `json:"failed_share"`
