@@ -32,12 +32,12 @@ type Config struct {
 	// AMQP configures the connections. Its zero value suits most programs. These of its
 	// fields are used:
 	//
-	//   - SASL replaces the user and password of URLs. It is asked at each new connection,
+	//   - SASL replaces the user and password of URLs. It is called at each new connection,
 	//     so an implementation may return a token that has been renewed.
 	//   - TLSClientConfig is for amqps:// URLs without files of their own. Its
 	//     GetClientCertificate is called at each new connection. Without it the system's
 	//     authorities are trusted, or those of SSL_CERT_FILE.
-	//   - Dial opens network connections, through a proxy for example. TLS is added above.
+	//   - Dial opens network connections, through a proxy for example. TLS is added on top.
 	//   - Heartbeat is from 1 s to 60 s; the default is 10 s.
 	//   - Properties are shown in RabbitMQ's management page. "connection_name" is the
 	//     beginning of the names of both connections; the default is "redrive".
@@ -99,9 +99,9 @@ func (c *Config) connection(does string) broker.Config {
 }
 
 // Client serves any number of consumers with two connections to RabbitMQ: one publishes,
-// and one, made for the first consumer, consumes. On a single one a memory or disk alarm
-// would hold up the acknowledgements too. A lost connection is made again for as long as it
-// takes.
+// and one, made for the first consumer, consumes. With one connection a memory or disk
+// alarm would block the acknowledgements too. A lost connection is made again for as long
+// as it takes.
 //
 // Make one with NewClient. Its methods are safe for concurrent use.
 type Client struct {
@@ -110,9 +110,9 @@ type Client struct {
 	subscribe *broker.Subscriber
 	hook      *hook
 
-	consuming     context.Context // of all consumers
+	consumeCtx    context.Context // of all consumers
 	stopConsuming context.CancelFunc
-	open          context.Context // of the connections
+	connCtx       context.Context // of the connections
 	disconnect    context.CancelFunc
 	connections   sync.WaitGroup
 	connect       sync.Once // to consume
@@ -130,11 +130,11 @@ var (
 	errZero   = errors.New("redrive: the Client is nil or its zero value: make one with NewClient")
 )
 
-// NewClient connects to RabbitMQ, for as long as it takes or until ctx ends. It returns at
-// once what a person must fix: a Config that is not valid, a wrong password, a virtual
-// host that does not exist, a certificate that is not trusted; errors.Is finds the last
-// three as wire.ErrForbidden, wire.ErrNoVHost and wire.ErrTLS. When ctx ends first, it
-// returns the error of ctx.
+// NewClient connects to RabbitMQ, for as long as it takes or until ctx ends. It returns
+// immediately on errors that retrying cannot fix: a Config that is not valid, a wrong
+// password, a virtual host that does not exist, a certificate that is not trusted;
+// errors.Is finds the last three as wire.ErrForbidden, wire.ErrNoVHost and wire.ErrTLS.
+// When ctx ends first, it returns the error of ctx.
 //
 // ctx is for connecting only. The Client lasts until Close.
 func NewClient(ctx context.Context, config Config) (*Client, error) {
@@ -150,13 +150,13 @@ func NewClient(ctx context.Context, config Config) (*Client, error) {
 	publishes := config.connection("publishes")
 	publishes.Strict = true
 	c.publish, c.subscribe = broker.NewPublisher(publishes), broker.NewSubscriber(config.connection("consumes"))
-	c.consuming, c.stopConsuming = context.WithCancel(context.Background())
-	c.open, c.disconnect = context.WithCancel(context.Background())
-	connecting, refuse := context.WithCancelCause(ctx)
-	defer refuse(nil)
+	c.consumeCtx, c.stopConsuming = context.WithCancel(context.Background())
+	c.connCtx, c.disconnect = context.WithCancel(context.Background())
+	connecting, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	c.connections.Go(func() {
-		if err := c.publish.Run(c.open); err != nil {
-			refuse(err)
+		if err := c.publish.Run(c.connCtx); err != nil {
+			cancel(err)
 		}
 	})
 	if config.OnParked != nil {
@@ -172,33 +172,33 @@ func NewClient(ctx context.Context, config Config) (*Client, error) {
 // Consume runs one consumer until ctx ends or Close is called. Then it stops taking
 // messages, lets handlers finish within Consumer.Shutdown, settles what they return, and
 // returns nil; what was only prefetched goes back to its queue. A program with several
-// queues calls it once for each, from a goroutine each. One that ends ends no other.
+// queues calls it once for each, from a goroutine each. The consumers are independent.
 //
 // It declares what the consumer needs in RabbitMQ beside its queue, which must exist, and
 // consumes again for as long as it takes when its channel or connection is lost. It returns
-// an error in three cases only: when k is not valid; when it cannot begin, for a reason
+// an error in three cases only: when consumer is not valid; when it cannot begin, for a reason
 // that a person must fix, such as a missing queue (wire.ErrQueueGone) or permission
 // (wire.ErrForbidden); and when handlers did not return in time.
-func (c *Client) Consume(ctx context.Context, k Consumer) error {
+func (c *Client) Consume(ctx context.Context, consumer Consumer) error {
 	if c == nil || c.publish == nil {
 		return errZero
 	}
-	handle, err := k.ready(c.config.Verify)
+	handle, err := consumer.ready(c.config.Verify)
 	if err != nil {
 		return err
 	}
-	return c.consume(ctx, k, handle)
+	return c.consume(ctx, consumer, handle)
 }
 
-func (c *Client) consume(ctx context.Context, k Consumer, handle Handler) error {
+func (c *Client) consume(ctx context.Context, consumer Consumer, handle Handler) error {
 	if !c.enter() {
 		return errClosed
 	}
 	defer c.consumers.Done()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	defer context.AfterFunc(c.consuming, stop)()
-	s := c.settler(k)
+	defer context.AfterFunc(c.consumeCtx, stop)()
+	s := c.newSettler(consumer)
 	if err := s.prepare(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -206,7 +206,7 @@ func (c *Client) consume(ctx context.Context, k Consumer, handle Handler) error 
 		return err
 	}
 	c.connect.Do(func() {
-		c.connections.Go(func() { _ = c.subscribe.Run(c.open) }) // it fails only in its strict mode
+		c.connections.Go(func() { _ = c.subscribe.Run(c.connCtx) }) // it fails only in its strict mode
 	})
 	return c.run(ctx, s, handle)
 }
@@ -244,8 +244,8 @@ func (c *Client) Close() {
 // Consume is a Client with one consumer: it connects, consumes until ctx ends, and closes
 // the connections. Its errors are those of NewClient and of Client.Consume; it returns nil
 // when ctx ends before it is connected.
-func Consume(ctx context.Context, config Config, k Consumer) error {
-	handle, err := k.ready(config.Verify) // before it connects
+func Consume(ctx context.Context, config Config, consumer Consumer) error {
+	handle, err := consumer.ready(config.Verify) // before it connects
 	if err != nil {
 		return err
 	}
@@ -257,10 +257,10 @@ func Consume(ctx context.Context, config Config, k Consumer) error {
 		return err
 	}
 	defer c.Close()
-	return c.consume(ctx, k, handle)
+	return c.consume(ctx, consumer, handle)
 }
 
-// settler makes what settles the messages of a consumer, which is complete.
-func (c *Client) settler(k Consumer) *settler {
-	return &settler{consumer: k, way: k.Wait.way, limits: k.Wait.way.Limits(), verify: c.config.Verify, log: c.config.Log, publish: c.publish, closed: c.open.Done(), parked: c.hook.add}
+// newSettler makes what settles the messages of a consumer, which must have been validated.
+func (c *Client) newSettler(consumer Consumer) *settler {
+	return &settler{consumer: consumer, way: consumer.Wait.way, limits: consumer.Wait.way.Limits(), verify: c.config.Verify, log: c.config.Log, publish: c.publish, closed: c.connCtx.Done(), parked: c.hook.add}
 }

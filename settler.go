@@ -29,10 +29,10 @@ func (c *Client) NewSettler(ctx context.Context, k Consumer) (*Settler, error) {
 		return nil, errClosed
 	}
 	defer c.consumers.Done()
-	s := c.settler(k)
+	s := c.newSettler(k)
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	defer context.AfterFunc(c.consuming, func() { stop(errClosed) })()
+	defer context.AfterFunc(c.consumeCtx, func() { stop(errClosed) })()
 	if err := s.prepare(ctx); err != nil {
 		return nil, err
 	}

@@ -15,70 +15,72 @@ import (
 
 // Intake consumes one of Redrive's own queues on a connection of its own.
 type Intake struct {
-	// Restored, when not nil, receives what of the intake's own had been deleted and is
-	// declared again. It is to be set before Run.
+	// Restored, when not nil, receives which of the exchanges and queues that the intake
+	// declares had been deleted and are declared again. It is to be set before Run.
 	Restored func(missing []string)
 	// Consumers, when not nil, receives now and then how many consumers the queue has.
 	// It is to be set before Run.
 	Consumers func(n int)
 
-	names      names
-	worked     bool // it has consumed before
-	link       link
-	queue      string
-	declare    func(*amqp.Connection) error
-	prefetch   int
-	stopped    func(error)
-	quarantine func(int) // nil: nothing is quarantined from it
+	names          names
+	consumedBefore bool // on an earlier connection
+	link           link
+	queue          string
+	declare        func(*amqp.Connection) error
+	prefetch       int
+	onState        func(error)
+	quarantine     func(int) // nil: nothing is quarantined from it
 }
 
 // NewIntake makes the intake of redrive.intake, which holds up to prefetch unacknowledged messages.
-// stopped receives why a batch cannot be kept, and nil when it could be again;
+// onState receives why a batch cannot be stored, and nil when it could be again;
 // quarantine, now and then, how many messages RabbitMQ could not deliver.
-func NewIntake(c Config, prefetch int, stopped func(error), quarantine func(int)) *Intake {
-	return &Intake{link: link{Config: c, hurries: true}, queue: wire.QueueIntake, names: intakeNames, declare: declareTopology, prefetch: prefetch, stopped: stopped, quarantine: quarantine}
+func NewIntake(c Config, prefetch int, onState func(error), quarantine func(int)) *Intake {
+	return &Intake{link: link{Config: c, hurries: true}, queue: wire.QueueIntake, names: intakeNames, declare: declareTopology, prefetch: prefetch, onState: onState, quarantine: quarantine}
 }
 
 // NewParkedIntake is NewIntake for redrive.parked, from which others may take
 // messages too: nothing is quarantined there.
-func NewParkedIntake(c Config, prefetch int, stopped func(error)) *Intake {
-	return &Intake{link: link{Config: c}, queue: wire.QueueParked, names: parkedNames, declare: declareParked, prefetch: prefetch, stopped: stopped}
+func NewParkedIntake(c Config, prefetch int, onState func(error)) *Intake {
+	return &Intake{link: link{Config: c}, queue: wire.QueueParked, names: parkedNames, declare: declareParked, prefetch: prefetch, onState: onState}
 }
 
 // Taker is where the intake's messages go. Connected is called before the first
 // Take of each connection, and Disconnected after the last. When Take returns nil the batch is acknowledged; on an
-// error it stays RabbitMQ's, and is offered again until it is taken.
+// error it stays unacknowledged, and is offered again until it is taken.
 type Taker interface {
 	Connected(ctx context.Context) error
 	Disconnected()
 	Take(ctx context.Context, batch []wire.Delivery) error
 }
 
-// Run takes messages in, in batches of what has arrived, until ctx ends; the
+// Run consumes messages, in batches of what has arrived, until ctx ends; the
 // batch under way is finished first. It connects again for as long as it takes,
 // and returns an error only when trying again cannot succeed.
 func (i *Intake) Run(ctx context.Context, taker Taker) error {
-	var repairing *intakeConn
+	var intakeConnection *intakeConn
 	wrap := func(c net.Conn) net.Conn {
-		repairing = newIntakeConn(newGatheringConn(c))
-		return repairing
+		intakeConnection = newIntakeConn(newGatheringConn(c))
+		return intakeConnection
 	}
 	return i.link.keep(ctx, wrap, func(ctx context.Context, conn *amqp.Connection) error {
-		return i.consume(ctx, conn, repairing, taker)
+		return i.consume(ctx, conn, intakeConnection, taker)
 	})
 }
 
 func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, repairing *intakeConn, taker Taker) error {
 	crashed := errors.Is(i.link.now().Err, errCrashed)
-	if !crashed { // else it is there, and the sooner the limit is reached the better
+	// After a crash all is declared, and we want RabbitMQ to quarantine the message that it
+	// crashed at, so it is consumed at once.
+	if !crashed {
 		declare := i.declare
-		if i.worked {
+		if i.consumedBefore {
 			declare = i.restore
 		}
 		if err := declare(conn); err != nil {
 			return err
 		}
-		i.worked = true
+		i.consumedBefore = true
 	}
 	ch, err := conn.Channel()
 	if err != nil {
@@ -93,16 +95,16 @@ func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, repairing *
 		return err
 	}
 	// After a crash RabbitMQ may well crash again at the same message, a hundred
-	// times: then there is something to say only when the connection has stood.
-	said := sync.OnceFunc(func() { i.link.observe(State{Connected: true}) })
-	consuming := said
+	// times: then the state is reported only when the connection has been up for a while.
+	connectedOnce := sync.OnceFunc(func() { i.link.observe(State{Connected: true}) })
+	consuming := connectedOnce
 	if crashed {
 		consuming = func() {}
 	}
 	var watch sync.WaitGroup
 	watching, stop := context.WithCancel(ctx)
 	watch.Go(func() {
-		if err := i.watch(watching, conn, said); err != nil && watching.Err() == nil && !conn.IsClosed() {
+		if err := i.watch(watching, conn, connectedOnce); err != nil && watching.Err() == nil && !conn.IsClosed() {
 			i.link.observe(State{Connected: true, Err: err})
 			closeSoon(conn, repairing) // the next connection says whether it can be repaired
 		}
@@ -110,11 +112,11 @@ func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, repairing *
 	defer func() {
 		stop()
 		taker.Disconnected()       // closing may take seconds
-		closeSoon(conn, repairing) // or a broker that hangs would hold it up
+		closeSoon(conn, repairing) // or a broker that hangs would delay it
 		watch.Wait()
 	}()
-	for window := 1; ; window = min(widening*window, i.prefetch) {
-		again, err := i.consumeWindow(ctx, conn, ch, repairing, taker, window, consuming)
+	for prefetch := 1; ; prefetch = min(widening*prefetch, i.prefetch) {
+		again, err := i.consumeWindow(ctx, conn, ch, repairing, taker, prefetch, consuming)
 		if err != nil {
 			return err
 		}
@@ -137,14 +139,14 @@ func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, repairing *
 // until nothing is outstanding, so there should be few.
 const widening = 8
 
-// consumeWindow takes messages in, with so many outstanding at most. A window
+// consumeWindow consumes with a prefetch, the most messages that are unacknowledged. One
 // that is not the largest ends, with again, when it has been full: what is in it
 // when a connection ends counts as a failed delivery, see DeliveryLimit.
-func (i *Intake) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *amqp.Channel, repairing *intakeConn, taker Taker, window int, consuming func()) (again bool, err error) {
-	if err := ch.Qos(window, 0, false); err != nil {
+func (i *Intake) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *amqp.Channel, repairing *intakeConn, taker Taker, prefetch int, consuming func()) (again bool, err error) {
+	if err := ch.Qos(prefetch, 0, false); err != nil {
 		return false, explain(err)
 	}
-	consumer := fmt.Sprint(i.link.Name, " ", window)
+	consumer := fmt.Sprint(i.link.Name, " ", prefetch)
 	deliveries, err := ch.ConsumeWithContext(context.WithoutCancel(ctx), i.queue, consumer, false, false, false, false, nil)
 	if err != nil {
 		return false, fmt.Errorf("consuming %s: %w", i.queue, explain(err))
@@ -167,16 +169,16 @@ func (i *Intake) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *a
 			last = tag
 			outstanding += len(batch)
 		}
-		full := outstanding == window && window < i.prefetch
+		full := outstanding == prefetch && prefetch < i.prefetch
 		if full {
-			// Nothing is under way now, which would be marked as redelivered.
+			// Nothing is being delivered now, which would be marked as redelivered.
 			if err := ch.Cancel(consumer, false); err != nil {
 				return false, fmt.Errorf("widening the window: %w", explain(err))
 			}
 			again = true
 		}
-		fills := window < i.prefetch && !full && more && g.waiting()
-		if outstanding > 0 && !fills {
+		fillsUp := prefetch < i.prefetch && !full && more && g.waiting()
+		if outstanding > 0 && !fillsUp {
 			if err := ch.Ack(last, true); err != nil {
 				return false, fmt.Errorf("acknowledging: %w", explain(err))
 			}
@@ -186,14 +188,14 @@ func (i *Intake) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *a
 	return again && ctx.Err() == nil, nil
 }
 
-// watchEvery is how often the quarantine is looked at; each so many looks, whether all
-// that was declared is still there.
+// watchEvery is how often the quarantine is looked at; every watchRestore times it is also
+// checked whether all that was declared still exists.
 const watchEvery, watchRestore = time.Second, 3
 
 // watch tells how much is in quarantine, declares again what somebody deletes, and says
-// that the connection stands when it has stood for a while, until ctx or the connection
+// that the connection works when it has been up for a while, until ctx or the connection
 // ends. Its error is why something cannot be declared.
-func (i *Intake) watch(ctx context.Context, conn *amqp.Connection, said func()) error {
+func (i *Intake) watch(ctx context.Context, conn *amqp.Connection, connectedOnce func()) error {
 	for n := 1; ; n++ {
 		if q, err := ask(conn, wire.QueueQuarantine); err == nil && i.quarantine != nil {
 			i.quarantine(q.Messages)
@@ -205,7 +207,7 @@ func (i *Intake) watch(ctx context.Context, conn *amqp.Connection, said func()) 
 		case <-ctx.Done():
 			return nil
 		case <-time.After(watchEvery):
-			said()
+			connectedOnce()
 		}
 		if n%watchRestore == 0 {
 			if err := i.restore(conn); err != nil {
@@ -215,17 +217,17 @@ func (i *Intake) watch(ctx context.Context, conn *amqp.Connection, said func()) 
 	}
 }
 
-// firstOffer and longestOffer are how long it waits before a batch is offered again.
-const firstOffer, longestOffer = 250 * time.Millisecond, 2 * time.Second
+// minOffer and maxOffer are how long it waits before a batch is offered again.
+const minOffer, maxOffer = 250 * time.Millisecond, 2 * time.Second
 
-// take offers a batch until it is taken, or the connection and with it the right
-// to acknowledge is gone.
+// take offers a batch again until it is stored, or until the connection is lost and with it
+// the right to acknowledge.
 func (i *Intake) take(ctx context.Context, taker Taker, batch []wire.Delivery) error {
-	for wait := firstOffer; ; wait = min(2*wait, longestOffer) {
+	for wait := minOffer; ; wait = min(2*wait, maxOffer) {
 		// What has begun is finished even when the service is to stop: then it
 		// need not be delivered again.
 		err := taker.Take(context.WithoutCancel(ctx), batch)
-		i.stopped(err)
+		i.onState(err)
 		if err == nil {
 			return nil
 		}

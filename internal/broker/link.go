@@ -1,7 +1,3 @@
-// Package broker is the only one that speaks AMQP: it connects and stays
-// connected, takes dead letters in, and publishes with confirms. The intake and
-// the publisher have a connection each, since an alarm stops RabbitMQ reading
-// from a connection that publishes, and with it the acknowledgements on it.
 package broker
 
 import (
@@ -33,8 +29,8 @@ type Config struct {
 	// and must not block.
 	Observe func(State)
 	// Strict ends Run over what a person must correct (a wrong password, a missing
-	// right or queue), until it has worked once: a person who starts a program needs to
-	// told. Later the same may pass, as when a queue is declared again.
+	// right or queue), until it has worked once: a person who starts a program must see
+	// it. Later the same may pass, as when a queue is declared again.
 	Strict bool
 	// Majority ends a connection whose node is parted from most of its cluster, where
 	// there is another address to go to; see watchMajority. Its user must have the

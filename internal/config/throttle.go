@@ -23,17 +23,17 @@ const (
 
 // throttle are the keys of a policy that limit its retries. Call done when all were read.
 func (d *document) throttle(r *throttle.Rules, where string) (fields map[string]field, done func()) {
-	*r = throttle.Rules{Settle: throttle.DefaultSettle, NoConsumer: throttle.Pause}
+	*r = throttle.Rules{Settle: throttle.DefaultSettle, NoConsumer: throttle.PauseWithoutConsumers}
 	var windowAt ast.Node
 	window := false
 	fields = map[string]field{
 		"rate":      func(n ast.Node) { r.Rate = d.rate(n, where+".rate") },
-		"in_flight": func(n ast.Node) { r.InFlight = d.whole(n, where+".in_flight", throttle.MostTracked) },
+		"in_flight": func(n ast.Node) { r.InFlight = d.whole(n, where+".in_flight", throttle.MaxTracked) },
 		"settle":    func(n ast.Node) { r.Settle = d.span(n, where+".settle") },
 		"breaker":   func(n ast.Node) { windowAt = n; r.Breaker, window = d.breaker(n, where+".breaker") },
 		"no_consumer": func(n ast.Node) {
 			const expected = "pause, or retry for queues that are read with basic.get"
-			if r.NoConsumer = d.text(n, where+".no_consumer", expected); r.NoConsumer != throttle.Pause && r.NoConsumer != throttle.Retry {
+			if r.NoConsumer = d.text(n, where+".no_consumer", expected); r.NoConsumer != throttle.PauseWithoutConsumers && r.NoConsumer != throttle.RetryWithoutConsumers {
 				d.fail(n, "%s.no_consumer is %s; expected %s", where, show(n), expected)
 			}
 		},
@@ -99,9 +99,9 @@ func (d *document) breaker(n ast.Node, where string) (b *throttle.Breaker, windo
 			if err != nil || !(v > 0 && v <= 1) {
 				d.fail(n, "%s.share is %s; expected a share above 0 and up to 100%%, such as 50%% or 0.5", where, show(n))
 			}
-			is.Share = v
+			is.FailureRatio = v
 		},
-		"least":    func(n ast.Node) { is.Least = d.whole(n, where+".least", throttle.MostTracked) },
+		"least":    func(n ast.Node) { is.MinRetries = d.whole(n, where+".least", throttle.MaxTracked) },
 		"window":   func(n ast.Node) { window, is.Window = true, d.span(n, where+".window") },
 		"wait":     func(n ast.Node) { is.Wait = d.span(n, where+".wait") },
 		"max_wait": func(n ast.Node) { maxAt, is.MaxWait = n, d.span(n, where+".max_wait") },

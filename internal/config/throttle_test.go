@@ -12,7 +12,7 @@ import (
 
 func TestHowFastMessagesMayReturn(t *testing.T) {
 	on := throttle.DefaultBreaker()
-	own := throttle.Breaker{Share: 0.25, Least: 5, Window: 2 * time.Minute, Wait: time.Second, MaxWait: time.Minute, Probes: 1, Ramp: 10 * time.Second}
+	own := throttle.Breaker{FailureRatio: 0.25, MinRetries: 5, Window: 2 * time.Minute, Wait: time.Second, MaxWait: time.Minute, Probes: 1, Ramp: 10 * time.Second}
 	long := on
 	long.Wait, long.MaxWait = 10*time.Minute, 10*time.Minute
 	wide := on
@@ -29,7 +29,7 @@ func TestHowFastMessagesMayReturn(t *testing.T) {
 		{"breaker: {share: 25%, least: 5, window: 2m, wait: 1s, max_wait: 1m, probes: 1, ramp: 10s}", " (throttle: breaker)", throttle.Rules{Breaker: &own}},
 		{"breaker: {wait: 10m}", " (throttle: breaker)", throttle.Rules{Breaker: &long}},
 		{"breaker: on\n    settle: 2m", " (throttle: breaker)", throttle.Rules{Settle: 2 * time.Minute, Breaker: &wide}},
-		{"no_consumer: retry", "", throttle.Rules{NoConsumer: throttle.Retry}},
+		{"no_consumer: retry", "", throttle.Rules{NoConsumer: throttle.RetryWithoutConsumers}},
 	} {
 		cfg, err := Parse("f.yaml", []byte(oneQueue+"    "+c.yaml))
 		if err != nil {
@@ -40,7 +40,7 @@ func TestHowFastMessagesMayReturn(t *testing.T) {
 			c.want.Settle = 30 * time.Second
 		}
 		if c.want.NoConsumer == "" {
-			c.want.NoConsumer = throttle.Pause
+			c.want.NoConsumer = throttle.PauseWithoutConsumers
 		}
 		if d := cmp.Diff(c.want, cfg.Throttle["p"]); d != "" || len(cfg.Warnings) > 0 {
 			t.Errorf("%s: %s %q", c.yaml, d, cfg.Warnings)

@@ -48,7 +48,7 @@ func policies() policy.Set {
 // limits pause retries soon when they fail, so that a breaker can be watched.
 func limits() map[string]throttle.Rules {
 	return map[string]throttle.Rules{"payments": {Settle: time.Second,
-		Breaker: &throttle.Breaker{Share: 0.5, Least: 4, Window: 10 * time.Second, Wait: 3 * time.Second, MaxWait: 5 * time.Second, Probes: 1, Ramp: 4 * time.Second}}}
+		Breaker: &throttle.Breaker{FailureRatio: 0.5, MinRetries: 4, Window: 10 * time.Second, Wait: 3 * time.Second, MaxWait: 5 * time.Second, Probes: 1, Ramp: 4 * time.Second}}}
 }
 
 // longest is how long a message can be on its way.

@@ -32,11 +32,11 @@ const (
 	// answerTimeout is how long RabbitMQ's answers may take of that, so that those which came in
 	// time count although others did not.
 	batchTimeout, answerTimeout = 5 * time.Second, 4500 * time.Millisecond
-	// calm is how long a way must not have failed to be called well again: it may
-	// fail for one queue and not for another.
-	calm = 3 * time.Second
-	// respite is how long a way that failed as such is left alone.
-	respite = 15 * time.Second
+	// recoveredAfter is how long a way must not have failed before it is reported to work
+	// again: it may fail for one queue and not for another.
+	recoveredAfter = 3 * time.Second
+	// retryWayAfter is how long a way that failed is not used.
+	retryWayAfter = 15 * time.Second
 )
 
 var (
@@ -55,7 +55,7 @@ type DelayQueues struct {
 	enrolled *enrolled
 	report   func(way string, err error)
 
-	declared map[any]declared     // topologies, by heldBy, or by the name of a delay queue
+	declared map[any]declared     // topologies, by wayOfQueue, or by the name of a delay queue
 	wrong    map[string]time.Time // ways that were reported, and when they failed last
 	until    time.Time            // leave RabbitMQ alone
 	busy     chan struct{}        // closed when the batch that was given up has ended
@@ -78,8 +78,8 @@ func (h *DelayQueues) Wait() {
 	h.enrolled.asker.close()
 }
 
-// held is a message that is to wait in RabbitMQ.
-type held struct {
+// delayedMessage is a message that is to wait in RabbitMQ.
+type delayedMessage struct {
 	rec   *store.Record
 	way   delay.Way
 	delay time.Duration
@@ -88,9 +88,9 @@ type held struct {
 	err  error         // why RabbitMQ has not got it; nil: confirmed
 }
 
-// hold publishes all of a batch and waits for the answers. A message without an error is then
+// publish publishes all of a batch and waits for the answers. A message without an error is then
 // safe in RabbitMQ.
-func (h *DelayQueues) hold(ctx context.Context, batch []held) {
+func (h *DelayQueues) publish(ctx context.Context, batch []delayedMessage) {
 	if err := h.may(); err != nil {
 		refuse(batch, err)
 	} else {
@@ -100,22 +100,22 @@ func (h *DelayQueues) hold(ctx context.Context, batch []held) {
 		defer cancel()
 		// A publish into a connection that an alarm has just blocked hangs, and
 		// no context ends that.
-		trying, done := append([]held(nil), batch...), make(chan struct{})
+		trying, done := append([]delayedMessage(nil), batch...), make(chan struct{})
 		h.sending.Go(func() { defer close(done); h.try(ctx, trying) })
 		select {
 		case <-done:
 			if copy(batch, trying); ctx.Err() != nil {
-				h.until = time.Now().Add(respite)
+				h.until = time.Now().Add(retryWayAfter)
 			}
 		case <-limit.C:
-			h.busy, h.until = done, time.Now().Add(respite)
+			h.busy, h.until = done, time.Now().Add(retryWayAfter)
 			refuse(batch, errNoAnswer)
 		}
 	}
 	h.tell(batch)
 }
 
-func refuse(batch []held, err error) {
+func refuse(batch []delayedMessage, err error) {
 	for i := range batch {
 		batch[i].err = err
 	}
@@ -141,7 +141,7 @@ func (h *DelayQueues) may() error {
 }
 
 // try publishes one batch. Whatever must exist is declared first.
-func (h *DelayQueues) try(ctx context.Context, batch []held) {
+func (h *DelayQueues) try(ctx context.Context, batch []delayedMessage) {
 	h.forgetGone()
 	out := make([]wire.Outgoing, 0, len(batch))
 	sent := make([]int, 0, len(batch)) // index in batch of each of out
@@ -187,13 +187,13 @@ func (h *DelayQueues) try(ctx context.Context, batch []held) {
 		if m.err = err; errors.Is(err, wire.ErrUnroutable) {
 			// Somebody deleted what it waits in: it is made again for the next.
 			delete(h.declared, t.Exchange)
-			delete(h.declared, m.by())
+			delete(h.declared, m.declaredKey())
 		}
 	}
 }
 
 // tell reports, for each way in a batch, whether it works.
-func (h *DelayQueues) tell(batch []held) {
+func (h *DelayQueues) tell(batch []delayedMessage) {
 	state := map[string]error{}
 	for _, m := range batch {
 		name, err := m.way.Limits().Name, m.err
@@ -212,7 +212,7 @@ func (h *DelayQueues) tell(batch []held) {
 			if h.wrong[name] = now; !wrong {
 				h.report(name, err)
 			}
-		case wrong && now.Sub(last) >= calm:
+		case wrong && now.Sub(last) >= recoveredAfter:
 			delete(h.wrong, name)
 			h.report(name, nil)
 		}

@@ -93,7 +93,7 @@ func (e *enrolled) settled(queue string) (yes, known bool, consent time.Time) {
 }
 
 // prove remembers that RabbitMQ has dead-lettered from a queue.
-func (e *enrolled) prove(queue string) {
+func (e *enrolled) markProven(queue string) {
 	e.mu.Lock()
 	note(e.proven, queue)
 	e.mu.Unlock()
@@ -146,13 +146,13 @@ func (e *enrolled) route(ctx context.Context, queue string, proven bool, due tim
 }
 
 // since makes a result depend on an answer of that moment too.
-func (f Result) since(asOf time.Time) Result {
-	if f.Park != "" && (f.asOf.IsZero() || asOf.Before(f.asOf)) {
-		if f.asOf = asOf; f.later == nil {
-			f.later = ErrAsked
+func (r Result) since(asOf time.Time) Result {
+	if r.Park != "" && (r.asOf.IsZero() || asOf.Before(r.asOf)) {
+		if r.asOf = asOf; r.later == nil {
+			r.later = ErrAsked
 		}
 	}
-	return f
+	return r
 }
 
 func (e *enrolled) forget(queue string) {

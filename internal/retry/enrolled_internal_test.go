@@ -20,7 +20,7 @@ func TestEnrolledQueuesAreNotRememberedForEver(t *testing.T) {
 	const n = 3*mostEnrolled + 5
 	for i := range n {
 		name := fmt.Sprintf("reply.%d", i)
-		e.prove(name)
+		e.markProven(name)
 		if f := e.route(t.Context(), name, true, time.Time{}); f.Park != "" || f.Err != nil {
 			t.Fatal(f)
 		}

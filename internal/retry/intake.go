@@ -2,24 +2,29 @@
 // order:
 //
 //	intake.go        a batch of dead letters, safe in the store before it is acknowledged
-//	origin.go        which queue a message failed in, and who proves it
-//	receipts.go      the id that it had, should RabbitMQ deliver it a second time
-//	(fingerprint.go, known.go: by what it is recognized, and what is remembered)
-//	verdict.go       what the policy says, as a record to keep
+//	origin.go        which queue a message failed in, and what proves it
+//	receipts.go      the id that it had, if it is redelivered
+//	(fingerprint.go, receiptindex.go: how duplicates are recognized, and what is remembered)
+//	verdict.go       what the policy says, as a record to store
 //	persist.go       records into the store, all or none
 //	delayqueue.go    a policy that waits in RabbitMQ: published to where it waits, which
-//	                 declare.go declares first
+//	                 declaredelay.go declares first
 //	scheduler.go     what is due in the store: claimed, published, and only then deleted
-//	(inflight.go, backoff.go, pause.go: how much at once, after what wait, and when not at all)
+//	(unconfirmed.go, lanebackoff.go, pause.go, storetrouble.go: limits, backoff, pauses, and
+//	a store that fails)
 //	enrolled.go      which queues a message may be retried to
-//	(names.go, consent.go, ask.go: names that only reports gave, the queue's own
-//	consent, and questions to RabbitMQ beside the scheduler)
-//	publish.go       the one place that publishes: to the work queue, or to a forward target
-//	collect.go       what others have parked in RabbitMQ, safe in the store as well
+//	(reportednames.go, ownerconsent.go, enrolledasker.go: names that only reports gave, the
+//	consent of a queue's owner, and questions to RabbitMQ beside the scheduler)
+//	publish.go       the only place that publishes retries and forwards
+//	parkedintake.go  what others have parked in RabbitMQ, safe in the store as well
 //	events.go        what log, metrics and displays receive
 //
-// What a message carries from attempt to attempt is package headers. This package knows no
-// AMQP, no HTTP and no store engine: its callers give it those.
+// Messages are parked in three places: by their verdict (park in verdict.go), because they
+// can never be retried (settle in scheduler.go), and by others (parkedintake.go). The event
+// of each is parkedEvent in persist.go, or settle's own.
+//
+// What a message carries from attempt to attempt is package headers. This package opens no
+// AMQP connection, and imports no HTTP and no store engine: its callers pass it those.
 package retry
 
 import (
@@ -46,120 +51,123 @@ type Rules struct {
 // any time.
 type Intake struct {
 	keeper
-	hold  *DelayQueues
-	names *Names
-	prove func(queue string)
-	rules atomic.Pointer[Rules]
+	delayQueues *DelayQueues
+	names       *Names
+	markProven  func(queue string)
+	rules       atomic.Pointer[Rules]
 }
 
-// NewIntake makes an intake that stores messages in s, or publishes them to hold's delay
-// queues, and reports to events. hold may be nil when no rules ever have ways.
-func NewIntake(s store.Store, r Rules, hold *DelayQueues, events Listener) *Intake {
-	f := &Intake{keeper: keeper{store: s, events: events}, hold: hold}
-	f.SetRules(r)
-	return f
+// NewIntake makes an intake that stores messages in s, or publishes them to delayQueues,
+// and reports to events. delayQueues may be nil when no rules ever have ways.
+func NewIntake(s store.Store, r Rules, delayQueues *DelayQueues, events Listener) *Intake {
+	in := &Intake{keeper: keeper{store: s, events: events}, delayQueues: delayQueues}
+	in.SetRules(r)
+	return in
 }
 
-// Vouch bounds by n the queue names that only reports gave, and tells g from which queues
-// RabbitMQ has dead-lettered. Call it before the first batch.
-func (f *Intake) Vouch(n *Names, g *Sender) { f.names, f.prove = n, g.enrolled.prove }
+// UseReportedNames bounds by n the queue names that only reports gave, and reports to sender
+// from which queues RabbitMQ has dead-lettered. Call it before the first batch.
+func (in *Intake) UseReportedNames(n *Names, sender *Sender) {
+	in.names, in.markProven = n, sender.enrolled.markProven
+}
 
 // SetRules applies from the next dead letter and the next retry on. Waiting messages keep
 // their due time.
-func (f *Intake) SetRules(r Rules) { f.rules.Store(&r) }
+func (in *Intake) SetRules(r Rules) { in.rules.Store(&r) }
 
-// Policies are those in force.
-func (f *Intake) Policies() policy.Set { return f.rules.Load().Policies }
+// Policies returns the policies in force.
+func (in *Intake) Policies() policy.Set { return in.rules.Load().Policies }
 
-// Way is how the messages of a policy wait in RabbitMQ; nil: in the store.
-func (f *Intake) Way(policyName string) delay.Way { return f.rules.Load().Ways[policyName] }
+// Way returns how the messages of a policy wait in RabbitMQ; nil: in the store.
+func (in *Intake) Way(policyName string) delay.Way { return in.rules.Load().Ways[policyName] }
 
 // Take decides about a batch and makes it durable. When it returns nil, every message of the
 // batch is durable or was discarded by its policy, and may be acknowledged. On an error none
 // may be, and the caller offers the same batch again.
-func (f *Intake) Take(ctx context.Context, batch []wire.Delivery) error {
-	if err := f.begin(ctx, batch); err != nil {
+func (in *Intake) Take(ctx context.Context, batch []wire.Delivery) error {
+	if err := in.begin(ctx, batch); err != nil {
 		return err
 	}
 	now := time.Now()
-	rules := f.rules.Load()
+	rules := in.rules.Load()
 	keep := make([]kept, 0, len(batch))
-	told := make([]Event, 0, 2*len(batch))
-	var away []held      // to wait in RabbitMQ
-	var at, events []int // index in batch and in told of each of away
+	events := make([]Event, 0, 2*len(batch))
+	var delayed []delayedMessage // to wait in RabbitMQ
+	var at, eventIndex []int     // of each delayed message: index in batch, and in events
 	for i := range batch {
-		rec, verdict, m := f.judge(ctx, i, &batch[i], rules, now)
-		told = append(told, Event{Kind: Failed, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Reason: rec.Reason, Error: rec.Error})
-		durable, isDurable := f.durable[i]
+		rec, verdict, m := in.decide(ctx, i, &batch[i], rules, now)
+		events = append(events, Event{Kind: Failed, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Reason: rec.Reason, Error: rec.Error})
+		durable, isDurable := in.durable[i]
 		switch {
-		case isDurable: // whatever the rules say that are in force since
-			told = append(told, durable)
+		case isDurable: // whatever the rules say that have been loaded since
+			events = append(events, durable)
 			continue
 		case verdict == policy.Discard:
-			told = append(told, Event{Kind: Discarded, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Reason: rec.Reason})
+			events = append(events, Event{Kind: Discarded, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Reason: rec.Reason})
 			continue
 		case rec.State == store.Parked:
-			told = append(told, parkedEvent(rec))
+			events = append(events, parkedEvent(rec))
 		default:
-			told = append(told, Event{Kind: Waiting, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Delay: rec.Due.Sub(now), Way: Disk})
+			events = append(events, Event{Kind: Waiting, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Delay: rec.Due.Sub(now), Way: Disk})
 		}
 		if m == nil {
-			keep = append(keep, kept{rec, i, len(told) - 1})
+			keep = append(keep, kept{rec, i, len(events) - 1})
 			continue
 		}
-		away = append(away, *m)
-		at, events = append(at, i), append(events, len(told)-1)
+		delayed = append(delayed, *m)
+		at, eventIndex = append(at, i), append(eventIndex, len(events)-1)
 	}
-	f.handOver(ctx, away, at)
-	for i, m := range away {
-		e, name := &told[events[i]], m.way.Limits().Name
+	in.publishDelayed(ctx, delayed, at)
+	for i, m := range delayed {
+		e, name := &events[eventIndex[i]], m.way.Limits().Name
 		if m.err == nil {
 			e.Way, e.Delay = name, m.real
-			f.isDurable(at[i], *e)
+			in.markDurable(at[i], *e)
 			continue
 		}
 		e.Instead = name
-		keep = append(keep, kept{m.rec, at[i], events[i]})
+		keep = append(keep, kept{m.rec, at[i], eventIndex[i]})
 	}
-	if err := f.keep(ctx, keep, told, now); err != nil {
+	if err := in.keep(ctx, keep, events, now); err != nil {
 		return err
 	}
-	f.account(told)
+	in.account(events)
 	return nil
 }
 
 // account counts in the ledger the messages that are never stored here.
-func (f *Intake) account(told []Event) {
-	for i := range told {
-		switch e := &told[i]; {
+func (in *Intake) account(events []Event) {
+	for i := range events {
+		switch e := &events[i]; {
 		case e.Kind == Discarded:
-			f.store.Passed(e.Queue, store.Dropped, 1)
+			in.store.Passed(e.Queue, store.Dropped, 1)
 		case e.Kind == Waiting && e.Way != Disk:
-			f.store.Passed(e.Queue, store.Delayed, 1)
+			in.store.Passed(e.Queue, store.Delayed, 1)
 		}
 	}
 }
 
-// handOver publishes messages to the delay queues where they wait. Each has its id in a
+// publishDelayed publishes messages to the delay queues where they wait. Each has its id in a
 // receipt first, so that its copy has the same id should the acknowledgement be lost. at are
 // their places in the batch.
-func (f *Intake) handOver(ctx context.Context, away []held, at []int) {
-	if len(away) == 0 {
+func (in *Intake) publishDelayed(ctx context.Context, delayed []delayedMessage, at []int) {
+	if len(delayed) == 0 {
 		return
 	}
-	var first []store.Receipt
-	for n, m := range away {
-		if m.rec.Fingerprint != ([16]byte{}) && !f.given[at[n]].remembered {
-			first = append(first, m.rec.Receipt())
+	var receipts []store.Receipt
+	for n, m := range delayed {
+		if m.rec.Fingerprint != ([16]byte{}) && !in.given[at[n]].remembered {
+			receipts = append(receipts, m.rec.Receipt())
 		}
 	}
-	if len(first) == 0 || f.store.Remember(ctx, first) == nil { // a full disk stops what must wait there, nothing else
-		for n, m := range away {
-			who := f.given[at[n]]
-			who.remembered = true
-			f.given[at[n]] = who
-			m.rec.Fingerprint = [16]byte{} // or, kept after all, it had two
+	// A full disk stops messages that must wait there, and no others.
+	if len(receipts) == 0 || in.store.Remember(ctx, receipts) == nil {
+		for n, m := range delayed {
+			known := in.given[at[n]]
+			known.remembered = true
+			in.given[at[n]] = known
+			m.rec.Fingerprint = [16]byte{} // otherwise it would have two receipts if it is stored after all
 		}
 	}
-	f.hold.hold(ctx, away)
+	in.delayQueues.publish(ctx, delayed)
 }

@@ -60,11 +60,11 @@ func (g *targets) sentOf(body string) (n int) {
 	return n
 }
 
-// scene is a loop over a gate with some rules.
+// scene is a scheduler over a throttle with some rules.
 type scene struct {
 	store *memstore.Store
 	give  *targets
-	gate  *throttle.Gate
+	gate  *throttle.Throttle
 	loop  *retry.Scheduler
 	told  []string
 }
@@ -113,7 +113,7 @@ func TestAStuckForwardStopsItsOwnLaneOnly(t *testing.T) {
 		within         time.Duration
 	}{
 		"at a rate":              {throttle.Rules{Rate: 10}, 3, 100, false, 12 * time.Second},
-		"while a breaker probes": {throttle.Rules{Breaker: &throttle.Breaker{Share: 0.5, Least: 5, Window: time.Minute, Wait: time.Second, MaxWait: time.Second, Probes: 3, Ramp: time.Second}}, 3, 100, true, 2 * time.Minute},
+		"while a breaker probes": {throttle.Rules{Breaker: &throttle.Breaker{FailureRatio: 0.5, MinRetries: 5, Window: time.Minute, Wait: time.Second, MaxWait: time.Second, Probes: 3, Ramp: time.Second}}, 3, 100, true, 2 * time.Minute},
 		"without either":         {throttle.Rules{}, 2*retry.InFlight + 100, 3000, false, time.Second},
 	} {
 		for how, give := range map[string]*targets{"full": {full: true}, "unavailable": {unavailable: true}} {
@@ -153,7 +153,7 @@ func TestForwardsWaitForNothingOfTheirWorkQueue(t *testing.T) {
 		"an open breaker":  {throttle.Rules{}, func(s *scene) error { return s.gate.Force("q", "open", "a test", "", time.Now()) }},
 		"a rate":           {throttle.Rules{Rate: 1e-6}, func(*scene) error { return nil }},
 		"in flight":        {throttle.Rules{InFlight: 1, Settle: 24 * time.Hour}, func(*scene) error { return nil }},
-		"no consumers":     {throttle.Rules{NoConsumer: throttle.Pause}, func(s *scene) error { s.gate.Consumers("q", 0, time.Now()); return nil }},
+		"no consumers":     {throttle.Rules{NoConsumer: throttle.PauseWithoutConsumers}, func(s *scene) error { s.gate.Consumers("q", 0, time.Now()); return nil }},
 		"a person's pause": {throttle.Rules{}, func(s *scene) error { s.loop.Pause("q", true); return nil }},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -57,10 +57,10 @@ func (k *keeper) Connected(ctx context.Context) error {
 }
 
 // missed is about when an outage began that this process did not see, since it ended with
-// RabbitMQ: when the newest receipt was written. Zero: it was longer ago than blind.
+// RabbitMQ: when the newest receipt was written. Zero: it was longer ago than maxUnseenOutage.
 func (k *keeper) missed(kept []store.Receipt) (began time.Time) {
 	for _, r := range kept {
-		if t := r.FirstFailed; t.After(began) && !t.After(k.connected) && k.connected.Sub(t) < blind {
+		if t := r.FirstFailed; t.After(began) && !t.After(k.connected) && k.connected.Sub(t) < maxUnseenOutage {
 			began = t
 		}
 	}
@@ -70,7 +70,7 @@ func (k *keeper) missed(kept []store.Receipt) (began time.Time) {
 // Disconnected must be called when a connection has ended. One that did not last, as while
 // RabbitMQ starts, is part of the outage before it.
 func (k *keeper) Disconnected() {
-	if now := time.Now(); k.took || k.lost.IsZero() || now.Sub(k.connected) > before {
+	if now := time.Now(); k.took || k.lost.IsZero() || now.Sub(k.connected) > marginBefore {
 		k.lost = now
 	}
 }
@@ -121,21 +121,21 @@ func (k *keeper) load(ctx context.Context) (err error) {
 }
 
 // keep stores records, and reports the events when all of them are durable.
-func (k *keeper) keep(ctx context.Context, records []kept, told []Event, now time.Time) error {
-	if err := k.add(ctx, records, told); err != nil {
+func (k *keeper) keep(ctx context.Context, records []kept, events []Event, now time.Time) error {
+	if err := k.add(ctx, records, events); err != nil {
 		return fmt.Errorf("keeping %d failed messages: %w", len(records), err)
 	}
 	k.given, k.durable = nil, nil
-	for i := range told {
-		told[i].At = now
-		k.events(told[i])
+	for i := range events {
+		events[i].At = now
+		k.events(events[i])
 	}
 	return nil
 }
 
 // add stores records in one commit. A store that has no room for that many at once may have
 // it for fewer: with a small reserve, an empty one would be offered the same batch for ever.
-func (k *keeper) add(ctx context.Context, records []kept, told []Event) error {
+func (k *keeper) add(ctx context.Context, records []kept, events []Event) error {
 	if len(records) == 0 {
 		return nil
 	}
@@ -148,17 +148,18 @@ func (k *keeper) add(ctx context.Context, records []kept, told []Event) error {
 		return err
 	}
 	half := len(records) / 2
-	if err := k.add(ctx, records[:half], told); err != nil {
+	if err := k.add(ctx, records[:half], events); err != nil {
 		return err
 	}
 	for _, r := range records[:half] {
-		k.isDurable(r.message, told[r.event])
+		k.markDurable(r.message, events[r.event])
 	}
-	return k.add(ctx, records[half:], told)
+	return k.add(ctx, records[half:], events)
 }
 
-// isDurable notes that a message of the batch under way is safe, should the batch be offered again.
-func (k *keeper) isDurable(message int, e Event) {
+// markDurable notes that a message of the batch under way is safe, in case the batch is
+// offered again.
+func (k *keeper) markDurable(message int, e Event) {
 	if k.durable == nil {
 		k.durable = map[int]Event{}
 	}

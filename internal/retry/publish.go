@@ -26,48 +26,50 @@ type Publisher interface {
 type Result struct {
 	Done bool   // confirmed by RabbitMQ, and routed: delete it
 	Park string // not empty: park it, for this reason
-	Err  error  // neither: it goes on waiting, and is tried again
+	Err  error  // neither: it continues to wait, and is tried again
 
-	// Where asOf is not zero, Park is for messages due until then, and Err of others is later.
+	// Where asOf is not zero, Park applies to messages due by then; later ones have the
+	// error later.
 	asOf  time.Time
 	later error
 }
 
-// Sender publishes due messages, and is the only place that does: retries, replays and what
-// was found after a crash. It tries once: the store keeps the message until it is confirmed,
-// and the scheduler tries again, lane by lane.
+// Sender publishes due messages, and is the only place that does: retries, forwards, replays,
+// and messages that waited when the service crashed. It tries once: the store keeps the
+// message until it is confirmed, and the scheduler tries again, lane by lane.
 type Sender struct {
 	publisher Publisher
 	events    Listener
 	enrolled  *enrolled
 }
 
-// NewSender publishes through p what policies (asked at each batch) allow.
+// NewSender makes a Sender that publishes through p, to queues that the policies allow;
+// policies is called for each batch.
 func NewSender(p Publisher, policies func() policy.Set, events Listener) *Sender {
 	return &Sender{publisher: p, events: events, enrolled: newEnrolled(p, policies)}
 }
 
-// WhenAsked sets a function that is called each time RabbitMQ has answered whether a queue is
+// OnEnrolledAnswer sets a function that is called each time RabbitMQ has answered whether a queue is
 // enrolled. Call it before the first Send.
-func (g *Sender) WhenAsked(answered func()) { g.enrolled.asker.answered = answered }
+func (s *Sender) OnEnrolledAnswer(answered func()) { s.enrolled.asker.answered = answered }
 
 // Enrolled tells from memory whether messages can be retried to a queue. Where that is not
 // known, RabbitMQ is asked. It is safe for concurrent use.
-func (g *Sender) Enrolled(queue string) (yes, known bool) { return g.enrolled.is(queue) }
+func (s *Sender) Enrolled(queue string) (yes, known bool) { return s.enrolled.is(queue) }
 
 // Close cancels the questions to RabbitMQ that are under way. Call it after the last Send.
-func (g *Sender) Close() { g.enrolled.asker.close() }
+func (s *Sender) Close() { s.enrolled.asker.close() }
 
 // route makes sure that claims can be published to their queue. A queue that was not known
-// to be enrolled has its retry exchange made; whether it has consumers is looked at first
-// then, so the claims are tried again.
-func (g *Sender) route(ctx context.Context, queue string, claims []store.Claim) Result {
-	known, _ := g.enrolled.is(queue)
-	f := g.enrolled.route(ctx, queue, proven(claims), newest(claims))
-	if f.Park == "" && f.Err == nil && !known {
-		f.Err = Again
+// to be enrolled has its retry exchange declared; its consumers are checked first, so the
+// claims are tried again.
+func (s *Sender) route(ctx context.Context, queue string, claims []store.Claim) Result {
+	known, _ := s.enrolled.is(queue)
+	result := s.enrolled.route(ctx, queue, proven(claims), newest(claims))
+	if result.Park == "" && result.Err == nil && !known {
+		result.Err = ErrRebound
 	}
-	return f
+	return result
 }
 
 // proven tells whether RabbitMQ dead-lettered one of the messages: then the queue is
@@ -87,7 +89,7 @@ func newest(claims []store.Claim) (due time.Time) {
 
 // Send publishes claims of one lane, in their order, and returns a function that waits for
 // the result of each. It must not be called by two goroutines at a time.
-func (g *Sender) Send(ctx context.Context, queue string, claims []store.Claim) (wait func(context.Context) []Result) {
+func (s *Sender) Send(ctx context.Context, queue string, claims []store.Claim) (wait func(context.Context) []Result) {
 	results := make([]Result, len(claims))
 	out := make([]wire.Outgoing, 0, len(claims))
 	sent := make([]int, 0, len(claims)) // index in claims of each of out
@@ -98,7 +100,7 @@ func (g *Sender) Send(ctx context.Context, queue string, claims []store.Claim) (
 			continue
 		}
 		if route == nil {
-			r := g.route(ctx, queue, claims)
+			r := s.route(ctx, queue, claims)
 			route = &r
 		}
 		if results[i] = route.at(c.Record.Due); route.Err != nil || route.Park != "" {
@@ -109,7 +111,7 @@ func (g *Sender) Send(ctx context.Context, queue string, claims []store.Claim) (
 	if len(out) == 0 {
 		return func(context.Context) []Result { return results }
 	}
-	answers := g.publisher.Send(ctx, out)
+	answers := s.publisher.Send(ctx, out)
 	return func(ctx context.Context) []Result {
 		var again *Result // what became of the queue's route, asked once a batch
 		errs := answers(ctx)
@@ -120,22 +122,22 @@ func (g *Sender) Send(ctx context.Context, queue string, claims []store.Claim) (
 			switch {
 			case err == nil:
 				results[i] = Result{Done: true}
-				g.tell(r, now)
+				s.report(r, now)
 			case errors.Is(err, wire.ErrUnacceptable):
 				results[i] = Result{Park: fmt.Sprintf("it cannot be returned: %v", err)}
 			case errors.Is(err, wire.ErrUnroutable) && r.Forward != nil:
 				results[i] = Result{Park: fmt.Sprintf("it cannot be forwarded to exchange %q with routing key %q: %v", r.Forward.Exchange, r.Forward.RoutingKey, err)}
 			case errors.Is(err, wire.ErrUnroutable):
-				// The queue was deleted. If it was declared again, only its binding is
-				// missing. Or a person deleted its retry exchange: only a proven dead
-				// letter makes that again.
+				// Either the queue was deleted: when it was declared again, only its
+				// binding is missing, and is declared here. Or a person deleted its
+				// retry exchange: only a proven dead letter declares that again.
 				if again == nil {
-					g.enrolled.forget(queue)
-					f := g.enrolled.route(ctx, queue, proven(claims), now)
-					if f.Err == nil && f.Park == "" {
-						f.Err = Again
+					s.enrolled.forget(queue)
+					result := s.enrolled.route(ctx, queue, proven(claims), now)
+					if result.Err == nil && result.Park == "" {
+						result.Err = ErrRebound
 					}
-					again = &f
+					again = &result
 				}
 				results[i] = *again
 			default:
@@ -146,15 +148,15 @@ func (g *Sender) Send(ctx context.Context, queue string, claims []store.Claim) (
 	}
 }
 
-// Again is the error of a Result whose obstacle is gone: try at once.
-var Again = errors.New("the queue was bound again")
+// ErrRebound is the error of a Result whose obstacle is gone: the scheduler tries at once.
+var ErrRebound = errors.New("the queue was bound again")
 
-func (g *Sender) tell(r *store.Record, now time.Time) {
+func (s *Sender) report(r *store.Record, now time.Time) {
 	kind := Retried
 	if r.Forward != nil {
 		kind = Forwarded
 	}
-	g.events(Event{Kind: kind, At: now, Queue: r.Queue, ID: r.ID, Attempt: r.Attempt, Reason: r.Reason, Late: now.Sub(r.Due)})
+	s.events(Event{Kind: kind, At: now, Queue: r.Queue, ID: r.ID, Attempt: r.Attempt, Reason: r.Reason, Late: now.Sub(r.Due)})
 }
 
 func outgoing(r *store.Record, exchange, key string) wire.Outgoing {

@@ -81,7 +81,7 @@ func TestOnlyAConfirmedMessageIsDone(t *testing.T) {
 		case "too large":
 			right = !f.Done && f.Err == nil && strings.Contains(f.Park, "PRECONDITION_FAILED")
 		case "unroutable": // the queue is there: it is bound again
-			right = f == retry.Result{Err: retry.Again}
+			right = f == retry.Result{Err: retry.ErrRebound}
 		default:
 			right = !f.Done && f.Park == "" && errors.Is(f.Err, a.of[body])
 		}
@@ -202,7 +202,7 @@ func TestNothingIsPublishedWhereItMayNotGo(t *testing.T) {
 		g := retry.NewSender(a, func() policy.Set { return c.policies }, func(retry.Event) {})
 		t.Cleanup(g.Close)
 		asked := make(chan struct{}, 1)
-		g.WhenAsked(func() { asked <- struct{}{} })
+		g.OnEnrolledAnswer(func() { asked <- struct{}{} })
 		d := due("x")
 		d.Record.Queue, d.Record.Proven = c.queue, c.proven
 		send := func() []retry.Result {
@@ -243,7 +243,7 @@ func TestADeletedQueueIsNotEnrolled(t *testing.T) {
 	g := retry.NewSender(a, anyQueue, func(retry.Event) {})
 	defer g.Close()
 	f := newFlow(memstore.New())
-	f.Vouch(nil, g)
+	f.UseReportedNames(nil, g)
 	must(t, f.Take(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
 	if yes, _ := g.Enrolled("q"); !yes {
 		t.Fatal("a dead letter's queue is not enrolled")

@@ -33,7 +33,7 @@ func (b busy) Next(ctx context.Context) ([]store.NextDue, error) {
 func sentAt(t *testing.T, replicas int, rate float64, late time.Duration, length time.Duration) (began time.Time, at []time.Time) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		together, rules := memstore.NewReplicas(), throttle.Rules{Rate: rate, NoConsumer: throttle.Retry}
+		together, rules := memstore.NewReplicas(), throttle.Rules{Rate: rate, NoConsumer: throttle.RetryWithoutConsumers}
 		g := &giver{began: time.Now(), answer: done, nth: map[string]int{}}
 		began = g.began
 		ctx, cancel := context.WithCancel(t.Context())
@@ -44,7 +44,7 @@ func sentAt(t *testing.T, replicas int, rate float64, late time.Duration, length
 			member := together.Join()
 			first = member
 			gate := throttle.New(func(string) throttle.Rules { return rules }, random.Float64, func(throttle.Transition) {})
-			gate.SetPart(throttle.Part{N: replicas, I: i}, time.Now())
+			gate.SetShare(throttle.Share{N: replicas, I: i}, time.Now())
 			l := retry.NewScheduler(busy{member, func() time.Duration { return time.Duration(random.Int64N(int64(late) + 1)) }}, g, gate,
 				func(retry.Event) {}, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
 			running.Go(func() { l.Run(ctx, time.Second) })

@@ -31,7 +31,7 @@ import (
 // Dead-lettered again without an outage: the same happens when the leader of a work queue
 // moves, which our connection does not notice. So each dead letter is looked up that has a
 // message-id, for by that its publisher tells it from any other: an equal one, with the
-// same message-id, from the same queue, within moved, is a copy. Should a publisher repeat
+// same message-id, from the same queue, within maxLeaderMove, is a copy. Should a publisher repeat
 // message-id and content nevertheless, a consumer that drops what has the same id would
 // drop its second message: but that one alone, since from the third on the content is known
 // to be repeated and proves nothing. Without a message-id such a copy cannot be distinguished from
@@ -59,13 +59,13 @@ type receipt struct {
 // receipt, of another process; where there is none, began is zero.
 type outage struct{ began, ended time.Time }
 
-// before and after bound, by x-death's time, which dead letters RabbitMQ may publish
+// marginBefore and marginAfter bound, by x-death's time, which dead letters RabbitMQ may publish
 // again when its node is back, and which may be such copies.
-const before, after = 30 * time.Second, 30 * time.Second
+const marginBefore, marginAfter = 30 * time.Second, 30 * time.Second
 
-// blind bounds how long ago an outage that was not seen may have begun: a service that was
+// maxUnseenOutage bounds how long ago an outage that was not seen may have begun: a service that was
 // stopped overnight is no reason to take an equal message for a copy.
-const blind = 10 * time.Minute
+const maxUnseenOutage = 10 * time.Minute
 
 // middle is about when the node stopped, between a first and its copy.
 func (o outage) middle() time.Time {
@@ -74,18 +74,18 @@ func (o outage) middle() time.Time {
 
 // precedes tells whether what died then may be published again after the outage.
 func (o outage) precedes(died time.Time) bool {
-	return !o.began.IsZero() && !died.Before(o.began.Add(-before)) && !died.After(o.middle())
+	return !o.began.IsZero() && !died.Before(o.began.Add(-marginBefore)) && !died.After(o.middle())
 }
 
 // follows tells whether what died then may be a copy. x-death has whole seconds.
 func (o outage) follows(died time.Time) bool {
-	return !o.began.IsZero() && died.Add(time.Second).After(o.middle()) && !died.After(o.ended.Add(after))
+	return !o.began.IsZero() && died.Add(time.Second).After(o.middle()) && !died.After(o.ended.Add(marginAfter))
 }
 
-// moved bounds how far apart, by x-death's time, two copies are dead-lettered when a queue's
+// maxLeaderMove bounds how far apart, by x-death's time, two copies are dead-lettered when a queue's
 // leader moves: until RabbitMQ notices that a node hangs (net_ticktime, 60 s by default, and a
 // quarter more), another leads, and their clocks may differ.
-const moved = 2 * time.Minute
+const maxLeaderMove = 2 * time.Minute
 
 // named tells whether a message was dead-lettered by RabbitMQ and has a message-id.
 func named(d *wire.Delivery) bool {
@@ -164,7 +164,7 @@ func (r *receipts) matchesAgain(k *receipt, f [16]byte, named bool) bool {
 	if k.deadLetteredAgain || first.IsZero() || died.IsZero() {
 		return false
 	}
-	return named && died.Sub(first).Abs() <= moved ||
+	return named && died.Sub(first).Abs() <= maxLeaderMove ||
 		first.Before(died) && r.outage.precedes(first) && r.outage.follows(died)
 }
 

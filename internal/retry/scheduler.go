@@ -16,38 +16,39 @@ import (
 )
 
 const (
-	batch      = 512
+	maxBatch   = 512
 	batchBytes = 16 << 20
 	// InFlight is the most messages that can be claimed and not yet settled. It
-	// bounds memory, and how many messages a crash can double. See flights for
+	// bounds memory, and how many messages a crash can duplicate. See flights for
 	// what one destination may have of it.
 	InFlight = 2560
-	// inFlightBytes bounds their bodies the same way, but for one batch more.
+	// inFlightBytes bounds their bodies the same way; it is exceeded by at most one batch.
 	inFlightBytes = 32 << 20
 	// From largeBody on the memory of a body is freed as soon as RabbitMQ has it: until the
 	// next garbage collection the following one would be beside it.
 	largeBody = 8 << 20
-	// together is how many answered batches are settled in one commit at most.
-	together = 32
+	// maxSettled is how many answered batches are settled in one commit at most.
+	maxSettled = 32
 
-	// late is by how much the throttle lets the scheduler catch up. On a busy machine it is
+	// catchUp is by how much the throttle lets the scheduler catch up. On a busy machine it is
 	// woken late, and waits for store and RabbitMQ.
-	late = 500 * time.Millisecond
+	catchUp = 500 * time.Millisecond
 
-	firstRest = 250 * time.Millisecond
-	longest   = 15 * time.Second
+	minBackoff = 250 * time.Millisecond
+	maxBackoff = 15 * time.Second
 )
 
-// Giver publishes claims of one lane, as Sender does.
-type Giver interface {
+// BatchSender publishes claims of one lane, as Sender does. wait returns their results.
+type BatchSender interface {
 	Send(ctx context.Context, queue string, claims []store.Claim) (wait func(context.Context) []Result)
 }
 
-// Gate limits how many due messages may be retried to a queue now, as throttle.Gate does.
+// Throttle limits how many due messages may be retried to a queue now, as throttle.Throttle
+// does. Where Allow allows fewer than most, retryAt is when to ask again.
 // What it allows is reported to Unsent or Retried. Forwarded messages do not pass it.
-type Gate interface {
-	Late(by time.Duration)
-	Allow(queue string, most int, now time.Time) (n int, again time.Time)
+type Throttle interface {
+	SetCatchUp(by time.Duration)
+	Allow(queue string, most int, now time.Time) (n int, retryAt time.Time)
 	Unsent(queue string, n int, now time.Time)
 	Retried(queue string, ids []uuid.UUID, now time.Time)
 }
@@ -61,12 +62,12 @@ type Store interface {
 // Scheduler publishes due messages, lane by lane. Make one with NewScheduler and call Run
 // once.
 type Scheduler struct {
-	store  Store
-	give   Giver
-	gate   Gate
-	events Listener
-	log    *slog.Logger
-	report func(lane store.Lane, err error)
+	store    Store
+	sender   BatchSender
+	throttle Throttle
+	events   Listener
+	log      *slog.Logger
+	report   func(lane store.Lane, err error)
 
 	flights  flights
 	woken    chan struct{} // something was settled
@@ -75,31 +76,31 @@ type Scheduler struct {
 	// the limits in flight cut short continues with the others.
 	served map[store.Lane]bool
 
-	mu      sync.Mutex
-	resting map[store.Lane]rest // lanes that back off
-	paused  map[string]bool     // queues whose retries a person has paused, see pause.go
+	mu       sync.Mutex
+	backoffs map[store.Lane]backoff // lanes that back off
+	paused   map[string]bool        // queues whose retries a person has paused, see pause.go
 }
 
-type rest struct {
+type backoff struct {
 	until time.Time
 	tries int
 }
 
-// sent is a batch whose answers are awaited.
+// sent is a batch that was published and is not settled yet.
 type sent struct {
-	lane   store.Lane
-	claims []store.Claim
-	wait   func(context.Context) []Result
-	fates  []Result // once answered
-	filled bool     // the window of its destination
+	lane         store.Lane
+	claims       []store.Claim
+	wait         func(context.Context) []Result
+	results      []Result // once RabbitMQ has answered
+	filledWindow bool     // the batch filled the window of its destination
 }
 
 // NewScheduler makes a scheduler. report receives why a lane is stuck, and nil when it works
 // again; it is called on change only.
-func NewScheduler(s Store, g Giver, gate Gate, events Listener, log *slog.Logger, report func(lane store.Lane, err error)) *Scheduler {
-	gate.Late(late)
-	return &Scheduler{store: s, give: g, gate: gate, events: events, log: log, report: report,
-		resting: map[store.Lane]rest{}, paused: map[string]bool{}, served: map[store.Lane]bool{}, woken: make(chan struct{}, 1),
+func NewScheduler(s Store, sender BatchSender, throttle Throttle, events Listener, log *slog.Logger, report func(lane store.Lane, err error)) *Scheduler {
+	throttle.SetCatchUp(catchUp)
+	return &Scheduler{store: s, sender: sender, throttle: throttle, events: events, log: log, report: report,
+		backoffs: map[store.Lane]backoff{}, paused: map[string]bool{}, served: map[store.Lane]bool{}, woken: make(chan struct{}, 1),
 		flights: flights{by: map[store.Lane]*flight{}}, troubles: troubles{since: map[string]time.Time{}}}
 }
 
@@ -109,47 +110,47 @@ func NewScheduler(s Store, g Giver, gate Gate, events Listener, log *slog.Logger
 // This goroutine claims and publishes, in due order. One for each batch waits for RabbitMQ's
 // answers, since those of one lane may take long. One settles what was answered. So the next
 // batches are under way while others are confirmed or made durable.
-func (l *Scheduler) Run(ctx context.Context, grace time.Duration) {
+func (s *Scheduler) Run(ctx context.Context, grace time.Duration) {
 	settleCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(grace, cancel) })
 	defer stop()
 
-	answered := make(chan sent, together)
+	answered := make(chan sent, maxSettled)
 	var settler, waiting sync.WaitGroup
 	settler.Go(func() {
-		for s := range answered {
-			l.settle(settleCtx, withWaiting(s, answered))
+		for b := range answered {
+			s.settle(settleCtx, withWaiting(b, answered))
 		}
 	})
 	defer settler.Wait()
 	defer close(answered)
 	defer waiting.Wait()
-	await := func(s sent) {
-		filled, before, after := l.flights.begin(s.lane, len(s.claims), bodies(s.claims))
-		s.filled = filled
+	await := func(b sent) {
+		filledWindow, previous, passedOn := s.flights.begin(b.lane, len(b.claims), bodies(b.claims))
+		b.filledWindow = filledWindow
 		waiting.Go(func() {
-			defer close(after)
-			s.fates = s.wait(settleCtx)
-			if before != nil {
-				<-before // the gate hears of a queue's returns in the order they were sent
+			defer close(passedOn)
+			b.results = b.wait(settleCtx)
+			if previous != nil {
+				<-previous // the throttle receives a queue's retries in the order they were sent
 			}
-			answered <- s
+			answered <- b
 		})
 	}
 
-	l.loadPauses(ctx)
-	for away := firstRest; ctx.Err() == nil; {
-		wake, err := l.sendDue(ctx, await)
-		woken, changed := l.woken, l.store.Changed()
+	s.loadPauses(ctx)
+	for storeWait := minBackoff; ctx.Err() == nil; {
+		wake, err := s.sendDue(ctx, await)
+		woken, changed := s.woken, s.store.Changed()
 		if err != nil {
-			l.failed(ctx, returning, err)
+			s.failed(ctx, returning, err)
 			// Whatever it is woken for, it would ask the store.
-			wake, woken, changed = away, nil, nil
-			away = min(2*away, longestAway)
+			wake, woken, changed = storeWait, nil, nil
+			storeWait = min(2*storeWait, maxStoreWait)
 		} else if ctx.Err() == nil {
-			l.works(returning)
-			away = firstRest
+			s.works(returning)
+			storeWait = minBackoff
 		}
 		timer := time.NewTimer(wake)
 		select {
@@ -163,59 +164,59 @@ func (l *Scheduler) Run(ctx context.Context, grace time.Duration) {
 }
 
 // sendDue claims and sends one batch of each lane that has something due, until
-// nothing is, and tells how long there is to wait. One batch a lane and round:
-// one with a million due messages holds up no other by more than a batch.
-func (l *Scheduler) sendDue(ctx context.Context, await func(sent)) (time.Duration, error) {
+// nothing is, and returns how long there is to wait. It sends one batch of a lane in each
+// round: a lane with a million due messages delays the others by one batch at most.
+func (s *Scheduler) sendDue(ctx context.Context, await func(sent)) (time.Duration, error) {
 	for ctx.Err() == nil {
-		next, err := l.store.Next(ctx)
+		next, err := s.store.Next(ctx)
 		if err != nil {
 			return 0, fmt.Errorf("asking what is due: %w", err)
 		}
 		slices.SortFunc(next, func(a, b store.NextDue) int { return a.Due.Compare(b.Due) })
 		now := time.Now()
-		l.flights.sweep(now)
-		wake, sentAny := l.forgetRests(next, now), len(l.served) > 0
+		s.flights.sweep(now)
+		wake, sentAny := s.forgetBackoffs(next, now), len(s.served) > 0
 		for _, n := range next {
-			if l.served[n.Lane] {
+			if s.served[n.Lane] {
 				continue
 			}
-			if !n.Forwards() && l.isPaused(n.Queue) {
+			if !n.Forwards() && s.isPaused(n.Queue) {
 				continue // until Pause says otherwise, which wakes
 			}
 			at := n.Due
-			if r := l.restUntil(n.Lane); r.After(at) {
+			if r := s.backoffUntil(n.Lane); r.After(at) {
 				at = r
 			}
 			if at.After(now) {
 				wake = min(wake, at.Sub(now))
 				continue
 			}
-			most, bytes, full := l.flights.room(n.Lane, now)
+			most, bytes, full := s.flights.room(n.Lane, now)
 			if full {
-				return longest, nil // until something is settled, which wakes
+				return maxBackoff, nil // until something is settled, which wakes
 			}
 			if most == 0 {
 				continue // the same
 			}
-			most, again := l.allow(n.Lane, most, now)
+			most, again := s.allow(n.Lane, most, now)
 			if most == 0 {
 				if !again.IsZero() {
 					wake = min(wake, max(again.Sub(now), time.Millisecond))
 				}
 				continue // until then, or until Wake
 			}
-			claims, err := l.store.Claim(ctx, n.Lane, now, most, bytes)
-			l.unsent(n.Lane, most-len(claims), now)
+			claims, err := s.store.Claim(ctx, n.Lane, now, most, bytes)
+			s.reportUnsent(n.Lane, most-len(claims), now)
 			if err != nil {
 				return 0, fmt.Errorf("claiming what is due for queue %q: %w", n.Lane, err)
 			}
 			if len(claims) == 0 {
 				continue
 			}
-			sentAny, l.served[n.Lane] = true, true
-			await(sent{lane: n.Lane, claims: claims, wait: l.give.Send(ctx, n.Queue, claims)})
+			sentAny, s.served[n.Lane] = true, true
+			await(sent{lane: n.Lane, claims: claims, wait: s.sender.Send(ctx, n.Queue, claims)})
 		}
-		clear(l.served)
+		clear(s.served)
 		if !sentAny {
 			return wake, nil
 		}
@@ -223,19 +224,19 @@ func (l *Scheduler) sendDue(ctx context.Context, await func(sent)) (time.Duratio
 	return 0, nil
 }
 
-// allow asks the gate how many may return. What is forwarded waits for no rate, breaker
-// or consumer of its work queue.
-func (l *Scheduler) allow(lane store.Lane, most int, now time.Time) (n int, again time.Time) {
+// allow asks the throttle how many messages may be retried. Forwards wait for no rate,
+// breaker or consumer of their work queue.
+func (s *Scheduler) allow(lane store.Lane, most int, now time.Time) (n int, again time.Time) {
 	if lane.Forwards() {
 		return most, time.Time{}
 	}
-	return l.gate.Allow(lane.Queue, most, now)
+	return s.throttle.Allow(lane.Queue, most, now)
 }
 
-// unsent tells the gate of what it allowed, and was not returned.
-func (l *Scheduler) unsent(lane store.Lane, n int, now time.Time) {
+// reportUnsent reports to the throttle how many that it allowed were not retried.
+func (s *Scheduler) reportUnsent(lane store.Lane, n int, now time.Time) {
 	if !lane.Forwards() {
-		l.gate.Unsent(lane.Queue, n, now)
+		s.throttle.Unsent(lane.Queue, n, now)
 	}
 }
 
@@ -243,13 +244,13 @@ func (l *Scheduler) unsent(lane store.Lane, n int, now time.Time) {
 // sync serves them all.
 func withWaiting(first sent, answered <-chan sent) []sent {
 	all := []sent{first}
-	for len(all) < together {
+	for len(all) < maxSettled {
 		select {
-		case s, ok := <-answered:
+		case b, ok := <-answered:
 			if !ok {
 				return all
 			}
-			all = append(all, s)
+			all = append(all, b)
 		default:
 			return all
 		}
@@ -258,75 +259,75 @@ func withWaiting(first sent, answered <-chan sent) []sent {
 }
 
 // settle ends the claims of batches that were answered: what RabbitMQ
-// confirmed is deleted, what can never return is parked, the rest goes on
-// waiting while its lane rests.
-func (l *Scheduler) settle(ctx context.Context, batches []sent) {
+// confirmed is deleted, messages that can never be retried are parked, and the others
+// continue to wait while their lane backs off.
+func (s *Scheduler) settle(ctx context.Context, batches []sent) {
 	now := time.Now()
 	var outcomes []store.Outcome
 	var back []store.Claim
 	obstacles := make([]error, len(batches))
-	for i, s := range batches {
+	for i, b := range batches {
 		var obstacle error
-		for j, f := range s.fates {
+		for j, f := range b.results {
 			switch {
 			case f.Done:
-				outcomes = append(outcomes, store.Outcome{Claim: s.claims[j], At: now})
+				outcomes = append(outcomes, store.Outcome{Claim: b.claims[j], At: now})
 			case f.Park != "":
-				outcomes = append(outcomes, store.Outcome{Claim: s.claims[j], Park: f.Park, At: now})
+				outcomes = append(outcomes, store.Outcome{Claim: b.claims[j], Park: f.Park, At: now})
 			default:
-				back = append(back, s.claims[j])
-				if obstacle == nil || errors.Is(obstacle, Again) {
+				back = append(back, b.claims[j])
+				if obstacle == nil || errors.Is(obstacle, ErrRebound) {
 					obstacle = f.Err
 				}
 			}
 		}
-		l.tell(s, now)
-		l.rest(s.lane, obstacle)
+		s.reportResults(b, now)
+		s.setBackoff(b.lane, obstacle)
 		obstacles[i] = obstacle
 	}
 	if len(outcomes) > 0 {
-		l.untilDone(ctx, settling, func() error { _, err := l.store.Settle(ctx, outcomes); return err })
+		s.untilDone(ctx, settling, func() error { _, err := s.store.Settle(ctx, outcomes); return err })
 	}
 	for _, o := range outcomes {
 		if r := o.Claim.Record; o.Park != "" {
-			l.events(Event{Kind: Parked, At: o.At, Queue: r.Queue, ID: r.ID, Attempt: r.Attempt, Reason: r.Reason, Why: o.Park})
+			s.events(Event{Kind: Parked, At: o.At, Queue: r.Queue, ID: r.ID, Attempt: r.Attempt, Reason: r.Reason, Why: o.Park})
 		}
 	}
 	if len(back) > 0 {
-		l.untilDone(ctx, settling, func() error { return l.store.Release(ctx, back) })
+		s.untilDone(ctx, settling, func() error { return s.store.Release(ctx, back) })
 	}
 	large := false
-	for i, s := range batches {
-		large = large || slices.ContainsFunc(s.claims, func(c store.Claim) bool { return len(c.Record.Message.Body) >= largeBody })
-		l.flights.end(&s, obstacles[i] == nil)
+	for i, b := range batches {
+		large = large || slices.ContainsFunc(b.claims, func(c store.Claim) bool { return len(c.Record.Message.Body) >= largeBody })
+		s.flights.end(&b, obstacles[i] == nil)
 		batches[i] = sent{}
 	}
 	if large {
 		outcomes, back = nil, nil
 		debug.FreeOSMemory()
 	}
-	l.Wake()
+	s.Wake()
 }
 
-// tell the gate what became of a batch it has allowed.
-func (l *Scheduler) tell(s sent, now time.Time) {
-	if s.lane.Forwards() {
+// reportResults reports to the throttle what became of a batch that it allowed.
+func (s *Scheduler) reportResults(b sent, now time.Time) {
+	if b.lane.Forwards() {
 		return
 	}
-	ids := make([]uuid.UUID, 0, len(s.claims))
-	for i, f := range s.fates {
-		if r := s.claims[i].Record; f.Done && r.Forward == nil {
+	ids := make([]uuid.UUID, 0, len(b.claims))
+	for i, f := range b.results {
+		if r := b.claims[i].Record; f.Done && r.Forward == nil {
 			ids = append(ids, r.ID)
 		}
 	}
-	l.gate.Retried(s.lane.Queue, ids, now)
-	l.gate.Unsent(s.lane.Queue, len(s.claims)-len(ids), now)
+	s.throttle.Retried(b.lane.Queue, ids, now)
+	s.throttle.Unsent(b.lane.Queue, len(b.claims)-len(ids), now)
 }
 
-// Wake makes the loop ask the gate again: more may return than it said last.
-func (l *Scheduler) Wake() {
+// Wake makes the scheduler ask the throttle again: it may allow more than it did last.
+func (s *Scheduler) Wake() {
 	select {
-	case l.woken <- struct{}{}:
+	case s.woken <- struct{}{}:
 	default:
 	}
 }
@@ -338,32 +339,32 @@ func bodies(claims []store.Claim) (n int) {
 	return n
 }
 
-// rest keeps a lane's messages waiting after an obstacle, longer each time, and
-// forgets it when a batch went through.
-func (l *Scheduler) rest(lane store.Lane, obstacle error) {
-	l.mu.Lock()
-	r, was := l.resting[lane]
+// setBackoff keeps a lane's messages waiting after an obstacle, longer each time, and ends
+// the backoff when a batch went through.
+func (s *Scheduler) setBackoff(lane store.Lane, obstacle error) {
+	s.mu.Lock()
+	r, was := s.backoffs[lane]
 	switch {
 	case obstacle == nil:
-		delete(l.resting, lane)
-	case errors.Is(obstacle, Again) && r.tries == 0:
+		delete(s.backoffs, lane)
+	case errors.Is(obstacle, ErrRebound) && r.tries == 0:
 		// Bound again: at once, but only once, or a queue that is bound and yet
 		// unroutable would spin.
-		l.resting[lane] = rest{until: time.Now(), tries: 1}
+		s.backoffs[lane] = backoff{until: time.Now(), tries: 1}
 	case errors.Is(obstacle, ErrAsked): // the answer is on its way
-		l.resting[lane] = rest{until: time.Now().Add(firstRest << min(r.tries, 2)), tries: r.tries + 1}
+		s.backoffs[lane] = backoff{until: time.Now().Add(minBackoff << min(r.tries, 2)), tries: r.tries + 1}
 	default:
-		l.resting[lane] = rest{until: time.Now().Add(min(firstRest<<min(r.tries, 16), longest)), tries: r.tries + 1}
+		s.backoffs[lane] = backoff{until: time.Now().Add(min(minBackoff<<min(r.tries, 16), maxBackoff)), tries: r.tries + 1}
 	}
-	l.mu.Unlock()
-	if obstacle == nil && !was || errors.Is(obstacle, Again) || errors.Is(obstacle, ErrAsked) || errors.Is(obstacle, context.Canceled) {
+	s.mu.Unlock()
+	if obstacle == nil && !was || errors.Is(obstacle, ErrRebound) || errors.Is(obstacle, ErrAsked) || errors.Is(obstacle, context.Canceled) {
 		return
 	}
-	l.report(lane, obstacle)
+	s.report(lane, obstacle)
 }
 
-func (l *Scheduler) restUntil(lane store.Lane) time.Time {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.resting[lane].until
+func (s *Scheduler) backoffUntil(lane store.Lane) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.backoffs[lane].until
 }

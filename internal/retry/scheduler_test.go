@@ -79,8 +79,8 @@ func play(t *testing.T, length time.Duration, answer func(string, int) retry.Res
 	return sent, left, reports
 }
 
-// open is a gate that lets all through.
-func open() *throttle.Gate {
+// open is a throttle without limits.
+func open() *throttle.Throttle {
 	return throttle.New(func(string) throttle.Rules { return throttle.Rules{} }, rand.Float64, func(throttle.Transition) {})
 }
 
@@ -118,7 +118,7 @@ func TestAFailingQueueRests(t *testing.T) {
 // A queue that is bound again is tried at once, but one that stays unroutable
 // does not make the loop spin.
 func TestBoundAgainDoesNotSpin(t *testing.T) {
-	sent, left, _ := play(t, 10*time.Second, func(string, int) retry.Result { return retry.Result{Err: retry.Again} }, func(now time.Time) []*store.Record {
+	sent, left, _ := play(t, 10*time.Second, func(string, int) retry.Result { return retry.Result{Err: retry.ErrRebound} }, func(now time.Time) []*store.Record {
 		return []*store.Record{record("q", "x", now)}
 	})
 	if len(sent) < 3 || len(sent) > 12 || left != 1 {

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// longestAway is how long the loop waits at most before it asks a store again that has
-// failed: so late it goes on when the store is back.
-const longestAway = time.Second
+// maxStoreWait is how long the scheduler waits at most before it tries a store again that
+// has failed, and so how late it notices that the store works again.
+const maxStoreWait = time.Second
 
 // What the store is asked for.
 const (
@@ -25,39 +25,39 @@ type troubles struct {
 }
 
 // failed says, once, that the store fails at something.
-func (l *Scheduler) failed(ctx context.Context, at string, err error) {
-	l.troubles.mu.Lock()
-	defer l.troubles.mu.Unlock()
-	if _, known := l.troubles.since[at]; known || ctx.Err() != nil {
+func (s *Scheduler) failed(ctx context.Context, at string, err error) {
+	s.troubles.mu.Lock()
+	defer s.troubles.mu.Unlock()
+	if _, known := s.troubles.since[at]; known || ctx.Err() != nil {
 		return
 	}
-	l.troubles.since[at] = time.Now()
-	l.log.Error("store: "+at+" fails; trying again until it works", "error", err)
+	s.troubles.since[at] = time.Now()
+	s.log.Error("store: "+at+" fails; trying again until it works", "error", err)
 }
 
 // works says, once, that it does not any more.
-func (l *Scheduler) works(at string) {
-	l.troubles.mu.Lock()
-	defer l.troubles.mu.Unlock()
-	if since, known := l.troubles.since[at]; known {
-		delete(l.troubles.since, at)
-		l.log.Info("store: "+at+" works again", "after", time.Since(since).Round(time.Millisecond))
+func (s *Scheduler) works(at string) {
+	s.troubles.mu.Lock()
+	defer s.troubles.mu.Unlock()
+	if since, known := s.troubles.since[at]; known {
+		delete(s.troubles.since, at)
+		s.log.Info("store: "+at+" works again", "after", time.Since(since).Round(time.Millisecond))
 	}
 }
 
 // untilDone tries again while the store fails: a claim must not be forgotten, or its
 // message would wait until the next start; nor what a person holds back.
-func (l *Scheduler) untilDone(ctx context.Context, what string, try func() error) {
-	for wait := firstRest; ; wait = min(2*wait, longestAway) {
+func (s *Scheduler) untilDone(ctx context.Context, what string, try func() error) {
+	for wait := minBackoff; ; wait = min(2*wait, maxStoreWait) {
 		err := try()
 		if err == nil {
-			l.works(what)
+			s.works(what)
 			return
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		l.failed(ctx, what, err)
+		s.failed(ctx, what, err)
 		select {
 		case <-ctx.Done():
 			return

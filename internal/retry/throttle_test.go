@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 )
 
-// counting is a gate that opens at a time, allows a few at once, and counts.
+// counting is a throttle that opens at a time, allows a few at once, and counts.
 type counting struct {
 	mu      sync.Mutex
 	opens   time.Time
@@ -38,7 +38,7 @@ func (g *counting) Allow(_ string, most int, now time.Time) (n int, again time.T
 	return n, time.Time{}
 }
 
-func (g *counting) Late(time.Duration) {}
+func (g *counting) SetCatchUp(time.Duration) {}
 
 func (g *counting) Unsent(_ string, n int, _ time.Time) {
 	g.mu.Lock()
@@ -63,7 +63,7 @@ func (b *batches) Send(ctx context.Context, queue string, claims []store.Claim) 
 	return b.giver.Send(ctx, queue, claims)
 }
 
-// Nothing is sent before the gate opens, and no more at once than it allows. It learns of
+// Nothing is sent before the throttle opens, and no more at once than it allows. It learns of
 // each that was allowed whether it was retried: one that failed, was parked, or was not
 // there, was not, and another may be in its place.
 func TestTheGateIsObeyedAndToldWhatBecameOfWhatItAllowed(t *testing.T) {

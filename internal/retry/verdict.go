@@ -16,19 +16,19 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// longestText bounds what is kept and sent on of a header: properties that do not
-// fit one frame cost the whole connection.
-const longestText = 2048
+// maxText bounds what is kept and sent on of a header: RabbitMQ closes the connection on
+// which properties do not fit one frame.
+const maxText = 2048
 
-// judge makes a record of a dead letter: waiting until its due time, parked with
+// decide makes a record of a dead letter: waiting until its due time, parked with
 // the reason, waiting to be forwarded, or to be discarded. Nothing in a message can make it
-// fail: what cannot be decided about is parked. i is its place in the batch.
+// fail: undecidable messages are parked. i is its place in the batch.
 //
-// away is how it is to wait in RabbitMQ; nil when it does not wait there.
-func (f *Intake) judge(ctx context.Context, i int, d *wire.Delivery, rules *Rules, now time.Time) (rec *store.Record, action policy.Action, away *held) {
+// delayed is how the message waits in RabbitMQ; nil when it does not wait there.
+func (in *Intake) decide(ctx context.Context, i int, d *wire.Delivery, rules *Rules, now time.Time) (rec *store.Record, action policy.Action, delayed *delayedMessage) {
 	defer func() {
 		if p := recover(); p != nil {
-			rec, action, away = unread(d, now, p), policy.Park, nil
+			rec, action, delayed = parkUnreadable(d, now, p), policy.Park, nil
 		}
 	}()
 
@@ -38,8 +38,8 @@ func (f *Intake) judge(ctx context.Context, i int, d *wire.Delivery, rules *Rule
 		Queue: o.queue, Reason: o.reason, Proven: o.proven,
 		FailedAt: now, Message: *m,
 	}
-	who := f.identify(i, d, now)
-	rec.ID, rec.Fingerprint, rec.FirstFailed = who.id, who.fingerprint, who.first
+	known := in.identify(i, d, now)
+	rec.ID, rec.Fingerprint, rec.FirstFailed = known.id, known.fingerprint, known.first
 	rec.Message.Exchange, rec.Message.RoutingKey = o.exchange, o.routingKey
 	addNote(rec, d.Note)
 	before, note := headers.Failures(m)
@@ -49,13 +49,13 @@ func (f *Intake) judge(ctx context.Context, i int, d *wire.Delivery, rules *Rule
 		rec.FirstFailed = headers.FirstFailed(m, now)
 	}
 	if o.returned && m.UserID == "" {
-		// We took user-id off when we returned it; only then is this header ours.
+		// We removed user-id when we retried it; only then is this header ours.
 		rec.Message.UserID, _ = m.Headers[wire.HeaderUserID].(string)
 	}
 	switch {
-	case o.proven && f.prove != nil:
-		f.prove(o.queue)
-	case !o.proven && !f.names.admit(ctx, o.queue, m.UserID):
+	case o.proven && in.markProven != nil:
+		in.markProven(o.queue)
+	case !o.proven && !in.names.admit(ctx, o.queue, m.UserID):
 		rec.Queue = ""
 		return rec, park(rec, now, tooMany(o.queue)), nil
 	}
@@ -72,7 +72,7 @@ func (f *Intake) judge(ctx context.Context, i int, d *wire.Delivery, rules *Rule
 
 	failure := policy.Failure{Queue: o.queue, Reason: o.reason, Attempt: rec.Attempt, Seed: seed(rec.ID, rec.Attempt)}
 	if d.From == wire.ExchangeFailures {
-		rec.Error = text(m, wire.HeaderError)
+		rec.Error = headerText(m, wire.HeaderError)
 		failure.Suggested, note = headers.Suggested(m)
 		addNote(rec, note)
 	}
@@ -83,32 +83,32 @@ func (f *Intake) judge(ctx context.Context, i int, d *wire.Delivery, rules *Rule
 	}
 	switch v.Action {
 	case policy.Retry:
-		until(rec, now.Add(v.Delay))
-		// Where messages stand behind each other a wait of its own would hold up
-		// others.
+		waitUntil(rec, now.Add(v.Delay))
+		// In a way that blocks at the head, a suggested delay would delay others.
 		if way := rules.Ways[p.Name]; way != nil && (failure.Suggested == 0 || !way.Limits().Blocks) {
-			away = &held{rec: rec, way: way, delay: v.Delay}
+			delayed = &delayedMessage{rec: rec, way: way, delay: v.Delay}
 		}
 	case policy.Forward:
-		// It goes by way of the store, so that an exchange that is not there
+		// It is forwarded from the store, so that an exchange that does not exist
 		// never stops the intake.
 		rec.Forward = &store.Destination{Exchange: v.Forward.Exchange, RoutingKey: v.Forward.RoutingKey}
-		until(rec, now)
+		waitUntil(rec, now)
 	case policy.Park:
 		park(rec, now, v.Why)
 	}
-	return rec, v.Action, away
+	return rec, v.Action, delayed
 }
 
-// unread parks what could not be decided about, with the reason.
-func unread(d *wire.Delivery, now time.Time, why any) *store.Record {
+// parkUnreadable parks what could not be decided about, with the reason.
+func parkUnreadable(d *wire.Delivery, now time.Time, why any) *store.Record {
 	rec := &store.Record{ID: uuid.Must(uuid.NewV7()), FailedAt: now, FirstFailed: now, Message: d.Message}
 	park(rec, now, fmt.Sprintf("it could not be read: %v", why))
 	return rec
 }
 
-// until rounds up: stores keep microseconds, and early is never.
-func until(rec *store.Record, due time.Time) {
+// waitUntil rounds up, since stores keep microseconds: a message is never retried before it
+// is due.
+func waitUntil(rec *store.Record, due time.Time) {
 	rec.State = store.Waiting
 	rec.Due = due.Add(time.Microsecond - 1).Truncate(time.Microsecond)
 }
@@ -124,14 +124,15 @@ func seed(id uuid.UUID, attempt int) uint64 {
 	return binary.BigEndian.Uint64(id[8:]) ^ uint64(attempt)*0x9e3779b97f4a7c15
 }
 
-// text is a header that holds one.
-func text(m *wire.Message, header string) string {
+// headerText returns a header that is a string, as text for people.
+func headerText(m *wire.Message, header string) string {
 	s, _ := m.Headers[header].(string)
-	return shown(s)
+	return printable(s)
 }
 
-// shown is text for people, of at most longestText: bytes that are not UTF-8 are \xNN.
-func shown(s string) string {
+// printable returns text for people, of at most maxText bytes: bytes that are not UTF-8
+// become \xNN.
+func printable(s string) string {
 	var b strings.Builder
 	for len(s) > 0 {
 		r, size := utf8.DecodeRuneInString(s)
@@ -139,7 +140,7 @@ func shown(s string) string {
 		if r == utf8.RuneError && size == 1 {
 			piece = fmt.Sprintf(`\x%02x`, s[0])
 		}
-		if b.Len()+len(piece) > longestText {
+		if b.Len()+len(piece) > maxText {
 			break
 		}
 		b.WriteString(piece)

@@ -26,7 +26,7 @@ const (
 // consumers is the gate that the loop asks: it knows how many consumers the queues
 // have for which something is due, and pauses retries until that is known.
 type consumers struct {
-	*throttle.Gate
+	*throttle.Throttle
 	// enrolled tells whether a queue can be retried to: of a name that a report made
 	// up RabbitMQ is asked nothing else.
 	enrolled func(queue string) (yes, known bool)
@@ -66,12 +66,12 @@ func (c *consumers) Allow(queue string, most int, now time.Time) (n int, again t
 	if !until.IsZero() {
 		return 0, until
 	}
-	if yes && c.rules(queue).NoConsumer != throttle.Retry {
+	if yes && c.rules(queue).NoConsumer != throttle.RetryWithoutConsumers {
 		if until := c.unknown(queue, now); !until.IsZero() {
 			return 0, until
 		}
 	}
-	return c.Gate.Allow(queue, most, now)
+	return c.Throttle.Allow(queue, most, now)
 }
 
 // asked tells whether a queue can be retried to, or until when to wait for
@@ -143,7 +143,7 @@ func (c *consumers) round(ctx context.Context) time.Duration {
 	now := time.Now()
 	if next, err := c.due(ctx); err == nil {
 		for _, n := range next {
-			if n.Forwards() || !n.Due.Before(now.Add(askSome)) || c.rules(n.Queue).NoConsumer == throttle.Retry {
+			if n.Forwards() || !n.Due.Before(now.Add(askSome)) || c.rules(n.Queue).NoConsumer == throttle.RetryWithoutConsumers {
 				continue
 			}
 			if yes, _ := c.enrolled(n.Queue); yes {
@@ -176,7 +176,7 @@ func (c *consumers) turn(now time.Time) (ask, forgotten []string, wait time.Dura
 	maps.DeleteFunc(c.unsure, func(_ string, since time.Time) bool { return now.Sub(since) > watchedFor })
 	for q, w := range c.queues {
 		switch {
-		case now.Sub(w.due) > watchedFor || c.rules(q).NoConsumer == throttle.Retry:
+		case now.Sub(w.due) > watchedFor || c.rules(q).NoConsumer == throttle.RetryWithoutConsumers:
 			delete(c.queues, q)
 			if w.consumers == 0 {
 				forgotten = append(forgotten, q)

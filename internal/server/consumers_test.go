@@ -27,7 +27,7 @@ func (a *asked) set(change func()) { a.mu.Lock(); change(); a.mu.Unlock() }
 func watching(t *testing.T, a *asked, rules throttle.Rules, f func(c *consumers, allowed func() int)) {
 	synctest.Test(t, func(t *testing.T) {
 		gate := throttle.New(func(string) throttle.Rules { return rules }, func() float64 { return 0 }, func(throttle.Transition) {})
-		c := &consumers{Gate: gate, rules: func(string) throttle.Rules { return rules }, ready: func() bool { return true }, wake: func() {},
+		c := &consumers{Throttle: gate, rules: func(string) throttle.Rules { return rules }, ready: func() bool { return true }, wake: func() {},
 			nudged: make(chan struct{}, 1), queues: map[string]*watched{}, unsure: map[string]time.Time{},
 			enrolled: func(string) (yes, known bool) { return true, true },
 			due: func(context.Context) (all []store.NextDue, err error) {
@@ -136,7 +136,7 @@ func TestAQueueWithNothingDueIsForgotten(t *testing.T) {
 
 func TestQueuesThatAreReadWithBasicGetAreNotAskedFor(t *testing.T) {
 	a := &asked{n: map[string]int{}, due: []string{"q"}}
-	watching(t, a, throttle.Rules{NoConsumer: throttle.Retry}, func(c *consumers, allowed func() int) {
+	watching(t, a, throttle.Rules{NoConsumer: throttle.RetryWithoutConsumers}, func(c *consumers, allowed func() int) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if n := allowed(); n != 5 || a.asks != 0 {

@@ -33,7 +33,7 @@ const breakerPrefix = "breaker-state/"
 type replica struct {
 	*cluster.Replicas
 	store   store.Shared
-	gate    *throttle.Gate
+	gate    *throttle.Throttle
 	loop    *retry.Scheduler
 	console *console.Console
 	rates   *rates
@@ -52,7 +52,7 @@ type replica struct {
 	reread time.Time // when what is known of operations was read again last
 
 	// of Parted alone
-	judged map[string]throttle.Judged
+	judged map[string]throttle.RetryStats
 	judge  time.Time // when it was said last
 }
 
@@ -75,10 +75,10 @@ func (f *replica) id() string {
 func (f *replica) parted(p cluster.Part) {
 	now := time.Now()
 	f.others.Store(len(f.All()) > 1)
-	if f.gate.SetPart(throttle.Part(p), now) {
+	if f.gate.SetShare(throttle.Share(p), now) {
 		f.loop.Wake()
 	}
-	judged := f.gate.Judged(now)
+	judged := f.gate.RetryStats(now)
 	if !f.others.Load() || len(judged)+len(f.judged) == 0 || now.Sub(f.judge) < time.Second && reflect.DeepEqual(judged, f.judged) {
 		return
 	}
@@ -171,10 +171,10 @@ func (f *replica) follow(ctx context.Context) error {
 	return err
 }
 
-func (f *replica) standings(ctx context.Context) (map[string]throttle.Standing, error) {
-	all := map[string]throttle.Standing{}
+func (f *replica) standings(ctx context.Context) (map[string]throttle.BreakerState, error) {
+	all := map[string]throttle.BreakerState{}
 	err := f.store.Entries(ctx, breakerPrefix, "", func(e store.Entry) (bool, error) {
-		var s throttle.Standing
+		var s throttle.BreakerState
 		if err := json.Unmarshal(e.Value, &s); err != nil {
 			return false, fmt.Errorf("the state of breaker %q: %w", e.Name, err)
 		}
@@ -191,7 +191,7 @@ func (f *replica) decide(term context.Context) error {
 		return err
 	}
 	var entries []store.Entry
-	is := f.gate.Standings(time.Now())
+	is := f.gate.BreakerStates(time.Now())
 	for queue, s := range is {
 		if was, ok := written[queue]; ok && was.Number == s.Number {
 			continue
@@ -237,9 +237,9 @@ func (f *replica) hear(s cluster.Said) {
 		f.rates.heard(queue, n, now)
 	}
 	if s.Breakers != nil {
-		var all map[string]throttle.Judged
+		var all map[string]throttle.RetryStats
 		if json.Unmarshal(s.Breakers, &all) == nil {
-			f.gate.Heard(s.From, all, now)
+			f.gate.Receive(s.From, all, now)
 		}
 	}
 }
@@ -327,7 +327,7 @@ func (s *tenant) joinFleet(ctx context.Context) error {
 	f.gate, f.loop, f.console, f.rates = s.gate, s.loop, s.console, &s.rates
 	f.alone = []func(context.Context){s.console.Lead, s.notify.Run, s.guarded.Forget}
 	f.gate.SetLeads(false)
-	f.gate.SetPart(throttle.Part{}, time.Now())
+	f.gate.SetShare(throttle.Share{}, time.Now())
 	if err := f.console.Look(ctx, f.loop.SetPauses); err != nil {
 		return err
 	}

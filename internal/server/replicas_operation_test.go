@@ -16,7 +16,7 @@ import (
 // third runs at the leader, goes on where it was when that dies, and does each message
 // once.
 func TestAnOperationIsOfAllTogether(t *testing.T) {
-	together(t, throttle.Rules{NoConsumer: throttle.Retry}, func(t *testing.T, s *scene) {
+	together(t, throttle.Rules{NoConsumer: throttle.RetryWithoutConsumers}, func(t *testing.T, s *scene) {
 		ctx := context.Background()
 		for range 3 {
 			s.join()

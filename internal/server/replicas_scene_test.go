@@ -112,7 +112,7 @@ func (s *scene) join() *node {
 	f.rates = &n.rates
 	f.gate = throttle.New(func(string) throttle.Rules { return s.rules }, func() float64 { return 0.5 }, func(t throttle.Transition) {
 		s.mu.Lock()
-		if !t.Followed {
+		if !t.FromLeader {
 			s.changes = append(s.changes, string(t.To))
 		}
 		s.mu.Unlock()
@@ -126,7 +126,7 @@ func (s *scene) join() *node {
 		Replicas: consoleReplicas{f}})
 	f.alone = []func(context.Context){f.console.Lead}
 	f.gate.SetLeads(false)
-	f.gate.SetPart(throttle.Part{}, time.Now())
+	f.gate.SetShare(throttle.Share{}, time.Now())
 	var ctx context.Context
 	ctx, n.cancel = context.WithCancel(context.Background())
 	s.mu.Lock()

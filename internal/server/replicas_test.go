@@ -20,7 +20,7 @@ import (
 // seconds, also while one joins and one dies.
 func TestARateIsThatOfAllTogether(t *testing.T) {
 	const rate = 40
-	together(t, throttle.Rules{Rate: rate, NoConsumer: throttle.Retry}, func(t *testing.T, s *scene) {
+	together(t, throttle.Rules{Rate: rate, NoConsumer: throttle.RetryWithoutConsumers}, func(t *testing.T, s *scene) {
 		s.join()
 		s.join()
 		time.Sleep(3 * time.Second)
@@ -60,7 +60,7 @@ func TestARateIsThatOfAllTogether(t *testing.T) {
 // in_flight too, also where there are more replicas than may be in flight.
 func TestInFlightIsOfAllTogether(t *testing.T) {
 	for _, most := range []int{2, 7, 100} {
-		together(t, throttle.Rules{InFlight: most, Settle: time.Hour, NoConsumer: throttle.Retry}, func(t *testing.T, s *scene) {
+		together(t, throttle.Rules{InFlight: most, Settle: time.Hour, NoConsumer: throttle.RetryWithoutConsumers}, func(t *testing.T, s *scene) {
 			for range 3 {
 				s.join()
 			}
@@ -82,7 +82,7 @@ var boss = auth.Caller{Name: "ann", How: "token", Role: auth.Admin}
 
 // What a person does at one replica is in force at all within a second.
 func TestAPauseIsInForceEverywhereWithinASecond(t *testing.T) {
-	together(t, throttle.Rules{NoConsumer: throttle.Retry}, func(t *testing.T, s *scene) {
+	together(t, throttle.Rules{NoConsumer: throttle.RetryWithoutConsumers}, func(t *testing.T, s *scene) {
 		for range 3 {
 			s.join()
 		}
@@ -127,7 +127,7 @@ func TestAPauseIsInForceEverywhereWithinASecond(t *testing.T) {
 
 func TestASetBreakerIsSetEverywhereWithinASecond(t *testing.T) {
 	b := throttle.DefaultBreaker()
-	together(t, throttle.Rules{Breaker: &b, NoConsumer: throttle.Retry}, func(t *testing.T, s *scene) {
+	together(t, throttle.Rules{Breaker: &b, NoConsumer: throttle.RetryWithoutConsumers}, func(t *testing.T, s *scene) {
 		for range 3 {
 			s.join()
 		}
@@ -173,8 +173,8 @@ func TestASetBreakerIsSetEverywhereWithinASecond(t *testing.T) {
 // by any; then no one returns but the leader, its probes; and a new leader goes on
 // from there.
 func TestOneBreakerForAll(t *testing.T) {
-	b := throttle.Breaker{Share: 0.5, Least: 30, Window: time.Minute, Wait: 10 * time.Second, MaxWait: 20 * time.Second, Probes: 3, Ramp: 30 * time.Second}
-	together(t, throttle.Rules{Rate: 30, Breaker: &b, Settle: 5 * time.Second, NoConsumer: throttle.Retry}, func(t *testing.T, s *scene) {
+	b := throttle.Breaker{FailureRatio: 0.5, MinRetries: 30, Window: time.Minute, Wait: 10 * time.Second, MaxWait: 20 * time.Second, Probes: 3, Ramp: 30 * time.Second}
+	together(t, throttle.Rules{Rate: 30, Breaker: &b, Settle: 5 * time.Second, NoConsumer: throttle.RetryWithoutConsumers}, func(t *testing.T, s *scene) {
 		for range 3 {
 			s.join()
 		}

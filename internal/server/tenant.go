@@ -58,7 +58,7 @@ type tenant struct {
 	hold    *retry.DelayQueues
 	collect *retry.Collector
 	loop    *retry.Scheduler
-	gate    *throttle.Gate
+	gate    *throttle.Throttle
 	// consumers is the gate as the loop sees it.
 	consumers *consumers
 	throttles atomic.Pointer[map[string]throttle.Rules] // by policy
@@ -185,10 +185,10 @@ func (s *tenant) open(address string) error {
 	if err := s.openConsent(); err != nil {
 		return err
 	}
-	s.openGate()
+	s.openThrottle()
 	names := retry.NewNames(s.store, s.give)
-	s.flow.Vouch(names, s.give)
-	s.collect.Vouch(names)
+	s.flow.UseReportedNames(names, s.give)
+	s.collect.UseReportedNames(names)
 	s.loop = retry.NewScheduler(s.store, s.give, s.consumers, s.events, s.Log, s.laneFailed)
 	if err := s.openConsole(); err != nil {
 		return err

@@ -12,14 +12,14 @@ import (
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
-// openGate makes the throttle, which says how many due messages may be retried.
-func (s *tenant) openGate() {
+// openThrottle makes the throttle, which says how many due messages may be retried.
+func (s *tenant) openThrottle() {
 	s.gate = throttle.New(s.throttleRules, rand.Float64, s.retriesChanged)
 	s.consumers = &consumers{
-		Gate: s.gate, enrolled: s.give.Enrolled, rules: s.throttleRules, due: s.store.Next, ask: s.publish.Consumers, ready: s.publish.Ready,
+		Throttle: s.gate, enrolled: s.give.Enrolled, rules: s.throttleRules, due: s.store.Next, ask: s.publish.Consumers, ready: s.publish.Ready,
 		wake: func() { s.loop.Wake() }, nudged: make(chan struct{}, 1), queues: map[string]*watched{}, unsure: map[string]time.Time{},
 	}
-	s.give.WhenAsked(func() { s.loop.Wake() })
+	s.give.OnEnrolledAnswer(func() { s.loop.Wake() })
 	s.metrics.Retries(s.retryStates)
 }
 
@@ -41,13 +41,13 @@ func (s *tenant) rulesOf(policy string) throttle.Rules {
 
 var transitionKinds = map[throttle.State]retry.Kind{
 	throttle.Open: retry.Opened, throttle.HalfOpen: retry.HalfOpened, throttle.Ramp: retry.Ramping, throttle.Closed: retry.Closed,
-	throttle.NoConsumer: retry.NoConsumer, throttle.ConsumerBack: retry.ConsumerBack,
+	throttle.NoConsumer: retry.NoConsumer, throttle.ConsumersReturned: retry.ConsumerBack,
 }
 
 // retriesChanged reports, once, that the limit of a queue has changed. The gate waits for it, so
 // it calls no method of the gate.
 func (s *tenant) retriesChanged(t throttle.Transition) {
-	log := s.Log.With("queue", t.Queue, "why", t.Why)
+	log := s.Log.With("queue", t.Queue, "why", t.Reason)
 	defer s.loop.Wake()
 	if s.replica != nil {
 		defer s.replica.LookSoon() // and so the others know
@@ -65,14 +65,14 @@ func (s *tenant) retriesChanged(t throttle.Transition) {
 	case throttle.NoConsumer:
 		s.health.set(partConsumers+t.Queue, "it has no consumers: what is due for it waits")
 		log.Warn("retries of the queue are paused: it has no consumers; they resume by themselves when it has one")
-	case throttle.ConsumerBack:
+	case throttle.ConsumersReturned:
 		s.health.set(partConsumers+t.Queue, "")
 		log.Info("retries of the queue are no longer paused for lack of consumers")
 	default:
 		log.Info("breaker "+string(t.To), "was", t.From)
 	}
-	if !t.Followed { // who decided it has told of it
-		s.events(retry.Event{Kind: transitionKinds[t.To], At: t.At, Queue: t.Queue, Why: t.Why, By: t.By})
+	if !t.FromLeader { // who decided it has told of it
+		s.events(retry.Event{Kind: transitionKinds[t.To], At: t.At, Queue: t.Queue, Why: t.Reason, By: t.By})
 	}
 }
 

@@ -28,7 +28,7 @@ type queue struct {
 	up     upstream
 	// forever: attempts are not counted, so that what waits is one batch a tick.
 	forever bool
-	gate    *throttle.Gate // nil: all due messages are retried
+	gate    *throttle.Throttle // nil: all due messages are retried
 	random  *rand.Rand
 
 	work    fifo    // in the work queue

@@ -99,7 +99,7 @@ func (r *record) called(t int, first bool, n, good int) {
 
 func (r *record) changed(c throttle.Transition) {
 	if c.From != "" {
-		r.changes = append(r.changes, Change{c.At.Sub(epoch), c.To, c.Why})
+		r.changes = append(r.changes, Change{c.At.Sub(epoch), c.To, c.Reason})
 	}
 }
 

@@ -78,7 +78,7 @@ func TestTheSameSeedGivesTheSame(t *testing.T) {
 func TestNoMessageIsLostOrMadeUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := throttle.DefaultBreaker()
-		b.Least, b.Probes = rapid.IntRange(1, 30).Draw(t, "least"), rapid.IntRange(1, 10).Draw(t, "probes")
+		b.MinRetries, b.Probes = rapid.IntRange(1, 30).Draw(t, "least"), rapid.IntRange(1, 10).Draw(t, "probes")
 		o := Options{
 			Policy: policy.Policy{Name: "p", Queues: []string{"*"}, Attempts: rapid.IntRange(1, 12).Draw(t, "attempts"), Backoff: policy.Exponential(time.Second, 2, time.Minute), Jitter: policy.Full},
 			Rules:  throttle.Rules{Rate: rapid.Float64Range(0, 50).Draw(t, "retries"), InFlight: rapid.IntRange(0, 20).Draw(t, "in flight"), Breaker: &b},

@@ -15,15 +15,15 @@ type breaker struct {
 	forced bool
 	until  time.Time // open: when the first probe goes
 	first  time.Time // when it opened first, and has not been closed since; zero: it is closed
-	number int64     // of the state, see Standing
+	number int64     // of the state, see BreakerState
 
 	base     uint64 // the first retry since the state began: earlier ones say nothing about it
-	frontier uint64 // up to here retries are judged: a later one failed again
+	frontier uint64 // up to here retries have finished: a later one failed again
 	quiet    uint64 // up to here they were quiet, or failed before
 	window   window
 }
 
-// seen counts the latest retries that are judged, and how many of these
+// seen counts the latest retries that have finished, and how many of these
 // failed again.
 func (q *queue) seen(now time.Time) (ended, failed int) {
 	first, failed := q.window.count(q.next, now)
@@ -34,15 +34,15 @@ func (q *queue) seen(now time.Time) (ended, failed int) {
 	return ended, failed
 }
 
-// failedAgain judges a retry that has failed.
-func (q *queue) failedAgain(r returned, now time.Time) {
+// failedAgain counts a retry that has failed.
+func (q *queue) failedAgain(r retry, now time.Time) {
 	b := q.rules.Breaker
 	if b == nil || r.seq < q.base {
 		return
 	}
 	q.frontier = max(q.frontier, r.seq+1)
 	q.window.failed(r)
-	if q.state == HalfOpen && !q.forced && q.gate.leads {
+	if q.state == HalfOpen && !q.forced && q.throttle.leads {
 		q.open(now, "a probe failed again")
 		return
 	}
@@ -52,10 +52,10 @@ func (q *queue) failedAgain(r returned, now time.Time) {
 // judge opens it when too many of the latest retries failed again.
 func (q *queue) judge(now time.Time) {
 	b := q.rules.Breaker
-	if b == nil || q.forced || !q.gate.leads || q.state != Closed && q.state != Ramp {
+	if b == nil || q.forced || !q.throttle.leads || q.state != Closed && q.state != Ramp {
 		return
 	}
-	if ended, failed := q.seenByAll(now); ended >= b.Least && float64(failed) >= b.Share*float64(ended) {
+	if ended, failed := q.seenByAll(now); ended >= b.MinRetries && float64(failed) >= b.FailureRatio*float64(ended) {
 		q.open(now, fmt.Sprintf("%d of the last %d retries failed again", failed, ended))
 	}
 }
@@ -71,13 +71,13 @@ func (q *queue) open(now time.Time, why string) {
 		q.first = now
 	}
 	wait := min(max(b.Wait, now.Sub(q.first)/waitShare), b.MaxWait)
-	q.until = now.Add(time.Duration(float64(wait) * (0.8 + 0.4*q.gate.random())))
+	q.until = now.Add(time.Duration(float64(wait) * (0.8 + 0.4*q.throttle.random())))
 	q.change(Open, now, why, "")
 }
 
 // advance does what time alone brings about.
 func (q *queue) advance(now time.Time) {
-	q.quiet = max(q.quiet, q.flight.quiet(now.Add(-q.rules.settle())))
+	q.quiet = max(q.quiet, q.tracked.quiet(now.Add(-q.rules.settle())))
 	b := q.rules.Breaker
 	switch {
 	case q.forced:
@@ -85,7 +85,7 @@ func (q *queue) advance(now time.Time) {
 		if q.state != Closed {
 			q.change(Closed, now, "its policy has no breaker", "")
 		}
-	case !q.gate.leads:
+	case !q.throttle.leads:
 	case q.state == Open && !now.Before(q.until):
 		q.change(HalfOpen, now, fmt.Sprintf("the wait is over: up to %d probes go", b.Probes), "")
 	case q.state == HalfOpen && q.next > q.base && q.quiet >= q.next && q.reserved == 0:
@@ -110,7 +110,7 @@ func (q *queue) change(to State, now time.Time, why, by string) {
 	if q.rules.Breaker != nil {
 		q.window.reset(q.rules.Breaker.Window)
 	}
-	q.gate.changed(Transition{Queue: q.name, From: from, To: to, At: now, Why: why, By: by, Until: q.until, Followed: !q.gate.leads})
+	q.throttle.changed(Transition{Queue: q.name, From: from, To: to, At: now, Reason: why, By: by, Until: q.until, FromLeader: !q.throttle.leads})
 }
 
 const (

@@ -30,7 +30,7 @@ func TestWhatALateCallerHas(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, throttle.Rules{Rate: rate})
-			b.Late(250 * time.Millisecond)
+			b.SetCatchUp(250 * time.Millisecond)
 			b.goes(512)
 			b.after(time.Second)
 			b.goes(512)
@@ -51,7 +51,7 @@ func (b *bench) goesBut(n int) {
 	b.Retried("q", make([]uuid.UUID, may-n), b.now)
 }
 
-func (b *bench) part(n int) { b.SetPart(throttle.Part{N: n}, b.now) }
+func (b *bench) part(n int) { b.SetShare(throttle.Share{N: n}, b.now) }
 
 // However late a caller is, and whatever it uses: in no time more than the rate and a
 // burst of a quarter of a second go, and what it has come for.
@@ -59,7 +59,7 @@ func TestALateCallerHasNoMoreThanTheRateAndABurst(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rate := rapid.SampledFrom([]float64{0.1, 1, 7, 40, 100, 1000}).Draw(t, "rate")
 		g := throttle.New(func(string) throttle.Rules { return throttle.Rules{Rate: rate} }, func() float64 { return 0.5 }, func(throttle.Transition) {})
-		g.Late(250 * time.Millisecond)
+		g.SetCatchUp(250 * time.Millisecond)
 		now := time.Unix(1_700_000_000, 0)
 		var goings []time.Time
 		t.Repeat(map[string]func(*rapid.T){

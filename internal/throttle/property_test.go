@@ -25,7 +25,7 @@ var legal = map[throttle.State][]throttle.State{
 func TestWhateverHappens(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := throttle.DefaultBreaker()
-		b.Least = rapid.IntRange(1, 30).Draw(t, "least")
+		b.MinRetries = rapid.IntRange(1, 30).Draw(t, "least")
 		r := throttle.Rules{Settle: 10 * time.Second, Rate: rapid.SampledFrom([]float64{0, 0.1, 1, 7, 100}).Draw(t, "rate"),
 			InFlight: rapid.IntRange(0, 40).Draw(t, "in flight")}
 		if rapid.Bool().Draw(t, "breaker") {
@@ -35,14 +35,14 @@ func TestWhateverHappens(t *testing.T) {
 		state, last := throttle.Closed, now
 		var forcing bool
 		g := throttle.New(func(string) throttle.Rules { return r }, func() float64 { return rapid.Float64Range(0, 0.999).Draw(t, "random") }, func(tr throttle.Transition) {
-			if tr.To == throttle.NoConsumer || tr.To == throttle.ConsumerBack {
+			if tr.To == throttle.NoConsumer || tr.To == throttle.ConsumersReturned {
 				return
 			}
 			ok := forcing
 			for _, to := range legal[state] {
 				ok = ok || to == tr.To
 			}
-			if !ok || tr.From != state || tr.At.Before(last) || tr.Why == "" {
+			if !ok || tr.From != state || tr.At.Before(last) || tr.Reason == "" {
 				t.Fatalf("from %s: %+v", state, tr)
 			}
 			state, last = tr.To, tr.At
@@ -159,13 +159,13 @@ func TestMemoryIsBounded(t *testing.T) {
 		g.Failed("q", ids[0], now)
 		now = now.Add(time.Millisecond)
 	}
-	if v := g.View("q", now); v.InFlight > throttle.MostTracked || v.InFlight < throttle.MostTracked-1 {
+	if v := g.View("q", now); v.InFlight > throttle.MaxTracked || v.InFlight < throttle.MaxTracked-1 {
 		t.Errorf("%d are remembered of %d", v.InFlight, 400*512)
 	}
 	if n, _ := g.Allow("q", 1, now); n != 1 {
 		t.Fatal("paused")
 	}
-	for range 3 * throttle.MostTracked { // of what was returned nothing is known yet
+	for range 3 * throttle.MaxTracked { // of what was returned nothing is known yet
 		g.Failed("q", uuid.New(), now)
 	}
 	g.Unsent("q", 1, now)
@@ -207,7 +207,7 @@ func BenchmarkFailedWithoutRules(b *testing.B) {
 // A thousand returned, and half of them failing again.
 func BenchmarkReturnedAndFailed(b *testing.B) {
 	r := withBreaker()
-	r.Breaker.Share = 1.1
+	r.Breaker.FailureRatio = 1.1
 	g := throttle.New(func(string) throttle.Rules { return r }, func() float64 { return 0.5 }, func(throttle.Transition) {})
 	ids, now := make([]uuid.UUID, 1000), time.Unix(1_700_000_000, 0)
 	for i := range ids {

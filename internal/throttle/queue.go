@@ -5,25 +5,25 @@ import (
 	"time"
 )
 
-// queue is what is known of one.
+// queue is the state of one queue's retries.
 type queue struct {
-	gate  *Gate
-	name  string
-	rules Rules
-	used  time.Time
+	throttle *Throttle
+	name     string
+	rules    Rules
+	used     time.Time
 
 	reserved int    // allowed, and neither retried nor unsent yet
 	next     uint64 // number of the next retry
-	flight   flight
+	tracked  tracked
 	// early are failures of messages whose retry is not confirmed yet as far as
 	// is known here: a consumer can be quicker than RabbitMQ's answer to us.
-	early flight
+	early tracked
 
 	bucket
-	short bool // when Allow was asked last, more messages waited than there were tokens
+	waiting bool // when Allow was asked last, more messages waited than there were tokens
 
 	breaker
-	others map[string]heard // what other replicas said of their retries, see part.go
+	others map[string]report // what other replicas said of their retries, see replicas.go
 
 	consumers int // -1: not known
 	noneSince time.Time
@@ -46,29 +46,29 @@ func (q *queue) room(most int, now time.Time) (n int, again time.Time, why strin
 			n, again, why = max(to, 0), at, because
 		}
 	}
-	part := q.gate.parted(now)
+	part := q.throttle.currentShare(now)
 	if part.N == 0 && !q.rules.plain() {
-		limit(0, time.Time{}, WhyRate) // until SetPart says otherwise, and wakes
+		limit(0, time.Time{}, WhyRate) // until SetShare says otherwise, and wakes
 	}
 	settled := func() (at time.Time) {
-		if oldest, ok := q.flight.oldest(); ok {
+		if oldest, ok := q.tracked.oldest(); ok {
 			at = oldest.Add(q.rules.settle())
 		}
 		return at
 	}
-	if !q.noneSince.IsZero() && q.rules.NoConsumer != Retry {
+	if !q.noneSince.IsZero() && q.rules.NoConsumer != RetryWithoutConsumers {
 		limit(0, time.Time{}, WhyNoConsumer)
 	}
 	switch {
 	case q.state == Open:
 		limit(0, q.until, WhyBreaker)
-	case q.state == HalfOpen && !q.gate.leads:
+	case q.state == HalfOpen && !q.throttle.leads:
 		limit(0, time.Time{}, WhyBreaker) // until Follow says otherwise
 	case q.state == HalfOpen && q.rules.Breaker != nil:
 		limit(max(q.rules.Breaker.Probes, 1)-int(q.next-q.base)-q.reserved, settled(), WhyBreaker)
 	}
 	if q.rules.InFlight > 0 {
-		limit(part.of(min(q.rules.InFlight, MostTracked))-len(q.flight.out)-q.reserved, settled(), WhyInFlight)
+		limit(part.of(min(q.rules.InFlight, MaxTracked))-len(q.tracked.out)-q.reserved, settled(), WhyInFlight)
 	}
 	if n > 0 {
 		tokens, at := q.tokens(n, part.N, now)
@@ -84,8 +84,8 @@ type bucket struct {
 	at   time.Time
 }
 
-// burst is how many tokens a bucket holds, a tenth of a second's, and few of how many on
-// a caller is asked again: a quarter of that, so that each time a few go together.
+// burst is how many tokens a bucket holds, those of a tenth of a second. few is with how many
+// a caller is called again: a quarter of that, so that a few messages go together.
 func (b *bucket) burst() (burst, few float64) {
 	burst = max(1, math.Ceil(b.rate/10))
 	if b.rate >= 2 {
@@ -95,11 +95,11 @@ func (b *bucket) burst() (burst, few float64) {
 }
 
 // holds is how many tokens there are now. Where messages wait for the next one, those
-// that come in while the caller is late are not lost, see Late.
+// that come in while the caller is late are not lost, see SetCatchUp.
 func (q *queue) holds(now time.Time) float64 {
 	most, few := q.burst()
-	if q.short {
-		most = max(most, few+q.rate*q.gate.late.Seconds())
+	if q.waiting {
+		most = max(most, few+q.rate*q.throttle.catchUp.Seconds())
 	}
 	return min(most, q.have+max(0, now.Sub(q.at)).Seconds()*q.rate)
 }
@@ -135,14 +135,14 @@ func (q *queue) reserve(n int, now time.Time) {
 func (q *queue) unsent(n int) {
 	q.reserved = max(0, q.reserved-n)
 	q.have += float64(n)
-	q.short = false
+	q.waiting = false
 }
 
 // idle tells whether nothing would be lost by forgetting it.
 func (q *queue) idle(now time.Time) bool {
-	if q.forced || q.reserved > 0 || !q.noneSince.IsZero() && now.Sub(q.used) < forgetAtLast {
+	if q.forced || q.reserved > 0 || !q.noneSince.IsZero() && now.Sub(q.used) < forgetUnused {
 		return false
 	}
 	unused := now.Sub(q.used)
-	return unused >= forgetAtLast || unused >= max(forgetAfter, q.rules.settle()) && q.state == Closed
+	return unused >= forgetUnused || unused >= max(forgetIdle, q.rules.settle()) && q.state == Closed
 }

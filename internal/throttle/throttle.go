@@ -1,140 +1,239 @@
-// Package throttle says how many due messages may be retried to their work queue now: no faster than its policy's rate, no more at once than in_flight, none to a queue
-// without consumers, and none while its circuit breaker is open. Read it in this
-// order:
-//
-//	throttle.go  what a policy says, and what a breaker's states are
-//	gate.go      one gate for all queues: called before a retry, and after
-//	queue.go     what limits one queue's retries
-//	breaker.go   when a queue's retries pause, are probed, and resume
-//	flight.go    retried messages of which nothing is known yet
-//	window.go    how many of the latest retries failed again
-//	part.go      several gates, of replicas, that are one
-//	view.go      what people and metrics are shown
-//
-// It is arithmetic: no IO, no goroutines, and time is passed in.
 package throttle
 
 import (
 	"fmt"
-	"math"
-	"strings"
+	"sync"
 	"time"
+
+	"github.com/google/uuid"
 )
 
-// Rules are a policy's limits on its queues' retries. The zero Rules limit nothing but retries
-// of a queue that is known to have no consumers.
-type Rules struct {
-	Rate     float64       // retries per second; 0: no limit
-	InFlight int           // retried messages that have neither failed again nor been quiet for Settle; 0: no limit
-	Settle   time.Duration // a retried message that has not failed again for that long counts as processed; 0: DefaultSettle
-	Breaker  *Breaker      // nil: none
-	// NoConsumer is Pause, or Retry for queues that are read with basic.get; "" is Pause.
-	NoConsumer string
+const (
+	// forgetIdle is how long a queue without any state is remembered, and forgetUnused any
+	// queue that no call was about.
+	forgetIdle   = 10 * time.Minute
+	forgetUnused = 24 * time.Hour
+	// sweepEvery is how often they are looked for.
+	sweepEvery = time.Minute
+)
+
+// Throttle is called before messages are retried, and learns what became of them. It is safe
+// for concurrent use.
+type Throttle struct {
+	rules   func(queue string) Rules
+	random  func() float64
+	changed func(Transition)
+
+	mu      sync.Mutex
+	queues  map[string]*queue
+	swept   time.Time
+	share   Share
+	leads   bool
+	catchUp time.Duration
 }
 
-// String lists the limits, besides consumers that are not there; "" when there are none.
-func (r Rules) String() string {
-	var parts []string
-	if r.Rate > 0 {
-		parts = append(parts, FormatRate(r.Rate))
-	}
-	if r.InFlight > 0 {
-		parts = append(parts, fmt.Sprintf("%d in flight", r.InFlight))
-	}
-	if r.Breaker != nil {
-		parts = append(parts, "breaker")
-	}
-	return strings.Join(parts, ", ")
+// New makes a throttle. rules returns those in force; random is in [0, 1); changed receives
+// each change, in their order, and must be quick and not call the throttle.
+func New(rules func(queue string) Rules, random func() float64, changed func(Transition)) *Throttle {
+	return &Throttle{rules: rules, random: random, changed: changed, queues: map[string]*queue{}, share: Share{N: 1}, leads: true}
 }
 
-// FormatRate writes a rate, given per second, in the unit in which it is a whole number.
-func FormatRate(r float64) string {
+// SetCatchUp sets by how much a caller may be late to call Allow again. What a rate allows in
+// that time is not lost: it is allowed at once with the next call.
+func (t *Throttle) SetCatchUp(by time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.catchUp = by
+}
+
+// Allow says how many messages, most at most, may be retried to queue now, and reserves
+// them: each is then reported to Retried or Unsent. If they are fewer than most, again
+// is when to ask again; when that is zero, nothing may go before something happens.
+func (t *Throttle) Allow(queue string, most int, now time.Time) (n int, again time.Time) {
+	r := t.rules(queue)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	q := t.queues[queue]
+	if q == nil {
+		if r.plain() {
+			return most, time.Time{}
+		}
+		q = t.add(queue, now)
+	}
+	q.setRules(r)
+	q.used = now
+	q.advance(now)
+	n, again, why := q.room(most, now)
+	if n > 0 {
+		q.reserve(n, now)
+		if n < most {
+			_, again, why = q.room(1, now)
+		}
+	}
+	q.waiting = why == WhyRate && !again.IsZero()
+	return n, again
+}
+
+// Unsent takes back n that were allowed, and not published, or not confirmed.
+func (t *Throttle) Unsent(queue string, n int, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if q := t.queues[queue]; q != nil && n > 0 {
+		q.unsent(n)
+		q.advance(now)
+	}
+}
+
+// Retried counts allowed messages that RabbitMQ has confirmed, in the order in
+// which they were sent.
+func (t *Throttle) Retried(queue string, ids []uuid.UUID, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	q := t.queues[queue]
+	if q == nil {
+		return
+	}
+	q.used = now
+	q.reserved = max(0, q.reserved-len(ids))
+	if q.rules.tracks() {
+		q.advance(now)
+		for _, id := range ids {
+			r := retry{q.next, now}
+			q.next++
+			q.window.retried(r)
+			if _, failed := q.early.take(id); failed {
+				q.failedAgain(r, now)
+			} else {
+				q.tracked.add(id, r)
+			}
+		}
+	}
+	if q.reserved == 0 {
+		q.early = tracked{}
+	}
+}
+
+// Failed counts each message that failed, also those that were never
+// retried: these are not counted. elsewhere says that the queue's failures matter,
+// and this one was not retried by this throttle: other replicas need to know.
+func (t *Throttle) Failed(queue string, id uuid.UUID, now time.Time) (elsewhere bool) {
+	r := t.rules(queue)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	q := t.queues[queue]
+	if q == nil || !q.rules.tracks() {
+		return r.tracks()
+	}
+	q.advance(now)
+	if r, ok := q.tracked.take(id); ok {
+		q.failedAgain(r, now)
+		return false
+	}
+	if q.reserved > 0 {
+		q.early.quiet(now.Add(-q.rules.settle()))
+		q.early.add(id, retry{at: now})
+	}
+	return true
+}
+
+// Consumers sets how many consumers RabbitMQ says that queue has; -1: not known,
+// so no retries are paused for lack of them.
+func (t *Throttle) Consumers(queue string, n int, now time.Time) {
+	r := t.rules(queue)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	q := t.queues[queue]
+	if q == nil {
+		q = t.add(queue, now)
+	}
+	q.setRules(r)
+	q.consumers, q.used = n, now
+	held := n == 0 && q.rules.NoConsumer != RetryWithoutConsumers
+	switch was := !q.noneSince.IsZero(); {
+	case held && !was:
+		q.noneSince = now
+		t.changed(Transition{Queue: queue, To: NoConsumer, At: now, Reason: "the queue has no consumers"})
+	case !held && was:
+		q.noneSince = time.Time{}
+		why := fmt.Sprintf("consumers of the queue: %d", n)
+		switch {
+		case n < 0:
+			why = "it is not known any more whether the queue has consumers"
+		case n == 0:
+			why = "its policy retries without consumers"
+		}
+		t.changed(Transition{Queue: queue, To: ConsumersReturned, At: now, Reason: why})
+	}
+}
+
+// Force opens or closes a queue's breaker until a person says otherwise, whether its
+// policy has one or not; "auto" lets it decide again.
+func (t *Throttle) Force(queue, to, by, why string, now time.Time) error {
+	if to != string(Open) && to != string(Closed) && to != Auto {
+		return fmt.Errorf("a breaker cannot be %q; expected open, closed or auto", to)
+	}
+	if queue == "" {
+		return fmt.Errorf("the breaker of which queue?")
+	}
+	r := t.rules(queue)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	q := t.queues[queue]
+	if q == nil {
+		q = t.add(queue, now)
+	}
+	q.setRules(r)
+	q.used, q.first = now, time.Time{}
 	switch {
-	case r == math.Trunc(r):
-		return fmt.Sprintf("%g/s", r)
-	case math.Abs(r*60-math.Round(r*60)) < 1e-9:
-		return fmt.Sprintf("%g/min", math.Round(r*60))
+	case to != Auto:
+		q.forced, q.until = true, time.Time{}
+		q.change(State(to), now, why, by)
+	case !q.forced:
+		return nil
+	case !t.leads: // what it is then, Follow says
+		q.forced, q.number = false, undecided
+	default:
+		state := Closed
+		if q.state == Open && q.rules.Breaker != nil {
+			state = HalfOpen // it is not known how the queue's consumers are
+		}
+		q.forced = false
+		q.change(state, now, why, by)
 	}
-	return fmt.Sprintf("%.4g/h", r*3600)
+	return nil
 }
 
-// What NoConsumer may be.
-const (
-	Pause = "pause"
-	Retry = "retry"
-)
-
-// DefaultSettle is how long a retried message may fail again and still count as that retry's failure.
-const DefaultSettle = 30 * time.Second
-
-// MostTracked is how many retried messages of a queue are remembered at once. It
-// bounds memory, and InFlight.
-const MostTracked = 65_536
-
-// Breaker says when a queue's retries pause: of those in the last Window, at least Least are
-// judged, and Share of these failed again. A retry is judged when it failed again, when one
-// that was retried after it did (a queue is in order), or when it was quiet for Settle.
-type Breaker struct {
-	Share  float64 // 0…1
-	Least  int
-	Window time.Duration
-	// Wait is how long it is open before Probes messages go; later a twentieth of the
-	// time since it first opened, up to MaxWait; each ±20 %.
-	Wait, MaxWait time.Duration
-	Probes        int
-	// Ramp is how long the rate rises after all probes were quiet for Settle.
-	Ramp time.Duration
-}
-
-// DefaultBreaker is what `breaker: on` says.
-func DefaultBreaker() Breaker {
-	return Breaker{Share: 0.5, Least: 20, Window: time.Minute, Wait: 10 * time.Second, MaxWait: 2 * time.Minute, Probes: 3, Ramp: time.Minute}
-}
-
-// State of a queue's breaker.
-type State string
-
-// Closed allows all retries, Open none, HalfOpen as many as Probes says, and Ramp
-// more from second to second until it is Closed.
-const (
-	Closed   State = "closed"
-	Open     State = "open"
-	HalfOpen State = "half-open"
-	Ramp     State = "ramp"
-)
-
-// States are all of them.
-var States = []State{Closed, Open, HalfOpen, Ramp}
-
-// What Transition.To can be besides: a queue whose retries are limited has no
-// consumers any more, or has some again.
-const (
-	NoConsumer   State = "no-consumer"
-	ConsumerBack State = "consumer-back"
-)
-
-// Auto passed to Force lets the breaker decide again.
-const Auto = "auto"
-
-// Transition is one change of a queue.
-type Transition struct {
-	Queue    string
-	From, To State // From is "" when To is NoConsumer or ConsumerBack
-	At       time.Time
-	Why      string
-	By       string    // who forced it; "" when no one did
-	Until    time.Time // To is Open: when the first probe goes; zero: when a person says so
-	Followed bool      // another replica has decided it
-}
-
-func (r *Rules) settle() time.Duration {
-	if r.Settle <= 0 {
-		return DefaultSettle
+// sweep forgets, once a minute, the queues of which there is nothing to remember. The
+// caller holds mu.
+func (t *Throttle) sweep(now time.Time) {
+	if now.Sub(t.swept) < sweepEvery {
+		return
 	}
-	return r.Settle
+	t.swept = now
+	for name, q := range t.queues {
+		if q.idle(now) {
+			delete(t.queues, name)
+		}
+	}
 }
 
-// tracks tells whether it must be known what became of each retried message.
-func (r *Rules) tracks() bool { return r.InFlight > 0 || r.Breaker != nil }
+func (t *Throttle) add(name string, now time.Time) *queue {
+	t.sweep(now)
+	q := &queue{throttle: t, name: name, used: now, consumers: -1, breaker: breaker{state: Closed, since: now}}
+	q.window.reset(DefaultBreaker().Window)
+	t.queues[name] = q
+	return q
+}
 
-func (r *Rules) plain() bool { return r.Rate <= 0 && !r.tracks() }
+// setRules puts rules in force; they differ after the config was loaded again.
+func (q *queue) setRules(r Rules) {
+	was := q.rules.Breaker
+	q.rules = r
+	if r.Breaker != nil && (was == nil || was.Window != r.Breaker.Window) {
+		q.base = q.next
+		q.window.reset(r.Breaker.Window)
+	}
+	if !r.tracks() && q.tracked.out != nil {
+		q.tracked, q.early = tracked{}, tracked{}
+	}
+}

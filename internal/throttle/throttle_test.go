@@ -10,9 +10,9 @@ import (
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
-// bench is a gate of one queue with time that is turned by hand.
+// bench is a throttle of one queue with time that is turned by hand.
 type bench struct {
-	*throttle.Gate
+	*throttle.Throttle
 	t     *testing.T
 	rules throttle.Rules
 	now   time.Time
@@ -21,7 +21,7 @@ type bench struct {
 
 func newBench(t *testing.T, r throttle.Rules) *bench {
 	b := &bench{t: t, rules: r, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
-	b.Gate = throttle.New(func(string) throttle.Rules { return b.rules }, func() float64 { return 0.5 },
+	b.Throttle = throttle.New(func(string) throttle.Rules { return b.rules }, func() float64 { return 0.5 },
 		func(tr throttle.Transition) { b.told = append(b.told, string(tr.To)) })
 	return b
 }
@@ -217,7 +217,7 @@ func TestNoConsumerNoReturn(t *testing.T) {
 	if n, _ := b.Allow("q", 5, b.now); n != 5 {
 		t.Fatal(n)
 	}
-	b.rules.NoConsumer = throttle.Retry
+	b.rules.NoConsumer = throttle.RetryWithoutConsumers
 	b.Consumers("q", 0, b.now)
 	if n, _ := b.Allow("q", 5, b.now); n != 5 {
 		t.Fatal(n)
@@ -232,11 +232,11 @@ func TestWhyRetriesAreNoLongerPausedForLackOfAConsumer(t *testing.T) {
 	for n, want := range map[int]string{2: "consumers of the queue: 2", -1: "it is not known any more whether the queue has consumers", 0: "its policy retries without consumers"} {
 		var why string
 		var r throttle.Rules
-		g := throttle.New(func(string) throttle.Rules { return r }, func() float64 { return 0.5 }, func(tr throttle.Transition) { why = tr.Why })
+		g := throttle.New(func(string) throttle.Rules { return r }, func() float64 { return 0.5 }, func(tr throttle.Transition) { why = tr.Reason })
 		now := time.Unix(1_700_000_000, 0)
 		g.Consumers("q", 0, now)
 		if n == 0 {
-			r.NoConsumer = throttle.Retry
+			r.NoConsumer = throttle.RetryWithoutConsumers
 		}
 		if g.Consumers("q", n, now); why != want {
 			t.Errorf("%d consumers: %q, want %q", n, why, want)

@@ -22,26 +22,26 @@ type View struct {
 	InFlight         int       `json:"in_flight"`
 	Consumers        int       `json:"consumers"` // -1: not known
 	NoConsumersSince time.Time `json:"no_consumers_since,omitzero"`
-	// Seen are the latest retries that are judged, of which FailedShare failed
+	// Seen are the latest retries that have finished, of which FailedShare failed
 	// again.
 	Seen        int     `json:"seen"`
 	FailedShare float64 `json:"failed_share"`
 }
 
 // View tells how a queue is.
-func (g *Gate) View(queue string, now time.Time) View {
-	r := g.rules(queue)
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.sweep(now)
-	q := g.queues[queue]
+func (t *Throttle) View(queue string, now time.Time) View {
+	r := t.rules(queue)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.sweep(now)
+	q := t.queues[queue]
 	if q == nil {
 		return View{State: Closed, On: r.Breaker != nil, Rate: r.Rate, Limit: r.InFlight, Consumers: -1}
 	}
-	q.ruled(r)
+	q.setRules(r)
 	q.advance(now)
-	flight := len(q.flight.out) + q.reserved
-	for _, h := range q.heard(now) {
+	flight := len(q.tracked.out) + q.reserved
+	for _, h := range q.reports(now) {
 		flight += h.Flight
 	}
 	v := View{State: q.state, Since: q.since, Why: q.why, By: q.by, Until: q.until, Forced: q.forced, On: r.Breaker != nil,
@@ -57,11 +57,11 @@ func (g *Gate) View(queue string, now time.Time) View {
 }
 
 // Queues are those of which something is remembered.
-func (g *Gate) Queues() []string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	all := make([]string, 0, len(g.queues))
-	for name := range g.queues {
+func (t *Throttle) Queues() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := make([]string, 0, len(t.queues))
+	for name := range t.queues {
 		all = append(all, name)
 	}
 	slices.Sort(all)

@@ -27,13 +27,13 @@ func (w *window) at(now time.Time) (*slot, int64) {
 	return &w.slots[uint64(n)%windowSlots], n
 }
 
-func (w *window) returned(r returned) {
+func (w *window) retried(r retry) {
 	if s, n := w.at(r.at); s.number != n {
 		*s = slot{number: n, first: r.seq}
 	}
 }
 
-func (w *window) failed(r returned) {
+func (w *window) failed(r retry) {
 	if s, n := w.at(r.at); s.number == n {
 		s.failed++
 	}

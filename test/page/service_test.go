@@ -41,7 +41,7 @@ func newService(t *testing.T) *service {
 	s.config.Store.Disk, s.config.Listen = filepath.Join(t.TempDir(), "store"), "127.0.0.1:0"
 	s.config.Policies, s.config.Decode, s.config.Throttle = policies(), protobuf(t), map[string]throttle.Rules{}
 	for _, p := range s.config.Policies {
-		s.config.Throttle[p.Name] = throttle.Rules{NoConsumer: throttle.Retry} // the tests read with basic.get
+		s.config.Throttle[p.Name] = throttle.Rules{NoConsumer: throttle.RetryWithoutConsumers} // the tests read with basic.get
 	}
 
 	disk, err := diskstore.Open(s.config.Store.Disk, diskstore.Options{Log: slog.New(slog.DiscardHandler)})

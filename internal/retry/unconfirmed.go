@@ -10,14 +10,14 @@ import (
 const (
 	// firstWindow is how many messages a destination may have in flight that has not
 	// confirmed any lately: so few that many can be stuck at once, and the others go on.
-	firstWindow = 16
-	wider       = 4
-	// widest is the largest window. RabbitMQ has about 400 messages of one destination at a
+	firstWindow  = 16
+	windowGrowth = 4
+	// maxWindow is the largest window. RabbitMQ has about 400 messages of one destination at a
 	// time (see broker.session); the rest is being claimed or settled.
-	widest = 2 * batch
-	// spare is how many of all that may be in flight are shared out in small parts, so that
+	maxWindow = 2 * maxBatch
+	// reserve is how many of all that may be in flight are shared out in small parts, so that
 	// those destinations which are stuck with what they have leave something for others.
-	spare, sparePart = batch / 2, 16
+	reserve, reservePart = maxBatch / 2, 16
 	// windowKept is how long a destination that nothing is in flight to keeps its window.
 	windowKept = 10 * time.Second
 )
@@ -35,7 +35,7 @@ type flights struct {
 // flight counts what is in flight to one destination.
 type flight struct {
 	messages, bytes int
-	// window is how many messages may be: it grows by wider with each batch that filled it
+	// window is how many messages may be: it grows windowGrowth times with each batch that filled it
 	// and went through, and begins again when one did not.
 	window int
 	used   time.Time
@@ -50,7 +50,7 @@ func destination(l store.Lane) store.Lane {
 	return l
 }
 
-// of is the flight to a lane's destination. The caller holds mu.
+// of returns the flight to a lane's destination. The caller holds mu.
 func (f *flights) of(l store.Lane) *flight {
 	to := f.by[destination(l)]
 	if to == nil {
@@ -61,7 +61,7 @@ func (f *flights) of(l store.Lane) *flight {
 }
 
 // room returns how many messages, and bytes of bodies, may be claimed of a lane now: at most
-// half of what others leave, and a small part of spare. full: there is no room for any lane.
+// half of what others leave, and a small part of reserve. full: there is no room for any lane.
 func (f *flights) room(l store.Lane, now time.Time) (messages, bytes int, full bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -76,30 +76,30 @@ func (f *flights) room(l store.Lane, now time.Time) (messages, bytes int, full b
 	if to.window == firstWindow {
 		most = min(most, max(1, free/64)) // the next ones' part is smaller
 	}
-	if free <= spare {
-		most = min(most, max(1, free/sparePart))
+	if free <= reserve {
+		most = min(most, max(1, free/reservePart))
 	}
-	messages = min(batch, most-to.messages, free)
+	messages = min(maxBatch, most-to.messages, free)
 	bytes = min(batchBytes, (inFlightBytes-f.bytes+to.bytes)/2-to.bytes)
 	// Each batch costs a commit: while some are on their way, it waits for more room.
-	if to.messages > 0 && messages < max(1, min(batch, most)/4) || bytes <= 0 {
+	if to.messages > 0 && messages < max(1, min(maxBatch, most)/4) || bytes <= 0 {
 		return 0, 0, false
 	}
 	return messages, bytes, false
 }
 
-// begin counts what was claimed of a lane. filled tells whether it fills the window; before is
-// closed when the answers to the batch before were passed on, and after is to be closed
-// when those to this one were.
-func (f *flights) begin(l store.Lane, messages, bytes int) (filled bool, before <-chan struct{}, after chan struct{}) {
+// begin counts what was claimed of a lane. filled tells whether it fills the window; previous
+// is closed when the answers to the previous batch were passed on, and passedOn is to be
+// closed when those to this one were.
+func (f *flights) begin(l store.Lane, messages, bytes int) (filled bool, previous <-chan struct{}, passedOn chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	to := f.of(l)
 	f.messages, f.bytes = f.messages+messages, f.bytes+bytes
 	to.messages, to.bytes = to.messages+messages, to.bytes+bytes
-	before, after = to.last, make(chan struct{})
-	to.last = after
-	return 2*to.messages >= to.window, before, after
+	previous, passedOn = to.last, make(chan struct{})
+	to.last = passedOn
+	return 2*to.messages >= to.window, previous, passedOn
 }
 
 // end counts what was settled; through tells that all of it went through.
@@ -113,8 +113,8 @@ func (f *flights) end(s *sent, through bool) {
 	switch {
 	case !through:
 		to.window = firstWindow
-	case s.filled:
-		to.window = min(wider*to.window, widest)
+	case s.filledWindow:
+		to.window = min(windowGrowth*to.window, maxWindow)
 	}
 }
 

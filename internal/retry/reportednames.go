@@ -38,10 +38,10 @@ type Names struct {
 	loaded bool
 }
 
-// NewNames makes the budget of a flow and a collector that keep in s; g knows which
-// queues are enrolled.
-func NewNames(s store.Store, g *Sender) *Names {
-	return &Names{store: s, enrolled: g.Enrolled, remembers: g.enrolled.remembers, by: map[string]string{}, each: map[string]int{},
+// NewNames makes the budget of an intake and a collector that store in s; sender knows
+// which queues are enrolled.
+func NewNames(s store.Store, sender *Sender) *Names {
+	return &Names{store: s, enrolled: sender.Enrolled, remembers: sender.enrolled.remembers, by: map[string]string{}, each: map[string]int{},
 		swept: time.Now().Add(sweepFirst - sweepEvery)}
 }
 

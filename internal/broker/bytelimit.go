@@ -11,7 +11,7 @@ type gate struct {
 	idle   atomic.Bool // the taker has nothing and waits: let a large message through
 }
 
-// mostBuffered bodies may be in memory unread by the flow.
+// mostBuffered bodies may be in memory unread by the intake.
 const mostBuffered = 32 << 20
 
 func (g *gate) init() { g.freed, g.closed = make(chan struct{}, 1), make(chan struct{}) }

@@ -16,15 +16,16 @@ type Consent interface {
 }
 
 var (
-	// ErrAsked is the error of a fate that RabbitMQ's answer is awaited for. It is no
-	// trouble yet.
+	// ErrAsked is the error of a result that depends on an answer which RabbitMQ has not
+	// given yet. It is no trouble yet.
 	ErrAsked = errors.New("RabbitMQ is being asked")
-	// ErrUnknown is the error of a fate that RabbitMQ cannot be asked for.
+	// ErrUnknown is the error of a result that depends on an answer for which RabbitMQ cannot
+	// be asked.
 	ErrUnknown = errors.New("reports of failures wait, since it is unknown whether the queue dead-letters to redrive")
 )
 
 // UseConsent must be called before the first Send; without it RabbitMQ is not asked.
-func (g *Sender) UseConsent(c Consent) { g.enrolled.consent = c }
+func (s *Sender) UseConsent(c Consent) { s.enrolled.consent = c }
 
 // UseConsent must be called before the first batch; without it RabbitMQ is not asked.
 func (h *DelayQueues) UseConsent(c Consent) { h.enrolled.consent = c }
@@ -56,9 +57,9 @@ func unknown(err error) error {
 
 // at is the result for a message that was due then: the queue may have been enrolled since
 // RabbitMQ was asked.
-func (f Result) at(due time.Time) Result {
-	if !f.asOf.IsZero() && due.After(f.asOf) {
-		return Result{Err: f.later}
+func (r Result) at(due time.Time) Result {
+	if !r.asOf.IsZero() && due.After(r.asOf) {
+		return Result{Err: r.later}
 	}
-	return f
+	return r
 }

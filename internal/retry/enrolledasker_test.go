@@ -60,7 +60,7 @@ func TestNamesThatOnlyReportsGaveAreAskedBesideTheLoop(t *testing.T) {
 		b := &slowBroker{takes: time.Second, there: map[string]bool{"enrolled": true}, asked: map[string]int{}}
 		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
 		woken := 0
-		g.WhenAsked(func() { b.mu.Lock(); woken++; b.mu.Unlock() })
+		g.OnEnrolledAnswer(func() { b.mu.Lock(); woken++; b.mu.Unlock() })
 		began := time.Now()
 		send := func(queue string, proven bool) retry.Result {
 			return g.Send(t.Context(), queue, claim(queue, proven))(t.Context())[0]
@@ -72,7 +72,7 @@ func TestNamesThatOnlyReportsGaveAreAskedBesideTheLoop(t *testing.T) {
 				}
 			}
 		}
-		if f := send("work", true); !errors.Is(f.Err, retry.Again) {
+		if f := send("work", true); !errors.Is(f.Err, retry.ErrRebound) {
 			t.Errorf("a dead letter's queue: %+v", f)
 		}
 		if f := send("work", true); !f.Done {
@@ -106,7 +106,7 @@ func TestNamesThatOnlyReportsGaveAreAskedBesideTheLoop(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if f := send("invented.1", false); f.Park != "" || f.Err != nil && !errors.Is(f.Err, retry.Again) {
+		if f := send("invented.1", false); f.Park != "" || f.Err != nil && !errors.Is(f.Err, retry.ErrRebound) {
 			t.Errorf("once it is enrolled: %+v", f)
 		}
 		g.Close()
@@ -122,7 +122,7 @@ func TestInventedNamesShareABudget(t *testing.T) {
 		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
 		defer g.Close()
 		f := retry.NewIntake(s, retry.Rules{Policies: anyQueue()}, nil, func(retry.Event) {})
-		f.Vouch(retry.NewNames(s, g), g)
+		f.UseReportedNames(retry.NewNames(s, g), g)
 		report := func(user, queue string) {
 			t.Helper()
 			d := wire.Delivery{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: queue, UserID: user}}
@@ -221,7 +221,7 @@ func TestOnlyNamesThatGetAPlaceAreAskedFor(t *testing.T) {
 		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
 		defer g.Close()
 		f := retry.NewIntake(memstore.New(), retry.Rules{Policies: anyQueue()}, nil, func(retry.Event) {})
-		f.Vouch(retry.NewNames(memstore.New(), g), g)
+		f.UseReportedNames(retry.NewNames(memstore.New(), g), g)
 		for i := range 5000 {
 			d := wire.Delivery{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: fmt.Sprint("invented.", i), UserID: "mallory"}}
 			must(t, f.Take(t.Context(), []wire.Delivery{d}))
@@ -243,7 +243,7 @@ func TestAnHonestReportIsKeptWhileTheBudgetIsFull(t *testing.T) {
 		defer g.Close()
 		g.UseConsent(c)
 		f := retry.NewIntake(s, retry.Rules{Policies: anyQueue()}, nil, func(retry.Event) {})
-		f.Vouch(retry.NewNames(s, g), g)
+		f.UseReportedNames(retry.NewNames(s, g), g)
 		refused := func(queue string) bool {
 			t.Helper()
 			must(t, f.Take(t.Context(), []wire.Delivery{{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: queue, UserID: "shop"}}}))

@@ -10,8 +10,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/delay"
 )
 
-// heldBy is a way and a queue that comes back through it.
-type heldBy struct {
+// wayOfQueue is a way to wait, and a queue whose messages wait by it.
+type wayOfQueue struct {
 	way   delay.Way
 	queue string
 }
@@ -22,7 +22,7 @@ type declared struct {
 	err error
 }
 
-func (m *held) by() heldBy { return heldBy{m.way, m.rec.Queue} }
+func (m *delayedMessage) declaredKey() wayOfQueue { return wayOfQueue{m.way, m.rec.Queue} }
 
 // Forget makes what a queue needs be declared again: it was deleted, and perhaps
 // declared again without its bindings. Safe for concurrent use.
@@ -39,24 +39,24 @@ func (h *DelayQueues) forgetGone() {
 	defer h.mu.Unlock()
 	for _, q := range h.gone {
 		h.enrolled.forget(q)
-		maps.DeleteFunc(h.declared, func(k any, _ declared) bool { by, ok := k.(heldBy); return ok && by.queue == q })
+		maps.DeleteFunc(h.declared, func(k any, _ declared) bool { by, ok := k.(wayOfQueue); return ok && by.queue == q })
 	}
 	h.gone = nil
 }
 
 // prepare makes sure that a message may come back to its queue at all, and that
 // what it passes is there.
-func (h *DelayQueues) prepare(ctx context.Context, m *held, t *delay.Ticket) error {
+func (h *DelayQueues) prepare(ctx context.Context, m *delayedMessage, t *delay.Ticket) error {
 	switch f := h.enrolled.route(ctx, m.rec.Queue, m.rec.Proven, m.rec.FailedAt); {
 	case errors.Is(f.Err, ErrAsked), errors.Is(f.Err, ErrUnknown):
 		return fmt.Errorf("%w: %w", errNoRoute, f.Err) // the store keeps it meanwhile
 	case f.Err != nil:
 		return f.Err
 	case f.Park != "":
-		return fmt.Errorf("%w: %s", errNoRoute, f.Park) // as the loop will find out
+		return fmt.Errorf("%w: %s", errNoRoute, f.Park) // as the scheduler will find out
 	}
 	topology := func() delay.Topology { return m.way.Topology(m.rec.Queue) }
-	if err := h.declare(ctx, m.by(), topology, 0); err != nil || t.First == nil {
+	if err := h.declare(ctx, m.declaredKey(), topology, 0); err != nil || t.First == nil {
 		return err
 	}
 	return h.declare(ctx, t.Exchange, func() delay.Topology { return *t.First }, t.Within/2)
@@ -67,7 +67,7 @@ func (h *DelayQueues) prepare(ctx context.Context, m *held, t *delay.Ticket) err
 func (h *DelayQueues) declare(ctx context.Context, key any, t func() delay.Topology, within time.Duration) error {
 	d, ok := h.declared[key]
 	age := time.Since(d.at)
-	if ok && d.err != nil && age < respite {
+	if ok && d.err != nil && age < retryWayAfter {
 		return d.err
 	}
 	if !ok || d.err != nil || within > 0 && age > within {

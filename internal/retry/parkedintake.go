@@ -16,7 +16,7 @@ import (
 // seen and replayed like all others: from the library, and from waits that ended
 // without a binding to their queue; those are retried at once. Everyone with the right
 // to may have put it there, so its headers are a claim: they are shown, and prove no
-// queue. Its methods are called as those of Flow.
+// queue. Its methods are called as those of Intake.
 type Collector struct {
 	keeper
 	lost  func(queue string)
@@ -28,30 +28,30 @@ func NewCollector(s store.Store, lost func(queue string), events Listener) *Coll
 	return &Collector{keeper: keeper{store: s, events: events}, lost: lost}
 }
 
-// Vouch bounds the names that nothing vouches for by n. It is to be called before the
-// first batch.
-func (c *Collector) Vouch(n *Names) { c.names = n }
+// UseReportedNames bounds by n the queue names that only messages in redrive.parked gave.
+// Call it before the first batch.
+func (c *Collector) UseReportedNames(n *Names) { c.names = n }
 
-// Take keeps a batch: see Flow.Take.
+// Take keeps a batch: see Intake.Take.
 func (c *Collector) Take(ctx context.Context, batch []wire.Delivery) error {
 	if err := c.begin(ctx, batch); err != nil {
 		return err
 	}
 	now := time.Now()
 	keep := make([]kept, 0, len(batch))
-	told := make([]Event, len(batch))
+	events := make([]Event, len(batch))
 	for i := range batch {
 		var isDurable bool
-		if told[i], isDurable = c.durable[i]; isDurable {
+		if events[i], isDurable = c.durable[i]; isDurable {
 			continue
 		}
 		rec := c.record(ctx, i, &batch[i], now)
 		keep = append(keep, kept{rec, i, i})
-		if told[i] = parkedEvent(rec); rec.State == store.Waiting {
-			told[i] = Event{Kind: Waiting, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Reason: rec.Reason, Way: Disk}
+		if events[i] = parkedEvent(rec); rec.State == store.Waiting {
+			events[i] = Event{Kind: Waiting, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Reason: rec.Reason, Way: Disk}
 		}
 	}
-	return c.keep(ctx, keep, told, now)
+	return c.keep(ctx, keep, events, now)
 }
 
 // record makes a record: parked, or due now where only a queue's binding was missing.
@@ -59,13 +59,13 @@ func (c *Collector) Take(ctx context.Context, batch []wire.Delivery) error {
 func (c *Collector) record(ctx context.Context, i int, d *wire.Delivery, now time.Time) (rec *store.Record) {
 	defer func() {
 		if p := recover(); p != nil {
-			rec = unread(d, now, p)
+			rec = parkUnreadable(d, now, p)
 		}
 	}()
 	m := &d.Message
 	rec = &store.Record{FailedAt: now, Message: *m}
-	who := c.identify(i, d, now)
-	rec.ID, rec.Fingerprint, rec.FirstFailed = who.id, who.fingerprint, who.first
+	known := c.identify(i, d, now)
+	rec.ID, rec.Fingerprint, rec.FirstFailed = known.id, known.fingerprint, known.first
 	addNote(rec, d.Note)
 	var note string
 	rec.Attempt, note = headers.Failures(m)
@@ -73,17 +73,17 @@ func (c *Collector) record(ctx context.Context, i int, d *wire.Delivery, now tim
 	if rec.Attempt > 0 {
 		rec.FirstFailed = headers.FirstFailed(m, now)
 	}
-	rec.Error = text(m, wire.HeaderError)
-	switch r := text(m, wire.HeaderReason); r {
+	rec.Error = headerText(m, wire.HeaderError)
+	switch r := headerText(m, wire.HeaderReason); r {
 	case wire.ReasonRejected, wire.ReasonExpired, wire.ReasonMaxLen, wire.ReasonDeliveryLimit, wire.ReasonReported:
 		rec.Reason = r
 	}
 	rec.Queue = short(m, wire.HeaderQueue)
 	rec.Message.Exchange, rec.Message.RoutingKey = short(m, wire.HeaderExchange), short(m, wire.HeaderRoutingKey)
-	if u := shown(short(m, wire.HeaderUserID)); u != "" {
+	if u := printable(short(m, wire.HeaderUserID)); u != "" {
 		addNote(rec, fmt.Sprintf("its %s header says %q; that is not proven, so it is retried without it", wire.HeaderUserID, u))
 	}
-	why := text(m, wire.HeaderParkedFor)
+	why := headerText(m, wire.HeaderParkedFor)
 	switch {
 	case d.From != wire.ExchangeParked: // by an alternate exchange
 		if d.From == wire.ExchangeDue || d.From == wire.ExchangeLane || d.From == wire.ExchangeDelayed {
@@ -108,7 +108,7 @@ func (c *Collector) record(ctx context.Context, i int, d *wire.Delivery, now tim
 		// Its wait is over. The queue may exist and only lack its binding, as just
 		// after RabbitMQ has started: it is due, and whoever publishes it finds out.
 		addNote(rec, why)
-		until(rec, now)
+		waitUntil(rec, now)
 		return rec
 	}
 	if d.Unreadable != "" {

@@ -1,0 +1,25 @@
+// Package broker is the only one that speaks AMQP: it connects and reconnects, consumes dead
+// letters, and publishes with confirms. The intake and the publisher have a connection each,
+// since an alarm stops RabbitMQ reading from a connection that publishes, and with it the
+// acknowledgements on it. Read it in this order:
+//
+//	link.go          connects, and connects again
+//	(tls.go, signin.go, declare.go, topology.go: TLS, refused users, what is declared)
+//	intake.go        consumes dead letters, a batch at a time
+//	(prefetch.go, bytelimit.go, redeclare.go: batches, a bound for their bodies, what
+//	was deleted)
+//	frames.go        messages that amqp091-go cannot read
+//	(headerrepair.go, doubled.go: their headers)
+//	publisher.go     publishes with confirms
+//	(channel.go, session.go, writecoalesce.go: a channel for each destination, one life of
+//	it, and fewer system calls)
+//	subscriber.go    consumes work queues, for the library
+//	precondition.go  the remedy where RabbitMQ has something else by that name
+//	quarantine.go    messages that RabbitMQ cannot deliver to the intake
+//	mover.go         moves messages to another queue, for `redrive move`
+//	(verbatim.go: as they are, byte for byte)
+//	probe.go         what the doctor asks
+//	consumers.go     how many consumers queues have
+//	majority.go      declarations while a node hangs
+//	message.go       deliveries and messages of package wire
+package broker

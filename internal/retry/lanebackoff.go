@@ -1,0 +1,45 @@
+package retry
+
+import (
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// forgetBackoff is how long after its backoff a lane without waiting messages counts as working
+// again. What is in flight has its answer by then.
+const forgetBackoff = 2 * time.Minute
+
+// forgetBackoffs ends the backoff of lanes whose messages are gone, because a person discarded
+// them, say: no confirm will ever show that they work. It returns how long the scheduler may
+// sleep.
+func (s *Scheduler) forgetBackoffs(next []store.NextDue, now time.Time) (sleep time.Duration) {
+	s.mu.Lock()
+	gone := make(map[store.Lane]bool, len(s.backoffs))
+	for lane := range s.backoffs {
+		gone[lane] = true
+	}
+	s.mu.Unlock()
+	if len(gone) == 0 {
+		return time.Hour
+	}
+	for _, n := range next {
+		delete(gone, n.Lane)
+	}
+	sleep = time.Hour
+	for lane := range gone {
+		s.mu.Lock()
+		r, resting := s.backoffs[lane]
+		over := resting && now.Sub(r.until) > forgetBackoff
+		if over {
+			delete(s.backoffs, lane)
+		}
+		s.mu.Unlock()
+		if over {
+			s.report(lane, nil)
+		} else {
+			sleep = forgetBackoff
+		}
+	}
+	return sleep
+}

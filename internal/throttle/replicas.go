@@ -1,0 +1,205 @@
+package throttle
+
+import (
+	"time"
+)
+
+// Share is the part of all limits that the throttle of one replica has: it is the I-th of N,
+// from 0 on. N is 0 while it has none. A throttle that knows of no others is the only one.
+type Share struct {
+	N, I int
+	// Until is how long it counts; zero: until there is another.
+	Until time.Time
+}
+
+// of divides a whole number so that the parts of all add up to it.
+func (p Share) of(total int) int {
+	if p.N <= 0 {
+		return 0
+	}
+	part := total / p.N
+	if p.I < total%p.N {
+		part++
+	}
+	return part
+}
+
+// SetShare sets what share of rates and in_flight it has from now on. It tells whether
+// another number of messages may be retried than before, so that the caller asks again.
+func (t *Throttle) SetShare(p Share, now time.Time) (changed bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	was := t.currentShare(now)
+	t.share = p
+	is := t.currentShare(now)
+	return was.N != is.N || was.I != is.I
+}
+
+// currentShare is the share that counts now.
+func (t *Throttle) currentShare(now time.Time) Share {
+	if !t.share.Until.IsZero() && !now.Before(t.share.Until) {
+		return Share{}
+	}
+	return t.share
+}
+
+// SetLeads says whether this throttle decides about the breakers, and sends the probes of
+// those that are half-open. One that does not follows: see Follow.
+func (t *Throttle) SetLeads(leads bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.leads = leads
+}
+
+// BreakerState is the state of a breaker, as the leader's throttle announces it.
+type BreakerState struct {
+	State  State     `json:"state"`
+	Since  time.Time `json:"since"`
+	Until  time.Time `json:"until,omitzero"`
+	Why    string    `json:"why,omitempty"`
+	By     string    `json:"by,omitempty"`
+	First  time.Time `json:"first,omitzero"` // when it opened first
+	Number int64     `json:"number"`         // another one for each change
+}
+
+// undecided is the number of no state.
+const undecided = -1
+
+// numbered is the number of a state that has begun: 0 for Closed, which needs no
+// BreakerState.
+func numbered(s State, since time.Time) int64 {
+	if s == Closed {
+		return 0
+	}
+	return since.UnixMicro()
+}
+
+// BreakerStates returns those of all breakers that are not closed, by queue.
+func (t *Throttle) BreakerStates(now time.Time) map[string]BreakerState {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := map[string]BreakerState{}
+	for name, q := range t.queues {
+		q.advance(now)
+		if q.state != Closed {
+			all[name] = BreakerState{q.state, q.since, q.until, q.why, q.by, q.first, q.number}
+		}
+	}
+	return all
+}
+
+// Follow applies what the leader's throttle has decided: all breakers but these are
+// closed. Those that a person has set stay as they are. It does nothing while this
+// throttle leads.
+func (t *Throttle) Follow(all map[string]BreakerState, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.leads {
+		return
+	}
+	for name := range all {
+		if t.queues[name] == nil {
+			t.add(name, now)
+		}
+	}
+	for name, q := range t.queues {
+		is, standing := all[name]
+		if !standing {
+			is = BreakerState{State: Closed, Since: now, Why: "retries succeed"}
+		}
+		if q.forced || q.number == is.Number {
+			continue
+		}
+		q.setRules(t.rules(name))
+		q.until = is.Until
+		if q.state != is.State || standing {
+			q.change(is.State, now, is.Why, is.By)
+		}
+		q.since, q.until, q.first, q.number = is.Since, is.Until, is.First, is.Number
+	}
+}
+
+// RetryStats is what is known of one replica's latest retries of a queue.
+type RetryStats struct {
+	// Number is that of the breaker's state: what was retried before it says nothing
+	// of it.
+	Number int64 `json:"number,omitempty"`
+	Ended  int   `json:"ended,omitempty"`
+	Failed int   `json:"failed,omitempty"` // of those: again
+	Flight int   `json:"flight,omitempty"` // of which nothing is known yet
+}
+
+type report struct {
+	RetryStats
+	at time.Time
+}
+
+// reportKept is how long a report of another replica counts: each reports once a second.
+const reportKept = 3 * time.Second
+
+// RetryStats returns what the other replicas need to know about the retries from here, by
+// queue.
+func (t *Throttle) RetryStats(now time.Time) map[string]RetryStats {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := map[string]RetryStats{}
+	for name, q := range t.queues {
+		if !q.rules.tracks() {
+			continue
+		}
+		q.advance(now)
+		j := RetryStats{Number: q.number, Flight: len(q.tracked.out) + q.reserved}
+		j.Ended, j.Failed = q.seen(now)
+		if j.Flight > 0 || j.Ended > 0 {
+			all[name] = j
+		}
+	}
+	return all
+}
+
+// Receive takes the report of another replica about its retries, of all queues that have
+// any.
+func (t *Throttle) Receive(replica string, all map[string]RetryStats, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for name, j := range all {
+		q := t.queues[name]
+		if q == nil {
+			q = t.add(name, now)
+			q.setRules(t.rules(name))
+		}
+		if q.others == nil {
+			q.others = map[string]report{}
+		}
+		q.used = now
+		q.others[replica] = report{j, now}
+		q.advance(now)
+		q.judge(now)
+	}
+	for name, q := range t.queues {
+		if _, said := all[name]; !said {
+			delete(q.others, replica)
+		}
+	}
+}
+
+// reports are the latest of other replicas.
+func (q *queue) reports(now time.Time) map[string]report {
+	for replica, h := range q.others {
+		if now.Sub(h.at) >= reportKept {
+			delete(q.others, replica)
+		}
+	}
+	return q.others
+}
+
+// seenByAll is seen of all replicas together.
+func (q *queue) seenByAll(now time.Time) (ended, failed int) {
+	ended, failed = q.seen(now)
+	for _, h := range q.reports(now) {
+		if h.Number == q.number {
+			ended, failed = ended+h.Ended, failed+h.Failed
+		}
+	}
+	return ended, failed
+}

@@ -1,0 +1,87 @@
+package throttle
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// tracked is what was retried lately and has not finished yet, in the order of its retries.
+// At most MaxTracked: beyond that the oldest is forgotten.
+type tracked struct {
+	out   map[uuid.UUID]retry
+	order []entry // from head on; what is no longer in out has ended already
+	head  int
+}
+
+type retry struct {
+	seq uint64
+	at  time.Time
+}
+
+type entry struct {
+	id uuid.UUID
+	retry
+}
+
+func (t *tracked) add(id uuid.UUID, r retry) {
+	if t.out == nil {
+		t.out = map[uuid.UUID]retry{}
+	}
+	t.out[id] = r // a second copy with the same id takes the first's place
+	t.order = append(t.order, entry{id, r})
+	for len(t.out) > MaxTracked {
+		t.pop()
+	}
+	if len(t.order)-t.head > 2*len(t.out)+1024 { // many ended long before they were quiet
+		t.compact()
+	}
+}
+
+// take ends one.
+func (t *tracked) take(id uuid.UUID) (retry, bool) {
+	r, ok := t.out[id]
+	delete(t.out, id)
+	return r, ok
+}
+
+// quiet finishes those retried before at, and returns up to where all have finished.
+func (t *tracked) quiet(at time.Time) (to uint64) {
+	for t.head < len(t.order) && !t.order[t.head].at.After(at) {
+		to = t.order[t.head].seq + 1
+		t.pop()
+	}
+	return to
+}
+
+// oldest is when the first that has not finished was retried.
+func (t *tracked) oldest() (at time.Time, ok bool) {
+	for ; t.head < len(t.order); t.pop() {
+		if e := &t.order[t.head]; t.out[e.id] == e.retry {
+			return e.at, true
+		}
+	}
+	return time.Time{}, false
+}
+
+func (t *tracked) pop() {
+	e := &t.order[t.head]
+	if t.out[e.id] == e.retry {
+		delete(t.out, e.id)
+	}
+	if t.head++; t.head == len(t.order) {
+		t.order, t.head = t.order[:0], 0
+	} else if t.head > 1024 && t.head > len(t.order)/2 {
+		t.compact()
+	}
+}
+
+func (t *tracked) compact() {
+	kept := t.order[:0]
+	for _, e := range t.order[t.head:] {
+		if t.out[e.id] == e.retry {
+			kept = append(kept, e)
+		}
+	}
+	t.order, t.head = kept, 0
+}
