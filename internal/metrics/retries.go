@@ -18,8 +18,8 @@ type QueueRetries struct {
 }
 
 var (
-	breakerDesc   = prometheus.NewDesc("redrive_breaker_state", "1 for the current state of the queue's breaker: closed, open, half-open or ramp.", []string{"queue", "state"}, nil)
-	pausedDesc    = prometheus.NewDesc("redrive_queue_paused", "1 while no message of the queue is retried, by reason (why): person, breaker, no_consumer, rate, in_flight or unreachable.", []string{"queue", "why"}, nil)
+	breakerDesc   = prometheus.NewDesc("redrive_breaker_state", "1 for the state that the queue's breaker is in: closed, open, half-open or ramp.", []string{"queue", "state"}, nil)
+	pausedDesc    = prometheus.NewDesc("redrive_queue_paused", "1 while no message of the queue is retried, by why: person, breaker, no_consumer, rate, in_flight or unreachable.", []string{"queue", "why"}, nil)
 	blockedDesc   = prometheus.NewDesc("redrive_forward_blocked", "1 while RabbitMQ accepts no message of the queue for the forward target.", []string{"queue", "target"}, nil)
 	consumersDesc = prometheus.NewDesc("redrive_queue_consumers", "Consumers of a queue with due messages.", []string{"queue"}, nil)
 )
