@@ -35,7 +35,7 @@ var ways = []struct {
 // table is the limits as people read them.
 func table() string {
 	var b strings.Builder
-	b.WriteString("| way | longest wait | precision | survives | while a work queue is full or has no leader | routing key | makes in RabbitMQ | needs |\n|---|---|---|---|---|---|---|---|\n")
+	b.WriteString("| way | longest wait | precision | survives | while a work queue is full or has no leader | routing key | declares in RabbitMQ | needs |\n|---|---|---|---|---|---|---|---|\n")
 	for _, w := range ways {
 		l := w.way.Limits()
 		longest, precision := policy.FormatDuration(l.Longest), policy.FormatDuration(l.Step)
@@ -44,7 +44,7 @@ func table() string {
 		case l.Decides:
 			precision = "the service decides"
 		case l.Linear:
-			precision = "as long again after each failure, nothing else"
+			precision = "linear only: grows by the same step after each failure"
 		case l.Levels != nil:
 			precision = "the next level"
 		}

@@ -3,21 +3,21 @@ package wire
 // Headers on a retried message. No others are added.
 const (
 	HeaderID          = "x-redrive-id"           // string, a UUID, stable over all attempts
-	HeaderAttempt     = "x-redrive-attempt"      // int64, failures so far
+	HeaderAttempt     = "x-redrive-attempt"      // int64, number of failures so far
 	HeaderQueue       = "x-redrive-queue"        // string, the work queue
-	HeaderExchange    = "x-redrive-exchange"     // string, as first published
-	HeaderRoutingKey  = "x-redrive-routing-key"  // string, as first published
-	HeaderFirstFailed = "x-redrive-first-failed" // timestamp
-	HeaderReason      = "x-redrive-reason"       // string: rejected, expired, maxlen, delivery_limit, reported
-	HeaderError       = "x-redrive-error"        // string, when known
-	HeaderUserID      = "x-redrive-user-id"      // string: the user-id property, which RabbitMQ refuses from another user
+	HeaderExchange    = "x-redrive-exchange"     // string, the exchange it was first published to
+	HeaderRoutingKey  = "x-redrive-routing-key"  // string, the routing key it was first published with
+	HeaderFirstFailed = "x-redrive-first-failed" // timestamp of the first failure
+	HeaderReason      = "x-redrive-reason"       // string, why it failed: rejected, expired, maxlen, delivery_limit, reported
+	HeaderError       = "x-redrive-error"        // string, the latest error, when known
+	HeaderUserID      = "x-redrive-user-id"      // string, the user-id property as first published, which RabbitMQ refuses from another user
 )
 
-// Headers on other messages.
-const (
-	HeaderParkedFor = "x-redrive-parked-for" // on messages in redrive.parked: string, why they are there
-	HeaderDelay     = "x-redrive-delay"      // on reports, never on what Redrive publishes: the delay that the consumer asks for (an upstream's Retry-After), in milliseconds
-)
+// HeaderParkedFor is on parked messages in RabbitMQ.
+const HeaderParkedFor = "x-redrive-parked-for" // string, why the message is in redrive.parked
+
+// HeaderDelay is read from reports. Redrive never publishes it.
+const HeaderDelay = "x-redrive-delay" // milliseconds, only in reports: the delay that the consumer asks for (an upstream's Retry-After)
 
 // MaxAttempt is the largest value believed in HeaderAttempt.
 const MaxAttempt = 1_000_000

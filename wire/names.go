@@ -10,34 +10,36 @@ import (
 // Names on the wire. They are a contract: queues, policies and permissions of
 // users refer to them, so they never change.
 const (
-	// ExchangeDeadLetters is where enrolled work queues dead-letter to: durable,
-	// internal, fanout. Clients cannot publish to an internal exchange, so
-	// whatever arrives through it was dead-lettered by the broker.
+	// ExchangeDeadLetters (internal, fanout) receives the dead letters of enrolled work
+	// queues. Clients cannot publish to an internal exchange, so RabbitMQ itself has
+	// dead-lettered whatever arrives there.
 	ExchangeDeadLetters = "redrive"
-	// ExchangeFailures takes failures that a consumer reports itself: durable,
-	// topic; the routing key is the work queue's name.
+	// ExchangeFailures (topic) receives the failures that consumers report; the routing
+	// key is the work queue's name.
 	ExchangeFailures = "redrive.failures"
-	// QueueIntake is the quorum queue behind both exchanges.
+	// QueueIntake (quorum) receives the messages of both exchanges, for the service.
 	QueueIntake = "redrive.intake"
-	// ExchangeQuarantine (internal, fanout) leads to QueueQuarantine, where RabbitMQ puts
-	// what it fails to deliver from QueueIntake.
+	// ExchangeQuarantine (internal, fanout) receives the messages that RabbitMQ fails to
+	// deliver from QueueIntake.
 	ExchangeQuarantine = "redrive.quarantine"
-	QueueQuarantine    = "redrive.quarantine"
+	// QueueQuarantine (quorum) keeps those messages until a person replays or exports them.
+	QueueQuarantine = "redrive.quarantine"
 
-	// ExchangeDue (internal, direct) is where messages that waited in a queue of
-	// RabbitMQ's come out, bound to each work queue by its name.
+	// ExchangeDue (internal, direct) receives due messages that waited in RabbitMQ. It is
+	// bound to each work queue by the queue's name.
 	ExchangeDue = "redrive.due"
-	// ExchangeLane (internal, direct) is where delay queues that several work queues
-	// share dead-letter to, bound to each work queue's LaneQueue by the work queue's
-	// name. Its alternate is ExchangeDue.
+	// ExchangeLane (internal, direct) receives due messages of the delay queues that work
+	// queues share. It is bound to the LaneQueue of each work queue by the work queue's
+	// name. Its alternate exchange is ExchangeDue.
 	ExchangeLane = "redrive.lane"
-	// ExchangeParked (fanout) leads to QueueParked, the parking lot in RabbitMQ.
+	// ExchangeParked (fanout) receives the messages that are parked in RabbitMQ.
 	ExchangeParked = "redrive.parked"
-	QueueParked    = "redrive.parked"
-	// DelayPrefix begins the names of queues in which messages wait, and of the
-	// fanout exchange of the same name before each.
+	// QueueParked keeps those messages until the service collects them.
+	QueueParked = "redrive.parked"
+	// DelayPrefix starts the name of each delay queue, and of the fanout exchange of the
+	// same name that it is bound to.
 	DelayPrefix = "redrive.delay."
-	// ExchangeDelayed is of the plugin's type x-delayed-message.
+	// ExchangeDelayed (x-delayed-message) delays messages in RabbitMQ's plugin.
 	ExchangeDelayed = "redrive.delayed"
 
 	retryExchangePrefix = "redrive.retry."

@@ -16,8 +16,8 @@ type contents struct {
 	metrics *Metrics
 }
 
-// askFor bounds the questions to a store, so that a scrape is answered in time though it is
-// away: Prometheus waits for 10 s.
+// askFor bounds the questions to a store, so that a scrape is answered in time although the
+// store does not answer: Prometheus waits for 10 s.
 const askFor = 4 * time.Second
 
 var (
@@ -25,13 +25,13 @@ var (
 	waitingDesc   = prometheus.NewDesc("redrive_waiting", "Messages in their delay on disk; those that wait in RabbitMQ are in its queues redrive.delay.*.", []string{"queue"}, nil)
 	discardedDesc = prometheus.NewDesc("redrive_discarded", "Discarded messages that can still be restored.", []string{"queue"}, nil)
 	parkedDesc    = prometheus.NewDesc("redrive_parked", "Parked messages.", []string{"queue"}, nil)
-	overdueDesc   = prometheus.NewDesc("redrive_overdue_seconds", "How long the message that is due first is overdue; 0 when none is.", []string{"queue"}, nil)
-	oldestDesc    = prometheus.NewDesc("redrive_oldest_waiting_seconds", "How long ago the waiting message that is due first failed.", []string{"queue"}, nil)
-	freeDesc      = prometheus.NewDesc("redrive_store_free_bytes", "Room left on the store's disk, or in Redis's memory.", nil, nil)
-	ledgerDesc    = prometheus.NewDesc("redrive_ledger_total", "Messages that came in (in), and what became of them; the difference is waiting, parked and discarded.", []string{"queue", "as"}, nil)
-	imbalanceDesc = prometheus.NewDesc("redrive_ledger_imbalance", "Messages that came in and are in no other column of the ledger; negative: too many in the others. Kept messages are also counted one by one from time to time.", []string{"queue"}, nil)
+	overdueDesc   = prometheus.NewDesc("redrive_overdue_seconds", "How long the waiting message with the earliest due time is overdue; 0 when none is.", []string{"queue"}, nil)
+	oldestDesc    = prometheus.NewDesc("redrive_oldest_waiting_seconds", "How long ago the waiting message with the earliest due time failed.", []string{"queue"}, nil)
+	freeDesc      = prometheus.NewDesc("redrive_store_free_bytes", "Free space on the store's disk, or in Redis's memory.", nil, nil)
+	ledgerDesc    = prometheus.NewDesc("redrive_ledger_total", "Messages that arrived (as=in), and messages by what became of them (each other value of as); the difference is waiting, parked or discarded and can be restored.", []string{"queue", "as"}, nil)
+	imbalanceDesc = prometheus.NewDesc("redrive_ledger_imbalance", "Messages that arrived and are missing from the other columns of the ledger; negative: the other columns have too many. Stored messages are also counted one by one every ten minutes.", []string{"queue"}, nil)
 	damagedDesc   = prometheus.NewDesc("redrive_store_damaged", "Files of the store on disk, or parts of them, that cannot be read; redrive_ledger_imbalance shows how many messages they cost.", nil, nil)
-	reserveDesc   = prometheus.NewDesc("redrive_store_reserve_bytes", "Room that is kept free there.", nil, nil)
+	reserveDesc   = prometheus.NewDesc("redrive_store_reserve_bytes", "Space that the store keeps free on its disk, or in Redis.", nil, nil)
 )
 
 func (h *contents) Describe(ch chan<- *prometheus.Desc) {

@@ -6,7 +6,7 @@ import "github.com/prometheus/client_golang/prometheus"
 // sent or failed. Call it once.
 func (m *Metrics) Notifications() func(route, result string) {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "redrive_notifications_total",
-		Help: "Notifications, by route and result: sent, or failed and to be tried again."}, []string{"route", "result"})
+		Help: "Notifications, by route and result: sent, or failed (tried again later)."}, []string{"route", "result"})
 	m.register.MustRegister(c)
 	return func(route, result string) { c.WithLabelValues(clean(route), result).Inc() }
 }

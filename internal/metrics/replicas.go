@@ -14,9 +14,9 @@ type Replica struct {
 }
 
 var (
-	replicaDesc = prometheus.NewDesc("redrive_replica_start_time_seconds", "When a replica that is alive started, in seconds since 1970.", []string{"replica", "address", "version"}, nil)
-	leadsDesc   = prometheus.NewDesc("redrive_replica_leads", "1 for the leader.", []string{"replica"}, nil)
-	beatDesc    = prometheus.NewDesc("redrive_replica_beat_age_seconds", "Time since this replica last received a heartbeat of that one.", []string{"replica"}, nil)
+	replicaDesc = prometheus.NewDesc("redrive_replica_start_time_seconds", "Start time of each live replica, in seconds since 1970.", []string{"replica", "address", "version"}, nil)
+	leadsDesc   = prometheus.NewDesc("redrive_replica_leads", "1 for the leader, 0 for the other replicas.", []string{"replica"}, nil)
+	beatDesc    = prometheus.NewDesc("redrive_replica_beat_age_seconds", "Time since the last heartbeat that this replica received from the one in the label.", []string{"replica"}, nil)
 )
 
 // replicas shows those that are alive when it is asked.
@@ -25,7 +25,7 @@ type replicas struct{ all func() []Replica }
 // Store shows which store the service shares with others, so that what all show of it can
 // be known for one.
 func (m *Metrics) Store(id string) {
-	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "redrive_store_info", Help: "Always 1: which store the replicas share; absent where only one service can use the store.", ConstLabels: prometheus.Labels{"store": id}})
+	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "redrive_store_info", Help: "Always 1; the label store names the store that replicas share. Absent where only one service can use the store.", ConstLabels: prometheus.Labels{"store": id}})
 	g.Set(1)
 	m.register.MustRegister(g)
 }

@@ -1,5 +1,5 @@
-// Package words_test holds the strings of the program (errors, log lines, help) to the list
-// of words in .vale/styles/Redrive. Vale reads pages and comments, and no strings.
+// Package words_test holds the strings of the program (errors, log lines, help) and the
+// pages to the words of .vale/styles. Vale itself reads pages and comments, and no strings.
 package words_test
 
 import (
@@ -25,12 +25,16 @@ type rule struct {
 	instead string
 }
 
-// rules are those of Vale, which is the one source.
-func rules(t *testing.T) []rule {
+// rules are those of Vale's styles, which are the one source.
+func rules(t *testing.T, styles ...string) []rule {
 	t.Helper()
-	files, err := filepath.Glob(root + "/.vale/styles/Redrive/*.yml")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no rules: %v", err)
+	var files []string
+	for _, style := range styles {
+		of, err := filepath.Glob(root + "/.vale/styles/" + style + "/*.yml")
+		if err != nil || len(of) == 0 {
+			t.Fatalf("no rules in %s: %v", style, err)
+		}
+		files = append(files, of...)
 	}
 	var all []rule
 	for _, file := range files {
@@ -65,7 +69,7 @@ func exceptions(t *testing.T) []string {
 
 // What the page says is in templates.
 func TestNoTemplateOfThePageHasAWordThatIsNotOurs(t *testing.T) {
-	all := rules(t)
+	all := rules(t, "Redrive")
 	files, err := filepath.Glob(root + "/internal/webui/templates/*.html")
 	if err != nil || len(files) < 5 {
 		t.Fatalf("templates: %q, %v", files, err)
@@ -85,8 +89,45 @@ func TestNoTemplateOfThePageHasAWordThatIsNotOurs(t *testing.T) {
 	}
 }
 
+// What a page says above the part that is written from the code, code left out.
+func TestNoPageHasAWordThatIsNotOurs(t *testing.T) {
+	all, seen := rules(t, "Redrive", "Pages"), 0
+	code := regexp.MustCompile("(?s)```.*?\n *```|`[^`]*`|<!-- go test .* writes what follows -->.*")
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir():
+			if name := d.Name(); path != root && (strings.HasPrefix(name, ".") || name == "node_modules") {
+				return filepath.SkipDir
+			}
+			return nil
+		case filepath.Ext(path) != ".md":
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		seen++
+		says := strings.Join(strings.Fields(code.ReplaceAllString(string(text), "…")), " ")
+		for _, r := range all {
+			for _, at := range r.is.FindAllStringIndex(says, -1) {
+				t.Errorf("%s: %q: write %s", strings.TrimPrefix(filepath.ToSlash(path), root+"/"), says[max(0, at[0]-30):at[1]], r.instead)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if seen < 30 {
+		t.Errorf("only %d pages were found", seen)
+	}
+}
+
 func TestNoStringOfTheProgramHasAWordThatIsNotOurs(t *testing.T) {
-	all, without, seen := rules(t), exceptions(t), 0
+	all, without, seen := rules(t, "Redrive"), exceptions(t), 0
 	for _, dir := range []string{"cmd", "internal", "policy", "wire", "redrivetest", "redriveprom", "redriveotel"} {
 		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {

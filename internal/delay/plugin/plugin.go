@@ -30,7 +30,7 @@ const longest = math.MaxUint32 * time.Millisecond
 // Limits implements delay.Way.
 func (Way) Limits() delay.Limits {
 	return delay.Limits{Name: "delayed-exchange", Longest: longest, Step: time.Millisecond, Drops: true, Rekeys: true,
-		Survives: "an orderly restart of RabbitMQ; not the loss of its node, and a crash can take the latest with it",
+		Survives: "a clean restart of RabbitMQ; not the loss of its node, and a crash can lose the latest messages",
 		Makes:    "one exchange, for all work queues together; each waiting message takes some 10 KB of RabbitMQ's memory",
 		Needs:    "the plugin rabbitmq_delayed_message_exchange, whose last builds are for RabbitMQ 4.2"}
 }
