@@ -77,7 +77,7 @@ func redisOptions(s *config.Store) (redisstore.Options, error) {
 }
 
 // damaged says that something in the store cannot be read.
-func (s *tenant) damaged() []string {
+func (s *vhost) damaged() []string {
 	d, ok := s.store.(store.Damageable)
 	if !ok {
 		return nil
