@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
 // gateOf is how a queue's gate is shown; nil when nothing is to be said of it.
@@ -13,8 +14,12 @@ func (s *vhost) gateOf(queue string) *console.Throttle {
 	if !v.On && !v.Forced && v.Rate == 0 && v.Limit == 0 && v.NoConsumersSince.IsZero() {
 		return nil
 	}
-	return &console.Throttle{State: string(v.State), Why: v.Why, Since: known(v.Since), Until: known(v.Until), NoConsumer: known(v.NoConsumersSince),
+	g := &console.Throttle{State: string(v.State), Why: v.Why, Since: known(v.Since), Until: known(v.Until), NoConsumer: known(v.NoConsumersSince),
 		Rate: v.Rate, InFlight: v.InFlight, MostFlight: v.Limit, FailedShare: v.FailedShare, Judged: v.Seen}
+	if v.Paused == throttle.WhyRate || v.Paused == throttle.WhyInFlight {
+		g.LimitedBy = v.Paused
+	}
+	return g
 }
 
 func known(t time.Time) *time.Time {

@@ -114,7 +114,7 @@ func (s *vhost) retryStates(shown func(queue string) bool) (all []metrics.QueueR
 			unreachable = append(unreachable, lane.Queue)
 		}
 	}
-	for why, queues := range map[string][]string{"person": s.scheduler.Paused(), "unreachable": unreachable} {
+	for why, queues := range map[throttle.PauseReason][]string{throttle.WhyPerson: s.scheduler.Paused(), throttle.WhyUnreachable: unreachable} {
 		for _, q := range queues {
 			if shown(q) {
 				of(q).Paused = append(of(q).Paused, why)
