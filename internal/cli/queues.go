@@ -43,11 +43,14 @@ func queues(w io.Writer, all []console.Queue, now time.Time) {
 			kind, consumers, ready, unacked = "not there", "-", "-", "-"
 		}
 		retries := "yes"
-		if q.Blocked != "" {
-			retries = "no: " + q.Blocked
+		if limit := q.Throttle.Limit(); limit != "" {
+			retries = "yes, " + limit
 		}
 		if why := q.Throttle.Says(); why != "" {
 			retries = why
+		}
+		if q.Blocked != "" { // as on the page: it must be repaired first
+			retries = "no: " + q.Blocked
 		}
 		if h := q.Pause; h != nil {
 			retries = fmt.Sprintf("paused %s by %s", ago(&h.Since, now), h.By)

@@ -65,7 +65,7 @@ func fill(b *testing.B, s *diskstore.Store, state store.State, n int) {
 	}
 }
 
-// drain claims in one goroutine and settles in another, as the loop does.
+// drain claims in one goroutine and settles in another, as the scheduler does.
 func drain(b *testing.B, s *diskstore.Store, n int) {
 	claimed := make(chan []store.Claim, 4)
 	var settling sync.WaitGroup

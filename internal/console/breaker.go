@@ -9,6 +9,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
 // Throttle limits the retries of a queue, by the rules of its policy.
@@ -20,12 +21,13 @@ type Throttle struct {
 	Until  *time.Time `json:"until,omitempty" doc:"Of an open breaker: when it tries again."`
 	Forced *Forced    `json:"forced,omitempty" doc:"A person has set it."`
 
-	Rate        float64    `json:"rate,omitempty" doc:"Retries per second now; absent: unlimited."`
-	InFlight    int        `json:"in_flight,omitempty" doc:"Retried messages that have neither failed again nor settled yet."`
-	MostFlight  int        `json:"most_in_flight,omitempty"`
-	FailedShare float64    `json:"failed_share,omitempty" doc:"Share of the retries in the window that failed again: 0 to 1."`
-	Judged      int        `json:"judged,omitempty" doc:"How many retries that share is of."`
-	NoConsumer  *time.Time `json:"no_consumer_since,omitempty" doc:"No message is retried since then, because the queue has no consumers."`
+	Rate        float64              `json:"rate,omitempty" doc:"Retries per second now; absent: unlimited."`
+	InFlight    int                  `json:"in_flight,omitempty" doc:"Retried messages that have neither failed again nor settled yet."`
+	MostFlight  int                  `json:"most_in_flight,omitempty"`
+	FailedShare float64              `json:"failed_share,omitempty" doc:"Share of the retries in the window that failed again: 0 to 1."`
+	Judged      int                  `json:"judged,omitempty" doc:"How many retries that share is of."`
+	LimitedBy   throttle.PauseReason `json:"limited_by,omitempty" enum:"rate,in_flight" doc:"Which limit due messages wait for just now; absent: none."`
+	NoConsumer  *time.Time           `json:"no_consumer_since,omitempty" doc:"No message is retried since then, because the queue has no consumers."`
 }
 
 // Forced is a breaker that a person has set.
@@ -47,6 +49,21 @@ func (g *Throttle) Says() string {
 		return "breaker set to " + g.Forced.To + " by " + g.Forced.By
 	case g.State != "closed":
 		return strings.TrimSuffix("breaker "+g.State+": "+g.Why, ": ")
+	}
+	return ""
+}
+
+// Limit is in words the limit that due messages wait for just now, or "". They are retried as
+// fast as the policy allows, so that this is no pause, and Says leaves it out.
+func (g *Throttle) Limit() string {
+	if g == nil {
+		return ""
+	}
+	switch g.LimitedBy {
+	case throttle.WhyRate:
+		return "limited by rate"
+	case throttle.WhyInFlight:
+		return "limited by in_flight"
 	}
 	return ""
 }

@@ -4,9 +4,13 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
 // What a person sets a breaker to is in the store, so that a restart knows it, in the
@@ -46,6 +50,29 @@ func TestABreakerThatAPersonSets(t *testing.T) {
 			t.Errorf("the gate was told %q", d.forced)
 		}
 	})
+}
+
+// A rate that has just been used up is no news of a queue with nothing due.
+func TestALimitIsShownWhileMessagesAreDue(t *testing.T) {
+	for why, want := range map[throttle.PauseReason]string{throttle.WhyRate: "limited by rate", throttle.WhyInFlight: "limited by in_flight", "": ""} {
+		if got := (&console.Throttle{State: "closed", LimitedBy: why}).Limit(); got != want {
+			t.Errorf("%q: %q, want %q", why, got, want)
+		}
+	}
+	for due, want := range map[time.Duration]throttle.PauseReason{-time.Second: throttle.WhyRate, time.Hour: ""} {
+		s := memstore.New()
+		r := record("orders", store.Waiting, "x")
+		r.Due = time.Now().Add(due)
+		if err := s.Add(ctx, []*store.Record{r}); err != nil {
+			t.Fatal(err)
+		}
+		d := newDesk(s)
+		d.gate = &console.Throttle{State: "closed", LimitedBy: throttle.WhyRate}
+		all, _, err := d.Queues(ctx, operator, "", 10)
+		if err != nil || len(all) != 1 || all[0].Throttle.LimitedBy != want {
+			t.Errorf("due in %s: %+v, %v, want limited by %q", due, all, err, want)
+		}
+	}
 }
 
 func TestWhatAGateSays(t *testing.T) {

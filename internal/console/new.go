@@ -18,7 +18,7 @@ type Console struct {
 	recounts recounts      // see ledger.go
 
 	ops     operations // see operation.go
-	pausing sync.Mutex // the store and the loop receive pauses in the same order
+	pausing sync.Mutex // the store and the scheduler receive pauses in the same order
 	// forcedAs are the entries of the breakers that were set here or that were looked
 	// at; pausing keeps them.
 	forcedAs map[string]string

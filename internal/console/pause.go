@@ -64,7 +64,7 @@ func (c *Console) ResumeQueue(ctx context.Context, by auth.Caller, queue, reason
 	return c.setPaused(ctx, by, retry.Resumed, queue, reason, nil)
 }
 
-// setPaused writes the pause to the store before it calls the loop: a pause in force must not
+// setPaused writes the pause to the store before it calls the scheduler: a pause must not
 // be forgotten at the next start.
 func (c *Console) setPaused(ctx context.Context, by auth.Caller, kind retry.Kind, queue, reason string, pause []byte) error {
 	did := map[retry.Kind]string{retry.Paused: "pause", retry.Resumed: "resume"}[kind]

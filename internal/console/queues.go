@@ -146,6 +146,9 @@ func (c *Console) queue(n store.QueueCount, policies policy.Set, pauses map[stri
 	}
 	if c.Throttle != nil {
 		q.Throttle = c.Throttle(n.Queue)
+		if q.Throttle != nil && (q.NextDue == nil || q.NextDue.After(c.Now())) {
+			q.Throttle.LimitedBy = "" // nothing waits for the limit
+		}
 	}
 	return q
 }

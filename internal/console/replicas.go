@@ -68,7 +68,7 @@ func (c *Console) Reread(context.Context) error {
 }
 
 // Look reads what other replicas have written about pauses, breakers and orders:
-// the store has it, and the loop and the gate here know it, and the leader. Call it
+// the store has it, and the scheduler and the gate here know it, and the leader. Call it
 // every half second.
 func (c *Console) Look(ctx context.Context, setPauses func(queues map[string]bool)) error {
 	defer c.ops.awake()

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -12,17 +13,27 @@ import (
 type QueueRetries struct {
 	Queue  string
 	View   throttle.View
-	Paused []string // why no message is retried just now
+	Paused []throttle.PauseReason // why no message is retried just now
 	// BlockedTargets are the forward targets that RabbitMQ accepts no message for just now.
 	BlockedTargets []string
 }
 
 var (
 	breakerDesc   = prometheus.NewDesc("redrive_breaker_state", "1 for the state that the queue's breaker is in: closed, open, half-open or ramp.", []string{"queue", "state"}, nil)
-	pausedDesc    = prometheus.NewDesc("redrive_queue_paused", "1 while no message of the queue is retried, by why: person, breaker, no_consumer, rate, in_flight or unreachable.", []string{"queue", "why"}, nil)
+	pausedDesc    = prometheus.NewDesc("redrive_queue_paused", "1 while no message of the queue is retried, by why: "+pauseReasons()+".", []string{"queue", "why"}, nil)
 	blockedDesc   = prometheus.NewDesc("redrive_forward_blocked", "1 while RabbitMQ accepts no message of the queue for the forward target.", []string{"queue", "target"}, nil)
 	consumersDesc = prometheus.NewDesc("redrive_queue_consumers", "Consumers of a queue with due messages.", []string{"queue"}, nil)
 )
+
+// pauseReasons lists the values of the label why.
+func pauseReasons() string {
+	var all []string
+	for _, why := range throttle.PauseReasons {
+		all = append(all, string(why))
+	}
+	last := len(all) - 1
+	return strings.Join(all[:last], ", ") + " or " + all[last]
+}
 
 // queueRetries collects the state of the retries, at each scrape.
 type queueRetries struct {
@@ -53,7 +64,7 @@ func (r *queueRetries) Collect(ch chan<- prometheus.Metric) {
 			}
 		}
 		for _, why := range q.Paused {
-			show(pausedDesc, 1, why)
+			show(pausedDesc, 1, string(why))
 		}
 		for i, target := range q.BlockedTargets {
 			if q.BlockedTargets[i] = clean(target); !slices.Contains(q.BlockedTargets[:i], q.BlockedTargets[i]) {

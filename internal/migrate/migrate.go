@@ -86,7 +86,7 @@ func unmark(ctx context.Context, s store.Store) error {
 // Migration is one to be done. Both stores are its own while it runs.
 type Migration struct {
 	From     store.Store
-	To       store.Taker
+	To       store.Importer
 	FromName string // as people know them, without secrets
 	ToName   string
 	// At, when not nil, receives how far it is, after each batch.
@@ -257,11 +257,11 @@ func (m *Migration) Run(ctx context.Context) error {
 	if err := m.records(ctx, p, to); err != nil {
 		return err
 	}
-	books, err := store.BooksOf(ctx, m.From)
+	books, err := store.MetadataOf(ctx, m.From)
 	if err != nil {
 		return err
 	}
-	if err := m.To.TakeBooks(ctx, books); err != nil {
+	if err := m.To.TakeMetadata(ctx, books); err != nil {
 		return err
 	}
 	if err := m.verify(ctx, p.All); err != nil {

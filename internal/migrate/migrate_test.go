@@ -61,7 +61,7 @@ func child(args []string) int {
 	return 0
 }
 
-func between(from store.Store, to store.Taker) *migrate.Migration {
+func between(from store.Store, to store.Importer) *migrate.Migration {
 	return &migrate.Migration{From: from, To: to, FromName: "disk:a", ToName: "disk:b"}
 }
 
@@ -91,10 +91,10 @@ func same(t *testing.T, from, to store.Store) {
 }
 
 func TestAllThatAStoreKeepsIsMoved(t *testing.T) {
-	for name, s := range map[string]func() (store.Store, store.Taker){
-		"disk to disk":   func() (store.Store, store.Taker) { return disk(t, t.TempDir()), disk(t, t.TempDir()) },
-		"memory to disk": func() (store.Store, store.Taker) { return memstore.New(), disk(t, t.TempDir()) },
-		"disk to memory": func() (store.Store, store.Taker) { return disk(t, t.TempDir()), memstore.New() },
+	for name, s := range map[string]func() (store.Store, store.Importer){
+		"disk to disk":   func() (store.Store, store.Importer) { return disk(t, t.TempDir()), disk(t, t.TempDir()) },
+		"memory to disk": func() (store.Store, store.Importer) { return memstore.New(), disk(t, t.TempDir()) },
+		"disk to memory": func() (store.Store, store.Importer) { return disk(t, t.TempDir()), memstore.New() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx := t.Context()

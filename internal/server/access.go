@@ -9,7 +9,7 @@ import (
 )
 
 // guard says who calls.
-func (s *tenant) guard(tokens *auth.Tokens) (*auth.Guard, error) {
+func (s *vhost) guard(tokens *auth.Tokens) (*auth.Guard, error) {
 	a := &s.config.Access
 	var users *auth.Users
 	if s.config.Broker.Management != "" {

@@ -5,16 +5,21 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
 // gateOf is how a queue's gate is shown; nil when nothing is to be said of it.
-func (s *tenant) gateOf(queue string) *console.Throttle {
+func (s *vhost) gateOf(queue string) *console.Throttle {
 	v := s.gate.View(queue, time.Now())
 	if !v.On && !v.Forced && v.Rate == 0 && v.Limit == 0 && v.NoConsumersSince.IsZero() {
 		return nil
 	}
-	return &console.Throttle{State: string(v.State), Why: v.Why, Since: known(v.Since), Until: known(v.Until), NoConsumer: known(v.NoConsumersSince),
+	g := &console.Throttle{State: string(v.State), Why: v.Why, Since: known(v.Since), Until: known(v.Until), NoConsumer: known(v.NoConsumersSince),
 		Rate: v.Rate, InFlight: v.InFlight, MostFlight: v.Limit, FailedShare: v.FailedShare, Judged: v.Seen}
+	if v.Paused == throttle.WhyRate || v.Paused == throttle.WhyInFlight {
+		g.LimitedBy = v.Paused
+	}
+	return g
 }
 
 func known(t time.Time) *time.Time {
@@ -24,7 +29,7 @@ func known(t time.Time) *time.Time {
 	return &t
 }
 
-func (s *tenant) force(queue, to, by, why string) {
+func (s *vhost) force(queue, to, by, why string) {
 	if err := s.gate.Force(queue, to, by, why, time.Now()); err != nil {
 		s.Log.Error("a breaker cannot be set", "queue", queue, "to", to, "error", err)
 	}
@@ -32,9 +37,9 @@ func (s *tenant) force(queue, to, by, why string) {
 
 // loadBreakers sets those that persons had set when the service ended. Nothing
 // is retried before.
-func (s *tenant) loadBreakers(ctx context.Context) error {
+func (s *vhost) loadBreakers(ctx context.Context) error {
 	if s.replica != nil {
-		return s.joinFleet(ctx)
+		return s.joinReplicas(ctx)
 	}
 	all, err := console.ForcedIn(ctx, s.store)
 	for queue, f := range all {

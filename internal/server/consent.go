@@ -6,14 +6,14 @@ import (
 )
 
 // openConsent lets reports of a queue be retried whose owner points it at Redrive.
-func (s *tenant) openConsent() (err error) {
+func (s *vhost) openConsent() (err error) {
 	if s.config.Broker.Management != "" {
 		if s.manage, err = s.config.Broker.API(s.config.VHost()); err != nil {
 			return err
 		}
 	}
 	s.consent = management.NewConsent(s.manage, wire.ExchangeDeadLetters)
-	s.give.UseConsent(s.consent)
-	s.hold.UseConsent(s.consent)
+	s.sender.UseConsent(s.consent)
+	s.delayQueues.UseConsent(s.consent)
 	return nil
 }

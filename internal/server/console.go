@@ -19,10 +19,10 @@ import (
 )
 
 // problems are what is wrong now; none means ready.
-func (s *tenant) problems() []string { return s.health.problems() }
+func (s *vhost) problems() []string { return s.health.problems() }
 
 // notices are what a person should look at though it stops nothing.
-func (s *tenant) notices() []string {
+func (s *vhost) notices() []string {
 	all := slices.Concat(s.refused.notices(), s.damaged(), s.unserved)
 	if kept, ok := s.store.(interface{ Notices() []string }); ok {
 		all = append(all, kept.Notices()...)
@@ -35,9 +35,9 @@ func (s *tenant) notices() []string {
 }
 
 // openConsole makes what people see and do, and its HTTP face.
-func (s *tenant) openConsole() error {
+func (s *vhost) openConsole() error {
 	var err error
-	atBroker := queues{publish: s.publish, manage: s.manage}
+	atBroker := queues{publish: s.publisher, manage: s.manage}
 	if s.decoder, err = decode.New(s.config.Decode); err != nil {
 		return err
 	}
@@ -45,9 +45,9 @@ func (s *tenant) openConsole() error {
 		return err
 	}
 	s.console = console.New(console.Config{
-		Store: s.store, Broker: atBroker, Audit: s.audit, Policies: s.flow.Policies, Events: s.events, Log: s.Log,
+		Store: s.store, Broker: atBroker, Audit: s.audit, Policies: s.intake.Policies, Events: s.events, Log: s.Log,
 		Restorable: s.config.Store.Restorable, Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerAt: s.brokerAt,
-		Rates: &s.rates, Problems: s.problems, Notices: s.notices, Ready: s.health.ready, Decoder: s.decoder, SetPaused: s.loop.Pause, Way: s.flow.Way,
+		Rates: &s.rates, Problems: s.problems, Notices: s.notices, Ready: s.health.ready, Decoder: s.decoder, SetPaused: s.scheduler.Pause, Way: s.intake.Way,
 		Limits:   func(policy string) string { return s.rulesOf(policy).String() },
 		Replicas: s.replicas(), Recounted: s.recounted, Throttle: s.gateOf, Force: s.force,
 		Blocked: func(queue string) string { return s.health.of(partQueue + queue) },
@@ -57,12 +57,12 @@ func (s *tenant) openConsole() error {
 		return err
 	}
 	s.api = httpapi.New(httpapi.Config{
-		Console: s.console, Decoder: s.decoder, Entries: s.store, Metrics: s.meters(),
+		Console: s.console, Decoder: s.decoder, Entries: s.store, Metrics: s.metricsHandler(),
 		Problems: s.problems, Notices: s.notices, Ready: s.console.IsReady, Guard: s.guarded, Tokens: tokens, Log: s.Log, Base: s.base,
 	})
 	for pattern, h := range webui.Routes(s.console, webui.Options{
 		Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.console.ProblemsFor, Storm: s.storm, Version: s.Version, Log: s.Log,
-		Base: s.base, VHost: s.called(), VHosts: s.all,
+		Base: s.base, VHost: s.vhostLabel(), VHosts: s.all,
 	}) {
 		s.api.Handle(pattern, h)
 	}

@@ -23,8 +23,8 @@ const (
 	watchedFor = 30 * time.Second
 )
 
-// consumers is the gate that the loop asks: it knows how many consumers the queues
-// have for which something is due, and pauses retries until that is known.
+// consumers is the gate that the scheduler asks. It knows how many consumers each queue with
+// due messages has, and pauses the queue's retries until that is known.
 type consumers struct {
 	*throttle.Throttle
 	// enrolled tells whether a queue can be retried to: of a name that a report made
@@ -34,7 +34,7 @@ type consumers struct {
 	due      func(context.Context) ([]store.NextDue, error)
 	ask      func(ctx context.Context, queues []string, tell func(queue string, consumers int)) error
 	ready    func() bool
-	wake     func() // the loop
+	wake     func() // the scheduler
 
 	nudged chan struct{}
 

@@ -26,20 +26,20 @@ type health struct {
 }
 
 const (
-	partIntake      = "intake"
-	partParked      = "parked"
-	partPublish     = "retries"
-	partDelays      = "delays"
-	partStore       = "store"
-	partLedger      = "ledger"
-	partParkedStore = "store of parked"
-	partServer      = "redis"
-	partQueue       = "queue "              // and the queue's name
-	partForward     = "forwards of queue "  // and the lane of the forward target
-	partListener    = "events for "         // and the listener's name
-	partConsumers   = "consumers of queue " // and the queue's name
-	partLimit       = "delivery limit"
-	partStrangers   = "another service"
+	partIntake           = "intake"
+	partParked           = "parked"
+	partPublish          = "retries"
+	partDelays           = "delays"
+	partStore            = "store"
+	partLedger           = "ledger"
+	partParkedStore      = "store of parked"
+	partServer           = "redis"
+	partQueue            = "queue "              // and the queue's name
+	partForward          = "forwards of queue "  // and the lane of the forward target
+	partListener         = "events for "         // and the listener's name
+	partConsumers        = "consumers of queue " // and the queue's name
+	partLimit            = "delivery limit"
+	partForeignConsumers = "another service"
 
 	// blockedBy begins what is wrong with a connection under an alarm.
 	blockedBy = "blocked by an alarm of RabbitMQ: "

@@ -90,7 +90,7 @@ func TestOnlyAChangeIsNews(t *testing.T) {
 // A ledger that is off is a problem of the whole service, until it balances again.
 func TestALedgerThatIsOffIsNotReady(t *testing.T) {
 	h, m := testHealth()
-	s := &tenant{health: h, metrics: m}
+	s := &vhost{health: h, metrics: m}
 	for _, part := range []string{partIntake, partParked, partPublish} {
 		h.set(part, "")
 	}

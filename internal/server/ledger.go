@@ -12,7 +12,7 @@ type ledgerState struct {
 
 // recounted receives the result of counting what is kept. A ledger that is off is lost
 // messages, or messages in excess, until a person has looked: the service is not ready.
-func (s *tenant) recounted(off map[string]int64) {
+func (s *vhost) recounted(off map[string]int64) {
 	s.metrics.Recounted(off)
 	s.ledger.off.Store(&off)
 	s.health.set(partLedger, s.ledger.wrong())

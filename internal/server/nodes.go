@@ -42,7 +42,7 @@ func (n *nodes) String() string {
 }
 
 // brokerAt tells where RabbitMQ is and, of several addresses, which are used.
-func (s *tenant) brokerAt() string {
+func (s *vhost) brokerAt() string {
 	text := addresses.Redact(s.config.Broker.URL)
 	if len(addresses.Split(s.config.Broker.URL)) > 1 {
 		text += fmt.Sprintf(" (%s)", &s.nodes)

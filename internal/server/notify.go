@@ -20,14 +20,14 @@ import (
 const disconnected = 2 * time.Minute
 
 // openNotify makes what tells people.
-func (s *tenant) openNotify() (err error) {
+func (s *vhost) openNotify() (err error) {
 	s.notify, err = notify.New(s.config.Notify, notify.Options{Store: s.store, Conditions: s.conditions, Count: s.metrics.Notifications(), Log: s.Log, Replica: s.replica.id()})
 	s.notified = s.config.Notify
 	return err
 }
 
 // reloadNotify puts other routes in force, when they are others.
-func (s *tenant) reloadNotify(c *config.Config) error {
+func (s *vhost) reloadNotify(c *config.Config) error {
 	if reflect.DeepEqual(c.Notify, s.notified) {
 		return nil
 	}
@@ -36,7 +36,7 @@ func (s *tenant) reloadNotify(c *config.Config) error {
 }
 
 // conditions are what goes on that people may want a notification of.
-func (s *tenant) conditions(ctx context.Context, t *notify.Settings) ([]notify.Condition, error) {
+func (s *vhost) conditions(ctx context.Context, t *notify.Settings) ([]notify.Condition, error) {
 	all := conditionsOf(s.wrongAnywhere())
 	now := time.Now()
 	counts, err := s.store.Counts(ctx)

@@ -21,11 +21,11 @@ func TestAnOpenBreakerWithNothingBehindItIsNotToldOf(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	s.tenants[0].force("orders", string(throttle.Open), "anna", "the bank is down")
+	s.vhosts[0].force("orders", string(throttle.Open), "anna", "the bank is down")
 	told := func() (kinds []notify.Kind) {
 		t.Helper()
 		settings := notify.DefaultSettings()
-		all, err := s.tenants[0].conditions(t.Context(), &settings)
+		all, err := s.vhosts[0].conditions(t.Context(), &settings)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -39,7 +39,7 @@ func TestAnOpenBreakerWithNothingBehindItIsNotToldOf(t *testing.T) {
 	if is := told(); len(is) > 0 {
 		t.Errorf("with nothing behind it: %v", is)
 	}
-	if err := s.tenants[0].store.Add(t.Context(), []*store.Record{{ID: uuid.New(), Queue: "orders", State: store.Waiting, Due: time.Now(), FirstFailed: time.Now(), FailedAt: time.Now()}}); err != nil {
+	if err := s.vhosts[0].store.Add(t.Context(), []*store.Record{{ID: uuid.New(), Queue: "orders", State: store.Waiting, Due: time.Now(), FirstFailed: time.Now(), FailedAt: time.Now()}}); err != nil {
 		t.Fatal(err)
 	}
 	if is := told(); !slices.Equal(is, []notify.Kind{notify.BreakerOpen}) {

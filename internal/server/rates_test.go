@@ -76,7 +76,7 @@ func TestRatesKnowOnlyWhatPeopleAskFor(t *testing.T) {
 	}
 }
 
-// Events come from the intake and the loop, questions from HTTP.
+// Events come from the intake and the scheduler, questions from HTTP.
 func TestRatesAtOnce(t *testing.T) {
 	var r rates
 	at := time.Unix(1_700_000_000, 0)

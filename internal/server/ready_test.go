@@ -40,7 +40,7 @@ func saysReady(t *testing.T, s *Service) (all map[string]bool, o console.Overvie
 		t.Errorf("/metrics answers %d: %s", code, metrics)
 	}
 	_, page := get(t, s, "/health")
-	o, err := s.tenants[0].console.Overview(context.Background(), boss)
+	o, err := s.vhosts[0].console.Overview(context.Background(), boss)
 	if err != nil {
 		t.Error(err)
 	}
@@ -49,8 +49,8 @@ func saysReady(t *testing.T, s *Service) (all map[string]bool, o console.Overvie
 		"redrive_ready": strings.Contains(metrics, "\nredrive_ready 1\n"),
 		"page":          strings.Contains(page, "<b>Ready.</b>") && !strings.Contains(page, "Not ready."),
 		"overview":      o.Ready,
-		"vhosts":        s.vhosts(0)[0].Ready,
-		"nothing wrong": isReady(s.tenants[0].health.all()),
+		"vhosts":        s.vhostLinks(0)[0].Ready,
+		"nothing wrong": isReady(s.vhosts[0].health.all()),
 	}
 	for _, r := range o.Replicas {
 		if r.Self {
@@ -107,7 +107,7 @@ func TestReadinessIsOneJudgementEverywhere(t *testing.T) {
 			}
 		}()
 		agree(t, s, "nothing", true)
-		h := s.tenants[0].health
+		h := s.vhosts[0].health
 		for _, trouble := range []struct {
 			parts []string
 			ready bool
@@ -153,7 +153,7 @@ func TestReadinessIsOneJudgementEverywhere(t *testing.T) {
 func notReady(t *testing.T, s *Service) {
 	t.Helper()
 	began := time.Now()
-	for isReady(s.tenants[0].health.all()) {
+	for isReady(s.vhosts[0].health.all()) {
 		if time.Since(began) > 30*time.Second {
 			t.Fatal("it stays ready")
 		}

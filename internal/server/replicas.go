@@ -32,12 +32,12 @@ const breakerPrefix = "breaker-state/"
 // several can share there is none.
 type replica struct {
 	*cluster.Replicas
-	store   store.Shared
-	gate    *throttle.Throttle
-	loop    *retry.Scheduler
-	console *console.Console
-	rates   *rates
-	log     *slog.Logger
+	store     store.Shared
+	gate      *throttle.Throttle
+	scheduler *retry.Scheduler
+	console   *console.Console
+	rates     *rates
+	log       *slog.Logger
 	// alone does, while this replica leads, what only one may.
 	alone []func(context.Context)
 	// others tells whether there are any, so that what is only for them is not said.
@@ -76,7 +76,7 @@ func (f *replica) parted(p cluster.Part) {
 	now := time.Now()
 	f.others.Store(len(f.All()) > 1)
 	if f.gate.SetShare(throttle.Share(p), now) {
-		f.loop.Wake()
+		f.scheduler.Wake()
 	}
 	judged := f.gate.RetryStats(now)
 	if !f.others.Load() || len(judged)+len(f.judged) == 0 || now.Sub(f.judge) < time.Second && reflect.DeepEqual(judged, f.judged) {
@@ -110,7 +110,7 @@ func (f *replica) lead(ctx context.Context) {
 	f.inTerm(ctx)
 	defer f.gate.SetLeads(false)
 	defer f.inTerm(nil)
-	f.loop.Wake() // for probes
+	f.scheduler.Wake() // for probes
 	var all sync.WaitGroup
 	for _, do := range f.alone {
 		all.Go(func() { do(ctx) })
@@ -136,7 +136,7 @@ func (f *replica) look(ctx context.Context) {
 	for id := range told {
 		f.console.Told(ctx, []string{id})
 	}
-	err := f.console.Look(ctx, f.loop.SetPauses)
+	err := f.console.Look(ctx, f.scheduler.SetPauses)
 	if err == nil {
 		err = f.console.LookAtLedger(ctx)
 	}
@@ -292,7 +292,7 @@ func (c consoleReplicas) All() (all []console.Replica) {
 }
 
 // replicas are those that the console shows and tells; nil where there can be none.
-func (s *tenant) replicas() console.Replicas {
+func (s *vhost) replicas() console.Replicas {
 	if s.replica == nil {
 		return nil
 	}
@@ -307,28 +307,28 @@ func (f *replica) shown() (all []metrics.Replica) {
 	return all
 }
 
-// openFleet makes this service one of several, when the store can have several.
-func (s *tenant) openFleet(listen string) {
+// openReplica makes this service one of several, when the store can have several.
+func (s *vhost) openReplica(listen string) {
 	shared, ok := s.store.(store.Shared)
 	if !ok {
 		return
 	}
 	address := advertised(listen)
 	s.replica = newReplica(shared, func() cluster.About {
-		return cluster.About{Address: address, Version: s.Version, Since: s.since, Wrong: s.health.all(), Unready: !s.health.ready(), Able: s.publish.Ready()}
+		return cluster.About{Address: address, Version: s.Version, Since: s.since, Wrong: s.health.all(), Unready: !s.health.ready(), Able: s.publisher.Ready()}
 	}, s.Log)
 	s.metrics.Replicas(s.replica.shown)
 }
 
-// joinFleet hands the replicas what it works on, once all of that is there. Nothing that
+// joinReplicas hands the replicas what it works on, once all of that is there. Nothing that
 // has a limit is retried before this replica has its part of it.
-func (s *tenant) joinFleet(ctx context.Context) error {
+func (s *vhost) joinReplicas(ctx context.Context) error {
 	f := s.replica
-	f.gate, f.loop, f.console, f.rates = s.gate, s.loop, s.console, &s.rates
+	f.gate, f.scheduler, f.console, f.rates = s.gate, s.scheduler, s.console, &s.rates
 	f.alone = []func(context.Context){s.console.Lead, s.notify.Run, s.guarded.Forget}
 	f.gate.SetLeads(false)
 	f.gate.SetShare(throttle.Share{}, time.Now())
-	if err := f.console.Look(ctx, f.loop.SetPauses); err != nil {
+	if err := f.console.Look(ctx, f.scheduler.SetPauses); err != nil {
 		return err
 	}
 	return f.follow(ctx)
@@ -348,7 +348,7 @@ func advertised(listen string) string {
 }
 
 // wrongAnywhere is what is wrong at each replica that is alive.
-func (s *tenant) wrongAnywhere() []map[string]string {
+func (s *vhost) wrongAnywhere() []map[string]string {
 	all := []map[string]string{s.health.all()}
 	if s.replica != nil {
 		for _, r := range s.replica.Replicas.All() {

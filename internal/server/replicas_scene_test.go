@@ -117,12 +117,12 @@ func (s *scene) join() *node {
 		}
 		s.mu.Unlock()
 		f.LookSoon()
-		f.loop.Wake()
+		f.scheduler.Wake()
 	})
-	f.loop = retry.NewScheduler(n.member, n, f.gate, func(retry.Event) {}, log, func(store.Lane, error) {})
+	f.scheduler = retry.NewScheduler(n.member, n, f.gate, func(retry.Event) {}, log, func(store.Lane, error) {})
 	f.console = console.New(console.Config{Store: n.member, Broker: allThere{}, Audit: auditLog{}, Restorable: time.Hour,
 		Policies: func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} }, Rates: f.rates,
-		SetPaused: f.loop.Pause, Force: func(queue, to, by, why string) { _ = f.gate.Force(queue, to, by, why, time.Now()) },
+		SetPaused: f.scheduler.Pause, Force: func(queue, to, by, why string) { _ = f.gate.Force(queue, to, by, why, time.Now()) },
 		Replicas: consoleReplicas{f}})
 	f.alone = []func(context.Context){f.console.Lead}
 	f.gate.SetLeads(false)
@@ -136,7 +136,7 @@ func (s *scene) join() *node {
 		defer close(n.done)
 		var all sync.WaitGroup
 		all.Go(func() { f.Run(ctx) })
-		all.Go(func() { f.loop.Run(ctx, time.Second) })
+		all.Go(func() { f.scheduler.Run(ctx, time.Second) })
 		all.Go(func() { _ = f.console.Run(ctx) })
 		all.Wait()
 	}()

@@ -93,7 +93,7 @@ func TestAPauseIsInForceEverywhereWithinASecond(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 			for _, n := range s.nodes {
-				if !slices.Contains(n.loop.Paused(), "q") {
+				if !slices.Contains(n.scheduler.Paused(), "q") {
 					t.Fatal("a second later another replica has not paused the queue")
 				}
 			}
@@ -108,7 +108,7 @@ func TestAPauseIsInForceEverywhereWithinASecond(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 			for _, n := range s.nodes {
-				if len(n.loop.Paused()) > 0 {
+				if len(n.scheduler.Paused()) > 0 {
 					t.Fatal("a second later another replica still pauses the queue")
 				}
 			}
@@ -119,7 +119,7 @@ func TestAPauseIsInForceEverywhereWithinASecond(t *testing.T) {
 		}
 		n := s.join()
 		time.Sleep(time.Second)
-		if !slices.Contains(n.loop.Paused(), "q") {
+		if !slices.Contains(n.scheduler.Paused(), "q") {
 			t.Error("a replica that joins has not paused the queue")
 		}
 	})

@@ -16,13 +16,13 @@ import (
 // routes serves page and API of the first virtual host at /, and those of each at /v/NAME/,
 // with callers of its own. Where there are several, health and metrics at / are of all.
 func (s *Service) routes() http.Handler {
-	first := s.tenants[0].api
+	first := s.vhosts[0].api
 	together := map[string]http.Handler{}
-	if len(s.tenants) > 1 {
-		together["/readyz"], together["/metrics"] = http.HandlerFunc(s.readyz), s.meters()
+	if len(s.vhosts) > 1 {
+		together["/readyz"], together["/metrics"] = http.HandlerFunc(s.readyz), s.metricsHandler()
 	}
 	under := map[string]http.Handler{}
-	for _, t := range s.tenants {
+	for _, t := range s.vhosts {
 		under[t.config.VHost()] = httpapi.Under(httpapi.Base(t.config.VHost()), t.api)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -43,10 +43,10 @@ func (s *Service) routes() http.Handler {
 	})
 }
 
-// vhosts are those that are served, as the page of one of them leads to the others.
-func (s *Service) vhosts(here int) (all []webui.VHost) {
-	for i, t := range s.tenants {
-		all = append(all, webui.VHost{Name: t.called(), URL: t.base + "/", Ready: t.health.ready(), Here: i == here})
+// vhostLinks are the links of a page to all virtual hosts; here is its own.
+func (s *Service) vhostLinks(here int) (all []webui.VHost) {
+	for i, t := range s.vhosts {
+		all = append(all, webui.VHost{Name: t.vhostLabel(), URL: t.base + "/", Ready: t.health.ready(), Here: i == here})
 	}
 	return all
 }
@@ -54,7 +54,7 @@ func (s *Service) vhosts(here int) (all []webui.VHost) {
 // readyz is ready when all are, and tells of each what it tells this caller.
 func (s *Service) readyz(w http.ResponseWriter, r *http.Request) {
 	ready, unsaid, lines := true, false, ""
-	for _, t := range s.tenants {
+	for _, t := range s.vhosts {
 		said := answer{header: http.Header{}, status: http.StatusOK}
 		t.api.ServeHTTP(&said, r)
 		switch said.status {
@@ -108,13 +108,13 @@ func (a *answer) copyTo(w http.ResponseWriter) {
 }
 
 // meters serves the metrics of all to callers with permission to read those of each.
-func (s *Service) meters() http.Handler {
-	all := make([]*metrics.Metrics, len(s.tenants))
-	for i, t := range s.tenants {
+func (s *Service) metricsHandler() http.Handler {
+	all := make([]*metrics.Metrics, len(s.vhosts))
+	for i, t := range s.vhosts {
 		all[i] = t.metrics
 	}
 	h := metrics.Handler(all...)
-	for _, t := range s.tenants {
+	for _, t := range s.vhosts {
 		h = t.api.Guarded(auth.Whole(h))
 	}
 	return h

@@ -1,6 +1,3 @@
-// Package server puts the service together: the only package that knows every
-// implementation, and the one that starts and stops them in order. A tenant is all that
-// serves one virtual host; the service is one of them for each, behind one port.
 package server
 
 import (
@@ -43,7 +40,7 @@ type Options struct {
 type Service struct {
 	Options
 	config  *config.Config
-	tenants []*tenant // of broker.url first, then in the order of broker.vhosts
+	vhosts  []*vhost // of broker.url first, then in the order of broker.vhosts
 	listen  net.Listener
 	secure  *tls.Config // nil: plain HTTP
 	handler http.Handler
@@ -74,17 +71,17 @@ func (s *Service) open(all []*config.Config) (err error) {
 	for i, c := range all {
 		o, at := s.Options, place{memory: s.memory}
 		if len(all) > 1 {
-			at.among, at.all = true, func() []webui.VHost { return s.vhosts(i) }
+			at.multiVHost, at.all = true, func() []webui.VHost { return s.vhostLinks(i) }
 			o.Log = s.Log.With("vhost", c.VHost())
 		}
 		if i > 0 {
 			at.base = httpapi.Base(c.VHost())
 		}
-		t, err := newTenant(c, o, at)
+		t, err := newVHost(c, o, at)
 		if err != nil {
 			return s.of(c, at, err)
 		}
-		s.tenants = append(s.tenants, t)
+		s.vhosts = append(s.vhosts, t)
 	}
 	if s.listen, err = listenOn(s.config); err != nil {
 		return err
@@ -94,8 +91,8 @@ func (s *Service) open(all []*config.Config) (err error) {
 			return err
 		}
 	}
-	s.tenants[0].unserved = unservedIn(s.config, all, s.Log)
-	for _, t := range s.tenants {
+	s.vhosts[0].unserved = unservedIn(s.config, all, s.Log)
+	for _, t := range s.vhosts {
 		if err := t.open(s.Addr()); err != nil {
 			return s.of(t.config, t.place, err)
 		}
@@ -106,7 +103,7 @@ func (s *Service) open(all []*config.Config) (err error) {
 
 // of says which virtual host an error is of, where there are several.
 func (s *Service) of(c *config.Config, at place, err error) error {
-	if at.among {
+	if at.multiVHost {
 		return fmt.Errorf("virtual host %q: %w", c.VHost(), err)
 	}
 	return err
@@ -117,7 +114,7 @@ func (s *Service) Close() (err error) {
 	if s.listen != nil {
 		err = s.listen.Close()
 	}
-	for _, t := range s.tenants {
+	for _, t := range s.vhosts {
 		err = errors.Join(err, t.close())
 	}
 	s.memory.Close()
@@ -142,17 +139,17 @@ func listenOn(c *config.Config) (net.Listener, error) {
 }
 
 // Problems are what is wrong now; none means ready.
-func (s *Service) Problems() []string { return s.each((*tenant).problems) }
+func (s *Service) Problems() []string { return s.each((*vhost).problems) }
 
 // Notices are what a person should look at though it stops nothing.
-func (s *Service) Notices() []string { return s.each((*tenant).notices) }
+func (s *Service) Notices() []string { return s.each((*vhost).notices) }
 
-// each is what all tenants say, and of several which does.
-func (s *Service) each(say func(*tenant) []string) []string {
+// each is what all vhosts say, and of several which does.
+func (s *Service) each(say func(*vhost) []string) []string {
 	all := []string{}
-	for _, t := range s.tenants {
+	for _, t := range s.vhosts {
 		for _, line := range say(t) {
-			if len(s.tenants) > 1 {
+			if len(s.vhosts) > 1 {
 				line = "virtual host " + t.config.VHost() + ": " + line
 			}
 			all = append(all, line)
@@ -163,7 +160,7 @@ func (s *Service) each(say func(*tenant) []string) []string {
 
 // Counts tells what it keeps: of several virtual hosts what each keeps of a queue.
 func (s *Service) Counts(ctx context.Context) (all []store.QueueCount, err error) {
-	for _, t := range s.tenants {
+	for _, t := range s.vhosts {
 		counts, err := t.store.Counts(ctx)
 		if err != nil {
 			return nil, err
@@ -175,10 +172,10 @@ func (s *Service) Counts(ctx context.Context) (all []store.QueueCount, err error
 
 // List shows messages of the first virtual host without touching them.
 func (s *Service) List(ctx context.Context, f store.Filter) (store.Page, error) {
-	return s.tenants[0].store.List(ctx, f)
+	return s.vhosts[0].store.List(ctx, f)
 }
 
-// Run works until ctx ends, then stops in order: the tenants, all at once; then what is
+// Run works until ctx ends, then stops in order: the vhosts, all at once; then what is
 // asked and done by HTTP; then the stores. Its error is one that trying again would not
 // repair: of a single virtual host. One of several never ends the others.
 func (s *Service) Run(ctx context.Context) error {
@@ -186,19 +183,19 @@ func (s *Service) Run(ctx context.Context) error {
 	requests, endRequests := context.WithCancel(context.WithoutCancel(ctx))
 	defer endRequests()
 	server.BaseContext = func(net.Listener) context.Context { return requests }
-	for _, t := range s.tenants {
+	for _, t := range s.vhosts {
 		t.Log.Info("redrive is running", "version", s.Version, "broker", addresses.Redact(t.config.Broker.URL), "data", t.config.Store.Place(), "listen", s.Addr())
 	}
-	for _, notice := range s.tenants[0].unserved {
+	for _, notice := range s.vhosts[0].unserved {
 		s.Log.Warn(notice)
 	}
 
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	failures := make([]error, len(s.tenants))
+	failures := make([]error, len(s.vhosts))
 	var serving, workers sync.WaitGroup
 	serving.Go(func() { s.serve(server) })
-	for i, t := range s.tenants {
+	for i, t := range s.vhosts {
 		workers.Go(func() {
 			defer stop()
 			failures[i] = t.run(ctx)
@@ -215,7 +212,7 @@ func (s *Service) Run(ctx context.Context) error {
 	serving.Wait()
 	endRequests()
 	s.requests.Lock()
-	for _, t := range s.tenants {
+	for _, t := range s.vhosts {
 		failures = append(failures, t.close())
 	}
 	s.memory.Close()
@@ -226,7 +223,7 @@ func (s *Service) Run(ctx context.Context) error {
 // server is the HTTP server of page, API, health and metrics.
 func (s *Service) server() *http.Server {
 	server := &http.Server{Handler: s.underWay(s.handler), TLSConfig: s.secure, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: s.errorLog()}
-	for _, t := range s.tenants {
+	for _, t := range s.vhosts {
 		server.RegisterOnShutdown(t.api.EndStreams)
 	}
 	return server
@@ -266,18 +263,18 @@ func (s *Service) reload(c *config.Config, err error) {
 		parts, err = c.Tenants()
 	}
 	// All are asked before anything is changed that another could refuse.
-	steps := []func(*tenant, *config.Config) error{
-		func(t *tenant, c *config.Config) error { return t.decoder.Reload(c.Decode) },
-		(*tenant).reloadNotify,
+	steps := []func(*vhost, *config.Config) error{
+		func(t *vhost, c *config.Config) error { return t.decoder.Reload(c.Decode) },
+		(*vhost).reloadNotify,
 	}
 	for _, step := range steps {
-		for i, t := range s.tenants {
+		for i, t := range s.vhosts {
 			if err == nil && s.part(parts, i) != nil {
 				err = step(t, s.part(parts, i))
 			}
 		}
 	}
-	for _, t := range s.tenants {
+	for _, t := range s.vhosts {
 		t.metrics.ConfigLoaded(err == nil)
 	}
 	if err != nil {
@@ -290,17 +287,17 @@ func (s *Service) reload(c *config.Config, err error) {
 	if !c.Broker.Same(s.config.Broker) || c.Store != s.config.Store || c.Listen != s.config.Listen || !reflect.DeepEqual(c.Access, s.config.Access) {
 		s.Log.Warn("config: broker, store, listen, auth, tls, read_only and audit take effect at the next start; policies, notify and decode do now")
 	}
-	for i, t := range s.tenants {
+	for i, t := range s.vhosts {
 		if c := s.part(parts, i); c != nil {
-			t.follow(c)
+			t.reload(c)
 		}
 	}
 }
 
-// part is what a new configuration has for a tenant; nil: it names it no more, and it is
+// part is what a new configuration has for a virtual host; nil: it names it no more, and it is
 // served as it is until the next start.
 func (s *Service) part(parts []*config.Config, i int) *config.Config {
-	t := s.tenants[i]
+	t := s.vhosts[i]
 	if at := slices.IndexFunc(parts, func(c *config.Config) bool { return c.VHost() == t.config.VHost() }); at >= 0 {
 		return parts[at]
 	}

@@ -74,19 +74,19 @@ func TestARefusedConfigLeavesTheOldPolicies(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	inForce := func() string { return s.tenants[0].flow.Policies()[0].Name }
+	inForce := func() string { return s.vhosts[0].intake.Policies()[0].Name }
 
 	s.reload(nil, errors.New("line 3"))
 	if got := inForce(); got != "default" {
 		t.Errorf("policy %q is in force after a refused one", got)
 	}
-	if got := gauge(t, s.tenants[0].metrics, `redrive_config_loads_total{result="refused"}`); got != "1" {
+	if got := gauge(t, s.vhosts[0].metrics, `redrive_config_loads_total{result="refused"}`); got != "1" {
 		t.Errorf("%s loads were refused", got)
 	}
 	next := *s.config
 	next.Decode.Protobuf.Files = []string{"none.proto"}
 	s.reload(&next, nil)
-	if got := gauge(t, s.tenants[0].metrics, `redrive_config_loads_total{result="refused"}`); got != "2" {
+	if got := gauge(t, s.vhosts[0].metrics, `redrive_config_loads_total{result="refused"}`); got != "2" {
 		t.Errorf("%s loads were refused; one names a file that is not there", got)
 	}
 	schema := filepath.Join(t.TempDir(), "a.proto")
@@ -99,16 +99,16 @@ func TestARefusedConfigLeavesTheOldPolicies(t *testing.T) {
 	next.Policies = policy.Set{p}
 	next.Throttle = map[string]throttle.Rules{"orders": {Rate: 5, Breaker: &throttle.Breaker{}}}
 	s.reload(&next, nil)
-	if all, err := s.tenants[0].console.Policies(t.Context(), auth.Caller{Role: auth.Viewer}); err != nil || all[0].Throttle != "5/s, breaker" {
+	if all, err := s.vhosts[0].console.Policies(t.Context(), auth.Caller{Role: auth.Viewer}); err != nil || all[0].Throttle != "5/s, breaker" {
 		t.Errorf("people see %+v, %v", all, err)
 	}
 	if got := inForce(); got != "orders" {
 		t.Errorf("policy %q is in force", got)
 	}
-	if got := s.tenants[0].decoder.Decode(t.Context(), decode.Body{Bytes: []byte("\n\x03ann"), Queue: "orders"}); !strings.Contains(got.Text, `"name": "ann"`) {
+	if got := s.vhosts[0].decoder.Decode(t.Context(), decode.Body{Bytes: []byte("\n\x03ann"), Queue: "orders"}); !strings.Contains(got.Text, `"name": "ann"`) {
 		t.Errorf("a body is read as %s", got.Text)
 	}
-	if got := gauge(t, s.tenants[0].metrics, `redrive_config_loads_total{result="ok"}`); got != "1" {
+	if got := gauge(t, s.vhosts[0].metrics, `redrive_config_loads_total{result="ok"}`); got != "1" {
 		t.Errorf("%s loads were good", got)
 	}
 }
@@ -122,7 +122,7 @@ func TestStatusBeforeAnyConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	st, err := s.tenants[0].console.Overview(t.Context(), auth.Caller{Name: "ann", Role: auth.Viewer})
+	st, err := s.vhosts[0].console.Overview(t.Context(), auth.Caller{Name: "ann", Role: auth.Viewer})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ import (
 
 // engine is what the service needs of a store.
 type engine interface {
-	store.Taker
+	store.Importer
 	// Free is the room left, and what is kept free of it, in bytes.
 	Free() (free, reserve uint64, err error)
 }
@@ -77,7 +77,7 @@ func redisOptions(s *config.Store) (redisstore.Options, error) {
 }
 
 // damaged says that something in the store cannot be read.
-func (s *tenant) damaged() []string {
+func (s *vhost) damaged() []string {
 	d, ok := s.store.(store.Damageable)
 	if !ok {
 		return nil
@@ -91,7 +91,7 @@ func (s *tenant) damaged() []string {
 }
 
 // OpenStore opens a store for a command, while no service uses it.
-func OpenStore(s config.Store, log *slog.Logger) (store.Taker, error) {
+func OpenStore(s config.Store, log *slog.Logger) (store.Importer, error) {
 	e, err := openStore(&config.Config{Store: s}, nil, log, func(time.Duration) {}, nil)
 	if err != nil {
 		return nil, err // not an engine that is nil

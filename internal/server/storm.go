@@ -26,10 +26,10 @@ type storm struct {
 
 // storm draws what a policy in force would do. Policies that wait in RabbitMQ have no
 // picture: no gate stands in their way.
-func (s *tenant) storm(ctx context.Context, name string) template.HTML {
-	set := s.flow.Policies()
+func (s *vhost) storm(ctx context.Context, name string) template.HTML {
+	set := s.intake.Policies()
 	for i := range set {
-		if p := set[i]; p.Name == name && s.flow.Way(name) == nil {
+		if p := set[i]; p.Name == name && s.intake.Way(name) == nil {
 			return s.storms.draw(ctx, p, s.rulesOf(name))
 		}
 	}

@@ -13,26 +13,26 @@ import (
 )
 
 // openThrottle makes the throttle, which says how many due messages may be retried.
-func (s *tenant) openThrottle() {
+func (s *vhost) openThrottle() {
 	s.gate = throttle.New(s.throttleRules, rand.Float64, s.retriesChanged)
 	s.consumers = &consumers{
-		Throttle: s.gate, enrolled: s.give.Enrolled, rules: s.throttleRules, due: s.store.Next, ask: s.publish.Consumers, ready: s.publish.Ready,
-		wake: func() { s.loop.Wake() }, nudged: make(chan struct{}, 1), queues: map[string]*watched{}, unsure: map[string]time.Time{},
+		Throttle: s.gate, enrolled: s.sender.Enrolled, rules: s.throttleRules, due: s.store.Next, ask: s.publisher.Consumers, ready: s.publisher.Ready,
+		wake: func() { s.scheduler.Wake() }, nudged: make(chan struct{}, 1), queues: map[string]*watched{}, unsure: map[string]time.Time{},
 	}
-	s.give.OnEnrolledAnswer(func() { s.loop.Wake() })
+	s.sender.OnEnrolledAnswer(func() { s.scheduler.Wake() })
 	s.metrics.Retries(s.retryStates)
 }
 
 // throttleRules are those of the policy that a queue has. A queue without one, of which
 // only replays are retried, has the rules of the defaults.
-func (s *tenant) throttleRules(queue string) throttle.Rules {
-	if p, ok := s.flow.Policies().Match(queue); ok {
+func (s *vhost) throttleRules(queue string) throttle.Rules {
+	if p, ok := s.intake.Policies().Match(queue); ok {
 		return s.rulesOf(p.Name)
 	}
 	return throttle.Rules{}
 }
 
-func (s *tenant) rulesOf(policy string) throttle.Rules {
+func (s *vhost) rulesOf(policy string) throttle.Rules {
 	if all := s.throttles.Load(); all != nil {
 		return (*all)[policy]
 	}
@@ -46,9 +46,9 @@ var transitionKinds = map[throttle.State]retry.Kind{
 
 // retriesChanged reports, once, that the limit of a queue has changed. The gate waits for it, so
 // it calls no method of the gate.
-func (s *tenant) retriesChanged(t throttle.Transition) {
+func (s *vhost) retriesChanged(t throttle.Transition) {
 	log := s.Log.With("queue", t.Queue, "why", t.Reason)
-	defer s.loop.Wake()
+	defer s.scheduler.Wake()
 	if s.replica != nil {
 		defer s.replica.LookSoon() // and so the others know
 	}
@@ -77,7 +77,7 @@ func (s *tenant) retriesChanged(t throttle.Transition) {
 }
 
 // retryStates are those of each shown queue of which anything is known.
-func (s *tenant) retryStates(shown func(queue string) bool) (all []metrics.QueueRetries) {
+func (s *vhost) retryStates(shown func(queue string) bool) (all []metrics.QueueRetries) {
 	now := time.Now()
 	by := map[string]*metrics.QueueRetries{}
 	of := func(queue string) *metrics.QueueRetries {
@@ -105,7 +105,7 @@ func (s *tenant) retryStates(shown func(queue string) bool) (all []metrics.Queue
 		}
 	}
 	var unreachable []string
-	for _, lane := range s.loop.Resting() {
+	for _, lane := range s.scheduler.Resting() {
 		switch {
 		case lane.Forwards() && shown(lane.Queue):
 			r := of(lane.Queue)
@@ -114,7 +114,7 @@ func (s *tenant) retryStates(shown func(queue string) bool) (all []metrics.Queue
 			unreachable = append(unreachable, lane.Queue)
 		}
 	}
-	for why, queues := range map[string][]string{"person": s.loop.Paused(), "unreachable": unreachable} {
+	for why, queues := range map[throttle.PauseReason][]string{throttle.WhyPerson: s.scheduler.Paused(), throttle.WhyUnreachable: unreachable} {
 		for _, q := range queues {
 			if shown(q) {
 				of(q).Paused = append(of(q).Paused, why)

@@ -13,7 +13,7 @@ import (
 
 // quarantined says, once, how many messages RabbitMQ could not deliver and has put
 // out of the way of the others.
-func (s *tenant) quarantined(n int) {
+func (s *vhost) quarantined(n int) {
 	was := s.quarantine.Swap(int64(n))
 	if was == int64(n) {
 		return
@@ -25,7 +25,7 @@ func (s *tenant) quarantined(n int) {
 }
 
 // restored says what somebody had deleted.
-func (s *tenant) restored(missing []string) {
+func (s *vhost) restored(missing []string) {
 	s.metrics.Restored(1, missing...)
 	s.Log.Error("somebody deleted exchanges or queues of Redrive's; they are declared again. Dead letters published in between are lost, except those of queues that dead-letter at-least-once",
 		"deleted", strings.Join(missing, ", "))
@@ -36,7 +36,7 @@ const limitEvery = 5 * time.Second
 
 // watchLimit looks, where the management API can be asked, whether a policy has made the
 // delivery limit of the intake so small that good messages end in quarantine.
-func (s *tenant) watchLimit(ctx context.Context) {
+func (s *vhost) watchLimit(ctx context.Context) {
 	for s.manage != nil && ctx.Err() == nil {
 		if q, err := s.manage.State(ctx, wire.QueueIntake); err == nil {
 			what := ""
@@ -55,18 +55,18 @@ func (s *tenant) watchLimit(ctx context.Context) {
 	}
 }
 
-// strangersFor is how long others must have consumed the intake to be reported: RabbitMQ
-// notices a client that is gone when its heartbeats are missing.
-const strangersFor = 25 * time.Second
+// foreignConsumersFor is how long foreign consumers must be there before they are reported:
+// RabbitMQ counts a consumer that has vanished until its heartbeats time out.
+const foreignConsumersFor = 25 * time.Second
 
-// strangers are consumers of the intake that are no replica of this service's.
-type strangers struct {
+// foreignConsumers tracks consumers of redrive.intake that belong to another service.
+type foreignConsumers struct {
 	mu    sync.Mutex
 	since time.Time // zero: there are none
 }
 
 // many tells whether there are some for long enough.
-func (s *strangers) many(n, ours int, now time.Time) bool {
+func (s *foreignConsumers) many(n, ours int, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -75,20 +75,20 @@ func (s *strangers) many(n, ours int, now time.Time) bool {
 	case s.since.IsZero():
 		s.since = now
 	}
-	return !s.since.IsZero() && now.Sub(s.since) >= strangersFor
+	return !s.since.IsZero() && now.Sub(s.since) >= foreignConsumersFor
 }
 
 // intakeConsumers tells when another service takes part of the failed messages.
-func (s *tenant) intakeConsumers(n int) {
+func (s *vhost) intakeConsumers(n int) {
 	ours := 1
 	if s.replica != nil {
 		ours = max(1, len(s.replica.All()))
 	}
 	what := ""
-	if s.strangers.many(n, ours, time.Now()) {
+	if s.foreignConsumers.many(n, ours, time.Now()) {
 		what = fmt.Sprintf("%s has %d consumers, and %d of them belong to this service: the others take a part of the failed messages, which this service neither shows nor counts (give all services of the virtual host one store, store.redis, or stop the others)", wire.QueueIntake, n, ours)
 	}
-	if s.health.set(partStrangers, what) && what != "" {
+	if s.health.set(partForeignConsumers, what) && what != "" {
 		s.Log.Warn(what)
 	}
 }

@@ -75,12 +75,12 @@ func TestWhereTheFacesOfVirtualHostsAre(t *testing.T) {
 		t.Errorf("problems are %q", p)
 	}
 	// All are ready when each is.
-	for i, tenant := range s.tenants {
+	for i, v := range s.vhosts {
 		if code, text := ask(s, "/readyz"); code != 503 {
 			t.Errorf("with %d ready: %d %s", i, code, text)
 		}
 		for _, part := range []string{partIntake, partParked, partPublish} {
-			tenant.health.set(part, "")
+			v.health.set(part, "")
 		}
 	}
 	if code, text := ask(s, "/readyz"); code != 200 || text != "ready\n" {
@@ -102,8 +102,8 @@ func TestHealthOfAllTellsNobodyMoreThanThatOfEach(t *testing.T) {
 		t.Errorf("ready: %d %s", code, text)
 	}
 	var secrets []string
-	for _, tenant := range s.tenants {
-		secret, _, err := auth.NewTokens(tenant.store, tenant.audit).Create(t.Context(), auth.Caller{Name: "ann", Role: auth.Admin}, auth.NewToken{Name: "prometheus", Role: "viewer"})
+	for _, v := range s.vhosts {
+		secret, _, err := auth.NewTokens(v.store, v.audit).Create(t.Context(), auth.Caller{Name: "ann", Role: auth.Admin}, auth.NewToken{Name: "prometheus", Role: "viewer"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -227,15 +227,15 @@ func TestMessagesOfAVirtualHostThatIsServedNoMore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keep := func(tenant *tenant, state store.State) {
+	keep := func(v *vhost, state store.State) {
 		t.Helper()
-		if err := tenant.store.Add(t.Context(), []*store.Record{{ID: uuid.New(), Queue: "orders", State: state, Due: time.Now(), FirstFailed: time.Now(), FailedAt: time.Now()}}); err != nil {
+		if err := v.store.Add(t.Context(), []*store.Record{{ID: uuid.New(), Queue: "orders", State: state, Due: time.Now(), FirstFailed: time.Now(), FailedAt: time.Now()}}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	keep(s.tenants[0], store.Parked)
-	keep(s.tenants[2], store.Parked)
-	keep(s.tenants[2], store.Waiting)
+	keep(s.vhosts[0], store.Parked)
+	keep(s.vhosts[2], store.Parked)
+	keep(s.vhosts[2], store.Waiting)
 	if len(s.Notices()) > 0 {
 		t.Errorf("while all are served: %q", s.Notices())
 	}
@@ -298,8 +298,8 @@ func TestReloadOfSeveralVirtualHosts(t *testing.T) {
 	}
 	defer s.Close()
 	inForce := func() (all []string) {
-		for _, t := range s.tenants {
-			for _, p := range t.flow.Policies() {
+		for _, t := range s.vhosts {
+			for _, p := range t.intake.Policies() {
 				all = append(all, t.config.VHost()+" "+p.Name)
 			}
 		}

@@ -29,19 +29,11 @@ type queue struct {
 	noneSince time.Time
 }
 
-// Why nothing may be retried just now; also the label of a metric.
-const (
-	WhyBreaker    = "breaker"
-	WhyNoConsumer = "no_consumer"
-	WhyInFlight   = "in_flight"
-	WhyRate       = "rate"
-)
-
 // room is how many may be retried now, and if that is fewer than most, why and when to
 // ask again; a zero time: when something happens.
-func (q *queue) room(most int, now time.Time) (n int, again time.Time, why string) {
+func (q *queue) room(most int, now time.Time) (n int, again time.Time, why PauseReason) {
 	n = most
-	limit := func(to int, at time.Time, because string) {
+	limit := func(to int, at time.Time, because PauseReason) {
 		if to < n {
 			n, again, why = max(to, 0), at, because
 		}

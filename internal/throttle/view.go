@@ -7,16 +7,16 @@ import (
 
 // View is what people and metrics are shown of a queue.
 type View struct {
-	State  State     `json:"state"`
-	Since  time.Time `json:"since,omitzero"`
-	Why    string    `json:"why,omitempty"`
-	By     string    `json:"by,omitempty"`     // who forced it
-	Until  time.Time `json:"until,omitzero"`   // open: when the first probe goes
-	Forced bool      `json:"forced"`           // until a person says otherwise
-	On     bool      `json:"on"`               // its policy has a breaker
-	Paused string    `json:"paused,omitempty"` // why nothing may be retried just now: breaker, no_consumer, in_flight or rate
-	Rate   float64   `json:"rate,omitempty"`   // retries per second that are allowed now, of all replicas; 0: no limit
-	Limit  int       `json:"limit,omitempty"`  // in_flight of its policy; 0: no limit
+	State  State       `json:"state"`
+	Since  time.Time   `json:"since,omitzero"`
+	Why    string      `json:"why,omitempty"`
+	By     string      `json:"by,omitempty"`     // who forced it
+	Until  time.Time   `json:"until,omitzero"`   // open: when the first probe goes
+	Forced bool        `json:"forced"`           // until a person says otherwise
+	On     bool        `json:"on"`               // its policy has a breaker
+	Paused PauseReason `json:"paused,omitempty"` // why nothing may be retried just now; never WhyPerson or WhyUnreachable
+	Rate   float64     `json:"rate,omitempty"`   // retries per second that are allowed now, of all replicas; 0: no limit
+	Limit  int         `json:"limit,omitempty"`  // in_flight of its policy; 0: no limit
 	// InFlight are retried messages of which nothing is known yet, as far as its
 	// rules have them counted.
 	InFlight         int       `json:"in_flight"`

@@ -95,7 +95,7 @@ func TestOnlyTheDemoUsesTheTestEnvironment(t *testing.T) {
 }
 
 func TestStoresKnowNoPolicies(t *testing.T) {
-	for _, pkg := range []string{"internal/store", "internal/store/diskstore", "internal/store/memstore"} {
+	for _, pkg := range []string{"internal/store", "internal/store/diskstore", "internal/store/redisstore", "internal/store/memstore"} {
 		for _, i := range imports(t, pkg) {
 			if i == module+"/policy" || strings.Contains(i, "internal/retry") || strings.Contains(i, "internal/broker") {
 				t.Errorf("%s imports %s", pkg, i)

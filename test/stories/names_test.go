@@ -16,7 +16,7 @@ import (
 )
 
 // Reports for thousands of names that somebody made up hold up no retry: RabbitMQ is
-// asked for them beside the loop. They share one budget of names, and all are kept.
+// asked for them beside the scheduler. They share one budget of names, and all are kept.
 func TestReportsForInventedNamesHoldUpNoRetry(t *testing.T) {
 	const invented, named = 4000, 1000 + 250 // the budget of one user, and of names not known yet
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {

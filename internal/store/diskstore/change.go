@@ -1,7 +1,8 @@
 package diskstore
 
 import (
-	"encoding/binary"
+	"bytes"
+	"context"
 	"fmt"
 	"time"
 
@@ -10,159 +11,325 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// change is a set of writes that become visible and durable together.
-type change struct {
-	s      *Store
-	batch  *pebble.Batch
-	value  []byte                 // scratch: the batch copies it. A record without its body
-	counts map[string]*store.Sums // by queue
-	groups map[*groupState]*grouped
-	like   *store.Record // the last that was counted,
-	last   *grouped      // in this group
-	began  time.Time
-	fails  bool // what is put are new failures
-	past   passages
-	// deleted is about how many bytes the records have that are deleted.
-	deleted uint64
-}
-
-// change begins one of about size bytes, which saves growing to that.
-func (s *Store) change(size int) *change {
-	return &change{s: s, batch: s.db.NewBatchWithSize(size), counts: map[string]*store.Sums{}, groups: map[*groupState]*grouped{}, began: time.Now()}
-}
-
-func (c *change) count(as store.Column, queue string, n int64) {
-	if c.counts[queue] == nil {
-		c.counts[queue] = new(store.Sums)
+// Change implements store.Changer.
+func (s *Store) Change(ctx context.Context, keys []store.Key, edit func(store.Key, *store.Record) store.Edit, entries func(int) []store.Entry) (n int, err error) {
+	done, err := s.use(ctx)
+	if err != nil {
+		return 0, err
 	}
-	c.counts[queue][as] += n
-}
-
-// put writes a record under its key.
-func (c *change) put(key []byte, r *store.Record) (err error) {
-	if c.value, err = store.AppendHead(c.value[:0], r); err != nil {
-		return fmt.Errorf("message %s of queue %q: %w", r.ID, r.Queue, err)
+	defer done()
+	s.moving.Lock()
+	defer s.moving.Unlock()
+	c := s.change(0)
+	defer c.close()
+	m := &move{change: c, given: map[store.Key]bool{}}
+	defer m.end()
+	if err := m.open(); err != nil {
+		return 0, err
 	}
-	c.count(store.Column(r.State), r.Queue, 1)
-	g := c.group(r)
-	g.more.reasons |= store.ReasonsOf(r.Reason)
-	if g.more.kept[r.State]++; c.fails {
-		g.failed(r.FailedAt, c.began)
+	keys = keys[:min(len(keys), store.ChangeMost)]
+	for n < len(keys) {
+		more, err := m.one(keys[n], edit)
+		if err != nil {
+			return 0, err
+		}
+		if !more {
+			break
+		}
+		n++
 	}
-	body := r.Message.Body
-	op := c.batch.SetDeferred(len(key), len(c.value)+len(body))
-	copy(op.Key, key)
-	copy(op.Value[copy(op.Value, c.value):], body)
-	if err := op.Finish(); err != nil {
-		return err
-	}
-	// Waiting records, which come and go by the thousand, have no place in the index.
-	if r.State != store.Waiting {
-		if err := c.batch.Set(groupKey(g.ID, r.State, key), key, nil); err != nil {
-			return err
+	if entries != nil {
+		for _, e := range entries(n) {
+			if err := c.entry(e); err != nil {
+				return 0, err
+			}
 		}
 	}
-	return c.batch.Set(idKey(r.ID, seqOf(key)), key, nil)
+	if len(m.added) > 0 {
+		if err := s.room(m.moved+sizeOf(m.added), s.reserve); err != nil {
+			return 0, err
+		}
+		s.adding.RLock()
+		defer s.adding.RUnlock()
+		added, err := c.add(m.added)
+		if err != nil {
+			return 0, err
+		}
+		m.put = append(m.put, added...)
+	} else if m.moved > 0 {
+		if err := s.room(m.moved, s.reserve/2); err != nil {
+			return 0, err
+		}
+	}
+	if c.batch.Empty() {
+		return n, nil
+	}
+	if err := c.commit(); err != nil {
+		return 0, err
+	}
+	m.committed = true
+	return n, nil
 }
 
-// add writes new records and returns their keys. The caller holds adding until
-// they are committed.
-func (c *change) add(records []*store.Record) (keys [][]byte, err error) {
-	first := c.s.seq.Add(uint64(len(records))) - uint64(len(records)) + 1
-	for i, r := range records {
-		key, err := keyOf(r, first+uint64(i))
+// move is a Change under way.
+type move struct {
+	*change
+	// ids and records are of one moment, and go on from where they are: an action on
+	// many meets their keys in order, or nearly, where looking each up again costs the
+	// most of all that Change does.
+	ids, records *pebble.Iterator
+
+	given     map[store.Key]bool
+	held      [][]byte // waiting records that Claim is kept away from
+	put       [][]byte // keys of what was written
+	added     []*store.Record
+	bodies    int // bytes that were read, and
+	moved     int // to be written
+	committed bool
+}
+
+// one gives a record to edit, and does what it says; more is false when enough
+// is in memory.
+func (m *move) one(name store.Key, edit func(store.Key, *store.Record) store.Edit) (more bool, err error) {
+	var key []byte
+	var r *store.Record
+	if !m.given[name] {
+		if key, r, err = m.take(name); err != nil {
+			return false, err
+		}
+	}
+	if r != nil {
+		size := len(r.Message.Body)
+		if m.bodies > 0 && m.bodies+size > store.ChangeBytes {
+			return false, nil
+		}
+		m.bodies += size
+	}
+	m.given[name] = true
+	if r != nil && r.Unreadable != nil {
+		edit(name, r)
+		return true, nil
+	}
+	var was store.Record
+	if r != nil {
+		was = *r
+	}
+	e := edit(name, r)
+	m.added = append(m.added, e.Add...)
+	switch {
+	case r == nil:
+		return true, nil
+	case e.Keep:
+		if r.ID != was.ID {
+			return false, fmt.Errorf("message %s of queue %q was given another id: add a new one instead", was.ID, was.Queue)
+		}
+		to, err := keyOf(r, seqOf(key))
 		if err == nil {
-			err = c.put(key, r)
+			err = m.remove(key, &was, true)
 		}
+		if err != nil {
+			return false, err
+		}
+		if r.Queue != was.Queue {
+			m.count(store.Moved, was.Queue, 1)
+			m.count(store.In, r.Queue, 1)
+		}
+		m.put = append(m.put, to)
+		if err := m.change.put(to, r); err != nil {
+			return false, err
+		}
+		m.moved += len(m.value)
+	case e.Delete:
+		if was.State == store.Discarded {
+			p := store.PassageOf(&was, was.Due, store.EndedDiscarded)
+			m.past.add(&p)
+		}
+		m.count(store.Forgotten, was.Queue, 1)
+		return true, m.remove(key, &was, false)
+	}
+	return true, nil
+}
+
+// open opens what m reads by; end closes it.
+func (m *move) open() (err error) {
+	if m.ids, err = m.s.db.NewIter(nil); err == nil {
+		m.records, err = m.ids.Clone(pebble.CloneOptions{})
+	}
+	return err
+}
+
+// at is the value of a key when m was opened; nil when there was none. It is the
+// iterator's. After an error Pebble's next seek would begin where that was, and fail
+// again: a clone, which is of the same moment, does not.
+func at(it **pebble.Iterator, key []byte) (value []byte, err error) {
+	if (*it).Error() != nil {
+		anew, err := (*it).Clone(pebble.CloneOptions{})
 		if err != nil {
 			return nil, err
 		}
-		c.count(store.In, r.Queue, 1)
-		keys = append(keys, key)
+		_ = (*it).Close()
+		*it = anew
 	}
-	return keys, c.batch.Merge(keySeq, binary.AppendVarint(nil, int64(len(records))), nil)
+	if (*it).SeekGE(key) && bytes.Equal((*it).Key(), key) {
+		return (*it).ValueAndErr()
+	}
+	return nil, (*it).Error()
 }
 
-// remove takes a record away, r being as it was, and its id too unless it is put
-// elsewhere.
-func (c *change) remove(key []byte, r *store.Record, moved bool) error {
-	c.count(store.Column(r.State), r.Queue, -1)
-	c.deleted += uint64(len(r.Message.Body) + recordOverhead)
-	g := c.group(r)
-	g.more.kept[r.State]--
-	if r.State != store.Waiting {
-		if err := c.batch.Delete(groupKey(g.ID, r.State, key), nil); err != nil {
-			return err
-		}
+// resting reads a record that is parked or discarded: from there none but a Change
+// takes it, and there is one at a time. known is false for any other.
+func (m *move) resting(index []byte) (key []byte, r *store.Record, known bool, err error) {
+	if key, err = at(&m.ids, index); err != nil || key == nil || isWaiting(key) {
+		return nil, nil, false, err
 	}
-	if err := c.batch.Delete(key, nil); err != nil || moved {
-		return err
+	key = bytes.Clone(key)
+	value, err := at(&m.records, key)
+	if err != nil || value == nil {
+		return nil, nil, false, err
 	}
-	return c.batch.Delete(idKey(r.ID, seqOf(key)), nil)
+	r, _, err = store.DecodeRecord(value, true)
+	return key, r, true, err
 }
 
-// commit makes it all durable, then says so to the counts in memory.
-func (c *change) commit() (err error) {
-	failed, err := c.s.writePassing(c.batch)
-	defer func() {
-		if err != nil {
-			failed()
+// take reads a record and keeps Claim away from it until end; r is nil when it is
+// not kept, or claimed.
+func (m *move) take(name store.Key) (key []byte, r *store.Record, err error) {
+	index := indexOf(name)
+	if index == nil {
+		return nil, nil, nil
+	}
+	key, r, known, err := m.resting(index)
+	if known && err == nil {
+		return key, r, nil
+	}
+	if err == nil {
+		key, r, err = m.find(name, index)
+	}
+	if err == nil && key == nil && m.s.damage.lostKey(index) {
+		err = pebble.ErrCorruption
+	}
+	if key == nil {
+		key = index
+	}
+	if err == nil {
+		return key, r, nil
+	}
+	if err = m.s.damage.unreadable(key, err); err != nil {
+		return nil, nil, err
+	}
+	return nil, &store.Record{Unreadable: store.ErrUnreadable}, nil
+}
+
+// find reads a record that may be waiting.
+func (m *move) find(name store.Key, index []byte) (key []byte, r *store.Record, err error) {
+	for {
+		last := key
+		if key, err = m.s.get(index); err != nil || key == nil || !m.hold(key) {
+			return key, nil, err
 		}
-	}()
+		value, err := m.s.get(key)
+		switch {
+		case err != nil:
+			return key, nil, err
+		case value != nil:
+			r, _, err = store.DecodeRecord(value, true)
+			return key, r, err
+		case m.s.damage.lostKey(key):
+			return key, nil, pebble.ErrCorruption
+		case bytes.Equal(key, last):
+			return nil, nil, fmt.Errorf("data folder %s: the record of message %s is not where its id says", m.s.path, name)
+		}
+		// Between the two reads it was settled: it is gone, or parked.
+	}
+}
+
+// hold keeps Claim away from a waiting record, as a claim that is being settled
+// does; it says no when it is claimed.
+func (m *move) hold(key []byte) bool {
+	if !isWaiting(key) {
+		return true
+	}
+	m.s.mu.Lock()
+	defer m.s.mu.Unlock()
+	claimed := m.s.lane(laneOf(key)).claimed
+	if _, ok := claimed[string(key)]; ok {
+		return false
+	}
+	claimed[string(key)] = false
+	m.held = append(m.held, key)
+	return true
+}
+
+// end lets Claim have what is waiting now.
+func (m *move) end() {
+	for _, it := range []*pebble.Iterator{m.ids, m.records} {
+		if it != nil {
+			_ = it.Close()
+		}
+	}
+	ready := m.held
+	if m.committed {
+		ready = append(ready, m.put...)
+	}
+	m.s.mu.Lock()
+	defer m.s.mu.Unlock()
+	taken := map[store.Lane]bool{} // lanes of which something is perhaps gone
+	for _, key := range m.held {
+		l := laneOf(key)
+		taken[l] = true
+		delete(m.s.lane(l).claimed, string(key))
+	}
+	due := false
+	for _, key := range ready {
+		m.s.ready(key)
+		due = due || isWaiting(key)
+	}
+	for l := range taken {
+		m.s.lookAnew(l)
+	}
+	if due {
+		m.s.signal()
+	}
+}
+
+// lookAnew finds the first record of a lane that may be claimed, after some were
+// taken away that may have been it. When it cannot be read, next stays earlier
+// than it could be, and Claim looks again. The caller holds mu.
+func (s *Store) lookAnew(which store.Lane) {
+	q := s.lane(which)
+	end := after(lanePrefix(which))
+	it, err := s.walk(s.db, q.low, end)
 	if err != nil {
-		return err
+		return
 	}
-	for name, sums := range c.counts {
-		if err := addSums(c.batch, name, sums); err != nil {
-			return err
+	it.skipped = func(from []byte, err error) {
+		q.leftOut()
+		s.damage.skipped(from, err)
+	}
+	low, next := end, time.Time{}
+	for it.First(); it.Valid(); it.Next() {
+		if _, ok := q.claimed[string(it.Key())]; !ok {
+			low, next = bytes.Clone(it.Key()), dueOf(it.Key())
+			break
 		}
 	}
-	if err := c.writeGroups(); err != nil {
-		return err
+	if it.Close() == nil {
+		q.low, q.next = low, next
 	}
-	if err := c.commitWithPast(); err != nil {
-		return err
-	}
-	c.counted()
-	c.s.deleted.bytes.Add(c.deleted)
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	for name, sums := range c.counts {
-		q := c.s.queue(name)
-		q.kept.Add(sums)
-		q.used = c.began
-	}
-	return nil
 }
 
-// commitWithPast lets no one look for what ended in the batch between the two: it
-// would be nowhere.
-func (c *change) commitWithPast() error {
-	var sums store.Sums
-	for _, more := range c.counts {
-		sums.Add(more)
-	}
-	c.s.committing.RLock()
-	defer c.s.committing.RUnlock()
-	if c.past.n == 0 {
-		return c.s.commit(c.batch, &sums)
-	}
-	c.s.ending.RLock()
-	defer c.s.ending.RUnlock()
-	if err := c.s.commit(c.batch, &sums); err != nil {
-		return err
-	}
-	c.s.history.write(&c.past)
-	return nil
+// NewestKey implements store.Changer.
+func (s *Store) NewestKey(context.Context) (uint64, error) {
+	s.adding.Lock()
+	defer s.adding.Unlock()
+	return s.seq.Load(), nil
 }
 
-// ended waits until what is no longer kept is in the history.
-func (s *Store) ended() {
-	s.ending.Lock()
-	s.ending.Unlock()
-}
-
-func (c *change) close() {
-	c.unuse()
-	_ = c.batch.Close()
+// Forget implements store.Changer.
+func (s *Store) Forget(ctx context.Context, now time.Time) (int, error) {
+	n, err := store.Forget(ctx, s, now)
+	if err != nil {
+		return n, err
+	}
+	return n, s.forgetQueues(ctx)
 }

@@ -1,5 +1,3 @@
-// Package diskstore keeps messages in a folder, in an embedded Pebble database.
-// One process owns a folder.
 package diskstore
 
 import (

@@ -69,7 +69,7 @@ func Salvage(ctx context.Context, from, to string, o Options) (done Salvaged, er
 		err = s.loose(&loose)
 	}
 	if err == nil {
-		err = target.TakeBooks(ctx, store.Books{Newest: s.newest})
+		err = target.TakeMetadata(ctx, store.Metadata{Newest: s.newest})
 	}
 	if source != nil {
 		for place, how := range source.Damage() {

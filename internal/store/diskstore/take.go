@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Take implements store.Taker.
+// Take implements store.Importer.
 func (s *Store) Take(ctx context.Context, records []store.Listed) error {
 	done, err := s.use(ctx)
 	if err != nil {
@@ -71,8 +71,8 @@ func (s *Store) Take(ctx context.Context, records []store.Listed) error {
 	return nil
 }
 
-// TakeBooks implements store.Taker.
-func (s *Store) TakeBooks(ctx context.Context, b store.Books) error {
+// TakeMetadata implements store.Importer.
+func (s *Store) TakeMetadata(ctx context.Context, b store.Metadata) error {
 	done, err := s.use(ctx)
 	if err != nil {
 		return err

@@ -204,7 +204,7 @@ func strandsNothing(t *testing.T, disk *vfs.MemFS, file string, size int64) {
 	}
 }
 
-// dueNow claims, as the loop does, what Next says is due.
+// dueNow claims, as the scheduler does, what Next says is due.
 func dueNow(t *testing.T, s *diskstore.Store) (claimed int) {
 	t.Helper()
 	for range 3 {

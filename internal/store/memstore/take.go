@@ -9,7 +9,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Take implements store.Taker.
+// Take implements store.Importer.
 func (s *Store) Take(_ context.Context, records []store.Listed) error {
 	unlock, err := s.lock()
 	defer unlock()
@@ -38,8 +38,8 @@ func (s *Store) Take(_ context.Context, records []store.Listed) error {
 	return nil
 }
 
-// TakeBooks implements store.Taker.
-func (s *Store) TakeBooks(_ context.Context, b store.Books) error {
+// TakeMetadata implements store.Importer.
+func (s *Store) TakeMetadata(_ context.Context, b store.Metadata) error {
 	unlock, err := s.lock()
 	defer unlock()
 	if err != nil {

@@ -1,8 +1,3 @@
-// Package redisstore keeps messages in Redis or Valkey, where several services use one
-// store at once.
-//
-// Each move of a record is one script. All keys are in one slot, so that a change of many
-// records, and an operation's progress, are one step in a cluster as well: keys.go.
 package redisstore
 
 import (

@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Take implements store.Taker.
+// Take implements store.Importer.
 func (s *Store) Take(ctx context.Context, records []store.Listed) error {
 	done, err := s.use(ctx)
 	if err != nil {
@@ -68,8 +68,8 @@ func (b *foreign) add(s *Store, number uint64, r *store.Record) error {
 	return nil
 }
 
-// TakeBooks implements store.Taker.
-func (s *Store) TakeBooks(ctx context.Context, b store.Books) error {
+// TakeMetadata implements store.Importer.
+func (s *Store) TakeMetadata(ctx context.Context, b store.Metadata) error {
 	if err := s.takeLedger(ctx, b.Ledger); err != nil {
 		return err
 	}

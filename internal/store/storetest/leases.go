@@ -67,7 +67,7 @@ func leaseLost(t *testing.T, e Engine) {
 
 	var got []store.Claim
 	eventually(t, "another store gets what a stalled one had claimed", func() bool {
-		next(t, other) // as the loop, which asks before it claims
+		next(t, other) // as the scheduler, which asks before it claims
 		got = append(got, claim(t, other, "q", time.Hour, 10)...)
 		if lease := time.Since(before); len(got) > 0 && lease < shortLease-5*time.Millisecond {
 			t.Fatalf("it gets them after %s, within the lease", lease)

@@ -298,7 +298,7 @@ func changeElsewhere(t *testing.T, e Engine) {
 func changedElsewhere(t *testing.T, e Engine) {
 	all := replicas(t, e, 2, shortLease)
 	waits, dies := all[1], all[0]
-	// As the loop: it has asked, and asks again at a change.
+	// As the scheduler: it has asked, and asks again at a change.
 	told := func(what string) {
 		t.Helper()
 		for deadline := time.After(time.Minute); ; {

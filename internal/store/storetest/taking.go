@@ -90,7 +90,7 @@ func taking(t *testing.T, e Engine) {
 	ctx := context.Background()
 	from := open(t, e)
 	Lived(t, from)
-	to, ok := open(t, e).(store.Taker)
+	to, ok := open(t, e).(store.Importer)
 	if !ok {
 		t.Fatalf("engine %s takes nothing over", e.Name)
 	}
@@ -101,12 +101,12 @@ func taking(t *testing.T, e Engine) {
 		}
 		Balances(t, to)
 	}
-	books, err := store.BooksOf(ctx, from)
+	books, err := store.MetadataOf(ctx, from)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := to.TakeBooks(ctx, books); err != nil {
+		if err := to.TakeMetadata(ctx, books); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -124,7 +124,7 @@ func taking(t *testing.T, e Engine) {
 	Same(t, from, to)
 	if r := reopened(t, e, to); r != nil {
 		Same(t, from, r)
-		to = r.(store.Taker)
+		to = r.(store.Importer)
 	}
 	// And life goes on, in both alike: no number is given twice.
 	r := Waiting("q", 0, "new")

@@ -12,6 +12,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
 // trouble is a kind of failure of the shop.
@@ -289,4 +290,22 @@ func (s *Shop) operations() {
 	finished := op("op1", `state:discarded age:<1d`, 311, 311, 0, 0, console.Finished)
 	finished.Verb, finished.Ended = console.Restore, &ended
 	s.Ops = []console.Operation{running, canary, stopped, finished}
+}
+
+// PausedQueue is a queue whose retries are paused for a reason.
+func PausedQueue(why throttle.PauseReason, now time.Time) console.Queue {
+	q := console.Queue{Name: "orders", Waiting: 1, NextDue: &now}
+	switch why {
+	case throttle.WhyPerson:
+		q.Pause = &console.QueuePause{By: "dana", Since: now}
+	case throttle.WhyUnreachable:
+		q.Blocked = "the queue is full"
+	case throttle.WhyBreaker:
+		q.Throttle = &console.Throttle{State: string(throttle.Open), Why: "9 of 10 failed"}
+	case throttle.WhyNoConsumer:
+		q.Throttle = &console.Throttle{State: string(throttle.Closed), NoConsumer: &now}
+	case throttle.WhyRate, throttle.WhyInFlight:
+		q.Throttle = &console.Throttle{State: string(throttle.Closed), LimitedBy: why}
+	}
+	return q
 }

@@ -1,0 +1,26 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/throttle"
+	"github.com/redrive-mq/redrive/internal/webui/webtest"
+)
+
+func TestQueuesShowsEachReasonOfAPause(t *testing.T) {
+	shown := map[throttle.PauseReason]string{
+		throttle.WhyPerson: "paused", throttle.WhyBreaker: "breaker open: 9 of 10 failed", throttle.WhyNoConsumer: "paused: no consumers",
+		throttle.WhyRate: "yes, limited by rate", throttle.WhyInFlight: "yes, limited by in_flight", throttle.WhyUnreachable: "no: the queue is full",
+	}
+	now := time.Now()
+	for _, why := range throttle.PauseReasons {
+		var out strings.Builder
+		queues(&out, []console.Queue{webtest.PausedQueue(why, now)}, now)
+		if want := shown[why]; want == "" || !strings.Contains(out.String(), "\t"+want) {
+			t.Errorf("%s: %q is not in\n%s", why, want, out.String())
+		}
+	}
+}

@@ -1,0 +1,16 @@
+package metrics
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/redrive-mq/redrive/internal/throttle"
+)
+
+func TestTheHelpHasEachReasonOfAPause(t *testing.T) {
+	for _, why := range throttle.PauseReasons {
+		if !strings.Contains(pausedDesc.String(), string(why)) {
+			t.Errorf("%s is not in %s", why, pausedDesc)
+		}
+	}
+}

@@ -1,0 +1,19 @@
+// Package server puts the service together. It is the only package that knows every
+// implementation, and it starts and stops them in order. Read it in this order:
+//
+//	server.go           the service: New, Run, reload; one part for each virtual host
+//	vhost.go            one virtual host: its parts, and the order in which they start and stop
+//	store.go            which engine is opened, and the check whose messages it has
+//	throttle.go         what the scheduler asks before it retries, and what is logged of it
+//	(consumers.go: how many consumers a queue has; breakers.go: what a person sets)
+//	listeners.go        who receives each event: metrics, rates, notifications, throttle
+//	health.go           what is wrong now, by part; readiness follows from it
+//	replicas.go         several services on one store: members, leader, shared breakers
+//	routes.go           page, API, health and metrics of all virtual hosts behind one port
+//	(console.go, access.go: what they are made of, and how callers sign in)
+//	topology.go         what is wrong with RabbitMQ's side: quarantine, foreign consumers
+//	notify.go           the conditions that people are notified of
+//
+// The rest is small: consent.go, ledger.go, nodes.go, rates.go, storm.go, and
+// unservedvhosts.go. repair.go serves the command line, without a service.
+package server

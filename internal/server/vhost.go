@@ -1,0 +1,387 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/redrive-mq/redrive/internal/audit"
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/metrics"
+	"github.com/redrive-mq/redrive/internal/migrate"
+	"github.com/redrive-mq/redrive/internal/notify"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/diskstore"
+	"github.com/redrive-mq/redrive/internal/throttle"
+	"github.com/redrive-mq/redrive/internal/webui"
+	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+const (
+	// prefetch is how many unacknowledged failed messages RabbitMQ delivers to the intake,
+	// and parkedPrefetch how many parked ones to the collector. store.ReceiptsKept must
+	// be at least their sum.
+	prefetch       = 4096
+	parkedPrefetch = 1024
+	// grace is how long a stop waits for RabbitMQ to confirm what was published.
+	grace = 10 * time.Second
+)
+
+// vhost serves one virtual host, with a store, connections and a scheduler of its own. It
+// shares only the port (and the disk store's memory) with the other virtual hosts of the
+// process.
+type vhost struct {
+	Options
+	config *config.Config
+	place
+	store   engine
+	metrics *metrics.Metrics
+	health  *health
+	// brokerIntake and brokerParked consume redrive.intake and redrive.parked, for intake
+	// and collector.
+	brokerIntake, brokerParked *broker.Intake
+	intake                     *retry.Intake
+	collector                  *retry.Collector
+	publisher                  *broker.Publisher // of retries, replays and forwards
+	delays                     *broker.Publisher // to where messages wait in RabbitMQ
+	delayQueues                *retry.DelayQueues
+	sender                     *retry.Sender
+	scheduler                  *retry.Scheduler
+	gate                       *throttle.Throttle
+	// consumers is the gate as the scheduler sees it.
+	consumers *consumers
+	throttles atomic.Pointer[map[string]throttle.Rules] // by policy
+	storms    storms
+	events    retry.Listener
+	rates     rates
+	console   *console.Console
+	decoder   *decode.Decoder
+	audit     *audit.Log
+	notify    *notify.Engine
+	// notified are the settings that notify uses.
+	notified    notify.Settings
+	api         *httpapi.API
+	guarded     *auth.Guard
+	replica     *replica // nil: no other service uses the store
+	since       time.Time
+	openMetrics atomic.Pointer[metrics.Metrics] // metrics; nil until open has made them
+	openHealth  atomic.Pointer[health]          // health; nil until open has made it
+	delayed     chan struct{}                   // closed when a policy first waits in RabbitMQ
+	start       sync.Once
+	refused     refusals
+	unserved    []string // notices about folders below its store's: see unservedIn
+	nodes       nodes
+	ledger      ledgerState
+
+	manage           *management.Client // nil: none is configured
+	consent          *management.Consent
+	quarantine       atomic.Int64 // the number of messages in it
+	foreignConsumers foreignConsumers
+}
+
+// place is what a virtual host depends on in the process that serves it.
+type place struct {
+	// multiVHost: the process serves several virtual hosts. Logs and metrics then name
+	// this one, and an error of it does not end the process.
+	multiVHost bool
+	base       string               // the path of its page and API
+	all        func() []webui.VHost // the links of its page to all of them; nil: there is one
+	memory     *diskstore.Memory
+}
+
+// vhostLabel is its name where the process serves several; otherwise "".
+func (s *vhost) vhostLabel() string {
+	if !s.multiVHost {
+		return ""
+	}
+	return s.config.VHost()
+}
+
+// labels are on all of its metrics.
+func (s *vhost) labels() prometheus.Labels {
+	if !s.multiVHost {
+		return nil
+	}
+	return prometheus.Labels{"vhost": s.vhostLabel()}
+}
+
+// metricsHandler serves its metrics, and the process's where it is the only virtual host.
+func (s *vhost) metricsHandler() http.Handler {
+	if s.multiVHost {
+		return s.metrics.Handler()
+	}
+	return metrics.Handler(s.metrics)
+}
+
+// newVHost opens the store. No message moves before run; call close if run is not called.
+func newVHost(c *config.Config, o Options, at place) (*vhost, error) {
+	s := &vhost{Options: o, place: at, config: c, since: time.Now(), delayed: make(chan struct{})}
+	var err error
+	s.store, err = openStore(c, at.memory, o.Log, func(d time.Duration) {
+		if m := s.openMetrics.Load(); m != nil {
+			m.Synced(d)
+		}
+	}, func(err error) {
+		if h := s.openHealth.Load(); h != nil {
+			h.set(partServer, because(err))
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.checkOwner(context.Background()); err != nil {
+		return nil, errors.Join(err, s.store.Close())
+	}
+	return s, nil
+}
+
+// checkOwner returns an error for the store of another virtual host, and for one that a
+// migration has not finished.
+func (s *vhost) checkOwner(ctx context.Context) error {
+	if err := migrate.Refuse(ctx, s.store); err != nil {
+		return err
+	}
+	return own(ctx, s.store, s.config)
+}
+
+// open makes and connects the parts; address is where the service listens.
+func (s *vhost) open(address string) error {
+	s.metrics = metrics.New(s.store, s.store.Free, s.Version, s.labels())
+	s.openMetrics.Store(s.metrics)
+	s.metrics.Restored(0, broker.OwnNames()...)
+	if shared, ok := s.store.(interface{ ID() string }); ok {
+		s.metrics.Store(shared.ID())
+	}
+	s.health = newHealth(s.Log, s.metrics)
+	s.openHealth.Store(s.health)
+	s.publisher = broker.NewPublisher(s.connection(partPublish, "redrive returns"))
+	s.publisher.Confirmed = s.metrics.Confirmed
+	s.openReplica(address)
+	if err := s.openNotify(); err != nil {
+		return err
+	}
+	s.events = s.listeners().event
+	policies := func() policy.Set { return s.intake.Policies() }
+	s.delays = broker.NewPublisher(s.connection(partDelays, "redrive delays"))
+	s.delays.Confirmed = s.metrics.Confirmed
+	s.delayQueues = retry.NewDelayQueues(s.delays, policies, s.wayChanged)
+	s.intake = retry.NewIntake(s.store, s.rules(s.config), s.delayQueues, s.events)
+	s.brokerIntake = broker.NewIntake(s.connection(partIntake, "redrive intake"), prefetch, s.intakeState(partStore, wire.QueueIntake), s.quarantined)
+	s.brokerIntake.Restored, s.brokerIntake.Consumers = s.restored, s.intakeConsumers
+	s.collector = retry.NewCollector(s.store, s.delayQueues.Forget, s.events)
+	s.brokerParked = broker.NewParkedIntake(s.connection(partParked, "redrive parked"), parkedPrefetch, s.intakeState(partParkedStore, wire.QueueParked))
+	s.brokerParked.Restored = s.restored
+	s.sender = retry.NewSender(s.publisher, policies, s.events)
+	if err := s.openConsent(); err != nil {
+		return err
+	}
+	s.openThrottle()
+	names := retry.NewNames(s.store, s.sender)
+	s.intake.UseReportedNames(names, s.sender)
+	s.collector.UseReportedNames(names)
+	s.scheduler = retry.NewScheduler(s.store, s.sender, s.consumers, s.events, s.Log, s.laneChanged)
+	if err := s.openConsole(); err != nil {
+		return err
+	}
+	return s.loadBreakers(context.Background())
+}
+
+// listeners returns all that receive events.
+func (s *vhost) listeners() *listeners {
+	l := &listeners{log: s.Log, health: s.health, count: s.metrics.ListenerFailed}
+	l.add("metrics", s.metrics.Event)
+	l.add("rates", s.rates.event)
+	l.add("notify", s.notify.Event)
+	l.add("throttle", func(e retry.Event) {
+		elsewhere := e.Kind == retry.Failed && s.gate.Failed(e.Queue, e.ID, e.At)
+		if s.replica != nil {
+			s.replica.event(e, elsewhere)
+		}
+	})
+	l.add("canary", func(e retry.Event) {
+		if e.Kind == retry.Failed {
+			s.console.Failed(e)
+		}
+	})
+	if s.Events != nil {
+		l.add("options", s.Events)
+	}
+	return l
+}
+
+// close closes the store and the audit log.
+func (s *vhost) close() (err error) {
+	if s.audit != nil {
+		err = s.audit.Close()
+	}
+	return errors.Join(err, s.store.Close())
+}
+
+func (s *vhost) connection(part, name string) broker.Config {
+	return broker.Config{URL: s.config.Broker.URL, Credentials: s.config.Broker.Credentials, Name: name, Log: s.Log, Majority: true, Lasting: s.multiVHost, Observe: func(st broker.State) {
+		what := ""
+		switch {
+		case st.Err != nil:
+			what = st.Err.Error()
+		case !st.Connected:
+			what = "not connected"
+		case st.Blocked != "":
+			what = blockedBy + st.Blocked
+		}
+		s.nodes.set(part, st)
+		s.health.set(part, what)
+		s.metrics.Connection(part, st.Connected, st.Blocked != "")
+	}}
+}
+
+// rules returns the policies and ways to wait of a configuration. The first policy that
+// waits in RabbitMQ opens the connection for it.
+func (s *vhost) rules(c *config.Config) retry.Rules {
+	if len(c.Ways) > 0 {
+		s.start.Do(func() {
+			s.health.set(partDelays, "connecting")
+			close(s.delayed)
+		})
+	}
+	s.throttles.Store(&c.Throttle)
+	return retry.Rules{Policies: c.Policies, Ways: c.Ways}
+}
+
+// awaitDelays waits until the delay connection is there, so that already the first
+// message of a policy that waits in RabbitMQ waits there.
+func (s *vhost) awaitDelays(ctx context.Context) {
+	if len(s.config.Ways) > 0 {
+		ctx, cancel := context.WithTimeout(ctx, grace)
+		defer cancel()
+		s.delays.Await(ctx)
+	}
+}
+
+// wayChanged logs once that RabbitMQ does not confirm messages of a way to wait, and once
+// that it does again.
+func (s *vhost) wayChanged(way string, err error) {
+	s.refused.set(way, err)
+	if err != nil {
+		s.Log.Warn("RabbitMQ does not take messages that are to wait in it: they wait in the store", "wait", way, "error", err)
+	} else {
+		s.Log.Info("messages wait in RabbitMQ again", "wait", way)
+	}
+}
+
+// intakeState returns a function that logs once that the messages of one of our queues
+// cannot be stored, and once that they can again. The error's text may change with each
+// try, so it is not compared; but a full store is logged by itself, as its remedy differs.
+func (s *vhost) intakeState(part, queue string) func(error) {
+	var since time.Time // when it stopped; zero: it runs
+	full := false
+	return func(err error) {
+		now, was, wasFull := time.Now(), since, full
+		full = errors.Is(err, store.ErrFull)
+		if err == nil {
+			since = time.Time{}
+			s.health.set(part, "")
+			if !was.IsZero() {
+				s.Log.Info("intake goes on", "queue", queue, "after", now.Sub(was).Round(time.Millisecond))
+			}
+			return
+		}
+		s.health.set(part, err.Error())
+		if was.IsZero() {
+			since = now
+		}
+		if was.IsZero() || full != wasFull {
+			s.Log.Error("intake stopped: messages stay in RabbitMQ until they can be kept", "queue", queue, "error", err)
+		}
+	}
+}
+
+// laneChanged logs once that publishing to a lane fails, and once that it works again.
+func (s *vhost) laneChanged(lane store.Lane, err error) {
+	what := ""
+	if err != nil {
+		what = err.Error()
+	}
+	if !s.health.set(partOf(lane), what) {
+		return
+	}
+	switch log := s.Log.With("queue", lane.Queue); {
+	case lane.Forwards() && err != nil:
+		log.Warn("nothing is forwarded there for now; the messages wait, and retries go on", "to", lane.Forward.String(), "error", err)
+	case lane.Forwards():
+		log.Info("messages are forwarded there again", "to", lane.Forward.String())
+	case err != nil:
+		log.Warn("retries of the queue fail for now; its messages wait", "error", err)
+	default:
+		log.Info("retries of the queue work again")
+	}
+}
+
+// run works until ctx ends, then stops in order: the intake finishes its batch, published
+// retries are confirmed, and the connections close. HTTP requests may still be under way
+// then; close comes after them. It returns only errors that trying again cannot repair.
+func (s *vhost) run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	publishing, stopPublishing := context.WithCancel(context.WithoutCancel(ctx))
+	var failure, parkedFailure error
+	var publishers, workers sync.WaitGroup
+	publishers.Go(func() { _ = s.publisher.Run(publishing) })
+	publishers.Go(func() {
+		select {
+		case <-s.delayed:
+			_ = s.delays.Run(publishing)
+		case <-publishing.Done():
+		}
+	})
+	notifying, stopNotifying := context.WithCancel(context.WithoutCancel(ctx))
+	var notifier sync.WaitGroup
+	if s.replica == nil {
+		notifier.Go(func() { s.notify.Run(notifying) })
+	} else { // only the leader notifies
+		notifier.Go(func() { s.notify.Relay(notifying) })
+		workers.Go(func() { s.replica.Run(ctx) })
+	}
+	workers.Go(func() { s.scheduler.Run(ctx, grace) })
+	workers.Go(func() { s.consumers.run(ctx) })
+	workers.Go(func() { s.consent.Run(ctx) })
+	workers.Go(func() { s.watchLimit(ctx) })
+	workers.Go(func() { _ = s.console.Run(ctx) })
+	workers.Go(func() {
+		defer stop()
+		s.awaitDelays(ctx)
+		failure = s.brokerIntake.Run(ctx, s.intake)
+	})
+	workers.Go(func() {
+		defer stop()
+		parkedFailure = s.brokerParked.Run(ctx, s.collector)
+	})
+
+	workers.Wait()
+	s.sender.Close()
+	stopPublishing()
+	publishers.Wait()
+	s.delayQueues.Wait()
+	stopNotifying() // last, so that no event is lost
+	notifier.Wait()
+	return errors.Join(failure, parkedFailure)
+}
+
+// reload applies the policies of a new configuration.
+func (s *vhost) reload(c *config.Config) {
+	s.intake.SetRules(s.rules(c))
+	s.scheduler.Wake()
+	s.Log.Info("the new policies are in force", "policies", len(c.Policies))
+}

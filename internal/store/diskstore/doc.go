@@ -1,0 +1,22 @@
+// Package diskstore keeps messages in a folder, in an embedded Pebble database.
+// One process owns a folder. Read it in this order:
+//
+//	keys.go         every key, and what is stored under it
+//	diskstore.go    Options, Open, Close; how a write batch is committed
+//	writebatch.go   the writes of one synced commit; counters are added in the same commit
+//	waiting.go      Add, and what is in memory of each queue (counts.go: read at the start)
+//	claim.go        due records, claimed for the scheduler, and settled
+//	change.go       people's actions, and the side table (entries.go) in the same commit
+//	receipts.go     ids of the newest batches, by which redelivered messages are recognized
+//	scan.go         searches, over many stretches of keys in one order (merge.go)
+//	ledger.go       the account of every message (groups.go, tally.go, alike.go: error groups)
+//	history.go      what ended, in files beside the database (passages.go, past.go)
+//	forget.go       queues, and discarded messages, whose time is over
+//
+// When the disk fails: room.go keeps a reserve free; witness.go knows how many commits were
+// synced, so that a store which lacks some is refused; walk.go, blocks.go and blank.go read
+// past damaged blocks; damage.go and lost.go report and remember them, and rebuild.go counts
+// again; salvage.go (loose.go, blobs.go) saves what can be read to a new store.
+//
+// Around it: tables.go (files that Pebble writes and removes), snapshot.go, take.go (import of another store), upgrade.go, rights.go.
+package diskstore

@@ -1,0 +1,168 @@
+package diskstore
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// change is a set of writes that become visible and durable together.
+type change struct {
+	s      *Store
+	batch  *pebble.Batch
+	value  []byte                 // scratch: the batch copies it. A record without its body
+	counts map[string]*store.Sums // by queue
+	groups map[*groupState]*grouped
+	like   *store.Record // the last that was counted,
+	last   *grouped      // in this group
+	began  time.Time
+	fails  bool // what is put are new failures
+	past   passages
+	// deleted is about how many bytes the records have that are deleted.
+	deleted uint64
+}
+
+// change begins one of about size bytes, which saves growing to that.
+func (s *Store) change(size int) *change {
+	return &change{s: s, batch: s.db.NewBatchWithSize(size), counts: map[string]*store.Sums{}, groups: map[*groupState]*grouped{}, began: time.Now()}
+}
+
+func (c *change) count(as store.Column, queue string, n int64) {
+	if c.counts[queue] == nil {
+		c.counts[queue] = new(store.Sums)
+	}
+	c.counts[queue][as] += n
+}
+
+// put writes a record under its key.
+func (c *change) put(key []byte, r *store.Record) (err error) {
+	if c.value, err = store.AppendHead(c.value[:0], r); err != nil {
+		return fmt.Errorf("message %s of queue %q: %w", r.ID, r.Queue, err)
+	}
+	c.count(store.Column(r.State), r.Queue, 1)
+	g := c.group(r)
+	g.more.reasons |= store.ReasonsOf(r.Reason)
+	if g.more.kept[r.State]++; c.fails {
+		g.failed(r.FailedAt, c.began)
+	}
+	body := r.Message.Body
+	op := c.batch.SetDeferred(len(key), len(c.value)+len(body))
+	copy(op.Key, key)
+	copy(op.Value[copy(op.Value, c.value):], body)
+	if err := op.Finish(); err != nil {
+		return err
+	}
+	// Waiting records, which come and go by the thousand, have no place in the index.
+	if r.State != store.Waiting {
+		if err := c.batch.Set(groupKey(g.ID, r.State, key), key, nil); err != nil {
+			return err
+		}
+	}
+	return c.batch.Set(idKey(r.ID, seqOf(key)), key, nil)
+}
+
+// add writes new records and returns their keys. The caller holds adding until
+// they are committed.
+func (c *change) add(records []*store.Record) (keys [][]byte, err error) {
+	first := c.s.seq.Add(uint64(len(records))) - uint64(len(records)) + 1
+	for i, r := range records {
+		key, err := keyOf(r, first+uint64(i))
+		if err == nil {
+			err = c.put(key, r)
+		}
+		if err != nil {
+			return nil, err
+		}
+		c.count(store.In, r.Queue, 1)
+		keys = append(keys, key)
+	}
+	return keys, c.batch.Merge(keySeq, binary.AppendVarint(nil, int64(len(records))), nil)
+}
+
+// remove takes a record away, r being as it was, and its id too unless it is put
+// elsewhere.
+func (c *change) remove(key []byte, r *store.Record, moved bool) error {
+	c.count(store.Column(r.State), r.Queue, -1)
+	c.deleted += uint64(len(r.Message.Body) + recordOverhead)
+	g := c.group(r)
+	g.more.kept[r.State]--
+	if r.State != store.Waiting {
+		if err := c.batch.Delete(groupKey(g.ID, r.State, key), nil); err != nil {
+			return err
+		}
+	}
+	if err := c.batch.Delete(key, nil); err != nil || moved {
+		return err
+	}
+	return c.batch.Delete(idKey(r.ID, seqOf(key)), nil)
+}
+
+// commit makes it all durable, then says so to the counts in memory.
+func (c *change) commit() (err error) {
+	failed, err := c.s.writePassing(c.batch)
+	defer func() {
+		if err != nil {
+			failed()
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	for name, sums := range c.counts {
+		if err := addSums(c.batch, name, sums); err != nil {
+			return err
+		}
+	}
+	if err := c.writeGroups(); err != nil {
+		return err
+	}
+	if err := c.commitWithPast(); err != nil {
+		return err
+	}
+	c.counted()
+	c.s.deleted.bytes.Add(c.deleted)
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	for name, sums := range c.counts {
+		q := c.s.queue(name)
+		q.kept.Add(sums)
+		q.used = c.began
+	}
+	return nil
+}
+
+// commitWithPast lets no one look for what ended in the batch between the two: it
+// would be nowhere.
+func (c *change) commitWithPast() error {
+	var sums store.Sums
+	for _, more := range c.counts {
+		sums.Add(more)
+	}
+	c.s.committing.RLock()
+	defer c.s.committing.RUnlock()
+	if c.past.n == 0 {
+		return c.s.commit(c.batch, &sums)
+	}
+	c.s.ending.RLock()
+	defer c.s.ending.RUnlock()
+	if err := c.s.commit(c.batch, &sums); err != nil {
+		return err
+	}
+	c.s.history.write(&c.past)
+	return nil
+}
+
+// ended waits until what is no longer kept is in the history.
+func (s *Store) ended() {
+	s.ending.Lock()
+	s.ending.Unlock()
+}
+
+func (c *change) close() {
+	c.unuse()
+	_ = c.batch.Close()
+}

@@ -1,0 +1,15 @@
+// Package store is the contract of stores, which keep waiting and parked messages. Every
+// engine passes package storetest. Read it in this order:
+//
+//	store.go      add, claim, settle: what the intake and the scheduler call
+//	record.go     a failed message and what Redrive knows of it
+//	(key.go, lane.go: how a record is named; the destination that it waits for)
+//	change.go     what people's actions call: records and the side table, in one step
+//	scan.go       how records are searched and counted; list.go: a page of them
+//	ledger.go     the account of every message, and the error groups
+//	shared.go     what engines add that several services use at once
+//	importer.go   what engines add that another store can be copied to
+//	codec.go      a record as bytes (groupcodec.go, tablecodec.go: its parts)
+//
+// A store has no policies, broker or clock: its callers pass what is due.
+package store

@@ -1,0 +1,28 @@
+package webui_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/throttle"
+	"github.com/redrive-mq/redrive/internal/webui/webtest"
+)
+
+// A queue that waits looks as if it worked, unless the page says why.
+func TestThePageShowsEachReasonOfAPause(t *testing.T) {
+	now := time.Now()
+	shown := map[throttle.PauseReason]string{
+		throttle.WhyPerson: `<span class="state paused">paused</span>`, throttle.WhyBreaker: "breaker open", throttle.WhyNoConsumer: "no consumers",
+		throttle.WhyRate: "limited by rate", throttle.WhyInFlight: "limited by in_flight", throttle.WhyUnreachable: "the queue is full",
+	}
+	for _, why := range throttle.PauseReasons {
+		shop := &webtest.Shop{Now: now, Hour: make([]console.Flow, 60), Plans: map[string]console.Plan{}, QueueList: []console.Queue{webtest.PausedQueue(why, now)}}
+		page := get(scene{shop: shop, caller: auth.Caller{Name: "dana", Role: auth.Viewer}}.handler(), "/queues").Body.String()
+		if want := shown[why]; want == "" || !strings.Contains(page, want) || strings.Contains(page, "as due") {
+			t.Errorf("%s: the page of the queues does not show %q", why, want)
+		}
+	}
+}
