@@ -178,7 +178,8 @@ func TestAVanishedQueueJamsNobody(t *testing.T) {
 			}
 		}
 		b.back(c, "o", b.fail(c.Next(), "orders", b.delays[0]))
-		brokertest.Eventually(t, "all are parked", func() bool { return b.v.Depth(wire.QueueParked) == many })
+		// At-least-once may park one twice.
+		brokertest.Eventually(t, "all are parked", func() bool { return b.v.Depth(wire.QueueParked) >= many })
 	})
 }
 
