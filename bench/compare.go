@@ -72,7 +72,7 @@ const largeBody = 1 << 20
 
 // memoryBound is how much the service takes at most, in MiB, with bodies of so many bytes:
 // see TestLargeBodiesTakeBoundedMemory.
-func memoryBound(size int) float64 { return 160 + 12*float64(size)/(1<<20) }
+func memoryBound(size int) float64 { return 160 + 10*float64(size)/(1<<20) }
 
 // inTurn has each row measured as often as -rounds says, and is their medians.
 func (r *report) inTurn(ctx context.Context, b brokertest.Broker, kind string, all []row, measure func(context.Context, brokertest.Broker, string, row) (*result, error)) (medians []*result) {

@@ -44,7 +44,7 @@ another machine or of one that somebody else runs).
                    acknowledged when they come back, with no delay. A row that a
                    broker has not got is "not there", with the reason. With
                    -size from 1 MiB on it says whether the service's peak memory
-                   is within 160 MiB and twelve times the body.
+                   is within 160 MiB and ten times the body.
 
   bench -steady 1000 -for 30s
                    so many messages a second are rejected; how late they come

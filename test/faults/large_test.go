@@ -16,7 +16,7 @@ import (
 
 // A service has a large body some times in memory: as RabbitMQ sends it, as it is
 // written, and as it is read and published. README states the bound, for any number of
-// them: 160 MiB and twelve times the largest body.
+// them: 160 MiB and ten times the largest body.
 func TestLargeBodiesTakeBoundedMemory(t *testing.T) {
 	t.Run("disk", func(t *testing.T) {
 		brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
@@ -42,7 +42,7 @@ func takesBoundedMemory(t *testing.T, v *brokertest.VHost, p *process) {
 	l.publishLarge(messages, size)
 	consuming(t, l)
 	l.settle(2 * settleWithin)
-	most := 160 + 12*size>>20
+	most := 160 + 10*size>>20
 	if is := p.peakMemory(); is > most {
 		t.Errorf("%d bodies of %d MiB took %d MiB, more than %d", messages, size>>20, is, most)
 	} else {
