@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -67,6 +68,11 @@ path of a file with the value.`,
 				// RabbitMQ, often beside it, has the rest.
 				runtime.GOMAXPROCS(max(1, runtime.GOMAXPROCS(0)/2))
 			}
+			if p.getenv("GOMEMLIMIT") == "" {
+				// Large bodies leave garbage of several times their size. Up to this, which
+				// small ones do not reach, it is collected no sooner than by default.
+				debug.SetMemoryLimit(memoryLimit)
+			}
 			s, err := server.New(cfg, o)
 			if err != nil {
 				return err
@@ -79,6 +85,9 @@ path of a file with the value.`,
 	c.Flags().BoolVar(&readOnly, "read-only", false, "refuse all changes, whatever the role and the config file say")
 	return c
 }
+
+// memoryLimit is from how many bytes on garbage is collected as soon as it can be.
+const memoryLimit = 256 << 20
 
 func (p *program) logger(format string) (*slog.Logger, error) {
 	switch format {

@@ -42,7 +42,8 @@ func takesBoundedMemory(t *testing.T, v *brokertest.VHost, p *process) {
 	l.publishLarge(messages, size)
 	consuming(t, l)
 	l.settle(2 * settleWithin)
-	most := 160 + 10*size>>20
+	// The second is red where garbage waits for Go's default pace (578 to 677 MiB of 536).
+	most := min(160+10*size>>20, 200+7*size>>20)
 	if is := p.peakMemory(); is > most {
 		t.Errorf("%d bodies of %d MiB took %d MiB, more than %d", messages, size>>20, is, most)
 	} else {
