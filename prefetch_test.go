@@ -65,12 +65,11 @@ func TestASlowHandlerAndConsumerTimeout(t *testing.T) {
 			s := log.String()
 			return strings.Contains(s, "consumer_timeout") && strings.Contains(s, "docs/explanation/prefetch.md") && strings.Contains(s, `queue \"orders\"`)
 		}
-		// RabbitMQ 4.3 may look for what has timed out a minute later.
-		for began := time.Now(); !said(); <-time.After(50 * time.Millisecond) {
-			if time.Since(began) > 4*time.Minute {
-				t.Fatal("the log does not say that one took too long")
-			}
-		}
+		brokertest.Eventually(t, "the log says that one took too long", func() bool {
+			// An idle queue of RabbitMQ 4.3 may miss the timeout: see test/facts.
+			v.Publish("", "orders", amqp.Publishing{})
+			return said()
+		})
 		brokertest.Eventually(t, "it is consumed again", func() bool { return seen.connections() == 2 })
 	})
 }

@@ -178,7 +178,13 @@ func TestAVanishedQueueJamsNobody(t *testing.T) {
 			}
 		}
 		b.back(c, "o", b.fail(c.Next(), "orders", b.delays[0]))
-		brokertest.Eventually(t, "all are parked", func() bool { return b.v.Depth(wire.QueueParked) == many })
+		parked := 0
+		defer func() {
+			if parked != many {
+				t.Logf("%d of %d are parked", parked, many)
+			}
+		}()
+		brokertest.Eventually(t, "all are parked", func() bool { parked = b.v.Depth(wire.QueueParked); return parked == many })
 	})
 }
 
