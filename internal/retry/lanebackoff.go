@@ -1,6 +1,7 @@
 package retry
 
 import (
+	"maps"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/store"
@@ -26,6 +27,7 @@ func (s *Scheduler) forgetBackoffs(next []store.NextDue, now time.Time) (sleep t
 	for _, n := range next {
 		delete(gone, n.Lane)
 	}
+	maps.DeleteFunc(gone, func(l store.Lane, _ bool) bool { return s.flights.has(l) })
 	sleep = time.Hour
 	for lane := range gone {
 		s.mu.Lock()

@@ -23,6 +23,7 @@ import (
 type targets struct {
 	giver
 	full, unavailable bool
+	answers           chan struct{} // when not nil: they confirm, but not before it is closed
 }
 
 func (g *targets) Send(ctx context.Context, queue string, claims []store.Claim) func(context.Context) []retry.Result {
@@ -33,11 +34,18 @@ func (g *targets) Send(ctx context.Context, queue string, claims []store.Claim) 
 			panic("a batch of two lanes")
 		}
 	}
-	if !forwards || !g.full && !g.unavailable {
+	if !forwards || !g.full && !g.unavailable && g.answers == nil {
 		return wait
 	}
 	return func(ctx context.Context) []retry.Result {
 		fates := wait(ctx)
+		if g.answers != nil {
+			select {
+			case <-g.answers:
+				return fates
+			case <-ctx.Done():
+			}
+		}
 		if g.unavailable {
 			<-ctx.Done()
 		}
@@ -66,7 +74,15 @@ type scene struct {
 	give  *targets
 	gate  *throttle.Throttle
 	loop  *retry.Scheduler
+	mu    sync.Mutex
 	told  []string
+}
+
+// reported returns what was reported of lanes.
+func (s *scene) reported() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Join(s.told, "; ")
 }
 
 // inScene runs a loop in fake time while do does.
@@ -77,6 +93,8 @@ func inScene(t *testing.T, rules throttle.Rules, give *targets, do func(t *testi
 		s := &scene{store: memstore.New(), give: give}
 		s.gate = throttle.New(func(string) throttle.Rules { return rules }, rand.Float64, func(throttle.Transition) {})
 		s.loop = retry.NewScheduler(s.store, give, s.gate, func(retry.Event) {}, slog.New(slog.DiscardHandler), func(lane store.Lane, err error) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
 			s.told = append(s.told, fmt.Sprintf("%s: %v", lane, err))
 		})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -256,6 +274,36 @@ func TestAStuckLaneIsNamed(t *testing.T) {
 		synctest.Wait()
 		if last := s.told[len(s.told)-1]; last != "q to queue dead: <nil>" || len(s.loop.Resting()) != 0 {
 			t.Errorf("its messages are gone, and told was at last %q", last)
+		}
+	})
+}
+
+// A destination that does not answer is named too, for as long as it has messages that it
+// did not confirm, and nothing is sent to it twice.
+func TestALaneThatHangsIsNamed(t *testing.T) {
+	give := &targets{}
+	inScene(t, throttle.Rules{}, give, func(t *testing.T, s *scene) {
+		give.answers = make(chan struct{}) // in the bubble, or time stands still for it
+		s.add(t, 3, "q", "stuck", "dead")
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		if got := s.reported(); got != "" {
+			t.Fatalf("after 20 s it is reported: %s", got)
+		}
+		time.Sleep(10 * time.Minute)
+		s.add(t, 1, "others", "retry", "") // the scheduler looks at all lanes again
+		synctest.Wait()
+		if got, want := s.reported(), "q to queue dead: "+retry.ErrUnanswered.Error(); got != want {
+			t.Fatalf("reported: %q, want %q", got, want)
+		}
+		if rests := s.loop.Resting(); len(rests) != 1 || rests[0].String() != "q to queue dead" {
+			t.Errorf("%v are stuck", rests)
+		}
+		close(give.answers)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if got := s.reported(); !strings.HasSuffix(got, "; q to queue dead: <nil>") || len(s.loop.Resting()) != 0 || give.sentOf("stuck") != 3 {
+			t.Errorf("it answered, and this is reported: %q; %d were sent", got, give.sentOf("stuck"))
 		}
 	})
 }

@@ -124,7 +124,7 @@ func (s *Sender) Send(ctx context.Context, queue string, claims []store.Claim) (
 				results[i] = Result{Done: true}
 				s.report(r, now)
 			case errors.Is(err, wire.ErrUnacceptable):
-				results[i] = Result{Park: fmt.Sprintf("it cannot be returned: %v", err)}
+				results[i] = Result{Park: fmt.Sprintf("it cannot be retried: %v", err)}
 			case errors.Is(err, wire.ErrUnroutable) && r.Forward != nil:
 				results[i] = Result{Park: fmt.Sprintf("it cannot be forwarded to exchange %q with routing key %q: %v", r.Forward.Exchange, r.Forward.RoutingKey, err)}
 			case errors.Is(err, wire.ErrUnroutable):

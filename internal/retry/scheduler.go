@@ -36,7 +36,16 @@ const (
 
 	minBackoff = 250 * time.Millisecond
 	maxBackoff = 15 * time.Second
+
+	// unansweredAfter is how long after it was sent a batch without an answer makes its lane
+	// one that is stuck: more than a queue takes to elect a leader.
+	unansweredAfter = 30 * time.Second
 )
+
+// ErrUnanswered is reported of a lane whose messages RabbitMQ has, and neither confirms nor
+// refuses: the leader of its queue hangs, say. They stay with RabbitMQ, since sending them
+// again would duplicate them.
+var ErrUnanswered = fmt.Errorf("RabbitMQ has not confirmed for %s what was published to it", unansweredAfter)
 
 // BatchSender publishes claims of one lane, as Sender does. wait returns their results.
 type BatchSender interface {
@@ -96,7 +105,7 @@ type sent struct {
 }
 
 // NewScheduler makes a scheduler. report receives why a lane is stuck, and nil when it works
-// again; it is called on change only.
+// again; it is called on change only, by several goroutines.
 func NewScheduler(s Store, sender BatchSender, throttle Throttle, events Listener, log *slog.Logger, report func(lane store.Lane, err error)) *Scheduler {
 	throttle.SetCatchUp(catchUp)
 	return &Scheduler{store: s, sender: sender, throttle: throttle, events: events, log: log, report: report,
@@ -131,7 +140,7 @@ func (s *Scheduler) Run(ctx context.Context, grace time.Duration) {
 		b.filledWindow = filledWindow
 		waiting.Go(func() {
 			defer close(passedOn)
-			b.results = b.wait(settleCtx)
+			b.results = s.waitNamed(settleCtx, b)
 			if previous != nil {
 				<-previous // the throttle receives a queue's retries in the order they were sent
 			}
@@ -161,6 +170,20 @@ func (s *Scheduler) Run(ctx context.Context, grace time.Duration) {
 		}
 		timer.Stop()
 	}
+}
+
+// waitNamed waits for the results of a batch, and reports its lane when that takes long.
+func (s *Scheduler) waitNamed(ctx context.Context, b sent) []Result {
+	reported := make(chan struct{})
+	timer := time.AfterFunc(unansweredAfter, func() {
+		defer close(reported)
+		s.setBackoff(b.lane, ErrUnanswered)
+	})
+	results := b.wait(ctx)
+	if !timer.Stop() {
+		<-reported // or it would come after the results, and stay
+	}
+	return results
 }
 
 // sendDue claims and sends one batch of each lane that has something due, until
@@ -351,6 +374,8 @@ func (s *Scheduler) setBackoff(lane store.Lane, obstacle error) {
 		// Bound again: at once, but only once, or a queue that is bound and yet
 		// unroutable would spin.
 		s.backoffs[lane] = backoff{until: time.Now(), tries: 1}
+	case errors.Is(obstacle, ErrUnanswered): // its window keeps it from having more under way
+		s.backoffs[lane] = r
 	case errors.Is(obstacle, ErrAsked): // the answer is on its way
 		s.backoffs[lane] = backoff{until: time.Now().Add(minBackoff << min(r.tries, 2)), tries: r.tries + 1}
 	default:

@@ -102,6 +102,14 @@ func (f *flights) begin(l store.Lane, messages, bytes int) (filled bool, previou
 	return 2*to.messages >= to.window, previous, passedOn
 }
 
+// has tells whether messages are in flight to a lane's destination.
+func (f *flights) has(l store.Lane) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	to := f.by[destination(l)]
+	return to != nil && to.messages > 0
+}
+
 // end counts what was settled; through tells that all of it went through.
 func (f *flights) end(s *sent, through bool) {
 	messages, bytes := len(s.claims), bodies(s.claims)

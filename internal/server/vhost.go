@@ -310,6 +310,9 @@ func (s *vhost) intakeState(part, queue string) func(error) {
 
 // laneChanged logs once that publishing to a lane fails, and once that it works again.
 func (s *vhost) laneChanged(lane store.Lane, err error) {
+	if errors.Is(err, retry.ErrUnanswered) && !s.publisher.Ready() {
+		return // the connection is the problem, and named: an alarm blocks it, say
+	}
 	what := ""
 	if err != nil {
 		what = err.Error()

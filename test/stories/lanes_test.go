@@ -127,6 +127,19 @@ func TestQueuesThatHangStopNoRetry(t *testing.T) {
 			}
 		}
 		brokertest.Eventually(t, "only what is for the target waits", func() bool { return s.held(t, "orders").Waiting == stuck })
+		const blocked, paused = `redrive_forward_blocked{queue="orders",target="queue dead"}`, `redrive_queue_paused{queue="hangs",why="unreachable"}`
+		named := func() (n int) {
+			for _, p := range s.Problems() {
+				if strings.Contains(p, "has not confirmed") && (strings.HasPrefix(p, "queue hangs: ") || strings.HasPrefix(p, "forwards of queue orders to queue dead: ")) {
+					n++
+				}
+			}
+			return n
+		}
+		brokertest.Eventually(t, "both are named", func() bool { return named() == 2 })
+		if s.metric(t, blocked) != "1" || s.metric(t, paused) != "1" {
+			t.Errorf("%s is %q, %s is %q", blocked, s.metric(t, blocked), paused, s.metric(t, paused))
+		}
 		leader("resume", "dead")
 		leader("resume", "hangs")
 		dead := consume(t, v, "dead")
@@ -138,6 +151,8 @@ func TestQueuesThatHangStopNoRetry(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		brokertest.Eventually(t, "all is well again", func() bool { return s.held(t, "orders").Waiting+s.held(t, "hangs").Waiting == 0 })
+		brokertest.Eventually(t, "all is well again", func() bool {
+			return s.held(t, "orders").Waiting+s.held(t, "hangs").Waiting == 0 && named() == 0 && s.metric(t, blocked) == "" && s.metric(t, paused) == ""
+		})
 	})
 }
