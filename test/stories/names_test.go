@@ -49,11 +49,9 @@ func TestReportsForInventedNamesHoldUpNoRetry(t *testing.T) {
 			t.Logf("the retry took %s", took)
 		}
 
-		var why string
 		for nameless := 0; nameless < invented-named; {
 			if e := s.wait(t, retry.Parked); e.Queue == "" {
 				nameless++
-				why = e.Why
 			}
 		}
 		st, err := s.Client.Queues(context.Background())
@@ -71,8 +69,12 @@ func TestReportsForInventedNamesHoldUpNoRetry(t *testing.T) {
 		if names != named || nameless != invented-named || kept != invented {
 			t.Errorf("%d names are kept, %d messages under none, and %d of %d in all", names, nameless, kept, invented)
 		}
-		if !strings.Contains(why, `"invented.`) || !strings.Contains(why, "too many such names") {
-			t.Errorf("parked for %q", why)
+		page, err := s.Client.Messages(context.Background(), `state:parked why:"too many such names"`, "", 1)
+		if err != nil || len(page.Messages) != 1 {
+			t.Fatalf("parked for that: %+v, %v", page, err)
+		}
+		if m := page.Messages[0]; m.Queue != "" || !strings.Contains(m.ParkedFor, `"invented.`) {
+			t.Errorf("parked as %+v", m)
 		}
 	})
 }
