@@ -10,10 +10,11 @@ import (
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
-// A quorum queue of RabbitMQ 4.3 sets its timer again only while it processes commands
-// (rabbit_fifo, handle_aux): in a queue where nothing else happens, a message that is
-// never acknowledged may keep its consumer for ever. Any publish wakes the queue.
-func TestAnIdleQuorumQueueForgetsConsumerTimeout(t *testing.T) {
+// A quorum queue of RabbitMQ 4.3 sets its timer again only while it processes commands, and
+// not when the timer before it was handled within its millisecond (rabbit_fifo, handle_aux).
+// So where nothing else happens, a message that is never acknowledged may keep its consumer
+// for ever: in most queues of an idle machine, in none of a busy one. Any publish wakes it.
+func TestAPublishRemindsAQuorumQueueOfConsumerTimeout(t *testing.T) {
 	onEach(t, func(t *testing.T, v *brokertest.VHost) {
 		if !since(v, 4, 3) {
 			return // the channel looks for what has timed out, once a minute
@@ -49,9 +50,6 @@ func TestAnIdleQuorumQueueForgetsConsumerTimeout(t *testing.T) {
 			case <-quiet:
 				quiet = nil
 			}
-		}
-		if timely == queues {
-			t.Errorf("each of %d idle queues noticed its timeout", queues)
 		}
 		for i := range queues {
 			v.Publish("", fmt.Sprint("work.", i), amqp.Publishing{})
