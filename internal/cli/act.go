@@ -16,11 +16,10 @@ import (
 // action is an action with its flags.
 type action struct {
 	verb                console.Verb
-	format              string
 	query, queue, state string
 	at, to, reason      string
 	expect              int64
-	dry, yes, detach    bool
+	dry, detach         bool
 	rate                float64
 	canary              int
 	canaryWait          string
@@ -89,7 +88,7 @@ func (p *program) act(d action, c *cobra.Command) *cobra.Command {
 	}
 	f.StringVar(&d.reason, "reason", "", "why, for the audit log")
 	f.BoolVar(&d.dry, "dry-run", false, "only show what would be done")
-	f.BoolVar(&d.yes, "yes", false, "do not ask")
+	p.withYes(c, "do not ask")
 	f.Int64Var(&d.expect, "expect-count", -1, "refuse to act on another number of messages")
 	f.Float64Var(&d.rate, "rate", 0, "of a query: messages per second (0 = unlimited)")
 	f.BoolVar(&d.detach, "detach", false, "of a query: print the operation's id, and do not watch it")
@@ -105,7 +104,7 @@ func (p *program) act(d action, c *cobra.Command) *cobra.Command {
 		f.StringVar(&d.canaryWait, "canary-wait", "", "how long they are watched, such as 30s (default 1m)")
 	}
 	c.ValidArgsFunction = p.completeQuery
-	return withOutput(p.withAddress(c), &d.format)
+	return p.withOutput(p.withAddress(c))
 }
 
 // anID is a message's id, or its key.
@@ -162,35 +161,22 @@ const atATime = 1000
 
 // named acts on messages that are named.
 func (p *program) named(ctx context.Context, client httpapi.Client, d *action, a console.Act) error {
-	all := a.IDs
-	ask := func(dry bool) (done console.Acted, err error) {
-		a.DryRun = dry
-		for i := 0; i < len(all) && err == nil; i += atATime {
-			a.IDs = all[i:min(i+atATime, len(all))]
-			var some console.Acted
-			some, err = client.Act(ctx, a)
-			done.Done += some.Done
-			done.Outcomes = append(done.Outcomes, some.Outcomes...)
-		}
-		if err != nil && done.Done > 0 && !dry {
-			err = endingf(ExitPartly, "%d are done, and then: %w", done.Done, err)
-		}
-		return done, err
-	}
 	if d.expect >= 0 {
-		would, err := ask(true)
+		would := a
+		would.DryRun = true
+		found, err := inPages(ctx, client, would)
 		if err != nil {
 			return err
 		}
-		if int64(would.Done) != d.expect {
-			return endingf(ExitPrecondition, "found %s, expected %d: nothing was changed", messages(would.Done), d.expect)
+		if int64(found.Done) != d.expect {
+			return endingf(ExitPrecondition, "found %s, expected %d: nothing was changed", messages(found.Done), d.expect)
 		}
 	}
-	done, err := ask(d.dry)
+	done, err := inPages(ctx, client, a)
 	if err != nil {
 		return err
 	}
-	err = list(p, d.format, done, done.Outcomes, func(o console.Outcome) string { return o.ID }, func(w io.Writer) {
+	err = list(p, done, done.Outcomes, func(o console.Outcome) string { return o.ID }, func(w io.Writer) {
 		if d.dry {
 			fmt.Fprintf(w, "%s %s? Nothing is done yet.\n", what[d.verb].title, messages(done.Done))
 		} else {
@@ -207,6 +193,27 @@ func (p *program) named(ctx context.Context, client httpapi.Client, d *action, a
 	if err != nil {
 		return err
 	}
+	return leftOut(done)
+}
+
+// inPages acts on the messages, as many at a time as the service takes.
+func inPages(ctx context.Context, client httpapi.Client, a console.Act) (done console.Acted, err error) {
+	all := a.IDs
+	for i := 0; i < len(all) && err == nil; i += atATime {
+		a.IDs = all[i:min(i+atATime, len(all))]
+		var some console.Acted
+		some, err = client.Act(ctx, a)
+		done.Done += some.Done
+		done.Outcomes = append(done.Outcomes, some.Outcomes...)
+	}
+	if err != nil && done.Done > 0 && !a.DryRun {
+		err = endingf(ExitPartly, "%d are done, and then: %w", done.Done, err)
+	}
+	return done, err
+}
+
+// leftOut says by the exit code whether an action left out messages.
+func leftOut(done console.Acted) error {
 	missing := 0
 	for _, o := range done.Outcomes {
 		if o.Queue == "" {

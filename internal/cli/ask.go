@@ -5,13 +5,28 @@ import (
 	"context"
 	"fmt"
 	"strings"
+
+	"github.com/spf13/cobra"
 )
 
 // errDeclined: somebody was asked, and did not say yes.
 var errDeclined = fmt.Errorf("nothing was changed")
 
-// confirm asks a person, and refuses where there is none.
+// withYes adds the flag that answers confirm.
+func (p *program) withYes(c *cobra.Command, usage string) {
+	c.Flags().BoolVar(&p.yes, "yes", false, usage)
+}
+
+// confirm asks a person, unless --yes says it already.
 func (p *program) confirm(ctx context.Context, question string) error {
+	if p.yes {
+		return nil
+	}
+	return p.ask(ctx, question)
+}
+
+// ask asks a person, and refuses where there is none.
+func (p *program) ask(ctx context.Context, question string) error {
 	if !isTerminal(p.in) {
 		return fmt.Errorf("this is not a terminal, so it cannot ask: give --yes or --dry-run: %w", errUsage)
 	}

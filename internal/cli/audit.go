@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,36 +11,32 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/hint"
+	"github.com/redrive-mq/redrive/internal/httpapi"
 )
 
 func (p *program) audit() *cobra.Command {
-	var format, after string
+	var after string
 	var limit int
-	c := &cobra.Command{
+	c := p.asks(&cobra.Command{
 		Use:   "audit",
 		Short: "Show the audit log: who did what, newest first",
 		Long: `Show the audit log, newest first. Only administrators may. An action has one line when
 it begins and another, which names the first, when it has ended.`,
-		RunE: func(c *cobra.Command, _ []string) error {
-			client, err := p.client()
-			if err != nil {
-				return err
-			}
-			page, err := client.Audit(c.Context(), after, limit)
-			if err != nil {
-				return err
-			}
-			err = list(p, format, page, page.Entries, func(e audit.Entry) string { return fmt.Sprint(e.N) }, func(w io.Writer) { entries(w, page.Entries) })
-			if err == nil && page.After != "" && format != "json" && format != "yaml" {
-				fmt.Fprintf(p.err, "there are more: --after %s\n", plain(page.After))
-			}
+	}, func(ctx context.Context, client httpapi.Client, _ []string) error {
+		page, err := client.Audit(ctx, after, limit)
+		if err != nil {
 			return err
-		},
-	}
+		}
+		err = list(p, page, page.Entries, func(e audit.Entry) string { return fmt.Sprint(e.N) }, func(w io.Writer) { entries(w, page.Entries) })
+		if err == nil {
+			p.more(page.After)
+		}
+		return err
+	})
 	c.Flags().StringVar(&after, "after", "", "continue after the previous page")
 	c.Flags().IntVar(&limit, "limit", 100, "the most to show, up to 1000")
 	c.AddCommand(p.auditVerify())
-	return group(withOutput(p.withAddress(c), &format))
+	return group(p.withOutput(c))
 }
 
 func entries(w io.Writer, all []audit.Entry) {
@@ -54,7 +51,7 @@ func entries(w io.Writer, all []audit.Entry) {
 }
 
 func (p *program) auditVerify() *cobra.Command {
-	var file, format string
+	var file string
 	var want audit.Expected
 	c := &cobra.Command{
 		Use:   "verify [PATH…]",
@@ -95,7 +92,7 @@ prints somewhere else, and give it with --mark the next time.`,
 				}
 				return err
 			}
-			return write(p, format, verified{r.First, r.Last, r.Files, len(r.Repaired), r.Mark}, func(v verified) string { return v.Mark }, func(w io.Writer) {
+			return write(p, verified{r.First, r.Last, r.Files, len(r.Repaired), r.Mark}, func(v verified) string { return v.Mark }, func(w io.Writer) {
 				fmt.Fprintf(w, "entries %d to %d are whole\nmark %s\n", r.First, r.Last, r.Mark)
 			})
 		},
@@ -103,7 +100,7 @@ prints somewhere else, and give it with --mark the next time.`,
 	c.Flags().StringVarP(&file, "config", "c", "", "the config file (YAML)")
 	c.Flags().Int64Var(&want.From, "from", 1, "the entry the log begins with, where older files were put elsewhere")
 	c.Flags().StringVar(&want.Mark, "mark", "", "an entry it must have, as an earlier verification or the service's log says it")
-	return withOutput(withVHost(c), &format)
+	return p.withOutput(withVHost(c))
 }
 
 // verified is what is printed of a log that is whole.

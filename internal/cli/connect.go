@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"strings"
 
@@ -79,6 +80,18 @@ func (p *program) loadAny(file string) (cfg *config.Config, own string, err erro
 		cfg, err = all.Tenant("")
 	}
 	return cfg, own, err
+}
+
+// asks completes a command that asks the service: run gets a client of it.
+func (p *program) asks(c *cobra.Command, run func(ctx context.Context, client httpapi.Client, args []string) error) *cobra.Command {
+	c.RunE = func(c *cobra.Command, args []string) error {
+		client, err := p.client()
+		if err != nil {
+			return err
+		}
+		return run(c.Context(), client, args)
+	}
+	return p.withAddress(c)
 }
 
 // asking is client, for a command whose errors may point into a query.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -19,7 +18,7 @@ import (
 const mostBody = 512 << 20
 
 func (p *program) decode() *cobra.Command {
-	var file, format string
+	var file string
 	var b decode.Body
 	c := &cobra.Command{
 		Use:   "decode [FILE|-]",
@@ -33,12 +32,6 @@ Protobuf is read with the types that the config file names (decode.protobuf).`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return fmt.Errorf("%s takes one file, or - for standard input: %w", c.CommandPath(), errUsage)
-			}
-			return nil
-		},
-		PreRunE: func(*cobra.Command, []string) error {
-			if !slices.Contains([]string{"table", "json", "raw", "hex"}, format) {
-				return fmt.Errorf("--output %q: expected table, json, raw or hex: %w", format, errUsage)
 			}
 			return nil
 		},
@@ -59,7 +52,7 @@ Protobuf is read with the types that the config file names (decode.protobuf).`,
 			if b.Bytes, err = readBody(c.InOrStdin(), args); err != nil {
 				return err
 			}
-			return p.decoded(format, d.Decode(c.Context(), b))
+			return p.decoded(d.Decode(c.Context(), b))
 		},
 	}
 	c.Flags().StringVarP(&file, "config", "c", "", "the config file, for its decode.protobuf")
@@ -67,8 +60,7 @@ Protobuf is read with the types that the config file names (decode.protobuf).`,
 	c.Flags().StringVar(&b.ContentEncoding, "content-encoding", "", "as the message has it")
 	c.Flags().StringVar(&b.Queue, "queue", "", "the queue it was in, which may choose a Protobuf type")
 	c.Flags().StringVar(&b.Type, "type", "", "its property type, which may name a Protobuf type")
-	c.Flags().StringVarP(&format, "output", "o", "table", "table, json, raw or hex")
-	return c
+	return p.withFormats(c, "table", "json", "raw", "hex")
 }
 
 func readBody(stdin io.Reader, args []string) ([]byte, error) {
@@ -91,8 +83,8 @@ func readBody(stdin io.Reader, args []string) ([]byte, error) {
 	return b, nil
 }
 
-func (p *program) decoded(format string, r *decode.Result) error {
-	switch format {
+func (p *program) decoded(r *decode.Result) error {
+	switch p.format {
 	case "json":
 		return p.print(jsonOf(r, "  "))
 	case "raw":
@@ -104,6 +96,11 @@ func (p *program) decoded(format string, r *decode.Result) error {
 	case "hex":
 		return p.print(hex.Dump(r.Inner), nil)
 	}
+	return p.steps(r)
+}
+
+// steps shows the steps of decoding, and then the text.
+func (p *program) steps(r *decode.Result) error {
 	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "DECODER\tSIZE\tFOUND")
 	for _, s := range r.Steps {

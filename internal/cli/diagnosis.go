@@ -10,13 +10,13 @@ import (
 )
 
 // showReports writes what the doctor found; for people what is well is one line.
-func (p *program) showReports(format string, reports []doctor.Report) error {
+func (p *program) showReports(reports []doctor.Report) error {
 	switch {
-	case format != "table" && len(reports) == 1:
+	case p.format != "table" && len(reports) == 1:
 		r := reports[0]
-		return list(p, format, r, r.Findings, func(f doctor.Finding) string { return f.Check }, nil)
-	case format != "table":
-		return list(p, format, reports, reports, func(r doctor.Report) string { return r.VHost }, nil)
+		return list(p, r, r.Findings, func(f doctor.Finding) string { return f.Check }, nil)
+	case p.format != "table":
+		return list(p, reports, reports, func(r doctor.Report) string { return r.VHost }, nil)
 	}
 	var b strings.Builder
 	colour := isTerminal(p.out) && p.getenv("NO_COLOR") == "" && p.getenv("TERM") != "dumb"

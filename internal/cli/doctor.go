@@ -15,9 +15,7 @@ import (
 )
 
 func (p *program) doctor() *cobra.Command {
-	var file, format string
-	var queues []string
-	var fix, dry bool
+	var flags doctorFlags
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Find what is wrong with RabbitMQ, its queues and the service's rights, and how to repair it",
@@ -45,62 +43,76 @@ could not be made, 5 when something is wrong, and 7 when RabbitMQ does not answe
 		Args: exactArgs(0, "no arguments"),
 	}
 	c.RunE = func(*cobra.Command, []string) error {
-		if dry && !fix {
+		if flags.dry && !flags.fix {
 			return fmt.Errorf("--dry-run is for --fix; without it nothing is changed anyway: %w", errUsage)
 		}
-		cfg, err := config.Load(file, p.getenv)
+		flags.named = c.Flags().Changed("address") || p.getenv("REDRIVE_ADDRESS") != ""
+		cfg, err := config.Load(flags.file, p.getenv)
 		if err != nil {
 			return err
 		}
-		all, err := p.virtualHosts(cfg)
-		if err != nil {
-			return err
-		}
-		var reports []doctor.Report
-		var unreached []error
-		for _, cfg := range all {
-			if len(all) > 1 {
-				p.vhost = cfg.VHost() // its page and API are asked
-			}
-			o, err := p.looking(c, cfg, file)
-			if err != nil {
-				return err
-			}
-			o.Only = queues
-			report, err := p.treat(c.Context(), o, fix, dry)
-			if err != nil && len(all) > 1 {
-				err = ending{codeOf(err), fmt.Errorf("virtual host %q: %w", cfg.VHost(), err)}
-			}
-			if err != nil {
-				unreached = append(unreached, err)
-			} else {
-				reports = append(reports, report)
-			}
-		}
+		reports, err := p.examineAll(c.Context(), flags, cfg)
 		if len(reports) > 0 {
-			if err := p.showReports(format, reports); err != nil {
+			if err := p.showReports(reports); err != nil {
 				return err
 			}
 		}
-		if len(unreached) > 0 {
-			return errors.Join(unreached...)
+		if err != nil {
+			return err
 		}
 		return verdict(reports)
 	}
-	c.Flags().StringVarP(&file, "config", "c", "", "the config file (YAML)")
-	c.Flags().StringArrayVar(&queues, "queue", nil, "only queues of this name or pattern; may be given again")
-	c.Flags().BoolVar(&fix, "fix", false, "declare what is missing, and check again")
-	c.Flags().BoolVar(&dry, "dry-run", false, "with --fix: only show what would be declared")
-	return withFormats(p.withAddress(c), &format, "table", "json", "jsonl", "yaml")
+	c.Flags().StringVarP(&flags.file, "config", "c", "", "the config file (YAML)")
+	c.Flags().StringArrayVar(&flags.queues, "queue", nil, "only queues of this name or pattern; may be given again")
+	c.Flags().BoolVar(&flags.fix, "fix", false, "declare what is missing, and check again")
+	c.Flags().BoolVar(&flags.dry, "dry-run", false, "with --fix: only show what would be declared")
+	return p.withFormats(p.withAddress(c), "table", "json", "jsonl", "yaml")
+}
+
+// doctorFlags are what the flags of doctor ask for.
+type doctorFlags struct {
+	file     string
+	queues   []string
+	fix, dry bool
+	named    bool // the service's address is given
+}
+
+// examineAll looks at each virtual host. An error with one, such as a RabbitMQ that does not
+// answer, does not stop the others.
+func (p *program) examineAll(ctx context.Context, flags doctorFlags, cfg *config.Config) (reports []doctor.Report, err error) {
+	all, err := p.virtualHosts(cfg)
+	if err != nil {
+		return nil, err
+	}
+	var unreached []error
+	for _, cfg := range all {
+		if len(all) > 1 {
+			p.vhost = cfg.VHost() // its page and API are asked
+		}
+		o, err := p.looking(flags, cfg)
+		if err != nil {
+			return nil, err
+		}
+		report, err := p.treat(ctx, o, flags.fix, flags.dry)
+		switch {
+		case err == nil:
+			reports = append(reports, report)
+		case len(all) > 1:
+			unreached = append(unreached, ending{codeOf(err), fmt.Errorf("virtual host %q: %w", cfg.VHost(), err)})
+		default:
+			unreached = append(unreached, err)
+		}
+	}
+	return reports, errors.Join(unreached...)
 }
 
 // looking says where the service should be: at --address or REDRIVE_ADDRESS, else
 // where its config says that it listens.
-func (p *program) looking(c *cobra.Command, cfg *config.Config, file string) (doctor.Options, error) {
-	o := doctor.Options{Config: cfg, File: file, Insecure: p.getenv("REDRIVE_INSECURE") == "1",
+func (p *program) looking(flags doctorFlags, cfg *config.Config) (doctor.Options, error) {
+	o := doctor.Options{Config: cfg, File: flags.file, Only: flags.queues, Insecure: p.getenv("REDRIVE_INSECURE") == "1",
 		Redis: func(ctx context.Context) ([]redisstore.Server, bool, error) { return server.SurveyRedis(ctx, cfg) },
-		Named: c.Flags().Changed("address") || p.getenv("REDRIVE_ADDRESS") != "" || file != ""}
-	if !c.Flags().Changed("address") && p.getenv("REDRIVE_ADDRESS") == "" {
+		Named: flags.named || flags.file != ""}
+	if !flags.named {
 		host, port, err := net.SplitHostPort(cfg.Listen)
 		if err != nil {
 			return o, err

@@ -17,15 +17,15 @@ import (
 
 // editing is one edit.
 type editing struct {
-	id, format, bodyFile string
-	set, remove          []string
-	at, reason           string
-	dry, yes             bool
+	id, bodyFile string
+	set, remove  []string
+	at, reason   string
+	dry          bool
 }
 
 func (p *program) edit() *cobra.Command {
 	var e editing
-	c := &cobra.Command{
+	c := p.asks(&cobra.Command{
 		Use:   "edit ID",
 		Short: "Change a message's body or headers, and replay it",
 		Long: `Change a message's body or headers, and replay it. The edited message is a new
@@ -42,11 +42,10 @@ With such flags it does not ask: --dry-run shows the difference and sends nothin
   redrive edit 0198f0a0-0000-7000-8000-000000000001 --set-header tenant=acme --remove-header debug
   jq '.total = 10' order.json | redrive edit 0198f0a0-0000-7000-8000-000000000001 --body-file -`,
 		Args: exactArgs(1, "a message's ID"),
-		RunE: func(c *cobra.Command, args []string) error {
-			e.id = args[0]
-			return p.editMessage(c.Context(), e)
-		},
-	}
+	}, func(ctx context.Context, client httpapi.Client, args []string) error {
+		e.id = args[0]
+		return p.editMessage(ctx, client, e)
+	})
 	f := c.Flags()
 	f.StringVar(&e.bodyFile, "body-file", "", "the new body, byte for byte, from a file, or - for standard input")
 	f.StringArrayVar(&e.set, "set-header", nil, "NAME=VALUE, repeat it for several; a header keeps its type")
@@ -54,11 +53,11 @@ With such flags it does not ask: --dry-run shows the difference and sends nothin
 	f.StringVar(&e.at, "at", "", `when it is retried: a time such as 2026-11-21T18:30:00Z, or "in 10m"; left out: now`)
 	f.StringVar(&e.reason, "reason", "", "why, for the audit log")
 	f.BoolVar(&e.dry, "dry-run", false, "only show the difference")
-	f.BoolVar(&e.yes, "yes", false, "do not ask")
-	return withFormats(p.withAddress(c), &e.format, "table", "json", "yaml", "name")
+	p.withYes(c, "do not ask")
+	return p.withFormats(c, "table", "json", "yaml", "name")
 }
 
-func (p *program) editMessage(ctx context.Context, e editing) error {
+func (p *program) editMessage(ctx context.Context, client httpapi.Client, e editing) error {
 	r := console.EditRequest{ID: e.id, RemoveHeaders: e.remove, Reason: e.reason, SetHeaders: map[string]string{}}
 	for _, s := range e.set {
 		name, value, ok := strings.Cut(s, "=")
@@ -78,10 +77,6 @@ func (p *program) editMessage(ctx context.Context, e editing) error {
 			return err
 		}
 		r.Body = &body
-	}
-	client, err := p.client()
-	if err != nil {
-		return err
 	}
 	if r.Body == nil && len(e.set) == 0 && len(e.remove) == 0 {
 		return p.editByHand(ctx, client, e, r)
@@ -125,7 +120,7 @@ func (p *program) send(ctx context.Context, client httpapi.Client, e editing, r 
 			return err
 		}
 	}
-	return write(p, e.format, done, func(d console.Edited) string { return d.New }, func(w io.Writer) {
+	return write(p, done, func(d console.Edited) string { return d.New }, func(w io.Writer) {
 		if !e.dry {
 			fmt.Fprintf(w, "the edited message is %s, and is retried; the original is discarded\n", plain(done.New))
 			return
@@ -138,7 +133,7 @@ func (p *program) send(ctx context.Context, client httpapi.Client, e editing, r 
 // editByHand lets a person edit until it can be sent, they say no, or nothing is
 // changed.
 func (p *program) editByHand(ctx context.Context, client httpapi.Client, e editing, r console.EditRequest) error {
-	if !e.yes && !e.dry && !isTerminal(p.in) {
+	if !p.yes && !e.dry && !isTerminal(p.in) {
 		return fmt.Errorf("this is not a terminal, so it cannot ask: give --yes, --dry-run or --body-file: %w", errUsage)
 	}
 	text, suffix, document, err := editable(ctx, client, e.id)
@@ -175,7 +170,7 @@ func (p *program) editByHand(ctx context.Context, client httpapi.Client, e editi
 		would, err := p.difference(ctx, client, r)
 		if errors.Is(err, console.ErrInvalid) && isTerminal(p.in) && ctx.Err() == nil {
 			fmt.Fprintln(p.err, plain(err.Error()))
-			if again := p.confirm(ctx, "Edit it once more?"); again != nil {
+			if again := p.ask(ctx, "Edit it once more?"); again != nil {
 				return again
 			}
 			continue
@@ -183,7 +178,7 @@ func (p *program) editByHand(ctx context.Context, client httpapi.Client, e editi
 		if err != nil {
 			return err
 		}
-		if !e.yes && !e.dry {
+		if !e.dry {
 			if err := p.confirm(ctx, "Replay it like that?"); err != nil {
 				return err
 			}

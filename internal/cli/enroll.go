@@ -45,13 +45,12 @@ func refusal(err error) error {
 
 // selection says which queues.
 type selection struct {
-	pattern  string
-	expect   int
-	yes, dry bool
-	format   string
+	pattern string
+	expect  int
+	dry     bool
 }
 
-func withSelection(c *cobra.Command, s *selection) *cobra.Command {
+func (p *program) withSelection(c *cobra.Command, s *selection) *cobra.Command {
 	c.Args = func(c *cobra.Command, args []string) error {
 		if (len(args) > 0) == (s.pattern != "") {
 			return fmt.Errorf("%s takes queues, or --pattern: %w", c.CommandPath(), errUsage)
@@ -60,9 +59,9 @@ func withSelection(c *cobra.Command, s *selection) *cobra.Command {
 	}
 	c.Flags().StringVar(&s.pattern, "pattern", "", "all queues whose name matches: * is any text, ? one character")
 	c.Flags().IntVar(&s.expect, "expect-count", -1, "refuse to act on another number of queues")
-	c.Flags().BoolVar(&s.yes, "yes", false, "do not ask")
+	p.withYes(c, "do not ask")
 	c.Flags().BoolVar(&s.dry, "dry-run", false, "only show what would be set")
-	return withOutput(c, &s.format)
+	return p.withOutput(c)
 }
 
 func (s *selection) expected(n int) error {
@@ -120,7 +119,7 @@ another x-dead-letter-exchange: see redrive move.`,
 		})
 	})
 	c.Flags().BoolVar(&atLeastOnce, "at-least-once", false, "also make a quorum queue's dead-lettering at-least-once (overflow becomes reject-publish)")
-	return withSelection(c, &s)
+	return p.withSelection(c, &s)
 }
 
 func changeOf(one enroll.One) change {
@@ -165,7 +164,7 @@ policies that deleted queues have left behind.`,
 			return err
 		}
 		if s.pattern == "" && len(names) == 1 {
-			s.yes = true // named, and nothing that cannot be done again
+			p.yes = true // named, and nothing that cannot be done again
 		}
 		if err := t.ask(ctx, "Take away %s?"); err != nil {
 			return err
@@ -177,5 +176,5 @@ policies that deleted queues have left behind.`,
 			return fmt.Sprintf("queue %q is no longer enrolled by a policy; its waiting messages are still retried", found[i].Queue), nil
 		})
 	})
-	return withSelection(c, &s)
+	return p.withSelection(c, &s)
 }

@@ -14,48 +14,37 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/httpapi"
 )
 
 func (p *program) export() *cobra.Command {
-	var text, queue, state string
 	var asCSV bool
-	c := &cobra.Command{
+	c := p.finds(&cobra.Command{
 		Use:   "export [QUERY]",
 		Short: "Write messages with their bodies as lines of JSON, which import takes",
 		Long: `Write messages as lines of JSON to standard output, each with everything that is known
 about it, its body byte for byte. It changes none of them. --csv leaves the bodies out,
 and turns formulas into text.`,
-		Example:           "  redrive export 'queue:orders state:parked' > orders.jsonl",
-		ValidArgsFunction: p.completeQuery,
-		RunE: func(c *cobra.Command, args []string) error {
-			q, client, err := p.finding(args, text, queue, state)
-			if err != nil {
-				return err
-			}
-			format, to := "jsonl", p.out
-			if asCSV {
-				format = "csv"
-			}
-			if isTerminal(p.out) {
-				safe := harmless
-				if asCSV {
-					safe = plainLines
-				}
-				to = &harmlessWriter{w: p.out, to: safe}
-			}
-			counting := &meter{w: to, p: p}
-			n, err := client.Export(c.Context(), q, format, counting)
-			counting.end()
-			if err != nil {
-				return err
-			}
-			fmt.Fprintf(p.err, "%s exported\n", messages(n))
-			return nil
-		},
-	}
-	withFind(p, c, &text, &queue, &state)
+		Example: "  redrive export 'queue:orders state:parked' > orders.jsonl",
+	}, func(ctx context.Context, client httpapi.Client, query string) error {
+		format, safe, to := "jsonl", harmless, p.out
+		if asCSV {
+			format, safe = "csv", plainLines
+		}
+		if isTerminal(p.out) {
+			to = &harmlessWriter{w: p.out, to: safe}
+		}
+		counting := &meter{w: to, p: p}
+		n, err := client.Export(ctx, query, format, counting)
+		counting.end()
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(p.err, "%s exported\n", messages(n))
+		return nil
+	})
 	c.Flags().BoolVar(&asCSV, "csv", false, "as CSV, without bodies")
-	return p.withAddress(c)
+	return c
 }
 
 // meter shows on a terminal how much has passed.
@@ -79,9 +68,8 @@ func (m *meter) Write(b []byte) (int, error) {
 func (m *meter) end() { m.bar.end() }
 
 func (p *program) importing() *cobra.Command {
-	var format string
 	var dry bool
-	c := &cobra.Command{
+	c := p.asks(&cobra.Command{
 		Use:   "import FILE|-",
 		Short: "Park the messages of an export: new messages that name the old ones",
 		Long: `Park the messages of an export: new messages, with ids of their own, that name the
@@ -89,39 +77,34 @@ originals. A message that was imported before is skipped, so you can repeat an i
 was interrupted. A file is checked as a whole before the first message is stored; of
 standard input (-) the messages before an invalid line are stored.`,
 		Args: exactArgs(1, "a file, or - for standard input"),
-		RunE: func(c *cobra.Command, args []string) error {
-			done, err := p.importFrom(c.Context(), args[0], dry)
-			var e ending
-			if err != nil && errors.Is(err, console.ErrInvalid) && !errors.As(err, &e) {
-				err = ending{ExitError, err} // the file is wrong, not the command
+	}, func(ctx context.Context, client httpapi.Client, args []string) error {
+		done, err := p.importFrom(ctx, client, args[0], dry)
+		var e ending
+		if err != nil && errors.Is(err, console.ErrInvalid) && !errors.As(err, &e) {
+			err = ending{ExitError, err} // the file is wrong, not the command
+		}
+		if err != nil {
+			return err
+		}
+		return write(p, done, func(console.Imported) string { return "" }, func(w io.Writer) {
+			if dry {
+				fmt.Fprintf(w, "%s would be parked. Nothing is done yet.\n", messages(done.Count))
+			} else {
+				fmt.Fprintf(w, "%s parked\n", many(done.Count, "message is", "messages are"))
 			}
-			if err != nil {
-				return err
+			if done.Already > 0 {
+				fmt.Fprintf(w, "%s imported before, and skipped\n", many(done.Already, "message was", "messages were"))
 			}
-			return write(p, format, done, func(console.Imported) string { return "" }, func(w io.Writer) {
-				if dry {
-					fmt.Fprintf(w, "%s would be parked. Nothing is done yet.\n", messages(done.Count))
-				} else {
-					fmt.Fprintf(w, "%s parked\n", many(done.Count, "message is", "messages are"))
-				}
-				if done.Already > 0 {
-					fmt.Fprintf(w, "%s imported before, and skipped\n", many(done.Already, "message was", "messages were"))
-				}
-				for _, q := range slices.Sorted(maps.Keys(done.Queues)) {
-					fmt.Fprintf(w, "%s\t%s\n", cell(q, 60), count(done.Queues[q]))
-				}
-			})
-		},
-	}
+			for _, q := range slices.Sorted(maps.Keys(done.Queues)) {
+				fmt.Fprintf(w, "%s\t%s\n", cell(q, 60), count(done.Queues[q]))
+			}
+		})
+	})
 	c.Flags().BoolVar(&dry, "dry-run", false, "only check it, and show what would be done")
-	return withFormats(p.withAddress(c), &format, "table", "json", "yaml")
+	return p.withFormats(c, "table", "json", "yaml")
 }
 
-func (p *program) importFrom(ctx context.Context, from string, dry bool) (done console.Imported, err error) {
-	client, err := p.client()
-	if err != nil {
-		return done, err
-	}
+func (p *program) importFrom(ctx context.Context, client httpapi.Client, from string, dry bool) (done console.Imported, err error) {
 	if from == "-" {
 		return client.Import(ctx, p.measured(p.in, 0), dry)
 	}

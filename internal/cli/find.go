@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -48,10 +49,22 @@ func find(args []string, text, queue, state string) (string, error) {
 	return strings.Join(terms, " "), nil
 }
 
-// finding is the query of a command, and a client to ask it with.
-func (p *program) finding(args []string, text, queue, state string) (q string, client httpapi.Client, err error) {
-	if q, err = find(args, text, queue, state); err == nil {
-		client, err = p.asking(q)
+// finds completes a command about the messages that a query finds: run gets the query and a
+// client to ask it with.
+func (p *program) finds(c *cobra.Command, run func(ctx context.Context, client httpapi.Client, query string) error) *cobra.Command {
+	var text, queue, state string
+	withFind(p, c, &text, &queue, &state)
+	c.ValidArgsFunction = p.completeQuery
+	c.RunE = func(c *cobra.Command, args []string) error {
+		q, err := find(args, text, queue, state)
+		if err != nil {
+			return err
+		}
+		client, err := p.asking(q)
+		if err != nil {
+			return err
+		}
+		return run(c.Context(), client, q)
 	}
-	return q, client, err
+	return p.withAddress(c)
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -9,31 +10,24 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/httpapi"
 )
 
 func (p *program) groups() *cobra.Command {
-	var format, text, queue, state string
-	c := &cobra.Command{
+	c := p.finds(&cobra.Command{
 		Use:   "groups [QUERY]",
 		Short: "Show error groups: which messages fail for the same reason, most failures first",
 		Long: `Show error groups: messages of a queue with the same error, once numbers, ids and times
 are taken out; or with the same reason and type where no error is known. To see a group's messages: redrive messages list group:ID`,
-		ValidArgsFunction: p.completeQuery,
-		RunE: func(c *cobra.Command, args []string) error {
-			q, client, err := p.finding(args, text, queue, state)
-			if err != nil {
-				return err
-			}
-			all, err := client.Groups(c.Context(), q)
-			if err != nil {
-				return err
-			}
-			return list(p, format, all, all.Groups, func(g console.Group) string { return g.ID }, func(w io.Writer) { groups(w, all.Groups, time.Now()) })
-		},
-	}
-	withFind(p, c, &text, &queue, &state)
+	}, func(ctx context.Context, client httpapi.Client, query string) error {
+		all, err := client.Groups(ctx, query)
+		if err != nil {
+			return err
+		}
+		return list(p, all, all.Groups, func(g console.Group) string { return g.ID }, func(w io.Writer) { groups(w, all.Groups, time.Now()) })
+	})
 	c.AddCommand(p.groupsNote())
-	return withOutput(p.withAddress(c), &format)
+	return p.withOutput(c)
 }
 
 func groups(w io.Writer, all []console.Group, now time.Time) {
@@ -66,21 +60,16 @@ func spark(hours []int64) string {
 }
 
 func (p *program) groupsNote() *cobra.Command {
-	return p.withAddress(&cobra.Command{
+	return p.asks(&cobra.Command{
 		Use:     "note GROUP TEXT",
 		Short:   "Keep a note with a group, for the next person; an empty note removes it",
 		Example: "  redrive groups note 5a1f0c2b9e3d4a76 'reported to the supplier: ticket 4711'",
 		Args:    exactArgs(2, "the group's ID and the note"),
-		RunE: func(c *cobra.Command, args []string) error {
-			client, err := p.client()
-			if err != nil {
-				return err
-			}
-			if err := client.NoteGroup(c.Context(), args[0], args[1]); err != nil {
-				return err
-			}
-			fmt.Fprintln(p.err, "The note is kept.")
-			return nil
-		},
+	}, func(ctx context.Context, client httpapi.Client, args []string) error {
+		if err := client.NoteGroup(ctx, args[0], args[1]); err != nil {
+			return err
+		}
+		fmt.Fprintln(p.err, "The note is kept.")
+		return nil
 	})
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"time"
@@ -9,12 +10,12 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/hint"
+	"github.com/redrive-mq/redrive/internal/httpapi"
 )
 
 func (p *program) ledger() *cobra.Command {
-	var format string
 	var recount bool
-	c := &cobra.Command{
+	c := p.asks(&cobra.Command{
 		Use:   "ledger",
 		Short: "Show, for each queue, how many messages came in and what became of them",
 		Long: `Show, for each queue, how many messages came in since the ledger began and what became of
@@ -22,29 +23,24 @@ them: the other columns add up to IN. OFF is the difference, and should be 0. It
 by counting the kept messages one by one, which the service does from time to time, and at
 once with --recount. With an OFF other than 0 the exit code is 1.`,
 		Args: exactArgs(0, "no arguments"),
-		RunE: func(c *cobra.Command, _ []string) error {
-			client, err := p.client()
-			if err != nil {
-				return err
+	}, func(ctx context.Context, client httpapi.Client, _ []string) error {
+		l, err := client.Ledger(ctx, recount)
+		if err != nil {
+			return err
+		}
+		err = list(p, l, l.Queues, func(l console.LedgerLine) string { return l.Queue }, func(w io.Writer) { ledger(w, l, time.Now()) })
+		if err != nil {
+			return err
+		}
+		for _, line := range l.Queues {
+			if line.Off != 0 {
+				return hint.Errorf("see docs/how-to/alerts.md, RedriveLedgerOff", "the ledger is off by %d for the queue %q", line.Off, line.Queue)
 			}
-			l, err := client.Ledger(c.Context(), recount)
-			if err != nil {
-				return err
-			}
-			err = list(p, format, l, l.Queues, func(l console.LedgerLine) string { return l.Queue }, func(w io.Writer) { ledger(w, l, time.Now()) })
-			if err != nil {
-				return err
-			}
-			for _, line := range l.Queues {
-				if line.Off != 0 {
-					return hint.Errorf("see docs/how-to/alerts.md, RedriveLedgerOff", "the ledger is off by %d for the queue %q", line.Off, line.Queue)
-				}
-			}
-			return nil
-		},
-	}
+		}
+		return nil
+	})
 	c.Flags().BoolVar(&recount, "recount", false, "count the kept messages one by one now")
-	return withOutput(p.withAddress(c), &format)
+	return p.withOutput(c)
 }
 
 func ledger(w io.Writer, l console.Ledger, now time.Time) {

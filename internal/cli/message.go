@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/hex"
 	"fmt"
 	"io"
@@ -13,11 +14,12 @@ import (
 	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/hint"
+	"github.com/redrive-mq/redrive/internal/httpapi"
 )
 
 func (p *program) messagesShow() *cobra.Command {
-	var format, body string
-	c := &cobra.Command{
+	var body string
+	c := p.asks(&cobra.Command{
 		Use:   "show ID",
 		Short: "Show one message in full: its failures, why it waits, headers, decoded body",
 		Long: `Show one message in full: each failure and its outcome, why it waits that long or is
@@ -28,58 +30,58 @@ could have written), and its decoded body.
 text; hex.`,
 		Example: "  redrive messages show 0198f0a0-0000-7000-8000-000000000001 --body raw > order.bin",
 		Args:    exactArgs(1, "a message's ID"),
-		RunE: func(c *cobra.Command, args []string) error {
-			if body != "" && !slices.Contains(bodies, body) {
-				return fmt.Errorf("--body %q: expected raw, decoded or hex: %w", body, errUsage)
+	}, func(ctx context.Context, client httpapi.Client, args []string) error {
+		switch {
+		case body == "raw" || body == "hex":
+			return p.bodyAlone(ctx, client, args[0], body)
+		case body != "" && body != "decoded":
+			return fmt.Errorf("--body %q: expected raw, decoded or hex: %w", body, errUsage)
+		}
+		m, err := client.Message(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		if body == "decoded" {
+			return p.decodedBody(m.Body)
+		}
+		return write(p, m, func(m console.Detail) string { return m.ID }, func(w io.Writer) {
+			detail(w, m, time.Now())
+			_ = w.(*tabwriter.Writer).Flush()
+			if m.Body != nil {
+				fmt.Fprintln(p.out, "\nBODY")
+				_ = p.steps(m.Body)
 			}
-			client, err := p.client()
-			if err != nil {
-				return err
-			}
-			if body == "raw" || body == "hex" {
-				if body == "raw" {
-					if err := p.notRaw(); err != nil {
-						return err
-					}
-				}
-				r, err := client.Body(c.Context(), args[0])
-				if err != nil {
-					return err
-				}
-				defer r.Close()
-				if body == "raw" {
-					_, err = io.Copy(p.out, r)
-					return err
-				}
-				d := hex.Dumper(p.out)
-				if _, err := io.Copy(d, r); err != nil {
-					return err
-				}
-				return d.Close()
-			}
-			m, err := client.Message(c.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			if body == "decoded" {
-				return p.decodedBody(m.Body)
-			}
-			return write(p, format, m, func(m console.Detail) string { return m.ID }, func(w io.Writer) {
-				detail(w, m, time.Now())
-				_ = w.(*tabwriter.Writer).Flush()
-				if m.Body != nil {
-					fmt.Fprintln(p.out, "\nBODY")
-					_ = p.decoded("table", m.Body)
-				}
-			})
-		},
-	}
+		})
+	})
 	c.Flags().StringVar(&body, "body", "", "the body alone: raw, decoded or hex")
 	_ = c.RegisterFlagCompletionFunc("body", cobra.FixedCompletions(bodies, cobra.ShellCompDirectiveNoFileComp))
-	return withFormats(p.withAddress(c), &format, "table", "json", "jsonl", "yaml", "name")
+	return p.withFormats(c, "table", "json", "jsonl", "yaml", "name")
 }
 
 var bodies = []string{"raw", "decoded", "hex"}
+
+// bodyAlone writes the body: as it is, or in hex.
+func (p *program) bodyAlone(ctx context.Context, client httpapi.Client, id, as string) error {
+	if as == "raw" {
+		if err := p.notRaw(); err != nil {
+			return err
+		}
+	}
+	r, err := client.Body(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	if as == "raw" {
+		_, err = io.Copy(p.out, r)
+		return err
+	}
+	d := hex.Dumper(p.out)
+	if _, err := io.Copy(d, r); err != nil {
+		return err
+	}
+	return d.Close()
+}
 
 // decodedBody writes the text alone. What is JSON means the same afterwards.
 func (p *program) decodedBody(r *decode.Result) error {
@@ -102,7 +104,26 @@ func structured(r *decode.Result) bool {
 	return slices.Contains([]string{"json", "messagepack", "cbor", "protobuf"}, r.Format)
 }
 
+// detail shows all that is known about a message, but for its body.
 func detail(w io.Writer, m console.Detail, now time.Time) {
+	facts(w, m, now)
+	timeline(w, m.Timeline)
+	if len(m.Properties) > 0 {
+		fmt.Fprintln(w, "\nPROPERTY\tVALUE")
+	}
+	for _, x := range m.Properties {
+		fmt.Fprintf(w, "%s\t%s\n", plain(x.Name), cell(x.Value, 200))
+	}
+	if len(m.Headers) > 0 {
+		fmt.Fprintln(w, "\nHEADER\tTYPE\tFROM\tVALUE")
+	}
+	for _, h := range m.Headers {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", cell(h.Name, 60), plain(h.Type), plain(h.From), cell(h.Value, 200))
+	}
+}
+
+// facts are what there is one of: a line each.
+func facts(w io.Writer, m console.Detail, now time.Time) {
 	line := func(name, value string) {
 		if value != "" && value != "-" {
 			fmt.Fprintf(w, "%s\t%s\n", name, plain(value))
@@ -149,8 +170,12 @@ func detail(w io.Writer, m console.Detail, now time.Time) {
 	for _, o := range m.SameID {
 		line("Same ID", fmt.Sprintf("%s, %s in %s", o.Key, o.State, o.Queue))
 	}
+}
+
+// timeline shows the failures, and how each wait ended.
+func timeline(w io.Writer, all []console.Step) {
 	fmt.Fprintln(w, "\nFAILURE\tWHEN\tREASON\tWAIT\tENDED\tWHY")
-	for _, s := range m.Timeline {
+	for _, s := range all {
 		ended := "-"
 		if s.Ended != nil {
 			ended = s.Ending + " " + at(s.Ended)
@@ -159,17 +184,5 @@ func detail(w io.Writer, m console.Detail, now time.Time) {
 		if s.Error != "" {
 			fmt.Fprintf(w, "\t\t%s\n", cell(s.Error, 200))
 		}
-	}
-	if len(m.Properties) > 0 {
-		fmt.Fprintln(w, "\nPROPERTY\tVALUE")
-	}
-	for _, x := range m.Properties {
-		fmt.Fprintf(w, "%s\t%s\n", plain(x.Name), cell(x.Value, 200))
-	}
-	if len(m.Headers) > 0 {
-		fmt.Fprintln(w, "\nHEADER\tTYPE\tFROM\tVALUE")
-	}
-	for _, h := range m.Headers {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", cell(h.Name, 60), plain(h.Type), plain(h.From), cell(h.Value, 200))
 	}
 }

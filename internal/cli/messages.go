@@ -22,44 +22,35 @@ func (p *program) messages() *cobra.Command {
 func messageID(m console.Message) string { return m.ID }
 
 func (p *program) messagesList() *cobra.Command {
-	var format, text, state, queue, after string
+	var after string
 	var limit int
-	c := &cobra.Command{
+	c := p.finds(&cobra.Command{
 		Use:   "list [QUERY]",
 		Short: "List messages, without consuming them",
 		Long: `List messages, newest first, without consuming them. The query language is that of the
 page and the API.`,
 		Example: `  redrive messages list 'queue:orders.* state:parked error:"timeout" age:>2h'
   redrive messages list --queue orders -o name | xargs redrive replay`,
-		ValidArgsFunction: p.completeQuery,
-		RunE: func(c *cobra.Command, args []string) error {
-			if limit < 1 {
-				return fmt.Errorf("--limit %d: expected at least 1: %w", limit, errUsage)
-			}
-			q, client, err := p.finding(args, text, queue, state)
-			if err != nil {
-				return err
-			}
-			page, err := found(c.Context(), client, q, after, limit)
-			if err != nil {
-				return err
-			}
-			if err := list(p, format, page, page.Messages, messageID, func(w io.Writer) { table(w, page, time.Now()) }); err != nil {
-				return err
-			}
-			if page.Bounded != "" {
-				fmt.Fprintln(p.err, plain(page.Bounded))
-			}
-			if page.After != "" && format != "json" && format != "yaml" {
-				fmt.Fprintf(p.err, "there are more: --after %s\n", plain(page.After))
-			}
-			return nil
-		},
-	}
-	withFind(p, c, &text, &queue, &state)
+	}, func(ctx context.Context, client httpapi.Client, query string) error {
+		if limit < 1 {
+			return fmt.Errorf("--limit %d: expected at least 1: %w", limit, errUsage)
+		}
+		page, err := found(ctx, client, query, after, limit)
+		if err != nil {
+			return err
+		}
+		if err := list(p, page, page.Messages, messageID, func(w io.Writer) { table(w, page, time.Now()) }); err != nil {
+			return err
+		}
+		if page.Bounded != "" {
+			fmt.Fprintln(p.err, plain(page.Bounded))
+		}
+		p.more(page.After)
+		return nil
+	})
 	c.Flags().StringVar(&after, "after", "", "continue after the previous page")
 	c.Flags().IntVar(&limit, "limit", 100, "the most to show")
-	return withOutput(p.withAddress(c), &format)
+	return p.withOutput(c)
 }
 
 // mostOnAPage is how many messages the service gives at once.

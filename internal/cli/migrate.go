@@ -20,7 +20,7 @@ import (
 
 func (p *program) migrate() *cobra.Command {
 	var from, to string
-	var yes, dry, abort bool
+	var dry, abort bool
 	c := &cobra.Command{
 		Use:   "migrate --from STORE --to STORE",
 		Short: "Move everything in a store to another: from disk to Redis, or back",
@@ -58,13 +58,13 @@ the old store can be used again, and the new one must be emptied.`,
 			if m.To, m.ToName, err = p.storeAt(to, false); err != nil {
 				return errors.Join(err, source.Close())
 			}
-			return errors.Join(p.migrating(c.Context(), m, yes, dry, abort), m.To.Close(), source.Close())
+			return errors.Join(p.migrating(c.Context(), m, dry, abort), m.To.Close(), source.Close())
 		},
 	}
 	f := c.Flags()
 	f.StringVar(&from, "from", "", "the existing store")
 	f.StringVar(&to, "to", "", "the new one")
-	f.BoolVar(&yes, "yes", false, "do not ask")
+	p.withYes(c, "do not ask")
 	f.BoolVar(&dry, "dry-run", false, "only show what would be moved")
 	f.BoolVar(&abort, "abort", false, "give up a migration that has not ended")
 	c.MarkFlagsMutuallyExclusive("dry-run", "abort")
@@ -90,7 +90,7 @@ func (p *program) storeAt(place string, there bool) (store.Importer, string, err
 	return s, at.Place(), err
 }
 
-func (p *program) migrating(ctx context.Context, m *migrate.Migration, yes, dry, abort bool) error {
+func (p *program) migrating(ctx context.Context, m *migrate.Migration, dry, abort bool) error {
 	if abort {
 		if err := m.Abort(ctx); err != nil {
 			return migration(err)
@@ -113,10 +113,8 @@ func (p *program) migrating(ctx context.Context, m *migrate.Migration, yes, dry,
 	if dry {
 		return nil
 	}
-	if !yes {
-		if err := p.confirm(ctx, "Are all services that use these stores stopped? Start?"); err != nil {
-			return err
-		}
+	if err := p.confirm(ctx, "Are all services that use these stores stopped? Start?"); err != nil {
+		return err
 	}
 	b, last := &bar{w: p.err}, time.Time{}
 	m.At = func(at migrate.Progress) {

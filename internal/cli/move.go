@@ -17,7 +17,7 @@ import (
 
 func (p *program) move() *cobra.Command {
 	m := &move.Move{}
-	var yes, dry bool
+	var dry bool
 	c := &cobra.Command{
 		Use:   "move QUEUE --to NEWNAME",
 		Short: "Give a queue a new name, without its x-dead-letter-exchange, with its messages",
@@ -52,19 +52,10 @@ queues and on redrive.*, and read on the exchanges they are bound to.`,
 		if dry {
 			return nil
 		}
-		if !yes {
-			if err := p.confirm(ctx, fmt.Sprintf("Move it to %q?", m.To)); err != nil {
-				return err
-			}
+		if err := p.confirm(ctx, fmt.Sprintf("Move it to %q?", m.To)); err != nil {
+			return err
 		}
-		if err = m.Run(ctx); err != nil {
-			return moving(err)
-		}
-		if n := m.LostUserIDs(); n > 0 {
-			fmt.Fprintf(p.err, "%s without their user-id now: RabbitMQ takes it from that user only\n", many(n, "message is", "messages are"))
-		}
-		fmt.Fprintf(p.out, "queue %q is moved to %q\n", m.From, m.To)
-		return nil
+		return p.runMove(ctx, m)
 	})
 	f := c.Flags()
 	f.StringVar(&m.To, "to", "", "the name of the new queue")
@@ -72,9 +63,20 @@ queues and on redrive.*, and read on the exchanges they are bound to.`,
 	f.BoolVar(&m.Keep, "keep", false, "keep the old queue, empty and without bindings")
 	f.BoolVar(&m.Unready, "without-consumers", false, "continue although the new queue has no consumers yet")
 	f.DurationVar(&m.Quiet, "quiet", 10*time.Second, "delete the old queue when it has received nothing for this long")
-	f.BoolVar(&yes, "yes", false, "do not ask")
+	p.withYes(c, "do not ask")
 	f.BoolVar(&dry, "dry-run", false, "only show the steps")
 	return c
+}
+
+func (p *program) runMove(ctx context.Context, m *move.Move) error {
+	if err := m.Run(ctx); err != nil {
+		return moving(err)
+	}
+	if n := m.LostUserIDs(); n > 0 {
+		fmt.Fprintf(p.err, "%s without their user-id now: RabbitMQ takes it from that user only\n", many(n, "message is", "messages are"))
+	}
+	fmt.Fprintf(p.out, "queue %q is moved to %q\n", m.From, m.To)
+	return nil
 }
 
 // moving gives what ends a move its exit code.

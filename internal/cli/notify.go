@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -33,7 +34,7 @@ type tested struct {
 }
 
 func (p *program) notifyTest() *cobra.Command {
-	var file, event, format string
+	var file, event string
 	c := &cobra.Command{
 		Use:   "test [ROUTE]",
 		Short: "Send a test message by each route, or by one, and show the result",
@@ -57,33 +58,12 @@ Exit codes: 0 all were sent, 3 some, 1 none; 6 there is no such route, or no rou
 			if err != nil {
 				return err
 			}
-			routes := cfg.Notify.Routes
-			if len(args) > 0 {
-				routes = slices.DeleteFunc(slices.Clone(routes), func(r notify.Route) bool { return r.Name != args[0] })
+			routes, err := routesNamed(cfg.Notify.Routes, args)
+			if err != nil {
+				return err
 			}
-			if len(routes) == 0 && len(args) > 0 {
-				return endingf(ExitNotFound, "%w", hint.Errorf("see notify.routes", "the config has no route %q", args[0]))
-			}
-			if len(routes) == 0 {
-				return endingf(ExitNotFound, "%w", hint.Errorf("see notify.routes in redrive.example.yaml", "the config has no routes, so nothing is sent"))
-			}
-			all, failed := make([]tested, len(routes)), 0
-			var sending sync.WaitGroup
-			for i := range routes {
-				sending.Go(func() {
-					all[i] = tested{Route: routes[i].Name, Event: event, Result: "sent"}
-					if err := notify.Test(c.Context(), &cfg.Notify, &routes[i], notify.Kind(event)); err != nil {
-						all[i].Result, all[i].Error = "failed", err.Error()
-					}
-				})
-			}
-			sending.Wait()
-			for _, t := range all {
-				if t.Error != "" {
-					failed++
-				}
-			}
-			if err := list(p, format, all, all, func(t tested) string { return t.Route }, func(w io.Writer) {
+			all, failed := sendTests(c.Context(), &cfg.Notify, routes, notify.Kind(event))
+			if err := list(p, all, all, func(t tested) string { return t.Route }, func(w io.Writer) {
 				fmt.Fprintln(w, "ROUTE\tRESULT\tERROR")
 				for _, t := range all {
 					fmt.Fprintf(w, "%s\t%s\t%s\n", cell(t.Route, 63), t.Result, cell(t.Error, 300))
@@ -100,5 +80,40 @@ Exit codes: 0 all were sent, 3 some, 1 none; 6 there is no such route, or no rou
 	}
 	c.Flags().StringVarP(&file, "config", "c", "", "the config file (YAML)")
 	c.Flags().StringVar(&event, "event", "parked", "the event of the message: "+strings.Join(notify.KindNames(), ", "))
-	return withOutput(withVHost(c), &format)
+	return p.withOutput(withVHost(c))
+}
+
+// routesNamed are the routes to test: the one that the argument names, or all.
+func routesNamed(all []notify.Route, args []string) ([]notify.Route, error) {
+	if len(args) > 0 {
+		all = slices.DeleteFunc(slices.Clone(all), func(r notify.Route) bool { return r.Name != args[0] })
+	}
+	switch {
+	case len(all) == 0 && len(args) > 0:
+		return nil, endingf(ExitNotFound, "%w", hint.Errorf("see notify.routes", "the config has no route %q", args[0]))
+	case len(all) == 0:
+		return nil, endingf(ExitNotFound, "%w", hint.Errorf("see notify.routes in redrive.example.yaml", "the config has no routes, so nothing is sent"))
+	}
+	return all, nil
+}
+
+// sendTests sends a test message by each route, all at once, and counts those that failed.
+func sendTests(ctx context.Context, cfg *notify.Settings, routes []notify.Route, event notify.Kind) (all []tested, failed int) {
+	all = make([]tested, len(routes))
+	var sending sync.WaitGroup
+	for i := range routes {
+		sending.Go(func() {
+			all[i] = tested{Route: routes[i].Name, Event: string(event), Result: "sent"}
+			if err := notify.Test(ctx, cfg, &routes[i], event); err != nil {
+				all[i].Result, all[i].Error = "failed", err.Error()
+			}
+		})
+	}
+	sending.Wait()
+	for _, t := range all {
+		if t.Error != "" {
+			failed++
+		}
+	}
+	return all, failed
 }

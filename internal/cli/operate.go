@@ -22,7 +22,7 @@ func (p *program) operate(ctx context.Context, client httpapi.Client, d *action,
 	show := func(w io.Writer) { preview(w, plan, time.Now()) }
 	planID := func(pl console.Plan) string { return pl.ID }
 	if d.dry {
-		if err := write(p, d.format, plan, planID, show); err != nil {
+		if err := write(p, plan, planID, show); err != nil {
 			return err
 		}
 		return p.expected(d, plan)
@@ -35,10 +35,10 @@ func (p *program) operate(ctx context.Context, client httpapi.Client, d *action,
 	}
 	switch {
 	case plan.Count == 0: // a script that comes twice has done nothing wrong
-		return write(p, d.format, plan, planID, func(w io.Writer) { fmt.Fprintf(w, "nothing to %s\n", d.verb) })
+		return write(p, plan, planID, func(w io.Writer) { fmt.Fprintf(w, "nothing to %s\n", d.verb) })
 	case len(plan.Blocked) > 0:
 		return endingf(ExitPrecondition, "it cannot start: %s", strings.Join(plan.Blocked, "; "))
-	case plan.Count > 1 && !d.yes:
+	case plan.Count > 1:
 		if err := p.confirm(ctx, question(plan)); err != nil {
 			return err
 		}
@@ -49,9 +49,9 @@ func (p *program) operate(ctx context.Context, client httpapi.Client, d *action,
 	}
 	if d.detach {
 		fmt.Fprintf(p.err, "It runs in the service:\n%s", orders(op.ID))
-		return write(p, d.format, op, opID, func(w io.Writer) { fmt.Fprintln(w, plain(op.ID)) })
+		return write(p, op, opID, func(w io.Writer) { fmt.Fprintln(w, plain(op.ID)) })
 	}
-	return p.toTheEnd(ctx, client, d.format, op)
+	return p.toTheEnd(ctx, client, op)
 }
 
 func opID(o console.Operation) string { return o.ID }
@@ -64,7 +64,7 @@ func (p *program) expected(d *action, plan console.Plan) error {
 }
 
 // toTheEnd follows an operation, and shows what came of it.
-func (p *program) toTheEnd(ctx context.Context, client httpapi.Client, format string, op console.Operation) error {
+func (p *program) toTheEnd(ctx context.Context, client httpapi.Client, op console.Operation) error {
 	op, err := p.follow(ctx, client, op)
 	var gone *stillRunning
 	if errors.As(err, &gone) {
@@ -73,7 +73,7 @@ func (p *program) toTheEnd(ctx context.Context, client httpapi.Client, format st
 	if err != nil {
 		return err
 	}
-	if err := write(p, format, op, opID, func(w io.Writer) { ended(w, op) }); err != nil {
+	if err := write(p, op, opID, func(w io.Writer) { ended(w, op) }); err != nil {
 		return err
 	}
 	if op.State == console.Finished && op.Done == op.Count {

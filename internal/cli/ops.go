@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"math"
@@ -9,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/httpapi"
 )
 
 func (p *program) ops() *cobra.Command {
@@ -21,24 +23,17 @@ func (p *program) ops() *cobra.Command {
 }
 
 func (p *program) opsList() *cobra.Command {
-	var format string
-	c := &cobra.Command{
+	return p.withOutput(p.asks(&cobra.Command{
 		Use:   "list",
 		Short: "List operations, newest first",
 		Args:  exactArgs(0, "no arguments"),
-		RunE: func(c *cobra.Command, _ []string) error {
-			client, err := p.client()
-			if err != nil {
-				return err
-			}
-			all, err := client.Operations(c.Context())
-			if err != nil {
-				return err
-			}
-			return list(p, format, all, all.Operations, opID, func(w io.Writer) { operations(w, all.Operations, time.Now()) })
-		},
-	}
-	return withOutput(p.withAddress(c), &format)
+	}, func(ctx context.Context, client httpapi.Client, _ []string) error {
+		all, err := client.Operations(ctx)
+		if err != nil {
+			return err
+		}
+		return list(p, all, all.Operations, opID, func(w io.Writer) { operations(w, all.Operations, time.Now()) })
+	}))
 }
 
 func operations(w io.Writer, all []console.Operation, now time.Time) {
@@ -48,59 +43,41 @@ func operations(w io.Writer, all []console.Operation, now time.Time) {
 	}
 }
 
+// ofOperation completes a command about one operation.
+func (p *program) ofOperation(c *cobra.Command, run func(ctx context.Context, client httpapi.Client, id string) error) *cobra.Command {
+	c.Args = exactArgs(1, "the operation's ID")
+	c.ValidArgsFunction = p.completeOps
+	return p.withOutput(p.asks(c, func(ctx context.Context, client httpapi.Client, args []string) error {
+		return run(ctx, client, args[0])
+	}))
+}
+
 func (p *program) opsShow() *cobra.Command {
-	var format, after string
+	var after string
 	var limit int
 	var problems bool
-	c := &cobra.Command{
-		Use:               "show ID",
-		Short:             "Show the result for each message of an operation",
-		Args:              exactArgs(1, "the operation's ID"),
-		ValidArgsFunction: p.completeOps,
-		RunE: func(c *cobra.Command, args []string) error {
-			client, err := p.client()
-			if err != nil {
-				return err
-			}
-			op, err := client.Operation(c.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			if limit <= 0 {
-				limit = math.MaxInt
-			}
-			whole := operationShown{Operation: op, Outcomes: []console.Outcome{}, After: after}
-			for {
-				page, err := client.Outcomes(c.Context(), op.ID, whole.After, min(limit-len(whole.Outcomes), mostOnAPage))
-				if err != nil {
-					return err
-				}
-				for _, o := range page.Outcomes {
-					if !problems || o.Outcome != "done" {
-						whole.Outcomes = append(whole.Outcomes, o)
-					}
-				}
-				if whole.After = page.After; page.After == "" || len(whole.Outcomes) >= limit {
-					break
-				}
-			}
-			err = list(p, format, whole, whole.Outcomes, func(o console.Outcome) string { return o.ID }, func(w io.Writer) {
-				operations(w, []console.Operation{op}, time.Now())
-				fmt.Fprintln(w, "\nID\tQUEUE\tOUTCOME\tAT\tNEW\tWHY")
-				for _, o := range whole.Outcomes {
-					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", plain(o.ID), cell(o.Queue, 40), plain(o.Outcome), at(&o.At), cell(o.New, 36), cell(o.Why, 120))
-				}
-			})
-			if err == nil && whole.After != "" && format != "json" && format != "yaml" {
-				fmt.Fprintf(p.err, "there are more: --after %s\n", plain(whole.After))
-			}
+	c := p.ofOperation(&cobra.Command{
+		Use:   "show ID",
+		Short: "Show the result for each message of an operation",
+	}, func(ctx context.Context, client httpapi.Client, id string) error {
+		op, err := client.Operation(ctx, id)
+		if err != nil {
 			return err
-		},
-	}
+		}
+		whole := operationShown{Operation: op, Outcomes: []console.Outcome{}, After: after}
+		if err := whole.fetch(ctx, client, limit, problems); err != nil {
+			return err
+		}
+		err = list(p, whole, whole.Outcomes, func(o console.Outcome) string { return o.ID }, whole.table)
+		if err == nil {
+			p.more(whole.After)
+		}
+		return err
+	})
 	c.Flags().StringVar(&after, "after", "", "continue after the previous page")
 	c.Flags().IntVar(&limit, "limit", 100, "the most results to show; 0: all")
 	c.Flags().BoolVar(&problems, "problems", false, "only messages that were not processed")
-	return withOutput(p.withAddress(c), &format)
+	return c
 }
 
 // operationShown is an operation and what came of its messages.
@@ -110,51 +87,59 @@ type operationShown struct {
 	After    string            `json:"after,omitempty"`
 }
 
+// fetch adds the outcomes after After, page by page: at most limit, or all if that is 0.
+func (s *operationShown) fetch(ctx context.Context, client httpapi.Client, limit int, problems bool) error {
+	if limit <= 0 {
+		limit = math.MaxInt
+	}
+	for {
+		page, err := client.Outcomes(ctx, s.ID, s.After, min(limit-len(s.Outcomes), mostOnAPage))
+		if err != nil {
+			return err
+		}
+		for _, o := range page.Outcomes {
+			if !problems || o.Outcome != "done" {
+				s.Outcomes = append(s.Outcomes, o)
+			}
+		}
+		if s.After = page.After; page.After == "" || len(s.Outcomes) >= limit {
+			return nil
+		}
+	}
+}
+
+func (s *operationShown) table(w io.Writer) {
+	operations(w, []console.Operation{s.Operation}, time.Now())
+	fmt.Fprintln(w, "\nID\tQUEUE\tOUTCOME\tAT\tNEW\tWHY")
+	for _, o := range s.Outcomes {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", plain(o.ID), cell(o.Queue, 40), plain(o.Outcome), at(&o.At), cell(o.New, 36), cell(o.Why, 120))
+	}
+}
+
 func (p *program) opsWatch() *cobra.Command {
-	var format string
-	c := &cobra.Command{
+	return p.ofOperation(&cobra.Command{
 		Use:   "watch ID",
 		Short: "Watch an operation until it ends; Ctrl-C stops only the watching",
 		Long: `Watch an operation until it ends: a progress bar on a terminal, elsewhere one line of JSON
 per second on standard error. Ctrl-C stops the watching, not the operation. The exit code
 is that of the operation.`,
-		Args:              exactArgs(1, "the operation's ID"),
-		ValidArgsFunction: p.completeOps,
-		RunE: func(c *cobra.Command, args []string) error {
-			client, err := p.client()
-			if err != nil {
-				return err
-			}
-			op, err := client.Operation(c.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			return p.toTheEnd(c.Context(), client, format, op)
-		},
-	}
-	return withOutput(p.withAddress(c), &format)
+	}, func(ctx context.Context, client httpapi.Client, id string) error {
+		op, err := client.Operation(ctx, id)
+		if err != nil {
+			return err
+		}
+		return p.toTheEnd(ctx, client, op)
+	})
 }
 
 func (p *program) opsOrder(order console.Order, short string) *cobra.Command {
-	var format string
-	c := &cobra.Command{
-		Use:               string(order) + " ID",
-		Short:             short,
-		Args:              exactArgs(1, "the operation's ID"),
-		ValidArgsFunction: p.completeOps,
-		RunE: func(c *cobra.Command, args []string) error {
-			client, err := p.client()
-			if err != nil {
-				return err
-			}
-			op, err := client.Order(c.Context(), args[0], order)
-			if err != nil {
-				return err
-			}
-			return write(p, format, op, opID, func(w io.Writer) {
-				fmt.Fprintf(w, "operation %s is %s; %s of %s are done\n", plain(op.ID), plain(op.State), count(op.Done), messages(op.Count))
-			})
-		},
-	}
-	return withOutput(p.withAddress(c), &format)
+	return p.ofOperation(&cobra.Command{Use: string(order) + " ID", Short: short}, func(ctx context.Context, client httpapi.Client, id string) error {
+		op, err := client.Order(ctx, id, order)
+		if err != nil {
+			return err
+		}
+		return write(p, op, opID, func(w io.Writer) {
+			fmt.Fprintf(w, "operation %s is %s; %s of %s are done\n", plain(op.ID), plain(op.State), count(op.Done), messages(op.Count))
+		})
+	})
 }

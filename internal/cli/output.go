@@ -19,18 +19,20 @@ import (
 var formats = []string{"table", "json", "jsonl", "yaml", "csv", "name"}
 
 // withOutput adds the flag that chooses between people and scripts.
-func withOutput(c *cobra.Command, format *string) *cobra.Command {
-	return withFormats(c, format, formats...)
+func (p *program) withOutput(c *cobra.Command) *cobra.Command {
+	return p.withFormats(c, formats...)
 }
 
-func withFormats(c *cobra.Command, format *string, some ...string) *cobra.Command {
+// withFormats is withOutput for a command that has some formats only; the first is the default.
+func (p *program) withFormats(c *cobra.Command, some ...string) *cobra.Command {
 	expected := strings.Join(some[:len(some)-1], ", ") + " or " + some[len(some)-1]
-	c.Flags().StringVarP(format, "output", "o", some[0], expected)
+	format := c.Flags().StringP("output", "o", some[0], expected)
 	c.PreRunE = func(*cobra.Command, []string) error {
 		// Before the command runs: a replay must not happen and then count as refused.
 		if !slices.Contains(some, *format) {
 			return fmt.Errorf("--output %q: expected %s: %w", *format, expected, errUsage)
 		}
+		p.format = *format
 		return nil
 	}
 	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(some, cobra.ShellCompDirectiveNoFileComp))
@@ -38,13 +40,13 @@ func withFormats(c *cobra.Command, format *string, some ...string) *cobra.Comman
 }
 
 // write shows one thing.
-func write[T any](p *program, format string, v T, name func(T) string, table func(io.Writer)) error {
-	return list(p, format, v, []T{v}, name, table)
+func write[T any](p *program, v T, name func(T) string, table func(io.Writer)) error {
+	return list(p, v, []T{v}, name, table)
 }
 
-// list shows items: whole is the answer that has them.
-func list[T any](p *program, format string, whole any, items []T, name func(T) string, table func(io.Writer)) error {
-	switch format {
+// list shows items in the format of --output: whole is the answer that has them.
+func list[T any](p *program, whole any, items []T, name func(T) string, table func(io.Writer)) error {
+	switch p.format {
 	case "json":
 		return p.print(jsonOf(whole, "  "))
 	case "yaml":
@@ -76,6 +78,13 @@ func list[T any](p *program, format string, whole any, items []T, name func(T) s
 	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
 	table(w)
 	return w.Flush()
+}
+
+// more says how to see the next page, where the output does not say it itself.
+func (p *program) more(after string) {
+	if after != "" && p.format != "json" && p.format != "yaml" {
+		fmt.Fprintf(p.err, "there are more: --after %s\n", plain(after))
+	}
 }
 
 func (p *program) print(text string, err error) error {

@@ -31,17 +31,12 @@ func (p *program) ofQueue(c *cobra.Command, do func(c httpapi.Client, ctx contex
 	var reason string
 	c.Args = exactArgs(1, "the queue")
 	c.ValidArgsFunction = p.completeQueues
-	c.RunE = func(c *cobra.Command, args []string) error {
-		client, err := p.client()
-		if err != nil {
-			return err
-		}
-		if err := do(client, c.Context(), args[0], reason); err != nil {
+	c.Flags().StringVar(&reason, "reason", "", "why, for the audit log")
+	return p.asks(c, func(ctx context.Context, client httpapi.Client, args []string) error {
+		if err := do(client, ctx, args[0], reason); err != nil {
 			return err
 		}
 		fmt.Fprintf(p.err, done, plain(args[0]))
 		return nil
-	}
-	c.Flags().StringVar(&reason, "reason", "", "why, for the audit log")
-	return p.withAddress(c)
+	})
 }

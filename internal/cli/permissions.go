@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-mq/redrive/internal/addresses"
+	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/doctor"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/permissions"
 	"github.com/redrive-mq/redrive/policy"
@@ -29,7 +30,7 @@ type grant struct {
 const library = "library"
 
 func (p *program) permissions() *cobra.Command {
-	var file, user, role, format string
+	var file, user, role string
 	var queues []string
 	c := &cobra.Command{
 		Use:   "permissions",
@@ -44,7 +45,6 @@ definitions is JSON for rabbitmqctl import_definitions, without users.`,
   redrive permissions --for reporter --user shop --queue 'orders.*'`,
 		Args: exactArgs(0, "no arguments"),
 	}
-	roles := []string{permissions.RoleService, permissions.RoleReporter, permissions.RoleGoReporter, permissions.RoleConsumer, permissions.RoleDeclarer}
 	c.RunE = func(*cobra.Command, []string) error {
 		cfg, own, err := p.loadAny(file)
 		if err != nil {
@@ -57,12 +57,6 @@ definitions is JSON for rabbitmqctl import_definitions, without users.`,
 		if own != "" && !c.Flags().Changed("user") {
 			user = own
 		}
-		tagged := "" // the same user
-		if api, err := cfg.Broker.API(vhost); err == nil {
-			if u, err := url.Parse(addresses.Split(cfg.Broker.URL)[0]); err == nil && u.User.Username() != api.User() {
-				tagged = api.User()
-			}
-		}
 		policies := cfg.Policies
 		if len(queues) > 0 {
 			policies = narrowed(policies, queues)
@@ -70,27 +64,48 @@ definitions is JSON for rabbitmqctl import_definitions, without users.`,
 		if role != "" && role != library && !slices.Contains(roles, role) {
 			return fmt.Errorf("--for %q: expected %s or %s: %w", role, strings.Join(roles, ", "), library, errUsage)
 		}
-		var all []grant
-		for _, r := range permissions.All(policies) {
-			name := user
-			of := role == "" || role == r.Role || role == library && (r.Role == permissions.RoleConsumer || r.Role == permissions.RoleGoReporter)
-			if (role == "" || role == library) && r.Role != permissions.RoleService {
-				name += "-" + r.Role
-			}
-			if of {
-				all = append(all, grant{User: name, VHost: vhost, tagged: cmp.Or(tagged, name), Rights: r})
-			}
-		}
-		if format == "definitions" {
+		all := grants(permissions.All(policies), role, grant{User: user, VHost: vhost, tagged: managing(cfg, vhost)})
+		if p.format == "definitions" {
 			return p.print(jsonOf(definitions(all), "  "))
 		}
-		return list(p, format, all, all, func(g grant) string { return g.User }, func(w io.Writer) { writeGrants(w, all) })
+		return list(p, all, all, func(g grant) string { return g.User }, func(w io.Writer) { writeGrants(w, all) })
 	}
 	c.Flags().StringVarP(&file, "config", "c", "", "the config file (YAML)")
 	c.Flags().StringVar(&user, "user", "redrive", "the service's user, or that of --for; those of other roles have the role at their end")
 	c.Flags().StringVar(&role, "for", "", "only for one role: "+strings.Join(roles, ", ")+"; or library, for the two that the Go library needs")
 	c.Flags().StringArrayVar(&queues, "queue", nil, "work queues of this name or pattern, instead of those of the policies; may be given again")
-	return withFormats(withVHost(c), &format, "text", "json", "jsonl", "yaml", "definitions")
+	return p.withFormats(withVHost(c), "text", "json", "jsonl", "yaml", "definitions")
+}
+
+var roles = []string{permissions.RoleService, permissions.RoleReporter, permissions.RoleGoReporter, permissions.RoleConsumer, permissions.RoleDeclarer}
+
+// managing is the user of broker.management; "": the one of AMQP.
+func managing(cfg *config.Config, vhost string) string {
+	api, err := cfg.Broker.API(vhost)
+	if err != nil {
+		return ""
+	}
+	u, err := url.Parse(addresses.Split(cfg.Broker.URL)[0])
+	if err != nil || u.User.Username() == api.User() {
+		return ""
+	}
+	return api.User()
+}
+
+// grants are the rights of a role, or of all: what is the same for each is in like.
+func grants(rights []permissions.Rights, role string, like grant) (all []grant) {
+	for _, r := range rights {
+		g := like
+		g.Rights = r
+		if (role == "" || role == library) && r.Role != permissions.RoleService {
+			g.User += "-" + r.Role
+		}
+		g.tagged = cmp.Or(g.tagged, g.User)
+		if role == "" || role == r.Role || role == library && (r.Role == permissions.RoleConsumer || r.Role == permissions.RoleGoReporter) {
+			all = append(all, g)
+		}
+	}
+	return all
 }
 
 // narrowed are policies for these queues alone, which forward as they did.

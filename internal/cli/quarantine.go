@@ -35,7 +35,6 @@ those are read by its management API, which needs broker.management and a user w
 the tag management. Their headers then have the types that JSON has.`
 
 func (p *program) quarantineList() *cobra.Command {
-	var format string
 	var limit int
 	var unchecked bool
 	c := &cobra.Command{
@@ -55,19 +54,17 @@ RabbitMQ 3 a publisher can forge them, and it is shown as claimed.
 	p.atQuarantine(c, func(ctx context.Context, q *quarantine.Quarantine, _ []string) error {
 		all, total, err := p.inQuarantine(ctx, q, limit, unchecked)
 		if len(all) > 0 || err == nil {
-			err = errors.Join(err, list(p, format, all, all, func(m *quarantine.Message) string { return m.Queue }, func(w io.Writer) { quarantined(w, all, total, time.Now()) }))
+			err = errors.Join(err, list(p, all, all, func(m *quarantine.Message) string { return m.Queue }, func(w io.Writer) { quarantined(w, all, total, time.Now()) }))
 		}
 		return err
 	})
 	c.Flags().IntVar(&limit, "limit", 100, "the most to show")
 	c.Flags().BoolVar(&unchecked, "unchecked", false, "continue although the delivery limit in force is unknown: if there is one, RabbitMQ drops a message that was listed that often")
-	return withFormats(c, &format, "table", "json", "jsonl", "yaml")
+	return p.withFormats(c, "table", "json", "jsonl", "yaml")
 }
 
 func (p *program) quarantineReplay() *cobra.Command {
-	var limit int
-	var queue string
-	var yes, dry, unchecked bool
+	var r quarantineReplay
 	c := &cobra.Command{
 		Use:   "replay",
 		Short: "Retry the messages in quarantine, as if they had failed now",
@@ -90,83 +87,105 @@ quarantined before an upgrade to RabbitMQ 4, give --queue, too.
 		Args: exactArgs(0, "no arguments"),
 	}
 	p.atQuarantine(c, func(ctx context.Context, q *quarantine.Quarantine, _ []string) error {
-		each, err := p.asksForEach(ctx, q, queue, yes, dry)
-		if err != nil {
-			return err
-		}
-		if dry || !yes {
-			all, total, err := p.inQuarantine(ctx, q, limit, unchecked)
-			if err != nil {
-				return err
-			}
-			if queue != "" {
-				for _, m := range all {
-					m.Queue, m.Claimed = queue, false
-				}
-			}
-			table := func(w io.Writer) { quarantined(w, all, total, time.Now()) }
-			if dry {
-				return list(p, "", all, all, nil, table)
-			}
-			if err := p.aside(table); err != nil || len(all) == 0 {
-				return err
-			}
-			if !each {
-				err = p.confirm(ctx, fmt.Sprintf("Replay %s?", messages(len(all))))
-			}
-			if err != nil {
-				return err
-			}
-			limit = len(all)
-		}
-		n, err := p.replayQuarantined(ctx, q, limit, queue, each)
-		fmt.Fprintf(p.out, "%s replayed\n", many(n, "message is", "messages are"))
-		return err
+		r.program, r.from = p, q
+		return r.run(ctx)
 	})
-	c.Flags().IntVar(&limit, "limit", 1000, "the most to replay")
-	c.Flags().StringVar(&queue, "queue", "", "the queue they failed in, instead of the one in their headers")
-	c.Flags().BoolVar(&dry, "dry-run", false, "only show what would be done")
-	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
-	c.Flags().BoolVar(&unchecked, "unchecked", false, "continue although the delivery limit in force is unknown: if there is one, RabbitMQ drops a message that was listed that often")
+	c.Flags().IntVar(&r.limit, "limit", 1000, "the most to replay")
+	c.Flags().StringVar(&r.queue, "queue", "", "the queue they failed in, instead of the one in their headers")
+	c.Flags().BoolVar(&r.dry, "dry-run", false, "only show what would be done")
+	p.withYes(c, "do not ask")
+	c.Flags().BoolVar(&r.unchecked, "unchecked", false, "continue although the delivery limit in force is unknown: if there is one, RabbitMQ drops a message that was listed that often")
 	return c
 }
 
+// quarantineReplay is one replay of the messages in quarantine.
+type quarantineReplay struct {
+	*program
+	from           *quarantine.Quarantine
+	limit          int
+	queue          string // "": the one in their headers
+	dry, unchecked bool
+	each           bool // a person must say yes to each message
+}
+
+func (r *quarantineReplay) run(ctx context.Context) (err error) {
+	if r.each, err = r.asksForEach(ctx); err != nil {
+		return err
+	}
+	if r.dry || !r.yes {
+		if err := r.preview(ctx); err != nil || r.dry || r.limit == 0 {
+			return err
+		}
+	}
+	n, err := r.publish(ctx)
+	fmt.Fprintf(r.out, "%s replayed\n", many(n, "message is", "messages are"))
+	return err
+}
+
 // asksForEach tells whether a person must say yes to each message: its queue is only claimed.
-func (p *program) asksForEach(ctx context.Context, q *quarantine.Quarantine, queue string, yes, dry bool) (bool, error) {
-	if queue != "" || dry {
+func (r *quarantineReplay) asksForEach(ctx context.Context) (bool, error) {
+	if r.queue != "" || r.dry {
 		return false, nil
 	}
-	forgeable, err := q.Forgeable(ctx)
-	if err == nil && forgeable && (yes || !isTerminal(p.in)) {
+	forgeable, err := r.from.Forgeable(ctx)
+	if err == nil && forgeable && (r.yes || !isTerminal(r.in)) {
 		err = fmt.Errorf("on RabbitMQ 3 a publisher can forge the queue that a message says it failed in: give --queue, or leave out --yes at a terminal, to be asked for each message: %w", errUsage)
 	}
 	return forgeable, err
 }
 
-func (p *program) replayQuarantined(ctx context.Context, q *quarantine.Quarantine, limit int, queue string, each bool) (int, error) {
+// preview shows the messages and asks; the limit is then what was shown.
+func (r *quarantineReplay) preview(ctx context.Context) error {
+	all, total, err := r.inQuarantine(ctx, r.from, r.limit, r.unchecked)
+	if err != nil {
+		return err
+	}
+	for _, m := range all {
+		r.correct(m)
+	}
+	table := func(w io.Writer) { quarantined(w, all, total, time.Now()) }
+	if r.dry {
+		return list(r.program, all, all, nil, table)
+	}
+	if err := r.aside(table); err != nil {
+		return err
+	}
+	if r.limit = len(all); r.limit == 0 || r.each {
+		return nil
+	}
+	return r.confirm(ctx, fmt.Sprintf("Replay %s?", messages(len(all))))
+}
+
+// correct gives a message the queue of --queue.
+func (r *quarantineReplay) correct(m *quarantine.Message) {
+	if r.queue != "" {
+		m.Queue, m.Claimed = r.queue, false
+	}
+}
+
+// publish publishes the messages as reports, one by one.
+func (r *quarantineReplay) publish(ctx context.Context) (int, error) {
 	publishing, stop := context.WithCancel(ctx)
-	at := q.Broker
+	at := r.from.Broker
 	at.Log, at.Strict = slog.New(slog.DiscardHandler), true
 	publisher := broker.NewPublisher(at)
 	ended := make(chan error, 1)
 	go func() { ended <- publisher.Run(publishing); stop() }()
-	var r quarantine.Replayer
-	n, err := q.Take(ctx, limit, func(m *quarantine.Message) error {
-		if queue != "" {
-			m.Queue, m.Claimed = queue, false
-		}
+	var made quarantine.Replayer
+	n, err := r.from.Take(ctx, r.limit, func(m *quarantine.Message) error {
+		r.correct(m)
 		if m.Queue == "" {
 			return endingf(ExitPartly, "%w", hint.Errorf("give --queue, or export it: redrive quarantine export FILE --limit 1", "the next message does not say which queue it failed in"))
 		}
-		if each {
-			if err := p.confirm(ctx, fmt.Sprintf("Replay the message of %d bytes that claims to have failed in the queue %s?", m.Size, m.Queue)); err != nil {
+		if r.each {
+			if err := r.confirm(ctx, fmt.Sprintf("Replay the message of %d bytes that claims to have failed in the queue %s?", m.Size, m.Queue)); err != nil {
 				return err
 			}
 		}
 		if m.ByAPI {
-			fmt.Fprintf(p.err, "RabbitMQ ends each connection that the message of queue %s is delivered to; it is read by the management API\n", plain(m.Queue))
+			fmt.Fprintf(r.err, "RabbitMQ ends each connection that the message of queue %s is delivered to; it is read by the management API\n", plain(m.Queue))
 		}
-		answer := publisher.Send(publishing, []wire.Outgoing{r.Report(m)})
+		answer := publisher.Send(publishing, []wire.Outgoing{made.Report(m)})
 		return answer(publishing)[0]
 	})
 	stop()

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"time"
@@ -8,29 +9,23 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/httpapi"
 )
 
 func queueName(q console.Queue) string { return q.Name }
 
 func (p *program) queues() *cobra.Command {
-	var format string
-	c := &cobra.Command{
+	return p.withOutput(p.asks(&cobra.Command{
 		Use:   "queues",
 		Short: "Show queues: consumers, ready, waiting and parked messages, policy, pauses",
 		Args:  exactArgs(0, "no arguments"),
-		RunE: func(c *cobra.Command, _ []string) error {
-			client, err := p.client()
-			if err != nil {
-				return err
-			}
-			all, err := client.Queues(c.Context())
-			if err != nil {
-				return err
-			}
-			return list(p, format, all, all.Queues, queueName, func(w io.Writer) { queues(w, all.Queues, time.Now()) })
-		},
-	}
-	return withOutput(p.withAddress(c), &format)
+	}, func(ctx context.Context, client httpapi.Client, _ []string) error {
+		all, err := client.Queues(ctx)
+		if err != nil {
+			return err
+		}
+		return list(p, all, all.Queues, queueName, func(w io.Writer) { queues(w, all.Queues, time.Now()) })
+	}))
 }
 
 func queues(w io.Writer, all []console.Queue, now time.Time) {

@@ -27,6 +27,9 @@ type program struct {
 	// of the flags that commands with a service have
 	address, caFile string
 	vhost           string // "": the first that is served; of doctor all
+	// of the flags that many commands have
+	format string // --output; "": a table
+	yes    bool   // --yes: confirm does not ask
 	// asked is the query, for an error that points into it.
 	asked string
 }

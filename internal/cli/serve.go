@@ -62,17 +62,7 @@ path of a file with the value.`,
 			if file != "" {
 				o.Watch = func(ctx context.Context, changed func(*config.Config, error)) { watch(ctx, file, load, changed) }
 			}
-			if p.getenv("GOMAXPROCS") == "" {
-				// A message passes through many goroutines, each with little to do:
-				// on fewer cores they cost less (a sixth of the CPU on two), and
-				// RabbitMQ, often beside it, has the rest.
-				runtime.GOMAXPROCS(max(1, runtime.GOMAXPROCS(0)/2))
-			}
-			if p.getenv("GOMEMLIMIT") == "" {
-				// Large bodies leave garbage of several times their size. Up to this, which
-				// small ones do not reach, it is collected no sooner than by default.
-				debug.SetMemoryLimit(memoryLimit)
-			}
+			p.limitRuntime()
 			s, err := server.New(cfg, o)
 			if err != nil {
 				return err
@@ -89,12 +79,28 @@ path of a file with the value.`,
 // memoryLimit is from how many bytes on garbage is collected as soon as it can be.
 const memoryLimit = 256 << 20
 
+// limitRuntime sets how many cores and how much memory Go uses, where the environment does not.
+func (p *program) limitRuntime() {
+	if p.getenv("GOMAXPROCS") == "" {
+		// A message passes through many goroutines, each with little to do:
+		// on fewer cores they cost less (a sixth of the CPU on two), and
+		// RabbitMQ, often beside it, has the rest.
+		runtime.GOMAXPROCS(max(1, runtime.GOMAXPROCS(0)/2))
+	}
+	if p.getenv("GOMEMLIMIT") == "" {
+		// Large bodies leave garbage of several times their size. Up to this, which
+		// small ones do not reach, it is collected no sooner than by default.
+		debug.SetMemoryLimit(memoryLimit)
+	}
+}
+
 func (p *program) logger(format string) (*slog.Logger, error) {
+	o := &slog.HandlerOptions{ReplaceAttr: hint.Attr}
 	switch format {
 	case "text":
-		return slog.New(slog.NewTextHandler(p.err, &slog.HandlerOptions{ReplaceAttr: hint.Attr})), nil
+		return slog.New(slog.NewTextHandler(p.err, o)), nil
 	case "json":
-		return slog.New(slog.NewJSONHandler(p.err, &slog.HandlerOptions{ReplaceAttr: hint.Attr})), nil
+		return slog.New(slog.NewJSONHandler(p.err, o)), nil
 	}
 	return nil, fmt.Errorf("--log %q: expected text or json: %w", format, errUsage)
 }

@@ -26,7 +26,6 @@ type storm struct {
 
 func (p *program) simulate() *cobra.Command {
 	var s storm
-	var format string
 	c := &cobra.Command{
 		Use:   "simulate --policy FILE",
 		Short: "Show what a policy does when the upstream of its consumers is down",
@@ -63,7 +62,7 @@ Output: table; json, everything; csv, load and backlog over time. --svg writes a
 					return fmt.Errorf("the plot: %w", err)
 				}
 			}
-			return p.simulated(format, r)
+			return p.simulated(r)
 		},
 	}
 	f := c.Flags()
@@ -79,8 +78,7 @@ Output: table; json, everything; csv, load and backlog over time. --svg writes a
 	f.StringVar(&s.duration, "duration", "", "how much time to simulate (default until the backlog is drained)")
 	f.Uint64Var(&s.seed, "seed", 1, "the seed of the random numbers")
 	f.StringVar(&s.svg, "svg", "", "write a plot of the load over time to this file")
-	withFormats(c, &format, "table", "json", "csv")
-	return c
+	return p.withFormats(c, "table", "json", "csv")
 }
 
 // options are those of the simulation. What a person should know of them goes to
@@ -142,8 +140,8 @@ func (s storm) options(notes io.Writer) (o simulate.Options, err error) {
 	return o, nil
 }
 
-func (p *program) simulated(format string, r *simulate.Result) error {
-	switch format {
+func (p *program) simulated(r *simulate.Result) error {
+	switch p.format {
 	case "json":
 		return p.print(jsonOf(r.Report(), "  "))
 	case "csv":

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -8,11 +9,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/httpapi"
 )
 
 func (p *program) snapshot() *cobra.Command {
-	var format string
-	c := &cobra.Command{
+	c := p.asks(&cobra.Command{
 		Use:   "snapshot DIR",
 		Short: "Copy the data folder of the running service",
 		Long: `The running service writes a copy of its data folder (store.disk), as it is at one moment,
@@ -25,22 +26,17 @@ same file system DIR shares files with the data folder until the service replace
 own: copy DIR to another disk or machine. See docs/how-to/backup.md for how to restore it.`,
 		Example: "  redrive snapshot /var/backups/redrive-2026-11-22\n  redrive store check /var/backups/redrive-2026-11-22",
 		Args:    exactArgs(1, "a folder on the service's machine"),
-		RunE: func(c *cobra.Command, args []string) error {
-			if !filepath.IsAbs(args[0]) {
-				return fmt.Errorf("%q is not an absolute path, and the service may run elsewhere: %w", args[0], errUsage)
-			}
-			client, err := p.client()
-			if err != nil {
-				return err
-			}
-			made, err := client.Snapshot(c.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			return write(p, format, made, func(s console.SnapshotMade) string { return s.Folder }, func(w io.Writer) {
-				fmt.Fprintf(w, "%s written to %s, in %.1f s\n", messages(int(made.Messages)), plain(made.Folder), made.Seconds)
-			})
-		},
-	}
-	return withOutput(p.withAddress(c), &format)
+	}, func(ctx context.Context, client httpapi.Client, args []string) error {
+		if !filepath.IsAbs(args[0]) {
+			return fmt.Errorf("%q is not an absolute path, and the service may run elsewhere: %w", args[0], errUsage)
+		}
+		made, err := client.Snapshot(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		return write(p, made, func(s console.SnapshotMade) string { return s.Folder }, func(w io.Writer) {
+			fmt.Fprintf(w, "%s written to %s, in %.1f s\n", messages(int(made.Messages)), plain(made.Folder), made.Seconds)
+		})
+	})
+	return p.withOutput(c)
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -11,13 +12,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/policy"
 )
 
 func (p *program) status() *cobra.Command {
-	var format string
 	var alive bool
-	c := &cobra.Command{
+	c := p.asks(&cobra.Command{
 		Use:   "status",
 		Short: "Show the service: connection, and per queue the waiting, retried and parked messages",
 		Long: `Show the service: connection, and per queue the waiting, retried and parked messages.
@@ -26,26 +27,35 @@ func (p *program) status() *cobra.Command {
 with 0 when the service answers, ready or not, and with 7 when none does. With https:// on
 this machine it does not verify the certificate.`,
 		Args: exactArgs(0, "no arguments"),
-		RunE: func(c *cobra.Command, _ []string) error {
-			client, err := p.client()
-			if err != nil {
-				return err
-			}
-			if alive {
-				return client.Alive(c.Context())
-			}
-			st, err := client.Overview(c.Context())
-			if err != nil {
-				return err
-			}
-			return list(p, format, st, st.Queues, queueName, func(w io.Writer) { status(w, st, time.Now()) })
-		},
-	}
+	}, func(ctx context.Context, client httpapi.Client, _ []string) error {
+		if alive {
+			return client.Alive(ctx)
+		}
+		st, err := client.Overview(ctx)
+		if err != nil {
+			return err
+		}
+		return list(p, st, st.Queues, queueName, func(w io.Writer) { status(w, st, time.Now()) })
+	})
 	c.Flags().BoolVar(&alive, "alive", false, "only find out whether the service answers")
-	return withOutput(p.withAddress(c), &format)
+	return p.withOutput(c)
 }
 
 func status(w io.Writer, st console.Overview, now time.Time) {
+	health(w, st, now)
+	if len(st.Replicas) > 0 {
+		replicas(w, st.Replicas, now)
+	}
+	switch unread := slices.ContainsFunc(st.Problems, func(p string) bool { return strings.HasPrefix(p, console.Unread) }); {
+	case len(st.Queues) > 0:
+		failing(w, st, now)
+	case !unread:
+		fmt.Fprintln(w, "no message has failed yet")
+	}
+}
+
+// health says whether the service is ready, and what is wrong.
+func health(w io.Writer, st console.Overview, now time.Time) {
 	fmt.Fprintf(w, "redrive %s, up %s, RabbitMQ at %s\n", plain(st.Version), policy.FormatDuration(now.Sub(st.Since).Round(time.Second)), plain(st.Broker))
 	switch {
 	case !st.Ready && len(st.Problems) == 0:
@@ -64,32 +74,31 @@ func status(w io.Writer, st console.Overview, now time.Time) {
 	for _, notice := range st.Notices {
 		fmt.Fprintf(w, "notice: %s\n", plain(notice))
 	}
-	if len(st.Replicas) > 0 {
-		fmt.Fprintln(w, "\nREPLICA\tADDRESS\tVERSION\tUP\tLAST BEAT\tLEADS\tSTATE")
-		for _, r := range st.Replicas {
-			leads, state := "-", "ready"
-			if r.Leads {
-				leads = "leads"
-			}
-			switch {
-			case r.Silent(now):
-				state = "not heard of"
-			case !r.Ready:
-				state = strings.Join(append([]string{"not ready"}, r.Problems[:min(1, len(r.Problems))]...), ": ")
-			case len(r.Problems) > 0:
-				state = "ready; " + r.Problems[0]
-			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s ago\t%s\t%s\n", cell(r.ID, 40), cell(r.Address, 40), cell(r.Version, 20), policy.FormatDuration(now.Sub(r.Since).Round(time.Second)),
-				policy.FormatDuration(max(0, now.Sub(r.Beat)).Round(100*time.Millisecond)), leads, cell(state, 60))
+}
+
+func replicas(w io.Writer, all []console.Replica, now time.Time) {
+	fmt.Fprintln(w, "\nREPLICA\tADDRESS\tVERSION\tUP\tLAST BEAT\tLEADS\tSTATE")
+	for _, r := range all {
+		leads, state := "-", "ready"
+		if r.Leads {
+			leads = "leads"
 		}
-		fmt.Fprintln(w)
-	}
-	if len(st.Queues) == 0 {
-		if !slices.ContainsFunc(st.Problems, func(p string) bool { return strings.HasPrefix(p, console.Unread) }) {
-			fmt.Fprintln(w, "no message has failed yet")
+		switch {
+		case r.Silent(now):
+			state = "not heard of"
+		case !r.Ready:
+			state = strings.Join(append([]string{"not ready"}, r.Problems[:min(1, len(r.Problems))]...), ": ")
+		case len(r.Problems) > 0:
+			state = "ready; " + r.Problems[0]
 		}
-		return
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s ago\t%s\t%s\n", cell(r.ID, 40), cell(r.Address, 40), cell(r.Version, 20), policy.FormatDuration(now.Sub(r.Since).Round(time.Second)),
+			policy.FormatDuration(max(0, now.Sub(r.Beat)).Round(100*time.Millisecond)), leads, cell(state, 60))
 	}
+	fmt.Fprintln(w)
+}
+
+// failing shows the queues with failed messages.
+func failing(w io.Writer, st console.Overview, now time.Time) {
 	fmt.Fprintln(w, "\nQUEUE\tPOLICY\tWAIT\tWAITING\tNEXT DUE\tOLDEST\tPARKED\tFAILED/MIN\tRETURNED/MIN\tPARKED/MIN")
 	elsewhere := false
 	for _, q := range st.Queues {

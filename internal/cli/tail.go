@@ -15,30 +15,22 @@ import (
 )
 
 func (p *program) messagesTail() *cobra.Command {
-	var format, text, state, queue string
 	var most int
-	c := &cobra.Command{
+	c := p.finds(&cobra.Command{
 		Use:   "tail [QUERY]",
 		Short: "Show messages as they fail, until Ctrl-C",
 		Long: `Show messages as they fail, until Ctrl-C: those that are waiting or parked within a second
 after. It searches only when the service reports a failure.`,
-		Example:           "  redrive messages tail 'queue:orders.*' -o jsonl",
-		ValidArgsFunction: p.completeQuery,
-		RunE: func(c *cobra.Command, args []string) error {
-			q, client, err := p.finding(args, text, queue, state)
-			if err != nil {
-				return err
-			}
-			if _, err := client.Messages(c.Context(), q, "", 1); err != nil { // a query that makes no sense
-				return err
-			}
-			t := tail{program: p, client: client, query: q, format: format, left: most, seen: map[failure]bool{}}
-			return t.run(c.Context())
-		},
-	}
-	withFind(p, c, &text, &queue, &state)
+		Example: "  redrive messages tail 'queue:orders.*' -o jsonl",
+	}, func(ctx context.Context, client httpapi.Client, query string) error {
+		if _, err := client.Messages(ctx, query, "", 1); err != nil { // a query that makes no sense
+			return err
+		}
+		t := tail{program: p, client: client, query: query, left: most, seen: map[failure]bool{}}
+		return t.run(ctx)
+	})
 	c.Flags().IntVar(&most, "count", 0, "stop after this many; 0: never")
-	return withFormats(p.withAddress(c), &format, "table", "jsonl", "name")
+	return p.withFormats(c, "table", "jsonl", "name")
 }
 
 // failure is one failure of one message.
@@ -56,7 +48,6 @@ type tail struct {
 	*program
 	client httpapi.Client
 	query  string
-	format string
 	left   int // 0: any number
 	since  time.Time
 	seen   map[failure]bool // since then
@@ -148,7 +139,7 @@ func (t *tail) look(ctx context.Context) error {
 
 func (t *tail) show(fresh []console.Message) error {
 	if t.format != "table" {
-		return list(t.program, t.format, fresh, fresh, messageID, nil)
+		return list(t.program, fresh, fresh, messageID, nil)
 	}
 	now := time.Now()
 	if !t.begun {

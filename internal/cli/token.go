@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -29,89 +30,72 @@ the tag administrator: REDRIVE_USER, and REDRIVE_PASSWORD or REDRIVE_PASSWORD_FI
 }
 
 func (p *program) tokenCreate() *cobra.Command {
-	var format, expires string
+	var expires string
 	var n httpapi.NewToken
-	c := &cobra.Command{
+	c := p.asks(&cobra.Command{
 		Use:     "create",
 		Short:   "Create a token and print it, once",
 		Example: "  redrive token create --name ci --role operator --queues 'orders.*' --expires 90d",
 		Args:    exactArgs(0, "no arguments"),
-		RunE: func(c *cobra.Command, _ []string) error {
-			if _, err := auth.ParseRole(n.Role); err != nil {
-				return fmt.Errorf("--role: %v: %w", err, errUsage)
+	}, func(ctx context.Context, client httpapi.Client, _ []string) error {
+		if _, err := auth.ParseRole(n.Role); err != nil {
+			return fmt.Errorf("--role: %v: %w", err, errUsage)
+		}
+		if n.Name == "" {
+			return fmt.Errorf("--name is missing: %w", errUsage)
+		}
+		if expires != "never" {
+			lasts, err := config.ParseDuration(expires)
+			if err != nil || lasts <= 0 {
+				return fmt.Errorf("--expires %q: expected a duration such as 12h or 90d, or never: %w", expires, errUsage)
 			}
-			if n.Name == "" {
-				return fmt.Errorf("--name is missing: %w", errUsage)
-			}
-			if expires != "never" {
-				lasts, err := config.ParseDuration(expires)
-				if err != nil || lasts <= 0 {
-					return fmt.Errorf("--expires %q: expected a duration such as 12h or 90d, or never: %w", expires, errUsage)
-				}
-				at := time.Now().Add(lasts)
-				n.Expires = &at
-			}
-			client, err := p.client()
-			if err != nil {
-				return err
-			}
-			made, err := client.CreateToken(c.Context(), n)
-			if err != nil {
-				return err
-			}
-			fmt.Fprintf(p.err, "The token %s is shown only now: %s of %s, %s.\n", plain(made.Name), made.Role, queuesOf(made.Token), expiryOf(made.Token))
-			return write(p, format, made, func(t httpapi.MadeToken) string { return t.Name }, func(w io.Writer) { fmt.Fprintln(w, made.Secret) })
-		},
-	}
+			at := time.Now().Add(lasts)
+			n.Expires = &at
+		}
+		made, err := client.CreateToken(ctx, n)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(p.err, "The token %s is shown only now: %s of %s, %s.\n", plain(made.Name), made.Role, queuesOf(made.Token), expiryOf(made.Token))
+		return write(p, made, func(t httpapi.MadeToken) string { return t.Name }, func(w io.Writer) { fmt.Fprintln(w, made.Secret) })
+	})
 	c.Flags().StringVar(&n.Name, "name", "", "its name in the audit log")
 	c.Flags().StringVar(&n.Role, "role", "", "viewer, operator, editor or admin")
 	c.Flags().StringArrayVar(&n.Queues, "queues", nil, "a queue or pattern that it is limited to, repeatable; left out: all")
 	c.Flags().StringVar(&expires, "expires", "90d", "how long it is valid, or never")
-	return withOutput(p.withAddress(c), &format)
+	return p.withOutput(c)
 }
 
 func (p *program) tokenList() *cobra.Command {
-	var format string
-	c := &cobra.Command{
+	return p.withOutput(p.asks(&cobra.Command{
 		Use:   "list",
 		Short: "List tokens, without their secrets",
 		Args:  exactArgs(0, "no arguments"),
-		RunE: func(c *cobra.Command, _ []string) error {
-			client, err := p.client()
-			if err != nil {
-				return err
+	}, func(ctx context.Context, client httpapi.Client, _ []string) error {
+		all, err := client.Tokens(ctx)
+		if err != nil {
+			return err
+		}
+		return list(p, all, all.Tokens, func(t auth.Token) string { return t.Name }, func(w io.Writer) {
+			fmt.Fprintln(w, "NAME\tROLE\tQUEUES\tMADE BY\tMADE\tEXPIRES")
+			for _, t := range all.Tokens {
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", cell(t.Name, 64), cell(t.Role, 10), cell(queuesOf(t), 60), cell(t.By, 40), t.Created.Format(time.DateOnly), expiryOf(t))
 			}
-			all, err := client.Tokens(c.Context())
-			if err != nil {
-				return err
-			}
-			return list(p, format, all, all.Tokens, func(t auth.Token) string { return t.Name }, func(w io.Writer) {
-				fmt.Fprintln(w, "NAME\tROLE\tQUEUES\tMADE BY\tMADE\tEXPIRES")
-				for _, t := range all.Tokens {
-					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", cell(t.Name, 64), cell(t.Role, 10), cell(queuesOf(t), 60), cell(t.By, 40), t.Created.Format(time.DateOnly), expiryOf(t))
-				}
-			})
-		},
-	}
-	return withOutput(p.withAddress(c), &format)
+		})
+	}))
 }
 
 func (p *program) tokenRevoke() *cobra.Command {
-	return p.withAddress(&cobra.Command{
+	return p.asks(&cobra.Command{
 		Use:   "revoke NAME",
 		Short: "Revoke a token, and the sessions begun with it, at once",
 		Args:  exactArgs(1, "the token's name"),
-		RunE: func(c *cobra.Command, args []string) error {
-			client, err := p.client()
-			if err != nil {
-				return err
-			}
-			if err := client.RevokeToken(c.Context(), args[0]); err != nil {
-				return err
-			}
-			fmt.Fprintf(p.err, "The token %s is revoked.\n", plain(args[0]))
-			return nil
-		},
+	}, func(ctx context.Context, client httpapi.Client, args []string) error {
+		if err := client.RevokeToken(ctx, args[0]); err != nil {
+			return err
+		}
+		fmt.Fprintf(p.err, "The token %s is revoked.\n", plain(args[0]))
+		return nil
 	})
 }
 

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -106,7 +107,7 @@ func (p *program) topologyOf(name, short string, flags func(*cobra.Command) func
 
 func (p *program) topologyFixed() *cobra.Command {
 	var delay time.Duration
-	var apply, undo, yes bool
+	var apply, undo bool
 	c := &cobra.Command{
 		Use:   "fixed --queue QUEUE --delay 60s",
 		Short: "Retry rejected messages with RabbitMQ alone: no code, any language",
@@ -122,19 +123,8 @@ which keeps its keys: it shows what it will set, and sets it through the managem
 		if apply && undo {
 			return fmt.Errorf("--apply or --undo, not both: %w", errUsage)
 		}
-		var m *management.Client
-		if apply || undo {
-			var err error
-			if m, err = cfg.Broker.API(at.vhost); err != nil {
-				return err
-			}
-		}
 		if undo {
-			if err := enroll.UndoAlone(c.Context(), m, at.queue); err != nil {
-				return err
-			}
-			fmt.Fprintf(p.out, "queue %q no longer dead-letters to a delay queue; waiting messages are still retried\n", at.queue)
-			return nil
+			return p.undoAlone(c.Context(), cfg, at)
 		}
 		a, err := enroll.NewAlone(at.queue, delay, kind)
 		if err != nil {
@@ -147,27 +137,46 @@ which keeps its keys: it shows what it will set, and sets it through the managem
 			fmt.Fprintln(p.err, "warning: if a policy applies to the queue already, this one would replace it or be ignored: use --apply, which merges them")
 			return p.define(management.Define(at.vhost, a.Topology(), a.Policy()))
 		}
-		plan, err := a.Plan(c.Context(), m)
-		if err != nil {
-			return err
-		}
-		plan.Write(p.out)
-		if !yes {
-			if err := p.confirm(c.Context(), "Set it?"); err != nil {
-				return err
-			}
-		}
-		if err := plan.Apply(c.Context(), m); err != nil {
-			return err
-		}
-		fmt.Fprintf(p.out, "messages rejected from queue %q are retried; `--undo` undoes it\n", at.queue)
-		return nil
+		return p.applyAlone(c.Context(), cfg, at, a)
 	})
 	c.Flags().DurationVar(&delay, "delay", time.Minute, "how long a message waits")
 	c.Flags().BoolVar(&apply, "apply", false, "set it through the management API")
 	c.Flags().BoolVar(&undo, "undo", false, "remove the policy of --apply")
-	c.Flags().BoolVar(&yes, "yes", false, "with --apply: do not ask")
+	p.withYes(c, "with --apply: do not ask")
 	return c
+}
+
+// applyAlone shows what it will set, asks, and sets it.
+func (p *program) applyAlone(ctx context.Context, cfg *config.Config, at place, a *enroll.Alone) error {
+	m, err := cfg.Broker.API(at.vhost)
+	if err != nil {
+		return err
+	}
+	plan, err := a.Plan(ctx, m)
+	if err != nil {
+		return err
+	}
+	plan.Write(p.out)
+	if err := p.confirm(ctx, "Set it?"); err != nil {
+		return err
+	}
+	if err := plan.Apply(ctx, m); err != nil {
+		return err
+	}
+	fmt.Fprintf(p.out, "messages rejected from queue %q are retried; `--undo` undoes it\n", at.queue)
+	return nil
+}
+
+func (p *program) undoAlone(ctx context.Context, cfg *config.Config, at place) error {
+	m, err := cfg.Broker.API(at.vhost)
+	if err != nil {
+		return err
+	}
+	if err := enroll.UndoAlone(ctx, m, at.queue); err != nil {
+		return err
+	}
+	fmt.Fprintf(p.out, "queue %q no longer dead-letters to a delay queue; waiting messages are still retried\n", at.queue)
+	return nil
 }
 
 func (p *program) define(d management.Definitions) error {

@@ -49,7 +49,7 @@ func (p *program) newTurn(s *selection, n int) *turn {
 // shown is where people read what will be done.
 func (t *turn) shown() io.Writer {
 	switch {
-	case t.s.format == "table":
+	case t.p.format == "table":
 		return t.p.out
 	case t.s.dry:
 		return io.Discard // the data say it
@@ -78,7 +78,7 @@ func (t *turn) ask(ctx context.Context, question string) error {
 			n++
 		}
 	}
-	if n == 0 || t.s.dry || t.s.yes {
+	if n == 0 || t.s.dry {
 		return nil
 	}
 	return t.p.confirm(ctx, fmt.Sprintf(question, many(n, "policy", "policies")))
@@ -105,15 +105,15 @@ func (t *turn) end(ctx context.Context, do func(i int) (string, error)) error {
 		if c.Result == wouldSet {
 			c.Result = isSet
 		}
-		if t.s.format == "table" {
+		if t.p.format == "table" {
 			fmt.Fprintln(t.p.out, plain(said))
 		} else if t.p.draws() && len(t.changes) > 1 {
 			b.draw(fmt.Sprintf("%s %s of %s", gauge(int64(i+1), int64(len(t.changes))), count(i+1), many(len(t.changes), "queue", "queues")))
 		}
 	}
 	b.end()
-	if t.s.format != "table" {
-		if err := list(t.p, t.s.format, map[string]any{"queues": t.changes}, t.changes, changeName, nil); err != nil {
+	if t.p.format != "table" {
+		if err := list(t.p, map[string]any{"queues": t.changes}, t.changes, changeName, nil); err != nil {
 			return err
 		}
 	}

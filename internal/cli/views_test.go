@@ -68,7 +68,7 @@ var views = map[string]func(*rapid.T, io.Writer, time.Time){
 	"formats": func(t *rapid.T, w io.Writer, _ time.Time) {
 		format := rapid.SampledFrom([]string{"json", "jsonl", "yaml", "csv", "name"}).Draw(t, "format")
 		all := filled[[]console.Group](t)
-		if err := list(&program{out: w}, format, all, all, func(g console.Group) string { return g.Queue }, nil); err != nil {
+		if err := list(&program{out: w, format: format}, all, all, func(g console.Group) string { return g.Queue }, nil); err != nil {
 			t.Fatal(err)
 		}
 	},
@@ -141,7 +141,7 @@ func TestHarmlessJSONMeansTheSame(t *testing.T) {
 func TestCSVHasNoFormulas(t *testing.T) {
 	var out bytes.Buffer
 	all := []console.Queue{{Name: "=HYPERLINK(1)", Policy: "@x"}}
-	if err := list(&program{out: &out}, "csv", all, all, queueName, nil); err != nil {
+	if err := list(&program{out: &out, format: "csv"}, all, all, queueName, nil); err != nil {
 		t.Fatal(err)
 	}
 	head, row, _ := strings.Cut(out.String(), "\n")
