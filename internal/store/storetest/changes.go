@@ -3,10 +3,8 @@ package storetest
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -261,14 +259,7 @@ func changeBounds(t *testing.T, e Engine) {
 		add(t, s, many...)
 	}
 	for queue, most := range map[string]int{"big": 2, "many": store.ChangeMost} {
-		var keys []store.Key
-		err := s.Scan(ctx, store.Range{Queues: []string{queue}}, func(l store.Listed) (bool, error) {
-			keys = append(keys, l.Key)
-			return true, nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		keys := keysIn(t, s, store.Range{Queues: []string{queue}})
 		edits, told := 0, 0
 		n, err := s.Change(ctx, keys, func(store.Key, *store.Record) store.Edit {
 			edits++
@@ -281,96 +272,6 @@ func changeBounds(t *testing.T, e Engine) {
 	want(t, "left", total(t, s), "5 waiting, 1 parked, 0 discarded")
 	if n := len(claim(t, s, "many", time.Hour, 10)); n != 5 {
 		t.Errorf("%d are claimed of the 5 that were left", n)
-	}
-}
-
-// Many claim while others put off, hasten and discard: no message is claimed by
-// one and changed by another, none before it is due, and none is lost.
-func changeOrClaim(t *testing.T, e Engine) {
-	s, ctx := open(t, e), context.Background()
-	const n = 300
-	for i := range n {
-		add(t, s, Waiting("q", time.Duration(i%7)*time.Second, fmt.Sprint(i)))
-	}
-	var keys []store.Key
-	err := s.Scan(ctx, store.Range{}, func(l store.Listed) (bool, error) {
-		keys = append(keys, l.Key)
-		return true, nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var mu sync.Mutex
-	gone := map[store.Key]string{}
-	take := func(how string, key store.Key) {
-		mu.Lock()
-		defer mu.Unlock()
-		if was := gone[key]; was != "" {
-			t.Errorf("%s was %s, and then %s", key, was, how)
-		}
-		gone[key] = how
-	}
-	var wg sync.WaitGroup
-	for range 3 {
-		wg.Go(func() {
-			upTo := epoch.Add(3 * time.Second)
-			for round := 0; round < 60; round++ {
-				claims, err := s.Claim(ctx, store.Lane{Queue: "q"}, upTo, 3, math.MaxInt)
-				if err != nil {
-					t.Error(err)
-				}
-				var out []store.Outcome
-				for i, c := range claims {
-					if c.Record.Due.After(upTo) {
-						t.Errorf("claimed %s early", c.Key)
-					}
-					if i == 2 {
-						if err := s.Release(ctx, claims[2:]); err != nil {
-							t.Error(err)
-						}
-						break
-					}
-					take("claimed", c.Key)
-					out = append(out, store.Outcome{Claim: c})
-				}
-				if settled, err := s.Settle(ctx, out); err != nil || settled != len(out) {
-					t.Errorf("settled %d of %d, %v", settled, len(out), err)
-				}
-			}
-		})
-	}
-	for w := range 2 {
-		wg.Go(func() {
-			for i := 0; i+10 <= len(keys); i += 5 {
-				var deleted []store.Key
-				_, err := s.Change(ctx, keys[i:i+10], func(k store.Key, r *store.Record) (e store.Edit) {
-					switch {
-					case r == nil:
-					case r.Due.Second()%3 == w:
-						e.Delete = true
-						deleted = append(deleted, k)
-					default:
-						r.Due = r.Due.Add(time.Duration(1-2*w) * 2 * time.Second)
-						e.Keep = true
-					}
-					return e
-				}, nil)
-				if err != nil {
-					t.Error(err)
-				}
-				for _, k := range deleted {
-					take("deleted", k)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	rest := claim(t, s, "q", time.Hour, n)
-	for _, c := range rest {
-		take("left", c.Key)
-	}
-	if len(gone) != n || len(rest) == n {
-		t.Errorf("%d of %d are accounted for, %d were left", len(gone), n, len(rest))
 	}
 }
 

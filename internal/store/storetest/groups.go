@@ -94,11 +94,7 @@ func groupCounts(t *testing.T, e Engine) {
 	wantGroups(t, s, "replayed", "p/order # not found 0 1 0", "q/no stock 0 0 1", "q/order # not found 2 0 0", "q/rejected 0 0 0")
 
 	// A person makes one of them another, adds one, and deletes one.
-	var keys []store.Key
-	if err := s.Scan(ctx, store.Range{}, func(l store.Listed) (bool, error) { keys = append(keys, l.Key); return true, nil }); err != nil {
-		t.Fatal(err)
-	}
-	_, err := s.Change(ctx, keys, func(_ store.Key, r *store.Record) store.Edit {
+	_, err := s.Change(ctx, keysIn(t, s, store.Range{}), func(_ store.Key, r *store.Record) store.Edit {
 		switch r.Error {
 		case "no stock":
 			r.State, r.Error = store.Waiting, "order 5 not found"
@@ -236,11 +232,7 @@ func groupBound(t *testing.T, e Engine) {
 	// Where there is room again, those that were beyond are still counted together.
 	forget := func(r store.Range) {
 		t.Helper()
-		var keys []store.Key
-		if err := s.Scan(ctx, r, func(l store.Listed) (bool, error) { keys = append(keys, l.Key); return true, nil }); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := s.Change(ctx, keys, func(store.Key, *store.Record) store.Edit { return store.Edit{Delete: true} }, nil); err != nil {
+		if _, err := s.Change(ctx, keysIn(t, s, r), func(store.Key, *store.Record) store.Edit { return store.Edit{Delete: true} }, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -81,32 +81,34 @@ func ledger(t *testing.T, e Engine) {
 		"copies": {store.In: 1, store.Parked: 1},
 		"passed": {store.In: 2, store.Dropped: 2},
 	}
-	check := func(s store.Store) {
-		t.Helper()
-		lines, err := s.Ledger(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := map[string]store.Sums{}
-		for _, l := range lines {
-			got[l.Queue] = l.Sums
-		}
-		if d := cmp.Diff(want, got); d != "" {
-			t.Errorf("(-want +got):\n%s", d)
-		}
-	}
-	check(s)
+	wantSums(t, s, want)
 	again := reopened(t, e, s)
 	if again == nil {
 		return
 	}
-	check(again)
+	wantSums(t, again, want)
 	Balances(t, again)
 	// From there it goes on.
 	add(t, again, Waiting("copies", 0, "x"))
 	want["copies"] = store.Sums{store.In: 2, store.Waiting: 1, store.Parked: 1}
-	check(again)
+	wantSums(t, again, want)
 	Balances(t, again)
+}
+
+// wantSums checks what the ledger says of each queue.
+func wantSums(t *testing.T, s store.Store, want map[string]store.Sums) {
+	t.Helper()
+	lines, err := s.Ledger(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]store.Sums{}
+	for _, l := range lines {
+		got[l.Queue] = l.Sums
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
 }
 
 // Whatever is asked while others write, each line balances.
@@ -163,60 +165,21 @@ func ledgerAlways(t *testing.T, e Engine) {
 // idle longest first: their lines become one, and the sums of the ledger stay, also of a
 // name that messages come for meanwhile.
 func forgotten(t *testing.T, e Engine) {
-	s, ctx := open(t, e), context.Background()
-	// come and go adds a message for each name, which Forget deletes.
-	comeAndGo := func(prefix string, n int) (all []*store.Record) {
-		for i := range n {
-			all = append(all, discarded(fmt.Sprintf("%s.%04d", prefix, i), -time.Hour, ""))
-		}
-		return all
-	}
-	forget := func(n int) {
-		t.Helper()
-		if got, err := s.Forget(ctx, epoch); got != n || err != nil {
-			t.Fatalf("%d messages were forgotten, want %d: %v", got, n, err)
-		}
-	}
-	names := func(lines map[string]store.Sums, prefix string) (n int) {
-		for name := range lines {
-			if strings.HasPrefix(name, prefix) {
-				n++
-			}
-		}
-		return n
-	}
+	s := open(t, e)
 	const old, over = 10, 40
-	add(t, s, append(comeAndGo("z.old", old), parked("kept", "x"))...)
-	forget(old)
-	add(t, s, comeAndGo("new", store.EmptyKept)...)
-	forget(store.EmptyKept)
+	add(t, s, append(expired("z.old", old), parked("kept", "x"))...)
+	forgets(t, s, old)
+	add(t, s, expired("new", store.EmptyKept)...)
+	forgets(t, s, store.EmptyKept)
 	lines := Balances(t, s)
 	if len(lines) != store.EmptyKept+2 || names(lines, "new.") != store.EmptyKept || lines[store.OtherQueues] != (store.Sums{store.In: old, store.Forgotten: old}) {
 		t.Errorf("%d lines are left, %d of them of queues that were used last, and of others it says %v", len(lines), names(lines, "new."), lines[store.OtherQueues])
 	}
 
-	// Messages come for names while they are forgotten.
-	add(t, s, comeAndGo("a.more", over)...)
-	forget(over)
-	come := make(chan error, 1)
-	go func() {
-		var err error
-		for i := 0; i < over && err == nil; i++ {
-			err = s.Add(ctx, []*store.Record{Waiting(fmt.Sprintf("new.%04d", i), 0, "x")})
-		}
-		come <- err
-	}()
+	add(t, s, expired("a.more", over)...)
+	forgets(t, s, over)
 	s.Passed("passed", store.Dropped, 3)
-	for done := false; !done; {
-		forget(0)
-		select {
-		case err := <-come:
-			if done = true; err != nil {
-				t.Fatal(err)
-			}
-		default:
-		}
-	}
+	addWhileForgetting(t, s, "new", over)
 	check := func(s store.Store) {
 		t.Helper()
 		var sum store.Sums
@@ -231,7 +194,7 @@ func forgotten(t *testing.T, e Engine) {
 		if most := store.EmptyKept + over + 2; len(lines) > most || names(lines, "z.old") != 0 {
 			t.Errorf("%d lines are left, want %d at most", len(lines), most)
 		}
-		counts, err := s.Counts(ctx)
+		counts, err := s.Counts(context.Background())
 		if err != nil || len(counts) != over+1 {
 			t.Errorf("something is kept for %d queues, want %d: %v", len(counts), over+1, err)
 		}
@@ -239,5 +202,55 @@ func forgotten(t *testing.T, e Engine) {
 	check(s)
 	if again := reopened(t, e, s); again != nil {
 		check(again)
+	}
+}
+
+// expired are messages that Forget deletes, one for each of n queues.
+func expired(prefix string, n int) (all []*store.Record) {
+	for i := range n {
+		all = append(all, discarded(fmt.Sprintf("%s.%04d", prefix, i), -time.Hour, ""))
+	}
+	return all
+}
+
+// forgets expects so many messages to be forgotten.
+func forgets(t *testing.T, s store.Store, n int) {
+	t.Helper()
+	if got, err := s.Forget(context.Background(), epoch); got != n || err != nil {
+		t.Fatalf("%d messages were forgotten, want %d: %v", got, n, err)
+	}
+}
+
+// names counts the queues in the ledger whose name begins so.
+func names(lines map[string]store.Sums, prefix string) (n int) {
+	for name := range lines {
+		if strings.HasPrefix(name, prefix) {
+			n++
+		}
+	}
+	return n
+}
+
+// addWhileForgetting adds a message for each of n queues that are being forgotten.
+func addWhileForgetting(t *testing.T, s store.Store, prefix string, n int) {
+	t.Helper()
+	come := make(chan error, 1)
+	go func() {
+		var err error
+		for i := 0; i < n && err == nil; i++ {
+			err = s.Add(context.Background(), []*store.Record{Waiting(fmt.Sprintf("%s.%04d", prefix, i), 0, "x")})
+		}
+		come <- err
+	}()
+	for {
+		forgets(t, s, 0)
+		select {
+		case err := <-come:
+			if err != nil {
+				t.Fatal(err)
+			}
+			return
+		default:
+		}
 	}
 }

@@ -112,78 +112,32 @@ func claimedOnce(t *testing.T, e Engine) {
 
 // workAtOnce adds by each of three stores while each claims, settles and releases.
 func workAtOnce(t *testing.T, e Engine) {
-	all, ctx := replicas(t, e, 3, longLease), context.Background()
-	const each, batch = 200, 20
+	all := replicas(t, e, 3, longLease)
+	const each = 200
 	n := each * len(all)
-	held := holders{t: t, by: map[string]int{}}
-	var mu sync.Mutex
-	settled, parks := map[string]int{}, 0
+	w := work{holders: holders{t: t, by: map[string]int{}}, settled: map[string]int{}}
 	var wg sync.WaitGroup
 	for who, s := range all {
-		wg.Go(func() {
-			for i := 0; i < each; i += batch {
-				var records []*store.Record
-				for j := range batch {
-					records = append(records, Waiting(fmt.Sprint("q", j%2), time.Duration(j), fmt.Sprintf("%d-%d", who, i+j)))
-				}
-				if err := s.Add(ctx, records); err != nil {
-					t.Error(err)
-					return
-				}
-			}
-		})
+		wg.Go(func() { w.add(s, who, each) })
 		wg.Go(func() {
 			deadline := time.Now().Add(time.Minute)
-			for round := 0; ; round++ {
-				mu.Lock()
-				done := len(settled) == n
-				mu.Unlock()
-				if done {
-					return
-				}
+			for round := 0; w.done() < n; round++ {
 				if time.Now().After(deadline) {
 					t.Errorf("after a minute store %d still misses some", who)
 					return
 				}
-				claims, err := s.Claim(ctx, store.Lane{Queue: fmt.Sprint("q", round%2)}, epoch.Add(time.Hour), 1+round%9, math.MaxInt)
-				if err != nil {
+				if err := w.round(s, who, round); err != nil {
 					t.Error(err)
 					return
 				}
-				held.take(who, claims)
-				held.drop(claims)
-				var out []store.Outcome
-				for i, c := range claims {
-					switch {
-					case i%4 == 3:
-						if err := s.Release(ctx, claims[i:i+1]); err != nil {
-							t.Error(err)
-						}
-					case i%4 == 2:
-						out = append(out, store.Outcome{Claim: c, Park: "why", At: epoch})
-					default:
-						out = append(out, store.Outcome{Claim: c, At: epoch})
-					}
-				}
-				if got, err := s.Settle(ctx, out); err != nil || got != len(out) {
-					t.Errorf("settled %d of %d, %v", got, len(out), err)
-				}
-				mu.Lock()
-				for _, o := range out {
-					settled[string(o.Claim.Record.Message.Body)]++
-					if o.Park != "" {
-						parks++
-					}
-				}
-				mu.Unlock()
 			}
 		})
 	}
 	wg.Wait()
-	if len(settled) != n {
-		t.Errorf("%d of %d were settled", len(settled), n)
+	if len(w.settled) != n {
+		t.Errorf("%d of %d were settled", len(w.settled), n)
 	}
-	for body, times := range settled {
+	for body, times := range w.settled {
 		if times != 1 {
 			t.Errorf("%s was settled %d times", body, times)
 		}
@@ -193,104 +147,75 @@ func workAtOnce(t *testing.T, e Engine) {
 		in += sums[store.In]
 		returned += sums[store.Retried]
 	}
-	if in != int64(n) || returned != int64(n-parks) {
-		t.Errorf("the ledger has %d that came and %d that returned, want %d and %d", in, returned, n, n-parks)
+	if in != int64(n) || returned != int64(n-w.parks) {
+		t.Errorf("the ledger has %d that came and %d that returned, want %d and %d", in, returned, n, n-w.parks)
 	}
-	want(t, "kept", total(t, all[2]), fmt.Sprintf("0 waiting, %d parked, 0 discarded", parks))
+	want(t, "kept", total(t, all[2]), fmt.Sprintf("0 waiting, %d parked, 0 discarded", w.parks))
 }
 
-// changeElsewhere changes by one store what another claims: each record is had by one
-// of them at a time.
-func changeElsewhere(t *testing.T, e Engine) {
-	all, ctx := replicas(t, e, 2, longLease), context.Background()
-	const n = 200
-	for i := range n {
-		add(t, all[0], Waiting("q", time.Duration(i), fmt.Sprint(i)))
-	}
-	var keys []store.Key
-	if err := all[1].Scan(ctx, store.Range{}, func(l store.Listed) (bool, error) {
-		keys = append(keys, l.Key)
-		return true, nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	mine := claim(t, all[0], "q", time.Hour, 1)
-	change(t, all[1], func(k store.Key, r *store.Record) store.Edit {
-		if r != nil {
-			t.Errorf("%s, which another store claimed, is given to edit", k)
-		}
-		return store.Edit{Keep: true}
-	}, mine[0].Key)
+// work is what stores do at once.
+type work struct {
+	holders
+	settled map[string]int // how often, by a record's body
+	parks   int
+}
 
-	var mu sync.Mutex
-	gone := map[store.Key]string{mine[0].Key: "claimed at first"}
-	take := func(how string, key store.Key) {
-		mu.Lock()
-		defer mu.Unlock()
-		if was := gone[key]; was != "" {
-			t.Errorf("%s was %s, and then %s", key, was, how)
+// add adds n records to two queues.
+func (w *work) add(s store.Store, who, n int) {
+	const batch = 20
+	for i := 0; i < n; i += batch {
+		var records []*store.Record
+		for j := range batch {
+			records = append(records, Waiting(fmt.Sprint("q", j%2), time.Duration(j), fmt.Sprintf("%d-%d", who, i+j)))
 		}
-		gone[key] = how
-	}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			claims, err := all[0].Claim(ctx, store.Lane{Queue: "q"}, epoch.Add(time.Hour), 3, math.MaxInt)
-			if err != nil {
-				t.Error(err)
-			}
-			mu.Lock()
-			done := len(gone) == n
-			mu.Unlock()
-			if done || t.Failed() {
-				return
-			}
-			var out []store.Outcome
-			for i, c := range claims {
-				if i > 0 {
-					if err := all[0].Release(ctx, claims[i:]); err != nil {
-						t.Error(err)
-					}
-					break
-				}
-				take("settled", c.Key)
-				out = append(out, store.Outcome{Claim: c, At: epoch})
-			}
-			if got, err := all[0].Settle(ctx, out); err != nil || got != len(out) {
-				t.Errorf("settled %d of %d, %v", got, len(out), err)
-			}
-		}
-	})
-	wg.Go(func() {
-		slices.Reverse(keys) // they meet in the middle
-		for some := range slices.Chunk(keys, 10) {
-			var changed []store.Key
-			if _, err := all[1].Change(ctx, some, func(k store.Key, r *store.Record) (e store.Edit) {
-				if e.Keep = r != nil; e.Keep {
-					r.State = store.Parked
-					changed = append(changed, k)
-				}
-				return e
-			}, func(int) []store.Entry { return nil }); err != nil {
-				t.Error(err)
-			}
-			for _, k := range changed {
-				take("changed", k)
-			}
-		}
-	})
-	wg.Wait()
-	if len(gone) != n {
-		t.Errorf("%d of %d were claimed by any", len(gone), n)
-	}
-	parks := 0
-	for _, how := range gone {
-		if how == "changed" {
-			parks++
+		if err := s.Add(context.Background(), records); err != nil {
+			w.t.Error(err)
+			return
 		}
 	}
-	want(t, "kept", total(t, all[1]), fmt.Sprintf("1 waiting, %d parked, 0 discarded", parks))
-	Balances(t, all[0])
+}
+
+// done is how many records are settled.
+func (w *work) done() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.settled)
+}
+
+// round claims some records. Of each four it settles two, parks one and releases one.
+func (w *work) round(s store.Store, who, round int) error {
+	ctx := context.Background()
+	claims, err := s.Claim(ctx, store.Lane{Queue: fmt.Sprint("q", round%2)}, epoch.Add(time.Hour), 1+round%9, math.MaxInt)
+	if err != nil {
+		return err
+	}
+	w.take(who, claims)
+	w.drop(claims)
+	var out []store.Outcome
+	for i, c := range claims {
+		switch {
+		case i%4 == 3:
+			if err := s.Release(ctx, claims[i:i+1]); err != nil {
+				w.t.Error(err)
+			}
+		case i%4 == 2:
+			out = append(out, store.Outcome{Claim: c, Park: "why", At: epoch})
+		default:
+			out = append(out, store.Outcome{Claim: c, At: epoch})
+		}
+	}
+	if got, err := s.Settle(ctx, out); err != nil || got != len(out) {
+		w.t.Errorf("settled %d of %d, %v", got, len(out), err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, o := range out {
+		w.settled[string(o.Claim.Record.Message.Body)]++
+		if o.Park != "" {
+			w.parks++
+		}
+	}
+	return nil
 }
 
 // changedElsewhere is why a service sees what others add, and what a dead one had:

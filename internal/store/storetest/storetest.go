@@ -19,7 +19,6 @@ import (
 )
 
 // Engine is one store under test.
-
 type Engine struct {
 	Name string
 	// Open makes an empty store; it is closed by the suite.
@@ -38,7 +37,6 @@ type Engine struct {
 var epoch = time.UnixMicro(1_800_000_000_123_456)
 
 // testCase is one sentence or more of the contract.
-
 type testCase struct {
 	name string
 	test func(*testing.T, Engine)
@@ -62,7 +60,6 @@ var basics = []testCase{
 }
 
 // Run runs the suite over an engine.
-
 func Run(t *testing.T, e Engine) {
 	t.Logf("store suite on engine %s", e.Name)
 	for _, c := range slices.Concat(basics, lanes, scans, changes, groups, past, ledgers, takings) {
@@ -90,7 +87,6 @@ func open(t *testing.T, e Engine) store.Store {
 }
 
 // Waiting makes a record that is due after the epoch.
-
 func Waiting(queue string, after time.Duration, body string) *store.Record {
 	return &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: queue, State: store.Waiting, Due: epoch.Add(after),
 		Attempt: 1, Reason: "rejected", FailedAt: epoch, FirstFailed: epoch, Message: wire.Message{Body: []byte(body)}}
@@ -136,7 +132,6 @@ func want(t *testing.T, what, got, want string) {
 }
 
 // Everything is a record with each field and each header type AMQP knows.
-
 func Everything() *store.Record {
 	return &store.Record{
 		ID: uuid.Must(uuid.NewV7()), Queue: "orders", State: store.Waiting, Due: epoch, Attempt: 3, Reason: "rejected",
@@ -246,7 +241,6 @@ func listing(t *testing.T, e Engine) {
 }
 
 // Replay makes all that is parked of a queue waiting, and tells how many those were.
-
 func Replay(ctx context.Context, s store.Store, queue string, due time.Time) (n int, err error) {
 	var keys []store.Key
 	err = s.Scan(ctx, store.Range{State: store.Parked, Queues: []string{queue}}, func(l store.Listed) (bool, error) {
