@@ -94,13 +94,7 @@ func (d *document) access(a *Access) map[string]field {
 				d.fail(n, "tls needs both cert and key, files in PEM")
 			}
 		},
-		"read_only": func(n ast.Node) {
-			b, ok := n.(*ast.BoolNode)
-			if !ok {
-				d.fail(n, "read_only is %s; expected true or false", show(n))
-			}
-			a.ReadOnly = b.Value
-		},
+		"read_only": func(n ast.Node) { a.ReadOnly = d.boolean(n, "read_only") },
 		"audit": func(n ast.Node) {
 			d.mapping(n, "audit", map[string]field{
 				"folder": func(n ast.Node) { a.AuditFolder = d.text(n, "audit.folder", "a folder") },

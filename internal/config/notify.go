@@ -122,29 +122,10 @@ func (d *document) route(n ast.Node, i int, c *Config) notify.Route {
 		},
 		"url_env":  func(n ast.Node) { env := place(n, "url_env"); at.env = env },
 		"url_file": func(n ast.Node) { file := place(n, "url_file"); at.fromFile(d, file) },
-		"body": func(n ast.Node) {
-			err := yaml.NodeToValue(n, &r.Body)
-			if err == nil {
-				err = notify.CheckBody(r.Body)
-			}
-			if err != nil || len(r.Body) == 0 {
-				d.fail(n, "%s.body is no mapping of texts that are templates, such as {text: \"{{.title}}\"}: %w", where, err)
-			}
-		},
-		"events": func(n ast.Node) {
-			for _, item := range d.sequence(n, where+".events", "a list of "+strings.Join(notify.KindNames(), ", ")) {
-				k := d.text(item, where+".events", "an event")
-				if !slices.Contains(notify.KindNames(), k) {
-					d.fail(item, "%s.events has %s; expected some of %s", where, show(item), strings.Join(notify.KindNames(), ", "))
-				}
-				r.Kinds = append(r.Kinds, notify.Kind(k))
-			}
-			if len(r.Kinds) == 0 {
-				d.fail(n, "%s.events is empty; leave the key out for all events", where)
-			}
-		},
-		"queues": func(n ast.Node) { r.Queues = d.queues(n, where+".queues") },
-		"vhosts": func(n ast.Node) { vhosts = d.only(n, where+".vhosts") },
+		"body":     func(n ast.Node) { r.Body = d.body(n, where+".body") },
+		"events":   func(n ast.Node) { r.Kinds = d.events(n, where+".events") },
+		"queues":   func(n ast.Node) { r.Queues = d.queues(n, where+".queues") },
+		"vhosts":   func(n ast.Node) { vhosts = d.only(n, where+".vhosts") },
 		"severity": func(n ast.Node) {
 			var err error
 			if r.Least, err = notify.ParseSeverity(d.text(n, where+".severity", "info, warning or critical")); err != nil {
@@ -154,13 +135,7 @@ func (d *document) route(n ast.Node, i int, c *Config) notify.Route {
 		"group_wait": func(n ast.Node) { r.GroupWait = d.atLeast(n, where+".group_wait", 0) },
 		"repeat":     func(n ast.Node) { r.Repeat = d.atLeast(n, where+".repeat", time.Minute) },
 		"quiet":      func(n ast.Node) { r.Quiet = d.quiet(n, where+".quiet") },
-		"resolved": func(n ast.Node) {
-			b, ok := n.(*ast.BoolNode)
-			if !ok {
-				d.fail(n, "%s.resolved is %s; expected true or false", where, show(n))
-			}
-			r.Resolved = b.Value
-		},
+		"resolved":   func(n ast.Node) { r.Resolved = d.boolean(n, where+".resolved") },
 	})
 	switch {
 	case r.Name == "":
@@ -179,6 +154,33 @@ func (d *document) route(n ast.Node, i int, c *Config) notify.Route {
 	}
 	c.onlyRoute(r.Name, vhosts)
 	return r
+}
+
+// body reads the templates of a webhook's body.
+func (d *document) body(n ast.Node, where string) (b map[string]any) {
+	err := yaml.NodeToValue(n, &b)
+	if err == nil {
+		err = notify.CheckBody(b)
+	}
+	if err != nil || len(b) == 0 {
+		d.fail(n, "%s is no mapping of texts that are templates, such as {text: \"{{.title}}\"}: %w", where, err)
+	}
+	return b
+}
+
+func (d *document) events(n ast.Node, where string) (all []notify.Kind) {
+	names := notify.KindNames()
+	for _, item := range d.sequence(n, where, "a list of "+strings.Join(names, ", ")) {
+		k := d.text(item, where, "an event")
+		if !slices.Contains(names, k) {
+			d.fail(item, "%s has %s; expected some of %s", where, show(item), strings.Join(names, ", "))
+		}
+		all = append(all, notify.Kind(k))
+	}
+	if len(all) == 0 {
+		d.fail(n, "%s is empty; leave the key out for all events", where)
+	}
+	return all
 }
 
 func (d *document) queues(n ast.Node, where string) []string {

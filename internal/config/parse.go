@@ -151,6 +151,14 @@ func (d *document) text(n ast.Node, where, expected string) string {
 	return ""
 }
 
+func (d *document) boolean(n ast.Node, where string) bool {
+	b, ok := n.(*ast.BoolNode)
+	if !ok {
+		d.fail(n, "%s is %s; expected true or false", where, show(n))
+	}
+	return b.Value
+}
+
 func show(n ast.Node) string {
 	switch n.(type) {
 	case *ast.MappingNode, *ast.MappingValueNode:

@@ -3,7 +3,6 @@ package config
 import (
 	"fmt"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -71,7 +70,7 @@ func (d *document) redis(n ast.Node, r *Redis) {
 				d.fail(n, "%s.durability is %s; expected synced (on Redis's disk), replicated (in the memory of replicas) or cached (neither)", where, show(n))
 			}
 		},
-		"replicas": func(n ast.Node) { r.Replicas = d.count(n, where+".replicas", 16) },
+		"replicas": func(n ast.Node) { r.Replicas = d.whole(n, where+".replicas", 16) },
 		"lease":    func(n ast.Node) { r.Lease = d.within(n, where+".lease", 5*time.Second, 10*time.Minute) },
 		"timeout":  func(n ast.Node) { r.Timeout = d.within(n, where+".timeout", 100*time.Millisecond, time.Minute) },
 		"tls": func(n ast.Node) {
@@ -88,15 +87,6 @@ func (d *document) redis(n ast.Node, r *Redis) {
 	if r.Replicas > 0 && r.Durability != "replicated" {
 		d.fail(n, "%s.replicas is how many must have what is written, which durability: replicated asks for; expected both or neither", where)
 	}
-}
-
-// count reads a number of things, at least one.
-func (d *document) count(n ast.Node, where string, most int) int {
-	v, err := strconv.Atoi(d.text(n, where, "a number"))
-	if err != nil || v < 1 || v > most {
-		d.fail(n, "%s is %s; expected a whole number from 1 to %d", where, show(n), most)
-	}
-	return v
 }
 
 func (d *document) within(n ast.Node, where string, least, most time.Duration) time.Duration {
