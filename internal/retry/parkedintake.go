@@ -7,7 +7,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/redrive-mq/redrive/internal/delay"
-	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -45,7 +44,7 @@ func (c *Collector) Take(ctx context.Context, batch []wire.Delivery) error {
 		if events[i], isDurable = c.durable[i]; isDurable {
 			continue
 		}
-		rec := c.record(ctx, i, &batch[i], now)
+		rec := c.decide(ctx, i, &batch[i], now)
 		keep = append(keep, kept{rec, i, i})
 		if events[i] = parkedEvent(rec); rec.State == store.Waiting {
 			events[i] = Event{Kind: Waiting, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Reason: rec.Reason, Way: Disk}
@@ -54,25 +53,16 @@ func (c *Collector) Take(ctx context.Context, batch []wire.Delivery) error {
 	return c.keep(ctx, keep, events, now)
 }
 
-// record makes a record: parked, or due now where only a queue's binding was missing.
+// decide makes a record: parked, or due now where only a queue's binding was missing.
 // Nothing in a message can make it fail.
-func (c *Collector) record(ctx context.Context, i int, d *wire.Delivery, now time.Time) (rec *store.Record) {
+func (c *Collector) decide(ctx context.Context, i int, d *wire.Delivery, now time.Time) (rec *store.Record) {
 	defer func() {
 		if p := recover(); p != nil {
 			rec = parkUnreadable(d, now, p)
 		}
 	}()
 	m := &d.Message
-	rec = &store.Record{FailedAt: now, Message: *m}
-	known := c.identify(i, d, now)
-	rec.ID, rec.Fingerprint, rec.FirstFailed = known.id, known.fingerprint, known.first
-	addNote(rec, d.Note)
-	var note string
-	rec.Attempt, note = headers.Failures(m)
-	addNote(rec, note)
-	if rec.Attempt > 0 {
-		rec.FirstFailed = headers.FirstFailed(m, now)
-	}
+	rec = c.record(i, d, now)
 	rec.Error = headerText(m, wire.HeaderError)
 	switch r := headerText(m, wire.HeaderReason); r {
 	case wire.ReasonRejected, wire.ReasonExpired, wire.ReasonMaxLen, wire.ReasonDeliveryLimit, wire.ReasonReported:

@@ -1,6 +1,7 @@
 package retry
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -33,37 +34,9 @@ func (in *Intake) decide(ctx context.Context, i int, d *wire.Delivery, rules *Ru
 	}()
 
 	o := originOf(d)
-	m := &d.Message
-	rec = &store.Record{
-		Queue: o.queue, Reason: o.reason, Proven: o.proven,
-		FailedAt: now, Message: *m,
-	}
-	known := in.identify(i, d, now)
-	rec.ID, rec.Fingerprint, rec.FirstFailed = known.id, known.fingerprint, known.first
-	rec.Message.Exchange, rec.Message.RoutingKey = o.exchange, o.routingKey
-	addNote(rec, d.Note)
-	before, note := headers.Failures(m)
-	addNote(rec, note)
-	rec.Attempt = before + 1
-	if before > 0 {
-		rec.FirstFailed = headers.FirstFailed(m, now)
-	}
-	if o.returned && m.UserID == "" {
-		// We removed user-id when we retried it; only then is this header ours.
-		rec.Message.UserID, _ = m.Headers[wire.HeaderUserID].(string)
-	}
-	switch {
-	case o.proven && in.markProven != nil:
-		in.markProven(o.queue)
-	case !o.proven && !in.names.admit(ctx, o.queue, m.UserID):
-		rec.Queue = ""
-		return rec, park(rec, now, tooMany(o.queue)), nil
-	}
-	if o.refusal != "" {
-		return rec, park(rec, now, o.refusal), nil
-	}
-	if d.Unreadable != "" {
-		return rec, park(rec, now, d.Unreadable), nil
+	rec = in.failed(o, i, d, now)
+	if why := in.refusal(ctx, rec, o, d); why != "" {
+		return rec, park(rec, now, why), nil
 	}
 	p, ok := rules.Policies.Match(o.queue)
 	if !ok {
@@ -72,8 +45,9 @@ func (in *Intake) decide(ctx context.Context, i int, d *wire.Delivery, rules *Ru
 
 	failure := policy.Failure{Queue: o.queue, Reason: o.reason, Attempt: rec.Attempt, Seed: seed(rec.ID, rec.Attempt)}
 	if d.From == wire.ExchangeFailures {
-		rec.Error = headerText(m, wire.HeaderError)
-		failure.Suggested, note = headers.Suggested(m)
+		var note string
+		rec.Error = headerText(&d.Message, wire.HeaderError)
+		failure.Suggested, note = headers.Suggested(&d.Message)
 		addNote(rec, note)
 	}
 	v := p.Decide(failure)
@@ -97,6 +71,45 @@ func (in *Intake) decide(ctx context.Context, i int, d *wire.Delivery, rules *Ru
 		park(rec, now, v.Why)
 	}
 	return rec, v.Action, delayed
+}
+
+// failed makes the record of a message that has failed once more.
+func (in *Intake) failed(o origin, i int, d *wire.Delivery, now time.Time) *store.Record {
+	rec := in.record(i, d, now)
+	rec.Attempt++
+	rec.Queue, rec.Reason, rec.Proven = o.queue, o.reason, o.proven
+	rec.Message.Exchange, rec.Message.RoutingKey = o.exchange, o.routingKey
+	if o.returned && rec.Message.UserID == "" {
+		// We removed user-id when we retried it; only then is this header ours.
+		rec.Message.UserID, _ = rec.Message.Headers[wire.HeaderUserID].(string)
+	}
+	return rec
+}
+
+// record makes the record of a message, with the failures that its headers tell.
+func (k *keeper) record(i int, d *wire.Delivery, now time.Time) *store.Record {
+	known := k.identify(i, d, now)
+	rec := &store.Record{ID: known.id, Fingerprint: known.fingerprint, FirstFailed: known.first, FailedAt: now, Message: d.Message}
+	addNote(rec, d.Note)
+	var note string
+	rec.Attempt, note = headers.Failures(&d.Message)
+	addNote(rec, note)
+	if rec.Attempt > 0 {
+		rec.FirstFailed = headers.FirstFailed(&d.Message, now)
+	}
+	return rec
+}
+
+// refusal is why a message is parked whatever the policies say; "": they decide.
+func (in *Intake) refusal(ctx context.Context, rec *store.Record, o origin, d *wire.Delivery) string {
+	switch {
+	case o.proven && in.markProven != nil:
+		in.markProven(o.queue)
+	case !o.proven && !in.names.admit(ctx, o.queue, d.Message.UserID):
+		rec.Queue = ""
+		return tooMany(o.queue)
+	}
+	return cmp.Or(o.refusal, d.Unreadable)
 }
 
 // parkUnreadable parks what could not be decided about, with the reason.
