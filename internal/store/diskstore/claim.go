@@ -28,52 +28,66 @@ func (s *Store) Claim(ctx context.Context, from store.Lane, upTo time.Time, n, m
 		q.leftOut()
 		s.damage.skipped(from, err)
 	}
-	var claims []store.Claim
-	var next time.Time
+	claims, rest, err := s.claimFirst(q, it, upTo, n, maxBytes)
+	if closing := it.Close(); err == nil {
+		err = closing
+	}
+	if err != nil {
+		s.unclaim(q, claims)
+		return nil, err
+	}
+	// Only now: after an error the lane must still be asked again.
+	q.next = time.Time{}
+	if rest != nil {
+		q.low, q.next = rest, dueOf(rest)
+	} else if len(claims) > 0 {
+		q.low = append([]byte(claims[len(claims)-1].Token), 0)
+	}
+	return claims, nil
+}
+
+// claimFirst claims the first records of a lane, within the bounds. rest is the key of the
+// first record beyond them; nil: there is none.
+func (s *Store) claimFirst(q *lane, it *walk, upTo time.Time, n, maxBytes int) (claims []store.Claim, rest []byte, err error) {
 	for it.First(); it.Valid(); it.Next() {
 		key := it.Key()
 		if _, ok := q.claimed[string(key)]; ok {
 			continue
 		}
-		due := dueOf(key)
 		lazy := it.LazyValue()
-		full := due.After(upTo) || len(claims) == n || len(claims) > 0 && lazy.Len()-largeValue > maxBytes // is not read, then
-		var r *store.Record
-		if !full {
-			value, err := it.ValueAndErr()
-			if err == nil {
-				r, _, err = store.DecodeRecord(value, true)
-			}
-			if err := s.damage.unreadable(key, err); err != nil {
-				s.unclaim(q, claims)
-				_ = it.Close()
-				return nil, fmt.Errorf("data folder %s, key %x: %w", s.path, key, err)
-			}
-			if r == nil {
-				q.leftOut()
-				continue
-			}
-			full = len(claims) > 0 && len(r.Message.Body) > maxBytes
+		if dueOf(key).After(upTo) || len(claims) == n || len(claims) > 0 && lazy.Len()-largeValue > maxBytes { // is not read, then
+			return claims, bytes.Clone(key), nil
 		}
-		if full {
-			next, q.low = due, bytes.Clone(key)
-			break
+		r, err := s.recordAt(it)
+		if err != nil {
+			return claims, nil, err
+		}
+		if r == nil {
+			q.leftOut()
+			continue
+		}
+		if len(claims) > 0 && len(r.Message.Body) > maxBytes {
+			return claims, bytes.Clone(key), nil
 		}
 		maxBytes -= len(r.Message.Body)
 		token := string(key)
 		q.claimed[token] = true
 		claims = append(claims, store.Claim{Key: store.MakeKey(r.ID, seqOf(key)), Token: token, Record: r})
 	}
-	if err := it.Close(); err != nil {
-		s.unclaim(q, claims)
-		return nil, err
+	return claims, nil, nil
+}
+
+// recordAt is the record where the walk is; nil: it cannot be read.
+func (s *Store) recordAt(it *walk) (r *store.Record, err error) {
+	key := it.Key()
+	value, err := it.ValueAndErr()
+	if err == nil {
+		r, _, err = store.DecodeRecord(value, true)
 	}
-	// Only now: after an error the lane must still be asked again.
-	q.next = next
-	if next.IsZero() && len(claims) > 0 {
-		q.low = append([]byte(claims[len(claims)-1].Token), 0)
+	if err := s.damage.unreadable(key, err); err != nil {
+		return nil, fmt.Errorf("data folder %s, key %x: %w", s.path, key, err)
 	}
-	return claims, nil
+	return r, nil
 }
 
 // leftOut notes that something could not be read.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -40,6 +39,8 @@ type Options struct {
 	Existing bool
 	// AcceptLoss opens a store that lacks what was synced: see ErrLost.
 	AcceptLoss bool
+	// restrict gives the folder to this user alone, as it is this program's: see ours.
+	restrict bool
 	// salvage opens what is left of a store to read it: it removes no file, and leaves the
 	// witness as it is.
 	salvage bool
@@ -47,32 +48,6 @@ type Options struct {
 
 // ErrNone: there is no store in the folder.
 var ErrNone = errors.New("it holds no store")
-
-// Memory is what the stores of one process read and write with, as much for all of them
-// as one alone would have. Close it after them.
-type Memory struct {
-	cache *pebble.Cache
-	table uint64
-}
-
-// Memory of one store: some 64 MiB in all.
-const (
-	cacheSize  = 64 << 20
-	tableSize  = 24 << 20
-	leastTable = 4 << 20
-)
-
-// leastReserve has room for a table in memory, and for a compaction while both its input and
-// its output are on the disk.
-const leastReserve = 32 << 20
-
-// NewMemory is for so many stores.
-func NewMemory(stores int) *Memory {
-	return &Memory{pebble.NewCache(cacheSize), max(tableSize/uint64(stores), leastTable)}
-}
-
-// Close frees it, once no store has it any more.
-func (m *Memory) Close() { m.cache.Unref() }
 
 // Store implements store.Store.
 type Store struct {
@@ -123,15 +98,30 @@ type Store struct {
 // with store.ErrLocked when another process has it open, and store.ErrFormat
 // when a newer version wrote it.
 func Open(path string, o Options) (*Store, error) {
-	onDisk := o.FS == nil
-	mine := false
-	if onDisk {
+	if o.FS == nil {
 		o.FS = private{vfs.Default}
 		var err error
-		if mine, err = ours(path); err != nil {
+		if o.restrict, err = ours(path); err != nil {
 			return nil, fmt.Errorf("looking into the data folder %s: %w: %s", path, err, folderHint)
 		}
 	}
+	o.setDefaults()
+	if o.Memory == nil {
+		o.Memory = NewMemory(1)
+		defer o.Memory.Close() // the database has its own hold on it
+	}
+	lock, err := lockFolder(path, o)
+	if err != nil {
+		return nil, err
+	}
+	s, err := openLocked(path, o, lock)
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return s, nil
+}
+
+func (o *Options) setDefaults() {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
@@ -142,10 +132,10 @@ func Open(path string, o Options) (*Store, error) {
 	if o.OnSync == nil {
 		o.OnSync = func(time.Duration) {}
 	}
-	if o.Memory == nil {
-		o.Memory = NewMemory(1)
-		defer o.Memory.Close() // the database has its own hold on it
-	}
+}
+
+// lockFolder makes the folder, unless it must exist, and locks it.
+func lockFolder(path string, o Options) (*pebble.Lock, error) {
 	if info, err := o.FS.Stat(path); o.Existing && (err != nil || !info.IsDir()) {
 		return nil, errors.Join(fmt.Errorf("data folder %s: %w", path, ErrNone), err)
 	}
@@ -160,30 +150,35 @@ func Open(path string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("locking the data folder %s: %w: %s", path, err, folderHint)
 	}
+	return lock, nil
+}
+
+func openLocked(path string, o Options, lock *pebble.Lock) (*Store, error) {
 	files := newTables(o.FS)
 	harm, err := newDamage(o.Log, files, path, o.salvage)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("opening the data folder %s: %w", path, err), lock.Close())
+		return nil, fmt.Errorf("opening the data folder %s: %w", path, err)
 	}
 	db, err := pebble.Open(path, pebbleOptions(o, files, harm, lock))
 	if o.Existing && errors.Is(err, pebble.ErrDBDoesNotExist) {
-		return nil, errors.Join(fmt.Errorf("data folder %s: %w", path, ErrNone), lock.Close())
+		return nil, fmt.Errorf("data folder %s: %w", path, ErrNone)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("opening the data folder %s: %w", path, opening(path, err)), lock.Close())
+		return nil, fmt.Errorf("opening the data folder %s: %w", path, opening(path, err))
 	}
-	if mine { // only now: a wrong path must not change what is there
+	if o.restrict { // only now: a wrong path must not change what is there
 		if err := restrict(path, o.Log); err != nil {
-			return nil, errors.Join(err, db.Close(), lock.Close())
+			return nil, errors.Join(err, db.Close())
 		}
 	}
 	s := &Store{path: path, db: db, damage: harm, fs: o.FS, tables: files, log: o.Log, reserve: o.Reserve, onSync: o.OnSync,
 		changed: make(chan struct{}, 1), queues: map[string]*queue{}, passing: passing{},
-		groups:  groups{known: map[errorgroup.ID]*groupState{}, others: map[string]*groupState{}},
-		history: history{fs: o.FS, folder: o.FS.PathJoin(path, historyName), log: o.Log},
-		witness: witness{fs: o.FS, path: o.FS.PathJoin(path, witnessName), log: o.Log}}
+		groups:    groups{known: map[errorgroup.ID]*groupState{}, others: map[string]*groupState{}},
+		history:   history{fs: o.FS, folder: o.FS.PathJoin(path, historyName), log: o.Log},
+		witness:   witness{fs: o.FS, path: o.FS.PathJoin(path, witnessName), log: o.Log},
+		closeLock: lock.Close}
 	if err := s.load(o); err != nil {
-		return nil, errors.Join(fmt.Errorf("data folder %s: %w", path, opening(path, err)), db.Close(), s.witness.close(), lock.Close())
+		return nil, errors.Join(fmt.Errorf("data folder %s: %w", path, opening(path, err)), db.Close(), s.witness.close())
 	}
 	if !o.salvage {
 		files.keepNoMore()
@@ -192,7 +187,6 @@ func Open(path string, o Options) (*Store, error) {
 		}
 	}
 	s.users.Add(1)
-	s.closeLock = lock.Close
 	s.deleted.bytes.Store(unknown)
 	return s, nil
 }
@@ -208,36 +202,6 @@ func owned(err error) bool {
 		return false
 	}
 	return errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EACCES) || strings.Contains(err.Error(), "lock held by current process")
-}
-
-// pebbleOptions bound memory (cache and memtables) and keep the number of files small.
-func pebbleOptions(o Options, files *tables, harm *damage, lock *pebble.Lock) *pebble.Options {
-	p := &pebble.Options{
-		FS: files, Lock: lock, Merger: adder,
-		FormatMajorVersion: pebble.FormatNewest,
-		Cache:              o.Memory.cache,
-		// What upkeep writes at a time has to fit into the reserve.
-		MemTableSize:                min(o.Memory.table, o.Reserve/8),
-		LBaseMaxBytes:               int64(min(o.Reserve/4, 64<<20)),
-		ErrorIfNotExists:            o.Existing,
-		MemTableStopWritesThreshold: 4,
-		L0CompactionThreshold:       4,
-		L0StopWritesThreshold:       64,
-		MaxOpenFiles:                500,
-		Logger:                      logger{o.Log, new(sync.Map)},
-		// Without one, Pebble calls Fatalf for each damaged block that is read.
-		EventListener: &pebble.EventListener{DataCorruption: harm.found},
-	}
-	// A large body has a file of its own: compactions leave it where it is, where each
-	// would have those of all its tables in memory at once.
-	p.Experimental.ValueSeparationPolicy = func() pebble.ValueSeparationPolicy {
-		return pebble.ValueSeparationPolicy{Enabled: true, MinimumSize: largeValue, MaxBlobReferenceDepth: 16, RewriteMinimumAge: time.Minute, TargetGarbageRatio: 0.3}
-	}
-	for i := range p.Levels {
-		// Claims read on from where they were: large blocks are fewer reads.
-		p.Levels[i].BlockSize = 32 << 10
-	}
-	return p
 }
 
 // load reads what is needed to begin: the format, the next number, the counts
@@ -355,28 +319,3 @@ func (s *Store) signal() {
 
 // Changed implements store.Store.
 func (s *Store) Changed() <-chan struct{} { return s.changed }
-
-// logger passes on what a person should know. Pebble calls Fatalf when its log
-// cannot be written: what is in memory and what is on disk may then differ, and
-// the only honest thing is to end and start again from the disk. Nothing that
-// was acknowledged is lost by it.
-type logger struct {
-	log  *slog.Logger
-	said *sync.Map // when what was: Pebble tries again at once, for as long as it fails
-}
-
-func (logger) Infof(string, ...any) {}
-
-func (l logger) Errorf(format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
-	if last, _ := l.said.Load(text); last != nil && time.Since(last.(time.Time)) < time.Minute {
-		return
-	}
-	l.said.Store(text, time.Now())
-	l.log.Warn("store: " + text)
-}
-
-func (l logger) Fatalf(format string, args ...any) {
-	l.log.Error("store: the disk failed; ending, nothing that was acknowledged is lost: " + fmt.Sprintf(format, args...))
-	os.Exit(1)
-}

@@ -18,5 +18,5 @@
 // past damaged blocks; damage.go and lost.go report and remember them, and rebuild.go counts
 // again; salvage.go (loose.go, blobs.go) saves what can be read to a new store.
 //
-// Around it: tables.go (files that Pebble writes and removes), snapshot.go, take.go (import of another store), upgrade.go, rights.go.
+// Around it: pebble.go (how Pebble is set up), tables.go (files that Pebble writes and removes), snapshot.go, take.go (import of another store), upgrade.go, rights.go.
 package diskstore
