@@ -144,42 +144,18 @@ func weather(ctx context.Context, b brokertest.Broker, kind string, row stormRow
 	c := upstream.NewConsumer(u, row.requeue)
 	ctx, cancel := context.WithDeadline(ctx, well.Add(stormAfter))
 	defer cancel()
-	working, rest := context.WithCancel(ctx)
-	var others sync.WaitGroup
-	var publishing, consuming error
-	others.Go(func() {
-		consuming = onChannel(v.url, func(ch *amqp.Channel) error { return c.Run(working, ch, work) })
-	})
-	// New messages come until the backlog is drained: it is drained beside them.
-	sending, enough := context.WithCancel(ctx)
-	others.Go(func() {
-		publishing = publishEach(sending, v.url, work, 1<<30, float64(*stormRate), func(i int) amqp.Publishing {
-			c.Publishes(i)
-			return amqp.Publishing{MessageId: strconv.Itoa(i), DeliveryMode: amqp.Persistent, Body: make([]byte, *size)}
-		})
-	})
+	stop := traffic(ctx, v, c)
 	res := &stormResult{Row: row.name, Drained: -1, Recovered: -1}
-	select {
-	case <-time.After(time.Until(well)):
-	case <-ctx.Done():
-	}
+	sleep(ctx, time.Until(well))
 	res.Backlog = c.Mark() // all that came before it was well
 	select {
 	case <-c.Drained:
 		res.Drained = round(time.Since(well).Seconds())
-		select {
-		case <-time.After(3 * time.Second): // to see it recovered
-		case <-ctx.Done():
-		}
+		sleep(ctx, 3*time.Second) // to see it recovered
 	case <-ctx.Done():
 	}
-	enough()
-	rest()
-	others.Wait()
-	for _, err := range []error{publishing, consuming} {
-		if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
-			return nil, err
-		}
+	if err := stop(); err != nil {
+		return nil, err
 	}
 	if d, ok := u.Recovered(); ok {
 		res.Recovered = round(d.Seconds())
@@ -189,4 +165,38 @@ func weather(ctx context.Context, b brokertest.Broker, kind string, row stormRow
 	res.Best = round(float64(res.Backlog) / float64(*stormRate))
 	res.Left, res.Duplicates = c.Account()
 	return res, nil
+}
+
+// traffic publishes new messages and consumes, until stop is called: the backlog is drained
+// beside new messages.
+func traffic(ctx context.Context, v vhost, c *upstream.Consumer) (stop func() error) {
+	ctx, cancel := context.WithCancel(ctx)
+	var others sync.WaitGroup
+	var publishing, consuming error
+	others.Go(func() {
+		consuming = onChannel(v.url, func(ch *amqp.Channel) error { return c.Run(ctx, ch, work) })
+	})
+	others.Go(func() {
+		publishing = publishEach(ctx, v.url, work, 1<<30, float64(*stormRate), func(i int) amqp.Publishing {
+			c.Publishes(i)
+			return amqp.Publishing{MessageId: strconv.Itoa(i), DeliveryMode: amqp.Persistent, Body: make([]byte, *size)}
+		})
+	})
+	return func() error {
+		cancel()
+		others.Wait()
+		for _, err := range []error{publishing, consuming} {
+			if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
 }

@@ -105,61 +105,71 @@ func consume(ctx context.Context, url, queue string, n int, requeue bool) (r ret
 		if err != nil {
 			return err
 		}
-		rejected := make([]time.Time, n)
-		back := make([]bool, n)
-		var first, last time.Time
-		for left, rejects := n, 0; left > 0; {
-			var d amqp.Delivery
-			var ok bool
+		f := failOnce{returns: &r, requeue: requeue, rejected: make([]time.Time, n), back: make([]bool, n), left: n}
+		for f.left > 0 {
 			select {
 			case <-ctx.Done():
 				if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-					r.lost = left
+					r.lost = f.left
 					return nil
 				}
 				return ctx.Err()
-			case d, ok = <-in:
-			}
-			if !ok {
-				return fmt.Errorf("the channel of the consumer of %s closed", queue)
-			}
-			now := time.Now()
-			id, err := strconv.Atoi(d.MessageId)
-			if err != nil || id < 0 || id >= n {
-				return fmt.Errorf("a message %q that nobody sent came from %s", d.MessageId, queue)
-			}
-			if rejected[id].IsZero() {
-				if rejects++; rejects == 1 {
-					first = now
+			case d, ok := <-in:
+				if !ok {
+					return fmt.Errorf("the channel of the consumer of %s closed", queue)
 				}
-				last = now
-				rejected[id] = now
-				err = d.Reject(requeue)
-			} else {
-				if back[id] {
-					r.duplicates++
-				} else {
-					left--
-				}
-				back[id] = true
-				r.waits = append(r.waits, now.Sub(rejected[id]))
-				err = d.Ack(false)
-			}
-			if err != nil {
-				return err
-			}
-			if left == 0 {
-				r.ended = now
-				r.rate = float64(n) / time.Since(first).Seconds()
-				if rejects > 1 {
-					r.rejects = float64(rejects-1) / last.Sub(first).Seconds()
+				if err := f.handle(d); err != nil {
+					return fmt.Errorf("the consumer of %s: %w", queue, err)
 				}
 			}
 		}
+		f.finish()
 		// A connection that closes right after many acknowledgements can undo
 		// some, and the next round would meet their messages.
 		return ch.Cancel(tag, false)
 	})
 	slices.Sort(r.waits)
 	return r, err
+}
+
+// failOnce rejects each message the first time, and acknowledges it after that.
+type failOnce struct {
+	*returns
+	requeue     bool
+	rejected    []time.Time // when, by the message's number
+	back        []bool
+	left        int       // messages that have not come back
+	rejections  int       // of all messages
+	first, last time.Time // rejection
+}
+
+func (f *failOnce) handle(d amqp.Delivery) error {
+	now := time.Now()
+	id, err := strconv.Atoi(d.MessageId)
+	if err != nil || id < 0 || id >= len(f.back) {
+		return fmt.Errorf("a message %q that nobody sent", d.MessageId)
+	}
+	if f.rejected[id].IsZero() {
+		if f.rejections++; f.rejections == 1 {
+			f.first = now
+		}
+		f.last, f.rejected[id] = now, now
+		return d.Reject(f.requeue)
+	}
+	if f.back[id] {
+		f.duplicates++
+	} else {
+		f.left--
+	}
+	f.back[id], f.ended = true, now
+	f.waits = append(f.waits, now.Sub(f.rejected[id]))
+	return d.Ack(false)
+}
+
+// finish fills in the rates, when all have come back.
+func (f *failOnce) finish() {
+	f.rate = float64(len(f.back)) / time.Since(f.first).Seconds()
+	if f.rejections > 1 {
+		f.rejects = float64(f.rejections-1) / f.last.Sub(f.first).Seconds()
+	}
 }

@@ -78,31 +78,9 @@ func waiters() []waiter {
 func (res *libraryResult) failing(ctx context.Context, r *report, b brokertest.Broker, kind string) error {
 	r.printf("every message fails once, %d handlers, delay %s\n", *handlers, *libraryDelay)
 	all := slices.DeleteFunc(waiters(), func(w waiter) bool { return !strings.HasPrefix(w.name, *only) })
-	measured := make([][]*wayResult, len(all))
-	why := make([]string, len(all))
-	for round := range *rounds {
-		for n := range all {
-			i := (n + round) % len(all)
-			if why[i] != "" {
-				continue
-			}
-			w, err := measureWay(ctx, b, kind, all[i])
-			var missing notThere
-			switch {
-			case ctx.Err() != nil:
-				return ctx.Err()
-			case errors.As(err, &missing):
-				why[i] = missing.Error()
-			case err != nil:
-				why[i] = "failed: " + err.Error()
-				r.fail("RabbitMQ %s, %s, %s: %v", b.Version, kind, all[i].name, err)
-			default:
-				measured[i] = append(measured[i], w)
-				if w.Early+w.Lost+w.Duplicates > 0 {
-					r.fail("RabbitMQ %s, %s, %s: %d early, %d lost, %d duplicates", b.Version, kind, w.Way, w.Early, w.Lost, w.Duplicates)
-				}
-			}
-		}
+	measured, why, err := measureRounds(ctx, r, b, kind, all)
+	if err != nil {
+		return err
 	}
 	rates, cpu := map[string]float64{}, map[string]float64{}
 	for i, row := range all {
@@ -135,6 +113,37 @@ func (res *libraryResult) failing(ctx context.Context, r *report, b brokertest.B
 		res.Targets = append(res.Targets, r.atMost(against+"CPU", cpu[levelsWay]/cpu[byHandSafely], "×", 1))
 	}
 	return ctx.Err()
+}
+
+// measureRounds measures each way once in each round, every round in another order. why is,
+// for a way that cannot be measured, the reason.
+func measureRounds(ctx context.Context, r *report, b brokertest.Broker, kind string, all []waiter) (measured [][]*wayResult, why []string, _ error) {
+	measured, why = make([][]*wayResult, len(all)), make([]string, len(all))
+	for round := range *rounds {
+		for n := range all {
+			i := (n + round) % len(all)
+			if why[i] != "" {
+				continue
+			}
+			w, err := measureWay(ctx, b, kind, all[i])
+			var missing notThere
+			switch {
+			case ctx.Err() != nil:
+				return nil, nil, ctx.Err()
+			case errors.As(err, &missing):
+				why[i] = missing.Error()
+			case err != nil:
+				why[i] = "failed: " + err.Error()
+				r.fail("RabbitMQ %s, %s, %s: %v", b.Version, kind, all[i].name, err)
+			default:
+				measured[i] = append(measured[i], w)
+				if w.Early+w.Lost+w.Duplicates > 0 {
+					r.fail("RabbitMQ %s, %s, %s: %d early, %d lost, %d duplicates", b.Version, kind, w.Way, w.Early, w.Lost, w.Duplicates)
+				}
+			}
+		}
+	}
+	return measured, why, nil
 }
 
 func (res *libraryResult) print(r *report) {

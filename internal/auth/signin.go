@@ -60,64 +60,75 @@ type credentials struct {
 // (RabbitMQ).
 func (g *Guard) SignIn(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, 64<<10)
-	var in credentials
-	form := false
-	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind == "application/json" {
-		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
-			refuse(w, http.StatusBadRequest, errors.New("expected JSON with user and password, or token"))
-			return
-		}
-	} else {
-		form = true
-		if err := r.ParseForm(); err != nil {
-			refuse(w, http.StatusBadRequest, errors.New("expected a form with user and password, or token"))
-			return
-		}
-		in = credentials{r.PostForm.Get("user"), r.PostForm.Get("password"), r.PostForm.Get("token")}
+	in, form, err := readCredentials(r)
+	if err != nil {
+		refuse(w, http.StatusBadRequest, err)
+		return
 	}
 	next := LocalPath(r.PostForm.Get("next"))
 	var c Caller
 	var token string
-	var err error
 	if secret := strings.TrimSpace(in.Token); secret != "" {
 		token = nameOf(secret)
 		c, err = g.byToken(r.Context(), secret)
 	} else {
 		c, err = g.byUser(r, in.User, in.Password)
 	}
-	var many *TooMany
+	if err != nil && form {
+		g.redirect(w, r, next, whyNot(err))
+		return
+	}
+	if err == nil {
+		err = g.beginSession(w, r, c, token)
+	}
 	switch {
 	case err != nil:
-		if !form {
-			g.refuse(w, r, err)
-			return
-		}
-		why := "unreachable"
-		switch {
-		case errors.Is(err, ErrSignIn), errors.Is(err, ErrForbidden):
-			why = "refused"
-		case errors.As(err, &many):
-			why = "slow"
-		}
-		g.redirect(w, r, next, why)
+		g.refuse(w, r, err)
+	case form:
+		http.Redirect(w, r, g.Base+next, http.StatusSeeOther)
 	default:
-		if err := g.end(r); err != nil {
-			g.refuse(w, r, err)
-			return
-		}
-		id, err := g.sessions.begin(r.Context(), c, token)
-		if err != nil {
-			g.refuse(w, r, err)
-			return
-		}
-		g.Log.Info("signed in", "user", c.Name, "how", c.How, "role", c.Role, "from", g.Proxies.client(r))
-		g.setCookie(w, id, int(sessionLasts.Seconds()))
-		if form {
-			http.Redirect(w, r, g.Base+next, http.StatusSeeOther)
-			return
-		}
 		w.WriteHeader(http.StatusNoContent)
 	}
+}
+
+// readCredentials reads JSON or a form, and tells which it was.
+func readCredentials(r *http.Request) (in credentials, form bool, err error) {
+	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind == "application/json" {
+		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+			return in, false, errors.New("expected JSON with user and password, or token")
+		}
+		return in, false, nil
+	}
+	if err := r.ParseForm(); err != nil {
+		return in, true, errors.New("expected a form with user and password, or token")
+	}
+	return credentials{r.PostForm.Get("user"), r.PostForm.Get("password"), r.PostForm.Get("token")}, true, nil
+}
+
+// whyNot is what the page to sign in is told.
+func whyNot(err error) string {
+	switch {
+	case errors.Is(err, ErrSignIn), errors.Is(err, ErrForbidden):
+		return "refused"
+	case errors.As(err, new(*TooMany)):
+		return "slow"
+	}
+	return "unreachable"
+}
+
+// beginSession ends the sessions of before and begins one. token is the name of the token
+// that signed in, if any.
+func (g *Guard) beginSession(w http.ResponseWriter, r *http.Request, c Caller, token string) error {
+	if err := g.end(r); err != nil {
+		return err
+	}
+	id, err := g.sessions.begin(r.Context(), c, token)
+	if err != nil {
+		return err
+	}
+	g.Log.Info("signed in", "user", c.Name, "how", c.How, "role", c.Role, "from", g.Proxies.client(r))
+	g.setCookie(w, id, int(sessionLasts.Seconds()))
+	return nil
 }
 
 // redirect sends a browser to the page to sign in, from where it goes on.

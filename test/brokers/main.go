@@ -12,13 +12,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strings"
+	"slices"
 	"syscall"
 
 	"github.com/redrive-mq/redrive/testenv/authority"
@@ -31,37 +32,19 @@ func main() { os.Exit(run(os.Args[1:])) }
 func run(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	var list []brokertest.Broker
-	if given := brokertest.Given(os.Getenv("BROKERS"), os.Getenv("MANAGEMENT")); len(given) > 0 {
-		list = given
-	} else {
-		dir := os.Getenv("REDRIVE_BROKERS_DIR")
-		if dir == "" {
-			dir = ".brokers"
-		}
-		cwd, err := os.Getwd()
+	list := brokertest.Given(os.Getenv("BROKERS"), os.Getenv("MANAGEMENT"))
+	if len(list) == 0 {
+		ca, remove, err := newAuthority()
 		if err != nil {
 			return fail(err)
 		}
-		if !strings.HasPrefix(dir, "/") {
-			dir = cwd + "/" + dir
-		}
-		ca, end, err := newAuthority()
+		defer remove()
+		started, stop, err := start(ctx, ca)
+		defer stop()
 		if err != nil {
 			return fail(err)
 		}
-		defer end()
-		for _, root := range []string{"", dir + "/sid"} {
-			n, err := rabbitnode.Start(ctx, rabbitnode.Options{Root: root, Authority: ca,
-				// What it says of a quorum queue is up to so old, 5 s by default.
-				Args: "-rabbit quorum_tick_interval 500"})
-			if err != nil {
-				return fail(err)
-			}
-			defer n.Stop()
-			list = append(list, brokertest.Broker{AMQP: n.URL(), Management: n.Management(), Root: root, Private: true, Group: n.Group(),
-				AMQPS: n.SecureURL(), HTTPS: n.SecureManagement(), Authority: ca.Dir})
-		}
+		list = started
 	}
 	for i := range list {
 		if err := list[i].Ask(ctx); err != nil {
@@ -90,7 +73,33 @@ func run(args []string) int {
 	return 0
 }
 
-// newAuthority makes one in a folder of its own, which end takes away.
+// start starts a node of each version. Call stop also after an error.
+func start(ctx context.Context, ca *authority.Authority) (list []brokertest.Broker, stop func(), err error) {
+	var nodes []*rabbitnode.Node
+	stop = func() {
+		for _, n := range slices.Backward(nodes) {
+			_ = n.Stop()
+		}
+	}
+	dir, err := filepath.Abs(cmp.Or(os.Getenv("REDRIVE_BROKERS_DIR"), ".brokers"))
+	if err != nil {
+		return nil, stop, err
+	}
+	for _, root := range []string{"", filepath.Join(dir, "sid")} {
+		n, err := rabbitnode.Start(ctx, rabbitnode.Options{Root: root, Authority: ca,
+			// What it says of a quorum queue is up to so old, 5 s by default.
+			Args: "-rabbit quorum_tick_interval 500"})
+		if err != nil {
+			return nil, stop, err
+		}
+		nodes = append(nodes, n)
+		list = append(list, brokertest.Broker{AMQP: n.URL(), Management: n.Management(), Root: root, Private: true, Group: n.Group(),
+			AMQPS: n.SecureURL(), HTTPS: n.SecureManagement(), Authority: ca.Dir})
+	}
+	return list, stop, nil
+}
+
+// newAuthority makes one in a folder of its own, which end removes.
 func newAuthority() (ca *authority.Authority, end func(), err error) {
 	dir, err := os.MkdirTemp("", "redrive-authority-")
 	if err != nil {

@@ -5,13 +5,11 @@ package brokertest
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -23,79 +21,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 )
-
-// Env names the brokers that tests run on, as Encode writes them.
-const Env = "REDRIVE_TEST_BROKERS"
-
-// Broker is one that tests run on.
-type Broker struct {
-	AMQP       string
-	Management string
-	Version    string
-	Root       string // what a private node of the same version is started from
-	Private    bool   // such a node can be started
-	Group      int    // the process group of a private node; 0 when somebody else runs it
-	// The same by TLS, and the folder of the authority that signed its certificate; ""
-	// when somebody else runs it. See byTLS.
-	AMQPS, HTTPS, Authority string
-}
-
-// Encode writes brokers for Env.
-func Encode(list []Broker) string {
-	data, _ := json.Marshal(list)
-	return string(data)
-}
-
-// Given are brokers somebody else runs.
-func Given(amqpURLs, managementURLs string) (list []Broker) {
-	split := func(s string) []string {
-		return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
-	}
-	m := split(managementURLs)
-	for i, raw := range split(amqpURLs) {
-		b := Broker{AMQP: raw}
-		if i < len(m) {
-			b.Management = m[i]
-		} else if u, err := url.Parse(raw); err == nil {
-			b.Management = (&url.URL{Scheme: "http", User: u.User, Host: u.Hostname() + ":15672"}).String()
-		}
-		list = append(list, b)
-	}
-	return list
-}
-
-// Ask finds out the version.
-func (b *Broker) Ask(ctx context.Context) error {
-	m, err := management.New(b.Management, "/")
-	if err != nil {
-		return err
-	}
-	o, err := m.Overview(ctx)
-	b.Version = o.Version
-	return err
-}
-
-// Since4 tells RabbitMQ 4 and later from 3.
-func (b Broker) Since4() bool { return !strings.HasPrefix(b.Version, "3.") }
-
-// FromEnv are the brokers that the runner started or was given.
-func FromEnv() (list []Broker, err error) {
-	if err := json.Unmarshal([]byte(os.Getenv(Env)), &list); err != nil || len(list) == 0 {
-		return nil, errors.New("this needs RabbitMQ: run `make test`, or `go run ./test/brokers COMMAND`")
-	}
-	return list, nil
-}
-
-// All are the brokers that were asked for. Without any the test fails: a suite
-// that ran nowhere must not look green.
-func All(t testing.TB) []Broker {
-	t.Helper()
-	list, err := FromEnv()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return list
-}
 
 // Each runs a test on every broker, in a virtual host of its own.
 func Each(t *testing.T, test func(*testing.T, *VHost)) {

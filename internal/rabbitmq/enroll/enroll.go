@@ -132,56 +132,82 @@ const (
 )
 
 func plan(q management.Queue, policies []management.Policy, target Target, atLeastOnce bool) (*Plan, error) {
-	switch {
-	case wire.OwnQueue(q.Name):
-		return nil, fmt.Errorf("%q is one of Redrive's own queues", q.Name)
-	case q.Type == "stream":
-		return nil, fmt.Errorf("%q is a stream, which dead-letters nothing", q.Name)
-	case q.Exclusive:
-		return nil, fmt.Errorf("the queue %q is exclusive: it goes with its connection", q.Name)
+	if err := canEnroll(q, atLeastOnce); err != nil {
+		return nil, err
 	}
-	p := &Plan{Queue: q, Target: target}
 	byName := func(name string) *management.Policy {
 		if i := slices.IndexFunc(policies, func(p management.Policy) bool { return p.Name == name && name != "" }); i >= 0 {
 			return &policies[i]
 		}
 		return nil
 	}
-	p.Before = byName(q.Policy)
+	p := &Plan{Queue: q, Target: target, Before: byName(q.Policy)}
 	set := target.policy(q.Name)
 	if was := byName(set.Name); was != nil && was.Pattern != set.Pattern {
 		return nil, fmt.Errorf("queue %q: there is a policy %q already, on %s, which is not Redrive's: rename it", q.Name, was.Name, was.Pattern)
 	}
-	if atLeastOnce && q.Type != "quorum" {
-		return nil, fmt.Errorf("the queue %q is %s: at-least-once dead-lettering needs a quorum queue", q.Name, q.Type)
+	if err := target.allowed(q, atLeastOnce); err != nil {
+		return nil, err
 	}
-	switch x, fixed := q.Arguments["x-dead-letter-exchange"]; {
-	case fixed && (x != target.Exchange || target.RoutingKey != "" && q.Arguments["x-dead-letter-routing-key"] != target.RoutingKey):
-		return nil, fmt.Errorf("queue %q: %w (it is %q): `redrive move %s --to NEWNAME` makes a queue without it, and moves bindings and messages there", q.Name, ErrArgument, x, q.Name)
-	case fixed && !atLeastOnce:
+	if _, fixed := q.Arguments["x-dead-letter-exchange"]; fixed && !atLeastOnce {
 		return p, nil
 	}
-	if x := q.Arguments["x-dead-letter-strategy"]; target.AtMostOnce && x == "at-least-once" {
-		return nil, fmt.Errorf("queue %q was declared with x-dead-letter-strategy %q, which no policy can change: here what is not rejected would stop its dead-lettering; declare a new queue without it, or use the library or the service", q.Name, x)
-	}
-	if atLeastOnce {
-		for key, needed := range map[string]string{"x-overflow": "reject-publish", "x-dead-letter-strategy": "at-least-once"} {
-			if x, fixed := q.Arguments[key]; fixed && x != needed {
-				// RabbitMQ would fall back to at-most-once without a word.
-				return nil, fmt.Errorf("the queue %q was declared with %s %q, which no policy can change, and at-least-once dead-lettering needs %q: enroll it without, or declare a new queue", q.Name, key, x, needed)
-			}
-		}
-	}
 	p.note()
-	def := map[string]any{}
-	if p.Before != nil {
-		if target.reached(p.Before.Definition) && !atLeastOnce {
-			return p, nil
+	if p.Before != nil && target.reached(p.Before.Definition) && !atLeastOnce {
+		return p, nil
+	}
+	p.Policy = merged(set, p.Before, target, atLeastOnce)
+	return p, nil
+}
+
+// canEnroll refuses queues that have no dead letters, or none that could be retried.
+func canEnroll(q management.Queue, atLeastOnce bool) error {
+	switch {
+	case wire.OwnQueue(q.Name):
+		return fmt.Errorf("%q is one of Redrive's own queues", q.Name)
+	case q.Type == "stream":
+		return fmt.Errorf("%q is a stream, which dead-letters nothing", q.Name)
+	case q.Exclusive:
+		return fmt.Errorf("the queue %q is exclusive: it goes with its connection", q.Name)
+	case atLeastOnce && q.Type != "quorum":
+		return fmt.Errorf("the queue %q is %s: at-least-once dead-lettering needs a quorum queue", q.Name, q.Type)
+	}
+	return nil
+}
+
+// allowed tells whether the queue's arguments, which no policy can change, leave room for
+// the policy.
+func (t Target) allowed(q management.Queue, atLeastOnce bool) error {
+	x, fixed := q.Arguments["x-dead-letter-exchange"]
+	if fixed && (x != t.Exchange || t.RoutingKey != "" && q.Arguments["x-dead-letter-routing-key"] != t.RoutingKey) {
+		return fmt.Errorf("queue %q: %w (it is %q): `redrive move %s --to NEWNAME` makes a queue without it, and moves bindings and messages there", q.Name, ErrArgument, x, q.Name)
+	}
+	if fixed && !atLeastOnce {
+		return nil // no policy is set
+	}
+	if x := q.Arguments["x-dead-letter-strategy"]; t.AtMostOnce && x == "at-least-once" {
+		return fmt.Errorf("queue %q was declared with x-dead-letter-strategy %q, which no policy can change: here what is not rejected would stop its dead-lettering; declare a new queue without it, or use the library or the service", q.Name, x)
+	}
+	if !atLeastOnce {
+		return nil
+	}
+	for key, needed := range map[string]string{"x-overflow": "reject-publish", "x-dead-letter-strategy": "at-least-once"} {
+		if x, fixed := q.Arguments[key]; fixed && x != needed {
+			// RabbitMQ would fall back to at-most-once without a word.
+			return fmt.Errorf("the queue %q was declared with %s %q, which no policy can change, and at-least-once dead-lettering needs %q: enroll it without, or declare a new queue", q.Name, key, x, needed)
 		}
-		maps.Copy(def, p.Before.Definition)
-		set.Priority = p.Before.Priority + 1
-		if p.Before.Name == set.Name {
-			set.Priority = p.Before.Priority
+	}
+	return nil
+}
+
+// merged is the policy to set, with the keys of the one in force.
+func merged(set management.Policy, before *management.Policy, target Target, atLeastOnce bool) *management.Policy {
+	def := map[string]any{}
+	if before != nil {
+		maps.Copy(def, before.Definition)
+		set.Priority = before.Priority + 1
+		if before.Name == set.Name {
+			set.Priority = before.Priority
 		}
 	}
 	delete(def, "dead-letter-routing-key") // it would replace the routing key, which a retry keeps
@@ -194,8 +220,7 @@ func plan(q management.Queue, policies []management.Policy, target Target, atLea
 		def["overflow"] = "reject-publish"
 	}
 	set.Definition = def
-	p.Policy = &set
-	return p, nil
+	return &set
 }
 
 // Apply carries a plan out. The way back is made first, so that nothing fails
