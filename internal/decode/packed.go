@@ -98,13 +98,6 @@ func convincing(v *value) bool {
 	return false
 }
 
-func orRoot(at string) string {
-	if at == "" {
-		return "the document"
-	}
-	return at
-}
-
 // packedLeaf makes a document that was read the result. Nothing is written back: the
 // libraries do not keep which of several forms a value had.
 func (r *reading) packedLeaf(format, name string, said bool, read func() (v value, twice string, err error)) bool {

@@ -63,7 +63,7 @@ func New(s Settings, o Options) (*Engine, error) {
 	if o.open == nil {
 		o.open = open
 	}
-	e := &Engine{Options: o, change: make(chan struct{}, 1), relay: relay{wake: make(chan struct{}, 1)}}
+	e := &Engine{Options: o, change: make(chan struct{}, 1), relay: relay{arrivals: newArrivals()}}
 	return e, e.SetSettings(s)
 }
 
@@ -75,7 +75,7 @@ func (e *Engine) SetSettings(s Settings) error {
 		if err != nil {
 			return fmt.Errorf("notify: route %q: its URL %w", c.settings.Routes[i].Name, err)
 		}
-		r := &route{engine: e, client: out, Route: c.settings.Routes[i], to: to, wake: make(chan struct{}, 1)}
+		r := &route{engine: e, client: out, Route: c.settings.Routes[i], to: to, arrivals: newArrivals()}
 		r.pending = newPending(&c.settings, &r.Route)
 		c.routes = append(c.routes, r)
 	}

@@ -43,13 +43,16 @@ const (
 	LedgerOff      Kind = "ledger_off"
 )
 
-// Kinds are all of them, with their texts.
-var Kinds = []struct {
+// Meaning is how a kind is reported.
+type Meaning struct {
 	Kind     Kind
 	Severity Severity
 	Means    string // of a queue, where it concerns one
 	Over     string
-}{
+}
+
+// Kinds are all of them, with their texts.
+var Kinds = []Meaning{
 	{Parked, Warning, "messages parked", ""},
 	{ParkedBurst, Critical, "many messages are parked", "no longer many messages are parked"},
 	{QueuePaused, Warning, "the retries are paused", "the retries go on"},
@@ -164,16 +167,9 @@ func matches(patterns []string, queue string) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool { return policy.MatchQueue(p, queue) })
 }
 
-func of(k Kind) (meaning struct {
-	Kind        Kind
-	Severity    Severity
-	Means, Over string
-}) {
-	for _, m := range Kinds {
-		if m.Kind == k {
-			return m
-		}
+func of(k Kind) Meaning {
+	if i := slices.IndexFunc(Kinds, func(m Meaning) bool { return m.Kind == k }); i >= 0 {
+		return Kinds[i]
 	}
-	meaning.Kind, meaning.Means = k, strings.ReplaceAll(string(k), "_", " ")
-	return meaning
+	return Meaning{Kind: k, Means: strings.ReplaceAll(string(k), "_", " ")}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/store"
@@ -16,10 +15,8 @@ const relayPrefix = "notify-relay/"
 
 // relay counts messages parked at a replica that are not written yet.
 type relay struct {
-	mu sync.Mutex
 	arrivals
-	wake chan struct{}
-	n    int
+	n int // entries that were written
 }
 
 // relayed is the entry of a key.
@@ -36,30 +33,17 @@ type relayedSaid struct {
 	N    int64
 }
 
-func (r *relay) count(k key, n int64, why said, at time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	a := r.at(k)
-	a.add(n, "", at)
-	r.say(a, why, n)
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
-}
-
 // take returns what is to be written.
 func (r *relay) take() (all []relayed) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for k, a := range r.news {
+	for k, a := range r.takeNews() {
 		w := relayed{Kind: k.Kind, Queue: k.Queue, Tally: a.tally}
 		for why, n := range a.said {
 			w.Said = append(w.Said, relayedSaid{why.text, why.ours, n})
 		}
 		all = append(all, w)
 	}
-	r.arrivals = arrivals{}
 	return all
 }
 
@@ -112,10 +96,7 @@ func (e *Engine) pass(ctx context.Context) error {
 		for i := range all {
 			r.enter(&all[i])
 		}
-		select {
-		case r.wake <- struct{}{}:
-		default:
-		}
+		r.signal()
 	}
 	return err
 }

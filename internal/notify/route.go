@@ -30,11 +30,9 @@ type route struct {
 	to      *target
 	pending *pending
 
-	mu sync.Mutex
-	arrivals
-	now   []Condition
-	asked bool // now is new
-	wake  chan struct{}
+	arrivals // its mu guards the next two
+	now      []Condition
+	asked    bool // now is new
 
 	failures int
 	notUntil time.Time
@@ -60,9 +58,13 @@ const mostSaid = 256
 
 // arrivals are what came in since the last round.
 type arrivals struct {
+	mu        sync.Mutex
 	news      map[key]*arrived
-	different int // texts in it
+	different int           // texts in it
+	wake      chan struct{} // has one when something came in
 }
+
+func newArrivals() arrivals { return arrivals{wake: make(chan struct{}, 1)} }
 
 // at is where a key is counted.
 func (r *arrivals) at(k key) *arrived {
@@ -94,8 +96,15 @@ func (r *arrivals) say(a *arrived, why said, n int64) {
 	}
 }
 
+// takeNews returns what came in since it was last called. The caller holds mu.
+func (r *arrivals) takeNews() map[key]*arrived {
+	news := r.news
+	r.news, r.different = nil, 0
+	return news
+}
+
 // count is quick: it is called for each parked message.
-func (r *route) count(k key, n int64, why said, at time.Time) {
+func (r *arrivals) count(k key, n int64, why said, at time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	a := r.at(k)
@@ -117,7 +126,7 @@ func (r *route) conditions(all []Condition) {
 	r.signal()
 }
 
-func (r *route) signal() {
+func (r *arrivals) signal() {
 	select {
 	case r.wake <- struct{}{}:
 	default:
@@ -164,8 +173,8 @@ func wait(ctx context.Context, d time.Duration) {
 // take adds what came in to the pending notifications.
 func (r *route) take(now time.Time, settling bool) {
 	r.mu.Lock()
-	news, conditions, asked := r.news, r.now, r.asked
-	r.arrivals, r.now, r.asked = arrivals{}, nil, false
+	news, conditions, asked := r.takeNews(), r.now, r.asked
+	r.now, r.asked = nil, false
 	r.mu.Unlock()
 	for k, a := range news {
 		for why, n := range a.said {

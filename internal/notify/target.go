@@ -3,6 +3,7 @@ package notify
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -64,7 +65,7 @@ func open(r *Route) (*target, error) {
 	case slices.Contains(gone, name):
 		return nil, hint.Errorf("write generic+https://HOST/PATH and a body, or alertmanager+https://HOST: docs/how-to/notifications.md has an example", "is of %s, which is no longer supported by name", name)
 	case !ok || transport != "" && transport != "https" && transport != "http":
-		return nil, errors.New("is a URL of no known service; expected one of " + strings.Join(names(), ", "))
+		return nil, errors.New("is a URL of no known service; expected one of " + strings.Join(slices.Sorted(maps.Keys(services)), ", "))
 	case r.Body != nil && name != "generic":
 		return nil, errors.New("is of " + name + ", which has a body of its own; a route's body is for generic+https://HOST/PATH")
 	case name == "alertmanager" && !r.plain():
@@ -80,14 +81,6 @@ func open(r *Route) (*target, error) {
 		return nil, errors.New("is not a URL of " + name + "; expected " + s.form)
 	}
 	return t, nil
-}
-
-func names() (all []string) {
-	for name := range services {
-		all = append(all, name)
-	}
-	slices.Sort(all)
-	return all
 }
 
 // notSecret are parameters that an error may repeat.

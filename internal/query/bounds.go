@@ -1,6 +1,8 @@
 package query
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -102,10 +104,7 @@ func (q *Query) IDs() (ids []uuid.UUID, ok bool) {
 		return nil, false
 	}
 	set, ok := q.root.ids()
-	for id := range set {
-		ids = append(ids, id)
-	}
-	return ids, ok
+	return slices.Collect(maps.Keys(set)), ok
 }
 
 func (t *term) ids() (idSet, bool) {
@@ -131,9 +130,7 @@ func (n or) ids() (idSet, bool) {
 		if !only {
 			return nil, false
 		}
-		for id := range set {
-			all[id] = true
-		}
+		maps.Copy(all, set)
 	}
 	return all, true
 }

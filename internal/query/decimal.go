@@ -1,6 +1,8 @@
 package query
 
 import (
+	"cmp"
+	"errors"
 	"strconv"
 	"strings"
 )
@@ -27,7 +29,7 @@ func parseDecimal(s string) (d decimal, ok bool) {
 	}
 	if i := strings.IndexAny(rest, "eE"); i >= 0 {
 		n, err := strconv.ParseInt(rest[i+1:], 10, 64) // takes a + too
-		if err != nil && !isRange(err) {
+		if err != nil && !errors.Is(err, strconv.ErrRange) {
 			return d, false
 		}
 		d.exp = min(max(n, -farthest), farthest)
@@ -47,32 +49,15 @@ func parseDecimal(s string) (d decimal, ok bool) {
 	return d, true
 }
 
-func isRange(err error) bool {
-	e, ok := err.(*strconv.NumError)
-	return ok && e.Err == strconv.ErrRange
-}
-
-func allDigits(s string) bool {
-	for i := range len(s) {
-		if s[i] < '0' || s[i] > '9' {
-			return false
-		}
-	}
-	return true
-}
+func allDigits(s string) bool { return strings.Trim(s, "0123456789") == "" }
 
 // compare is -1, 0 or 1.
 func (d decimal) compare(o decimal) int {
-	switch {
-	case d.sign() != o.sign():
-		if d.sign() < o.sign() {
-			return -1
-		}
-		return 1
-	case d.negative:
-		return o.magnitude(d)
+	bySize := d.magnitude(o)
+	if d.negative {
+		bySize = -bySize
 	}
-	return d.magnitude(o)
+	return cmp.Or(cmp.Compare(d.sign(), o.sign()), bySize)
 }
 
 func (d decimal) sign() int {
@@ -89,13 +74,7 @@ func (d decimal) sign() int {
 // than 0, so where the point is decides first.
 func (d decimal) magnitude(o decimal) int {
 	a, b := d.exp+int64(len(d.digits)), o.exp+int64(len(o.digits))
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return strings.Compare(d.digits, o.digits)
+	return cmp.Or(cmp.Compare(a, b), strings.Compare(d.digits, o.digits))
 }
 
 func fromInt(n int64) decimal {

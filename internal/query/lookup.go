@@ -2,6 +2,7 @@ package query
 
 import (
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -116,26 +117,14 @@ func Text(v any) (string, bool) {
 		return string(v), utf8.Valid(v)
 	case time.Time:
 		return v.UTC().Format(time.RFC3339), true
-	case int64:
-		return strconv.FormatInt(v, 10), true
-	case int32:
-		return strconv.FormatInt(int64(v), 10), true
-	case int16:
-		return strconv.FormatInt(int64(v), 10), true
-	case int8:
-		return strconv.FormatInt(int64(v), 10), true
-	case uint8:
-		return strconv.FormatUint(uint64(v), 10), true
-	case uint16:
-		return strconv.FormatUint(uint64(v), 10), true
-	case uint32:
-		return strconv.FormatUint(uint64(v), 10), true
+	case int64, int32, int16, int8, uint8, uint16, uint32:
+		return fmt.Sprint(v), true
 	case float32:
 		return strconv.FormatFloat(float64(v), 'g', -1, 32), true
 	case float64:
 		return strconv.FormatFloat(v, 'g', -1, 64), true
 	case amqp.Decimal:
-		return strconv.FormatInt(int64(v.Value), 10) + "e-" + strconv.Itoa(int(v.Scale)), true
+		return fmt.Sprintf("%de-%d", v.Value, v.Scale), true
 	}
 	return "", false
 }

@@ -2,6 +2,7 @@ package query
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -103,7 +104,7 @@ func (l *literal) understand(f *field) (expected string) {
 		l.borders = bordersOf(l.lower)
 	case wholeName:
 		l.id, l.isID = parseID(l.text)
-		if f.values != nil && !strings.ContainsAny(l.text, "*?") && !has(f.values, l.text) {
+		if f.values != nil && !strings.ContainsAny(l.text, "*?") && !slices.Contains(f.values, l.text) {
 			return "expected one of " + strings.Join(f.values, ", ")
 		}
 	case aState:
@@ -147,15 +148,6 @@ func (l *literal) understand(f *field) (expected string) {
 func (l *literal) when() bool {
 	l.from, l.to, l.isTime = parseTime(l.text)
 	return l.isTime
-}
-
-func has(all []string, s string) bool {
-	for _, a := range all {
-		if a == s {
-			return true
-		}
-	}
-	return false
 }
 
 // parseID takes ids as they are shown, and no other form of a UUID.

@@ -54,19 +54,15 @@ func AppendHead(dst []byte, r *Record) ([]byte, error) {
 	b = append(b, byte(r.State))
 	b = append(b, r.ID[:]...)
 	b = append(b, r.Fingerprint[:]...)
-	b = appendString(b, r.Queue)
+	b = AppendTexts(b, r.Queue)
 	b = appendTime(b, r.Due)
 	b = binary.AppendVarint(b, int64(r.Attempt))
-	b = appendString(b, r.Reason)
-	b = appendString(b, r.Error)
-	b = appendString(b, r.Policy)
+	b = AppendTexts(b, r.Reason, r.Error, r.Policy)
 	b = appendTime(b, r.FirstFailed)
 	b = appendTime(b, r.FailedAt)
-	b = appendString(b, r.ParkedFor)
+	b = AppendTexts(b, r.ParkedFor)
 	b = binary.AppendUvarint(b, uint64(len(r.Notes)))
-	for _, n := range r.Notes {
-		b = appendString(b, n)
-	}
+	b = AppendTexts(b, r.Notes...)
 	var flags byte
 	at := len(b)
 	b = append(b, 0)
@@ -75,8 +71,7 @@ func AppendHead(dst []byte, r *Record) ([]byte, error) {
 	}
 	if r.Forward != nil {
 		flags |= flagForward
-		b = appendString(b, r.Forward.Exchange)
-		b = appendString(b, r.Forward.RoutingKey)
+		b = AppendTexts(b, r.Forward.Exchange, r.Forward.RoutingKey)
 	}
 	if r.MadeFrom != uuid.Nil {
 		flags |= flagMadeFrom
@@ -87,10 +82,8 @@ func AppendHead(dst []byte, r *Record) ([]byte, error) {
 		b = append(b, r.MadeInto[:]...)
 	}
 	b[at] = flags
-	for _, s := range [...]string{m.Exchange, m.RoutingKey, m.ContentType, m.ContentEncoding, m.CorrelationID,
-		m.ReplyTo, m.Expiration, m.MessageID, m.Type, m.UserID, m.AppID} {
-		b = appendString(b, s)
-	}
+	b = AppendTexts(b, m.Exchange, m.RoutingKey, m.ContentType, m.ContentEncoding, m.CorrelationID,
+		m.ReplyTo, m.Expiration, m.MessageID, m.Type, m.UserID, m.AppID)
 	b = append(b, m.DeliveryMode, m.Priority)
 	b = appendTime(b, m.Timestamp)
 	if m.Headers == nil {
@@ -190,10 +183,6 @@ func (d *decoder) record() (*Record, error) {
 		return nil, ErrTorn
 	}
 	return r, nil
-}
-
-func appendString(b []byte, s string) []byte {
-	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
 // appendTime keeps microseconds, and tells the zero time from the epoch.

@@ -12,7 +12,7 @@ import (
 func appendTable(b []byte, t amqp.Table, depth int) ([]byte, error) {
 	b = binary.AppendUvarint(b, uint64(len(t)))
 	for k, v := range t {
-		b = appendString(b, k)
+		b = AppendTexts(b, k)
 		var err error
 		if b, err = appendValue(b, v, depth+1); err != nil {
 			return b, fmt.Errorf("header %.100q: %w", k, err)
@@ -55,7 +55,7 @@ func appendValue(b []byte, v any, depth int) ([]byte, error) {
 	case amqp.Decimal:
 		return be.AppendUint32(append(b, 'D', v.Scale), uint32(v.Value)), nil
 	case string:
-		return appendString(append(b, 'S'), v), nil
+		return AppendTexts(append(b, 'S'), v), nil
 	case []byte:
 		b = binary.AppendUvarint(append(b, 'x'), uint64(len(v)))
 		return append(b, v...), nil
