@@ -11,7 +11,7 @@ import (
 // since one of that name has other arguments (406); "" for all other errors. RabbitMQ's
 // reason, which the error has, names the first argument that differs, what was asked for
 // and what is there.
-func repair(what, name string, err error) string {
+func preconditionRemedy(what, name string, err error) string {
 	if !errors.Is(err, wire.ErrDiffers) {
 		return ""
 	}

@@ -45,7 +45,7 @@ func declareTopology(conn *amqp.Connection) error {
 	if err := declareDeadLetters(ch); err != nil {
 		var e *amqp.Error
 		if errors.As(err, &e) && e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "inequivalent arg") {
-			return permanent{fmt.Errorf("%w (%s)", ErrNotInternal, e.Reason)}
+			return permanentError{fmt.Errorf("%w (%s)", ErrNotInternal, e.Reason)}
 		}
 		return declaring("exchange", wire.ExchangeDeadLetters, err)
 	}
@@ -99,7 +99,7 @@ func declareQuarantine(ch *amqp.Channel) error {
 }
 
 // ask finds out how much a queue holds and who consumes it.
-func ask(conn *amqp.Connection, queue string) (q amqp.Queue, err error) {
+func inspectQueue(conn *amqp.Connection, queue string) (q amqp.Queue, err error) {
 	ch, err := conn.Channel()
 	if err != nil {
 		return q, explain(err)
@@ -110,7 +110,7 @@ func ask(conn *amqp.Connection, queue string) (q amqp.Queue, err error) {
 
 func declaring(what, name string, err error) error {
 	err = explain(err)
-	if remedy := repair(what, name, err); remedy != "" {
+	if remedy := preconditionRemedy(what, name, err); remedy != "" {
 		return hint.Errorf(remedy, "declaring the %s %q: %w", what, name, err)
 	}
 	return fmt.Errorf("declaring the %s %q: %w", what, name, err)

@@ -13,18 +13,18 @@ import (
 // the client that publishes sends none; their bytes go past both.
 
 // properties of a content header: the flags that say which there are, and they.
-const propertiesAt = 12
+const propertiesOffset = 12
 
 // keepRaw keeps the properties of the content header in frame for takeRaw, and
 // hides them from the client.
 func (c *intakeConn) keepRaw(payload []byte) []byte {
-	if len(payload) < propertiesAt+2 {
+	if len(payload) < propertiesOffset+2 {
 		return c.frame
 	}
 	c.mu.Lock()
-	c.raw[c.headers] = append([]byte(nil), payload[propertiesAt:]...)
+	c.raw[c.headers] = append([]byte(nil), payload[propertiesOffset:]...)
 	c.mu.Unlock()
-	return reframe(c.frame, append(payload[:propertiesAt:propertiesAt], 0, 0))
+	return reframe(c.frame, append(payload[:propertiesOffset:propertiesOffset], 0, 0))
 }
 
 // takeRaw hands out the properties of a delivery, once.
@@ -77,7 +77,7 @@ func (c *verbatimConn) Write(b []byte) (int, error) {
 			if !ok {
 				return 0, fmt.Errorf("a message without the properties it came with")
 			}
-			frame := reframe(c.pending[:total], append(c.pending[frameHead:frameHead+propertiesAt:frameHead+propertiesAt], p...))
+			frame := reframe(c.pending[:total], append(c.pending[frameHead:frameHead+propertiesOffset:frameHead+propertiesOffset], p...))
 			if _, err := c.Conn.Write(frame); err != nil {
 				return 0, err
 			}
@@ -129,7 +129,7 @@ func republishable(p []byte, user string) (out []byte, lost bool) {
 		n := 1 // delivery mode and priority
 		switch bit {
 		case flagHeaders:
-			table, after, ok := long(rest)
+			table, after, ok := cutLong(rest)
 			if !ok {
 				return p, false
 			}
@@ -172,7 +172,7 @@ func withoutCounts(table []byte) []byte {
 		if len(t) < n+1 {
 			return table
 		}
-		after, ok := pastValue(t[n:])
+		after, ok := skipValue(t[n:])
 		if !ok {
 			return table
 		}
@@ -184,13 +184,13 @@ func withoutCounts(table []byte) []byte {
 	return out
 }
 
-func pastValue(p []byte) (rest []byte, ok bool) {
-	if n, sized := sizes[p[0]]; sized {
+func skipValue(p []byte) (rest []byte, ok bool) {
+	if n, sized := valueSizes[p[0]]; sized {
 		if len(p) < 1+n {
 			return nil, false
 		}
 		return p[1+n:], true
 	}
-	_, rest, ok = long(p[1:])
+	_, rest, ok = cutLong(p[1:])
 	return rest, ok
 }

@@ -14,10 +14,10 @@ import (
 
 // Enroller makes and finds the retry exchanges of queues.
 type Enroller interface {
-	// BindReturn makes the retry exchange of an existing queue and binds it.
-	BindReturn(ctx context.Context, queue string) error
-	// ReturnExists tells whether the queue has a retry exchange.
-	ReturnExists(ctx context.Context, queue string) (bool, error)
+	// BindRetryExchange makes the retry exchange of an existing queue and binds it.
+	BindRetryExchange(ctx context.Context, queue string) error
+	// RetryExchangeExists tells whether the queue has a retry exchange.
+	RetryExchangeExists(ctx context.Context, queue string) (bool, error)
 }
 
 // enrolled decides which queues messages may be retried to, whichever way they wait: those
@@ -48,7 +48,7 @@ func note(queues map[string]bool, queue string) {
 }
 
 func newEnrolled(b Enroller, policies func() policy.Set) *enrolled {
-	return &enrolled{broker: b, policies: policies, asker: newAsker(b.ReturnExists), bound: map[string]bool{}, proven: map[string]bool{}}
+	return &enrolled{broker: b, policies: policies, asker: newAsker(b.RetryExchangeExists), bound: map[string]bool{}, proven: map[string]bool{}}
 }
 
 // is tells from memory whether a queue can be retried to. Where that is not known, RabbitMQ is
@@ -128,7 +128,7 @@ func (e *enrolled) route(ctx context.Context, queue string, proven bool, due tim
 			}
 		}
 	}
-	switch err := e.broker.BindReturn(ctx, queue); {
+	switch err := e.broker.BindRetryExchange(ctx, queue); {
 	case errors.Is(err, wire.ErrQueueGone):
 		e.mu.Lock()
 		delete(e.proven, queue)

@@ -39,6 +39,6 @@ func TestEnrolledQueuesAreNotRememberedForEver(t *testing.T) {
 // binding is a broker that counts what is bound.
 type binding struct{ bound int }
 
-func (b *binding) BindReturn(context.Context, string) error { b.bound++; return nil }
+func (b *binding) BindRetryExchange(context.Context, string) error { b.bound++; return nil }
 
-func (b *binding) ReturnExists(context.Context, string) (bool, error) { return false, nil }
+func (b *binding) RetryExchangeExists(context.Context, string) (bool, error) { return false, nil }

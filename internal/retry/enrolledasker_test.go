@@ -28,7 +28,7 @@ type slowBroker struct {
 	at, top int // questions at once
 }
 
-func (b *slowBroker) ReturnExists(ctx context.Context, queue string) (bool, error) {
+func (b *slowBroker) RetryExchangeExists(ctx context.Context, queue string) (bool, error) {
 	b.mu.Lock()
 	b.asked[queue]++
 	b.at++
@@ -126,7 +126,7 @@ func TestInventedNamesShareABudget(t *testing.T) {
 		report := func(user, queue string) {
 			t.Helper()
 			d := wire.Delivery{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: queue, UserID: user}}
-			if err := f.Take(t.Context(), []wire.Delivery{d}); err != nil {
+			if err := f.Handle(t.Context(), []wire.Delivery{d}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -158,7 +158,7 @@ func TestInventedNamesShareABudget(t *testing.T) {
 		if n, _ := names(); n != 5000 {
 			t.Errorf("%d names in all, want 4000 and 1000 that are not known yet", n)
 		}
-		if err := f.Take(t.Context(), []wire.Delivery{deadLetter("proven", "x")}); err != nil {
+		if err := f.Handle(t.Context(), []wire.Delivery{deadLetter("proven", "x")}); err != nil {
 			t.Fatal(err)
 		}
 		report("mallory", "proven")
@@ -224,7 +224,7 @@ func TestOnlyNamesThatGetAPlaceAreAskedFor(t *testing.T) {
 		f.UseReportedNames(retry.NewNames(memstore.New(), g), g)
 		for i := range 5000 {
 			d := wire.Delivery{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: fmt.Sprint("invented.", i), UserID: "mallory"}}
-			must(t, f.Take(t.Context(), []wire.Delivery{d}))
+			must(t, f.Handle(t.Context(), []wire.Delivery{d}))
 			synctest.Wait()
 		}
 		if n := len(b.asked); n < 1000 || n > 1300 {
@@ -246,7 +246,7 @@ func TestAnHonestReportIsKeptWhileTheBudgetIsFull(t *testing.T) {
 		f.UseReportedNames(retry.NewNames(s, g), g)
 		refused := func(queue string) bool {
 			t.Helper()
-			must(t, f.Take(t.Context(), []wire.Delivery{{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: queue, UserID: "shop"}}}))
+			must(t, f.Handle(t.Context(), []wire.Delivery{{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: queue, UserID: "shop"}}}))
 			page, err := s.List(t.Context(), store.Filter{Queue: queue, Limit: 1})
 			must(t, err)
 			return len(page.Records) == 0

@@ -81,10 +81,10 @@ func (in *Intake) Policies() policy.Set { return in.rules.Load().Policies }
 // Way returns how the messages of a policy wait in RabbitMQ; nil: in the store.
 func (in *Intake) Way(policyName string) delay.Way { return in.rules.Load().Ways[policyName] }
 
-// Take decides about a batch and makes it durable. When it returns nil, every message of the
+// Handle decides about a batch and makes it durable. When it returns nil, every message of the
 // batch is durable or was discarded by its policy, and may be acknowledged. On an error none
 // may be, and the caller offers the same batch again.
-func (in *Intake) Take(ctx context.Context, batch []wire.Delivery) error {
+func (in *Intake) Handle(ctx context.Context, batch []wire.Delivery) error {
 	if err := in.begin(ctx, batch); err != nil {
 		return err
 	}

@@ -84,7 +84,7 @@ func TestUnknownConsentIsNoFaultOfAWay(t *testing.T) {
 	f := newHeldFlow(t, s, b)
 	f.hold.UseConsent(&consent{err: errors.New("the management API is down")})
 	report := wire.Delivery{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: "reported", Headers: amqp.Table{}}}
-	if err := f.Take(context.Background(), []wire.Delivery{report}); err != nil {
+	if err := f.Handle(context.Background(), []wire.Delivery{report}); err != nil {
 		t.Fatal(err)
 	}
 	if all := kept(t, s); len(all) != 1 || all[0].Record.State != store.Waiting || len(b.sent) != 0 || len(f.reports) != 0 {

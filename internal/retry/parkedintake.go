@@ -32,8 +32,8 @@ func NewCollector(s store.Store, lost func(queue string), events Listener) *Coll
 // Call it before the first batch.
 func (c *Collector) UseReportedNames(n *Names) { c.names = n }
 
-// Take keeps a batch: see Intake.Take.
-func (c *Collector) Take(ctx context.Context, batch []wire.Delivery) error {
+// Handle keeps a batch: see Intake.Take.
+func (c *Collector) Handle(ctx context.Context, batch []wire.Delivery) error {
 	if err := c.begin(ctx, batch); err != nil {
 		return err
 	}

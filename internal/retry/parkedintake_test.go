@@ -28,7 +28,7 @@ func TestNamesFromAWaitThatEndedShareTheBudget(t *testing.T) {
 				batch = append(batch, wire.Delivery{From: wire.ExchangeDue, Message: wire.Message{RoutingKey: fmt.Sprint(prefix, i)}})
 			}
 		}
-		must(t, c.Take(t.Context(), batch))
+		must(t, c.Handle(t.Context(), batch))
 		counts, err := s.Counts(t.Context())
 		must(t, err)
 		var waiting, nameless int64
@@ -67,7 +67,7 @@ func TestWhatIsCollectedFromRabbitMQ(t *testing.T) {
 	} {
 		s := memstore.New()
 		d := wire.Delivery{From: c.from, Unreadable: c.unreadable, Message: wire.Message{RoutingKey: "q", Headers: headers()}}
-		must(t, retry.NewCollector(s, nil, func(retry.Event) {}).Take(t.Context(), []wire.Delivery{d}))
+		must(t, retry.NewCollector(s, nil, func(retry.Event) {}).Handle(t.Context(), []wire.Delivery{d}))
 		r := kept(t, s)[0].Record
 		if r.State != c.state || !strings.Contains(r.ParkedFor, c.why) || r.Queue != "q" || r.Attempt != 2 || r.Reason != "" || r.Proven {
 			t.Errorf("%s: kept as %+v", name, r)

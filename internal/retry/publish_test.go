@@ -38,7 +38,7 @@ func (a *answers) Send(ctx context.Context, out []wire.Outgoing) func(context.Co
 	}
 }
 
-func (a *answers) BindReturn(_ context.Context, queue string) error {
+func (a *answers) BindRetryExchange(_ context.Context, queue string) error {
 	a.bound = append(a.bound, queue)
 	if a.gone {
 		return wire.ErrQueueGone
@@ -242,9 +242,9 @@ func TestADeletedQueueIsNotEnrolled(t *testing.T) {
 	a := &answers{}
 	g := retry.NewSender(a, anyQueue, func(retry.Event) {})
 	defer g.Close()
-	f := newFlow(memstore.New())
+	f := newIntake(memstore.New())
 	f.UseReportedNames(nil, g)
-	must(t, f.Take(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
+	must(t, f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
 	if yes, _ := g.Enrolled("q"); !yes {
 		t.Fatal("a dead letter's queue is not enrolled")
 	}

@@ -50,7 +50,7 @@ func TestWhatWaitsInRabbitMQIsPublishedAsItsWaySays(t *testing.T) {
 	for _, unchecked := range []bool{false, true} {
 		w := &ticketed{longest: time.Second, Ticket: delay.Ticket{Exchange: "e", RoutingKey: "k", Expiration: "1000", Headers: amqp.Table{"x-delay": int64(7)}, Unchecked: unchecked}}
 		f, _ := newTicketedFlow(memstore.New(), b, w)
-		must(t, f.Take(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
+		must(t, f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
 		o := b.sent[len(b.sent)-1]
 		if o.Exchange != "e" || o.RoutingKey != "k" || o.Unchecked != unchecked || o.Message.Expiration != "1000" || o.Message.Headers["x-delay"] != int64(7) || o.Message.Headers[wire.HeaderID] != o.ID {
 			t.Errorf("it was published as %+v, %+v", o, o.Message)
@@ -82,7 +82,7 @@ func TestALateConfirmOfAnExpiringQueueIsNotBelieved(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := memstore.New()
 			f, hold := newTicketedFlow(s, &slowly{after: c.after}, &ticketed{longest: time.Hour, Ticket: delay.Ticket{Exchange: "e", First: &delay.Topology{}, Within: time.Second}})
-			must(t, f.Take(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
+			must(t, f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
 			if n := len(kept(t, s)); n != c.kept {
 				t.Errorf("confirmed after %s: %d are kept, want %d", c.after, n, c.kept)
 			}
@@ -98,7 +98,7 @@ func TestADeletedDelayQueueIsDeclaredAgain(t *testing.T) {
 	f, _ := newTicketedFlow(s, b, &ticketed{longest: time.Hour, Ticket: delay.Ticket{Exchange: "e", First: &delay.Topology{}, Within: time.Hour}})
 	for i, answer := range []error{nil, wire.ErrUnroutable, nil} {
 		b.answer = answer
-		must(t, f.Take(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
+		must(t, f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
 		if want := []int{2, 2, 4}[i]; b.declared != want {
 			t.Errorf("%d declarations after message %d, want %d", b.declared, i, want)
 		}
@@ -116,7 +116,7 @@ func TestADelayOfItsOwnHoldsUpNoOther(t *testing.T) {
 		w := &ticketed{longest: time.Hour, blocks: blocks, Ticket: delay.Ticket{Exchange: "e"}, delays: new([]time.Duration)}
 		policies := policy.Set{{Name: "p", Queues: []string{"q"}, Attempts: 3, Backoff: policy.Fixed(2 * time.Second)}}
 		f := retry.NewIntake(s, retry.Rules{Policies: policies, Ways: map[string]delay.Way{"p": w}}, retry.NewDelayQueues(b, func() policy.Set { return policies }, func(string, error) {}), func(retry.Event) {})
-		must(t, f.Take(t.Context(), []wire.Delivery{{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: "q", Headers: amqp.Table{wire.HeaderDelay: int64(500)}}}}))
+		must(t, f.Handle(t.Context(), []wire.Delivery{{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: "q", Headers: amqp.Table{wire.HeaderDelay: int64(500)}}}}))
 		if len(b.sent) != want || len(kept(t, s)) != 1-want {
 			t.Errorf("blocks %v: %d wait in RabbitMQ, %d in the store", blocks, len(b.sent), len(kept(t, s)))
 		}
@@ -129,13 +129,13 @@ func TestANewConnectionBringsOtherBatches(t *testing.T) {
 	b, s := &faulty{}, &failing{Store: memstore.New(), err: store.ErrFull}
 	f := newHeldFlow(t, s, b)
 	must(t, f.Connected(t.Context()))
-	if err := f.Take(t.Context(), []wire.Delivery{deadLetter("q", "first"), deadLetter("kept", "x")}); err == nil {
+	if err := f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "first"), deadLetter("kept", "x")}); err == nil {
 		t.Fatal("a full store kept it")
 	}
 	f.Disconnected()
 	s.err = nil
 	must(t, f.Connected(t.Context()))
-	must(t, f.Take(t.Context(), []wire.Delivery{deadLetter("q", "second")}))
+	must(t, f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "second")}))
 	if len(b.sent) != 2 || string(b.sent[1].Message.Body) != "second" {
 		t.Errorf("%d were sent, want another of the second connection", len(b.sent))
 	}
