@@ -2,7 +2,7 @@ package broker
 
 import "sync/atomic"
 
-// gate counts body bytes that were read and not yet taken.
+// byteLimit counts bytes of bodies that were read and are in no batch yet.
 type byteLimit struct {
 	buffered atomic.Int64
 	freed    chan struct{}
@@ -11,7 +11,7 @@ type byteLimit struct {
 	idle     atomic.Bool // the intake waits for a message: one of any size may be read
 }
 
-// maxBuffered bodies may be in memory unread by the intake.
+// maxBuffered bounds the bodies, in bytes, that are read before the intake needs them.
 const maxBuffered = 32 << 20
 
 func (l *byteLimit) init() { l.freed, l.lifted = make(chan struct{}, 1), make(chan struct{}) }
@@ -33,7 +33,7 @@ func (l *byteLimit) add(n int) (waited bool) {
 	return waited
 }
 
-// taken counts n bytes out.
+// remove counts n bytes that are in a batch now.
 func (l *byteLimit) remove(n int) {
 	l.buffered.Add(-int64(n))
 	l.signal()

@@ -85,7 +85,7 @@ func doubledEntry(header, value []byte) string {
 	return ""
 }
 
-// named takes the name off an entry of a table; the value has a byte at least.
+// cutName cuts the name off an entry of a table; the value has at least one byte.
 func cutName(t []byte) (name, value []byte, ok bool) {
 	n := 1 + int(t[0])
 	if len(t) < n+1 {

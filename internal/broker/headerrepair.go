@@ -16,7 +16,7 @@ const (
 // entries for the client. It is on parked messages only.
 const HeaderUnreadable = "x-redrive-unreadable"
 
-// repaired is what was changed so that a message can be read at all.
+// headerRepair is what was changed in a message's headers so that the client can read it.
 type headerRepair struct {
 	note       string // it can be published again, except for this
 	unreadable string // it cannot be published again as it was, for this reason
@@ -82,7 +82,7 @@ func repairHeader(p []byte) ([]byte, headerRepair) {
 	return append(out, after...), headerRepair{doubled: m.doubled, unreadable: fmt.Sprintf("it has %d headers, more than the %d that the AMQP client can send; they are kept as bytes", entries, maxElements)}
 }
 
-// long takes a 32 bit length and that many bytes.
+// cutLong cuts off a 32 bit length and that many bytes.
 func cutLong(p []byte) (content, rest []byte, ok bool) {
 	if len(p) < 4 || uint64(len(p)-4) < uint64(binary.BigEndian.Uint32(p)) {
 		return nil, nil, false
@@ -91,7 +91,7 @@ func cutLong(p []byte) (content, rest []byte, ok bool) {
 	return p[4:n], p[n:], true
 }
 
-// sizes of the values that have one.
+// valueSizes are the sizes, in bytes, of the value types that have a fixed one.
 var valueSizes = map[byte]int{'t': 1, 'b': 1, 'B': 1, 's': 2, 'u': 2, 'I': 4, 'i': 4, 'l': 8, 'L': 8, 'f': 4, 'd': 8, 'D': 5, 'T': 8, 'V': 0}
 
 // repairValue turns L into l within a value, and tells whether the client can read

@@ -70,7 +70,7 @@ func TestHeadersAreRepairedOnlyWhereTheClientCannotReadThem(t *testing.T) {
 	}
 }
 
-// Whatever comes, repairing does not panic, and what is repaired needs no more.
+// Whatever arrives, the repair does not panic, and repaired headers need no second one.
 func FuzzHeaderRepair(f *testing.F) {
 	f.Add(header(entry("a", 'L', make([]byte, 8))))
 	f.Add(header(entry("a", 'A', nested(maxNesting+2))))

@@ -153,7 +153,7 @@ func (i *Intake) startWatching(ctx context.Context, conn *amqp.Connection, frame
 	return stop, running
 }
 
-// widening is by how much a window is larger than the one before. Each step waits
+// windowGrowth is how many times larger each window is than the one before. Each step waits
 // until nothing is outstanding, so there should be few.
 const windowGrowth = 8
 

@@ -174,7 +174,7 @@ func (l *link) keep(ctx context.Context, wrap func(net.Conn) net.Conn, use func(
 	}
 }
 
-// permanent marks an error that trying again does not repair.
+// permanentError marks an error that connecting again does not repair.
 type permanentError struct{ error }
 
 func (p permanentError) Unwrap() error { return p.error }
@@ -278,7 +278,7 @@ func dial(ctx context.Context, c *Config, last string, wrap func(net.Conn) net.C
 	return nil, "", failed
 }
 
-// unreached is why none of several brokers could be connected to.
+// unreachedError is why none of several brokers could be connected to.
 type unreachedError []error
 
 func (u unreachedError) Error() string {

@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// these have no listener.
+// unusedAddresses have no listener.
 const unusedAddresses = "amqp://127.0.0.1:1/,amqp://127.0.0.1:2/"
 
 // A connection that ends goes on at another broker, and says which.

@@ -15,8 +15,8 @@ const (
 	batchBytes = 8 << 20
 )
 
-// gathering makes batches of whatever has arrived, so that their size follows
-// the load: one message when there is one, hundreds in a storm.
+// batcher makes batches of the deliveries that have arrived, so that their size follows the
+// load: one message when there is one, hundreds in a storm.
 type batcher struct {
 	deliveries <-chan amqp.Delivery
 	frames     *intakeConn
@@ -26,8 +26,8 @@ type batcher struct {
 	ahead      *amqp.Delivery // did not fit the last batch
 }
 
-// gather lets deliveries pile up while a batch is being taken: amqp091-go hands
-// them over one by one, so that without it every batch would be of one message.
+// newBatcher buffers deliveries while a batch is being stored: amqp091-go passes them on one by
+// one, so that without a buffer every batch would be of one message.
 func newBatcher(deliveries <-chan amqp.Delivery, frames *intakeConn, ch *amqp.Channel, tag string) *batcher {
 	arrived := make(chan amqp.Delivery, maxBatch)
 	go func() { // ends when the client closes deliveries; drain waits for it
@@ -39,11 +39,11 @@ func newBatcher(deliveries <-chan amqp.Delivery, frames *intakeConn, ch *amqp.Ch
 	return &batcher{deliveries: arrived, frames: frames, ch: ch, tag: tag}
 }
 
-// waiting tells whether next would not wait.
+// hasMore tells whether next would not wait.
 func (b *batcher) hasMore() bool { return b.ahead != nil || len(b.deliveries) > 0 }
 
-// next waits for a message and adds those that are there already. more is false
-// when there will be no other batch.
+// next waits for a message and adds those that have arrived already. more is false when there
+// will be no other batch.
 func (b *batcher) next(ctx context.Context) (batch []wire.Delivery, last uint64, more bool) {
 	if ctx.Err() != nil {
 		return nil, 0, false // messages of a dead connection are delivered again

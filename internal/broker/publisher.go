@@ -118,9 +118,9 @@ func (p *Publisher) current(ctx context.Context) (*amqp.Connection, error) {
 	}
 }
 
-// alone is the body size, in bytes, from which a message is sent on a channel of its own.
-// One over RabbitMQ's limit (16 MiB by default from 4.0) ends the channel, and what
-// was unanswered on it would have to be sent twice.
+// largeMessage is the body size, in bytes, from which a message is sent on a channel of its
+// own. A body over RabbitMQ's limit (16 MiB by default from 4.0) closes the channel, and
+// unanswered messages on it would have to be sent twice.
 const largeMessage = 1 << 20
 
 // Send publishes persistent and mandatory (but for Unchecked), in order for each destination

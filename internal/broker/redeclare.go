@@ -17,7 +17,7 @@ var (
 	parkedNames = declaredNames{[]string{wire.ExchangeParked}, []string{wire.QueueParked}}
 )
 
-// OwnNames are those that Intake.Restored can receive.
+// OwnNames returns the names that Intake.Redeclared can receive.
 func OwnNames() (all []string) {
 	for _, n := range []declaredNames{intakeNames, parkedNames} {
 		for _, e := range n.exchanges {
@@ -30,8 +30,8 @@ func OwnNames() (all []string) {
 	return all
 }
 
-// restore declares again what somebody deleted, and binds all of it: RabbitMQ shows no
-// bindings to its clients. What was missing is in Restored.
+// redeclare declares again what was deleted, and binds all of it: RabbitMQ shows no bindings to
+// its clients. Redeclared receives what was missing.
 func (i *Intake) redeclare(conn *amqp.Connection) error {
 	missing, err := i.names.missing(conn)
 	if err != nil {

@@ -43,16 +43,16 @@ type session struct {
 	answered time.Time                    // when underWay became shorter, or was empty
 }
 
-// RabbitMQ lets its reader of a connection pass firstCredit messages to a channel, and
-// moreCredit each time that the channel has handled so many (credit_flow_default_credit). A
-// channel that waits for a queue grants nothing, and at the last one the reader reads nothing
-// more from the whole connection. With up to noWaitUnderWay without an answer no channel waits: a
-// quorum queue makes it wait from 32 on (quorum_commands_soft_limit).
+// RabbitMQ lets the reader of a connection pass firstCredit messages to a channel, and
+// moreCredit each time that the channel has handled that many (credit_flow_default_credit). A
+// channel that waits for a queue grants no credit, and without credit the reader reads nothing
+// more from the whole connection. With up to noWaitUnderWay messages without an answer no
+// channel waits: a quorum queue makes it wait from 32 on (quorum_commands_soft_limit).
 // [measured on 3.10.8 and 4.3.6: TestAQueueThatHangsHoldsUpNoOther]
 const firstCredit, moreCredit, noWaitUnderWay = 400, 200, 16
 
-// room waits until one more message cannot use up RabbitMQ's credit, whatever becomes of the
-// queue, until the channel ends, or until ctx does.
+// room waits until one more message cannot use up RabbitMQ's credit, whatever the queue does,
+// until the channel ends, or until ctx does.
 func (s *session) room(ctx context.Context) error {
 	for {
 		s.mu.Lock()

@@ -27,7 +27,7 @@ type Subscriber struct {
 	closing sync.WaitGroup
 }
 
-// shared is one connection, and what repairs the deliveries on it.
+// sharedConn is the connection that all queues share, with what repairs the deliveries on it.
 type sharedConn struct {
 	conn   *amqp.Connection
 	frames *intakeConn
@@ -38,7 +38,7 @@ func NewSubscriber(c Config) *Subscriber {
 	return &Subscriber{link: link{Config: c}, changed: make(chan struct{})}
 }
 
-// ConsumeOptions is a queue to consume.
+// ConsumeOptions name a queue to consume, and how.
 type ConsumeOptions struct {
 	Queue    string
 	Prefetch int // messages unacknowledged at most
@@ -108,10 +108,10 @@ func (s *Subscriber) current(ctx context.Context) (now *sharedConn, consumer str
 	}
 }
 
-// Consume calls use with one subscription after the other, consuming again for as long as
-// it takes, until ctx ends. use returns when it has settled what it took, or can no longer;
-// what it has not settled goes back to the queue. It returns an error only before it has
-// consumed once, for what a person must correct. Safe for concurrent use.
+// Consume calls use with one subscription after the other, and consumes again for as long as it
+// takes, until ctx ends. use returns when it has settled its messages, or can no longer; what
+// it has not settled is requeued. Consume returns an error only before it has consumed once,
+// and only for what a person must correct. Safe for concurrent use.
 func (s *Subscriber) Consume(ctx context.Context, q ConsumeOptions, use func(Subscription)) error {
 	said := ""
 	for worked, wait := false, minReconnectWait; ; wait = min(2*wait, maxReconnectWait) {
@@ -144,8 +144,8 @@ func (s *Subscriber) Consume(ctx context.Context, q ConsumeOptions, use func(Sub
 	}
 }
 
-// subscribe consumes on a channel of its own until that or ctx ends. consumed: it could
-// begin.
+// subscribe consumes on a channel of its own until that or ctx ends. consumed tells whether it
+// could begin.
 func (s *Subscriber) subscribe(ctx context.Context, now *sharedConn, consumer string, q *ConsumeOptions, use func(Subscription)) (consumed bool, err error) {
 	c, err := s.begin(ctx, now.conn, consumer, q)
 	if err != nil {
@@ -173,7 +173,7 @@ func (s *Subscriber) subscribe(ctx context.Context, now *sharedConn, consumer st
 	}
 }
 
-// consuming is a channel with a consumer.
+// consumerChannel is a channel with its consumer.
 type consumerChannel struct {
 	ch         *amqp.Channel
 	deliveries <-chan amqp.Delivery
@@ -181,8 +181,8 @@ type consumerChannel struct {
 	cancelled  <-chan string
 }
 
-// begin opens a channel and consumes on it. When ctx ends first it is left behind: RabbitMQ
-// 4.3 takes a minute to say that the node of a classic queue is down.
+// begin opens a channel and consumes on it. When ctx ends first, the attempt is abandoned:
+// RabbitMQ 4.3 takes a minute to answer that the node of a classic queue is down.
 func (s *Subscriber) begin(ctx context.Context, conn *amqp.Connection, consumer string, q *ConsumeOptions) (*consumerChannel, error) {
 	type begun struct {
 		c   *consumerChannel
@@ -226,8 +226,8 @@ func consume(conn *amqp.Connection, consumer string, q *ConsumeOptions) (*consum
 	return c, nil
 }
 
-// ending waits until nothing more can be acknowledged, and says why; nil where the channel
-// was closed in order.
+// ending waits until nothing more can be acknowledged, and returns why; nil when the channel
+// was closed cleanly.
 func (c *consumerChannel) ending(q *ConsumeOptions) error {
 	if _, byServer := <-c.cancelled; byServer { // it closes with the channel
 		return errCancelled
@@ -242,15 +242,15 @@ func (c *consumerChannel) ending(q *ConsumeOptions) error {
 	return explain(e)
 }
 
-// errCancelled: RabbitMQ has cancelled the consumer, and says nothing of why.
+// errCancelled: RabbitMQ has cancelled the consumer, without a reason.
 var errCancelled = errors.New("RabbitMQ cancelled the consumer")
 
-// leave ends the channel, so that what is not settled goes back to the queue: in order when
-// ctx has ended. It waits for RabbitMQ no longer than closeLimit, as other queues are
-// consumed on the same connection; what it leaves behind ends with that.
+// leave closes the channel, so that unsettled messages are requeued: cleanly when ctx has
+// ended. It waits for RabbitMQ no longer than closeLimit, as other queues are consumed on the
+// same connection; an abandoned close ends with that.
 //
-// A late acknowledgement on a channel whose consumer RabbitMQ cancelled makes the dead
-// consumer take messages again, so the channel is closed then too.
+// A late acknowledgement on a channel whose consumer RabbitMQ cancelled makes the dead consumer
+// receive messages again, so the channel is closed then too.
 func (s *Subscriber) leave(ctx context.Context, now *sharedConn, c *consumerChannel, consumer, queue string) {
 	var drained sync.WaitGroup
 	drained.Go(func() { // or amqp091-go could not close
@@ -275,14 +275,14 @@ func (s *Subscriber) leave(ctx context.Context, now *sharedConn, c *consumerChan
 	}
 }
 
-// timedOut is what RabbitMQ does to a consumer that is too slow, and what to do about it.
+// timedOut is the error of a consumer that exceeded consumer_timeout, with the remedy.
 func timedOut(q *ConsumeOptions) error {
 	return hint.Errorf(fmt.Sprintf("set Prefetch (now %d) to Concurrency, limit handlers with Timeout, or raise consumer_timeout: docs/explanation/prefetch.md", q.Prefetch),
 		"a message of queue %q was not acknowledged within RabbitMQ's consumer_timeout, which counts from its delivery: all unacknowledged messages are delivered again", q.Queue)
 }
 
-// wasCancelled finds out why RabbitMQ has cancelled the consumer: that is how 4.3 ends one
-// of a quorum queue after consumer_timeout.
+// wasCancelled finds out why RabbitMQ has cancelled the consumer: from 4.3 on that is how it
+// ends one of a quorum queue after consumer_timeout.
 func wasCancelled(conn *amqp.Connection, q *ConsumeOptions) error {
 	answer := make(chan error, 1)
 	go func() { // it ends with the connection, if not before
@@ -303,11 +303,11 @@ func wasCancelled(conn *amqp.Connection, q *ConsumeOptions) error {
 	return fmt.Errorf("RabbitMQ cancelled the consumer of queue %q, which is still there: it has moved to another node, or %w", q.Queue, timedOut(q))
 }
 
-// requeueUnsettled ends the consumer in order. A quorum queue's channel may still hold back
-// many acknowledgements, which its end would undo: each answer about the queue is
-// time in which they leave, so the consumer is cancelled after them and not before.
-// [seen on 3.10.8 and 4.3.6] And what a closing channel leaves counts as a failed
-// delivery; what is nacked does not. [measured on 4.3.6]
+// requeueUnsettled ends the consumer cleanly. A quorum queue's channel may still hold back many
+// acknowledgements, which closing it would undo: each answer about the queue is time in which
+// they are written, so the consumer is cancelled after them and not before. [seen on 3.10.8 and
+// 4.3.6] And messages that a closing channel leaves count as failed deliveries; nacked ones do
+// not. [measured on 4.3.6]
 func requeueUnsettled(ch *amqp.Channel, consumer, queue string, drained *sync.WaitGroup) {
 	ask := func() { _, _ = ch.QueueDeclarePassive(queue, true, false, false, false, nil) }
 	ask()

@@ -22,7 +22,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// dialOne connects to one broker. wrap is put around what carries AMQP frames, so above
+// dialOne connects to one broker. wrap wraps the connection that carries AMQP frames, above
 // TLS: the TLS handshake is made here, and amqp091-go sees a plain connection.
 func dialOne(ctx context.Context, c *Config, rawURL string, wrap func(net.Conn) net.Conn) (*amqp.Connection, error) {
 	failed := func(err error) error {
@@ -85,7 +85,8 @@ func (c *Config) external(uri *amqp.URI) bool {
 		slices.ContainsFunc(c.AMQP.SASL, func(a amqp.Authentication) bool { return a.Mechanism() == "EXTERNAL" })
 }
 
-// security is how to speak TLS to a broker; nil: not at all. Its files are read again.
+// security returns the TLS settings for a broker; nil: no TLS. Its files are read again each
+// time.
 func (c *Config) security(uri *amqp.URI) (*tls.Config, error) {
 	if uri.Scheme != "amqps" {
 		return nil, nil
@@ -122,8 +123,8 @@ func connect(ctx context.Context, dial func(network, addr string) (net.Conn, err
 	return tlsConn{above, conn}, nil
 }
 
-// dialWithin opens a network connection. A dialer of the user's that does not return is
-// left behind, and what it returns later is closed.
+// dialWithin makes the network connection. A dialer of the user's that does not return is
+// abandoned, and the connection that it returns later is closed.
 func dialWithin(ctx context.Context, dial func(network, addr string) (net.Conn, error), network, addr string, within time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -152,8 +153,8 @@ func dialWithin(ctx context.Context, dial func(network, addr string) (net.Conn, 
 	}
 }
 
-// secured ends as a plain connection does: the farewell of TLS could wait for a broker
-// that reads nothing, and AMQP has one of its own.
+// tlsConn closes as a plain connection does: a close_notify of TLS could wait for a broker that
+// reads nothing, and AMQP has a close of its own.
 type tlsConn struct {
 	*tls.Conn
 	under net.Conn
@@ -161,7 +162,8 @@ type tlsConn struct {
 
 func (c tlsConn) Close() error { return c.under.Close() }
 
-// unsecured notices that what answers is TLS: to a client without, an alert.
+// plainConn notices that the other side speaks TLS: it answers a client that does not with an
+// alert.
 type plainConn struct {
 	net.Conn
 	begun bool
@@ -180,12 +182,12 @@ func (c *plainConn) Read(b []byte) (int, error) {
 // tlsAlertRecord is the type of a TLS record; no AMQP frame has it.
 const tlsAlertRecord = 21
 
-// alert begins what the other side of a TLS connection says is wrong.
+// tlsAlertPrefix begins Go's text for an alert of the other side of a TLS connection.
 const tlsAlertPrefix = "remote error: tls: "
 
-// refused tells why RabbitMQ ends a TLS connection before AMQP begins: in TLS 1.3 it has
-// refused a client certificate only then. What it says of that is lost where its reset
-// is faster. external: SASL EXTERNAL was among what it was offered.
+// explainTLSEnd explains why RabbitMQ closes a TLS connection before AMQP begins: in TLS 1.3 it
+// refuses a client certificate only then. Its alert is lost where its reset is faster. external
+// tells whether SASL EXTERNAL was among the mechanisms offered.
 func explainTLSEnd(err error, external bool) error {
 	var e *amqp.Error
 	if external && errors.As(err, &e) && e.Code == amqp.AccessRefused && e.Server {

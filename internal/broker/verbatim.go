@@ -12,7 +12,7 @@ import (
 // that it does not know. So the client that takes sees no properties at all, and
 // the client that publishes sends none; their bytes go past both.
 
-// properties of a content header: the flags that say which there are, and they.
+// propertiesOffset is where in a content header the properties begin: flags, then values.
 const propertiesOffset = 12
 
 // keepRaw keeps the properties of the content header in frame for takeRaw, and
@@ -27,7 +27,7 @@ func (c *intakeConn) keepRaw(payload []byte) []byte {
 	return reframe(c.frame, append(payload[:propertiesOffset:propertiesOffset], 0, 0))
 }
 
-// takeRaw hands out the properties of a delivery, once.
+// takeRaw returns the properties of a delivery, once.
 func (c *intakeConn) takeRaw(tag uint64) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -112,9 +112,9 @@ const (
 	flagLast         = 1 << 2
 )
 
-// republishable is properties without what RabbitMQ put there for the one
-// delivery, and without a user-id that is not user's, which it would refuse: then
-// lost is true. What is not understood stays as it is.
+// republishable returns properties without what RabbitMQ added for this delivery, and without
+// the user-id of another user, which RabbitMQ would refuse: then lost is true. What cannot be
+// parsed stays as it is.
 func republishable(p []byte, user string) (out []byte, lost bool) {
 	if len(p) < 2 {
 		return p, false
@@ -163,8 +163,8 @@ func republishable(p []byte, user string) (out []byte, lost bool) {
 	return append(out, rest...), lost
 }
 
-// withoutCounts is a header table without RabbitMQ's counts of deliveries, which
-// would be shown as if they were true of the new queue too.
+// withoutCounts returns a header table without RabbitMQ's counts of deliveries, which would
+// look as if they were counts of the new queue.
 func withoutCounts(table []byte) []byte {
 	out := make([]byte, 0, len(table))
 	for t := table; len(t) > 0; {

@@ -20,8 +20,8 @@ type coalescingConn struct {
 	done      chan struct{}
 }
 
-// gathered is how much may gather before Write waits: a broker that reads slowly must
-// not fill our memory.
+// maxCoalesced is how many bytes are buffered before Write waits: a broker that reads slowly
+// must not fill our memory.
 const maxCoalesced = 1 << 20
 
 func newCoalescingConn(c net.Conn) *coalescingConn {
@@ -48,8 +48,8 @@ func (c *coalescingConn) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// unbound lets writes gather without a limit, or ends that. It is for a connection that
-// an alarm blocks: what is published there is one message at most, and heartbeats.
+// setUnbounded turns the buffer's limit off and on. It is off while an alarm blocks the
+// connection: then there is at most one message in the buffer, and heartbeats.
 func (c *coalescingConn) setUnbounded(yes bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

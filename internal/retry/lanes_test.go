@@ -241,7 +241,7 @@ func TestAStuckLaneIsNamed(t *testing.T) {
 		if len(s.told) == 0 || strings.Join(s.told, "; ") != strings.Repeat("; q to queue dead: not confirmed", len(s.told))[2:] {
 			t.Fatalf("told of %q", s.told)
 		}
-		if rests := s.loop.Resting(); len(rests) != 1 || rests[0].String() != "q to queue dead" {
+		if rests := s.loop.BackingOff(); len(rests) != 1 || rests[0].String() != "q to queue dead" {
 			t.Errorf("%v rest", rests)
 		}
 		for left := 1; left > 0; time.Sleep(100 * time.Millisecond) { // until it is not claimed
@@ -254,7 +254,7 @@ func TestAStuckLaneIsNamed(t *testing.T) {
 		}
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
-		if last := s.told[len(s.told)-1]; last != "q to queue dead: <nil>" || len(s.loop.Resting()) != 0 {
+		if last := s.told[len(s.told)-1]; last != "q to queue dead: <nil>" || len(s.loop.BackingOff()) != 0 {
 			t.Errorf("its messages are gone, and told was at last %q", last)
 		}
 	})

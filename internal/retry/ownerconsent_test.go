@@ -52,7 +52,7 @@ func TestAReportIsParkedOnlyByWhatRabbitMQSaidSince(t *testing.T) {
 			switch {
 			case f.Park != "":
 				got = parked
-			case errors.Is(f.Err, retry.ErrUnknown):
+			case errors.Is(f.Err, retry.ErrConsentUnknown):
 				got = unknown
 			case f.Err != nil:
 				got = asked
@@ -70,7 +70,7 @@ func answered(t *testing.T, g *retry.Sender, claims []store.Claim) (fates []retr
 	t.Helper()
 	for range 50 {
 		fates = g.Send(context.Background(), claims[0].Record.Queue, claims)(context.Background())
-		if !errors.Is(fates[0].Err, retry.ErrAsked) {
+		if !errors.Is(fates[0].Err, retry.ErrLookupPending) {
 			break
 		}
 		<-time.After(10 * time.Millisecond)

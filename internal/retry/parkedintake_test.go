@@ -21,7 +21,7 @@ func TestNamesFromAWaitThatEndedShareTheBudget(t *testing.T) {
 		s, g := memstore.New(), retry.NewSender(&slowBroker{asked: map[string]int{}}, anyQueue, func(retry.Event) {})
 		defer g.Close()
 		c := retry.NewCollector(s, nil, func(retry.Event) {})
-		c.UseReportedNames(retry.NewNames(s, g))
+		c.UseReportedNames(retry.NewReportedNames(s, g))
 		var batch []wire.Delivery
 		for i := range 3000 {
 			for _, prefix := range []string{"\xffinvented-", "invented-"} {

@@ -209,7 +209,7 @@ func TestNothingIsPublishedWhereItMayNotGo(t *testing.T) {
 			return g.Send(context.Background(), c.queue, []store.Claim{d})(context.Background())
 		}
 		fates := send()
-		if errors.Is(fates[0].Err, retry.ErrAsked) {
+		if errors.Is(fates[0].Err, retry.ErrLookupPending) {
 			<-asked
 			fates = send()
 		}

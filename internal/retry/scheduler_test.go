@@ -344,7 +344,7 @@ func TestARestOfAQueueThatNothingWaitsForIsForgotten(t *testing.T) {
 		}
 		time.Sleep(10 * time.Minute)
 		var resting []string
-		for _, lane := range l.Resting() {
+		for _, lane := range l.BackingOff() {
 			resting = append(resting, lane.String())
 		}
 		slices.Sort(resting)

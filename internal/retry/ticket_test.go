@@ -18,7 +18,7 @@ import (
 
 // ticketed is a way that says the same of each message, and notes the delays.
 type ticketed struct {
-	delay.Ticket
+	ticket  delay.Ticket
 	longest time.Duration
 	blocks  bool
 	delays  *[]time.Duration
@@ -30,17 +30,17 @@ func (w *ticketed) Limits() delay.Limits {
 
 func (w *ticketed) Topology(string) delay.Topology { return delay.Topology{} }
 
-func (w *ticketed) Hold(_ string, d time.Duration) (delay.Ticket, error) {
+func (w *ticketed) Ticket(_ string, d time.Duration) (delay.Ticket, error) {
 	*w.delays = append(*w.delays, d)
-	return w.Ticket, nil
+	return w.ticket, nil
 }
 
-// newTicketedFlow has a policy whose messages wait 2 s by a ticket.
-func newTicketedFlow(s *memstore.Store, b retry.Declarer, w *ticketed) (*retry.Intake, *retry.DelayQueues) {
+// newTicketedIntake has a policy whose messages wait 2 s by a ticket.
+func newTicketedIntake(s *memstore.Store, b retry.Declarer, w *ticketed) (*retry.Intake, *retry.DelayQueues) {
 	w.delays = new([]time.Duration)
 	policies := policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(2 * time.Second), Jitter: policy.None}}
-	hold := retry.NewDelayQueues(b, func() policy.Set { return policies }, func(string, error) {})
-	return retry.NewIntake(s, retry.Rules{Policies: policies, Ways: map[string]delay.Way{"p": w}}, hold, func(retry.Event) {}), hold
+	queues := retry.NewDelayQueues(b, func() policy.Set { return policies }, func(string, error) {})
+	return retry.NewIntake(s, retry.Rules{Policies: policies, Ways: map[string]delay.Way{"p": w}}, queues, func(retry.Event) {}), queues
 }
 
 // A message that is to wait in RabbitMQ is published as its way says, and asked for no
@@ -48,8 +48,8 @@ func newTicketedFlow(s *memstore.Store, b retry.Declarer, w *ticketed) (*retry.I
 func TestWhatWaitsInRabbitMQIsPublishedAsItsWaySays(t *testing.T) {
 	b := &faulty{}
 	for _, unchecked := range []bool{false, true} {
-		w := &ticketed{longest: time.Second, Ticket: delay.Ticket{Exchange: "e", RoutingKey: "k", Expiration: "1000", Headers: amqp.Table{"x-delay": int64(7)}, Unchecked: unchecked}}
-		f, _ := newTicketedFlow(memstore.New(), b, w)
+		w := &ticketed{longest: time.Second, ticket: delay.Ticket{Exchange: "e", RoutingKey: "k", Expiration: "1000", Headers: amqp.Table{"x-delay": int64(7)}, Unchecked: unchecked}}
+		f, _ := newTicketedIntake(memstore.New(), b, w)
 		must(t, f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
 		o := b.sent[len(b.sent)-1]
 		if o.Exchange != "e" || o.RoutingKey != "k" || o.Unchecked != unchecked || o.Message.Expiration != "1000" || o.Message.Headers["x-delay"] != int64(7) || o.Message.Headers[wire.HeaderID] != o.ID {
@@ -81,7 +81,7 @@ func TestALateConfirmOfAnExpiringQueueIsNotBelieved(t *testing.T) {
 	}{{500 * time.Millisecond, 0}, {2 * time.Second, 1}} {
 		synctest.Test(t, func(t *testing.T) {
 			s := memstore.New()
-			f, hold := newTicketedFlow(s, &slowly{after: c.after}, &ticketed{longest: time.Hour, Ticket: delay.Ticket{Exchange: "e", First: &delay.Topology{}, Within: time.Second}})
+			f, hold := newTicketedIntake(s, &slowly{after: c.after}, &ticketed{longest: time.Hour, ticket: delay.Ticket{Exchange: "e", DeclareFirst: &delay.Topology{}, ConfirmWithin: time.Second}})
 			must(t, f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
 			if n := len(kept(t, s)); n != c.kept {
 				t.Errorf("confirmed after %s: %d are kept, want %d", c.after, n, c.kept)
@@ -95,7 +95,7 @@ func TestALateConfirmOfAnExpiringQueueIsNotBelieved(t *testing.T) {
 // kept.
 func TestADeletedDelayQueueIsDeclaredAgain(t *testing.T) {
 	b, s := &faulty{}, memstore.New()
-	f, _ := newTicketedFlow(s, b, &ticketed{longest: time.Hour, Ticket: delay.Ticket{Exchange: "e", First: &delay.Topology{}, Within: time.Hour}})
+	f, _ := newTicketedIntake(s, b, &ticketed{longest: time.Hour, ticket: delay.Ticket{Exchange: "e", DeclareFirst: &delay.Topology{}, ConfirmWithin: time.Hour}})
 	for i, answer := range []error{nil, wire.ErrUnroutable, nil} {
 		b.answer = answer
 		must(t, f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
@@ -113,7 +113,7 @@ func TestADeletedDelayQueueIsDeclaredAgain(t *testing.T) {
 func TestADelayOfItsOwnHoldsUpNoOther(t *testing.T) {
 	for blocks, want := range map[bool]int{false: 1, true: 0} {
 		b, s := &faulty{}, memstore.New()
-		w := &ticketed{longest: time.Hour, blocks: blocks, Ticket: delay.Ticket{Exchange: "e"}, delays: new([]time.Duration)}
+		w := &ticketed{longest: time.Hour, blocks: blocks, ticket: delay.Ticket{Exchange: "e"}, delays: new([]time.Duration)}
 		policies := policy.Set{{Name: "p", Queues: []string{"q"}, Attempts: 3, Backoff: policy.Fixed(2 * time.Second)}}
 		f := retry.NewIntake(s, retry.Rules{Policies: policies, Ways: map[string]delay.Way{"p": w}}, retry.NewDelayQueues(b, func() policy.Set { return policies }, func(string, error) {}), func(retry.Event) {})
 		must(t, f.Handle(t.Context(), []wire.Delivery{{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: "q", Headers: amqp.Table{wire.HeaderDelay: int64(500)}}}}))

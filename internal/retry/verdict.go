@@ -48,7 +48,7 @@ func (in *Intake) decide(ctx context.Context, i int, d *wire.Delivery, rules *Ru
 	if before > 0 {
 		rec.FirstFailed = headers.FirstFailed(m, now)
 	}
-	if o.returned && m.UserID == "" {
+	if o.retried && m.UserID == "" {
 		// We removed user-id when we retried it; only then is this header ours.
 		rec.Message.UserID, _ = m.Headers[wire.HeaderUserID].(string)
 	}
@@ -73,7 +73,7 @@ func (in *Intake) decide(ctx context.Context, i int, d *wire.Delivery, rules *Ru
 	failure := policy.Failure{Queue: o.queue, Reason: o.reason, Attempt: rec.Attempt, Seed: seed(rec.ID, rec.Attempt)}
 	if d.From == wire.ExchangeFailures {
 		rec.Error = headerText(m, wire.HeaderError)
-		failure.Suggested, note = headers.Suggested(m)
+		failure.Suggested, note = headers.SuggestedDelay(m)
 		addNote(rec, note)
 	}
 	v := p.Decide(failure)

@@ -189,7 +189,7 @@ func (s *vhost) open(address string) error {
 		return err
 	}
 	s.openThrottle()
-	names := retry.NewNames(s.store, s.sender)
+	names := retry.NewReportedNames(s.store, s.sender)
 	s.intake.UseReportedNames(names, s.sender)
 	s.collector.UseReportedNames(names)
 	s.scheduler = retry.NewScheduler(s.store, s.sender, s.consumers, s.events, s.Log, s.laneChanged)

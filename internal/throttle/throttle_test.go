@@ -126,7 +126,7 @@ func TestTheWaitGrowsWithTheOutage(t *testing.T) {
 	if err := b.Force("q", "closed", "anna", "", b.now); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.Force("q", throttle.Auto, "anna", "", b.now); err != nil {
+	if err := b.Force("q", throttle.ForceAuto, "anna", "", b.now); err != nil {
 		t.Fatal(err)
 	}
 	b.fail(b.goes(20))

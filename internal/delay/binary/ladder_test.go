@@ -72,7 +72,7 @@ func TestTheLadder(t *testing.T) {
 		topology := l.Topology(queue).With(delay.Topology{Bindings: l.Topology(other).Bindings[len(l.Topology(other).Bindings)-1:]})
 		longest := int64(l.Limits().Longest)
 		wait := time.Duration(rapid.Int64Range(0, longest).Draw(t, "delay") >> rapid.IntRange(0, 40).Draw(t, "shift"))
-		ticket, err := l.Hold(queue, wait)
+		ticket, err := l.Ticket(queue, wait)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,10 +101,10 @@ func TestTheLongestDelay(t *testing.T) {
 	if longest < 8*365*24*time.Hour {
 		t.Errorf("the longest delay is %s", longest)
 	}
-	if ticket, err := l.Hold("q", longest); err != nil || ticket.Delay != longest {
+	if ticket, err := l.Ticket("q", longest); err != nil || ticket.Delay != longest {
 		t.Errorf("%v, %v", ticket.Delay, err)
 	}
-	if _, err := l.Hold("q", longest+1); err == nil {
+	if _, err := l.Ticket("q", longest+1); err == nil {
 		t.Error("a longer one was taken")
 	}
 }

@@ -48,12 +48,12 @@ func TestItExistsWithOtherSettings(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {
 		b.v.Queue("orders", b.queue)
 		topology := b.way.Topology("orders")
-		ticket, err := b.way.Hold("orders", b.delays[0])
+		ticket, err := b.way.Ticket("orders", b.delays[0])
 		if err != nil {
 			t.Fatal(err)
 		}
-		if ticket.First != nil {
-			topology = topology.With(*ticket.First)
+		if ticket.DeclareFirst != nil {
+			topology = topology.With(*ticket.DeclareFirst)
 		}
 		ch := b.v.Channel()
 		differs := func(what string) {
@@ -116,7 +116,7 @@ func TestThePluginKnowsNoMandatory(t *testing.T) {
 		}
 		b := newBench(t, v, line{way: plugin.Way{}, queue: quorum})
 		c := b.work("orders")
-		ticket, err := b.way.Hold("orders", 300*ms)
+		ticket, err := b.way.Ticket("orders", 300*ms)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -141,7 +141,7 @@ func TestThePluginKnowsNoMandatory(t *testing.T) {
 func TestReportedToTheService(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		b := newBench(t, v, line{maker: "Service", way: report.Way{}})
-		ticket, err := b.way.Hold("orders", time.Second)
+		ticket, err := b.way.Ticket("orders", time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -168,7 +168,7 @@ func TestTheWorkQueueIsFull(t *testing.T) {
 			v.Publish("", b.maker, amqp.Publishing{Body: []byte("full")})
 			h := held{since: time.Now(), asked: wait}
 			var err error
-			if h.Ticket, err = b.way.Hold(b.maker, h.asked); err == nil {
+			if h.Ticket, err = b.way.Ticket(b.maker, h.asked); err == nil {
 				err = b.hold(h.Ticket, b.maker, wire.Message{Body: []byte("waiting")})
 			}
 			if err != nil {

@@ -84,7 +84,7 @@ func (b *bench) shortBehindLong(c, other *brokertest.Consumer, tries int) bool {
 		}
 	}
 	sent := b.holdMany("other", short, 1)["other 0"]
-	ticket, err := b.way.Hold("orders", short)
+	ticket, err := b.way.Ticket("orders", short)
 	if err == nil {
 		err = b.hold(ticket, "orders", wire.Message{Body: []byte("short")})
 	}
@@ -135,7 +135,7 @@ func TestTheWorkQueueIsDeleted(t *testing.T) {
 		b.v.DeleteQueue("orders")
 		h := held{since: time.Now(), asked: b.delays[len(b.delays)-1]}
 		var err error
-		if h.Ticket, err = b.way.Hold("orders", h.asked); err == nil {
+		if h.Ticket, err = b.way.Ticket("orders", h.asked); err == nil {
 			err = b.hold(h.Ticket, "orders", wire.Message{RoutingKey: "first", Body: []byte("a"), MessageID: "m"})
 		}
 		if err != nil {
@@ -169,7 +169,7 @@ func TestAVanishedQueueJamsNobody(t *testing.T) {
 		c := b.work("orders")
 		b.v.Publish("", "orders", amqp.Publishing{Body: []byte("o")})
 		for range many {
-			ticket, err := b.way.Hold("vanishing", b.delays[0])
+			ticket, err := b.way.Ticket("vanishing", b.delays[0])
 			if err == nil {
 				err = b.hold(ticket, "vanishing", wire.Message{Body: []byte("v")})
 			}

@@ -88,7 +88,7 @@ func thePlugin(t *testing.T, v *brokertest.VHost) string {
 }
 
 func delayedRetry(_ *testing.T, v *brokertest.VHost) string {
-	if err := (native.Way{}).Limits().Suits(v.Version); err != nil {
+	if err := (native.Way{}).Limits().CheckVersion(v.Version); err != nil {
 		return err.Error()
 	}
 	return ""

@@ -12,70 +12,71 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Enroller makes and finds the retry exchanges of queues.
+// Enroller declares and finds the retry exchanges of queues.
 type Enroller interface {
-	// BindRetryExchange makes the retry exchange of an existing queue and binds it.
+	// BindRetryExchange declares the retry exchange of an existing queue and binds the queue to
+	// it.
 	BindRetryExchange(ctx context.Context, queue string) error
 	// RetryExchangeExists tells whether the queue has a retry exchange.
 	RetryExchangeExists(ctx context.Context, queue string) (bool, error)
 }
 
-// enrolled decides which queues messages may be retried to, whichever way they wait: those
+// enrollment decides which queues messages may be retried to, whichever way they wait: those
 // with a retry exchange. Only what RabbitMQ itself proves, or a policy that names the queue
-// exactly, makes one.
-type enrolled struct {
+// exactly, declares one.
+type enrollment struct {
 	broker   Enroller
 	policies func() policy.Set
 	consent  Consent // nil: RabbitMQ is not asked
 
-	asker *asker
+	lookup *exchangeLookup
 
 	mu     sync.Mutex
 	bound  map[string]bool // queues whose retry exchange was seen in place by this process
 	proven map[string]bool // queues that RabbitMQ has dead-lettered from
 }
 
-// mostEnrolled bounds what is remembered of each kind: queues with names of their own may
-// come and go for years. RabbitMQ is asked again about what was forgotten.
-const mostEnrolled = 10_000
+// maxEnrolled bounds how many queues each map remembers: queues with generated names may come
+// and go for years. RabbitMQ is asked again about a forgotten one.
+const maxEnrolled = 10_000
 
-// note remembers a queue in one of the maps. The caller holds mu.
-func note(queues map[string]bool, queue string) {
-	if !queues[queue] && len(queues) >= mostEnrolled {
+// rememberQueue adds a queue to one of the maps. The caller holds mu.
+func rememberQueue(queues map[string]bool, queue string) {
+	if !queues[queue] && len(queues) >= maxEnrolled {
 		clear(queues)
 	}
 	queues[queue] = true
 }
 
-func newEnrolled(b Enroller, policies func() policy.Set) *enrolled {
-	return &enrolled{broker: b, policies: policies, asker: newAsker(b.RetryExchangeExists), bound: map[string]bool{}, proven: map[string]bool{}}
+func newEnrollment(b Enroller, policies func() policy.Set) *enrollment {
+	return &enrollment{broker: b, policies: policies, lookup: newExchangeLookup(b.RetryExchangeExists), bound: map[string]bool{}, proven: map[string]bool{}}
 }
 
-// is tells from memory whether a queue can be retried to. Where that is not known, RabbitMQ is
-// asked.
-func (e *enrolled) is(queue string) (yes, known bool) {
-	if yes, known, _ = e.settled(queue); known {
+// isEnrolled tells from memory whether messages can be retried to a queue. Where that is not
+// known, it is looked up in RabbitMQ.
+func (e *enrollment) isEnrolled(queue string) (yes, known bool) {
+	if yes, known, _ = e.knownWithoutLookup(queue); known {
 		return yes, true
 	}
-	yes, _, err := e.asker.exists(queue, time.Now().Add(-askRarely))
+	yes, _, err := e.lookup.exists(queue, time.Now().Add(-maxAskAgain))
 	return yes, err == nil
 }
 
-// remembers is is, and asks for no name. That a queue is not enrolled is known only where
-// it is known of its retry exchange and of its owner's consent, and not long since.
-func (e *enrolled) remembers(queue string) (yes, known bool) {
-	yes, known, consent := e.settled(queue)
+// remembers is isEnrolled without a lookup. "Not enrolled" is known only where neither a retry
+// exchange nor the owner's consent existed a short time ago.
+func (e *enrollment) remembers(queue string) (yes, known bool) {
+	yes, known, consent := e.knownWithoutLookup(queue)
 	if known {
 		return yes, true
 	}
-	since := time.Now().Add(-askRarely)
-	yes, known = e.asker.remembers(queue, since)
+	since := time.Now().Add(-maxAskAgain)
+	yes, known = e.lookup.remembers(queue, since)
 	return yes, yes || known && (e.consent == nil || consent.After(since))
 }
 
-// settled tells what RabbitMQ need not be asked for; else as of when the queue's owner has
-// not consented.
-func (e *enrolled) settled(queue string) (yes, known bool, consent time.Time) {
+// knownWithoutLookup answers from policies, memory and consent; otherwise consent is as of when
+// the queue's owner had not consented.
+func (e *enrollment) knownWithoutLookup(queue string) (yes, known bool, consent time.Time) {
 	policies := e.policies()
 	if _, ok := policies.Match(queue); !ok || wire.OwnQueue(queue) {
 		return false, true, consent
@@ -92,17 +93,17 @@ func (e *enrolled) settled(queue string) (yes, known bool, consent time.Time) {
 	return yes, yes, consent
 }
 
-// prove remembers that RabbitMQ has dead-lettered from a queue.
-func (e *enrolled) markProven(queue string) {
+// markProven remembers that RabbitMQ has dead-lettered from a queue.
+func (e *enrollment) markProven(queue string) {
 	e.mu.Lock()
-	note(e.proven, queue)
+	rememberQueue(e.proven, queue)
 	e.mu.Unlock()
 }
 
-// route makes sure that the queue can be retried to, once per process and queue but for
-// those it has forgotten. The zero Result means that it can. due is that of the newest
-// message: whether a queue is enrolled that only a report names must be known since then.
-func (e *enrolled) route(ctx context.Context, queue string, proven bool, due time.Time) Result {
+// route makes sure that messages can be retried to the queue, and remembers that. The zero
+// Result means that they can. due is that of the newest message: for a queue that only a report
+// names, an older answer is not enough.
+func (e *enrollment) route(ctx context.Context, queue string, proven bool, due time.Time) Result {
 	policies := e.policies()
 	if _, ok := policies.Match(queue); !ok || wire.OwnQueue(queue) {
 		return Result{Park: fmt.Sprintf("no policy allows the queue %q", queue)}
@@ -118,7 +119,7 @@ func (e *enrolled) route(ctx context.Context, queue string, proven bool, due tim
 	}
 	if !proven && !policies.Exact(queue) {
 		// A client said that it failed there. That must not enrol a queue.
-		there, asOf, err := e.asker.exists(queue, due)
+		there, asOf, err := e.lookup.exists(queue, due)
 		if err != nil {
 			return Result{Err: err}
 		}
@@ -133,15 +134,15 @@ func (e *enrolled) route(ctx context.Context, queue string, proven bool, due tim
 		e.mu.Lock()
 		delete(e.proven, queue)
 		e.mu.Unlock()
-		e.asker.forget(queue)
+		e.lookup.forget(queue)
 		return Result{Park: fmt.Sprintf("the queue %q does not exist any more", queue)}
 	case err != nil:
 		return Result{Err: fmt.Errorf("binding the retry exchange of queue %q: %w", queue, err)}
 	}
 	e.mu.Lock()
-	note(e.bound, queue)
+	rememberQueue(e.bound, queue)
 	e.mu.Unlock()
-	e.asker.forget(queue) // it would be remembered as there when it is gone
+	e.lookup.forget(queue) // it would be remembered as there when it is gone
 	return Result{}
 }
 
@@ -149,15 +150,15 @@ func (e *enrolled) route(ctx context.Context, queue string, proven bool, due tim
 func (r Result) since(asOf time.Time) Result {
 	if r.Park != "" && (r.asOf.IsZero() || asOf.Before(r.asOf)) {
 		if r.asOf = asOf; r.later == nil {
-			r.later = ErrAsked
+			r.later = ErrLookupPending
 		}
 	}
 	return r
 }
 
-func (e *enrolled) forget(queue string) {
+func (e *enrollment) forget(queue string) {
 	e.mu.Lock()
 	delete(e.bound, queue)
 	e.mu.Unlock()
-	e.asker.forget(queue)
+	e.lookup.forget(queue)
 }

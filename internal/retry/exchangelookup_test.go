@@ -67,7 +67,7 @@ func TestNamesThatOnlyReportsGaveAreAskedBesideTheLoop(t *testing.T) {
 		}
 		for range 3 {
 			for i := range 100 {
-				if f := send(fmt.Sprint("invented.", i), false); !errors.Is(f.Err, retry.ErrAsked) {
+				if f := send(fmt.Sprint("invented.", i), false); !errors.Is(f.Err, retry.ErrLookupPending) {
 					t.Fatalf("before RabbitMQ's answer: %+v", f)
 				}
 			}
@@ -101,7 +101,7 @@ func TestNamesThatOnlyReportsGaveAreAskedBesideTheLoop(t *testing.T) {
 		}
 		// It was enrolled since: what is replayed now must find that out.
 		b.there["invented.1"] = true
-		if f := send("invented.1", false); !errors.Is(f.Err, retry.ErrAsked) {
+		if f := send("invented.1", false); !errors.Is(f.Err, retry.ErrLookupPending) {
 			t.Errorf("with an answer of before: %+v", f)
 		}
 		time.Sleep(2 * time.Second)
@@ -113,7 +113,7 @@ func TestNamesThatOnlyReportsGaveAreAskedBesideTheLoop(t *testing.T) {
 	})
 }
 
-// Names that nothing vouches for share a budget; those that are enrolled, or that
+// ReportedNames that nothing vouches for share a budget; those that are enrolled, or that
 // something is kept for no longer, cost nothing.
 func TestInventedNamesShareABudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -122,7 +122,7 @@ func TestInventedNamesShareABudget(t *testing.T) {
 		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
 		defer g.Close()
 		f := retry.NewIntake(s, retry.Rules{Policies: anyQueue()}, nil, func(retry.Event) {})
-		f.UseReportedNames(retry.NewNames(s, g), g)
+		f.UseReportedNames(retry.NewReportedNames(s, g), g)
 		report := func(user, queue string) {
 			t.Helper()
 			d := wire.Delivery{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: queue, UserID: user}}
@@ -188,7 +188,7 @@ func TestInventedNamesShareABudget(t *testing.T) {
 	})
 }
 
-// Names that a client makes up cost RabbitMQ a bounded number of questions, and a queue
+// ReportedNames that a client makes up cost RabbitMQ a bounded number of questions, and a queue
 // that is asked for among them is soon answered.
 func TestQuestionsAboutInventedNamesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -221,7 +221,7 @@ func TestOnlyNamesThatGetAPlaceAreAskedFor(t *testing.T) {
 		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
 		defer g.Close()
 		f := retry.NewIntake(memstore.New(), retry.Rules{Policies: anyQueue()}, nil, func(retry.Event) {})
-		f.UseReportedNames(retry.NewNames(memstore.New(), g), g)
+		f.UseReportedNames(retry.NewReportedNames(memstore.New(), g), g)
 		for i := range 5000 {
 			d := wire.Delivery{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: fmt.Sprint("invented.", i), UserID: "mallory"}}
 			must(t, f.Handle(t.Context(), []wire.Delivery{d}))
@@ -243,7 +243,7 @@ func TestAnHonestReportIsKeptWhileTheBudgetIsFull(t *testing.T) {
 		defer g.Close()
 		g.UseConsent(c)
 		f := retry.NewIntake(s, retry.Rules{Policies: anyQueue()}, nil, func(retry.Event) {})
-		f.UseReportedNames(retry.NewNames(s, g), g)
+		f.UseReportedNames(retry.NewReportedNames(s, g), g)
 		refused := func(queue string) bool {
 			t.Helper()
 			must(t, f.Handle(t.Context(), []wire.Delivery{{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: queue, UserID: "shop"}}}))
