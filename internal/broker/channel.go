@@ -12,7 +12,7 @@ import (
 // A queue whose leader hangs stops each channel that publishes to it for the first time, at
 // the first message. On one that has published to it before, 400 messages without an answer
 // stop the whole connection, see session.room. [measured on 3.10.8 and 4.3.6 with a suspended
-// leader: TestAQueueThatHangsHoldsUpNoOther] So each destination with messages under way has
+// leader: TestAQueueThatHangsDelaysNoOther] So each destination with messages under way has
 // a channel to itself, and a channel never has so many under way.
 const (
 	// maxChannels is how many destinations can have messages under way at once before they

@@ -67,7 +67,7 @@ func TestChannelsAreBounded(t *testing.T) {
 
 // A channel that nacks is replaced by another, in the same connection, and no message
 // is sent twice for it.
-func TestAChannelThatRefusesIsReplaced(t *testing.T) {
+func TestAChannelThatNacksIsReplaced(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("q", amqp.Table{"x-queue-type": "classic"})
 		v.Queue("full", amqp.Table{"x-queue-type": "classic", "x-max-length": int32(1), "x-overflow": "reject-publish"})
@@ -99,7 +99,7 @@ func leader(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node, do, queue str
 
 // A queue whose leader hangs holds up no other, however many messages are under way to it,
 // whether it was published to before or not.
-func TestAQueueThatHangsHoldsUpNoOther(t *testing.T) {
+func TestAQueueThatHangsDelaysNoOther(t *testing.T) {
 	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 		for _, q := range []string{"q", "new", "used"} {
 			v.Queue(q, amqp.Table{"x-queue-type": "quorum"})
@@ -159,7 +159,7 @@ func TestAQueueThatHangsHoldsUpNoOther(t *testing.T) {
 }
 
 // What could not be published before its Send was given up is not published later.
-func TestWhatIsGivenUpIsNotPublishedLater(t *testing.T) {
+func TestAMessageWhoseSendWasCancelledIsNotPublishedLater(t *testing.T) {
 	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 		v.Queue("stuck", amqp.Table{"x-queue-type": "quorum"})
 		p := publisher(t, v.URL())
@@ -190,7 +190,7 @@ func TestWhatIsGivenUpIsNotPublishedLater(t *testing.T) {
 
 // A queue that does not answer holds up no other: only who wants the answer to a large
 // message waits for it.
-func TestALargeMessageWithoutAnAnswerHoldsUpNoOther(t *testing.T) {
+func TestALargeMessageWithoutAnAnswerDelaysNoOther(t *testing.T) {
 	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 		for _, q := range []string{"stuck", "q"} {
 			v.Queue(q, amqp.Table{"x-queue-type": "quorum"})

@@ -18,7 +18,7 @@ import (
 const unusedAddresses = "amqp://127.0.0.1:1/,amqp://127.0.0.1:2/"
 
 // A connection that ends goes on at another broker, and says which.
-func TestAConnectionGoesOnAtAnotherBroker(t *testing.T) {
+func TestALostConnectionContinuesAtAnotherBroker(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		a, b := brokertest.NewProxy(t, v), brokertest.NewProxy(t, v)
 		connected := make(chan string, 100)
@@ -128,7 +128,7 @@ func TestNoBrokerCanBeReached(t *testing.T) {
 
 // A virtual host that does not exist is for a person to repair, as is one that the user has
 // no rights in; too many connections pass by themselves.
-func TestAVirtualHostThatDoesNotExistIsForAPerson(t *testing.T) {
+func TestAMissingVirtualHostNeedsAPerson(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		user := "nobody-" + v.Name[len(v.Name)-8:]
 		v.User(user, "pw")

@@ -43,7 +43,7 @@ func message(exchange, key, body string, headers amqp.Table) wire.Outgoing {
 
 // One batch with every kind of message: each gets its own answer, whatever
 // becomes of its neighbours, and the good ones arrive once and stay safe.
-func TestEachMessageGetsItsOwnAnswer(t *testing.T) {
+func TestEachMessageOfABatchHasItsOwnResult(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("q", amqp.Table{"x-queue-type": "classic"})
 		v.Queue("full", amqp.Table{"x-queue-type": "classic", "x-max-length": int32(1), "x-overflow": "reject-publish"})
@@ -123,7 +123,7 @@ func TestEachMessageGetsItsOwnAnswer(t *testing.T) {
 
 // A message that came back as unroutable is sent again once its queue is there, on the same
 // channel, and that answer is its own.
-func TestAMessageThatCameBackIsConfirmedOnceItArrives(t *testing.T) {
+func TestAReturnedMessageIsConfirmedOnceItIsRoutable(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		p, ctx := publisher(t, v.URL()), context.Background()
 		out := []wire.Outgoing{message("", "later", "x", nil)}

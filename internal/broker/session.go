@@ -48,7 +48,7 @@ type session struct {
 // channel that waits for a queue grants no credit, and without credit the reader reads nothing
 // more from the whole connection. With up to noWaitUnderWay messages without an answer no
 // channel waits: a quorum queue makes it wait from 32 on (quorum_commands_soft_limit).
-// [measured on 3.10.8 and 4.3.6: TestAQueueThatHangsHoldsUpNoOther]
+// [measured on 3.10.8 and 4.3.6: TestAQueueThatHangsDelaysNoOther]
 const firstCredit, moreCredit, noWaitUnderWay = 400, 200, 16
 
 // room waits until one more message cannot use up RabbitMQ's credit, whatever the queue does,

@@ -36,7 +36,7 @@ func readOnce(t *testing.T, r io.Reader) []byte {
 	return b[:n]
 }
 
-func TestWhatGathersDuringAWriteLeavesInOne(t *testing.T) {
+func TestWritesDuringAWriteAreWrittenAsOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, far := gatherAt(t)
 		for _, want := range []string{"bcdefg", "ijk"} {
@@ -113,7 +113,7 @@ func full(t *testing.T, g *coalescingConn) (waiting <-chan error) {
 	return result
 }
 
-func TestAFullGatheringWaitsForTheOtherEnd(t *testing.T) {
+func TestAFullWriteBufferWaitsForTheOtherEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, far := gatherAt(t)
 		waiting := full(t, g)
@@ -131,7 +131,7 @@ func TestAFullGatheringWaitsForTheOtherEnd(t *testing.T) {
 	})
 }
 
-func TestCloseReleasesWhoWaits(t *testing.T) {
+func TestCloseReleasesWaitingWriters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, _ := gatherAt(t)
 		waiting := full(t, g)

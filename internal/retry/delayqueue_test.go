@@ -97,7 +97,7 @@ func (f *failing) Add(ctx context.Context, r []*store.Record) error {
 
 // A batch that cannot be kept is offered again; what RabbitMQ has of it already is
 // not given to it twice.
-func TestABatchThatIsOfferedAgainIsHeldOnce(t *testing.T) {
+func TestABatchThatIsOfferedAgainIsDelayedOnce(t *testing.T) {
 	ctx := context.Background()
 	b, s := &faulty{}, &failing{Store: memstore.New(), err: store.ErrFull}
 	f := newHeldFlow(t, s, b)
@@ -222,7 +222,7 @@ func TestWhatWaitsInRabbitMQIsInTheLedger(t *testing.T) {
 
 // A message without an answer is kept in the store; what RabbitMQ has confirmed by then is not
 // kept there as well.
-func TestOnlyWhatHasNoAnswerIsKept(t *testing.T) {
+func TestOnlyUnconfirmedMessagesAreStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, s := &faulty{stuck: "q"}, memstore.New()
 		f := newHeldFlow(t, s, b)

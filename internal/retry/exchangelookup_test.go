@@ -55,7 +55,7 @@ func claim(queue string, proven bool) []store.Claim {
 
 // The goroutine that retries never waits for RabbitMQ's word on a name that only a report
 // gave. Many are asked at once, each once, and "not there" is remembered.
-func TestNamesThatOnlyReportsGaveAreAskedBesideTheLoop(t *testing.T) {
+func TestNamesThatOnlyReportsGaveAreLookedUpBesideTheScheduler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{takes: time.Second, there: map[string]bool{"enrolled": true}, asked: map[string]int{}}
 		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
@@ -190,7 +190,7 @@ func TestInventedNamesShareABudget(t *testing.T) {
 
 // ReportedNames that a client makes up cost RabbitMQ a bounded number of questions, and a queue
 // that is asked for among them is soon answered.
-func TestQuestionsAboutInventedNamesAreBounded(t *testing.T) {
+func TestLookupsOfInventedNamesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{takes: 15 * time.Millisecond, there: map[string]bool{"honest": true}, asked: map[string]int{}}
 		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
@@ -215,7 +215,7 @@ func TestQuestionsAboutInventedNamesAreBounded(t *testing.T) {
 
 // A report whose name gets no place costs RabbitMQ no question, and one that has its place
 // costs one.
-func TestOnlyNamesThatGetAPlaceAreAskedFor(t *testing.T) {
+func TestOnlyNamesWithinTheBudgetAreLookedUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{there: map[string]bool{}, asked: map[string]int{}}
 		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
@@ -235,7 +235,7 @@ func TestOnlyNamesThatGetAPlaceAreAskedFor(t *testing.T) {
 
 // While the budget is full, a report for a queue that is enrolled, which is not known yet,
 // is kept under its name; what is known not to be enrolled is refused.
-func TestAnHonestReportIsKeptWhileTheBudgetIsFull(t *testing.T) {
+func TestAReportForAnEnrolledQueueIsKeptWhileTheBudgetIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{takes: 10 * time.Millisecond, there: map[string]bool{"honest": true}, asked: map[string]int{}}
 		s, c := memstore.New(), &consent{}

@@ -196,7 +196,7 @@ func TestNeverEarly(t *testing.T) {
 }
 
 // What broker and clients may send instead of what they should.
-func TestOriginsThatCannotBeBelieved(t *testing.T) {
+func TestForgedOriginsAreParked(t *testing.T) {
 	for name, headers := range map[string]amqp.Table{
 		"none": nil, "no x-death": {}, "not a list": {"x-death": "orders"}, "empty list": {"x-death": []any{}},
 		"not a table": {"x-death": []any{"orders"}}, "no queue": {"x-death": []any{amqp.Table{"reason": "rejected"}}},

@@ -232,7 +232,7 @@ func TestManyLanesThatGetStuckLeaveTheOthersTheirPart(t *testing.T) {
 
 // Trouble is reported with the lane that has it, and its end when a person
 // has taken its messages away.
-func TestAStuckLaneIsNamed(t *testing.T) {
+func TestTheErrorOfAStuckLaneNamesIt(t *testing.T) {
 	inScene(t, throttle.Rules{}, &targets{full: true}, func(t *testing.T, s *scene) {
 		s.add(t, 1, "q", "stuck", "dead")
 		s.add(t, 1, "q", "retry", "")

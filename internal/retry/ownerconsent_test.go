@@ -25,7 +25,7 @@ type consent struct {
 func (c *consent) Consented(string) (bool, time.Time, error) { return c.yes, c.asOf, c.err }
 
 // A list of queues says nothing of what was due after it began, and no list parks nothing.
-func TestAReportIsParkedOnlyByWhatRabbitMQSaidSince(t *testing.T) {
+func TestAReportIsParkedOnlyByAnAnswerNewerThanItself(t *testing.T) {
 	now, down := time.Now(), errors.New("the management API is down")
 	claims := []store.Claim{
 		{Record: &store.Record{Queue: "q", Due: now.Add(-time.Second)}},

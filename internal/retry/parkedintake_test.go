@@ -16,7 +16,7 @@ import (
 
 // What comes from where waits in RabbitMQ end names its queue by the routing key, which any
 // publisher chooses: such names pass the same checks as all others.
-func TestNamesFromAWaitThatEndedShareTheBudget(t *testing.T) {
+func TestNamesOfMessagesThatWaitedInRabbitMQShareTheBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, g := memstore.New(), retry.NewSender(&slowBroker{asked: map[string]int{}}, anyQueue, func(retry.Event) {})
 		defer g.Close()
@@ -51,7 +51,7 @@ func TestNamesFromAWaitThatEndedShareTheBudget(t *testing.T) {
 
 // What others have parked in RabbitMQ is parked, whatever queue its headers name; only what
 // RabbitMQ's own waits could not retry is due.
-func TestWhatIsCollectedFromRabbitMQ(t *testing.T) {
+func TestMessagesParkedInRabbitMQAreCollected(t *testing.T) {
 	headers := func() amqp.Table {
 		return amqp.Table{wire.HeaderQueue: "q", wire.HeaderAttempt: int64(2), wire.HeaderReason: "made up", wire.HeaderParkedFor: "no more attempts"}
 	}

@@ -74,7 +74,7 @@ func (b *slowly) Send(ctx context.Context, out []wire.Outgoing) func(context.Con
 
 // A delay queue that expires may be gone, with what was published to it, when the confirm
 // comes late: then the message is kept.
-func TestALateConfirmOfAnExpiringQueueIsNotBelieved(t *testing.T) {
+func TestALateConfirmOfAnExpiringQueueDoesNotCount(t *testing.T) {
 	for _, c := range []struct {
 		after time.Duration
 		kept  int
@@ -110,7 +110,7 @@ func TestADeletedDelayQueueIsDeclaredAgain(t *testing.T) {
 
 // Where messages stand behind each other, one whose consumer asked for a delay of its own
 // waits in the store.
-func TestADelayOfItsOwnHoldsUpNoOther(t *testing.T) {
+func TestASuggestedDelayDelaysNoOtherMessage(t *testing.T) {
 	for blocks, want := range map[bool]int{false: 1, true: 0} {
 		b, s := &faulty{}, memstore.New()
 		w := &ticketed{longest: time.Hour, blocks: blocks, ticket: delay.Ticket{Exchange: "e"}, delays: new([]time.Duration)}
@@ -125,7 +125,7 @@ func TestADelayOfItsOwnHoldsUpNoOther(t *testing.T) {
 
 // A batch that could not be kept does not come again over a new connection as it was: what
 // RabbitMQ had of it says nothing about the next one.
-func TestANewConnectionBringsOtherBatches(t *testing.T) {
+func TestANewConnectionForgetsTheUnfinishedBatch(t *testing.T) {
 	b, s := &faulty{}, &failing{Store: memstore.New(), err: store.ErrFull}
 	f := newHeldFlow(t, s, b)
 	must(t, f.Connected(t.Context()))

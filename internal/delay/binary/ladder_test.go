@@ -57,7 +57,7 @@ func walk(t *rapid.T, topology delay.Topology, ticket delay.Ticket) (queue strin
 
 // Whatever the delay and the name of the queue: one way through the ladder, as
 // long as was asked and less than a unit more, over one queue for each bit.
-func TestTheLadder(t *testing.T) {
+func TestAMessageTakesTheLevelsOfItsDelay(t *testing.T) {
 	name := rapid.OneOf(rapid.StringMatching(`[ab0123.*#]{1,20}`), rapid.StringMatching(`(sha256\.)?[ab.]{190,255}`), rapid.Just("sha256.a"))
 	rapid.Check(t, func(t *rapid.T) {
 		unit := time.Duration(rapid.Int64Range(1, 1000).Draw(t, "unit")) * time.Millisecond

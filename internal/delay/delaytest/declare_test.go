@@ -44,7 +44,7 @@ func TestVerify(t *testing.T) {
 }
 
 // What exists with other settings is reported, one by one.
-func TestItExistsWithOtherSettings(t *testing.T) {
+func TestADelayQueueWithOtherArgumentsIsReported(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {
 		b.v.Queue("orders", b.queue)
 		topology := b.way.Topology("orders")
@@ -91,7 +91,7 @@ func TestItExistsWithOtherSettings(t *testing.T) {
 
 // Where the plugin is missing, that is what is said; and the publisher is as
 // good as before.
-func TestWithoutThePlugin(t *testing.T) {
+func TestAMissingPluginIsReported(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		p := publisher(t, v.URL())
 		v.Queue("orders", quorum)
@@ -138,7 +138,7 @@ func TestThePluginKnowsNoMandatory(t *testing.T) {
 }
 
 // The service retries what is reported to it, and without it nothing is lost.
-func TestReportedToTheService(t *testing.T) {
+func TestAReportWaitsInTheService(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		b := newBench(t, v, line{maker: "Service", way: report.Way{}})
 		ticket, err := b.way.Ticket("orders", time.Second)

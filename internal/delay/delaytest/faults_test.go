@@ -150,7 +150,7 @@ func comeBack(t *testing.T, v *brokertest.VHost, all []*bench, waiting map[strin
 
 // A work queue that is full and refuses: the message stays where it waits, and
 // comes when there is room.
-func TestTheWorkQueueIsFull(t *testing.T) {
+func TestAFullWorkQueueLosesNothing(t *testing.T) {
 	t.Parallel()
 	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, _ *rabbitnode.Node) {
 		var all []*bench
