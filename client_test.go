@@ -131,7 +131,7 @@ func TestTenConsumersTwoConnections(t *testing.T) {
 }
 
 // Whatever ends a consumer, the others go on, over the same connection.
-func TestAConsumerThatEndsEndsNoOther(t *testing.T) {
+func TestAConsumerThatStopsStopsNoOther(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		names := queues(v, 3)
 		c := config(t, v, fast(3))
@@ -227,7 +227,7 @@ func TestAClientReconnectsAllItsConsumers(t *testing.T) {
 }
 
 // A person's error reaches the caller of NewClient, once, and at once.
-func TestNewClientSaysWhatAPersonMustFix(t *testing.T) {
+func TestNewClientReturnsErrorsThatAPersonMustFix(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		var log safeLog
 		user := "consumer-" + v.Name[len(v.Name)-8:]

@@ -85,7 +85,7 @@ func (k *Consumer) verifies(verify bool) error {
 	if !verify || k.Wait.way == nil {
 		return nil
 	}
-	if t, err := k.Wait.way.Hold(k.Queue, 0); err == nil && t.First != nil {
+	if t, err := k.Wait.way.Ticket(k.Queue, 0); err == nil && t.DeclareFirst != nil {
 		return fmt.Errorf("redrive: Config.Verify is set, and Consumer.Wait %s declares queues when they are needed: choose another way to wait, or leave out Verify", k.Wait.Limits().Name)
 	}
 	return nil

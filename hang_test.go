@@ -16,7 +16,7 @@ import (
 
 // A forward target whose leader hangs holds up neither the retries of the consumer that
 // forwards to it, as long as it has a free handler, nor those of the client's others.
-func TestAForwardTargetThatHangs(t *testing.T) {
+func TestAForwardTargetThatHangsDelaysNothingElse(t *testing.T) {
 	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 		queues := []string{"orders", "others"}
 		for _, q := range append(queues, "target") {

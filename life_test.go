@@ -21,7 +21,7 @@ import (
 func nothing(context.Context, *redrive.Message) error { return nil }
 
 // Consume says at once what a person must correct, in words that name it.
-func TestConsumeSaysWhatIsMissing(t *testing.T) {
+func TestConsumeReportsWhatIsMissing(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		user := "consumer-" + v.Name[len(v.Name)-8:]
 		v.User(user, "pw")
@@ -101,7 +101,7 @@ func TestAConsumerOfACluster(t *testing.T) {
 
 // A message that can be published nowhere again stays RabbitMQ's, is said once,
 // and holds up no one.
-func TestAMessageThatFitsNowhereStays(t *testing.T) {
+func TestAMessageThatCannotBePublishedStaysInItsQueue(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		var seen outcomes
@@ -123,7 +123,7 @@ func TestAMessageThatFitsNowhereStays(t *testing.T) {
 }
 
 // An outage is said once, and its end; nothing is lost meanwhile.
-func TestAnOutageOfTheDelayQueueIsSaidOnce(t *testing.T) {
+func TestAnOutageOfTheDelayQueueIsLoggedOnce(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		const n = 20
@@ -225,7 +225,7 @@ func TestADeletedQueueIsConsumedAgain(t *testing.T) {
 
 // What was prefetched goes back as if it had never been delivered, the handler
 // under way finishes, and a failure is published to its delay queue.
-func TestTheEndIsInOrder(t *testing.T) {
+func TestAConsumerFinishesItsMessagesBeforeItStops(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		for i := range 20 {
@@ -266,7 +266,7 @@ func TestTheEndIsInOrder(t *testing.T) {
 }
 
 // A handler that ignores its context does not hang Run.
-func TestAHandlerThatDoesNotReturnIsLeftBehind(t *testing.T) {
+func TestAStopDoesNotWaitForAHandlerThatHangs(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		cfg := config(t, v, fast(2))
@@ -302,7 +302,7 @@ func TestAHandlerThatDoesNotReturnIsLeftBehind(t *testing.T) {
 }
 
 // A slow handler does not hold up the next connection.
-func TestASlowHandlerHoldsUpNobody(t *testing.T) {
+func TestASlowHandlerDelaysNoOther(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		proxy := brokertest.NewProxy(t, v)

@@ -223,7 +223,7 @@ func TestDecide(t *testing.T) {
 
 // Headers that a handler has set and AMQP cannot carry cost nothing but themselves: the
 // message goes on with those it was delivered with.
-func TestHeadersThatCannotBeCarried(t *testing.T) {
+func TestHeadersThatAMQPCannotCarryAreLeftOut(t *testing.T) {
 	circle := amqp.Table{}
 	circle["circle"] = circle
 	deep := any("x")
@@ -274,7 +274,7 @@ func TestHeadersThatCannotBeCarried(t *testing.T) {
 }
 
 // Settle tells what was published and not acknowledged from what was not published.
-func TestACopyWhoseOriginalIsNotAcknowledged(t *testing.T) {
+func TestSettleTellsUnacknowledgedFromUnsettled(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		cfg := config(t, v, policy.Policy{Attempts: 3, Backoff: policy.Fixed(time.Hour)})

@@ -17,7 +17,7 @@ func (s *settler) prepare(ctx context.Context) error {
 	if err != nil {
 		return context.Cause(ctx) // it waits for a connection until then
 	}
-	if err := s.limits.Suits(version); err != nil {
+	if err := s.limits.CheckVersion(version); err != nil {
 		return fmt.Errorf("redrive: %w", err)
 	}
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {

@@ -35,7 +35,7 @@ func (s *settler) publishUntilConfirmed(ctx context.Context, out wire.Outgoing, 
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		since, err := s.send(ctx, t, out)
 		if err == nil {
-			err = t.Late(since)
+			err = t.CheckConfirm(since)
 		}
 		if err != nil {
 			s.declared.Delete(t.Exchange)
@@ -73,7 +73,7 @@ func (s *settler) publishUntilConfirmed(ctx context.Context, out wire.Outgoing, 
 
 // send tells since when what it is sent to was known to be there.
 func (s *settler) send(ctx context.Context, t delay.Ticket, out wire.Outgoing) (since time.Time, err error) {
-	if t.First != nil {
+	if t.DeclareFirst != nil {
 		if since, err = s.first(ctx, t); err != nil {
 			return since, err
 		}
@@ -91,11 +91,11 @@ func (s *settler) send(ctx context.Context, t delay.Ticket, out wire.Outgoing) (
 // first declares what a ticket needs, unless that was done not long ago: half of
 // the time it is good for is left for the confirm.
 func (s *settler) first(ctx context.Context, t delay.Ticket) (at time.Time, err error) {
-	if at, ok := s.declared.Load(t.Exchange); ok && time.Since(at.(time.Time)) < t.Within/2 {
+	if at, ok := s.declared.Load(t.Exchange); ok && time.Since(at.(time.Time)) < t.ConfirmWithin/2 {
 		return at.(time.Time), nil
 	}
 	at = time.Now()
-	if err = s.publish.Declare(ctx, *t.First); err == nil {
+	if err = s.publish.Declare(ctx, *t.DeclareFirst); err == nil {
 		s.declared.Store(t.Exchange, at)
 	}
 	return at, err
@@ -103,11 +103,11 @@ func (s *settler) first(ctx context.Context, t delay.Ticket) (at time.Time, err 
 
 // outgoing is the message with its trail.
 func (s *settler) outgoing(m *Message, f *failure, parkedFor string, t delay.Ticket) wire.Outgoing {
-	tr := headers.Trail{ID: m.ID, Attempt: m.Attempt, Queue: s.consumer.Queue, FirstFailed: m.FirstFailed, Reason: wire.ReasonReported, Error: f.header()}
+	tr := headers.History{ID: m.ID, Attempt: m.Attempt, Queue: s.consumer.Queue, FirstFailed: m.FirstFailed, Reason: wire.ReasonReported, Error: f.header()}
 	if tr.FirstFailed.IsZero() {
 		tr.FirstFailed = time.Now()
 	}
-	p := tr.Mark(m.Message)
+	p := tr.ApplyTo(m.Message)
 	out := t.Outgoing(m.ID, p)
 	if parkedFor != "" {
 		p.Headers[wire.HeaderParkedFor] = parkedFor

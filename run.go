@@ -27,7 +27,7 @@ func (c *Client) run(ctx context.Context, s *settler, handle Handler) error {
 	})()
 
 	r := &run{client: c, settler: s, ctx: ctx, working: working, over: over, handle: handle, slots: make(chan struct{}, k.Concurrency)}
-	q := broker.Subscribed{Queue: k.Queue, Prefetch: k.Prefetch, Log: c.config.Log, Observe: func(yes bool) { c.consumes(k.Queue, yes) }}
+	q := broker.ConsumeOptions{Queue: k.Queue, Prefetch: k.Prefetch, Log: c.config.Log, Observe: func(yes bool) { c.consumes(k.Queue, yes) }}
 	if err := c.subscribe.Consume(ctx, q, r.consume); err != nil {
 		return fmt.Errorf("redrive: %w", err)
 	}

@@ -39,7 +39,7 @@ func TestQueuesThatCannotBeConsumedAreRefused(t *testing.T) {
 }
 
 // RetryAfter may ask for up to MaxRetryAfter; what is more is cut, and that is logged.
-func TestRetryAfterBeyondThePolicyIsTold(t *testing.T) {
+func TestARetryAfterBeyondThePolicyIsLogged(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		var said brokertest.Output

@@ -111,7 +111,7 @@ func (s *settler) judge(m *Message, f *failure, unreadable string) (policy.Verdi
 		return v, delay.Ticket{}
 	}
 	// Only jitter can pass the longest, since the policy's own waits were checked.
-	t, err := s.way.Hold(s.consumer.Queue, min(v.Delay, s.limits.Longest))
+	t, err := s.way.Ticket(s.consumer.Queue, min(v.Delay, s.limits.Longest))
 	if err != nil {
 		return policy.Verdict{Why: err.Error()}, delay.Ticket{}
 	}

@@ -89,7 +89,7 @@ func TestAConsumerRefusesACertificate(t *testing.T) {
 }
 
 // What cannot be kept is refused before a connection is made.
-func TestConfigsOfTLSThatCannotBeKept(t *testing.T) {
+func TestContradictingTLSSettingsAreRefused(t *testing.T) {
 	for at, want := range map[string]string{
 		"amqp://h/":                        "Config.AMQP.TLSClientConfig is set",
 		"amqps://h/?certfile=c&keyfile=k":  "Config.AMQP.TLSClientConfig is set",

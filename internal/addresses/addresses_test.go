@@ -49,7 +49,7 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-func TestCheck(t *testing.T) {
+func TestAPolicyThatAWayCannotKeepIsRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		"amqp://u:s3cret@h1/v,amqps://u:s3cret@h2:5671/v": "",
 		"amqp://h1,amqp://h2/,amqp://h3/%2F":              "",

@@ -8,7 +8,7 @@ import (
 
 // Work of many pieces rests as often as it says, by whoever they are done, and work
 // that begins does not.
-func TestPause(t *testing.T) {
+func TestPausesTakeMostOfTheTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := Work{For: 2 * time.Millisecond, Rest: time.Millisecond}
 		began := time.Now()

@@ -30,7 +30,7 @@ func alarm(t *testing.T, n *rabbitnode.Node) (over func()) {
 	return func() { watermark("{absolute, 4000000000}") }
 }
 
-func TestAnAlarm(t *testing.T) {
+func TestNothingIsPublishedIntoABlockedConnection(t *testing.T) {
 	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 		v.Queue("q", amqp.Table{"x-queue-type": "classic"})
 		v.Queue("stops", amqp.Table{"x-queue-type": "classic"})

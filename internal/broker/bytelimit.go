@@ -2,60 +2,60 @@ package broker
 
 import "sync/atomic"
 
-// gate counts body bytes that were read and not yet taken.
-type gate struct {
-	in     atomic.Int64
-	freed  chan struct{}
-	closed chan struct{}
-	once   atomic.Bool
-	idle   atomic.Bool // the taker has nothing and waits: let a large message through
+// byteLimit counts bytes of bodies that were read and are in no batch yet.
+type byteLimit struct {
+	buffered atomic.Int64
+	freed    chan struct{}
+	lifted   chan struct{}
+	isLifted atomic.Bool
+	idle     atomic.Bool // the intake waits for a message: one of any size may be read
 }
 
-// mostBuffered bodies may be in memory unread by the intake.
-const mostBuffered = 32 << 20
+// maxBuffered bounds the bodies, in bytes, that are read before the intake needs them.
+const maxBuffered = 32 << 20
 
-func (g *gate) init() { g.freed, g.closed = make(chan struct{}, 1), make(chan struct{}) }
+func (l *byteLimit) init() { l.freed, l.lifted = make(chan struct{}, 1), make(chan struct{}) }
 
-// entered counts n bytes in and waits while there are too many, unless the taker
-// has nothing: one message may be larger than the bound. It tells whether it waited.
-func (g *gate) entered(n int) (waited bool) {
-	if g.once.Load() { // open: nothing is counted out
+// add counts n bytes that were read, and waits while there are too many, unless the intake is
+// idle: one message may be larger than the bound. It tells whether it waited.
+func (l *byteLimit) add(n int) (waited bool) {
+	if l.isLifted.Load() { // open: nothing is counted out
 		return false
 	}
-	for now := g.in.Add(int64(n)); now > mostBuffered && !g.idle.Load(); now = g.in.Load() {
+	for now := l.buffered.Add(int64(n)); now > maxBuffered && !l.idle.Load(); now = l.buffered.Load() {
 		waited = true
 		select {
-		case <-g.freed:
-		case <-g.closed:
+		case <-l.freed:
+		case <-l.lifted:
 			return waited
 		}
 	}
 	return waited
 }
 
-// taken counts n bytes out.
-func (g *gate) taken(n int) {
-	g.in.Add(-int64(n))
-	g.signal()
+// remove counts n bytes that are in a batch now.
+func (l *byteLimit) remove(n int) {
+	l.buffered.Add(-int64(n))
+	l.signal()
 }
 
-// waiting says whether the taker has nothing to do.
-func (g *gate) waiting(yes bool) {
-	g.idle.Store(yes)
+// setIdle sets whether the intake waits for a message.
+func (l *byteLimit) setIdle(yes bool) {
+	l.idle.Store(yes)
 	if yes {
-		g.signal()
+		l.signal()
 	}
 }
 
-func (g *gate) signal() {
+func (l *byteLimit) signal() {
 	select {
-	case g.freed <- struct{}{}:
+	case l.freed <- struct{}{}:
 	default:
 	}
 }
 
-func (g *gate) open() {
-	if g.once.CompareAndSwap(false, true) {
-		close(g.closed)
+func (l *byteLimit) lift() {
+	if l.isLifted.CompareAndSwap(false, true) {
+		close(l.lifted)
 	}
 }

@@ -21,9 +21,9 @@ func bodyFrames(w io.Writer) {
 	}
 }
 
-// gated reads from endless bodies until the gate is shut, and passes what
+// readToLimit reads from endless bodies until the byte limit is reached, and passes what
 // Read then says.
-func gated(t *testing.T) (c *intakeConn, reads <-chan error) {
+func readToLimit(t *testing.T) (c *intakeConn, reads <-chan error) {
 	near, far := net.Pipe()
 	sent, read := make(chan struct{}), make(chan struct{})
 	go func() { defer close(sent); bodyFrames(far) }()
@@ -34,7 +34,7 @@ func gated(t *testing.T) (c *intakeConn, reads <-chan error) {
 		defer close(read)
 		b := make([]byte, 2<<20)
 		for over := false; ; {
-			over = over || c.gate.in.Load() >= mostBuffered
+			over = over || c.bodies.buffered.Load() >= maxBuffered
 			_, err := c.Read(b)
 			if over || err != nil {
 				select {
@@ -55,37 +55,37 @@ func gated(t *testing.T) (c *intakeConn, reads <-chan error) {
 		<-sent
 		<-read
 	})
-	for c.gate.in.Load() <= mostBuffered {
+	for c.bodies.buffered.Load() <= maxBuffered {
 		select {
 		case err := <-results:
-			t.Fatalf("read on at %d bytes: %v", c.gate.in.Load(), err)
+			t.Fatalf("read on at %d bytes: %v", c.bodies.buffered.Load(), err)
 		default:
 		}
 	}
 	return c, results
 }
 
-func TestReadingStopsWhileTooMuchIsNotTaken(t *testing.T) {
-	c, reads := gated(t)
-	if in := c.gate.in.Load(); in > mostBuffered+1<<20 {
+func TestReadingStopsAtTheByteLimit(t *testing.T) {
+	c, reads := readToLimit(t)
+	if in := c.bodies.buffered.Load(); in > maxBuffered+1<<20 {
 		t.Errorf("%d bytes are in memory", in)
 	}
 	// The client's deadline passed meanwhile; that is no reason to lose the connection.
 	if err := c.SetReadDeadline(time.Now().Add(-time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	c.gate.taken(8 << 20)
+	c.bodies.remove(8 << 20)
 	for range 2 {
 		if err := <-reads; err != nil {
-			t.Fatalf("after something was taken: %v", err)
+			t.Fatalf("after some bytes were processed: %v", err)
 		}
 	}
 }
 
 // A message larger than the bound comes through when there is nothing else to do.
-func TestTheGateOpensForATakerThatWaits(t *testing.T) {
-	c, reads := gated(t)
-	c.gate.waiting(true)
+func TestAMessageOverTheBoundIsReadByAnIdleIntake(t *testing.T) {
+	c, reads := readToLimit(t)
+	c.bodies.setIdle(true)
 	for range 3 {
 		if err := <-reads; err != nil {
 			t.Fatal(err)

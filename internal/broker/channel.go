@@ -12,18 +12,18 @@ import (
 // A queue whose leader hangs stops each channel that publishes to it for the first time, at
 // the first message. On one that has published to it before, 400 messages without an answer
 // stop the whole connection, see session.room. [measured on 3.10.8 and 4.3.6 with a suspended
-// leader: TestAQueueThatHangsHoldsUpNoOther] So each destination with messages under way has
+// leader: TestAQueueThatHangsDelaysNoOther] So each destination with messages under way has
 // a channel to itself, and a channel never has so many under way.
 const (
-	// mostChannels is how many destinations can have messages under way at once before they
+	// maxChannels is how many destinations can have messages under way at once before they
 	// share channels: then one that hangs holds up those that share with it. RabbitMQ's
 	// default limit is 2,047 for one connection.
-	mostChannels = 64
-	// mostRemembered is for how many destinations it is known which channel they had last.
-	mostRemembered = 10_000
-	// idleFor is how long a channel without messages stays open, closeIdleEvery how often
-	// that is looked at.
-	idleFor, closeIdleEvery = time.Minute, 20 * time.Second
+	maxChannels = 64
+	// maxRemembered is for how many destinations it is known which channel they had last.
+	maxRemembered = 10_000
+	// closeIdleAfter is how long a channel without messages stays open, closeIdleEvery how often
+	// that is checked.
+	closeIdleAfter, closeIdleEvery = time.Minute, 20 * time.Second
 )
 
 // channel publishes the messages of one destination after the other, in order. Its goroutine
@@ -49,11 +49,12 @@ type work struct {
 	indices   []int         // in out
 	sent      []sentMessage // in the order of indices, complete when published is closed
 	published chan struct{}
-	abandoned bool // the answers are not wanted any more; guarded by the publisher's mu
+	abandoned bool // nothing waits for the answers any more; guarded by the publisher's mu
 }
 
-// destinationOf names what a message waits for. The routing keys of what goes to Redrive's
-// own exchanges are those of first publication, or lead to a queue that others share.
+// destinationOf names the destination of a message, for which it waits. Of Redrive's own
+// exchanges that is the exchange: their routing keys are those of first publication, or lead
+// to a queue that others share.
 func destinationOf(o *wire.Outgoing) string {
 	if strings.HasPrefix(o.Exchange, "redrive.") {
 		return o.Exchange
@@ -95,7 +96,7 @@ func (p *Publisher) channelOf(key string) *channel {
 			return c
 		}
 	}
-	if len(p.byKey) >= mostRemembered {
+	if len(p.byKey) >= maxRemembered {
 		clear(p.byKey)
 	}
 	var latest *channel
@@ -110,7 +111,7 @@ func (p *Publisher) channelOf(key string) *channel {
 			latest, answered = c, at
 		}
 	}
-	if len(p.channels) < p.mostChannels() {
+	if len(p.channels) < p.maxChannels() {
 		c := &channel{publisher: p, key: key}
 		p.channels, p.byKey[key] = append(p.channels, c), c
 		return c
@@ -118,13 +119,13 @@ func (p *Publisher) channelOf(key string) *channel {
 	return latest
 }
 
-// mostChannels leaves half of those that the connection may have to declarations and large
+// maxChannels leaves half of those that the connection may have to declarations and large
 // messages. The caller holds mu.
-func (p *Publisher) mostChannels() int {
+func (p *Publisher) maxChannels() int {
 	if p.conn == nil || p.conn.Config.ChannelMax == 0 {
-		return mostChannels
+		return maxChannels
 	}
-	return max(1, min(mostChannels, int(p.conn.Config.ChannelMax)/2))
+	return max(1, min(maxChannels, int(p.conn.Config.ChannelMax)/2))
 }
 
 // idle tells whether everything has its answer, or else when the last one came. The caller
@@ -143,7 +144,7 @@ func (p *Publisher) closeIdle(now time.Time) {
 	defer p.mu.Unlock()
 	kept := p.channels[:0]
 	for _, c := range p.channels {
-		if idle, _ := c.idle(); !idle || now.Sub(c.used) < idleFor {
+		if idle, _ := c.idle(); !idle || now.Sub(c.used) < closeIdleAfter {
 			kept = append(kept, c)
 			continue
 		}
@@ -188,13 +189,13 @@ func (c *channel) run() {
 	}
 }
 
-// publish publishes one message, once there is a connection that no alarm blocks, and room,
-// unless ctx has ended: then its result was given already, or is wanted at once.
+// publish publishes one message, once there is a connection that no alarm blocks, and room.
+// When ctx ends it does not: nothing waits for the message's result any more.
 func (c *channel) publish(ctx context.Context, o *wire.Outgoing) sentMessage {
 	if err := ctx.Err(); err != nil {
 		return sentMessage{err: fmt.Errorf("%w: %w", wire.ErrUnsent, err)}
 	}
-	if len(o.Message.Body) >= alone {
+	if len(o.Message.Body) >= largeMessage {
 		m, err := c.publisher.publishAlone(ctx, o)
 		m.err = err
 		return m
@@ -240,8 +241,8 @@ func (c *channel) open(ctx context.Context) (*session, error) {
 	}
 }
 
-// answers adds what was published of the work to pending, and the errors of the rest to
-// errs. When ctx ends before that is known, all of it is unsent.
+// answers adds the published messages of the work to pending, and the errors of the others to
+// errs. When ctx ends before the work is done, all of its messages count as unsent.
 func (w *work) answers(ctx context.Context, p *Publisher, pending []sentMessage, errs []error) []sentMessage {
 	select {
 	case <-w.published:
@@ -268,7 +269,7 @@ func (w *work) answers(ctx context.Context, p *Publisher, pending []sentMessage,
 	return pending
 }
 
-// forget ends what was published and whose answers are not wanted any more.
+// forget releases published messages for whose answers nothing waits any more.
 func (w *work) forget() {
 	for _, m := range w.sent {
 		switch {

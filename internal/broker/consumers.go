@@ -12,19 +12,19 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// answerWithin is how long one queue may take to say how many consumers it has: one
+// consumersTimeout is how long one queue may take to say how many consumers it has: one
 // without a leader does not answer at all.
-const answerWithin = 10 * time.Second
+const consumersTimeout = 10 * time.Second
 
-// errRefused: RabbitMQ has ended the channel over one queue.
-var errRefused = errors.New("RabbitMQ does not tell")
+// errRefused: RabbitMQ has closed the channel over one queue.
+var errRefused = errors.New("RabbitMQ refuses to count the consumers")
 
-// Consumers tells how many consumers each of queues has, and -1 where RabbitMQ does
-// not tell: since the queue is gone, another connection's alone, or without a
-// leader. It asks by passive declares, on a channel of its own, which such an answer
-// ends. They need no permission on 3.10, and any one on the queue on 4.3, so the
-// writing to it that BindReturn needs is enough. [measured on 3.10.8 and 4.3.6] Safe
-// for concurrent use.
+// Consumers passes the number of consumers of each queue to tell, and -1 where RabbitMQ does
+// not answer it: since the queue is gone, exclusive to another connection, or without a leader.
+// It asks by passive declares, on a channel of its own, which RabbitMQ closes over such a
+// queue. They need no permission on 3.10, and any permission for the queue on 4.3: the write
+// permission that BindRetryExchange needs is enough. [measured on 3.10.8 and 4.3.6] Safe for
+// concurrent use.
 func (p *Publisher) Consumers(ctx context.Context, queues []string, tell func(queue string, consumers int)) error {
 	queues = slices.DeleteFunc(slices.Clone(queues), func(q string) bool {
 		impossible := canExist(q) != nil
@@ -34,8 +34,8 @@ func (p *Publisher) Consumers(ctx context.Context, queues []string, tell func(qu
 		return impossible
 	})
 	for len(queues) > 0 {
-		rest, answers := queues, make(chan int, len(queues)) // what is left behind shares nothing else
-		asked, cancel := context.WithTimeout(ctx, answerWithin)
+		rest, answers := queues, make(chan int, len(queues)) // an abandoned question shares nothing else
+		asked, cancel := context.WithTimeout(ctx, consumersTimeout)
 		err := p.onChannel(asked, func(ch *amqp.Channel) error {
 			for _, q := range rest {
 				is, err := ch.QueueDeclarePassive(q, true, false, false, false, nil)

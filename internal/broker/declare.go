@@ -12,12 +12,12 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// declareTries is how often RabbitMQ is asked again that ends the connection (541) since
-// a new quorum queue had no leader within its few seconds, as on a machine with much to
-// do. [seen on 3.10.8 and 4.3.6]
+// declareTries is how often a declaration is repeated over which RabbitMQ closed the connection
+// (541): on a busy machine a new quorum queue may have no leader in time. [seen on 3.10.8 and
+// 4.3.6]
 const declareTries = 4
 
-// Declare makes what a way to wait needs. Safe for concurrent use.
+// Declare declares what a way to wait needs. Safe for concurrent use.
 func (p *Publisher) Declare(ctx context.Context, t delay.Topology) error {
 	for tries := 0; ; tries++ {
 		err := p.onChannel(ctx, func(ch *amqp.Channel) error { return declare(ch, t) })
@@ -33,9 +33,9 @@ func (p *Publisher) Declare(ctx context.Context, t delay.Topology) error {
 	}
 }
 
-// Verify finds out whether exchanges and queues are there, without making any, and
-// whether messages may be published to those exchanges: for users without permission to declare.
-// RabbitMQ shows no bindings and no arguments to clients. Safe for concurrent use.
+// Verify checks that exchanges and queues exist, and that messages may be published to those
+// exchanges: for users without permission to declare. RabbitMQ shows no bindings and no
+// arguments to clients. Safe for concurrent use.
 func (p *Publisher) Verify(ctx context.Context, t delay.Topology) error {
 	for _, e := range t.Exchanges {
 		if err := p.onChannel(ctx, func(ch *amqp.Channel) error {

@@ -17,7 +17,7 @@
 //	precondition.go  the remedy where RabbitMQ has something else by that name
 //	quarantine.go    messages that RabbitMQ cannot deliver to the intake
 //	mover.go         moves messages to another queue, for `redrive move`
-//	(verbatim.go: as they are, byte for byte)
+//	(movewindow.go, movepublish.go, verbatim.go: a window at a time, byte for byte)
 //	probe.go         what the doctor asks
 //	consumers.go     how many consumers queues have
 //	majority.go      declarations while a node hangs

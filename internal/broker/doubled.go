@@ -6,19 +6,19 @@ import (
 	"strings"
 )
 
-// doubledIn tells why the death headers of a table prove nothing: a name that stands
-// there twice, or that it cannot be read. AMQP allows both headers of one name and
-// fields of one name in an entry of x-death. RabbitMQ 3.10 writes to the first of them
-// and keeps both, and amqp091-go reads the last: the publisher's. [measured on 3.10.8;
-// 4.3.6 replaces them] Only the frame shows it.
+// doubledIn returns why the death headers of a table prove nothing: a name stands there twice,
+// or the table cannot be read. AMQP allows two headers of one name, and two fields of one name
+// in an entry of x-death. RabbitMQ 3.10 writes to the first of them and keeps both, and
+// amqp091-go reads the last: the publisher's. [measured on 3.10.8; 4.3.6 replaces them] Only
+// the frame shows both.
 func doubledIn(table []byte) string {
 	var seen []string
 	for t := table; len(t) > 0; {
-		name, value, ok := named(t)
+		name, value, ok := cutName(t)
 		if !ok {
 			return unreadTable
 		}
-		rest, ok := pastValue(value)
+		rest, ok := skipValue(value)
 		if !ok {
 			return unreadTable
 		}
@@ -49,12 +49,12 @@ func doubledEntry(header, value []byte) string {
 	if value[0] != 'A' {
 		return ""
 	}
-	list, _, ok := long(value[1:])
+	list, _, ok := cutLong(value[1:])
 	if !ok {
 		return unreadTable
 	}
 	for n := 1; len(list) > 0; n++ {
-		rest, ok := pastValue(list)
+		rest, ok := skipValue(list)
 		if !ok {
 			return unreadTable
 		}
@@ -63,13 +63,13 @@ func doubledEntry(header, value []byte) string {
 		if entry[0] != 'F' {
 			continue
 		}
-		fields, _, ok := long(entry[1:])
+		fields, _, ok := cutLong(entry[1:])
 		if !ok {
 			return unreadTable
 		}
 		seen := map[string]bool{}
 		for len(fields) > 0 {
-			name, v, ok := named(fields)
+			name, v, ok := cutName(fields)
 			if !ok {
 				return unreadTable
 			}
@@ -77,7 +77,7 @@ func doubledEntry(header, value []byte) string {
 				return fmt.Sprintf("entry %d of its header %q has the field %q twice", n, header, name)
 			}
 			seen[string(name)] = true
-			if fields, ok = pastValue(v); !ok {
+			if fields, ok = skipValue(v); !ok {
 				return unreadTable
 			}
 		}
@@ -85,8 +85,8 @@ func doubledEntry(header, value []byte) string {
 	return ""
 }
 
-// named takes the name off an entry of a table; the value has a byte at least.
-func named(t []byte) (name, value []byte, ok bool) {
+// cutName cuts the name off an entry of a table; the value has at least one byte.
+func cutName(t []byte) (name, value []byte, ok bool) {
 	n := 1 + int(t[0])
 	if len(t) < n+1 {
 		return nil, nil, false

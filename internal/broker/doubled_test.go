@@ -22,7 +22,7 @@ func deathList(name string, entries ...[]byte) []byte {
 func TestADeathHeaderThatStandsTwiceProvesNothing(t *testing.T) {
 	own := deathEntry(text("queue", "mine"), text("reason", "rejected"))
 	forged := deathEntry(text("queue", "secret"), text("reason", "rejected"))
-	many := make([][]byte, mostElements+1)
+	many := make([][]byte, maxElements+1)
 	for i := range many {
 		many[i] = entry(fmt.Sprintf("%05d", i), 'V', nil)
 	}

@@ -22,31 +22,30 @@ import (
 //   - one with headers that the client refuses to read: of type L (unsigned 64
 //     bit), which RabbitMQ 3 delivers as it is, nested too deep, or too many.
 //
-// intakeConn lets the client take them: it tells the client that there is no
-// limit to a frame (and RabbitMQ that its limit is agreed), and repairs the
-// headers, see headerrepair.go. It is for a connection that consumes and publishes nothing,
-// since the client then believes it could send frames of any size; with raw, for one
-// that consumes on a single channel.
+// intakeConn makes the client accept them: it tells the client that there is no limit to a
+// frame (and RabbitMQ that its limit is agreed), and repairs the headers, see headerrepair.go.
+// It is for a connection that consumes and publishes nothing, since the client then believes it
+// could send frames of any size; with raw, for one that consumes on a single channel.
 //
-// It also bounds memory. Prefetch counts messages, not bytes: a few thousand of
-// 16 MiB would fill the machine. Read stands still while more than mostBuffered
-// bytes of body are read and not yet taken.
+// It also bounds memory. Prefetch counts messages, not bytes: a few thousand of 16 MiB would
+// fill the machine. Read blocks while more than maxBuffered bytes of bodies are read and not
+// yet in a batch.
 type intakeConn struct {
 	net.Conn
-	in     *bufio.Reader
-	rest   []byte // of the frame being read
-	frame  []byte
-	head   [frameHead]byte
-	limit  [4]byte // frame_max as RabbitMQ said it
-	agreed bool    // tune-ok was sent
-	gate   gate
+	in       *bufio.Reader
+	rest     []byte // of the frame being read
+	frame    []byte
+	head     [frameHead]byte
+	frameMax [4]byte // frame_max as RabbitMQ said it
+	agreed   bool    // tune-ok was sent
+	bodies   byteLimit
 
 	headers   uint64               // content headers seen: the delivery tag of the last one, on one channel
 	delivered map[uint16]*delivery // by channel: what its next content header belongs to
 	mu        sync.Mutex
-	repaired  map[delivery]repaired // until somebody asks
-	any       atomic.Bool           // something was repaired: until then no one need look
-	raw       map[uint64][]byte     // by delivery tag, see verbatim; nil: the client reads properties
+	repaired  map[delivery]headerRepair // until somebody asks
+	any       atomic.Bool               // something was repaired: until then the map is not read
+	raw       map[uint64][]byte         // by delivery tag, see verbatim; nil: the client reads properties
 }
 
 // delivery is one message as basic.deliver names it: consumer tags are not used twice on a
@@ -57,19 +56,19 @@ type delivery struct {
 }
 
 func newIntakeConn(c net.Conn) *intakeConn {
-	i := &intakeConn{Conn: c, in: bufio.NewReaderSize(c, 128<<10), delivered: map[uint16]*delivery{}, repaired: map[delivery]repaired{}}
-	i.gate.init()
+	i := &intakeConn{Conn: c, in: bufio.NewReaderSize(c, 128<<10), delivered: map[uint16]*delivery{}, repaired: map[delivery]headerRepair{}}
+	i.bodies.init()
 	return i
 }
 
 // AMQP 0-9-1 framing.
 const (
-	frameMethod     = 1
-	frameHeader     = 2
-	frameBody       = 3
-	frameHead       = 7 // type, channel, size
-	frameEnd        = 0xCE
-	largestIncoming = 16 << 20 // far above what RabbitMQ sends
+	frameMethod      = 1
+	frameHeader      = 2
+	frameBody        = 3
+	frameHead        = 7 // type, channel, size
+	frameEnd         = 0xCE
+	maxIncomingFrame = 16 << 20 // far above what RabbitMQ sends
 )
 
 var (
@@ -96,7 +95,7 @@ func (c *intakeConn) next() error {
 		return err
 	}
 	size := binary.BigEndian.Uint32(head[3:])
-	if size > largestIncoming {
+	if size > maxIncomingFrame {
 		return fmt.Errorf("a frame of %d bytes", size)
 	}
 	total := frameHead + int(size) + 1
@@ -111,7 +110,7 @@ func (c *intakeConn) next() error {
 	payload := c.frame[frameHead : total-1]
 	switch {
 	case head[0] == frameMethod && len(payload) == 12 && [4]byte(payload) == methodTune:
-		copy(c.limit[:], payload[6:10])
+		copy(c.frameMax[:], payload[6:10])
 		clear(payload[6:10])
 	case head[0] == frameMethod && len(payload) > 4 && [4]byte(payload) == methodDeliver:
 		c.deliver(binary.BigEndian.Uint16(head[1:]), payload[4:])
@@ -119,7 +118,7 @@ func (c *intakeConn) next() error {
 		c.headers++
 		if c.raw != nil {
 			c.frame = c.keepRaw(payload)
-		} else if fixed, m := repairHeader(payload); m != (repaired{}) {
+		} else if fixed, m := repairHeader(payload); m != (headerRepair{}) {
 			c.mu.Lock()
 			if d := c.delivered[binary.BigEndian.Uint16(head[1:])]; d != nil {
 				c.repaired[*d] = m
@@ -129,10 +128,9 @@ func (c *intakeConn) next() error {
 			c.frame = reframe(c.frame, fixed)
 		}
 	case head[0] == frameBody:
-		if c.gate.entered(len(payload)) {
-			// The client moves its deadline at each frame it gets, and it got none
-			// while we stood here; without more time the next read would end a
-			// connection that is well.
+		if c.bodies.add(len(payload)) {
+			// The client moves its read deadline at each frame, and there was none while this
+			// waited: without more time its next read would end a connection that works.
 			if err := c.Conn.SetReadDeadline(time.Now().Add(3 * addresses.LongestHeartbeat * time.Second)); err != nil {
 				return err
 			}
@@ -142,19 +140,19 @@ func (c *intakeConn) next() error {
 	return nil
 }
 
-// Write gives RabbitMQ its own frame limit back in the client's tune-ok.
+// Write puts RabbitMQ's own frame limit into the client's tune-ok.
 func (c *intakeConn) Write(b []byte) (int, error) {
 	if !c.agreed && len(b) >= frameHead+12 && b[0] == frameMethod && [4]byte(b[frameHead:frameHead+4]) == methodTuneOk {
 		c.agreed = true
 		b = append([]byte(nil), b...)
-		copy(b[frameHead+6:], c.limit[:])
+		copy(b[frameHead+6:], c.frameMax[:])
 	}
 	return c.Conn.Write(b)
 }
 
-// Close also frees a Read that stands at the gate.
+// Close also ends a Read that waits at the byte limit.
 func (c *intakeConn) Close() error {
-	c.gate.open()
+	c.bodies.lift()
 	return c.Conn.Close()
 }
 
@@ -184,9 +182,9 @@ func (c *intakeConn) deliver(channel uint16, args []byte) {
 }
 
 // repairedHeaders returns, once, what was repaired in a delivery.
-func (c *intakeConn) repairedHeaders(consumer string, tag uint64) repaired {
+func (c *intakeConn) repairedHeaders(consumer string, tag uint64) headerRepair {
 	if !c.any.Load() {
-		return repaired{}
+		return headerRepair{}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -200,5 +198,5 @@ func (c *intakeConn) repairedHeaders(consumer string, tag uint64) repaired {
 func (c *intakeConn) forget(consumer string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	maps.DeleteFunc(c.repaired, func(d delivery, _ repaired) bool { return d.consumer == consumer })
+	maps.DeleteFunc(c.repaired, func(d delivery, _ headerRepair) bool { return d.consumer == consumer })
 }

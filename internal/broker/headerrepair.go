@@ -8,70 +8,70 @@ import (
 // What amqp091-go refuses to read, and ends the connection over. [read.go of
 // v1.16]
 const (
-	deepestNested = 32
-	mostElements  = 8192
+	maxNesting  = 32
+	maxElements = 8192
 )
 
 // HeaderUnreadable holds, as bytes, a whole header table that had too many
 // entries for the client. It is on parked messages only.
 const HeaderUnreadable = "x-redrive-unreadable"
 
-// repaired is what was changed so that a message can be read at all.
-type repaired struct {
-	note       string // it can still be returned, but for this
-	unreadable string // it cannot be returned as it was, for this reason
+// headerRepair is what was changed in a message's headers so that the client can read it.
+type headerRepair struct {
+	note       string // it can be published again, except for this
+	unreadable string // it cannot be published again as it was, for this reason
 	doubled    string // its death headers prove nothing, for this reason: see doubled.go
 }
 
 // repairHeader changes what the client cannot read in the header table of a
 // content header, mostly in place, and says what it did. What RabbitMQ would not
 // send is left to the client to judge.
-func repairHeader(p []byte) ([]byte, repaired) {
+func repairHeader(p []byte) ([]byte, headerRepair) {
 	const fixed = 14 // class, weight, body size, flags
 	if len(p) < fixed {
-		return p, repaired{}
+		return p, headerRepair{}
 	}
 	flags := binary.BigEndian.Uint16(p[12:])
 	rest := p[fixed:]
 	for _, bit := range []uint16{1 << 15, 1 << 14} { // content type and encoding come first
 		if flags&bit != 0 {
 			if len(rest) < 1 || len(rest) < 1+int(rest[0]) {
-				return p, repaired{}
+				return p, headerRepair{}
 			}
 			rest = rest[1+int(rest[0]):]
 		}
 	}
 	if flags&(1<<13) == 0 {
-		return p, repaired{}
+		return p, headerRepair{}
 	}
-	table, after, ok := long(rest)
+	table, after, ok := cutLong(rest)
 	if !ok {
-		return p, repaired{}
+		return p, headerRepair{}
 	}
-	m := repaired{doubled: doubledIn(table)}
+	m := headerRepair{doubled: doubledIn(table)}
 	entries := 0
 	var death []byte // the x-death entry, with its name: without it the origin is unknown
 	for t := table; len(t) > 0; entries++ {
 		n := 1 + int(t[0])
 		if len(t) < n+1 {
-			return p, repaired{doubled: m.doubled}
+			return p, headerRepair{doubled: m.doubled}
 		}
 		name, value := t[1:n], t[n:]
 		next, fits, ok := repairValue(value, 1, &m)
 		if !ok {
-			return p, repaired{doubled: m.doubled}
+			return p, headerRepair{doubled: m.doubled}
 		}
 		if !fits {
 			// A table or a list becomes bytes: they have the same form.
 			value[0] = 'x'
-			m.unreadable = fmt.Sprintf("its header %.60q is nested more than %d deep or has more than %d entries, which the AMQP client cannot send; it is kept as bytes", name, deepestNested, mostElements)
+			m.unreadable = fmt.Sprintf("its header %.60q is nested more than %d deep or has more than %d entries, which the AMQP client cannot send; it is kept as bytes", name, maxNesting, maxElements)
 		}
 		if string(name) == "x-death" {
 			death = t[:len(t)-len(next)]
 		}
 		t = next
 	}
-	if entries <= mostElements {
+	if entries <= maxElements {
 		return p, m
 	}
 	kept := append([]byte(nil), death...)
@@ -79,11 +79,11 @@ func repairHeader(p []byte) ([]byte, repaired) {
 	kept = append(binary.BigEndian.AppendUint32(append(kept, 'x'), uint32(len(table))), table...)
 	out := append([]byte(nil), p[:len(p)-len(rest)]...)
 	out = append(binary.BigEndian.AppendUint32(out, uint32(len(kept))), kept...)
-	return append(out, after...), repaired{doubled: m.doubled, unreadable: fmt.Sprintf("it has %d headers, more than the %d that the AMQP client can send; they are kept as bytes", entries, mostElements)}
+	return append(out, after...), headerRepair{doubled: m.doubled, unreadable: fmt.Sprintf("it has %d headers, more than the %d that the AMQP client can send; they are kept as bytes", entries, maxElements)}
 }
 
-// long takes a 32 bit length and that many bytes.
-func long(p []byte) (content, rest []byte, ok bool) {
+// cutLong cuts off a 32 bit length and that many bytes.
+func cutLong(p []byte) (content, rest []byte, ok bool) {
 	if len(p) < 4 || uint64(len(p)-4) < uint64(binary.BigEndian.Uint32(p)) {
 		return nil, nil, false
 	}
@@ -91,17 +91,17 @@ func long(p []byte) (content, rest []byte, ok bool) {
 	return p[4:n], p[n:], true
 }
 
-// sizes of the values that have one.
-var sizes = map[byte]int{'t': 1, 'b': 1, 'B': 1, 's': 2, 'u': 2, 'I': 4, 'i': 4, 'l': 8, 'L': 8, 'f': 4, 'd': 8, 'D': 5, 'T': 8, 'V': 0}
+// valueSizes are the sizes, in bytes, of the value types that have a fixed one.
+var valueSizes = map[byte]int{'t': 1, 'b': 1, 'B': 1, 's': 2, 'u': 2, 'I': 4, 'i': 4, 'l': 8, 'L': 8, 'f': 4, 'd': 8, 'D': 5, 'T': 8, 'V': 0}
 
 // repairValue turns L into l within a value, and tells whether the client can read
 // it at this depth. ok is false when it is not well formed.
-func repairValue(p []byte, depth int, m *repaired) (rest []byte, fits, ok bool) {
+func repairValue(p []byte, depth int, m *headerRepair) (rest []byte, fits, ok bool) {
 	if len(p) == 0 {
 		return nil, false, false
 	}
 	kind, v := p[0], p[1:]
-	if n, sized := sizes[kind]; sized {
+	if n, sized := valueSizes[kind]; sized {
 		if kind == 'L' {
 			p[0] = 'l'
 			m.note = "it had a header of AMQP type L (unsigned 64 bit), which became l (signed), as RabbitMQ 4 does itself"
@@ -111,14 +111,14 @@ func repairValue(p []byte, depth int, m *repaired) (rest []byte, fits, ok bool) 
 		}
 		return v[n:], true, true
 	}
-	content, rest, ok := long(v)
+	content, rest, ok := cutLong(v)
 	if !ok || kind == 'S' || kind == 'x' {
 		return rest, true, ok
 	}
 	if kind != 'F' && kind != 'A' {
 		return nil, false, false
 	}
-	if depth > deepestNested {
+	if depth > maxNesting {
 		return rest, false, true // deeper need not be looked at: it becomes bytes
 	}
 	fits = true
@@ -133,7 +133,7 @@ func repairValue(p []byte, depth int, m *repaired) (rest []byte, fits, ok bool) 
 		if content, f, ok = repairValue(content, depth+1, m); !ok {
 			return nil, false, false
 		}
-		fits = fits && f && n < mostElements
+		fits = fits && f && n < maxElements
 	}
 	return rest, fits, true
 }

@@ -30,10 +30,10 @@ func nested(depth int) []byte {
 	return b
 }
 
-func TestMending(t *testing.T) {
+func TestHeadersAreRepairedOnlyWhereTheClientCannotReadThem(t *testing.T) {
 	large := make([]byte, 8)
 	binary.BigEndian.PutUint64(large, 1<<40)
-	many := make([][]byte, mostElements+1)
+	many := make([][]byte, maxElements+1)
 	for i := range many {
 		many[i] = entry(fmt.Sprintf("%05d", i), 'V', nil)
 	}
@@ -48,10 +48,10 @@ func TestMending(t *testing.T) {
 		{"L within a table within a list",
 			header(entry("a", 'A', sized(append([]byte{'F'}, sized(entry("b", 'L', large))...)))),
 			header(entry("a", 'A', sized(append([]byte{'F'}, sized(entry("b", 'l', large))...)))), "type L", ""},
-		{"as deep as may be", header(entry("a", 'A', nested(deepestNested))), header(entry("a", 'A', nested(deepestNested))), "", ""},
-		{"too deep", header(entry("a", 'A', nested(deepestNested+1))), header(entry("a", 'x', nested(deepestNested+1))), "", `"a" is nested`},
-		{"a list too long", header(entry("a", 'A', sized(bytes.Repeat([]byte{'V'}, mostElements+1)))),
-			header(entry("a", 'x', sized(bytes.Repeat([]byte{'V'}, mostElements+1)))), "", "more than 8192 entries"},
+		{"as deep as may be", header(entry("a", 'A', nested(maxNesting))), header(entry("a", 'A', nested(maxNesting))), "", ""},
+		{"too deep", header(entry("a", 'A', nested(maxNesting+1))), header(entry("a", 'x', nested(maxNesting+1))), "", `"a" is nested`},
+		{"a list too long", header(entry("a", 'A', sized(bytes.Repeat([]byte{'V'}, maxElements+1)))),
+			header(entry("a", 'x', sized(bytes.Repeat([]byte{'V'}, maxElements+1)))), "", "more than 8192 entries"},
 		{"too many headers", header(append(many, death)...),
 			header(death, entry(HeaderUnreadable, 'x', sized(bytes.Join(append(many, death), nil)))), "", "8194 headers"},
 		{"an unknown type is the client's to judge", header(entry("a", '?', nil)), header(entry("a", '?', nil)), "", ""},
@@ -70,23 +70,23 @@ func TestMending(t *testing.T) {
 	}
 }
 
-// Whatever comes, repairing does not panic, and what is repaired needs no more.
-func FuzzMend(f *testing.F) {
+// Whatever arrives, the repair does not panic, and repaired headers need no second one.
+func FuzzHeaderRepair(f *testing.F) {
 	f.Add(header(entry("a", 'L', make([]byte, 8))))
-	f.Add(header(entry("a", 'A', nested(deepestNested+2))))
+	f.Add(header(entry("a", 'A', nested(maxNesting+2))))
 	f.Add(header(entry("x-death", 'A', sized(append([]byte{'F'}, sized(entry("count", 'l', make([]byte, 8)))...)))))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, p []byte) {
 		once, m := repairHeader(bytes.Clone(p))
 		doubled := m.doubled
-		if m.doubled = ""; m == (repaired{}) {
+		if m.doubled = ""; m == (headerRepair{}) {
 			return
 		}
 		twice, again := repairHeader(bytes.Clone(once))
 		if doubled == "" && again.doubled != "" {
 			t.Errorf("repairing doubled a name: %s", again.doubled)
 		}
-		if again.doubled = ""; again != (repaired{}) || !bytes.Equal(once, twice) {
+		if again.doubled = ""; again != (headerRepair{}) || !bytes.Equal(once, twice) {
 			t.Errorf("repaired twice: %+v, then %+v", m, again)
 		}
 	})

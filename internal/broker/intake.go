@@ -17,12 +17,12 @@ import (
 type Intake struct {
 	// Restored, when not nil, receives which of the exchanges and queues that the intake
 	// declares had been deleted and are declared again. It is to be set before Run.
-	Restored func(missing []string)
+	Redeclared func(missing []string)
 	// Consumers, when not nil, receives now and then how many consumers the queue has.
 	// It is to be set before Run.
 	Consumers func(n int)
 
-	names          names
+	names          declaredNames
 	consumedBefore bool // on an earlier connection
 	link           link
 	queue          string
@@ -39,48 +39,44 @@ func NewIntake(c Config, prefetch int, onState func(error), quarantine func(int)
 	return &Intake{link: link{Config: c, hurries: true}, queue: wire.QueueIntake, names: intakeNames, declare: declareTopology, prefetch: prefetch, onState: onState, quarantine: quarantine}
 }
 
-// NewParkedIntake is NewIntake for redrive.parked, from which others may take
-// messages too: nothing is quarantined there.
+// NewParkedIntake is NewIntake for redrive.parked, which others may consume too: nothing is
+// quarantined there.
 func NewParkedIntake(c Config, prefetch int, onState func(error)) *Intake {
 	return &Intake{link: link{Config: c}, queue: wire.QueueParked, names: parkedNames, declare: declareParked, prefetch: prefetch, onState: onState}
 }
 
-// Taker is where the intake's messages go. Connected is called before the first
-// Take of each connection, and Disconnected after the last. When Take returns nil the batch is acknowledged; on an
-// error it stays unacknowledged, and is offered again until it is taken.
-type Taker interface {
+// Handler receives the intake's messages. Connected is called before the first Handle of each
+// connection, and Disconnected after the last. When Handle returns nil, the batch is
+// acknowledged. On an error it stays unacknowledged, and Handle is called again with it.
+type Handler interface {
 	Connected(ctx context.Context) error
 	Disconnected()
-	Take(ctx context.Context, batch []wire.Delivery) error
+	Handle(ctx context.Context, batch []wire.Delivery) error
 }
 
 // Run consumes messages, in batches of what has arrived, until ctx ends; the
 // batch under way is finished first. It connects again for as long as it takes,
 // and returns an error only when trying again cannot succeed.
-func (i *Intake) Run(ctx context.Context, taker Taker) error {
-	var intakeConnection *intakeConn
+func (i *Intake) Run(ctx context.Context, handler Handler) error {
+	var frames *intakeConn
 	wrap := func(c net.Conn) net.Conn {
-		intakeConnection = newIntakeConn(newGatheringConn(c))
-		return intakeConnection
+		frames = newIntakeConn(newCoalescingConn(c))
+		return frames
 	}
 	return i.link.keep(ctx, wrap, func(ctx context.Context, conn *amqp.Connection) error {
-		return i.consume(ctx, conn, intakeConnection, taker)
+		return i.consume(ctx, conn, frames, handler)
 	})
 }
 
-func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, repairing *intakeConn, taker Taker) error {
+// consume consumes on one connection, until that or ctx ends.
+func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, frames *intakeConn, handler Handler) error {
 	crashed := errors.Is(i.link.now().Err, errCrashed)
 	// After a crash all is declared, and we want RabbitMQ to quarantine the message that it
 	// crashed at, so it is consumed at once.
 	if !crashed {
-		declare := i.declare
-		if i.consumedBefore {
-			declare = i.restore
-		}
-		if err := declare(conn); err != nil {
+		if err := i.declareAll(conn); err != nil {
 			return err
 		}
-		i.consumedBefore = true
 	}
 	ch, err := conn.Channel()
 	if err != nil {
@@ -91,32 +87,25 @@ func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, repairing *
 	// acknowledgement on that channel would make the dead consumer take messages
 	// again, so the connection is given up and a new one declares what is missing.
 	cancelled := ch.NotifyCancel(make(chan string, 1))
-	if err := taker.Connected(ctx); err != nil {
+	if err := handler.Connected(ctx); err != nil {
 		return err
 	}
+	connectedOnce := sync.OnceFunc(func() { i.link.observe(State{Connected: true}) })
+	stopWatching, watching := i.startWatching(ctx, conn, frames, connectedOnce)
+	defer func() {
+		stopWatching()
+		handler.Disconnected()  // closing may take seconds
+		closeSoon(conn, frames) // or a broker that hangs would delay it
+		watching.Wait()
+	}()
 	// After a crash RabbitMQ may well crash again at the same message, a hundred
 	// times: then the state is reported only when the connection has been up for a while.
-	connectedOnce := sync.OnceFunc(func() { i.link.observe(State{Connected: true}) })
 	consuming := connectedOnce
 	if crashed {
 		consuming = func() {}
 	}
-	var watch sync.WaitGroup
-	watching, stop := context.WithCancel(ctx)
-	watch.Go(func() {
-		if err := i.watch(watching, conn, connectedOnce); err != nil && watching.Err() == nil && !conn.IsClosed() {
-			i.link.observe(State{Connected: true, Err: err})
-			closeSoon(conn, repairing) // the next connection says whether it can be repaired
-		}
-	})
-	defer func() {
-		stop()
-		taker.Disconnected()       // closing may take seconds
-		closeSoon(conn, repairing) // or a broker that hangs would delay it
-		watch.Wait()
-	}()
-	for prefetch := 1; ; prefetch = min(widening*prefetch, i.prefetch) {
-		again, err := i.consumeWindow(ctx, conn, ch, repairing, taker, prefetch, consuming)
+	for prefetch := 1; ; prefetch = min(windowGrowth*prefetch, i.prefetch) {
+		again, err := i.consumeWindow(ctx, conn, ch, frames, handler, prefetch, consuming)
 		if err != nil {
 			return err
 		}
@@ -135,14 +124,43 @@ func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, repairing *
 	}
 }
 
-// widening is by how much a window is larger than the one before. Each step waits
+// declareAll declares what the intake needs, and from the second connection on reports what
+// had been deleted.
+func (i *Intake) declareAll(conn *amqp.Connection) error {
+	declare := i.declare
+	if i.consumedBefore {
+		declare = i.redeclare
+	}
+	if err := declare(conn); err != nil {
+		return err
+	}
+	i.consumedBefore = true
+	return nil
+}
+
+// startWatching runs watch until stop is called, ctx ends or the connection does. When
+// something cannot be declared, it closes the connection: the next one finds out whether it
+// can be repaired.
+func (i *Intake) startWatching(ctx context.Context, conn *amqp.Connection, frames *intakeConn, connectedOnce func()) (stop context.CancelFunc, running *sync.WaitGroup) {
+	ctx, stop = context.WithCancel(ctx)
+	running = &sync.WaitGroup{}
+	running.Go(func() {
+		if err := i.watch(ctx, conn, connectedOnce); err != nil && ctx.Err() == nil && !conn.IsClosed() {
+			i.link.observe(State{Connected: true, Err: err})
+			closeSoon(conn, frames)
+		}
+	})
+	return stop, running
+}
+
+// windowGrowth is how many times larger each window is than the one before. Each step waits
 // until nothing is outstanding, so there should be few.
-const widening = 8
+const windowGrowth = 8
 
 // consumeWindow consumes with a prefetch, the most messages that are unacknowledged. One
 // that is not the largest ends, with again, when it has been full: what is in it
 // when a connection ends counts as a failed delivery, see DeliveryLimit.
-func (i *Intake) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *amqp.Channel, repairing *intakeConn, taker Taker, prefetch int, consuming func()) (again bool, err error) {
+func (i *Intake) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *amqp.Channel, frames *intakeConn, handler Handler, prefetch int, consuming func()) (again bool, err error) {
 	if err := ch.Qos(prefetch, 0, false); err != nil {
 		return false, explain(err)
 	}
@@ -152,18 +170,18 @@ func (i *Intake) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *a
 		return false, fmt.Errorf("consuming %s: %w", i.queue, explain(err))
 	}
 	consuming()
-	g := gather(deliveries, repairing, ch, consumer)
+	g := newBatcher(deliveries, frames, ch, consumer)
 	defer func() {
 		if !again {
 			g.drain(conn)
 		}
 	}()
-	var last uint64 // taken and not acknowledged, with those before it
+	var last uint64 // delivery tag: stored and not acknowledged, as those before it
 	for outstanding, more := 0, true; more; {
 		var batch []wire.Delivery
 		var tag uint64
 		if batch, tag, more = g.next(ctx); len(batch) > 0 {
-			if err := i.take(ctx, taker, batch); err != nil {
+			if err := i.store(ctx, handler, batch); err != nil {
 				return false, err
 			}
 			last = tag
@@ -177,7 +195,7 @@ func (i *Intake) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *a
 			}
 			again = true
 		}
-		fillsUp := prefetch < i.prefetch && !full && more && g.waiting()
+		fillsUp := prefetch < i.prefetch && !full && more && g.hasMore()
 		if outstanding > 0 && !fillsUp {
 			if err := ch.Ack(last, true); err != nil {
 				return false, fmt.Errorf("acknowledging: %w", explain(err))
@@ -188,19 +206,19 @@ func (i *Intake) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *a
 	return again && ctx.Err() == nil, nil
 }
 
-// watchEvery is how often the quarantine is looked at; every watchRestore times it is also
-// checked whether all that was declared still exists.
-const watchEvery, watchRestore = time.Second, 3
+// watchEvery is how often the number of messages in quarantine is read. Each redeclareEvery
+// times, it is also checked whether all that was declared still exists.
+const watchEvery, redeclareEvery = time.Second, 3
 
-// watch tells how much is in quarantine, declares again what somebody deletes, and says
-// that the connection works when it has been up for a while, until ctx or the connection
+// watch reports how many messages are in quarantine, declares again what somebody deletes, and
+// calls connectedOnce when the connection has been up for a while, until ctx or the connection
 // ends. Its error is why something cannot be declared.
 func (i *Intake) watch(ctx context.Context, conn *amqp.Connection, connectedOnce func()) error {
 	for n := 1; ; n++ {
-		if q, err := ask(conn, wire.QueueQuarantine); err == nil && i.quarantine != nil {
+		if q, err := inspectQueue(conn, wire.QueueQuarantine); err == nil && i.quarantine != nil {
 			i.quarantine(q.Messages)
 		}
-		if q, err := ask(conn, i.queue); err == nil && i.Consumers != nil {
+		if q, err := inspectQueue(conn, i.queue); err == nil && i.Consumers != nil {
 			i.Consumers(q.Consumers)
 		}
 		select {
@@ -209,24 +227,24 @@ func (i *Intake) watch(ctx context.Context, conn *amqp.Connection, connectedOnce
 		case <-time.After(watchEvery):
 			connectedOnce()
 		}
-		if n%watchRestore == 0 {
-			if err := i.restore(conn); err != nil {
+		if n%redeclareEvery == 0 {
+			if err := i.redeclare(conn); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// minOffer and maxOffer are how long it waits before a batch is offered again.
-const minOffer, maxOffer = 250 * time.Millisecond, 2 * time.Second
+// minStoreWait and maxStoreWait are the waits before a batch is offered again.
+const minStoreWait, maxStoreWait = 250 * time.Millisecond, 2 * time.Second
 
-// take offers a batch again until it is stored, or until the connection is lost and with it
-// the right to acknowledge.
-func (i *Intake) take(ctx context.Context, taker Taker, batch []wire.Delivery) error {
-	for wait := minOffer; ; wait = min(2*wait, maxOffer) {
+// store calls the handler until it has stored the batch, or until the connection is lost and
+// with it the right to acknowledge.
+func (i *Intake) store(ctx context.Context, handler Handler, batch []wire.Delivery) error {
+	for wait := minStoreWait; ; wait = min(2*wait, maxStoreWait) {
 		// What has begun is finished even when the service is to stop: then it
 		// need not be delivered again.
-		err := taker.Take(context.WithoutCancel(ctx), batch)
+		err := handler.Handle(context.WithoutCancel(ctx), batch)
 		i.onState(err)
 		if err == nil {
 			return nil

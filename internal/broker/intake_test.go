@@ -15,34 +15,34 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// taker hands each batch to the test, and the test's answer to the intake.
-type taker struct {
+// handler passes each batch to the test, and the test's answer to the intake.
+type handler struct {
 	connected chan struct{}
 	batches   chan []wire.Delivery
 	answers   chan error
 }
 
-func (k *taker) Connected(context.Context) error {
-	k.connected <- struct{}{}
+func (h *handler) Connected(context.Context) error {
+	h.connected <- struct{}{}
 	return nil
 }
 
-func (k *taker) Disconnected() {}
+func (h *handler) Disconnected() {}
 
-func (k *taker) Take(_ context.Context, batch []wire.Delivery) error {
-	k.batches <- append([]wire.Delivery(nil), batch...)
-	return <-k.answers
+func (h *handler) Handle(_ context.Context, batch []wire.Delivery) error {
+	h.batches <- append([]wire.Delivery(nil), batch...)
+	return <-h.answers
 }
 
 type intake struct {
-	*taker
+	*handler
 	stopped chan error
 	stop    func() // ends Run and waits for it
 }
 
 func startIntake(t *testing.T, url string) *intake {
 	t.Helper()
-	i := &intake{taker: &taker{make(chan struct{}, 100), make(chan []wire.Delivery), make(chan error)}, stopped: make(chan error, 1000)}
+	i := &intake{handler: &handler{make(chan struct{}, 100), make(chan []wire.Delivery), make(chan error)}, stopped: make(chan error, 1000)}
 	in := broker.NewIntake(broker.Config{URL: url, Name: "redrive intake", Log: slog.New(slog.DiscardHandler)}, 1000, func(err error) { i.stopped <- err }, func(int) {})
 	ctx, cancel := context.WithCancel(context.Background())
 	var run sync.WaitGroup
@@ -103,7 +103,7 @@ func (i *intake) in(t *testing.T, from, to int) (redelivered bool) {
 	return redelivered
 }
 
-func TestWhatIsTakenIsAcknowledged(t *testing.T) {
+func TestOnlyStoredMessagesAreAcknowledged(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		i := startIntake(t, v.URL())
 		fail(t, v, 0, 200)
@@ -117,7 +117,7 @@ func TestWhatIsTakenIsAcknowledged(t *testing.T) {
 }
 
 // What cannot be kept stays RabbitMQ's, and is offered again until it can.
-func TestABatchThatIsNotTakenIsOfferedAgain(t *testing.T) {
+func TestABatchThatCannotBeStoredIsOfferedAgain(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		i := startIntake(t, v.URL())
 		fail(t, v, 0, 1)
@@ -145,7 +145,7 @@ func TestABatchThatIsNotTakenIsOfferedAgain(t *testing.T) {
 }
 
 // A cut while a batch is being taken: all of it comes again, marked so.
-func TestACutDeliversAgain(t *testing.T) {
+func TestACutConnectionDeliversTheBatchAgain(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		proxy := brokertest.NewProxy(t, v)
 		i := startIntake(t, proxy.URL)
@@ -163,7 +163,7 @@ func TestACutDeliversAgain(t *testing.T) {
 }
 
 // The intake queue deleted under the service is made again.
-func TestADeletedIntakeIsMadeAgain(t *testing.T) {
+func TestADeletedIntakeIsDeclaredAgain(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		i := startIntake(t, v.URL())
 		v.DeleteQueue(wire.QueueIntake)

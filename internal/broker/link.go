@@ -47,7 +47,7 @@ type Config struct {
 	Lasting bool
 }
 
-// NeedsPerson tells what a person must correct from what passes.
+// NeedsPerson tells whether an error lasts until a person corrects something.
 func NeedsPerson(err error) bool {
 	for _, e := range []error{wire.ErrForbidden, wire.ErrNoVHost, wire.ErrQueueGone, wire.ErrDiffers, wire.ErrNoType, wire.ErrTLS} {
 		if errors.Is(err, e) {
@@ -66,33 +66,33 @@ type State struct {
 }
 
 const (
-	firstRetry   = 100 * time.Millisecond
-	longestRetry = 15 * time.Second
-	heartbeat    = 10 * time.Second
-	dialTimeout  = 10 * time.Second
-	// afterCrash is the intake's pause after RabbitMQ itself failed: the message
-	// that it fails at must reach its delivery limit soon, since all others wait
-	// behind it. Where it fails for another reason that would harm, so only the
-	// first hurried times in a row are that soon: enough for ten such messages.
-	afterCrash = 5 * time.Millisecond
-	hurried    = 10 * DeliveryLimit
+	minReconnectWait = 100 * time.Millisecond
+	maxReconnectWait = 15 * time.Second
+	heartbeatEvery   = 10 * time.Second
+	dialTimeout      = 10 * time.Second
+	// waitAfterCrash is how long the intake waits after an internal error of RabbitMQ's: the
+	// message that causes it must reach its delivery limit soon, since all others wait behind
+	// it. Where the cause is another one such haste would harm, so only the first maxHurried
+	// times in a row are that soon: enough for ten such messages.
+	waitAfterCrash = 5 * time.Millisecond
+	maxHurried     = 10 * DeliveryLimit
 )
 
-// errCrashed: RabbitMQ has ended the connection over a fault of its own.
+// errCrashed: RabbitMQ has closed the connection over an internal error.
 var errCrashed = errors.New("RabbitMQ says 541")
 
 // link keeps one connection.
 type link struct {
 	Config
-	hurries bool // back after a crash, see afterCrash
+	hurries bool // connects again at once after a crash, see waitAfterCrash
 	mu      sync.Mutex
 	at      string // the node it was connected to last
 	blocked string // State.Blocked of the connection, as RabbitMQ said last
 	state   State
 }
 
-// observe reports a state, and logs it when it is news: one line per change,
-// never one per try.
+// observe reports a state, and logs it when it has changed: one line per change, never one per
+// try.
 func (l *link) observe(s State) {
 	l.mu.Lock()
 	was := l.state
@@ -141,12 +141,12 @@ func (l *link) now() State {
 func (l *link) keep(ctx context.Context, wrap func(net.Conn) net.Conn, use func(context.Context, *amqp.Connection) error) error {
 	crashes := 0 // in a row
 	strict := l.Strict
-	for wait := firstRetry; ; wait = min(2*wait, longestRetry) {
+	for wait := minReconnectWait; ; wait = min(2*wait, maxReconnectWait) {
 		err := l.once(ctx, wrap, use)
 		if ctx.Err() != nil {
 			return nil
 		}
-		var p permanent
+		var p permanentError
 		if errors.As(err, &p) && !l.Lasting {
 			l.observe(State{Err: p.error})
 			return p.error
@@ -156,15 +156,15 @@ func (l *link) keep(ctx context.Context, wrap func(net.Conn) net.Conn, use func(
 		}
 		connected, crashed := l.now().Connected, errors.Is(err, errCrashed)
 		if connected || crashed {
-			wait = firstRetry // the broker is there: come back soon
+			wait = minReconnectWait // the broker is there: connect again soon
 		}
 		l.observe(State{Err: err})
 		pause := wait/2 + rand.N(wait) // spread, or all clients of a broker come back at once
 		if crashes++; connected || !crashed {
 			crashes = 0
 		}
-		if l.hurries && crashed && crashes < hurried {
-			pause = afterCrash
+		if l.hurries && crashed && crashes < maxHurried {
+			pause = waitAfterCrash
 		}
 		select {
 		case <-ctx.Done():
@@ -174,10 +174,10 @@ func (l *link) keep(ctx context.Context, wrap func(net.Conn) net.Conn, use func(
 	}
 }
 
-// permanent marks an error that trying again does not repair.
-type permanent struct{ error }
+// permanentError marks an error that connecting again does not repair.
+type permanentError struct{ error }
 
-func (p permanent) Unwrap() error { return p.error }
+func (p permanentError) Unwrap() error { return p.error }
 
 func (l *link) once(ctx context.Context, wrap func(net.Conn) net.Conn, use func(context.Context, *amqp.Connection) error) error {
 	var raw net.Conn
@@ -222,7 +222,7 @@ func (l *link) once(ctx context.Context, wrap func(net.Conn) net.Conn, use func(
 	}
 	closeSoon(conn, raw)
 	watcher.Wait()
-	if why != nil && !errors.As(err, new(permanent)) {
+	if why != nil && !errors.As(err, new(permanentError)) {
 		err = explain(why) // what use met is only what came of it
 	}
 	if parted.Load() {
@@ -234,9 +234,9 @@ func (l *link) once(ctx context.Context, wrap func(net.Conn) net.Conn, use func(
 	return err
 }
 
-// block notes that an alarm of RabbitMQ's blocks the connection, or does no longer.
-// Meanwhile no write may wait, or the client's heartbeats would wait behind it, and the
-// client would end the connection.
+// block records whether an alarm of RabbitMQ blocks the connection. While one does, no write
+// may wait: the client's heartbeats would wait behind it, and the client would close the
+// connection.
 func (l *link) block(b amqp.Blocking, raw net.Conn) {
 	l.mu.Lock()
 	l.blocked = ""
@@ -244,15 +244,15 @@ func (l *link) block(b amqp.Blocking, raw net.Conn) {
 		l.blocked = b.Reason
 	}
 	l.mu.Unlock()
-	if g, ok := raw.(*gatheringConn); ok {
-		g.unbound(b.Active)
+	if g, ok := raw.(*coalescingConn); ok {
+		g.setUnbounded(b.Active)
 	}
 	l.observe(State{Connected: true})
 }
 
-// closeSoon closes in order, but does not wait for a broker that does not answer
-// or does not read: then the client stands in a write with its lock held, and
-// only the end of the connection under it frees it.
+// closeSoon closes the connection, and does not wait for a broker that does not answer or does
+// not read: then the client blocks in a write with its lock held, and only the end of the TCP
+// connection frees it.
 func closeSoon(conn *amqp.Connection, raw net.Conn) {
 	force := time.AfterFunc(closeLimit, func() { _ = raw.Close() })
 	defer force.Stop()
@@ -266,7 +266,7 @@ const closeLimit = 2 * time.Second
 // host of the connection before. at is the address of the one that answers.
 func dial(ctx context.Context, c *Config, last string, wrap func(net.Conn) net.Conn) (conn *amqp.Connection, at string, err error) {
 	urls := addresses.Split(c.URL)
-	failed := make(unreached, len(urls)) // in the text's order, or each time would look like news
+	failed := make(unreachedError, len(urls)) // in the order of c.URL, or each try would be logged as a change
 	for _, i := range addresses.Order(urls, last) {
 		if conn, failed[i] = dialOne(ctx, c, urls[i], wrap); failed[i] == nil {
 			return conn, addresses.Host(urls[i]), nil
@@ -278,10 +278,10 @@ func dial(ctx context.Context, c *Config, last string, wrap func(net.Conn) net.C
 	return nil, "", failed
 }
 
-// unreached is why none of several brokers could be connected to.
-type unreached []error
+// unreachedError is why none of several brokers could be connected to.
+type unreachedError []error
 
-func (u unreached) Error() string {
+func (u unreachedError) Error() string {
 	var all []string
 	for _, err := range u {
 		all = append(all, err.Error())
@@ -289,7 +289,7 @@ func (u unreached) Error() string {
 	return fmt.Sprintf("none of %d brokers: %s", len(u), strings.Join(all, "; "))
 }
 
-func (u unreached) Unwrap() []error { return u }
+func (u unreachedError) Unwrap() []error { return u }
 
 // explain turns the client's errors into ours, with what to do.
 func explain(err error) error {

@@ -14,16 +14,16 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// these have no listener.
-const nobody = "amqp://127.0.0.1:1/,amqp://127.0.0.1:2/"
+// unusedAddresses have no listener.
+const unusedAddresses = "amqp://127.0.0.1:1/,amqp://127.0.0.1:2/"
 
 // A connection that ends goes on at another broker, and says which.
-func TestAConnectionGoesOnAtAnotherBroker(t *testing.T) {
+func TestALostConnectionContinuesAtAnotherBroker(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		a, b := brokertest.NewProxy(t, v), brokertest.NewProxy(t, v)
 		connected := make(chan string, 100)
 		var log brokertest.Output
-		p := broker.NewPublisher(broker.Config{URL: nobody + "," + a.URL + "," + b.URL, Name: "redrive retries", Log: slog.New(slog.NewTextHandler(&log, nil)), Observe: func(s broker.State) {
+		p := broker.NewPublisher(broker.Config{URL: unusedAddresses + "," + a.URL + "," + b.URL, Name: "redrive retries", Log: slog.New(slog.NewTextHandler(&log, nil)), Observe: func(s broker.State) {
 			if s.Connected {
 				connected <- s.At
 			}
@@ -51,7 +51,7 @@ func TestAConnectionGoesOnAtAnotherBroker(t *testing.T) {
 
 // All addresses are away, for several rounds of tries; then only the one that was used
 // last is back.
-func TestAllAddressesGone(t *testing.T) {
+func TestAllBrokersGoneAndTheLastUsedOneComesBack(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		var proxies []*brokertest.Proxy
 		var urls []string
@@ -92,7 +92,7 @@ func TestConnectionsSpreadOverBrokers(t *testing.T) {
 		a, b := brokertest.NewProxy(t, v), brokertest.NewProxy(t, v)
 		at := map[string]int{}
 		for range 40 {
-			l, err := broker.NewLook(context.Background(), broker.Config{URL: a.URL + "," + nobody + "," + b.URL, Name: "test"})
+			l, err := broker.NewProbe(context.Background(), broker.Config{URL: a.URL + "," + unusedAddresses + "," + b.URL, Name: "test"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -112,14 +112,14 @@ func TestConnectionsSpreadOverBrokers(t *testing.T) {
 func TestNoBrokerCanBeReached(t *testing.T) {
 	text := ""
 	for range 10 {
-		_, err := broker.NewLook(context.Background(), broker.Config{URL: nobody, Name: "test"})
+		_, err := broker.NewProbe(context.Background(), broker.Config{URL: unusedAddresses, Name: "test"})
 		if !errors.Is(err, syscall.ECONNREFUSED) || !strings.HasPrefix(err.Error(), "none of 2 brokers: connecting to amqp://127.0.0.1:1/") || text != "" && err.Error() != text {
 			t.Fatalf("it says %v", err)
 		}
 		text = err.Error()
 	}
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		_, err := broker.NewLook(context.Background(), broker.Config{URL: nobody + "," + v.URLAs("stranger", "wrong"), Name: "test"})
+		_, err := broker.NewProbe(context.Background(), broker.Config{URL: unusedAddresses + "," + v.URLAs("stranger", "wrong"), Name: "test"})
 		if err == nil || !broker.NeedsPerson(err) {
 			t.Errorf("a wrong password: %v", err)
 		}
@@ -128,12 +128,12 @@ func TestNoBrokerCanBeReached(t *testing.T) {
 
 // A virtual host that does not exist is for a person to repair, as is one that the user has
 // no rights in; too many connections pass by themselves.
-func TestAVirtualHostThatDoesNotExistIsForAPerson(t *testing.T) {
+func TestAMissingVirtualHostNeedsAPerson(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		user := "nobody-" + v.Name[len(v.Name)-8:]
 		v.User(user, "pw")
 		look := func(url string) error {
-			_, err := broker.NewLook(context.Background(), broker.Config{URL: url, Name: "test"})
+			_, err := broker.NewProbe(context.Background(), broker.Config{URL: url, Name: "test"})
 			return err
 		}
 		if err := look(strings.Replace(v.URL(), v.Name, "nowhere", 1)); !errors.Is(err, wire.ErrNoVHost) || !broker.NeedsPerson(err) {

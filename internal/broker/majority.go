@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// askMajority is how often a connection's node has to do what needs most of its
-	// cluster, and partedAfter how long it may take.
-	askMajority = 5 * time.Second
-	partedAfter = 15 * time.Second
+	// majorityEvery is how often the connection's node is made to do what needs a majority of
+	// its cluster, and partedAfter how long that may take.
+	majorityEvery = 5 * time.Second
+	partedAfter   = 15 * time.Second
 )
 
 var errParted = fmt.Errorf("RabbitMQ's node has not answered within %s what needs most of its cluster: it may be parted from the others", partedAfter)
 
-// asksMajority: RabbitMQ may be of a version that agrees by majority on bindings. Before
-// 4.3 all nodes must agree, and one that hangs holds up the others, which are well.
+// asksMajority tells whether RabbitMQ is of a version that agrees on bindings by majority.
+// Before 4.3 all nodes must agree, and one that hangs delays the others, which work.
 func asksMajority(conn *amqp.Connection) bool {
 	v, _ := conn.Properties["version"].(string)
 	var major, minor int
@@ -28,23 +28,23 @@ func asksMajority(conn *amqp.Connection) bool {
 	return err == nil && (major > 4 || major == 4 && minor >= 3)
 }
 
-// watchMajority tells, until ctx ends, that the connection's node is parted from most
-// of its cluster. RabbitMQ 4.3 keeps the connections of such a node, answers what it
-// knows by itself, and neither delivers nor confirms anything before the partition
-// ends. [measured on 4.3.6; a binding is what it cannot make, and says so after 30 s]
-// Before 4.3 it ends them itself, with cluster_partition_handling = pause_minority.
+// watchMajority returns true when the connection's node is partitioned from most of its
+// cluster, and false when ctx ends. RabbitMQ 4.3 keeps the connections of such a node open,
+// answers what the node knows by itself, and neither delivers nor confirms anything before the
+// partition ends. [measured on 4.3.6; it cannot declare a binding, and says so after 30 s]
+// Before 4.3 it closes them itself, with cluster_partition_handling = pause_minority.
 func (l *link) watchMajority(ctx context.Context, conn *amqp.Connection) (parted bool) {
 	for {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-time.After(askMajority):
+		case <-time.After(majorityEvery):
 		}
 		done := make(chan struct{})
-		go func() { // it ends with its connection, if not before
+		go func() { // ends with its connection at the latest
 			defer close(done)
 			if ch, err := conn.Channel(); err == nil {
-				// As it is already. Whatever is wrong with it others say.
+				// This binding exists already. Its errors are reported by the intake.
 				_ = ch.QueueBind(wire.QueueIntake, "", wire.ExchangeDeadLetters, false, nil)
 				_ = ch.Close()
 			}

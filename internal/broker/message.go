@@ -64,15 +64,15 @@ func valueSize(v any) int {
 	return 9 // the largest of the others
 }
 
-// longestKey is how many bytes a key of a table may have.
-const longestKey = 255
+// maxKey is how many bytes a key of a table may have.
+const maxKey = 255
 
-// checkHeaders says what of headers the client cannot send: it would notice in the middle
-// of a frame, and end the connection, or never come to an end of a table within itself.
+// checkHeaders returns what of headers the client cannot send: it would notice in the middle of
+// a frame and close the connection, or recurse forever into a table that contains itself.
 func checkHeaders(t amqp.Table, depth int) error {
 	for k, v := range t {
-		if len(k) > longestKey {
-			return fmt.Errorf("the key %.60q has %d bytes, and %d are the most", k, len(k), longestKey)
+		if len(k) > maxKey {
+			return fmt.Errorf("the key %.60q has %d bytes, and %d are the most", k, len(k), maxKey)
 		}
 		if err := checkValue(v, depth); err != nil {
 			return fmt.Errorf("header %.60q: %w", k, err)
@@ -86,8 +86,8 @@ func checkValue(v any, depth int) error {
 	case nil, bool, string, []byte, int32, int64, float64, time.Time: // most are
 		return nil
 	case amqp.Table, []any:
-		if depth++; depth > deepestNested {
-			return fmt.Errorf("nested more than %d deep", deepestNested)
+		if depth++; depth > maxNesting {
+			return fmt.Errorf("nested more than %d deep", maxNesting)
 		}
 		if t, ok := v.(amqp.Table); ok {
 			return checkHeaders(t, depth)

@@ -7,11 +7,11 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// repair is the remedy for an exchange or queue of ours that RabbitMQ does not declare,
-// since one of that name has other arguments (406); "" for all other errors. RabbitMQ's
-// reason, which the error has, names the first argument that differs, what was asked for
-// and what is there.
-func repair(what, name string, err error) string {
+// preconditionRemedy returns the remedy where RabbitMQ refuses to declare an exchange or queue
+// of ours, since one of that name has other arguments (406); "" for all other errors.
+// RabbitMQ's reason, which the error contains, names the first argument that differs, with both
+// values.
+func preconditionRemedy(what, name string, err error) string {
 	if !errors.Is(err, wire.ErrDiffers) {
 		return ""
 	}
@@ -24,7 +24,7 @@ func repair(what, name string, err error) string {
 	return "another version of Redrive, or another program, declared it: let that empty the queue, stop the consumers whose messages fail meanwhile, and when `rabbitmqctl list_queues -p " + vhost + " name messages` shows 0 for it, run `rabbitmqctl delete_queue -p " + vhost + " " + name + "`; the service then declares it as it must be"
 }
 
-// vhostOf is the virtual host that RabbitMQ's reason names, as one word of a shell's.
+// vhostOf returns the virtual host that RabbitMQ's reason names, quoted for a shell.
 func vhostOf(reason string) string {
 	_, rest, _ := strings.Cut(reason, "in vhost '")
 	vhost, _, _ := strings.Cut(rest, "': received")

@@ -18,12 +18,12 @@ import (
 func TestAQueueDeclaredOtherwiseSaysWhatToDo(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue(wire.QueueIntake, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(broker.DeliveryLimit), "x-dead-letter-exchange": "redrive.aside"})
-		l, err := broker.NewLook(t.Context(), broker.Config{URL: v.URL(), Name: "test"})
+		l, err := broker.NewProbe(t.Context(), broker.Config{URL: v.URL(), Name: "test"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer l.Close()
-		err = l.Make()
+		err = l.DeclareAll()
 		if !errors.Is(err, wire.ErrDiffers) {
 			t.Fatalf("declared all the same: %v", err)
 		}
@@ -37,7 +37,7 @@ func TestAQueueDeclaredOtherwiseSaysWhatToDo(t *testing.T) {
 			t.Errorf("RabbitMQ deletes a quorum queue if it is empty: %v", err)
 		}
 		v.DeleteQueue(wire.QueueIntake)
-		if err := l.Make(); err != nil {
+		if err := l.DeclareAll(); err != nil {
 			t.Errorf("after it was deleted: %v", err)
 		}
 	})

@@ -11,101 +11,102 @@ import (
 )
 
 const (
-	batchMost  = 512
+	maxBatch   = 512
 	batchBytes = 8 << 20
 )
 
-// gathering makes batches of whatever has arrived, so that their size follows
-// the load: one message when there is one, hundreds in a storm.
-type gathering struct {
+// batcher makes batches of the deliveries that have arrived, so that their size follows the
+// load: one message when there is one, hundreds in a storm.
+type batcher struct {
 	deliveries <-chan amqp.Delivery
-	repairing  *intakeConn
+	frames     *intakeConn
 	ch         *amqp.Channel
 	tag        string
 	batch      []wire.Delivery
 	ahead      *amqp.Delivery // did not fit the last batch
 }
 
-// gather lets deliveries pile up while a batch is being taken: amqp091-go hands
-// them over one by one, so that without it every batch would be of one message.
-func gather(deliveries <-chan amqp.Delivery, repairing *intakeConn, ch *amqp.Channel, tag string) *gathering {
-	arrived := make(chan amqp.Delivery, batchMost)
+// newBatcher buffers deliveries while a batch is being stored: amqp091-go passes them on one by
+// one, so that without a buffer every batch would be of one message.
+func newBatcher(deliveries <-chan amqp.Delivery, frames *intakeConn, ch *amqp.Channel, tag string) *batcher {
+	arrived := make(chan amqp.Delivery, maxBatch)
 	go func() { // ends when the client closes deliveries; drain waits for it
 		defer close(arrived)
 		for d := range deliveries {
 			arrived <- d
 		}
 	}()
-	return &gathering{deliveries: arrived, repairing: repairing, ch: ch, tag: tag}
+	return &batcher{deliveries: arrived, frames: frames, ch: ch, tag: tag}
 }
 
-// waiting tells whether next would not wait.
-func (g *gathering) waiting() bool { return g.ahead != nil || len(g.deliveries) > 0 }
+// hasMore tells whether next would not wait.
+func (b *batcher) hasMore() bool { return b.ahead != nil || len(b.deliveries) > 0 }
 
-// next waits for a message and adds those that are there already. more is false
-// when there will be no other batch.
-func (g *gathering) next(ctx context.Context) (batch []wire.Delivery, last uint64, more bool) {
+// next waits for a message and adds those that have arrived already. more is false when there
+// will be no other batch.
+func (b *batcher) next(ctx context.Context) (batch []wire.Delivery, last uint64, more bool) {
 	if ctx.Err() != nil {
-		return nil, 0, false // what a dead connection left behind will be delivered again
+		return nil, 0, false // messages of a dead connection are delivered again
 	}
-	clear(g.batch) // or their bodies stay in memory until as many messages have come
-	g.batch = g.batch[:0]
+	clear(b.batch) // or their bodies stay in memory until as many messages have come
+	b.batch = b.batch[:0]
 	bytes := 0
 	add := func(d *amqp.Delivery) {
-		m := g.repairing.repairedHeaders(d.ConsumerTag, d.DeliveryTag)
-		g.batch = append(g.batch, wire.Delivery{Message: Received(d), From: d.Exchange, Redelivered: d.Redelivered,
+		m := b.frames.repairedHeaders(d.ConsumerTag, d.DeliveryTag)
+		b.batch = append(b.batch, wire.Delivery{Message: Received(d), From: d.Exchange, Redelivered: d.Redelivered,
 			Note: m.note, Unreadable: m.unreadable, Doubled: m.doubled})
 		last = d.DeliveryTag
 		bytes += len(d.Body)
-		g.repairing.gate.taken(len(d.Body))
+		b.frames.bodies.remove(len(d.Body))
 	}
-	if g.ahead != nil {
-		add(g.ahead)
-		g.ahead = nil
+	if b.ahead != nil {
+		add(b.ahead)
+		b.ahead = nil
 	} else {
-		g.repairing.gate.waiting(true)
+		b.frames.bodies.setIdle(true)
 		select {
 		case <-ctx.Done():
 			return nil, 0, false
-		case d, ok := <-g.deliveries:
-			g.repairing.gate.waiting(false)
+		case d, ok := <-b.deliveries:
+			b.frames.bodies.setIdle(false)
 			if !ok {
 				return nil, 0, false
 			}
 			add(&d)
 		}
 	}
-	for len(g.batch) < batchMost {
+	for len(b.batch) < maxBatch {
 		select {
-		case d, ok := <-g.deliveries:
+		case d, ok := <-b.deliveries:
 			if !ok {
-				return g.batch, last, false
+				return b.batch, last, false
 			}
 			if bytes+len(d.Body) > batchBytes {
-				g.ahead = &d
-				return g.batch, last, true
+				b.ahead = &d
+				return b.batch, last, true
 			}
 			add(&d)
 		default:
-			return g.batch, last, true
+			return b.batch, last, true
 		}
 	}
-	return g.batch, last, true
+	return b.batch, last, true
 }
 
-// drain lets amqp091-go close: it waits for its deliveries to be received.
-func (g *gathering) drain(conn *amqp.Connection) {
-	g.repairing.gate.open()
+// drain closes the connection, and receives its deliveries, for which amqp091-go waits.
+func (b *batcher) drain(conn *amqp.Connection) {
+	b.frames.bodies.lift()
 	var d sync.WaitGroup
 	d.Go(func() {
-		for range g.deliveries {
+		for range b.deliveries {
 		}
 	})
-	// Cancelled first: a connection that closes right after many acknowledgements
-	// can undo some, and what was taken is delivered again. [seen on 3.10.8 and 4.3.6]
-	force := time.AfterFunc(2*time.Second, func() { _ = g.repairing.Close() })
-	_ = g.ch.Cancel(g.tag, false)
+	// The consumer is cancelled first: a connection that closes right after many
+	// acknowledgements can undo some, and those messages are delivered again. [seen on 3.10.8
+	// and 4.3.6]
+	force := time.AfterFunc(2*time.Second, func() { _ = b.frames.Close() })
+	_ = b.ch.Cancel(b.tag, false)
 	force.Stop()
-	closeSoon(conn, g.repairing)
+	closeSoon(conn, b.frames)
 	d.Wait()
 }

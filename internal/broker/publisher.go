@@ -46,11 +46,11 @@ func NewPublisher(c Config) *Publisher {
 	return p
 }
 
-// Run connects, and connects again for as long as it takes, until ctx ends. What is
-// published then, or is to be, gets wire.ErrUnsent. Run is called once.
+// Run connects, and connects again for as long as it takes, until ctx ends. Messages that have
+// no answer then get wire.ErrUnsent, as do later ones. Run is called once.
 func (p *Publisher) Run(ctx context.Context) error {
 	defer p.end()
-	gather := func(c net.Conn) net.Conn { return newGatheringConn(c) }
+	gather := func(c net.Conn) net.Conn { return newCoalescingConn(c) }
 	return p.link.keep(ctx, gather, func(ctx context.Context, conn *amqp.Connection) error {
 		p.use(conn)
 		defer p.use(nil)
@@ -66,7 +66,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 	})
 }
 
-// end has all channels stop, and waits for them.
+// end stops all channels, and waits for them.
 func (p *Publisher) end() {
 	p.mu.Lock()
 	close(p.ended)
@@ -90,7 +90,7 @@ func (p *Publisher) use(conn *amqp.Connection) {
 	p.wake()
 }
 
-// wake makes whoever waits in current look again.
+// wake makes goroutines that wait in current check again.
 func (p *Publisher) wake() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -118,10 +118,10 @@ func (p *Publisher) current(ctx context.Context) (*amqp.Connection, error) {
 	}
 }
 
-// alone is the body size, in bytes, from which a message is sent on a channel of its own.
-// One over RabbitMQ's limit (16 MiB by default from 4.0) ends the channel, and what
-// was unanswered on it would have to be sent twice.
-const alone = 1 << 20
+// largeMessage is the body size, in bytes, from which a message is sent on a channel of its
+// own. A body over RabbitMQ's limit (16 MiB by default from 4.0) closes the channel, and
+// unanswered messages on it would have to be sent twice.
+const largeMessage = 1 << 20
 
 // Send publishes persistent and mandatory (but for Unchecked), in order for each destination
 // (but for large ones, which those behind them may overtake), and returns a function that
@@ -129,7 +129,7 @@ const alone = 1 << 20
 // routed, else wire.ErrUnroutable, ErrNacked, ErrUnacceptable, ErrForbidden or
 // ErrUnsent, wrapped. That function must be called once. Until ctx ends Send waits
 // for a connection, and while an alarm blocks that: what is not published then is ErrUnsent.
-// It waits for no answer, and no destination waits for another.
+// Send waits for no answer, and no destination waits for another.
 func (p *Publisher) Send(ctx context.Context, out []wire.Outgoing) (wait func(context.Context) []error) {
 	began := time.Now()
 	errs := make([]error, len(out))
@@ -153,9 +153,9 @@ func (p *Publisher) Send(ctx context.Context, out []wire.Outgoing) (wait func(co
 	}
 }
 
-// divide has messages published, those of each destination by its channel.
+// divide passes the messages of each destination to its channel.
 func (p *Publisher) divide(ctx context.Context, out []wire.Outgoing) (all []*work) {
-	var by map[string]*work // but the first, which mostly is alone
+	var by map[string]*work // all but the first, which mostly is the only one
 	for i := range out {
 		key := destinationOf(&out[i])
 		var w *work
@@ -188,11 +188,11 @@ type sentMessage struct {
 	err     error // not published
 }
 
-// collect waits for the answers to pending. What a channel's end left unanswered
-// is sent again, each message by itself, so that exactly the one that RabbitMQ
-// objected to gets the blame, and the same one does not end the next channel too.
+// collect waits for the answers to pending. Messages that were unanswered when their channel
+// ended are sent again, each on a channel of its own, so that only the one that RabbitMQ
+// refuses gets its error, and does not end the next channel of the others too.
 func (p *Publisher) collect(ctx context.Context, out []wire.Outgoing, pending []sentMessage, errs []error) {
-	var blamed map[string]error // by exchange: a right or an exchange that is missing is missing for all
+	var refused map[string]error // by exchange: a permission or an exchange is missing for all its messages
 	var synced *session
 	for _, m := range pending {
 		errs[m.index] = m.session.answer(ctx, m.confirm)
@@ -212,13 +212,13 @@ func (p *Publisher) collect(ctx context.Context, out []wire.Outgoing, pending []
 		}
 		if errors.Is(err, errChannelEnded) {
 			exchange := out[m.index].Exchange
-			if err = blamed[exchange]; err == nil {
+			if err = refused[exchange]; err == nil {
 				err = p.sendAlone(ctx, &out[m.index])
 				if errors.Is(err, wire.ErrForbidden) || errors.Is(err, errNoExchange) {
-					if blamed == nil {
-						blamed = map[string]error{}
+					if refused == nil {
+						refused = map[string]error{}
 					}
-					blamed[exchange] = err
+					refused[exchange] = err
 				}
 			}
 		}
@@ -259,10 +259,10 @@ func (p *Publisher) publishAlone(ctx context.Context, o *wire.Outgoing) (sentMes
 	return sentMessage{session: own, confirm: confirm, alone: true}, err
 }
 
-// judgeAlone says what became of the only message of a session from its answer, and closes
-// the session.
+// judgeAlone returns the result of the only message of a session, err being its answer, and
+// closes the session.
 func (s *session) judgeAlone(o *wire.Outgoing, err error) error {
-	defer func() { go s.close() }() // it ends with its connection, if not before: an alarm may hold it up
+	defer func() { go s.close() }() // ends with its connection at the latest: an alarm may delay it
 	switch {
 	case err == nil:
 		s.syncReturns()
@@ -273,9 +273,9 @@ func (s *session) judgeAlone(o *wire.Outgoing, err error) error {
 	return err
 }
 
-// canExist tells whether RabbitMQ can have a queue of that name. It has none that is
-// not UTF-8, and ends the connection that asks for one, with 501. [measured on 3.10.8
-// and 4.3.6]
+// canExist returns an error for a name that no queue of RabbitMQ can have: one that is not
+// UTF-8. RabbitMQ closes the connection that asks for it, with 501. [measured on 3.10.8 and
+// 4.3.6]
 func canExist(queue string) error {
 	if !utf8.ValidString(queue) {
 		return fmt.Errorf("queue %q: its name is not valid UTF-8: %w", queue, wire.ErrQueueGone)
@@ -293,33 +293,33 @@ func (p *Publisher) Version(ctx context.Context) (string, error) {
 	return v, nil
 }
 
-// BindReturn makes the retry exchange of queue and binds that queue alone:
+// BindRetryExchange makes the retry exchange of queue and binds that queue alone:
 // wire.ErrQueueGone when there is no such queue.
-func (p *Publisher) BindReturn(ctx context.Context, queue string) error {
+func (p *Publisher) BindRetryExchange(ctx context.Context, queue string) error {
 	if err := canExist(queue); err != nil {
 		return err
 	}
 	exchange := wire.RetryExchange(queue)
-	err := p.onChannel(ctx, func(ch *amqp.Channel) error { return bindReturn(ch, queue, exchange) })
+	err := p.onChannel(ctx, func(ch *amqp.Channel) error { return bindRetryExchange(ch, queue, exchange) })
 	if errors.Is(err, wire.ErrQueueGone) {
-		// The exchange is the permission to return; without its queue it goes too.
+		// The exchange is the permission to retry; without its queue it is deleted too.
 		_ = p.onChannel(ctx, func(ch *amqp.Channel) error { return ch.ExchangeDelete(exchange, true, false) })
 	}
 	return err
 }
 
-// bindReturn does not ask for the queue first: RabbitMQ 4.3 takes a minute to say that
-// the node of a classic queue is down [measured on 4.3.6], and all returns would wait
-// for that. Binding tells as well that there is none, and asks no queue.
-func bindReturn(ch *amqp.Channel, queue, exchange string) error {
+// bindRetryExchange does not check for the queue first: RabbitMQ 4.3 takes a minute to answer
+// that the node of a classic queue is down [measured on 4.3.6], and all retries would wait for
+// that. Binding fails as well when there is no queue, and asks no node of a queue.
+func bindRetryExchange(ch *amqp.Channel, queue, exchange string) error {
 	if err := ch.ExchangeDeclare(exchange, amqp.ExchangeFanout, true, false, false, false, nil); err != nil {
 		return err
 	}
 	return ch.QueueBind(queue, "", exchange, false, nil)
 }
 
-// ReturnExists tells whether queue has a retry exchange.
-func (p *Publisher) ReturnExists(ctx context.Context, queue string) (bool, error) {
+// RetryExchangeExists tells whether queue has a retry exchange.
+func (p *Publisher) RetryExchangeExists(ctx context.Context, queue string) (bool, error) {
 	if canExist(queue) != nil {
 		return false, nil
 	}
@@ -338,22 +338,22 @@ func (p *Publisher) Queue(ctx context.Context, name string) (consumers, ready in
 	if err := canExist(name); err != nil {
 		return 0, 0, err
 	}
-	told := make(chan amqp.Queue, 1) // do may be left behind, so it shares nothing
+	answer := make(chan amqp.Queue, 1) // onChannel may abandon its function, so they share nothing else
 	err = p.onChannel(ctx, func(ch *amqp.Channel) error {
 		q, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
-		told <- q
+		answer <- q
 		return err
 	})
 	if err != nil {
 		return 0, 0, err
 	}
-	q := <-told
+	q := <-answer
 	return q.Consumers, q.Messages, nil
 }
 
-// onChannel runs do on a channel of its own: an error ends the channel it
-// happens on, and the one that publishes must not be it. When ctx ends first do is
-// left behind, until its connection ends: under an alarm RabbitMQ answers nothing.
+// onChannel runs do on a channel of its own: an error closes the channel it happens on, which
+// must not be one that publishes. When ctx ends first, do is abandoned and ends with its
+// connection: under an alarm RabbitMQ answers nothing.
 func (p *Publisher) onChannel(ctx context.Context, do func(*amqp.Channel) error) error {
 	conn, err := p.current(ctx)
 	if err != nil {

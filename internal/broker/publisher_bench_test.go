@@ -29,7 +29,7 @@ func BenchmarkSend(b *testing.B) {
 					go func() { ended <- p.Run(ctx) }()
 					for i := range c.queues {
 						v.Queue(fmt.Sprint("q", i), amqp.Table{"x-queue-type": kind})
-						if err := p.BindReturn(ctx, fmt.Sprint("q", i)); err != nil {
+						if err := p.BindRetryExchange(ctx, fmt.Sprint("q", i)); err != nil {
 							b.Fatal(err)
 						}
 					}

@@ -4,20 +4,16 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
-	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -47,7 +43,7 @@ func message(exchange, key, body string, headers amqp.Table) wire.Outgoing {
 
 // One batch with every kind of message: each gets its own answer, whatever
 // becomes of its neighbours, and the good ones arrive once and stay safe.
-func TestEachMessageGetsItsOwnAnswer(t *testing.T) {
+func TestEachMessageOfABatchHasItsOwnResult(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("q", amqp.Table{"x-queue-type": "classic"})
 		v.Queue("full", amqp.Table{"x-queue-type": "classic", "x-max-length": int32(1), "x-overflow": "reject-publish"})
@@ -127,7 +123,7 @@ func TestEachMessageGetsItsOwnAnswer(t *testing.T) {
 
 // A message that came back as unroutable is sent again once its queue is there, on the same
 // channel, and that answer is its own.
-func TestAMessageThatCameBackIsConfirmedOnceItArrives(t *testing.T) {
+func TestAReturnedMessageIsConfirmedOnceItIsRoutable(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		p, ctx := publisher(t, v.URL()), context.Background()
 		out := []wire.Outgoing{message("", "later", "x", nil)}
@@ -142,7 +138,7 @@ func TestAMessageThatCameBackIsConfirmedOnceItArrives(t *testing.T) {
 }
 
 // A body over the limit ends the channel; only that message is blamed.
-func TestABodyOverTheLimit(t *testing.T) {
+func TestOnlyTheMessageOverTheSizeLimitIsRefused(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		if !v.Since4() {
 			t.Skip("RabbitMQ 3 takes up to 128 MiB")
@@ -163,71 +159,8 @@ func TestABodyOverTheLimit(t *testing.T) {
 	})
 }
 
-// Rights that are missing are reported as such, and it works once they are given.
-func TestRightsGivenLater(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		user := "poor-" + v.Name[len(v.Name)-8:]
-		v.User(user, "pw")
-		v.Grant(user, "^$", "^$", ".*")
-		v.Queue("q", amqp.Table{"x-queue-type": "quorum"})
-		p, ctx := publisher(t, v.URLAs(user, "pw")), context.Background()
-		if err := p.BindReturn(ctx, "q"); !errors.Is(err, wire.ErrForbidden) {
-			t.Errorf("binding without a right: %v", err)
-		}
-		one := []wire.Outgoing{message(wire.RetryExchange("q"), "", "a", nil)}
-		if err := publisher(t, v.URL()).BindReturn(ctx, "q"); err != nil {
-			t.Fatal(err)
-		}
-		if err := p.Send(ctx, one)(ctx)[0]; !errors.Is(err, wire.ErrForbidden) {
-			t.Errorf("publishing without a right: %v", err)
-		}
-		v.Grant(user, `^redrive\.`, ".*", ".*")
-		brokertest.Eventually(t, "the right is known", func() bool { return p.BindReturn(ctx, "q") == nil })
-		brokertest.Eventually(t, "the message goes", func() bool { return p.Send(ctx, one)(ctx)[0] == nil })
-	})
-}
-
-func TestRetryExchanges(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		p, ctx := publisher(t, v.URL()), context.Background()
-		exists := func(want bool) {
-			t.Helper()
-			if is, err := p.ReturnExists(ctx, "q"); is != want || err != nil {
-				t.Errorf("exists: %v, %v; want %v", is, err, want)
-			}
-		}
-		exists(false)
-		if err := p.BindReturn(ctx, "q"); !errors.Is(err, wire.ErrQueueGone) {
-			t.Errorf("binding a queue that does not exist: %v", err)
-		}
-		exists(false)
-		for range 2 { // a queue that was made again is bound again
-			v.Queue("q", amqp.Table{"x-queue-type": "classic"})
-			if err := p.BindReturn(ctx, "q"); err != nil {
-				t.Fatal(err)
-			}
-			exists(true)
-			back := message(wire.RetryExchange("q"), "any", "a", nil)
-			if err := p.Send(ctx, []wire.Outgoing{back})(ctx)[0]; err != nil {
-				t.Error(err)
-			}
-			if n := v.Depth("q"); n != 1 {
-				t.Errorf("%d came back", n)
-			}
-			v.DeleteQueue("q")
-			if err := p.Send(ctx, []wire.Outgoing{back})(ctx)[0]; !errors.Is(err, wire.ErrUnroutable) {
-				t.Errorf("with the queue deleted: %v", err)
-			}
-		}
-		if err := p.BindReturn(ctx, "q"); !errors.Is(err, wire.ErrQueueGone) {
-			t.Errorf("binding a deleted queue: %v", err)
-		}
-		exists(false) // it would stand for a permission that no one gave a new queue
-	})
-}
-
 // Without a broker nothing hangs, and no password is shown.
-func TestNobodyThere(t *testing.T) {
+func TestWithoutABrokerNothingHangs(t *testing.T) {
 	var said broker.State
 	heard := make(chan struct{})
 	var once sync.Once
@@ -246,224 +179,4 @@ func TestNobodyThere(t *testing.T) {
 	if err := p.Send(ctx, []wire.Outgoing{message("", "q", "", nil)})(ctx)[0]; !errors.Is(err, wire.ErrUnsent) {
 		t.Error(err)
 	}
-}
-
-func TestWhatAPublisherKnowsOfAQueue(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		v.Queue("q", amqp.Table{"x-queue-type": "classic"})
-		for range 2 {
-			if err := v.Channel().Publish("", "q", false, false, amqp.Publishing{}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		brokertest.Eventually(t, "they are in the queue", func() bool { return v.Depth("q") == 2 })
-		p, ctx := publisher(t, v.URL()), t.Context()
-		if consumers, ready, err := p.Queue(ctx, "q"); consumers != 0 || ready != 2 || err != nil {
-			t.Errorf("%d consumers, %d ready, %v", consumers, ready, err)
-		}
-		if _, _, err := p.Queue(ctx, "nowhere"); !errors.Is(err, wire.ErrQueueGone) {
-			t.Errorf("a queue that is not there: %v", err)
-		}
-		if _, ready, err := p.Queue(ctx, "q"); ready != 2 || err != nil {
-			t.Errorf("after that: %d ready, %v", ready, err)
-		}
-	})
-}
-
-// channels are the numbers of those that are open in a virtual host, of all connections.
-func channels(t *testing.T, v *brokertest.VHost) (numbers []int) {
-	t.Helper()
-	var all []struct{ Number int }
-	if err := v.API().Call(context.Background(), "GET", "vhosts/"+v.Name+"/channels", nil, &all); err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range all {
-		numbers = append(numbers, c.Number)
-	}
-	return numbers
-}
-
-// Destinations that are published to in turn share a channel. As many at once as there are
-// have no more than 64, and those that are too many go by one that answers.
-func TestChannelsAreBounded(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		p := publisher(t, v.URL())
-		var out []wire.Outgoing
-		for i := range 200 {
-			q := fmt.Sprint("q", i)
-			v.Queue(q, amqp.Table{"x-queue-type": "classic"})
-			out = append(out, message("", q, "", nil))
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		const own = 1 // of the test
-		brokertest.Eventually(t, "RabbitMQ shows the test's channel", func() bool { return len(channels(t, v)) == own })
-		for i := range out {
-			if err := p.Send(ctx, out[i:i+1])(ctx)[0]; err != nil {
-				t.Fatal(err)
-			}
-		}
-		brokertest.Eventually(t, "RabbitMQ shows the channel", func() bool { return len(channels(t, v)) > own })
-		if n := len(channels(t, v)) - own; n != 1 {
-			t.Errorf("one message after the other takes %d channels", n)
-		}
-		for i, err := range p.Send(ctx, out)(ctx) {
-			if err != nil {
-				t.Fatalf("message %d: %v", i, err)
-			}
-		}
-		time.Sleep(6 * time.Second) // in which RabbitMQ counts
-		if n := len(channels(t, v)) - own; n > 64 {
-			t.Errorf("200 destinations at once take %d channels", n)
-		}
-	})
-}
-
-// A channel that nacks is replaced by another, in the same connection, and no message
-// is sent twice for it.
-func TestAChannelThatRefusesIsReplaced(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		v.Queue("q", amqp.Table{"x-queue-type": "classic"})
-		v.Queue("full", amqp.Table{"x-queue-type": "classic", "x-max-length": int32(1), "x-overflow": "reject-publish"})
-		v.Publish("", "full", amqp.Publishing{})
-		brokertest.Eventually(t, "the queue is full", func() bool { return v.Depth("full") == 1 })
-		p := publisher(t, v.URL())
-		sent := 0
-		replaced := func() bool {
-			errs := p.Send(context.Background(), []wire.Outgoing{message("", "q", "good", nil), message("", "full", "one more", nil), message("", "q", "good", nil)})(context.Background())
-			if errs[0] != nil || !errors.Is(errs[1], wire.ErrNacked) || errs[2] != nil {
-				t.Fatalf("the answers are %v", errs)
-			}
-			sent += 2
-			return slices.Max(append(channels(t, v), 0)) > 2 // one for each queue
-		}
-		brokertest.Eventually(t, "there is another channel", replaced)
-		brokertest.Eventually(t, "the one before is closed", func() bool { return len(channels(t, v)) == 3 }) // with the test's
-		brokertest.Eventually(t, "each has arrived once", func() bool { return v.Depth("q") == sent })
-	})
-}
-
-// leader suspends or resumes the leader of a quorum queue: it hangs, and is not dead.
-func leader(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node, do, queue string) {
-	t.Helper()
-	if _, err := n.Eval(t.Context(), fmt.Sprintf("{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<%q>>, queue, <<%q>>)), ok = sys:%s(amqqueue:get_pid(Q)).", v.Name, queue, do)); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// A queue whose leader hangs holds up no other, however many messages are under way to it,
-// whether it was published to before or not.
-func TestAQueueThatHangsHoldsUpNoOther(t *testing.T) {
-	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
-		for _, q := range []string{"q", "new", "used"} {
-			v.Queue(q, amqp.Table{"x-queue-type": "quorum"})
-		}
-		p := publisher(t, v.URL())
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		many := func(n int, queue string) []wire.Outgoing {
-			all := make([]wire.Outgoing, n)
-			for i := range all {
-				all[i] = message("", queue, fmt.Sprint(i), nil)
-			}
-			return all
-		}
-		confirmed := func(what string, wait func(context.Context) []error, within time.Duration) {
-			t.Helper()
-			ctx, cancel := context.WithTimeout(ctx, within)
-			defer cancel()
-			for i, err := range wait(ctx) {
-				if err != nil {
-					t.Fatalf("%s: message %d: %v", what, i, err)
-				}
-			}
-		}
-		confirmed("before", p.Send(ctx, many(250, "used")), 30*time.Second) // more than half of RabbitMQ's credit
-		leader(t, v, n, "suspend", "new")
-		leader(t, v, n, "suspend", "used")
-		var stuck []func(context.Context) []error
-		for range 4 {
-			stuck = append(stuck, p.Send(ctx, many(512, "new")), p.Send(ctx, many(512, "used")))
-			confirmed("another queue meanwhile", p.Send(ctx, many(1000, "q")), 15*time.Second)
-		}
-		mixed := p.Send(ctx, append(many(1, "new"), many(1, "q")...)) // one Send to both
-		brokertest.Eventually(t, "the other queue's message of a Send to both arrives", func() bool { return v.Depth("q") == 4001 })
-		if err := p.BindReturn(ctx, "q"); err != nil {
-			t.Errorf("the connection does not answer: %v", err)
-		}
-		leader(t, v, n, "resume", "new")
-		leader(t, v, n, "resume", "used")
-		for _, wait := range append(stuck, mixed) {
-			confirmed("once it answers", wait, 30*time.Second)
-		}
-		for queue, want := range map[string]int{"new": 4*512 + 1, "used": 250 + 4*512, "q": 4001} {
-			brokertest.Eventually(t, "each has arrived once in "+queue, func() bool { return v.Depth(queue) == want })
-		}
-		in := v.Consume("new")
-		for i := range 4 * 512 {
-			d := in.Next()
-			if string(d.Body) != fmt.Sprint(i%512) {
-				t.Fatalf("message %d is %s: not in order", i, d.Body)
-			}
-			if err := d.Ack(false); err != nil {
-				t.Fatal(err)
-			}
-		}
-	})
-}
-
-// What could not be published before its Send was given up is not published later.
-func TestWhatIsGivenUpIsNotPublishedLater(t *testing.T) {
-	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
-		v.Queue("stuck", amqp.Table{"x-queue-type": "quorum"})
-		p := publisher(t, v.URL())
-		leader(t, v, n, "suspend", "stuck")
-		all := make([]wire.Outgoing, 1000)
-		for i := range all {
-			all[i] = message("", "stuck", "", nil)
-		}
-		first := p.Send(t.Context(), all)
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		defer cancel()
-		for i, err := range p.Send(t.Context(), all[:100])(ctx) { // behind the first
-			if !errors.Is(err, wire.ErrUnsent) {
-				t.Fatalf("message %d: %v", i, err)
-			}
-		}
-		leader(t, v, n, "resume", "stuck")
-		for i, err := range append(first(t.Context()), p.Send(t.Context(), all[:1])(t.Context())...) {
-			if err != nil {
-				t.Fatalf("message %d, once the queue answers: %v", i, err)
-			}
-		}
-		if n := v.Depth("stuck"); n != len(all)+1 {
-			t.Errorf("%d arrived, want %d", n, len(all)+1)
-		}
-	})
-}
-
-// A queue that does not answer holds up no other: only who wants the answer to a large
-// message waits for it.
-func TestALargeMessageWithoutAnAnswerHoldsUpNoOther(t *testing.T) {
-	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
-		for _, q := range []string{"stuck", "q"} {
-			v.Queue(q, amqp.Table{"x-queue-type": "quorum"})
-		}
-		leader(t, v, n, "suspend", "stuck")
-		p := publisher(t, v.URL())
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		large := message("", "stuck", strings.Repeat("x", 1<<20), nil)
-		wait := p.Send(ctx, []wire.Outgoing{large, message("", "q", "a", nil)})
-		if err := p.Send(ctx, []wire.Outgoing{message("", "q", "b", nil)})(ctx)[0]; err != nil {
-			t.Fatalf("the other one: %v", err)
-		}
-		if n := v.Depth("q"); n != 2 {
-			t.Errorf("%d arrived at the other queue", n)
-		}
-		leader(t, v, n, "resume", "stuck")
-		if errs := wait(t.Context()); errs[0] != nil || errs[1] != nil {
-			t.Errorf("once it answers: %v", errs)
-		}
-	})
 }

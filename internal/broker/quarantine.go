@@ -13,9 +13,9 @@ import (
 // ErrUndeliverable: RabbitMQ ends the connection that it delivers the next message to.
 var ErrUndeliverable = errors.New("RabbitMQ cannot deliver the next message by AMQP")
 
-// Quarantine is a connection to the quarantine, for a person's command. Not safe for
-// concurrent use. Close it: what was got and not acknowledged is then in the queue again,
-// where it was.
+// Quarantine reads the queue redrive.quarantine, for a person's command. Not safe for
+// concurrent use. Close it: messages that were got and not acknowledged are then in the queue
+// again, at their places.
 type Quarantine struct {
 	conn *amqp.Connection
 	ch   *amqp.Channel
@@ -29,7 +29,7 @@ type Quarantine struct {
 
 // OpenQuarantine connects: wire.ErrQueueGone when there is no quarantine.
 func OpenQuarantine(ctx context.Context, c Config) (*Quarantine, error) {
-	l, err := NewLook(ctx, c)
+	l, err := NewProbe(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -47,8 +47,8 @@ func OpenQuarantine(ctx context.Context, c Config) (*Quarantine, error) {
 // Close waits until RabbitMQ has the acknowledgements.
 func (q *Quarantine) Close() { _, _ = q.ch.Close(), q.conn.Close() }
 
-// Get is the next message; ok is false when there is none left. ack takes it out.
-// ErrUndeliverable ends the connection.
+// Get returns the next message; ok is false when there is none left. ack removes it. After
+// ErrUndeliverable the connection is closed.
 func (q *Quarantine) Get() (m *wire.Message, ack func() error, ok bool, err error) {
 	d, ok, err := q.ch.Get(wire.QueueQuarantine, false)
 	var e *amqp.Error

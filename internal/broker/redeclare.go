@@ -9,17 +9,17 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// names are what an intake declares and somebody else may delete.
-type names struct{ exchanges, queues []string }
+// declaredNames are the exchanges and queues that an intake declares.
+type declaredNames struct{ exchanges, queues []string }
 
 var (
-	intakeNames = names{[]string{wire.ExchangeDeadLetters, wire.ExchangeFailures, wire.ExchangeQuarantine}, []string{wire.QueueQuarantine, wire.QueueIntake}}
-	parkedNames = names{[]string{wire.ExchangeParked}, []string{wire.QueueParked}}
+	intakeNames = declaredNames{[]string{wire.ExchangeDeadLetters, wire.ExchangeFailures, wire.ExchangeQuarantine}, []string{wire.QueueQuarantine, wire.QueueIntake}}
+	parkedNames = declaredNames{[]string{wire.ExchangeParked}, []string{wire.QueueParked}}
 )
 
-// OwnNames are those that Intake.Restored can receive.
+// OwnNames returns the names that Intake.Redeclared can receive.
 func OwnNames() (all []string) {
-	for _, n := range []names{intakeNames, parkedNames} {
+	for _, n := range []declaredNames{intakeNames, parkedNames} {
 		for _, e := range n.exchanges {
 			all = append(all, "exchange "+e)
 		}
@@ -30,9 +30,9 @@ func OwnNames() (all []string) {
 	return all
 }
 
-// restore declares again what somebody deleted, and binds all of it: RabbitMQ shows no
-// bindings to its clients. What was missing is in Restored.
-func (i *Intake) restore(conn *amqp.Connection) error {
+// redeclare declares again what was deleted, and binds all of it: RabbitMQ shows no bindings to
+// its clients. Redeclared receives what was missing.
+func (i *Intake) redeclare(conn *amqp.Connection) error {
 	missing, err := i.names.missing(conn)
 	if err != nil {
 		return err
@@ -40,14 +40,14 @@ func (i *Intake) restore(conn *amqp.Connection) error {
 	if err := i.declare(conn); err != nil {
 		return err
 	}
-	if len(missing) > 0 && i.Restored != nil {
-		i.Restored(missing)
+	if len(missing) > 0 && i.Redeclared != nil {
+		i.Redeclared(missing)
 	}
 	return nil
 }
 
 // missing asks by passive declares; one that fails ends its channel.
-func (n names) missing(conn *amqp.Connection) (all []string, err error) {
+func (n declaredNames) missing(conn *amqp.Connection) (all []string, err error) {
 	var ch *amqp.Channel
 	look := func(what, name string, declare func(*amqp.Channel) error) {
 		if err != nil {

@@ -35,7 +35,7 @@ type session struct {
 	mu       sync.Mutex
 	returned map[string]int // exchange and id of unroutable messages whose ack has not been collected
 	pending  int            // published, and the answer not collected
-	retired  bool           // another is to take its place, see nacked
+	retired  bool           // it accepts no more messages, see nacked
 
 	underWay []*amqp.DeferredConfirmation // of what was published, from the first without an answer on
 	sent     int                          // published at all
@@ -43,24 +43,24 @@ type session struct {
 	answered time.Time                    // when underWay became shorter, or was empty
 }
 
-// RabbitMQ lets its reader of a connection pass creditFirst messages to a channel, and
-// creditMore each time that the channel has handled so many (credit_flow_default_credit). A
-// channel that waits for a queue grants nothing, and at the last one the reader reads nothing
-// more from the whole connection. With up to fewUnderWay without an answer no channel waits: a
-// quorum queue makes it wait from 32 on (quorum_commands_soft_limit).
-// [measured on 3.10.8 and 4.3.6: TestAQueueThatHangsHoldsUpNoOther]
-const creditFirst, creditMore, fewUnderWay = 400, 200, 16
+// RabbitMQ lets the reader of a connection pass firstCredit messages to a channel, and
+// moreCredit each time that the channel has handled that many (credit_flow_default_credit). A
+// channel that waits for a queue grants no credit, and without credit the reader reads nothing
+// more from the whole connection. With up to noWaitUnderWay messages without an answer no
+// channel waits: a quorum queue makes it wait from 32 on (quorum_commands_soft_limit).
+// [measured on 3.10.8 and 4.3.6: TestAQueueThatHangsDelaysNoOther]
+const firstCredit, moreCredit, noWaitUnderWay = 400, 200, 16
 
-// room waits until one more message cannot use up RabbitMQ's credit, whatever becomes of the
-// queue, until the channel ends, or until ctx does.
+// room waits until one more message cannot use up RabbitMQ's credit, whatever the queue does,
+// until the channel ends, or until ctx does.
 func (s *session) room(ctx context.Context) error {
 	for {
 		s.mu.Lock()
-		s.drop()
-		if len(s.underWay) <= fewUnderWay {
-			s.granted = (s.sent - len(s.underWay)) / creditMore * creditMore
+		s.dropAnswered()
+		if len(s.underWay) <= noWaitUnderWay {
+			s.granted = (s.sent - len(s.underWay)) / moreCredit * moreCredit
 		}
-		if s.sent-s.granted < creditFirst-1 {
+		if s.sent-s.granted < firstCredit-1 {
 			s.mu.Unlock()
 			return nil
 		}
@@ -72,8 +72,8 @@ func (s *session) room(ctx context.Context) error {
 	}
 }
 
-// drop forgets what has its answer. The caller holds mu.
-func (s *session) drop() {
+// dropAnswered forgets messages that have their answer. The caller holds mu.
+func (s *session) dropAnswered() {
 	for len(s.underWay) > 0 {
 		select {
 		case <-s.underWay[0].Done():
@@ -85,11 +85,11 @@ func (s *session) drop() {
 	}
 }
 
-// progress tells how many messages are without an answer, and when there was one last.
+// progress returns how many messages are without an answer, and when the last answer came.
 func (s *session) progress() (underWay int, answered time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.drop()
+	s.dropAnswered()
 	return len(s.underWay), s.answered
 }
 
@@ -97,24 +97,24 @@ func (s *session) progress() (underWay int, answered time.Time) {
 // full nacks for good reason, and must not cost a channel for each message.
 const staleAfter = 2 * time.Second
 
-// nacked has another channel take the place of this one, which is closed when all that
-// was published on it has its answer. A channel of RabbitMQ 3's that publishes to a
-// quorum queue for the first time while its leader dies refuses everything for that
-// queue from then on. [measured on 3.10.8; rabbitmq-server #9241 repairs it in 3.11]
+// nacked replaces this channel by another, and closes it when all its messages have their
+// answers. On RabbitMQ 3.10, a channel that publishes to a quorum queue for the first time
+// while the queue's leader dies nacks every message for that queue from then on. [measured on
+// 3.10.8; rabbitmq-server #9241 repairs it in 3.11]
 func (s *session) nacked() {
 	if time.Since(s.opened) >= staleAfter {
 		s.retire()
 	}
 }
 
-// retire closes the channel as soon as every message has its answer, and has it take no more.
+// retire closes the channel as soon as every message has its answer; it accepts no more.
 func (s *session) retire() {
 	s.mu.Lock()
 	last := !s.retired && s.pending == 0
 	s.retired = true
 	s.mu.Unlock()
 	if last {
-		go s.close() // it ends with its connection, if not before: an alarm may hold it up
+		go s.close() // ends with its connection at the latest: an alarm may delay it
 	}
 }
 
@@ -124,7 +124,7 @@ func (s *session) open() bool {
 	return !s.retired && !s.ch.IsClosed()
 }
 
-// begin counts a message that is to be published, unless the channel takes no more.
+// begin counts a message that is about to be published; false: the channel accepts no more.
 func (s *session) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,7 +135,7 @@ func (s *session) begin() bool {
 	return true
 }
 
-// end says that a message has its answer, or was not published.
+// end counts a message that has its answer, or was not published after all.
 func (s *session) end() {
 	s.mu.Lock()
 	s.pending--
@@ -155,17 +155,17 @@ func newSession(conn *amqp.Connection) (*session, error) {
 		return nil, explain(err)
 	}
 	s := &session{conn: conn, ch: ch, limit: conn.Config.FrameSize, closed: make(chan struct{}), opened: time.Now(), answered: time.Now(),
-		// Not buffered: when amqp091-go goes on to the ack, the return before it
-		// has been received here, and a round over sync makes it known.
+		// Not buffered: when amqp091-go continues with the ack, the return before it has been
+		// received here, and a receive from sync makes that visible.
 		returns: ch.NotifyReturn(make(chan amqp.Return)), sync: make(chan struct{}), returned: map[string]int{}}
 	end := ch.NotifyClose(make(chan *amqp.Error, 1))
 	go s.listen(end)
 	return s, nil
 }
 
-// newSessionUntil is newSession for as long as ctx lasts: from a connection that an alarm
-// blocks RabbitMQ reads nothing, so it does not answer either. What is left behind ends
-// with the connection.
+// newSessionUntil is newSession, abandoned when ctx ends: RabbitMQ reads nothing from a
+// connection that an alarm blocks, so it answers nothing either. An abandoned session ends with
+// its connection.
 func newSessionUntil(ctx context.Context, conn *amqp.Connection) (*session, error) {
 	opened, failed := make(chan *session), make(chan error, 1)
 	go func() {
@@ -214,7 +214,7 @@ func (s *session) listen(end <-chan *amqp.Error) {
 			s.cause = errNoExchange
 		}
 		if e.Code == amqp.PreconditionFailed && !errors.Is(s.cause, wire.ErrUnacceptable) {
-			// This channel only publishes, so it is about a message.
+			// This channel only publishes, so the error is about a message.
 			s.cause = fmt.Errorf("%w: %s", wire.ErrUnacceptable, e.Reason)
 		}
 		if connectionEnded(e) {
@@ -279,8 +279,8 @@ func (s *session) answer(ctx context.Context, c *amqp.DeferredConfirmation) erro
 	return errChannelEnded
 }
 
-// syncReturns makes sure that each message that came back before an answer that
-// was waited for is known to routed. RabbitMQ sends the return before the ack.
+// syncReturns makes returned messages visible to routed, up to the latest answer that was
+// waited for. RabbitMQ sends the return before the ack.
 func (s *session) syncReturns() {
 	select {
 	case <-s.sync:
@@ -288,7 +288,7 @@ func (s *session) syncReturns() {
 	}
 }
 
-// routed tells whether a confirmed message came back as unroutable.
+// routed returns wire.ErrUnroutable for a confirmed message that RabbitMQ returned.
 func (s *session) routed(o *wire.Outgoing) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

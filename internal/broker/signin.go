@@ -9,11 +9,11 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// signingIn has RabbitMQ say so when it refuses a user. Else it ends the connection
-// without a word, which a cut connection looks like: a consumer would report a wrong
-// password, and end, because the network failed at that moment. The client library does
-// not ask for it, and writes over capabilities that its user sets.
-type signingIn struct {
+// signInConn makes RabbitMQ report when it refuses a user. Otherwise it closes the connection
+// without an error, as a network failure does: a consumer would report a wrong password, and
+// stop, because the network failed at that moment. The client library does not ask for that
+// report, and overwrites capabilities that its user sets.
+type signInConn struct {
 	net.Conn
 	done bool
 }
@@ -25,28 +25,28 @@ var (
 )
 
 // Write adds the capability to connection.start-ok, the first frame of a client's.
-func (s *signingIn) Write(b []byte) (int, error) {
+func (c *signInConn) Write(b []byte) (int, error) {
 	const head, properties = 1 + 2 + 4, 4 // type, channel and size of a frame; the size of a table
 	table := head + len(startOK)
-	if s.done || len(b) < table+properties || b[0] != 1 || !bytes.HasPrefix(b[head:], startOK) {
-		return s.Conn.Write(b)
+	if c.done || len(b) < table+properties || b[0] != 1 || !bytes.HasPrefix(b[head:], startOK) {
+		return c.Conn.Write(b)
 	}
-	s.done = true
+	c.done = true
 	at := bytes.Index(b, capabilities)
 	if at < 0 {
-		return s.Conn.Write(b)
+		return c.Conn.Write(b)
 	}
 	at += len(capabilities)
 	more := bytes.Join([][]byte{b[:at+4], saysRefusal, b[at+4:]}, nil)
 	for _, size := range []int{3, table, at} { // of the frame, of the properties, of the capabilities
 		binary.BigEndian.PutUint32(more[size:], binary.BigEndian.Uint32(more[size:])+uint32(len(saysRefusal)))
 	}
-	n, err := s.Conn.Write(more)
+	n, err := c.Conn.Write(more)
 	return min(n, len(b)), err
 }
 
-// lostSigningIn tells whether a connection ended before RabbitMQ had said whether the user
-// may sign in: the client library takes that for a refusal.
+// lostSigningIn tells whether a connection ended before RabbitMQ answered whether the user may
+// sign in: the client library reports that as a refusal.
 func lostSigningIn(err error) bool {
 	return errors.Is(err, amqp.ErrCredentials) || errors.Is(err, amqp.ErrVhost)
 }

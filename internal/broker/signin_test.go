@@ -19,7 +19,7 @@ func TestAConnectionCutWhileSigningInIsNoWrongPassword(t *testing.T) {
 		for bytes := int64(0); ; bytes += 17 {
 			before := proxy.Cuts()
 			proxy.CutAfter(bytes)
-			l, err := broker.NewLook(t.Context(), broker.Config{URL: proxy.URL, Name: "test"})
+			l, err := broker.NewProbe(t.Context(), broker.Config{URL: proxy.URL, Name: "test"})
 			if err == nil {
 				if err := l.Close(); err != nil && proxy.Cuts() == before {
 					t.Error(err)
@@ -42,7 +42,7 @@ func TestAConnectionCutWhileSigningInIsNoWrongPassword(t *testing.T) {
 		}
 		for name, password := range map[string]string{"guest": "wrong", "stranger": "guest"} {
 			proxied := strings.Replace(v.URLAs("x", password), "//x:", "//"+name+":", 1)
-			if _, err := broker.NewLook(t.Context(), broker.Config{URL: proxied, Name: "test"}); !errors.Is(err, wire.ErrForbidden) || !strings.Contains(err.Error(), "wrong user or password") {
+			if _, err := broker.NewProbe(t.Context(), broker.Config{URL: proxied, Name: "test"}); !errors.Is(err, wire.ErrForbidden) || !strings.Contains(err.Error(), "wrong user or password") {
 				t.Errorf("user %q, password %q: %v", name, password, err)
 			}
 		}

@@ -21,16 +21,16 @@ type Subscriber struct {
 	link link
 
 	mu      sync.Mutex
-	shared  *shared       // nil while there is no connection
+	shared  *sharedConn   // nil while there is no connection
 	changed chan struct{} // closed when shared changes
 	last    int           // number of the last consumer tag
 	closing sync.WaitGroup
 }
 
-// shared is one connection, and what repairs the deliveries on it.
-type shared struct {
-	conn      *amqp.Connection
-	repairing *intakeConn
+// sharedConn is the connection that all queues share, with what repairs the deliveries on it.
+type sharedConn struct {
+	conn   *amqp.Connection
+	frames *intakeConn
 }
 
 // NewSubscriber makes a subscriber; Run keeps it connected.
@@ -38,8 +38,8 @@ func NewSubscriber(c Config) *Subscriber {
 	return &Subscriber{link: link{Config: c}, changed: make(chan struct{})}
 }
 
-// Subscribed is a queue to consume.
-type Subscribed struct {
+// ConsumeOptions name a queue to consume, and how.
+type ConsumeOptions struct {
 	Queue    string
 	Prefetch int // messages unacknowledged at most
 	Log      *slog.Logger
@@ -52,28 +52,28 @@ type Subscription struct {
 	// settled goes back to the queue.
 	In <-chan amqp.Delivery
 	// Ended is closed when nothing delivered can be acknowledged any more.
-	Ended     <-chan struct{}
-	repairing *intakeConn
+	Ended  <-chan struct{}
+	frames *intakeConn
 }
 
 // Unreadable says why a delivery cannot be published again as it was; "" when it
 // can. It is to be asked once for each.
 func (s *Subscription) Unreadable(d *amqp.Delivery) string {
-	return s.repairing.repairedHeaders(d.ConsumerTag, d.DeliveryTag).unreadable
+	return s.frames.repairedHeaders(d.ConsumerTag, d.DeliveryTag).unreadable
 }
 
 // Run connects, and connects again for as long as it takes, until ctx ends. Each
 // Consume must have returned by then.
 func (s *Subscriber) Run(ctx context.Context) error {
-	var repairing *intakeConn
+	var frames *intakeConn
 	wrap := func(c net.Conn) net.Conn {
-		repairing = newIntakeConn(newGatheringConn(c))
-		repairing.gate.open() // prefetch is the user's own bound
-		return repairing
+		frames = newIntakeConn(newCoalescingConn(c))
+		frames.bodies.lift() // prefetch is the user's own bound
+		return frames
 	}
 	defer s.closing.Wait()
 	return s.link.keep(ctx, wrap, func(ctx context.Context, conn *amqp.Connection) error {
-		s.use(&shared{conn, repairing})
+		s.use(&sharedConn{conn, frames})
 		s.link.observe(State{Connected: true})
 		<-ctx.Done() // the connection ends, or Run is to
 		s.use(nil)
@@ -81,7 +81,7 @@ func (s *Subscriber) Run(ctx context.Context) error {
 	})
 }
 
-func (s *Subscriber) use(now *shared) {
+func (s *Subscriber) use(now *sharedConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.shared = now
@@ -90,7 +90,7 @@ func (s *Subscriber) use(now *shared) {
 }
 
 // current waits for a connection, until ctx ends.
-func (s *Subscriber) current(ctx context.Context) (now *shared, consumer string, err error) {
+func (s *Subscriber) current(ctx context.Context) (now *sharedConn, consumer string, err error) {
 	for {
 		s.mu.Lock()
 		now, changed := s.shared, s.changed
@@ -108,13 +108,13 @@ func (s *Subscriber) current(ctx context.Context) (now *shared, consumer string,
 	}
 }
 
-// Consume calls use with one subscription after the other, consuming again for as long as
-// it takes, until ctx ends. use returns when it has settled what it took, or can no longer;
-// what it has not settled goes back to the queue. It returns an error only before it has
-// consumed once, for what a person must correct. Safe for concurrent use.
-func (s *Subscriber) Consume(ctx context.Context, q Subscribed, use func(Subscription)) error {
+// Consume calls use with one subscription after the other, and consumes again for as long as it
+// takes, until ctx ends. use returns when it has settled its messages, or can no longer; what
+// it has not settled is requeued. Consume returns an error only before it has consumed once,
+// and only for what a person must correct. Safe for concurrent use.
+func (s *Subscriber) Consume(ctx context.Context, q ConsumeOptions, use func(Subscription)) error {
 	said := ""
-	for worked, wait := false, firstRetry; ; wait = min(2*wait, longestRetry) {
+	for worked, wait := false, minReconnectWait; ; wait = min(2*wait, maxReconnectWait) {
 		now, consumer, err := s.current(ctx)
 		if err != nil {
 			return nil
@@ -127,7 +127,7 @@ func (s *Subscriber) Consume(ctx context.Context, q Subscribed, use func(Subscri
 			return err
 		}
 		if consumed {
-			wait, said = firstRetry, ""
+			wait, said = minReconnectWait, ""
 		}
 		if now.conn.IsClosed() {
 			continue // the log has why; current waits for another
@@ -144,9 +144,9 @@ func (s *Subscriber) Consume(ctx context.Context, q Subscribed, use func(Subscri
 	}
 }
 
-// subscribe consumes on a channel of its own until that or ctx ends. consumed: it could
-// begin.
-func (s *Subscriber) subscribe(ctx context.Context, now *shared, consumer string, q *Subscribed, use func(Subscription)) (consumed bool, err error) {
+// subscribe consumes on a channel of its own until that or ctx ends. consumed tells whether it
+// could begin.
+func (s *Subscriber) subscribe(ctx context.Context, now *sharedConn, consumer string, q *ConsumeOptions, use func(Subscription)) (consumed bool, err error) {
 	c, err := s.begin(ctx, now.conn, consumer, q)
 	if err != nil {
 		return false, err
@@ -160,7 +160,7 @@ func (s *Subscriber) subscribe(ctx context.Context, now *shared, consumer string
 		defer close(ended)
 		why = c.ending(q)
 	}()
-	use(Subscription{In: c.deliveries, Ended: ended, repairing: now.repairing})
+	use(Subscription{In: c.deliveries, Ended: ended, frames: now.frames})
 	s.leave(ctx, now, c, consumer, q.Queue)
 	select {
 	case <-ended:
@@ -173,19 +173,19 @@ func (s *Subscriber) subscribe(ctx context.Context, now *shared, consumer string
 	}
 }
 
-// consuming is a channel with a consumer.
-type consuming struct {
+// consumerChannel is a channel with its consumer.
+type consumerChannel struct {
 	ch         *amqp.Channel
 	deliveries <-chan amqp.Delivery
 	closed     <-chan *amqp.Error
 	cancelled  <-chan string
 }
 
-// begin opens a channel and consumes on it. When ctx ends first it is left behind: RabbitMQ
-// 4.3 takes a minute to say that the node of a classic queue is down.
-func (s *Subscriber) begin(ctx context.Context, conn *amqp.Connection, consumer string, q *Subscribed) (*consuming, error) {
+// begin opens a channel and consumes on it. When ctx ends first, the attempt is abandoned:
+// RabbitMQ 4.3 takes a minute to answer that the node of a classic queue is down.
+func (s *Subscriber) begin(ctx context.Context, conn *amqp.Connection, consumer string, q *ConsumeOptions) (*consumerChannel, error) {
 	type begun struct {
-		c   *consuming
+		c   *consumerChannel
 		err error
 	}
 	done := make(chan begun, 1)
@@ -210,12 +210,12 @@ func (s *Subscriber) begin(ctx context.Context, conn *amqp.Connection, consumer 
 	return nil, ctx.Err()
 }
 
-func consume(conn *amqp.Connection, consumer string, q *Subscribed) (*consuming, error) {
+func consume(conn *amqp.Connection, consumer string, q *ConsumeOptions) (*consumerChannel, error) {
 	ch, err := conn.Channel()
 	if err != nil {
 		return nil, explain(err)
 	}
-	c := &consuming{ch: ch, closed: ch.NotifyClose(make(chan *amqp.Error, 1)), cancelled: ch.NotifyCancel(make(chan string, 1))}
+	c := &consumerChannel{ch: ch, closed: ch.NotifyClose(make(chan *amqp.Error, 1)), cancelled: ch.NotifyCancel(make(chan string, 1))}
 	if err = ch.Qos(q.Prefetch, 0, false); err == nil {
 		c.deliveries, err = ch.ConsumeWithContext(context.Background(), q.Queue, consumer, false, false, false, false, nil)
 	}
@@ -226,9 +226,9 @@ func consume(conn *amqp.Connection, consumer string, q *Subscribed) (*consuming,
 	return c, nil
 }
 
-// ending waits until nothing more can be acknowledged, and says why; nil where the channel
-// was closed in order.
-func (c *consuming) ending(q *Subscribed) error {
+// ending waits until nothing more can be acknowledged, and returns why; nil when the channel
+// was closed cleanly.
+func (c *consumerChannel) ending(q *ConsumeOptions) error {
 	if _, byServer := <-c.cancelled; byServer { // it closes with the channel
 		return errCancelled
 	}
@@ -242,16 +242,16 @@ func (c *consuming) ending(q *Subscribed) error {
 	return explain(e)
 }
 
-// errCancelled: RabbitMQ has cancelled the consumer, and says nothing of why.
+// errCancelled: RabbitMQ has cancelled the consumer, without a reason.
 var errCancelled = errors.New("RabbitMQ cancelled the consumer")
 
-// leave ends the channel, so that what is not settled goes back to the queue: in order when
-// ctx has ended. It waits for RabbitMQ no longer than closeLimit, as other queues are
-// consumed on the same connection; what it leaves behind ends with that.
+// leave closes the channel, so that unsettled messages are requeued: cleanly when ctx has
+// ended. It waits for RabbitMQ no longer than closeLimit, as other queues are consumed on the
+// same connection; an abandoned close ends with that.
 //
-// A late acknowledgement on a channel whose consumer RabbitMQ cancelled makes the dead
-// consumer take messages again, so the channel is closed then too.
-func (s *Subscriber) leave(ctx context.Context, now *shared, c *consuming, consumer, queue string) {
+// A late acknowledgement on a channel whose consumer RabbitMQ cancelled makes the dead consumer
+// receive messages again, so the channel is closed then too.
+func (s *Subscriber) leave(ctx context.Context, now *sharedConn, c *consumerChannel, consumer, queue string) {
 	var drained sync.WaitGroup
 	drained.Go(func() { // or amqp091-go could not close
 		for range c.deliveries {
@@ -261,11 +261,11 @@ func (s *Subscriber) leave(ctx context.Context, now *shared, c *consuming, consu
 	s.closing.Go(func() {
 		defer close(left)
 		if ctx.Err() != nil {
-			giveBack(c.ch, consumer, queue, &drained)
+			requeueUnsettled(c.ch, consumer, queue, &drained)
 		}
 		_ = c.ch.Close()
 		drained.Wait()
-		now.repairing.forget(consumer)
+		now.frames.forget(consumer)
 	})
 	limit := time.NewTimer(closeLimit)
 	defer limit.Stop()
@@ -275,15 +275,15 @@ func (s *Subscriber) leave(ctx context.Context, now *shared, c *consuming, consu
 	}
 }
 
-// timedOut is what RabbitMQ does to a consumer that is too slow, and what to do about it.
-func timedOut(q *Subscribed) error {
+// timedOut is the error of a consumer that exceeded consumer_timeout, with the remedy.
+func timedOut(q *ConsumeOptions) error {
 	return hint.Errorf(fmt.Sprintf("set Prefetch (now %d) to Concurrency, limit handlers with Timeout, or raise consumer_timeout: docs/explanation/prefetch.md", q.Prefetch),
 		"a message of queue %q was not acknowledged within RabbitMQ's consumer_timeout, which counts from its delivery: all unacknowledged messages are delivered again", q.Queue)
 }
 
-// wasCancelled finds out why RabbitMQ has cancelled the consumer: that is how 4.3 ends one
-// of a quorum queue after consumer_timeout.
-func wasCancelled(conn *amqp.Connection, q *Subscribed) error {
+// wasCancelled finds out why RabbitMQ has cancelled the consumer: from 4.3 on that is how it
+// ends one of a quorum queue after consumer_timeout.
+func wasCancelled(conn *amqp.Connection, q *ConsumeOptions) error {
 	answer := make(chan error, 1)
 	go func() { // it ends with the connection, if not before
 		ch, err := conn.Channel()
@@ -303,12 +303,12 @@ func wasCancelled(conn *amqp.Connection, q *Subscribed) error {
 	return fmt.Errorf("RabbitMQ cancelled the consumer of queue %q, which is still there: it has moved to another node, or %w", q.Queue, timedOut(q))
 }
 
-// giveBack ends the consumer in order. A quorum queue's channel may still hold back
-// many acknowledgements, which its end would undo: each answer about the queue is
-// time in which they leave, so the consumer is cancelled after them and not before.
-// [seen on 3.10.8 and 4.3.6] And what a closing channel leaves counts as a failed
-// delivery; what is nacked does not. [measured on 4.3.6]
-func giveBack(ch *amqp.Channel, consumer, queue string, drained *sync.WaitGroup) {
+// requeueUnsettled ends the consumer cleanly. A quorum queue's channel may still hold back many
+// acknowledgements, which closing it would undo: each answer about the queue is time in which
+// they are written, so the consumer is cancelled after them and not before. [seen on 3.10.8 and
+// 4.3.6] And messages that a closing channel leaves count as failed deliveries; nacked ones do
+// not. [measured on 4.3.6]
+func requeueUnsettled(ch *amqp.Channel, consumer, queue string, drained *sync.WaitGroup) {
 	ask := func() { _, _ = ch.QueueDeclarePassive(queue, true, false, false, false, nil) }
 	ask()
 	if ch.Cancel(consumer, false) != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// dialOne connects to one broker. wrap is put around what carries AMQP frames, so above
+// dialOne connects to one broker. wrap wraps the connection that carries AMQP frames, above
 // TLS: the TLS handshake is made here, and amqp091-go sees a plain connection.
 func dialOne(ctx context.Context, c *Config, rawURL string, wrap func(net.Conn) net.Conn) (*amqp.Connection, error) {
 	failed := func(err error) error {
@@ -42,10 +42,10 @@ func dialOne(ctx context.Context, c *Config, rawURL string, wrap func(net.Conn) 
 		return nil, failed(err)
 	}
 	u.Scheme, u.Host, u.User = "amqp", net.JoinHostPort(uri.Host, fmt.Sprint(uri.Port)), c.Credentials.Login.Current(u.User)
-	var bare *unsecured
+	var bare *plainConn
 	within := cmp.Or(time.Duration(uri.ConnectionTimeout)*time.Millisecond, dialTimeout)
 	with := c.AMQP
-	with.Heartbeat, with.Properties = cmp.Or(with.Heartbeat, heartbeat), c.properties()
+	with.Heartbeat, with.Properties = cmp.Or(with.Heartbeat, heartbeatEvery), c.properties()
 	with.FrameSize, with.TLSClientConfig, with.Recovery = amqp.FrameSizeUnlimited, nil, nil
 	with.Dial = func(network, addr string) (net.Conn, error) {
 		conn, err := connect(ctx, c.AMQP.Dial, network, addr, within, secure)
@@ -53,10 +53,10 @@ func dialOne(ctx context.Context, c *Config, rawURL string, wrap func(net.Conn) 
 			return nil, err
 		}
 		if secure == nil {
-			bare = &unsecured{Conn: conn}
+			bare = &plainConn{Conn: conn}
 			conn = bare
 		}
-		return wrap(&signingIn{Conn: conn}), nil
+		return wrap(&signInConn{Conn: conn}), nil
 	}
 	conn, err := amqp.DialConfig(u.String(), with)
 	if err != nil {
@@ -64,7 +64,7 @@ func dialOne(ctx context.Context, c *Config, rawURL string, wrap func(net.Conn) 
 			err = hint.Errorf("use amqps:// there, or the port of AMQP (5672 by default)", "%w: this port of RabbitMQ's speaks TLS", wire.ErrTLS)
 		}
 		if secure != nil {
-			err = refused(err, c.external(&uri))
+			err = explainTLSEnd(err, c.external(&uri))
 		}
 		return nil, failed(err)
 	}
@@ -85,7 +85,8 @@ func (c *Config) external(uri *amqp.URI) bool {
 		slices.ContainsFunc(c.AMQP.SASL, func(a amqp.Authentication) bool { return a.Mechanism() == "EXTERNAL" })
 }
 
-// security is how to speak TLS to a broker; nil: not at all. Its files are read again.
+// security returns the TLS settings for a broker; nil: no TLS. Its files are read again each
+// time.
 func (c *Config) security(uri *amqp.URI) (*tls.Config, error) {
 	if uri.Scheme != "amqps" {
 		return nil, nil
@@ -119,11 +120,11 @@ func connect(ctx context.Context, dial func(network, addr string) (net.Conn, err
 		_ = conn.Close()
 		return nil, credentials.Explain(err)
 	}
-	return secured{above, conn}, nil
+	return tlsConn{above, conn}, nil
 }
 
-// dialWithin opens a network connection. A dialer of the user's that does not return is
-// left behind, and what it returns later is closed.
+// dialWithin makes the network connection. A dialer of the user's that does not return is
+// abandoned, and the connection that it returns later is closed.
 func dialWithin(ctx context.Context, dial func(network, addr string) (net.Conn, error), network, addr string, within time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -152,46 +153,47 @@ func dialWithin(ctx context.Context, dial func(network, addr string) (net.Conn, 
 	}
 }
 
-// secured ends as a plain connection does: the farewell of TLS could wait for a broker
-// that reads nothing, and AMQP has one of its own.
-type secured struct {
+// tlsConn closes as a plain connection does: a close_notify of TLS could wait for a broker that
+// reads nothing, and AMQP has a close of its own.
+type tlsConn struct {
 	*tls.Conn
 	under net.Conn
 }
 
-func (s secured) Close() error { return s.under.Close() }
+func (c tlsConn) Close() error { return c.under.Close() }
 
-// unsecured notices that what answers is TLS: to a client without, an alert.
-type unsecured struct {
+// plainConn notices that the other side speaks TLS: it answers a client that does not with an
+// alert.
+type plainConn struct {
 	net.Conn
 	begun bool
 	alert atomic.Bool
 }
 
-func (u *unsecured) Read(b []byte) (int, error) {
-	n, err := u.Conn.Read(b)
-	if n > 0 && !u.begun {
-		u.begun = true
-		u.alert.Store(b[0] == recordAlert)
+func (c *plainConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n > 0 && !c.begun {
+		c.begun = true
+		c.alert.Store(b[0] == tlsAlertRecord)
 	}
 	return n, err
 }
 
-// recordAlert is the type of a TLS record; no AMQP frame has it.
-const recordAlert = 21
+// tlsAlertRecord is the type of a TLS record; no AMQP frame has it.
+const tlsAlertRecord = 21
 
-// alert begins what the other side of a TLS connection says is wrong.
-const alert = "remote error: tls: "
+// tlsAlertPrefix begins Go's text for an alert of the other side of a TLS connection.
+const tlsAlertPrefix = "remote error: tls: "
 
-// refused tells why RabbitMQ ends a TLS connection before AMQP begins: in TLS 1.3 it has
-// refused a client certificate only then. What it says of that is lost where its reset
-// is faster. external: SASL EXTERNAL was among what it was offered.
-func refused(err error, external bool) error {
+// explainTLSEnd explains why RabbitMQ closes a TLS connection before AMQP begins: in TLS 1.3 it
+// refuses a client certificate only then. Its alert is lost where its reset is faster. external
+// tells whether SASL EXTERNAL was among the mechanisms offered.
+func explainTLSEnd(err error, external bool) error {
 	var e *amqp.Error
 	if external && errors.As(err, &e) && e.Code == amqp.AccessRefused && e.Server {
 		return fmt.Errorf("%w: by SASL EXTERNAL: RabbitMQ needs a user whose name is that of the client certificate (ssl_cert_login_from), the plugin rabbitmq_auth_mechanism_ssl, and EXTERNAL among its auth_mechanisms", wire.ErrForbidden)
 	}
-	if _, what, is := strings.Cut(err.Error(), alert); is {
+	if _, what, is := strings.Cut(err.Error(), tlsAlertPrefix); is {
 		return credentials.Refused(what)
 	}
 	for _, ended := range []string{"EOF", "reset by peer", "broken pipe", "is not open"} {

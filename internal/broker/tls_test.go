@@ -40,7 +40,7 @@ func TestAMQPSWorks(t *testing.T) {
 			consuming, end := context.WithCancel(context.Background())
 			var connected sync.WaitGroup
 			connected.Go(func() { _ = s.Run(consuming) })
-			q := broker.Subscribed{Queue: "q", Prefetch: 10, Log: slog.New(slog.DiscardHandler), Observe: func(bool) {}}
+			q := broker.ConsumeOptions{Queue: "q", Prefetch: 10, Log: slog.New(slog.DiscardHandler), Observe: func(bool) {}}
 			_ = s.Consume(ctx, q, func(sub broker.Subscription) {
 				for range 2 {
 					d := <-sub.In
@@ -118,7 +118,7 @@ func TestPeersOfAMQPSAreVerified(t *testing.T) {
 		if err := stranger.Issue(authority.Leaf{User: "guest"}, cert, key); err != nil {
 			t.Fatal(err)
 		}
-		_, err = broker.NewLook(t.Context(), broker.Config{Name: "test", URL: v.SecureURL("guest", "guest", url.Values{"certfile": {cert}, "keyfile": {key}})})
+		_, err = broker.NewProbe(t.Context(), broker.Config{Name: "test", URL: v.SecureURL("guest", "guest", url.Values{"certfile": {cert}, "keyfile": {key}})})
 		if err == nil || !strings.Contains(err.Error(), "RabbitMQ refuses this client") || !strings.Contains(err.Error(), "broker.tls.cert") {
 			t.Errorf("a client of an unknown authority: %v", err)
 		}
@@ -128,7 +128,7 @@ func TestPeersOfAMQPSAreVerified(t *testing.T) {
 func refusedWith(t *testing.T, what string, c broker.Config, says ...string) {
 	t.Helper()
 	c.Name = "test"
-	l, err := broker.NewLook(t.Context(), c)
+	l, err := broker.NewProbe(t.Context(), c)
 	if err == nil {
 		l.Close()
 		t.Errorf("%s: it is connected", what)
@@ -163,7 +163,7 @@ func TestCredentialsThatChangedOnDiskAreUsedAtTheNextConnection(t *testing.T) {
 		issue(t, ca, "nobody", files)
 		external := broker.Config{URL: v.SecureURL("", "", url.Values{"auth_mechanism": {"external"}, "cacertfile": {""}}), Name: "redrive retries", Log: slog.New(slog.DiscardHandler),
 			Credentials: credentials.Client{TLS: files}}
-		if _, err := broker.NewLook(t.Context(), external); !errors.Is(err, wire.ErrForbidden) || !strings.Contains(err.Error(), "ssl_cert_login_from") {
+		if _, err := broker.NewProbe(t.Context(), external); !errors.Is(err, wire.ErrForbidden) || !strings.Contains(err.Error(), "ssl_cert_login_from") {
 			t.Errorf("no such user: %v", err)
 		}
 		replace(t, files.CA, stranger.CAFile())

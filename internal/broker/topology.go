@@ -22,20 +22,19 @@ var ErrNotInternal = hint.Errorf("delete it and start again: Redrive declares it
 // [measured: 3.10.8 and 4.3.6 take it]
 const noLimit = int64(1_000_000_000)
 
-// DeliveryLimit is how often RabbitMQ tries to deliver a message from the intake
-// queue before it quarantines it. On RabbitMQ 3 there are messages that end each
-// connection they are delivered to (541, see the facts), and nothing else moves
-// those out of the way: about 10 ms each time [measured on 3.10.8]. For all others
-// it is out of reach: Intake widens its window only as it gets on, so that the
-// same message is in it at most some thirty times before it is the first, and then
-// counts only connections that end before a single message is taken.
+// DeliveryLimit is how often RabbitMQ tries to deliver a message from the intake queue before
+// it quarantines it. On RabbitMQ 3 there are messages over which it closes each connection that
+// they are delivered to (541, see the facts), and only this limit removes them: about 10 ms
+// each time [measured on 3.10.8]. For all other messages it is out of reach: Intake grows its
+// window only step by step, so that the same message is in it at most some thirty times before
+// it is the first; and then only connections count that end before a single message is stored.
 //
-// The way there is at-most-once on purpose. At-least-once dead-lettering has one
-// process for it, and a forged x-death kills that in RabbitMQ 3 for the whole
-// node. [measured on 3.10.8: quorum queues that use it are then refused with 541]
+// Quarantining is at-most-once on purpose. At-least-once dead-lettering runs in one process,
+// and a forged x-death kills that in RabbitMQ 3 for the whole node. [measured on 3.10.8: quorum
+// queues that use it are then refused with 541]
 const DeliveryLimit = 100
 
-// declareTopology makes what the intake needs, once a connection.
+// declareTopology declares what the intake needs, once for each connection.
 func declareTopology(conn *amqp.Connection) error {
 	ch, err := conn.Channel()
 	if err != nil {
@@ -45,7 +44,7 @@ func declareTopology(conn *amqp.Connection) error {
 	if err := declareDeadLetters(ch); err != nil {
 		var e *amqp.Error
 		if errors.As(err, &e) && e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "inequivalent arg") {
-			return permanent{fmt.Errorf("%w (%s)", ErrNotInternal, e.Reason)}
+			return permanentError{fmt.Errorf("%w (%s)", ErrNotInternal, e.Reason)}
 		}
 		return declaring("exchange", wire.ExchangeDeadLetters, err)
 	}
@@ -83,7 +82,7 @@ func declareIntake(ch *amqp.Channel) error {
 	return err
 }
 
-// declareParked makes the parking lot that the library and the ways to wait use.
+// declareParked declares the parking lot that the library and the ways to wait use.
 func declareParked(conn *amqp.Connection) error {
 	ch, err := conn.Channel()
 	if err != nil {
@@ -98,8 +97,8 @@ func declareQuarantine(ch *amqp.Channel) error {
 	return err
 }
 
-// ask finds out how much a queue holds and who consumes it.
-func ask(conn *amqp.Connection, queue string) (q amqp.Queue, err error) {
+// inspectQueue returns how many messages and consumers a queue has.
+func inspectQueue(conn *amqp.Connection, queue string) (q amqp.Queue, err error) {
 	ch, err := conn.Channel()
 	if err != nil {
 		return q, explain(err)
@@ -110,7 +109,7 @@ func ask(conn *amqp.Connection, queue string) (q amqp.Queue, err error) {
 
 func declaring(what, name string, err error) error {
 	err = explain(err)
-	if remedy := repair(what, name, err); remedy != "" {
+	if remedy := preconditionRemedy(what, name, err); remedy != "" {
 		return hint.Errorf(remedy, "declaring the %s %q: %w", what, name, err)
 	}
 	return fmt.Errorf("declaring the %s %q: %w", what, name, err)

@@ -12,22 +12,22 @@ import (
 // that it does not know. So the client that takes sees no properties at all, and
 // the client that publishes sends none; their bytes go past both.
 
-// properties of a content header: the flags that say which there are, and they.
-const propertiesAt = 12
+// propertiesOffset is where in a content header the properties begin: flags, then values.
+const propertiesOffset = 12
 
 // keepRaw keeps the properties of the content header in frame for takeRaw, and
 // hides them from the client.
 func (c *intakeConn) keepRaw(payload []byte) []byte {
-	if len(payload) < propertiesAt+2 {
+	if len(payload) < propertiesOffset+2 {
 		return c.frame
 	}
 	c.mu.Lock()
-	c.raw[c.headers] = append([]byte(nil), payload[propertiesAt:]...)
+	c.raw[c.headers] = append([]byte(nil), payload[propertiesOffset:]...)
 	c.mu.Unlock()
-	return reframe(c.frame, append(payload[:propertiesAt:propertiesAt], 0, 0))
+	return reframe(c.frame, append(payload[:propertiesOffset:propertiesOffset], 0, 0))
 }
 
-// takeRaw hands out the properties of a delivery, once.
+// takeRaw returns the properties of a delivery, once.
 func (c *intakeConn) takeRaw(tag uint64) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -77,7 +77,7 @@ func (c *verbatimConn) Write(b []byte) (int, error) {
 			if !ok {
 				return 0, fmt.Errorf("a message without the properties it came with")
 			}
-			frame := reframe(c.pending[:total], append(c.pending[frameHead:frameHead+propertiesAt:frameHead+propertiesAt], p...))
+			frame := reframe(c.pending[:total], append(c.pending[frameHead:frameHead+propertiesOffset:frameHead+propertiesOffset], p...))
 			if _, err := c.Conn.Write(frame); err != nil {
 				return 0, err
 			}
@@ -112,9 +112,9 @@ const (
 	flagLast         = 1 << 2
 )
 
-// republishable is properties without what RabbitMQ put there for the one
-// delivery, and without a user-id that is not user's, which it would refuse: then
-// lost is true. What is not understood stays as it is.
+// republishable returns properties without what RabbitMQ added for this delivery, and without
+// the user-id of another user, which RabbitMQ would refuse: then lost is true. What cannot be
+// parsed stays as it is.
 func republishable(p []byte, user string) (out []byte, lost bool) {
 	if len(p) < 2 {
 		return p, false
@@ -129,7 +129,7 @@ func republishable(p []byte, user string) (out []byte, lost bool) {
 		n := 1 // delivery mode and priority
 		switch bit {
 		case flagHeaders:
-			table, after, ok := long(rest)
+			table, after, ok := cutLong(rest)
 			if !ok {
 				return p, false
 			}
@@ -163,8 +163,8 @@ func republishable(p []byte, user string) (out []byte, lost bool) {
 	return append(out, rest...), lost
 }
 
-// withoutCounts is a header table without RabbitMQ's counts of deliveries, which
-// would be shown as if they were true of the new queue too.
+// withoutCounts returns a header table without RabbitMQ's counts of deliveries, which would
+// look as if they were counts of the new queue.
 func withoutCounts(table []byte) []byte {
 	out := make([]byte, 0, len(table))
 	for t := table; len(t) > 0; {
@@ -172,7 +172,7 @@ func withoutCounts(table []byte) []byte {
 		if len(t) < n+1 {
 			return table
 		}
-		after, ok := pastValue(t[n:])
+		after, ok := skipValue(t[n:])
 		if !ok {
 			return table
 		}
@@ -184,13 +184,13 @@ func withoutCounts(table []byte) []byte {
 	return out
 }
 
-func pastValue(p []byte) (rest []byte, ok bool) {
-	if n, sized := sizes[p[0]]; sized {
+func skipValue(p []byte) (rest []byte, ok bool) {
+	if n, sized := valueSizes[p[0]]; sized {
 		if len(p) < 1+n {
 			return nil, false
 		}
 		return p[1+n:], true
 	}
-	_, rest, ok = long(p[1:])
+	_, rest, ok = cutLong(p[1:])
 	return rest, ok
 }

@@ -13,10 +13,10 @@ import (
 
 // gatherAt has the other end of a pipe. Each Read of it, with room enough, gets
 // what one write wrote, and until then that write is under way.
-func gatherAt(t *testing.T) (g *gatheringConn, far net.Conn) {
+func gatherAt(t *testing.T) (g *coalescingConn, far net.Conn) {
 	near, far := net.Pipe()
 	t.Cleanup(func() { far.Close() })
-	return newGatheringConn(near), far
+	return newCoalescingConn(near), far
 }
 
 func write(t *testing.T, w io.Writer, text string) {
@@ -28,7 +28,7 @@ func write(t *testing.T, w io.Writer, text string) {
 
 func readOnce(t *testing.T, r io.Reader) []byte {
 	t.Helper()
-	b := make([]byte, 4*gathered)
+	b := make([]byte, 4*maxCoalesced)
 	n, err := r.Read(b)
 	if err != nil {
 		t.Error(err)
@@ -36,7 +36,7 @@ func readOnce(t *testing.T, r io.Reader) []byte {
 	return b[:n]
 }
 
-func TestWhatGathersDuringAWriteLeavesInOne(t *testing.T) {
+func TestWritesDuringAWriteAreWrittenAsOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, far := gatherAt(t)
 		for _, want := range []string{"bcdefg", "ijk"} {
@@ -95,10 +95,10 @@ func TestWritersKeepTheirOrder(t *testing.T) {
 
 // full fills what may gather while the other end does not read, and starts one
 // write more, which waits.
-func full(t *testing.T, g *gatheringConn) (waiting <-chan error) {
+func full(t *testing.T, g *coalescingConn) (waiting <-chan error) {
 	write(t, g, "under way")
 	synctest.Wait()
-	write(t, g, string(make([]byte, gathered)))
+	write(t, g, string(make([]byte, maxCoalesced)))
 	result := make(chan error, 1)
 	go func() {
 		_, err := g.Write([]byte("late"))
@@ -107,13 +107,13 @@ func full(t *testing.T, g *gatheringConn) (waiting <-chan error) {
 	synctest.Wait()
 	select {
 	case err := <-result:
-		t.Fatalf("more than %d bytes gathered (%v)", gathered, err)
+		t.Fatalf("more than %d bytes gathered (%v)", maxCoalesced, err)
 	default:
 	}
 	return result
 }
 
-func TestAFullGatheringWaitsForTheOtherEnd(t *testing.T) {
+func TestAFullWriteBufferWaitsForTheOtherEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, far := gatherAt(t)
 		waiting := full(t, g)
@@ -121,8 +121,8 @@ func TestAFullGatheringWaitsForTheOtherEnd(t *testing.T) {
 		if err := <-waiting; err != nil {
 			t.Errorf("when there was room: %v", err)
 		}
-		if n := len(readOnce(t, far)); n != gathered {
-			t.Errorf("%d bytes had gathered, want %d", n, gathered)
+		if n := len(readOnce(t, far)); n != maxCoalesced {
+			t.Errorf("%d bytes had gathered, want %d", n, maxCoalesced)
 		}
 		if got := readOnce(t, far); string(got) != "late" {
 			t.Errorf("then came %q", got)
@@ -131,7 +131,7 @@ func TestAFullGatheringWaitsForTheOtherEnd(t *testing.T) {
 	})
 }
 
-func TestCloseReleasesWhoWaits(t *testing.T) {
+func TestCloseReleasesWaitingWriters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, _ := gatherAt(t)
 		waiting := full(t, g)

@@ -1,13 +1,13 @@
 // Package cluster makes one service of several processes that share a store. Read it
 // in this order:
 //
-//	replicas.go  what a replica is, and what runs in each
-//	beat.go      which are alive, and the share of each in a limit
-//	lead.go      the leader does what only one may
-//	messages.go  what they announce to each other
+//	cluster.go    what a replica is, and what runs in each
+//	heartbeat.go  which are alive, and the share of each in a limit
+//	leader.go     the leader does what only one may
+//	messages.go   what they announce to each other
 //
 // It knows nothing of messages, queues or policies: its caller says what to do and to announce.
-// Nothing here must be kept: what the replicas agree on for longer is in the store's side table.
+// Nothing here outlasts the processes: longer agreements are in the store's side table.
 package cluster
 
 import (
@@ -24,80 +24,78 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// About is what a replica tells of itself.
+// About describes a replica, in its own words.
 type About struct {
 	Address string    `json:"address"` // where its page and API are
 	Version string    `json:"version"`
 	Since   time.Time `json:"since"`
-	// Wrong is what is wrong there now, by part of the service.
-	Wrong map[string]string `json:"wrong,omitempty"`
-	// Unready: it is not ready for that.
-	Unready bool `json:"unready,omitempty"`
-	// Able: it could return messages now.
-	Able bool `json:"able"`
+	// Problems are errors that last, by part of the service.
+	Problems map[string]string `json:"wrong,omitempty"`
+	// NotReady: its readiness check fails over Problems.
+	NotReady bool `json:"unready,omitempty"`
+	// CanPublish: it could retry messages now.
+	CanPublish bool `json:"able"`
 }
 
-// Replica is one that is alive.
+// Replica is a replica that is alive.
 type Replica struct {
 	ID string
 	About
 	Self  bool
 	Leads bool
-	// Beat is when it was last heard of, by the clock here.
+	// Beat is when its latest heartbeat was seen, by the clock here.
 	Beat time.Time
 }
 
-// Part is what a replica has of what is limited for all: it is the I-th of N, from 0
-// on, until Until. N is 0 while it has none.
-type Part struct {
+// Share is a replica's share of the limits that all share: it is the I-th of N, from 0 on,
+// until Until. N is 0 while it has none.
+type Share struct {
 	N, I  int
 	Until time.Time
 }
 
-// Config is what a replica does. Its functions are each called by one goroutine at a
-// time.
+// Config is what a replica does. Each of its functions is called by one goroutine at a time.
 type Config struct {
 	Store store.Shared
-	// ID is no other process's, now or ever: see NewID.
+	// ID is unique to this process: see NewID.
 	ID    string
 	About func() About
-	// Parted receives its part, with each beat.
-	Parted func(Part)
-	// Lead does what only one of all replicas may, until ctx ends, which it does as
-	// soon as it is not certain any more that this replica leads. What it writes with
-	// ctx to the side table is refused once another leads. It begins by reading again
-	// whatever it goes by.
+	// OnShare receives its share, with each heartbeat.
+	OnShare func(Share)
+	// Lead does what only one replica may, until ctx ends: as soon as it is not certain any
+	// more that this replica leads. Its writes to the side table with ctx fail once another
+	// replica leads. It first reads again all that it depends on.
 	Lead func(ctx context.Context)
-	// Look looks at what others may have changed in the side table: every half second,
-	// and as soon as one of them says so.
-	Look func(ctx context.Context)
-	// Hear receives what another replica says.
-	Hear func(Said)
-	// Missed is called when something that was said may not have been heard, and at
-	// first. After an error it is called again.
-	Missed func(ctx context.Context) error
-	Log    *slog.Logger
+	// Poll reads what others may have changed in the side table: every half second, and as
+	// soon as one of them announces it.
+	Poll func(ctx context.Context)
+	// Receive receives the announcements of other replicas.
+	Receive func(Announcement)
+	// OnMissed is called at first, and when announcements may have been missed. After an error
+	// it is called again.
+	OnMissed func(ctx context.Context) error
+	Log      *slog.Logger
 }
 
-// Replicas is this replica, among the others. Make it with New, and Run it.
+// Replicas is this replica, and what it knows of the others. Make it with New, and Run it.
 type Replicas struct {
 	Config
-	out  outbox
-	look chan struct{} // it is time to
+	out     outbox
+	pollNow chan struct{} // Poll is due
 
-	mu    sync.Mutex
-	known map[string]*known
-	since time.Time // when it asked others to reckon with it; zero: it does not
-	leads uint64    // the term in which it leads; 0: it does not
-	able  time.Time // when it could return messages last, or another could not either
+	mu         sync.Mutex
+	known      map[string]*knownReplica
+	askedSince time.Time // when it asked for a share; zero: it does not
+	termLed    uint64    // the term in which it leads; 0: it does not
+	lastAble   time.Time // when it could last retry messages, or no other could either
 }
 
-// New makes a replica, which the others know nothing of before Run.
+// New makes a replica. The others do not know it before Run.
 func New(c Config) *Replicas {
-	return &Replicas{Config: c, look: make(chan struct{}, 1), known: map[string]*known{}, out: outbox{news: make(chan struct{}, 1)}}
+	return &Replicas{Config: c, pollNow: make(chan struct{}, 1), known: map[string]*knownReplica{}, out: outbox{ready: make(chan struct{}, 1)}}
 }
 
-// NewID is an id for this process, with the machine's name so that people know it.
+// NewID returns an id for this process, which begins with the machine's name.
 func NewID() string {
 	host, _ := os.Hostname()
 	var random [4]byte
@@ -105,36 +103,35 @@ func NewID() string {
 	return cmp.Or(host, "replica") + "-" + hex.EncodeToString(random[:])
 }
 
-// Run is a replica until ctx ends; then it leaves, so that the others need not wait to
-// find it gone.
+// Run takes part until ctx ends. Then it leaves, so that the others need not wait until its
+// heartbeats are missing.
 func (r *Replicas) Run(ctx context.Context) {
 	var parts sync.WaitGroup
-	parts.Go(func() { r.beating(ctx) })
-	parts.Go(func() { r.standing(ctx) })
-	parts.Go(func() { r.looking(ctx) })
-	parts.Go(func() { r.telling(ctx) })
-	parts.Go(func() { r.listening(ctx) })
+	parts.Go(func() { r.runHeartbeats(ctx) })
+	parts.Go(func() { r.runElection(ctx) })
+	parts.Go(func() { r.runPolling(ctx) })
+	parts.Go(func() { r.runSending(ctx) })
+	parts.Go(func() { r.runReceiving(ctx) })
 	parts.Wait()
-	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), call)
+	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
 	if err := r.Store.Leave(leaving, r.ID); err != nil {
-		r.Log.Info("the other replicas are not told that this one ends; they find out within seconds", "error", err)
+		r.Log.Info("cannot tell the other replicas that this one stops; they notice within seconds", "error", err)
 	}
 }
 
-// call is how long a question to the store may take.
-const call = time.Second
+// storeTimeout is how long a call of the store may take.
+const storeTimeout = time.Second
 
-// All are the replicas that are alive, as far as is known here, in the order of their
-// ids.
+// All returns the replicas that are alive, as far as this one knows, in the order of their ids.
 func (r *Replicas) All() []Replica {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
 	var all []Replica
 	for id, k := range r.known {
-		if now.Sub(k.seen) < gone {
-			all = append(all, Replica{ID: id, About: k.about.About, Leads: k.about.Leads, Self: id == r.ID, Beat: k.seen})
+		if now.Sub(k.seen) < goneAfter {
+			all = append(all, Replica{ID: id, About: k.latest.About, Leads: k.latest.Leads, Self: id == r.ID, Beat: k.seen})
 		}
 	}
 	slices.SortFunc(all, func(a, b Replica) int { return cmp.Compare(a.ID, b.ID) })
@@ -145,30 +142,30 @@ func (r *Replicas) All() []Replica {
 func (r *Replicas) Leads() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.leads != 0
+	return r.termLed != 0
 }
 
-// LookSoon lets Look be called at once.
-func (r *Replicas) LookSoon() { signal(r.look) }
+// PollSoon makes Poll be called at once.
+func (r *Replicas) PollSoon() { signal(r.pollNow) }
 
-// lookEvery is how often the side table is looked at: who changes it says so too, and
-// this is for what was not heard.
-const lookEvery = 500 * time.Millisecond
+// pollEvery is how often Poll is called: changes of the side table are announced too, and this
+// is for announcements that were lost.
+const pollEvery = 500 * time.Millisecond
 
-func (r *Replicas) looking(ctx context.Context) {
-	tick := time.NewTicker(lookEvery)
+func (r *Replicas) runPolling(ctx context.Context) {
+	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	for ctx.Err() == nil {
-		r.Look(ctx)
+		r.Poll(ctx)
 		select {
 		case <-ctx.Done():
 		case <-tick.C:
-		case <-r.look:
+		case <-r.pollNow:
 		}
 	}
 }
 
-// signal lets who waits for a channel know that there is news.
+// signal wakes the goroutine that receives from c.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -176,8 +173,8 @@ func signal(c chan struct{}) {
 	}
 }
 
-// rest waits for so long, or until ctx ends.
-func rest(ctx context.Context, d time.Duration) {
+// sleep waits for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

@@ -31,8 +31,8 @@ type replica struct {
 	missed atomic.Int64
 
 	mu    sync.Mutex
-	part  cluster.Part
-	heard []cluster.Said
+	part  cluster.Share
+	heard []cluster.Announcement
 
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -66,8 +66,8 @@ func join(t *testing.T, replicas *memstore.Replicas, id string) *replica {
 	r.able.Store(true)
 	r.Replicas = cluster.New(cluster.Config{
 		Store: r.store, ID: id, Log: slog.New(slog.DiscardHandler),
-		About: func() cluster.About { return cluster.About{Address: id + ":1", Able: r.able.Load()} },
-		Parted: func(p cluster.Part) {
+		About: func() cluster.About { return cluster.About{Address: id + ":1", CanPublish: r.able.Load()} },
+		OnShare: func(p cluster.Share) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.part = p
@@ -78,9 +78,9 @@ func join(t *testing.T, replicas *memstore.Replicas, id string) *replica {
 			<-ctx.Done()
 			r.leads.Store(false)
 		},
-		Look:   func(context.Context) { r.looked.Add(1) },
-		Missed: func(context.Context) error { r.missed.Add(1); return nil },
-		Hear: func(s cluster.Said) {
+		Poll:     func(context.Context) { r.looked.Add(1) },
+		OnMissed: func(context.Context) error { r.missed.Add(1); return nil },
+		Receive: func(s cluster.Announcement) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.heard = append(r.heard, s)
@@ -115,13 +115,13 @@ func leaders(all ...*replica) (leading []*replica) {
 	return leading
 }
 
-// turned is a test in turned time.
-func turned(t *testing.T, test func(t *testing.T, replicas *memstore.Replicas)) {
+// inFakeTime is a test in turned time.
+func inFakeTime(t *testing.T, test func(t *testing.T, replicas *memstore.Replicas)) {
 	synctest.Test(t, func(t *testing.T) { test(t, memstore.NewReplicas()) })
 }
 
-func TestAllAreShown(t *testing.T) {
-	turned(t, func(t *testing.T, replicas *memstore.Replicas) {
+func TestAllLiveReplicasAreListed(t *testing.T) {
+	inFakeTime(t, func(t *testing.T, replicas *memstore.Replicas) {
 		a := join(t, replicas, "a")
 		b := join(t, replicas, "b")
 		time.Sleep(2 * time.Second)
@@ -148,7 +148,7 @@ func TestAllAreShown(t *testing.T) {
 // however that falls in its time.
 func TestALeaderThatDiesHasASuccessorWithin5s(t *testing.T) {
 	for after := 10 * time.Second; after < 11*time.Second; after += 90 * time.Millisecond {
-		turned(t, func(t *testing.T, replicas *memstore.Replicas) {
+		inFakeTime(t, func(t *testing.T, replicas *memstore.Replicas) {
 			all := []*replica{join(t, replicas, "a"), join(t, replicas, "b"), join(t, replicas, "c")}
 			time.Sleep(after)
 			leading := leaders(all...)
@@ -186,7 +186,7 @@ func TestALeaderThatDiesHasASuccessorWithin5s(t *testing.T) {
 }
 
 func TestALeaderThatEndsHasASuccessorAtOnce(t *testing.T) {
-	turned(t, func(t *testing.T, replicas *memstore.Replicas) {
+	inFakeTime(t, func(t *testing.T, replicas *memstore.Replicas) {
 		all := []*replica{join(t, replicas, "a"), join(t, replicas, "b")}
 		time.Sleep(10 * time.Second)
 		leaders(all...)[0].stop()
@@ -198,8 +198,8 @@ func TestALeaderThatEndsHasASuccessorAtOnce(t *testing.T) {
 }
 
 // Breakers are probed by the leader, so it must be one that can return messages.
-func TestALeaderThatCannotReturnGivesWay(t *testing.T) {
-	turned(t, func(t *testing.T, replicas *memstore.Replicas) {
+func TestALeaderThatCannotRetryResigns(t *testing.T) {
+	inFakeTime(t, func(t *testing.T, replicas *memstore.Replicas) {
 		all := []*replica{join(t, replicas, "a"), join(t, replicas, "b")}
 		time.Sleep(10 * time.Second)
 		old := leaders(all...)[0]
@@ -221,9 +221,9 @@ func TestALeaderThatCannotReturnGivesWay(t *testing.T) {
 
 // The parts of all never add up to more than there is, and over ten seconds to no less
 // than nine tenths of it, also while one joins, dies, or has no RabbitMQ.
-func TestPartsAddUp(t *testing.T) {
+func TestSharesAddUpToTheLimit(t *testing.T) {
 	for after := time.Duration(0); after < 250*time.Millisecond; after += 60 * time.Millisecond {
-		turned(t, func(t *testing.T, replicas *memstore.Replicas) {
+		inFakeTime(t, func(t *testing.T, replicas *memstore.Replicas) {
 			began := time.Now()
 			all := []*replica{join(t, replicas, "b")}
 			events := map[time.Duration]func(){
@@ -279,8 +279,8 @@ func TestPartsAddUp(t *testing.T) {
 }
 
 // Who cannot say that it is alive has no part any more before others take it.
-func TestAPartEndsByItself(t *testing.T) {
-	turned(t, func(t *testing.T, replicas *memstore.Replicas) {
+func TestAShareEndsBeforeOthersUseIt(t *testing.T) {
+	inFakeTime(t, func(t *testing.T, replicas *memstore.Replicas) {
 		a, b := join(t, replicas, "a"), join(t, replicas, "b")
 		time.Sleep(5 * time.Second)
 		if a.share(time.Now()) != 0.5 || b.share(time.Now()) != 0.5 {
@@ -299,18 +299,18 @@ func TestAPartEndsByItself(t *testing.T) {
 	})
 }
 
-func TestWhatIsSaidIsHeard(t *testing.T) {
-	turned(t, func(t *testing.T, replicas *memstore.Replicas) {
+func TestAnnouncementsArrive(t *testing.T) {
+	inFakeTime(t, func(t *testing.T, replicas *memstore.Replicas) {
 		a, b := join(t, replicas, "a"), join(t, replicas, "b")
 		time.Sleep(time.Second)
 		if a.missed.Load() != 1 || b.missed.Load() != 1 {
 			t.Errorf("at first it may have missed something %d and %d times", a.missed.Load(), b.missed.Load())
 		}
 		for i := range 1000 {
-			a.Say(func(s *cluster.Said) {
-				s.Fail("q", [16]byte{byte(i), byte(i >> 8)})
-				s.Flow(map[string][4]int64{"q": {1, 0, 2, 0}})
-				s.Change("op")
+			a.Announce(func(s *cluster.Announcement) {
+				s.AddFailed("q", [16]byte{byte(i), byte(i >> 8)})
+				s.AddFlows(map[string][4]int64{"q": {1, 0, 2, 0}})
+				s.AddChanged("op")
 			})
 		}
 		time.Sleep(250 * time.Millisecond)
@@ -337,12 +337,16 @@ func TestWhatIsSaidIsHeard(t *testing.T) {
 
 // What has changed in the store is announced though announcing fails for a while, and looked
 // for by who does not hear.
-func TestWhatIsNotHeardIsFound(t *testing.T) {
-	turned(t, func(t *testing.T, replicas *memstore.Replicas) {
+func TestMissedAnnouncementsAreFound(t *testing.T) {
+	inFakeTime(t, func(t *testing.T, replicas *memstore.Replicas) {
 		a, b := join(t, replicas, "a"), join(t, replicas, "b")
 		time.Sleep(time.Second)
 		a.store.mute.Store(true)
-		a.Say(func(s *cluster.Said) { s.Look = true; s.Change("op"); s.Flow(map[string][4]int64{"q": {7}}) })
+		a.Announce(func(s *cluster.Announcement) {
+			s.Look = true
+			s.AddChanged("op")
+			s.AddFlows(map[string][4]int64{"q": {7}})
+		})
 		time.Sleep(3 * time.Second)
 		a.store.mute.Store(false)
 		time.Sleep(time.Second)

@@ -10,170 +10,170 @@ import (
 )
 
 const (
-	topic = "replicas"
-	// gather is how long what is to be said is gathered, so that a thousand failures
-	// are one thing said.
-	gather = 100 * time.Millisecond
-	// pingUnheard and pingHeard are how often a replica says something to itself: until
-	// it has heard it, it does not know that it listens, and silentFor is when it is taken
-	// not to.
-	pingUnheard, pingHeard = 200 * time.Millisecond, time.Second
-	silentFor              = 5 * time.Second
-	// mostFailed bounds what waits to be said, in bytes for each queue.
-	mostFailed = 16 * 65_536
+	announcementTopic = "replicas"
+	// sendEvery is for how long announcements are collected, so that a thousand failures are
+	// one message.
+	sendEvery = 100 * time.Millisecond
+	// pingWhileUnheard and pingWhileHeard are how often a replica sends itself a ping: until it
+	// has received one, it does not know that it receives anything. After silentFor without one
+	// it connects again.
+	pingWhileUnheard, pingWhileHeard = 200 * time.Millisecond, time.Second
+	silentFor                        = 5 * time.Second
+	// maxFailedIDs bounds the ids that wait to be announced, in bytes for each queue.
+	maxFailedIDs = 16 * 65_536
 )
 
-// Said is what one replica tells the others. It may be lost: whoever goes by it finds
-// out otherwise, if later.
-type Said struct {
+// Announcement is what one replica tells the others. It may be lost: whoever depends on it
+// finds out in another way, if later.
+type Announcement struct {
 	From string `json:"from"`
-	Ping string `json:"ping,omitempty"` // for itself
+	Ping string `json:"ping,omitempty"` // to itself
 	// Look: the side table has changed.
 	Look bool `json:"look,omitempty"`
 	// Operations are ids of those that have changed.
 	Operations []string `json:"operations,omitempty"`
-	// Failed are the ids, of 16 bytes each, of messages that failed and were not
-	// returned by whoever says so, by queue.
+	// Failed are the ids, of 16 bytes each, of messages that failed and were not retried by
+	// the sender, by queue.
 	Failed map[string][]byte `json:"failed,omitempty"`
-	// Flows are how many messages failed, were returned, parked and discarded since it
-	// last said so, by queue.
+	// Flows are how many messages failed, were retried, parked and discarded since the sender's
+	// last announcement, by queue.
 	Flows map[string][4]int64 `json:"flows,omitempty"`
-	// Returns is what came of the latest returns there, by queue; absent: see before.
+	// Breakers are the sender's latest retries, by queue; absent: as before.
 	Breakers json.RawMessage `json:"breakers,omitempty"`
 }
 
-// outbox is what is to be said.
+// outbox collects what is announced next.
 type outbox struct {
-	mu   sync.Mutex
-	said *Said
-	news chan struct{}
+	mu    sync.Mutex
+	next  *Announcement
+	ready chan struct{}
 }
 
-// Say says something soon, together with what else there is to say: add adds to that,
-// and must be quick. Nothing else is done with what it is given.
-func (r *Replicas) Say(add func(*Said)) {
+// Announce sends an announcement soon, together with what else there is to announce: add adds
+// to that, and must be quick. It must not keep what it is passed.
+func (r *Replicas) Announce(add func(*Announcement)) {
 	r.out.mu.Lock()
 	defer r.out.mu.Unlock()
-	if r.out.said == nil {
-		r.out.said = &Said{From: r.ID}
+	if r.out.next == nil {
+		r.out.next = &Announcement{From: r.ID}
 	}
-	add(r.out.said)
-	signal(r.out.news)
+	add(r.out.next)
+	signal(r.out.ready)
 }
 
-// Fail adds the id of a message that failed.
-func (s *Said) Fail(queue string, id [16]byte) {
-	if s.Failed == nil {
-		s.Failed = map[string][]byte{}
+// AddFailed adds the id of a message that failed.
+func (a *Announcement) AddFailed(queue string, id [16]byte) {
+	if a.Failed == nil {
+		a.Failed = map[string][]byte{}
 	}
-	if len(s.Failed[queue]) < mostFailed {
-		s.Failed[queue] = append(s.Failed[queue], id[:]...)
+	if len(a.Failed[queue]) < maxFailedIDs {
+		a.Failed[queue] = append(a.Failed[queue], id[:]...)
 	}
 }
 
-// Change adds operations that have changed.
-func (s *Said) Change(operations ...string) {
+// AddChanged adds operations that have changed.
+func (a *Announcement) AddChanged(operations ...string) {
 	for _, id := range operations {
-		if !slices.Contains(s.Operations, id) {
-			s.Operations = append(s.Operations, id)
+		if !slices.Contains(a.Operations, id) {
+			a.Operations = append(a.Operations, id)
 		}
 	}
 }
 
-// Flow adds what happened to the messages of queues.
-func (s *Said) Flow(of map[string][4]int64) {
-	if s.Flows == nil {
-		s.Flows = map[string][4]int64{}
+// AddFlows adds what happened to the messages of queues.
+func (a *Announcement) AddFlows(of map[string][4]int64) {
+	if a.Flows == nil {
+		a.Flows = map[string][4]int64{}
 	}
 	for queue, n := range of {
-		sum := s.Flows[queue]
+		sum := a.Flows[queue]
 		for i := range n {
 			sum[i] += n[i]
 		}
-		s.Flows[queue] = sum
+		a.Flows[queue] = sum
 	}
 }
 
-// telling says what there is to say until ctx ends.
-func (r *Replicas) telling(ctx context.Context) {
+// runSending sends announcements until ctx ends.
+func (r *Replicas) runSending(ctx context.Context) {
 	failing := false
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 			return
-		case <-r.out.news:
+		case <-r.out.ready:
 		}
 		r.out.mu.Lock()
-		said := r.out.said
-		r.out.said = nil
+		said := r.out.next
+		r.out.next = nil
 		r.out.mu.Unlock()
 		if said == nil {
 			continue
 		}
-		err := r.tell(ctx, said)
+		err := r.send(ctx, said)
 		if err != nil && ctx.Err() == nil {
 			if !failing {
-				r.Log.Warn("the other replicas are not told what happens here; trying again", "error", err)
+				r.Log.Warn("cannot send announcements to the other replicas; trying again", "error", err)
 			}
-			r.Say(func(s *Said) { // the rest was only true then
+			r.Announce(func(s *Announcement) { // the rest is out of date by then
 				s.Look = s.Look || said.Look
-				s.Change(said.Operations...)
-				s.Flow(said.Flows)
+				s.AddChanged(said.Operations...)
+				s.AddFlows(said.Flows)
 			})
 		}
 		failing = err != nil
-		rest(ctx, gather)
+		sleep(ctx, sendEvery)
 	}
 }
 
-func (r *Replicas) tell(ctx context.Context, said *Said) error {
+func (r *Replicas) send(ctx context.Context, said *Announcement) error {
 	b, err := json.Marshal(said)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, call)
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	return r.Store.Tell(ctx, topic, b)
+	return r.Store.Tell(ctx, announcementTopic, b)
 }
 
-// listening hears the others until ctx ends.
-func (r *Replicas) listening(ctx context.Context) {
+// runReceiving receives announcements of others until ctx ends.
+func (r *Replicas) runReceiving(ctx context.Context) {
 	failing := false
 	for ctx.Err() == nil {
-		err := r.listen(ctx, func() { failing = false })
+		err := r.receive(ctx, func() { failing = false })
 		if ctx.Err() != nil {
 			return
 		}
 		if !failing {
-			r.Log.Warn("this replica does not hear what the others say; trying again", "error", err)
+			r.Log.Warn("cannot receive announcements of the other replicas; trying again", "error", err)
 		}
 		failing = true
-		rest(ctx, standEvery)
+		sleep(ctx, electEvery)
 	}
 }
 
-var errSilent = errors.New("what it said to itself was not heard")
+var errPingLost = errors.New("its own ping did not arrive")
 
-// listen hears the others until something may have been missed. live is called when
-// it does hear.
-func (r *Replicas) listen(ctx context.Context, live func()) error {
+// receive receives announcements until some may have been missed. live is called when it does
+// receive them.
+func (r *Replicas) receive(ctx context.Context, live func()) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	ping, heard := NewID(), make(chan struct{}, 1)
 	var pings sync.WaitGroup
 	pings.Go(func() { r.ping(ctx, ping, heard, live, cancel) })
 	defer pings.Wait()
-	err := r.Store.Listen(ctx, topic, func(b []byte) {
-		var s Said
+	err := r.Store.Listen(ctx, announcementTopic, func(b []byte) {
+		var s Announcement
 		switch err := json.Unmarshal(b, &s); {
-		case err != nil: // of a version that says it otherwise
+		case err != nil: // of a version with another format
 		case s.From == r.ID && s.Ping == ping:
 			signal(heard)
 		case s.From != r.ID && s.Ping == "":
 			if s.Look {
-				signal(r.look)
+				signal(r.pollNow)
 			}
-			r.Hear(s)
+			r.Receive(s)
 		}
 	})
 	if cause := context.Cause(ctx); cause != nil {
@@ -183,17 +183,17 @@ func (r *Replicas) listen(ctx context.Context, live func()) error {
 	return err
 }
 
-// ping finds out whether this replica hears what is said.
+// ping finds out whether this replica receives announcements.
 func (r *Replicas) ping(ctx context.Context, ping string, heard <-chan struct{}, live func(), give context.CancelCauseFunc) {
-	last, again, missed := time.Now(), pingUnheard, true
+	last, again, missed := time.Now(), pingWhileUnheard, true
 	for ctx.Err() == nil {
-		_ = r.tell(ctx, &Said{From: r.ID, Ping: ping}) // what fails is not heard
+		_ = r.send(ctx, &Announcement{From: r.ID, Ping: ping}) // one that fails does not arrive
 		timer := time.NewTimer(again)
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
 			if time.Since(last) > silentFor {
-				give(errSilent)
+				give(errPingLost)
 			}
 			timer.Stop()
 			continue
@@ -201,9 +201,9 @@ func (r *Replicas) ping(ctx context.Context, ping string, heard <-chan struct{},
 			last = time.Now()
 		}
 		if ctx.Err() == nil && missed {
-			// From here on all is heard; what was before must be looked up.
-			if missed = r.Missed(ctx) != nil; !missed {
-				again = pingHeard
+			// From here on all announcements arrive; earlier ones may have been missed.
+			if missed = r.OnMissed(ctx) != nil; !missed {
+				again = pingWhileHeard
 				live()
 			}
 		}

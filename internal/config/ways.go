@@ -111,7 +111,7 @@ func real(p *policy.Policy, way delay.Way) []time.Duration {
 	for i, w := range waits {
 		if i > 0 && w == waits[i-1] {
 			rounded[i] = rounded[i-1]
-		} else if t, err := way.Hold("", w); err == nil {
+		} else if t, err := way.Ticket("", w); err == nil {
 			rounded[i] = t.Delay
 		}
 	}

@@ -87,7 +87,7 @@ func waits(p *policy.Policy, way delay.Way, failure int) (least, most time.Durat
 		return least, most
 	}
 	for _, d := range []*time.Duration{&least, &most} {
-		if t, err := way.Hold("", *d); err == nil {
+		if t, err := way.Ticket("", *d); err == nil {
 			*d = t.Delay
 		}
 	}

@@ -97,9 +97,9 @@ func AtLeastOnce(exchange string, ttl time.Duration) amqp.Table {
 		"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish", "x-delivery-limit": NoLimit}
 }
 
-// Ends tells whether an exchange is one through which a wait ends: what a work
+// EndsWait tells whether an exchange is one through which a wait ends: what a work
 // queue got through it had waited before. Not all are internal; a user who can write to
 // those in which a wait begins can send through them.
-func Ends(exchange string) bool {
+func EndsWait(exchange string) bool {
 	return exchange == wire.ExchangeDue || exchange == wire.ExchangeLane || exchange == wire.ExchangeDelayed || strings.HasPrefix(exchange, wire.DelayPrefix)
 }

@@ -27,10 +27,10 @@ type Way interface {
 	// Topology is what must exist before a message of the queue waits: the parts
 	// that all queues share, and the way back to this one.
 	Topology(queue string) Topology
-	// Hold says where to publish a message of the queue so that it comes back
+	// Ticket says where to publish a message of the queue so that it comes back
 	// after delay (0 or more), never before. It fails only for a delay longer
 	// than Longest.
-	Hold(queue string, delay time.Duration) (Ticket, error)
+	Ticket(queue string, delay time.Duration) (Ticket, error)
 }
 
 // Ticket is how to make one message wait. When RabbitMQ has confirmed the
@@ -49,11 +49,11 @@ type Ticket struct {
 	// say of every message that it is unroutable.
 	Unchecked bool
 
-	// First must be declared before the publish, and not long before: when more
+	// DeclareFirst must be declared before the publish, and not long before: when more
 	// than Within passes from the sending of the declaration to the
 	// confirm, the message may be gone, and must be published again.
-	First  *Topology
-	Within time.Duration
+	DeclareFirst  *Topology
+	ConfirmWithin time.Duration
 }
 
 // Outgoing is the publish by which a message waits. m has the headers of its history, with
@@ -64,10 +64,10 @@ func (t *Ticket) Outgoing(id string, m *wire.Message) wire.Outgoing {
 	return wire.Outgoing{Exchange: t.Exchange, RoutingKey: t.RoutingKey, ID: id, Message: m, Unchecked: t.Unchecked}
 }
 
-// Late is the error of a message that was confirmed just now, where First was declared too
+// CheckConfirm is the error of a message that was confirmed just now, where First was declared too
 // long ago for that to mean anything.
-func (t *Ticket) Late(declared time.Time) error {
-	if t.First == nil || time.Since(declared) <= t.Within {
+func (t *Ticket) CheckConfirm(declared time.Time) error {
+	if t.DeclareFirst == nil || time.Since(declared) <= t.ConfirmWithin {
 		return nil
 	}
 	return errors.New("the confirm came so late that its delay queue may be gone")
@@ -87,7 +87,7 @@ type Limits struct {
 	// a longer one.
 	Blocks bool
 	// Mixed: whoever chose it accepts that it Blocks.
-	Mixed bool
+	AcceptsBlocking bool
 	// Linear: the delay is a multiple of the number of failures, and no other.
 	Linear bool
 	// Decides: whoever takes the message decides by a policy of its own.
@@ -132,7 +132,7 @@ func (l Limits) Check(p *policy.Policy) error {
 			return fmt.Errorf("policy %q waits %s before attempt %d, and %s can only wait %s more each time up to a longest: use a linear backoff whose step is its initial wait",
 				p.Name, policy.FormatDuration(w), i+2, l.Name, policy.FormatDuration(waits[0]))
 		}
-		if l.Blocks && !l.Mixed && i > 0 && w != waits[i-1] {
+		if l.Blocks && !l.AcceptsBlocking && i > 0 && w != waits[i-1] {
 			return fmt.Errorf("policy %q waits %s before attempt %d and %s before the next: with %s the short wait would stand behind the long one; use a fixed backoff, or say that you accept it",
 				p.Name, policy.FormatDuration(waits[i-1]), i+1, policy.FormatDuration(w), l.Name)
 		}
@@ -148,8 +148,8 @@ func linear(first time.Duration, n int, longest time.Duration) time.Duration {
 	return first * time.Duration(n)
 }
 
-// Suits tells whether a broker of that version ("4.3.1") can keep it.
-func (l Limits) Suits(version string) error {
+// CheckVersion tells whether a broker of that version ("4.3.1") can keep it.
+func (l Limits) CheckVersion(version string) error {
 	var v [2]int
 	if _, err := fmt.Sscanf(version, "%d.%d", &v[0], &v[1]); err != nil {
 		return nil // not RabbitMQ's way to write one: let it try
@@ -162,4 +162,6 @@ func (l Limits) Suits(version string) error {
 
 // Spreads tells whether jitter means anything to it: with few levels it would
 // only push messages to the next one.
-func (l Limits) Spreads() bool { return l.Levels == nil && !l.Linear && (!l.Blocks || l.Mixed) }
+func (l Limits) Spreads() bool {
+	return l.Levels == nil && !l.Linear && (!l.Blocks || l.AcceptsBlocking)
+}

@@ -27,7 +27,7 @@ func made[W delay.Way](w W, err error) delay.Way {
 }
 
 // A policy that a way cannot keep is refused, with the reason.
-func TestCheck(t *testing.T) {
+func TestAPolicyThatAWayCannotKeepIsRefused(t *testing.T) {
 	levels := made(ttlqueue.NewLevels(ttlqueue.Quorum))
 	fixed := made(ttlqueue.NewFixed(ttlqueue.Quorum, 10*second))
 	dynamic := made(ttlqueue.NewDynamic(100 * time.Millisecond))
@@ -82,11 +82,11 @@ func TestCheck(t *testing.T) {
 }
 
 // What Check takes, Hold takes.
-func TestHoldTakesTheLongest(t *testing.T) {
+func TestEveryWayHasATicketForItsLongestDelay(t *testing.T) {
 	for _, way := range []delay.Way{made(ttlqueue.NewLevels(ttlqueue.Quorum)), made(ttlqueue.NewFixed(ttlqueue.Classic, second)), made(ttlqueue.NewDynamic(second)),
 		ttlqueue.NewMessageTTL(ttlqueue.Quorum, true), made(binary.New(second)), plugin.Way{}, native.Way{}, report.Way{}} {
 		l := way.Limits()
-		if ticket, err := way.Hold("q", l.Longest); err != nil || ticket.Delay < l.Longest {
+		if ticket, err := way.Ticket("q", l.Longest); err != nil || ticket.Delay < l.Longest {
 			t.Errorf("%s: %s, %v", l.Name, ticket.Delay, err)
 		}
 		if l.Survives == "" || l.Makes == "" || l.Longest <= 0 || (l.Levels == nil) != (l.Step > 0 || l.Linear) {
@@ -95,13 +95,13 @@ func TestHoldTakesTheLongest(t *testing.T) {
 	}
 }
 
-func TestSuits(t *testing.T) {
+func TestNativeNeedsRabbitMQ43(t *testing.T) {
 	for version, refused := range map[string]bool{"3.10.8": true, "3.13.7": true, "4.0.0": true, "4.2.9": true, "4.3.0": false, "4.3.6": false,
 		"4.10.0": false, "5.0.0-rc.1": false, "something else": false} {
-		if err := (native.Way{}).Limits().Suits(version); (err != nil) != refused {
+		if err := (native.Way{}).Limits().CheckVersion(version); (err != nil) != refused {
 			t.Errorf("native on %s: %v", version, err)
 		}
-		if err := (plugin.Way{}).Limits().Suits(version); err != nil {
+		if err := (plugin.Way{}).Limits().CheckVersion(version); err != nil {
 			t.Errorf("delayed exchange on %s: %v", version, err) // its plugin is asked for by declaring
 		}
 	}

@@ -6,10 +6,10 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// takenOff are headers that a retried message must not carry: the routing
+// removed are headers that a retried message must not carry: the routing
 // headers would copy it to other queues, the broker's own history would be
 // believed or counted again, and ours are set again.
-var takenOff = map[string]bool{
+var removed = map[string]bool{
 	"CC": true, "BCC": true,
 	"x-death": true, "x-delay": true, "x-delivery-count": true, "x-acquired-count": true,
 	"x-first-death-exchange": true, "x-first-death-queue": true, "x-first-death-reason": true,
@@ -19,8 +19,8 @@ var takenOff = map[string]bool{
 	wire.HeaderReason: true, wire.HeaderError: true, wire.HeaderUserID: true, wire.HeaderDelay: true, wire.HeaderParkedFor: true,
 }
 
-// Trail is what goes with a message to its next attempt.
-type Trail struct {
+// History is what goes with a message to its next attempt.
+type History struct {
 	ID          string // stable over all attempts
 	Attempt     int    // failures so far
 	Queue       string // the work queue
@@ -32,20 +32,20 @@ type Trail struct {
 	Exchange, RoutingKey, UserID string
 }
 
-// Mark is the message as it goes to its next attempt: what was published, with
+// ApplyTo is the message as it goes to its next attempt: what was published, with
 // our headers in place of the broker's. m.Exchange and m.RoutingKey are where it
 // was first published.
-func (t Trail) Mark(m wire.Message) *wire.Message {
+func (h History) ApplyTo(m wire.Message) *wire.Message {
 	headers := Clean(m.Headers)
-	headers[wire.HeaderID] = t.ID
-	headers[wire.HeaderAttempt] = int64(t.Attempt)
-	headers[wire.HeaderQueue] = t.Queue
+	headers[wire.HeaderID] = h.ID
+	headers[wire.HeaderAttempt] = int64(h.Attempt)
+	headers[wire.HeaderQueue] = h.Queue
 	headers[wire.HeaderExchange] = m.Exchange
 	headers[wire.HeaderRoutingKey] = m.RoutingKey
-	headers[wire.HeaderFirstFailed] = t.FirstFailed
-	headers[wire.HeaderReason] = t.Reason
-	if t.Error != "" {
-		headers[wire.HeaderError] = t.Error
+	headers[wire.HeaderFirstFailed] = h.FirstFailed
+	headers[wire.HeaderReason] = h.Reason
+	if h.Error != "" {
+		headers[wire.HeaderError] = h.Error
 	}
 	if m.UserID != "" {
 		headers[wire.HeaderUserID] = m.UserID

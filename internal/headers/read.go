@@ -29,8 +29,8 @@ func Failures(m *wire.Message) (n int, note string) {
 	return int(i), ""
 }
 
-// Suggested reads a consumer's own wish, in milliseconds.
-func Suggested(m *wire.Message) (d time.Duration, note string) {
+// SuggestedDelay reads a consumer's own wish, in milliseconds.
+func SuggestedDelay(m *wire.Message) (d time.Duration, note string) {
 	v, there := m.Headers[wire.HeaderDelay]
 	if !there {
 		return 0, ""
@@ -65,7 +65,7 @@ func FirstFailed(m *wire.Message, now time.Time) time.Time {
 
 // Read is what the headers of a message say of its attempts before. Attempt is 0
 // when there were none, or none that can be believed.
-func Read(h amqp.Table, now time.Time) (t Trail) {
+func Read(h amqp.Table, now time.Time) (t History) {
 	m := &wire.Message{Headers: h}
 	if t.Attempt, _ = Failures(m); t.Attempt == 0 {
 		return t
@@ -93,7 +93,7 @@ func Deliveries(h amqp.Table) int64 {
 func Clean(h amqp.Table) amqp.Table {
 	out := make(amqp.Table, len(h))
 	for k, v := range h {
-		if !takenOff[k] {
+		if !removed[k] {
 			out[k] = v
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Each header of package wire is removed from what is published again: one that takenOff
+// Each header of package wire is removed from what is published again: one that removed
 // lacked would reach the next attempt as its publisher forged it.
 func TestEveryHeaderOfWireIsRemoved(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "../../wire/headers.go", nil, parser.SkipObjectResolution)
@@ -41,7 +41,7 @@ func TestEveryHeaderOfWireIsRemoved(t *testing.T) {
 	if len(forged) < 11 || forged[wire.HeaderParkedFor] == nil {
 		t.Fatalf("wire/headers.go has only the headers %v", forged)
 	}
-	for header, v := range (Trail{ID: "id", Queue: "q", Reason: "rejected"}).Mark(wire.Message{Headers: forged}).Headers {
+	for header, v := range (History{ID: "id", Queue: "q", Reason: "rejected"}).ApplyTo(wire.Message{Headers: forged}).Headers {
 		if v == "forged" {
 			t.Errorf("%s is still as its publisher forged it", header)
 		}

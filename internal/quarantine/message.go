@@ -54,7 +54,7 @@ func read(m *wire.Message) *Message {
 	case wire.ExchangeDeadLetters:
 		d := death(deaths, 1)
 		x.Queue, x.Reason, x.Exchange, x.RoutingKey = d.queue, d.reason, d.exchange, d.key
-		if d.exchange == wire.RetryExchange(d.queue) || delay.Ends(d.exchange) {
+		if d.exchange == wire.RetryExchange(d.queue) || delay.EndsWait(d.exchange) {
 			x.Exchange, _ = m.Headers[wire.HeaderExchange].(string)
 			x.RoutingKey, _ = m.Headers[wire.HeaderRoutingKey].(string)
 		}
@@ -117,8 +117,8 @@ func (r *Replayer) Report(x *Message) wire.Outgoing {
 	why := cmp.Or(x.Error, fmt.Sprintf("RabbitMQ failed to deliver it to Redrive when it had failed (%s): replayed from quarantine", x.Reason))
 	m := x.Message
 	m.Exchange, m.RoutingKey = x.Exchange, x.RoutingKey
-	t := headers.Trail{ID: x.id(n).String(), Attempt: x.Attempt - 1, Queue: x.Queue, FirstFailed: headers.FirstFailed(&x.Message, cmp.Or(x.Since, time.Now())), Reason: x.Reason, Error: why}
-	return wire.Outgoing{Exchange: wire.ExchangeFailures, RoutingKey: x.Queue, ID: t.ID, Message: t.Mark(m)}
+	t := headers.History{ID: x.id(n).String(), Attempt: x.Attempt - 1, Queue: x.Queue, FirstFailed: headers.FirstFailed(&x.Message, cmp.Or(x.Since, time.Now())), Reason: x.Reason, Error: why}
+	return wire.Outgoing{Exchange: wire.ExchangeFailures, RoutingKey: x.Queue, ID: t.ID, Message: t.ApplyTo(m)}
 }
 
 // Record is the message as one that is parked, for an export that `redrive import` reads.

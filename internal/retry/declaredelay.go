@@ -16,39 +16,39 @@ type wayOfQueue struct {
 	queue string
 }
 
-// declared is what came of a declaration.
-type declared struct {
+// declaration is the result of declaring a topology.
+type declaration struct {
 	at  time.Time
 	err error
 }
 
 func (m *delayedMessage) declaredKey() wayOfQueue { return wayOfQueue{m.way, m.rec.Queue} }
 
-// Forget makes what a queue needs be declared again: it was deleted, and perhaps
+// Forget makes what a queue needs be declared again: the queue was deleted, and perhaps
 // declared again without its bindings. Safe for concurrent use.
-func (h *DelayQueues) Forget(queue string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if len(h.gone) < 1000 { // each further message that is lost says so again
-		h.gone = append(h.gone, queue)
+func (d *DelayQueues) Forget(queue string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.gone) < 1000 { // each further message that is lost says so again
+		d.gone = append(d.gone, queue)
 	}
 }
 
-func (h *DelayQueues) forgetGone() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, q := range h.gone {
-		h.enrolled.forget(q)
-		maps.DeleteFunc(h.declared, func(k any, _ declared) bool { by, ok := k.(wayOfQueue); return ok && by.queue == q })
+func (d *DelayQueues) forgetGone() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, q := range d.gone {
+		d.enrolled.forget(q)
+		maps.DeleteFunc(d.declared, func(k any, _ declaration) bool { by, ok := k.(wayOfQueue); return ok && by.queue == q })
 	}
-	h.gone = nil
+	d.gone = nil
 }
 
-// prepare makes sure that a message may come back to its queue at all, and that
-// what it passes is there.
-func (h *DelayQueues) prepare(ctx context.Context, m *delayedMessage, t *delay.Ticket) error {
-	switch f := h.enrolled.route(ctx, m.rec.Queue, m.rec.Proven, m.rec.FailedAt); {
-	case errors.Is(f.Err, ErrAsked), errors.Is(f.Err, ErrUnknown):
+// prepare makes sure that a message may be retried to its queue at all, and that all exchanges
+// and queues on its way exist.
+func (d *DelayQueues) prepare(ctx context.Context, m *delayedMessage, t *delay.Ticket) error {
+	switch f := d.enrolled.route(ctx, m.rec.Queue, m.rec.Proven, m.rec.FailedAt); {
+	case errors.Is(f.Err, ErrLookupPending), errors.Is(f.Err, ErrConsentUnknown):
 		return fmt.Errorf("%w: %w", errNoRoute, f.Err) // the store keeps it meanwhile
 	case f.Err != nil:
 		return f.Err
@@ -56,24 +56,24 @@ func (h *DelayQueues) prepare(ctx context.Context, m *delayedMessage, t *delay.T
 		return fmt.Errorf("%w: %s", errNoRoute, f.Park) // as the scheduler will find out
 	}
 	topology := func() delay.Topology { return m.way.Topology(m.rec.Queue) }
-	if err := h.declare(ctx, m.declaredKey(), topology, 0); err != nil || t.First == nil {
+	if err := d.declare(ctx, m.declaredKey(), topology, 0); err != nil || t.DeclareFirst == nil {
 		return err
 	}
-	return h.declare(ctx, t.Exchange, func() delay.Topology { return *t.First }, t.Within/2)
+	return d.declare(ctx, t.Exchange, func() delay.Topology { return *t.DeclareFirst }, t.ConfirmWithin/2)
 }
 
-// declare makes a topology: once a process and, where it can expire, when the
-// last time is longer ago than within. What fails is left alone for a while.
-func (h *DelayQueues) declare(ctx context.Context, key any, t func() delay.Topology, within time.Duration) error {
-	d, ok := h.declared[key]
-	age := time.Since(d.at)
-	if ok && d.err != nil && age < retryWayAfter {
-		return d.err
+// declare declares a topology: once for each process and, where it can expire, again when the
+// last time is longer ago than within. After an error it is not tried again for retryWayAfter.
+func (d *DelayQueues) declare(ctx context.Context, key any, t func() delay.Topology, within time.Duration) error {
+	was, ok := d.declared[key]
+	age := time.Since(was.at)
+	if ok && was.err != nil && age < retryWayAfter {
+		return was.err
 	}
-	if !ok || d.err != nil || within > 0 && age > within {
-		d = declared{at: time.Now()}
-		d.err = h.broker.Declare(ctx, t())
-		h.declared[key] = d
+	if !ok || was.err != nil || within > 0 && age > within {
+		was = declaration{at: time.Now()}
+		was.err = d.broker.Declare(ctx, t())
+		d.declared[key] = was
 	}
-	return d.err
+	return was.err
 }

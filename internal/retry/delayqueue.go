@@ -15,22 +15,21 @@ import (
 )
 
 // Declarer declares delay queues and publishes to them. Its connection is not that of the
-// retries, which an alarm would hold up as well.
+// retries, or an alarm that fills the delay queues would stop the retries too.
 type Declarer interface {
 	Enroller
 	// Send is that of Publisher.
 	Send(ctx context.Context, out []wire.Outgoing) (wait func(context.Context) []error)
 	// Ready tells whether a Send would get through now.
 	Ready() bool
-	// Declare makes what a way needs.
+	// Declare declares what a way needs.
 	Declare(ctx context.Context, t delay.Topology) error
 }
 
 const (
-	// batchTimeout is how long a batch may take. The intake waits for it, and its
-	// messages are not RabbitMQ's problem alone: there is the store.
-	// answerTimeout is how long RabbitMQ's answers may take of that, so that those which came in
-	// time count although others did not.
+	// batchTimeout is how long a batch may take: the intake waits for it, and can store the
+	// messages instead. answerTimeout is how long RabbitMQ's answers may take of that, so that
+	// those which arrived in time count although others did not.
 	batchTimeout, answerTimeout = 5 * time.Second, 4500 * time.Millisecond
 	// recoveredAfter is how long a way must not have failed before it is reported to work
 	// again: it may fail for one queue and not for another.
@@ -52,14 +51,14 @@ var (
 // RabbitMQ has confirmed it. It is used by one goroutine, the intake's.
 type DelayQueues struct {
 	broker   Declarer
-	enrolled *enrolled
+	enrolled *enrollment
 	report   func(way string, err error)
 
-	declared map[any]declared     // topologies, by wayOfQueue, or by the name of a delay queue
-	wrong    map[string]time.Time // ways that were reported, and when they failed last
-	until    time.Time            // leave RabbitMQ alone
-	busy     chan struct{}        // closed when the batch that was given up has ended
-	sending  sync.WaitGroup
+	declared   map[any]declaration  // topologies, by wayOfQueue, or by the name of a delay queue
+	failing    map[string]time.Time // ways that were reported, and when they failed last
+	retryAfter time.Time            // leave RabbitMQ alone
+	busy       chan struct{}        // closed when the batch that was given up has ended
+	sending    sync.WaitGroup
 
 	mu   sync.Mutex
 	gone []string // queues that something could not come back to
@@ -68,14 +67,13 @@ type DelayQueues struct {
 // NewDelayQueues makes one that publishes through b. report receives why a way fails, and nil
 // when it works again; it is called on change only.
 func NewDelayQueues(b Declarer, policies func() policy.Set, report func(way string, err error)) *DelayQueues {
-	return &DelayQueues{broker: b, enrolled: newEnrolled(b, policies), report: report, declared: map[any]declared{}, wrong: map[string]time.Time{}}
+	return &DelayQueues{broker: b, enrolled: newEnrollment(b, policies), report: report, declared: map[any]declaration{}, failing: map[string]time.Time{}}
 }
 
-// Wait waits for what was given up, which ends with its connection, and ends the
-// questions under way.
-func (h *DelayQueues) Wait() {
-	h.sending.Wait()
-	h.enrolled.asker.close()
+// Wait waits for abandoned batches, which end with their connection, and cancels lookups.
+func (d *DelayQueues) Wait() {
+	d.sending.Wait()
+	d.enrolled.lookup.close()
 }
 
 // delayedMessage is a message that is to wait in RabbitMQ.
@@ -88,10 +86,10 @@ type delayedMessage struct {
 	err  error         // why RabbitMQ has not got it; nil: confirmed
 }
 
-// publish publishes all of a batch and waits for the answers. A message without an error is then
-// safe in RabbitMQ.
-func (h *DelayQueues) publish(ctx context.Context, batch []delayedMessage) {
-	if err := h.may(); err != nil {
+// publish publishes a batch and waits for the answers. A message without an error is then safe
+// in RabbitMQ.
+func (d *DelayQueues) publish(ctx context.Context, batch []delayedMessage) {
+	if err := d.ready(); err != nil {
 		refuse(batch, err)
 	} else {
 		limit := time.NewTimer(batchTimeout)
@@ -101,18 +99,18 @@ func (h *DelayQueues) publish(ctx context.Context, batch []delayedMessage) {
 		// A publish into a connection that an alarm has just blocked hangs, and
 		// no context ends that.
 		trying, done := append([]delayedMessage(nil), batch...), make(chan struct{})
-		h.sending.Go(func() { defer close(done); h.try(ctx, trying) })
+		d.sending.Go(func() { defer close(done); d.publishBatch(ctx, trying) })
 		select {
 		case <-done:
 			if copy(batch, trying); ctx.Err() != nil {
-				h.until = time.Now().Add(retryWayAfter)
+				d.retryAfter = time.Now().Add(retryWayAfter)
 			}
 		case <-limit.C:
-			h.busy, h.until = done, time.Now().Add(retryWayAfter)
+			d.busy, d.retryAfter = done, time.Now().Add(retryWayAfter)
 			refuse(batch, errNoAnswer)
 		}
 	}
-	h.tell(batch)
+	d.reportWays(batch)
 }
 
 func refuse(batch []delayedMessage, err error) {
@@ -121,28 +119,28 @@ func refuse(batch []delayedMessage, err error) {
 	}
 }
 
-// may returns why nothing can be published now, or nil.
-func (h *DelayQueues) may() error {
-	if h.busy != nil {
+// ready returns why nothing can be published now, or nil.
+func (d *DelayQueues) ready() error {
+	if d.busy != nil {
 		select {
-		case <-h.busy:
-			h.busy = nil
+		case <-d.busy:
+			d.busy = nil
 		default:
 			return errNoAnswer
 		}
 	}
-	if time.Now().Before(h.until) {
+	if time.Now().Before(d.retryAfter) {
 		return errNoAnswer
 	}
-	if !h.broker.Ready() {
+	if !d.broker.Ready() {
 		return errNotReady
 	}
 	return nil
 }
 
-// try publishes one batch. Whatever must exist is declared first.
-func (h *DelayQueues) try(ctx context.Context, batch []delayedMessage) {
-	h.forgetGone()
+// publishBatch publishes one batch, and declares before what it needs.
+func (d *DelayQueues) publishBatch(ctx context.Context, batch []delayedMessage) {
+	d.forgetGone()
 	out := make([]wire.Outgoing, 0, len(batch))
 	sent := make([]int, 0, len(batch)) // index in batch of each of out
 	tickets := make([]delay.Ticket, 0, len(batch))
@@ -158,9 +156,9 @@ func (h *DelayQueues) try(ctx context.Context, batch []delayedMessage) {
 			continue
 		}
 		// Only jitter can pass the longest, since the policy's waits were checked.
-		t, err := m.way.Hold(m.rec.Queue, min(m.delay, m.way.Limits().Longest))
+		t, err := m.way.Ticket(m.rec.Queue, min(m.delay, m.way.Limits().Longest))
 		if err == nil {
-			err = h.prepare(ctx, m, &t)
+			err = d.prepare(ctx, m, &t)
 		}
 		if m.err = err; errors.Is(err, errNoRoute) {
 			vain[of] = err
@@ -179,21 +177,21 @@ func (h *DelayQueues) try(ctx context.Context, batch []delayedMessage) {
 	if len(out) == 0 {
 		return
 	}
-	for n, err := range h.broker.Send(ctx, out)(ctx) {
+	for n, err := range d.broker.Send(ctx, out)(ctx) {
 		m, t := &batch[sent[n]], tickets[n]
 		if err == nil {
-			err = t.Late(h.declared[t.Exchange].at)
+			err = t.CheckConfirm(d.declared[t.Exchange].at)
 		}
 		if m.err = err; errors.Is(err, wire.ErrUnroutable) {
 			// Somebody deleted what it waits in: it is made again for the next.
-			delete(h.declared, t.Exchange)
-			delete(h.declared, m.declaredKey())
+			delete(d.declared, t.Exchange)
+			delete(d.declared, m.declaredKey())
 		}
 	}
 }
 
-// tell reports, for each way in a batch, whether it works.
-func (h *DelayQueues) tell(batch []delayedMessage) {
+// reportWays reports, for each way in a batch, whether it works.
+func (d *DelayQueues) reportWays(batch []delayedMessage) {
 	state := map[string]error{}
 	for _, m := range batch {
 		name, err := m.way.Limits().Name, m.err
@@ -206,21 +204,21 @@ func (h *DelayQueues) tell(batch []delayedMessage) {
 	}
 	now := time.Now()
 	for name, err := range state {
-		last, wrong := h.wrong[name]
+		last, wrong := d.failing[name]
 		switch {
 		case err != nil:
-			if h.wrong[name] = now; !wrong {
-				h.report(name, err)
+			if d.failing[name] = now; !wrong {
+				d.report(name, err)
 			}
 		case wrong && now.Sub(last) >= recoveredAfter:
-			delete(h.wrong, name)
-			h.report(name, nil)
+			delete(d.failing, name)
+			d.report(name, nil)
 		}
 	}
 }
 
 // marked is a record's message with the headers of its history, and the id in them.
 func marked(r *store.Record) (id string, m *wire.Message) {
-	t := headers.Trail{ID: r.ID.String(), Attempt: r.Attempt, Queue: r.Queue, FirstFailed: r.FirstFailed, Reason: r.Reason, Error: r.Error}
-	return t.ID, t.Mark(r.Message)
+	t := headers.History{ID: r.ID.String(), Attempt: r.Attempt, Queue: r.Queue, FirstFailed: r.FirstFailed, Reason: r.Reason, Error: r.Error}
+	return t.ID, t.ApplyTo(r.Message)
 }

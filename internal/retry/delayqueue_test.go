@@ -28,9 +28,9 @@ type faulty struct {
 	sent     []wire.Outgoing
 }
 
-func (f *faulty) Ready() bool                                        { return !f.blocked }
-func (f *faulty) BindReturn(context.Context, string) error           { return nil }
-func (f *faulty) ReturnExists(context.Context, string) (bool, error) { return false, nil }
+func (f *faulty) Ready() bool                                               { return !f.blocked }
+func (f *faulty) BindRetryExchange(context.Context, string) error           { return nil }
+func (f *faulty) RetryExchangeExists(context.Context, string) (bool, error) { return false, nil }
 
 func (f *faulty) Declare(context.Context, delay.Topology) error { f.declared++; return nil }
 
@@ -97,24 +97,24 @@ func (f *failing) Add(ctx context.Context, r []*store.Record) error {
 
 // A batch that cannot be kept is offered again; what RabbitMQ has of it already is
 // not given to it twice.
-func TestABatchThatIsOfferedAgainIsHeldOnce(t *testing.T) {
+func TestABatchThatIsOfferedAgainIsDelayedOnce(t *testing.T) {
 	ctx := context.Background()
 	b, s := &faulty{}, &failing{Store: memstore.New(), err: store.ErrFull}
 	f := newHeldFlow(t, s, b)
 	batch := []wire.Delivery{deadLetter("a", "1"), deadLetter("kept", "2"), deadLetter("b", "3")}
 	for range 3 {
-		if err := f.Take(ctx, batch); !errors.Is(err, store.ErrFull) {
+		if err := f.Handle(ctx, batch); !errors.Is(err, store.ErrFull) {
 			t.Fatalf("%v; want it to be full", err)
 		}
 	}
 	s.err = nil
-	if err := f.Take(ctx, batch); err != nil {
+	if err := f.Handle(ctx, batch); err != nil {
 		t.Fatal(err)
 	}
 	if all := kept(t, s); len(b.sent) != 2 || len(all) != 1 || all[0].Record.Queue != "kept" || len(f.events) != 3 {
 		t.Errorf("%d were sent, %d kept, %d events", len(b.sent), len(all), len(f.events))
 	}
-	if err := f.Take(ctx, batch); err != nil || len(b.sent) != 4 { // another batch, though it looks the same
+	if err := f.Handle(ctx, batch); err != nil || len(b.sent) != 4 { // another batch, though it looks the same
 		t.Errorf("%d were sent, %v; want 4", len(b.sent), err)
 	}
 	if b.declared != 2 {
@@ -134,12 +134,12 @@ func TestARuleThatChangesWhileABatchIsOfferedAgainDoublesNothing(t *testing.T) {
 			b, s := &faulty{}, &failing{Store: memstore.New(), err: store.ErrFull}
 			f := newHeldFlow(t, s, b)
 			batch := []wire.Delivery{deadLetter("a", "1"), deadLetter("kept", "2"), deadLetter("b", "3")}
-			if err := f.Take(ctx, batch); !errors.Is(err, store.ErrFull) || len(b.sent) != 2 {
+			if err := f.Handle(ctx, batch); !errors.Is(err, store.ErrFull) || len(b.sent) != 2 {
 				t.Fatalf("%d were sent, %v; want it to be full", len(b.sent), err)
 			}
 			f.SetRules(rules)
 			s.err = nil
-			if err := f.Take(ctx, batch); err != nil {
+			if err := f.Handle(ctx, batch); err != nil {
 				t.Fatal(err)
 			}
 			for _, l := range kept(t, s) {
@@ -177,7 +177,7 @@ func TestARedeliveryOfWhatWaitsInRabbitMQKeepsItsID(t *testing.T) {
 		if err := f.Connected(ctx); err != nil {
 			t.Fatal(err)
 		}
-		if err := f.Take(ctx, batch); err != nil {
+		if err := f.Handle(ctx, batch); err != nil {
 			t.Fatal(err)
 		}
 		for i := range batch {
@@ -201,14 +201,14 @@ func TestWhatWaitsInRabbitMQIsInTheLedger(t *testing.T) {
 	f := newHeldFlow(t, s, b)
 	batch := []wire.Delivery{deadLetter("q", "a"), deadLetter("q", "b"), deadLetter("kept", "c")}
 	for range 2 {
-		if err := f.Take(ctx, batch); !errors.Is(err, store.ErrFull) {
+		if err := f.Handle(ctx, batch); !errors.Is(err, store.ErrFull) {
 			t.Fatal(err)
 		}
 	}
 	s.err = nil
-	must(t, f.Take(ctx, batch))
+	must(t, f.Handle(ctx, batch))
 	b.answer = wire.ErrNacked
-	must(t, f.Take(ctx, []wire.Delivery{deadLetter("q", "d")}))
+	must(t, f.Handle(ctx, []wire.Delivery{deadLetter("q", "d")}))
 	lines, err := s.Ledger(ctx)
 	must(t, err)
 	got := map[string][2]int64{}
@@ -222,19 +222,19 @@ func TestWhatWaitsInRabbitMQIsInTheLedger(t *testing.T) {
 
 // A message without an answer is kept in the store; what RabbitMQ has confirmed by then is not
 // kept there as well.
-func TestOnlyWhatHasNoAnswerIsKept(t *testing.T) {
+func TestOnlyUnconfirmedMessagesAreStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, s := &faulty{stuck: "q"}, memstore.New()
 		f := newHeldFlow(t, s, b)
 		began := time.Now()
-		must(t, f.Take(t.Context(), []wire.Delivery{deadLetter("q", "x"), deadLetter("r", "x")}))
+		must(t, f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "x"), deadLetter("r", "x")}))
 		if all := kept(t, s); len(b.sent) != 2 || len(all) != 1 || all[0].Record.Queue != "q" {
 			t.Errorf("%d were sent, and %d kept", len(b.sent), len(all))
 		}
 		if d := time.Since(began); d > 5*time.Second {
 			t.Errorf("the batch took %s", d)
 		}
-		must(t, f.Take(t.Context(), []wire.Delivery{deadLetter("r", "x")})) // left alone for now
+		must(t, f.Handle(t.Context(), []wire.Delivery{deadLetter("r", "x")})) // left alone for now
 		if len(b.sent) != 2 || len(kept(t, s)) != 2 {
 			t.Errorf("%d were sent, and %d kept", len(b.sent), len(kept(t, s)))
 		}
@@ -252,7 +252,7 @@ func TestRabbitMQsTroubleDoesNotStopTheIntake(t *testing.T) {
 		take := func(most time.Duration) {
 			t.Helper()
 			began := time.Now()
-			if err := f.Take(ctx, []wire.Delivery{deadLetter("q", "x"), deadLetter("r", "x")}); err != nil {
+			if err := f.Handle(ctx, []wire.Delivery{deadLetter("q", "x"), deadLetter("r", "x")}); err != nil {
 				t.Fatal(err)
 			}
 			if d := time.Since(began); d > most {
@@ -299,7 +299,7 @@ func TestAReportDoesNotWaitForAQueueThatIsNotEnrolled(t *testing.T) {
 	b, s := &faulty{}, memstore.New()
 	f := newHeldFlow(t, s, b)
 	d := wire.Delivery{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: "secret"}}
-	if err := f.Take(context.Background(), []wire.Delivery{d, deadLetter("q", "x")}); err != nil {
+	if err := f.Handle(context.Background(), []wire.Delivery{d, deadLetter("q", "x")}); err != nil {
 		t.Fatal(err)
 	}
 	if all := kept(t, s); len(all) != 1 || all[0].Record.Queue != "secret" || len(b.sent) != 1 || b.declared != 1 || len(f.reports) != 0 {
@@ -313,7 +313,9 @@ type lateBroker struct {
 	there atomic.Bool
 }
 
-func (b *lateBroker) ReturnExists(context.Context, string) (bool, error) { return b.there.Load(), nil }
+func (b *lateBroker) RetryExchangeExists(context.Context, string) (bool, error) {
+	return b.there.Load(), nil
+}
 
 // That a queue was not enrolled once is not the answer for ever: a report that failed since
 // has RabbitMQ asked again, and then they wait there.
@@ -326,7 +328,7 @@ func TestAReportWaitsInRabbitMQOnceItsQueueIsEnrolled(t *testing.T) {
 		f := retry.NewIntake(memstore.New(), retry.Rules{Policies: anyQueue(), Ways: map[string]delay.Way{"p": way}}, hold, func(retry.Event) {})
 		report := func() {
 			t.Helper()
-			must(t, f.Take(t.Context(), []wire.Delivery{{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: "late"}}}))
+			must(t, f.Handle(t.Context(), []wire.Delivery{{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: "late"}}}))
 			time.Sleep(2 * time.Minute)
 			synctest.Wait()
 		}

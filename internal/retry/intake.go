@@ -12,9 +12,9 @@
 //	scheduler.go     what is due in the store: claimed, published, and only then deleted
 //	(unconfirmed.go, lanebackoff.go, pause.go, storetrouble.go: limits, backoff, pauses, and
 //	a store that fails)
-//	enrolled.go      which queues a message may be retried to
-//	(reportednames.go, ownerconsent.go, enrolledasker.go: names that only reports gave, the
-//	consent of a queue's owner, and questions to RabbitMQ beside the scheduler)
+//	enrollment.go    which queues a message may be retried to
+//	(reportednames.go, ownerconsent.go, exchangelookup.go: names that only reports gave, the
+//	consent of a queue's owner, and lookups in RabbitMQ beside the scheduler)
 //	publish.go       the only place that publishes retries and forwards
 //	parkedintake.go  what others have parked in RabbitMQ, safe in the store as well
 //	events.go        what log, metrics and displays receive
@@ -52,7 +52,7 @@ type Rules struct {
 type Intake struct {
 	keeper
 	delayQueues *DelayQueues
-	names       *Names
+	names       *ReportedNames
 	markProven  func(queue string)
 	rules       atomic.Pointer[Rules]
 }
@@ -65,9 +65,9 @@ func NewIntake(s store.Store, r Rules, delayQueues *DelayQueues, events Listener
 	return in
 }
 
-// UseReportedNames bounds by n the queue names that only reports gave, and reports to sender
-// from which queues RabbitMQ has dead-lettered. Call it before the first batch.
-func (in *Intake) UseReportedNames(n *Names, sender *Sender) {
+// UseReportedNames makes n bound the queue names that only reports gave, and tells sender from
+// which queues RabbitMQ has dead-lettered. Call it before the first batch.
+func (in *Intake) UseReportedNames(n *ReportedNames, sender *Sender) {
 	in.names, in.markProven = n, sender.enrolled.markProven
 }
 
@@ -81,16 +81,16 @@ func (in *Intake) Policies() policy.Set { return in.rules.Load().Policies }
 // Way returns how the messages of a policy wait in RabbitMQ; nil: in the store.
 func (in *Intake) Way(policyName string) delay.Way { return in.rules.Load().Ways[policyName] }
 
-// Take decides about a batch and makes it durable. When it returns nil, every message of the
+// Handle decides about a batch and makes it durable. When it returns nil, every message of the
 // batch is durable or was discarded by its policy, and may be acknowledged. On an error none
-// may be, and the caller offers the same batch again.
-func (in *Intake) Take(ctx context.Context, batch []wire.Delivery) error {
+// may be, and the caller calls again with the same batch.
+func (in *Intake) Handle(ctx context.Context, batch []wire.Delivery) error {
 	if err := in.begin(ctx, batch); err != nil {
 		return err
 	}
 	now := time.Now()
 	rules := in.rules.Load()
-	keep := make([]kept, 0, len(batch))
+	toStore := make([]recordToStore, 0, len(batch))
 	events := make([]Event, 0, 2*len(batch))
 	var delayed []delayedMessage // to wait in RabbitMQ
 	var at, eventIndex []int     // of each delayed message: index in batch, and in events
@@ -111,7 +111,7 @@ func (in *Intake) Take(ctx context.Context, batch []wire.Delivery) error {
 			events = append(events, Event{Kind: Waiting, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Delay: rec.Due.Sub(now), Way: Disk})
 		}
 		if m == nil {
-			keep = append(keep, kept{rec, i, len(events) - 1})
+			toStore = append(toStore, recordToStore{rec, i, len(events) - 1})
 			continue
 		}
 		delayed = append(delayed, *m)
@@ -126,9 +126,9 @@ func (in *Intake) Take(ctx context.Context, batch []wire.Delivery) error {
 			continue
 		}
 		e.Instead = name
-		keep = append(keep, kept{m.rec, at[i], eventIndex[i]})
+		toStore = append(toStore, recordToStore{m.rec, at[i], eventIndex[i]})
 	}
-	if err := in.keep(ctx, keep, events, now); err != nil {
+	if err := in.keep(ctx, toStore, events, now); err != nil {
 		return err
 	}
 	in.account(events)

@@ -23,7 +23,7 @@ func deadLetter(queue, body string) wire.Delivery {
 		"x-death": []any{amqp.Table{"queue": queue, "reason": "rejected", "exchange": "shop", "routing-keys": []any{"key"}, "count": int64(99)}}}}}
 }
 
-func newFlow(s store.Store) *retry.Intake {
+func newIntake(s store.Store) *retry.Intake {
 	return retry.NewIntake(s, retry.Rules{Policies: policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}}, nil, func(retry.Event) {})
 }
 
@@ -41,10 +41,10 @@ func kept(t *testing.T, s store.Store) []store.Listed {
 // dead letters have two ids.
 func TestARedeliveryKeepsItsID(t *testing.T) {
 	s := memstore.New()
-	f := newFlow(s)
+	f := newIntake(s)
 	ctx := context.Background()
 	twins := []wire.Delivery{deadLetter("q", "same"), deadLetter("q", "same")}
-	if err := f.Take(ctx, twins); err != nil {
+	if err := f.Handle(ctx, twins); err != nil {
 		t.Fatal(err)
 	}
 	first := kept(t, s)
@@ -52,7 +52,7 @@ func TestARedeliveryKeepsItsID(t *testing.T) {
 		t.Fatal("two dead letters have one id")
 	}
 	// The process dies; another one connects and gets both again.
-	f = newFlow(s)
+	f = newIntake(s)
 	if err := f.Connected(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func TestARedeliveryKeepsItsID(t *testing.T) {
 		again[i].Redelivered = true
 		again[i].Message.Headers["x-delivery-count"] = int64(1)
 	}
-	if err := f.Take(ctx, again); err != nil {
+	if err := f.Handle(ctx, again); err != nil {
 		t.Fatal(err)
 	}
 	ids := map[string]int{}
@@ -86,14 +86,14 @@ type unasked struct{ store.Shared }
 // ids that the first gave, too, and gives each once.
 func TestARedeliveryToAnotherReplicaKeepsItsID(t *testing.T) {
 	s := shared{Store: memstore.New()}
-	dies, lives := newFlow(s), newFlow(s)
+	dies, lives := newIntake(s), newIntake(s)
 	ctx := context.Background()
 	for _, f := range []*retry.Intake{dies, lives} {
 		if err := f.Connected(ctx); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := dies.Take(ctx, []wire.Delivery{deadLetter("q", "same"), deadLetter("q", "same"), deadLetter("q", "one")}); err != nil {
+	if err := dies.Handle(ctx, []wire.Delivery{deadLetter("q", "same"), deadLetter("q", "same"), deadLetter("q", "one")}); err != nil {
 		t.Fatal(err)
 	}
 	given := map[string]int{}
@@ -108,7 +108,7 @@ func TestARedeliveryToAnotherReplicaKeepsItsID(t *testing.T) {
 			d.Redelivered = true
 			batch = append(batch, d)
 		}
-		if err := lives.Take(ctx, batch); err != nil {
+		if err := lives.Handle(ctx, batch); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -145,21 +145,21 @@ func (s *lostAnswer) Add(ctx context.Context, records []*store.Record) error {
 
 // A batch that is offered again may have been kept all the same. Its copy has its ids.
 func TestABatchOfferedAgainKeepsItsIDs(t *testing.T) {
-	type taker interface {
-		Take(context.Context, []wire.Delivery) error
+	type handler interface {
+		Handle(context.Context, []wire.Delivery) error
 	}
-	for name, on := range map[string]func(store.Store) taker{
-		"flow":      func(s store.Store) taker { return newFlow(s) },
-		"collector": func(s store.Store) taker { return retry.NewCollector(s, nil, func(retry.Event) {}) },
+	for name, on := range map[string]func(store.Store) handler{
+		"intake":    func(s store.Store) handler { return newIntake(s) },
+		"collector": func(s store.Store) handler { return retry.NewCollector(s, nil, func(retry.Event) {}) },
 	} {
 		s := &lostAnswer{Store: memstore.New()}
 		f := on(s)
 		batch := []wire.Delivery{deadLetter("q", "same"), deadLetter("q", "same")}
-		if err := f.Take(context.Background(), batch); err == nil {
+		if err := f.Handle(context.Background(), batch); err == nil {
 			t.Fatal("an error of the store was not told")
 		}
 		for range 2 { // the second one comes after it was taken: it is another
-			if err := f.Take(context.Background(), batch); err != nil {
+			if err := f.Handle(context.Background(), batch); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -186,7 +186,7 @@ func TestNeverEarly(t *testing.T) {
 			time.Sleep(time.Millisecond + ns)
 			s := memstore.New()
 			rules := retry.Rules{Policies: policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second), Jitter: policy.None}}}
-			must(t, retry.NewIntake(s, rules, nil, func(retry.Event) {}).Take(context.Background(), []wire.Delivery{deadLetter("q", "")}))
+			must(t, retry.NewIntake(s, rules, nil, func(retry.Event) {}).Handle(context.Background(), []wire.Delivery{deadLetter("q", "")}))
 			least := time.Now().Add(time.Second)
 			if due := kept(t, s)[0].Record.Due; due.Before(least) || due.Sub(least) >= time.Microsecond || due.UnixNano()%1000 != 0 {
 				t.Errorf("due %s after the least wait, or not in the store's microseconds", due.Sub(least))
@@ -196,7 +196,7 @@ func TestNeverEarly(t *testing.T) {
 }
 
 // What broker and clients may send instead of what they should.
-func TestOriginsThatCannotBeBelieved(t *testing.T) {
+func TestForgedOriginsAreParked(t *testing.T) {
 	for name, headers := range map[string]amqp.Table{
 		"none": nil, "no x-death": {}, "not a list": {"x-death": "orders"}, "empty list": {"x-death": []any{}},
 		"not a table": {"x-death": []any{"orders"}}, "no queue": {"x-death": []any{amqp.Table{"reason": "rejected"}}},
@@ -207,7 +207,7 @@ func TestOriginsThatCannotBeBelieved(t *testing.T) {
 	} {
 		s := memstore.New()
 		d := wire.Delivery{From: wire.ExchangeDeadLetters, Message: wire.Message{Headers: headers}}
-		if err := newFlow(s).Take(context.Background(), []wire.Delivery{d}); err != nil {
+		if err := newIntake(s).Handle(context.Background(), []wire.Delivery{d}); err != nil {
 			t.Fatal(err)
 		}
 		if r := kept(t, s)[0].Record; r.State != store.Parked || r.Queue != "" || r.ParkedFor == "" {
@@ -226,7 +226,7 @@ func TestAttemptsAreCountedInOurHeaderOnly(t *testing.T) {
 		s := memstore.New()
 		d := deadLetter("q", "")
 		d.Message.Headers[wire.HeaderAttempt] = c.header
-		if err := newFlow(s).Take(context.Background(), []wire.Delivery{d}); err != nil {
+		if err := newIntake(s).Handle(context.Background(), []wire.Delivery{d}); err != nil {
 			t.Fatal(err)
 		}
 		if r := kept(t, s)[0].Record; r.Attempt != c.want || (len(r.Notes) > 0) != c.noted {
@@ -243,8 +243,8 @@ func TestTheFirstFailureIsKeptOverAllAttempts(t *testing.T) {
 	parked := d
 	parked.From = wire.ExchangeParked
 	s := memstore.New()
-	must(t, newFlow(s).Take(context.Background(), []wire.Delivery{d}))
-	must(t, retry.NewCollector(s, nil, func(retry.Event) {}).Take(context.Background(), []wire.Delivery{parked}))
+	must(t, newIntake(s).Handle(context.Background(), []wire.Delivery{d}))
+	must(t, retry.NewCollector(s, nil, func(retry.Event) {}).Handle(context.Background(), []wire.Delivery{parked}))
 	for _, l := range kept(t, s) {
 		if r := l.Record; !r.FirstFailed.Equal(first) || !r.FailedAt.After(first) {
 			t.Errorf("%v, attempt %d: it failed first at %s, and at %s", r.State, r.Attempt, r.FirstFailed, r.FailedAt)
@@ -254,14 +254,14 @@ func TestTheFirstFailureIsKeptOverAllAttempts(t *testing.T) {
 
 func BenchmarkTake(b *testing.B) {
 	s := discarding{memstore.New()}
-	f := newFlow(s)
+	f := newIntake(s)
 	batch := make([]wire.Delivery, 512)
 	for i := range batch {
 		batch[i] = deadLetter("orders", string(make([]byte, 1024)))
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := f.Take(context.Background(), batch); err != nil {
+		if err := f.Handle(context.Background(), batch); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -300,9 +300,9 @@ func TestABatchThatDoesNotFitIsStoredInParts(t *testing.T) {
 			s := &small{memstore.New(), c.atOnce, c.inAll}
 			var events []retry.Event
 			listen := func(e retry.Event) { events = append(events, e) }
-			take := retry.NewCollector(s, nil, listen).Take
+			take := retry.NewCollector(s, nil, listen).Handle
 			if !collects {
-				take = retry.NewIntake(s, retry.Rules{Policies: policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}}, nil, listen).Take
+				take = retry.NewIntake(s, retry.Rules{Policies: policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}}, nil, listen).Handle
 			}
 			var batch []wire.Delivery
 			for i := range 10 {

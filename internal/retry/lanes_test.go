@@ -250,7 +250,7 @@ func TestManyLanesThatGetStuckLeaveTheOthersTheirPart(t *testing.T) {
 
 // Trouble is reported with the lane that has it, and its end when a person
 // has taken its messages away.
-func TestAStuckLaneIsNamed(t *testing.T) {
+func TestTheErrorOfAStuckLaneNamesIt(t *testing.T) {
 	inScene(t, throttle.Rules{}, &targets{full: true}, func(t *testing.T, s *scene) {
 		s.add(t, 1, "q", "stuck", "dead")
 		s.add(t, 1, "q", "retry", "")
@@ -259,7 +259,7 @@ func TestAStuckLaneIsNamed(t *testing.T) {
 		if len(s.told) == 0 || strings.Join(s.told, "; ") != strings.Repeat("; q to queue dead: not confirmed", len(s.told))[2:] {
 			t.Fatalf("told of %q", s.told)
 		}
-		if rests := s.loop.Resting(); len(rests) != 1 || rests[0].String() != "q to queue dead" {
+		if rests := s.loop.BackingOff(); len(rests) != 1 || rests[0].String() != "q to queue dead" {
 			t.Errorf("%v rest", rests)
 		}
 		for left := 1; left > 0; time.Sleep(100 * time.Millisecond) { // until it is not claimed
@@ -272,7 +272,7 @@ func TestAStuckLaneIsNamed(t *testing.T) {
 		}
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
-		if last := s.told[len(s.told)-1]; last != "q to queue dead: <nil>" || len(s.loop.Resting()) != 0 {
+		if last := s.told[len(s.told)-1]; last != "q to queue dead: <nil>" || len(s.loop.BackingOff()) != 0 {
 			t.Errorf("its messages are gone, and told was at last %q", last)
 		}
 	})
@@ -296,13 +296,13 @@ func TestALaneThatHangsIsNamed(t *testing.T) {
 		if got, want := s.reported(), "q to queue dead: "+retry.ErrUnanswered.Error(); got != want {
 			t.Fatalf("reported: %q, want %q", got, want)
 		}
-		if rests := s.loop.Resting(); len(rests) != 1 || rests[0].String() != "q to queue dead" {
+		if rests := s.loop.BackingOff(); len(rests) != 1 || rests[0].String() != "q to queue dead" {
 			t.Errorf("%v are stuck", rests)
 		}
 		close(give.answers)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if got := s.reported(); !strings.HasSuffix(got, "; q to queue dead: <nil>") || len(s.loop.Resting()) != 0 || give.sentOf("stuck") != 3 {
+		if got := s.reported(); !strings.HasSuffix(got, "; q to queue dead: <nil>") || len(s.loop.BackingOff()) != 0 || give.sentOf("stuck") != 3 {
 			t.Errorf("it answered, and this is reported: %q; %d were sent", got, give.sentOf("stuck"))
 		}
 	})

@@ -53,19 +53,19 @@ func TestACopyAfterALeaderMovedKeepsItsID(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, s := context.Background(), memstore.New()
-				f := newFlow(s)
+				f := newIntake(s)
 				must(t, f.Connected(ctx))
 				first := identified("x")
 				if c.change != nil {
 					c.change(&first)
 				}
-				must(t, f.Take(ctx, []wire.Delivery{first}))
+				must(t, f.Handle(ctx, []wire.Delivery{first}))
 				for i := range c.others {
-					must(t, f.Take(ctx, []wire.Delivery{identified(fmt.Sprint("other ", i))}))
+					must(t, f.Handle(ctx, []wire.Delivery{identified(fmt.Sprint("other ", i))}))
 				}
 				for range c.equal {
 					time.Sleep(c.after)
-					must(t, f.Take(ctx, []wire.Delivery{again(first, "x")}))
+					must(t, f.Handle(ctx, []wire.Delivery{again(first, "x")}))
 				}
 				checkIDs(t, s, "x", c.equal+1, c.ids)
 			})
@@ -98,12 +98,12 @@ func checkIDs(t *testing.T, s store.Store, body string, records, ids int) {
 func TestACopyThatAnotherReplicaTakesKeepsItsID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, s := context.Background(), shared{Store: memstore.New()}
-		one, other := newFlow(s), newFlow(s)
+		one, other := newIntake(s), newIntake(s)
 		must(t, one.Connected(ctx))
 		must(t, other.Connected(ctx))
-		must(t, one.Take(ctx, []wire.Delivery{identified("x")}))
+		must(t, one.Handle(ctx, []wire.Delivery{identified("x")}))
 		time.Sleep(time.Second)
-		must(t, other.Take(ctx, []wire.Delivery{identified("x")}))
+		must(t, other.Handle(ctx, []wire.Delivery{identified("x")}))
 		checkIDs(t, s, "x", 2, 1)
 	})
 }
@@ -112,14 +112,14 @@ func TestACopyThatAnotherReplicaTakesKeepsItsID(t *testing.T) {
 func TestACopyIsOfTheSameQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, s := context.Background(), memstore.New()
-		f := newFlow(s)
+		f := newIntake(s)
 		must(t, f.Connected(ctx))
 		at := func(queue string) wire.Delivery {
 			d := identified("x")
 			d.Message.Headers["x-death"].([]any)[0].(amqp.Table)["queue"] = queue
 			return d
 		}
-		must(t, f.Take(ctx, []wire.Delivery{at("q"), at("r")}))
+		must(t, f.Handle(ctx, []wire.Delivery{at("q"), at("r")}))
 		checkIDs(t, s, "x", 2, 2)
 	})
 }

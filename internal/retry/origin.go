@@ -18,7 +18,7 @@ type origin struct {
 	proven bool
 	// returned: its last publication was a return of ours, so the headers that
 	// only we write can be believed.
-	returned   bool
+	retried    bool
 	exchange   string // as first published
 	routingKey string
 	refusal    string // not empty: no origin can be believed, and why
@@ -62,8 +62,8 @@ func deadLettered(d *wire.Delivery) origin {
 	// took off: then the broker says our retry exchange, or where a wait in
 	// RabbitMQ ends, and our headers know better where the message was first
 	// published.
-	if o.exchange == wire.RetryExchange(o.queue) || delay.Ends(o.exchange) {
-		o.returned = true
+	if o.exchange == wire.RetryExchange(o.queue) || delay.EndsWait(o.exchange) {
+		o.retried = true
 		o.firstPublished(d)
 	}
 	return o.checked()

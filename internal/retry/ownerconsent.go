@@ -16,23 +16,23 @@ type Consent interface {
 }
 
 var (
-	// ErrAsked is the error of a result that depends on an answer which RabbitMQ has not
+	// ErrLookupPending is the error of a result that depends on an answer which RabbitMQ has not
 	// given yet. It is no trouble yet.
-	ErrAsked = errors.New("RabbitMQ is being asked")
-	// ErrUnknown is the error of a result that depends on an answer for which RabbitMQ cannot
+	ErrLookupPending = errors.New("RabbitMQ is being asked")
+	// ErrConsentUnknown is the error of a result that depends on an answer for which RabbitMQ cannot
 	// be asked.
-	ErrUnknown = errors.New("reports of failures wait, since it is unknown whether the queue dead-letters to redrive")
+	ErrConsentUnknown = errors.New("reports of failures wait, since it is unknown whether the queue dead-letters to redrive")
 )
 
 // UseConsent must be called before the first Send; without it RabbitMQ is not asked.
 func (s *Sender) UseConsent(c Consent) { s.enrolled.consent = c }
 
 // UseConsent must be called before the first batch; without it RabbitMQ is not asked.
-func (h *DelayQueues) UseConsent(c Consent) { h.enrolled.consent = c }
+func (d *DelayQueues) UseConsent(c Consent) { d.enrolled.consent = c }
 
 // unproven decides about a queue that only a report names and that has no retry
 // exchange. The zero Result means that it may be enrolled.
-func (e *enrolled) unproven(queue string) Result {
+func (e *enrollment) unproven(queue string) Result {
 	none := Result{Park: fmt.Sprintf("the queue %q is not enrolled: nothing was dead-lettered from it yet, its dead-letter exchange is not redrive, and no policy names it exactly", queue)}
 	if e.consent == nil {
 		return none
@@ -42,17 +42,17 @@ func (e *enrolled) unproven(queue string) Result {
 	case yes:
 		return Result{}
 	case asOf.IsZero():
-		return Result{Err: unknown(err)}
+		return Result{Err: consentUnknown(err)}
 	}
-	none.asOf, none.later = asOf, unknown(err)
+	none.asOf, none.later = asOf, consentUnknown(err)
 	return none
 }
 
-func unknown(err error) error {
+func consentUnknown(err error) error {
 	if err == nil {
-		return ErrAsked
+		return ErrLookupPending
 	}
-	return fmt.Errorf("%w: %w", ErrUnknown, err)
+	return fmt.Errorf("%w: %w", ErrConsentUnknown, err)
 }
 
 // at is the result for a message that was due then: the queue may have been enrolled since

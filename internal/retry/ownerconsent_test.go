@@ -25,7 +25,7 @@ type consent struct {
 func (c *consent) Consented(string) (bool, time.Time, error) { return c.yes, c.asOf, c.err }
 
 // A list of queues says nothing of what was due after it began, and no list parks nothing.
-func TestAReportIsParkedOnlyByWhatRabbitMQSaidSince(t *testing.T) {
+func TestAReportIsParkedOnlyByAnAnswerNewerThanItself(t *testing.T) {
 	now, down := time.Now(), errors.New("the management API is down")
 	claims := []store.Claim{
 		{Record: &store.Record{Queue: "q", Due: now.Add(-time.Second)}},
@@ -52,7 +52,7 @@ func TestAReportIsParkedOnlyByWhatRabbitMQSaidSince(t *testing.T) {
 			switch {
 			case f.Park != "":
 				got = parked
-			case errors.Is(f.Err, retry.ErrUnknown):
+			case errors.Is(f.Err, retry.ErrConsentUnknown):
 				got = unknown
 			case f.Err != nil:
 				got = asked
@@ -70,7 +70,7 @@ func answered(t *testing.T, g *retry.Sender, claims []store.Claim) (fates []retr
 	t.Helper()
 	for range 50 {
 		fates = g.Send(context.Background(), claims[0].Record.Queue, claims)(context.Background())
-		if !errors.Is(fates[0].Err, retry.ErrAsked) {
+		if !errors.Is(fates[0].Err, retry.ErrLookupPending) {
 			break
 		}
 		<-time.After(10 * time.Millisecond)
@@ -84,7 +84,7 @@ func TestUnknownConsentIsNoFaultOfAWay(t *testing.T) {
 	f := newHeldFlow(t, s, b)
 	f.hold.UseConsent(&consent{err: errors.New("the management API is down")})
 	report := wire.Delivery{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: "reported", Headers: amqp.Table{}}}
-	if err := f.Take(context.Background(), []wire.Delivery{report}); err != nil {
+	if err := f.Handle(context.Background(), []wire.Delivery{report}); err != nil {
 		t.Fatal(err)
 	}
 	if all := kept(t, s); len(all) != 1 || all[0].Record.State != store.Waiting || len(b.sent) != 0 || len(f.reports) != 0 {

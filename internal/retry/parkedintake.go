@@ -19,7 +19,7 @@ import (
 type Collector struct {
 	keeper
 	lost  func(queue string)
-	names *Names
+	names *ReportedNames
 }
 
 // NewCollector stores in s. lost receives the queues to which nothing could be retried.
@@ -29,15 +29,15 @@ func NewCollector(s store.Store, lost func(queue string), events Listener) *Coll
 
 // UseReportedNames bounds by n the queue names that only messages in redrive.parked gave.
 // Call it before the first batch.
-func (c *Collector) UseReportedNames(n *Names) { c.names = n }
+func (c *Collector) UseReportedNames(n *ReportedNames) { c.names = n }
 
-// Take keeps a batch: see Intake.Take.
-func (c *Collector) Take(ctx context.Context, batch []wire.Delivery) error {
+// Handle keeps a batch: see Intake.Take.
+func (c *Collector) Handle(ctx context.Context, batch []wire.Delivery) error {
 	if err := c.begin(ctx, batch); err != nil {
 		return err
 	}
 	now := time.Now()
-	keep := make([]kept, 0, len(batch))
+	keep := make([]recordToStore, 0, len(batch))
 	events := make([]Event, len(batch))
 	for i := range batch {
 		var isDurable bool
@@ -45,7 +45,7 @@ func (c *Collector) Take(ctx context.Context, batch []wire.Delivery) error {
 			continue
 		}
 		rec := c.decide(ctx, i, &batch[i], now)
-		keep = append(keep, kept{rec, i, i})
+		keep = append(keep, recordToStore{rec, i, i})
 		if events[i] = parkedEvent(rec); rec.State == store.Waiting {
 			events[i] = Event{Kind: Waiting, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Reason: rec.Reason, Way: Disk}
 		}
@@ -94,7 +94,7 @@ func (c *Collector) decide(ctx context.Context, i int, d *wire.Delivery, now tim
 		why += "; " + tooMany(rec.Queue)
 		rec.Queue = ""
 	}
-	if rec.Queue != "" && d.Unreadable == "" && delay.Ends(d.From) {
+	if rec.Queue != "" && d.Unreadable == "" && delay.EndsWait(d.From) {
 		// Its wait is over. The queue may exist and only lack its binding, as just
 		// after RabbitMQ has started: it is due, and whoever publishes it finds out.
 		addNote(rec, why)

@@ -16,19 +16,19 @@ import (
 
 // What comes from where waits in RabbitMQ end names its queue by the routing key, which any
 // publisher chooses: such names pass the same checks as all others.
-func TestNamesFromAWaitThatEndedShareTheBudget(t *testing.T) {
+func TestNamesOfMessagesThatWaitedInRabbitMQShareTheBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, g := memstore.New(), retry.NewSender(&slowBroker{asked: map[string]int{}}, anyQueue, func(retry.Event) {})
 		defer g.Close()
 		c := retry.NewCollector(s, nil, func(retry.Event) {})
-		c.UseReportedNames(retry.NewNames(s, g))
+		c.UseReportedNames(retry.NewReportedNames(s, g))
 		var batch []wire.Delivery
 		for i := range 3000 {
 			for _, prefix := range []string{"\xffinvented-", "invented-"} {
 				batch = append(batch, wire.Delivery{From: wire.ExchangeDue, Message: wire.Message{RoutingKey: fmt.Sprint(prefix, i)}})
 			}
 		}
-		must(t, c.Take(t.Context(), batch))
+		must(t, c.Handle(t.Context(), batch))
 		counts, err := s.Counts(t.Context())
 		must(t, err)
 		var waiting, nameless int64
@@ -51,7 +51,7 @@ func TestNamesFromAWaitThatEndedShareTheBudget(t *testing.T) {
 
 // What others have parked in RabbitMQ is parked, whatever queue its headers name; only what
 // RabbitMQ's own waits could not retry is due.
-func TestWhatIsCollectedFromRabbitMQ(t *testing.T) {
+func TestMessagesParkedInRabbitMQAreCollected(t *testing.T) {
 	headers := func() amqp.Table {
 		return amqp.Table{wire.HeaderQueue: "q", wire.HeaderAttempt: int64(2), wire.HeaderReason: "made up", wire.HeaderParkedFor: "no more attempts"}
 	}
@@ -67,7 +67,7 @@ func TestWhatIsCollectedFromRabbitMQ(t *testing.T) {
 	} {
 		s := memstore.New()
 		d := wire.Delivery{From: c.from, Unreadable: c.unreadable, Message: wire.Message{RoutingKey: "q", Headers: headers()}}
-		must(t, retry.NewCollector(s, nil, func(retry.Event) {}).Take(t.Context(), []wire.Delivery{d}))
+		must(t, retry.NewCollector(s, nil, func(retry.Event) {}).Handle(t.Context(), []wire.Delivery{d}))
 		r := kept(t, s)[0].Record
 		if r.State != c.state || !strings.Contains(r.ParkedFor, c.why) || r.Queue != "q" || r.Attempt != 2 || r.Reason != "" || r.Proven {
 			t.Errorf("%s: kept as %+v", name, r)

@@ -53,8 +53,8 @@ func (s *Scheduler) Paused() []string {
 	return slices.Collect(maps.Keys(s.paused))
 }
 
-// Resting are the lanes that back off.
-func (s *Scheduler) Resting() []store.Lane {
+// BackingOff are the lanes that back off.
+func (s *Scheduler) BackingOff() []store.Lane {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Collect(maps.Keys(s.backoffs))
@@ -71,5 +71,5 @@ func (s *Scheduler) loadPauses(ctx context.Context) {
 			return true, nil
 		})
 	}
-	s.untilDone(ctx, pausing, load)
+	s.repeatUntilDone(ctx, readingPauses, load)
 }

@@ -21,7 +21,7 @@ type keeper struct {
 	// connected is when the connection began, took whether anything came over it, and lost
 	// when the outage before it began; zero: nothing tells.
 	connected, lost time.Time
-	took            bool
+	anyTaken        bool
 	// given are the identities of the batch under way, by index. When it could not be
 	// kept, and is offered again, they stay: the error of a store on a network may come
 	// after it kept them.
@@ -32,8 +32,9 @@ type keeper struct {
 	durable map[int]Event
 }
 
-// kept is a record to store: of which message of the batch, and which event reports it.
-type kept struct {
+// recordToStore is a record, with the message of the batch it is of, and the event that reports
+// it.
+type recordToStore struct {
 	rec            *store.Record
 	message, event int
 }
@@ -50,7 +51,7 @@ type identity struct {
 // again what was stored and perhaps not acknowledged.
 func (k *keeper) Connected(ctx context.Context) error {
 	_, shared := k.store.(store.Shared)
-	k.connected, k.took = time.Now(), false
+	k.connected, k.anyTaken = time.Now(), false
 	k.receipts.reset(outage{k.lost, k.connected}, shared)
 	k.given, k.durable, k.read = nil, nil, nil // what was offered before comes in other batches
 	return k.load(ctx)
@@ -70,7 +71,7 @@ func (k *keeper) missed(kept []store.Receipt) (began time.Time) {
 // Disconnected must be called when a connection has ended. One that did not last, as while
 // RabbitMQ starts, is part of the outage before it.
 func (k *keeper) Disconnected() {
-	if now := time.Now(); k.took || k.lost.IsZero() || now.Sub(k.connected) > marginBefore {
+	if now := time.Now(); k.anyTaken || k.lost.IsZero() || now.Sub(k.connected) > marginBefore {
 		k.lost = now
 	}
 }
@@ -78,11 +79,11 @@ func (k *keeper) Disconnected() {
 // begin must be called before a batch is decided about. Where several services share one
 // store, another may have stored a part of it, and ended, after this one connected.
 func (k *keeper) begin(ctx context.Context, batch []wire.Delivery) error {
-	k.took = true
+	k.anyTaken = true
 	if k.given != nil {
 		return nil // it is offered again
 	}
-	if _, shared := k.store.(store.Shared); shared && k.receipts.lack(batch) {
+	if _, shared := k.store.(store.Shared); shared && k.receipts.areMissing(batch) {
 		if err := k.load(ctx); err != nil {
 			return err
 		}
@@ -112,7 +113,7 @@ func (k *keeper) load(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("reading receipts: %w", err)
 	}
-	if k.lost.IsZero() && !k.took {
+	if k.lost.IsZero() && !k.anyTaken {
 		k.lost = k.missed(kept)
 		k.receipts.outage.began = k.lost
 	}
@@ -121,7 +122,7 @@ func (k *keeper) load(ctx context.Context) (err error) {
 }
 
 // keep stores records, and reports the events when all of them are durable.
-func (k *keeper) keep(ctx context.Context, records []kept, events []Event, now time.Time) error {
+func (k *keeper) keep(ctx context.Context, records []recordToStore, events []Event, now time.Time) error {
 	if err := k.add(ctx, records, events); err != nil {
 		return fmt.Errorf("keeping %d failed messages: %w", len(records), err)
 	}
@@ -135,7 +136,7 @@ func (k *keeper) keep(ctx context.Context, records []kept, events []Event, now t
 
 // add stores records in one commit. A store that has no room for that many at once may have
 // it for fewer: with a small reserve, an empty one would be offered the same batch for ever.
-func (k *keeper) add(ctx context.Context, records []kept, events []Event) error {
+func (k *keeper) add(ctx context.Context, records []recordToStore, events []Event) error {
 	if len(records) == 0 {
 		return nil
 	}

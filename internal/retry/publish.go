@@ -40,31 +40,31 @@ type Result struct {
 type Sender struct {
 	publisher Publisher
 	events    Listener
-	enrolled  *enrolled
+	enrolled  *enrollment
 }
 
 // NewSender makes a Sender that publishes through p, to queues that the policies allow;
 // policies is called for each batch.
 func NewSender(p Publisher, policies func() policy.Set, events Listener) *Sender {
-	return &Sender{publisher: p, events: events, enrolled: newEnrolled(p, policies)}
+	return &Sender{publisher: p, events: events, enrolled: newEnrollment(p, policies)}
 }
 
 // OnEnrolledAnswer sets a function that is called each time RabbitMQ has answered whether a queue is
 // enrolled. Call it before the first Send.
-func (s *Sender) OnEnrolledAnswer(answered func()) { s.enrolled.asker.answered = answered }
+func (s *Sender) OnEnrolledAnswer(answered func()) { s.enrolled.lookup.answered = answered }
 
 // Enrolled tells from memory whether messages can be retried to a queue. Where that is not
 // known, RabbitMQ is asked. It is safe for concurrent use.
-func (s *Sender) Enrolled(queue string) (yes, known bool) { return s.enrolled.is(queue) }
+func (s *Sender) Enrolled(queue string) (yes, known bool) { return s.enrolled.isEnrolled(queue) }
 
 // Close cancels the questions to RabbitMQ that are under way. Call it after the last Send.
-func (s *Sender) Close() { s.enrolled.asker.close() }
+func (s *Sender) Close() { s.enrolled.lookup.close() }
 
 // route makes sure that claims can be published to their queue. A queue that was not known
 // to be enrolled has its retry exchange declared; its consumers are checked first, so the
 // claims are tried again.
 func (s *Sender) route(ctx context.Context, queue string, claims []store.Claim) Result {
-	known, _ := s.enrolled.is(queue)
+	known, _ := s.enrolled.isEnrolled(queue)
 	result := s.enrolled.route(ctx, queue, proven(claims), newest(claims))
 	if result.Park == "" && result.Err == nil && !known {
 		result.Err = ErrRebound

@@ -38,7 +38,7 @@ func (a *answers) Send(ctx context.Context, out []wire.Outgoing) func(context.Co
 	}
 }
 
-func (a *answers) BindReturn(_ context.Context, queue string) error {
+func (a *answers) BindRetryExchange(_ context.Context, queue string) error {
 	a.bound = append(a.bound, queue)
 	if a.gone {
 		return wire.ErrQueueGone
@@ -112,7 +112,7 @@ func TestUnroutableIsParkedWhenTheQueueIsGone(t *testing.T) {
 
 // A retry exchange that somebody deleted is not made again for a client's report, which
 // proves nothing, though this process had bound it before.
-func TestAReportMakesNoDeletedRetryExchangeAnew(t *testing.T) {
+func TestAReportDoesNotDeclareADeletedRetryExchangeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &answers{of: map[string]error{"reported": wire.ErrUnroutable}}
 		g := retry.NewSender(a, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} }, func(retry.Event) {})
@@ -136,7 +136,7 @@ func TestAReportMakesNoDeletedRetryExchangeAnew(t *testing.T) {
 
 // What is forwarded goes where the policy says, and is parked when that leads nowhere:
 // its own queue is not asked, and not bound.
-func TestAForwardThatLeadsNowhereIsParked(t *testing.T) {
+func TestAnUnroutableForwardIsParked(t *testing.T) {
 	a := &answers{of: map[string]error{"lost": wire.ErrUnroutable, "nacked": wire.ErrNacked}}
 	var claims []store.Claim
 	for _, body := range []string{"arrives", "lost", "nacked"} {
@@ -188,7 +188,7 @@ func TestEachClaimIsPublishedOnce(t *testing.T) {
 
 // Nothing is published to a queue that no policy allows, that is Redrive's own, or that
 // only a client named.
-func TestNothingIsPublishedWhereItMayNotGo(t *testing.T) {
+func TestNothingIsPublishedToAQueueThatNoPolicyAllows(t *testing.T) {
 	for name, c := range map[string]struct {
 		queue    string
 		proven   bool
@@ -209,7 +209,7 @@ func TestNothingIsPublishedWhereItMayNotGo(t *testing.T) {
 			return g.Send(context.Background(), c.queue, []store.Claim{d})(context.Background())
 		}
 		fates := send()
-		if errors.Is(fates[0].Err, retry.ErrAsked) {
+		if errors.Is(fates[0].Err, retry.ErrLookupPending) {
 			<-asked
 			fates = send()
 		}
@@ -221,7 +221,7 @@ func TestNothingIsPublishedWhereItMayNotGo(t *testing.T) {
 
 // What cannot return to its queue is not published; what its neighbours in a batch are
 // answered is not its answer.
-func TestWhatIsNotPublishedHasNoAnswer(t *testing.T) {
+func TestAMessageThatIsNotPublishedIsNotSettled(t *testing.T) {
 	a := &answers{gone: true, of: map[string]error{"refused": wire.ErrNacked}}
 	var claims []store.Claim
 	for _, body := range []string{"gone", "forwarded", "gone too", "refused"} {
@@ -242,9 +242,9 @@ func TestADeletedQueueIsNotEnrolled(t *testing.T) {
 	a := &answers{}
 	g := retry.NewSender(a, anyQueue, func(retry.Event) {})
 	defer g.Close()
-	f := newFlow(memstore.New())
+	f := newIntake(memstore.New())
 	f.UseReportedNames(nil, g)
-	must(t, f.Take(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
+	must(t, f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
 	if yes, _ := g.Enrolled("q"); !yes {
 		t.Fatal("a dead letter's queue is not enrolled")
 	}

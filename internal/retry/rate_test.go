@@ -78,7 +78,7 @@ func sentAt(t *testing.T, replicas int, rate float64, late time.Duration, length
 // returns as many as the rate says: within 5 % over any ten seconds, by one replica and
 // by several. Nor does it make up for it with more than a burst of 0.55 s, and two
 // messages a replica.
-func TestALoopThatIsWokenLateKeepsTheRate(t *testing.T) {
+func TestASchedulerThatIsWokenLateKeepsTheRate(t *testing.T) {
 	const late, length = 500 * time.Millisecond, 30 * time.Second
 	for _, replicas := range []int{1, 2, 3} {
 		for _, rate := range []float64{5, 40, 80} {

@@ -34,7 +34,7 @@ func TestKnownReceiptsAreBounded(t *testing.T) {
 	if most := r.processes.names * 2 * store.ReceiptsKept; len(r.byContent) > most || len(r.processes.of) != r.processes.names {
 		t.Errorf("%d receipts of other processes are known, want at most %d", len(r.byContent), most)
 	}
-	for _, c := range []struct{ messages, queues, most int }{{2 * mostGiven, 10, mostGiven}, {3000, 3000, 512}} {
+	for _, c := range []struct{ messages, queues, most int }{{2 * maxGiven, 10, maxGiven}, {3000, 3000, 512}} {
 		r.reset(outage{}, true)
 		now := time.Now()
 		for i := range c.messages {
@@ -76,7 +76,7 @@ func TestKnownReceiptsOutlastABusyQueue(t *testing.T) {
 	for name, c := range map[string]struct {
 		busy  string
 		after int
-	}{"of its queue": {"q", mostGiven / 2}, "of another": {"busy", 4 * mostGiven}} {
+	}{"of its queue": {"q", maxGiven / 2}, "of another": {"busy", 4 * maxGiven}} {
 		var r receipts
 		r.reset(outage{}, true)
 		first := r.identify(dead("q", 0), now)

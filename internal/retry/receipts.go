@@ -40,7 +40,7 @@ import (
 // Equal dead letters have a receipt each. The first rule uses a receipt once, and so do
 // the other two together.
 type receipts struct {
-	known
+	receiptIndex
 	outage outage
 	// given are the newest ids given over this connection, in order in newest; nil where
 	// the store is read only once a connection.
@@ -92,17 +92,17 @@ func named(d *wire.Delivery) bool {
 	return d.From == wire.ExchangeDeadLetters && d.Doubled == "" && d.Message.MessageID != ""
 }
 
-// reset forgets all at the end of an outage.
+// reset forgets all receipts, at the end of an outage.
 func (r *receipts) reset(o outage, shared bool) {
-	*r = receipts{known: newKnown(), outage: o, scratch: r.scratch}
+	*r = receipts{receiptIndex: newReceiptIndex(), outage: o, scratch: r.scratch}
 	if shared {
 		r.given = map[uuid.UUID]bool{}
 	}
 }
 
-// load adds what the store keeps, but for what it knows or what was given over this
-// connection: RabbitMQ has not delivered that twice. A receipt may be kept twice, since a
-// batch that could not be kept is offered again.
+// load adds the store's receipts, except those that are known already or were given over this
+// connection: RabbitMQ has not delivered those twice. The store may have a receipt twice, since
+// a batch that could not be stored is offered again.
 func (r *receipts) load(kept []store.Receipt) {
 	for _, k := range kept {
 		if k.Fingerprint != ([16]byte{}) && !r.given[k.ID] {
@@ -111,9 +111,9 @@ func (r *receipts) load(kept []store.Receipt) {
 	}
 }
 
-// lack tells whether something of a batch may have been delivered before, and has no
+// areMissing tells whether a message of the batch may have been delivered before and has no
 // receipt.
-func (r *receipts) lack(batch []wire.Delivery) bool {
+func (r *receipts) areMissing(batch []wire.Delivery) bool {
 	need := map[[16]byte]int{}
 	for i := range batch {
 		d := &batch[i]
@@ -156,7 +156,7 @@ func (r *receipts) identify(d *wire.Delivery, now time.Time) identity {
 	return who
 }
 
-func (k *receipt) matchesRedelivered(f [16]byte) bool { return k.fingerprint == f && !k.redelivered }
+func (r *receipt) matchesRedelivered(f [16]byte) bool { return r.fingerprint == f && !r.redelivered }
 
 // matchesAgain tells whether f may be of what was dead-lettered again.
 func (r *receipts) matchesAgain(k *receipt, f [16]byte, named bool) bool {
@@ -168,7 +168,7 @@ func (r *receipts) matchesAgain(k *receipt, f [16]byte, named bool) bool {
 		first.Before(died) && r.outage.precedes(first) && r.outage.follows(died)
 }
 
-// take uses up one receipt.
+// take uses up a receipt that matches.
 func (r *receipts) take(f [16]byte, d *wire.Delivery) (identity, bool) {
 	same := r.byContent[contentOf(f)]
 	for _, k := range same {

@@ -60,10 +60,10 @@ func TestACopyByAtLeastOnceDeadLetteringKeepsItsID(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, s := context.Background(), memstore.New()
-				f := newFlow(s)
+				f := newIntake(s)
 				must(t, f.Connected(ctx))
 				stored, unstored := died("stored"), died("unstored")
-				must(t, f.Take(ctx, []wire.Delivery{stored}))
+				must(t, f.Handle(ctx, []wire.Delivery{stored}))
 				f.Disconnected()
 				var copies []wire.Delivery
 				for i := range 8 { // RabbitMQ starts again, and does not let it consume yet
@@ -77,13 +77,13 @@ func TestACopyByAtLeastOnceDeadLetteringKeepsItsID(t *testing.T) {
 				}
 				must(t, f.Connected(ctx))
 				time.Sleep(100 * time.Millisecond)
-				must(t, f.Take(ctx, []wire.Delivery{again(stored, true), again(unstored, true)}))
+				must(t, f.Handle(ctx, []wire.Delivery{again(stored, true), again(unstored, true)}))
 				time.Sleep(time.Second)
-				must(t, f.Take(ctx, copies))
+				must(t, f.Handle(ctx, copies))
 				f.Disconnected() // before they were acknowledged
 				time.Sleep(time.Second)
 				must(t, f.Connected(ctx))
-				must(t, f.Take(ctx, []wire.Delivery{again(copies[0], true), again(copies[1], true)}))
+				must(t, f.Handle(ctx, []wire.Delivery{again(copies[0], true), again(copies[1], true)}))
 				ids, firsts := map[string]map[string]int{}, map[string]map[int64]bool{}
 				for _, r := range newest(t, s, 0) {
 					body := string(r.Message.Body)
@@ -114,13 +114,13 @@ func TestEqualMessagesHaveAnIDEach(t *testing.T) {
 	for name, on := range map[string]store.Store{"disk": memstore.New(), "shared": shared{Store: memstore.New()}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				ctx, f := context.Background(), newFlow(on)
+				ctx, f := context.Background(), newIntake(on)
 				f.Disconnected()
 				must(t, f.Connected(ctx))
 				take := func(n int) {
 					t.Helper()
 					for range n {
-						must(t, f.Take(ctx, []wire.Delivery{fresh("ping")}))
+						must(t, f.Handle(ctx, []wire.Delivery{fresh("ping")}))
 					}
 				}
 				take(3) // within one second
@@ -149,16 +149,16 @@ func TestEqualMessagesHaveAnIDEach(t *testing.T) {
 func TestABatchOfferedTwiceWritesNoReceiptThatAnotherTakes(t *testing.T) {
 	ctx := context.Background()
 	s := &lostAnswer{Store: memstore.New()}
-	first := newFlow(s)
+	first := newIntake(s)
 	twins := []wire.Delivery{died("same"), died("same")}
-	if err := first.Take(ctx, twins[:1]); err == nil {
+	if err := first.Handle(ctx, twins[:1]); err == nil {
 		t.Fatal("the store's error was not told")
 	}
-	must(t, first.Take(ctx, twins[:1])) // kept twice
-	must(t, first.Take(ctx, twins[1:]))
-	f := newFlow(s)
+	must(t, first.Handle(ctx, twins[:1])) // kept twice
+	must(t, first.Handle(ctx, twins[1:]))
+	f := newIntake(s)
 	must(t, f.Connected(ctx))
-	must(t, f.Take(ctx, []wire.Delivery{again(twins[0], true), again(twins[1], true)}))
+	must(t, f.Handle(ctx, []wire.Delivery{again(twins[0], true), again(twins[1], true)}))
 	ids := map[string]int{}
 	for _, l := range kept(t, s) {
 		ids[l.Record.ID.String()]++
@@ -176,12 +176,12 @@ func TestABatchOfferedTwiceRemembersOnce(t *testing.T) {
 	f := newHeldFlow(t, s, b)
 	batch := []wire.Delivery{died("same"), died("same")}
 	for range 3 {
-		if err := f.Take(ctx, batch); !errors.Is(err, store.ErrFull) {
+		if err := f.Handle(ctx, batch); !errors.Is(err, store.ErrFull) {
 			t.Fatal(err)
 		}
 	}
 	s.err = nil
-	must(t, f.Take(ctx, batch))
+	must(t, f.Handle(ctx, batch))
 	if all, err := s.Receipts(ctx); err != nil || len(all) != 2 {
 		t.Errorf("%d receipts of two messages, %v", len(all), err)
 	}
@@ -192,11 +192,11 @@ func TestACopyKeepsItsFirstFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, s := context.Background(), memstore.New()
 		d := died("x")
-		must(t, newFlow(s).Take(ctx, []wire.Delivery{d}))
+		must(t, newIntake(s).Handle(ctx, []wire.Delivery{d}))
 		time.Sleep(time.Hour)
-		f := newFlow(s)
+		f := newIntake(s)
 		must(t, f.Connected(ctx))
-		must(t, f.Take(ctx, []wire.Delivery{again(d, true)}))
+		must(t, f.Handle(ctx, []wire.Delivery{again(d, true)}))
 		all := newest(t, s, 0)
 		if !all[1].FirstFailed.Equal(all[0].FirstFailed) || !all[1].FailedAt.After(all[0].FailedAt) {
 			t.Errorf("the first failed %s, its copy %s, at %s", all[0].FirstFailed, all[1].FirstFailed, all[1].FailedAt)
@@ -209,13 +209,13 @@ func TestACopyKeepsItsFirstFailure(t *testing.T) {
 func TestOneReceiptIsUsedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, s := context.Background(), memstore.New()
-		f := newFlow(s)
-		must(t, f.Take(ctx, []wire.Delivery{died("x")}))
+		f := newIntake(s)
+		must(t, f.Handle(ctx, []wire.Delivery{died("x")}))
 		f.Disconnected()
 		time.Sleep(2 * time.Second)
 		must(t, f.Connected(ctx))
 		for range 2 {
-			must(t, f.Take(ctx, []wire.Delivery{died("x")}))
+			must(t, f.Handle(ctx, []wire.Delivery{died("x")}))
 			time.Sleep(time.Second)
 		}
 		all := newest(t, s, 0)
@@ -240,23 +240,23 @@ func TestACopyKeepsItsIDWhenRedriveWentDownToo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, s := context.Background(), memstore.New()
-				f := newFlow(s)
+				f := newIntake(s)
 				must(t, f.Connected(ctx))
 				for range c.firsts {
-					must(t, f.Take(ctx, []wire.Delivery{died("same")}))
+					must(t, f.Handle(ctx, []wire.Delivery{died("same")}))
 				}
 				time.Sleep(time.Second)
-				must(t, f.Take(ctx, []wire.Delivery{died("other")}))
+				must(t, f.Handle(ctx, []wire.Delivery{died("other")}))
 				time.Sleep(c.down)
 				copied := again(died("same"), false)
-				f = newFlow(s) // another process, and RabbitMQ does not let it consume yet
+				f = newIntake(s) // another process, and RabbitMQ does not let it consume yet
 				for range 3 {
 					must(t, f.Connected(ctx))
 					time.Sleep(time.Second)
 					f.Disconnected()
 				}
 				must(t, f.Connected(ctx))
-				must(t, f.Take(ctx, []wire.Delivery{copied}))
+				must(t, f.Handle(ctx, []wire.Delivery{copied}))
 				ids := map[string]bool{}
 				for _, r := range newest(t, s, 0) {
 					if string(r.Message.Body) == "same" {

@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	// mostNames is how many names of queues reports can make known that nothing else
-	// vouches for, and mostNamesEach how many of them one user of RabbitMQ's can (those
+	// maxNames is how many names of queues reports can make known that nothing else
+	// vouches for, and maxNamesEach how many of them one user of RabbitMQ's can (those
 	// without the property user-id count as one). Each costs memory in store, metrics and
 	// throttle for as long as something is kept under it.
-	mostNames, mostNamesEach = 4000, 1000
+	maxNames, maxNamesEach = 4000, 1000
 	// moreNames and moreNamesEach are for names beyond, as long as it is not known whether
 	// they are enrolled: an honest report is not parked since others fill the budget.
 	moreNames, moreNamesEach = 1000, 250
@@ -23,10 +23,10 @@ const (
 	sweepEvery, sweepFirst = 10 * time.Second, time.Minute
 )
 
-// Names bounds the names of queues that only reports vouch for. Queues that a policy names
+// ReportedNames bounds the names of queues that only reports vouch for. Queues that a policy names
 // exactly, that are enrolled or dead-letter to redrive, and that had a real dead letter are
 // never counted.
-type Names struct {
+type ReportedNames struct {
 	store store.Store
 	// enrolled has RabbitMQ asked where it is not known; remembers does not.
 	enrolled, remembers func(queue string) (yes, known bool)
@@ -38,16 +38,16 @@ type Names struct {
 	loaded bool
 }
 
-// NewNames makes the budget of an intake and a collector that store in s; sender knows
+// NewReportedNames makes the budget of an intake and a collector that store in s; sender knows
 // which queues are enrolled.
-func NewNames(s store.Store, sender *Sender) *Names {
-	return &Names{store: s, enrolled: sender.Enrolled, remembers: sender.enrolled.remembers, by: map[string]string{}, each: map[string]int{},
+func NewReportedNames(s store.Store, sender *Sender) *ReportedNames {
+	return &ReportedNames{store: s, enrolled: sender.Enrolled, remembers: sender.enrolled.remembers, by: map[string]string{}, each: map[string]int{},
 		swept: time.Now().Add(sweepFirst - sweepEvery)}
 }
 
 // admit tells whether something may be kept under the name, as a user reported it. RabbitMQ
 // is asked only for a name that gets a place.
-func (n *Names) admit(ctx context.Context, queue, reporter string) bool {
+func (n *ReportedNames) admit(ctx context.Context, queue, reporter string) bool {
 	if n == nil || queue == "" {
 		return true
 	}
@@ -71,23 +71,23 @@ func (n *Names) admit(ctx context.Context, queue, reporter string) bool {
 	return true
 }
 
-func (n *Names) full(reporter string) bool {
-	return len(n.by) >= mostNames || n.each[reporter] >= mostNamesEach
+func (n *ReportedNames) full(reporter string) bool {
+	return len(n.by) >= maxNames || n.each[reporter] >= maxNamesEach
 }
 
 // overfull tells that there is no place even for a name that is not known yet. Those that
 // turn out not to be enrolled keep theirs while something is kept under them, or the next
 // ones would grow the store further at each sweep.
-func (n *Names) overfull(reporter string) bool {
-	return len(n.by) >= mostNames+moreNames || n.each[reporter] >= mostNamesEach+moreNamesEach
+func (n *ReportedNames) overfull(reporter string) bool {
+	return len(n.by) >= maxNames+moreNames || n.each[reporter] >= maxNamesEach+moreNamesEach
 }
 
-func (n *Names) count(queue, reporter string) {
+func (n *ReportedNames) count(queue, reporter string) {
 	n.by[queue] = reporter
 	n.each[reporter]++
 }
 
-func (n *Names) drop(queue string) {
+func (n *ReportedNames) drop(queue string) {
 	reporter, counted := n.by[queue]
 	if !counted {
 		return
@@ -101,7 +101,7 @@ func (n *Names) drop(queue string) {
 // sweep counts those names alone that something is kept under and that are not enrolled:
 // also those of before the start. Of a name that is not known RabbitMQ is asked. A name that
 // turned out to be enrolled gives its place back.
-func (n *Names) sweep(ctx context.Context) {
+func (n *ReportedNames) sweep(ctx context.Context) {
 	n.swept = time.Now()
 	counts, err := n.store.Counts(ctx)
 	if err != nil {
@@ -120,5 +120,5 @@ func (n *Names) sweep(ctx context.Context) {
 
 // tooMany is why a report is parked under no name.
 func tooMany(queue string) string {
-	return fmt.Sprintf("it names the queue %q, which is not known to be enrolled, and messages for too many such names are kept (%d in all, %d reported by one user): enroll the queue, or discard what is parked for queues that do not exist; `redrive copy --to QUEUE ID` sends this one there", queue, mostNames, mostNamesEach)
+	return fmt.Sprintf("it names the queue %q, which is not known to be enrolled, and messages for too many such names are kept (%d in all, %d reported by one user): enroll the queue, or discard what is parked for queues that do not exist; `redrive copy --to QUEUE ID` sends this one there", queue, maxNames, maxNamesEach)
 }

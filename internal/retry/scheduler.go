@@ -24,14 +24,14 @@ const (
 	InFlight = 2560
 	// inFlightBytes bounds their bodies the same way; it is exceeded by at most one batch.
 	inFlightBytes = 32 << 20
-	// From largeBody on the memory of a body is freed as soon as RabbitMQ has it: until the
-	// next garbage collection the following one would be beside it.
+	// largeBody is the size from which the memory of a body is freed as soon as RabbitMQ has
+	// it: until the next garbage collection the following one would be beside it.
 	largeBody = 8 << 20
 	// maxSettled is how many answered batches are settled in one commit at most.
 	maxSettled = 32
 
-	// catchUp is by how much the throttle lets the scheduler catch up. On a busy machine it is
-	// woken late, and waits for store and RabbitMQ.
+	// catchUp is how much of a rate the throttle lets the scheduler catch up on. On a busy
+	// machine it wakes late, and it waits for store and RabbitMQ.
 	catchUp = 500 * time.Millisecond
 
 	minBackoff = 250 * time.Millisecond
@@ -80,7 +80,7 @@ type Scheduler struct {
 
 	flights  flights
 	woken    chan struct{} // something was settled
-	troubles troubles
+	troubles storeTroubles
 	// served are the lanes that have had their batch of the current round. A round that
 	// the limits in flight cut short continues with the others.
 	served map[store.Lane]bool
@@ -95,8 +95,8 @@ type backoff struct {
 	tries int
 }
 
-// sent is a batch that was published and is not settled yet.
-type sent struct {
+// sentBatch is a batch that was published and is not settled yet.
+type sentBatch struct {
 	lane         store.Lane
 	claims       []store.Claim
 	wait         func(context.Context) []Result
@@ -110,7 +110,7 @@ func NewScheduler(s Store, sender BatchSender, throttle Throttle, events Listene
 	throttle.SetCatchUp(catchUp)
 	return &Scheduler{store: s, sender: sender, throttle: throttle, events: events, log: log, report: report,
 		backoffs: map[store.Lane]backoff{}, paused: map[string]bool{}, served: map[store.Lane]bool{}, woken: make(chan struct{}, 1),
-		flights: flights{by: map[store.Lane]*flight{}}, troubles: troubles{since: map[string]time.Time{}}}
+		flights: flights{by: map[store.Lane]*flight{}}, troubles: storeTroubles{since: map[string]time.Time{}}}
 }
 
 // Run publishes messages as they come due until ctx ends. Then it waits for the answers to
@@ -125,7 +125,7 @@ func (s *Scheduler) Run(ctx context.Context, grace time.Duration) {
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(grace, cancel) })
 	defer stop()
 
-	answered := make(chan sent, maxSettled)
+	answered := make(chan sentBatch, maxSettled)
 	var settler, waiting sync.WaitGroup
 	settler.Go(func() {
 		for b := range answered {
@@ -135,7 +135,7 @@ func (s *Scheduler) Run(ctx context.Context, grace time.Duration) {
 	defer settler.Wait()
 	defer close(answered)
 	defer waiting.Wait()
-	await := func(b sent) {
+	await := func(b sentBatch) {
 		filledWindow, previous, passedOn := s.flights.begin(b.lane, len(b.claims), bodies(b.claims))
 		b.filledWindow = filledWindow
 		waiting.Go(func() {
@@ -153,12 +153,12 @@ func (s *Scheduler) Run(ctx context.Context, grace time.Duration) {
 		wake, err := s.sendDue(ctx, await)
 		woken, changed := s.woken, s.store.Changed()
 		if err != nil {
-			s.failed(ctx, returning, err)
+			s.storeFailed(ctx, retryingDue, err)
 			// Whatever it is woken for, it would ask the store.
 			wake, woken, changed = storeWait, nil, nil
 			storeWait = min(2*storeWait, maxStoreWait)
 		} else if ctx.Err() == nil {
-			s.works(returning)
+			s.storeWorks(retryingDue)
 			storeWait = minBackoff
 		}
 		timer := time.NewTimer(wake)
@@ -173,7 +173,7 @@ func (s *Scheduler) Run(ctx context.Context, grace time.Duration) {
 }
 
 // waitNamed waits for the results of a batch, and reports its lane when that takes long.
-func (s *Scheduler) waitNamed(ctx context.Context, b sent) []Result {
+func (s *Scheduler) waitNamed(ctx context.Context, b sentBatch) []Result {
 	reported := make(chan struct{})
 	timer := time.AfterFunc(unansweredAfter, func() {
 		defer close(reported)
@@ -189,7 +189,7 @@ func (s *Scheduler) waitNamed(ctx context.Context, b sent) []Result {
 // sendDue claims and sends one batch of each lane that has something due, until
 // nothing is, and returns how long there is to wait. It sends one batch of a lane in each
 // round: a lane with a million due messages delays the others by one batch at most.
-func (s *Scheduler) sendDue(ctx context.Context, await func(sent)) (time.Duration, error) {
+func (s *Scheduler) sendDue(ctx context.Context, await func(sentBatch)) (time.Duration, error) {
 	for ctx.Err() == nil {
 		next, err := s.store.Next(ctx)
 		if err != nil {
@@ -237,7 +237,7 @@ func (s *Scheduler) sendDue(ctx context.Context, await func(sent)) (time.Duratio
 				continue
 			}
 			sentAny, s.served[n.Lane] = true, true
-			await(sent{lane: n.Lane, claims: claims, wait: s.sender.Send(ctx, n.Queue, claims)})
+			await(sentBatch{lane: n.Lane, claims: claims, wait: s.sender.Send(ctx, n.Queue, claims)})
 		}
 		clear(s.served)
 		if !sentAny {
@@ -265,8 +265,8 @@ func (s *Scheduler) reportUnsent(lane store.Lane, n int, now time.Time) {
 
 // withWaiting adds the batches that were answered meanwhile: a commit with one
 // sync serves them all.
-func withWaiting(first sent, answered <-chan sent) []sent {
-	all := []sent{first}
+func withWaiting(first sentBatch, answered <-chan sentBatch) []sentBatch {
+	all := []sentBatch{first}
 	for len(all) < maxSettled {
 		select {
 		case b, ok := <-answered:
@@ -284,7 +284,7 @@ func withWaiting(first sent, answered <-chan sent) []sent {
 // settle ends the claims of batches that were answered: what RabbitMQ
 // confirmed is deleted, messages that can never be retried are parked, and the others
 // continue to wait while their lane backs off.
-func (s *Scheduler) settle(ctx context.Context, batches []sent) {
+func (s *Scheduler) settle(ctx context.Context, batches []sentBatch) {
 	now := time.Now()
 	var outcomes []store.Outcome
 	var back []store.Claim
@@ -309,7 +309,7 @@ func (s *Scheduler) settle(ctx context.Context, batches []sent) {
 		obstacles[i] = obstacle
 	}
 	if len(outcomes) > 0 {
-		s.untilDone(ctx, settling, func() error { _, err := s.store.Settle(ctx, outcomes); return err })
+		s.repeatUntilDone(ctx, settlingClaims, func() error { _, err := s.store.Settle(ctx, outcomes); return err })
 	}
 	for _, o := range outcomes {
 		if r := o.Claim.Record; o.Park != "" {
@@ -317,13 +317,13 @@ func (s *Scheduler) settle(ctx context.Context, batches []sent) {
 		}
 	}
 	if len(back) > 0 {
-		s.untilDone(ctx, settling, func() error { return s.store.Release(ctx, back) })
+		s.repeatUntilDone(ctx, settlingClaims, func() error { return s.store.Release(ctx, back) })
 	}
 	large := false
 	for i, b := range batches {
 		large = large || slices.ContainsFunc(b.claims, func(c store.Claim) bool { return len(c.Record.Message.Body) >= largeBody })
 		s.flights.end(&b, obstacles[i] == nil)
-		batches[i] = sent{}
+		batches[i] = sentBatch{}
 	}
 	if large {
 		outcomes, back = nil, nil
@@ -333,7 +333,7 @@ func (s *Scheduler) settle(ctx context.Context, batches []sent) {
 }
 
 // reportResults reports to the throttle what became of a batch that it allowed.
-func (s *Scheduler) reportResults(b sent, now time.Time) {
+func (s *Scheduler) reportResults(b sentBatch, now time.Time) {
 	if b.lane.Forwards() {
 		return
 	}
@@ -376,13 +376,13 @@ func (s *Scheduler) setBackoff(lane store.Lane, obstacle error) {
 		s.backoffs[lane] = backoff{until: time.Now(), tries: 1}
 	case errors.Is(obstacle, ErrUnanswered): // its window keeps it from having more under way
 		s.backoffs[lane] = r
-	case errors.Is(obstacle, ErrAsked): // the answer is on its way
+	case errors.Is(obstacle, ErrLookupPending): // the answer is on its way
 		s.backoffs[lane] = backoff{until: time.Now().Add(minBackoff << min(r.tries, 2)), tries: r.tries + 1}
 	default:
 		s.backoffs[lane] = backoff{until: time.Now().Add(min(minBackoff<<min(r.tries, 16), maxBackoff)), tries: r.tries + 1}
 	}
 	s.mu.Unlock()
-	if obstacle == nil && !was || errors.Is(obstacle, ErrRebound) || errors.Is(obstacle, ErrAsked) || errors.Is(obstacle, context.Canceled) {
+	if obstacle == nil && !was || errors.Is(obstacle, ErrRebound) || errors.Is(obstacle, ErrLookupPending) || errors.Is(obstacle, context.Canceled) {
 		return
 	}
 	s.report(lane, obstacle)

@@ -86,7 +86,7 @@ func open() *throttle.Throttle {
 
 func done(string, int) retry.Result { return retry.Result{Done: true} }
 
-func TestMessagesReturnWhenDueAndInOrder(t *testing.T) {
+func TestMessagesAreRetriedWhenDueAndInOrder(t *testing.T) {
 	sent, left, _ := play(t, time.Hour, done, func(now time.Time) []*store.Record {
 		return []*store.Record{record("q", "c", now.Add(time.Minute)), record("q", "a", now.Add(time.Second)), record("q", "soon after", now.Add(1100*time.Millisecond)), record("p", "b", now.Add(2*time.Second)), record("q", "later", now.Add(2*time.Hour))}
 	})
@@ -96,7 +96,7 @@ func TestMessagesReturnWhenDueAndInOrder(t *testing.T) {
 }
 
 // A queue whose returns fail rests, longer each time, and holds up no other.
-func TestAFailingQueueRests(t *testing.T) {
+func TestALaneThatFailsBacksOff(t *testing.T) {
 	full := errors.New("full")
 	sent, left, reports := play(t, time.Minute, func(body string, nth int) retry.Result {
 		if body == "bad" && nth < 4 {
@@ -117,7 +117,7 @@ func TestAFailingQueueRests(t *testing.T) {
 
 // A queue that is bound again is tried at once, but one that stays unroutable
 // does not make the loop spin.
-func TestBoundAgainDoesNotSpin(t *testing.T) {
+func TestAQueueBoundAgainIsTriedAtOnceOnlyOnce(t *testing.T) {
 	sent, left, _ := play(t, 10*time.Second, func(string, int) retry.Result { return retry.Result{Err: retry.ErrRebound} }, func(now time.Time) []*store.Record {
 		return []*store.Record{record("q", "x", now)}
 	})
@@ -127,7 +127,7 @@ func TestBoundAgainDoesNotSpin(t *testing.T) {
 }
 
 // It is kept, with the reason, and the operator hears of it.
-func TestWhatCanNeverReturnIsParked(t *testing.T) {
+func TestMessagesThatCanNeverBeRetriedAreParked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
 		g := &giver{began: time.Now(), answer: func(string, int) retry.Result { return retry.Result{Park: "gone"} }, nth: map[string]int{}}
@@ -172,7 +172,7 @@ func TestQueuesTakeTurns(t *testing.T) {
 
 // When RabbitMQ does not answer, no more is on its way than a crash may double, and no more
 // memory is used: 2,560 messages, or 32 MiB of bodies and a batch, of all queues together.
-func TestNoMoreIsInFlightThanIsPromised(t *testing.T) {
+func TestNoMoreThanInFlightAreClaimedAndUnsettled(t *testing.T) {
 	for name, c := range map[string]struct {
 		queues, each, body, most int
 	}{
@@ -215,7 +215,7 @@ func TestNoMoreIsInFlightThanIsPromised(t *testing.T) {
 }
 
 // What has been answered is not in flight any more: more than may be at once goes through.
-func TestMoreGoesThroughThanMayBeInFlight(t *testing.T) {
+func TestMoreMessagesThanInFlightAreRetried(t *testing.T) {
 	for name, c := range map[string]struct{ messages, body int }{"many messages": {6000, 10}, "large bodies": {100, 1 << 20}} {
 		t.Run(name, func(t *testing.T) {
 			body := strings.Repeat("b", c.body)
@@ -309,7 +309,7 @@ func TestAPausedQueueWaitsUntilItIsResumed(t *testing.T) {
 
 // A queue that rests is forgotten, and taken to be well, some minutes after nothing waits
 // for it any more; one that something waits for is not, though a person has paused it.
-func TestARestOfAQueueThatNothingWaitsForIsForgotten(t *testing.T) {
+func TestTheBackoffOfALaneWithoutMessagesIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
 		g := &giver{began: time.Now(), answer: func(string, int) retry.Result { return retry.Result{Err: errors.New("full")} }, nth: map[string]int{}}
@@ -344,7 +344,7 @@ func TestARestOfAQueueThatNothingWaitsForIsForgotten(t *testing.T) {
 		}
 		time.Sleep(10 * time.Minute)
 		var resting []string
-		for _, lane := range l.Resting() {
+		for _, lane := range l.BackingOff() {
 			resting = append(resting, lane.String())
 		}
 		slices.Sort(resting)

@@ -6,26 +6,26 @@ import (
 	"time"
 )
 
-// maxStoreWait is how long the scheduler waits at most before it tries a store again that
-// has failed, and so how late it notices that the store works again.
+// maxStoreWait is the longest wait before the scheduler tries a failing store again, and so
+// bounds how late it notices that the store works.
 const maxStoreWait = time.Second
 
 // What the store is asked for.
 const (
-	returning = "returning due messages"
-	settling  = "settling retried messages"
-	pausing   = "reading which queues are paused"
+	retryingDue    = "returning due messages"
+	settlingClaims = "settling retried messages"
+	readingPauses  = "reading which queues are paused"
 )
 
-// troubles are what the store fails at, and since when: a person learns when it
-// begins and when it is over, and not of each try.
-type troubles struct {
+// storeTroubles remembers which operations of the store fail, and since when: the log has one
+// line when that begins and one when it ends, not one for each try.
+type storeTroubles struct {
 	mu    sync.Mutex
 	since map[string]time.Time
 }
 
-// failed says, once, that the store fails at something.
-func (s *Scheduler) failed(ctx context.Context, at string, err error) {
+// storeFailed logs, once, that an operation of the store fails.
+func (s *Scheduler) storeFailed(ctx context.Context, at string, err error) {
 	s.troubles.mu.Lock()
 	defer s.troubles.mu.Unlock()
 	if _, known := s.troubles.since[at]; known || ctx.Err() != nil {
@@ -35,8 +35,8 @@ func (s *Scheduler) failed(ctx context.Context, at string, err error) {
 	s.log.Error("store: "+at+" fails; trying again until it works", "error", err)
 }
 
-// works says, once, that it does not any more.
-func (s *Scheduler) works(at string) {
+// storeWorks logs, once, that a failing operation works again.
+func (s *Scheduler) storeWorks(at string) {
 	s.troubles.mu.Lock()
 	defer s.troubles.mu.Unlock()
 	if since, known := s.troubles.since[at]; known {
@@ -45,19 +45,19 @@ func (s *Scheduler) works(at string) {
 	}
 }
 
-// untilDone tries again while the store fails: a claim must not be forgotten, or its
-// message would wait until the next start; nor what a person holds back.
-func (s *Scheduler) untilDone(ctx context.Context, what string, try func() error) {
+// repeatUntilDone repeats an operation while the store fails: a forgotten claim would make its
+// message wait until the next start, and unread pauses would retry what a person has paused.
+func (s *Scheduler) repeatUntilDone(ctx context.Context, what string, try func() error) {
 	for wait := minBackoff; ; wait = min(2*wait, maxStoreWait) {
 		err := try()
 		if err == nil {
-			s.works(what)
+			s.storeWorks(what)
 			return
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		s.failed(ctx, what, err)
+		s.storeFailed(ctx, what, err)
 		select {
 		case <-ctx.Done():
 			return

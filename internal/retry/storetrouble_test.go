@@ -55,7 +55,7 @@ func (f *faultyStore) Settle(ctx context.Context, outcomes []store.Outcome) (int
 // A store that is away for a while is logged twice: when it goes, with why, and when
 // it is back, with how long it was away. It is asked ever less often, and what was due
 // goes on within a second, whatever wakes the loop meanwhile.
-func TestAStoreThatIsAwayIsToldOfOnce(t *testing.T) {
+func TestAFailingStoreIsLoggedOnce(t *testing.T) {
 	const away = 20 * time.Second
 	for _, at := range []string{"Next", "Claim", "Settle"} {
 		t.Run(at, func(t *testing.T) {

@@ -66,7 +66,7 @@ func (b *batches) Send(ctx context.Context, queue string, claims []store.Claim) 
 // Nothing is sent before the throttle opens, and no more at once than it allows. It learns of
 // each that was allowed whether it was retried: one that failed, was parked, or was not
 // there, was not, and another may be in its place.
-func TestTheGateIsObeyedAndToldWhatBecameOfWhatItAllowed(t *testing.T) {
+func TestTheThrottleIsObeyedAndReceivesEachResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
 		began := time.Now()

@@ -18,7 +18,7 @@ import (
 
 // ticketed is a way that says the same of each message, and notes the delays.
 type ticketed struct {
-	delay.Ticket
+	ticket  delay.Ticket
 	longest time.Duration
 	blocks  bool
 	delays  *[]time.Duration
@@ -30,17 +30,17 @@ func (w *ticketed) Limits() delay.Limits {
 
 func (w *ticketed) Topology(string) delay.Topology { return delay.Topology{} }
 
-func (w *ticketed) Hold(_ string, d time.Duration) (delay.Ticket, error) {
+func (w *ticketed) Ticket(_ string, d time.Duration) (delay.Ticket, error) {
 	*w.delays = append(*w.delays, d)
-	return w.Ticket, nil
+	return w.ticket, nil
 }
 
-// newTicketedFlow has a policy whose messages wait 2 s by a ticket.
-func newTicketedFlow(s *memstore.Store, b retry.Declarer, w *ticketed) (*retry.Intake, *retry.DelayQueues) {
+// newTicketedIntake has a policy whose messages wait 2 s by a ticket.
+func newTicketedIntake(s *memstore.Store, b retry.Declarer, w *ticketed) (*retry.Intake, *retry.DelayQueues) {
 	w.delays = new([]time.Duration)
 	policies := policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(2 * time.Second), Jitter: policy.None}}
-	hold := retry.NewDelayQueues(b, func() policy.Set { return policies }, func(string, error) {})
-	return retry.NewIntake(s, retry.Rules{Policies: policies, Ways: map[string]delay.Way{"p": w}}, hold, func(retry.Event) {}), hold
+	queues := retry.NewDelayQueues(b, func() policy.Set { return policies }, func(string, error) {})
+	return retry.NewIntake(s, retry.Rules{Policies: policies, Ways: map[string]delay.Way{"p": w}}, queues, func(retry.Event) {}), queues
 }
 
 // A message that is to wait in RabbitMQ is published as its way says, and asked for no
@@ -48,9 +48,9 @@ func newTicketedFlow(s *memstore.Store, b retry.Declarer, w *ticketed) (*retry.I
 func TestWhatWaitsInRabbitMQIsPublishedAsItsWaySays(t *testing.T) {
 	b := &faulty{}
 	for _, unchecked := range []bool{false, true} {
-		w := &ticketed{longest: time.Second, Ticket: delay.Ticket{Exchange: "e", RoutingKey: "k", Expiration: "1000", Headers: amqp.Table{"x-delay": int64(7)}, Unchecked: unchecked}}
-		f, _ := newTicketedFlow(memstore.New(), b, w)
-		must(t, f.Take(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
+		w := &ticketed{longest: time.Second, ticket: delay.Ticket{Exchange: "e", RoutingKey: "k", Expiration: "1000", Headers: amqp.Table{"x-delay": int64(7)}, Unchecked: unchecked}}
+		f, _ := newTicketedIntake(memstore.New(), b, w)
+		must(t, f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
 		o := b.sent[len(b.sent)-1]
 		if o.Exchange != "e" || o.RoutingKey != "k" || o.Unchecked != unchecked || o.Message.Expiration != "1000" || o.Message.Headers["x-delay"] != int64(7) || o.Message.Headers[wire.HeaderID] != o.ID {
 			t.Errorf("it was published as %+v, %+v", o, o.Message)
@@ -74,15 +74,15 @@ func (b *slowly) Send(ctx context.Context, out []wire.Outgoing) func(context.Con
 
 // A delay queue that expires may be gone, with what was published to it, when the confirm
 // comes late: then the message is kept.
-func TestALateConfirmOfAnExpiringQueueIsNotBelieved(t *testing.T) {
+func TestALateConfirmOfAnExpiringQueueDoesNotCount(t *testing.T) {
 	for _, c := range []struct {
 		after time.Duration
 		kept  int
 	}{{500 * time.Millisecond, 0}, {2 * time.Second, 1}} {
 		synctest.Test(t, func(t *testing.T) {
 			s := memstore.New()
-			f, hold := newTicketedFlow(s, &slowly{after: c.after}, &ticketed{longest: time.Hour, Ticket: delay.Ticket{Exchange: "e", First: &delay.Topology{}, Within: time.Second}})
-			must(t, f.Take(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
+			f, hold := newTicketedIntake(s, &slowly{after: c.after}, &ticketed{longest: time.Hour, ticket: delay.Ticket{Exchange: "e", DeclareFirst: &delay.Topology{}, ConfirmWithin: time.Second}})
+			must(t, f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
 			if n := len(kept(t, s)); n != c.kept {
 				t.Errorf("confirmed after %s: %d are kept, want %d", c.after, n, c.kept)
 			}
@@ -95,10 +95,10 @@ func TestALateConfirmOfAnExpiringQueueIsNotBelieved(t *testing.T) {
 // kept.
 func TestADeletedDelayQueueIsDeclaredAgain(t *testing.T) {
 	b, s := &faulty{}, memstore.New()
-	f, _ := newTicketedFlow(s, b, &ticketed{longest: time.Hour, Ticket: delay.Ticket{Exchange: "e", First: &delay.Topology{}, Within: time.Hour}})
+	f, _ := newTicketedIntake(s, b, &ticketed{longest: time.Hour, ticket: delay.Ticket{Exchange: "e", DeclareFirst: &delay.Topology{}, ConfirmWithin: time.Hour}})
 	for i, answer := range []error{nil, wire.ErrUnroutable, nil} {
 		b.answer = answer
-		must(t, f.Take(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
+		must(t, f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
 		if want := []int{2, 2, 4}[i]; b.declared != want {
 			t.Errorf("%d declarations after message %d, want %d", b.declared, i, want)
 		}
@@ -110,13 +110,13 @@ func TestADeletedDelayQueueIsDeclaredAgain(t *testing.T) {
 
 // Where messages stand behind each other, one whose consumer asked for a delay of its own
 // waits in the store.
-func TestADelayOfItsOwnHoldsUpNoOther(t *testing.T) {
+func TestASuggestedDelayDelaysNoOtherMessage(t *testing.T) {
 	for blocks, want := range map[bool]int{false: 1, true: 0} {
 		b, s := &faulty{}, memstore.New()
-		w := &ticketed{longest: time.Hour, blocks: blocks, Ticket: delay.Ticket{Exchange: "e"}, delays: new([]time.Duration)}
+		w := &ticketed{longest: time.Hour, blocks: blocks, ticket: delay.Ticket{Exchange: "e"}, delays: new([]time.Duration)}
 		policies := policy.Set{{Name: "p", Queues: []string{"q"}, Attempts: 3, Backoff: policy.Fixed(2 * time.Second)}}
 		f := retry.NewIntake(s, retry.Rules{Policies: policies, Ways: map[string]delay.Way{"p": w}}, retry.NewDelayQueues(b, func() policy.Set { return policies }, func(string, error) {}), func(retry.Event) {})
-		must(t, f.Take(t.Context(), []wire.Delivery{{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: "q", Headers: amqp.Table{wire.HeaderDelay: int64(500)}}}}))
+		must(t, f.Handle(t.Context(), []wire.Delivery{{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: "q", Headers: amqp.Table{wire.HeaderDelay: int64(500)}}}}))
 		if len(b.sent) != want || len(kept(t, s)) != 1-want {
 			t.Errorf("blocks %v: %d wait in RabbitMQ, %d in the store", blocks, len(b.sent), len(kept(t, s)))
 		}
@@ -125,17 +125,17 @@ func TestADelayOfItsOwnHoldsUpNoOther(t *testing.T) {
 
 // A batch that could not be kept does not come again over a new connection as it was: what
 // RabbitMQ had of it says nothing about the next one.
-func TestANewConnectionBringsOtherBatches(t *testing.T) {
+func TestANewConnectionForgetsTheUnfinishedBatch(t *testing.T) {
 	b, s := &faulty{}, &failing{Store: memstore.New(), err: store.ErrFull}
 	f := newHeldFlow(t, s, b)
 	must(t, f.Connected(t.Context()))
-	if err := f.Take(t.Context(), []wire.Delivery{deadLetter("q", "first"), deadLetter("kept", "x")}); err == nil {
+	if err := f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "first"), deadLetter("kept", "x")}); err == nil {
 		t.Fatal("a full store kept it")
 	}
 	f.Disconnected()
 	s.err = nil
 	must(t, f.Connected(t.Context()))
-	must(t, f.Take(t.Context(), []wire.Delivery{deadLetter("q", "second")}))
+	must(t, f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "second")}))
 	if len(b.sent) != 2 || string(b.sent[1].Message.Body) != "second" {
 		t.Errorf("%d were sent, want another of the second connection", len(b.sent))
 	}

@@ -8,22 +8,22 @@ import (
 )
 
 const (
-	// firstWindow is how many messages a destination may have in flight that has not
-	// confirmed any lately: so few that many can be stuck at once, and the others go on.
+	// firstWindow is how many messages may be in flight to a destination that has not confirmed
+	// any lately: so few that many destinations can be stuck at once while the others continue.
 	firstWindow  = 16
 	windowGrowth = 4
 	// maxWindow is the largest window. RabbitMQ has about 400 messages of one destination at a
 	// time (see broker.session); the rest is being claimed or settled.
 	maxWindow = 2 * maxBatch
-	// reserve is how many of all that may be in flight are shared out in small parts, so that
-	// those destinations which are stuck with what they have leave something for others.
-	reserve, reservePart = maxBatch / 2, 16
-	// windowKept is how long a destination that nothing is in flight to keeps its window.
+	// reservedRoom is how many of InFlight are given out in small parts, so that destinations
+	// whose messages are stuck leave something for others.
+	reservedRoom, reservedPart = maxBatch / 2, 16
+	// windowKept is how long a destination keeps its window while nothing is in flight to it.
 	windowKept = 10 * time.Second
 )
 
-// flights counts what is claimed and not yet settled, by destination. A destination that does
-// not answer keeps what it has, for as long as RabbitMQ has it, and leaves room for others.
+// flights counts claims that are not settled yet, by destination. A destination that does not
+// answer keeps what it has, for as long as RabbitMQ has it, and leaves room for others.
 type flights struct {
 	mu       sync.Mutex
 	messages int
@@ -76,8 +76,8 @@ func (f *flights) room(l store.Lane, now time.Time) (messages, bytes int, full b
 	if to.window == firstWindow {
 		most = min(most, max(1, free/64)) // the next ones' part is smaller
 	}
-	if free <= reserve {
-		most = min(most, max(1, free/reservePart))
+	if free <= reservedRoom {
+		most = min(most, max(1, free/reservedPart))
 	}
 	messages = min(maxBatch, most-to.messages, free)
 	bytes = min(batchBytes, (inFlightBytes-f.bytes+to.bytes)/2-to.bytes)
@@ -111,7 +111,7 @@ func (f *flights) has(l store.Lane) bool {
 }
 
 // end counts what was settled; through tells that all of it went through.
-func (f *flights) end(s *sent, through bool) {
+func (f *flights) end(s *sentBatch, through bool) {
 	messages, bytes := len(s.claims), bodies(s.claims)
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -47,7 +47,7 @@ func (in *Intake) decide(ctx context.Context, i int, d *wire.Delivery, rules *Ru
 	if d.From == wire.ExchangeFailures {
 		var note string
 		rec.Error = headerText(&d.Message, wire.HeaderError)
-		failure.Suggested, note = headers.Suggested(&d.Message)
+		failure.Suggested, note = headers.SuggestedDelay(&d.Message)
 		addNote(rec, note)
 	}
 	v := p.Decide(failure)
@@ -79,7 +79,7 @@ func (in *Intake) failed(o origin, i int, d *wire.Delivery, now time.Time) *stor
 	rec.Attempt++
 	rec.Queue, rec.Reason, rec.Proven = o.queue, o.reason, o.proven
 	rec.Message.Exchange, rec.Message.RoutingKey = o.exchange, o.routingKey
-	if o.returned && rec.Message.UserID == "" {
+	if o.retried && rec.Message.UserID == "" {
 		// We removed user-id when we retried it; only then is this header ours.
 		rec.Message.UserID, _ = rec.Message.Headers[wire.HeaderUserID].(string)
 	}

@@ -66,7 +66,7 @@ func TestVerdicts(t *testing.T) {
 	} {
 		s, told := memstore.New(), []retry.Kind(nil)
 		f := retry.NewIntake(s, retry.Rules{Policies: policies}, nil, func(e retry.Event) { told = append(told, e.Kind) })
-		must(t, f.Take(t.Context(), []wire.Delivery{c.of}))
+		must(t, f.Handle(t.Context(), []wire.Delivery{c.of}))
 		all := kept(t, s)
 		if !slices.Equal(told, []retry.Kind{retry.Failed, c.event}) {
 			t.Errorf("%s: told %v", name, told)

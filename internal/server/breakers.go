@@ -14,7 +14,7 @@ func (s *vhost) gateOf(queue string) *console.Throttle {
 	if !v.On && !v.Forced && v.Rate == 0 && v.Limit == 0 && v.NoConsumersSince.IsZero() {
 		return nil
 	}
-	g := &console.Throttle{State: string(v.State), Why: v.Why, Since: known(v.Since), Until: known(v.Until), NoConsumer: known(v.NoConsumersSince),
+	g := &console.Throttle{State: string(v.State), Why: v.Reason, Since: known(v.Since), Until: known(v.Until), NoConsumer: known(v.NoConsumersSince),
 		Rate: v.Rate, InFlight: v.InFlight, MostFlight: v.Limit, FailedShare: v.FailedShare, Judged: v.Seen}
 	if v.Paused == throttle.WhyRate || v.Paused == throttle.WhyInFlight {
 		g.LimitedBy = v.Paused

@@ -59,7 +59,7 @@ func (s *vhost) conditions(ctx context.Context, t *notify.Settings) ([]notify.Co
 		v := s.gate.View(q, now)
 		// Where nothing waits there is nothing to probe with, so the notification would never end.
 		if (v.State == throttle.Open || v.State == throttle.HalfOpen) && (waits[q] || v.InFlight > 0) {
-			all = append(all, notify.Condition{Kind: notify.BreakerOpen, Queue: q, Since: v.Since, Text: v.Why})
+			all = append(all, notify.Condition{Kind: notify.BreakerOpen, Queue: q, Since: v.Since, Text: v.Reason})
 		}
 		if v.Consumers == 0 && !v.NoConsumersSince.IsZero() {
 			all = append(all, notify.Condition{Kind: notify.NoConsumer, Queue: q, Since: v.NoConsumersSince, After: t.NoConsumer})

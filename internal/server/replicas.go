@@ -59,7 +59,7 @@ type replica struct {
 func newReplica(shared store.Shared, about func() cluster.About, log *slog.Logger) *replica {
 	f := &replica{store: shared, log: log, told: map[string]bool{}}
 	f.Replicas = cluster.New(cluster.Config{Store: shared, ID: cluster.NewID(), About: about,
-		Parted: f.parted, Lead: f.lead, Look: f.look, Hear: f.hear, Missed: f.missed, Log: log})
+		OnShare: f.parted, Lead: f.lead, Poll: f.look, Receive: f.hear, OnMissed: f.missed, Log: log})
 	return f
 }
 
@@ -72,7 +72,7 @@ func (f *replica) id() string {
 }
 
 // parted divides what is limited, with each beat.
-func (f *replica) parted(p cluster.Part) {
+func (f *replica) parted(p cluster.Share) {
 	now := time.Now()
 	f.others.Store(len(f.All()) > 1)
 	if f.gate.SetShare(throttle.Share(p), now) {
@@ -84,7 +84,7 @@ func (f *replica) parted(p cluster.Part) {
 	}
 	f.judged, f.judge = judged, now
 	if said, err := json.Marshal(judged); err == nil {
-		f.Say(func(s *cluster.Said) { s.Breakers = said })
+		f.Announce(func(s *cluster.Announcement) { s.Breakers = said })
 	}
 }
 
@@ -213,12 +213,12 @@ func (f *replica) decide(term context.Context) error {
 	if err := f.store.PutEntries(term, entries); err != nil {
 		return err
 	}
-	f.Say(func(s *cluster.Said) { s.Look = true })
+	f.Announce(func(s *cluster.Announcement) { s.Look = true })
 	return nil
 }
 
 // hear receives what another replica says.
-func (f *replica) hear(s cluster.Said) {
+func (f *replica) hear(s cluster.Announcement) {
 	now := time.Now()
 	if len(s.Operations) > 0 {
 		f.mu.Lock()
@@ -226,7 +226,7 @@ func (f *replica) hear(s cluster.Said) {
 			f.told[id] = true
 		}
 		f.mu.Unlock()
-		f.LookSoon()
+		f.PollSoon()
 	}
 	for queue, ids := range s.Failed {
 		for ; len(ids) >= 16; ids = ids[16:] {
@@ -246,7 +246,7 @@ func (f *replica) hear(s cluster.Said) {
 
 // missed looks up what may have been said unheard.
 func (f *replica) missed(ctx context.Context) error {
-	f.LookSoon()
+	f.PollSoon()
 	return f.console.Reread(ctx)
 }
 
@@ -256,26 +256,26 @@ func (f *replica) event(e retry.Event, elsewhere bool) {
 	if !f.others.Load() || !counted && !elsewhere {
 		return
 	}
-	f.Say(func(s *cluster.Said) {
+	f.Announce(func(s *cluster.Announcement) {
 		if elsewhere {
-			s.Fail(e.Queue, e.ID)
+			s.AddFailed(e.Queue, e.ID)
 		}
 		if counted {
 			var n [rateKinds]int64
 			n[kind] = int64(max(1, e.N))
-			s.Flow(map[string][rateKinds]int64{e.Queue: n})
+			s.AddFlows(map[string][rateKinds]int64{e.Queue: n})
 		}
 	})
 }
 
 // Changed implements console.Replicas.
 func (f *replica) Changed(operations ...string) {
-	f.Say(func(s *cluster.Said) {
+	f.Announce(func(s *cluster.Announcement) {
 		s.Look = s.Look || len(operations) == 0
-		s.Change(operations...)
+		s.AddChanged(operations...)
 	})
 	if len(operations) == 0 {
-		f.LookSoon() // what is ordered here may be for this one to do
+		f.PollSoon() // what is ordered here may be for this one to do
 	}
 }
 
@@ -286,7 +286,7 @@ type consoleReplicas struct{ *replica }
 func (c consoleReplicas) All() (all []console.Replica) {
 	for _, r := range c.replica.All() {
 		all = append(all, console.Replica{ID: r.ID, Address: r.Address, Version: r.Version, Since: r.Since, Beat: r.Beat,
-			Leads: r.Leads, Self: r.Self, Ready: !r.Unready, Problems: problemsOf(r.Wrong)})
+			Leads: r.Leads, Self: r.Self, Ready: !r.NotReady, Problems: problemsOf(r.Problems)})
 	}
 	return all
 }
@@ -315,7 +315,7 @@ func (s *vhost) openReplica(listen string) {
 	}
 	address := advertised(listen)
 	s.replica = newReplica(shared, func() cluster.About {
-		return cluster.About{Address: address, Version: s.Version, Since: s.since, Wrong: s.health.all(), Unready: !s.health.ready(), Able: s.publisher.Ready()}
+		return cluster.About{Address: address, Version: s.Version, Since: s.since, Problems: s.health.all(), NotReady: !s.health.ready(), CanPublish: s.publisher.Ready()}
 	}, s.Log)
 	s.metrics.Replicas(s.replica.shown)
 }
@@ -353,7 +353,7 @@ func (s *vhost) wrongAnywhere() []map[string]string {
 	if s.replica != nil {
 		for _, r := range s.replica.Replicas.All() {
 			if !r.Self {
-				all = append(all, maps.Clone(r.Wrong))
+				all = append(all, maps.Clone(r.Problems))
 			}
 		}
 	}

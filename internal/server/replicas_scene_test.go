@@ -107,7 +107,7 @@ func (s *scene) join() *node {
 	n := &node{scene: s, member: s.store.Join(), done: make(chan struct{})}
 	n.able.Store(true)
 	log := slog.New(slog.DiscardHandler)
-	n.replica = newReplica(teller{n.member, n}, func() cluster.About { return cluster.About{Address: "here", Able: n.able.Load()} }, log)
+	n.replica = newReplica(teller{n.member, n}, func() cluster.About { return cluster.About{Address: "here", CanPublish: n.able.Load()} }, log)
 	f := n.replica
 	f.rates = &n.rates
 	f.gate = throttle.New(func(string) throttle.Rules { return s.rules }, func() float64 { return 0.5 }, func(t throttle.Transition) {
@@ -116,7 +116,7 @@ func (s *scene) join() *node {
 			s.changes = append(s.changes, string(t.To))
 		}
 		s.mu.Unlock()
-		f.LookSoon()
+		f.PollSoon()
 		f.scheduler.Wake()
 	})
 	f.scheduler = retry.NewScheduler(n.member, n, f.gate, func(retry.Event) {}, log, func(store.Lane, error) {})

@@ -50,7 +50,7 @@ func (s *vhost) retriesChanged(t throttle.Transition) {
 	log := s.Log.With("queue", t.Queue, "why", t.Reason)
 	defer s.scheduler.Wake()
 	if s.replica != nil {
-		defer s.replica.LookSoon() // and so the others know
+		defer s.replica.PollSoon() // and so the others know
 	}
 	if t.By != "" {
 		log = log.With("by", t.By)
@@ -105,7 +105,7 @@ func (s *vhost) retryStates(shown func(queue string) bool) (all []metrics.QueueR
 		}
 	}
 	var unreachable []string
-	for _, lane := range s.scheduler.Resting() {
+	for _, lane := range s.scheduler.BackingOff() {
 		switch {
 		case lane.Forwards() && shown(lane.Queue):
 			r := of(lane.Queue)

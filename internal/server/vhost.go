@@ -180,16 +180,16 @@ func (s *vhost) open(address string) error {
 	s.delayQueues = retry.NewDelayQueues(s.delays, policies, s.wayChanged)
 	s.intake = retry.NewIntake(s.store, s.rules(s.config), s.delayQueues, s.events)
 	s.brokerIntake = broker.NewIntake(s.connection(partIntake, "redrive intake"), prefetch, s.intakeState(partStore, wire.QueueIntake), s.quarantined)
-	s.brokerIntake.Restored, s.brokerIntake.Consumers = s.restored, s.intakeConsumers
+	s.brokerIntake.Redeclared, s.brokerIntake.Consumers = s.restored, s.intakeConsumers
 	s.collector = retry.NewCollector(s.store, s.delayQueues.Forget, s.events)
 	s.brokerParked = broker.NewParkedIntake(s.connection(partParked, "redrive parked"), parkedPrefetch, s.intakeState(partParkedStore, wire.QueueParked))
-	s.brokerParked.Restored = s.restored
+	s.brokerParked.Redeclared = s.restored
 	s.sender = retry.NewSender(s.publisher, policies, s.events)
 	if err := s.openConsent(); err != nil {
 		return err
 	}
 	s.openThrottle()
-	names := retry.NewNames(s.store, s.sender)
+	names := retry.NewReportedNames(s.store, s.sender)
 	s.intake.UseReportedNames(names, s.sender)
 	s.collector.UseReportedNames(names)
 	s.scheduler = retry.NewScheduler(s.store, s.sender, s.consumers, s.events, s.Log, s.laneChanged)

@@ -10,7 +10,7 @@ import (
 type breaker struct {
 	state  State
 	since  time.Time
-	why    string
+	reason string
 	by     string // who forced it
 	forced bool
 	until  time.Time // open: when the first probe goes
@@ -23,9 +23,8 @@ type breaker struct {
 	window   window
 }
 
-// seen counts the latest retries that have finished, and how many of these
-// failed again.
-func (q *queue) seen(now time.Time) (ended, failed int) {
+// latest counts the latest retries that have finished, and how many of these failed again.
+func (q *queue) latest(now time.Time) (ended, failed int) {
 	first, failed := q.window.count(q.next, now)
 	first = max(first, q.base)
 	if to := max(q.frontier, q.quiet); to > first {
@@ -46,23 +45,23 @@ func (q *queue) failedAgain(r retry, now time.Time) {
 		q.open(now, "a probe failed again")
 		return
 	}
-	q.judge(now)
+	q.openIfFailing(now)
 }
 
-// judge opens it when too many of the latest retries failed again.
-func (q *queue) judge(now time.Time) {
+// openIfFailing opens the breaker when too many of the latest retries failed again.
+func (q *queue) openIfFailing(now time.Time) {
 	b := q.rules.Breaker
 	if b == nil || q.forced || !q.throttle.leads || q.state != Closed && q.state != Ramp {
 		return
 	}
-	if ended, failed := q.seenByAll(now); ended >= b.MinRetries && float64(failed) >= b.FailureRatio*float64(ended) {
+	if ended, failed := q.latestOfAll(now); ended >= b.MinRetries && float64(failed) >= b.FailureRatio*float64(ended) {
 		q.open(now, fmt.Sprintf("%d of the last %d retries failed again", failed, ended))
 	}
 }
 
-// waitShare: it waits for one part in so many of the time since it opened first. So the
-// end of an outage is noticed late by no more than that part of it, and the probes
-// grow fewer as it lasts.
+// waitShare: an open breaker waits for a twentieth of the time since it first opened. So it
+// notices the end of an outage late by at most a twentieth of the outage, and probes grow fewer
+// as it lasts.
 const waitShare = 20
 
 func (q *queue) open(now time.Time, why string) {
@@ -75,9 +74,9 @@ func (q *queue) open(now time.Time, why string) {
 	q.change(Open, now, why, "")
 }
 
-// advance does what time alone brings about.
+// advance applies the changes that time alone causes.
 func (q *queue) advance(now time.Time) {
-	q.quiet = max(q.quiet, q.tracked.quiet(now.Add(-q.rules.settle())))
+	q.quiet = max(q.quiet, q.tracked.finishBefore(now.Add(-q.rules.settle())))
 	b := q.rules.Breaker
 	switch {
 	case q.forced:
@@ -95,11 +94,11 @@ func (q *queue) advance(now time.Time) {
 	}
 }
 
-// change begins a state: what was retried before it says nothing about it.
+// change begins a state. Retries from before it are not counted in it.
 func (q *queue) change(to State, now time.Time, why, by string) {
 	from := q.state
-	q.state, q.since, q.why, q.by = to, now, why, by
-	q.number = numbered(to, now)
+	q.state, q.since, q.reason, q.by = to, now, why, by
+	q.number = stateNumber(to, now)
 	if to != Open {
 		q.until = time.Time{}
 	}
@@ -115,9 +114,8 @@ func (q *queue) change(to State, now time.Time, why, by string) {
 
 const (
 	rampFrom = 5.0 // retries per second
-	// doublings are how often the rate doubles over a ramp that has no rate to
-	// rise to.
-	doublings = 12
+	// rampDoublings is how often the rate doubles over a ramp that has no rate to rise to.
+	rampDoublings = 12
 )
 
 // limit is how many retries per second are allowed, of all replicas together; 0: no limit.
@@ -130,5 +128,5 @@ func (q *queue) limit(now time.Time) float64 {
 		from := min(rampFrom, q.rules.Rate)
 		return from + (q.rules.Rate-from)*done
 	}
-	return rampFrom * math.Pow(2, doublings*done)
+	return rampFrom * math.Pow(2, rampDoublings*done)
 }

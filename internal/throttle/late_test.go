@@ -13,7 +13,7 @@ import (
 
 // A caller who asks late has what a rate let through meanwhile, up to what Late says.
 // What was not used for another reason is not made up for.
-func TestWhatALateCallerHas(t *testing.T) {
+func TestALateCallerCatchesUp(t *testing.T) {
 	const rate = 100
 	for name, c := range map[string]struct {
 		late  time.Duration

@@ -22,7 +22,7 @@ var legal = map[throttle.State][]throttle.State{
 
 // Whatever happens in whatever order: never faster than the rate, never more than
 // in_flight, nothing while open or without consumers, each change a legal one.
-func TestWhateverHappens(t *testing.T) {
+func TestTheThrottleKeepsItsLimitsWhateverHappens(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := throttle.DefaultBreaker()
 		b.MinRetries = rapid.IntRange(1, 30).Draw(t, "least")
@@ -205,7 +205,7 @@ func BenchmarkFailedWithoutRules(b *testing.B) {
 }
 
 // A thousand returned, and half of them failing again.
-func BenchmarkReturnedAndFailed(b *testing.B) {
+func BenchmarkRetriedAndFailed(b *testing.B) {
 	r := withBreaker()
 	r.Breaker.FailureRatio = 1.1
 	g := throttle.New(func(string) throttle.Rules { return r }, func() float64 { return 0.5 }, func(throttle.Transition) {})

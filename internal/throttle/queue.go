@@ -14,23 +14,23 @@ type queue struct {
 
 	reserved int    // allowed, and neither retried nor unsent yet
 	next     uint64 // number of the next retry
-	tracked  tracked
+	tracked  trackedRetries
 	// early are failures of messages whose retry is not confirmed yet as far as
 	// is known here: a consumer can be quicker than RabbitMQ's answer to us.
-	early tracked
+	early trackedRetries
 
 	bucket
 	waiting bool // when Allow was asked last, more messages waited than there were tokens
 
 	breaker
-	others map[string]report // what other replicas said of their retries, see replicas.go
+	others map[string]replicaReport // what other replicas said of their retries, see replicas.go
 
 	consumers int // -1: not known
 	noneSince time.Time
 }
 
-// room is how many may be retried now, and if that is fewer than most, why and when to
-// ask again; a zero time: when something happens.
+// room returns how many messages may be retried now, and if that is fewer than most, why and
+// when to ask again; a zero time: when something happens.
 func (q *queue) room(most int, now time.Time) (n int, again time.Time, why PauseReason) {
 	n = most
 	limit := func(to int, at time.Time, because PauseReason) {
@@ -39,7 +39,7 @@ func (q *queue) room(most int, now time.Time) (n int, again time.Time, why Pause
 		}
 	}
 	part := q.throttle.currentShare(now)
-	if part.N == 0 && !q.rules.plain() {
+	if part.N == 0 && !q.rules.unlimited() {
 		limit(0, time.Time{}, WhyRate) // until SetShare says otherwise, and wakes
 	}
 	settled := func() (at time.Time) {
@@ -63,7 +63,7 @@ func (q *queue) room(most int, now time.Time) (n int, again time.Time, why Pause
 		limit(part.of(min(q.rules.InFlight, MaxTracked))-len(q.tracked.out)-q.reserved, settled(), WhyInFlight)
 	}
 	if n > 0 {
-		tokens, at := q.tokens(n, part.N, now)
+		tokens, at := q.allowedByRate(n, part.N, now)
 		limit(tokens, at, WhyRate)
 	}
 	return n, again, why
@@ -71,13 +71,14 @@ func (q *queue) room(most int, now time.Time) (n int, again time.Time, why Pause
 
 // bucket holds a token for each message that a rate lets through.
 type bucket struct {
-	rate float64 // tokens a second; 0: no limit, so far
-	have float64 // as many it held at that time
-	at   time.Time
+	rate   float64 // tokens a second; 0: no limit, so far
+	tokens float64 // as many it held at that time
+	at     time.Time
 }
 
-// burst is how many tokens a bucket holds, those of a tenth of a second. few is with how many
-// a caller is called again: a quarter of that, so that a few messages go together.
+// burst returns how many tokens a bucket holds: those of a tenth of a second. few is how many
+// there are when a caller is to ask again: a quarter of that, so that a few messages go
+// together.
 func (b *bucket) burst() (burst, few float64) {
 	burst = max(1, math.Ceil(b.rate/10))
 	if b.rate >= 2 {
@@ -86,19 +87,19 @@ func (b *bucket) burst() (burst, few float64) {
 	return burst, max(1, math.Floor(burst/4))
 }
 
-// holds is how many tokens there are now. Where messages wait for the next one, those
-// that come in while the caller is late are not lost, see SetCatchUp.
-func (q *queue) holds(now time.Time) float64 {
+// available returns how many tokens there are now. Where messages wait for the next one, tokens
+// that arrive while the caller is late are not lost, see SetCatchUp.
+func (q *queue) available(now time.Time) float64 {
 	most, few := q.burst()
 	if q.waiting {
 		most = max(most, few+q.rate*q.throttle.catchUp.Seconds())
 	}
-	return min(most, q.have+max(0, now.Sub(q.at)).Seconds()*q.rate)
+	return min(most, q.tokens+max(0, now.Sub(q.at)).Seconds()*q.rate)
 }
 
-// tokens are how many the rate of one of so many replicas has room for, most at most,
-// and when it has for more.
-func (q *queue) tokens(most, replicas int, now time.Time) (int, time.Time) {
+// allowedByRate returns how many messages this replica's part of the rate allows, most at most,
+// and when it allows more.
+func (q *queue) allowedByRate(most, replicas int, now time.Time) (int, time.Time) {
 	limit := q.limit(now) / float64(max(replicas, 1))
 	switch {
 	case limit <= 0:
@@ -107,30 +108,30 @@ func (q *queue) tokens(most, replicas int, now time.Time) (int, time.Time) {
 	case q.rate == 0:
 		q.bucket = bucket{limit, 1, now} // begins with one, or each new rate would begin with a burst
 	case q.rate != limit:
-		q.bucket = bucket{limit, q.holds(now), now}
+		q.bucket = bucket{limit, q.available(now), now}
 	}
 	_, few := q.burst()
-	have := q.holds(now)
+	have := q.available(now)
 	few = min(few, float64(most))
 	return min(most, int(have)), now.Add(time.Duration(math.Ceil(max(few-have, 0) / limit * 1e9)))
 }
 
-// reserve takes n, of which room has said that they may go.
+// reserve takes n messages that room has allowed.
 func (q *queue) reserve(n int, now time.Time) {
 	q.reserved += n
 	if q.rate > 0 {
-		q.have, q.at = q.holds(now)-float64(n), now
+		q.tokens, q.at = q.available(now)-float64(n), now
 	}
 }
 
-// unsent frees what was reserved: not as many waited, or they cannot go.
+// unsent frees reserved messages: fewer waited, or they cannot be retried.
 func (q *queue) unsent(n int) {
 	q.reserved = max(0, q.reserved-n)
-	q.have += float64(n)
+	q.tokens += float64(n)
 	q.waiting = false
 }
 
-// idle tells whether nothing would be lost by forgetting it.
+// idle tells whether the queue can be forgotten without a loss.
 func (q *queue) idle(now time.Time) bool {
 	if q.forced || q.reserved > 0 || !q.noneSince.IsZero() && now.Sub(q.used) < forgetUnused {
 		return false

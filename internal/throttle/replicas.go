@@ -13,19 +13,19 @@ type Share struct {
 }
 
 // of divides a whole number so that the parts of all add up to it.
-func (p Share) of(total int) int {
-	if p.N <= 0 {
+func (s Share) of(total int) int {
+	if s.N <= 0 {
 		return 0
 	}
-	part := total / p.N
-	if p.I < total%p.N {
+	part := total / s.N
+	if s.I < total%s.N {
 		part++
 	}
 	return part
 }
 
-// SetShare sets what share of rates and in_flight it has from now on. It tells whether
-// another number of messages may be retried than before, so that the caller asks again.
+// SetShare sets the throttle's share of rates and in_flight. It tells whether another number of
+// messages may be retried than before, so that the caller asks again.
 func (t *Throttle) SetShare(p Share, now time.Time) (changed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -56,18 +56,18 @@ type BreakerState struct {
 	State  State     `json:"state"`
 	Since  time.Time `json:"since"`
 	Until  time.Time `json:"until,omitzero"`
-	Why    string    `json:"why,omitempty"`
+	Reason string    `json:"why,omitempty"`
 	By     string    `json:"by,omitempty"`
 	First  time.Time `json:"first,omitzero"` // when it opened first
 	Number int64     `json:"number"`         // another one for each change
 }
 
-// undecided is the number of no state.
-const undecided = -1
+// noState is the number of no state.
+const noState = -1
 
-// numbered is the number of a state that has begun: 0 for Closed, which needs no
+// stateNumber returns the number of a state that begins: 0 for Closed, which needs no
 // BreakerState.
-func numbered(s State, since time.Time) int64 {
+func stateNumber(s State, since time.Time) int64 {
 	if s == Closed {
 		return 0
 	}
@@ -82,7 +82,7 @@ func (t *Throttle) BreakerStates(now time.Time) map[string]BreakerState {
 	for name, q := range t.queues {
 		q.advance(now)
 		if q.state != Closed {
-			all[name] = BreakerState{q.state, q.since, q.until, q.why, q.by, q.first, q.number}
+			all[name] = BreakerState{q.state, q.since, q.until, q.reason, q.by, q.first, q.number}
 		}
 	}
 	return all
@@ -105,7 +105,7 @@ func (t *Throttle) Follow(all map[string]BreakerState, now time.Time) {
 	for name, q := range t.queues {
 		is, standing := all[name]
 		if !standing {
-			is = BreakerState{State: Closed, Since: now, Why: "retries succeed"}
+			is = BreakerState{State: Closed, Since: now, Reason: "retries succeed"}
 		}
 		if q.forced || q.number == is.Number {
 			continue
@@ -113,23 +113,22 @@ func (t *Throttle) Follow(all map[string]BreakerState, now time.Time) {
 		q.setRules(t.rules(name))
 		q.until = is.Until
 		if q.state != is.State || standing {
-			q.change(is.State, now, is.Why, is.By)
+			q.change(is.State, now, is.Reason, is.By)
 		}
 		q.since, q.until, q.first, q.number = is.Since, is.Until, is.First, is.Number
 	}
 }
 
-// RetryStats is what is known of one replica's latest retries of a queue.
+// RetryStats counts one replica's latest retries of a queue.
 type RetryStats struct {
-	// Number is that of the breaker's state: what was retried before it says nothing
-	// of it.
+	// Number is that of the breaker's state: retries from before the state are not counted.
 	Number int64 `json:"number,omitempty"`
 	Ended  int   `json:"ended,omitempty"`
 	Failed int   `json:"failed,omitempty"` // of those: again
 	Flight int   `json:"flight,omitempty"` // of which nothing is known yet
 }
 
-type report struct {
+type replicaReport struct {
 	RetryStats
 	at time.Time
 }
@@ -149,7 +148,7 @@ func (t *Throttle) RetryStats(now time.Time) map[string]RetryStats {
 		}
 		q.advance(now)
 		j := RetryStats{Number: q.number, Flight: len(q.tracked.out) + q.reserved}
-		j.Ended, j.Failed = q.seen(now)
+		j.Ended, j.Failed = q.latest(now)
 		if j.Flight > 0 || j.Ended > 0 {
 			all[name] = j
 		}
@@ -169,12 +168,12 @@ func (t *Throttle) Receive(replica string, all map[string]RetryStats, now time.T
 			q.setRules(t.rules(name))
 		}
 		if q.others == nil {
-			q.others = map[string]report{}
+			q.others = map[string]replicaReport{}
 		}
 		q.used = now
-		q.others[replica] = report{j, now}
+		q.others[replica] = replicaReport{j, now}
 		q.advance(now)
-		q.judge(now)
+		q.openIfFailing(now)
 	}
 	for name, q := range t.queues {
 		if _, said := all[name]; !said {
@@ -183,8 +182,8 @@ func (t *Throttle) Receive(replica string, all map[string]RetryStats, now time.T
 	}
 }
 
-// reports are the latest of other replicas.
-func (q *queue) reports(now time.Time) map[string]report {
+// reports returns the latest reports of other replicas.
+func (q *queue) reports(now time.Time) map[string]replicaReport {
 	for replica, h := range q.others {
 		if now.Sub(h.at) >= reportKept {
 			delete(q.others, replica)
@@ -193,9 +192,9 @@ func (q *queue) reports(now time.Time) map[string]report {
 	return q.others
 }
 
-// seenByAll is seen of all replicas together.
-func (q *queue) seenByAll(now time.Time) (ended, failed int) {
-	ended, failed = q.seen(now)
+// latestOfAll is latest, of all replicas together.
+func (q *queue) latestOfAll(now time.Time) (ended, failed int) {
+	ended, failed = q.latest(now)
 	for _, h := range q.reports(now) {
 		if h.Number == q.number {
 			ended, failed = ended+h.Ended, failed+h.Failed

@@ -6,7 +6,7 @@
 //	throttle.go  one throttle for all queues: called before a retry, and after
 //	queue.go     what limits one queue's retries
 //	breaker.go   when a queue's retries pause, are probed, and resume
-//	tracked.go   retried messages of which nothing is known yet
+//	tracked.go   retries that have not finished yet
 //	window.go    how many of the latest retries failed again
 //	replicas.go  the throttles of several replicas, which share the limits
 //	view.go      what people and metrics are shown
@@ -117,8 +117,8 @@ const (
 	ConsumersReturned State = "consumer-back"
 )
 
-// Auto passed to Force lets the breaker decide again.
-const Auto = "auto"
+// ForceAuto passed to Force lets the breaker decide again.
+const ForceAuto = "auto"
 
 // Transition is one change of a queue.
 type Transition struct {
@@ -141,4 +141,4 @@ func (r *Rules) settle() time.Duration {
 // tracks tells whether it must be known what became of each retried message.
 func (r *Rules) tracks() bool { return r.InFlight > 0 || r.Breaker != nil }
 
-func (r *Rules) plain() bool { return r.Rate <= 0 && !r.tracks() }
+func (r *Rules) unlimited() bool { return r.Rate <= 0 && !r.tracks() }

@@ -39,7 +39,7 @@ func New(rules func(queue string) Rules, random func() float64, changed func(Tra
 }
 
 // SetCatchUp sets by how much a caller may be late to call Allow again. What a rate allows in
-// that time is not lost: it is allowed at once with the next call.
+// that time is not lost: the next call allows it at once.
 func (t *Throttle) SetCatchUp(by time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -55,7 +55,7 @@ func (t *Throttle) Allow(queue string, most int, now time.Time) (n int, again ti
 	defer t.mu.Unlock()
 	q := t.queues[queue]
 	if q == nil {
-		if r.plain() {
+		if r.unlimited() {
 			return most, time.Time{}
 		}
 		q = t.add(queue, now)
@@ -74,7 +74,7 @@ func (t *Throttle) Allow(queue string, most int, now time.Time) (n int, again ti
 	return n, again
 }
 
-// Unsent takes back n that were allowed, and not published, or not confirmed.
+// Unsent frees n messages that were allowed and not published, or not confirmed.
 func (t *Throttle) Unsent(queue string, n int, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -101,7 +101,7 @@ func (t *Throttle) Retried(queue string, ids []uuid.UUID, now time.Time) {
 			r := retry{q.next, now}
 			q.next++
 			q.window.retried(r)
-			if _, failed := q.early.take(id); failed {
+			if _, failed := q.early.remove(id); failed {
 				q.failedAgain(r, now)
 			} else {
 				q.tracked.add(id, r)
@@ -109,13 +109,12 @@ func (t *Throttle) Retried(queue string, ids []uuid.UUID, now time.Time) {
 		}
 	}
 	if q.reserved == 0 {
-		q.early = tracked{}
+		q.early = trackedRetries{}
 	}
 }
 
-// Failed counts each message that failed, also those that were never
-// retried: these are not counted. elsewhere says that the queue's failures matter,
-// and this one was not retried by this throttle: other replicas need to know.
+// Failed counts a message that failed. elsewhere tells that the queue's failures matter and
+// this message was not retried by this throttle: other replicas need to know.
 func (t *Throttle) Failed(queue string, id uuid.UUID, now time.Time) (elsewhere bool) {
 	r := t.rules(queue)
 	t.mu.Lock()
@@ -125,12 +124,12 @@ func (t *Throttle) Failed(queue string, id uuid.UUID, now time.Time) (elsewhere 
 		return r.tracks()
 	}
 	q.advance(now)
-	if r, ok := q.tracked.take(id); ok {
+	if r, ok := q.tracked.remove(id); ok {
 		q.failedAgain(r, now)
 		return false
 	}
 	if q.reserved > 0 {
-		q.early.quiet(now.Add(-q.rules.settle()))
+		q.early.finishBefore(now.Add(-q.rules.settle()))
 		q.early.add(id, retry{at: now})
 	}
 	return true
@@ -166,10 +165,10 @@ func (t *Throttle) Consumers(queue string, n int, now time.Time) {
 	}
 }
 
-// Force opens or closes a queue's breaker until a person says otherwise, whether its
-// policy has one or not; "auto" lets it decide again.
+// Force opens or closes a queue's breaker until a person changes it again, whether its policy
+// has one or not; ForceAuto lets the breaker decide again.
 func (t *Throttle) Force(queue, to, by, why string, now time.Time) error {
-	if to != string(Open) && to != string(Closed) && to != Auto {
+	if to != string(Open) && to != string(Closed) && to != ForceAuto {
 		return fmt.Errorf("a breaker cannot be %q; expected open, closed or auto", to)
 	}
 	if queue == "" {
@@ -185,13 +184,13 @@ func (t *Throttle) Force(queue, to, by, why string, now time.Time) error {
 	q.setRules(r)
 	q.used, q.first = now, time.Time{}
 	switch {
-	case to != Auto:
+	case to != ForceAuto:
 		q.forced, q.until = true, time.Time{}
 		q.change(State(to), now, why, by)
 	case !q.forced:
 		return nil
 	case !t.leads: // what it is then, Follow says
-		q.forced, q.number = false, undecided
+		q.forced, q.number = false, noState
 	default:
 		state := Closed
 		if q.state == Open && q.rules.Breaker != nil {
@@ -225,7 +224,7 @@ func (t *Throttle) add(name string, now time.Time) *queue {
 	return q
 }
 
-// setRules puts rules in force; they differ after the config was loaded again.
+// setRules applies rules; they differ after the config was loaded again.
 func (q *queue) setRules(r Rules) {
 	was := q.rules.Breaker
 	q.rules = r
@@ -234,6 +233,6 @@ func (q *queue) setRules(r Rules) {
 		q.window.reset(r.Breaker.Window)
 	}
 	if !r.tracks() && q.tracked.out != nil {
-		q.tracked, q.early = tracked{}, tracked{}
+		q.tracked, q.early = trackedRetries{}, trackedRetries{}
 	}
 }

@@ -103,7 +103,7 @@ func TestABreakerOpensProbesRampsAndCloses(t *testing.T) {
 
 // The longer it is open the rarer are the probes: as a part of that time, so that the
 // end of a short outage is not noticed late, and no rarer than max_wait says.
-func TestTheWaitGrowsWithTheOutage(t *testing.T) {
+func TestTheBreakersWaitGrowsWithTheOutage(t *testing.T) {
 	b := newBench(t, withBreaker())
 	b.fail(b.goes(20))
 	began, probes := b.now, 0
@@ -126,7 +126,7 @@ func TestTheWaitGrowsWithTheOutage(t *testing.T) {
 	if err := b.Force("q", "closed", "anna", "", b.now); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.Force("q", throttle.Auto, "anna", "", b.now); err != nil {
+	if err := b.Force("q", throttle.ForceAuto, "anna", "", b.now); err != nil {
 		t.Fatal(err)
 	}
 	b.fail(b.goes(20))
@@ -136,7 +136,7 @@ func TestTheWaitGrowsWithTheOutage(t *testing.T) {
 }
 
 // One in ten fails, each sooner than the others are known to be quiet.
-func TestAFewFailuresDoNotOpen(t *testing.T) {
+func TestAFewFailuresDoNotOpenTheBreaker(t *testing.T) {
 	b := newBench(t, withBreaker())
 	for range 300 {
 		b.fail(b.goes(10)[9:])
@@ -149,7 +149,7 @@ func TestAFewFailuresDoNotOpen(t *testing.T) {
 }
 
 // What stands in the work queue behind others is no sign that the others went well.
-func TestFailuresOneByOneOpenThoughManyAreUnderWay(t *testing.T) {
+func TestFailuresOpenTheBreakerWhileManyRetriesAreInFlight(t *testing.T) {
 	b := newBench(t, withBreaker())
 	ids := b.goes(2500)
 	b.after(time.Second)
@@ -159,7 +159,7 @@ func TestFailuresOneByOneOpenThoughManyAreUnderWay(t *testing.T) {
 	b.is(throttle.Open)
 }
 
-func TestFailuresOfWhatWasNeverReturnedDoNotCount(t *testing.T) {
+func TestFailuresOfMessagesThatWereNeverRetriedDoNotCount(t *testing.T) {
 	b := newBench(t, withBreaker())
 	b.goes(1)
 	for range 1000 {
@@ -184,7 +184,7 @@ func TestAFailureThatIsQuickerThanTheConfirmCounts(t *testing.T) {
 	b.is(throttle.Open)
 }
 
-func TestInFlight(t *testing.T) {
+func TestNoMoreThanInFlightAreAllowed(t *testing.T) {
 	b := newBench(t, throttle.Rules{InFlight: 50})
 	ids := b.goes(512)
 	if len(ids) != 50 {
@@ -204,7 +204,7 @@ func TestInFlight(t *testing.T) {
 	}
 }
 
-func TestNoConsumerNoReturn(t *testing.T) {
+func TestAQueueWithoutConsumersGetsNoRetries(t *testing.T) {
 	b := newBench(t, throttle.Rules{})
 	b.Consumers("q", 0, b.now)
 	if n, again := b.Allow("q", 5, b.now); n != 0 || !again.IsZero() {
@@ -305,7 +305,7 @@ func TestTheRateIsExactOverAMinute(t *testing.T) {
 }
 
 // Nothing is remembered for ever of queues that are not asked about any more.
-func TestQueuesThatNobodyAsksAboutAreForgotten(t *testing.T) {
+func TestUnusedQueuesAreForgotten(t *testing.T) {
 	b := newBench(t, withBreaker())
 	for i := range 1000 {
 		b.Allow(fmt.Sprintf("invented.%d", i), 1, b.now)

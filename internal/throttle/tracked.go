@@ -6,9 +6,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// tracked is what was retried lately and has not finished yet, in the order of its retries.
-// At most MaxTracked: beyond that the oldest is forgotten.
-type tracked struct {
+// trackedRetries are the latest retries that have not finished yet, in their order. Beyond
+// MaxTracked the oldest is forgotten.
+type trackedRetries struct {
 	out   map[uuid.UUID]retry
 	order []entry // from head on; what is no longer in out has ended already
 	head  int
@@ -24,7 +24,7 @@ type entry struct {
 	retry
 }
 
-func (t *tracked) add(id uuid.UUID, r retry) {
+func (t *trackedRetries) add(id uuid.UUID, r retry) {
 	if t.out == nil {
 		t.out = map[uuid.UUID]retry{}
 	}
@@ -38,15 +38,15 @@ func (t *tracked) add(id uuid.UUID, r retry) {
 	}
 }
 
-// take ends one.
-func (t *tracked) take(id uuid.UUID) (retry, bool) {
+// remove removes a retry that has finished.
+func (t *trackedRetries) remove(id uuid.UUID) (retry, bool) {
 	r, ok := t.out[id]
 	delete(t.out, id)
 	return r, ok
 }
 
-// quiet finishes those retried before at, and returns up to where all have finished.
-func (t *tracked) quiet(at time.Time) (to uint64) {
+// finishBefore finishes those retried before at, and returns up to where all have finished.
+func (t *trackedRetries) finishBefore(at time.Time) (to uint64) {
 	for t.head < len(t.order) && !t.order[t.head].at.After(at) {
 		to = t.order[t.head].seq + 1
 		t.pop()
@@ -54,8 +54,8 @@ func (t *tracked) quiet(at time.Time) (to uint64) {
 	return to
 }
 
-// oldest is when the first that has not finished was retried.
-func (t *tracked) oldest() (at time.Time, ok bool) {
+// oldest returns when the first retry that has not finished was made.
+func (t *trackedRetries) oldest() (at time.Time, ok bool) {
 	for ; t.head < len(t.order); t.pop() {
 		if e := &t.order[t.head]; t.out[e.id] == e.retry {
 			return e.at, true
@@ -64,7 +64,7 @@ func (t *tracked) oldest() (at time.Time, ok bool) {
 	return time.Time{}, false
 }
 
-func (t *tracked) pop() {
+func (t *trackedRetries) pop() {
 	e := &t.order[t.head]
 	if t.out[e.id] == e.retry {
 		delete(t.out, e.id)
@@ -76,7 +76,7 @@ func (t *tracked) pop() {
 	}
 }
 
-func (t *tracked) compact() {
+func (t *trackedRetries) compact() {
 	kept := t.order[:0]
 	for _, e := range t.order[t.head:] {
 		if t.out[e.id] == e.retry {

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// View is what people and metrics are shown of a queue.
+// View is a queue's state for people and metrics.
 type View struct {
 	State  State       `json:"state"`
 	Since  time.Time   `json:"since,omitzero"`
-	Why    string      `json:"why,omitempty"`
+	Reason string      `json:"why,omitempty"`
 	By     string      `json:"by,omitempty"`     // who forced it
 	Until  time.Time   `json:"until,omitzero"`   // open: when the first probe goes
 	Forced bool        `json:"forced"`           // until a person says otherwise
@@ -22,8 +22,7 @@ type View struct {
 	InFlight         int       `json:"in_flight"`
 	Consumers        int       `json:"consumers"` // -1: not known
 	NoConsumersSince time.Time `json:"no_consumers_since,omitzero"`
-	// Seen are the latest retries that have finished, of which FailedShare failed
-	// again.
+	// Seen is how many of the latest retries have finished, of which FailedShare failed again.
 	Seen        int     `json:"seen"`
 	FailedShare float64 `json:"failed_share"`
 }
@@ -44,19 +43,19 @@ func (t *Throttle) View(queue string, now time.Time) View {
 	for _, h := range q.reports(now) {
 		flight += h.Flight
 	}
-	v := View{State: q.state, Since: q.since, Why: q.why, By: q.by, Until: q.until, Forced: q.forced, On: r.Breaker != nil,
+	v := View{State: q.state, Since: q.since, Reason: q.reason, By: q.by, Until: q.until, Forced: q.forced, On: r.Breaker != nil,
 		Rate: q.limit(now), Limit: r.InFlight, InFlight: flight, Consumers: q.consumers, NoConsumersSince: q.noneSince}
 	if n, _, why := q.room(1, now); n == 0 {
 		v.Paused = why
 	}
 	var failed int
-	if v.Seen, failed = q.seenByAll(now); v.Seen > 0 {
+	if v.Seen, failed = q.latestOfAll(now); v.Seen > 0 {
 		v.FailedShare = float64(failed) / float64(v.Seen)
 	}
 	return v
 }
 
-// Queues are those of which something is remembered.
+// Queues returns the queues that the throttle remembers.
 func (t *Throttle) Queues() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -4,8 +4,8 @@ import "time"
 
 const windowSlots = 30
 
-// window counts the retries of the last while that failed again, by when they were
-// retried. Each slot is a part of it.
+// window counts the latest retries that failed again, in slots of the time when they were
+// retried.
 type window struct {
 	slot  time.Duration
 	slots [windowSlots]slot

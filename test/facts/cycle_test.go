@@ -95,7 +95,7 @@ func TestLoopsOfTheBrokerAloneJamUnderAtLeastOnce(t *testing.T) {
 	}
 }
 
-func TestAtLeastOnceKeepsWhatHasNoTarget(t *testing.T) {
+func TestAtLeastOnceKeepsMessagesWithoutATarget(t *testing.T) {
 	onEach(t, func(t *testing.T, v *brokertest.VHost) {
 		const inFlight = 32 // of a queue's one dead-letter worker
 		for name, unroutable := range map[string]int{"goes on": inFlight - 1, "stands": inFlight} {
@@ -121,7 +121,7 @@ func TestAtLeastOnceKeepsWhatHasNoTarget(t *testing.T) {
 	})
 }
 
-func TestAtMostOnceLosesWhatHasNoTarget(t *testing.T) {
+func TestAtMostOnceLosesMessagesWithoutATarget(t *testing.T) {
 	onEach(t, func(t *testing.T, v *brokertest.VHost) {
 		for name, args := range map[string]amqp.Table{
 			"classic":                     {},
@@ -139,7 +139,7 @@ func TestAtMostOnceLosesWhatHasNoTarget(t *testing.T) {
 
 // What stands still in a queue is deleted when the queue becomes at-most-once: it does not
 // come when its target is there.
-func TestAtMostOnceDeletesWhatStandsStill(t *testing.T) {
+func TestAtMostOnceDeletesMessagesOfAnUnavailableTarget(t *testing.T) {
 	onEach(t, func(t *testing.T, v *brokertest.VHost) {
 		ids := []string{"a", "b", "c"}
 		strategy := func(name string) {

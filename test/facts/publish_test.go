@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
-func TestCCStaysAndIsReadAgainOnReturnSince313(t *testing.T) {
+func TestCCStaysAndIsReadAgainOnARepublishSince313(t *testing.T) {
 	onEach(t, func(t *testing.T, v *brokertest.VHost) {
 		deadLetters(v, "work", "dead", nil)
 		v.Queue("copy", nil)

@@ -85,7 +85,7 @@ func random(t *testing.T) *rand.Rand {
 
 // Two services from start to end share the work, and double nothing; also when they
 // are stopped and started in turn, as in an update.
-func TestTwoReplicasReturnEachMessageOnce(t *testing.T) {
+func TestTwoReplicasRetryEachMessageOnce(t *testing.T) {
 	t.Parallel()
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
 		l, all := newRedisLedger(t, v), replicas(t, v, redisnode.New(t, o).URL(), synced, longLease)
@@ -126,7 +126,7 @@ func TestKillingAReplicaLosesNothing(t *testing.T) {
 
 // A service that stands still for longer than its lease goes on with what others have
 // done meanwhile: what it had published and not settled may come twice.
-func TestAReplicaThatStandsStillLosesNothing(t *testing.T) {
+func TestAFrozenReplicaLosesNothing(t *testing.T) {
 	t.Parallel()
 	const stops = 2
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
@@ -182,7 +182,7 @@ func TestKillingRedisLosesNothing(t *testing.T) {
 // A Redis that is away is reported once by each part that needs it, however long it is
 // away, and so is that it is back; what was due meanwhile begins to return then within
 // about a second.
-func TestARedisThatIsAwayIsToldOfOnce(t *testing.T) {
+func TestAMissingRedisIsReportedOnce(t *testing.T) {
 	const away = 10 * time.Second
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
 		server := redisnode.New(t, o)
@@ -255,7 +255,7 @@ func between(text, before, after string) string {
 }
 
 // A Redis that stands still answers nothing, and keeps its connections.
-func TestARedisThatStandsStillLosesNothing(t *testing.T) {
+func TestAFrozenRedisLosesNothing(t *testing.T) {
 	t.Parallel()
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
 		server := redisnode.New(t, o)

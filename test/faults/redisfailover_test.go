@@ -85,7 +85,7 @@ func killWithoutReplicas(t *testing.T, l *ledger, all []*process, primary *redis
 
 // Replicas that stand still make nothing safe: the intake stops, and offers again what
 // the primary has already taken. When they go on nothing has come twice.
-func TestReplicasOfRedisThatStandStillDoubleNothing(t *testing.T) {
+func TestFrozenReplicasOfRedisDuplicateNothing(t *testing.T) {
 	t.Parallel()
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
 		sentinel := redisnode.NewSentinel(t, o)

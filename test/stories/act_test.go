@@ -92,7 +92,7 @@ const oneAttempt = `policies: [{name: p, queues: ["*"], attempts: 1}]`
 
 // A person sends parked messages back: the first few, then the rest, to a queue
 // whose consumer works again; edits one, and copies another elsewhere.
-func TestAPersonSendsParkedMessagesBack(t *testing.T) {
+func TestAPersonReplaysParkedMessages(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		ctx := context.Background()
 		deadLettered(v, "orders", "quorum")
@@ -151,7 +151,7 @@ func TestAPersonSendsParkedMessagesBack(t *testing.T) {
 }
 
 // The first few come back: the rest stays parked.
-func TestTheRestStaysParkedWhenTheFirstComeBack(t *testing.T) {
+func TestACanaryReplaysTheFirstMessagesAlone(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		ctx := context.Background()
 		deadLettered(v, "orders", "quorum")

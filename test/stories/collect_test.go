@@ -131,7 +131,7 @@ func TestAQueueThatIsGoneLosesNothingThatWaitsInRabbitMQ(t *testing.T) {
 
 // What waited in RabbitMQ and then found no binding to its queue, as RabbitMQ parks it
 // just after it has started, comes back by itself.
-func TestWhatLacksABindingComesBackByItself(t *testing.T) {
+func TestAMissingBindingIsDeclaredAgain(t *testing.T) {
 	const n = 300
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		s := start(t, v, `policies: [{name: p, queues: ["*"], attempts: 9, backoff: {fixed: 500ms}, wait: {levels: [500ms]}}]`).ready(t)

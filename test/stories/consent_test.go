@@ -65,7 +65,7 @@ func TestAReportIsRetriedWhereTheQueueDeadLettersToRedrive(t *testing.T) {
 
 // While the management API cannot be asked a report waits, its attempt intact; it is shown
 // everywhere, with the remedy, and goes on by itself.
-func TestAReportWaitsWhileNobodyCanBeAskedForConsent(t *testing.T) {
+func TestAReportWaitsWhileConsentIsUnknown(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		c := configured(t, v, byPattern, t.TempDir())
 		asService := func() string {
@@ -129,7 +129,7 @@ func TestAReportWaitsWhileNobodyCanBeAskedForConsent(t *testing.T) {
 }
 
 // However many names reports invent, the management API is not asked for each.
-func TestInventedNamesCostNoQuestionEach(t *testing.T) {
+func TestInventedNamesAreNotLookedUpEach(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		const names = 200
 		api, err := url.Parse(v.Management)

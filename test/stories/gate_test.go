@@ -62,7 +62,7 @@ const expiring = `attempts: 9, backoff: {fixed: 100ms}, jitter: none, reasons: [
 // A queue returns as fast as its policy says, within 5 % over a minute and smoothly, in
 // due order. (Over an hour: TestTheRateHoldsInEachMinuteOfAnHour, by a clock that is
 // turned.)
-func TestReturnsKeepTheirRate(t *testing.T) {
+func TestRetriesKeepTheirRate(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		const rate, first = 50, 60
 		const n = first + 60*rate + 1
@@ -97,7 +97,7 @@ func TestReturnsKeepTheirRate(t *testing.T) {
 
 // A queue without consumers gets nothing back and says so, over a restart of the
 // service too, and goes on by itself when there is a consumer.
-func TestAQueueWithoutConsumersGetsNothingBack(t *testing.T) {
+func TestAQueueWithoutConsumersGetsNoRetries(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		const policies = `policies: [{name: p, queues: ["*"], ` + expiring + `}]`
 		s := start(t, v, policies).ready(t)

@@ -82,7 +82,7 @@ func TestNothingInAMessageChoosesAQueue(t *testing.T) {
 
 // A message that is copied by CC when first published is never copied again by a
 // return.
-func TestCCIsNotUsedAgainOnReturn(t *testing.T) {
+func TestARetryIsNotCopiedByItsCC(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		start(t, v, soon).ready(t)
 		deadLettered(v, "work", "quorum")
@@ -109,7 +109,7 @@ func (c unsignedConn) Write(b []byte) (int, error) {
 // No message stops the intake: each kind of poison is returned or parked, and
 // what comes after it comes back. Poison is dead-lettered by expiry, since no
 // consumer of these tests could read all of it.
-func TestPoisonIsTakenAndBlocksNothing(t *testing.T) {
+func TestPoisonMessagesAreParkedAndBlockNothing(t *testing.T) {
 	deep := func(levels int) amqp.Table {
 		d := amqp.Table{}
 		for range levels {

@@ -17,7 +17,7 @@ import (
 
 // Reports for thousands of names that somebody made up hold up no retry: RabbitMQ is
 // asked for them beside the scheduler. They share one budget of names, and all are kept.
-func TestReportsForInventedNamesHoldUpNoRetry(t *testing.T) {
+func TestReportsForInventedNamesDelayNoRetry(t *testing.T) {
 	const invented, named = 4000, 1000 + 250 // the budget of one user, and of names not known yet
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		s := run(t, servertest.Config(t, v, `policies: [{name: p, queues: ["*"], attempts: 3, backoff: {fixed: 1s}, jitter: none}]`)).ready(t)

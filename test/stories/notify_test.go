@@ -23,7 +23,7 @@ type told struct {
 
 // One parked message is one call; fifty that are parked while the webhook is down are
 // one as soon as it is up, and nothing waits for it.
-func TestParkedMessagesAreTold(t *testing.T) {
+func TestParkedMessagesSendNotifications(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		calls, failed := make(chan told, 100), make(chan struct{}, 100)
 		var down atomic.Bool

@@ -17,7 +17,7 @@ import (
 
 // What somebody deletes of Redrive's own is declared again within seconds, with its
 // bindings, and counted; what fails afterwards comes back.
-func TestWhatSomebodyDeletesIsDeclaredAgain(t *testing.T) {
+func TestDeletedExchangesAndQueuesAreDeclaredAgain(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		s := start(t, v, soon).ready(t)
 		deadLettered(v, "work", "quorum")
@@ -69,7 +69,7 @@ func metricsOf(t *testing.T, s *service) string {
 
 // A policy or operator policy for every queue can beat the intake's own delivery limit:
 // the one in force is judged.
-func TestASmallDeliveryLimitInForceIsTold(t *testing.T) {
+func TestASmallDeliveryLimitOfAPolicyIsAProblem(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		s := run(t, servertest.Config(t, v, soon)).ready(t)
 		told := func(limit string) func() bool {

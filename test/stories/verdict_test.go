@@ -87,7 +87,7 @@ func TestReasonsAreFilteredByPolicy(t *testing.T) {
 	})
 }
 
-func TestAfterTheLastAttempt(t *testing.T) {
+func TestAfterTheLastAttemptThePolicyDecides(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		s := start(t, v, `policies:
   - {name: a, queues: [discarded], attempts: 1, exhausted: discard}

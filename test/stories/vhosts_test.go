@@ -129,7 +129,7 @@ func twoVHosts(t *testing.T, first, second *brokertest.VHost, policies string) *
 
 // Two virtual hosts have the same queues, ids and bodies: each message comes back in its
 // own, and none in the other, whatever is done in that one.
-func TestTwoVirtualHostsNeverMeet(t *testing.T) {
+func TestTwoVirtualHostsAreIsolated(t *testing.T) {
 	t.Run("disk", func(t *testing.T) {
 		brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 			second := brokertest.NewVHost(t, v.Broker)
@@ -282,7 +282,7 @@ func metric(t *testing.T, url, name string) (v float64) {
 
 // A virtual host that is deleted is a problem of its own: the other goes on. When it is
 // made again it goes on there, with what waited meanwhile.
-func TestAVirtualHostIsDeletedAndMadeAgain(t *testing.T) {
+func TestAVirtualHostThatIsCreatedAgainIsServedAgain(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, first *brokertest.VHost) {
 		second := brokertest.NewVHost(t, first.Broker)
 		c := twoVHosts(t, first, second, threeAttempts)
@@ -352,7 +352,7 @@ func TestAVirtualHostIsDeletedAndMadeAgain(t *testing.T) {
 
 // What ends a service of one virtual host is reported for one of several, and tried again; the
 // others go on.
-func TestWhatIsWrongWithOneVirtualHostEndsNoOther(t *testing.T) {
+func TestAFailureOfOneVirtualHostStopsNoOther(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, first *brokertest.VHost) {
 		second := brokertest.NewVHost(t, first.Broker)
 		c := twoVHosts(t, first, second, threeAttempts)

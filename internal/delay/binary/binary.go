@@ -70,8 +70,8 @@ func (l *Ladder) Topology(queue string) delay.Topology {
 	return t.With(delay.Topology{Bindings: []delay.Binding{{From: l.out(), Key: strings.Repeat("*.", Bits) + destination(queue), ToQueue: wire.LaneQueue(queue)}}})
 }
 
-// Hold implements delay.Way.
-func (l *Ladder) Hold(queue string, wait time.Duration) (delay.Ticket, error) {
+// Ticket implements delay.Way.
+func (l *Ladder) Ticket(queue string, wait time.Duration) (delay.Ticket, error) {
 	if wait > l.Limits().Longest {
 		return delay.Ticket{}, fmt.Errorf("a delay of %s is longer than %s, the longest with a unit of %s", policy.FormatDuration(wait), policy.FormatDuration(l.Limits().Longest), l.unit)
 	}

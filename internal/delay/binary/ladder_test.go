@@ -57,7 +57,7 @@ func walk(t *rapid.T, topology delay.Topology, ticket delay.Ticket) (queue strin
 
 // Whatever the delay and the name of the queue: one way through the ladder, as
 // long as was asked and less than a unit more, over one queue for each bit.
-func TestTheLadder(t *testing.T) {
+func TestAMessageTakesTheLevelsOfItsDelay(t *testing.T) {
 	name := rapid.OneOf(rapid.StringMatching(`[ab0123.*#]{1,20}`), rapid.StringMatching(`(sha256\.)?[ab.]{190,255}`), rapid.Just("sha256.a"))
 	rapid.Check(t, func(t *rapid.T) {
 		unit := time.Duration(rapid.Int64Range(1, 1000).Draw(t, "unit")) * time.Millisecond
@@ -72,7 +72,7 @@ func TestTheLadder(t *testing.T) {
 		topology := l.Topology(queue).With(delay.Topology{Bindings: l.Topology(other).Bindings[len(l.Topology(other).Bindings)-1:]})
 		longest := int64(l.Limits().Longest)
 		wait := time.Duration(rapid.Int64Range(0, longest).Draw(t, "delay") >> rapid.IntRange(0, 40).Draw(t, "shift"))
-		ticket, err := l.Hold(queue, wait)
+		ticket, err := l.Ticket(queue, wait)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,10 +101,10 @@ func TestTheLongestDelay(t *testing.T) {
 	if longest < 8*365*24*time.Hour {
 		t.Errorf("the longest delay is %s", longest)
 	}
-	if ticket, err := l.Hold("q", longest); err != nil || ticket.Delay != longest {
+	if ticket, err := l.Ticket("q", longest); err != nil || ticket.Delay != longest {
 		t.Errorf("%v, %v", ticket.Delay, err)
 	}
-	if _, err := l.Hold("q", longest+1); err == nil {
+	if _, err := l.Ticket("q", longest+1); err == nil {
 		t.Error("a longer one was taken")
 	}
 }

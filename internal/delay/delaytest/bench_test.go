@@ -75,7 +75,7 @@ func (b *bench) fail(d amqp.Delivery, queue string, wait time.Duration) held {
 	b.t.Helper()
 	h := held{since: time.Now(), asked: wait}
 	var err error
-	if h.Ticket, err = b.way.Hold(queue, wait); err != nil {
+	if h.Ticket, err = b.way.Ticket(queue, wait); err != nil {
 		b.t.Fatal(err)
 	}
 	if h.Requeue {
@@ -96,8 +96,8 @@ func (b *bench) fail(d amqp.Delivery, queue string, wait time.Duration) held {
 
 // hold makes a message wait.
 func (b *bench) hold(ticket delay.Ticket, queue string, m wire.Message) error {
-	if ticket.First != nil {
-		if err := b.p.Declare(b.t.Context(), *ticket.First); err != nil {
+	if ticket.DeclareFirst != nil {
+		if err := b.p.Declare(b.t.Context(), *ticket.DeclareFirst); err != nil {
 			return err
 		}
 	}
@@ -108,9 +108,9 @@ func (b *bench) hold(ticket delay.Ticket, queue string, m wire.Message) error {
 // each was published; their bodies are the queue and a number.
 func (b *bench) holdMany(queue string, wait time.Duration, many int) map[string]time.Time {
 	b.t.Helper()
-	ticket, err := b.way.Hold(queue, wait)
-	if err == nil && ticket.First != nil {
-		err = b.p.Declare(b.t.Context(), *ticket.First)
+	ticket, err := b.way.Ticket(queue, wait)
+	if err == nil && ticket.DeclareFirst != nil {
+		err = b.p.Declare(b.t.Context(), *ticket.DeclareFirst)
 	}
 	if err != nil {
 		b.t.Fatal(err)
@@ -137,8 +137,8 @@ func (b *bench) send(ticket delay.Ticket, queue string, m wire.Message) error {
 }
 
 func outgoing(ticket delay.Ticket, queue string, m wire.Message) wire.Outgoing {
-	tr := headers.Trail{ID: uuid.NewString(), Attempt: 1, Queue: queue, FirstFailed: time.Now(), Reason: wire.ReasonReported, Error: "no reason but a test"}
-	return ticket.Outgoing(tr.ID, tr.Mark(m))
+	tr := headers.History{ID: uuid.NewString(), Attempt: 1, Queue: queue, FirstFailed: time.Now(), Reason: wire.ReasonReported, Error: "no reason but a test"}
+	return ticket.Outgoing(tr.ID, tr.ApplyTo(m))
 }
 
 // back waits for a message to come back, which must not be early.

@@ -44,16 +44,16 @@ func TestVerify(t *testing.T) {
 }
 
 // What exists with other settings is reported, one by one.
-func TestItExistsWithOtherSettings(t *testing.T) {
+func TestADelayQueueWithOtherArgumentsIsReported(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {
 		b.v.Queue("orders", b.queue)
 		topology := b.way.Topology("orders")
-		ticket, err := b.way.Hold("orders", b.delays[0])
+		ticket, err := b.way.Ticket("orders", b.delays[0])
 		if err != nil {
 			t.Fatal(err)
 		}
-		if ticket.First != nil {
-			topology = topology.With(*ticket.First)
+		if ticket.DeclareFirst != nil {
+			topology = topology.With(*ticket.DeclareFirst)
 		}
 		ch := b.v.Channel()
 		differs := func(what string) {
@@ -91,7 +91,7 @@ func TestItExistsWithOtherSettings(t *testing.T) {
 
 // Where the plugin is missing, that is what is said; and the publisher is as
 // good as before.
-func TestWithoutThePlugin(t *testing.T) {
+func TestAMissingPluginIsReported(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		p := publisher(t, v.URL())
 		v.Queue("orders", quorum)
@@ -116,7 +116,7 @@ func TestThePluginKnowsNoMandatory(t *testing.T) {
 		}
 		b := newBench(t, v, line{way: plugin.Way{}, queue: quorum})
 		c := b.work("orders")
-		ticket, err := b.way.Hold("orders", 300*ms)
+		ticket, err := b.way.Ticket("orders", 300*ms)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -138,10 +138,10 @@ func TestThePluginKnowsNoMandatory(t *testing.T) {
 }
 
 // The service retries what is reported to it, and without it nothing is lost.
-func TestReportedToTheService(t *testing.T) {
+func TestAReportWaitsInTheService(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		b := newBench(t, v, line{maker: "Service", way: report.Way{}})
-		ticket, err := b.way.Hold("orders", time.Second)
+		ticket, err := b.way.Ticket("orders", time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}

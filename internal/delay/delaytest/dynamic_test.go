@@ -39,12 +39,12 @@ func TestNoMessageIsOnlyInAQueueThatItsExpiryDeletes(t *testing.T) {
 		// Each has a queue of its own, or the others would renew it.
 		hold := func(i int, afterDeclare, beforeConfirm time.Duration) error {
 			for {
-				ticket, err := way.Hold("orders", time.Duration(20+i)*10*time.Millisecond)
+				ticket, err := way.Ticket("orders", time.Duration(20+i)*10*time.Millisecond)
 				if err != nil {
 					return err
 				}
 				began := time.Now()
-				if err := p.Declare(ctx, *ticket.First); err != nil {
+				if err := p.Declare(ctx, *ticket.DeclareFirst); err != nil {
 					return err
 				}
 				<-time.After(afterDeclare)
@@ -60,7 +60,7 @@ func TestNoMessageIsOnlyInAQueueThatItsExpiryDeletes(t *testing.T) {
 					refused.Add(1) // the queue was gone, or went before it had the message
 				case err != nil:
 					return err
-				case time.Since(began) > ticket.Within:
+				case time.Since(began) > ticket.ConfirmWithin:
 					confirmed.Add(1)
 					late.Add(1)
 				default:

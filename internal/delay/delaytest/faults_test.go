@@ -150,7 +150,7 @@ func comeBack(t *testing.T, v *brokertest.VHost, all []*bench, waiting map[strin
 
 // A work queue that is full and refuses: the message stays where it waits, and
 // comes when there is room.
-func TestTheWorkQueueIsFull(t *testing.T) {
+func TestAFullWorkQueueLosesNothing(t *testing.T) {
 	t.Parallel()
 	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, _ *rabbitnode.Node) {
 		var all []*bench
@@ -168,7 +168,7 @@ func TestTheWorkQueueIsFull(t *testing.T) {
 			v.Publish("", b.maker, amqp.Publishing{Body: []byte("full")})
 			h := held{since: time.Now(), asked: wait}
 			var err error
-			if h.Ticket, err = b.way.Hold(b.maker, h.asked); err == nil {
+			if h.Ticket, err = b.way.Ticket(b.maker, h.asked); err == nil {
 				err = b.hold(h.Ticket, b.maker, wire.Message{Body: []byte("waiting")})
 			}
 			if err != nil {

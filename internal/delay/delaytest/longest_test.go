@@ -15,14 +15,14 @@ func TestTheLongestDelay(t *testing.T) {
 			return // it takes no delay; see its arguments
 		}
 		b.work("orders").Channel.Close()
-		ticket, err := b.way.Hold("orders", longest)
+		ticket, err := b.way.Ticket("orders", longest)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := b.hold(ticket, "orders", wire.Message{}); err != nil {
 			t.Errorf("a delay of %s: %v", longest, err)
 		}
-		if _, err := b.way.Hold("orders", longest+1); err == nil {
+		if _, err := b.way.Ticket("orders", longest+1); err == nil {
 			t.Errorf("a delay longer than %s was taken", longest)
 		}
 	})
@@ -40,7 +40,7 @@ func TestDynamicMakesAQueuePerDelay(t *testing.T) {
 		b.declare("orders")
 		names := map[string]bool{}
 		for wait := 600_000 * ms; wait < 660_000*ms; wait += 600 * ms {
-			ticket, err := d.Hold("orders", wait)
+			ticket, err := d.Ticket("orders", wait)
 			if err == nil {
 				err = b.hold(ticket, "orders", wire.Message{})
 			}

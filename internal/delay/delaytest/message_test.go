@@ -25,7 +25,7 @@ func everyHeader() amqp.Table {
 
 // A message comes back as it was published, and so it does after a second time.
 // What a publisher forged takes it nowhere else.
-func TestAMessageIsKept(t *testing.T) {
+func TestAMessageComesBackWithItsProperties(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {
 		if b.maker == "Native" {
 			return // the message never leaves its queue

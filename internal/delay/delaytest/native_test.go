@@ -23,7 +23,7 @@ func TestNativeGrowsLinearly(t *testing.T) {
 		v.Publish("", "orders", amqp.Publishing{Body: []byte("a")})
 		d := c.Next()
 		waits := []time.Duration{step, 2 * step, longest, longest}
-		if err := b.way.Limits().Suits(v.Version); err != nil {
+		if err := b.way.Limits().CheckVersion(v.Version); err != nil {
 			began := time.Now()
 			b.fail(d, "orders", step)
 			c.Take("a")

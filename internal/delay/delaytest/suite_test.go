@@ -14,7 +14,7 @@ import (
 
 // Each delay, through queues whose names mean something to exchanges, or are as
 // long as they can be: back to its own queue alone, and not early.
-func TestItComesBackToItsOwnQueue(t *testing.T) {
+func TestAMessageComesBackToItsOwnQueueOnly(t *testing.T) {
 	names := []string{"orders", "orders.created", "orders.*", "#", "sha256.orders", "ordres.é", "a..b.", strings.Repeat("long.", 51), strings.Repeat("x", 254)}
 	each(t, func(t *testing.T, b *bench) {
 		consumers := map[string]*brokertest.Consumer{}
@@ -60,7 +60,7 @@ func (b *bench) parked(want int) {
 
 // Messages that were made to wait long do not hold up those with a short delay,
 // unless the way says that they do.
-func TestDelaysAtOnce(t *testing.T) {
+func TestManyDelaysRunAtOnce(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {
 		if len(b.delays) == 1 {
 			return // one delay only: nothing can stand behind a longer one
@@ -84,7 +84,7 @@ func (b *bench) shortBehindLong(c, other *brokertest.Consumer, tries int) bool {
 		}
 	}
 	sent := b.holdMany("other", short, 1)["other 0"]
-	ticket, err := b.way.Hold("orders", short)
+	ticket, err := b.way.Ticket("orders", short)
 	if err == nil {
 		err = b.hold(ticket, "orders", wire.Message{Body: []byte("short")})
 	}
@@ -124,7 +124,7 @@ func (b *bench) shortBehindLong(c, other *brokertest.Consumer, tries int) bool {
 
 // A queue that is gone when its messages come due: they are parked, and each
 // only once.
-func TestTheWorkQueueIsDeleted(t *testing.T) {
+func TestMessagesOfADeletedQueueAreParked(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {
 		if b.maker == "Native" {
 			return // what waits is in the work queue itself, and goes with it
@@ -135,7 +135,7 @@ func TestTheWorkQueueIsDeleted(t *testing.T) {
 		b.v.DeleteQueue("orders")
 		h := held{since: time.Now(), asked: b.delays[len(b.delays)-1]}
 		var err error
-		if h.Ticket, err = b.way.Hold("orders", h.asked); err == nil {
+		if h.Ticket, err = b.way.Ticket("orders", h.asked); err == nil {
 			err = b.hold(h.Ticket, "orders", wire.Message{RoutingKey: "first", Body: []byte("a"), MessageID: "m"})
 		}
 		if err != nil {
@@ -158,7 +158,7 @@ func TestTheWorkQueueIsDeleted(t *testing.T) {
 
 // At-least-once dead-lettering stands still over 32 messages that cannot be
 // routed. Those of a vanished queue never come to that.
-func TestAVanishedQueueJamsNobody(t *testing.T) {
+func TestADeletedQueueBlocksNoOther(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {
 		if !b.keeps {
 			return
@@ -169,7 +169,7 @@ func TestAVanishedQueueJamsNobody(t *testing.T) {
 		c := b.work("orders")
 		b.v.Publish("", "orders", amqp.Publishing{Body: []byte("o")})
 		for range many {
-			ticket, err := b.way.Hold("vanishing", b.delays[0])
+			ticket, err := b.way.Ticket("vanishing", b.delays[0])
 			if err == nil {
 				err = b.hold(ticket, "vanishing", wire.Message{Body: []byte("v")})
 			}

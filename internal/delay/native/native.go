@@ -35,7 +35,7 @@ func Arguments(min, max time.Duration) amqp.Table {
 // Topology implements delay.Way.
 func (Way) Topology(string) delay.Topology { return delay.Parked() }
 
-// Hold implements delay.Way.
-func (Way) Hold(_ string, wait time.Duration) (delay.Ticket, error) {
+// Ticket implements delay.Way.
+func (Way) Ticket(_ string, wait time.Duration) (delay.Ticket, error) {
 	return delay.Ticket{Requeue: true, Delay: wait}, nil
 }

@@ -43,8 +43,8 @@ func (Way) Topology(queue string) delay.Topology {
 	})
 }
 
-// Hold implements delay.Way.
-func (Way) Hold(queue string, wait time.Duration) (delay.Ticket, error) {
+// Ticket implements delay.Way.
+func (Way) Ticket(queue string, wait time.Duration) (delay.Ticket, error) {
 	if wait > longest {
 		return delay.Ticket{}, fmt.Errorf("a delay of %s is longer than %s, the plugin's longest", policy.FormatDuration(wait), policy.FormatDuration(longest))
 	}

@@ -24,7 +24,7 @@ func (Way) Limits() delay.Limits {
 // started once, nothing takes what is reported.
 func (Way) Topology(string) delay.Topology { return delay.Parked() }
 
-// Hold implements delay.Way.
-func (Way) Hold(queue string, wait time.Duration) (delay.Ticket, error) {
+// Ticket implements delay.Way.
+func (Way) Ticket(queue string, wait time.Duration) (delay.Ticket, error) {
 	return delay.Ticket{Exchange: wire.ExchangeFailures, RoutingKey: queue, Delay: wait}, nil
 }

@@ -55,8 +55,8 @@ func (d *Dynamic) Limits() delay.Limits {
 // Topology implements delay.Way.
 func (d *Dynamic) Topology(queue string) delay.Topology { return delay.Due(queue) }
 
-// Hold implements delay.Way.
-func (d *Dynamic) Hold(queue string, wait time.Duration) (delay.Ticket, error) {
+// Ticket implements delay.Way.
+func (d *Dynamic) Ticket(queue string, wait time.Duration) (delay.Ticket, error) {
 	if wait > longestDynamic {
 		return delay.Ticket{}, fmt.Errorf("a delay of %s is longer than %s, the longest of dynamic queues", policy.FormatDuration(wait), policy.FormatDuration(longestDynamic))
 	}
@@ -64,7 +64,7 @@ func (d *Dynamic) Hold(queue string, wait time.Duration) (delay.Ticket, error) {
 	name := Classic.name("dynamic." + label(wait))
 	first := Classic.delayQueue(name, wait, amqp.Table{"x-expires": (wait + d.spare(wait)).Milliseconds()})
 	first.Exchanges[0].AutoDelete = true
-	return delay.Ticket{Exchange: name, RoutingKey: queue, Delay: wait, First: &first, Within: d.spare(wait) / 2}, nil
+	return delay.Ticket{Exchange: name, RoutingKey: queue, Delay: wait, DeclareFirst: &first, ConfirmWithin: d.spare(wait) / 2}, nil
 }
 
 // round goes up to two significant digits, or jitter would make a queue a

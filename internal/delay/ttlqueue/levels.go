@@ -72,8 +72,8 @@ func (l *Levels) Topology(queue string) delay.Topology {
 	return t
 }
 
-// Hold implements delay.Way.
-func (l *Levels) Hold(queue string, wait time.Duration) (delay.Ticket, error) {
+// Ticket implements delay.Way.
+func (l *Levels) Ticket(queue string, wait time.Duration) (delay.Ticket, error) {
 	i, _ := slices.BinarySearch(l.levels, wait)
 	if i == len(l.levels) {
 		return delay.Ticket{}, fmt.Errorf("a delay of %s is longer than the longest level, %s", policy.FormatDuration(wait), policy.FormatDuration(l.levels[i-1]))

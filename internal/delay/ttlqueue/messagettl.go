@@ -29,7 +29,7 @@ func NewMessageTTL(kind Type, mixed bool) *MessageTTL { return &MessageTTL{kind,
 
 // Limits implements delay.Way.
 func (m *MessageTTL) Limits() delay.Limits {
-	return delay.Limits{Name: "message-ttl", Longest: longest, Step: time.Millisecond, Blocks: true, Mixed: m.mixed, Drops: m.kind == Classic, Rekeys: true, Survives: m.kind.survives(),
+	return delay.Limits{Name: "message-ttl", Longest: longest, Step: time.Millisecond, Blocks: true, AcceptsBlocking: m.mixed, Drops: m.kind == Classic, Rekeys: true, Survives: m.kind.survives(),
 		Makes: "one queue and one exchange for each work queue"}
 }
 
@@ -55,8 +55,8 @@ func (m *MessageTTL) Topology(queue string) delay.Topology {
 	return delay.Due(queue).With(queueBehind(m.queue(queue), args))
 }
 
-// Hold implements delay.Way.
-func (m *MessageTTL) Hold(queue string, wait time.Duration) (delay.Ticket, error) {
+// Ticket implements delay.Way.
+func (m *MessageTTL) Ticket(queue string, wait time.Duration) (delay.Ticket, error) {
 	if wait > longest {
 		return delay.Ticket{}, fmt.Errorf("a delay of %s is longer than RabbitMQ's longest time to live, ten years", policy.FormatDuration(wait))
 	}

@@ -26,12 +26,12 @@ func TestDynamicRounding(t *testing.T) {
 		if d.round(r) != r {
 			t.Fatalf("%s becomes %s, and that %s", wait, r, d.round(r))
 		}
-		ticket, err := d.Hold("q", wait)
+		ticket, err := d.Ticket("q", wait)
 		if err != nil || ticket.Delay != r {
 			t.Fatalf("Hold says %s, %v", ticket.Delay, err)
 		}
-		if ttl, expires := ticket.First.Queues[0].Args["x-message-ttl"], ticket.First.Queues[0].Args["x-expires"].(int64); ttl != r.Milliseconds() ||
-			expires < (ticket.Within+r).Milliseconds() {
+		if ttl, expires := ticket.DeclareFirst.Queues[0].Args["x-message-ttl"], ticket.DeclareFirst.Queues[0].Args["x-expires"].(int64); ttl != r.Milliseconds() ||
+			expires < (ticket.ConfirmWithin+r).Milliseconds() {
 			t.Fatalf("the queue has TTL %v and expiry %v for %s", ttl, expires, r)
 		}
 	})
@@ -45,7 +45,7 @@ func TestDynamicMakesFewQueues(t *testing.T) {
 	}
 	names := map[string]bool{}
 	for wait := time.Duration(0); wait <= time.Hour; wait += 7 * time.Millisecond { // half a million
-		ticket, err := d.Hold("q", wait)
+		ticket, err := d.Ticket("q", wait)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -91,7 +91,7 @@ func TestLevelsRoundUp(t *testing.T) {
 				least = level
 			}
 		}
-		ticket, err := l.Hold("q", wait)
+		ticket, err := l.Ticket("q", wait)
 		if (err != nil) != (least < 0) || err == nil && ticket.Delay != least {
 			t.Fatalf("%s with levels %v: %s, %v", wait, levels, ticket.Delay, err)
 		}
@@ -103,12 +103,12 @@ func TestMessageTTLRoundsToMilliseconds(t *testing.T) {
 		wait time.Duration
 		want string
 	}{{0, "0"}, {1, "1"}, {time.Millisecond, "1"}, {time.Millisecond + 1, "2"}, {longest, "315360000000"}} {
-		ticket, err := NewMessageTTL(Quorum, false).Hold("q", tt.wait)
+		ticket, err := NewMessageTTL(Quorum, false).Ticket("q", tt.wait)
 		if err != nil || ticket.Expiration != tt.want || ticket.Delay < tt.wait {
 			t.Errorf("%d ns: %+v, %v", tt.wait, ticket, err)
 		}
 	}
-	if _, err := NewMessageTTL(Quorum, false).Hold("q", longest+1); err == nil {
+	if _, err := NewMessageTTL(Quorum, false).Ticket("q", longest+1); err == nil {
 		t.Error("longer than RabbitMQ takes, and no error")
 	}
 }

@@ -46,16 +46,16 @@ func (p Plan) Steps() (all []string) {
 
 // Apply carries it out by AMQP, as the service's user, who has the rights for it.
 func (p Plan) Apply(ctx context.Context, c *config.Config) error {
-	l, err := broker.NewLook(ctx, broker.Config{URL: c.Broker.URL, Credentials: c.Broker.Credentials, Name: "redrive doctor --fix"})
+	l, err := broker.NewProbe(ctx, broker.Config{URL: c.Broker.URL, Credentials: c.Broker.Credentials, Name: "redrive doctor --fix"})
 	if err != nil {
 		return err
 	}
 	defer l.Close()
 	for _, f := range p {
 		if f.topology {
-			err = l.Make()
+			err = l.DeclareAll()
 		} else {
-			err = l.BindReturn(f.queue)
+			err = l.BindRetryExchange(f.queue)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", f, err)

@@ -80,7 +80,7 @@ func (s *Scene) reach(ctx context.Context) {
 	if urls := addresses.Split(s.Config.Broker.URL); len(urls) > 1 {
 		for _, u := range urls {
 			all = append(all, func() error {
-				l, err := broker.NewLook(ctx, s.connection(u))
+				l, err := broker.NewProbe(ctx, s.connection(u))
 				if err != nil {
 					return err
 				}
@@ -116,7 +116,7 @@ func (s *Scene) connection(url string) broker.Config {
 
 // look asks by AMQP.
 func (s *Scene) look(ctx context.Context) {
-	l, err := broker.NewLook(ctx, s.connection(s.Config.Broker.URL))
+	l, err := broker.NewProbe(ctx, s.connection(s.Config.Broker.URL))
 	if err != nil {
 		s.Missing[AMQP] = err
 		return

@@ -32,7 +32,7 @@ func NewAlone(queue string, delay time.Duration, kind ttlqueue.Type) (*Alone, er
 	if err != nil {
 		return nil, err
 	}
-	t, err := levels.Hold(queue, delay)
+	t, err := levels.Ticket(queue, delay)
 	return &Alone{queue, t.Exchange + ".alone", delay, kind}, err
 }
 

@@ -23,7 +23,7 @@ const (
 
 // drain moves messages while the old queue still gets new ones, so that few are
 // left to be overtaken at the turn.
-func (m *Move) drain(ctx context.Context, c *broker.Carrier) error {
+func (m *Move) drain(ctx context.Context, c *broker.Mover) error {
 	least, since := -1, time.Now()
 	return m.carry(ctx, c, time.Second, func() bool {
 		ready, _, err := c.Depth(m.From)
@@ -38,12 +38,12 @@ func (m *Move) drain(ctx context.Context, c *broker.Carrier) error {
 }
 
 // carry moves messages until none comes for idle, or more says no.
-func (m *Move) carry(ctx context.Context, c *broker.Carrier, idle time.Duration, more func() bool) error {
+func (m *Move) carry(ctx context.Context, c *broker.Mover, idle time.Duration, more func() bool) error {
 	at := most
 	if m.rejects {
 		at = 1 // or one that was refused would be overtaken by the next
 	}
-	return c.Carry(ctx, m.From, wire.RetryExchange(m.To), at, idle, func(n int) bool {
+	return c.Move(ctx, m.From, wire.RetryExchange(m.To), at, idle, func(n int) bool {
 		m.carried += n
 		m.Carried(m.carried)
 		return more()
@@ -51,7 +51,7 @@ func (m *Move) carry(ctx context.Context, c *broker.Carrier, idle time.Duration,
 }
 
 // finish moves the rest, and deletes the old queue when it has been quiet.
-func (m *Move) finish(ctx context.Context, c *broker.Carrier, s *State) error {
+func (m *Move) finish(ctx context.Context, c *broker.Mover, s *State) error {
 	for {
 		if err := m.carry(ctx, c, m.Quiet, func() bool { return true }); err != nil {
 			return err

@@ -75,7 +75,7 @@ func (m *Move) Run(ctx context.Context) error {
 	began := time.Now()
 	for connected := false; ; {
 		before := m.carried
-		c, err := broker.NewCarrier(ctx, m.Broker, wire.MoveExchange(m.From))
+		c, err := broker.NewMover(ctx, m.Broker, wire.MoveExchange(m.From))
 		// The client takes a connection that is cut while it opens for a refusal.
 		opening := connected && err != nil
 		if err == nil {
@@ -107,7 +107,7 @@ func (m *Move) Run(ctx context.Context) error {
 }
 
 // steps are the same at every start; those that are done find nothing to do.
-func (m *Move) steps(ctx context.Context, c *broker.Carrier) error {
+func (m *Move) steps(ctx context.Context, c *broker.Mover) error {
 	s, err := m.Look(ctx)
 	if err != nil {
 		return err

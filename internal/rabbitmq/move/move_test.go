@@ -225,12 +225,12 @@ func TestMessagesOfManySizesAreMoved(t *testing.T) {
 func TestTwoDoNotMoveOneQueue(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		old(v, "classic")
-		c, err := broker.NewCarrier(t.Context(), broker.Config{URL: v.URL(), Name: "first"}, wire.MoveExchange("old"))
+		c, err := broker.NewMover(t.Context(), broker.Config{URL: v.URL(), Name: "first"}, wire.MoveExchange("old"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		if _, err := broker.NewCarrier(t.Context(), broker.Config{URL: v.URL(), Name: "second"}, wire.MoveExchange("old")); !errors.Is(err, broker.ErrLocked) {
+		if _, err := broker.NewMover(t.Context(), broker.Config{URL: v.URL(), Name: "second"}, wire.MoveExchange("old")); !errors.Is(err, broker.ErrLocked) {
 			t.Errorf("the second: %v", err)
 		}
 	})

@@ -17,7 +17,7 @@ import (
 
 // prepare makes the new queue, with its policy and its retry exchange. The policy
 // comes first, so that the queue is never without.
-func (m *Move) prepare(ctx context.Context, c *broker.Carrier, s *State) error {
+func (m *Move) prepare(ctx context.Context, c *broker.Mover, s *State) error {
 	if s.New == nil || s.New.Policy != s.Policy.Policy.Name {
 		if err := m.API.PutPolicy(ctx, *s.Policy.Policy); err != nil {
 			return err
@@ -76,7 +76,7 @@ func (m *Move) sameInForce(ctx context.Context, s *State) error {
 }
 
 // ready tells whether consumers are where they are to be.
-func (m *Move) ready(c *broker.Carrier, s *State) error {
+func (m *Move) ready(c *broker.Mover, s *State) error {
 	_, old, err := c.Depth(m.From)
 	if err != nil {
 		return err

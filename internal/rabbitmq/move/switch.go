@@ -24,7 +24,7 @@ import (
 // Of these only the turn changes where a message goes, and it is one step.
 
 // detour leads the old queue's bindings round by an exchange.
-func (m *Move) detour(ctx context.Context, c *broker.Carrier, s *State) error {
+func (m *Move) detour(ctx context.Context, c *broker.Mover, s *State) error {
 	if len(s.Bindings) == 0 {
 		return nil
 	}
@@ -65,7 +65,7 @@ func (m *Move) detour(ctx context.Context, c *broker.Carrier, s *State) error {
 }
 
 // turn is the one step that sends what is published to the new queue.
-func (m *Move) turn(_ context.Context, c *broker.Carrier, s *State) error {
+func (m *Move) turn(_ context.Context, c *broker.Mover, s *State) error {
 	if !s.Detour || !s.Fed {
 		return nil
 	}
@@ -78,7 +78,7 @@ func (m *Move) turn(_ context.Context, c *broker.Carrier, s *State) error {
 
 // rebind lets the bindings lead to the new queue directly, and clears the detour
 // away.
-func (m *Move) rebind(ctx context.Context, c *broker.Carrier, s *State) error {
+func (m *Move) rebind(ctx context.Context, c *broker.Mover, s *State) error {
 	if !s.Detour {
 		return nil
 	}

@@ -29,12 +29,12 @@ func TestTheServiceNeedsEach(t *testing.T) {
 		all := permissions.Service(brokertest.Works("orders"))
 		starts := func() error {
 			// A connection of its own: RabbitMQ remembers rights of a channel.
-			l, err := broker.NewLook(context.Background(), broker.Config{URL: v.URLAs(v.ServiceUser(), "s3cret"), Name: "test"})
+			l, err := broker.NewProbe(context.Background(), broker.Config{URL: v.URLAs(v.ServiceUser(), "s3cret"), Name: "test"})
 			if err != nil {
 				return err
 			}
 			defer l.Close()
-			return errors.Join(l.Make(), l.BindReturn("orders"))
+			return errors.Join(l.DeclareAll(), l.BindRetryExchange("orders"))
 		}
 		v.ServiceURL(brokertest.Works("orders"))
 		if err := starts(); err != nil {
@@ -64,12 +64,12 @@ func TestTheServiceNeedsEach(t *testing.T) {
 // made declares what the service does.
 func made(t *testing.T, v *brokertest.VHost) {
 	t.Helper()
-	l, err := broker.NewLook(context.Background(), broker.Config{URL: v.URL(), Name: "test"})
+	l, err := broker.NewProbe(context.Background(), broker.Config{URL: v.URL(), Name: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if err := l.Make(); err != nil {
+	if err := l.DeclareAll(); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -13,22 +13,22 @@ import (
 // one that was forgotten is enrolled again.
 func TestEnrolledQueuesAreNotRememberedForEver(t *testing.T) {
 	broker := &binding{}
-	e := newEnrolled(broker, func() policy.Set {
+	e := newEnrollment(broker, func() policy.Set {
 		return policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}
 	})
-	t.Cleanup(e.asker.close)
-	const n = 3*mostEnrolled + 5
+	t.Cleanup(e.lookup.close)
+	const n = 3*maxEnrolled + 5
 	for i := range n {
 		name := fmt.Sprintf("reply.%d", i)
 		e.markProven(name)
 		if f := e.route(t.Context(), name, true, time.Time{}); f.Park != "" || f.Err != nil {
 			t.Fatal(f)
 		}
-		if yes, known := e.is(name); !yes || !known {
+		if yes, known := e.isEnrolled(name); !yes || !known {
 			t.Fatalf("%s is enrolled: %v, known: %v", name, yes, known)
 		}
 	}
-	if len(e.bound) > mostEnrolled || len(e.proven) > mostEnrolled {
+	if len(e.bound) > maxEnrolled || len(e.proven) > maxEnrolled {
 		t.Errorf("%d are remembered as bound and %d as proven", len(e.bound), len(e.proven))
 	}
 	if f := e.route(t.Context(), "reply.0", true, time.Time{}); f.Park != "" || f.Err != nil || broker.bound != n+1 {
@@ -39,6 +39,6 @@ func TestEnrolledQueuesAreNotRememberedForEver(t *testing.T) {
 // binding is a broker that counts what is bound.
 type binding struct{ bound int }
 
-func (b *binding) BindReturn(context.Context, string) error { b.bound++; return nil }
+func (b *binding) BindRetryExchange(context.Context, string) error { b.bound++; return nil }
 
-func (b *binding) ReturnExists(context.Context, string) (bool, error) { return false, nil }
+func (b *binding) RetryExchangeExists(context.Context, string) (bool, error) { return false, nil }

@@ -28,7 +28,7 @@ type slowBroker struct {
 	at, top int // questions at once
 }
 
-func (b *slowBroker) ReturnExists(ctx context.Context, queue string) (bool, error) {
+func (b *slowBroker) RetryExchangeExists(ctx context.Context, queue string) (bool, error) {
 	b.mu.Lock()
 	b.asked[queue]++
 	b.at++
@@ -55,7 +55,7 @@ func claim(queue string, proven bool) []store.Claim {
 
 // The goroutine that retries never waits for RabbitMQ's word on a name that only a report
 // gave. Many are asked at once, each once, and "not there" is remembered.
-func TestNamesThatOnlyReportsGaveAreAskedBesideTheLoop(t *testing.T) {
+func TestNamesThatOnlyReportsGaveAreLookedUpBesideTheScheduler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{takes: time.Second, there: map[string]bool{"enrolled": true}, asked: map[string]int{}}
 		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
@@ -67,7 +67,7 @@ func TestNamesThatOnlyReportsGaveAreAskedBesideTheLoop(t *testing.T) {
 		}
 		for range 3 {
 			for i := range 100 {
-				if f := send(fmt.Sprint("invented.", i), false); !errors.Is(f.Err, retry.ErrAsked) {
+				if f := send(fmt.Sprint("invented.", i), false); !errors.Is(f.Err, retry.ErrLookupPending) {
 					t.Fatalf("before RabbitMQ's answer: %+v", f)
 				}
 			}
@@ -101,7 +101,7 @@ func TestNamesThatOnlyReportsGaveAreAskedBesideTheLoop(t *testing.T) {
 		}
 		// It was enrolled since: what is replayed now must find that out.
 		b.there["invented.1"] = true
-		if f := send("invented.1", false); !errors.Is(f.Err, retry.ErrAsked) {
+		if f := send("invented.1", false); !errors.Is(f.Err, retry.ErrLookupPending) {
 			t.Errorf("with an answer of before: %+v", f)
 		}
 		time.Sleep(2 * time.Second)
@@ -113,7 +113,7 @@ func TestNamesThatOnlyReportsGaveAreAskedBesideTheLoop(t *testing.T) {
 	})
 }
 
-// Names that nothing vouches for share a budget; those that are enrolled, or that
+// ReportedNames that nothing vouches for share a budget; those that are enrolled, or that
 // something is kept for no longer, cost nothing.
 func TestInventedNamesShareABudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -122,11 +122,11 @@ func TestInventedNamesShareABudget(t *testing.T) {
 		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
 		defer g.Close()
 		f := retry.NewIntake(s, retry.Rules{Policies: anyQueue()}, nil, func(retry.Event) {})
-		f.UseReportedNames(retry.NewNames(s, g), g)
+		f.UseReportedNames(retry.NewReportedNames(s, g), g)
 		report := func(user, queue string) {
 			t.Helper()
 			d := wire.Delivery{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: queue, UserID: user}}
-			if err := f.Take(t.Context(), []wire.Delivery{d}); err != nil {
+			if err := f.Handle(t.Context(), []wire.Delivery{d}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -158,7 +158,7 @@ func TestInventedNamesShareABudget(t *testing.T) {
 		if n, _ := names(); n != 5000 {
 			t.Errorf("%d names in all, want 4000 and 1000 that are not known yet", n)
 		}
-		if err := f.Take(t.Context(), []wire.Delivery{deadLetter("proven", "x")}); err != nil {
+		if err := f.Handle(t.Context(), []wire.Delivery{deadLetter("proven", "x")}); err != nil {
 			t.Fatal(err)
 		}
 		report("mallory", "proven")
@@ -188,9 +188,9 @@ func TestInventedNamesShareABudget(t *testing.T) {
 	})
 }
 
-// Names that a client makes up cost RabbitMQ a bounded number of questions, and a queue
+// ReportedNames that a client makes up cost RabbitMQ a bounded number of questions, and a queue
 // that is asked for among them is soon answered.
-func TestQuestionsAboutInventedNamesAreBounded(t *testing.T) {
+func TestLookupsOfInventedNamesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{takes: 15 * time.Millisecond, there: map[string]bool{"honest": true}, asked: map[string]int{}}
 		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
@@ -215,16 +215,16 @@ func TestQuestionsAboutInventedNamesAreBounded(t *testing.T) {
 
 // A report whose name gets no place costs RabbitMQ no question, and one that has its place
 // costs one.
-func TestOnlyNamesThatGetAPlaceAreAskedFor(t *testing.T) {
+func TestOnlyNamesWithinTheBudgetAreLookedUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{there: map[string]bool{}, asked: map[string]int{}}
 		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
 		defer g.Close()
 		f := retry.NewIntake(memstore.New(), retry.Rules{Policies: anyQueue()}, nil, func(retry.Event) {})
-		f.UseReportedNames(retry.NewNames(memstore.New(), g), g)
+		f.UseReportedNames(retry.NewReportedNames(memstore.New(), g), g)
 		for i := range 5000 {
 			d := wire.Delivery{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: fmt.Sprint("invented.", i), UserID: "mallory"}}
-			must(t, f.Take(t.Context(), []wire.Delivery{d}))
+			must(t, f.Handle(t.Context(), []wire.Delivery{d}))
 			synctest.Wait()
 		}
 		if n := len(b.asked); n < 1000 || n > 1300 {
@@ -235,7 +235,7 @@ func TestOnlyNamesThatGetAPlaceAreAskedFor(t *testing.T) {
 
 // While the budget is full, a report for a queue that is enrolled, which is not known yet,
 // is kept under its name; what is known not to be enrolled is refused.
-func TestAnHonestReportIsKeptWhileTheBudgetIsFull(t *testing.T) {
+func TestAReportForAnEnrolledQueueIsKeptWhileTheBudgetIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{takes: 10 * time.Millisecond, there: map[string]bool{"honest": true}, asked: map[string]int{}}
 		s, c := memstore.New(), &consent{}
@@ -243,10 +243,10 @@ func TestAnHonestReportIsKeptWhileTheBudgetIsFull(t *testing.T) {
 		defer g.Close()
 		g.UseConsent(c)
 		f := retry.NewIntake(s, retry.Rules{Policies: anyQueue()}, nil, func(retry.Event) {})
-		f.UseReportedNames(retry.NewNames(s, g), g)
+		f.UseReportedNames(retry.NewReportedNames(s, g), g)
 		refused := func(queue string) bool {
 			t.Helper()
-			must(t, f.Take(t.Context(), []wire.Delivery{{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: queue, UserID: "shop"}}}))
+			must(t, f.Handle(t.Context(), []wire.Delivery{{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: queue, UserID: "shop"}}}))
 			page, err := s.List(t.Context(), store.Filter{Queue: queue, Limit: 1})
 			must(t, err)
 			return len(page.Records) == 0

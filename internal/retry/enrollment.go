@@ -1,0 +1,164 @@
+package retry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// Enroller declares and finds the retry exchanges of queues.
+type Enroller interface {
+	// BindRetryExchange declares the retry exchange of an existing queue and binds the queue to
+	// it.
+	BindRetryExchange(ctx context.Context, queue string) error
+	// RetryExchangeExists tells whether the queue has a retry exchange.
+	RetryExchangeExists(ctx context.Context, queue string) (bool, error)
+}
+
+// enrollment decides which queues messages may be retried to, whichever way they wait: those
+// with a retry exchange. Only what RabbitMQ itself proves, or a policy that names the queue
+// exactly, declares one.
+type enrollment struct {
+	broker   Enroller
+	policies func() policy.Set
+	consent  Consent // nil: RabbitMQ is not asked
+
+	lookup *exchangeLookup
+
+	mu     sync.Mutex
+	bound  map[string]bool // queues whose retry exchange was seen in place by this process
+	proven map[string]bool // queues that RabbitMQ has dead-lettered from
+}
+
+// maxEnrolled bounds how many queues each map remembers: queues with generated names may come
+// and go for years. RabbitMQ is asked again about a forgotten one.
+const maxEnrolled = 10_000
+
+// rememberQueue adds a queue to one of the maps. The caller holds mu.
+func rememberQueue(queues map[string]bool, queue string) {
+	if !queues[queue] && len(queues) >= maxEnrolled {
+		clear(queues)
+	}
+	queues[queue] = true
+}
+
+func newEnrollment(b Enroller, policies func() policy.Set) *enrollment {
+	return &enrollment{broker: b, policies: policies, lookup: newExchangeLookup(b.RetryExchangeExists), bound: map[string]bool{}, proven: map[string]bool{}}
+}
+
+// isEnrolled tells from memory whether messages can be retried to a queue. Where that is not
+// known, it is looked up in RabbitMQ.
+func (e *enrollment) isEnrolled(queue string) (yes, known bool) {
+	if yes, known, _ = e.knownWithoutLookup(queue); known {
+		return yes, true
+	}
+	yes, _, err := e.lookup.exists(queue, time.Now().Add(-maxAskAgain))
+	return yes, err == nil
+}
+
+// remembers is isEnrolled without a lookup. "Not enrolled" is known only where neither a retry
+// exchange nor the owner's consent existed a short time ago.
+func (e *enrollment) remembers(queue string) (yes, known bool) {
+	yes, known, consent := e.knownWithoutLookup(queue)
+	if known {
+		return yes, true
+	}
+	since := time.Now().Add(-maxAskAgain)
+	yes, known = e.lookup.remembers(queue, since)
+	return yes, yes || known && (e.consent == nil || consent.After(since))
+}
+
+// knownWithoutLookup answers from policies, memory and consent; otherwise consent is as of when
+// the queue's owner had not consented.
+func (e *enrollment) knownWithoutLookup(queue string) (yes, known bool, consent time.Time) {
+	policies := e.policies()
+	if _, ok := policies.Match(queue); !ok || wire.OwnQueue(queue) {
+		return false, true, consent
+	}
+	e.mu.Lock()
+	yes = e.bound[queue] || e.proven[queue]
+	e.mu.Unlock()
+	if yes || policies.Exact(queue) {
+		return true, true, consent
+	}
+	if e.consent != nil {
+		yes, consent, _ = e.consent.Consented(queue)
+	}
+	return yes, yes, consent
+}
+
+// markProven remembers that RabbitMQ has dead-lettered from a queue.
+func (e *enrollment) markProven(queue string) {
+	e.mu.Lock()
+	rememberQueue(e.proven, queue)
+	e.mu.Unlock()
+}
+
+// route makes sure that messages can be retried to the queue, and remembers that. The zero
+// Result means that they can. due is that of the newest message: for a queue that only a report
+// names, an older answer is not enough.
+func (e *enrollment) route(ctx context.Context, queue string, proven bool, due time.Time) Result {
+	policies := e.policies()
+	if _, ok := policies.Match(queue); !ok || wire.OwnQueue(queue) {
+		return Result{Park: fmt.Sprintf("no policy allows the queue %q", queue)}
+	}
+	if !utf8.ValidString(queue) { // kept by an earlier version
+		return Result{Park: fmt.Sprintf("the name of the queue %q is not valid UTF-8, so RabbitMQ has no such queue", queue)}
+	}
+	e.mu.Lock()
+	bound := e.bound[queue]
+	e.mu.Unlock()
+	if bound {
+		return Result{}
+	}
+	if !proven && !policies.Exact(queue) {
+		// A client said that it failed there. That must not enrol a queue.
+		there, asOf, err := e.lookup.exists(queue, due)
+		if err != nil {
+			return Result{Err: err}
+		}
+		if !there {
+			if f := e.unproven(queue); f.Park != "" || f.Err != nil {
+				return f.since(asOf)
+			}
+		}
+	}
+	switch err := e.broker.BindRetryExchange(ctx, queue); {
+	case errors.Is(err, wire.ErrQueueGone):
+		e.mu.Lock()
+		delete(e.proven, queue)
+		e.mu.Unlock()
+		e.lookup.forget(queue)
+		return Result{Park: fmt.Sprintf("the queue %q does not exist any more", queue)}
+	case err != nil:
+		return Result{Err: fmt.Errorf("binding the retry exchange of queue %q: %w", queue, err)}
+	}
+	e.mu.Lock()
+	rememberQueue(e.bound, queue)
+	e.mu.Unlock()
+	e.lookup.forget(queue) // it would be remembered as there when it is gone
+	return Result{}
+}
+
+// since makes a result depend on an answer of that moment too.
+func (r Result) since(asOf time.Time) Result {
+	if r.Park != "" && (r.asOf.IsZero() || asOf.Before(r.asOf)) {
+		if r.asOf = asOf; r.later == nil {
+			r.later = ErrLookupPending
+		}
+	}
+	return r
+}
+
+func (e *enrollment) forget(queue string) {
+	e.mu.Lock()
+	delete(e.bound, queue)
+	e.mu.Unlock()
+	e.lookup.forget(queue)
+}
