@@ -6,8 +6,9 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/operations"
 )
 
 // mostEdit bounds an edit, in base64, and editedAtOnce how many are made.
@@ -28,14 +29,14 @@ func ptr[T any](v T) *T { return &v }
 
 func (a *API) act() {
 	handle(a, a.does(http.MethodPost, "/act", "act", "Replay, discard, restore or copy messages that are named"),
-		func(ctx context.Context, c auth.Caller, in *body[console.Act]) (console.Acted, error) {
+		func(ctx context.Context, c auth.Caller, in *body[actions.Act]) (actions.Acted, error) {
 			return a.Console.Act(ctx, c, in.Body)
 		})
 
 	edit := a.does(http.MethodPost, "/edit", "edit", "Replace a message by an edited one, or show the difference")
 	edit.MaxBodyBytes = mostEdit
 	edit.Middlewares = append(huma.Middlewares{role(auth.Editor), few(editedAtOnce)}, edit.Middlewares...)
-	handle(a, edit, func(ctx context.Context, c auth.Caller, in *body[console.EditRequest]) (console.Edited, error) {
+	handle(a, edit, func(ctx context.Context, c auth.Caller, in *body[actions.EditRequest]) (actions.Edited, error) {
 		return a.Console.Edit(ctx, c, in.Body)
 	})
 
@@ -76,35 +77,35 @@ func (a *API) operations() {
 	}
 	plan := tag(a.does(http.MethodPost, "/plans", "plan", "What an action on all that a query finds would do; the messages are frozen"))
 	plan.Metadata = map[string]any{"within": planWithin}
-	handle(a, plan, func(ctx context.Context, c auth.Caller, in *body[console.PlanRequest]) (console.Plan, error) {
+	handle(a, plan, func(ctx context.Context, c auth.Caller, in *body[operations.PlanRequest]) (operations.Plan, error) {
 		return a.Console.Plan(ctx, c, in.Body)
 	})
-	handle(a, get("/plans/{id}", "planned", "A plan that was made"), func(ctx context.Context, c auth.Caller, in *Named) (console.Plan, error) {
+	handle(a, get("/plans/{id}", "planned", "A plan that was made"), func(ctx context.Context, c auth.Caller, in *Named) (operations.Plan, error) {
 		return a.Console.GetPlan(ctx, c, in.ID)
 	})
 	handle(a, tag(a.does(http.MethodPost, "/plans/{id}/start", "start", "Make an operation of a plan, and begin")), func(ctx context.Context, c auth.Caller, in *struct {
 		Named
-		Body console.Start
-	}) (console.Operation, error) {
+		Body operations.Start
+	}) (operations.Operation, error) {
 		return a.Console.Start(ctx, c, in.ID, in.Body)
 	})
 	handle(a, get("/operations", "operations", "Operations, newest first"), func(ctx context.Context, c auth.Caller, _ *none) (Operations, error) {
 		o, err := a.Console.Operations(ctx, c)
 		return Operations{list(o)}, err
 	})
-	handle(a, get("/operations/{id}", "operation", "How far an operation is"), func(ctx context.Context, c auth.Caller, in *Named) (console.Operation, error) {
+	handle(a, get("/operations/{id}", "operation", "How far an operation is"), func(ctx context.Context, c auth.Caller, in *Named) (operations.Operation, error) {
 		return a.Console.Operation(ctx, c, in.ID)
 	})
 	handle(a, tag(a.does(http.MethodPost, "/operations/{id}/{order}", "order", "Pause, resume or cancel an operation")), func(ctx context.Context, c auth.Caller, in *struct {
 		Named
-		Order console.Order `path:"order" enum:"pause,resume,cancel"`
-	}) (console.Operation, error) {
+		Order operations.Order `path:"order" enum:"pause,resume,cancel"`
+	}) (operations.Operation, error) {
 		return a.Console.Order(ctx, c, in.ID, in.Order)
 	})
 	handle(a, get("/operations/{id}/outcomes", "outcomes", "What came of each message of an operation"), func(ctx context.Context, c auth.Caller, in *struct {
 		Named
 		Paged
-	}) (console.Outcomes, error) {
+	}) (operations.Outcomes, error) {
 		o, err := a.Console.Outcomes(ctx, c, in.ID, in.After, in.Limit)
 		o.Outcomes = list(o.Outcomes)
 		return o, err

@@ -12,8 +12,8 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
 )
 
 // mostImport bounds an import. It is streamed: the bound is for the disk.
@@ -125,7 +125,7 @@ func (a *API) transfer() {
 	})
 	handle(a, in, func(ctx context.Context, c auth.Caller, in *struct {
 		DryRun bool `query:"dry_run" doc:"Only check it."`
-	}) (console.Imported, error) {
+	}) (actions.Imported, error) {
 		done, err := a.Console.Import(ctx, c, ctx.Value(uploadKey{}).(io.Reader), in.DryRun)
 		if err != nil && done.Count > 0 && !in.DryRun {
 			err = fmt.Errorf("%w (the %d messages before it are kept)", err, done.Count)
@@ -135,7 +135,7 @@ func (a *API) transfer() {
 
 	snapshot := a.does(http.MethodPost, "/snapshot", "snapshot", "Write a copy of the store, as it is at one moment, to a folder on the service's machine")
 	snapshot.Tags, snapshot.Metadata = []string{"Transfer"}, map[string]any{"within": time.Duration(-1)}
-	handle(a, snapshot, func(ctx context.Context, c auth.Caller, in *body[Snapshot]) (console.SnapshotMade, error) {
+	handle(a, snapshot, func(ctx context.Context, c auth.Caller, in *body[Snapshot]) (actions.SnapshotMade, error) {
 		return a.Console.Snapshot(ctx, c, in.Body.Folder)
 	})
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/config"
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/notify"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/throttle"
@@ -73,7 +73,7 @@ func (s *vhost) conditions(ctx context.Context, t *notify.Settings) ([]notify.Co
 		}
 	}
 	err = s.store.Entries(ctx, store.PausePrefix, "", func(e store.Entry) (bool, error) {
-		var h console.QueuePause
+		var h inspect.QueuePause
 		if err := json.Unmarshal(e.Value, &h); err != nil {
 			return false, err
 		}
