@@ -32,6 +32,12 @@ import (
 
 // Console is what the page needs of packages inspect, actions and operations.
 type Console interface {
+	inspector
+	actor
+	runner
+}
+
+type inspector interface {
 	Overview(ctx context.Context, c auth.Caller) (inspect.Overview, error)
 	Search(ctx context.Context, c auth.Caller, query, after string, limit int) (inspect.Page, error)
 	Count(ctx context.Context, c auth.Caller, query string) (n int64, exact bool, err error)
@@ -42,7 +48,9 @@ type Console interface {
 	Ledger(ctx context.Context, c auth.Caller, recount bool, after string, limit int) (inspect.Ledger, error)
 	Policies(ctx context.Context, c auth.Caller) ([]inspect.PolicyInForce, error)
 	AuditLog(ctx context.Context, c auth.Caller, after string, limit int) ([]audit.Entry, string, error)
+}
 
+type actor interface {
 	Act(ctx context.Context, c auth.Caller, a actions.Act) (actions.Acted, error)
 	Edit(ctx context.Context, c auth.Caller, e actions.EditRequest) (actions.Edited, error)
 	Export(ctx context.Context, c auth.Caller, query string, w io.Writer) (int64, error)
@@ -50,6 +58,9 @@ type Console interface {
 	PauseQueue(ctx context.Context, c auth.Caller, queue, reason string) error
 	ResumeQueue(ctx context.Context, c auth.Caller, queue, reason string) error
 	NoteGroup(ctx context.Context, c auth.Caller, group, note string) error
+}
+
+type runner interface {
 	Plan(ctx context.Context, c auth.Caller, p operations.PlanRequest) (operations.Plan, error)
 	GetPlan(ctx context.Context, c auth.Caller, id string) (operations.Plan, error)
 	Start(ctx context.Context, c auth.Caller, plan string, s operations.Start) (operations.Operation, error)
