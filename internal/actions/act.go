@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/retry"
@@ -176,19 +174,13 @@ func (a *Actions) chosen(ctx context.Context, by auth.Caller, d RecordChange, ac
 // named is the message of an id or a key; why is what stands against it. One in a
 // queue that the caller may not see is not there.
 func (a *Actions) named(ctx context.Context, by auth.Caller, name string) (l store.Listed, why string, err error) {
-	var all []store.Listed
-	if id, parseErr := uuid.Parse(name); parseErr == nil && len(name) == 36 {
-		all, err = a.Store.Find(ctx, id)
-	} else if l, err = a.Store.Get(ctx, store.Key(name)); err == nil {
-		all = []store.Listed{l}
-	}
+	all, err := a.Inspect.Named(ctx, by, name)
 	if errors.Is(err, store.ErrUnreadable) {
 		return l, err.Error(), nil
 	}
-	if err != nil && !errors.Is(err, store.ErrNotFound) {
+	if err != nil {
 		return l, "", err
 	}
-	all = slices.DeleteFunc(all, func(l store.Listed) bool { return !by.Sees(l.Record.Queue) })
 	switch len(all) {
 	case 0:
 		return l, "there is no such message any more", nil

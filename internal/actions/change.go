@@ -123,7 +123,7 @@ func (d RecordChange) outcome(t Target, r *store.Record, now time.Time) (Outcome
 		return o, store.Edit{}
 	}
 	if t.State != 0 && r.State != t.State {
-		o.Why = fmt.Sprintf("it was %s when the plan was made, and is %s now", inspect.StateNames[t.State], inspect.StateNames[r.State])
+		o.Why = fmt.Sprintf("it was %s when the plan was made, and is %s now", inspect.StateName(t.State), inspect.StateName(r.State))
 		return o, store.Edit{}
 	}
 	e, made := d.do(r, now)

@@ -199,7 +199,7 @@ func (a *Actions) imported(by auth.Caller, line []byte) (*store.Record, error) {
 	if was := r.State; was == store.Parked && r.ParkedFor != "" {
 		r.Notes = append(r.Notes, "before it was imported it was parked: "+r.ParkedFor)
 	} else {
-		r.Notes = append(r.Notes, "before it was imported it was "+inspect.StateNames[was])
+		r.Notes = append(r.Notes, "before it was imported it was "+inspect.StateName(was))
 	}
 	if claims := claimed(m); len(claims) > 0 {
 		r.Notes = append(r.Notes, "the file says so, not RabbitMQ: "+strings.Join(claims, ", "))

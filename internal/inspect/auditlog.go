@@ -18,17 +18,14 @@ func (in *Inspector) AuditLog(ctx context.Context, by auth.Caller, after string,
 	if by.Queues != nil { // a line tells of any queue, in words that no program can take apart
 		return nil, "", fmt.Errorf("%w: the audit log is about all queues, and %s is limited to some", auth.ErrForbidden, by.Name)
 	}
-	if limit == 0 {
-		limit = 100
-	}
 	before := int64(math.MaxInt64)
 	if after != "" {
 		if before, err = strconv.ParseInt(after, 10, 64); err != nil || before < 1 {
 			return nil, "", fmt.Errorf("%w: %.60q is not the end of a page", ErrInvalid, after)
 		}
 	}
-	if limit < 1 || limit > 1000 {
-		return nil, "", fmt.Errorf("%w: limit is %d, and must be from 1 to 1,000", ErrInvalid, limit)
+	if limit, err = limitOf(limit); err != nil {
+		return nil, "", err
 	}
 	page = []audit.Entry{}
 	if in.Audit == nil {

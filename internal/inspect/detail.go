@@ -63,42 +63,43 @@ func (in *Inspector) one(ctx context.Context, by auth.Caller, name string) (l st
 	if err := by.May(auth.Viewer, ""); err != nil {
 		return l, nil, err
 	}
-	unknown := fmt.Errorf("%w: there is no message %.60q, or nothing is remembered of it", ErrNotFound, name)
-	id, err := uuid.Parse(name)
-	byID := err == nil && len(name) == 36
-	if !byID {
-		if l, err = in.Store.Get(ctx, store.Key(name)); errors.Is(err, store.ErrNotFound) || err == nil && !by.Sees(l.Record.Queue) {
-			return l, nil, unknown
-		}
-		if err != nil {
-			return l, nil, err
-		}
-		id = l.Record.ID
-	}
-	all, err := in.Store.Find(ctx, id)
-	if err != nil {
-		return l, nil, err
-	}
-	for _, o := range all {
-		switch {
-		case !by.Sees(o.Record.Queue) || o.Key == l.Key:
-		case byID && l.Record == nil:
-			l = o
-		default:
-			others = append(others, o)
-		}
-	}
-	if l.Record != nil {
-		return l, others, nil
-	}
-	switch last, err := in.lastOf(ctx, by, id); {
+	all, err := in.Named(ctx, by, name)
+	id, isID := idOf(name)
+	switch {
 	case err != nil:
 		return l, nil, err
-	case len(last) == 0:
-		return l, nil, unknown
-	default:
-		return last[0], nil, nil
+	case len(all) > 0 && isID:
+		return all[0], all[1:], nil
+	case len(all) > 0:
+		others, err = in.Named(ctx, by, all[0].Record.ID.String())
+		return all[0], slices.DeleteFunc(others, func(o store.Listed) bool { return o.Key == all[0].Key }), err
+	case isID:
+		if all, err = in.lastOf(ctx, by, id); err != nil {
+			return l, nil, err
+		}
 	}
+	if len(all) == 0 {
+		return l, nil, fmt.Errorf("%w: there is no message %.60q, or nothing is remembered of it", ErrNotFound, name)
+	}
+	return all[0], nil, nil
+}
+
+// Named are the messages that are kept of an id, or the one of a key, in queues that the
+// caller sees.
+func (in *Inspector) Named(ctx context.Context, by auth.Caller, name string) (all []store.Listed, err error) {
+	if id, isID := idOf(name); isID {
+		all, err = in.Store.Find(ctx, id)
+	} else if l, getErr := in.Store.Get(ctx, store.Key(name)); getErr == nil {
+		all = []store.Listed{l}
+	} else if !errors.Is(getErr, store.ErrNotFound) {
+		err = getErr
+	}
+	return slices.DeleteFunc(all, func(l store.Listed) bool { return !by.Sees(l.Record.Queue) }), err
+}
+
+func idOf(name string) (id uuid.UUID, is bool) {
+	id, err := uuid.Parse(name)
+	return id, err == nil && len(name) == 36
 }
 
 // timeline is each failure that is remembered, and what came of it.

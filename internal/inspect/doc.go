@@ -1,6 +1,6 @@
 // Package inspect is what a person sees: messages, groups of failures, queues, policies, the
 // ledger and the audit log, for the page, the HTTP API and the command line. Each method
-// checks its caller, and none changes a message. Read it in this order:
+// that has a caller checks what they may see, and none changes a message. Read it in this order:
 //
 //	inspector.go    what it needs
 //	message.go      messages as they are shown; csv.go: as rows of a table

@@ -105,7 +105,7 @@ type Rates interface {
 }
 
 // Inspector shows what a person may see. Its methods may be called at once from many
-// goroutines, and each checks its caller.
+// goroutines.
 type Inspector struct {
 	Config
 	queues   queueCache

@@ -19,8 +19,18 @@ const (
 	Discarded = "discarded" // restorable until a date
 )
 
-// StateNames are those words for the states that records have.
-var StateNames = map[store.State]string{store.Waiting: Waiting, store.Parked: Parked, store.Discarded: Discarded}
+// StateName is that word for a state that records have.
+func StateName(s store.State) string {
+	switch s {
+	case store.Waiting:
+		return Waiting
+	case store.Parked:
+		return Parked
+	case store.Discarded:
+		return Discarded
+	}
+	return ""
+}
 
 // Message is a message without headers and body.
 type Message struct {
@@ -102,7 +112,7 @@ type Page struct {
 // Shown is a record as a message.
 func (in *Inspector) Shown(l store.Listed) Message {
 	r := l.Record
-	m := Message{ID: r.ID.String(), Key: string(l.Key), Queue: r.Queue, State: StateNames[r.State], Attempt: r.Attempt, Reason: r.Reason, Error: r.Error,
+	m := Message{ID: r.ID.String(), Key: string(l.Key), Queue: r.Queue, State: StateName(r.State), Attempt: r.Attempt, Reason: r.Reason, Error: r.Error,
 		Group: in.Store.GroupOf(r).String(), Policy: r.Policy, FirstFailed: r.FirstFailed, Failed: r.FailedAt,
 		Exchange: r.Message.Exchange, RoutingKey: r.Message.RoutingKey, Type: r.Message.Type, ContentType: r.Message.ContentType,
 		Size: l.BodySize, Notes: r.Notes}

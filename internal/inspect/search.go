@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,11 +32,8 @@ func (in *Inspector) Search(ctx context.Context, by auth.Caller, text, after str
 	if err != nil {
 		return Page{}, err
 	}
-	if limit == 0 {
-		limit = 100
-	}
-	if limit < 1 || limit > 1000 {
-		return Page{}, fmt.Errorf("%w: limit is %d, and must be from 1 to 1,000", ErrInvalid, limit)
+	if limit, err = limitOf(limit); err != nil {
+		return Page{}, err
 	}
 	s := &search{Inspector: in, by: by, query: q, limit: limit, page: Page{Messages: []Message{}}}
 	if s.paused, err = Pauses(ctx, in.Store); err != nil {
@@ -52,6 +50,14 @@ func (in *Inspector) Search(ctx context.Context, by auth.Caller, text, after str
 		return Page{}, err
 	}
 	return s.page, nil
+}
+
+// limitOf is how many a page has at most; 0: 100.
+func limitOf(limit int) (int, error) {
+	if limit < 0 || limit > 1000 {
+		return 0, fmt.Errorf("%w: limit is %d, and must be from 1 to 1,000", ErrInvalid, limit)
+	}
+	return cmp.Or(limit, 100), nil
 }
 
 func (in *Inspector) parse(by auth.Caller, text string) (*query.Query, error) {
