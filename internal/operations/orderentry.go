@@ -92,7 +92,7 @@ func (r *Runner) give(ctx context.Context, by auth.Caller, did, on string, count
 	if err != nil {
 		return Operation{}, err
 	}
-	r.Told(ctx, []string{g.Operation})
+	r.Told(ctx, g.Operation)
 	return r.Operation(ctx, by, g.Operation)
 }
 

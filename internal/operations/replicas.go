@@ -20,29 +20,25 @@ func (r *Runner) take(leads bool) {
 
 // Reread forgets what is known of operations, since something about them may not have
 // been heard. The leader knows them best.
-func (r *Runner) Reread(context.Context) error {
+func (r *Runner) Reread() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.leads {
 		r.loaded = false
 	}
-	return nil
 }
 
-// Told is that another replica has changed operations: what is shown of them here is
-// read again. Of those that it does, the leader knows best itself.
-func (r *Runner) Told(ctx context.Context, ids []string) {
-	for _, id := range ids {
-		r.mu.Lock()
-		op, skip := r.all[id], !r.loaded || r.leads && r.all[id] != nil
-		r.mu.Unlock()
-		if skip {
-			continue
-		}
-		if err := r.refresh(ctx, id, op); err != nil {
-			_ = r.Reread(ctx) // whoever asks next finds out
-			return
-		}
+// Told is that another replica has changed an operation: what is shown of it here is read
+// again. Of those that it does, the leader knows best itself.
+func (r *Runner) Told(ctx context.Context, id string) {
+	r.mu.Lock()
+	op, skip := r.all[id], !r.loaded || r.leads && r.all[id] != nil
+	r.mu.Unlock()
+	if skip {
+		return
+	}
+	if err := r.refresh(ctx, id, op); err != nil {
+		r.Reread() // whoever asks next finds out
 	}
 }
 

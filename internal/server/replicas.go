@@ -138,7 +138,7 @@ func (f *replica) look(ctx context.Context) {
 	f.told = map[string]bool{}
 	f.mu.Unlock()
 	for id := range told {
-		f.operations.Told(ctx, []string{id})
+		f.operations.Told(ctx, id)
 	}
 	err := f.actions.Look(ctx, f.scheduler.SetPauses)
 	f.operations.Awake() // for orders
@@ -147,7 +147,7 @@ func (f *replica) look(ctx context.Context) {
 	}
 	if err == nil && time.Since(f.reread) >= rereadEvery {
 		f.reread = time.Now()
-		err = f.operations.Reread(ctx)
+		f.operations.Reread()
 	}
 	if err == nil && term != nil {
 		err = f.decide(term)
@@ -250,9 +250,10 @@ func (f *replica) hear(s cluster.Said) {
 }
 
 // missed looks up what may have been said unheard.
-func (f *replica) missed(ctx context.Context) error {
+func (f *replica) missed(context.Context) error {
 	f.LookSoon()
-	return f.operations.Reread(ctx)
+	f.operations.Reread()
+	return nil
 }
 
 // event tells the others of what they count too.
