@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
@@ -133,7 +133,7 @@ func (k *killedReplay) count(ctx context.Context, s *service, id string) error {
 	}
 	k.Missing = *replayed - len(times)
 	o, err := httpapi.Client{Addr: s.listen}.Operation(ctx, id)
-	if err == nil && (o.State != console.Finished || o.Done != int64(k.Done)) {
+	if err == nil && (o.State != operations.Finished || o.Done != int64(k.Done)) {
 		err = fmt.Errorf("the operation is %s with %d done, and its account has %d", o.State, o.Done, k.Done)
 	}
 	return err

@@ -10,8 +10,9 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
@@ -144,10 +145,10 @@ func parkedService(ctx context.Context, v vhost) (*service, error) {
 }
 
 // replayAll plans the replay of all and starts it.
-func (s *service) replayAll(ctx context.Context) (o console.Operation, planned time.Duration, began time.Time, err error) {
+func (s *service) replayAll(ctx context.Context) (o operations.Operation, planned time.Duration, began time.Time, err error) {
 	client := httpapi.Client{Addr: s.listen}
 	began = time.Now()
-	p, err := client.Plan(ctx, console.PlanRequest{Verb: console.Replay, Query: "queue:" + work + " state:parked", Reason: "measured"})
+	p, err := client.Plan(ctx, operations.PlanRequest{Verb: actions.Replay, Query: "queue:" + work + " state:parked", Reason: "measured"})
 	if err == nil && p.Count != int64(*replayed) {
 		err = fmt.Errorf("the plan is about %d messages, and should be about %d", p.Count, *replayed)
 	}
@@ -156,7 +157,7 @@ func (s *service) replayAll(ctx context.Context) (o console.Operation, planned t
 	}
 	planned = time.Since(began)
 	began = time.Now()
-	o, err = client.Start(ctx, p.ID, console.Start{ExpectCount: &p.Count})
+	o, err = client.Start(ctx, p.ID, operations.Start{ExpectCount: &p.Count})
 	return o, planned, began, err
 }
 
@@ -202,7 +203,7 @@ func (s *service) ended(ctx context.Context, id string) error {
 			return err
 		}
 		if o.Ended != nil {
-			if o.State != console.Finished {
+			if o.State != operations.Finished {
 				return fmt.Errorf("the operation is %s: %s", o.State, o.Why)
 			}
 			return s.untilWaiting(ctx, work, func(now int) bool { return now == 0 })

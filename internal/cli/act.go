@@ -9,13 +9,15 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
 )
 
 // action is an action with its flags.
 type action struct {
-	verb                console.Verb
+	verb                actions.Verb
 	query, queue, state string
 	at, to, reason      string
 	expect              int64
@@ -28,7 +30,7 @@ type action struct {
 }
 
 func (p *program) replay() *cobra.Command {
-	return p.act(action{verb: console.Replay, queueMeansParked: true}, &cobra.Command{
+	return p.act(action{verb: actions.Replay, queueMeansParked: true}, &cobra.Command{
 		Short: "Replay messages to their queue, now or at a given time",
 		Long: `Replay messages to their queue, now or at a given time. Parked messages start again at
 attempt 1; waiting ones get a new due time.`,
@@ -40,19 +42,19 @@ attempt 1; waiting ones get a new due time.`,
 }
 
 func (p *program) discard() *cobra.Command {
-	return p.act(action{verb: console.Discard}, &cobra.Command{
+	return p.act(action{verb: actions.Discard}, &cobra.Command{
 		Short: "Discard messages; they can be restored for a set time",
 	})
 }
 
 func (p *program) restore() *cobra.Command {
-	return p.act(action{verb: console.Restore}, &cobra.Command{
+	return p.act(action{verb: actions.Restore}, &cobra.Command{
 		Short: "Park discarded messages again",
 	})
 }
 
 func (p *program) copy() *cobra.Command {
-	return p.act(action{verb: console.Copy}, &cobra.Command{
+	return p.act(action{verb: actions.Copy}, &cobra.Command{
 		Short:   "Copy messages to another queue; the originals stay as they are",
 		Example: "  redrive copy 'queue:orders text:ACME' --to orders.debug",
 	})
@@ -93,13 +95,13 @@ func (p *program) act(d action, c *cobra.Command) *cobra.Command {
 	f.Float64Var(&d.rate, "rate", 0, "of a query: messages per second (0 = unlimited)")
 	f.BoolVar(&d.detach, "detach", false, "of a query: print the operation's id, and do not watch it")
 	switch d.verb {
-	case console.Replay:
+	case actions.Replay:
 		f.StringVar(&d.at, "at", "", `when: a time such as 2026-11-21T18:30:00Z, or "in 10m"; left out: now`)
-	case console.Copy:
+	case actions.Copy:
 		f.StringVar(&d.to, "to", "", "the queue")
 		_ = c.RegisterFlagCompletionFunc("to", p.completeQueues)
 	}
-	if d.verb == console.Replay || d.verb == console.Copy {
+	if d.verb == actions.Replay || d.verb == actions.Copy {
 		f.IntVar(&d.canary, "canary", 0, "of a query: how many to replay first; the rest follow only if none of them fails again")
 		f.StringVar(&d.canaryWait, "canary-wait", "", "how long they are watched, such as 30s (default 1m)")
 	}
@@ -128,7 +130,7 @@ func (p *program) perform(ctx context.Context, d *action, args []string) error {
 		return fmt.Errorf("give message IDs or a query (--query, --queue, --state), not both: %w", errUsage)
 	case ids > 0 && len(d.onlyQuery) > 0:
 		return fmt.Errorf("%s makes sense with a query, not with message IDs: %w", strings.Join(d.onlyQuery, ", "), errUsage)
-	case d.verb == console.Copy && d.to == "":
+	case d.verb == actions.Copy && d.to == "":
 		return fmt.Errorf("--to is missing: the queue that the copies go to: %w", errUsage)
 	}
 	if ids > 0 {
@@ -136,11 +138,11 @@ func (p *program) perform(ctx context.Context, d *action, args []string) error {
 		if err != nil {
 			return err
 		}
-		return p.named(ctx, client, d, console.Act{Verb: d.verb, IDs: args, At: due, To: d.to, Reason: d.reason, DryRun: d.dry})
+		return p.named(ctx, client, d, actions.Act{Verb: d.verb, IDs: args, At: due, To: d.to, Reason: d.reason, DryRun: d.dry})
 	}
 	state := d.state
 	if d.queueMeansParked && d.queue != "" && state == "" && d.query == "" && len(args) == 0 {
-		state = console.Parked
+		state = inspect.Parked
 	}
 	q, err := find(args, d.query, d.queue, state)
 	if err != nil {
@@ -153,14 +155,14 @@ func (p *program) perform(ctx context.Context, d *action, args []string) error {
 	if err != nil {
 		return err
 	}
-	return p.operate(ctx, client, d, console.PlanRequest{Verb: d.verb, Query: q, At: due, To: d.to, Reason: d.reason})
+	return p.operate(ctx, client, d, operations.PlanRequest{Verb: d.verb, Query: q, At: due, To: d.to, Reason: d.reason})
 }
 
 // atATime is how many ids the service takes at once.
 const atATime = 1000
 
 // named acts on messages that are named.
-func (p *program) named(ctx context.Context, client httpapi.Client, d *action, a console.Act) error {
+func (p *program) named(ctx context.Context, client httpapi.Client, d *action, a actions.Act) error {
 	if d.expect >= 0 {
 		would := a
 		would.DryRun = true
@@ -176,7 +178,7 @@ func (p *program) named(ctx context.Context, client httpapi.Client, d *action, a
 	if err != nil {
 		return err
 	}
-	err = list(p, done, done.Outcomes, func(o console.Outcome) string { return o.ID }, func(w io.Writer) {
+	err = list(p, done, done.Outcomes, func(o actions.Outcome) string { return o.ID }, func(w io.Writer) {
 		if d.dry {
 			fmt.Fprintf(w, "%s %s? Nothing is done yet.\n", what[d.verb].title, messages(done.Done))
 		} else {
@@ -197,11 +199,11 @@ func (p *program) named(ctx context.Context, client httpapi.Client, d *action, a
 }
 
 // inPages acts on the messages, as many at a time as the service takes.
-func inPages(ctx context.Context, client httpapi.Client, a console.Act) (done console.Acted, err error) {
+func inPages(ctx context.Context, client httpapi.Client, a actions.Act) (done actions.Acted, err error) {
 	all := a.IDs
 	for i := 0; i < len(all) && err == nil; i += atATime {
 		a.IDs = all[i:min(i+atATime, len(all))]
-		var some console.Acted
+		var some actions.Acted
 		some, err = client.Act(ctx, a)
 		done.Done += some.Done
 		done.Outcomes = append(done.Outcomes, some.Outcomes...)
@@ -213,7 +215,7 @@ func inPages(ctx context.Context, client httpapi.Client, a console.Act) (done co
 }
 
 // leftOut says by the exit code whether an action left out messages.
-func leftOut(done console.Acted) error {
+func leftOut(done actions.Acted) error {
 	missing := 0
 	for _, o := range done.Outcomes {
 		if o.Queue == "" {

@@ -11,8 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
 // editing is one edit.
@@ -58,7 +59,7 @@ With such flags it does not ask: --dry-run shows the difference and sends nothin
 }
 
 func (p *program) editMessage(ctx context.Context, client httpapi.Client, e editing) error {
-	r := console.EditRequest{ID: e.id, RemoveHeaders: e.remove, Reason: e.reason, SetHeaders: map[string]string{}}
+	r := actions.EditRequest{ID: e.id, RemoveHeaders: e.remove, Reason: e.reason, SetHeaders: map[string]string{}}
 	for _, s := range e.set {
 		name, value, ok := strings.Cut(s, "=")
 		if !ok {
@@ -89,7 +90,7 @@ func (p *program) editMessage(ctx context.Context, client httpapi.Client, e edit
 }
 
 // difference shows what an edit would change.
-func (p *program) difference(ctx context.Context, client httpapi.Client, r console.EditRequest) (console.Edited, error) {
+func (p *program) difference(ctx context.Context, client httpapi.Client, r actions.EditRequest) (actions.Edited, error) {
 	r.DryRun = true
 	would, err := client.Edit(ctx, r)
 	if err != nil {
@@ -114,13 +115,13 @@ func (p *program) difference(ctx context.Context, client httpapi.Client, r conso
 }
 
 // send does the edit, unless it was only to be shown.
-func (p *program) send(ctx context.Context, client httpapi.Client, e editing, r console.EditRequest, done console.Edited) (err error) {
+func (p *program) send(ctx context.Context, client httpapi.Client, e editing, r actions.EditRequest, done actions.Edited) (err error) {
 	if !e.dry {
 		if done, err = client.Edit(ctx, r); err != nil {
 			return err
 		}
 	}
-	return write(p, done, func(d console.Edited) string { return d.New }, func(w io.Writer) {
+	return write(p, done, func(d actions.Edited) string { return d.New }, func(w io.Writer) {
 		if !e.dry {
 			fmt.Fprintf(w, "the edited message is %s, and is retried; the original is discarded\n", plain(done.New))
 			return
@@ -132,7 +133,7 @@ func (p *program) send(ctx context.Context, client httpapi.Client, e editing, r 
 
 // editByHand lets a person edit until it can be sent, they say no, or nothing is
 // changed.
-func (p *program) editByHand(ctx context.Context, client httpapi.Client, e editing, r console.EditRequest) error {
+func (p *program) editByHand(ctx context.Context, client httpapi.Client, e editing, r actions.EditRequest) error {
 	if !p.yes && !e.dry && !isTerminal(p.in) {
 		return fmt.Errorf("this is not a terminal, so it cannot ask: give --yes, --dry-run or --body-file: %w", errUsage)
 	}
@@ -168,7 +169,7 @@ func (p *program) editByHand(ctx context.Context, client httpapi.Client, e editi
 			r.Body = &body
 		}
 		would, err := p.difference(ctx, client, r)
-		if errors.Is(err, console.ErrInvalid) && isTerminal(p.in) && ctx.Err() == nil {
+		if errors.Is(err, inspect.ErrInvalid) && isTerminal(p.in) && ctx.Err() == nil {
 			fmt.Fprintln(p.err, plain(err.Error()))
 			if again := p.ask(ctx, "Edit it once more?"); again != nil {
 				return again

@@ -7,9 +7,9 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/config"
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/query"
 )
 
@@ -60,14 +60,14 @@ var codes = []struct {
 	{errUsage, ExitUsage},
 	{httpapi.ErrUnreachable, ExitUnreachable},
 	{httpapi.ErrQuery, ExitUsage},
-	{console.ErrInvalid, ExitUsage},
+	{inspect.ErrInvalid, ExitUsage},
 	{auth.ErrInvalid, ExitUsage},
 	{auth.ErrSignIn, ExitForbidden},
 	{auth.ErrForbidden, ExitForbidden},
 	{auth.ErrReadOnly, ExitForbidden},
-	{console.ErrPrecondition, ExitPrecondition},
+	{inspect.ErrPrecondition, ExitPrecondition},
 	{auth.ErrTaken, ExitPrecondition},
-	{console.ErrNotFound, ExitNotFound},
+	{inspect.ErrNotFound, ExitNotFound},
 	{config.ErrNoVHost, ExitNotFound},
 }
 

@@ -13,8 +13,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
 func (p *program) export() *cobra.Command {
@@ -80,13 +81,13 @@ standard input (-) the messages before an invalid line are stored.`,
 	}, func(ctx context.Context, client httpapi.Client, args []string) error {
 		done, err := p.importFrom(ctx, client, args[0], dry)
 		var e ending
-		if err != nil && errors.Is(err, console.ErrInvalid) && !errors.As(err, &e) {
+		if err != nil && errors.Is(err, inspect.ErrInvalid) && !errors.As(err, &e) {
 			err = ending{ExitError, err} // the file is wrong, not the command
 		}
 		if err != nil {
 			return err
 		}
-		return write(p, done, func(console.Imported) string { return "" }, func(w io.Writer) {
+		return write(p, done, func(actions.Imported) string { return "" }, func(w io.Writer) {
 			if dry {
 				fmt.Fprintf(w, "%s would be parked. Nothing is done yet.\n", messages(done.Count))
 			} else {
@@ -104,7 +105,7 @@ standard input (-) the messages before an invalid line are stored.`,
 	return p.withFormats(c, "table", "json", "yaml")
 }
 
-func (p *program) importFrom(ctx context.Context, client httpapi.Client, from string, dry bool) (done console.Imported, err error) {
+func (p *program) importFrom(ctx context.Context, client httpapi.Client, from string, dry bool) (done actions.Imported, err error) {
 	if from == "-" {
 		return client.Import(ctx, p.measured(p.in, 0), dry)
 	}

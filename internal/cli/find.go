@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/query"
 )
 
@@ -21,14 +21,14 @@ func withFind(p *program, c *cobra.Command, text, queue, state *string) {
 	_ = c.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(states, cobra.ShellCompDirectiveNoFileComp))
 }
 
-var states = []string{console.Waiting, console.Retried, console.Parked, console.Discarded}
+var states = []string{inspect.Waiting, inspect.Retried, inspect.Parked, inspect.Discarded}
 
 // find is the query that arguments and flags together make.
 func find(args []string, text, queue, state string) (string, error) {
 	var terms []string
 	switch state {
 	case "":
-	case console.Waiting, console.Retried, console.Parked, console.Discarded:
+	case inspect.Waiting, inspect.Retried, inspect.Parked, inspect.Discarded:
 		terms = append(terms, "state:"+state)
 	default:
 		return "", fmt.Errorf("--state %q: expected waiting, retried, parked or discarded: %w", state, errUsage)

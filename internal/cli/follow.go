@@ -9,8 +9,8 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/operations"
 )
 
 const (
@@ -29,7 +29,7 @@ type stillRunning struct{ error }
 func (s *stillRunning) Unwrap() error { return s.error }
 
 // follow shows how far an operation is until it has ended.
-func (p *program) follow(ctx context.Context, client httpapi.Client, op console.Operation) (console.Operation, error) {
+func (p *program) follow(ctx context.Context, client httpapi.Client, op operations.Operation) (operations.Operation, error) {
 	show := p.lines()
 	defer func() { show.end() }()
 	answered := time.Now()
@@ -55,7 +55,7 @@ func (p *program) follow(ctx context.Context, client httpapi.Client, op console.
 
 // progress is how an operation is shown while it runs.
 type progress interface {
-	at(console.Operation)
+	at(operations.Operation)
 	end()
 }
 
@@ -76,7 +76,7 @@ type jsonLines struct {
 	was  string
 }
 
-func (j *jsonLines) at(op console.Operation) {
+func (j *jsonLines) at(op operations.Operation) {
 	if now := time.Now(); op.State != j.was || now.Sub(j.last) >= lastLook-firstLook {
 		j.last, j.was = now, op.State
 		line, err := jsonOf(struct {
@@ -106,16 +106,16 @@ type bar struct {
 
 const barWidth = 30
 
-func (b *bar) at(op console.Operation) {
+func (b *bar) at(op operations.Operation) {
 	dealt := op.Done + op.SkippedN + op.Failed
 	line := fmt.Sprintf("%s %s of %s", gauge(dealt, op.Count), count(dealt), count(op.Count))
 	switch op.State {
-	case console.Running:
+	case operations.Running:
 		line += fmt.Sprintf(", %.0f/s", op.PerSecond)
 		if op.Left != "" {
 			line += ", " + op.Left + " left"
 		}
-	case console.Canary:
+	case operations.Canary:
 		line += ", waiting whether the first fail again"
 	default:
 		line += ", " + op.State

@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
 func (p *program) groups() *cobra.Command {
@@ -24,13 +24,13 @@ are taken out; or with the same reason and type where no error is known. To see 
 		if err != nil {
 			return err
 		}
-		return list(p, all, all.Groups, func(g console.Group) string { return g.ID }, func(w io.Writer) { groups(w, all.Groups, time.Now()) })
+		return list(p, all, all.Groups, func(g inspect.Group) string { return g.ID }, func(w io.Writer) { groups(w, all.Groups, time.Now()) })
 	})
 	c.AddCommand(p.groupsNote())
 	return p.withOutput(c)
 }
 
-func groups(w io.Writer, all []console.Group, now time.Time) {
+func groups(w io.Writer, all []inspect.Group, now time.Time) {
 	fmt.Fprintln(w, "ID\tQUEUE\tWAITING\tPARKED\tFIRST\tLAST\tLAST 24 H\tWHAT\tNOTE")
 	for _, g := range all {
 		what := g.Error

@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
 func (p *program) ledger() *cobra.Command {
@@ -28,7 +28,7 @@ once with --recount. With an OFF other than 0 the exit code is 1.`,
 		if err != nil {
 			return err
 		}
-		err = list(p, l, l.Queues, func(l console.LedgerLine) string { return l.Queue }, func(w io.Writer) { ledger(w, l, time.Now()) })
+		err = list(p, l, l.Queues, func(l inspect.LedgerLine) string { return l.Queue }, func(w io.Writer) { ledger(w, l, time.Now()) })
 		if err != nil {
 			return err
 		}
@@ -43,7 +43,7 @@ once with --recount. With an OFF other than 0 the exit code is 1.`,
 	return p.withOutput(c)
 }
 
-func ledger(w io.Writer, l console.Ledger, now time.Time) {
+func ledger(w io.Writer, l inspect.Ledger, now time.Time) {
 	if len(l.Queues) == 0 {
 		fmt.Fprintln(w, "no message has failed yet")
 		return

@@ -11,10 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
 func (p *program) messagesShow() *cobra.Command {
@@ -44,7 +44,7 @@ text; hex.`,
 		if body == "decoded" {
 			return p.decodedBody(m.Body)
 		}
-		return write(p, m, func(m console.Detail) string { return m.ID }, func(w io.Writer) {
+		return write(p, m, func(m inspect.Detail) string { return m.ID }, func(w io.Writer) {
 			detail(w, m, time.Now())
 			_ = w.(*tabwriter.Writer).Flush()
 			if m.Body != nil {
@@ -105,7 +105,7 @@ func structured(r *decode.Result) bool {
 }
 
 // detail shows all that is known about a message, but for its body.
-func detail(w io.Writer, m console.Detail, now time.Time) {
+func detail(w io.Writer, m inspect.Detail, now time.Time) {
 	facts(w, m, now)
 	timeline(w, m.Timeline)
 	if len(m.Properties) > 0 {
@@ -123,7 +123,7 @@ func detail(w io.Writer, m console.Detail, now time.Time) {
 }
 
 // facts are what there is one of: a line each.
-func facts(w io.Writer, m console.Detail, now time.Time) {
+func facts(w io.Writer, m inspect.Detail, now time.Time) {
 	line := func(name, value string) {
 		if value != "" && value != "-" {
 			fmt.Fprintf(w, "%s\t%s\n", name, plain(value))
@@ -142,7 +142,7 @@ func facts(w io.Writer, m console.Detail, now time.Time) {
 	if m.Paused {
 		state += "; the retries of its queue are paused"
 	}
-	if m.State == console.Retried {
+	if m.State == inspect.Retried {
 		state += "; not seen again since"
 	}
 	line("State", state)
@@ -173,7 +173,7 @@ func facts(w io.Writer, m console.Detail, now time.Time) {
 }
 
 // timeline shows the failures, and how each wait ended.
-func timeline(w io.Writer, all []console.Step) {
+func timeline(w io.Writer, all []inspect.Step) {
 	fmt.Fprintln(w, "\nFAILURE\tWHEN\tREASON\tWAIT\tENDED\tWHY")
 	for _, s := range all {
 		ended := "-"

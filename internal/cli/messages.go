@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
 func (p *program) messages() *cobra.Command {
@@ -19,7 +19,7 @@ func (p *program) messages() *cobra.Command {
 	return group(c)
 }
 
-func messageID(m console.Message) string { return m.ID }
+func messageID(m inspect.Message) string { return m.ID }
 
 func (p *program) messagesList() *cobra.Command {
 	var after string
@@ -58,8 +58,8 @@ const mostOnAPage = 1000
 
 // found is what a query finds, up to a limit. A page of the service's may be short,
 // even empty, and not be the last.
-func found(ctx context.Context, client httpapi.Client, q, after string, limit int) (all console.Page, err error) {
-	all.Messages = []console.Message{}
+func found(ctx context.Context, client httpapi.Client, q, after string, limit int) (all inspect.Page, err error) {
+	all.Messages = []inspect.Message{}
 	for all.After = after; ; {
 		page, err := client.Messages(ctx, q, all.After, min(limit-len(all.Messages), mostOnAPage))
 		if err != nil {
@@ -74,14 +74,14 @@ func found(ctx context.Context, client httpapi.Client, q, after string, limit in
 	}
 }
 
-func table(w io.Writer, page console.Page, now time.Time) {
+func table(w io.Writer, page inspect.Page, now time.Time) {
 	fmt.Fprintln(w, "ID\tQUEUE\tSTATE\tATTEMPT\tDUE\tREASON\tSIZE\tWHY")
 	for _, m := range page.Messages {
 		row(w, m, now)
 	}
 }
 
-func row(w io.Writer, m console.Message, now time.Time) {
+func row(w io.Writer, m inspect.Message, now time.Time) {
 	due := "-"
 	if m.Due != nil {
 		due = in(*m.Due, now)

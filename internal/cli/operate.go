@@ -8,19 +8,19 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/operations"
 )
 
 // operate makes a plan of what a query finds, shows it, asks, starts it and follows
 // it.
-func (p *program) operate(ctx context.Context, client httpapi.Client, d *action, r console.PlanRequest) error {
+func (p *program) operate(ctx context.Context, client httpapi.Client, d *action, r operations.PlanRequest) error {
 	plan, err := client.Plan(ctx, r)
 	if err != nil {
 		return err
 	}
 	show := func(w io.Writer) { preview(w, plan, time.Now()) }
-	planID := func(pl console.Plan) string { return pl.ID }
+	planID := func(pl operations.Plan) string { return pl.ID }
 	if d.dry {
 		if err := write(p, plan, planID, show); err != nil {
 			return err
@@ -43,7 +43,7 @@ func (p *program) operate(ctx context.Context, client httpapi.Client, d *action,
 			return err
 		}
 	}
-	op, err := client.Start(ctx, plan.ID, console.Start{ExpectCount: &plan.Count, Rate: d.rate, Canary: d.canary, CanaryWait: d.canaryWait})
+	op, err := client.Start(ctx, plan.ID, operations.Start{ExpectCount: &plan.Count, Rate: d.rate, Canary: d.canary, CanaryWait: d.canaryWait})
 	if err != nil {
 		return err
 	}
@@ -54,9 +54,9 @@ func (p *program) operate(ctx context.Context, client httpapi.Client, d *action,
 	return p.toTheEnd(ctx, client, op)
 }
 
-func opID(o console.Operation) string { return o.ID }
+func opID(o operations.Operation) string { return o.ID }
 
-func (p *program) expected(d *action, plan console.Plan) error {
+func (p *program) expected(d *action, plan operations.Plan) error {
 	if d.expect >= 0 && plan.Count != d.expect {
 		return endingf(ExitPrecondition, "found %s, expected %d: nothing was changed", messages(plan.Count), d.expect)
 	}
@@ -64,7 +64,7 @@ func (p *program) expected(d *action, plan console.Plan) error {
 }
 
 // toTheEnd follows an operation, and shows what came of it.
-func (p *program) toTheEnd(ctx context.Context, client httpapi.Client, op console.Operation) error {
+func (p *program) toTheEnd(ctx context.Context, client httpapi.Client, op operations.Operation) error {
 	op, err := p.follow(ctx, client, op)
 	var gone *stillRunning
 	if errors.As(err, &gone) {
@@ -76,7 +76,7 @@ func (p *program) toTheEnd(ctx context.Context, client httpapi.Client, op consol
 	if err := write(p, op, opID, func(w io.Writer) { ended(w, op) }); err != nil {
 		return err
 	}
-	if op.State == console.Finished && op.Done == op.Count {
+	if op.State == operations.Finished && op.Done == op.Count {
 		return nil
 	}
 	code := ExitPartly
@@ -91,7 +91,7 @@ func (p *program) toTheEnd(ctx context.Context, client httpapi.Client, op consol
 }
 
 // ended says what came of an operation.
-func ended(w io.Writer, op console.Operation) {
+func ended(w io.Writer, op operations.Operation) {
 	fmt.Fprintln(w, did(op.Verb, op.Done, op.At))
 	if op.SkippedN > 0 {
 		fmt.Fprintf(w, "%s not there any more when their turn came\n", many(op.SkippedN, "message was", "messages were"))

@@ -9,16 +9,17 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/operations"
 )
 
 func (p *program) ops() *cobra.Command {
 	c := &cobra.Command{Use: "ops", Short: "Operations on many messages: watch, pause, resume, cancel them"}
 	c.AddCommand(p.opsList(), p.opsShow(), p.opsWatch(),
-		p.opsOrder(console.Pause, "Pause an operation; nothing is undone"),
-		p.opsOrder(console.Resume, "Resume a paused operation"),
-		p.opsOrder(console.Cancel, "Cancel an operation; the remaining messages stay as they are"))
+		p.opsOrder(operations.Pause, "Pause an operation; nothing is undone"),
+		p.opsOrder(operations.Resume, "Resume a paused operation"),
+		p.opsOrder(operations.Cancel, "Cancel an operation; the remaining messages stay as they are"))
 	return group(c)
 }
 
@@ -32,11 +33,11 @@ func (p *program) opsList() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return list(p, all, all.Operations, opID, func(w io.Writer) { operations(w, all.Operations, time.Now()) })
+		return list(p, all, all.Operations, opID, func(w io.Writer) { operationsTable(w, all.Operations, time.Now()) })
 	}))
 }
 
-func operations(w io.Writer, all []console.Operation, now time.Time) {
+func operationsTable(w io.Writer, all []operations.Operation, now time.Time) {
 	fmt.Fprintln(w, "ID\tWHAT\tSTATE\tDONE\tOF\tSKIPPED\tFAILED\tSTARTED\tBY\tQUERY\tWHY")
 	for _, o := range all {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", plain(o.ID), plain(string(o.Verb)), plain(o.State), count(o.Done), count(o.Count), count(o.SkippedN), count(o.Failed), ago(&o.Started, now), cell(o.StartedBy, 20), cell(o.Query, 60), cell(o.Why, 80))
@@ -64,11 +65,11 @@ func (p *program) opsShow() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		whole := operationShown{Operation: op, Outcomes: []console.Outcome{}, After: after}
+		whole := operationShown{Operation: op, Outcomes: []actions.Outcome{}, After: after}
 		if err := whole.fetch(ctx, client, limit, problems); err != nil {
 			return err
 		}
-		err = list(p, whole, whole.Outcomes, func(o console.Outcome) string { return o.ID }, whole.table)
+		err = list(p, whole, whole.Outcomes, func(o actions.Outcome) string { return o.ID }, whole.table)
 		if err == nil {
 			p.more(whole.After)
 		}
@@ -82,8 +83,8 @@ func (p *program) opsShow() *cobra.Command {
 
 // operationShown is an operation and what came of its messages.
 type operationShown struct {
-	console.Operation
-	Outcomes []console.Outcome `json:"outcomes"`
+	operations.Operation
+	Outcomes []actions.Outcome `json:"outcomes"`
 	After    string            `json:"after,omitempty"`
 }
 
@@ -109,7 +110,7 @@ func (s *operationShown) fetch(ctx context.Context, client httpapi.Client, limit
 }
 
 func (s *operationShown) table(w io.Writer) {
-	operations(w, []console.Operation{s.Operation}, time.Now())
+	operationsTable(w, []operations.Operation{s.Operation}, time.Now())
 	fmt.Fprintln(w, "\nID\tQUEUE\tOUTCOME\tAT\tNEW\tWHY")
 	for _, o := range s.Outcomes {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", plain(o.ID), cell(o.Queue, 40), plain(o.Outcome), at(&o.At), cell(o.New, 36), cell(o.Why, 120))
@@ -132,7 +133,7 @@ is that of the operation.`,
 	})
 }
 
-func (p *program) opsOrder(order console.Order, short string) *cobra.Command {
+func (p *program) opsOrder(order operations.Order, short string) *cobra.Command {
 	return p.ofOperation(&cobra.Command{Use: string(order) + " ID", Short: short}, func(ctx context.Context, client httpapi.Client, id string) error {
 		op, err := client.Order(ctx, id, order)
 		if err != nil {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
 // formats of all that is listed: name is what other commands take, one per line.
@@ -99,12 +99,12 @@ func (p *program) print(text string, err error) error {
 func columnsOf[T any]() (names []string, row func(T) []string) {
 	cells := func(row []string) []string {
 		for i, c := range row {
-			row[i] = plain(console.CSVCell(c))
+			row[i] = plain(inspect.CSVCell(c))
 		}
 		return row
 	}
-	if _, ok := any(*new(T)).(console.Message); ok {
-		return console.CSVHeader, func(v T) []string { return cells(console.CSVRow(any(v).(console.Message))) }
+	if _, ok := any(*new(T)).(inspect.Message); ok {
+		return inspect.CSVHeader, func(v T) []string { return cells(inspect.CSVRow(any(v).(inspect.Message))) }
 	}
 	var at [][]int
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[T]()) {

@@ -12,7 +12,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
 // stranger draws what a stranger may put into a text: all of Unicode, bytes that
@@ -48,9 +48,9 @@ func checkTerminal(t *rapid.T, text string, lines int) {
 func TestAMessageCannotSpeakToTheTerminal(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	rapid.Check(t, func(t *rapid.T) {
-		var page console.Page
+		var page inspect.Page
 		for range rapid.IntRange(1, 4).Draw(t, "messages") {
-			m := console.Message{ID: "0198f0a0-0000-7000-8000-000000000001", State: "parked", Queue: stranger(t, "queue"), Reason: stranger(t, "reason"),
+			m := inspect.Message{ID: "0198f0a0-0000-7000-8000-000000000001", State: "parked", Queue: stranger(t, "queue"), Reason: stranger(t, "reason"),
 				ParkedFor: stranger(t, "parked for"), Error: stranger(t, "error"), Exchange: stranger(t, "exchange"), Policy: stranger(t, "policy")}
 			page.Messages = append(page.Messages, m)
 		}
@@ -68,7 +68,7 @@ func TestAMessageCannotSpeakToTheTerminal(t *testing.T) {
 func TestAStatusCannotSpeakToTheTerminal(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	rapid.Check(t, func(t *rapid.T) {
-		st := console.Overview{Version: stranger(t, "version"), Broker: stranger(t, "broker"), Since: now}
+		st := inspect.Overview{Version: stranger(t, "version"), Broker: stranger(t, "broker"), Since: now}
 		for range rapid.IntRange(0, 3).Draw(t, "problems") {
 			st.Problems = append(st.Problems, "queue "+stranger(t, "problem"))
 		}
@@ -77,10 +77,10 @@ func TestAStatusCannotSpeakToTheTerminal(t *testing.T) {
 		for range rapid.IntRange(0, 3).Draw(t, "queues") {
 			way := rapid.SampledFrom([]string{"", "disk", "levels"}).Draw(t, "way")
 			elsewhere = elsewhere || way == "levels"
-			st.Queues = append(st.Queues, console.Queue{Name: stranger(t, "queue"), Policy: stranger(t, "policy"), Way: way, NextDue: &now, Oldest: &now})
+			st.Queues = append(st.Queues, inspect.Queue{Name: stranger(t, "queue"), Policy: stranger(t, "policy"), Way: way, NextDue: &now, Oldest: &now})
 		}
 		for range rapid.IntRange(0, 3).Draw(t, "replicas") {
-			st.Replicas = append(st.Replicas, console.Replica{ID: stranger(t, "id"), Address: stranger(t, "address"), Version: stranger(t, "version"),
+			st.Replicas = append(st.Replicas, inspect.Replica{ID: stranger(t, "id"), Address: stranger(t, "address"), Version: stranger(t, "version"),
 				Since: now, Beat: now, Problems: []string{stranger(t, "its problem")}})
 		}
 		lines := 1 + max(1, len(st.Problems)) + 1
@@ -99,10 +99,10 @@ func TestAStatusCannotSpeakToTheTerminal(t *testing.T) {
 
 func TestASilentReplicaIsNotCalledReady(t *testing.T) {
 	now := time.Now()
-	replica := func(id string, ago time.Duration) console.Replica {
-		return console.Replica{ID: id, Since: now.Add(-time.Hour), Beat: now.Add(-ago), Ready: true}
+	replica := func(id string, ago time.Duration) inspect.Replica {
+		return inspect.Replica{ID: id, Since: now.Add(-time.Hour), Beat: now.Add(-ago), Ready: true}
 	}
-	st := console.Overview{Since: now, Replicas: []console.Replica{replica("one", time.Second), replica("two", 3*time.Second)}}
+	st := inspect.Overview{Since: now, Replicas: []inspect.Replica{replica("one", time.Second), replica("two", 3*time.Second)}}
 	shown := text(func(w *tabwriter.Writer) { status(w, st, now) })
 	if !regexp.MustCompile(`(?m)^one .* ready$`).MatchString(shown) || !regexp.MustCompile(`(?m)^two .* not heard of$`).MatchString(shown) {
 		t.Errorf("it shows\n%s", shown)
@@ -140,7 +140,7 @@ func TestDueTimesAreForPeople(t *testing.T) {
 	} {
 		due := now.Add(late)
 		out := text(func(w *tabwriter.Writer) {
-			table(w, console.Page{Messages: []console.Message{{ID: "x", State: "waiting", Due: &due}}}, now)
+			table(w, inspect.Page{Messages: []inspect.Message{{ID: "x", State: "waiting", Due: &due}}}, now)
 		})
 		if !strings.Contains(out, "  "+want+"  ") {
 			t.Errorf("due in %s: %q is not in\n%s", late, want, out)
@@ -163,8 +163,8 @@ func TestStatusSaysReadyAsTheServiceDoes(t *testing.T) {
 		{false, nil, "not ready\n"}, // to callers without permission to know why
 	} {
 		var b strings.Builder
-		r := console.Replica{ID: "one", Beat: time.Now(), Ready: c.ready, Problems: c.problems}
-		status(&b, console.Overview{Since: time.Now(), Ready: c.ready, Problems: c.problems, Replicas: []console.Replica{r}}, time.Now())
+		r := inspect.Replica{ID: "one", Beat: time.Now(), Ready: c.ready, Problems: c.problems}
+		status(&b, inspect.Overview{Since: time.Now(), Ready: c.ready, Problems: c.problems, Replicas: []inspect.Replica{r}}, time.Now())
 		_, said, _ := strings.Cut(b.String(), "\n")
 		if !strings.HasPrefix(said, c.want) || strings.Count(b.String(), "not ready") != map[bool]int{true: 0, false: 2}[c.ready] {
 			t.Errorf("ready %v, %q: it says %q, want %q", c.ready, c.problems, said, c.want)

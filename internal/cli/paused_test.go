@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/internal/webui/webtest"
 )
@@ -18,7 +18,7 @@ func TestQueuesShowsEachReasonOfAPause(t *testing.T) {
 	now := time.Now()
 	for _, why := range throttle.PauseReasons {
 		var out strings.Builder
-		queues(&out, []console.Queue{webtest.PausedQueue(why, now)}, now)
+		queues(&out, []inspect.Queue{webtest.PausedQueue(why, now)}, now)
 		if want := shown[why]; want == "" || !strings.Contains(out.String(), "\t"+want) {
 			t.Errorf("%s: %q is not in\n%s", why, want, out.String())
 		}

@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/operations"
 )
 
 // aside writes a table to standard error.
@@ -18,7 +18,7 @@ func (p *program) aside(table func(io.Writer)) error {
 }
 
 // question is what a person says yes to.
-func question(p console.Plan) string {
+func question(p operations.Plan) string {
 	q := what[p.Verb].title + " " + messages(p.Count)
 	if len(p.Queues) > 1 {
 		q += " of " + count(len(p.Queues)) + " queues"
@@ -35,7 +35,7 @@ func question(p console.Plan) string {
 }
 
 // preview says of a plan what the page says of it.
-func preview(w io.Writer, p console.Plan, now time.Time) {
+func preview(w io.Writer, p operations.Plan, now time.Time) {
 	fmt.Fprintf(w, "%s Nothing is done yet.\n%s\n", plain(question(p)), plain(p.Query))
 	if p.Count > 0 {
 		fmt.Fprintf(w, "They failed between %s and %s; messages that fail later are not included.\n", at(p.Oldest), at(p.Newest))

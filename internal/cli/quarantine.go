@@ -11,9 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/config"
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/quarantine"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
@@ -212,7 +212,7 @@ disk. On RabbitMQ 3 a note says that its queue is only claimed: check it before 
 		defer f.Close()
 		var r quarantine.Replayer
 		n, err := q.Take(ctx, limit, func(m *quarantine.Message) error {
-			line, err := console.ExportLine(r.Record(m, time.Now()))
+			line, err := actions.ExportLine(r.Record(m, time.Now()))
 			if err != nil {
 				return err
 			}

@@ -8,11 +8,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
-func queueName(q console.Queue) string { return q.Name }
+func queueName(q inspect.Queue) string { return q.Name }
 
 func (p *program) queues() *cobra.Command {
 	return p.withOutput(p.asks(&cobra.Command{
@@ -28,7 +28,7 @@ func (p *program) queues() *cobra.Command {
 	}))
 }
 
-func queues(w io.Writer, all []console.Queue, now time.Time) {
+func queues(w io.Writer, all []inspect.Queue, now time.Time) {
 	fmt.Fprintln(w, "QUEUE\tKIND\tCONSUMERS\tREADY\tUNACKED\tWAITING\tPARKED\tDISCARDED\tNEXT DUE\tPOLICY\tRETRIES")
 	for _, q := range all {
 		kind, consumers, ready, unacked := "?", "?", "?", "?"

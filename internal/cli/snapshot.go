@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 )
 
@@ -34,7 +34,7 @@ own: copy DIR to another disk or machine. See docs/how-to/backup.md for how to r
 		if err != nil {
 			return err
 		}
-		return write(p, made, func(s console.SnapshotMade) string { return s.Folder }, func(w io.Writer) {
+		return write(p, made, func(s actions.SnapshotMade) string { return s.Folder }, func(w io.Writer) {
 			fmt.Fprintf(w, "%s written to %s, in %.1f s\n", messages(int(made.Messages)), plain(made.Folder), made.Seconds)
 		})
 	})

@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -41,12 +41,12 @@ this machine it does not verify the certificate.`,
 	return p.withOutput(c)
 }
 
-func status(w io.Writer, st console.Overview, now time.Time) {
+func status(w io.Writer, st inspect.Overview, now time.Time) {
 	health(w, st, now)
 	if len(st.Replicas) > 0 {
 		replicas(w, st.Replicas, now)
 	}
-	switch unread := slices.ContainsFunc(st.Problems, func(p string) bool { return strings.HasPrefix(p, console.Unread) }); {
+	switch unread := slices.ContainsFunc(st.Problems, func(p string) bool { return strings.HasPrefix(p, inspect.Unread) }); {
 	case len(st.Queues) > 0:
 		failing(w, st, now)
 	case !unread:
@@ -55,7 +55,7 @@ func status(w io.Writer, st console.Overview, now time.Time) {
 }
 
 // health says whether the service is ready, and what is wrong.
-func health(w io.Writer, st console.Overview, now time.Time) {
+func health(w io.Writer, st inspect.Overview, now time.Time) {
 	fmt.Fprintf(w, "redrive %s, up %s, RabbitMQ at %s\n", plain(st.Version), policy.FormatDuration(now.Sub(st.Since).Round(time.Second)), plain(st.Broker))
 	switch {
 	case !st.Ready && len(st.Problems) == 0:
@@ -66,7 +66,7 @@ func health(w io.Writer, st console.Overview, now time.Time) {
 		fmt.Fprintln(w, "ready")
 	}
 	for _, problem := range st.Problems {
-		if !st.Ready && console.Stops(problem) {
+		if !st.Ready && inspect.Stops(problem) {
 			problem = "not ready: " + problem
 		}
 		fmt.Fprintln(w, plain(problem))
@@ -76,7 +76,7 @@ func health(w io.Writer, st console.Overview, now time.Time) {
 	}
 }
 
-func replicas(w io.Writer, all []console.Replica, now time.Time) {
+func replicas(w io.Writer, all []inspect.Replica, now time.Time) {
 	fmt.Fprintln(w, "\nREPLICA\tADDRESS\tVERSION\tUP\tLAST BEAT\tLEADS\tSTATE")
 	for _, r := range all {
 		leads, state := "-", "ready"
@@ -98,7 +98,7 @@ func replicas(w io.Writer, all []console.Replica, now time.Time) {
 }
 
 // failing shows the queues with failed messages.
-func failing(w io.Writer, st console.Overview, now time.Time) {
+func failing(w io.Writer, st inspect.Overview, now time.Time) {
 	fmt.Fprintln(w, "\nQUEUE\tPOLICY\tWAIT\tWAITING\tNEXT DUE\tOLDEST\tPARKED\tFAILED/MIN\tRETURNED/MIN\tPARKED/MIN")
 	elsewhere := false
 	for _, q := range st.Queues {

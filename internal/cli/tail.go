@@ -10,8 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
 )
 
 func (p *program) messagesTail() *cobra.Command {
@@ -58,7 +59,7 @@ var errEnough = errors.New("as many as were asked for")
 
 func (t *tail) run(ctx context.Context) error {
 	for answered := time.Now(); ; {
-		err := t.client.Live(ctx, func(tick console.Tick) error {
+		err := t.client.Live(ctx, func(tick operations.Tick) error {
 			first := t.since.IsZero()
 			if answered = time.Now(); first {
 				t.since = tick.At
@@ -99,7 +100,7 @@ func (t *tail) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var fresh []console.Message
+	var fresh []inspect.Message
 	newest := t.since
 	for _, m := range page.Messages {
 		if f := (failure{m.Key, m.Attempt, m.Failed}); !t.seen[f] {
@@ -118,7 +119,7 @@ func (t *tail) look(ctx context.Context) error {
 			delete(t.seen, f)
 		}
 	}
-	slices.SortStableFunc(fresh, func(a, b console.Message) int { return a.Failed.Compare(b.Failed) })
+	slices.SortStableFunc(fresh, func(a, b inspect.Message) int { return a.Failed.Compare(b.Failed) })
 	enough := t.left > 0 && len(fresh) >= t.left
 	if enough {
 		fresh = fresh[:t.left]
@@ -137,7 +138,7 @@ func (t *tail) look(ctx context.Context) error {
 	return nil
 }
 
-func (t *tail) show(fresh []console.Message) error {
+func (t *tail) show(fresh []inspect.Message) error {
 	if t.format != "table" {
 		return list(t.program, fresh, fresh, messageID, nil)
 	}

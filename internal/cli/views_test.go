@@ -16,7 +16,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/redrive-mq/redrive/internal/audit"
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
 )
 
 // fill puts a stranger's texts into all that holds text, and something into the rest.
@@ -56,25 +57,27 @@ func filled[T any](t *rapid.T) (v T) {
 
 // views draws each table with what strangers say.
 var views = map[string]func(*rapid.T, io.Writer, time.Time){
-	"preview":    func(t *rapid.T, w io.Writer, now time.Time) { preview(w, filled[console.Plan](t), now) },
-	"message":    func(t *rapid.T, w io.Writer, now time.Time) { detail(w, filled[console.Detail](t), now) },
-	"groups":     func(t *rapid.T, w io.Writer, now time.Time) { groups(w, filled[[]console.Group](t), now) },
-	"queues":     func(t *rapid.T, w io.Writer, now time.Time) { queues(w, filled[[]console.Queue](t), now) },
-	"ledger":     func(t *rapid.T, w io.Writer, now time.Time) { ledger(w, filled[console.Ledger](t), now) },
-	"operations": func(t *rapid.T, w io.Writer, now time.Time) { operations(w, filled[[]console.Operation](t), now) },
-	"ended":      func(t *rapid.T, w io.Writer, _ time.Time) { ended(w, filled[console.Operation](t)) },
-	"audit":      func(t *rapid.T, w io.Writer, _ time.Time) { entries(w, filled[[]audit.Entry](t)) },
-	"progress":   func(t *rapid.T, w io.Writer, _ time.Time) { (&jsonLines{w: w}).at(filled[console.Operation](t)) },
+	"preview": func(t *rapid.T, w io.Writer, now time.Time) { preview(w, filled[operations.Plan](t), now) },
+	"message": func(t *rapid.T, w io.Writer, now time.Time) { detail(w, filled[inspect.Detail](t), now) },
+	"groups":  func(t *rapid.T, w io.Writer, now time.Time) { groups(w, filled[[]inspect.Group](t), now) },
+	"queues":  func(t *rapid.T, w io.Writer, now time.Time) { queues(w, filled[[]inspect.Queue](t), now) },
+	"ledger":  func(t *rapid.T, w io.Writer, now time.Time) { ledger(w, filled[inspect.Ledger](t), now) },
+	"operations": func(t *rapid.T, w io.Writer, now time.Time) {
+		operationsTable(w, filled[[]operations.Operation](t), now)
+	},
+	"ended":    func(t *rapid.T, w io.Writer, _ time.Time) { ended(w, filled[operations.Operation](t)) },
+	"audit":    func(t *rapid.T, w io.Writer, _ time.Time) { entries(w, filled[[]audit.Entry](t)) },
+	"progress": func(t *rapid.T, w io.Writer, _ time.Time) { (&jsonLines{w: w}).at(filled[operations.Operation](t)) },
 	"formats": func(t *rapid.T, w io.Writer, _ time.Time) {
 		format := rapid.SampledFrom([]string{"json", "jsonl", "yaml", "csv", "name"}).Draw(t, "format")
-		all := filled[[]console.Group](t)
-		if err := list(&program{out: w, format: format}, all, all, func(g console.Group) string { return g.Queue }, nil); err != nil {
+		all := filled[[]inspect.Group](t)
+		if err := list(&program{out: w, format: format}, all, all, func(g inspect.Group) string { return g.Queue }, nil); err != nil {
 			t.Fatal(err)
 		}
 	},
 	"bar": func(t *rapid.T, w io.Writer, _ time.Time) {
 		var b bytes.Buffer
-		(&bar{w: &b}).at(filled[console.Operation](t))
+		(&bar{w: &b}).at(filled[operations.Operation](t))
 		_, _ = io.WriteString(w, strings.TrimPrefix(b.String(), "\r"))
 	},
 	"export": func(t *rapid.T, w io.Writer, _ time.Time) {
@@ -104,7 +107,7 @@ func TestNoViewSpeaksToTheTerminal(t *testing.T) {
 // What is written as YAML is read by others as what it was.
 func TestYAMLMeansTheSameAsJSON(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		v := map[string]any{stranger(t, "name"): filled[[]console.Group](t), "empty": []any{}, "none": map[string]any{}, "yes": "no", "n": nil, "deep": [][]int{{1, 2}, {}}, "wide": "\U000e0001\U0001f600"}
+		v := map[string]any{stranger(t, "name"): filled[[]inspect.Group](t), "empty": []any{}, "none": map[string]any{}, "yes": "no", "n": nil, "deep": [][]int{{1, 2}, {}}, "wide": "\U000e0001\U0001f600"}
 		text, err := yamlOf(v)
 		if err != nil {
 			t.Fatal(err)
@@ -140,7 +143,7 @@ func TestHarmlessJSONMeansTheSame(t *testing.T) {
 
 func TestCSVHasNoFormulas(t *testing.T) {
 	var out bytes.Buffer
-	all := []console.Queue{{Name: "=HYPERLINK(1)", Policy: "@x"}}
+	all := []inspect.Queue{{Name: "=HYPERLINK(1)", Policy: "@x"}}
 	if err := list(&program{out: &out, format: "csv"}, all, all, queueName, nil); err != nil {
 		t.Fatal(err)
 	}

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/config"
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -76,15 +76,15 @@ func when(text string) (*time.Time, error) {
 }
 
 // what is each verb in words.
-var what = map[console.Verb]struct{ title, one, more string }{
-	console.Replay:  {"Replay", "message is retried", "messages are retried"},
-	console.Discard: {"Discard", "message is discarded; it can be restored for a set time", "messages are discarded; they can be restored for a set time"},
-	console.Restore: {"Restore", "message is parked again", "messages are parked again"},
-	console.Copy:    {"Copy", "copy is published", "copies are published"},
+var what = map[actions.Verb]struct{ title, one, more string }{
+	actions.Replay:  {"Replay", "message is retried", "messages are retried"},
+	actions.Discard: {"Discard", "message is discarded; it can be restored for a set time", "messages are discarded; they can be restored for a set time"},
+	actions.Restore: {"Restore", "message is parked again", "messages are parked again"},
+	actions.Copy:    {"Copy", "copy is published", "copies are published"},
 }
 
 // did says what was done to n messages.
-func did(verb console.Verb, n int64, t *time.Time) string {
+func did(verb actions.Verb, n int64, t *time.Time) string {
 	w := what[verb]
 	if t != nil && t.After(time.Now()) {
 		return many(n, "message is", "messages are") + " due at " + at(t)

@@ -2,12 +2,13 @@ package httpapi
 
 import (
 	"context"
+	"io"
 	"net/http"
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
 )
 
 // mostEdit bounds an edit, in base64, and editedAtOnce how many are made.
@@ -15,6 +16,19 @@ const (
 	mostEdit     = 24 << 20
 	editedAtOnce = 8
 )
+
+// Actor does what a caller asks for: see package actions.
+type Actor interface {
+	Act(ctx context.Context, c auth.Caller, a actions.Act) (actions.Acted, error)
+	Edit(ctx context.Context, c auth.Caller, e actions.EditRequest) (actions.Edited, error)
+	NoteGroup(ctx context.Context, c auth.Caller, group, note string) error
+	Breaker(ctx context.Context, c auth.Caller, queue, to, reason string) error
+	PauseQueue(ctx context.Context, c auth.Caller, queue, reason string) error
+	ResumeQueue(ctx context.Context, c auth.Caller, queue, reason string) error
+	Export(ctx context.Context, c auth.Caller, query string, w io.Writer) (n int64, err error)
+	Import(ctx context.Context, c auth.Caller, r io.Reader, dryRun bool) (actions.Imported, error)
+	Snapshot(ctx context.Context, c auth.Caller, folder string) (actions.SnapshotMade, error)
+}
 
 // does is a route that changes something, once for each idempotency key.
 func (a *API) does(method, path, id, summary string) huma.Operation {
@@ -28,14 +42,14 @@ func ptr[T any](v T) *T { return &v }
 
 func (a *API) act() {
 	handle(a, a.does(http.MethodPost, "/act", "act", "Replay, discard, restore or copy messages that are named"),
-		func(ctx context.Context, c auth.Caller, in *body[console.Act]) (console.Acted, error) {
+		func(ctx context.Context, c auth.Caller, in *body[actions.Act]) (actions.Acted, error) {
 			return a.Console.Act(ctx, c, in.Body)
 		})
 
 	edit := a.does(http.MethodPost, "/edit", "edit", "Replace a message by an edited one, or show the difference")
 	edit.MaxBodyBytes = mostEdit
 	edit.Middlewares = append(huma.Middlewares{role(auth.Editor), few(editedAtOnce)}, edit.Middlewares...)
-	handle(a, edit, func(ctx context.Context, c auth.Caller, in *body[console.EditRequest]) (console.Edited, error) {
+	handle(a, edit, func(ctx context.Context, c auth.Caller, in *body[actions.EditRequest]) (actions.Edited, error) {
 		return a.Console.Edit(ctx, c, in.Body)
 	})
 
@@ -63,50 +77,5 @@ func (a *API) act() {
 		Body  Breaker
 	}) error {
 		return a.Console.Breaker(ctx, c, in.Queue, in.Body.Force, in.Body.Reason)
-	})
-}
-
-func (a *API) operations() {
-	tag := func(op huma.Operation) huma.Operation {
-		op.Tags = []string{"Operations"}
-		return op
-	}
-	get := func(path, id, summary string) huma.Operation {
-		return huma.Operation{Method: http.MethodGet, Path: v1 + path, OperationID: id, Summary: summary, Tags: []string{"Operations"}}
-	}
-	plan := tag(a.does(http.MethodPost, "/plans", "plan", "What an action on all that a query finds would do; the messages are frozen"))
-	plan.Metadata = map[string]any{"within": planWithin}
-	handle(a, plan, func(ctx context.Context, c auth.Caller, in *body[console.PlanRequest]) (console.Plan, error) {
-		return a.Console.Plan(ctx, c, in.Body)
-	})
-	handle(a, get("/plans/{id}", "planned", "A plan that was made"), func(ctx context.Context, c auth.Caller, in *Named) (console.Plan, error) {
-		return a.Console.GetPlan(ctx, c, in.ID)
-	})
-	handle(a, tag(a.does(http.MethodPost, "/plans/{id}/start", "start", "Make an operation of a plan, and begin")), func(ctx context.Context, c auth.Caller, in *struct {
-		Named
-		Body console.Start
-	}) (console.Operation, error) {
-		return a.Console.Start(ctx, c, in.ID, in.Body)
-	})
-	handle(a, get("/operations", "operations", "Operations, newest first"), func(ctx context.Context, c auth.Caller, _ *none) (Operations, error) {
-		o, err := a.Console.Operations(ctx, c)
-		return Operations{list(o)}, err
-	})
-	handle(a, get("/operations/{id}", "operation", "How far an operation is"), func(ctx context.Context, c auth.Caller, in *Named) (console.Operation, error) {
-		return a.Console.Operation(ctx, c, in.ID)
-	})
-	handle(a, tag(a.does(http.MethodPost, "/operations/{id}/{order}", "order", "Pause, resume or cancel an operation")), func(ctx context.Context, c auth.Caller, in *struct {
-		Named
-		Order console.Order `path:"order" enum:"pause,resume,cancel"`
-	}) (console.Operation, error) {
-		return a.Console.Order(ctx, c, in.ID, in.Order)
-	})
-	handle(a, get("/operations/{id}/outcomes", "outcomes", "What came of each message of an operation"), func(ctx context.Context, c auth.Caller, in *struct {
-		Named
-		Paged
-	}) (console.Outcomes, error) {
-		o, err := a.Console.Outcomes(ctx, c, in.ID, in.After, in.Limit)
-		o.Outcomes = list(o.Outcomes)
-		return o, err
 	})
 }

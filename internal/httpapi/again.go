@@ -85,51 +85,56 @@ func (g *again) once(ctx huma.Context, next func(huma.Context)) {
 	}
 	sent := &hashing{Reader: http.MaxBytesReader(w, r.Body, most), Closer: r.Body, sum: sha256.New()}
 	sent.sum.Write([]byte(r.Method + " " + r.URL.RequestURI() + "\x00"))
-
 	was, err := g.recall(r.Context(), name)
+	if was == nil && err == nil {
+		g.sweep(r.Context())
+		err = g.keep(r.Context(), name, &answer{At: g.Now()})
+	}
 	switch {
 	case err != nil:
 		writeProblem(w, g.failed(*ctx.Operation(), err).(*Problem))
-		return
 	case was != nil && !was.Done:
 		writeProblem(w, problemOf(ErrInterrupted))
-		return
 	case was != nil:
-		if _, err := io.Copy(io.Discard, sent); err != nil || !bytes.Equal(sent.sum.Sum(nil), was.Request) {
-			writeProblem(w, problemOf(ErrKeyReused))
-			return
-		}
-		if was.Type != "" {
-			w.Header().Set("Content-Type", was.Type)
-		}
-		w.Header().Set("Idempotency-Replayed", "true")
-		w.WriteHeader(was.Status)
-		_, _ = w.Write(was.Body)
-		return
+		was.repeat(w, sent)
+	default:
+		r.Body = sent
+		rec := &recorder{ResponseWriter: w, status: http.StatusOK}
+		next(humago.NewContext(ctx.Operation(), r, rec))
+		g.remember(r, name, sent, rec)
+		rec.send()
 	}
-	g.sweep(r.Context())
-	if err := g.keep(r.Context(), name, &answer{At: g.Now()}); err != nil {
-		writeProblem(w, g.failed(*ctx.Operation(), err).(*Problem))
-		return
-	}
-	r.Body = sent
-	rec := &recorder{ResponseWriter: w, status: http.StatusOK}
-	next(humago.NewContext(ctx.Operation(), r, rec))
+}
 
-	// The answer is on its way to whoever asked; what is kept of it must not depend
-	// on whether they are there still.
-	keeping := context.WithoutCancel(r.Context())
+// repeat answers as the first time, if all that is sent is the same.
+func (was *answer) repeat(w http.ResponseWriter, sent *hashing) {
+	if _, err := io.Copy(io.Discard, sent); err != nil || !bytes.Equal(sent.sum.Sum(nil), was.Request) {
+		writeProblem(w, problemOf(ErrKeyReused))
+		return
+	}
+	if was.Type != "" {
+		w.Header().Set("Content-Type", was.Type)
+	}
+	w.Header().Set("Idempotency-Replayed", "true")
+	w.WriteHeader(was.Status)
+	_, _ = w.Write(was.Body)
+}
+
+// remember keeps what a request was answered. The answer is on its way to whoever asked;
+// what is kept of it must not depend on whether they are there still.
+func (g *again) remember(r *http.Request, name string, sent *hashing, rec *recorder) {
+	var err error
+	ctx := context.WithoutCancel(r.Context())
 	switch {
 	case rec.status < 300 && rec.body.Len() <= mostAnswer:
 		_, _ = io.Copy(io.Discard, sent) // the hash is of all that was sent
-		err = g.keep(keeping, name, &answer{At: g.Now(), Done: true, Request: sent.sum.Sum(nil), Status: rec.status, Type: rec.Header().Get("Content-Type"), Body: rec.body.Bytes()})
+		err = g.keep(ctx, name, &answer{At: g.Now(), Done: true, Request: sent.sum.Sum(nil), Status: rec.status, Type: rec.Header().Get("Content-Type"), Body: rec.body.Bytes()})
 	case rec.status < 500 && r.Context().Err() == nil, rec.nothing():
-		err = g.Entries.PutEntries(keeping, []store.Entry{{Name: name}}) // refused: nothing was done, and the key is free
+		err = g.Entries.PutEntries(ctx, []store.Entry{{Name: name}}) // refused: nothing was done, and the key is free
 	} // otherwise the result is unknown: it stays begun
 	if err != nil {
 		g.Log.Error("an answer is not remembered: the same request would be refused", "error", err)
 	}
-	rec.send()
 }
 
 func (g *again) enter(name string) bool {

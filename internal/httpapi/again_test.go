@@ -11,9 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 )
@@ -27,9 +28,9 @@ type counting struct {
 }
 
 func (c *counting) console() *scripted {
-	return &scripted{act: func(context.Context, console.Act) (console.Acted, error) {
+	return &scripted{act: func(context.Context, actions.Act) (actions.Acted, error) {
 		c.n++
-		return console.Acted{Done: c.n, Outcomes: []console.Outcome{}}, c.err
+		return actions.Acted{Done: c.n, Outcomes: []actions.Outcome{}}, c.err
 	}}
 }
 
@@ -80,7 +81,7 @@ func TestARequestThatComesTwiceIsDoneOnce(t *testing.T) {
 }
 
 func TestAKeyMeansNothingWhereNothingWasDone(t *testing.T) {
-	for _, err := range []error{console.ErrPrecondition, console.ErrNoAudit, store.ErrFull, auth.ErrForbidden, console.ErrNotFound} {
+	for _, err := range []error{inspect.ErrPrecondition, actions.ErrNoAudit, store.ErrFull, auth.ErrForbidden, inspect.ErrNotFound} {
 		done := &counting{err: fmt.Errorf("%w: for the test", err)}
 		a := httpapi.New(config(done.console()))
 		if w := ask(a, "POST", "/api/v1/act", replayX, key("k")); w.Code < 400 {
@@ -103,7 +104,7 @@ func TestAKeyMeansNothingWhereNothingWasDone(t *testing.T) {
 
 // What is not known to be done or not is never done again by itself.
 func TestAKeyOfWhatWasInterrupted(t *testing.T) {
-	c := config(&scripted{act: func(context.Context, console.Act) (console.Acted, error) { panic(http.ErrAbortHandler) }})
+	c := config(&scripted{act: func(context.Context, actions.Act) (actions.Acted, error) { panic(http.ErrAbortHandler) }})
 	func() {
 		defer func() { _ = recover() }()
 		ask(httpapi.New(c), "POST", "/api/v1/act", replayX, key("k"))
@@ -124,10 +125,10 @@ func TestAKeyOfWhatWasInterrupted(t *testing.T) {
 
 func TestTwoAtOnceWithOneKey(t *testing.T) {
 	begun, finish := make(chan struct{}), make(chan struct{})
-	a := httpapi.New(config(&scripted{act: func(context.Context, console.Act) (console.Acted, error) {
+	a := httpapi.New(config(&scripted{act: func(context.Context, actions.Act) (actions.Acted, error) {
 		close(begun)
 		<-finish
-		return console.Acted{}, nil
+		return actions.Acted{}, nil
 	}}))
 	var first sync.WaitGroup
 	first.Go(func() {
@@ -161,12 +162,12 @@ func TestNothingIsDoneWhenTheKeyCannotBeKept(t *testing.T) {
 // An import is streamed, so its hash is only known at its end.
 func TestAnImportThatComesTwiceIsDoneOnce(t *testing.T) {
 	var got []string
-	c, _ := serve(t, config(&scripted{taken: func(r io.Reader) (console.Imported, error) {
+	c, _ := serve(t, config(&scripted{taken: func(r io.Reader) (actions.Imported, error) {
 		data, err := io.ReadAll(r)
 		got = append(got, string(data))
-		return console.Imported{Count: 7}, err
+		return actions.Imported{Count: 7}, err
 	}}))
-	send := func(body string) (console.Imported, error) {
+	send := func(body string) (actions.Imported, error) {
 		c.HTTP.Transport = withKey{http.DefaultTransport}
 		return c.Import(soon(t), strings.NewReader(body), false)
 	}

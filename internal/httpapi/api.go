@@ -3,7 +3,7 @@
 //
 //	api.go      what it is made of, and what every request goes through
 //	see.go      routes that show
-//	act.go      routes that do something
+//	act.go      routes that do something to what is named; operations.go: to many messages
 //	transfer.go routes of many bytes: bodies, export, import
 //	live.go     what has changed, while it changes
 //	tokens.go   who calls, and signing in
@@ -15,7 +15,6 @@ package httpapi
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -24,42 +23,15 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
-	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/decode"
 )
 
 // Console is what a caller may see and do; it checks the caller.
 type Console interface {
-	Overview(ctx context.Context, c auth.Caller) (console.Overview, error)
-	Search(ctx context.Context, c auth.Caller, query, after string, limit int) (console.Page, error)
-	Count(ctx context.Context, c auth.Caller, query string) (n int64, exact bool, err error)
-	Message(ctx context.Context, c auth.Caller, id string) (console.Detail, error)
-	Body(ctx context.Context, c auth.Caller, id string) ([]byte, error)
-	Groups(ctx context.Context, c auth.Caller, query, after string, limit int) (console.GroupPage, error)
-	NoteGroup(ctx context.Context, c auth.Caller, group, note string) error
-	Queues(ctx context.Context, c auth.Caller, after string, limit int) ([]console.Queue, string, error)
-	Ledger(ctx context.Context, c auth.Caller, recount bool, after string, limit int) (console.Ledger, error)
-	Breaker(ctx context.Context, c auth.Caller, queue, to, reason string) error
-	PauseQueue(ctx context.Context, c auth.Caller, queue, reason string) error
-	ResumeQueue(ctx context.Context, c auth.Caller, queue, reason string) error
-	Policies(ctx context.Context, c auth.Caller) ([]console.PolicyInForce, error)
-	AuditLog(ctx context.Context, c auth.Caller, after string, limit int) ([]audit.Entry, string, error)
-	Watch(ctx context.Context, c auth.Caller) <-chan console.Tick
-
-	Act(ctx context.Context, c auth.Caller, a console.Act) (console.Acted, error)
-	Edit(ctx context.Context, c auth.Caller, e console.EditRequest) (console.Edited, error)
-	Export(ctx context.Context, c auth.Caller, query string, w io.Writer) (n int64, err error)
-	Import(ctx context.Context, c auth.Caller, r io.Reader, dryRun bool) (console.Imported, error)
-	Snapshot(ctx context.Context, c auth.Caller, folder string) (console.SnapshotMade, error)
-	Plan(ctx context.Context, c auth.Caller, r console.PlanRequest) (console.Plan, error)
-	GetPlan(ctx context.Context, c auth.Caller, id string) (console.Plan, error)
-	Start(ctx context.Context, c auth.Caller, plan string, s console.Start) (console.Operation, error)
-	Operations(ctx context.Context, c auth.Caller) ([]console.Operation, error)
-	Operation(ctx context.Context, c auth.Caller, id string) (console.Operation, error)
-	Order(ctx context.Context, c auth.Caller, id string, o console.Order) (console.Operation, error)
-	Outcomes(ctx context.Context, c auth.Caller, id, after string, limit int) (console.Outcomes, error)
+	Inspector
+	Actor
+	Runner
 }
 
 // Decoder reads bodies.

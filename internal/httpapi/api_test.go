@@ -15,10 +15,12 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 )
 
@@ -36,18 +38,18 @@ func TestMain(m *testing.M) {
 // on command. What the test does not say panics.
 type scripted struct {
 	httpapi.Console
-	act    func(context.Context, console.Act) (console.Acted, error)
-	search func(query, after string) (console.Page, error)
+	act    func(context.Context, actions.Act) (actions.Acted, error)
+	search func(query, after string) (inspect.Page, error)
 	export func(context.Context, io.Writer) (int64, error)
-	taken  func(io.Reader) (console.Imported, error)
-	watch  func(context.Context) <-chan console.Tick
+	taken  func(io.Reader) (actions.Imported, error)
+	watch  func(context.Context) <-chan operations.Tick
 }
 
-func (s *scripted) Act(ctx context.Context, _ auth.Caller, a console.Act) (console.Acted, error) {
+func (s *scripted) Act(ctx context.Context, _ auth.Caller, a actions.Act) (actions.Acted, error) {
 	return s.act(ctx, a)
 }
 
-func (s *scripted) Search(_ context.Context, _ auth.Caller, q, after string, _ int) (console.Page, error) {
+func (s *scripted) Search(_ context.Context, _ auth.Caller, q, after string, _ int) (inspect.Page, error) {
 	return s.search(q, after)
 }
 
@@ -55,18 +57,20 @@ func (s *scripted) Export(ctx context.Context, _ auth.Caller, _ string, w io.Wri
 	return s.export(ctx, w)
 }
 
-func (s *scripted) Import(_ context.Context, _ auth.Caller, r io.Reader, _ bool) (console.Imported, error) {
+func (s *scripted) Import(_ context.Context, _ auth.Caller, r io.Reader, _ bool) (actions.Imported, error) {
 	return s.taken(r)
 }
 
-func (s *scripted) Watch(ctx context.Context, _ auth.Caller) <-chan console.Tick { return s.watch(ctx) }
+func (s *scripted) Watch(ctx context.Context, _ auth.Caller) <-chan operations.Tick {
+	return s.watch(ctx)
+}
 
 func (s *scripted) Body(context.Context, auth.Caller, string) ([]byte, error) {
 	return []byte("<script>"), nil
 }
 
-func (s *scripted) Overview(context.Context, auth.Caller) (console.Overview, error) {
-	return console.Overview{Version: "test"}, nil
+func (s *scripted) Overview(context.Context, auth.Caller) (inspect.Overview, error) {
+	return inspect.Overview{Version: "test"}, nil
 }
 
 // believing is a guard that takes everybody for whom the test says they are, an

@@ -8,8 +8,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 )
 
@@ -53,9 +53,9 @@ func TestAPageOfAnotherSiteCannotAct(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			acted := 0
-			config := config(&scripted{act: func(context.Context, console.Act) (console.Acted, error) {
+			config := config(&scripted{act: func(context.Context, actions.Act) (actions.Acted, error) {
 				acted++
-				return console.Acted{}, nil
+				return actions.Acted{}, nil
 			}})
 			config.Guard = auth.NewGuard(auth.Config{})
 			a := httpapi.New(config)

@@ -6,9 +6,11 @@ import (
 	"net/http"
 	"strconv"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
 )
 
 const v1 = "/api/v1"
@@ -49,12 +51,12 @@ func (c Client) Alive(ctx context.Context) error {
 }
 
 // Overview of the service.
-func (c Client) Overview(ctx context.Context) (o console.Overview, err error) {
+func (c Client) Overview(ctx context.Context) (o inspect.Overview, err error) {
 	return o, c.call(ctx, http.MethodGet, v1+"/overview", nil, nil, &o)
 }
 
 // Messages is one page of what a query finds, newest first; limit 0: 100.
-func (c Client) Messages(ctx context.Context, query, after string, limit int) (p console.Page, err error) {
+func (c Client) Messages(ctx context.Context, query, after string, limit int) (p inspect.Page, err error) {
 	return p, c.call(ctx, http.MethodGet, v1+"/messages", values(page(map[string]string{"q": query}, after, limit)...), nil, &p)
 }
 
@@ -64,14 +66,14 @@ func (c Client) Count(ctx context.Context, query string) (n Count, err error) {
 }
 
 // Message is all that is known of one, by id or key.
-func (c Client) Message(ctx context.Context, id string) (d console.Detail, err error) {
+func (c Client) Message(ctx context.Context, id string) (d inspect.Detail, err error) {
 	return d, c.call(ctx, http.MethodGet, v1+"/messages"+escaped(id), nil, nil, &d)
 }
 
 // Groups of failures among what a query finds: all of them, page by page.
-func (c Client) Groups(ctx context.Context, query string) (all console.GroupPage, err error) {
+func (c Client) Groups(ctx context.Context, query string) (all inspect.GroupPage, err error) {
 	for after := ""; ; {
-		var next console.GroupPage
+		var next inspect.GroupPage
 		if err := c.call(ctx, http.MethodGet, v1+"/groups", values(page(map[string]string{"q": query}, after, mostPaged)...), nil, &next); err != nil {
 			return all, err
 		}
@@ -103,13 +105,13 @@ func (c Client) Queues(ctx context.Context) (all Queues, err error) {
 
 // Ledger is how many messages came for each queue, and what became of them: all lines,
 // page by page.
-func (c Client) Ledger(ctx context.Context, recount bool) (all console.Ledger, err error) {
+func (c Client) Ledger(ctx context.Context, recount bool) (all inspect.Ledger, err error) {
 	first := map[string]string{}
 	if recount {
 		first["recount"] = "true"
 	}
 	for after := ""; ; first = nil {
-		var next console.Ledger
+		var next inspect.Ledger
 		if err := c.call(ctx, http.MethodGet, v1+"/ledger", values(page(first, after, mostPaged)...), nil, &next); err != nil {
 			return all, err
 		}
@@ -142,17 +144,17 @@ func (c Client) Policies(ctx context.Context) (p Policies, err error) {
 }
 
 // Snapshot has the service write a copy of its store to a folder of its machine.
-func (c Client) Snapshot(ctx context.Context, folder string) (made console.SnapshotMade, err error) {
+func (c Client) Snapshot(ctx context.Context, folder string) (made actions.SnapshotMade, err error) {
 	return made, c.call(ctx, http.MethodPost, v1+"/snapshot", nil, Snapshot{folder}, &made)
 }
 
 // Act does something to messages that are named.
-func (c Client) Act(ctx context.Context, a console.Act) (done console.Acted, err error) {
+func (c Client) Act(ctx context.Context, a actions.Act) (done actions.Acted, err error) {
 	return done, c.call(ctx, http.MethodPost, v1+"/act", nil, a, &done)
 }
 
 // Edit replaces a message by an edited one, or shows the difference.
-func (c Client) Edit(ctx context.Context, e console.EditRequest) (done console.Edited, err error) {
+func (c Client) Edit(ctx context.Context, e actions.EditRequest) (done actions.Edited, err error) {
 	return done, c.call(ctx, http.MethodPost, v1+"/edit", nil, e, &done)
 }
 
@@ -162,17 +164,17 @@ func (c Client) Decode(ctx context.Context, b DecodeRequest) (r decode.Result, e
 }
 
 // Plan freezes what a query finds, and tells what an action on it would do.
-func (c Client) Plan(ctx context.Context, r console.PlanRequest) (p console.Plan, err error) {
+func (c Client) Plan(ctx context.Context, r operations.PlanRequest) (p operations.Plan, err error) {
 	return p, c.call(ctx, http.MethodPost, v1+"/plans", nil, r, &p)
 }
 
 // GetPlan is a plan that was made.
-func (c Client) GetPlan(ctx context.Context, id string) (p console.Plan, err error) {
+func (c Client) GetPlan(ctx context.Context, id string) (p operations.Plan, err error) {
 	return p, c.call(ctx, http.MethodGet, v1+"/plans"+escaped(id), nil, nil, &p)
 }
 
 // Start makes an operation of a plan.
-func (c Client) Start(ctx context.Context, plan string, s console.Start) (o console.Operation, err error) {
+func (c Client) Start(ctx context.Context, plan string, s operations.Start) (o operations.Operation, err error) {
 	return o, c.call(ctx, http.MethodPost, v1+"/plans"+escaped(plan)+"/start", nil, s, &o)
 }
 
@@ -182,17 +184,17 @@ func (c Client) Operations(ctx context.Context) (o Operations, err error) {
 }
 
 // Operation is one of them.
-func (c Client) Operation(ctx context.Context, id string) (o console.Operation, err error) {
+func (c Client) Operation(ctx context.Context, id string) (o operations.Operation, err error) {
 	return o, c.call(ctx, http.MethodGet, v1+"/operations"+escaped(id), nil, nil, &o)
 }
 
 // Order pauses, resumes or cancels an operation.
-func (c Client) Order(ctx context.Context, id string, order console.Order) (o console.Operation, err error) {
+func (c Client) Order(ctx context.Context, id string, order operations.Order) (o operations.Operation, err error) {
 	return o, c.call(ctx, http.MethodPost, v1+"/operations"+escaped(id, string(order)), nil, nil, &o)
 }
 
 // Outcomes is one page of what came of an operation's messages.
-func (c Client) Outcomes(ctx context.Context, id, after string, limit int) (o console.Outcomes, err error) {
+func (c Client) Outcomes(ctx context.Context, id, after string, limit int) (o operations.Outcomes, err error) {
 	return o, c.call(ctx, http.MethodGet, v1+"/operations"+escaped(id)+"/outcomes", values(page(nil, after, limit)...), nil, &o)
 }
 

@@ -23,7 +23,7 @@ import (
 
 // Client asks a running service: a method for each route. Its methods may be called
 // at once. Their errors are ErrUnreachable, or what the service says: a *Problem,
-// which errors.Is takes for console.ErrNotFound, auth.ErrForbidden and so on.
+// which errors.Is takes for inspect.ErrNotFound, auth.ErrForbidden and so on.
 type Client struct {
 	// Addr is host:port, asked without TLS, or a URL: https://redrive.example:8250.
 	Addr string

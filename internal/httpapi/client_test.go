@@ -14,9 +14,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -63,10 +65,10 @@ func TestTheClientDoesAllOfIt(t *testing.T) {
 	check("groups", g.Groups[0].Note == "known é", err, g)
 	check("pause", true, c.PauseQueue(ctx, orders, "down"), nil)
 	q, err := c.Queues(ctx)
-	i := slices.IndexFunc(q.Queues, func(q console.Queue) bool { return q.Name == orders })
+	i := slices.IndexFunc(q.Queues, func(q inspect.Queue) bool { return q.Name == orders })
 	check("queues", i >= 0 && q.Queues[i].Pause != nil && q.Queues[i].Pause.By == "admin" && q.Queues[i].Pause.Reason == "down", err, q)
 	l, err := c.Ledger(ctx, true)
-	i = slices.IndexFunc(l.Queues, func(l console.LedgerLine) bool { return l.Queue == orders })
+	i = slices.IndexFunc(l.Queues, func(l inspect.LedgerLine) bool { return l.Queue == orders })
 	check("ledger", i >= 0 && l.Queues[i].In > 0 && l.Queues[i].Off == 0 && l.Recounted != nil, err, l)
 	check("resume", true, c.ResumeQueue(ctx, orders, "up"), nil)
 	check("breaker", true, c.Breaker(ctx, orders, "open", "down"), nil)
@@ -84,20 +86,20 @@ func TestTheClientDoesAllOfIt(t *testing.T) {
 	exported, err = c.Export(ctx, "state:waiting", "csv", &out)
 	check("export as csv", exported == 2, err, out.String())
 
-	edited, err := c.Edit(ctx, console.EditRequest{ID: s.ids[store.Parked], Document: ptr(`{"card":"none"}`), DryRun: true})
+	edited, err := c.Edit(ctx, actions.EditRequest{ID: s.ids[store.Parked], Document: ptr(`{"card":"none"}`), DryRun: true})
 	check("edit", edited.New == "" && len(edited.Fields) == 1, err, edited)
-	acted, err := c.Act(ctx, console.Act{Verb: console.Discard, IDs: []string{s.ids[store.Parked], "nothing"}, Reason: "test"})
+	acted, err := c.Act(ctx, actions.Act{Verb: actions.Discard, IDs: []string{s.ids[store.Parked], "nothing"}, Reason: "test"})
 	check("act", acted.Done == 1 && len(acted.Outcomes) == 2 && acted.Outcomes[1].Outcome == "skipped", err, acted)
-	plan, err := c.Plan(ctx, console.PlanRequest{Verb: console.Restore, Query: "state:discarded"})
+	plan, err := c.Plan(ctx, operations.PlanRequest{Verb: actions.Restore, Query: "state:discarded"})
 	check("plan", plan.Count == 3, err, plan)
 	again, err := c.GetPlan(ctx, plan.ID)
 	check("plan again", again.Count == 3, err, again)
-	if _, err = c.Start(ctx, plan.ID, console.Start{ExpectCount: ptr(int64(4))}); !errors.Is(err, console.ErrPrecondition) {
+	if _, err = c.Start(ctx, plan.ID, operations.Start{ExpectCount: ptr(int64(4))}); !errors.Is(err, inspect.ErrPrecondition) {
 		t.Errorf("another count is expected: %v", err)
 	}
-	op, err := c.Start(ctx, plan.ID, console.Start{ExpectCount: ptr(int64(3)), Rate: 7})
+	op, err := c.Start(ctx, plan.ID, operations.Start{ExpectCount: ptr(int64(3)), Rate: 7})
 	check("start", op.State == "running" && op.Rate == 7, err, op)
-	op, err = c.Order(ctx, plan.ID, console.Pause)
+	op, err = c.Order(ctx, plan.ID, operations.Pause)
 	check("pause", op.State == "paused", err, op)
 	ops, err := c.Operations(ctx)
 	check("operations", len(ops.Operations) == 2, err, ops)
@@ -138,25 +140,25 @@ func TestRefusalsInTheClient(t *testing.T) {
 	nobody, wrong := viewer, viewer
 	nobody.Token, wrong.Token = "", "redrive_wrong"
 	readOnly := visit(t, newScene(t, who, true), who.secret["admin"])
-	act := console.Act{Verb: console.Replay, IDs: []string{s.ids[store.Parked]}}
+	act := actions.Act{Verb: actions.Replay, IDs: []string{s.ids[store.Parked]}}
 	second := func(_ any, err error) error { return err }
 	for what, c := range map[string]struct{ err, want error }{
 		"nobody":                {second(nobody.Overview(ctx)), auth.ErrSignIn},
 		"a wrong token":         {second(wrong.Overview(ctx)), auth.ErrSignIn},
 		"a viewer acts":         {second(viewer.Act(ctx, act)), auth.ErrForbidden},
 		"read-only":             {second(readOnly.Act(ctx, act)), auth.ErrReadOnly},
-		"no such message":       {second(admin.Message(ctx, "0198f0a0-0000-7000-8000-000000000001")), console.ErrNotFound},
-		"its body":              {second(admin.Body(ctx, "nothing")), console.ErrNotFound},
-		"no such plan":          {second(admin.GetPlan(ctx, "../..")), console.ErrNotFound},
-		"a plan of everything":  {second(admin.Plan(ctx, console.PlanRequest{Verb: console.Discard})), console.ErrInvalid},
-		"not paused":            {admin.ResumeQueue(ctx, "mail", ""), console.ErrPrecondition},
+		"no such message":       {second(admin.Message(ctx, "0198f0a0-0000-7000-8000-000000000001")), inspect.ErrNotFound},
+		"its body":              {second(admin.Body(ctx, "nothing")), inspect.ErrNotFound},
+		"no such plan":          {second(admin.GetPlan(ctx, "../..")), inspect.ErrNotFound},
+		"a plan of everything":  {second(admin.Plan(ctx, operations.PlanRequest{Verb: actions.Discard})), inspect.ErrInvalid},
+		"not paused":            {admin.ResumeQueue(ctx, "mail", ""), inspect.ErrPrecondition},
 		"a token twice":         {second(admin.CreateToken(ctx, httpapi.NewToken{Name: "victim", Role: "viewer"})), auth.ErrTaken},
-		"a token with no role":  {second(admin.CreateToken(ctx, httpapi.NewToken{Name: "x", Role: "king"})), console.ErrInvalid},
+		"a token with no role":  {second(admin.CreateToken(ctx, httpapi.NewToken{Name: "x", Role: "king"})), inspect.ErrInvalid},
 		"no such token":         {admin.RevokeToken(ctx, "x"), auth.ErrNoToken},
-		"an import of nonsense": {second(admin.Import(ctx, strings.NewReader("nonsense\n"), false)), console.ErrInvalid},
-		"a cursor":              {second(admin.Messages(ctx, "", "nonsense", 10)), console.ErrInvalid},
-		"a cursor of outcomes":  {second(admin.Outcomes(ctx, s.op, "nonsense", 10)), console.ErrInvalid},
-		"a cursor of the log":   {second(admin.Audit(ctx, "nonsense", 10)), console.ErrInvalid},
+		"an import of nonsense": {second(admin.Import(ctx, strings.NewReader("nonsense\n"), false)), inspect.ErrInvalid},
+		"a cursor":              {second(admin.Messages(ctx, "", "nonsense", 10)), inspect.ErrInvalid},
+		"a cursor of outcomes":  {second(admin.Outcomes(ctx, s.op, "nonsense", 10)), inspect.ErrInvalid},
+		"a cursor of the log":   {second(admin.Audit(ctx, "nonsense", 10)), inspect.ErrInvalid},
 	} {
 		if !errors.Is(c.err, c.want) {
 			t.Errorf("%s: %v, want %v", what, c.err, c.want)
@@ -169,7 +171,7 @@ func TestRefusalsInTheClient(t *testing.T) {
 		"messages": second(admin.Messages(ctx, "état:x", "", 0)), "count": second(admin.Count(ctx, "é staat:parked")),
 		"groups": second(admin.Groups(ctx, "é staat:parked")), "export": second(admin.Export(ctx, "é staat:parked", "jsonl", io.Discard)),
 		"export as csv": second(admin.Export(ctx, "é staat:parked", "csv", io.Discard)),
-		"plan":          second(admin.Plan(ctx, console.PlanRequest{Verb: console.Discard, Query: "é staat:parked"})),
+		"plan":          second(admin.Plan(ctx, operations.PlanRequest{Verb: actions.Discard, Query: "é staat:parked"})),
 	} {
 		var p *httpapi.Problem
 		at := 2

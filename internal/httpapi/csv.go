@@ -6,7 +6,7 @@ import (
 	"io"
 
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
 // csv writes what a query finds as rows, a page at a time.
@@ -18,10 +18,10 @@ func (a *API) csv(ctx context.Context, c auth.Caller, query string, w io.Writer)
 			return n, err
 		}
 		if after == "" {
-			_ = out.Write(console.CSVHeader)
+			_ = out.Write(inspect.CSVHeader)
 		}
 		for i := range p.Messages {
-			_ = out.Write(console.CSVRow(p.Messages[i]))
+			_ = out.Write(inspect.CSVRow(p.Messages[i]))
 			n++
 		}
 		if out.Flush(); out.Error() != nil {

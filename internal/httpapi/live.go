@@ -11,7 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/operations"
 )
 
 const (
@@ -71,7 +71,7 @@ func (a *API) watch() {
 	op := huma.Operation{Method: http.MethodGet, Path: v1 + "/live", OperationID: "live", Tags: []string{"See"},
 		Summary:     "What has changed, as server-sent events",
 		Description: "Each event's data is a Tick as JSON, at most one a second. A stream ends with the event `again` after a while; ask again then."}
-	a.huma.OpenAPI().Components.Schemas.Schema(typeOf[console.Tick](), true, "")
+	a.huma.OpenAPI().Components.Schemas.Schema(typeOf[operations.Tick](), true, "")
 	stream(a, op, []string{typeEvents}, func(ctx context.Context, c auth.Caller, _ *none, w http.ResponseWriter, _ *http.Request) error {
 		if err := c.May(auth.Viewer, ""); err != nil {
 			return err

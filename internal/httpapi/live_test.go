@@ -12,17 +12,18 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 )
 
 // ticking is a console whose watchers see what is sent to the channel, and which
 // knows how many there are.
-func ticking(ticks chan console.Tick) (*scripted, *sync.WaitGroup) {
+func ticking(ticks chan operations.Tick) (*scripted, *sync.WaitGroup) {
 	watchers := new(sync.WaitGroup)
-	return &scripted{watch: func(ctx context.Context) <-chan console.Tick {
-		out := make(chan console.Tick)
+	return &scripted{watch: func(ctx context.Context) <-chan operations.Tick {
+		out := make(chan operations.Tick)
 		watchers.Go(func() {
 			defer close(out)
 			for {
@@ -43,15 +44,15 @@ func ticking(ticks chan console.Tick) (*scripted, *sync.WaitGroup) {
 }
 
 func TestWatching(t *testing.T) {
-	ticks := make(chan console.Tick, 3)
+	ticks := make(chan operations.Tick, 3)
 	s, watchers := ticking(ticks)
 	c, _ := serve(t, config(s))
 	for i := range 3 {
-		ticks <- console.Tick{Parked: int64(i), Problems: []string{"queue \"a\n\ndata: {}\nb\": gone"}}
+		ticks <- operations.Tick{Totals: inspect.Totals{Parked: int64(i), Problems: []string{"queue \"a\n\ndata: {}\nb\": gone"}}}
 	}
 	var seen []int64
 	enough := errors.New("enough")
-	err := c.Live(soon(t), func(tick console.Tick) error {
+	err := c.Live(soon(t), func(tick operations.Tick) error {
 		if seen = append(seen, tick.Parked); len(seen) < 3 {
 			return nil
 		}
@@ -66,15 +67,15 @@ func TestWatching(t *testing.T) {
 // A stream that the service ends is followed by another.
 func TestWatchingGoesOn(t *testing.T) {
 	streams := 0
-	c, _ := serve(t, config(&scripted{watch: func(context.Context) <-chan console.Tick {
+	c, _ := serve(t, config(&scripted{watch: func(context.Context) <-chan operations.Tick {
 		streams++
-		out := make(chan console.Tick, 1)
-		out <- console.Tick{Parked: int64(streams)}
+		out := make(chan operations.Tick, 1)
+		out <- operations.Tick{Totals: inspect.Totals{Parked: int64(streams)}}
 		close(out)
 		return out
 	}}))
 	enough := errors.New("enough")
-	err := c.Live(soon(t), func(tick console.Tick) error {
+	err := c.Live(soon(t), func(tick operations.Tick) error {
 		if tick.Parked < 3 {
 			return nil
 		}
@@ -87,12 +88,12 @@ func TestWatchingGoesOn(t *testing.T) {
 
 // A service that stops must not wait for those who watch.
 func TestWatchersEndWithTheService(t *testing.T) {
-	ticks := make(chan console.Tick)
+	ticks := make(chan operations.Tick)
 	s, watchers := ticking(ticks)
 	c, server := serve(t, config(s))
 	var client sync.WaitGroup
 	client.Go(func() {
-		err := c.Live(soon(t), func(console.Tick) error {
+		err := c.Live(soon(t), func(operations.Tick) error {
 			client.Go(func() { _ = server.Config.Shutdown(soon(t)) })
 			return nil
 		})
@@ -100,13 +101,13 @@ func TestWatchersEndWithTheService(t *testing.T) {
 			t.Errorf("the client says %v", err)
 		}
 	})
-	ticks <- console.Tick{}
+	ticks <- operations.Tick{}
 	client.Wait()
 	watchers.Wait()
 }
 
 func TestNotEverybodyCanWatchAtOnce(t *testing.T) {
-	ticks := make(chan console.Tick)
+	ticks := make(chan operations.Tick)
 	s, watchers := ticking(ticks)
 	c, server := serve(t, config(s))
 	ctx, cancel := context.WithCancel(soon(t))
@@ -144,8 +145,8 @@ func TestNotEverybodyCanWatchAtOnce(t *testing.T) {
 	clients.Wait()
 	watchers.Wait()
 	var line string
-	w := ask(httpapi.New(config(&scripted{watch: func(context.Context) <-chan console.Tick {
-		over := make(chan console.Tick)
+	w := ask(httpapi.New(config(&scripted{watch: func(context.Context) <-chan operations.Tick {
+		over := make(chan operations.Tick)
 		close(over)
 		return over
 	}})), "GET", "/api/v1/live", "")
@@ -165,7 +166,7 @@ func TestARevokedTokenEndsItsStream(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ticks := make(chan console.Tick)
+		ticks := make(chan operations.Tick)
 		s, watchers := ticking(ticks)
 		c := config(s)
 		c.Guard = auth.NewGuard(auth.Config{Required: true, Tokens: tokens, Log: c.Log})
@@ -175,7 +176,7 @@ func TestARevokedTokenEndsItsStream(t *testing.T) {
 			defer close(ended)
 			ask(a, "GET", "/api/v1/live", "", header("Authorization", "Bearer "+secret))
 		}()
-		ticks <- console.Tick{}
+		ticks <- operations.Tick{}
 		time.Sleep(time.Minute)
 		select {
 		case <-ended:
@@ -207,7 +208,7 @@ func TestOneCallerDoesNotTakeAllStreams(t *testing.T) {
 			return "Bearer " + secret
 		}
 		one, other := token("one"), token("other")
-		s, watchers := ticking(make(chan console.Tick))
+		s, watchers := ticking(make(chan operations.Tick))
 		c := config(s)
 		c.Guard = auth.NewGuard(auth.Config{Required: true, Tokens: tokens, Log: c.Log})
 		a := httpapi.New(c)

@@ -13,15 +13,14 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/metrics"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/internal/webui"
-	"github.com/redrive-mq/redrive/policy"
 )
 
 // looks are what people, Prometheus and health checks ask for.
@@ -69,7 +68,7 @@ func fillQueues(t testing.TB, s store.Store, n int, state store.State) {
 }
 
 // looking is page, API and metrics over a store.
-func looking(t testing.TB, s console.Store) http.Handler {
+func looking(t testing.TB, s store.Store) http.Handler {
 	t.Helper()
 	c, none := newLookingConsole(t, s, func(string) string { return "" }), func() []string { return nil }
 	log := slog.New(slog.DiscardHandler)
@@ -82,15 +81,14 @@ func looking(t testing.TB, s console.Store) http.Handler {
 	return a
 }
 
-func newLookingConsole(t testing.TB, s console.Store, returns func(string) string) *console.Console {
+func newLookingConsole(t testing.TB, s store.Store, returns func(string) string) console {
 	t.Helper()
 	decoder, err := decode.New(decode.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	none := func() []string { return nil }
-	return console.New(console.Config{Store: s, Broker: everyQueue{}, Audit: &book{}, Log: slog.New(slog.DiscardHandler), Restorable: time.Hour, Rates: quiet{},
-		Policies: func() policy.Set { return policy.Set{policy.Default()} }, Problems: none, Notices: none, Decoder: decoder, Blocked: returns})
+	return newConsole(s, &book{}, inspect.Config{Log: slog.New(slog.DiscardHandler), Problems: none, Notices: none, Decoder: decoder, Blocked: returns})
 }
 
 func lookAt(t testing.TB, service http.Handler, path string) string {

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 )
@@ -57,7 +57,7 @@ func testLooksArePaged(t *testing.T) {
 	if s.due > 500 {
 		t.Errorf("what is due was counted of %d queues", s.due)
 	}
-	var o console.Overview
+	var o inspect.Overview
 	decodeInto(t, lookAt(t, service, "/api/v1/overview"), &o)
 	var due int64
 	for _, slot := range o.Calendar {
@@ -66,12 +66,12 @@ func testLooksArePaged(t *testing.T) {
 	if len(o.Queues) != 100 || o.MoreQueues != queues-100 || o.Waiting != queues || due != queues {
 		t.Errorf("the overview shows %d queues and %d more, %d waiting, %d due", len(o.Queues), o.MoreQueues, o.Waiting, due)
 	}
-	var g console.GroupPage
+	var g inspect.GroupPage
 	decodeInto(t, lookAt(t, service, "/api/v1/groups"), &g)
 	if len(g.Groups) != 100 || g.After == "" {
 		t.Errorf("%d groups of %d, and then %q", len(g.Groups), g.Total, g.After)
 	}
-	var l console.Ledger
+	var l inspect.Ledger
 	decodeInto(t, lookAt(t, service, "/api/v1/ledger"), &l)
 	if len(l.Queues) != 100 || l.After == "" || l.Total.In != queues || l.Total.Waiting != queues {
 		t.Errorf("%d lines of the ledger, and then %q; in all %+v", len(l.Queues), l.After, l.Total)
@@ -86,7 +86,7 @@ func TestPagesHaveEachOnce(t *testing.T) {
 	service := looking(t, s)
 	for path, of := range map[string]func(string) ([]string, string){
 		"/api/v1/groups": func(body string) (names []string, after string) {
-			var p console.GroupPage
+			var p inspect.GroupPage
 			decodeInto(t, body, &p)
 			if p.Total != queues {
 				t.Errorf("%d groups in all", p.Total)
@@ -97,7 +97,7 @@ func TestPagesHaveEachOnce(t *testing.T) {
 			return names, p.After
 		},
 		"/api/v1/ledger": func(body string) (names []string, after string) {
-			var p console.Ledger
+			var p inspect.Ledger
 			decodeInto(t, body, &p)
 			for _, l := range p.Queues {
 				names = append(names, l.Queue)

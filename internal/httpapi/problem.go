@@ -13,9 +13,11 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/hint"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/query"
 	"github.com/redrive-mq/redrive/internal/store"
 )
@@ -48,18 +50,18 @@ var kinds = []struct {
 	{"sign_in", http.StatusUnauthorized, auth.ErrSignIn},
 	{"read_only", http.StatusForbidden, auth.ErrReadOnly},
 	{"forbidden", http.StatusForbidden, auth.ErrForbidden},
-	{"not_found", http.StatusNotFound, console.ErrNotFound},
+	{"not_found", http.StatusNotFound, inspect.ErrNotFound},
 	{"not_found", http.StatusNotFound, store.ErrNotFound},
 	{"not_found", http.StatusNotFound, auth.ErrNoToken},
 	{"taken", http.StatusConflict, auth.ErrTaken},
 	{"unchecked", http.StatusServiceUnavailable, auth.ErrUnchecked},
-	{"precondition", http.StatusPreconditionFailed, console.ErrPrecondition},
+	{"precondition", http.StatusPreconditionFailed, inspect.ErrPrecondition},
 	{"query", http.StatusUnprocessableEntity, ErrQuery},
-	{"invalid", http.StatusUnprocessableEntity, console.ErrInvalid},
+	{"invalid", http.StatusUnprocessableEntity, inspect.ErrInvalid},
 	{"invalid", http.StatusUnprocessableEntity, auth.ErrInvalid},
-	{"no_audit", http.StatusServiceUnavailable, console.ErrNoAudit},
+	{"no_audit", http.StatusServiceUnavailable, actions.ErrNoAudit},
 	{"full", http.StatusInsufficientStorage, store.ErrFull},
-	{"unanswered", http.StatusServiceUnavailable, console.ErrUnanswered},
+	{"unanswered", http.StatusServiceUnavailable, operations.ErrUnanswered},
 	{"malformed", http.StatusBadRequest, io.ErrUnexpectedEOF}, // the other end has gone before all was sent
 	{"stopping", http.StatusServiceUnavailable, store.ErrClosed},
 	{"stopping", http.StatusServiceUnavailable, net.ErrClosed},

@@ -14,11 +14,13 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/internal/webui"
@@ -62,24 +64,39 @@ func (b *book) Before(_ context.Context, n int64, visit func(audit.Entry) (bool,
 // everyQueue says of every queue that it is there and has a consumer.
 type everyQueue struct{}
 
-func (everyQueue) Queue(context.Context, string) (console.AtBroker, error) {
-	return console.AtBroker{Exists: true, Kind: "quorum", Consumers: 1}, nil
+func (everyQueue) Queue(context.Context, string) (inspect.AtBroker, error) {
+	return inspect.AtBroker{Exists: true, Kind: "quorum", Consumers: 1}, nil
 }
 
 type quiet struct{}
 
-func (quiet) Minute(string, time.Time) console.Flow { return console.Flow{} }
+func (quiet) Minute(string, time.Time) inspect.Flow { return inspect.Flow{} }
 func (quiet) Queues() []string                      { return nil }
 func (quiet) Failed(func(string) bool) int64        { return 0 }
 
-func (quiet) Hour(time.Time, func(string) bool) []console.Flow { return make([]console.Flow, 60) }
+func (quiet) Hour(time.Time, func(string) bool) []inspect.Flow { return make([]inspect.Flow, 60) }
+
+// console is all that page and API call.
+type console struct {
+	*inspect.Inspector
+	*actions.Actions
+	*operations.Runner
+}
+
+func newConsole(s store.Store, log *book, c inspect.Config) console {
+	c.Store, c.Broker, c.Audit, c.Rates = s, everyQueue{}, log, quiet{}
+	c.Policies = func() policy.Set { return policy.Set{policy.Default()} }
+	in := inspect.New(c)
+	does := actions.New(actions.Config{Inspect: in, Store: s, Audit: log, Restorable: time.Hour})
+	return console{in, does, operations.New(operations.Config{Inspect: in, Actions: does, Store: s})}
+}
 
 // scene is a service's faces over a store in memory, with something of each kind in
 // it: messages of the queues orders and mail in every state, a group, a plan, an
 // operation, a token, an export.
 type scene struct {
 	*httpapi.API
-	console *console.Console
+	console console
 	store   *memstore.Store
 	book    *book
 	ids     map[store.State]string // of orders
@@ -127,8 +144,7 @@ func newScene(t testing.TB, who *access, readOnly bool) *scene {
 	log := slog.New(slog.DiscardHandler)
 	none := func() []string { return nil }
 	problems := func() []string { return []string{"queue " + orders + ": it does not exist"} }
-	s.console = console.New(console.Config{Store: s.store, Broker: everyQueue{}, Audit: s.book, Log: log, Restorable: time.Hour, Rates: quiet{}, ReadOnly: readOnly,
-		Policies: func() policy.Set { return policy.Set{policy.Default()} }, Problems: problems, Notices: none, Decoder: decoder, Blocked: func(string) string { return "" }})
+	s.console = newConsole(s.store, s.book, inspect.Config{Log: log, ReadOnly: readOnly, Problems: problems, Notices: none, Decoder: decoder, Blocked: func(string) string { return "" }})
 	guard := auth.NewGuard(auth.Config{Required: true, ReadOnly: readOnly, Tokens: who.tokens, Log: log,
 		Public: func(r *http.Request) bool { return httpapi.Public(r) || strings.HasPrefix(r.URL.Path, "/assets/") }})
 	s.API = httpapi.New(httpapi.Config{Console: s.console, Decoder: decoder, Entries: s.store, Problems: problems, Notices: none, Ready: func() bool { return false }, Guard: guard, Tokens: who.tokens, Log: log,
@@ -155,11 +171,11 @@ func newScene(t testing.TB, who *access, readOnly bool) *scene {
 	must(err)
 	s.group = groups.Groups[0].ID
 	for _, id := range []*string{&s.plan, &s.op} {
-		p, err := s.console.Plan(t.Context(), root, console.PlanRequest{Verb: console.Replay, Query: "queue:" + orders, Reason: secret})
+		p, err := s.console.Plan(t.Context(), root, operations.PlanRequest{Verb: actions.Replay, Query: "queue:" + orders, Reason: secret})
 		must(err)
 		*id = p.ID
 	}
-	_, err = s.console.Start(t.Context(), root, s.op, console.Start{})
+	_, err = s.console.Start(t.Context(), root, s.op, operations.Start{})
 	must(err)
 	var out bytes.Buffer
 	_, err = s.console.Export(t.Context(), root, "queue:"+orders+" state:parked", &out)

@@ -8,10 +8,25 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/inspect"
 )
+
+// Inspector is what a caller sees: see package inspect.
+type Inspector interface {
+	Overview(ctx context.Context, c auth.Caller) (inspect.Overview, error)
+	Search(ctx context.Context, c auth.Caller, query, after string, limit int) (inspect.Page, error)
+	Count(ctx context.Context, c auth.Caller, query string) (n int64, exact bool, err error)
+	Message(ctx context.Context, c auth.Caller, id string) (inspect.Detail, error)
+	Body(ctx context.Context, c auth.Caller, id string) ([]byte, error)
+	Groups(ctx context.Context, c auth.Caller, query, after string, limit int) (inspect.GroupPage, error)
+	Queues(ctx context.Context, c auth.Caller, after string, limit int) ([]inspect.Queue, string, error)
+	Ledger(ctx context.Context, c auth.Caller, recount bool, after string, limit int) (inspect.Ledger, error)
+	Policies(ctx context.Context, c auth.Caller) ([]inspect.PolicyInForce, error)
+	AuditLog(ctx context.Context, c auth.Caller, after string, limit int) ([]audit.Entry, string, error)
+}
 
 // Public tells what everybody may ask for: whether the service lives and is ready,
 // and what its API looks like.
@@ -74,18 +89,18 @@ func (a *API) see() {
 	get := func(path, id, summary string) huma.Operation {
 		return huma.Operation{Method: http.MethodGet, Path: v1 + path, OperationID: id, Summary: summary, Tags: []string{"See"}}
 	}
-	handle(a, get("/overview", "overview", "The state of the service on one page"), func(ctx context.Context, c auth.Caller, _ *none) (console.Overview, error) {
+	handle(a, get("/overview", "overview", "The state of the service on one page"), func(ctx context.Context, c auth.Caller, _ *none) (inspect.Overview, error) {
 		return a.Console.Overview(ctx, c)
 	})
 	handle(a, get("/messages", "messages", "Messages that a query finds, newest first"), func(ctx context.Context, c auth.Caller, in *struct {
 		Query
 		Paged
-	}) (console.Page, error) {
+	}) (inspect.Page, error) {
 		p, err := a.Console.Search(ctx, c, in.Q, in.After, in.Limit)
 		p.Messages = list(p.Messages)
 		return p, err
 	})
-	handle(a, get("/messages/{id}", "message", "All that is known of a message but its raw body"), func(ctx context.Context, c auth.Caller, in *Named) (console.Detail, error) {
+	handle(a, get("/messages/{id}", "message", "All that is known of a message but its raw body"), func(ctx context.Context, c auth.Caller, in *Named) (inspect.Detail, error) {
 		return a.Console.Message(ctx, c, in.ID)
 	})
 	handle(a, get("/count", "count", "How many messages a query finds"), func(ctx context.Context, c auth.Caller, in *Query) (Count, error) {
@@ -95,7 +110,7 @@ func (a *API) see() {
 	handle(a, get("/groups", "groups", "Groups of failures among what a query finds"), func(ctx context.Context, c auth.Caller, in *struct {
 		Query
 		Paged
-	}) (console.GroupPage, error) {
+	}) (inspect.GroupPage, error) {
 		return a.Console.Groups(ctx, c, in.Q, in.After, in.Limit)
 	})
 	handle(a, get("/queues", "queues", "Work queues: what is kept for them, and what RabbitMQ says"), func(ctx context.Context, c auth.Caller, in *Paged) (Queues, error) {
@@ -107,7 +122,7 @@ func (a *API) see() {
 	handle(a, recounts, func(ctx context.Context, c auth.Caller, in *struct {
 		Paged
 		Recount bool `query:"recount" doc:"Count what is kept one by one first: the more there is, the longer it takes."`
-	}) (console.Ledger, error) {
+	}) (inspect.Ledger, error) {
 		return a.Console.Ledger(ctx, c, in.Recount, in.After, in.Limit)
 	})
 	handle(a, get("/policies", "policies", "Policies in force, and the waits each gives"), func(ctx context.Context, c auth.Caller, _ *none) (Policies, error) {
@@ -132,7 +147,7 @@ func (a *API) decode() {
 	handle(a, op, func(ctx context.Context, c auth.Caller, in *body[DecodeRequest]) (*decode.Result, error) {
 		b := in.Body
 		if b.Queue != "" && !c.Sees(b.Queue) { // its schema is not theirs to see
-			return nil, fmt.Errorf("%w: the queue %q", console.ErrNotFound, b.Queue)
+			return nil, fmt.Errorf("%w: the queue %q", inspect.ErrNotFound, b.Queue)
 		}
 		return a.Decoder.Decode(ctx, decode.Body{Bytes: b.Body, Queue: b.Queue, ContentType: b.ContentType, ContentEncoding: b.ContentEncoding, Type: b.Type}), nil
 	})

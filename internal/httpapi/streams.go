@@ -11,7 +11,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/operations"
 )
 
 // countTrailer says, after a whole export, how many messages it has.
@@ -44,7 +45,7 @@ func (c Client) Export(ctx context.Context, query, format string, w io.Writer) (
 }
 
 // Import sends an export back to be kept; dryRun only checks it.
-func (c Client) Import(ctx context.Context, r io.Reader, dryRun bool) (done console.Imported, err error) {
+func (c Client) Import(ctx context.Context, r io.Reader, dryRun bool) (done actions.Imported, err error) {
 	q := values()
 	if dryRun {
 		q.Set("dry_run", "true")
@@ -59,7 +60,7 @@ func (c Client) Import(ctx context.Context, r io.Reader, dryRun bool) (done cons
 
 // Live calls tick about once a second when something has changed, until ctx or the
 // connection ends or tick fails. Its error is never nil.
-func (c Client) Live(ctx context.Context, tick func(console.Tick) error) error {
+func (c Client) Live(ctx context.Context, tick func(operations.Tick) error) error {
 	for {
 		again, err := c.live(ctx, tick)
 		if err != nil || !again {
@@ -69,7 +70,7 @@ func (c Client) Live(ctx context.Context, tick func(console.Tick) error) error {
 }
 
 // live reads one stream, and tells whether the service ended it to begin another.
-func (c Client) live(ctx context.Context, tick func(console.Tick) error) (again bool, err error) {
+func (c Client) live(ctx context.Context, tick func(operations.Tick) error) (again bool, err error) {
 	resp, err := c.do(ctx, request{method: http.MethodGet, path: v1 + "/live", accept: typeEvents})
 	if err != nil {
 		return false, err
@@ -85,7 +86,7 @@ func (c Client) live(ctx context.Context, tick func(console.Tick) error) (again 
 		case !ok:
 			continue
 		}
-		var t console.Tick
+		var t operations.Tick
 		if err := json.Unmarshal([]byte(data), &t); err != nil {
 			return false, fmt.Errorf("what answers at %s does not speak like Redrive: %w", c.Addr, err)
 		}

@@ -8,7 +8,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
 // callers are the routes about who calls.
@@ -33,7 +33,7 @@ func (a *API) callers() {
 		n := auth.NewToken{Name: in.Body.Name, Role: in.Body.Role, Queues: in.Body.Queues}
 		if in.Body.Expires != nil {
 			if n.Lasts = in.Body.Expires.Sub(a.Now()); n.Lasts <= 0 {
-				return MadeToken{}, fmt.Errorf("%w: it would have expired already", console.ErrInvalid)
+				return MadeToken{}, fmt.Errorf("%w: it would have expired already", inspect.ErrInvalid)
 			}
 		}
 		secret, made, err := a.Tokens.Create(ctx, c, n)

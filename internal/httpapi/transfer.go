@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -12,8 +13,8 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
 )
 
 // mostImport bounds an import. It is streamed: the bound is for the disk.
@@ -66,11 +67,12 @@ func (b *begun) Write(p []byte) (int, error) {
 // Unwrap is for http.ResponseController.
 func (b *begun) Unwrap() http.ResponseWriter { return b.ResponseWriter }
 
+func transferring(method, path, id, summary string) huma.Operation {
+	return huma.Operation{Method: method, Path: v1 + path, OperationID: id, Summary: summary, Tags: []string{"Transfer"}}
+}
+
 func (a *API) transfer() {
-	op := func(method, path, id, summary string) huma.Operation {
-		return huma.Operation{Method: method, Path: v1 + path, OperationID: id, Summary: summary, Tags: []string{"Transfer"}}
-	}
-	stream(a, op(http.MethodGet, "/messages/{id}/body", "body", "A message's raw body, as a download"), []string{"application/octet-stream"},
+	stream(a, transferring(http.MethodGet, "/messages/{id}/body", "body", "A message's raw body, as a download"), []string{"application/octet-stream"},
 		func(ctx context.Context, c auth.Caller, in *Named, w http.ResponseWriter, _ *http.Request) error {
 			body, err := a.Console.Body(ctx, c, in.ID)
 			if err != nil {
@@ -85,59 +87,64 @@ func (a *API) transfer() {
 			_, err = w.Write(body)
 			return err
 		})
+	a.export()
+	a.imports()
 
-	stream(a, op(http.MethodGet, "/export", "export", "All that a query finds: jsonl with bodies, which an import takes; csv without, for people"), []string{typeJSONLines, typeCSV},
-		func(ctx context.Context, c auth.Caller, in *struct {
-			Query
-			Format string `query:"format" enum:"jsonl,csv" default:"jsonl"`
-		}, w http.ResponseWriter, _ *http.Request) error {
-			h := w.Header()
-			h.Set("Content-Type", typeJSONLines)
-			if in.Format == "csv" {
-				h.Set("Content-Type", typeCSV)
-			}
-			h.Set("Content-Disposition", fmt.Sprintf(`attachment; filename="redrive-%s.%s"`, a.Now().UTC().Format("20060102-150405"), in.Format))
-			h.Set("Trailer", countTrailer)
-			write := a.Console.Export
-			if in.Format == "csv" {
-				write = a.csv
-			}
-			n, err := write(ctx, c, in.Q, w)
-			if err == nil {
-				h.Set(countTrailer, strconv.FormatInt(n, 10))
-			}
-			return err
-		})
+	snapshot := a.does(http.MethodPost, "/snapshot", "snapshot", "Write a copy of the store, as it is at one moment, to a folder on the service's machine")
+	snapshot.Tags, snapshot.Metadata = []string{"Transfer"}, map[string]any{"within": time.Duration(-1)}
+	handle(a, snapshot, func(ctx context.Context, c auth.Caller, in *body[Snapshot]) (actions.SnapshotMade, error) {
+		return a.Console.Snapshot(ctx, c, in.Body.Folder)
+	})
+}
 
+func (a *API) export() {
+	op := transferring(http.MethodGet, "/export", "export", "All that a query finds: jsonl with bodies, which an import takes; csv without, for people")
+	stream(a, op, []string{typeJSONLines, typeCSV}, func(ctx context.Context, c auth.Caller, in *struct {
+		Query
+		Format string `query:"format" enum:"jsonl,csv" default:"jsonl"`
+	}, w http.ResponseWriter, _ *http.Request) error {
+		write, kind := a.Console.Export, typeJSONLines
+		if in.Format == "csv" {
+			write, kind = a.csv, typeCSV
+		}
+		h := w.Header()
+		h.Set("Content-Type", kind)
+		h.Set("Content-Disposition", fmt.Sprintf(`attachment; filename="redrive-%s.%s"`, a.Now().UTC().Format("20060102-150405"), in.Format))
+		h.Set("Trailer", countTrailer)
+		n, err := write(ctx, c, in.Q, w)
+		if err == nil {
+			h.Set(countTrailer, strconv.FormatInt(n, 10))
+		}
+		return err
+	})
+}
+
+func (a *API) imports() {
 	in := a.does(http.MethodPost, "/import", "import", "Keep the messages of an export, parked")
 	in.Tags = []string{"Transfer"}
 	in.Metadata = map[string]any{"within": time.Duration(-1)}
-	in.Middlewares = append(huma.Middlewares{role(auth.Editor)}, in.Middlewares...)
 	in.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{typeJSONLines: {Schema: &huma.Schema{Type: huma.TypeString}}}}
-	in.Middlewares = append(in.Middlewares, func(ctx huma.Context, next func(huma.Context)) {
-		r, w := humago.Unwrap(ctx)
-		if t, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); t != typeJSONLines && t != "application/x-ndjson" {
-			writeProblem(w, problem(http.StatusUnsupportedMediaType, "content_type", "an import is sent as "+typeJSONLines))
-			return
-		}
-		r = r.WithContext(context.WithValue(r.Context(), uploadKey{}, http.MaxBytesReader(w, r.Body, mostImport)))
-		next(humago.NewContext(ctx.Operation(), r, w))
-	})
+	in.Middlewares = slices.Concat(huma.Middlewares{role(auth.Editor)}, in.Middlewares, huma.Middlewares{upload})
 	handle(a, in, func(ctx context.Context, c auth.Caller, in *struct {
 		DryRun bool `query:"dry_run" doc:"Only check it."`
-	}) (console.Imported, error) {
+	}) (actions.Imported, error) {
 		done, err := a.Console.Import(ctx, c, ctx.Value(uploadKey{}).(io.Reader), in.DryRun)
 		if err != nil && done.Count > 0 && !in.DryRun {
 			err = fmt.Errorf("%w (the %d messages before it are kept)", err, done.Count)
 		}
 		return done, err
 	})
+}
 
-	snapshot := a.does(http.MethodPost, "/snapshot", "snapshot", "Write a copy of the store, as it is at one moment, to a folder on the service's machine")
-	snapshot.Tags, snapshot.Metadata = []string{"Transfer"}, map[string]any{"within": time.Duration(-1)}
-	handle(a, snapshot, func(ctx context.Context, c auth.Caller, in *body[Snapshot]) (console.SnapshotMade, error) {
-		return a.Console.Snapshot(ctx, c, in.Body.Folder)
-	})
+// upload passes the body of an import on to its route, which reads it by itself.
+func upload(ctx huma.Context, next func(huma.Context)) {
+	r, w := humago.Unwrap(ctx)
+	if t, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); t != typeJSONLines && t != "application/x-ndjson" {
+		writeProblem(w, problem(http.StatusUnsupportedMediaType, "content_type", "an import is sent as "+typeJSONLines))
+		return
+	}
+	r = r.WithContext(context.WithValue(r.Context(), uploadKey{}, http.MaxBytesReader(w, r.Body, mostImport)))
+	next(humago.NewContext(ctx.Operation(), r, w))
 }
 
 // uploadKey is where a route finds a body that it reads by itself.

@@ -16,9 +16,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
 func TestAnExportThatFailsIsNeverTakenForAWholeOne(t *testing.T) {
@@ -35,7 +36,7 @@ func TestAnExportThatFailsIsNeverTakenForAWholeOne(t *testing.T) {
 			_, _ = io.WriteString(w, part)
 			return 3, errors.New("the disk is gone")
 		}, 0, true, ""},
-		"fails before the first": {func(context.Context, io.Writer) (int64, error) { return 0, console.ErrInvalid }, 0, true, ""},
+		"fails before the first": {func(context.Context, io.Writer) (int64, error) { return 0, inspect.ErrInvalid }, 0, true, ""},
 	} {
 		client, _ := serve(t, config(&scripted{export: c.export}))
 		var out bytes.Buffer
@@ -43,7 +44,7 @@ func TestAnExportThatFailsIsNeverTakenForAWholeOne(t *testing.T) {
 		if n != c.n || (err != nil) != c.err || err == nil && out.String() != c.out {
 			t.Errorf("%s: %d, %d bytes, %v", what, n, out.Len(), err)
 		}
-		if what == "fails before the first" && !errors.Is(err, console.ErrInvalid) {
+		if what == "fails before the first" && !errors.Is(err, inspect.ErrInvalid) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -74,17 +75,17 @@ func TestAnExportEndsWithItsReader(t *testing.T) {
 // What looks like a formula stays text, wherever a spreadsheet may split it.
 func TestCSV(t *testing.T) {
 	evil := []string{"=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1", "a;=cmd|' /C calc'!A0", "a\n=1", "＝1", "|x", "%x", "\"=1", "a,\"b\n", "harmless, a=b - c"}
-	var page console.Page
+	var page inspect.Page
 	at := time.Unix(1_700_000_000, 5000).UTC()
 	for _, e := range evil {
-		page.Messages = append(page.Messages, console.Message{ID: "i", Queue: e, State: "parked", Error: e, Exchange: e, RoutingKey: e, Type: e, Reason: e, ContentType: e, ParkedFor: e, ParkedAt: &at})
+		page.Messages = append(page.Messages, inspect.Message{ID: "i", Queue: e, State: "parked", Error: e, Exchange: e, RoutingKey: e, Type: e, Reason: e, ContentType: e, ParkedFor: e, ParkedAt: &at})
 	}
 	pages := 0
-	c, _ := serve(t, config(&scripted{search: func(_, after string) (console.Page, error) {
+	c, _ := serve(t, config(&scripted{search: func(_, after string) (inspect.Page, error) {
 		if pages++; after == "" {
-			return console.Page{Messages: page.Messages[:5], After: "5"}, nil
+			return inspect.Page{Messages: page.Messages[:5], After: "5"}, nil
 		}
-		return console.Page{Messages: page.Messages[5:]}, nil
+		return inspect.Page{Messages: page.Messages[5:]}, nil
 	}}))
 	var out bytes.Buffer
 	n, err := c.Export(soon(t), "", "csv", &out)
@@ -92,7 +93,7 @@ func TestCSV(t *testing.T) {
 		t.Fatalf("%d in %d pages, %v", n, pages, err)
 	}
 	rows, err := csv.NewReader(&out).ReadAll()
-	if err != nil || len(rows) != len(evil)+1 || len(rows[0]) != len(console.CSVHeader) {
+	if err != nil || len(rows) != len(evil)+1 || len(rows[0]) != len(inspect.CSVHeader) {
 		t.Fatalf("%d rows, %v", len(rows), err)
 	}
 	for i, row := range rows[1:] {
@@ -119,10 +120,10 @@ func TestCSV(t *testing.T) {
 func TestTheOtherEndIsSlow(t *testing.T) {
 	ended := make(chan error, 2)
 	c := config(&scripted{
-		taken: func(r io.Reader) (console.Imported, error) {
+		taken: func(r io.Reader) (actions.Imported, error) {
 			_, err := io.Copy(io.Discard, r)
 			ended <- err
-			return console.Imported{}, err
+			return actions.Imported{}, err
 		},
 		export: func(_ context.Context, w io.Writer) (n int64, err error) {
 			for err == nil {
@@ -161,10 +162,10 @@ func TestTheOtherEndIsSlow(t *testing.T) {
 // Who sends drop by drop does not hold a connection for as long as they like.
 func TestDropByDrop(t *testing.T) {
 	ended := make(chan int64, 1)
-	c := config(&scripted{taken: func(r io.Reader) (console.Imported, error) {
+	c := config(&scripted{taken: func(r io.Reader) (actions.Imported, error) {
 		n, err := io.Copy(io.Discard, r)
 		ended <- n
-		return console.Imported{}, err
+		return actions.Imported{}, err
 	}})
 	c.Idle = 200 * time.Millisecond
 	_, server := serve(t, c)
@@ -244,9 +245,9 @@ func TestAnExportThatTakesItsTimeByHTTP2(t *testing.T) {
 // What an import reads by itself is bounded in the time between two pieces, not in
 // all: so the size of an import has nothing to do with how long it may take.
 func TestAnImportIsRead(t *testing.T) {
-	c, _ := serve(t, config(&scripted{taken: func(r io.Reader) (console.Imported, error) {
+	c, _ := serve(t, config(&scripted{taken: func(r io.Reader) (actions.Imported, error) {
 		data, err := io.ReadAll(r)
-		return console.Imported{Count: int64(len(data))}, err
+		return actions.Imported{Count: int64(len(data))}, err
 	}}))
 	reader, writer := io.Pipe()
 	go func() {

@@ -5,7 +5,8 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
 )
 
 // Count is how many messages a query finds.
@@ -16,18 +17,18 @@ type Count struct {
 
 // Queues is a list of queues.
 type Queues struct {
-	Queues []console.Queue `json:"queues"`
+	Queues []inspect.Queue `json:"queues"`
 	After  string          `json:"after,omitempty" doc:"Where the next page begins; absent on the last."`
 }
 
 // Policies is a list of policies.
 type Policies struct {
-	Policies []console.PolicyInForce `json:"policies"`
+	Policies []inspect.PolicyInForce `json:"policies"`
 }
 
 // Operations is a list of operations.
 type Operations struct {
-	Operations []console.Operation `json:"operations"`
+	Operations []operations.Operation `json:"operations"`
 }
 
 // AuditPage is a piece of the audit log.

@@ -4,17 +4,17 @@ import (
 	"context"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
 // gateOf is how a queue's gate is shown; nil when nothing is to be said of it.
-func (s *vhost) gateOf(queue string) *console.Throttle {
+func (s *vhost) gateOf(queue string) *inspect.Throttle {
 	v := s.gate.View(queue, time.Now())
 	if !v.On && !v.Forced && v.Rate == 0 && v.Limit == 0 && v.NoConsumersSince.IsZero() {
 		return nil
 	}
-	g := &console.Throttle{State: string(v.State), Why: v.Reason, Since: known(v.Since), Until: known(v.Until), NoConsumer: known(v.NoConsumersSince),
+	g := &inspect.Throttle{State: string(v.State), Why: v.Reason, Since: known(v.Since), Until: known(v.Until), NoConsumer: known(v.NoConsumersSince),
 		Rate: v.Rate, InFlight: v.InFlight, MostFlight: v.Limit, FailedShare: v.FailedShare, Judged: v.Seen}
 	if v.Paused == throttle.WhyRate || v.Paused == throttle.WhyInFlight {
 		g.LimitedBy = v.Paused
@@ -41,7 +41,7 @@ func (s *vhost) loadBreakers(ctx context.Context) error {
 	if s.replica != nil {
 		return s.joinReplicas(ctx)
 	}
-	all, err := console.ForcedIn(ctx, s.store)
+	all, err := inspect.ForcedBreakers(ctx, s.store)
 	for queue, f := range all {
 		s.force(queue, f.To, f.By, f.Reason)
 	}

@@ -7,12 +7,14 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/broker"
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/internal/webui"
 	"github.com/redrive-mq/redrive/wire"
@@ -34,34 +36,34 @@ func (s *vhost) notices() []string {
 	return append([]string{fmt.Sprintf("messages that RabbitMQ failed to deliver, in its queue %s: %d (redrive quarantine list shows them, redrive quarantine replay has them retried)", wire.QueueQuarantine, n)}, all...)
 }
 
+// console is all that the page and the API call.
+type console struct {
+	*inspect.Inspector
+	*actions.Actions
+	*operations.Runner
+}
+
 // openConsole makes what people see and do, and its HTTP face.
 func (s *vhost) openConsole() error {
 	var err error
-	atBroker := queues{publish: s.publisher, manage: s.manage}
 	if s.decoder, err = decode.New(s.config.Decode); err != nil {
 		return err
 	}
 	if s.audit, err = audit.Open(s.config.Audit(), audit.Options{Log: s.Log}); err != nil {
 		return err
 	}
-	s.console = console.New(console.Config{
-		Store: s.store, Broker: atBroker, Audit: s.audit, Policies: s.intake.Policies, Events: s.events, Log: s.Log,
-		Restorable: s.config.Store.Restorable, Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerAt: s.brokerAt,
-		Rates: &s.rates, Problems: s.problems, Notices: s.notices, Ready: s.health.ready, Decoder: s.decoder, SetPaused: s.scheduler.Pause, Way: s.intake.Way,
-		Limits:   func(policy string) string { return s.rulesOf(policy).String() },
-		Replicas: s.replicas(), Recounted: s.recounted, Throttle: s.gateOf, Force: s.force,
-		Blocked: func(queue string) string { return s.health.of(partQueue + queue) },
-	})
+	s.openActions()
 	tokens := auth.NewTokens(s.store, s.audit)
 	if s.guarded, err = s.guard(tokens); err != nil {
 		return err
 	}
+	all := console{s.inspect, s.actions, s.operations}
 	s.api = httpapi.New(httpapi.Config{
-		Console: s.console, Decoder: s.decoder, Entries: s.store, Metrics: s.metricsHandler(),
-		Problems: s.problems, Notices: s.notices, Ready: s.console.IsReady, Guard: s.guarded, Tokens: tokens, Log: s.Log, Base: s.base,
+		Console: all, Decoder: s.decoder, Entries: s.store, Metrics: s.metricsHandler(),
+		Problems: s.problems, Notices: s.notices, Ready: s.inspect.IsReady, Guard: s.guarded, Tokens: tokens, Log: s.Log, Base: s.base,
 	})
-	for pattern, h := range webui.Routes(s.console, webui.Options{
-		Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.console.ProblemsFor, Storm: s.storm, Version: s.Version, Log: s.Log,
+	for pattern, h := range webui.Routes(all, webui.Options{
+		Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.inspect.ProblemsFor, Storm: s.storm, Version: s.Version, Log: s.Log,
 		Base: s.base, VHost: s.vhostLabel(), VHosts: s.all,
 	}) {
 		s.api.Handle(pattern, h)
@@ -69,32 +71,51 @@ func (s *vhost) openConsole() error {
 	return nil
 }
 
-// queues tells the console what RabbitMQ knows of a queue: by its management API
+// openActions makes what people see and do.
+func (s *vhost) openActions() {
+	c := inspect.Config{
+		Store: s.store, Broker: queues{publish: s.publisher, manage: s.manage}, Audit: s.audit, Policies: s.intake.Policies, Log: s.Log,
+		Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerAt: s.brokerAt,
+		Rates: &s.rates, Problems: s.problems, Notices: s.notices, Ready: s.health.ready, Decoder: s.decoder, Way: s.intake.Way,
+		Limits:    func(policy string) string { return s.rulesOf(policy).String() },
+		Recounted: s.recounted, Throttle: s.gateOf,
+		Blocked: func(queue string) string { return s.health.of(partQueue + queue) },
+	}
+	if s.replica != nil {
+		c.Replicas, c.Changed = s.replica.inspected, s.replica.Changed
+	}
+	s.inspect = inspect.New(c)
+	s.actions = actions.New(actions.Config{Inspect: s.inspect, Store: s.store, Audit: s.audit, Events: s.events,
+		Restorable: s.config.Store.Restorable, SetPaused: s.scheduler.Pause, Force: s.force})
+	s.operations = operations.New(operations.Config{Inspect: s.inspect, Actions: s.actions, Store: s.store})
+}
+
+// queues tells people what RabbitMQ knows of a queue: by its management API
 // or, where that does not answer, by AMQP, which knows less.
 type queues struct {
 	manage  *management.Client // nil: there is none
 	publish *broker.Publisher
 }
 
-func (q queues) Queue(ctx context.Context, name string) (console.AtBroker, error) {
+func (q queues) Queue(ctx context.Context, name string) (inspect.AtBroker, error) {
 	if name == "" {
-		return console.AtBroker{}, nil // to AMQP it would be any
+		return inspect.AtBroker{}, nil // to AMQP it would be any
 	}
 	err := errNoManagement
 	if q.manage != nil {
 		var at management.Queue
 		if at, err = q.manage.Queue(ctx, name); err == nil {
-			return console.AtBroker{Exists: true, Kind: at.Type, Consumers: at.Consumers, Ready: at.Ready, Unacked: at.Unacked}, nil
+			return inspect.AtBroker{Exists: true, Kind: at.Type, Consumers: at.Consumers, Ready: at.Ready, Unacked: at.Unacked}, nil
 		}
 	}
 	consumers, ready, amqpErr := q.publish.Queue(ctx, name)
 	switch {
 	case amqpErr == nil:
-		return console.AtBroker{Exists: true, Consumers: consumers, Ready: ready}, nil
+		return inspect.AtBroker{Exists: true, Consumers: consumers, Ready: ready}, nil
 	case errors.Is(amqpErr, wire.ErrQueueGone):
-		return console.AtBroker{}, nil
+		return inspect.AtBroker{}, nil
 	}
-	return console.AtBroker{}, errors.Join(err, amqpErr)
+	return inspect.AtBroker{}, errors.Join(err, amqpErr)
 }
 
 var errNoManagement = errors.New("there is no management API in the config")

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/metrics"
 	"github.com/redrive-mq/redrive/internal/store"
 )
@@ -100,7 +100,7 @@ func (h *health) set(part, what string) (news bool) {
 	} else {
 		h.wrong[part] = what
 	}
-	if !console.OfQueue(part) { // of queues there may be a hundred thousand
+	if !inspect.OfQueue(part) { // of queues there may be a hundred thousand
 		h.metrics.Ready(isReady(h.wrong), h.wrong[partStore] != "" || h.wrong[partServer] != "")
 	}
 	return news
@@ -130,7 +130,7 @@ func (h *health) expire() {
 // wrong that stops it.
 func isReady(wrong map[string]string) bool {
 	for part := range wrong {
-		if console.Stops(part) {
+		if inspect.Stops(part) {
 			return false
 		}
 	}
@@ -170,7 +170,7 @@ func problemsOf(wrong map[string]string) []string {
 	var others, queues []string
 	n, last := 0, ""
 	for part := range wrong {
-		if !console.OfQueue(part) {
+		if !inspect.OfQueue(part) {
 			others = append(others, part)
 			continue
 		}

@@ -2,16 +2,16 @@ package server
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/config"
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/notify"
-	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
@@ -72,14 +72,11 @@ func (s *vhost) conditions(ctx context.Context, t *notify.Settings) ([]notify.Co
 			all = append(all, notify.Condition{Kind: notify.LedgerOff, Queue: q, Text: fmt.Sprintf("by %d", n)})
 		}
 	}
-	err = s.store.Entries(ctx, store.PausePrefix, "", func(e store.Entry) (bool, error) {
-		var h console.QueuePause
-		if err := json.Unmarshal(e.Value, &h); err != nil {
-			return false, err
-		}
-		all = append(all, notify.Condition{Kind: notify.QueuePaused, Queue: strings.TrimPrefix(e.Name, store.PausePrefix), Since: h.Since, Text: "by " + h.By + ": " + h.Reason})
-		return true, nil
-	})
+	pauses, err := inspect.Pauses(ctx, s.store)
+	for _, q := range slices.Sorted(maps.Keys(pauses)) {
+		h := pauses[q]
+		all = append(all, notify.Condition{Kind: notify.QueuePaused, Queue: q, Since: h.Since, Text: "by " + h.By + ": " + h.Reason})
+	}
 	return all, err
 }
 

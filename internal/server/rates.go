@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/retry"
 )
 
@@ -119,7 +119,7 @@ func (r *rates) heard(queue string, n [rateKinds]int64, at time.Time) {
 }
 
 // Minute is what happened to a queue in the last minute.
-func (r *rates) Minute(queue string, now time.Time) (f console.Flow) {
+func (r *rates) Minute(queue string, now time.Time) (f inspect.Flow) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if q := r.queues[queue]; q != nil {
@@ -132,8 +132,8 @@ func (r *rates) Minute(queue string, now time.Time) (f console.Flow) {
 
 // Hour is what happened in each of the last 60 minutes, the current one last, to the
 // queues that sees says yes to.
-func (r *rates) Hour(now time.Time, sees func(queue string) bool) []console.Flow {
-	hour := make([]console.Flow, 60)
+func (r *rates) Hour(now time.Time, sees func(queue string) bool) []inspect.Flow {
+	hour := make([]inspect.Flow, 60)
 	minute := now.Unix() / 60
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -172,7 +172,7 @@ func (r *rates) Failed(sees func(queue string) bool) (n int64) {
 	return n
 }
 
-func fields(f *console.Flow) [rateKinds]*int64 {
+func fields(f *inspect.Flow) [rateKinds]*int64 {
 	return [...]*int64{rateFailed: &f.Failed, rateRetried: &f.Retried, rateParked: &f.Parked, rateDiscarded: &f.Discarded}
 }
 

@@ -9,7 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/retry"
 )
 
@@ -37,7 +37,7 @@ func TestRatesCountTheLastMinute(t *testing.T) {
 				continue
 			}
 			latest += rapid.Int64Range(0, 70).Draw(t, "asked after")
-			want, hour := map[string]console.Flow{}, make([]console.Flow, 60)
+			want, hour := map[string]inspect.Flow{}, make([]inspect.Flow, 60)
 			for _, e := range all {
 				if e.at > latest-60 {
 					n := want[e.queue]
@@ -103,7 +103,7 @@ func TestManyAtOnceCountAsMany(t *testing.T) {
 	r.event(retry.Event{Kind: retry.Discarded, Queue: "orders", At: at, N: 7})
 	r.event(retry.Event{Kind: retry.Failed, Queue: "orders", At: at})
 	r.event(retry.Event{Kind: retry.Failed, Queue: "mail", At: at.Add(time.Hour)})
-	if got := r.Minute("orders", at); got != (console.Flow{Failed: 1, Discarded: 7}) {
+	if got := r.Minute("orders", at); got != (inspect.Flow{Failed: 1, Discarded: 7}) {
 		t.Errorf("%+v", got)
 	}
 	if got := r.Failed(func(q string) bool { return q == "orders" }); got != 1 {

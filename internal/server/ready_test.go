@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/config"
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/redisnode"
@@ -32,7 +32,7 @@ func get(t *testing.T, s *Service, path string) (int, string) {
 }
 
 // saysReady is what all places say of the readiness of a service, as 200 and 503 say it.
-func saysReady(t *testing.T, s *Service) (all map[string]bool, o console.Overview) {
+func saysReady(t *testing.T, s *Service) (all map[string]bool, o inspect.Overview) {
 	t.Helper()
 	status, _ := get(t, s, "/readyz")
 	code, metrics := get(t, s, "/metrics")
@@ -40,7 +40,7 @@ func saysReady(t *testing.T, s *Service) (all map[string]bool, o console.Overvie
 		t.Errorf("/metrics answers %d: %s", code, metrics)
 	}
 	_, page := get(t, s, "/health")
-	o, err := s.vhosts[0].console.Overview(context.Background(), boss)
+	o, err := s.vhosts[0].inspect.Overview(context.Background(), boss)
 	if err != nil {
 		t.Error(err)
 	}
@@ -62,7 +62,7 @@ func saysReady(t *testing.T, s *Service) (all map[string]bool, o console.Overvie
 
 // agree waits until all places say the same, and that they do. The replicas' table is of
 // the last beat.
-func agree(t *testing.T, s *Service, what string, ready bool) console.Overview {
+func agree(t *testing.T, s *Service, what string, ready bool) inspect.Overview {
 	t.Helper()
 	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 		all, o := saysReady(t, s)

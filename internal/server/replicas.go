@@ -16,9 +16,11 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/cluster"
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/metrics"
+	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/throttle"
@@ -32,12 +34,14 @@ const breakerPrefix = "breaker-state/"
 // several can share there is none.
 type replica struct {
 	*cluster.Replicas
-	store     store.Shared
-	gate      *throttle.Throttle
-	scheduler *retry.Scheduler
-	console   *console.Console
-	rates     *rates
-	log       *slog.Logger
+	store      store.Shared
+	gate       *throttle.Throttle
+	scheduler  *retry.Scheduler
+	inspect    *inspect.Inspector
+	actions    *actions.Actions
+	operations *operations.Runner
+	rates      *rates
+	log        *slog.Logger
 	// alone does, while this replica leads, what only one may.
 	alone []func(context.Context)
 	// others tells whether there are any, so that what is only for them is not said.
@@ -134,15 +138,16 @@ func (f *replica) look(ctx context.Context) {
 	f.told = map[string]bool{}
 	f.mu.Unlock()
 	for id := range told {
-		f.console.Told(ctx, []string{id})
+		f.operations.Told(ctx, id)
 	}
-	err := f.console.Look(ctx, f.scheduler.SetPauses)
+	err := f.actions.Look(ctx, f.scheduler.SetPauses)
+	f.operations.Awake() // for orders
 	if err == nil {
-		err = f.console.LookAtLedger(ctx)
+		err = f.inspect.LookAtLedger(ctx)
 	}
 	if err == nil && time.Since(f.reread) >= rereadEvery {
 		f.reread = time.Now()
-		err = f.console.Reread(ctx)
+		f.operations.Reread()
 	}
 	if err == nil && term != nil {
 		err = f.decide(term)
@@ -245,9 +250,10 @@ func (f *replica) hear(s cluster.Announcement) {
 }
 
 // missed looks up what may have been said unheard.
-func (f *replica) missed(ctx context.Context) error {
+func (f *replica) missed(context.Context) error {
 	f.PollSoon()
-	return f.console.Reread(ctx)
+	f.operations.Reread()
+	return nil
 }
 
 // event tells the others of what they count too.
@@ -268,7 +274,7 @@ func (f *replica) event(e retry.Event, elsewhere bool) {
 	})
 }
 
-// Changed implements console.Replicas.
+// Changed is for inspect.Config.
 func (f *replica) Changed(operations ...string) {
 	f.Announce(func(s *cluster.Announcement) {
 		s.Look = s.Look || len(operations) == 0
@@ -279,24 +285,13 @@ func (f *replica) Changed(operations ...string) {
 	}
 }
 
-// consoleReplicas shows them.
-type consoleReplicas struct{ *replica }
-
-// All implements console.Replicas.
-func (c consoleReplicas) All() (all []console.Replica) {
-	for _, r := range c.replica.All() {
-		all = append(all, console.Replica{ID: r.ID, Address: r.Address, Version: r.Version, Since: r.Since, Beat: r.Beat,
+// inspected are the replicas as people see them.
+func (f *replica) inspected() (all []inspect.Replica) {
+	for _, r := range f.All() {
+		all = append(all, inspect.Replica{ID: r.ID, Address: r.Address, Version: r.Version, Since: r.Since, Beat: r.Beat,
 			Leads: r.Leads, Self: r.Self, Ready: !r.NotReady, Problems: problemsOf(r.Problems)})
 	}
 	return all
-}
-
-// replicas are those that the console shows and tells; nil where there can be none.
-func (s *vhost) replicas() console.Replicas {
-	if s.replica == nil {
-		return nil
-	}
-	return consoleReplicas{s.replica}
 }
 
 // shown are the replicas as the metrics have them.
@@ -324,11 +319,12 @@ func (s *vhost) openReplica(listen string) {
 // has a limit is retried before this replica has its part of it.
 func (s *vhost) joinReplicas(ctx context.Context) error {
 	f := s.replica
-	f.gate, f.scheduler, f.console, f.rates = s.gate, s.scheduler, s.console, &s.rates
-	f.alone = []func(context.Context){s.console.Lead, s.notify.Run, s.guarded.Forget}
+	f.gate, f.scheduler, f.rates = s.gate, s.scheduler, &s.rates
+	f.inspect, f.actions, f.operations = s.inspect, s.actions, s.operations
+	f.alone = []func(context.Context){s.inspect.Lead, s.operations.Lead, s.notify.Run, s.guarded.Forget}
 	f.gate.SetLeads(false)
 	f.gate.SetShare(throttle.Share{}, time.Now())
-	if err := f.console.Look(ctx, f.scheduler.SetPauses); err != nil {
+	if err := f.actions.Look(ctx, f.scheduler.SetPauses); err != nil {
 		return err
 	}
 	return f.follow(ctx)

@@ -13,9 +13,11 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/cluster"
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
@@ -74,8 +76,8 @@ func (auditLog) Before(context.Context, int64, func(audit.Entry) (bool, error)) 
 
 type allThere struct{}
 
-func (allThere) Queue(context.Context, string) (console.AtBroker, error) {
-	return console.AtBroker{Exists: true, Consumers: 1}, nil
+func (allThere) Queue(context.Context, string) (inspect.AtBroker, error) {
+	return inspect.AtBroker{Exists: true, Consumers: 1}, nil
 }
 
 // Send is the giver of a node: RabbitMQ takes all, at once.
@@ -120,11 +122,13 @@ func (s *scene) join() *node {
 		f.scheduler.Wake()
 	})
 	f.scheduler = retry.NewScheduler(n.member, n, f.gate, func(retry.Event) {}, log, func(store.Lane, error) {})
-	f.console = console.New(console.Config{Store: n.member, Broker: allThere{}, Audit: auditLog{}, Restorable: time.Hour,
-		Policies: func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} }, Rates: f.rates,
-		SetPaused: f.scheduler.Pause, Force: func(queue, to, by, why string) { _ = f.gate.Force(queue, to, by, why, time.Now()) },
-		Replicas: consoleReplicas{f}})
-	f.alone = []func(context.Context){f.console.Lead}
+	f.inspect = inspect.New(inspect.Config{Store: n.member, Broker: allThere{}, Audit: auditLog{}, Rates: f.rates,
+		Policies: func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} },
+		Replicas: f.inspected, Changed: f.Changed})
+	f.actions = actions.New(actions.Config{Inspect: f.inspect, Store: n.member, Audit: auditLog{}, Restorable: time.Hour,
+		SetPaused: f.scheduler.Pause, Force: func(queue, to, by, why string) { _ = f.gate.Force(queue, to, by, why, time.Now()) }})
+	f.operations = operations.New(operations.Config{Inspect: f.inspect, Actions: f.actions, Store: n.member})
+	f.alone = []func(context.Context){f.inspect.Lead, f.operations.Lead}
 	f.gate.SetLeads(false)
 	f.gate.SetShare(throttle.Share{}, time.Now())
 	var ctx context.Context
@@ -137,7 +141,8 @@ func (s *scene) join() *node {
 		var all sync.WaitGroup
 		all.Go(func() { f.Run(ctx) })
 		all.Go(func() { f.scheduler.Run(ctx, time.Second) })
-		all.Go(func() { _ = f.console.Run(ctx) })
+		all.Go(func() { f.inspect.Run(ctx) })
+		all.Go(func() { f.operations.Run(ctx) })
 		all.Wait()
 	}()
 	s.t.Cleanup(func() { n.cancel(); <-n.done })

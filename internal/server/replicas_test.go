@@ -88,7 +88,7 @@ func TestAPauseIsInForceEverywhereWithinASecond(t *testing.T) {
 		}
 		time.Sleep(3 * time.Second)
 		for _, at := range s.nodes {
-			if err := at.console.PauseQueue(context.Background(), boss, "q", "why not"); err != nil {
+			if err := at.actions.PauseQueue(context.Background(), boss, "q", "why not"); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Second)
@@ -103,7 +103,7 @@ func TestAPauseIsInForceEverywhereWithinASecond(t *testing.T) {
 			if s.count() != before {
 				t.Fatal("messages of a paused queue were retried")
 			}
-			if err := at.console.ResumeQueue(context.Background(), boss, "q", ""); err != nil {
+			if err := at.actions.ResumeQueue(context.Background(), boss, "q", ""); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Second)
@@ -114,7 +114,7 @@ func TestAPauseIsInForceEverywhereWithinASecond(t *testing.T) {
 			}
 		}
 		// One that joins pauses what is paused.
-		if err := s.nodes[0].console.PauseQueue(context.Background(), boss, "q", ""); err != nil {
+		if err := s.nodes[0].actions.PauseQueue(context.Background(), boss, "q", ""); err != nil {
 			t.Fatal(err)
 		}
 		n := s.join()
@@ -146,7 +146,7 @@ func TestASetBreakerIsSetEverywhereWithinASecond(t *testing.T) {
 				want   throttle.State
 				forced bool
 			}{{"open", throttle.Open, true}, {"closed", throttle.Closed, true}, {"auto", throttle.Closed, false}} {
-				if err := s.follower().console.Breaker(context.Background(), boss, "q", step.to, "so"); err != nil {
+				if err := s.follower().actions.Breaker(context.Background(), boss, "q", step.to, "so"); err != nil {
 					t.Fatal(err)
 				}
 				time.Sleep(time.Second)
@@ -155,7 +155,7 @@ func TestASetBreakerIsSetEverywhereWithinASecond(t *testing.T) {
 		}
 		// From open, auto probes: at the leader alone, whatever replica it was said at.
 		for _, to := range []string{"open", "auto"} {
-			if err := s.follower().console.Breaker(context.Background(), boss, "q", to, "so"); err != nil {
+			if err := s.follower().actions.Breaker(context.Background(), boss, "q", to, "so"); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Second)

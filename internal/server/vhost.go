@@ -10,16 +10,18 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/config"
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/metrics"
 	"github.com/redrive-mq/redrive/internal/migrate"
 	"github.com/redrive-mq/redrive/internal/notify"
+	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -62,15 +64,17 @@ type vhost struct {
 	scheduler                  *retry.Scheduler
 	gate                       *throttle.Throttle
 	// consumers is the gate as the scheduler sees it.
-	consumers *consumers
-	throttles atomic.Pointer[map[string]throttle.Rules] // by policy
-	storms    storms
-	events    retry.Listener
-	rates     rates
-	console   *console.Console
-	decoder   *decode.Decoder
-	audit     *audit.Log
-	notify    *notify.Engine
+	consumers  *consumers
+	throttles  atomic.Pointer[map[string]throttle.Rules] // by policy
+	storms     storms
+	events     retry.Listener
+	rates      rates
+	inspect    *inspect.Inspector
+	actions    *actions.Actions
+	operations *operations.Runner
+	decoder    *decode.Decoder
+	audit      *audit.Log
+	notify     *notify.Engine
 	// notified are the settings that notify uses.
 	notified    notify.Settings
 	api         *httpapi.API
@@ -213,7 +217,7 @@ func (s *vhost) listeners() *listeners {
 	})
 	l.add("canary", func(e retry.Event) {
 		if e.Kind == retry.Failed {
-			s.console.Failed(e)
+			s.operations.Failed(e)
 		}
 	})
 	if s.Events != nil {
@@ -361,7 +365,8 @@ func (s *vhost) run(ctx context.Context) error {
 	workers.Go(func() { s.consumers.run(ctx) })
 	workers.Go(func() { s.consent.Run(ctx) })
 	workers.Go(func() { s.watchLimit(ctx) })
-	workers.Go(func() { _ = s.console.Run(ctx) })
+	workers.Go(func() { s.inspect.Run(ctx) })
+	workers.Go(func() { s.operations.Run(ctx) })
 	workers.Go(func() {
 		defer stop()
 		s.awaitDelays(ctx)

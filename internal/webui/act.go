@@ -10,15 +10,17 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
 )
 
 // actData is an action on messages that are named: before it, as what it would
 // do, and after it, as what came of it.
 type actData struct {
-	console.Act
-	console.Acted
+	actions.Act
+	actions.Acted
 	When     string // of the form: a time as the browser gives it
 	Back     string // the query of the list it was chosen in
 	One      bool   // chosen on the page of the message
@@ -36,18 +38,18 @@ func (s *server) act(r *http.Request, c auth.Caller) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	d.Act = console.Act{Verb: console.Verb(in.Get("verb")), IDs: in["id"], At: at, To: strings.TrimSpace(in.Get("to")), Reason: strings.TrimSpace(in.Get("reason")), DryRun: !d.Happened}
+	d.Act = actions.Act{Verb: actions.Verb(in.Get("verb")), IDs: in["id"], At: at, To: strings.TrimSpace(in.Get("to")), Reason: strings.TrimSpace(in.Get("reason")), DryRun: !d.Happened}
 	if len(d.IDs) == 0 {
-		return view{}, fmt.Errorf("%w: no message was selected", console.ErrInvalid)
+		return view{}, fmt.Errorf("%w: no message was selected", inspect.ErrInvalid)
 	}
 	ask := view{template: "act", title: "Copy", nav: "/messages"}
-	if d.Verb == console.Copy && d.To == "" {
+	if d.Verb == actions.Copy && d.To == "" {
 		d.Asks = true
 		ask.data = d
 		return ask, nil
 	}
 	d.Acted, err = s.console.Act(r.Context(), c, d.Act)
-	if d.Verb == console.Copy && errors.Is(err, console.ErrPrecondition) { // a slip of the pen, such as no such queue
+	if d.Verb == actions.Copy && errors.Is(err, inspect.ErrPrecondition) { // a slip of the pen, such as no such queue
 		d.Asks, d.Problem, ask.status = true, err.Error(), http.StatusConflict
 		ask.data = d
 		return ask, nil
@@ -73,7 +75,7 @@ func (s *server) act(r *http.Request, c auth.Caller) (view, error) {
 }
 
 // actCommand does the same on the command line.
-func actCommand(a console.Act) string {
+func actCommand(a actions.Act) string {
 	words := append([]string{"redrive", string(a.Verb)}, a.IDs...)
 	if a.At != nil {
 		words = append(words, "--at", a.At.Format(time.RFC3339))
@@ -93,7 +95,7 @@ func due(in url.Values) (*time.Time, error) {
 	if s := strings.TrimSpace(in.Get("in")); s != "" {
 		d := duration(s)
 		if d <= 0 {
-			return nil, fmt.Errorf("%w: %q is not a while from now, such as 10m or 2h", console.ErrInvalid, s)
+			return nil, fmt.Errorf("%w: %q is not a while from now, such as 10m or 2h", inspect.ErrInvalid, s)
 		}
 		t := time.Now().Add(d).UTC().Truncate(time.Second)
 		return &t, nil
@@ -107,7 +109,7 @@ func due(in url.Values) (*time.Time, error) {
 			return &t, nil
 		}
 	}
-	return nil, fmt.Errorf("%w: %q is not a time such as 2026-11-21T18:30 (UTC)", console.ErrInvalid, s)
+	return nil, fmt.Errorf("%w: %q is not a time such as 2026-11-21T18:30 (UTC)", inspect.ErrInvalid, s)
 }
 
 // actions that were done, in words; the page after an action gets it from its URL,
@@ -172,7 +174,7 @@ func (s *server) plan(r *http.Request, c auth.Caller) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	p, err := s.console.Plan(r.Context(), c, console.PlanRequest{Verb: console.Verb(in.Get("verb")), Query: in.Get("q"), At: at,
+	p, err := s.console.Plan(r.Context(), c, operations.PlanRequest{Verb: actions.Verb(in.Get("verb")), Query: in.Get("q"), At: at,
 		To: strings.TrimSpace(in.Get("to")), Reason: strings.TrimSpace(in.Get("reason"))})
 	if err != nil {
 		return view{}, err
@@ -188,7 +190,7 @@ func (s *server) showPlan(r *http.Request, c auth.Caller) (view, error) {
 	return view{template: "plan", title: "Plan", nav: "/operations", command: planCommand(p), data: p}, nil
 }
 
-func planCommand(p console.Plan) string {
+func planCommand(p operations.Plan) string {
 	words := []string{"redrive", string(p.Verb), "--query", p.Query}
 	if p.At != nil {
 		words = append(words, "--at", p.At.Format(time.RFC3339))
@@ -201,20 +203,20 @@ func planCommand(p console.Plan) string {
 
 func (s *server) start(r *http.Request, c auth.Caller) (view, error) {
 	in := r.PostForm
-	st := console.Start{CanaryWait: strings.TrimSpace(in.Get("canary_wait")), Reason: strings.TrimSpace(in.Get("reason"))}
+	st := operations.Start{CanaryWait: strings.TrimSpace(in.Get("canary_wait")), Reason: strings.TrimSpace(in.Get("reason"))}
 	n, err := strconv.ParseInt(in.Get("expect_count"), 10, 64)
 	if err != nil {
-		return view{}, fmt.Errorf("%w: the form does not say how many messages it was about", console.ErrInvalid)
+		return view{}, fmt.Errorf("%w: the form does not say how many messages it was about", inspect.ErrInvalid)
 	}
 	st.ExpectCount = &n
 	if v := strings.TrimSpace(in.Get("rate")); v != "" {
 		if st.Rate, err = strconv.ParseFloat(v, 64); err != nil || !(st.Rate >= 0) {
-			return view{}, fmt.Errorf("%w: the rate %q is not a number of messages a second", console.ErrInvalid, v)
+			return view{}, fmt.Errorf("%w: the rate %q is not a number of messages a second", inspect.ErrInvalid, v)
 		}
 	}
 	if v := strings.TrimSpace(in.Get("canary")); v != "" {
 		if st.Canary, err = strconv.Atoi(v); err != nil || st.Canary < 0 {
-			return view{}, fmt.Errorf("%w: the canary %q is not a number of messages", console.ErrInvalid, v)
+			return view{}, fmt.Errorf("%w: the canary %q is not a number of messages", inspect.ErrInvalid, v)
 		}
 	}
 	o, err := s.console.Start(r.Context(), c, r.PathValue("id"), st)
@@ -225,9 +227,9 @@ func (s *server) start(r *http.Request, c auth.Caller) (view, error) {
 }
 
 func (s *server) order(r *http.Request, c auth.Caller) (view, error) {
-	order := console.Order(r.PathValue("order"))
-	if !slices.Contains([]console.Order{console.Pause, console.Resume, console.Cancel}, order) {
-		return view{}, console.ErrNotFound
+	order := operations.Order(r.PathValue("order"))
+	if !slices.Contains([]operations.Order{operations.Pause, operations.Resume, operations.Cancel}, order) {
+		return view{}, inspect.ErrNotFound
 	}
 	if _, err := s.console.Order(r.Context(), c, r.PathValue("id"), order); err != nil {
 		return view{}, err

@@ -18,8 +18,9 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/webui"
 	"github.com/redrive-mq/redrive/internal/webui/webtest"
 )
@@ -27,7 +28,7 @@ import (
 // endlessly is a shop whose lists all have a next page.
 type endlessly struct{ *webtest.Shop }
 
-func (e endlessly) Search(ctx context.Context, c auth.Caller, q, after string, limit int) (console.Page, error) {
+func (e endlessly) Search(ctx context.Context, c auth.Caller, q, after string, limit int) (inspect.Page, error) {
 	p, err := e.Shop.Search(ctx, c, q, after, limit)
 	p.After = "x"
 	return p, err
@@ -38,7 +39,7 @@ func (e endlessly) AuditLog(ctx context.Context, c auth.Caller, after string, li
 	return all, "x", err
 }
 
-func (e endlessly) Outcomes(ctx context.Context, c auth.Caller, id, after string, limit int) (console.Outcomes, error) {
+func (e endlessly) Outcomes(ctx context.Context, c auth.Caller, id, after string, limit int) (operations.Outcomes, error) {
 	o, err := e.Shop.Outcomes(ctx, c, id, after, limit)
 	o.After = "x"
 	return o, err

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -53,18 +53,18 @@ func spark(hours []int64) sparkline {
 
 // policyView is a policy with its waits as bars.
 type policyView struct {
-	console.PolicyInForce
+	inspect.PolicyInForce
 	Bars  []waitBar
 	Total string
 	Storm template.HTML
 }
 
 type waitBar struct {
-	console.Wait
+	inspect.Wait
 	Least, Most float64 // of the longest wait, in percent
 }
 
-func policyBars(p console.PolicyInForce) policyView {
+func policyBars(p inspect.PolicyInForce) policyView {
 	v := policyView{PolicyInForce: p}
 	var longest, total time.Duration
 	for _, w := range p.Waits {

@@ -9,14 +9,15 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
 // editData is the page where a message is edited, with the differences once they
 // were asked for.
 type editData struct {
-	console.Message
+	inspect.Message
 	Ref      string
 	As       string // "document", "text", or "" where a body cannot be edited here
 	Steps    string // that a document goes back through
@@ -24,7 +25,7 @@ type editData struct {
 	Headers  []editHeader
 	When     string
 	Reason   string
-	Preview  *console.Edited
+	Preview  *actions.Edited
 	Problem  string // why the preview failed
 	Original string // of Content
 }
@@ -32,7 +33,7 @@ type editData struct {
 // editHeader is a header of the form. Those of the broker and of Redrive cannot be
 // edited and are not among them.
 type editHeader struct {
-	console.Header
+	inspect.Header
 	Removed bool
 	Was     string
 }
@@ -124,8 +125,8 @@ func (s *server) postEdit(r *http.Request, c auth.Caller) (view, error) {
 }
 
 // fill puts into d what the form holds, and makes the request of it.
-func (d *editData) fill(in url.Values) (console.EditRequest, error) {
-	req := console.EditRequest{ID: d.Ref, Reason: strings.TrimSpace(in.Get("reason")), SetHeaders: map[string]string{}}
+func (d *editData) fill(in url.Values) (actions.EditRequest, error) {
+	req := actions.EditRequest{ID: d.Ref, Reason: strings.TrimSpace(in.Get("reason")), SetHeaders: map[string]string{}}
 	d.Reason, d.When = req.Reason, in.Get("at")
 	var err error
 	if req.At, err = due(in); err != nil {
@@ -147,7 +148,7 @@ func (d *editData) fill(in url.Values) (console.EditRequest, error) {
 		h := &d.Headers[i]
 		n := strconv.Itoa(i)
 		if in.Get("name."+n) != h.Name {
-			return req, fmt.Errorf("%w: the message's headers have changed since the form was made", console.ErrPrecondition)
+			return req, fmt.Errorf("%w: the message's headers have changed since the form was made", inspect.ErrPrecondition)
 		}
 		h.Value, h.Removed = in.Get("value."+n), slices.Contains(removed, h.Name)
 		switch {
@@ -159,7 +160,7 @@ func (d *editData) fill(in url.Values) (console.EditRequest, error) {
 	}
 	if name := strings.TrimSpace(in.Get("new.name")); name != "" {
 		req.SetHeaders[name] = in.Get("new.value")
-		d.Headers = append(d.Headers, editHeader{Header: console.Header{Name: name, Type: "string", Value: in.Get("new.value")}})
+		d.Headers = append(d.Headers, editHeader{Header: inspect.Header{Name: name, Type: "string", Value: in.Get("new.value")}})
 	}
 	return req, nil
 }

@@ -5,12 +5,12 @@ import (
 	"unicode/utf8"
 
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
 // messageData is one message.
 type messageData struct {
-	console.Detail
+	inspect.Detail
 	Ref      string // as it was asked for
 	Text     string // of the body, as much as is shown
 	Cut      bool   // there is more of it
@@ -33,7 +33,7 @@ func (s *server) message(r *http.Request, c auth.Caller) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	d := messageData{Detail: m, Ref: id, Verbs: verbsOf(m.State), Editable: m.State == console.Parked || m.State == console.Waiting}
+	d := messageData{Detail: m, Ref: id, Verbs: verbsOf(m.State), Editable: m.State == inspect.Parked || m.State == inspect.Waiting}
 	if m.Body != nil {
 		d.Text = m.Body.Text
 		if len(d.Text) > mostShown && r.URL.Query().Get("body") != "all" {

@@ -9,8 +9,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
 // perPage is how many messages a page of the list has.
@@ -28,7 +29,7 @@ type messagesData struct {
 	State string // of the tab, "" for all
 	Tabs  []tab
 	Fault *fault // of the query
-	console.Page
+	inspect.Page
 	Newest string // the first message of the list: what is above it later is new
 	First  bool   // this is the first page
 	Next   string // URL of the next page
@@ -44,22 +45,22 @@ type fault struct {
 
 // verb is an action that the list offers.
 type verb struct {
-	Verb  console.Verb
+	Verb  actions.Verb
 	Label string
 	Role  string
 }
 
 // verbs of a state; a list of all states offers all.
 func verbsOf(state string) []verb {
-	replay := verb{console.Replay, "Replay", "operator"}
-	discard := verb{console.Discard, "Discard", "operator"}
-	restore := verb{console.Restore, "Restore", "operator"}
+	replay := verb{actions.Replay, "Replay", "operator"}
+	discard := verb{actions.Discard, "Discard", "operator"}
+	restore := verb{actions.Restore, "Restore", "operator"}
 	switch state {
-	case console.Retried:
+	case inspect.Retried:
 		return nil
-	case console.Discarded:
+	case inspect.Discarded:
 		return []verb{restore}
-	case console.Waiting, console.Parked:
+	case inspect.Waiting, inspect.Parked:
 		return []verb{replay, discard}
 	}
 	return []verb{replay, discard, restore}
@@ -69,7 +70,7 @@ func (s *server) messages(r *http.Request, c auth.Caller) (view, error) {
 	in := r.URL.Query()
 	query := in.Get("q")
 	if !in.Has("q") {
-		query = "state:" + console.Parked
+		query = "state:" + inspect.Parked
 	}
 	d := messagesData{Query: query, First: in.Get("after") == ""}
 	d.Tabs, d.State = tabs(query)
@@ -97,7 +98,7 @@ func (s *server) messages(r *http.Request, c auth.Caller) (view, error) {
 // tabs are the saved queries: each is this query in another state.
 func tabs(query string) (all []tab, state string) {
 	rest, state := withoutState(query)
-	for _, s := range []string{console.Waiting, console.Parked, console.Retried, console.Discarded, ""} {
+	for _, s := range []string{inspect.Waiting, inspect.Parked, inspect.Retried, inspect.Discarded, ""} {
 		t := tab{Name: strings.ToUpper(s[:min(1, len(s))]) + s[min(1, len(s)):], Query: rest, Current: s == state}
 		if s == "" {
 			t.Name = "All"
@@ -113,7 +114,7 @@ func tabs(query string) (all []tab, state string) {
 func withoutState(query string) (rest, state string) {
 	var kept []string
 	for _, term := range terms(query) {
-		if s, is := strings.CutPrefix(term, "state:"); is && slices.Contains([]string{console.Waiting, console.Parked, console.Retried, console.Discarded}, s) {
+		if s, is := strings.CutPrefix(term, "state:"); is && slices.Contains([]string{inspect.Waiting, inspect.Parked, inspect.Retried, inspect.Discarded}, s) {
 			state = s
 		} else {
 			kept = append(kept, term)
@@ -196,7 +197,7 @@ func (s *server) export(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err := parseQuery(q); err != nil {
-		s.render(w, r, c, failure(fmt.Errorf("%w: %w", console.ErrInvalid, err)))
+		s.render(w, r, c, failure(fmt.Errorf("%w: %w", inspect.ErrInvalid, err)))
 		return
 	}
 	download(w, "messages.jsonl")

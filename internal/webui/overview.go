@@ -7,21 +7,21 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
 // overviewData is the first page.
 type overviewData struct {
-	console.Overview
+	inspect.Overview
 	Chart   chart
 	Slots   []slot
-	Failing []console.Queue // those with the most trouble first
-	Storms  []console.Queue // those whose breaker, or lack of consumers, keeps messages back
+	Failing []inspect.Queue // those with the most trouble first
+	Storms  []inspect.Queue // those whose breaker, or lack of consumers, keeps messages back
 }
 
 // slot is a stretch of the calendar.
 type slot struct {
-	console.Slot
+	inspect.Slot
 	Share float64 // of the fullest slot, in percent
 }
 
@@ -56,7 +56,7 @@ func (s *server) overview(r *http.Request, c auth.Caller) (view, error) {
 			d.Failing = append(d.Failing, q)
 		}
 	}
-	slices.SortStableFunc(d.Failing, func(a, b console.Queue) int {
+	slices.SortStableFunc(d.Failing, func(a, b inspect.Queue) int {
 		return cmp.Or(cmp.Compare(b.Failed, a.Failed), cmp.Compare(b.Parked, a.Parked), cmp.Compare(b.Waiting, a.Waiting))
 	})
 	d.Failing = d.Failing[:min(len(d.Failing), mostFailing)]
@@ -74,12 +74,12 @@ type chart struct {
 
 type minute struct {
 	At time.Time
-	console.Flow
+	inspect.Flow
 }
 
 type chartLine struct{ Name, Path string }
 
-func flowChart(hour []console.Flow, now time.Time) chart {
+func flowChart(hour []inspect.Flow, now time.Time) chart {
 	c := chart{Quiet: true}
 	first := now.Truncate(time.Minute).Add(-time.Duration(len(hour)-1) * time.Minute)
 	var lines [3][]int64

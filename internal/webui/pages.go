@@ -4,9 +4,11 @@ import (
 	"net/http"
 	"net/url"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
 )
 
 func (s *server) groups(r *http.Request, c auth.Caller) (view, error) {
@@ -19,7 +21,7 @@ func (s *server) groups(r *http.Request, c auth.Caller) (view, error) {
 	d := struct {
 		Query string
 		Fault *fault
-		console.GroupPage
+		inspect.GroupPage
 		Next string
 	}{Query: q, Fault: faultOf(q, err), GroupPage: page}
 	if page.After != "" {
@@ -39,7 +41,7 @@ const rowsPerPage = 100
 func (s *server) queues(r *http.Request, c auth.Caller) (view, error) {
 	queues, after, err := s.console.Queues(r.Context(), c, r.URL.Query().Get("after"), rowsPerPage)
 	d := struct {
-		Queues []console.Queue
+		Queues []inspect.Queue
 		Silent bool // RabbitMQ's management API does not answer
 		Next   string
 	}{Queues: queues}
@@ -59,8 +61,8 @@ func (s *server) operations(r *http.Request, c auth.Caller) (view, error) {
 
 // operationData is an operation with a piece of its account.
 type operationData struct {
-	console.Operation
-	Rows  []console.Outcome
+	operations.Operation
+	Rows  []actions.Outcome
 	Next  string
 	Going bool
 }
@@ -109,8 +111,8 @@ func (s *server) audit(r *http.Request, c auth.Caller) (view, error) {
 
 func (s *server) health(r *http.Request, c auth.Caller) (view, error) {
 	var h struct {
-		console.Overview
-		Ledger console.Ledger
+		inspect.Overview
+		Ledger inspect.Ledger
 		Next   string
 		Paged  bool // the ledger has more than one page
 	}

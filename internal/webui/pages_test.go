@@ -15,7 +15,8 @@ import (
 	"golang.org/x/net/html"
 
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/webui"
 	"github.com/redrive-mq/redrive/internal/webui/webtest"
 )
@@ -39,7 +40,7 @@ func scenes() []scene {
 		{"normal", webtest.New(now), admin, 200},
 		{"read-only", webtest.New(now), readOnly, 200},
 		{"viewer", webtest.New(now), viewer, 200},
-		{"empty", &webtest.Shop{Now: now, Hour: make([]console.Flow, 60), Plans: map[string]console.Plan{}}, admin, 200},
+		{"empty", &webtest.Shop{Now: now, Hour: make([]inspect.Flow, 60), Plans: map[string]operations.Plan{}}, admin, 200},
 		{"failing", failing, admin, 500},
 	}
 }

@@ -6,7 +6,8 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/internal/webui/webtest"
 )
@@ -19,7 +20,7 @@ func TestThePageShowsEachReasonOfAPause(t *testing.T) {
 		throttle.WhyRate: "limited by rate", throttle.WhyInFlight: "limited by in_flight", throttle.WhyUnreachable: "the queue is full",
 	}
 	for _, why := range throttle.PauseReasons {
-		shop := &webtest.Shop{Now: now, Hour: make([]console.Flow, 60), Plans: map[string]console.Plan{}, QueueList: []console.Queue{webtest.PausedQueue(why, now)}}
+		shop := &webtest.Shop{Now: now, Hour: make([]inspect.Flow, 60), Plans: map[string]operations.Plan{}, QueueList: []inspect.Queue{webtest.PausedQueue(why, now)}}
 		page := get(scene{shop: shop, caller: auth.Caller{Name: "dana", Role: auth.Viewer}}.handler(), "/queues").Body.String()
 		if want := shown[why]; want == "" || !strings.Contains(page, want) || strings.Contains(page, "as due") {
 			t.Errorf("%s: the page of the queues does not show %q", why, want)

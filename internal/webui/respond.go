@@ -12,10 +12,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/background"
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/hint"
+	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
 // handler makes a view of a request.
@@ -91,7 +92,7 @@ func (s *server) page(h handler) http.Handler {
 		if r.Method == http.MethodPost {
 			r.Body = http.MaxBytesReader(w, r.Body, mostForm)
 			if err := r.ParseForm(); err != nil {
-				s.render(w, r, c, failure(fmt.Errorf("%w: the form cannot be read: %w", console.ErrInvalid, err)))
+				s.render(w, r, c, failure(fmt.Errorf("%w: the form cannot be read: %w", inspect.ErrInvalid, err)))
 				return
 			}
 		}
@@ -125,17 +126,17 @@ func failure(err error) view {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		f.Head, f.Text, status = "That takes too long", "Ask for less: a queue, a state, or the last hours. An export waits for as long as it takes.", http.StatusGatewayTimeout
-	case errors.Is(err, console.ErrNotFound):
+	case errors.Is(err, inspect.ErrNotFound):
 		f, status = failed{Head: "Not found", Text: "There is nothing of this name that you may see. A message that was retried long ago, or was discarded for good, is forgotten."}, http.StatusNotFound
 	case errors.Is(err, auth.ErrReadOnly):
 		f, status = failed{Head: "This service is read-only", Text: "It was started to show and not to change anything."}, http.StatusForbidden
 	case errors.Is(err, auth.ErrForbidden):
 		f.Head, f.Again, status = "Not allowed", false, http.StatusForbidden
-	case errors.Is(err, console.ErrPrecondition):
+	case errors.Is(err, inspect.ErrPrecondition):
 		f.Head, f.Again, status = "It is not as expected, so nothing was done", false, http.StatusConflict
-	case errors.Is(err, console.ErrInvalid):
+	case errors.Is(err, inspect.ErrInvalid):
 		f.Head, f.Again, status = "That makes no sense", false, http.StatusUnprocessableEntity
-	case errors.Is(err, console.ErrNoAudit):
+	case errors.Is(err, actions.ErrNoAudit):
 		f.Head, status = "Nothing was done", http.StatusServiceUnavailable
 	}
 	return view{template: "failed", title: f.Head, status: status, data: f}
@@ -190,7 +191,7 @@ func (p *yieldingWriter) Write(data []byte) (int, error) {
 }
 
 func (s *server) nothingHere(*http.Request, auth.Caller) (view, error) {
-	return view{}, console.ErrNotFound
+	return view{}, inspect.ErrNotFound
 }
 
 // withParam is a URL of this site with a parameter set.

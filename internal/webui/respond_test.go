@@ -13,16 +13,16 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/hint"
+	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
 // endless is a console whose searches end with their context.
 type endless struct{ Console }
 
-func (endless) Search(ctx context.Context, _ auth.Caller, _, _ string, _ int) (console.Page, error) {
+func (endless) Search(ctx context.Context, _ auth.Caller, _, _ string, _ int) (inspect.Page, error) {
 	<-ctx.Done()
-	return console.Page{}, ctx.Err()
+	return inspect.Page{}, ctx.Err()
 }
 
 // Whoever may look can make no search go on for ever: first the page says that it is
@@ -62,8 +62,8 @@ func TestAFormIsBounded(t *testing.T) {
 // one is a console with one message.
 type one struct{ Console }
 
-func (one) Search(context.Context, auth.Caller, string, string, int) (console.Page, error) {
-	return console.Page{Messages: []console.Message{{ID: "a&b", State: console.Parked}}}, nil
+func (one) Search(context.Context, auth.Caller, string, string, int) (inspect.Page, error) {
+	return inspect.Page{Messages: []inspect.Message{{ID: "a&b", State: inspect.Parked}}}, nil
 }
 
 // What a page asks for by itself is about the query that it shows, whatever is in it.
@@ -87,8 +87,8 @@ func TestWhatAPageAsksForByItself(t *testing.T) {
 // refusing refuses with a remedy.
 type refusing struct{ Console }
 
-func (refusing) Search(context.Context, auth.Caller, string, string, int) (console.Page, error) {
-	return console.Page{}, hint.Errorf("set <b>, or stop", "it is <i>locked")
+func (refusing) Search(context.Context, auth.Caller, string, string, int) (inspect.Page, error) {
+	return inspect.Page{}, hint.Errorf("set <b>, or stop", "it is <i>locked")
 }
 
 // The remedy of an error is apart from what went wrong.

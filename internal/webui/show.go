@@ -11,7 +11,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
 // functions are what templates of every page can call; base.go has those that make
@@ -21,7 +21,7 @@ var functions = template.FuncMap{
 	"size":      size,
 	"moment":    moment,
 	"when":      when,
-	"silent":    func(r console.Replica) bool { return r.Silent(time.Now()) },
+	"silent":    func(r inspect.Replica) bool { return r.Silent(time.Now()) },
 	"clean":     clean,
 	"short":     short,
 	"lines":     func(s string) []string { return strings.Split(s, "\n") },
@@ -178,7 +178,7 @@ func found(decoder, text string) string {
 }
 
 // ref names a message in a URL or an action.
-func ref(m console.Message) string { return m.ID }
+func ref(m inspect.Message) string { return m.ID }
 
 func messageURL(id string) string { return "/messages/" + url.PathEscape(id) }
 

@@ -10,8 +10,9 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
@@ -34,11 +35,11 @@ func TestAKilledOperationReplaysEachMessageOnce(t *testing.T) {
 		p.start()
 		p.waitReady()
 		ctx, client := context.Background(), httpapi.Client{Addr: p.listen}
-		plan, err := client.Plan(ctx, console.PlanRequest{Verb: console.Replay, Query: "queue:orders state:parked"})
+		plan, err := client.Plan(ctx, operations.PlanRequest{Verb: actions.Replay, Query: "queue:orders state:parked"})
 		if err != nil || plan.Count != messages {
 			t.Fatalf("%d planned, %v", plan.Count, err)
 		}
-		if _, err := client.Start(ctx, plan.ID, console.Start{Rate: 2000}); err != nil {
+		if _, err := client.Start(ctx, plan.ID, operations.Start{Rate: 2000}); err != nil {
 			t.Fatal(err)
 		}
 		seed := rand.Uint64()
@@ -58,7 +59,7 @@ func TestAKilledOperationReplaysEachMessageOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 			count, err := client.Count(ctx, "queue:orders (state:waiting OR state:parked)")
-			return err == nil && o.State == console.Finished && count.Count == 0
+			return err == nil && o.State == operations.Finished && count.Count == 0
 		})
 		c.take()
 		replayedOnce(t, client, plan.ID, want, c.came)

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -61,7 +61,7 @@ func sees(t *testing.T, n int, all ...*replica) (leader *replica) {
 		leader = nil
 		for _, r := range all {
 			o, err := r.Overview(context.Background())
-			leads := slices.IndexFunc(o.Replicas, func(r console.Replica) bool { return r.Leads })
+			leads := slices.IndexFunc(o.Replicas, func(r inspect.Replica) bool { return r.Leads })
 			if err != nil || len(o.Replicas) != n || leads < 0 {
 				return false
 			}

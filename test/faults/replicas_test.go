@@ -13,7 +13,9 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/redisnode"
@@ -54,7 +56,7 @@ func TestThreeReplicasAreOneService(t *testing.T) {
 	living := slices.DeleteFunc(slices.Clone(all), func(r *replica) bool { return r == leader })
 	brokertest.Eventually(t, "another leads", func() bool {
 		o, err := living[0].Overview(context.Background())
-		return err == nil && slices.ContainsFunc(o.Replicas, func(r console.Replica) bool {
+		return err == nil && slices.ContainsFunc(o.Replicas, func(r inspect.Replica) bool {
 			return r.Leads && time.Since(r.Beat) < time.Second && r.Address != leader.listen
 		})
 	})
@@ -139,11 +141,11 @@ func TestAnOperationOutlivesItsLeaders(t *testing.T) {
 	if im, err := all[0].Import(ctx, &lines, false); err != nil || im.Count != messages {
 		t.Fatalf("imported %d, %v", im.Count, err)
 	}
-	plan, err := all[1].Plan(ctx, console.PlanRequest{Verb: console.Discard, Query: "queue:" + queue})
+	plan, err := all[1].Plan(ctx, operations.PlanRequest{Verb: actions.Discard, Query: "queue:" + queue})
 	if err != nil || plan.Count != messages {
 		t.Fatalf("planned %d, %v", plan.Count, err)
 	}
-	if _, err := all[2].Start(ctx, plan.ID, console.Start{Rate: 150}); err != nil {
+	if _, err := all[2].Start(ctx, plan.ID, operations.Start{Rate: 150}); err != nil {
 		t.Fatal(err)
 	}
 	seed := rand.Uint64()
@@ -167,7 +169,7 @@ func TestAnOperationOutlivesItsLeaders(t *testing.T) {
 		ended := time.Now()
 		brokertest.Eventually(t, "the operation goes on", func() bool {
 			o, err := living[0].Operation(ctx, plan.ID)
-			return err == nil && (o.Done > before.Done+30 || o.State == console.Finished)
+			return err == nil && (o.Done > before.Done+30 || o.State == operations.Finished)
 		})
 		t.Logf("%s after the leader %s, at %d of %d, it goes on", time.Since(ended).Round(10*time.Millisecond), how, before.Done, messages)
 		if i%2 == 0 {
@@ -180,7 +182,7 @@ func TestAnOperationOutlivesItsLeaders(t *testing.T) {
 	}
 	brokertest.Eventually(t, "it is finished, at each replica", func() bool {
 		for _, r := range all {
-			if o, err := r.Operation(ctx, plan.ID); err != nil || o.State != console.Finished {
+			if o, err := r.Operation(ctx, plan.ID); err != nil || o.State != operations.Finished {
 				return false
 			}
 		}
@@ -277,11 +279,11 @@ func replayedThrough(t *testing.T, v *brokertest.VHost, redis string, happens fu
 	}
 	sees(t, 3, all...)
 	v.Queue("orders", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": wire.ExchangeDeadLetters})
-	plan, err := all[1].Plan(ctx, console.PlanRequest{Verb: console.Replay, Query: "queue:orders state:parked"})
+	plan, err := all[1].Plan(ctx, operations.PlanRequest{Verb: actions.Replay, Query: "queue:orders state:parked"})
 	if err != nil || plan.Count != messages {
 		t.Fatalf("planned %d, %v", plan.Count, err)
 	}
-	if _, err := all[2].Start(ctx, plan.ID, console.Start{Rate: rate}); err != nil {
+	if _, err := all[2].Start(ctx, plan.ID, operations.Start{Rate: rate}); err != nil {
 		t.Fatal(err)
 	}
 	random := random(t)
@@ -311,7 +313,7 @@ func replayedThrough(t *testing.T, v *brokertest.VHost, redis string, happens fu
 	}
 	brokertest.Eventually(t, "all have returned", func() bool {
 		o, err := all[0].Operation(ctx, plan.ID)
-		if err != nil || o.State != console.Finished {
+		if err != nil || o.State != operations.Finished {
 			return false
 		}
 		count, err := all[0].Count(ctx, "queue:orders (state:waiting OR state:parked)")

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/net/html"
 
 	"github.com/redrive-mq/redrive/internal/cli"
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -147,7 +147,7 @@ func hostileInExports(t *testing.T, s *scene) {
 		t.Fatal(n, err)
 	}
 	other := newScene(t, options{})
-	if _, err := other.Import(t.Context(), root, bytes.NewReader(out.Bytes()), false); !errors.Is(err, console.ErrInvalid) || !strings.Contains(err.Error(), "is not a work queue") {
+	if _, err := other.Import(t.Context(), root, bytes.NewReader(out.Bytes()), false); !errors.Is(err, inspect.ErrInvalid) || !strings.Contains(err.Error(), "is not a work queue") {
 		t.Errorf("the name of a queue that is not UTF-8: %v", err)
 	}
 	var named strings.Builder

@@ -13,8 +13,10 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -71,7 +73,7 @@ func carrier(i int, p string, state store.State) *store.Record {
 // attacked is a scene in which everything that can contain a payload does.
 func attacked(t *testing.T) (s *scene, ids []string, operation string) {
 	t.Helper()
-	told := &told{minutes: map[string]console.Flow{}, queues: map[string]console.AtBroker{}, returns: map[string]string{}}
+	told := &told{minutes: map[string]inspect.Flow{}, queues: map[string]inspect.AtBroker{}, returns: map[string]string{}}
 	s = newScene(t, options{told: told})
 	for i, p := range payloads(t) {
 		parked, waiting := carrier(i, p, store.Parked), carrier(i, p, store.Waiting)
@@ -79,9 +81,9 @@ func attacked(t *testing.T) (s *scene, ids []string, operation string) {
 		if ids = append(ids, parked.ID.String()); i%5 == 0 {
 			ids = append(ids, waiting.ID.String())
 		}
-		told.queues[parked.Queue] = console.AtBroker{Exists: i%2 == 0, Kind: "quorum", Consumers: 1}
+		told.queues[parked.Queue] = inspect.AtBroker{Exists: i%2 == 0, Kind: "quorum", Consumers: 1}
 		if i%3 == 0 {
-			told.minutes[parked.Queue], told.returns[parked.Queue] = console.Flow{Failed: int64(i)}, p
+			told.minutes[parked.Queue], told.returns[parked.Queue] = inspect.Flow{Failed: int64(i)}, p
 			told.problems, told.notices = append(told.problems, p), append(told.notices, p)
 		}
 		reason := string([]rune(strings.ToValidUTF8(p, "?"))[:min(400, utf8.RuneCountInString(p))])
@@ -97,11 +99,11 @@ func attacked(t *testing.T) (s *scene, ids []string, operation string) {
 			}
 		}
 		if i%40 == 0 {
-			plan, err := s.Plan(t.Context(), by, console.PlanRequest{Verb: console.Discard, Query: "state:waiting attempt:1", Reason: reason})
+			plan, err := s.Plan(t.Context(), by, operations.PlanRequest{Verb: actions.Discard, Query: "state:waiting attempt:1", Reason: reason})
 			if err != nil {
 				t.Fatal(err)
 			}
-			o, err := s.Start(t.Context(), by, plan.ID, console.Start{Rate: 0.01, Reason: reason})
+			o, err := s.Start(t.Context(), by, plan.ID, operations.Start{Rate: 0.01, Reason: reason})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -17,7 +17,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/google/uuid"
 
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -89,7 +89,7 @@ func TestPictures(t *testing.T) {
 		r.FirstFailed, r.Due = r.FailedAt.Add(-400*time.Second), r.FailedAt
 		s.add(t, r)
 	}
-	op, err := s.Start(t.Context(), root, s.planned(t, "state:parked queue:orders.* error:timeout age:>3h"), console.Start{Rate: 40, Reason: "gateway is back (INC-2231)"})
+	op, err := s.Start(t.Context(), root, s.planned(t, "state:parked queue:orders.* error:timeout age:>3h"), operations.Start{Rate: 40, Reason: "gateway is back (INC-2231)"})
 	if err != nil {
 		t.Fatal(err)
 	}

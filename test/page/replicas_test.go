@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
 // Of three replicas one leads, one has trouble, and one is not heard of any more: the
@@ -13,11 +13,11 @@ import (
 func TestReplicasAreForEverybody(t *testing.T) {
 	t.Parallel()
 	shop, handler, _ := madeUp()
-	replica := func(id, version string, silent time.Duration) console.Replica {
-		return console.Replica{ID: id, Address: "redrive-" + id[8:9] + ".redrive.shop.svc.cluster.local:8250", Version: version,
+	replica := func(id, version string, silent time.Duration) inspect.Replica {
+		return inspect.Replica{ID: id, Address: "redrive-" + id[8:9] + ".redrive.shop.svc.cluster.local:8250", Version: version,
 			Since: shop.Now.Add(-51 * time.Hour), Beat: shop.Now.Add(-silent), Ready: true} // problems of single queues leave it ready
 	}
-	shop.Replicas = []console.Replica{replica("redrive-0-5f1c9a3e", "1.4.0", 0), replica("redrive-1-07d2b6c4", "1.4.0", 0), replica("redrive-2-c81e728d", "1.3.2", 4*time.Second)}
+	shop.Replicas = []inspect.Replica{replica("redrive-0-5f1c9a3e", "1.4.0", 0), replica("redrive-1-07d2b6c4", "1.4.0", 0), replica("redrive-2-c81e728d", "1.3.2", 4*time.Second)}
 	shop.Replicas[0].Leads, shop.Replicas[1].Self, shop.Replicas[1].Problems = true, true, shop.Problems
 	b := troubled(t, handler)
 	pictures := func(name string) {
@@ -51,7 +51,7 @@ func TestReplicasAreForEverybody(t *testing.T) {
 	pictures("replicas-overview")
 
 	shop, handler, _ = madeUp()
-	shop.Replicas = []console.Replica{replica("redrive-0-5f1c9a3e", "1.4.0", 0), replica("redrive-1-07d2b6c4", "1.4.0", 0)}
+	shop.Replicas = []inspect.Replica{replica("redrive-0-5f1c9a3e", "1.4.0", 0), replica("redrive-1-07d2b6c4", "1.4.0", 0)}
 	b = troubled(t, handler)
 	b.open("/health")
 	if n := js[int](b, `document.querySelectorAll("#replicas tbody tr").length`); n != 2 {

@@ -15,11 +15,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/simulate"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
@@ -28,11 +30,18 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 )
 
+// console is all that page and API call.
+type console struct {
+	*inspect.Inspector
+	*actions.Actions
+	*operations.Runner
+}
+
 // scene is the page as the service has it, over a store in memory: the console, the
 // API and the guard are real, only RabbitMQ and its traffic are made up. Tests that
 // need those run a whole service: see service_test.go.
 type scene struct {
-	*console.Console
+	console
 	options
 	store  *memstore.Store
 	base   string // URL, with the path that it is under
@@ -76,22 +85,22 @@ var root = auth.Caller{Name: "dana", How: "local", From: "127.0.0.1", Face: "pag
 
 // told is what RabbitMQ and the traffic would tell.
 type told struct {
-	queues            map[string]console.AtBroker
+	queues            map[string]inspect.AtBroker
 	returns           map[string]string
-	minutes           map[string]console.Flow
-	hour              []console.Flow
+	minutes           map[string]inspect.Flow
+	hour              []inspect.Flow
 	problems, notices []string
 	silent            bool // RabbitMQ's management API does not answer
 }
 
-func (t *told) Queue(_ context.Context, name string) (console.AtBroker, error) {
+func (t *told) Queue(_ context.Context, name string) (inspect.AtBroker, error) {
 	if t.silent {
-		return console.AtBroker{}, errors.New("RabbitMQ's management API does not answer")
+		return inspect.AtBroker{}, errors.New("RabbitMQ's management API does not answer")
 	}
 	return t.queues[name], nil
 }
 
-func (t *told) Minute(queue string, _ time.Time) console.Flow { return t.minutes[queue] }
+func (t *told) Minute(queue string, _ time.Time) inspect.Flow { return t.minutes[queue] }
 func (t *told) Failed(func(string) bool) int64                { return 0 }
 func (t *told) Queues() (all []string) {
 	for q := range t.minutes {
@@ -100,9 +109,9 @@ func (t *told) Queues() (all []string) {
 	return all
 }
 
-func (t *told) Hour(time.Time, func(string) bool) []console.Flow {
+func (t *told) Hour(time.Time, func(string) bool) []inspect.Flow {
 	if t.hour == nil {
-		return make([]console.Flow, 60)
+		return make([]inspect.Flow, 60)
 	}
 	return t.hour
 }
@@ -158,18 +167,20 @@ func newScene(t testing.TB, o options) *scene {
 	s.audit, err = audit.Open(t.TempDir(), audit.Options{Log: log})
 	must(err)
 	problems, notices := func() []string { return o.told.problems }, func() []string { return o.told.notices }
-	s.Console = console.New(console.Config{Store: s.store, Broker: o.told, Audit: s.audit, Log: log, Restorable: 30 * 24 * time.Hour, Rates: o.told, ReadOnly: o.readOnly,
+	s.Inspector = inspect.New(inspect.Config{Store: s.store, Broker: o.told, Audit: s.audit, Log: log, Rates: o.told, ReadOnly: o.readOnly,
 		Version: "1.4.0", Since: time.Now().Add(-51 * time.Hour), BrokerAt: func() string { return "amqp://redrive@rabbit-1.shop.example:5672/shop" },
 		Policies: policies, Problems: problems, Notices: notices, Decoder: decoder, Blocked: func(q string) string { return o.told.returns[q] }})
+	s.Actions = actions.New(actions.Config{Inspect: s.Inspector, Store: s.store, Audit: s.audit, Restorable: 30 * 24 * time.Hour})
+	s.Runner = operations.New(operations.Config{Inspect: s.Inspector, Actions: s.Actions, Store: s.store})
 	s.tokens = auth.NewTokens(s.store, s.audit)
 	s.token, _, err = s.tokens.Create(t.Context(), root, auth.NewToken{Name: "dana", Role: "admin"})
 	must(err)
 	vhost, base := o.here()
 	guard := auth.NewGuard(auth.Config{Base: base, Required: o.signIn, ReadOnly: o.readOnly, Tokens: s.tokens, Log: log, SignInPage: auth.SignInPath,
 		Public: func(r *http.Request) bool { return httpapi.Public(r) || strings.HasPrefix(r.URL.Path, "/assets/") }})
-	a := httpapi.New(httpapi.Config{Base: base, Console: s.Console, Decoder: decoder, Entries: s.store, Problems: problems, Notices: notices, Guard: guard, Tokens: s.tokens, Log: log,
+	a := httpapi.New(httpapi.Config{Base: base, Console: s.console, Decoder: decoder, Entries: s.store, Problems: problems, Notices: notices, Guard: guard, Tokens: s.tokens, Log: log,
 		Metrics: http.NotFoundHandler()})
-	for pattern, h := range webui.Routes(s.Console, webui.Options{Base: base, VHost: vhost, VHosts: func() []webui.VHost { return o.vhosts }, Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.ProblemsFor, Storm: storm, Version: "1.4.0", Log: log}) {
+	for pattern, h := range webui.Routes(s.console, webui.Options{Base: base, VHost: vhost, VHosts: func() []webui.VHost { return o.vhosts }, Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.ProblemsFor, Storm: storm, Version: "1.4.0", Log: log}) {
 		a.Handle(pattern, h)
 	}
 	whole := httpapi.Under(base, a)
@@ -183,7 +194,8 @@ func newScene(t testing.TB, o options) *scene {
 	s.base = s.server.URL + base
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	running.Go(func() { _ = s.Run(ctx) })
+	running.Go(func() { s.Inspector.Run(ctx) })
+	running.Go(func() { s.Runner.Run(ctx) })
 	t.Cleanup(func() {
 		cancel()
 		running.Wait()

@@ -11,7 +11,9 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -82,12 +84,12 @@ func message(i int, state store.State, now time.Time) *store.Record {
 
 // traffic is what the shop's queues would tell.
 func traffic() *told {
-	there := func(consumers, ready, unacked int) console.AtBroker {
-		return console.AtBroker{Exists: true, Kind: "quorum", Consumers: consumers, Ready: ready, Unacked: unacked}
+	there := func(consumers, ready, unacked int) inspect.AtBroker {
+		return inspect.AtBroker{Exists: true, Kind: "quorum", Consumers: consumers, Ready: ready, Unacked: unacked}
 	}
 	t := &told{
-		queues: map[string]console.AtBroker{"orders.capture": there(8, 4213, 80), "mail.send": there(2, 310, 40), "stock.sync": there(4, 0, 3), "search.index": there(0, 12, 0)},
-		minutes: map[string]console.Flow{"orders.capture": {Failed: 412, Retried: 388, Parked: 9}, "mail.send": {Failed: 61},
+		queues: map[string]inspect.AtBroker{"orders.capture": there(8, 4213, 80), "mail.send": there(2, 310, 40), "stock.sync": there(4, 0, 3), "search.index": there(0, 12, 0)},
+		minutes: map[string]inspect.Flow{"orders.capture": {Failed: 412, Retried: 388, Parked: 9}, "mail.send": {Failed: 61},
 			"stock.sync": {Failed: 18, Retried: 22}, "webhooks": {Failed: 4, Parked: 4}},
 		returns:  map[string]string{"webhooks": "RabbitMQ has no such queue"},
 		problems: []string{`retries of the queue "webhooks" fail: RabbitMQ has no such queue`},
@@ -95,7 +97,7 @@ func traffic() *told {
 	}
 	for i := range 60 {
 		wobble := int64(i * 37 % 17)
-		f := console.Flow{Failed: 22 + wobble, Retried: 20 + wobble/2, Parked: wobble / 7}
+		f := inspect.Flow{Failed: 22 + wobble, Retried: 20 + wobble/2, Parked: wobble / 7}
 		if i > 22 && i < 41 {
 			f.Failed, f.Parked = f.Failed+380-int64(2*(i-31)*(i-31))+9*wobble, f.Parked+wobble/2
 		}
@@ -166,21 +168,21 @@ func (s *stocked) stock(t testing.TB) {
 	must(s.NoteGroup(ctx, root, groups.Groups[0].ID, "gateway incident INC-2231, Pavel is on it"))
 	s.plan = s.planned(t, "state:parked queue:orders.*")
 	s.blocked = s.planned(t, "state:parked queue:webhooks")
-	start := func(id string, how console.Start) string {
+	start := func(id string, how operations.Start) string {
 		o, err := s.Start(context.WithoutCancel(ctx), root, id, how)
 		must(err)
 		return o.ID
 	}
-	start(s.planned(t, "state:parked queue:stock.sync attempt:5"), console.Start{Reason: "the warehouse is back"})
-	s.paused = start(s.planned(t, "state:parked queue:search.index"), console.Start{Rate: 0.01, Reason: "as slowly as can be"})
-	_, err = s.Order(ctx, root, s.paused, console.Pause)
+	start(s.planned(t, "state:parked queue:stock.sync attempt:5"), operations.Start{Reason: "the warehouse is back"})
+	s.paused = start(s.planned(t, "state:parked queue:search.index"), operations.Start{Rate: 0.01, Reason: "as slowly as can be"})
+	_, err = s.Order(ctx, root, s.paused, operations.Pause)
 	must(err)
-	s.running = start(s.planned(t, `state:parked queue:orders.* error:timeout age:>8m`), console.Start{Rate: 0.5, Reason: "gateway is back (INC-2231)"})
+	s.running = start(s.planned(t, `state:parked queue:orders.* error:timeout age:>8m`), operations.Start{Rate: 0.5, Reason: "gateway is back (INC-2231)"})
 }
 
 func (s *stocked) planned(t testing.TB, query string) string {
 	t.Helper()
-	p, err := s.Plan(t.Context(), root, console.PlanRequest{Verb: console.Replay, Query: query, Reason: "gateway is back (INC-2231)"})
+	p, err := s.Plan(t.Context(), root, operations.PlanRequest{Verb: actions.Replay, Query: query, Reason: "gateway is back (INC-2231)"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -94,6 +94,20 @@ func TestOnlyTheDemoUsesTheTestEnvironment(t *testing.T) {
 	}
 }
 
+// What people see and do is three packages, each of which knows those before it; none knows
+// the page and the API, which call it, nor the engines, which it is given.
+func TestInspectActionsOperationsInThisOrder(t *testing.T) {
+	order := []string{"internal/inspect", "internal/actions", "internal/operations"}
+	allowed := []string{"internal/audit", "internal/auth", "internal/decode", "internal/delay", "internal/headers", "internal/hint", "internal/query", "internal/retry", "internal/store", "internal/throttle", "policy", "wire"}
+	for n, pkg := range order {
+		for _, i := range imports(t, pkg) {
+			if own, is := strings.CutPrefix(i, module+"/"); is && !slices.Contains(allowed, own) && !slices.Contains(order[:n], own) || i == "net/http" {
+				t.Errorf("%s imports %s", pkg, i)
+			}
+		}
+	}
+}
+
 func TestStoresKnowNoPolicies(t *testing.T) {
 	for _, pkg := range []string{"internal/store", "internal/store/diskstore", "internal/store/redisstore", "internal/store/memstore"} {
 		for _, i := range imports(t, pkg) {

@@ -9,7 +9,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -107,19 +108,19 @@ func TestAPersonReplaysParkedMessages(t *testing.T) {
 		}
 		parked := s.WaitParked(t, 30)
 
-		copied, err := s.Client.Act(ctx, console.Act{Verb: console.Copy, IDs: []string{parked[0].ID}, To: "elsewhere"})
+		copied, err := s.Client.Act(ctx, actions.Act{Verb: actions.Copy, IDs: []string{parked[0].ID}, To: "elsewhere"})
 		if err != nil || copied.Done != 1 {
 			t.Fatalf("%+v, %v", copied, err)
 		}
 		if d := consume(t, v, "elsewhere").next(); d.Headers[wire.HeaderID] != copied.Outcomes[0].New {
 			t.Errorf("the copy has the headers %v", d.Headers)
 		}
-		if _, err := s.Client.Act(ctx, console.Act{Verb: console.Copy, IDs: []string{parked[0].ID}, To: "nowhere"}); err == nil {
+		if _, err := s.Client.Act(ctx, actions.Act{Verb: actions.Copy, IDs: []string{parked[0].ID}, To: "nowhere"}); err == nil {
 			t.Error("a copy to a queue that does not exist was taken")
 		}
 
 		document := `{"n":1000}`
-		edited, err := s.Client.Edit(ctx, console.EditRequest{ID: parked[0].ID, Document: &document})
+		edited, err := s.Client.Edit(ctx, actions.EditRequest{ID: parked[0].ID, Document: &document})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -131,20 +132,20 @@ func TestAPersonReplaysParkedMessages(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		p, err := s.Client.Plan(ctx, console.PlanRequest{Verb: console.Replay, Query: "queue:orders state:parked"})
+		p, err := s.Client.Plan(ctx, operations.PlanRequest{Verb: actions.Replay, Query: "queue:orders state:parked"})
 		if err != nil || p.Count != 29 || len(p.Blocked) > 0 || len(p.Queues) != 1 || !p.Queues[0].Exists {
 			t.Fatalf("%+v, %v", p, err)
 		}
-		if _, err := s.Client.Start(ctx, p.ID, console.Start{Canary: 4, CanaryWait: "300ms", ExpectCount: &p.Count}); err != nil {
+		if _, err := s.Client.Start(ctx, p.ID, operations.Start{Canary: 4, CanaryWait: "300ms", ExpectCount: &p.Count}); err != nil {
 			t.Fatal(err)
 		}
 		got := orders.bodies(29)
-		var o console.Operation
+		var o operations.Operation
 		brokertest.Eventually(t, "it has ended", func() bool {
 			o, err = s.Client.Operation(ctx, p.ID)
 			return err == nil && o.Ended != nil
 		})
-		if o.State != console.Finished || o.Done != 29 || len(got) != 29 || len(slices.Compact(got)) != 29 {
+		if o.State != operations.Finished || o.Done != 29 || len(got) != 29 || len(slices.Compact(got)) != 29 {
 			t.Errorf("%s (%s) with %d done; came back: %v", o.State, o.Why, o.Done, got)
 		}
 	})
@@ -162,18 +163,18 @@ func TestACanaryReplaysTheFirstMessagesAlone(t *testing.T) {
 			reject(t, orders.next())
 		}
 		s.WaitParked(t, 10)
-		p, err := s.Client.Plan(ctx, console.PlanRequest{Verb: console.Replay, Query: "queue:orders"})
+		p, err := s.Client.Plan(ctx, operations.PlanRequest{Verb: actions.Replay, Query: "queue:orders"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Client.Start(ctx, p.ID, console.Start{Canary: 2, CanaryWait: "10m"}); err != nil {
+		if _, err := s.Client.Start(ctx, p.ID, operations.Start{Canary: 2, CanaryWait: "10m"}); err != nil {
 			t.Fatal(err)
 		}
 		reject(t, orders.next())
 		reject(t, orders.next())
 		brokertest.Eventually(t, "it has stopped", func() bool {
 			o, err := s.Client.Operation(ctx, p.ID)
-			return err == nil && o.State == console.Stopped && o.Done == 2
+			return err == nil && o.State == operations.Stopped && o.Done == 2
 		})
 		s.WaitParked(t, 10)
 		orders.none(200 * time.Millisecond)

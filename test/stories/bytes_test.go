@@ -9,11 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/google/uuid"
-
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
@@ -37,7 +36,7 @@ func TestANameThatIsNotUTF8IsParkedWithItsBytes(t *testing.T) {
 		publish(t, ch, wire.ExchangeFailures, notUTF8, amqp.Publishing{Body: []byte("reported")})
 		publish(t, ch, wire.ExchangeParked, "", amqp.Publishing{Body: []byte("collected"), Headers: amqp.Table{
 			wire.HeaderQueue: notUTF8, wire.HeaderReason: notUTF8, wire.HeaderParkedFor: "why " + notUTF8}})
-		var parked []console.Message
+		var parked []inspect.Message
 		brokertest.Eventually(t, "all three are parked", func() bool {
 			parked = s.Parked(t)
 			return len(parked) == 3

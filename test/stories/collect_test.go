@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/wire"
@@ -34,7 +34,7 @@ func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
 		sent := parked("orders")
 		publish(t, ch, wire.ExchangeParked, "orders", sent)
 		got := s.WaitParked(t, 1)[0]
-		want := console.Message{ID: sent.Headers[wire.HeaderID].(string), Key: got.Key, Group: got.Group, ContentType: "text/plain", Queue: "orders", State: "parked", Attempt: 5, ParkedAt: got.ParkedAt, ParkedFor: "it failed 5 times",
+		want := inspect.Message{ID: sent.Headers[wire.HeaderID].(string), Key: got.Key, Group: got.Group, ContentType: "text/plain", Queue: "orders", State: "parked", Attempt: 5, ParkedAt: got.ParkedAt, ParkedFor: "it failed 5 times",
 			Reason: "reported", Error: "no stock", FirstFailed: got.FirstFailed, Failed: got.Failed, Exchange: "shop", RoutingKey: "order.eu", Size: len(sent.Body)}
 		if d := cmp.Diff(want, got); d != "" || !got.FirstFailed.Equal(firstFailed) {
 			t.Errorf("parked (-want +got):\n%s", d)

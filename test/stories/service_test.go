@@ -11,7 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/config"
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/server/servertest"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
@@ -68,7 +68,7 @@ func (s *service) wait(t *testing.T, kinds ...retry.Kind) retry.Event {
 }
 
 // held is what the service holds for a queue.
-func (s *service) held(t *testing.T, queue string) console.Queue {
+func (s *service) held(t *testing.T, queue string) inspect.Queue {
 	t.Helper()
 	st, err := s.Client.Overview(context.Background())
 	if err != nil {
@@ -79,7 +79,7 @@ func (s *service) held(t *testing.T, queue string) console.Queue {
 			return q
 		}
 	}
-	return console.Queue{Name: queue}
+	return inspect.Queue{Name: queue}
 }
 
 // deadLettered declares a queue whose dead letters go to Redrive.

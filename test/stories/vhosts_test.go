@@ -12,9 +12,10 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/config"
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/redisnode"
 	"github.com/redrive-mq/redrive/wire"
@@ -173,14 +174,14 @@ func neverMeet(t *testing.T, first, second *brokertest.VHost, c *config.Config, 
 	if err := b.api.Breaker(ctx, "orders", "open", "and here"); err != nil {
 		t.Fatal(err)
 	}
-	plan, err := a.api.Plan(ctx, console.PlanRequest{Verb: console.Replay, Query: "queue:orders state:parked"})
+	plan, err := a.api.Plan(ctx, operations.PlanRequest{Verb: actions.Replay, Query: "queue:orders state:parked"})
 	if err != nil || plan.Count != inEach/3 {
 		t.Fatalf("a plan has %d messages, want %d: %v", plan.Count, inEach/3, err)
 	}
 	if _, err := b.api.GetPlan(ctx, plan.ID); err == nil {
 		t.Error("the plan is seen in the other virtual host")
 	}
-	if _, err := a.api.Start(ctx, plan.ID, console.Start{}); err != nil {
+	if _, err := a.api.Start(ctx, plan.ID, operations.Start{}); err != nil {
 		t.Fatal(err)
 	}
 	brokertest.Eventually(t, "what was replayed came back", func() bool { return a.done() == inEach })
@@ -211,7 +212,7 @@ func neverMeet(t *testing.T, first, second *brokertest.VHost, c *config.Config, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	act := console.Act{Verb: console.Replay}
+	act := actions.Act{Verb: actions.Replay}
 	for _, m := range page.Messages {
 		act.IDs = append(act.IDs, m.Key)
 	}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/redrive-mq/redrive/internal/console"
+	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
 func running(_ context.Context, s *Scene) (all []Finding) {
@@ -19,7 +19,7 @@ func running(_ context.Context, s *Scene) (all []Finding) {
 	}
 	for _, p := range v.Problems {
 		f := Finding{Status: Wrong, What: "not ready: " + p}
-		if !console.Stops(p) {
+		if !inspect.Stops(p) {
 			f = Finding{Status: Warning, What: p}
 		}
 		f.Commands = []string{"redrive status --address " + Quote(v.Asked)}

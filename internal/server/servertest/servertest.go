@@ -9,9 +9,10 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/config"
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/server"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
@@ -74,13 +75,13 @@ func (s *Service) Ready(t *testing.T) *Service {
 }
 
 // Parked are all parked messages, 1,000 at most.
-func (s *Service) Parked(t *testing.T) []console.Message {
+func (s *Service) Parked(t *testing.T) []inspect.Message {
 	t.Helper()
 	return s.find(t, "state:parked")
 }
 
 // WaitParked waits until so many messages are parked, no fewer and no more.
-func (s *Service) WaitParked(t *testing.T, n int) (all []console.Message) {
+func (s *Service) WaitParked(t *testing.T, n int) (all []inspect.Message) {
 	t.Helper()
 	brokertest.Eventually(t, fmt.Sprintf("%d messages are parked", n), func() bool {
 		all = s.Parked(t)
@@ -92,7 +93,7 @@ func (s *Service) WaitParked(t *testing.T, n int) (all []console.Message) {
 // Replay sends what a query finds among the parked messages back now.
 func (s *Service) Replay(t *testing.T, query string) int {
 	t.Helper()
-	act := console.Act{Verb: console.Replay}
+	act := actions.Act{Verb: actions.Replay}
 	for _, m := range s.find(t, "state:parked "+query) {
 		act.IDs = append(act.IDs, m.Key)
 	}
@@ -103,7 +104,7 @@ func (s *Service) Replay(t *testing.T, query string) int {
 	return done.Done
 }
 
-func (s *Service) find(t *testing.T, query string) []console.Message {
+func (s *Service) find(t *testing.T, query string) []inspect.Message {
 	t.Helper()
 	page, err := s.Client.Messages(context.Background(), query, "", 1000)
 	if err != nil {

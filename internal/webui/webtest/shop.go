@@ -15,8 +15,9 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/query"
 )
 
@@ -26,21 +27,21 @@ type Shop struct {
 	mu sync.Mutex
 
 	Now        time.Time
-	Messages   []console.Detail
+	Messages   []inspect.Detail
 	Raw        map[string][]byte
-	GroupList  []console.Group
-	QueueList  []console.Queue
-	PolicyList []console.PolicyInForce
+	GroupList  []inspect.Group
+	QueueList  []inspect.Queue
+	PolicyList []inspect.PolicyInForce
 	Log        []audit.Entry
-	Ops        []console.Operation
-	Plans      map[string]console.Plan
+	Ops        []operations.Operation
+	Plans      map[string]operations.Plan
 	Problems   []string
 	Notices    []string
-	Hour       []console.Flow
-	Calendar   []console.Slot
+	Hour       []inspect.Flow
+	Calendar   []inspect.Slot
 	Bounded    string
 	// Replicas beat as long before each look as they have before Now.
-	Replicas []console.Replica
+	Replicas []inspect.Replica
 	// Fails, when set, is what every method answers.
 	Fails error
 	// Slow makes reading wait until its context ends, as a search over very many
@@ -70,13 +71,13 @@ func (s *Shop) counts() (waiting, parked, discarded int64) {
 }
 
 // Overview is as in package console, and so are the others.
-func (s *Shop) Overview(ctx context.Context, c auth.Caller) (console.Overview, error) {
+func (s *Shop) Overview(ctx context.Context, c auth.Caller) (inspect.Overview, error) {
 	leave, err := s.enter(ctx)
 	if err != nil {
-		return console.Overview{}, err
+		return inspect.Overview{}, err
 	}
 	defer leave()
-	o := console.Overview{Version: "1.4.0", Since: s.Now.Add(-51 * time.Hour), Now: s.Now, Broker: "amqp://redrive@rabbit-1.shop.internal:5672/shop", ReadOnly: c.ReadOnly,
+	o := inspect.Overview{Version: "1.4.0", Since: s.Now.Add(-51 * time.Hour), Now: s.Now, Broker: "amqp://redrive@rabbit-1.shop.internal:5672/shop", ReadOnly: c.ReadOnly,
 		Ready: true, Problems: s.Problems, Notices: s.Notices, Hour: s.Hour, Calendar: s.Calendar, Queues: s.QueueList}
 	for _, r := range s.Replicas {
 		r.Beat = time.Now().Add(r.Beat.Sub(s.Now)) // they go on beating, or are silent for as long
@@ -98,11 +99,11 @@ func (s *Shop) Overview(ctx context.Context, c auth.Caller) (console.Overview, e
 }
 
 // find is a rough reading of queries: state, queue and group, and words.
-func (s *Shop) find(q string) ([]console.Message, error) {
+func (s *Shop) find(q string) ([]inspect.Message, error) {
 	if _, err := query.Parse(q); err != nil {
 		return nil, err
 	}
-	var all []console.Message
+	var all []inspect.Message
 	for _, m := range s.Messages {
 		ok := true
 		for _, term := range strings.Fields(q) {
@@ -126,19 +127,19 @@ func (s *Shop) find(q string) ([]console.Message, error) {
 	return all, nil
 }
 
-func (s *Shop) Search(ctx context.Context, _ auth.Caller, q, after string, limit int) (console.Page, error) {
+func (s *Shop) Search(ctx context.Context, _ auth.Caller, q, after string, limit int) (inspect.Page, error) {
 	leave, err := s.enter(ctx)
 	if err != nil {
-		return console.Page{}, err
+		return inspect.Page{}, err
 	}
 	defer leave()
 	all, err := s.find(q)
 	if err != nil {
-		return console.Page{}, err
+		return inspect.Page{}, err
 	}
-	p := console.Page{Looked: int64(len(all)), Bounded: s.Bounded, Messages: []console.Message{}}
+	p := inspect.Page{Looked: int64(len(all)), Bounded: s.Bounded, Messages: []inspect.Message{}}
 	if after != "" {
-		if i := slices.IndexFunc(all, func(m console.Message) bool { return m.ID == after }); i >= 0 {
+		if i := slices.IndexFunc(all, func(m inspect.Message) bool { return m.ID == after }); i >= 0 {
 			all = all[i+1:]
 		}
 	}
@@ -160,19 +161,19 @@ func (s *Shop) Count(ctx context.Context, _ auth.Caller, q string) (int64, bool,
 }
 
 func (s *Shop) at(id string) int {
-	return slices.IndexFunc(s.Messages, func(m console.Detail) bool { return m.ID == id || m.Key == id && id != "" })
+	return slices.IndexFunc(s.Messages, func(m inspect.Detail) bool { return m.ID == id || m.Key == id && id != "" })
 }
 
-func (s *Shop) Message(ctx context.Context, _ auth.Caller, id string) (console.Detail, error) {
+func (s *Shop) Message(ctx context.Context, _ auth.Caller, id string) (inspect.Detail, error) {
 	leave, err := s.enter(ctx)
 	if err != nil {
-		return console.Detail{}, err
+		return inspect.Detail{}, err
 	}
 	defer leave()
 	if i := s.at(id); i >= 0 {
 		return s.Messages[i], nil
 	}
-	return console.Detail{}, console.ErrNotFound
+	return inspect.Detail{}, inspect.ErrNotFound
 }
 
 func (s *Shop) Body(ctx context.Context, _ auth.Caller, id string) ([]byte, error) {
@@ -184,20 +185,20 @@ func (s *Shop) Body(ctx context.Context, _ auth.Caller, id string) ([]byte, erro
 	if i := s.at(id); i >= 0 {
 		return s.Raw[s.Messages[i].ID], nil
 	}
-	return nil, console.ErrNotFound
+	return nil, inspect.ErrNotFound
 }
 
-func (s *Shop) Groups(ctx context.Context, _ auth.Caller, q, _ string, _ int) (page console.GroupPage, err error) {
+func (s *Shop) Groups(ctx context.Context, _ auth.Caller, q, _ string, _ int) (page inspect.GroupPage, err error) {
 	leave, err := s.enter(ctx)
 	if err != nil {
 		return page, err
 	}
 	defer leave()
 	_, err = s.find(q)
-	return console.GroupPage{Groups: s.GroupList, Total: len(s.GroupList)}, err
+	return inspect.GroupPage{Groups: s.GroupList, Total: len(s.GroupList)}, err
 }
 
-func (s *Shop) Queues(ctx context.Context, _ auth.Caller, _ string, _ int) ([]console.Queue, string, error) {
+func (s *Shop) Queues(ctx context.Context, _ auth.Caller, _ string, _ int) ([]inspect.Queue, string, error) {
 	leave, err := s.enter(ctx)
 	if err != nil {
 		return nil, "", err
@@ -207,7 +208,7 @@ func (s *Shop) Queues(ctx context.Context, _ auth.Caller, _ string, _ int) ([]co
 }
 
 // Ledger makes what it says of the queues' states, and thrice as many came and went.
-func (s *Shop) Ledger(ctx context.Context, _ auth.Caller, _ bool, _ string, _ int) (l console.Ledger, err error) {
+func (s *Shop) Ledger(ctx context.Context, _ auth.Caller, _ bool, _ string, _ int) (l inspect.Ledger, err error) {
 	leave, err := s.enter(ctx)
 	if err != nil {
 		return l, err
@@ -216,12 +217,12 @@ func (s *Shop) Ledger(ctx context.Context, _ auth.Caller, _ bool, _ string, _ in
 	l.Recounted = &s.Now
 	for _, q := range s.QueueList {
 		kept := q.Waiting + q.Parked + q.Discarded
-		l.Queues = append(l.Queues, console.LedgerLine{Queue: q.Name, In: 4 * kept, Retried: 3 * kept, Waiting: q.Waiting, Parked: q.Parked, Discarded: q.Discarded})
+		l.Queues = append(l.Queues, inspect.LedgerLine{Queue: q.Name, In: 4 * kept, Retried: 3 * kept, Waiting: q.Waiting, Parked: q.Parked, Discarded: q.Discarded})
 	}
 	return l, nil
 }
 
-func (s *Shop) Policies(ctx context.Context, _ auth.Caller) ([]console.PolicyInForce, error) {
+func (s *Shop) Policies(ctx context.Context, _ auth.Caller) ([]inspect.PolicyInForce, error) {
 	leave, err := s.enter(ctx)
 	if err != nil {
 		return nil, err

@@ -9,9 +9,11 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/audit"
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
@@ -34,11 +36,11 @@ var troubles = []trouble{
 // New is the shop on a bad day.
 func New(now time.Time) *Shop {
 	r := rand.New(rand.NewPCG(4, 2026))
-	s := &Shop{Now: now, Raw: map[string][]byte{}, Plans: map[string]console.Plan{}}
+	s := &Shop{Now: now, Raw: map[string][]byte{}, Plans: map[string]operations.Plan{}}
 	for i := range 180 {
 		s.add(r, i, pick(r))
 	}
-	s.Replicas = []console.Replica{
+	s.Replicas = []inspect.Replica{
 		{ID: "redrive-0-5f1c9a3e", Address: "redrive-0:8250", Version: "1.4.0", Since: s.Now.Add(-51 * time.Hour), Beat: s.Now, Leads: true, Self: true, Ready: true},
 		{ID: "redrive-1-07d2b6c4", Address: "redrive-1:8250", Version: "1.4.0", Since: s.Now.Add(-51 * time.Hour), Beat: s.Now.Add(-time.Second), Problems: []string{"retries: not connected"}},
 	}
@@ -69,7 +71,7 @@ var steps = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * t
 func (s *Shop) add(r *rand.Rand, i, kind int) {
 	t := troubles[kind]
 	failed := s.Now.Add(-time.Duration(i*i/3+i*7+3) * time.Second)
-	m := console.Detail{Message: console.Message{ID: uuid.NewSHA1(uuid.Nil, fmt.Append(nil, "message ", i)).String(), Key: fmt.Sprintf("%016x", 90000-i), Queue: t.queue, Reason: t.reason, Error: t.err,
+	m := inspect.Detail{Message: inspect.Message{ID: uuid.NewSHA1(uuid.Nil, fmt.Append(nil, "message ", i)).String(), Key: fmt.Sprintf("%016x", 90000-i), Queue: t.queue, Reason: t.reason, Error: t.err,
 		Group: fmt.Sprintf("%016x", 0xa11ce+kind*7919), Policy: "orders", Failed: failed, Exchange: "shop", RoutingKey: t.key, Type: t.kind, ContentType: "application/json"}}
 	m.Error = strings.ReplaceAll(m.Error, "88213", fmt.Sprint(10000+r.IntN(90000)))
 	if kind > 1 {
@@ -78,44 +80,44 @@ func (s *Shop) add(r *rand.Rand, i, kind int) {
 	due, restorable := s.Now.Add(time.Duration(r.IntN(3600))*time.Second), s.Now.Add(6*24*time.Hour)
 	switch n := r.IntN(20); {
 	case n < 9:
-		m.State, m.ParkedAt, m.ParkedFor, m.Attempt = console.Parked, &failed, "its attempts are used up (8 of 8)", 8
+		m.State, m.ParkedAt, m.ParkedFor, m.Attempt = inspect.Parked, &failed, "its attempts are used up (8 of 8)", 8
 		if kind == 5 {
 			m.ParkedFor, m.Attempt = "its queue is gone", 3
 		}
 	case n < 16:
-		m.State, m.Due, m.Attempt = console.Waiting, &due, 1+r.IntN(6)
+		m.State, m.Due, m.Attempt = inspect.Waiting, &due, 1+r.IntN(6)
 		m.Paused = t.queue == "mail.send"
 	case n < 19:
-		m.State, m.RetriedAt, m.Attempt, m.Key = console.Retried, &failed, 1+r.IntN(4), ""
+		m.State, m.RetriedAt, m.Attempt, m.Key = inspect.Retried, &failed, 1+r.IntN(4), ""
 	default:
-		m.State, m.Restorable, m.Attempt = console.Discarded, &restorable, 8
+		m.State, m.Restorable, m.Attempt = inspect.Discarded, &restorable, 8
 	}
 	at := failed
 	for a := m.Attempt; a > 0; a-- {
-		st := console.Step{Attempt: a, Failed: at, Reason: t.reason, Error: m.Error, Policy: m.Policy}
-		if a < m.Attempt || m.State == console.Waiting {
+		st := inspect.Step{Attempt: a, Failed: at, Reason: t.reason, Error: m.Error, Policy: m.Policy}
+		if a < m.Attempt || m.State == inspect.Waiting {
 			d := steps[min(a-1, len(steps)-1)]
 			st.Delay, st.Why = d.String(), fmt.Sprintf("failure %d of policy %s: exponential from 1s, ×2, with jitter ±20%%", a, m.Policy)
 			if a < m.Attempt {
 				end := at
 				st.Ended, st.Ending = &end, "retried"
 			}
-		} else if m.State == console.Parked {
+		} else if m.State == inspect.Parked {
 			st.Why = "parked: " + m.ParkedFor
 		}
-		m.Timeline = append([]console.Step{st}, m.Timeline...)
+		m.Timeline = append([]inspect.Step{st}, m.Timeline...)
 		at = at.Add(-steps[min(a-1, len(steps)-1)])
 	}
 	m.FirstFailed = at
 	s.body(&m, r, i, kind)
-	m.Properties = []console.Property{{Name: "content_type", Value: m.ContentType}, {Name: "delivery_mode", Value: "2 (persistent)"}, {Name: "message_id", Value: fmt.Sprintf("ord-%06d", 480000+i)}, {Name: "timestamp", Value: m.FirstFailed.Add(-2 * time.Second).UTC().Format(time.RFC3339)}, {Name: "app_id", Value: "checkout"}}
-	m.Headers = []console.Header{{Name: "tenant", Type: "string", Value: "acme", From: "publisher"}, {Name: "traceparent", Type: "string", Value: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", From: "publisher"}, {Name: "priority", Type: "int32", Value: "5", From: "publisher"},
+	m.Properties = []inspect.Property{{Name: "content_type", Value: m.ContentType}, {Name: "delivery_mode", Value: "2 (persistent)"}, {Name: "message_id", Value: fmt.Sprintf("ord-%06d", 480000+i)}, {Name: "timestamp", Value: m.FirstFailed.Add(-2 * time.Second).UTC().Format(time.RFC3339)}, {Name: "app_id", Value: "checkout"}}
+	m.Headers = []inspect.Header{{Name: "tenant", Type: "string", Value: "acme", From: "publisher"}, {Name: "traceparent", Type: "string", Value: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", From: "publisher"}, {Name: "priority", Type: "int32", Value: "5", From: "publisher"},
 		{Name: "x-death", Type: "array", Value: `[{"count":1,"exchange":"shop","queue":"` + t.queue + `","reason":"` + t.reason + `","routing-keys":["` + t.key + `"]}]`, From: "broker"},
 		{Name: "x-redrive-attempt", Type: "int64", Value: fmt.Sprint(m.Attempt), From: "redrive"}, {Name: "x-redrive-id", Type: "string", Value: m.ID, From: "redrive"}}
 	s.Messages = append(s.Messages, m)
 }
 
-func (s *Shop) body(m *console.Detail, r *rand.Rand, i, kind int) {
+func (s *Shop) body(m *inspect.Detail, r *rand.Rand, i, kind int) {
 	order := fmt.Sprintf(`{
   "orderId": "%d",
   "tenant": "ACME",
@@ -151,31 +153,31 @@ func (s *Shop) body(m *console.Detail, r *rand.Rand, i, kind int) {
 		m.Body = Read("json", order, s.Raw[m.ID], decode.Step{Decoder: "json", Found: "an object with 7 fields", Size: len(order)})
 	}
 	m.Size = len(s.Raw[m.ID])
-	if m.State == console.Retried {
+	if m.State == inspect.Retried {
 		m.Body = nil
 	}
 }
 
 func (s *Shop) queues() {
-	at := map[string]*console.Queue{}
+	at := map[string]*inspect.Queue{}
 	for i := range troubles {
 		q := troubles[i].queue
 		if at[q] == nil {
-			at[q] = &console.Queue{Name: q, Policy: strings.Split(q, ".")[0], Way: "disk", Broker: &console.AtBroker{Exists: true, Kind: "quorum", Consumers: 4, Ready: 12 * i, Unacked: 40}}
+			at[q] = &inspect.Queue{Name: q, Policy: strings.Split(q, ".")[0], Way: "disk", Broker: &inspect.AtBroker{Exists: true, Kind: "quorum", Consumers: 4, Ready: 12 * i, Unacked: 40}}
 		}
 	}
 	for i := range s.Messages {
 		m := &s.Messages[i].Message
 		q := at[m.Queue]
 		switch m.State {
-		case console.Waiting:
+		case inspect.Waiting:
 			q.Waiting++
 			if q.NextDue == nil || m.Due.Before(*q.NextDue) {
 				q.NextDue, q.Oldest = m.Due, &m.FirstFailed
 			}
-		case console.Parked:
+		case inspect.Parked:
 			q.Parked++
-		case console.Discarded:
+		case inspect.Discarded:
 			q.Discarded++
 		}
 		if s.Now.Sub(m.Failed) < time.Minute {
@@ -183,12 +185,12 @@ func (s *Shop) queues() {
 		}
 	}
 	at["orders.capture"].Failed, at["orders.capture"].Retried, at["orders.capture"].ParkedIn = 412, 388, 9
-	at["mail.send"].Failed, at["mail.send"].Pause = 61, &console.QueuePause{By: "dana", Since: s.Now.Add(-22 * time.Minute), Reason: "provider blocks us until noon"}
+	at["mail.send"].Failed, at["mail.send"].Pause = 61, &inspect.QueuePause{By: "dana", Since: s.Now.Add(-22 * time.Minute), Reason: "provider blocks us until noon"}
 	at["invoices.render"].Failed, at["invoices.render"].Retried = 18, 22
 	until, since := s.Now.Add(40*time.Second), s.Now.Add(-3*time.Minute)
-	at["invoices.render"].Throttle = &console.Throttle{State: "open", Why: "38 of 40 retries failed again within 1m", Since: &since, Until: &until, FailedShare: 0.95, Judged: 40, InFlight: 3, MostFlight: 50}
-	at["search.index"].Throttle = &console.Throttle{State: "closed", NoConsumer: &since}
-	at["webhooks"].Broker, at["webhooks"].Blocked = &console.AtBroker{}, "RabbitMQ has no such queue"
+	at["invoices.render"].Throttle = &inspect.Throttle{State: "open", Why: "38 of 40 retries failed again within 1m", Since: &since, Until: &until, FailedShare: 0.95, Judged: 40, InFlight: 3, MostFlight: 50}
+	at["search.index"].Throttle = &inspect.Throttle{State: "closed", NoConsumer: &since}
+	at["webhooks"].Broker, at["webhooks"].Blocked = &inspect.AtBroker{}, "RabbitMQ has no such queue"
 	at["search.index"].Broker.Consumers = 0
 	at["stock.sync"].Broker = nil
 	for i := range troubles {
@@ -202,7 +204,7 @@ func (s *Shop) queues() {
 func (s *Shop) groups(r *rand.Rand) {
 	patterns := strings.NewReplacer("5s", "#", "88213", "#", ": 2 wanted, 0 left", ": # wanted, # left", ":41:", ":#:", "421 4.7.0", "#", "503", "#")
 	for i, t := range troubles {
-		g := console.Group{ID: fmt.Sprintf("%016x", 0xa11ce+i*7919), Queue: t.queue, Reason: t.reason, Error: patterns.Replace(t.err)}
+		g := inspect.Group{ID: fmt.Sprintf("%016x", 0xa11ce+i*7919), Queue: t.queue, Reason: t.reason, Error: patterns.Replace(t.err)}
 		if g.Error == "" {
 			g.Type = t.kind
 		}
@@ -211,9 +213,9 @@ func (s *Shop) groups(r *rand.Rand) {
 				continue
 			}
 			switch m.State {
-			case console.Waiting:
+			case inspect.Waiting:
 				g.Waiting++
-			case console.Parked:
+			case inspect.Parked:
 				g.Parked++
 			}
 			if g.First = m.FirstFailed; g.Last.IsZero() {
@@ -230,7 +232,7 @@ func (s *Shop) groups(r *rand.Rand) {
 
 func (s *Shop) flow(r *rand.Rand) {
 	for i := range 60 {
-		f := console.Flow{Failed: int64(20 + r.IntN(14)), Retried: int64(18 + r.IntN(12)), Parked: int64(r.IntN(3))}
+		f := inspect.Flow{Failed: int64(20 + r.IntN(14)), Retried: int64(18 + r.IntN(12)), Parked: int64(r.IntN(3))}
 		if i > 22 && i < 41 {
 			f.Failed += int64(380 - 12*abs(i-31) + r.IntN(40))
 			f.Parked += int64(r.IntN(14))
@@ -242,22 +244,22 @@ func (s *Shop) flow(r *rand.Rand) {
 	}
 	from := s.Now.Truncate(15 * time.Minute)
 	for i := range 12 {
-		s.Calendar = append(s.Calendar, console.Slot{From: from.Add(time.Duration(i) * 15 * time.Minute), To: from.Add(time.Duration(i+1) * 15 * time.Minute), Count: max(0, int64(2400>>i)-3), AtLeast: i == 0})
+		s.Calendar = append(s.Calendar, inspect.Slot{From: from.Add(time.Duration(i) * 15 * time.Minute), To: from.Add(time.Duration(i+1) * 15 * time.Minute), Count: max(0, int64(2400>>i)-3), AtLeast: i == 0})
 	}
 }
 
 func abs(n int) int { return max(n, -n) }
 
 func (s *Shop) policies() {
-	p := console.PolicyInForce{Name: "orders", Queues: []string{"orders.*", "payments"}, Attempts: 8, Backoff: "exponential from 1s, ×2, at most 10m", Jitter: "±20%", Reasons: []string{"rejected", "delivery_limit"}, Exhausted: "park", Wait: "disk", Throttle: "200/s, breaker"}
+	p := inspect.PolicyInForce{Name: "orders", Queues: []string{"orders.*", "payments"}, Attempts: 8, Backoff: "exponential from 1s, ×2, at most 10m", Jitter: "±20%", Reasons: []string{"rejected", "delivery_limit"}, Exhausted: "park", Wait: "disk", Throttle: "200/s, breaker"}
 	for i, d := range steps {
-		p.Waits = append(p.Waits, console.Wait{Attempt: i + 1, Least: (d * 8 / 10).String(), Most: (d * 12 / 10).String()})
+		p.Waits = append(p.Waits, inspect.Wait{Attempt: i + 1, Least: (d * 8 / 10).String(), Most: (d * 12 / 10).String()})
 	}
-	mail := console.PolicyInForce{Name: "mail", Queues: []string{"mail.*"}, Attempts: 5, Backoff: "linear from 30s by 30s, at most 5m", Jitter: "none", Reasons: []string{"rejected"}, Exhausted: "forward to queue mail.dead", Wait: "levels"}
+	mail := inspect.PolicyInForce{Name: "mail", Queues: []string{"mail.*"}, Attempts: 5, Backoff: "linear from 30s by 30s, at most 5m", Jitter: "none", Reasons: []string{"rejected"}, Exhausted: "forward to queue mail.dead", Wait: "levels"}
 	for i, d := range []string{"30s", "1m", "1m 30s", "2m"} {
-		mail.Waits = append(mail.Waits, console.Wait{Attempt: i + 1, Least: d, Most: d})
+		mail.Waits = append(mail.Waits, inspect.Wait{Attempt: i + 1, Least: d, Most: d})
 	}
-	s.PolicyList = []console.PolicyInForce{p, mail, {Name: "never", Queues: []string{"search.*"}, Attempts: 1, Backoff: "none", Jitter: "none", Reasons: []string{"rejected"}, Exhausted: "park", Wait: "disk"}}
+	s.PolicyList = []inspect.PolicyInForce{p, mail, {Name: "never", Queues: []string{"search.*"}, Attempts: 1, Backoff: "none", Jitter: "none", Reasons: []string{"rejected"}, Exhausted: "park", Wait: "disk"}}
 }
 
 func (s *Shop) log() {
@@ -277,35 +279,35 @@ func (s *Shop) log() {
 
 func (s *Shop) operations() {
 	oldest, newest, ended := s.Now.Add(-9*time.Hour), s.Now.Add(-14*time.Minute), s.Now.Add(-3*time.Hour)
-	op := func(id, q string, count, done, skipped, failed int64, state string) console.Operation {
-		return console.Operation{Plan: console.Plan{ID: id, Verb: console.Replay, Query: q, Count: count, By: "dana", Made: s.Now.Add(-6 * time.Minute), Oldest: &oldest, Newest: &newest, Reason: "gateway is back (INC-2231)"},
+	op := func(id, q string, count, done, skipped, failed int64, state string) operations.Operation {
+		return operations.Operation{Plan: operations.Plan{ID: id, Verb: actions.Replay, Query: q, Count: count, By: "dana", Made: s.Now.Add(-6 * time.Minute), Oldest: &oldest, Newest: &newest, Reason: "gateway is back (INC-2231)"},
 			State: state, Done: done, SkippedN: skipped, Failed: failed, Rate: 200, Started: s.Now.Add(-4 * time.Minute), StartedBy: "dana"}
 	}
-	running := op("op4", `state:parked queue:orders.* error:"timeout"`, 84210, 41873, 12, 0, console.Running)
+	running := op("op4", `state:parked queue:orders.* error:"timeout"`, 84210, 41873, 12, 0, operations.Running)
 	running.PerSecond, running.Left = 198.4, "3m 33s"
-	canary := op("op3", `state:parked queue:invoices.*`, 2130, 20, 0, 0, console.Canary)
+	canary := op("op3", `state:parked queue:invoices.*`, 2130, 20, 0, 0, operations.Canary)
 	canary.Canary = 20
-	stopped := op("op2", `state:parked queue:webhooks`, 40, 3, 0, 1, console.Stopped)
+	stopped := op("op2", `state:parked queue:webhooks`, 40, 3, 0, 1, operations.Stopped)
 	stopped.Why, stopped.Ended = `the queue "webhooks" is gone`, &ended
-	finished := op("op1", `state:discarded age:<1d`, 311, 311, 0, 0, console.Finished)
-	finished.Verb, finished.Ended = console.Restore, &ended
-	s.Ops = []console.Operation{running, canary, stopped, finished}
+	finished := op("op1", `state:discarded age:<1d`, 311, 311, 0, 0, operations.Finished)
+	finished.Verb, finished.Ended = actions.Restore, &ended
+	s.Ops = []operations.Operation{running, canary, stopped, finished}
 }
 
 // PausedQueue is a queue whose retries are paused for a reason.
-func PausedQueue(why throttle.PauseReason, now time.Time) console.Queue {
-	q := console.Queue{Name: "orders", Waiting: 1, NextDue: &now}
+func PausedQueue(why throttle.PauseReason, now time.Time) inspect.Queue {
+	q := inspect.Queue{Name: "orders", Waiting: 1, NextDue: &now}
 	switch why {
 	case throttle.WhyPerson:
-		q.Pause = &console.QueuePause{By: "dana", Since: now}
+		q.Pause = &inspect.QueuePause{By: "dana", Since: now}
 	case throttle.WhyUnreachable:
 		q.Blocked = "the queue is full"
 	case throttle.WhyBreaker:
-		q.Throttle = &console.Throttle{State: string(throttle.Open), Why: "9 of 10 failed"}
+		q.Throttle = &inspect.Throttle{State: string(throttle.Open), Why: "9 of 10 failed"}
 	case throttle.WhyNoConsumer:
-		q.Throttle = &console.Throttle{State: string(throttle.Closed), NoConsumer: &now}
+		q.Throttle = &inspect.Throttle{State: string(throttle.Closed), NoConsumer: &now}
 	case throttle.WhyRate, throttle.WhyInFlight:
-		q.Throttle = &console.Throttle{State: string(throttle.Closed), LimitedBy: why}
+		q.Throttle = &inspect.Throttle{State: string(throttle.Closed), LimitedBy: why}
 	}
 	return q
 }

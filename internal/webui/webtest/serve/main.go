@@ -14,8 +14,9 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/console"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/simulate"
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/internal/webui"
@@ -33,7 +34,7 @@ func main() {
 	o := webui.Options{Caller: func(*http.Request) auth.Caller { return caller }, Problems: func(auth.Caller) []string { return shop.Problems }, Storm: storm, Version: "1.4.0"}
 	switch *state {
 	case "empty":
-		shop = &webtest.Shop{Now: now, Hour: make([]console.Flow, 60), Plans: map[string]console.Plan{}}
+		shop = &webtest.Shop{Now: now, Hour: make([]inspect.Flow, 60), Plans: map[string]operations.Plan{}}
 	case "error":
 		shop.Fails = errors.New("the store cannot be read: redrive-data/000214.sst: input/output error")
 	case "slow":
@@ -57,7 +58,7 @@ func main() {
 		tick := time.NewTicker(time.Second)
 		defer tick.Stop()
 		for n := int64(0); ; n++ {
-			data, _ := json.Marshal(console.Tick{At: time.Now(), Waiting: 64 + n, Parked: 81, PerMinute: console.Flow{Failed: 491 + n%7, Retried: 410, Parked: 9}, Failed: n % 2, Problems: shop.Problems})
+			data, _ := json.Marshal(operations.Tick{Totals: inspect.Totals{At: time.Now(), Waiting: 64 + n, Parked: 81, PerMinute: inspect.Flow{Failed: 491 + n%7, Retried: 410, Parked: 9}, Failed: n % 2, Problems: shop.Problems}})
 			fmt.Fprintf(w, "event: tick\ndata: %s\n\n", data)
 			_ = http.NewResponseController(w).Flush()
 			select {

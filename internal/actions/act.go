@@ -1,0 +1,242 @@
+package actions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// Verb is what is done to messages.
+type Verb string
+
+// What can be done.
+const (
+	// Replay: a parked one is retried and starts again at attempt 1; of
+	// a waiting one, when it is due is changed, and its attempts stay.
+	Replay Verb = "replay"
+	// Discard: let go; it can be restored for a set time.
+	Discard Verb = "discard"
+	// Restore: a discarded one is parked again.
+	Restore Verb = "restore"
+	// Copy: a new message with the same content goes to another queue.
+	Copy Verb = "copy"
+)
+
+// Act is an action on messages that are named.
+type Act struct {
+	Verb   Verb       `json:"verb" enum:"replay,discard,restore,copy"`
+	IDs    []string   `json:"ids" minItems:"1" maxItems:"1000" doc:"Message ids, or keys where two share an id."`
+	At     *time.Time `json:"at,omitempty" doc:"Replay: when; left out: now."`
+	To     string     `json:"to,omitempty" doc:"Copy: the queue."`
+	Reason string     `json:"reason,omitempty" maxLength:"500" doc:"Why, for the audit log."`
+	DryRun bool       `json:"dry_run,omitempty" doc:"Only show what would be done."`
+}
+
+// Acted is what came of it.
+type Acted struct {
+	Done     int       `json:"done"`
+	Outcomes []Outcome `json:"outcomes" doc:"One for each id, in their order."`
+}
+
+// Outcome is what came of one message.
+type Outcome struct {
+	ID      string    `json:"id"`
+	Key     string    `json:"key,omitempty"`
+	Queue   string    `json:"queue,omitempty"`
+	Outcome string    `json:"outcome" enum:"done,skipped,failed"`
+	Why     string    `json:"why,omitempty"`
+	New     string    `json:"new,omitempty" doc:"The id of the message that was made of it."`
+	At      time.Time `json:"at"`
+}
+
+// What came of a message.
+const (
+	Done    = "done"
+	Skipped = "skipped"
+	Failed  = "failed"
+)
+
+const (
+	// mostNamed bounds what one Act is about; for more there are operations.
+	mostNamed = 1000
+	// longestID is more than any id or key has.
+	longestID = 100
+)
+
+// Act does something to messages that are named, and tells what came of each. On an
+// error the outcomes are those of the messages that it came to.
+func (a *Actions) Act(ctx context.Context, by auth.Caller, act Act) (Acted, error) {
+	d := RecordChange{Verb: act.Verb, By: by.Name, To: act.To, At: act.At}
+	if err := d.Check(); err != nil {
+		return Acted{}, err
+	}
+	if err := act.check(); err != nil {
+		return Acted{}, err
+	}
+	on := strings.Join(act.IDs, " ")
+	var queues []string
+	if act.To != "" {
+		on += " to " + act.To
+		queues = append(queues, act.To)
+	}
+	if err := a.Permit(by, act.Verb.Role(), string(act.Verb), on, queues...); err != nil {
+		return Acted{}, err
+	}
+	if act.Verb == Copy {
+		if err := a.Destination(ctx, act.To); err != nil {
+			return Acted{}, err
+		}
+	}
+	acted, targets, at, err := a.chosen(ctx, by, d, act)
+	if err != nil {
+		return Acted{}, err
+	}
+	if act.DryRun {
+		acted.Done = len(succeeded(acted.Outcomes))
+		return acted, nil
+	}
+	end, err := a.Begin(by, string(act.Verb), on, int64(len(act.IDs)), act.Reason)
+	if err != nil {
+		return Acted{}, err
+	}
+	// From here on it is done whether or not the caller waits for it, so that the
+	// audit log says what was.
+	ctx = context.WithoutCancel(ctx)
+	var all []Outcome
+	for len(all) < len(targets) && err == nil {
+		var some []Outcome
+		some, err = a.Apply(ctx, d, targets[len(all):], nil)
+		all = append(all, some...)
+	}
+	for i, t := range targets {
+		switch {
+		case i < len(all):
+			acted.Outcomes[at[i]] = all[i]
+		default:
+			acted.Outcomes[at[i]] = Outcome{ID: t.ID, Key: string(t.Key), Queue: t.Queue, Outcome: Failed, Why: err.Error(), At: a.now()}
+		}
+	}
+	acted.Done = len(succeeded(all))
+	a.Announce(d, all)
+	end(err, int64(acted.Done))
+	return acted, err
+}
+
+// check refuses too many names, and what is none.
+func (a *Act) check() error {
+	if len(a.IDs) == 0 || len(a.IDs) > mostNamed {
+		return fmt.Errorf("%w: %d messages are named: expected 1 to %d; for more make a plan", inspect.ErrInvalid, len(a.IDs), mostNamed)
+	}
+	for _, id := range a.IDs {
+		if len(id) > longestID {
+			return fmt.Errorf("%w: %.40q… is neither an id nor a key", inspect.ErrInvalid, id)
+		}
+	}
+	return nil
+}
+
+// chosen finds the messages that are named, and tells what would come of each. at is the
+// index in IDs of each of targets.
+func (a *Actions) chosen(ctx context.Context, by auth.Caller, d RecordChange, act Act) (acted Acted, targets []Target, at []int, err error) {
+	acted = Acted{Outcomes: make([]Outcome, len(act.IDs))}
+	seen := map[store.Key]bool{}
+	for i, id := range act.IDs {
+		l, why, err := a.named(ctx, by, id)
+		if err != nil {
+			return acted, nil, nil, err
+		}
+		if why == "" && seen[l.Key] {
+			why = "it is named twice"
+		}
+		if why != "" {
+			acted.Outcomes[i] = Outcome{ID: id, Outcome: Skipped, Why: why, At: a.now()}
+			continue
+		}
+		seen[l.Key] = true
+		t := Target{ID: l.Record.ID.String(), Queue: l.Record.Queue, Key: l.Key}
+		if acted.Outcomes[i], _ = d.outcome(t, l.Record, a.now()); !act.DryRun {
+			targets, at = append(targets, t), append(at, i)
+		}
+		acted.Outcomes[i].New = "" // of a copy that is not made yet
+	}
+	return acted, targets, at, nil
+}
+
+// named is the message of an id or a key; why is what stands against it. One in a
+// queue that the caller may not see is not there.
+func (a *Actions) named(ctx context.Context, by auth.Caller, name string) (l store.Listed, why string, err error) {
+	all, err := a.Inspect.Named(ctx, by, name)
+	if errors.Is(err, store.ErrUnreadable) {
+		return l, err.Error(), nil
+	}
+	if err != nil {
+		return l, "", err
+	}
+	switch len(all) {
+	case 0:
+		return l, "there is no such message any more", nil
+	case 1:
+		return all[0], "", nil
+	}
+	keys := make([]string, 0, len(all))
+	for _, l := range all {
+		keys = append(keys, string(l.Key))
+	}
+	return l, "several messages carry this id: name one by its key: " + strings.Join(keys, ", "), nil
+}
+
+// Apply does an action to as many of the targets as the store takes in one step, from
+// the first on, and tells what came of those. account, when not nil, is what is
+// written in the same step.
+func (a *Actions) Apply(ctx context.Context, d RecordChange, targets []Target, account func([]Outcome) []store.Entry) ([]Outcome, error) {
+	d.restorable = a.Restorable
+	keys := make([]store.Key, len(targets))
+	for i, t := range targets {
+		keys[i] = t.Key
+	}
+	now := a.now()
+	var outcomes []Outcome
+	edit := func(_ store.Key, r *store.Record) store.Edit {
+		o, e := d.outcome(targets[len(outcomes)], r, now)
+		outcomes = append(outcomes, o)
+		return e
+	}
+	var entries func(n int) []store.Entry
+	if account != nil {
+		entries = func(n int) []store.Entry { return account(outcomes[:n]) }
+	}
+	n, err := a.Store.Change(ctx, keys, edit, entries)
+	if err != nil {
+		return nil, err
+	}
+	return outcomes[:n], nil
+}
+
+func succeeded(all []Outcome) (some []Outcome) {
+	for _, o := range all {
+		if o.Outcome == Done {
+			some = append(some, o)
+		}
+	}
+	return some
+}
+
+// Announce tells one event for each queue.
+func (a *Actions) Announce(d RecordChange, all []Outcome) {
+	n := map[string]int{}
+	for _, o := range succeeded(all) {
+		n[o.Queue]++
+	}
+	for _, queue := range slices.Sorted(maps.Keys(n)) {
+		a.tell(retry.Event{Kind: verbs[d.Verb].kind, Queue: queue, N: n[queue], By: d.By, Why: d.To})
+	}
+}

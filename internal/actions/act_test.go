@@ -1,0 +1,207 @@
+package actions_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+func TestEachVerbOnEachState(t *testing.T) {
+	at := time.Now().Add(time.Minute)
+	for _, c := range []struct {
+		verb  actions.Verb
+		state store.State
+		why   string // not "": it is skipped
+	}{
+		{actions.Replay, store.Waiting, ""}, {actions.Replay, store.Parked, ""}, {actions.Replay, store.Discarded, "restore it first"},
+		{actions.Discard, store.Waiting, ""}, {actions.Discard, store.Parked, ""}, {actions.Discard, store.Discarded, "already"},
+		{actions.Restore, store.Waiting, "not discarded"}, {actions.Restore, store.Parked, "not discarded"}, {actions.Restore, store.Discarded, ""},
+		{actions.Copy, store.Waiting, ""}, {actions.Copy, store.Parked, ""}, {actions.Copy, store.Discarded, ""},
+	} {
+		t.Run(fmt.Sprintf("%s %d", c.verb, c.state), func(t *testing.T) {
+			each(t, func(t *testing.T, d *desk) {
+				r := record("orders", c.state, "body")
+				r.Proven = true
+				d.add(t, r)
+				a := actions.Act{Verb: c.verb, IDs: []string{r.ID.String()}, Reason: "because"}
+				switch c.verb {
+				case actions.Replay:
+					a.At = &at
+				case actions.Copy:
+					a.To = "other"
+				}
+				before := *d.kept(t, r.ID.String())
+				a.DryRun = true
+				dry, err := d.Act(ctx, caller(auth.Admin), a)
+				if now := d.kept(t, r.ID.String()); err != nil || now.State != before.State || !now.Due.Equal(before.Due) || len(d.audit.Lines) > 0 || len(d.events) > 0 {
+					t.Errorf("a dry run did something: %v, %v", d.audit.Lines, err)
+				}
+				a.DryRun = false
+				got, err := d.Act(ctx, caller(auth.Admin), a)
+				if err != nil || len(got.Outcomes) != 1 || got.Done != dry.Done || got.Outcomes[0].Outcome != dry.Outcomes[0].Outcome {
+					t.Fatalf("%+v, %v; the dry run said %+v", got, err, dry)
+				}
+				o := got.Outcomes[0]
+				if len(d.audit.Lines) != 1 || !strings.Contains(d.audit.Lines[0], fmt.Sprintf("because: done %d", got.Done)) {
+					t.Errorf("audit %v", d.audit.Lines)
+				}
+				now := d.kept(t, r.ID.String())
+				if c.why != "" {
+					if o.Outcome != "skipped" || !strings.Contains(o.Why, c.why) || now.State != c.state || len(d.events) != 0 {
+						t.Errorf("%+v, events %v", o, d.events)
+					}
+					return
+				}
+				if o.Outcome != "done" || got.Done != 1 || len(d.events) != 1 {
+					t.Errorf("%+v, events %v", o, d.events)
+				}
+				switch c.verb {
+				case actions.Replay:
+					attempt := 0
+					if c.state == store.Waiting {
+						attempt = 3
+					}
+					if now.State != store.Waiting || now.Due.Before(at) || now.Due.Sub(at) > time.Microsecond || now.Attempt != attempt || now.Forward != nil || now.ParkedFor != "" {
+						t.Errorf("replayed as %+v", now)
+					}
+				case actions.Discard:
+					if left := time.Until(now.Due); now.State != store.Discarded || left > time.Hour || left < 50*time.Minute {
+						t.Errorf("discarded as %+v", now)
+					}
+				case actions.Restore:
+					if now.State != store.Parked || now.ParkedFor == "" || time.Since(now.Due) > time.Minute {
+						t.Errorf("restored as %+v", now)
+					}
+				case actions.Copy:
+					made := d.kept(t, o.New)
+					if now.State != c.state || now.MadeInto != made.ID || made.MadeFrom != r.ID || made.State != store.Waiting || made.Queue != "other" ||
+						*made.Forward != (store.Destination{RoutingKey: "other"}) || made.Attempt != 0 || string(made.Message.Body) != "body" || made.Fingerprint != [16]byte{} || made.Proven {
+						t.Errorf("copied as %+v of %+v", made, now)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestWhatIsNotThereIsSkipped(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		mine, theirs, twin, claimed := record("orders", store.Parked, ""), record("secret", store.Parked, ""), record("orders", store.Parked, "1"), record("orders", store.Waiting, "")
+		other := *twin
+		claimed.Due = long
+		d.add(t, mine, theirs, twin, &other, claimed)
+		if claims, err := d.store.Claim(ctx, store.Lane{Queue: "orders"}, time.Now(), 1, 1); err != nil || len(claims) != 1 {
+			t.Fatal(claims, err)
+		}
+		twins, err := d.store.Find(ctx, twin.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids := []string{mine.ID.String(), theirs.ID.String(), uuid.NewString(), "no key", mine.ID.String(), twin.ID.String(), string(twins[1].Key), claimed.ID.String()}
+		got, err := d.Act(ctx, caller(auth.Operator, "orders"), actions.Act{Verb: actions.Discard, IDs: ids})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []string
+		for _, o := range got.Outcomes {
+			all = append(all, o.Outcome)
+		}
+		if want := "done skipped skipped skipped skipped skipped done skipped"; strings.Join(all, " ") != want || got.Done != 2 {
+			t.Errorf("%d done: %v, want %s", got.Done, all, want)
+		}
+		if why := got.Outcomes[5].Why; !strings.Contains(why, string(twins[0].Key)) {
+			t.Errorf("of two with an id: %q", why)
+		}
+		if got.Outcomes[1].Why != got.Outcomes[2].Why {
+			t.Error("what one may not see looks different from what is not there")
+		}
+		if d.kept(t, theirs.ID.String()).State != store.Parked {
+			t.Error("a message of a queue that the caller may not touch was discarded")
+		}
+	})
+}
+
+func TestNothingIsDoneWithoutRightOrAudit(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		r := record("orders", store.Parked, "")
+		d.add(t, r)
+		id := []string{r.ID.String()}
+		readOnly := caller(auth.Admin)
+		readOnly.ReadOnly = true
+		for _, c := range []struct {
+			by   auth.Caller
+			a    actions.Act
+			want error
+		}{
+			{caller(auth.Viewer), actions.Act{Verb: actions.Discard, IDs: id}, auth.ErrForbidden},
+			{auth.Caller{}, actions.Act{Verb: actions.Discard, IDs: id}, auth.ErrSignIn},
+			{readOnly, actions.Act{Verb: actions.Discard, IDs: id}, auth.ErrReadOnly},
+			{caller(auth.Operator), actions.Act{Verb: actions.Copy, IDs: id, To: "other"}, auth.ErrForbidden},
+			{caller(auth.Editor, "orders"), actions.Act{Verb: actions.Copy, IDs: id, To: "other"}, auth.ErrForbidden},
+			{caller(auth.Editor), actions.Act{Verb: actions.Copy, IDs: id, To: "ordres"}, inspect.ErrPrecondition},
+			{caller(auth.Editor), actions.Act{Verb: actions.Copy, IDs: id, To: "redrive.intake"}, inspect.ErrInvalid},
+			{caller(auth.Editor), actions.Act{Verb: actions.Copy, IDs: id}, inspect.ErrInvalid},
+			{caller(auth.Editor), actions.Act{Verb: "retry", IDs: id}, inspect.ErrInvalid},
+			{caller(auth.Editor), actions.Act{Verb: actions.Replay}, inspect.ErrInvalid},
+			{caller(auth.Editor), actions.Act{Verb: actions.Replay, IDs: id, Reason: strings.Repeat("x", 501)}, inspect.ErrInvalid},
+		} {
+			if _, err := d.Act(ctx, c.by, c.a); !errors.Is(err, c.want) {
+				t.Errorf("%s by %s: %v, want %v", c.a.Verb, c.by.Role, err, c.want)
+			}
+		}
+		// A caller without permission must not fill the disk either.
+		if _, err := d.Act(ctx, caller(auth.Viewer), actions.Act{Verb: actions.Discard, IDs: slices.Repeat(id, 1000)}); !errors.Is(err, auth.ErrForbidden) {
+			t.Error(err)
+		}
+		for _, l := range d.audit.All() {
+			if !strings.Contains(l, ": refused") || len(l) > 1000 {
+				t.Errorf("audit: %s", l)
+			}
+		}
+		d.audit.Full = errors.New("disk full")
+		if _, err := d.Act(ctx, caller(auth.Admin), actions.Act{Verb: actions.Discard, IDs: id}); !errors.Is(err, actions.ErrNoAudit) {
+			t.Errorf("without audit: %v", err)
+		}
+		if d.kept(t, id[0]).State != store.Parked {
+			t.Error("it was discarded")
+		}
+	})
+}
+
+func TestAPauseIsKeptAndReported(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		op := caller(auth.Operator, "orders")
+		if err := d.ResumeQueue(ctx, op, "orders", ""); !errors.Is(err, inspect.ErrPrecondition) {
+			t.Errorf("resuming what is not paused: %v", err)
+		}
+		if err := d.PauseQueue(ctx, op, "mail", ""); !errors.Is(err, auth.ErrForbidden) {
+			t.Errorf("another's queue: %v", err)
+		}
+		if err := d.PauseQueue(ctx, op, "orders", "database is down"); err != nil || !d.paused["orders"] {
+			t.Fatalf("paused %v, %v", d.paused, err)
+		}
+		v, err := d.store.Entry(ctx, store.PausePrefix+"orders")
+		if err != nil || !strings.Contains(string(v), "database is down") {
+			t.Errorf("kept %s, %v", v, err)
+		}
+		if err := d.ResumeQueue(ctx, op, "orders", "up again"); err != nil || d.paused["orders"] {
+			t.Errorf("paused %v, %v", d.paused, err)
+		}
+		if v, err := d.store.Entry(ctx, store.PausePrefix+"orders"); err != nil || v != nil {
+			t.Errorf("kept %s, %v", v, err)
+		}
+		if want := []string{"paused orders 0 by ann", "resumed orders 0 by ann"}; !slices.Equal(d.events, want) {
+			t.Errorf("events %v", d.events)
+		}
+	})
+}

@@ -1,0 +1,73 @@
+package actions
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/audit"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// ErrNoAudit: the audit log cannot be written, so nothing is done.
+var ErrNoAudit = errors.New("the audit log cannot be written, and nothing is done without it")
+
+// Store is what actions need of a store. Where it is a store.Snapshotter too, it can be
+// copied.
+type Store interface {
+	Add(ctx context.Context, records []*store.Record) error
+	Find(ctx context.Context, id uuid.UUID) ([]store.Listed, error)
+	Past(ctx context.Context, id uuid.UUID) ([]store.Passage, error)
+	Counts(ctx context.Context) ([]store.QueueCount, error)
+	store.Changer
+}
+
+// Audit writes the audit log: see package audit.
+type Audit interface {
+	// Begin writes that something is about to be done, and returns only when that
+	// is durable; done writes what came of it.
+	Begin(e audit.Entry) (done func(outcome string, count int64), err error)
+}
+
+// Config is what actions work with. What needs a part that is left out is refused.
+type Config struct {
+	// Inspect knows what there is to act on, and lends its log, its time and its decoder.
+	Inspect *inspect.Inspector
+	Store   Store
+	Audit   Audit
+	Events  retry.Listener
+	// Restorable is how long what was discarded can be restored.
+	Restorable time.Duration
+	// SetPaused pauses the retries of a queue now, or resumes them. The store has it
+	// already.
+	SetPaused func(queue string, paused bool)
+	// Force sets a queue's breaker now; the store has it already.
+	Force func(queue, to, by, why string)
+}
+
+// Actions does what a person asks for. Its methods may be called at once from many
+// goroutines, and each checks its caller.
+type Actions struct {
+	Config
+	pausing sync.Mutex // the store and the scheduler receive pauses in the same order
+	// forcedAs are the entries of the breakers that were set here or that were looked
+	// at; pausing keeps them.
+	forcedAs map[string]string
+}
+
+// New makes Actions.
+func New(c Config) *Actions { return &Actions{Config: c} }
+
+func (a *Actions) now() time.Time { return a.Inspect.Now() }
+
+// changed lets other replicas know of something new in the side table.
+func (a *Actions) changed() {
+	if a.Inspect.Changed != nil {
+		a.Inspect.Changed()
+	}
+}

@@ -1,0 +1,52 @@
+package actions
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// Breaker sets a queue's circuit breaker, over restarts: open, closed, or auto, with which
+// it opens and closes by itself again.
+func (a *Actions) Breaker(ctx context.Context, by auth.Caller, queue, to, reason string) error {
+	if err := a.Permit(by, auth.Operator, "breaker", queue, queue); err != nil {
+		return err
+	}
+	// What was set for a queue can be undone when the queue is gone.
+	if set, err := a.Store.Entry(ctx, store.BreakerPrefix+queue); err != nil {
+		return err
+	} else if set == nil || to != "auto" {
+		if err := a.known(ctx, queue); err != nil {
+			return err
+		}
+	}
+	var entry []byte
+	switch to {
+	case "auto":
+	case "open", "closed":
+		var err error
+		if entry, err = json.Marshal(inspect.Forced{To: to, By: by.Name, Since: a.now(), Reason: reason}); err != nil {
+			return err
+		}
+	default:
+		return fmt.Errorf("%w: a breaker can be set to open, closed or auto, not to %.20q", inspect.ErrInvalid, to)
+	}
+	end, err := a.Begin(by, "breaker "+to, queue, 0, reason)
+	if err != nil {
+		return err
+	}
+	a.pausing.Lock()
+	err = a.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{{Name: store.BreakerPrefix + queue, Value: entry}})
+	if err == nil && a.Force != nil {
+		a.Force(queue, to, by.Name, reason)
+		a.noteForced(queue, entry)
+	}
+	a.pausing.Unlock()
+	a.changed()
+	end(err, 0)
+	return err
+}

@@ -1,0 +1,162 @@
+package actions
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// gone is why nothing is done to a message that is not where it was seen.
+const gone = "it is not there any more: it is being retried, was retried, or was changed meanwhile"
+
+// RecordChange is a verb with all it needs. What it makes of a record is the same for one
+// message, a thousand that are named, and a million that a query finds.
+type RecordChange struct {
+	Verb Verb
+	By   string
+	To   string     // copy
+	At   *time.Time // replay; nil: now
+	// Sent, when not nil, receives each message that is on its way now.
+	Sent func(*store.Record)
+
+	restorable time.Duration // how long what is discarded can be restored; Apply sets it
+}
+
+// verbs are what can be done: the permission that it needs, and its event.
+var verbs = map[Verb]struct {
+	role auth.Role
+	kind retry.Kind
+}{
+	Replay:  {auth.Operator, retry.Replayed},
+	Discard: {auth.Operator, retry.Discarded},
+	Restore: {auth.Operator, retry.Restored},
+	Copy:    {auth.Editor, retry.Copied},
+}
+
+// Role is the permission that it needs.
+func (v Verb) Role() auth.Role { return verbs[v].role }
+
+// Publishes tells whether messages go to a queue with it, from which they can fail again.
+func (v Verb) Publishes() bool { return v == Replay || v == Copy }
+
+// Skip is why the verb leaves a record as it is, or "".
+func (d RecordChange) Skip(r *store.Record) string {
+	switch {
+	case r == nil:
+		return gone
+	case d.Verb == Replay && r.State == store.Discarded:
+		return "it is discarded: restore it first"
+	case d.Verb == Discard && r.State == store.Discarded:
+		return "it is discarded already"
+	case d.Verb == Restore && r.State != store.Discarded:
+		return "it is not discarded"
+	}
+	return ""
+}
+
+// do changes a record that skip lets pass.
+func (d RecordChange) do(r *store.Record, now time.Time) (e store.Edit, made *store.Record) {
+	due := now
+	if d.At != nil && d.At.After(now) {
+		due = *d.At
+	}
+	due = notBefore(due)
+	switch d.Verb {
+	case Replay:
+		if r.State == store.Waiting {
+			r.Due = due
+		} else {
+			r.Replay(due)
+		}
+	case Discard:
+		r.State, r.Due = store.Discarded, now.Add(d.restorable)
+	case Restore:
+		if r.ParkedFor == "" {
+			r.ParkedFor = "it was discarded while it waited, and restored by " + d.By
+		}
+		r.State, r.Due = store.Parked, now
+	case Copy:
+		made = madeOf(r, due)
+		made.Queue, made.Forward = d.To, &store.Destination{RoutingKey: d.To}
+		made.Proven = false // RabbitMQ never dead-lettered it from there
+		e.Add = []*store.Record{made}
+		if r.MadeInto != uuid.Nil { // of an edited one the link stays what it was
+			return e, made
+		}
+		r.MadeInto = made.ID
+	}
+	e.Keep = true
+	return e, made
+}
+
+// madeOf is a new message like r that is due at due, with all attempts before it.
+// It has no fingerprint: nothing that RabbitMQ delivers again is this one.
+func madeOf(r *store.Record, due time.Time) *store.Record {
+	made := *r
+	made.ID, made.MadeFrom, made.MadeInto = uuid.Must(uuid.NewV7()), r.ID, uuid.Nil
+	made.Fingerprint = [16]byte{}
+	made.Replay(due)
+	return &made
+}
+
+// notBefore rounds up to what a store keeps: early is never.
+func notBefore(t time.Time) time.Time {
+	if cut := t.Truncate(time.Microsecond); cut.Before(t) {
+		return cut.Add(time.Microsecond)
+	}
+	return t
+}
+
+// outcome is what came of one record.
+func (d RecordChange) outcome(t Target, r *store.Record, now time.Time) (Outcome, store.Edit) {
+	o := Outcome{ID: t.ID, Key: string(t.Key), Queue: t.Queue, Outcome: Skipped, Why: d.Skip(r), At: now}
+	if r != nil && r.Unreadable != nil {
+		o.Outcome, o.Why = Failed, r.Unreadable.Error()
+	}
+	if o.Why != "" {
+		return o, store.Edit{}
+	}
+	if t.State != 0 && r.State != t.State {
+		o.Why = fmt.Sprintf("it was %s when the plan was made, and is %s now", inspect.StateName(t.State), inspect.StateName(r.State))
+		return o, store.Edit{}
+	}
+	e, made := d.do(r, now)
+	o.Outcome = Done
+	if made != nil {
+		r = made
+		o.New = made.ID.String()
+	}
+	if d.Sent != nil {
+		d.Sent(r)
+	}
+	return o, e
+}
+
+// Target is a message that something is to be done to.
+type Target struct {
+	ID, Queue string
+	Key       store.Key
+	// State, when not 0, is what it must be in still.
+	State store.State
+}
+
+// Check refuses a verb that is none, and what does not belong to it.
+func (d RecordChange) Check() error {
+	switch _, known := verbs[d.Verb]; {
+	case !known:
+		return fmt.Errorf("%w: the verb %.40q: expected replay, discard, restore or copy", inspect.ErrInvalid, d.Verb)
+	case d.Verb == Copy && d.To == "":
+		return fmt.Errorf("%w: a copy needs a queue to go to", inspect.ErrInvalid)
+	case d.Verb != Copy && d.To != "":
+		return fmt.Errorf("%w: only a copy goes to another queue; this is %s", inspect.ErrInvalid, d.Verb)
+	case d.Verb != Replay && d.At != nil:
+		return fmt.Errorf("%w: only a replay has a time; this is %s", inspect.ErrInvalid, d.Verb)
+	}
+	return nil
+}

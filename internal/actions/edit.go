@@ -1,0 +1,223 @@
+package actions
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/headers"
+	"github.com/redrive-mq/redrive/internal/hint"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// EditRequest replaces a message by an edited one, which is replayed; the original
+// is discarded and linked.
+type EditRequest struct {
+	ID string `json:"id"`
+	// Body, when not nil, is the new body, byte for byte.
+	Body *[]byte `json:"body,omitempty" contentEncoding:"base64"`
+	// Document, when not nil, is a JSON document that takes the place of what the
+	// decoders found, and goes back through their steps (base64, compression,
+	// Protobuf…) to bytes.
+	Document *string `json:"document,omitempty"`
+	// SetHeaders sets headers to texts; a name that was of another type keeps its
+	// type, or the edit is refused.
+	SetHeaders    map[string]string `json:"set_headers,omitempty"`
+	RemoveHeaders []string          `json:"remove_headers,omitempty"`
+	At            *time.Time        `json:"at,omitempty" doc:"When it is retried; left out: now."`
+	Reason        string            `json:"reason,omitempty" maxLength:"500"`
+	DryRun        bool              `json:"dry_run,omitempty" doc:"Only show the difference."`
+}
+
+// Edited is what came of an edit.
+type Edited struct {
+	New    string   `json:"new,omitempty" doc:"The id of the edited message; absent with dry_run."`
+	Bytes  string   `json:"bytes" doc:"The difference of the bodies, in hex, as a unified diff."`
+	Fields []Change `json:"fields" doc:"The differences of decoded body and headers."`
+	Checks []string `json:"checks,omitempty" doc:"What the schema says about the new body."`
+}
+
+// Change is a field that differs.
+type Change struct {
+	Path   string `json:"path"`
+	Before string `json:"before,omitempty"`
+	After  string `json:"after,omitempty"`
+}
+
+// Edit replaces a message by an edited one, which goes back to its queue with all
+// attempts before it. The original is discarded, so that it can be restored, and
+// each names the other. Both happen in one step, or nothing does.
+func (a *Actions) Edit(ctx context.Context, by auth.Caller, e EditRequest) (Edited, error) {
+	if err := a.Permit(by, auth.Editor, "edit", e.ID, ""); err != nil {
+		return Edited{}, err
+	}
+	l, why, err := a.named(ctx, by, e.ID)
+	switch {
+	case err != nil:
+		return Edited{}, err
+	case why != "":
+		return Edited{}, fmt.Errorf("%w: %.100q: %s", inspect.ErrNotFound, e.ID, why)
+	case l.Record.State == store.Discarded:
+		return Edited{}, fmt.Errorf("%w: message %s is discarded: restore it first", inspect.ErrPrecondition, e.ID)
+	}
+	edited, body, headers, err := a.edited(ctx, l.Record, e)
+	if err != nil || e.DryRun {
+		return edited, err
+	}
+	end, err := a.Begin(by, "edit", e.ID, 1, e.Reason)
+	if err != nil {
+		return Edited{}, err
+	}
+	now := a.now()
+	due := now
+	if e.At != nil && e.At.After(now) {
+		due = *e.At
+	}
+	made, unreadable := uuid.Nil, error(nil)
+	_, err = a.Store.Change(context.WithoutCancel(ctx), []store.Key{l.Key}, func(_ store.Key, r *store.Record) store.Edit {
+		if r != nil && r.Unreadable != nil {
+			unreadable = r.Unreadable
+		}
+		if r == nil || r.State != l.Record.State {
+			return store.Edit{}
+		}
+		n := madeOf(r, notBefore(due))
+		n.Message.Body, n.Message.Headers = body, headers
+		made = n.ID
+		r.State, r.Due, r.MadeInto = store.Discarded, now.Add(a.Restorable), n.ID
+		return store.Edit{Keep: true, Add: []*store.Record{n}}
+	}, nil)
+	if err == nil {
+		err = unreadable
+	}
+	if err == nil && made == uuid.Nil {
+		err = fmt.Errorf("%w: message %s: %s", inspect.ErrPrecondition, e.ID, gone)
+	}
+	if err != nil {
+		end(err, 0)
+		return Edited{}, err
+	}
+	edited.New = made.String()
+	a.tell(retry.Event{Kind: retry.Edited, Queue: l.Record.Queue, ID: l.Record.ID, N: 1, By: by.Name})
+	end(nil, 1)
+	return edited, nil
+}
+
+// edited is what an edit makes of a record's body and headers, and how they differ.
+func (a *Actions) edited(ctx context.Context, r *store.Record, e EditRequest) (done Edited, body []byte, headers amqp.Table, err error) {
+	if e.Body != nil && e.Document != nil {
+		return done, nil, nil, hint.Errorf("give one", "%w: the body is given both as bytes and as a document", inspect.ErrInvalid)
+	}
+	if headers, err = editHeaders(r.Message.Headers, e); err != nil {
+		return done, nil, nil, fmt.Errorf("%w: %w", inspect.ErrInvalid, err)
+	}
+	body = r.Message.Body
+	was := a.Inspect.Decoder.Decode(ctx, inspect.BodyOf(r))
+	switch {
+	case e.Body != nil:
+		body = *e.Body
+	case e.Document != nil:
+		// The document was shown with the headers as they were: they may choose its
+		// type.
+		if body, done.Checks, err = a.Inspect.Decoder.Encode(ctx, inspect.BodyOf(r), *e.Document); err != nil {
+			return done, nil, nil, fmt.Errorf("%w: the document: %w", inspect.ErrInvalid, err)
+		}
+	}
+	changed := inspect.BodyOf(r)
+	changed.Bytes, changed.Headers = body, headers
+	is := a.Inspect.Decoder.Decode(ctx, changed)
+	if e.Document == nil {
+		done.Checks = checks(was, is)
+	}
+	if done.Bytes = bytesDiff(r.Message.Body, body); len(body) == 0 {
+		body = nil
+	}
+	done.Fields = fieldsDiff(was, is, r.Message.Headers, headers)
+	if done.Bytes == "" && len(done.Fields) == 0 {
+		return done, nil, nil, fmt.Errorf("%w: nothing is changed: replay it to publish it as it is", inspect.ErrInvalid)
+	}
+	return done, body, headers, nil
+}
+
+// checks are what is read otherwise than before.
+func checks(was, is *decode.Result) (all []string) {
+	if was.Format != is.Format {
+		all = append(all, fmt.Sprintf("the body was %s, and is %s now", was.Format, is.Format))
+	}
+	if was.Schema != is.Schema {
+		all = append(all, fmt.Sprintf("the body was read as %q, and is read as %q now", was.Schema, is.Schema))
+	}
+	return all
+}
+
+// editHeaders is a copy of the table with some set and some taken away.
+func editHeaders(was amqp.Table, e EditRequest) (amqp.Table, error) {
+	if len(e.SetHeaders) == 0 && len(e.RemoveHeaders) == 0 {
+		return was, nil
+	}
+	is := maps.Clone(was)
+	if is == nil {
+		is = amqp.Table{}
+	}
+	for _, name := range e.RemoveHeaders {
+		if _, there := is[name]; !there {
+			return nil, fmt.Errorf("header %.100q is not there to be removed", name)
+		}
+		delete(is, name)
+	}
+	for name, value := range e.SetHeaders {
+		if len(name) == 0 || len(name) > longestName {
+			return nil, fmt.Errorf("header %.100q: a name has 1 to %d bytes", name, longestName)
+		}
+		if len(headers.Clean(amqp.Table{name: value})) == 0 {
+			return nil, fmt.Errorf("header %q is RabbitMQ's or Redrive's own: it is removed when the message is retried", name)
+		}
+		if _, removed := was[name]; removed {
+			if _, there := is[name]; !there {
+				return nil, fmt.Errorf("header %.100q is both set and removed", name)
+			}
+		}
+		v, err := sameType(is[name], value)
+		if err != nil {
+			return nil, fmt.Errorf("header %.100q: %w", name, err)
+		}
+		is[name] = v
+	}
+	if _, err := store.AppendRecord(nil, &store.Record{Message: wire.Message{Headers: is}}); err != nil {
+		return nil, err
+	}
+	return is, nil
+}
+
+// sameType reads a text as a value of the type that the header had.
+func sameType(was any, s string) (any, error) {
+	kind := inspect.TypeName(was)
+	switch was.(type) {
+	case nil, string:
+		return s, nil
+	case []byte:
+		return []byte(s), nil
+	case time.Time:
+		t, err := time.Parse(time.RFC3339, s)
+		if err != nil {
+			return nil, fmt.Errorf("it is a timestamp: expected a time such as 2026-01-02T15:04:05Z, not %.60q", s)
+		}
+		return t.Truncate(time.Second), nil
+	case amqp.Table, []any, amqp.Decimal:
+		return nil, fmt.Errorf("it is of type %s, which a text cannot be made into", kind)
+	}
+	v, err := fromText(kind, s)
+	if err != nil {
+		return nil, fmt.Errorf("it is of type %s, which %.60q is not", kind, s)
+	}
+	return v, nil
+}

@@ -1,0 +1,148 @@
+package actions_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+func editable(body string) *store.Record {
+	r := record("orders", store.Parked, body)
+	r.Message.ContentType = "application/json"
+	r.Message.Headers = amqp.Table{"tenant": "acme", "n": int32(7), "big": int64(1 << 60), "at": time.Unix(1_700_000_000, 0), "list": []any{"a"}}
+	return r
+}
+
+func TestAnEditReplacesTheMessageInOneStep(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		r := editable(`{"total":0,"name":"x"}`)
+		d.add(t, r)
+		doc := `{"total":12345678901234567890,"name":"x"}`
+		e := actions.EditRequest{ID: r.ID.String(), Document: &doc, SetHeaders: map[string]string{"tenant": "other", "n": "8", "new": "text", "big": "1152921504606846977"},
+			RemoveHeaders: []string{"list"}, Reason: "total was missing", DryRun: true}
+		dry, err := d.Edit(ctx, caller(auth.Editor), e)
+		if err != nil || dry.New != "" || d.kept(t, r.ID.String()).State != store.Parked || len(d.audit.All()) != 0 {
+			t.Fatalf("dry run: %+v, %v", dry, err)
+		}
+		e.DryRun = false
+		got, err := d.Edit(ctx, caller(auth.Editor), e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changes := map[string]string{}
+		for _, f := range got.Fields {
+			changes[f.Path] = f.Before + " > " + f.After
+		}
+		for path, want := range map[string]string{"body.total": "0 > 12345678901234567890", "header.tenant": "acme > other", "header.n": "7 > 8", "header.new": " > text", "header.list[0]": "a > "} {
+			if changes[path] != want {
+				t.Errorf("%s: %q, want %q", path, changes[path], want)
+			}
+		}
+		if len(changes) != 6 || !strings.Contains(got.Bytes, "@@") || got.Bytes != dry.Bytes {
+			t.Errorf("fields %v, bytes:\n%s", changes, got.Bytes)
+		}
+		was, is := d.kept(t, r.ID.String()), d.kept(t, got.New)
+		if was.State != store.Discarded || was.MadeInto != is.ID || string(was.Message.Body) != string(r.Message.Body) || was.Message.Headers["tenant"] != "acme" {
+			t.Errorf("the original: %+v", was)
+		}
+		h := is.Message.Headers
+		if is.State != store.Waiting || is.Due.After(time.Now()) || is.MadeFrom != r.ID || is.Attempt != 0 || is.Forward != nil || is.Queue != "orders" ||
+			h["n"] != int32(8) || h["big"] != int64(1<<60+1) || h["new"] != "text" || h["list"] != nil || !strings.Contains(string(is.Message.Body), "12345678901234567890") {
+			t.Errorf("the edited one: %+v", is)
+		}
+		if len(d.events) != 1 || len(d.audit.All()) != 1 || !strings.Contains(d.audit.All()[0], "total was missing: done 1") {
+			t.Errorf("events %v, audit %v", d.events, d.audit.All())
+		}
+		if _, err := d.Edit(ctx, caller(auth.Editor), e); !errors.Is(err, inspect.ErrPrecondition) {
+			t.Errorf("editing it again: %v", err)
+		}
+	})
+}
+
+func TestEncodedBodiesAreEditedInside(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		var zipped bytes.Buffer
+		z := gzip.NewWriter(&zipped)
+		if _, err := z.Write([]byte(`{"id":1}`)); err != nil {
+			t.Fatal(err)
+		}
+		z.Close()
+		r := editable(base64.StdEncoding.EncodeToString(zipped.Bytes()))
+		d.add(t, r)
+		doc := `{"id":2}`
+		got, err := d.Edit(ctx, caller(auth.Editor), actions.EditRequest{ID: r.ID.String(), Document: &doc})
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := base64.StdEncoding.DecodeString(string(d.kept(t, got.New).Message.Body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		u, err := gzip.NewReader(bytes.NewReader(raw))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if plain, err := io.ReadAll(u); err != nil || strings.Join(strings.Fields(string(plain)), "") != doc {
+			t.Errorf("inside is %q, %v", plain, err)
+		}
+		if len(got.Fields) != 1 || got.Fields[0].Path != "body.id" {
+			t.Errorf("fields %+v", got.Fields)
+		}
+	})
+}
+
+func TestEditsThatAreRefused(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		r := editable(`{"total":0}`)
+		d.add(t, r)
+		bytesOf, doc, broken := []byte("x"), `{"total":1}`, `{"total":`
+		same := r.Message.Body
+		set := func(name, value string) actions.EditRequest {
+			return actions.EditRequest{SetHeaders: map[string]string{name: value}}
+		}
+		for name, c := range map[string]struct {
+			by   auth.Caller
+			e    actions.EditRequest
+			want error
+		}{
+			"an operator":          {caller(auth.Operator), actions.EditRequest{Document: &doc}, auth.ErrForbidden},
+			"another's":            {caller(auth.Editor, "mail"), actions.EditRequest{Document: &doc}, inspect.ErrNotFound},
+			"nothing":              {caller(auth.Editor), actions.EditRequest{}, inspect.ErrInvalid},
+			"nothing new":          {caller(auth.Editor), actions.EditRequest{Body: &same}, inspect.ErrInvalid},
+			"both":                 {caller(auth.Editor), actions.EditRequest{Body: &bytesOf, Document: &doc}, inspect.ErrInvalid},
+			"no JSON":              {caller(auth.Editor), actions.EditRequest{Document: &broken}, inspect.ErrInvalid},
+			"a number of text":     {caller(auth.Editor), set("n", "seven"), inspect.ErrInvalid},
+			"a number too large":   {caller(auth.Editor), set("n", "3000000000"), inspect.ErrInvalid},
+			"a list of text":       {caller(auth.Editor), set("list", "b"), inspect.ErrInvalid},
+			"a time":               {caller(auth.Editor), set("at", "tomorrow"), inspect.ErrInvalid},
+			"RabbitMQ's own":       {caller(auth.Editor), set("x-death", "1"), inspect.ErrInvalid},
+			"copies elsewhere":     {caller(auth.Editor), set("CC", "1"), inspect.ErrInvalid},
+			"what is not there":    {caller(auth.Editor), actions.EditRequest{RemoveHeaders: []string{"no"}}, inspect.ErrInvalid},
+			"the name is too long": {caller(auth.Editor), set(strings.Repeat("x", 256), "1"), inspect.ErrInvalid},
+		} {
+			c.e.ID = r.ID.String()
+			if _, err := d.Edit(ctx, c.by, c.e); !errors.Is(err, c.want) {
+				t.Errorf("%s: %v, want %v", name, err, c.want)
+			}
+		}
+		d.audit.Full = errors.New("disk full")
+		if _, err := d.Edit(ctx, caller(auth.Editor), actions.EditRequest{ID: r.ID.String(), Document: &doc}); !errors.Is(err, actions.ErrNoAudit) {
+			t.Errorf("without audit: %v", err)
+		}
+		if d.kept(t, r.ID.String()).State != store.Parked {
+			t.Error("it was edited")
+		}
+	})
+}

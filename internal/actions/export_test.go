@@ -1,0 +1,161 @@
+package actions_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/storetest"
+)
+
+// once hides that a reader could be read again.
+type once struct{ io.Reader }
+
+func TestWhatWasExportedIsImportedAsItWas(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		r := storetest.Everything()
+		r.Message.Body = []byte("\x00\xff\n\"")
+		hidden := record("secret", store.Parked, "")
+		d.add(t, r, hidden)
+		var out bytes.Buffer
+		n, err := d.Export(ctx, caller(auth.Viewer, "orders"), "queue:*", &out)
+		if err != nil || n != 1 || bytes.Count(out.Bytes(), []byte("\n")) != 1 {
+			t.Fatalf("%d exported, %v:\n%s", n, err, &out)
+		}
+		dry, err := d.Import(ctx, caller(auth.Editor), bytes.NewReader(out.Bytes()), true)
+		if err != nil || dry.Count != 1 || dry.Queues["orders"] != 1 {
+			t.Fatalf("%+v, %v", dry, err)
+		}
+		im, err := d.Import(ctx, caller(auth.Editor), once{&out}, false)
+		if err != nil || im.Count != 1 {
+			t.Fatalf("%+v, %v", im, err)
+		}
+		page, err := d.store.List(ctx, store.Filter{State: store.Parked, Queue: "orders", Body: true})
+		if err != nil || len(page.Records) != 1 {
+			t.Fatalf("%+v, %v", page, err)
+		}
+		got := page.Records[0].Record
+		if diff := cmp.Diff(r.Message, got.Message); diff != "" {
+			t.Errorf("the message (-was +is):\n%s", diff)
+		}
+		if got.ID == r.ID || got.MadeFrom != r.ID || got.Proven || got.Forward != nil || got.Fingerprint != [16]byte{} || got.Attempt != r.Attempt ||
+			got.Error != r.Error || !got.FirstFailed.Equal(r.FirstFailed) && r.FirstFailed.Before(time.Now()) || got.ParkedFor != "imported by ann" {
+			t.Errorf("imported as %+v", got)
+		}
+	})
+}
+
+func TestAFileImportedTwiceDoublesNothing(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		d.add(t, inspecttest.Parked("orders", 3)...)
+		var out bytes.Buffer
+		if _, err := d.Export(ctx, caller(auth.Viewer), "queue:orders", &out); err != nil {
+			t.Fatal(err)
+		}
+		first := string(out.Bytes()[:bytes.IndexByte(out.Bytes(), '\n')+1])
+		for i, c := range []struct {
+			text           string
+			count, already int64
+		}{
+			{first, 1, 0}, // an import that was cut short
+			{out.String() + first, 2, 2},
+			{out.String(), 0, 3},
+			{strings.Replace(first, `"attempt":`, `"attempt":1`, 1), 1, 0}, // another message
+		} {
+			dry, err := d.Import(ctx, caller(auth.Editor), strings.NewReader(c.text), true)
+			if err != nil || dry.Count != c.count || dry.Already != c.already {
+				t.Errorf("%d, dry: %+v, %v", i, dry, err)
+			}
+			im, err := d.Import(ctx, caller(auth.Editor), once{strings.NewReader(c.text)}, false)
+			if err != nil || im.Count != c.count || im.Already != c.already {
+				t.Errorf("%d: %+v, %v", i, im, err)
+			}
+		}
+		if _, err := d.Act(ctx, operator, actions.Act{Verb: actions.Replay, IDs: idsOf(t, d, "imported by")}); err != nil {
+			t.Fatal(err)
+		}
+		inspecttest.RetryDue(t, d.store, "orders", time.Now()) // and gone to their consumer
+		if im, err := d.Import(ctx, caller(auth.Editor), strings.NewReader(out.String()), false); err != nil || im.Count != 0 || im.Already != 3 {
+			t.Errorf("after a replay: %+v, %v", im, err)
+		}
+	})
+}
+
+// idsOf are the ids of what was parked for such a reason.
+func idsOf(t *testing.T, d *desk, why string) (ids []string) {
+	t.Helper()
+	page, err := d.store.List(ctx, store.Filter{State: store.Parked})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range page.Records {
+		if strings.HasPrefix(l.Record.ParkedFor, why) {
+			ids = append(ids, l.Record.ID.String())
+		}
+	}
+	return ids
+}
+
+func TestAnImportMarksWhatOnlyTheFileSays(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		r := record("orders", store.Parked, "x")
+		r.Message.UserID = "billing"
+		r.Message.Headers = amqp.Table{"x-redrive-exchange": "payments", "x-death": []any{}, "tenant": "a"}
+		d.add(t, r)
+		var out bytes.Buffer
+		if _, err := d.Export(ctx, caller(auth.Viewer), "queue:orders", &out); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.Import(ctx, caller(auth.Editor), &out, false); err != nil {
+			t.Fatal(err)
+		}
+		m, err := d.Message(ctx, caller(auth.Viewer), idsOf(t, d, "imported by")[0])
+		const want = `the file says so, not RabbitMQ: user_id "billing", x-death, x-redrive-exchange`
+		if err != nil || !slices.Contains(m.Notes, want) {
+			t.Errorf("the notes are %q, %v", m.Notes, err)
+		}
+	})
+}
+
+func TestABadLineIsNamed(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		d.add(t, record("orders", store.Parked, "x"))
+		var out bytes.Buffer
+		if _, err := d.Export(ctx, caller(auth.Viewer), "queue:orders", &out); err != nil {
+			t.Fatal(err)
+		}
+		good := out.String()
+		for name, c := range map[string]struct {
+			by   auth.Caller
+			text string
+			want error
+		}{
+			"a slip of the pen": {caller(auth.Editor), good + "\n" + strings.Replace(good, `"attempt"`, `"atempt"`, 1), inspect.ErrInvalid},
+			"cut short":         {caller(auth.Editor), good + "\n" + good[:100], inspect.ErrInvalid},
+			"no queue":          {caller(auth.Editor), good + "\n" + strings.Replace(good, `"orders"`, `"redrive.intake"`, 1), inspect.ErrInvalid},
+			"not allowed":       {caller(auth.Editor, "orders"), good + "\n" + strings.Replace(good, `"orders"`, `"mail"`, 1), auth.ErrForbidden},
+			"no editor":         {caller(auth.Operator), good, auth.ErrForbidden},
+		} {
+			im, err := d.Import(ctx, c.by, strings.NewReader(c.text), false)
+			if !errors.Is(err, c.want) || im.Count != 0 || name != "no editor" && !strings.Contains(err.Error(), "line 3") {
+				t.Errorf("%s: %+v, %v", name, im, err)
+			}
+		}
+		page, err := d.store.List(ctx, store.Filter{})
+		if err != nil || len(page.Records) != 1 {
+			t.Errorf("%d are kept, %v: a file is checked before anything of it is", len(page.Records), err)
+		}
+	})
+}

@@ -1,0 +1,236 @@
+package actions
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+const (
+	importBatch = 1000
+	importBytes = 32 << 20
+	// longestLine holds the largest body that RabbitMQ takes by default, 128 MiB, in
+	// base64, and its headers.
+	longestLine = 192 << 20
+	// longestName is RabbitMQ's limit for names of queues and exchanges, and routing
+	// keys, in bytes.
+	longestName = 255
+)
+
+// Imported is what came of an import.
+type Imported struct {
+	Count  int64            `json:"count" doc:"Messages that are parked now; with dry_run: that would be."`
+	Queues map[string]int64 `json:"queues" doc:"How many of each queue."`
+	// Already are left out: the same lines were imported before.
+	Already int64 `json:"already,omitempty" doc:"Messages that were imported before, and are skipped."`
+}
+
+// Import parks what Export wrote: new messages, with new ids, that say which ones
+// they were made from. A line that was imported before is left out: an import that was
+// cut short can be repeated. It checks each line before it keeps it. Where r can be read
+// twice (a file), all lines are checked before the first is kept; else those before
+// a bad line are kept, and Imported says how many. An error names the line.
+func (a *Actions) Import(ctx context.Context, by auth.Caller, r io.Reader, dryRun bool) (Imported, error) {
+	im := Imported{Queues: map[string]int64{}}
+	if err := a.Permit(by, auth.Editor, "import", ""); err != nil {
+		return im, err
+	}
+	if again, ok := r.(io.ReadSeeker); ok || dryRun {
+		err := a.readLines(ctx, by, r, func(records []*store.Record) error {
+			if !dryRun {
+				return nil
+			}
+			records, err := a.unknown(ctx, &im, records)
+			im.add(records)
+			return err
+		})
+		if err != nil || dryRun {
+			return im, err
+		}
+		if _, err := again.Seek(0, io.SeekStart); err != nil {
+			return im, fmt.Errorf("reading it again from its start: %w", err)
+		}
+	}
+	end, err := a.Begin(by, "import", "", 0, "")
+	if err != nil {
+		return im, err
+	}
+	err = a.readLines(ctx, by, r, func(records []*store.Record) error {
+		records, err := a.unknown(ctx, &im, records)
+		if err != nil || len(records) == 0 {
+			return err
+		}
+		if err := a.Store.Add(context.WithoutCancel(ctx), records); err != nil {
+			return err
+		}
+		im.add(records)
+		return nil
+	})
+	if err != nil && im.Count > 0 {
+		err = fmt.Errorf("%w (the first %d messages are imported)", err, im.Count)
+	}
+	for _, q := range slices.Sorted(maps.Keys(im.Queues)) {
+		a.tell(retry.Event{Kind: retry.Imported, Queue: q, N: int(im.Queues[q]), By: by.Name})
+	}
+	end(err, im.Count)
+	return im, err
+}
+
+func (im *Imported) add(records []*store.Record) {
+	im.Count += int64(len(records))
+	for _, r := range records {
+		im.Queues[r.Queue]++
+	}
+}
+
+// unknown are the records that were not imported before, whatever became of them since.
+func (a *Actions) unknown(ctx context.Context, im *Imported, records []*store.Record) (left []*store.Record, err error) {
+	seen := map[uuid.UUID]bool{}
+	for _, r := range records {
+		kept, err := a.Store.Find(ctx, r.ID)
+		if err != nil {
+			return nil, err
+		}
+		past, err := a.Store.Past(ctx, r.ID)
+		if err != nil {
+			return nil, err
+		}
+		if seen[r.ID] || len(kept)+len(past) > 0 {
+			im.Already++
+			continue
+		}
+		seen[r.ID] = true
+		left = append(left, r)
+	}
+	return left, nil
+}
+
+// readLines hands the checked records of an export to keep, a batch at a time.
+func (a *Actions) readLines(ctx context.Context, by auth.Caller, from io.Reader, keep func([]*store.Record) error) error {
+	in := bufio.NewReaderSize(from, 64<<10)
+	var batch []*store.Record
+	size := 0
+	flush := func() error {
+		if len(batch) == 0 {
+			return ctx.Err()
+		}
+		err := keep(batch)
+		batch, size = nil, 0
+		return errors.Join(err, ctx.Err())
+	}
+	for n := 1; ; n++ {
+		line, err := readLine(in)
+		if err != nil && err != io.EOF {
+			return fmt.Errorf("line %d: %w", n, err)
+		}
+		ended := err == io.EOF
+		if line = bytes.TrimSpace(line); len(line) > 0 {
+			r, err := a.imported(by, line)
+			if err != nil {
+				return fmt.Errorf("line %d: %w", n, err)
+			}
+			batch = append(batch, r)
+			size += len(line)
+		}
+		if ended || len(batch) >= importBatch || size >= importBytes {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+		if ended {
+			return nil
+		}
+	}
+}
+
+func readLine(in *bufio.Reader) (line []byte, err error) {
+	for {
+		piece, err := in.ReadSlice('\n')
+		line = append(line, piece...)
+		switch {
+		case len(line) > longestLine:
+			return nil, fmt.Errorf("%w: it is longer than %d MiB", inspect.ErrInvalid, longestLine>>20)
+		case err != bufio.ErrBufferFull:
+			return line, err
+		}
+	}
+}
+
+// imported makes a parked record of a line. A file proves nothing: not that
+// RabbitMQ dead-lettered it, nor that a policy sent it elsewhere.
+func (a *Actions) imported(by auth.Caller, line []byte) (*store.Record, error) {
+	r, err := parseLine(line)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", inspect.ErrInvalid, err)
+	}
+	m := &r.Message
+	switch {
+	case r.Queue == "" || len(r.Queue) > longestName || !utf8.ValidString(r.Queue) || wire.OwnQueue(r.Queue):
+		return nil, fmt.Errorf("%w: %q is not a work queue", inspect.ErrInvalid, r.Queue)
+	case len(m.Exchange) > longestName || len(m.RoutingKey) > longestName:
+		return nil, fmt.Errorf("%w: its exchange or routing key is longer than %d bytes", inspect.ErrInvalid, longestName)
+	}
+	if err := by.May(auth.Editor, r.Queue); err != nil {
+		return nil, err
+	}
+	// The same line gets the same id, so that it is known when it comes again.
+	same, err := appendLine(nil, r)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", inspect.ErrInvalid, err)
+	}
+	id := uuid.NewHash(sha256.New(), importedIDs, same, 8)
+	if was := r.State; was == store.Parked && r.ParkedFor != "" {
+		r.Notes = append(r.Notes, "before it was imported it was parked: "+r.ParkedFor)
+	} else {
+		r.Notes = append(r.Notes, "before it was imported it was "+inspect.StateName(was))
+	}
+	if claims := claimed(m); len(claims) > 0 {
+		r.Notes = append(r.Notes, "the file says so, not RabbitMQ: "+strings.Join(claims, ", "))
+	}
+	now := a.now()
+	r.MadeFrom, r.MadeInto, r.ID = r.ID, uuid.Nil, id
+	r.State, r.Due, r.ParkedFor = store.Parked, now, "imported by "+by.Name
+	r.Forward, r.Proven, r.Fingerprint = nil, false, [16]byte{}
+	for _, at := range []*time.Time{&r.FirstFailed, &r.FailedAt} {
+		if at.IsZero() || at.After(now) {
+			*at = now
+		}
+	}
+	if _, err := store.AppendRecord(nil, r); err != nil {
+		return nil, fmt.Errorf("%w: %w", inspect.ErrInvalid, err)
+	}
+	return r, nil
+}
+
+// importedIDs is the name space of the ids of imported messages.
+var importedIDs = uuid.MustParse("6f2b8a53-9a0e-4f0f-8f0e-0d5f7c1e2a44")
+
+// claimed are what a file may say and consumers take for RabbitMQ's or Redrive's word.
+func claimed(m *wire.Message) (names []string) {
+	if m.UserID != "" {
+		names = append(names, fmt.Sprintf("user_id %.100q", m.UserID))
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
+		if strings.HasPrefix(name, "x-redrive-") || name == "x-death" || strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-") {
+			names = append(names, name)
+		}
+	}
+	return names
+}

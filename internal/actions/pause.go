@@ -1,0 +1,113 @@
+package actions
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// PauseQueue pauses the retries of a queue until ResumeQueue, over restarts. Waiting messages
+// keep their attempts and due times; what is in flight still arrives.
+func (a *Actions) PauseQueue(ctx context.Context, by auth.Caller, queue, reason string) error {
+	if err := a.Permit(by, auth.Operator, "pause", queue, queue); err != nil {
+		return err
+	}
+	if err := a.known(ctx, queue); err != nil {
+		return err
+	}
+	pause, err := a.pausedAlready(ctx, queue)
+	if err != nil {
+		return err
+	}
+	switch {
+	case pause.By == "":
+		pause = inspect.QueuePause{By: by.Name, Since: a.now(), Reason: reason}
+	case reason != "" && reason != pause.Reason: // the first reason stays
+		pause.Reason = strings.TrimPrefix(pause.Reason+"; "+by.Name+": "+reason, "; ")
+	}
+	h, err := json.Marshal(pause)
+	if err != nil {
+		return err
+	}
+	return a.setPaused(ctx, by, retry.Paused, queue, reason, h)
+}
+
+// pausedAlready is the pause of a queue, without By where there is none.
+func (a *Actions) pausedAlready(ctx context.Context, queue string) (h inspect.QueuePause, err error) {
+	value, err := a.Store.Entry(ctx, store.PausePrefix+queue)
+	if err != nil || value == nil {
+		return h, err
+	}
+	if err := json.Unmarshal(value, &h); err != nil {
+		return h, fmt.Errorf("the pause of %q: %w", queue, err)
+	}
+	return h, nil
+}
+
+// ResumeQueue resumes the retries of a queue: due messages are retried at once.
+func (a *Actions) ResumeQueue(ctx context.Context, by auth.Caller, queue, reason string) error {
+	if err := a.Permit(by, auth.Operator, "resume", queue, queue); err != nil {
+		return err
+	}
+	switch h, err := a.Store.Entry(ctx, store.PausePrefix+queue); {
+	case err != nil:
+		return err
+	case h == nil:
+		return fmt.Errorf("%w: the retries of the queue %q are not paused", inspect.ErrPrecondition, queue)
+	}
+	return a.setPaused(ctx, by, retry.Resumed, queue, reason, nil)
+}
+
+// setPaused writes the pause to the store before it calls the scheduler: a pause must not
+// be forgotten at the next start.
+func (a *Actions) setPaused(ctx context.Context, by auth.Caller, kind retry.Kind, queue, reason string, pause []byte) error {
+	did := map[retry.Kind]string{retry.Paused: "pause", retry.Resumed: "resume"}[kind]
+	end, err := a.Begin(by, did, queue, 0, reason)
+	if err != nil {
+		return err
+	}
+	a.pausing.Lock()
+	err = a.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{{Name: store.PausePrefix + queue, Value: pause}})
+	if err == nil && a.SetPaused != nil {
+		a.SetPaused(queue, pause != nil)
+	}
+	a.pausing.Unlock()
+	a.changed()
+	if err == nil {
+		a.tell(retry.Event{Kind: kind, Queue: queue, By: by.Name, Why: reason})
+	}
+	end(err, 0)
+	return err
+}
+
+// known refuses a queue that has nothing to retry: one with a typing error in its
+// name would look as if it were paused.
+func (a *Actions) known(ctx context.Context, queue string) error {
+	if queue == "" || wire.OwnQueue(queue) {
+		return fmt.Errorf("%w: %q is not a work queue", inspect.ErrInvalid, queue)
+	}
+	counts, err := a.Store.Counts(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range counts {
+		if n.Queue == queue {
+			return nil
+		}
+	}
+	if !a.Inspect.HasPolicy(queue) {
+		return fmt.Errorf("%w: no policy names the queue %q, and nothing is kept for it", inspect.ErrNotFound, queue)
+	}
+	// Where RabbitMQ does not answer, a person who pauses a queue now is right.
+	if at, err := a.Inspect.AtBroker(ctx, queue); err == nil && !at.Exists {
+		return fmt.Errorf("%w: RabbitMQ has no queue %q, and nothing is kept for it", inspect.ErrNotFound, queue)
+	}
+	return nil
+}

@@ -1,0 +1,62 @@
+package actions_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
+)
+
+func TestAQueueThatDoesNotExistIsNotPausedAndItsBreakerNotSet(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		breaker := func(to string) error { return d.Breaker(ctx, operator, "ordres", to, "") }
+		if err := d.PauseQueue(ctx, operator, "ordres", ""); !errors.Is(err, inspect.ErrNotFound) || len(d.paused) > 0 {
+			t.Errorf("paused: %v, %v", err, d.paused)
+		}
+		for _, to := range []string{"open", "closed", "auto"} {
+			if err := breaker(to); !errors.Is(err, inspect.ErrNotFound) {
+				t.Errorf("breaker %s: %v", to, err)
+			}
+		}
+		left := inspecttest.Parked("ordres", 1) // it did exist
+		d.add(t, left...)
+		if err := errors.Join(d.PauseQueue(ctx, operator, "ordres", ""), breaker("open")); err != nil {
+			t.Error(err)
+		}
+		if _, err := d.Act(ctx, operator, actions.Act{Verb: actions.Discard, IDs: []string{left[0].ID.String()}}); err != nil {
+			t.Error(err)
+		}
+		if err := errors.Join(breaker("auto"), d.ResumeQueue(ctx, operator, "ordres", "")); err != nil {
+			t.Errorf("what was set cannot be undone: %v", err)
+		}
+	})
+}
+
+func TestASecondPauseKeepsTheFirstReason(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		other := operator
+		other.Name = "bob"
+		for _, err := range []error{
+			d.PauseQueue(ctx, operator, "orders", "database is down"), d.PauseQueue(ctx, other, "orders", ""), d.PauseQueue(ctx, other, "orders", "ticket 7"),
+		} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		all, _, err := d.Queues(ctx, operator, "", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, q := range all {
+			if q.Name == "orders" {
+				if h := q.Pause; h == nil || h.By != operator.Name || h.Reason != "database is down; bob: ticket 7" {
+					t.Errorf("the pause: %+v", h)
+				}
+				return
+			}
+		}
+		t.Errorf("orders is not among the queues: %+v", all)
+	})
+}

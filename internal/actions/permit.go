@@ -1,0 +1,96 @@
+package actions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"unicode/utf8"
+
+	"github.com/redrive-mq/redrive/internal/audit"
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// longestReason is how long the reason that a person gives may be, in characters.
+const longestReason = 500
+
+// mostRefused is how much is kept of what was not allowed, in bytes.
+const mostRefused = 256
+
+// Permit is the one permission check of an action: the role, and each queue that is
+// named. What was not allowed goes to the audit log too, as far as it can be
+// written; nothing is done in any case.
+func (a *Actions) Permit(by auth.Caller, role auth.Role, did, on string, queues ...string) error {
+	err := by.May(role, "")
+	for _, q := range queues {
+		if err == nil {
+			err = by.May(role, q)
+		}
+	}
+	if errors.Is(err, auth.ErrForbidden) && a.Audit != nil {
+		// Not all that it was about: a caller without permission must not fill the disk.
+		if end, auditErr := a.Audit.Begin(auditLine(by, did, on[:min(len(on), mostRefused)], 0, "")); auditErr == nil {
+			end("refused: "+err.Error(), 0)
+		}
+	}
+	return err
+}
+
+// CheckReason refuses a reason that is too long for the audit log.
+func CheckReason(why string) error {
+	if utf8.RuneCountInString(why) > longestReason {
+		return fmt.Errorf("%w: the reason has more than %d characters", inspect.ErrInvalid, longestReason)
+	}
+	return nil
+}
+
+// Begin writes to the audit log that something is about to be done: without that
+// nothing is. The caller says what came of it.
+func (a *Actions) Begin(by auth.Caller, did, on string, count int64, why string) (end func(err error, n int64), _ error) {
+	if err := CheckReason(why); err != nil {
+		return nil, err
+	}
+	if a.Audit == nil {
+		return nil, ErrNoAudit
+	}
+	tell, err := a.Audit.Begin(auditLine(by, did, on, count, why))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNoAudit, err)
+	}
+	return func(err error, n int64) {
+		if err != nil {
+			tell("failed: "+err.Error(), n)
+		} else {
+			tell("done", n)
+		}
+	}, nil
+}
+
+func auditLine(by auth.Caller, did, on string, count int64, why string) audit.Entry {
+	return audit.Entry{Who: by.Name, How: by.How, From: by.From, Face: by.Face, Did: did, On: on, Count: count, Why: why, Outcome: "begun"}
+}
+
+// Destination refuses a queue that a copy cannot go to. That it is unknown whether
+// it is there is a reason too: a slip of the pen would fill the parking lot.
+func (a *Actions) Destination(ctx context.Context, queue string) error {
+	if wire.OwnQueue(queue) {
+		return fmt.Errorf("%w: the queue %q is Redrive's own", inspect.ErrInvalid, queue)
+	}
+	at, err := a.Inspect.AtBroker(ctx, queue)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: it is not known whether the queue %q exists: %w", inspect.ErrPrecondition, queue, err)
+	case !at.Exists:
+		return fmt.Errorf("%w: the queue %q does not exist", inspect.ErrPrecondition, queue)
+	}
+	return nil
+}
+
+func (a *Actions) tell(e retry.Event) {
+	if a.Events != nil {
+		e.At = a.now()
+		a.Events(e)
+	}
+}

@@ -1,0 +1,63 @@
+package actions
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// Look reads what other replicas have written about pauses and breakers: the store has it,
+// and then the scheduler and the gate here know it. Call it every half second.
+func (a *Actions) Look(ctx context.Context, setPauses func(queues map[string]bool)) error {
+	a.pausing.Lock()
+	defer a.pausing.Unlock()
+	pauses, err := inspect.Pauses(ctx, a.Store)
+	if err != nil {
+		return err
+	}
+	held := map[string]bool{}
+	for queue := range pauses {
+		held[queue] = true
+	}
+	setPauses(held)
+	as := map[string]string{}
+	err = a.Store.Entries(ctx, store.BreakerPrefix, "", func(e store.Entry) (bool, error) {
+		as[strings.TrimPrefix(e.Name, store.BreakerPrefix)] = string(e.Value)
+		return true, nil
+	})
+	if err != nil {
+		return err
+	}
+	for queue, entry := range as {
+		if a.forcedAs[queue] == entry {
+			continue
+		}
+		var f inspect.Forced
+		if err := json.Unmarshal([]byte(entry), &f); err != nil {
+			return fmt.Errorf("the breaker of %q: %w", queue, err)
+		}
+		a.Force(queue, f.To, f.By, f.Reason)
+	}
+	for queue := range a.forcedAs {
+		if _, is := as[queue]; !is {
+			a.Force(queue, "auto", "", "a person lets it decide again")
+		}
+	}
+	a.forcedAs = as
+	return nil
+}
+
+// noteForced keeps Look from setting a breaker again that was set here. The caller
+// has pausing.
+func (a *Actions) noteForced(queue string, entry []byte) {
+	if a.forcedAs == nil {
+		a.forcedAs = map[string]string{}
+	}
+	if a.forcedAs[queue] = string(entry); entry == nil {
+		delete(a.forcedAs, queue)
+	}
+}

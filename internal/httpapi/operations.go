@@ -1,0 +1,68 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/operations"
+)
+
+// Runner plans operations on many messages and runs them: see package operations.
+type Runner interface {
+	Plan(ctx context.Context, c auth.Caller, r operations.PlanRequest) (operations.Plan, error)
+	GetPlan(ctx context.Context, c auth.Caller, id string) (operations.Plan, error)
+	Start(ctx context.Context, c auth.Caller, plan string, s operations.Start) (operations.Operation, error)
+	Operations(ctx context.Context, c auth.Caller) ([]operations.Operation, error)
+	Operation(ctx context.Context, c auth.Caller, id string) (operations.Operation, error)
+	Order(ctx context.Context, c auth.Caller, id string, o operations.Order) (operations.Operation, error)
+	Outcomes(ctx context.Context, c auth.Caller, id, after string, limit int) (operations.Outcomes, error)
+	Watch(ctx context.Context, c auth.Caller) <-chan operations.Tick
+}
+
+func (a *API) operations() {
+	tag := func(op huma.Operation) huma.Operation {
+		op.Tags = []string{"Operations"}
+		return op
+	}
+	get := func(path, id, summary string) huma.Operation {
+		return huma.Operation{Method: http.MethodGet, Path: v1 + path, OperationID: id, Summary: summary, Tags: []string{"Operations"}}
+	}
+	plan := tag(a.does(http.MethodPost, "/plans", "plan", "What an action on all that a query finds would do; the messages are frozen"))
+	plan.Metadata = map[string]any{"within": planWithin}
+	handle(a, plan, func(ctx context.Context, c auth.Caller, in *body[operations.PlanRequest]) (operations.Plan, error) {
+		return a.Console.Plan(ctx, c, in.Body)
+	})
+	handle(a, get("/plans/{id}", "planned", "A plan that was made"), func(ctx context.Context, c auth.Caller, in *Named) (operations.Plan, error) {
+		return a.Console.GetPlan(ctx, c, in.ID)
+	})
+	handle(a, tag(a.does(http.MethodPost, "/plans/{id}/start", "start", "Make an operation of a plan, and begin")), func(ctx context.Context, c auth.Caller, in *struct {
+		Named
+		Body operations.Start
+	}) (operations.Operation, error) {
+		return a.Console.Start(ctx, c, in.ID, in.Body)
+	})
+	handle(a, get("/operations", "operations", "Operations, newest first"), func(ctx context.Context, c auth.Caller, _ *none) (Operations, error) {
+		o, err := a.Console.Operations(ctx, c)
+		return Operations{list(o)}, err
+	})
+	handle(a, get("/operations/{id}", "operation", "How far an operation is"), func(ctx context.Context, c auth.Caller, in *Named) (operations.Operation, error) {
+		return a.Console.Operation(ctx, c, in.ID)
+	})
+	handle(a, tag(a.does(http.MethodPost, "/operations/{id}/{order}", "order", "Pause, resume or cancel an operation")), func(ctx context.Context, c auth.Caller, in *struct {
+		Named
+		Order operations.Order `path:"order" enum:"pause,resume,cancel"`
+	}) (operations.Operation, error) {
+		return a.Console.Order(ctx, c, in.ID, in.Order)
+	})
+	handle(a, get("/operations/{id}/outcomes", "outcomes", "What came of each message of an operation"), func(ctx context.Context, c auth.Caller, in *struct {
+		Named
+		Paged
+	}) (operations.Outcomes, error) {
+		o, err := a.Console.Outcomes(ctx, c, in.ID, in.After, in.Limit)
+		o.Outcomes = list(o.Outcomes)
+		return o, err
+	})
+}

@@ -1,0 +1,114 @@
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+const (
+	// slots of slot each are the calendar.
+	slots = 24
+	slot  = 30 * time.Minute
+	// mostCounted bounds the counting of one slot, and calendarFresh is how long a
+	// calendar is shown again.
+	mostCounted   = 5000
+	calendarFresh = 10 * time.Second
+	// mostDue is of how many queues, those with the most messages, all that is due is
+	// counted; of each other one the message that is due first.
+	mostDue = 500
+)
+
+// calendarCache is what was counted a moment ago, for each set of queues that
+// callers are limited to.
+type calendarCache struct {
+	mu    sync.Mutex
+	known map[string]calendar
+}
+
+type calendar struct {
+	as    time.Time
+	slots []Slot
+}
+
+// calendarOf counts what is due in each of the next hours; what is overdue, or paused,
+// is in the first slot.
+func (in *Inspector) calendarOf(ctx context.Context, by auth.Caller, queues []store.QueueCount, now time.Time) ([]Slot, error) {
+	whose := strings.Join(by.Queues, "\x00")
+	if by.Queues != nil {
+		whose = "limited\x00" + whose
+	}
+	in.calendar.mu.Lock()
+	cached, ok := in.calendar.known[whose]
+	in.calendar.mu.Unlock()
+	if ok && now.Sub(cached.as) < calendarFresh && !now.Before(cached.as) {
+		return cached.slots, nil
+	}
+	all, err := in.slots(ctx, queues, now)
+	if err != nil {
+		return nil, err
+	}
+	in.calendar.mu.Lock()
+	defer in.calendar.mu.Unlock()
+	if in.calendar.known == nil || len(in.calendar.known) > 100 {
+		in.calendar.known = map[string]calendar{}
+	}
+	in.calendar.known[whose] = calendar{now, all}
+	return all, nil
+}
+
+func (in *Inspector) slots(ctx context.Context, queues []store.QueueCount, now time.Time) ([]Slot, error) {
+	fullest := first(mostDue, func(yield func(store.QueueCount) bool) {
+		for _, q := range queues {
+			if q.Waiting > 0 && !yield(q) {
+				return
+			}
+		}
+	}, fuller)
+	names := make([]string, len(fullest))
+	for i, q := range fullest {
+		names[i] = q.Queue
+	}
+	all, edges := make([]Slot, slots), make([]time.Time, slots)
+	from := now
+	for i := range all {
+		edges[i] = from.Truncate(slot).Add(slot)
+		all[i] = Slot{From: from, To: edges[i]}
+		from = edges[i]
+	}
+	counts, err := in.Store.CountDue(ctx, names, edges, mostCounted)
+	if err != nil {
+		return nil, err
+	}
+	for i, n := range counts {
+		all[i].Count, all[i].AtLeast = n, n == mostCounted
+	}
+	if len(fullest) < mostDue {
+		return all, nil
+	}
+	for _, q := range queues {
+		if q.Waiting == 0 || fuller(q, fullest[mostDue-1]) <= 0 {
+			continue
+		}
+		for i := range all {
+			if q.NextDue.Before(all[i].To) {
+				all[i].Count++
+				for j := i; q.Waiting > 1 && j < len(all); j++ {
+					all[j].AtLeast = true
+				}
+				break
+			}
+		}
+	}
+	return all, nil
+}
+
+// fuller orders queues by how many messages wait, the most first.
+func fuller(a, b store.QueueCount) int {
+	return cmp.Or(cmp.Compare(b.Waiting, a.Waiting), cmp.Compare(a.Queue, b.Queue))
+}

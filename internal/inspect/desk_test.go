@@ -1,0 +1,44 @@
+package inspect_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+var (
+	ctx      = context.Background()
+	caller   = inspecttest.Caller
+	operator = caller(auth.Operator)
+	record   = inspecttest.Record
+	openDisk = inspecttest.OpenDisk
+	long     = inspecttest.Long
+)
+
+// desk is an Inspector with all that it needs, over an engine.
+type desk struct {
+	*inspect.Inspector
+	store store.Store
+	gate  *inspect.Throttle
+}
+
+func newDesk(s store.Store) *desk {
+	d := &desk{store: s}
+	d.Inspector = inspect.New(inspect.Config{Store: s, Audit: &inspecttest.AuditLog{}, Broker: inspecttest.NewQueues(), Policies: inspecttest.Everything,
+		Throttle: func(string) *inspect.Throttle { return d.gate }})
+	return d
+}
+
+// each runs a test over both engines.
+func each(t *testing.T, test func(t *testing.T, d *desk)) {
+	inspecttest.Stores(t, func(t *testing.T, s store.Store) { test(t, newDesk(s)) })
+}
+
+func (d *desk) add(t *testing.T, records ...*store.Record) {
+	t.Helper()
+	inspecttest.Add(t, d.store, records...)
+}

@@ -1,0 +1,176 @@
+package inspect
+
+import (
+	"context"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/query"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// narrow asks the store what it has, as far as the caller may see it.
+func (in *Inspector) narrow(ctx context.Context, by auth.Caller, q *query.Query) (*query.Narrowed, error) {
+	counts, err := in.Store.Counts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	names := []string{}
+	for _, n := range counts {
+		if by.Sees(n.Queue) {
+			names = append(names, n.Queue)
+		}
+	}
+	var groups []store.GroupCount
+	if q.ByGroup() {
+		if groups, err = in.groupsSeen(ctx, by); err != nil {
+			return nil, err
+		}
+	}
+	n := q.Narrow(in.Now(), names, groups)
+	n.GroupOf = in.Store.GroupOf
+	return n, nil
+}
+
+// decoded reads the body, when it is asked.
+func (in *Inspector) decoded(ctx context.Context, l *store.Listed) func() *decode.Result {
+	return func() *decode.Result {
+		return in.Decoder.Decode(ctx, BodyOf(l.Record))
+	}
+}
+
+// BodyOf is the body of a record, with what tells how to decode it.
+func BodyOf(r *store.Record) decode.Body {
+	m := &r.Message
+	return decode.Body{Bytes: m.Body, Queue: r.Queue, ContentType: m.ContentType, ContentEncoding: m.ContentEncoding, Type: m.Type, Headers: m.Headers}
+}
+
+// scan visits what a query may mean: by the ids that it names, else by the range.
+func (in *Inspector) scan(ctx context.Context, by auth.Caller, q *query.Query, r store.Range, visit func(store.Listed) (bool, error)) error {
+	ids, only := q.IDs()
+	if !only {
+		return in.Store.Scan(ctx, r, visit)
+	}
+	for _, id := range ids {
+		all, err := in.Store.Find(ctx, id)
+		if err != nil {
+			return err
+		}
+		for _, l := range all {
+			if _, seq, _ := l.Key.Parts(); !by.Sees(l.Record.Queue) || !r.Has(seq) {
+				continue
+			}
+			if more, err := visit(l); err != nil || !more {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Find visits every message that a query means, by when it was parked or is due;
+// with upto, only what had been added then (see NewestKey of package store).
+func (in *Inspector) Find(ctx context.Context, by auth.Caller, text string, upto *uint64, body bool, visit func(store.Listed) (bool, error)) error {
+	q, err := in.parse(by, text)
+	if err != nil {
+		return err
+	}
+	n, err := in.narrow(ctx, by, q)
+	if err != nil || n.None {
+		return err
+	}
+	r := n.Range
+	r.Upto, r.Body = upto, body || q.NeedsBody()
+	return in.scan(ctx, by, q, r, func(l store.Listed) (bool, error) {
+		if !n.Match(&l, in.decoded(ctx, &l)) {
+			return true, nil
+		}
+		return visit(l)
+	})
+}
+
+// Count is how many messages a query means; exact is false when there may be more
+// than were looked at.
+func (in *Inspector) Count(ctx context.Context, by auth.Caller, text string) (n int64, exact bool, err error) {
+	q, err := in.parse(by, text)
+	if err != nil {
+		return 0, false, err
+	}
+	if q.OnlyRetried() {
+		began := time.Now()
+		exact = true
+		err = in.eachRetried(ctx, by, q, "", func(store.Listed, string) bool {
+			if exact = time.Since(began) <= longestCount; exact {
+				n++
+			}
+			return exact
+		})
+		return n, exact && err == nil, err
+	}
+	counts, err := in.Store.Counts(ctx)
+	if err != nil {
+		return 0, false, err
+	}
+	sure := true
+	add := func(state store.State, queue string, g *store.GroupCount, of int64) {
+		if of == 0 || !by.Sees(queue) {
+			return
+		}
+		says := q.Says(state, queue, g)
+		if sure = sure && says != 0; says > 0 {
+			n += of
+		}
+	}
+	for _, of := range counts {
+		add(store.Waiting, of.Queue, nil, of.Waiting)
+		add(store.Parked, of.Queue, nil, of.Parked)
+		add(store.Discarded, of.Queue, nil, of.Discarded)
+	}
+	if sure {
+		return n, true, nil
+	}
+	if q.ByGroup() {
+		groups, err := in.groupsSeen(ctx, by)
+		if err != nil {
+			return 0, false, err
+		}
+		n, sure = 0, true
+		for i := range groups {
+			g := &groups[i]
+			add(store.Waiting, g.Queue, g, g.Waiting)
+			add(store.Parked, g.Queue, g, g.Parked)
+			add(store.Discarded, g.Queue, g, g.Discarded)
+		}
+		if sure {
+			return n, true, nil
+		}
+	}
+	return in.countOne(ctx, by, q)
+}
+
+// longestCount is how long it counts one by one.
+const longestCount = 5 * time.Second
+
+// countOne counts one by one, as far as a search looks.
+func (in *Inspector) countOne(ctx context.Context, by auth.Caller, q *query.Query) (n int64, exact bool, err error) {
+	narrowed, err := in.narrow(ctx, by, q)
+	if err != nil || narrowed.None {
+		return 0, err == nil, err
+	}
+	r := narrowed.Range
+	r.NewestFirst, r.Body = true, q.NeedsBody()
+	looked, began := 0, time.Now()
+	exact = true
+	err = in.scan(ctx, by, q, r, func(l store.Listed) (bool, error) {
+		if exact = narrowed.Sure || looked < mostLooked && time.Since(began) <= longestCount; !exact {
+			return false, nil
+		}
+		looked++
+		if narrowed.Match(&l, in.decoded(ctx, &l)) {
+			n++
+		}
+		return true, nil
+	})
+	return n, exact, err
+}

@@ -1,0 +1,115 @@
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// Groups are the error groups, those with the most parked and
+// waiting first. The query is about what they share: queue, reason, state, group,
+// and error, type and note in their own words; nothing else. A page has limit of them; 0:
+// MostQueues. One whose messages become fewer meanwhile may be on two pages.
+func (in *Inspector) Groups(ctx context.Context, by auth.Caller, text, after string, limit int) (page GroupPage, err error) {
+	page.Groups = []Group{}
+	q, err := in.parse(by, text)
+	if err != nil {
+		return page, err
+	}
+	last, err := readGroupPlace(after)
+	if err != nil {
+		return page, err
+	}
+	found, err := in.groupsSeen(ctx, by)
+	if err != nil {
+		return page, err
+	}
+	if err := q.OnlyGroups(); err != nil {
+		return page, err
+	}
+	if limit <= 0 || limit > MostQueues {
+		limit = MostQueues
+	}
+	some := first(limit+1, func(yield func(*store.GroupCount) bool) {
+		for i := range found {
+			g := &found[i]
+			if !q.MatchGroup(g) {
+				continue
+			}
+			page.Total++
+			if (last == nil || placeOf(g).compare(*last) > 0) && !yield(g) {
+				return
+			}
+		}
+	}, func(a, b *store.GroupCount) int { return placeOf(a).compare(placeOf(b)) })
+	if len(some) > limit {
+		some = some[:limit]
+		page.After = placeOf(some[limit-1]).String()
+	}
+	for _, g := range some {
+		page.Groups = append(page.Groups, shownGroup(g))
+	}
+	return page, nil
+}
+
+// Group is one group of failures; the caller sees its queue.
+func (in *Inspector) Group(ctx context.Context, by auth.Caller, id string) (store.GroupCount, error) {
+	seen, err := in.groupsSeen(ctx, by)
+	if err != nil {
+		return store.GroupCount{}, err
+	}
+	for _, g := range seen {
+		if g.ID.String() == id {
+			return g, nil
+		}
+	}
+	return store.GroupCount{}, fmt.Errorf("%w: no group %.40q", ErrNotFound, id)
+}
+
+func (in *Inspector) groupsSeen(ctx context.Context, by auth.Caller) ([]store.GroupCount, error) {
+	all, err := in.Store.Groups(ctx)
+	return slices.DeleteFunc(all, func(g store.GroupCount) bool { return !by.Sees(g.Queue) }), err
+}
+
+// groupPlace is a group's place in their order: those with the most messages first, of
+// these the ones that failed last.
+type groupPlace struct {
+	kept, last int64
+	id         string
+}
+
+func placeOf(g *store.GroupCount) groupPlace {
+	return groupPlace{g.Parked + g.Waiting, g.Last.UnixMicro(), g.ID.String()}
+}
+
+func (p groupPlace) compare(o groupPlace) int {
+	return cmp.Or(cmp.Compare(o.kept, p.kept), cmp.Compare(o.last, p.last), cmp.Compare(p.id, o.id))
+}
+
+func (p groupPlace) String() string { return fmt.Sprintf("%d.%d.%s", p.kept, p.last, p.id) }
+
+func readGroupPlace(after string) (*groupPlace, error) {
+	if after == "" {
+		return nil, nil
+	}
+	parts := strings.Split(after, ".")
+	if len(parts) == 3 {
+		kept, err := strconv.ParseInt(parts[0], 10, 64)
+		last, err2 := strconv.ParseInt(parts[1], 10, 64)
+		if err == nil && err2 == nil {
+			return &groupPlace{kept, last, parts[2]}, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: after is %.100q, which no page ends with", ErrInvalid, after)
+}
+
+func shownGroup(g *store.GroupCount) Group {
+	return Group{ID: g.ID.String(), Queue: g.Queue, Reason: g.Reason, Error: g.Pattern, Type: g.Type, Waiting: g.Waiting, Parked: g.Parked,
+		Discarded: g.Discarded, First: g.First, Last: g.Last, Hours: g.Hours[:], Note: g.Note}
+}

@@ -1,0 +1,115 @@
+package inspect
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/policy"
+)
+
+// mostWaits is how many of a policy's waits are shown; those after are like the
+// last, or the list is too long to read.
+const mostWaits = 100
+
+// Policies are those in force, in the order in which they are tried. A caller who is
+// limited to queues sees those that apply to them, without other queues' names.
+func (in *Inspector) Policies(ctx context.Context, by auth.Caller) ([]PolicyInForce, error) {
+	if err := by.May(auth.Viewer, ""); err != nil {
+		return nil, err
+	}
+	var mine sight
+	if by.Queues != nil {
+		var err error
+		if mine, err = in.sight(ctx, by); err != nil {
+			return nil, err
+		}
+	}
+	all := []PolicyInForce{}
+	set := in.policies()
+	for i := range set {
+		p := &set[i]
+		f := in.inForce(p)
+		if by.Queues != nil {
+			f.Queues = slices.DeleteFunc(slices.Clone(p.Queues), func(pattern string) bool {
+				return !slices.ContainsFunc(mine.counts, func(n store.QueueCount) bool { return policy.MatchQueue(pattern, n.Queue) })
+			})
+			if len(f.Queues) == 0 {
+				continue
+			}
+		}
+		all = append(all, f)
+	}
+	return all, nil
+}
+
+func (in *Inspector) policies() policy.Set {
+	if in.Config.Policies == nil {
+		return nil
+	}
+	return in.Config.Policies()
+}
+
+// HasPolicy tells whether a policy names the queue, so that its messages can be retried.
+// Where no policies are known, it is taken to.
+func (in *Inspector) HasPolicy(queue string) bool {
+	if in.Config.Policies == nil {
+		return true
+	}
+	_, ok := in.Config.Policies().Match(queue)
+	return ok
+}
+
+func (in *Inspector) inForce(p *policy.Policy) PolicyInForce {
+	way := in.way(p.Name)
+	f := PolicyInForce{Name: p.Name, Queues: p.Queues, Attempts: p.Attempts, Backoff: p.Backoff.String(), Jitter: p.Jitter.String(), Reasons: p.Reasons,
+		Exhausted: p.Exhausted.Action.String(), Wait: wayName(way), Waits: []Wait{}}
+	if in.Limits != nil {
+		f.Throttle = in.Limits(p.Name)
+	}
+	if len(f.Reasons) == 0 {
+		f.Reasons = policy.DefaultReasons
+	}
+	if p.Exhausted.Action == policy.Forward {
+		f.Exhausted += " to " + p.Exhausted.Destination.String()
+	}
+	for n := 1; n < p.Attempts && n <= mostWaits; n++ {
+		least, most := waits(p, way, n)
+		f.Waits = append(f.Waits, Wait{Attempt: n, Least: policy.FormatDuration(least), Most: policy.FormatDuration(most)})
+	}
+	return f
+}
+
+// waits are the shortest and the longest wait after a failure, as it comes out where
+// messages wait.
+func waits(p *policy.Policy, way delay.Way, failure int) (least, most time.Duration) {
+	d := p.Backoff.Delay(failure)
+	least, most = p.Jitter.Shortest(d), p.Jitter.Longest(d)
+	if way == nil {
+		return least, most
+	}
+	for _, d := range []*time.Duration{&least, &most} {
+		if t, err := way.Ticket("", *d); err == nil {
+			*d = t.Delay
+		}
+	}
+	return least, most
+}
+
+func (in *Inspector) way(policy string) delay.Way {
+	if in.Way == nil {
+		return nil
+	}
+	return in.Way(policy)
+}
+
+func wayName(way delay.Way) string {
+	if way == nil {
+		return retry.Disk
+	}
+	return way.Limits().Name
+}

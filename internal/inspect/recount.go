@@ -1,0 +1,129 @@
+package inspect
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// recountEvery is how often what is kept is compared with the ledger; at most a
+// twentieth of the time is spent on it.
+const (
+	recountEvery = 10 * time.Minute
+	recountShare = 20
+)
+
+// recounts is what the last recount found.
+type recounts struct {
+	turn sync.Mutex // one at a time
+
+	mu  sync.Mutex
+	at  time.Time
+	off map[string]int64 // by queue; those that are right are left out
+}
+
+// recount compares the ledger with all that is kept. Who asks while another does has
+// that one's word, when it began after they asked.
+func (in *Inspector) recount(ctx context.Context) error {
+	asked := in.Now()
+	in.recounts.turn.Lock()
+	defer in.recounts.turn.Unlock()
+	in.recounts.mu.Lock()
+	fresh := in.recounts.at.After(asked)
+	in.recounts.mu.Unlock()
+	if fresh {
+		return nil
+	}
+	began := in.Now()
+	lines, err := in.Store.Recount(ctx)
+	if err != nil {
+		return err
+	}
+	off := map[string]int64{}
+	for i := range lines {
+		if n := lines[i].Off(); n != 0 {
+			off[lines[i].Queue] = n
+		}
+	}
+	if in.Changed != nil {
+		value, err := json.Marshal(recounted{began, off})
+		if err != nil {
+			return err
+		}
+		if err := in.Store.PutEntries(ctx, []store.Entry{{Name: recountEntry, Value: value}}); err != nil {
+			return err
+		}
+		in.Changed()
+	}
+	was := in.recounts.found(began, off)
+	for queue, n := range off {
+		if was[queue] != n {
+			in.Log.Error("the ledger is off: that many more messages came than became something (negative: fewer)", "queue", queue, "off", n)
+		}
+	}
+	if in.Recounted != nil {
+		in.Recounted(off)
+	}
+	return nil
+}
+
+// found takes what was found, and tells what was before.
+func (r *recounts) found(at time.Time, off map[string]int64) (was map[string]int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	was = r.off
+	r.at, r.off = at, off
+	return was
+}
+
+// Lead does until ctx ends what one replica does for all: it recounts now and then.
+func (in *Inspector) Lead(ctx context.Context) {
+	for {
+		began := time.Now()
+		if err := in.recount(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, store.ErrDeposed) {
+			in.Log.Error("what is kept cannot be counted; trying again", "error", err)
+		}
+		rest := time.NewTimer(max(recountEvery, recountShare*time.Since(began)))
+		select {
+		case <-ctx.Done():
+			rest.Stop()
+			return
+		case <-rest.C:
+		}
+	}
+}
+
+// recountEntry is where replicas find what the last recount has found.
+const recountEntry = "recounted"
+
+type recounted struct {
+	At  time.Time
+	Off map[string]int64
+}
+
+// LookAtLedger takes over what a recount at another replica has found.
+func (in *Inspector) LookAtLedger(ctx context.Context) error {
+	value, err := in.Store.Entry(ctx, recountEntry)
+	if err != nil || value == nil {
+		return err
+	}
+	var r recounted
+	if err := json.Unmarshal(value, &r); err != nil {
+		return fmt.Errorf("%s: %w", recountEntry, err)
+	}
+	in.recounts.mu.Lock()
+	news := !in.recounts.at.Equal(r.At)
+	in.recounts.mu.Unlock()
+	if news {
+		in.recounts.found(r.At, r.Off)
+		if in.Recounted != nil {
+			in.Recounted(r.Off)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,370 @@
+package inspect_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// shelf is a desk with a few messages on it, each known by its body.
+func shelf(t *testing.T, d *desk) {
+	t.Helper()
+	add := func(queue string, state store.State, minute int, body string, change func(*store.Record)) {
+		r := record(queue, state, body)
+		r.FailedAt = long.Add(time.Duration(minute) * time.Minute)
+		if state == store.Parked {
+			r.Due = r.FailedAt
+		}
+		r.Forward = nil
+		if change != nil {
+			change(r)
+		}
+		d.add(t, r)
+	}
+	add("orders", store.Parked, 1, `{"order":{"total":99}}`, nil)
+	add("orders", store.Parked, 2, `{"order":{"total":101}}`, func(r *store.Record) { r.Message.Headers = amqp.Table{"tenant": "acme"} })
+	add("orders", store.Waiting, 3, `three`, func(r *store.Record) { r.Error = "timeout after 3s" })
+	add("mail", store.Parked, 4, `H4sIAAAAAAAA/0pMTk0EBAAA///gSOXkBgAAAA==`, func(r *store.Record) { r.Error = "timeout after 77s" })
+	add("mail", store.Discarded, 5, `five ACME`, func(r *store.Record) { r.Reason, r.Error = "expired", "" })
+	add("other", store.Parked, 6, `six`, func(r *store.Record) { r.Reason, r.Error, r.Message.Type = "expired", "", "T" })
+}
+
+// found are the bodies of what a search finds, page by page.
+func found(t *testing.T, d *desk, by auth.Caller, text string, limit int) (bodies []string) {
+	t.Helper()
+	after := ""
+	for {
+		p, err := d.Search(ctx, by, text, after, limit)
+		if err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		if len(p.Messages) > limit || p.Messages == nil {
+			t.Fatalf("%s: a page of %d", text, len(p.Messages))
+		}
+		for _, m := range p.Messages {
+			b, err := d.Body(ctx, by, m.Key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			bodies = append(bodies, string(b[:min(5, len(b))]))
+		}
+		if after = p.After; after == "" {
+			return bodies
+		}
+	}
+}
+
+func TestSearch(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		shelf(t, d)
+		all, err := d.Search(ctx, caller(auth.Viewer), "", "", 0)
+		if err != nil || len(all.Messages) != 6 || all.After != "" || all.Bounded != "" || all.Looked != 6 {
+			t.Fatalf("%+v, %v", all, err)
+		}
+		first := all.Messages[len(all.Messages)-1]
+		orders := ""
+		for _, m := range all.Messages {
+			if m.Queue == "mail" && m.State == inspect.Parked {
+				orders = m.Group
+			}
+		}
+		for text, want := range map[string]string{
+			"queue:orders state:parked":            "{\"ord {\"ord",
+			"queue:m*":                             "five  H4sIA",
+			"state:waiting":                        "three",
+			"reason:expired":                       "five  six",
+			"-state:parked":                        "five  three",
+			"error:TIMEOUT":                        "three H4sIA",
+			"group:" + orders:                      "H4sIA",
+			"group:0000000000000000":               "",
+			"header.tenant:acme":                   "{\"ord",
+			"body.order.total:>100":                "{\"ord",
+			"body.order.total:>98":                 "{\"ord {\"ord",
+			"acme":                                 "five ",
+			"state:discarded acme":                 "five ",
+			"queue:nowhere":                        "",
+			"state:waiting state:parked":           "",
+			"type:T OR state:waiting":              "three six",
+			"after:2026-01-02T03:08Z state:parked": "six H4sIA",
+			"parked:2026-01-02T03:05Z":             "{\"ord",
+			"due:<2h":                              "three",
+			"id:" + first.ID:                       "{\"ord",
+			"id:" + first.ID + " state:waiting":    "",
+			"id:" + uuid.Nil.String():              "",
+			"id:" + strings.ToUpper(first.ID) + " OR id:" + uuid.Nil.String(): "{\"ord",
+			"state:retried": "",
+		} {
+			for _, limit := range []int{1, 2, 1000} {
+				got := found(t, d, caller(auth.Viewer), text, limit)
+				if s := strings.Join(got, " "); s != want {
+					t.Errorf("%s, %d a page: found %q, want %q", text, limit, s, want)
+				}
+			}
+			n, exact, err := d.Count(ctx, caller(auth.Viewer), text)
+			if words := len(found(t, d, caller(auth.Viewer), text, 10)); err != nil || !exact || n != int64(words) {
+				t.Errorf("%s counts %d (exactly %v), %v; found %d", text, n, exact, err, words)
+			}
+		}
+		for _, bad := range []struct{ text, after string }{{"state:", ""}, {"", "x"}, {"", "1."}, {"", "-1.ff"}, {"", "1.zz"}} {
+			if _, err := d.Search(ctx, caller(auth.Viewer), bad.text, bad.after, 0); err == nil {
+				t.Errorf("%+v is taken", bad)
+			}
+		}
+		if _, err := d.Search(ctx, caller(auth.Viewer), "", "", 1001); !errors.Is(err, inspect.ErrInvalid) {
+			t.Errorf("a limit of 1,001: %v", err)
+		}
+	})
+}
+
+// Whoever is limited to queues finds, counts and is shown nothing of others.
+func TestOthersQueuesAreNotThere(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		shelf(t, d)
+		limited, all := caller(auth.Viewer, "mail*"), caller(auth.Viewer)
+		for text, want := range map[string]int{"": 2, "queue:orders": 0, "queue:*": 2, "-queue:mail": 0, "acme": 1, "reason:expired": 1, "timeout": 1} {
+			if got := found(t, d, limited, text, 10); len(got) != want {
+				t.Errorf("%s: found %q", text, got)
+			}
+			if n, _, err := d.Count(ctx, limited, text); err != nil || n != int64(want) {
+				t.Errorf("%s counts %d, %v", text, n, err)
+			}
+		}
+		p, err := d.Search(ctx, all, "queue:orders", "", 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{p.Messages[0].ID, p.Messages[0].Key} {
+			if _, err := d.Message(ctx, limited, name); !errors.Is(err, inspect.ErrNotFound) {
+				t.Errorf("%s: %v", name, err)
+			}
+			if _, err := d.Body(ctx, limited, name); !errors.Is(err, inspect.ErrNotFound) {
+				t.Errorf("%s: %v", name, err)
+			}
+			p, err := d.Search(ctx, limited, "id:"+p.Messages[0].ID, "", 0)
+			if err != nil || len(p.Messages) > 0 || p.Looked > 0 {
+				t.Errorf("found %+v, %v", p, err)
+			}
+		}
+		qs, _, err := d.Queues(ctx, limited, "", 0)
+		if err != nil || len(qs) != 1 || qs[0].Name != "mail" || qs[0].Parked != 1 || qs[0].Discarded != 1 {
+			t.Errorf("queues %+v, %v", qs, err)
+		}
+		gs, err := d.Groups(ctx, limited, "", "", 0)
+		if err != nil || len(gs.Groups) != 2 || gs.Groups[0].Queue != "mail" || gs.Groups[1].Queue != "mail" {
+			t.Errorf("groups %+v, %v", gs, err)
+		}
+		o, err := d.Overview(ctx, limited)
+		if err != nil || o.Parked != 1 || o.Waiting != 0 || len(o.Queues) != 1 || o.Calendar[2].Count != 0 {
+			t.Errorf("overview %+v, %v", o, err)
+		}
+	})
+}
+
+func TestNobodySeesNothing(t *testing.T) {
+	d := newDesk(memstore.New())
+	by := auth.Caller{}
+	var errs []error
+	note := func(_ any, err error) { errs = append(errs, err) }
+	note(d.Search(ctx, by, "", "", 0))
+	note(d.Message(ctx, by, uuid.Nil.String()))
+	note(d.Body(ctx, by, "x"))
+	note(d.Groups(ctx, by, "", "", 0))
+	qs, _, err := d.Queues(ctx, by, "", 0)
+	note(qs, err)
+	note(d.Policies(ctx, by))
+	note(d.Overview(ctx, by))
+	_, _, err = d.Count(ctx, by, "")
+	note(nil, err)
+	_, _, err = d.AuditLog(ctx, by, "", 0)
+	note(nil, err)
+	for i, err := range errs {
+		if !errors.Is(err, auth.ErrSignIn) {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+	if _, _, err := d.AuditLog(ctx, caller(auth.Editor), "", 0); !errors.Is(err, auth.ErrForbidden) {
+		t.Errorf("an editor reads the audit log: %v", err)
+	}
+}
+
+// That a message with the same id is in another's queue hides nothing, and shows
+// nothing.
+func TestAnIDInAnothersQueueToo(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		mine := record("mail", store.Waiting, "x")
+		d.add(t, mine)
+		inspecttest.RetryDue(t, d.store, "mail", time.Now().Add(24*time.Hour))
+		for range 2 { // kept, then returned
+			others := record("orders", store.Waiting, "x")
+			others.ID = mine.ID
+			d.add(t, others)
+			p, err := d.Search(ctx, caller(auth.Viewer, "mail"), "id:"+mine.ID.String(), "", 0)
+			if err != nil || len(p.Messages) != 1 || p.Messages[0].Queue != "mail" || p.Messages[0].State != inspect.Retried || p.Looked != 1 {
+				t.Errorf("%+v, %v", p, err)
+			}
+			inspecttest.RetryDue(t, d.store, "orders", time.Now().Add(24*time.Hour))
+		}
+	})
+}
+
+func TestAPlaceThatIsNone(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		shelf(t, d)
+		for _, after := range []string{"x", "1.", "1.zz", "-1.00", ".", "1.0011"} {
+			if _, err := d.Search(ctx, caller(auth.Viewer), "", after, 0); !errors.Is(err, inspect.ErrInvalid) {
+				t.Errorf("%q: %v", after, err)
+			}
+		}
+	})
+}
+
+// What only bodies or unindexed fields tell is looked for among the newest, and the
+// page says so.
+func TestASearchIsBounded(t *testing.T) {
+	s := memstore.New()
+	d := newDesk(s)
+	for from := 0; from < 100_100; from += 1000 {
+		var batch []*store.Record
+		for i := range 1000 {
+			at := long.Add(time.Duration(from+i) * time.Second)
+			batch = append(batch, &store.Record{ID: uuid.UUID{byte(i), byte(i >> 8), byte(from >> 8), byte(from >> 16)}, Queue: "orders", State: store.Parked, Due: at, FailedAt: at, Attempt: from + i,
+				Message: wire.Message{Type: "T"}})
+		}
+		d.add(t, batch...)
+	}
+	all := func(text string) (n int, looked int64, bounded string) {
+		after := ""
+		for {
+			p, err := d.Search(ctx, caller(auth.Viewer), text, after, 1000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n, looked = n+len(p.Messages), looked+p.Looked
+			if after = p.After; after == "" {
+				return n, looked, p.Bounded
+			}
+		}
+	}
+	if n, looked, bounded := all("attempt:<5"); n != 0 || looked != 100_000 || !strings.Contains(bounded, "100000") {
+		t.Errorf("found %d of %d: %q", n, looked, bounded)
+	}
+	if n, _, bounded := all("parked:<2026-01-02T03:04:10Z"); n != 5 || bounded != "" {
+		t.Errorf("by an index: found %d: %q", n, bounded)
+	}
+	if n, exact, err := d.Count(ctx, caller(auth.Viewer), "type:T"); n != 100_000 || exact || err != nil {
+		t.Errorf("counted %d (exactly %v), %v", n, exact, err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := d.Search(ctx, caller(auth.Viewer), "attempt:<5", "", 0); !errors.Is(err, context.Canceled) {
+		t.Errorf("canceled: %v", err)
+	}
+}
+
+// sluggish takes a second for each record.
+type sluggish struct{ store.Store }
+
+func (s sluggish) Scan(ctx context.Context, r store.Range, visit func(store.Listed) (bool, error)) error {
+	return s.Store.Scan(ctx, r, func(l store.Listed) (bool, error) {
+		time.Sleep(time.Second)
+		return visit(l)
+	})
+}
+
+// Who counts what only bodies tell does not wait for all of them.
+func TestACountEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(sluggish{memstore.New()})
+		d.add(t, inspecttest.Parked("orders", 1000)...)
+		began := time.Now()
+		n, exact, err := d.Count(ctx, caller(auth.Viewer), "text:*")
+		if took := time.Since(began); exact || n < 5 || n > 10 || took > 10*time.Second || err != nil {
+			t.Errorf("counted %d (exactly %v) in %v, %v", n, exact, took, err)
+		}
+	})
+}
+
+// What has returned is found until it fails again.
+func TestReturned(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		viewer := caller(auth.Viewer)
+		var ids []string
+		for i := range 5 {
+			r := record("orders", store.Waiting, "x")
+			r.Error = fmt.Sprintf("error %d", i)
+			ids = append(ids, r.ID.String())
+			d.add(t, r)
+			if i != 3 { // two of them at once
+				inspecttest.RetryDue(t, d.store, "orders", time.Now().Add(24*time.Hour))
+			}
+		}
+		again := record("orders", store.Parked, "x")
+		again.ID, again.Attempt = uuid.MustParse(ids[2]), 4
+		d.add(t, again)
+		for _, limit := range []int{1, 2, 10} {
+			var got []string
+			after := ""
+			for {
+				p, err := d.Search(ctx, viewer, "state:retried", after, limit)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, m := range p.Messages {
+					if m.State != inspect.Retried || m.RetriedAt == nil || m.Key != "" || m.Due != nil {
+						t.Fatalf("%+v", m)
+					}
+					got = append(got, m.ID)
+				}
+				if after = p.After; after == "" {
+					break
+				}
+			}
+			if n, exact, err := d.Count(ctx, viewer, "state:retried"); n != 4 || !exact || err != nil {
+				t.Fatalf("counted %d (exactly %v), %v", n, exact, err)
+			}
+			if len(got) == 4 && got[0] == ids[3] {
+				got[0], got[1] = got[1], got[0] // they ended together
+			}
+			if want := []string{ids[4], ids[3], ids[1], ids[0]}; !slices.Equal(got, want) {
+				t.Fatalf("%d a page: %q, want %q", limit, got, want)
+			}
+		}
+		p, err := d.Search(ctx, viewer, "id:"+ids[0], "", 0)
+		if err != nil || len(p.Messages) != 1 || p.Messages[0].State != inspect.Retried {
+			t.Fatalf("by id: %+v, %v", p, err)
+		}
+		p, err = d.Search(ctx, viewer, `state:retried error:"error 3"`, "", 0)
+		if err != nil || len(p.Messages) != 1 || p.Messages[0].ID != ids[3] {
+			t.Fatalf("by its error: %+v, %v", p, err)
+		}
+		m, err := d.Message(ctx, viewer, ids[0])
+		if err != nil || m.State != inspect.Retried || len(m.Timeline) != 1 || m.Timeline[0].Ending != "retried" || m.Timeline[0].Ended == nil || m.Body != nil {
+			t.Fatalf("%+v, %v", m, err)
+		}
+		if _, err := d.Body(ctx, viewer, ids[0]); !errors.Is(err, inspect.ErrNotFound) {
+			t.Errorf("its body: %v", err)
+		}
+		m, err = d.Message(ctx, viewer, ids[2])
+		if err != nil || m.State != inspect.Parked || len(m.Timeline) != 2 || m.Timeline[1].Why != "out of attempts" || m.Timeline[1].Ended != nil {
+			t.Fatalf("%+v, %v", m, err)
+		}
+		if got := found(t, d, caller(auth.Viewer, "mail"), "state:retried", 10); got != nil {
+			t.Errorf("others see %q", got)
+		}
+	})
+}

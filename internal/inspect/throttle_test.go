@@ -1,0 +1,51 @@
+package inspect_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/internal/throttle"
+)
+
+// A rate that has just been used up is no news of a queue with nothing due.
+func TestALimitIsShownWhileMessagesAreDue(t *testing.T) {
+	for why, want := range map[throttle.PauseReason]string{throttle.WhyRate: "limited by rate", throttle.WhyInFlight: "limited by in_flight", "": ""} {
+		if got := (&inspect.Throttle{State: "closed", LimitedBy: why}).Limit(); got != want {
+			t.Errorf("%q: %q, want %q", why, got, want)
+		}
+	}
+	for due, want := range map[time.Duration]throttle.PauseReason{-time.Second: throttle.WhyRate, time.Hour: ""} {
+		s := memstore.New()
+		r := record("orders", store.Waiting, "x")
+		r.Due = time.Now().Add(due)
+		if err := s.Add(ctx, []*store.Record{r}); err != nil {
+			t.Fatal(err)
+		}
+		d := newDesk(s)
+		d.gate = &inspect.Throttle{State: "closed", LimitedBy: throttle.WhyRate}
+		all, _, err := d.Queues(ctx, operator, "", 10)
+		if err != nil || len(all) != 1 || all[0].Throttle.LimitedBy != want {
+			t.Errorf("due in %s: %+v, %v, want limited by %q", due, all, err, want)
+		}
+	}
+}
+
+func TestWhatAGateSays(t *testing.T) {
+	for _, c := range []struct {
+		gate *inspect.Throttle
+		want string
+	}{
+		{nil, ""},
+		{&inspect.Throttle{State: "closed"}, ""},
+		{&inspect.Throttle{State: "open", Why: "9 of 10 failed"}, "breaker open: 9 of 10 failed"},
+		{&inspect.Throttle{State: "ramp"}, "breaker ramp"},
+		{&inspect.Throttle{State: "closed", Forced: &inspect.Forced{To: "closed", By: "dana"}}, "breaker set to closed by dana"},
+	} {
+		if got := c.gate.Says(); got != c.want {
+			t.Errorf("%+v says %q, want %q", c.gate, got, c.want)
+		}
+	}
+}

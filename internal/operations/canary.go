@@ -1,0 +1,204 @@
+package operations
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// sent is one of the first messages of an operation, as it was sent: what has the
+// same id, but not these, has come back.
+type sent struct {
+	ID      uuid.UUID
+	Attempt int
+	Failed  int64 // microseconds
+}
+
+func sentAs(r *store.Record) sent { return sent{r.ID, r.Attempt, r.FailedAt.UnixMicro()} }
+
+// canaryLooks is how often the first messages are looked for while they are
+// watched, and most and least how far apart.
+const (
+	canaryLooks = 20
+	leastLook   = 100 * time.Millisecond
+	mostLook    = 5 * time.Second
+)
+
+// watch looks whether any of the first messages is kept again. What is kept in the
+// store says so, and nothing in memory: it is the same after a restart. The wait
+// begins when all of them are out.
+func (r *Runner) watch(ctx context.Context, op *operation) (next time.Time, err error) {
+	if op.canary == nil {
+		if op.canary, err = r.readCanary(ctx, op.ID); err != nil {
+			return next, err
+		}
+	}
+	r.canaries.watch(op.ID, op.canary)
+	back, unsent, first := 0, 0, ""
+	p, now := op.progress, r.now()
+	last := !p.Watched.IsZero() && now.Sub(p.Watched) >= op.CanaryWait
+	for _, s := range op.canary {
+		how, why, err := r.whereIs(ctx, s, last)
+		if err != nil {
+			return next, err
+		}
+		switch how {
+		case cameBack:
+			if back++; first == "" {
+				first = fmt.Sprintf("message %s: %s", s.ID, why)
+			}
+		case stillHere:
+			unsent++
+		}
+	}
+	switch look := min(max(op.CanaryWait/canaryLooks, leastLook), mostLook); {
+	case len(op.canary) == 0: // none of all was there any more
+		return r.put(ctx, op, Running, "")
+	case back > 0:
+		return r.put(ctx, op, Stopped, fmt.Sprintf("of the first %d messages %d came back (%s); what is left is as it was", len(op.canary), back, first))
+	case unsent > 0:
+		if p.Watched.IsZero() {
+			return time.Now().Add(look), nil
+		}
+		op.set(func() { op.progress.Watched = time.Time{} })
+		return r.put(ctx, op, Canary, "")
+	case p.Watched.IsZero():
+		op.set(func() { op.progress.Watched = now })
+		return r.put(ctx, op, Canary, "")
+	case now.Sub(p.Watched) < op.CanaryWait:
+		return time.Now().Add(min(look, op.CanaryWait-now.Sub(p.Watched))), nil
+	}
+	return r.put(ctx, op, Running, "")
+}
+
+// whereIs looks for a message among what is kept, what was heard to fail, and at the
+// last look also among the attempts that ended: one that failed again and was retried
+// since is kept no more, nor is one that waits in RabbitMQ or that its policy discards.
+func (r *Runner) whereIs(ctx context.Context, s sent, last bool) (how whereabouts, why string, err error) {
+	kept, err := r.Store.Find(ctx, s.ID)
+	if err != nil {
+		return out, "", err
+	}
+	if how, why = s.among(kept); how != out {
+		return how, why, nil
+	}
+	if why, failed := r.canaries.failed(s); failed {
+		return cameBack, why, nil
+	}
+	if !last {
+		return out, "", nil
+	}
+	past, err := r.Store.Past(ctx, s.ID)
+	for _, p := range past {
+		if p.FailedAt.UnixMicro() > s.Failed {
+			return cameBack, failedAgain(p.Reason, p.Error), err
+		}
+	}
+	return out, "", err
+}
+
+// failedAgain is in words how a message failed that was sent before.
+func failedAgain(reason, problem string) string {
+	if problem != "" {
+		return actions.Short(problem)
+	}
+	return "it failed again: " + reason
+}
+
+// canaries are the messages that are watched, and how those failed that did.
+type canaries struct {
+	mu      sync.Mutex
+	watched map[uuid.UUID]*failure
+}
+
+type failure struct {
+	of  string // the operation that watches it
+	at  int64  // microseconds; 0: it has not failed
+	why string
+}
+
+// watch begins to listen for messages; those that are watched already stay so.
+func (w *canaries) watch(operation string, all []sent) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range all {
+		if w.watched == nil {
+			w.watched = map[uuid.UUID]*failure{}
+		}
+		if w.watched[s.ID] == nil {
+			w.watched[s.ID] = &failure{of: operation}
+		}
+	}
+}
+
+// forget ends that, when an operation has.
+func (w *canaries) forget(operation string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	maps.DeleteFunc(w.watched, func(_ uuid.UUID, f *failure) bool { return f.of == operation })
+}
+
+func (w *canaries) failed(s sent) (why string, failed bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f := w.watched[s.ID]
+	if f == nil || f.at <= s.Failed {
+		return "", false
+	}
+	return f.why, true
+}
+
+// Failed receives each message that fails; it may be called by several goroutines.
+func (r *Runner) Failed(e retry.Event) {
+	r.canaries.mu.Lock()
+	defer r.canaries.mu.Unlock()
+	if f := r.canaries.watched[e.ID]; f != nil {
+		f.at, f.why = e.At.UnixMicro(), failedAgain(e.Reason, e.Error)
+	}
+}
+
+type whereabouts int
+
+const (
+	out whereabouts = iota
+	stillHere
+	cameBack
+)
+
+// among looks for a message among what is kept under its id.
+func (s sent) among(kept []store.Listed) (how whereabouts, why string) {
+	for _, l := range kept {
+		r := l.Record
+		switch same := r.Attempt == s.Attempt && r.FailedAt.UnixMicro() == s.Failed; {
+		case !same:
+			return cameBack, failedAgain(r.Reason, r.Error)
+		case r.State == store.Parked: // it could not be retried
+			return cameBack, r.ParkedFor
+		case r.State == store.Waiting:
+			how = stillHere
+		}
+	}
+	return how, ""
+}
+
+func (r *Runner) readCanary(ctx context.Context, id string) ([]sent, error) {
+	all := []sent{}
+	err := r.Store.Entries(ctx, partsOf(id)+"canary/", "", func(e store.Entry) (bool, error) {
+		var some []sent
+		if err := json.Unmarshal(e.Value, &some); err != nil {
+			return false, fmt.Errorf("%s: %w", e.Name, err)
+		}
+		all = append(all, some...)
+		return true, nil
+	})
+	return all, err
+}

@@ -1,0 +1,16 @@
+// Package operations is what a person does to all messages that a query finds. A query becomes
+// a plan, whose messages are fixed at that moment; once it is started, it is an operation.
+// Read it in this order:
+//
+//	operation.go    plans and operations as they are shown
+//	plan.go         what an action would do to all that a query finds; frozen.go: its selection
+//	runner.go       what it needs, and who runs what
+//	operations.go   what is known of plans and operations, in memory and in the store
+//	start.go        a plan becomes an operation; order.go: pausing it; outcomes.go: its results
+//	run.go          all operations in turn; step.go: one step of one; targetqueue.go: whether
+//	                its destination exists; canary.go: whether its first messages come back
+//	replicas.go     with several replicas the leader runs operations; orderentry.go: requests
+//	                reach it through the store
+//	forget.go       the end of old plans and operations
+//	live.go         what has changed since a moment ago
+package operations

@@ -1,0 +1,132 @@
+package operations
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+const (
+	// forgetEvery is how often what is old is looked for.
+	forgetEvery = time.Minute
+	// operationLives is how long an ended operation is known, and mostOperations how
+	// many are.
+	operationLives = 30 * 24 * time.Hour
+	mostOperations = 1000
+)
+
+// forgetting forgets what is old until ctx ends.
+func (r *Runner) forgetting(ctx context.Context) {
+	tick := time.NewTicker(forgetEvery)
+	defer tick.Stop()
+	for {
+		if err := r.forget(ctx); err != nil && ctx.Err() == nil && !deposed(err) {
+			r.log.Error("what is old cannot be forgotten; trying again", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (r *Runner) forget(ctx context.Context) error {
+	now := r.now()
+	if err := r.Actions.Forget(ctx, now); err != nil {
+		return err
+	}
+	if err := r.forgetOld(ctx, now); err != nil {
+		return err
+	}
+	if err := r.forgetAnswers(ctx, now); err != nil {
+		return err
+	}
+	return r.forgetOrphans(ctx, now)
+}
+
+// forgetOld forgets plans that were never started, and operations that ended long ago.
+func (r *Runner) forgetOld(ctx context.Context, now time.Time) error {
+	all, err := r.operations(ctx)
+	if err != nil {
+		return err
+	}
+	plans, ended := 0, 0
+	for _, id := range slices.Backward(slices.Sorted(maps.Keys(all))) { // the newest first
+		op := all[id]
+		op.mu.Lock()
+		p, old := op.progress, false
+		switch {
+		case p.State == "":
+			plans++
+			old = plans > mostPlans || !now.Before(op.Expires)
+		case p.Ended != nil:
+			ended++
+			old = ended > mostOperations || now.Sub(*p.Ended) > operationLives
+		}
+		op.mu.Unlock()
+		if !old {
+			continue
+		}
+		if err := r.forgetOne(ctx, op, p.State); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// forgetOne deletes the head last: what a crash leaves is deleted the next time.
+// A plan that was started meanwhile stays.
+func (r *Runner) forgetOne(ctx context.Context, op *operation, state string) error {
+	op.turn.Lock()
+	defer op.turn.Unlock()
+	if op.progress.State != state {
+		return nil
+	}
+	if err := r.Store.DeleteEntries(ctx, partsOf(op.ID)); err != nil {
+		return err
+	}
+	if err := r.Store.PutEntries(ctx, []store.Entry{{Name: headPrefix + op.ID}}); err != nil {
+		return err
+	}
+	op.set(func() { op.progress.State = Canceled }) // whoever has it in hand can do nothing with it
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.all, op.ID)
+	r.changed(op.ID)
+	return nil
+}
+
+// forgetOrphans deletes what is left of plans that were never finished.
+func (r *Runner) forgetOrphans(ctx context.Context, now time.Time) error {
+	for after := ""; ; {
+		id := ""
+		err := r.Store.Entries(ctx, partPrefix, after, func(e store.Entry) (bool, error) {
+			id, _, _ = strings.Cut(strings.TrimPrefix(e.Name, partPrefix), "/")
+			return false, nil
+		})
+		if err != nil || id == "" {
+			return err
+		}
+		r.mu.Lock()
+		orphan := r.all[id] == nil && !r.made[id]
+		r.mu.Unlock()
+		if orphan && r.shared() { // another replica may be making it, or just have made it
+			head, err := r.Store.Entry(ctx, headPrefix+id)
+			if err != nil {
+				return err
+			}
+			orphan = head == nil && now.Sub(madeAt(id)) > longestMade
+		}
+		if orphan {
+			if err := r.Store.DeleteEntries(ctx, partsOf(id)); err != nil {
+				return err
+			}
+		}
+		after = partsOf(id) + "\xff" // behind all of its parts
+	}
+}

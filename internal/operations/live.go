@@ -1,0 +1,107 @@
+package operations
+
+import (
+	"context"
+	"reflect"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/inspect"
+)
+
+// Tick is what watchers receive once a second, when something changed.
+type Tick struct {
+	inspect.Totals
+	Operations []Operation `json:"operations,omitempty" doc:"Those that changed; in the first one, those that have not ended."`
+}
+
+// Watch tells what has changed, at most once a second, until ctx ends or the store
+// is closed; then its channel is closed. A watcher that is slow misses ticks, never
+// what they add up to. The goroutine behind it ends with ctx.
+func (r *Runner) Watch(ctx context.Context, by auth.Caller) <-chan Tick {
+	ticks := make(chan Tick)
+	if by.May(auth.Viewer, "") != nil {
+		close(ticks)
+		return ticks
+	}
+	go func() {
+		defer close(ticks)
+		w := watcher{Runner: r, by: by, ops: map[string]glimpse{}}
+		w.failed = r.Inspect.Failures(by)
+		each := time.NewTicker(time.Second)
+		defer each.Stop()
+		for {
+			t, news, err := w.look(ctx)
+			if err != nil {
+				return
+			}
+			if news {
+				select {
+				case ticks <- t:
+					w.told(t)
+				case <-ctx.Done():
+					return
+				}
+			}
+			select {
+			case <-each.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return ticks
+}
+
+// watcher is one subscriber's state.
+type watcher struct {
+	*Runner
+	by     auth.Caller
+	last   Tick
+	failed int64
+	now    int64
+	ops    map[string]glimpse
+}
+
+// glimpse is what changes of an operation.
+type glimpse struct {
+	state, why, left      string
+	done, skipped, failed int64
+	perSecond             float64
+}
+
+func glimpseOf(o *Operation) glimpse {
+	return glimpse{o.State, o.Why, o.Left, o.Done, o.SkippedN, o.Failed, o.PerSecond}
+}
+
+// look is how things are, and whether that is news.
+func (w *watcher) look(ctx context.Context) (t Tick, news bool, err error) {
+	if t.Totals, err = w.Inspect.Totals(ctx, w.by); err != nil {
+		return t, false, err
+	}
+	w.now = w.Inspect.Failures(w.by)
+	t.Failed = w.now - w.failed
+	ops, err := w.Operations(ctx, w.by)
+	if err != nil {
+		return t, false, err
+	}
+	for i := range ops {
+		o := &ops[i]
+		switch was, ok := w.ops[o.ID]; {
+		case !ok && w.last.At.IsZero() && o.Ended != nil: // there may be a thousand such
+			w.ops[o.ID] = glimpseOf(o)
+		case was != glimpseOf(o):
+			t.Operations = append(t.Operations, *o)
+		}
+	}
+	is, was := t.Totals, w.last.Totals
+	is.At, is.Failed, was.At, was.Failed = time.Time{}, 0, time.Time{}, 0
+	return t, t.Failed > 0 || t.Operations != nil || !reflect.DeepEqual(is, was), nil
+}
+
+func (w *watcher) told(t Tick) {
+	w.last, w.failed = t, w.now
+	for i := range t.Operations {
+		w.ops[t.Operations[i].ID] = glimpseOf(&t.Operations[i])
+	}
+}

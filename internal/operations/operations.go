@@ -1,0 +1,235 @@
+package operations
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// What is kept of a plan, and of the operation it becomes, is in the store's side
+// table:
+//
+//	operations/<id>            the plan; once it is started, with how (head)
+//	operation/<id>/progress    how far it is
+//	operation/<id>/keys/<n>    the messages it is about, in order (frozen.go)
+//	operation/<id>/outcome/<n> what came of those from the n-th on
+//	operation/<id>/canary/<n>  of the first ones, how they were sent (canary.go)
+//	order/<id>, answer/<id>    requests to the leader of several replicas (orderentry.go)
+//
+// Progress and outcomes are written in the same step as the messages themselves, so
+// that after a crash each message is done once and in the account once.
+const (
+	headPrefix = "operations/"
+	partPrefix = "operation/"
+)
+
+func partsOf(id string) string { return partPrefix + id + "/" }
+
+// head is what does not change while an operation runs.
+type head struct {
+	Operation  // its progress is elsewhere
+	CanaryWait time.Duration
+	StartedAs  auth.Caller // for the audit log's last line
+}
+
+// progress is what changes. Ended operations whose last line in the audit log is
+// not written yet have Untold.
+type progress struct {
+	State                string
+	Was                  string     `json:",omitempty"` // Paused: what it goes back to
+	Why                  string     `json:",omitempty"`
+	Done, Skipped, Fails int64      // together how many of the keys were dealt with
+	Watched              time.Time  `json:",omitzero"` // Canary: since when all of them were out
+	Ended                *time.Time `json:",omitempty"`
+	Untold               bool       `json:",omitempty"`
+}
+
+func (p *progress) dealt() int64 { return p.Done + p.Skipped + p.Fails }
+
+// active tells whether it has begun and not ended.
+func (p *progress) active() bool { return p.State == Running || p.State == Canary || p.State == Paused }
+
+// operation is a plan (State "") or what it became.
+type operation struct {
+	// turn is held during a step, so that an order falls between two. Who has it may
+	// read all, and writes with mu held; who only looks needs mu alone, and so never
+	// waits for a step.
+	turn sync.Mutex
+	mu   sync.Mutex
+	head
+	progress
+
+	limit   *rate.Limiter
+	next    time.Time // nothing to be done before
+	tries   int       // steps that failed, one after another
+	unsure  bool      // a write of its progress failed, and may have been done all the same
+	narrow  int       // not 0: no more at a time, since one of them may be what fails
+	trouble string    // why the last one did
+	canary  []sent    // what is watched, once read
+	speed   []pace
+	there   map[string]*targetQueue // by queue
+	looks   int                     // for how many of them just now
+}
+
+// pace is how many were dealt with at a time.
+type pace struct {
+	at time.Time
+	n  int64
+}
+
+// operations are all plans and operations, by id; the first call reads them.
+func (r *Runner) operations(ctx context.Context) (map[string]*operation, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.loaded {
+		return maps.Clone(r.all), nil
+	}
+	all := map[string]*operation{}
+	err := r.Store.Entries(ctx, headPrefix, "", func(e store.Entry) (bool, error) {
+		op, err := r.readOperation(ctx, e)
+		if err == nil {
+			all[op.ID] = op
+		}
+		return true, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading the operations: %w", err)
+	}
+	r.all, r.loaded = all, true
+	clear(r.active)
+	for id, op := range all {
+		if op.progress.active() {
+			r.active[id] = true
+		}
+	}
+	return maps.Clone(all), nil
+}
+
+// readOperation reads the rest of one, whose head is an entry.
+func (r *Runner) readOperation(ctx context.Context, e store.Entry) (*operation, error) {
+	op := &operation{}
+	if err := json.Unmarshal(e.Value, &op.head); err != nil {
+		return nil, fmt.Errorf("%s: %w", e.Name, err)
+	}
+	p, err := r.Store.Entry(ctx, partsOf(op.ID)+"progress")
+	if err == nil && p != nil {
+		err = json.Unmarshal(p, &op.progress)
+	}
+	return op, err
+}
+
+// lookUp finds a plan or an operation; nil when there is none.
+func (r *Runner) lookUp(ctx context.Context, id string) (*operation, error) {
+	all, err := r.operations(ctx)
+	if err != nil || all[id] != nil || !r.shared() {
+		return all[id], err
+	}
+	// It may have been made at another replica, a moment ago.
+	if err := r.refresh(ctx, id, nil); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.all[id], nil
+}
+
+// operation finds one that the caller may see: they see all its queues.
+func (r *Runner) operation(ctx context.Context, by auth.Caller, id string) (*operation, error) {
+	op, err := r.lookUp(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if op != nil && op.seenBy(by) {
+		return op, nil
+	}
+	return nil, fmt.Errorf("%w: no plan or operation %.60q; plans are forgotten %s after they were made, operations after %d days", inspect.ErrNotFound, id, planLives, int(operationLives.Hours()/24))
+}
+
+func (op *operation) seenBy(by auth.Caller) bool {
+	for _, q := range op.Queues { // never written after it was made
+		if !by.Sees(q.Queue) {
+			return false
+		}
+	}
+	return len(op.Queues) > 0 || op.By == by.Name
+}
+
+// show is the operation as it is now. The caller holds mu.
+func (op *operation) show(now time.Time) Operation {
+	o := op.head.Operation
+	p := &op.progress
+	o.State, o.Why, o.Ended = p.State, p.Why, p.Ended
+	o.Done, o.SkippedN, o.Failed = p.Done, p.Skipped, p.Fails
+	if o.Why == "" {
+		o.Why = op.trouble
+	}
+	if p.State == Running {
+		op.forget(now)
+		if len(op.speed) > 0 {
+			if took := now.Sub(op.speed[0].at).Seconds(); took > 0 {
+				o.PerSecond = float64(p.dealt()-op.speed[0].n) / took
+			}
+		}
+		if left := float64(o.Count - p.dealt()); o.PerSecond > 0 {
+			o.Left = time.Duration(left / o.PerSecond * float64(time.Second)).Round(time.Second).String()
+		}
+	}
+	return o
+}
+
+// lately is what the speed is measured over.
+const lately = 10 * time.Second
+
+func (op *operation) forget(now time.Time) {
+	for len(op.speed) > 1 && now.Sub(op.speed[1].at) > lately {
+		op.speed = op.speed[1:]
+	}
+}
+
+// Operations are those that were started, the newest first.
+func (r *Runner) Operations(ctx context.Context, by auth.Caller) ([]Operation, error) {
+	if err := by.May(auth.Viewer, ""); err != nil {
+		return nil, err
+	}
+	all, err := r.operations(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list := []Operation{}
+	for _, id := range slices.Backward(slices.Sorted(maps.Keys(all))) {
+		op := all[id]
+		op.mu.Lock()
+		if op.progress.State != "" && op.seenBy(by) {
+			list = append(list, op.show(r.now()))
+		}
+		op.mu.Unlock()
+	}
+	return list, nil
+}
+
+// Operation is one that was started.
+func (r *Runner) Operation(ctx context.Context, by auth.Caller, id string) (Operation, error) {
+	if err := by.May(auth.Viewer, ""); err != nil {
+		return Operation{}, err
+	}
+	op, err := r.operation(ctx, by, id)
+	if err != nil {
+		return Operation{}, err
+	}
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	if op.progress.State == "" {
+		return Operation{}, fmt.Errorf("%w: %s is a plan that was not started", inspect.ErrNotFound, id)
+	}
+	return op.show(r.now()), nil
+}

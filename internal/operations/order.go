@@ -1,0 +1,106 @@
+package operations
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// Order pauses an operation between two of its steps, lets it go on, or ends it.
+func (r *Runner) Order(ctx context.Context, by auth.Caller, id string, o Order) (Operation, error) {
+	if o != Pause && o != Resume && o != Cancel {
+		return Operation{}, fmt.Errorf("%w: the order %.40q: expected pause, resume or cancel", inspect.ErrInvalid, o)
+	}
+	if err := r.Actions.Permit(by, auth.Operator, "operation."+string(o), id); err != nil {
+		return Operation{}, err
+	}
+	op, err := r.operation(ctx, by, id)
+	if err != nil {
+		return Operation{}, err
+	}
+	if o == Resume { // others may stop a copy, but not start it
+		if err := r.Actions.Permit(by, op.Verb.Role(), "operation.resume", id, targetOf(&op.Plan)...); err != nil {
+			return Operation{}, err
+		}
+	}
+	if r.shared() {
+		return r.give(ctx, by, "operation."+string(o), id, op.Count, "", orderEntry{Operation: id, Order: o, By: by})
+	}
+	op.turn.Lock()
+	defer op.turn.Unlock()
+	p, err := op.ordered(o, by, r.now())
+	if err != nil {
+		return Operation{}, err
+	}
+	end, err := r.Actions.Begin(by, "operation."+string(o), id, op.Count, "")
+	if err != nil {
+		return Operation{}, err
+	}
+	err = r.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{entryOf(partsOf(id)+"progress", p)})
+	if op.unsure = op.unsure || err != nil; err == nil {
+		op.obey(p)
+		r.Awake()
+	}
+	end(err, p.dealt())
+	return op.now(r.now()), err
+}
+
+// ordered is what an order makes of an operation. The caller has op.turn.
+func (op *operation) ordered(o Order, by auth.Caller, now time.Time) (progress, error) {
+	p := op.progress
+	active := p.State == Running || p.State == Canary
+	switch {
+	case o == Pause && active:
+		p.Was, p.State, p.Why = p.State, Paused, "paused by "+by.Name
+	case o == Resume && p.State == Paused:
+		p.State, p.Was, p.Why = p.Was, "", ""
+	case o == Cancel && (active || p.State == Paused):
+		p.State, p.Was, p.Why, p.Ended = Canceled, "", "canceled by "+by.Name, &now
+	default:
+		return p, fmt.Errorf("%w: operation %s cannot be asked to %s: it is %s", inspect.ErrPrecondition, op.ID, o, cmp.Or(p.State, "a plan"))
+	}
+	return p, nil
+}
+
+// obey goes on as an order says, which is written. The caller has op.turn.
+func (op *operation) obey(p progress) {
+	op.set(func() { op.progress, op.trouble, op.speed = p, "", nil })
+	op.limit, op.next, op.tries = nil, time.Time{}, 0
+}
+
+// set writes what others may look at.
+func (op *operation) set(write func()) {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	write()
+}
+
+// now is show for who does not hold mu.
+func (op *operation) now(at time.Time) Operation {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	return op.show(at)
+}
+
+// targetOf are the queues besides their own that the messages of a plan go to.
+func targetOf(p *Plan) []string {
+	if p.Verb == actions.Copy {
+		return []string{p.To}
+	}
+	return nil
+}
+
+func entryOf(name string, v any) store.Entry {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("%s: %v", name, err)) // types of ours, which have no such values
+	}
+	return store.Entry{Name: name, Value: b}
+}

@@ -1,0 +1,206 @@
+package operations
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+const (
+	// planLives is how long a plan can be started.
+	planLives = 15 * time.Minute
+	// mostPlans bounds those that were never started; the oldest goes first.
+	mostPlans = 100
+	// mostMade bounds those that are being made at once.
+	mostMade = 8
+	// mostPlanQueues bounds the queues of one plan.
+	mostPlanQueues = 1000
+	samples        = 5
+)
+
+// Plan finds what an action would be about, and keeps that set: what fails later,
+// or is changed, is not in it. It changes no message.
+func (r *Runner) Plan(ctx context.Context, by auth.Caller, q PlanRequest) (Plan, error) {
+	d := actions.RecordChange{Verb: q.Verb, By: by.Name, To: q.To, At: q.At}
+	if err := d.Check(); err != nil {
+		return Plan{}, err
+	}
+	if strings.TrimSpace(q.Query) == "" {
+		return Plan{}, fmt.Errorf("%w: the query is empty: say which messages, such as queue:orders", inspect.ErrInvalid)
+	}
+	if err := actions.CheckReason(q.Reason); err != nil {
+		return Plan{}, err
+	}
+	if err := r.Actions.Permit(by, q.Verb.Role(), "plan."+string(q.Verb), q.Query, targetOf(&Plan{Verb: q.Verb, To: q.To})...); err != nil {
+		return Plan{}, err
+	}
+	if _, err := r.operations(ctx); err != nil { // or Run would take its keys for a crash's
+		return Plan{}, err
+	}
+	now := r.now()
+	op := &operation{}
+	op.Operation.Plan = Plan{ID: uuid.Must(uuid.NewV7()).String(), Verb: q.Verb, Query: q.Query, At: q.At, To: q.To, Reason: q.Reason,
+		By: by.Name, Made: now, Expires: now.Add(planLives), Queues: []PlanQueue{}, Samples: []inspect.Message{}}
+	if err := r.making(op.ID); err != nil {
+		return Plan{}, err
+	}
+	defer r.isMade(op.ID)
+	err := r.freeze(ctx, by, d, &op.Operation.Plan)
+	if err == nil {
+		err = r.survey(ctx, &op.Operation.Plan)
+	}
+	if err == nil {
+		err = r.Store.PutEntries(ctx, []store.Entry{entryOf(headPrefix+op.ID, op.head)})
+	}
+	if err != nil {
+		// What is written is of no use; when this fails too, Run takes it away.
+		_ = r.Store.DeleteEntries(context.WithoutCancel(ctx), partsOf(op.ID))
+		return Plan{}, err
+	}
+	r.mu.Lock()
+	r.all[op.ID] = op
+	r.mu.Unlock()
+	if r.shared() {
+		r.changed(op.ID) // the leader forgets those that are too many
+	} else if err := r.forgetOld(ctx, now); err != nil { // or plans would fill the disk
+		r.log.Error("old plans cannot be forgotten; trying again", "error", err)
+	}
+	return op.Operation.Plan, nil
+}
+
+// freeze writes down the messages, and counts them.
+func (r *Runner) freeze(ctx context.Context, by auth.Caller, d actions.RecordChange, p *Plan) error {
+	upto, err := r.Store.NewestKey(ctx)
+	if err != nil {
+		return err
+	}
+	f := freezer{store: r.Store, plan: p.ID}
+	index, skips := map[string]int{}, map[string]int64{}
+	err = r.Inspect.Find(ctx, by, p.Query, &upto, false, func(l store.Listed) (bool, error) {
+		m := l.Record
+		if why := d.Skip(m); why != "" {
+			skips[why]++
+			return true, nil
+		}
+		i, ok := index[m.Queue]
+		if !ok {
+			if i = len(p.Queues); i == mostPlanQueues {
+				return false, fmt.Errorf("%w: the query finds messages of more than %d queues: narrow it", inspect.ErrInvalid, mostPlanQueues)
+			}
+			index[m.Queue] = i
+			p.Queues = append(p.Queues, PlanQueue{Queue: m.Queue})
+		}
+		p.Queues[i].Count++
+		p.Count++
+		failed := m.FailedAt
+		if p.Oldest == nil || failed.Before(*p.Oldest) {
+			p.Oldest = &failed
+		}
+		if p.Newest == nil || failed.After(*p.Newest) {
+			p.Newest = &failed
+		}
+		if len(p.Samples) < samples {
+			sample := r.Inspect.Shown(l)
+			sample.Error = actions.Short(sample.Error) // it is kept in memory
+			p.Samples = append(p.Samples, sample)
+		}
+		return true, f.add(ctx, frozen{l.Key, i, m.State})
+	})
+	if err != nil {
+		return err
+	}
+	for _, why := range slices.Sorted(maps.Keys(skips)) {
+		p.Skipped = append(p.Skipped, Skipped{Why: why, Count: skips[why]})
+	}
+	return f.flush(ctx)
+}
+
+// survey asks about the queues, and says what stands in the way of the plan.
+func (r *Runner) survey(ctx context.Context, p *Plan) error {
+	pauses, err := inspect.Pauses(ctx, r.Store)
+	if err != nil {
+		return err
+	}
+	if p.Count == 0 {
+		p.Blocked = append(p.Blocked, "there is nothing to "+string(p.Verb))
+	}
+	silent := "" // why RabbitMQ says nothing
+	for i := range p.Queues {
+		q := &p.Queues[i]
+		_, q.Paused = pauses[q.Queue]
+		if silent != "" {
+			continue
+		}
+		at, err := r.Inspect.AtBroker(ctx, q.Queue)
+		if err != nil {
+			silent = err.Error()
+			continue
+		}
+		q.Known, q.Exists, q.Consumers, q.Ready = true, at.Exists, at.Consumers, at.Ready
+	}
+	switch p.Verb {
+	case actions.Replay:
+		for _, q := range p.Queues {
+			p.destined(q, r.Inspect.HasPolicy(q.Queue), silent)
+		}
+	case actions.Copy:
+		to := PlanQueue{Queue: p.To}
+		_, to.Paused = pauses[p.To]
+		if err := r.Actions.Destination(ctx, p.To); err != nil {
+			p.Blocked = append(p.Blocked, err.Error())
+		} else if at, err := r.Inspect.AtBroker(ctx, p.To); err == nil {
+			to.Consumers = at.Consumers
+			p.warn(to)
+		}
+	}
+	if silent != "" && len(p.Queues) > 0 && p.Verb == actions.Replay {
+		p.Warnings = append(p.Warnings, "RabbitMQ does not say whether the queues exist and have consumers: "+silent)
+	}
+	return nil
+}
+
+// destined says what stands against a queue as the place to retry to.
+func (p *Plan) destined(q PlanQueue, allowed bool, silent string) {
+	switch {
+	case !allowed:
+		p.Blocked = append(p.Blocked, fmt.Sprintf("no policy allows the queue %q: its messages would be parked again", q.Queue))
+	case silent != "":
+	case !q.Exists:
+		p.Blocked = append(p.Blocked, fmt.Sprintf("the queue %q does not exist", q.Queue))
+	default:
+		p.warn(q)
+	}
+}
+
+func (p *Plan) warn(q PlanQueue) {
+	if q.Consumers == 0 {
+		p.Warnings = append(p.Warnings, fmt.Sprintf("nothing consumes from the queue %q", q.Queue))
+	}
+	if q.Paused {
+		p.Warnings = append(p.Warnings, fmt.Sprintf("the retries of the queue %q are paused: its messages wait until you resume it", q.Queue))
+	}
+}
+
+// GetPlan is a plan that was made lately, or that became an operation.
+func (r *Runner) GetPlan(ctx context.Context, by auth.Caller, id string) (Plan, error) {
+	if err := by.May(auth.Viewer, ""); err != nil { // as an operation: it shows only queues that they see
+		return Plan{}, err
+	}
+	op, err := r.operation(ctx, by, id)
+	if err != nil {
+		return Plan{}, err
+	}
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	return op.Operation.Plan, nil
+}

@@ -1,0 +1,95 @@
+package operations
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// take begins or ends a time of leading: whatever is known of operations is read again.
+func (r *Runner) take(leads bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.leads, r.loaded = leads, false
+}
+
+// Reread forgets what is known of operations, since something about them may not have
+// been heard. The leader knows them best.
+func (r *Runner) Reread() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.leads {
+		r.loaded = false
+	}
+}
+
+// Told is that another replica has changed an operation: what is shown of it here is read
+// again. Of those that it does, the leader knows best itself.
+func (r *Runner) Told(ctx context.Context, id string) {
+	r.mu.Lock()
+	op, skip := r.all[id], !r.loaded || r.leads && r.all[id] != nil
+	r.mu.Unlock()
+	if skip {
+		return
+	}
+	if err := r.refresh(ctx, id, op); err != nil {
+		r.Reread() // whoever asks next finds out
+	}
+}
+
+// refresh reads one operation again; op is what is known of it, or nil.
+func (r *Runner) refresh(ctx context.Context, id string, op *operation) error {
+	value, err := r.Store.Entry(ctx, headPrefix+id)
+	if err != nil {
+		return err
+	}
+	var is *operation
+	if value != nil {
+		if is, err = r.readOperation(ctx, store.Entry{Name: headPrefix + id, Value: value}); err != nil {
+			return err
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case !r.loaded || r.leads && r.all[id] != nil: // it changed meanwhile
+	case is == nil:
+		delete(r.all, id)
+		delete(r.active, id)
+	case op == nil:
+		r.all[id] = is
+	default: // another takes its place: who has the old one in hand reads on undisturbed
+		now := time.Now()
+		op.mu.Lock()
+		is.speed = append(slices.Clone(op.speed), pace{now, is.dealt()})
+		op.mu.Unlock()
+		is.forget(now)
+		r.all[id] = is
+	}
+	if is != nil && is.active() {
+		r.active[id] = true
+	} else {
+		delete(r.active, id)
+	}
+	return nil
+}
+
+// longestMade is longer than the making of a plan takes.
+const longestMade = time.Hour
+
+// madeAt is when an operation's id was made.
+func madeAt(id string) time.Time {
+	u, err := uuid.Parse(id)
+	if err != nil {
+		return time.Time{}
+	}
+	return time.Unix(u.Time().UnixTime())
+}
+
+// deposed tells whether another replica leads by now: no error of this one's.
+func deposed(err error) bool { return errors.Is(err, store.ErrDeposed) }

@@ -1,0 +1,96 @@
+package operations
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	firstRest   = 250 * time.Millisecond
+	longestRest = 15 * time.Second
+	// stepsASecond is how many steps of an operation with a rate there are at least
+	// in a second, so that its messages do not come in bursts.
+	stepsASecond = 10
+)
+
+// Run does until ctx ends, where there is but one replica, Lead.
+func (r *Runner) Run(ctx context.Context) {
+	if !r.shared() {
+		r.Lead(ctx)
+	}
+}
+
+// Lead does operations until ctx ends, those first that were under way when the
+// service, or the replica that did them, ended, and forgets what is old. What is
+// under way then goes on at the next start, or at the next leader.
+//
+// One goroutine does all operations, a step of each in turn: one of a million
+// messages holds up another by no more than a step, and they take no more of the
+// store than one goroutine can.
+func (r *Runner) Lead(ctx context.Context) {
+	var others sync.WaitGroup
+	defer others.Wait()
+	defer r.looks.Wait()
+	if r.shared() {
+		r.take(true)
+		defer r.take(false)
+	}
+	others.Go(func() { r.forgetting(ctx) })
+	for failing := false; ctx.Err() == nil; {
+		var ready <-chan time.Time // nil: when something is announced
+		if r.shared() {
+			err := r.follow(ctx)
+			if err != nil && !failing && ctx.Err() == nil && !deposed(err) {
+				r.log.Error("what was ordered at another replica is not done yet; trying again", "error", err)
+			}
+			failing = err != nil
+		}
+		at := r.round(ctx)
+		if !at.IsZero() {
+			ready = time.After(time.Until(at))
+		}
+		select {
+		case <-ctx.Done():
+		case <-r.wake:
+		case <-ready:
+		}
+	}
+}
+
+// sooner is the earlier of two times, of which the zero time is none.
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// round does a step of each operation that is ready for one, and tells when the
+// next of them is; the zero time: when something is announced.
+func (r *Runner) round(ctx context.Context) (next time.Time) {
+	all, err := r.operations(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			r.log.Error("operations cannot go on; trying again", "error", err)
+		}
+		return time.Now().Add(longestRest)
+	}
+	for _, id := range slices.Sorted(maps.Keys(all)) {
+		op := all[id]
+		op.turn.Lock()
+		var at time.Time
+		if !r.Inspect.ReadOnly {
+			at = r.step(ctx, op)
+		} else if op.active() {
+			op.set(func() { op.trouble = "this service is read-only now; it goes on when it is not" })
+		}
+		op.turn.Unlock()
+		if !at.IsZero() {
+			next = sooner(next, at)
+		}
+	}
+	return next
+}

@@ -1,0 +1,116 @@
+package operations
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// Store is what operations need of a store: what they do to messages, they do by Actions.
+type Store interface {
+	Find(ctx context.Context, id uuid.UUID) ([]store.Listed, error)
+	Past(ctx context.Context, id uuid.UUID) ([]store.Passage, error)
+	NewestKey(ctx context.Context) (uint64, error)
+	Entry(ctx context.Context, name string) ([]byte, error)
+	Entries(ctx context.Context, prefix, after string, visit func(store.Entry) (more bool, err error)) error
+	PutEntries(ctx context.Context, entries []store.Entry) error
+	DeleteEntries(ctx context.Context, prefix string) error
+}
+
+// Config is what operations work with.
+type Config struct {
+	// Inspect finds the messages of a plan, and lends its log, its time and its word on
+	// replicas.
+	Inspect *inspect.Inspector
+	// Actions does to messages what an operation is to do.
+	Actions *actions.Actions
+	Store   Store
+}
+
+// Runner makes plans and runs operations. Its methods may be called at once from many
+// goroutines, and each checks its caller.
+type Runner struct {
+	Config
+	log *slog.Logger
+
+	mu     sync.Mutex
+	loaded bool
+	leads  bool // this replica does them, and knows best
+	all    map[string]*operation
+	active map[string]bool // have begun, and not ended
+	made   map[string]bool // plans that are being made
+	wake   chan struct{}   // there is something to be done
+	// canaries are heard as they fail, which those that are kept nowhere show no other way.
+	canaries canaries
+	looks    sync.WaitGroup // goroutines that look for queues; Lead waits for them
+}
+
+// New makes a Runner.
+func New(c Config) *Runner {
+	return &Runner{Config: c, log: c.Inspect.Log, all: map[string]*operation{}, active: map[string]bool{}, made: map[string]bool{}, wake: make(chan struct{}, 1)}
+}
+
+func (r *Runner) now() time.Time { return r.Inspect.Now() }
+
+// shared tells whether other replicas share the store: then one of them leads, and it alone
+// runs operations.
+func (r *Runner) shared() bool { return r.Inspect.Changed != nil }
+
+// changed tells the others of operations.
+func (r *Runner) changed(ids ...string) {
+	if r.shared() {
+		r.Inspect.Changed(ids...)
+	}
+}
+
+// making keeps what is written of a plan from being taken for a crash's.
+func (r *Runner) making(id string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.made) >= mostMade {
+		return fmt.Errorf("%w: %d plans are being made just now: try again in a moment", inspect.ErrPrecondition, mostMade)
+	}
+	r.made[id] = true
+	return nil
+}
+
+func (r *Runner) isMade(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.made, id)
+}
+
+func (r *Runner) running() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.active)
+}
+
+func (r *Runner) began(id string) {
+	r.mu.Lock()
+	r.active[id] = true
+	r.mu.Unlock()
+	r.Awake()
+}
+
+func (r *Runner) ended(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.active, id)
+}
+
+// Awake has what is to be done looked for now, such as orders of another replica.
+func (r *Runner) Awake() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,125 @@
+package operations
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/hint"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+const (
+	// mostRunning bounds the operations that have begun and not ended.
+	mostRunning   = 16
+	canaryWait    = time.Minute
+	longestCanary = 24 * time.Hour
+	mostCanary    = 10_000
+)
+
+// Start begins a plan. From then on it goes on by itself, whoever leaves and
+// whatever ends, until it is done or somebody says otherwise.
+func (r *Runner) Start(ctx context.Context, by auth.Caller, planID string, s Start) (Operation, error) {
+	if err := r.Actions.Permit(by, auth.Operator, "operation.start", planID); err != nil {
+		return Operation{}, err
+	}
+	op, err := r.operation(ctx, by, planID)
+	if err != nil {
+		return Operation{}, err
+	}
+	if err := r.Actions.Permit(by, op.Verb.Role(), "operation.start", planID, targetOf(&op.Plan)...); err != nil {
+		return Operation{}, err
+	}
+	if r.shared() {
+		return r.give(ctx, by, "operation.start", startOf(&op.head), op.Count, cmp.Or(s.Reason, op.head.Reason), orderEntry{Operation: planID, Start: &s, By: by})
+	}
+	op.turn.Lock()
+	defer op.turn.Unlock()
+	now := r.now()
+	h, err := r.started(op, s, by, now)
+	if err != nil {
+		return Operation{}, err
+	}
+	end, err := r.Actions.Begin(by, "operation.start", startOf(&h), h.Count, h.Reason)
+	if err != nil {
+		return Operation{}, err
+	}
+	entries, p := starting(h)
+	err = r.Store.PutEntries(context.WithoutCancel(ctx), entries)
+	end(err, 0)
+	if err != nil {
+		return Operation{}, err
+	}
+	op.start(h, p)
+	r.began(op.ID)
+	return op.now(now), nil
+}
+
+// startOf is what the audit log says is started.
+func startOf(h *head) string { return fmt.Sprintf("%s: %s %s", h.ID, h.Verb, h.Query) }
+
+// started is what a start makes of a plan. The caller has op.turn.
+func (r *Runner) started(op *operation, s Start, by auth.Caller, now time.Time) (h head, err error) {
+	h = op.head
+	if h.CanaryWait, err = s.check(h.Verb); err != nil {
+		return h, err
+	}
+	switch {
+	case op.progress.State != "":
+		err = fmt.Errorf("it was started already, and is %s", op.progress.State)
+	case !now.Before(h.Expires):
+		err = hint.Errorf("make a new one", "it is older than %s", planLives)
+	case len(h.Blocked) > 0:
+		err = fmt.Errorf("%s", strings.Join(h.Blocked, "; "))
+	case s.ExpectCount != nil && *s.ExpectCount != h.Count:
+		err = fmt.Errorf("it is about %d messages, and %d were expected", h.Count, *s.ExpectCount)
+	case r.running() >= mostRunning:
+		err = fmt.Errorf("%d operations have not ended: wait for one, or cancel one", mostRunning)
+	}
+	if err != nil {
+		return h, fmt.Errorf("%w: plan %s: %w", inspect.ErrPrecondition, h.ID, err)
+	}
+	if s.Reason != "" {
+		h.Reason = s.Reason
+	}
+	h.Rate, h.Canary, h.Started, h.StartedBy, h.StartedAs = s.Rate, s.Canary, now, by.Name, by
+	return h, nil
+}
+
+// starting is what is written when an operation begins.
+func starting(h head) ([]store.Entry, progress) {
+	p := progress{State: Running, Untold: true}
+	return []store.Entry{entryOf(headPrefix+h.ID, h), entryOf(partsOf(h.ID)+"progress", p)}, p
+}
+
+// start goes on as is written.
+func (op *operation) start(h head, p progress) {
+	op.set(func() {
+		op.Reason, op.Rate, op.head.Operation.Canary, op.CanaryWait = h.Reason, h.Rate, h.Canary, h.CanaryWait
+		op.Started, op.StartedBy, op.StartedAs, op.progress = h.Started, h.StartedBy, h.StartedAs, p
+	})
+}
+
+// check reads how an operation is to run.
+func (s Start) check(v actions.Verb) (wait time.Duration, err error) {
+	wait = canaryWait
+	if s.CanaryWait != "" {
+		if wait, err = time.ParseDuration(s.CanaryWait); err != nil || wait <= 0 || wait > longestCanary {
+			return 0, fmt.Errorf("%w: canary_wait is %.40q: expected a duration such as 30s, at most %s", inspect.ErrInvalid, s.CanaryWait, longestCanary)
+		}
+	}
+	switch {
+	case !(s.Rate >= 0) || s.Rate > 1e9: // a NaN is neither
+		return 0, fmt.Errorf("%w: the rate is %v: expected messages per second, or 0 for unlimited", inspect.ErrInvalid, s.Rate)
+	case s.Canary < 0 || s.Canary > mostCanary:
+		return 0, fmt.Errorf("%w: canary is %d: expected 0 to %d", inspect.ErrInvalid, s.Canary, mostCanary)
+	case s.Canary > 0 && !v.Publishes():
+		return 0, fmt.Errorf("%w: nothing that is %sed can come back, so there is nothing to watch: leave canary out", inspect.ErrInvalid, v)
+	}
+	return wait, nil
+}

@@ -1,0 +1,299 @@
+package operations
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// step does one step of an operation if it is ready, and tells when it will be
+// ready for the next; the zero time: never by itself. The caller has op.turn.
+func (r *Runner) step(ctx context.Context, op *operation) (next time.Time) {
+	if op.unsure && time.Now().Before(op.next) {
+		return op.next
+	}
+	if err := r.reread(ctx, op); err != nil {
+		return r.failing(ctx, op, err)
+	}
+	p := &op.progress
+	var err error
+	switch ended := p.Ended != nil; {
+	case ended && !p.Untold || !ended && p.State != Running && p.State != Canary:
+		return time.Time{}
+	case time.Now().Before(op.next):
+		return op.next
+	case ended: // the service ended before it was announced
+		err = r.over(ctx, op)
+	case p.State == Canary:
+		op.next, err = r.watch(ctx, op)
+	default:
+		op.next, err = r.some(ctx, op)
+	}
+	if err == nil && p.Ended != nil && p.Untold {
+		err = r.over(ctx, op)
+	}
+	if err != nil {
+		return r.failing(ctx, op, err)
+	}
+	op.tries = 0
+	op.set(func() { op.trouble = "" })
+	return op.next
+}
+
+// failing says, once, that a step of an operation failed, and tells when to try again.
+func (r *Runner) failing(ctx context.Context, op *operation, err error) (next time.Time) {
+	if ctx.Err() != nil || deposed(err) {
+		return time.Time{}
+	}
+	if op.trouble == "" {
+		r.log.Warn("an operation cannot go on for now; trying again", "operation", op.ID, "error", err)
+	}
+	op.next = time.Now().Add(min(firstRest<<min(op.tries, 16), longestRest))
+	op.tries++
+	op.set(func() { op.trouble = err.Error() })
+	return op.next
+}
+
+// reread reads how far an operation is, when a write of it failed that may have been done
+// all the same: else its messages would be dealt with twice. It tells of what was done.
+func (r *Runner) reread(ctx context.Context, op *operation) error {
+	if !op.unsure {
+		return nil
+	}
+	value, err := r.Store.Entry(ctx, headPrefix+op.ID)
+	if err != nil || value == nil {
+		return err
+	}
+	is, err := r.readOperation(ctx, store.Entry{Name: headPrefix + op.ID, Value: value})
+	if err != nil {
+		return err
+	}
+	if at := op.progress.dealt(); is.progress.dealt() > at {
+		if value, err = r.Store.Entry(ctx, outcomeName(op.ID, at)); err != nil {
+			return err
+		}
+		var outcomes []actions.Outcome
+		if json.Unmarshal(value, &outcomes) == nil {
+			r.Actions.Announce(actions.RecordChange{Verb: op.Verb, By: op.StartedBy, To: op.To}, outcomes)
+		}
+	}
+	op.unsure = false
+	if op.progress.State == "" && is.progress.State != "" {
+		op.start(is.head, is.progress)
+		r.began(op.ID)
+	} else {
+		op.set(func() { op.progress = is.progress })
+	}
+	r.changed(op.ID)
+	return nil
+}
+
+func outcomeName(id string, at int64) string {
+	return fmt.Sprintf("%soutcome/%012d", partsOf(id), at)
+}
+
+// some deals with the next messages of an operation, as many as one step may.
+func (r *Runner) some(ctx context.Context, op *operation) (next time.Time, err error) {
+	p := op.progress
+	if p.dealt() == op.Count { // its last messages were the canary
+		return r.put(ctx, op, Finished, "")
+	}
+	now := time.Now()
+	frozen, wait, err := r.nextOf(ctx, op, now)
+	switch {
+	case err != nil || !wait.IsZero():
+		return wait, err
+	case len(frozen) == 0:
+		return r.put(ctx, op, Stopped, "the list of its messages is damaged: make a new plan for what is left")
+	}
+	if why := r.lost(ctx, op, frozen); why != "" {
+		return r.put(ctx, op, Stopped, why)
+	}
+	targets := make([]actions.Target, len(frozen))
+	for i, f := range frozen {
+		id, _, _ := f.Key.Parts()
+		targets[i] = actions.Target{ID: id.String(), Queue: op.Queues[f.Queue].Queue, Key: f.Key, State: f.State}
+	}
+	d := actions.RecordChange{Verb: op.Verb, By: op.StartedBy, To: op.To, At: op.At}
+	var watched []sent
+	if p.Done < int64(op.Canary) {
+		d.Sent = func(m *store.Record) {
+			watched = append(watched, sentAs(m))
+			r.canaries.watch(op.ID, watched[len(watched)-1:]) // before it can fail
+		}
+	}
+	outcomes, err := r.Actions.Apply(ctx, d, targets, func(all []actions.Outcome) (entries []store.Entry) {
+		p, entries = op.account(all, watched, r.now())
+		return entries
+	})
+	switch {
+	case err == nil:
+		op.narrow = min(2*op.narrow, chunk)
+	case r.wasDone(ctx, op):
+		return now, nil
+	case op.unsure || ctx.Err() != nil || errors.Is(err, store.ErrFull) || deposed(err):
+		return next, err
+	case len(targets) > 1: // one of them, perhaps: the others need not suffer
+		op.narrow = len(targets) / 2
+		return now, nil
+	case op.tries < 2:
+		return next, err
+	default:
+		t, entries := targets[0], []store.Entry(nil)
+		outcomes = []actions.Outcome{{ID: t.ID, Key: string(t.Key), Queue: t.Queue, Outcome: actions.Failed, Why: err.Error(), At: r.now()}}
+		if p, entries = op.account(outcomes, nil, r.now()); r.Store.PutEntries(ctx, entries) != nil {
+			op.unsure = true
+			return next, err
+		}
+	}
+	r.dealt(op, p, now)
+	r.Actions.Announce(d, outcomes)
+	return now, nil
+}
+
+// dealt notes how far an operation is, which is written.
+func (r *Runner) dealt(op *operation, p progress, now time.Time) {
+	op.set(func() {
+		op.progress = p
+		op.forget(now)
+		op.speed = append(op.speed, pace{now, p.dealt()})
+	})
+	r.changed(op.ID)
+}
+
+// nextOf are the messages of an operation's next step, or when that may be; none when
+// their list is damaged.
+func (r *Runner) nextOf(ctx context.Context, op *operation, now time.Time) (next []frozen, wait time.Time, err error) {
+	at := op.dealt()
+	n := min(chunk, op.Count-at)
+	if left := int64(op.Canary) - op.Done; left > 0 {
+		n = min(n, left)
+	}
+	if op.Rate > 0 {
+		n = min(n, max(1, int64(op.Rate/stepsASecond)))
+		if op.limit == nil {
+			op.limit = rate.NewLimiter(rate.Limit(op.Rate), int(max(1, int64(op.Rate/stepsASecond))))
+		}
+	}
+	if op.narrow > 0 {
+		n = min(n, int64(op.narrow))
+	}
+	all, err := r.readChunk(ctx, chunkName(op.ID, at/chunk))
+	if err != nil || at%chunk >= int64(len(all)) {
+		return nil, wait, err
+	}
+	next = all[at%chunk:]
+	next = next[:min(n, int64(len(next)))]
+	if op.limit != nil && !op.limit.AllowN(now, len(next)) {
+		turn := op.limit.ReserveN(now, len(next))
+		defer turn.CancelAt(now)
+		return nil, now.Add(turn.DelayFrom(now)), nil
+	}
+	return next, wait, nil
+}
+
+// wasDone tells whether a step that failed was done all the same; op.unsure stays while
+// that is not known.
+func (r *Runner) wasDone(ctx context.Context, op *operation) bool {
+	at := op.progress.dealt()
+	op.unsure = true
+	return r.reread(ctx, op) == nil && op.progress.dealt() > at
+}
+
+// account is how far an operation is with some more outcomes, and what is written
+// of it.
+func (op *operation) account(all []actions.Outcome, watched []sent, now time.Time) (progress, []store.Entry) {
+	p := op.progress
+	at := p.dealt()
+	for _, o := range all {
+		switch o.Outcome {
+		case actions.Done:
+			p.Done++
+		case actions.Skipped:
+			p.Skipped++
+		default:
+			p.Fails++
+		}
+	}
+	canary := int64(op.Canary)
+	switch dealt := p.dealt(); {
+	case op.progress.Done < canary && (p.Done == canary || dealt == op.Count):
+		p.State = Canary
+	case dealt == op.Count:
+		p.State, p.Ended = Finished, &now
+	}
+	entries := []store.Entry{entryOf(partsOf(op.ID)+"progress", p), entryOf(outcomeName(op.ID, at), all)}
+	if len(watched) > 0 {
+		entries = append(entries, entryOf(fmt.Sprintf("%scanary/%012d", partsOf(op.ID), at), watched))
+	}
+	return p, entries
+}
+
+// put writes that an operation is in another state.
+func (r *Runner) put(ctx context.Context, op *operation, state, why string) (time.Time, error) {
+	p := op.progress
+	p.State, p.Why = state, why
+	if state == Finished || state == Stopped {
+		now := r.now()
+		p.Ended = &now
+	}
+	if err := r.Store.PutEntries(ctx, []store.Entry{entryOf(partsOf(op.ID)+"progress", p)}); err != nil {
+		op.unsure = true
+		return time.Time{}, err
+	}
+	op.set(func() { op.progress = p })
+	r.changed(op.ID)
+	return time.Now(), nil
+}
+
+// lost is why messages have nowhere to go any more, or "". That RabbitMQ does not
+// say is no reason: they wait then until it takes them.
+func (r *Runner) lost(ctx context.Context, op *operation, of []frozen) string {
+	ask := map[string]bool{}
+	switch op.Verb {
+	case actions.Replay:
+		for _, f := range of {
+			ask[op.Queues[f.Queue].Queue] = true
+		}
+	case actions.Copy:
+		ask[op.To] = true
+	}
+	for queue := range ask {
+		if op.Verb == actions.Replay && !r.Inspect.HasPolicy(queue) {
+			return fmt.Sprintf("no policy allows the queue %q any more; what is left is as it was", queue)
+		}
+		if r.isGone(ctx, op, queue) {
+			return fmt.Sprintf("the queue %q does not exist any more; what is left is as it was", queue)
+		}
+	}
+	return ""
+}
+
+// over writes the last line of an ended operation to the audit log. It stands
+// there once or, when the service ends in between, twice. The caller has op.turn.
+func (r *Runner) over(ctx context.Context, op *operation) error {
+	r.ended(op.ID)
+	r.canaries.forget(op.ID)
+	p := op.progress
+	end, err := r.Actions.Begin(op.StartedAs, "operation.end", op.ID, op.Count, p.Why)
+	if err != nil {
+		return err
+	}
+	end(nil, p.Done)
+	p.Untold = false
+	if err := r.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{entryOf(partsOf(op.ID)+"progress", p)}); err != nil {
+		op.unsure = true
+		return err
+	}
+	op.set(func() { op.progress = p })
+	r.changed(op.ID)
+	r.log.Info("an operation has ended", "operation", op.ID, "state", p.State, "done", p.Done, "skipped", p.Skipped, "of", op.Count)
+	return nil
+}
