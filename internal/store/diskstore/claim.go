@@ -58,9 +58,9 @@ func (s *Store) claimFirst(q *lane, it *walk, upTo time.Time, n, maxBytes int) (
 		if dueOf(key).After(upTo) || len(claims) == n || len(claims) > 0 && lazy.Len()-largeValue > maxBytes { // is not read, then
 			return claims, bytes.Clone(key), nil
 		}
-		r, err := s.recordAt(it)
+		r, err := s.recordAt(it, true)
 		if err != nil {
-			return claims, nil, err
+			return claims, nil, fmt.Errorf("data folder %s, %w", s.path, err)
 		}
 		if r == nil {
 			q.leftOut()
@@ -77,15 +77,15 @@ func (s *Store) claimFirst(q *lane, it *walk, upTo time.Time, n, maxBytes int) (
 	return claims, nil, nil
 }
 
-// recordAt is the record where the walk is; nil: it cannot be read.
-func (s *Store) recordAt(it *walk) (r *store.Record, err error) {
+// recordAt is the record where the walk is, with its body or without; nil: it cannot be read.
+func (s *Store) recordAt(it *walk, body bool) (r *store.Record, err error) {
 	key := it.Key()
 	value, err := it.ValueAndErr()
 	if err == nil {
-		r, _, err = store.DecodeRecord(value, true)
+		r, _, err = store.DecodeRecord(value, body)
 	}
 	if err := s.damage.unreadable(key, err); err != nil {
-		return nil, fmt.Errorf("data folder %s, key %x: %w", s.path, key, err)
+		return nil, fmt.Errorf("key %x: %w", key, err)
 	}
 	return r, nil
 }
