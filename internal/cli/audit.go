@@ -51,7 +51,6 @@ func entries(w io.Writer, all []audit.Entry) {
 }
 
 func (p *program) auditVerify() *cobra.Command {
-	var file string
 	var want audit.Expected
 	c := &cobra.Command{
 		Use:   "verify [PATH…]",
@@ -65,7 +64,7 @@ the end, or that the log was rewritten from some line on: keep the mark that the
 prints somewhere else, and give it with --mark the next time.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				cfg, err := p.load(file)
+				cfg, err := p.load()
 				if err != nil {
 					return err
 				}
@@ -97,7 +96,7 @@ prints somewhere else, and give it with --mark the next time.`,
 			})
 		},
 	}
-	c.Flags().StringVarP(&file, "config", "c", "", "the config file (YAML)")
+	p.withConfig(c, "the config file (YAML)")
 	c.Flags().Int64Var(&want.From, "from", 1, "the entry the log begins with, where older files were put elsewhere")
 	c.Flags().StringVar(&want.Mark, "mark", "", "an entry it must have, as an earlier verification or the service's log says it")
 	return p.withOutput(withVHost(c))

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/query"
 )
 
@@ -17,10 +18,15 @@ const noFiles = cobra.ShellCompDirectiveNoFileComp
 
 // names asks the service for what a word may become; where it does not answer there
 // is nothing to propose.
-func (p *program) names(c *cobra.Command, word string, ask func(context.Context) []string) (some []string) {
+func (p *program) names(c *cobra.Command, word string, ask func(context.Context, httpapi.Client) ([]string, error)) (some []string) {
 	ctx, cancel := context.WithTimeout(c.Context(), completing)
 	defer cancel()
-	for _, name := range ask(ctx) {
+	client, err := p.client()
+	if err != nil {
+		return nil
+	}
+	all, _ := ask(ctx, client)
+	for _, name := range all {
 		if strings.HasPrefix(name, word) && plain(name) == name {
 			some = append(some, name)
 		}
@@ -28,45 +34,31 @@ func (p *program) names(c *cobra.Command, word string, ask func(context.Context)
 	return some
 }
 
-func (p *program) queueNames(ctx context.Context) (all []string) {
-	client, err := p.client()
-	if err != nil {
-		return nil
-	}
+func queueNames(ctx context.Context, client httpapi.Client) (all []string, err error) {
 	queues, err := client.Queues(ctx)
-	if err != nil {
-		return nil
-	}
 	for _, q := range queues.Queues {
 		all = append(all, q.Name)
 	}
-	return all
+	return all, err
 }
 
 func (p *program) completeQueues(c *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 && c.ValidArgsFunction != nil && strings.Contains(c.Use, "QUEUE") {
 		return nil, noFiles
 	}
-	return p.names(c, word, p.queueNames), noFiles
+	return p.names(c, word, queueNames), noFiles
 }
 
 func (p *program) completeOps(c *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, noFiles
 	}
-	return p.names(c, word, func(ctx context.Context) (all []string) {
-		client, err := p.client()
-		if err != nil {
-			return nil
-		}
+	return p.names(c, word, func(ctx context.Context, client httpapi.Client) (all []string, err error) {
 		ops, err := client.Operations(ctx)
-		if err != nil {
-			return nil
-		}
 		for _, o := range ops.Operations {
 			all = append(all, o.ID)
 		}
-		return all
+		return all, err
 	}), noFiles
 }
 
@@ -75,7 +67,7 @@ func (p *program) completeQuery(c *cobra.Command, _ []string, word string) ([]st
 	last := word[strings.LastIndexAny(word, " (")+1:]
 	before := strings.TrimSuffix(word, last)
 	if begun, ok := strings.CutPrefix(last, "queue:"); ok {
-		some := p.names(c, begun, p.queueNames)
+		some := p.names(c, begun, queueNames)
 		for i, name := range some {
 			if strings.ContainsAny(name, ` "()*?`) {
 				name = query.Quote(name)

@@ -55,9 +55,14 @@ func (p *program) at() string {
 	return strings.TrimSuffix(p.address, "/") + httpapi.Base(p.vhost)
 }
 
-// load reads a config file, as it is for the virtual host that --vhost names.
-func (p *program) load(file string) (*config.Config, error) {
-	cfg, err := config.Load(file, p.getenv)
+// withConfig adds the flag that names the config file.
+func (p *program) withConfig(c *cobra.Command, usage string) {
+	c.Flags().StringVarP(&p.config, "config", "c", "", usage)
+}
+
+// load reads the config file, as it is for the virtual host that --vhost names.
+func (p *program) load() (*config.Config, error) {
+	cfg, err := config.Load(p.config, p.getenv)
 	if err != nil {
 		return nil, err
 	}
@@ -66,8 +71,8 @@ func (p *program) load(file string) (*config.Config, error) {
 
 // loadAny is load for commands that ask no service: a virtual host that is not served has
 // the config of the first. own is the user that the config gives it for itself, or "".
-func (p *program) loadAny(file string) (cfg *config.Config, own string, err error) {
-	all, err := config.Load(file, p.getenv)
+func (p *program) loadAny() (cfg *config.Config, own string, err error) {
+	all, err := config.Load(p.config, p.getenv)
 	if err != nil {
 		return nil, "", err
 	}

@@ -18,7 +18,6 @@ import (
 const mostBody = 512 << 20
 
 func (p *program) decode() *cobra.Command {
-	var file string
 	var b decode.Body
 	c := &cobra.Command{
 		Use:   "decode [FILE|-]",
@@ -37,9 +36,9 @@ Protobuf is read with the types that the config file names (decode.protobuf).`,
 		},
 		RunE: func(c *cobra.Command, args []string) error {
 			cfg := config.Default()
-			if file != "" {
+			if p.config != "" {
 				var err error
-				if cfg, err = config.Load(file, p.getenv); err != nil {
+				if cfg, err = config.Load(p.config, p.getenv); err != nil {
 					return err
 				}
 			}
@@ -55,7 +54,7 @@ Protobuf is read with the types that the config file names (decode.protobuf).`,
 			return p.decoded(d.Decode(c.Context(), b))
 		},
 	}
-	c.Flags().StringVarP(&file, "config", "c", "", "the config file, for its decode.protobuf")
+	p.withConfig(c, "the config file, for its decode.protobuf")
 	c.Flags().StringVar(&b.ContentType, "content-type", "", "as the message has it")
 	c.Flags().StringVar(&b.ContentEncoding, "content-encoding", "", "as the message has it")
 	c.Flags().StringVar(&b.Queue, "queue", "", "the queue it was in, which may choose a Protobuf type")

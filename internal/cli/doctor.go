@@ -47,7 +47,7 @@ could not be made, 5 when something is wrong, and 7 when RabbitMQ does not answe
 			return fmt.Errorf("--dry-run is for --fix; without it nothing is changed anyway: %w", errUsage)
 		}
 		flags.named = c.Flags().Changed("address") || p.getenv("REDRIVE_ADDRESS") != ""
-		cfg, err := config.Load(flags.file, p.getenv)
+		cfg, err := config.Load(p.config, p.getenv)
 		if err != nil {
 			return err
 		}
@@ -62,7 +62,7 @@ could not be made, 5 when something is wrong, and 7 when RabbitMQ does not answe
 		}
 		return verdict(reports)
 	}
-	c.Flags().StringVarP(&flags.file, "config", "c", "", "the config file (YAML)")
+	p.withConfig(c, "the config file (YAML)")
 	c.Flags().StringArrayVar(&flags.queues, "queue", nil, "only queues of this name or pattern; may be given again")
 	c.Flags().BoolVar(&flags.fix, "fix", false, "declare what is missing, and check again")
 	c.Flags().BoolVar(&flags.dry, "dry-run", false, "with --fix: only show what would be declared")
@@ -71,7 +71,6 @@ could not be made, 5 when something is wrong, and 7 when RabbitMQ does not answe
 
 // doctorFlags are what the flags of doctor ask for.
 type doctorFlags struct {
-	file     string
 	queues   []string
 	fix, dry bool
 	named    bool // the service's address is given
@@ -109,9 +108,9 @@ func (p *program) examineAll(ctx context.Context, flags doctorFlags, cfg *config
 // looking says where the service should be: at --address or REDRIVE_ADDRESS, else
 // where its config says that it listens.
 func (p *program) looking(flags doctorFlags, cfg *config.Config) (doctor.Options, error) {
-	o := doctor.Options{Config: cfg, File: flags.file, Only: flags.queues, Insecure: p.getenv("REDRIVE_INSECURE") == "1",
+	o := doctor.Options{Config: cfg, File: p.config, Only: flags.queues, Insecure: p.getenv("REDRIVE_INSECURE") == "1",
 		Redis: func(ctx context.Context) ([]redisstore.Server, bool, error) { return server.SurveyRedis(ctx, cfg) },
-		Named: flags.named || flags.file != ""}
+		Named: flags.named || p.config != ""}
 	if !flags.named {
 		host, port, err := net.SplitHostPort(cfg.Listen)
 		if err != nil {

@@ -15,10 +15,9 @@ import (
 // atRabbitMQ adds the flag for who is asked, and gives run a client of the
 // management API.
 func (p *program) atRabbitMQ(c *cobra.Command, run func(context.Context, *management.Client, *config.Config, []string) error) {
-	var file string
 	withVHost(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		cfg, err := p.load(file)
+		cfg, err := p.load()
 		if err != nil {
 			return err
 		}
@@ -28,7 +27,7 @@ func (p *program) atRabbitMQ(c *cobra.Command, run func(context.Context, *manage
 		}
 		return refusal(run(c.Context(), m, cfg, args))
 	}
-	c.Flags().StringVarP(&file, "config", "c", "", "the config file (YAML), for broker.url and broker.management")
+	p.withConfig(c, "the config file (YAML), for broker.url and broker.management")
 }
 
 // refusal gives what RabbitMQ refuses its exit code.

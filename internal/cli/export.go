@@ -35,7 +35,7 @@ and turns formulas into text.`,
 		if isTerminal(p.out) {
 			to = &harmlessWriter{w: p.out, to: safe}
 		}
-		counting := &meter{w: to, p: p}
+		counting := &lineCounter{w: to, meter: p.meter(), shown: p.draws() && !isTerminal(p.out)}
 		n, err := client.Export(ctx, query, format, counting)
 		counting.end()
 		if err != nil {
@@ -48,25 +48,21 @@ and turns formulas into text.`,
 	return c
 }
 
-// meter shows on a terminal how much has passed.
-type meter struct {
+// lineCounter shows how many lines have passed.
+type lineCounter struct {
+	*meter
 	w     io.Writer
-	p     *program
 	lines int64
-	shown time.Time
-	bar   bar
+	shown bool
 }
 
-func (m *meter) Write(b []byte) (int, error) {
-	m.lines += int64(bytes.Count(b, []byte("\n")))
-	if now := time.Now(); now.Sub(m.shown) > time.Second/4 && m.p.draws() && !isTerminal(m.p.out) {
-		m.shown, m.bar.w = now, m.p.err
-		m.bar.draw(count(m.lines) + " lines")
+func (c *lineCounter) Write(b []byte) (int, error) {
+	c.lines += int64(bytes.Count(b, []byte("\n")))
+	if c.shown {
+		c.show(count(c.lines)+" lines", false)
 	}
-	return m.w.Write(b)
+	return c.w.Write(b)
 }
-
-func (m *meter) end() { m.bar.end() }
 
 func (p *program) importing() *cobra.Command {
 	var dry bool
@@ -132,21 +128,18 @@ func (p *program) measured(r io.Reader, size int64) io.Reader {
 	if !p.draws() {
 		return io.MultiReader(r) // hides Close from net/http, and Len of a file that grows
 	}
-	b := &bar{w: p.err}
-	read, shown := int64(0), time.Now()
+	far, read := p.meter(), int64(0)
+	far.last = time.Now() // what is read at once needs no line
 	return readerFunc(func(buf []byte) (int, error) {
 		n, err := r.Read(buf)
 		read += int64(n)
-		if now := time.Now(); now.Sub(shown) > time.Second/4 {
-			shown = now
-			if size > 0 {
-				b.draw(gauge(read, size) + " " + count(read>>20) + " MiB")
-			} else {
-				b.draw(count(read>>20) + " MiB")
-			}
+		line := count(read>>20) + " MiB"
+		if size > 0 {
+			line = gauge(read, size) + " " + line
 		}
+		far.show(line, false)
 		if err != nil {
-			b.end()
+			far.end()
 		}
 		return n, err
 	})

@@ -104,6 +104,35 @@ type bar struct {
 	drawn int
 }
 
+// meter shows how far a command is: on a terminal in a line that is written over, elsewhere
+// in a line a second.
+type meter struct {
+	p    *program
+	bar  bar
+	last time.Time
+}
+
+func (p *program) meter() *meter { return &meter{p: p, bar: bar{w: p.err}} }
+
+// show shows a line, unless one was shown just now and this is not the last.
+func (m *meter) show(line string, last bool) {
+	every := lastLook
+	if m.p.draws() {
+		every /= 4
+	}
+	if time.Since(m.last) < every && !last {
+		return
+	}
+	m.last = time.Now()
+	if m.p.draws() {
+		m.bar.draw(line)
+	} else {
+		fmt.Fprintln(m.p.err, plain(line))
+	}
+}
+
+func (m *meter) end() { m.bar.end() }
+
 const barWidth = 30
 
 func (b *bar) at(op operations.Operation) {

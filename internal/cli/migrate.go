@@ -7,12 +7,10 @@ import (
 	"log/slog"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-mq/redrive/internal/config"
-	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/migrate"
 	"github.com/redrive-mq/redrive/internal/server"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -86,7 +84,7 @@ func (p *program) storeAt(place string, there bool) (store.Importer, string, err
 			return nil, "", fmt.Errorf("there is no store: %w", err)
 		}
 	}
-	s, err := server.OpenStore(at, slog.New(slog.NewTextHandler(p.err, &slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: hint.Attr})))
+	s, err := server.OpenStore(at, p.log(slog.LevelWarn))
 	return s, at.Place(), err
 }
 
@@ -116,21 +114,12 @@ func (p *program) migrating(ctx context.Context, m *migrate.Migration, dry, abor
 	if err := p.confirm(ctx, "Are all services that use these stores stopped? Start?"); err != nil {
 		return err
 	}
-	b, last := &bar{w: p.err}, time.Time{}
+	far := p.meter()
 	m.At = func(at migrate.Progress) {
-		if time.Since(last) < lastLook && at.Done < at.All {
-			return
-		}
-		last = time.Now()
-		line := fmt.Sprintf("%s %s: %s of %s", gauge(at.Done, at.All), at.Doing, count(at.Done), count(at.All))
-		if p.draws() {
-			b.draw(line)
-			return
-		}
-		fmt.Fprintln(p.err, line)
+		far.show(fmt.Sprintf("%s %s: %s of %s", gauge(at.Done, at.All), at.Doing, count(at.Done), count(at.All)), at.Done >= at.All)
 	}
 	err = m.Run(ctx)
-	b.end()
+	far.end()
 	if err != nil {
 		return migration(err)
 	}

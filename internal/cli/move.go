@@ -43,7 +43,6 @@ queues and on redrive.*, and read on the exchanges they are bound to.`,
 		m.From, m.API = args[0], api
 		m.Broker = broker.Config{URL: cfg.Broker.URL, Credentials: cfg.Broker.Credentials, Name: "redrive move " + m.From, Log: slog.New(slog.DiscardHandler)}
 		m.Tell = func(s string) { fmt.Fprintln(p.err, plain(s)) }
-		m.Carried = p.carried()
 		s, err := m.Look(ctx)
 		if err != nil {
 			return moving(err)
@@ -69,7 +68,11 @@ queues and on redrive.*, and read on the exchanges they are bound to.`,
 }
 
 func (p *program) runMove(ctx context.Context, m *move.Move) error {
-	if err := m.Run(ctx); err != nil {
+	far := p.meter()
+	m.Carried = func(n int) { far.show(messages(n)+" moved", false) }
+	err := m.Run(ctx)
+	far.end()
+	if err != nil {
 		return moving(err)
 	}
 	if n := m.LostUserIDs(); n > 0 {
@@ -90,21 +93,4 @@ func moving(err error) error {
 		return ending{ExitPrecondition, err}
 	}
 	return err
-}
-
-// carried shows how many messages were moved: one line that is written over, or
-// one a second.
-func (p *program) carried() func(int) {
-	b, last := &bar{w: p.err}, time.Time{}
-	return func(n int) {
-		if time.Since(last) < lastLook {
-			return
-		}
-		last = time.Now()
-		if p.draws() {
-			b.draw(messages(n) + " moved")
-			return
-		}
-		fmt.Fprintln(p.err, messages(n)+" moved")
-	}
 }

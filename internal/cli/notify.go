@@ -34,7 +34,7 @@ type tested struct {
 }
 
 func (p *program) notifyTest() *cobra.Command {
-	var file, event string
+	var event string
 	c := &cobra.Command{
 		Use:   "test [ROUTE]",
 		Short: "Send a test message by each route, or by one, and show the result",
@@ -54,7 +54,7 @@ Exit codes: 0 all were sent, 3 some, 1 none; 6 there is no such route, or no rou
 			if !slices.Contains(notify.KindNames(), event) {
 				return fmt.Errorf("--event %q: expected %s: %w", event, strings.Join(notify.KindNames(), ", "), errUsage)
 			}
-			cfg, err := p.load(file)
+			cfg, err := p.load()
 			if err != nil {
 				return err
 			}
@@ -78,7 +78,7 @@ Exit codes: 0 all were sent, 3 some, 1 none; 6 there is no such route, or no rou
 			return endingf(code, "%d of %d routes failed", failed, len(all))
 		},
 	}
-	c.Flags().StringVarP(&file, "config", "c", "", "the config file (YAML)")
+	p.withConfig(c, "the config file (YAML)")
 	c.Flags().StringVar(&event, "event", "parked", "the event of the message: "+strings.Join(notify.KindNames(), ", "))
 	return p.withOutput(withVHost(c))
 }

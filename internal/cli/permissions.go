@@ -30,7 +30,7 @@ type grant struct {
 const library = "library"
 
 func (p *program) permissions() *cobra.Command {
-	var file, user, role string
+	var user, role string
 	var queues []string
 	c := &cobra.Command{
 		Use:   "permissions",
@@ -46,7 +46,7 @@ definitions is JSON for rabbitmqctl import_definitions, without users.`,
 		Args: exactArgs(0, "no arguments"),
 	}
 	c.RunE = func(*cobra.Command, []string) error {
-		cfg, own, err := p.loadAny(file)
+		cfg, own, err := p.loadAny()
 		if err != nil {
 			return err
 		}
@@ -70,7 +70,7 @@ definitions is JSON for rabbitmqctl import_definitions, without users.`,
 		}
 		return list(p, all, all, func(g grant) string { return g.User }, func(w io.Writer) { writeGrants(w, all) })
 	}
-	c.Flags().StringVarP(&file, "config", "c", "", "the config file (YAML)")
+	p.withConfig(c, "the config file (YAML)")
 	c.Flags().StringVar(&user, "user", "redrive", "the service's user, or that of --for; those of other roles have the role at their end")
 	c.Flags().StringVar(&role, "for", "", "only for one role: "+strings.Join(roles, ", ")+"; or library, for the two that the Go library needs")
 	c.Flags().StringArrayVar(&queues, "queue", nil, "work queues of this name or pattern, instead of those of the policies; may be given again")

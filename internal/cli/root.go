@@ -28,6 +28,7 @@ type program struct {
 	address, caFile string
 	vhost           string // "": the first that is served; of doctor all
 	// of the flags that many commands have
+	config string // --config: the path of the config file; "": none
 	format string // --output; "": a table
 	yes    bool   // --yes: confirm does not ask
 	// asked is the query, for an error that points into it.

@@ -21,10 +21,10 @@ import (
 )
 
 func (p *program) serve() *cobra.Command {
-	var file, format string
+	var format string
 	var readOnly bool
 	load := func() (*config.Config, error) {
-		cfg, err := config.Load(file, p.getenv)
+		cfg, err := config.Load(p.config, p.getenv)
 		if err == nil && readOnly {
 			cfg.Access.ReadOnly = true
 		}
@@ -59,8 +59,8 @@ path of a file with the value.`,
 				log.Warn("config: " + w)
 			}
 			o := server.Options{Version: p.version, Log: log}
-			if file != "" {
-				o.Watch = func(ctx context.Context, changed func(*config.Config, error)) { watch(ctx, file, load, changed) }
+			if p.config != "" {
+				o.Watch = func(ctx context.Context, changed func(*config.Config, error)) { watch(ctx, p.config, load, changed) }
 			}
 			p.limitRuntime()
 			s, err := server.New(cfg, o)
@@ -70,7 +70,7 @@ path of a file with the value.`,
 			return s.Run(c.Context())
 		},
 	}
-	c.Flags().StringVarP(&file, "config", "c", "", "the config file (YAML)")
+	p.withConfig(c, "the config file (YAML)")
 	c.Flags().StringVar(&format, "log", "text", "log as text or json")
 	c.Flags().BoolVar(&readOnly, "read-only", false, "refuse all changes, whatever the role and the config file say")
 	return c

@@ -27,9 +27,9 @@ as empty, counts are rebuilt at the next start, and the table is kept in the fol
 	return group(c)
 }
 
-// storeLog says what a store has to say while a command uses it.
-func (p *program) storeLog() *slog.Logger {
-	return slog.New(slog.NewTextHandler(p.err, &slog.HandlerOptions{Level: slog.LevelError, ReplaceAttr: hint.Attr}))
+// log is what a store writes to while a command uses it.
+func (p *program) log(least slog.Level) *slog.Logger {
+	return slog.New(slog.NewTextHandler(p.err, &slog.HandlerOptions{Level: least, ReplaceAttr: hint.Attr}))
 }
 
 func (p *program) storeCheck() *cobra.Command {
@@ -40,7 +40,7 @@ func (p *program) storeCheck() *cobra.Command {
 		Example: "  redrive store check /var/lib/redrive",
 		Args:    exactArgs(1, "a data folder"),
 		RunE: func(c *cobra.Command, args []string) error {
-			found, err := server.CheckStore(c.Context(), args[0], p.storeLog())
+			found, err := server.CheckStore(c.Context(), args[0], p.log(slog.LevelError))
 			if err != nil {
 				return ending{ExitPrecondition, err}
 			}
@@ -87,7 +87,7 @@ something could not be read.`,
 			if to == "" || to == args[0] {
 				return fmt.Errorf("%s needs --to, a new folder: %w", c.CommandPath(), errUsage)
 			}
-			done, err := server.SalvageStore(c.Context(), args[0], to, p.storeLog())
+			done, err := server.SalvageStore(c.Context(), args[0], to, p.log(slog.LevelError))
 			if err != nil {
 				return err
 			}
@@ -119,7 +119,7 @@ could have saved are removed then.`,
 		Example: "  redrive store accept-loss /var/lib/redrive",
 		Args:    exactArgs(1, "a data folder"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			lost, err := server.AcceptLoss(args[0], p.storeLog())
+			lost, err := server.AcceptLoss(args[0], p.log(slog.LevelError))
 			switch {
 			case err != nil:
 				return err

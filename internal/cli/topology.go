@@ -51,7 +51,6 @@ Go library, when its user may not declare (Config.Verify).`,
 // place is what all topologies are asked for.
 type place struct {
 	queue, vhost    string
-	file            string
 	quorum, classic bool
 }
 
@@ -71,7 +70,7 @@ func (p *program) withPlace(c *cobra.Command, run func(place, *config.Config, tt
 		return nil
 	}
 	c.RunE = func(*cobra.Command, []string) error {
-		cfg, _, err := p.loadAny(at.file)
+		cfg, _, err := p.loadAny()
 		if err != nil {
 			return err
 		}
@@ -86,7 +85,7 @@ func (p *program) withPlace(c *cobra.Command, run func(place, *config.Config, tt
 	}
 	withVHost(c)
 	c.Flags().StringVar(&at.queue, "queue", "", "the work queue")
-	c.Flags().StringVarP(&at.file, "config", "c", "", "the config file (YAML), for broker.url and broker.management")
+	p.withConfig(c, "the config file (YAML), for broker.url and broker.management")
 	c.Flags().BoolVar(&at.quorum, "quorum", false, "quorum delay queues (the default)")
 	c.Flags().BoolVar(&at.classic, "classic", false, "classic delay queues: on one node, and what is due while its work queue cannot take it is lost")
 	return c

@@ -105,13 +105,7 @@ func (d *document) access(a *Access) map[string]field {
 
 // roles are those of tags, whose names are RabbitMQ's to choose.
 func (d *document) roles(n ast.Node, where string) map[string]auth.Grant {
-	var values []*ast.MappingValueNode
-	switch m := n.(type) {
-	case *ast.MappingNode:
-		values = m.Values
-	case *ast.MappingValueNode:
-		values = []*ast.MappingValueNode{m}
-	}
+	values, _ := pairs(n)
 	if len(values) == 0 {
 		d.fail(n, "%s is %s; expected tags of RabbitMQ's users with a role each, such as monitoring: viewer", where, show(n))
 	}
@@ -133,22 +127,21 @@ func (d *document) grant(n ast.Node, where string) (g auth.Grant) {
 			d.fail(n, "%s: %w", where, err)
 		}
 	}
-	switch n.(type) {
-	case *ast.MappingNode, *ast.MappingValueNode:
-		d.mapping(n, where, map[string]field{
-			"role": func(n ast.Node) { role(n, where+".role") },
-			"queues": func(n ast.Node) {
-				g.Queues = d.texts(n, where+".queues", `a list of queue names or patterns, such as ["orders.*"]`)
-				if len(g.Queues) == 0 {
-					d.fail(n, "%s.queues is empty; leave the key out for all queues", where)
-				}
-			},
-		})
-		if g.Role == auth.Nobody {
-			d.fail(n, "%s names no role; expected role: viewer, operator, editor or admin", where)
-		}
-	default:
+	if _, ok := pairs(n); !ok {
 		role(n, where)
+		return g
+	}
+	d.mapping(n, where, map[string]field{
+		"role": func(n ast.Node) { role(n, where+".role") },
+		"queues": func(n ast.Node) {
+			g.Queues = d.texts(n, where+".queues", `a list of queue names or patterns, such as ["orders.*"]`)
+			if len(g.Queues) == 0 {
+				d.fail(n, "%s.queues is empty; leave the key out for all queues", where)
+			}
+		},
+	})
+	if g.Role == auth.Nobody {
+		d.fail(n, "%s names no role; expected role: viewer, operator, editor or admin", where)
 	}
 	return g
 }

@@ -170,11 +170,9 @@ func (d *document) backoff(n ast.Node, where string) (b policy.Backoff) {
 	if _, ok := n.(*ast.SequenceNode); ok {
 		b = policy.List(d.waits(n, where)...)
 	} else {
-		forms := 0
-		d.mapping(n, where, map[string]field{
-			"fixed": func(n ast.Node) { forms++; b = policy.Fixed(d.duration(n, where+".fixed")) },
+		forms := d.mapping(n, where, map[string]field{
+			"fixed": func(n ast.Node) { b = policy.Fixed(d.duration(n, where+".fixed")) },
 			"linear": func(n ast.Node) {
-				forms++
 				initial, step, longest := time.Second, time.Duration(-1), 10*time.Minute
 				d.mapping(n, where+".linear", map[string]field{
 					"initial": func(n ast.Node) { initial = d.duration(n, where+".linear.initial") },
@@ -187,7 +185,6 @@ func (d *document) backoff(n ast.Node, where string) (b policy.Backoff) {
 				b = policy.Linear(initial, step, longest)
 			},
 			"exponential": func(n ast.Node) {
-				forms++
 				initial, factor, longest := time.Second, 2.0, 10*time.Minute
 				d.mapping(n, where+".exponential", map[string]field{
 					"initial": func(n ast.Node) { initial = d.duration(n, where+".exponential.initial") },

@@ -100,16 +100,22 @@ func (d *document) refuse(n ast.Node, err error) {
 // field reads the value of a key.
 type field func(ast.Node)
 
-// mapping reads a mapping whose keys are exactly those given. where names it in
-// errors.
-func (d *document) mapping(n ast.Node, where string, fields map[string]field) {
-	var values []*ast.MappingValueNode
+// pairs are the keys and values of a mapping; false: it is none.
+func pairs(n ast.Node) ([]*ast.MappingValueNode, bool) {
 	switch m := n.(type) {
 	case *ast.MappingNode:
-		values = m.Values
+		return m.Values, true
 	case *ast.MappingValueNode:
-		values = []*ast.MappingValueNode{m}
-	default:
+		return []*ast.MappingValueNode{m}, true
+	}
+	return nil, false
+}
+
+// mapping reads a mapping whose keys are some of those given, and tells how many it has.
+// where names it in errors.
+func (d *document) mapping(n ast.Node, where string, fields map[string]field) int {
+	values, ok := pairs(n)
+	if !ok {
 		d.fail(n, "%s is %s; expected keys: %s", where, show(n), list(fields))
 	}
 	seen := map[string]bool{}
@@ -127,6 +133,7 @@ func (d *document) mapping(n ast.Node, where string, fields map[string]field) {
 		seen[key] = true
 		read(v.Value)
 	}
+	return len(seen)
 }
 
 func (d *document) sequence(n ast.Node, where, expected string) []ast.Node {

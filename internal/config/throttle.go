@@ -76,9 +76,7 @@ func (d *document) span(n ast.Node, where string) time.Duration {
 // breaker reads one, and tells whether it says its window.
 func (d *document) breaker(n ast.Node, where string) (b *throttle.Breaker, window bool) {
 	is := throttle.DefaultBreaker()
-	switch n.(type) {
-	case *ast.MappingNode, *ast.MappingValueNode:
-	default:
+	if _, ok := pairs(n); !ok {
 		const expected = "on, off, or a mapping such as {share: 50%, least: 20, window: 1m, wait: 10s, max_wait: 2m, probes: 3, ramp: 1m}"
 		switch d.text(n, where, expected) {
 		case "on", "true":

@@ -150,38 +150,42 @@ func folderOf(vhost string) string {
 
 // vhosts reads the further virtual hosts, and where each stands.
 func (d *document) vhosts(n ast.Node, where string) (all []VHost, places []from) {
-	const expected = "a list of virtual hosts, each a name or {name: …, user: …, password_env: …}"
-	for i, item := range d.sequence(n, where, expected) {
-		at, v := d.from(item), VHost{}
-		where := fmt.Sprintf("%s[%d]", where, i)
-		switch item.(type) {
-		case *ast.MappingNode, *ast.MappingValueNode:
-			var passwords []string
-			given := func(key string, n ast.Node) string {
-				passwords = append(passwords, key)
-				return d.text(n, where+"."+key, "a text")
-			}
-			d.mapping(item, where, map[string]field{
-				"name":          func(n ast.Node) { v.Name, at.fail = d.text(n, where+".name", "a name"), d.from(n).fail },
-				"user":          func(n ast.Node) { v.User = d.text(n, where+".user", "a user of RabbitMQ's") },
-				"password_env":  func(n ast.Node) { at.env = given("password_env", n) },
-				"password_file": func(n ast.Node) { at.fromFile(d, given("password_file", n)) },
-			})
-			switch {
-			case len(passwords) > 1:
-				d.fail(item, "%s has password_env and password_file; expected one of them", where)
-			case (v.User == "") != (len(passwords) == 0):
-				d.fail(item, "%s has only one of a user and a password; expected user with password_env or password_file, or neither for those of broker.url", where)
-			}
-		default:
-			v.Name = d.text(item, where, expected)
-		}
-		if v.Name == "" {
-			d.fail(item, "%s has no name; expected a virtual host's, such as billing", where)
-		}
+	for i, item := range d.sequence(n, where, expectedVHosts) {
+		v, at := d.vhost(item, fmt.Sprintf("%s[%d]", where, i))
 		all, places = append(all, v), append(places, at)
 	}
 	return all, places
+}
+
+const expectedVHosts = "a list of virtual hosts, each a name or {name: …, user: …, password_env: …}"
+
+func (d *document) vhost(n ast.Node, where string) (v VHost, at from) {
+	at = d.from(n)
+	if _, ok := pairs(n); ok {
+		var passwords []string
+		given := func(key string, n ast.Node) string {
+			passwords = append(passwords, key)
+			return d.text(n, where+"."+key, "a text")
+		}
+		d.mapping(n, where, map[string]field{
+			"name":          func(n ast.Node) { v.Name, at.fail = d.text(n, where+".name", "a name"), d.from(n).fail },
+			"user":          func(n ast.Node) { v.User = d.text(n, where+".user", "a user of RabbitMQ's") },
+			"password_env":  func(n ast.Node) { at.env = given("password_env", n) },
+			"password_file": func(n ast.Node) { at.fromFile(d, given("password_file", n)) },
+		})
+		switch {
+		case len(passwords) > 1:
+			d.fail(n, "%s has password_env and password_file; expected one of them", where)
+		case (v.User == "") != (len(passwords) == 0):
+			d.fail(n, "%s has only one of a user and a password; expected user with password_env or password_file, or neither for those of broker.url", where)
+		}
+	} else {
+		v.Name = d.text(n, where, expectedVHosts)
+	}
+	if v.Name == "" {
+		d.fail(n, "%s has no name; expected a virtual host's, such as billing", where)
+	}
+	return v, at
 }
 
 // only reads which virtual hosts something is for.

@@ -28,12 +28,9 @@ func (d *document) wait(n ast.Node, where string) (way delay.Way) {
 			d.fail(n, "%s: %w", where, err)
 		}
 	}
-	switch n.(type) {
-	case *ast.MappingNode, *ast.MappingValueNode:
-		forms := 0
-		d.mapping(n, where, map[string]field{
+	if _, ok := pairs(n); ok {
+		forms := d.mapping(n, where, map[string]field{
 			"levels": func(n ast.Node) {
-				forms++
 				levels := d.waits(n, where+".levels")
 				if len(levels) == 0 {
 					d.fail(n, "%s.levels is empty; leave the list out for levels from 1s to 1h", where)
@@ -45,12 +42,10 @@ func (d *document) wait(n ast.Node, where string) (way delay.Way) {
 				must(n, where+".levels", w, err)
 			},
 			"fixed": func(n ast.Node) {
-				forms++
 				w, err := ttlqueue.NewFixed(ttlqueue.Quorum, d.duration(n, where+".fixed"))
 				must(n, where+".fixed", w, err)
 			},
 			"binary": func(n ast.Node) {
-				forms++
 				w, err := binary.New(d.duration(n, where+".binary"))
 				must(n, where+".binary", w, err)
 			},

@@ -11,7 +11,7 @@ import (
 
 // Claim implements store.Store.
 func (s *Store) Claim(ctx context.Context, from store.Lane, upTo time.Time, n, maxBytes int) ([]store.Claim, error) {
-	done, err := s.use(ctx)
+	done, err := s.users.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -58,9 +58,9 @@ func (s *Store) claimFirst(q *lane, it *walk, upTo time.Time, n, maxBytes int) (
 		if dueOf(key).After(upTo) || len(claims) == n || len(claims) > 0 && lazy.Len()-largeValue > maxBytes { // is not read, then
 			return claims, bytes.Clone(key), nil
 		}
-		r, err := s.recordAt(it)
+		r, err := s.recordAt(it, true)
 		if err != nil {
-			return claims, nil, err
+			return claims, nil, fmt.Errorf("data folder %s, %w", s.path, err)
 		}
 		if r == nil {
 			q.leftOut()
@@ -77,15 +77,15 @@ func (s *Store) claimFirst(q *lane, it *walk, upTo time.Time, n, maxBytes int) (
 	return claims, nil, nil
 }
 
-// recordAt is the record where the walk is; nil: it cannot be read.
-func (s *Store) recordAt(it *walk) (r *store.Record, err error) {
+// recordAt is the record where the walk is, with its body or without; nil: it cannot be read.
+func (s *Store) recordAt(it *walk, body bool) (r *store.Record, err error) {
 	key := it.Key()
 	value, err := it.ValueAndErr()
 	if err == nil {
-		r, _, err = store.DecodeRecord(value, true)
+		r, _, err = store.DecodeRecord(value, body)
 	}
 	if err := s.damage.unreadable(key, err); err != nil {
-		return nil, fmt.Errorf("data folder %s, key %x: %w", s.path, key, err)
+		return nil, fmt.Errorf("key %x: %w", key, err)
 	}
 	return r, nil
 }
@@ -117,7 +117,7 @@ func (s *Store) unclaim(q *lane, claims []store.Claim) {
 
 // Release implements store.Store.
 func (s *Store) Release(ctx context.Context, claims []store.Claim) error {
-	done, err := s.use(ctx)
+	done, err := s.users.Begin(ctx)
 	if err != nil {
 		return err
 	}
@@ -136,7 +136,7 @@ const settledSize = 96
 
 // Settle implements store.Store.
 func (s *Store) Settle(ctx context.Context, outcomes []store.Outcome) (n int, err error) {
-	done, err := s.use(ctx)
+	done, err := s.users.Begin(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -195,7 +195,7 @@ func (s *Store) Settle(ctx context.Context, outcomes []store.Outcome) (n int, er
 
 // Next implements store.Store.
 func (s *Store) Next(ctx context.Context) ([]store.NextDue, error) {
-	done, err := s.use(ctx)
+	done, err := s.users.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -1,7 +1,6 @@
 package diskstore
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -90,8 +89,7 @@ type Store struct {
 	// the store was opened; zero: all were.
 	targetsAgain time.Time
 	passing      passing
-	users        sync.WaitGroup // calls under way, for Close
-	closed       bool
+	users        store.Users
 }
 
 // Open opens the store in folder path and makes it when there is none. It fails
@@ -186,7 +184,6 @@ func openLocked(path string, o Options, lock *pebble.Lock) (*Store, error) {
 			o.Log.Warn("store: what is left of a snapshot that was cut short cannot be removed, and takes room", "folder", o.FS.PathJoin(path, stagingName), "error", err)
 		}
 	}
-	s.users.Add(1)
 	s.deleted.bytes.Store(unknown)
 	return s, nil
 }
@@ -268,31 +265,11 @@ func with(db pebble.Reader, key []byte, use func(value []byte) error) error {
 	return use(value)
 }
 
-// use keeps the database open during a call.
-func (s *Store) use(ctx context.Context) (done func(), err error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return nil, store.ErrClosed
-	}
-	s.users.Add(1)
-	return s.users.Done, nil
-}
-
 // Close waits for calls under way.
 func (s *Store) Close() error {
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
+	if !s.users.Close() {
 		return nil
 	}
-	s.closed = true
-	s.mu.Unlock()
-	s.users.Done()
-	s.users.Wait()
 	return errors.Join(s.endLedger(), s.history.close(), s.db.Close(), s.witness.close(), s.closeLock())
 }
 

@@ -15,6 +15,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
+const FormatVersion = formatVersion
+
 // first is the key of the first waiting record of a queue.
 func (s *Store) first(queue string) (key []byte, err error) {
 	_, err = s.firsts([]start{{lane: store.Lane{Queue: queue}, low: queuePrefix(store.Waiting, queue)}}, func(_ start, k, _ []byte) error {

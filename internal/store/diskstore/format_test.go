@@ -190,3 +190,18 @@ func TestAFolderOfTheFirstVersionsIsNamed(t *testing.T) {
 		}
 	}
 }
+
+func TestTheGuideToUpgradesNamesEachFormat(t *testing.T) {
+	guide, err := os.ReadFile("../../../docs/how-to/backup.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for format := 1; format <= diskstore.FormatVersion; format++ {
+		if !strings.Contains(string(guide), fmt.Sprintf("\n| %d | ", format)) {
+			t.Errorf("docs/how-to/backup.md has no row for format %d", format)
+		}
+	}
+	if now := fmt.Sprintf("its format, now %d.", diskstore.FormatVersion); !strings.Contains(string(guide), now) {
+		t.Errorf("docs/how-to/backup.md does not say %q", now)
+	}
+}

@@ -123,7 +123,7 @@ func (s *Store) number(key []byte) (int64, error) {
 
 // Ledger implements store.Bookkeeper.
 func (s *Store) Ledger(ctx context.Context) ([]store.LedgerLine, error) {
-	done, err := s.use(ctx)
+	done, err := s.users.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +146,7 @@ const recountStep = 256
 
 // Recount implements store.Bookkeeper.
 func (s *Store) Recount(ctx context.Context) ([]store.LedgerLine, error) {
-	done, err := s.use(ctx)
+	done, err := s.users.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -104,7 +104,7 @@ func (c *change) rebuildAll(prefix byte, newest *uint64) error {
 	defer it.Close()
 	for it.First(); it.Valid(); it.Next() {
 		key := it.Key()
-		r, err := c.readable(it)
+		r, err := c.s.recordAt(it, false)
 		if err != nil {
 			return err
 		}
@@ -144,19 +144,6 @@ func (c *change) rebuildAll(prefix byte, newest *uint64) error {
 		return err
 	}
 	return c.flush()
-}
-
-// readable is the record an iterator is at; nil where that cannot be read.
-func (c *change) readable(it *walk) (*store.Record, error) {
-	value, err := it.ValueAndErr()
-	var r *store.Record
-	if err == nil {
-		r, _, err = store.DecodeRecord(value, false)
-	}
-	if err != nil {
-		return nil, c.s.damage.unreadable(it.Key(), err)
-	}
-	return r, nil
 }
 
 // indexed tells whether a record is there already, under a prefix that was looked through

@@ -12,7 +12,7 @@ import (
 
 // Take implements store.Importer.
 func (s *Store) Take(ctx context.Context, records []store.Listed) error {
-	done, err := s.use(ctx)
+	done, err := s.users.Begin(ctx)
 	if err != nil {
 		return err
 	}
@@ -62,18 +62,13 @@ func (s *Store) Take(ctx context.Context, records []store.Listed) error {
 	if err := c.commit(); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	for _, key := range keys {
-		s.ready(key)
-	}
-	s.mu.Unlock()
-	s.signal()
+	s.added(keys)
 	return nil
 }
 
 // TakeMetadata implements store.Importer.
 func (s *Store) TakeMetadata(ctx context.Context, b store.Metadata) error {
-	done, err := s.use(ctx)
+	done, err := s.users.Begin(ctx)
 	if err != nil {
 		return err
 	}

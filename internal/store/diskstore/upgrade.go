@@ -114,9 +114,9 @@ func (c *change) moveForwarded() error {
 	}
 	defer it.Close()
 	for it.First(); it.Valid(); it.Next() {
-		r, err := c.readable(it)
+		r, err := c.s.recordAt(it, false)
 		if err != nil {
-			return fmt.Errorf("key %x: %w", it.Key(), err)
+			return err
 		}
 		if r == nil || !r.Lane().Forwards() {
 			continue
@@ -154,11 +154,11 @@ func (c *change) upgradeAll(prefix byte) error {
 	}
 	defer it.Close()
 	for it.First(); it.Valid(); it.Next() {
-		r, _, err := store.DecodeRecord(it.Value(), false)
+		r, err := c.s.recordAt(it, false)
 		if err != nil {
-			if err := c.s.damage.unreadable(it.Key(), err); err != nil {
-				return fmt.Errorf("key %x: %w", it.Key(), err)
-			}
+			return err
+		}
+		if r == nil {
 			continue
 		}
 		g := c.group(r)

@@ -94,7 +94,7 @@ func sizeOf(records []*store.Record) (n int) {
 
 // Add implements store.Store.
 func (s *Store) Add(ctx context.Context, records []*store.Record) error {
-	done, err := s.use(ctx)
+	done, err := s.users.Begin(ctx)
 	if err != nil {
 		return err
 	}
@@ -123,13 +123,18 @@ func (s *Store) Add(ctx context.Context, records []*store.Record) error {
 	if err := c.commit(); err != nil {
 		return err
 	}
+	s.added(keys)
+	return nil
+}
+
+// added notes that records were kept under these keys.
+func (s *Store) added(keys [][]byte) {
 	s.mu.Lock()
 	for _, key := range keys {
 		s.ready(key)
 	}
 	s.mu.Unlock()
 	s.signal()
-	return nil
 }
 
 const (

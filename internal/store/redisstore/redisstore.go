@@ -93,8 +93,7 @@ type Store struct {
 	ctx    context.Context // ends with Close, when no call is under way
 	cancel context.CancelFunc
 	mu     sync.Mutex
-	users  sync.WaitGroup // calls under way, for Close
-	closed bool
+	users  store.Users
 	after  map[string]string // by what is led here: the store of who did before, to be succeeded
 	terms  map[string]uint64 // by what is led here: the term that was confirmed
 	// failing is what upkeep and the like fail at, and since when.
@@ -123,7 +122,6 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		client.Close()
 		return nil, err
 	}
-	s.users.Add(1)
 	s.own.Go(s.renewing)
 	s.own.Go(s.upkeep)
 	s.own.Go(s.watching)
@@ -206,32 +204,21 @@ func (s *Store) format(ctx context.Context) error {
 
 // use keeps the store open during a call, which ctx bounds.
 func (s *Store) use(ctx context.Context) (done func(), err error) {
-	if err := ctx.Err(); err != nil {
+	if done, err = s.users.Begin(ctx); err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return nil, store.ErrClosed
-	}
 	if err := s.identity.replaced.Load(); err != nil {
+		done()
 		return nil, *err
 	}
-	s.users.Add(1)
-	return s.users.Done, nil
+	return done, nil
 }
 
 // Close waits for calls under way, and releases what this process has claimed.
 func (s *Store) Close() error {
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
+	if !s.users.Close() {
 		return nil
 	}
-	s.closed = true
-	s.mu.Unlock()
-	s.users.Done()
-	s.users.Wait()
 	close(s.stop)
 	s.own.Wait()
 	err := errors.Join(s.release(s.ctx, s.claims.all()), s.flushPassing(s.ctx))
