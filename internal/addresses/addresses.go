@@ -108,14 +108,16 @@ func differ(a, b *url.URL) error {
 	return nil
 }
 
-// VHost is the virtual host that the URLs name.
-func VHost(text string) string {
-	u, err := url.Parse(Split(text)[0])
-	if err != nil {
-		return "/"
+// parsed is a URL, an empty one where it cannot be parsed.
+func parsed(rawURL string) *url.URL {
+	if u, err := url.Parse(rawURL); err == nil {
+		return u
 	}
-	return vhostOf(u)
+	return &url.URL{}
 }
+
+// VHost is the virtual host that the URLs name.
+func VHost(text string) string { return vhostOf(parsed(Split(text)[0])) }
 
 func vhostOf(u *url.URL) string {
 	if u.Path == "" || u.Path == "/" {
@@ -125,22 +127,10 @@ func vhostOf(u *url.URL) string {
 }
 
 // User is the user that the URLs name.
-func User(text string) string {
-	u, err := url.Parse(Split(text)[0])
-	if err != nil {
-		return ""
-	}
-	return u.User.Username()
-}
+func User(text string) string { return parsed(Split(text)[0]).User.Username() }
 
 // Host is the host:port that a URL names; "" where it cannot be parsed.
-func Host(rawURL string) string {
-	u, err := url.Parse(rawURL)
-	if err != nil {
-		return ""
-	}
-	return u.Host
-}
+func Host(rawURL string) string { return parsed(rawURL).Host }
 
 // Order is the order in which to try URLs, as indexes, each once. It is random, so that
 // clients spread over a cluster; the host last, which has just failed, comes at the end.

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -72,13 +73,7 @@ func Open(folder string, o Options) (*Log, error) { return open(folder, o, openF
 func openFile(name string) (file, error) { return os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600) }
 
 func open(folder string, o Options, openFile func(string) (file, error)) (*Log, error) {
-	l := &Log{folder: folder, rotate: o.Rotate, log: o.Log, open: openFile}
-	if l.rotate == 0 {
-		l.rotate = 32 << 20
-	}
-	if l.log == nil {
-		l.log = slog.Default()
-	}
+	l := &Log{folder: folder, rotate: cmp.Or(o.Rotate, 32<<20), log: cmp.Or(o.Log, slog.Default()), open: openFile}
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return nil, fmt.Errorf("making the folder of the audit log: %w: audit.folder must be a folder on a local disk that this user may write", err)
 	}

@@ -22,61 +22,29 @@ type xmlReader struct {
 	lines bool   // the last open element has children on lines of their own
 }
 
-// longTag tells whether a tag is longer than mostTag. Each byte is looked at once: a
-// tag that never ends must not be looked for again from each < in it.
-func longTag(s []byte) bool {
-	for {
-		at := bytes.IndexByte(s, '<')
-		if at < 0 || at+1 == len(s) {
-			return false
-		}
-		s = s[at+1:]
-		if last := notTag(s); last != "" {
-			if at = bytes.Index(s, []byte(last)); at < 0 {
-				return false
-			}
-			s = s[at:]
-			continue
-		}
-		end, quote := 0, byte(0)
-		for ; end < len(s) && (quote != 0 || s[end] != '>'); end++ {
-			switch c := s[end]; {
-			case end == mostTag:
-				return true
-			case c == quote:
-				quote = 0
-			case quote == 0 && (c == '"' || c == '\''):
-				quote = c
-			}
-		}
-		s = s[end:]
-	}
+// tagReader ends the reading of a tag that is longer than mostTag.
+type tagReader struct {
+	*bytes.Reader
+	s     []byte
+	token int64 // where what is being read begins
 }
 
-// notTag is how that ends which a < begins and which is no tag, or "".
-func notTag(s []byte) string {
-	switch {
-	case bytes.HasPrefix(s, []byte("!--")):
-		return "-->"
-	case bytes.HasPrefix(s, []byte("![CDATA[")):
-		return "]]>"
-	case s[0] == '?':
-		return "?>"
-	case s[0] == '!':
-		return ">"
+// ReadByte is what encoding/xml reads by.
+func (r *tagReader) ReadByte() (byte, error) {
+	at := int64(len(r.s) - r.Len())
+	if at-r.token > mostTag && r.s[r.token] == '<' && r.s[r.token+1] != '!' && r.s[r.token+1] != '?' {
+		return 0, errTag
 	}
-	return ""
+	return r.Reader.ReadByte()
 }
 
 // mostTag is how long a tag may be: encoding/xml keeps 64 bytes for each attribute.
 const mostTag = 64 << 10
 
 func parseXML(s []byte, b *budget) (*xmlReader, error) {
-	if longTag(s) {
-		return nil, errTag
-	}
 	x := &xmlReader{b: b}
-	d := xml.NewDecoder(bytes.NewReader(s))
+	in := &tagReader{Reader: bytes.NewReader(s), s: s}
+	d := xml.NewDecoder(in)
 	d.CharsetReader = func(charset string, in io.Reader) (io.Reader, error) {
 		if strings.HasPrefix(strings.ToLower(charset), "utf-16") || utf8.Valid(s) {
 			return in, nil // it became UTF-8 in an earlier step
@@ -84,7 +52,7 @@ func parseXML(s []byte, b *budget) (*xmlReader, error) {
 		return nil, fmt.Errorf("its charset is %.40q", charset)
 	}
 	for {
-		start := d.InputOffset()
+		in.token = d.InputOffset()
 		t, err := d.RawToken()
 		if errors.Is(err, io.EOF) {
 			break
@@ -93,7 +61,7 @@ func parseXML(s []byte, b *budget) (*xmlReader, error) {
 			err = b.take(len(x.names))
 		}
 		if err == nil {
-			err = x.token(t, s[start:d.InputOffset()])
+			err = x.token(t, s[in.token:d.InputOffset()])
 		}
 		if err != nil {
 			line, column := d.InputPos()

@@ -17,7 +17,7 @@ type Result struct {
 }
 
 // Way is one of the ways that messages come back.
-type Way struct{ ID, Title, Says string }
+type Way struct{ ID, Title string }
 
 // Outcome is what one way did.
 type Outcome struct {

@@ -136,10 +136,10 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 		way Way
 		run func(context.Context, Options, *record) error
 	}{
-		{Way{"requeue", "requeue at once", "basic.nack with requeue, for ever"}, requeue},
-		{Way{"fixed", "a fixed delay of " + policy.FormatDuration(o.Fixed), "for ever"}, fixedDelay},
-		{Way{"backoff", "backoff alone", "the delays and attempts of policy " + o.Policy.Name}, backoff},
-		{Way{"redrive", "backoff, " + gates(o.Rules), "policy " + o.Policy.Name + " as it is"}, gated},
+		{Way{"requeue", "requeue at once"}, requeue},
+		{Way{"fixed", "a fixed delay of " + policy.FormatDuration(o.Fixed)}, fixedDelay},
+		{Way{"backoff", "backoff alone"}, backoff},
+		{Way{"redrive", "backoff, " + gates(o.Rules)}, gated},
 	} {
 		rec := newRecord(o)
 		if err := v.run(ctx, o, rec); err != nil {
