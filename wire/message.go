@@ -37,9 +37,8 @@ type Message struct {
 
 // Delivery is one failed message as RabbitMQ delivered it to Redrive's intake.
 type Delivery struct {
-	Message     Message
-	From        string // the exchange it came through
-	Redelivered bool   // RabbitMQ delivered it before and got no acknowledgement
+	Message     Message // its Exchange is the one that it came through
+	Redelivered bool    // RabbitMQ delivered it before and got no acknowledgement
 
 	// The AMQP client cannot read every header that RabbitMQ can deliver. These say what was
 	// done about that; "" where nothing was.

@@ -92,8 +92,8 @@ func (i *intake) in(t *testing.T, from, to int) (redelivered bool) {
 	t.Helper()
 	for n := from; n < to; {
 		for _, d := range <-i.batches {
-			if string(d.Message.Body) != fmt.Sprint(n) || d.From != wire.ExchangeFailures || d.Message.RoutingKey != "work.q" {
-				t.Errorf("%q came from %q by %q, want %d", d.Message.Body, d.From, d.Message.RoutingKey, n)
+			if string(d.Message.Body) != fmt.Sprint(n) || d.Message.Exchange != wire.ExchangeFailures || d.Message.RoutingKey != "work.q" {
+				t.Errorf("%q came from %q by %q, want %d", d.Message.Body, d.Message.Exchange, d.Message.RoutingKey, n)
 			}
 			redelivered = redelivered || d.Redelivered
 			n++

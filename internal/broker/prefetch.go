@@ -53,7 +53,7 @@ func (b *batcher) next(ctx context.Context) (batch []wire.Delivery, last uint64,
 	bytes := 0
 	add := func(d *amqp.Delivery) {
 		m := b.frames.repairedHeaders(d.ConsumerTag, d.DeliveryTag)
-		b.batch = append(b.batch, wire.Delivery{Message: Received(d), From: d.Exchange, Redelivered: d.Redelivered,
+		b.batch = append(b.batch, wire.Delivery{Message: Received(d), Redelivered: d.Redelivered,
 			Note: m.note, Unreadable: m.unreadable, Doubled: m.doubled})
 		last = d.DeliveryTag
 		bytes += len(d.Body)

@@ -298,7 +298,7 @@ func TestRabbitMQsTroubleDoesNotStopTheIntake(t *testing.T) {
 func TestAReportDoesNotWaitForAQueueThatIsNotEnrolled(t *testing.T) {
 	b, s := &faulty{}, memstore.New()
 	f := newHeldFlow(t, s, b)
-	d := wire.Delivery{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: "secret"}}
+	d := wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: "secret"}}
 	if err := f.Handle(context.Background(), []wire.Delivery{d, deadLetter("q", "x")}); err != nil {
 		t.Fatal(err)
 	}
@@ -328,7 +328,7 @@ func TestAReportWaitsInRabbitMQOnceItsQueueIsEnrolled(t *testing.T) {
 		f := retry.NewIntake(memstore.New(), retry.Rules{Policies: anyQueue(), Ways: map[string]delay.Way{"p": way}}, hold, func(retry.Event) {})
 		report := func() {
 			t.Helper()
-			must(t, f.Handle(t.Context(), []wire.Delivery{{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: "late"}}}))
+			must(t, f.Handle(t.Context(), []wire.Delivery{{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: "late"}}}))
 			time.Sleep(2 * time.Minute)
 			synctest.Wait()
 		}

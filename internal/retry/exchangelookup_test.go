@@ -125,7 +125,7 @@ func TestInventedNamesShareABudget(t *testing.T) {
 		f.UseReportedNames(retry.NewReportedNames(s, g), g)
 		report := func(user, queue string) {
 			t.Helper()
-			d := wire.Delivery{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: queue, UserID: user}}
+			d := wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: queue, UserID: user}}
 			if err := f.Handle(t.Context(), []wire.Delivery{d}); err != nil {
 				t.Fatal(err)
 			}
@@ -223,7 +223,7 @@ func TestOnlyNamesWithinTheBudgetAreLookedUp(t *testing.T) {
 		f := retry.NewIntake(memstore.New(), retry.Rules{Policies: anyQueue()}, nil, func(retry.Event) {})
 		f.UseReportedNames(retry.NewReportedNames(memstore.New(), g), g)
 		for i := range 5000 {
-			d := wire.Delivery{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: fmt.Sprint("invented.", i), UserID: "mallory"}}
+			d := wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: fmt.Sprint("invented.", i), UserID: "mallory"}}
 			must(t, f.Handle(t.Context(), []wire.Delivery{d}))
 			synctest.Wait()
 		}
@@ -246,7 +246,7 @@ func TestAReportForAnEnrolledQueueIsKeptWhileTheBudgetIsFull(t *testing.T) {
 		f.UseReportedNames(retry.NewReportedNames(s, g), g)
 		refused := func(queue string) bool {
 			t.Helper()
-			must(t, f.Handle(t.Context(), []wire.Delivery{{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: queue, UserID: "shop"}}}))
+			must(t, f.Handle(t.Context(), []wire.Delivery{{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: queue, UserID: "shop"}}}))
 			page, err := s.List(t.Context(), store.Filter{Queue: queue, Limit: 1})
 			must(t, err)
 			return len(page.Records) == 0

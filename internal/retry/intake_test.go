@@ -19,7 +19,7 @@ import (
 )
 
 func deadLetter(queue, body string) wire.Delivery {
-	return wire.Delivery{From: wire.ExchangeDeadLetters, Message: wire.Message{Body: []byte(body), Headers: amqp.Table{
+	return wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeDeadLetters, Body: []byte(body), Headers: amqp.Table{
 		"x-death": []any{amqp.Table{"queue": queue, "reason": "rejected", "exchange": "shop", "routing-keys": []any{"key"}, "count": int64(99)}}}}}
 }
 
@@ -206,7 +206,7 @@ func TestForgedOriginsAreParked(t *testing.T) {
 		"forged by others":      {"x-first-death-queue": "orders", "x-last-death-queue": "orders"},
 	} {
 		s := memstore.New()
-		d := wire.Delivery{From: wire.ExchangeDeadLetters, Message: wire.Message{Headers: headers}}
+		d := wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeDeadLetters, Headers: headers}}
 		if err := newIntake(s).Handle(context.Background(), []wire.Delivery{d}); err != nil {
 			t.Fatal(err)
 		}
@@ -241,7 +241,7 @@ func TestTheFirstFailureIsKeptOverAllAttempts(t *testing.T) {
 	d := deadLetter("q", "")
 	d.Message.Headers[wire.HeaderAttempt], d.Message.Headers[wire.HeaderFirstFailed] = int64(1), first
 	parked := d
-	parked.From = wire.ExchangeParked
+	parked.Message.Exchange = wire.ExchangeParked
 	s := memstore.New()
 	must(t, newIntake(s).Handle(context.Background(), []wire.Delivery{d}))
 	must(t, retry.NewCollector(s, nil, func(retry.Event) {}).Handle(context.Background(), []wire.Delivery{parked}))

@@ -28,7 +28,7 @@ func identified(body string) wire.Delivery {
 func TestACopyAfterALeaderMovedKeepsItsID(t *testing.T) {
 	again := func(d wire.Delivery, body string) wire.Delivery {
 		c := identified(body)
-		c.From, c.Redelivered, c.Doubled = d.From, d.Redelivered, d.Doubled
+		c.Message.Exchange, c.Redelivered, c.Doubled = d.Message.Exchange, d.Redelivered, d.Doubled
 		c.Message.MessageID = d.Message.MessageID
 		return c
 	}
@@ -47,7 +47,7 @@ func TestACopyAfterALeaderMovedKeepsItsID(t *testing.T) {
 		"content repeated":           {after: time.Second, equal: 4, ids: 4},
 		"long after":                 {after: 3 * time.Minute, equal: 1, ids: 2},
 		"without a message-id":       {change: func(d *wire.Delivery) { d.Message.MessageID = "" }, after: time.Second, equal: 1, ids: 2},
-		"reported":                   {change: func(d *wire.Delivery) { d.From = wire.ExchangeFailures }, after: time.Second, equal: 1, ids: 2},
+		"reported":                   {change: func(d *wire.Delivery) { d.Message.Exchange = wire.ExchangeFailures }, after: time.Second, equal: 1, ids: 2},
 		"with headers twice":         {change: func(d *wire.Delivery) { d.Doubled = "twice" }, after: time.Second, equal: 1, ids: 2},
 	} {
 		t.Run(name, func(t *testing.T) {

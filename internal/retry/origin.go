@@ -30,13 +30,13 @@ type origin struct {
 // the first, and its client reads the last. x-first-death-* and x-last-death-* are never
 // read: on RabbitMQ 3 a publisher can set them.
 func originOf(d *wire.Delivery) origin {
-	switch d.From {
+	switch d.Message.Exchange {
 	case wire.ExchangeDeadLetters:
 		return deadLettered(d)
 	case wire.ExchangeFailures:
 		return reported(d)
 	}
-	return origin{refusal: fmt.Sprintf("it was published to the intake through exchange %q, not dead-lettered or reported", d.From)}
+	return origin{refusal: fmt.Sprintf("it was published to the intake through exchange %q, not dead-lettered or reported", d.Message.Exchange)}
 }
 
 func deadLettered(d *wire.Delivery) origin {

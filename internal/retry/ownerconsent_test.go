@@ -83,7 +83,7 @@ func TestUnknownConsentIsNoFaultOfAWay(t *testing.T) {
 	b, s := &faulty{}, memstore.New()
 	f := newHeldFlow(t, s, b)
 	f.hold.UseConsent(&consent{err: errors.New("the management API is down")})
-	report := wire.Delivery{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: "reported", Headers: amqp.Table{}}}
+	report := wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: "reported", Headers: amqp.Table{}}}
 	if err := f.Handle(context.Background(), []wire.Delivery{report}); err != nil {
 		t.Fatal(err)
 	}

@@ -75,14 +75,14 @@ func (c *Collector) decide(ctx context.Context, i int, d *wire.Delivery, now tim
 	}
 	why := headerText(m, wire.HeaderParkedFor)
 	switch {
-	case d.From != wire.ExchangeParked: // by an alternate exchange
-		if d.From == wire.ExchangeDue || d.From == wire.ExchangeLane || d.From == wire.ExchangeDelayed {
+	case d.Message.Exchange != wire.ExchangeParked: // by an alternate exchange
+		if d.Message.Exchange == wire.ExchangeDue || d.Message.Exchange == wire.ExchangeLane || d.Message.Exchange == wire.ExchangeDelayed {
 			rec.Queue = m.RoutingKey
 		}
 		if rec.Queue != "" && c.lost != nil {
 			c.lost(rec.Queue)
 		}
-		why = fmt.Sprintf("it waited in RabbitMQ, and then the queue %q was gone or not bound to exchange %q", rec.Queue, d.From)
+		why = fmt.Sprintf("it waited in RabbitMQ, and then the queue %q was gone or not bound to exchange %q", rec.Queue, d.Message.Exchange)
 	case why == "":
 		why = "it was published to redrive.parked without a reason"
 	}
@@ -94,7 +94,7 @@ func (c *Collector) decide(ctx context.Context, i int, d *wire.Delivery, now tim
 		why += "; " + tooMany(rec.Queue)
 		rec.Queue = ""
 	}
-	if rec.Queue != "" && d.Unreadable == "" && delay.EndsWait(d.From) {
+	if rec.Queue != "" && d.Unreadable == "" && delay.EndsWait(d.Message.Exchange) {
 		// Its wait is over. The queue may exist and only lack its binding, as just
 		// after RabbitMQ has started: it is due, and whoever publishes it finds out.
 		addNote(rec, why)

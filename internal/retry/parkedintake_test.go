@@ -25,7 +25,7 @@ func TestNamesOfMessagesThatWaitedInRabbitMQShareTheBudget(t *testing.T) {
 		var batch []wire.Delivery
 		for i := range 3000 {
 			for _, prefix := range []string{"\xffinvented-", "invented-"} {
-				batch = append(batch, wire.Delivery{From: wire.ExchangeDue, Message: wire.Message{RoutingKey: fmt.Sprint(prefix, i)}})
+				batch = append(batch, wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeDue, RoutingKey: fmt.Sprint(prefix, i)}})
 			}
 		}
 		must(t, c.Handle(t.Context(), batch))
@@ -66,7 +66,7 @@ func TestMessagesParkedInRabbitMQAreCollected(t *testing.T) {
 		"by another alternate exchange": {"others", "", store.Parked, "others"},
 	} {
 		s := memstore.New()
-		d := wire.Delivery{From: c.from, Unreadable: c.unreadable, Message: wire.Message{RoutingKey: "q", Headers: headers()}}
+		d := wire.Delivery{Unreadable: c.unreadable, Message: wire.Message{Exchange: c.from, RoutingKey: "q", Headers: headers()}}
 		must(t, retry.NewCollector(s, nil, func(retry.Event) {}).Handle(t.Context(), []wire.Delivery{d}))
 		r := kept(t, s)[0].Record
 		if r.State != c.state || !strings.Contains(r.ParkedFor, c.why) || r.Queue != "q" || r.Attempt != 2 || r.Reason != "" || r.Proven {

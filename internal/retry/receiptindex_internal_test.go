@@ -38,7 +38,7 @@ func TestKnownReceiptsAreBounded(t *testing.T) {
 		r.reset(outage{}, true)
 		now := time.Now()
 		for i := range c.messages {
-			d := wire.Delivery{From: wire.ExchangeDeadLetters, Message: wire.Message{MessageID: fmt.Sprint(i),
+			d := wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeDeadLetters, MessageID: fmt.Sprint(i),
 				Headers: amqp.Table{"x-death": []any{amqp.Table{"queue": fmt.Sprint(i % c.queues), "time": now}}}}}
 			r.identify(&d, now)
 		}
@@ -70,7 +70,7 @@ func TestKnownReceiptsAreOfEachProcess(t *testing.T) {
 func TestKnownReceiptsOutlastABusyQueue(t *testing.T) {
 	now := time.Now()
 	dead := func(queue string, i int) *wire.Delivery {
-		return &wire.Delivery{From: wire.ExchangeDeadLetters, Message: wire.Message{MessageID: fmt.Sprint(i),
+		return &wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeDeadLetters, MessageID: fmt.Sprint(i),
 			Headers: amqp.Table{"x-death": []any{amqp.Table{"queue": queue, "time": now}}}}}
 	}
 	for name, c := range map[string]struct {

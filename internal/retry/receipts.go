@@ -89,7 +89,7 @@ const maxLeaderMove = 2 * time.Minute
 
 // named tells whether a message was dead-lettered by RabbitMQ and has a message-id.
 func named(d *wire.Delivery) bool {
-	return d.From == wire.ExchangeDeadLetters && d.Doubled == "" && d.Message.MessageID != ""
+	return d.Message.Exchange == wire.ExchangeDeadLetters && d.Doubled == "" && d.Message.MessageID != ""
 }
 
 // reset forgets all receipts, at the end of an outage.

@@ -44,7 +44,7 @@ func (in *Intake) decide(ctx context.Context, i int, d *wire.Delivery, rules *Ru
 	}
 
 	failure := policy.Failure{Queue: o.queue, Reason: o.reason, Attempt: rec.Attempt, Seed: seed(rec.ID, rec.Attempt)}
-	if d.From == wire.ExchangeFailures {
+	if d.Message.Exchange == wire.ExchangeFailures {
 		var note string
 		rec.Error = headerText(&d.Message, wire.HeaderError)
 		failure.Suggested, note = headers.SuggestedDelay(&d.Message)

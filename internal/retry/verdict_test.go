@@ -50,7 +50,7 @@ func TestVerdicts(t *testing.T) {
 		}},
 		"our own queue": {deadLetter(wire.QueueIntake, "x"), retry.Parked, func(r *store.Record) bool { return strings.Contains(r.ParkedFor, "own") }},
 		"no policy":     {deadLetter("others", "x"), retry.Parked, func(r *store.Record) bool { return strings.Contains(r.ParkedFor, "no policy") }},
-		"reported": {wire.Delivery{From: wire.ExchangeFailures, Message: wire.Message{RoutingKey: "q", Headers: amqp.Table{wire.HeaderError: "no stock"}}}, retry.Waiting, func(r *store.Record) bool {
+		"reported": {wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: "q", Headers: amqp.Table{wire.HeaderError: "no stock"}}}, retry.Waiting, func(r *store.Record) bool {
 			return r.Error == "no stock" && !r.Proven && r.Reason == wire.ReasonReported
 		}},
 		// Our own headers are believed where the broker says that we published it last.
