@@ -22,10 +22,10 @@ type attempt struct {
 	took       time.Duration
 }
 
-// begin reads a delivery. No handler sees what is unreadable.
+// begin reads a delivery. An unreadable message is passed to no handler.
 func (r *run) begin(c connection, d *amqp.Delivery) *attempt {
 	a := &attempt{d: d, m: message(d, r.settler.consumer.Queue, r.settler.limits.Linear), unreadable: c.Unreadable(d)}
-	r.settler.came(a.m)
+	r.settler.checkEarly(a.m)
 	if a.unreadable != "" {
 		a.failed = errors.New(a.unreadable)
 	}
@@ -37,7 +37,7 @@ func (r *run) attempt(c connection, d *amqp.Delivery) {
 	a := r.begin(c, d)
 	began := time.Now()
 	if a.unreadable == "" {
-		a.failed = try(r.working, r.settler.consumer.Timeout, r.handle, a.m)
+		a.failed = callHandler(r.handleCtx, r.settler.consumer.Timeout, r.handle, a.m)
 	}
 	a.took = time.Since(began)
 	r.end(c, a)
@@ -49,21 +49,21 @@ func (r *run) end(c connection, a *attempt) {
 	number := m.Attempt // the message is the handler's as well
 	outcome, err := Unsettled, error(nil)
 	if a.failed == nil {
-		outcome, err = ended(Succeeded, Unsettled, a.d.Ack(false))
+		outcome, err = outcomeOf(Succeeded, Unsettled, a.d.Ack(false))
 	} else {
 		f := failure{text: a.unreadable}
 		if a.unreadable == "" {
-			f = r.settler.read(a.failed)
+			f = r.settler.classify(a.failed)
 		}
 		if err = r.lost(c); err == nil {
 			outcome, err = r.settler.settle(c.ctx, a.d, m, a.unreadable, f)
 		}
-		r.sayFailure(m, outcome, &f, err)
+		r.logFailure(m, outcome, &f, err)
 	}
 	if err != nil {
-		r.sayUnsettled(m, outcome, err)
+		r.logUnsettled(m, outcome, err)
 	}
-	r.client.attempted(AttemptEvent{Queue: r.settler.consumer.Queue, Attempt: number, Outcome: outcome, Duration: a.took})
+	r.client.countAttempt(AttemptEvent{Queue: r.settler.consumer.Queue, Attempt: number, Outcome: outcome, Duration: a.took})
 }
 
 var (
@@ -71,8 +71,8 @@ var (
 	errEnded = errors.New("the time to stop ended first")
 )
 
-// lost tells why a failure need not be looked at: the message is back in its queue
-// already, or soon. It waits until what failed messages need is there.
+// lost returns why a failure need not be settled: the message is back in its queue, or soon
+// will be. It waits until what failed messages need is declared.
 func (r *run) lost(c connection) error {
 	select {
 	case <-c.prepared:
@@ -81,7 +81,7 @@ func (r *run) lost(c connection) error {
 	if c.ended() {
 		return errLost
 	}
-	if r.working.Err() != nil {
+	if r.handleCtx.Err() != nil {
 		return errEnded
 	}
 	return nil
@@ -91,8 +91,8 @@ func (r *run) logOf(m *Message, o Outcome) *slog.Logger {
 	return r.client.config.Log.With("queue", r.settler.consumer.Queue, "id", m.ID, "message_id", m.MessageID, "attempt", m.Attempt, "outcome", o)
 }
 
-// sayFailure logs a failure once, a panic with its stack. A payload is never logged.
-func (r *run) sayFailure(m *Message, o Outcome, f *failure, err error) {
+// logFailure logs a failure once, a panic with its stack. A payload is never logged.
+func (r *run) logFailure(m *Message, o Outcome, f *failure, err error) {
 	log := r.logOf(m, o)
 	if f.panicked != nil {
 		log.Error("a handler panicked", "panic", fmt.Sprint(f.panicked.Value), "stack", string(f.panicked.Stack))
@@ -107,8 +107,8 @@ func (r *run) sayFailure(m *Message, o Outcome, f *failure, err error) {
 	log.Log(context.Background(), level, "an attempt failed", "error", f.text)
 }
 
-// sayUnsettled logs why a message was not acknowledged.
-func (r *run) sayUnsettled(m *Message, o Outcome, err error) {
+// logUnsettled logs why a message was not acknowledged.
+func (r *run) logUnsettled(m *Message, o Outcome, err error) {
 	log := r.logOf(m, o)
 	switch {
 	case errors.Is(err, wire.ErrUnacceptable):
@@ -120,8 +120,8 @@ func (r *run) sayUnsettled(m *Message, o Outcome, err error) {
 	}
 }
 
-// try runs a handler once. A panic is its failure.
-func try(ctx context.Context, timeout time.Duration, handle Handler, m *Message) (err error) {
+// callHandler calls a handler once. A panic is an error.
+func callHandler(ctx context.Context, timeout time.Duration, handle Handler, m *Message) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = &PanicError{Value: p, Stack: debug.Stack()}

@@ -32,19 +32,19 @@ type BatchHandler func(ctx context.Context, batch []*Message) map[*Message]error
 
 var errNotOfBatch = errors.New("redrive: the batch handler returned an error for a message that is not of its batch")
 
-// workBatches attempts one batch after the other, until there are no more messages to take.
-// One worker at a time collects, or each would wait with a part of what has arrived.
+// workBatches attempts one batch after the other, until there are no more messages. One worker
+// at a time collects, or each would wait with a part of what has arrived.
 func (r *run) workBatches(c connection) {
 	b := r.settler.consumer.Batch
 	for {
 		select {
 		case c.collecting <- struct{}{}:
-		case <-r.ctx.Done():
+		case <-r.consumeCtx.Done():
 			return
 		case <-c.Ended:
 			return
 		}
-		deliveries := collect(r.ctx, c.In, c.Ended, b.Size, b.Wait)
+		deliveries := collect(r.consumeCtx, c.In, c.Ended, b.Size, b.Wait)
 		<-c.collecting
 		if len(deliveries) == 0 || c.ended() {
 			return
@@ -53,13 +53,13 @@ func (r *run) workBatches(c connection) {
 	}
 }
 
-// collect waits for a delivery, and from then on up to wait for size of them; not longer
-// than ctx lasts. It returns none when nothing more is to be handled: ended and the end of
-// in mean that what was collected is RabbitMQ's again.
+// collect waits for a delivery, and from then on up to wait for size of them, not longer than
+// ctx lasts. It returns none when nothing more is to be handled: after ended, and after the end
+// of in, RabbitMQ delivers again what was collected.
 func collect(ctx context.Context, in <-chan amqp.Delivery, ended <-chan struct{}, size int, wait time.Duration) (batch []amqp.Delivery) {
 	var over <-chan time.Time
 	for len(batch) < size {
-		if ctx.Err() != nil { // a select may take a message though this is so too
+		if ctx.Err() != nil { // a select may receive a message although ctx has ended
 			return batch
 		}
 		select {
@@ -96,7 +96,7 @@ func (r *run) attemptBatch(c connection, deliveries []amqp.Delivery) {
 	var rest error // of those without an error of their own
 	began := time.Now()
 	if len(batch) > 0 {
-		failed, rest = tryBatch(r.working, r.settler.consumer, batch)
+		failed, rest = callBatchHandler(r.handleCtx, r.settler.consumer, batch)
 	}
 	took := time.Since(began)
 	var settling sync.WaitGroup // each waits for its own confirm
@@ -116,8 +116,8 @@ func (r *run) attemptBatch(c connection, deliveries []amqp.Delivery) {
 	settling.Wait()
 }
 
-// tryBatch runs a batch handler once.
-func tryBatch(ctx context.Context, k Consumer, batch []*Message) (failed map[*Message]error, rest error) {
+// callBatchHandler calls a batch handler once.
+func callBatchHandler(ctx context.Context, k Consumer, batch []*Message) (failed map[*Message]error, rest error) {
 	defer func() {
 		if p := recover(); p != nil {
 			rest = &PanicError{Value: p, Stack: debug.Stack()}

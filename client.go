@@ -15,6 +15,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/hint"
 )
 
 // Config configures a Client. URLs is required.
@@ -52,15 +53,14 @@ type Config struct {
 	// instead. It is for users without the permission to configure.
 	Verify bool
 
-	// Log receives what a person should know. It never receives a payload. The default is
-	// slog.Default.
+	// Log receives what a person should know, and never a payload. The default is slog.Default.
 	Log *slog.Logger
 
 	// Metrics receives counts and durations. Its zero value ignores them.
 	Metrics Metrics
 
 	// OnParked, if not nil, is called after a message of any consumer was parked. Calls
-	// come from one goroutine, in the order of parking, and hold up no consumer: while
+	// come from one goroutine, in the order of parking, and delay no consumer: while
 	// 1,024 of them wait, further ones are dropped. A panic is recovered and logged.
 	// Metrics.Hook counts calls, panics and drops. Close waits up to 5 s for calls that are
 	// left; then ctx ends, those that have not begun are dropped, and Close waits a second
@@ -73,19 +73,19 @@ func (c *Config) check() error {
 	urls := addresses.Join(c.URLs)
 	switch {
 	case len(c.URLs) == 0:
-		return errors.New("redrive: Config.URLs is empty: give at least one, such as amqp://user:password@host/vhost")
+		return hint.Errorf("give at least one, such as amqp://user:password@host/vhost", "redrive: Config.URLs is empty")
 	case slices.Contains(c.URLs, ""):
 		return errors.New("redrive: Config.URLs has an empty string")
 	case addresses.Check(urls, "amqp", "amqps") != nil:
 		return fmt.Errorf("redrive: Config.URLs %w", addresses.Check(urls, "amqp", "amqps"))
 	case c.AMQP.TLSClientConfig != nil && !addresses.Secure(urls):
-		return errors.New("redrive: Config.AMQP.TLSClientConfig is set, and Config.URLs has one that is not amqps://, or that names files for TLS itself: use one of them")
+		return hint.Errorf("use either TLSClientConfig or the files of the URLs, and amqps:// for all", "redrive: Config.AMQP.TLSClientConfig is set, and Config.URLs has one that is not amqps://, or that names TLS files itself")
 	case c.AMQP.Heartbeat != 0 && (c.AMQP.Heartbeat < time.Second || c.AMQP.Heartbeat > addresses.LongestHeartbeat*time.Second):
 		return fmt.Errorf("redrive: Config.AMQP.Heartbeat is %s: expected 1s to %ds", c.AMQP.Heartbeat, addresses.LongestHeartbeat)
 	case c.AMQP.FrameSize != 0:
-		return errors.New("redrive: Config.AMQP.FrameSize is set: RabbitMQ's own is used, leave it out")
+		return hint.Errorf("leave it out", "redrive: Config.AMQP.FrameSize is set, and a Client uses RabbitMQ's")
 	case c.AMQP.Recovery != nil:
-		return errors.New("redrive: Config.AMQP.Recovery is set: a Client reconnects by itself, leave it out")
+		return hint.Errorf("leave it out", "redrive: Config.AMQP.Recovery is set, and a Client reconnects by itself")
 	case slices.Contains(c.AMQP.SASL, nil):
 		return errors.New("redrive: Config.AMQP.SASL has a nil")
 	}
@@ -99,9 +99,8 @@ func (c *Config) connection(does string) broker.Config {
 }
 
 // Client serves any number of consumers with two connections to RabbitMQ: one publishes,
-// and one, made for the first consumer, consumes. With one connection a memory or disk
-// alarm would block the acknowledgements too. A lost connection is made again for as long
-// as it takes.
+// and one, opened for the first consumer, consumes. With one connection a memory or disk
+// alarm would block the acknowledgements too. It reconnects for as long as it takes.
 //
 // Make one with NewClient. Its methods are safe for concurrent use.
 type Client struct {
@@ -127,7 +126,7 @@ type Client struct {
 
 var (
 	errClosed = errors.New("redrive: the client is closed")
-	errZero   = errors.New("redrive: the Client is nil or its zero value: make one with NewClient")
+	errZero   = hint.Errorf("make one with NewClient", "redrive: the Client is nil or its zero value")
 )
 
 // NewClient connects to RabbitMQ, for as long as it takes or until ctx ends. It returns
@@ -169,9 +168,9 @@ func NewClient(ctx context.Context, config Config) (*Client, error) {
 	return c, nil
 }
 
-// Consume runs one consumer until ctx ends or Close is called. Then it stops taking
-// messages, lets handlers finish within Consumer.Shutdown, settles what they return, and
-// returns nil; what was only prefetched goes back to its queue. A program with several
+// Consume runs one consumer until ctx ends or Close is called. Then it stops consuming,
+// lets handlers finish within Consumer.Shutdown, settles their messages, and returns nil;
+// messages that were only prefetched are requeued. A program with several
 // queues calls it once for each, from a goroutine each. The consumers are independent.
 //
 // It declares what the consumer needs in RabbitMQ beside its queue, which must exist, and
@@ -260,7 +259,7 @@ func Consume(ctx context.Context, config Config, consumer Consumer) error {
 	return c.consume(ctx, consumer, handle)
 }
 
-// newSettler makes what settles the messages of a consumer, which must have been validated.
+// newSettler makes a settler for a consumer, which must have been validated.
 func (c *Client) newSettler(consumer Consumer) *settler {
 	return &settler{consumer: consumer, way: consumer.Wait.way, limits: consumer.Wait.way.Limits(), verify: c.config.Verify, log: c.config.Log, publish: c.publish, closed: c.connCtx.Done(), parked: c.hook.add}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -41,7 +42,7 @@ type Consumer struct {
 	// that no handler has seen yet, see docs/explanation/prefetch.md. The default is 2 × Concurrency,
 	// so that none waits for more than one other; it may be as low as Concurrency, for
 	// handlers that take longer than half of that timeout, and higher for those that take
-	// less than some 10 ms. In batches each of these is times Batch.Size.
+	// less than about 10 ms. With batches, multiply each of these by Batch.Size.
 	Prefetch int
 	// Timeout is the deadline of the context of one attempt, or of one batch. The default
 	// is none.
@@ -69,66 +70,67 @@ type Handler func(ctx context.Context, m *Message) error
 // transaction. It is called once, when the consumer starts.
 type Middleware func(next Handler) Handler
 
-// mostPrefetch is the largest number that AMQP's basic.qos has room for.
-const mostPrefetch = 65535
+// maxPrefetch is the largest number that AMQP's basic.qos can carry.
+const maxPrefetch = 65535
 
-// ready sets the defaults, after it has checked all that can be without a connection.
-func (k *Consumer) ready(verify bool) (Handler, error) {
-	if err := errors.Join(k.complete(), k.verifies(verify)); err != nil {
+// ready validates all that can be checked without a connection, and sets the defaults.
+func (c *Consumer) ready(verify bool) (Handler, error) {
+	if err := errors.Join(c.complete(), c.verifies(verify)); err != nil {
 		return nil, err
 	}
-	return k.handler()
+	return c.handler()
 }
 
-// verifies refuses a way that declares as it goes, where nothing may be declared.
-func (k *Consumer) verifies(verify bool) error {
-	if !verify || k.Wait.way == nil {
+// verifies refuses a way that declares queues when they are needed, where nothing may be
+// declared.
+func (c *Consumer) verifies(verify bool) error {
+	if !verify || c.Wait.way == nil {
 		return nil
 	}
-	if t, err := k.Wait.way.Ticket(k.Queue, 0); err == nil && t.DeclareFirst != nil {
-		return fmt.Errorf("redrive: Config.Verify is set, and Consumer.Wait %s declares queues when they are needed: choose another way to wait, or leave out Verify", k.Wait.Limits().Name)
+	if t, err := c.Wait.way.Ticket(c.Queue, 0); err == nil && t.DeclareFirst != nil {
+		return hint.Errorf("choose another way to wait, or leave out Verify", "redrive: Config.Verify is set, and Consumer.Wait %s declares queues when they are needed", c.Wait.Limits().Name)
 	}
 	return nil
 }
 
-// complete sets the defaults, after it has checked all but the handler.
-func (k *Consumer) complete() error {
+// complete validates all but the handler, and sets the defaults.
+func (c *Consumer) complete() error {
 	switch {
-	case k.Queue == "":
+	case c.Queue == "":
 		return errors.New("redrive: Consumer.Queue is empty")
-	case len(k.Queue) > 255:
-		return fmt.Errorf("redrive: Consumer.Queue has %d bytes, and the names of RabbitMQ's queues have at most 255", len(k.Queue))
-	case wire.OwnQueue(k.Queue):
-		return fmt.Errorf("redrive: Consumer.Queue %q is one of Redrive's own queues", k.Queue)
-	case k.Wait.err != nil:
-		return fmt.Errorf("redrive: Consumer.Wait: %w", k.Wait.err)
-	case k.Wait.way == nil:
-		return errors.New("redrive: Consumer.Wait is not set: redrive.Levels() suits most")
+	case len(c.Queue) > 255:
+		return fmt.Errorf("redrive: Consumer.Queue has %d bytes, and the names of RabbitMQ's queues have at most 255", len(c.Queue))
+	case wire.OwnQueue(c.Queue):
+		return fmt.Errorf("redrive: Consumer.Queue %q is one of Redrive's own queues", c.Queue)
+	case c.Wait.err != nil:
+		return fmt.Errorf("redrive: Consumer.Wait: %w", c.Wait.err)
+	case c.Wait.way == nil:
+		return hint.Errorf("redrive.Levels() suits most", "redrive: Consumer.Wait is not set")
 	}
-	if err := k.completePolicy(); err != nil {
+	if err := c.completePolicy(); err != nil {
 		return err
 	}
-	if err := k.completeNumbers(); err != nil {
+	if err := c.completeNumbers(); err != nil {
 		return err
 	}
-	if k.Shutdown == 0 {
-		k.Shutdown = 30 * time.Second
+	if c.Shutdown == 0 {
+		c.Shutdown = 30 * time.Second
 	}
 	return nil
 }
 
-func (k *Consumer) completePolicy() error {
-	p := &k.Policy
-	if p.Exhausted == (policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{RoutingKey: k.Queue}}) {
-		return fmt.Errorf("redrive: Consumer.Policy forwards to the queue %q itself: a message would fail and be forwarded again, without a wait; use more attempts, or another queue", k.Queue)
+func (c *Consumer) completePolicy() error {
+	p := &c.Policy
+	if p.Exhausted == (policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{RoutingKey: c.Queue}}) {
+		return hint.Errorf("use more attempts, or another queue", "redrive: Consumer.Policy forwards to the queue %q itself: a message would fail and be forwarded again, without a wait", c.Queue)
 	}
 	if p.Name == "" {
-		p.Name = k.Queue
+		p.Name = c.Queue
 	}
 	if len(p.Queues) == 0 {
-		p.Queues = []string{k.Queue}
+		p.Queues = []string{c.Queue}
 	}
-	l := k.Wait.way.Limits()
+	l := c.Wait.way.Limits()
 	if !l.Decides {
 		if err := errors.Join(p.Validate(), l.Check(p)); err != nil {
 			return fmt.Errorf("redrive: Consumer.Policy: %w", err)
@@ -140,52 +142,52 @@ func (k *Consumer) completePolicy() error {
 	return nil
 }
 
-func (k *Consumer) completeNumbers() error {
-	b := &k.Batch
+func (c *Consumer) completeNumbers() error {
+	b := &c.Batch
 	switch {
-	case k.Concurrency < 0 || k.Prefetch < 0 || k.Timeout < 0 || k.Shutdown < 0 || b.Size < 0 || b.Wait < 0:
+	case c.Concurrency < 0 || c.Prefetch < 0 || c.Timeout < 0 || c.Shutdown < 0 || b.Size < 0 || b.Wait < 0:
 		return errors.New("redrive: one of Consumer.Concurrency, Prefetch, Timeout, Shutdown, Batch.Size and Batch.Wait is negative")
 	case b.Handler != nil && b.Size == 0:
-		return errors.New("redrive: Consumer.Batch.Size is 0: how many messages may one call get?")
+		return hint.Errorf("set it to the number of messages that one call may get", "redrive: Consumer.Batch.Size is 0")
 	case b.Handler == nil && (b.Size > 0 || b.Wait > 0):
-		return errors.New("redrive: Consumer.Batch.Handler is nil, and Batch.Size or Batch.Wait is set")
+		return hint.Errorf("set Handler too, or leave out both", "redrive: Consumer.Batch.Handler is nil, and Batch.Size or Batch.Wait is set")
 	}
 	if b.Wait == 0 {
 		b.Wait = time.Second
 	}
-	k.Concurrency = max(k.Concurrency, 1)
+	c.Concurrency = max(c.Concurrency, 1)
 	size, of := max(b.Size, 1), "Concurrency"
 	if size > 1 {
 		of = "Concurrency × Batch.Size"
 	}
-	if k.Concurrency > mostPrefetch || size > mostPrefetch || k.Prefetch > mostPrefetch || k.Concurrency*size > mostPrefetch {
-		return fmt.Errorf("redrive: Consumer.%s is %d and Prefetch %d: AMQP carries a prefetch of %d at most", of, k.Concurrency*size, k.Prefetch, mostPrefetch)
+	if c.Concurrency > maxPrefetch || size > maxPrefetch || c.Prefetch > maxPrefetch || c.Concurrency*size > maxPrefetch {
+		return fmt.Errorf("redrive: Consumer.%s is %d and Prefetch %d: AMQP carries a prefetch of %d at most", of, c.Concurrency*size, c.Prefetch, maxPrefetch)
 	}
-	if k.Prefetch > 0 && k.Prefetch < k.Concurrency*size {
-		return fmt.Errorf("redrive: Consumer.Prefetch is %d and %s %d: some handlers would never get a message, or no full batch; leave Prefetch out, or set it to %d or more", k.Prefetch, of, k.Concurrency*size, k.Concurrency*size)
+	if c.Prefetch > 0 && c.Prefetch < c.Concurrency*size {
+		return hint.Errorf(fmt.Sprintf("leave Prefetch out, or set it to %d or more", c.Concurrency*size), "redrive: Consumer.Prefetch is %d and %s %d: some handlers would never get a message, or no full batch", c.Prefetch, of, c.Concurrency*size)
 	}
-	if k.Prefetch == 0 {
-		k.Prefetch = min(2*k.Concurrency*size, mostPrefetch)
+	if c.Prefetch == 0 {
+		c.Prefetch = min(2*c.Concurrency*size, maxPrefetch)
 	}
 	return nil
 }
 
 // handler is Handler in its Middleware; nil for batches.
-func (k *Consumer) handler() (Handler, error) {
+func (c *Consumer) handler() (Handler, error) {
 	switch {
-	case k.Handler == nil && k.Batch.Handler == nil:
-		return nil, errors.New("redrive: Consumer.Handler is nil, and so is Consumer.Batch.Handler: set one of them")
-	case k.Handler != nil && k.Batch.Handler != nil:
-		return nil, errors.New("redrive: Consumer.Handler and Consumer.Batch.Handler are both set: set one of them")
-	case k.Handler == nil && len(k.Middleware) > 0:
-		return nil, errors.New("redrive: Consumer.Middleware wraps Consumer.Handler, and Consumer.Batch is set: wrap Batch.Handler yourself")
+	case c.Handler == nil && c.Batch.Handler == nil:
+		return nil, hint.Errorf("set one of them", "redrive: Consumer.Handler is nil, and so is Consumer.Batch.Handler")
+	case c.Handler != nil && c.Batch.Handler != nil:
+		return nil, hint.Errorf("set one of them", "redrive: Consumer.Handler and Consumer.Batch.Handler are both set")
+	case c.Handler == nil && len(c.Middleware) > 0:
+		return nil, hint.Errorf("wrap Batch.Handler yourself", "redrive: Consumer.Middleware wraps Consumer.Handler, and Consumer.Batch is set")
 	}
-	h := k.Handler
-	for i := len(k.Middleware) - 1; i >= 0; i-- {
-		if k.Middleware[i] == nil {
+	h := c.Handler
+	for i := len(c.Middleware) - 1; i >= 0; i-- {
+		if c.Middleware[i] == nil {
 			return nil, fmt.Errorf("redrive: Consumer.Middleware[%d] is nil", i)
 		}
-		if h = k.Middleware[i](h); h == nil {
+		if h = c.Middleware[i](h); h == nil {
 			return nil, fmt.Errorf("redrive: Consumer.Middleware[%d] returned a nil Handler", i)
 		}
 	}

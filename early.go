@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// early notices that a work queue of Native delays less than the policy says: it has no
-// delay arguments, or others. RabbitMQ shows its clients no arguments, so one rejected
-// message at a time is watched until it should be back.
-type early struct {
+// earlyCheck notices that a work queue of Native delays less than the policy says: it has no
+// delay arguments, or others. RabbitMQ shows its clients no arguments, so one rejected message
+// at a time is watched until it should be back.
+type earlyCheck struct {
 	mu       sync.Mutex
 	key      uint64 // of the message that is watched
 	rejected time.Time
 	wait     time.Duration
-	told     bool
+	reported bool
 }
 
 var earlySeed = maphash.MakeSeed()
@@ -31,33 +31,33 @@ func keyOf(m *Message, attempt int) uint64 {
 	return h.Sum64()
 }
 
-// watch is to be called before a message is rejected, to come back after wait.
-func (e *early) watch(m *Message, wait time.Duration) {
+// watch must be called before a message is rejected that is to come back after wait.
+func (e *earlyCheck) watch(m *Message, wait time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if now := time.Now(); !e.told && now.Sub(e.rejected) >= e.wait {
+	if now := time.Now(); !e.reported && now.Sub(e.rejected) >= e.wait {
 		e.key, e.rejected, e.wait = keyOf(m, m.Attempt+1), now, wait
 	}
 }
 
-// came tells, once, that a message is back too soon: after took, and wait was due.
-func (e *early) came(m *Message) (took, wait time.Duration, soon bool) {
+// check tells, once, that a message came back too soon: after took instead of wait.
+func (e *earlyCheck) check(m *Message) (took, wait time.Duration, soon bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	took = time.Since(e.rejected)
-	if e.told || m.Attempt == 1 || took >= e.wait || keyOf(m, m.Attempt) != e.key {
+	if e.reported || m.Attempt == 1 || took >= e.wait || keyOf(m, m.Attempt) != e.key {
 		return 0, 0, false
 	}
-	e.told = true
+	e.reported = true
 	return took, e.wait, true
 }
 
-// came logs that a queue does not delay its messages as the policy says.
-func (s *settler) came(m *Message) {
+// checkEarly logs that a queue does not delay its messages as the policy says.
+func (s *settler) checkEarly(m *Message) {
 	if !s.limits.Linear {
 		return
 	}
-	if took, wait, soon := s.early.came(m); soon {
+	if took, wait, soon := s.early.check(m); soon {
 		s.log.Error("a rejected message came back too soon: the work queue does not delay it as the policy says; declare the queue with redrive.NativeArguments, or set delayed-retry-type, -min and -max by a RabbitMQ policy",
 			"queue", s.consumer.Queue, "attempt", m.Attempt, "took", took, "wait", wait)
 	}

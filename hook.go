@@ -27,7 +27,7 @@ const (
 	hookGrace  = 5 * time.Second // for those that wait when the client closes
 )
 
-// hook calls Config.OnParked, away from consumers.
+// hook calls Config.OnParked on a goroutine of its own, so that no consumer waits for it.
 type hook struct {
 	client *Client
 	events chan ParkedMessage
@@ -48,7 +48,7 @@ func newHook(c *Client) *hook {
 	return h
 }
 
-// add has the hook called, soon. It never waits.
+// add makes the hook be called soon. It never waits.
 func (h *hook) add(m ParkedMessage) {
 	if h == nil {
 		return
@@ -61,7 +61,7 @@ func (h *hook) add(m ParkedMessage) {
 	if h.full.CompareAndSwap(false, true) { // once, not for each message
 		h.client.config.Log.Error("Config.OnParked is too slow: calls are dropped", "queue", m.Queue, "id", m.ID, "waiting", hookBuffer)
 	}
-	h.client.hooked(m.Queue, HookDropped)
+	h.client.countHook(m.Queue, HookDropped)
 }
 
 func (h *hook) run(ctx context.Context) {
@@ -79,7 +79,7 @@ func (h *hook) run(ctx context.Context) {
 		}
 	}
 	for range len(h.events) {
-		h.client.hooked((<-h.events).Queue, HookDropped)
+		h.client.countHook((<-h.events).Queue, HookDropped)
 	}
 }
 
@@ -92,14 +92,14 @@ func (h *hook) call(ctx context.Context, m ParkedMessage) {
 				h.client.config.Log.Error("Config.OnParked panicked", "queue", m.Queue, "id", m.ID, "panic", fmt.Sprint(p), "stack", string(stack))
 			})
 		}
-		h.client.hooked(m.Queue, result)
+		h.client.countHook(m.Queue, result)
 	}()
 	h.client.config.OnParked(ctx, m)
 	h.full.Store(false)
 	result = HookReturned
 }
 
-// close waits for the calls that are left, for hookGrace, and then a little for the one
+// close waits for the remaining calls, for hookGrace, and then for returnGrace for the one
 // under way.
 func (h *hook) close() {
 	if h == nil {
@@ -115,7 +115,7 @@ func (h *hook) close() {
 	case <-grace.C:
 	}
 	h.cancel()
-	last := time.NewTimer(lastGrace)
+	last := time.NewTimer(returnGrace)
 	defer last.Stop()
 	select {
 	case <-h.done:

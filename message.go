@@ -35,8 +35,8 @@ type Message struct {
 	Redelivered bool
 }
 
-// message reads a delivery. countsItself is for queues that delay by
-// themselves: there the broker counts.
+// message reads a delivery. countsItself is for queues that delay messages by themselves: there
+// the broker counts.
 func message(d *amqp.Delivery, queue string, countsItself bool) *Message {
 	m := &Message{Queue: queue, Attempt: 1, Redelivered: d.Redelivered, Message: broker.Received(d)}
 	m.Headers = clone(d.Headers)
@@ -65,7 +65,7 @@ func message(d *amqp.Delivery, queue string, countsItself bool) *Message {
 	return m
 }
 
-// clone copies headers, so that what a handler does to them is not done to the delivery.
+// clone copies headers, so that a handler's changes do not change the delivery.
 func clone(t amqp.Table) amqp.Table {
 	if t == nil {
 		return nil

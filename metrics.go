@@ -51,20 +51,20 @@ const (
 	HookDropped  HookResult = "dropped" // not called, as too many calls were waiting
 )
 
-// attempted, consumes and hooked report to Config.Metrics.
-func (c *Client) attempted(e AttemptEvent) {
+// countAttempt, consumes and hooked report to Config.Metrics.
+func (c *Client) countAttempt(e AttemptEvent) {
 	if f := c.config.Metrics.Attempt; f != nil {
 		c.measure(e.Queue, func() { f(e) })
 	}
 }
 
-func (c *Client) consumes(queue string, yes bool) {
+func (c *Client) countConsuming(queue string, yes bool) {
 	if f := c.config.Metrics.Consumer; f != nil {
 		c.measure(queue, func() { f(ConsumerEvent{queue, yes}) })
 	}
 }
 
-func (c *Client) hooked(queue string, r HookResult) {
+func (c *Client) countHook(queue string, r HookResult) {
 	if f := c.config.Metrics.Hook; f != nil {
 		c.measure(queue, func() { f(HookEvent{queue, r}) })
 	}

@@ -46,7 +46,7 @@ func TestOutcomes(t *testing.T) {
 	discards, forwards, nowhere := fast(1), fast(1), fast(1)
 	discards.Exhausted.Action = policy.Discard
 	forwards.Exhausted = policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{RoutingKey: "rest"}}
-	nowhere.Exhausted = policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{Exchange: "nobody", RoutingKey: "k"}}
+	nowhere.Exhausted = policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{Exchange: "missing", RoutingKey: "k"}}
 	for _, c := range []struct {
 		name   string
 		policy policy.Policy
@@ -85,7 +85,7 @@ func TestOutcomes(t *testing.T) {
 		{name: "discard after the last attempt", policy: discards, err: func() error { return errDown }, want: map[redrive.Outcome]int{redrive.Discarded: 1}},
 		{name: "forward after the last attempt", policy: forwards, err: func() error { return errDown }, want: map[redrive.Outcome]int{redrive.Forwarded: 1}},
 		{name: "forward to what is missing", policy: nowhere, err: func() error { return errDown },
-			want: map[redrive.Outcome]int{redrive.Parked: 1}, why: `cannot be forwarded to exchange "nobody"`, last: "the shop is down"},
+			want: map[redrive.Outcome]int{redrive.Parked: 1}, why: `cannot be forwarded to exchange "missing"`, last: "the shop is down"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {

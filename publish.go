@@ -15,24 +15,25 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// longestError bounds the error text in a header: properties that do not fit one
-// frame cost the whole connection.
-const longestError = 2048
+// maxErrorText bounds the error text in a header, in bytes: RabbitMQ closes the connection on
+// which properties do not fit one frame.
+const maxErrorText = 2048
 
 // Waits between tries of a hand-over that fails.
 const (
-	firstPause   = 100 * time.Millisecond
-	longestPause = 15 * time.Second
+	// Waits between tries of a publish that fails.
+	minPublishWait = 100 * time.Millisecond
+	maxPublishWait = 15 * time.Second
 )
 
 // publishUntilConfirmed publishes a message to where it waits, and again until RabbitMQ has
-// confirmed it. Its error is wire.ErrUnacceptable when RabbitMQ never takes it, and
-// another when ctx ended first. elsewhere is a destination that is not ours, and
-// gets one chance where it is missing or forbidden. The service tries once and waits in its
-// store (retry.Sender, retry.DelayQueues); here the message is RabbitMQ's until it is
-// confirmed, so there is nothing to do but to try again.
+// confirmed it. Its error is wire.ErrUnacceptable when RabbitMQ never accepts it, and another
+// when ctx ended first. elsewhere is for destinations that are not ours: one that is missing or
+// forbidden is tried once. The service tries once and waits in its store (retry.Sender,
+// retry.DelayQueues); here RabbitMQ has the only copy until the new one is confirmed, so
+// publishing again is all that can be done.
 func (s *settler) publishUntilConfirmed(ctx context.Context, out wire.Outgoing, t delay.Ticket, elsewhere bool) error {
-	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+	for pause := minPublishWait; ; pause = min(2*pause, maxPublishWait) {
 		since, err := s.send(ctx, t, out)
 		if err == nil {
 			err = t.CheckConfirm(since)
@@ -42,7 +43,7 @@ func (s *settler) publishUntilConfirmed(ctx context.Context, out wire.Outgoing, 
 		}
 		switch {
 		case err == nil:
-			if s.trouble.Load() && s.trouble.CompareAndSwap(true, false) {
+			if s.publishFails.Load() && s.publishFails.CompareAndSwap(true, false) {
 				s.log.Info("failed messages are published for their retry again", "queue", s.consumer.Queue)
 			}
 			return nil
@@ -60,7 +61,7 @@ func (s *settler) publishUntilConfirmed(ctx context.Context, out wire.Outgoing, 
 			// What it waits in was deleted: it is declared again.
 			err = errors.Join(err, s.publish.Declare(ctx, s.way.Topology(s.consumer.Queue)))
 		}
-		if ctx.Err() == nil && s.trouble.CompareAndSwap(false, true) { // once, not for each message and try
+		if ctx.Err() == nil && s.publishFails.CompareAndSwap(false, true) { // once, not for each message and try
 			s.log.Warn("failed messages cannot be published for their retry; they stay unacknowledged, trying again", "queue", s.consumer.Queue, "id", out.ID, "exchange", t.Exchange, "error", err)
 		}
 		select {
@@ -71,10 +72,10 @@ func (s *settler) publishUntilConfirmed(ctx context.Context, out wire.Outgoing, 
 	}
 }
 
-// send tells since when what it is sent to was known to be there.
+// send publishes once, and returns since when the queue that a ticket needs is known to exist.
 func (s *settler) send(ctx context.Context, t delay.Ticket, out wire.Outgoing) (since time.Time, err error) {
 	if t.DeclareFirst != nil {
-		if since, err = s.first(ctx, t); err != nil {
+		if since, err = s.declareFirst(ctx, t); err != nil {
 			return since, err
 		}
 	}
@@ -88,9 +89,9 @@ func (s *settler) send(ctx context.Context, t delay.Ticket, out wire.Outgoing) (
 	return since, err
 }
 
-// first declares what a ticket needs, unless that was done not long ago: half of
-// the time it is good for is left for the confirm.
-func (s *settler) first(ctx context.Context, t delay.Ticket) (at time.Time, err error) {
+// declareFirst declares what a ticket needs, unless that was done a short time ago: half of the
+// time for which it counts is left for the confirm.
+func (s *settler) declareFirst(ctx context.Context, t delay.Ticket) (at time.Time, err error) {
 	if at, ok := s.declared.Load(t.Exchange); ok && time.Since(at.(time.Time)) < t.ConfirmWithin/2 {
 		return at.(time.Time), nil
 	}
@@ -101,7 +102,7 @@ func (s *settler) first(ctx context.Context, t delay.Ticket) (at time.Time, err 
 	return at, err
 }
 
-// outgoing is the message with its trail.
+// outgoing returns the message as it is published, with its history in headers.
 func (s *settler) outgoing(m *Message, f *failure, parkedFor string, t delay.Ticket) wire.Outgoing {
 	tr := headers.History{ID: m.ID, Attempt: m.Attempt, Queue: s.consumer.Queue, FirstFailed: m.FirstFailed, Reason: wire.ReasonReported, Error: f.header()}
 	if tr.FirstFailed.IsZero() {
@@ -119,9 +120,9 @@ func (s *settler) outgoing(m *Message, f *failure, parkedFor string, t delay.Tic
 	return out
 }
 
-// newID is the id of a message that fails for the first time. When the publisher
-// has given it an id of its own, ours is made from that and the content, so that
-// it is the same when RabbitMQ delivers the message again after a crash.
+// newID returns the id of a message that fails for the first time. If the publisher has set a
+// message id, it is made from that and the content, so that it is the same when RabbitMQ
+// delivers the message again after a crash.
 func newID(queue string, m *wire.Message) string {
 	if m.MessageID == "" {
 		return uuid.Must(uuid.NewV7()).String()

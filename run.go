@@ -9,25 +9,25 @@ import (
 	"github.com/redrive-mq/redrive/internal/broker"
 )
 
-// lastGrace is how long handlers may take to return once their contexts ended.
-const lastGrace = time.Second
+// returnGrace is how long handlers may take to return after their contexts ended.
+const returnGrace = time.Second
 
 // run consumes until ctx ends.
 func (c *Client) run(ctx context.Context, s *settler, handle Handler) error {
 	k := &s.consumer
-	// What has begun may end in its own time, but not for ever.
+	// A handler that has begun may finish, but not take forever.
 	working, stopWorking := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWorking()
 	over, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()
 	defer context.AfterFunc(ctx, func() {
 		first := time.AfterFunc(k.Shutdown, stopWorking)
-		last := time.AfterFunc(k.Shutdown+lastGrace, giveUp)
+		last := time.AfterFunc(k.Shutdown+returnGrace, giveUp)
 		context.AfterFunc(over, func() { first.Stop(); last.Stop() })
 	})()
 
-	r := &run{client: c, settler: s, ctx: ctx, working: working, over: over, handle: handle, slots: make(chan struct{}, k.Concurrency)}
-	q := broker.ConsumeOptions{Queue: k.Queue, Prefetch: k.Prefetch, Log: c.config.Log, Observe: func(yes bool) { c.consumes(k.Queue, yes) }}
+	r := &run{client: c, settler: s, consumeCtx: ctx, handleCtx: working, waitCtx: over, handle: handle, slots: make(chan struct{}, k.Concurrency)}
+	q := broker.ConsumeOptions{Queue: k.Queue, Prefetch: k.Prefetch, Log: c.config.Log, Observe: func(yes bool) { c.countConsuming(k.Queue, yes) }}
 	if err := c.subscribe.Consume(ctx, q, r.consume); err != nil {
 		return fmt.Errorf("redrive: %w", err)
 	}
@@ -36,14 +36,14 @@ func (c *Client) run(ctx context.Context, s *settler, handle Handler) error {
 
 // run is one Consume.
 type run struct {
-	client  *Client
-	settler *settler
-	ctx     context.Context // takes messages
-	working context.Context // handles them and hands them over
-	over    context.Context // waits for that
-	handle  Handler         // nil for batches
-	slots   chan struct{}   // one for each worker, of whichever connection
-	again   bool            // not the first connection
+	client      *Client
+	settler     *settler
+	consumeCtx  context.Context // while it lasts, messages are consumed
+	handleCtx   context.Context // while it lasts, they are handled, and failed ones published
+	waitCtx     context.Context // while it lasts, run waits for that
+	handle      Handler         // nil for batches
+	slots       chan struct{}   // one for each worker, of whichever connection
+	reconnected bool            // not the first connection
 }
 
 // connection is what one connection delivers, and how long its failures are published.
@@ -54,13 +54,13 @@ type connection struct {
 	collecting chan struct{}   // full while a batch is collected
 }
 
-// consume works off one connection. When it is lost, handlers under way are left
-// to their own end, and their workers' places are free only then: a slow one holds
-// up neither the next connection nor the others.
+// consume works on one connection. When that is lost, handlers under way continue, and their
+// workers' places are free only when they have returned: a slow one delays neither the next
+// connection nor the others.
 func (r *run) consume(s broker.Subscription) {
-	// What fails is published only while it can still be acknowledged: RabbitMQ delivers
-	// it again otherwise, and a copy would be one too many.
-	ctx, cancel := context.WithCancelCause(r.working)
+	// A failed message is published only while it can still be acknowledged: otherwise RabbitMQ
+	// delivers it again, and the copy would be a duplicate.
+	ctx, cancel := context.WithCancelCause(r.handleCtx)
 	prepared := r.prepareAgain(ctx)
 	defer func() { cancel(errLost); <-prepared }()
 	c := connection{s, ctx, prepared, make(chan struct{}, 1)}
@@ -79,38 +79,38 @@ func (r *run) consume(s broker.Subscription) {
 				defer func() { <-r.slots }()
 				r.work(c)
 			case <-s.Ended:
-			case <-r.ctx.Done():
+			case <-r.consumeCtx.Done():
 			}
 		}()
 	}
 	select {
 	case <-done:
 	case <-s.Ended:
-	case <-r.over.Done():
+	case <-r.waitCtx.Done():
 	}
 }
 
-// prepareAgain makes what failed messages need once more when this is not the first
-// connection: the queue may be another of the same name, which nothing is bound to. Until
-// it has tried, which prepared says, no failure is published; an alarm may hold that up
-// for long, and what succeeds must not wait for it.
+// prepareAgain declares what failed messages need once more when this is not the first
+// connection: the queue may be another of the same name, without bindings. Until that was tried
+// (see prepared) no failure is published; an alarm may delay it for long, and successful
+// messages must not wait for it.
 func (r *run) prepareAgain(ctx context.Context) (prepared <-chan struct{}) {
 	done := make(chan struct{})
-	if !r.again {
-		r.again = true
+	if !r.reconnected {
+		r.reconnected = true
 		close(done)
 		return done
 	}
 	go func() {
 		defer close(done)
 		if err := r.settler.prepare(ctx); err != nil && ctx.Err() == nil {
-			r.client.config.Log.Error("what failed messages need cannot be made; consuming all the same", "queue", r.settler.consumer.Queue, "error", err)
+			r.client.config.Log.Error("cannot declare what failed messages need; consuming all the same", "queue", r.settler.consumer.Queue, "error", err)
 		}
 	}()
 	return done
 }
 
-// work attempts one message after the other, until there are no more to take.
+// work attempts one message after the other, until there are no more.
 func (r *run) work(c connection) {
 	if r.handle == nil {
 		r.workBatches(c)
@@ -118,13 +118,13 @@ func (r *run) work(c connection) {
 	}
 	for {
 		select {
-		case <-r.ctx.Done():
+		case <-r.consumeCtx.Done():
 			return
 		case <-c.Ended:
 			return
 		case d, ok := <-c.In:
-			// A select may take a message though one of the others is so too.
-			if !ok || r.ctx.Err() != nil || c.ended() {
+			// A select may receive a message although another case is ready too.
+			if !ok || r.consumeCtx.Err() != nil || c.ended() {
 				return
 			}
 			r.attempt(c, &d)
@@ -132,7 +132,7 @@ func (r *run) work(c connection) {
 	}
 }
 
-// ended tells that what was delivered is back in its queue.
+// ended tells that RabbitMQ has requeued what was delivered.
 func (c *connection) ended() bool {
 	select {
 	case <-c.Ended:
@@ -142,7 +142,7 @@ func (c *connection) ended() bool {
 	}
 }
 
-// finish waits for the workers, and tells when some did not return.
+// finish waits for the workers, and returns an error when some did not return.
 func (r *run) finish() error {
 	busy := 0
 	for range cap(r.slots) {
@@ -153,7 +153,7 @@ func (r *run) finish() error {
 		}
 		select {
 		case r.slots <- struct{}{}:
-		case <-r.over.Done():
+		case <-r.waitCtx.Done():
 			busy++
 		}
 	}

@@ -30,15 +30,14 @@ type settler struct {
 	closed   <-chan struct{} // of the client
 	parked   func(ParkedMessage)
 
-	declared sync.Map    // by exchange: since when what a ticket needed first is there
-	trouble  atomic.Bool // publishing fails, and that was logged
-	early    early       // Native: retries that come back too soon
-	cut      atomic.Bool // a handler asked for too long a wait, and that was logged
+	declared        sync.Map    // by exchange: since when what a ticket needed first is there
+	publishFails    atomic.Bool // publishing fails, and that was logged
+	early           earlyCheck  // Native: retries that come back too soon
+	shortenedLogged atomic.Bool // a handler asked for too long a wait, and that was logged
 }
 
-// settle ends an attempt that failed. The error is nil when RabbitMQ has, as far
-// as can be known, what it needs; otherwise the message is not acknowledged
-// and will be delivered again.
+// settle ends an attempt that failed. A nil error means that the message is acknowledged, after
+// RabbitMQ has confirmed its copy where there is one; otherwise RabbitMQ delivers it again.
 func (s *settler) settle(ctx context.Context, d *amqp.Delivery, m *Message, unreadable string, f failure) (Outcome, error) {
 	// What the handler did to the message stays with the handler, but for headers.
 	headers := m.Headers
@@ -59,29 +58,29 @@ func (s *settler) settle(ctx context.Context, d *amqp.Delivery, m *Message, unre
 	return outcome, err
 }
 
-// dispose does what is decided.
+// dispose carries out the verdict.
 func (s *settler) dispose(ctx context.Context, d *amqp.Delivery, m *Message, unreadable string, f *failure) (Outcome, error) {
-	v, t := s.judge(m, f, unreadable)
-	if v.Asked > 0 && s.cut.CompareAndSwap(false, true) { // once, not for each message
+	v, t := s.verdict(m, f, unreadable)
+	if v.Asked > 0 && s.shortenedLogged.CompareAndSwap(false, true) { // once, not for each message
 		s.log.Warn("a handler asked by RetryAfter for a longer delay than the policy allows; Policy.MaxRetryAfter raises that", "queue", s.consumer.Queue, "id", m.ID, "asked", v.Asked, "waits", v.Delay)
 	}
 	switch v.Action {
 	case policy.Discard:
-		return ended(Discarded, Unsettled, d.Ack(false))
+		return outcomeOf(Discarded, Unsettled, d.Ack(false))
 	case policy.Retry:
 		if t.Requeue {
 			s.early.watch(m, t.Delay)
-			return ended(Retried, Unsettled, d.Reject(true))
+			return outcomeOf(Retried, Unsettled, d.Reject(true))
 		}
 		if err := s.publishUntilConfirmed(ctx, s.outgoing(m, f, "", t), t, false); err != nil {
 			return Unsettled, err
 		}
-		return ended(Retried, Unacknowledged, d.Ack(false))
+		return outcomeOf(Retried, Unacknowledged, d.Ack(false))
 	case policy.Forward:
 		to := delay.Ticket{Exchange: v.Forward.Exchange, RoutingKey: v.Forward.RoutingKey}
 		err := s.publishUntilConfirmed(ctx, s.outgoing(m, f, "", to), to, true)
 		if err == nil {
-			return ended(Forwarded, Unacknowledged, d.Ack(false))
+			return outcomeOf(Forwarded, Unacknowledged, d.Ack(false))
 		}
 		if ctx.Err() != nil {
 			return Unsettled, err
@@ -93,19 +92,19 @@ func (s *settler) dispose(ctx context.Context, d *amqp.Delivery, m *Message, unr
 		return Unsettled, err
 	}
 	s.parked(ParkedMessage{Queue: s.consumer.Queue, ID: m.ID, MessageID: m.MessageID, Attempt: m.Attempt, Reason: v.Why, Err: f.err})
-	return ended(Parked, Unacknowledged, d.Ack(false))
+	return outcomeOf(Parked, Unacknowledged, d.Ack(false))
 }
 
-// ended is the outcome of an attempt, by whether it could be acknowledged.
-func ended(yes, no Outcome, err error) (Outcome, error) {
+// outcomeOf returns yes if the message could be acknowledged, and otherwise no.
+func outcomeOf(yes, no Outcome, err error) (Outcome, error) {
 	if err != nil {
 		return no, err
 	}
 	return yes, nil
 }
 
-// judge decides, and finds where the message waits. It has no effects.
-func (s *settler) judge(m *Message, f *failure, unreadable string) (policy.Verdict, delay.Ticket) {
+// verdict decides, and finds where the message waits. It has no effects.
+func (s *settler) verdict(m *Message, f *failure, unreadable string) (policy.Verdict, delay.Ticket) {
 	v := s.decide(m, f, unreadable)
 	if v.Action != policy.Retry {
 		return v, delay.Ticket{}
@@ -130,19 +129,19 @@ func (s *settler) decide(m *Message, f *failure, unreadable string) policy.Verdi
 		return policy.Verdict{Why: unreadable}
 	case f.park:
 		return policy.Verdict{Why: "its handler parked it"}
-	case f.refused:
+	case f.notRetried:
 		return policy.Verdict{Why: "its error is none that is retried"}
 	}
 	if s.limits.Decides {
 		v := policy.Verdict{Action: policy.Retry}
-		if f.again != nil {
-			v.Delay = max(f.again.Delay, 0)
+		if f.retryAfter != nil {
+			v.Delay = max(f.retryAfter.Delay, 0)
 		}
 		return v
 	}
 	of := policy.Failure{Queue: s.consumer.Queue, Reason: policy.Reported, Attempt: m.Attempt, Seed: seed(m.ID, m.Attempt)}
-	if f.again != nil {
-		of.Suggested = max(f.again.Delay, 1)
+	if f.retryAfter != nil {
+		of.Suggested = max(f.retryAfter.Delay, 1)
 	}
 	return s.consumer.Policy.Decide(of)
 }
@@ -166,8 +165,8 @@ type Decision struct {
 // the jitter. The error is what is wrong with k, or a nil m.
 //
 // Package redrivetest follows a message through all its attempts.
-func (k Consumer) Decide(m *Message, failure error) (Decision, error) {
-	if err := k.complete(); err != nil {
+func (c Consumer) Decide(m *Message, failure error) (Decision, error) {
+	if err := c.complete(); err != nil {
 		return Decision{}, err
 	}
 	if m == nil {
@@ -176,9 +175,9 @@ func (k Consumer) Decide(m *Message, failure error) (Decision, error) {
 	if failure == nil {
 		return Decision{Outcome: Succeeded}, nil
 	}
-	s := &settler{consumer: k, way: k.Wait.way, limits: k.Wait.way.Limits()}
-	f := s.read(failure)
-	v, t := s.judge(m, &f, "")
+	s := &settler{consumer: c, way: c.Wait.way, limits: c.Wait.way.Limits()}
+	f := s.classify(failure)
+	v, t := s.verdict(m, &f, "")
 	o := map[policy.Action]Outcome{policy.Park: Parked, policy.Retry: Retried, policy.Discard: Discarded, policy.Forward: Forwarded}[v.Action]
 	return Decision{o, t.Delay, v.Asked, v.Why}, nil
 }

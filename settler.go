@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/hint"
 )
 
 // Settler settles deliveries for programs that keep an amqp091-go loop of their own. Make
@@ -13,23 +15,24 @@ type Settler struct {
 	settler *settler
 }
 
-var errZeroSettler = errors.New("redrive: the Settler is nil or its zero value: make one with Client.NewSettler")
+var errZeroSettler = hint.Errorf("make one with Client.NewSettler", "redrive: the Settler is nil or its zero value")
 
-// NewSettler makes a Settler for one queue, which lasts until Close. It declares what k.Wait
-// needs in RabbitMQ, for as long as it takes or until ctx ends. Of k, Queue, Policy, Wait
-// and Retry are used. Its errors are those with which Consume cannot begin.
-func (c *Client) NewSettler(ctx context.Context, k Consumer) (*Settler, error) {
+// NewSettler makes a Settler for one queue, which lasts until Close. It declares what
+// consumer.Wait needs in RabbitMQ, for as long as it takes or until ctx ends. Of consumer,
+// Queue, Policy, Wait and Retry are used. Its errors are those with which Consume cannot
+// begin.
+func (c *Client) NewSettler(ctx context.Context, consumer Consumer) (*Settler, error) {
 	if c == nil || c.publish == nil {
 		return nil, errZero
 	}
-	if err := errors.Join(k.complete(), k.verifies(c.config.Verify)); err != nil {
+	if err := errors.Join(consumer.complete(), consumer.verifies(c.config.Verify)); err != nil {
 		return nil, err
 	}
 	if !c.enter() {
 		return nil, errClosed
 	}
 	defer c.consumers.Done()
-	s := c.newSettler(k)
+	s := c.newSettler(consumer)
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	defer context.AfterFunc(c.consumeCtx, func() { stop(errClosed) })()
@@ -45,7 +48,7 @@ func (s *Settler) Message(d *amqp.Delivery) *Message {
 		return nil
 	}
 	m := message(d, s.settler.consumer.Queue, s.settler.limits.Linear)
-	s.settler.came(m)
+	s.settler.checkEarly(m)
 	return m
 }
 
@@ -61,7 +64,7 @@ func (s *Settler) Settle(ctx context.Context, d *amqp.Delivery, failure error) (
 	case d == nil:
 		return Unsettled, errors.New("redrive: Settle needs a delivery")
 	case failure == nil:
-		return ended(Succeeded, Unsettled, d.Ack(false))
+		return outcomeOf(Succeeded, Unsettled, d.Ack(false))
 	}
-	return s.settler.settle(ctx, d, s.Message(d), "", s.settler.read(failure))
+	return s.settler.settle(ctx, d, s.Message(d), "", s.settler.classify(failure))
 }

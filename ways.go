@@ -64,7 +64,7 @@ func (w Way) Limits() Limits {
 		Drops: l.Drops, Rekeys: l.Rekeys, Survives: l.Survives, Makes: l.Makes, Needs: l.Needs}
 }
 
-func way[W delay.Way](w W, err error) Way {
+func wrapWay[W delay.Way](w W, err error) Way {
 	if err != nil {
 		return Way{err: err}
 	}
@@ -78,7 +78,7 @@ func way[W delay.Way](w W, err error) Way {
 // of milliseconds up to policy.LongestDelay. For the same wait before each attempt, give
 // one level.
 func Levels(levels ...time.Duration) Way {
-	return way(ttlqueue.NewLevels(ttlqueue.Quorum, levels...))
+	return wrapWay(ttlqueue.NewLevels(ttlqueue.Quorum, levels...))
 }
 
 // ClassicLevels is Levels in classic queues, which are on one node and dead-letter
@@ -86,14 +86,14 @@ func Levels(levels ...time.Duration) Way {
 // queue cannot just after RabbitMQ has started, so what came due while RabbitMQ was down
 // is lost then.
 func ClassicLevels(levels ...time.Duration) Way {
-	return way(ttlqueue.NewLevels(ttlqueue.Classic, levels...))
+	return wrapWay(ttlqueue.NewLevels(ttlqueue.Classic, levels...))
 }
 
 // Dynamic waits in a queue for each delay that occurs, rounded up to two digits and at
 // least 0.1 s: at most 90 queues for each power of ten. A queue is declared when it is
 // needed, and expires when it is idle. They are classic queues, with the risk of
 // ClassicLevels: a quorum queue that expires takes its messages with it.
-func Dynamic() Way { return way(ttlqueue.NewDynamic(100 * time.Millisecond)) }
+func Dynamic() Way { return wrapWay(ttlqueue.NewDynamic(100 * time.Millisecond)) }
 
 // MessageTTL waits in one quorum queue for each work queue, each message with a time to
 // live of its own. A message with a short delay waits behind one with a long delay, so a
@@ -114,7 +114,7 @@ func DelayedExchange() Way { return Way{way: plugin.Way{}} }
 // Binary waits in 28 queues, one for each bit of the delay, shared by all work queues, each
 // of which has one of its own behind them as with Levels. Delays are up to 2²⁸ units,
 // rounded up to a unit. A unit is from 1 ms to 1 s.
-func Binary(unit time.Duration) Way { return way(binary.New(unit)) }
+func Binary(unit time.Duration) Way { return wrapWay(binary.New(unit)) }
 
 // Native waits in the work queue itself, which must be a quorum queue of RabbitMQ 4.3 or
 // later, declared with NativeArguments or with a RabbitMQ policy that says the same. Only

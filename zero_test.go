@@ -20,6 +20,19 @@ import (
 
 func slogTo(w *safeLog) *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }
 
+// An error whose remedy is known has it apart from its text, for a log or a page that shows
+// them separately.
+func TestAnErrorHasItsRemedyApart(t *testing.T) {
+	_, err := redrive.NewClient(t.Context(), redrive.Config{})
+	var with interface{ ErrorHint() string }
+	if !errors.As(err, &with) || with.ErrorHint() != "give at least one, such as amqp://user:password@host/vhost" {
+		t.Errorf("%v has no remedy of its own", err)
+	}
+	if _, err := redrive.NewClient(t.Context(), redrive.Config{URLs: []string{""}}); errors.As(err, &with) {
+		t.Errorf("%v has a remedy", err)
+	}
+}
+
 // Zero values and settings that cannot be kept are errors that name the field; nothing
 // panics, and nothing connects.
 func TestZeroValuesAreErrors(t *testing.T) {

@@ -70,7 +70,7 @@ func (a *arrivals) consume(ctx context.Context, ch *amqp.Channel) error {
 func (a *arrivals) came(d amqp.Delivery) error {
 	id, err := strconv.Atoi(d.MessageId)
 	if err != nil || id < 0 || id >= len(a.first) {
-		return fmt.Errorf("a message %q that nobody sent came", d.MessageId)
+		return fmt.Errorf("a message %q arrived that was not sent", d.MessageId)
 	}
 	marks := fmt.Sprint("marks ", d.Headers[wire.HeaderID], d.Headers[wire.HeaderAttempt])
 	a.mu.Lock()

@@ -58,7 +58,7 @@ func (c *circle) consume(ctx context.Context, ch *amqp.Channel, n int) error {
 		}
 		id, err := strconv.Atoi(d.MessageId)
 		if err != nil || id < 0 || id >= n {
-			return fmt.Errorf("a message %q that nobody sent came from %s", d.MessageId, work)
+			return fmt.Errorf("a message %q arrived from %s that was not sent", d.MessageId, work)
 		}
 		attempt, _ := d.Headers[wire.HeaderAttempt].(int64) // the first has none
 		switch {

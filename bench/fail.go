@@ -59,7 +59,7 @@ func (a *attempts) attempt(messageID string) bool {
 	defer a.mu.Unlock()
 	id, err := strconv.Atoi(messageID)
 	if err != nil || id < 0 || id >= a.n {
-		a.err = fmt.Errorf("a message %q that nobody sent came", messageID)
+		a.err = fmt.Errorf("a message %q arrived that was not sent", messageID)
 		a.done()
 		return false
 	}

@@ -130,7 +130,7 @@ func TestNoBrokerCanBeReached(t *testing.T) {
 // no rights in; too many connections pass by themselves.
 func TestAMissingVirtualHostNeedsAPerson(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		user := "nobody-" + v.Name[len(v.Name)-8:]
+		user := "stranger-" + v.Name[len(v.Name)-8:]
 		v.User(user, "pw")
 		look := func(url string) error {
 			_, err := broker.NewProbe(context.Background(), broker.Config{URL: url, Name: "test"})

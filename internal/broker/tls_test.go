@@ -160,7 +160,7 @@ func TestCredentialsThatChangedOnDiskAreUsedAtTheNextConnection(t *testing.T) {
 			t.Fatal(err)
 		}
 		replace(t, files.CA, ca.CAFile())
-		issue(t, ca, "nobody", files)
+		issue(t, ca, "unknown-user", files)
 		external := broker.Config{URL: v.SecureURL("", "", url.Values{"auth_mechanism": {"external"}, "cacertfile": {""}}), Name: "redrive retries", Log: slog.New(slog.DiscardHandler),
 			Credentials: credentials.Client{TLS: files}}
 		if _, err := broker.NewProbe(t.Context(), external); !errors.Is(err, wire.ErrForbidden) || !strings.Contains(err.Error(), "ssl_cert_login_from") {
@@ -175,7 +175,7 @@ func TestCredentialsThatChangedOnDiskAreUsedAtTheNextConnection(t *testing.T) {
 			}
 		}
 		p := broker.NewPublisher(external)
-		running(t, p)
+		runUntilEnd(t, p)
 		if err := <-failed; !errors.Is(err, wire.ErrTLS) {
 			t.Errorf("with another authority: %v", err)
 		}
@@ -196,7 +196,7 @@ func TestAPasswordThatChangedOnDiskIsUsedAtTheNextConnection(t *testing.T) {
 		write(t, file, "first\n")
 		p := broker.NewPublisher(broker.Config{URL: v.URLAs(user, "first"), Name: "redrive retries", Log: slog.New(slog.DiscardHandler),
 			Credentials: credentials.Client{Login: credentials.Login{User: user, PasswordFile: file}}})
-		running(t, p)
+		runUntilEnd(t, p)
 		p.Await(t.Context())
 		v.Must("PUT", "users/"+user, map[string]any{"password": "second", "tags": ""})
 		write(t, file, "second\n")
@@ -208,8 +208,8 @@ func TestAPasswordThatChangedOnDiskIsUsedAtTheNextConnection(t *testing.T) {
 	})
 }
 
-// running runs a publisher until the test ends.
-func running(t *testing.T, p *broker.Publisher) {
+// runUntilEnd runs a publisher until the test ends.
+func runUntilEnd(t *testing.T, p *broker.Publisher) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var run sync.WaitGroup

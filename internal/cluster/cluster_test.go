@@ -168,7 +168,7 @@ func TestALeaderThatDiesHasASuccessorWithin5s(t *testing.T) {
 					break
 				}
 				if time.Since(died) > 5*time.Second {
-					t.Fatal("nobody leads 5 s after the leader died")
+					t.Fatal("there is no leader 5 s after the last one died")
 				}
 				time.Sleep(10 * time.Millisecond)
 			}

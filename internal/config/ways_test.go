@@ -70,7 +70,7 @@ func TestAWayRefusesWhatItCannotKeep(t *testing.T) {
 		{"    wait:", "policies[0].wait has no value"},
 		{"    wait: {levels: [1s, 10s]}", `f.yaml:4:11: policy "p" waits 16s before attempt 6, and levels waits 10s at most: shorten it`},
 		{"    wait: {fixed: 30s}", `policy "p" waits 32s before attempt 7, and fixed waits 30s at most`},
-		{"    wait: message-ttl", `policy "p" waits 1s before attempt 2 and 2s before the next: with message-ttl the short wait would stand behind the long one`},
+		{"    wait: message-ttl", `policy "p" waits 1s before attempt 2 and 2s before the next: with message-ttl a message with the short wait would wait behind those with the long one`},
 		{"    backoff: [1000d]\n    wait: {binary: 1ms}", "and binary waits"},
 		{"    backoff: [60d]\n    wait: delayed-exchange", "and delayed-exchange waits"},
 	} {

@@ -9,8 +9,8 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Topology is exchanges, queues and bindings, all durable, in an order in which
-// they can be declared.
+// Topology lists exchanges, queues and bindings, all durable, in an order in which they can be
+// declared.
 type Topology struct {
 	Exchanges []Exchange
 	Queues    []Queue
@@ -39,20 +39,20 @@ type Binding struct {
 	ToExchange string
 }
 
-// With is t and then more.
+// With returns t with more added.
 func (t Topology) With(more Topology) Topology {
 	return Topology{append(t.Exchanges[:len(t.Exchanges):len(t.Exchanges)], more.Exchanges...),
 		append(t.Queues[:len(t.Queues):len(t.Queues)], more.Queues...),
 		append(t.Bindings[:len(t.Bindings):len(t.Bindings)], more.Bindings...)}
 }
 
-// NoLimit is a delivery limit that is never reached: RabbitMQ 4 gives quorum queues one
-// of 20. What passes it is dropped, or comes back early from a delay queue: it is
-// enough that a person looks at its messages 20 times.
+// NoLimit is a delivery limit that is never reached. RabbitMQ 4 gives quorum queues a limit of
+// 20: a message that exceeds it is dropped, or leaves a delay queue early, and a person who
+// looks at the messages 20 times is enough to exceed it.
 const NoLimit = int64(1_000_000_000)
 
-// Parked is the parking lot in RabbitMQ: what cannot come back to its queue, or
-// shall not, waits there for a person, or for the service to collect it.
+// Parked is the parking lot in RabbitMQ: messages that cannot or must not be retried wait there
+// for a person, or for the service to collect them.
 func Parked() Topology {
 	return Topology{
 		Exchanges: []Exchange{{Name: wire.ExchangeParked, Kind: amqp.ExchangeFanout}},
@@ -61,10 +61,10 @@ func Parked() Topology {
 	}
 }
 
-// Due is the last hop of all ways that wait in queues: an internal exchange,
-// bound to each work queue by its name. What has no queue any more goes to the
-// parking lot, since a queue that dead-letters at-least-once stands still over a
-// message that cannot be routed, and others wait in the same queue.
+// Due is the last hop of all ways that wait in queues: an internal exchange, bound to each work
+// queue by its name. Messages whose queue no longer exists go to the parking lot: a queue that
+// dead-letters at-least-once is blocked by a message that cannot be routed, and others wait in
+// the same queue.
 func Due(queue string) Topology {
 	return Parked().With(Topology{
 		Exchanges: []Exchange{{Name: wire.ExchangeDue, Kind: amqp.ExchangeDirect, Internal: true, Args: amqp.Table{"alternate-exchange": wire.ExchangeParked}}},
@@ -72,12 +72,11 @@ func Due(queue string) Topology {
 	})
 }
 
-// Lane is Due behind a queue of the work queue's own, for delay queues that work
-// queues share. RabbitMQ's at-least-once dead-lettering holds 32 messages of a
-// queue and takes no other until one of them is confirmed: 32 for a work queue that
-// is full or has no leader would stop the retries of all the others. (One
-// unavailable queue, TestOneUnavailableQueueStopsNoOther.) A lane queue accepts
-// whatever comes due and expires it at once, so the 32 are of its work queue alone.
+// Lane is Due behind a queue of the work queue's own, for delay queues that work queues share.
+// RabbitMQ's at-least-once dead-lettering of a queue handles 32 messages at a time: 32 for a
+// work queue that is full or has no leader would stop the retries of all others.
+// (TestOneUnavailableQueueStopsNoOther) A lane queue accepts whatever comes due and expires it
+// at once, so the 32 are of its work queue alone.
 func Lane(queue string) Topology {
 	lane := wire.LaneQueue(queue)
 	args := AtLeastOnce(wire.ExchangeDue, 0)
@@ -89,17 +88,17 @@ func Lane(queue string) Topology {
 	})
 }
 
-// AtLeastOnce are the arguments of a quorum queue that dead-letters what expires to
-// an exchange, and keeps it until RabbitMQ has confirmed it there. Strategy and
-// overflow are both needed: with drop-head it is silently at-most-once.
+// AtLeastOnce returns the arguments of a quorum queue that dead-letters expired messages to an
+// exchange, and keeps each until RabbitMQ has confirmed it there. Strategy and overflow are
+// both needed: with drop-head it is silently at-most-once.
 func AtLeastOnce(exchange string, ttl time.Duration) amqp.Table {
 	return amqp.Table{"x-queue-type": "quorum", "x-message-ttl": ttl.Milliseconds(), "x-dead-letter-exchange": exchange,
 		"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish", "x-delivery-limit": NoLimit}
 }
 
-// EndsWait tells whether an exchange is one through which a wait ends: what a work
-// queue got through it had waited before. Not all are internal; a user who can write to
-// those in which a wait begins can send through them.
+// EndsWait tells whether a wait ends at an exchange: a message that reached its work queue
+// through it had waited before. Not all of them are internal; users who can write to the
+// exchanges in which a wait begins can send through them.
 func EndsWait(exchange string) bool {
 	return exchange == wire.ExchangeDue || exchange == wire.ExchangeLane || exchange == wire.ExchangeDelayed || strings.HasPrefix(exchange, wire.DelayPrefix)
 }

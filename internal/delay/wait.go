@@ -1,9 +1,9 @@
-// Package delay is the contract of the ways to wait in RabbitMQ itself: a message
-// is published somewhere and comes back to its work queue by itself, later.
+// Package delay is the contract of the ways to wait in RabbitMQ itself: a message is published
+// somewhere and comes back to its work queue by itself, later.
 //
-// A way is arithmetic. It says what must exist in the broker and where to
-// publish; package broker does both. So the service and the library share the
-// ways, and one suite (waittest) runs over all of them on real brokers.
+// A way is arithmetic. It says what must exist in the broker and where to publish; package
+// broker does both. So the service and the library share the ways, and one suite (delaytest)
+// runs over all of them on real brokers.
 package delay
 
 import (
@@ -19,25 +19,24 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Way is one way to wait. Its methods have no effects, may be called from many
-// goroutines, and give the same answer when asked twice.
+// Way is one way to wait. Its methods have no effects, may be called from many goroutines, and
+// give the same answer when called twice.
 type Way interface {
-	// Limits are what it can keep, and what it costs.
+	// Limits returns what the way can do, and what it costs.
 	Limits() Limits
-	// Topology is what must exist before a message of the queue waits: the parts
-	// that all queues share, and the way back to this one.
+	// Topology returns what must exist before a message of the queue waits: what all queues
+	// share, and the path back to this one.
 	Topology(queue string) Topology
-	// Ticket says where to publish a message of the queue so that it comes back
-	// after delay (0 or more), never before. It fails only for a delay longer
-	// than Longest.
+	// Ticket returns where to publish a message of the queue so that it comes back after delay
+	// (0 or more), and never earlier. It fails only for a delay longer than Longest.
 	Ticket(queue string, delay time.Duration) (Ticket, error)
 }
 
-// Ticket is how to make one message wait. When RabbitMQ has confirmed the
+// Ticket is how to publish one message so that it waits. When RabbitMQ has confirmed the
 // publish, and has not returned it as unroutable, the message is safe there.
 type Ticket struct {
-	// Requeue: nothing is published. The message is rejected with requeue, and
-	// its own queue delays it.
+	// Requeue: nothing is published. The message is rejected with requeue, and its own queue
+	// delays it.
 	Requeue bool
 
 	Exchange, RoutingKey string
@@ -45,27 +44,27 @@ type Ticket struct {
 	Headers              amqp.Table    // to be added, or nil
 	Delay                time.Duration // the real one, rounded up
 
-	// Unchecked: it must be published without mandatory, since RabbitMQ would
-	// say of every message that it is unroutable.
+	// Unchecked: it must be published without mandatory, since RabbitMQ would return every
+	// message as unroutable.
 	Unchecked bool
 
-	// DeclareFirst must be declared before the publish, and not long before: when more
-	// than Within passes from the sending of the declaration to the
-	// confirm, the message may be gone, and must be published again.
+	// DeclareFirst must be declared before the publish. When more than ConfirmWithin passes
+	// between that declaration and the confirm, the message may be lost, and must be published
+	// again.
 	DeclareFirst  *Topology
 	ConfirmWithin time.Duration
 }
 
-// Outgoing is the publish by which a message waits. m has the headers of its history, with
-// the id.
+// Outgoing returns the message as it is published to wait. m has the headers of its history,
+// with the id.
 func (t *Ticket) Outgoing(id string, m *wire.Message) wire.Outgoing {
 	m.Expiration = t.Expiration
 	maps.Copy(m.Headers, t.Headers)
 	return wire.Outgoing{Exchange: t.Exchange, RoutingKey: t.RoutingKey, ID: id, Message: m, Unchecked: t.Unchecked}
 }
 
-// CheckConfirm is the error of a message that was confirmed just now, where First was declared too
-// long ago for that to mean anything.
+// CheckConfirm returns an error for a message confirmed just now whose DeclareFirst was
+// declared too long ago for the confirm to count.
 func (t *Ticket) CheckConfirm(declared time.Time) error {
 	if t.DeclareFirst == nil || time.Since(declared) <= t.ConfirmWithin {
 		return nil
@@ -73,8 +72,7 @@ func (t *Ticket) CheckConfirm(declared time.Time) error {
 	return errors.New("the confirm came so late that its delay queue may be gone")
 }
 
-// Limits are a way's own, as its documentation says them and its suite proves
-// them.
+// Limits are a way's own, as its documentation states them and its suite proves them.
 type Limits struct {
 	Name string
 	// Longest is the longest delay.
@@ -83,14 +81,13 @@ type Limits struct {
 	Levels []time.Duration
 	// Step is what any other delay is rounded up to.
 	Step time.Duration
-	// Blocks: a message with a short delay waits for those before it that have
-	// a longer one.
+	// Blocks: a message with a short delay waits for those before it that have a longer one.
 	Blocks bool
-	// Mixed: whoever chose it accepts that it Blocks.
+	// AcceptsBlocking: mixed delays are allowed although the way Blocks.
 	AcceptsBlocking bool
-	// Linear: the delay is a multiple of the number of failures, and no other.
+	// Linear: the delay is the number of failures times a constant, and nothing else.
 	Linear bool
-	// Decides: whoever takes the message decides by a policy of its own.
+	// Decides: a consumer of the message decides by a policy of its own.
 	Decides bool
 	// Drops: it dead-letters at-most-once, so what comes due while its work queue is
 	// full or has no leader is lost.
@@ -98,18 +95,18 @@ type Limits struct {
 	// Rekeys: a message comes back with its work queue's name as routing key. The first
 	// one is in its header x-redrive-routing-key, and the library shows that one.
 	Rekeys bool
-	// Survives says what the waiting messages survive.
+	// Survives names what the waiting messages survive.
 	Survives string
-	// Makes says what it makes in the broker.
+	// Makes names what the way declares in the broker.
 	Makes string
-	// Needs says what it needs besides RabbitMQ 3.10; "" for nothing.
+	// Needs names what the way needs besides RabbitMQ 3.10; "" for nothing.
 	Needs string
 	// Since is the oldest version of RabbitMQ it works on, as major and minor;
 	// zero: 3.10.
 	Since [2]int
 }
 
-// Check refuses a policy that the way cannot keep, and says what to do instead.
+// Check returns an error for a policy that the way cannot keep, with the remedy.
 func (l Limits) Check(p *policy.Policy) error {
 	if l.Decides {
 		return nil
@@ -129,11 +126,11 @@ func (l Limits) Check(p *policy.Policy) error {
 				p.Name, policy.FormatDuration(w), i+2, l.Name, policy.FormatDuration(l.Longest))
 		}
 		if l.Linear && w != linear(waits[0], i+1, p.Backoff.Max()) {
-			return fmt.Errorf("policy %q waits %s before attempt %d, and %s can only wait %s more each time up to a longest: use a linear backoff whose step is its initial wait",
+			return fmt.Errorf("policy %q waits %s before attempt %d, and %s can only wait %s more each time, up to a maximum: use a linear backoff whose step is its initial wait",
 				p.Name, policy.FormatDuration(w), i+2, l.Name, policy.FormatDuration(waits[0]))
 		}
 		if l.Blocks && !l.AcceptsBlocking && i > 0 && w != waits[i-1] {
-			return fmt.Errorf("policy %q waits %s before attempt %d and %s before the next: with %s the short wait would stand behind the long one; use a fixed backoff, or say that you accept it",
+			return fmt.Errorf("policy %q waits %s before attempt %d and %s before the next: with %s a message with the short wait would wait behind those with the long one: use a fixed backoff, or accept that (in the library: MixedMessageTTL)",
 				p.Name, policy.FormatDuration(waits[i-1]), i+1, policy.FormatDuration(w), l.Name)
 		}
 	}
@@ -148,7 +145,8 @@ func linear(first time.Duration, n int, longest time.Duration) time.Duration {
 	return first * time.Duration(n)
 }
 
-// CheckVersion tells whether a broker of that version ("4.3.1") can keep it.
+// CheckVersion returns an error for a RabbitMQ version ("4.3.1") on which the way does not
+// work.
 func (l Limits) CheckVersion(version string) error {
 	var v [2]int
 	if _, err := fmt.Sscanf(version, "%d.%d", &v[0], &v[1]); err != nil {
@@ -160,8 +158,8 @@ func (l Limits) CheckVersion(version string) error {
 	return nil
 }
 
-// Spreads tells whether jitter means anything to it: with few levels it would
-// only push messages to the next one.
+// Spreads tells whether jitter has an effect: with few levels it would only push messages to
+// the next level.
 func (l Limits) Spreads() bool {
 	return l.Levels == nil && !l.Linear && (!l.Blocks || l.AcceptsBlocking)
 }

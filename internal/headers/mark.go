@@ -6,9 +6,9 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// removed are headers that a retried message must not carry: the routing
-// headers would copy it to other queues, the broker's own history would be
-// believed or counted again, and ours are set again.
+// removed are headers that a retried message must not carry: routing headers would copy it to
+// other queues, the broker's own history would be believed or counted again, and ours are set
+// again.
 var removed = map[string]bool{
 	"CC": true, "BCC": true,
 	"x-death": true, "x-delay": true, "x-delivery-count": true, "x-acquired-count": true,
@@ -19,7 +19,7 @@ var removed = map[string]bool{
 	wire.HeaderReason: true, wire.HeaderError: true, wire.HeaderUserID: true, wire.HeaderDelay: true, wire.HeaderParkedFor: true,
 }
 
-// History is what goes with a message to its next attempt.
+// History is what a message carries to its next attempt.
 type History struct {
 	ID          string // stable over all attempts
 	Attempt     int    // failures so far
@@ -32,9 +32,9 @@ type History struct {
 	Exchange, RoutingKey, UserID string
 }
 
-// ApplyTo is the message as it goes to its next attempt: what was published, with
-// our headers in place of the broker's. m.Exchange and m.RoutingKey are where it
-// was first published.
+// ApplyTo returns the message as it is published for its next attempt: as first published, with
+// our headers in place of the broker's. m.Exchange and m.RoutingKey are those of its first
+// publication.
 func (h History) ApplyTo(m wire.Message) *wire.Message {
 	headers := Clean(m.Headers)
 	headers[wire.HeaderID] = h.ID

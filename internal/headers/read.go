@@ -1,6 +1,6 @@
-// Package headers is what a failing message carries in its headers from attempt to
-// attempt: who it is, how often it failed, where it was first published. The
-// service and the library write the same, so a team can use one and add the other.
+// Package headers reads and writes what a failing message carries in its headers from attempt
+// to attempt: its id, how often it failed, where it was first published. The service and the
+// library write the same headers, so a team can use one and add the other.
 package headers
 
 import (
@@ -14,9 +14,8 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Failures reads how often the message had failed before this time.
-// x-death[].count is never used: RabbitMQ 4 does not grow it over a return, and
-// on RabbitMQ 3 a publisher can set it.
+// Failures returns how often the message had failed before this time. x-death[].count is never
+// used: RabbitMQ 4 does not grow it over a republish, and on RabbitMQ 3 a publisher can set it.
 func Failures(m *wire.Message) (n int, note string) {
 	v, there := m.Headers[wire.HeaderAttempt]
 	if !there {
@@ -29,7 +28,8 @@ func Failures(m *wire.Message) (n int, note string) {
 	return int(i), ""
 }
 
-// SuggestedDelay reads a consumer's own wish, in milliseconds.
+// SuggestedDelay returns the delay that a consumer asks for, which its header has in
+// milliseconds.
 func SuggestedDelay(m *wire.Message) (d time.Duration, note string) {
 	v, there := m.Headers[wire.HeaderDelay]
 	if !there {
@@ -45,7 +45,7 @@ func SuggestedDelay(m *wire.Message) (d time.Duration, note string) {
 	return time.Duration(ms) * time.Millisecond, ""
 }
 
-// ID is the id of a message that has one already.
+// ID returns the id of a message that has one already.
 func ID(m *wire.Message) (uuid.UUID, bool) {
 	s, ok := m.Headers[wire.HeaderID].(string)
 	if !ok || len(s) != 36 { // Parse also takes longer forms, which are not ours
@@ -55,7 +55,8 @@ func ID(m *wire.Message) (uuid.UUID, bool) {
 	return id, err == nil
 }
 
-// FirstFailed is what our header says, unless that is impossible.
+// FirstFailed returns when the message first failed, by our header, or now if that is
+// impossible.
 func FirstFailed(m *wire.Message, now time.Time) time.Time {
 	if t, ok := m.Headers[wire.HeaderFirstFailed].(time.Time); ok && t.Unix() > 0 && t.Before(now) {
 		return t
@@ -63,8 +64,8 @@ func FirstFailed(m *wire.Message, now time.Time) time.Time {
 	return now
 }
 
-// Read is what the headers of a message say of its attempts before. Attempt is 0
-// when there were none, or none that can be believed.
+// Read returns the history in a message's headers. Attempt is 0 when there is none, or none
+// that can be believed.
 func Read(h amqp.Table, now time.Time) (t History) {
 	m := &wire.Message{Headers: h}
 	if t.Attempt, _ = Failures(m); t.Attempt == 0 {
@@ -83,13 +84,13 @@ func Read(h amqp.Table, now time.Time) (t History) {
 	return t
 }
 
-// Deliveries is how often a quorum queue has delivered the message before.
+// Deliveries returns how often a quorum queue has delivered the message before.
 func Deliveries(h amqp.Table) int64 {
 	n, _ := integer(h["x-delivery-count"])
 	return min(max(n, 0), wire.MaxAttempt)
 }
 
-// Clean is headers without what RabbitMQ and Redrive put there.
+// Clean returns headers without those that RabbitMQ and Redrive added.
 func Clean(h amqp.Table) amqp.Table {
 	out := make(amqp.Table, len(h))
 	for k, v := range h {

@@ -21,19 +21,19 @@ type Error struct {
 	Hint string // in the imperative: "set `auth: {}`, or listen on 127.0.0.1"
 }
 
-// Errorf makes an error of a format, with a remedy.
+// Errorf makes an error from a format, with a remedy.
 func Errorf(hint, format string, args ...any) error {
 	return &Error{fmt.Errorf(format, args...), hint}
 }
 
-func (e *Error) Error() string { return e.Err.Error() + separator + e.Hint }
+func (e *Error) Error() string { return e.Err.Error() + hintSeparator + e.Hint }
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// ErrorHint is the remedy; other types of errors may have one too.
+// ErrorHint returns the remedy; other types of errors may have this method too.
 func (e *Error) ErrorHint() string { return e.Hint }
 
-const separator = "; "
+const hintSeparator = "; "
 
 // Of returns the first remedy in err, or "".
 func Of(err error) string {
@@ -44,11 +44,11 @@ func Of(err error) string {
 	return ""
 }
 
-// Text is the text of err without its remedy.
+// Text returns the text of err without its remedy.
 func Text(err error) string {
 	text := err.Error()
 	if hint := Of(err); hint != "" {
-		return strings.ReplaceAll(text, separator+hint, "")
+		return strings.ReplaceAll(text, hintSeparator+hint, "")
 	}
 	return text
 }

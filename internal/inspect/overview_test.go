@@ -99,7 +99,7 @@ func TestWhoLooksOnDoesNotWait(t *testing.T) {
 		before := b.asked()
 		time.Sleep(time.Minute)
 		if n := b.asked() - before; n != 0 {
-			t.Errorf("RabbitMQ was asked %d times for nobody", n)
+			t.Errorf("RabbitMQ was asked %d times, although nothing needed the answer", n)
 		}
 		stop()
 		<-ended

@@ -304,16 +304,16 @@ func TestTheRateIsExactOverAMinute(t *testing.T) {
 	}
 }
 
-// Nothing is remembered for ever of queues that are not asked about any more.
+// A queue that no call was about for long is forgotten.
 func TestUnusedQueuesAreForgotten(t *testing.T) {
 	b := newBench(t, withBreaker())
 	for i := range 1000 {
 		b.Allow(fmt.Sprintf("invented.%d", i), 1, b.now)
 		b.Unsent(fmt.Sprintf("invented.%d", i), 1, b.now)
 	}
-	b.Consumers("nobody", 0, b.now)
+	b.Consumers("unconsumed", 0, b.now)
 	b.after(time.Hour)
-	if left := b.Queues(); len(left) != 1 || left[0] != "nobody" { // it says of it why nothing goes
+	if left := b.Queues(); len(left) != 1 || left[0] != "unconsumed" { // it must show why that queue gets no retries
 		t.Errorf("%d queues are remembered: %.10q", len(left), left)
 	}
 	b.after(24 * time.Hour)

@@ -74,7 +74,7 @@ func wrong(t *testing.T, o runtime.Object) field.ErrorList {
 	case "ServiceMonitor", "PrometheusRule": // of the operator, whose types alone are here
 		return nil
 	default:
-		t.Fatalf("nobody validates a %s", kind)
+		t.Fatalf("no schema validates a %s", kind)
 		return nil
 	}
 }

@@ -22,28 +22,28 @@ const perFault = 3
 
 // during runs what breaks something. Messages that are in flight meanwhile, and no
 // others, may come twice.
-func (l *ledger) during(breaks func()) {
+func (t *tally) during(breaks func()) {
 	from := time.Now()
 	breaks()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.faults = append(l.faults, fault{from, time.Now()})
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.faults = append(t.faults, fault{from, time.Now()})
 }
 
 // account checks everything.
-func (l *ledger) account() {
-	l.t.Helper()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	duplicates, inFlight, unexplained := duplicates(l.faults, l.failed, l.seen)
-	for i, w := range append(l.wrong, unexplained...) {
+func (t *tally) account() {
+	t.test.Helper()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	duplicates, inFlight, unexplained := duplicates(t.faults, t.failed, t.seen)
+	for i, w := range append(t.wrong, unexplained...) {
 		if i == 10 {
-			l.t.Errorf("and %d more", len(l.wrong)+len(unexplained)-i)
+			t.test.Errorf("and %d more", len(t.wrong)+len(unexplained)-i)
 			break
 		}
-		l.t.Error(w)
+		t.test.Error(w)
 	}
-	l.t.Logf("%d messages: 0 lost, %d wrong, %d duplicates over %d faults with %d in flight", len(l.bodies), len(l.wrong), duplicates, len(l.faults), inFlight)
+	t.test.Logf("%d messages: 0 lost, %d wrong, %d duplicates over %d faults with %d in flight", len(t.bodies), len(t.wrong), duplicates, len(t.faults), inFlight)
 }
 
 // duplicates counts those among the arrivals of messages, tells how many messages were in

@@ -24,7 +24,7 @@ func TestAMemoryAlarmLosesNothing(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
-				l := newLedger(t, v, "orders")
+				l := newTally(t, v, "orders")
 				p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
 				p.configure(c.policies)
 				p.start()
@@ -129,7 +129,7 @@ func TestADeletedQueueLosesNothing(t *testing.T) {
 func TestARevokedPermissionLosesNothing(t *testing.T) {
 	t.Parallel()
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		l := newLedger(t, v, "orders")
+		l := newTally(t, v, "orders")
 		p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
 		p.start()
 		p.waitReady()

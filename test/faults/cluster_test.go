@@ -35,7 +35,7 @@ func TestAClusterThatLosesNodesLosesNothing(t *testing.T) {
 		p.configure("broker: {management: '" + v.Management + "'}\n" + clusterPolicies)
 		p.start()
 		p.waitReady()
-		s := &clusterStory{t, v, c, p, newClusterLedger(t, v, c)}
+		s := &clusterStory{t, v, c, p, newClusterTally(t, v, c)}
 		t.Cleanup(s.asItStands)
 		s.replicas()
 
@@ -69,12 +69,12 @@ type clusterStory struct {
 	v *brokertest.VHost
 	c *rabbitnode.Cluster
 	p *process
-	l *ledger
+	l *tally
 }
 
-func newClusterLedger(t *testing.T, v *brokertest.VHost, c *rabbitnode.Cluster) *ledger {
+func newClusterTally(t *testing.T, v *brokertest.VHost, c *rabbitnode.Cluster) *tally {
 	must(t, c.Grow(context.Background()))
-	return newLedger(t, v, "orders")
+	return newTally(t, v, "orders")
 }
 
 // asItStands tells, when the test has failed, who has what.

@@ -17,7 +17,7 @@ import (
 // again it goes on by itself.
 func TestAFullDiskLosesNothing(t *testing.T) {
 	t.Parallel()
-	onASmallDisk(t, func(t *testing.T, v *brokertest.VHost, p *process, l *ledger, disk string) {
+	onASmallDisk(t, func(t *testing.T, v *brokertest.VHost, p *process, l *tally, disk string) {
 		p.start()
 		p.waitReady()
 		consuming(t, l)
@@ -42,7 +42,7 @@ func TestAFullDiskLosesNothing(t *testing.T) {
 // end. Whatever runs it starts it again, which fails until there is room.
 func TestADiskFullToTheLastByteLosesNothing(t *testing.T) {
 	t.Parallel()
-	onASmallDisk(t, func(t *testing.T, v *brokertest.VHost, p *process, l *ledger, disk string) {
+	onASmallDisk(t, func(t *testing.T, v *brokertest.VHost, p *process, l *tally, disk string) {
 		p.supervise()
 		p.waitReady()
 		consuming(t, l)
@@ -67,7 +67,7 @@ func TestADiskFullToTheLastByteLosesNothing(t *testing.T) {
 
 // onASmallDisk runs a test on each broker, with a service that is not started
 // yet and keeps its data on a disk of 96 MiB, 32 of them in reserve.
-func onASmallDisk(t *testing.T, do func(t *testing.T, v *brokertest.VHost, p *process, l *ledger, disk string)) {
+func onASmallDisk(t *testing.T, do func(t *testing.T, v *brokertest.VHost, p *process, l *tally, disk string)) {
 	if os.Getuid() != 0 {
 		t.Skip("not run: mounting a small disk needs root")
 	}
@@ -81,7 +81,7 @@ func onASmallDisk(t *testing.T, do func(t *testing.T, v *brokertest.VHost, p *pr
 				t.Error(err)
 			}
 		})
-		l := newLedger(t, v, "orders")
+		l := newTally(t, v, "orders")
 		p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
 		yaml := fmt.Sprintf("store: {disk: %s, reserve: 32MiB}\nlisten: %s\n%s\n", filepath.Join(disk, "data"), p.listen, policies)
 		if err := os.WriteFile(p.config, []byte(yaml), 0o600); err != nil {

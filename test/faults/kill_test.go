@@ -31,7 +31,7 @@ func TestKillingTheServiceLosesNothing(t *testing.T) {
 // killing kills a service so often on each of two versions.
 func killing(t *testing.T, policies string, kills int) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		l := newLedger(t, v, "orders")
+		l := newTally(t, v, "orders")
 		p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
 		p.configure(policies)
 		p.start()
@@ -67,7 +67,7 @@ func killing(t *testing.T, policies string, kills int) {
 func TestStoppingTheServiceDuplicatesNothing(t *testing.T) {
 	t.Parallel()
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		l := newLedger(t, v, "orders")
+		l := newTally(t, v, "orders")
 		p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
 		consuming(t, l)
 		for range 5 {
@@ -88,7 +88,7 @@ func TestStoppingTheServiceDuplicatesNothing(t *testing.T) {
 func TestKillingRabbitMQLosesNothing(t *testing.T) {
 	t.Parallel()
 	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
-		l := newLedger(t, v, "orders")
+		l := newTally(t, v, "orders")
 		p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
 		p.start()
 		p.waitReady()
@@ -173,7 +173,7 @@ func answers(v *brokertest.VHost, queue string) bool {
 func TestCuttingConnectionsLosesNothing(t *testing.T) {
 	t.Parallel()
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		l := newLedger(t, v, "orders")
+		l := newTally(t, v, "orders")
 		proxy := brokertest.NewProxy(t, v)
 		p := newProcess(t, proxy.At(v.ServiceURL(brokertest.Works("orders"))))
 		p.start()
@@ -252,7 +252,7 @@ func TestKillingTheServiceLosesNothingThatIsCollected(t *testing.T) {
 		duplicates := 0
 		for id := range want {
 			if got[id] == 0 {
-				t.Errorf("%s is lost, and there is one that nobody parked", id)
+				t.Errorf("%s is lost, and one is parked that was not published", id)
 			}
 			duplicates += max(got[id]-1, 0)
 		}

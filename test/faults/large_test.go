@@ -36,7 +36,7 @@ func takesBoundedMemory(t *testing.T, v *brokertest.VHost, p *process) {
 	if v.Since4() {
 		size = 15 << 20 // RabbitMQ 4 takes 16 MiB
 	}
-	l := newLedger(t, v, "orders")
+	l := newTally(t, v, "orders")
 	p.start()
 	p.waitReady()
 	l.publishLarge(messages, size)
@@ -53,24 +53,24 @@ func takesBoundedMemory(t *testing.T, v *brokertest.VHost, p *process) {
 }
 
 // publishLarge publishes n messages of so many bytes that do not compress, one at a time.
-func (l *ledger) publishLarge(n, size int) {
-	l.t.Helper()
-	ch := l.v.Channel()
+func (t *tally) publishLarge(n, size int) {
+	t.test.Helper()
+	ch := t.v.Channel()
 	defer ch.Close()
 	if err := ch.Confirm(false); err != nil {
-		l.t.Fatal(err)
+		t.test.Fatal(err)
 	}
 	body := make([]byte, size)
 	random := rand.NewChaCha8([32]byte{})
 	for i := range n {
 		_, _ = random.Read(body)
 		id := fmt.Sprintf("large-%d", i)
-		l.mu.Lock()
-		l.bodies[id] = sha256.Sum256(body)
-		l.mu.Unlock()
-		c, err := ch.PublishWithDeferredConfirm("", l.queue, true, false, amqp.Publishing{MessageId: id, DeliveryMode: 2, Body: body, Headers: amqp.Table{"n": id, "of": l.v.Name}})
+		t.mu.Lock()
+		t.bodies[id] = sha256.Sum256(body)
+		t.mu.Unlock()
+		c, err := ch.PublishWithDeferredConfirm("", t.queue, true, false, amqp.Publishing{MessageId: id, DeliveryMode: 2, Body: body, Headers: amqp.Table{"n": id, "of": t.v.Name}})
 		if err != nil || !c.Wait() {
-			l.t.Fatalf("RabbitMQ did not confirm a message of the test's own: %v", err)
+			t.test.Fatalf("RabbitMQ did not confirm a message of the test's own: %v", err)
 		}
 	}
 }

@@ -17,7 +17,7 @@ import (
 // the id of the first.
 func TestMovingAQueuesLeaderRenamesNothing(t *testing.T) {
 	brokertest.EachCluster(t, "", func(t *testing.T, v *brokertest.VHost, c *rabbitnode.Cluster) {
-		l := newClusterLedger(t, v, c)
+		l := newClusterTally(t, v, c)
 		p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
 		p.start()
 		p.waitReady()

@@ -20,45 +20,45 @@ import (
 
 const libraryPrefetch = 200
 
-// newLibraryLedger is a ledger whose queue only the library consumes.
-func newLibraryLedger(t *testing.T, v *brokertest.VHost) *ledger {
+// newLibraryTally is a tally whose queue only the library consumes.
+func newLibraryTally(t *testing.T, v *brokertest.VHost) *tally {
 	v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
-	return &ledger{t: t, v: v, queue: "orders", bodies: map[string][32]byte{}, failed: map[string]time.Time{}, seen: map[string][]time.Time{}, acked: map[string]int{}, ids: map[string]string{}}
+	return &tally{test: t, v: v, queue: "orders", bodies: map[string][32]byte{}, failed: map[string]time.Time{}, seen: map[string][]time.Time{}, acked: map[string]int{}, ids: map[string]string{}}
 }
 
 // handle is a handler whose messages fail twice.
-func (l *ledger) handle(_ context.Context, m *redrive.Message) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (t *tally) handle(_ context.Context, m *redrive.Message) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	id, failed := m.MessageID, m.Attempt-1
-	if _, known := l.bodies[id]; !known || string(m.Body) != "body of "+id || m.Headers["n"] != id || m.RoutingKey != l.queue || m.Exchange != "" {
-		l.wrong = append(l.wrong, fmt.Sprintf("%q came altered or is not of this queue: %+v", id, m))
+	if _, known := t.bodies[id]; !known || string(m.Body) != "body of "+id || m.Headers["n"] != id || m.RoutingKey != t.queue || m.Exchange != "" {
+		t.wrong = append(t.wrong, fmt.Sprintf("%q came altered or is not of this queue: %+v", id, m))
 	}
 	key := fmt.Sprint(id, " ", failed)
-	if early := l.failed[key].Add(wait); failed > 0 && !m.Redelivered && time.Now().Before(early) {
-		l.wrong = append(l.wrong, fmt.Sprintf("%s came %s early", key, time.Until(early)))
+	if early := t.failed[key].Add(wait); failed > 0 && !m.Redelivered && time.Now().Before(early) {
+		t.wrong = append(t.wrong, fmt.Sprintf("%s came %s early", key, time.Until(early)))
 	}
-	if m.ID != "" && l.ids[id] != "" && l.ids[id] != m.ID {
-		l.wrong = append(l.wrong, fmt.Sprintf("%s has the ids %s and %s", id, l.ids[id], m.ID))
+	if m.ID != "" && t.ids[id] != "" && t.ids[id] != m.ID {
+		t.wrong = append(t.wrong, fmt.Sprintf("%s has the ids %s and %s", id, t.ids[id], m.ID))
 	} else if m.ID != "" {
-		l.ids[id] = m.ID
+		t.ids[id] = m.ID
 	}
 	if !m.Redelivered { // what RabbitMQ hands out again is no duplicate of ours
-		l.seen[key] = append(l.seen[key], time.Now())
+		t.seen[key] = append(t.seen[key], time.Now())
 	}
 	if failed < failures {
-		if next := fmt.Sprint(id, " ", failed+1); l.failed[next].IsZero() {
-			l.failed[next] = time.Now()
+		if next := fmt.Sprint(id, " ", failed+1); t.failed[next].IsZero() {
+			t.failed[next] = time.Now()
 		}
 		return errors.New("it fails twice")
 	}
-	l.acked[id]++
+	t.acked[id]++
 	return nil
 }
 
 // library runs a consumer until the function it returns is called, which tells
 // what Consume returned.
-func library(t *testing.T, l *ledger, url string) (stop func() error) {
+func library(t *testing.T, l *tally, url string) (stop func() error) {
 	t.Helper()
 	k := redrive.Consumer{Queue: l.queue, Wait: redrive.Levels(wait), Concurrency: 50, Prefetch: libraryPrefetch,
 		Policy: policy.Policy{Attempts: failures + 1, Backoff: policy.Fixed(wait)}, Handler: l.handle}
@@ -80,23 +80,23 @@ func library(t *testing.T, l *ledger, url string) (stop func() error) {
 // consumesAgain waits until the library has a connection again: until then its workers go
 // on with what was delivered to them over the one that broke, and RabbitMQ delivers that
 // again.
-func (l *ledger) consumesAgain() {
-	l.t.Helper()
-	l.mu.Lock()
-	key := fmt.Sprintf("%s-%d 0", l.queue, len(l.bodies))
-	l.mu.Unlock()
-	l.publish(1)
-	brokertest.Eventually(l.t, "the library consumes again", func() bool {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return len(l.seen[key]) > 0
+func (t *tally) consumesAgain() {
+	t.test.Helper()
+	t.mu.Lock()
+	key := fmt.Sprintf("%s-%d 0", t.queue, len(t.bodies))
+	t.mu.Unlock()
+	t.publish(1)
+	brokertest.Eventually(t.test, "the library consumes again", func() bool {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		return len(t.seen[key]) > 0
 	})
 }
 
 func TestCuttingTheLibrarysConnectionsLosesNothing(t *testing.T) {
 	t.Parallel()
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		l := newLibraryLedger(t, v)
+		l := newLibraryTally(t, v)
 		proxy := brokertest.NewProxy(t, v)
 		library(t, l, proxy.URL)
 		const cuts = 10
@@ -121,7 +121,7 @@ func TestCuttingTheLibrarysConnectionsLosesNothing(t *testing.T) {
 func TestKillingRabbitMQUnderTheLibraryLosesNothing(t *testing.T) {
 	t.Parallel()
 	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
-		l := newLibraryLedger(t, v)
+		l := newLibraryTally(t, v)
 		library(t, l, v.URL())
 		l.publish(10)
 		l.settle(settleWithin)
@@ -149,7 +149,7 @@ func TestKillingRabbitMQUnderTheLibraryLosesNothing(t *testing.T) {
 func TestStoppingTheLibraryDuplicatesNothing(t *testing.T) {
 	t.Parallel()
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		l := newLibraryLedger(t, v)
+		l := newLibraryTally(t, v)
 		for range 5 {
 			stop := library(t, l, v.URL())
 			l.publish(500)

@@ -189,8 +189,8 @@ func (p *process) cli(args ...string) string {
 	return string(out)
 }
 
-// consuming runs a ledger's consumer until the test ends.
-func consuming(t *testing.T, l *ledger) {
+// consuming runs a tally's consumer until the test ends.
+func consuming(t *testing.T, l *tally) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var w sync.WaitGroup
 	w.Go(func() { l.consume(ctx) })

@@ -55,7 +55,7 @@ func replicas(t *testing.T, v *brokertest.VHost, url, settings string, lease tim
 	return all
 }
 
-func newRedisLedger(t *testing.T, v *brokertest.VHost) *ledger { return newLedger(t, v, "orders") }
+func newRedisTally(t *testing.T, v *brokertest.VHost) *tally { return newTally(t, v, "orders") }
 
 func start(all []*process) {
 	for _, p := range all {
@@ -68,7 +68,7 @@ func start(all []*process) {
 
 // finish waits until each message is done, and holds the services' own account of
 // them to it: it balances, or the command fails.
-func finish(t *testing.T, l *ledger, all []*process) {
+func finish(t *testing.T, l *tally, all []*process) {
 	t.Helper()
 	l.settle(settleWithin)
 	for _, p := range all {
@@ -88,7 +88,7 @@ func random(t *testing.T) *rand.Rand {
 func TestTwoReplicasRetryEachMessageOnce(t *testing.T) {
 	t.Parallel()
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
-		l, all := newRedisLedger(t, v), replicas(t, v, redisnode.New(t, o).URL(), synced, longLease)
+		l, all := newRedisTally(t, v), replicas(t, v, redisnode.New(t, o).URL(), synced, longLease)
 		start(all)
 		consuming(t, l)
 		for i := range 4 {
@@ -107,7 +107,7 @@ func TestKillingAReplicaLosesNothing(t *testing.T) {
 	t.Parallel()
 	const kills = 25 // with Redis and with Valkey: fifty
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
-		l, all := newRedisLedger(t, v), replicas(t, v, redisnode.New(t, o).URL(), synced, shortLease)
+		l, all := newRedisTally(t, v), replicas(t, v, redisnode.New(t, o).URL(), synced, shortLease)
 		start(all)
 		consuming(t, l)
 		random := random(t)
@@ -130,7 +130,7 @@ func TestAFrozenReplicaLosesNothing(t *testing.T) {
 	t.Parallel()
 	const stops = 2
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
-		l, all := newRedisLedger(t, v), replicas(t, v, redisnode.New(t, o).URL(), synced, shortLease)
+		l, all := newRedisTally(t, v), replicas(t, v, redisnode.New(t, o).URL(), synced, shortLease)
 		start(all)
 		consuming(t, l)
 		for i := range stops {
@@ -159,7 +159,7 @@ func TestKillingRedisLosesNothing(t *testing.T) {
 	const kills = 4
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
 		server := redisnode.New(t, o)
-		l, all := newRedisLedger(t, v), replicas(t, v, server.URL(), synced, longLease)
+		l, all := newRedisTally(t, v), replicas(t, v, server.URL(), synced, longLease)
 		start(all)
 		consuming(t, l)
 		for i := range kills {
@@ -186,7 +186,7 @@ func TestAMissingRedisIsReportedOnce(t *testing.T) {
 	const away = 10 * time.Second
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
 		server := redisnode.New(t, o)
-		l, all := newRedisLedger(t, v), replicas(t, v, server.URL(), synced, shortLease)
+		l, all := newRedisTally(t, v), replicas(t, v, server.URL(), synced, shortLease)
 		waitLong(all)
 		start(all)
 		consuming(t, l)
@@ -259,7 +259,7 @@ func TestAFrozenRedisLosesNothing(t *testing.T) {
 	t.Parallel()
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
 		server := redisnode.New(t, o)
-		l, all := newRedisLedger(t, v), replicas(t, v, server.URL(), synced, longLease)
+		l, all := newRedisTally(t, v), replicas(t, v, server.URL(), synced, longLease)
 		start(all)
 		consuming(t, l)
 		l.publish(500)
@@ -282,7 +282,7 @@ func TestCuttingRedisConnectionsLosesNothing(t *testing.T) {
 	const cuts = 15
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
 		between := proxy.New(t, redisnode.New(t, o).Addr())
-		l, all := newRedisLedger(t, v), replicas(t, v, "redis://"+between.Addr(), synced, longLease)
+		l, all := newRedisTally(t, v), replicas(t, v, "redis://"+between.Addr(), synced, longLease)
 		start(all)
 		consuming(t, l)
 		random := random(t)
@@ -303,7 +303,7 @@ func TestFlushedScriptsLoseNothing(t *testing.T) {
 	t.Parallel()
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
 		server := redisnode.New(t, o)
-		l, all := newRedisLedger(t, v), replicas(t, v, server.URL(), synced, longLease)
+		l, all := newRedisTally(t, v), replicas(t, v, server.URL(), synced, longLease)
 		start(all)
 		consuming(t, l)
 		for range 20 {
@@ -324,7 +324,7 @@ func TestAFullRedisLosesNothing(t *testing.T) {
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
 		ctx := context.Background()
 		server := redisnode.New(t, o)
-		l, all := newRedisLedger(t, v), replicas(t, v, server.URL(), synced, longLease)
+		l, all := newRedisTally(t, v), replicas(t, v, server.URL(), synced, longLease)
 		start(all)
 		consuming(t, l)
 		l.publish(1000)

@@ -19,7 +19,7 @@ func TestASentinelFailoverLosesNothing(t *testing.T) {
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
 		ctx := context.Background()
 		sentinel := redisnode.NewSentinel(t, o)
-		l, all := newRedisLedger(t, v), replicas(t, v, sentinel.URL(), "durability: replicated, replicas: 2", shortLease)
+		l, all := newRedisTally(t, v), replicas(t, v, sentinel.URL(), "durability: replicated, replicas: 2", shortLease)
 		waitLong(all)
 		start(all)
 		consuming(t, l)
@@ -55,7 +55,7 @@ func waitLong(all []*process) {
 // killWithoutReplicas kills a primary when it has taken what its replicas have not, since
 // they stand still and their connections are cut: that is lost with it, and so no one may
 // have relied on it.
-func killWithoutReplicas(t *testing.T, l *ledger, all []*process, primary *redisnode.Server, servers []*redisnode.Server) {
+func killWithoutReplicas(t *testing.T, l *tally, all []*process, primary *redisnode.Server, servers []*redisnode.Server) {
 	t.Helper()
 	ctx := context.Background()
 	var still []*redisnode.Server
@@ -89,7 +89,7 @@ func TestFrozenReplicasOfRedisDuplicateNothing(t *testing.T) {
 	t.Parallel()
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
 		sentinel := redisnode.NewSentinel(t, o)
-		l, all := newRedisLedger(t, v), replicas(t, v, sentinel.URL(), "durability: replicated, replicas: 2", longLease)
+		l, all := newRedisTally(t, v), replicas(t, v, sentinel.URL(), "durability: replicated, replicas: 2", longLease)
 		start(all)
 		consuming(t, l)
 		l.publish(300)
@@ -126,7 +126,7 @@ func TestAClusterThatChangesLosesNothing(t *testing.T) {
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
 		ctx := context.Background()
 		cluster := redisnode.NewCluster(t, o)
-		l, all := newRedisLedger(t, v), replicas(t, v, cluster.URL(), "durability: replicated", shortLease)
+		l, all := newRedisTally(t, v), replicas(t, v, cluster.URL(), "durability: replicated", shortLease)
 		waitLong(all)
 		start(all)
 		consuming(t, l)

@@ -25,7 +25,7 @@ func TestKillingTheServiceOfTwoVirtualHostsLosesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.configure(fmt.Sprintf("broker: {vhosts: [{name: %s, user: %s, password_file: %s}]}\n%s", second.Name, second.ServiceUser(), password, policies))
-		both := []*ledger{newLedger(t, first, "orders"), newLedger(t, second, "orders")}
+		both := []*tally{newTally(t, first, "orders"), newTally(t, second, "orders")}
 		p.start()
 		p.waitReady() // until the exchanges are there RabbitMQ drops what is dead-lettered to them
 		p.kill()

@@ -140,7 +140,7 @@ func TestPrometheusUnderstandsAllOfIt(t *testing.T) {
 		for _, name := range slices.Sorted(maps.Keys(looked)) {
 			got, err := p.query(`{__name__="` + name + `"}`)
 			if err != nil || len(got) == 0 && silent[name] == "" {
-				t.Errorf("rules ask for %s, which nobody has: %v", name, err)
+				t.Errorf("rules ask for %s, which has no series: %v", name, err)
 			}
 		}
 	})

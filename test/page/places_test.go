@@ -93,7 +93,7 @@ func TestEachRouteHasItsPlace(t *testing.T) {
 	routes := webui.Routes(webtest.New(time.Now()), webui.Options{})
 	for route := range routes {
 		if p := places[route]; (p.part != "") == (len(p.paths) > 0 || p.reach != nil) {
-			t.Errorf("%s has no place in the table of places, so nobody looks at its page", route)
+			t.Errorf("%s has no place in the table of places, so its page is never visited", route)
 		}
 	}
 	for route := range places {

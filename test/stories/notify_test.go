@@ -45,7 +45,7 @@ func TestParkedMessagesSendNotifications(t *testing.T) {
 			select {
 			case c = <-calls:
 			case <-time.After(lateBy):
-				t.Fatal("nobody was told")
+				t.Fatal("no notification arrived")
 			}
 			return c
 		}

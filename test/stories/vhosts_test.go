@@ -21,10 +21,10 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// tenant is one virtual host of a service with several, and what its consumer got. All
+// testVHost is one virtual host of a service with several, and what its consumer got. All
 // have a queue of one name, and messages of the same ids and bodies in it; only a header
 // of the test's own says whose a message is.
-type tenant struct {
+type testVHost struct {
 	*brokertest.VHost
 	api httpapi.Client
 	t   *testing.T
@@ -39,7 +39,7 @@ const inEach = 60 // messages
 
 // consume fails every third message once, every third twice, and every third until it is
 // replayed.
-func (v *tenant) consume() {
+func (v *testVHost) consume() {
 	var consuming sync.WaitGroup
 	v.t.Cleanup(consuming.Wait) // once the connection has ended
 	in, err := v.Channel().Consume("orders", "", false, false, false, false, nil)
@@ -53,7 +53,7 @@ func (v *tenant) consume() {
 	})
 }
 
-func (v *tenant) take(d amqp.Delivery) {
+func (v *testVHost) take(d amqp.Delivery) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	id := d.MessageId
@@ -72,7 +72,7 @@ func (v *tenant) take(d amqp.Delivery) {
 	_ = d.Ack(false)
 }
 
-func (v *tenant) publish() {
+func (v *testVHost) publish() {
 	for i := range inEach {
 		id := fmt.Sprintf("m%d", i)
 		v.Publish("", "orders", amqp.Publishing{MessageId: id, Body: []byte("body of " + id), DeliveryMode: 2, Headers: amqp.Table{"of": v.Name}})
@@ -80,13 +80,13 @@ func (v *tenant) publish() {
 }
 
 // done tells how many messages were acknowledged, and each once.
-func (v *tenant) done() (n int) {
+func (v *testVHost) done() (n int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return len(v.acked)
 }
 
-func (v *tenant) parked() int {
+func (v *testVHost) parked() int {
 	v.t.Helper()
 	n, err := v.api.Count(context.Background(), "state:parked")
 	if err != nil {
@@ -95,8 +95,8 @@ func (v *tenant) parked() int {
 	return int(n.Count)
 }
 
-// account is of every id: where it was, how often, and no other.
-func (v *tenant) account() {
+// checkDeliveries checks for each id where and how often it was delivered, and that there are no others.
+func (v *testVHost) checkDeliveries() {
 	v.t.Helper()
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -114,8 +114,8 @@ func (v *tenant) account() {
 	}
 }
 
-func newTenant(t *testing.T, v *brokertest.VHost, addr string) *tenant {
-	return &tenant{VHost: v, api: httpapi.Client{Addr: addr + httpapi.Base(v.Name)}, t: t, delivered: map[string]int{}, acked: map[string]int{}}
+func newTestVHost(t *testing.T, v *brokertest.VHost, addr string) *testVHost {
+	return &testVHost{VHost: v, api: httpapi.Client{Addr: addr + httpapi.Base(v.Name)}, t: t, delivered: map[string]int{}, acked: map[string]int{}}
 }
 
 // twoVHosts is a configuration of two virtual hosts, the second with a user of its own
@@ -157,8 +157,8 @@ func neverMeet(t *testing.T, first, second *brokertest.VHost, c *config.Config, 
 		services = append(services, run(t, &one).ready(t))
 	}
 	s := services[0]
-	a, b := newTenant(t, first, s.Addr()), newTenant(t, second, s.Addr())
-	both := []*tenant{a, b}
+	a, b := newTestVHost(t, first, s.Addr()), newTestVHost(t, second, s.Addr())
+	both := []*testVHost{a, b}
 	for _, v := range both {
 		deadLettered(v.VHost, "orders", "quorum")
 		v.consume()
@@ -185,7 +185,7 @@ func neverMeet(t *testing.T, first, second *brokertest.VHost, c *config.Config, 
 		t.Fatal(err)
 	}
 	brokertest.Eventually(t, "what was replayed came back", func() bool { return a.done() == inEach })
-	a.account()
+	a.checkDeliveries()
 	if n := b.parked(); n != inEach/3 || b.done() != 2*inEach/3 {
 		t.Errorf("in the other %d are parked and %d came back", n, b.done())
 	}
@@ -193,7 +193,7 @@ func neverMeet(t *testing.T, first, second *brokertest.VHost, c *config.Config, 
 		t.Errorf("the other has operations %+v, %v", ops.Operations, err)
 	}
 	// There it is held, and by that breaker; here it is neither.
-	for v, want := range map[*tenant]bool{a: false, b: true} {
+	for v, want := range map[*testVHost]bool{a: false, b: true} {
 		st, err := v.api.Overview(ctx)
 		if err != nil || len(st.Queues) != 1 {
 			t.Fatal(st.Queues, err)
@@ -224,13 +224,13 @@ func neverMeet(t *testing.T, first, second *brokertest.VHost, c *config.Config, 
 	}
 	brokertest.Eventually(t, "what was replayed there came back", func() bool { return b.done() == inEach })
 	for _, v := range both {
-		v.account()
-		v.books(t, services)
+		v.checkDeliveries()
+		v.checkLedger(t, services)
 	}
 }
 
-// books are ledger, metrics and audit log: each has but its own.
-func (v *tenant) books(t *testing.T, services []*service) {
+// checkLedger checks ledger and metrics: each has what is of this virtual host, and nothing else.
+func (v *testVHost) checkLedger(t *testing.T, services []*service) {
 	t.Helper()
 	ctx := context.Background()
 	const failed = inEach/3*1 + inEach/3*2 + inEach/3*3
@@ -241,12 +241,12 @@ func (v *tenant) books(t *testing.T, services []*service) {
 		}
 		return len(l.Queues) == 1 && l.Queues[0].Queue == "orders" && l.Queues[0].Off == 0 && l.Queues[0].In == failed && l.Queues[0].Retried == failed
 	})
-	returned := 0.0
+	retried := 0.0
 	for _, s := range services {
-		returned += metric(t, "http://"+s.Addr()+"/metrics", fmt.Sprintf(`redrive_retried_total{queue="orders",vhost="%s"}`, v.Name))
+		retried += metric(t, "http://"+s.Addr()+"/metrics", fmt.Sprintf(`redrive_retried_total{queue="orders",vhost="%s"}`, v.Name))
 	}
-	if want := float64(failed); returned != want {
-		t.Errorf("%s: the metrics have %v returns, want %v", v.Name, returned, want)
+	if want := float64(failed); retried != want {
+		t.Errorf("%s: the metrics have %v retries, want %v", v.Name, retried, want)
 	}
 	for _, s := range services {
 		text := get(t, "http://"+s.Addr()+httpapi.Base(v.Name)+"/metrics")

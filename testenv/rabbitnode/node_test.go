@@ -55,7 +55,7 @@ func TestANodeEndsWhenItsOwnerIsKilled(t *testing.T) {
 				t.Fatalf("the owner said %q: %v, %v", port, err, killed)
 			}
 			_ = c.Wait()
-			brokertest.Eventually(t, "nobody listens", func() bool {
+			brokertest.Eventually(t, "no process listens", func() bool {
 				conn, err := net.Dial("tcp", "127.0.0.1:"+port)
 				if err == nil {
 					conn.Close()

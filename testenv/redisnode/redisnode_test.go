@@ -75,7 +75,7 @@ func TestAServerEndsWhenItsOwnerIsKilled(t *testing.T) {
 			t.Fatalf("the owner said %q: %v, %v", addr, err, killed)
 		}
 		_ = c.Wait()
-		eventually(t, "nobody listens", func() bool {
+		eventually(t, "no process listens", func() bool {
 			conn, err := net.Dial("tcp", addr)
 			if err == nil {
 				conn.Close()
@@ -200,7 +200,7 @@ func TestAClusterMovesSlotsAndReplacesAPrimary(t *testing.T) {
 		}
 		from := c.Owner(ctx, slot)
 		if from == nil {
-			t.Fatal("nobody serves a slot")
+			t.Fatal("no node serves a slot")
 		}
 		for i := range 50 {
 			must(t, from, "SET", fmt.Sprintf("{x}%d", i), "1")

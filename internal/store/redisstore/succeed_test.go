@@ -41,7 +41,7 @@ func TestAFormerLeaderWritesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := put(a, "2"); err != nil {
-		t.Errorf("nobody leads by a later term, and yet: %v", err)
+		t.Errorf("no later term has begun, and yet the write failed: %v", err)
 	}
 	later, leads, err := b.Lead(ctx, "x", "b", time.Hour)
 	if err != nil || !leads {

@@ -29,9 +29,9 @@ const (
 	policiesInRabbitMQ = `policies: [{name: p, queues: ["*"], attempts: 50, backoff: {fixed: 150ms}, wait: {levels: [150ms]}}]`
 )
 
-// ledger knows what was published to one queue and what became of it.
-type ledger struct {
-	t     *testing.T
+// tally knows what was published to one queue and what became of it.
+type tally struct {
+	test  *testing.T
 	v     *brokertest.VHost
 	queue string
 
@@ -49,57 +49,57 @@ type ledger struct {
 	conns     []*amqp.Connection // of its own clients
 }
 
-// newLedger declares the queue as the README advises for messages that must not
+// newTally declares the queue as the README advises for messages that must not
 // be lost: with at-most-once dead-lettering RabbitMQ itself drops dead letters
 // while the intake has no leader, as just after a restart.
-func newLedger(t *testing.T, v *brokertest.VHost, queue string) *ledger {
+func newTally(t *testing.T, v *brokertest.VHost, queue string) *tally {
 	v.Queue(queue, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive",
 		"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"})
-	return &ledger{t: t, v: v, queue: queue, bodies: map[string][sha256.Size]byte{}, failed: map[string]time.Time{}, seen: map[string][]time.Time{}, acked: map[string]int{},
+	return &tally{test: t, v: v, queue: queue, bodies: map[string][sha256.Size]byte{}, failed: map[string]time.Time{}, seen: map[string][]time.Time{}, acked: map[string]int{},
 		uncertain: map[string]bool{}, ids: map[string]string{}}
 }
 
 // publish publishes n messages, confirmed.
-func (l *ledger) publish(n int) {
-	l.t.Helper()
-	ch := l.v.Channel()
+func (t *tally) publish(n int) {
+	t.test.Helper()
+	ch := t.v.Channel()
 	defer ch.Close()
 	if err := ch.Confirm(false); err != nil {
-		l.t.Fatal(err)
+		t.test.Fatal(err)
 	}
 	var confirms []*amqp.DeferredConfirmation
 	for range n {
-		l.mu.Lock()
-		id := fmt.Sprintf("%s-%d", l.queue, len(l.bodies))
+		t.mu.Lock()
+		id := fmt.Sprintf("%s-%d", t.queue, len(t.bodies))
 		body := []byte("body of " + id)
-		l.bodies[id] = sha256.Sum256(body)
-		l.mu.Unlock()
-		c, err := ch.PublishWithDeferredConfirm("", l.queue, true, false, amqp.Publishing{MessageId: id, DeliveryMode: 2, Body: body, Headers: amqp.Table{"n": id, "of": l.v.Name}})
+		t.bodies[id] = sha256.Sum256(body)
+		t.mu.Unlock()
+		c, err := ch.PublishWithDeferredConfirm("", t.queue, true, false, amqp.Publishing{MessageId: id, DeliveryMode: 2, Body: body, Headers: amqp.Table{"n": id, "of": t.v.Name}})
 		if err != nil {
-			l.t.Fatal(err)
+			t.test.Fatal(err)
 		}
 		confirms = append(confirms, c)
 	}
 	for _, c := range confirms {
 		if !c.Wait() {
-			l.t.Fatal("RabbitMQ did not confirm a message of the test's own")
+			t.test.Fatal("RabbitMQ did not confirm a message of the test's own")
 		}
 	}
 }
 
 // consume takes deliveries until ctx ends, and connects again when it must.
-func (l *ledger) consume(ctx context.Context) {
+func (t *tally) consume(ctx context.Context) {
 	for ctx.Err() == nil {
-		conn, err := l.connect()
+		conn, err := t.connect()
 		if err != nil {
 			<-time.After(50 * time.Millisecond)
 			continue
 		}
 		stop := context.AfterFunc(ctx, func() { conn.Close() })
 		if ch, err := conn.Channel(); err == nil && ch.Qos(500, 0, false) == nil {
-			if in, err := ch.Consume(l.queue, "", false, false, false, false, nil); err == nil {
+			if in, err := ch.Consume(t.queue, "", false, false, false, false, nil); err == nil {
 				for d := range in {
-					l.delivered(d)
+					t.delivered(d)
 				}
 			}
 		}
@@ -108,55 +108,55 @@ func (l *ledger) consume(ctx context.Context) {
 	}
 }
 
-func (l *ledger) delivered(d amqp.Delivery) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (t *tally) delivered(d amqp.Delivery) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	id := d.MessageId
-	want, known := l.bodies[id]
-	if !known || sha256.Sum256(d.Body) != want || d.Headers["n"] != id || d.Headers["of"] != l.v.Name || d.RoutingKey != l.queue {
-		l.wrong = append(l.wrong, fmt.Sprintf("%q came altered or is not of this queue: %q, headers %v", id, d.Body, d.Headers))
+	want, known := t.bodies[id]
+	if !known || sha256.Sum256(d.Body) != want || d.Headers["n"] != id || d.Headers["of"] != t.v.Name || d.RoutingKey != t.queue {
+		t.wrong = append(t.wrong, fmt.Sprintf("%q came altered or is not of this queue: %q, headers %v", id, d.Body, d.Headers))
 	}
 	attempt, _ := d.Headers[wire.HeaderAttempt].(int64)
-	if mark, ok := d.Headers[wire.HeaderID].(string); ok && l.ids[id] == "" {
-		l.ids[id] = mark
-	} else if ok && l.ids[id] != mark {
-		l.wrong = append(l.wrong, fmt.Sprintf("%s attempt %d came as %s and as %s", id, attempt, l.ids[id], mark))
+	if mark, ok := d.Headers[wire.HeaderID].(string); ok && t.ids[id] == "" {
+		t.ids[id] = mark
+	} else if ok && t.ids[id] != mark {
+		t.wrong = append(t.wrong, fmt.Sprintf("%s attempt %d came as %s and as %s", id, attempt, t.ids[id], mark))
 	}
 	if attempt > 0 && !d.Redelivered {
-		if early := l.failed[fmt.Sprint(id, " ", attempt)].Add(wait); time.Now().Before(early) {
-			l.wrong = append(l.wrong, fmt.Sprintf("%s attempt %d came %s early", id, attempt, time.Until(early)))
+		if early := t.failed[fmt.Sprint(id, " ", attempt)].Add(wait); time.Now().Before(early) {
+			t.wrong = append(t.wrong, fmt.Sprintf("%s attempt %d came %s early", id, attempt, time.Until(early)))
 		}
 	}
 	if attempt > failures {
-		l.wrong = append(l.wrong, fmt.Sprintf("%s came as attempt %d though it never failed so often", id, attempt))
+		t.wrong = append(t.wrong, fmt.Sprintf("%s came as attempt %d though it never failed so often", id, attempt))
 	}
 	if !d.Redelivered { // what RabbitMQ hands out again is no duplicate of ours
 		key := fmt.Sprint(id, " ", attempt)
-		l.seen[key] = append(l.seen[key], time.Now())
+		t.seen[key] = append(t.seen[key], time.Now())
 	}
 	if attempt < failures {
-		if key := fmt.Sprint(id, " ", attempt+1); l.failed[key].IsZero() {
-			l.failed[key] = time.Now()
+		if key := fmt.Sprint(id, " ", attempt+1); t.failed[key].IsZero() {
+			t.failed[key] = time.Now()
 		}
 		_ = d.Reject(false)
 		return
 	}
 	if d.Ack(false) == nil {
-		l.acked[id]++
+		t.acked[id]++
 	}
 }
 
 // publishing publishes until ctx ends, by whatever node takes it. What RabbitMQ does
 // not confirm is not published again.
-func (l *ledger) publishing(ctx context.Context) {
+func (t *tally) publishing(ctx context.Context) {
 	for ctx.Err() == nil {
-		conn, err := l.connect()
+		conn, err := t.connect()
 		if err != nil {
 			<-time.After(50 * time.Millisecond)
 			continue
 		}
 		if ch, err := conn.Channel(); err == nil && ch.Confirm(false) == nil {
-			for ctx.Err() == nil && l.publishSome(ctx, ch) {
+			for ctx.Err() == nil && t.publishSome(ctx, ch) {
 				<-time.After(50 * time.Millisecond) // a load, not as much as there can be
 			}
 		}
@@ -164,49 +164,49 @@ func (l *ledger) publishing(ctx context.Context) {
 	}
 }
 
-// connect connects one of the ledger's own clients.
-func (l *ledger) connect() (*amqp.Connection, error) {
-	l.mu.Lock()
-	at := l.at
-	l.mu.Unlock()
-	conn, err := brokertest.Connect(cmp.Or(at, l.v.URL()))
+// connect connects one of the test's own clients.
+func (t *tally) connect() (*amqp.Connection, error) {
+	t.mu.Lock()
+	at := t.at
+	t.mu.Unlock()
+	conn, err := brokertest.Connect(cmp.Or(at, t.v.URL()))
 	if err != nil {
 		return nil, err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.at != at {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.at != at {
 		_ = conn.CloseDeadline(time.Now())
 		return nil, errors.New("it is to go elsewhere")
 	}
-	l.conns = append(l.conns, conn)
+	t.conns = append(t.conns, conn)
 	return conn, nil
 }
 
-// only lets the ledger's own clients use these brokers alone; "": all.
-func (l *ledger) only(urls string) {
-	l.mu.Lock()
-	l.at = urls
-	conns := l.conns
-	l.conns = nil
-	l.mu.Unlock()
+// only lets the test's own clients use these brokers alone; "": all.
+func (t *tally) only(urls string) {
+	t.mu.Lock()
+	t.at = urls
+	conns := t.conns
+	t.conns = nil
+	t.mu.Unlock()
 	for _, c := range conns {
 		_ = c.CloseDeadline(time.Now().Add(time.Second))
 	}
 }
 
 // publishSome tells whether all were confirmed.
-func (l *ledger) publishSome(ctx context.Context, ch *amqp.Channel) (all bool) {
+func (t *tally) publishSome(ctx context.Context, ch *amqp.Channel) (all bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	confirms := map[string]*amqp.DeferredConfirmation{}
 	for range 10 {
-		l.mu.Lock()
-		id := fmt.Sprintf("%s-%d", l.queue, len(l.bodies))
+		t.mu.Lock()
+		id := fmt.Sprintf("%s-%d", t.queue, len(t.bodies))
 		body := []byte("body of " + id)
-		l.bodies[id], l.uncertain[id] = sha256.Sum256(body), true
-		l.mu.Unlock()
-		c, err := ch.PublishWithDeferredConfirm("", l.queue, true, false, amqp.Publishing{MessageId: id, DeliveryMode: 2, Body: body, Headers: amqp.Table{"n": id, "of": l.v.Name}})
+		t.bodies[id], t.uncertain[id] = sha256.Sum256(body), true
+		t.mu.Unlock()
+		c, err := ch.PublishWithDeferredConfirm("", t.queue, true, false, amqp.Publishing{MessageId: id, DeliveryMode: 2, Body: body, Headers: amqp.Table{"n": id, "of": t.v.Name}})
 		if err != nil {
 			return false
 		}
@@ -218,19 +218,19 @@ func (l *ledger) publishSome(ctx context.Context, ch *amqp.Channel) (all bool) {
 			all = false
 			continue
 		}
-		l.mu.Lock()
-		delete(l.uncertain, id)
-		l.mu.Unlock()
+		t.mu.Lock()
+		delete(t.uncertain, id)
+		t.mu.Unlock()
 	}
 	return all
 }
 
 // missing is how many messages must still be acknowledged.
-func (l *ledger) missing() (n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for id := range l.bodies {
-		if l.acked[id] == 0 && !l.uncertain[id] {
+func (t *tally) missing() (n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id := range t.bodies {
+		if t.acked[id] == 0 && !t.uncertain[id] {
 			n++
 		}
 	}
@@ -238,33 +238,33 @@ func (l *ledger) missing() (n int) {
 }
 
 // acknowledged tells how many messages are done.
-func (l *ledger) acknowledged() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.acked)
+func (t *tally) acknowledged() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.acked)
 }
 
 // deliveries tells how many there were.
-func (l *ledger) deliveries() (all int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, arrivals := range l.seen {
+func (t *tally) deliveries() (all int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, arrivals := range t.seen {
 		all += len(arrivals)
 	}
 	return all
 }
 
 // settle waits until every message was acknowledged.
-func (l *ledger) settle(most time.Duration) {
-	l.t.Helper()
+func (t *tally) settle(most time.Duration) {
+	t.test.Helper()
 	deadline := time.Now().Add(most)
 	for {
-		missing := l.missing()
+		missing := t.missing()
 		if missing == 0 {
 			return
 		}
 		if time.Now().After(deadline) {
-			l.t.Fatalf("%d of %d messages were not acknowledged within %s: lost, or still on their way", missing, len(l.bodies), most)
+			t.test.Fatalf("%d of %d messages were not acknowledged within %s: lost, or still on their way", missing, len(t.bodies), most)
 		}
 		<-time.After(20 * time.Millisecond)
 	}
