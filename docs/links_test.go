@@ -156,3 +156,38 @@ func TestEachTestThatAPageNamesExists(t *testing.T) {
 		t.Errorf("only %d names of tests were found", len(named))
 	}
 }
+
+// An identifier that a page of docs/explanation or ARCHITECTURE.md names, as package.Name or
+// package.Type.Name, is declared in that package.
+func TestEachIdentifierThatAPageNamesExists(t *testing.T) {
+	source, named := map[string]string{}, map[string]string{}
+	tree(t, func(file, text string) {
+		switch {
+		case strings.HasSuffix(file, "_test.go"):
+		case filepath.Ext(file) == ".go":
+			source[filepath.Base(filepath.Dir(file))] += text
+		case strings.HasPrefix(file, "docs/explanation/") || file == "ARCHITECTURE.md":
+			for _, m := range regexp.MustCompile("`([a-z]+(?:\\.[A-Za-z]\\w*){1,2})`").FindAllStringSubmatch(text, -1) {
+				named[m[1]] = file
+			}
+		}
+	})
+	found := 0
+	for name, page := range named {
+		parts := strings.Split(name, ".")
+		code, isPackage := source[parts[0]]
+		// Without a capital letter it may be a queue, a file or a key of the configuration.
+		if !isPackage || parts[0] == "redrive" || strings.ToLower(name) == name && !strings.HasSuffix(page, "goroutines.md") {
+			continue
+		}
+		found++
+		for _, part := range parts[1:] {
+			if !regexp.MustCompile(`(?m)^(func|type|var|const) (\([^)]*\) )?` + part + `\b|^\t` + part + `\b`).MatchString(code) {
+				t.Errorf("%s names %s, and package %s declares no %s", page, name, parts[0], part)
+			}
+		}
+	}
+	if found < 30 {
+		t.Errorf("only %d identifiers were found", found)
+	}
+}

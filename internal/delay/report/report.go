@@ -16,7 +16,7 @@ type Way struct{}
 func (Way) Limits() delay.Limits {
 	return delay.Limits{Name: "service", Longest: policy.LongestDelay, Step: time.Microsecond, Decides: true,
 		Survives: "whatever the service's store does",
-		Makes:    "nothing: the service makes what it needs",
+		Makes:    "nothing: the service declares what it needs",
 		Needs:    "the Redrive service, with a policy that names the queue or the queue enrolled"}
 }
 
