@@ -2,11 +2,13 @@ package actions_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
+	"github.com/redrive-mq/redrive/policy"
 )
 
 func TestAQueueThatDoesNotExistIsNotPausedAndItsBreakerNotSet(t *testing.T) {
@@ -30,6 +32,19 @@ func TestAQueueThatDoesNotExistIsNotPausedAndItsBreakerNotSet(t *testing.T) {
 		}
 		if err := errors.Join(breaker("auto"), d.ResumeQueue(ctx, operator, "ordres", "")); err != nil {
 			t.Errorf("what was set cannot be undone: %v", err)
+		}
+	})
+}
+
+func TestAQueueWithoutAPolicyIsNotPaused(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		d.Inspector.Config.Policies = func() policy.Set { return policy.Set{{Name: "orders", Queues: []string{"orders"}}} }
+		if err := d.PauseQueue(ctx, operator, "mail", ""); !errors.Is(err, inspect.ErrNotFound) || !strings.Contains(err.Error(), `no policy names the queue "mail"`) {
+			t.Errorf("mail: %v", err)
+		}
+		d.add(t, inspecttest.Parked("mail", 1)...)
+		if err := errors.Join(d.PauseQueue(ctx, operator, "mail", ""), d.PauseQueue(ctx, operator, "orders", "")); err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -1,4 +1,4 @@
-// Package httpapi is the HTTP face of the console, and its client. Read it in this
+// Package httpapi is the HTTP API of what people see and do, and its client. Read it in this
 // order:
 //
 //	api.go      what it is made of, and what every request goes through

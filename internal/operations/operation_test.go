@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/policy"
 )
 
 // parked adds n parked messages of a queue.
@@ -182,6 +184,36 @@ func TestAQueueThatIsGoneStopsTheOperation(t *testing.T) {
 		}
 		if d.kept(t, all[99].ID.String()).State != store.Parked {
 			t.Error("the rest is not as it was")
+		}
+	})
+}
+
+// Without a policy a queue's messages would be parked again.
+func TestAQueueWithoutAPolicyIsNotReplayed(t *testing.T) {
+	inFakeTime(t, func(t *testing.T, d *desk) {
+		var gone atomic.Bool
+		d.Inspector.Config.Policies = func() policy.Set {
+			if gone.Load() {
+				return nil
+			}
+			return policy.Set{{Name: "orders", Queues: []string{"orders"}}}
+		}
+		d.parked(t, "orders", 100)
+		d.parked(t, "mail", 1)
+		const why = "no policy allows the queue"
+		if p := d.plan(t, actions.Replay, "queue:mail"); len(p.Blocked) != 1 || !strings.Contains(p.Blocked[0], why+` "mail"`) {
+			t.Errorf("a replay is blocked by %q", p.Blocked)
+		}
+		if p := d.plan(t, actions.Discard, "queue:mail"); len(p.Blocked) != 0 {
+			t.Errorf("a discard is blocked by %q", p.Blocked)
+		}
+		p := d.plan(t, actions.Replay, "queue:orders")
+		d.begin(t, p, operations.Start{Rate: 1})
+		time.Sleep(5 * time.Second)
+		gone.Store(true)
+		time.Sleep(time.Minute)
+		if o := d.look(t, p.ID); o.State != operations.Stopped || o.Done > 10 || !strings.Contains(o.Why, why+` "orders" any more`) {
+			t.Errorf("%s with %d done: %s", o.State, o.Done, o.Why)
 		}
 	})
 }

@@ -70,7 +70,7 @@ func (s *Shop) counts() (waiting, parked, discarded int64) {
 	return
 }
 
-// Overview is as in package console, and so are the others.
+// Overview is as in package inspect; the others are as there, in actions or in operations.
 func (s *Shop) Overview(ctx context.Context, c auth.Caller) (inspect.Overview, error) {
 	leave, err := s.enter(ctx)
 	if err != nil {
