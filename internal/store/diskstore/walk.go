@@ -40,6 +40,21 @@ func wholly(db pebble.Reader, low, high []byte) (*walk, error) {
 	return &walk{Iterator: it, low: low, high: high}, nil
 }
 
+// eachIn visits all that is kept under a prefix. It leaves nothing out: see wholly.
+func eachIn(db pebble.Reader, prefix byte, visit func(key, value []byte) error) error {
+	it, err := wholly(db, []byte{prefix}, []byte{prefix + 1})
+	if err != nil {
+		return err
+	}
+	defer it.Close()
+	for it.First(); it.Valid(); it.Next() {
+		if err := visit(it.Key(), it.Value()); err != nil {
+			return err
+		}
+	}
+	return it.Error()
+}
+
 // within gives it other bounds. Move it then.
 func (w *walk) within(low, high []byte) {
 	w.low, w.high, w.over = low, high, false
