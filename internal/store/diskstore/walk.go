@@ -30,6 +30,18 @@ func (s *Store) walk(db pebble.Reader, low, high []byte) (*walk, error) {
 	return &walk{Iterator: it, low: low, high: high, skipped: s.damage.skipped}, nil
 }
 
+// walkNoting is a walk that also says when it leaves something out.
+func (s *Store) walkNoting(db pebble.Reader, low, high []byte, leavesOut func()) (*walk, error) {
+	it, err := s.walk(db, low, high)
+	if err == nil {
+		it.skipped = func(from []byte, err error) {
+			leavesOut()
+			s.damage.skipped(from, err)
+		}
+	}
+	return it, err
+}
+
 // wholly is a walk that leaves nothing out: it only reads again what a flipped bit, or a
 // disk that failed once, kept from being read. Damage is its Error.
 func wholly(db pebble.Reader, low, high []byte) (*walk, error) {
