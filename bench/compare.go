@@ -1,9 +1,7 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"text/tabwriter"
@@ -38,6 +36,15 @@ type result struct {
 
 // each is the CPU of one message, in microseconds.
 func (m *result) each(u *usage) float64 { return u.each(m.Counted) }
+
+func (m *result) speed() float64 { return m.Rate }
+
+func (m *result) wrong() string {
+	if m.Lost+m.Duplicates == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d lost, %d duplicates", m.Lost, m.Duplicates)
+}
 
 // compare runs all rows in turn, several times, and prints their medians.
 func (r *report) compare(ctx context.Context, b brokertest.Broker, kind string) {
@@ -75,44 +82,16 @@ const largeBody = 1 << 20
 func memoryBound(size int) float64 { return 160 + 10*float64(size)/(1<<20) }
 
 // inTurn has each row measured as often as -rounds says, and is their medians.
-func (r *report) inTurn(ctx context.Context, b brokertest.Broker, kind string, all []row, measure func(context.Context, brokertest.Broker, string, row) (*result, error)) (medians []*result) {
-	results := make([][]*result, len(all))
-	why := make([]string, len(all)) // a row is not there, or failed
-	for round := range *rounds {
-		for n := range all {
-			i := (n + round) % len(all) // no row is always the first
-			row := all[i]
-			if why[i] != "" || ctx.Err() != nil {
-				continue
-			}
-			res, err := measure(ctx, b, kind, row)
-			var missing notThere
-			switch {
-			case errors.As(err, &missing):
-				why[i] = missing.Error()
-				continue
-			case ctx.Err() != nil: // interrupted
-				return
-			case err != nil:
-				why[i] = "failed: " + err.Error()
-				r.fail("RabbitMQ %s, %s, %s: %v", b.Version, kind, row.name, err)
-				continue
-			case res.Lost > 0 || res.Duplicates > 0:
-				r.fail("RabbitMQ %s, %s, %s: %d lost, %d duplicates", b.Version, kind, row.name, res.Lost, res.Duplicates)
-			}
-			results[i] = append(results[i], res)
-		}
-	}
-	if ctx.Err() != nil {
-		return nil
-	}
+func (r *report) inTurn(ctx context.Context, b brokertest.Broker, kind string, all []row, measure func(context.Context, brokertest.Broker, string, row) (*result, error)) []*result {
+	names := make([]string, len(all))
 	for i, row := range all {
-		m := &result{Row: row.name, Absent: why[i]}
-		if why[i] == "" {
-			slices.SortFunc(results[i], func(a, b *result) int { return cmp.Compare(a.Rate, b.Rate) })
-			m = results[i][len(results[i])/2]
+		names[i] = row.name
+	}
+	medians, why := inTurn(ctx, r, fmt.Sprintf("RabbitMQ %s, %s", b.Version, kind), names, func(i int) (*result, error) { return measure(ctx, b, kind, all[i]) })
+	for i := range medians {
+		if why[i] != "" {
+			medians[i] = &result{Row: names[i], Absent: why[i]}
 		}
-		medians = append(medians, m)
 	}
 	return medians
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +32,15 @@ type wayResult struct {
 	Exchanges  int     `json:"exchanges"`
 	Waiting    int     `json:"waiting,omitempty"`
 	Memory     float64 `json:"broker_grew_mib,omitempty"` // resident, while so many wait
+}
+
+func (w *wayResult) speed() float64 { return w.Rate }
+
+func (w *wayResult) wrong() string {
+	if w.Early+w.Lost+w.Duplicates == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d early, %d lost, %d duplicates", w.Early, w.Lost, w.Duplicates)
 }
 
 // waiter is one way to wait, as a row.
@@ -78,16 +86,19 @@ func waiters() []waiter {
 func (res *libraryResult) failing(ctx context.Context, r *report, b brokertest.Broker, kind string) error {
 	r.printf("every message fails once, %d handlers, delay %s\n", *handlers, *libraryDelay)
 	all := slices.DeleteFunc(waiters(), func(w waiter) bool { return !strings.HasPrefix(w.name, *only) })
-	measured, why, err := measureRounds(ctx, r, b, kind, all)
-	if err != nil {
-		return err
+	names := make([]string, len(all))
+	for i, row := range all {
+		names[i] = row.name
+	}
+	medians, why := inTurn(ctx, r, fmt.Sprintf("RabbitMQ %s, %s", b.Version, kind), names, func(i int) (*wayResult, error) { return measureWay(ctx, b, kind, all[i]) })
+	if medians == nil {
+		return ctx.Err()
 	}
 	rates, cpu := map[string]float64{}, map[string]float64{}
 	for i, row := range all {
 		w := &wayResult{Way: row.name, Absent: why[i]}
 		if w.Absent == "" {
-			slices.SortFunc(measured[i], func(a, b *wayResult) int { return cmp.Compare(a.Rate, b.Rate) })
-			w = measured[i][len(measured[i])/2]
+			w = medians[i]
 			rates[w.Way], cpu[w.Way] = w.Rate, w.CPU
 			if rates[fixedRecipe] > 0 {
 				w.Ratio = round(w.Rate / rates[fixedRecipe])
@@ -113,37 +124,6 @@ func (res *libraryResult) failing(ctx context.Context, r *report, b brokertest.B
 		res.Targets = append(res.Targets, r.atMost(against+"CPU", cpu[levelsWay]/cpu[byHandSafely], "×", 1))
 	}
 	return ctx.Err()
-}
-
-// measureRounds measures each way once in each round, every round in another order. why is,
-// for a way that cannot be measured, the reason.
-func measureRounds(ctx context.Context, r *report, b brokertest.Broker, kind string, all []waiter) (measured [][]*wayResult, why []string, _ error) {
-	measured, why = make([][]*wayResult, len(all)), make([]string, len(all))
-	for round := range *rounds {
-		for n := range all {
-			i := (n + round) % len(all)
-			if why[i] != "" {
-				continue
-			}
-			w, err := measureWay(ctx, b, kind, all[i])
-			var missing notThere
-			switch {
-			case ctx.Err() != nil:
-				return nil, nil, ctx.Err()
-			case errors.As(err, &missing):
-				why[i] = missing.Error()
-			case err != nil:
-				why[i] = "failed: " + err.Error()
-				r.fail("RabbitMQ %s, %s, %s: %v", b.Version, kind, all[i].name, err)
-			default:
-				measured[i] = append(measured[i], w)
-				if w.Early+w.Lost+w.Duplicates > 0 {
-					r.fail("RabbitMQ %s, %s, %s: %d early, %d lost, %d duplicates", b.Version, kind, w.Way, w.Early, w.Lost, w.Duplicates)
-				}
-			}
-		}
-	}
-	return measured, why, nil
 }
 
 func (res *libraryResult) print(r *report) {

@@ -151,7 +151,7 @@ func (p *program) perform(ctx context.Context, d *action, args []string) error {
 	if q == "" {
 		return fmt.Errorf("give message IDs, a query, or --queue: %w", errUsage)
 	}
-	client, err := p.asking(q)
+	client, err := p.clientFor(q)
 	if err != nil {
 		return err
 	}

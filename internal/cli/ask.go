@@ -22,11 +22,11 @@ func (p *program) confirm(ctx context.Context, question string) error {
 	if p.yes {
 		return nil
 	}
-	return p.ask(ctx, question)
+	return p.prompt(ctx, question)
 }
 
-// ask asks a person, and refuses where there is none.
-func (p *program) ask(ctx context.Context, question string) error {
+// prompt asks a person, and refuses where there is none.
+func (p *program) prompt(ctx context.Context, question string) error {
 	if !isTerminal(p.in) {
 		return fmt.Errorf("this is not a terminal, so it cannot ask: give --yes or --dry-run: %w", errUsage)
 	}

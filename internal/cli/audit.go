@@ -17,7 +17,7 @@ import (
 func (p *program) audit() *cobra.Command {
 	var after string
 	var limit int
-	c := p.asks(&cobra.Command{
+	c := p.withClient(&cobra.Command{
 		Use:   "audit",
 		Short: "Show the audit log: who did what, newest first",
 		Long: `Show the audit log, newest first. Only administrators may. An action has one line when

@@ -17,7 +17,7 @@ var breakerSet = map[string]string{
 
 func (p *program) breaker() *cobra.Command {
 	var reason string
-	c := p.asks(&cobra.Command{
+	c := p.withClient(&cobra.Command{
 		Use:   "breaker QUEUE open|closed|auto",
 		Short: "Set a queue's circuit breaker, or let it open and close by itself again",
 		Long: `Set a queue's circuit breaker: open pauses its retries; closed retries all due messages,

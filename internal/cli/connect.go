@@ -87,8 +87,8 @@ func (p *program) loadAny() (cfg *config.Config, own string, err error) {
 	return cfg, own, err
 }
 
-// asks completes a command that asks the service: run gets a client of it.
-func (p *program) asks(c *cobra.Command, run func(ctx context.Context, client httpapi.Client, args []string) error) *cobra.Command {
+// withClient completes a command that asks the service: run gets a client of it.
+func (p *program) withClient(c *cobra.Command, run func(ctx context.Context, client httpapi.Client, args []string) error) *cobra.Command {
 	c.RunE = func(c *cobra.Command, args []string) error {
 		client, err := p.client()
 		if err != nil {
@@ -99,8 +99,8 @@ func (p *program) asks(c *cobra.Command, run func(ctx context.Context, client ht
 	return p.withAddress(c)
 }
 
-// asking is client, for a command whose errors may point into a query.
-func (p *program) asking(query string) (httpapi.Client, error) {
+// clientFor is client, for a command whose errors may point into a query.
+func (p *program) clientFor(query string) (httpapi.Client, error) {
 	p.asked = query
 	return p.client()
 }

@@ -26,7 +26,7 @@ type editing struct {
 
 func (p *program) edit() *cobra.Command {
 	var e editing
-	c := p.asks(&cobra.Command{
+	c := p.withClient(&cobra.Command{
 		Use:   "edit ID",
 		Short: "Change a message's body or headers, and replay it",
 		Long: `Change a message's body or headers, and replay it. The edited message is a new
@@ -171,7 +171,7 @@ func (p *program) editByHand(ctx context.Context, client httpapi.Client, e editi
 		would, err := p.difference(ctx, client, r)
 		if errors.Is(err, inspect.ErrInvalid) && isTerminal(p.in) && ctx.Err() == nil {
 			fmt.Fprintln(p.err, plain(err.Error()))
-			if again := p.ask(ctx, "Edit it once more?"); again != nil {
+			if again := p.prompt(ctx, "Edit it once more?"); again != nil {
 				return again
 			}
 			continue

@@ -20,7 +20,7 @@ import (
 
 func (p *program) export() *cobra.Command {
 	var asCSV bool
-	c := p.finds(&cobra.Command{
+	c := p.withQuery(&cobra.Command{
 		Use:   "export [QUERY]",
 		Short: "Write messages with their bodies as lines of JSON, which import takes",
 		Long: `Write messages as lines of JSON to standard output, each with everything that is known
@@ -66,7 +66,7 @@ func (c *lineCounter) Write(b []byte) (int, error) {
 
 func (p *program) importing() *cobra.Command {
 	var dry bool
-	c := p.asks(&cobra.Command{
+	c := p.withClient(&cobra.Command{
 		Use:   "import FILE|-",
 		Short: "Park the messages of an export: new messages that name the old ones",
 		Long: `Park the messages of an export: new messages, with ids of their own, that name the

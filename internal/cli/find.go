@@ -49,9 +49,9 @@ func find(args []string, text, queue, state string) (string, error) {
 	return strings.Join(terms, " "), nil
 }
 
-// finds completes a command about the messages that a query finds: run gets the query and a
+// withQuery completes a command about the messages that a query finds: run gets the query and a
 // client to ask it with.
-func (p *program) finds(c *cobra.Command, run func(ctx context.Context, client httpapi.Client, query string) error) *cobra.Command {
+func (p *program) withQuery(c *cobra.Command, run func(ctx context.Context, client httpapi.Client, query string) error) *cobra.Command {
 	var text, queue, state string
 	withFind(p, c, &text, &queue, &state)
 	c.ValidArgsFunction = p.completeQuery
@@ -60,7 +60,7 @@ func (p *program) finds(c *cobra.Command, run func(ctx context.Context, client h
 		if err != nil {
 			return err
 		}
-		client, err := p.asking(q)
+		client, err := p.clientFor(q)
 		if err != nil {
 			return err
 		}

@@ -14,7 +14,7 @@ import (
 )
 
 func (p *program) groups() *cobra.Command {
-	c := p.finds(&cobra.Command{
+	c := p.withQuery(&cobra.Command{
 		Use:   "groups [QUERY]",
 		Short: "Show error groups: which messages fail for the same reason, most failures first",
 		Long: `Show error groups: messages of a queue with the same error, once numbers, ids and times
@@ -60,7 +60,7 @@ func spark(hours []int64) string {
 }
 
 func (p *program) groupsNote() *cobra.Command {
-	return p.asks(&cobra.Command{
+	return p.withClient(&cobra.Command{
 		Use:     "note GROUP TEXT",
 		Short:   "Keep a note with a group, for the next person; an empty note removes it",
 		Example: "  redrive groups note 5a1f0c2b9e3d4a76 'reported to the supplier: ticket 4711'",

@@ -15,7 +15,7 @@ import (
 
 func (p *program) ledger() *cobra.Command {
 	var recount bool
-	c := p.asks(&cobra.Command{
+	c := p.withClient(&cobra.Command{
 		Use:   "ledger",
 		Short: "Show, for each queue, how many messages came in and what became of them",
 		Long: `Show, for each queue, how many messages came in since the ledger began and what became of

@@ -19,7 +19,7 @@ import (
 
 func (p *program) messagesShow() *cobra.Command {
 	var body string
-	c := p.asks(&cobra.Command{
+	c := p.withClient(&cobra.Command{
 		Use:   "show ID",
 		Short: "Show one message in full: its failures, why it waits, headers, decoded body",
 		Long: `Show one message in full: each failure and its outcome, why it waits that long or is

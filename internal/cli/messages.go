@@ -24,7 +24,7 @@ func messageID(m inspect.Message) string { return m.ID }
 func (p *program) messagesList() *cobra.Command {
 	var after string
 	var limit int
-	c := p.finds(&cobra.Command{
+	c := p.withQuery(&cobra.Command{
 		Use:   "list [QUERY]",
 		Short: "List messages, without consuming them",
 		Long: `List messages, newest first, without consuming them. The query language is that of the

@@ -24,7 +24,7 @@ func (p *program) ops() *cobra.Command {
 }
 
 func (p *program) opsList() *cobra.Command {
-	return p.withOutput(p.asks(&cobra.Command{
+	return p.withOutput(p.withClient(&cobra.Command{
 		Use:   "list",
 		Short: "List operations, newest first",
 		Args:  exactArgs(0, "no arguments"),
@@ -44,11 +44,11 @@ func operationsTable(w io.Writer, all []operations.Operation, now time.Time) {
 	}
 }
 
-// ofOperation completes a command about one operation.
-func (p *program) ofOperation(c *cobra.Command, run func(ctx context.Context, client httpapi.Client, id string) error) *cobra.Command {
+// withOperation completes a command about one operation.
+func (p *program) withOperation(c *cobra.Command, run func(ctx context.Context, client httpapi.Client, id string) error) *cobra.Command {
 	c.Args = exactArgs(1, "the operation's ID")
 	c.ValidArgsFunction = p.completeOps
-	return p.withOutput(p.asks(c, func(ctx context.Context, client httpapi.Client, args []string) error {
+	return p.withOutput(p.withClient(c, func(ctx context.Context, client httpapi.Client, args []string) error {
 		return run(ctx, client, args[0])
 	}))
 }
@@ -57,7 +57,7 @@ func (p *program) opsShow() *cobra.Command {
 	var after string
 	var limit int
 	var problems bool
-	c := p.ofOperation(&cobra.Command{
+	c := p.withOperation(&cobra.Command{
 		Use:   "show ID",
 		Short: "Show the result for each message of an operation",
 	}, func(ctx context.Context, client httpapi.Client, id string) error {
@@ -118,7 +118,7 @@ func (s *operationShown) table(w io.Writer) {
 }
 
 func (p *program) opsWatch() *cobra.Command {
-	return p.ofOperation(&cobra.Command{
+	return p.withOperation(&cobra.Command{
 		Use:   "watch ID",
 		Short: "Watch an operation until it ends; Ctrl-C stops only the watching",
 		Long: `Watch an operation until it ends: a progress bar on a terminal, elsewhere one line of JSON
@@ -134,7 +134,7 @@ is that of the operation.`,
 }
 
 func (p *program) opsOrder(order operations.Order, short string) *cobra.Command {
-	return p.ofOperation(&cobra.Command{Use: string(order) + " ID", Short: short}, func(ctx context.Context, client httpapi.Client, id string) error {
+	return p.withOperation(&cobra.Command{Use: string(order) + " ID", Short: short}, func(ctx context.Context, client httpapi.Client, id string) error {
 		op, err := client.Order(ctx, id, order)
 		if err != nil {
 			return err

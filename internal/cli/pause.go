@@ -32,7 +32,7 @@ func (p *program) ofQueue(c *cobra.Command, do func(c httpapi.Client, ctx contex
 	c.Args = exactArgs(1, "the queue")
 	c.ValidArgsFunction = p.completeQueues
 	c.Flags().StringVar(&reason, "reason", "", "why, for the audit log")
-	return p.asks(c, func(ctx context.Context, client httpapi.Client, args []string) error {
+	return p.withClient(c, func(ctx context.Context, client httpapi.Client, args []string) error {
 		if err := do(client, ctx, args[0], reason); err != nil {
 			return err
 		}

@@ -15,7 +15,7 @@ import (
 func queueName(q inspect.Queue) string { return q.Name }
 
 func (p *program) queues() *cobra.Command {
-	return p.withOutput(p.asks(&cobra.Command{
+	return p.withOutput(p.withClient(&cobra.Command{
 		Use:   "queues",
 		Short: "Show queues: consumers, ready, waiting and parked messages, policy, pauses",
 		Args:  exactArgs(0, "no arguments"),

@@ -13,7 +13,7 @@ import (
 )
 
 func (p *program) snapshot() *cobra.Command {
-	c := p.asks(&cobra.Command{
+	c := p.withClient(&cobra.Command{
 		Use:   "snapshot DIR",
 		Short: "Copy the data folder of the running service",
 		Long: `The running service writes a copy of its data folder (store.disk), as it is at one moment,

@@ -18,7 +18,7 @@ import (
 
 func (p *program) status() *cobra.Command {
 	var alive bool
-	c := p.asks(&cobra.Command{
+	c := p.withClient(&cobra.Command{
 		Use:   "status",
 		Short: "Show the service: connection, and per queue the waiting, retried and parked messages",
 		Long: `Show the service: connection, and per queue the waiting, retried and parked messages.

@@ -17,7 +17,7 @@ import (
 
 func (p *program) messagesTail() *cobra.Command {
 	var most int
-	c := p.finds(&cobra.Command{
+	c := p.withQuery(&cobra.Command{
 		Use:   "tail [QUERY]",
 		Short: "Show messages as they fail, until Ctrl-C",
 		Long: `Show messages as they fail, until Ctrl-C: those that are waiting or parked within a second

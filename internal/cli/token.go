@@ -32,7 +32,7 @@ the tag administrator: REDRIVE_USER, and REDRIVE_PASSWORD or REDRIVE_PASSWORD_FI
 func (p *program) tokenCreate() *cobra.Command {
 	var expires string
 	var n httpapi.NewToken
-	c := p.asks(&cobra.Command{
+	c := p.withClient(&cobra.Command{
 		Use:     "create",
 		Short:   "Create a token and print it, once",
 		Example: "  redrive token create --name ci --role operator --queues 'orders.*' --expires 90d",
@@ -67,7 +67,7 @@ func (p *program) tokenCreate() *cobra.Command {
 }
 
 func (p *program) tokenList() *cobra.Command {
-	return p.withOutput(p.asks(&cobra.Command{
+	return p.withOutput(p.withClient(&cobra.Command{
 		Use:   "list",
 		Short: "List tokens, without their secrets",
 		Args:  exactArgs(0, "no arguments"),
@@ -86,7 +86,7 @@ func (p *program) tokenList() *cobra.Command {
 }
 
 func (p *program) tokenRevoke() *cobra.Command {
-	return p.asks(&cobra.Command{
+	return p.withClient(&cobra.Command{
 		Use:   "revoke NAME",
 		Short: "Revoke a token, and the sessions begun with it, at once",
 		Args:  exactArgs(1, "the token's name"),

@@ -136,17 +136,20 @@ func TestPoliciesAndReturns(t *testing.T) {
 		ctx, c, m := context.Background(), configFor(t, v, everyQueue), v.API()
 		mendAll(t, c)
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
-		plan, err := enroll.Make(ctx, m, "orders", true)
-		must(t, err)
-		must(t, plan.Apply(ctx, m))
+		enrolled := func() {
+			t.Helper()
+			all, err := enroll.Find(ctx, m, []string{"orders"}, "", true)
+			must(t, err)
+			must(t, all[0].Err)
+			must(t, all[0].Plan.Apply(ctx, m))
+		}
+		enrolled()
 		for _, name := range []string{"dead-lettering", "at-least-once", "policy-in-force", "retry-exchange"} {
 			finds(t, c, name)
 		}
 		v.Policy("limits", "orders", 9, map[string]any{"max-length": 5})
 		finds(t, c, "policy-in-force", `wrong orders: its policy "redrive.orders" of priority 0 is not in force: policy "limits" of priority 9 is $ redrive enroll orders`)
-		plan, err = enroll.Make(ctx, m, "orders", true) // what it says
-		must(t, err)
-		must(t, plan.Apply(ctx, m))
+		enrolled() // what it says
 		finds(t, c, "policy-in-force")
 		v.Must(http.MethodPut, "operator-policies/"+v.Name+"/op", map[string]any{"pattern": "orders", "apply-to": "queues", "definition": map[string]any{"message-ttl": 5000}})
 		finds(t, c, "policy-in-force", `warning orders: the operator policy "op" puts message-ttl: 5000 on it`, "rabbitmqctl clear_operator_policy -p "+v.Name+" op")

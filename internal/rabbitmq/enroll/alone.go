@@ -64,7 +64,11 @@ func (a *Alone) Policy() management.Policy { return a.target().policy(a.queue) }
 
 // Plan finds out what it changes.
 func (a *Alone) Plan(ctx context.Context, m *management.Client) (*Plan, error) {
-	return makePlan(ctx, m, a.queue, a.target(), false)
+	q, policies, err := Told(ctx, m, a.queue)
+	if err != nil {
+		return nil, err
+	}
+	return plan(q, policies, a.target(), false)
 }
 
 // UndoAlone takes its policy away. What waits still comes back, so all else stays.

@@ -79,21 +79,6 @@ type Plan struct {
 	Notes []string
 }
 
-// Make finds out what enrolling queue needs, and changes nothing. With
-// atLeastOnce a quorum queue also gets dead-letter-strategy at-least-once, and
-// overflow reject-publish, which that needs.
-func Make(ctx context.Context, m *management.Client, queue string, atLeastOnce bool) (*Plan, error) {
-	return makePlan(ctx, m, queue, service(queue), atLeastOnce)
-}
-
-func makePlan(ctx context.Context, m *management.Client, queue string, target Target, atLeastOnce bool) (*Plan, error) {
-	q, policies, err := Told(ctx, m, queue)
-	if err != nil {
-		return nil, err
-	}
-	return plan(q, policies, target, atLeastOnce)
-}
-
 // Told asks for a queue and the policies until RabbitMQ says which policy is in
 // force: one that is not known could not be taken over.
 func Told(ctx context.Context, m *management.Client, queue string) (management.Queue, []management.Policy, error) {
@@ -131,6 +116,8 @@ const (
 	again   = 500 * time.Millisecond
 )
 
+// plan finds out what enrolling a queue needs. With atLeastOnce a quorum queue also gets
+// dead-letter-strategy at-least-once, and overflow reject-publish, which that needs.
 func plan(q management.Queue, policies []management.Policy, target Target, atLeastOnce bool) (*Plan, error) {
 	if err := canEnroll(q, atLeastOnce); err != nil {
 		return nil, err

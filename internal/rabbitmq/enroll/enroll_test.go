@@ -105,7 +105,7 @@ func TestEnrollAndUndo(t *testing.T) {
 			})
 		}
 		inForce("theirs")
-		p, err := Make(ctx, m, "work.q", false)
+		p, err := planOf(ctx, m, "work.q")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -127,7 +127,7 @@ func TestEnrollAndUndo(t *testing.T) {
 		if err := ch.ExchangeDeclarePassive(wire.RetryExchange("work.q"), "fanout", true, false, false, false, nil); err != nil {
 			t.Errorf("the retry exchange: %v", err)
 		}
-		if p, err := Make(ctx, m, "work.q", false); err != nil || p.Policy != nil {
+		if p, err := planOf(ctx, m, "work.q"); err != nil || p.Policy != nil {
 			t.Errorf("a second plan: %+v, %v", p.Policy, err)
 		}
 		if err := Undo(ctx, m, "work.q"); err != nil {
@@ -137,11 +137,20 @@ func TestEnrollAndUndo(t *testing.T) {
 		if err := Undo(ctx, m, "work.q"); !errors.Is(err, ErrNotEnrolled) {
 			t.Errorf("undoing twice: %v", err)
 		}
-		if _, err := Make(ctx, m, "nothing", false); !errors.Is(err, management.ErrNotFound) {
+		if _, err := planOf(ctx, m, "nothing"); !errors.Is(err, management.ErrNotFound) {
 			t.Errorf("a queue that does not exist: %v", err)
 		}
-		if _, err := Make(ctx, m, "redrive.intake", false); err == nil {
+		if _, err := planOf(ctx, m, "redrive.intake"); err == nil {
 			t.Error("Redrive's own queue was enrolled")
 		}
 	})
+}
+
+// planOf is what the command plans for one queue.
+func planOf(ctx context.Context, m *management.Client, queue string) (*Plan, error) {
+	all, err := Find(ctx, m, []string{queue}, "", false)
+	if err != nil {
+		return nil, err
+	}
+	return all[0].Plan, all[0].Err
 }

@@ -298,13 +298,9 @@ func (m *move) end() {
 func (s *Store) lookAnew(which store.Lane) {
 	q := s.lane(which)
 	end := after(lanePrefix(which))
-	it, err := s.walk(s.db, q.low, end)
+	it, err := s.walkNoting(s.db, q.low, end, q.leftOut)
 	if err != nil {
 		return
-	}
-	it.skipped = func(from []byte, err error) {
-		q.leftOut()
-		s.damage.skipped(from, err)
 	}
 	low, next := end, time.Time{}
 	for it.First(); it.Valid(); it.Next() {

@@ -20,13 +20,9 @@ func (s *Store) Claim(ctx context.Context, from store.Lane, upTo time.Time, n, m
 	defer s.mu.Unlock()
 	q := s.lane(from)
 	q.lookBelow(from)
-	it, err := s.walk(s.db, q.low, after(lanePrefix(from)))
+	it, err := s.walkNoting(s.db, q.low, after(lanePrefix(from)), q.leftOut)
 	if err != nil {
 		return nil, err
-	}
-	it.skipped = func(from []byte, err error) {
-		q.leftOut()
-		s.damage.skipped(from, err)
 	}
 	claims, rest, err := s.claimFirst(q, it, upTo, n, maxBytes)
 	if closing := it.Close(); err == nil {

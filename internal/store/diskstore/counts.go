@@ -57,13 +57,9 @@ func (s *Store) loadQueues() error {
 // forwards are the lanes of forward targets that have something, among the keys with a
 // prefix. leftOut tells that something could not be read.
 func (s *Store) forwards(db pebble.Reader, prefix []byte) (all []store.Lane, leftOut bool, err error) {
-	it, err := s.walk(db, prefix, after(prefix))
+	it, err := s.walkNoting(db, prefix, after(prefix), func() { leftOut = true })
 	if err != nil {
 		return nil, false, err
-	}
-	it.skipped = func(from []byte, err error) {
-		leftOut = true
-		s.damage.skipped(from, err)
 	}
 	for more := it.First(); more; {
 		key := it.Key()
@@ -103,13 +99,9 @@ type start struct {
 // many thousand queues. leftOut tells that something could not be read.
 func (s *Store) firsts(starts []start, visit func(at start, key, value []byte) error) (leftOut bool, err error) {
 	slices.SortFunc(starts, func(a, b start) int { return bytes.Compare(a.low, b.low) })
-	it, err := s.walk(s.db, []byte{prefixForward}, []byte{prefixWaiting + 1})
+	it, err := s.walkNoting(s.db, []byte{prefixForward}, []byte{prefixWaiting + 1}, func() { leftOut = true })
 	if err != nil {
 		return false, err
-	}
-	it.skipped = func(from []byte, err error) {
-		leftOut = true
-		s.damage.skipped(from, err)
 	}
 	for _, at := range starts {
 		if !it.SeekGE(at.low) {

@@ -185,14 +185,9 @@ func (s *groupState) seenWithinADay(now time.Time) bool { return s.last > now.Un
 func (g *groups) load(db *pebble.DB) error {
 	g.known, g.others = map[errorgroup.ID]*groupState{}, map[string]*groupState{}
 	states := map[errorgroup.ID]*groupState{}
-	it, err := wholly(db, []byte{prefixShared}, []byte{prefixShared + 1})
-	if err != nil {
-		return err
-	}
-	defer it.Close()
-	for it.First(); it.Valid(); it.Next() {
+	if err := eachIn(db, prefixShared, func(key, value []byte) (err error) {
 		s := &groupState{stored: true}
-		if s.Group, err = store.ReadGroup(errorgroup.ID(it.Key()[1:]), it.Value()); err != nil {
+		if s.Group, err = store.ReadGroup(errorgroup.ID(key[1:]), value); err != nil {
 			return err
 		}
 		states[s.ID] = s
@@ -201,25 +196,20 @@ func (g *groups) load(db *pebble.DB) error {
 		} else {
 			g.known[s.ID] = s
 		}
-	}
-	if err := it.Error(); err != nil {
+		return nil
+	}); err != nil {
 		return err
 	}
-	tallies, err := wholly(db, []byte{prefixTally}, []byte{prefixTally + 1})
-	if err != nil {
-		return err
-	}
-	defer tallies.Close()
-	for tallies.First(); tallies.Valid(); tallies.Next() {
-		s := states[errorgroup.ID(tallies.Key()[1:])]
+	return eachIn(db, prefixTally, func(key, value []byte) error {
+		s := states[errorgroup.ID(key[1:])]
 		if s == nil {
-			return fmt.Errorf("key %x: nothing tells which group it counts", tallies.Key())
+			return fmt.Errorf("key %x: nothing tells which group it counts", key)
 		}
-		if err := s.tally.addFrom(tallies.Value()); err != nil {
-			return fmt.Errorf("key %x: %w", tallies.Key(), err)
+		if err := s.tally.addFrom(value); err != nil {
+			return fmt.Errorf("key %x: %w", key, err)
 		}
-	}
-	return tallies.Error()
+		return nil
+	})
 }
 
 // Groups implements store.Searcher.

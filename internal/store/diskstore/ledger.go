@@ -31,18 +31,13 @@ func addSums(b *pebble.Batch, queue string, sums *store.Sums) error {
 
 // eachSum visits what was counted of what came and went.
 func eachSum(db pebble.Reader, visit func(as store.Column, queue string, n int64)) error {
-	it, err := wholly(db, []byte{prefixLedger}, []byte{prefixLedger + 1})
-	if err != nil {
-		return err
-	}
-	defer it.Close()
-	for it.First(); it.Valid(); it.Next() {
-		n, _ := binary.Varint(it.Value())
-		if as := int(it.Key()[1]); as < len(store.Sums{}) {
-			visit(store.Column(as), string(it.Key()[2:]), n)
+	return eachIn(db, prefixLedger, func(key, value []byte) error {
+		n, _ := binary.Varint(value)
+		if as := int(key[1]); as < len(store.Sums{}) {
+			visit(store.Column(as), string(key[2:]), n)
 		}
-	}
-	return it.Error()
+		return nil
+	})
 }
 
 // loadLedger reads what was counted, and begins the ledger where there is none: with

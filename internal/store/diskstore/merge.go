@@ -198,18 +198,10 @@ func waitingOf(snap *pebble.Snapshot, ids []errorgroup.ID) (queues []string, err
 // counters visits how many records each queue has in each state. They are of the
 // same moment as db, as those in memory are not.
 func counters(db pebble.Reader, visit func(state store.State, queue string, n int64) error) error {
-	it, err := wholly(db, []byte{prefixCount}, []byte{prefixCount + 1})
-	if err != nil {
-		return err
-	}
-	defer it.Close()
-	for it.First(); it.Valid(); it.Next() {
-		n, _ := binary.Varint(it.Value())
-		if err := visit(store.State(it.Key()[1]), string(it.Key()[2:]), n); err != nil {
-			return err
-		}
-	}
-	return it.Error()
+	return eachIn(db, prefixCount, func(key, value []byte) error {
+		n, _ := binary.Varint(value)
+		return visit(store.State(key[1]), string(key[2:]), n)
+	})
 }
 
 // bounds are the places between which a range is: from low on and, unless it is

@@ -2,6 +2,7 @@ package diskstore
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -97,47 +98,50 @@ func (l *lostBlock) entries() string {
 }
 
 func (c *change) rebuildAll(prefix byte, newest *uint64) error {
+	return c.eachRecord(prefix, func(key, _ []byte, r *store.Record) error {
+		index := idKey(r.ID, seqOf(key))
+		*newest = max(*newest, seqOf(key))
+		if there, err := c.indexed(index, prefix); err != nil {
+			return err
+		} else if there {
+			return c.batch.Delete(key, nil)
+		}
+		c.count(store.Column(r.State), r.Queue, 1)
+		return errors.Join(c.batch.Set(index, key, nil), c.countInGroup(key, r))
+	})
+}
+
+// countInGroup counts a record in its group, and unless it waits gives it its place in the
+// index of groups.
+func (c *change) countInGroup(key []byte, r *store.Record) error {
+	g := c.group(r)
+	g.more.kept[r.State]++
+	g.more.reasons |= store.ReasonsOf(r.Reason)
+	g.failed(r.FailedAt, c.began)
+	if r.State == store.Waiting {
+		return nil
+	}
+	return c.batch.Set(groupKey(g.ID, r.State, key), key, nil)
+}
+
+// eachRecord visits the records under a prefix that can be read, without their bodies. What
+// the visits put into the batch is written step by step.
+func (c *change) eachRecord(prefix byte, visit func(key, value []byte, r *store.Record) error) error {
 	it, err := c.s.walk(c.s.db, []byte{prefix}, []byte{prefix + 1})
 	if err != nil {
 		return err
 	}
 	defer it.Close()
 	for it.First(); it.Valid(); it.Next() {
-		key := it.Key()
 		r, err := c.s.recordAt(it, false)
+		if err == nil && r != nil {
+			err = visit(it.Key(), it.Value(), r)
+		}
+		if err == nil && c.batch.Len() >= upgradeBatch {
+			err = c.flush()
+		}
 		if err != nil {
 			return err
-		}
-		if r == nil {
-			continue
-		}
-		index := idKey(r.ID, seqOf(key))
-		*newest = max(*newest, seqOf(key))
-		if there, err := c.indexed(index, prefix); err != nil {
-			return err
-		} else if there {
-			if err := c.batch.Delete(key, nil); err != nil {
-				return err
-			}
-			continue
-		}
-		c.count(store.Column(r.State), r.Queue, 1)
-		g := c.group(r)
-		g.more.kept[r.State]++
-		g.more.reasons |= store.ReasonsOf(r.Reason)
-		g.failed(r.FailedAt, c.began)
-		if err := c.batch.Set(index, key, nil); err != nil {
-			return err
-		}
-		if r.State != store.Waiting {
-			if err := c.batch.Set(groupKey(g.ID, r.State, key), key, nil); err != nil {
-				return err
-			}
-		}
-		if c.batch.Len() >= upgradeBatch {
-			if err := c.flush(); err != nil {
-				return err
-			}
 		}
 	}
 	if err := it.Error(); err != nil {

@@ -25,14 +25,10 @@ type receiptBatch struct {
 
 // load finds which batches are kept.
 func (l *receiptLog) load(db *pebble.DB) error {
-	it, err := wholly(db, []byte{prefixReceipt}, []byte{prefixReceipt + 1})
-	if err != nil {
-		return err
-	}
-	for it.First(); it.Valid(); it.Next() {
-		l.add(binary.BigEndian.Uint64(it.Key()[1:]), len(it.Value())/store.ReceiptSize)
-	}
-	return it.Close()
+	return eachIn(db, prefixReceipt, func(key, value []byte) error {
+		l.add(binary.BigEndian.Uint64(key[1:]), len(value)/store.ReceiptSize)
+		return nil
+	})
 }
 
 func (l *receiptLog) add(number uint64, size int) {
@@ -106,16 +102,12 @@ func (s *Store) Receipts(ctx context.Context) ([]store.Receipt, error) {
 }
 
 // read returns the receipts kept, oldest first.
-func (l *receiptLog) read(db *pebble.DB) ([]store.Receipt, error) {
-	it, err := wholly(db, []byte{prefixReceipt}, []byte{prefixReceipt + 1})
-	if err != nil {
-		return nil, err
-	}
-	var all []store.Receipt
-	for it.First(); it.Valid(); it.Next() {
-		for v := it.Value(); len(v) >= store.ReceiptSize; v = v[store.ReceiptSize:] {
+func (l *receiptLog) read(db *pebble.DB) (all []store.Receipt, err error) {
+	err = eachIn(db, prefixReceipt, func(_, v []byte) error {
+		for ; len(v) >= store.ReceiptSize; v = v[store.ReceiptSize:] {
 			all = append(all, store.ReadReceipt(v))
 		}
-	}
-	return all[max(0, len(all)-store.ReceiptsKept):], it.Close()
+		return nil
+	})
+	return all[max(0, len(all)-store.ReceiptsKept):], err
 }

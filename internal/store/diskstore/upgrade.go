@@ -108,75 +108,24 @@ func (s *Store) upgrade(from byte) error {
 // moveForwarded moves records that wait for a forward target, which formats before 4 had
 // among those of their work queue, to the lanes of their targets.
 func (c *change) moveForwarded() error {
-	it, err := c.s.walk(c.s.db, []byte{prefixWaiting}, []byte{prefixWaiting + 1})
-	if err != nil {
-		return err
-	}
-	defer it.Close()
-	for it.First(); it.Valid(); it.Next() {
-		r, err := c.s.recordAt(it, false)
-		if err != nil {
-			return err
+	return c.eachRecord(prefixWaiting, func(key, value []byte, r *store.Record) error {
+		if !r.Lane().Forwards() {
+			return nil
 		}
-		if r == nil || !r.Lane().Forwards() {
-			continue
-		}
-		key, seq := it.Key(), seqOf(it.Key())
+		seq := seqOf(key)
 		to := placedKey(r, seq)
-		if err := errors.Join(c.batch.Set(to, it.Value(), nil), c.batch.Delete(key, nil), c.batch.Set(idKey(r.ID, seq), to, nil)); err != nil {
-			return err
-		}
-		if c.batch.Len() < upgradeBatch {
-			continue
-		}
-		if err := c.flush(); err != nil {
-			return err
-		}
-	}
-	return errors.Join(it.Error(), c.flush())
+		return errors.Join(c.batch.Set(to, value, nil), c.batch.Delete(key, nil), c.batch.Set(idKey(r.ID, seq), to, nil))
+	})
 }
 
 // countGroups counts all records in their groups, and gives parked ones their places in
 // the index of groups.
 func (c *change) countGroups() error {
 	for _, prefix := range []byte{prefixWaiting, prefixForward, prefixParked} {
-		if err := c.upgradeAll(prefix); err != nil {
+		err := c.eachRecord(prefix, func(key, _ []byte, r *store.Record) error { return c.countInGroup(key, r) })
+		if err != nil {
 			return err
 		}
 	}
 	return c.writeGroups()
-}
-
-func (c *change) upgradeAll(prefix byte) error {
-	it, err := c.s.walk(c.s.db, []byte{prefix}, []byte{prefix + 1})
-	if err != nil {
-		return err
-	}
-	defer it.Close()
-	for it.First(); it.Valid(); it.Next() {
-		r, err := c.s.recordAt(it, false)
-		if err != nil {
-			return err
-		}
-		if r == nil {
-			continue
-		}
-		g := c.group(r)
-		g.more.kept[r.State]++
-		g.more.reasons |= store.ReasonsOf(r.Reason)
-		g.failed(r.FailedAt, c.began)
-		if r.State == store.Waiting {
-			continue
-		}
-		if err := c.batch.Set(groupKey(g.ID, r.State, it.Key()), it.Key(), nil); err != nil {
-			return err
-		}
-		if c.batch.Len() < upgradeBatch {
-			continue
-		}
-		if err := c.flush(); err != nil {
-			return err
-		}
-	}
-	return it.Error()
 }

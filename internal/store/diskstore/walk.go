@@ -30,6 +30,18 @@ func (s *Store) walk(db pebble.Reader, low, high []byte) (*walk, error) {
 	return &walk{Iterator: it, low: low, high: high, skipped: s.damage.skipped}, nil
 }
 
+// walkNoting is a walk that also says when it leaves something out.
+func (s *Store) walkNoting(db pebble.Reader, low, high []byte, leavesOut func()) (*walk, error) {
+	it, err := s.walk(db, low, high)
+	if err == nil {
+		it.skipped = func(from []byte, err error) {
+			leavesOut()
+			s.damage.skipped(from, err)
+		}
+	}
+	return it, err
+}
+
 // wholly is a walk that leaves nothing out: it only reads again what a flipped bit, or a
 // disk that failed once, kept from being read. Damage is its Error.
 func wholly(db pebble.Reader, low, high []byte) (*walk, error) {
@@ -38,6 +50,21 @@ func wholly(db pebble.Reader, low, high []byte) (*walk, error) {
 		return nil, err
 	}
 	return &walk{Iterator: it, low: low, high: high}, nil
+}
+
+// eachIn visits all that is kept under a prefix. It leaves nothing out: see wholly.
+func eachIn(db pebble.Reader, prefix byte, visit func(key, value []byte) error) error {
+	it, err := wholly(db, []byte{prefix}, []byte{prefix + 1})
+	if err != nil {
+		return err
+	}
+	defer it.Close()
+	for it.First(); it.Valid(); it.Next() {
+		if err := visit(it.Key(), it.Value()); err != nil {
+			return err
+		}
+	}
+	return it.Error()
 }
 
 // within gives it other bounds. Move it then.
