@@ -240,12 +240,7 @@ func (s *Store) found(number uint64, value string, body bool) (f found, err erro
 
 // Find implements store.Scanner.
 func (s *Store) Find(ctx context.Context, id uuid.UUID) (all []store.Listed, err error) {
-	done, err := s.use(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	list, err := texts(s.do(ctx, scriptFind, idText(id)))
+	list, err := texts(s.call(ctx, scriptFind, idText(id)))
 	if err != nil {
 		return nil, err
 	}
