@@ -9,7 +9,7 @@
 //	queue.go     messages that fail and come back, one tick after the other
 //	requeue.go   naive requeue, which is a flow: its calls are too many to count singly
 //	result.go    the numbers that come out
-//	chart.go     the picture; svg.go, png.go and terminal.go draw it
+//	chart.go     the picture; svg.go draws it
 package simulate
 
 import (
