@@ -298,11 +298,6 @@ func (s *Store) get(ctx context.Context, name string) (string, error) {
 	return value, s.failed(err)
 }
 
-// List implements store.Store.
-func (s *Store) List(ctx context.Context, f store.Filter) (store.Page, error) {
-	return store.List(ctx, s, f)
-}
-
 // NewestKey implements store.Changer.
 func (s *Store) NewestKey(ctx context.Context) (uint64, error) {
 	text, err := s.get(ctx, "seq")
