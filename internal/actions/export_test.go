@@ -42,7 +42,7 @@ func TestWhatWasExportedIsImportedAsItWas(t *testing.T) {
 		if err != nil || im.Count != 1 {
 			t.Fatalf("%+v, %v", im, err)
 		}
-		page, err := d.store.List(ctx, store.Filter{State: store.Parked, Queue: "orders", Body: true})
+		page, err := storetest.List(ctx, d.store, storetest.Filter{State: store.Parked, Queue: "orders", Body: true})
 		if err != nil || len(page.Records) != 1 {
 			t.Fatalf("%+v, %v", page, err)
 		}
@@ -96,7 +96,7 @@ func TestAFileImportedTwiceDoublesNothing(t *testing.T) {
 // idsOf are the ids of what was parked for such a reason.
 func idsOf(t *testing.T, d *desk, why string) (ids []string) {
 	t.Helper()
-	page, err := d.store.List(ctx, store.Filter{State: store.Parked})
+	page, err := storetest.List(ctx, d.store, storetest.Filter{State: store.Parked})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func TestABadLineIsNamed(t *testing.T) {
 				t.Errorf("%s: %+v, %v", name, im, err)
 			}
 		}
-		page, err := d.store.List(ctx, store.Filter{})
+		page, err := storetest.List(ctx, d.store, storetest.Filter{})
 		if err != nil || len(page.Records) != 1 {
 			t.Errorf("%d are kept, %v: a file is checked before anything of it is", len(page.Records), err)
 		}

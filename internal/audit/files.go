@@ -83,31 +83,39 @@ func follows(e Entry, files map[int64]string) bool {
 		if n >= e.N {
 			continue
 		}
-		if last, ok := lastIn(path); ok && last.N == e.N-1 && last.Hash == e.Prev {
+		if last, err := lastIn(path); err == nil && last.N == e.N-1 && last.Hash == e.Prev {
 			return true
 		}
 	}
 	return false
 }
 
-// lastIn is the last entry of a file.
-func lastIn(path string) (last Entry, ok bool) {
+// lastIn is the last entry of a file; one without a number where there is none.
+func lastIn(path string) (last Entry, err error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return last, false
+		return last, err
 	}
 	defer f.Close()
 	size, err := sizeOf(path)
 	if err != nil {
-		return last, false
+		return last, err
 	}
-	err = backwards(f, size, func(line []byte, _ int64) (bool, error) {
-		var err error
-		last, err = parse(line)
-		ok = err == nil
-		return !ok, nil
+	last, _, err = lastBefore(f, size)
+	return last, err
+}
+
+// lastBefore is the last entry in the first size bytes of a file, and where it ends.
+func lastBefore(f io.ReaderAt, size int64) (last Entry, end int64, err error) {
+	err = backwards(f, size, func(line []byte, at int64) (bool, error) {
+		e, err := parse(line)
+		if err != nil {
+			return true, nil
+		}
+		last, end = e, at+int64(len(line))+1
+		return false, nil
 	})
-	return last, ok && err == nil
+	return last, end, err
 }
 
 // firstIn is the first entry in a file that is of an audit log.
@@ -216,35 +224,15 @@ func (l *Log) finish(size int64) (int64, error) {
 // lastLine sets the head to the last line that is whole, and returns where it ends
 // in the last file: 0 when it is in the one before.
 func (l *Log) lastLine(size int64) (end int64, err error) {
-	for i := len(l.files) - 1; i >= 0 && l.head.n == 0; i-- {
-		f, to := l.file, size
-		if i < len(l.files)-1 {
-			if f, err = os.Open(l.files[i]); err == nil {
-				to, err = sizeOf(l.files[i])
-			}
-			if err != nil {
-				return 0, err
-			}
+	last, end, err := lastBefore(l.file, size)
+	for _, path := range slices.Backward(l.files[:len(l.files)-1]) {
+		if last.N > 0 || err != nil {
+			break
 		}
-		err = backwards(f, to, func(line []byte, at int64) (bool, error) {
-			e, err := parse(line)
-			if err != nil {
-				return true, nil
-			}
-			l.head = head{e.N, e.Hash}
-			if i == len(l.files)-1 {
-				end = at + int64(len(line)) + 1
-			}
-			return false, nil
-		})
-		if i < len(l.files)-1 {
-			err = errors.Join(err, f.Close())
-		}
-		if err != nil {
-			return 0, err
-		}
+		last, err = lastIn(path)
 	}
-	return end, nil
+	l.head = head{last.N, last.Hash}
+	return end, err
 }
 
 // begin begins the next file, whose first line goes on with the chain.

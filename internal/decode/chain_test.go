@@ -222,8 +222,9 @@ func TestEditsThatAreRefused(t *testing.T) {
 		document string
 		want     string
 	}{
-		{Body{Bytes: []byte(`{"a": 1}`)}, "{\n  \"a\": x\n}", `not JSON: line 2, column 8: 'x' where a value should be`},
-		{Body{Bytes: []byte(`{"a": 1}`)}, `{"a": "\xff"}`, `'x' after a backslash`},
+		{Body{Bytes: []byte(`{"a": 1}`)}, "{\n  \"a\": x\n}", `not JSON: line 2, column 8: invalid character 'x' looking for beginning of value`},
+		{Body{Bytes: []byte(`{"a": 1}`)}, `{"a": "\xff"}`, `not JSON: line 1, column 9: invalid character 'x' in string escape code`},
+		{Body{Bytes: []byte("{\"a\": \"caf\xe9\"}")}, `{"a": "\x22b"}`, `not JSON: line 1, column 9: invalid character 'b' after object key:value pair`},
 		{Body{Bytes: []byte(msgpackDoc)}, `{"id": 1}`, "a body that is messagepack cannot be edited as text"},
 		{Body{Bytes: []byte(cborDoc)}, `{"id": 1}`, "a body that is cbor cannot be edited as text"},
 		{Body{Bytes: []byte(`<a/>`)}, `<a>`, "not XML: it ends before </a>"},

@@ -2,95 +2,83 @@ package decode
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
 )
 
-// jsonReader reads JSON strictly, but for texts that are not UTF-8. encoding/json
-// replaces what is not UTF-8, forgets duplicates and where a value stood, and goes
-// 10,000 deep.
+// jsonReader reads JSON that is valid into a value. encoding/json itself replaces what is
+// not UTF-8, forgets duplicates and where a value stood, and goes 10,000 deep.
 type jsonReader struct {
 	s  []byte
 	at int
 	b  *budget
-	// bytes: \xHH is a byte, as Text shows one that is not UTF-8.
-	bytes bool
 }
 
-func parseJSON(s []byte, b *budget, bytes bool) (*value, error) {
-	p := &jsonReader{s: s, b: b, bytes: bytes}
+// parseJSON reads JSON strictly, but for texts that are not UTF-8.
+func parseJSON(s []byte, b *budget) (*value, error) {
+	if !json.Valid(s) {
+		return nil, syntaxError(s)
+	}
+	p := &jsonReader{s: s, b: b}
 	v, err := p.value(0)
-	if err == nil {
-		if p.space(); p.at < len(s) {
-			err = p.unexpected("after the end of the document")
-		}
-	}
-	if err != nil {
-		line := 1 + bytesCount(s[:p.at], '\n')
-		column := 1 + utf8.RuneCount(s[bytesLast(s[:p.at], '\n')+1:p.at])
-		return nil, fmt.Errorf("line %d, column %d: %w", line, column, err)
-	}
-	return &v, nil
+	return &v, err
 }
 
-func bytesCount(s []byte, c byte) int { return bytes.Count(s, []byte{c}) }
-func bytesLast(s []byte, c byte) int  { return bytes.LastIndexByte(s, c) }
+// syntaxError says where and why JSON is not valid.
+func syntaxError(s []byte) error {
+	err := json.Unmarshal(s, new(json.RawMessage))
+	var at *json.SyntaxError
+	before := s
+	switch {
+	case !errors.As(err, &at):
+		return err
+	case strings.Contains(err.Error(), "max depth"):
+		return errNesting
+	case !strings.HasPrefix(err.Error(), "unexpected end"):
+		before = s[:at.Offset-1]
+	}
+	line := 1 + bytes.Count(before, []byte{'\n'})
+	column := 1 + utf8.RuneCount(before[bytes.LastIndexByte(before, '\n')+1:])
+	return fmt.Errorf("line %d, column %d: %w", line, column, err)
+}
 
-func (p *jsonReader) space() {
-	for p.at < len(p.s) && (p.s[p.at] == ' ' || p.s[p.at] == '\n' || p.s[p.at] == '\r' || p.s[p.at] == '\t') {
+const jsonSpace = " \t\r\n"
+
+// next is the first byte that is no space, from which on reading continues.
+func (p *jsonReader) next() byte {
+	for strings.IndexByte(jsonSpace, p.s[p.at]) >= 0 {
 		p.at++
 	}
-}
-
-func (p *jsonReader) peek() byte {
-	if p.at < len(p.s) {
-		return p.s[p.at]
-	}
-	return 0
-}
-
-func (p *jsonReader) unexpected(where string) error {
-	if p.at >= len(p.s) {
-		return errors.New("it ends " + where)
-	}
-	c, n := utf8.DecodeRune(p.s[p.at:])
-	if c == utf8.RuneError && n == 1 {
-		return fmt.Errorf(`\x%02x %s`, p.s[p.at], where)
-	}
-	return fmt.Errorf("%q %s", c, where)
+	return p.s[p.at]
 }
 
 func (p *jsonReader) value(depth int) (v value, err error) {
 	if err := p.b.take(depth); err != nil {
 		return v, err
 	}
-	p.space()
+	c := p.next()
 	start := p.at
-	switch c := p.peek(); {
-	case c == '{' || c == '[':
+	switch c {
+	case '{', '[':
 		v, err = p.list(depth, c)
-	case c == '"':
-		v.kind = text
-		v.text, err = p.text()
-	case c == '-' || c >= '0' && c <= '9':
-		v.kind = number
-		err = p.number()
-		v.text = string(p.s[start:p.at])
+	case '"':
+		v.kind, v.text = text, p.text()
 	default:
-		for _, literal := range []string{"true", "false", "null"} {
-			if bytes.HasPrefix(p.s[p.at:], []byte(literal)) {
-				p.at += len(literal)
-				if literal != "null" {
-					v.kind, v.text = boolean, literal
-				}
-				v.raw = p.s[start:p.at]
-				return v, nil
-			}
+		for p.at < len(p.s) && strings.IndexByte(jsonSpace+",]}", p.s[p.at]) < 0 {
+			p.at++
 		}
-		err = p.unexpected("where a value should be")
+		switch c {
+		case 'n':
+		case 't', 'f':
+			v.kind, v.text = boolean, string(p.s[start:p.at])
+		default:
+			v.kind, v.text = number, string(p.s[start:p.at])
+		}
 	}
 	v.raw = p.s[start:p.at]
 	return v, err
@@ -103,153 +91,71 @@ func (p *jsonReader) list(depth int, open byte) (v value, err error) {
 		v.kind, end = object, '}'
 	}
 	p.at++
-	if p.space(); p.peek() == end {
-		p.at++
-		return v, nil
-	}
-	for {
+	for p.next() != end {
 		if v.kind == object {
-			if p.space(); p.peek() != '"' {
-				return v, p.unexpected("where a key in quotes should be")
-			}
 			start := p.at
-			k, err := p.text()
-			if err != nil {
-				return v, err
-			}
+			k := p.text()
 			v.keys = append(v.keys, key{text: k, raw: p.s[start:p.at]})
-			if p.space(); p.peek() != ':' {
-				return v, p.unexpected("where a colon should be")
-			}
-			p.at++
+			p.next()
+			p.at++ // the colon
 		}
 		item, err := p.value(depth + 1)
 		if err != nil {
 			return v, err
 		}
 		v.items = append(v.items, item)
-		p.space()
-		switch p.peek() {
-		case ',':
-			p.at++
-		case end:
-			p.at++
-			return v, nil
-		default:
-			return v, p.unexpected(fmt.Sprintf("where a comma or %q should be", end))
-		}
-	}
-}
-
-func (p *jsonReader) digits() error {
-	start := p.at
-	for c := p.peek(); c >= '0' && c <= '9'; c = p.peek() {
-		p.at++
-	}
-	if p.at == start {
-		return p.unexpected("where a digit should be")
-	}
-	return nil
-}
-
-func (p *jsonReader) number() error {
-	if p.peek() == '-' {
-		p.at++
-	}
-	if p.peek() == '0' {
-		p.at++
-	} else if err := p.digits(); err != nil {
-		return err
-	}
-	if p.peek() == '.' {
-		p.at++
-		if err := p.digits(); err != nil {
-			return err
-		}
-	}
-	if c := p.peek(); c == 'e' || c == 'E' {
-		p.at++
-		if c := p.peek(); c == '+' || c == '-' {
+		if p.next() == ',' {
 			p.at++
 		}
-		return p.digits()
 	}
-	return nil
-}
-
-func (p *jsonReader) text() (string, error) {
 	p.at++
-	start := p.at
-	var out []byte // nil as long as nothing was escaped
-	for p.at < len(p.s) {
-		switch c := p.s[p.at]; {
-		case c == '"':
-			p.at++
-			if out == nil {
-				return string(p.s[start : p.at-1]), nil
-			}
-			return string(out), nil
-		case c < ' ':
-			return "", p.unexpected("in a text; it must be escaped")
-		case c == '\\':
-			if out == nil {
-				out = append([]byte{}, p.s[start:p.at]...)
-			}
-			var err error
-			if out, err = p.escape(out); err != nil {
-				return "", err
-			}
-		default:
-			if out != nil {
-				out = append(out, c)
-			}
+	return v, nil
+}
+
+func (p *jsonReader) text() string {
+	start, escaped := p.at+1, false
+	for p.at++; p.s[p.at] != '"'; p.at++ {
+		if p.s[p.at] == '\\' {
+			escaped = true
 			p.at++
 		}
 	}
-	return "", p.unexpected("in a text")
+	p.at++
+	typed := p.s[start : p.at-1]
+	if !escaped {
+		return string(typed)
+	}
+	return string(unescaped(typed))
 }
 
-func (p *jsonReader) escape(out []byte) ([]byte, error) {
-	p.at++
-	c := p.peek()
-	if i := bytes.IndexByte([]byte(`"\/bfnrt`), c); i >= 0 && p.at < len(p.s) {
-		p.at++
-		return append(out, "\"\\/\b\f\n\r\t"[i]), nil
-	}
-	switch {
-	case c == 'u':
-		r, err := p.hex(4)
-		if utf16.IsSurrogate(r) && err == nil {
-			low, at := rune(-1), p.at
-			if bytes.HasPrefix(p.s[p.at:], []byte(`\u`)) {
-				p.at++
-				low, err = p.hex(4)
-			}
-			if r = utf16.DecodeRune(r, low); r == utf8.RuneError {
-				p.at = at // half a pair, alone
+// unescaped is a text without its escapes. Half a surrogate pair becomes U+FFFD.
+func unescaped(typed []byte) (out []byte) {
+	for i := 0; i < len(typed); i++ {
+		if typed[i] != '\\' {
+			out = append(out, typed[i])
+			continue
+		}
+		i++
+		if c := typed[i]; c != 'u' {
+			out = append(out, "\"\\/\b\f\n\r\t"[strings.IndexByte(`"\/bfnrt`, c)])
+			continue
+		}
+		r := codeUnit(typed[i+1:])
+		i += 4
+		if low := typed[i+1:]; utf16.IsSurrogate(r) && bytes.HasPrefix(low, []byte(`\u`)) {
+			if r = utf16.DecodeRune(r, codeUnit(low[2:])); r != utf8.RuneError {
+				i += 6
 			}
 		}
-		return utf8.AppendRune(out, r), err
-	case c == 'x' && p.bytes:
-		r, err := p.hex(2)
-		return append(out, byte(r)), err
+		out = utf8.AppendRune(out, r)
 	}
-	return out, p.unexpected("after a backslash")
+	return out
 }
 
-// hex reads digits after the letter that announces them.
-func (p *jsonReader) hex(n int) (rune, error) {
-	p.at++
-	if p.at+n > len(p.s) {
-		p.at = len(p.s)
-		return 0, p.unexpected("in an escaped character")
-	}
-	v, err := strconv.ParseUint(string(p.s[p.at:p.at+n]), 16, 32)
-	if err != nil {
-		return 0, p.unexpected("in an escaped character: not hexadecimal")
-	}
-	p.at += n
-	return rune(v), nil
+// codeUnit reads four hexadecimal digits.
+func codeUnit(digits []byte) rune {
+	v, _ := strconv.ParseUint(string(digits[:4]), 16, 32)
+	return rune(v)
 }
 
 // looksJSON: an object or a list; no one would call a lone number or word JSON who
@@ -263,7 +169,7 @@ func (r *reading) json(said bool) bool {
 	if !said && !looksJSON(r.data) {
 		return false
 	}
-	v, err := parseJSON(r.data, r.budget(), false)
+	v, err := parseJSON(r.data, r.budget())
 	if err != nil {
 		if said || refused(err) {
 			r.step("json", "not read as JSON: "+err.Error())
@@ -281,7 +187,11 @@ func (r *reading) json(said bool) bool {
 	r.document("json", v, true)
 	r.step("json", found)
 	r.encode = func(document string) ([]byte, []string, error) {
-		v, err := parseJSON([]byte(document), r.budget(), !valid)
+		out := []byte(document)
+		if !valid {
+			out = unshown(document)
+		}
+		v, err := parseJSON(out, r.budget())
 		if err != nil {
 			return nil, nil, fmt.Errorf("not JSON: %w", err)
 		}
@@ -289,10 +199,7 @@ func (r *reading) json(said bool) bool {
 		if d := v.duplicates(); d != "" {
 			checks = append(checks, fmt.Sprintf("%q is there twice", d))
 		}
-		if valid {
-			return []byte(document), checks, nil
-		}
-		return unshown(document), checks, nil
+		return out, checks, nil
 	}
 	return true
 }

@@ -79,9 +79,13 @@ func (r *reading) trial(inner []byte) *reading {
 	return &reading{schemas: r.schemas, ctx: r.ctx, since: r.since, body: r.body, media: r.media, params: r.params, trying: true, result: &Result{}, data: inner}
 }
 
+// formats read what is innermost; said: the message says that it is that. schema is
+// Protobuf of a type that the configuration knows.
+var formats = map[string]func(r *reading, said bool) bool{"json": (*reading).json, "text": (*reading).text, "xml": (*reading).xml,
+	"messagepack": (*reading).messagepack, "cbor": (*reading).cbor, "schema": (*reading).schema, "protobuf": (*reading).protobuf}
+
 func (r *reading) format(name string, said bool) bool {
-	f := map[string]func(bool) bool{"json": r.json, "text": r.text, "xml": r.xml, "messagepack": r.messagepack, "cbor": r.cbor, "schema": r.schema, "protobuf": r.protobuf}[name]
-	return r.attempt(strings.Replace(name, "schema", "protobuf", 1), func() bool { return f(said) })
+	return r.attempt(strings.Replace(name, "schema", "protobuf", 1), func() bool { return formats[name](r, said) })
 }
 
 func (r *reading) binary() {

@@ -270,7 +270,7 @@ func (p *protoReader) wellKnown(m protoreflect.Message, depth int) (value, bool)
 	if err != nil {
 		return value{}, false // such as a time beyond the year 9999: as its fields
 	}
-	v, err := parseJSON(b, &budget{r: p.b.r}, false)
+	v, err := parseJSON(b, &budget{r: p.b.r})
 	if err != nil {
 		return value{}, false
 	}

@@ -166,7 +166,7 @@ func TestAnEditedMessageIsCheckedBySchema(t *testing.T) {
 		{`{"@unknown": "/w=="}`, "@unknown is not fields of Protobuf in base64"},
 		{`{"@unknown": 1}`, "@unknown is not fields of Protobuf in base64"},
 		{`[]`, "unexpected token ["},
-		{`{`, "not JSON: line 1, column 2: it ends"},
+		{`{`, "not JSON: line 1, column 2: unexpected end of JSON input"},
 	} {
 		if _, _, err := d.Encode(t.Context(), body, c.document); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s\n gives %v\n want  %s", c.document, err, c.want)

@@ -19,7 +19,7 @@ import (
 // document with such fields further in, or with an Any whose type is not loaded, is
 // refused rather than written without them.
 func (s *schemas) write(m protoreflect.MessageDescriptor, document []byte, b *budget) ([]byte, error) {
-	v, err := parseJSON(document, b, false)
+	v, err := parseJSON(document, b)
 	if err != nil {
 		return nil, fmt.Errorf("not JSON: %w", err)
 	}

@@ -149,9 +149,25 @@ func TestJSONIsAsStrictAsGos(t *testing.T) {
 			i := rapid.IntRange(0, len(doc)-1).Draw(rt, "at")
 			doc[i] = rapid.SampledFrom([]byte(` "{}[]:,\0123eE+-.tfnu`+"\x00\x1f\x7f\xff")).Draw(rt, "byte")
 		}
-		_, err := parseJSON(doc, d.read(t.Context(), Body{}).budget(), false)
+		_, err := parseJSON(doc, d.read(t.Context(), Body{}).budget())
 		if ok := json.Valid(doc); ok != (err == nil) {
 			rt.Fatalf("%q: encoding/json says %v, we say %v", doc, ok, err)
+		}
+	})
+}
+
+// A text is what Go makes of its escapes, also of halves of pairs.
+func TestEscapesAreReadAsGoReadsThem(t *testing.T) {
+	d := decoder(t, Options{})
+	rapid.Check(t, func(rt *rapid.T) {
+		pieces := rapid.SliceOfN(rapid.SampledFrom([]string{`\ud83d`, `\ude00`, `\uD83D\uDE00`, `\u00e9`, `\u0000`, `\"`, `\\`, `\/`, `\b\f\n\r\t`, "a", "é", "😀"}), 0, 8).Draw(rt, "pieces")
+		typed := `"` + strings.Join(pieces, "") + `"`
+		var want string
+		if err := json.Unmarshal([]byte(typed), &want); err != nil {
+			rt.Fatal(err)
+		}
+		if v, err := parseJSON([]byte(typed), d.read(t.Context(), Body{}).budget()); err != nil || v.text != want {
+			rt.Fatalf("%s: %q, %v, and Go reads %q", typed, v.text, err, want)
 		}
 	})
 }

@@ -178,20 +178,13 @@ func play(ctx context.Context, o Options, d *display, s *shop, service *server.S
 // keptIDs are the message ids of what is parked, or was discarded by a person.
 func keptIDs(ctx context.Context, service *server.Service) map[string]bool {
 	ids := map[string]bool{}
-	for _, state := range []store.State{store.Parked, store.Discarded} {
-		for after := ""; ; {
-			page, err := service.List(ctx, store.Filter{State: state, After: after, Limit: 1000})
-			if err != nil {
-				return ids
-			}
-			for _, l := range page.Records {
-				ids[l.Record.Message.MessageID] = true
-			}
-			if after = page.After; after == "" {
-				break
-			}
+	// After an error those that were found until then: they are asked for again.
+	_ = service.Scan(ctx, store.Range{}, func(l store.Listed) (bool, error) {
+		if l.Record.State != store.Waiting {
+			ids[l.Record.Message.MessageID] = true
 		}
-	}
+		return true, nil
+	})
 	return ids
 }
 

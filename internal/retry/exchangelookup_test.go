@@ -14,6 +14,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/internal/store/storetest"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -166,7 +167,7 @@ func TestInventedNamesShareABudget(t *testing.T) {
 			t.Errorf("%d names, want that of a dead letter besides", n)
 		}
 		// What was kept is gone, or was enrolled: there is room again.
-		page, err := s.List(t.Context(), store.Filter{Queue: "invented.0", State: store.Waiting})
+		page, err := storetest.List(t.Context(), s, storetest.Filter{Queue: "invented.0", State: store.Waiting})
 		if err != nil || len(page.Records) != 1 {
 			t.Fatal(page, err)
 		}
@@ -247,7 +248,7 @@ func TestAReportForAnEnrolledQueueIsKeptWhileTheBudgetIsFull(t *testing.T) {
 		refused := func(queue string) bool {
 			t.Helper()
 			must(t, f.Handle(t.Context(), []wire.Delivery{{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: queue, UserID: "shop"}}}))
-			page, err := s.List(t.Context(), store.Filter{Queue: queue, Limit: 1})
+			page, err := storetest.List(t.Context(), s, storetest.Filter{Queue: queue, Limit: 1})
 			must(t, err)
 			return len(page.Records) == 0
 		}

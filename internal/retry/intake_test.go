@@ -14,6 +14,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/internal/store/storetest"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -29,7 +30,7 @@ func newIntake(s store.Store) *retry.Intake {
 
 func kept(t *testing.T, s store.Store) []store.Listed {
 	t.Helper()
-	page, err := s.List(context.Background(), store.Filter{Body: true, Limit: 1000})
+	page, err := storetest.List(context.Background(), s, storetest.Filter{Body: true, Limit: 1000})
 	if err != nil {
 		t.Fatal(err)
 	}

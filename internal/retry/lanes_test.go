@@ -15,6 +15,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/internal/store/storetest"
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
@@ -263,7 +264,7 @@ func TestTheErrorOfAStuckLaneNamesIt(t *testing.T) {
 			t.Errorf("%v rest", rests)
 		}
 		for left := 1; left > 0; time.Sleep(100 * time.Millisecond) { // until it is not claimed
-			page, err := s.store.List(t.Context(), store.Filter{State: store.Waiting, Limit: 1})
+			page, err := storetest.List(t.Context(), s.store, storetest.Filter{State: store.Waiting, Limit: 1})
 			must(t, err)
 			if left = len(page.Records); left > 0 {
 				_, err := s.store.Change(t.Context(), []store.Key{page.Records[0].Key}, func(_ store.Key, r *store.Record) store.Edit { return store.Edit{Delete: r != nil} }, nil)

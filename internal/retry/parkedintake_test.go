@@ -11,6 +11,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/internal/store/storetest"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -41,7 +42,7 @@ func TestNamesOfMessagesThatWaitedInRabbitMQShareTheBudget(t *testing.T) {
 		if most := int64(1300); len(counts) > int(most) || waiting > most || nameless != 6000-waiting {
 			t.Errorf("%d names, %d messages wait, %d are parked under none", len(counts), waiting, nameless)
 		}
-		page, err := s.List(t.Context(), store.Filter{Queue: "\xffinvented-0"})
+		page, err := storetest.List(t.Context(), s, storetest.Filter{Queue: "\xffinvented-0"})
 		must(t, err)
 		if len(page.Records) != 0 {
 			t.Errorf("a message was kept for %q", "\xffinvented-0")

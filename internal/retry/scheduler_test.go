@@ -18,6 +18,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/internal/store/storetest"
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -70,7 +71,7 @@ func play(t *testing.T, length time.Duration, answer func(string, int) retry.Res
 		time.Sleep(length) // of the fake clock
 		cancel()
 		running.Wait()
-		page, err := s.List(context.Background(), store.Filter{State: store.Waiting, Limit: 1000})
+		page, err := storetest.List(context.Background(), s, storetest.Filter{State: store.Waiting, Limit: 1000})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +136,7 @@ func TestMessagesThatCanNeverBeRetriedAreParked(t *testing.T) {
 		l := retry.NewScheduler(s, g, open(), func(e retry.Event) { told = append(told, e) }, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
 		must(t, s.Add(t.Context(), []*store.Record{record("q", "x", time.Now())}))
 		run(t, l, time.Minute)
-		page, err := s.List(t.Context(), store.Filter{State: store.Parked, Limit: 10})
+		page, err := storetest.List(t.Context(), s, storetest.Filter{State: store.Parked, Limit: 10})
 		must(t, err)
 		if len(g.sent) != 1 || len(page.Records) != 1 || page.Records[0].Record.ParkedFor != "gone" {
 			t.Errorf("sent %v, parked %+v", g.sent, page.Records)
@@ -289,7 +290,7 @@ func TestAPausedQueueWaitsUntilItIsResumed(t *testing.T) {
 		var running sync.WaitGroup
 		running.Go(func() { l.Run(ctx, time.Second) })
 		time.Sleep(time.Minute) // of the fake clock
-		page, err := s.List(ctx, store.Filter{Queue: "q"})
+		page, err := storetest.List(ctx, s, storetest.Filter{Queue: "q"})
 		if err != nil || len(page.Records) != 2 || page.Records[0].Record.Attempt != 3 || !page.Records[0].Record.Due.Equal(waits.Due) {
 			t.Errorf("held: %+v, %v", page.Records, err)
 		}
@@ -328,7 +329,7 @@ func TestTheBackoffOfALaneWithoutMessagesIsForgotten(t *testing.T) {
 		time.Sleep(time.Minute)
 		l.Pause("paused", true)
 		synctest.Wait()
-		gone, err := s.List(ctx, store.Filter{State: store.Waiting, Queue: "gone", Limit: 1})
+		gone, err := storetest.List(ctx, s, storetest.Filter{State: store.Waiting, Queue: "gone", Limit: 1})
 		if err != nil || len(gone.Records) != 1 {
 			t.Fatal(gone, err)
 		}

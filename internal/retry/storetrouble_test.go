@@ -15,6 +15,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/internal/store/storetest"
 )
 
 // faultyStore is a store that fails at something for a while, with other words each time.
@@ -77,7 +78,7 @@ func TestAFailingStoreIsLoggedOnce(t *testing.T) {
 					time.Sleep(10 * time.Millisecond)
 				}
 				time.Sleep(time.Second)
-				left, err := s.List(t.Context(), store.Filter{State: store.Waiting})
+				left, err := storetest.List(t.Context(), s, storetest.Filter{State: store.Waiting})
 				if err != nil || len(left.Records) > 0 || len(g.sent) != 2 {
 					t.Errorf("a second after it is back %d are left, sent were %v, %v", len(left.Records), g.sent, err)
 				}

@@ -170,9 +170,9 @@ func (s *Service) Counts(ctx context.Context) (all []store.QueueCount, err error
 	return all, nil
 }
 
-// List shows messages of the first virtual host without touching them.
-func (s *Service) List(ctx context.Context, f store.Filter) (store.Page, error) {
-	return s.vhosts[0].store.List(ctx, f)
+// Scan visits messages of the first virtual host without touching them.
+func (s *Service) Scan(ctx context.Context, r store.Range, visit func(store.Listed) (more bool, err error)) error {
+	return s.vhosts[0].store.Scan(ctx, r, visit)
 }
 
 // Run works until ctx ends, then stops in order: the vhosts, all at once; then what is

@@ -93,7 +93,7 @@ func keeps(t *testing.T, s store.Store) {
 	if err := s.Add(context.Background(), []*store.Record{storetest.Waiting("q", 0, "x")}); err != nil {
 		t.Fatal(err)
 	}
-	if page, err := s.List(context.Background(), store.Filter{}); err != nil || len(page.Records) != 1 {
+	if page, err := storetest.List(context.Background(), s, storetest.Filter{}); err != nil || len(page.Records) != 1 {
 		t.Errorf("%d records, %v", len(page.Records), err)
 	}
 }

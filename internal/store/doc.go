@@ -5,7 +5,7 @@
 //	record.go     a failed message and what Redrive knows of it
 //	(key.go, lane.go: how a record is named; the destination that it waits for)
 //	change.go     what people's actions call: records and the side table, in one step
-//	scan.go       how records are searched and counted; list.go: a page of them
+//	scan.go       how records are searched and counted
 //	ledger.go     the account of every message, and the error groups
 //	shared.go     what engines add that several services use at once
 //	importer.go   what engines add that another store can be copied to

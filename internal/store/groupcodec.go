@@ -21,14 +21,40 @@ func AppendTexts(b []byte, texts ...string) []byte {
 // ReadTexts reads what AppendTexts wrote, and returns the rest; ok is false when it is cut
 // short or damaged.
 func ReadTexts(b []byte, into ...*string) (rest []byte, ok bool) {
+	d := &decoder{data: b, text: string(b)}
 	for _, s := range into {
-		n, size := binary.Uvarint(b)
-		if size <= 0 || n > uint64(len(b)-size) {
-			return nil, false
-		}
-		*s, b = string(b[size:size+int(n)]), b[size+int(n):]
+		*s = d.string()
 	}
-	return b, true
+	return d.data, !d.torn
+}
+
+// AppendPassage appends what is left of a record.
+func AppendPassage(b []byte, p Passage) []byte {
+	b = append(append(b, byte(p.Ending)), p.ID[:]...)
+	b = AppendTexts(b, p.Queue, p.Reason, p.Error, p.Policy)
+	b = binary.AppendVarint(b, int64(p.Attempt))
+	for _, at := range [...]time.Time{p.FailedAt, p.Due, p.Ended} {
+		b = binary.AppendVarint(b, at.UnixMicro())
+	}
+	return b
+}
+
+// ReadPassage reads what AppendPassage wrote.
+func ReadPassage(text string) (p Passage, err error) {
+	d := &decoder{data: []byte(text), text: text}
+	p.Ending = Ending(d.byte())
+	copy(p.ID[:], d.take(len(p.ID)))
+	for _, s := range [...]*string{&p.Queue, &p.Reason, &p.Error, &p.Policy} {
+		*s = d.string()
+	}
+	p.Attempt = int(d.varint())
+	for _, at := range [...]*time.Time{&p.FailedAt, &p.Due, &p.Ended} {
+		*at = FromMicros(d.varint())
+	}
+	if d.torn {
+		return p, fmt.Errorf("what ended: %w", ErrTorn)
+	}
+	return p, nil
 }
 
 // AppendGroup appends what the members of a group share, all but its ID.

@@ -83,9 +83,6 @@ type Store interface {
 	Changer
 	Bookkeeper
 
-	// List returns a page of what Scan visits, by Due.
-	List(ctx context.Context, f Filter) (Page, error)
-
 	// Remember stores receipts of messages that are stored elsewhere, in RabbitMQ.
 	// When it returns nil they survive a crash. ErrFull when there is no room.
 	Remember(ctx context.Context, receipts []Receipt) error

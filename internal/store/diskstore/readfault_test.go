@@ -59,10 +59,10 @@ var readers = map[string]func(*diskstore.Store, uuid.UUID) (string, error){
 		return fmt.Sprint(got), err
 	},
 	"list": func(s *diskstore.Store, _ uuid.UUID) (string, error) {
-		return listed(s, store.Filter{Body: true, Limit: 1000})
+		return listed(s, storetest.Filter{Body: true, Limit: 1000})
 	},
 	"list by ID": func(s *diskstore.Store, id uuid.UUID) (string, error) {
-		return listed(s, store.Filter{ID: id, Body: true})
+		return listed(s, storetest.Filter{ID: id, Body: true})
 	},
 	"past": func(s *diskstore.Store, id uuid.UUID) (string, error) {
 		all, err := s.Past(context.Background(), id)
@@ -105,7 +105,7 @@ var readers = map[string]func(*diskstore.Store, uuid.UUID) (string, error){
 		if _, err := storetest.Replay(context.Background(), s, "p", farAway); err != nil {
 			return "", err
 		}
-		return listed(s, store.Filter{State: store.Waiting, Queue: "p", Limit: 1000})
+		return listed(s, storetest.Filter{State: store.Waiting, Queue: "p", Limit: 1000})
 	},
 }
 
@@ -123,8 +123,8 @@ func visited(s *diskstore.Store, r store.Range) (string, error) {
 // idOf is the id of a waiting record of filled.
 func idOf(i byte) uuid.UUID { return uuid.UUID{1, i} }
 
-func listed(s *diskstore.Store, f store.Filter) (string, error) {
-	page, err := s.List(context.Background(), f)
+func listed(s *diskstore.Store, f storetest.Filter) (string, error) {
+	page, err := storetest.List(context.Background(), s, f)
 	var got []string
 	for _, l := range page.Records {
 		got = append(got, fmt.Sprint(l.Record.ID, l.Record.State, l.Record.Due, l.BodySize))

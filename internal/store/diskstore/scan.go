@@ -133,8 +133,3 @@ func (s *Store) index(ctx context.Context, low, end []byte) (found []store.Liste
 	}
 	return nil, store.ErrUnreadable
 }
-
-// List implements store.Store.
-func (s *Store) List(ctx context.Context, f store.Filter) (store.Page, error) {
-	return store.List(ctx, s, f)
-}

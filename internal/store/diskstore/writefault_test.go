@@ -62,7 +62,7 @@ func TestALogThatCannotBeWrittenEndsTheProcess(t *testing.T) {
 			s := openAt(t, path, diskstore.Options{Reserve: 1})
 			defer s.Close()
 			check(t, s, kept, nil)
-			page, err := s.List(context.Background(), store.Filter{Body: true, Limit: 1000})
+			page, err := storetest.List(context.Background(), s, storetest.Filter{Body: true, Limit: 1000})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -44,11 +44,10 @@ func (s *Store) groupOf(r *store.Record) *trouble {
 }
 
 // count counts a record in its group; again with n = -1 when it is taken away.
-func (s *Store) count(r *store.Record, n int64) *trouble {
+func (s *Store) count(r *store.Record, n int64) {
 	t := s.groupOf(r)
 	t.kept[r.State] += n
 	t.reasons |= store.ReasonsOf(r.Reason)
-	return t
 }
 
 // failed counts a failure.

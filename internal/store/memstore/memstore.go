@@ -262,10 +262,6 @@ func (s *Store) Counts(context.Context) ([]store.QueueCount, error) {
 	return counts, nil
 }
 
-func (s *Store) List(ctx context.Context, f store.Filter) (store.Page, error) {
-	return store.List(ctx, s, f)
-}
-
 func (s *Store) Receipts(context.Context) ([]store.Receipt, error) {
 	unlock, err := s.lock()
 	defer unlock()

@@ -37,7 +37,7 @@ func (s *Store) Add(ctx context.Context, records []*store.Record) (err error) {
 
 // batch is what a script adds.
 type batch struct {
-	records []string // arguments of lua/records.lua's add, n of them
+	records []string // arguments of lua/records.lua's add, or of lua/take.lua, n of them
 	n       int
 	seen    sightings
 	size    int // of the records in memory, about
@@ -59,21 +59,31 @@ func (s *Store) batch(records []*store.Record, failed bool) (b batch, err error)
 func (b *batch) add(s *Store, records []*store.Record, failed bool) error {
 	now := time.Now()
 	for _, r := range records {
-		if err := r.Sound(); err != nil {
-			return err
-		}
-		g := s.groups.of(r)
-		v, err := value(g.ID, r)
+		saw, err := b.put(s, r)
 		if err != nil {
 			return err
 		}
-		b.n++
-		b.size += len(v)*5/4 + overhead
-		saw := b.seen.of(g)
-		if saw.reasons |= store.ReasonsOf(r.Reason); failed {
+		if failed {
 			saw.failed(r.FailedAt, now)
 		}
-		b.records = append(b.records, place(r), micros(r), idText(r.ID), rueidis.BinaryString(v))
 	}
 	return nil
+}
+
+// put adds a record, and returns what is seen of its group.
+func (b *batch) put(s *Store, r *store.Record, before ...string) (*sighting, error) {
+	if err := r.Sound(); err != nil {
+		return nil, err
+	}
+	g := s.groups.of(r)
+	v, err := value(g.ID, r)
+	if err != nil {
+		return nil, err
+	}
+	b.n++
+	b.size += len(v)*5/4 + overhead
+	b.records = append(append(b.records, before...), place(r), micros(r), idText(r.ID), rueidis.BinaryString(v))
+	saw := b.seen.of(g)
+	saw.reasons |= store.ReasonsOf(r.Reason)
+	return saw, nil
 }

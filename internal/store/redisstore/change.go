@@ -209,7 +209,7 @@ func (c *change) read(ctx context.Context, some []*taken) ([]string, error) {
 	return values, nil
 }
 
-func (c *change) op(t *taken, op ...string) {
+func (c *change) op(op ...string) {
 	c.n++
 	c.ops = append(c.ops, op...)
 }
@@ -238,7 +238,7 @@ func (c *change) one(t *taken, value string, edit func(store.Key, *store.Record)
 		if was.State == store.Discarded {
 			left = passage(&was, was.Due, store.EndedDiscarded)
 		}
-		c.op(t, "d", member(t.number), left)
+		c.op("d", member(t.number), left)
 	default:
 		c.spared = append(c.spared, t)
 	}
@@ -264,7 +264,7 @@ func (c *change) keep(t *taken, was, r *store.Record, g groupID) error {
 		v = v[:len(v)-len(r.Message.Body)]
 	}
 	c.moved += len(v)
-	c.op(t, "k", member(t.number), place(r), micros(r), flag(same), rueidis.BinaryString(v))
+	c.op("k", member(t.number), place(r), micros(r), flag(same), rueidis.BinaryString(v))
 	return nil
 }
 

@@ -153,12 +153,7 @@ func (s *Store) Release(ctx context.Context, claims []store.Claim) error {
 
 // Next implements store.Store.
 func (s *Store) Next(ctx context.Context) ([]store.NextDue, error) {
-	done, err := s.use(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	list, err := texts(s.do(ctx, scriptNext))
+	list, err := texts(s.call(ctx, scriptNext))
 	if err != nil {
 		return nil, err
 	}

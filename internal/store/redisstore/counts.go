@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"strconv"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/store"
@@ -10,12 +9,7 @@ import (
 
 // Counts implements store.Store.
 func (s *Store) Counts(ctx context.Context) ([]store.QueueCount, error) {
-	done, err := s.use(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	list, err := texts(s.do(ctx, scriptCounts))
+	list, err := texts(s.call(ctx, scriptCounts))
 	var counts []store.QueueCount
 	for i := 0; i+5 < len(list); i += 6 {
 		c := store.QueueCount{Queue: list[i], Waiting: int64(number(list[i+1])), Parked: int64(number(list[i+2])), Discarded: int64(number(list[i+3]))}
@@ -32,17 +26,12 @@ func (s *Store) Counts(ctx context.Context) ([]store.QueueCount, error) {
 
 // CountDue implements store.Searcher.
 func (s *Store) CountDue(ctx context.Context, queues []string, edges []time.Time, most int64) ([]int64, error) {
-	done, err := s.use(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
 	args := []string{itoa(len(edges))}
 	for _, edge := range edges {
-		args = append(args, strconv.FormatInt(edge.UnixMicro(), 10))
+		args = append(args, itoa(edge.UnixMicro()))
 	}
 	args = append(args, queues...)
-	list, err := texts(s.do(ctx, scriptCountDue, args...))
+	list, err := texts(s.call(ctx, scriptCountDue, args...))
 	counts := make([]int64, len(edges))
 	for i, n := range list {
 		counts[i] = min(most, int64(number(n)))

@@ -91,7 +91,7 @@ func value(g groupID, r *store.Record) ([]byte, error) {
 }
 
 // micros is a Due as text.
-func micros(r *store.Record) string { return strconv.FormatInt(r.Due.UnixMicro(), 10) }
+func micros(r *store.Record) string { return itoa(r.Due.UnixMicro()) }
 
 // number reads one; 0 when it is none.
 func number(text string) uint64 {

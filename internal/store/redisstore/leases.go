@@ -70,11 +70,7 @@ func (s *Store) renew(ctx context.Context) (err error) {
 		if err != nil {
 			break
 		}
-		tokens := map[string]string{}
-		for i := 0; i < len(pairs); i += 2 {
-			tokens[pairs[i]] = pairs[i+1]
-		}
-		lost += s.claims.lost(gone, tokens)
+		lost += s.claims.lost(pairs, gone)
 	}
 	if lost > 0 {
 		s.Log.Warn("store: leases of messages on their way were not renewed in time, so another replica may return them as well: this process or Redis stood still for too long", "messages", lost, "lease", s.Lease)
@@ -82,13 +78,14 @@ func (s *Store) renew(ctx context.Context) (err error) {
 	return err
 }
 
-// lost forgets claims that others may have by now, and tells how many they were.
-func (c *claims) lost(gone []string, tokens map[string]string) (n int) {
+// lost forgets claims whose numbers are gone, which others may have by now, and tells how
+// many they were.
+func (c *claims) lost(pairs, gone []string) (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, m := range gone {
-		if token := tokens[m]; token != "" && c.held[number(m)] == token {
-			delete(c.held, number(m))
+	for claim := range slices.Chunk(pairs, 2) {
+		if m := number(claim[0]); slices.Contains(gone, claim[0]) && c.held[m] == claim[1] {
+			delete(c.held, m)
 			n++
 		}
 	}

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -94,8 +95,8 @@ type Store struct {
 	cancel context.CancelFunc
 	mu     sync.Mutex
 	users  store.Users
-	after  map[string]string // by what is led here: the store of who did before, to be succeeded
-	terms  map[string]uint64 // by what is led here: the term that was confirmed
+	after  sync.Map // by what is led here: the store of who did before, to be succeeded
+	terms  sync.Map // by what is led here: the term that was confirmed
 	// failing is what upkeep and the like fail at, and since when.
 	failing map[string]time.Time
 	own     sync.WaitGroup // the store's goroutines
@@ -113,7 +114,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // it never fails
-	s := &Store{Options: o, client: client, changed: make(chan struct{}, 1), after: map[string]string{}, terms: map[string]uint64{}, failing: map[string]time.Time{}, name: hex.EncodeToString(random[:]),
+	s := &Store{Options: o, client: client, changed: make(chan struct{}, 1), failing: map[string]time.Time{}, name: hex.EncodeToString(random[:]),
 		groups: groups{known: map[groupID]*knownGroup{}}, claims: claims{held: map[uint64]string{}}, passing: passing{},
 		step: func(string) error { return nil }, stop: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -129,27 +130,13 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 }
 
 func (o *Options) defaults() {
-	if o.Prefix == "" {
-		o.Prefix = "redrive"
-	}
-	if o.Durability == "" {
-		o.Durability = Synced
-	}
-	if o.Replicas == 0 {
-		o.Replicas = 1
-	}
-	if o.Lease == 0 {
-		o.Lease = 30 * time.Second
-	}
-	if o.Timeout == 0 {
-		o.Timeout = 5 * time.Second
-	}
-	if o.Reserve == 0 {
-		o.Reserve = 256 << 20
-	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Prefix = cmp.Or(o.Prefix, "redrive")
+	o.Durability = cmp.Or(o.Durability, Synced)
+	o.Replicas = cmp.Or(o.Replicas, 1)
+	o.Lease = cmp.Or(o.Lease, 30*time.Second)
+	o.Timeout = cmp.Or(o.Timeout, 5*time.Second)
+	o.Reserve = cmp.Or(o.Reserve, 256<<20)
+	o.Log = cmp.Or(o.Log, slog.Default())
 	if o.OnSync == nil {
 		o.OnSync = func(time.Duration) {}
 	}

@@ -240,12 +240,7 @@ func (s *Store) found(number uint64, value string, body bool) (f found, err erro
 
 // Find implements store.Scanner.
 func (s *Store) Find(ctx context.Context, id uuid.UUID) (all []store.Listed, err error) {
-	done, err := s.use(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	list, err := texts(s.do(ctx, scriptFind, idText(id)))
+	list, err := texts(s.call(ctx, scriptFind, idText(id)))
 	if err != nil {
 		return nil, err
 	}
@@ -301,11 +296,6 @@ func (s *Store) get(ctx context.Context, name string) (string, error) {
 		return "", nil
 	}
 	return value, s.failed(err)
-}
-
-// List implements store.Store.
-func (s *Store) List(ctx context.Context, f store.Filter) (store.Page, error) {
-	return store.List(ctx, s, f)
 }
 
 // NewestKey implements store.Changer.

@@ -93,6 +93,16 @@ func (s *Store) do(ctx context.Context, sc *script, args ...string) (rueidis.Red
 	return s.run(ctx, sc, nil, false, args)
 }
 
+// call is do for a method that is one script: it keeps the store open meanwhile.
+func (s *Store) call(ctx context.Context, sc *script, args ...string) (m rueidis.RedisMessage, err error) {
+	done, err := s.use(ctx)
+	if err != nil {
+		return m, err
+	}
+	defer done()
+	return s.do(ctx, sc, args...)
+}
+
 // write runs a script that changes what is kept, and returns when that is as durable
 // as was promised.
 func (s *Store) write(ctx context.Context, sc *script, args ...string) (rueidis.RedisMessage, error) {

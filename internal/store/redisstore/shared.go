@@ -17,12 +17,7 @@ var _ store.Shared = (*Store)(nil)
 
 // Beat implements store.Shared.
 func (s *Store) Beat(ctx context.Context, replica string, about []byte, ttl time.Duration) ([]store.Replica, error) {
-	done, err := s.use(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	list, err := texts(s.do(ctx, scriptBeat, replica, rueidis.BinaryString(about), itoa(ttl.Milliseconds())))
+	list, err := texts(s.call(ctx, scriptBeat, replica, rueidis.BinaryString(about), itoa(ttl.Milliseconds())))
 	var alive []store.Replica
 	for ; len(list) >= 2; list = list[2:] {
 		alive = append(alive, store.Replica{ID: list[0], About: []byte(list[1])})
@@ -33,12 +28,7 @@ func (s *Store) Beat(ctx context.Context, replica string, about []byte, ttl time
 
 // Leave implements store.Shared.
 func (s *Store) Leave(ctx context.Context, replica string) error {
-	done, err := s.use(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	_, err = s.do(ctx, scriptLeave, replica)
+	_, err := s.call(ctx, scriptLeave, replica)
 	return err
 }
 
@@ -53,36 +43,22 @@ func (s *Store) Lead(ctx context.Context, what, replica string, ttl time.Duratio
 	}
 	defer done()
 	term, leads, err = s.lead(ctx, s.do, what, replica, ttl)
-	if err == nil && leads && !s.sure(what, term) {
+	if confirmed, _ := s.terms.Load(what); err == nil && leads && confirmed != term {
 		// It writes again: what is confirmed is a write of the connection that asks.
 		if term, leads, err = s.lead(ctx, s.write, what, replica, ttl); err == nil && leads {
-			s.mu.Lock()
-			s.terms[what] = term
-			s.mu.Unlock()
+			s.terms.Store(what, term)
 		}
 	}
 	if err != nil || !leads {
 		return term, false, err
 	}
-	s.mu.Lock()
-	before := s.after[what]
-	s.mu.Unlock()
-	if before != "" { // also when that failed the last time
-		if err := s.unlock(ctx, before); err != nil {
+	if before, ok := s.after.Load(what); ok { // also when that failed the last time
+		if err := s.unlock(ctx, before.(string)); err != nil {
 			return 0, false, err
 		}
-		s.mu.Lock()
-		delete(s.after, what)
-		s.mu.Unlock()
+		s.after.Delete(what)
 	}
 	return term, true, nil
-}
-
-// sure tells whether a term was confirmed to this process.
-func (s *Store) sure(what string, term uint64) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.terms[what] == term
 }
 
 // lead asks to lead by do or write, and notes whom to succeed.
@@ -98,21 +74,14 @@ func (s *Store) lead(ctx context.Context, by func(context.Context, *script, ...s
 		return 0, false, s.failed(err)
 	}
 	if before := list[2]; before != "" && before != s.name {
-		s.mu.Lock()
-		s.after[what] = before
-		s.mu.Unlock()
+		s.after.Store(what, before)
 	}
 	return term, list[1] == "1", nil
 }
 
 // Resign implements store.Shared.
 func (s *Store) Resign(ctx context.Context, what, replica string) error {
-	done, err := s.use(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	_, err = s.do(ctx, scriptResign, what, replica)
+	_, err := s.call(ctx, scriptResign, what, replica)
 	return err
 }
 

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/redis/rueidis"
-
 	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
 )
@@ -19,27 +17,24 @@ func (s *Store) Take(ctx context.Context, records []store.Listed) error {
 		return err
 	}
 	defer done()
-	b := foreign{seen: sightings{}}
+	b := batch{seen: sightings{}}
 	for _, l := range records {
 		id, n, ok := l.Key.Parts()
 		if !ok || id != l.Record.ID {
 			return fmt.Errorf("message %s of queue %q cannot be kept under the key %q", l.Record.ID, l.Record.Queue, l.Key)
 		}
-		if err := l.Record.Sound(); err != nil {
-			return err
-		}
-		if err := b.add(s, n, l.Record); err != nil {
+		if _, err := b.put(s, l.Record, itoa(n)); err != nil {
 			return err
 		}
 	}
-	if len(b.records) == 0 {
+	if b.n == 0 {
 		return nil
 	}
 	if err := s.room(ctx, b.size, 1); err != nil {
 		return err
 	}
-	for some := range slices.Chunk(b.records, most*foreignArgs) {
-		args := append(append([]string{itoa(len(some) / foreignArgs)}, some...), b.seen.args()...)
+	for some := range slices.Chunk(b.records, most*takeArgs) {
+		args := append(append([]string{itoa(len(some) / takeArgs)}, some...), b.seen.args()...)
 		if _, err := s.write(ctx, scriptTake, args...); err != nil {
 			return err
 		}
@@ -47,26 +42,8 @@ func (s *Store) Take(ctx context.Context, records []store.Listed) error {
 	return nil
 }
 
-// foreign is what is taken.
-type foreign struct {
-	records []string // arguments of lua/take.lua, foreignArgs for each
-	seen    sightings
-	size    int
-}
-
-const foreignArgs = 5
-
-func (b *foreign) add(s *Store, number uint64, r *store.Record) error {
-	g := s.groups.of(r)
-	v, err := value(g.ID, r)
-	if err != nil {
-		return err
-	}
-	b.seen.of(g).reasons |= store.ReasonsOf(r.Reason)
-	b.size += len(v)*5/4 + overhead
-	b.records = append(b.records, itoa(number), place(r), micros(r), idText(r.ID), rueidis.BinaryString(v))
-	return nil
-}
+// takeArgs are the arguments of lua/take.lua for each record.
+const takeArgs = 5
 
 // TakeMetadata implements store.Importer.
 func (s *Store) TakeMetadata(ctx context.Context, b store.Metadata) error {

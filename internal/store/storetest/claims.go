@@ -94,7 +94,7 @@ func settled(t *testing.T, e Engine) {
 		t.Fatal(err)
 	}
 	want(t, "waiting", bodies(claim(t, s, "q", time.Second, 3)), "released")
-	page, err := s.List(ctx, store.Filter{State: store.Parked, Body: true})
+	page, err := List(ctx, s, Filter{State: store.Parked, Body: true})
 	if err != nil || len(page.Records) != 1 {
 		t.Fatalf("parked: %d, %v", len(page.Records), err)
 	}

@@ -87,7 +87,7 @@ func leaseLost(t *testing.T, e Engine) {
 		t.Errorf("releasing what is held no more: %v", err)
 	}
 	want(t, "kept", total(t, other), "2 waiting, 1 parked, 0 discarded")
-	page, err := other.List(ctx, store.Filter{State: store.Parked})
+	page, err := List(ctx, other, Filter{State: store.Parked})
 	if err != nil || len(page.Records) != 1 || page.Records[0].Record.ParkedFor != "by the other" {
 		t.Errorf("parked: %+v, %v", page.Records, err)
 	}

@@ -207,7 +207,7 @@ func listing(t *testing.T, e Engine) {
 		}
 	}
 	for after := ""; ; {
-		page, err := s.List(ctx, store.Filter{Limit: 10, After: after})
+		page, err := List(ctx, s, Filter{Limit: 10, After: after})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -227,14 +227,14 @@ func listing(t *testing.T, e Engine) {
 	if len(wanted) > 0 {
 		t.Errorf("%d records were not shown", len(wanted))
 	}
-	page, err := s.List(ctx, store.Filter{State: store.Waiting, Queue: "q", Limit: 1000})
+	page, err := List(ctx, s, Filter{State: store.Waiting, Queue: "q", Limit: 1000})
 	if err != nil || len(page.Records) != 23 || page.After != "" {
 		t.Fatalf("by state and queue: %d, %v", len(page.Records), err)
 	}
 	if n := len(claim(t, s, "q", time.Hour, 1000)); n != 23 {
 		t.Errorf("after listing %d are waiting, not 23", n)
 	}
-	one, err := s.List(ctx, store.Filter{ID: page.Records[5].Record.ID})
+	one, err := List(ctx, s, Filter{ID: page.Records[5].Record.ID})
 	if err != nil || len(one.Records) != 1 || one.Records[0].Key != page.Records[5].Key {
 		t.Errorf("by id: %+v, %v", one, err)
 	}
@@ -286,7 +286,7 @@ func replay(t *testing.T, e Engine) {
 	if got := len(claim(t, s, "q", time.Second, 2000)); got != 1100 {
 		t.Errorf("%d are due, not 1100", got)
 	}
-	page, err := s.List(ctx, store.Filter{State: store.Parked})
+	page, err := List(ctx, s, Filter{State: store.Parked})
 	if err != nil || len(page.Records) != 1 || page.Records[0].Record.ID != other.ID {
 		t.Errorf("still parked: %+v, %v", page.Records, err)
 	}
@@ -303,7 +303,7 @@ func equalIDs(t *testing.T, e Engine) {
 	if _, err := s.Settle(context.Background(), []store.Outcome{{Claim: c[0]}}); err != nil {
 		t.Fatal(err)
 	}
-	page, err := s.List(context.Background(), store.Filter{ID: a.ID})
+	page, err := List(context.Background(), s, Filter{ID: a.ID})
 	if err != nil || len(page.Records) != 2 {
 		t.Errorf("after one of three is gone, %d are listed, %v", len(page.Records), err)
 	}
@@ -341,7 +341,7 @@ func anyName(t *testing.T, e Engine) {
 		if name == "" {
 			continue // in a filter it means all queues
 		}
-		page, err := s.List(context.Background(), store.Filter{State: store.Parked, Queue: name, Body: true})
+		page, err := List(context.Background(), s, Filter{State: store.Parked, Queue: name, Body: true})
 		if err != nil || len(page.Records) != 1 || string(page.Records[0].Record.Message.Body) != name {
 			t.Errorf("listing %q: %d, %v", name, len(page.Records), err)
 		}

@@ -1,15 +1,17 @@
-package store
+package storetest
 
 import (
 	"context"
 
 	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/store"
 )
 
 // Filter chooses records to list.
 type Filter struct {
-	State State  // 0: waiting and parked
-	Queue string // "": all
+	State store.State // 0: waiting and parked
+	Queue string      // "": all
 	ID    uuid.UUID
 	After string // Page.After of the page before; "": from the start
 	Limit int    // 1 to 1,000; 0 means 100
@@ -26,16 +28,16 @@ func (f Filter) Max() int {
 
 // Page is a piece of a listing. After is empty on the last one.
 type Page struct {
-	Records []Listed
+	Records []store.Listed
 	After   string
 }
 
-// List is what engines implement Store.List with.
-func List(ctx context.Context, s Scanner, f Filter) (Page, error) {
+// List is a page of what a store's Scan visits, for tests that want records and no visits.
+func List(ctx context.Context, s store.Scanner, f Filter) (Page, error) {
 	var p Page
-	show := func(l Listed) (more bool, err error) {
+	show := func(l store.Listed) (more bool, err error) {
 		switch {
-		case f.State == 0 && l.Record.State == Discarded || f.State != 0 && f.State != l.Record.State, f.Queue != "" && f.Queue != l.Record.Queue:
+		case f.State == 0 && l.Record.State == store.Discarded || f.State != 0 && f.State != l.Record.State, f.Queue != "" && f.Queue != l.Record.Queue:
 			return true, nil
 		case len(p.Records) == f.Max():
 			p.After = p.Records[f.Max()-1].Cursor
@@ -45,7 +47,7 @@ func List(ctx context.Context, s Scanner, f Filter) (Page, error) {
 		return true, nil
 	}
 	if f.ID == uuid.Nil {
-		r := Range{State: f.State, After: f.After, Body: f.Body}
+		r := store.Range{State: f.State, After: f.After, Body: f.Body}
 		if f.Queue != "" {
 			r.Queues = []string{f.Queue}
 		}
