@@ -17,7 +17,7 @@ type Metrics struct {
 	// Consumer is called when a consumer has begun to consume its queue, and when it no
 	// longer does, since its connection was lost or it was stopped.
 	Consumer func(ConsumerEvent)
-	// Hook is called for each message that Config.OnParked was called for, or was to be.
+	// Hook is called for each message that Config.OnParked was called for, or should have been.
 	Hook func(HookEvent)
 }
 

@@ -21,7 +21,8 @@ type Way struct {
 	err error
 }
 
-// Limits are what a Way can keep, and what it costs. The page docs/explanation/ways-to-wait.md compares them.
+// Limits are what a Way can do, and what it costs. docs/explanation/ways-to-wait.md compares
+// them.
 type Limits struct {
 	// Name of the way, as errors have it.
 	Name string
@@ -71,28 +72,28 @@ func wrapWay[W delay.Way](w W, err error) Way {
 	return Way{way: w}
 }
 
-// Levels waits in one quorum queue per level, shared by all work queues, each of which has
-// a queue of its own behind them: one that is full or down holds up no other. Delays are
-// rounded up to the next level, and jitter has no effect. Without levels they are 1, 2, 4,
-// 8, 16 and 32 seconds, 1, 2, 5, 10 and 30 minutes, and an hour. A level is a whole number
-// of milliseconds up to policy.LongestDelay. For the same wait before each attempt, give
-// one level.
+// Levels waits in one quorum queue per level, shared by all work queues. Behind them each work
+// queue has a queue of its own, so that one that is full or down delays no other. Delays are
+// rounded up to the next level, and jitter has no effect. Without arguments the levels are 1,
+// 2, 4, 8, 16 and 32 seconds, 1, 2, 5, 10 and 30 minutes, and an hour. A level is a whole
+// number of milliseconds up to policy.LongestDelay. For the same delay before each attempt,
+// give one level.
 func Levels(levels ...time.Duration) Way {
 	return wrapWay(ttlqueue.NewLevels(ttlqueue.Quorum, levels...))
 }
 
 // ClassicLevels is Levels in classic queues, which are on one node and dead-letter
-// at-most-once: what comes due while its work queue cannot take it is lost. A quorum work
-// queue cannot just after RabbitMQ has started, so what came due while RabbitMQ was down
-// is lost then.
+// at-most-once: messages that come due while their work queue cannot accept them are lost. A
+// quorum work queue cannot just after RabbitMQ has started, so messages that came due while
+// RabbitMQ was down are lost then.
 func ClassicLevels(levels ...time.Duration) Way {
 	return wrapWay(ttlqueue.NewLevels(ttlqueue.Classic, levels...))
 }
 
-// Dynamic waits in a queue for each delay that occurs, rounded up to two digits and at
-// least 0.1 s: at most 90 queues for each power of ten. A queue is declared when it is
-// needed, and expires when it is idle. They are classic queues, with the risk of
-// ClassicLevels: a quorum queue that expires takes its messages with it.
+// Dynamic waits in a queue for each delay that occurs, rounded up to two digits and at least
+// 0.1 s: at most 90 queues for each power of ten. A queue is declared when it is needed, and
+// expires when it is idle. They are classic queues, with the risk of ClassicLevels: a quorum
+// queue that expires is deleted with its messages.
 func Dynamic() Way { return wrapWay(ttlqueue.NewDynamic(100 * time.Millisecond)) }
 
 // MessageTTL waits in one quorum queue for each work queue, each message with a time to

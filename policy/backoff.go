@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Backoff is how the wait grows from attempt to attempt. Make one with Fixed,
-// Linear, Exponential or List; the zero value waits not at all.
+// Backoff is how delays grow from attempt to attempt. Make one with Fixed, Linear, Exponential
+// or List; the zero value has no delays.
 type Backoff struct {
 	kind          kind
 	initial, step time.Duration
@@ -40,10 +40,10 @@ func Exponential(initial time.Duration, factor float64, max time.Duration) Backo
 	return Backoff{kind: exponential, initial: initial, factor: factor, max: max}
 }
 
-// List waits what it says, and goes on with its last entry.
+// List waits the given times in turn, and then always the last one.
 func List(waits ...time.Duration) Backoff { return Backoff{kind: list, list: slices.Clone(waits)} }
 
-// Delay is the wait after the n-th failure, n from 1.
+// Delay returns the delay after the n-th failure, n from 1.
 func (b Backoff) Delay(n int) time.Duration {
 	n = max(n, 1)
 	var d float64
@@ -66,7 +66,7 @@ func (b Backoff) Delay(n int) time.Duration {
 	return time.Duration(d)
 }
 
-// longestOf is the longest of the first n waits (of the first one, when n is 0).
+// longestOf returns the longest of the first n delays (of the first one, when n is 0).
 func (b Backoff) longestOf(n int) time.Duration {
 	n = max(n, 1)
 	if b.kind == list && len(b.list) > 0 {
@@ -75,7 +75,7 @@ func (b Backoff) longestOf(n int) time.Duration {
 	return b.Delay(n) // the others never shrink
 }
 
-// Max is the longest wait there can be.
+// Max returns the longest delay that is possible.
 func (b Backoff) Max() time.Duration { return b.longestOf(math.MaxInt) }
 
 // String is how the wait grows, in words.
@@ -92,7 +92,7 @@ func (b Backoff) String() string {
 	return "fixed at " + f(b.initial)
 }
 
-// Validate says what is impossible, or nil.
+// Validate returns what is wrong with the backoff, or nil.
 func (b Backoff) Validate() error {
 	for _, d := range append([]time.Duration{b.initial, b.step, b.max}, b.list...) {
 		if d < 0 {

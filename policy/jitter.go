@@ -38,7 +38,7 @@ func Fraction(f float64) Jitter { return Jitter{kind: fraction, fraction: f} }
 
 const defaultFraction = 0.2
 
-// Validate says what is impossible, or nil.
+// Validate returns what is wrong with the jitter, or nil.
 func (j Jitter) Validate() error {
 	if j.kind == fraction && !(j.fraction >= 0 && j.fraction <= 1) {
 		return fmt.Errorf("jitter is %v, and must be none, full, equal or a fraction from 0 to 1", j.fraction)
@@ -82,7 +82,7 @@ func (j Jitter) apply(d time.Duration, seed uint64) time.Duration {
 	return min(time.Duration(f), LongestDelay)
 }
 
-// Longest is the longest that jitter makes of d.
+// Longest returns the longest delay that jitter makes of d.
 func (j Jitter) Longest(d time.Duration) time.Duration {
 	if j.kind == byDefault || j.kind == fraction {
 		d = time.Duration(min(float64(d)*(1+j.share()), float64(LongestDelay)))
@@ -90,7 +90,7 @@ func (j Jitter) Longest(d time.Duration) time.Duration {
 	return d
 }
 
-// Shortest is the shortest that jitter makes of d.
+// Shortest returns the shortest delay that jitter makes of d.
 func (j Jitter) Shortest(d time.Duration) time.Duration {
 	switch j.kind {
 	case none:

@@ -2,7 +2,7 @@ package policy
 
 import "strings"
 
-// Set is policies in order: the first that matches a queue is its policy.
+// Set is a list of policies: the first one that matches a queue is its policy.
 type Set []Policy
 
 // Match finds the policy of a queue. Without one the queue is not allowed.
@@ -17,8 +17,8 @@ func (s Set) Match(queue string) (*Policy, bool) {
 	return nil, false
 }
 
-// Exact tells whether the policy of a queue names it without * and ?: then
-// the author of the policy meant this very queue.
+// Exact tells whether the policy of a queue names it without * and ?: then the author of the
+// policy meant exactly this queue.
 func (s Set) Exact(queue string) bool {
 	p, ok := s.Match(queue)
 	if !ok || strings.ContainsAny(queue, "*?") {

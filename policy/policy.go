@@ -1,6 +1,6 @@
-// Package policy decides what happens to a failed message: a failure in, a
-// verdict out. It is arithmetic: no clock, no network and no randomness of its
-// own, so asking twice gives the same answer.
+// Package policy decides what happens to a failed message: a failure in, a verdict out. It is
+// arithmetic: no clock, no network and no randomness of its own, so the same call always gives
+// the same answer.
 package policy
 
 import (
@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// LongestDelay is the longest wait a policy may ask for: RabbitMQ's own limit
-// for a message's time to live, ten years.
+// LongestDelay is the longest delay of a policy: RabbitMQ's own limit for a message's time to
+// live, ten years.
 const LongestDelay = 315_360_000_000 * time.Millisecond
 
-// Reported is the reason of a failure that a consumer reported itself. It is
-// retried whatever Policy.Reasons says: reporting is asking for it.
+// Reported is the reason of a failure that a consumer reported itself. It is retried whatever
+// Policy.Reasons contains: a consumer reports a failure to have it retried.
 const Reported = "reported"
 
 // Policy says which queues, how many attempts, what wait between them and what
@@ -40,15 +40,15 @@ type Policy struct {
 	MaxRetryAfter time.Duration
 }
 
-// DefaultReasons are retried when a policy names none. A message that expired or
-// overflowed its queue was not looked at by a consumer; retrying it to the
-// queue that was too slow for it is rarely meant.
+// DefaultReasons are retried when a policy names none. No consumer has looked at a message that
+// expired or overflowed its queue, and retrying it to the queue that was too slow for it is
+// rarely intended.
 var DefaultReasons = []string{"rejected", "delivery_limit"}
 
 var knownReasons = []string{"rejected", "expired", "maxlen", "delivery_limit"}
 
-// Default is in force when nothing is configured: every queue, eight attempts
-// within about two minutes.
+// Default is the policy without a configuration: every queue, eight attempts within about two
+// minutes.
 func Default() Policy {
 	return Policy{Name: "default", Queues: []string{"*"}, Attempts: 8,
 		Backoff: Exponential(time.Second, 2, 10*time.Minute), Jitter: Fraction(0.2)}
@@ -89,7 +89,7 @@ func (d Destination) String() string {
 	return fmt.Sprintf("exchange %q", d.Exchange)
 }
 
-// Failure is what is known of one.
+// Failure describes one failure of a message.
 type Failure struct {
 	Queue  string
 	Reason string
@@ -140,7 +140,7 @@ func (p *Policy) Decide(f Failure) Verdict {
 	return v
 }
 
-// LongestRetryIn is the longest delay that a consumer may ask for.
+// LongestRetryIn returns the longest delay that a consumer may ask for.
 func (p *Policy) LongestRetryIn() time.Duration {
 	if p.MaxRetryAfter > 0 {
 		return p.MaxRetryAfter
@@ -158,7 +158,7 @@ func (p *Policy) reasons() []string {
 	return p.Reasons
 }
 
-// Waits are the waits between attempts, before jitter: Attempts-1 of them.
+// Waits returns the delays between attempts, before jitter: Attempts-1 of them.
 func (p *Policy) Waits() []time.Duration {
 	w := make([]time.Duration, max(p.Attempts-1, 0))
 	for i := range w {
@@ -167,7 +167,7 @@ func (p *Policy) Waits() []time.Duration {
 	return w
 }
 
-// Validate says what is wrong with a policy, or nil.
+// Validate returns what is wrong with a policy, or nil.
 func (p *Policy) Validate() error {
 	switch {
 	case p.Name == "":
@@ -195,12 +195,12 @@ func (p *Policy) Validate() error {
 	}
 	e := p.Exhausted
 	for _, name := range append([]string{e.Destination.Exchange, e.Destination.RoutingKey}, p.Queues...) {
-		if len(name) > longestName {
-			return fmt.Errorf("policy %q: the name %.40q… has %d bytes, and RabbitMQ's have at most %d", p.Name, name, len(name), longestName)
+		if len(name) > maxNameBytes {
+			return fmt.Errorf("policy %q: the name %.40q… has %d bytes, and RabbitMQ's have at most %d", p.Name, name, len(name), maxNameBytes)
 		}
 	}
 	if e.Action == Forward {
-		if err := p.loops(e.Destination); err != nil {
+		if err := p.checkLoop(e.Destination); err != nil {
 			return err
 		}
 	}
@@ -213,21 +213,21 @@ func (p *Policy) Validate() error {
 	return nil
 }
 
-// loops refuses a forward that would come back at once.
-func (p *Policy) loops(to Destination) error {
+// checkLoop refuses a forward that would come back at once.
+func (p *Policy) checkLoop(to Destination) error {
 	switch {
 	case to.Exchange == "" && slices.Contains(p.Queues, to.RoutingKey):
 		return fmt.Errorf("policy %q forwards to %s, which is the queue it is for: the message would fail and be forwarded again, without a wait; use more attempts, or another queue", p.Name, to)
-	case to.Exchange == "redrive" || strings.HasPrefix(to.Exchange, own), to.Exchange == "" && strings.HasPrefix(to.RoutingKey, own):
+	case to.Exchange == "redrive" || strings.HasPrefix(to.Exchange, ownPrefix), to.Exchange == "" && strings.HasPrefix(to.RoutingKey, ownPrefix):
 		return fmt.Errorf("policy %q forwards to %s, which is Redrive's own: use park, or a queue of yours", p.Name, to)
 	}
 	return nil
 }
 
 const (
-	own         = "redrive." // begins the names of Redrive's exchanges and queues
-	longestName = 255        // bytes, in AMQP
+	ownPrefix    = "redrive." // begins the names of Redrive's exchanges and queues
+	maxNameBytes = 255        // bytes, in AMQP
 )
 
-// MaxAttempts is the most a policy may ask for.
+// MaxAttempts is the largest number of attempts of a policy.
 const MaxAttempts = 1_000_000

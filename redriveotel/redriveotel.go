@@ -23,7 +23,7 @@ import (
 	"github.com/redrive-mq/redrive"
 )
 
-const name = "github.com/redrive-mq/redrive/redriveotel"
+const tracerName = "github.com/redrive-mq/redrive/redriveotel"
 
 // w3c is what goes on the wire, whatever the program has set globally: the next
 // attempt may be in another program.
@@ -36,7 +36,7 @@ func Trace(next redrive.Handler) redrive.Handler {
 
 // TraceWith is Trace with a tracer provider of its own.
 func TraceWith(provider trace.TracerProvider) redrive.Middleware {
-	tracer := provider.Tracer(name)
+	tracer := provider.Tracer(tracerName)
 	return func(next redrive.Handler) redrive.Handler {
 		return func(ctx context.Context, m *redrive.Message) error {
 			ctx = w3c.Extract(ctx, headers{m})

@@ -4,17 +4,16 @@ import "errors"
 
 // Outcomes of publishing that are not a confirm. Test for them with errors.Is.
 var (
-	// ErrUnroutable: the broker took the message and had no queue for it.
+	// ErrUnroutable: the broker received the message and had no queue for it.
 	ErrUnroutable = errors.New("no queue is bound there")
 	// ErrNacked: the broker refused the message (a full queue that rejects
 	// publishes, or an error in a queue). It may take it later.
 	ErrNacked = errors.New("the broker refused the message")
-	// ErrUnacceptable: neither now nor later will the message be taken: its
-	// properties do not fit one frame, its body is over the broker's limit, or a
-	// header is of a kind the client cannot send.
+	// ErrUnacceptable: the message will never be accepted: its properties do not fit one frame,
+	// its body exceeds the broker's limit, or a header has a type that the client cannot send.
 	ErrUnacceptable = errors.New("the broker or its client never takes such a message")
-	// ErrUnsent: the connection was lost before the broker answered. The message
-	// may have arrived or not.
+	// ErrUnsent: the connection was lost before the broker answered. The message may have
+	// arrived or not.
 	ErrUnsent = errors.New("the connection was lost before the broker answered")
 	// ErrQueueGone: the work queue does not exist.
 	ErrQueueGone = errors.New("the queue does not exist")
@@ -22,8 +21,8 @@ var (
 	ErrDiffers = errors.New("it exists with other settings")
 	// ErrNoType: the broker has no exchange of that type.
 	ErrNoType = errors.New("the broker has no such type of exchange: its plugin is missing or not enabled")
-	// ErrTLS: no TLS connection to the broker can be made: one side refuses the other's
-	// certificate, or a file of ours cannot be used.
+	// ErrTLS: TLS with the broker fails: one side refuses the other's certificate, or a file of
+	// ours cannot be used.
 	ErrTLS = errors.New("TLS")
 	// ErrNoVHost: the virtual host of the broker's URL does not exist.
 	ErrNoVHost = errors.New("the virtual host does not exist")

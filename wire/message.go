@@ -60,8 +60,8 @@ type Outgoing struct {
 	// Message has the properties and the body. Its own Exchange, RoutingKey and DeliveryMode
 	// are not used.
 	Message *Message
-	// Unchecked publishes without the mandatory flag: a message that no queue is bound for is
-	// confirmed and lost, and its result is never ErrUnroutable. It is for exchanges that
-	// hold messages back, of the delayed-message plugin.
+	// Unchecked publishes without the mandatory flag: a message without a bound queue is
+	// confirmed and lost, and its result is never ErrUnroutable. It is for exchanges of the
+	// delayed-message plugin, which keep messages themselves.
 	Unchecked bool
 }

@@ -45,49 +45,48 @@ const (
 	retryExchangePrefix = "redrive.retry."
 	moveExchangePrefix  = "redrive.move."
 	lanePrefix          = ExchangeLane + "."
-	// longestName is the limit of an AMQP short string, in bytes.
-	longestName = 255
+	// maxNameBytes is the limit of an AMQP short string, in bytes.
+	maxNameBytes = 255
 )
 
-// RetryExchange is the name of the fanout exchange that is bound to queue
-// alone. A name over 255 bytes keeps its beginning and ends in a hash of the
-// whole, and so does each that could be such a short form of another, so that two
-// queues never share an exchange.
-func RetryExchange(queue string) string { return named(retryExchangePrefix, queue) }
+// RetryExchange returns the name of the fanout exchange that is bound to queue alone. A name
+// over 255 bytes is cut and ends in a hash of the whole, and so is each name that could be such
+// a short form of another, so that two queues never share an exchange.
+func RetryExchange(queue string) string { return exchangeOrQueueName(retryExchangePrefix, queue) }
 
-// MoveExchange is the name of the fanout exchange that a queue's bindings lead to
-// while the queue is moved, and of the queue by which only one moves it.
-func MoveExchange(queue string) string { return named(moveExchangePrefix, queue) }
+// MoveExchange returns the name of the fanout exchange that a queue's bindings lead to while
+// the queue is moved, and of the exclusive queue that allows only one move at a time.
+func MoveExchange(queue string) string { return exchangeOrQueueName(moveExchangePrefix, queue) }
 
-// LaneQueue is the name of the queue in which due messages of one work queue stay
-// while that work queue does not accept them.
-func LaneQueue(queue string) string { return named(lanePrefix, queue) }
+// LaneQueue returns the name of the queue in which due messages of one work queue stay while
+// that work queue does not accept them.
+func LaneQueue(queue string) string { return exchangeOrQueueName(lanePrefix, queue) }
 
-func named(prefix, queue string) string {
+func exchangeOrQueueName(prefix, queue string) string {
 	name := prefix + queue
-	if len(name) <= longestName && !looksShortened(name) {
+	if len(name) <= maxNameBytes && !looksShortened(name) {
 		return name
 	}
 	sum := sha256.Sum256([]byte(queue))
 	tail := "." + hex.EncodeToString(sum[:hashSize])
-	return strings.ToValidUTF8(name[:min(len(name), longestName-len(tail))], "") + tail
+	return strings.ToValidUTF8(name[:min(len(name), maxNameBytes-len(tail))], "") + tail
 }
 
 // hashSize is how much of the hash is in a short form, in bytes.
 const hashSize = 16
 
-// looksShortened tells whether a name could be the short form of another: that is as long
-// as may be, but for a character that was cut, and ends in a hash.
+// looksShortened tells whether a name could be the short form of another: it is as long as
+// names may be, except for a character that was cut, and ends in a hash.
 func looksShortened(name string) bool {
 	at := len(name) - 2*hashSize
-	if len(name) <= longestName-utf8.UTFMax || name[at-1] != '.' {
+	if len(name) <= maxNameBytes-utf8.UTFMax || name[at-1] != '.' {
 		return false
 	}
 	return strings.Trim(name[at:], "0123456789abcdef") == ""
 }
 
-// OwnQueue reports whether a queue is one of Redrive's, which is never a work
-// queue: returning messages to it would feed Redrive with its own output.
+// OwnQueue reports whether a queue is one of Redrive's, which is never a work queue: retrying
+// messages to it would feed Redrive with its own output.
 func OwnQueue(queue string) bool {
 	return strings.HasPrefix(queue, "redrive.")
 }

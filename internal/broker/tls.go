@@ -198,6 +198,9 @@ func explainTLSEnd(err error, external bool) error {
 	}
 	for _, ended := range []string{"EOF", "reset by peer", "broken pipe", "is not open"} {
 		if strings.HasSuffix(err.Error(), ended) || strings.Contains(err.Error(), ended+"\"") {
+			if errors.As(err, &e) { // explain would keep nothing but its code and reason
+				err = errors.New(e.Reason)
+			}
 			return fmt.Errorf("%w, just after the TLS handshake: if this continues, RabbitMQ refuses this client's certificate, or requires one (broker.tls.cert and key; in a URL certfile=FILE&keyfile=FILE); its log says why", err)
 		}
 	}

@@ -29,19 +29,19 @@ func (m *delayedMessage) declaredKey() wayOfQueue { return wayOfQueue{m.way, m.r
 func (d *DelayQueues) Forget(queue string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if len(d.gone) < 1000 { // each further message that is lost says so again
-		d.gone = append(d.gone, queue)
+	if len(d.toForget) < 1000 { // each further message that is lost says so again
+		d.toForget = append(d.toForget, queue)
 	}
 }
 
 func (d *DelayQueues) forgetGone() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, q := range d.gone {
+	for _, q := range d.toForget {
 		d.enrolled.forget(q)
 		maps.DeleteFunc(d.declared, func(k any, _ declaration) bool { by, ok := k.(wayOfQueue); return ok && by.queue == q })
 	}
-	d.gone = nil
+	d.toForget = nil
 }
 
 // prepare makes sure that a message may be retried to its queue at all, and that all exchanges

@@ -20,7 +20,7 @@ type Declarer interface {
 	Enroller
 	// Send is that of Publisher.
 	Send(ctx context.Context, out []wire.Outgoing) (wait func(context.Context) []error)
-	// Ready tells whether a Send would get through now.
+	// Ready tells whether a Send would be answered now.
 	Ready() bool
 	// Declare declares what a way needs.
 	Declare(ctx context.Context, t delay.Topology) error
@@ -31,8 +31,8 @@ const (
 	// messages instead. answerTimeout is how long RabbitMQ's answers may take of that, so that
 	// those which arrived in time count although others did not.
 	batchTimeout, answerTimeout = 5 * time.Second, 4500 * time.Millisecond
-	// recoveredAfter is how long a way must not have failed before it is reported to work
-	// again: it may fail for one queue and not for another.
+	// recoveredAfter is how long a way must not have failed before it is reported as working:
+	// it may fail for one queue and not for another.
 	recoveredAfter = 3 * time.Second
 	// retryWayAfter is how long a way that failed is not used.
 	retryWayAfter = 15 * time.Second
@@ -44,11 +44,11 @@ var (
 	errNoRoute  = errors.New("its queue cannot be retried to")
 )
 
-// DelayQueues publishes failed messages to the queues of RabbitMQ where they wait. What
-// RabbitMQ does not accept waits in the store: a way that fails may cost a duplicate, never
-// the message, and never stops the intake. So a publish is tried once here, and what must be
-// declared again is so for the next message; the library, which has no store, tries until
-// RabbitMQ has confirmed it. It is used by one goroutine, the intake's.
+// DelayQueues publishes failed messages to the queues of RabbitMQ where they wait. Messages
+// that RabbitMQ does not accept wait in the store: a way that fails may cost a duplicate, never
+// the message, and never stops the intake. So it publishes once, and declares a missing queue
+// again only for the next message; the library, which has no store, tries until RabbitMQ has
+// confirmed. One goroutine uses it, the intake's.
 type DelayQueues struct {
 	broker   Declarer
 	enrolled *enrollment
@@ -60,8 +60,8 @@ type DelayQueues struct {
 	busy       chan struct{}        // closed when the batch that was given up has ended
 	sending    sync.WaitGroup
 
-	mu   sync.Mutex
-	gone []string // queues that something could not come back to
+	mu       sync.Mutex
+	toForget []string // queues that something could not come back to
 }
 
 // NewDelayQueues makes one that publishes through b. report receives why a way fails, and nil
@@ -82,8 +82,8 @@ type delayedMessage struct {
 	way   delay.Way
 	delay time.Duration
 
-	real time.Duration // as the way rounds it
-	err  error         // why RabbitMQ has not got it; nil: confirmed
+	rounded time.Duration // as the way rounds it
+	err     error         // why RabbitMQ has not got it; nil: confirmed
 }
 
 // publish publishes a batch and waits for the answers. A message without an error is then safe
@@ -166,7 +166,7 @@ func (d *DelayQueues) publishBatch(ctx context.Context, batch []delayedMessage) 
 		if err != nil {
 			continue
 		}
-		m.real = t.Delay
+		m.rounded = t.Delay
 		id, marked := marked(m.rec)
 		out, sent, tickets = append(out, t.Outgoing(id, marked)), append(sent, i), append(tickets, t)
 	}
@@ -217,7 +217,7 @@ func (d *DelayQueues) reportWays(batch []delayedMessage) {
 	}
 }
 
-// marked is a record's message with the headers of its history, and the id in them.
+// marked returns a record's message with the headers of its history, and the id in them.
 func marked(r *store.Record) (id string, m *wire.Message) {
 	t := headers.History{ID: r.ID.String(), Attempt: r.Attempt, Queue: r.Queue, FirstFailed: r.FirstFailed, Reason: r.Reason, Error: r.Error}
 	return t.ID, t.ApplyTo(r.Message)

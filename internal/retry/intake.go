@@ -121,7 +121,7 @@ func (in *Intake) Handle(ctx context.Context, batch []wire.Delivery) error {
 	for i, m := range delayed {
 		e, name := &events[eventIndex[i]], m.way.Limits().Name
 		if m.err == nil {
-			e.Way, e.Delay = name, m.real
+			e.Way, e.Delay = name, m.rounded
 			in.markDurable(at[i], *e)
 			continue
 		}
@@ -156,16 +156,16 @@ func (in *Intake) publishDelayed(ctx context.Context, delayed []delayedMessage, 
 	}
 	var receipts []store.Receipt
 	for n, m := range delayed {
-		if m.rec.Fingerprint != ([16]byte{}) && !in.given[at[n]].remembered {
+		if m.rec.Fingerprint != ([16]byte{}) && !in.identities[at[n]].remembered {
 			receipts = append(receipts, m.rec.Receipt())
 		}
 	}
 	// A full disk stops messages that must wait there, and no others.
 	if len(receipts) == 0 || in.store.Remember(ctx, receipts) == nil {
 		for n, m := range delayed {
-			known := in.given[at[n]]
+			known := in.identities[at[n]]
 			known.remembered = true
-			in.given[at[n]] = known
+			in.identities[at[n]] = known
 			m.rec.Fingerprint = [16]byte{} // otherwise it would have two receipts if it is stored after all
 		}
 	}

@@ -16,19 +16,19 @@ type origin struct {
 	reason string
 	// proven: the broker itself says so. Only then may the queue be enrolled.
 	proven bool
-	// returned: its last publication was a return of ours, so the headers that
-	// only we write can be believed.
+	// retried: its last publication was a retry of ours, so the headers that only we write can
+	// be believed.
 	retried    bool
 	exchange   string // as first published
 	routingKey string
 	refusal    string // not empty: no origin can be believed, and why
 }
 
-// originOf reads the origin from what a publisher cannot forge: the exchange a
-// message came through, and the head entry of x-death, which the broker writes
-// itself on every version, unless a name stands there twice: RabbitMQ 3.10 writes to
-// the first, and its client reads the last. x-first-death-* and x-last-death-* are never
-// read: on RabbitMQ 3 a publisher can set them.
+// originOf reads the origin from what a publisher cannot forge: the exchange that a message
+// came through, and the head entry of x-death, which the broker writes itself on every version,
+// unless a name stands there twice: RabbitMQ 3.10 writes to the first, and its client reads the
+// last. x-first-death-* and x-last-death-* are never read: on RabbitMQ 3 a publisher can set
+// them.
 func originOf(d *wire.Delivery) origin {
 	switch d.Message.Exchange {
 	case wire.ExchangeDeadLetters:

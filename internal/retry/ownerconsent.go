@@ -16,11 +16,11 @@ type Consent interface {
 }
 
 var (
-	// ErrLookupPending is the error of a result that depends on an answer which RabbitMQ has not
-	// given yet. It is no trouble yet.
+	// ErrLookupPending is the error of a result that depends on an answer which RabbitMQ has
+	// not given yet. It is not reported as a failure.
 	ErrLookupPending = errors.New("RabbitMQ is being asked")
-	// ErrConsentUnknown is the error of a result that depends on an answer for which RabbitMQ cannot
-	// be asked.
+	// ErrConsentUnknown is the error of a result that depends on an answer for which RabbitMQ
+	// cannot be asked.
 	ErrConsentUnknown = errors.New("reports of failures wait, since it is unknown whether the queue dead-letters to redrive")
 )
 
@@ -55,7 +55,7 @@ func consentUnknown(err error) error {
 	return fmt.Errorf("%w: %w", ErrConsentUnknown, err)
 }
 
-// at is the result for a message that was due then: the queue may have been enrolled since
+// at returns the result for a message that was due then: the queue may have been enrolled since
 // RabbitMQ was asked.
 func (r Result) at(due time.Time) Result {
 	if !r.asOf.IsZero() && due.After(r.asOf) {

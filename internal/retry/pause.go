@@ -26,7 +26,7 @@ func (s *Scheduler) Pause(queue string, paused bool) {
 	}
 }
 
-// SetPauses is Pause for all queues at once: no others are paused from then on.
+// SetPauses is Pause for all queues at once: no other queues are paused afterwards.
 func (s *Scheduler) SetPauses(queues map[string]bool) {
 	s.mu.Lock()
 	let := false
@@ -46,14 +46,14 @@ func (s *Scheduler) isPaused(queue string) bool {
 	return s.paused[queue]
 }
 
-// Paused are the queues whose retries a person has paused.
+// Paused returns the queues whose retries a person has paused.
 func (s *Scheduler) Paused() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Collect(maps.Keys(s.paused))
 }
 
-// BackingOff are the lanes that back off.
+// BackingOff returns the lanes that back off.
 func (s *Scheduler) BackingOff() []store.Lane {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,18 +17,18 @@ type keeper struct {
 	store    store.Store
 	events   Listener
 	receipts receipts
-	read     store.ReceiptsAt // up to where they were read
-	// connected is when the connection began, took whether anything came over it, and lost
-	// when the outage before it began; zero: nothing tells.
-	connected, lost time.Time
-	anyTaken        bool
-	// given are the identities of the batch under way, by index. When it could not be
-	// kept, and is offered again, they stay: the error of a store on a network may come
-	// after it kept them.
-	given map[int]identity
-	// durable has the messages of the batch under way that are safe already, in RabbitMQ or
-	// in the store, each with its event: when the batch is offered again, neither must get
-	// them twice.
+	readUpTo store.ReceiptsAt // up to where they were read
+	// connectedAt is when the connection began, anyHandled whether a batch arrived over it, and
+	// lostAt when the outage before it began; zero: unknown.
+	connectedAt, lostAt time.Time
+	anyHandled          bool
+	// identities are those of the batch under way, by index. They stay when the batch could not
+	// be stored and is offered again: a store on a network may return an error after it has
+	// stored.
+	identities map[int]identity
+	// durable has the messages of the batch under way that are safe already, in RabbitMQ or in
+	// the store, each with its event: when the batch is offered again, neither must get them
+	// twice.
 	durable map[int]Event
 }
 
@@ -47,40 +47,41 @@ type identity struct {
 	remembered  bool // its receipt is kept already
 }
 
-// Connected must be called for each new connection, before Take: RabbitMQ is about to deliver
-// again what was stored and perhaps not acknowledged.
+// Connected must be called for each new connection, before Handle: RabbitMQ is about to
+// redeliver messages that were stored and perhaps not acknowledged.
 func (k *keeper) Connected(ctx context.Context) error {
 	_, shared := k.store.(store.Shared)
-	k.connected, k.anyTaken = time.Now(), false
-	k.receipts.reset(outage{k.lost, k.connected}, shared)
-	k.given, k.durable, k.read = nil, nil, nil // what was offered before comes in other batches
+	k.connectedAt, k.anyHandled = time.Now(), false
+	k.receipts.reset(outage{k.lostAt, k.connectedAt}, shared)
+	k.identities, k.durable, k.readUpTo = nil, nil, nil // what was offered before comes in other batches
 	return k.load(ctx)
 }
 
-// missed is about when an outage began that this process did not see, since it ended with
-// RabbitMQ: when the newest receipt was written. Zero: it was longer ago than maxUnseenOutage.
+// missed estimates when an outage began that this process did not see, since the process before
+// it ended with RabbitMQ: when the newest receipt was written. Zero: longer ago than
+// maxUnseenOutage.
 func (k *keeper) missed(kept []store.Receipt) (began time.Time) {
 	for _, r := range kept {
-		if t := r.FirstFailed; t.After(began) && !t.After(k.connected) && k.connected.Sub(t) < maxUnseenOutage {
+		if t := r.FirstFailed; t.After(began) && !t.After(k.connectedAt) && k.connectedAt.Sub(t) < maxUnseenOutage {
 			began = t
 		}
 	}
 	return began
 }
 
-// Disconnected must be called when a connection has ended. One that did not last, as while
-// RabbitMQ starts, is part of the outage before it.
+// Disconnected must be called when a connection has ended. A connection that did not last, as
+// while RabbitMQ starts, is part of the outage before it.
 func (k *keeper) Disconnected() {
-	if now := time.Now(); k.anyTaken || k.lost.IsZero() || now.Sub(k.connected) > marginBefore {
-		k.lost = now
+	if now := time.Now(); k.anyHandled || k.lostAt.IsZero() || now.Sub(k.connectedAt) > marginBefore {
+		k.lostAt = now
 	}
 }
 
-// begin must be called before a batch is decided about. Where several services share one
-// store, another may have stored a part of it, and ended, after this one connected.
+// begin must be called before a batch is decided about. Where several services share one store,
+// another may have stored a part of the batch, and stopped, after this one connected.
 func (k *keeper) begin(ctx context.Context, batch []wire.Delivery) error {
-	k.anyTaken = true
-	if k.given != nil {
+	k.anyHandled = true
+	if k.identities != nil {
 		return nil // it is offered again
 	}
 	if _, shared := k.store.(store.Shared); shared && k.receipts.areMissing(batch) {
@@ -88,17 +89,17 @@ func (k *keeper) begin(ctx context.Context, batch []wire.Delivery) error {
 			return err
 		}
 	}
-	k.given = map[int]identity{}
+	k.identities = map[int]identity{}
 	return nil
 }
 
-// identify gives the message of a batch its id, as receipts do. Its first failure is
-// now when it is not known.
+// identify gives the message of a batch its id, as receipts do. Its first failure is now when
+// it is not known.
 func (k *keeper) identify(i int, d *wire.Delivery, now time.Time) identity {
-	known, ok := k.given[i]
+	known, ok := k.identities[i]
 	if !ok {
 		known = k.receipts.identify(d, now)
-		k.given[i] = known
+		k.identities[i] = known
 	}
 	return known
 }
@@ -106,16 +107,16 @@ func (k *keeper) identify(i int, d *wire.Delivery, now time.Time) identity {
 func (k *keeper) load(ctx context.Context) (err error) {
 	var kept []store.Receipt
 	if r, ok := k.store.(store.ReceiptReader); ok {
-		kept, k.read, err = r.NewReceipts(ctx, k.read)
+		kept, k.readUpTo, err = r.NewReceipts(ctx, k.readUpTo)
 	} else {
 		kept, err = k.store.Receipts(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("reading receipts: %w", err)
 	}
-	if k.lost.IsZero() && !k.anyTaken {
-		k.lost = k.missed(kept)
-		k.receipts.outage.began = k.lost
+	if k.lostAt.IsZero() && !k.anyHandled {
+		k.lostAt = k.missed(kept)
+		k.receipts.outage.began = k.lostAt
 	}
 	k.receipts.load(kept)
 	return nil
@@ -126,7 +127,7 @@ func (k *keeper) keep(ctx context.Context, records []recordToStore, events []Eve
 	if err := k.add(ctx, records, events); err != nil {
 		return fmt.Errorf("keeping %d failed messages: %w", len(records), err)
 	}
-	k.given, k.durable = nil, nil
+	k.identities, k.durable = nil, nil
 	for i := range events {
 		events[i].At = now
 		k.events(events[i])
@@ -134,8 +135,9 @@ func (k *keeper) keep(ctx context.Context, records []recordToStore, events []Eve
 	return nil
 }
 
-// add stores records in one commit. A store that has no room for that many at once may have
-// it for fewer: with a small reserve, an empty one would be offered the same batch for ever.
+// add stores records in one commit. A store without room for that many at once may have room
+// for fewer: otherwise, with a small reserve, an empty store would be offered the same batch
+// forever.
 func (k *keeper) add(ctx context.Context, records []recordToStore, events []Event) error {
 	if len(records) == 0 {
 		return nil
@@ -158,7 +160,7 @@ func (k *keeper) add(ctx context.Context, records []recordToStore, events []Even
 	return k.add(ctx, records[half:], events)
 }
 
-// markDurable notes that a message of the batch under way is safe, in case the batch is
+// markDurable remembers that a message of the batch under way is safe, in case the batch is
 // offered again.
 func (k *keeper) markDurable(message int, e Event) {
 	if k.durable == nil {

@@ -14,15 +14,14 @@ import (
 
 // Publisher publishes messages to RabbitMQ.
 type Publisher interface {
-	// Send publishes persistent and mandatory, in order, and returns a function
-	// that waits for RabbitMQ's answer to each: nil when confirmed and routed,
-	// or an error of package wire. It is called from one goroutine at a time
-	// and blocks while there is no connection.
+	// Send publishes persistent and mandatory, in order, and returns a function that waits for
+	// RabbitMQ's answer to each message: nil when confirmed and routed, or an error of package
+	// wire. It is called from one goroutine at a time and blocks while there is no connection.
 	Send(ctx context.Context, out []wire.Outgoing) (wait func(context.Context) []error)
 	Enroller
 }
 
-// Result tells what became of one claim that was published.
+// Result is what happened to one claim that was published.
 type Result struct {
 	Done bool   // confirmed by RabbitMQ, and routed: delete it
 	Park string // not empty: park it, for this reason
@@ -49,15 +48,15 @@ func NewSender(p Publisher, policies func() policy.Set, events Listener) *Sender
 	return &Sender{publisher: p, events: events, enrolled: newEnrollment(p, policies)}
 }
 
-// OnEnrolledAnswer sets a function that is called each time RabbitMQ has answered whether a queue is
-// enrolled. Call it before the first Send.
+// OnEnrolledAnswer sets a function that is called each time RabbitMQ has answered whether a
+// queue is enrolled. Call it before the first Send.
 func (s *Sender) OnEnrolledAnswer(answered func()) { s.enrolled.lookup.answered = answered }
 
 // Enrolled tells from memory whether messages can be retried to a queue. Where that is not
-// known, RabbitMQ is asked. It is safe for concurrent use.
+// known, it is looked up in RabbitMQ. It is safe for concurrent use.
 func (s *Sender) Enrolled(queue string) (yes, known bool) { return s.enrolled.isEnrolled(queue) }
 
-// Close cancels the questions to RabbitMQ that are under way. Call it after the last Send.
+// Close cancels the lookups in RabbitMQ that are under way. Call it after the last Send.
 func (s *Sender) Close() { s.enrolled.lookup.close() }
 
 // route makes sure that claims can be published to their queue. A queue that was not known
@@ -72,7 +71,7 @@ func (s *Sender) route(ctx context.Context, queue string, claims []store.Claim) 
 	return result
 }
 
-// proven tells whether RabbitMQ dead-lettered one of the messages: then the queue is
+// proven tells whether RabbitMQ itself dead-lettered one of the messages: then the queue is
 // enrolled, for all of them.
 func proven(claims []store.Claim) bool {
 	return slices.ContainsFunc(claims, func(c store.Claim) bool { return c.Record.Proven })

@@ -59,36 +59,36 @@ type receipt struct {
 // receipt, of another process; where there is none, began is zero.
 type outage struct{ began, ended time.Time }
 
-// marginBefore and marginAfter bound, by x-death's time, which dead letters RabbitMQ may publish
-// again when its node is back, and which may be such copies.
+// marginBefore and marginAfter bound, by x-death's time, which dead letters RabbitMQ may
+// publish again after an outage, and which may be such copies.
 const marginBefore, marginAfter = 30 * time.Second, 30 * time.Second
 
-// maxUnseenOutage bounds how long ago an outage that was not seen may have begun: a service that was
-// stopped overnight is no reason to take an equal message for a copy.
+// maxUnseenOutage bounds how long ago an unseen outage may have begun: a service that was
+// stopped overnight must not take an equal message for a copy.
 const maxUnseenOutage = 10 * time.Minute
 
-// middle is about when the node stopped, between a first and its copy.
+// middle estimates when the node stopped, between a first message and its copy.
 func (o outage) middle() time.Time {
 	return o.began.Add(min(o.ended.Sub(o.began)/2, 5*time.Second))
 }
 
-// precedes tells whether what died then may be published again after the outage.
+// precedes tells whether a message dead-lettered then may be published again after the outage.
 func (o outage) precedes(died time.Time) bool {
 	return !o.began.IsZero() && !died.Before(o.began.Add(-marginBefore)) && !died.After(o.middle())
 }
 
-// follows tells whether what died then may be a copy. x-death has whole seconds.
+// follows tells whether a message dead-lettered then may be a copy. x-death has whole seconds.
 func (o outage) follows(died time.Time) bool {
 	return !o.began.IsZero() && died.Add(time.Second).After(o.middle()) && !died.After(o.ended.Add(marginAfter))
 }
 
-// maxLeaderMove bounds how far apart, by x-death's time, two copies are dead-lettered when a queue's
-// leader moves: until RabbitMQ notices that a node hangs (net_ticktime, 60 s by default, and a
-// quarter more), another leads, and their clocks may differ.
+// maxLeaderMove bounds how far apart, by x-death's time, two copies are dead-lettered when a
+// queue's leader moves: until RabbitMQ notices that a node hangs (net_ticktime, 60 s by
+// default, and a quarter more), another leads, and their clocks may differ.
 const maxLeaderMove = 2 * time.Minute
 
-// named tells whether a message was dead-lettered by RabbitMQ and has a message-id.
-func named(d *wire.Delivery) bool {
+// hasMessageID tells whether a message was dead-lettered by RabbitMQ and has a message-id.
+func hasMessageID(d *wire.Delivery) bool {
 	return d.Message.Exchange == wire.ExchangeDeadLetters && d.Doubled == "" && d.Message.MessageID != ""
 }
 
@@ -120,12 +120,12 @@ func (r *receipts) areMissing(batch []wire.Delivery) bool {
 		if _, has := headers.ID(&d.Message); has {
 			continue
 		}
-		if !d.Redelivered && !named(d) && !r.outage.follows(died(&d.Message)) {
+		if !d.Redelivered && !hasMessageID(d) && !r.outage.follows(died(&d.Message)) {
 			continue
 		}
 		f, there := fingerprint(&d.Message, &r.scratch), 0
 		for _, k := range r.byContent[contentOf(f)] {
-			if d.Redelivered && k.matchesRedelivered(f) || r.matchesAgain(k, f, named(d)) {
+			if d.Redelivered && k.matchesRedelivered(f) || r.matchesAgain(k, f, hasMessageID(d)) {
 				there++
 			}
 		}
@@ -149,7 +149,7 @@ func (r *receipts) identify(d *wire.Delivery, now time.Time) identity {
 	}
 	// What was given over this connection never matches what looks redelivered, but
 	// RabbitMQ may still dead-letter it again.
-	if r.outage.precedes(diedAt(f)) || named(d) && !copied {
+	if r.outage.precedes(diedAt(f)) || hasMessageID(d) && !copied {
 		r.add(&r.queues, deathQueue(&d.Message), &receipt{identity: who, redelivered: true})
 	}
 	r.note(who.id)
@@ -183,7 +183,7 @@ func (r *receipts) take(f [16]byte, d *wire.Delivery) (identity, bool) {
 		}
 	}
 	for _, k := range same {
-		if r.matchesAgain(k, f, named(d)) {
+		if r.matchesAgain(k, f, hasMessageID(d)) {
 			for _, other := range same { // those of copies of an earlier outage
 				other.deadLetteredAgain = true
 			}

@@ -10,22 +10,23 @@ import (
 )
 
 const (
-	// maxNames is how many names of queues reports can make known that nothing else
-	// vouches for, and maxNamesEach how many of them one user of RabbitMQ's can (those
-	// without the property user-id count as one). Each costs memory in store, metrics and
-	// throttle for as long as something is kept under it.
+	// maxNames is how many queue names can be known from reports alone, and maxNamesEach how
+	// many of them from one user of RabbitMQ (reports without the property user-id count as one
+	// user's). Each costs memory in store, metrics and throttle for as long as a message is
+	// stored under it.
 	maxNames, maxNamesEach = 4000, 1000
-	// moreNames and moreNamesEach are for names beyond, as long as it is not known whether
-	// they are enrolled: an honest report is not parked since others fill the budget.
+	// moreNames and moreNamesEach are for further names, as long as it is not known whether
+	// they are enrolled: a report for an enrolled queue must not be parked because others have
+	// used up the budget.
 	moreNames, moreNamesEach = 1000, 250
 	// sweepEvery is how often the store is asked which names it still has; not before
-	// sweepFirst, when RabbitMQ has said which of them are enrolled.
+	// sweepFirst, when RabbitMQ has answered which of them are enrolled.
 	sweepEvery, sweepFirst = 10 * time.Second, time.Minute
 )
 
-// ReportedNames bounds the names of queues that only reports vouch for. Queues that a policy names
-// exactly, that are enrolled or dead-letter to redrive, and that had a real dead letter are
-// never counted.
+// ReportedNames bounds the queue names that are known from reports alone. Queues that a policy
+// names exactly, that are enrolled or dead-letter to redrive, and that had a real dead letter
+// are never counted.
 type ReportedNames struct {
 	store store.Store
 	// enrolled has RabbitMQ asked where it is not known; remembers does not.
@@ -38,15 +39,15 @@ type ReportedNames struct {
 	loaded bool
 }
 
-// NewReportedNames makes the budget of an intake and a collector that store in s; sender knows
-// which queues are enrolled.
+// NewReportedNames makes the budget that an intake and a collector with the store s share;
+// sender knows which queues are enrolled.
 func NewReportedNames(s store.Store, sender *Sender) *ReportedNames {
 	return &ReportedNames{store: s, enrolled: sender.Enrolled, remembers: sender.enrolled.remembers, by: map[string]string{}, each: map[string]int{},
 		swept: time.Now().Add(sweepFirst - sweepEvery)}
 }
 
-// admit tells whether something may be kept under the name, as a user reported it. RabbitMQ
-// is asked only for a name that gets a place.
+// admit tells whether a message may be stored under the name that a user reported. RabbitMQ is
+// asked only about names within the budget.
 func (n *ReportedNames) admit(ctx context.Context, queue, reporter string) bool {
 	if n == nil || queue == "" {
 		return true
@@ -75,9 +76,9 @@ func (n *ReportedNames) full(reporter string) bool {
 	return len(n.by) >= maxNames || n.each[reporter] >= maxNamesEach
 }
 
-// overfull tells that there is no place even for a name that is not known yet. Those that
-// turn out not to be enrolled keep theirs while something is kept under them, or the next
-// ones would grow the store further at each sweep.
+// overfull tells that there is no room even for a name that is not known yet. Names that turn
+// out not to be enrolled are counted while a message is stored under them, or further ones
+// would grow the store at each sweep.
 func (n *ReportedNames) overfull(reporter string) bool {
 	return len(n.by) >= maxNames+moreNames || n.each[reporter] >= maxNamesEach+moreNamesEach
 }
@@ -98,9 +99,9 @@ func (n *ReportedNames) drop(queue string) {
 	}
 }
 
-// sweep counts those names alone that something is kept under and that are not enrolled:
-// also those of before the start. Of a name that is not known RabbitMQ is asked. A name that
-// turned out to be enrolled gives its place back.
+// sweep counts again: names under which something is stored and that are not enrolled, also
+// from before the start. Unknown names are looked up; names that turned out to be enrolled are
+// no longer counted.
 func (n *ReportedNames) sweep(ctx context.Context) {
 	n.swept = time.Now()
 	counts, err := n.store.Counts(ctx)
@@ -118,7 +119,7 @@ func (n *ReportedNames) sweep(ctx context.Context) {
 	}
 }
 
-// tooMany is why a report is parked under no name.
+// tooMany returns why a report is parked without a queue name.
 func tooMany(queue string) string {
 	return fmt.Sprintf("it names the queue %q, which is not known to be enrolled, and messages for too many such names are kept (%d in all, %d reported by one user): enroll the queue, or discard what is parked for queues that do not exist; `redrive copy --to QUEUE ID` sends this one there", queue, maxNames, maxNamesEach)
 }

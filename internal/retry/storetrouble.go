@@ -12,7 +12,7 @@ const maxStoreWait = time.Second
 
 // What the store is asked for.
 const (
-	retryingDue    = "returning due messages"
+	retryingDue    = "retrying due messages"
 	settlingClaims = "settling retried messages"
 	readingPauses  = "reading which queues are paused"
 )

@@ -35,14 +35,14 @@ type flights struct {
 // flight counts what is in flight to one destination.
 type flight struct {
 	messages, bytes int
-	// window is how many messages may be: it grows windowGrowth times with each batch that filled it
-	// and went through, and begins again when one did not.
+	// window is how many messages may be in flight: it grows windowGrowth times with each batch
+	// that filled it and succeeded, and starts again when one did not.
 	window int
 	used   time.Time
 	last   chan struct{} // closed when the answers to its latest batch were passed on
 }
 
-// destination is the key that the lanes of several queues to one forward target share.
+// destination returns the key that the lanes of several queues to one forward target share.
 func destination(l store.Lane) store.Lane {
 	if l.Forwards() {
 		l.Queue = ""
@@ -61,7 +61,8 @@ func (f *flights) of(l store.Lane) *flight {
 }
 
 // room returns how many messages, and bytes of bodies, may be claimed of a lane now: at most
-// half of what others leave, and a small part of reserve. full: there is no room for any lane.
+// half of what others leave, and a small part of reservedRoom. full: there is no room for any
+// lane.
 func (f *flights) room(l store.Lane, now time.Time) (messages, bytes int, full bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
