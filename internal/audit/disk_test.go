@@ -3,6 +3,7 @@ package audit
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"strings"
 	"sync"
@@ -113,7 +114,7 @@ func TestAFullDisk(t *testing.T) {
 					t.Fatal(r, err)
 				}
 				var did []string
-				if err := openAt(t, folder, quiet()).Newest(t.Context(), func(e Entry) (bool, error) {
+				if err := openAt(t, folder, quiet()).Before(t.Context(), math.MaxInt64, func(e Entry) (bool, error) {
 					if e.Did != didStart {
 						did = append(did, e.Did+" "+e.Outcome)
 					}
@@ -185,7 +186,7 @@ func TestHostileTexts(t *testing.T) {
 	}
 	whole(t, folder, 2)
 	seen := 0
-	if err := l.Newest(t.Context(), func(got Entry) (bool, error) { seen++; return true, nil }); err != nil || seen != 2 {
+	if err := l.Before(t.Context(), math.MaxInt64, func(got Entry) (bool, error) { seen++; return true, nil }); err != nil || seen != 2 {
 		t.Errorf("%d entries are there: %v", seen, err)
 	}
 }

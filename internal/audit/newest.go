@@ -5,18 +5,12 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math"
 	"os"
 )
 
-// Newest visits entries from the newest on, until visit says that it has enough,
-// visit fails, or ctx ends. It reads no more of the files than that takes. What is
-// no line is left out: it shows, and does not verify.
-func (l *Log) Newest(ctx context.Context, visit func(Entry) (more bool, err error)) error {
-	return l.Before(ctx, math.MaxInt64, visit)
-}
-
-// Before is Newest from the line before number n on.
+// Before visits entries from the one before number n on, the newest first, until visit
+// says that it has enough, visit fails, or ctx ends. It reads no more of the files than that
+// takes. What is no line is left out: it shows, and does not verify.
 func (l *Log) Before(ctx context.Context, n int64, visit func(Entry) (more bool, err error)) error {
 	l.mu.Lock()
 	files, until := l.files, l.until

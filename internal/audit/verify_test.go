@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -79,7 +80,7 @@ func TestALogGoesOnOverRestartsAndFiles(t *testing.T) {
 		t.Errorf("the mark is %s, and was %s", l.Mark(), r.Mark)
 	}
 	var all, some []Entry
-	if err := l.Newest(t.Context(), func(e Entry) (bool, error) { all = append(all, e); return true, nil }); err != nil {
+	if err := l.Before(t.Context(), math.MaxInt64, func(e Entry) (bool, error) { all = append(all, e); return true, nil }); err != nil {
 		t.Fatal(err)
 	}
 	for i, e := range all {
@@ -95,7 +96,7 @@ func TestALogGoesOnOverRestartsAndFiles(t *testing.T) {
 		t.Errorf("the newest of %d are %+v, %+v", len(all), all[0], all[1])
 	}
 	stop := errors.New("stop")
-	if err := l.Newest(t.Context(), func(Entry) (bool, error) { return true, stop }); !errors.Is(err, stop) {
+	if err := l.Before(t.Context(), math.MaxInt64, func(Entry) (bool, error) { return true, stop }); !errors.Is(err, stop) {
 		t.Error(err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/http/httptrace"
 	"strings"
@@ -86,7 +87,7 @@ func TestAStopEndsWhatIsUnderWay(t *testing.T) {
 	}
 	defer book.Close()
 	begun, ended := int64(0), int64(-1)
-	err = book.Newest(t.Context(), func(e audit.Entry) (bool, error) {
+	err = book.Before(t.Context(), math.MaxInt64, func(e audit.Entry) (bool, error) {
 		if e.Did == "import" && e.Of > 0 {
 			ended = e.Of
 		} else if e.Did == "import" {
