@@ -72,7 +72,7 @@ func (p *program) quarantineReplay() *cobra.Command {
 redrive.failures as a report for the queue it failed in, with its id and attempts, and is
 removed from quarantine when RabbitMQ has confirmed it. The service
 then does what its policy says. Reports are retried only to queues that are enrolled,
-that a policy names, or whose dead-letter exchange is redrive.
+that a policy names exactly, or whose dead-letter exchange is redrive.
 
 Shows the messages and their queues first. If the command is killed, at most one
 message is in both places, and is retried twice with the same id.
