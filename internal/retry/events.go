@@ -58,12 +58,3 @@ type Event struct {
 // Listener receives every event, on the goroutine that caused it: it must be quick and must
 // not block.
 type Listener func(Event)
-
-// Listeners makes one listener of several.
-func Listeners(all ...Listener) Listener {
-	return func(e Event) {
-		for _, l := range all {
-			l(e)
-		}
-	}
-}
