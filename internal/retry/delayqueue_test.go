@@ -17,9 +17,9 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// faulty stands for a connection whose faults a real broker does not make on
+// faultyBroker stands for a connection whose faults a real broker does not make on
 // demand.
-type faulty struct {
+type faultyBroker struct {
 	blocked  bool
 	hangs    chan struct{} // not nil: a Send hangs until it is closed
 	answer   error
@@ -28,13 +28,13 @@ type faulty struct {
 	sent     []wire.Outgoing
 }
 
-func (f *faulty) Ready() bool                                               { return !f.blocked }
-func (f *faulty) BindRetryExchange(context.Context, string) error           { return nil }
-func (f *faulty) RetryExchangeExists(context.Context, string) (bool, error) { return false, nil }
+func (f *faultyBroker) Ready() bool                                               { return !f.blocked }
+func (f *faultyBroker) BindRetryExchange(context.Context, string) error           { return nil }
+func (f *faultyBroker) RetryExchangeExists(context.Context, string) (bool, error) { return false, nil }
 
-func (f *faulty) Declare(context.Context, delay.Topology) error { f.declared++; return nil }
+func (f *faultyBroker) Declare(context.Context, delay.Topology) error { f.declared++; return nil }
 
-func (f *faulty) Send(_ context.Context, out []wire.Outgoing) func(context.Context) []error {
+func (f *faultyBroker) Send(_ context.Context, out []wire.Outgoing) func(context.Context) []error {
 	if f.hangs != nil {
 		<-f.hangs
 	}
@@ -54,7 +54,7 @@ func (f *faulty) Send(_ context.Context, out []wire.Outgoing) func(context.Conte
 	}
 }
 
-type heldFlow struct {
+type delayingIntake struct {
 	*retry.Intake
 	hold    *retry.DelayQueues
 	reports []error
@@ -62,7 +62,7 @@ type heldFlow struct {
 }
 
 // newHeldFlow has a policy that waits in levels, but for the queue "kept".
-func newHeldFlow(t *testing.T, s store.Store, b *faulty) *heldFlow {
+func newHeldFlow(t *testing.T, s store.Store, b *faultyBroker) *delayingIntake {
 	t.Helper()
 	way, err := ttlqueue.NewLevels(ttlqueue.Quorum, 2*time.Second)
 	if err != nil {
@@ -72,7 +72,7 @@ func newHeldFlow(t *testing.T, s store.Store, b *faulty) *heldFlow {
 		{Name: "kept", Queues: []string{"kept"}, Attempts: 3, Backoff: policy.Fixed(time.Second)},
 		{Name: "levels", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second), Jitter: policy.None},
 	}}
-	h := &heldFlow{}
+	h := &delayingIntake{}
 	h.hold = retry.NewDelayQueues(b, func() policy.Set { return rules.Policies }, func(_ string, err error) { h.reports = append(h.reports, err) })
 	h.Intake = retry.NewIntake(s, rules, h.hold, func(e retry.Event) {
 		if e.Kind == retry.Waiting {
@@ -99,7 +99,7 @@ func (f *failing) Add(ctx context.Context, r []*store.Record) error {
 // not given to it twice.
 func TestABatchThatIsOfferedAgainIsDelayedOnce(t *testing.T) {
 	ctx := context.Background()
-	b, s := &faulty{}, &failing{Store: memstore.New(), err: store.ErrFull}
+	b, s := &faultyBroker{}, &failing{Store: memstore.New(), err: store.ErrFull}
 	f := newHeldFlow(t, s, b)
 	batch := []wire.Delivery{deadLetter("a", "1"), deadLetter("kept", "2"), deadLetter("b", "3")}
 	for range 3 {
@@ -131,7 +131,7 @@ func TestARuleThatChangesWhileABatchIsOfferedAgainDoublesNothing(t *testing.T) {
 	last.Attempts, last.Exhausted = 1, policy.Exhausted{Action: policy.Discard}
 	for name, rules := range map[string]retry.Rules{"in the store": {Policies: policy.Set{every}}, "discarded": {Policies: policy.Set{last}}, "parked": {}} {
 		t.Run(name, func(t *testing.T) {
-			b, s := &faulty{}, &failing{Store: memstore.New(), err: store.ErrFull}
+			b, s := &faultyBroker{}, &failing{Store: memstore.New(), err: store.ErrFull}
 			f := newHeldFlow(t, s, b)
 			batch := []wire.Delivery{deadLetter("a", "1"), deadLetter("kept", "2"), deadLetter("b", "3")}
 			if err := f.Handle(ctx, batch); !errors.Is(err, store.ErrFull) || len(b.sent) != 2 {
@@ -170,7 +170,7 @@ func TestARuleThatChangesWhileABatchIsOfferedAgainDoublesNothing(t *testing.T) {
 // was lost, has the same id.
 func TestARedeliveryOfWhatWaitsInRabbitMQKeepsItsID(t *testing.T) {
 	ctx := context.Background()
-	b, s := &faulty{}, memstore.New()
+	b, s := &faultyBroker{}, memstore.New()
 	batch := []wire.Delivery{deadLetter("q", "same"), deadLetter("q", "same"), deadLetter("q", "other")}
 	for range 2 { // two processes
 		f := newHeldFlow(t, s, b)
@@ -197,7 +197,7 @@ func TestARedeliveryOfWhatWaitsInRabbitMQKeepsItsID(t *testing.T) {
 // its batch was offered; and none that it did not take.
 func TestWhatWaitsInRabbitMQIsInTheLedger(t *testing.T) {
 	ctx := context.Background()
-	b, s := &faulty{}, &failing{Store: memstore.New(), err: store.ErrFull}
+	b, s := &faultyBroker{}, &failing{Store: memstore.New(), err: store.ErrFull}
 	f := newHeldFlow(t, s, b)
 	batch := []wire.Delivery{deadLetter("q", "a"), deadLetter("q", "b"), deadLetter("kept", "c")}
 	for range 2 {
@@ -224,7 +224,7 @@ func TestWhatWaitsInRabbitMQIsInTheLedger(t *testing.T) {
 // kept there as well.
 func TestOnlyUnconfirmedMessagesAreStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, s := &faulty{stuck: "q"}, memstore.New()
+		b, s := &faultyBroker{stuck: "q"}, memstore.New()
 		f := newHeldFlow(t, s, b)
 		began := time.Now()
 		must(t, f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "x"), deadLetter("r", "x")}))
@@ -247,7 +247,7 @@ func TestOnlyUnconfirmedMessagesAreStored(t *testing.T) {
 func TestRabbitMQsTroubleDoesNotStopTheIntake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := context.Background()
-		b, s := &faulty{hangs: make(chan struct{})}, memstore.New()
+		b, s := &faultyBroker{hangs: make(chan struct{})}, memstore.New()
 		f := newHeldFlow(t, s, b)
 		take := func(most time.Duration) {
 			t.Helper()
@@ -296,7 +296,7 @@ func TestRabbitMQsTroubleDoesNotStopTheIntake(t *testing.T) {
 
 // A report may wait in RabbitMQ only where it may return.
 func TestAReportDoesNotWaitForAQueueThatIsNotEnrolled(t *testing.T) {
-	b, s := &faulty{}, memstore.New()
+	b, s := &faultyBroker{}, memstore.New()
 	f := newHeldFlow(t, s, b)
 	d := wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: "secret"}}
 	if err := f.Handle(context.Background(), []wire.Delivery{d, deadLetter("q", "x")}); err != nil {
@@ -309,7 +309,7 @@ func TestAReportDoesNotWaitForAQueueThatIsNotEnrolled(t *testing.T) {
 
 // lateBroker has retry exchanges made while the service runs.
 type lateBroker struct {
-	faulty
+	faultyBroker
 	there atomic.Bool
 }
 

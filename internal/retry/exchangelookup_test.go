@@ -21,7 +21,7 @@ import (
 
 // slowBroker answers after a while whether a queue has a retry exchange.
 type slowBroker struct {
-	faulty
+	faultyBroker
 	mu      sync.Mutex
 	takes   time.Duration
 	there   map[string]bool

@@ -74,19 +74,19 @@ func TestARedeliveryKeepsItsID(t *testing.T) {
 	}
 }
 
-// shared is a store that several services use at once.
-type shared struct {
+// sharedStore is a store that several services use at once.
+type sharedStore struct {
 	*memstore.Store
-	unasked
+	notRead
 }
 
-// unasked is what a flow asks no shared store for.
-type unasked struct{ store.Shared }
+// notRead has the methods of a shared store that the intake never calls.
+type notRead struct{ store.Shared }
 
 // Where replicas share a store, one may die after another connected. That one knows the
 // ids that the first gave, too, and gives each once.
 func TestARedeliveryToAnotherReplicaKeepsItsID(t *testing.T) {
-	s := shared{Store: memstore.New()}
+	s := sharedStore{Store: memstore.New()}
 	dies, lives := newIntake(s), newIntake(s)
 	ctx := context.Background()
 	for _, f := range []*retry.Intake{dies, lives} {
@@ -254,7 +254,7 @@ func TestTheFirstFailureIsKeptOverAllAttempts(t *testing.T) {
 }
 
 func BenchmarkTake(b *testing.B) {
-	s := discarding{memstore.New()}
+	s := discardingStore{memstore.New()}
 	f := newIntake(s)
 	batch := make([]wire.Delivery, 512)
 	for i := range batch {
@@ -269,17 +269,17 @@ func BenchmarkTake(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(batch)), "ns/message")
 }
 
-type discarding struct{ store.Store }
+type discardingStore struct{ store.Store }
 
-func (discarding) Add(context.Context, []*store.Record) error { return nil }
+func (discardingStore) Add(context.Context, []*store.Record) error { return nil }
 
-// small is a store that has room for so many records in one commit, and for so many in all.
-type small struct {
+// smallStore is a store that has room for so many records in one commit, and for so many in all.
+type smallStore struct {
 	*memstore.Store
 	atOnce, inAll int
 }
 
-func (s *small) Add(ctx context.Context, records []*store.Record) error {
+func (s *smallStore) Add(ctx context.Context, records []*store.Record) error {
 	if len(records) > min(s.atOnce, s.inAll) {
 		return store.ErrFull
 	}
@@ -298,7 +298,7 @@ func TestABatchThatDoesNotFitIsStoredInParts(t *testing.T) {
 	}{"at once": {atOnce: 10, inAll: 10}, "in parts": {atOnce: 3, inAll: 10}, "one by one": {atOnce: 1, inAll: 10},
 		"fills up": {atOnce: 3, inAll: 7, full: true}, "is full": {atOnce: 10, full: true}} {
 		for _, collects := range []bool{false, true} {
-			s := &small{memstore.New(), c.atOnce, c.inAll}
+			s := &smallStore{memstore.New(), c.atOnce, c.inAll}
 			var events []retry.Event
 			listen := func(e retry.Event) { events = append(events, e) }
 			take := retry.NewCollector(s, nil, listen).Handle

@@ -19,16 +19,16 @@ import (
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
-// targets is a giver whose forward targets can be stuck: full, so that RabbitMQ nacks, or
+// fakeTargets is a fakeSender whose forward targets can be stuck: full, so that RabbitMQ nacks, or
 // unavailable, so that it does not answer. What goes to work queues is confirmed.
-type targets struct {
-	giver
+type fakeTargets struct {
+	fakeSender
 	full, unavailable bool
 	answers           chan struct{} // when not nil: they confirm, but not before it is closed
 }
 
-func (g *targets) Send(ctx context.Context, queue string, claims []store.Claim) func(context.Context) []retry.Result {
-	wait := g.giver.Send(ctx, queue, claims)
+func (g *fakeTargets) Send(ctx context.Context, queue string, claims []store.Claim) func(context.Context) []retry.Result {
+	wait := g.fakeSender.Send(ctx, queue, claims)
 	forwards := claims[0].Record.Forward != nil
 	for _, c := range claims {
 		if (c.Record.Forward != nil) != forwards {
@@ -58,7 +58,7 @@ func (g *targets) Send(ctx context.Context, queue string, claims []store.Claim) 
 }
 
 // sentOf counts what was sent whose body begins with a text.
-func (g *targets) sentOf(body string) (n int) {
+func (g *fakeTargets) sentOf(body string) (n int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, s := range g.sent {
@@ -71,36 +71,36 @@ func (g *targets) sentOf(body string) (n int) {
 
 // scene is a scheduler over a throttle with some rules.
 type scene struct {
-	store *memstore.Store
-	give  *targets
-	gate  *throttle.Throttle
-	loop  *retry.Scheduler
-	mu    sync.Mutex
-	told  []string
+	store     *memstore.Store
+	give      *fakeTargets
+	throttle  *throttle.Throttle
+	scheduler *retry.Scheduler
+	mu        sync.Mutex
+	reports   []string
 }
 
 // reported returns what was reported of lanes.
 func (s *scene) reported() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return strings.Join(s.told, "; ")
+	return strings.Join(s.reports, "; ")
 }
 
-// inScene runs a loop in fake time while do does.
-func inScene(t *testing.T, rules throttle.Rules, give *targets, do func(t *testing.T, s *scene)) {
+// inScene runs a scheduler in fake time while do runs.
+func inScene(t *testing.T, rules throttle.Rules, give *fakeTargets, do func(t *testing.T, s *scene)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		give.giver = giver{began: time.Now(), answer: done, nth: map[string]int{}}
+		give.fakeSender = fakeSender{began: time.Now(), answer: done, nth: map[string]int{}}
 		s := &scene{store: memstore.New(), give: give}
-		s.gate = throttle.New(func(string) throttle.Rules { return rules }, rand.Float64, func(throttle.Transition) {})
-		s.loop = retry.NewScheduler(s.store, give, s.gate, func(retry.Event) {}, slog.New(slog.DiscardHandler), func(lane store.Lane, err error) {
+		s.throttle = throttle.New(func(string) throttle.Rules { return rules }, rand.Float64, func(throttle.Transition) {})
+		s.scheduler = retry.NewScheduler(s.store, give, s.throttle, func(retry.Event) {}, slog.New(slog.DiscardHandler), func(lane store.Lane, err error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.told = append(s.told, fmt.Sprintf("%s: %v", lane, err))
+			s.reports = append(s.reports, fmt.Sprintf("%s: %v", lane, err))
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
-		running.Go(func() { s.loop.Run(ctx, time.Second) })
+		running.Go(func() { s.scheduler.Run(ctx, time.Second) })
 		do(t, s)
 		cancel()
 		running.Wait()
@@ -135,12 +135,12 @@ func TestAStuckForwardStopsItsOwnLaneOnly(t *testing.T) {
 		"while a breaker probes": {throttle.Rules{Breaker: &throttle.Breaker{FailureRatio: 0.5, MinRetries: 5, Window: time.Minute, Wait: time.Second, MaxWait: time.Second, Probes: 3, Ramp: time.Second}}, 3, 100, true, 2 * time.Minute},
 		"without either":         {throttle.Rules{}, 2*retry.InFlight + 100, 3000, false, time.Second},
 	} {
-		for how, give := range map[string]*targets{"full": {full: true}, "unavailable": {unavailable: true}} {
+		for how, give := range map[string]*fakeTargets{"full": {full: true}, "unavailable": {unavailable: true}} {
 			t.Run(name+", "+how, func(t *testing.T) {
 				inScene(t, c.rules, give, func(t *testing.T, s *scene) {
 					if c.half {
 						for _, to := range []string{"open", "auto"} {
-							must(t, s.gate.Force("q", to, "a test", "", time.Now()))
+							must(t, s.throttle.Force("q", to, "a test", "", time.Now()))
 						}
 					}
 					s.add(t, c.stuck, "q", "stuck", "dead")
@@ -150,8 +150,8 @@ func TestAStuckForwardStopsItsOwnLaneOnly(t *testing.T) {
 					if n := give.sentOf("retry"); n != c.retries {
 						t.Errorf("%d of %d were retried within %s", n, c.retries, c.within)
 					}
-					if c.half && s.gate.View("q", time.Now()).State != throttle.Closed {
-						t.Errorf("the breaker is %s", s.gate.View("q", time.Now()).State)
+					if c.half && s.throttle.View("q", time.Now()).State != throttle.Closed {
+						t.Errorf("the breaker is %s", s.throttle.View("q", time.Now()).State)
 					}
 					if give.sentOf("stuck") == 0 {
 						t.Error("the target was never tried")
@@ -169,14 +169,14 @@ func TestForwardsWaitForNothingOfTheirWorkQueue(t *testing.T) {
 		rules throttle.Rules
 		stop  func(s *scene) error
 	}{
-		"an open breaker":  {throttle.Rules{}, func(s *scene) error { return s.gate.Force("q", "open", "a test", "", time.Now()) }},
+		"an open breaker":  {throttle.Rules{}, func(s *scene) error { return s.throttle.Force("q", "open", "a test", "", time.Now()) }},
 		"a rate":           {throttle.Rules{Rate: 1e-6}, func(*scene) error { return nil }},
 		"in flight":        {throttle.Rules{InFlight: 1, Settle: 24 * time.Hour}, func(*scene) error { return nil }},
-		"no consumers":     {throttle.Rules{NoConsumer: throttle.PauseWithoutConsumers}, func(s *scene) error { s.gate.Consumers("q", 0, time.Now()); return nil }},
-		"a person's pause": {throttle.Rules{}, func(s *scene) error { s.loop.Pause("q", true); return nil }},
+		"no consumers":     {throttle.Rules{NoConsumer: throttle.PauseWithoutConsumers}, func(s *scene) error { s.throttle.Consumers("q", 0, time.Now()); return nil }},
+		"a person's pause": {throttle.Rules{}, func(s *scene) error { s.scheduler.Pause("q", true); return nil }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			give := &targets{}
+			give := &fakeTargets{}
 			inScene(t, c.rules, give, func(t *testing.T, s *scene) {
 				must(t, c.stop(s))
 				s.add(t, 50, "q", "retry", "")
@@ -196,7 +196,7 @@ func TestForwardsWaitForNothingOfTheirWorkQueue(t *testing.T) {
 // Many targets and queues that do not answer leave the others their part of what may be
 // in flight.
 func TestManyStuckLanesLeaveTheOthersTheirPart(t *testing.T) {
-	give := &targets{unavailable: true}
+	give := &fakeTargets{unavailable: true}
 	inScene(t, throttle.Rules{}, give, func(t *testing.T, s *scene) {
 		for i := range 100 {
 			s.add(t, 100, "q", "stuck", fmt.Sprint("dead", i))
@@ -217,7 +217,7 @@ func TestManyStuckLanesLeaveTheOthersTheirPart(t *testing.T) {
 // That goes too for targets that did well, so that much is in flight to each, before they all
 // hang at once.
 func TestManyLanesThatGetStuckLeaveTheOthersTheirPart(t *testing.T) {
-	give := &targets{}
+	give := &fakeTargets{}
 	inScene(t, throttle.Rules{}, give, func(t *testing.T, s *scene) {
 		const lanes, large = 40, 4
 		fill := func(body string) (n int) {
@@ -252,16 +252,16 @@ func TestManyLanesThatGetStuckLeaveTheOthersTheirPart(t *testing.T) {
 // Trouble is reported with the lane that has it, and its end when a person
 // has taken its messages away.
 func TestTheErrorOfAStuckLaneNamesIt(t *testing.T) {
-	inScene(t, throttle.Rules{}, &targets{full: true}, func(t *testing.T, s *scene) {
+	inScene(t, throttle.Rules{}, &fakeTargets{full: true}, func(t *testing.T, s *scene) {
 		s.add(t, 1, "q", "stuck", "dead")
 		s.add(t, 1, "q", "retry", "")
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if len(s.told) == 0 || strings.Join(s.told, "; ") != strings.Repeat("; q to queue dead: not confirmed", len(s.told))[2:] {
-			t.Fatalf("told of %q", s.told)
+		if len(s.reports) == 0 || strings.Join(s.reports, "; ") != strings.Repeat("; q to queue dead: not confirmed", len(s.reports))[2:] {
+			t.Fatalf("reported are %q", s.reports)
 		}
-		if rests := s.loop.BackingOff(); len(rests) != 1 || rests[0].String() != "q to queue dead" {
-			t.Errorf("%v rest", rests)
+		if rests := s.scheduler.BackingOff(); len(rests) != 1 || rests[0].String() != "q to queue dead" {
+			t.Errorf("%v back off", rests)
 		}
 		for left := 1; left > 0; time.Sleep(100 * time.Millisecond) { // until it is not claimed
 			page, err := storetest.List(t.Context(), s.store, storetest.Filter{State: store.Waiting, Limit: 1})
@@ -273,7 +273,7 @@ func TestTheErrorOfAStuckLaneNamesIt(t *testing.T) {
 		}
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
-		if last := s.told[len(s.told)-1]; last != "q to queue dead: <nil>" || len(s.loop.BackingOff()) != 0 {
+		if last := s.reports[len(s.reports)-1]; last != "q to queue dead: <nil>" || len(s.scheduler.BackingOff()) != 0 {
 			t.Errorf("its messages are gone, and told was at last %q", last)
 		}
 	})
@@ -282,7 +282,7 @@ func TestTheErrorOfAStuckLaneNamesIt(t *testing.T) {
 // A destination that does not answer is named too, for as long as it has messages that it
 // did not confirm, and nothing is sent to it twice.
 func TestALaneThatHangsIsNamed(t *testing.T) {
-	give := &targets{}
+	give := &fakeTargets{}
 	inScene(t, throttle.Rules{}, give, func(t *testing.T, s *scene) {
 		give.answers = make(chan struct{}) // in the bubble, or time stands still for it
 		s.add(t, 3, "q", "stuck", "dead")
@@ -297,13 +297,13 @@ func TestALaneThatHangsIsNamed(t *testing.T) {
 		if got, want := s.reported(), "q to queue dead: "+retry.ErrUnanswered.Error(); got != want {
 			t.Fatalf("reported: %q, want %q", got, want)
 		}
-		if rests := s.loop.BackingOff(); len(rests) != 1 || rests[0].String() != "q to queue dead" {
+		if rests := s.scheduler.BackingOff(); len(rests) != 1 || rests[0].String() != "q to queue dead" {
 			t.Errorf("%v are stuck", rests)
 		}
 		close(give.answers)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if got := s.reported(); !strings.HasSuffix(got, "; q to queue dead: <nil>") || len(s.loop.BackingOff()) != 0 || give.sentOf("stuck") != 3 {
+		if got := s.reported(); !strings.HasSuffix(got, "; q to queue dead: <nil>") || len(s.scheduler.BackingOff()) != 0 || give.sentOf("stuck") != 3 {
 			t.Errorf("it answered, and this is reported: %q; %d were sent", got, give.sentOf("stuck"))
 		}
 	})

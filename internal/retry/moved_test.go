@@ -97,7 +97,7 @@ func checkIDs(t *testing.T, s store.Store, body string, records, ids int) {
 // The copy may come to another replica than the first.
 func TestACopyThatAnotherReplicaTakesKeepsItsID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, s := context.Background(), shared{Store: memstore.New()}
+		ctx, s := context.Background(), sharedStore{Store: memstore.New()}
 		one, other := newIntake(s), newIntake(s)
 		must(t, one.Connected(ctx))
 		must(t, other.Connected(ctx))

@@ -42,7 +42,7 @@ func TestAReportIsParkedOnlyByAnAnswerNewerThanItself(t *testing.T) {
 		{consent{asOf: now, err: down}, [2]string{parked, unknown}},
 		{consent{yes: true, asOf: now}, [2]string{sent, sent}},
 	} {
-		g := retry.NewSender(&faulty{}, func() policy.Set {
+		g := retry.NewSender(&faultyBroker{}, func() policy.Set {
 			return policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}
 		}, func(retry.Event) {})
 		g.UseConsent(&c.consent)
@@ -80,7 +80,7 @@ func answered(t *testing.T, g *retry.Sender, claims []store.Claim) (fates []retr
 
 // That RabbitMQ cannot be asked about a queue is no fault of the way its messages wait.
 func TestUnknownConsentIsNoFaultOfAWay(t *testing.T) {
-	b, s := &faulty{}, memstore.New()
+	b, s := &faultyBroker{}, memstore.New()
 	f := newHeldFlow(t, s, b)
 	f.hold.UseConsent(&consent{err: errors.New("the management API is down")})
 	report := wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: "reported", Headers: amqp.Table{}}}

@@ -22,7 +22,7 @@ import (
 
 // answers is a publisher with given answers, by the body of a message.
 type answers struct {
-	faulty
+	faultyBroker
 	of    map[string]error
 	bound []string
 	gone  bool // the queue is

@@ -17,13 +17,13 @@ import (
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
-// busy is a store on a machine that is: whoever asks it what is due hears late.
-type busy struct {
+// busyThrottle is a store on a machine that is: whoever asks it what is due hears late.
+type busyThrottle struct {
 	*memstore.Member
 	late func() time.Duration
 }
 
-func (b busy) Next(ctx context.Context) ([]store.NextDue, error) {
+func (b busyThrottle) Next(ctx context.Context) ([]store.NextDue, error) {
 	time.Sleep(b.late())
 	return b.Member.Next(ctx)
 }
@@ -34,7 +34,7 @@ func sentAt(t *testing.T, replicas int, rate float64, late time.Duration, length
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		together, rules := memstore.NewReplicas(), throttle.Rules{Rate: rate, NoConsumer: throttle.RetryWithoutConsumers}
-		g := &giver{began: time.Now(), answer: done, nth: map[string]int{}}
+		g := &fakeSender{began: time.Now(), answer: done, nth: map[string]int{}}
 		began = g.began
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
@@ -45,7 +45,7 @@ func sentAt(t *testing.T, replicas int, rate float64, late time.Duration, length
 			first = member
 			gate := throttle.New(func(string) throttle.Rules { return rules }, random.Float64, func(throttle.Transition) {})
 			gate.SetShare(throttle.Share{N: replicas, I: i}, time.Now())
-			l := retry.NewScheduler(busy{member, func() time.Duration { return time.Duration(random.Int64N(int64(late) + 1)) }}, g, gate,
+			l := retry.NewScheduler(busyThrottle{member, func() time.Duration { return time.Duration(random.Int64N(int64(late) + 1)) }}, g, gate,
 				func(retry.Event) {}, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
 			running.Go(func() { l.Run(ctx, time.Second) })
 		}
@@ -74,7 +74,7 @@ func sentAt(t *testing.T, replicas int, rate float64, late time.Duration, length
 	return began, at
 }
 
-// A loop that a busy machine wakes late, each time by up to half a second,
+// A scheduler that a busy machine wakes late, each time by up to half a second,
 // returns as many as the rate says: within 5 % over any ten seconds, by one replica and
 // by several. Nor does it make up for it with more than a burst of 0.55 s, and two
 // messages a replica.

@@ -111,7 +111,7 @@ func TestEqualMessagesHaveAnIDEach(t *testing.T) {
 		d.Redelivered, d.Message.Headers["x-delivery-count"] = true, int64(1)
 		return d
 	}
-	for name, on := range map[string]store.Store{"disk": memstore.New(), "shared": shared{Store: memstore.New()}} {
+	for name, on := range map[string]store.Store{"disk": memstore.New(), "shared": sharedStore{Store: memstore.New()}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, f := context.Background(), newIntake(on)
@@ -172,7 +172,7 @@ func TestABatchOfferedTwiceWritesNoReceiptThatAnotherTakes(t *testing.T) {
 // writes it once.
 func TestABatchOfferedTwiceRemembersOnce(t *testing.T) {
 	ctx := context.Background()
-	b, s := &faulty{answer: wire.ErrNacked}, &failing{Store: memstore.New(), err: store.ErrFull}
+	b, s := &faultyBroker{answer: wire.ErrNacked}, &failing{Store: memstore.New(), err: store.ErrFull}
 	f := newHeldFlow(t, s, b)
 	batch := []wire.Delivery{died("same"), died("same")}
 	for range 3 {

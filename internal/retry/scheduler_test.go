@@ -25,8 +25,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// giver notes when each message was sent, and answers as the test says.
-type giver struct {
+// fakeSender notes when each message was sent, and answers as the test says.
+type fakeSender struct {
 	mu     sync.Mutex
 	began  time.Time
 	sent   []string // body and time since began
@@ -35,7 +35,7 @@ type giver struct {
 	slow   time.Duration // how long a batch waits for its answer
 }
 
-func (g *giver) Send(_ context.Context, _ string, claims []store.Claim) func(context.Context) []retry.Result {
+func (g *fakeSender) Send(_ context.Context, _ string, claims []store.Claim) func(context.Context) []retry.Result {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var fates []retry.Result
@@ -53,12 +53,12 @@ func record(queue, body string, due time.Time) *store.Record {
 	return &store.Record{ID: uuid.New(), Queue: queue, State: store.Waiting, Due: due, Message: wire.Message{Body: []byte(body)}}
 }
 
-// play runs a loop in fake time over some records, and tells what it sent.
+// play runs a scheduler in fake time over some records, and tells what it sent.
 func play(t *testing.T, length time.Duration, answer func(string, int) retry.Result, records func(now time.Time) []*store.Record) (sent []string, left int, reports []string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
-		g := &giver{began: time.Now(), answer: answer, nth: map[string]int{}}
+		g := &fakeSender{began: time.Now(), answer: answer, nth: map[string]int{}}
 		l := retry.NewScheduler(s, g, open(), func(retry.Event) {}, slog.New(slog.DiscardHandler), func(lane store.Lane, err error) {
 			reports = append(reports, lane.String()+": "+map[bool]string{true: "works", false: "fails"}[err == nil])
 		})
@@ -117,7 +117,7 @@ func TestALaneThatFailsBacksOff(t *testing.T) {
 }
 
 // A queue that is bound again is tried at once, but one that stays unroutable
-// does not make the loop spin.
+// does not make the scheduler spin.
 func TestAQueueBoundAgainIsTriedAtOnceOnlyOnce(t *testing.T) {
 	sent, left, _ := play(t, 10*time.Second, func(string, int) retry.Result { return retry.Result{Err: retry.ErrRebound} }, func(now time.Time) []*store.Record {
 		return []*store.Record{record("q", "x", now)}
@@ -131,7 +131,7 @@ func TestAQueueBoundAgainIsTriedAtOnceOnlyOnce(t *testing.T) {
 func TestMessagesThatCanNeverBeRetriedAreParked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
-		g := &giver{began: time.Now(), answer: func(string, int) retry.Result { return retry.Result{Park: "gone"} }, nth: map[string]int{}}
+		g := &fakeSender{began: time.Now(), answer: func(string, int) retry.Result { return retry.Result{Park: "gone"} }, nth: map[string]int{}}
 		var told []retry.Event
 		l := retry.NewScheduler(s, g, open(), func(e retry.Event) { told = append(told, e) }, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
 		must(t, s.Add(t.Context(), []*store.Record{record("q", "x", time.Now())}))
@@ -147,7 +147,7 @@ func TestMessagesThatCanNeverBeRetriedAreParked(t *testing.T) {
 	})
 }
 
-// run runs a loop for so long, of the fake clock.
+// run runs a scheduler for so long, of the fake clock.
 func run(t *testing.T, l *retry.Scheduler, length time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -183,7 +183,7 @@ func TestNoMoreThanInFlightAreClaimedAndUnsettled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := memstore.New()
-				g := &giver{began: time.Now(), answer: done, nth: map[string]int{}}
+				g := &fakeSender{began: time.Now(), answer: done, nth: map[string]int{}}
 				l := retry.NewScheduler(s, g, open(), func(retry.Event) {}, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
 				body := strings.Repeat("b", c.body)
 				var all []*store.Record
@@ -237,7 +237,7 @@ func TestMoreMessagesThanInFlightAreRetried(t *testing.T) {
 func TestQueuesTakeTurnsWhenRabbitMQIsSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
-		g := &giver{began: time.Now(), answer: done, nth: map[string]int{}, slow: 10 * time.Millisecond}
+		g := &fakeSender{began: time.Now(), answer: done, nth: map[string]int{}, slow: 10 * time.Millisecond}
 		l := retry.NewScheduler(s, g, open(), func(retry.Event) {}, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
 		now := time.Now()
 		all := []*store.Record{record("one", "one", now.Add(15*time.Millisecond)), record("two", "two", now.Add(15*time.Millisecond))}
@@ -278,7 +278,7 @@ func TestAPausedQueueWaitsUntilItIsResumed(t *testing.T) {
 		if err := s.PutEntries(t.Context(), []store.Entry{{Name: store.PausePrefix + "q", Value: []byte("{}")}}); err != nil {
 			t.Fatal(err)
 		}
-		g := &giver{began: time.Now(), answer: done, nth: map[string]int{}}
+		g := &fakeSender{began: time.Now(), answer: done, nth: map[string]int{}}
 		l := retry.NewScheduler(s, g, open(), func(retry.Event) {}, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
 		now := time.Now()
 		waits := record("q", "a", now.Add(time.Second))
@@ -313,7 +313,7 @@ func TestAPausedQueueWaitsUntilItIsResumed(t *testing.T) {
 func TestTheBackoffOfALaneWithoutMessagesIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
-		g := &giver{began: time.Now(), answer: func(string, int) retry.Result { return retry.Result{Err: errors.New("full")} }, nth: map[string]int{}}
+		g := &fakeSender{began: time.Now(), answer: func(string, int) retry.Result { return retry.Result{Err: errors.New("full")} }, nth: map[string]int{}}
 		var works []string
 		l := retry.NewScheduler(s, g, open(), func(retry.Event) {}, slog.New(slog.DiscardHandler), func(lane store.Lane, err error) {
 			if err == nil {

@@ -63,7 +63,7 @@ func TestAFailingStoreIsLoggedOnce(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
 				s := &faultyStore{Store: memstore.New(), at: at, from: began.Add(time.Second), to: began.Add(time.Second + away)}
-				g := &giver{began: began, answer: done, nth: map[string]int{}}
+				g := &fakeSender{began: began, answer: done, nth: map[string]int{}}
 				var log bytes.Buffer
 				l := retry.NewScheduler(s, g, open(), func(retry.Event) {}, slog.New(slog.NewTextHandler(&log, nil)), func(store.Lane, error) {})
 				if err := s.Add(t.Context(), []*store.Record{record("q", "a", began.Add(5*time.Second)), record("q", "b", s.to)}); err != nil {

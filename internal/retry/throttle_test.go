@@ -54,13 +54,13 @@ func (g *counting) Retried(_ string, ids []uuid.UUID, _ time.Time) {
 
 // batches notes how large each batch is.
 type batches struct {
-	*giver
+	*fakeSender
 	sizes []int
 }
 
 func (b *batches) Send(ctx context.Context, queue string, claims []store.Claim) func(context.Context) []retry.Result {
 	b.sizes = append(b.sizes, len(claims))
-	return b.giver.Send(ctx, queue, claims)
+	return b.fakeSender.Send(ctx, queue, claims)
 }
 
 // Nothing is sent before the throttle opens, and no more at once than it allows. It learns of
@@ -70,7 +70,7 @@ func TestTheThrottleIsObeyedAndReceivesEachResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
 		began := time.Now()
-		g := &batches{giver: &giver{began: began, nth: map[string]int{}, answer: func(body string, nth int) retry.Result {
+		g := &batches{fakeSender: &fakeSender{began: began, nth: map[string]int{}, answer: func(body string, nth int) retry.Result {
 			switch {
 			case body == "parked":
 				return retry.Result{Park: "gone"}

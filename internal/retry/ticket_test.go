@@ -46,7 +46,7 @@ func newTicketedIntake(s *memstore.Store, b retry.Declarer, w *ticketed) (*retry
 // A message that is to wait in RabbitMQ is published as its way says, and asked for no
 // longer than that can.
 func TestWhatWaitsInRabbitMQIsPublishedAsItsWaySays(t *testing.T) {
-	b := &faulty{}
+	b := &faultyBroker{}
 	for _, unchecked := range []bool{false, true} {
 		w := &ticketed{longest: time.Second, ticket: delay.Ticket{Exchange: "e", RoutingKey: "k", Expiration: "1000", Headers: amqp.Table{"x-delay": int64(7)}, Unchecked: unchecked}}
 		f, _ := newTicketedIntake(memstore.New(), b, w)
@@ -61,14 +61,14 @@ func TestWhatWaitsInRabbitMQIsPublishedAsItsWaySays(t *testing.T) {
 	}
 }
 
-// slowly confirms after a while.
-type slowly struct {
-	faulty
+// slowConfirms confirms after a while.
+type slowConfirms struct {
+	faultyBroker
 	after time.Duration
 }
 
-func (b *slowly) Send(ctx context.Context, out []wire.Outgoing) func(context.Context) []error {
-	wait := b.faulty.Send(ctx, out)
+func (b *slowConfirms) Send(ctx context.Context, out []wire.Outgoing) func(context.Context) []error {
+	wait := b.faultyBroker.Send(ctx, out)
 	return func(ctx context.Context) []error { time.Sleep(b.after); return wait(ctx) }
 }
 
@@ -81,7 +81,7 @@ func TestALateConfirmOfAnExpiringQueueDoesNotCount(t *testing.T) {
 	}{{500 * time.Millisecond, 0}, {2 * time.Second, 1}} {
 		synctest.Test(t, func(t *testing.T) {
 			s := memstore.New()
-			f, hold := newTicketedIntake(s, &slowly{after: c.after}, &ticketed{longest: time.Hour, ticket: delay.Ticket{Exchange: "e", DeclareFirst: &delay.Topology{}, ConfirmWithin: time.Second}})
+			f, hold := newTicketedIntake(s, &slowConfirms{after: c.after}, &ticketed{longest: time.Hour, ticket: delay.Ticket{Exchange: "e", DeclareFirst: &delay.Topology{}, ConfirmWithin: time.Second}})
 			must(t, f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
 			if n := len(kept(t, s)); n != c.kept {
 				t.Errorf("confirmed after %s: %d are kept, want %d", c.after, n, c.kept)
@@ -94,7 +94,7 @@ func TestALateConfirmOfAnExpiringQueueDoesNotCount(t *testing.T) {
 // What somebody deleted is declared again for the next message; the one that found out is
 // kept.
 func TestADeletedDelayQueueIsDeclaredAgain(t *testing.T) {
-	b, s := &faulty{}, memstore.New()
+	b, s := &faultyBroker{}, memstore.New()
 	f, _ := newTicketedIntake(s, b, &ticketed{longest: time.Hour, ticket: delay.Ticket{Exchange: "e", DeclareFirst: &delay.Topology{}, ConfirmWithin: time.Hour}})
 	for i, answer := range []error{nil, wire.ErrUnroutable, nil} {
 		b.answer = answer
@@ -112,7 +112,7 @@ func TestADeletedDelayQueueIsDeclaredAgain(t *testing.T) {
 // waits in the store.
 func TestASuggestedDelayDelaysNoOtherMessage(t *testing.T) {
 	for blocks, want := range map[bool]int{false: 1, true: 0} {
-		b, s := &faulty{}, memstore.New()
+		b, s := &faultyBroker{}, memstore.New()
 		w := &ticketed{longest: time.Hour, blocks: blocks, ticket: delay.Ticket{Exchange: "e"}, delays: new([]time.Duration)}
 		policies := policy.Set{{Name: "p", Queues: []string{"q"}, Attempts: 3, Backoff: policy.Fixed(2 * time.Second)}}
 		f := retry.NewIntake(s, retry.Rules{Policies: policies, Ways: map[string]delay.Way{"p": w}}, retry.NewDelayQueues(b, func() policy.Set { return policies }, func(string, error) {}), func(retry.Event) {})
@@ -126,7 +126,7 @@ func TestASuggestedDelayDelaysNoOtherMessage(t *testing.T) {
 // A batch that could not be kept does not come again over a new connection as it was: what
 // RabbitMQ had of it says nothing about the next one.
 func TestANewConnectionForgetsTheUnfinishedBatch(t *testing.T) {
-	b, s := &faulty{}, &failing{Store: memstore.New(), err: store.ErrFull}
+	b, s := &faultyBroker{}, &failing{Store: memstore.New(), err: store.ErrFull}
 	f := newHeldFlow(t, s, b)
 	must(t, f.Connected(t.Context()))
 	if err := f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "first"), deadLetter("kept", "x")}); err == nil {

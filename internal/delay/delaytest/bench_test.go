@@ -18,17 +18,17 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// bench is one way in one virtual host.
-type bench struct {
+// suite is one way in one virtual host.
+type suite struct {
 	line
 	t *testing.T
 	v *brokertest.VHost
 	p *broker.Publisher
 }
 
-func newBench(t *testing.T, v *brokertest.VHost, l line) *bench {
+func newBench(t *testing.T, v *brokertest.VHost, l line) *suite {
 	t.Helper()
-	return &bench{line: l, t: t, v: v, p: publisher(t, v.URL())}
+	return &suite{line: l, t: t, v: v, p: publisher(t, v.URL())}
 }
 
 // publisher runs one until the test ends.
@@ -47,22 +47,22 @@ func publisher(t *testing.T, url string) *broker.Publisher {
 }
 
 // work declares a work queue, and what it needs so that its messages can wait.
-func (b *bench) work(queue string) *brokertest.Consumer {
+func (b *suite) work(queue string) *brokertest.Consumer {
 	b.t.Helper()
 	b.v.Queue(queue, b.queue)
 	b.declare(queue)
 	return b.v.Consume(queue)
 }
 
-func (b *bench) declare(queue string) {
+func (b *suite) declare(queue string) {
 	b.t.Helper()
 	if err := b.p.Declare(b.t.Context(), b.way.Topology(queue)); err != nil {
 		b.t.Fatal(err)
 	}
 }
 
-// held is a message that waits.
-type held struct {
+// delayedMessage is a message that waits.
+type delayedMessage struct {
 	since time.Time // before it was passed
 	asked time.Duration
 	delay.Ticket
@@ -71,9 +71,9 @@ type held struct {
 // fail does with a delivery what the library does: it is marked and published to
 // where it waits, and acknowledged after the confirm; or rejected, when its own
 // queue delays it.
-func (b *bench) fail(d amqp.Delivery, queue string, wait time.Duration) held {
+func (b *suite) fail(d amqp.Delivery, queue string, wait time.Duration) delayedMessage {
 	b.t.Helper()
-	h := held{since: time.Now(), asked: wait}
+	h := delayedMessage{since: time.Now(), asked: wait}
 	var err error
 	if h.Ticket, err = b.way.Ticket(queue, wait); err != nil {
 		b.t.Fatal(err)
@@ -95,7 +95,7 @@ func (b *bench) fail(d amqp.Delivery, queue string, wait time.Duration) held {
 }
 
 // hold makes a message wait.
-func (b *bench) hold(ticket delay.Ticket, queue string, m wire.Message) error {
+func (b *suite) hold(ticket delay.Ticket, queue string, m wire.Message) error {
 	if ticket.DeclareFirst != nil {
 		if err := b.p.Declare(b.t.Context(), *ticket.DeclareFirst); err != nil {
 			return err
@@ -106,7 +106,7 @@ func (b *bench) hold(ticket delay.Ticket, queue string, m wire.Message) error {
 
 // holdMany makes many messages wait, without a pause between them, and tells when
 // each was published; their bodies are the queue and a number.
-func (b *bench) holdMany(queue string, wait time.Duration, many int) map[string]time.Time {
+func (b *suite) holdMany(queue string, wait time.Duration, many int) map[string]time.Time {
 	b.t.Helper()
 	ticket, err := b.way.Ticket(queue, wait)
 	if err == nil && ticket.DeclareFirst != nil {
@@ -132,7 +132,7 @@ func (b *bench) holdMany(queue string, wait time.Duration, many int) map[string]
 }
 
 // send publishes it to where it waits.
-func (b *bench) send(ticket delay.Ticket, queue string, m wire.Message) error {
+func (b *suite) send(ticket delay.Ticket, queue string, m wire.Message) error {
 	return b.p.Send(b.t.Context(), []wire.Outgoing{outgoing(ticket, queue, m)})(b.t.Context())[0]
 }
 
@@ -142,7 +142,7 @@ func outgoing(ticket delay.Ticket, queue string, m wire.Message) wire.Outgoing {
 }
 
 // back waits for a message to come back, which must not be early.
-func (b *bench) back(c *brokertest.Consumer, body string, h held) amqp.Delivery {
+func (b *suite) back(c *brokertest.Consumer, body string, h delayedMessage) amqp.Delivery {
 	b.t.Helper()
 	d := c.Next()
 	took := time.Since(h.since)

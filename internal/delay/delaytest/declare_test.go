@@ -16,7 +16,7 @@ import (
 
 // Whoever may not declare finds out what is missing, and nothing is made.
 func TestVerify(t *testing.T) {
-	each(t, func(t *testing.T, b *bench) {
+	each(t, func(t *testing.T, b *suite) {
 		ctx := t.Context()
 		b.v.Queue("orders", b.queue)
 		topology := b.way.Topology("orders")
@@ -45,7 +45,7 @@ func TestVerify(t *testing.T) {
 
 // What exists with other settings is reported, one by one.
 func TestADelayQueueWithOtherArgumentsIsReported(t *testing.T) {
-	each(t, func(t *testing.T, b *bench) {
+	each(t, func(t *testing.T, b *suite) {
 		b.v.Queue("orders", b.queue)
 		topology := b.way.Topology("orders")
 		ticket, err := b.way.Ticket("orders", b.delays[0])

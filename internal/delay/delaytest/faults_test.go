@@ -19,7 +19,7 @@ const killDelay = 6 * time.Second
 
 // onPrivate are the lines that a node can run, each with a work queue of its own,
 // named after its maker.
-func onPrivate(t *testing.T, v *brokertest.VHost) (all []*bench) {
+func onPrivate(t *testing.T, v *brokertest.VHost) (all []*suite) {
 	for _, l := range lines {
 		switch l.maker {
 		case "Fixed":
@@ -114,7 +114,7 @@ func queuesOf(waiting map[string]time.Time) map[string]int {
 }
 
 // comeBack takes what comes back, until nothing has come for a while.
-func comeBack(t *testing.T, v *brokertest.VHost, all []*bench, waiting map[string]time.Time) {
+func comeBack(t *testing.T, v *brokertest.VHost, all []*suite, waiting map[string]time.Time) {
 	ch := v.Channel()
 	defer ch.Close()
 	in := make(chan amqp.Delivery)
@@ -153,8 +153,8 @@ func comeBack(t *testing.T, v *brokertest.VHost, all []*bench, waiting map[strin
 func TestAFullWorkQueueLosesNothing(t *testing.T) {
 	t.Parallel()
 	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, _ *rabbitnode.Node) {
-		var all []*bench
-		var holds []held
+		var all []*suite
+		var holds []delayedMessage
 		for _, b := range onPrivate(t, v) {
 			if !b.keeps {
 				continue
@@ -166,7 +166,7 @@ func TestAFullWorkQueueLosesNothing(t *testing.T) {
 			v.Queue(b.maker, amqp.Table{"x-queue-type": "classic", "x-max-length": int32(1), "x-overflow": "reject-publish"})
 			b.declare(b.maker)
 			v.Publish("", b.maker, amqp.Publishing{Body: []byte("full")})
-			h := held{since: time.Now(), asked: wait}
+			h := delayedMessage{since: time.Now(), asked: wait}
 			var err error
 			if h.Ticket, err = b.way.Ticket(b.maker, h.asked); err == nil {
 				err = b.hold(h.Ticket, b.maker, wire.Message{Body: []byte("waiting")})

@@ -9,7 +9,7 @@ import (
 
 // RabbitMQ takes the longest delay that a way claims, and the way nothing longer.
 func TestTheLongestDelay(t *testing.T) {
-	each(t, func(t *testing.T, b *bench) {
+	each(t, func(t *testing.T, b *suite) {
 		longest := b.way.Limits().Longest
 		if b.maker == "Native" {
 			return // it takes no delay; see its arguments
@@ -31,7 +31,7 @@ func TestTheLongestDelay(t *testing.T) {
 // A hundred delays, far apart and close together: a queue each for those that
 // differ in their first two digits.
 func TestDynamicMakesAQueuePerDelay(t *testing.T) {
-	each(t, func(t *testing.T, b *bench) {
+	each(t, func(t *testing.T, b *suite) {
 		d, dynamic := b.way.(*ttlqueue.Dynamic)
 		if !dynamic {
 			return

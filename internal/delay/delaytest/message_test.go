@@ -26,7 +26,7 @@ func everyHeader() amqp.Table {
 // A message comes back as it was published, and so it does after a second time.
 // What a publisher forged takes it nowhere else.
 func TestAMessageComesBackWithItsProperties(t *testing.T) {
-	each(t, func(t *testing.T, b *bench) {
+	each(t, func(t *testing.T, b *suite) {
 		if b.maker == "Native" {
 			return // the message never leaves its queue
 		}

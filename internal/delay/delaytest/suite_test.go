@@ -16,14 +16,14 @@ import (
 // long as they can be: back to its own queue alone, and not early.
 func TestAMessageComesBackToItsOwnQueueOnly(t *testing.T) {
 	names := []string{"orders", "orders.created", "orders.*", "#", "sha256.orders", "ordres.é", "a..b.", strings.Repeat("long.", 51), strings.Repeat("x", 254)}
-	each(t, func(t *testing.T, b *bench) {
+	each(t, func(t *testing.T, b *suite) {
 		consumers := map[string]*brokertest.Consumer{}
 		for _, q := range names {
 			consumers[q] = b.work(q)
 			b.v.Publish("", q, amqp.Publishing{Body: []byte(q)})
 		}
 		for _, wait := range b.delays {
-			holds := map[string]held{}
+			holds := map[string]delayedMessage{}
 			for _, q := range names {
 				holds[q] = b.fail(consumers[q].Next(), q, wait)
 			}
@@ -51,7 +51,7 @@ func TestAMessageComesBackToItsOwnQueueOnly(t *testing.T) {
 }
 
 // parked is how many messages are in the parking lot.
-func (b *bench) parked(want int) {
+func (b *suite) parked(want int) {
 	b.t.Helper()
 	if n := b.v.Depth(wire.QueueParked); n != want {
 		b.t.Errorf("%d messages are parked, want %d", n, want)
@@ -61,7 +61,7 @@ func (b *bench) parked(want int) {
 // Messages that were made to wait long do not hold up those with a short delay,
 // unless the way says that they do.
 func TestManyDelaysRunAtOnce(t *testing.T) {
-	each(t, func(t *testing.T, b *bench) {
+	each(t, func(t *testing.T, b *suite) {
 		if len(b.delays) == 1 {
 			return // one delay only: nothing can stand behind a longer one
 		}
@@ -74,7 +74,7 @@ func TestManyDelaysRunAtOnce(t *testing.T) {
 
 // shortBehindLong tells whether it was quick enough to prove anything. A message
 // that comes late once may be a broker that stood still; five times is the way.
-func (b *bench) shortBehindLong(c, other *brokertest.Consumer, tries int) bool {
+func (b *suite) shortBehindLong(c, other *brokertest.Consumer, tries int) bool {
 	const many = 20
 	long, short := b.delays[len(b.delays)-1], 200*ms
 	var last time.Time
@@ -125,7 +125,7 @@ func (b *bench) shortBehindLong(c, other *brokertest.Consumer, tries int) bool {
 // A queue that is gone when its messages come due: they are parked, and each
 // only once.
 func TestMessagesOfADeletedQueueAreParked(t *testing.T) {
-	each(t, func(t *testing.T, b *bench) {
+	each(t, func(t *testing.T, b *suite) {
 		if b.maker == "Native" {
 			return // what waits is in the work queue itself, and goes with it
 		}
@@ -133,7 +133,7 @@ func TestMessagesOfADeletedQueueAreParked(t *testing.T) {
 		// Before it waits: on a busy machine RabbitMQ takes longer to delete a queue
 		// than the message would wait.
 		b.v.DeleteQueue("orders")
-		h := held{since: time.Now(), asked: b.delays[len(b.delays)-1]}
+		h := delayedMessage{since: time.Now(), asked: b.delays[len(b.delays)-1]}
 		var err error
 		if h.Ticket, err = b.way.Ticket("orders", h.asked); err == nil {
 			err = b.hold(h.Ticket, "orders", wire.Message{RoutingKey: "first", Body: []byte("a"), MessageID: "m"})
@@ -159,7 +159,7 @@ func TestMessagesOfADeletedQueueAreParked(t *testing.T) {
 // At-least-once dead-lettering stands still over 32 messages that cannot be
 // routed. Those of a vanished queue never come to that.
 func TestADeletedQueueBlocksNoOther(t *testing.T) {
-	each(t, func(t *testing.T, b *bench) {
+	each(t, func(t *testing.T, b *suite) {
 		if !b.keeps {
 			return
 		}
@@ -191,7 +191,7 @@ func TestADeletedQueueBlocksNoOther(t *testing.T) {
 // Many, one right after the other: RabbitMQ rounds its clock, and must not be
 // early for it.
 func TestNeverEarly(t *testing.T) {
-	each(t, func(t *testing.T, b *bench) {
+	each(t, func(t *testing.T, b *suite) {
 		if b.maker == "Native" {
 			return
 		}

@@ -17,7 +17,7 @@ import (
 // queue of RabbitMQ's that dead-letters at-least-once stands still over 32 of them,
 // and tries again after three minutes.
 func TestOneUnavailableQueueStopsNoOther(t *testing.T) {
-	each(t, func(t *testing.T, b *bench) {
+	each(t, func(t *testing.T, b *suite) {
 		if b.maker == "Native" {
 			return // what waits is in the work queue itself, and no other's is there
 		}
@@ -52,7 +52,7 @@ func TestOneUnavailableQueueStopsNoOther(t *testing.T) {
 const unavailable = 100
 
 // othersComeBack makes messages of another queue wait, and takes them.
-func (b *bench) othersComeBack(queue string, wait time.Duration) {
+func (b *suite) othersComeBack(queue string, wait time.Duration) {
 	b.t.Helper()
 	const many = 10
 	c := b.work(queue)
@@ -78,7 +78,7 @@ func TestAQueueWithoutLeaderStopsNoOther(t *testing.T) {
 			}
 		}
 		const wait = 400 * ms
-		var all []*bench
+		var all []*suite
 		for _, b := range onPrivate(t, v) {
 			if !b.keeps {
 				continue
@@ -91,7 +91,7 @@ func TestAQueueWithoutLeaderStopsNoOther(t *testing.T) {
 			at(b.maker, "stop_server")
 			all = append(all, b)
 		}
-		sent := map[*bench]map[string]time.Time{}
+		sent := map[*suite]map[string]time.Time{}
 		for _, b := range all {
 			sent[b] = b.holdMany(b.maker, wait, unavailable)
 			b.othersComeBack("other "+b.maker, wait)

@@ -95,7 +95,7 @@ func delayedRetry(_ *testing.T, v *brokertest.VHost) string {
 }
 
 // each runs a test for every way on every broker, all beside each other.
-func each(t *testing.T, test func(*testing.T, *bench)) {
+func each(t *testing.T, test func(*testing.T, *suite)) {
 	t.Parallel()
 	for _, l := range lines {
 		if l.elsewhere {
