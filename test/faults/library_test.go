@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime/pprof"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -70,6 +72,11 @@ func library(t *testing.T, l *tally, url string) (stop func() error) {
 		return <-ended
 	})
 	t.Cleanup(func() {
+		if t.Failed() { // what waits for what, while it still waits
+			var stacks strings.Builder
+			_ = pprof.Lookup("goroutine").WriteTo(&stacks, 1)
+			t.Logf("goroutines:\n%s", &stacks)
+		}
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
