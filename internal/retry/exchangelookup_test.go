@@ -73,7 +73,7 @@ func TestNamesThatOnlyReportsGaveAreLookedUpBesideTheScheduler(t *testing.T) {
 				}
 			}
 		}
-		if f := send("work", true); !errors.Is(f.Err, retry.ErrRebound) {
+		if f := send("work", true); !errors.Is(f.Err, retry.ErrTryAtOnce) {
 			t.Errorf("a dead letter's queue: %+v", f)
 		}
 		if f := send("work", true); !f.Done {
@@ -107,7 +107,7 @@ func TestNamesThatOnlyReportsGaveAreLookedUpBesideTheScheduler(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if f := send("invented.1", false); f.Park != "" || f.Err != nil && !errors.Is(f.Err, retry.ErrRebound) {
+		if f := send("invented.1", false); f.Park != "" || f.Err != nil && !errors.Is(f.Err, retry.ErrTryAtOnce) {
 			t.Errorf("once it is enrolled: %+v", f)
 		}
 		g.Close()

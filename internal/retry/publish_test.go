@@ -81,7 +81,7 @@ func TestOnlyAConfirmedMessageIsDone(t *testing.T) {
 		case "too large":
 			right = !f.Done && f.Err == nil && strings.Contains(f.Park, "PRECONDITION_FAILED")
 		case "unroutable": // the queue is there: it is bound again
-			right = f == retry.Result{Err: retry.ErrRebound}
+			right = f == retry.Result{Err: retry.ErrTryAtOnce}
 		default:
 			right = !f.Done && f.Park == "" && errors.Is(f.Err, a.of[body])
 		}

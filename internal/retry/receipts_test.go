@@ -16,8 +16,8 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// died is a dead letter as RabbitMQ delivers it, dead-lettered now.
-func died(body string) wire.Delivery {
+// rejectedNow returns a dead letter as RabbitMQ delivers it, dead-lettered now.
+func rejectedNow(body string) wire.Delivery {
 	d := deadLetter("q", body)
 	head := d.Message.Headers["x-death"].([]any)[0].(amqp.Table)
 	head["time"], head["count"] = time.Now().Truncate(time.Second), int64(1)
@@ -62,14 +62,14 @@ func TestACopyByAtLeastOnceDeadLetteringKeepsItsID(t *testing.T) {
 				ctx, s := context.Background(), memstore.New()
 				f := newIntake(s)
 				must(t, f.Connected(ctx))
-				stored, unstored := died("stored"), died("unstored")
+				stored, unstored := rejectedNow("stored"), rejectedNow("unstored")
 				must(t, f.Handle(ctx, []wire.Delivery{stored}))
 				f.Disconnected()
 				var copies []wire.Delivery
 				for i := range 8 { // RabbitMQ starts again, and does not let it consume yet
 					time.Sleep(500 * time.Millisecond)
 					if i == 4 {
-						copies = []wire.Delivery{again(died("stored"), marked), again(died("unstored"), marked)}
+						copies = []wire.Delivery{again(rejectedNow("stored"), marked), again(rejectedNow("unstored"), marked)}
 					}
 					must(t, f.Connected(ctx))
 					time.Sleep(100 * time.Millisecond)
@@ -107,7 +107,7 @@ func TestACopyByAtLeastOnceDeadLetteringKeepsItsID(t *testing.T) {
 // that a consumer rejected that it was delivered before.
 func TestEqualMessagesHaveAnIDEach(t *testing.T) {
 	fresh := func(body string) wire.Delivery {
-		d := died(body)
+		d := rejectedNow(body)
 		d.Redelivered, d.Message.Headers["x-delivery-count"] = true, int64(1)
 		return d
 	}
@@ -150,7 +150,7 @@ func TestABatchOfferedTwiceWritesNoReceiptThatAnotherTakes(t *testing.T) {
 	ctx := context.Background()
 	s := &lostAnswer{Store: memstore.New()}
 	first := newIntake(s)
-	twins := []wire.Delivery{died("same"), died("same")}
+	twins := []wire.Delivery{rejectedNow("same"), rejectedNow("same")}
 	if err := first.Handle(ctx, twins[:1]); err == nil {
 		t.Fatal("the store's error was not told")
 	}
@@ -174,7 +174,7 @@ func TestABatchOfferedTwiceRemembersOnce(t *testing.T) {
 	ctx := context.Background()
 	b, s := &faultyBroker{answer: wire.ErrNacked}, &failing{Store: memstore.New(), err: store.ErrFull}
 	f := newHeldFlow(t, s, b)
-	batch := []wire.Delivery{died("same"), died("same")}
+	batch := []wire.Delivery{rejectedNow("same"), rejectedNow("same")}
 	for range 3 {
 		if err := f.Handle(ctx, batch); !errors.Is(err, store.ErrFull) {
 			t.Fatal(err)
@@ -191,7 +191,7 @@ func TestABatchOfferedTwiceRemembersOnce(t *testing.T) {
 func TestACopyKeepsItsFirstFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, s := context.Background(), memstore.New()
-		d := died("x")
+		d := rejectedNow("x")
 		must(t, newIntake(s).Handle(ctx, []wire.Delivery{d}))
 		time.Sleep(time.Hour)
 		f := newIntake(s)
@@ -210,12 +210,12 @@ func TestOneReceiptIsUsedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, s := context.Background(), memstore.New()
 		f := newIntake(s)
-		must(t, f.Handle(ctx, []wire.Delivery{died("x")}))
+		must(t, f.Handle(ctx, []wire.Delivery{rejectedNow("x")}))
 		f.Disconnected()
 		time.Sleep(2 * time.Second)
 		must(t, f.Connected(ctx))
 		for range 2 {
-			must(t, f.Handle(ctx, []wire.Delivery{died("x")}))
+			must(t, f.Handle(ctx, []wire.Delivery{rejectedNow("x")}))
 			time.Sleep(time.Second)
 		}
 		all := newest(t, s, 0)
@@ -243,12 +243,12 @@ func TestACopyKeepsItsIDWhenRedriveWentDownToo(t *testing.T) {
 				f := newIntake(s)
 				must(t, f.Connected(ctx))
 				for range c.firsts {
-					must(t, f.Handle(ctx, []wire.Delivery{died("same")}))
+					must(t, f.Handle(ctx, []wire.Delivery{rejectedNow("same")}))
 				}
 				time.Sleep(time.Second)
-				must(t, f.Handle(ctx, []wire.Delivery{died("other")}))
+				must(t, f.Handle(ctx, []wire.Delivery{rejectedNow("other")}))
 				time.Sleep(c.down)
-				copied := again(died("same"), false)
+				copied := again(rejectedNow("same"), false)
 				f = newIntake(s) // another process, and RabbitMQ does not let it consume yet
 				for range 3 {
 					must(t, f.Connected(ctx))

@@ -119,7 +119,7 @@ func TestALaneThatFailsBacksOff(t *testing.T) {
 // A queue that is bound again is tried at once, but one that stays unroutable
 // does not make the scheduler spin.
 func TestAQueueBoundAgainIsTriedAtOnceOnlyOnce(t *testing.T) {
-	sent, left, _ := play(t, 10*time.Second, func(string, int) retry.Result { return retry.Result{Err: retry.ErrRebound} }, func(now time.Time) []*store.Record {
+	sent, left, _ := play(t, 10*time.Second, func(string, int) retry.Result { return retry.Result{Err: retry.ErrTryAtOnce} }, func(now time.Time) []*store.Record {
 		return []*store.Record{record("q", "x", now)}
 	})
 	if len(sent) < 3 || len(sent) > 12 || left != 1 {

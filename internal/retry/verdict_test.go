@@ -68,7 +68,7 @@ func TestVerdicts(t *testing.T) {
 		f := retry.NewIntake(s, retry.Rules{Policies: policies}, nil, func(e retry.Event) { told = append(told, e.Kind) })
 		must(t, f.Handle(t.Context(), []wire.Delivery{c.of}))
 		all := kept(t, s)
-		if !slices.Equal(told, []retry.Kind{retry.Failed, c.event}) {
+		if !slices.Equal(told, []retry.Kind{retry.Arrived, c.event}) {
 			t.Errorf("%s: told %v", name, told)
 		}
 		if c.want == nil {
