@@ -19,7 +19,7 @@ import (
 // publisher chooses: such names pass the same checks as all others.
 func TestNamesOfMessagesThatWaitedInRabbitMQShareTheBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, g := memstore.New(), retry.NewSender(&slowBroker{asked: map[string]int{}}, anyQueue, func(retry.Event) {})
+		s, g := memstore.New(), retry.NewSender(&slowBroker{lookups: map[string]int{}}, anyQueue, func(retry.Event) {})
 		defer g.Close()
 		c := retry.NewCollector(s, nil, func(retry.Event) {})
 		c.UseReportedNames(retry.NewReportedNames(s, g))

@@ -65,7 +65,7 @@ func TestKnownReceiptsAreOfEachProcess(t *testing.T) {
 	}
 }
 
-// What was given stays known while thousands of the same queue come, and while a busy
+// What was issued stays known while thousands of the same queue come, and while a busy
 // queue's come: RabbitMQ publishes again late what it has not had confirmed.
 func TestKnownReceiptsOutlastABusyQueue(t *testing.T) {
 	now := time.Now()

@@ -117,21 +117,21 @@ func TestEqualMessagesHaveAnIDEach(t *testing.T) {
 				ctx, f := context.Background(), newIntake(on)
 				f.Disconnected()
 				must(t, f.Connected(ctx))
-				take := func(n int) {
+				handle := func(n int) {
 					t.Helper()
 					for range n {
 						must(t, f.Handle(ctx, []wire.Delivery{fresh("ping")}))
 					}
 				}
-				take(3) // within one second
+				handle(3) // within one second
 				time.Sleep(time.Minute)
-				take(2)
+				handle(2)
 				f.Disconnected()
 				time.Sleep(2 * time.Second)
 				must(t, f.Connected(ctx))
-				take(2)
+				handle(2)
 				time.Sleep(time.Second)
-				take(2)
+				handle(2)
 				ids := map[string]bool{}
 				for _, r := range newest(t, on, 0) {
 					ids[r.ID.String()] = true
@@ -145,14 +145,14 @@ func TestEqualMessagesHaveAnIDEach(t *testing.T) {
 }
 
 // Two equal dead letters that come twice each keep an id each, also when the batch
-// was offered twice, since the store's answer was lost.
+// was passed twice, since the store's answer was lost.
 func TestABatchOfferedTwiceWritesNoReceiptThatAnotherTakes(t *testing.T) {
 	ctx := context.Background()
 	s := &lostAnswer{Store: memstore.New()}
 	first := newIntake(s)
 	twins := []wire.Delivery{rejectedNow("same"), rejectedNow("same")}
 	if err := first.Handle(ctx, twins[:1]); err == nil {
-		t.Fatal("the store's error was not told")
+		t.Fatal("the store's error was not returned")
 	}
 	must(t, first.Handle(ctx, twins[:1])) // kept twice
 	must(t, first.Handle(ctx, twins[1:]))
@@ -168,7 +168,7 @@ func TestABatchOfferedTwiceWritesNoReceiptThatAnotherTakes(t *testing.T) {
 	}
 }
 
-// What is to wait in RabbitMQ has its receipt before; a batch that is offered again
+// What is to wait in RabbitMQ has its receipt before; a batch that is passed again
 // writes it once.
 func TestABatchOfferedTwiceRemembersOnce(t *testing.T) {
 	ctx := context.Background()
@@ -187,7 +187,7 @@ func TestABatchOfferedTwiceRemembersOnce(t *testing.T) {
 	}
 }
 
-// A copy tells when the message failed first, not when the copy came.
+// A copy has the time when the message failed first, not when the copy arrived.
 func TestACopyKeepsItsFirstFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, s := context.Background(), memstore.New()
@@ -226,7 +226,7 @@ func TestOneReceiptIsUsedOnce(t *testing.T) {
 }
 
 // When Redrive goes down together with RabbitMQ nothing saw the outage begin: the newest
-// receipt tells when about it was.
+// receipt shows about when it began.
 func TestACopyKeepsItsIDWhenRedriveWentDownToo(t *testing.T) {
 	for name, c := range map[string]struct {
 		firsts int           // equal dead letters before

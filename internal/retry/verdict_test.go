@@ -64,12 +64,12 @@ func TestVerdicts(t *testing.T) {
 			return r.Message.UserID == "shop" && r.Message.Exchange == "first" && r.Message.RoutingKey == "eu"
 		}},
 	} {
-		s, told := memstore.New(), []retry.Kind(nil)
-		f := retry.NewIntake(s, retry.Rules{Policies: policies}, nil, func(e retry.Event) { told = append(told, e.Kind) })
+		s, events := memstore.New(), []retry.Kind(nil)
+		f := retry.NewIntake(s, retry.Rules{Policies: policies}, nil, func(e retry.Event) { events = append(events, e.Kind) })
 		must(t, f.Handle(t.Context(), []wire.Delivery{c.of}))
 		all := kept(t, s)
-		if !slices.Equal(told, []retry.Kind{retry.Arrived, c.event}) {
-			t.Errorf("%s: told %v", name, told)
+		if !slices.Equal(events, []retry.Kind{retry.Arrived, c.event}) {
+			t.Errorf("%s: events %v", name, events)
 		}
 		if c.want == nil {
 			lines, err := s.Ledger(t.Context())
