@@ -255,7 +255,7 @@ func TestAConsumerFinishesItsMessagesBeforeItStops(t *testing.T) {
 		}
 		n := seen.count(redrive.Parked)
 		if n == 0 || v.Depth(wire.QueueParked) != n {
-			t.Errorf("%d parked, %d in the parking lot", n, v.Depth(wire.QueueParked))
+			t.Errorf("%d parked, %d in redrive.parked", n, v.Depth(wire.QueueParked))
 		}
 		brokertest.Eventually(t, "the others are in their queue", func() bool { return v.Depth("orders") == 20-n })
 		d := v.Consume("orders").Next()

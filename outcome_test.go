@@ -53,7 +53,7 @@ func TestOutcomes(t *testing.T) {
 		change func(*setup)
 		err    func() error // of each attempt
 		want   map[redrive.Outcome]int
-		why    string // in the parking lot; "" when it is empty
+		why    string // in redrive.parked; "" when it is empty
 		last   string // the error there
 	}{
 		{name: "nil", policy: fast(3), err: func() error { return nil }, want: map[redrive.Outcome]int{redrive.Succeeded: 1}},
@@ -118,7 +118,7 @@ func TestOutcomes(t *testing.T) {
 					return
 				}
 				d := parked(v)
-				why, _ := d.Headers[wire.HeaderParkedFor].(string)
+				why, _ := d.Headers[wire.HeaderParkReason].(string)
 				last, _ := d.Headers[wire.HeaderError].(string)
 				if !strings.Contains(why, c.why) || !strings.HasPrefix(last, c.last) || string(d.Body) != "7" || d.Headers[wire.HeaderQueue] != "orders" {
 					t.Errorf("parked for %q with error %q, body %q, headers %v", why, last, d.Body, d.Headers)

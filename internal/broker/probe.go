@@ -74,7 +74,7 @@ func (p *Probe) Intake() (exchange, queue error) {
 	return exchange, queue
 }
 
-// DeclareAll declares what the intake needs, and the parking lot, as the service does when it
+// DeclareAll declares what the intake needs, and redrive.parked, as the service does when it
 // starts.
 func (p *Probe) DeclareAll() error {
 	err := declareTopology(p.conn)

@@ -74,7 +74,7 @@ func (c *Collector) decide(ctx context.Context, i int, d *wire.Delivery, now tim
 	if u := printable(nameHeader(m, wire.HeaderUserID)); u != "" {
 		addNote(rec, fmt.Sprintf("its %s header is %q; that is not proven, so it is retried without it", wire.HeaderUserID, u))
 	}
-	why := headerText(m, wire.HeaderParkedFor)
+	why := headerText(m, wire.HeaderParkReason)
 	switch {
 	case d.Message.Exchange != wire.ExchangeParked: // by an alternate exchange
 		if d.Message.Exchange == wire.ExchangeDue || d.Message.Exchange == wire.ExchangeLane || d.Message.Exchange == wire.ExchangeDelayed {

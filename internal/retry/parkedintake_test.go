@@ -54,7 +54,7 @@ func TestNamesOfMessagesThatWaitedInRabbitMQShareTheBudget(t *testing.T) {
 // RabbitMQ's own waits could not retry is due.
 func TestMessagesParkedInRabbitMQAreCollected(t *testing.T) {
 	headers := func() amqp.Table {
-		return amqp.Table{wire.HeaderQueue: "q", wire.HeaderAttempt: int64(2), wire.HeaderReason: "made up", wire.HeaderParkedFor: "no more attempts"}
+		return amqp.Table{wire.HeaderQueue: "q", wire.HeaderAttempt: int64(2), wire.HeaderReason: "made up", wire.HeaderParkReason: "no more attempts"}
 	}
 	for name, c := range map[string]struct {
 		from, unreadable string

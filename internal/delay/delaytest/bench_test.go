@@ -18,17 +18,17 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// suite is one way in one virtual host.
-type suite struct {
-	line
+// bench is one way in one virtual host.
+type bench struct {
+	suiteWay
 	t *testing.T
 	v *brokertest.VHost
 	p *broker.Publisher
 }
 
-func newBench(t *testing.T, v *brokertest.VHost, l line) *suite {
+func newBench(t *testing.T, v *brokertest.VHost, l suiteWay) *bench {
 	t.Helper()
-	return &suite{line: l, t: t, v: v, p: publisher(t, v.URL())}
+	return &bench{suiteWay: l, t: t, v: v, p: publisher(t, v.URL())}
 }
 
 // publisher runs one until the test ends.
@@ -104,9 +104,9 @@ func (b *suite) hold(ticket delay.Ticket, queue string, m wire.Message) error {
 	return b.send(ticket, queue, m)
 }
 
-// holdMany makes many messages wait, without a pause between them, and tells when
+// waitMany makes many messages wait, without a pause between them, and returns when
 // each was published; their bodies are the queue and a number.
-func (b *suite) holdMany(queue string, wait time.Duration, many int) map[string]time.Time {
+func (b *bench) waitMany(queue string, wait time.Duration, many int) map[string]time.Time {
 	b.t.Helper()
 	ticket, err := b.way.Ticket(queue, wait)
 	if err == nil && ticket.DeclareFirst != nil {
