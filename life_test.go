@@ -115,7 +115,7 @@ func TestAMessageThatCannotBePublishedStaysInItsQueue(t *testing.T) {
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
-		if n := strings.Count(log.String(), "can be kept nowhere else"); n != 1 || strings.Contains(log.String(), "xxxx") {
+		if n := strings.Count(log.String(), "neither for its retry nor to redrive.parked"); n != 1 || strings.Contains(log.String(), "xxxx") {
 			t.Errorf("said %d times: %.2000s", n, log.String())
 		}
 		brokertest.Eventually(t, "it is in its queue", func() bool { return v.Depth("orders") == 1 })

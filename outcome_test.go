@@ -67,7 +67,7 @@ func TestOutcomes(t *testing.T) {
 		{name: "a panic", policy: fast(2), err: panics, want: map[redrive.Outcome]int{redrive.Retried: 1, redrive.Parked: 1}, why: "it failed 2 times", last: "panic: no such order\n"},
 		{name: "an error that Retry does not take", policy: fast(3), err: func() error { return errDown },
 			change: func(c *setup) { c.Retry = func(err error) bool { return !errors.Is(err, errDown) } },
-			want:   map[redrive.Outcome]int{redrive.Parked: 1}, why: "none that is retried", last: "the shop is down"},
+			want:   map[redrive.Outcome]int{redrive.Parked: 1}, why: "does not retry its error", last: "the shop is down"},
 		{name: "Park without an error", policy: fast(3), err: func() error { return redrive.Park(nil) },
 			want: map[redrive.Outcome]int{redrive.Parked: 1}, why: "its handler parked it", last: "its handler parked it"},
 		{name: "RetryAfter without an error", policy: fast(2), err: func() error { return redrive.RetryAfter(nil, time.Millisecond) },

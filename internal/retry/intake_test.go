@@ -80,8 +80,8 @@ type sharedStore struct {
 	notRead
 }
 
-// unasked has the methods of a shared store that a flow never calls.
-type unasked struct{ store.Shared }
+// notRead has the methods of a shared store that the intake never calls.
+type notRead struct{ store.Shared }
 
 // Where replicas share a store, one may die after another connected. That one knows the
 // ids that the first gave, too, and gives each once.

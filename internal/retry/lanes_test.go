@@ -19,15 +19,15 @@ import (
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
-// targets is a fakeSender whose forward targets can be stuck: full, so that RabbitMQ nacks, or
+// fakeTargets is a fakeSender whose forward targets can be stuck: full, so that RabbitMQ nacks, or
 // unavailable, so that it does not answer. What goes to work queues is confirmed.
-type targets struct {
+type fakeTargets struct {
 	fakeSender
 	full, unavailable bool
 	answers           chan struct{} // when not nil: they confirm, but not before it is closed
 }
 
-func (g *targets) Send(ctx context.Context, queue string, claims []store.Claim) func(context.Context) []retry.Result {
+func (g *fakeTargets) Send(ctx context.Context, queue string, claims []store.Claim) func(context.Context) []retry.Result {
 	wait := g.fakeSender.Send(ctx, queue, claims)
 	forwards := claims[0].Record.Forward != nil
 	for _, c := range claims {
@@ -72,7 +72,7 @@ func (g *fakeTargets) sentOf(body string) (n int) {
 // scene is a scheduler over a throttle with some rules.
 type scene struct {
 	store     *memstore.Store
-	sender    *targets
+	sender    *fakeTargets
 	throttle  *throttle.Throttle
 	scheduler *retry.Scheduler
 	mu        sync.Mutex
@@ -87,7 +87,7 @@ func (s *scene) reported() string {
 }
 
 // inScene runs a scheduler in fake time while do runs.
-func inScene(t *testing.T, rules throttle.Rules, sender *targets, do func(t *testing.T, s *scene)) {
+func inScene(t *testing.T, rules throttle.Rules, sender *fakeTargets, do func(t *testing.T, s *scene)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		sender.fakeSender = fakeSender{began: time.Now(), answer: done, nth: map[string]int{}}
@@ -135,7 +135,7 @@ func TestAStuckForwardStopsItsOwnLaneOnly(t *testing.T) {
 		"while a breaker probes": {throttle.Rules{Breaker: &throttle.Breaker{FailureRatio: 0.5, MinRetries: 5, Window: time.Minute, Wait: time.Second, MaxWait: time.Second, Probes: 3, Ramp: time.Second}}, 3, 100, true, 2 * time.Minute},
 		"without either":         {throttle.Rules{}, 2*retry.InFlight + 100, 3000, false, time.Second},
 	} {
-		for how, sender := range map[string]*targets{"full": {full: true}, "unavailable": {unavailable: true}} {
+		for how, sender := range map[string]*fakeTargets{"full": {full: true}, "unavailable": {unavailable: true}} {
 			t.Run(name+", "+how, func(t *testing.T) {
 				inScene(t, c.rules, sender, func(t *testing.T, s *scene) {
 					if c.half {
@@ -176,7 +176,7 @@ func TestForwardsWaitForNothingOfTheirWorkQueue(t *testing.T) {
 		"a person's pause": {throttle.Rules{}, func(s *scene) error { s.scheduler.Pause("q", true); return nil }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			sender := &targets{}
+			sender := &fakeTargets{}
 			inScene(t, c.rules, sender, func(t *testing.T, s *scene) {
 				must(t, c.stop(s))
 				s.add(t, 50, "q", "retry", "")
@@ -196,7 +196,7 @@ func TestForwardsWaitForNothingOfTheirWorkQueue(t *testing.T) {
 // Many targets and queues that do not answer leave the others their part of what may be
 // in flight.
 func TestManyStuckLanesLeaveTheOthersTheirPart(t *testing.T) {
-	sender := &targets{unavailable: true}
+	sender := &fakeTargets{unavailable: true}
 	inScene(t, throttle.Rules{}, sender, func(t *testing.T, s *scene) {
 		for i := range 100 {
 			s.add(t, 100, "q", "stuck", fmt.Sprint("dead", i))
@@ -217,7 +217,7 @@ func TestManyStuckLanesLeaveTheOthersTheirPart(t *testing.T) {
 // That goes too for targets that did well, so that much is in flight to each, before they all
 // hang at once.
 func TestManyLanesThatGetStuckLeaveTheOthersTheirPart(t *testing.T) {
-	sender := &targets{}
+	sender := &fakeTargets{}
 	inScene(t, throttle.Rules{}, sender, func(t *testing.T, s *scene) {
 		const lanes, large = 40, 4
 		fill := func(body string) (n int) {
@@ -282,7 +282,7 @@ func TestTheErrorOfAStuckLaneNamesIt(t *testing.T) {
 // A destination that does not answer is named too, for as long as it has messages that it
 // did not confirm, and nothing is sent to it twice.
 func TestALaneThatHangsIsNamed(t *testing.T) {
-	sender := &targets{}
+	sender := &fakeTargets{}
 	inScene(t, throttle.Rules{}, sender, func(t *testing.T, s *scene) {
 		sender.answers = make(chan struct{}) // made in the bubble: fake time advances only while what waits for it is in the bubble too
 		s.add(t, 3, "q", "stuck", "dead")

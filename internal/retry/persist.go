@@ -14,13 +14,13 @@ import (
 
 // keeper makes batches durable in the store.
 type keeper struct {
-	store     store.Store
-	events    Listener
-	receipts  receipts
-	read      store.ReceiptsAt // up to where they were read
-	connected time.Time        // when the connection began
-	lost      time.Time        // when the outage before it began; zero: not known
-	anyBatch  bool             // the connection has delivered something
+	store       store.Store
+	events      Listener
+	receipts    receipts
+	readUpTo    store.ReceiptsAt // up to where they were read
+	connectedAt time.Time        // when the connection began
+	lostAt      time.Time        // when the outage before it began; zero: not known
+	anyBatch    bool             // the connection has delivered something
 	// identities are those of the batch under way, by index. When it could not be stored, and
 	// is passed again, they stay: a store on a network may have stored it and then report an
 	// error.
@@ -49,9 +49,9 @@ type identity struct {
 // again what was stored and perhaps not acknowledged.
 func (k *keeper) Connected(ctx context.Context) error {
 	_, shared := k.store.(store.Shared)
-	k.connected, k.anyBatch = time.Now(), false
-	k.receipts.reset(outage{k.lost, k.connected}, shared)
-	k.identities, k.durable, k.read = nil, nil, nil // they are delivered again, in other batches
+	k.connectedAt, k.anyBatch = time.Now(), false
+	k.receipts.reset(outage{k.lostAt, k.connectedAt}, shared)
+	k.identities, k.durable, k.readUpTo = nil, nil, nil // they are delivered again, in other batches
 	return k.load(ctx)
 }
 
@@ -70,8 +70,8 @@ func (k *keeper) unseenOutage(kept []store.Receipt) (began time.Time) {
 // Disconnected must be called when a connection has ended. A connection that did not last, as
 // while RabbitMQ starts, is part of the outage before it.
 func (k *keeper) Disconnected() {
-	if now := time.Now(); k.anyBatch || k.lost.IsZero() || now.Sub(k.connected) > marginBefore {
-		k.lost = now
+	if now := time.Now(); k.anyBatch || k.lostAt.IsZero() || now.Sub(k.connectedAt) > marginBefore {
+		k.lostAt = now
 	}
 }
 
@@ -112,9 +112,9 @@ func (k *keeper) load(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("reading receipts: %w", err)
 	}
-	if k.lost.IsZero() && !k.anyBatch {
-		k.lost = k.unseenOutage(kept)
-		k.receipts.outage.began = k.lost
+	if k.lostAt.IsZero() && !k.anyBatch {
+		k.lostAt = k.unseenOutage(kept)
+		k.receipts.outage.began = k.lostAt
 	}
 	k.receipts.load(kept)
 	return nil

@@ -17,18 +17,18 @@ import (
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
-// busyThrottle is a store on a machine that is: whoever asks it what is due hears late.
-type busyThrottle struct {
+// slowStore is a store on a busy machine: Next answers late.
+type slowStore struct {
 	*memstore.Member
 	late func() time.Duration
 }
 
-func (b busyThrottle) Next(ctx context.Context) ([]store.NextDue, error) {
+func (b slowStore) Next(ctx context.Context) ([]store.NextDue, error) {
 	time.Sleep(b.late())
 	return b.Member.Next(ctx)
 }
 
-// sentAt runs so many loops over one store in fake time, each with its part of a rate,
+// sentAt runs some schedulers over one store in fake time, each with its part of a rate,
 // and returns when each of more messages than the rate has room for was sent.
 func sentAt(t *testing.T, replicas int, rate float64, late time.Duration, length time.Duration) (began time.Time, at []time.Time) {
 	t.Helper()
@@ -45,7 +45,7 @@ func sentAt(t *testing.T, replicas int, rate float64, late time.Duration, length
 			first = member
 			throttled := throttle.New(func(string) throttle.Rules { return rules }, random.Float64, func(throttle.Transition) {})
 			throttled.SetShare(throttle.Share{N: replicas, I: i}, time.Now())
-			scheduler := retry.NewScheduler(busy{member, func() time.Duration { return time.Duration(random.Int64N(int64(late) + 1)) }}, g, throttled,
+			scheduler := retry.NewScheduler(slowStore{member, func() time.Duration { return time.Duration(random.Int64N(int64(late) + 1)) }}, g, throttled,
 				func(retry.Event) {}, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
 			running.Go(func() { scheduler.Run(ctx, time.Second) })
 		}

@@ -18,23 +18,23 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// bench is one way in one virtual host.
-type bench struct {
+// suite is one way in one virtual host.
+type suite struct {
 	suiteWay
 	t *testing.T
 	v *brokertest.VHost
 	p *broker.Publisher
 }
 
-func newBench(t *testing.T, v *brokertest.VHost, l suiteWay) *bench {
+func newSuite(t *testing.T, v *brokertest.VHost, l suiteWay) *suite {
 	t.Helper()
-	return &bench{suiteWay: l, t: t, v: v, p: publisher(t, v.URL())}
+	return &suite{suiteWay: l, t: t, v: v, p: publisher(t, v.URL())}
 }
 
 // publisher runs one until the test ends.
 func publisher(t *testing.T, url string) *broker.Publisher {
 	t.Helper()
-	p := broker.NewPublisher(broker.Config{URL: url, Name: "redrive hand-over", Log: slog.New(slog.DiscardHandler)})
+	p := broker.NewPublisher(broker.Config{URL: url, Name: "redrive delaytest", Log: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(context.Background())
 	var run sync.WaitGroup
 	run.Go(func() {
@@ -106,7 +106,7 @@ func (b *suite) hold(ticket delay.Ticket, queue string, m wire.Message) error {
 
 // waitMany makes many messages wait, without a pause between them, and returns when
 // each was published; their bodies are the queue and a number.
-func (b *bench) waitMany(queue string, wait time.Duration, many int) map[string]time.Time {
+func (b *suite) waitMany(queue string, wait time.Duration, many int) map[string]time.Time {
 	b.t.Helper()
 	ticket, err := b.way.Ticket(queue, wait)
 	if err == nil && ticket.DeclareFirst != nil {

@@ -114,7 +114,7 @@ func TestThePluginKnowsNoMandatory(t *testing.T) {
 		if lacks := thePlugin(t, v); lacks != "" {
 			t.Skip("not run: " + lacks)
 		}
-		b := newBench(t, v, suiteWay{way: plugin.Way{}, queue: quorum})
+		b := newSuite(t, v, suiteWay{way: plugin.Way{}, queue: quorum})
 		c := b.work("orders")
 		ticket, err := b.way.Ticket("orders", 300*ms)
 		if err != nil {
@@ -140,7 +140,7 @@ func TestThePluginKnowsNoMandatory(t *testing.T) {
 // The service retries what is reported to it, and without it nothing is lost.
 func TestAReportWaitsInTheService(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		b := newBench(t, v, suiteWay{name: "Service", way: report.Way{}})
+		b := newSuite(t, v, suiteWay{name: "Service", way: report.Way{}})
 		ticket, err := b.way.Ticket("orders", time.Second)
 		if err != nil {
 			t.Fatal(err)

@@ -19,7 +19,7 @@ const killDelay = 6 * time.Second
 
 // onPrivate are the ways that a node can run, each with a work queue of its own,
 // named after its name.
-func onPrivate(t *testing.T, v *brokertest.VHost) (all []*bench) {
+func onPrivate(t *testing.T, v *brokertest.VHost) (all []*suite) {
 	for _, l := range suiteWays {
 		switch l.name {
 		case "Fixed":
@@ -34,7 +34,7 @@ func onPrivate(t *testing.T, v *brokertest.VHost) (all []*bench) {
 		if l.elsewhere || l.needs != nil && l.needs(t, v) != "" {
 			continue
 		}
-		all = append(all, newBench(t, v, l))
+		all = append(all, newSuite(t, v, l))
 	}
 	return all
 }
@@ -166,7 +166,7 @@ func TestAFullWorkQueueLosesNothing(t *testing.T) {
 			v.Queue(b.name, amqp.Table{"x-queue-type": "classic", "x-max-length": int32(1), "x-overflow": "reject-publish"})
 			b.declare(b.name)
 			v.Publish("", b.name, amqp.Publishing{Body: []byte("full")})
-			h := held{since: time.Now(), asked: wait}
+			h := delayedMessage{since: time.Now(), asked: wait}
 			var err error
 			if h.Ticket, err = b.way.Ticket(b.name, h.asked); err == nil {
 				err = b.hold(h.Ticket, b.name, wire.Message{Body: []byte("waiting")})

@@ -26,7 +26,7 @@ func everyHeader() amqp.Table {
 // A message is retried as it was published, also the second time. What a publisher forged
 // moves it nowhere else.
 func TestAMessageComesBackWithItsProperties(t *testing.T) {
-	each(t, func(t *testing.T, b *bench) {
+	each(t, func(t *testing.T, b *suite) {
 		if b.name == "Native" {
 			return // the message never leaves its queue
 		}

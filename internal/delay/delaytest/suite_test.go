@@ -51,7 +51,7 @@ func TestAMessageComesBackToItsOwnQueueOnly(t *testing.T) {
 }
 
 // parked returns how many messages are parked in RabbitMQ.
-func (b *bench) parked(want int) {
+func (b *suite) parked(want int) {
 	b.t.Helper()
 	if n := b.v.Depth(wire.QueueParked); n != want {
 		b.t.Errorf("%d messages are parked, want %d", n, want)
@@ -125,7 +125,7 @@ func (b *suite) shortBehindLong(c, other *brokertest.Consumer, tries int) bool {
 // A queue that is gone when its messages come due: they are parked, and each
 // only once.
 func TestMessagesOfADeletedQueueAreParked(t *testing.T) {
-	each(t, func(t *testing.T, b *bench) {
+	each(t, func(t *testing.T, b *suite) {
 		if b.name == "Native" {
 			return // what waits is in the work queue itself, and goes with it
 		}
@@ -191,7 +191,7 @@ func TestADeletedQueueBlocksNoOther(t *testing.T) {
 // Many, one right after the other: RabbitMQ rounds its clock, and must not be
 // early for it.
 func TestNeverEarly(t *testing.T) {
-	each(t, func(t *testing.T, b *bench) {
+	each(t, func(t *testing.T, b *suite) {
 		if b.name == "Native" {
 			return
 		}

@@ -17,7 +17,7 @@ import (
 // queue of RabbitMQ's that dead-letters at-least-once stands still over 32 of them,
 // and tries again after three minutes.
 func TestOneUnavailableQueueStopsNoOther(t *testing.T) {
-	each(t, func(t *testing.T, b *bench) {
+	each(t, func(t *testing.T, b *suite) {
 		if b.name == "Native" {
 			return // what waits is in the work queue itself, and no other's is there
 		}

@@ -117,7 +117,7 @@ func each(t *testing.T, test func(*testing.T, *suite)) {
 						ran(l.name, v.Version, "ok")
 					}
 				})
-				test(t, newBench(t, v, l))
+				test(t, newSuite(t, v, l))
 			})
 		})
 	}
