@@ -9,7 +9,7 @@
 //	(prefetch.go, bytelimit.go, redeclare.go: batches, a bound for their bodies, what
 //	was deleted)
 //	frames.go        messages that amqp091-go cannot read
-//	(headerrepair.go, doubled.go: their headers)
+//	(headerrepair.go, duplicateheaders.go: their headers)
 //	publisher.go     publishes with confirms
 //	(channel.go, session.go, writecoalesce.go: a channel for each destination, one life of
 //	it, and fewer system calls)

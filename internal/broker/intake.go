@@ -15,7 +15,7 @@ import (
 
 // Intake consumes one of Redrive's own queues on a connection of its own.
 type Intake struct {
-	// Restored, when not nil, receives which of the exchanges and queues that the intake
+	// Redeclared, when not nil, receives which of the exchanges and queues that the intake
 	// declares had been deleted and are declared again. It is to be set before Run.
 	Redeclared func(missing []string)
 	// Consumers, when not nil, receives now and then how many consumers the queue has.

@@ -30,9 +30,9 @@ type replica struct {
 	looked atomic.Int64
 	missed atomic.Int64
 
-	mu    sync.Mutex
-	part  cluster.Share
-	heard []cluster.Announcement
+	mu       sync.Mutex
+	part     cluster.Share
+	received []cluster.Announcement
 
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -46,17 +46,17 @@ type faulty struct {
 
 var errFaulty = errors.New("it does not work")
 
-func (f *faulty) Tell(ctx context.Context, topic string, said []byte) error {
+func (f *faulty) Send(ctx context.Context, topic string, sent []byte) error {
 	if f.mute.Load() {
 		return errFaulty
 	}
-	return f.Member.Tell(ctx, topic, said)
+	return f.Member.Send(ctx, topic, sent)
 }
 
-func (f *faulty) Listen(ctx context.Context, topic string, hear func([]byte)) error {
+func (f *faulty) Listen(ctx context.Context, topic string, receive func([]byte)) error {
 	return f.Member.Listen(ctx, topic, func(b []byte) {
 		if !f.dropped.Load() {
-			hear(b)
+			receive(b)
 		}
 	})
 }
@@ -83,7 +83,7 @@ func join(t *testing.T, replicas *memstore.Replicas, id string) *replica {
 		Receive: func(s cluster.Announcement) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			r.heard = append(r.heard, s)
+			r.received = append(r.received, s)
 		},
 	})
 	var ctx context.Context
@@ -317,20 +317,20 @@ func TestAnnouncementsArrive(t *testing.T) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		var ids, failed, parked int64
-		for _, s := range b.heard {
+		for _, s := range b.received {
 			ids += int64(len(s.Failed["q"]) / 16)
 			failed, parked = failed+s.Flows["q"][0], parked+s.Flows["q"][2]
 			if s.From != "a" || !slices.Equal(s.Operations, []string{"op"}) {
-				t.Errorf("heard %+v", s)
+				t.Errorf("received %+v", s)
 			}
 		}
-		if ids != 1000 || failed != 1000 || parked != 2000 || len(b.heard) > 3 {
-			t.Errorf("%d ids, %d failed, %d parked in %d pieces", ids, failed, parked, len(b.heard))
+		if ids != 1000 || failed != 1000 || parked != 2000 || len(b.received) > 3 {
+			t.Errorf("%d ids, %d failed, %d parked in %d pieces", ids, failed, parked, len(b.received))
 		}
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		if len(a.heard) > 0 {
-			t.Errorf("it hears itself: %+v", a.heard)
+		if len(a.received) > 0 {
+			t.Errorf("it hears itself: %+v", a.received)
 		}
 	})
 }
@@ -351,8 +351,8 @@ func TestMissedAnnouncementsAreFound(t *testing.T) {
 		a.store.mute.Store(false)
 		time.Sleep(time.Second)
 		b.mu.Lock()
-		if len(b.heard) != 1 || !b.heard[0].Look || b.heard[0].Flows["q"][0] != 7 || !slices.Equal(b.heard[0].Operations, []string{"op"}) {
-			t.Errorf("heard %+v", b.heard)
+		if len(b.received) != 1 || !b.received[0].Look || b.received[0].Flows["q"][0] != 7 || !slices.Equal(b.received[0].Operations, []string{"op"}) {
+			t.Errorf("received %+v", b.received)
 		}
 		b.mu.Unlock()
 

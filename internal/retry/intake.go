@@ -139,9 +139,9 @@ func (in *Intake) account(events []Event) {
 	for i := range events {
 		switch e := &events[i]; {
 		case e.Kind == Discarded:
-			in.store.Passed(e.Queue, store.Dropped, 1)
+			in.store.CountUnstored(e.Queue, store.DiscardedAtOnce, 1)
 		case e.Kind == Waiting && e.Way != Disk:
-			in.store.Passed(e.Queue, store.Delayed, 1)
+			in.store.CountUnstored(e.Queue, store.Delayed, 1)
 		}
 	}
 }

@@ -74,7 +74,7 @@ func TestVerdicts(t *testing.T) {
 		if c.want == nil {
 			lines, err := s.Ledger(t.Context())
 			must(t, err)
-			if len(all) != 0 || len(lines) != 1 || lines[0].Sums[store.Dropped] != 1 {
+			if len(all) != 0 || len(lines) != 1 || lines[0].Sums[store.DiscardedAtOnce] != 1 {
 				t.Errorf("%s: %d are kept, and the ledger has %+v", name, len(all), lines)
 			}
 			continue

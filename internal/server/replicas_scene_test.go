@@ -59,11 +59,11 @@ type teller struct {
 	node *node
 }
 
-func (t teller) Tell(ctx context.Context, topic string, said []byte) error {
+func (t teller) Send(ctx context.Context, topic string, message []byte) error {
 	if t.node.mute.Load() {
 		return errors.New("mute")
 	}
-	return t.Member.Tell(ctx, topic, said)
+	return t.Member.Send(ctx, topic, message)
 }
 
 type auditLog struct{}

@@ -33,7 +33,7 @@ func Lived(t *testing.T, s store.Store) {
 		r.Queue = "elsewhere"
 		return store.Edit{Keep: true}
 	}, keyOf(t, s, "p1"))
-	s.Passed("never kept", store.Delayed, 3)
+	s.CountUnstored("never kept", store.Delayed, 3)
 	if err := s.PutEntries(ctx, []store.Entry{{Name: "pause/q", Value: []byte("x")}, {Name: "operation/1", Value: []byte{0, 255}}}); err != nil {
 		t.Fatal(err)
 	}
