@@ -84,11 +84,11 @@ var errCrashed = errors.New("RabbitMQ says 541")
 // link keeps one connection.
 type link struct {
 	Config
-	hurries bool // connects again at once after a crash, see waitAfterCrash
-	mu      sync.Mutex
-	at      string // the node it was connected to last
-	blocked string // State.Blocked of the connection, as RabbitMQ reported last
-	state   State
+	reconnectsAtOnce bool // connects again at once after a crash, see waitAfterCrash
+	mu               sync.Mutex
+	at               string // the node it was connected to last
+	blocked          string // State.Blocked of the connection, as RabbitMQ reported last
+	state            State
 }
 
 // observe reports a state, and logs it when it has changed: one line per change, never one per
@@ -163,7 +163,7 @@ func (l *link) keep(ctx context.Context, wrap func(net.Conn) net.Conn, use func(
 		if crashes++; connected || !crashed {
 			crashes = 0
 		}
-		if l.hurries && crashed && crashes < maxHurried {
+		if l.reconnectsAtOnce && crashed && crashes < maxHurried {
 			pause = waitAfterCrash
 		}
 		select {
@@ -223,7 +223,7 @@ func (l *link) once(ctx context.Context, wrap func(net.Conn) net.Conn, use func(
 	closeSoon(conn, raw)
 	watcher.Wait()
 	if why != nil && !errors.As(err, new(permanentError)) {
-		err = explain(why) // what use met is only what came of it
+		err = explain(why) // the error that the connection failed with explains less
 	}
 	if partitioned.Load() {
 		err = errPartitioned

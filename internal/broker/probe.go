@@ -49,7 +49,7 @@ func (p *Probe) Exchange(name string) error {
 	})
 }
 
-// Queue tells how many consumers and ready messages a queue has: wire.ErrQueueGone
+// Queue returns how many consumers and ready messages a queue has: wire.ErrQueueGone
 // when there is no such queue.
 func (p *Probe) Queue(name string) (consumers, ready int, err error) {
 	err = p.do(func(ch *amqp.Channel) error {

@@ -270,7 +270,7 @@ func (s *vhost) awaitDelays(ctx context.Context) {
 	if len(s.config.Ways) > 0 {
 		ctx, cancel := context.WithTimeout(ctx, grace)
 		defer cancel()
-		s.delays.Await(ctx)
+		s.delays.AwaitUsable(ctx)
 	}
 }
 
