@@ -75,7 +75,7 @@ func (r *Replicas) resign(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
 	if err := r.Store.Resign(ctx, leaderRole, r.ID); err != nil {
-		r.Log.Info("cannot tell the other replicas that this one no longer leads; they notice within seconds", "error", err)
+		r.Log.Info("cannot announce to the other replicas that this one no longer leads; they notice within seconds", "error", err)
 	}
 }
 

@@ -23,8 +23,8 @@ const (
 	maxFailedIDs = 16 * 65_536
 )
 
-// Announcement is what one replica tells the others. It may be lost: whoever depends on it
-// finds out in another way, if later.
+// Announcement is what one replica sends to the others. It may be lost: what depends on it is
+// also read from the store, later.
 type Announcement struct {
 	From string `json:"from"`
 	Ping string `json:"ping,omitempty"` // to itself
@@ -115,7 +115,7 @@ func (r *Replicas) runSending(ctx context.Context) {
 			if !failing {
 				r.Log.Warn("cannot send announcements to the other replicas; trying again", "error", err)
 			}
-			r.Announce(func(s *Announcement) { // the rest is out of date by then
+			r.Announce(func(s *Announcement) { // the other parts are out of date by then
 				s.Look = s.Look || sent.Look
 				s.AddChanged(sent.Operations...)
 				s.AddFlows(sent.Flows)

@@ -14,7 +14,7 @@ import (
 )
 
 var ledgers = []testCase{
-	{"the ledger tells what became of all that came", ledger},
+	{"the ledger counts what became of all that arrived", ledger},
 	{"the ledger balances at every moment", ledgerAlways},
 	{"queues with nothing left are forgotten", forgotten},
 }
@@ -95,7 +95,7 @@ func ledger(t *testing.T, e Engine) {
 	Balances(t, again)
 }
 
-// wantSums checks what the ledger says of each queue.
+// wantSums checks the ledger of each queue.
 func wantSums(t *testing.T, s store.Store, want map[string]store.Sums) {
 	t.Helper()
 	lines, err := s.Ledger(context.Background())

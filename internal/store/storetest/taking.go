@@ -57,14 +57,14 @@ func all(t *testing.T, s store.Store) (found []store.Listed) {
 	return found
 }
 
-// Same compares all that two stores say.
+// Same compares all that two stores return.
 func Same(t *testing.T, want, got store.Store) {
 	t.Helper()
 	ctx := context.Background()
-	compare := func(what string, say func(store.Store) (any, error)) {
+	compare := func(what string, read func(store.Store) (any, error)) {
 		t.Helper()
-		a, errA := say(want)
-		b, errB := say(got)
+		a, errA := read(want)
+		b, errB := read(got)
 		if d := gocmp.Diff(a, b); d != "" || errA != nil || errB != nil {
 			t.Errorf("%s: %v %v (-want +got):\n%s", what, errA, errB, d)
 		}
