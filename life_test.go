@@ -260,7 +260,7 @@ func TestAConsumerFinishesItsMessagesBeforeItStops(t *testing.T) {
 		brokertest.Eventually(t, "the others are in their queue", func() bool { return v.Depth("orders") == 20-n })
 		d := v.Consume("orders").Next()
 		if count, _ := d.Headers["x-delivery-count"].(int64); v.Since4() && count != 0 {
-			t.Errorf("what was only prefetched counts %d deliveries in vain", count)
+			t.Errorf("what was only prefetched has the delivery count %d", count)
 		}
 	})
 }
