@@ -55,7 +55,7 @@ func (r *run) end(c connection, a *attempt) {
 		if a.unreadable == "" {
 			f = r.settler.classify(a.failed)
 		}
-		if err = r.lost(c); err == nil {
+		if err = r.waitPrepared(c); err == nil {
 			outcome, err = r.settler.settle(c.ctx, a.d, m, a.unreadable, f)
 		}
 		r.logFailure(m, outcome, &f, err)
@@ -71,9 +71,9 @@ var (
 	errEnded = errors.New("the time to stop ended first")
 )
 
-// lost returns why a failure need not be settled: the message is back in its queue, or soon
-// will be. It waits until what failed messages need is declared.
-func (r *run) lost(c connection) error {
+// waitPrepared waits until the exchanges and queues that failed messages need are declared. Its
+// error is why the failure need not be settled: the message is in its queue again, or soon will be.
+func (r *run) waitPrepared(c connection) error {
 	select {
 	case <-c.prepared:
 	case <-c.ctx.Done():
@@ -102,7 +102,7 @@ func (r *run) logFailure(m *Message, o Outcome, f *failure, err error) {
 	}
 	level := slog.LevelInfo
 	if o == Retried {
-		level = slog.LevelDebug // it is what the policy is for
+		level = slog.LevelDebug // a retry is normal
 	}
 	log.Log(context.Background(), level, "an attempt failed", "error", f.text)
 }
@@ -112,7 +112,7 @@ func (r *run) logUnsettled(m *Message, o Outcome, err error) {
 	log := r.logOf(m, o)
 	switch {
 	case errors.Is(err, wire.ErrUnacceptable):
-		log.Error("a failed message can be kept nowhere else: it stays unacknowledged, uses one of Consumer.Prefetch, and RabbitMQ delivers it again when the connection closes", "prefetch", r.settler.consumer.Prefetch, "error", err)
+		log.Error("a failed message cannot be published, neither for its retry nor to redrive.parked: it stays unacknowledged, uses one of Consumer.Prefetch, and RabbitMQ delivers it again when the connection closes", "prefetch", r.settler.consumer.Prefetch, "error", err)
 	case o == Unacknowledged:
 		log.Warn("a message was published for its retry, but could not be acknowledged: RabbitMQ delivers the original again as well", "error", err)
 	default:

@@ -93,10 +93,10 @@ func (r *run) attemptBatch(c connection, deliveries []amqp.Delivery) {
 		}
 	}
 	var failed map[*Message]error
-	var rest error // of those without an error of their own
+	var other error // of those without an error of their own
 	began := time.Now()
 	if len(batch) > 0 {
-		failed, rest = callBatchHandler(r.handleCtx, r.settler.consumer, batch)
+		failed, other = callBatchHandler(r.handleCtx, r.settler.consumer, batch)
 	}
 	took := time.Since(began)
 	var settling sync.WaitGroup // each waits for its own confirm
@@ -104,7 +104,7 @@ func (r *run) attemptBatch(c connection, deliveries []amqp.Delivery) {
 		if a.unreadable == "" {
 			a.took = took
 			if a.failed = failed[a.m]; a.failed == nil {
-				a.failed = rest
+				a.failed = other
 			}
 		}
 		if a.failed == nil {
@@ -117,31 +117,31 @@ func (r *run) attemptBatch(c connection, deliveries []amqp.Delivery) {
 }
 
 // callBatchHandler calls a batch handler once.
-func callBatchHandler(ctx context.Context, k Consumer, batch []*Message) (failed map[*Message]error, rest error) {
+func callBatchHandler(ctx context.Context, c Consumer, batch []*Message) (failed map[*Message]error, other error) {
 	defer func() {
 		if p := recover(); p != nil {
-			rest = &PanicError{Value: p, Stack: debug.Stack()}
+			other = &PanicError{Value: p, Stack: debug.Stack()}
 		}
 	}()
-	if k.Timeout > 0 {
+	if c.Timeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, k.Timeout)
+		ctx, cancel = context.WithTimeout(ctx, c.Timeout)
 		defer cancel()
 	}
 	known := make(map[*Message]bool, len(batch))
 	for _, m := range batch {
 		known[m] = true
 	}
-	returned := k.Batch.Handler(ctx, batch)
+	returned := c.Batch.Handler(ctx, batch)
 	failed = make(map[*Message]error, len(returned)) // the handler may keep its own
 	for m, err := range returned {
 		switch {
 		case err == nil:
 		case !known[m]:
-			rest = errNotOfBatch
+			other = errNotOfBatch
 		default:
 			failed[m] = err
 		}
 	}
-	return failed, rest
+	return failed, other
 }

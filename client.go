@@ -182,7 +182,7 @@ func (c *Client) Consume(ctx context.Context, consumer Consumer) error {
 	if c == nil || c.publish == nil {
 		return errZero
 	}
-	handle, err := consumer.ready(c.config.Verify)
+	handle, err := consumer.validate(c.config.Verify)
 	if err != nil {
 		return err
 	}
@@ -244,7 +244,7 @@ func (c *Client) Close() {
 // the connections. Its errors are those of NewClient and of Client.Consume; it returns nil
 // when ctx ends before it is connected.
 func Consume(ctx context.Context, config Config, consumer Consumer) error {
-	handle, err := consumer.ready(config.Verify) // before it connects
+	handle, err := consumer.validate(config.Verify) // before it connects
 	if err != nil {
 		return err
 	}

@@ -73,17 +73,18 @@ type Middleware func(next Handler) Handler
 // maxPrefetch is the largest number that AMQP's basic.qos can carry.
 const maxPrefetch = 65535
 
-// ready validates all that can be checked without a connection, and sets the defaults.
-func (c *Consumer) ready(verify bool) (Handler, error) {
-	if err := errors.Join(c.complete(), c.verifies(verify)); err != nil {
+// validate returns an error for what can be found wrong without a connection, and sets the
+// defaults.
+func (c *Consumer) validate(verify bool) (Handler, error) {
+	if err := errors.Join(c.validateSettings(), c.validateVerify(verify)); err != nil {
 		return nil, err
 	}
 	return c.handler()
 }
 
-// verifies refuses a way that declares queues when they are needed, where nothing may be
+// validateVerify refuses a way that declares queues when they are needed, where nothing may be
 // declared.
-func (c *Consumer) verifies(verify bool) error {
+func (c *Consumer) validateVerify(verify bool) error {
 	if !verify || c.Wait.way == nil {
 		return nil
 	}
@@ -93,8 +94,8 @@ func (c *Consumer) verifies(verify bool) error {
 	return nil
 }
 
-// complete validates all but the handler, and sets the defaults.
-func (c *Consumer) complete() error {
+// validateSettings validates all but the handler, and sets the defaults.
+func (c *Consumer) validateSettings() error {
 	switch {
 	case c.Queue == "":
 		return errors.New("redrive: Consumer.Queue is empty")
@@ -107,10 +108,10 @@ func (c *Consumer) complete() error {
 	case c.Wait.way == nil:
 		return hint.Errorf("redrive.Levels() suits most", "redrive: Consumer.Wait is not set")
 	}
-	if err := c.completePolicy(); err != nil {
+	if err := c.validatePolicy(); err != nil {
 		return err
 	}
-	if err := c.completeNumbers(); err != nil {
+	if err := c.validateNumbers(); err != nil {
 		return err
 	}
 	if c.Shutdown == 0 {
@@ -119,7 +120,7 @@ func (c *Consumer) complete() error {
 	return nil
 }
 
-func (c *Consumer) completePolicy() error {
+func (c *Consumer) validatePolicy() error {
 	p := &c.Policy
 	if p.Exhausted == (policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{RoutingKey: c.Queue}}) {
 		return hint.Errorf("use more attempts, or another queue", "redrive: Consumer.Policy forwards to the queue %q itself: a message would fail and be forwarded again, without a wait", c.Queue)
@@ -131,7 +132,7 @@ func (c *Consumer) completePolicy() error {
 		p.Queues = []string{c.Queue}
 	}
 	l := c.Wait.way.Limits()
-	if !l.Decides {
+	if !l.ServiceDecides {
 		if err := errors.Join(p.Validate(), l.Check(p)); err != nil {
 			return fmt.Errorf("redrive: Consumer.Policy: %w", err)
 		}
@@ -142,7 +143,7 @@ func (c *Consumer) completePolicy() error {
 	return nil
 }
 
-func (c *Consumer) completeNumbers() error {
+func (c *Consumer) validateNumbers() error {
 	b := &c.Batch
 	switch {
 	case c.Concurrency < 0 || c.Prefetch < 0 || c.Timeout < 0 || c.Shutdown < 0 || b.Size < 0 || b.Wait < 0:

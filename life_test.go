@@ -115,7 +115,7 @@ func TestAMessageThatCannotBePublishedStaysInItsQueue(t *testing.T) {
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
-		if n := strings.Count(log.String(), "can be kept nowhere else"); n != 1 || strings.Contains(log.String(), "xxxx") {
+		if n := strings.Count(log.String(), "neither for its retry nor to redrive.parked"); n != 1 || strings.Contains(log.String(), "xxxx") {
 			t.Errorf("said %d times: %.2000s", n, log.String())
 		}
 		brokertest.Eventually(t, "it is in its queue", func() bool { return v.Depth("orders") == 1 })
@@ -255,12 +255,12 @@ func TestAConsumerFinishesItsMessagesBeforeItStops(t *testing.T) {
 		}
 		n := seen.count(redrive.Parked)
 		if n == 0 || v.Depth(wire.QueueParked) != n {
-			t.Errorf("%d parked, %d in the parking lot", n, v.Depth(wire.QueueParked))
+			t.Errorf("%d parked, %d in redrive.parked", n, v.Depth(wire.QueueParked))
 		}
 		brokertest.Eventually(t, "the others are in their queue", func() bool { return v.Depth("orders") == 20-n })
 		d := v.Consume("orders").Next()
 		if count, _ := d.Headers["x-delivery-count"].(int64); v.Since4() && count != 0 {
-			t.Errorf("what was only prefetched counts %d deliveries in vain", count)
+			t.Errorf("what was only prefetched has the delivery count %d", count)
 		}
 	})
 }

@@ -135,7 +135,7 @@ func (o *outcomes) connections() int {
 	return o.connected
 }
 
-// parked takes the next message from the parking lot.
+// parked takes the next message from redrive.parked.
 func parked(v *brokertest.VHost) amqp.Delivery {
 	d := v.Consume(wire.QueueParked).Next()
 	_ = d.Ack(false)

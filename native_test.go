@@ -98,7 +98,7 @@ func TestNativeNoticesAQueueThatDoesNotDelay(t *testing.T) {
 			if err := stop(); err != nil {
 				t.Error(err)
 			}
-			if noticed := strings.Contains(said.String(), "came back too soon"); noticed != (queue == "not") {
+			if noticed := strings.Contains(said.String(), "delivered again too soon"); noticed != (queue == "not") {
 				t.Errorf("queue %q: noticed: %v; it said:\n%s", queue, noticed, said.String())
 			}
 		}

@@ -71,12 +71,12 @@ const (
 	Succeeded Outcome = "succeeded" // acknowledged
 	Retried   Outcome = "retried"   // waits for its next attempt
 	Parked    Outcome = "parked"    // in the queue redrive.parked, for a person
-	Discarded Outcome = "discarded" // acknowledged, as the handler or the policy says
-	Forwarded Outcome = "forwarded" // published where the policy says
-	// Unsettled: it was neither acknowledged nor published, since the connection was lost
-	// or the time to stop was over. RabbitMQ delivers it again.
+	Discarded Outcome = "discarded" // acknowledged, as the handler or the policy decided
+	Forwarded Outcome = "forwarded" // published where the policy forwards
+	// Unsettled: it was neither published nor acknowledged, since the connection was lost
+	// or the time to stop was over. RabbitMQ delivers it again, as its only copy.
 	Unsettled Outcome = "unsettled"
-	// Unacknowledged: it was published to where it waits, is parked or forwarded, and then
-	// could not be acknowledged. RabbitMQ delivers it again as well: there are two.
+	// Unacknowledged: it was published to where it waits, is parked or forwarded, but could
+	// not be acknowledged. RabbitMQ delivers the original as well, so there are two copies.
 	Unacknowledged Outcome = "unacknowledged"
 )

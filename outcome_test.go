@@ -53,7 +53,7 @@ func TestOutcomes(t *testing.T) {
 		change func(*setup)
 		err    func() error // of each attempt
 		want   map[redrive.Outcome]int
-		why    string // in the parking lot; "" when it is empty
+		why    string // in redrive.parked; "" when it is empty
 		last   string // the error there
 	}{
 		{name: "nil", policy: fast(3), err: func() error { return nil }, want: map[redrive.Outcome]int{redrive.Succeeded: 1}},
@@ -67,7 +67,7 @@ func TestOutcomes(t *testing.T) {
 		{name: "a panic", policy: fast(2), err: panics, want: map[redrive.Outcome]int{redrive.Retried: 1, redrive.Parked: 1}, why: "it failed 2 times", last: "panic: no such order\n"},
 		{name: "an error that Retry does not take", policy: fast(3), err: func() error { return errDown },
 			change: func(c *setup) { c.Retry = func(err error) bool { return !errors.Is(err, errDown) } },
-			want:   map[redrive.Outcome]int{redrive.Parked: 1}, why: "none that is retried", last: "the shop is down"},
+			want:   map[redrive.Outcome]int{redrive.Parked: 1}, why: "does not retry its error", last: "the shop is down"},
 		{name: "Park without an error", policy: fast(3), err: func() error { return redrive.Park(nil) },
 			want: map[redrive.Outcome]int{redrive.Parked: 1}, why: "its handler parked it", last: "its handler parked it"},
 		{name: "RetryAfter without an error", policy: fast(2), err: func() error { return redrive.RetryAfter(nil, time.Millisecond) },
@@ -118,7 +118,7 @@ func TestOutcomes(t *testing.T) {
 					return
 				}
 				d := parked(v)
-				why, _ := d.Headers[wire.HeaderParkedFor].(string)
+				why, _ := d.Headers[wire.HeaderParkReason].(string)
 				last, _ := d.Headers[wire.HeaderError].(string)
 				if !strings.Contains(why, c.why) || !strings.HasPrefix(last, c.last) || string(d.Body) != "7" || d.Headers[wire.HeaderQueue] != "orders" {
 					t.Errorf("parked for %q with error %q, body %q, headers %v", why, last, d.Body, d.Headers)

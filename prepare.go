@@ -11,8 +11,8 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// prepare returns nil when everything that failed messages need is declared. Its error is
-// ctx's, or one that a person must correct.
+// prepare declares the exchanges and queues that failed messages need, and returns nil when they
+// exist. Its error is ctx's, or one that a person must correct.
 func (s *settler) prepare(ctx context.Context) error {
 	version, err := s.publish.Version(ctx)
 	if err != nil {
@@ -31,7 +31,7 @@ func (s *settler) prepare(ctx context.Context) error {
 		case broker.NeedsPerson(err) || s.verify && errors.Is(err, wire.ErrUnroutable):
 			return s.withRemedy(fmt.Errorf("redrive: %s for queue %q: %w", s.limits.Name, s.consumer.Queue, err), err)
 		}
-		s.log.Warn("cannot declare yet what failed messages need; trying again", "queue", s.consumer.Queue, "error", err)
+		s.log.Warn("cannot declare the exchanges and queues that failed messages need; trying again", "queue", s.consumer.Queue, "error", err)
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -43,7 +43,7 @@ func (s *settler) prepare(ctx context.Context) error {
 func (s *settler) declare(ctx context.Context) error {
 	if s.verify {
 		err := s.publish.Verify(ctx, s.way.Topology(s.consumer.Queue))
-		if err != nil || !s.limits.Decides {
+		if err != nil || !s.limits.ServiceDecides {
 			return err
 		}
 		// The service declares this exchange, and may not have started yet.

@@ -19,7 +19,6 @@ import (
 // which properties do not fit one frame.
 const maxErrorText = 2048
 
-// Waits between tries of a hand-over that fails.
 const (
 	// Waits between tries of a publish that fails.
 	minPublishWait = 100 * time.Millisecond
@@ -104,16 +103,16 @@ func (s *settler) declareFirst(ctx context.Context, t delay.Ticket) (at time.Tim
 
 // outgoing returns the message as it is published, with its history in headers.
 func (s *settler) outgoing(m *Message, f *failure, parkedFor string, t delay.Ticket) wire.Outgoing {
-	tr := headers.History{ID: m.ID, Attempt: m.Attempt, Queue: s.consumer.Queue, FirstFailed: m.FirstFailed, Reason: wire.ReasonReported, Error: f.header()}
-	if tr.FirstFailed.IsZero() {
-		tr.FirstFailed = time.Now()
+	history := headers.History{ID: m.ID, Attempt: m.Attempt, Queue: s.consumer.Queue, FirstFailed: m.FirstFailed, Reason: wire.ReasonReported, Error: f.header()}
+	if history.FirstFailed.IsZero() {
+		history.FirstFailed = time.Now()
 	}
-	p := tr.ApplyTo(m.Message)
+	p := history.ApplyTo(m.Message)
 	out := t.Outgoing(m.ID, p)
 	if parkedFor != "" {
-		p.Headers[wire.HeaderParkedFor] = parkedFor
+		p.Headers[wire.HeaderParkReason] = parkedFor
 	}
-	if s.limits.Decides && t.Exchange == wire.ExchangeFailures {
+	if s.limits.ServiceDecides && t.Exchange == wire.ExchangeFailures {
 		// The service counts this failure itself.
 		p.Headers[wire.HeaderAttempt] = int64(m.Attempt - 1)
 	}

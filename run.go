@@ -39,8 +39,8 @@ type run struct {
 	client      *Client
 	settler     *settler
 	consumeCtx  context.Context // while it lasts, messages are consumed
-	handleCtx   context.Context // while it lasts, they are handled, and failed ones published
-	waitCtx     context.Context // while it lasts, run waits for that
+	handleCtx   context.Context // while it lasts, handlers run, and failed messages are published
+	waitCtx     context.Context // while it lasts, finish waits for handlers to return
 	handle      Handler         // nil for batches
 	slots       chan struct{}   // one for each worker, of whichever connection
 	reconnected bool            // not the first connection
@@ -49,8 +49,8 @@ type run struct {
 // connection is what one connection delivers, and how long its failures are published.
 type connection struct {
 	broker.Subscription
-	ctx        context.Context // ends with the connection, and with run.working
-	prepared   <-chan struct{} // closed when what failed messages need is there, or cannot be made
+	ctx        context.Context // ends with the connection, and with run.handleCtx
+	prepared   <-chan struct{} // closed when prepareAgain has ended
 	collecting chan struct{}   // full while a batch is collected
 }
 
@@ -90,7 +90,7 @@ func (r *run) consume(s broker.Subscription) {
 	}
 }
 
-// prepareAgain declares what failed messages need once more when this is not the first
+// prepareAgain declares the exchanges and queues that failed messages need once more when this is not the first
 // connection: the queue may be another of the same name, without bindings. Until that was tried
 // (see prepared) no failure is published; an alarm may delay it for long, and successful
 // messages must not wait for it.
@@ -104,7 +104,7 @@ func (r *run) prepareAgain(ctx context.Context) (prepared <-chan struct{}) {
 	go func() {
 		defer close(done)
 		if err := r.settler.prepare(ctx); err != nil && ctx.Err() == nil {
-			r.client.config.Log.Error("cannot declare what failed messages need; consuming all the same", "queue", r.settler.consumer.Queue, "error", err)
+			r.client.config.Log.Error("cannot declare the exchanges and queues that failed messages need; consuming all the same", "queue", r.settler.consumer.Queue, "error", err)
 		}
 	}()
 	return done

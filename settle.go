@@ -21,7 +21,7 @@ import (
 // settler does with a message what its attempt asks for: publish it elsewhere, wait for
 // RabbitMQ's confirm, and only then acknowledge it.
 type settler struct {
-	consumer Consumer // complete
+	consumer Consumer // validated, with its defaults
 	way      delay.Way
 	limits   delay.Limits
 	verify   bool
@@ -30,9 +30,9 @@ type settler struct {
 	closed   <-chan struct{} // of the client
 	parked   func(ParkedMessage)
 
-	declared        sync.Map    // by exchange: since when what a ticket needed first is there
+	declared        sync.Map    // by exchange: when a ticket's DeclareFirst was declared
 	publishFails    atomic.Bool // publishing fails, and that was logged
-	early           earlyCheck  // Native: retries that come back too soon
+	early           nativeEarly // Native: messages that the queue delivers again too soon
 	shortenedLogged atomic.Bool // a handler asked for too long a wait, and that was logged
 }
 
@@ -95,12 +95,12 @@ func (s *settler) dispose(ctx context.Context, d *amqp.Delivery, m *Message, unr
 	return outcomeOf(Parked, Unacknowledged, d.Ack(false))
 }
 
-// outcomeOf returns yes if the message could be acknowledged, and otherwise no.
-func outcomeOf(yes, no Outcome, err error) (Outcome, error) {
-	if err != nil {
-		return no, err
+// outcomeOf returns acknowledged if the message could be acknowledged, and otherwise failed.
+func outcomeOf(acknowledged, failed Outcome, ackErr error) (Outcome, error) {
+	if ackErr != nil {
+		return failed, ackErr
 	}
-	return yes, nil
+	return acknowledged, nil
 }
 
 // verdict decides, and finds where the message waits. It has no effects.
@@ -114,7 +114,7 @@ func (s *settler) verdict(m *Message, f *failure, unreadable string) (policy.Ver
 	if err != nil {
 		return policy.Verdict{Why: err.Error()}, delay.Ticket{}
 	}
-	if s.limits.Decides && v.Delay > 0 {
+	if s.limits.ServiceDecides && v.Delay > 0 {
 		t.Headers = amqp.Table{wire.HeaderDelay: v.Delay.Milliseconds()}
 	}
 	return v, t
@@ -130,9 +130,9 @@ func (s *settler) decide(m *Message, f *failure, unreadable string) policy.Verdi
 	case f.park:
 		return policy.Verdict{Why: "its handler parked it"}
 	case f.notRetried:
-		return policy.Verdict{Why: "its error is none that is retried"}
+		return policy.Verdict{Why: "Consumer.Retry does not retry its error"}
 	}
-	if s.limits.Decides {
+	if s.limits.ServiceDecides {
 		v := policy.Verdict{Action: policy.Retry}
 		if f.retryAfter != nil {
 			v.Delay = max(f.retryAfter.Delay, 0)
@@ -166,7 +166,7 @@ type Decision struct {
 //
 // Package redrivetest follows a message through all its attempts.
 func (c Consumer) Decide(m *Message, failure error) (Decision, error) {
-	if err := c.complete(); err != nil {
+	if err := c.validateSettings(); err != nil {
 		return Decision{}, err
 	}
 	if m == nil {

@@ -25,7 +25,7 @@ func (c *Client) NewSettler(ctx context.Context, consumer Consumer) (*Settler, e
 	if c == nil || c.publish == nil {
 		return nil, errZero
 	}
-	if err := errors.Join(consumer.complete(), consumer.verifies(c.config.Verify)); err != nil {
+	if err := errors.Join(consumer.validateSettings(), consumer.validateVerify(c.config.Verify)); err != nil {
 		return nil, err
 	}
 	if !c.enter() {

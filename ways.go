@@ -36,20 +36,20 @@ type Limits struct {
 	Blocks bool
 	// Linear: the n-th delay is n times the first one, up to a longest; none other.
 	Linear bool
-	// Decides: who takes the message decides by its own policy, and Consumer.Policy is not
-	// used. Only Service does.
-	Decides bool
-	// Drops: messages that come due while their work queue is full or has no leader are
+	// ServiceDecides: the service decides by its own policy, and Consumer.Policy is not used.
+	// Only Service has this limit.
+	ServiceDecides bool
+	// DropsWhenFull: messages that come due while their work queue is full or has no leader are
 	// lost, since they are dead-lettered at-most-once.
-	Drops bool
-	// Rekeys: on the wire a message comes back with its work queue's name as routing key.
-	// The library shows the first one; a consumer without it finds that in the header
+	DropsWhenFull bool
+	// ChangesRoutingKey: on the wire a message is retried with its work queue's name as
+	// routing key. The library shows the first one; a consumer without it finds that in the header
 	// x-redrive-routing-key.
-	Rekeys bool
+	ChangesRoutingKey bool
 	// Survives says what waiting messages survive, in words.
 	Survives string
-	// Makes says what the way declares in RabbitMQ, in words.
-	Makes string
+	// Declares says what the way declares in RabbitMQ, in words.
+	Declares string
 	// Needs says what it needs besides RabbitMQ 3.10, in words; "" for nothing.
 	Needs string
 }
@@ -61,8 +61,8 @@ func (w Way) Limits() Limits {
 		return Limits{}
 	}
 	l := w.way.Limits()
-	return Limits{Name: l.Name, Longest: l.Longest, Levels: slices.Clone(l.Levels), Step: l.Step, Blocks: l.Blocks, Linear: l.Linear, Decides: l.Decides,
-		Drops: l.Drops, Rekeys: l.Rekeys, Survives: l.Survives, Makes: l.Makes, Needs: l.Needs}
+	return Limits{Name: l.Name, Longest: l.Longest, Levels: slices.Clone(l.Levels), Step: l.Step, Blocks: l.Blocks, Linear: l.Linear, ServiceDecides: l.ServiceDecides,
+		DropsWhenFull: l.DropsWhenFull, ChangesRoutingKey: l.ChangesRoutingKey, Survives: l.Survives, Declares: l.Declares, Needs: l.Needs}
 }
 
 func wrapWay[W delay.Way](w W, err error) Way {

@@ -39,9 +39,9 @@ func table() string {
 	for _, w := range ways {
 		l := w.way.Limits()
 		longest, precision := policy.FormatDuration(l.Longest), policy.FormatDuration(l.Step)
-		makes := l.Makes
+		makes := l.Declares
 		switch {
-		case l.Decides:
+		case l.ServiceDecides:
 			precision = "the service decides"
 		case l.Linear:
 			precision = "linear only: grows by the same step after each failure"
@@ -52,10 +52,10 @@ func table() string {
 			precision += "; the same wait each time"
 		}
 		unavailable, key := "its retries wait, no other queue's do", "its own"
-		if l.Drops {
+		if l.DropsWhenFull {
 			unavailable = "its retries that come due are lost"
 		}
-		if l.Rekeys {
+		if l.ChangesRoutingKey {
 			key = "the queue's name"
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s | %s | %s |\n", w.name, longest, precision, l.Survives, unavailable, key, makes, cmp.Or(l.Needs, "–"))

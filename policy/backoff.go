@@ -40,7 +40,7 @@ func Exponential(initial time.Duration, factor float64, max time.Duration) Backo
 	return Backoff{kind: exponential, initial: initial, factor: factor, max: max}
 }
 
-// List waits the given times in turn, and then always the last one.
+// List has one wait after the other, and repeats its last entry.
 func List(waits ...time.Duration) Backoff { return Backoff{kind: list, list: slices.Clone(waits)} }
 
 // Delay returns the delay after the n-th failure, n from 1.
@@ -92,7 +92,7 @@ func (b Backoff) String() string {
 	return "fixed at " + f(b.initial)
 }
 
-// Validate returns what is wrong with the backoff, or nil.
+// Validate returns an error for an impossible backoff.
 func (b Backoff) Validate() error {
 	for _, d := range append([]time.Duration{b.initial, b.step, b.max}, b.list...) {
 		if d < 0 {

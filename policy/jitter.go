@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Jitter spreads waits, so that messages that failed together do not come back
+// Jitter spreads waits, so that messages that failed together are not retried
 // together. The zero value is Fraction(0.2): jitter is on unless switched off.
 type Jitter struct {
 	kind     jitterKind
@@ -38,7 +38,7 @@ func Fraction(f float64) Jitter { return Jitter{kind: fraction, fraction: f} }
 
 const defaultFraction = 0.2
 
-// Validate returns what is wrong with the jitter, or nil.
+// Validate returns an error for an impossible jitter.
 func (j Jitter) Validate() error {
 	if j.kind == fraction && !(j.fraction >= 0 && j.fraction <= 1) {
 		return fmt.Errorf("jitter is %v, and must be none, full, equal or a fraction from 0 to 1", j.fraction)

@@ -14,8 +14,8 @@ import (
 // live, ten years.
 const LongestDelay = 315_360_000_000 * time.Millisecond
 
-// Reported is the reason of a failure that a consumer reported itself. It is retried whatever
-// Policy.Reasons contains: a consumer reports a failure to have it retried.
+// Reported is the reason of a failure that a consumer reported itself. It is
+// retried whatever Policy.Reasons has: its consumer reported it to have it retried.
 const Reported = "reported"
 
 // Policy says which queues, how many attempts, what wait between them and what
@@ -40,9 +40,9 @@ type Policy struct {
 	MaxRetryAfter time.Duration
 }
 
-// DefaultReasons are retried when a policy names none. No consumer has looked at a message that
-// expired or overflowed its queue, and retrying it to the queue that was too slow for it is
-// rarely intended.
+// DefaultReasons are retried when a policy names none. A message that expired or
+// overflowed its queue has reached no consumer; retrying it to a queue that is too slow for it
+// is rarely meant.
 var DefaultReasons = []string{"rejected", "delivery_limit"}
 
 var knownReasons = []string{"rejected", "expired", "maxlen", "delivery_limit"}
@@ -59,8 +59,8 @@ type Action uint8
 
 const (
 	Park    Action = iota // keep it until a person decides; the zero value, since it loses nothing
-	Retry                 // back to its queue after the delay
-	Discard               // let it go
+	Retry                 // publish it to its queue after the delay
+	Discard               // delete it
 	Forward               // to another exchange or queue
 )
 
@@ -96,7 +96,7 @@ type Failure struct {
 	// Attempt counts the failures so far, this one included: 1 or more.
 	Attempt int
 	// Suggested is the delay that a consumer asks for; 0 is none. It counts up to
-	// Policy.LongestRetryIn and is not jittered.
+	// Policy.LongestRetryAfter and is not jittered.
 	Suggested time.Duration
 	// Seed chooses the jitter: the same seed, the same jitter.
 	Seed uint64
@@ -130,7 +130,7 @@ func (p *Policy) Decide(f Failure) Verdict {
 	default:
 		v.Action = Retry
 		if f.Suggested > 0 {
-			if v.Delay = min(f.Suggested, p.LongestRetryIn()); v.Delay < f.Suggested {
+			if v.Delay = min(f.Suggested, p.LongestRetryAfter()); v.Delay < f.Suggested {
 				v.Asked = f.Suggested
 			}
 		} else {
@@ -140,16 +140,14 @@ func (p *Policy) Decide(f Failure) Verdict {
 	return v
 }
 
-// LongestRetryIn returns the longest delay that a consumer may ask for.
-func (p *Policy) LongestRetryIn() time.Duration {
+// LongestRetryAfter is the longest delay that a consumer may ask for: MaxRetryAfter, or else the
+// longest of the policy's own waits.
+func (p *Policy) LongestRetryAfter() time.Duration {
 	if p.MaxRetryAfter > 0 {
 		return p.MaxRetryAfter
 	}
-	return p.longest()
+	return p.Backoff.longestOf(p.Attempts - 1)
 }
-
-// longest is the longest of the policy's own waits.
-func (p *Policy) longest() time.Duration { return p.Backoff.longestOf(p.Attempts - 1) }
 
 func (p *Policy) reasons() []string {
 	if len(p.Reasons) == 0 {
@@ -167,7 +165,7 @@ func (p *Policy) Waits() []time.Duration {
 	return w
 }
 
-// Validate returns what is wrong with a policy, or nil.
+// Validate returns an error for a policy that cannot be kept, and else nil.
 func (p *Policy) Validate() error {
 	switch {
 	case p.Name == "":
@@ -200,7 +198,7 @@ func (p *Policy) Validate() error {
 		}
 	}
 	if e.Action == Forward {
-		if err := p.checkLoop(e.Destination); err != nil {
+		if err := p.checkForward(e.Destination); err != nil {
 			return err
 		}
 	}
@@ -213,8 +211,8 @@ func (p *Policy) Validate() error {
 	return nil
 }
 
-// checkLoop refuses a forward that would come back at once.
-func (p *Policy) checkLoop(to Destination) error {
+// checkForward returns an error for a forward to the policy's own queues, or to Redrive's.
+func (p *Policy) checkForward(to Destination) error {
 	switch {
 	case to.Exchange == "" && slices.Contains(p.Queues, to.RoutingKey):
 		return fmt.Errorf("policy %q forwards to %s, which is the queue it is for: the message would fail and be forwarded again, without a wait; use more attempts, or another queue", p.Name, to)

@@ -53,7 +53,7 @@ func TestVerdicts(t *testing.T) {
 		}
 	}
 	if v := p.Decide(Failure{Reason: Reported, Attempt: 1, Suggested: time.Hour}); v.Asked != time.Hour {
-		t.Errorf("a wish for more than the longest wait is not told: %+v", v)
+		t.Errorf("a delay longer than the longest wait is not in Asked: %+v", v)
 	}
 	p.MaxRetryAfter = 2 * time.Hour
 	if v := p.Decide(Failure{Reason: Reported, Attempt: 1, Suggested: time.Hour}); v.Delay != time.Hour || v.Asked != 0 {

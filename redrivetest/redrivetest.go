@@ -38,7 +38,7 @@ func Always(k redrive.Consumer, err error) ([]Step, error) {
 		return nil, errors.New("redrivetest: Always needs an error")
 	}
 	return run(k, func(yield func(error) bool) {
-		for yield(err) && !k.Wait.Limits().Decides {
+		for yield(err) && !k.Wait.Limits().ServiceDecides {
 		}
 	})
 }

@@ -8,13 +8,13 @@ const (
 	HeaderExchange    = "x-redrive-exchange"     // string, the exchange it was first published to
 	HeaderRoutingKey  = "x-redrive-routing-key"  // string, the routing key it was first published with
 	HeaderFirstFailed = "x-redrive-first-failed" // timestamp of the first failure
-	HeaderReason      = "x-redrive-reason"       // string, why it failed: rejected, expired, maxlen, delivery_limit, reported
+	HeaderReason      = "x-redrive-reason"       // string, why it failed: one of the reasons below
 	HeaderError       = "x-redrive-error"        // string, the latest error, when known
 	HeaderUserID      = "x-redrive-user-id"      // string, the user-id property as first published, which RabbitMQ refuses from another user
 )
 
-// HeaderParkedFor is on parked messages in RabbitMQ.
-const HeaderParkedFor = "x-redrive-parked-for" // string, why the message is in redrive.parked
+// HeaderParkReason is on messages that are parked in RabbitMQ.
+const HeaderParkReason = "x-redrive-parked-for" // string, why the message is in redrive.parked
 
 // HeaderDelay is read from reports. Redrive never publishes it.
 const HeaderDelay = "x-redrive-delay" // milliseconds, only in reports: the delay that the consumer asks for (an upstream's Retry-After)

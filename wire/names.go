@@ -29,7 +29,7 @@ const (
 	// bound to each work queue by the queue's name.
 	ExchangeDue = "redrive.due"
 	// ExchangeLane (internal, direct) receives due messages of the delay queues that work
-	// queues share. It is bound to the LaneQueue of each work queue by the work queue's
+	// queues share (delay.Lane). It is bound to the LaneQueue of each work queue by the work queue's
 	// name. Its alternate exchange is ExchangeDue.
 	ExchangeLane = "redrive.lane"
 	// ExchangeParked (fanout) receives the messages that are parked in RabbitMQ.
@@ -85,8 +85,8 @@ func looksShortened(name string) bool {
 	return strings.Trim(name[at:], "0123456789abcdef") == ""
 }
 
-// OwnQueue reports whether a queue is one of Redrive's, which is never a work queue: retrying
-// messages to it would feed Redrive with its own output.
+// OwnQueue reports whether a queue is one of Redrive's, which is never a work
+// queue: retrying messages to it would feed Redrive with its own output.
 func OwnQueue(queue string) bool {
 	return strings.HasPrefix(queue, "redrive.")
 }

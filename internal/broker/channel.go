@@ -32,12 +32,12 @@ type channel struct {
 	publisher *Publisher
 
 	// The rest is guarded by the publisher's mu.
-	key     string // of the destination that has it, or had it last
-	work    []*work
-	running bool // its goroutine
-	busy    bool // with a work
-	used    time.Time
-	session *session // nil before the first message
+	key        string // of the destination that has it, or had it last
+	work       []*work
+	running    bool // its goroutine
+	publishing bool // one of work
+	used       time.Time
+	session    *session // nil before the first message
 }
 
 // work is what one Send publishes to one destination.
@@ -131,7 +131,7 @@ func (p *Publisher) maxChannels() int {
 // idle tells whether everything has its answer, or else when the last one came. The caller
 // holds the publisher's mu.
 func (c *channel) idle() (yes bool, answered time.Time) {
-	if yes = !c.busy && len(c.work) == 0; c.session == nil {
+	if yes = !c.publishing && len(c.work) == 0; c.session == nil {
 		return yes, answered
 	}
 	underWay, answered := c.session.progress()
@@ -170,7 +170,7 @@ func (c *channel) run() {
 			return
 		}
 		w := c.work[0]
-		c.work[0], c.work, c.busy = nil, c.work[1:], true
+		c.work[0], c.work, c.publishing = nil, c.work[1:], true
 		p.mu.Unlock()
 		for _, i := range w.indices {
 			m := c.publish(w.ctx, &w.out[i])
@@ -180,7 +180,7 @@ func (c *channel) run() {
 		w.cancel()
 		p.mu.Lock()
 		abandoned := w.abandoned
-		c.busy, c.used = false, time.Now()
+		c.publishing, c.used = false, time.Now()
 		close(w.published)
 		p.mu.Unlock()
 		if abandoned {
@@ -221,7 +221,7 @@ func (c *channel) publish(ctx context.Context, o *wire.Outgoing) sentMessage {
 // open waits for a connection, and opens another session when the one there is has ended.
 func (c *channel) open(ctx context.Context) (*session, error) {
 	for {
-		conn, err := c.publisher.current(ctx)
+		conn, err := c.publisher.usableConn(ctx)
 		if err != nil {
 			return nil, err
 		}

@@ -12,32 +12,32 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// consumersTimeout is how long one queue may take to say how many consumers it has: one
-// without a leader does not answer at all.
+// consumersTimeout is how long RabbitMQ may take to count the consumers of one queue: of one
+// without a leader it does not answer at all.
 const consumersTimeout = 10 * time.Second
 
 // errRefused: RabbitMQ has closed the channel over one queue.
 var errRefused = errors.New("RabbitMQ refuses to count the consumers")
 
-// Consumers passes the number of consumers of each queue to tell, and -1 where RabbitMQ does
+// Consumers passes the number of consumers of each queue to visit, and -1 where RabbitMQ does
 // not answer it: since the queue is gone, exclusive to another connection, or without a leader.
-// It asks by passive declares, on a channel of its own, which RabbitMQ closes over such a
+// It declares queues passively, on a channel of its own, which RabbitMQ closes over such a
 // queue. They need no permission on 3.10, and any permission for the queue on 4.3: the write
 // permission that BindRetryExchange needs is enough. [measured on 3.10.8 and 4.3.6] Safe for
 // concurrent use.
-func (p *Publisher) Consumers(ctx context.Context, queues []string, tell func(queue string, consumers int)) error {
+func (p *Publisher) Consumers(ctx context.Context, queues []string, visit func(queue string, consumers int)) error {
 	queues = slices.DeleteFunc(slices.Clone(queues), func(q string) bool {
 		impossible := canExist(q) != nil
 		if impossible {
-			tell(q, -1)
+			visit(q, -1)
 		}
 		return impossible
 	})
 	for len(queues) > 0 {
-		rest, answers := queues, make(chan int, len(queues)) // an abandoned question shares nothing else
-		asked, cancel := context.WithTimeout(ctx, consumersTimeout)
-		err := p.onChannel(asked, func(ch *amqp.Channel) error {
-			for _, q := range rest {
+		remaining, answers := queues, make(chan int, len(queues)) // all that an abandoned count shares
+		countCtx, cancel := context.WithTimeout(ctx, consumersTimeout)
+		err := p.onChannel(countCtx, func(ch *amqp.Channel) error {
+			for _, q := range remaining {
 				is, err := ch.QueueDeclarePassive(q, true, false, false, false, nil)
 				var e *amqp.Error
 				switch {
@@ -53,7 +53,7 @@ func (p *Publisher) Consumers(ctx context.Context, queues []string, tell func(qu
 		})
 		cancel()
 		for range len(answers) {
-			tell(queues[0], <-answers)
+			visit(queues[0], <-answers)
 			queues = queues[1:]
 		}
 		switch {
@@ -62,8 +62,8 @@ func (p *Publisher) Consumers(ctx context.Context, queues []string, tell func(qu
 		case ctx.Err() != nil:
 			return err
 		case errors.Is(err, errRefused):
-		case asked.Err() != nil && p.Ready() && len(queues) > 0:
-			tell(queues[0], -1)
+		case countCtx.Err() != nil && p.Ready() && len(queues) > 0:
+			visit(queues[0], -1)
 			queues = queues[1:]
 		default:
 			return fmt.Errorf("%w: %v", wire.ErrUnsent, err)

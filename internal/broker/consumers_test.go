@@ -29,7 +29,7 @@ func TestConsumersAreCounted(t *testing.T) {
 		}
 		ctx := context.Background()
 		p := publisher(t, v.URLAs("service", "pw"))
-		p.Await(ctx)
+		p.AwaitUsable(ctx)
 		got := map[string]int{}
 		if err := p.Consumers(ctx, []string{"gone", "two", "exclusive", "foreign", "none", "gone too"}, func(q string, n int) { got[q] = n }); err != nil {
 			t.Fatal(err)

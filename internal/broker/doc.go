@@ -6,10 +6,10 @@
 //	link.go          connects, and connects again
 //	(tls.go, signin.go, declare.go, topology.go: TLS, refused users, what is declared)
 //	intake.go        consumes dead letters, a batch at a time
-//	(prefetch.go, bytelimit.go, redeclare.go: batches, a bound for their bodies, what
+//	(batcher.go, bytelimit.go, redeclare.go: batches, a bound for their bodies, what
 //	was deleted)
 //	frames.go        messages that amqp091-go cannot read
-//	(headerrepair.go, doubled.go: their headers)
+//	(headerrepair.go, duplicateheaders.go: their headers)
 //	publisher.go     publishes with confirms
 //	(channel.go, session.go, writecoalesce.go: a channel for each destination, one life of
 //	it, and fewer system calls)

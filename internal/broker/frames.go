@@ -43,7 +43,7 @@ type intakeConn struct {
 	headers   uint64               // content headers seen: the delivery tag of the last one, on one channel
 	delivered map[uint16]*delivery // by channel: what its next content header belongs to
 	mu        sync.Mutex
-	repaired  map[delivery]headerRepair // until somebody asks
+	repaired  map[delivery]headerRepair // until repairedHeaders takes them
 	any       atomic.Bool               // something was repaired: until then the map is not read
 	raw       map[uint64][]byte         // by delivery tag, see verbatim; nil: the client reads properties
 }
@@ -194,7 +194,7 @@ func (c *intakeConn) repairedHeaders(consumer string, tag uint64) headerRepair {
 	return m
 }
 
-// forget drops what was repaired for a consumer that has ended, and was not asked for.
+// forget drops what was repaired for a consumer that has ended, and that repairedHeaders has not taken.
 func (c *intakeConn) forget(consumer string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

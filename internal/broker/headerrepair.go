@@ -20,7 +20,7 @@ const HeaderUnreadable = "x-redrive-unreadable"
 type headerRepair struct {
 	note       string // it can be published again, except for this
 	unreadable string // it cannot be published again as it was, for this reason
-	doubled    string // its death headers prove nothing, for this reason: see doubled.go
+	doubled    string // its death headers prove nothing, for this reason: see duplicateheaders.go
 }
 
 // repairHeader changes what the client cannot read in the header table of a
@@ -48,7 +48,7 @@ func repairHeader(p []byte) ([]byte, headerRepair) {
 	if !ok {
 		return p, headerRepair{}
 	}
-	m := headerRepair{doubled: doubledIn(table)}
+	m := headerRepair{doubled: duplicateIn(table)}
 	entries := 0
 	var death []byte // the x-death entry, with its name: without it the origin is unknown
 	for t := table; len(t) > 0; entries++ {

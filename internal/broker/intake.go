@@ -15,7 +15,7 @@ import (
 
 // Intake consumes one of Redrive's own queues on a connection of its own.
 type Intake struct {
-	// Restored, when not nil, receives which of the exchanges and queues that the intake
+	// Redeclared, when not nil, receives which of the exchanges and queues that the intake
 	// declares had been deleted and are declared again. It is to be set before Run.
 	Redeclared func(missing []string)
 	// Consumers, when not nil, receives now and then how many consumers the queue has.
@@ -36,7 +36,7 @@ type Intake struct {
 // onState receives why a batch cannot be stored, and nil when it could be again;
 // quarantine, now and then, how many messages RabbitMQ could not deliver.
 func NewIntake(c Config, prefetch int, onState func(error), quarantine func(int)) *Intake {
-	return &Intake{link: link{Config: c, hurries: true}, queue: wire.QueueIntake, names: intakeNames, declare: declareTopology, prefetch: prefetch, onState: onState, quarantine: quarantine}
+	return &Intake{link: link{Config: c, reconnectsAtOnce: true}, queue: wire.QueueIntake, names: intakeNames, declare: declareTopology, prefetch: prefetch, onState: onState, quarantine: quarantine}
 }
 
 // NewParkedIntake is NewIntake for redrive.parked, which others may consume too: nothing is

@@ -191,16 +191,16 @@ func TestConnectionsThatEndDoNotUseUpTheDeliveryLimit(t *testing.T) {
 		}()
 		fail(t, v, 0, messages)
 		<-first
-		vain := map[string]int64{}
-		for len(vain) < messages {
+		deliveryCounts := map[string]int64{}
+		for len(deliveryCounts) < messages {
 			for _, d := range <-i.batches {
-				vain[string(d.Message.Body)], _ = d.Message.Headers["x-delivery-count"].(int64)
+				deliveryCounts[string(d.Message.Body)], _ = d.Message.Headers["x-delivery-count"].(int64)
 			}
 			i.answers <- nil
 		}
-		for body, n := range vain {
+		for body, n := range deliveryCounts {
 			if body != "0" && n > 0 || body == "0" && (n == 0 || n > cuts) {
-				t.Errorf("message %s was delivered in vain %d times", body, n)
+				t.Errorf("message %s has the delivery count %d", body, n)
 			}
 		}
 	})

@@ -28,11 +28,11 @@ type Config struct {
 	// Observe receives each change. It is called by one goroutine at a time
 	// and must not block.
 	Observe func(State)
-	// Strict ends Run over what a person must correct (a wrong password, a missing
+	// Strict ends Run at an error that only a person can correct (a wrong password, a missing
 	// right or queue), until it has worked once: a person who starts a program must see
-	// it. Later the same may pass, as when a queue is declared again.
+	// it. Later Run tries again, since the same error may pass, as when a queue is declared again.
 	Strict bool
-	// Majority ends a connection whose node is parted from most of its cluster, where
+	// Majority ends a connection whose node is partitioned from most of its cluster, where
 	// there is another address to go to; see watchMajority. Its user must have the
 	// service's rights.
 	Majority bool
@@ -42,8 +42,8 @@ type Config struct {
 	// instead of the files of Credentials and those that the URL names, its SASL instead
 	// of the URL's user; its FrameSize and Recovery mean nothing.
 	AMQP amqp.Config
-	// Lasting makes Run try again also what trying again hardly repairs: others in the
-	// same process must not end with it.
+	// Lasting makes Run go on after errors that only a person can correct (NeedsPerson), since
+	// other connections of the same process must not end with it.
 	Lasting bool
 }
 
@@ -84,11 +84,11 @@ var errCrashed = errors.New("RabbitMQ says 541")
 // link keeps one connection.
 type link struct {
 	Config
-	hurries bool // connects again at once after a crash, see waitAfterCrash
-	mu      sync.Mutex
-	at      string // the node it was connected to last
-	blocked string // State.Blocked of the connection, as RabbitMQ said last
-	state   State
+	reconnectsAtOnce bool // connects again at once after a crash, see waitAfterCrash
+	mu               sync.Mutex
+	at               string // the node it was connected to last
+	blocked          string // State.Blocked of the connection, as RabbitMQ reported last
+	state            State
 }
 
 // observe reports a state, and logs it when it has changed: one line per change, never one per
@@ -163,7 +163,7 @@ func (l *link) keep(ctx context.Context, wrap func(net.Conn) net.Conn, use func(
 		if crashes++; connected || !crashed {
 			crashes = 0
 		}
-		if l.hurries && crashed && crashes < maxHurried {
+		if l.reconnectsAtOnce && crashed && crashes < maxHurried {
 			pause = waitAfterCrash
 		}
 		select {
@@ -208,10 +208,10 @@ func (l *link) once(ctx context.Context, wrap func(net.Conn) net.Conn, use func(
 			}
 		}
 	})
-	var parted atomic.Bool
-	if l.Majority && len(addresses.Split(l.URL)) > 1 && asksMajority(conn) {
+	var partitioned atomic.Bool
+	if l.Majority && len(addresses.Split(l.URL)) > 1 && needsMajority(conn) {
 		watcher.Go(func() {
-			if parted.Store(l.watchMajority(ctx, conn)); parted.Load() {
+			if partitioned.Store(l.watchMajority(ctx, conn)); partitioned.Load() {
 				_ = raw.Close()
 			}
 		})
@@ -223,10 +223,10 @@ func (l *link) once(ctx context.Context, wrap func(net.Conn) net.Conn, use func(
 	closeSoon(conn, raw)
 	watcher.Wait()
 	if why != nil && !errors.As(err, new(permanentError)) {
-		err = explain(why) // what use met is only what came of it
+		err = explain(why) // the error that the connection failed with explains less
 	}
-	if parted.Load() {
-		err = errParted
+	if partitioned.Load() {
+		err = errPartitioned
 	}
 	if err == nil {
 		err = errors.New("the connection ended")

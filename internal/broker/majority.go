@@ -12,16 +12,16 @@ import (
 
 const (
 	// majorityEvery is how often the connection's node is made to do what needs a majority of
-	// its cluster, and partedAfter how long that may take.
-	majorityEvery = 5 * time.Second
-	partedAfter   = 15 * time.Second
+	// its cluster, and partitionedAfter how long that may take.
+	majorityEvery    = 5 * time.Second
+	partitionedAfter = 15 * time.Second
 )
 
-var errParted = fmt.Errorf("RabbitMQ's node has not answered within %s what needs most of its cluster: it may be parted from the others", partedAfter)
+var errPartitioned = fmt.Errorf("RabbitMQ's node has not answered within %s what needs most of its cluster: it may be partitioned from the others", partitionedAfter)
 
-// asksMajority tells whether RabbitMQ is of a version that agrees on bindings by majority.
+// needsMajority tells whether RabbitMQ is of a version that agrees on bindings by majority.
 // Before 4.3 all nodes must agree, and one that hangs delays the others, which work.
-func asksMajority(conn *amqp.Connection) bool {
+func needsMajority(conn *amqp.Connection) bool {
 	v, _ := conn.Properties["version"].(string)
 	var major, minor int
 	_, err := fmt.Sscanf(v, "%d.%d", &major, &minor)
@@ -31,9 +31,9 @@ func asksMajority(conn *amqp.Connection) bool {
 // watchMajority returns true when the connection's node is partitioned from most of its
 // cluster, and false when ctx ends. RabbitMQ 4.3 keeps the connections of such a node open,
 // answers what the node knows by itself, and neither delivers nor confirms anything before the
-// partition ends. [measured on 4.3.6; it cannot declare a binding, and says so after 30 s]
+// partition ends. [measured on 4.3.6; it cannot declare a binding, and reports that after 30 s]
 // Before 4.3 it closes them itself, with cluster_partition_handling = pause_minority.
-func (l *link) watchMajority(ctx context.Context, conn *amqp.Connection) (parted bool) {
+func (l *link) watchMajority(ctx context.Context, conn *amqp.Connection) (partitioned bool) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -55,7 +55,7 @@ func (l *link) watchMajority(ctx context.Context, conn *amqp.Connection) (parted
 				return false
 			case <-done:
 				answered = true
-			case <-time.After(partedAfter):
+			case <-time.After(partitionedAfter):
 				// Under an alarm nothing is read from a connection that publishes.
 				if l.now().Blocked == "" {
 					return true

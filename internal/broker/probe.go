@@ -49,7 +49,7 @@ func (p *Probe) Exchange(name string) error {
 	})
 }
 
-// Queue tells how many consumers and ready messages a queue has: wire.ErrQueueGone
+// Queue returns how many consumers and ready messages a queue has: wire.ErrQueueGone
 // when there is no such queue.
 func (p *Probe) Queue(name string) (consumers, ready int, err error) {
 	err = p.do(func(ch *amqp.Channel) error {
@@ -74,7 +74,7 @@ func (p *Probe) Intake() (exchange, queue error) {
 	return exchange, queue
 }
 
-// DeclareAll declares what the intake needs, and the parking lot, as the service does when it
+// DeclareAll declares what the intake needs, and redrive.parked, as the service does when it
 // starts.
 func (p *Probe) DeclareAll() error {
 	err := declareTopology(p.conn)

@@ -37,7 +37,7 @@ func NewPublisher(c Config) *Publisher {
 	p := &Publisher{changed: make(chan struct{}), ended: make(chan struct{}), byKey: map[string]*channel{}}
 	observe := c.Observe
 	c.Observe = func(s State) {
-		p.wake()
+		p.signalChange()
 		if observe != nil {
 			observe(s)
 		}
@@ -50,10 +50,10 @@ func NewPublisher(c Config) *Publisher {
 // no answer then get wire.ErrUnsent, as do later ones. Run is called once.
 func (p *Publisher) Run(ctx context.Context) error {
 	defer p.end()
-	gather := func(c net.Conn) net.Conn { return newCoalescingConn(c) }
-	return p.link.keep(ctx, gather, func(ctx context.Context, conn *amqp.Connection) error {
-		p.use(conn)
-		defer p.use(nil)
+	coalesce := func(c net.Conn) net.Conn { return newCoalescingConn(c) }
+	return p.link.keep(ctx, coalesce, func(ctx context.Context, conn *amqp.Connection) error {
+		p.setConn(conn)
+		defer p.setConn(nil)
 		p.link.observe(State{Connected: true})
 		for {
 			select {
@@ -74,8 +74,8 @@ func (p *Publisher) end() {
 	p.working.Wait()
 }
 
-// Await waits for a connection that no alarm blocks, until ctx ends.
-func (p *Publisher) Await(ctx context.Context) { _, _ = p.current(ctx) }
+// AwaitUsable waits for a connection that no alarm blocks, until ctx ends.
+func (p *Publisher) AwaitUsable(ctx context.Context) { _, _ = p.usableConn(ctx) }
 
 // Ready tells whether there is a connection, and no alarm blocks it.
 func (p *Publisher) Ready() bool {
@@ -83,24 +83,24 @@ func (p *Publisher) Ready() bool {
 	return s.Connected && s.Blocked == ""
 }
 
-func (p *Publisher) use(conn *amqp.Connection) {
+func (p *Publisher) setConn(conn *amqp.Connection) {
 	p.mu.Lock()
 	p.conn = conn
 	p.mu.Unlock()
-	p.wake()
+	p.signalChange()
 }
 
-// wake makes goroutines that wait in current check again.
-func (p *Publisher) wake() {
+// signalChange makes goroutines that wait in usableConn check again.
+func (p *Publisher) signalChange() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	close(p.changed)
 	p.changed = make(chan struct{})
 }
 
-// current waits for a connection that no alarm blocks: RabbitMQ reads nothing from one that
+// usableConn waits for a connection that no alarm blocks: RabbitMQ reads nothing from one that
 // is blocked until the alarm is over.
-func (p *Publisher) current(ctx context.Context) (*amqp.Connection, error) {
+func (p *Publisher) usableConn(ctx context.Context) (*amqp.Connection, error) {
 	for {
 		p.mu.Lock()
 		conn, changed := p.conn, p.changed
@@ -133,7 +133,7 @@ const largeMessage = 1 << 20
 func (p *Publisher) Send(ctx context.Context, out []wire.Outgoing) (wait func(context.Context) []error) {
 	began := time.Now()
 	errs := make([]error, len(out))
-	if _, err := p.current(ctx); err != nil {
+	if _, err := p.usableConn(ctx); err != nil {
 		for i := range errs {
 			errs[i] = err
 		}
@@ -145,7 +145,7 @@ func (p *Publisher) Send(ctx context.Context, out []wire.Outgoing) (wait func(co
 		for _, w := range all {
 			pending = w.answers(ctx, p, pending, errs)
 		}
-		p.collect(ctx, out, pending, errs)
+		p.awaitConfirms(ctx, out, pending, errs)
 		if p.Confirmed != nil {
 			p.Confirmed(time.Since(began))
 		}
@@ -188,10 +188,10 @@ type sentMessage struct {
 	err     error // not published
 }
 
-// collect waits for the answers to pending. Messages that were unanswered when their channel
+// awaitConfirms waits for the answers to pending. Messages that were unanswered when their channel
 // ended are sent again, each on a channel of its own, so that only the one that RabbitMQ
 // refuses gets its error, and does not end the next channel of the others too.
-func (p *Publisher) collect(ctx context.Context, out []wire.Outgoing, pending []sentMessage, errs []error) {
+func (p *Publisher) awaitConfirms(ctx context.Context, out []wire.Outgoing, pending []sentMessage, errs []error) {
 	var refused map[string]error // by exchange: a permission or an exchange is missing for all its messages
 	var synced *session
 	for _, m := range pending {
@@ -244,7 +244,7 @@ func (p *Publisher) sendAlone(ctx context.Context, o *wire.Outgoing) error {
 
 // publishAlone publishes one message on a channel of its own, which judgeAlone closes.
 func (p *Publisher) publishAlone(ctx context.Context, o *wire.Outgoing) (sentMessage, error) {
-	conn, err := p.current(ctx)
+	conn, err := p.usableConn(ctx)
 	if err != nil {
 		return sentMessage{}, err
 	}
@@ -285,7 +285,7 @@ func canExist(queue string) error {
 
 // Version is RabbitMQ's.
 func (p *Publisher) Version(ctx context.Context) (string, error) {
-	conn, err := p.current(ctx)
+	conn, err := p.usableConn(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -332,7 +332,7 @@ func (p *Publisher) RetryExchangeExists(ctx context.Context, queue string) (bool
 	return err == nil, err
 }
 
-// Queue tells how many consumers and ready messages a queue has: wire.ErrQueueGone
+// Queue returns how many consumers and ready messages a queue has: wire.ErrQueueGone
 // when there is no such queue.
 func (p *Publisher) Queue(ctx context.Context, name string) (consumers, ready int, err error) {
 	if err := canExist(name); err != nil {
@@ -355,7 +355,7 @@ func (p *Publisher) Queue(ctx context.Context, name string) (consumers, ready in
 // must not be one that publishes. When ctx ends first, do is abandoned and ends with its
 // connection: under an alarm RabbitMQ answers nothing.
 func (p *Publisher) onChannel(ctx context.Context, do func(*amqp.Channel) error) error {
-	conn, err := p.current(ctx)
+	conn, err := p.usableConn(ctx)
 	if err != nil {
 		return err
 	}

@@ -39,17 +39,17 @@ type session struct {
 
 	underWay []*amqp.DeferredConfirmation // of what was published, from the first without an answer on
 	sent     int                          // published at all
-	granted  int                          // see room
+	credited int                          // see room
 	answered time.Time                    // when underWay became shorter, or was empty
 }
 
-// RabbitMQ lets the reader of a connection pass firstCredit messages to a channel, and
+// RabbitMQ lets the reader of a connection pass initialCredit messages to a channel, and
 // moreCredit each time that the channel has handled that many (credit_flow_default_credit). A
 // channel that waits for a queue grants no credit, and without credit the reader reads nothing
 // more from the whole connection. With up to noWaitUnderWay messages without an answer no
 // channel waits: a quorum queue makes it wait from 32 on (quorum_commands_soft_limit).
 // [measured on 3.10.8 and 4.3.6: TestAQueueThatHangsDelaysNoOther]
-const firstCredit, moreCredit, noWaitUnderWay = 400, 200, 16
+const initialCredit, moreCredit, noWaitUnderWay = 400, 200, 16
 
 // room waits until one more message cannot use up RabbitMQ's credit, whatever the queue does,
 // until the channel ends, or until ctx does.
@@ -58,9 +58,9 @@ func (s *session) room(ctx context.Context) error {
 		s.mu.Lock()
 		s.dropAnswered()
 		if len(s.underWay) <= noWaitUnderWay {
-			s.granted = (s.sent - len(s.underWay)) / moreCredit * moreCredit
+			s.credited = (s.sent - len(s.underWay)) / moreCredit * moreCredit
 		}
-		if s.sent-s.granted < firstCredit-1 {
+		if s.sent-s.credited < initialCredit-1 {
 			s.mu.Unlock()
 			return nil
 		}
@@ -85,7 +85,7 @@ func (s *session) dropAnswered() {
 	}
 }
 
-// progress returns how many messages are without an answer, and when the last answer came.
+// progress returns how many messages are without an answer, and when the last answer arrived.
 func (s *session) progress() (underWay int, answered time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -49,15 +49,15 @@ type ConsumeOptions struct {
 // Subscription is what one channel delivers.
 type Subscription struct {
 	// In closes with the consumer, and not yet when the context has ended. What is not
-	// settled goes back to the queue.
+	// settled is requeued.
 	In <-chan amqp.Delivery
 	// Ended is closed when nothing delivered can be acknowledged any more.
 	Ended  <-chan struct{}
 	frames *intakeConn
 }
 
-// Unreadable says why a delivery cannot be published again as it was; "" when it
-// can. It is to be asked once for each.
+// Unreadable returns why a delivery cannot be published again as it was; "" when it
+// can. Call it once for each delivery.
 func (s *Subscription) Unreadable(d *amqp.Delivery) string {
 	return s.frames.repairedHeaders(d.ConsumerTag, d.DeliveryTag).unreadable
 }
@@ -89,7 +89,7 @@ func (s *Subscriber) use(now *sharedConn) {
 	s.changed = make(chan struct{})
 }
 
-// current waits for a connection, until ctx ends.
+// usableConn waits for a connection, until ctx ends.
 func (s *Subscriber) current(ctx context.Context) (now *sharedConn, consumer string, err error) {
 	for {
 		s.mu.Lock()
@@ -309,12 +309,12 @@ func wasCancelled(conn *amqp.Connection, q *ConsumeOptions) error {
 // 4.3.6] And messages that a closing channel leaves count as failed deliveries; nacked ones do
 // not. [measured on 4.3.6]
 func requeueUnsettled(ch *amqp.Channel, consumer, queue string, drained *sync.WaitGroup) {
-	ask := func() { _, _ = ch.QueueDeclarePassive(queue, true, false, false, false, nil) }
-	ask()
+	declare := func() { _, _ = ch.QueueDeclarePassive(queue, true, false, false, false, nil) }
+	declare()
 	if ch.Cancel(consumer, false) != nil {
 		return
 	}
 	drained.Wait()
 	_ = ch.Nack(0, true, true)
-	ask()
+	declare()
 }

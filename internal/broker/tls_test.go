@@ -180,7 +180,7 @@ func TestCredentialsThatChangedOnDiskAreUsedAtTheNextConnection(t *testing.T) {
 			t.Errorf("with another authority: %v", err)
 		}
 		replace(t, files.CA, ca.CAFile())
-		p.Await(t.Context())
+		p.AwaitUsable(t.Context())
 		issue(t, ca, second, files)
 		v.CloseConnections(first)
 		v.CloseConnections(second) // waits for one
@@ -197,7 +197,7 @@ func TestAPasswordThatChangedOnDiskIsUsedAtTheNextConnection(t *testing.T) {
 		p := broker.NewPublisher(broker.Config{URL: v.URLAs(user, "first"), Name: "redrive retries", Log: slog.New(slog.DiscardHandler),
 			Credentials: credentials.Client{Login: credentials.Login{User: user, PasswordFile: file}}})
 		runUntilEnd(t, p)
-		p.Await(t.Context())
+		p.AwaitUsable(t.Context())
 		v.Must("PUT", "users/"+user, map[string]any{"password": "second", "tags": ""})
 		write(t, file, "second\n")
 		v.CloseConnections(user)

@@ -82,7 +82,7 @@ func declareIntake(ch *amqp.Channel) error {
 	return err
 }
 
-// declareParked declares the parking lot that the library and the ways to wait use.
+// declareParked declares redrive.parked, which the library and the ways to wait use.
 func declareParked(conn *amqp.Connection) error {
 	ch, err := conn.Channel()
 	if err != nil {

@@ -93,7 +93,7 @@ func TestWritersKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// full fills what may gather while the other end does not read, and starts one
+// full fills what may coalesce while the other end does not read, and starts one
 // write more, which waits.
 func full(t *testing.T, g *coalescingConn) (waiting <-chan error) {
 	write(t, g, "under way")

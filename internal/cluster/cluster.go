@@ -6,7 +6,7 @@
 //	leader.go     the leader does what only one may
 //	messages.go   what they announce to each other
 //
-// It knows nothing of messages, queues or policies: its caller says what to do and to announce.
+// It knows nothing of messages, queues or policies: its caller passes what to do and to announce.
 // Nothing here outlasts the processes: longer agreements are in the store's side table.
 package cluster
 
@@ -24,7 +24,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// About describes a replica, in its own words.
+// About is how a replica describes itself.
 type About struct {
 	Address string    `json:"address"` // where its page and API are
 	Version string    `json:"version"`
@@ -85,7 +85,7 @@ type Replicas struct {
 
 	mu         sync.Mutex
 	known      map[string]*knownReplica
-	askedSince time.Time // when it asked for a share; zero: it does not
+	askedSince time.Time // when it asked for a share; zero: it has not asked
 	termLed    uint64    // the term in which it leads; 0: it does not
 	lastAble   time.Time // when it could last retry messages, or no other could either
 }
@@ -116,7 +116,7 @@ func (r *Replicas) Run(ctx context.Context) {
 	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
 	if err := r.Store.Leave(leaving, r.ID); err != nil {
-		r.Log.Info("cannot tell the other replicas that this one stops; they notice within seconds", "error", err)
+		r.Log.Info("cannot announce to the other replicas that this one stops; they notice within seconds", "error", err)
 	}
 }
 

@@ -27,18 +27,18 @@ type replica struct {
 	leads  atomic.Bool
 	able   atomic.Bool
 	term   atomic.Pointer[context.Context]
-	looked atomic.Int64
+	polled atomic.Int64
 	missed atomic.Int64
 
-	mu    sync.Mutex
-	part  cluster.Share
-	heard []cluster.Announcement
+	mu       sync.Mutex
+	part     cluster.Share
+	received []cluster.Announcement
 
 	cancel context.CancelFunc
 	done   chan struct{}
 }
 
-// faulty is a store that fails when it is asked to.
+// faulty is a store that can be made to fail.
 type faulty struct {
 	*memstore.Member
 	mute, dropped atomic.Bool
@@ -46,17 +46,17 @@ type faulty struct {
 
 var errFaulty = errors.New("it does not work")
 
-func (f *faulty) Tell(ctx context.Context, topic string, said []byte) error {
+func (f *faulty) Send(ctx context.Context, topic string, sent []byte) error {
 	if f.mute.Load() {
 		return errFaulty
 	}
-	return f.Member.Tell(ctx, topic, said)
+	return f.Member.Send(ctx, topic, sent)
 }
 
-func (f *faulty) Listen(ctx context.Context, topic string, hear func([]byte)) error {
+func (f *faulty) Listen(ctx context.Context, topic string, receive func([]byte)) error {
 	return f.Member.Listen(ctx, topic, func(b []byte) {
 		if !f.dropped.Load() {
-			hear(b)
+			receive(b)
 		}
 	})
 }
@@ -78,12 +78,12 @@ func join(t *testing.T, replicas *memstore.Replicas, id string) *replica {
 			<-ctx.Done()
 			r.leads.Store(false)
 		},
-		Poll:     func(context.Context) { r.looked.Add(1) },
+		Poll:     func(context.Context) { r.polled.Add(1) },
 		OnMissed: func(context.Context) error { r.missed.Add(1); return nil },
 		Receive: func(s cluster.Announcement) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			r.heard = append(r.heard, s)
+			r.received = append(r.received, s)
 		},
 	})
 	var ctx context.Context
@@ -271,30 +271,30 @@ func TestSharesAddUpToTheLimit(t *testing.T) {
 				least = min(least, sum/float64(window))
 			}
 			if least < 0.9 {
-				t.Errorf("over ten seconds the parts were but %.3f", least)
+				t.Errorf("over ten seconds the shares added up to %.3f only; want 0.9", least)
 			}
 			t.Logf("least over ten seconds: %.3f", least)
 		})
 	}
 }
 
-// Who cannot say that it is alive has no part any more before others take it.
+// A replica that cannot send heartbeats has no share any more before others use it.
 func TestAShareEndsBeforeOthersUseIt(t *testing.T) {
 	inFakeTime(t, func(t *testing.T, replicas *memstore.Replicas) {
 		a, b := join(t, replicas, "a"), join(t, replicas, "b")
 		time.Sleep(5 * time.Second)
 		if a.share(time.Now()) != 0.5 || b.share(time.Now()) != 0.5 {
-			t.Fatalf("the parts are %v and %v", a.share(time.Now()), b.share(time.Now()))
+			t.Fatalf("the shares are %v and %v", a.share(time.Now()), b.share(time.Now()))
 		}
 		a.store.Kill() // but the process goes on
 		for range 300 {
 			if sum := a.share(time.Now()) + b.share(time.Now()); sum > 1.0001 {
-				t.Fatalf("the parts add up to %v", sum)
+				t.Fatalf("the shares add up to %v, which is more than 1", sum)
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
 		if a.share(time.Now()) != 0 || b.share(time.Now()) != 1 {
-			t.Errorf("the parts are %v and %v", a.share(time.Now()), b.share(time.Now()))
+			t.Errorf("the shares are %v and %v", a.share(time.Now()), b.share(time.Now()))
 		}
 	})
 }
@@ -317,26 +317,26 @@ func TestAnnouncementsArrive(t *testing.T) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		var ids, failed, parked int64
-		for _, s := range b.heard {
+		for _, s := range b.received {
 			ids += int64(len(s.Failed["q"]) / 16)
 			failed, parked = failed+s.Flows["q"][0], parked+s.Flows["q"][2]
 			if s.From != "a" || !slices.Equal(s.Operations, []string{"op"}) {
-				t.Errorf("heard %+v", s)
+				t.Errorf("received %+v", s)
 			}
 		}
-		if ids != 1000 || failed != 1000 || parked != 2000 || len(b.heard) > 3 {
-			t.Errorf("%d ids, %d failed, %d parked in %d pieces", ids, failed, parked, len(b.heard))
+		if ids != 1000 || failed != 1000 || parked != 2000 || len(b.received) > 3 {
+			t.Errorf("received %d ids, %d failed, %d parked in %d announcements; want 1000, 1000, 2000 in at most 3", ids, failed, parked, len(b.received))
 		}
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		if len(a.heard) > 0 {
-			t.Errorf("it hears itself: %+v", a.heard)
+		if len(a.received) > 0 {
+			t.Errorf("it received its own announcements: %+v", a.received)
 		}
 	})
 }
 
-// What has changed in the store is announced though announcing fails for a while, and looked
-// for by who does not hear.
+// What has changed in the store is announced although announcing fails for a while, and a replica
+// that receives nothing reads the store.
 func TestMissedAnnouncementsAreFound(t *testing.T) {
 	inFakeTime(t, func(t *testing.T, replicas *memstore.Replicas) {
 		a, b := join(t, replicas, "a"), join(t, replicas, "b")
@@ -351,21 +351,21 @@ func TestMissedAnnouncementsAreFound(t *testing.T) {
 		a.store.mute.Store(false)
 		time.Sleep(time.Second)
 		b.mu.Lock()
-		if len(b.heard) != 1 || !b.heard[0].Look || b.heard[0].Flows["q"][0] != 7 || !slices.Equal(b.heard[0].Operations, []string{"op"}) {
-			t.Errorf("heard %+v", b.heard)
+		if len(b.received) != 1 || !b.received[0].Look || b.received[0].Flows["q"][0] != 7 || !slices.Equal(b.received[0].Operations, []string{"op"}) {
+			t.Errorf("received %+v", b.received)
 		}
 		b.mu.Unlock()
 
-		looked, missed := b.looked.Load(), b.missed.Load()
+		polled, missed := b.polled.Load(), b.missed.Load()
 		b.store.dropped.Store(true)
 		time.Sleep(10 * time.Second)
-		if n := b.looked.Load() - looked; n < 19 {
-			t.Errorf("who hears nothing has looked %d times in 10 s", n)
+		if n := b.polled.Load() - polled; n < 19 {
+			t.Errorf("a replica that receives nothing has polled %d times in 10 s; want 19", n)
 		}
 		b.store.dropped.Store(false)
 		time.Sleep(5 * time.Second)
 		if b.missed.Load() == missed {
-			t.Error("who did not hear for 10 s does not know that it missed something")
+			t.Error("OnMissed was not called after 10 s without announcements")
 		}
 	})
 }

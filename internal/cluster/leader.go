@@ -75,7 +75,7 @@ func (r *Replicas) resign(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
 	if err := r.Store.Resign(ctx, leaderRole, r.ID); err != nil {
-		r.Log.Info("cannot tell the other replicas that this one no longer leads; they notice within seconds", "error", err)
+		r.Log.Info("cannot announce to the other replicas that this one no longer leads; they notice within seconds", "error", err)
 	}
 }
 
@@ -90,17 +90,17 @@ type term struct {
 }
 
 // beginTerm leads in term n, whose time counts from when it was asked for.
-func (r *Replicas) beginTerm(ctx context.Context, n uint64, said time.Time) *term {
+func (r *Replicas) beginTerm(ctx context.Context, n uint64, asked time.Time) *term {
 	t := &term{replicas: r, number: n}
 	t.ctx, t.cancel = context.WithCancel(store.WithTerm(ctx, leaderRole, n))
-	t.ends = time.AfterFunc(time.Until(said.Add(leadFor-stopEarly)), t.cancel)
+	t.ends = time.AfterFunc(time.Until(asked.Add(leadFor-stopEarly)), t.cancel)
 	r.setTerm(n)
 	r.Log.Info("this replica leads now", "replica", r.ID, "term", n)
 	t.running.Go(func() { r.Lead(t.ctx) })
 	return t
 }
 
-func (t *term) renew(said time.Time) { t.ends.Reset(time.Until(said.Add(leadFor - stopEarly))) }
+func (t *term) renew(asked time.Time) { t.ends.Reset(time.Until(asked.Add(leadFor - stopEarly))) }
 
 // over tells whether the term has ended.
 func (t *term) over() bool { return t.ctx.Err() != nil }

@@ -14,17 +14,17 @@ const (
 	// sendEvery is for how long announcements are collected, so that a thousand failures are
 	// one message.
 	sendEvery = 100 * time.Millisecond
-	// pingWhileUnheard and pingWhileHeard are how often a replica sends itself a ping: until it
+	// pingWhileUnsure and pingWhileReceiving are how often a replica sends itself a ping: until it
 	// has received one, it does not know that it receives anything. After silentFor without one
 	// it connects again.
-	pingWhileUnheard, pingWhileHeard = 200 * time.Millisecond, time.Second
-	silentFor                        = 5 * time.Second
+	pingWhileUnsure, pingWhileReceiving = 200 * time.Millisecond, time.Second
+	silentFor                           = 5 * time.Second
 	// maxFailedIDs bounds the ids that wait to be announced, in bytes for each queue.
 	maxFailedIDs = 16 * 65_536
 )
 
-// Announcement is what one replica tells the others. It may be lost: whoever depends on it
-// finds out in another way, if later.
+// Announcement is what one replica sends to the others. It may be lost: what depends on it is
+// also read from the store, later.
 type Announcement struct {
 	From string `json:"from"`
 	Ping string `json:"ping,omitempty"` // to itself
@@ -104,21 +104,21 @@ func (r *Replicas) runSending(ctx context.Context) {
 		case <-r.out.ready:
 		}
 		r.out.mu.Lock()
-		said := r.out.next
+		sent := r.out.next
 		r.out.next = nil
 		r.out.mu.Unlock()
-		if said == nil {
+		if sent == nil {
 			continue
 		}
-		err := r.send(ctx, said)
+		err := r.send(ctx, sent)
 		if err != nil && ctx.Err() == nil {
 			if !failing {
 				r.Log.Warn("cannot send announcements to the other replicas; trying again", "error", err)
 			}
-			r.Announce(func(s *Announcement) { // the rest is out of date by then
-				s.Look = s.Look || said.Look
-				s.AddChanged(said.Operations...)
-				s.AddFlows(said.Flows)
+			r.Announce(func(s *Announcement) { // the other parts are out of date by then
+				s.Look = s.Look || sent.Look
+				s.AddChanged(sent.Operations...)
+				s.AddFlows(sent.Flows)
 			})
 		}
 		failing = err != nil
@@ -126,14 +126,14 @@ func (r *Replicas) runSending(ctx context.Context) {
 	}
 }
 
-func (r *Replicas) send(ctx context.Context, said *Announcement) error {
-	b, err := json.Marshal(said)
+func (r *Replicas) send(ctx context.Context, sent *Announcement) error {
+	b, err := json.Marshal(sent)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	return r.Store.Tell(ctx, announcementTopic, b)
+	return r.Store.Send(ctx, announcementTopic, b)
 }
 
 // runReceiving receives announcements of others until ctx ends.
@@ -159,16 +159,16 @@ var errPingLost = errors.New("its own ping did not arrive")
 func (r *Replicas) receive(ctx context.Context, live func()) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	ping, heard := NewID(), make(chan struct{}, 1)
+	ping, received := NewID(), make(chan struct{}, 1)
 	var pings sync.WaitGroup
-	pings.Go(func() { r.ping(ctx, ping, heard, live, cancel) })
+	pings.Go(func() { r.ping(ctx, ping, received, live, cancel) })
 	defer pings.Wait()
 	err := r.Store.Listen(ctx, announcementTopic, func(b []byte) {
 		var s Announcement
 		switch err := json.Unmarshal(b, &s); {
 		case err != nil: // of a version with another format
 		case s.From == r.ID && s.Ping == ping:
-			signal(heard)
+			signal(received)
 		case s.From != r.ID && s.Ping == "":
 			if s.Look {
 				signal(r.pollNow)
@@ -184,8 +184,8 @@ func (r *Replicas) receive(ctx context.Context, live func()) error {
 }
 
 // ping finds out whether this replica receives announcements.
-func (r *Replicas) ping(ctx context.Context, ping string, heard <-chan struct{}, live func(), give context.CancelCauseFunc) {
-	last, again, missed := time.Now(), pingWhileUnheard, true
+func (r *Replicas) ping(ctx context.Context, ping string, received <-chan struct{}, live func(), fail context.CancelCauseFunc) {
+	last, again, missed := time.Now(), pingWhileUnsure, true
 	for ctx.Err() == nil {
 		_ = r.send(ctx, &Announcement{From: r.ID, Ping: ping}) // one that fails does not arrive
 		timer := time.NewTimer(again)
@@ -193,17 +193,17 @@ func (r *Replicas) ping(ctx context.Context, ping string, heard <-chan struct{},
 		case <-ctx.Done():
 		case <-timer.C:
 			if time.Since(last) > silentFor {
-				give(errPingLost)
+				fail(errPingLost)
 			}
 			timer.Stop()
 			continue
-		case <-heard:
+		case <-received:
 			last = time.Now()
 		}
 		if ctx.Err() == nil && missed {
 			// From here on all announcements arrive; earlier ones may have been missed.
 			if missed = r.OnMissed(ctx) != nil; !missed {
-				again = pingWhileHeard
+				again = pingWhileReceiving
 				live()
 			}
 		}

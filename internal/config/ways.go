@@ -85,7 +85,7 @@ func (d *document) keeps(n ast.Node, p *policy.Policy, way delay.Way, jitterSet 
 	if err := l.Check(p); err != nil {
 		d.refuse(n, err)
 	}
-	if l.Drops {
+	if l.DropsWhenFull {
 		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: with %s a retry that comes due while its work queue is full or has no leader is lost; levels, binary and disk keep it", p.Name, l.Name))
 	}
 	if !l.Spreads() {

@@ -42,7 +42,7 @@ func TestWaysAreDescribedAsTheyAre(t *testing.T) {
 			t.Errorf("%s: jitter is %s", c.yaml, cfg.Policies[0].Jitter)
 		}
 		// A way that loses what an unavailable queue does not accept says so.
-		drops := way != nil && way.Limits().Drops
+		drops := way != nil && way.Limits().DropsWhenFull
 		if len(cfg.Warnings) != 0 != drops || drops && !strings.Contains(cfg.Warnings[0], "full or has no leader is lost") {
 			t.Errorf("%s: warnings %q", c.yaml, cfg.Warnings)
 		}

@@ -51,8 +51,8 @@ func (t Topology) With(more Topology) Topology {
 // looks at the messages 20 times is enough to exceed it.
 const NoLimit = int64(1_000_000_000)
 
-// Parked is the parking lot in RabbitMQ: messages that cannot or must not be retried wait there
-// for a person, or for the service to collect them.
+// Parked is where messages are parked in RabbitMQ: those that cannot or must not be retried wait
+// there for a person, or for the service to collect them.
 func Parked() Topology {
 	return Topology{
 		Exchanges: []Exchange{{Name: wire.ExchangeParked, Kind: amqp.ExchangeFanout}},
@@ -62,7 +62,7 @@ func Parked() Topology {
 }
 
 // Due is the last hop of all ways that wait in queues: an internal exchange, bound to each work
-// queue by its name. Messages whose queue no longer exists go to the parking lot: a queue that
+// queue by its name. Messages whose queue no longer exists are parked: a queue that
 // dead-letters at-least-once is blocked by a message that cannot be routed, and others wait in
 // the same queue.
 func Due(queue string) Topology {
@@ -72,11 +72,13 @@ func Due(queue string) Topology {
 	})
 }
 
-// Lane is Due behind a queue of the work queue's own, for delay queues that work queues share.
+// Lane is like Due, with a queue for each work queue in front, the lane queue: for delay queues
+// that work queues share.
 // RabbitMQ's at-least-once dead-lettering of a queue handles 32 messages at a time: 32 for a
 // work queue that is full or has no leader would stop the retries of all others.
 // (TestOneUnavailableQueueStopsNoOther) A lane queue accepts whatever comes due and expires it
-// at once, so the 32 are of its work queue alone.
+// at once, so the 32 are of its work queue alone. (A store.Lane is something else: what messages
+// in the store wait for.)
 func Lane(queue string) Topology {
 	lane := wire.LaneQueue(queue)
 	args := AtLeastOnce(wire.ExchangeDue, 0)

@@ -20,7 +20,7 @@ func TestAMarkedMessageHasOurHistoryAndNotRabbitMQs(t *testing.T) {
 	for _, name := range []string{"CC", "BCC", "x-death", "x-delay", "x-delivery-count", "x-acquired-count",
 		"x-first-death-exchange", "x-first-death-queue", "x-first-death-reason", "x-last-death-exchange", "x-last-death-queue", "x-last-death-reason",
 		wire.HeaderID, wire.HeaderAttempt, wire.HeaderQueue, wire.HeaderExchange, wire.HeaderRoutingKey, wire.HeaderFirstFailed,
-		wire.HeaderReason, wire.HeaderError, wire.HeaderUserID, wire.HeaderDelay, wire.HeaderParkedFor} {
+		wire.HeaderReason, wire.HeaderError, wire.HeaderUserID, wire.HeaderDelay, wire.HeaderParkReason} {
 		m.Headers[name] = "forged"
 	}
 	want := amqp.Table{"n": int32(1), wire.HeaderID: "id", wire.HeaderAttempt: int64(3), wire.HeaderQueue: "q", wire.HeaderExchange: "shop", wire.HeaderRoutingKey: "eu",

@@ -98,5 +98,5 @@ func (r *recounts) offOf(s *store.LedgerLine) int64 {
 func lineOf(s *store.LedgerLine, off int64) LedgerLine {
 	return LedgerLine{Queue: s.Queue, In: s.Sums[store.In], Retried: s.Sums[store.Retried], Forwarded: s.Sums[store.Forwarded],
 		Waiting: s.Sums[store.Waiting], Parked: s.Sums[store.Parked], Discarded: s.Sums[store.Discarded], Forgotten: s.Sums[store.Forgotten],
-		Delayed: s.Sums[store.Delayed], Dropped: s.Sums[store.Dropped], Moved: s.Sums[store.Moved], Off: off}
+		Delayed: s.Sums[store.Delayed], Dropped: s.Sums[store.DiscardedAtOnce], Moved: s.Sums[store.Moved], Off: off}
 }

@@ -34,7 +34,7 @@ func TestTheLedger(t *testing.T) {
 	if err := s.Add(ctx, []*store.Record{record("orders", store.Waiting, ""), record("orders", store.Parked, ""), record("mail", store.Discarded, "")}); err != nil {
 		t.Fatal(err)
 	}
-	s.Passed("orders", store.Delayed, 2)
+	s.CountUnstored("orders", store.Delayed, 2)
 	some := caller(auth.Viewer)
 	some.Queues = []string{"mail"}
 	orders := inspect.LedgerLine{Queue: "orders", In: 4, Waiting: 1, Parked: 1, Delayed: 2}

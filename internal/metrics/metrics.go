@@ -125,7 +125,7 @@ func clean(value string) string {
 func (m *Metrics) Event(e retry.Event) {
 	q := m.label(e.Queue, happened)
 	switch e.Kind {
-	case retry.Failed:
+	case retry.Arrived:
 		m.deadLetters.WithLabelValues(q, reasonLabel(e.Reason)).Inc()
 	case retry.Waiting:
 		m.waits.WithLabelValues(q, e.Way).Inc()

@@ -24,36 +24,36 @@ type declaration struct {
 
 func (m *delayedMessage) declaredKey() wayOfQueue { return wayOfQueue{m.way, m.rec.Queue} }
 
-// Forget makes what a queue needs be declared again: the queue was deleted, and perhaps
+// MarkLost makes what a queue needs be declared again: the queue was deleted, and perhaps
 // declared again without its bindings. Safe for concurrent use.
-func (d *DelayQueues) Forget(queue string) {
+func (d *DelayQueues) MarkLost(queue string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if len(d.toForget) < 1000 { // each further message that is lost says so again
-		d.toForget = append(d.toForget, queue)
+	if len(d.lostQueues) < 1000 { // each further message marks its queue again
+		d.lostQueues = append(d.lostQueues, queue)
 	}
 }
 
-func (d *DelayQueues) forgetGone() {
+func (d *DelayQueues) forgetLost() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, q := range d.toForget {
+	for _, q := range d.lostQueues {
 		d.enrolled.forget(q)
 		maps.DeleteFunc(d.declared, func(k any, _ declaration) bool { by, ok := k.(wayOfQueue); return ok && by.queue == q })
 	}
-	d.toForget = nil
+	d.lostQueues = nil
 }
 
 // prepare makes sure that a message may be retried to its queue at all, and that all exchanges
 // and queues on its way exist.
 func (d *DelayQueues) prepare(ctx context.Context, m *delayedMessage, t *delay.Ticket) error {
-	switch f := d.enrolled.route(ctx, m.rec.Queue, m.rec.Proven, m.rec.FailedAt); {
-	case errors.Is(f.Err, ErrLookupPending), errors.Is(f.Err, ErrConsentUnknown):
-		return fmt.Errorf("%w: %w", errNoRoute, f.Err) // the store keeps it meanwhile
-	case f.Err != nil:
-		return f.Err
-	case f.Park != "":
-		return fmt.Errorf("%w: %s", errNoRoute, f.Park) // as the scheduler will find out
+	switch r := d.enrolled.route(ctx, m.rec.Queue, m.rec.Proven, m.rec.FailedAt); {
+	case errors.Is(r.Err, ErrLookupPending), errors.Is(r.Err, ErrConsentUnknown):
+		return fmt.Errorf("%w: %w", errNoRoute, r.Err) // it waits in the store meanwhile
+	case r.Err != nil:
+		return r.Err
+	case r.Park != "":
+		return fmt.Errorf("%w: %s", errNoRoute, r.Park) // the scheduler will park it for that
 	}
 	topology := func() delay.Topology { return m.way.Topology(m.rec.Queue) }
 	if err := d.declare(ctx, m.declaredKey(), topology, 0); err != nil || t.DeclareFirst == nil {

@@ -41,14 +41,14 @@ const (
 var (
 	errNotReady = errors.New("there is no connection, or an alarm of RabbitMQ blocks it")
 	errNoAnswer = fmt.Errorf("RabbitMQ has not confirmed within %s", batchTimeout)
-	errNoRoute  = errors.New("its queue cannot be retried to")
+	errNoRoute  = errors.New("messages cannot be retried to its queue")
 )
 
-// DelayQueues publishes failed messages to the queues of RabbitMQ where they wait. Messages
-// that RabbitMQ does not accept wait in the store: a way that fails may cost a duplicate, never
-// the message, and never stops the intake. So it publishes once, and declares a missing queue
-// again only for the next message; the library, which has no store, tries until RabbitMQ has
-// confirmed. One goroutine uses it, the intake's.
+// DelayQueues publishes failed messages to the queues of RabbitMQ where they wait. What
+// RabbitMQ does not accept waits in the store: a way that fails may cost a duplicate, never
+// the message, and never stops the intake. So a publish is tried once here, and an exchange or
+// queue that was deleted is declared again for the next message; the library, which has no
+// store, tries until RabbitMQ has confirmed it. It is used by one goroutine, the intake's.
 type DelayQueues struct {
 	broker   Declarer
 	enrolled *enrollment
@@ -56,12 +56,12 @@ type DelayQueues struct {
 
 	declared   map[any]declaration  // topologies, by wayOfQueue, or by the name of a delay queue
 	failing    map[string]time.Time // ways that were reported, and when they failed last
-	retryAfter time.Time            // leave RabbitMQ alone
-	busy       chan struct{}        // closed when the batch that was given up has ended
+	retryAfter time.Time            // nothing is published before
+	busy       chan struct{}        // closed when the abandoned batch has ended
 	sending    sync.WaitGroup
 
-	mu       sync.Mutex
-	toForget []string // queues that something could not come back to
+	mu         sync.Mutex
+	lostQueues []string // queues that were gone or not bound when a wait ended
 }
 
 // NewDelayQueues makes one that publishes through b. report receives why a way fails, and nil
@@ -82,8 +82,10 @@ type delayedMessage struct {
 	way   delay.Way
 	delay time.Duration
 
-	rounded time.Duration // as the way rounds it
-	err     error         // why RabbitMQ has not got it; nil: confirmed
+	message, event int // their indexes in the batch and in its events
+
+	rounded time.Duration // delay, as the way rounds it
+	err     error         // why RabbitMQ has not confirmed it; nil: it has
 }
 
 // publish publishes a batch and waits for the answers. A message without an error is then safe
@@ -140,19 +142,19 @@ func (d *DelayQueues) ready() error {
 
 // publishBatch publishes one batch, and declares before what it needs.
 func (d *DelayQueues) publishBatch(ctx context.Context, batch []delayedMessage) {
-	d.forgetGone()
+	d.forgetLost()
 	out := make([]wire.Outgoing, 0, len(batch))
 	sent := make([]int, 0, len(batch)) // index in batch of each of out
 	tickets := make([]delay.Ticket, 0, len(batch))
-	type claim struct {
+	type origin struct {
 		queue  string
 		proven bool
 	}
-	vain := map[claim]error{} // asked once a batch: a client may report for any name
+	noRoute := map[origin]error{} // found once for all: a client may report for any name
 	for i := 0; i < len(batch) && ctx.Err() == nil; i++ {
 		m := &batch[i]
-		of := claim{m.rec.Queue, m.rec.Proven}
-		if m.err = vain[of]; m.err != nil {
+		from := origin{m.rec.Queue, m.rec.Proven}
+		if m.err = noRoute[from]; m.err != nil {
 			continue
 		}
 		// Only jitter can pass the longest, since the policy's waits were checked.
@@ -161,7 +163,7 @@ func (d *DelayQueues) publishBatch(ctx context.Context, batch []delayedMessage) 
 			err = d.prepare(ctx, m, &t)
 		}
 		if m.err = err; errors.Is(err, errNoRoute) {
-			vain[of] = err
+			noRoute[from] = err
 		}
 		if err != nil {
 			continue
@@ -170,7 +172,7 @@ func (d *DelayQueues) publishBatch(ctx context.Context, batch []delayedMessage) 
 		id, marked := marked(m.rec)
 		out, sent, tickets = append(out, t.Outgoing(id, marked)), append(sent, i), append(tickets, t)
 	}
-	if ctx.Err() != nil { // given up: it is kept in the store by now
+	if ctx.Err() != nil { // abandoned: by now it is in the store
 		refuse(batch, errNoAnswer)
 		return
 	}
@@ -183,7 +185,7 @@ func (d *DelayQueues) publishBatch(ctx context.Context, batch []delayedMessage) 
 			err = t.CheckConfirm(d.declared[t.Exchange].at)
 		}
 		if m.err = err; errors.Is(err, wire.ErrUnroutable) {
-			// Somebody deleted what it waits in: it is made again for the next.
+			// The exchange or queue was deleted: it is declared again for the next message.
 			delete(d.declared, t.Exchange)
 			delete(d.declared, m.declaredKey())
 		}
@@ -196,7 +198,7 @@ func (d *DelayQueues) reportWays(batch []delayedMessage) {
 	for _, m := range batch {
 		name, err := m.way.Limits().Name, m.err
 		if errors.Is(err, errNoRoute) || errors.Is(err, wire.ErrQueueGone) || errors.Is(err, wire.ErrUnacceptable) {
-			continue // the message's own fault, or its queue's
+			continue // the way works: it is about the message, or its queue
 		}
 		if state[name] == nil {
 			state[name] = err
@@ -204,13 +206,13 @@ func (d *DelayQueues) reportWays(batch []delayedMessage) {
 	}
 	now := time.Now()
 	for name, err := range state {
-		last, wrong := d.failing[name]
+		last, wasFailing := d.failing[name]
 		switch {
 		case err != nil:
-			if d.failing[name] = now; !wrong {
+			if d.failing[name] = now; !wasFailing {
 				d.report(name, err)
 			}
-		case wrong && now.Sub(last) >= recoveredAfter:
+		case wasFailing && now.Sub(last) >= recoveredAfter:
 			delete(d.failing, name)
 			d.report(name, nil)
 		}
@@ -219,6 +221,6 @@ func (d *DelayQueues) reportWays(batch []delayedMessage) {
 
 // marked returns a record's message with the headers of its history, and the id in them.
 func marked(r *store.Record) (id string, m *wire.Message) {
-	t := headers.History{ID: r.ID.String(), Attempt: r.Attempt, Queue: r.Queue, FirstFailed: r.FirstFailed, Reason: r.Reason, Error: r.Error}
-	return t.ID, t.ApplyTo(r.Message)
+	h := headers.History{ID: r.ID.String(), Attempt: r.Attempt, Queue: r.Queue, FirstFailed: r.FirstFailed, Reason: r.Reason, Error: r.Error}
+	return h.ID, h.ApplyTo(r.Message)
 }

@@ -95,8 +95,8 @@ func (f *failing) Add(ctx context.Context, r []*store.Record) error {
 	return f.Store.Add(ctx, r)
 }
 
-// A batch that cannot be kept is offered again; what RabbitMQ has of it already is
-// not given to it twice.
+// A batch that cannot be stored is passed again; what RabbitMQ has of it already is
+// not published twice.
 func TestABatchThatIsOfferedAgainIsDelayedOnce(t *testing.T) {
 	ctx := context.Background()
 	b, s := &faultyBroker{}, &failing{Store: memstore.New(), err: store.ErrFull}
@@ -122,7 +122,7 @@ func TestABatchThatIsOfferedAgainIsDelayedOnce(t *testing.T) {
 	}
 }
 
-// What waits in RabbitMQ already when a batch is offered again is neither kept, parked nor
+// What waits in RabbitMQ already when a batch is passed again is neither stored, parked nor
 // discarded besides, though the rules in force since would have it so.
 func TestARuleThatChangesWhileABatchIsOfferedAgainDoublesNothing(t *testing.T) {
 	ctx := context.Background()
@@ -154,7 +154,7 @@ func TestARuleThatChangesWhileABatchIsOfferedAgainDoublesNothing(t *testing.T) {
 				}
 			}
 			if levels != 2 || len(b.sent) != 2 {
-				t.Errorf("told of %d that wait in RabbitMQ, which has %d; want 2", levels, len(b.sent))
+				t.Errorf("events for %d that wait in RabbitMQ, which has %d; want 2", levels, len(b.sent))
 			}
 			lines, err := s.Ledger(ctx)
 			for _, l := range lines {
@@ -193,8 +193,8 @@ func TestARedeliveryOfWhatWaitsInRabbitMQKeepsItsID(t *testing.T) {
 	}
 }
 
-// The ledger counts each message that RabbitMQ took to wait there, once, however often
-// its batch was offered; and none that it did not take.
+// The ledger counts each message that RabbitMQ accepted to wait there, once, however often
+// its batch was passed; and none that it did not accept.
 func TestWhatWaitsInRabbitMQIsInTheLedger(t *testing.T) {
 	ctx := context.Background()
 	b, s := &faultyBroker{}, &failing{Store: memstore.New(), err: store.ErrFull}
@@ -243,13 +243,13 @@ func TestOnlyUnconfirmedMessagesAreStored(t *testing.T) {
 }
 
 // The intake does not wait for a connection that an alarm blocks, nor for a
-// publish that hangs in it, and says so once.
+// publish that hangs in it, and reports that once.
 func TestRabbitMQsTroubleDoesNotStopTheIntake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := context.Background()
 		b, s := &faultyBroker{hangs: make(chan struct{})}, memstore.New()
 		f := newHeldFlow(t, s, b)
-		take := func(most time.Duration) {
+		handle := func(most time.Duration) {
 			t.Helper()
 			began := time.Now()
 			if err := f.Handle(ctx, []wire.Delivery{deadLetter("q", "x"), deadLetter("r", "x")}); err != nil {
@@ -259,14 +259,14 @@ func TestRabbitMQsTroubleDoesNotStopTheIntake(t *testing.T) {
 				t.Errorf("a batch took %s", d)
 			}
 		}
-		take(5 * time.Second) // hangs
-		take(0)               // hangs still: nothing is tried
+		handle(5 * time.Second) // hangs
+		handle(0)               // still hangs: nothing is tried
 		close(b.hangs)
 		synctest.Wait()
-		take(0) // just had its trouble: left alone
+		handle(0) // it failed just now: not tried
 		time.Sleep(20 * time.Second)
 		b.blocked = true
-		take(0)
+		handle(0)
 		if n := len(kept(t, s)); n != 8 || len(b.sent) != 2 {
 			t.Errorf("%d are kept, %d were sent; want all 8 kept", n, len(b.sent))
 		}
@@ -274,14 +274,14 @@ func TestRabbitMQsTroubleDoesNotStopTheIntake(t *testing.T) {
 			t.Errorf("it reported %v; want one trouble", f.reports)
 		}
 		b.blocked, b.answer = false, wire.ErrNacked
-		take(0)
+		handle(0)
 		b.answer = nil
-		take(0)
+		handle(0)
 		if len(f.reports) != 1 {
 			t.Errorf("reports %v at once; it may fail for another queue", f.reports)
 		}
 		time.Sleep(5 * time.Second)
-		take(0)
+		handle(0)
 		if n := len(kept(t, s)); n != 10 || len(f.reports) != 2 || f.reports[1] != nil {
 			t.Errorf("%d are kept, reports %v; want 10, and that all is well", n, f.reports)
 		}

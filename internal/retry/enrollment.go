@@ -32,12 +32,12 @@ type enrollment struct {
 	lookup *exchangeLookup
 
 	mu     sync.Mutex
-	bound  map[string]bool // queues whose retry exchange was seen in place by this process
+	bound  map[string]bool // queues whose retry exchange this process has seen or declared
 	proven map[string]bool // queues that RabbitMQ has dead-lettered from
 }
 
 // maxEnrolled bounds how many queues each map remembers: queues with generated names may come
-// and go for years. RabbitMQ is asked again about a forgotten one.
+// and go for years. A forgotten one is looked up again.
 const maxEnrolled = 10_000
 
 // rememberQueue adds a queue to one of the maps. The caller holds mu.
@@ -52,30 +52,37 @@ func newEnrollment(b Enroller, policies func() policy.Set) *enrollment {
 	return &enrollment{broker: b, policies: policies, lookup: newExchangeLookup(b.RetryExchangeExists), bound: map[string]bool{}, proven: map[string]bool{}}
 }
 
-// isEnrolled tells from memory whether messages can be retried to a queue. Where that is not
-// known, it is looked up in RabbitMQ.
+// Three methods tell whether messages can be retried to a queue. All answer at once, from
+// memory; known is false where memory has no answer:
+//
+//	                    yes or no, from                          if not known
+//	isEnrolled          policies, dead letters, consent, lookup  a lookup begins
+//	remembers           the same, "no" of the last minute only   nothing
+//	knownWithoutLookup  policies, dead letters, consent          nothing
+
+// isEnrolled begins a lookup in RabbitMQ where the answer is not known.
 func (e *enrollment) isEnrolled(queue string) (yes, known bool) {
 	if yes, known, _ = e.knownWithoutLookup(queue); known {
 		return yes, true
 	}
-	yes, _, err := e.lookup.exists(queue, time.Now().Add(-maxAskAgain))
+	yes, _, err := e.lookup.exists(queue, time.Now().Add(-maxLookupWait))
 	return yes, err == nil
 }
 
-// remembers is isEnrolled without a lookup. "Not enrolled" is known only where neither a retry
-// exchange nor the owner's consent existed a short time ago.
+// remembers begins no lookup. "No" is known only where neither a retry exchange nor the owner's
+// consent existed within maxLookupWait.
 func (e *enrollment) remembers(queue string) (yes, known bool) {
 	yes, known, consent := e.knownWithoutLookup(queue)
 	if known {
 		return yes, true
 	}
-	since := time.Now().Add(-maxAskAgain)
+	since := time.Now().Add(-maxLookupWait)
 	yes, known = e.lookup.remembers(queue, since)
 	return yes, yes || known && (e.consent == nil || consent.After(since))
 }
 
-// knownWithoutLookup answers from policies, memory and consent; otherwise consent is as of when
-// the queue's owner had not consented.
+// knownWithoutLookup uses no lookup. Where it knows nothing, consent is the time as of which the
+// queue's owner had not consented.
 func (e *enrollment) knownWithoutLookup(queue string) (yes, known bool, consent time.Time) {
 	policies := e.policies()
 	if _, ok := policies.Match(queue); !ok || wire.OwnQueue(queue) {
@@ -118,14 +125,14 @@ func (e *enrollment) route(ctx context.Context, queue string, proven bool, due t
 		return Result{}
 	}
 	if !proven && !policies.Exact(queue) {
-		// A client said that it failed there. That must not enrol a queue.
-		there, asOf, err := e.lookup.exists(queue, due)
+		// Only a client's report names the queue. That must not enroll it.
+		exists, asOf, err := e.lookup.exists(queue, due)
 		if err != nil {
 			return Result{Err: err}
 		}
-		if !there {
-			if f := e.unproven(queue); f.Park != "" || f.Err != nil {
-				return f.since(asOf)
+		if !exists {
+			if r := e.unproven(queue); r.Park != "" || r.Err != nil {
+				return r.dependingOn(asOf)
 			}
 		}
 	}
@@ -142,15 +149,15 @@ func (e *enrollment) route(ctx context.Context, queue string, proven bool, due t
 	e.mu.Lock()
 	rememberQueue(e.bound, queue)
 	e.mu.Unlock()
-	e.lookup.forget(queue) // it would be remembered as there when it is gone
+	e.lookup.forget(queue) // or it would be remembered as existing when it is deleted
 	return Result{}
 }
 
-// since makes a result depend on an answer of that moment too.
-func (r Result) since(asOf time.Time) Result {
+// dependingOn makes a result depend on an answer of that moment too.
+func (r Result) dependingOn(asOf time.Time) Result {
 	if r.Park != "" && (r.asOf.IsZero() || asOf.Before(r.asOf)) {
-		if r.asOf = asOf; r.later == nil {
-			r.later = ErrLookupPending
+		if r.asOf = asOf; r.errAfter == nil {
+			r.errAfter = ErrLookupPending
 		}
 	}
 	return r

@@ -11,24 +11,24 @@ type Kind string
 
 // What can happen to a message. Log, metrics, notifications and page listen to these.
 const (
-	Failed    Kind = "failed"    // a dead letter or a report arrived and is safe (or discarded)
+	Arrived   Kind = "failed"    // a dead letter or a report arrived, and is safe (or discarded)
 	Waiting   Kind = "waiting"   // it waits for Delay
 	Retried   Kind = "retried"   // RabbitMQ confirmed it in its work queue, Late after it was due
 	Forwarded Kind = "forwarded" // RabbitMQ confirmed it where its policy sends it
-	Parked    Kind = "parked"    // it is kept, and Why
-	Discarded Kind = "discarded" // its policy let it go; or, with By, a person did with N of Queue
-	Replayed  Kind = "replayed"  // a person sent N messages of Queue (or by id) back to waiting
+	Parked    Kind = "parked"    // kept until a person decides, and Why
+	Discarded Kind = "discarded" // by its policy; or, with By, by a person, N of Queue
+	Replayed  Kind = "replayed"  // a person has N messages of Queue, or one by ID, retried now
 	Restored  Kind = "restored"  // a person parked N discarded messages of Queue again
 	Edited    Kind = "edited"    // a person replaced the message ID of Queue by an edited one
-	Copied    Kind = "copied"    // a person sent copies of N messages of Queue to another one, Why
-	Imported  Kind = "imported"  // a person added N messages of Queue to the parking lot
+	Copied    Kind = "copied"    // a person published copies of N messages of Queue to another one, Why
+	Imported  Kind = "imported"  // a person imported N messages of Queue, which are parked
 	Paused    Kind = "paused"    // a person paused the retries of Queue, and Why
 	Resumed   Kind = "resumed"   // a person resumed them
 
-	// What became of the retries of Queue, and Why; with By, a person has forced it.
+	// What the throttle does with the retries of Queue, and Why; with By, a person has forced it.
 	Opened       Kind = "opened"        // its breaker is open: nothing is retried
 	HalfOpened   Kind = "half-opened"   // a few probes are retried
-	Ramping      Kind = "ramping"       // they went well: more and more are retried
+	Ramping      Kind = "ramping"       // the probes succeeded: more and more are retried
 	Closed       Kind = "closed"        // all due messages are retried
 	NoConsumer   Kind = "no-consumer"   // something is due, and its queue has no consumer
 	ConsumerBack Kind = "consumer-back" // retries are no longer paused for lack of a consumer
@@ -45,10 +45,10 @@ type Event struct {
 	ID      uuid.UUID
 	Attempt int    // failures so far
 	Reason  string // why the broker dead-lettered it
-	Error   string // what its consumer said; hostile text
+	Error   string // the text that its consumer reported; hostile
 	Delay   time.Duration
-	Way     string // Waiting: Disk, or the way of RabbitMQ's
-	Instead string // Waiting on disk: the way that RabbitMQ did not take it
+	Way     string // Waiting: Disk, or the way to wait in RabbitMQ
+	Instead string // Waiting on disk: the way in which RabbitMQ did not accept it
 	Late    time.Duration
 	Why     string
 	N       int

@@ -7,23 +7,23 @@ import (
 )
 
 const (
-	// maxQuestions is how many lookups are under way at once. A missing exchange costs a
+	// maxLookups is how many lookups are under way at once. A missing exchange costs a
 	// channel: one after the other took 15 ms each on 3.10.8.
-	maxQuestions = 16
-	// minAskAgain is how long the answer "missing" is not asked for again; it doubles with each
-	// such answer, up to maxAskAgain.
-	minAskAgain, maxAskAgain = 2 * time.Second, time.Minute
+	maxLookups = 16
+	// minLookupWait is how long after the answer "missing" the next lookup of the same queue
+	// is; it doubles with each such answer, up to maxLookupWait.
+	minLookupWait, maxLookupWait = 2 * time.Second, time.Minute
 	// maxAnswers bounds the answers that are remembered, and maxPending the lookups that wait:
-	// some seconds' worth, so that a real queue is not long behind invented names.
+	// some seconds' worth, so that a real queue does not wait long behind invented names.
 	maxAnswers, maxPending = 10_000, 1000
 )
 
-// exchangeLookup finds out which queues have a retry exchange. It asks RabbitMQ on goroutines
-// of its own: a client that reports failures may invent names, and each costs a lookup, for
-// which neither intake nor scheduler may wait.
+// exchangeLookup finds out which queues have a retry exchange. It looks them up in RabbitMQ on
+// goroutines of its own: a client that reports failures may invent names, and each costs a
+// lookup, for which neither intake nor scheduler may wait.
 type exchangeLookup struct {
-	ask      func(ctx context.Context, queue string) (bool, error)
-	answered func() // what waits for an answer may go on; nil: nothing does
+	lookUp   func(ctx context.Context, queue string) (bool, error)
+	answered func() // called after each lookup; may be nil
 
 	ctx  context.Context
 	stop context.CancelFunc
@@ -31,23 +31,23 @@ type exchangeLookup struct {
 	mu      sync.Mutex
 	answers map[string]*lookupAnswer
 	pending []string
-	asking  int
+	workers int // goroutines that look up
 	running sync.WaitGroup
 }
 
 type lookupAnswer struct {
-	there   bool
-	at      time.Time // when RabbitMQ was asked; zero: there is no answer
-	err     error     // of the last question
-	tries   int       // that found it not there, or failed
-	again   time.Time // the next question is not asked before
+	exists  bool
+	asOf    time.Time // when the lookup began; zero: there is no answer
+	err     error     // of the last lookup
+	tries   int       // lookups that found no exchange, or failed
+	next    time.Time // no lookup before
 	pending bool
 }
 
-func newExchangeLookup(ask func(ctx context.Context, queue string) (bool, error)) *exchangeLookup {
-	a := &exchangeLookup{ask: ask, answers: map[string]*lookupAnswer{}}
-	a.ctx, a.stop = context.WithCancel(context.Background())
-	return a
+func newExchangeLookup(lookUp func(ctx context.Context, queue string) (bool, error)) *exchangeLookup {
+	l := &exchangeLookup{lookUp: lookUp, answers: map[string]*lookupAnswer{}}
+	l.ctx, l.stop = context.WithCancel(context.Background())
+	return l
 }
 
 // close cancels the lookups under way, and waits for them.
@@ -59,48 +59,48 @@ func (l *exchangeLookup) close() {
 }
 
 // exists answers from memory whether a queue has a retry exchange, and as of when. Where the
-// answer is older than since, RabbitMQ is asked again. The error is ErrLookupPending where
+// answer is older than since, another lookup begins. The error is ErrLookupPending where
 // there is no answer yet, or why there is none. Where too many lookups wait already, this one
 // is not added: the caller calls again.
-func (l *exchangeLookup) exists(queue string, since time.Time) (there bool, asOf time.Time, err error) {
+func (l *exchangeLookup) exists(queue string, since time.Time) (yes bool, asOf time.Time, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	is, full := l.answers[queue], len(l.pending) >= maxPending
-	if is == nil {
+	a, full := l.answers[queue], len(l.pending) >= maxPending
+	if a == nil {
 		if full {
 			return false, time.Time{}, ErrLookupPending
 		}
 		l.makeRoom()
-		is = &lookupAnswer{}
-		l.answers[queue] = is
+		a = &lookupAnswer{}
+		l.answers[queue] = a
 	}
 	now := time.Now()
-	if !is.there && (is.at.IsZero() || is.at.Before(since)) && !is.pending && !full && !now.Before(is.again) && l.ctx.Err() == nil {
-		is.pending = true
+	if !a.exists && (a.asOf.IsZero() || a.asOf.Before(since)) && !a.pending && !full && !now.Before(a.next) && l.ctx.Err() == nil {
+		a.pending = true
 		l.pending = append(l.pending, queue)
-		if l.asking < maxQuestions {
-			l.asking++
+		if l.workers < maxLookups {
+			l.workers++
 			l.running.Go(l.run)
 		}
 	}
 	switch {
-	case is.err != nil:
-		return false, is.at, is.err
-	case is.at.IsZero():
-		return false, is.at, ErrLookupPending
+	case a.err != nil:
+		return false, a.asOf, a.err
+	case a.asOf.IsZero():
+		return false, a.asOf, ErrLookupPending
 	}
-	return is.there, is.at, nil
+	return a.exists, a.asOf, nil
 }
 
 // remembers is exists without a lookup.
-func (l *exchangeLookup) remembers(queue string, since time.Time) (there, known bool) {
+func (l *exchangeLookup) remembers(queue string, since time.Time) (yes, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	is := l.answers[queue]
-	if is == nil || is.err != nil || !is.there && !is.at.After(since) {
+	a := l.answers[queue]
+	if a == nil || a.err != nil || !a.exists && !a.asOf.After(since) {
 		return false, false
 	}
-	return is.there, true
+	return a.exists, true
 }
 
 // makeRoom forgets answers when there are too many, except pending ones. The caller holds mu.
@@ -108,8 +108,8 @@ func (l *exchangeLookup) makeRoom() {
 	if len(l.answers) < maxAnswers {
 		return
 	}
-	for queue, is := range l.answers {
-		if !is.pending {
+	for queue, a := range l.answers {
+		if !a.pending {
 			delete(l.answers, queue)
 		}
 	}
@@ -118,7 +118,7 @@ func (l *exchangeLookup) makeRoom() {
 func (l *exchangeLookup) forget(queue string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if is := l.answers[queue]; is != nil && !is.pending {
+	if a := l.answers[queue]; a != nil && !a.pending {
 		delete(l.answers, queue)
 	}
 }
@@ -128,7 +128,7 @@ func (l *exchangeLookup) run() {
 	for {
 		l.mu.Lock()
 		if len(l.pending) == 0 || l.ctx.Err() != nil {
-			l.asking--
+			l.workers--
 			l.mu.Unlock()
 			return
 		}
@@ -137,18 +137,18 @@ func (l *exchangeLookup) run() {
 		l.mu.Unlock()
 
 		began := time.Now()
-		there, err := l.ask(l.ctx, queue)
+		yes, err := l.lookUp(l.ctx, queue)
 		l.mu.Lock()
-		is := l.answers[queue]
-		is.pending, is.err = false, err
+		a := l.answers[queue]
+		a.pending, a.err = false, err
 		if err == nil {
-			is.there, is.at = there, began
+			a.exists, a.asOf = yes, began
 		}
-		if is.there {
-			is.tries = 0
+		if a.exists {
+			a.tries = 0
 		} else {
-			is.again = time.Now().Add(min(minAskAgain<<min(is.tries, 10), maxAskAgain))
-			is.tries++
+			a.next = time.Now().Add(min(minLookupWait<<min(a.tries, 10), maxLookupWait))
+			a.tries++
 		}
 		l.mu.Unlock()
 		if l.answered != nil {

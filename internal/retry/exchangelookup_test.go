@@ -23,21 +23,21 @@ import (
 type slowBroker struct {
 	faultyBroker
 	mu      sync.Mutex
-	takes   time.Duration
+	latency time.Duration
 	there   map[string]bool
-	asked   map[string]int
+	lookups map[string]int
 	at, top int // questions at once
 }
 
 func (b *slowBroker) RetryExchangeExists(ctx context.Context, queue string) (bool, error) {
 	b.mu.Lock()
-	b.asked[queue]++
+	b.lookups[queue]++
 	b.at++
 	b.top = max(b.top, b.at)
 	b.mu.Unlock()
 	defer func() { b.mu.Lock(); b.at--; b.mu.Unlock() }()
 	select {
-	case <-time.After(b.takes):
+	case <-time.After(b.latency):
 	case <-ctx.Done():
 		return false, wire.ErrUnsent
 	}
@@ -55,10 +55,10 @@ func claim(queue string, proven bool) []store.Claim {
 }
 
 // The goroutine that retries never waits for RabbitMQ's word on a name that only a report
-// gave. Many are asked at once, each once, and "not there" is remembered.
+// gave. Many are looked up at once, each once, and "not there" is remembered.
 func TestNamesThatOnlyReportsGaveAreLookedUpBesideTheScheduler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &slowBroker{takes: time.Second, there: map[string]bool{"enrolled": true}, asked: map[string]int{}}
+		b := &slowBroker{latency: time.Second, there: map[string]bool{"enrolled": true}, lookups: map[string]int{}}
 		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
 		woken := 0
 		g.OnEnrolledAnswer(func() { b.mu.Lock(); woken++; b.mu.Unlock() })
@@ -73,7 +73,7 @@ func TestNamesThatOnlyReportsGaveAreLookedUpBesideTheScheduler(t *testing.T) {
 				}
 			}
 		}
-		if f := send("work", true); !errors.Is(f.Err, retry.ErrRebound) {
+		if f := send("work", true); !errors.Is(f.Err, retry.ErrTryAtOnce) {
 			t.Errorf("a dead letter's queue: %+v", f)
 		}
 		if f := send("work", true); !f.Done {
@@ -95,9 +95,9 @@ func TestNamesThatOnlyReportsGaveAreLookedUpBesideTheScheduler(t *testing.T) {
 		if f := send("enrolled", false); !f.Done {
 			t.Errorf("a name that is enrolled: %+v", f)
 		}
-		for name, n := range b.asked {
+		for name, n := range b.lookups {
 			if n != 1 {
-				t.Errorf("%s was asked for %d times", name, n)
+				t.Errorf("%s was looked up %d times", name, n)
 			}
 		}
 		// It was enrolled since: what is replayed now must find that out.
@@ -107,7 +107,7 @@ func TestNamesThatOnlyReportsGaveAreLookedUpBesideTheScheduler(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if f := send("invented.1", false); f.Park != "" || f.Err != nil && !errors.Is(f.Err, retry.ErrRebound) {
+		if f := send("invented.1", false); f.Park != "" || f.Err != nil && !errors.Is(f.Err, retry.ErrTryAtOnce) {
 			t.Errorf("once it is enrolled: %+v", f)
 		}
 		g.Close()
@@ -118,7 +118,7 @@ func TestNamesThatOnlyReportsGaveAreLookedUpBesideTheScheduler(t *testing.T) {
 // something is kept for no longer, cost nothing.
 func TestInventedNamesShareABudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &slowBroker{there: map[string]bool{}, asked: map[string]int{}}
+		b := &slowBroker{there: map[string]bool{}, lookups: map[string]int{}}
 		s := memstore.New()
 		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
 		defer g.Close()
@@ -190,10 +190,10 @@ func TestInventedNamesShareABudget(t *testing.T) {
 }
 
 // ReportedNames that a client makes up cost RabbitMQ a bounded number of questions, and a queue
-// that is asked for among them is soon answered.
+// that is looked up among them is soon answered.
 func TestLookupsOfInventedNamesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &slowBroker{takes: 15 * time.Millisecond, there: map[string]bool{"honest": true}, asked: map[string]int{}}
+		b := &slowBroker{latency: 15 * time.Millisecond, there: map[string]bool{"honest": true}, lookups: map[string]int{}}
 		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
 		defer g.Close()
 		for i := range 20_000 {
@@ -208,8 +208,8 @@ func TestLookupsOfInventedNamesAreBounded(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if n := len(b.asked); n > 1100 {
-			t.Errorf("RabbitMQ was asked for %d names", n)
+		if n := len(b.lookups); n > 1100 {
+			t.Errorf("%d names were looked up", n)
 		}
 	})
 }
@@ -218,7 +218,7 @@ func TestLookupsOfInventedNamesAreBounded(t *testing.T) {
 // costs one.
 func TestOnlyNamesWithinTheBudgetAreLookedUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &slowBroker{there: map[string]bool{}, asked: map[string]int{}}
+		b := &slowBroker{there: map[string]bool{}, lookups: map[string]int{}}
 		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
 		defer g.Close()
 		f := retry.NewIntake(memstore.New(), retry.Rules{Policies: anyQueue()}, nil, func(retry.Event) {})
@@ -228,8 +228,8 @@ func TestOnlyNamesWithinTheBudgetAreLookedUp(t *testing.T) {
 			must(t, f.Handle(t.Context(), []wire.Delivery{d}))
 			synctest.Wait()
 		}
-		if n := len(b.asked); n < 1000 || n > 1300 {
-			t.Errorf("RabbitMQ was asked for %d names", n)
+		if n := len(b.lookups); n < 1000 || n > 1300 {
+			t.Errorf("%d names were looked up", n)
 		}
 	})
 }
@@ -238,7 +238,7 @@ func TestOnlyNamesWithinTheBudgetAreLookedUp(t *testing.T) {
 // is kept under its name; what is known not to be enrolled is refused.
 func TestAReportForAnEnrolledQueueIsKeptWhileTheBudgetIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &slowBroker{takes: 10 * time.Millisecond, there: map[string]bool{"honest": true}, asked: map[string]int{}}
+		b := &slowBroker{latency: 10 * time.Millisecond, there: map[string]bool{"honest": true}, lookups: map[string]int{}}
 		s, c := memstore.New(), &consent{}
 		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
 		defer g.Close()

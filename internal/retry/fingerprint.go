@@ -12,14 +12,13 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// content is the part of a fingerprint that is a hash; the rest is when the message
-// was dead-lettered.
+// content is the hash in a fingerprint; the rest is when the message was dead-lettered.
 type content [12]byte
 
 func contentOf(f [16]byte) content { return content(f[:12]) }
 
-// diedAt is what died was of the message that has this fingerprint.
-func diedAt(f [16]byte) time.Time {
+// timeOf returns the dead-lettering time in a fingerprint.
+func timeOf(f [16]byte) time.Time {
 	s := binary.BigEndian.Uint32(f[12:])
 	if s == 0 {
 		return time.Time{}
@@ -36,23 +35,23 @@ func fingerprint(m *wire.Message, scratch *[]byte) (f [16]byte) {
 	b := (*scratch)[:0]
 	for _, s := range [...]string{m.Exchange, m.RoutingKey, m.ContentType, m.ContentEncoding, m.CorrelationID,
 		m.ReplyTo, m.Expiration, m.MessageID, m.Type, m.UserID, m.AppID} {
-		b = printString(b, s)
+		b = appendString(b, s)
 	}
-	b = printInt(b, m.Timestamp.UnixNano())
-	b = printInt(b, int64(m.DeliveryMode)<<8|int64(m.Priority))
-	b = printTable(b, m.Headers, "x-death", "x-delivery-count", "x-acquired-count")
+	b = appendInt(b, m.Timestamp.UnixNano())
+	b = appendInt(b, int64(m.DeliveryMode)<<8|int64(m.Priority))
+	b = appendTable(b, m.Headers, "x-death", "x-delivery-count", "x-acquired-count")
 	deaths, head := deathsOf(m)
 	if head != nil {
-		b = printTable(b, head, "time")
+		b = appendTable(b, head, "time")
 		deaths = deaths[1:]
 	}
-	b = printValue(b, deaths)
+	b = appendValue(b, deaths)
 	*scratch = b
 	h := sha256.New()
 	h.Write(b)
 	h.Write(m.Body)
 	copy(f[:12], h.Sum(b[:0]))
-	binary.BigEndian.PutUint32(f[12:], uint32(max(died(m).Unix(), 0)))
+	binary.BigEndian.PutUint32(f[12:], uint32(max(deadLetteredAt(m).Unix(), 0)))
 	return f
 }
 
@@ -64,22 +63,22 @@ func deathsOf(m *wire.Message) (all []any, head amqp.Table) {
 	return all, head
 }
 
-// died is when the message was dead-lettered, by RabbitMQ's clock in whole seconds.
-func died(m *wire.Message) time.Time {
+// deadLetteredAt is when the message was dead-lettered, by RabbitMQ's clock in whole seconds.
+func deadLetteredAt(m *wire.Message) time.Time {
 	_, head := deathsOf(m)
 	t, _ := head["time"].(time.Time)
 	return t
 }
 
-// deathQueue is the queue that the newest entry of x-death names.
-func deathQueue(m *wire.Message) string {
+// deadLetteredFrom is the queue that the newest entry of x-death names.
+func deadLetteredFrom(m *wire.Message) string {
 	_, head := deathsOf(m)
 	q, _ := head["queue"].(string)
 	return q
 }
 
-// printTable prints all of a table but the fields named.
-func printTable(b []byte, t amqp.Table, without ...string) []byte {
+// appendTable appends all of a table but the fields named.
+func appendTable(b []byte, t amqp.Table, without ...string) []byte {
 	keys := make([]string, 0, 16)
 	for k := range t {
 		if !slices.Contains(without, k) {
@@ -88,32 +87,32 @@ func printTable(b []byte, t amqp.Table, without ...string) []byte {
 	}
 	slices.Sort(keys)
 	for _, k := range keys {
-		b = printValue(printString(b, k), t[k])
+		b = appendValue(appendString(b, k), t[k])
 	}
-	return printInt(b, int64(len(keys)))
+	return appendInt(b, int64(len(keys)))
 }
 
-func printValue(b []byte, v any) []byte {
+func appendValue(b []byte, v any) []byte {
 	switch v := v.(type) {
 	case string:
-		return printString(b, v)
+		return appendString(b, v)
 	case []byte:
-		return append(printInt(b, int64(len(v))), v...)
+		return append(appendInt(b, int64(len(v))), v...)
 	case int64:
-		return printInt(append(b, 'l'), v)
+		return appendInt(append(b, 'l'), v)
 	case time.Time:
-		return printInt(b, v.Unix())
+		return appendInt(b, v.Unix())
 	case amqp.Table:
-		return printTable(b, v)
+		return appendTable(b, v)
 	case []any:
 		for _, e := range v {
-			b = printValue(b, e)
+			b = appendValue(b, e)
 		}
-		return printInt(b, int64(len(v)))
+		return appendInt(b, int64(len(v)))
 	}
 	return fmt.Appendf(b, "%T%v;", v, v)
 }
 
-func printString(b []byte, s string) []byte { return append(printInt(b, int64(len(s))), s...) }
+func appendString(b []byte, s string) []byte { return append(appendInt(b, int64(len(s))), s...) }
 
-func printInt(b []byte, n int64) []byte { return binary.LittleEndian.AppendUint64(b, uint64(n)) }
+func appendInt(b []byte, n int64) []byte { return binary.LittleEndian.AppendUint64(b, uint64(n)) }

@@ -67,7 +67,7 @@ func TestAFingerprintIsOfAllThatTellsMessagesApart(t *testing.T) {
 	if same != of(func(*wire.Message) {}) {
 		t.Error("what RabbitMQ counts changes the fingerprint")
 	}
-	if later := of(func(m *wire.Message) { death(m, 0)["time"] = now.Add(time.Second) }); contentOf(later) != contentOf(same) || !diedAt(later).Equal(now.Add(time.Second)) {
+	if later := of(func(m *wire.Message) { death(m, 0)["time"] = now.Add(time.Second) }); contentOf(later) != contentOf(same) || !timeOf(later).Equal(now.Add(time.Second)) {
 		t.Error("the time of the newest death is not beside the content")
 	}
 }

@@ -4,8 +4,8 @@
 //	intake.go        a batch of dead letters, safe in the store before it is acknowledged
 //	origin.go        which queue a message failed in, and what proves it
 //	receipts.go      the id that it had, if it is redelivered
-//	(fingerprint.go, receiptindex.go: how duplicates are recognized, and what is remembered)
-//	verdict.go       what the policy says, as a record to store
+//	(fingerprint.go, receiptindex.go: how it is recognized, and what is remembered)
+//	verdict.go       what the policy decides, as a record to store
 //	persist.go       records into the store, all or none
 //	delayqueue.go    a policy that waits in RabbitMQ: published to where it waits, which
 //	                 declaredelay.go declares first
@@ -20,8 +20,8 @@
 //	events.go        what log, metrics and displays receive
 //
 // Messages are parked in three places: by their verdict (park in verdict.go), because they
-// can never be retried (settle in scheduler.go), and by others (parkedintake.go). The event
-// of each is parkedEvent in persist.go, or settle's own.
+// can never be retried (finishClaims in scheduler.go), and by others (parkedintake.go). The
+// event of each is parkedEvent in persist.go, or made in finishClaims.
 //
 // What a message carries from attempt to attempt is package headers. This package opens no
 // AMQP connection, and imports no HTTP and no store engine: its callers pass it those.
@@ -47,7 +47,7 @@ type Rules struct {
 }
 
 // Intake decides about dead letters and makes them durable, in the store or in a delay queue.
-// Take, Connected and Disconnected are called from one goroutine; SetRules may be called at
+// Handle, Connected and Disconnected are called from one goroutine; SetRules may be called at
 // any time.
 type Intake struct {
 	keeper
@@ -65,8 +65,8 @@ func NewIntake(s store.Store, r Rules, delayQueues *DelayQueues, events Listener
 	return in
 }
 
-// UseReportedNames makes n bound the queue names that only reports gave, and tells sender from
-// which queues RabbitMQ has dead-lettered. Call it before the first batch.
+// UseReportedNames makes n bound the queue names that only reports gave, and reports to sender
+// from which queues RabbitMQ has dead-lettered. Call it before the first batch.
 func (in *Intake) UseReportedNames(n *ReportedNames, sender *Sender) {
 	in.names, in.markProven = n, sender.enrolled.markProven
 }
@@ -93,13 +93,12 @@ func (in *Intake) Handle(ctx context.Context, batch []wire.Delivery) error {
 	toStore := make([]recordToStore, 0, len(batch))
 	events := make([]Event, 0, 2*len(batch))
 	var delayed []delayedMessage // to wait in RabbitMQ
-	var at, eventIndex []int     // of each delayed message: index in batch, and in events
 	for i := range batch {
 		rec, verdict, m := in.decide(ctx, i, &batch[i], rules, now)
-		events = append(events, Event{Kind: Failed, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Reason: rec.Reason, Error: rec.Error})
+		events = append(events, Event{Kind: Arrived, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Reason: rec.Reason, Error: rec.Error})
 		durable, isDurable := in.durable[i]
 		switch {
-		case isDurable: // whatever the rules say that have been loaded since
+		case isDurable: // whatever rules have been loaded since
 			events = append(events, durable)
 			continue
 		case verdict == policy.Discard:
@@ -114,19 +113,19 @@ func (in *Intake) Handle(ctx context.Context, batch []wire.Delivery) error {
 			toStore = append(toStore, recordToStore{rec, i, len(events) - 1})
 			continue
 		}
+		m.message, m.event = i, len(events)-1
 		delayed = append(delayed, *m)
-		at, eventIndex = append(at, i), append(eventIndex, len(events)-1)
 	}
-	in.publishDelayed(ctx, delayed, at)
-	for i, m := range delayed {
-		e, name := &events[eventIndex[i]], m.way.Limits().Name
+	in.publishDelayed(ctx, delayed)
+	for _, m := range delayed {
+		e, name := &events[m.event], m.way.Limits().Name
 		if m.err == nil {
 			e.Way, e.Delay = name, m.rounded
-			in.markDurable(at[i], *e)
+			in.markDurable(m.message, *e)
 			continue
 		}
 		e.Instead = name
-		toStore = append(toStore, recordToStore{m.rec, at[i], eventIndex[i]})
+		toStore = append(toStore, recordToStore{m.rec, m.message, m.event})
 	}
 	if err := in.keep(ctx, toStore, events, now); err != nil {
 		return err
@@ -135,37 +134,36 @@ func (in *Intake) Handle(ctx context.Context, batch []wire.Delivery) error {
 	return nil
 }
 
-// account counts in the ledger the messages that are never stored here.
+// account counts in the ledger the messages that are not stored.
 func (in *Intake) account(events []Event) {
 	for i := range events {
 		switch e := &events[i]; {
 		case e.Kind == Discarded:
-			in.store.Passed(e.Queue, store.Dropped, 1)
+			in.store.CountUnstored(e.Queue, store.DiscardedAtOnce, 1)
 		case e.Kind == Waiting && e.Way != Disk:
-			in.store.Passed(e.Queue, store.Delayed, 1)
+			in.store.CountUnstored(e.Queue, store.Delayed, 1)
 		}
 	}
 }
 
 // publishDelayed publishes messages to the delay queues where they wait. Each has its id in a
-// receipt first, so that its copy has the same id should the acknowledgement be lost. at are
-// their places in the batch.
-func (in *Intake) publishDelayed(ctx context.Context, delayed []delayedMessage, at []int) {
+// receipt first, so that its copy has the same id should the acknowledgement be lost.
+func (in *Intake) publishDelayed(ctx context.Context, delayed []delayedMessage) {
 	if len(delayed) == 0 {
 		return
 	}
 	var receipts []store.Receipt
-	for n, m := range delayed {
-		if m.rec.Fingerprint != ([16]byte{}) && !in.identities[at[n]].remembered {
+	for _, m := range delayed {
+		if m.rec.Fingerprint != ([16]byte{}) && !in.identities[m.message].hasReceipt {
 			receipts = append(receipts, m.rec.Receipt())
 		}
 	}
 	// A full disk stops messages that must wait there, and no others.
 	if len(receipts) == 0 || in.store.Remember(ctx, receipts) == nil {
-		for n, m := range delayed {
-			known := in.identities[at[n]]
-			known.remembered = true
-			in.identities[at[n]] = known
+		for _, m := range delayed {
+			known := in.identities[m.message]
+			known.hasReceipt = true
+			in.identities[m.message] = known
 			m.rec.Fingerprint = [16]byte{} // otherwise it would have two receipts if it is stored after all
 		}
 	}

@@ -38,7 +38,7 @@ func kept(t *testing.T, s store.Store) []store.Listed {
 }
 
 // A dead letter that RabbitMQ delivers again, since the acknowledgement was lost,
-// has the id it was given before, so that the consumer can tell; and two equal
+// has the id that it got before, so that the consumer can tell; and two equal
 // dead letters have two ids.
 func TestARedeliveryKeepsItsID(t *testing.T) {
 	s := memstore.New()
@@ -130,7 +130,7 @@ func TestARedeliveryToAnotherReplicaKeepsItsID(t *testing.T) {
 	}
 }
 
-// lostAnswer is a store on a network that kept what it was given, and could not say so.
+// lostAnswer is a store on a network that stored its records, and whose answer was lost.
 type lostAnswer struct {
 	*memstore.Store
 	lost bool
@@ -144,7 +144,7 @@ func (s *lostAnswer) Add(ctx context.Context, records []*store.Record) error {
 	return errors.New("the answer was lost")
 }
 
-// A batch that is offered again may have been kept all the same. Its copy has its ids.
+// A batch that is passed again may have been stored all the same. Its copy has its ids.
 func TestABatchOfferedAgainKeepsItsIDs(t *testing.T) {
 	type handler interface {
 		Handle(context.Context, []wire.Delivery) error
@@ -157,7 +157,7 @@ func TestABatchOfferedAgainKeepsItsIDs(t *testing.T) {
 		f := on(s)
 		batch := []wire.Delivery{deadLetter("q", "same"), deadLetter("q", "same")}
 		if err := f.Handle(context.Background(), batch); err == nil {
-			t.Fatal("an error of the store was not told")
+			t.Fatal("an error of the store was not returned")
 		}
 		for range 2 { // the second one comes after it was taken: it is another
 			if err := f.Handle(context.Background(), batch); err != nil {
@@ -236,7 +236,7 @@ func TestAttemptsAreCountedInOurHeaderOnly(t *testing.T) {
 	}
 }
 
-// A message that failed before tells when it failed first, whoever counted.
+// A message that failed before keeps the time of its first failure, whoever counted.
 func TestTheFirstFailureIsKeptOverAllAttempts(t *testing.T) {
 	first := time.Now().Add(-time.Hour).Truncate(time.Second)
 	d := deadLetter("q", "")
@@ -288,8 +288,8 @@ func (s *smallStore) Add(ctx context.Context, records []*store.Record) error {
 }
 
 // A batch that a store has no room for at once is stored in parts: an empty store with a
-// small reserve would be offered the same batch for ever. One that fills up half way is
-// offered the batch again, and stores and reports each message once.
+// small reserve would be passed the same batch for ever. One that fills up half way is
+// passed the batch again, and stores and reports each message once.
 func TestABatchThatDoesNotFitIsStoredInParts(t *testing.T) {
 	ctx := context.Background()
 	for name, c := range map[string]struct {
@@ -301,20 +301,20 @@ func TestABatchThatDoesNotFitIsStoredInParts(t *testing.T) {
 			s := &smallStore{memstore.New(), c.atOnce, c.inAll}
 			var events []retry.Event
 			listen := func(e retry.Event) { events = append(events, e) }
-			take := retry.NewCollector(s, nil, listen).Handle
+			handle := retry.NewCollector(s, nil, listen).Handle
 			if !collects {
-				take = retry.NewIntake(s, retry.Rules{Policies: policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}}, nil, listen).Handle
+				handle = retry.NewIntake(s, retry.Rules{Policies: policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}}, nil, listen).Handle
 			}
 			var batch []wire.Delivery
 			for i := range 10 {
 				batch = append(batch, deadLetter("q", strconv.Itoa(i)))
 			}
-			err := take(ctx, batch)
+			err := handle(ctx, batch)
 			if errors.Is(err, store.ErrFull) != c.full || len(kept(t, s)) != c.inAll && c.atOnce == 1 || err != nil && len(events) > 0 {
 				t.Errorf("%s: %d stored, %d events, %v", name, len(kept(t, s)), len(events), err)
 			}
 			if s.inAll = 11; err != nil {
-				if err := take(ctx, batch); err != nil {
+				if err := handle(ctx, batch); err != nil {
 					t.Errorf("%s, with room: %v", name, err)
 				}
 			}
@@ -331,8 +331,8 @@ func TestABatchThatDoesNotFitIsStoredInParts(t *testing.T) {
 			if len(bodies) != 10 || len(kept(t, s)) != 10 || stored != 10 {
 				t.Errorf("%s, collects %t: stored %v, and reported %d", name, collects, bodies, stored)
 			}
-			// What is offered next is another batch.
-			if err := take(ctx, batch[:1]); err != nil || len(kept(t, s)) != 11 {
+			// The next batch is another one.
+			if err := handle(ctx, batch[:1]); err != nil || len(kept(t, s)) != 11 {
 				t.Errorf("%s: the next batch: %d stored, %v", name, len(kept(t, s)), err)
 			}
 		}

@@ -11,6 +11,10 @@ import (
 // again. What is in flight has its answer by then.
 const forgetBackoff = 2 * time.Minute
 
+// maxSleep is how long the scheduler sleeps when it knows of nothing that will be due: whatever
+// changes wakes it.
+const maxSleep = time.Hour
+
 // forgetBackoffs ends the backoff of lanes whose messages are gone, because a person discarded
 // them, say: no confirm will ever show that they work. It returns how long the scheduler may
 // sleep.
@@ -22,17 +26,17 @@ func (s *Scheduler) forgetBackoffs(next []store.NextDue, now time.Time) (sleep t
 	}
 	s.mu.Unlock()
 	if len(gone) == 0 {
-		return time.Hour
+		return maxSleep
 	}
 	for _, n := range next {
 		delete(gone, n.Lane)
 	}
-	maps.DeleteFunc(gone, func(l store.Lane, _ bool) bool { return s.flights.has(l) })
-	sleep = time.Hour
+	maps.DeleteFunc(gone, func(l store.Lane, _ bool) bool { return s.inFlight.has(l) })
+	sleep = maxSleep
 	for lane := range gone {
 		s.mu.Lock()
-		r, resting := s.backoffs[lane]
-		over := resting && now.Sub(r.until) > forgetBackoff
+		b, backingOff := s.backoffs[lane]
+		over := backingOff && now.Sub(b.until) > forgetBackoff
 		if over {
 			delete(s.backoffs, lane)
 		}

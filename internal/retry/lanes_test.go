@@ -39,21 +39,21 @@ func (g *fakeTargets) Send(ctx context.Context, queue string, claims []store.Cla
 		return wait
 	}
 	return func(ctx context.Context) []retry.Result {
-		fates := wait(ctx)
+		results := wait(ctx)
 		if g.answers != nil {
 			select {
 			case <-g.answers:
-				return fates
+				return results
 			case <-ctx.Done():
 			}
 		}
 		if g.unavailable {
 			<-ctx.Done()
 		}
-		for i := range fates {
-			fates[i] = retry.Result{Err: errors.New("not confirmed")}
+		for i := range results {
+			results[i] = retry.Result{Err: errors.New("not confirmed")}
 		}
-		return fates
+		return results
 	}
 }
 
@@ -72,7 +72,7 @@ func (g *fakeTargets) sentOf(body string) (n int) {
 // scene is a scheduler over a throttle with some rules.
 type scene struct {
 	store     *memstore.Store
-	give      *fakeTargets
+	sender    *fakeTargets
 	throttle  *throttle.Throttle
 	scheduler *retry.Scheduler
 	mu        sync.Mutex
@@ -87,13 +87,13 @@ func (s *scene) reported() string {
 }
 
 // inScene runs a scheduler in fake time while do runs.
-func inScene(t *testing.T, rules throttle.Rules, give *fakeTargets, do func(t *testing.T, s *scene)) {
+func inScene(t *testing.T, rules throttle.Rules, sender *fakeTargets, do func(t *testing.T, s *scene)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		give.fakeSender = fakeSender{began: time.Now(), answer: done, nth: map[string]int{}}
-		s := &scene{store: memstore.New(), give: give}
+		sender.fakeSender = fakeSender{began: time.Now(), answer: done, nth: map[string]int{}}
+		s := &scene{store: memstore.New(), sender: sender}
 		s.throttle = throttle.New(func(string) throttle.Rules { return rules }, rand.Float64, func(throttle.Transition) {})
-		s.scheduler = retry.NewScheduler(s.store, give, s.throttle, func(retry.Event) {}, slog.New(slog.DiscardHandler), func(lane store.Lane, err error) {
+		s.scheduler = retry.NewScheduler(s.store, sender, s.throttle, func(retry.Event) {}, slog.New(slog.DiscardHandler), func(lane store.Lane, err error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.reports = append(s.reports, fmt.Sprintf("%s: %v", lane, err))
@@ -121,7 +121,7 @@ func (s *scene) add(t *testing.T, n int, queue, body, to string) {
 	must(t, s.store.Add(t.Context(), all))
 }
 
-// A forward target that takes nothing, whether RabbitMQ nacks or does not answer, stops
+// A forward target that accepts nothing, whether RabbitMQ nacks or does not answer, stops
 // no retry of its work queue: not where a rate leaves room for few, nor where the breaker
 // tries a few, nor where all are stuck that may be in flight.
 func TestAStuckForwardStopsItsOwnLaneOnly(t *testing.T) {
@@ -135,9 +135,9 @@ func TestAStuckForwardStopsItsOwnLaneOnly(t *testing.T) {
 		"while a breaker probes": {throttle.Rules{Breaker: &throttle.Breaker{FailureRatio: 0.5, MinRetries: 5, Window: time.Minute, Wait: time.Second, MaxWait: time.Second, Probes: 3, Ramp: time.Second}}, 3, 100, true, 2 * time.Minute},
 		"without either":         {throttle.Rules{}, 2*retry.InFlight + 100, 3000, false, time.Second},
 	} {
-		for how, give := range map[string]*fakeTargets{"full": {full: true}, "unavailable": {unavailable: true}} {
+		for how, sender := range map[string]*fakeTargets{"full": {full: true}, "unavailable": {unavailable: true}} {
 			t.Run(name+", "+how, func(t *testing.T) {
-				inScene(t, c.rules, give, func(t *testing.T, s *scene) {
+				inScene(t, c.rules, sender, func(t *testing.T, s *scene) {
 					if c.half {
 						for _, to := range []string{"open", "auto"} {
 							must(t, s.throttle.Force("q", to, "a test", "", time.Now()))
@@ -147,13 +147,13 @@ func TestAStuckForwardStopsItsOwnLaneOnly(t *testing.T) {
 					time.Sleep(time.Millisecond)
 					s.add(t, c.retries, "q", "retry", "")
 					time.Sleep(c.within)
-					if n := give.sentOf("retry"); n != c.retries {
+					if n := sender.sentOf("retry"); n != c.retries {
 						t.Errorf("%d of %d were retried within %s", n, c.retries, c.within)
 					}
 					if c.half && s.throttle.View("q", time.Now()).State != throttle.Closed {
 						t.Errorf("the breaker is %s", s.throttle.View("q", time.Now()).State)
 					}
-					if give.sentOf("stuck") == 0 {
+					if sender.sentOf("stuck") == 0 {
 						t.Error("the target was never tried")
 					}
 				})
@@ -176,16 +176,16 @@ func TestForwardsWaitForNothingOfTheirWorkQueue(t *testing.T) {
 		"a person's pause": {throttle.Rules{}, func(s *scene) error { s.scheduler.Pause("q", true); return nil }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			give := &fakeTargets{}
-			inScene(t, c.rules, give, func(t *testing.T, s *scene) {
+			sender := &fakeTargets{}
+			inScene(t, c.rules, sender, func(t *testing.T, s *scene) {
 				must(t, c.stop(s))
 				s.add(t, 50, "q", "retry", "")
 				s.add(t, 50, "q", "forward", "dead")
 				time.Sleep(time.Minute)
-				if n := give.sentOf("forward"); n != 50 {
+				if n := sender.sentOf("forward"); n != 50 {
 					t.Errorf("%d of 50 were forwarded", n)
 				}
-				if n := give.sentOf("retry"); n > 1 {
+				if n := sender.sentOf("retry"); n > 1 {
 					t.Errorf("%d were retried", n)
 				}
 			})
@@ -196,8 +196,8 @@ func TestForwardsWaitForNothingOfTheirWorkQueue(t *testing.T) {
 // Many targets and queues that do not answer leave the others their part of what may be
 // in flight.
 func TestManyStuckLanesLeaveTheOthersTheirPart(t *testing.T) {
-	give := &fakeTargets{unavailable: true}
-	inScene(t, throttle.Rules{}, give, func(t *testing.T, s *scene) {
+	sender := &fakeTargets{unavailable: true}
+	inScene(t, throttle.Rules{}, sender, func(t *testing.T, s *scene) {
 		for i := range 100 {
 			s.add(t, 100, "q", "stuck", fmt.Sprint("dead", i))
 			s.add(t, 100, fmt.Sprint("q", i), "stuck", "dead")
@@ -205,11 +205,11 @@ func TestManyStuckLanesLeaveTheOthersTheirPart(t *testing.T) {
 		time.Sleep(time.Second)
 		s.add(t, 3000, "works", "retry", "")
 		time.Sleep(time.Second)
-		if n := give.sentOf("retry"); n != 3000 {
+		if n := sender.sentOf("retry"); n != 3000 {
 			t.Errorf("%d of 3,000 were retried", n)
 		}
-		if n := give.sentOf("stuck"); n < 100 || n >= retry.InFlight {
-			t.Errorf("%d are stuck in flight", n)
+		if n := sender.sentOf("stuck"); n < 100 || n >= retry.InFlight {
+			t.Errorf("%d messages are in flight to stuck targets; want from %d to %d", n, retry.InFlight*3/4, retry.InFlight-1)
 		}
 	})
 }
@@ -217,8 +217,8 @@ func TestManyStuckLanesLeaveTheOthersTheirPart(t *testing.T) {
 // That goes too for targets that did well, so that much is in flight to each, before they all
 // hang at once.
 func TestManyLanesThatGetStuckLeaveTheOthersTheirPart(t *testing.T) {
-	give := &fakeTargets{}
-	inScene(t, throttle.Rules{}, give, func(t *testing.T, s *scene) {
+	sender := &fakeTargets{}
+	inScene(t, throttle.Rules{}, sender, func(t *testing.T, s *scene) {
 		const lanes, large = 40, 4
 		fill := func(body string) (n int) {
 			for i := range lanes {
@@ -233,24 +233,24 @@ func TestManyLanesThatGetStuckLeaveTheOthersTheirPart(t *testing.T) {
 			synctest.Wait()
 			return n
 		}
-		if all := fill("before"); give.sentOf("before") != all {
-			t.Fatalf("%d of %d were forwarded before", give.sentOf("before"), all)
+		if all := fill("before"); sender.sentOf("before") != all {
+			t.Fatalf("%d of %d were forwarded before", sender.sentOf("before"), all)
 		}
-		give.unavailable = true
+		sender.unavailable = true
 		fill("stuck")
 		s.add(t, 500, "works", "retry", "")
 		time.Sleep(time.Second)
-		if n := give.sentOf("retry"); n != 500 {
-			t.Errorf("%d of 500 were retried, with %d stuck in flight", n, give.sentOf("stuck"))
+		if n := sender.sentOf("retry"); n != 500 {
+			t.Errorf("%d of 500 were retried, with %d stuck in flight", n, sender.sentOf("stuck"))
 		}
-		if n := give.sentOf("stuck"); n < retry.InFlight*3/4 || n >= retry.InFlight {
-			t.Errorf("%d are stuck in flight", n)
+		if n := sender.sentOf("stuck"); n < retry.InFlight*3/4 || n >= retry.InFlight {
+			t.Errorf("%d messages are in flight to stuck targets; want from %d to %d", n, retry.InFlight*3/4, retry.InFlight-1)
 		}
 	})
 }
 
-// Trouble is reported with the lane that has it, and its end when a person
-// has taken its messages away.
+// An error is reported with its lane, and its end when a person has deleted the lane's
+// messages.
 func TestTheErrorOfAStuckLaneNamesIt(t *testing.T) {
 	inScene(t, throttle.Rules{}, &fakeTargets{full: true}, func(t *testing.T, s *scene) {
 		s.add(t, 1, "q", "stuck", "dead")
@@ -258,10 +258,10 @@ func TestTheErrorOfAStuckLaneNamesIt(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if len(s.reports) == 0 || strings.Join(s.reports, "; ") != strings.Repeat("; q to queue dead: not confirmed", len(s.reports))[2:] {
-			t.Fatalf("reported are %q", s.reports)
+			t.Fatalf("reported %q; want only \"q to queue dead: not confirmed\"", s.reports)
 		}
-		if rests := s.scheduler.BackingOff(); len(rests) != 1 || rests[0].String() != "q to queue dead" {
-			t.Errorf("%v back off", rests)
+		if lanes := s.scheduler.BackingOff(); len(lanes) != 1 || lanes[0].String() != "q to queue dead" {
+			t.Errorf("%v are backing off; want only \"q to queue dead\"", lanes)
 		}
 		for left := 1; left > 0; time.Sleep(100 * time.Millisecond) { // until it is not claimed
 			page, err := storetest.List(t.Context(), s.store, storetest.Filter{State: store.Waiting, Limit: 1})
@@ -274,7 +274,7 @@ func TestTheErrorOfAStuckLaneNamesIt(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
 		if last := s.reports[len(s.reports)-1]; last != "q to queue dead: <nil>" || len(s.scheduler.BackingOff()) != 0 {
-			t.Errorf("its messages are gone, and told was at last %q", last)
+			t.Errorf("its messages are deleted, and the last report is %q, and %v are backing off; want \"q to queue dead: <nil>\", and none", last, s.scheduler.BackingOff())
 		}
 	})
 }
@@ -282,9 +282,9 @@ func TestTheErrorOfAStuckLaneNamesIt(t *testing.T) {
 // A destination that does not answer is named too, for as long as it has messages that it
 // did not confirm, and nothing is sent to it twice.
 func TestALaneThatHangsIsNamed(t *testing.T) {
-	give := &fakeTargets{}
-	inScene(t, throttle.Rules{}, give, func(t *testing.T, s *scene) {
-		give.answers = make(chan struct{}) // in the bubble, or time stands still for it
+	sender := &fakeTargets{}
+	inScene(t, throttle.Rules{}, sender, func(t *testing.T, s *scene) {
+		sender.answers = make(chan struct{}) // made in the bubble: fake time advances only while what waits for it is in the bubble too
 		s.add(t, 3, "q", "stuck", "dead")
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
@@ -297,14 +297,14 @@ func TestALaneThatHangsIsNamed(t *testing.T) {
 		if got, want := s.reported(), "q to queue dead: "+retry.ErrUnanswered.Error(); got != want {
 			t.Fatalf("reported: %q, want %q", got, want)
 		}
-		if rests := s.scheduler.BackingOff(); len(rests) != 1 || rests[0].String() != "q to queue dead" {
-			t.Errorf("%v are stuck", rests)
+		if lanes := s.scheduler.BackingOff(); len(lanes) != 1 || lanes[0].String() != "q to queue dead" {
+			t.Errorf("%v are backing off; want only \"q to queue dead\"", lanes)
 		}
-		close(give.answers)
+		close(sender.answers)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if got := s.reported(); !strings.HasSuffix(got, "; q to queue dead: <nil>") || len(s.scheduler.BackingOff()) != 0 || give.sentOf("stuck") != 3 {
-			t.Errorf("it answered, and this is reported: %q; %d were sent", got, give.sentOf("stuck"))
+		if got := s.reported(); !strings.HasSuffix(got, "; q to queue dead: <nil>") || len(s.scheduler.BackingOff()) != 0 || sender.sentOf("stuck") != 3 {
+			t.Errorf("after it answered: reported %q, want \"…; q to queue dead: <nil>\" at the end; %v are backing off, want none; %d were sent, want 3", got, s.scheduler.BackingOff(), sender.sentOf("stuck"))
 		}
 	})
 }

@@ -16,7 +16,7 @@ import (
 
 // identified is a dead letter with a message-id, dead-lettered now.
 func identified(body string) wire.Delivery {
-	d := died(body)
+	d := rejectedNow(body)
 	d.Message.MessageID = "id of " + body
 	return d
 }

@@ -14,10 +14,10 @@ import (
 type origin struct {
 	queue  string
 	reason string
-	// proven: the broker itself says so. Only then may the queue be enrolled.
+	// proven: RabbitMQ itself wrote it. Only then may the queue be enrolled.
 	proven bool
-	// retried: its last publication was a retry of ours, so the headers that only we write can
-	// be believed.
+	// retried: Redrive published it last, so the headers that only Redrive writes can be
+	// believed.
 	retried    bool
 	exchange   string // as first published
 	routingKey string
@@ -58,10 +58,9 @@ func deadLettered(d *wire.Delivery) origin {
 	if o.queue == "" || o.reason == "" {
 		return origin{refusal: "the head entry of its x-death header names no queue or no reason"}
 	}
-	// A queue dead-letters to us what we returned to it, without the x-death we
-	// took off: then the broker says our retry exchange, or where a wait in
-	// RabbitMQ ends, and our headers know better where the message was first
-	// published.
+	// Of a retried message, whose x-death was removed, RabbitMQ names the retry exchange, or
+	// the exchange where a wait in RabbitMQ ends. The exchange that it was first published to
+	// is in our headers.
 	if o.exchange == wire.RetryExchange(o.queue) || delay.EndsWait(o.exchange) {
 		o.retried = true
 		o.firstPublished(d)
@@ -75,7 +74,7 @@ func reported(d *wire.Delivery) origin {
 	return o.checked()
 }
 
-// firstPublished takes exchange and routing key from our own headers. They are
+// firstPublished reads exchange and routing key from our own headers. They are
 // shown and passed on, and never decide where a message goes.
 func (o *origin) firstPublished(d *wire.Delivery) {
 	if s, ok := d.Message.Headers[wire.HeaderExchange].(string); ok {

@@ -9,15 +9,19 @@ import (
 // Consent knows which queues dead-letter to Redrive by their owner's choice: an argument or a
 // policy in RabbitMQ.
 type Consent interface {
-	// Consented answers from memory, and is safe for concurrent use. yes: the queue's
-	// effective dead-letter exchange is redrive. Else it was not as of asOf; zero: that is
-	// not known. err is why nothing newer can be known; nil: RabbitMQ is being asked.
+	// Consented answers from memory, and is safe for concurrent use. It returns one of:
+	//
+	//   - yes: the queue's effective dead-letter exchange is redrive;
+	//   - no, and asOf: at that time it was another, or none;
+	//   - no, and a zero asOf: nothing is known yet.
+	//
+	// With no, err is why RabbitMQ cannot be asked for a newer answer; nil: it is being asked.
 	Consented(queue string) (yes bool, asOf time.Time, err error)
 }
 
 var (
-	// ErrLookupPending is the error of a result that depends on an answer which RabbitMQ has
-	// not given yet. It is not reported as a failure.
+	// ErrLookupPending is the error of a result that depends on an answer which RabbitMQ has not
+	// given yet. It is not reported as an obstacle.
 	ErrLookupPending = errors.New("RabbitMQ is being asked")
 	// ErrConsentUnknown is the error of a result that depends on an answer for which RabbitMQ
 	// cannot be asked.
@@ -44,7 +48,7 @@ func (e *enrollment) unproven(queue string) Result {
 	case asOf.IsZero():
 		return Result{Err: consentUnknown(err)}
 	}
-	none.asOf, none.later = asOf, consentUnknown(err)
+	none.asOf, none.errAfter = asOf, consentUnknown(err)
 	return none
 }
 
@@ -55,11 +59,11 @@ func consentUnknown(err error) error {
 	return fmt.Errorf("%w: %w", ErrConsentUnknown, err)
 }
 
-// at returns the result for a message that was due then: the queue may have been enrolled since
-// RabbitMQ was asked.
-func (r Result) at(due time.Time) Result {
+// forDue returns the result for a message that is due then: the queue may have been enrolled
+// after RabbitMQ was asked.
+func (r Result) forDue(due time.Time) Result {
 	if !r.asOf.IsZero() && due.After(r.asOf) {
-		return Result{Err: r.later}
+		return Result{Err: r.errAfter}
 	}
 	return r
 }

@@ -24,7 +24,7 @@ type consent struct {
 
 func (c *consent) Consented(string) (bool, time.Time, error) { return c.yes, c.asOf, c.err }
 
-// A list of queues says nothing of what was due after it began, and no list parks nothing.
+// A list of queues proves nothing about what was due after it began, and no list parks nothing.
 func TestAReportIsParkedOnlyByAnAnswerNewerThanItself(t *testing.T) {
 	now, down := time.Now(), errors.New("the management API is down")
 	claims := []store.Claim{
@@ -64,18 +64,18 @@ func TestAReportIsParkedOnlyByAnAnswerNewerThanItself(t *testing.T) {
 	}
 }
 
-// answered sends until RabbitMQ, which is asked beside the loop, has said whether the
+// answered sends until RabbitMQ, which is asked beside the scheduler, has answered whether the
 // retry exchange is there.
-func answered(t *testing.T, g *retry.Sender, claims []store.Claim) (fates []retry.Result) {
+func answered(t *testing.T, g *retry.Sender, claims []store.Claim) (results []retry.Result) {
 	t.Helper()
 	for range 50 {
-		fates = g.Send(context.Background(), claims[0].Record.Queue, claims)(context.Background())
-		if !errors.Is(fates[0].Err, retry.ErrLookupPending) {
+		results = g.Send(context.Background(), claims[0].Record.Queue, claims)(context.Background())
+		if !errors.Is(results[0].Err, retry.ErrLookupPending) {
 			break
 		}
 		<-time.After(10 * time.Millisecond)
 	}
-	return fates
+	return results
 }
 
 // That RabbitMQ cannot be asked about a queue is no fault of the way its messages wait.

@@ -11,27 +11,28 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Collector keeps what is parked in RabbitMQ, in redrive.parked, so that it can be
-// seen and replayed like all others: from the library, and from waits that ended
-// without a binding to their queue; those are retried at once. Everyone with the right
-// to may have put it there, so its headers are a claim: they are shown, and prove no
-// queue. Its methods are called as those of Intake.
+// Collector is the second intake: it stores what is parked in RabbitMQ, in redrive.parked, so
+// that it can be seen and replayed like all others. The library parks there, and waits in
+// RabbitMQ end there when their queue has no binding; those messages are retried at once.
+// Any user with write permission may publish there, so headers are shown, and prove no queue.
+// Its methods are called as those of Intake.
 type Collector struct {
 	keeper
-	lost  func(queue string)
-	names *ReportedNames
+	lostQueue func(queue string)
+	names     *ReportedNames
 }
 
-// NewCollector stores in s. lost receives the queues to which nothing could be retried.
-func NewCollector(s store.Store, lost func(queue string), events Listener) *Collector {
-	return &Collector{keeper: keeper{store: s, events: events}, lost: lost}
+// NewCollector makes a collector that stores in s. lostQueue receives each queue that was gone
+// or not bound when a wait in RabbitMQ ended.
+func NewCollector(s store.Store, lostQueue func(queue string), events Listener) *Collector {
+	return &Collector{keeper: keeper{store: s, events: events}, lostQueue: lostQueue}
 }
 
 // UseReportedNames bounds by n the queue names that only messages in redrive.parked gave.
 // Call it before the first batch.
 func (c *Collector) UseReportedNames(n *ReportedNames) { c.names = n }
 
-// Handle keeps a batch: see Intake.Take.
+// Handle stores a batch, as Intake.Handle does.
 func (c *Collector) Handle(ctx context.Context, batch []wire.Delivery) error {
 	if err := c.begin(ctx, batch); err != nil {
 		return err
@@ -68,19 +69,19 @@ func (c *Collector) decide(ctx context.Context, i int, d *wire.Delivery, now tim
 	case wire.ReasonRejected, wire.ReasonExpired, wire.ReasonMaxLen, wire.ReasonDeliveryLimit, wire.ReasonReported:
 		rec.Reason = r
 	}
-	rec.Queue = short(m, wire.HeaderQueue)
-	rec.Message.Exchange, rec.Message.RoutingKey = short(m, wire.HeaderExchange), short(m, wire.HeaderRoutingKey)
-	if u := printable(short(m, wire.HeaderUserID)); u != "" {
-		addNote(rec, fmt.Sprintf("its %s header says %q; that is not proven, so it is retried without it", wire.HeaderUserID, u))
+	rec.Queue = nameHeader(m, wire.HeaderQueue)
+	rec.Message.Exchange, rec.Message.RoutingKey = nameHeader(m, wire.HeaderExchange), nameHeader(m, wire.HeaderRoutingKey)
+	if u := printable(nameHeader(m, wire.HeaderUserID)); u != "" {
+		addNote(rec, fmt.Sprintf("its %s header is %q; that is not proven, so it is retried without it", wire.HeaderUserID, u))
 	}
-	why := headerText(m, wire.HeaderParkedFor)
+	why := headerText(m, wire.HeaderParkReason)
 	switch {
 	case d.Message.Exchange != wire.ExchangeParked: // by an alternate exchange
 		if d.Message.Exchange == wire.ExchangeDue || d.Message.Exchange == wire.ExchangeLane || d.Message.Exchange == wire.ExchangeDelayed {
 			rec.Queue = m.RoutingKey
 		}
-		if rec.Queue != "" && c.lost != nil {
-			c.lost(rec.Queue)
+		if rec.Queue != "" && c.lostQueue != nil {
+			c.lostQueue(rec.Queue)
 		}
 		why = fmt.Sprintf("it waited in RabbitMQ, and then the queue %q was gone or not bound to exchange %q", rec.Queue, d.Message.Exchange)
 	case why == "":
@@ -90,13 +91,13 @@ func (c *Collector) decide(ctx context.Context, i int, d *wire.Delivery, now tim
 		why += fmt.Sprintf("; it names the queue %q, which is not valid UTF-8, so RabbitMQ has no such queue", rec.Queue)
 		rec.Queue = ""
 	}
-	if !c.names.admit(ctx, rec.Queue, m.UserID) {
+	if !c.names.admits(ctx, rec.Queue, m.UserID) {
 		why += "; " + tooMany(rec.Queue)
 		rec.Queue = ""
 	}
 	if rec.Queue != "" && d.Unreadable == "" && delay.EndsWait(d.Message.Exchange) {
 		// Its wait is over. The queue may exist and only lack its binding, as just
-		// after RabbitMQ has started: it is due, and whoever publishes it finds out.
+		// after RabbitMQ has started: it is due, and the scheduler's publish shows that.
 		addNote(rec, why)
 		waitUntil(rec, now)
 		return rec
@@ -108,8 +109,9 @@ func (c *Collector) decide(ctx context.Context, i int, d *wire.Delivery, now tim
 	return rec
 }
 
-// short is a header that holds a name, as long as RabbitMQ takes them: any bytes.
-func short(m *wire.Message, header string) string {
+// nameHeader returns a header that holds a name, of any bytes; "" where it is longer than
+// RabbitMQ allows.
+func nameHeader(m *wire.Message, header string) string {
 	if s, _ := m.Headers[header].(string); len(s) <= 255 {
 		return s
 	}

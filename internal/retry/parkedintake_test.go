@@ -19,7 +19,7 @@ import (
 // publisher chooses: such names pass the same checks as all others.
 func TestNamesOfMessagesThatWaitedInRabbitMQShareTheBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, g := memstore.New(), retry.NewSender(&slowBroker{asked: map[string]int{}}, anyQueue, func(retry.Event) {})
+		s, g := memstore.New(), retry.NewSender(&slowBroker{lookups: map[string]int{}}, anyQueue, func(retry.Event) {})
 		defer g.Close()
 		c := retry.NewCollector(s, nil, func(retry.Event) {})
 		c.UseReportedNames(retry.NewReportedNames(s, g))
@@ -54,7 +54,7 @@ func TestNamesOfMessagesThatWaitedInRabbitMQShareTheBudget(t *testing.T) {
 // RabbitMQ's own waits could not retry is due.
 func TestMessagesParkedInRabbitMQAreCollected(t *testing.T) {
 	headers := func() amqp.Table {
-		return amqp.Table{wire.HeaderQueue: "q", wire.HeaderAttempt: int64(2), wire.HeaderReason: "made up", wire.HeaderParkedFor: "no more attempts"}
+		return amqp.Table{wire.HeaderQueue: "q", wire.HeaderAttempt: int64(2), wire.HeaderReason: "made up", wire.HeaderParkReason: "no more attempts"}
 	}
 	for name, c := range map[string]struct {
 		from, unreadable string

@@ -29,13 +29,13 @@ func (s *Scheduler) Pause(queue string, paused bool) {
 // SetPauses is Pause for all queues at once: no other queues are paused afterwards.
 func (s *Scheduler) SetPauses(queues map[string]bool) {
 	s.mu.Lock()
-	let := false
+	resumed := false
 	for q := range s.paused {
-		let = let || !queues[q]
+		resumed = resumed || !queues[q]
 	}
 	s.paused = maps.Clone(queues)
 	s.mu.Unlock()
-	if let {
+	if resumed {
 		s.Wake()
 	}
 }

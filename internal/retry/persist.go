@@ -14,53 +14,51 @@ import (
 
 // keeper makes batches durable in the store.
 type keeper struct {
-	store    store.Store
-	events   Listener
-	receipts receipts
-	readUpTo store.ReceiptsAt // up to where they were read
-	// connectedAt is when the connection began, anyHandled whether a batch arrived over it, and
-	// lostAt when the outage before it began; zero: unknown.
-	connectedAt, lostAt time.Time
-	anyHandled          bool
-	// identities are those of the batch under way, by index. They stay when the batch could not
-	// be stored and is offered again: a store on a network may return an error after it has
-	// stored.
+	store       store.Store
+	events      Listener
+	receipts    receipts
+	readUpTo    store.ReceiptsAt // up to where they were read
+	connectedAt time.Time        // when the connection began
+	lostAt      time.Time        // when the outage before it began; zero: not known
+	anyBatch    bool             // the connection has delivered something
+	// identities are those of the batch under way, by index. When it could not be stored, and
+	// is passed again, they stay: a store on a network may have stored it and then report an
+	// error.
 	identities map[int]identity
-	// durable has the messages of the batch under way that are safe already, in RabbitMQ or in
-	// the store, each with its event: when the batch is offered again, neither must get them
-	// twice.
+	// durable has the messages of the batch under way that are safe already, in RabbitMQ or
+	// in the store, each with its event: when the batch is passed again, neither must get
+	// them twice.
 	durable map[int]Event
 }
 
-// recordToStore is a record, with the message of the batch it is of, and the event that reports
-// it.
+// recordToStore is a record, with the indexes of its message in the batch and of its event.
 type recordToStore struct {
 	rec            *store.Record
 	message, event int
 }
 
-// identity is what two deliveries of one dead letter have in common.
+// identity is the id of a dead letter, the same for each delivery of it.
 type identity struct {
 	id          uuid.UUID
-	fingerprint [16]byte // zero: there is no receipt to be kept
+	fingerprint [16]byte // zero: it needs no receipt, since its headers have the id
 	first       time.Time
-	remembered  bool // its receipt is kept already
+	hasReceipt  bool // its receipt is in the store already
 }
 
-// Connected must be called for each new connection, before Handle: RabbitMQ is about to
-// redeliver messages that were stored and perhaps not acknowledged.
+// Connected must be called for each new connection, before Handle: RabbitMQ is about to deliver
+// again what was stored and perhaps not acknowledged.
 func (k *keeper) Connected(ctx context.Context) error {
 	_, shared := k.store.(store.Shared)
-	k.connectedAt, k.anyHandled = time.Now(), false
+	k.connectedAt, k.anyBatch = time.Now(), false
 	k.receipts.reset(outage{k.lostAt, k.connectedAt}, shared)
-	k.identities, k.durable, k.readUpTo = nil, nil, nil // what was offered before comes in other batches
+	k.identities, k.durable, k.readUpTo = nil, nil, nil // they are delivered again, in other batches
 	return k.load(ctx)
 }
 
-// missed estimates when an outage began that this process did not see, since the process before
-// it ended with RabbitMQ: when the newest receipt was written. Zero: longer ago than
-// maxUnseenOutage.
-func (k *keeper) missed(kept []store.Receipt) (began time.Time) {
+// unseenOutage returns about when an outage began that this process did not see, since the
+// process before it stopped together with RabbitMQ: when the newest receipt was written. Zero:
+// longer ago than maxUnseenOutage.
+func (k *keeper) unseenOutage(kept []store.Receipt) (began time.Time) {
 	for _, r := range kept {
 		if t := r.FirstFailed; t.After(began) && !t.After(k.connectedAt) && k.connectedAt.Sub(t) < maxUnseenOutage {
 			began = t
@@ -72,17 +70,17 @@ func (k *keeper) missed(kept []store.Receipt) (began time.Time) {
 // Disconnected must be called when a connection has ended. A connection that did not last, as
 // while RabbitMQ starts, is part of the outage before it.
 func (k *keeper) Disconnected() {
-	if now := time.Now(); k.anyHandled || k.lostAt.IsZero() || now.Sub(k.connectedAt) > marginBefore {
+	if now := time.Now(); k.anyBatch || k.lostAt.IsZero() || now.Sub(k.connectedAt) > marginBefore {
 		k.lostAt = now
 	}
 }
 
-// begin must be called before a batch is decided about. Where several services share one store,
-// another may have stored a part of the batch, and stopped, after this one connected.
+// begin must be called before a batch is decided about. Where several services share one
+// store, another may have stored a part of it, and stopped, after this one connected.
 func (k *keeper) begin(ctx context.Context, batch []wire.Delivery) error {
-	k.anyHandled = true
+	k.anyBatch = true
 	if k.identities != nil {
-		return nil // it is offered again
+		return nil // it is passed again
 	}
 	if _, shared := k.store.(store.Shared); shared && k.receipts.areMissing(batch) {
 		if err := k.load(ctx); err != nil {
@@ -114,18 +112,18 @@ func (k *keeper) load(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("reading receipts: %w", err)
 	}
-	if k.lostAt.IsZero() && !k.anyHandled {
-		k.lostAt = k.missed(kept)
+	if k.lostAt.IsZero() && !k.anyBatch {
+		k.lostAt = k.unseenOutage(kept)
 		k.receipts.outage.began = k.lostAt
 	}
 	k.receipts.load(kept)
 	return nil
 }
 
-// keep stores records, and reports the events when all of them are durable.
+// keep stores records, and sends the events when all of them are durable.
 func (k *keeper) keep(ctx context.Context, records []recordToStore, events []Event, now time.Time) error {
 	if err := k.add(ctx, records, events); err != nil {
-		return fmt.Errorf("keeping %d failed messages: %w", len(records), err)
+		return fmt.Errorf("storing %d failed messages: %w", len(records), err)
 	}
 	k.identities, k.durable = nil, nil
 	for i := range events {
@@ -135,9 +133,8 @@ func (k *keeper) keep(ctx context.Context, records []recordToStore, events []Eve
 	return nil
 }
 
-// add stores records in one commit. A store without room for that many at once may have room
-// for fewer: otherwise, with a small reserve, an empty store would be offered the same batch
-// forever.
+// add stores records in one commit. A store that has no room for that many at once may have
+// room for fewer: one with a small reserve, though empty, would refuse the same batch for ever.
 func (k *keeper) add(ctx context.Context, records []recordToStore, events []Event) error {
 	if len(records) == 0 {
 		return nil
@@ -160,8 +157,8 @@ func (k *keeper) add(ctx context.Context, records []recordToStore, events []Even
 	return k.add(ctx, records[half:], events)
 }
 
-// markDurable remembers that a message of the batch under way is safe, in case the batch is
-// offered again.
+// markDurable notes that a message of the batch under way is safe, in case the batch is
+// passed again.
 func (k *keeper) markDurable(message int, e Event) {
 	if k.durable == nil {
 		k.durable = map[int]Event{}

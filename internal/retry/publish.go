@@ -21,16 +21,16 @@ type Publisher interface {
 	Enroller
 }
 
-// Result is what happened to one claim that was published.
+// Result is what became of one claim that was to be published.
 type Result struct {
 	Done bool   // confirmed by RabbitMQ, and routed: delete it
 	Park string // not empty: park it, for this reason
 	Err  error  // neither: it continues to wait, and is tried again
 
-	// Where asOf is not zero, Park applies to messages due by then; later ones have the
-	// error later.
-	asOf  time.Time
-	later error
+	// Where asOf is not zero, Park is for messages due by then, and errAfter is the error of
+	// messages due after it.
+	asOf     time.Time
+	errAfter error
 }
 
 // Sender publishes due messages, and is the only place that does: retries, forwards, replays,
@@ -53,20 +53,20 @@ func NewSender(p Publisher, policies func() policy.Set, events Listener) *Sender
 func (s *Sender) OnEnrolledAnswer(answered func()) { s.enrolled.lookup.answered = answered }
 
 // Enrolled tells from memory whether messages can be retried to a queue. Where that is not
-// known, it is looked up in RabbitMQ. It is safe for concurrent use.
+// known, a lookup in RabbitMQ begins. It is safe for concurrent use.
 func (s *Sender) Enrolled(queue string) (yes, known bool) { return s.enrolled.isEnrolled(queue) }
 
-// Close cancels the lookups in RabbitMQ that are under way. Call it after the last Send.
+// Close cancels the lookups under way. Call it after the last Send.
 func (s *Sender) Close() { s.enrolled.lookup.close() }
 
-// route makes sure that claims can be published to their queue. A queue that was not known
-// to be enrolled has its retry exchange declared; its consumers are checked first, so the
-// claims are tried again.
+// route makes sure that claims can be published to their queue. A queue that was not known to be
+// enrolled has its retry exchange declared, and the claims are tried again at once: by then the
+// throttle (server/consumers.go) knows that the queue is enrolled, and checks for consumers.
 func (s *Sender) route(ctx context.Context, queue string, claims []store.Claim) Result {
 	known, _ := s.enrolled.isEnrolled(queue)
 	result := s.enrolled.route(ctx, queue, proven(claims), newest(claims))
 	if result.Park == "" && result.Err == nil && !known {
-		result.Err = ErrRebound
+		result.Err = ErrTryAtOnce
 	}
 	return result
 }
@@ -92,7 +92,7 @@ func (s *Sender) Send(ctx context.Context, queue string, claims []store.Claim) (
 	results := make([]Result, len(claims))
 	out := make([]wire.Outgoing, 0, len(claims))
 	sent := make([]int, 0, len(claims)) // index in claims of each of out
-	var route *Result                   // why nothing can be published to queue, once asked
+	var route *Result                   // of the queue, found once for all claims
 	for i, c := range claims {
 		if to := c.Record.Forward; to != nil {
 			out, sent = append(out, outgoing(c.Record, to.Exchange, to.RoutingKey)), append(sent, i)
@@ -102,7 +102,7 @@ func (s *Sender) Send(ctx context.Context, queue string, claims []store.Claim) (
 			r := s.route(ctx, queue, claims)
 			route = &r
 		}
-		if results[i] = route.at(c.Record.Due); route.Err != nil || route.Park != "" {
+		if results[i] = route.forDue(c.Record.Due); route.Err != nil || route.Park != "" {
 			continue
 		}
 		out, sent = append(out, outgoing(c.Record, wire.RetryExchange(queue), c.Record.Message.RoutingKey)), append(sent, i)
@@ -112,7 +112,7 @@ func (s *Sender) Send(ctx context.Context, queue string, claims []store.Claim) (
 	}
 	answers := s.publisher.Send(ctx, out)
 	return func(ctx context.Context) []Result {
-		var again *Result // what became of the queue's route, asked once a batch
+		var again *Result // of the queue, found again once for all claims
 		errs := answers(ctx)
 		now := time.Now()
 		for n, err := range errs {
@@ -134,7 +134,7 @@ func (s *Sender) Send(ctx context.Context, queue string, claims []store.Claim) (
 					s.enrolled.forget(queue)
 					result := s.enrolled.route(ctx, queue, proven(claims), now)
 					if result.Err == nil && result.Park == "" {
-						result.Err = ErrRebound
+						result.Err = ErrTryAtOnce
 					}
 					again = &result
 				}
@@ -147,8 +147,9 @@ func (s *Sender) Send(ctx context.Context, queue string, claims []store.Claim) (
 	}
 }
 
-// ErrRebound is the error of a Result whose obstacle is gone: the scheduler tries at once.
-var ErrRebound = errors.New("the queue was bound again")
+// ErrTryAtOnce is the error of a Result whose obstacle was removed just now: the queue was bound
+// again. The scheduler tries the message again without backing off.
+var ErrTryAtOnce = errors.New("the queue was bound again")
 
 func (s *Sender) report(r *store.Record, now time.Time) {
 	kind := Retried

@@ -52,13 +52,12 @@ func due(body string) store.Claim {
 		FirstFailed: time.Unix(1_700_000_000, 0), Due: time.Now(), Message: wire.Message{Exchange: "shop", RoutingKey: "eu.order", Body: []byte(body), MessageID: "m-" + body}}}
 }
 
-// giveBack publishes claims and tells the fates, and of which messages it said that they
-// were retried or forwarded.
-func giveBack(a *answers, claims ...store.Claim) (fates []retry.Result, told []string) {
+// publishClaims publishes claims, and returns the results and the events.
+func publishClaims(a *answers, claims ...store.Claim) (results []retry.Result, events []string) {
 	ctx := context.Background()
 	policies := policy.Set{{Name: "p", Queues: []string{"q"}}}
-	g := retry.NewSender(a, func() policy.Set { return policies }, func(e retry.Event) { told = append(told, string(e.Kind)+" "+e.ID.String()) })
-	return g.Send(ctx, "q", claims)(ctx), told
+	g := retry.NewSender(a, func() policy.Set { return policies }, func(e retry.Event) { events = append(events, string(e.Kind)+" "+e.ID.String()) })
+	return g.Send(ctx, "q", claims)(ctx), events
 }
 
 // Only what RabbitMQ confirmed, and did not return as unroutable, is done and deleted.
@@ -71,9 +70,9 @@ func TestOnlyAConfirmedMessageIsDone(t *testing.T) {
 	for _, b := range bodies {
 		claims = append(claims, due(b))
 	}
-	fates, told := giveBack(a, claims...)
+	results, events := publishClaims(a, claims...)
 	for i, body := range bodies {
-		f := fates[i]
+		f := results[i]
 		var right bool
 		switch body {
 		case "confirmed", "confirmed too":
@@ -81,7 +80,7 @@ func TestOnlyAConfirmedMessageIsDone(t *testing.T) {
 		case "too large":
 			right = !f.Done && f.Err == nil && strings.Contains(f.Park, "PRECONDITION_FAILED")
 		case "unroutable": // the queue is there: it is bound again
-			right = f == retry.Result{Err: retry.ErrRebound}
+			right = f == retry.Result{Err: retry.ErrTryAtOnce}
 		default:
 			right = !f.Done && f.Park == "" && errors.Is(f.Err, a.of[body])
 		}
@@ -89,8 +88,8 @@ func TestOnlyAConfirmedMessageIsDone(t *testing.T) {
 			t.Errorf("%s: %+v", body, f)
 		}
 	}
-	if want := []string{string(retry.Retried) + " " + claims[1].Record.ID.String(), string(retry.Retried) + " " + claims[7].Record.ID.String()}; !reflect.DeepEqual(told, want) {
-		t.Errorf("told %v, want %v", told, want)
+	if want := []string{string(retry.Retried) + " " + claims[1].Record.ID.String(), string(retry.Retried) + " " + claims[7].Record.ID.String()}; !reflect.DeepEqual(events, want) {
+		t.Errorf("events %v, want %v", events, want)
 	}
 	if len(a.bound) != 2 {
 		t.Errorf("the queue was bound %d times; want once at first, and once since it was unroutable", len(a.bound))
@@ -104,9 +103,9 @@ func TestUnroutableIsParkedWhenTheQueueIsGone(t *testing.T) {
 	ctx := context.Background()
 	wait := g.Send(ctx, "q", []store.Claim{due("x"), due("confirmed")})
 	a.gone = true
-	fates := wait(ctx)
-	if f := fates[0]; f.Done || f.Err != nil || !strings.Contains(f.Park, `"q" does not exist`) || fates[1] != (retry.Result{Done: true}) {
-		t.Errorf("fates %+v", fates)
+	results := wait(ctx)
+	if f := results[0]; f.Done || f.Err != nil || !strings.Contains(f.Park, `"q" does not exist`) || results[1] != (retry.Result{Done: true}) {
+		t.Errorf("results %+v", results)
 	}
 }
 
@@ -135,7 +134,7 @@ func TestAReportDoesNotDeclareADeletedRetryExchangeAgain(t *testing.T) {
 }
 
 // What is forwarded goes where the policy says, and is parked when that leads nowhere:
-// its own queue is not asked, and not bound.
+// its own queue is not looked up, and not bound.
 func TestAnUnroutableForwardIsParked(t *testing.T) {
 	a := &answers{of: map[string]error{"lost": wire.ErrUnroutable, "nacked": wire.ErrNacked}}
 	var claims []store.Claim
@@ -144,12 +143,12 @@ func TestAnUnroutableForwardIsParked(t *testing.T) {
 		c.Record.Forward = &store.Destination{Exchange: "audit", RoutingKey: "failed"}
 		claims = append(claims, c)
 	}
-	fates, told := giveBack(a, claims...)
-	if fates[0] != (retry.Result{Done: true}) || !strings.Contains(fates[1].Park, `"audit"`) || fates[1].Done || !errors.Is(fates[2].Err, wire.ErrNacked) || fates[2].Done {
-		t.Errorf("fates %+v", fates)
+	results, events := publishClaims(a, claims...)
+	if results[0] != (retry.Result{Done: true}) || !strings.Contains(results[1].Park, `"audit"`) || results[1].Done || !errors.Is(results[2].Err, wire.ErrNacked) || results[2].Done {
+		t.Errorf("results %+v", results)
 	}
-	if len(told) != 1 || told[0] != string(retry.Forwarded)+" "+claims[0].Record.ID.String() || len(a.bound) != 0 {
-		t.Errorf("told %v, bound %v", told, a.bound)
+	if len(events) != 1 || events[0] != string(retry.Forwarded)+" "+claims[0].Record.ID.String() || len(a.bound) != 0 {
+		t.Errorf("events %v, bound %v", events, a.bound)
 	}
 	for _, o := range a.sent {
 		if o.Exchange != "audit" || o.RoutingKey != "failed" {
@@ -169,7 +168,7 @@ func TestEachClaimIsPublishedOnce(t *testing.T) {
 		c.Record.Message.UserID, c.Record.Message.Expiration = "shop", "1000"
 		claims = append(claims, c)
 	}
-	giveBack(a, claims...)
+	publishClaims(a, claims...)
 	if len(a.sent) != len(claims) {
 		t.Fatalf("%d messages were published %d times", len(claims), len(a.sent))
 	}
@@ -201,20 +200,20 @@ func TestNothingIsPublishedToAQueueThatNoPolicyAllows(t *testing.T) {
 		a := &answers{}
 		g := retry.NewSender(a, func() policy.Set { return c.policies }, func(retry.Event) {})
 		t.Cleanup(g.Close)
-		asked := make(chan struct{}, 1)
-		g.OnEnrolledAnswer(func() { asked <- struct{}{} })
+		answered := make(chan struct{}, 1)
+		g.OnEnrolledAnswer(func() { answered <- struct{}{} })
 		d := due("x")
 		d.Record.Queue, d.Record.Proven = c.queue, c.proven
 		send := func() []retry.Result {
 			return g.Send(context.Background(), c.queue, []store.Claim{d})(context.Background())
 		}
-		fates := send()
-		if errors.Is(fates[0].Err, retry.ErrLookupPending) {
-			<-asked
-			fates = send()
+		results := send()
+		if errors.Is(results[0].Err, retry.ErrLookupPending) {
+			<-answered
+			results = send()
 		}
-		if len(a.sent) != 0 || len(a.bound) != 0 || fates[0].Done || fates[0].Park == "" {
-			t.Errorf("%s: published %d, bound %v, %+v", name, len(a.sent), a.bound, fates[0])
+		if len(a.sent) != 0 || len(a.bound) != 0 || results[0].Done || results[0].Park == "" {
+			t.Errorf("%s: published %d, bound %v, %+v", name, len(a.sent), a.bound, results[0])
 		}
 	}
 }
@@ -231,9 +230,9 @@ func TestAMessageThatIsNotPublishedIsNotSettled(t *testing.T) {
 		}
 		claims = append(claims, c)
 	}
-	fates, _ := giveBack(a, claims...)
-	if fates[0].Done || fates[0].Park == "" || fates[1] != (retry.Result{Done: true}) || fates[2].Done || fates[2].Park == "" || !errors.Is(fates[3].Err, wire.ErrNacked) {
-		t.Errorf("fates %+v", fates)
+	results, _ := publishClaims(a, claims...)
+	if results[0].Done || results[0].Park == "" || results[1] != (retry.Result{Done: true}) || results[2].Done || results[2].Park == "" || !errors.Is(results[3].Err, wire.ErrNacked) {
+		t.Errorf("results %+v", results)
 	}
 }
 

@@ -8,49 +8,51 @@ import (
 )
 
 // receiptIndex holds the receipts that a dead letter may match, in bounded memory: of each
-// process the newest that the store keeps, and of all queues together the newest that were
-// given over this connection.
+// process the newest that the store keeps, and of all queues together those of the newest ids
+// that were issued over this connection.
 type receiptIndex struct {
 	byContent         map[content][]*receipt
 	processes, queues recentReceipts
 }
 
-// recentReceipts holds the newest receipts of each name, and forgets the name whose latest is
-// oldest. It keeps `most` of a name; or, where most is 0, `room` of all names together, of
-// which the name with the most loses its oldest.
+// recentReceipts holds the newest receipts, by name of a process or queue. Of more than maxNames
+// names it forgets the one that got none for longest. Either each name has a limit, perName; or
+// perName is 0 and all names together have one, total: then the name with the most receipts
+// loses its oldest.
 type recentReceipts struct {
-	of          map[string]*list.Element // of order, each a *series
-	order       *list.List               // which had one last is first
-	names       int
-	most        int // of a name; 0: room is the bound
-	room, count int // of all names
+	byName         map[string]*list.Element // of recent, each a *series
+	recent         *list.List               // the name that got a receipt last is first
+	maxNames       int
+	perName, total int // limits; one of them is 0
+	count          int // of all names
 }
 
-// series are the newest receipts of one name, oldest first, up to twice as many.
+// series are the newest receipts of one name, oldest first: up to twice its limit, so that
+// the oldest are removed many at a time.
 type series struct {
 	name string
 	all  []*receipt
 }
 
-func newRecentReceipts(names, most, room int) recentReceipts {
-	return recentReceipts{of: map[string]*list.Element{}, order: list.New(), names: names, most: most, room: room}
+func newRecentReceipts(maxNames, perName, total int) recentReceipts {
+	return recentReceipts{byName: map[string]*list.Element{}, recent: list.New(), maxNames: maxNames, perName: perName, total: total}
 }
 
-// maxGiven bounds the receipts that were given over this connection, of all queues. What
-// RabbitMQ's at-least-once worker has not had confirmed it publishes again also long after:
-// it goes on with the other of its 32 places meanwhile, thousands of messages in 12 s.
+// maxIssued bounds the receipts of ids that were issued over this connection, of all queues
+// together. RabbitMQ's at-least-once worker publishes again what was not confirmed, also long
+// after: meanwhile it continues with its other 31 slots, thousands of messages in 12 s.
 // [measured on 4.3.6, a node of the cluster killed]
-const maxGiven = 32_768
+const maxIssued = 32_768
 
 func newReceiptIndex() receiptIndex {
 	return receiptIndex{
 		byContent: map[content][]*receipt{},
 		processes: newRecentReceipts(4*store.ReceiptsOwners, store.ReceiptsKept, 0),
-		queues:    newRecentReceipts(512, 0, maxGiven),
+		queues:    newRecentReceipts(512, 0, maxIssued),
 	}
 }
 
-// add adds a receipt that is not known yet, and forgets those for which it is one too many.
+// add adds a receipt that is not known yet, and forgets those that exceed a limit then.
 func (x *receiptIndex) add(to *recentReceipts, name string, k *receipt) {
 	if x.byContent == nil {
 		*x = newReceiptIndex()
@@ -73,39 +75,39 @@ func (x *receiptIndex) forget(k *receipt) {
 	}
 }
 
-// push adds one, and returns those that are too many.
-func (r *recentReceipts) push(name string, k *receipt) (gone []*receipt) {
-	at := r.of[name]
-	if at == nil {
-		if r.order.Len() == r.names {
-			quiet := r.order.Remove(r.order.Back()).(*series)
-			delete(r.of, quiet.name)
-			gone = quiet.all
+// push adds a receipt, and returns those that exceed a limit then.
+func (r *recentReceipts) push(name string, k *receipt) (excess []*receipt) {
+	element := r.byName[name]
+	if element == nil {
+		if r.recent.Len() == r.maxNames {
+			oldest := r.recent.Remove(r.recent.Back()).(*series)
+			delete(r.byName, oldest.name)
+			excess = oldest.all
 		}
-		at = r.order.PushFront(&series{name: name})
-		r.of[name] = at
+		element = r.recent.PushFront(&series{name: name})
+		r.byName[name] = element
 	}
-	r.order.MoveToFront(at)
-	s := at.Value.(*series)
+	r.recent.MoveToFront(element)
+	s := element.Value.(*series)
 	s.all = append(s.all, k)
-	r.count += 1 - len(gone)
+	r.count += 1 - len(excess)
 	switch {
-	case r.most > 0 && len(s.all) > 2*r.most:
-		gone = append(gone, r.cut(s, r.most)...)
-	case r.room > 0 && r.count > r.room:
-		for e := r.order.Front(); e != nil; e = e.Next() {
+	case r.perName > 0 && len(s.all) > 2*r.perName:
+		excess = append(excess, r.cut(s, r.perName)...)
+	case r.total > 0 && r.count > r.total:
+		for e := r.recent.Front(); e != nil; e = e.Next() {
 			if other := e.Value.(*series); len(other.all) > len(s.all) {
 				s = other
 			}
 		}
-		gone = append(gone, r.cut(s, (len(s.all)+1)/2)...)
+		excess = append(excess, r.cut(s, (len(s.all)+1)/2)...)
 	}
-	return gone
+	return excess
 }
 
-// cut takes the oldest of a series.
-func (r *recentReceipts) cut(s *series, oldest int) (gone []*receipt) {
-	gone, s.all = s.all[:oldest], slices.Clone(s.all[oldest:])
+// cut removes the oldest of a series.
+func (r *recentReceipts) cut(s *series, oldest int) (excess []*receipt) {
+	excess, s.all = s.all[:oldest], slices.Clone(s.all[oldest:])
 	r.count -= oldest
-	return gone
+	return excess
 }

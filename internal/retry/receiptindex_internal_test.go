@@ -31,10 +31,10 @@ func TestKnownReceiptsAreBounded(t *testing.T) {
 			r.load(kept)
 		}
 	}
-	if most := r.processes.names * 2 * store.ReceiptsKept; len(r.byContent) > most || len(r.processes.of) != r.processes.names {
+	if most := r.processes.maxNames * 2 * store.ReceiptsKept; len(r.byContent) > most || len(r.processes.byName) != r.processes.maxNames {
 		t.Errorf("%d receipts of other processes are known, want at most %d", len(r.byContent), most)
 	}
-	for _, c := range []struct{ messages, queues, most int }{{2 * maxGiven, 10, maxGiven}, {3000, 3000, 512}} {
+	for _, c := range []struct{ messages, queues, most int }{{2 * maxIssued, 10, maxIssued}, {3000, 3000, 512}} {
 		r.reset(outage{}, true)
 		now := time.Now()
 		for i := range c.messages {
@@ -42,8 +42,8 @@ func TestKnownReceiptsAreBounded(t *testing.T) {
 				Headers: amqp.Table{"x-death": []any{amqp.Table{"queue": fmt.Sprint(i % c.queues), "time": now}}}}}
 			r.identify(&d, now)
 		}
-		if len(r.byContent) > c.most || len(r.queues.of) > c.queues {
-			t.Errorf("%d receipts of %d queues are known, want at most %d", len(r.byContent), len(r.queues.of), c.most)
+		if len(r.byContent) > c.most || len(r.queues.byName) > c.queues {
+			t.Errorf("%d receipts of %d queues are known, want at most %d", len(r.byContent), len(r.queues.byName), c.most)
 		}
 	}
 }
@@ -65,7 +65,7 @@ func TestKnownReceiptsAreOfEachProcess(t *testing.T) {
 	}
 }
 
-// What was given stays known while thousands of the same queue come, and while a busy
+// What was issued stays known while thousands of the same queue come, and while a busy
 // queue's come: RabbitMQ publishes again late what it has not had confirmed.
 func TestKnownReceiptsOutlastABusyQueue(t *testing.T) {
 	now := time.Now()
@@ -76,7 +76,7 @@ func TestKnownReceiptsOutlastABusyQueue(t *testing.T) {
 	for name, c := range map[string]struct {
 		busy  string
 		after int
-	}{"of its queue": {"q", maxGiven / 2}, "of another": {"busy", 4 * maxGiven}} {
+	}{"of its queue": {"q", maxIssued / 2}, "of another": {"busy", 4 * maxIssued}} {
 		var r receipts
 		r.reset(outage{}, true)
 		first := r.identify(dead("q", 0), now)

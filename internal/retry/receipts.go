@@ -10,61 +10,64 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// receipts finds the id that a dead letter was given when it was stored, should
-// RabbitMQ deliver it a second time. It is then stored again, never dropped: equal
-// content does not prove that it is the same dead letter, and a duplicate is a lesser
-// evil than a loss. But it carries the same id, so the consumer can tell.
+// receipts recognizes a dead letter that RabbitMQ delivers a second time, and finds the id that
+// it got the first time. It is stored again, never dropped: equal content does not prove that it
+// is the same dead letter, and a duplicate is better than a loss. But it has the same id, so the
+// consumer can tell.
+//
+// A receipt is the id of a dead letter with its fingerprint. The fingerprint is a hash of the
+// dead letter's content, and the time when RabbitMQ dead-lettered it (fingerprint.go). Each
+// series in receiptindex.go has the newest receipts of one process, read from the store, or of
+// one queue, of this connection.
 //
 // There are three reasons for a second delivery, and three rules.
 //
-// Redelivered: the acknowledgement was lost. All is equal, x-death included, and
-// RabbitMQ says that it delivered it before. On RabbitMQ 4.3 it says so of each message
-// that a consumer rejected, so nothing that was stored over this connection is matched.
+// Redelivered: the acknowledgement was lost. All is equal, x-death included, and RabbitMQ marks
+// it as redelivered. RabbitMQ 4.3 marks each message that a consumer rejected, so nothing that
+// was stored over this connection is matched.
 //
-// Dead-lettered again: at-least-once dead-lettering had not yet noted that the intake
-// has it when its node stopped, so it publishes it again, with another time in x-death,
-// and on RabbitMQ 3.10 not marked as redelivered. Nothing tells such a copy from
-// another message with equal content, so it is matched only around an outage (the first
-// was dead-lettered shortly before, the copy shortly after), and only where one message
-// alone is known to have that content.
+// Dead-lettered again (a copy): at-least-once dead-lettering had no confirm of it when its node
+// stopped, so it publishes it again, with another time in x-death, and on RabbitMQ 3.10 not
+// marked as redelivered. Nothing distinguishes such a copy from another message with equal
+// content, so it is matched only around an outage (the first was dead-lettered shortly before,
+// the copy shortly after), and only where one message alone is known to have that content.
 //
 // Dead-lettered again without an outage: the same happens when the leader of a work queue
-// moves, which our connection does not notice. So each dead letter is looked up that has a
-// message-id, for by that its publisher tells it from any other: an equal one, with the
-// same message-id, from the same queue, within maxLeaderMove, is a copy. Should a publisher repeat
-// message-id and content nevertheless, a consumer that drops what has the same id would
-// drop its second message: but that one alone, since from the third on the content is known
-// to be repeated and proves nothing. Without a message-id such a copy cannot be distinguished from
-// an honest equal message, and has an id of its own.
+// moves, which our connection does not notice. So each dead letter with a message-id is looked
+// up: an equal one, with the same message-id, from the same queue, within maxLeaderMove, is a
+// copy. A publisher may use a message-id and content twice all the same. Its second message then
+// has the id of the first, and a consumer that drops duplicates drops it; from the third on the
+// content is known to be repeated, and proves nothing. Without a message-id such a copy cannot
+// be distinguished from another equal message, and gets an id of its own.
 //
 // Equal dead letters have a receipt each. The first rule uses a receipt once, and so do
 // the other two together.
 type receipts struct {
 	receiptIndex
 	outage outage
-	// given are the newest ids given over this connection, in order in newest; nil where
-	// the store is read only once a connection.
-	given   map[uuid.UUID]bool
+	// issued are the newest ids that were issued over this connection, and newest the same in
+	// order; nil where the store is read only once for each connection.
+	issued  map[uuid.UUID]bool
 	newest  []uuid.UUID
 	scratch []byte // of fingerprint
 }
 
-// receipt is one of the store's, as far as it was used over this connection.
+// receipt is the id and fingerprint of a dead letter, and which rules have used it.
 type receipt struct {
 	identity
 	redelivered, deadLetteredAgain bool // used up
 }
 
-// outage is when there was no connection. That before the first began with the newest
-// receipt, of another process; where there is none, began is zero.
+// outage is when there was no connection. The one before the first connection began when the
+// newest receipt of another process was written; where there is none, began is zero.
 type outage struct{ began, ended time.Time }
 
 // marginBefore and marginAfter bound, by x-death's time, which dead letters RabbitMQ may
 // publish again after an outage, and which may be such copies.
 const marginBefore, marginAfter = 30 * time.Second, 30 * time.Second
 
-// maxUnseenOutage bounds how long ago an unseen outage may have begun: a service that was
-// stopped overnight must not take an equal message for a copy.
+// maxUnseenOutage bounds how long ago an outage that this process did not see may have begun: a
+// service that was stopped overnight is no reason to take an equal message for a copy.
 const maxUnseenOutage = 10 * time.Minute
 
 // middle estimates when the node stopped, between a first message and its copy.
@@ -72,14 +75,14 @@ func (o outage) middle() time.Time {
 	return o.began.Add(min(o.ended.Sub(o.began)/2, 5*time.Second))
 }
 
-// precedes tells whether a message dead-lettered then may be published again after the outage.
-func (o outage) precedes(died time.Time) bool {
-	return !o.began.IsZero() && !died.Before(o.began.Add(-marginBefore)) && !died.After(o.middle())
+// precedes tells whether what was dead-lettered then may be published again after the outage.
+func (o outage) precedes(deadLettered time.Time) bool {
+	return !o.began.IsZero() && !deadLettered.Before(o.began.Add(-marginBefore)) && !deadLettered.After(o.middle())
 }
 
-// follows tells whether a message dead-lettered then may be a copy. x-death has whole seconds.
-func (o outage) follows(died time.Time) bool {
-	return !o.began.IsZero() && died.Add(time.Second).After(o.middle()) && !died.After(o.ended.Add(marginAfter))
+// follows tells whether what was dead-lettered then may be a copy. x-death has whole seconds.
+func (o outage) follows(deadLettered time.Time) bool {
+	return !o.began.IsZero() && deadLettered.Add(time.Second).After(o.middle()) && !deadLettered.After(o.ended.Add(marginAfter))
 }
 
 // maxLeaderMove bounds how far apart, by x-death's time, two copies are dead-lettered when a
@@ -96,16 +99,16 @@ func hasMessageID(d *wire.Delivery) bool {
 func (r *receipts) reset(o outage, shared bool) {
 	*r = receipts{receiptIndex: newReceiptIndex(), outage: o, scratch: r.scratch}
 	if shared {
-		r.given = map[uuid.UUID]bool{}
+		r.issued = map[uuid.UUID]bool{}
 	}
 }
 
-// load adds the store's receipts, except those that are known already or were given over this
-// connection: RabbitMQ has not delivered those twice. The store may have a receipt twice, since
-// a batch that could not be stored is offered again.
+// load adds the store's receipts, except those that are known already or whose id was issued over
+// this connection: RabbitMQ has not delivered those twice. The store may have a receipt twice,
+// since a batch that could not be stored is passed again.
 func (r *receipts) load(kept []store.Receipt) {
 	for _, k := range kept {
-		if k.Fingerprint != ([16]byte{}) && !r.given[k.ID] {
+		if k.Fingerprint != ([16]byte{}) && !r.issued[k.ID] {
 			r.add(&r.processes, k.Process, &receipt{identity: identity{id: k.ID, fingerprint: k.Fingerprint, first: k.FirstFailed}})
 		}
 	}
@@ -114,62 +117,62 @@ func (r *receipts) load(kept []store.Receipt) {
 // areMissing tells whether a message of the batch may have been delivered before and has no
 // receipt.
 func (r *receipts) areMissing(batch []wire.Delivery) bool {
-	need := map[[16]byte]int{}
+	needed := map[[16]byte]int{}
 	for i := range batch {
 		d := &batch[i]
 		if _, has := headers.ID(&d.Message); has {
 			continue
 		}
-		if !d.Redelivered && !hasMessageID(d) && !r.outage.follows(died(&d.Message)) {
+		if !d.Redelivered && !hasMessageID(d) && !r.outage.follows(deadLetteredAt(&d.Message)) {
 			continue
 		}
-		f, there := fingerprint(&d.Message, &r.scratch), 0
+		f, matching := fingerprint(&d.Message, &r.scratch), 0
 		for _, k := range r.byContent[contentOf(f)] {
 			if d.Redelivered && k.matchesRedelivered(f) || r.matchesAgain(k, f, hasMessageID(d)) {
-				there++
+				matching++
 			}
 		}
-		if need[f]++; need[f] > there {
+		if needed[f]++; needed[f] > matching {
 			return true
 		}
 	}
 	return false
 }
 
-// identify gives a message that was not offered before the id it has, or had when it
-// was stored, or a new one. The zero fingerprint is that of one that has an id.
+// identify returns the id that a message has in its headers, or got when it was stored, or a new
+// one. The fingerprint is zero where the headers have the id.
 func (r *receipts) identify(d *wire.Delivery, now time.Time) identity {
 	if id, ok := headers.ID(&d.Message); ok {
 		return identity{id: id, first: now}
 	}
 	f := fingerprint(&d.Message, &r.scratch)
-	who, copied := r.take(f, d)
-	if !copied {
-		who = identity{id: uuid.Must(uuid.NewV7()), fingerprint: f, first: now}
+	is, repeated := r.use(f, d)
+	if !repeated {
+		is = identity{id: uuid.Must(uuid.NewV7()), fingerprint: f, first: now}
 	}
-	// What was given over this connection never matches what looks redelivered, but
+	// A message of this connection never matches one that is marked as redelivered, but
 	// RabbitMQ may still dead-letter it again.
-	if r.outage.precedes(diedAt(f)) || hasMessageID(d) && !copied {
-		r.add(&r.queues, deathQueue(&d.Message), &receipt{identity: who, redelivered: true})
+	if r.outage.precedes(timeOf(f)) || hasMessageID(d) && !repeated {
+		r.add(&r.queues, deadLetteredFrom(&d.Message), &receipt{identity: is, redelivered: true})
 	}
-	r.note(who.id)
-	return who
+	r.note(is.id)
+	return is
 }
 
 func (r *receipt) matchesRedelivered(f [16]byte) bool { return r.fingerprint == f && !r.redelivered }
 
-// matchesAgain tells whether f may be of what was dead-lettered again.
-func (r *receipts) matchesAgain(k *receipt, f [16]byte, named bool) bool {
-	first, died := diedAt(k.fingerprint), diedAt(f)
-	if k.deadLetteredAgain || first.IsZero() || died.IsZero() {
+// matchesAgain tells whether f may be the fingerprint of a copy of k.
+func (r *receipts) matchesAgain(k *receipt, f [16]byte, hasMessageID bool) bool {
+	first, again := timeOf(k.fingerprint), timeOf(f)
+	if k.deadLetteredAgain || first.IsZero() || again.IsZero() {
 		return false
 	}
-	return named && died.Sub(first).Abs() <= maxLeaderMove ||
-		first.Before(died) && r.outage.precedes(first) && r.outage.follows(died)
+	return hasMessageID && again.Sub(first).Abs() <= maxLeaderMove ||
+		first.Before(again) && r.outage.precedes(first) && r.outage.follows(again)
 }
 
-// take uses up a receipt that matches.
-func (r *receipts) take(f [16]byte, d *wire.Delivery) (identity, bool) {
+// use uses up a receipt that matches.
+func (r *receipts) use(f [16]byte, d *wire.Delivery) (identity, bool) {
 	same := r.byContent[contentOf(f)]
 	for _, k := range same {
 		if d.Redelivered && k.matchesRedelivered(f) {
@@ -184,7 +187,7 @@ func (r *receipts) take(f [16]byte, d *wire.Delivery) (identity, bool) {
 	}
 	for _, k := range same {
 		if r.matchesAgain(k, f, hasMessageID(d)) {
-			for _, other := range same { // those of copies of an earlier outage
+			for _, other := range same { // also those of copies from an earlier outage
 				other.deadLetteredAgain = true
 			}
 			return identity{id: k.id, fingerprint: f, first: k.first}, true
@@ -193,15 +196,15 @@ func (r *receipts) take(f [16]byte, d *wire.Delivery) (identity, bool) {
 	return identity{}, false
 }
 
-// note remembers what was given over this connection.
+// note remembers an id that was issued over this connection.
 func (r *receipts) note(id uuid.UUID) {
-	if r.given == nil || r.given[id] {
+	if r.issued == nil || r.issued[id] {
 		return
 	}
-	r.given[id] = true
+	r.issued[id] = true
 	if r.newest = append(r.newest, id); len(r.newest) > 2*store.ReceiptsKept {
 		for _, id := range r.newest[:store.ReceiptsKept] {
-			delete(r.given, id)
+			delete(r.issued, id)
 		}
 		r.newest = append(r.newest[:0], r.newest[store.ReceiptsKept:]...)
 	}

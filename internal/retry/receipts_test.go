@@ -16,8 +16,8 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// died is a dead letter as RabbitMQ delivers it, dead-lettered now.
-func died(body string) wire.Delivery {
+// rejectedNow returns a dead letter as RabbitMQ delivers it, dead-lettered now.
+func rejectedNow(body string) wire.Delivery {
 	d := deadLetter("q", body)
 	head := d.Message.Headers["x-death"].([]any)[0].(amqp.Table)
 	head["time"], head["count"] = time.Now().Truncate(time.Second), int64(1)
@@ -62,14 +62,14 @@ func TestACopyByAtLeastOnceDeadLetteringKeepsItsID(t *testing.T) {
 				ctx, s := context.Background(), memstore.New()
 				f := newIntake(s)
 				must(t, f.Connected(ctx))
-				stored, unstored := died("stored"), died("unstored")
+				stored, unstored := rejectedNow("stored"), rejectedNow("unstored")
 				must(t, f.Handle(ctx, []wire.Delivery{stored}))
 				f.Disconnected()
 				var copies []wire.Delivery
 				for i := range 8 { // RabbitMQ starts again, and does not let it consume yet
 					time.Sleep(500 * time.Millisecond)
 					if i == 4 {
-						copies = []wire.Delivery{again(died("stored"), marked), again(died("unstored"), marked)}
+						copies = []wire.Delivery{again(rejectedNow("stored"), marked), again(rejectedNow("unstored"), marked)}
 					}
 					must(t, f.Connected(ctx))
 					time.Sleep(100 * time.Millisecond)
@@ -107,7 +107,7 @@ func TestACopyByAtLeastOnceDeadLetteringKeepsItsID(t *testing.T) {
 // that a consumer rejected that it was delivered before.
 func TestEqualMessagesHaveAnIDEach(t *testing.T) {
 	fresh := func(body string) wire.Delivery {
-		d := died(body)
+		d := rejectedNow(body)
 		d.Redelivered, d.Message.Headers["x-delivery-count"] = true, int64(1)
 		return d
 	}
@@ -117,21 +117,21 @@ func TestEqualMessagesHaveAnIDEach(t *testing.T) {
 				ctx, f := context.Background(), newIntake(on)
 				f.Disconnected()
 				must(t, f.Connected(ctx))
-				take := func(n int) {
+				handle := func(n int) {
 					t.Helper()
 					for range n {
 						must(t, f.Handle(ctx, []wire.Delivery{fresh("ping")}))
 					}
 				}
-				take(3) // within one second
+				handle(3) // within one second
 				time.Sleep(time.Minute)
-				take(2)
+				handle(2)
 				f.Disconnected()
 				time.Sleep(2 * time.Second)
 				must(t, f.Connected(ctx))
-				take(2)
+				handle(2)
 				time.Sleep(time.Second)
-				take(2)
+				handle(2)
 				ids := map[string]bool{}
 				for _, r := range newest(t, on, 0) {
 					ids[r.ID.String()] = true
@@ -145,14 +145,14 @@ func TestEqualMessagesHaveAnIDEach(t *testing.T) {
 }
 
 // Two equal dead letters that come twice each keep an id each, also when the batch
-// was offered twice, since the store's answer was lost.
+// was passed twice, since the store's answer was lost.
 func TestABatchOfferedTwiceWritesNoReceiptThatAnotherTakes(t *testing.T) {
 	ctx := context.Background()
 	s := &lostAnswer{Store: memstore.New()}
 	first := newIntake(s)
-	twins := []wire.Delivery{died("same"), died("same")}
+	twins := []wire.Delivery{rejectedNow("same"), rejectedNow("same")}
 	if err := first.Handle(ctx, twins[:1]); err == nil {
-		t.Fatal("the store's error was not told")
+		t.Fatal("the store's error was not returned")
 	}
 	must(t, first.Handle(ctx, twins[:1])) // kept twice
 	must(t, first.Handle(ctx, twins[1:]))
@@ -168,13 +168,13 @@ func TestABatchOfferedTwiceWritesNoReceiptThatAnotherTakes(t *testing.T) {
 	}
 }
 
-// What is to wait in RabbitMQ has its receipt before; a batch that is offered again
+// What is to wait in RabbitMQ has its receipt before; a batch that is passed again
 // writes it once.
 func TestABatchOfferedTwiceRemembersOnce(t *testing.T) {
 	ctx := context.Background()
 	b, s := &faultyBroker{answer: wire.ErrNacked}, &failing{Store: memstore.New(), err: store.ErrFull}
 	f := newHeldFlow(t, s, b)
-	batch := []wire.Delivery{died("same"), died("same")}
+	batch := []wire.Delivery{rejectedNow("same"), rejectedNow("same")}
 	for range 3 {
 		if err := f.Handle(ctx, batch); !errors.Is(err, store.ErrFull) {
 			t.Fatal(err)
@@ -187,11 +187,11 @@ func TestABatchOfferedTwiceRemembersOnce(t *testing.T) {
 	}
 }
 
-// A copy tells when the message failed first, not when the copy came.
+// A copy has the time when the message failed first, not when the copy arrived.
 func TestACopyKeepsItsFirstFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, s := context.Background(), memstore.New()
-		d := died("x")
+		d := rejectedNow("x")
 		must(t, newIntake(s).Handle(ctx, []wire.Delivery{d}))
 		time.Sleep(time.Hour)
 		f := newIntake(s)
@@ -210,12 +210,12 @@ func TestOneReceiptIsUsedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, s := context.Background(), memstore.New()
 		f := newIntake(s)
-		must(t, f.Handle(ctx, []wire.Delivery{died("x")}))
+		must(t, f.Handle(ctx, []wire.Delivery{rejectedNow("x")}))
 		f.Disconnected()
 		time.Sleep(2 * time.Second)
 		must(t, f.Connected(ctx))
 		for range 2 {
-			must(t, f.Handle(ctx, []wire.Delivery{died("x")}))
+			must(t, f.Handle(ctx, []wire.Delivery{rejectedNow("x")}))
 			time.Sleep(time.Second)
 		}
 		all := newest(t, s, 0)
@@ -226,7 +226,7 @@ func TestOneReceiptIsUsedOnce(t *testing.T) {
 }
 
 // When Redrive goes down together with RabbitMQ nothing saw the outage begin: the newest
-// receipt tells when about it was.
+// receipt shows about when it began.
 func TestACopyKeepsItsIDWhenRedriveWentDownToo(t *testing.T) {
 	for name, c := range map[string]struct {
 		firsts int           // equal dead letters before
@@ -243,12 +243,12 @@ func TestACopyKeepsItsIDWhenRedriveWentDownToo(t *testing.T) {
 				f := newIntake(s)
 				must(t, f.Connected(ctx))
 				for range c.firsts {
-					must(t, f.Handle(ctx, []wire.Delivery{died("same")}))
+					must(t, f.Handle(ctx, []wire.Delivery{rejectedNow("same")}))
 				}
 				time.Sleep(time.Second)
-				must(t, f.Handle(ctx, []wire.Delivery{died("other")}))
+				must(t, f.Handle(ctx, []wire.Delivery{rejectedNow("other")}))
 				time.Sleep(c.down)
-				copied := again(died("same"), false)
+				copied := again(rejectedNow("same"), false)
 				f = newIntake(s) // another process, and RabbitMQ does not let it consume yet
 				for range 3 {
 					must(t, f.Connected(ctx))

@@ -10,116 +10,115 @@ import (
 )
 
 const (
-	// maxNames is how many queue names can be known from reports alone, and maxNamesEach how
-	// many of them from one user of RabbitMQ (reports without the property user-id count as one
-	// user's). Each costs memory in store, metrics and throttle for as long as a message is
-	// stored under it.
+	// maxNames is how many names may be known from reports alone, and maxNamesEach how many of
+	// them one user of RabbitMQ may have reported (reports without the property user-id count
+	// as one user's). Each costs memory in store, metrics and throttle for as long as a message
+	// is kept for it.
 	maxNames, maxNamesEach = 4000, 1000
-	// moreNames and moreNamesEach are for further names, as long as it is not known whether
-	// they are enrolled: a report for an enrolled queue must not be parked because others have
-	// used up the budget.
+	// moreNames and moreNamesEach are added for names of which it is not known yet whether they
+	// are enrolled: invented names that use up the limits must not park a report for a real one.
 	moreNames, moreNamesEach = 1000, 250
-	// sweepEvery is how often the store is asked which names it still has; not before
-	// sweepFirst, when RabbitMQ has answered which of them are enrolled.
-	sweepEvery, sweepFirst = 10 * time.Second, time.Minute
+	// recountEvery is how often names are counted again from the store; not before firstRecount,
+	// when RabbitMQ has answered which of them are enrolled.
+	recountEvery, firstRecount = 10 * time.Second, time.Minute
 )
 
-// ReportedNames bounds the queue names that are known from reports alone. Queues that a policy
-// names exactly, that are enrolled or dead-letter to redrive, and that had a real dead letter
-// are never counted.
+// ReportedNames bounds how many names of queues are known from reports alone. Queues that a
+// policy names exactly, that are enrolled or dead-letter to redrive, and that had a real dead
+// letter are never counted.
 type ReportedNames struct {
 	store store.Store
-	// enrolled has RabbitMQ asked where it is not known; remembers does not.
-	enrolled, remembers func(queue string) (yes, known bool)
+	// isEnrolled begins a lookup in RabbitMQ where the answer is not known; remembers does not.
+	isEnrolled, remembers func(queue string) (yes, known bool)
 
-	mu     sync.Mutex
-	by     map[string]string // unproven names, and who reported them first
-	each   map[string]int    // how many, by reporter
-	swept  time.Time
-	loaded bool
+	mu         sync.Mutex
+	reporterOf map[string]string // of each counted name, the user who reported it first
+	perUser    map[string]int    // counted names, by reporter
+	recounted  time.Time
+	loaded     bool // the names of before the start are counted
 }
 
-// NewReportedNames makes the budget that an intake and a collector with the store s share;
-// sender knows which queues are enrolled.
+// NewReportedNames makes the bound of an intake and a collector that store in s; sender knows
+// which queues are enrolled.
 func NewReportedNames(s store.Store, sender *Sender) *ReportedNames {
-	return &ReportedNames{store: s, enrolled: sender.Enrolled, remembers: sender.enrolled.remembers, by: map[string]string{}, each: map[string]int{},
-		swept: time.Now().Add(sweepFirst - sweepEvery)}
+	return &ReportedNames{store: s, isEnrolled: sender.Enrolled, remembers: sender.enrolled.remembers, reporterOf: map[string]string{}, perUser: map[string]int{},
+		recounted: time.Now().Add(firstRecount - recountEvery)}
 }
 
-// admit tells whether a message may be stored under the name that a user reported. RabbitMQ is
-// asked only about names within the budget.
-func (n *ReportedNames) admit(ctx context.Context, queue, reporter string) bool {
+// admits tells whether a message may be kept for a queue that reporter named, and counts the
+// name. A lookup in RabbitMQ begins only for a name that is counted. Without ReportedNames (a nil
+// n) there is no bound.
+func (n *ReportedNames) admits(ctx context.Context, queue, reporter string) bool {
 	if n == nil || queue == "" {
 		return true
 	}
 	yes, known := n.remembers(queue)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if _, counted := n.by[queue]; yes || counted {
+	if _, counted := n.reporterOf[queue]; yes || counted {
 		if yes {
 			n.drop(queue)
 		}
 		return true
 	}
-	if (n.full(reporter) || !n.loaded) && time.Since(n.swept) > sweepEvery {
-		n.sweep(ctx)
+	if (n.isFull(reporter) || !n.loaded) && time.Since(n.recounted) > recountEvery {
+		n.recount(ctx)
 	}
-	if n.full(reporter) && (known || n.overfull(reporter)) {
+	if n.isFull(reporter) && (known || n.isOverfull(reporter)) {
 		return false
 	}
 	n.count(queue, reporter)
-	n.enrolled(queue)
+	n.isEnrolled(queue)
 	return true
 }
 
-func (n *ReportedNames) full(reporter string) bool {
-	return len(n.by) >= maxNames || n.each[reporter] >= maxNamesEach
+func (n *ReportedNames) isFull(reporter string) bool {
+	return len(n.reporterOf) >= maxNames || n.perUser[reporter] >= maxNamesEach
 }
 
-// overfull tells that there is no room even for a name that is not known yet. Names that turn
-// out not to be enrolled are counted while a message is stored under them, or further ones
-// would grow the store at each sweep.
-func (n *ReportedNames) overfull(reporter string) bool {
-	return len(n.by) >= maxNames+moreNames || n.each[reporter] >= maxNamesEach+moreNamesEach
+// isOverfull tells that there is no place even for a name that may turn out to be enrolled. One
+// that turns out not to be keeps its place while a message is kept for it, or further names would
+// grow the store at each recount.
+func (n *ReportedNames) isOverfull(reporter string) bool {
+	return len(n.reporterOf) >= maxNames+moreNames || n.perUser[reporter] >= maxNamesEach+moreNamesEach
 }
 
 func (n *ReportedNames) count(queue, reporter string) {
-	n.by[queue] = reporter
-	n.each[reporter]++
+	n.reporterOf[queue] = reporter
+	n.perUser[reporter]++
 }
 
 func (n *ReportedNames) drop(queue string) {
-	reporter, counted := n.by[queue]
+	reporter, counted := n.reporterOf[queue]
 	if !counted {
 		return
 	}
-	delete(n.by, queue)
-	if n.each[reporter]--; n.each[reporter] == 0 {
-		delete(n.each, reporter)
+	delete(n.reporterOf, queue)
+	if n.perUser[reporter]--; n.perUser[reporter] == 0 {
+		delete(n.perUser, reporter)
 	}
 }
 
-// sweep counts again: names under which something is stored and that are not enrolled, also
-// from before the start. Unknown names are looked up; names that turned out to be enrolled are
-// no longer counted.
-func (n *ReportedNames) sweep(ctx context.Context) {
-	n.swept = time.Now()
+// recount counts the names for which messages are kept and that are not enrolled, also those of
+// before the start, and no others. Those of which that is not known are looked up in RabbitMQ.
+func (n *ReportedNames) recount(ctx context.Context) {
+	n.recounted = time.Now()
 	counts, err := n.store.Counts(ctx)
 	if err != nil {
-		return // the store says so itself
+		return // the store's errors are reported elsewhere
 	}
 	n.loaded = true
-	was := n.by
-	n.by, n.each = map[string]string{}, map[string]int{}
+	was := n.reporterOf
+	n.reporterOf, n.perUser = map[string]string{}, map[string]int{}
 	for _, c := range counts {
 		reporter, counted := was[c.Queue]
-		if yes, known := n.enrolled(c.Queue); c.Queue != "" && !yes && (known || counted) {
+		if yes, known := n.isEnrolled(c.Queue); c.Queue != "" && !yes && (known || counted) {
 			n.count(c.Queue, reporter)
 		}
 	}
 }
 
-// tooMany returns why a report is parked without a queue name.
+// tooMany returns why a report is parked without its queue's name.
 func tooMany(queue string) string {
-	return fmt.Sprintf("it names the queue %q, which is not known to be enrolled, and messages for too many such names are kept (%d in all, %d reported by one user): enroll the queue, or discard what is parked for queues that do not exist; `redrive copy --to QUEUE ID` sends this one there", queue, maxNames, maxNamesEach)
+	return fmt.Sprintf("it names the queue %q, which is not known to be enrolled, and messages for too many such names are kept (%d in all, %d reported by one user): enroll the queue, or discard what is parked for queues that do not exist; `redrive copy --to QUEUE ID` publishes this one there", queue, maxNames, maxNamesEach)
 }

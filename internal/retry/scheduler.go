@@ -18,8 +18,8 @@ import (
 const (
 	maxBatch   = 512
 	batchBytes = 16 << 20
-	// InFlight is the most messages that can be claimed and not yet settled. It
-	// bounds memory, and how many messages a crash can duplicate. See flights for
+	// InFlight is the most messages that can be claimed and not yet finished. It
+	// bounds memory, and how many messages a crash can duplicate. See inFlight for
 	// what one destination may have of it.
 	InFlight = 2560
 	// inFlightBytes bounds their bodies the same way; it is exceeded by at most one batch.
@@ -27,8 +27,8 @@ const (
 	// largeBody is the size from which the memory of a body is freed as soon as RabbitMQ has
 	// it: until the next garbage collection the following one would be beside it.
 	largeBody = 8 << 20
-	// maxSettled is how many answered batches are settled in one commit at most.
-	maxSettled = 32
+	// maxFinished is how many answered batches are finished in one commit at most.
+	maxFinished = 32
 
 	// catchUp is how much of a rate the throttle lets the scheduler catch up on. On a busy
 	// machine it wakes late, and it waits for store and RabbitMQ.
@@ -38,7 +38,7 @@ const (
 	maxBackoff = 15 * time.Second
 
 	// unansweredAfter is how long after it was sent a batch without an answer makes its lane
-	// one that is stuck: more than a queue takes to elect a leader.
+	// count as stuck: more than a queue takes to elect a leader.
 	unansweredAfter = 30 * time.Second
 )
 
@@ -78,8 +78,8 @@ type Scheduler struct {
 	log      *slog.Logger
 	report   func(lane store.Lane, err error)
 
-	flights  flights
-	woken    chan struct{} // something was settled
+	inFlight inFlight
+	woken    chan struct{} // claims were finished
 	troubles storeTroubles
 	// served are the lanes that have had their batch of the current round. A round that
 	// the limits in flight cut short continues with the others.
@@ -95,7 +95,7 @@ type backoff struct {
 	tries int
 }
 
-// sentBatch is a batch that was published and is not settled yet.
+// sentBatch is a batch that was published, and whose claims are not finished yet.
 type sentBatch struct {
 	lane         store.Lane
 	claims       []store.Claim
@@ -110,37 +110,37 @@ func NewScheduler(s Store, sender BatchSender, throttle Throttle, events Listene
 	throttle.SetCatchUp(catchUp)
 	return &Scheduler{store: s, sender: sender, throttle: throttle, events: events, log: log, report: report,
 		backoffs: map[store.Lane]backoff{}, paused: map[string]bool{}, served: map[store.Lane]bool{}, woken: make(chan struct{}, 1),
-		flights: flights{by: map[store.Lane]*flight{}}, troubles: storeTroubles{since: map[string]time.Time{}}}
+		inFlight: inFlight{perDestination: map[store.Lane]*window{}}, troubles: storeTroubles{since: map[string]time.Time{}}}
 }
 
 // Run publishes messages as they come due until ctx ends. Then it waits for the answers to
 // what it has published, for grace at most.
 //
 // This goroutine claims and publishes, in due order. One for each batch waits for RabbitMQ's
-// answers, since those of one lane may take long. One settles what was answered. So the next
+// answers, since those of one lane may take long. One finishes the claims that were answered. So the next
 // batches are under way while others are confirmed or made durable.
 func (s *Scheduler) Run(ctx context.Context, grace time.Duration) {
-	settleCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	finishCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(grace, cancel) })
 	defer stop()
 
-	answered := make(chan sentBatch, maxSettled)
-	var settler, waiting sync.WaitGroup
-	settler.Go(func() {
+	answered := make(chan sentBatch, maxFinished)
+	var finisher, waiting sync.WaitGroup
+	finisher.Go(func() {
 		for b := range answered {
-			s.settle(settleCtx, withWaiting(b, answered))
+			s.finishClaims(finishCtx, withAnswered(b, answered))
 		}
 	})
-	defer settler.Wait()
+	defer finisher.Wait()
 	defer close(answered)
 	defer waiting.Wait()
 	await := func(b sentBatch) {
-		filledWindow, previous, passedOn := s.flights.begin(b.lane, len(b.claims), bodies(b.claims))
+		filledWindow, previous, passedOn := s.inFlight.begin(b.lane, len(b.claims), bodies(b.claims))
 		b.filledWindow = filledWindow
 		waiting.Go(func() {
 			defer close(passedOn)
-			b.results = s.waitNamed(settleCtx, b)
+			b.results = s.waitAndReport(finishCtx, b)
 			if previous != nil {
 				<-previous // the throttle receives a queue's retries in the order they were sent
 			}
@@ -154,7 +154,7 @@ func (s *Scheduler) Run(ctx context.Context, grace time.Duration) {
 		woken, changed := s.woken, s.store.Changed()
 		if err != nil {
 			s.storeFailed(ctx, retryingDue, err)
-			// Whatever it is woken for, it would ask the store.
+			// Only the store can be waited for: waking up could do nothing else.
 			wake, woken, changed = storeWait, nil, nil
 			storeWait = min(2*storeWait, maxStoreWait)
 		} else if ctx.Err() == nil {
@@ -172,8 +172,9 @@ func (s *Scheduler) Run(ctx context.Context, grace time.Duration) {
 	}
 }
 
-// waitNamed waits for the results of a batch, and reports its lane when that takes long.
-func (s *Scheduler) waitNamed(ctx context.Context, b sentBatch) []Result {
+// waitAndReport waits for the results of a batch, and reports its lane as stuck when they take
+// longer than unansweredAfter.
+func (s *Scheduler) waitAndReport(ctx context.Context, b sentBatch) []Result {
 	reported := make(chan struct{})
 	timer := time.AfterFunc(unansweredAfter, func() {
 		defer close(reported)
@@ -181,7 +182,7 @@ func (s *Scheduler) waitNamed(ctx context.Context, b sentBatch) []Result {
 	})
 	results := b.wait(ctx)
 	if !timer.Stop() {
-		<-reported // or it would come after the results, and stay
+		<-reported // or its backoff would begin after the results, and last
 	}
 	return results
 }
@@ -193,33 +194,33 @@ func (s *Scheduler) sendDue(ctx context.Context, await func(sentBatch)) (time.Du
 	for ctx.Err() == nil {
 		next, err := s.store.Next(ctx)
 		if err != nil {
-			return 0, fmt.Errorf("asking what is due: %w", err)
+			return 0, fmt.Errorf("reading what is due: %w", err)
 		}
 		slices.SortFunc(next, func(a, b store.NextDue) int { return a.Due.Compare(b.Due) })
 		now := time.Now()
-		s.flights.sweep(now)
+		s.inFlight.forgetIdle(now)
 		wake, sentAny := s.forgetBackoffs(next, now), len(s.served) > 0
 		for _, n := range next {
 			if s.served[n.Lane] {
 				continue
 			}
 			if !n.Forwards() && s.isPaused(n.Queue) {
-				continue // until Pause says otherwise, which wakes
+				continue // until Pause resumes it, which wakes
 			}
 			at := n.Due
-			if r := s.backoffUntil(n.Lane); r.After(at) {
-				at = r
+			if until := s.backoffUntil(n.Lane); until.After(at) {
+				at = until
 			}
 			if at.After(now) {
 				wake = min(wake, at.Sub(now))
 				continue
 			}
-			most, bytes, full := s.flights.room(n.Lane, now)
+			most, bytes, full := s.inFlight.room(n.Lane, now)
 			if full {
-				return maxBackoff, nil // until something is settled, which wakes
+				return maxBackoff, nil // until claims are finished, which wakes
 			}
 			if most == 0 {
-				continue // the same
+				continue // likewise
 			}
 			most, again := s.allow(n.Lane, most, now)
 			if most == 0 {
@@ -256,18 +257,18 @@ func (s *Scheduler) allow(lane store.Lane, most int, now time.Time) (n int, agai
 	return s.throttle.Allow(lane.Queue, most, now)
 }
 
-// reportUnsent reports to the throttle how many that it allowed were not retried.
+// reportUnsent reports to the throttle how many that it allowed were not published.
 func (s *Scheduler) reportUnsent(lane store.Lane, n int, now time.Time) {
 	if !lane.Forwards() {
 		s.throttle.Unsent(lane.Queue, n, now)
 	}
 }
 
-// withWaiting adds the batches that were answered meanwhile: a commit with one
+// withAnswered adds the batches that were answered meanwhile: a commit with one
 // sync serves them all.
-func withWaiting(first sentBatch, answered <-chan sentBatch) []sentBatch {
+func withAnswered(first sentBatch, answered <-chan sentBatch) []sentBatch {
 	all := []sentBatch{first}
-	for len(all) < maxSettled {
+	for len(all) < maxFinished {
 		select {
 		case b, ok := <-answered:
 			if !ok {
@@ -281,26 +282,26 @@ func withWaiting(first sentBatch, answered <-chan sentBatch) []sentBatch {
 	return all
 }
 
-// settle ends the claims of batches that were answered: what RabbitMQ
+// finishClaims ends the claims of batches that were answered: what RabbitMQ
 // confirmed is deleted, messages that can never be retried are parked, and the others
 // continue to wait while their lane backs off.
-func (s *Scheduler) settle(ctx context.Context, batches []sentBatch) {
+func (s *Scheduler) finishClaims(ctx context.Context, batches []sentBatch) {
 	now := time.Now()
 	var outcomes []store.Outcome
-	var back []store.Claim
+	var stillWaiting []store.Claim
 	obstacles := make([]error, len(batches))
 	for i, b := range batches {
 		var obstacle error
-		for j, f := range b.results {
+		for j, r := range b.results {
 			switch {
-			case f.Done:
+			case r.Done:
 				outcomes = append(outcomes, store.Outcome{Claim: b.claims[j], At: now})
-			case f.Park != "":
-				outcomes = append(outcomes, store.Outcome{Claim: b.claims[j], Park: f.Park, At: now})
+			case r.Park != "":
+				outcomes = append(outcomes, store.Outcome{Claim: b.claims[j], Park: r.Park, At: now})
 			default:
-				back = append(back, b.claims[j])
-				if obstacle == nil || errors.Is(obstacle, ErrRebound) {
-					obstacle = f.Err
+				stillWaiting = append(stillWaiting, b.claims[j])
+				if obstacle == nil || errors.Is(obstacle, ErrTryAtOnce) {
+					obstacle = r.Err
 				}
 			}
 		}
@@ -309,24 +310,24 @@ func (s *Scheduler) settle(ctx context.Context, batches []sentBatch) {
 		obstacles[i] = obstacle
 	}
 	if len(outcomes) > 0 {
-		s.repeatUntilDone(ctx, settlingClaims, func() error { _, err := s.store.Settle(ctx, outcomes); return err })
+		s.repeatUntilDone(ctx, finishingClaims, func() error { _, err := s.store.Settle(ctx, outcomes); return err })
 	}
 	for _, o := range outcomes {
 		if r := o.Claim.Record; o.Park != "" {
 			s.events(Event{Kind: Parked, At: o.At, Queue: r.Queue, ID: r.ID, Attempt: r.Attempt, Reason: r.Reason, Why: o.Park})
 		}
 	}
-	if len(back) > 0 {
-		s.repeatUntilDone(ctx, settlingClaims, func() error { return s.store.Release(ctx, back) })
+	if len(stillWaiting) > 0 {
+		s.repeatUntilDone(ctx, finishingClaims, func() error { return s.store.Release(ctx, stillWaiting) })
 	}
 	large := false
 	for i, b := range batches {
 		large = large || slices.ContainsFunc(b.claims, func(c store.Claim) bool { return len(c.Record.Message.Body) >= largeBody })
-		s.flights.end(&b, obstacles[i] == nil)
+		s.inFlight.end(&b, obstacles[i] == nil)
 		batches[i] = sentBatch{}
 	}
 	if large {
-		outcomes, back = nil, nil
+		outcomes, stillWaiting = nil, nil
 		debug.FreeOSMemory()
 	}
 	s.Wake()
@@ -338,9 +339,9 @@ func (s *Scheduler) reportResults(b sentBatch, now time.Time) {
 		return
 	}
 	ids := make([]uuid.UUID, 0, len(b.claims))
-	for i, f := range b.results {
-		if r := b.claims[i].Record; f.Done && r.Forward == nil {
-			ids = append(ids, r.ID)
+	for i, r := range b.results {
+		if rec := b.claims[i].Record; r.Done && rec.Forward == nil {
+			ids = append(ids, rec.ID)
 		}
 	}
 	s.throttle.Retried(b.lane.Queue, ids, now)
@@ -366,23 +367,22 @@ func bodies(claims []store.Claim) (n int) {
 // the backoff when a batch went through.
 func (s *Scheduler) setBackoff(lane store.Lane, obstacle error) {
 	s.mu.Lock()
-	r, was := s.backoffs[lane]
+	b, wasBackingOff := s.backoffs[lane]
 	switch {
 	case obstacle == nil:
 		delete(s.backoffs, lane)
-	case errors.Is(obstacle, ErrRebound) && r.tries == 0:
-		// Bound again: at once, but only once, or a queue that is bound and yet
-		// unroutable would spin.
+	case errors.Is(obstacle, ErrTryAtOnce) && b.tries == 0:
+		// Only once, or a queue that is bound and yet unroutable would be tried without end.
 		s.backoffs[lane] = backoff{until: time.Now(), tries: 1}
-	case errors.Is(obstacle, ErrUnanswered): // its window keeps it from having more under way
-		s.backoffs[lane] = r
+	case errors.Is(obstacle, ErrUnanswered): // its window bounds what is in flight
+		s.backoffs[lane] = b
 	case errors.Is(obstacle, ErrLookupPending): // the answer is on its way
-		s.backoffs[lane] = backoff{until: time.Now().Add(minBackoff << min(r.tries, 2)), tries: r.tries + 1}
+		s.backoffs[lane] = backoff{until: time.Now().Add(minBackoff << min(b.tries, 2)), tries: b.tries + 1}
 	default:
-		s.backoffs[lane] = backoff{until: time.Now().Add(min(minBackoff<<min(r.tries, 16), maxBackoff)), tries: r.tries + 1}
+		s.backoffs[lane] = backoff{until: time.Now().Add(min(minBackoff<<min(b.tries, 16), maxBackoff)), tries: b.tries + 1}
 	}
 	s.mu.Unlock()
-	if obstacle == nil && !was || errors.Is(obstacle, ErrRebound) || errors.Is(obstacle, ErrLookupPending) || errors.Is(obstacle, context.Canceled) {
+	if obstacle == nil && !wasBackingOff || errors.Is(obstacle, ErrTryAtOnce) || errors.Is(obstacle, ErrLookupPending) || errors.Is(obstacle, context.Canceled) {
 		return
 	}
 	s.report(lane, obstacle)

@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fakeSender notes when each message was sent, and answers as the test says.
+// fakeSender notes when each message was sent, and answers as the test chooses.
 type fakeSender struct {
 	mu     sync.Mutex
 	began  time.Time
@@ -38,33 +38,33 @@ type fakeSender struct {
 func (g *fakeSender) Send(_ context.Context, _ string, claims []store.Claim) func(context.Context) []retry.Result {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var fates []retry.Result
+	var results []retry.Result
 	for _, c := range claims {
 		body := string(c.Record.Message.Body)
 		g.sent = append(g.sent, body+" "+time.Since(g.began).String())
 		g.nth[body]++
-		fates = append(fates, g.answer(body, g.nth[body]))
+		results = append(results, g.answer(body, g.nth[body]))
 	}
 	slow := g.slow
-	return func(context.Context) []retry.Result { time.Sleep(slow); return fates }
+	return func(context.Context) []retry.Result { time.Sleep(slow); return results }
 }
 
 func record(queue, body string, due time.Time) *store.Record {
 	return &store.Record{ID: uuid.New(), Queue: queue, State: store.Waiting, Due: due, Message: wire.Message{Body: []byte(body)}}
 }
 
-// play runs a scheduler in fake time over some records, and tells what it sent.
+// play runs a scheduler in fake time over some records, and returns what it sent.
 func play(t *testing.T, length time.Duration, answer func(string, int) retry.Result, records func(now time.Time) []*store.Record) (sent []string, left int, reports []string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
 		g := &fakeSender{began: time.Now(), answer: answer, nth: map[string]int{}}
-		l := retry.NewScheduler(s, g, open(), func(retry.Event) {}, slog.New(slog.DiscardHandler), func(lane store.Lane, err error) {
+		scheduler := retry.NewScheduler(s, g, open(), func(retry.Event) {}, slog.New(slog.DiscardHandler), func(lane store.Lane, err error) {
 			reports = append(reports, lane.String()+": "+map[bool]string{true: "works", false: "fails"}[err == nil])
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
-		running.Go(func() { l.Run(ctx, time.Second) })
+		running.Go(func() { scheduler.Run(ctx, time.Second) })
 		if err := s.Add(ctx, records(time.Now())); err != nil {
 			t.Fatal(err)
 		}
@@ -96,7 +96,7 @@ func TestMessagesAreRetriedWhenDueAndInOrder(t *testing.T) {
 	}
 }
 
-// A queue whose returns fail rests, longer each time, and holds up no other.
+// A queue whose retries fail backs off, longer each time, and delays no other.
 func TestALaneThatFailsBacksOff(t *testing.T) {
 	full := errors.New("full")
 	sent, left, reports := play(t, time.Minute, func(body string, nth int) retry.Result {
@@ -119,7 +119,7 @@ func TestALaneThatFailsBacksOff(t *testing.T) {
 // A queue that is bound again is tried at once, but one that stays unroutable
 // does not make the scheduler spin.
 func TestAQueueBoundAgainIsTriedAtOnceOnlyOnce(t *testing.T) {
-	sent, left, _ := play(t, 10*time.Second, func(string, int) retry.Result { return retry.Result{Err: retry.ErrRebound} }, func(now time.Time) []*store.Record {
+	sent, left, _ := play(t, 10*time.Second, func(string, int) retry.Result { return retry.Result{Err: retry.ErrTryAtOnce} }, func(now time.Time) []*store.Record {
 		return []*store.Record{record("q", "x", now)}
 	})
 	if len(sent) < 3 || len(sent) > 12 || left != 1 {
@@ -132,27 +132,27 @@ func TestMessagesThatCanNeverBeRetriedAreParked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
 		g := &fakeSender{began: time.Now(), answer: func(string, int) retry.Result { return retry.Result{Park: "gone"} }, nth: map[string]int{}}
-		var told []retry.Event
-		l := retry.NewScheduler(s, g, open(), func(e retry.Event) { told = append(told, e) }, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
+		var events []retry.Event
+		scheduler := retry.NewScheduler(s, g, open(), func(e retry.Event) { events = append(events, e) }, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
 		must(t, s.Add(t.Context(), []*store.Record{record("q", "x", time.Now())}))
-		run(t, l, time.Minute)
+		run(t, scheduler, time.Minute)
 		page, err := storetest.List(t.Context(), s, storetest.Filter{State: store.Parked, Limit: 10})
 		must(t, err)
 		if len(g.sent) != 1 || len(page.Records) != 1 || page.Records[0].Record.ParkedFor != "gone" {
 			t.Errorf("sent %v, parked %+v", g.sent, page.Records)
 		}
-		if len(told) != 1 || told[0].Kind != retry.Parked || told[0].Why != "gone" {
-			t.Errorf("told %+v", told)
+		if len(events) != 1 || events[0].Kind != retry.Parked || events[0].Why != "gone" {
+			t.Errorf("events %+v", events)
 		}
 	})
 }
 
-// run runs a scheduler for so long, of the fake clock.
-func run(t *testing.T, l *retry.Scheduler, length time.Duration) {
+// run runs a loop for so long, of the fake clock.
+func run(t *testing.T, scheduler *retry.Scheduler, length time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { l.Run(ctx, time.Second) })
+	running.Go(func() { scheduler.Run(ctx, time.Second) })
 	time.Sleep(length)
 	cancel()
 	running.Wait()
@@ -184,7 +184,7 @@ func TestNoMoreThanInFlightAreClaimedAndUnsettled(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := memstore.New()
 				g := &fakeSender{began: time.Now(), answer: done, nth: map[string]int{}}
-				l := retry.NewScheduler(s, g, open(), func(retry.Event) {}, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
+				scheduler := retry.NewScheduler(s, g, open(), func(retry.Event) {}, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
 				body := strings.Repeat("b", c.body)
 				var all []*store.Record
 				for q := range c.queues {
@@ -194,7 +194,7 @@ func TestNoMoreThanInFlightAreClaimedAndUnsettled(t *testing.T) {
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				var running sync.WaitGroup
-				running.Go(func() { l.Run(ctx, time.Second) })
+				running.Go(func() { scheduler.Run(ctx, time.Second) })
 				for _, slow := range []time.Duration{0, time.Hour} { // it answers, and then no longer
 					g.mu.Lock()
 					g.sent, g.slow = nil, slow
@@ -233,12 +233,12 @@ func TestMoreMessagesThanInFlightAreRetried(t *testing.T) {
 	}
 }
 
-// Queues take turns when RabbitMQ is slow, too, and all is on its way that may be.
+// Queues take turns also when RabbitMQ is slow, and as much is in flight as may be.
 func TestQueuesTakeTurnsWhenRabbitMQIsSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
 		g := &fakeSender{began: time.Now(), answer: done, nth: map[string]int{}, slow: 10 * time.Millisecond}
-		l := retry.NewScheduler(s, g, open(), func(retry.Event) {}, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
+		scheduler := retry.NewScheduler(s, g, open(), func(retry.Event) {}, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
 		now := time.Now()
 		all := []*store.Record{record("one", "one", now.Add(15*time.Millisecond)), record("two", "two", now.Add(15*time.Millisecond))}
 		for range 6000 {
@@ -249,7 +249,7 @@ func TestQueuesTakeTurnsWhenRabbitMQIsSlow(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
-		running.Go(func() { l.Run(ctx, time.Second) })
+		running.Go(func() { scheduler.Run(ctx, time.Second) })
 		time.Sleep(time.Minute) // of the fake clock
 		cancel()
 		running.Wait()
@@ -279,7 +279,7 @@ func TestAPausedQueueWaitsUntilItIsResumed(t *testing.T) {
 			t.Fatal(err)
 		}
 		g := &fakeSender{began: time.Now(), answer: done, nth: map[string]int{}}
-		l := retry.NewScheduler(s, g, open(), func(retry.Event) {}, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
+		scheduler := retry.NewScheduler(s, g, open(), func(retry.Event) {}, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
 		now := time.Now()
 		waits := record("q", "a", now.Add(time.Second))
 		waits.Attempt = 3
@@ -288,17 +288,17 @@ func TestAPausedQueueWaitsUntilItIsResumed(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
-		running.Go(func() { l.Run(ctx, time.Second) })
+		running.Go(func() { scheduler.Run(ctx, time.Second) })
 		time.Sleep(time.Minute) // of the fake clock
 		page, err := storetest.List(ctx, s, storetest.Filter{Queue: "q"})
 		if err != nil || len(page.Records) != 2 || page.Records[0].Record.Attempt != 3 || !page.Records[0].Record.Due.Equal(waits.Due) {
-			t.Errorf("held: %+v, %v", page.Records, err)
+			t.Errorf("still paused: %+v, %v", page.Records, err)
 		}
-		l.Pause("q", false)
+		scheduler.Pause("q", false)
 		time.Sleep(time.Second)
-		l.Pause("q", true)
+		scheduler.Pause("q", true)
 		time.Sleep(2 * time.Hour)
-		l.Pause("q", false)
+		scheduler.Pause("q", false)
 		time.Sleep(time.Second)
 		cancel()
 		running.Wait()
@@ -308,26 +308,26 @@ func TestAPausedQueueWaitsUntilItIsResumed(t *testing.T) {
 	})
 }
 
-// A queue that rests is forgotten, and taken to be well, some minutes after nothing waits
-// for it any more; one that something waits for is not, though a person has paused it.
+// The backoff of a queue is forgotten, and the queue is reported to work, some minutes after
+// nothing waits for it any more; not while a message waits, though a person has paused it.
 func TestTheBackoffOfALaneWithoutMessagesIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
 		g := &fakeSender{began: time.Now(), answer: func(string, int) retry.Result { return retry.Result{Err: errors.New("full")} }, nth: map[string]int{}}
 		var works []string
-		l := retry.NewScheduler(s, g, open(), func(retry.Event) {}, slog.New(slog.DiscardHandler), func(lane store.Lane, err error) {
+		scheduler := retry.NewScheduler(s, g, open(), func(retry.Event) {}, slog.New(slog.DiscardHandler), func(lane store.Lane, err error) {
 			if err == nil {
 				works = append(works, lane.String())
 			}
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
-		running.Go(func() { l.Run(ctx, time.Second) })
+		running.Go(func() { scheduler.Run(ctx, time.Second) })
 		if err := s.Add(ctx, []*store.Record{record("gone", "x", time.Now()), record("there", "y", time.Now()), record("paused", "z", time.Now())}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		l.Pause("paused", true)
+		scheduler.Pause("paused", true)
 		synctest.Wait()
 		gone, err := storetest.List(ctx, s, storetest.Filter{State: store.Waiting, Queue: "gone", Limit: 1})
 		if err != nil || len(gone.Records) != 1 {
@@ -344,13 +344,13 @@ func TestTheBackoffOfALaneWithoutMessagesIsForgotten(t *testing.T) {
 			}
 		}
 		time.Sleep(10 * time.Minute)
-		var resting []string
-		for _, lane := range l.BackingOff() {
-			resting = append(resting, lane.String())
+		var backingOff []string
+		for _, lane := range scheduler.BackingOff() {
+			backingOff = append(backingOff, lane.String())
 		}
-		slices.Sort(resting)
-		if !slices.Equal(resting, []string{"paused", "there"}) || !slices.Equal(works, []string{"gone"}) {
-			t.Errorf("%q rest, and of %q it was said that they work", resting, works)
+		slices.Sort(backingOff)
+		if !slices.Equal(backingOff, []string{"paused", "there"}) || !slices.Equal(works, []string{"gone"}) {
+			t.Errorf("%q are backing off, want paused and there; %q were reported to work, want gone", backingOff, works)
 		}
 		cancel()
 		running.Wait()

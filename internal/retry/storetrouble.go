@@ -10,11 +10,11 @@ import (
 // bounds how late it notices that the store works.
 const maxStoreWait = time.Second
 
-// What the store is asked for.
+// Operations of the store, as the log names them.
 const (
-	retryingDue    = "retrying due messages"
-	settlingClaims = "settling retried messages"
-	readingPauses  = "reading which queues are paused"
+	retryingDue     = "retrying due messages"
+	finishingClaims = "finishing retried messages"
+	readingPauses   = "reading which queues are paused"
 )
 
 // storeTroubles remembers which operations of the store fail, and since when: the log has one

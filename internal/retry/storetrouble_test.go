@@ -53,9 +53,9 @@ func (f *faultyStore) Settle(ctx context.Context, outcomes []store.Outcome) (int
 	return f.Store.Settle(ctx, outcomes)
 }
 
-// A store that is away for a while is logged twice: when it goes, with why, and when
-// it is back, with how long it was away. It is asked ever less often, and what was due
-// goes on within a second, whatever wakes the loop meanwhile.
+// A store that fails for a while is logged twice: when that begins, with why, and when
+// it works again, with how long it failed. It is tried ever less often, and what was due
+// is retried within a second of that, whatever wakes the scheduler meanwhile.
 func TestAFailingStoreIsLoggedOnce(t *testing.T) {
 	const away = 20 * time.Second
 	for _, at := range []string{"Next", "Claim", "Settle"} {
@@ -65,16 +65,16 @@ func TestAFailingStoreIsLoggedOnce(t *testing.T) {
 				s := &faultyStore{Store: memstore.New(), at: at, from: began.Add(time.Second), to: began.Add(time.Second + away)}
 				g := &fakeSender{began: began, answer: done, nth: map[string]int{}}
 				var log bytes.Buffer
-				l := retry.NewScheduler(s, g, open(), func(retry.Event) {}, slog.New(slog.NewTextHandler(&log, nil)), func(store.Lane, error) {})
+				scheduler := retry.NewScheduler(s, g, open(), func(retry.Event) {}, slog.New(slog.NewTextHandler(&log, nil)), func(store.Lane, error) {})
 				if err := s.Add(t.Context(), []*store.Record{record("q", "a", began.Add(5*time.Second)), record("q", "b", s.to)}); err != nil {
 					t.Fatal(err)
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				var running sync.WaitGroup
-				running.Go(func() { l.Run(ctx, time.Second) })
+				running.Go(func() { scheduler.Run(ctx, time.Second) })
 				time.Sleep(2 * time.Second)
 				for time.Now().Before(s.to) {
-					l.Wake()
+					scheduler.Wake()
 					time.Sleep(10 * time.Millisecond)
 				}
 				time.Sleep(time.Second)
@@ -87,10 +87,10 @@ func TestAFailingStoreIsLoggedOnce(t *testing.T) {
 				lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 				if len(lines) != 2 || !strings.Contains(lines[0], "ERROR") || !strings.Contains(lines[0], "the 1th time") ||
 					!strings.Contains(lines[1], "INFO") || !strings.Contains(lines[1], "works again\" after=1") && !strings.Contains(lines[1], "works again\" after=2") {
-					t.Errorf("it says %q", lines)
+					t.Errorf("the log is %q; want one error and one \"works again\"", lines)
 				}
 				if s.tries < 15 || s.tries > 25 {
-					t.Errorf("it was asked %d times in %s", s.tries, away)
+					t.Errorf("it was tried %d times in %s; want 15 to 25", s.tries, away)
 				}
 			})
 		})

@@ -79,8 +79,8 @@ func TestTheThrottleIsObeyedAndReceivesEachResult(t *testing.T) {
 			}
 			return retry.Result{Done: true}
 		}}}
-		gate := &counting{opens: began.Add(67500 * time.Millisecond), few: 3}
-		l := retry.NewScheduler(s, g, gate, func(retry.Event) {}, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
+		throttled := &counting{opens: began.Add(67500 * time.Millisecond), few: 3}
+		scheduler := retry.NewScheduler(s, g, throttled, func(retry.Event) {}, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
 		var all []*store.Record
 		var want []uuid.UUID
 		for i, body := range []string{"a", "failed", "parked", "b", "c", "d"} {
@@ -91,15 +91,15 @@ func TestTheThrottleIsObeyedAndReceivesEachResult(t *testing.T) {
 			all = append(all, r)
 		}
 		must(t, s.Add(t.Context(), all))
-		run(t, l, time.Hour)
-		if len(g.sent) != 7 || slices.Max(g.sizes) > gate.few || g.sent[0] != "a 1m7.5s" {
+		run(t, scheduler, time.Hour)
+		if len(g.sent) != 7 || slices.Max(g.sizes) > throttled.few || g.sent[0] != "a 1m7.5s" {
 			t.Errorf("sent %v in batches of %v", g.sent, g.sizes)
 		}
 		byID := func(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) }
 		slices.SortFunc(want, byID)
-		slices.SortFunc(gate.retried, byID)
-		if !slices.Equal(gate.retried, want) || gate.allowed != len(want)+gate.unsent {
-			t.Errorf("of %d that it allowed the gate was told that %d were not retried, and %d were; want %d", gate.allowed, gate.unsent, len(gate.retried), len(want))
+		slices.SortFunc(throttled.retried, byID)
+		if !slices.Equal(throttled.retried, want) || throttled.allowed != len(want)+throttled.unsent {
+			t.Errorf("of %d that it allowed, %d were reported to the throttle as not sent and %d as retried; want %d retried", throttled.allowed, throttled.unsent, len(throttled.retried), len(want))
 		}
 	})
 }

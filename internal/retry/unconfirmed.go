@@ -13,33 +13,37 @@ const (
 	firstWindow  = 16
 	windowGrowth = 4
 	// maxWindow is the largest window. RabbitMQ has about 400 messages of one destination at a
-	// time (see broker.session); the rest is being claimed or settled.
+	// time (see broker.session); the others are being claimed or finished.
 	maxWindow = 2 * maxBatch
-	// reservedRoom is how many of InFlight are given out in small parts, so that destinations
+	// firstPart: a destination with its first window may have 1/firstPart of what is free, so
+	// that something is left for the next ones.
+	firstPart = 64
+	// reserve is the last part of InFlight, of which a destination may have 1/reservePart: those
 	// whose messages are stuck leave something for others.
-	reservedRoom, reservedPart = maxBatch / 2, 16
+	reserve, reservePart = maxBatch / 2, 16
 	// windowKept is how long a destination keeps its window while nothing is in flight to it.
 	windowKept = 10 * time.Second
 )
 
-// flights counts claims that are not settled yet, by destination. A destination that does not
-// answer keeps what it has, for as long as RabbitMQ has it, and leaves room for others.
-type flights struct {
+// inFlight counts claims that are not finished yet, by destination. One for which RabbitMQ does
+// not confirm keeps its part for that long, and leaves room for others.
+type inFlight struct {
 	mu       sync.Mutex
 	messages int
 	bytes    int
-	by       map[store.Lane]*flight
-	swept    time.Time
+	// perDestination has the window of each, by the key that destination returns.
+	perDestination map[store.Lane]*window
+	idleForgotten  time.Time
 }
 
-// flight counts what is in flight to one destination.
-type flight struct {
+// window counts what is in flight to one destination, and bounds it.
+type window struct {
 	messages, bytes int
-	// window is how many messages may be in flight: it grows windowGrowth times with each batch
-	// that filled it and succeeded, and starts again when one did not.
-	window int
-	used   time.Time
-	last   chan struct{} // closed when the answers to its latest batch were passed on
+	// size is how many messages may be in flight. It grows windowGrowth times with each batch
+	// that filled it and was confirmed, and is firstWindow again when one was not.
+	size int
+	used time.Time
+	last chan struct{} // closed when the answers to its latest batch were passed on
 }
 
 // destination returns the key that the lanes of several queues to one forward target share.
@@ -50,40 +54,39 @@ func destination(l store.Lane) store.Lane {
 	return l
 }
 
-// of returns the flight to a lane's destination. The caller holds mu.
-func (f *flights) of(l store.Lane) *flight {
-	to := f.by[destination(l)]
-	if to == nil {
-		to = &flight{window: firstWindow}
-		f.by[destination(l)] = to
+// windowOf returns the window of a lane's destination. The caller holds mu.
+func (f *inFlight) windowOf(l store.Lane) *window {
+	w := f.perDestination[destination(l)]
+	if w == nil {
+		w = &window{size: firstWindow}
+		f.perDestination[destination(l)] = w
 	}
-	return to
+	return w
 }
 
 // room returns how many messages, and bytes of bodies, may be claimed of a lane now: at most
-// half of what others leave, and a small part of reservedRoom. full: there is no room for any
-// lane.
-func (f *flights) room(l store.Lane, now time.Time) (messages, bytes int, full bool) {
+// half of what others leave, and a small part of the reserve. full tells that no lane has room.
+func (f *inFlight) room(l store.Lane, now time.Time) (messages, bytes int, full bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	free := InFlight - f.messages
 	if free <= 0 || f.bytes >= inFlightBytes {
 		return 0, 0, true
 	}
-	to := f.of(l)
-	to.used = now
-	left := free + to.messages
-	most := min(to.window, (left+1)/2)
-	if to.window == firstWindow {
-		most = min(most, max(1, free/64)) // the next ones' part is smaller
+	w := f.windowOf(l)
+	w.used = now
+	left := free + w.messages
+	most := min(w.size, (left+1)/2)
+	if w.size == firstWindow {
+		most = min(most, max(1, free/firstPart))
 	}
-	if free <= reservedRoom {
-		most = min(most, max(1, free/reservedPart))
+	if free <= reserve {
+		most = min(most, max(1, free/reservePart))
 	}
-	messages = min(maxBatch, most-to.messages, free)
-	bytes = min(batchBytes, (inFlightBytes-f.bytes+to.bytes)/2-to.bytes)
+	messages = min(maxBatch, most-w.messages, free)
+	bytes = min(batchBytes, (inFlightBytes-f.bytes+w.bytes)/2-w.bytes)
 	// Each batch costs a commit: while some are on their way, it waits for more room.
-	if to.messages > 0 && messages < max(1, min(maxBatch, most)/4) || bytes <= 0 {
+	if w.messages > 0 && messages < max(1, min(maxBatch, most)/4) || bytes <= 0 {
 		return 0, 0, false
 	}
 	return messages, bytes, false
@@ -92,52 +95,52 @@ func (f *flights) room(l store.Lane, now time.Time) (messages, bytes int, full b
 // begin counts what was claimed of a lane. filled tells whether it fills the window; previous
 // is closed when the answers to the previous batch were passed on, and passedOn is to be
 // closed when those to this one were.
-func (f *flights) begin(l store.Lane, messages, bytes int) (filled bool, previous <-chan struct{}, passedOn chan struct{}) {
+func (f *inFlight) begin(l store.Lane, messages, bytes int) (filled bool, previous <-chan struct{}, passedOn chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	to := f.of(l)
+	w := f.windowOf(l)
 	f.messages, f.bytes = f.messages+messages, f.bytes+bytes
-	to.messages, to.bytes = to.messages+messages, to.bytes+bytes
-	previous, passedOn = to.last, make(chan struct{})
-	to.last = passedOn
-	return 2*to.messages >= to.window, previous, passedOn
+	w.messages, w.bytes = w.messages+messages, w.bytes+bytes
+	previous, passedOn = w.last, make(chan struct{})
+	w.last = passedOn
+	return 2*w.messages >= w.size, previous, passedOn
 }
 
 // has tells whether messages are in flight to a lane's destination.
-func (f *flights) has(l store.Lane) bool {
+func (f *inFlight) has(l store.Lane) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	to := f.by[destination(l)]
-	return to != nil && to.messages > 0
+	w := f.perDestination[destination(l)]
+	return w != nil && w.messages > 0
 }
 
-// end counts what was settled; through tells that all of it went through.
-func (f *flights) end(s *sentBatch, through bool) {
+// end counts a batch whose claims are finished; confirmed tells that none of them waits again.
+func (f *inFlight) end(s *sentBatch, confirmed bool) {
 	messages, bytes := len(s.claims), bodies(s.claims)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	to := f.of(s.lane)
+	w := f.windowOf(s.lane)
 	f.messages, f.bytes = f.messages-messages, f.bytes-bytes
-	to.messages, to.bytes = to.messages-messages, to.bytes-bytes
+	w.messages, w.bytes = w.messages-messages, w.bytes-bytes
 	switch {
-	case !through:
-		to.window = firstWindow
+	case !confirmed:
+		w.size = firstWindow
 	case s.filledWindow:
-		to.window = min(windowGrowth*to.window, maxWindow)
+		w.size = min(windowGrowth*w.size, maxWindow)
 	}
 }
 
-// sweep forgets, now and then, destinations that nothing is in flight to.
-func (f *flights) sweep(now time.Time) {
+// forgetIdle forgets, now and then, destinations that nothing is in flight to.
+func (f *inFlight) forgetIdle(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if now.Sub(f.swept) < windowKept {
+	if now.Sub(f.idleForgotten) < windowKept {
 		return
 	}
-	f.swept = now
-	for l, to := range f.by {
-		if to.messages == 0 && now.Sub(to.used) >= windowKept {
-			delete(f.by, l)
+	f.idleForgotten = now
+	for l, w := range f.perDestination {
+		if w.messages == 0 && now.Sub(w.used) >= windowKept {
+			delete(f.perDestination, l)
 		}
 	}
 }

@@ -21,9 +21,10 @@ import (
 // which properties do not fit one frame.
 const maxText = 2048
 
-// decide makes a record of a dead letter: waiting until its due time, parked with
-// the reason, waiting to be forwarded, or to be discarded. Nothing in a message can make it
-// fail: undecidable messages are parked. i is its place in the batch.
+// decide makes a record of a dead letter: waiting until its due time, waiting to be forwarded,
+// or parked with the reason. A record that action says to discard has no state, and is not
+// stored. Nothing in a message can make decide fail: undecidable messages are parked. i is the
+// message's index in the batch.
 //
 // delayed is how the message waits in RabbitMQ; nil when it does not wait there.
 func (in *Intake) decide(ctx context.Context, i int, d *wire.Delivery, rules *Rules, now time.Time) (rec *store.Record, action policy.Action, delayed *delayedMessage) {
@@ -86,7 +87,7 @@ func (in *Intake) failed(o origin, i int, d *wire.Delivery, now time.Time) *stor
 	return rec
 }
 
-// record makes the record of a message, with the failures that its headers tell.
+// record makes the record of a message, with the failures that its headers count.
 func (k *keeper) record(i int, d *wire.Delivery, now time.Time) *store.Record {
 	known := k.identify(i, d, now)
 	rec := &store.Record{ID: known.id, Fingerprint: known.fingerprint, FirstFailed: known.first, FailedAt: now, Message: d.Message}
@@ -105,7 +106,7 @@ func (in *Intake) refusal(ctx context.Context, rec *store.Record, o origin, d *w
 	switch {
 	case o.proven && in.markProven != nil:
 		in.markProven(o.queue)
-	case !o.proven && !in.names.admit(ctx, o.queue, d.Message.UserID):
+	case !o.proven && !in.names.admits(ctx, o.queue, d.Message.UserID):
 		rec.Queue = ""
 		return tooMany(o.queue)
 	}

@@ -64,17 +64,17 @@ func TestVerdicts(t *testing.T) {
 			return r.Message.UserID == "shop" && r.Message.Exchange == "first" && r.Message.RoutingKey == "eu"
 		}},
 	} {
-		s, told := memstore.New(), []retry.Kind(nil)
-		f := retry.NewIntake(s, retry.Rules{Policies: policies}, nil, func(e retry.Event) { told = append(told, e.Kind) })
+		s, events := memstore.New(), []retry.Kind(nil)
+		f := retry.NewIntake(s, retry.Rules{Policies: policies}, nil, func(e retry.Event) { events = append(events, e.Kind) })
 		must(t, f.Handle(t.Context(), []wire.Delivery{c.of}))
 		all := kept(t, s)
-		if !slices.Equal(told, []retry.Kind{retry.Failed, c.event}) {
-			t.Errorf("%s: told %v", name, told)
+		if !slices.Equal(events, []retry.Kind{retry.Arrived, c.event}) {
+			t.Errorf("%s: events %v", name, events)
 		}
 		if c.want == nil {
 			lines, err := s.Ledger(t.Context())
 			must(t, err)
-			if len(all) != 0 || len(lines) != 1 || lines[0].Sums[store.Dropped] != 1 {
+			if len(all) != 0 || len(lines) != 1 || lines[0].Sums[store.DiscardedAtOnce] != 1 {
 				t.Errorf("%s: %d are kept, and the ledger has %+v", name, len(all), lines)
 			}
 			continue

@@ -59,11 +59,11 @@ type teller struct {
 	node *node
 }
 
-func (t teller) Tell(ctx context.Context, topic string, said []byte) error {
+func (t teller) Send(ctx context.Context, topic string, message []byte) error {
 	if t.node.mute.Load() {
 		return errors.New("mute")
 	}
-	return t.Member.Tell(ctx, topic, said)
+	return t.Member.Send(ctx, topic, message)
 }
 
 type auditLog struct{}
@@ -100,7 +100,7 @@ func (n *node) Send(_ context.Context, queue string, claims []store.Claim) func(
 
 // failed is that the intake of this node has a message that failed.
 func (n *node) failed(queue string, id uuid.UUID) {
-	e := retry.Event{Kind: retry.Failed, Queue: queue, ID: id, At: time.Now()}
+	e := retry.Event{Kind: retry.Arrived, Queue: queue, ID: id, At: time.Now()}
 	n.rates.event(e)
 	n.event(e, n.gate.Failed(queue, id, e.At))
 }

@@ -185,7 +185,7 @@ func (s *vhost) open(address string) error {
 	s.intake = retry.NewIntake(s.store, s.rules(s.config), s.delayQueues, s.events)
 	s.brokerIntake = broker.NewIntake(s.connection(partIntake, "redrive intake"), prefetch, s.intakeState(partStore, wire.QueueIntake), s.quarantined)
 	s.brokerIntake.Redeclared, s.brokerIntake.Consumers = s.restored, s.intakeConsumers
-	s.collector = retry.NewCollector(s.store, s.delayQueues.Forget, s.events)
+	s.collector = retry.NewCollector(s.store, s.delayQueues.MarkLost, s.events)
 	s.brokerParked = broker.NewParkedIntake(s.connection(partParked, "redrive parked"), parkedPrefetch, s.intakeState(partParkedStore, wire.QueueParked))
 	s.brokerParked.Redeclared = s.restored
 	s.sender = retry.NewSender(s.publisher, policies, s.events)
@@ -210,13 +210,13 @@ func (s *vhost) listeners() *listeners {
 	l.add("rates", s.rates.event)
 	l.add("notify", s.notify.Event)
 	l.add("throttle", func(e retry.Event) {
-		elsewhere := e.Kind == retry.Failed && s.gate.Failed(e.Queue, e.ID, e.At)
+		elsewhere := e.Kind == retry.Arrived && s.gate.Failed(e.Queue, e.ID, e.At)
 		if s.replica != nil {
 			s.replica.event(e, elsewhere)
 		}
 	})
 	l.add("canary", func(e retry.Event) {
-		if e.Kind == retry.Failed {
+		if e.Kind == retry.Arrived {
 			s.operations.Failed(e)
 		}
 	})
@@ -270,7 +270,7 @@ func (s *vhost) awaitDelays(ctx context.Context) {
 	if len(s.config.Ways) > 0 {
 		ctx, cancel := context.WithTimeout(ctx, grace)
 		defer cancel()
-		s.delays.Await(ctx)
+		s.delays.AwaitUsable(ctx)
 	}
 }
 

@@ -17,7 +17,7 @@ type Changer interface {
 	// Change passes each record to edit and applies the Edit that it returns, all in one
 	// step that survives a crash. On an error nothing is changed.
 	//
-	//   - edit is called with nil for a record that is claimed now, is not stored, or came
+	//   - edit is called with nil for a record that is claimed now, is not stored, or was added
 	//     earlier in keys. For one that is stored but unreadable it is called with a
 	//     record that has Unreadable alone, and whatever it returns, that one stays.
 	//   - edit may change its record, except the ID and the shared parts of its Message:

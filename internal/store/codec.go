@@ -185,7 +185,7 @@ func (d *decoder) record() (*Record, error) {
 	return r, nil
 }
 
-// appendTime keeps microseconds, and tells the zero time from the epoch.
+// appendTime keeps microseconds, and keeps the zero time apart from the epoch.
 func appendTime(b []byte, t time.Time) []byte {
 	if t.IsZero() {
 		return append(b, 0)

@@ -6,9 +6,12 @@
 //	(key.go, lane.go: how a record is named; the destination that it waits for)
 //	change.go     what people's actions call: records and the side table, in one step
 //	scan.go       how records are searched and counted
-//	ledger.go     the account of every message, and the error groups
+//	(reasons.go: the reasons of an error group, as a set)
+//	ledger.go     the account of every message
 //	shared.go     what engines add that several services use at once
 //	importer.go   what engines add that another store can be copied to
+//	(forget.go, opencalls.go: what engines share: discarded messages whose time is over, and
+//	calls under way when the store closes)
 //	codec.go      a record as bytes (groupcodec.go, tablecodec.go: its parts)
 //
 // A store has no policies, broker or clock: its callers pass what is due.

@@ -18,7 +18,7 @@ func AppendTexts(b []byte, texts ...string) []byte {
 	return b
 }
 
-// ReadTexts reads what AppendTexts wrote, and returns the rest; ok is false when it is cut
+// ReadTexts reads what AppendTexts wrote, and returns what follows; ok is false when it is cut
 // short or damaged.
 func ReadTexts(b []byte, into ...*string) (rest []byte, ok bool) {
 	d := &decoder{data: b, text: string(b)}

@@ -13,7 +13,7 @@ import (
 type Key string
 
 // MakeKey names a record by its ID, and by the number it was given when it was
-// added, which tells it from others with that ID.
+// added, which distinguishes it from others with that ID.
 func MakeKey(id uuid.UUID, seq uint64) Key {
 	k := hex.AppendEncode(make([]byte, 0, 64), id[:4])
 	for _, part := range [...][]byte{id[4:6], id[6:8], id[8:10], id[10:]} {

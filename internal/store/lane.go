@@ -19,7 +19,7 @@ func (r *Record) Lane() Lane {
 	return l
 }
 
-// Forwards tells the lane of a forward target from that of a work queue.
+// Forwards tells whether the lane is of a forward target, and not of a work queue.
 func (l Lane) Forwards() bool { return l.Forward != Destination{} }
 
 // String names the lane for people.

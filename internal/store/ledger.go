@@ -7,47 +7,46 @@ import (
 	"slices"
 )
 
-// Bookkeeper accounts for every message, since the ledger began: with the store, or
-// with what was kept when a version that has one first opened it.
+// Bookkeeper accounts for every message since the ledger began: when the store was made, or when
+// a version that has a ledger first opened it.
 type Bookkeeper interface {
-	// Ledger is what was counted, a line for each queue, ordered by name. What comes
-	// and what becomes of it is counted in the same step as the record is written, so
-	// each line balances at every moment, also after a crash.
+	// Ledger returns what was counted, a line for each queue, ordered by name. Messages are
+	// counted in the same step as their record is written, so each line balances at every
+	// moment, also after a crash.
 	Ledger(ctx context.Context) ([]LedgerLine, error)
 
-	// Recount is the Ledger of one moment, but that what is kept is not what was
-	// counted: the records that are there are counted one by one. A line that does
-	// not balance is a message lost, or there in excess. It reads all keys, and takes
-	// its time about it.
+	// Recount returns the Ledger of one moment, with the records that are kept counted again,
+	// one by one. A line that does not balance shows a message lost, or one too many. It reads
+	// all keys, which takes long.
 	Recount(ctx context.Context) ([]LedgerLine, error)
 
-	// Passed counts n messages that came for queue and were never kept: they are In,
-	// and out as Delayed or Dropped. It is durable with the next change; a crash
+	// CountUnstored counts n messages that arrived for queue and were never stored: they are In,
+	// and out as Delayed or DiscardedAtOnce. It is durable with the next change; a crash
 	// may forget it, on both sides at once.
-	Passed(queue string, as Column, n int64)
+	CountUnstored(queue string, as Column, n int64)
 }
 
-// Column is one of a ledger's: In, or what became of it. Their numbers are on disk.
+// Column is one of a ledger's: In, or what became of a message. Their numbers are on disk.
 type Column uint8
 
 // Columns. The first ones after In are the states of what is kept.
 const (
-	In        Column = 0
-	Retried   Column = 4 // RabbitMQ confirmed it in its work queue
-	Forwarded Column = 5 // RabbitMQ confirmed it where its policy, or a person, sent it
-	Forgotten Column = 6 // discarded for good
-	Moved     Column = 7 // it is another queue's now, and In there
-	Delayed   Column = 8 // it waits in RabbitMQ
-	Dropped   Column = 9 // its policy discarded it at once
-	columns          = 10
+	In              Column = 0
+	Retried         Column = 4 // RabbitMQ confirmed it in its work queue
+	Forwarded       Column = 5 // RabbitMQ confirmed it where its policy, or a person, sent it
+	Forgotten       Column = 6 // discarded for good
+	Moved           Column = 7 // it is another queue's now, and counted in In there
+	Delayed         Column = 8 // it waits in RabbitMQ
+	DiscardedAtOnce Column = 9 // its policy discarded it at once
+	columns                = 10
 )
 
 // Flows are the columns that only grow: all but what is kept.
-var Flows = [...]Column{In, Retried, Forwarded, Forgotten, Moved, Delayed, Dropped}
+var Flows = [...]Column{In, Retried, Forwarded, Forgotten, Moved, Delayed, DiscardedAtOnce}
 
 // columnNames are for metrics and people.
 var columnNames = [columns]string{In: "in", Column(Waiting): "waiting", Column(Parked): "parked", Column(Discarded): "discarded",
-	Retried: "retried", Forwarded: "forwarded", Forgotten: "forgotten", Moved: "moved", Delayed: "delayed", Dropped: "dropped"}
+	Retried: "retried", Forwarded: "forwarded", Forgotten: "forgotten", Moved: "moved", Delayed: "delayed", DiscardedAtOnce: "dropped"}
 
 func (c Column) String() string {
 	if int(c) < len(columnNames) {
@@ -59,7 +58,7 @@ func (c Column) String() string {
 // Sums is how many messages a ledger has in each column.
 type Sums [columns]int64
 
-// Off is how many more came in than became something; negative: fewer. 0 is right.
+// Off is how many more messages arrived than are accounted for; negative: fewer. 0 is right.
 func (s *Sums) Off() int64 {
 	off := s[In]
 	for _, n := range s[In+1:] {
@@ -79,9 +78,9 @@ func (s *Sums) Add(o *Sums) {
 func (s *Sums) Kept() int64 { return s[Waiting] + s[Parked] + s[Discarded] }
 
 // Records is how many records were ever added.
-func (s *Sums) Records() int64 { return s[In] - s[Moved] - s[Delayed] - s[Dropped] }
+func (s *Sums) Records() int64 { return s[In] - s[Moved] - s[Delayed] - s[DiscardedAtOnce] }
 
-// LedgerLine is what a ledger says of one queue.
+// LedgerLine is the account of one queue.
 type LedgerLine struct {
 	Queue string
 	Sums
@@ -89,13 +88,13 @@ type LedgerLine struct {
 
 // EmptyKept is how many queues that nothing is kept for have a line of their own in the
 // ledger. Beyond it those that nothing happened to for longest are added to the line of
-// OtherQueues: names that somebody makes up must not cost for ever.
+// OtherQueues: invented names must not use memory for ever.
 const EmptyKept = 1000
 
 // OtherQueues is the line in the ledger of queues that were forgotten.
 const OtherQueues = "(other)"
 
-// Lines are a ledger's in order, without those of queues that nothing ever came for.
+// Lines returns a ledger's lines in order, without those of queues for which nothing arrived.
 func Lines(by map[string]*Sums) []LedgerLine {
 	lines := make([]LedgerLine, 0, len(by))
 	for queue, sums := range by {

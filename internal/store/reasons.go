@@ -15,7 +15,7 @@ var reasons = []string{wire.ReasonRejected, wire.ReasonExpired, wire.ReasonMaxLe
 
 const otherReasons Reasons = 1 << 7
 
-// ReasonsOf is the set of one.
+// ReasonsOf returns the set of one reason.
 func ReasonsOf(reason string) Reasons {
 	if i := slices.Index(reasons, reason); i >= 0 {
 		return 1 << i
@@ -23,7 +23,7 @@ func ReasonsOf(reason string) Reasons {
 	return otherReasons
 }
 
-// Names are all in the set, or nil when they are not known.
+// Names returns all in the set, or nil when they are not known.
 func (s Reasons) Names() (names []string) {
 	if s&otherReasons != 0 {
 		return nil

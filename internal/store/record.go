@@ -17,7 +17,7 @@ type State uint8
 const (
 	Waiting   State = 1 // in its delay
 	Parked    State = 2 // kept until a person replays or discards it
-	Discarded State = 3 // let go by a person, who can restore it until Due
+	Discarded State = 3 // discarded by a person, who can restore it until Due
 )
 
 // Record is a failed message and what Redrive knows of it.
@@ -28,13 +28,13 @@ type Record struct {
 	ID    uuid.UUID
 	Queue string // the work queue it failed in
 	State State
-	// Due is, for Waiting, when it returns at the earliest; for Parked, when it was
+	// Due is, for Waiting, when it is retried at the earliest; for Parked, when it was
 	// parked; for Discarded, until when it can be restored. Microseconds are kept.
 	Due time.Time
 
 	Attempt     int       // failures so far
 	Reason      string    // wire.Reason…
-	Error       string    // what the consumer said, when it did
+	Error       string    // the text that the consumer reported, or ""
 	Policy      string    // the policy that decided
 	FirstFailed time.Time // of this message, over all attempts
 	FailedAt    time.Time // of this failure
@@ -44,31 +44,31 @@ type Record struct {
 	// Proven: the broker itself dead-lettered it from Queue, so the queue may be
 	// enrolled on its account. A failure reported by a client proves nothing.
 	Proven bool
-	// Forward, when set, is where the policy sends it instead of back to Queue.
+	// Forward, when set, is where the policy forwards it, instead of a retry to Queue.
 	Forward *Destination
 
 	// MadeFrom is the message that a person made this one of, by editing or copying
 	// it; MadeInto, of an original, the one that replaced it.
 	MadeFrom, MadeInto uuid.UUID
 
-	// Fingerprint tells two deliveries of one dead letter apart from two dead
+	// Fingerprint is the same for two deliveries of one dead letter, and differs for two dead
 	// letters, as far as content can: see Receipt. Zero when it needs none.
 	Fingerprint [16]byte
 
-	// Unreadable is why nothing else of it is known: it is kept, and cannot be read. A
-	// Change gives such a record to edit.
+	// Unreadable is why the stored record cannot be read; its other fields are then empty.
+	// Change calls edit with such a record too.
 	Unreadable error
 
 	Message wire.Message // as first published, but for what the broker changed
 }
 
-// Group is the trouble it has in common with others.
+// Group returns its error group.
 func (r *Record) Group() errorgroup.Group {
 	return errorgroup.Of(r.Queue, r.Reason, r.Error, r.Message.Type)
 }
 
-// Sound says what makes r a record that no store can keep: neither the broker nor
-// Redrive's own code gives it such, but a person may.
+// Sound returns an error for a record that no store can keep. Neither RabbitMQ nor Redrive's own
+// code makes such a record, but a person may, by import.
 func (r *Record) Sound() error {
 	if r.State < Waiting || r.State > Discarded {
 		return fmt.Errorf("message %s of queue %q has no state: %d", r.ID, r.Queue, r.State)
@@ -93,18 +93,18 @@ type Destination struct {
 	RoutingKey string
 }
 
-// Receipt remembers which ID a dead letter was given, and when it first failed. When
+// Receipt remembers which ID a dead letter got, and when it first failed. When
 // the connection or the process ends between storing a dead letter and acknowledging
 // it, RabbitMQ delivers it again: with the receipt the second record gets the ID of the
-// first, so that the consumer can tell the duplicate.
+// first, so that the consumer can recognize the duplicate.
 type Receipt struct {
 	Fingerprint [16]byte
 	ID          uuid.UUID
 	FirstFailed time.Time // stores keep microseconds
-	Process     string    // which wrote it, as NewReceipts says; "" elsewhere
+	Process     string    // which wrote it, from NewReceipts; "" elsewhere
 }
 
-// Receipt is that of a record with a fingerprint.
+// Receipt returns that of a record with a fingerprint.
 func (r *Record) Receipt() Receipt {
 	return Receipt{Fingerprint: r.Fingerprint, ID: r.ID, FirstFailed: r.FirstFailed.Truncate(time.Microsecond).UTC()}
 }

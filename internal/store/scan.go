@@ -11,19 +11,19 @@ import (
 	"github.com/redrive-mq/redrive/internal/errorgroup"
 )
 
-// ErrCursor: what Range.After says is no place of a Scan.
+// ErrCursor is the error of a Range.After that no Scan of that range returned.
 var ErrCursor = errors.New("not the end of a page")
 
-// Scanner is how kept messages are looked at. Looking touches nothing and may go on
+// Scanner searches kept messages. That changes nothing, and may go on
 // for long while others write. It sees one moment in time, but in an engine that
 // several processes share: there it visits once what is kept all the while, at most
 // once what is changed meanwhile, and nothing that was never there.
 type Scanner interface {
 	// Scan visits the records of a range in its order until visit says that it has
-	// enough, visit fails, or ctx ends. Bodies are left out unless asked for. The
+	// enough, visit fails, or ctx ends. Bodies are left out but where the range wants them. The
 	// Listed is visit's to keep, and visit may call the store. The first visit comes
 	// at once, whatever the range and the number of records (an index leads to it),
-	// but for waiting records of a group: they are looked for among their queue's.
+	// but for waiting records of a group: they are searched among their queue's.
 	Scan(ctx context.Context, r Range, visit func(Listed) (more bool, err error)) error
 
 	// Find is the records with this id in the order they were added (several only
@@ -34,11 +34,11 @@ type Scanner interface {
 	Get(ctx context.Context, key Key) (Listed, error)
 }
 
-// Searcher is all that can be asked about messages.
+// Searcher reads and searches messages.
 type Searcher interface {
 	Scanner
 
-	// Groups tells of every group with something kept or seen within a day. Beyond
+	// Groups returns every group with something kept or seen within a day. Beyond
 	// GroupsKept of them a failure counts as one of its queue's other errors.
 	Groups(ctx context.Context) ([]GroupCount, error)
 
@@ -76,7 +76,7 @@ type Range struct {
 	// After goes on behind a record that was visited: the Cursor of it.
 	After string
 	Body  bool
-	// Upto leaves out what was added after NewestKey said this; nil: nothing is
+	// Upto leaves out what was added after NewestKey returned this; nil: nothing is
 	// left out. What is moved or changed was not added by that.
 	Upto *uint64
 }
@@ -96,7 +96,7 @@ type GroupCount struct {
 	Reasons Reasons
 }
 
-// GroupsKept is how many groups a store tells apart.
+// GroupsKept is how many groups a store counts apart.
 const GroupsKept = 10_000
 
 // PastKept is how many of the newest passages a store keeps at least.
@@ -112,7 +112,7 @@ const (
 	EndedDiscarded Ending = 3 // for good: its time to be restored is over
 )
 
-// Passage is one failure that is no longer kept, because the message was returned,
+// Passage is one failure that is no longer kept, because the message was retried,
 // forwarded, or discarded for good. It has no body and no headers.
 type Passage struct {
 	ID       uuid.UUID
@@ -122,7 +122,7 @@ type Passage struct {
 	Error    string // its first 200 bytes or so
 	Policy   string
 	FailedAt time.Time
-	Due      time.Time // when it was to return
+	Due      time.Time // when it was to be retried
 	Ended    time.Time
 	Ending   Ending
 }
@@ -130,7 +130,7 @@ type Passage struct {
 // pastError is how much of an error a passage keeps.
 const pastError = 200
 
-// PassageOf is what is left of a record.
+// PassageOf returns what is kept of a record that ended.
 func PassageOf(r *Record, ended time.Time, how Ending) Passage {
 	p := Passage{ID: r.ID, Queue: r.Queue, Attempt: r.Attempt, Reason: r.Reason, Error: r.Error, Policy: r.Policy,
 		FailedAt: r.FailedAt, Due: r.Due, Ended: ended, Ending: how}

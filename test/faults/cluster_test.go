@@ -309,7 +309,7 @@ func (s *clusterStory) partition() {
 	s.l.only(addresses.Join(slices.DeleteFunc(addresses.Split(s.v.URL()), func(u string) bool { return strings.Contains(u, fmt.Sprintf(":%d/", n.Port())) })))
 	must(s.t, s.c.Isolate(context.Background(), n))
 	s.away(n)
-	s.progress("a node is parted from the others")
+	s.progress("a node is partitioned from the others")
 	must(s.t, s.c.Rejoin(context.Background(), n))
 	must(s.t, s.c.Await(context.Background()))
 	s.l.only("")

@@ -35,7 +35,7 @@ func TestANameThatIsNotUTF8IsParkedWithItsBytes(t *testing.T) {
 		ch := v.Channel()
 		publish(t, ch, wire.ExchangeFailures, notUTF8, amqp.Publishing{Body: []byte("reported")})
 		publish(t, ch, wire.ExchangeParked, "", amqp.Publishing{Body: []byte("collected"), Headers: amqp.Table{
-			wire.HeaderQueue: notUTF8, wire.HeaderReason: notUTF8, wire.HeaderParkedFor: "why " + notUTF8}})
+			wire.HeaderQueue: notUTF8, wire.HeaderReason: notUTF8, wire.HeaderParkReason: "why " + notUTF8}})
 		var parked []inspect.Message
 		brokertest.Eventually(t, "all three are parked", func() bool {
 			parked = s.Parked(t)

@@ -28,7 +28,7 @@ func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
 		parked := func(queue string) amqp.Publishing {
 			return amqp.Publishing{Body: []byte("body of " + queue), ContentType: "text/plain", Headers: amqp.Table{"mine": int32(7),
 				wire.HeaderID: uuid.NewString(), wire.HeaderAttempt: int64(5), wire.HeaderQueue: queue, wire.HeaderExchange: "shop", wire.HeaderRoutingKey: "order.eu",
-				wire.HeaderFirstFailed: firstFailed, wire.HeaderReason: wire.ReasonReported, wire.HeaderError: "no stock", wire.HeaderParkedFor: "it failed 5 times"}}
+				wire.HeaderFirstFailed: firstFailed, wire.HeaderReason: wire.ReasonReported, wire.HeaderError: "no stock", wire.HeaderParkReason: "it failed 5 times"}}
 		}
 		ch := v.Channel()
 		sent := parked("orders")
@@ -46,7 +46,7 @@ func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
 		if n := s.Replay(t, "queue:orders"); n != 1 {
 			t.Fatalf("replayed %d", n)
 		}
-		if d := consume(t, v, "orders").next(); string(d.Body) != "body of orders" || d.RoutingKey != "order.eu" || d.Headers["mine"] != int32(7) || d.Headers[wire.HeaderParkedFor] != nil {
+		if d := consume(t, v, "orders").next(); string(d.Body) != "body of orders" || d.RoutingKey != "order.eu" || d.Headers["mine"] != int32(7) || d.Headers[wire.HeaderParkReason] != nil {
 			t.Errorf("%q came back with %q, headers %v", d.Body, d.RoutingKey, d.Headers)
 		}
 		// What a header says enrols no queue, and no one vouches for a user.
@@ -67,11 +67,11 @@ func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
 		publish(t, ch, wire.ExchangeParked, "", amqp.Publishing{Body: []byte("x")})
 		odd := amqp.Table{"list": []any{amqp.Table{}}}
 		for _, h := range []string{wire.HeaderID, wire.HeaderAttempt, wire.HeaderQueue, wire.HeaderExchange, wire.HeaderRoutingKey, wire.HeaderFirstFailed,
-			wire.HeaderReason, wire.HeaderError, wire.HeaderParkedFor, wire.HeaderUserID} {
+			wire.HeaderReason, wire.HeaderError, wire.HeaderParkReason, wire.HeaderUserID} {
 			odd[h] = []any{h}
 		}
 		publish(t, ch, wire.ExchangeParked, "", amqp.Publishing{Headers: odd})
-		publish(t, ch, wire.ExchangeParked, "", amqp.Publishing{Headers: amqp.Table{wire.HeaderQueue: "redrive.intake", wire.HeaderReason: strings.Repeat("x", 70_000), wire.HeaderParkedFor: strings.Repeat("y", 50_000)}})
+		publish(t, ch, wire.ExchangeParked, "", amqp.Publishing{Headers: amqp.Table{wire.HeaderQueue: "redrive.intake", wire.HeaderReason: strings.Repeat("x", 70_000), wire.HeaderParkReason: strings.Repeat("y", 50_000)}})
 		s.WaitParked(t, 4)
 		if n := s.Replay(t, "queue:redrive.intake"); n != 1 {
 			t.Fatalf("replayed %d", n)

@@ -272,7 +272,7 @@ func TestWaitingInRabbitMQChoosesNoOtherQueue(t *testing.T) {
 			"a death elsewhere": {"x-death": []any{death("secret")}},
 			"a death here":      {"x-death": []any{death("mine")}},
 			"our headers": {wire.HeaderQueue: "secret", wire.HeaderExchange: wire.ExchangeDue, wire.HeaderRoutingKey: "secret",
-				wire.HeaderReason: "rejected", wire.HeaderParkedFor: "x"},
+				wire.HeaderReason: "rejected", wire.HeaderParkReason: "x"},
 			"copies": {"CC": []any{"mine", "mine"}, "BCC": []any{"mine"}},
 			"delay":  {"x-delay": int32(1), wire.HeaderDelay: int64(1)},
 		} {

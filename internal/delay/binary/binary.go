@@ -1,11 +1,11 @@
-// Package binary waits on a ladder of queues, one per bit of the delay: level n
-// holds a message for 2ⁿ units, or lets it pass, as the bit in its routing key
-// says, and hands it on to the level below.
+// Package binary waits on a ladder of queues, one per bit of the delay. A message whose routing
+// key has bit n set waits 2ⁿ units in the queue of level n; the others skip it. Either goes on to
+// the exchange of the level below.
 //
 // The routing key is the bits, highest first, and then the work queue:
 // "0.0.1.0.1.orders.created" with five levels waits 5 units. Exchanges between
 // the levels are of type topic; the last one is internal and knows the lane queue
-// of each work queue (delay.Lane), and what has none goes to the parking lot.
+// of each work queue (delay.Lane), and what has none is parked.
 package binary
 
 import (
@@ -22,7 +22,8 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Bits is the number of levels: 28 as in NServiceBus and Celery.
+// Bits is the number of levels: 28, as NServiceBus and Celery use, for delays of 3 days in units
+// of 1 ms, and of 8.5 years in units of 1 s.
 const Bits = 28
 
 // Ladder waits in Bits queues, shared by all work queues.
@@ -39,9 +40,9 @@ func New(unit time.Duration) (*Ladder, error) {
 
 // Limits implements delay.Way.
 func (l *Ladder) Limits() delay.Limits {
-	return delay.Limits{Name: "binary", Longest: (1<<Bits - 1) * l.unit, Step: l.unit, Rekeys: true,
+	return delay.Limits{Name: "binary", Longest: (1<<Bits - 1) * l.unit, Step: l.unit, ChangesRoutingKey: true,
 		Survives: "a restart of RabbitMQ and the loss of a minority of its nodes",
-		Makes:    fmt.Sprintf("%d queues and %d exchanges, for all work queues together, and one queue for each work queue; a message passes one queue per bit that is set in its delay", Bits, Bits+1)}
+		Declares: fmt.Sprintf("%d queues and %d exchanges, for all work queues together, and one queue for each work queue; a message passes one queue per bit that is set in its delay", Bits, Bits+1)}
 }
 
 // level is the name of a level's queue and of the exchange before it.

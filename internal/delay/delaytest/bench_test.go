@@ -20,21 +20,21 @@ import (
 
 // suite is one way in one virtual host.
 type suite struct {
-	line
+	suiteWay
 	t *testing.T
 	v *brokertest.VHost
 	p *broker.Publisher
 }
 
-func newBench(t *testing.T, v *brokertest.VHost, l line) *suite {
+func newSuite(t *testing.T, v *brokertest.VHost, l suiteWay) *suite {
 	t.Helper()
-	return &suite{line: l, t: t, v: v, p: publisher(t, v.URL())}
+	return &suite{suiteWay: l, t: t, v: v, p: publisher(t, v.URL())}
 }
 
 // publisher runs one until the test ends.
 func publisher(t *testing.T, url string) *broker.Publisher {
 	t.Helper()
-	p := broker.NewPublisher(broker.Config{URL: url, Name: "redrive hand-over", Log: slog.New(slog.DiscardHandler)})
+	p := broker.NewPublisher(broker.Config{URL: url, Name: "redrive delaytest", Log: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(context.Background())
 	var run sync.WaitGroup
 	run.Go(func() {
@@ -104,9 +104,9 @@ func (b *suite) hold(ticket delay.Ticket, queue string, m wire.Message) error {
 	return b.send(ticket, queue, m)
 }
 
-// holdMany makes many messages wait, without a pause between them, and tells when
+// waitMany makes many messages wait, without a pause between them, and returns when
 // each was published; their bodies are the queue and a number.
-func (b *suite) holdMany(queue string, wait time.Duration, many int) map[string]time.Time {
+func (b *suite) waitMany(queue string, wait time.Duration, many int) map[string]time.Time {
 	b.t.Helper()
 	ticket, err := b.way.Ticket(queue, wait)
 	if err == nil && ticket.DeclareFirst != nil {

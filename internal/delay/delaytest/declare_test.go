@@ -37,7 +37,7 @@ func TestVerify(t *testing.T) {
 			}
 			b.declare("orders")
 		}
-		if err := b.p.Declare(ctx, b.way.Topology("missing")); b.maker != "Native" && !errors.Is(err, wire.ErrQueueGone) {
+		if err := b.p.Declare(ctx, b.way.Topology("missing")); b.name != "Native" && !errors.Is(err, wire.ErrQueueGone) {
 			t.Errorf("for a work queue that does not exist: %v", err)
 		}
 	})
@@ -89,7 +89,7 @@ func TestADelayQueueWithOtherArgumentsIsReported(t *testing.T) {
 	})
 }
 
-// Where the plugin is missing, that is what is said; and the publisher is as
+// Where the plugin is missing, the error says so; and the publisher is as
 // good as before.
 func TestAMissingPluginIsReported(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
@@ -114,7 +114,7 @@ func TestThePluginKnowsNoMandatory(t *testing.T) {
 		if lacks := thePlugin(t, v); lacks != "" {
 			t.Skip("not run: " + lacks)
 		}
-		b := newBench(t, v, line{way: plugin.Way{}, queue: quorum})
+		b := newSuite(t, v, suiteWay{way: plugin.Way{}, queue: quorum})
 		c := b.work("orders")
 		ticket, err := b.way.Ticket("orders", 300*ms)
 		if err != nil {
@@ -140,7 +140,7 @@ func TestThePluginKnowsNoMandatory(t *testing.T) {
 // The service retries what is reported to it, and without it nothing is lost.
 func TestAReportWaitsInTheService(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		b := newBench(t, v, line{maker: "Service", way: report.Way{}})
+		b := newSuite(t, v, suiteWay{name: "Service", way: report.Way{}})
 		ticket, err := b.way.Ticket("orders", time.Second)
 		if err != nil {
 			t.Fatal(err)

@@ -17,11 +17,11 @@ import (
 // killDelay is how long messages wait in a RabbitMQ that is killed meanwhile.
 const killDelay = 6 * time.Second
 
-// onPrivate are the lines that a node can run, each with a work queue of its own,
-// named after its maker.
+// onPrivate are the ways that a node can run, each with a work queue of its own,
+// named after its name.
 func onPrivate(t *testing.T, v *brokertest.VHost) (all []*suite) {
-	for _, l := range lines {
-		switch l.maker {
+	for _, l := range suiteWays {
+		switch l.name {
 		case "Fixed":
 			l.way = made(ttlqueue.NewFixed(ttlqueue.Quorum, killDelay))
 		case "ClassicLevels", "Dynamic":
@@ -34,7 +34,7 @@ func onPrivate(t *testing.T, v *brokertest.VHost) (all []*suite) {
 		if l.elsewhere || l.needs != nil && l.needs(t, v) != "" {
 			continue
 		}
-		all = append(all, newBench(t, v, l))
+		all = append(all, newSuite(t, v, l))
 	}
 	return all
 }
@@ -45,8 +45,8 @@ func TestKillingRabbitMQLosesNothing(t *testing.T) {
 		const many = 20
 		all := onPrivate(t, v)
 		for _, b := range all {
-			b.v.Queue(b.maker, b.queue)
-			b.declare(b.maker)
+			b.v.Queue(b.name, b.queue)
+			b.declare(b.name)
 		}
 		// RabbitMQ 3.10 writes the registration of a quorum queue to disk some
 		// minutes after it was declared. These queues are to be old.
@@ -55,22 +55,22 @@ func TestKillingRabbitMQLosesNothing(t *testing.T) {
 		}
 		waiting := map[string]time.Time{}
 		for _, b := range all {
-			if b.maker != "Native" {
-				for body, at := range b.holdMany(b.maker, killDelay, many) {
+			if b.name != "Native" {
+				for body, at := range b.waitMany(b.name, killDelay, many) {
 					waiting[body] = at
 				}
 				continue
 			}
 			for i := range many {
-				b.v.Publish("", b.maker, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: fmt.Append(nil, b.maker, " ", i)})
+				b.v.Publish("", b.name, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: fmt.Append(nil, b.name, " ", i)})
 			}
-			c := v.Consume(b.maker)
+			c := v.Consume(b.name)
 			for range many {
 				d := c.Next()
-				waiting[string(d.Body)] = b.fail(d, b.maker, killDelay).since
+				waiting[string(d.Body)] = b.fail(d, b.name, killDelay).since
 			}
 			// The next one is answered only when the rejects before it were taken.
-			if _, err := c.Channel.QueueDeclarePassive(b.maker, true, false, false, false, nil); err != nil {
+			if _, err := c.Channel.QueueDeclarePassive(b.name, true, false, false, false, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -90,14 +90,14 @@ func TestKillingRabbitMQLosesNothing(t *testing.T) {
 		for _, b := range all {
 			lost := 0
 			for i := range many {
-				if _, waits := waiting[fmt.Sprint(b.maker, " ", i)]; waits {
+				if _, waits := waiting[fmt.Sprint(b.name, " ", i)]; waits {
 					lost++
 				}
 			}
 			if lost > 0 {
-				t.Errorf("%s lost %d of %d", b.maker, lost, many)
+				t.Errorf("%s lost %d of %d", b.name, lost, many)
 			}
-			ran(b.maker, v.Version, "killed and restarted")
+			ran(b.name, v.Version, "killed and restarted")
 		}
 	})
 }
@@ -105,10 +105,10 @@ func TestKillingRabbitMQLosesNothing(t *testing.T) {
 func queuesOf(waiting map[string]time.Time) map[string]int {
 	by := map[string]int{}
 	for body := range waiting {
-		var maker string
+		var name string
 		var i int
-		_, _ = fmt.Sscan(body, &maker, &i)
-		by[maker]++
+		_, _ = fmt.Sscan(body, &name, &i)
+		by[name]++
 	}
 	return by
 }
@@ -121,9 +121,9 @@ func comeBack(t *testing.T, v *brokertest.VHost, all []*suite, waiting map[strin
 	done := make(chan struct{})
 	defer close(done)
 	for _, b := range all {
-		deliveries, err := ch.Consume(b.maker, "", true, false, false, false, nil)
+		deliveries, err := ch.Consume(b.name, "", true, false, false, false, nil)
 		if err != nil {
-			t.Logf("%s: %v", b.maker, err)
+			t.Logf("%s: %v", b.name, err)
 			return
 		}
 		go func() {
@@ -160,16 +160,16 @@ func TestAFullWorkQueueLosesNothing(t *testing.T) {
 				continue
 			}
 			wait := 200 * ms // with 0 there would be no waiting
-			if b.maker == "Fixed" {
+			if b.name == "Fixed" {
 				b.way = made(ttlqueue.NewFixed(ttlqueue.Quorum, wait))
 			}
-			v.Queue(b.maker, amqp.Table{"x-queue-type": "classic", "x-max-length": int32(1), "x-overflow": "reject-publish"})
-			b.declare(b.maker)
-			v.Publish("", b.maker, amqp.Publishing{Body: []byte("full")})
+			v.Queue(b.name, amqp.Table{"x-queue-type": "classic", "x-max-length": int32(1), "x-overflow": "reject-publish"})
+			b.declare(b.name)
+			v.Publish("", b.name, amqp.Publishing{Body: []byte("full")})
 			h := delayedMessage{since: time.Now(), asked: wait}
 			var err error
-			if h.Ticket, err = b.way.Ticket(b.maker, h.asked); err == nil {
-				err = b.hold(h.Ticket, b.maker, wire.Message{Body: []byte("waiting")})
+			if h.Ticket, err = b.way.Ticket(b.name, h.asked); err == nil {
+				err = b.hold(h.Ticket, b.name, wire.Message{Body: []byte("waiting")})
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -178,16 +178,16 @@ func TestAFullWorkQueueLosesNothing(t *testing.T) {
 		}
 		<-time.After(500 * ms) // due, and refused
 		for i, b := range all {
-			if n := v.Depth(b.maker); n != 1 {
+			if n := v.Depth(b.name); n != 1 {
 				t.Fatalf("the full queue has %d", n)
 			}
-			c := v.Consume(b.maker)
+			c := v.Consume(b.name)
 			c.Take("full")
 			d := b.back(c, "waiting", holds[i])
 			if err := d.Ack(false); err != nil {
 				t.Fatal(err)
 			}
-			ran(b.maker, v.Version, "full work queue")
+			ran(b.name, v.Version, "full work queue")
 		}
 		if n := v.Depth(wire.QueueParked); n != 0 {
 			t.Errorf("%d are parked", n)

@@ -7,11 +7,11 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// RabbitMQ takes the longest delay that a way claims, and the way nothing longer.
+// RabbitMQ accepts the longest delay that a way claims, and the way nothing longer.
 func TestTheLongestDelay(t *testing.T) {
 	each(t, func(t *testing.T, b *suite) {
 		longest := b.way.Limits().Longest
-		if b.maker == "Native" {
+		if b.name == "Native" {
 			return // it takes no delay; see its arguments
 		}
 		b.work("orders").Channel.Close()

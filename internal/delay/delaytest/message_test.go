@@ -23,11 +23,11 @@ func everyHeader() amqp.Table {
 	}
 }
 
-// A message comes back as it was published, and so it does after a second time.
-// What a publisher forged takes it nowhere else.
+// A message is retried as it was published, also the second time. What a publisher forged
+// moves it nowhere else.
 func TestAMessageComesBackWithItsProperties(t *testing.T) {
 	each(t, func(t *testing.T, b *suite) {
-		if b.maker == "Native" {
+		if b.name == "Native" {
 			return // the message never leaves its queue
 		}
 		c := b.work("orders")
@@ -47,12 +47,12 @@ func TestAMessageComesBackWithItsProperties(t *testing.T) {
 		for range 2 {
 			h := b.fail(d, "orders", b.delays[0])
 			d = b.back(c, string(sent.Body), h)
-			tr := headers.Read(d.Headers, time.Now())
-			if tr.Exchange != "shop" || tr.RoutingKey != "order.eu" || tr.UserID != "guest" || tr.Attempt != 1 || tr.Queue != "orders" {
-				t.Errorf("its trail says %+v", tr)
+			history := headers.Read(d.Headers, time.Now())
+			if history.Exchange != "shop" || history.RoutingKey != "order.eu" || history.UserID != "guest" || history.Attempt != 1 || history.Queue != "orders" {
+				t.Errorf("its history is %+v", history)
 			}
-			if rekeyed := d.RoutingKey == "orders"; rekeyed != b.way.Limits().Rekeys {
-				t.Errorf("it came back with the routing key %q; its limits say that it has another: %v", d.RoutingKey, b.way.Limits().Rekeys)
+			if rekeyed := d.RoutingKey == "orders"; rekeyed != b.way.Limits().ChangesRoutingKey {
+				t.Errorf("it came back with the routing key %q; its limits say that it has another: %v", d.RoutingKey, b.way.Limits().ChangesRoutingKey)
 			}
 			if diff := cmp.Diff(sent.Headers, headers.Clean(d.Headers)); diff != "" {
 				t.Errorf("headers (-sent +returned):\n%s", diff)
@@ -66,7 +66,7 @@ func TestAMessageComesBackWithItsProperties(t *testing.T) {
 				t.Errorf("properties (-sent +returned):\n%s", diff)
 			}
 			// As the library reads it for the next time.
-			d.Exchange, d.RoutingKey, d.UserId = tr.Exchange, tr.RoutingKey, tr.UserID
+			d.Exchange, d.RoutingKey, d.UserId = history.Exchange, history.RoutingKey, history.UserID
 		}
 		if err := d.Ack(false); err != nil {
 			t.Fatal(err)

@@ -18,7 +18,7 @@ func TestNativeGrowsLinearly(t *testing.T) {
 	t.Parallel()
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		const step, longest = 200 * ms, 500 * ms
-		b := newBench(t, v, line{way: native.Way{}, queue: native.Arguments(step, longest)})
+		b := newSuite(t, v, suiteWay{way: native.Way{}, queue: native.Arguments(step, longest)})
 		c := b.work("orders")
 		v.Publish("", "orders", amqp.Publishing{Body: []byte("a")})
 		d := c.Next()

@@ -29,7 +29,7 @@ func TestAMessageComesBackToItsOwnQueueOnly(t *testing.T) {
 			}
 			for _, q := range names {
 				d := b.back(consumers[q], q, holds[q])
-				if hops, _ := d.Headers["x-death"].([]any); b.maker == "Binary" && len(hops) != bits.OnesCount64(uint64(holds[q].Delay/(10*ms)))+1 { // and its lane
+				if hops, _ := d.Headers["x-death"].([]any); b.name == "Binary" && len(hops) != bits.OnesCount64(uint64(holds[q].Delay/(10*ms)))+1 { // and its lane
 					t.Errorf("%s took %d hops", holds[q].Delay, len(hops))
 				}
 				if wait != b.delays[len(b.delays)-1] {
@@ -50,7 +50,7 @@ func TestAMessageComesBackToItsOwnQueueOnly(t *testing.T) {
 	})
 }
 
-// parked is how many messages are in the parking lot.
+// parked returns how many messages are parked in RabbitMQ.
 func (b *suite) parked(want int) {
 	b.t.Helper()
 	if n := b.v.Depth(wire.QueueParked); n != want {
@@ -78,12 +78,12 @@ func (b *suite) shortBehindLong(c, other *brokertest.Consumer, tries int) bool {
 	const many = 20
 	long, short := b.delays[len(b.delays)-1], 200*ms
 	var last time.Time
-	for _, at := range b.holdMany("orders", long, many) {
+	for _, at := range b.waitMany("orders", long, many) {
 		if at.After(last) {
 			last = at
 		}
 	}
-	sent := b.holdMany("other", short, 1)["other 0"]
+	sent := b.waitMany("other", short, 1)["other 0"]
 	ticket, err := b.way.Ticket("orders", short)
 	if err == nil {
 		err = b.hold(ticket, "orders", wire.Message{Body: []byte("short")})
@@ -114,7 +114,7 @@ func (b *suite) shortBehindLong(c, other *brokertest.Consumer, tries int) bool {
 	if b.way.Limits().Blocks {
 		b.t.Logf("a delay of %s behind %d of %s: %s late", short, many, long, late)
 		if place != many {
-			b.t.Errorf("%s says that it blocks, and %d with a long delay came after the short one", b.maker, many-place)
+			b.t.Errorf("%s has the limit Blocks, and %d with a long delay came after the short one", b.name, many-place)
 		}
 	} else if place != 0 {
 		b.t.Errorf("%d with a long delay came before the short one, which was %s late", place, late)
@@ -126,7 +126,7 @@ func (b *suite) shortBehindLong(c, other *brokertest.Consumer, tries int) bool {
 // only once.
 func TestMessagesOfADeletedQueueAreParked(t *testing.T) {
 	each(t, func(t *testing.T, b *suite) {
-		if b.maker == "Native" {
+		if b.name == "Native" {
 			return // what waits is in the work queue itself, and goes with it
 		}
 		b.work("orders").Channel.Close()
@@ -192,7 +192,7 @@ func TestADeletedQueueBlocksNoOther(t *testing.T) {
 // early for it.
 func TestNeverEarly(t *testing.T) {
 	each(t, func(t *testing.T, b *suite) {
-		if b.maker == "Native" {
+		if b.name == "Native" {
 			return
 		}
 		const many = 300
@@ -201,7 +201,7 @@ func TestNeverEarly(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		sent := b.holdMany("orders", 200*ms, many)
+		sent := b.waitMany("orders", 200*ms, many)
 		for range many {
 			select {
 			case d := <-in:

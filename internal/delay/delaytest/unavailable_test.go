@@ -18,20 +18,20 @@ import (
 // and tries again after three minutes.
 func TestOneUnavailableQueueStopsNoOther(t *testing.T) {
 	each(t, func(t *testing.T, b *suite) {
-		if b.maker == "Native" {
+		if b.name == "Native" {
 			return // what waits is in the work queue itself, and no other's is there
 		}
 		b.v.Queue("full", amqp.Table{"x-queue-type": "classic", "x-max-length": int32(1), "x-overflow": "reject-publish"})
 		b.declare("full")
 		b.v.Publish("", "full", amqp.Publishing{Body: []byte("full")})
 		wait := b.delays[len(b.delays)-1]
-		stuck := b.holdMany("full", wait, unavailable)
+		stuck := b.waitMany("full", wait, unavailable)
 		b.othersComeBack("orders", wait)
 		b.parked(0)
 
 		// What its limits say of the others: lost, or kept until there is room.
-		if b.keeps == b.way.Limits().Drops {
-			t.Errorf("it keeps: %v; its limits say that it drops: %v", b.keeps, b.way.Limits().Drops)
+		if b.keeps == b.way.Limits().DropsWhenFull {
+			t.Errorf("it keeps: %v; its limits say that it drops: %v", b.keeps, b.way.Limits().DropsWhenFull)
 		}
 		c := b.v.Consume("full")
 		c.Take("full")
@@ -56,7 +56,7 @@ func (b *suite) othersComeBack(queue string, wait time.Duration) {
 	b.t.Helper()
 	const many = 10
 	c := b.work(queue)
-	sent := b.holdMany(queue, wait, many)
+	sent := b.waitMany(queue, wait, many)
 	for i := range many {
 		body := fmt.Sprint(queue, " ", i)
 		c.Take(body)
@@ -83,22 +83,22 @@ func TestAQueueWithoutLeaderStopsNoOther(t *testing.T) {
 			if !b.keeps {
 				continue
 			}
-			if b.maker == "Fixed" {
+			if b.name == "Fixed" {
 				b.way = made(ttlqueue.NewFixed(ttlqueue.Quorum, wait))
 			}
-			v.Queue(b.maker, quorum)
-			b.declare(b.maker)
-			at(b.maker, "stop_server")
+			v.Queue(b.name, quorum)
+			b.declare(b.name)
+			at(b.name, "stop_server")
 			all = append(all, b)
 		}
 		sent := map[*suite]map[string]time.Time{}
 		for _, b := range all {
-			sent[b] = b.holdMany(b.maker, wait, unavailable)
-			b.othersComeBack("other "+b.maker, wait)
+			sent[b] = b.waitMany(b.name, wait, unavailable)
+			b.othersComeBack("other "+b.name, wait)
 		}
 		for _, b := range all {
-			at(b.maker, "restart_server")
-			c := v.Consume(b.maker)
+			at(b.name, "restart_server")
+			c := v.Consume(b.name)
 			for len(sent[b]) > 0 {
 				d := c.Next()
 				delete(sent[b], string(d.Body))
@@ -106,7 +106,7 @@ func TestAQueueWithoutLeaderStopsNoOther(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			ran(b.maker, v.Version, "work queue without leader")
+			ran(b.name, v.Version, "work queue without leader")
 		}
 	})
 }

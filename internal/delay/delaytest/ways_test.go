@@ -27,10 +27,10 @@ import (
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
-// line is a way in the suite.
-type line struct {
-	maker string // its function in ways.go
-	way   delay.Way
+// suiteWay is a way in the suite.
+type suiteWay struct {
+	name string // that of its function in ways.go, where it has one
+	way  delay.Way
 	// delays are what it is tested with, shortest first.
 	delays []time.Duration
 	// queue are the arguments of work queues.
@@ -39,7 +39,7 @@ type line struct {
 	keeps bool
 	// elsewhere: something else brings the message back, and has its own tests.
 	elsewhere bool
-	// needs tells what a broker lacks for it; nil: nothing.
+	// needs returns what a broker lacks for it; nil: nothing.
 	needs func(*testing.T, *brokertest.VHost) string
 }
 
@@ -47,19 +47,19 @@ const ms = time.Millisecond
 
 var quorum = amqp.Table{"x-queue-type": "quorum"}
 
-// lines has one for each way there is.
-var lines = []line{
-	{maker: "Levels", way: made(ttlqueue.NewLevels(ttlqueue.Quorum, 200*ms, 400*ms, 900*ms, killDelay)), delays: []time.Duration{0, 150 * ms, 400 * ms, 900 * ms}, queue: quorum, keeps: true},
-	{maker: "ClassicLevels", way: made(ttlqueue.NewLevels(ttlqueue.Classic, 200*ms, 400*ms, 900*ms, killDelay)), delays: []time.Duration{0, 150 * ms, 400 * ms, 900 * ms}, queue: quorum},
-	{maker: "Fixed", way: made(ttlqueue.NewFixed(ttlqueue.Quorum, 300*ms)), delays: []time.Duration{300 * ms}, queue: quorum, keeps: true},
-	{maker: "Dynamic", way: made(ttlqueue.NewDynamic(100 * ms)), delays: []time.Duration{0, 150 * ms, 400 * ms, 900 * ms}, queue: quorum},
-	{maker: "MessageTTL", way: ttlqueue.NewMessageTTL(ttlqueue.Quorum, false), delays: []time.Duration{0, 150 * ms, 400 * ms, 900 * ms}, queue: quorum, keeps: true},
-	{maker: "MixedMessageTTL", way: ttlqueue.NewMessageTTL(ttlqueue.Quorum, true), delays: []time.Duration{0, 150 * ms, 400 * ms, 900 * ms}, queue: quorum, keeps: true},
-	{maker: "Binary", way: made(binary.New(10 * ms)), delays: []time.Duration{0, 1 * ms, 155 * ms, 400 * ms, 900 * ms}, queue: quorum, keeps: true},
-	{maker: "DelayedExchange", way: plugin.Way{}, delays: []time.Duration{0, 150 * ms, 400 * ms, 900 * ms}, queue: quorum, needs: thePlugin},
+// suiteWays has one for each way there is.
+var suiteWays = []suiteWay{
+	{name: "Levels", way: made(ttlqueue.NewLevels(ttlqueue.Quorum, 200*ms, 400*ms, 900*ms, killDelay)), delays: []time.Duration{0, 150 * ms, 400 * ms, 900 * ms}, queue: quorum, keeps: true},
+	{name: "ClassicLevels", way: made(ttlqueue.NewLevels(ttlqueue.Classic, 200*ms, 400*ms, 900*ms, killDelay)), delays: []time.Duration{0, 150 * ms, 400 * ms, 900 * ms}, queue: quorum},
+	{name: "Fixed", way: made(ttlqueue.NewFixed(ttlqueue.Quorum, 300*ms)), delays: []time.Duration{300 * ms}, queue: quorum, keeps: true},
+	{name: "Dynamic", way: made(ttlqueue.NewDynamic(100 * ms)), delays: []time.Duration{0, 150 * ms, 400 * ms, 900 * ms}, queue: quorum},
+	{name: "MessageTTL", way: ttlqueue.NewMessageTTL(ttlqueue.Quorum, false), delays: []time.Duration{0, 150 * ms, 400 * ms, 900 * ms}, queue: quorum, keeps: true},
+	{name: "MixedMessageTTL", way: ttlqueue.NewMessageTTL(ttlqueue.Quorum, true), delays: []time.Duration{0, 150 * ms, 400 * ms, 900 * ms}, queue: quorum, keeps: true},
+	{name: "Binary", way: made(binary.New(10 * ms)), delays: []time.Duration{0, 1 * ms, 155 * ms, 400 * ms, 900 * ms}, queue: quorum, keeps: true},
+	{name: "DelayedExchange", way: plugin.Way{}, delays: []time.Duration{0, 150 * ms, 400 * ms, 900 * ms}, queue: quorum, needs: thePlugin},
 	// The first failure waits 300 ms, the second twice as long.
-	{maker: "Native", way: native.Way{}, delays: []time.Duration{300 * ms}, queue: native.Arguments(300*ms, 10*time.Second), needs: delayedRetry},
-	{maker: "Service", way: report.Way{}, elsewhere: true},
+	{name: "Native", way: native.Way{}, delays: []time.Duration{300 * ms}, queue: native.Arguments(300*ms, 10*time.Second), needs: delayedRetry},
+	{name: "Service", way: report.Way{}, elsewhere: true},
 }
 
 func made[W delay.Way](w W, err error) delay.Way {
@@ -69,7 +69,7 @@ func made[W delay.Way](w W, err error) delay.Way {
 	return w
 }
 
-// thePlugin: a broker either has the type of exchange, or says clearly not.
+// thePlugin: a broker either has the type of exchange, or reports clearly that it has not.
 func thePlugin(t *testing.T, v *brokertest.VHost) string {
 	var overview struct {
 		Types []struct {
@@ -97,27 +97,27 @@ func delayedRetry(_ *testing.T, v *brokertest.VHost) string {
 // each runs a test for every way on every broker, all beside each other.
 func each(t *testing.T, test func(*testing.T, *suite)) {
 	t.Parallel()
-	for _, l := range lines {
+	for _, l := range suiteWays {
 		if l.elsewhere {
 			continue
 		}
-		t.Run(l.maker, func(t *testing.T) {
+		t.Run(l.name, func(t *testing.T) {
 			t.Parallel()
 			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 				if l.needs != nil {
 					if lacks := l.needs(t, v); lacks != "" {
-						ran(l.maker, v.Version, "not run: "+lacks)
+						ran(l.name, v.Version, "not run: "+lacks)
 						t.Skip("not run: " + lacks)
 					}
 				}
 				t.Cleanup(func() {
 					if t.Failed() {
-						ran(l.maker, v.Version, "FAILED "+t.Name())
+						ran(l.name, v.Version, "FAILED "+t.Name())
 					} else {
-						ran(l.maker, v.Version, "ok")
+						ran(l.name, v.Version, "ok")
 					}
 				})
-				test(t, newBench(t, v, l))
+				test(t, newSuite(t, v, l))
 			})
 		})
 	}
@@ -129,10 +129,10 @@ var reported struct {
 	rows map[string][]string
 }
 
-func ran(maker, version, what string) {
+func ran(name, version, what string) {
 	reported.Lock()
 	defer reported.Unlock()
-	key := fmt.Sprintf("%-16s on RabbitMQ %s", maker, version)
+	key := fmt.Sprintf("%-16s on RabbitMQ %s", name, version)
 	if reported.rows == nil {
 		reported.rows = map[string][]string{}
 	}
@@ -173,9 +173,9 @@ func TestEveryWayIsInTheSuite(t *testing.T) {
 		}
 	}
 	packages := map[string]bool{}
-	for _, l := range lines {
-		if l.maker != "Fixed" { // which only the configuration makes; in Go it is Levels with one delay
-			have = append(have, l.maker)
+	for _, l := range suiteWays {
+		if l.name != "Fixed" { // which only the configuration makes; in Go it is Levels with one delay
+			have = append(have, l.name)
 		}
 		typ := reflect.TypeOf(l.way)
 		if typ.Kind() == reflect.Pointer {

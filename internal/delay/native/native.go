@@ -18,7 +18,7 @@ type Way struct{}
 func (Way) Limits() delay.Limits {
 	return delay.Limits{Name: "native", Longest: 24 * 24 * time.Hour, Linear: true,
 		Survives: "a restart of RabbitMQ and the loss of a minority of its nodes",
-		Makes:    "nothing: the work queue itself has the arguments or a policy",
+		Declares: "nothing: the work queue itself has the arguments or a policy",
 		Needs:    "RabbitMQ 4.3; older ones accept the arguments and ignore them", Since: [2]int{4, 3}}
 }
 

@@ -14,11 +14,11 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Way waits in one exchange, which hands on to redrive.due: which queue a message
-// returns to is what failed, never what a header says.
+// Way waits in one exchange, which is bound to redrive.due: a message is retried to
+// the queue that it failed in, never to one that a header names.
 //
 // To RabbitMQ a message that the plugin delays has no queue: published as
-// mandatory it comes back as unroutable, and an alternate exchange of the delayed
+// mandatory RabbitMQ returns it as unroutable, and an alternate exchange of the delayed
 // one gets a copy at once. [measured with 3.10.2 on 3.10.8] So it is published
 // without mandatory, and what has no queue when it comes due is parked one
 // exchange further on.
@@ -29,9 +29,9 @@ const longest = math.MaxUint32 * time.Millisecond
 
 // Limits implements delay.Way.
 func (Way) Limits() delay.Limits {
-	return delay.Limits{Name: "delayed-exchange", Longest: longest, Step: time.Millisecond, Drops: true, Rekeys: true,
+	return delay.Limits{Name: "delayed-exchange", Longest: longest, Step: time.Millisecond, DropsWhenFull: true, ChangesRoutingKey: true,
 		Survives: "a clean restart of RabbitMQ; not the loss of its node, and a crash can lose the latest messages",
-		Makes:    "one exchange, for all work queues together; each waiting message takes some 10 KB of RabbitMQ's memory",
+		Declares: "one exchange, for all work queues together; each waiting message takes some 10 KB of RabbitMQ's memory",
 		Needs:    "the plugin rabbitmq_delayed_message_exchange, whose last builds are for RabbitMQ 4.2"}
 }
 

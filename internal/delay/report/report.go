@@ -14,9 +14,9 @@ type Way struct{}
 
 // Limits implements delay.Way.
 func (Way) Limits() delay.Limits {
-	return delay.Limits{Name: "service", Longest: policy.LongestDelay, Step: time.Microsecond, Decides: true,
+	return delay.Limits{Name: "service", Longest: policy.LongestDelay, Step: time.Microsecond, ServiceDecides: true,
 		Survives: "whatever the service's store does",
-		Makes:    "nothing: the service declares what it needs",
+		Declares: "nothing: the service declares what it needs",
 		Needs:    "the Redrive service, with a policy that names the queue or the queue enrolled"}
 }
 

@@ -48,8 +48,8 @@ const longestDynamic = longest / 2
 
 // Limits implements delay.Way.
 func (d *Dynamic) Limits() delay.Limits {
-	return delay.Limits{Name: "dynamic", Longest: longestDynamic, Step: d.step, Drops: true, Rekeys: true, Survives: Classic.survives(),
-		Makes: fmt.Sprintf("one queue and one exchange per delay in use, rounded up to two digits: at most %d for delays up to an hour; gone when not used for ten minutes more than the delay", d.most(time.Hour))}
+	return delay.Limits{Name: "dynamic", Longest: longestDynamic, Step: d.step, DropsWhenFull: true, ChangesRoutingKey: true, Survives: Classic.survives(),
+		Declares: fmt.Sprintf("one queue and one exchange per delay in use, rounded up to two digits: at most %d for delays up to an hour; gone when not used for ten minutes more than the delay", d.most(time.Hour))}
 }
 
 // Topology implements delay.Way.

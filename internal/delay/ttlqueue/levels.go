@@ -56,8 +56,8 @@ func (l *Levels) Limits() delay.Limits {
 	if l.kind == Quorum {
 		makes += ", and one queue for each work queue"
 	}
-	return delay.Limits{Name: l.name, Longest: l.levels[len(l.levels)-1], Levels: l.levels, Drops: l.kind == Classic, Rekeys: true, Survives: l.kind.survives(),
-		Makes: makes + ": " + strings.Join(names, ", ")}
+	return delay.Limits{Name: l.name, Longest: l.levels[len(l.levels)-1], Levels: l.levels, DropsWhenFull: l.kind == Classic, ChangesRoutingKey: true, Survives: l.kind.survives(),
+		Declares: makes + ": " + strings.Join(names, ", ")}
 }
 
 // Topology implements delay.Way.

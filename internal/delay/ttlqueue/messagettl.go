@@ -24,13 +24,13 @@ type MessageTTL struct {
 	mixed bool
 }
 
-// NewMessageTTL with mixed takes different delays, and what that means.
+// NewMessageTTL with mixed accepts different delays, and that a short one waits behind a long one.
 func NewMessageTTL(kind Type, mixed bool) *MessageTTL { return &MessageTTL{kind, mixed} }
 
 // Limits implements delay.Way.
 func (m *MessageTTL) Limits() delay.Limits {
-	return delay.Limits{Name: "message-ttl", Longest: longest, Step: time.Millisecond, Blocks: true, AcceptsBlocking: m.mixed, Drops: m.kind == Classic, Rekeys: true, Survives: m.kind.survives(),
-		Makes: "one queue and one exchange for each work queue"}
+	return delay.Limits{Name: "message-ttl", Longest: longest, Step: time.Millisecond, Blocks: true, AcceptsBlocking: m.mixed, DropsWhenFull: m.kind == Classic, ChangesRoutingKey: true, Survives: m.kind.survives(),
+		Declares: "one queue and one exchange for each work queue"}
 }
 
 // queue is the delay queue of a work queue, by its name or, where that is too

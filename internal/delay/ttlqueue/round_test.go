@@ -28,7 +28,7 @@ func TestDynamicRounding(t *testing.T) {
 		}
 		ticket, err := d.Ticket("q", wait)
 		if err != nil || ticket.Delay != r {
-			t.Fatalf("Hold says %s, %v", ticket.Delay, err)
+			t.Fatalf("the ticket has the delay %s, %v", ticket.Delay, err)
 		}
 		if ttl, expires := ticket.DeclareFirst.Queues[0].Args["x-message-ttl"], ticket.DeclareFirst.Queues[0].Args["x-expires"].(int64); ttl != r.Milliseconds() ||
 			expires < (ticket.ConfirmWithin+r).Milliseconds() {
@@ -54,8 +54,8 @@ func TestDynamicMakesFewQueues(t *testing.T) {
 	if len(names) != d.most(time.Hour) || len(names) > 310 {
 		t.Errorf("%d queues, and the limits say %d", len(names), d.most(time.Hour))
 	}
-	if !strings.Contains(d.Limits().Makes, "at most 306 for delays up to an hour") {
-		t.Errorf("the limits say: %s", d.Limits().Makes)
+	if !strings.Contains(d.Limits().Declares, "at most 306 for delays up to an hour") {
+		t.Errorf("the limits say: %s", d.Limits().Declares)
 	}
 	if n := d.most(longestDynamic); n > 800 {
 		t.Errorf("%d queues for all delays there are", n)
@@ -109,7 +109,7 @@ func TestMessageTTLRoundsToMilliseconds(t *testing.T) {
 		}
 	}
 	if _, err := NewMessageTTL(Quorum, false).Ticket("q", longest+1); err == nil {
-		t.Error("longer than RabbitMQ takes, and no error")
+		t.Error("longer than RabbitMQ accepts, and no error")
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 
 // Claim implements store.Store.
 func (s *Store) Claim(ctx context.Context, from store.Lane, upTo time.Time, n, maxBytes int) ([]store.Claim, error) {
-	done, err := s.users.Begin(ctx)
+	done, err := s.calls.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +113,7 @@ func (s *Store) unclaim(q *lane, claims []store.Claim) {
 
 // Release implements store.Store.
 func (s *Store) Release(ctx context.Context, claims []store.Claim) error {
-	done, err := s.users.Begin(ctx)
+	done, err := s.calls.Begin(ctx)
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ const settledSize = 96
 
 // Settle implements store.Store.
 func (s *Store) Settle(ctx context.Context, outcomes []store.Outcome) (n int, err error) {
-	done, err := s.users.Begin(ctx)
+	done, err := s.calls.Begin(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -191,7 +191,7 @@ func (s *Store) Settle(ctx context.Context, outcomes []store.Outcome) (n int, er
 
 // Next implements store.Store.
 func (s *Store) Next(ctx context.Context) ([]store.NextDue, error) {
-	done, err := s.users.Begin(ctx)
+	done, err := s.calls.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,7 @@ import (
 
 // CountDue implements store.Searcher. It reads keys, and no record.
 func (s *Store) CountDue(ctx context.Context, queues []string, edges []time.Time, most int64) ([]int64, error) {
-	done, err := s.users.Begin(ctx)
+	done, err := s.calls.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}

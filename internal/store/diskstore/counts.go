@@ -126,7 +126,7 @@ func (s *Store) firsts(starts []start, visit func(at start, key, value []byte) e
 
 // Counts implements store.Store.
 func (s *Store) Counts(ctx context.Context) ([]store.QueueCount, error) {
-	done, err := s.users.Begin(ctx)
+	done, err := s.calls.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -89,7 +89,7 @@ type Store struct {
 	// the store was opened; zero: all were.
 	targetsAgain time.Time
 	passing      passing
-	users        store.Users
+	calls        store.OpenCalls
 }
 
 // Open opens the store in folder path and makes it when there is none. It fails
@@ -267,7 +267,7 @@ func with(db pebble.Reader, key []byte, use func(value []byte) error) error {
 
 // Close waits for calls under way.
 func (s *Store) Close() error {
-	if !s.users.Close() {
+	if !s.calls.Close() {
 		return nil
 	}
 	return errors.Join(s.endLedger(), s.history.close(), s.db.Close(), s.witness.close(), s.closeLock())

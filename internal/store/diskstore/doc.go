@@ -9,14 +9,14 @@
 //	change.go       people's actions, and the side table (entries.go) in the same commit
 //	receipts.go     ids of the newest batches, by which redelivered messages are recognized
 //	scan.go         searches, over many stretches of keys in one order (merge.go)
-//	ledger.go       the account of every message (groups.go, tally.go, alike.go: error groups)
+//	ledger.go       the account of every message (groups.go, tally.go, groupcache.go: error groups)
 //	history.go      what ended, in files beside the database (passages.go, past.go)
 //	forget.go       queues, and discarded messages, whose time is over
 //
-// When the disk fails: room.go keeps a reserve free; witness.go knows how many commits were
-// synced, so that a store which lacks some is refused; walk.go, blocks.go and blank.go read
+// When the disk fails: room.go keeps a reserve free; commitcount.go knows how many commits were
+// synced, so that a store which lacks some is refused; iterate.go, blocks.go and skipblock.go read
 // past damaged blocks; damage.go and lost.go report and remember them, and rebuild.go counts
-// again; salvage.go (loose.go, blobs.go) saves what can be read to a new store.
+// again; salvage.go (rawread.go, blobs.go) saves what can be read to a new store.
 //
 // Around it: pebble.go (how Pebble is set up), tables.go (files that Pebble writes and removes), snapshot.go, take.go (import of another store), upgrade.go, rights.go.
 package diskstore

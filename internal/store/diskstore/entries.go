@@ -19,7 +19,7 @@ func (c *change) entry(e store.Entry) error {
 
 // Entry implements store.Changer.
 func (s *Store) Entry(ctx context.Context, name string) ([]byte, error) {
-	done, err := s.users.Begin(ctx)
+	done, err := s.calls.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -29,7 +29,7 @@ func (s *Store) Entry(ctx context.Context, name string) ([]byte, error) {
 
 // Entries implements store.Changer.
 func (s *Store) Entries(ctx context.Context, prefix, from string, visit func(store.Entry) (bool, error)) error {
-	done, err := s.users.Begin(ctx)
+	done, err := s.calls.Begin(ctx)
 	if err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func (s *Store) Entries(ctx context.Context, prefix, from string, visit func(sto
 
 // PutEntries implements store.Changer.
 func (s *Store) PutEntries(ctx context.Context, entries []store.Entry) error {
-	done, err := s.users.Begin(ctx)
+	done, err := s.calls.Begin(ctx)
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (s *Store) PutEntries(ctx context.Context, entries []store.Entry) error {
 
 // DeleteEntries implements store.Changer.
 func (s *Store) DeleteEntries(ctx context.Context, prefix string) error {
-	done, err := s.users.Begin(ctx)
+	done, err := s.calls.Begin(ctx)
 	if err != nil {
 		return err
 	}

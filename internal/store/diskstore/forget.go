@@ -20,7 +20,7 @@ const forgetStep = 1000
 // so that the ledger of the store balances as before. Counters are merged, so one that
 // has a message just now is counted right all the same.
 func (s *Store) forgetQueues(ctx context.Context) error {
-	done, err := s.users.Begin(ctx)
+	done, err := s.calls.Begin(ctx)
 	if err != nil {
 		return err
 	}

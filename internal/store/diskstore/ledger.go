@@ -118,7 +118,7 @@ func (s *Store) number(key []byte) (int64, error) {
 
 // Ledger implements store.Bookkeeper.
 func (s *Store) Ledger(ctx context.Context) ([]store.LedgerLine, error) {
-	done, err := s.users.Begin(ctx)
+	done, err := s.calls.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +141,7 @@ const recountStep = 256
 
 // Recount implements store.Bookkeeper.
 func (s *Store) Recount(ctx context.Context) ([]store.LedgerLine, error) {
-	done, err := s.users.Begin(ctx)
+	done, err := s.calls.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -201,8 +201,8 @@ func (p passing) add(queue string, sums *store.Sums) {
 	p[queue].Add(sums)
 }
 
-// Passed implements store.Bookkeeper.
-func (s *Store) Passed(queue string, as store.Column, n int64) {
+// CountUnstored implements store.Bookkeeper.
+func (s *Store) CountUnstored(queue string, as store.Column, n int64) {
 	sums := store.Sums{store.In: n}
 	sums[as] += n
 	s.mu.Lock()

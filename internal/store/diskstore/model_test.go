@@ -245,9 +245,9 @@ func (p *pair) forget(t *rapid.T) {
 }
 
 func (p *pair) pass(t *rapid.T) {
-	queue, as := aQueue(t), rapid.SampledFrom([]store.Column{store.Delayed, store.Dropped}).Draw(t, "as")
+	queue, as := aQueue(t), rapid.SampledFrom([]store.Column{store.Delayed, store.DiscardedAtOnce}).Draw(t, "as")
 	p.alike(t, "pass", func(s store.Store) any {
-		s.Passed(queue, as, 3)
+		s.CountUnstored(queue, as, 3)
 		_, err := s.Change(ctx, nil, nil, func(int) []store.Entry { return []store.Entry{{Name: "passed", Value: []byte{1}}} })
 		return err
 	})

@@ -12,7 +12,7 @@ import (
 
 // Past implements store.Searcher.
 func (s *Store) Past(ctx context.Context, id uuid.UUID) (found []store.Passage, err error) {
-	done, err := s.users.Begin(ctx)
+	done, err := s.calls.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func hasID(ids []byte, id uuid.UUID) bool {
 
 // Retried implements store.Searcher.
 func (s *Store) Retried(ctx context.Context, visit func(store.Passage) (bool, error)) error {
-	done, err := s.users.Begin(ctx)
+	done, err := s.calls.Begin(ctx)
 	if err != nil {
 		return err
 	}

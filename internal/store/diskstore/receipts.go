@@ -38,7 +38,7 @@ func (l *receiptLog) add(number uint64, size int) {
 
 // Remember implements store.Store.
 func (s *Store) Remember(ctx context.Context, receipts []store.Receipt) error {
-	done, err := s.users.Begin(ctx)
+	done, err := s.calls.Begin(ctx)
 	if err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func (l *receiptLog) write(b *pebble.Batch, receipts []store.Receipt) error {
 
 // Receipts implements store.Store.
 func (s *Store) Receipts(ctx context.Context) ([]store.Receipt, error) {
-	done, err := s.users.Begin(ctx)
+	done, err := s.calls.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}

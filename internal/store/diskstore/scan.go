@@ -13,7 +13,7 @@ import (
 
 // Scan implements store.Scanner.
 func (s *Store) Scan(ctx context.Context, r store.Range, visit func(store.Listed) (bool, error)) error {
-	done, err := s.users.Begin(ctx)
+	done, err := s.calls.Begin(ctx)
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (s *Store) Get(ctx context.Context, key store.Key) (store.Listed, error) {
 
 // index is the records that the index of ids has from low on and before end.
 func (s *Store) index(ctx context.Context, low, end []byte) (found []store.Listed, err error) {
-	done, err := s.users.Begin(ctx)
+	done, err := s.calls.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}

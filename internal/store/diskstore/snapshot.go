@@ -26,7 +26,7 @@ const stagingName = "snapshot.partial"
 // empty. The result is a store by itself. Commits wait for milliseconds; on the same
 // file system its tables are links, and take room only once the store drops its own.
 func (s *Store) Snapshot(ctx context.Context, to string) (messages int64, err error) {
-	done, err := s.users.Begin(ctx)
+	done, err := s.calls.Begin(ctx)
 	if err != nil {
 		return 0, err
 	}

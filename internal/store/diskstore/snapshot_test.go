@@ -63,7 +63,7 @@ func (l *lives) load(ctx context.Context, s *diskstore.Store) error {
 			return err
 		}
 		l.mark(bodies, func(m *life, at int) { m.added = at })
-		s.Passed("rabbitmq", store.Delayed, 3)
+		s.CountUnstored("rabbitmq", store.Delayed, 3)
 		claims, err := s.Claim(context.Background(), store.Lane{Queue: "q"}, time.Now().Add(time.Hour), 12, 1<<30)
 		if err != nil {
 			return err

@@ -12,7 +12,7 @@ import (
 
 // Take implements store.Importer.
 func (s *Store) Take(ctx context.Context, records []store.Listed) error {
-	done, err := s.users.Begin(ctx)
+	done, err := s.calls.Begin(ctx)
 	if err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func (s *Store) Take(ctx context.Context, records []store.Listed) error {
 
 // TakeMetadata implements store.Importer.
 func (s *Store) TakeMetadata(ctx context.Context, b store.Metadata) error {
-	done, err := s.users.Begin(ctx)
+	done, err := s.calls.Begin(ctx)
 	if err != nil {
 		return err
 	}

@@ -94,7 +94,7 @@ func sizeOf(records []*store.Record) (n int) {
 
 // Add implements store.Store.
 func (s *Store) Add(ctx context.Context, records []*store.Record) error {
-	done, err := s.users.Begin(ctx)
+	done, err := s.calls.Begin(ctx)
 	if err != nil {
 		return err
 	}

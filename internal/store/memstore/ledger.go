@@ -66,8 +66,8 @@ func (s *Store) Recount(context.Context) ([]store.LedgerLine, error) {
 	return store.Lines(by), nil
 }
 
-// Passed implements store.Bookkeeper.
-func (s *Store) Passed(queue string, as store.Column, n int64) {
+// CountUnstored implements store.Bookkeeper.
+func (s *Store) CountUnstored(queue string, as store.Column, n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sum(store.In, queue, n)

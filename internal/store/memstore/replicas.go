@@ -16,9 +16,9 @@ import (
 type Replicas struct {
 	state *state
 
-	mu    sync.Mutex
-	beats map[string]beat
-	heard []*listener
+	mu        sync.Mutex
+	beats     map[string]beat
+	listeners []*listener
 }
 
 type beat struct {
@@ -33,10 +33,10 @@ type lead struct {
 }
 
 type listener struct {
-	member *Member
-	topic  string
-	said   [][]byte
-	news   chan struct{}
+	member   *Member
+	topic    string
+	messages [][]byte
+	news     chan struct{}
 }
 
 // NewReplicas makes an empty store.
@@ -136,8 +136,8 @@ func (s *Store) lockIn(ctx context.Context) (unlock func(), err error) {
 	return unlock, err
 }
 
-// Tell implements store.Shared.
-func (m *Member) Tell(_ context.Context, topic string, said []byte) error {
+// Send implements store.Shared.
+func (m *Member) Send(_ context.Context, topic string, message []byte) error {
 	unlock, err := m.lock()
 	defer unlock()
 	if err != nil {
@@ -145,11 +145,11 @@ func (m *Member) Tell(_ context.Context, topic string, said []byte) error {
 	}
 	m.replicas.mu.Lock()
 	defer m.replicas.mu.Unlock()
-	for _, l := range m.replicas.heard {
+	for _, l := range m.replicas.listeners {
 		if l.topic != topic || l.member.closed {
 			continue
 		}
-		l.said = append(l.said, slices.Clone(said))
+		l.messages = append(l.messages, slices.Clone(message))
 		select {
 		case l.news <- struct{}{}:
 		default:
@@ -159,7 +159,7 @@ func (m *Member) Tell(_ context.Context, topic string, said []byte) error {
 }
 
 // Listen implements store.Shared.
-func (m *Member) Listen(ctx context.Context, topic string, hear func([]byte)) error {
+func (m *Member) Listen(ctx context.Context, topic string, receive func([]byte)) error {
 	unlock, err := m.lock()
 	unlock()
 	if err != nil {
@@ -168,12 +168,12 @@ func (m *Member) Listen(ctx context.Context, topic string, hear func([]byte)) er
 	f := m.replicas
 	l := &listener{member: m, topic: topic, news: make(chan struct{}, 1)}
 	f.mu.Lock()
-	f.heard = append(f.heard, l)
+	f.listeners = append(f.listeners, l)
 	f.mu.Unlock()
 	defer func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.heard = slices.DeleteFunc(f.heard, func(o *listener) bool { return o == l })
+		f.listeners = slices.DeleteFunc(f.listeners, func(o *listener) bool { return o == l })
 	}()
 	for {
 		select {
@@ -182,11 +182,11 @@ func (m *Member) Listen(ctx context.Context, topic string, hear func([]byte)) er
 		case <-l.news:
 		}
 		f.mu.Lock()
-		said := l.said
-		l.said = nil
+		messages := l.messages
+		l.messages = nil
 		f.mu.Unlock()
-		for _, b := range said {
-			hear(b)
+		for _, b := range messages {
+			receive(b)
 		}
 	}
 }

@@ -10,7 +10,7 @@
 //	add.go           a batch in one step (adding.go: one that is tried again is the same one)
 //	claim.go         due records, claimed for the scheduler; leases.go renews the claims
 //	change.go        people's actions: lock, edit, write in one step
-//	(locks.go: locks of processes that ended; doubt.go: a change whose answer was lost)
+//	(locks.go: locks of processes that ended; lostanswer.go: a change whose answer was lost)
 //	receipts.go      ids of the newest records, by which redelivered messages are recognized
 //	scan.go          searches; counts.go, ledger.go, groups.go, past.go: what is counted
 //	entries.go       the side table

@@ -42,8 +42,8 @@ func (s *Store) lines(ctx context.Context, anew string) ([]store.LedgerLine, err
 // yet.
 type passing map[string]*store.Sums
 
-// Passed implements store.Bookkeeper. It is written within a second.
-func (s *Store) Passed(queue string, as store.Column, n int64) {
+// CountUnstored implements store.Bookkeeper. It is written within a second.
+func (s *Store) CountUnstored(queue string, as store.Column, n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sums := s.passing.of(queue)

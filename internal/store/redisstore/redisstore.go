@@ -94,7 +94,7 @@ type Store struct {
 	ctx    context.Context // ends with Close, when no call is under way
 	cancel context.CancelFunc
 	mu     sync.Mutex
-	users  store.Users
+	calls  store.OpenCalls
 	after  sync.Map // by what is led here: the store of who did before, to be succeeded
 	terms  sync.Map // by what is led here: the term that was confirmed
 	// failing is what upkeep and the like fail at, and since when.
@@ -191,7 +191,7 @@ func (s *Store) format(ctx context.Context) error {
 
 // use keeps the store open during a call, which ctx bounds.
 func (s *Store) use(ctx context.Context) (done func(), err error) {
-	if done, err = s.users.Begin(ctx); err != nil {
+	if done, err = s.calls.Begin(ctx); err != nil {
 		return nil, err
 	}
 	if err := s.identity.replaced.Load(); err != nil {
@@ -203,7 +203,7 @@ func (s *Store) use(ctx context.Context) (done func(), err error) {
 
 // Close waits for calls under way, and releases what this process has claimed.
 func (s *Store) Close() error {
-	if !s.users.Close() {
+	if !s.calls.Close() {
 		return nil
 	}
 	close(s.stop)

@@ -79,7 +79,7 @@ func TestTheRightsThatAreDocumented(t *testing.T) {
 	if _, _, err := s.Free(); err != nil {
 		t.Error(err)
 	}
-	if err := s.Tell(ctx, "topic", nil); err != nil {
+	if err := s.Send(ctx, "topic", nil); err != nil {
 		t.Error(err)
 	}
 	if _, _, err := s.Lead(ctx, "x", "a", time.Minute); err != nil {

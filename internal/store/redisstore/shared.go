@@ -89,8 +89,8 @@ func (s *Store) Resign(ctx context.Context, what, replica string) error {
 // nodes.
 func (s *Store) topic(name string) string { return s.key("topic:" + name) }
 
-// Tell implements store.Shared.
-func (s *Store) Tell(ctx context.Context, topic string, said []byte) error {
+// Send implements store.Shared.
+func (s *Store) Send(ctx context.Context, topic string, message []byte) error {
 	done, err := s.use(ctx)
 	if err != nil {
 		return err
@@ -98,12 +98,12 @@ func (s *Store) Tell(ctx context.Context, topic string, said []byte) error {
 	defer done()
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	return s.failed(s.client.Do(ctx, s.client.B().Spublish().Channel(s.topic(topic)).Message(rueidis.BinaryString(said)).Build()).Error())
+	return s.failed(s.client.Do(ctx, s.client.B().Spublish().Channel(s.topic(topic)).Message(rueidis.BinaryString(message)).Build()).Error())
 }
 
 // Listen implements store.Shared. It has a connection of its own, since rueidis would
 // subscribe again after a cut and say nothing of it.
-func (s *Store) Listen(ctx context.Context, topic string, hear func(said []byte)) error {
+func (s *Store) Listen(ctx context.Context, topic string, receive func(message []byte)) error {
 	done, err := s.use(ctx)
 	if err != nil {
 		return err
@@ -113,7 +113,7 @@ func (s *Store) Listen(ctx context.Context, topic string, hear func(said []byte)
 	defer free()
 	gone := make(chan struct{}, 1)
 	ended := c.SetPubSubHooks(rueidis.PubSubHooks{
-		OnMessage: func(m rueidis.PubSubMessage) { hear([]byte(m.Message)) },
+		OnMessage: func(m rueidis.PubSubMessage) { receive([]byte(m.Message)) },
 		OnSubscription: func(m rueidis.PubSubSubscription) {
 			if m.Kind != "ssubscribe" { // the slot has gone elsewhere
 				select {

@@ -88,59 +88,59 @@ func TestOneLeads(t *testing.T) {
 }
 
 // What one sends, others receive in order; one that may have missed something learns so.
-func TestTellingAndListening(t *testing.T) {
+func TestAnnouncementsReachListeners(t *testing.T) {
 	server := start(t, "")
 	a, b := openAt(t, server.options()), openAt(t, server.options())
 	var mu sync.Mutex
-	var heard []string
+	var received []string
 	ended := make(chan error, 1)
 	listening, stop := context.WithCancel(ctx)
 	listen := func() {
-		ended <- b.Listen(listening, "topic", func(said []byte) {
+		ended <- b.Listen(listening, "topic", func(message []byte) {
 			mu.Lock()
 			defer mu.Unlock()
-			heard = append(heard, string(said))
+			received = append(received, string(message))
 		})
 	}
 	last := func(want string) {
 		t.Helper()
 		for began := time.Now(); ; time.Sleep(5 * time.Millisecond) {
-			if err := a.Tell(ctx, "topic", []byte(want)); err != nil {
+			if err := a.Send(ctx, "topic", []byte(want)); err != nil {
 				t.Fatal(err)
 			}
 			mu.Lock()
-			is := len(heard) > 0 && heard[len(heard)-1] == want
+			is := len(received) > 0 && received[len(received)-1] == want
 			mu.Unlock()
 			if is {
 				return
 			}
 			if time.Since(began) > time.Minute {
-				t.Fatalf("%s was not heard", want)
+				t.Fatalf("%s was not received", want)
 			}
 		}
 	}
 	go listen()
 	last("first")
 	mu.Lock()
-	heard = nil
+	received = nil
 	mu.Unlock()
 	for i := range 100 {
-		if err := errors.Join(a.Tell(ctx, "topic", fmt.Appendf(nil, "%d\x00\xff", i)), a.Tell(ctx, "other", []byte("x"))); err != nil {
+		if err := errors.Join(a.Send(ctx, "topic", fmt.Appendf(nil, "%d\x00\xff", i)), a.Send(ctx, "other", []byte("x"))); err != nil {
 			t.Fatal(err)
 		}
 	}
 	last("end")
 	mu.Lock()
 	n := 0
-	for _, said := range heard {
-		if said == fmt.Sprintf("%d\x00\xff", n) {
+	for _, message := range received {
+		if message == fmt.Sprintf("%d\x00\xff", n) {
 			n++
-		} else if said != "first" && said != "end" {
-			t.Errorf("heard %q when it was the turn of %d", said, n)
+		} else if message != "first" && message != "end" {
+			t.Errorf("received %q when it was the turn of %d", message, n)
 		}
 	}
 	if n != 100 {
-		t.Errorf("heard %d of 100", n)
+		t.Errorf("received %d of 100", n)
 	}
 	mu.Unlock()
 	server.do(t, "CLIENT", "KILL", "TYPE", "pubsub")

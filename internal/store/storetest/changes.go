@@ -17,7 +17,7 @@ var changes = []testCase{
 	{"a change moves from any state to any other", changeStates},
 	{"a waiting record is claimed at its new time, not before", changeDue},
 	{"what is claimed, gone or named twice is nil to edit", changeNil},
-	{"a change does what edit says, adds, and writes entries, in one step", changeOneStep},
+	{"a change does what edit returns, adds, and writes entries, in one step", changeOneStep},
 	{"nothing is changed on an error", changeNothing},
 	{"a change takes no more than its bounds", changeBounds},
 	{"what is being changed is not claimed", changeOrClaim},
@@ -33,7 +33,7 @@ func change(t *testing.T, s store.Store, edit func(store.Key, *store.Record) sto
 	}
 }
 
-// next is what Next says, in the order of lanes.
+// next returns what Next returns, in the order of lanes.
 func next(t *testing.T, s store.Store) string {
 	t.Helper()
 	all, err := s.Next(context.Background())
@@ -99,7 +99,7 @@ func changeStates(t *testing.T, e Engine) {
 			}
 			check()
 			if to == store.Waiting && len(s.Changed()) == 0 {
-				t.Error("Changed said nothing when something began to wait")
+				t.Error("Changed has no value when something began to wait")
 			}
 			if s = reopened(t, e, s); s != nil {
 				check()
@@ -260,13 +260,13 @@ func changeBounds(t *testing.T, e Engine) {
 	}
 	for queue, most := range map[string]int{"big": 2, "many": store.ChangeMost} {
 		keys := keysIn(t, s, store.Range{Queues: []string{queue}})
-		edits, told := 0, 0
+		edits, entered := 0, 0
 		n, err := s.Change(ctx, keys, func(store.Key, *store.Record) store.Edit {
 			edits++
 			return store.Edit{Delete: true}
-		}, func(n int) []store.Entry { told = n; return nil })
-		if n != most || edits != most || told != most || err != nil {
-			t.Errorf("%s: took %d of %d, %d edits, told %d, %v; want %d", queue, n, len(keys), edits, told, err, most)
+		}, func(n int) []store.Entry { entered = n; return nil })
+		if n != most || edits != most || entered != most || err != nil {
+			t.Errorf("%s: took %d of %d, %d edits, entered %d, %v; want %d", queue, n, len(keys), edits, entered, err, most)
 		}
 	}
 	want(t, "left", total(t, s), "5 waiting, 1 parked, 0 discarded")

@@ -110,7 +110,7 @@ func notYet(t *testing.T, e Engine) {
 	select {
 	case <-s.Changed():
 	default:
-		t.Error("Changed said nothing after Add")
+		t.Error("Changed has no value after Add")
 	}
 	want(t, "before it is due", bodies(claim(t, s, "q", time.Second-time.Microsecond, 10)), "")
 	next := func() string {
@@ -136,7 +136,7 @@ func notYet(t *testing.T, e Engine) {
 
 func crash(t *testing.T, e Engine) {
 	if e.Reopen == nil {
-		t.Skip("engine " + e.Name + " keeps nothing, and says so")
+		t.Skip("engine " + e.Name + " keeps nothing, and declares that")
 	}
 	s := open(t, e)
 	add(t, s, Waiting("q", 0, "claimed"), Waiting("q", 1, "settled"), Waiting("q", time.Hour, "later"), parked("q", "parked"))

@@ -24,7 +24,7 @@ var groups = []testCase{
 	{"groups are the same after a crash", groupCrash},
 }
 
-// Groups is what a store tells of its groups at one hour, in the order of IDs.
+// Groups returns what a store counts of its groups at one hour, in the order of IDs.
 func Groups(t interface{ Fatal(...any) }, s store.Store) []store.GroupCount {
 	for {
 		hour := time.Now().Unix() / 3600
@@ -252,7 +252,7 @@ func groupBound(t *testing.T, e Engine) {
 
 func groupCrash(t *testing.T, e Engine) {
 	if e.Reopen == nil {
-		t.Skip("engine " + e.Name + " keeps nothing, and says so")
+		t.Skip("engine " + e.Name + " keeps nothing, and declares that")
 	}
 	s := open(t, e)
 	now := time.Now()

@@ -91,7 +91,7 @@ func anyLane(t *testing.T, e Engine) {
 	}
 	got, err := s.Next(context.Background())
 	if err != nil || len(got) != len(all) {
-		t.Errorf("next tells of %d lanes, %v; want %d", len(got), err, len(all))
+		t.Errorf("Next returned %d lanes, %v; want %d", len(got), err, len(all))
 	}
 	if again := reopened(t, e, s); again != nil {
 		s = again

@@ -17,7 +17,7 @@ var leases = []testCase{
 	{"a lease is renewed for as long as its owner lives", leaseRenewed},
 	{"what a store claimed that stands still comes back, and is its own no more", leaseLost},
 	{"what a store claimed that ended comes back", ownerEnded},
-	{"Changed tells what others add, and what comes back from the dead", changedElsewhere},
+	{"Changed has a value after others add, and after the claims of a process that died end", changedElsewhere},
 }
 
 const (
@@ -102,7 +102,7 @@ func leaseLost(t *testing.T, e Engine) {
 	}
 	lines := Balances(t, other)
 	if sums := lines["q"]; sums[store.In] != 4 || sums[store.Retried] != 3 || sums[store.Parked] != 1 {
-		t.Errorf("the ledger says %v", sums)
+		t.Errorf("the ledger has %v", sums)
 	}
 }
 
@@ -127,7 +127,7 @@ func claimAgain(t *testing.T, s store.Store, old []store.Claim, ends time.Time) 
 		}
 	}
 	if len(now) != len(old) {
-		t.Fatalf("what came back is %q", bodies(got))
+		t.Fatalf("claimed again is %q", bodies(got))
 	}
 	return now
 }

@@ -14,7 +14,7 @@ import (
 )
 
 var ledgers = []testCase{
-	{"the ledger tells what became of all that came", ledger},
+	{"the ledger counts what became of all that arrived", ledger},
 	{"the ledger balances at every moment", ledgerAlways},
 	{"queues with nothing left are forgotten", forgotten},
 }
@@ -72,14 +72,14 @@ func ledger(t *testing.T, e Engine) {
 	if _, err := s.Forget(ctx, epoch); err != nil {
 		t.Fatal(err)
 	}
-	s.Passed("q", store.Delayed, 4)
-	s.Passed("passed", store.Dropped, 2)
+	s.CountUnstored("q", store.Delayed, 4)
+	s.CountUnstored("passed", store.DiscardedAtOnce, 2)
 	want := map[string]store.Sums{
 		"q": {store.In: 11, store.Waiting: 1, store.Parked: 1, store.Discarded: 1, store.Retried: 1,
 			store.Forwarded: 1, store.Forgotten: 1, store.Moved: 1, store.Delayed: 4},
 		"other":  {store.In: 2, store.Parked: 1, store.Forgotten: 1},
 		"copies": {store.In: 1, store.Parked: 1},
-		"passed": {store.In: 2, store.Dropped: 2},
+		"passed": {store.In: 2, store.DiscardedAtOnce: 2},
 	}
 	wantSums(t, s, want)
 	again := reopened(t, e, s)
@@ -95,7 +95,7 @@ func ledger(t *testing.T, e Engine) {
 	Balances(t, again)
 }
 
-// wantSums checks what the ledger says of each queue.
+// wantSums checks the ledger of each queue.
 func wantSums(t *testing.T, s store.Store, want map[string]store.Sums) {
 	t.Helper()
 	lines, err := s.Ledger(context.Background())
@@ -122,7 +122,7 @@ func ledgerAlways(t *testing.T, e Engine) {
 				written <- err
 				return
 			}
-			s.Passed("q", store.Dropped, 1)
+			s.CountUnstored("q", store.DiscardedAtOnce, 1)
 			claims, err := s.Claim(ctx, store.Lane{Queue: "q"}, epoch, 2, math.MaxInt)
 			if err != nil {
 				written <- err
@@ -152,7 +152,7 @@ func ledgerAlways(t *testing.T, e Engine) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if lines, _ := s.Ledger(ctx); len(lines) != 2 || lines[1].Sums != (store.Sums{store.In: 3 * batches, store.Parked: batches, store.Retried: batches, store.Dropped: batches}) {
+			if lines, _ := s.Ledger(ctx); len(lines) != 2 || lines[1].Sums != (store.Sums{store.In: 3 * batches, store.Parked: batches, store.Retried: batches, store.DiscardedAtOnce: batches}) {
 				t.Errorf("in the end %v", lines)
 			}
 			return
@@ -178,7 +178,7 @@ func forgotten(t *testing.T, e Engine) {
 
 	add(t, s, expired("a.more", over)...)
 	forgets(t, s, over)
-	s.Passed("passed", store.Dropped, 3)
+	s.CountUnstored("passed", store.DiscardedAtOnce, 3)
 	addWhileForgetting(t, s, "new", over)
 	check := func(s store.Store) {
 		t.Helper()
@@ -188,7 +188,7 @@ func forgotten(t *testing.T, e Engine) {
 			sum.Add(&sums)
 		}
 		gone := int64(old + store.EmptyKept + over)
-		if want := (store.Sums{store.In: gone + over + 1 + 3, store.Waiting: over, store.Parked: 1, store.Forgotten: gone, store.Dropped: 3}); sum != want {
+		if want := (store.Sums{store.In: gone + over + 1 + 3, store.Waiting: over, store.Parked: 1, store.Forgotten: gone, store.DiscardedAtOnce: 3}); sum != want {
 			t.Errorf("the ledger's sums are %v, want %v", sum, want)
 		}
 		if most := store.EmptyKept + over + 2; len(lines) > most || names(lines, "z.old") != 0 {

@@ -165,7 +165,7 @@ func pastNewest(t *testing.T, e Engine) {
 
 func pastCrash(t *testing.T, e Engine) {
 	if e.Reopen == nil {
-		t.Skip("engine " + e.Name + " keeps nothing, and says so")
+		t.Skip("engine " + e.Name + " keeps nothing, and declares that")
 	}
 	s := open(t, e)
 	var ids, seen []uuid.UUID

@@ -148,7 +148,7 @@ func workAtOnce(t *testing.T, e Engine) {
 		returned += sums[store.Retried]
 	}
 	if in != int64(n) || returned != int64(n-w.parks) {
-		t.Errorf("the ledger has %d that came and %d that returned, want %d and %d", in, returned, n, n-w.parks)
+		t.Errorf("the ledger has %d that arrived and %d that were retried, want %d and %d", in, returned, n, n-w.parks)
 	}
 	want(t, "kept", total(t, all[2]), fmt.Sprintf("0 waiting, %d parked, 0 discarded", w.parks))
 }
@@ -219,18 +219,18 @@ func (w *work) round(s store.Store, who, round int) error {
 }
 
 // changedElsewhere is why a service sees what others add, and what a dead one had:
-// it asks for what is due when Changed says so.
+// it asks for what is due when Changed has a value.
 func changedElsewhere(t *testing.T, e Engine) {
 	all := replicas(t, e, 2, shortLease)
 	waits, dies := all[1], all[0]
 	// As the scheduler: it has asked, and asks again at a change.
-	told := func(what string) {
+	changed := func(what string) {
 		t.Helper()
 		for deadline := time.After(time.Minute); ; {
 			select {
 			case <-waits.Changed():
 			case <-deadline:
-				t.Fatalf("for a minute nothing was said of %s; next is %q", what, next(t, waits))
+				t.Fatalf("for a minute Changed had no value for %s; next is %q", what, next(t, waits))
 			}
 			if next(t, waits) == "q 1s" {
 				return
@@ -245,10 +245,10 @@ func changedElsewhere(t *testing.T, e Engine) {
 	}
 	eventually(t, "nothing is next", nothingNext)
 	add(t, dies, Waiting("q", time.Second, "a"))
-	told("what another added")
+	changed("what another added")
 	want(t, "claimed", bodies(claim(t, dies, "q", time.Hour, 1)), "a")
 	eventually(t, "what another claimed is not next", nothingNext)
 	resume := dies.Stall()
 	defer resume()
-	told("what came back")
+	changed("what came back")
 }

@@ -20,7 +20,7 @@ import (
 var scans = []testCase{
 	{"a scan visits a range in the order of Due", scanOrder},
 	{"a scan goes on behind any record", scanAfter},
-	{"a scan ends when visit says so, fails, or ctx ends", scanEnds},
+	{"a scan ends when visit returns false or an error, or ctx ends", scanEnds},
 	{"a scan sees one moment, and visit may call the store", scanMoment},
 	{"a scan visits once what is kept all the while", scanOnce},
 	{"a scan leaves out what was added after NewestKey", scanUpto},
@@ -48,7 +48,7 @@ func scan(t *testing.T, s store.Store, r store.Range) string {
 }
 
 // mixed has records of two queues and of all states, two of them due at once; the
-// names say when.
+// names show when.
 func mixed(t *testing.T, s store.Store) {
 	p := func(r *store.Record, errText string) *store.Record {
 		r.State, r.Error = store.Parked, errText

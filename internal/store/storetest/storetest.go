@@ -47,7 +47,7 @@ var basics = []testCase{
 	{"claims come in due order, within their bounds", dueOrder},
 	{"what one has claimed no other claims", oneHolder},
 	{"settled is gone or parked, released is waiting", settled},
-	{"what is not due is not claimed, and Next tells when it is", notYet},
+	{"what is not due is not claimed, and Next returns when it is", notYet},
 	{"counts are exact", counts},
 	{"a listing touches nothing and pages meet", listing},
 	{"replay makes parked messages waiting again", replay},
@@ -56,7 +56,7 @@ var basics = []testCase{
 	{"a receipt keeps the first failure", firstFailure},
 	{"queue names may hold any bytes", anyName},
 	{"claims of the dead come back", crash},
-	{"a closed store says so", closed},
+	{"a closed store returns ErrClosed", closed},
 }
 
 // Run runs the suite over an engine.
@@ -240,7 +240,7 @@ func listing(t *testing.T, e Engine) {
 	}
 }
 
-// Replay makes all that is parked of a queue waiting, and tells how many those were.
+// Replay makes all that is parked of a queue waiting, and returns how many those were.
 func Replay(ctx context.Context, s store.Store, queue string, due time.Time) (n int, err error) {
 	var keys []store.Key
 	err = s.Scan(ctx, store.Range{State: store.Parked, Queues: []string{queue}}, func(l store.Listed) (bool, error) {

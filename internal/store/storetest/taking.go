@@ -33,7 +33,7 @@ func Lived(t *testing.T, s store.Store) {
 		r.Queue = "elsewhere"
 		return store.Edit{Keep: true}
 	}, keyOf(t, s, "p1"))
-	s.Passed("never kept", store.Delayed, 3)
+	s.CountUnstored("never kept", store.Delayed, 3)
 	if err := s.PutEntries(ctx, []store.Entry{{Name: "pause/q", Value: []byte("x")}, {Name: "operation/1", Value: []byte{0, 255}}}); err != nil {
 		t.Fatal(err)
 	}
@@ -57,14 +57,14 @@ func all(t *testing.T, s store.Store) (found []store.Listed) {
 	return found
 }
 
-// Same compares all that two stores say.
+// Same compares all that two stores return.
 func Same(t *testing.T, want, got store.Store) {
 	t.Helper()
 	ctx := context.Background()
-	compare := func(what string, say func(store.Store) (any, error)) {
+	compare := func(what string, read func(store.Store) (any, error)) {
 		t.Helper()
-		a, errA := say(want)
-		b, errB := say(got)
+		a, errA := read(want)
+		b, errB := read(got)
 		if d := gocmp.Diff(a, b); d != "" || errA != nil || errB != nil {
 			t.Errorf("%s: %v %v (-want +got):\n%s", what, errA, errB, d)
 		}

@@ -16,7 +16,7 @@ var removed = map[string]bool{
 	"x-last-death-exchange": true, "x-last-death-queue": true, "x-last-death-reason": true,
 	wire.HeaderID: true, wire.HeaderAttempt: true, wire.HeaderQueue: true,
 	wire.HeaderExchange: true, wire.HeaderRoutingKey: true, wire.HeaderFirstFailed: true,
-	wire.HeaderReason: true, wire.HeaderError: true, wire.HeaderUserID: true, wire.HeaderDelay: true, wire.HeaderParkedFor: true,
+	wire.HeaderReason: true, wire.HeaderError: true, wire.HeaderUserID: true, wire.HeaderDelay: true, wire.HeaderParkReason: true,
 }
 
 // History is what a message carries to its next attempt.
@@ -28,7 +28,7 @@ type History struct {
 	Reason      string
 	Error       string // "" when it is not known
 
-	// Read fills these too; Mark takes them from the message.
+	// Read fills these too; ApplyTo takes them from the message.
 	Exchange, RoutingKey, UserID string
 }
 
@@ -52,6 +52,6 @@ func (h History) ApplyTo(m wire.Message) *wire.Message {
 		m.UserID = "" // the broker refuses another user's
 	}
 	m.Headers = headers
-	m.Expiration = "" // the broker takes it off a dead letter; a reported one still has it, and would expire again
+	m.Expiration = "" // the broker removes it from a dead letter; a reported one still has it, and would expire again
 	return &m
 }

@@ -81,7 +81,7 @@ func TestAPolicyThatAWayCannotKeepIsRefused(t *testing.T) {
 	}
 }
 
-// What Check takes, Hold takes.
+// What Check accepts, Ticket accepts.
 func TestEveryWayHasATicketForItsLongestDelay(t *testing.T) {
 	for _, way := range []delay.Way{made(ttlqueue.NewLevels(ttlqueue.Quorum)), made(ttlqueue.NewFixed(ttlqueue.Classic, second)), made(ttlqueue.NewDynamic(second)),
 		ttlqueue.NewMessageTTL(ttlqueue.Quorum, true), made(binary.New(second)), plugin.Way{}, native.Way{}, report.Way{}} {
@@ -89,7 +89,7 @@ func TestEveryWayHasATicketForItsLongestDelay(t *testing.T) {
 		if ticket, err := way.Ticket("q", l.Longest); err != nil || ticket.Delay < l.Longest {
 			t.Errorf("%s: %s, %v", l.Name, ticket.Delay, err)
 		}
-		if l.Survives == "" || l.Makes == "" || l.Longest <= 0 || (l.Levels == nil) != (l.Step > 0 || l.Linear) {
+		if l.Survives == "" || l.Declares == "" || l.Longest <= 0 || (l.Levels == nil) != (l.Step > 0 || l.Linear) {
 			t.Errorf("%s does not say what it is: %+v", l.Name, l)
 		}
 	}

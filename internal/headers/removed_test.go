@@ -38,7 +38,7 @@ func TestEveryHeaderOfWireIsRemoved(t *testing.T) {
 		}
 		return true
 	})
-	if len(forged) < 11 || forged[wire.HeaderParkedFor] == nil {
+	if len(forged) < 11 || forged[wire.HeaderParkReason] == nil {
 		t.Fatalf("wire/headers.go has only the headers %v", forged)
 	}
 	for header, v := range (History{ID: "id", Queue: "q", Reason: "rejected"}).ApplyTo(wire.Message{Headers: forged}).Headers {

@@ -1,7 +1,7 @@
 // Package delay is the contract of the ways to wait in RabbitMQ itself: a message is published
-// somewhere and comes back to its work queue by itself, later.
+// somewhere, and RabbitMQ moves it to its work queue by itself when its delay is over.
 //
-// A way is arithmetic. It says what must exist in the broker and where to publish; package
+// A way is arithmetic. It returns what must exist in the broker and where to publish; package
 // broker does both. So the service and the library share the ways, and one suite (delaytest)
 // runs over all of them on real brokers.
 package delay
@@ -27,7 +27,7 @@ type Way interface {
 	// Topology returns what must exist before a message of the queue waits: what all queues
 	// share, and the path back to this one.
 	Topology(queue string) Topology
-	// Ticket returns where to publish a message of the queue so that it comes back after delay
+	// Ticket returns where to publish a message of the queue so that it is retried after delay
 	// (0 or more), and never earlier. It fails only for a delay longer than Longest.
 	Ticket(queue string, delay time.Duration) (Ticket, error)
 }
@@ -87,18 +87,18 @@ type Limits struct {
 	AcceptsBlocking bool
 	// Linear: the delay is the number of failures times a constant, and nothing else.
 	Linear bool
-	// Decides: a consumer of the message decides by a policy of its own.
-	Decides bool
-	// Drops: it dead-letters at-most-once, so what comes due while its work queue is
+	// ServiceDecides: the service consumes the message and decides by its own policy.
+	ServiceDecides bool
+	// DropsWhenFull: it dead-letters at-most-once, so what comes due while its work queue is
 	// full or has no leader is lost.
-	Drops bool
-	// Rekeys: a message comes back with its work queue's name as routing key. The first
-	// one is in its header x-redrive-routing-key, and the library shows that one.
-	Rekeys bool
+	DropsWhenFull bool
+	// ChangesRoutingKey: a message is retried with its work queue's name as routing key. The
+	// first one is in its header x-redrive-routing-key, and the library shows that one.
+	ChangesRoutingKey bool
 	// Survives names what the waiting messages survive.
 	Survives string
-	// Makes names what the way declares in the broker.
-	Makes string
+	// Declares names what the way declares in the broker.
+	Declares string
 	// Needs names what the way needs besides RabbitMQ 3.10; "" for nothing.
 	Needs string
 	// Since is the oldest version of RabbitMQ it works on, as major and minor;
@@ -108,7 +108,7 @@ type Limits struct {
 
 // Check returns an error for a policy that the way cannot keep, with the remedy.
 func (l Limits) Check(p *policy.Policy) error {
-	if l.Decides {
+	if l.ServiceDecides {
 		return nil
 	}
 	if p.MaxRetryAfter > l.Longest {
