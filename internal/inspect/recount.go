@@ -106,8 +106,8 @@ type recounted struct {
 	Off map[string]int64
 }
 
-// LookAtLedger takes over what a recount at another replica has found.
-func (in *Inspector) LookAtLedger(ctx context.Context) error {
+// ReadRecount reads what a recount at another replica has found.
+func (in *Inspector) ReadRecount(ctx context.Context) error {
 	value, err := in.Store.Entry(ctx, recountEntry)
 	if err != nil || value == nil {
 		return err

@@ -33,8 +33,8 @@ func (r *Runner) Order(ctx context.Context, by auth.Caller, id string, o Order) 
 	if r.shared() {
 		return r.give(ctx, by, "operation."+string(o), id, op.Count, "", orderEntry{Operation: id, Order: o, By: by})
 	}
-	op.turn.Lock()
-	defer op.turn.Unlock()
+	op.stepping.Lock()
+	defer op.stepping.Unlock()
 	p, err := op.ordered(o, by, r.now())
 	if err != nil {
 		return Operation{}, err
@@ -44,15 +44,15 @@ func (r *Runner) Order(ctx context.Context, by auth.Caller, id string, o Order) 
 		return Operation{}, err
 	}
 	err = r.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{entryOf(partsOf(id)+"progress", p)})
-	if op.unsure = op.unsure || err != nil; err == nil {
+	if op.uncertain = op.uncertain || err != nil; err == nil {
 		op.obey(p)
-		r.Awake()
+		r.Wake()
 	}
 	end(err, p.dealt())
 	return op.now(r.now()), err
 }
 
-// ordered is what an order makes of an operation. The caller has op.turn.
+// ordered is what an order makes of an operation. The caller has op.stepping.
 func (op *operation) ordered(o Order, by auth.Caller, now time.Time) (progress, error) {
 	p := op.progress
 	active := p.State == Running || p.State == Canary
@@ -69,7 +69,7 @@ func (op *operation) ordered(o Order, by auth.Caller, now time.Time) (progress, 
 	return p, nil
 }
 
-// obey goes on as an order says, which is written. The caller has op.turn.
+// obey goes on as an order says, which is written. The caller has op.stepping.
 func (op *operation) obey(p progress) {
 	op.set(func() { op.progress, op.trouble, op.speed = p, "", nil })
 	op.limit, op.next, op.tries = nil, time.Time{}, 0

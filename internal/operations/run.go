@@ -33,10 +33,10 @@ func (r *Runner) Run(ctx context.Context) {
 func (r *Runner) Lead(ctx context.Context) {
 	var others sync.WaitGroup
 	defer others.Wait()
-	defer r.looks.Wait()
+	defer r.lookups.Wait()
 	if r.shared() {
-		r.take(true)
-		defer r.take(false)
+		r.setLeads(true)
+		defer r.setLeads(false)
 	}
 	others.Go(func() { r.forgetting(ctx) })
 	for failing := false; ctx.Err() == nil; {
@@ -80,14 +80,14 @@ func (r *Runner) round(ctx context.Context) (next time.Time) {
 	}
 	for _, id := range slices.Sorted(maps.Keys(all)) {
 		op := all[id]
-		op.turn.Lock()
+		op.stepping.Lock()
 		var at time.Time
 		if !r.Inspect.ReadOnly {
 			at = r.step(ctx, op)
 		} else if op.active() {
 			op.set(func() { op.trouble = "this service is read-only now; it goes on when it is not" })
 		}
-		op.turn.Unlock()
+		op.stepping.Unlock()
 		if !at.IsZero() {
 			next = sooner(next, at)
 		}

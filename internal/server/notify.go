@@ -55,8 +55,8 @@ func (s *vhost) conditions(ctx context.Context, t *notify.Settings) ([]notify.Co
 			all = append(all, notify.Condition{Kind: notify.ParkedBurst, Queue: q})
 		}
 	}
-	for _, q := range s.gate.Queues() {
-		v := s.gate.View(q, now)
+	for _, q := range s.throttle.Queues() {
+		v := s.throttle.View(q, now)
 		// Where nothing waits there is nothing to probe with, so the notification would never end.
 		if (v.State == throttle.Open || v.State == throttle.HalfOpen) && (waits[q] || v.InFlight > 0) {
 			all = append(all, notify.Condition{Kind: notify.BreakerOpen, Queue: q, Since: v.Since, Text: v.Reason})

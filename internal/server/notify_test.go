@@ -65,7 +65,7 @@ func TestWhatHealthTellsPeople(t *testing.T) {
 		{partPublish, blockedBy + "disk", "broker_blocked: " + blockedBy + "disk"},
 		{partPublish, "", ""},
 		{partQueue + "orders", "no such queue", "queue_paused orders: they fail: no such queue"},
-		{partConsumers + "orders", "none", "queue_paused orders: they fail: no such queue"}, // the gate tells of it
+		{partConsumers + "orders", "none", "queue_paused orders: they fail: no such queue"}, // the throttle reports it
 		{partForward + "orders to exchange dead", "full", "forward_stopped orders > exchange dead: full; queue_paused orders: they fail: no such queue"},
 	} {
 		if step.part != "" {

@@ -70,7 +70,7 @@ func TestInFlightIsOfAllTogether(t *testing.T) {
 			if n := s.count(); n != most {
 				t.Errorf("%d are in flight, of %d that may", n, most)
 			}
-			v := s.follower().gate.View("q", time.Now())
+			v := s.follower().throttle.View("q", time.Now())
 			if v.InFlight != most {
 				t.Errorf("a replica shows %d in flight, of %d", v.InFlight, most)
 			}
@@ -135,7 +135,7 @@ func TestASetBreakerIsSetEverywhereWithinASecond(t *testing.T) {
 		states := func(want throttle.State, forced bool) {
 			t.Helper()
 			for _, n := range s.nodes {
-				if v := n.gate.View("q", time.Now()); v.State != want || v.Forced != forced {
+				if v := n.throttle.View("q", time.Now()); v.State != want || v.Forced != forced {
 					t.Errorf("a second later %s is %s, forced %v; want %s", n.ID, v.State, v.Forced, want)
 				}
 			}
@@ -188,7 +188,7 @@ func TestOneBreakerForAll(t *testing.T) {
 			t.Errorf("%d retried before the breaker opened; it opens by 30", n)
 		}
 		for _, r := range s.nodes {
-			if v := r.gate.View("q", time.Now()); v.State != throttle.Open || v.Until.IsZero() {
+			if v := r.throttle.View("q", time.Now()); v.State != throttle.Open || v.Until.IsZero() {
 				t.Errorf("at %s it is %s", r.ID, v.State)
 			}
 		}
@@ -207,7 +207,7 @@ func TestOneBreakerForAll(t *testing.T) {
 		}
 		// The probes failed: open again, and longer.
 		for _, r := range s.nodes {
-			if v := r.gate.View("q", time.Now()); v.State != throttle.Open {
+			if v := r.throttle.View("q", time.Now()); v.State != throttle.Open {
 				t.Errorf("after the probes failed it is %s at %s", v.State, r.ID)
 			}
 		}
@@ -216,7 +216,7 @@ func TestOneBreakerForAll(t *testing.T) {
 		s.mu.Unlock()
 		time.Sleep(30 * time.Second)
 		for _, r := range s.nodes {
-			if v := r.gate.View("q", time.Now()); v.State != throttle.Ramp {
+			if v := r.throttle.View("q", time.Now()); v.State != throttle.Ramp {
 				t.Errorf("after the probes went well it is %s at %s", v.State, r.ID)
 			}
 		}
@@ -225,12 +225,12 @@ func TestOneBreakerForAll(t *testing.T) {
 		}
 		joined := s.join()
 		time.Sleep(time.Second)
-		if v := joined.gate.View("q", time.Now()); v.State != throttle.Ramp {
+		if v := joined.throttle.View("q", time.Now()); v.State != throttle.Ramp {
 			t.Errorf("who joins has it %s", v.State)
 		}
 		time.Sleep(40 * time.Second)
 		for _, r := range s.nodes {
-			if v := r.gate.View("q", time.Now()); v.State != throttle.Closed {
+			if v := r.throttle.View("q", time.Now()); v.State != throttle.Closed {
 				t.Errorf("in the end it is %s at %s", v.State, r.ID)
 			}
 		}

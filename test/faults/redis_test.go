@@ -233,7 +233,7 @@ func TestAMissingRedisIsReportedOnce(t *testing.T) {
 						t.Errorf("%s: said %d times in %s: %s", how.name, n, away, what)
 					}
 				}
-				for _, want := range []string{`msg="store: retrying due messages works again" after=`, `msg="intake goes on" queue=redrive.intake after=`} {
+				for _, want := range []string{`msg="store: retrying due messages works again" after=`, `msg="intake resumed" queue=redrive.intake after=`} {
 					if strings.Count(log, want) != 1 {
 						t.Errorf("%s: it does not say once %s", how.name, want)
 					}
