@@ -237,6 +237,6 @@ func (a *Actions) Announce(d RecordChange, all []Outcome) {
 		n[o.Queue]++
 	}
 	for _, queue := range slices.Sorted(maps.Keys(n)) {
-		a.tell(retry.Event{Kind: verbs[d.Verb].kind, Queue: queue, N: n[queue], By: d.By, Why: d.To})
+		a.event(retry.Event{Kind: verbs[d.Verb].kind, Queue: queue, N: n[queue], By: d.By, Why: d.To})
 	}
 }

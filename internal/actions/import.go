@@ -87,7 +87,7 @@ func (a *Actions) Import(ctx context.Context, by auth.Caller, r io.Reader, dryRu
 		err = fmt.Errorf("%w (the first %d messages are imported)", err, im.Count)
 	}
 	for _, q := range slices.Sorted(maps.Keys(im.Queues)) {
-		a.tell(retry.Event{Kind: retry.Imported, Queue: q, N: int(im.Queues[q]), By: by.Name})
+		a.event(retry.Event{Kind: retry.Imported, Queue: q, N: int(im.Queues[q]), By: by.Name})
 	}
 	end(err, im.Count)
 	return im, err

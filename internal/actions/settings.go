@@ -10,8 +10,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// ReadSettings reads what other replicas have written about pauses and breakers: the store has it,
-// and then the scheduler and the gate here know it. Call it every half second.
+// ReadSettings reads what other replicas have written about pauses and breakers: scheduler
+// and throttle here then follow that. Call it every half second.
 func (a *Actions) ReadSettings(ctx context.Context, setPauses func(queues map[string]bool)) error {
 	a.pausing.Lock()
 	defer a.pausing.Unlock()
@@ -19,11 +19,11 @@ func (a *Actions) ReadSettings(ctx context.Context, setPauses func(queues map[st
 	if err != nil {
 		return err
 	}
-	held := map[string]bool{}
+	paused := map[string]bool{}
 	for queue := range pauses {
-		held[queue] = true
+		paused[queue] = true
 	}
-	setPauses(held)
+	setPauses(paused)
 	as := map[string]string{}
 	err = a.Store.Entries(ctx, store.BreakerPrefix, "", func(e store.Entry) (bool, error) {
 		as[strings.TrimPrefix(e.Name, store.BreakerPrefix)] = string(e.Value)

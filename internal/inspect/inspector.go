@@ -109,7 +109,7 @@ type Rates interface {
 type Inspector struct {
 	Config
 	queues   queueCache
-	tally    tally
+	queueCounts queueCounts
 	calendar calendarCache
 	recounts recounts
 }

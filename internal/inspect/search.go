@@ -42,7 +42,7 @@ func (in *Inspector) Search(ctx context.Context, by auth.Caller, text, after str
 	if ids, only := q.IDs(); only {
 		err = s.named(ctx, ids)
 	} else if q.OnlyRetried() {
-		err = s.returned(ctx, after)
+		err = s.retried(ctx, after)
 	} else {
 		err = s.kept(ctx, after)
 	}

@@ -229,7 +229,7 @@ func (q *queue) setRules(r Rules) {
 	was := q.rules.Breaker
 	q.rules = r
 	if r.Breaker != nil && (was == nil || was.Window != r.Breaker.Window) {
-		q.base = q.next
+		q.firstCounted = q.next
 		q.window.reset(r.Breaker.Window)
 	}
 	if !r.tracks() && q.tracked.out != nil {

@@ -199,7 +199,7 @@ func neverMeet(t *testing.T, first, second *brokertest.VHost, c *config.Config, 
 			t.Fatal(st.Queues, err)
 		}
 		if q := st.Queues[0]; (q.Pause != nil) != want || (q.Throttle != nil) != want {
-			t.Errorf("%s: held by %+v, gate %+v", v.Name, q.Pause, q.Throttle)
+			t.Errorf("%s: paused by %+v, throttle %+v", v.Name, q.Pause, q.Throttle)
 		}
 	}
 	if err := b.api.Breaker(ctx, "orders", "auto", "over"); err != nil {

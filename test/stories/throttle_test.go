@@ -59,9 +59,8 @@ func (s *service) metric(t *testing.T, series string) string {
 
 const expiring = `attempts: 9, backoff: {fixed: 100ms}, jitter: none, reasons: [expired, rejected]`
 
-// A queue returns as fast as its policy says, within 5 % over a minute and smoothly, in
-// due order. (Over an hour: TestTheRateHoldsInEachMinuteOfAnHour, by a clock that is
-// turned.)
+// Messages are retried as fast as the policy says, within 5 % over a minute and smoothly, in
+// due order. (In fake time: TestTheRateIsExactOverAMinute.)
 func TestRetriesKeepTheirRate(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		const rate, first = 50, 60
