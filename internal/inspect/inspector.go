@@ -108,10 +108,10 @@ type Rates interface {
 // goroutines.
 type Inspector struct {
 	Config
-	queues   queueCache
+	queues      queueCache
 	queueCounts queueCounts
-	calendar calendarCache
-	recounts recounts
+	calendar    calendarCache
+	recounts    recounts
 }
 
 // New makes an Inspector.

@@ -82,7 +82,7 @@ func (op *operation) set(write func()) {
 	write()
 }
 
-// now is show for who does not hold mu.
+// now is show for callers that do not hold mu.
 func (op *operation) now(at time.Time) Operation {
 	op.mu.Lock()
 	defer op.mu.Unlock()

@@ -28,7 +28,7 @@ func (r *Runner) Run(ctx context.Context) {
 // under way then goes on at the next start, or at the next leader.
 //
 // One goroutine does all operations, a step of each in turn: one of a million
-// messages holds up another by no more than a step, and they take no more of the
+// messages delays another by no more than a step, and they take no more of the
 // store than one goroutine can.
 func (r *Runner) Lead(ctx context.Context) {
 	var others sync.WaitGroup

@@ -15,7 +15,7 @@ import (
 
 // A breaker that is open is reported while messages wait behind it. Discarded, say, they
 // leave it open: nothing probes.
-func TestAnOpenBreakerWithNothingBehindItIsNotToldOf(t *testing.T) {
+func TestAnOpenBreakerWithNothingWaitingIsNotNotified(t *testing.T) {
 	s, err := New(testConfig(t), quiet())
 	if err != nil {
 		t.Fatal(err)

@@ -35,7 +35,7 @@ type scene struct {
 	mu       sync.Mutex
 	returned []time.Time
 	by       map[*node]int
-	failing  bool // what returns fails again
+	failing  bool // what is retried fails again
 	changes  []string
 	down     bool // the consumers, see fail
 	nodes    []*node

@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
-// These tests are of several replicas in turned time: their gates, loops and consoles
+// These tests are of several replicas in fake time: their throttles, schedulers and consoles
 // as the service has them, over one store, without RabbitMQ.
 
 // The rate of a policy is that of all replicas together, 5 % more or 10 % less, over any ten
@@ -169,9 +169,8 @@ func TestASetBreakerIsSetEverywhereWithinASecond(t *testing.T) {
 	})
 }
 
-// One breaker for all: it opens by what all of them returned, failures being taken in
-// by any; then no one returns but the leader, its probes; and a new leader goes on
-// from there.
+// One breaker for all: it opens by the retries of all replicas, whichever receives the
+// failures. Then only the leader retries, its probes, and a new leader continues from there.
 func TestOneBreakerForAll(t *testing.T) {
 	b := throttle.Breaker{FailureRatio: 0.5, MinRetries: 30, Window: time.Minute, Wait: 10 * time.Second, MaxWait: 20 * time.Second, Probes: 3, Ramp: 30 * time.Second}
 	together(t, throttle.Rules{Rate: 30, Breaker: &b, Settle: 5 * time.Second, NoConsumer: throttle.RetryWithoutConsumers}, func(t *testing.T, s *scene) {
@@ -183,7 +182,7 @@ func TestOneBreakerForAll(t *testing.T) {
 		s.due("q", 2000)
 		time.Sleep(4 * time.Second)
 		n := s.count()
-		// No replica alone has seen 30 return by then.
+		// No replica alone has retried 30 by then.
 		if n < 30 || n > 75 {
 			t.Errorf("%d retried before the breaker opened; it opens by 30", n)
 		}

@@ -184,10 +184,10 @@ func (s *vhost) open(address string) error {
 	s.delayQueues = retry.NewDelayQueues(s.delayPublisher, policies, s.wayChanged)
 	s.intake = retry.NewIntake(s.store, s.rules(s.config), s.delayQueues, s.events)
 	s.brokerIntake = broker.NewIntake(s.connection(partIntake, "redrive intake"), prefetch, s.intakeState(partStore, wire.QueueIntake), s.quarantined)
-	s.brokerIntake.Redeclared, s.brokerIntake.Consumers = s.restored, s.intakeConsumers
+	s.brokerIntake.Redeclared, s.brokerIntake.Consumers = s.redeclared, s.intakeConsumers
 	s.collector = retry.NewCollector(s.store, s.delayQueues.Forget, s.events)
 	s.brokerParked = broker.NewParkedIntake(s.connection(partParked, "redrive parked"), parkedPrefetch, s.intakeState(partParkedStore, wire.QueueParked))
-	s.brokerParked.Redeclared = s.restored
+	s.brokerParked.Redeclared = s.redeclared
 	s.sender = retry.NewSender(s.publisher, policies, s.events)
 	if err := s.openConsent(); err != nil {
 		return err
@@ -279,7 +279,7 @@ func (s *vhost) awaitDelayPublisher(ctx context.Context) {
 func (s *vhost) wayChanged(way string, err error) {
 	s.refused.set(way, err)
 	if err != nil {
-		s.Log.Warn("RabbitMQ does not take messages that are to wait in it: they wait in the store", "wait", way, "error", err)
+		s.Log.Warn("RabbitMQ does not confirm messages that are to wait in it: they wait in the store", "wait", way, "error", err)
 	} else {
 		s.Log.Info("messages wait in RabbitMQ again", "wait", way)
 	}

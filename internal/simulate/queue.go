@@ -59,7 +59,7 @@ func backoff(ctx context.Context, o Options, rec *record) error {
 	return q.run(ctx)
 }
 
-func gated(ctx context.Context, o Options, rec *record) error {
+func throttled(ctx context.Context, o Options, rec *record) error {
 	q := &queue{Options: o, rec: rec, policy: o.Policy}
 	chance := rand.New(rand.NewPCG(o.Seed, 2))
 	q.throttle = throttle.New(func(string) throttle.Rules { return o.Rules }, chance.Float64, rec.changed)

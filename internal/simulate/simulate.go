@@ -139,7 +139,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 		{Way{"requeue", "requeue at once"}, requeue},
 		{Way{"fixed", "a fixed delay of " + policy.FormatDuration(o.Fixed)}, fixedDelay},
 		{Way{"backoff", "backoff alone"}, backoff},
-		{Way{"redrive", "backoff, " + gates(o.Rules)}, gated},
+		{Way{"redrive", "backoff, " + limits(o.Rules)}, throttled},
 	} {
 		rec := newRecord(o)
 		if err := v.run(ctx, o, rec); err != nil {
@@ -151,8 +151,8 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	return r, nil
 }
 
-// gates names what a policy has beyond its backoff.
-func gates(r throttle.Rules) string {
+// limits names what a policy has beyond its backoff.
+func limits(r throttle.Rules) string {
 	switch {
 	case r.Breaker != nil && r.Rate > 0:
 		return "breaker and rate"

@@ -107,7 +107,7 @@ func TestADeletedQueueLosesNothing(t *testing.T) {
 			})
 		}
 		declare()
-		fail("first") // its return binds the queue
+		fail("first") // its retry binds the queue
 		back("first")
 		fail("again")
 		v.Must("DELETE", "queues/"+v.Name+"/q", nil)

@@ -67,7 +67,7 @@ func TestRetriesKeepTheirRate(t *testing.T) {
 		const n = first + 60*rate + 1
 		s := start(t, v, fmt.Sprintf(`policies: [{name: slow, queues: [slow], %s, rate: %d/s}]`, expiring, rate)).ready(t)
 		expire(t, v, "slow", n)
-		brokertest.Eventually(t, "all wait", func() bool { return s.held(t, "slow").Waiting == n })
+		brokertest.Eventually(t, "all wait", func() bool { return s.kept(t, "slow").Waiting == n })
 		slow := consume(t, v, "slow")
 		var began, part time.Time
 		for i := range n {
@@ -193,9 +193,9 @@ func TestManyDueMessagesDelayAnotherQueueByABatchAtMost(t *testing.T) {
 			t.Fatal(err)
 		}
 		expire(t, v, "many", n)
-		brokertest.Eventually(t, "all wait", func() bool { return s.held(t, "many").Waiting == n })
+		brokertest.Eventually(t, "all wait", func() bool { return s.kept(t, "many").Waiting == n })
 		expire(t, v, "one", 1)
-		brokertest.Eventually(t, "the one waits", func() bool { return s.held(t, "one").Waiting == 1 })
+		brokertest.Eventually(t, "the one waits", func() bool { return s.kept(t, "one").Waiting == 1 })
 		for len(s.Events) > 0 {
 			<-s.Events
 		}

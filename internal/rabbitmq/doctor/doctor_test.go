@@ -176,7 +176,7 @@ func TestChecksOnScenes(t *testing.T) {
 	}
 }
 
-func TestWhatTheServiceSaysOfItself(t *testing.T) {
+func TestTheServicesOwnProblemsAreFindings(t *testing.T) {
 	for _, c := range []struct {
 		code       int
 		text, want string
