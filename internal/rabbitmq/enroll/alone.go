@@ -64,7 +64,7 @@ func (a *Alone) Policy() management.Policy { return a.target().policy(a.queue) }
 
 // Plan finds out what it changes.
 func (a *Alone) Plan(ctx context.Context, m *management.Client) (*Plan, error) {
-	q, policies, err := Told(ctx, m, a.queue)
+	q, policies, err := ReadQueue(ctx, m, a.queue)
 	if err != nil {
 		return nil, err
 	}

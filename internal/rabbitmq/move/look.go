@@ -83,7 +83,7 @@ func (m *Move) Look(ctx context.Context) (*State, error) {
 }
 
 func (m *Move) queue(ctx context.Context, name string) (*management.Queue, error) {
-	q, _, err := enroll.Told(ctx, m.API, name)
+	q, _, err := enroll.ReadQueue(ctx, m.API, name)
 	if errors.Is(err, management.ErrNotFound) {
 		return nil, nil
 	}
