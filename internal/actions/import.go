@@ -190,7 +190,7 @@ func (a *Actions) imported(by auth.Caller, line []byte) (*store.Record, error) {
 	if err := by.May(auth.Editor, r.Queue); err != nil {
 		return nil, err
 	}
-	// The same line gets the same id, so that it is known when it comes again.
+	// The same line gets the same id, so that a repeated import recognizes it.
 	same, err := appendLine(nil, r)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", inspect.ErrInvalid, err)

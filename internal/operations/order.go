@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Order pauses an operation between two of its steps, lets it go on, or ends it.
+// Order pauses, resumes or cancels an operation, between two of its steps.
 func (r *Runner) Order(ctx context.Context, by auth.Caller, id string, o Order) (Operation, error) {
 	if o != Pause && o != Resume && o != Cancel {
 		return Operation{}, fmt.Errorf("%w: the order %.40q: expected pause, resume or cancel", inspect.ErrInvalid, o)
@@ -45,7 +45,7 @@ func (r *Runner) Order(ctx context.Context, by auth.Caller, id string, o Order) 
 	}
 	err = r.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{entryOf(partsOf(id)+"progress", p)})
 	if op.uncertain = op.uncertain || err != nil; err == nil {
-		op.obey(p)
+		op.apply(p)
 		r.Wake()
 	}
 	end(err, p.dealt())
@@ -69,8 +69,8 @@ func (op *operation) ordered(o Order, by auth.Caller, now time.Time) (progress, 
 	return p, nil
 }
 
-// obey goes on as an order says, which is written. The caller has op.stepping.
-func (op *operation) obey(p progress) {
+// apply applies an order that is written. The caller has op.stepping.
+func (op *operation) apply(p progress) {
 	op.set(func() { op.progress, op.trouble, op.speed = p, "", nil })
 	op.limit, op.next, op.tries = nil, time.Time{}, 0
 }

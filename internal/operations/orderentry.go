@@ -136,16 +136,16 @@ func (r *Runner) follow(ctx context.Context) error {
 		return true, nil
 	})
 	for i := 0; i < len(all) && err == nil; i++ {
-		err = r.obey(ctx, all[i])
+		err = r.execute(ctx, all[i])
 	}
 	if len(all) > 0 {
-		r.Wake() // what was begun or goes on is ready at once
+		r.Wake() // what was started or resumed is ready at once
 	}
 	return err
 }
 
-// obey does one order, and answers it.
-func (r *Runner) obey(ctx context.Context, g orderEntry) error {
+// execute executes one order, and answers it.
+func (r *Runner) execute(ctx context.Context, g orderEntry) error {
 	op, err := r.lookUp(ctx, g.Operation)
 	if err != nil {
 		return err
@@ -177,7 +177,7 @@ func (r *Runner) obey(ctx context.Context, g orderEntry) error {
 		op.uncertain = true
 		return err
 	}
-	op.obey(p)
+	op.apply(p)
 	return nil
 }
 

@@ -22,7 +22,7 @@ const (
 	mostCanary    = 10_000
 )
 
-// Start begins a plan. From then on it goes on by itself, whoever leaves and
+// Start begins a plan. From then on it continues by itself, whoever leaves and
 // whatever ends, until it is done or somebody says otherwise.
 func (r *Runner) Start(ctx context.Context, by auth.Caller, planID string, s Start) (Operation, error) {
 	if err := r.Actions.Permit(by, auth.Operator, "operation.start", planID); err != nil {

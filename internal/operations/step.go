@@ -53,7 +53,7 @@ func (r *Runner) failing(ctx context.Context, op *operation, err error) (next ti
 		return time.Time{}
 	}
 	if op.trouble == "" {
-		r.log.Warn("an operation cannot go on for now; trying again", "operation", op.ID, "error", err)
+		r.log.Warn("an operation cannot continue for now; trying again", "operation", op.ID, "error", err)
 	}
 	op.next = time.Now().Add(min(firstRest<<min(op.tries, 16), longestRest))
 	op.tries++

@@ -19,7 +19,7 @@ import (
 // longer than RabbitMQ takes to start again.
 const disconnected = 2 * time.Minute
 
-// openNotify makes what tells people.
+// openNotify makes the notifications.
 func (s *vhost) openNotify() (err error) {
 	s.notify, err = notify.New(s.config.Notify, notify.Options{Store: s.store, Conditions: s.conditions, Count: s.metrics.Notifications(), Log: s.Log, Replica: s.replica.id()})
 	s.notified = s.config.Notify
@@ -35,7 +35,7 @@ func (s *vhost) reloadNotify(c *config.Config) error {
 	return s.notify.SetSettings(c.Notify)
 }
 
-// conditions are what goes on that people may want a notification of.
+// conditions returns what lasts now and people may want a notification of.
 func (s *vhost) conditions(ctx context.Context, t *notify.Settings) ([]notify.Condition, error) {
 	all := conditionsOf(s.wrongAnywhere())
 	now := time.Now()
