@@ -23,7 +23,7 @@ const (
 	// Replay: a parked one is retried and starts again at attempt 1; of
 	// a waiting one, when it is due is changed, and its attempts stay.
 	Replay Verb = "replay"
-	// Discard: let go; it can be restored for a set time.
+	// Discard: removed; it can be restored for a set time.
 	Discard Verb = "discard"
 	// Restore: a discarded one is parked again.
 	Restore Verb = "restore"
@@ -237,6 +237,6 @@ func (a *Actions) Announce(d RecordChange, all []Outcome) {
 		n[o.Queue]++
 	}
 	for _, queue := range slices.Sorted(maps.Keys(n)) {
-		a.tell(retry.Event{Kind: verbs[d.Verb].kind, Queue: queue, N: n[queue], By: d.By, Why: d.To})
+		a.event(retry.Event{Kind: verbs[d.Verb].kind, Queue: queue, N: n[queue], By: d.By, Why: d.To})
 	}
 }

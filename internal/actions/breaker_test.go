@@ -11,10 +11,10 @@ import (
 )
 
 // What a person sets a breaker to is in the store, so that a restart knows it, in the
-// audit log, and told to the gate; auto is forgotten.
+// audit log, and set in the throttle; auto is forgotten.
 func TestABreakerThatAPersonSets(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {
-		d.gate = &inspect.Throttle{State: "open", Why: "38 of 40 failed again"}
+		d.throttle = &inspect.Throttle{State: "open", Why: "38 of 40 failed again"}
 		d.add(t, inspecttest.Parked("orders", 1)...)
 		set := func(to string) error { return d.Breaker(ctx, operator, "orders", to, "known") }
 		if err := set("ajar"); !errors.Is(err, inspect.ErrInvalid) {
@@ -44,7 +44,7 @@ func TestABreakerThatAPersonSets(t *testing.T) {
 			t.Errorf("after auto the store has %+v, %v", all, err)
 		}
 		if !slices.Equal(d.forced, []string{"orders closed " + operator.Name + " known", "orders auto " + operator.Name + " known"}) {
-			t.Errorf("the gate was told %q", d.forced)
+			t.Errorf("the throttle was set to %q", d.forced)
 		}
 	})
 }

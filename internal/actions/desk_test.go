@@ -27,18 +27,18 @@ var (
 type desk struct {
 	*inspect.Inspector
 	*actions.Actions
-	store  store.Store
-	audit  *inspecttest.AuditLog
-	events []string
-	paused map[string]bool
-	gate   *inspect.Throttle
-	forced []string
+	store    store.Store
+	audit    *inspecttest.AuditLog
+	events   []string
+	paused   map[string]bool
+	throttle *inspect.Throttle
+	forced   []string
 }
 
 func newDesk(s store.Store) *desk {
 	d := &desk{store: s, audit: &inspecttest.AuditLog{}, paused: map[string]bool{}}
 	d.Inspector = inspect.New(inspect.Config{Store: s, Broker: inspecttest.NewQueues(), Policies: inspecttest.Everything,
-		Throttle: func(string) *inspect.Throttle { return d.gate }})
+		Throttle: func(string) *inspect.Throttle { return d.throttle }})
 	d.Actions = actions.New(actions.Config{Inspect: d.Inspector, Store: s, Audit: d.audit, Restorable: time.Hour,
 		SetPaused: func(q string, paused bool) { d.paused[q] = paused },
 		Force:     func(queue, to, by, why string) { d.forced = append(d.forced, queue+" "+to+" "+by+" "+why) },

@@ -107,7 +107,7 @@ func (a *Actions) Edit(ctx context.Context, by auth.Caller, e EditRequest) (Edit
 		return Edited{}, err
 	}
 	edited.New = made.String()
-	a.tell(retry.Event{Kind: retry.Edited, Queue: l.Record.Queue, ID: l.Record.ID, N: 1, By: by.Name})
+	a.event(retry.Event{Kind: retry.Edited, Queue: l.Record.Queue, ID: l.Record.ID, N: 1, By: by.Name})
 	end(nil, 1)
 	return edited, nil
 }

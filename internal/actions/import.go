@@ -87,7 +87,7 @@ func (a *Actions) Import(ctx context.Context, by auth.Caller, r io.Reader, dryRu
 		err = fmt.Errorf("%w (the first %d messages are imported)", err, im.Count)
 	}
 	for _, q := range slices.Sorted(maps.Keys(im.Queues)) {
-		a.tell(retry.Event{Kind: retry.Imported, Queue: q, N: int(im.Queues[q]), By: by.Name})
+		a.event(retry.Event{Kind: retry.Imported, Queue: q, N: int(im.Queues[q]), By: by.Name})
 	}
 	end(err, im.Count)
 	return im, err
@@ -190,7 +190,7 @@ func (a *Actions) imported(by auth.Caller, line []byte) (*store.Record, error) {
 	if err := by.May(auth.Editor, r.Queue); err != nil {
 		return nil, err
 	}
-	// The same line gets the same id, so that it is known when it comes again.
+	// The same line gets the same id, so that a repeated import recognizes it.
 	same, err := appendLine(nil, r)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", inspect.ErrInvalid, err)

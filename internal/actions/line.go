@@ -212,7 +212,7 @@ func parseLine(b []byte) (*store.Record, error) {
 	return r, nil
 }
 
-// strictly refuses names that it does not know: a field with a slip of the pen
+// strictly refuses names that it does not know: a field with a typing error
 // would else be lost in silence.
 func strictly(b []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(b))

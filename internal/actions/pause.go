@@ -32,23 +32,23 @@ func (a *Actions) PauseQueue(ctx context.Context, by auth.Caller, queue, reason 
 	case reason != "" && reason != pause.Reason: // the first reason stays
 		pause.Reason = strings.TrimPrefix(pause.Reason+"; "+by.Name+": "+reason, "; ")
 	}
-	h, err := json.Marshal(pause)
+	entry, err := json.Marshal(pause)
 	if err != nil {
 		return err
 	}
-	return a.setPaused(ctx, by, retry.Paused, queue, reason, h)
+	return a.setPaused(ctx, by, retry.Paused, queue, reason, entry)
 }
 
 // pausedAlready is the pause of a queue, without By where there is none.
-func (a *Actions) pausedAlready(ctx context.Context, queue string) (h inspect.QueuePause, err error) {
+func (a *Actions) pausedAlready(ctx context.Context, queue string) (p inspect.QueuePause, err error) {
 	value, err := a.Store.Entry(ctx, store.PausePrefix+queue)
 	if err != nil || value == nil {
-		return h, err
+		return p, err
 	}
-	if err := json.Unmarshal(value, &h); err != nil {
-		return h, fmt.Errorf("the pause of %q: %w", queue, err)
+	if err := json.Unmarshal(value, &p); err != nil {
+		return p, fmt.Errorf("the pause of %q: %w", queue, err)
 	}
-	return h, nil
+	return p, nil
 }
 
 // ResumeQueue resumes the retries of a queue: due messages are retried at once.
@@ -56,10 +56,10 @@ func (a *Actions) ResumeQueue(ctx context.Context, by auth.Caller, queue, reason
 	if err := a.Permit(by, auth.Operator, "resume", queue, queue); err != nil {
 		return err
 	}
-	switch h, err := a.Store.Entry(ctx, store.PausePrefix+queue); {
+	switch entry, err := a.Store.Entry(ctx, store.PausePrefix+queue); {
 	case err != nil:
 		return err
-	case h == nil:
+	case entry == nil:
 		return fmt.Errorf("%w: the retries of the queue %q are not paused", inspect.ErrPrecondition, queue)
 	}
 	return a.setPaused(ctx, by, retry.Resumed, queue, reason, nil)
@@ -81,7 +81,7 @@ func (a *Actions) setPaused(ctx context.Context, by auth.Caller, kind retry.Kind
 	a.pausing.Unlock()
 	a.changed()
 	if err == nil {
-		a.tell(retry.Event{Kind: kind, Queue: queue, By: by.Name, Why: reason})
+		a.event(retry.Event{Kind: kind, Queue: queue, By: by.Name, Why: reason})
 	}
 	end(err, 0)
 	return err

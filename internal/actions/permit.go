@@ -46,8 +46,8 @@ func CheckReason(why string) error {
 	return nil
 }
 
-// Begin writes to the audit log that something is about to be done: without that
-// nothing is. The caller says what came of it.
+// Begin writes to the audit log that an action is about to begin; without that line it must not.
+// The caller ends it with the result.
 func (a *Actions) Begin(by auth.Caller, did, on string, count int64, why string) (end func(err error, n int64), _ error) {
 	if err := CheckReason(why); err != nil {
 		return nil, err
@@ -55,15 +55,15 @@ func (a *Actions) Begin(by auth.Caller, did, on string, count int64, why string)
 	if a.Audit == nil {
 		return nil, ErrNoAudit
 	}
-	tell, err := a.Audit.Begin(auditLine(by, did, on, count, why))
+	write, err := a.Audit.Begin(auditLine(by, did, on, count, why))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoAudit, err)
 	}
 	return func(err error, n int64) {
 		if err != nil {
-			tell("failed: "+err.Error(), n)
+			write("failed: "+err.Error(), n)
 		} else {
-			tell("done", n)
+			write("done", n)
 		}
 	}, nil
 }
@@ -72,8 +72,8 @@ func auditLine(by auth.Caller, did, on string, count int64, why string) audit.En
 	return audit.Entry{Who: by.Name, How: by.How, From: by.From, Face: by.Face, Did: did, On: on, Count: count, Why: why, Outcome: "begun"}
 }
 
-// Destination refuses a queue that a copy cannot go to. That it is unknown whether
-// it is there is a reason too: a slip of the pen would fill the parking lot.
+// Destination refuses a queue that a copy cannot go to, also when it is not known whether the
+// queue exists: copies to a name with a typing error would all be parked.
 func (a *Actions) Destination(ctx context.Context, queue string) error {
 	if wire.OwnQueue(queue) {
 		return fmt.Errorf("%w: the queue %q is Redrive's own", inspect.ErrInvalid, queue)
@@ -88,7 +88,7 @@ func (a *Actions) Destination(ctx context.Context, queue string) error {
 	return nil
 }
 
-func (a *Actions) tell(e retry.Event) {
+func (a *Actions) event(e retry.Event) {
 	if a.Events != nil {
 		e.At = a.now()
 		a.Events(e)

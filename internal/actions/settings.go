@@ -10,20 +10,20 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Look reads what other replicas have written about pauses and breakers: the store has it,
-// and then the scheduler and the gate here know it. Call it every half second.
-func (a *Actions) Look(ctx context.Context, setPauses func(queues map[string]bool)) error {
+// ReadSettings reads what other replicas have written about pauses and breakers: scheduler
+// and throttle here then follow that. Call it every half second.
+func (a *Actions) ReadSettings(ctx context.Context, setPauses func(queues map[string]bool)) error {
 	a.pausing.Lock()
 	defer a.pausing.Unlock()
 	pauses, err := inspect.Pauses(ctx, a.Store)
 	if err != nil {
 		return err
 	}
-	held := map[string]bool{}
+	paused := map[string]bool{}
 	for queue := range pauses {
-		held[queue] = true
+		paused[queue] = true
 	}
-	setPauses(held)
+	setPauses(paused)
 	as := map[string]string{}
 	err = a.Store.Entries(ctx, store.BreakerPrefix, "", func(e store.Entry) (bool, error) {
 		as[strings.TrimPrefix(e.Name, store.BreakerPrefix)] = string(e.Value)
@@ -51,7 +51,7 @@ func (a *Actions) Look(ctx context.Context, setPauses func(queues map[string]boo
 	return nil
 }
 
-// noteForced keeps Look from setting a breaker again that was set here. The caller
+// noteForced keeps ReadSettings from setting a breaker again that was set here. The caller
 // has pausing.
 func (a *Actions) noteForced(queue string, entry []byte) {
 	if a.forcedAs == nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
-func TestHowFastMessagesMayReturn(t *testing.T) {
+func TestLimitsOfRetriesAreParsed(t *testing.T) {
 	on := throttle.DefaultBreaker()
 	own := throttle.Breaker{FailureRatio: 0.25, MinRetries: 5, Window: 2 * time.Minute, Wait: time.Second, MaxWait: time.Minute, Probes: 1, Ramp: 10 * time.Second}
 	long := on
@@ -92,7 +92,7 @@ func TestInFlightThatLeavesNoRoomForTheRateIsWarnedOf(t *testing.T) {
 	}
 }
 
-func TestLimitsOfWhatReturnsByItselfAreWarnedOf(t *testing.T) {
+func TestLimitsOfAWayInRabbitMQAreWarnedOf(t *testing.T) {
 	c, err := Parse("f.yaml", []byte(oneQueue+"    rate: 5/s\n    wait: levels"))
 	if err != nil || len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0], "apply to replays alone") {
 		t.Errorf("%v %v", c, err)

@@ -81,7 +81,7 @@ func TestAWayRefusesWhatItCannotKeep(t *testing.T) {
 	}
 }
 
-func TestJitterThatAWayDoesNotHaveIsSaid(t *testing.T) {
+func TestJitterThatAWayDoesNotHaveIsWarnedOf(t *testing.T) {
 	for jitter, warnings := range map[string]int{"0.3": 1, "full": 1, "none": 0} {
 		c, err := Parse("f.yaml", []byte(oneQueue+"    jitter: "+jitter+"\n    wait: levels"))
 		if err != nil {

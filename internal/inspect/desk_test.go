@@ -22,14 +22,14 @@ var (
 // desk is an Inspector with all that it needs, over an engine.
 type desk struct {
 	*inspect.Inspector
-	store store.Store
-	gate  *inspect.Throttle
+	store    store.Store
+	throttle *inspect.Throttle
 }
 
 func newDesk(s store.Store) *desk {
 	d := &desk{store: s}
 	d.Inspector = inspect.New(inspect.Config{Store: s, Audit: &inspecttest.AuditLog{}, Broker: inspecttest.NewQueues(), Policies: inspecttest.Everything,
-		Throttle: func(string) *inspect.Throttle { return d.gate }})
+		Throttle: func(string) *inspect.Throttle { return d.throttle }})
 	return d
 }
 

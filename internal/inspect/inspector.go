@@ -108,10 +108,10 @@ type Rates interface {
 // goroutines.
 type Inspector struct {
 	Config
-	queues   queueCache
-	tally    tally
-	calendar calendarCache
-	recounts recounts
+	queues      queueCache
+	queueCounts queueCounts
+	calendar    calendarCache
+	recounts    recounts
 }
 
 // New makes an Inspector.

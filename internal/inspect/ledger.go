@@ -52,7 +52,7 @@ func (in *Inspector) Ledger(ctx context.Context, by auth.Caller, recount bool, a
 		return Ledger{}, err
 	}
 	if in.Changed != nil {
-		if err := in.LookAtLedger(ctx); err != nil {
+		if err := in.ReadRecount(ctx); err != nil {
 			return Ledger{}, err
 		}
 	}

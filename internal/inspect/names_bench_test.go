@@ -73,22 +73,22 @@ func lookAtNames(b *testing.B, path string) map[string]time.Duration {
 	took["open"] = time.Since(began)
 	defer s.Close()
 	rules := throttle.DefaultBreaker()
-	gate := throttle.New(func(string) throttle.Rules { return throttle.Rules{Breaker: &rules} }, func() float64 { return 0.5 }, func(throttle.Transition) {})
+	limits := throttle.New(func(string) throttle.Rules { return throttle.Rules{Breaker: &rules} }, func() float64 { return 0.5 }, func(throttle.Transition) {})
 	timed("counts", func() error {
 		counts, err := s.Counts(ctx)
 		for _, c := range counts {
-			gate.Consumers(c.Queue, 1, time.Now())
+			limits.Consumers(c.Queue, 1, time.Now())
 		}
 		return err
 	})
 	timed("next", func() error { _, err := s.Next(ctx); return err })
 	m := metrics.New(s, func() (uint64, uint64, error) { return 1, 1, nil }, "test", nil)
 	m.Retries(func(shown func(string) bool) (all []metrics.QueueRetries) {
-		for _, q := range gate.Queues() {
+		for _, q := range limits.Queues() {
 			if !shown(q) {
 				continue
 			}
-			all = append(all, metrics.QueueRetries{Queue: q, View: gate.View(q, time.Now())})
+			all = append(all, metrics.QueueRetries{Queue: q, View: limits.View(q, time.Now())})
 		}
 		return all
 	})

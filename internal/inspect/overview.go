@@ -16,11 +16,11 @@ func (in *Inspector) Overview(ctx context.Context, by auth.Caller) (Overview, er
 	if err := by.May(auth.Viewer, ""); err != nil {
 		return Overview{}, err
 	}
-	s, unread := in.sight(ctx, by)
+	s, unread := in.visibleQueues(ctx, by)
 	if unread != nil && (ctx.Err() != nil || in.IsReady()) {
 		return Overview{}, unread
 	}
-	shown := s.shown(s.inOneLook())
+	shown := s.shown(s.topQueues())
 	in.askBroker(ctx, shown)
 	now := in.Now()
 	o := Overview{Replicas: in.replicasFor(by), Version: in.Version, Since: in.Since, Now: now, ReadOnly: in.ReadOnly || by.ReadOnly,

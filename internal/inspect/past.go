@@ -43,8 +43,7 @@ func (s *search) named(ctx context.Context, ids []uuid.UUID) error {
 	return nil
 }
 
-// lastOf is how the last of a message's attempts ended that the caller may see, or
-// nothing.
+// lastOf returns the last of a message's attempts that the caller may see, or nothing.
 func (in *Inspector) lastOf(ctx context.Context, by auth.Caller, id uuid.UUID) ([]store.Listed, error) {
 	past, err := in.Store.Past(ctx, id)
 	for _, p := range slices.Backward(past) {
@@ -56,7 +55,7 @@ func (in *Inspector) lastOf(ctx context.Context, by auth.Caller, id uuid.UUID) (
 }
 
 // retried finds messages that are in their queue again and have not failed since.
-func (s *search) returned(ctx context.Context, after string) error {
+func (s *search) retried(ctx context.Context, after string) error {
 	last, more := "", false
 	err := s.eachRetried(ctx, s.by, s.query, after, func(l store.Listed, place string) bool {
 		if more = s.full(); more {
@@ -73,7 +72,7 @@ func (s *search) returned(ctx context.Context, after string) error {
 	return err
 }
 
-// eachRetried visits them behind a place, newest first, each with its own.
+// eachRetried visits these messages after a place, newest first, each with its own place.
 func (in *Inspector) eachRetried(ctx context.Context, by auth.Caller, q *query.Query, after string, visit func(l store.Listed, place string) (more bool)) error {
 	n := q.Narrow(in.Now(), nil, nil)
 	n.GroupOf = in.Store.GroupOf

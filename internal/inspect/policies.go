@@ -22,10 +22,10 @@ func (in *Inspector) Policies(ctx context.Context, by auth.Caller) ([]PolicyInFo
 	if err := by.May(auth.Viewer, ""); err != nil {
 		return nil, err
 	}
-	var mine sight
+	var mine visibleQueues
 	if by.Queues != nil {
 		var err error
-		if mine, err = in.sight(ctx, by); err != nil {
+		if mine, err = in.visibleQueues(ctx, by); err != nil {
 			return nil, err
 		}
 	}

@@ -14,24 +14,24 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// tallyShare is how many times as long as it took to count very many queues the count is
-// shown again, for at most tallyFresh: a store reads something of each queue for it, and
-// each open page looks once a second. Up to MostQueues queues are counted for every look.
+// A count of more than MostQueues queues is used again for countReuse times as long as it took,
+// for at most maxCountAge: a store reads something of each queue for it, and each open page asks
+// once a second.
 const (
-	tallyShare = 10
-	tallyFresh = 5 * time.Second
+	countReuse  = 10
+	maxCountAge = 5 * time.Second
 )
 
-// tally is what a store counted, ordered by queue.
-type tally struct {
-	mu     sync.Mutex // also while it counts: all who wait have that one's answer
+// queueCounts caches the counts of a store, ordered by queue.
+type queueCounts struct {
+	mu     sync.Mutex // also locked while it counts: all callers that wait get that count
 	until  time.Time
 	counts []store.QueueCount
 }
 
 // counts are the store's, ordered by queue; they are not to be changed.
 func (in *Inspector) counts(ctx context.Context) ([]store.QueueCount, error) {
-	t := &in.tally
+	t := &in.queueCounts
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	began := time.Now()
@@ -45,7 +45,7 @@ func (in *Inspector) counts(ctx context.Context) ([]store.QueueCount, error) {
 	slices.SortFunc(counts, func(a, b store.QueueCount) int { return cmp.Compare(a.Queue, b.Queue) })
 	if t.counts = nil; len(counts) > MostQueues {
 		t.counts = counts
-		t.until = time.Now().Add(min(tallyFresh, tallyShare*time.Since(began)))
+		t.until = time.Now().Add(min(maxCountAge, countReuse*time.Since(began)))
 	}
 	return counts, nil
 }
@@ -68,7 +68,7 @@ func (in *Inspector) queuesOf(ctx context.Context, by auth.Caller, pauses map[st
 	}
 	if in.Rates != nil {
 		for _, name := range in.Rates.Queues() {
-			if _, held := pauses[name]; !held {
+			if _, paused := pauses[name]; !paused {
 				add(name)
 			}
 		}

@@ -18,13 +18,13 @@ const (
 	mostSeen   = 100
 )
 
-// Queues tells of the work queues that something is kept for or happened to, ordered by
-// name, limit of them from a page's end on; 0: MostQueues. next is "" at their end.
+// Queues lists the work queues that have messages or had some lately, ordered by name: limit of
+// them after the end of a page; 0: MostQueues. next is "" at the end of the list.
 func (in *Inspector) Queues(ctx context.Context, by auth.Caller, after string, limit int) (page []Queue, next string, err error) {
 	if err := by.May(auth.Viewer, ""); err != nil {
 		return nil, "", err
 	}
-	s, err := in.sight(ctx, by)
+	s, err := in.visibleQueues(ctx, by)
 	if err != nil {
 		return nil, "", err
 	}
@@ -37,7 +37,7 @@ func (in *Inspector) Queues(ctx context.Context, by auth.Caller, after string, l
 	return page, next, nil
 }
 
-// askBroker adds RabbitMQ's word.
+// askBroker adds RabbitMQ's state of each queue.
 func (in *Inspector) askBroker(ctx context.Context, all []Queue) {
 	names := make([]string, len(all))
 	for i := range all {
@@ -51,15 +51,15 @@ func (in *Inspector) askBroker(ctx context.Context, all []Queue) {
 	}
 }
 
-// sight is what is known of the queues that a caller may see.
-type sight struct {
+// visibleQueues are the queues that a caller may see, and what is stored about them.
+type visibleQueues struct {
 	*Inspector
 	counts []store.QueueCount // ordered by name
 	pauses map[string]QueuePause
 	forced map[string]Forced
 }
 
-func (in *Inspector) sight(ctx context.Context, by auth.Caller) (s sight, err error) {
+func (in *Inspector) visibleQueues(ctx context.Context, by auth.Caller) (s visibleQueues, err error) {
 	s.Inspector = in
 	if s.pauses, err = Pauses(ctx, in.Store); err != nil {
 		return s, err
@@ -71,8 +71,8 @@ func (in *Inspector) sight(ctx context.Context, by auth.Caller) (s sight, err er
 	return s, err
 }
 
-// shown are queues as people see them, without RabbitMQ's word.
-func (s *sight) shown(some []store.QueueCount) []Queue {
+// shown returns queues as people see them, without RabbitMQ's state of them.
+func (s *visibleQueues) shown(some []store.QueueCount) []Queue {
 	all, policies := make([]Queue, 0, len(some)), s.policies()
 	for _, n := range some {
 		q := s.queue(n, policies, s.pauses)
@@ -84,9 +84,9 @@ func (s *sight) shown(some []store.QueueCount) []Queue {
 	return all
 }
 
-// inOneLook are mostSeen at most, ordered by name: those with blocked retries before
+// topQueues returns mostSeen queues at most, ordered by name: those with blocked retries before
 // the others, then those with the most failures, and with the most messages.
-func (s *sight) inOneLook() []store.QueueCount {
+func (s *visibleQueues) topQueues() []store.QueueCount {
 	if len(s.counts) <= mostSeen {
 		return s.counts
 	}
@@ -112,16 +112,16 @@ func (s *sight) inOneLook() []store.QueueCount {
 	return some
 }
 
-// stopped is 1 of a queue whose retries are paused or blocked.
-func (s *sight) stopped(queue string) int {
-	_, held := s.pauses[queue]
-	if held || s.Blocked != nil && s.Blocked(queue) != "" || s.Throttle != nil && s.Throttle(queue).Says() != "" {
+// stopped is 1 for a queue whose retries are paused or blocked.
+func (s *visibleQueues) stopped(queue string) int {
+	_, paused := s.pauses[queue]
+	if paused || s.Blocked != nil && s.Blocked(queue) != "" || s.Throttle != nil && s.Throttle(queue).Says() != "" {
 		return 1
 	}
 	return 0
 }
 
-func (s *sight) failedLately(queue string) int64 {
+func (s *visibleQueues) failedLately(queue string) int64 {
 	if s.Rates == nil {
 		return 0
 	}
@@ -141,8 +141,8 @@ func (in *Inspector) queue(n store.QueueCount, policies policy.Set, pauses map[s
 	if in.Blocked != nil {
 		q.Blocked = in.Blocked(n.Queue)
 	}
-	if h, ok := pauses[n.Queue]; ok {
-		q.Pause = &h
+	if p, ok := pauses[n.Queue]; ok {
+		q.Pause = &p
 	}
 	if in.Throttle != nil {
 		q.Throttle = in.Throttle(n.Queue)

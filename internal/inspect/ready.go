@@ -5,18 +5,26 @@ import (
 	"strings"
 )
 
-// OfQueue tells whether a problem, or the part of the service that it is of, concerns a
-// single queue.
+// A problem begins with the part of the service that it is of. With these parts the service is
+// ready all the same; the first three are followed by a queue's name or a lane.
+const (
+	PartQueue            = "queue "
+	PartForward          = "forwards of queue "
+	PartConsumers        = "consumers of queue "
+	PartDeliveryLimit    = "delivery limit"
+	PartForeignConsumers = "another service"
+)
+
+// OfQueue tells whether a problem, or its part of the service, concerns a single queue.
 func OfQueue(problem string) bool {
-	return strings.HasPrefix(problem, "queue ") || strings.HasPrefix(problem, "forwards of queue ") || strings.HasPrefix(problem, "consumers of queue ")
+	return strings.HasPrefix(problem, PartQueue) || strings.HasPrefix(problem, PartForward) || strings.HasPrefix(problem, PartConsumers)
 }
 
-// Stops tells whether a problem, or the part of the service that it is of, makes the
-// service not ready. Trouble of single queues does not, nor what others must repair while
-// the service does all its work: to take it out of service for those would take its page
-// and all other retries away, too.
+// Stops tells whether a problem, or its part of the service, makes the service not ready. Problems
+// of single queues do not, nor those that others must repair while the service does all its work:
+// not ready would mean no page and no retries of other queues either.
 func Stops(problem string) bool {
-	return !OfQueue(problem) && !strings.HasPrefix(problem, "delivery limit") && !strings.HasPrefix(problem, "another service")
+	return !OfQueue(problem) && !strings.HasPrefix(problem, PartDeliveryLimit) && !strings.HasPrefix(problem, PartForeignConsumers)
 }
 
 // withoutQueues leaves out the problems that name queues.

@@ -20,19 +20,19 @@ const (
 
 // recounts is what the last recount found.
 type recounts struct {
-	turn sync.Mutex // one at a time
+	running sync.Mutex // one at a time
 
 	mu  sync.Mutex
 	at  time.Time
 	off map[string]int64 // by queue; those that are right are left out
 }
 
-// recount compares the ledger with all that is kept. Who asks while another does has
-// that one's word, when it began after they asked.
+// recount compares the ledger with all stored messages. A call that waited for another one uses
+// its result, if that one began after the call.
 func (in *Inspector) recount(ctx context.Context) error {
 	asked := in.Now()
-	in.recounts.turn.Lock()
-	defer in.recounts.turn.Unlock()
+	in.recounts.running.Lock()
+	defer in.recounts.running.Unlock()
 	in.recounts.mu.Lock()
 	fresh := in.recounts.at.After(asked)
 	in.recounts.mu.Unlock()
@@ -63,7 +63,7 @@ func (in *Inspector) recount(ctx context.Context) error {
 	was := in.recounts.found(began, off)
 	for queue, n := range off {
 		if was[queue] != n {
-			in.Log.Error("the ledger is off: that many more messages came than became something (negative: fewer)", "queue", queue, "off", n)
+			in.Log.Error("the ledger does not balance: so many more messages arrived than are accounted for (negative: fewer)", "queue", queue, "off", n)
 		}
 	}
 	if in.Recounted != nil {
@@ -72,7 +72,7 @@ func (in *Inspector) recount(ctx context.Context) error {
 	return nil
 }
 
-// found takes what was found, and tells what was before.
+// found stores a result, and returns the one before.
 func (r *recounts) found(at time.Time, off map[string]int64) (was map[string]int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -81,19 +81,19 @@ func (r *recounts) found(at time.Time, off map[string]int64) (was map[string]int
 	return was
 }
 
-// Lead does until ctx ends what one replica does for all: it recounts now and then.
+// Lead recounts now and then until ctx ends, at one replica for all.
 func (in *Inspector) Lead(ctx context.Context) {
 	for {
 		began := time.Now()
 		if err := in.recount(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, store.ErrDeposed) {
-			in.Log.Error("what is kept cannot be counted; trying again", "error", err)
+			in.Log.Error("stored messages cannot be counted; trying again", "error", err)
 		}
-		rest := time.NewTimer(max(recountEvery, recountShare*time.Since(began)))
+		timer := time.NewTimer(max(recountEvery, recountShare*time.Since(began)))
 		select {
 		case <-ctx.Done():
-			rest.Stop()
+			timer.Stop()
 			return
-		case <-rest.C:
+		case <-timer.C:
 		}
 	}
 }
@@ -106,8 +106,8 @@ type recounted struct {
 	Off map[string]int64
 }
 
-// LookAtLedger takes over what a recount at another replica has found.
-func (in *Inspector) LookAtLedger(ctx context.Context) error {
+// ReadRecount reads what a recount at another replica has found.
+func (in *Inspector) ReadRecount(ctx context.Context) error {
 	value, err := in.Store.Entry(ctx, recountEntry)
 	if err != nil || value == nil {
 		return err

@@ -19,7 +19,7 @@ const (
 	// it means.
 	mostLooked = 100_000
 	// longestLook is how long it looks for one page then: the page has an After, and
-	// the next one goes on there. So an answer streams, and ends with its caller.
+	// the next one continues there. So an answer streams, and ends with its caller.
 	longestLook = time.Second
 	// lookAhead is how far a full page looks for whether there is more.
 	lookAhead = 1000
@@ -42,7 +42,7 @@ func (in *Inspector) Search(ctx context.Context, by auth.Caller, text, after str
 	if ids, only := q.IDs(); only {
 		err = s.named(ctx, ids)
 	} else if q.OnlyRetried() {
-		err = s.returned(ctx, after)
+		err = s.retried(ctx, after)
 	} else {
 		err = s.kept(ctx, after)
 	}
@@ -133,7 +133,7 @@ func (s *search) kept(ctx context.Context, after string) error {
 
 var bounded = fmt.Sprintf("only the newest %d messages were looked at: say more of queue, state, reason or group, or when they were parked or are due", mostLooked)
 
-// place is where a search goes on, and how many it has looked at before.
+// place is where a search continues, and how many messages it has read before.
 type place struct {
 	looked int64
 	cursor string

@@ -300,7 +300,7 @@ func TestACountEnds(t *testing.T) {
 }
 
 // What has returned is found until it fails again.
-func TestReturned(t *testing.T) {
+func TestRetriedMessagesAreFound(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {
 		viewer := caller(auth.Viewer)
 		var ids []string

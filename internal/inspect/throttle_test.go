@@ -25,7 +25,7 @@ func TestALimitIsShownWhileMessagesAreDue(t *testing.T) {
 			t.Fatal(err)
 		}
 		d := newDesk(s)
-		d.gate = &inspect.Throttle{State: "closed", LimitedBy: throttle.WhyRate}
+		d.throttle = &inspect.Throttle{State: "closed", LimitedBy: throttle.WhyRate}
 		all, _, err := d.Queues(ctx, operator, "", 10)
 		if err != nil || len(all) != 1 || all[0].Throttle.LimitedBy != want {
 			t.Errorf("due in %s: %+v, %v, want limited by %q", due, all, err, want)
@@ -33,10 +33,10 @@ func TestALimitIsShownWhileMessagesAreDue(t *testing.T) {
 	}
 }
 
-func TestWhatAGateSays(t *testing.T) {
+func TestAThrottleInWords(t *testing.T) {
 	for _, c := range []struct {
-		gate *inspect.Throttle
-		want string
+		throttle *inspect.Throttle
+		want     string
 	}{
 		{nil, ""},
 		{&inspect.Throttle{State: "closed"}, ""},
@@ -44,8 +44,8 @@ func TestWhatAGateSays(t *testing.T) {
 		{&inspect.Throttle{State: "ramp"}, "breaker ramp"},
 		{&inspect.Throttle{State: "closed", Forced: &inspect.Forced{To: "closed", By: "dana"}}, "breaker set to closed by dana"},
 	} {
-		if got := c.gate.Says(); got != c.want {
-			t.Errorf("%+v says %q, want %q", c.gate, got, c.want)
+		if got := c.throttle.Says(); got != c.want {
+			t.Errorf("%+v says %q, want %q", c.throttle, got, c.want)
 		}
 	}
 }

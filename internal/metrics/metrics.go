@@ -22,7 +22,7 @@ type Metrics struct {
 	registry *prometheus.Registry
 	register prometheus.Registerer // to it, with the labels that all have
 
-	deadLetters, returned, forwarded, parked, discarded, replayed *prometheus.CounterVec
+	deadLetters, retried, forwarded, parked, discarded, replayed *prometheus.CounterVec
 
 	waits, refused, opened, restored, listeners *prometheus.CounterVec
 
@@ -67,7 +67,7 @@ func New(s store.Store, free func() (uint64, uint64, error), version string, lab
 		return h
 	}
 	m.deadLetters = counter("dead_letters_total", "Failed messages received.", "queue", "reason")
-	m.returned = counter("retried_total", "Messages that RabbitMQ confirmed in their work queue again.", "queue")
+	m.retried = counter("retried_total", "Messages that RabbitMQ confirmed in their work queue again.", "queue")
 	m.forwarded = counter("forwarded_total", "Messages forwarded after their last attempt.", "queue")
 	m.parked = counter("parked_total", "Messages parked.", "queue")
 	m.discarded = counter("discarded_total", "Messages discarded, by their policy or by a person.", "queue")
@@ -133,7 +133,7 @@ func (m *Metrics) Event(e retry.Event) {
 			m.refused.WithLabelValues(q, e.Instead).Inc()
 		}
 	case retry.Retried:
-		m.returned.WithLabelValues(q).Inc()
+		m.retried.WithLabelValues(q).Inc()
 		m.lateness.Observe(e.Late.Seconds())
 	case retry.Forwarded:
 		m.forwarded.WithLabelValues(q).Inc()

@@ -64,7 +64,7 @@ func (r *Runner) watch(ctx context.Context, op *operation) (next time.Time, err 
 	case len(op.canary) == 0: // none of all was there any more
 		return r.put(ctx, op, Running, "")
 	case back > 0:
-		return r.put(ctx, op, Stopped, fmt.Sprintf("of the first %d messages %d came back (%s); what is left is as it was", len(op.canary), back, first))
+		return r.put(ctx, op, Stopped, fmt.Sprintf("of the first %d messages %d failed again (%s); what is left is as it was", len(op.canary), back, first))
 	case unsent > 0:
 		if p.Watched.IsZero() {
 			return time.Now().Add(look), nil

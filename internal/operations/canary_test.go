@@ -26,7 +26,7 @@ func (d *desk) give(t *testing.T, queue string, fails func(*store.Record) bool) 
 	}
 }
 
-func TestTheRestGoesOnlyWhenTheFirstDoNotComeBack(t *testing.T) {
+func TestTheRestIsChangedOnlyIfTheCanaryDoesNotFailAgain(t *testing.T) {
 	for _, back := range []bool{false, true} {
 		inFakeTime(t, func(t *testing.T, d *desk) {
 			d.parked(t, "orders", 30)

@@ -8,7 +8,7 @@
 //	operations.go   what is known of plans and operations, in memory and in the store
 //	start.go        a plan becomes an operation; order.go: pausing it; outcomes.go: its results
 //	run.go          all operations in turn; step.go: one step of one; targetqueue.go: whether
-//	                its destination exists; canary.go: whether its first messages come back
+//	                its destination exists; canary.go: whether its first messages fail again
 //	replicas.go     with several replicas the leader runs operations; orderentry.go: requests
 //	                reach it through the store
 //	forget.go       the end of old plans and operations

@@ -82,8 +82,8 @@ func (r *Runner) forgetOld(ctx context.Context, now time.Time) error {
 // forgetOne deletes the head last: what a crash leaves is deleted the next time.
 // A plan that was started meanwhile stays.
 func (r *Runner) forgetOne(ctx context.Context, op *operation, state string) error {
-	op.turn.Lock()
-	defer op.turn.Unlock()
+	op.stepping.Lock()
+	defer op.stepping.Unlock()
 	if op.progress.State != state {
 		return nil
 	}

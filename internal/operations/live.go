@@ -15,9 +15,8 @@ type Tick struct {
 	Operations []Operation `json:"operations,omitempty" doc:"Those that changed; in the first one, those that have not ended."`
 }
 
-// Watch tells what has changed, at most once a second, until ctx ends or the store
-// is closed; then its channel is closed. A watcher that is slow misses ticks, never
-// what they add up to. The goroutine behind it ends with ctx.
+// Watch sends what has changed, at most once a second, until ctx ends or the store is closed;
+// then its channel is closed. A slow watcher misses ticks, never a change.
 func (r *Runner) Watch(ctx context.Context, by auth.Caller) <-chan Tick {
 	ticks := make(chan Tick)
 	if by.May(auth.Viewer, "") != nil {
@@ -26,19 +25,19 @@ func (r *Runner) Watch(ctx context.Context, by auth.Caller) <-chan Tick {
 	}
 	go func() {
 		defer close(ticks)
-		w := watcher{Runner: r, by: by, ops: map[string]glimpse{}}
+		w := watcher{Runner: r, by: by, ops: map[string]shownOperation{}}
 		w.failed = r.Inspect.Failures(by)
 		each := time.NewTicker(time.Second)
 		defer each.Stop()
 		for {
-			t, news, err := w.look(ctx)
+			t, news, err := w.next(ctx)
 			if err != nil {
 				return
 			}
 			if news {
 				select {
 				case ticks <- t:
-					w.told(t)
+					w.sent(t)
 				case <-ctx.Done():
 					return
 				}
@@ -60,22 +59,22 @@ type watcher struct {
 	last   Tick
 	failed int64
 	now    int64
-	ops    map[string]glimpse
+	ops    map[string]shownOperation
 }
 
-// glimpse is what changes of an operation.
-type glimpse struct {
+// shownOperation is what can change of an operation that a watcher was sent.
+type shownOperation struct {
 	state, why, left      string
 	done, skipped, failed int64
 	perSecond             float64
 }
 
-func glimpseOf(o *Operation) glimpse {
-	return glimpse{o.State, o.Why, o.Left, o.Done, o.SkippedN, o.Failed, o.PerSecond}
+func shownOf(o *Operation) shownOperation {
+	return shownOperation{o.State, o.Why, o.Left, o.Done, o.SkippedN, o.Failed, o.PerSecond}
 }
 
-// look is how things are, and whether that is news.
-func (w *watcher) look(ctx context.Context) (t Tick, news bool, err error) {
+// next returns the current state, and whether it differs from what was sent last.
+func (w *watcher) next(ctx context.Context) (t Tick, news bool, err error) {
 	if t.Totals, err = w.Inspect.Totals(ctx, w.by); err != nil {
 		return t, false, err
 	}
@@ -89,8 +88,8 @@ func (w *watcher) look(ctx context.Context) (t Tick, news bool, err error) {
 		o := &ops[i]
 		switch was, ok := w.ops[o.ID]; {
 		case !ok && w.last.At.IsZero() && o.Ended != nil: // there may be a thousand such
-			w.ops[o.ID] = glimpseOf(o)
-		case was != glimpseOf(o):
+			w.ops[o.ID] = shownOf(o)
+		case was != shownOf(o):
 			t.Operations = append(t.Operations, *o)
 		}
 	}
@@ -99,9 +98,9 @@ func (w *watcher) look(ctx context.Context) (t Tick, news bool, err error) {
 	return t, t.Failed > 0 || t.Operations != nil || !reflect.DeepEqual(is, was), nil
 }
 
-func (w *watcher) told(t Tick) {
+func (w *watcher) sent(t Tick) {
 	w.last, w.failed = t, w.now
 	for i := range t.Operations {
-		w.ops[t.Operations[i].ID] = glimpseOf(&t.Operations[i])
+		w.ops[t.Operations[i].ID] = shownOf(&t.Operations[i])
 	}
 }

@@ -68,7 +68,7 @@ type Start struct {
 // States of an operation.
 const (
 	Running  = "running"
-	Canary   = "canary" // the first are out; waiting whether they come back
+	Canary   = "canary" // the first are out; waiting whether they fail again
 	Paused   = "paused"
 	Finished = "finished"
 	Canceled = "canceled"

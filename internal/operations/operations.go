@@ -22,7 +22,7 @@ import (
 //	operations/<id>            the plan; once it is started, with how (head)
 //	operation/<id>/progress    how far it is
 //	operation/<id>/keys/<n>    the messages it is about, in order (frozen.go)
-//	operation/<id>/outcome/<n> what came of those from the n-th on
+//	operation/<id>/outcome/<n> the results of those from the n-th on
 //	operation/<id>/canary/<n>  of the first ones, how they were sent (canary.go)
 //	order/<id>, answer/<id>    requests to the leader of several replicas (orderentry.go)
 //
@@ -42,8 +42,8 @@ type head struct {
 	StartedAs  auth.Caller // for the audit log's last line
 }
 
-// progress is what changes. Ended operations whose last line in the audit log is
-// not written yet have Untold.
+// progress is what changes. Unlogged is of an operation whose last line in the audit log is not
+// written yet.
 type progress struct {
 	State                string
 	Was                  string     `json:",omitempty"` // Paused: what it goes back to
@@ -51,7 +51,7 @@ type progress struct {
 	Done, Skipped, Fails int64      // together how many of the keys were dealt with
 	Watched              time.Time  `json:",omitzero"` // Canary: since when all of them were out
 	Ended                *time.Time `json:",omitempty"`
-	Untold               bool       `json:",omitempty"`
+	Unlogged             bool       `json:"Untold,omitempty"`
 }
 
 func (p *progress) dealt() int64 { return p.Done + p.Skipped + p.Fails }
@@ -61,24 +61,23 @@ func (p *progress) active() bool { return p.State == Running || p.State == Canar
 
 // operation is a plan (State "") or what it became.
 type operation struct {
-	// turn is held during a step, so that an order falls between two. Who has it may
-	// read all, and writes with mu held; who only looks needs mu alone, and so never
-	// waits for a step.
-	turn sync.Mutex
-	mu   sync.Mutex
+	// stepping is locked during a step, so that an order is handled between two. Its holder may
+	// read all fields, and locks mu to write. Others lock mu only, and so never wait for a step.
+	stepping sync.Mutex
+	mu       sync.Mutex
 	head
 	progress
 
-	limit   *rate.Limiter
-	next    time.Time // nothing to be done before
-	tries   int       // steps that failed, one after another
-	unsure  bool      // a write of its progress failed, and may have been done all the same
-	narrow  int       // not 0: no more at a time, since one of them may be what fails
-	trouble string    // why the last one did
-	canary  []sent    // what is watched, once read
-	speed   []pace
-	there   map[string]*targetQueue // by queue
-	looks   int                     // for how many of them just now
+	limit     *rate.Limiter
+	next      time.Time // the next step is not before
+	tries     int       // steps that failed, one after another
+	uncertain bool      // a write of its progress failed, and may have happened all the same
+	stepLimit int       // at most so many keys in a step, since one of them may be what fails; 0: no limit
+	trouble   string    // why the last step failed
+	canary    []sent    // what is watched, once read
+	speed     []pace
+	targets   map[string]*targetQueue // by queue
+	lookups   int                     // of targets, under way
 }
 
 // pace is how many were dealt with at a time.

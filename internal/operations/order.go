@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Order pauses an operation between two of its steps, lets it go on, or ends it.
+// Order pauses, resumes or cancels an operation, between two of its steps.
 func (r *Runner) Order(ctx context.Context, by auth.Caller, id string, o Order) (Operation, error) {
 	if o != Pause && o != Resume && o != Cancel {
 		return Operation{}, fmt.Errorf("%w: the order %.40q: expected pause, resume or cancel", inspect.ErrInvalid, o)
@@ -33,8 +33,8 @@ func (r *Runner) Order(ctx context.Context, by auth.Caller, id string, o Order) 
 	if r.shared() {
 		return r.give(ctx, by, "operation."+string(o), id, op.Count, "", orderEntry{Operation: id, Order: o, By: by})
 	}
-	op.turn.Lock()
-	defer op.turn.Unlock()
+	op.stepping.Lock()
+	defer op.stepping.Unlock()
 	p, err := op.ordered(o, by, r.now())
 	if err != nil {
 		return Operation{}, err
@@ -44,15 +44,15 @@ func (r *Runner) Order(ctx context.Context, by auth.Caller, id string, o Order) 
 		return Operation{}, err
 	}
 	err = r.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{entryOf(partsOf(id)+"progress", p)})
-	if op.unsure = op.unsure || err != nil; err == nil {
-		op.obey(p)
-		r.Awake()
+	if op.uncertain = op.uncertain || err != nil; err == nil {
+		op.apply(p)
+		r.Wake()
 	}
 	end(err, p.dealt())
 	return op.now(r.now()), err
 }
 
-// ordered is what an order makes of an operation. The caller has op.turn.
+// ordered is what an order makes of an operation. The caller has op.stepping.
 func (op *operation) ordered(o Order, by auth.Caller, now time.Time) (progress, error) {
 	p := op.progress
 	active := p.State == Running || p.State == Canary
@@ -69,8 +69,8 @@ func (op *operation) ordered(o Order, by auth.Caller, now time.Time) (progress, 
 	return p, nil
 }
 
-// obey goes on as an order says, which is written. The caller has op.turn.
-func (op *operation) obey(p progress) {
+// apply applies an order that is written. The caller has op.stepping.
+func (op *operation) apply(p progress) {
 	op.set(func() { op.progress, op.trouble, op.speed = p, "", nil })
 	op.limit, op.next, op.tries = nil, time.Time{}, 0
 }
@@ -82,7 +82,7 @@ func (op *operation) set(write func()) {
 	write()
 }
 
-// now is show for who does not hold mu.
+// now is show for callers that do not hold mu.
 func (op *operation) now(at time.Time) Operation {
 	op.mu.Lock()
 	defer op.mu.Unlock()

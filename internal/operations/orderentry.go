@@ -41,8 +41,8 @@ type orderEntry struct {
 	By        auth.Caller
 }
 
-// told is what came of it, for who gave it.
-type told struct {
+// orderAnswer is the result of an order, for the replica that gave it.
+type orderAnswer struct {
 	Error string `json:",omitempty"`
 	Of    string `json:",omitempty"` // what kind of error it is
 	Dealt int64  // how many messages were dealt with by then
@@ -51,8 +51,8 @@ type told struct {
 // kinds are the errors that a caller tells apart.
 var kinds = map[string]error{"not_found": inspect.ErrNotFound, "precondition": inspect.ErrPrecondition, "invalid": inspect.ErrInvalid, "full": store.ErrFull}
 
-func answerOf(err error, dealt int64) told {
-	a := told{Dealt: dealt}
+func answerOf(err error, dealt int64) orderAnswer {
+	a := orderAnswer{Dealt: dealt}
 	if err == nil {
 		return a
 	}
@@ -65,7 +65,7 @@ func answerOf(err error, dealt int64) told {
 	return a
 }
 
-func (a told) err() error {
+func (a orderAnswer) err() error {
 	if a.Error == "" {
 		return nil
 	}
@@ -83,7 +83,7 @@ func (r *Runner) give(ctx context.Context, by auth.Caller, did, on string, count
 		return Operation{}, err
 	}
 	g.ID = uuid.Must(uuid.NewV7()).String()
-	a := told{}
+	a := orderAnswer{}
 	if err = r.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{entryOf(orderPrefix+g.ID, g)}); err == nil {
 		r.changed()
 		a, err = r.answered(ctx, g.ID)
@@ -92,12 +92,12 @@ func (r *Runner) give(ctx context.Context, by auth.Caller, did, on string, count
 	if err != nil {
 		return Operation{}, err
 	}
-	r.Told(ctx, g.Operation)
+	r.ChangedElsewhere(ctx, g.Operation)
 	return r.Operation(ctx, by, g.Operation)
 }
 
 // answered waits for the answer to an order.
-func (r *Runner) answered(ctx context.Context, id string) (a told, err error) {
+func (r *Runner) answered(ctx context.Context, id string) (a orderAnswer, err error) {
 	timeout := time.NewTimer(answerWithin)
 	defer timeout.Stop()
 	again := time.NewTicker(askEvery)
@@ -136,16 +136,16 @@ func (r *Runner) follow(ctx context.Context) error {
 		return true, nil
 	})
 	for i := 0; i < len(all) && err == nil; i++ {
-		err = r.obey(ctx, all[i])
+		err = r.execute(ctx, all[i])
 	}
 	if len(all) > 0 {
-		r.Awake() // what was begun or goes on is ready at once
+		r.Wake() // what was started or resumed is ready at once
 	}
 	return err
 }
 
-// obey does one order, and answers it.
-func (r *Runner) obey(ctx context.Context, g orderEntry) error {
+// execute executes one order, and answers it.
+func (r *Runner) execute(ctx context.Context, g orderEntry) error {
 	op, err := r.lookUp(ctx, g.Operation)
 	if err != nil {
 		return err
@@ -153,16 +153,16 @@ func (r *Runner) obey(ctx context.Context, g orderEntry) error {
 	if op == nil {
 		return r.answer(ctx, g, nil, answerOf(fmt.Errorf("%w: no plan or operation %.60q", inspect.ErrNotFound, g.Operation), 0))
 	}
-	op.turn.Lock()
-	defer op.turn.Unlock()
+	op.stepping.Lock()
+	defer op.stepping.Unlock()
 	if g.Start != nil {
 		h, refused := r.started(op, *g.Start, g.By, r.now())
 		if refused != nil {
 			return r.answer(ctx, g, nil, answerOf(refused, 0))
 		}
 		entries, p := starting(h)
-		if err := r.answer(ctx, g, entries, told{}); err != nil {
-			op.unsure = true
+		if err := r.answer(ctx, g, entries, orderAnswer{}); err != nil {
+			op.uncertain = true
 			return err
 		}
 		op.start(h, p)
@@ -174,15 +174,15 @@ func (r *Runner) obey(ctx context.Context, g orderEntry) error {
 		return r.answer(ctx, g, nil, answerOf(refused, p.dealt()))
 	}
 	if err := r.answer(ctx, g, []store.Entry{entryOf(partsOf(op.ID)+"progress", p)}, answerOf(nil, p.dealt())); err != nil {
-		op.unsure = true
+		op.uncertain = true
 		return err
 	}
-	op.obey(p)
+	op.apply(p)
 	return nil
 }
 
 // answer writes what an order has changed, and that it is done.
-func (r *Runner) answer(ctx context.Context, g orderEntry, changed []store.Entry, a told) error {
+func (r *Runner) answer(ctx context.Context, g orderEntry, changed []store.Entry, a orderAnswer) error {
 	err := r.Store.PutEntries(ctx, append(changed, store.Entry{Name: orderPrefix + g.ID}, entryOf(answerPrefix+g.ID, a)))
 	if err == nil {
 		r.changed(g.Operation)

@@ -219,7 +219,7 @@ func TestAPlanIsForgottenWhenThatWorksAgain(t *testing.T) {
 	})
 }
 
-func TestWithoutRabbitMQsWordACopyIsRefusedAndAReplayWarnsOfIt(t *testing.T) {
+func TestWithoutRabbitMQsAnswerACopyIsRefusedAndAReplayWarns(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {
 		r := d.parked(t, "orders", 1)[0]
 		d.Inspector.Broker = nil

@@ -11,15 +11,15 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// take begins or ends a time of leading: whatever is known of operations is read again.
-func (r *Runner) take(leads bool) {
+// setLeads begins or ends leading: all operations are read again.
+func (r *Runner) setLeads(leads bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.leads, r.loaded = leads, false
 }
 
-// Reread forgets what is known of operations, since something about them may not have
-// been heard. The leader knows them best.
+// Reread has all operations read again, since an announcement of a change may have been lost. It
+// does nothing at the leader, which makes the changes.
 func (r *Runner) Reread() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -28,9 +28,9 @@ func (r *Runner) Reread() {
 	}
 }
 
-// Told is that another replica has changed an operation: what is shown of it here is read
-// again. Of those that it does, the leader knows best itself.
-func (r *Runner) Told(ctx context.Context, id string) {
+// ChangedElsewhere reads an operation again that another replica has changed. The leader ignores
+// it for operations that it runs.
+func (r *Runner) ChangedElsewhere(ctx context.Context, id string) {
 	r.mu.Lock()
 	op, skip := r.all[id], !r.loaded || r.leads && r.all[id] != nil
 	r.mu.Unlock()
@@ -38,7 +38,7 @@ func (r *Runner) Told(ctx context.Context, id string) {
 		return
 	}
 	if err := r.refresh(ctx, id, op); err != nil {
-		r.Reread() // whoever asks next finds out
+		r.Reread() // the next call reads them
 	}
 }
 
@@ -63,7 +63,7 @@ func (r *Runner) refresh(ctx context.Context, id string, op *operation) error {
 		delete(r.active, id)
 	case op == nil:
 		r.all[id] = is
-	default: // another takes its place: who has the old one in hand reads on undisturbed
+	default: // a new value replaces it: others may be reading the old one
 		now := time.Now()
 		op.mu.Lock()
 		is.speed = append(slices.Clone(op.speed), pace{now, is.dealt()})

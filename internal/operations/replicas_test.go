@@ -51,7 +51,7 @@ func TestAPlanReadLateReplacesNoOperation(t *testing.T) {
 		defer r.mu.Unlock()
 		r.all[id] = started
 	}
-	r.Told(t.Context(), id)
+	r.ChangedElsewhere(t.Context(), id)
 	if got := r.all[id]; got != started {
 		t.Errorf("the leader does it at a rate of %v, not 50", got.Rate)
 	}

@@ -25,18 +25,18 @@ func (r *Runner) Run(ctx context.Context) {
 
 // Lead does operations until ctx ends, those first that were under way when the
 // service, or the replica that did them, ended, and forgets what is old. What is
-// under way then goes on at the next start, or at the next leader.
+// under way then continues at the next start, or at the next leader.
 //
 // One goroutine does all operations, a step of each in turn: one of a million
-// messages holds up another by no more than a step, and they take no more of the
+// messages delays another by no more than a step, and they take no more of the
 // store than one goroutine can.
 func (r *Runner) Lead(ctx context.Context) {
 	var others sync.WaitGroup
 	defer others.Wait()
-	defer r.looks.Wait()
+	defer r.lookups.Wait()
 	if r.shared() {
-		r.take(true)
-		defer r.take(false)
+		r.setLeads(true)
+		defer r.setLeads(false)
 	}
 	others.Go(func() { r.forgetting(ctx) })
 	for failing := false; ctx.Err() == nil; {
@@ -74,20 +74,20 @@ func (r *Runner) round(ctx context.Context) (next time.Time) {
 	all, err := r.operations(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
-			r.log.Error("operations cannot go on; trying again", "error", err)
+			r.log.Error("operations cannot continue; trying again", "error", err)
 		}
 		return time.Now().Add(longestRest)
 	}
 	for _, id := range slices.Sorted(maps.Keys(all)) {
 		op := all[id]
-		op.turn.Lock()
+		op.stepping.Lock()
 		var at time.Time
 		if !r.Inspect.ReadOnly {
 			at = r.step(ctx, op)
 		} else if op.active() {
-			op.set(func() { op.trouble = "this service is read-only now; it goes on when it is not" })
+			op.set(func() { op.trouble = "this service is read-only now; the operation continues when it is not" })
 		}
-		op.turn.Unlock()
+		op.stepping.Unlock()
 		if !at.IsZero() {
 			next = sooner(next, at)
 		}

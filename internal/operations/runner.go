@@ -27,8 +27,7 @@ type Store interface {
 
 // Config is what operations work with.
 type Config struct {
-	// Inspect finds the messages of a plan, and lends its log, its time and its word on
-	// replicas.
+	// Inspect finds the messages of a plan. Its log, clock and replicas are used, too.
 	Inspect *inspect.Inspector
 	// Actions does to messages what an operation is to do.
 	Actions *actions.Actions
@@ -43,14 +42,14 @@ type Runner struct {
 
 	mu     sync.Mutex
 	loaded bool
-	leads  bool // this replica does them, and knows best
+	leads  bool // this replica runs them
 	all    map[string]*operation
 	active map[string]bool // have begun, and not ended
 	made   map[string]bool // plans that are being made
 	wake   chan struct{}   // there is something to be done
-	// canaries are heard as they fail, which those that are kept nowhere show no other way.
+	// canaries are noted as they fail: no record shows the failure of those that are not stored.
 	canaries canaries
-	looks    sync.WaitGroup // goroutines that look for queues; Lead waits for them
+	lookups  sync.WaitGroup // goroutines that ask RabbitMQ about queues; Lead waits for them
 }
 
 // New makes a Runner.
@@ -64,7 +63,7 @@ func (r *Runner) now() time.Time { return r.Inspect.Now() }
 // runs operations.
 func (r *Runner) shared() bool { return r.Inspect.Changed != nil }
 
-// changed tells the others of operations.
+// changed announces changed operations to the other replicas.
 func (r *Runner) changed(ids ...string) {
 	if r.shared() {
 		r.Inspect.Changed(ids...)
@@ -98,7 +97,7 @@ func (r *Runner) began(id string) {
 	r.mu.Lock()
 	r.active[id] = true
 	r.mu.Unlock()
-	r.Awake()
+	r.Wake()
 }
 
 func (r *Runner) ended(id string) {
@@ -107,8 +106,8 @@ func (r *Runner) ended(id string) {
 	delete(r.active, id)
 }
 
-// Awake has what is to be done looked for now, such as orders of another replica.
-func (r *Runner) Awake() {
+// Wake has the Runner look for work now, such as orders of another replica.
+func (r *Runner) Wake() {
 	select {
 	case r.wake <- struct{}{}:
 	default:

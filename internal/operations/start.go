@@ -22,7 +22,7 @@ const (
 	mostCanary    = 10_000
 )
 
-// Start begins a plan. From then on it goes on by itself, whoever leaves and
+// Start begins a plan. From then on it continues by itself, whoever leaves and
 // whatever ends, until it is done or somebody says otherwise.
 func (r *Runner) Start(ctx context.Context, by auth.Caller, planID string, s Start) (Operation, error) {
 	if err := r.Actions.Permit(by, auth.Operator, "operation.start", planID); err != nil {
@@ -38,8 +38,8 @@ func (r *Runner) Start(ctx context.Context, by auth.Caller, planID string, s Sta
 	if r.shared() {
 		return r.give(ctx, by, "operation.start", startOf(&op.head), op.Count, cmp.Or(s.Reason, op.head.Reason), orderEntry{Operation: planID, Start: &s, By: by})
 	}
-	op.turn.Lock()
-	defer op.turn.Unlock()
+	op.stepping.Lock()
+	defer op.stepping.Unlock()
 	now := r.now()
 	h, err := r.started(op, s, by, now)
 	if err != nil {
@@ -63,7 +63,7 @@ func (r *Runner) Start(ctx context.Context, by auth.Caller, planID string, s Sta
 // startOf is what the audit log says is started.
 func startOf(h *head) string { return fmt.Sprintf("%s: %s %s", h.ID, h.Verb, h.Query) }
 
-// started is what a start makes of a plan. The caller has op.turn.
+// started is what a start makes of a plan. The caller has op.stepping.
 func (r *Runner) started(op *operation, s Start, by auth.Caller, now time.Time) (h head, err error) {
 	h = op.head
 	if h.CanaryWait, err = s.check(h.Verb); err != nil {
@@ -93,7 +93,7 @@ func (r *Runner) started(op *operation, s Start, by auth.Caller, now time.Time) 
 
 // starting is what is written when an operation begins.
 func starting(h head) ([]store.Entry, progress) {
-	p := progress{State: Running, Untold: true}
+	p := progress{State: Running, Unlogged: true}
 	return []store.Entry{entryOf(headPrefix+h.ID, h), entryOf(partsOf(h.ID)+"progress", p)}, p
 }
 

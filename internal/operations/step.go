@@ -14,9 +14,9 @@ import (
 )
 
 // step does one step of an operation if it is ready, and tells when it will be
-// ready for the next; the zero time: never by itself. The caller has op.turn.
+// ready for the next; the zero time: never by itself. The caller has op.stepping.
 func (r *Runner) step(ctx context.Context, op *operation) (next time.Time) {
-	if op.unsure && time.Now().Before(op.next) {
+	if op.uncertain && time.Now().Before(op.next) {
 		return op.next
 	}
 	if err := r.reread(ctx, op); err != nil {
@@ -25,7 +25,7 @@ func (r *Runner) step(ctx context.Context, op *operation) (next time.Time) {
 	p := &op.progress
 	var err error
 	switch ended := p.Ended != nil; {
-	case ended && !p.Untold || !ended && p.State != Running && p.State != Canary:
+	case ended && !p.Unlogged || !ended && p.State != Running && p.State != Canary:
 		return time.Time{}
 	case time.Now().Before(op.next):
 		return op.next
@@ -36,7 +36,7 @@ func (r *Runner) step(ctx context.Context, op *operation) (next time.Time) {
 	default:
 		op.next, err = r.some(ctx, op)
 	}
-	if err == nil && p.Ended != nil && p.Untold {
+	if err == nil && p.Ended != nil && p.Unlogged {
 		err = r.over(ctx, op)
 	}
 	if err != nil {
@@ -53,7 +53,7 @@ func (r *Runner) failing(ctx context.Context, op *operation, err error) (next ti
 		return time.Time{}
 	}
 	if op.trouble == "" {
-		r.log.Warn("an operation cannot go on for now; trying again", "operation", op.ID, "error", err)
+		r.log.Warn("an operation cannot continue for now; trying again", "operation", op.ID, "error", err)
 	}
 	op.next = time.Now().Add(min(firstRest<<min(op.tries, 16), longestRest))
 	op.tries++
@@ -64,7 +64,7 @@ func (r *Runner) failing(ctx context.Context, op *operation, err error) (next ti
 // reread reads how far an operation is, when a write of it failed that may have been done
 // all the same: else its messages would be dealt with twice. It tells of what was done.
 func (r *Runner) reread(ctx context.Context, op *operation) error {
-	if !op.unsure {
+	if !op.uncertain {
 		return nil
 	}
 	value, err := r.Store.Entry(ctx, headPrefix+op.ID)
@@ -84,7 +84,7 @@ func (r *Runner) reread(ctx context.Context, op *operation) error {
 			r.Actions.Announce(actions.RecordChange{Verb: op.Verb, By: op.StartedBy, To: op.To}, outcomes)
 		}
 	}
-	op.unsure = false
+	op.uncertain = false
 	if op.progress.State == "" && is.progress.State != "" {
 		op.start(is.head, is.progress)
 		r.began(op.ID)
@@ -135,13 +135,13 @@ func (r *Runner) some(ctx context.Context, op *operation) (next time.Time, err e
 	})
 	switch {
 	case err == nil:
-		op.narrow = min(2*op.narrow, chunk)
+		op.stepLimit = min(2*op.stepLimit, chunk)
 	case r.wasDone(ctx, op):
 		return now, nil
-	case op.unsure || ctx.Err() != nil || errors.Is(err, store.ErrFull) || deposed(err):
+	case op.uncertain || ctx.Err() != nil || errors.Is(err, store.ErrFull) || deposed(err):
 		return next, err
 	case len(targets) > 1: // one of them, perhaps: the others need not suffer
-		op.narrow = len(targets) / 2
+		op.stepLimit = len(targets) / 2
 		return now, nil
 	case op.tries < 2:
 		return next, err
@@ -149,7 +149,7 @@ func (r *Runner) some(ctx context.Context, op *operation) (next time.Time, err e
 		t, entries := targets[0], []store.Entry(nil)
 		outcomes = []actions.Outcome{{ID: t.ID, Key: string(t.Key), Queue: t.Queue, Outcome: actions.Failed, Why: err.Error(), At: r.now()}}
 		if p, entries = op.account(outcomes, nil, r.now()); r.Store.PutEntries(ctx, entries) != nil {
-			op.unsure = true
+			op.uncertain = true
 			return next, err
 		}
 	}
@@ -182,8 +182,8 @@ func (r *Runner) nextOf(ctx context.Context, op *operation, now time.Time) (next
 			op.limit = rate.NewLimiter(rate.Limit(op.Rate), int(max(1, int64(op.Rate/stepsASecond))))
 		}
 	}
-	if op.narrow > 0 {
-		n = min(n, int64(op.narrow))
+	if op.stepLimit > 0 {
+		n = min(n, int64(op.stepLimit))
 	}
 	all, err := r.readChunk(ctx, chunkName(op.ID, at/chunk))
 	if err != nil || at%chunk >= int64(len(all)) {
@@ -199,11 +199,11 @@ func (r *Runner) nextOf(ctx context.Context, op *operation, now time.Time) (next
 	return next, wait, nil
 }
 
-// wasDone tells whether a step that failed was done all the same; op.unsure stays while
+// wasDone tells whether a step that failed was done all the same; op.uncertain stays while
 // that is not known.
 func (r *Runner) wasDone(ctx context.Context, op *operation) bool {
 	at := op.progress.dealt()
-	op.unsure = true
+	op.uncertain = true
 	return r.reread(ctx, op) == nil && op.progress.dealt() > at
 }
 
@@ -245,7 +245,7 @@ func (r *Runner) put(ctx context.Context, op *operation, state, why string) (tim
 		p.Ended = &now
 	}
 	if err := r.Store.PutEntries(ctx, []store.Entry{entryOf(partsOf(op.ID)+"progress", p)}); err != nil {
-		op.unsure = true
+		op.uncertain = true
 		return time.Time{}, err
 	}
 	op.set(func() { op.progress = p })
@@ -277,7 +277,7 @@ func (r *Runner) lost(ctx context.Context, op *operation, of []frozen) string {
 }
 
 // over writes the last line of an ended operation to the audit log. It stands
-// there once or, when the service ends in between, twice. The caller has op.turn.
+// there once or, when the service ends in between, twice. The caller has op.stepping.
 func (r *Runner) over(ctx context.Context, op *operation) error {
 	r.ended(op.ID)
 	r.canaries.forget(op.ID)
@@ -287,9 +287,9 @@ func (r *Runner) over(ctx context.Context, op *operation) error {
 		return err
 	}
 	end(nil, p.Done)
-	p.Untold = false
+	p.Unlogged = false
 	if err := r.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{entryOf(partsOf(op.ID)+"progress", p)}); err != nil {
-		op.unsure = true
+		op.uncertain = true
 		return err
 	}
 	op.set(func() { op.progress = p })

@@ -6,52 +6,52 @@ import (
 )
 
 const (
-	// seenLately is how long a queue that was there is taken to be, and seenOnce how
-	// long while RabbitMQ is asked again. A busy one takes a second to answer, in
-	// which an operation does thousands.
-	seenLately = 2 * time.Second
-	seenOnce   = 10 * time.Second
-	// mostLooks bounds what is asked of RabbitMQ at once for one operation.
-	mostLooks = 4
+	// answerFresh is how long RabbitMQ's answer that a queue exists is used, and answerUsable how
+	// long while RabbitMQ is asked again. A busy RabbitMQ takes a second to answer; an
+	// operation does thousands of messages in that time.
+	answerFresh  = 2 * time.Second
+	answerUsable = 10 * time.Second
+	// maxLookups is how many queues RabbitMQ is asked about at once for one operation.
+	maxLookups = 4
 )
 
-// targetQueue is what is known of a queue that an operation sends to.
+// targetQueue is RabbitMQ's last answer about a queue that an operation publishes to.
 type targetQueue struct {
-	at      time.Time // when RabbitMQ was asked last
-	gone    bool      // it said that there is none
-	looking bool
+	at     time.Time // when RabbitMQ was asked last
+	gone   bool      // the queue does not exist
+	asking bool
 }
 
 // isGone tells whether a queue is known not to exist any more.
 func (r *Runner) isGone(ctx context.Context, op *operation, queue string) bool {
 	op.mu.Lock()
-	t := op.there[queue]
+	t := op.targets[queue]
 	if t == nil {
-		if op.there == nil {
-			op.there = map[string]*targetQueue{}
+		if op.targets == nil {
+			op.targets = map[string]*targetQueue{}
 		}
 		t = &targetQueue{}
-		op.there[queue] = t
+		op.targets[queue] = t
 	}
 	now := time.Now()
-	wait := now.Sub(t.at) >= seenOnce
-	look := !t.gone && !t.looking && now.Sub(t.at) >= seenLately && (wait || op.looks < mostLooks)
-	if look {
-		t.looking = true
-		op.looks++
+	wait := now.Sub(t.at) >= answerUsable
+	lookup := !t.gone && !t.asking && now.Sub(t.at) >= answerFresh && (wait || op.lookups < maxLookups)
+	if lookup {
+		t.asking = true
+		op.lookups++
 	}
 	op.mu.Unlock()
 	ask := func() {
 		at, err := r.Inspect.AtBroker(ctx, queue)
 		op.mu.Lock()
 		defer op.mu.Unlock()
-		t.at, t.gone, t.looking = now, err == nil && !at.Exists, false
-		op.looks--
+		t.at, t.gone, t.asking = now, err == nil && !at.Exists, false
+		op.lookups--
 	}
-	if look && wait {
+	if lookup && wait {
 		ask()
-	} else if look {
-		r.looks.Go(ask)
+	} else if lookup {
+		r.lookups.Go(ask)
 	}
 	op.mu.Lock()
 	defer op.mu.Unlock()

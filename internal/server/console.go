@@ -78,7 +78,7 @@ func (s *vhost) openActions() {
 		Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerAt: s.brokerAt,
 		Rates: &s.rates, Problems: s.problems, Notices: s.notices, Ready: s.health.ready, Decoder: s.decoder, Way: s.intake.Way,
 		Limits:    func(policy string) string { return s.rulesOf(policy).String() },
-		Recounted: s.recounted, Throttle: s.gateOf,
+		Recounted: s.recounted, Throttle: s.throttleOf,
 		Blocked: func(queue string) string { return s.health.of(partQueue + queue) },
 	}
 	if s.replica != nil {

@@ -11,111 +11,113 @@ import (
 )
 
 const (
-	// How often RabbitMQ is asked whether a queue has consumers: one that has some,
-	// one that has none, and one of which it does not tell.
-	askSome, askNone, askUntold = 5 * time.Second, time.Second, time.Minute
+	// How often RabbitMQ is asked for the consumers of a queue: one that has some, one that
+	// has none, and one whose number RabbitMQ does not know.
+	askSome, askNone, askUnknown = 5 * time.Second, time.Second, time.Minute
 	// fresh is how long an answer counts beyond that.
 	fresh = 10 * time.Second
-	// mostUnknown is how long a retry waits for the first answer: retries must not stop
+	// maxAnswerWait is how long a retry waits for the first answer: retries must not stop
 	// because RabbitMQ does not answer.
-	mostUnknown = 5 * time.Second
-	// watchedFor is how long a queue is watched after the last that was due for it.
+	maxAnswerWait = 5 * time.Second
+	// watchedFor is how long a queue is watched after its last due message.
 	watchedFor = 30 * time.Second
 )
 
-// consumers is the gate that the scheduler asks. It knows how many consumers each queue with
-// due messages has, and pauses the queue's retries until that is known.
-type consumers struct {
+// consumerThrottle is the throttle that the scheduler calls. It asks RabbitMQ how many consumers
+// each queue with due messages has, and allows the queue no retries until that is known.
+type consumerThrottle struct {
 	*throttle.Throttle
-	// enrolled tells whether a queue can be retried to: of a name that a report made
-	// up RabbitMQ is asked nothing else.
+	// enrolled tells whether a queue can be retried to: RabbitMQ is asked nothing else about
+	// a name that a report made up.
 	enrolled func(queue string) (yes, known bool)
 	rules    func(queue string) throttle.Rules
 	due      func(context.Context) ([]store.NextDue, error)
-	ask      func(ctx context.Context, queues []string, tell func(queue string, consumers int)) error
+	ask      func(ctx context.Context, queues []string, answer func(queue string, consumers int)) error
 	ready    func() bool
 	wake     func() // the scheduler
 
-	nudged chan struct{}
+	pollNow chan struct{}
 
 	mu     sync.Mutex
 	queues map[string]*watched
-	unsure map[string]time.Time // since when it is not known whether they are enrolled
+	// enrollmentUnknown is since when it is not known whether a queue is enrolled.
+	enrollmentUnknown map[string]time.Time
 }
 
 type watched struct {
-	due       time.Time // when something was due last
-	unknown   time.Time // since when an answer is waited for; zero: it is not
-	asked     time.Time // when RabbitMQ answered; zero: never
-	consumers int       // -1: it does not tell
+	due       time.Time // of its last due message
+	awaited   time.Time // since when a retry waits for an answer; zero: none does
+	answered  time.Time // when RabbitMQ answered; zero: never
+	consumers int       // -1: not known
 }
 
-func (w *watched) every() time.Duration {
+func (w *watched) askEvery() time.Duration {
 	switch w.consumers {
 	case 0:
 		return askNone
 	case -1:
-		return askUntold
+		return askUnknown
 	}
 	return askSome
 }
 
-// Allow is the gate's, once it is known whether somebody is there.
-func (c *consumers) Allow(queue string, most int, now time.Time) (n int, again time.Time) {
-	yes, until := c.asked(queue, now)
+// Allow is the throttle's, once it is known whether the queue has consumers.
+func (c *consumerThrottle) Allow(queue string, most int, now time.Time) (n int, again time.Time) {
+	yes, until := c.enrolledOrWait(queue, now)
 	if !until.IsZero() {
 		return 0, until
 	}
 	if yes && c.rules(queue).NoConsumer != throttle.RetryWithoutConsumers {
-		if until := c.unknown(queue, now); !until.IsZero() {
+		if until := c.waitForAnswer(queue, now); !until.IsZero() {
 			return 0, until
 		}
 	}
 	return c.Throttle.Allow(queue, most, now)
 }
 
-// asked tells whether a queue can be retried to, or until when to wait for
-// RabbitMQ's answer: those of other queues are not held up by it.
-func (c *consumers) asked(queue string, now time.Time) (yes bool, until time.Time) {
+// enrolledOrWait tells whether a queue can be retried to, or until when to wait for RabbitMQ's
+// answer to that. Other queues do not wait for it.
+func (c *consumerThrottle) enrolledOrWait(queue string, now time.Time) (yes bool, until time.Time) {
 	yes, known := c.enrolled(queue)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if known {
-		delete(c.unsure, queue)
+		delete(c.enrollmentUnknown, queue)
 		return yes, until
 	}
-	if c.unsure[queue].IsZero() {
-		c.unsure[queue] = now
+	if c.enrollmentUnknown[queue].IsZero() {
+		c.enrollmentUnknown[queue] = now
 	}
-	if until = c.unsure[queue].Add(mostUnknown); !now.Before(until) {
+	if until = c.enrollmentUnknown[queue].Add(maxAnswerWait); !now.Before(until) {
 		return false, time.Time{}
 	}
 	return false, until
 }
 
-// unknown is until when to wait for RabbitMQ's answer; zero: no longer.
-func (c *consumers) unknown(queue string, now time.Time) (until time.Time) {
+// waitForAnswer returns until when to wait for the number of the queue's consumers; zero: no
+// longer.
+func (c *consumerThrottle) waitForAnswer(queue string, now time.Time) (until time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w := c.watch(queue, now)
-	if !w.asked.IsZero() && now.Sub(w.asked) < w.every()+fresh {
-		w.unknown = time.Time{}
+	if !w.answered.IsZero() && now.Sub(w.answered) < w.askEvery()+fresh {
+		w.awaited = time.Time{}
 		return until
 	}
-	if w.unknown.IsZero() {
-		w.unknown = now
+	if w.awaited.IsZero() {
+		w.awaited = now
 		select {
-		case c.nudged <- struct{}{}:
+		case c.pollNow <- struct{}{}:
 		default:
 		}
 	}
-	if until = w.unknown.Add(mostUnknown); !now.Before(until) {
+	if until = w.awaited.Add(maxAnswerWait); !now.Before(until) {
 		return time.Time{}
 	}
 	return until
 }
 
-func (c *consumers) watch(queue string, now time.Time) *watched {
+func (c *consumerThrottle) watch(queue string, now time.Time) *watched {
 	w := c.queues[queue]
 	if w == nil {
 		w = &watched{consumers: -1}
@@ -125,21 +127,22 @@ func (c *consumers) watch(queue string, now time.Time) *watched {
 	return w
 }
 
-// run asks until ctx ends.
-func (c *consumers) run(ctx context.Context) {
+// run asks RabbitMQ until ctx ends.
+func (c *consumerThrottle) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		timer := time.NewTimer(c.round(ctx))
+		timer := time.NewTimer(c.poll(ctx))
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
-		case <-c.nudged:
+		case <-c.pollNow:
 		}
 		timer.Stop()
 	}
 }
 
-// round asks for the queues whose turn it is, and tells when the next is.
-func (c *consumers) round(ctx context.Context) time.Duration {
+// poll asks for the consumers of the queues whose answers are old, and returns how long to wait
+// until the next poll.
+func (c *consumerThrottle) poll(ctx context.Context) time.Duration {
 	now := time.Now()
 	if next, err := c.due(ctx); err == nil {
 		for _, n := range next {
@@ -153,27 +156,27 @@ func (c *consumers) round(ctx context.Context) time.Duration {
 			}
 		}
 	}
-	ask, forgotten, wait := c.turn(now)
+	ask, forgotten, wait := c.toAsk(now)
 	for _, q := range forgotten {
 		c.Consumers(q, -1, now)
 	}
 	if len(ask) > 0 && c.ready() {
-		_ = c.ask(ctx, ask, c.told) // what is left is asked in the next round
+		_ = c.ask(ctx, ask, c.setAnswer) // those without an answer are asked for in the next poll
 		c.wake()
 	}
-	for _, q := range c.Queues() { // what time alone changes
+	for _, q := range c.Queues() { // applies what time alone changes
 		c.View(q, now)
 	}
 	return wait
 }
 
-// turn tells which queues to ask for, which were paused and need not be watched any
-// more, and how long the next round has time.
-func (c *consumers) turn(now time.Time) (ask, forgotten []string, wait time.Duration) {
+// toAsk returns the queues to ask for, those that were paused and need not be watched any more,
+// and how long to wait until the next poll.
+func (c *consumerThrottle) toAsk(now time.Time) (ask, forgotten []string, wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	wait = askSome
-	maps.DeleteFunc(c.unsure, func(_ string, since time.Time) bool { return now.Sub(since) > watchedFor })
+	maps.DeleteFunc(c.enrollmentUnknown, func(_ string, since time.Time) bool { return now.Sub(since) > watchedFor })
 	for q, w := range c.queues {
 		switch {
 		case now.Sub(w.due) > watchedFor || c.rules(q).NoConsumer == throttle.RetryWithoutConsumers:
@@ -182,21 +185,21 @@ func (c *consumers) turn(now time.Time) (ask, forgotten []string, wait time.Dura
 				forgotten = append(forgotten, q)
 			}
 			continue
-		case w.asked.IsZero() || !w.unknown.IsZero() || now.Sub(w.asked) >= w.every()-askNone/2:
+		case w.answered.IsZero() || !w.awaited.IsZero() || now.Sub(w.answered) >= w.askEvery()-askNone/2:
 			ask = append(ask, q)
 		}
-		if w.consumers == 0 || w.asked.IsZero() {
+		if w.consumers == 0 || w.answered.IsZero() {
 			wait = askNone
 		}
 	}
 	return ask, forgotten, wait
 }
 
-func (c *consumers) told(queue string, n int) {
+func (c *consumerThrottle) setAnswer(queue string, n int) {
 	now := time.Now()
 	c.mu.Lock()
 	if w := c.queues[queue]; w != nil {
-		w.asked, w.consumers, w.unknown = now, n, time.Time{}
+		w.answered, w.consumers, w.awaited = now, n, time.Time{}
 	}
 	c.mu.Unlock()
 	c.Consumers(queue, n, now)

@@ -12,8 +12,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
-// asked is a RabbitMQ that tells what it is configured to.
-type asked struct {
+// consumerCounts is a RabbitMQ that answers what the test has set.
+type consumerCounts struct {
 	mu   sync.Mutex
 	n    map[string]int
 	due  []string
@@ -21,14 +21,14 @@ type asked struct {
 	asks int
 }
 
-func (a *asked) set(change func()) { a.mu.Lock(); change(); a.mu.Unlock() }
+func (a *consumerCounts) set(change func()) { a.mu.Lock(); change(); a.mu.Unlock() }
 
-// watching runs a watch in fake time until f ends.
-func watching(t *testing.T, a *asked, rules throttle.Rules, f func(c *consumers, allowed func() int)) {
+// watching runs a consumerThrottle in fake time until f ends.
+func watching(t *testing.T, a *consumerCounts, rules throttle.Rules, f func(c *consumerThrottle, allowed func() int)) {
 	synctest.Test(t, func(t *testing.T) {
-		gate := throttle.New(func(string) throttle.Rules { return rules }, func() float64 { return 0 }, func(throttle.Transition) {})
-		c := &consumers{Throttle: gate, rules: func(string) throttle.Rules { return rules }, ready: func() bool { return true }, wake: func() {},
-			nudged: make(chan struct{}, 1), queues: map[string]*watched{}, unsure: map[string]time.Time{},
+		plain := throttle.New(func(string) throttle.Rules { return rules }, func() float64 { return 0 }, func(throttle.Transition) {})
+		c := &consumerThrottle{Throttle: plain, rules: func(string) throttle.Rules { return rules }, ready: func() bool { return true }, wake: func() {},
+			pollNow: make(chan struct{}, 1), queues: map[string]*watched{}, enrollmentUnknown: map[string]time.Time{},
 			enrolled: func(string) (yes, known bool) { return true, true },
 			due: func(context.Context) (all []store.NextDue, err error) {
 				a.mu.Lock()
@@ -38,7 +38,7 @@ func watching(t *testing.T, a *asked, rules throttle.Rules, f func(c *consumers,
 				}
 				return all, nil
 			},
-			ask: func(ctx context.Context, queues []string, tell func(string, int)) error {
+			ask: func(ctx context.Context, queues []string, answer func(string, int)) error {
 				for _, q := range queues {
 					a.mu.Lock()
 					a.asks++
@@ -47,7 +47,7 @@ func watching(t *testing.T, a *asked, rules throttle.Rules, f func(c *consumers,
 					if mute {
 						return context.DeadlineExceeded
 					}
-					tell(q, n)
+					answer(q, n)
 				}
 				return nil
 			}}
@@ -64,18 +64,18 @@ func watching(t *testing.T, a *asked, rules throttle.Rules, f func(c *consumers,
 	})
 }
 
-// Nothing goes before it is known that somebody is there; then it goes on being
-// known, and within a second when they come back.
-func TestReturnsWaitUntilItIsKnownThatSomebodyIsThere(t *testing.T) {
-	a := &asked{n: map[string]int{"q": 1}}
-	watching(t, a, throttle.Rules{}, func(c *consumers, allowed func() int) {
+// Nothing is retried before it is known that the queue has consumers. That stays known, and
+// consumers that are back are noticed within a second.
+func TestRetriesWaitUntilTheQueueIsKnownToHaveConsumers(t *testing.T) {
+	a := &consumerCounts{n: map[string]int{"q": 1}}
+	watching(t, a, throttle.Rules{}, func(c *consumerThrottle, allowed func() int) {
 		var got []int
 		step := func(d time.Duration) {
 			time.Sleep(d)
 			synctest.Wait()
 			got = append(got, allowed())
 		}
-		step(0) // nudges
+		step(0) // asks
 		step(time.Millisecond)
 		a.set(func() { a.due = []string{"q"} })
 		for range 10 {
@@ -86,7 +86,7 @@ func TestReturnsWaitUntilItIsKnownThatSomebodyIsThere(t *testing.T) {
 		a.set(func() { a.n["q"] = 1 })
 		step(1100 * time.Millisecond)
 		if want := "[0 5 5 5 5 5 5 5 5 5 5 5 0 5]"; fmt.Sprint(got) != want {
-			t.Errorf("%v, want %s", got, want)
+			t.Errorf("allowed %v, want %s", got, want)
 		}
 		if a.asks < 20 || a.asks > 45 {
 			t.Errorf("asked %d times in two minutes", a.asks)
@@ -94,26 +94,26 @@ func TestReturnsWaitUntilItIsKnownThatSomebodyIsThere(t *testing.T) {
 	})
 }
 
-// RabbitMQ not telling delays the returns, and does not stop them.
-func TestReturnsGoOnWhenRabbitMQDoesNotTell(t *testing.T) {
-	a := &asked{mute: true, due: []string{"q"}}
-	watching(t, a, throttle.Rules{}, func(c *consumers, allowed func() int) {
+// A RabbitMQ that does not answer delays the retries, and does not stop them.
+func TestRetriesContinueWhenRabbitMQDoesNotAnswer(t *testing.T) {
+	a := &consumerCounts{mute: true, due: []string{"q"}}
+	watching(t, a, throttle.Rules{}, func(c *consumerThrottle, allowed func() int) {
 		n, again := c.Allow("q", 5, time.Now())
-		if n != 0 || again.Sub(time.Now()) != mostUnknown {
+		if n != 0 || again.Sub(time.Now()) != maxAnswerWait {
 			t.Errorf("%d, again in %s", n, time.Until(again))
 		}
-		time.Sleep(mostUnknown)
+		time.Sleep(maxAnswerWait)
 		synctest.Wait()
 		if n := allowed(); n != 5 {
-			t.Errorf("%d after %s", n, mostUnknown)
+			t.Errorf("%d after %s", n, maxAnswerWait)
 		}
 	})
 }
 
-// A queue that nothing is due for any more is held from no one, and not asked for.
+// A queue without due messages is no longer paused, and not asked for.
 func TestAQueueWithNothingDueIsForgotten(t *testing.T) {
-	a := &asked{n: map[string]int{}, due: []string{"q"}}
-	watching(t, a, throttle.Rules{}, func(c *consumers, allowed func() int) {
+	a := &consumerCounts{n: map[string]int{}, due: []string{"q"}}
+	watching(t, a, throttle.Rules{}, func(c *consumerThrottle, allowed func() int) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if n := allowed(); n != 0 || c.View("q", time.Now()).Paused != throttle.WhyNoConsumer {
@@ -129,14 +129,14 @@ func TestAQueueWithNothingDueIsForgotten(t *testing.T) {
 			t.Errorf("%+v", v)
 		}
 		if a.set(func() {}); a.asks != asks {
-			t.Errorf("asked %d times in vain", a.asks-asks)
+			t.Errorf("asked %d times for a queue without due messages", a.asks-asks)
 		}
 	})
 }
 
 func TestQueuesThatAreReadWithBasicGetAreNotAskedFor(t *testing.T) {
-	a := &asked{n: map[string]int{}, due: []string{"q"}}
-	watching(t, a, throttle.Rules{NoConsumer: throttle.RetryWithoutConsumers}, func(c *consumers, allowed func() int) {
+	a := &consumerCounts{n: map[string]int{}, due: []string{"q"}}
+	watching(t, a, throttle.Rules{NoConsumer: throttle.RetryWithoutConsumers}, func(c *consumerThrottle, allowed func() int) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if n := allowed(); n != 5 || a.asks != 0 {

@@ -14,15 +14,15 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// health is what is wrong at the moment, by part of the service. A part that has
-// not said anything yet is not ready.
+// health has the problems at the moment, by part of the service. A part that has not reported yet
+// is not ready.
 type health struct {
 	log     *slog.Logger
 	metrics *metrics.Metrics
 
 	mu    sync.Mutex
 	wrong map[string]string
-	until map[string]time.Time // when a part is taken to be well again by itself
+	until map[string]time.Time // when a part's problem is over by itself
 }
 
 const (
@@ -34,12 +34,12 @@ const (
 	partLedger           = "ledger"
 	partParkedStore      = "store of parked"
 	partServer           = "redis"
-	partQueue            = "queue "              // and the queue's name
-	partForward          = "forwards of queue "  // and the lane of the forward target
 	partListener         = "events for "         // and the listener's name
-	partConsumers        = "consumers of queue " // and the queue's name
-	partLimit            = "delivery limit"
-	partForeignConsumers = "another service"
+	partQueue            = inspect.PartQueue     // and the queue's name
+	partForward          = inspect.PartForward   // and the lane of the forward target
+	partConsumers        = inspect.PartConsumers // and the queue's name
+	partLimit            = inspect.PartDeliveryLimit
+	partForeignConsumers = inspect.PartForeignConsumers
 
 	// blockedBy begins what is wrong with a connection under an alarm.
 	blockedBy = "blocked by an alarm of RabbitMQ: "
@@ -61,7 +61,7 @@ func newHealth(log *slog.Logger, m *metrics.Metrics) *health {
 	return h
 }
 
-// refusals are the ways to wait that RabbitMQ does not take messages for, and why.
+// refusals are the ways to wait for which RabbitMQ does not confirm messages, and why.
 type refusals struct {
 	mu  sync.Mutex
 	why map[string]error
@@ -78,23 +78,22 @@ func (r *refusals) set(way string, err error) {
 	}
 }
 
-// notices are what to tell a person.
+// notices returns them for people.
 func (r *refusals) notices() (all []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, way := range slices.Sorted(maps.Keys(r.why)) {
-		all = append(all, fmt.Sprintf("messages that are to wait in RabbitMQ (%s) wait in the store, since RabbitMQ does not take them: %v", way, r.why[way]))
+		all = append(all, fmt.Sprintf("messages that are to wait in RabbitMQ (%s) wait in the store, since RabbitMQ does not confirm them: %v", way, r.why[way]))
 	}
 	return all
 }
 
-// set says what is wrong with a part, or "" for nothing. It tells whether that is
-// news.
-func (h *health) set(part, what string) (news bool) {
+// set sets the problem of a part; "" for none. It returns whether that has changed.
+func (h *health) set(part, what string) (changed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.expire()
-	news = h.wrong[part] != what
+	changed = h.wrong[part] != what
 	if what == "" {
 		delete(h.wrong, part)
 	} else {
@@ -103,7 +102,7 @@ func (h *health) set(part, what string) (news bool) {
 	if !inspect.OfQueue(part) { // of queues there may be a hundred thousand
 		h.metrics.Ready(isReady(h.wrong), h.wrong[partStore] != "" || h.wrong[partServer] != "")
 	}
-	return news
+	return changed
 }
 
 // setFor is set for something that happened once, and is shown for that long.
@@ -125,9 +124,8 @@ func (h *health) expire() {
 	}
 }
 
-// isReady is the one judgement of readiness: /readyz, the metric, API, page, command line
-// and the replicas' table all say what it says. A service is ready unless something is
-// wrong that stops it.
+// isReady decides readiness for /readyz, the metric, API, page, command line and the replicas'
+// table: a service is ready unless a problem stops it.
 func isReady(wrong map[string]string) bool {
 	for part := range wrong {
 		if inspect.Stops(part) {
@@ -144,10 +142,10 @@ func (h *health) ready() bool {
 	return isReady(h.wrong)
 }
 
-// problems are all of them, in order.
+// problems returns all of them, in order.
 func (h *health) problems() []string { return problemsOf(h.all()) }
 
-// all is what is wrong, by part.
+// all returns the problems by part.
 func (h *health) all() map[string]string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -155,7 +153,7 @@ func (h *health) all() map[string]string {
 	return maps.Clone(h.wrong)
 }
 
-// because is what an error says is wrong, and "" for none.
+// because is an error's text without its part; "" for none.
 func because(err error) string {
 	if err == nil {
 		return ""
@@ -190,12 +188,12 @@ func problemsOf(wrong map[string]string) []string {
 		all = append(all, part+": "+wrong[part])
 	}
 	if more := n - mostProblems; more > 0 {
-		all = append(all, fmt.Sprintf("%s(others): so it is with %d more", partQueue, more))
+		all = append(all, fmt.Sprintf("%s(others): %d more have problems", partQueue, more))
 	}
 	return all
 }
 
-// of is what is wrong with one part.
+// of returns the problem of one part.
 func (h *health) of(part string) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -34,7 +34,7 @@ func gauge(t *testing.T, m *metrics.Metrics, name string) string {
 }
 
 // Ready means that every part said so, and the metric says what /readyz says.
-func TestReadyWhenEveryPartSaidSo(t *testing.T) {
+func TestReadyOnceEveryPartHasReported(t *testing.T) {
 	h, m := testHealth()
 	for _, step := range []struct {
 		part, what    string
@@ -121,7 +121,7 @@ func TestProblemsOfVeryManyQueuesAreSummedUp(t *testing.T) {
 	}
 	h.set(partStore, "full")
 	all := h.problems()
-	if len(all) != mostProblems+2 || !slices.Contains(all, fmt.Sprintf("queue (others): so it is with %d more", n-mostProblems)) || !slices.Contains(all, "store: full") {
+	if len(all) != mostProblems+2 || !slices.Contains(all, fmt.Sprintf("queue (others): %d more have problems", n-mostProblems)) || !slices.Contains(all, "store: full") {
 		t.Errorf("%d problems, the last ones %q", len(all), all[max(0, len(all)-2):])
 	}
 }

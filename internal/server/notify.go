@@ -19,7 +19,7 @@ import (
 // longer than RabbitMQ takes to start again.
 const disconnected = 2 * time.Minute
 
-// openNotify makes what tells people.
+// openNotify makes the notifications.
 func (s *vhost) openNotify() (err error) {
 	s.notify, err = notify.New(s.config.Notify, notify.Options{Store: s.store, Conditions: s.conditions, Count: s.metrics.Notifications(), Log: s.Log, Replica: s.replica.id()})
 	s.notified = s.config.Notify
@@ -35,7 +35,7 @@ func (s *vhost) reloadNotify(c *config.Config) error {
 	return s.notify.SetSettings(c.Notify)
 }
 
-// conditions are what goes on that people may want a notification of.
+// conditions returns what lasts now and people may want a notification of.
 func (s *vhost) conditions(ctx context.Context, t *notify.Settings) ([]notify.Condition, error) {
 	all := conditionsOf(s.wrongAnywhere())
 	now := time.Now()
@@ -55,8 +55,8 @@ func (s *vhost) conditions(ctx context.Context, t *notify.Settings) ([]notify.Co
 			all = append(all, notify.Condition{Kind: notify.ParkedBurst, Queue: q})
 		}
 	}
-	for _, q := range s.gate.Queues() {
-		v := s.gate.View(q, now)
+	for _, q := range s.throttle.Queues() {
+		v := s.throttle.View(q, now)
 		// Where nothing waits there is nothing to probe with, so the notification would never end.
 		if (v.State == throttle.Open || v.State == throttle.HalfOpen) && (waits[q] || v.InFlight > 0) {
 			all = append(all, notify.Condition{Kind: notify.BreakerOpen, Queue: q, Since: v.Since, Text: v.Reason})

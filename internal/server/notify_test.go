@@ -15,7 +15,7 @@ import (
 
 // A breaker that is open is reported while messages wait behind it. Discarded, say, they
 // leave it open: nothing probes.
-func TestAnOpenBreakerWithNothingBehindItIsNotToldOf(t *testing.T) {
+func TestAnOpenBreakerWithNothingWaitingIsNotNotified(t *testing.T) {
 	s, err := New(testConfig(t), quiet())
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +65,7 @@ func TestWhatHealthTellsPeople(t *testing.T) {
 		{partPublish, blockedBy + "disk", "broker_blocked: " + blockedBy + "disk"},
 		{partPublish, "", ""},
 		{partQueue + "orders", "no such queue", "queue_paused orders: they fail: no such queue"},
-		{partConsumers + "orders", "none", "queue_paused orders: they fail: no such queue"}, // the gate tells of it
+		{partConsumers + "orders", "none", "queue_paused orders: they fail: no such queue"}, // the throttle reports it
 		{partForward + "orders to exchange dead", "full", "forward_stopped orders > exchange dead: full; queue_paused orders: they fail: no such queue"},
 	} {
 		if step.part != "" {

@@ -87,12 +87,12 @@ func (r *rates) event(e retry.Event) {
 	if i, ok := counted[e.Kind]; ok {
 		var n [rateKinds]int64
 		n[i] = int64(max(1, e.N)) // of many at once, or of one
-		r.heard(e.Queue, n, e.At)
+		r.count(e.Queue, n, e.At)
 	}
 }
 
-// heard counts what happened to a queue, here or at another replica.
-func (r *rates) heard(queue string, n [rateKinds]int64, at time.Time) {
+// count counts what happened to a queue, here or at another replica.
+func (r *rates) count(queue string, n [rateKinds]int64, at time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.queues == nil {

@@ -26,8 +26,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
-// breakerPrefix and a queue's name is the state of its breaker, when that is not closed,
-// as the leader has decided it. All replicas go by it, and so does the next leader.
+// breakerPrefix and a queue's name is the entry with the state of its breaker, when that is not
+// closed, as the leader decided it. All replicas follow it, and so does the next leader.
 const breakerPrefix = "breaker-state/"
 
 // replica is what this service does as one of several replicas. Without a store that
@@ -35,74 +35,75 @@ const breakerPrefix = "breaker-state/"
 type replica struct {
 	*cluster.Replicas
 	store      store.Shared
-	gate       *throttle.Throttle
+	throttle   *throttle.Throttle
 	scheduler  *retry.Scheduler
 	inspect    *inspect.Inspector
 	actions    *actions.Actions
 	operations *operations.Runner
 	rates      *rates
 	log        *slog.Logger
-	// alone does, while this replica leads, what only one may.
-	alone []func(context.Context)
-	// others tells whether there are any, so that what is only for them is not said.
+	// leaderTasks run while this replica leads.
+	leaderTasks []func(context.Context)
+	// others: there are other replicas. Without any, nothing is announced.
 	others atomic.Bool
 
-	mu    sync.Mutex
-	term  context.Context // in which this replica leads; nil: it does not
-	told  map[string]bool // operations that others have changed
-	blind bool            // the side table could not be read last time
+	mu         sync.Mutex
+	term       context.Context // in which this replica leads; nil: it does not
+	changed    map[string]bool // operations that others have changed
+	unreadable bool            // the side table could not be read last time
 
-	// of Look alone
-	reread time.Time // when what is known of operations was read again last
+	// of poll alone
+	reread time.Time // when the operations were last read again
 
-	// of Parted alone
-	judged map[string]throttle.RetryStats
-	judge  time.Time // when it was said last
+	// of shareChanged alone
+	announced   map[string]throttle.RetryStats
+	announcedAt time.Time
 }
 
 func newReplica(shared store.Shared, about func() cluster.About, log *slog.Logger) *replica {
-	f := &replica{store: shared, log: log, told: map[string]bool{}}
-	f.Replicas = cluster.New(cluster.Config{Store: shared, ID: cluster.NewID(), About: about,
-		OnShare: f.parted, Lead: f.lead, Poll: f.look, Receive: f.hear, OnMissed: f.missed, Log: log})
-	return f
+	r := &replica{store: shared, log: log, changed: map[string]bool{}}
+	r.Replicas = cluster.New(cluster.Config{Store: shared, ID: cluster.NewID(), About: about,
+		OnShare: r.shareChanged, Lead: r.lead, Poll: r.poll, Receive: r.receive, OnMissed: r.missed, Log: log})
+	return r
 }
 
 // id is that of this replica; "" without others.
-func (f *replica) id() string {
-	if f == nil {
+func (r *replica) id() string {
+	if r == nil {
 		return ""
 	}
-	return f.ID
+	return r.ID
 }
 
-// parted divides what is limited, with each beat.
-func (f *replica) parted(p cluster.Share) {
+// shareChanged sets this replica's share of all limits, with each heartbeat, and announces the
+// results of its retries.
+func (r *replica) shareChanged(p cluster.Share) {
 	now := time.Now()
-	f.others.Store(len(f.All()) > 1)
-	if f.gate.SetShare(throttle.Share(p), now) {
-		f.scheduler.Wake()
+	r.others.Store(len(r.All()) > 1)
+	if r.throttle.SetShare(throttle.Share(p), now) {
+		r.scheduler.Wake()
 	}
-	judged := f.gate.RetryStats(now)
-	if !f.others.Load() || len(judged)+len(f.judged) == 0 || now.Sub(f.judge) < time.Second && reflect.DeepEqual(judged, f.judged) {
+	stats := r.throttle.RetryStats(now)
+	if !r.others.Load() || len(stats)+len(r.announced) == 0 || now.Sub(r.announcedAt) < time.Second && reflect.DeepEqual(stats, r.announced) {
 		return
 	}
-	f.judged, f.judge = judged, now
-	if said, err := json.Marshal(judged); err == nil {
-		f.Announce(func(s *cluster.Announcement) { s.Breakers = said })
+	r.announced, r.announcedAt = stats, now
+	if encoded, err := json.Marshal(stats); err == nil {
+		r.Announce(func(s *cluster.Announcement) { s.Breakers = encoded })
 	}
 }
 
-// lead does what only one replica may, until ctx ends. All that goes by what is in
-// memory reads it again at its begin.
-func (f *replica) lead(ctx context.Context) {
+// lead runs the leader's tasks until ctx ends. Each reads again at its start what it keeps in
+// memory.
+func (r *replica) lead(ctx context.Context) {
 	const first = 50 * time.Millisecond
 	for wait := first; ; wait *= 2 {
-		err := f.follow(ctx) // the breakers, as the leader before has left them
+		err := r.followBreakers(ctx) // as the leader before left them
 		if err == nil {
 			break
 		}
 		if wait == first {
-			f.log.Warn("this replica leads, and cannot read how the breakers are; trying again", "error", err)
+			r.log.Warn("this replica leads, and cannot read the state of the breakers; trying again", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -110,75 +111,75 @@ func (f *replica) lead(ctx context.Context) {
 		case <-time.After(min(wait, time.Second)):
 		}
 	}
-	f.gate.SetLeads(true)
-	f.inTerm(ctx)
-	defer f.gate.SetLeads(false)
-	defer f.inTerm(nil)
-	f.scheduler.Wake() // for probes
+	r.throttle.SetLeads(true)
+	r.setTerm(ctx)
+	defer r.throttle.SetLeads(false)
+	defer r.setTerm(nil)
+	r.scheduler.Wake() // for probes
 	var all sync.WaitGroup
-	for _, do := range f.alone {
+	for _, do := range r.leaderTasks {
 		all.Go(func() { do(ctx) })
 	}
 	all.Wait()
 }
 
-func (f *replica) inTerm(ctx context.Context) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.term = ctx
+func (r *replica) setTerm(ctx context.Context) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.term = ctx
 }
 
-// rereadEvery is for what a replica wrote of an operation and did not live to tell.
+// rereadEvery finds changes that a replica wrote of an operation and died before announcing.
 const rereadEvery = 30 * time.Second
 
-// look takes over what others have written, and writes what this replica decides.
-func (f *replica) look(ctx context.Context) {
-	f.mu.Lock()
-	term, told := f.term, f.told
-	f.told = map[string]bool{}
-	f.mu.Unlock()
-	for id := range told {
-		f.operations.Told(ctx, id)
+// poll reads what other replicas have written, and writes the breakers if this one leads.
+func (r *replica) poll(ctx context.Context) {
+	r.mu.Lock()
+	term, changed := r.term, r.changed
+	r.changed = map[string]bool{}
+	r.mu.Unlock()
+	for id := range changed {
+		r.operations.ChangedElsewhere(ctx, id)
 	}
-	err := f.actions.Look(ctx, f.scheduler.SetPauses)
-	f.operations.Awake() // for orders
+	err := r.actions.ReadSettings(ctx, r.scheduler.SetPauses)
+	r.operations.Wake() // for orders
 	if err == nil {
-		err = f.inspect.LookAtLedger(ctx)
+		err = r.inspect.ReadRecount(ctx)
 	}
-	if err == nil && time.Since(f.reread) >= rereadEvery {
-		f.reread = time.Now()
-		f.operations.Reread()
+	if err == nil && time.Since(r.reread) >= rereadEvery {
+		r.reread = time.Now()
+		r.operations.Reread()
 	}
 	if err == nil && term != nil {
-		err = f.decide(term)
+		err = r.writeBreakers(term)
 	} else if err == nil {
-		err = f.follow(ctx)
+		err = r.followBreakers(ctx)
 	}
-	f.mu.Lock()
-	was := f.blind
-	f.blind = err != nil && ctx.Err() == nil
-	is := f.blind
-	f.mu.Unlock()
+	r.mu.Lock()
+	was := r.unreadable
+	r.unreadable = err != nil && ctx.Err() == nil
+	is := r.unreadable
+	r.mu.Unlock()
 	switch {
 	case is && !was:
-		f.log.Warn("the changes of other replicas cannot be read for now: pauses, breakers, orders", "error", err)
+		r.log.Warn("the changes of other replicas cannot be read for now: pauses, breakers, orders", "error", err)
 	case was && !is:
-		f.log.Info("what other replicas change is seen here again")
+		r.log.Info("the changes of other replicas can be read again")
 	}
 }
 
-// follow does to the breakers what the leader has decided.
-func (f *replica) follow(ctx context.Context) error {
-	all, err := f.standings(ctx)
+// followBreakers sets the breakers as the leader has decided.
+func (r *replica) followBreakers(ctx context.Context) error {
+	all, err := r.breakerStates(ctx)
 	if err == nil {
-		f.gate.Follow(all, time.Now())
+		r.throttle.Follow(all, time.Now())
 	}
 	return err
 }
 
-func (f *replica) standings(ctx context.Context) (map[string]throttle.BreakerState, error) {
+func (r *replica) breakerStates(ctx context.Context) (map[string]throttle.BreakerState, error) {
 	all := map[string]throttle.BreakerState{}
-	err := f.store.Entries(ctx, breakerPrefix, "", func(e store.Entry) (bool, error) {
+	err := r.store.Entries(ctx, breakerPrefix, "", func(e store.Entry) (bool, error) {
 		var s throttle.BreakerState
 		if err := json.Unmarshal(e.Value, &s); err != nil {
 			return false, fmt.Errorf("the state of breaker %q: %w", e.Name, err)
@@ -189,14 +190,14 @@ func (f *replica) standings(ctx context.Context) (map[string]throttle.BreakerSta
 	return all, err
 }
 
-// decide writes how the breakers are, for the others to follow.
-func (f *replica) decide(term context.Context) error {
-	written, err := f.standings(term)
+// writeBreakers writes the state of the breakers, for the others to follow.
+func (r *replica) writeBreakers(term context.Context) error {
+	written, err := r.breakerStates(term)
 	if err != nil {
 		return err
 	}
 	var entries []store.Entry
-	is := f.gate.BreakerStates(time.Now())
+	is := r.throttle.BreakerStates(time.Now())
 	for queue, s := range is {
 		if was, ok := written[queue]; ok && was.Number == s.Number {
 			continue
@@ -215,54 +216,54 @@ func (f *replica) decide(term context.Context) error {
 	if len(entries) == 0 {
 		return nil
 	}
-	if err := f.store.PutEntries(term, entries); err != nil {
+	if err := r.store.PutEntries(term, entries); err != nil {
 		return err
 	}
-	f.Announce(func(s *cluster.Announcement) { s.Look = true })
+	r.Announce(func(s *cluster.Announcement) { s.Look = true })
 	return nil
 }
 
-// hear receives what another replica says.
-func (f *replica) hear(s cluster.Announcement) {
+// receive handles an announcement of another replica.
+func (r *replica) receive(s cluster.Announcement) {
 	now := time.Now()
 	if len(s.Operations) > 0 {
-		f.mu.Lock()
+		r.mu.Lock()
 		for _, id := range s.Operations {
-			f.told[id] = true
+			r.changed[id] = true
 		}
-		f.mu.Unlock()
-		f.PollSoon()
+		r.mu.Unlock()
+		r.PollSoon()
 	}
 	for queue, ids := range s.Failed {
 		for ; len(ids) >= 16; ids = ids[16:] {
-			f.gate.Failed(queue, uuid.UUID(ids[:16]), now)
+			r.throttle.Failed(queue, uuid.UUID(ids[:16]), now)
 		}
 	}
 	for queue, n := range s.Flows {
-		f.rates.heard(queue, n, now)
+		r.rates.count(queue, n, now)
 	}
 	if s.Breakers != nil {
 		var all map[string]throttle.RetryStats
 		if json.Unmarshal(s.Breakers, &all) == nil {
-			f.gate.Receive(s.From, all, now)
+			r.throttle.Receive(s.From, all, now)
 		}
 	}
 }
 
-// missed looks up what may have been said unheard.
-func (f *replica) missed(context.Context) error {
-	f.PollSoon()
-	f.operations.Reread()
+// missed reads again what announcements that were lost may have been about.
+func (r *replica) missed(context.Context) error {
+	r.PollSoon()
+	r.operations.Reread()
 	return nil
 }
 
-// event tells the others of what they count too.
-func (f *replica) event(e retry.Event, elsewhere bool) {
+// event announces what the other replicas count too.
+func (r *replica) event(e retry.Event, elsewhere bool) {
 	kind, counted := counted[e.Kind]
-	if !f.others.Load() || !counted && !elsewhere {
+	if !r.others.Load() || !counted && !elsewhere {
 		return
 	}
-	f.Announce(func(s *cluster.Announcement) {
+	r.Announce(func(s *cluster.Announcement) {
 		if elsewhere {
 			s.AddFailed(e.Queue, e.ID)
 		}
@@ -275,29 +276,29 @@ func (f *replica) event(e retry.Event, elsewhere bool) {
 }
 
 // Changed is for inspect.Config.
-func (f *replica) Changed(operations ...string) {
-	f.Announce(func(s *cluster.Announcement) {
+func (r *replica) Changed(operations ...string) {
+	r.Announce(func(s *cluster.Announcement) {
 		s.Look = s.Look || len(operations) == 0
 		s.AddChanged(operations...)
 	})
 	if len(operations) == 0 {
-		f.PollSoon() // what is ordered here may be for this one to do
+		r.PollSoon() // an order may be for this replica
 	}
 }
 
-// inspected are the replicas as people see them.
-func (f *replica) inspected() (all []inspect.Replica) {
-	for _, r := range f.All() {
-		all = append(all, inspect.Replica{ID: r.ID, Address: r.Address, Version: r.Version, Since: r.Since, Beat: r.Beat,
-			Leads: r.Leads, Self: r.Self, Ready: !r.NotReady, Problems: problemsOf(r.Problems)})
+// inspected returns the replicas as people see them.
+func (r *replica) inspected() (all []inspect.Replica) {
+	for _, one := range r.All() {
+		all = append(all, inspect.Replica{ID: one.ID, Address: one.Address, Version: one.Version, Since: one.Since, Beat: one.Beat,
+			Leads: one.Leads, Self: one.Self, Ready: !one.NotReady, Problems: problemsOf(one.Problems)})
 	}
 	return all
 }
 
-// shown are the replicas as the metrics have them.
-func (f *replica) shown() (all []metrics.Replica) {
-	for _, r := range f.All() {
-		all = append(all, metrics.Replica{ID: r.ID, Address: r.Address, Version: r.Version, Since: r.Since, Beat: r.Beat, Leads: r.Leads})
+// shown returns the replicas as the metrics show them.
+func (r *replica) shown() (all []metrics.Replica) {
+	for _, one := range r.All() {
+		all = append(all, metrics.Replica{ID: one.ID, Address: one.Address, Version: one.Version, Since: one.Since, Beat: one.Beat, Leads: one.Leads})
 	}
 	return all
 }
@@ -315,19 +316,19 @@ func (s *vhost) openReplica(listen string) {
 	s.metrics.Replicas(s.replica.shown)
 }
 
-// joinReplicas hands the replicas what it works on, once all of that is there. Nothing that
-// has a limit is retried before this replica has its part of it.
+// joinReplicas gives the replica its parts, once all of them are made. Nothing that has a limit
+// is retried before this replica has its share of it.
 func (s *vhost) joinReplicas(ctx context.Context) error {
-	f := s.replica
-	f.gate, f.scheduler, f.rates = s.gate, s.scheduler, &s.rates
-	f.inspect, f.actions, f.operations = s.inspect, s.actions, s.operations
-	f.alone = []func(context.Context){s.inspect.Lead, s.operations.Lead, s.notify.Run, s.guarded.Forget}
-	f.gate.SetLeads(false)
-	f.gate.SetShare(throttle.Share{}, time.Now())
-	if err := f.actions.Look(ctx, f.scheduler.SetPauses); err != nil {
+	r := s.replica
+	r.throttle, r.scheduler, r.rates = s.throttle, s.scheduler, &s.rates
+	r.inspect, r.actions, r.operations = s.inspect, s.actions, s.operations
+	r.leaderTasks = []func(context.Context){s.inspect.Lead, s.operations.Lead, s.notify.Run, s.guarded.Forget}
+	r.throttle.SetLeads(false)
+	r.throttle.SetShare(throttle.Share{}, time.Now())
+	if err := r.actions.ReadSettings(ctx, r.scheduler.SetPauses); err != nil {
 		return err
 	}
-	return f.follow(ctx)
+	return r.followBreakers(ctx)
 }
 
 // advertised is an address as others may reach it.
@@ -343,7 +344,7 @@ func advertised(listen string) string {
 	return net.JoinHostPort(name, port)
 }
 
-// wrongAnywhere is what is wrong at each replica that is alive.
+// wrongAnywhere returns the problems of each replica that is alive.
 func (s *vhost) wrongAnywhere() []map[string]string {
 	all := []map[string]string{s.health.all()}
 	if s.replica != nil {

@@ -35,7 +35,7 @@ type scene struct {
 	mu       sync.Mutex
 	returned []time.Time
 	by       map[*node]int
-	failing  bool // what returns fails again
+	failing  bool // what is retried fails again
 	changes  []string
 	down     bool // the consumers, see fail
 	nodes    []*node
@@ -102,7 +102,7 @@ func (n *node) Send(_ context.Context, queue string, claims []store.Claim) func(
 func (n *node) failed(queue string, id uuid.UUID) {
 	e := retry.Event{Kind: retry.Arrived, Queue: queue, ID: id, At: time.Now()}
 	n.rates.event(e)
-	n.event(e, n.gate.Failed(queue, id, e.At))
+	n.event(e, n.throttle.Failed(queue, id, e.At))
 }
 
 func (s *scene) join() *node {
@@ -112,7 +112,7 @@ func (s *scene) join() *node {
 	n.replica = newReplica(teller{n.member, n}, func() cluster.About { return cluster.About{Address: "here", CanPublish: n.able.Load()} }, log)
 	f := n.replica
 	f.rates = &n.rates
-	f.gate = throttle.New(func(string) throttle.Rules { return s.rules }, func() float64 { return 0.5 }, func(t throttle.Transition) {
+	f.throttle = throttle.New(func(string) throttle.Rules { return s.rules }, func() float64 { return 0.5 }, func(t throttle.Transition) {
 		s.mu.Lock()
 		if !t.FromLeader {
 			s.changes = append(s.changes, string(t.To))
@@ -121,16 +121,16 @@ func (s *scene) join() *node {
 		f.PollSoon()
 		f.scheduler.Wake()
 	})
-	f.scheduler = retry.NewScheduler(n.member, n, f.gate, func(retry.Event) {}, log, func(store.Lane, error) {})
+	f.scheduler = retry.NewScheduler(n.member, n, f.throttle, func(retry.Event) {}, log, func(store.Lane, error) {})
 	f.inspect = inspect.New(inspect.Config{Store: n.member, Broker: allThere{}, Audit: auditLog{}, Rates: f.rates,
 		Policies: func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} },
 		Replicas: f.inspected, Changed: f.Changed})
 	f.actions = actions.New(actions.Config{Inspect: f.inspect, Store: n.member, Audit: auditLog{}, Restorable: time.Hour,
-		SetPaused: f.scheduler.Pause, Force: func(queue, to, by, why string) { _ = f.gate.Force(queue, to, by, why, time.Now()) }})
+		SetPaused: f.scheduler.Pause, Force: func(queue, to, by, why string) { _ = f.throttle.Force(queue, to, by, why, time.Now()) }})
 	f.operations = operations.New(operations.Config{Inspect: f.inspect, Actions: f.actions, Store: n.member})
-	f.alone = []func(context.Context){f.inspect.Lead, f.operations.Lead}
-	f.gate.SetLeads(false)
-	f.gate.SetShare(throttle.Share{}, time.Now())
+	f.leaderTasks = []func(context.Context){f.inspect.Lead, f.operations.Lead}
+	f.throttle.SetLeads(false)
+	f.throttle.SetShare(throttle.Share{}, time.Now())
 	var ctx context.Context
 	ctx, n.cancel = context.WithCancel(context.Background())
 	s.mu.Lock()

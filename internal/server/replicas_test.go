@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
-// These tests are of several replicas in turned time: their gates, loops and consoles
+// These tests are of several replicas in fake time: their throttles, schedulers and consoles
 // as the service has them, over one store, without RabbitMQ.
 
 // The rate of a policy is that of all replicas together, 5 % more or 10 % less, over any ten
@@ -70,7 +70,7 @@ func TestInFlightIsOfAllTogether(t *testing.T) {
 			if n := s.count(); n != most {
 				t.Errorf("%d are in flight, of %d that may", n, most)
 			}
-			v := s.follower().gate.View("q", time.Now())
+			v := s.follower().throttle.View("q", time.Now())
 			if v.InFlight != most {
 				t.Errorf("a replica shows %d in flight, of %d", v.InFlight, most)
 			}
@@ -135,7 +135,7 @@ func TestASetBreakerIsSetEverywhereWithinASecond(t *testing.T) {
 		states := func(want throttle.State, forced bool) {
 			t.Helper()
 			for _, n := range s.nodes {
-				if v := n.gate.View("q", time.Now()); v.State != want || v.Forced != forced {
+				if v := n.throttle.View("q", time.Now()); v.State != want || v.Forced != forced {
 					t.Errorf("a second later %s is %s, forced %v; want %s", n.ID, v.State, v.Forced, want)
 				}
 			}
@@ -169,9 +169,8 @@ func TestASetBreakerIsSetEverywhereWithinASecond(t *testing.T) {
 	})
 }
 
-// One breaker for all: it opens by what all of them returned, failures being taken in
-// by any; then no one returns but the leader, its probes; and a new leader goes on
-// from there.
+// One breaker for all: it opens by the retries of all replicas, whichever receives the
+// failures. Then only the leader retries, its probes, and a new leader continues from there.
 func TestOneBreakerForAll(t *testing.T) {
 	b := throttle.Breaker{FailureRatio: 0.5, MinRetries: 30, Window: time.Minute, Wait: 10 * time.Second, MaxWait: 20 * time.Second, Probes: 3, Ramp: 30 * time.Second}
 	together(t, throttle.Rules{Rate: 30, Breaker: &b, Settle: 5 * time.Second, NoConsumer: throttle.RetryWithoutConsumers}, func(t *testing.T, s *scene) {
@@ -183,12 +182,12 @@ func TestOneBreakerForAll(t *testing.T) {
 		s.due("q", 2000)
 		time.Sleep(4 * time.Second)
 		n := s.count()
-		// No replica alone has seen 30 return by then.
+		// No replica alone has retried 30 by then.
 		if n < 30 || n > 75 {
 			t.Errorf("%d retried before the breaker opened; it opens by 30", n)
 		}
 		for _, r := range s.nodes {
-			if v := r.gate.View("q", time.Now()); v.State != throttle.Open || v.Until.IsZero() {
+			if v := r.throttle.View("q", time.Now()); v.State != throttle.Open || v.Until.IsZero() {
 				t.Errorf("at %s it is %s", r.ID, v.State)
 			}
 		}
@@ -207,7 +206,7 @@ func TestOneBreakerForAll(t *testing.T) {
 		}
 		// The probes failed: open again, and longer.
 		for _, r := range s.nodes {
-			if v := r.gate.View("q", time.Now()); v.State != throttle.Open {
+			if v := r.throttle.View("q", time.Now()); v.State != throttle.Open {
 				t.Errorf("after the probes failed it is %s at %s", v.State, r.ID)
 			}
 		}
@@ -216,7 +215,7 @@ func TestOneBreakerForAll(t *testing.T) {
 		s.mu.Unlock()
 		time.Sleep(30 * time.Second)
 		for _, r := range s.nodes {
-			if v := r.gate.View("q", time.Now()); v.State != throttle.Ramp {
+			if v := r.throttle.View("q", time.Now()); v.State != throttle.Ramp {
 				t.Errorf("after the probes went well it is %s at %s", v.State, r.ID)
 			}
 		}
@@ -225,12 +224,12 @@ func TestOneBreakerForAll(t *testing.T) {
 		}
 		joined := s.join()
 		time.Sleep(time.Second)
-		if v := joined.gate.View("q", time.Now()); v.State != throttle.Ramp {
+		if v := joined.throttle.View("q", time.Now()); v.State != throttle.Ramp {
 			t.Errorf("who joins has it %s", v.State)
 		}
 		time.Sleep(40 * time.Second)
 		for _, r := range s.nodes {
-			if v := r.gate.View("q", time.Now()); v.State != throttle.Closed {
+			if v := r.throttle.View("q", time.Now()); v.State != throttle.Closed {
 				t.Errorf("in the end it is %s at %s", v.State, r.ID)
 			}
 		}

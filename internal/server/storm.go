@@ -12,7 +12,7 @@ import (
 )
 
 // storms are the pictures of policies in an outage, by policy, each drawn when it is
-// first looked at and after the policy has changed.
+// first shown and after the policy has changed.
 type storms struct {
 	mu    sync.Mutex // one is drawn at a time: each is a second's work
 	drawn map[string]storm
@@ -25,7 +25,7 @@ type storm struct {
 }
 
 // storm draws what a policy in force would do. Policies that wait in RabbitMQ have no
-// picture: no gate stands in their way.
+// picture: no throttle limits them.
 func (s *vhost) storm(ctx context.Context, name string) template.HTML {
 	set := s.intake.Policies()
 	for i := range set {
@@ -44,7 +44,7 @@ func (s *storms) draw(ctx context.Context, p policy.Policy, r throttle.Rules) te
 	}
 	result, err := simulate.Run(ctx, simulate.Brief(p, r))
 	if err != nil {
-		return "" // the reader has gone, or nothing can be drawn
+		return "" // the request was cancelled, or nothing can be drawn
 	}
 	if s.drawn == nil || len(s.drawn) > 1000 { // names that were in force once
 		s.drawn = map[string]storm{}

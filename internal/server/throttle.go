@@ -12,12 +12,12 @@ import (
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
-// openThrottle makes the throttle, which says how many due messages may be retried.
+// openThrottle makes the throttle, which limits how many due messages are retried.
 func (s *vhost) openThrottle() {
-	s.gate = throttle.New(s.throttleRules, rand.Float64, s.retriesChanged)
-	s.consumers = &consumers{
-		Throttle: s.gate, enrolled: s.sender.Enrolled, rules: s.throttleRules, due: s.store.Next, ask: s.publisher.Consumers, ready: s.publisher.Ready,
-		wake: func() { s.scheduler.Wake() }, nudged: make(chan struct{}, 1), queues: map[string]*watched{}, unsure: map[string]time.Time{},
+	s.throttle = throttle.New(s.throttleRules, rand.Float64, s.retriesChanged)
+	s.consumerThrottle = &consumerThrottle{
+		Throttle: s.throttle, enrolled: s.sender.Enrolled, rules: s.throttleRules, due: s.store.Next, ask: s.publisher.Consumers, ready: s.publisher.Ready,
+		wake: func() { s.scheduler.Wake() }, pollNow: make(chan struct{}, 1), queues: map[string]*watched{}, enrollmentUnknown: map[string]time.Time{},
 	}
 	s.sender.OnEnrolledAnswer(func() { s.scheduler.Wake() })
 	s.metrics.Retries(s.retryStates)
@@ -33,7 +33,7 @@ func (s *vhost) throttleRules(queue string) throttle.Rules {
 }
 
 func (s *vhost) rulesOf(policy string) throttle.Rules {
-	if all := s.throttles.Load(); all != nil {
+	if all := s.rulesByPolicy.Load(); all != nil {
 		return (*all)[policy]
 	}
 	return throttle.Rules{}
@@ -44,8 +44,8 @@ var transitionKinds = map[throttle.State]retry.Kind{
 	throttle.NoConsumer: retry.NoConsumer, throttle.ConsumersReturned: retry.ConsumerBack,
 }
 
-// retriesChanged reports, once, that the limit of a queue has changed. The gate waits for it, so
-// it calls no method of the gate.
+// retriesChanged reports, once, that the limit of a queue has changed. The throttle waits for it,
+// so it calls no method of the throttle.
 func (s *vhost) retriesChanged(t throttle.Transition) {
 	log := s.Log.With("queue", t.Queue, "why", t.Reason)
 	defer s.scheduler.Wake()
@@ -71,18 +71,18 @@ func (s *vhost) retriesChanged(t throttle.Transition) {
 	default:
 		log.Info("breaker "+string(t.To), "was", t.From)
 	}
-	if !t.FromLeader { // who decided it has told of it
+	if !t.FromLeader { // the leader has sent the event
 		s.events(retry.Event{Kind: transitionKinds[t.To], At: t.At, Queue: t.Queue, Why: t.Reason, By: t.By})
 	}
 }
 
-// retryStates are those of each shown queue of which anything is known.
+// retryStates returns the state of each shown queue that the throttle or the scheduler knows.
 func (s *vhost) retryStates(shown func(queue string) bool) (all []metrics.QueueRetries) {
 	now := time.Now()
 	by := map[string]*metrics.QueueRetries{}
 	of := func(queue string) *metrics.QueueRetries {
 		if by[queue] == nil {
-			by[queue] = &metrics.QueueRetries{Queue: queue, View: s.gate.View(queue, now)}
+			by[queue] = &metrics.QueueRetries{Queue: queue, View: s.throttle.View(queue, now)}
 		}
 		return by[queue]
 	}
@@ -94,7 +94,7 @@ func (s *vhost) retryStates(shown func(queue string) bool) (all []metrics.QueueR
 			}
 		}
 	}
-	for _, q := range s.gate.Queues() {
+	for _, q := range s.throttle.Queues() {
 		if !shown(q) {
 			continue
 		}

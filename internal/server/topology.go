@@ -11,8 +11,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// quarantined says, once, how many messages RabbitMQ could not deliver and has put
-// out of the way of the others.
+// quarantined reports, once, how many messages RabbitMQ could not deliver and moved to quarantine.
 func (s *vhost) quarantined(n int) {
 	was := s.quarantine.Swap(int64(n))
 	if was == int64(n) {
@@ -24,18 +23,18 @@ func (s *vhost) quarantined(n int) {
 	}
 }
 
-// restored says what somebody had deleted.
-func (s *vhost) restored(missing []string) {
+// redeclared logs which exchanges and queues somebody had deleted.
+func (s *vhost) redeclared(missing []string) {
 	s.metrics.Restored(1, missing...)
 	s.Log.Error("somebody deleted exchanges or queues of Redrive's; they are declared again. Dead letters published in between are lost, except those of queues that dead-letter at-least-once",
 		"deleted", strings.Join(missing, ", "))
 }
 
-// limitEvery is how often the delivery limit in force of the intake is looked at.
+// limitEvery is how often the delivery limit in force of the intake is read.
 const limitEvery = 5 * time.Second
 
-// watchLimit looks, where the management API can be asked, whether a policy has made the
-// delivery limit of the intake so small that good messages end in quarantine.
+// watchLimit reports when a policy makes the delivery limit of the intake so small that good
+// messages would be quarantined. It needs the management API.
 func (s *vhost) watchLimit(ctx context.Context) {
 	for s.manage != nil && ctx.Err() == nil {
 		if q, err := s.manage.State(ctx, wire.QueueIntake); err == nil {
@@ -65,7 +64,7 @@ type foreignConsumers struct {
 	since time.Time // zero: there are none
 }
 
-// many tells whether there are some for long enough.
+// many returns whether there have been some for long enough.
 func (s *foreignConsumers) many(n, ours int, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,7 +77,7 @@ func (s *foreignConsumers) many(n, ours int, now time.Time) bool {
 	return !s.since.IsZero() && now.Sub(s.since) >= foreignConsumersFor
 }
 
-// intakeConsumers tells when another service takes part of the failed messages.
+// intakeConsumers reports another service that consumes a part of the failed messages.
 func (s *vhost) intakeConsumers(n int) {
 	ours := 1
 	if s.replica != nil {
@@ -86,7 +85,7 @@ func (s *vhost) intakeConsumers(n int) {
 	}
 	what := ""
 	if s.foreignConsumers.many(n, ours, time.Now()) {
-		what = fmt.Sprintf("%s has %d consumers, and %d of them belong to this service: the others take a part of the failed messages, which this service neither shows nor counts (give all services of the virtual host one store, store.redis, or stop the others)", wire.QueueIntake, n, ours)
+		what = fmt.Sprintf("%s has %d consumers, and %d of them belong to this service: the others consume a part of the failed messages, which this service neither shows nor counts (give all services of the virtual host one store, store.redis, or stop the others)", wire.QueueIntake, n, ours)
 	}
 	if s.health.set(partForeignConsumers, what) && what != "" {
 		s.Log.Warn(what)

@@ -58,23 +58,23 @@ type vhost struct {
 	intake                     *retry.Intake
 	collector                  *retry.Collector
 	publisher                  *broker.Publisher // of retries, replays and forwards
-	delays                     *broker.Publisher // to where messages wait in RabbitMQ
+	delayPublisher             *broker.Publisher // to where messages wait in RabbitMQ
 	delayQueues                *retry.DelayQueues
 	sender                     *retry.Sender
 	scheduler                  *retry.Scheduler
-	gate                       *throttle.Throttle
-	// consumers is the gate as the scheduler sees it.
-	consumers  *consumers
-	throttles  atomic.Pointer[map[string]throttle.Rules] // by policy
-	storms     storms
-	events     retry.Listener
-	rates      rates
-	inspect    *inspect.Inspector
-	actions    *actions.Actions
-	operations *operations.Runner
-	decoder    *decode.Decoder
-	audit      *audit.Log
-	notify     *notify.Engine
+	throttle                   *throttle.Throttle
+	// consumerThrottle is the throttle that the scheduler calls.
+	consumerThrottle *consumerThrottle
+	rulesByPolicy    atomic.Pointer[map[string]throttle.Rules]
+	storms           storms
+	events           retry.Listener
+	rates            rates
+	inspect          *inspect.Inspector
+	actions          *actions.Actions
+	operations       *operations.Runner
+	decoder          *decode.Decoder
+	audit            *audit.Log
+	notify           *notify.Engine
 	// notified are the settings that notify uses.
 	notified    notify.Settings
 	api         *httpapi.API
@@ -83,8 +83,8 @@ type vhost struct {
 	since       time.Time
 	openMetrics atomic.Pointer[metrics.Metrics] // metrics; nil until open has made them
 	openHealth  atomic.Pointer[health]          // health; nil until open has made it
-	delayed     chan struct{}                   // closed when a policy first waits in RabbitMQ
-	start       sync.Once
+	delayNeeded chan struct{}                   // closed when a policy first waits in RabbitMQ
+	delayOnce   sync.Once                       // closes delayNeeded
 	refused     refusals
 	unserved    []string // notices about folders below its store's: see unservedIn
 	nodes       nodes
@@ -132,7 +132,7 @@ func (s *vhost) metricsHandler() http.Handler {
 
 // newVHost opens the store. No message moves before run; call close if run is not called.
 func newVHost(c *config.Config, o Options, at place) (*vhost, error) {
-	s := &vhost{Options: o, place: at, config: c, since: time.Now(), delayed: make(chan struct{})}
+	s := &vhost{Options: o, place: at, config: c, since: time.Now(), delayNeeded: make(chan struct{})}
 	var err error
 	s.store, err = openStore(c, at.memory, o.Log, func(d time.Duration) {
 		if m := s.openMetrics.Load(); m != nil {
@@ -171,7 +171,7 @@ func (s *vhost) open(address string) error {
 	}
 	s.health = newHealth(s.Log, s.metrics)
 	s.openHealth.Store(s.health)
-	s.publisher = broker.NewPublisher(s.connection(partPublish, "redrive returns"))
+	s.publisher = broker.NewPublisher(s.connection(partPublish, "redrive retries"))
 	s.publisher.Confirmed = s.metrics.Confirmed
 	s.openReplica(address)
 	if err := s.openNotify(); err != nil {
@@ -179,15 +179,15 @@ func (s *vhost) open(address string) error {
 	}
 	s.events = s.listeners().event
 	policies := func() policy.Set { return s.intake.Policies() }
-	s.delays = broker.NewPublisher(s.connection(partDelays, "redrive delays"))
-	s.delays.Confirmed = s.metrics.Confirmed
-	s.delayQueues = retry.NewDelayQueues(s.delays, policies, s.wayChanged)
+	s.delayPublisher = broker.NewPublisher(s.connection(partDelays, "redrive delays"))
+	s.delayPublisher.Confirmed = s.metrics.Confirmed
+	s.delayQueues = retry.NewDelayQueues(s.delayPublisher, policies, s.wayChanged)
 	s.intake = retry.NewIntake(s.store, s.rules(s.config), s.delayQueues, s.events)
 	s.brokerIntake = broker.NewIntake(s.connection(partIntake, "redrive intake"), prefetch, s.intakeState(partStore, wire.QueueIntake), s.quarantined)
-	s.brokerIntake.Redeclared, s.brokerIntake.Consumers = s.restored, s.intakeConsumers
+	s.brokerIntake.Redeclared, s.brokerIntake.Consumers = s.redeclared, s.intakeConsumers
 	s.collector = retry.NewCollector(s.store, s.delayQueues.MarkLost, s.events)
 	s.brokerParked = broker.NewParkedIntake(s.connection(partParked, "redrive parked"), parkedPrefetch, s.intakeState(partParkedStore, wire.QueueParked))
-	s.brokerParked.Redeclared = s.restored
+	s.brokerParked.Redeclared = s.redeclared
 	s.sender = retry.NewSender(s.publisher, policies, s.events)
 	if err := s.openConsent(); err != nil {
 		return err
@@ -196,7 +196,7 @@ func (s *vhost) open(address string) error {
 	names := retry.NewReportedNames(s.store, s.sender)
 	s.intake.UseReportedNames(names, s.sender)
 	s.collector.UseReportedNames(names)
-	s.scheduler = retry.NewScheduler(s.store, s.sender, s.consumers, s.events, s.Log, s.laneChanged)
+	s.scheduler = retry.NewScheduler(s.store, s.sender, s.consumerThrottle, s.events, s.Log, s.laneChanged)
 	if err := s.openConsole(); err != nil {
 		return err
 	}
@@ -210,7 +210,7 @@ func (s *vhost) listeners() *listeners {
 	l.add("rates", s.rates.event)
 	l.add("notify", s.notify.Event)
 	l.add("throttle", func(e retry.Event) {
-		elsewhere := e.Kind == retry.Arrived && s.gate.Failed(e.Queue, e.ID, e.At)
+		elsewhere := e.Kind == retry.Arrived && s.throttle.Failed(e.Queue, e.ID, e.At)
 		if s.replica != nil {
 			s.replica.event(e, elsewhere)
 		}
@@ -255,22 +255,22 @@ func (s *vhost) connection(part, name string) broker.Config {
 // waits in RabbitMQ opens the connection for it.
 func (s *vhost) rules(c *config.Config) retry.Rules {
 	if len(c.Ways) > 0 {
-		s.start.Do(func() {
+		s.delayOnce.Do(func() {
 			s.health.set(partDelays, "connecting")
-			close(s.delayed)
+			close(s.delayNeeded)
 		})
 	}
-	s.throttles.Store(&c.Throttle)
+	s.rulesByPolicy.Store(&c.Throttle)
 	return retry.Rules{Policies: c.Policies, Ways: c.Ways}
 }
 
-// awaitDelays waits until the delay connection is there, so that already the first
+// awaitDelayPublisher waits until the delay connection is there, so that already the first
 // message of a policy that waits in RabbitMQ waits there.
-func (s *vhost) awaitDelays(ctx context.Context) {
+func (s *vhost) awaitDelayPublisher(ctx context.Context) {
 	if len(s.config.Ways) > 0 {
 		ctx, cancel := context.WithTimeout(ctx, grace)
 		defer cancel()
-		s.delays.AwaitUsable(ctx)
+		s.delayPublisher.AwaitUsable(ctx)
 	}
 }
 
@@ -279,7 +279,7 @@ func (s *vhost) awaitDelays(ctx context.Context) {
 func (s *vhost) wayChanged(way string, err error) {
 	s.refused.set(way, err)
 	if err != nil {
-		s.Log.Warn("RabbitMQ does not take messages that are to wait in it: they wait in the store", "wait", way, "error", err)
+		s.Log.Warn("RabbitMQ does not confirm messages that are to wait in it: they wait in the store", "wait", way, "error", err)
 	} else {
 		s.Log.Info("messages wait in RabbitMQ again", "wait", way)
 	}
@@ -298,7 +298,7 @@ func (s *vhost) intakeState(part, queue string) func(error) {
 			since = time.Time{}
 			s.health.set(part, "")
 			if !was.IsZero() {
-				s.Log.Info("intake goes on", "queue", queue, "after", now.Sub(was).Round(time.Millisecond))
+				s.Log.Info("intake resumed", "queue", queue, "after", now.Sub(was).Round(time.Millisecond))
 			}
 			return
 		}
@@ -307,7 +307,7 @@ func (s *vhost) intakeState(part, queue string) func(error) {
 			since = now
 		}
 		if was.IsZero() || full != wasFull {
-			s.Log.Error("intake stopped: messages stay in RabbitMQ until they can be kept", "queue", queue, "error", err)
+			s.Log.Error("intake stopped: messages stay in RabbitMQ until they can be stored", "queue", queue, "error", err)
 		}
 	}
 }
@@ -326,7 +326,7 @@ func (s *vhost) laneChanged(lane store.Lane, err error) {
 	}
 	switch log := s.Log.With("queue", lane.Queue); {
 	case lane.Forwards() && err != nil:
-		log.Warn("nothing is forwarded there for now; the messages wait, and retries go on", "to", lane.Forward.String(), "error", err)
+		log.Warn("nothing is forwarded there for now; the messages wait, and retries continue", "to", lane.Forward.String(), "error", err)
 	case lane.Forwards():
 		log.Info("messages are forwarded there again", "to", lane.Forward.String())
 	case err != nil:
@@ -348,8 +348,8 @@ func (s *vhost) run(ctx context.Context) error {
 	publishers.Go(func() { _ = s.publisher.Run(publishing) })
 	publishers.Go(func() {
 		select {
-		case <-s.delayed:
-			_ = s.delays.Run(publishing)
+		case <-s.delayNeeded:
+			_ = s.delayPublisher.Run(publishing)
 		case <-publishing.Done():
 		}
 	})
@@ -362,14 +362,14 @@ func (s *vhost) run(ctx context.Context) error {
 		workers.Go(func() { s.replica.Run(ctx) })
 	}
 	workers.Go(func() { s.scheduler.Run(ctx, grace) })
-	workers.Go(func() { s.consumers.run(ctx) })
+	workers.Go(func() { s.consumerThrottle.run(ctx) })
 	workers.Go(func() { s.consent.Run(ctx) })
 	workers.Go(func() { s.watchLimit(ctx) })
 	workers.Go(func() { s.inspect.Run(ctx) })
 	workers.Go(func() { s.operations.Run(ctx) })
 	workers.Go(func() {
 		defer stop()
-		s.awaitDelays(ctx)
+		s.awaitDelayPublisher(ctx)
 		failure = s.brokerIntake.Run(ctx, s.intake)
 	})
 	workers.Go(func() {

@@ -13,23 +13,23 @@ import (
 )
 
 // batch is messages that are treated alike: the same number of attempts, at the same
-// place at the same time. One that goes through a gate is one message with an id.
+// place at the same time. One that goes through a throttle is one message with an id.
 type batch struct {
 	n, attempt int
 	id         uint64
 }
 
 // queue is the way of a message: the work queue, a call, the wait after a failure,
-// the gate, and the work queue again.
+// the throttle, and the work queue again.
 type queue struct {
 	Options
 	rec    *record
 	policy policy.Policy
 	up     upstream
 	// forever: attempts are not counted, so that what waits is one batch a tick.
-	forever bool
-	gate    *throttle.Throttle // nil: all due messages are retried
-	random  *rand.Rand
+	forever  bool
+	throttle *throttle.Throttle // nil: all due messages are retried
+	random   *rand.Rand
 
 	work    fifo    // in the work queue
 	waiting []*fifo // by the tick they are due
@@ -59,11 +59,11 @@ func backoff(ctx context.Context, o Options, rec *record) error {
 	return q.run(ctx)
 }
 
-func gated(ctx context.Context, o Options, rec *record) error {
+func throttled(ctx context.Context, o Options, rec *record) error {
 	q := &queue{Options: o, rec: rec, policy: o.Policy}
 	chance := rand.New(rand.NewPCG(o.Seed, 2))
-	q.gate = throttle.New(func(string) throttle.Rules { return o.Rules }, chance.Float64, rec.changed)
-	q.gate.Consumers(queueName, 1, at(0))
+	q.throttle = throttle.New(func(string) throttle.Rules { return o.Rules }, chance.Float64, rec.changed)
+	q.throttle.Consumers(queueName, 1, at(0))
 	return q.run(ctx)
 }
 
@@ -86,14 +86,14 @@ func (q *queue) step(t int) {
 		q.waiting[t] = nil
 		q.inWait -= b.n
 		to := &q.work
-		if q.gate != nil {
+		if q.throttle != nil {
 			to = &q.due
 		}
 		for b.n > 0 {
 			to.push(b.pop(b.n))
 		}
 	}
-	q.letThrough(t)
+	q.retryDue(t)
 	q.consume(t)
 	q.rec.tick(t, state{queued: q.work.n, waiting: q.inWait + q.due.n})
 }
@@ -108,7 +108,7 @@ func (q *queue) arrivals() {
 func (q *queue) enter(n int) {
 	for n > 0 {
 		b := batch{n: n, attempt: 1}
-		if q.gate != nil {
+		if q.throttle != nil {
 			q.next++
 			b.n, b.id = 1, q.next
 		}
@@ -117,11 +117,11 @@ func (q *queue) enter(n int) {
 	}
 }
 
-// letThrough asks the gate as the loop of the service does, for what is due.
-func (q *queue) letThrough(t int) {
+// retryDue asks the throttle as the scheduler does, and retries due messages.
+func (q *queue) retryDue(t int) {
 	const atOnce = 1000
-	for q.gate != nil && q.due.n > 0 {
-		n, _ := q.gate.Allow(queueName, min(q.due.n, atOnce), at(t))
+	for q.throttle != nil && q.due.n > 0 {
+		n, _ := q.throttle.Allow(queueName, min(q.due.n, atOnce), at(t))
 		if n == 0 {
 			return
 		}
@@ -131,11 +131,11 @@ func (q *queue) letThrough(t int) {
 			q.ids = append(q.ids, idOf(b.id))
 			q.work.push(b)
 		}
-		q.gate.Retried(queueName, q.ids, at(t))
+		q.throttle.Retried(queueName, q.ids, at(t))
 	}
 }
 
-// idOf is the id of a message, as the gate knows it.
+// idOf is the id of a message, as the throttle knows it.
 func idOf(n uint64) (id uuid.UUID) {
 	binary.BigEndian.PutUint64(id[8:], n)
 	return id
@@ -170,8 +170,8 @@ func (q *queue) round(v float64, most int) int {
 
 // fail asks the policy what becomes of messages that failed.
 func (q *queue) fail(t int, b batch) {
-	if q.gate != nil {
-		q.gate.Failed(queueName, idOf(b.id), at(t))
+	if q.throttle != nil {
+		q.throttle.Failed(queueName, idOf(b.id), at(t))
 	}
 	wait := q.policy.Backoff.Delay(b.attempt)
 	alike := q.policy.Jitter.Shortest(wait) == q.policy.Jitter.Longest(wait)

@@ -16,7 +16,7 @@ type Result struct {
 	Ways []Outcome     // requeue, fixed, backoff, redrive
 }
 
-// Way is one of the ways that messages come back.
+// Way is one of the ways to retry messages.
 type Way struct{ ID, Title string }
 
 // Outcome is what one way did.

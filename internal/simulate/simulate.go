@@ -1,15 +1,15 @@
 // Package simulate shows what retries do to an upstream that is down for a while:
 // the same messages with four ways to retry them, on a virtual clock. It runs
-// the policy and the gate that the service runs; only time, RabbitMQ, the consumer
-// and the upstream are made up. Equal options give equal results. Read it in this
+// the policy and the throttle that the service runs; only time, RabbitMQ, the consumer
+// and the upstream are simulated. Equal options give equal results. Read it in this
 // order:
 //
-//	simulate.go  what is asked: Options, Run
+//	simulate.go  Options, Run
 //	upstream.go  the upstream, and the best that could be done with it
-//	queue.go     messages that fail and come back, one tick after the other
-//	requeue.go   naive requeue, which is a flow: its calls are too many to count singly
-//	result.go    the numbers that come out
-//	chart.go     the picture; svg.go draws it; report.go: the result for programs
+//	queue.go     messages that fail and are retried, tick by tick
+//	requeue.go   naive requeue, as a flow: its calls are too many to count singly
+//	result.go    the numbers that result
+//	chart.go     the chart, which svg.go draws; report.go: the result for programs and as CSV
 package simulate
 
 import (
@@ -139,7 +139,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 		{Way{"requeue", "requeue at once"}, requeue},
 		{Way{"fixed", "a fixed delay of " + policy.FormatDuration(o.Fixed)}, fixedDelay},
 		{Way{"backoff", "backoff alone"}, backoff},
-		{Way{"redrive", "backoff, " + gates(o.Rules)}, gated},
+		{Way{"redrive", "backoff, " + limits(o.Rules)}, throttled},
 	} {
 		rec := newRecord(o)
 		if err := v.run(ctx, o, rec); err != nil {
@@ -151,8 +151,8 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	return r, nil
 }
 
-// gates names what a policy has beyond its backoff.
-func gates(r throttle.Rules) string {
+// limits names what a policy has beyond its backoff.
+func limits(r throttle.Rules) string {
 	switch {
 	case r.Breaker != nil && r.Rate > 0:
 		return "breaker and rate"

@@ -89,7 +89,7 @@ func TestNoMessageIsLostOrMadeUp(t *testing.T) {
 			o.Capacity, o.Duration = o.Rate/2, 5*time.Minute
 		}
 		o = o.Fill()
-		for _, run := range []func(context.Context, Options, *record) error{requeue, fixedDelay, backoff, gated} {
+		for _, run := range []func(context.Context, Options, *record) error{requeue, fixedDelay, backoff, throttled} {
 			r := newRecord(o)
 			r.check = func(tick int, s state) {
 				if all := r.served + r.parked + int64(s.queued+s.waiting); r.arrived != all || s.queued < 0 || s.waiting < 0 {
@@ -136,7 +136,7 @@ func TestAnOpenBreakerLetsOnlyProbesThrough(t *testing.T) {
 			t.Errorf("%d probes at %s", made, now.At)
 		}
 	}
-	if err := gated(t.Context(), o, r); err != nil || changes < 10 {
+	if err := throttled(t.Context(), o, r); err != nil || changes < 10 {
 		t.Fatalf("%d changes of the breaker: %v", changes, err)
 	}
 }

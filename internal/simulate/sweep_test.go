@@ -29,7 +29,7 @@ func TestSweep(t *testing.T) {
 				for seed := range *seeds {
 					o := swept(rate, outage, limp, uint64(seed))
 					best, _ := o.bestDrain()
-					is := outcomeOf(t, gated, o)
+					is := outcomeOf(t, throttled, o)
 					if is.Drained == nil {
 						t.Fatalf("%v/s, down for %s, limping for %s, seed %d: not drained", rate, outage, o.Limp, seed)
 					}

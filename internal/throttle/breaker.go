@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// breaker is one queue's.
+// breaker is the circuit breaker of one queue.
 type breaker struct {
 	state  State
 	since  time.Time
@@ -17,17 +17,19 @@ type breaker struct {
 	first  time.Time // when it opened first, and has not been closed since; zero: it is closed
 	number int64     // of the state, see BreakerState
 
-	base     uint64 // the first retry since the state began: earlier ones say nothing about it
-	frontier uint64 // up to here retries have finished: a later one failed again
-	quiet    uint64 // up to here they were quiet, or failed before
-	window   window
+	// Retries are numbered (retry.seq). Those before firstCounted were made before the state
+	// began, and are not counted in it. Those before failedUpTo have finished because a later
+	// one failed again, those before settledUpTo because the settle time has passed.
+	firstCounted, failedUpTo, settledUpTo uint64
+
+	window window
 }
 
 // latest counts the latest retries that have finished, and how many of these failed again.
 func (q *queue) latest(now time.Time) (ended, failed int) {
 	first, failed := q.window.count(q.next, now)
-	first = max(first, q.base)
-	if to := max(q.frontier, q.quiet); to > first {
+	first = max(first, q.firstCounted)
+	if to := max(q.failedUpTo, q.settledUpTo); to > first {
 		ended = int(to - first)
 	}
 	return ended, failed
@@ -36,10 +38,10 @@ func (q *queue) latest(now time.Time) (ended, failed int) {
 // failedAgain counts a retry that has failed.
 func (q *queue) failedAgain(r retry, now time.Time) {
 	b := q.rules.Breaker
-	if b == nil || r.seq < q.base {
+	if b == nil || r.seq < q.firstCounted {
 		return
 	}
-	q.frontier = max(q.frontier, r.seq+1)
+	q.failedUpTo = max(q.failedUpTo, r.seq+1)
 	q.window.failed(r)
 	if q.state == HalfOpen && !q.forced && q.throttle.leads {
 		q.open(now, "a probe failed again")
@@ -76,7 +78,7 @@ func (q *queue) open(now time.Time, why string) {
 
 // advance applies the changes that time alone causes.
 func (q *queue) advance(now time.Time) {
-	q.quiet = max(q.quiet, q.tracked.finishBefore(now.Add(-q.rules.settle())))
+	q.settledUpTo = max(q.settledUpTo, q.tracked.finishBefore(now.Add(-q.rules.settle())))
 	b := q.rules.Breaker
 	switch {
 	case q.forced:
@@ -87,7 +89,7 @@ func (q *queue) advance(now time.Time) {
 	case !q.throttle.leads:
 	case q.state == Open && !now.Before(q.until):
 		q.change(HalfOpen, now, fmt.Sprintf("the wait is over: up to %d probes go", b.Probes), "")
-	case q.state == HalfOpen && q.next > q.base && q.quiet >= q.next && q.reserved == 0:
+	case q.state == HalfOpen && q.next > q.firstCounted && q.settledUpTo >= q.next && q.reserved == 0:
 		q.change(Ramp, now, fmt.Sprintf("no probe failed again within %s", q.rules.settle()), "")
 	case q.state == Ramp && now.Sub(q.since) >= b.Ramp:
 		q.change(Closed, now, "retries succeed", "")
@@ -105,7 +107,7 @@ func (q *queue) change(to State, now time.Time, why, by string) {
 	if to == Closed {
 		q.first = time.Time{}
 	}
-	q.base = q.next
+	q.firstCounted = q.next
 	if q.rules.Breaker != nil {
 		q.window.reset(q.rules.Breaker.Window)
 	}

@@ -51,7 +51,7 @@ func TestTheThrottleKeepsItsLimitsWhateverHappens(t *testing.T) {
 			id uuid.UUID
 			at time.Time
 		}
-		var out []gone       // returned, and neither failed nor quiet
+		var out []gone       // retried, and neither failed again nor settled
 		var goings []gone    // all that were let through
 		var reserved, id int // reserved: allowed, and nothing told yet
 		consumers := -1
@@ -142,7 +142,7 @@ func TestTheThrottleKeepsItsLimitsWhateverHappens(t *testing.T) {
 	})
 }
 
-// What is remembered does not grow with what is returned, nor with the queues.
+// Memory grows neither with the retries nor with the queues.
 func TestMemoryIsBounded(t *testing.T) {
 	r := withBreaker()
 	r.Settle = time.Hour
@@ -165,7 +165,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	if n, _ := g.Allow("q", 1, now); n != 1 {
 		t.Fatal("paused")
 	}
-	for range 3 * throttle.MaxTracked { // of what was returned nothing is known yet
+	for range 3 * throttle.MaxTracked { // of which none has finished
 		g.Failed("q", uuid.New(), now)
 	}
 	g.Unsent("q", 1, now)
@@ -204,7 +204,7 @@ func BenchmarkFailedWithoutRules(b *testing.B) {
 	}
 }
 
-// A thousand returned, and half of them failing again.
+// A thousand retries, and half of them fail again.
 func BenchmarkRetriedAndFailed(b *testing.B) {
 	r := withBreaker()
 	r.Breaker.FailureRatio = 1.1

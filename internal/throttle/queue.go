@@ -57,7 +57,7 @@ func (q *queue) room(most int, now time.Time) (n int, again time.Time, why Pause
 	case q.state == HalfOpen && !q.throttle.leads:
 		limit(0, time.Time{}, WhyBreaker) // until Follow says otherwise
 	case q.state == HalfOpen && q.rules.Breaker != nil:
-		limit(max(q.rules.Breaker.Probes, 1)-int(q.next-q.base)-q.reserved, settled(), WhyBreaker)
+		limit(max(q.rules.Breaker.Probes, 1)-int(q.next-q.firstCounted)-q.reserved, settled(), WhyBreaker)
 	}
 	if q.rules.InFlight > 0 {
 		limit(part.of(min(q.rules.InFlight, MaxTracked))-len(q.tracked.out)-q.reserved, settled(), WhyInFlight)

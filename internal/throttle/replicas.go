@@ -4,15 +4,15 @@ import (
 	"time"
 )
 
-// Share is the part of all limits that the throttle of one replica has: it is the I-th of N,
-// from 0 on. N is 0 while it has none. A throttle that knows of no others is the only one.
+// Share is the part of all limits that one replica's throttle may use: it is the I-th of N, from
+// 0 on. N is 0 while it has none. Without replicas N is 1.
 type Share struct {
 	N, I int
-	// Until is how long it counts; zero: until there is another.
+	// Until is when the share expires; zero: when it is replaced.
 	Until time.Time
 }
 
-// of divides a whole number so that the parts of all add up to it.
+// of returns this share of a whole number; the shares of all add up to it.
 func (s Share) of(total int) int {
 	if s.N <= 0 {
 		return 0
@@ -24,8 +24,8 @@ func (s Share) of(total int) int {
 	return part
 }
 
-// SetShare sets the throttle's share of rates and in_flight. It tells whether another number of
-// messages may be retried than before, so that the caller asks again.
+// SetShare sets the throttle's share of rates and in_flight. It returns whether that changes
+// what may be retried, so that the caller asks again.
 func (t *Throttle) SetShare(p Share, now time.Time) (changed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -35,7 +35,7 @@ func (t *Throttle) SetShare(p Share, now time.Time) (changed bool) {
 	return was.N != is.N || was.I != is.I
 }
 
-// currentShare is the share that counts now.
+// currentShare returns the share, or none if it has expired.
 func (t *Throttle) currentShare(now time.Time) Share {
 	if !t.share.Until.IsZero() && !now.Before(t.share.Until) {
 		return Share{}
@@ -43,8 +43,8 @@ func (t *Throttle) currentShare(now time.Time) Share {
 	return t.share
 }
 
-// SetLeads says whether this throttle decides about the breakers, and sends the probes of
-// those that are half-open. One that does not follows: see Follow.
+// SetLeads sets whether this throttle decides about the breakers, and allows the probes of those
+// that are half-open. Other throttles follow it: see Follow.
 func (t *Throttle) SetLeads(leads bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -103,8 +103,8 @@ func (t *Throttle) Follow(all map[string]BreakerState, now time.Time) {
 		}
 	}
 	for name, q := range t.queues {
-		is, standing := all[name]
-		if !standing {
+		is, decided := all[name]
+		if !decided {
 			is = BreakerState{State: Closed, Since: now, Reason: "retries succeed"}
 		}
 		if q.forced || q.number == is.Number {
@@ -112,7 +112,7 @@ func (t *Throttle) Follow(all map[string]BreakerState, now time.Time) {
 		}
 		q.setRules(t.rules(name))
 		q.until = is.Until
-		if q.state != is.State || standing {
+		if q.state != is.State || decided {
 			q.change(is.State, now, is.Reason, is.By)
 		}
 		q.since, q.until, q.first, q.number = is.Since, is.Until, is.First, is.Number
@@ -125,7 +125,7 @@ type RetryStats struct {
 	Number int64 `json:"number,omitempty"`
 	Ended  int   `json:"ended,omitempty"`
 	Failed int   `json:"failed,omitempty"` // of those: again
-	Flight int   `json:"flight,omitempty"` // of which nothing is known yet
+	Flight int   `json:"flight,omitempty"` // in flight: neither failed again nor settled
 }
 
 type replicaReport struct {
@@ -156,7 +156,7 @@ func (t *Throttle) RetryStats(now time.Time) map[string]RetryStats {
 	return all
 }
 
-// Receive takes the report of another replica about its retries, of all queues that have
+// Receive stores the report of another replica about its retries, of all queues that have
 // any.
 func (t *Throttle) Receive(replica string, all map[string]RetryStats, now time.Time) {
 	t.mu.Lock()
@@ -176,7 +176,7 @@ func (t *Throttle) Receive(replica string, all map[string]RetryStats, now time.T
 		q.openIfFailing(now)
 	}
 	for name, q := range t.queues {
-		if _, said := all[name]; !said {
+		if _, reported := all[name]; !reported {
 			delete(q.others, replica)
 		}
 	}

@@ -147,12 +147,12 @@ func (t *Throttle) Consumers(queue string, n int, now time.Time) {
 	}
 	q.setRules(r)
 	q.consumers, q.used = n, now
-	held := n == 0 && q.rules.NoConsumer != RetryWithoutConsumers
+	paused := n == 0 && q.rules.NoConsumer != RetryWithoutConsumers
 	switch was := !q.noneSince.IsZero(); {
-	case held && !was:
+	case paused && !was:
 		q.noneSince = now
 		t.changed(Transition{Queue: queue, To: NoConsumer, At: now, Reason: "the queue has no consumers"})
-	case !held && was:
+	case !paused && was:
 		q.noneSince = time.Time{}
 		why := fmt.Sprintf("consumers of the queue: %d", n)
 		switch {
@@ -229,7 +229,7 @@ func (q *queue) setRules(r Rules) {
 	was := q.rules.Breaker
 	q.rules = r
 	if r.Breaker != nil && (was == nil || was.Window != r.Breaker.Window) {
-		q.base = q.next
+		q.firstCounted = q.next
 		q.window.reset(r.Breaker.Window)
 	}
 	if !r.tracks() && q.tracked.out != nil {

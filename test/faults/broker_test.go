@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Under a memory alarm nothing is retried and the intake goes on; then all are.
+// Under a memory alarm nothing is retried and the intake continues; then all are.
 // What was on its way to wait in RabbitMQ just then may come twice.
 func TestAMemoryAlarmLosesNothing(t *testing.T) {
 	t.Parallel()
@@ -107,7 +107,7 @@ func TestADeletedQueueLosesNothing(t *testing.T) {
 			})
 		}
 		declare()
-		fail("first") // its return binds the queue
+		fail("first") // its retry binds the queue
 		back("first")
 		fail("again")
 		v.Must("DELETE", "queues/"+v.Name+"/q", nil)

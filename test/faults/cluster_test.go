@@ -264,7 +264,7 @@ func (s *clusterStory) kill() {
 			}
 			must(t, d.Ack(false))
 		case <-time.After(time.Minute):
-			t.Fatal("messages have not returned to the classic queue after its node came back")
+			t.Fatal("messages were not retried to the classic queue after its node started again")
 		}
 	}
 	s.progress("the dead node is back")

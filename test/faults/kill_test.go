@@ -44,7 +44,7 @@ func killing(t *testing.T, policies string, kills int) {
 		for range kills {
 			p.start()
 			l.publish(150)
-			// Any moment will do: while it opens, connects, takes in, or returns.
+			// Any moment will do: while it opens, connects, stores, or retries.
 			<-time.After(time.Duration(random.IntN(600)) * time.Millisecond)
 			l.during(p.kill)
 		}

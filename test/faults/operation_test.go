@@ -28,7 +28,7 @@ func TestAKilledOperationReplaysEachMessageOnce(t *testing.T) {
 	const messages, kills = 3000, 5
 	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 		p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
-		p.configure(`policies: [{name: p, queues: ["*"], attempts: 5, backoff: {fixed: 1h}, no_consumer: retry}]`) // what fails again stays away; no one consumes until all have returned
+		p.configure(`policies: [{name: p, queues: ["*"], attempts: 5, backoff: {fixed: 1h}, no_consumer: retry}]`) // what fails again stays away; no one consumes until all are retried
 		want := p.park("orders", messages)
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive"})
 		c := newCrashes(p, v, n, "orders")
@@ -46,7 +46,7 @@ func TestAKilledOperationReplaysEachMessageOnce(t *testing.T) {
 		t.Logf("seed %d", seed)
 		random := rand.New(rand.NewPCG(seed, 0))
 		for range kills {
-			// Any moment will do: while it opens, connects, makes due, or returns.
+			// Any moment will do: while it opens, connects, makes due, or retries.
 			<-time.After(time.Duration(random.IntN(400)) * time.Millisecond)
 			p.kill()
 			c.note()

@@ -26,7 +26,7 @@ const (
 
 const synced = "durability: synced"
 
-// unbroken is the policy of the other tests without a breaker: each message that returns
+// unbroken is the policy of the other tests without a breaker: each message that is retried
 // fails again at first, which is a storm.
 var unbroken = strings.Replace(policies, "jitter: none", "jitter: none, breaker: off", 1)
 
@@ -113,7 +113,7 @@ func TestKillingAReplicaLosesNothing(t *testing.T) {
 		random := random(t)
 		for range kills {
 			l.publish(150)
-			// Any moment will do: while it opens, connects, takes in, or returns.
+			// Any moment will do: while it opens, connects, stores, or retries.
 			<-time.After(time.Duration(random.IntN(600)) * time.Millisecond)
 			p := all[random.IntN(len(all))]
 			l.during(p.kill)
@@ -135,7 +135,7 @@ func TestAFrozenReplicaLosesNothing(t *testing.T) {
 		consuming(t, l)
 		for i := range stops {
 			l.publish(600)
-			<-time.After(wait) // into the middle of the returns
+			<-time.After(wait) // into the middle of the retries
 			stands := all[i%2].cmd.Process
 			l.during(func() {
 				if err := stands.Signal(syscall.SIGSTOP); err != nil {
@@ -180,7 +180,7 @@ func TestKillingRedisLosesNothing(t *testing.T) {
 }
 
 // A Redis that is away is reported once by each part that needs it, however long it is
-// away, and so is that it is back; what was due meanwhile begins to return then within
+// away, and so is that it is back; what was due meanwhile is retried from then on within
 // about a second.
 func TestAMissingRedisIsReportedOnce(t *testing.T) {
 	const away = 10 * time.Second
@@ -214,9 +214,9 @@ func TestAMissingRedisIsReportedOnce(t *testing.T) {
 			back := time.Now()
 			brokertest.Eventually(t, "messages return again", func() bool { return l.deliveries() > before })
 			took := time.Since(back)
-			t.Logf("%s: the first message returns %s after Redis is back", how.name, took.Round(10*time.Millisecond))
+			t.Logf("%s: the first message is retried %s after Redis is back", how.name, took.Round(10*time.Millisecond))
 			if took > 3*time.Second { // one, on a machine that is not busy
-				t.Errorf("%s: the first message returns %s after Redis is back", how.name, took)
+				t.Errorf("%s: the first message is retried %s after Redis is back", how.name, took)
 			}
 			finish(t, l, all)
 			for i, p := range all {
@@ -233,7 +233,7 @@ func TestAMissingRedisIsReportedOnce(t *testing.T) {
 						t.Errorf("%s: said %d times in %s: %s", how.name, n, away, what)
 					}
 				}
-				for _, want := range []string{`msg="store: retrying due messages works again" after=`, `msg="intake goes on" queue=redrive.intake after=`} {
+				for _, want := range []string{`msg="store: retrying due messages works again" after=`, `msg="intake resumed" queue=redrive.intake after=`} {
 					if strings.Count(log, want) != 1 {
 						t.Errorf("%s: it does not say once %s", how.name, want)
 					}

@@ -24,7 +24,7 @@ import (
 
 // Three processes on one Redis are one service: what a policy allows a second is that
 // of all together, also while the leader is killed and one joins; what a person does
-// at one holds at all; and nothing is lost. It measures how many return a second: other
+// at one holds at all; and nothing is lost. It measures how many are retried per second: other
 // tests would slow it down, so it runs by itself.
 func TestThreeReplicasAreOneService(t *testing.T) {
 	const rate, queue = 40, "orders"
@@ -80,10 +80,10 @@ func TestThreeReplicasAreOneService(t *testing.T) {
 		n := back.between(at, at.Add(10*time.Second))
 		most, least = max(most, n), min(least, n)
 	}
-	t.Logf("in ten seconds from %d to %d messages returned, of %d that may", least, most, 10*rate)
+	t.Logf("in ten seconds from %d to %d messages were retried, of %d allowed", least, most, 10*rate)
 	// A machine that is slow makes it fewer, and never more.
 	if float64(most) > 1.1*10*rate || float64(least) < 0.8*10*rate {
-		t.Errorf("in ten seconds from %d to %d messages returned, of %d that may", least, most, 10*rate)
+		t.Errorf("in ten seconds from %d to %d messages were retried, of %d allowed", least, most, 10*rate)
 	}
 
 	// A pause at one that does not lead is in force at all.
@@ -93,10 +93,10 @@ func TestThreeReplicasAreOneService(t *testing.T) {
 	if err := at.PauseQueue(context.Background(), queue, "test"); err != nil {
 		t.Fatal(err)
 	}
-	held := time.Now().Add(time.Second)
+	paused := time.Now().Add(time.Second)
 	<-time.After(5 * time.Second)
-	if n := back.between(held, time.Now()); n > 0 {
-		t.Errorf("%d messages returned later than a second after the queue was held at another replica", n)
+	if n := back.between(paused, time.Now()); n > 0 {
+		t.Errorf("%d messages were retried later than a second after the queue was paused at another replica", n)
 	}
 	if err := next.ResumeQueue(context.Background(), queue, ""); err != nil {
 		t.Fatal(err)

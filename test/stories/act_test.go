@@ -62,14 +62,14 @@ func TestAPausedQueueRetriesNothingUntilItIsResumed(t *testing.T) {
 		if got := mail.bodies(20); !slices.Equal(got, want) {
 			t.Errorf("the other queue got back %v", got)
 		}
-		brokertest.Eventually(t, "20 wait", func() bool { return s.held(t, "orders").Waiting == 20 })
+		brokertest.Eventually(t, "20 wait", func() bool { return s.kept(t, "orders").Waiting == 20 })
 		orders.none(500 * time.Millisecond)
 		if err := s.Stop(); err != nil {
 			t.Fatal(err)
 		}
 		s = managed(t, v, threeAttempts, data)
 		orders.none(500 * time.Millisecond)
-		if q := s.held(t, "orders"); q.Waiting != 20 || q.Pause == nil || q.Pause.Reason != "the database is down" {
+		if q := s.kept(t, "orders"); q.Waiting != 20 || q.Pause == nil || q.Pause.Reason != "the database is down" {
 			t.Errorf("after a restart: %+v", q)
 		}
 		if err := s.Client.ResumeQueue(ctx, "orders", ""); err != nil {

@@ -42,7 +42,7 @@ func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
 		if n := v.Depth(wire.QueueParked); n != 0 {
 			t.Errorf("%d are in RabbitMQ still", n)
 		}
-		// A policy names its queue exactly, so it may return there.
+		// A policy names its queue exactly, so it may be retried there.
 		if n := s.Replay(t, "queue:orders"); n != 1 {
 			t.Fatalf("replayed %d", n)
 		}

@@ -106,7 +106,7 @@ func (c unsignedConn) Write(b []byte) (int, error) {
 	return min(n, len(b)), err
 }
 
-// No message stops the intake: each kind of poison is returned or parked, and
+// No message stops the intake: each kind of poison is retried or parked, and
 // what comes after it comes back. Poison is dead-lettered by expiry, since no
 // consumer of these tests could read all of it.
 func TestPoisonMessagesAreParkedAndBlockNothing(t *testing.T) {

@@ -40,7 +40,7 @@ func TestAFullForwardTargetStopsNoRetry(t *testing.T) {
 			return ""
 		}
 		brokertest.Eventually(t, "the target is named", func() bool {
-			return strings.HasPrefix(problem(), "forwards of queue orders to queue dead: ") && s.held(t, "orders").Waiting == stuck
+			return strings.HasPrefix(problem(), "forwards of queue orders to queue dead: ") && s.kept(t, "orders").Waiting == stuck
 		})
 		const blocked = `redrive_forward_blocked{queue="orders",target="queue dead"}`
 		if n := s.metric(t, blocked); n != "1" {
@@ -72,7 +72,7 @@ func TestAFullForwardTargetStopsNoRetry(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		brokertest.Eventually(t, "all is well again", func() bool { return problem() == "" && s.held(t, "orders").Waiting == 0 && s.metric(t, blocked) == "" })
+		brokertest.Eventually(t, "no problem is left", func() bool { return problem() == "" && s.kept(t, "orders").Waiting == 0 && s.metric(t, blocked) == "" })
 	})
 }
 
@@ -119,7 +119,7 @@ func TestQueuesThatHangStopNoRetry(t *testing.T) {
 			t.Fatal(err)
 		}
 		brokertest.Eventually(t, "both wait", func() bool {
-			return s.held(t, "orders").Waiting == stuck && s.held(t, "hangs").Waiting == stuck
+			return s.kept(t, "orders").Waiting == stuck && s.kept(t, "hangs").Waiting == stuck
 		})
 		for i := range retried {
 			fail(c, "orders", fmt.Sprint("retried ", i), 1)
@@ -131,7 +131,7 @@ func TestQueuesThatHangStopNoRetry(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		brokertest.Eventually(t, "only what is for the target waits", func() bool { return s.held(t, "orders").Waiting == stuck })
+		brokertest.Eventually(t, "only what is for the target waits", func() bool { return s.kept(t, "orders").Waiting == stuck })
 		const blocked, paused = `redrive_forward_blocked{queue="orders",target="queue dead"}`, `redrive_queue_paused{queue="hangs",why="unreachable"}`
 		named := func() (lanes int) {
 			for _, p := range s.Problems() {
@@ -158,8 +158,8 @@ func TestQueuesThatHangStopNoRetry(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		brokertest.Eventually(t, "all is well again", func() bool {
-			return s.held(t, "orders").Waiting+s.held(t, "hangs").Waiting == 0 && named() == 0 && s.metric(t, blocked) == "" && s.metric(t, paused) == ""
+		brokertest.Eventually(t, "no problem is left", func() bool {
+			return s.kept(t, "orders").Waiting+s.kept(t, "hangs").Waiting == 0 && named() == 0 && s.metric(t, blocked) == "" && s.metric(t, paused) == ""
 		})
 	})
 }

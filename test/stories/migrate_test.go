@@ -20,7 +20,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// From disk to Redis and back: what a person holds is held, what waits comes back with
+// From disk to Redis and back: what a person has paused stays paused, what waits is retried with
 // the attempts it had, and no service uses a store that was moved away.
 func TestAServiceIsMigratedToRedisAndBack(t *testing.T) {
 	redis := redisnode.New(t, redisnode.Options{})
@@ -65,14 +65,14 @@ func TestAServiceIsMigratedToRedisAndBack(t *testing.T) {
 			publish(t, ch, "", "orders", amqp.Publishing{Body: []byte(want[i])})
 			reject(t, orders.next())
 		}
-		brokertest.Eventually(t, "all wait", func() bool { return s.held(t, "orders").Waiting == 50 })
+		brokertest.Eventually(t, "all wait", func() bool { return s.kept(t, "orders").Waiting == 50 })
 		for _, move := range [][2]*config.Config{{onDisk, &onRedis}, {&onRedis, &again}} {
 			if err := s.Stop(); err != nil {
 				t.Fatal(err)
 			}
 			migrates(move[0], move[1])
 			s = run(t, move[1]).ready(t)
-			if q := s.held(t, "orders"); q.Waiting != 50 || q.Pause == nil || q.Pause.Reason != "the database is down" {
+			if q := s.kept(t, "orders"); q.Waiting != 50 || q.Pause == nil || q.Pause.Reason != "the database is down" {
 				t.Errorf("after it: %+v", q)
 			}
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Reports for thousands of names that somebody made up hold up no retry: RabbitMQ is
+// Reports for thousands of names that somebody made up delay no retry: RabbitMQ is
 // asked for them beside the scheduler. They share one budget of names, and all are kept.
 func TestReportsForInventedNamesDelayNoRetry(t *testing.T) {
 	const invented, named = 4000, 1000 + 250 // the budget of one user, and of names not known yet

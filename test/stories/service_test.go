@@ -67,8 +67,8 @@ func (s *service) wait(t *testing.T, kinds ...retry.Kind) retry.Event {
 	}
 }
 
-// held is what the service holds for a queue.
-func (s *service) held(t *testing.T, queue string) inspect.Queue {
+// kept is what the service shows of a queue.
+func (s *service) kept(t *testing.T, queue string) inspect.Queue {
 	t.Helper()
 	st, err := s.Client.Overview(context.Background())
 	if err != nil {

@@ -40,7 +40,7 @@ func TestABreakerSparesAnUpstreamThatIsDown(t *testing.T) {
 	})
 }
 
-// storm has all messages of a queue fail, lets them return to an upstream that is down
+// storm has all messages of a queue fail, has them retried against an upstream that is down
 // until enough says so, and waits until all are done. It tells how many calls again
 // came while it was down, and how long that was.
 func storm(t *testing.T, v *brokertest.VHost, queue, policy string, enough func(again int, down time.Duration) bool) (again int, down time.Duration) {
@@ -93,10 +93,10 @@ func storm(t *testing.T, v *brokertest.VHost, queue, policy string, enough func(
 	case <-c.Drained:
 	case <-time.After(3 * time.Minute):
 		left, _ := c.Account()
-		t.Fatalf("%d were never done; the service holds %+v", left, s.held(t, queue))
+		t.Fatalf("%d were never done; the service has %+v", left, s.kept(t, queue))
 	}
 	t.Logf("%s: all are done %s after it was back", queue, time.Since(back).Round(time.Millisecond))
-	brokertest.Eventually(t, "nothing is left in the service", func() bool { q := s.held(t, queue); return q.Waiting == 0 && q.Parked == 0 })
+	brokertest.Eventually(t, "nothing is left in the service", func() bool { q := s.kept(t, queue); return q.Waiting == 0 && q.Parked == 0 })
 	if _, twice := c.Account(); twice > 0 {
 		t.Errorf("%d were done twice", twice)
 	}

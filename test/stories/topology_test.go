@@ -89,7 +89,7 @@ func TestASmallDeliveryLimitOfAPolicyIsAProblem(t *testing.T) {
 
 // Two services with stores of their own on one virtual host take a part each: both say so,
 // and no longer once one has ended.
-func TestTwoServicesOnOneVirtualHostSaySo(t *testing.T) {
+func TestTwoServicesOnOneVirtualHostAreReported(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		one, other := start(t, v, soon), start(t, v, soon)
 		for _, s := range []*service{one, other} {

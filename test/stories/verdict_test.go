@@ -36,7 +36,7 @@ func TestAReportedFailure(t *testing.T) {
 			}
 			if d.Headers[wire.HeaderError] != "no \x1b[31mstock" || d.Headers[wire.HeaderReason] != "reported" || d.RoutingKey != "k" ||
 				d.Headers[wire.HeaderDelay] != nil || d.Expiration != "" || d.Headers[wire.HeaderExchange] != "shop" {
-				t.Errorf("returned as %+v", d)
+				t.Errorf("retried as %+v", d)
 			}
 			if err := d.Ack(false); err != nil {
 				t.Fatal(err)
@@ -108,7 +108,7 @@ func TestAfterTheLastAttemptThePolicyDecides(t *testing.T) {
 			t.Errorf("parked as %+v", p)
 		}
 		brokertest.Eventually(t, "nothing waits", func() bool {
-			return s.held(t, "discarded").Waiting+s.held(t, "forwarded").Waiting+s.held(t, "astray").Waiting == 0
+			return s.kept(t, "discarded").Waiting+s.kept(t, "forwarded").Waiting+s.kept(t, "astray").Waiting == 0
 		})
 	})
 }

@@ -192,14 +192,14 @@ func neverMeet(t *testing.T, first, second *brokertest.VHost, c *config.Config, 
 	if ops, err := b.api.Operations(ctx); err != nil || len(ops.Operations) != 0 {
 		t.Errorf("the other has operations %+v, %v", ops.Operations, err)
 	}
-	// There it is held, and by that breaker; here it is neither.
+	// There it is paused, and by that breaker; here it is neither.
 	for v, want := range map[*testVHost]bool{a: false, b: true} {
 		st, err := v.api.Overview(ctx)
 		if err != nil || len(st.Queues) != 1 {
 			t.Fatal(st.Queues, err)
 		}
 		if q := st.Queues[0]; (q.Pause != nil) != want || (q.Throttle != nil) != want {
-			t.Errorf("%s: held by %+v, gate %+v", v.Name, q.Pause, q.Throttle)
+			t.Errorf("%s: paused by %+v, throttle %+v", v.Name, q.Pause, q.Throttle)
 		}
 	}
 	if err := b.api.Breaker(ctx, "orders", "auto", "over"); err != nil {

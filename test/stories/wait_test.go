@@ -67,7 +67,7 @@ func TestAMessageWaitsInRabbitMQ(t *testing.T) {
 						}
 					}
 					if d := cmp.Diff(everyHeader(), rest); d != "" {
-						t.Errorf("headers (-sent +returned):\n%s", d)
+						t.Errorf("headers (-published +retried):\n%s", d)
 					}
 					if string(d.Body) != string(sent.Body) || d.ContentType != sent.ContentType || d.ContentEncoding != sent.ContentEncoding ||
 						d.DeliveryMode != 2 || d.Priority != 3 || d.CorrelationId != "corr" || d.ReplyTo != "reply" || d.MessageId != "m1" ||
@@ -85,8 +85,8 @@ func TestAMessageWaitsInRabbitMQ(t *testing.T) {
 					if d := cmp.Diff(want, ours); d != "" {
 						t.Errorf("our headers (-want +got):\n%s", d)
 					}
-					if q := s.held(t, "orders"); q.Waiting != 0 || q.Way != way.name {
-						t.Errorf("the service holds %+v", q)
+					if q := s.kept(t, "orders"); q.Waiting != 0 || q.Way != way.name {
+						t.Errorf("the service has %+v", q)
 					}
 					failed = reject(t, d)
 				}

@@ -131,7 +131,7 @@ func TestQueues(t *testing.T) {
 	})
 }
 
-func TestPoliciesAndReturns(t *testing.T) {
+func TestPoliciesAndRetryExchanges(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		ctx, c, m := context.Background(), configFor(t, v, everyQueue), v.API()
 		mendAll(t, c)

@@ -25,7 +25,7 @@ func deadLettering(_ context.Context, s *Scene) (all []Finding) {
 		to, has := setting(q, "dead-letter-exchange").(string)
 		switch {
 		case !has && ((q.Exclusive || q.AutoDelete) && !exact || handled[q.Name]):
-			// A reply queue; the library's; somebody's parking lot.
+			// A reply queue; the library's; somebody's own dead-letter queue.
 		case !has:
 			all = append(all, Finding{Queue: q.Name, Status: ill, What: "it has no dead-letter exchange: " + s.dropped(q), Remedy: "Point it at Redrive:", Commands: []string{s.redrive("enroll", q.Name)}})
 		case to == wire.ExchangeDeadLetters:

@@ -102,7 +102,7 @@ func TestChecksOnScenes(t *testing.T) {
 		{"redis", inRedis("", with(func(r *redisstore.Server) { r.Eviction = "allkeys-lru" })), "wrong: Redis at h:6379 deletes messages when its memory is full: maxmemory-policy is allkeys-lru $ redis-cli -h h -p 6379 CONFIG SET maxmemory-policy noeviction"},
 		{"redis", inRedis("", with(func(r *redisstore.Server) { r.Max = 0 })), "warning: Redis at h:6379 has no maxmemory"},
 		{"redis", inRedis("", with(func(r *redisstore.Server) { r.AppendOnly = false })), "CONFIG SET appendonly yes $ redis-cli -h h -p 6379 CONFIG SET appendfsync always"},
-		{"redis", inRedis("", with(func(r *redisstore.Server) { r.Fsync = "everysec" })), "wrong: Redis at h:6379 does not tell when a write is on its disk: appendfsync is everysec"},
+		{"redis", inRedis("", with(func(r *redisstore.Server) { r.Fsync = "everysec" })), "wrong: Redis at h:6379 does not confirm that a write is on its disk: appendfsync is everysec"},
 		{"redis", inRedis("", with(func(r *redisstore.Server) { r.Fsync, r.Version = "everysec", "7.4.0" })), "warning: Redis at h:6379 syncs once a second"},
 		{"redis", inRedis("cached", with(func(r *redisstore.Server) { r.AppendOnly = false })), ""},
 		{"redis", inRedis("replicated", well), "wrong: Redis at h:6379 has 0 replicas, and a write counts when 1 have it"},
@@ -176,7 +176,7 @@ func TestChecksOnScenes(t *testing.T) {
 	}
 }
 
-func TestWhatTheServiceSaysOfItself(t *testing.T) {
+func TestTheServicesOwnProblemsAreFindings(t *testing.T) {
 	for _, c := range []struct {
 		code       int
 		text, want string

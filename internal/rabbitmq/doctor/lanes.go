@@ -17,7 +17,7 @@ func (s *Scene) lane(q *management.QueueState, n int) (Finding, bool) {
 		return Finding{}, false
 	}
 	return Finding{Queue: work.Name, Status: Wrong, What: fmt.Sprintf("%d of its retries are due and stay in %s, since %s", n, q.Name, refuses(work)),
-		Remedy: "Let its consumers catch up, raise its limit, or bring its nodes back. RabbitMQ tries again every three minutes, by itself, and loses none; other queues' retries go on."}, true
+		Remedy: "Let its consumers catch up, raise its limit, or bring its nodes back. RabbitMQ tries again every three minutes, by itself, and loses none; other queues' retries continue."}, true
 }
 
 // laneOf is the work queue that a queue of ours alone dead-letters to; "": none.

@@ -51,12 +51,12 @@ func redisServer(r *redisstore.Server, durability string, replicas int) (all []F
 			safe.Status, safe.Remedy = Wrong, "Start the replicas: no message is accepted or retried until they are there."
 		}
 	default:
-		switch safe.What = fmt.Sprintf("%s has a write on its disk when it counts (durability: synced; appendonly %v, appendfsync %s)", at, r.AppendOnly, cmp.Or(r.Fsync, "not told")); {
+		switch safe.What = fmt.Sprintf("%s has a write on its disk when it counts (durability: synced; appendonly %v, appendfsync %s)", at, r.AppendOnly, cmp.Or(r.Fsync, "unknown")); {
 		case !r.AppendOnly:
 			safe.Status, safe.What = Wrong, at+" writes nothing to its disk, as durability: synced needs"
 			safe.Remedy, safe.Commands = "This,"+file+":", append(set("appendonly", "yes"), set("appendfsync", "always")...)
 		case r.Fsync != "always" && (!r.TellsSyncs() || r.Fsync == "no"):
-			safe.Status, safe.What = Wrong, fmt.Sprintf("%s does not tell when a write is on its disk: appendfsync is %s", at, cmp.Or(r.Fsync, "not told"))
+			safe.Status, safe.What = Wrong, fmt.Sprintf("%s does not confirm that a write is on its disk: appendfsync is %s", at, cmp.Or(r.Fsync, "unknown"))
 			safe.Remedy, safe.Commands = "This,"+file+":", set("appendfsync", "always")
 		case r.Fsync == "everysec":
 			safe.Status, safe.What = Warning, at+" syncs once a second, and each write waits for that"

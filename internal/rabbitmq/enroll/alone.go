@@ -17,7 +17,7 @@ import (
 // Alone is the recipe "reject → TTL queue → back" in the broker alone.
 //
 // Its delay queue is not one of the library's. A message that left its work queue
-// by anything but a reject cannot come back, since RabbitMQ takes it for a cycle;
+// by anything but a reject cannot be retried, since RabbitMQ takes it for a cycle;
 // a queue that dead-letters at-least-once keeps it then and tries for ever, and 32
 // of them stop the queue. So this one is at-most-once, and drops them.
 type Alone struct {
@@ -64,14 +64,14 @@ func (a *Alone) Policy() management.Policy { return a.target().policy(a.queue) }
 
 // Plan finds out what it changes.
 func (a *Alone) Plan(ctx context.Context, m *management.Client) (*Plan, error) {
-	q, policies, err := Told(ctx, m, a.queue)
+	q, policies, err := ReadQueue(ctx, m, a.queue)
 	if err != nil {
 		return nil, err
 	}
 	return plan(q, policies, a.target(), false)
 }
 
-// UndoAlone takes its policy away. What waits still comes back, so all else stays.
+// UndoAlone takes its policy away. Messages that wait are still retried, so all else stays.
 func UndoAlone(ctx context.Context, m *management.Client, queue string) error {
 	return undo(ctx, m, Target{PolicyPrefix: alonePrefix}.policy(queue), queue)
 }
@@ -79,12 +79,12 @@ func UndoAlone(ctx context.Context, m *management.Client, queue string) error {
 // Warnings are what a person should know of it before.
 func (a *Alone) Warnings() []string {
 	w := []string{
-		"only rejected messages come back: RabbitMQ takes what expired, overflowed its queue or passed its delivery limit for a cycle, and drops it",
+		"only rejected messages are retried: RabbitMQ takes what expired, overflowed its queue or passed its delivery limit for a cycle, and drops it",
 		"there is no limit of attempts: a message that always fails goes round for ever; the library and the service park it in the end",
 		"it is at-most-once: a message is lost that comes due while its work queue cannot take it (a quorum queue cannot just after RabbitMQ has started), or is rejected while the delay queue cannot",
 	}
 	if a.kind == ttlqueue.Classic {
 		w = append(w, "the classic delay queue is on one node: what waits there is lost with its disk")
 	}
-	return append(w, fmt.Sprintf("messages come back with the routing key %q; the first one is in their header x-death", a.queue))
+	return append(w, fmt.Sprintf("messages are retried with the routing key %q; the first one is in their header x-death", a.queue))
 }

@@ -74,7 +74,7 @@ func (p *Plan) note() {
 		add("a classic queue's own dead-lettering is at-most-once; what it loses on the way is lost")
 	}
 	if p.Queue.OperatorPolicy != "" {
-		add("the operator policy %q goes on applying, and beats what is set here", p.Queue.OperatorPolicy)
+		add("the operator policy %q still applies, and overrides what is set here", p.Queue.OperatorPolicy)
 	}
 	ttl, ok := p.Queue.Arguments["x-message-ttl"]
 	if !ok {

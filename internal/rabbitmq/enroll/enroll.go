@@ -79,9 +79,9 @@ type Plan struct {
 	Notes []string
 }
 
-// Told asks for a queue and the policies until RabbitMQ says which policy is in
+// ReadQueue asks for a queue and the policies until RabbitMQ says which policy is in
 // force: one that is not known could not be taken over.
-func Told(ctx context.Context, m *management.Client, queue string) (management.Queue, []management.Policy, error) {
+func ReadQueue(ctx context.Context, m *management.Client, queue string) (management.Queue, []management.Policy, error) {
 	for deadline := time.Now().Add(slowest); ; {
 		q, err := m.Queue(ctx, queue)
 		if errors.Is(err, management.ErrNotFound) {

@@ -45,7 +45,7 @@ func Find(ctx context.Context, m *management.Client, names []string, pattern str
 		q, ok := known[name]
 		all[i].Queue = name
 		if !ok || !isTold(q, policies) {
-			if q, _, err = Told(ctx, m, name); err != nil {
+			if q, _, err = ReadQueue(ctx, m, name); err != nil {
 				all[i].Err = err
 				continue
 			}

@@ -56,7 +56,7 @@ func (m *Move) finish(ctx context.Context, c *broker.Mover, s *State) error {
 		if err := m.carry(ctx, c, m.Quiet, func() bool { return true }); err != nil {
 			return err
 		}
-		q, _, err := enroll.Told(ctx, m.API, m.From)
+		q, _, err := enroll.ReadQueue(ctx, m.API, m.From)
 		if err != nil {
 			return err
 		}

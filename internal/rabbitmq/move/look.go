@@ -83,7 +83,7 @@ func (m *Move) Look(ctx context.Context) (*State, error) {
 }
 
 func (m *Move) queue(ctx context.Context, name string) (*management.Queue, error) {
-	q, _, err := enroll.Told(ctx, m.API, name)
+	q, _, err := enroll.ReadQueue(ctx, m.API, name)
 	if errors.Is(err, management.ErrNotFound) {
 		return nil, nil
 	}
@@ -202,7 +202,7 @@ func (m *Move) Write(w io.Writer, s *State) {
 	}
 	mark(s.New != nil && s.New.Policy == s.Policy.Policy.Name, "gives it what applies to %q, and dead letters to Redrive:", m.From)
 	s.Policy.Write(w)
-	mark(false, "goes on when %q has consumers, or %q has none", m.To, m.From)
+	mark(false, "continues when %q has consumers, or %q has none", m.To, m.From)
 	consumers(w, s.Old)
 	if s.New != nil {
 		consumers(w, s.New)

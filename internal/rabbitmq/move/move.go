@@ -9,7 +9,7 @@
 //	finish.go   the messages, and the end of the old queue
 //
 // Nothing is remembered but in RabbitMQ, so a move that was interrupted anywhere
-// goes on when the same command is given again, on any machine.
+// continues when the same command is given again, on any machine.
 package move
 
 import (
@@ -24,7 +24,7 @@ import (
 )
 
 var (
-	// ErrConsumers: people must do something before it goes on; the message says
+	// ErrConsumers: people must do something before it continues; the message says
 	// what. What was done stays done.
 	ErrConsumers = errors.New("run the same command again to continue")
 	// ErrRefused: it cannot be moved as things are. Nothing was lost.
@@ -42,7 +42,7 @@ type Move struct {
 	Type string
 	// Keep leaves the old queue there, empty and without bindings.
 	Keep bool
-	// Unready goes on although no one consumes the new queue and somebody does the
+	// Unready continues although no one consumes the new queue and somebody does the
 	// old one.
 	Unready bool
 	// Quiet is how long nothing may have come to the old queue before it is deleted:

@@ -49,7 +49,7 @@ func (m *Move) prepare(ctx context.Context, c *broker.Mover, s *State) error {
 func (m *Move) sameInForce(ctx context.Context, s *State) error {
 	want := undead(s.Old.Effective)
 	for deadline := time.Now().Add(30 * time.Second); ; {
-		q, _, err := enroll.Told(ctx, m.API, m.To)
+		q, _, err := enroll.ReadQueue(ctx, m.API, m.To)
 		if err != nil {
 			return err
 		}

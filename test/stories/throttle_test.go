@@ -59,16 +59,15 @@ func (s *service) metric(t *testing.T, series string) string {
 
 const expiring = `attempts: 9, backoff: {fixed: 100ms}, jitter: none, reasons: [expired, rejected]`
 
-// A queue returns as fast as its policy says, within 5 % over a minute and smoothly, in
-// due order. (Over an hour: TestTheRateHoldsInEachMinuteOfAnHour, by a clock that is
-// turned.)
+// Messages are retried as fast as the policy says, within 5 % over a minute and smoothly, in
+// due order. (In fake time: TestTheRateIsExactOverAMinute.)
 func TestRetriesKeepTheirRate(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		const rate, first = 50, 60
 		const n = first + 60*rate + 1
 		s := start(t, v, fmt.Sprintf(`policies: [{name: slow, queues: [slow], %s, rate: %d/s}]`, expiring, rate)).ready(t)
 		expire(t, v, "slow", n)
-		brokertest.Eventually(t, "all wait", func() bool { return s.held(t, "slow").Waiting == n })
+		brokertest.Eventually(t, "all wait", func() bool { return s.kept(t, "slow").Waiting == n })
 		slow := consume(t, v, "slow")
 		var began, part time.Time
 		for i := range n {
@@ -194,9 +193,9 @@ func TestManyDueMessagesDelayAnotherQueueByABatchAtMost(t *testing.T) {
 			t.Fatal(err)
 		}
 		expire(t, v, "many", n)
-		brokertest.Eventually(t, "all wait", func() bool { return s.held(t, "many").Waiting == n })
+		brokertest.Eventually(t, "all wait", func() bool { return s.kept(t, "many").Waiting == n })
 		expire(t, v, "one", 1)
-		brokertest.Eventually(t, "the one waits", func() bool { return s.held(t, "one").Waiting == 1 })
+		brokertest.Eventually(t, "the one waits", func() bool { return s.kept(t, "one").Waiting == 1 })
 		for len(s.Events) > 0 {
 			<-s.Events
 		}

@@ -30,7 +30,7 @@ func everyHeader() amqp.Table {
 
 // A message comes back with a growing delay, as it was, and is parked after the
 // last attempt; a person replays it from there.
-func TestAFailedMessageComesBackAndIsParkedAtTheEnd(t *testing.T) {
+func TestAFailedMessageIsRetriedAndParkedAtTheEnd(t *testing.T) {
 	for _, kind := range []string{"classic", "quorum"} {
 		t.Run(kind, func(t *testing.T) {
 			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
@@ -61,7 +61,7 @@ func TestAFailedMessageComesBackAndIsParkedAtTheEnd(t *testing.T) {
 						t.Errorf("attempt %d came %s early", attempt+2, time.Until(early))
 					}
 					if d.RoutingKey != "order.eu" || d.Exchange != wire.RetryExchange("orders") {
-						t.Errorf("returned through %q with routing key %q", d.Exchange, d.RoutingKey)
+						t.Errorf("retried through %q with routing key %q", d.Exchange, d.RoutingKey)
 					}
 					h := d.Headers
 					ours := amqp.Table{}
@@ -73,7 +73,7 @@ func TestAFailedMessageComesBackAndIsParkedAtTheEnd(t *testing.T) {
 					}
 					delete(h, "x-delivery-count") // the broker's own, on quorum queues
 					if d := cmp.Diff(everyHeader(), h); d != "" {
-						t.Errorf("headers (-sent +returned):\n%s", d)
+						t.Errorf("headers (-published +retried):\n%s", d)
 					}
 					if string(d.Body) != string(sent.Body) || d.ContentType != sent.ContentType || d.ContentEncoding != sent.ContentEncoding ||
 						d.DeliveryMode != 2 || d.Priority != 3 || d.CorrelationId != "corr" || d.ReplyTo != "reply" || d.MessageId != "m1" ||
