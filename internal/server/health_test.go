@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http/httptest"
@@ -123,5 +124,24 @@ func TestProblemsOfVeryManyQueuesAreSummedUp(t *testing.T) {
 	all := h.problems()
 	if len(all) != mostProblems+2 || !slices.Contains(all, fmt.Sprintf("queue (others): %d more have problems", n-mostProblems)) || !slices.Contains(all, "store: full") {
 		t.Errorf("%d problems, the last ones %q", len(all), all[max(0, len(all)-2):])
+	}
+}
+
+// A lane whose error changes is logged once, as it began, and once as it ends; its problem is
+// always the latest.
+func TestALaneThatFailsIsLoggedOnce(t *testing.T) {
+	var log strings.Builder
+	h, _ := testHealth()
+	s := &vhost{health: h, Options: Options{Log: slog.New(slog.NewTextHandler(&log, nil))}}
+	lane := store.Lane{Queue: "orders", Forward: store.Destination{RoutingKey: "dead"}}
+	for _, err := range []error{errors.New("not confirmed"), errors.New("refused"), errors.New("not confirmed")} {
+		s.laneChanged(lane, err)
+		if got := h.of(partOf(lane)); got != err.Error() {
+			t.Errorf("its problem is %q, want %q", got, err)
+		}
+	}
+	s.laneChanged(lane, nil)
+	if n := strings.Count(log.String(), "\n"); n != 2 || h.of(partOf(lane)) != "" {
+		t.Errorf("logged %d lines, want 2:\n%s", n, log.String())
 	}
 }

@@ -321,8 +321,10 @@ func (s *vhost) laneChanged(lane store.Lane, err error) {
 	if err != nil {
 		what = err.Error()
 	}
-	if !s.health.set(partOf(lane), what) {
-		return
+	failed := s.health.of(partOf(lane)) != ""
+	s.health.set(partOf(lane), what)
+	if failed == (err != nil) {
+		return // a target that hangs is unanswered and refused in turn; /readyz has the latest
 	}
 	switch log := s.Log.With("queue", lane.Queue); {
 	case lane.Forwards() && err != nil:
