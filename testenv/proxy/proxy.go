@@ -191,8 +191,7 @@ func (p *Proxy) pump(to, from net.Conn, pace *pace) {
 			if rest := p.budget.Add(-int64(n)); rest < 0 {
 				n = max(0, n+int(rest)) // the byte it is cut at
 				if p.budget.CompareAndSwap(rest, -1) {
-					p.cuts.Add(1)
-					defer p.Cut()
+					defer func() { p.Cut(); p.cuts.Add(1) }() // whoever sees it counted finds them cut
 				}
 				err = io.EOF
 			}
