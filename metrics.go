@@ -51,7 +51,7 @@ const (
 	HookDropped  HookResult = "dropped" // not called, as too many calls were waiting
 )
 
-// countAttempt, consumes and hooked report to Config.Metrics.
+// countAttempt, countConsuming and countHook report to Config.Metrics.
 func (c *Client) countAttempt(e AttemptEvent) {
 	if f := c.config.Metrics.Attempt; f != nil {
 		c.measure(e.Queue, func() { f(e) })

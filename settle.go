@@ -162,7 +162,7 @@ type Decision struct {
 // Decide returns what would become of m if its handler returned failure, by the code that
 // decides at run time. It connects to nothing, and the same arguments have the same
 // result. Of m, Attempt and ID count: a zero Attempt is the first one, and the ID chooses
-// the jitter. The error is what is wrong with k, or a nil m.
+// the jitter. The error is what is wrong with c, or a nil m.
 //
 // Package redrivetest follows a message through all its attempts.
 func (c Consumer) Decide(m *Message, failure error) (Decision, error) {

@@ -36,8 +36,8 @@ const (
 	ExchangeParked = "redrive.parked"
 	// QueueParked keeps those messages until the service collects them.
 	QueueParked = "redrive.parked"
-	// DelayPrefix starts the name of each delay queue, and of the fanout exchange of the
-	// same name that it is bound to.
+	// DelayPrefix starts the name of each delay queue, and of the exchange of the same name
+	// that it is bound to: fanout, or topic for Binary, whose last one ends in .lane.
 	DelayPrefix = "redrive.delay."
 	// ExchangeDelayed (x-delayed-message) delays messages in RabbitMQ's plugin.
 	ExchangeDelayed = "redrive.delayed"

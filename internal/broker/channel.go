@@ -111,7 +111,7 @@ func (p *Publisher) channelOf(key string) *channel {
 			latest, answered = c, at
 		}
 	}
-	if len(p.channels) < p.maxChannels() {
+	if len(p.channels) < p.channelLimit() {
 		c := &channel{publisher: p, key: key}
 		p.channels, p.byKey[key] = append(p.channels, c), c
 		return c
@@ -119,9 +119,9 @@ func (p *Publisher) channelOf(key string) *channel {
 	return latest
 }
 
-// maxChannels leaves half of those that the connection may have to declarations and large
+// channelLimit leaves half of those that the connection may have to declarations and large
 // messages. The caller holds mu.
-func (p *Publisher) maxChannels() int {
+func (p *Publisher) channelLimit() int {
 	if p.conn == nil || p.conn.Config.ChannelMax == 0 {
 		return maxChannels
 	}

@@ -30,7 +30,7 @@ type Queue struct {
 	Name      string      `json:"queue"`
 	Policy    string      `json:"policy,omitempty"`
 	Way       string      `json:"way,omitempty" doc:"How its messages wait: disk, or a way of RabbitMQ's, which knows how many."`
-	Waiting   int64       `json:"waiting" doc:"On disk. Messages that wait in RabbitMQ are not counted here."`
+	Waiting   int64       `json:"waiting" doc:"In the store. Messages that wait in RabbitMQ are not counted here."`
 	Parked    int64       `json:"parked"`
 	Discarded int64       `json:"discarded"`
 	NextDue   *time.Time  `json:"next_due,omitempty" doc:"When the first waiting message is due."`

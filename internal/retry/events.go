@@ -37,7 +37,7 @@ const (
 // Disk is how messages wait in the service's own store.
 const Disk = "disk"
 
-// Event is one thing that happened to a message.
+// Event is one thing that happened to a message, to several, or to a queue.
 type Event struct {
 	Kind    Kind
 	At      time.Time

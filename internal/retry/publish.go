@@ -148,8 +148,8 @@ func (s *Sender) Send(ctx context.Context, queue string, claims []store.Claim) (
 }
 
 // ErrTryAtOnce is the error of a Result whose obstacle was removed just now: the queue was bound
-// again. The scheduler tries the message again without backing off.
-var ErrTryAtOnce = errors.New("the queue was bound again")
+// just now. The scheduler tries the message again without backing off.
+var ErrTryAtOnce = errors.New("the queue was bound just now")
 
 func (s *Sender) report(r *store.Record, now time.Time) {
 	kind := Retried

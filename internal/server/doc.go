@@ -6,7 +6,8 @@
 //	store.go            which engine is opened, and the check whose messages it has
 //	throttle.go         what the scheduler asks before it retries, and what is logged of it
 //	(consumers.go: how many consumers a queue has; breakers.go: what a person sets)
-//	listeners.go        who receives each event: metrics, rates, notifications, throttle
+//	listeners.go        passes each event to all that listen (vhost.go says who), and
+//	                    survives their panics
 //	health.go           what is wrong now, by part; readiness follows from it
 //	replicas.go         several services on one store: members, leader, shared breakers
 //	routes.go           page, API, health and metrics of all virtual hosts behind one port

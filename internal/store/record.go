@@ -79,8 +79,8 @@ func (r *Record) Sound() error {
 	return nil
 }
 
-// Replay makes a parked record waiting, due at due, at attempt 1 again and with its own queue
-// as the target.
+// Replay makes a parked record waiting, due at due, without failures and with its own queue as
+// the target.
 func (r *Record) Replay(due time.Time) {
 	r.State, r.Due, r.ParkedFor = Waiting, due, ""
 	r.Attempt, r.Forward = 0, nil

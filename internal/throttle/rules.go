@@ -3,6 +3,7 @@
 // consumers, and none while its circuit breaker is open. Read it in this order:
 //
 //	rules.go     what a policy says, and what a breaker's states are
+//	pausereason.go  why no message of a queue is retried just now
 //	throttle.go  one throttle for all queues: called before a retry, and after
 //	queue.go     what limits one queue's retries
 //	breaker.go   when a queue's retries pause, are probed, and resume

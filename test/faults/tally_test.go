@@ -49,7 +49,7 @@ type tally struct {
 	conns     []*amqp.Connection // of its own clients
 }
 
-// newTally declares the queue as the README advises for messages that must not
+// newTally declares the queue as docs/explanation/promises.md advises for messages that must not
 // be lost: with at-most-once dead-lettering RabbitMQ itself drops dead letters
 // while the intake has no leader, as just after a restart.
 func newTally(t *testing.T, v *brokertest.VHost, queue string) *tally {

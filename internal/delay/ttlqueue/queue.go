@@ -1,5 +1,6 @@
-// Package ttlqueue waits in queues whose messages expire and are dead-lettered
-// on to the exchange redrive.due, which knows each work queue by its name.
+// Package ttlqueue waits in queues whose messages expire and are dead-lettered: those that are
+// quorum queues and shared to the exchange redrive.lane, the others to redrive.due. Both know
+// each work queue by its name.
 //
 // Each delay queue has a fanout exchange of its own before it, so that the
 // routing key stays free: it is the work queue's name from the first hop on, and
