@@ -66,7 +66,7 @@ func (p *program) load() (*config.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	return cfg.Tenant(p.vhost)
+	return cfg.ForVHost(p.vhost)
 }
 
 // loadAny is load for commands that ask no service: a virtual host that is not served has
@@ -81,8 +81,8 @@ func (p *program) loadAny() (cfg *config.Config, own string, err error) {
 			own = v.User
 		}
 	}
-	if cfg, err = all.Tenant(p.vhost); errors.Is(err, config.ErrNoVHost) {
-		cfg, err = all.Tenant("")
+	if cfg, err = all.ForVHost(p.vhost); errors.Is(err, config.ErrNoVHost) {
+		cfg, err = all.ForVHost("")
 	}
 	return cfg, own, err
 }

@@ -139,9 +139,9 @@ func (p *program) looking(flags doctorFlags, cfg *config.Config) (doctor.Options
 // virtualHosts are the virtual hosts to look at: the one of --vhost, or all.
 func (p *program) virtualHosts(cfg *config.Config) ([]*config.Config, error) {
 	if p.vhost == "" {
-		return cfg.Tenants()
+		return cfg.PerVHost()
 	}
-	one, err := cfg.Tenant(p.vhost)
+	one, err := cfg.ForVHost(p.vhost)
 	return []*config.Config{one}, err
 }
 

@@ -58,7 +58,7 @@ type Config struct {
 type Broker struct {
 	URL        string // amqp:// or amqps://, with credentials
 	Management string // http:// or https://, with credentials
-	// VHosts are served beside the virtual host that URL names: see Tenants.
+	// VHosts are served beside the virtual host that URL names: see PerVHost.
 	VHosts []VHost
 	// Credentials are those of URL that are in files; ManagementLogin is that of
 	// Management, which has the same TLS files.

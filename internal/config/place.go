@@ -45,7 +45,7 @@ func StoreAt(place, vhost string, getenv func(string) string) (Store, error) {
 			return getenv(name)
 		})
 		if err == nil {
-			c, err = c.Tenant(vhost)
+			c, err = c.ForVHost(vhost)
 		}
 		if err != nil {
 			return Store{}, err

@@ -95,7 +95,7 @@ func TestWherePasswordsAreReadAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		all, err := c.Tenants()
+		all, err := c.PerVHost()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +110,7 @@ func TestWherePasswordsAreReadAgain(t *testing.T) {
 			at("crm", "c2")
 			was, _ := url.Parse(b.URL)
 			if got := b.Credentials.Login.Current(was.User); got.String() != want {
-				t.Errorf("%v: tenant %d connects as %s, want %s", env, i, got, want)
+				t.Errorf("%v: virtual host %d connects as %s, want %s", env, i, got, want)
 			}
 			was, _ = url.Parse(b.Management)
 			if got := b.ManagementLogin.Current(was.User); i == 0 && got.String() != management {

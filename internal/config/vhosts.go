@@ -29,12 +29,12 @@ type VHost struct {
 	User, Password string // "": those of Broker.URL and Broker.Management
 }
 
-// Tenants are a whole configuration for each virtual host, as of a service that serves
+// PerVHost returns a whole configuration for each virtual host, as of a service that serves
 // it alone: that of Broker.URL first, then those of Broker.VHosts. So whoever is given
 // one need not know that there are others.
-func (c *Config) Tenants() ([]*Config, error) {
+func (c *Config) PerVHost() ([]*Config, error) {
 	first := c.VHost()
-	all := []*Config{c.tenant(first)}
+	all := []*Config{c.restrictedTo(first)}
 	for i, v := range c.Broker.VHosts {
 		if slices.ContainsFunc(all, func(t *Config) bool { return t.VHost() == v.Name }) {
 			var at from
@@ -46,7 +46,7 @@ func (c *Config) Tenants() ([]*Config, error) {
 			}
 			return nil, at.wrong("broker.vhosts has %q twice", v.Name)
 		}
-		t := c.tenant(v.Name)
+		t := c.restrictedTo(v.Name)
 		var err error
 		if t.Broker.URL, err = addresses.Each(t.Broker.URL, v.at); err != nil {
 			return nil, fmt.Errorf("broker.url %w", err)
@@ -69,9 +69,9 @@ func (c *Config) Tenants() ([]*Config, error) {
 // ErrNoVHost: a configuration serves no such virtual host.
 var ErrNoVHost = errors.New("serves no virtual host")
 
-// Tenant is one of Tenants; "" is the first.
-func (c *Config) Tenant(vhost string) (*Config, error) {
-	all, err := c.Tenants()
+// ForVHost returns one of PerVHost; "" is the first.
+func (c *Config) ForVHost(vhost string) (*Config, error) {
+	all, err := c.PerVHost()
 	if err != nil {
 		return nil, err
 	}
@@ -96,8 +96,8 @@ func (v VHost) at(u *url.URL) {
 
 func (v VHost) as(u *url.URL) { u.User = url.UserPassword(v.User, v.Password) }
 
-// tenant is what of a configuration is a virtual host's.
-func (c *Config) tenant(vhost string) *Config {
+// restrictedTo returns what of a configuration is a virtual host's.
+func (c *Config) restrictedTo(vhost string) *Config {
 	t := *c
 	t.Broker.VHosts, t.Warnings, t.routeURLs, t.vhosts = nil, nil, nil, nil
 	t.only.policies, t.only.routes = nil, nil
@@ -257,7 +257,7 @@ func (c *Config) readPasswords(getenv func(string) string) error {
 // checkVHosts says what is wrong with the virtual hosts, and warns of what is hardly
 // meant. Which is the first, the environment may say.
 func (c *Config) checkVHosts() error {
-	all, err := c.Tenants()
+	all, err := c.PerVHost()
 	if err != nil {
 		return err
 	}
@@ -271,7 +271,7 @@ func (c *Config) checkVHosts() error {
 
 // describeVHosts says which are served, when there are several.
 func describeVHosts(w io.Writer, c *Config) error {
-	all, err := c.Tenants()
+	all, err := c.PerVHost()
 	if err != nil || len(all) == 1 {
 		return err
 	}

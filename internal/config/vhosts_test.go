@@ -56,7 +56,7 @@ func TestEachVirtualHostHasAWholeConfigurationOfItsOwn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, err := c.Tenants()
+	all, err := c.PerVHost()
 	if err != nil || len(all) != 4 {
 		t.Fatal(len(all), err)
 	}
@@ -87,7 +87,7 @@ func TestEachVirtualHostHasAWholeConfigurationOfItsOwn(t *testing.T) {
 		if got != w {
 			t.Errorf("%d is\n%+v\nwant\n%+v", i, got, w)
 		}
-		if again, err := c.Tenants(); err != nil || len(again) != 1 || again[0].Store != c.Store {
+		if again, err := c.PerVHost(); err != nil || len(again) != 1 || again[0].Store != c.Store {
 			t.Errorf("%d is no configuration of one virtual host: %d, %v", i, len(again), err)
 		}
 		if err := addresses.Check(c.Broker.URL, "amqp"); err != nil {
@@ -114,7 +114,7 @@ func TestOneVirtualHostIsAsBefore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, err := c.Tenants()
+	all, err := c.PerVHost()
 	if err != nil || len(all) != 1 {
 		t.Fatal(len(all), err)
 	}
@@ -192,12 +192,12 @@ func TestPlacesOfVirtualHostsStayApart(t *testing.T) {
 		c.Broker.VHosts = append(c.Broker.VHosts, VHost{Name: n})
 	}
 	c.Broker.URL = "amqp://h/first"
-	all, err := c.Tenants()
+	all, err := c.PerVHost()
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.Store.Redis.URL = "redis://h"
-	onRedis, err := c.Tenants()
+	onRedis, err := c.PerVHost()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,16 +1,17 @@
 // Package httpapi is the HTTP API of what people see and do, and its client. Read it in this
 // order:
 //
-//	api.go      what it is made of, and what every request goes through
-//	see.go      routes that show
-//	act.go      routes that do something to what is named; operations.go: to many messages
-//	transfer.go routes of many bytes: bodies, export, import
-//	live.go     what has changed, while it changes
-//	tokens.go   who calls, and signing in
-//	again.go    a request that is sent twice is done once
-//	problem.go  errors as they travel
-//	under.go    all of it under a path, where a service has several virtual hosts
-//	client.go   … and the other end: calls.go, streams.go
+//	api.go          what it is made of, and what every request goes through
+//	(middleware.go: its headers and limits, before its caller is known)
+//	show.go         routes that show
+//	act.go          routes that do something to what is named; operations.go: to many messages
+//	transfer.go     routes of many bytes: bodies, export, import
+//	live.go         what has changed, while it changes
+//	tokens.go       who calls, and signing in
+//	idempotency.go  a request that is sent twice is done once
+//	problem.go      errors as they travel
+//	basepath.go     all of it under a path, where a service has several virtual hosts
+//	client.go       … and the other end: calls.go, streams.go
 package httpapi
 
 import (

@@ -62,22 +62,22 @@ func (r *Runner) watch(ctx context.Context, op *operation) (next time.Time, err 
 	}
 	switch look := min(max(op.CanaryWait/canaryLooks, leastLook), mostLook); {
 	case len(op.canary) == 0: // none of all was there any more
-		return r.put(ctx, op, Running, "")
+		return r.saveState(ctx, op, Running, "")
 	case back > 0:
-		return r.put(ctx, op, Stopped, fmt.Sprintf("of the first %d messages %d failed again (%s); what is left is as it was", len(op.canary), back, first))
+		return r.saveState(ctx, op, Stopped, fmt.Sprintf("of the first %d messages %d failed again (%s); what is left is as it was", len(op.canary), back, first))
 	case unsent > 0:
 		if p.Watched.IsZero() {
 			return time.Now().Add(look), nil
 		}
 		op.set(func() { op.progress.Watched = time.Time{} })
-		return r.put(ctx, op, Canary, "")
+		return r.saveState(ctx, op, Canary, "")
 	case p.Watched.IsZero():
 		op.set(func() { op.progress.Watched = now })
-		return r.put(ctx, op, Canary, "")
+		return r.saveState(ctx, op, Canary, "")
 	case now.Sub(p.Watched) < op.CanaryWait:
 		return time.Now().Add(min(look, op.CanaryWait-now.Sub(p.Watched))), nil
 	}
-	return r.put(ctx, op, Running, "")
+	return r.saveState(ctx, op, Running, "")
 }
 
 // whereIs looks for a message among what is kept, what was heard to fail, and at the

@@ -30,14 +30,14 @@ func (r *Runner) step(ctx context.Context, op *operation) (next time.Time) {
 	case time.Now().Before(op.next):
 		return op.next
 	case ended: // the service ended before it was announced
-		err = r.over(ctx, op)
+		err = r.logEnd(ctx, op)
 	case p.State == Canary:
 		op.next, err = r.watch(ctx, op)
 	default:
-		op.next, err = r.some(ctx, op)
+		op.next, err = r.processNext(ctx, op)
 	}
 	if err == nil && p.Ended != nil && p.Unlogged {
-		err = r.over(ctx, op)
+		err = r.logEnd(ctx, op)
 	}
 	if err != nil {
 		return r.failing(ctx, op, err)
@@ -99,11 +99,11 @@ func outcomeName(id string, at int64) string {
 	return fmt.Sprintf("%soutcome/%012d", partsOf(id), at)
 }
 
-// some deals with the next messages of an operation, as many as one step may.
-func (r *Runner) some(ctx context.Context, op *operation) (next time.Time, err error) {
+// processNext deals with the next messages of an operation, as many as one step may.
+func (r *Runner) processNext(ctx context.Context, op *operation) (next time.Time, err error) {
 	p := op.progress
 	if p.dealt() == op.Count { // its last messages were the canary
-		return r.put(ctx, op, Finished, "")
+		return r.saveState(ctx, op, Finished, "")
 	}
 	now := time.Now()
 	frozen, wait, err := r.nextOf(ctx, op, now)
@@ -111,10 +111,10 @@ func (r *Runner) some(ctx context.Context, op *operation) (next time.Time, err e
 	case err != nil || !wait.IsZero():
 		return wait, err
 	case len(frozen) == 0:
-		return r.put(ctx, op, Stopped, "the list of its messages is damaged: make a new plan for what is left")
+		return r.saveState(ctx, op, Stopped, "the list of its messages is damaged: make a new plan for what is left")
 	}
-	if why := r.lost(ctx, op, frozen); why != "" {
-		return r.put(ctx, op, Stopped, why)
+	if why := r.missingTarget(ctx, op, frozen); why != "" {
+		return r.saveState(ctx, op, Stopped, why)
 	}
 	targets := make([]actions.Target, len(frozen))
 	for i, f := range frozen {
@@ -236,8 +236,8 @@ func (op *operation) account(all []actions.Outcome, watched []sent, now time.Tim
 	return p, entries
 }
 
-// put writes that an operation is in another state.
-func (r *Runner) put(ctx context.Context, op *operation, state, why string) (time.Time, error) {
+// saveState writes that an operation is in another state.
+func (r *Runner) saveState(ctx context.Context, op *operation, state, why string) (time.Time, error) {
 	p := op.progress
 	p.State, p.Why = state, why
 	if state == Finished || state == Stopped {
@@ -253,9 +253,9 @@ func (r *Runner) put(ctx context.Context, op *operation, state, why string) (tim
 	return time.Now(), nil
 }
 
-// lost is why messages have nowhere to go any more, or "". That RabbitMQ does not
+// missingTarget is why messages have nowhere to go any more, or "". That RabbitMQ does not
 // say is no reason: they wait then until it takes them.
-func (r *Runner) lost(ctx context.Context, op *operation, of []frozen) string {
+func (r *Runner) missingTarget(ctx context.Context, op *operation, of []frozen) string {
 	ask := map[string]bool{}
 	switch op.Verb {
 	case actions.Replay:
@@ -276,9 +276,9 @@ func (r *Runner) lost(ctx context.Context, op *operation, of []frozen) string {
 	return ""
 }
 
-// over writes the last line of an ended operation to the audit log. It stands
+// logEnd writes the last line of an ended operation to the audit log. It stands
 // there once or, when the service ends in between, twice. The caller has op.stepping.
-func (r *Runner) over(ctx context.Context, op *operation) error {
+func (r *Runner) logEnd(ctx context.Context, op *operation) error {
 	r.ended(op.ID)
 	r.canaries.forget(op.ID)
 	p := op.progress

@@ -12,9 +12,9 @@
 //	replicas.go         several services on one store: members, leader, shared breakers
 //	routes.go           page, API, health and metrics of all virtual hosts behind one port
 //	(console.go, access.go: what they are made of, and how callers sign in)
-//	topology.go         what is wrong with RabbitMQ's side: quarantine, foreign consumers
+//	brokerwatch.go      what is wrong with RabbitMQ's side: quarantine, foreign consumers
 //	notify.go           the conditions that people are notified of
 //
-// The rest is small: consent.go, ledger.go, nodes.go, rates.go, storm.go, and
-// unservedvhosts.go. repair.go serves the command line, without a service.
+// The rest is small: consent.go, ledger.go, nodes.go, activity.go, simulation.go, and
+// unservedvhosts.go. storetools.go serves the command line, without a service.
 package server

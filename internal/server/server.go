@@ -55,7 +55,7 @@ func New(c *config.Config, o Options) (*Service, error) {
 	if err := c.Closed(); err != nil {
 		return nil, err
 	}
-	all, err := c.Tenants()
+	all, err := c.PerVHost()
 	if err != nil {
 		return nil, err
 	}
@@ -260,7 +260,7 @@ func (s *Service) serve(server *http.Server) {
 func (s *Service) reload(c *config.Config, err error) {
 	var parts []*config.Config
 	if err == nil {
-		parts, err = c.Tenants()
+		parts, err = c.PerVHost()
 	}
 	// All are asked before anything is changed that another could refuse.
 	steps := []func(*vhost, *config.Config) error{

@@ -138,7 +138,7 @@ func TestOnlyTheBrokerPackageConnects(t *testing.T) {
 // read them from a file, name one on a command line, or lead from page to page. All
 // others serve one, so nothing of theirs can be of another.
 func TestOnlyAFewKnowOfSeveralVirtualHosts(t *testing.T) {
-	several := regexp.MustCompile(`\.Tenants?\(|\bVHosts\b|\bconfig\.VHost\b`)
+	several := regexp.MustCompile(`\.PerVHost\(|\bVHosts\b|\bconfig\.VHost\b`)
 	known := map[string]bool{}
 	err := filepath.WalkDir("../../internal", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
