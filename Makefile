@@ -20,10 +20,10 @@ run: build
 	@[ -n "$(BROKERS)" ] || scripts/install-rabbitmq
 	@REDRIVE_DEMO_BROKER_URL="$(BROKERS)" bin/redrive demo
 
-# What runs without a broker, in seconds.
+# The core's tests, which need neither RabbitMQ nor Redis.
 unit:
-	$(GO) test ./policy/... ./internal/config/... ./internal/store/... ./internal/retry/... \
-		./internal/throttle ./internal/delay ./internal/delay/ttlqueue ./internal/delay/binary
+	$(GO) test ./policy/... ./internal/config/... ./internal/store ./internal/store/diskstore \
+		./internal/store/memstore ./internal/retry/... ./internal/throttle ./internal/delay ./internal/delay/ttlqueue ./internal/delay/binary
 
 vet:
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$unformatted" ] || { echo "not gofmt-ed: $$unformatted"; exit 1; }
