@@ -201,7 +201,7 @@ func TestTheGuideToUpgradesNamesEachFormat(t *testing.T) {
 			t.Errorf("docs/how-to/backup.md has no row for format %d", format)
 		}
 	}
-	if now := fmt.Sprintf("its format, now %d.", diskstore.FormatVersion); !strings.Contains(string(guide), now) {
+	if now := fmt.Sprintf("format number, now %d.", diskstore.FormatVersion); !strings.Contains(string(guide), now) {
 		t.Errorf("docs/how-to/backup.md does not say %q", now)
 	}
 }
