@@ -48,7 +48,7 @@ func ledger(w io.Writer, l inspect.Ledger, now time.Time) {
 		fmt.Fprintln(w, "no message has failed yet")
 		return
 	}
-	fmt.Fprintln(w, "QUEUE\tIN\tRETURNED\tFORWARDED\tWAITING\tPARKED\tDISCARDED\tFORGOTTEN\tIN RABBITMQ\tDROPPED\tMOVED\tOFF")
+	fmt.Fprintln(w, "QUEUE\tIN\tRETRIED\tFORWARDED\tWAITING\tPARKED\tDISCARDED\tFORGOTTEN\tIN RABBITMQ\tDROPPED\tMOVED\tOFF")
 	for _, q := range l.Queues {
 		fmt.Fprint(w, cell(q.Queue, 40))
 		for _, n := range []int64{q.In, q.Retried, q.Forwarded, q.Waiting, q.Parked, q.Discarded, q.Forgotten, q.Delayed, q.Dropped, q.Moved, q.Off} {

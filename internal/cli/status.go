@@ -99,7 +99,7 @@ func replicas(w io.Writer, all []inspect.Replica, now time.Time) {
 
 // failing shows the queues with failed messages.
 func failing(w io.Writer, st inspect.Overview, now time.Time) {
-	fmt.Fprintln(w, "\nQUEUE\tPOLICY\tWAIT\tWAITING\tNEXT DUE\tOLDEST\tPARKED\tFAILED/MIN\tRETURNED/MIN\tPARKED/MIN")
+	fmt.Fprintln(w, "\nQUEUE\tPOLICY\tWAIT\tWAITING\tNEXT DUE\tOLDEST\tPARKED\tFAILED/MIN\tRETRIED/MIN\tPARKED/MIN")
 	elsewhere := false
 	for _, q := range st.Queues {
 		next, oldest := "-", "-"
