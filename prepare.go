@@ -64,7 +64,7 @@ func (s *settler) withRemedy(err, cause error) error {
 	case errors.Is(cause, wire.ErrForbidden):
 		remedy = fmt.Sprintf("`redrive permissions --for library --queue %s` prints the rights that it needs; or let another user declare what is needed, and set Config.Verify", s.consumer.Queue)
 	case s.verify:
-		remedy = "it is missing, and Config.Verify declares nothing: declare it, or run once without Verify as a user who may"
+		remedy = "declare it, or run once without Config.Verify as a user with the permission to configure"
 	case errors.Is(cause, wire.ErrQueueGone):
 		remedy = "declare the work queue first"
 	case errors.Is(cause, wire.ErrDiffers):

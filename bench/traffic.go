@@ -147,7 +147,7 @@ func (f *failOnce) handle(d amqp.Delivery) error {
 	now := time.Now()
 	id, err := strconv.Atoi(d.MessageId)
 	if err != nil || id < 0 || id >= len(f.back) {
-		return fmt.Errorf("a message %q that nobody sent", d.MessageId)
+		return fmt.Errorf("message %q was delivered and never published", d.MessageId)
 	}
 	if f.rejected[id].IsZero() {
 		if f.rejections++; f.rejections == 1 {

@@ -23,7 +23,7 @@ type Role uint8
 
 // Roles.
 const (
-	Nobody   Role = iota
+	NoRole   Role = iota
 	Viewer        // see messages, their bodies too
 	Operator      // replay, discard, restore, pause and resume; run operations
 	Editor        // edit, import, and send copies to other queues
@@ -41,7 +41,7 @@ func ParseRole(s string) (Role, error) {
 			return Role(r), nil
 		}
 	}
-	return Nobody, fmt.Errorf("%q is not a role: expected viewer, operator, editor or admin", s)
+	return NoRole, fmt.Errorf("%q is not a role: expected viewer, operator, editor or admin", s)
 }
 
 // Caller is somebody who asks for something.
@@ -60,7 +60,7 @@ type Caller struct {
 // among theirs. Its errors are ErrReadOnly, ErrSignIn or ErrForbidden.
 func (c Caller) May(role Role, queue string) error {
 	switch {
-	case c.Role == Nobody:
+	case c.Role == NoRole:
 		return ErrSignIn
 	case c.ReadOnly && role > Viewer:
 		return ErrReadOnly
@@ -74,7 +74,7 @@ func (c Caller) May(role Role, queue string) error {
 // log: a service that is read-only shows it.
 func (c Caller) MaySee(role Role) error {
 	switch {
-	case c.Role == Nobody:
+	case c.Role == NoRole:
 		return ErrSignIn
 	case c.Role < role:
 		return fmt.Errorf("%w: %s is %s, and this needs %s", ErrForbidden, c.Name, c.Role, role)

@@ -200,7 +200,7 @@ func (u *Users) check(ctx context.Context, name, password string) (Caller, error
 		return Caller{}, fmt.Errorf("%w: %w", ErrUnchecked, err)
 	}
 	g := u.grant(who.Tags)
-	if g.Role == Nobody {
+	if g.Role == NoRole {
 		return Caller{}, fmt.Errorf("%w: no tag of the user %s (%s) has a role here; auth.roles gives tags roles", ErrForbidden, name, strings.Join(who.Tags, ", "))
 	}
 	return Caller{Name: name, How: "rabbitmq", Role: g.Role, Queues: g.Queues}, nil

@@ -59,14 +59,14 @@ func TestRabbitMQsUsersSignIn(t *testing.T) {
 			{"monitoring", true, Viewer, nil, nil},
 			{"policymaker", true, Viewer, nil, nil},
 			{"management", true, Viewer, nil, nil},
-			{"monitoring", false, Nobody, nil, ErrForbidden}, // another tenant's
-			{"management", false, Nobody, nil, ErrForbidden},
+			{"monitoring", false, NoRole, nil, ErrForbidden}, // another tenant's
+			{"management", false, NoRole, nil, ErrForbidden},
 			{"management,shop", true, Operator, []string{"orders.*"}, nil},
 			{"management,shop,post", true, Operator, []string{"mail", "orders.*"}, nil},
 			{"management,shop,all,post", true, Operator, nil, nil},
 			{"administrator,shop", true, Admin, nil, nil},
-			{"shop", true, Nobody, nil, ErrSignIn}, // RabbitMQ's management does not let it in
-			{"", true, Nobody, nil, ErrSignIn},
+			{"shop", true, NoRole, nil, ErrSignIn}, // RabbitMQ's management does not let it in
+			{"", true, NoRole, nil, ErrSignIn},
 		} {
 			name := user(v, c.tags, c.granted)
 			got, err := u.SignIn(t.Context(), name, "s3cret", "192.0.2.1")

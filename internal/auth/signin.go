@@ -75,7 +75,7 @@ func (g *Guard) SignIn(w http.ResponseWriter, r *http.Request) {
 		c, err = g.byUser(r, in.User, in.Password)
 	}
 	if err != nil && form {
-		g.redirect(w, r, next, whyNot(err))
+		g.redirect(w, r, next, signInError(err))
 		return
 	}
 	if err == nil {
@@ -105,8 +105,8 @@ func readCredentials(r *http.Request) (in credentials, form bool, err error) {
 	return credentials{r.PostForm.Get("user"), r.PostForm.Get("password"), r.PostForm.Get("token")}, true, nil
 }
 
-// whyNot is what the page to sign in is told.
-func whyNot(err error) string {
+// signInError returns the value of the sign-in page's parameter error.
+func signInError(err error) string {
 	switch {
 	case errors.Is(err, ErrSignIn), errors.Is(err, ErrForbidden):
 		return "refused"

@@ -140,7 +140,7 @@ func (d *document) grant(n ast.Node, where string) (g auth.Grant) {
 			}
 		},
 	})
-	if g.Role == auth.Nobody {
+	if g.Role == auth.NoRole {
 		d.fail(n, "%s names no role; expected role: viewer, operator, editor or admin", where)
 	}
 	return g

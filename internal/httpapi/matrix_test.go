@@ -110,15 +110,15 @@ func (r rule) answer(caller string, readOnly bool) int {
 	role := auth.Admin
 	switch caller {
 	case "nobody":
-		role = auth.Nobody
+		role = auth.NoRole
 	case "elsewhere":
 	default:
 		role, _ = auth.ParseRole(caller)
 	}
 	switch {
-	case r.least == auth.Nobody:
+	case r.least == auth.NoRole:
 		return r.ok
-	case role == auth.Nobody:
+	case role == auth.NoRole:
 		return 401
 	case caller == "elsewhere" && r.looks:
 		return r.elsewhere

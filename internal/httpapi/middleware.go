@@ -177,7 +177,7 @@ func (a *API) within(ctx context.Context, op huma.Operation) (context.Context, c
 
 // signedIn refuses a caller who is not signed in before anything of theirs is read.
 func signedIn(ctx huma.Context, next func(huma.Context)) {
-	if auth.From(ctx.Context()).Role == auth.Nobody {
+	if auth.From(ctx.Context()).Role == auth.NoRole {
 		_, w := humago.Unwrap(ctx)
 		writeProblem(w, problemOf(auth.ErrSignIn))
 		return

@@ -53,7 +53,7 @@ func (a *API) health() {
 		} else {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
-		if c.Role == auth.Nobody || c.Queues != nil { // what is wrong tells of queues
+		if c.Role == auth.NoRole || c.Queues != nil { // what is wrong tells of queues
 			if !ready {
 				fmt.Fprintln(w, Unsaid)
 			}

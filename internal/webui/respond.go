@@ -74,7 +74,7 @@ func (s *server) parse() map[string]*template.Template {
 func (s *server) page(h handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := s.Caller(r)
-		if c.Role == auth.Nobody {
+		if c.Role == auth.NoRole {
 			s.askToSignIn(w, r)
 			return
 		}
@@ -149,7 +149,7 @@ func (s *server) render(w http.ResponseWriter, r *http.Request, c auth.Caller, v
 	}
 	f := frame{Title: v.title, Nav: v.nav, Command: v.command, Caller: c, ReadOnly: c.ReadOnly, Problems: s.Problems(c), Version: s.Version,
 		Now: time.Now(), URL: r.URL.RequestURI(), Did: did(r.URL.Query()), Data: v.data}
-	if c.Role == auth.Nobody {
+	if c.Role == auth.NoRole {
 		f.Version = ""
 	} else if all := s.VHosts(); len(all) > 1 {
 		f.VHosts = all
