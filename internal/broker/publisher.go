@@ -123,13 +123,13 @@ func (p *Publisher) usableConn(ctx context.Context) (*amqp.Connection, error) {
 // unanswered messages on it would have to be sent twice.
 const largeMessage = 1 << 20
 
-// Send publishes persistent and mandatory (but for Unchecked), in order for each destination
-// (but for large ones, which those behind them may overtake), and returns a function that
-// waits for RabbitMQ's answer to each message: nil when it is confirmed and was
-// routed, else wire.ErrUnroutable, ErrNacked, ErrUnacceptable, ErrForbidden or
-// ErrUnsent, wrapped. That function must be called once. Until ctx ends Send waits
-// for a connection, and while an alarm blocks that: what is not published then is ErrUnsent.
-// Send waits for no answer, and no destination waits for another.
+// Send publishes persistent and mandatory (but for Unchecked) and returns a function that waits
+// for RabbitMQ's answer to each message: nil when it is confirmed and was routed, else
+// wire.ErrUnroutable, ErrNacked, ErrUnacceptable, ErrForbidden or ErrUnsent, wrapped. That
+// function must be called once. Until ctx ends Send waits for a connection, and while an alarm
+// blocks that: what is not published then is ErrUnsent. Send waits for no answer, and no
+// destination waits for another. Messages for one destination may overtake each other when
+// more than noWaitUnderWay have no answer yet, and large ones always.
 func (p *Publisher) Send(ctx context.Context, out []wire.Outgoing) (wait func(context.Context) []error) {
 	began := time.Now()
 	errs := make([]error, len(out))

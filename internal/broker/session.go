@@ -39,7 +39,7 @@ type session struct {
 
 	underWay []*amqp.DeferredConfirmation // of what was published, from the first without an answer on
 	sent     int                          // published at all
-	credited int                          // see room
+	credited int                          // see credit
 	answered time.Time                    // when underWay became shorter, or was empty
 }
 
@@ -51,24 +51,24 @@ type session struct {
 // [measured on 3.10.8 and 4.3.6: TestAQueueThatHangsDelaysNoOther]
 const initialCredit, moreCredit, noWaitUnderWay = 400, 200, 16
 
-// room waits until one more message cannot use up RabbitMQ's credit, whatever the queue does,
-// until the channel ends, or until ctx does.
-func (s *session) room(ctx context.Context) error {
-	for {
-		s.mu.Lock()
-		s.dropAnswered()
-		if len(s.underWay) <= noWaitUnderWay {
-			s.credited = (s.sent - len(s.underWay)) / moreCredit * moreCredit
-		}
-		if s.sent-s.credited < initialCredit-1 {
-			s.mu.Unlock()
-			return nil
-		}
-		first := s.underWay[0]
-		s.mu.Unlock()
-		if _, err := first.WaitContext(ctx); err != nil {
-			return fmt.Errorf("%w: %w", wire.ErrUnsent, err)
-		}
+// credit tells whether one more message cannot use up RabbitMQ's credit, whatever the queue
+// does. If it could, answered is closed when that is worth asking again.
+func (s *session) credit() (yes bool, answered <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dropAnswered()
+	if len(s.underWay) <= noWaitUnderWay {
+		s.credited = (s.sent - len(s.underWay)) / moreCredit * moreCredit
+	}
+	if s.sent-s.credited < initialCredit-1 {
+		return true, nil
+	}
+	last := s.underWay[len(s.underWay)-1-noWaitUnderWay].Done()
+	select {
+	case <-last: // before earlier ones
+		return false, s.underWay[0].Done()
+	default:
+		return false, last
 	}
 }
 

@@ -12,8 +12,7 @@ const (
 	// any lately: so few that many destinations can be stuck at once while the others continue.
 	firstWindow  = 16
 	windowGrowth = 4
-	// maxWindow is the largest window. RabbitMQ has about 400 messages of one destination at a
-	// time (see broker.session); the others are being claimed or finished.
+	// maxWindow is the largest window: what a destination that hangs may take from the others.
 	maxWindow = 2 * maxBatch
 	// firstPart: a destination with its first window may have 1/firstPart of what is free, so
 	// that something is left for the next ones.
