@@ -19,7 +19,7 @@ const (
 // load: one message when there is one, hundreds in a storm.
 type batcher struct {
 	deliveries <-chan amqp.Delivery
-	frames     *intakeConn
+	frames     *consumingConn
 	ch         *amqp.Channel
 	tag        string
 	batch      []wire.Delivery
@@ -28,7 +28,7 @@ type batcher struct {
 
 // newBatcher buffers deliveries while a batch is being stored: amqp091-go passes them on one by
 // one, so that without a buffer every batch would be of one message.
-func newBatcher(deliveries <-chan amqp.Delivery, frames *intakeConn, ch *amqp.Channel, tag string) *batcher {
+func newBatcher(deliveries <-chan amqp.Delivery, frames *consumingConn, ch *amqp.Channel, tag string) *batcher {
 	arrived := make(chan amqp.Delivery, maxBatch)
 	go func() { // ends when the client closes deliveries; drain waits for it
 		defer close(arrived)

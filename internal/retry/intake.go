@@ -10,7 +10,7 @@
 //	delayqueue.go    a policy that waits in RabbitMQ: published to where it waits, which
 //	                 declaredelay.go declares first
 //	scheduler.go     what is due in the store: claimed, published, and only then deleted
-//	(inflight.go, lanebackoff.go, pause.go, storetrouble.go: limits, backoff, pauses, and
+//	(claimed.go, lanebackoff.go, pause.go, storetrouble.go: limits, backoff, pauses, and
 //	a store that fails)
 //	enrollment.go    which queues a message may be retried to
 //	(reportednames.go, ownerconsent.go, exchangelookup.go: names that only reports gave, the

@@ -21,7 +21,7 @@ func TestNamesOfMessagesThatWaitedInRabbitMQShareTheBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, g := memstore.New(), retry.NewSender(&slowBroker{lookups: map[string]int{}}, anyQueue, func(retry.Event) {})
 		defer g.Close()
-		c := retry.NewCollector(s, nil, func(retry.Event) {})
+		c := retry.NewParkedIntake(s, nil, func(retry.Event) {})
 		c.UseReportedNames(retry.NewReportedNames(s, g))
 		var batch []wire.Delivery
 		for i := range 3000 {
@@ -68,7 +68,7 @@ func TestMessagesParkedInRabbitMQAreCollected(t *testing.T) {
 	} {
 		s := memstore.New()
 		d := wire.Delivery{Unreadable: c.unreadable, Message: wire.Message{Exchange: c.from, RoutingKey: "q", Headers: headers()}}
-		must(t, retry.NewCollector(s, nil, func(retry.Event) {}).Handle(t.Context(), []wire.Delivery{d}))
+		must(t, retry.NewParkedIntake(s, nil, func(retry.Event) {}).Handle(t.Context(), []wire.Delivery{d}))
 		r := kept(t, s)[0].Record
 		if r.State != c.state || !strings.Contains(r.ParkedFor, c.why) || r.Queue != "q" || r.Attempt != 2 || r.Reason != "" || r.Proven {
 			t.Errorf("%s: kept as %+v", name, r)
