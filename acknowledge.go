@@ -38,7 +38,7 @@ type acknowledger struct {
 
 // acknowledge ends an attempt that failed. A nil error means that the message is acknowledged, after
 // RabbitMQ has confirmed its copy where there is one; otherwise RabbitMQ delivers it again.
-func (a *acknowledger) acknowledge(ctx context.Context, d *amqp.Delivery, m *Message, unreadable string, f failure) (Outcome, error) {
+func (a *acknowledger) acknowledge(ctx context.Context, d *amqp.Delivery, m *Message, cannotRepublish string, f failure) (Outcome, error) {
 	// What the handler did to the message stays with the handler, but for headers.
 	headers := m.Headers
 	*m = *message(d, a.consumer.Queue, a.limits.Linear)
@@ -49,18 +49,18 @@ func (a *acknowledger) acknowledge(ctx context.Context, d *amqp.Delivery, m *Mes
 	if m.ID == "" {
 		m.ID = newID(a.consumer.Queue, &m.Message)
 	}
-	outcome, err := a.dispose(ctx, d, m, unreadable, &f)
+	outcome, err := a.dispose(ctx, d, m, cannotRepublish, &f)
 	if errors.Is(err, wire.ErrUnacceptable) && !reflect.DeepEqual(m.Headers, delivered) {
 		a.log.Warn("the headers that a handler has set cannot be published; the message keeps those it was delivered with", "queue", a.consumer.Queue, "id", m.ID, "error", err)
 		m.Headers = delivered
-		outcome, err = a.dispose(ctx, d, m, unreadable, &f)
+		outcome, err = a.dispose(ctx, d, m, cannotRepublish, &f)
 	}
 	return outcome, err
 }
 
 // dispose carries out the verdict.
-func (a *acknowledger) dispose(ctx context.Context, d *amqp.Delivery, m *Message, unreadable string, f *failure) (Outcome, error) {
-	v, t := a.verdict(m, f, unreadable)
+func (a *acknowledger) dispose(ctx context.Context, d *amqp.Delivery, m *Message, cannotRepublish string, f *failure) (Outcome, error) {
+	v, t := a.verdict(m, f, cannotRepublish)
 	if v.Asked > 0 && a.shortenedLogged.CompareAndSwap(false, true) { // once, not for each message
 		a.log.Warn("a handler asked by RetryAfter for a longer delay than the policy allows; Policy.MaxRetryAfter raises that", "queue", a.consumer.Queue, "id", m.ID, "asked", v.Asked, "waits", v.Delay)
 	}
@@ -104,8 +104,8 @@ func outcomeOf(acknowledged, failed Outcome, ackErr error) (Outcome, error) {
 }
 
 // verdict decides, and finds where the message waits. It has no effects.
-func (a *acknowledger) verdict(m *Message, f *failure, unreadable string) (policy.Verdict, delay.Ticket) {
-	v := a.decide(m, f, unreadable)
+func (a *acknowledger) verdict(m *Message, f *failure, cannotRepublish string) (policy.Verdict, delay.Ticket) {
+	v := a.decide(m, f, cannotRepublish)
 	if v.Action != policy.Retry {
 		return v, delay.Ticket{}
 	}
@@ -121,12 +121,12 @@ func (a *acknowledger) verdict(m *Message, f *failure, unreadable string) (polic
 }
 
 // decide asks the policy, unless the handler has decided.
-func (a *acknowledger) decide(m *Message, f *failure, unreadable string) policy.Verdict {
+func (a *acknowledger) decide(m *Message, f *failure, cannotRepublish string) policy.Verdict {
 	switch {
 	case f.discard:
 		return policy.Verdict{Action: policy.Discard}
-	case unreadable != "":
-		return policy.Verdict{Why: unreadable}
+	case cannotRepublish != "":
+		return policy.Verdict{Why: cannotRepublish}
 	case f.park:
 		return policy.Verdict{Why: "its handler parked it"}
 	case f.notRetried:

@@ -15,19 +15,19 @@ import (
 
 // attempt is one delivery, and how its handler ended.
 type attempt struct {
-	d          *amqp.Delivery
-	m          *Message
-	unreadable string // why it cannot be published again as it was; "" when it can
-	failed     error
-	took       time.Duration
+	d               *amqp.Delivery
+	m               *Message
+	cannotRepublish string // why it cannot be published again as it was; "" when it can
+	failed          error
+	took            time.Duration
 }
 
-// begin reads a delivery. An unreadable message is passed to no handler.
+// begin reads a delivery. One that cannot be published again is passed to no handler.
 func (r *run) begin(c connection, d *amqp.Delivery) *attempt {
-	a := &attempt{d: d, m: message(d, r.acknowledger.consumer.Queue, r.acknowledger.limits.Linear), unreadable: c.Unreadable(d)}
+	a := &attempt{d: d, m: message(d, r.acknowledger.consumer.Queue, r.acknowledger.limits.Linear), cannotRepublish: c.CannotRepublish(d)}
 	r.acknowledger.checkEarly(a.m)
-	if a.unreadable != "" {
-		a.failed = errors.New(a.unreadable)
+	if a.cannotRepublish != "" {
+		a.failed = errors.New(a.cannotRepublish)
 	}
 	return a
 }
@@ -36,7 +36,7 @@ func (r *run) begin(c connection, d *amqp.Delivery) *attempt {
 func (r *run) attempt(c connection, d *amqp.Delivery) {
 	a := r.begin(c, d)
 	began := time.Now()
-	if a.unreadable == "" {
+	if a.cannotRepublish == "" {
 		a.failed = callHandler(r.handleCtx, r.acknowledger.consumer.Timeout, r.handle, a.m)
 	}
 	a.took = time.Since(began)
@@ -51,12 +51,12 @@ func (r *run) end(c connection, a *attempt) {
 	if a.failed == nil {
 		outcome, err = outcomeOf(Succeeded, Unsettled, a.d.Ack(false))
 	} else {
-		f := failure{text: a.unreadable}
-		if a.unreadable == "" {
+		f := failure{text: a.cannotRepublish}
+		if a.cannotRepublish == "" {
 			f = r.acknowledger.classify(a.failed)
 		}
 		if err = r.waitPrepared(c); err == nil {
-			outcome, err = r.acknowledger.acknowledge(c.ctx, a.d, m, a.unreadable, f)
+			outcome, err = r.acknowledger.acknowledge(c.ctx, a.d, m, a.cannotRepublish, f)
 		}
 		r.logFailure(m, outcome, &f, err)
 	}

@@ -88,7 +88,7 @@ func (r *run) attemptBatch(c connection, deliveries []amqp.Delivery) {
 	all := make([]*attempt, len(deliveries))
 	var batch []*Message
 	for i := range deliveries {
-		if all[i] = r.begin(c, &deliveries[i]); all[i].unreadable == "" {
+		if all[i] = r.begin(c, &deliveries[i]); all[i].cannotRepublish == "" {
 			batch = append(batch, all[i].m)
 		}
 	}
@@ -101,7 +101,7 @@ func (r *run) attemptBatch(c connection, deliveries []amqp.Delivery) {
 	took := time.Since(began)
 	var ending sync.WaitGroup // each waits for its own confirm
 	for _, a := range all {
-		if a.unreadable == "" {
+		if a.cannotRepublish == "" {
 			a.took = took
 			if a.failed = failed[a.m]; a.failed == nil {
 				a.failed = other

@@ -54,7 +54,7 @@ func (b *batcher) next(ctx context.Context) (batch []wire.Delivery, last uint64,
 	add := func(d *amqp.Delivery) {
 		m := b.frames.repairedHeaders(d.ConsumerTag, d.DeliveryTag)
 		b.batch = append(b.batch, wire.Delivery{Message: Received(d), Redelivered: d.Redelivered,
-			Note: m.note, Unreadable: m.unreadable, Doubled: m.doubled})
+			Note: m.note, CannotRepublish: m.cannotRepublish, DuplicateHeader: m.duplicateHeader})
 		last = d.DeliveryTag
 		bytes += len(d.Body)
 		b.frames.bodies.remove(len(d.Body))

@@ -56,10 +56,10 @@ type Subscription struct {
 	frames *consumingConn
 }
 
-// Unreadable returns why a delivery cannot be published again as it was; "" when it
+// CannotRepublish returns why a delivery cannot be published again as it was; "" when it
 // can. Call it once for each delivery.
-func (s *Subscription) Unreadable(d *amqp.Delivery) string {
-	return s.frames.repairedHeaders(d.ConsumerTag, d.DeliveryTag).unreadable
+func (s *Subscription) CannotRepublish(d *amqp.Delivery) string {
+	return s.frames.repairedHeaders(d.ConsumerTag, d.DeliveryTag).cannotRepublish
 }
 
 // Run connects, and connects again for as long as it takes, until ctx ends. Each

@@ -59,7 +59,7 @@ func (in *ParkedIntake) Handle(ctx context.Context, batch []wire.Delivery) error
 func (in *ParkedIntake) decide(ctx context.Context, i int, d *wire.Delivery, now time.Time) (rec *store.Record) {
 	defer func() {
 		if p := recover(); p != nil {
-			rec = parkUnreadable(d, now, p)
+			rec = parkUndecided(d, now, p)
 		}
 	}()
 	m := &d.Message
@@ -95,15 +95,15 @@ func (in *ParkedIntake) decide(ctx context.Context, i int, d *wire.Delivery, now
 		why += "; " + tooMany(rec.Queue)
 		rec.Queue = ""
 	}
-	if rec.Queue != "" && d.Unreadable == "" && delay.EndsWait(d.Message.Exchange) {
+	if rec.Queue != "" && d.CannotRepublish == "" && delay.EndsWait(d.Message.Exchange) {
 		// Its wait is over. The queue may exist and only lack its binding, as just
 		// after RabbitMQ has started: it is due, and the scheduler's publish shows that.
 		addNote(rec, why)
 		waitUntil(rec, now)
 		return rec
 	}
-	if d.Unreadable != "" {
-		why += "; " + d.Unreadable
+	if d.CannotRepublish != "" {
+		why += "; " + d.CannotRepublish
 	}
 	park(rec, now, why)
 	return rec

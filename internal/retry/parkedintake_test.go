@@ -57,17 +57,17 @@ func TestMessagesParkedInRabbitMQAreCollected(t *testing.T) {
 		return amqp.Table{wire.HeaderQueue: "q", wire.HeaderAttempt: int64(2), wire.HeaderReason: "made up", wire.HeaderParkReason: "no more attempts"}
 	}
 	for name, c := range map[string]struct {
-		from, unreadable string
-		state            store.State
-		why              string
+		from, cannotRepublish string
+		state                 store.State
+		why                   string
 	}{
-		"parked":                        {wire.ExchangeParked, "", store.Parked, "no more attempts"},
-		"its wait ended":                {wire.ExchangeDue, "", store.Waiting, ""},
-		"its wait ended, unreadable":    {wire.ExchangeDue, "of no known type", store.Parked, "of no known type"},
-		"by another alternate exchange": {"others", "", store.Parked, "others"},
+		"parked":                                {wire.ExchangeParked, "", store.Parked, "no more attempts"},
+		"its wait ended":                        {wire.ExchangeDue, "", store.Waiting, ""},
+		"its wait ended, cannot be republished": {wire.ExchangeDue, "of no known type", store.Parked, "of no known type"},
+		"by another alternate exchange":         {"others", "", store.Parked, "others"},
 	} {
 		s := memstore.New()
-		d := wire.Delivery{Unreadable: c.unreadable, Message: wire.Message{Exchange: c.from, RoutingKey: "q", Headers: headers()}}
+		d := wire.Delivery{CannotRepublish: c.cannotRepublish, Message: wire.Message{Exchange: c.from, RoutingKey: "q", Headers: headers()}}
 		must(t, retry.NewParkedIntake(s, nil, func(retry.Event) {}).Handle(t.Context(), []wire.Delivery{d}))
 		r := kept(t, s)[0].Record
 		if r.State != c.state || !strings.Contains(r.ParkedFor, c.why) || r.Queue != "q" || r.Attempt != 2 || r.Reason != "" || r.Proven {

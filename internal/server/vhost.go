@@ -210,13 +210,13 @@ func (s *vhost) listeners() *listeners {
 	l.add("rates", s.rates.event)
 	l.add("notify", s.notify.Event)
 	l.add("throttle", func(e retry.Event) {
-		elsewhere := e.Kind == retry.Arrived && s.throttle.Failed(e.Queue, e.ID, e.At)
+		elsewhere := e.Kind == retry.Failed && s.throttle.Failed(e.Queue, e.ID, e.At)
 		if s.replica != nil {
 			s.replica.event(e, elsewhere)
 		}
 	})
 	l.add("canary", func(e retry.Event) {
-		if e.Kind == retry.Arrived {
+		if e.Kind == retry.Failed {
 			s.operations.Failed(e)
 		}
 	})
