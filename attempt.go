@@ -15,35 +15,35 @@ import (
 
 // attempt is one delivery, and how its handler ended.
 type attempt struct {
-	d          *amqp.Delivery
-	m          *Message
-	unreadable string // why it cannot be published again as it was; "" when it can
-	failed     error
-	took       time.Duration
+	d               *amqp.Delivery
+	m               *Message
+	cannotRepublish string // why it cannot be published again as it was; "" when it can
+	failed          error
+	took            time.Duration
 }
 
-// begin reads a delivery. An unreadable message is passed to no handler.
+// begin reads a delivery. One that cannot be published again is passed to no handler.
 func (r *run) begin(c connection, d *amqp.Delivery) *attempt {
-	a := &attempt{d: d, m: message(d, r.settler.consumer.Queue, r.settler.limits.Linear), unreadable: c.Unreadable(d)}
-	r.settler.checkEarly(a.m)
-	if a.unreadable != "" {
-		a.failed = errors.New(a.unreadable)
+	a := &attempt{d: d, m: message(d, r.acknowledger.consumer.Queue, r.acknowledger.limits.Linear), cannotRepublish: c.CannotRepublish(d)}
+	r.acknowledger.checkEarly(a.m)
+	if a.cannotRepublish != "" {
+		a.failed = errors.New(a.cannotRepublish)
 	}
 	return a
 }
 
-// attempt calls the handler with one delivery and settles it.
+// attempt calls the handler with one delivery and ends it.
 func (r *run) attempt(c connection, d *amqp.Delivery) {
 	a := r.begin(c, d)
 	began := time.Now()
-	if a.unreadable == "" {
-		a.failed = callHandler(r.handleCtx, r.settler.consumer.Timeout, r.handle, a.m)
+	if a.cannotRepublish == "" {
+		a.failed = callHandler(r.handleCtx, r.acknowledger.consumer.Timeout, r.handle, a.m)
 	}
 	a.took = time.Since(began)
 	r.end(c, a)
 }
 
-// end settles an attempt.
+// end acknowledges the delivery of an attempt; if it failed, only once its copy is confirmed.
 func (r *run) end(c connection, a *attempt) {
 	m := a.m
 	number := m.Attempt // the message is the handler's as well
@@ -51,19 +51,19 @@ func (r *run) end(c connection, a *attempt) {
 	if a.failed == nil {
 		outcome, err = outcomeOf(Succeeded, Unsettled, a.d.Ack(false))
 	} else {
-		f := failure{text: a.unreadable}
-		if a.unreadable == "" {
-			f = r.settler.classify(a.failed)
+		f := failure{text: a.cannotRepublish}
+		if a.cannotRepublish == "" {
+			f = r.acknowledger.classify(a.failed)
 		}
 		if err = r.waitPrepared(c); err == nil {
-			outcome, err = r.settler.settle(c.ctx, a.d, m, a.unreadable, f)
+			outcome, err = r.acknowledger.acknowledge(c.ctx, a.d, m, a.cannotRepublish, f)
 		}
 		r.logFailure(m, outcome, &f, err)
 	}
 	if err != nil {
 		r.logUnsettled(m, outcome, err)
 	}
-	r.client.countAttempt(AttemptEvent{Queue: r.settler.consumer.Queue, Attempt: number, Outcome: outcome, Duration: a.took})
+	r.client.countAttempt(AttemptEvent{Queue: r.acknowledger.consumer.Queue, Attempt: number, Outcome: outcome, Duration: a.took})
 }
 
 var (
@@ -72,7 +72,7 @@ var (
 )
 
 // waitPrepared waits until the exchanges and queues that failed messages need are declared. Its
-// error is why the failure need not be settled: the message is in its queue again, or soon will be.
+// error is why the failure needs no copy: the message is in its queue again, or soon will be.
 func (r *run) waitPrepared(c connection) error {
 	select {
 	case <-c.prepared:
@@ -88,7 +88,7 @@ func (r *run) waitPrepared(c connection) error {
 }
 
 func (r *run) logOf(m *Message, o Outcome) *slog.Logger {
-	return r.client.config.Log.With("queue", r.settler.consumer.Queue, "id", m.ID, "message_id", m.MessageID, "attempt", m.Attempt, "outcome", o)
+	return r.client.config.Log.With("queue", r.acknowledger.consumer.Queue, "id", m.ID, "message_id", m.MessageID, "attempt", m.Attempt, "outcome", o)
 }
 
 // logFailure logs a failure once, a panic with its stack. A payload is never logged.
@@ -112,7 +112,7 @@ func (r *run) logUnsettled(m *Message, o Outcome, err error) {
 	log := r.logOf(m, o)
 	switch {
 	case errors.Is(err, wire.ErrUnacceptable):
-		log.Error("a failed message cannot be published, neither for its retry nor to redrive.parked: it stays unacknowledged, uses one of Consumer.Prefetch, and RabbitMQ delivers it again when the connection closes", "prefetch", r.settler.consumer.Prefetch, "error", err)
+		log.Error("a failed message cannot be published, neither for its retry nor to redrive.parked: it stays unacknowledged, uses one of Consumer.Prefetch, and RabbitMQ delivers it again when the connection closes", "prefetch", r.acknowledger.consumer.Prefetch, "error", err)
 	case o == Unacknowledged:
 		log.Warn("a message was published for its retry, but could not be acknowledged: RabbitMQ delivers the original again as well", "error", err)
 	default:

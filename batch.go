@@ -35,7 +35,7 @@ var errNotOfBatch = errors.New("redrive: the batch handler returned an error for
 // workBatches attempts one batch after the other, until there are no more messages. One worker
 // at a time collects, or each would wait with a part of what has arrived.
 func (r *run) workBatches(c connection) {
-	b := r.settler.consumer.Batch
+	b := r.acknowledger.consumer.Batch
 	for {
 		select {
 		case c.collecting <- struct{}{}:
@@ -83,12 +83,12 @@ func collect(ctx context.Context, in <-chan amqp.Delivery, ended <-chan struct{}
 	return batch
 }
 
-// attemptBatch calls the handler with a batch and settles each of its messages.
+// attemptBatch calls the handler with a batch and ends the attempt at each of its messages.
 func (r *run) attemptBatch(c connection, deliveries []amqp.Delivery) {
 	all := make([]*attempt, len(deliveries))
 	var batch []*Message
 	for i := range deliveries {
-		if all[i] = r.begin(c, &deliveries[i]); all[i].unreadable == "" {
+		if all[i] = r.begin(c, &deliveries[i]); all[i].cannotRepublish == "" {
 			batch = append(batch, all[i].m)
 		}
 	}
@@ -96,12 +96,12 @@ func (r *run) attemptBatch(c connection, deliveries []amqp.Delivery) {
 	var other error // of those without an error of their own
 	began := time.Now()
 	if len(batch) > 0 {
-		failed, other = callBatchHandler(r.handleCtx, r.settler.consumer, batch)
+		failed, other = callBatchHandler(r.handleCtx, r.acknowledger.consumer, batch)
 	}
 	took := time.Since(began)
-	var settling sync.WaitGroup // each waits for its own confirm
+	var ending sync.WaitGroup // each waits for its own confirm
 	for _, a := range all {
-		if a.unreadable == "" {
+		if a.cannotRepublish == "" {
 			a.took = took
 			if a.failed = failed[a.m]; a.failed == nil {
 				a.failed = other
@@ -111,9 +111,9 @@ func (r *run) attemptBatch(c connection, deliveries []amqp.Delivery) {
 			r.end(c, a)
 			continue
 		}
-		settling.Go(func() { r.end(c, a) })
+		ending.Go(func() { r.end(c, a) })
 	}
-	settling.Wait()
+	ending.Wait()
 }
 
 // callBatchHandler calls a batch handler once.

@@ -197,7 +197,7 @@ func (c *Client) consume(ctx context.Context, consumer Consumer, handle Handler)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	defer context.AfterFunc(c.consumeCtx, stop)()
-	s := c.newSettler(consumer)
+	s := c.newAcknowledger(consumer)
 	if err := s.prepare(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -259,7 +259,7 @@ func Consume(ctx context.Context, config Config, consumer Consumer) error {
 	return c.consume(ctx, consumer, handle)
 }
 
-// newSettler makes a settler for a consumer, which must have been validated.
-func (c *Client) newSettler(consumer Consumer) *settler {
-	return &settler{consumer: consumer, way: consumer.Wait.way, limits: consumer.Wait.way.Limits(), verify: c.config.Verify, log: c.config.Log, publish: c.publish, closed: c.connCtx.Done(), parked: c.hook.add}
+// newAcknowledger makes an acknowledger for a consumer, which must have been validated.
+func (c *Client) newAcknowledger(consumer Consumer) *acknowledger {
+	return &acknowledger{consumer: consumer, way: consumer.Wait.way, limits: consumer.Wait.way.Limits(), verify: c.config.Verify, log: c.config.Log, publish: c.publish, closed: c.connCtx.Done(), parked: c.hook.add}
 }

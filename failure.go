@@ -21,7 +21,7 @@ type failure struct {
 
 // classify reads what an error asks for. A panic in the user's code is a failure like a
 // handler's.
-func (s *settler) classify(err error) (f failure) {
+func (a *acknowledger) classify(err error) (f failure) {
 	defer func() {
 		if p := recover(); p != nil {
 			f = failure{panicked: &PanicError{Value: p, Stack: debug.Stack()}}
@@ -33,8 +33,8 @@ func (s *settler) classify(err error) (f failure) {
 	f.park = errors.As(err, new(*ParkError))
 	errors.As(err, &f.retryAfter)
 	errors.As(err, &f.panicked)
-	if s.consumer.Retry != nil && !f.discard && !f.park && f.retryAfter == nil {
-		f.notRetried = !s.consumer.Retry(err)
+	if a.consumer.Retry != nil && !f.discard && !f.park && f.retryAfter == nil {
+		f.notRetried = !a.consumer.Retry(err)
 	}
 	return f
 }

@@ -53,12 +53,12 @@ func (e *nativeEarly) check(m *Message) (took, wait time.Duration, soon bool) {
 }
 
 // checkEarly logs that a queue does not delay its messages as its policy asks.
-func (s *settler) checkEarly(m *Message) {
-	if !s.limits.Linear {
+func (a *acknowledger) checkEarly(m *Message) {
+	if !a.limits.Linear {
 		return
 	}
-	if took, wait, soon := s.early.check(m); soon {
-		s.log.Error("a rejected message was delivered again too soon: the work queue does not delay it as the policy says; declare the queue with redrive.NativeArguments, or set delayed-retry-type, -min and -max by a RabbitMQ policy",
-			"queue", s.consumer.Queue, "attempt", m.Attempt, "took", took, "wait", wait)
+	if took, wait, soon := a.early.check(m); soon {
+		a.log.Error("a rejected message was delivered again too soon: the work queue does not delay it as the policy says; declare the queue with redrive.NativeArguments, or set delayed-retry-type, -min and -max by a RabbitMQ policy",
+			"queue", a.consumer.Queue, "attempt", m.Attempt, "took", took, "wait", wait)
 	}
 }

@@ -31,19 +31,19 @@ const (
 // forbidden is tried once. The service tries once and waits in its store (retry.Sender,
 // retry.DelayQueues); here RabbitMQ has the only copy until the new one is confirmed, so
 // publishing again is all that can be done.
-func (s *settler) publishUntilConfirmed(ctx context.Context, out wire.Outgoing, t delay.Ticket, elsewhere bool) error {
+func (a *acknowledger) publishUntilConfirmed(ctx context.Context, out wire.Outgoing, t delay.Ticket, elsewhere bool) error {
 	for pause := minPublishWait; ; pause = min(2*pause, maxPublishWait) {
-		since, err := s.send(ctx, t, out)
+		since, err := a.send(ctx, t, out)
 		if err == nil {
 			err = t.CheckConfirm(since)
 		}
 		if err != nil {
-			s.declared.Delete(t.Exchange)
+			a.declared.Delete(t.Exchange)
 		}
 		switch {
 		case err == nil:
-			if s.publishFails.Load() && s.publishFails.CompareAndSwap(true, false) {
-				s.log.Info("failed messages are published for their retry again", "queue", s.consumer.Queue)
+			if a.publishFails.Load() && a.publishFails.CompareAndSwap(true, false) {
+				a.log.Info("failed messages are published for their retry again", "queue", a.consumer.Queue)
 			}
 			return nil
 		case errors.Is(err, wire.ErrUnacceptable):
@@ -56,12 +56,12 @@ func (s *settler) publishUntilConfirmed(ctx context.Context, out wire.Outgoing, 
 			return err
 		case elsewhere && (errors.Is(err, wire.ErrUnroutable) || errors.Is(err, wire.ErrForbidden)):
 			return err
-		case errors.Is(err, wire.ErrUnroutable) && !s.verify:
+		case errors.Is(err, wire.ErrUnroutable) && !a.verify:
 			// What it waits in was deleted: it is declared again.
-			err = errors.Join(err, s.publish.Declare(ctx, s.way.Topology(s.consumer.Queue)))
+			err = errors.Join(err, a.publish.Declare(ctx, a.way.Topology(a.consumer.Queue)))
 		}
-		if ctx.Err() == nil && s.publishFails.CompareAndSwap(false, true) { // once, not for each message and try
-			s.log.Warn("failed messages cannot be published for their retry; they stay unacknowledged, trying again", "queue", s.consumer.Queue, "id", out.ID, "exchange", t.Exchange, "error", err)
+		if ctx.Err() == nil && a.publishFails.CompareAndSwap(false, true) { // once, not for each message and try
+			a.log.Warn("failed messages cannot be published for their retry; they stay unacknowledged, trying again", "queue", a.consumer.Queue, "id", out.ID, "exchange", t.Exchange, "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -72,15 +72,15 @@ func (s *settler) publishUntilConfirmed(ctx context.Context, out wire.Outgoing, 
 }
 
 // send publishes once, and returns since when the queue that a ticket needs is known to exist.
-func (s *settler) send(ctx context.Context, t delay.Ticket, out wire.Outgoing) (since time.Time, err error) {
+func (a *acknowledger) send(ctx context.Context, t delay.Ticket, out wire.Outgoing) (since time.Time, err error) {
 	if t.DeclareFirst != nil {
-		if since, err = s.declareFirst(ctx, t); err != nil {
+		if since, err = a.declareFirst(ctx, t); err != nil {
 			return since, err
 		}
 	}
-	if err = s.publish.Send(ctx, []wire.Outgoing{out})(ctx)[0]; err != nil {
+	if err = a.publish.Send(ctx, []wire.Outgoing{out})(ctx)[0]; err != nil {
 		select {
-		case <-s.closed:
+		case <-a.closed:
 			return since, errClosed
 		default:
 		}
@@ -90,20 +90,20 @@ func (s *settler) send(ctx context.Context, t delay.Ticket, out wire.Outgoing) (
 
 // declareFirst declares what a ticket needs, unless that was done a short time ago: half of the
 // time for which it counts is left for the confirm.
-func (s *settler) declareFirst(ctx context.Context, t delay.Ticket) (at time.Time, err error) {
-	if at, ok := s.declared.Load(t.Exchange); ok && time.Since(at.(time.Time)) < t.ConfirmWithin/2 {
+func (a *acknowledger) declareFirst(ctx context.Context, t delay.Ticket) (at time.Time, err error) {
+	if at, ok := a.declared.Load(t.Exchange); ok && time.Since(at.(time.Time)) < t.ConfirmWithin/2 {
 		return at.(time.Time), nil
 	}
 	at = time.Now()
-	if err = s.publish.Declare(ctx, *t.DeclareFirst); err == nil {
-		s.declared.Store(t.Exchange, at)
+	if err = a.publish.Declare(ctx, *t.DeclareFirst); err == nil {
+		a.declared.Store(t.Exchange, at)
 	}
 	return at, err
 }
 
 // outgoing returns the message as it is published, with its history in headers.
-func (s *settler) outgoing(m *Message, f *failure, parkedFor string, t delay.Ticket) wire.Outgoing {
-	history := headers.History{ID: m.ID, Attempt: m.Attempt, Queue: s.consumer.Queue, FirstFailed: m.FirstFailed, Reason: wire.ReasonReported, Error: f.header()}
+func (a *acknowledger) outgoing(m *Message, f *failure, parkedFor string, t delay.Ticket) wire.Outgoing {
+	history := headers.History{ID: m.ID, Attempt: m.Attempt, Queue: a.consumer.Queue, FirstFailed: m.FirstFailed, Reason: wire.ReasonReported, Error: f.header()}
 	if history.FirstFailed.IsZero() {
 		history.FirstFailed = time.Now()
 	}
@@ -112,7 +112,7 @@ func (s *settler) outgoing(m *Message, f *failure, parkedFor string, t delay.Tic
 	if parkedFor != "" {
 		p.Headers[wire.HeaderParkReason] = parkedFor
 	}
-	if s.limits.ServiceDecides && t.Exchange == wire.ExchangeFailures {
+	if a.limits.ServiceDecides && t.Exchange == wire.ExchangeFailures {
 		// The service counts this failure itself.
 		p.Headers[wire.HeaderAttempt] = int64(m.Attempt - 1)
 	}

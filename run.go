@@ -13,8 +13,8 @@ import (
 const returnGrace = time.Second
 
 // run consumes until ctx ends.
-func (c *Client) run(ctx context.Context, s *settler, handle Handler) error {
-	k := &s.consumer
+func (c *Client) run(ctx context.Context, a *acknowledger, handle Handler) error {
+	k := &a.consumer
 	// A handler that has begun may finish, but not take forever.
 	working, stopWorking := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWorking()
@@ -26,7 +26,7 @@ func (c *Client) run(ctx context.Context, s *settler, handle Handler) error {
 		context.AfterFunc(over, func() { first.Stop(); last.Stop() })
 	})()
 
-	r := &run{client: c, settler: s, consumeCtx: ctx, handleCtx: working, waitCtx: over, handle: handle, slots: make(chan struct{}, k.Concurrency)}
+	r := &run{client: c, acknowledger: a, consumeCtx: ctx, handleCtx: working, waitCtx: over, handle: handle, slots: make(chan struct{}, k.Concurrency)}
 	q := broker.ConsumeOptions{Queue: k.Queue, Prefetch: k.Prefetch, Log: c.config.Log, Observe: func(yes bool) { c.countConsuming(k.Queue, yes) }}
 	if err := c.subscribe.Consume(ctx, q, r.consume); err != nil {
 		return fmt.Errorf("redrive: %w", err)
@@ -36,14 +36,14 @@ func (c *Client) run(ctx context.Context, s *settler, handle Handler) error {
 
 // run is one Consume.
 type run struct {
-	client      *Client
-	settler     *settler
-	consumeCtx  context.Context // while it lasts, messages are consumed
-	handleCtx   context.Context // while it lasts, handlers run, and failed messages are published
-	waitCtx     context.Context // while it lasts, finish waits for handlers to return
-	handle      Handler         // nil for batches
-	slots       chan struct{}   // one for each worker, of whichever connection
-	reconnected bool            // not the first connection
+	client       *Client
+	acknowledger *acknowledger
+	consumeCtx   context.Context // while it lasts, messages are consumed
+	handleCtx    context.Context // while it lasts, handlers run, and failed messages are published
+	waitCtx      context.Context // while it lasts, finish waits for handlers to return
+	handle       Handler         // nil for batches
+	slots        chan struct{}   // one for each worker, of whichever connection
+	reconnected  bool            // not the first connection
 }
 
 // connection is what one connection delivers, and how long its failures are published.
@@ -103,8 +103,8 @@ func (r *run) prepareAgain(ctx context.Context) (prepared <-chan struct{}) {
 	}
 	go func() {
 		defer close(done)
-		if err := r.settler.prepare(ctx); err != nil && ctx.Err() == nil {
-			r.client.config.Log.Error("cannot declare the exchanges and queues that failed messages need; consuming all the same", "queue", r.settler.consumer.Queue, "error", err)
+		if err := r.acknowledger.prepare(ctx); err != nil && ctx.Err() == nil {
+			r.client.config.Log.Error("cannot declare the exchanges and queues that failed messages need; consuming all the same", "queue", r.acknowledger.consumer.Queue, "error", err)
 		}
 	}()
 	return done
@@ -161,5 +161,5 @@ func (r *run) finish() error {
 		return nil
 	}
 	return fmt.Errorf("redrive: %d of %d handlers of queue %q did not return when their context ended, %s after the consumer was stopped, and are left behind; RabbitMQ delivers their messages again",
-		busy, cap(r.slots), r.settler.consumer.Queue, r.settler.consumer.Shutdown)
+		busy, cap(r.slots), r.acknowledger.consumer.Queue, r.acknowledger.consumer.Shutdown)
 }

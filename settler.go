@@ -12,7 +12,7 @@ import (
 // Settler settles deliveries for programs that keep an amqp091-go loop of their own. Make
 // one with Client.NewSettler. It is safe for concurrent use, one delivery each.
 type Settler struct {
-	settler *settler
+	acknowledger *acknowledger
 }
 
 var errZeroSettler = hint.Errorf("make one with Client.NewSettler", "redrive: the Settler is nil or its zero value")
@@ -32,7 +32,7 @@ func (c *Client) NewSettler(ctx context.Context, consumer Consumer) (*Settler, e
 		return nil, errClosed
 	}
 	defer c.consumers.Done()
-	s := c.newSettler(consumer)
+	s := c.newAcknowledger(consumer)
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	defer context.AfterFunc(c.consumeCtx, func() { stop(errClosed) })()
@@ -44,11 +44,11 @@ func (c *Client) NewSettler(ctx context.Context, consumer Consumer) (*Settler, e
 
 // Message returns a delivery as a Handler would see it. It returns nil for a nil d.
 func (s *Settler) Message(d *amqp.Delivery) *Message {
-	if s == nil || s.settler == nil || d == nil {
+	if s == nil || s.acknowledger == nil || d == nil {
 		return nil
 	}
-	m := message(d, s.settler.consumer.Queue, s.settler.limits.Linear)
-	s.settler.checkEarly(m)
+	m := message(d, s.acknowledger.consumer.Queue, s.acknowledger.limits.Linear)
+	s.acknowledger.checkEarly(m)
 	return m
 }
 
@@ -59,12 +59,12 @@ func (s *Settler) Message(d *amqp.Delivery) *Message {
 // the copy exists all the same.
 func (s *Settler) Settle(ctx context.Context, d *amqp.Delivery, failure error) (Outcome, error) {
 	switch {
-	case s == nil || s.settler == nil:
+	case s == nil || s.acknowledger == nil:
 		return Unsettled, errZeroSettler
 	case d == nil:
 		return Unsettled, errors.New("redrive: Settle needs a delivery")
 	case failure == nil:
 		return outcomeOf(Succeeded, Unsettled, d.Ack(false))
 	}
-	return s.settler.settle(ctx, d, s.Message(d), "", s.settler.classify(failure))
+	return s.acknowledger.acknowledge(ctx, d, s.Message(d), "", s.acknowledger.classify(failure))
 }

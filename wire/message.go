@@ -43,9 +43,9 @@ type Delivery struct {
 	// The AMQP client cannot read every header that RabbitMQ can deliver. These say what was
 	// done about that; "" where nothing was.
 
-	Note       string // a header was changed; the message can still be retried
-	Unreadable string // why it cannot be retried unchanged, so it is parked
-	Doubled    string // why its x-death proves no queue: a key stands in it twice
+	Note            string // a header was changed; the message can still be retried
+	CannotRepublish string // why it cannot be retried unchanged, so it is parked
+	DuplicateHeader string // why its x-death proves no queue: a name is in the headers twice, or they are malformed
 }
 
 // Outgoing is one message to publish. It is published persistent and with confirms; what

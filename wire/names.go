@@ -29,8 +29,8 @@ const (
 	// bound to each work queue by the queue's name.
 	ExchangeDue = "redrive.due"
 	// ExchangeLane (internal, direct) receives due messages of the delay queues that work
-	// queues share (delay.Lane). It is bound to the LaneQueue of each work queue by the work queue's
-	// name. Its alternate exchange is ExchangeDue.
+	// queues share. It is bound to the LaneQueue of each work queue by the work queue's name.
+	// Its alternate exchange is ExchangeDue.
 	ExchangeLane = "redrive.lane"
 	// ExchangeParked (fanout) receives the messages that are parked in RabbitMQ.
 	ExchangeParked = "redrive.parked"

@@ -19,7 +19,7 @@ const (
 // load: one message when there is one, hundreds in a storm.
 type batcher struct {
 	deliveries <-chan amqp.Delivery
-	frames     *intakeConn
+	frames     *consumingConn
 	ch         *amqp.Channel
 	tag        string
 	batch      []wire.Delivery
@@ -28,7 +28,7 @@ type batcher struct {
 
 // newBatcher buffers deliveries while a batch is being stored: amqp091-go passes them on one by
 // one, so that without a buffer every batch would be of one message.
-func newBatcher(deliveries <-chan amqp.Delivery, frames *intakeConn, ch *amqp.Channel, tag string) *batcher {
+func newBatcher(deliveries <-chan amqp.Delivery, frames *consumingConn, ch *amqp.Channel, tag string) *batcher {
 	arrived := make(chan amqp.Delivery, maxBatch)
 	go func() { // ends when the client closes deliveries; drain waits for it
 		defer close(arrived)
@@ -54,7 +54,7 @@ func (b *batcher) next(ctx context.Context) (batch []wire.Delivery, last uint64,
 	add := func(d *amqp.Delivery) {
 		m := b.frames.repairedHeaders(d.ConsumerTag, d.DeliveryTag)
 		b.batch = append(b.batch, wire.Delivery{Message: Received(d), Redelivered: d.Redelivered,
-			Note: m.note, Unreadable: m.unreadable, Doubled: m.doubled})
+			Note: m.note, CannotRepublish: m.cannotRepublish, DuplicateHeader: m.duplicateHeader})
 		last = d.DeliveryTag
 		bytes += len(d.Body)
 		b.frames.bodies.remove(len(d.Body))

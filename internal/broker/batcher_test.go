@@ -26,7 +26,7 @@ func TestEachDeliveryIsInOneBatch(t *testing.T) {
 		deliveries <- amqp.Delivery{DeliveryTag: uint64(i + 1), Body: b, CorrelationId: string(rune('0' + i))}
 	}
 	close(deliveries)
-	g := &batcher{deliveries: deliveries, frames: newIntakeConn(client)}
+	g := &batcher{deliveries: deliveries, frames: newConsumingConn(client)}
 	var got []string
 	var sizes []int
 	var tags []uint64

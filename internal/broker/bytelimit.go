@@ -8,15 +8,15 @@ type byteLimit struct {
 	freed    chan struct{}
 	lifted   chan struct{}
 	isLifted atomic.Bool
-	idle     atomic.Bool // the intake waits for a message: one of any size may be read
+	idle     atomic.Bool // the consumer waits for a message: one of any size may be read
 }
 
-// maxBuffered bounds the bodies, in bytes, that are read before the intake needs them.
+// maxBuffered bounds the bodies, in bytes, that are read before the consumer needs them.
 const maxBuffered = 32 << 20
 
 func (l *byteLimit) init() { l.freed, l.lifted = make(chan struct{}, 1), make(chan struct{}) }
 
-// add counts n bytes that were read, and waits while there are too many, unless the intake is
+// add counts n bytes that were read, and waits while there are too many, unless the consumer is
 // idle: one message may be larger than the bound. It tells whether it waited.
 func (l *byteLimit) add(n int) (waited bool) {
 	if l.isLifted.Load() { // open: nothing is counted out
@@ -39,7 +39,7 @@ func (l *byteLimit) remove(n int) {
 	l.signal()
 }
 
-// setIdle sets whether the intake waits for a message.
+// setIdle sets whether the consumer waits for a message.
 func (l *byteLimit) setIdle(yes bool) {
 	l.idle.Store(yes)
 	if yes {

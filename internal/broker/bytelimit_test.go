@@ -23,11 +23,11 @@ func bodyFrames(w io.Writer) {
 
 // readToLimit reads from endless bodies until the byte limit is reached, and passes what
 // Read then says.
-func readToLimit(t *testing.T) (c *intakeConn, reads <-chan error) {
+func readToLimit(t *testing.T) (c *consumingConn, reads <-chan error) {
 	near, far := net.Pipe()
 	sent, read := make(chan struct{}), make(chan struct{})
 	go func() { defer close(sent); bodyFrames(far) }()
-	c = newIntakeConn(near)
+	c = newConsumingConn(near)
 	results := make(chan error)
 	stop := make(chan struct{})
 	go func() {

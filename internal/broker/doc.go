@@ -1,11 +1,11 @@
 // Package broker is the only one that speaks AMQP: it connects and reconnects, consumes dead
-// letters, and publishes with confirms. The intake and the publisher have a connection each,
+// letters, and publishes with confirms. Consumers and publishers have a connection each,
 // since an alarm stops RabbitMQ reading from a connection that publishes, and with it the
 // acknowledgements on it. Read it in this order:
 //
 //	link.go          connects, and connects again
 //	(tls.go, signin.go, declare.go, topology.go: TLS, refused users, what is declared)
-//	intake.go        consumes dead letters, a batch at a time
+//	batchconsumer.go consumes redrive.intake and redrive.parked, a batch at a time
 //	(batcher.go, bytelimit.go, redeclare.go: batches, a bound for their bodies, what
 //	was deleted)
 //	frames.go        messages that amqp091-go cannot read

@@ -43,8 +43,8 @@ func TestADeathHeaderThatStandsTwiceProvesNothing(t *testing.T) {
 		{"malformed after it", [][]byte{deathList("x-death", own), entry("a", 'S', []byte{0, 0, 0, 9, 'x'})}, malformedTable},
 	} {
 		_, m := repairHeader(header(c.table...))
-		if !strings.Contains(m.doubled, c.want) || (c.want == "") != (m.doubled == "") {
-			t.Errorf("%s: %q, want %q", c.name, m.doubled, c.want)
+		if !strings.Contains(m.duplicateHeader, c.want) || (c.want == "") != (m.duplicateHeader == "") {
+			t.Errorf("%s: %q, want %q", c.name, m.duplicateHeader, c.want)
 		}
 	}
 }
@@ -53,7 +53,7 @@ func TestADeathHeaderThatStandsTwiceProvesNothing(t *testing.T) {
 // one name in an entry is found, and nothing else is taken for one.
 func TestEveryDoubledNameIsFound(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		doubled, headers := false, 0
+		duplicateHeader, headers := false, 0
 		var table [][]byte
 		for range rapid.IntRange(0, 5).Draw(t, "headers") {
 			if !rapid.Bool().Draw(t, "death") {
@@ -66,7 +66,7 @@ func TestEveryDoubledNameIsFound(t *testing.T) {
 				seen := map[string]bool{}
 				for range rapid.IntRange(0, 4).Draw(t, "fields") {
 					name := rapid.SampledFrom([]string{"queue", "reason", "exchange", "count"}).Draw(t, "field")
-					doubled = doubled || seen[name]
+					duplicateHeader = duplicateHeader || seen[name]
 					seen[name] = true
 					fields = append(fields, text(name, "v"))
 				}
@@ -75,9 +75,9 @@ func TestEveryDoubledNameIsFound(t *testing.T) {
 			table = append(table, deathList("x-death", entries...))
 			headers++
 		}
-		doubled = doubled || headers > 1
-		if _, m := repairHeader(header(table...)); (m.doubled != "") != doubled {
-			t.Errorf("doubled: %q, want %v", m.doubled, doubled)
+		duplicateHeader = duplicateHeader || headers > 1
+		if _, m := repairHeader(header(table...)); (m.duplicateHeader != "") != duplicateHeader {
+			t.Errorf("duplicate header: %q, want %v", m.duplicateHeader, duplicateHeader)
 		}
 	})
 }

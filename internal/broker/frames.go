@@ -15,14 +15,14 @@ import (
 )
 
 // Some messages would end an amqp091-go connection each time they are
-// delivered, and so stop the intake for ever [measured on 3.10.8 and 4.3.6]:
+// delivered, and so stop a consumer for ever [measured on 3.10.8 and 4.3.6]:
 //
 //   - one whose headers nearly fill a frame: with the x-death that RabbitMQ adds,
 //     the header frame is larger than the frame size RabbitMQ itself negotiated;
 //   - one with headers that the client refuses to read: of type L (unsigned 64
 //     bit), which RabbitMQ 3 delivers as it is, nested too deep, or too many.
 //
-// intakeConn makes the client accept them: it tells the client that there is no limit to a
+// consumingConn makes the client accept them: it tells the client that there is no limit to a
 // frame (and RabbitMQ that its limit is agreed), and repairs the headers, see headerrepair.go.
 // It is for a connection that consumes and publishes nothing, since the client then believes it
 // could send frames of any size; with raw, for one that consumes on a single channel.
@@ -30,7 +30,7 @@ import (
 // It also bounds memory. Prefetch counts messages, not bytes: a few thousand of 16 MiB would
 // fill the machine. Read blocks while more than maxBuffered bytes of bodies are read and not
 // yet in a batch.
-type intakeConn struct {
+type consumingConn struct {
 	net.Conn
 	in       *bufio.Reader
 	rest     []byte // of the frame being read
@@ -55,8 +55,8 @@ type delivery struct {
 	tag      uint64
 }
 
-func newIntakeConn(c net.Conn) *intakeConn {
-	i := &intakeConn{Conn: c, in: bufio.NewReaderSize(c, 128<<10), delivered: map[uint16]*delivery{}, repaired: map[delivery]headerRepair{}}
+func newConsumingConn(c net.Conn) *consumingConn {
+	i := &consumingConn{Conn: c, in: bufio.NewReaderSize(c, 128<<10), delivered: map[uint16]*delivery{}, repaired: map[delivery]headerRepair{}}
 	i.bodies.init()
 	return i
 }
@@ -77,7 +77,7 @@ var (
 	methodDeliver = [4]byte{0, 60, 0, 60}
 )
 
-func (c *intakeConn) Read(b []byte) (int, error) {
+func (c *consumingConn) Read(b []byte) (int, error) {
 	if len(c.rest) == 0 {
 		if err := c.next(); err != nil {
 			return 0, err
@@ -89,7 +89,7 @@ func (c *intakeConn) Read(b []byte) (int, error) {
 }
 
 // next reads one frame and repairs it.
-func (c *intakeConn) next() error {
+func (c *consumingConn) next() error {
 	head := c.head[:]
 	if _, err := io.ReadFull(c.in, head); err != nil {
 		return err
@@ -141,7 +141,7 @@ func (c *intakeConn) next() error {
 }
 
 // Write puts RabbitMQ's own frame limit into the client's tune-ok.
-func (c *intakeConn) Write(b []byte) (int, error) {
+func (c *consumingConn) Write(b []byte) (int, error) {
 	if !c.agreed && len(b) >= frameHead+12 && b[0] == frameMethod && [4]byte(b[frameHead:frameHead+4]) == methodTuneOk {
 		c.agreed = true
 		b = append([]byte(nil), b...)
@@ -151,7 +151,7 @@ func (c *intakeConn) Write(b []byte) (int, error) {
 }
 
 // Close also ends a Read that waits at the byte limit.
-func (c *intakeConn) Close() error {
+func (c *consumingConn) Close() error {
 	c.bodies.lift()
 	return c.Conn.Close()
 }
@@ -165,7 +165,7 @@ func reframe(frame, payload []byte) []byte {
 
 // deliver notes which message the next content header of a channel belongs to. args are
 // those of basic.deliver: a consumer tag, a delivery tag, and more.
-func (c *intakeConn) deliver(channel uint16, args []byte) {
+func (c *consumingConn) deliver(channel uint16, args []byte) {
 	n := 1 + int(args[0])
 	if len(args) < n+8 {
 		return // the client refuses it
@@ -182,7 +182,7 @@ func (c *intakeConn) deliver(channel uint16, args []byte) {
 }
 
 // repairedHeaders returns, once, what was repaired in a delivery.
-func (c *intakeConn) repairedHeaders(consumer string, tag uint64) headerRepair {
+func (c *consumingConn) repairedHeaders(consumer string, tag uint64) headerRepair {
 	if !c.any.Load() {
 		return headerRepair{}
 	}
@@ -195,7 +195,7 @@ func (c *intakeConn) repairedHeaders(consumer string, tag uint64) headerRepair {
 }
 
 // forget drops what was repaired for a consumer that has ended, and that repairedHeaders has not taken.
-func (c *intakeConn) forget(consumer string) {
+func (c *consumingConn) forget(consumer string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	maps.DeleteFunc(c.repaired, func(d delivery, _ headerRepair) bool { return d.consumer == consumer })

@@ -18,9 +18,9 @@ const HeaderUnreadable = "x-redrive-unreadable"
 
 // headerRepair is what was changed in a message's headers so that the client can read it.
 type headerRepair struct {
-	note       string // it can be published again, except for this
-	unreadable string // it cannot be published again as it was, for this reason
-	doubled    string // its death headers prove nothing, for this reason: see duplicateheaders.go
+	note            string // it can be published again, except for this
+	cannotRepublish string // it cannot be published again as it was, for this reason
+	duplicateHeader string // its death headers prove nothing, for this reason: see duplicateheaders.go
 }
 
 // repairHeader changes what the client cannot read in the header table of a
@@ -48,23 +48,23 @@ func repairHeader(p []byte) ([]byte, headerRepair) {
 	if !ok {
 		return p, headerRepair{}
 	}
-	m := headerRepair{doubled: duplicateIn(table)}
+	m := headerRepair{duplicateHeader: duplicateIn(table)}
 	entries := 0
 	var death []byte // the x-death entry, with its name: without it the origin is unknown
 	for t := table; len(t) > 0; entries++ {
 		n := 1 + int(t[0])
 		if len(t) < n+1 {
-			return p, headerRepair{doubled: m.doubled}
+			return p, headerRepair{duplicateHeader: m.duplicateHeader}
 		}
 		name, value := t[1:n], t[n:]
 		next, fits, ok := repairValue(value, 1, &m)
 		if !ok {
-			return p, headerRepair{doubled: m.doubled}
+			return p, headerRepair{duplicateHeader: m.duplicateHeader}
 		}
 		if !fits {
 			// A table or a list becomes bytes: they have the same form.
 			value[0] = 'x'
-			m.unreadable = fmt.Sprintf("its header %.60q is nested more than %d deep or has more than %d entries, which the AMQP client cannot send; it is kept as bytes", name, maxNesting, maxElements)
+			m.cannotRepublish = fmt.Sprintf("its header %.60q is nested more than %d deep or has more than %d entries, which the AMQP client cannot send; it is kept as bytes", name, maxNesting, maxElements)
 		}
 		if string(name) == "x-death" {
 			death = t[:len(t)-len(next)]
@@ -79,7 +79,7 @@ func repairHeader(p []byte) ([]byte, headerRepair) {
 	kept = append(binary.BigEndian.AppendUint32(append(kept, 'x'), uint32(len(table))), table...)
 	out := append([]byte(nil), p[:len(p)-len(rest)]...)
 	out = append(binary.BigEndian.AppendUint32(out, uint32(len(kept))), kept...)
-	return append(out, after...), headerRepair{doubled: m.doubled, unreadable: fmt.Sprintf("it has %d headers, more than the %d that the AMQP client can send; they are kept as bytes", entries, maxElements)}
+	return append(out, after...), headerRepair{duplicateHeader: m.duplicateHeader, cannotRepublish: fmt.Sprintf("it has %d headers, more than the %d that the AMQP client can send; they are kept as bytes", entries, maxElements)}
 }
 
 // cutLong cuts off a 32 bit length and that many bytes.

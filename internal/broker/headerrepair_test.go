@@ -64,8 +64,8 @@ func TestHeadersAreRepairedOnlyWhereTheClientCannotReadThem(t *testing.T) {
 		if !strings.Contains(m.note, c.note) || (c.note == "") != (m.note == "") {
 			t.Errorf("%s: note %q", c.name, m.note)
 		}
-		if !strings.Contains(m.unreadable, c.lost) || (c.lost == "") != (m.unreadable == "") {
-			t.Errorf("%s: unreadable %q", c.name, m.unreadable)
+		if !strings.Contains(m.cannotRepublish, c.lost) || (c.lost == "") != (m.cannotRepublish == "") {
+			t.Errorf("%s: cannot be republished: %q", c.name, m.cannotRepublish)
 		}
 	}
 }
@@ -78,15 +78,15 @@ func FuzzHeaderRepair(f *testing.F) {
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, p []byte) {
 		once, m := repairHeader(bytes.Clone(p))
-		doubled := m.doubled
-		if m.doubled = ""; m == (headerRepair{}) {
+		duplicateHeader := m.duplicateHeader
+		if m.duplicateHeader = ""; m == (headerRepair{}) {
 			return
 		}
 		twice, again := repairHeader(bytes.Clone(once))
-		if doubled == "" && again.doubled != "" {
-			t.Errorf("repairing doubled a name: %s", again.doubled)
+		if duplicateHeader == "" && again.duplicateHeader != "" {
+			t.Errorf("repairing duplicated a name: %s", again.duplicateHeader)
 		}
-		if again.doubled = ""; again != (headerRepair{}) || !bytes.Equal(once, twice) {
+		if again.duplicateHeader = ""; again != (headerRepair{}) || !bytes.Equal(once, twice) {
 			t.Errorf("repaired twice: %+v, then %+v", m, again)
 		}
 	})

@@ -70,7 +70,7 @@ const (
 	maxReconnectWait = 15 * time.Second
 	heartbeatEvery   = 10 * time.Second
 	dialTimeout      = 10 * time.Second
-	// waitAfterCrash is how long the intake waits after an internal error of RabbitMQ's: the
+	// waitAfterCrash is how long a BatchConsumer waits after an internal error of RabbitMQ's: the
 	// message that causes it must reach its delivery limit soon, since all others wait behind
 	// it. Where the cause is another one such haste would harm, so only the first maxHurried
 	// times in a row are that soon: enough for ten such messages.

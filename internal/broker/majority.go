@@ -44,7 +44,7 @@ func (l *link) watchMajority(ctx context.Context, conn *amqp.Connection) (partit
 		go func() { // ends with its connection at the latest
 			defer close(done)
 			if ch, err := conn.Channel(); err == nil {
-				// This binding exists already. Its errors are reported by the intake.
+				// This binding exists already. Its errors are reported by the BatchConsumer.
 				_ = ch.QueueBind(wire.QueueIntake, "", wire.ExchangeDeadLetters, false, nil)
 				_ = ch.Close()
 			}

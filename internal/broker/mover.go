@@ -27,7 +27,7 @@ var (
 // stops RabbitMQ reading from one that publishes, and deliveries must not delay the confirms.
 type Mover struct {
 	source, sink *amqp.Connection
-	in           *intakeConn
+	in           *consumingConn
 	out          *verbatimConn
 	outRaw       net.Conn
 	publish      *amqp.Channel
@@ -44,7 +44,7 @@ type Mover struct {
 func NewMover(ctx context.Context, c Config, lock string) (_ *Mover, err error) {
 	m := &Mover{seen: make(chan struct{}), ended: make(chan struct{}), user: addresses.User(c.URL)}
 	m.source, _, err = dial(ctx, &c, "", func(conn net.Conn) net.Conn {
-		m.in = newIntakeConn(newCoalescingConn(conn))
+		m.in = newConsumingConn(newCoalescingConn(conn))
 		m.in.raw = map[uint64][]byte{}
 		m.in.bodies.lift() // the window is the bound
 		return m.in

@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Versions before the quarantine declared the intake with another dead-letter exchange, and
+// Versions before the quarantine declared redrive.intake with another dead-letter exchange, and
 // RabbitMQ then refuses ours. The error names the argument and what to do; RabbitMQ does
 // not delete a quorum queue only if it is empty, so the commands are two.
 func TestAQueueDeclaredOtherwiseSaysWhatToDo(t *testing.T) {

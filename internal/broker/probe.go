@@ -60,11 +60,11 @@ func (p *Probe) Queue(name string) (consumers, ready int, err error) {
 	return consumers, ready, err
 }
 
-// Intake finds out whether the exchange redrive and the queue redrive.intake are
+// IntakeQueue finds out whether the exchange redrive and the queue redrive.intake are
 // there and as the service declares them: wire.ErrUnroutable or ErrQueueGone,
 // ErrDiffers, ErrForbidden. RabbitMQ shows its clients no settings, but refuses a
 // declaration that differs; one that does not changes nothing.
-func (p *Probe) Intake() (exchange, queue error) {
+func (p *Probe) IntakeQueue() (exchange, queue error) {
 	if exchange = p.Exchange(wire.ExchangeDeadLetters); exchange == nil {
 		exchange = p.do(declareDeadLetters)
 	}
@@ -74,8 +74,8 @@ func (p *Probe) Intake() (exchange, queue error) {
 	return exchange, queue
 }
 
-// DeclareAll declares what the intake needs, and redrive.parked, as the service does when it
-// starts.
+// DeclareAll declares what consumers of redrive.intake and redrive.parked need, as the service
+// does when it starts.
 func (p *Probe) DeclareAll() error {
 	err := declareTopology(p.conn)
 	var permanent permanentError

@@ -22,8 +22,8 @@ type Quarantine struct {
 	// Ready is how many messages were ready at the beginning.
 	Ready int
 	// Forgeable: RabbitMQ leaves x-death as its publisher wrote it, before 4, and this
-	// connection does not read frames as the intake does (duplicateheaders.go): the queue in it
-	// proves nothing.
+	// connection does not read frames as a consumingConn does (duplicateheaders.go): the queue
+	// in it proves nothing.
 	Forgeable bool
 }
 

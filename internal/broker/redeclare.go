@@ -9,7 +9,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// declaredNames are the exchanges and queues that an intake declares.
+// declaredNames are the exchanges and queues that a BatchConsumer declares.
 type declaredNames struct{ exchanges, queues []string }
 
 var (
@@ -17,7 +17,7 @@ var (
 	parkedNames = declaredNames{[]string{wire.ExchangeParked}, []string{wire.QueueParked}}
 )
 
-// OwnNames returns the names that Intake.Redeclared can receive.
+// OwnNames returns the names that BatchConsumer.Redeclared can receive.
 func OwnNames() (all []string) {
 	for _, n := range []declaredNames{intakeNames, parkedNames} {
 		for _, e := range n.exchanges {
@@ -32,16 +32,16 @@ func OwnNames() (all []string) {
 
 // redeclare declares again what was deleted, and binds all of it: RabbitMQ shows no bindings to
 // its clients. Redeclared receives what was missing.
-func (i *Intake) redeclare(conn *amqp.Connection) error {
-	missing, err := i.names.missing(conn)
+func (c *BatchConsumer) redeclare(conn *amqp.Connection) error {
+	missing, err := c.names.missing(conn)
 	if err != nil {
 		return err
 	}
-	if err := i.declare(conn); err != nil {
+	if err := c.declare(conn); err != nil {
 		return err
 	}
-	if len(missing) > 0 && i.Redeclared != nil {
-		i.Redeclared(missing)
+	if len(missing) > 0 && c.Redeclared != nil {
+		c.Redeclared(missing)
 	}
 	return nil
 }

@@ -30,7 +30,7 @@ type Subscriber struct {
 // sharedConn is the connection that all queues share, with what repairs the deliveries on it.
 type sharedConn struct {
 	conn   *amqp.Connection
-	frames *intakeConn
+	frames *consumingConn
 }
 
 // NewSubscriber makes a subscriber; Run keeps it connected.
@@ -49,25 +49,25 @@ type ConsumeOptions struct {
 // Subscription is what one channel delivers.
 type Subscription struct {
 	// In closes with the consumer, and not yet when the context has ended. What is not
-	// settled is requeued.
+	// acknowledged is requeued.
 	In <-chan amqp.Delivery
 	// Ended is closed when nothing delivered can be acknowledged any more.
 	Ended  <-chan struct{}
-	frames *intakeConn
+	frames *consumingConn
 }
 
-// Unreadable returns why a delivery cannot be published again as it was; "" when it
+// CannotRepublish returns why a delivery cannot be published again as it was; "" when it
 // can. Call it once for each delivery.
-func (s *Subscription) Unreadable(d *amqp.Delivery) string {
-	return s.frames.repairedHeaders(d.ConsumerTag, d.DeliveryTag).unreadable
+func (s *Subscription) CannotRepublish(d *amqp.Delivery) string {
+	return s.frames.repairedHeaders(d.ConsumerTag, d.DeliveryTag).cannotRepublish
 }
 
 // Run connects, and connects again for as long as it takes, until ctx ends. Each
 // Consume must have returned by then.
 func (s *Subscriber) Run(ctx context.Context) error {
-	var frames *intakeConn
+	var frames *consumingConn
 	wrap := func(c net.Conn) net.Conn {
-		frames = newIntakeConn(newCoalescingConn(c))
+		frames = newConsumingConn(newCoalescingConn(c))
 		frames.bodies.lift() // prefetch is the user's own bound
 		return frames
 	}
@@ -109,8 +109,8 @@ func (s *Subscriber) current(ctx context.Context) (now *sharedConn, consumer str
 }
 
 // Consume calls use with one subscription after the other, and consumes again for as long as it
-// takes, until ctx ends. use returns when it has settled its messages, or can no longer; what
-// it has not settled is requeued. Consume returns an error only before it has consumed once,
+// takes, until ctx ends. use returns when it has acknowledged its messages, or can no longer; what
+// it has not acknowledged is requeued. Consume returns an error only before it has consumed once,
 // and only for what a person must correct. Safe for concurrent use.
 func (s *Subscriber) Consume(ctx context.Context, q ConsumeOptions, use func(Subscription)) error {
 	said := ""
@@ -245,7 +245,7 @@ func (c *consumerChannel) ending(q *ConsumeOptions) error {
 // errCancelled: RabbitMQ has cancelled the consumer, without a reason.
 var errCancelled = errors.New("RabbitMQ cancelled the consumer")
 
-// leave closes the channel, so that unsettled messages are requeued: cleanly when ctx has
+// leave closes the channel, so that unacknowledged messages are requeued: cleanly when ctx has
 // ended. It waits for RabbitMQ no longer than closeLimit, as other queues are consumed on the
 // same connection; an abandoned close ends with that.
 //
@@ -261,7 +261,7 @@ func (s *Subscriber) leave(ctx context.Context, now *sharedConn, c *consumerChan
 	s.closing.Go(func() {
 		defer close(left)
 		if ctx.Err() != nil {
-			requeueUnsettled(c.ch, consumer, queue, &drained)
+			requeueUnacknowledged(c.ch, consumer, queue, &drained)
 		}
 		_ = c.ch.Close()
 		drained.Wait()
@@ -303,12 +303,12 @@ func wasCancelled(conn *amqp.Connection, q *ConsumeOptions) error {
 	return fmt.Errorf("RabbitMQ cancelled the consumer of queue %q, which is still there: it has moved to another node, or %w", q.Queue, timedOut(q))
 }
 
-// requeueUnsettled ends the consumer cleanly. A quorum queue's channel may still hold back many
+// requeueUnacknowledged ends the consumer cleanly. A quorum queue's channel may still hold back many
 // acknowledgements, which closing it would undo: each answer about the queue is time in which
 // they are written, so the consumer is cancelled after them and not before. [seen on 3.10.8 and
 // 4.3.6] And messages that a closing channel leaves count as failed deliveries; nacked ones do
 // not. [measured on 4.3.6]
-func requeueUnsettled(ch *amqp.Channel, consumer, queue string, drained *sync.WaitGroup) {
+func requeueUnacknowledged(ch *amqp.Channel, consumer, queue string, drained *sync.WaitGroup) {
 	declare := func() { _, _ = ch.QueueDeclarePassive(queue, true, false, false, false, nil) }
 	declare()
 	if ch.Cancel(consumer, false) != nil {

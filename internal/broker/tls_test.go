@@ -64,9 +64,9 @@ func TestAMQPSWorks(t *testing.T) {
 				t.Fatal("nothing is delivered by amqps")
 			}
 		}
-		i := startIntake(t, secure)
+		c := startConsumer(t, secure)
 		fail(t, v, 0, 200)
-		if i.in(t, 0, 200) {
+		if c.in(t, 0, 200) {
 			t.Error("something was delivered twice")
 		}
 	})

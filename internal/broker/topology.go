@@ -25,16 +25,16 @@ const noLimit = int64(1_000_000_000)
 // DeliveryLimit is how often RabbitMQ tries to deliver a message from the intake queue before
 // it quarantines it. On RabbitMQ 3 there are messages over which it closes each connection that
 // they are delivered to (541, see the facts), and only this limit removes them: about 10 ms
-// each time [measured on 3.10.8]. For all other messages it is out of reach: Intake grows its
-// window only step by step, so that the same message is in it at most some thirty times before
-// it is the first; and then only connections count that end before a single message is stored.
+// each time [measured on 3.10.8]. For all other messages it is out of reach: BatchConsumer grows
+// its window only step by step, so that the same message is in it at most some thirty times
+// before it is the first; and then only connections count that end before a single message is stored.
 //
 // Quarantining is at-most-once on purpose. At-least-once dead-lettering runs in one process,
 // and a forged x-death kills that in RabbitMQ 3 for the whole node. [measured on 3.10.8: quorum
 // queues that use it are then refused with 541]
 const DeliveryLimit = 100
 
-// declareTopology declares what the intake needs, once for each connection.
+// declareTopology declares what the consumer of redrive.intake needs, once for each connection.
 func declareTopology(conn *amqp.Connection) error {
 	ch, err := conn.Channel()
 	if err != nil {

@@ -17,7 +17,7 @@ const propertiesOffset = 12
 
 // keepRaw keeps the properties of the content header in frame for takeRaw, and
 // hides them from the client.
-func (c *intakeConn) keepRaw(payload []byte) []byte {
+func (c *consumingConn) keepRaw(payload []byte) []byte {
 	if len(payload) < propertiesOffset+2 {
 		return c.frame
 	}
@@ -28,7 +28,7 @@ func (c *intakeConn) keepRaw(payload []byte) []byte {
 }
 
 // takeRaw returns the properties of a delivery, once.
-func (c *intakeConn) takeRaw(tag uint64) []byte {
+func (c *consumingConn) takeRaw(tag uint64) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.raw[tag]

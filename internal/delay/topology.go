@@ -72,14 +72,13 @@ func Due(queue string) Topology {
 	})
 }
 
-// Lane is like Due, with a queue for each work queue in front, the lane queue: for delay queues
-// that work queues share.
+// DuePerQueue is like Due, with a queue for each work queue in front, the lane queue: for delay
+// queues that work queues share.
 // RabbitMQ's at-least-once dead-lettering of a queue handles 32 messages at a time: 32 for a
 // work queue that is full or has no leader would stop the retries of all others.
 // (TestOneUnavailableQueueStopsNoOther) A lane queue accepts whatever comes due and expires it
-// at once, so the 32 are of its work queue alone. (A store.Lane is something else: what messages
-// in the store wait for.)
-func Lane(queue string) Topology {
+// at once, so the 32 are of its work queue alone.
+func DuePerQueue(queue string) Topology {
 	lane := wire.LaneQueue(queue)
 	args := AtLeastOnce(wire.ExchangeDue, 0)
 	args["x-dead-letter-routing-key"] = queue

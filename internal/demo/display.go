@@ -84,7 +84,7 @@ func (d *display) redrive(e retry.Event) {
 	}
 	shown := event{queue: e.Queue}
 	switch e.Kind {
-	case retry.Arrived:
+	case retry.Failed:
 		c.failed++
 	case retry.Waiting:
 		shown.kind, shown.text = "waits", fmt.Sprintf("%s before attempt %d", policy.FormatDuration(e.Delay.Round(10*time.Millisecond)), e.Attempt+1)

@@ -31,7 +31,7 @@ func TestLabelsOfIdleQueuesAreReleased(t *testing.T) {
 		}
 		for i := range MostQueues {
 			m.Event(retry.Event{Kind: retry.Parked, Queue: fmt.Sprint("invented.", i)})
-			m.Event(retry.Event{Kind: retry.Arrived, Queue: fmt.Sprint("invented.", i), Reason: "rejected"})
+			m.Event(retry.Event{Kind: retry.Failed, Queue: fmt.Sprint("invented.", i), Reason: "rejected"})
 			time.Sleep(time.Second)
 		}
 		if err := s.Add(t.Context(), []*store.Record{{ID: uuid.New(), Queue: "invented.0", State: store.Parked, FailedAt: time.Now()}}); err != nil {

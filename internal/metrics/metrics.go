@@ -125,7 +125,7 @@ func clean(value string) string {
 func (m *Metrics) Event(e retry.Event) {
 	q := m.label(e.Queue, happened)
 	switch e.Kind {
-	case retry.Arrived:
+	case retry.Failed:
 		m.deadLetters.WithLabelValues(q, reasonLabel(e.Reason)).Inc()
 	case retry.Waiting:
 		m.waits.WithLabelValues(q, e.Way).Inc()

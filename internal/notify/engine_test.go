@@ -75,7 +75,7 @@ func TestAThousandParkedMessagesAreOneCall(t *testing.T) {
 		}
 		e.Event(retry.Event{Kind: retry.Parked, Queue: "orders.in", Reason: "rejected", Error: text, At: at})
 	}
-	e.Event(retry.Event{Kind: retry.Arrived, Queue: "orders.in", At: at})
+	e.Event(retry.Event{Kind: retry.Failed, Queue: "orders.in", At: at})
 	m := <-got
 	if m["count"] != 1000.0 || m["queue"] != "orders.in" || m["event"] != "parked" || m["team"] != "shop" || m["severity"] != "warning" {
 		t.Errorf("it is told %v", m)

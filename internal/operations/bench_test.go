@@ -66,17 +66,17 @@ func fill(b *testing.B, s *diskstore.Store, state store.State, n int) {
 	}
 }
 
-// drain claims in one goroutine and settles in another, as the scheduler does.
+// drain claims in one goroutine and finishes in another, as the scheduler does.
 func drain(b *testing.B, s *diskstore.Store, n int) {
 	claimed := make(chan []store.Claim, 4)
-	var settling sync.WaitGroup
-	settling.Go(func() {
+	var finishing sync.WaitGroup
+	finishing.Go(func() {
 		for claims := range claimed {
 			out := make([]store.Outcome, len(claims))
 			for i, c := range claims {
 				out[i] = store.Outcome{Claim: c, At: time.Now()}
 			}
-			if _, err := s.Settle(context.Background(), out); err != nil {
+			if _, err := s.Finish(context.Background(), out); err != nil {
 				b.Error(err)
 			}
 		}
@@ -94,5 +94,5 @@ func drain(b *testing.B, s *diskstore.Store, n int) {
 		claimed <- claims
 	}
 	close(claimed)
-	settling.Wait()
+	finishing.Wait()
 }

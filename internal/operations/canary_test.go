@@ -56,7 +56,7 @@ func TestTheRestIsChangedOnlyIfTheCanaryDoesNotFailAgain(t *testing.T) {
 func TestACanaryWhoseMessagesFailedAgainIsNotDone(t *testing.T) {
 	for name, fail := range map[string]func(*testing.T, *desk, *store.Record){
 		"and are not kept": func(t *testing.T, d *desk, r *store.Record) {
-			d.Failed(retry.Event{Kind: retry.Arrived, ID: r.ID, Attempt: 1, Error: "no stock again", At: r.FailedAt.Add(time.Hour)})
+			d.Failed(retry.Event{Kind: retry.Failed, ID: r.ID, Attempt: 1, Error: "no stock again", At: r.FailedAt.Add(time.Hour)})
 		},
 		"and were retried since": func(t *testing.T, d *desk, r *store.Record) {
 			again := *r

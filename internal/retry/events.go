@@ -9,9 +9,9 @@ import (
 // Kind of an event.
 type Kind string
 
-// What can happen to a message. Log, metrics, notifications and page listen to these.
+// What can happen. Log, metrics, notifications and page listen to these.
 const (
-	Arrived   Kind = "failed"    // a dead letter or a report arrived, and is safe (or discarded)
+	Failed    Kind = "failed"    // a dead letter or a report arrived, and is safe (or discarded)
 	Waiting   Kind = "waiting"   // it waits for Delay
 	Retried   Kind = "retried"   // RabbitMQ confirmed it in its work queue, Late after it was due
 	Forwarded Kind = "forwarded" // RabbitMQ confirmed it where its policy sends it
@@ -37,7 +37,7 @@ const (
 // Disk is how messages wait in the service's own store.
 const Disk = "disk"
 
-// Event is one thing that happened to a message, to several, or to a queue.
+// Event is one thing that happened to a message, several, or a queue.
 type Event struct {
 	Kind    Kind
 	At      time.Time

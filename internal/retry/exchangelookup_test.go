@@ -175,7 +175,7 @@ func TestInventedNamesShareABudget(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Settle(t.Context(), []store.Outcome{{Claim: claims[0], At: time.Now()}}); err != nil {
+		if _, err := s.Finish(t.Context(), []store.Outcome{{Claim: claims[0], At: time.Now()}}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Minute)

@@ -10,12 +10,12 @@
 //	delayqueue.go    a policy that waits in RabbitMQ: published to where it waits, which
 //	                 declaredelay.go declares first
 //	scheduler.go     what is due in the store: claimed, published, and only then deleted
-//	(inflight.go, lanebackoff.go, pause.go, storetrouble.go: limits, backoff, pauses, and
+//	(claimed.go, lanebackoff.go, pause.go, storetrouble.go: limits, backoff, pauses, and
 //	a store that fails)
 //	enrollment.go    which queues a message may be retried to
 //	(reportednames.go, ownerconsent.go, exchangelookup.go: names that only reports gave, the
 //	consent of a queue's owner, and lookups in RabbitMQ beside the scheduler)
-//	publish.go       the only place that publishes retries and forwards
+//	sender.go        the only place that publishes retries and forwards
 //	parkedintake.go  what others have parked in RabbitMQ, safe in the store as well
 //	events.go        what log, metrics and displays receive
 //
@@ -95,7 +95,7 @@ func (in *Intake) Handle(ctx context.Context, batch []wire.Delivery) error {
 	var delayed []delayedMessage // to wait in RabbitMQ
 	for i := range batch {
 		rec, verdict, m := in.decide(ctx, i, &batch[i], rules, now)
-		events = append(events, Event{Kind: Arrived, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Reason: rec.Reason, Error: rec.Error})
+		events = append(events, Event{Kind: Failed, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Reason: rec.Reason, Error: rec.Error})
 		durable, isDurable := in.durable[i]
 		switch {
 		case isDurable: // whatever rules have been loaded since

@@ -150,8 +150,8 @@ func TestABatchOfferedAgainKeepsItsIDs(t *testing.T) {
 		Handle(context.Context, []wire.Delivery) error
 	}
 	for name, on := range map[string]func(store.Store) handler{
-		"intake":    func(s store.Store) handler { return newIntake(s) },
-		"collector": func(s store.Store) handler { return retry.NewCollector(s, nil, func(retry.Event) {}) },
+		"intake":        func(s store.Store) handler { return newIntake(s) },
+		"parked intake": func(s store.Store) handler { return retry.NewParkedIntake(s, nil, func(retry.Event) {}) },
 	} {
 		s := &lostAnswer{Store: memstore.New()}
 		f := on(s)
@@ -245,7 +245,7 @@ func TestTheFirstFailureIsKeptOverAllAttempts(t *testing.T) {
 	parked.Message.Exchange = wire.ExchangeParked
 	s := memstore.New()
 	must(t, newIntake(s).Handle(context.Background(), []wire.Delivery{d}))
-	must(t, retry.NewCollector(s, nil, func(retry.Event) {}).Handle(context.Background(), []wire.Delivery{parked}))
+	must(t, retry.NewParkedIntake(s, nil, func(retry.Event) {}).Handle(context.Background(), []wire.Delivery{parked}))
 	for _, l := range kept(t, s) {
 		if r := l.Record; !r.FirstFailed.Equal(first) || !r.FailedAt.After(first) {
 			t.Errorf("%v, attempt %d: it failed first at %s, and at %s", r.State, r.Attempt, r.FirstFailed, r.FailedAt)
@@ -297,12 +297,12 @@ func TestABatchThatDoesNotFitIsStoredInParts(t *testing.T) {
 		full          bool
 	}{"at once": {atOnce: 10, inAll: 10}, "in parts": {atOnce: 3, inAll: 10}, "one by one": {atOnce: 1, inAll: 10},
 		"fills up": {atOnce: 3, inAll: 7, full: true}, "is full": {atOnce: 10, full: true}} {
-		for _, collects := range []bool{false, true} {
+		for _, isParked := range []bool{false, true} {
 			s := &smallStore{memstore.New(), c.atOnce, c.inAll}
 			var events []retry.Event
 			listen := func(e retry.Event) { events = append(events, e) }
-			handle := retry.NewCollector(s, nil, listen).Handle
-			if !collects {
+			handle := retry.NewParkedIntake(s, nil, listen).Handle
+			if !isParked {
 				handle = retry.NewIntake(s, retry.Rules{Policies: policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}}, nil, listen).Handle
 			}
 			var batch []wire.Delivery
@@ -329,7 +329,7 @@ func TestABatchThatDoesNotFitIsStoredInParts(t *testing.T) {
 				}
 			}
 			if len(bodies) != 10 || len(kept(t, s)) != 10 || stored != 10 {
-				t.Errorf("%s, collects %t: stored %v, and reported %d", name, collects, bodies, stored)
+				t.Errorf("%s, of redrive.parked %t: stored %v, and reported %d", name, isParked, bodies, stored)
 			}
 			// The next batch is another one.
 			if err := handle(ctx, batch[:1]); err != nil || len(kept(t, s)) != 11 {

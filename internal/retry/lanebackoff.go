@@ -8,7 +8,7 @@ import (
 )
 
 // forgetBackoff is how long after its backoff a lane without waiting messages counts as working
-// again. What is in flight has its answer by then.
+// again. What was published has its answer by then.
 const forgetBackoff = 2 * time.Minute
 
 // maxSleep is how long the scheduler sleeps when it knows of nothing that will be due: whatever
@@ -31,7 +31,7 @@ func (s *Scheduler) forgetBackoffs(next []store.NextDue, now time.Time) (sleep t
 	for _, n := range next {
 		delete(gone, n.Lane)
 	}
-	maps.DeleteFunc(gone, func(l store.Lane, _ bool) bool { return s.inFlight.has(l) })
+	maps.DeleteFunc(gone, func(l store.Lane, _ bool) bool { return s.claimed.has(l) })
 	sleep = maxSleep
 	for lane := range gone {
 		s.mu.Lock()

@@ -123,7 +123,7 @@ func (s *scene) add(t *testing.T, n int, queue, body, to string) {
 
 // A forward target that accepts nothing, whether RabbitMQ nacks or does not answer, stops
 // no retry of its work queue: not where a rate leaves room for few, nor where the breaker
-// tries a few, nor where all are stuck that may be in flight.
+// tries a few, nor where all are stuck that may be claimed.
 func TestAStuckForwardStopsItsOwnLaneOnly(t *testing.T) {
 	for name, c := range map[string]struct {
 		rules          throttle.Rules
@@ -133,7 +133,7 @@ func TestAStuckForwardStopsItsOwnLaneOnly(t *testing.T) {
 	}{
 		"at a rate":              {throttle.Rules{Rate: 10}, 3, 100, false, 12 * time.Second},
 		"while a breaker probes": {throttle.Rules{Breaker: &throttle.Breaker{FailureRatio: 0.5, MinRetries: 5, Window: time.Minute, Wait: time.Second, MaxWait: time.Second, Probes: 3, Ramp: time.Second}}, 3, 100, true, 2 * time.Minute},
-		"without either":         {throttle.Rules{}, 2*retry.InFlight + 100, 3000, false, time.Second},
+		"without either":         {throttle.Rules{}, 2*retry.MaxClaimed + 100, 3000, false, time.Second},
 	} {
 		for how, sender := range map[string]*fakeTargets{"full": {full: true}, "unavailable": {unavailable: true}} {
 			t.Run(name+", "+how, func(t *testing.T) {
@@ -194,7 +194,7 @@ func TestForwardsWaitForNothingOfTheirWorkQueue(t *testing.T) {
 }
 
 // Many targets and queues that do not answer leave the others their part of what may be
-// in flight.
+// claimed.
 func TestManyStuckLanesLeaveTheOthersTheirPart(t *testing.T) {
 	sender := &fakeTargets{unavailable: true}
 	inScene(t, throttle.Rules{}, sender, func(t *testing.T, s *scene) {
@@ -208,13 +208,13 @@ func TestManyStuckLanesLeaveTheOthersTheirPart(t *testing.T) {
 		if n := sender.sentOf("retry"); n != 3000 {
 			t.Errorf("%d of 3,000 were retried", n)
 		}
-		if n := sender.sentOf("stuck"); n < 100 || n >= retry.InFlight {
-			t.Errorf("%d messages are in flight to stuck targets; want from %d to %d", n, retry.InFlight*3/4, retry.InFlight-1)
+		if n := sender.sentOf("stuck"); n < 100 || n >= retry.MaxClaimed {
+			t.Errorf("%d messages are claimed for stuck targets; want from %d to %d", n, retry.MaxClaimed*3/4, retry.MaxClaimed-1)
 		}
 	})
 }
 
-// That goes too for targets that did well, so that much is in flight to each, before they all
+// That goes too for targets that did well, so that much is claimed for each, before they all
 // hang at once.
 func TestManyLanesThatGetStuckLeaveTheOthersTheirPart(t *testing.T) {
 	sender := &fakeTargets{}
@@ -241,10 +241,10 @@ func TestManyLanesThatGetStuckLeaveTheOthersTheirPart(t *testing.T) {
 		s.add(t, 500, "works", "retry", "")
 		time.Sleep(time.Second)
 		if n := sender.sentOf("retry"); n != 500 {
-			t.Errorf("%d of 500 were retried, with %d stuck in flight", n, sender.sentOf("stuck"))
+			t.Errorf("%d of 500 were retried, with %d claimed and stuck", n, sender.sentOf("stuck"))
 		}
-		if n := sender.sentOf("stuck"); n < retry.InFlight*3/4 || n >= retry.InFlight {
-			t.Errorf("%d messages are in flight to stuck targets; want from %d to %d", n, retry.InFlight*3/4, retry.InFlight-1)
+		if n := sender.sentOf("stuck"); n < retry.MaxClaimed*3/4 || n >= retry.MaxClaimed {
+			t.Errorf("%d messages are claimed for stuck targets; want from %d to %d", n, retry.MaxClaimed*3/4, retry.MaxClaimed-1)
 		}
 	})
 }

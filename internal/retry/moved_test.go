@@ -28,7 +28,7 @@ func identified(body string) wire.Delivery {
 func TestACopyAfterALeaderMovedKeepsItsID(t *testing.T) {
 	again := func(d wire.Delivery, body string) wire.Delivery {
 		c := identified(body)
-		c.Message.Exchange, c.Redelivered, c.Doubled = d.Message.Exchange, d.Redelivered, d.Doubled
+		c.Message.Exchange, c.Redelivered, c.DuplicateHeader = d.Message.Exchange, d.Redelivered, d.DuplicateHeader
 		c.Message.MessageID = d.Message.MessageID
 		return c
 	}
@@ -48,7 +48,7 @@ func TestACopyAfterALeaderMovedKeepsItsID(t *testing.T) {
 		"long after":                 {after: 3 * time.Minute, equal: 1, ids: 2},
 		"without a message-id":       {change: func(d *wire.Delivery) { d.Message.MessageID = "" }, after: time.Second, equal: 1, ids: 2},
 		"reported":                   {change: func(d *wire.Delivery) { d.Message.Exchange = wire.ExchangeFailures }, after: time.Second, equal: 1, ids: 2},
-		"with headers twice":         {change: func(d *wire.Delivery) { d.Doubled = "twice" }, after: time.Second, equal: 1, ids: 2},
+		"with headers twice":         {change: func(d *wire.Delivery) { d.DuplicateHeader = "twice" }, after: time.Second, equal: 1, ids: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -40,8 +40,8 @@ func originOf(d *wire.Delivery) origin {
 }
 
 func deadLettered(d *wire.Delivery) origin {
-	if d.Doubled != "" {
-		return origin{refusal: d.Doubled + ", so the queue it failed in is not proven"}
+	if d.DuplicateHeader != "" {
+		return origin{refusal: d.DuplicateHeader + ", so the queue it failed in is not proven"}
 	}
 	deaths, _ := d.Message.Headers["x-death"].([]any)
 	if len(deaths) == 0 {

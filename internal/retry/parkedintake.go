@@ -11,30 +11,30 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Collector is the second intake: it stores what is parked in RabbitMQ, in redrive.parked, so
-// that it can be seen and replayed like all others. The library parks there, and waits in
-// RabbitMQ end there when their queue has no binding; those messages are retried at once.
-// Any user with write permission may publish there, so headers are shown, and prove no queue.
-// Its methods are called as those of Intake.
-type Collector struct {
+// ParkedIntake stores what is parked in RabbitMQ, in redrive.parked, so that it can be seen and
+// replayed like all others. The library parks there, and waits in RabbitMQ end there when their
+// queue has no binding; those messages are retried at once. Any user with write permission may
+// publish there, so headers are shown, and prove no queue. Its methods are called as those of
+// Intake.
+type ParkedIntake struct {
 	keeper
 	lostQueue func(queue string)
 	names     *ReportedNames
 }
 
-// NewCollector makes a collector that stores in s. lostQueue receives each queue that was gone
-// or not bound when a wait in RabbitMQ ended.
-func NewCollector(s store.Store, lostQueue func(queue string), events Listener) *Collector {
-	return &Collector{keeper: keeper{store: s, events: events}, lostQueue: lostQueue}
+// NewParkedIntake makes a ParkedIntake that stores in s. lostQueue receives each queue that was
+// gone or not bound when a wait in RabbitMQ ended.
+func NewParkedIntake(s store.Store, lostQueue func(queue string), events Listener) *ParkedIntake {
+	return &ParkedIntake{keeper: keeper{store: s, events: events}, lostQueue: lostQueue}
 }
 
 // UseReportedNames bounds by n the queue names that only messages in redrive.parked gave.
 // Call it before the first batch.
-func (c *Collector) UseReportedNames(n *ReportedNames) { c.names = n }
+func (in *ParkedIntake) UseReportedNames(n *ReportedNames) { in.names = n }
 
 // Handle stores a batch, as Intake.Handle does.
-func (c *Collector) Handle(ctx context.Context, batch []wire.Delivery) error {
-	if err := c.begin(ctx, batch); err != nil {
+func (in *ParkedIntake) Handle(ctx context.Context, batch []wire.Delivery) error {
+	if err := in.begin(ctx, batch); err != nil {
 		return err
 	}
 	now := time.Now()
@@ -42,28 +42,28 @@ func (c *Collector) Handle(ctx context.Context, batch []wire.Delivery) error {
 	events := make([]Event, len(batch))
 	for i := range batch {
 		var isDurable bool
-		if events[i], isDurable = c.durable[i]; isDurable {
+		if events[i], isDurable = in.durable[i]; isDurable {
 			continue
 		}
-		rec := c.decide(ctx, i, &batch[i], now)
+		rec := in.decide(ctx, i, &batch[i], now)
 		keep = append(keep, recordToStore{rec, i, i})
 		if events[i] = parkedEvent(rec); rec.State == store.Waiting {
 			events[i] = Event{Kind: Waiting, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Reason: rec.Reason, Way: Disk}
 		}
 	}
-	return c.keep(ctx, keep, events, now)
+	return in.keep(ctx, keep, events, now)
 }
 
 // decide makes a record: parked, or due now where only a queue's binding was missing.
 // Nothing in a message can make it fail.
-func (c *Collector) decide(ctx context.Context, i int, d *wire.Delivery, now time.Time) (rec *store.Record) {
+func (in *ParkedIntake) decide(ctx context.Context, i int, d *wire.Delivery, now time.Time) (rec *store.Record) {
 	defer func() {
 		if p := recover(); p != nil {
-			rec = parkUnreadable(d, now, p)
+			rec = parkUndecided(d, now, p)
 		}
 	}()
 	m := &d.Message
-	rec = c.record(i, d, now)
+	rec = in.record(i, d, now)
 	rec.Error = headerText(m, wire.HeaderError)
 	switch r := headerText(m, wire.HeaderReason); r {
 	case wire.ReasonRejected, wire.ReasonExpired, wire.ReasonMaxLen, wire.ReasonDeliveryLimit, wire.ReasonReported:
@@ -80,8 +80,8 @@ func (c *Collector) decide(ctx context.Context, i int, d *wire.Delivery, now tim
 		if d.Message.Exchange == wire.ExchangeDue || d.Message.Exchange == wire.ExchangeLane || d.Message.Exchange == wire.ExchangeDelayed {
 			rec.Queue = m.RoutingKey
 		}
-		if rec.Queue != "" && c.lostQueue != nil {
-			c.lostQueue(rec.Queue)
+		if rec.Queue != "" && in.lostQueue != nil {
+			in.lostQueue(rec.Queue)
 		}
 		why = fmt.Sprintf("it waited in RabbitMQ, and then the queue %q was gone or not bound to exchange %q", rec.Queue, d.Message.Exchange)
 	case why == "":
@@ -91,19 +91,19 @@ func (c *Collector) decide(ctx context.Context, i int, d *wire.Delivery, now tim
 		why += fmt.Sprintf("; it names the queue %q, which is not valid UTF-8, so RabbitMQ has no such queue", rec.Queue)
 		rec.Queue = ""
 	}
-	if !c.names.admits(ctx, rec.Queue, m.UserID) {
+	if !in.names.admits(ctx, rec.Queue, m.UserID) {
 		why += "; " + tooMany(rec.Queue)
 		rec.Queue = ""
 	}
-	if rec.Queue != "" && d.Unreadable == "" && delay.EndsWait(d.Message.Exchange) {
+	if rec.Queue != "" && d.CannotRepublish == "" && delay.EndsWait(d.Message.Exchange) {
 		// Its wait is over. The queue may exist and only lack its binding, as just
 		// after RabbitMQ has started: it is due, and the scheduler's publish shows that.
 		addNote(rec, why)
 		waitUntil(rec, now)
 		return rec
 	}
-	if d.Unreadable != "" {
-		why += "; " + d.Unreadable
+	if d.CannotRepublish != "" {
+		why += "; " + d.CannotRepublish
 	}
 	park(rec, now, why)
 	return rec

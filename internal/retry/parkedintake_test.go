@@ -21,7 +21,7 @@ func TestNamesOfMessagesThatWaitedInRabbitMQShareTheBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, g := memstore.New(), retry.NewSender(&slowBroker{lookups: map[string]int{}}, anyQueue, func(retry.Event) {})
 		defer g.Close()
-		c := retry.NewCollector(s, nil, func(retry.Event) {})
+		c := retry.NewParkedIntake(s, nil, func(retry.Event) {})
 		c.UseReportedNames(retry.NewReportedNames(s, g))
 		var batch []wire.Delivery
 		for i := range 3000 {
@@ -57,18 +57,18 @@ func TestMessagesParkedInRabbitMQAreCollected(t *testing.T) {
 		return amqp.Table{wire.HeaderQueue: "q", wire.HeaderAttempt: int64(2), wire.HeaderReason: "made up", wire.HeaderParkReason: "no more attempts"}
 	}
 	for name, c := range map[string]struct {
-		from, unreadable string
-		state            store.State
-		why              string
+		from, cannotRepublish string
+		state                 store.State
+		why                   string
 	}{
-		"parked":                        {wire.ExchangeParked, "", store.Parked, "no more attempts"},
-		"its wait ended":                {wire.ExchangeDue, "", store.Waiting, ""},
-		"its wait ended, unreadable":    {wire.ExchangeDue, "of no known type", store.Parked, "of no known type"},
-		"by another alternate exchange": {"others", "", store.Parked, "others"},
+		"parked":                                {wire.ExchangeParked, "", store.Parked, "no more attempts"},
+		"its wait ended":                        {wire.ExchangeDue, "", store.Waiting, ""},
+		"its wait ended, cannot be republished": {wire.ExchangeDue, "of no known type", store.Parked, "of no known type"},
+		"by another alternate exchange":         {"others", "", store.Parked, "others"},
 	} {
 		s := memstore.New()
-		d := wire.Delivery{Unreadable: c.unreadable, Message: wire.Message{Exchange: c.from, RoutingKey: "q", Headers: headers()}}
-		must(t, retry.NewCollector(s, nil, func(retry.Event) {}).Handle(t.Context(), []wire.Delivery{d}))
+		d := wire.Delivery{CannotRepublish: c.cannotRepublish, Message: wire.Message{Exchange: c.from, RoutingKey: "q", Headers: headers()}}
+		must(t, retry.NewParkedIntake(s, nil, func(retry.Event) {}).Handle(t.Context(), []wire.Delivery{d}))
 		r := kept(t, s)[0].Record
 		if r.State != c.state || !strings.Contains(r.ParkedFor, c.why) || r.Queue != "q" || r.Attempt != 2 || r.Reason != "" || r.Proven {
 			t.Errorf("%s: kept as %+v", name, r)

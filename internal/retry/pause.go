@@ -10,7 +10,7 @@ import (
 )
 
 // Pause pauses the retries of a queue, or resumes them. Its messages keep their attempts and
-// due times; what its policy forwards is still forwarded, and what is in flight (InFlight at
+// due times; what its policy forwards is still forwarded, and what is claimed (MaxClaimed at
 // most) still arrives. The caller has written the pause to the store before, or it would not
 // outlast a restart.
 func (s *Scheduler) Pause(queue string, paused bool) {

@@ -92,7 +92,7 @@ const maxLeaderMove = 2 * time.Minute
 
 // hasMessageID tells whether a message was dead-lettered by RabbitMQ and has a message-id.
 func hasMessageID(d *wire.Delivery) bool {
-	return d.Message.Exchange == wire.ExchangeDeadLetters && d.Doubled == "" && d.Message.MessageID != ""
+	return d.Message.Exchange == wire.ExchangeDeadLetters && d.DuplicateHeader == "" && d.Message.MessageID != ""
 }
 
 // reset forgets all receipts, at the end of an outage.

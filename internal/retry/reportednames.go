@@ -38,7 +38,7 @@ type ReportedNames struct {
 	loaded     bool // the names of before the start are counted
 }
 
-// NewReportedNames makes the bound of an intake and a collector that store in s; sender knows
+// NewReportedNames makes the bound of an Intake and a ParkedIntake that store in s; sender knows
 // which queues are enrolled.
 func NewReportedNames(s store.Store, sender *Sender) *ReportedNames {
 	return &ReportedNames{store: s, isEnrolled: sender.Enrolled, remembers: sender.enrolled.remembers, reporterOf: map[string]string{}, perUser: map[string]int{},

@@ -18,12 +18,12 @@ import (
 const (
 	maxBatch   = 512
 	batchBytes = 16 << 20
-	// InFlight is the most messages that can be claimed and not yet finished. It
-	// bounds memory, and how many messages a crash can duplicate. See inFlight for
+	// MaxClaimed is the most messages that can be claimed and not yet finished. It
+	// bounds memory, and how many messages a crash can duplicate. See claimed for
 	// what one destination may have of it.
-	InFlight = 2560
-	// inFlightBytes bounds their bodies the same way; it is exceeded by at most one batch.
-	inFlightBytes = 32 << 20
+	MaxClaimed = 2560
+	// maxClaimedBytes bounds their bodies the same way; it is exceeded by at most one batch.
+	maxClaimedBytes = 32 << 20
 	// largeBody is the size from which the memory of a body is freed as soon as RabbitMQ has
 	// it: until the next garbage collection the following one would be beside it.
 	largeBody = 8 << 20
@@ -78,11 +78,11 @@ type Scheduler struct {
 	log      *slog.Logger
 	report   func(lane store.Lane, err error)
 
-	inFlight inFlight
+	claimed  claimed
 	woken    chan struct{} // claims were finished
 	troubles storeTroubles
 	// served are the lanes that have had their batch of the current round. A round that
-	// the limits in flight cut short continues with the others.
+	// the limits of claimed cut short continues with the others.
 	served map[store.Lane]bool
 
 	mu       sync.Mutex
@@ -110,7 +110,7 @@ func NewScheduler(s Store, sender BatchSender, throttle Throttle, events Listene
 	throttle.SetCatchUp(catchUp)
 	return &Scheduler{store: s, sender: sender, throttle: throttle, events: events, log: log, report: report,
 		backoffs: map[store.Lane]backoff{}, paused: map[string]bool{}, served: map[store.Lane]bool{}, woken: make(chan struct{}, 1),
-		inFlight: inFlight{perDestination: map[store.Lane]*window{}}, troubles: storeTroubles{since: map[string]time.Time{}}}
+		claimed: claimed{perDestination: map[store.Lane]*laneWindow{}}, troubles: storeTroubles{since: map[string]time.Time{}}}
 }
 
 // Run publishes messages as they come due until ctx ends. Then it waits for the answers to
@@ -136,7 +136,7 @@ func (s *Scheduler) Run(ctx context.Context, grace time.Duration) {
 	defer close(answered)
 	defer waiting.Wait()
 	await := func(b sentBatch) {
-		filledWindow, previous, passedOn := s.inFlight.begin(b.lane, len(b.claims), bodies(b.claims))
+		filledWindow, previous, passedOn := s.claimed.begin(b.lane, len(b.claims), bodies(b.claims))
 		b.filledWindow = filledWindow
 		waiting.Go(func() {
 			defer close(passedOn)
@@ -198,7 +198,7 @@ func (s *Scheduler) sendDue(ctx context.Context, await func(sentBatch)) (time.Du
 		}
 		slices.SortFunc(next, func(a, b store.NextDue) int { return a.Due.Compare(b.Due) })
 		now := time.Now()
-		s.inFlight.forgetIdle(now)
+		s.claimed.forgetIdle(now)
 		wake, sentAny := s.forgetBackoffs(next, now), len(s.served) > 0
 		for _, n := range next {
 			if s.served[n.Lane] {
@@ -215,7 +215,7 @@ func (s *Scheduler) sendDue(ctx context.Context, await func(sentBatch)) (time.Du
 				wake = min(wake, at.Sub(now))
 				continue
 			}
-			most, bytes, full := s.inFlight.room(n.Lane, now)
+			most, bytes, full := s.claimed.mayClaim(n.Lane, now)
 			if full {
 				return maxBackoff, nil // until claims are finished, which wakes
 			}
@@ -310,7 +310,7 @@ func (s *Scheduler) finishClaims(ctx context.Context, batches []sentBatch) {
 		obstacles[i] = obstacle
 	}
 	if len(outcomes) > 0 {
-		s.repeatUntilDone(ctx, finishingClaims, func() error { _, err := s.store.Settle(ctx, outcomes); return err })
+		s.repeatUntilDone(ctx, finishingClaims, func() error { _, err := s.store.Finish(ctx, outcomes); return err })
 	}
 	for _, o := range outcomes {
 		if r := o.Claim.Record; o.Park != "" {
@@ -323,7 +323,7 @@ func (s *Scheduler) finishClaims(ctx context.Context, batches []sentBatch) {
 	large := false
 	for i, b := range batches {
 		large = large || slices.ContainsFunc(b.claims, func(c store.Claim) bool { return len(c.Record.Message.Body) >= largeBody })
-		s.inFlight.end(&b, obstacles[i] == nil)
+		s.claimed.end(&b, obstacles[i] == nil)
 		batches[i] = sentBatch{}
 	}
 	if large {
@@ -374,7 +374,7 @@ func (s *Scheduler) setBackoff(lane store.Lane, obstacle error) {
 	case errors.Is(obstacle, ErrTryAtOnce) && b.tries == 0:
 		// Only once, or a queue that is bound and yet unroutable would be tried without end.
 		s.backoffs[lane] = backoff{until: time.Now(), tries: 1}
-	case errors.Is(obstacle, ErrUnanswered): // its window bounds what is in flight
+	case errors.Is(obstacle, ErrUnanswered): // its window bounds what is claimed
 		s.backoffs[lane] = b
 	case errors.Is(obstacle, ErrLookupPending): // the answer is on its way
 		s.backoffs[lane] = backoff{until: time.Now().Add(minBackoff << min(b.tries, 2)), tries: b.tries + 1}

@@ -173,7 +173,7 @@ func TestQueuesTakeTurns(t *testing.T) {
 
 // When RabbitMQ does not answer, no more is on its way than a crash may double, and no more
 // memory is used: 2,560 messages, or 32 MiB of bodies and a batch, of all queues together.
-func TestNoMoreThanInFlightAreClaimedAndUnsettled(t *testing.T) {
+func TestNoMoreThanMaxClaimedAreUnfinished(t *testing.T) {
 	for name, c := range map[string]struct {
 		queues, each, body, most int
 	}{
@@ -215,8 +215,8 @@ func TestNoMoreThanInFlightAreClaimedAndUnsettled(t *testing.T) {
 	}
 }
 
-// What has been answered is not in flight any more: more than may be at once goes through.
-func TestMoreMessagesThanInFlightAreRetried(t *testing.T) {
+// What has been answered is not claimed any more: more than may be at once is retried.
+func TestMoreThanMaxClaimedAreRetried(t *testing.T) {
 	for name, c := range map[string]struct{ messages, body int }{"many messages": {6000, 10}, "large bodies": {100, 1 << 20}} {
 		t.Run(name, func(t *testing.T) {
 			body := strings.Repeat("b", c.body)
@@ -233,7 +233,7 @@ func TestMoreMessagesThanInFlightAreRetried(t *testing.T) {
 	}
 }
 
-// Queues take turns also when RabbitMQ is slow, and as much is in flight as may be.
+// Queues take turns also when RabbitMQ is slow, and as much is claimed as may be.
 func TestQueuesTakeTurnsWhenRabbitMQIsSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()

@@ -46,11 +46,11 @@ func (f *faultyStore) Claim(ctx context.Context, lane store.Lane, upTo time.Time
 	return f.Store.Claim(ctx, lane, upTo, n, maxBytes)
 }
 
-func (f *faultyStore) Settle(ctx context.Context, outcomes []store.Outcome) (int, error) {
-	if err := f.fails("Settle"); err != nil {
+func (f *faultyStore) Finish(ctx context.Context, outcomes []store.Outcome) (int, error) {
+	if err := f.fails("Finish"); err != nil {
 		return 0, err
 	}
-	return f.Store.Settle(ctx, outcomes)
+	return f.Store.Finish(ctx, outcomes)
 }
 
 // A store that fails for a while is logged twice: when that begins, with why, and when
@@ -58,7 +58,7 @@ func (f *faultyStore) Settle(ctx context.Context, outcomes []store.Outcome) (int
 // is retried within a second of that, whatever wakes the scheduler meanwhile.
 func TestAFailingStoreIsLoggedOnce(t *testing.T) {
 	const away = 20 * time.Second
-	for _, at := range []string{"Next", "Claim", "Settle"} {
+	for _, at := range []string{"Next", "Claim", "Finish"} {
 		t.Run(at, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()

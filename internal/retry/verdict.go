@@ -30,7 +30,7 @@ const maxText = 2048
 func (in *Intake) decide(ctx context.Context, i int, d *wire.Delivery, rules *Rules, now time.Time) (rec *store.Record, action policy.Action, delayed *delayedMessage) {
 	defer func() {
 		if p := recover(); p != nil {
-			rec, action, delayed = parkUnreadable(d, now, p), policy.Park, nil
+			rec, action, delayed = parkUndecided(d, now, p), policy.Park, nil
 		}
 	}()
 
@@ -110,11 +110,11 @@ func (in *Intake) refusal(ctx context.Context, rec *store.Record, o origin, d *w
 		rec.Queue = ""
 		return tooMany(o.queue)
 	}
-	return cmp.Or(o.refusal, d.Unreadable)
+	return cmp.Or(o.refusal, d.CannotRepublish)
 }
 
-// parkUnreadable parks what could not be decided about, with the reason.
-func parkUnreadable(d *wire.Delivery, now time.Time, why any) *store.Record {
+// parkUndecided parks what could not be decided about, with the reason.
+func parkUndecided(d *wire.Delivery, now time.Time, why any) *store.Record {
 	rec := &store.Record{ID: uuid.Must(uuid.NewV7()), FailedAt: now, FirstFailed: now, Message: d.Message}
 	park(rec, now, fmt.Sprintf("it could not be read: %v", why))
 	return rec

@@ -30,8 +30,8 @@ func TestVerdicts(t *testing.T) {
 		}
 		return d
 	}
-	unreadable, doubled := deadLetter("q", "x"), deadLetter("q", "x")
-	unreadable.Unreadable, doubled.Doubled = "a header of no known type", "x-death stands twice"
+	deepHeader, duplicateHeader := deadLetter("q", "x"), deadLetter("q", "x")
+	deepHeader.CannotRepublish, duplicateHeader.DuplicateHeader = "a header of no known type", "x-death stands twice"
 	for name, c := range map[string]struct {
 		of    wire.Delivery
 		event retry.Kind
@@ -43,10 +43,10 @@ func TestVerdicts(t *testing.T) {
 		"forwarded": {deadLetter("audited", "x"), retry.Waiting, func(r *store.Record) bool {
 			return r.State == store.Waiting && r.Forward != nil && *r.Forward == store.Destination{Exchange: "audit", RoutingKey: "failed"}
 		}},
-		"discarded":  {deadLetter("dropped", "x"), retry.Discarded, nil},
-		"unreadable": {unreadable, retry.Parked, func(r *store.Record) bool { return r.ParkedFor == unreadable.Unreadable && r.Queue == "q" }},
-		"headers twice": {doubled, retry.Parked, func(r *store.Record) bool {
-			return strings.Contains(r.ParkedFor, doubled.Doubled) && r.Queue == "" && !r.Proven
+		"discarded":             {deadLetter("dropped", "x"), retry.Discarded, nil},
+		"cannot be republished": {deepHeader, retry.Parked, func(r *store.Record) bool { return r.ParkedFor == deepHeader.CannotRepublish && r.Queue == "q" }},
+		"headers twice": {duplicateHeader, retry.Parked, func(r *store.Record) bool {
+			return strings.Contains(r.ParkedFor, duplicateHeader.DuplicateHeader) && r.Queue == "" && !r.Proven
 		}},
 		"our own queue": {deadLetter(wire.QueueIntake, "x"), retry.Parked, func(r *store.Record) bool { return strings.Contains(r.ParkedFor, "own") }},
 		"no policy":     {deadLetter("others", "x"), retry.Parked, func(r *store.Record) bool { return strings.Contains(r.ParkedFor, "no policy") }},
@@ -68,7 +68,7 @@ func TestVerdicts(t *testing.T) {
 		f := retry.NewIntake(s, retry.Rules{Policies: policies}, nil, func(e retry.Event) { events = append(events, e.Kind) })
 		must(t, f.Handle(t.Context(), []wire.Delivery{c.of}))
 		all := kept(t, s)
-		if !slices.Equal(events, []retry.Kind{retry.Arrived, c.event}) {
+		if !slices.Equal(events, []retry.Kind{retry.Failed, c.event}) {
 			t.Errorf("%s: events %v", name, events)
 		}
 		if c.want == nil {

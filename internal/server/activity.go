@@ -176,4 +176,4 @@ func fields(f *inspect.Flow) [rateKinds]*int64 {
 	return [...]*int64{rateFailed: &f.Failed, rateRetried: &f.Retried, rateParked: &f.Parked, rateDiscarded: &f.Discarded}
 }
 
-var counted = map[retry.Kind]int{retry.Arrived: rateFailed, retry.Retried: rateRetried, retry.Parked: rateParked, retry.Discarded: rateDiscarded}
+var counted = map[retry.Kind]int{retry.Failed: rateFailed, retry.Retried: rateRetried, retry.Parked: rateParked, retry.Discarded: rateDiscarded}

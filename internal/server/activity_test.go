@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/retry"
 )
 
-var kinds = []retry.Kind{retry.Arrived, retry.Retried, retry.Parked, retry.Discarded}
+var kinds = []retry.Kind{retry.Failed, retry.Retried, retry.Parked, retry.Discarded}
 
 // The ring counts what a list of all events would, for whatever second is asked.
 // Events come from several goroutines, so a little out of order.
@@ -101,8 +101,8 @@ func TestManyAtOnceCountAsMany(t *testing.T) {
 	var r rates
 	at := time.Unix(1_700_000_000, 0)
 	r.event(retry.Event{Kind: retry.Discarded, Queue: "orders", At: at, N: 7})
-	r.event(retry.Event{Kind: retry.Arrived, Queue: "orders", At: at})
-	r.event(retry.Event{Kind: retry.Arrived, Queue: "mail", At: at.Add(time.Hour)})
+	r.event(retry.Event{Kind: retry.Failed, Queue: "orders", At: at})
+	r.event(retry.Event{Kind: retry.Failed, Queue: "mail", At: at.Add(time.Hour)})
 	if got := r.Minute("orders", at); got != (inspect.Flow{Failed: 1, Discarded: 7}) {
 		t.Errorf("%+v", got)
 	}
@@ -117,13 +117,13 @@ func TestIdleQueuesAreNotCountedForEver(t *testing.T) {
 	var r rates
 	at := time.Unix(1_700_000_000, 0)
 	for i := range mostRated + 10 {
-		r.event(retry.Event{Kind: retry.Arrived, Queue: fmt.Sprintf("invented.%d", i), At: at})
+		r.event(retry.Event{Kind: retry.Failed, Queue: fmt.Sprintf("invented.%d", i), At: at})
 	}
 	if n := len(r.Queues()); n != mostRated {
 		t.Fatalf("%d queues are counted", n)
 	}
-	r.event(retry.Event{Kind: retry.Arrived, Queue: "invented.7", At: at.Add(50 * time.Minute)})
-	r.event(retry.Event{Kind: retry.Arrived, Queue: "orders", At: at.Add(61 * time.Minute)})
+	r.event(retry.Event{Kind: retry.Failed, Queue: "invented.7", At: at.Add(50 * time.Minute)})
+	r.event(retry.Event{Kind: retry.Failed, Queue: "orders", At: at.Add(61 * time.Minute)})
 	names := r.Queues()
 	slices.Sort(names)
 	if !slices.Equal(names, []string{"invented.7", "orders"}) {

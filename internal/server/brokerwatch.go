@@ -77,8 +77,8 @@ func (s *foreignConsumers) many(n, ours int, now time.Time) bool {
 	return !s.since.IsZero() && now.Sub(s.since) >= foreignConsumersFor
 }
 
-// intakeConsumers reports another service that consumes a part of the failed messages.
-func (s *vhost) intakeConsumers(n int) {
+// watchIntakeConsumers reports another service that consumes a part of the failed messages.
+func (s *vhost) watchIntakeConsumers(n int) {
 	ours := 1
 	if s.replica != nil {
 		ours = max(1, len(s.replica.All()))

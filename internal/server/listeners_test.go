@@ -28,7 +28,7 @@ func TestAListenerThatPanicsCannotEndTheIntake(t *testing.T) {
 		})
 		l.add("second", func(retry.Event) { heard++ })
 		for _, queue := range []string{"a", "poison", "b", "poison"} {
-			l.event(retry.Event{Kind: retry.Arrived, Queue: queue})
+			l.event(retry.Event{Kind: retry.Failed, Queue: queue})
 		}
 		if heard != 4 {
 			t.Errorf("the second listener heard %d of 4 events", heard)

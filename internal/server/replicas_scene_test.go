@@ -100,7 +100,7 @@ func (n *node) Send(_ context.Context, queue string, claims []store.Claim) func(
 
 // failed is that the intake of this node has a message that failed.
 func (n *node) failed(queue string, id uuid.UUID) {
-	e := retry.Event{Kind: retry.Arrived, Queue: queue, ID: id, At: time.Now()}
+	e := retry.Event{Kind: retry.Failed, Queue: queue, ID: id, At: time.Now()}
 	n.rates.event(e)
 	n.event(e, n.throttle.Failed(queue, id, e.At))
 }

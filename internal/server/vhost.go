@@ -34,7 +34,7 @@ import (
 
 const (
 	// prefetch is how many unacknowledged failed messages RabbitMQ delivers to the intake,
-	// and parkedPrefetch how many parked ones to the collector. store.ReceiptsKept must
+	// and parkedPrefetch how many parked ones to the parkedIntake. store.ReceiptsKept must
 	// be at least their sum.
 	prefetch       = 4096
 	parkedPrefetch = 1024
@@ -52,17 +52,17 @@ type vhost struct {
 	store   engine
 	metrics *metrics.Metrics
 	health  *health
-	// brokerIntake and brokerParked consume redrive.intake and redrive.parked, for intake
-	// and collector.
-	brokerIntake, brokerParked *broker.Intake
-	intake                     *retry.Intake
-	collector                  *retry.Collector
-	publisher                  *broker.Publisher // of retries, replays and forwards
-	delayPublisher             *broker.Publisher // to where messages wait in RabbitMQ
-	delayQueues                *retry.DelayQueues
-	sender                     *retry.Sender
-	scheduler                  *retry.Scheduler
-	throttle                   *throttle.Throttle
+	// intakeConsumer and parkedConsumer consume redrive.intake and redrive.parked, for intake
+	// and parkedIntake.
+	intakeConsumer, parkedConsumer *broker.BatchConsumer
+	intake                         *retry.Intake
+	parkedIntake                   *retry.ParkedIntake
+	publisher                      *broker.Publisher // of retries, replays and forwards
+	delayPublisher                 *broker.Publisher // to where messages wait in RabbitMQ
+	delayQueues                    *retry.DelayQueues
+	sender                         *retry.Sender
+	scheduler                      *retry.Scheduler
+	throttle                       *throttle.Throttle
 	// consumerThrottle is the throttle that the scheduler calls.
 	consumerThrottle *consumerThrottle
 	rulesByPolicy    atomic.Pointer[map[string]throttle.Rules]
@@ -183,11 +183,11 @@ func (s *vhost) open(address string) error {
 	s.delayPublisher.Confirmed = s.metrics.Confirmed
 	s.delayQueues = retry.NewDelayQueues(s.delayPublisher, policies, s.wayChanged)
 	s.intake = retry.NewIntake(s.store, s.rules(s.config), s.delayQueues, s.events)
-	s.brokerIntake = broker.NewIntake(s.connection(partIntake, "redrive intake"), prefetch, s.intakeState(partStore, wire.QueueIntake), s.quarantined)
-	s.brokerIntake.Redeclared, s.brokerIntake.Consumers = s.redeclared, s.intakeConsumers
-	s.collector = retry.NewCollector(s.store, s.delayQueues.MarkLost, s.events)
-	s.brokerParked = broker.NewParkedIntake(s.connection(partParked, "redrive parked"), parkedPrefetch, s.intakeState(partParkedStore, wire.QueueParked))
-	s.brokerParked.Redeclared = s.redeclared
+	s.intakeConsumer = broker.NewIntakeConsumer(s.connection(partIntake, "redrive intake"), prefetch, s.intakeState(partStore, wire.QueueIntake), s.quarantined)
+	s.intakeConsumer.Redeclared, s.intakeConsumer.Consumers = s.redeclared, s.watchIntakeConsumers
+	s.parkedIntake = retry.NewParkedIntake(s.store, s.delayQueues.MarkLost, s.events)
+	s.parkedConsumer = broker.NewParkedConsumer(s.connection(partParked, "redrive parked"), parkedPrefetch, s.intakeState(partParkedStore, wire.QueueParked))
+	s.parkedConsumer.Redeclared = s.redeclared
 	s.sender = retry.NewSender(s.publisher, policies, s.events)
 	if err := s.openConsent(); err != nil {
 		return err
@@ -195,7 +195,7 @@ func (s *vhost) open(address string) error {
 	s.openThrottle()
 	names := retry.NewReportedNames(s.store, s.sender)
 	s.intake.UseReportedNames(names, s.sender)
-	s.collector.UseReportedNames(names)
+	s.parkedIntake.UseReportedNames(names)
 	s.scheduler = retry.NewScheduler(s.store, s.sender, s.consumerThrottle, s.events, s.Log, s.laneChanged)
 	if err := s.openConsole(); err != nil {
 		return err
@@ -210,13 +210,13 @@ func (s *vhost) listeners() *listeners {
 	l.add("rates", s.rates.event)
 	l.add("notify", s.notify.Event)
 	l.add("throttle", func(e retry.Event) {
-		elsewhere := e.Kind == retry.Arrived && s.throttle.Failed(e.Queue, e.ID, e.At)
+		elsewhere := e.Kind == retry.Failed && s.throttle.Failed(e.Queue, e.ID, e.At)
 		if s.replica != nil {
 			s.replica.event(e, elsewhere)
 		}
 	})
 	l.add("canary", func(e retry.Event) {
-		if e.Kind == retry.Arrived {
+		if e.Kind == retry.Failed {
 			s.operations.Failed(e)
 		}
 	})
@@ -372,11 +372,11 @@ func (s *vhost) run(ctx context.Context) error {
 	workers.Go(func() {
 		defer stop()
 		s.awaitDelayPublisher(ctx)
-		failure = s.brokerIntake.Run(ctx, s.intake)
+		failure = s.intakeConsumer.Run(ctx, s.intake)
 	})
 	workers.Go(func() {
 		defer stop()
-		parkedFailure = s.brokerParked.Run(ctx, s.collector)
+		parkedFailure = s.parkedConsumer.Run(ctx, s.parkedIntake)
 	})
 
 	workers.Wait()

@@ -1,7 +1,7 @@
 // Package store is the contract of stores, which keep waiting and parked messages. Every
 // engine passes package storetest. Read it in this order:
 //
-//	store.go      add, claim, settle: what the intake and the scheduler call
+//	store.go      add, claim, finish: what the intake and the scheduler call
 //	record.go     a failed message and what Redrive knows of it
 //	(key.go, lane.go: how a record is named; the destination that it waits for)
 //	change.go     what people's actions call: records and the side table, in one step

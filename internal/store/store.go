@@ -59,10 +59,10 @@ type Store interface {
 	// ends; a shared engine: the lease ends).
 	Claim(ctx context.Context, lane Lane, upTo time.Time, n, maxBytes int) ([]Claim, error)
 
-	// Settle applies outcomes, each in one atomic step, and returns how many it
+	// Finish applies outcomes, each in one atomic step, and returns how many it
 	// applied. When it returns nil they survive a crash. A claim whose lease has
 	// ended is skipped and not counted.
-	Settle(ctx context.Context, outcomes []Outcome) (int, error)
+	Finish(ctx context.Context, outcomes []Outcome) (int, error)
 
 	// Release ends claims; their records are unchanged and can be claimed again.
 	Release(ctx context.Context, claims []Claim) error
@@ -101,7 +101,7 @@ type Claim struct {
 	Record *Record
 }
 
-// Outcome is how Settle ends a claim.
+// Outcome is how Finish ends a claim.
 type Outcome struct {
 	Claim Claim
 	// Park, when not empty, parks the record with that reason; otherwise the record

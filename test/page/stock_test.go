@@ -147,7 +147,7 @@ func (s *stocked) stock(t testing.TB) {
 		s.add(t, r)
 		claims, err := s.store.Claim(ctx, store.Lane{Queue: r.Queue}, at, 1, 1<<20)
 		must(err)
-		_, err = s.store.Settle(ctx, []store.Outcome{{Claim: claims[0], At: at}})
+		_, err = s.store.Finish(ctx, []store.Outcome{{Claim: claims[0], At: at}})
 		must(err)
 	}
 	for i := 90; i < 96; i++ { // returned, by now

@@ -5,7 +5,7 @@
 // The routing key is the bits, highest first, and then the work queue:
 // "0.0.1.0.1.orders.created" with five levels waits 5 units. Exchanges between
 // the levels are of type topic; the last one is internal and knows the lane queue
-// of each work queue (delay.Lane), and what has none is parked.
+// of each work queue (delay.DuePerQueue), and what has none is parked.
 package binary
 
 import (
@@ -53,7 +53,7 @@ func (l *Ladder) out() string { return fmt.Sprintf("redrive.delay.binary.%s.lane
 
 // Topology implements delay.Way.
 func (l *Ladder) Topology(queue string) delay.Topology {
-	t := delay.Lane(queue).With(delay.Topology{Exchanges: []delay.Exchange{{Name: l.out(), Kind: amqp.ExchangeTopic, Internal: true, Args: amqp.Table{"alternate-exchange": wire.ExchangeParked}}}})
+	t := delay.DuePerQueue(queue).With(delay.Topology{Exchanges: []delay.Exchange{{Name: l.out(), Kind: amqp.ExchangeTopic, Internal: true, Args: amqp.Table{"alternate-exchange": wire.ExchangeParked}}}})
 	below := l.out()
 	for n := range Bits {
 		name := l.level(n)

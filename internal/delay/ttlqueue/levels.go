@@ -15,7 +15,7 @@ var DefaultLevels = []time.Duration{time.Second, 2 * time.Second, 4 * time.Secon
 	time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 30 * time.Minute, time.Hour}
 
 // Levels waits in one queue per level, shared by all work queues. In quorum queues
-// each work queue has a lane of its own at the end (delay.Lane).
+// each work queue has a lane queue of its own at the end (delay.DuePerQueue).
 type Levels struct {
 	name   string
 	levels []time.Duration // sorted, at least one
@@ -64,7 +64,7 @@ func (l *Levels) Limits() delay.Limits {
 func (l *Levels) Topology(queue string) delay.Topology {
 	t := delay.Due(queue)
 	if l.kind == Quorum {
-		t = delay.Lane(queue)
+		t = delay.DuePerQueue(queue)
 	}
 	for _, d := range l.levels {
 		t = t.With(l.kind.delayQueue(l.kind.name(label(d)), d, nil))

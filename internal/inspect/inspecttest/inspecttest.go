@@ -156,7 +156,7 @@ func Parked(queue string, n int) (all []*store.Record) {
 	return all
 }
 
-// RetryDue claims the messages of a queue that are due by upTo, and settles them as retried.
+// RetryDue claims the messages of a queue that are due by upTo, and finishes them as retried.
 func RetryDue(t testing.TB, s store.Store, queue string, upTo time.Time) []store.Claim {
 	t.Helper()
 	claims, err := s.Claim(context.Background(), store.Lane{Queue: queue}, upTo, 1000, 1<<20)
@@ -167,7 +167,7 @@ func RetryDue(t testing.TB, s store.Store, queue string, upTo time.Time) []store
 	for _, c := range claims {
 		ends = append(ends, store.Outcome{Claim: c, At: time.Now()})
 	}
-	if n, err := s.Settle(context.Background(), ends); err != nil || n != len(claims) {
+	if n, err := s.Finish(context.Background(), ends); err != nil || n != len(claims) {
 		t.Fatal(n, err)
 	}
 	return claims

@@ -128,7 +128,7 @@ func (s *Scene) look(ctx context.Context) {
 		}
 	}
 	s.Version, s.FrameMax = l.Version(), l.FrameMax()
-	s.Seen.Exchange, s.Seen.Intake = l.Intake()
+	s.Seen.Exchange, s.Seen.Intake = l.IntakeQueue()
 	depth := func(queue string) Depth {
 		consumers, ready, err := l.Queue(queue)
 		return Depth{err == nil, consumers, ready}

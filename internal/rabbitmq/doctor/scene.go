@@ -79,7 +79,7 @@ type Scene struct {
 
 // Seen is what AMQP shows without the management API.
 type Seen struct {
-	Exchange, Intake   error // as broker.Look.Intake says it
+	Exchange, Intake   error // as broker.Probe.IntakeQueue returns them
 	Parked, Quarantine Depth
 	Consumers          int // of redrive.intake
 	// Named are the queues that policies name without * or ?.

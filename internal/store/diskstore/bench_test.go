@@ -24,7 +24,7 @@ func batchOf(n int, after func() time.Duration) []*store.Record {
 	return batch
 }
 
-// BenchmarkCycle adds 512 messages of 1 KiB, claims and settles them, with
+// BenchmarkCycle adds 512 messages of 1 KiB, claims and finishes them, with
 // nothing else in the store and with many that wait.
 func BenchmarkCycle(b *testing.B) {
 	waiting := []int{0, 100_000}
@@ -67,7 +67,7 @@ func BenchmarkCycle(b *testing.B) {
 				for i := range claims {
 					out[i].Claim = claims[i]
 				}
-				if _, err := s.Settle(ctx, out); err != nil {
+				if _, err := s.Finish(ctx, out); err != nil {
 					b.Fatal(err)
 				}
 			}

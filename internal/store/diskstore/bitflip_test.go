@@ -38,7 +38,7 @@ func killed(t *testing.T, random *rand.Rand) (disk *vfs.MemFS, kept, ended map[s
 			if err := s.Add(ctx, batch); err != nil {
 				t.Fatal(err)
 			}
-			settle(t, s, random, kept, ended)
+			finish(t, s, random, kept, ended)
 		}
 		if life == 1 {
 			if err := s.Flush(); err != nil {

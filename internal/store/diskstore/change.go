@@ -239,11 +239,11 @@ func (m *move) find(name store.Key, index []byte) (key []byte, r *store.Record, 
 		case bytes.Equal(key, last):
 			return nil, nil, fmt.Errorf("data folder %s: the record of message %s is not where its id says", m.s.path, name)
 		}
-		// Between the two reads it was settled: it is gone, or parked.
+		// Between the two reads it was finished: it is gone, or parked.
 	}
 }
 
-// hold keeps Claim away from a waiting record, as a claim that is being settled
+// hold keeps Claim away from a waiting record, as a claim that is being finished
 // does; it says no when it is claimed.
 func (m *move) hold(key []byte) bool {
 	if !isWaiting(key) {

@@ -127,23 +127,23 @@ func (s *Store) Release(ctx context.Context, claims []store.Claim) error {
 	return nil
 }
 
-// settledSize is about what it takes to delete a record.
-const settledSize = 96
+// finishedSize is about what it takes to delete a record.
+const finishedSize = 96
 
-// Settle implements store.Store.
-func (s *Store) Settle(ctx context.Context, outcomes []store.Outcome) (n int, err error) {
+// Finish implements store.Store.
+func (s *Store) Finish(ctx context.Context, outcomes []store.Outcome) (n int, err error) {
 	done, err := s.calls.Begin(ctx)
 	if err != nil {
 		return 0, err
 	}
 	defer done()
-	c := s.change(len(outcomes) * settledSize)
+	c := s.change(len(outcomes) * finishedSize)
 	defer c.close()
-	var settled []store.Claim
+	var finished []store.Claim
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		for _, c := range settled {
+		for _, c := range finished {
 			if claimed := s.lane(c.Record.Lane()).claimed; err != nil {
 				claimed[c.Token] = true
 			} else {
@@ -163,7 +163,7 @@ func (s *Store) Settle(ctx context.Context, outcomes []store.Outcome) (n int, er
 		if !held {
 			continue
 		}
-		settled = append(settled, o.Claim)
+		finished = append(finished, o.Claim)
 		if err := c.remove(key, r, o.Park != ""); err != nil {
 			return 0, err
 		}
@@ -186,7 +186,7 @@ func (s *Store) Settle(ctx context.Context, outcomes []store.Outcome) (n int, er
 	if err := c.commit(); err != nil {
 		return 0, err
 	}
-	return len(settled), nil
+	return len(finished), nil
 }
 
 // Next implements store.Store.

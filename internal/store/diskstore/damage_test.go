@@ -177,7 +177,7 @@ func readAll(t *testing.T, s *diskstore.Store, newest bool) (all []string) {
 	return all
 }
 
-// claimAll claims all of a queue and settles it.
+// claimAll claims all of a queue and finishes it.
 func claimAll(t *testing.T, s *diskstore.Store, lane store.Lane) (all []store.Claim) {
 	t.Helper()
 	for {
@@ -192,8 +192,8 @@ func claimAll(t *testing.T, s *diskstore.Store, lane store.Lane) (all []store.Cl
 		for _, c := range claims {
 			out = append(out, store.Outcome{Claim: c, At: farAway})
 		}
-		if n, err := s.Settle(ctx, out); err != nil || n != len(claims) {
-			t.Fatalf("%d of %d settled: %v", n, len(claims), err)
+		if n, err := s.Finish(ctx, out); err != nil || n != len(claims) {
+			t.Fatalf("%d of %d finished: %v", n, len(claims), err)
 		}
 		all = append(all, claims...)
 	}

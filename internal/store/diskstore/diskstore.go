@@ -26,7 +26,7 @@ type Options struct {
 	// Log receives what needs a person; nil is slog.Default.
 	Log *slog.Logger
 	// Reserve is the room, in bytes, that is left free on the disk: Add fails
-	// with store.ErrFull rather than use it, so that settling (which frees room,
+	// with store.ErrFull rather than use it, so that finishing (which frees room,
 	// but needs some first) and the database's own upkeep never meet a full
 	// disk. 0 is 256 MiB, and 32 MiB is the least that upkeep can do with.
 	Reserve uint64

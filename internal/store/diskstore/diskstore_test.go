@@ -160,12 +160,12 @@ func TestAFullStoreTakesNothingAndGivesBack(t *testing.T) {
 		{"a change that only writes its account", change(store.Edit{}), 0},
 		{"a change that deletes", change(store.Edit{Delete: true}), 0},
 		{"forgetting entries", func() error { return s.DeleteEntries(ctx, "") }, 0},
-		{"settling", func() error {
+		{"finishing", func() error {
 			claims, err := s.Claim(ctx, store.Lane{Queue: "q"}, farAway, 1, 1)
 			if err != nil || len(claims) != 1 {
 				return fmt.Errorf("claimed %d, %w", len(claims), err)
 			}
-			_, err = s.Settle(ctx, []store.Outcome{{Claim: claims[0]}})
+			_, err = s.Finish(ctx, []store.Outcome{{Claim: claims[0]}})
 			return err
 		}, 0},
 	} {

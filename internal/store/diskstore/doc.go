@@ -5,7 +5,7 @@
 //	diskstore.go    Options, Open, Close; how a write batch is committed
 //	writebatch.go   the writes of one synced commit; counters are added in the same commit
 //	waiting.go      Add, and what is in memory of each queue (counts.go: read at the start)
-//	claim.go        due records, claimed for the scheduler, and settled
+//	claim.go        due records, claimed for the scheduler, and finished
 //	change.go       people's actions, and the side table (entries.go) in the same commit
 //	receipts.go     ids of the newest batches, by which redelivered messages are recognized
 //	scan.go         searches, over many stretches of keys in one order (merge.go)

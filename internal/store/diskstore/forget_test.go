@@ -30,7 +30,7 @@ func TestQueuesWithNothingLeftAreForgotten(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	settle := func(names ...string) {
+	finish := func(names ...string) {
 		t.Helper()
 		var ended []store.Outcome
 		for _, name := range names {
@@ -42,7 +42,7 @@ func TestQueuesWithNothingLeftAreForgotten(t *testing.T) {
 				ended = append(ended, store.Outcome{Claim: c, At: time.Now()})
 			}
 		}
-		if _, err := s.Settle(ctx, ended); err != nil {
+		if _, err := s.Finish(ctx, ended); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -72,7 +72,7 @@ func TestQueuesWithNothingLeftAreForgotten(t *testing.T) {
 	}
 	add("kept")
 	add(names...)
-	settle(names...)
+	finish(names...)
 	_, before := lines()
 
 	// While it forgets, messages come for names that it is about to forget.
@@ -102,7 +102,7 @@ func TestQueuesWithNothingLeftAreForgotten(t *testing.T) {
 	if again, sum := lines(); sum != before || !slices.Equal(again, left) {
 		t.Errorf("after a restart there are %d lines, and were %d; the sums are %v, and were %v", len(again), len(left), sum, before)
 	}
-	settle(names[0])
+	finish(names[0])
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}

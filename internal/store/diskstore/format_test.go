@@ -55,7 +55,7 @@ func upgraded(t *testing.T, as func(path string) error) {
 		}
 		out = append(out, o)
 	}
-	if _, err := s.Settle(ctx, out); err != nil {
+	if _, err := s.Finish(ctx, out); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.PutEntries(ctx, []store.Entry{{Name: "note", Value: []byte("known")}}); err != nil {

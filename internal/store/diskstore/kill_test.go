@@ -18,7 +18,7 @@ import (
 
 const childFolder = "REDRIVE_TEST_CHILD_FOLDER"
 
-// A process that is killed while it adds and settles leaves all it was promised, and
+// A process that is killed while it adds and finishes leaves all it was promised, and
 // an account of its changes that says what was changed.
 func TestAKilledProcessLosesNothingThatWasPromised(t *testing.T) {
 	path := t.TempDir()
@@ -77,11 +77,11 @@ func TestAKilledProcessLosesNothingThatWasPromised(t *testing.T) {
 		t.Error("no change survived, so its account shows nothing")
 	}
 	if len(ended) == 0 || len(added) == len(ended) {
-		t.Errorf("%d added and %d settled show nothing", len(added), len(ended))
+		t.Errorf("%d added and %d finished show nothing", len(added), len(ended))
 	}
 }
 
-// TestChildThatIsKilled is the other process: it adds (+), settles (~ before, -
+// TestChildThatIsKilled is the other process: it adds (+), finishes (~ before, -
 // after), and changes, and says what it was promised, until it is killed.
 func TestChildThatIsKilled(t *testing.T) {
 	path := os.Getenv(childFolder)
@@ -111,7 +111,7 @@ func TestChildThatIsKilled(t *testing.T) {
 				bodies = append(bodies, string(c.Record.Message.Body))
 			}
 			say("~", bodies)
-			if _, err := s.Settle(ctx, out); err != nil {
+			if _, err := s.Finish(ctx, out); err != nil {
 				panic(err)
 			}
 			say("-", bodies)

@@ -57,17 +57,17 @@ func TestTheLedgerBegins(t *testing.T) {
 		s = openAt(t, path, diskstore.Options{Reserve: 1})
 		return storetest.Balances(t, s)["orders"]
 	}
-	settleOne := func() {
+	finishOne := func() {
 		t.Helper()
 		claims, err := s.Claim(ctx, store.Lane{Queue: "orders"}, farAway, 1, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n, err := s.Settle(ctx, []store.Outcome{{Claim: claims[0]}}); n != 1 || err != nil {
+		if n, err := s.Finish(ctx, []store.Outcome{{Claim: claims[0]}}); n != 1 || err != nil {
 			t.Fatal(n, err)
 		}
 	}
-	settleOne()
+	finishOne()
 	if got := again(); got != (store.Sums{store.In: 5, store.Waiting: 4, store.Retried: 1}) {
 		t.Errorf("opened again: %v", got)
 	}
@@ -77,7 +77,7 @@ func TestTheLedgerBegins(t *testing.T) {
 	if got := again(); got != (store.Sums{store.In: 3, store.Waiting: 3}) {
 		t.Errorf("after an older version: %v", got)
 	}
-	settleOne()
+	finishOne()
 	if got := again(); got != (store.Sums{store.In: 3, store.Waiting: 2, store.Retried: 1}) {
 		t.Errorf("from then on: %v", got)
 	}

@@ -39,7 +39,7 @@ func TestRandomOperationsAnswerAsTheModelDoes(t *testing.T) {
 		p.open(t)
 		defer func() { p.disk.Close() }()
 		t.Repeat(map[string]func(*rapid.T){
-			"add": p.add, "claim": p.claim, "settle": p.settle, "release": p.release,
+			"add": p.add, "claim": p.claim, "finish": p.finish, "release": p.release,
 			"replay": p.replay, "change": p.change, "forget": p.forget, "pass": p.pass, "entries": p.entries, "reopen": p.reopen, "": p.same,
 		})
 	})
@@ -119,7 +119,7 @@ func (p *pair) someLoans(t *rapid.T) (loans [][2]store.Claim) {
 	return loans
 }
 
-func (p *pair) settle(t *rapid.T) {
+func (p *pair) finish(t *rapid.T) {
 	at := storetest.Waiting("", someTime(t), "").Due
 	var outcomes [2][]store.Outcome
 	for _, loan := range p.someLoans(t) {
@@ -128,10 +128,10 @@ func (p *pair) settle(t *rapid.T) {
 			outcomes[i] = append(outcomes[i], store.Outcome{Claim: c, Park: park, At: at})
 		}
 	}
-	got, err := p.disk.Settle(ctx, outcomes[0])
-	want, _ := p.model.Settle(ctx, outcomes[1])
+	got, err := p.disk.Finish(ctx, outcomes[0])
+	want, _ := p.model.Finish(ctx, outcomes[1])
 	if got != want || err != nil {
-		t.Fatalf("settled %d, %v; the model %d", got, err, want)
+		t.Fatalf("finished %d, %v; the model %d", got, err, want)
 	}
 }
 

@@ -134,7 +134,7 @@ func TestHistoryThatCannotBeWrittenStopsNothing(t *testing.T) {
 		if len(claims) != 1 || err != nil {
 			t.Fatal(claims, err)
 		}
-		if n, err := s.Settle(t.Context(), []store.Outcome{{Claim: claims[0]}}); n != 1 || err != nil {
+		if n, err := s.Finish(t.Context(), []store.Outcome{{Claim: claims[0]}}); n != 1 || err != nil {
 			t.Fatal(n, err)
 		}
 	}

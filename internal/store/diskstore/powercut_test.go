@@ -16,7 +16,7 @@ import (
 )
 
 // After a power cut everything is there for which Add returned, nothing that
-// Settle ended comes back, and what was being written is there whole or not at
+// Finish ended comes back, and what was being written is there whole or not at
 // all; also when the last write was torn.
 func TestAPowerCutLosesNothingThatWasPromised(t *testing.T) {
 	for seed := range uint64(30) {
@@ -40,7 +40,7 @@ func TestAPowerCutLosesNothingThatWasPromised(t *testing.T) {
 					for _, r := range batch {
 						kept[string(r.Message.Body)] = true
 					}
-					settle(t, s, random, kept, ended)
+					finish(t, s, random, kept, ended)
 					if err := mutate(s, random.IntN); err != nil {
 						t.Fatal(err)
 					}
@@ -72,8 +72,8 @@ func (roomy) GetDiskUsage(string) (vfs.DiskUsage, error) {
 	return vfs.DiskUsage{AvailBytes: 1 << 40, TotalBytes: 1 << 40}, nil
 }
 
-// settle ends some claims: half are deleted, half parked.
-func settle(t *testing.T, s store.Store, random *rand.Rand, kept, ended map[string]bool) {
+// finish ends some claims: half are deleted, half parked.
+func finish(t *testing.T, s store.Store, random *rand.Rand, kept, ended map[string]bool) {
 	t.Helper()
 	claims, err := s.Claim(context.Background(), store.Lane{Queue: "q"}, time.Now().Add(1e6*time.Hour), 1+random.IntN(30), 1<<20)
 	if err != nil {
@@ -87,7 +87,7 @@ func settle(t *testing.T, s store.Store, random *rand.Rand, kept, ended map[stri
 		}
 		out = append(out, o)
 	}
-	if _, err := s.Settle(context.Background(), out); err != nil {
+	if _, err := s.Finish(context.Background(), out); err != nil {
 		t.Fatal(err)
 	}
 	for _, o := range out {

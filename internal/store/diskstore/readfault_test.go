@@ -249,7 +249,7 @@ func filled(t *testing.T) (*vfs.MemFS, uuid.UUID) {
 		for _, c := range claims {
 			out = append(out, store.Outcome{Claim: c, At: farAway})
 		}
-		if _, err := s.Settle(context.Background(), out); err != nil {
+		if _, err := s.Finish(context.Background(), out); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -65,7 +65,7 @@ func TestAStoreThatWasFullAndIsEmptyTakesMessages(t *testing.T) {
 			if least = min(least, added); added == 0 {
 				t.Fatalf("reserve %d MiB, round %d: an empty store is full", reserve>>20, round)
 			}
-			settleAll(t, s, "orders", added)
+			finishAll(t, s, "orders", added)
 		}
 		if over := disk.over.Load(); over > 0 {
 			t.Errorf("reserve %d MiB: %d bytes more than the disk has were written", reserve>>20, over)
@@ -77,8 +77,8 @@ func TestAStoreThatWasFullAndIsEmptyTakesMessages(t *testing.T) {
 	}
 }
 
-// settleAll claims and deletes the n messages of a queue.
-func settleAll(t *testing.T, s *diskstore.Store, queue string, n int) {
+// finishAll claims and deletes the n messages of a queue.
+func finishAll(t *testing.T, s *diskstore.Store, queue string, n int) {
 	t.Helper()
 	for n > 0 {
 		claims, err := s.Claim(ctx, store.Lane{Queue: queue}, time.Now().AddDate(100, 0, 0), 512, 8<<20)
@@ -89,7 +89,7 @@ func settleAll(t *testing.T, s *diskstore.Store, queue string, n int) {
 		for i, c := range claims {
 			outcomes[i] = store.Outcome{Claim: c, At: time.Now()}
 		}
-		if _, err := s.Settle(ctx, outcomes); err != nil {
+		if _, err := s.Finish(ctx, outcomes); err != nil {
 			t.Fatal(err)
 		}
 		n -= len(claims)

@@ -80,7 +80,7 @@ func (l *lives) load(ctx context.Context, s *diskstore.Store) error {
 			out = append(out, o)
 		}
 		l.mark(bodies, func(m *life, at int) { m.ending = at })
-		if _, err := s.Settle(context.Background(), out); err != nil {
+		if _, err := s.Finish(context.Background(), out); err != nil {
 			return err
 		}
 		l.mark(bodies, func(m *life, at int) { m.ended = at })

@@ -31,7 +31,7 @@ type lane struct {
 	// again: a claim left out what could not be read, and this is when it is looked for
 	// again, as a disk may read then; zero: nothing was left out.
 	again time.Time
-	// claimed has the keys on loan; false while the loan is being settled, so
+	// claimed has the keys on loan; false while the loan is being finished, so
 	// that a claim given twice is counted once.
 	claimed map[string]bool
 }

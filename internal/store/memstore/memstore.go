@@ -161,7 +161,7 @@ func (s *Store) Claim(_ context.Context, lane store.Lane, upTo time.Time, n, max
 	return claims, nil
 }
 
-func (s *Store) Settle(_ context.Context, outcomes []store.Outcome) (int, error) {
+func (s *Store) Finish(_ context.Context, outcomes []store.Outcome) (int, error) {
 	unlock, err := s.lock()
 	defer unlock()
 	if err != nil {

@@ -51,7 +51,7 @@ func BenchmarkMemory(b *testing.B) {
 	b.ReportMetric(each/1024, "times-body")
 }
 
-// BenchmarkCycle adds 256 messages of 1 KiB, claims and settles them, by one process
+// BenchmarkCycle adds 256 messages of 1 KiB, claims and finishes them, by one process
 // that does one thing at a time.
 func BenchmarkCycle(b *testing.B) {
 	for _, c := range []struct {
@@ -91,14 +91,14 @@ func BenchmarkCycle(b *testing.B) {
 				for i := range claims {
 					out[i].Claim = claims[i]
 				}
-				if n, err := s.Settle(ctx, out); n != 256 || err != nil {
+				if n, err := s.Finish(ctx, out); n != 256 || err != nil {
 					b.Fatal(n, err)
 				}
 				for i, d := range []time.Duration{added.Sub(began), claimed.Sub(added), time.Since(claimed)} {
 					spent[i] += d
 				}
 			}
-			for i, name := range []string{"add/s", "claim/s", "settle/s"} {
+			for i, name := range []string{"add/s", "claim/s", "finish/s"} {
 				b.ReportMetric(float64(b.N*256)/spent[i].Seconds(), name)
 			}
 			b.ReportMetric(float64(b.N*256)/b.Elapsed().Seconds(), "messages/s")
@@ -128,7 +128,7 @@ func BenchmarkPast(b *testing.B) {
 			for i := range claims {
 				out[i] = store.Outcome{Claim: claims[i], At: late}
 			}
-			if _, err := s.Settle(ctx, out); err != nil {
+			if _, err := s.Finish(ctx, out); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -23,7 +23,7 @@ func (s *Store) Claim(ctx context.Context, lane store.Lane, upTo time.Time, n, m
 		want := min(n-len(claims), most)
 		some, err := s.claim(ctx, lane, upTo, want, maxBytes, len(claims) == 0)
 		if err != nil && len(claims) > 0 {
-			break // no one would settle what is claimed already
+			break // no one would finish what is claimed already
 		}
 		if err != nil {
 			return nil, err
@@ -68,8 +68,8 @@ func decode(value string, body bool) (*store.Record, groupID, error) {
 	return r, groupID([]byte(value[:groupSize])), err
 }
 
-// Settle implements store.Store.
-func (s *Store) Settle(ctx context.Context, outcomes []store.Outcome) (settled int, err error) {
+// Finish implements store.Store.
+func (s *Store) Finish(ctx context.Context, outcomes []store.Outcome) (finished int, err error) {
 	done, err := s.use(ctx)
 	if err != nil {
 		return 0, err
@@ -78,17 +78,17 @@ func (s *Store) Settle(ctx context.Context, outcomes []store.Outcome) (settled i
 	s.claims.ending.RLock()
 	defer s.claims.ending.RUnlock()
 	for some := range slices.Chunk(outcomes, most) {
-		n, err := s.settle(ctx, some)
+		n, err := s.finish(ctx, some)
 		if err != nil {
-			return settled, err
+			return finished, err
 		}
-		settled += n
+		finished += n
 	}
-	return settled, nil
+	return finished, nil
 }
 
-// settle ends as many claims as one script does.
-func (s *Store) settle(ctx context.Context, outcomes []store.Outcome) (int, error) {
+// finish ends as many claims as one script does.
+func (s *Store) finish(ctx context.Context, outcomes []store.Outcome) (int, error) {
 	args := append(make([]string, 0, 2+5*len(outcomes)), pastKept, itoa(len(outcomes)))
 	for _, o := range outcomes {
 		_, n, _ := o.Claim.Key.Parts() // 0, which no record has, where it is no key
@@ -109,7 +109,7 @@ func (s *Store) settle(ctx context.Context, outcomes []store.Outcome) (int, erro
 			args = append(args, "r", passage(r, o.At, store.EndedRetried))
 		}
 	}
-	m, err := s.write(ctx, scriptSettle, args...)
+	m, err := s.write(ctx, scriptFinish, args...)
 	if err != nil {
 		return 0, err
 	}

@@ -26,7 +26,7 @@ func (s *Store) Entry(ctx context.Context, name string) ([]byte, error) {
 		return nil, err
 	}
 	defer done()
-	if err := s.settled(ctx); err != nil {
+	if err := s.resolveNow(ctx); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)

@@ -15,17 +15,17 @@ import (
 	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
 
-// traffic adds, claims, settles and changes by two stores until it is ended.
+// traffic adds, claims, finishes and changes by two stores until it is ended.
 type traffic struct {
 	t      *testing.T
 	stores []*redisstore.Store
 	stop   chan struct{}
 	wg     sync.WaitGroup
 
-	mu      sync.Mutex
-	added   map[uuid.UUID]bool // those that Add has confirmed
-	settled int
-	failed  int
+	mu       sync.Mutex
+	added    map[uuid.UUID]bool // those that Add has confirmed
+	finished int
+	failed   int
 }
 
 func begin(t *testing.T, o redisstore.Options) *traffic {
@@ -34,7 +34,7 @@ func begin(t *testing.T, o redisstore.Options) *traffic {
 		s := openAt(t, o)
 		x.stores = append(x.stores, s)
 		x.wg.Go(func() { x.until(func() error { return x.add(s) }) })
-		x.wg.Go(func() { x.until(func() error { return x.settle(s) }) })
+		x.wg.Go(func() { x.until(func() error { return x.finish(s) }) })
 	}
 	return x
 }
@@ -68,7 +68,7 @@ func (x *traffic) add(s *redisstore.Store) error {
 	return nil
 }
 
-func (x *traffic) settle(s *redisstore.Store) error {
+func (x *traffic) finish(s *redisstore.Store) error {
 	claims, err := s.Claim(ctx, store.Lane{Queue: "q"}, late, 3, 1<<20)
 	if err != nil {
 		return err
@@ -78,7 +78,7 @@ func (x *traffic) settle(s *redisstore.Store) error {
 		out = append(out, store.Outcome{Claim: c, At: late})
 	}
 	for err = errors.New("not yet"); err != nil; {
-		if _, err = s.Settle(ctx, out); err != nil {
+		if _, err = s.Finish(ctx, out); err != nil {
 			select {
 			case <-x.stop:
 				return err
@@ -88,26 +88,26 @@ func (x *traffic) settle(s *redisstore.Store) error {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.settled += len(out)
+	x.finished += len(out)
 	return nil
 }
 
-// progress waits until some more was added and settled.
+// progress waits until some more was added and finished.
 func (x *traffic) progress() {
 	x.t.Helper()
 	was := func() (int, int) {
 		x.mu.Lock()
 		defer x.mu.Unlock()
-		return len(x.added), x.settled
+		return len(x.added), x.finished
 	}
-	added, settled := was()
+	added, finished := was()
 	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
-		if a, s := was(); a >= added+30 && s >= settled+10 {
+		if a, s := was(); a >= added+30 && s >= finished+10 {
 			return
 		}
 		if time.Since(began) > time.Minute {
 			a, s := was()
-			x.t.Fatalf("in a minute %d were added and %d settled", a-added, s-settled)
+			x.t.Fatalf("in a minute %d were added and %d finished", a-added, s-finished)
 		}
 	}
 }
@@ -140,7 +140,7 @@ func (x *traffic) end() {
 		x.t.Errorf("%d of %d are lost, and %d have ended twice", lost, len(x.added), twice)
 	}
 	storetest.Balances(x.t, s)
-	x.t.Logf("%d added, %d settled, %d calls failed", len(x.added), x.settled, x.failed)
+	x.t.Logf("%d added, %d finished, %d calls failed", len(x.added), x.finished, x.failed)
 }
 
 // A slot moves to another server, key by key, while messages come and go: a script runs

@@ -86,8 +86,8 @@ func TestAWriteThatNoReplicaHas(t *testing.T) {
 		"Add":        func() error { return s.Add(ctx, []*store.Record{storetest.Waiting("q", 0, "x")}) },
 		"PutEntries": func() error { return s.PutEntries(ctx, []store.Entry{{Name: "n", Value: []byte("v")}}) },
 		"Remember":   func() error { return s.Remember(ctx, []store.Receipt{{ID: uuid.New()}}) },
-		"Settle": func() error {
-			_, err := s.Settle(ctx, []store.Outcome{{Claim: claim(t, s, 1)[0]}})
+		"Finish": func() error {
+			_, err := s.Finish(ctx, []store.Outcome{{Claim: claim(t, s, 1)[0]}})
 			return err
 		},
 		"Change": func() error {
@@ -95,7 +95,7 @@ func TestAWriteThatNoReplicaHas(t *testing.T) {
 			return err
 		},
 	} {
-		if name == "Settle" || name == "Change" {
+		if name == "Finish" || name == "Change" {
 			_ = s.Add(ctx, []*store.Record{storetest.Waiting("q", 0, "x")})
 		}
 		if err := write(); !errors.Is(err, redisstore.ErrUnconfirmed) {
@@ -120,7 +120,7 @@ func TestScriptsAreLoadedAgain(t *testing.T) {
 	claims := claim(t, s, 20)
 	flush()
 	if n := done(t, s, claims[:10]); n != 10 {
-		t.Errorf("settled %d of 10", n)
+		t.Errorf("finished %d of 10", n)
 	}
 	flush()
 	if err := s.Release(ctx, claims[10:]); err != nil {
@@ -197,7 +197,7 @@ func TestAFullRedisTakesNothingAndGivesBack(t *testing.T) {
 		t.Errorf("deleting: %v", err)
 	}
 	if n := done(t, s, claim(t, s, 200)); n != 200 {
-		t.Errorf("settled %d of 200", n)
+		t.Errorf("finished %d of 200", n)
 	}
 	s.Forgot()
 	if err := s.Add(ctx, []*store.Record{big()}); err != nil {
@@ -222,7 +222,7 @@ func TestRedisStandsStill(t *testing.T) {
 		"Add":    func() error { return s.Add(ctx, []*store.Record{storetest.Waiting("q", 0, "x")}) },
 		"Claim":  func() error { _, err := s.Claim(ctx, store.Lane{Queue: "q"}, late, 1, 1); return err },
 		"Counts": func() error { _, err := s.Counts(ctx); return err },
-		"Settle": func() error { _, err := s.Settle(ctx, []store.Outcome{{Claim: claims[0], At: late}}); return err },
+		"Finish": func() error { _, err := s.Finish(ctx, []store.Outcome{{Claim: claims[0], At: late}}); return err },
 	} {
 		if err := call(); err == nil {
 			t.Errorf("%s: no error", name)
@@ -239,8 +239,8 @@ func TestRedisStandsStill(t *testing.T) {
 			t.Fatal("it does not work again")
 		}
 	}
-	// Settling again is the same, whether it was done or not.
-	if _, err := s.Settle(ctx, []store.Outcome{{Claim: claims[0], At: late}}); err != nil {
+	// Finishing again is the same, whether it was done or not.
+	if _, err := s.Finish(ctx, []store.Outcome{{Claim: claims[0], At: late}}); err != nil {
 		t.Error(err)
 	}
 	if lines := storetest.Balances(t, s); lines["q"][store.Retried] != 1 {
@@ -249,7 +249,7 @@ func TestRedisStandsStill(t *testing.T) {
 }
 
 // Killed, and started again on its disk, it has all that it confirmed; connections
-// that are cut meanwhile lose nothing and settle nothing twice.
+// that are cut meanwhile lose nothing and finish nothing twice.
 func TestKilledAndCut(t *testing.T) {
 	server := start(t, "")
 	o := server.options()
@@ -258,7 +258,7 @@ func TestKilledAndCut(t *testing.T) {
 	stop := make(chan struct{})
 	var mu sync.Mutex
 	added := map[uuid.UUID]bool{} // those that Add has confirmed
-	settled := map[uuid.UUID]bool{}
+	finished := map[uuid.UUID]bool{}
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {
@@ -293,11 +293,11 @@ func TestKilledAndCut(t *testing.T) {
 				out = append(out, store.Outcome{Claim: c, At: late})
 			}
 			for err = errors.New("not yet"); err != nil; {
-				_, err = s.Settle(ctx, out)
+				_, err = s.Finish(ctx, out)
 			}
 			mu.Lock()
 			for _, c := range claims {
-				settled[c.Record.ID] = true
+				finished[c.Record.ID] = true
 			}
 			mu.Unlock()
 		}
@@ -315,8 +315,8 @@ func TestKilledAndCut(t *testing.T) {
 	}
 	close(stop)
 	wg.Wait()
-	if len(added) < 20 || len(settled) == 0 {
-		t.Errorf("%d added, %d settled: too few to tell", len(added), len(settled))
+	if len(added) < 20 || len(finished) == 0 {
+		t.Errorf("%d added, %d finished: too few to tell", len(added), len(finished))
 	}
 	left := map[uuid.UUID]bool{}
 	if err := s.Scan(ctx, store.Range{}, func(l store.Listed) (bool, error) { left[l.Record.ID] = true; return true, nil }); err != nil {

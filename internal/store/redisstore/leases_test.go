@@ -41,14 +41,14 @@ func add(t *testing.T, s store.Store, n int) {
 	}
 }
 
-// done settles claims as returned, and tells how many were.
+// done finishes claims as returned, and tells how many were.
 func done(t *testing.T, s store.Store, claims []store.Claim) int {
 	t.Helper()
 	var out []store.Outcome
 	for _, c := range claims {
 		out = append(out, store.Outcome{Claim: c, At: late})
 	}
-	n, err := s.Settle(ctx, out)
+	n, err := s.Finish(ctx, out)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,8 +87,8 @@ func TestAStalledProcessHasNoSay(t *testing.T) {
 		t.Fatalf("the other claimed %d, the first by %s", len(taken), taken[0].Token)
 	}
 	out := []store.Outcome{{Claim: old[0], At: late}, {Claim: old[1], Park: "no", At: late}}
-	if n, err := stalled.Settle(ctx, out); n != 0 || err != nil {
-		t.Errorf("the stalled one settled %d, %v", n, err)
+	if n, err := stalled.Finish(ctx, out); n != 0 || err != nil {
+		t.Errorf("the stalled one finished %d, %v", n, err)
 	}
 	if err := stalled.Release(ctx, old); err != nil {
 		t.Error(err)
@@ -103,7 +103,7 @@ func TestAStalledProcessHasNoSay(t *testing.T) {
 		t.Errorf("%d are waiting, not 3", n)
 	}
 	if n := done(t, other, taken); n != 3 {
-		t.Errorf("the other settled %d of its 3", n)
+		t.Errorf("the other finished %d of its 3", n)
 	}
 	storetest.Balances(t, other)
 }
@@ -198,7 +198,7 @@ func TestTwoProcessesShareTheWork(t *testing.T) {
 					claims = claims[:1]
 				}
 				if got := done(t, s, claims); got != len(claims) {
-					t.Errorf("settled %d of %d", got, len(claims))
+					t.Errorf("finished %d of %d", got, len(claims))
 				}
 			}
 		})

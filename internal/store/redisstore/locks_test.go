@@ -121,7 +121,7 @@ func TestAStalledChangeHasNoSay(t *testing.T) {
 						}
 						// And goes on with some of them.
 						if n := done(t, other, claim(t, other, 4)); n != 4 {
-							t.Errorf("%d of 4 can be settled", n)
+							t.Errorf("%d of 4 can be finished", n)
 						}
 					})
 				}

@@ -10,7 +10,7 @@ import (
 // doneFor is how long it is remembered that a change must not be done.
 const doneFor = 7 * 24 * time.Hour
 
-// resolve settles what became of the last Change of this process, when its answer was
+// resolve finds out what became of the last Change of this process, when its answer was
 // lost: after it the Change is done, or never will be. Without that it could still be on
 // its way to Redis while who reads its account takes it for not done, and does it again.
 // The caller has moving.
@@ -45,8 +45,8 @@ func (s *Store) doubted(c *change) {
 	s.doubt.Store(c)
 }
 
-// settled is resolve for who is about to read what a Change may have written.
-func (s *Store) settled(ctx context.Context) error {
+// resolveNow is resolve for who is about to read what a Change may have written.
+func (s *Store) resolveNow(ctx context.Context) error {
 	if s.doubt.Load() == nil {
 		return nil
 	}

@@ -15,11 +15,11 @@ import (
 // confirmed is a write that was confirmed, and how much of its file Redis had written by
 // then.
 type confirmed struct {
-	written        int64
-	added, settled []uuid.UUID
+	written         int64
+	added, finished []uuid.UUID
 }
 
-// work adds and settles, and notes what is confirmed.
+// work adds and finishes, and notes what is confirmed.
 func work(t *testing.T, server *redisnode.Server, s *redisstore.Store, writes int) (all []confirmed) {
 	t.Helper()
 	for i := range writes {
@@ -33,10 +33,10 @@ func work(t *testing.T, server *redisnode.Server, s *redisstore.Store, writes in
 		} else {
 			claims := claim(t, s, 3)
 			if n := done(t, s, claims); n != len(claims) {
-				t.Fatalf("settled %d of %d", n, len(claims))
+				t.Fatalf("finished %d of %d", n, len(claims))
 			}
 			for _, one := range claims {
-				c.settled = append(c.settled, one.Record.ID)
+				c.finished = append(c.finished, one.Record.ID)
 			}
 		}
 		var err error
@@ -51,12 +51,12 @@ func work(t *testing.T, server *redisnode.Server, s *redisstore.Store, writes in
 // holds checks that a store has just what was confirmed by these writes.
 func holds(t *testing.T, s *redisstore.Store, all []confirmed) {
 	t.Helper()
-	want := map[uuid.UUID]bool{} // to whether it is settled
+	want := map[uuid.UUID]bool{} // to whether it is finished
 	for _, c := range all {
 		for _, id := range c.added {
 			want[id] = false
 		}
-		for _, id := range c.settled {
+		for _, id := range c.finished {
 			want[id] = true
 		}
 	}
@@ -68,9 +68,9 @@ func holds(t *testing.T, s *redisstore.Store, all []confirmed) {
 	if err := s.Retried(ctx, func(p store.Passage) (bool, error) { past[p.ID]++; return true, nil }); err != nil {
 		t.Fatal(err)
 	}
-	for id, settled := range want {
-		if settled && (kept[id] != 0 || past[id] != 1) || !settled && (kept[id] != 1 || past[id] != 0) {
-			t.Errorf("%s (settled: %v) is kept %d times, and has ended %d times", id, settled, kept[id], past[id])
+	for id, finished := range want {
+		if finished && (kept[id] != 0 || past[id] != 1) || !finished && (kept[id] != 1 || past[id] != 0) {
+			t.Errorf("%s (finished: %v) is kept %d times, and has ended %d times", id, finished, kept[id], past[id])
 		}
 		delete(kept, id)
 		delete(past, id)

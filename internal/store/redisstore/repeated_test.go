@@ -64,8 +64,8 @@ func repeated(t *testing.T, server *server, o redisstore.Options, stop, goOn fun
 	all := keys(t, s)[1:]
 	stop()
 	calls := map[string]func() error{
-		"Settle": func() error {
-			_, err := s.Settle(ctx, []store.Outcome{{Claim: claims[0], At: late}})
+		"Finish": func() error {
+			_, err := s.Finish(ctx, []store.Outcome{{Claim: claims[0], At: late}})
 			return err
 		},
 		"PutEntries":    func() error { return s.PutEntries(ctx, []store.Entry{{Name: "n"}}) },

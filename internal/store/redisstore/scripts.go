@@ -56,7 +56,7 @@ var (
 	scriptRemember = moves("remember", stops)
 	scriptReceipts = plain("receipts", reads)
 	scriptClaim    = plain("claim", works)
-	scriptSettle   = moves("settle", works)
+	scriptFinish   = moves("finish", works)
 	scriptRelease  = plain("release", works)
 	scriptRenew    = plain("renew", works)
 	scriptNext     = plain("next", works)

@@ -150,8 +150,8 @@ func changeNil(t *testing.T, e Engine) {
 	if l, err := s.Get(context.Background(), free); err != nil || l.Record.Attempt != 2 {
 		t.Errorf("named twice: %+v, %v", l.Record, err)
 	}
-	if n, err := s.Settle(context.Background(), []store.Outcome{{Claim: loan[0]}}); n != 1 || err != nil {
-		t.Errorf("settled %d, %v: a change of what is claimed must not end the claim", n, err)
+	if n, err := s.Finish(context.Background(), []store.Outcome{{Claim: loan[0]}}); n != 1 || err != nil {
+		t.Errorf("finished %d, %v: a change of what is claimed must not end the claim", n, err)
 	}
 	got = nil
 	change(t, s, edit, claimed)

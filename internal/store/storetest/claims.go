@@ -61,8 +61,8 @@ func oneHolder(t *testing.T, e Engine) {
 				for _, c := range claims {
 					out = append(out, store.Outcome{Claim: c})
 				}
-				if n, err := s.Settle(context.Background(), out); err != nil || n != len(out) {
-					t.Errorf("settled %d of %d, %v", n, len(out), err)
+				if n, err := s.Finish(context.Background(), out); err != nil || n != len(out) {
+					t.Errorf("finished %d of %d, %v", n, len(out), err)
 				}
 			}
 		})
@@ -78,17 +78,17 @@ func oneHolder(t *testing.T, e Engine) {
 	}
 }
 
-func settled(t *testing.T, e Engine) {
+func finished(t *testing.T, e Engine) {
 	s := open(t, e)
 	ctx := context.Background()
 	add(t, s, Waiting("q", 0, "gone"), Waiting("q", time.Microsecond, "parked"), Waiting("q", 2*time.Microsecond, "released"))
 	c := claim(t, s, "q", time.Second, 3)
 	at := epoch.Add(time.Minute)
-	if n, err := s.Settle(ctx, []store.Outcome{{Claim: c[0]}, {Claim: c[1], Park: "why", At: at}}); n != 2 || err != nil {
-		t.Fatalf("settled %d, %v", n, err)
+	if n, err := s.Finish(ctx, []store.Outcome{{Claim: c[0]}, {Claim: c[1], Park: "why", At: at}}); n != 2 || err != nil {
+		t.Fatalf("finished %d, %v", n, err)
 	}
-	if n, err := s.Settle(ctx, []store.Outcome{{Claim: c[0]}, {Claim: c[1]}}); n != 0 || err != nil {
-		t.Errorf("settling again counted %d, %v: a claim that ended must be left alone", n, err)
+	if n, err := s.Finish(ctx, []store.Outcome{{Claim: c[0]}, {Claim: c[1]}}); n != 0 || err != nil {
+		t.Errorf("finishing again counted %d, %v: a claim that ended must be left alone", n, err)
 	}
 	if err := s.Release(ctx, c[2:]); err != nil {
 		t.Fatal(err)
@@ -139,9 +139,9 @@ func crash(t *testing.T, e Engine) {
 		t.Skip("engine " + e.Name + " keeps nothing, and declares that")
 	}
 	s := open(t, e)
-	add(t, s, Waiting("q", 0, "claimed"), Waiting("q", 1, "settled"), Waiting("q", time.Hour, "later"), parked("q", "parked"))
+	add(t, s, Waiting("q", 0, "claimed"), Waiting("q", 1, "finished"), Waiting("q", time.Hour, "later"), parked("q", "parked"))
 	c := claim(t, s, "q", time.Second, 10)
-	if _, err := s.Settle(context.Background(), []store.Outcome{{Claim: c[slices.IndexFunc(c, func(c store.Claim) bool { return string(c.Record.Message.Body) == "settled" })]}}); err != nil {
+	if _, err := s.Finish(context.Background(), []store.Outcome{{Claim: c[slices.IndexFunc(c, func(c store.Claim) bool { return string(c.Record.Message.Body) == "finished" })]}}); err != nil {
 		t.Fatal(err)
 	}
 	before, _ := s.Counts(context.Background())

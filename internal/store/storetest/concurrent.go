@@ -36,9 +36,9 @@ func (e *endings) count() int {
 	return len(e.how)
 }
 
-// settle claims up to three records that are due, settles so many of them, and releases
+// finish claims up to three records that are due, finishes so many of them, and releases
 // the others.
-func (e *endings) settle(s store.Store, upTo time.Time, most int) {
+func (e *endings) finish(s store.Store, upTo time.Time, most int) {
 	ctx := context.Background()
 	claims, err := s.Claim(ctx, store.Lane{Queue: "q"}, upTo, 3, math.MaxInt)
 	if err != nil {
@@ -55,11 +55,11 @@ func (e *endings) settle(s store.Store, upTo time.Time, most int) {
 			}
 			break
 		}
-		e.note("settled", c.Key)
+		e.note("finished", c.Key)
 		out = append(out, store.Outcome{Claim: c, At: epoch})
 	}
-	if settled, err := s.Settle(ctx, out); err != nil || settled != len(out) {
-		e.t.Errorf("settled %d of %d, %v", settled, len(out), err)
+	if finished, err := s.Finish(ctx, out); err != nil || finished != len(out) {
+		e.t.Errorf("finished %d of %d, %v", finished, len(out), err)
 	}
 }
 
@@ -96,7 +96,7 @@ func changeOrClaim(t *testing.T, e Engine) {
 	for range 3 {
 		wg.Go(func() {
 			for range 60 {
-				ended.settle(s, epoch.Add(3*time.Second), 2)
+				ended.finish(s, epoch.Add(3*time.Second), 2)
 			}
 		})
 	}
@@ -144,7 +144,7 @@ func changeElsewhere(t *testing.T, e Engine) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for ended.count() < n && !t.Failed() {
-			ended.settle(all[0], epoch.Add(time.Hour), 1)
+			ended.finish(all[0], epoch.Add(time.Hour), 1)
 		}
 	})
 	wg.Go(func() {

@@ -84,10 +84,10 @@ func groupCounts(t *testing.T, e Engine) {
 
 	c := claim(t, s, "q", time.Second, 3)
 	wantGroups(t, s, "with claims", "p/order # not found 0 1 0", "q/no stock 0 0 1", "q/order # not found 2 1 0", "q/rejected 1 0 0")
-	if _, err := s.Settle(ctx, []store.Outcome{{Claim: c[0]}, {Claim: c[1], Park: "why", At: epoch}, {Claim: c[2]}, {Claim: c[2]}}); err != nil {
+	if _, err := s.Finish(ctx, []store.Outcome{{Claim: c[0]}, {Claim: c[1], Park: "why", At: epoch}, {Claim: c[2]}, {Claim: c[2]}}); err != nil {
 		t.Fatal(err)
 	}
-	wantGroups(t, s, "settled", "p/order # not found 0 1 0", "q/no stock 0 0 1", "q/order # not found 0 2 0", "q/rejected 0 0 0")
+	wantGroups(t, s, "finished", "p/order # not found 0 1 0", "q/no stock 0 0 1", "q/order # not found 0 2 0", "q/rejected 0 0 0")
 	if _, err := Replay(ctx, s, "q", epoch); err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func groupForADay(t *testing.T, e Engine) {
 	for _, c := range claim(t, s, "q", 0, 2) {
 		out = append(out, store.Outcome{Claim: c})
 	}
-	if _, err := s.Settle(context.Background(), out); err != nil {
+	if _, err := s.Finish(context.Background(), out); err != nil {
 		t.Fatal(err)
 	}
 	wantGroups(t, s, "returned", "p/kept 0 1 0", "q/recent 0 0 0")
@@ -265,7 +265,7 @@ func groupCrash(t *testing.T, e Engine) {
 	for i, c := range claim(t, s, "q", 0, 50) {
 		out = append(out, store.Outcome{Claim: c, Park: []string{"", "why"}[i%2], At: epoch})
 	}
-	if _, err := s.Settle(context.Background(), out); err != nil {
+	if _, err := s.Finish(context.Background(), out); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {

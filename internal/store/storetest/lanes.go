@@ -39,14 +39,14 @@ func claimLane(t *testing.T, s store.Store, l store.Lane, after time.Duration, n
 	return claims
 }
 
-func settle(t *testing.T, s store.Store, claims []store.Claim) {
+func finish(t *testing.T, s store.Store, claims []store.Claim) {
 	t.Helper()
 	var out []store.Outcome
 	for _, c := range claims {
 		out = append(out, store.Outcome{Claim: c, At: epoch})
 	}
-	if n, err := s.Settle(context.Background(), out); n != len(out) || err != nil {
-		t.Errorf("settled %d of %d, %v", n, len(out), err)
+	if n, err := s.Finish(context.Background(), out); n != len(out) || err != nil {
+		t.Errorf("finished %d of %d, %v", n, len(out), err)
 	}
 }
 
@@ -67,8 +67,8 @@ func lanesApart(t *testing.T, e Engine) {
 	}
 	again := claimLane(t, s, shipping, time.Minute, 10)
 	want(t, "what was released", bodies(again), "s0")
-	settle(t, s, again)
-	settle(t, s, claimLane(t, s, shipping, 2*time.Hour, 10))
+	finish(t, s, again)
+	finish(t, s, claimLane(t, s, shipping, 2*time.Hour, 10))
 	want(t, "next of what is left", next(t, s), "q to queue dead 0s, r to exchange x with routing key k 0s")
 	if s = reopened(t, e, s); s == nil {
 		return
@@ -186,7 +186,7 @@ func lanesOfAQueue(t *testing.T, e Engine) {
 	}
 	check()
 	for _, l := range []store.Lane{shipping, dead, {Queue: "q"}} {
-		settle(t, s, claimLane(t, s, l, time.Minute, 10))
+		finish(t, s, claimLane(t, s, l, time.Minute, 10))
 	}
 	want(t, "left of the queue", scan(t, s, store.Range{Queues: []string{"q"}}), "p0")
 	Balances(t, s)

@@ -43,12 +43,12 @@ func leaseRenewed(t *testing.T, e Engine) {
 			longest = max(longest, time.Since(last))
 			last = time.Now()
 		}
-		settled, err := all[0].Settle(ctx, []store.Outcome{{Claim: claims[0]}, {Claim: claims[1]}, {Claim: claims[2]}})
-		if lost == "" && settled == 3 && err == nil {
+		finished, err := all[0].Finish(ctx, []store.Outcome{{Claim: claims[0]}, {Claim: claims[1]}, {Claim: claims[2]}})
+		if lost == "" && finished == 3 && err == nil {
 			return
 		}
 		if longest < shortLease/4 {
-			t.Fatalf("another store got %q, and its owner settled %d of 3, %v", lost, settled, err)
+			t.Fatalf("another store got %q, and its owner finished %d of 3, %v", lost, finished, err)
 		}
 		t.Logf("the machine stood still for %s; once more", longest)
 	}
@@ -65,8 +65,8 @@ func leaseLost(t *testing.T, e Engine) {
 	resume := stalled.Stall()
 	defer resume() // before it is closed
 	now := claimAgain(t, other, old, before.Add(shortLease))
-	if n, err := other.Settle(ctx, []store.Outcome{{Claim: now["returned"], At: epoch}, {Claim: now["parked"], Park: "by the other", At: epoch}}); n != 2 || err != nil {
-		t.Fatalf("settled %d, %v", n, err)
+	if n, err := other.Finish(ctx, []store.Outcome{{Claim: now["returned"], At: epoch}, {Claim: now["parked"], Park: "by the other", At: epoch}}); n != 2 || err != nil {
+		t.Fatalf("finished %d, %v", n, err)
 	}
 	if err := other.Release(ctx, []store.Claim{now["released"]}); err != nil {
 		t.Fatal(err)
@@ -76,12 +76,12 @@ func leaseLost(t *testing.T, e Engine) {
 	// Its connections may be gone; what it has received before is not.
 	var late int
 	eventually(t, "the stalled store works again", func() bool {
-		n, err := stalled.Settle(ctx, []store.Outcome{{Claim: old[0]}, {Claim: old[1]}, {Claim: old[2]}, {Claim: old[3], Park: "too late", At: epoch}})
+		n, err := stalled.Finish(ctx, []store.Outcome{{Claim: old[0]}, {Claim: old[1]}, {Claim: old[2]}, {Claim: old[3], Park: "too late", At: epoch}})
 		late += n
 		return err == nil
 	})
 	if late != 0 {
-		t.Errorf("%d claims were settled whose lease had ended", late)
+		t.Errorf("%d claims were finished whose lease had ended", late)
 	}
 	if err := stalled.Release(ctx, old); err != nil {
 		t.Errorf("releasing what is held no more: %v", err)
@@ -94,11 +94,11 @@ func leaseLost(t *testing.T, e Engine) {
 	// One is waiting and not claimed; the other is still who has it's.
 	again := claim(t, stalled, "q", time.Hour, 10)
 	want(t, "claimable", bodies(again), "released")
-	if n, err := stalled.Settle(ctx, []store.Outcome{{Claim: old[2], Park: "by an old claim"}, {Claim: again[0]}}); n != 1 || err != nil {
-		t.Errorf("of an old and a new claim of one record %d were settled, %v", n, err)
+	if n, err := stalled.Finish(ctx, []store.Outcome{{Claim: old[2], Park: "by an old claim"}, {Claim: again[0]}}); n != 1 || err != nil {
+		t.Errorf("of an old and a new claim of one record %d were finished, %v", n, err)
 	}
-	if n, err := other.Settle(ctx, []store.Outcome{{Claim: now["held"]}}); n != 1 || err != nil {
-		t.Errorf("the store that has it settled %d, %v", n, err)
+	if n, err := other.Finish(ctx, []store.Outcome{{Claim: now["held"]}}); n != 1 || err != nil {
+		t.Errorf("the store that has it finished %d, %v", n, err)
 	}
 	lines := Balances(t, other)
 	if sums := lines["q"]; sums[store.In] != 4 || sums[store.Retried] != 3 || sums[store.Parked] != 1 {

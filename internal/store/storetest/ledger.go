@@ -52,10 +52,10 @@ func ledger(t *testing.T, e Engine) {
 	add(t, s, parked("other", "deleted"))
 	claims := claim(t, s, "q", time.Second, 3)
 	outcomes := []store.Outcome{{Claim: claims[0]}, {Claim: claimLane(t, s, forwarded.Lane(), 0, 1)[0]}, {Claim: claims[1], Park: "why", At: epoch}}
-	if n, err := s.Settle(ctx, outcomes); n != 3 || err != nil {
+	if n, err := s.Finish(ctx, outcomes); n != 3 || err != nil {
 		t.Fatal(n, err)
 	}
-	if n, err := s.Settle(ctx, outcomes); n != 0 || err != nil { // and is counted once
+	if n, err := s.Finish(ctx, outcomes); n != 0 || err != nil { // and is counted once
 		t.Fatal(n, err)
 	}
 	change(t, s, func(_ store.Key, r *store.Record) store.Edit {
@@ -128,7 +128,7 @@ func ledgerAlways(t *testing.T, e Engine) {
 				written <- err
 				return
 			}
-			if _, err := s.Settle(ctx, []store.Outcome{{Claim: claims[0]}, {Claim: claims[1], Park: "why", At: epoch}}); err != nil {
+			if _, err := s.Finish(ctx, []store.Outcome{{Claim: claims[0]}, {Claim: claims[1], Park: "why", At: epoch}}); err != nil {
 				written <- err
 				return
 			}

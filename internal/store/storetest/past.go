@@ -22,7 +22,7 @@ var past = []testCase{
 	{"what ends is kept or past, at every moment", pastWithoutGap},
 }
 
-// end settles what is due as done, in batches.
+// end finishes what is due as done, in batches.
 func end(t *testing.T, s store.Store, queue string, at time.Time, batch int) {
 	t.Helper()
 	for {
@@ -34,7 +34,7 @@ func end(t *testing.T, s store.Store, queue string, at time.Time, batch int) {
 		for _, c := range claims {
 			out = append(out, store.Outcome{Claim: c, At: at})
 		}
-		if n, err := s.Settle(context.Background(), out); err != nil || n != len(out) {
+		if n, err := s.Finish(context.Background(), out); err != nil || n != len(out) {
 			t.Fatal(n, err)
 		}
 	}
@@ -92,7 +92,7 @@ func pastByID(t *testing.T, e Engine) {
 	again := *r
 	again.Attempt, again.Error, again.Forward, again.FailedAt = 2, "", &store.Destination{Exchange: "x"}, time.Time{}
 	add(t, s, &again)
-	if n, err := s.Settle(ctx, []store.Outcome{{Claim: claimLane(t, s, again.Lane(), time.Hour, 1)[0], At: epoch.Add(time.Hour)}}); n != 1 || err != nil {
+	if n, err := s.Finish(ctx, []store.Outcome{{Claim: claimLane(t, s, again.Lane(), time.Hour, 1)[0], At: epoch.Add(time.Hour)}}); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}
 	second := wanted
@@ -104,7 +104,7 @@ func pastByID(t *testing.T, e Engine) {
 	// What is parked or discarded has not ended; what is forgotten has.
 	gone, still, kept := discarded("q", time.Second, ""), discarded("q", time.Hour, ""), Waiting("q", 0, "")
 	add(t, s, gone, still, kept)
-	if _, err := s.Settle(ctx, []store.Outcome{{Claim: claim(t, s, "q", 0, 1)[0], Park: "why", At: epoch}}); err != nil {
+	if _, err := s.Finish(ctx, []store.Outcome{{Claim: claim(t, s, "q", 0, 1)[0], Park: "why", At: epoch}}); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := s.Forget(ctx, epoch.Add(time.Minute)); n != 1 || err != nil {

@@ -110,12 +110,12 @@ func claimedOnce(t *testing.T, e Engine) {
 	}
 }
 
-// workAtOnce adds by each of three stores while each claims, settles and releases.
+// workAtOnce adds by each of three stores while each claims, finishes and releases.
 func workAtOnce(t *testing.T, e Engine) {
 	all := replicas(t, e, 3, longLease)
 	const each = 200
 	n := each * len(all)
-	w := work{holders: holders{t: t, by: map[string]int{}}, settled: map[string]int{}}
+	w := work{holders: holders{t: t, by: map[string]int{}}, finished: map[string]int{}}
 	var wg sync.WaitGroup
 	for who, s := range all {
 		wg.Go(func() { w.add(s, who, each) })
@@ -134,12 +134,12 @@ func workAtOnce(t *testing.T, e Engine) {
 		})
 	}
 	wg.Wait()
-	if len(w.settled) != n {
-		t.Errorf("%d of %d were settled", len(w.settled), n)
+	if len(w.finished) != n {
+		t.Errorf("%d of %d were finished", len(w.finished), n)
 	}
-	for body, times := range w.settled {
+	for body, times := range w.finished {
 		if times != 1 {
-			t.Errorf("%s was settled %d times", body, times)
+			t.Errorf("%s was finished %d times", body, times)
 		}
 	}
 	var in, returned int64
@@ -156,8 +156,8 @@ func workAtOnce(t *testing.T, e Engine) {
 // work is what stores do at once.
 type work struct {
 	holders
-	settled map[string]int // how often, by a record's body
-	parks   int
+	finished map[string]int // how often, by a record's body
+	parks    int
 }
 
 // add adds n records to two queues.
@@ -175,14 +175,14 @@ func (w *work) add(s store.Store, who, n int) {
 	}
 }
 
-// done is how many records are settled.
+// done is how many records are finished.
 func (w *work) done() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return len(w.settled)
+	return len(w.finished)
 }
 
-// round claims some records. Of each four it settles two, parks one and releases one.
+// round claims some records. Of each four it finishes two, parks one and releases one.
 func (w *work) round(s store.Store, who, round int) error {
 	ctx := context.Background()
 	claims, err := s.Claim(ctx, store.Lane{Queue: fmt.Sprint("q", round%2)}, epoch.Add(time.Hour), 1+round%9, math.MaxInt)
@@ -204,13 +204,13 @@ func (w *work) round(s store.Store, who, round int) error {
 			out = append(out, store.Outcome{Claim: c, At: epoch})
 		}
 	}
-	if got, err := s.Settle(ctx, out); err != nil || got != len(out) {
-		w.t.Errorf("settled %d of %d, %v", got, len(out), err)
+	if got, err := s.Finish(ctx, out); err != nil || got != len(out) {
+		w.t.Errorf("finished %d of %d, %v", got, len(out), err)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, o := range out {
-		w.settled[string(o.Claim.Record.Message.Body)]++
+		w.finished[string(o.Claim.Record.Message.Body)]++
 		if o.Park != "" {
 			w.parks++
 		}

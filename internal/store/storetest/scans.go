@@ -118,7 +118,7 @@ func countDue(t *testing.T, e Engine) {
 	count("as far as it counts", "[1 2 0 2]", 2, "q", "r")
 	claims := claim(t, s, "q", 2*time.Second, 2)
 	count("with two claimed", "[1 2 0 1]", 10, "q")
-	if _, err := s.Settle(context.Background(), []store.Outcome{{Claim: claims[0], At: epoch}}); err != nil {
+	if _, err := s.Finish(context.Background(), []store.Outcome{{Claim: claims[0], At: epoch}}); err != nil {
 		t.Fatal(err)
 	}
 	count("with one returned", "[0 2 0 1]", 10, "q")

@@ -46,7 +46,7 @@ var basics = []testCase{
 	{"a record comes back as it was", asItWas},
 	{"claims come in due order, within their bounds", dueOrder},
 	{"what one has claimed no other claims", oneHolder},
-	{"settled is gone or parked, released is waiting", settled},
+	{"finished is gone or parked, released is waiting", finished},
 	{"what is not due is not claimed, and Next returns when it is", notYet},
 	{"counts are exact", counts},
 	{"a listing touches nothing and pages meet", listing},
@@ -190,7 +190,7 @@ func counts(t *testing.T, e Engine) {
 	check("at first", "o 0 waiting 0 parked 1 discarded; p 0 waiting 1 parked 0 discarded; q 2 waiting 1 parked 0 discarded, next 0s failed 0s")
 	c := claim(t, s, "q", 0, 1)
 	check("with a claim", "o 0 waiting 0 parked 1 discarded; p 0 waiting 1 parked 0 discarded; q 2 waiting 1 parked 0 discarded, next 0s failed 0s")
-	if _, err := s.Settle(context.Background(), []store.Outcome{{Claim: c[0], Park: "x", At: epoch}}); err != nil {
+	if _, err := s.Finish(context.Background(), []store.Outcome{{Claim: c[0], Park: "x", At: epoch}}); err != nil {
 		t.Fatal(err)
 	}
 	check("after parking", "o 0 waiting 0 parked 1 discarded; p 0 waiting 1 parked 0 discarded; q 1 waiting 2 parked 0 discarded, next 1s failed 0s")
@@ -300,7 +300,7 @@ func equalIDs(t *testing.T, e Engine) {
 	add(t, s, a)
 	c := claim(t, s, "q", 0, 10)
 	want(t, "kept", bodies(c), "a b a")
-	if _, err := s.Settle(context.Background(), []store.Outcome{{Claim: c[0]}}); err != nil {
+	if _, err := s.Finish(context.Background(), []store.Outcome{{Claim: c[0]}}); err != nil {
 		t.Fatal(err)
 	}
 	page, err := List(context.Background(), s, Filter{ID: a.ID})

@@ -220,7 +220,7 @@ func TestNothingIsPublishedToAQueueThatNoPolicyAllows(t *testing.T) {
 
 // What cannot return to its queue is not published; what its neighbours in a batch are
 // answered is not its answer.
-func TestAMessageThatIsNotPublishedIsNotSettled(t *testing.T) {
+func TestAMessageThatIsNotPublishedIsNotDone(t *testing.T) {
 	a := &answers{gone: true, of: map[string]error{"refused": wire.ErrNacked}}
 	var claims []store.Claim
 	for _, body := range []string{"gone", "forwarded", "gone too", "refused"} {

@@ -13,9 +13,9 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Intake consumes one of Redrive's own queues on a connection of its own.
-type Intake struct {
-	// Redeclared, when not nil, receives which of the exchanges and queues that the intake
+// BatchConsumer consumes one of Redrive's own queues in batches, on a connection of its own.
+type BatchConsumer struct {
+	// Redeclared, when not nil, receives which of the exchanges and queues that the consumer
 	// declares had been deleted and are declared again. It is to be set before Run.
 	Redeclared func(missing []string)
 	// Consumers, when not nil, receives now and then how many consumers the queue has.
@@ -32,21 +32,21 @@ type Intake struct {
 	quarantine     func(int) // nil: nothing is quarantined from it
 }
 
-// NewIntake makes the intake of redrive.intake, which holds up to prefetch unacknowledged messages.
-// onState receives why a batch cannot be stored, and nil when it could be again;
+// NewIntakeConsumer makes the consumer of redrive.intake, which holds up to prefetch
+// unacknowledged messages. onState receives why a batch cannot be stored, and nil when it could be again;
 // quarantine, now and then, how many messages RabbitMQ could not deliver.
-func NewIntake(c Config, prefetch int, onState func(error), quarantine func(int)) *Intake {
-	return &Intake{link: link{Config: c, reconnectsAtOnce: true}, queue: wire.QueueIntake, names: intakeNames, declare: declareTopology, prefetch: prefetch, onState: onState, quarantine: quarantine}
+func NewIntakeConsumer(c Config, prefetch int, onState func(error), quarantine func(int)) *BatchConsumer {
+	return &BatchConsumer{link: link{Config: c, reconnectsAtOnce: true}, queue: wire.QueueIntake, names: intakeNames, declare: declareTopology, prefetch: prefetch, onState: onState, quarantine: quarantine}
 }
 
-// NewParkedIntake is NewIntake for redrive.parked, which others may consume too: nothing is
+// NewParkedConsumer makes that of redrive.parked, which others may consume too: nothing is
 // quarantined there.
-func NewParkedIntake(c Config, prefetch int, onState func(error)) *Intake {
-	return &Intake{link: link{Config: c}, queue: wire.QueueParked, names: parkedNames, declare: declareParked, prefetch: prefetch, onState: onState}
+func NewParkedConsumer(c Config, prefetch int, onState func(error)) *BatchConsumer {
+	return &BatchConsumer{link: link{Config: c}, queue: wire.QueueParked, names: parkedNames, declare: declareParked, prefetch: prefetch, onState: onState}
 }
 
-// Handler receives the intake's messages. Connected is called before the first Handle of each
-// connection, and Disconnected after the last. When Handle returns nil, the batch is
+// Handler receives the messages. Connected is called before the first Handle of each connection,
+// and Disconnected after the last. When Handle returns nil, the batch is
 // acknowledged. On an error it stays unacknowledged, and Handle is called again with it.
 type Handler interface {
 	Connected(ctx context.Context) error
@@ -57,24 +57,24 @@ type Handler interface {
 // Run consumes messages, in batches of what has arrived, until ctx ends; the
 // batch under way is finished first. It connects again for as long as it takes,
 // and returns an error only when trying again cannot succeed.
-func (i *Intake) Run(ctx context.Context, handler Handler) error {
-	var frames *intakeConn
+func (c *BatchConsumer) Run(ctx context.Context, handler Handler) error {
+	var frames *consumingConn
 	wrap := func(c net.Conn) net.Conn {
-		frames = newIntakeConn(newCoalescingConn(c))
+		frames = newConsumingConn(newCoalescingConn(c))
 		return frames
 	}
-	return i.link.keep(ctx, wrap, func(ctx context.Context, conn *amqp.Connection) error {
-		return i.consume(ctx, conn, frames, handler)
+	return c.link.keep(ctx, wrap, func(ctx context.Context, conn *amqp.Connection) error {
+		return c.consume(ctx, conn, frames, handler)
 	})
 }
 
 // consume consumes on one connection, until that or ctx ends.
-func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, frames *intakeConn, handler Handler) error {
-	crashed := errors.Is(i.link.now().Err, errCrashed)
+func (c *BatchConsumer) consume(ctx context.Context, conn *amqp.Connection, frames *consumingConn, handler Handler) error {
+	crashed := errors.Is(c.link.now().Err, errCrashed)
 	// After a crash all is declared, and we want RabbitMQ to quarantine the message that it
 	// crashed at, so it is consumed at once.
 	if !crashed {
-		if err := i.declareAll(conn); err != nil {
+		if err := c.declareAll(conn); err != nil {
 			return err
 		}
 	}
@@ -90,8 +90,8 @@ func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, frames *int
 	if err := handler.Connected(ctx); err != nil {
 		return err
 	}
-	connectedOnce := sync.OnceFunc(func() { i.link.observe(State{Connected: true}) })
-	stopWatching, watching := i.startWatching(ctx, conn, frames, connectedOnce)
+	connectedOnce := sync.OnceFunc(func() { c.link.observe(State{Connected: true}) })
+	stopWatching, watching := c.startWatching(ctx, conn, frames, connectedOnce)
 	defer func() {
 		stopWatching()
 		handler.Disconnected()  // closing may take seconds
@@ -104,8 +104,8 @@ func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, frames *int
 	if crashed {
 		consuming = func() {}
 	}
-	for prefetch := 1; ; prefetch = min(windowGrowth*prefetch, i.prefetch) {
-		again, err := i.consumeWindow(ctx, conn, ch, frames, handler, prefetch, consuming)
+	for prefetch := 1; ; prefetch = min(windowGrowth*prefetch, c.prefetch) {
+		again, err := c.consumeWindow(ctx, conn, ch, frames, handler, prefetch, consuming)
 		if err != nil {
 			return err
 		}
@@ -115,7 +115,7 @@ func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, frames *int
 				return explain(e)
 			}
 		case <-cancelled:
-			return errors.New("RabbitMQ cancelled the consumer of " + i.queue)
+			return errors.New("RabbitMQ cancelled the consumer of " + c.queue)
 		default:
 		}
 		if !again {
@@ -124,29 +124,29 @@ func (i *Intake) consume(ctx context.Context, conn *amqp.Connection, frames *int
 	}
 }
 
-// declareAll declares what the intake needs, and from the second connection on reports what
+// declareAll declares what the consumer needs, and from the second connection on reports what
 // had been deleted.
-func (i *Intake) declareAll(conn *amqp.Connection) error {
-	declare := i.declare
-	if i.consumedBefore {
-		declare = i.redeclare
+func (c *BatchConsumer) declareAll(conn *amqp.Connection) error {
+	declare := c.declare
+	if c.consumedBefore {
+		declare = c.redeclare
 	}
 	if err := declare(conn); err != nil {
 		return err
 	}
-	i.consumedBefore = true
+	c.consumedBefore = true
 	return nil
 }
 
 // startWatching runs watch until stop is called, ctx ends or the connection does. When
 // something cannot be declared, it closes the connection: the next one finds out whether it
 // can be repaired.
-func (i *Intake) startWatching(ctx context.Context, conn *amqp.Connection, frames *intakeConn, connectedOnce func()) (stop context.CancelFunc, running *sync.WaitGroup) {
+func (c *BatchConsumer) startWatching(ctx context.Context, conn *amqp.Connection, frames *consumingConn, connectedOnce func()) (stop context.CancelFunc, running *sync.WaitGroup) {
 	ctx, stop = context.WithCancel(ctx)
 	running = &sync.WaitGroup{}
 	running.Go(func() {
-		if err := i.watch(ctx, conn, connectedOnce); err != nil && ctx.Err() == nil && !conn.IsClosed() {
-			i.link.observe(State{Connected: true, Err: err})
+		if err := c.watch(ctx, conn, connectedOnce); err != nil && ctx.Err() == nil && !conn.IsClosed() {
+			c.link.observe(State{Connected: true, Err: err})
 			closeSoon(conn, frames)
 		}
 	})
@@ -160,14 +160,14 @@ const windowGrowth = 8
 // consumeWindow consumes with a prefetch, the most messages that are unacknowledged. One
 // that is not the largest ends, with again, when it has been full: what is in it
 // when a connection ends counts as a failed delivery, see DeliveryLimit.
-func (i *Intake) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *amqp.Channel, frames *intakeConn, handler Handler, prefetch int, consuming func()) (again bool, err error) {
+func (c *BatchConsumer) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *amqp.Channel, frames *consumingConn, handler Handler, prefetch int, consuming func()) (again bool, err error) {
 	if err := ch.Qos(prefetch, 0, false); err != nil {
 		return false, explain(err)
 	}
-	consumer := fmt.Sprint(i.link.Name, " ", prefetch)
-	deliveries, err := ch.ConsumeWithContext(context.WithoutCancel(ctx), i.queue, consumer, false, false, false, false, nil)
+	consumer := fmt.Sprint(c.link.Name, " ", prefetch)
+	deliveries, err := ch.ConsumeWithContext(context.WithoutCancel(ctx), c.queue, consumer, false, false, false, false, nil)
 	if err != nil {
-		return false, fmt.Errorf("consuming %s: %w", i.queue, explain(err))
+		return false, fmt.Errorf("consuming %s: %w", c.queue, explain(err))
 	}
 	consuming()
 	g := newBatcher(deliveries, frames, ch, consumer)
@@ -181,13 +181,13 @@ func (i *Intake) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *a
 		var batch []wire.Delivery
 		var tag uint64
 		if batch, tag, more = g.next(ctx); len(batch) > 0 {
-			if err := i.store(ctx, handler, batch); err != nil {
+			if err := c.store(ctx, handler, batch); err != nil {
 				return false, err
 			}
 			last = tag
 			outstanding += len(batch)
 		}
-		full := outstanding == prefetch && prefetch < i.prefetch
+		full := outstanding == prefetch && prefetch < c.prefetch
 		if full {
 			// Nothing is being delivered now, which would be marked as redelivered.
 			if err := ch.Cancel(consumer, false); err != nil {
@@ -195,7 +195,7 @@ func (i *Intake) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *a
 			}
 			again = true
 		}
-		fillsUp := prefetch < i.prefetch && !full && more && g.hasMore()
+		fillsUp := prefetch < c.prefetch && !full && more && g.hasMore()
 		if outstanding > 0 && !fillsUp {
 			if err := ch.Ack(last, true); err != nil {
 				return false, fmt.Errorf("acknowledging: %w", explain(err))
@@ -213,13 +213,13 @@ const watchEvery, redeclareEvery = time.Second, 3
 // watch reports how many messages are in quarantine, declares again what somebody deletes, and
 // calls connectedOnce when the connection has been up for a while, until ctx or the connection
 // ends. Its error is why something cannot be declared.
-func (i *Intake) watch(ctx context.Context, conn *amqp.Connection, connectedOnce func()) error {
+func (c *BatchConsumer) watch(ctx context.Context, conn *amqp.Connection, connectedOnce func()) error {
 	for n := 1; ; n++ {
-		if q, err := inspectQueue(conn, wire.QueueQuarantine); err == nil && i.quarantine != nil {
-			i.quarantine(q.Messages)
+		if q, err := inspectQueue(conn, wire.QueueQuarantine); err == nil && c.quarantine != nil {
+			c.quarantine(q.Messages)
 		}
-		if q, err := inspectQueue(conn, i.queue); err == nil && i.Consumers != nil {
-			i.Consumers(q.Consumers)
+		if q, err := inspectQueue(conn, c.queue); err == nil && c.Consumers != nil {
+			c.Consumers(q.Consumers)
 		}
 		select {
 		case <-ctx.Done():
@@ -228,7 +228,7 @@ func (i *Intake) watch(ctx context.Context, conn *amqp.Connection, connectedOnce
 			connectedOnce()
 		}
 		if n%redeclareEvery == 0 {
-			if err := i.redeclare(conn); err != nil {
+			if err := c.redeclare(conn); err != nil {
 				return err
 			}
 		}
@@ -240,12 +240,12 @@ const minStoreWait, maxStoreWait = 250 * time.Millisecond, 2 * time.Second
 
 // store calls the handler until it has stored the batch, or until the connection is lost and
 // with it the right to acknowledge.
-func (i *Intake) store(ctx context.Context, handler Handler, batch []wire.Delivery) error {
+func (c *BatchConsumer) store(ctx context.Context, handler Handler, batch []wire.Delivery) error {
 	for wait := minStoreWait; ; wait = min(2*wait, maxStoreWait) {
 		// What has begun is finished even when the service is to stop: then it
 		// need not be delivered again.
 		err := handler.Handle(context.WithoutCancel(ctx), batch)
-		i.onState(err)
+		c.onState(err)
 		if err == nil {
 			return nil
 		}

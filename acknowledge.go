@@ -18,9 +18,9 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// settler does with a message what its attempt asks for: publish it elsewhere, wait for
+// acknowledger does with a message what its attempt asks for: publish it elsewhere, wait for
 // RabbitMQ's confirm, and only then acknowledge it.
-type settler struct {
+type acknowledger struct {
 	consumer Consumer // validated, with its defaults
 	way      delay.Way
 	limits   delay.Limits
@@ -36,49 +36,49 @@ type settler struct {
 	shortenedLogged atomic.Bool // a handler asked for too long a wait, and that was logged
 }
 
-// settle ends an attempt that failed. A nil error means that the message is acknowledged, after
+// acknowledge ends an attempt that failed. A nil error means that the message is acknowledged, after
 // RabbitMQ has confirmed its copy where there is one; otherwise RabbitMQ delivers it again.
-func (s *settler) settle(ctx context.Context, d *amqp.Delivery, m *Message, unreadable string, f failure) (Outcome, error) {
+func (a *acknowledger) acknowledge(ctx context.Context, d *amqp.Delivery, m *Message, cannotRepublish string, f failure) (Outcome, error) {
 	// What the handler did to the message stays with the handler, but for headers.
 	headers := m.Headers
-	*m = *message(d, s.consumer.Queue, s.limits.Linear)
+	*m = *message(d, a.consumer.Queue, a.limits.Linear)
 	delivered := m.Headers
 	if headers != nil {
 		m.Headers = headers
 	}
 	if m.ID == "" {
-		m.ID = newID(s.consumer.Queue, &m.Message)
+		m.ID = newID(a.consumer.Queue, &m.Message)
 	}
-	outcome, err := s.dispose(ctx, d, m, unreadable, &f)
+	outcome, err := a.dispose(ctx, d, m, cannotRepublish, &f)
 	if errors.Is(err, wire.ErrUnacceptable) && !reflect.DeepEqual(m.Headers, delivered) {
-		s.log.Warn("the headers that a handler has set cannot be published; the message keeps those it was delivered with", "queue", s.consumer.Queue, "id", m.ID, "error", err)
+		a.log.Warn("the headers that a handler has set cannot be published; the message keeps those it was delivered with", "queue", a.consumer.Queue, "id", m.ID, "error", err)
 		m.Headers = delivered
-		outcome, err = s.dispose(ctx, d, m, unreadable, &f)
+		outcome, err = a.dispose(ctx, d, m, cannotRepublish, &f)
 	}
 	return outcome, err
 }
 
 // dispose carries out the verdict.
-func (s *settler) dispose(ctx context.Context, d *amqp.Delivery, m *Message, unreadable string, f *failure) (Outcome, error) {
-	v, t := s.verdict(m, f, unreadable)
-	if v.Asked > 0 && s.shortenedLogged.CompareAndSwap(false, true) { // once, not for each message
-		s.log.Warn("a handler asked by RetryAfter for a longer delay than the policy allows; Policy.MaxRetryAfter raises that", "queue", s.consumer.Queue, "id", m.ID, "asked", v.Asked, "waits", v.Delay)
+func (a *acknowledger) dispose(ctx context.Context, d *amqp.Delivery, m *Message, cannotRepublish string, f *failure) (Outcome, error) {
+	v, t := a.verdict(m, f, cannotRepublish)
+	if v.Asked > 0 && a.shortenedLogged.CompareAndSwap(false, true) { // once, not for each message
+		a.log.Warn("a handler asked by RetryAfter for a longer delay than the policy allows; Policy.MaxRetryAfter raises that", "queue", a.consumer.Queue, "id", m.ID, "asked", v.Asked, "waits", v.Delay)
 	}
 	switch v.Action {
 	case policy.Discard:
 		return outcomeOf(Discarded, Unsettled, d.Ack(false))
 	case policy.Retry:
 		if t.Requeue {
-			s.early.watch(m, t.Delay)
+			a.early.watch(m, t.Delay)
 			return outcomeOf(Retried, Unsettled, d.Reject(true))
 		}
-		if err := s.publishUntilConfirmed(ctx, s.outgoing(m, f, "", t), t, false); err != nil {
+		if err := a.publishUntilConfirmed(ctx, a.outgoing(m, f, "", t), t, false); err != nil {
 			return Unsettled, err
 		}
 		return outcomeOf(Retried, Unacknowledged, d.Ack(false))
 	case policy.Forward:
 		to := delay.Ticket{Exchange: v.Forward.Exchange, RoutingKey: v.Forward.RoutingKey}
-		err := s.publishUntilConfirmed(ctx, s.outgoing(m, f, "", to), to, true)
+		err := a.publishUntilConfirmed(ctx, a.outgoing(m, f, "", to), to, true)
 		if err == nil {
 			return outcomeOf(Forwarded, Unacknowledged, d.Ack(false))
 		}
@@ -87,11 +87,11 @@ func (s *settler) dispose(ctx context.Context, d *amqp.Delivery, m *Message, unr
 		}
 		v.Why = fmt.Sprintf("%s, and cannot be forwarded to %s: %v", v.Why, v.Forward, err)
 	}
-	to := delay.Ticket{Exchange: wire.ExchangeParked, RoutingKey: s.consumer.Queue}
-	if err := s.publishUntilConfirmed(ctx, s.outgoing(m, f, v.Why, to), to, false); err != nil {
+	to := delay.Ticket{Exchange: wire.ExchangeParked, RoutingKey: a.consumer.Queue}
+	if err := a.publishUntilConfirmed(ctx, a.outgoing(m, f, v.Why, to), to, false); err != nil {
 		return Unsettled, err
 	}
-	s.parked(ParkedMessage{Queue: s.consumer.Queue, ID: m.ID, MessageID: m.MessageID, Attempt: m.Attempt, Reason: v.Why, Err: f.err})
+	a.parked(ParkedMessage{Queue: a.consumer.Queue, ID: m.ID, MessageID: m.MessageID, Attempt: m.Attempt, Reason: v.Why, Err: f.err})
 	return outcomeOf(Parked, Unacknowledged, d.Ack(false))
 }
 
@@ -104,46 +104,46 @@ func outcomeOf(acknowledged, failed Outcome, ackErr error) (Outcome, error) {
 }
 
 // verdict decides, and finds where the message waits. It has no effects.
-func (s *settler) verdict(m *Message, f *failure, unreadable string) (policy.Verdict, delay.Ticket) {
-	v := s.decide(m, f, unreadable)
+func (a *acknowledger) verdict(m *Message, f *failure, cannotRepublish string) (policy.Verdict, delay.Ticket) {
+	v := a.decide(m, f, cannotRepublish)
 	if v.Action != policy.Retry {
 		return v, delay.Ticket{}
 	}
 	// Only jitter can pass the longest, since the policy's own waits were checked.
-	t, err := s.way.Ticket(s.consumer.Queue, min(v.Delay, s.limits.Longest))
+	t, err := a.way.Ticket(a.consumer.Queue, min(v.Delay, a.limits.Longest))
 	if err != nil {
 		return policy.Verdict{Why: err.Error()}, delay.Ticket{}
 	}
-	if s.limits.ServiceDecides && v.Delay > 0 {
+	if a.limits.ServiceDecides && v.Delay > 0 {
 		t.Headers = amqp.Table{wire.HeaderDelay: v.Delay.Milliseconds()}
 	}
 	return v, t
 }
 
 // decide asks the policy, unless the handler has decided.
-func (s *settler) decide(m *Message, f *failure, unreadable string) policy.Verdict {
+func (a *acknowledger) decide(m *Message, f *failure, cannotRepublish string) policy.Verdict {
 	switch {
 	case f.discard:
 		return policy.Verdict{Action: policy.Discard}
-	case unreadable != "":
-		return policy.Verdict{Why: unreadable}
+	case cannotRepublish != "":
+		return policy.Verdict{Why: cannotRepublish}
 	case f.park:
 		return policy.Verdict{Why: "its handler parked it"}
 	case f.notRetried:
 		return policy.Verdict{Why: "Consumer.Retry does not retry its error"}
 	}
-	if s.limits.ServiceDecides {
+	if a.limits.ServiceDecides {
 		v := policy.Verdict{Action: policy.Retry}
 		if f.retryAfter != nil {
 			v.Delay = max(f.retryAfter.Delay, 0)
 		}
 		return v
 	}
-	of := policy.Failure{Queue: s.consumer.Queue, Reason: policy.Reported, Attempt: m.Attempt, Seed: seed(m.ID, m.Attempt)}
+	of := policy.Failure{Queue: a.consumer.Queue, Reason: policy.Reported, Attempt: m.Attempt, Seed: seed(m.ID, m.Attempt)}
 	if f.retryAfter != nil {
 		of.Suggested = max(f.retryAfter.Delay, 1)
 	}
-	return s.consumer.Policy.Decide(of)
+	return a.consumer.Policy.Decide(of)
 }
 
 // Decision is what becomes of a failed attempt.
@@ -175,9 +175,9 @@ func (c Consumer) Decide(m *Message, failure error) (Decision, error) {
 	if failure == nil {
 		return Decision{Outcome: Succeeded}, nil
 	}
-	s := &settler{consumer: c, way: c.Wait.way, limits: c.Wait.way.Limits()}
-	f := s.classify(failure)
-	v, t := s.verdict(m, &f, "")
+	a := &acknowledger{consumer: c, way: c.Wait.way, limits: c.Wait.way.Limits()}
+	f := a.classify(failure)
+	v, t := a.verdict(m, &f, "")
 	o := map[policy.Action]Outcome{policy.Park: Parked, policy.Retry: Retried, policy.Discard: Discarded, policy.Forward: Forwarded}[v.Action]
 	return Decision{o, t.Delay, v.Asked, v.Why}, nil
 }

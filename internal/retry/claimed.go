@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// firstWindow is how many messages may be in flight to a destination that has not confirmed
+	// firstWindow is how many messages may be claimed for a destination that has not confirmed
 	// any lately: so few that many destinations can be stuck at once while the others continue.
 	firstWindow  = 16
 	windowGrowth = 4
@@ -17,28 +17,29 @@ const (
 	// firstPart: a destination with its first window may have 1/firstPart of what is free, so
 	// that something is left for the next ones.
 	firstPart = 64
-	// reserve is the last part of InFlight, of which a destination may have 1/reservePart: those
-	// whose messages are stuck leave something for others.
+	// reserve is the last part of MaxClaimed, of which a destination may have 1/reservePart:
+	// those whose messages are stuck leave something for others.
 	reserve, reservePart = maxBatch / 2, 16
-	// windowKept is how long a destination keeps its window while nothing is in flight to it.
+	// windowKept is how long a destination keeps its window while nothing is claimed for it.
 	windowKept = 10 * time.Second
 )
 
-// inFlight counts claims that are not finished yet, by destination. One for which RabbitMQ does
-// not confirm keeps its part for that long, and leaves room for others.
-type inFlight struct {
+// claimed counts claims that are not finished yet, by destination. One for which RabbitMQ does
+// not confirm keeps its part for that long, and leaves the rest to others.
+type claimed struct {
 	mu       sync.Mutex
 	messages int
 	bytes    int
 	// perDestination has the window of each, by the key that destination returns.
-	perDestination map[store.Lane]*window
+	perDestination map[store.Lane]*laneWindow
 	idleForgotten  time.Time
 }
 
-// window counts what is in flight to one destination, and bounds it.
-type window struct {
+// laneWindow counts what is claimed for one destination, and bounds it. Lanes that forward to
+// the same target share one.
+type laneWindow struct {
 	messages, bytes int
-	// size is how many messages may be in flight. It grows windowGrowth times with each batch
+	// size is how many messages may be claimed. It grows windowGrowth times with each batch
 	// that filled it and was confirmed, and is firstWindow again when one was not.
 	size int
 	used time.Time
@@ -54,25 +55,26 @@ func destination(l store.Lane) store.Lane {
 }
 
 // windowOf returns the window of a lane's destination. The caller holds mu.
-func (f *inFlight) windowOf(l store.Lane) *window {
-	w := f.perDestination[destination(l)]
+func (c *claimed) windowOf(l store.Lane) *laneWindow {
+	w := c.perDestination[destination(l)]
 	if w == nil {
-		w = &window{size: firstWindow}
-		f.perDestination[destination(l)] = w
+		w = &laneWindow{size: firstWindow}
+		c.perDestination[destination(l)] = w
 	}
 	return w
 }
 
-// room returns how many messages, and bytes of bodies, may be claimed of a lane now: at most
-// half of what others leave, and a small part of the reserve. full tells that no lane has room.
-func (f *inFlight) room(l store.Lane, now time.Time) (messages, bytes int, full bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	free := InFlight - f.messages
-	if free <= 0 || f.bytes >= inFlightBytes {
+// mayClaim returns how many messages, and bytes of bodies, may be claimed of a lane now: at most
+// half of what others leave, and a small part of the reserve. full tells that nothing may be
+// claimed of any lane.
+func (c *claimed) mayClaim(l store.Lane, now time.Time) (messages, bytes int, full bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	free := MaxClaimed - c.messages
+	if free <= 0 || c.bytes >= maxClaimedBytes {
 		return 0, 0, true
 	}
-	w := f.windowOf(l)
+	w := c.windowOf(l)
 	w.used = now
 	left := free + w.messages
 	most := min(w.size, (left+1)/2)
@@ -83,8 +85,8 @@ func (f *inFlight) room(l store.Lane, now time.Time) (messages, bytes int, full 
 		most = min(most, max(1, free/reservePart))
 	}
 	messages = min(maxBatch, most-w.messages, free)
-	bytes = min(batchBytes, (inFlightBytes-f.bytes+w.bytes)/2-w.bytes)
-	// Each batch costs a commit: while some are on their way, it waits for more room.
+	bytes = min(batchBytes, (maxClaimedBytes-c.bytes+w.bytes)/2-w.bytes)
+	// Each batch costs a commit: while some are on their way, it waits until it can be larger.
 	if w.messages > 0 && messages < max(1, min(maxBatch, most)/4) || bytes <= 0 {
 		return 0, 0, false
 	}
@@ -94,32 +96,32 @@ func (f *inFlight) room(l store.Lane, now time.Time) (messages, bytes int, full 
 // begin counts what was claimed of a lane. filled tells whether it fills the window; previous
 // is closed when the answers to the previous batch were passed on, and passedOn is to be
 // closed when those to this one were.
-func (f *inFlight) begin(l store.Lane, messages, bytes int) (filled bool, previous <-chan struct{}, passedOn chan struct{}) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	w := f.windowOf(l)
-	f.messages, f.bytes = f.messages+messages, f.bytes+bytes
+func (c *claimed) begin(l store.Lane, messages, bytes int) (filled bool, previous <-chan struct{}, passedOn chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w := c.windowOf(l)
+	c.messages, c.bytes = c.messages+messages, c.bytes+bytes
 	w.messages, w.bytes = w.messages+messages, w.bytes+bytes
 	previous, passedOn = w.last, make(chan struct{})
 	w.last = passedOn
 	return 2*w.messages >= w.size, previous, passedOn
 }
 
-// has tells whether messages are in flight to a lane's destination.
-func (f *inFlight) has(l store.Lane) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	w := f.perDestination[destination(l)]
+// has tells whether messages are claimed for a lane's destination.
+func (c *claimed) has(l store.Lane) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w := c.perDestination[destination(l)]
 	return w != nil && w.messages > 0
 }
 
 // end counts a batch whose claims are finished; confirmed tells that none of them waits again.
-func (f *inFlight) end(s *sentBatch, confirmed bool) {
+func (c *claimed) end(s *sentBatch, confirmed bool) {
 	messages, bytes := len(s.claims), bodies(s.claims)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	w := f.windowOf(s.lane)
-	f.messages, f.bytes = f.messages-messages, f.bytes-bytes
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w := c.windowOf(s.lane)
+	c.messages, c.bytes = c.messages-messages, c.bytes-bytes
 	w.messages, w.bytes = w.messages-messages, w.bytes-bytes
 	switch {
 	case !confirmed:
@@ -129,17 +131,17 @@ func (f *inFlight) end(s *sentBatch, confirmed bool) {
 	}
 }
 
-// forgetIdle forgets, now and then, destinations that nothing is in flight to.
-func (f *inFlight) forgetIdle(now time.Time) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if now.Sub(f.idleForgotten) < windowKept {
+// forgetIdle forgets, now and then, destinations that nothing is claimed for.
+func (c *claimed) forgetIdle(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now.Sub(c.idleForgotten) < windowKept {
 		return
 	}
-	f.idleForgotten = now
-	for l, w := range f.perDestination {
+	c.idleForgotten = now
+	for l, w := range c.perDestination {
 		if w.messages == 0 && now.Sub(w.used) >= windowKept {
-			delete(f.perDestination, l)
+			delete(c.perDestination, l)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// handler passes each batch to the test, and the test's answer to the intake.
+// handler passes each batch to the test, and the test's answer to the consumer.
 type handler struct {
 	connected chan struct{}
 	batches   chan []wire.Delivery
@@ -34,39 +34,39 @@ func (h *handler) Handle(_ context.Context, batch []wire.Delivery) error {
 	return <-h.answers
 }
 
-type intake struct {
+type testConsumer struct {
 	*handler
 	stopped chan error
 	stop    func() // ends Run and waits for it
 }
 
-func startIntake(t *testing.T, url string) *intake {
+func startConsumer(t *testing.T, url string) *testConsumer {
 	t.Helper()
-	i := &intake{handler: &handler{make(chan struct{}, 100), make(chan []wire.Delivery), make(chan error)}, stopped: make(chan error, 1000)}
-	in := broker.NewIntake(broker.Config{URL: url, Name: "redrive intake", Log: slog.New(slog.DiscardHandler)}, 1000, func(err error) { i.stopped <- err }, func(int) {})
+	c := &testConsumer{handler: &handler{make(chan struct{}, 100), make(chan []wire.Delivery), make(chan error)}, stopped: make(chan error, 1000)}
+	consumer := broker.NewIntakeConsumer(broker.Config{URL: url, Name: "redrive intake", Log: slog.New(slog.DiscardHandler)}, 1000, func(err error) { c.stopped <- err }, func(int) {})
 	ctx, cancel := context.WithCancel(context.Background())
 	var run sync.WaitGroup
 	run.Go(func() {
-		if err := in.Run(ctx, i); err != nil {
+		if err := consumer.Run(ctx, c); err != nil {
 			t.Error(err)
 		}
 	})
-	i.stop = sync.OnceFunc(func() {
+	c.stop = sync.OnceFunc(func() {
 		cancel()
 		done := make(chan struct{})
 		go func() { run.Wait(); close(done) }()
 		for { // a batch that is offered at the end gets an answer too
 			select {
-			case <-i.batches:
-				i.answers <- errors.New("the test is over")
+			case <-c.batches:
+				c.answers <- errors.New("the test is over")
 			case <-done:
 				return
 			}
 		}
 	})
-	t.Cleanup(i.stop)
-	<-i.connected
-	return i
+	t.Cleanup(c.stop)
+	<-c.connected
+	return c
 }
 
 // fail publishes numbered failures as a client reports them.
@@ -88,29 +88,29 @@ func fail(t *testing.T, v *brokertest.VHost, from, to int) {
 }
 
 // in takes batches until all of from..to came, in order.
-func (i *intake) in(t *testing.T, from, to int) (redelivered bool) {
+func (c *testConsumer) in(t *testing.T, from, to int) (redelivered bool) {
 	t.Helper()
 	for n := from; n < to; {
-		for _, d := range <-i.batches {
+		for _, d := range <-c.batches {
 			if string(d.Message.Body) != fmt.Sprint(n) || d.Message.Exchange != wire.ExchangeFailures || d.Message.RoutingKey != "work.q" {
 				t.Errorf("%q came from %q by %q, want %d", d.Message.Body, d.Message.Exchange, d.Message.RoutingKey, n)
 			}
 			redelivered = redelivered || d.Redelivered
 			n++
 		}
-		i.answers <- nil
+		c.answers <- nil
 	}
 	return redelivered
 }
 
 func TestOnlyStoredMessagesAreAcknowledged(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		i := startIntake(t, v.URL())
+		c := startConsumer(t, v.URL())
 		fail(t, v, 0, 200)
-		if i.in(t, 0, 200) {
+		if c.in(t, 0, 200) {
 			t.Error("something was delivered twice")
 		}
-		i.stop()
+		c.stop()
 		// The count may lag; a lost acknowledgement would stay.
 		brokertest.Eventually(t, "the intake is empty", func() bool { return v.Depth(wire.QueueIntake) == 0 })
 	})
@@ -119,27 +119,27 @@ func TestOnlyStoredMessagesAreAcknowledged(t *testing.T) {
 // What cannot be kept stays RabbitMQ's, and is offered again until it can.
 func TestABatchThatCannotBeStoredIsOfferedAgain(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		i := startIntake(t, v.URL())
+		c := startConsumer(t, v.URL())
 		fail(t, v, 0, 1)
 		full := errors.New("the disk is full")
 		for range 2 {
-			if b := <-i.batches; len(b) != 1 || b[0].Redelivered {
+			if b := <-c.batches; len(b) != 1 || b[0].Redelivered {
 				t.Errorf("%+v", b)
 			}
-			i.answers <- full
-			if err := <-i.stopped; !errors.Is(err, full) {
+			c.answers <- full
+			if err := <-c.stopped; !errors.Is(err, full) {
 				t.Errorf("stopped: %v", err)
 			}
 		}
-		i.in(t, 0, 1)
-		if err := <-i.stopped; err != nil {
+		c.in(t, 0, 1)
+		if err := <-c.stopped; err != nil {
 			t.Errorf("still stopped: %v", err)
 		}
 		fail(t, v, 1, 2)
-		<-i.batches
-		i.answers <- full // and now the service ends: it must not be acknowledged
-		<-i.stopped
-		i.stop()
+		<-c.batches
+		c.answers <- full // and now the service ends: it must not be acknowledged
+		<-c.stopped
+		c.stop()
 		brokertest.Eventually(t, "the message is RabbitMQ's again", func() bool { return v.Depth(wire.QueueIntake) == 1 })
 	})
 }
@@ -148,28 +148,28 @@ func TestABatchThatCannotBeStoredIsOfferedAgain(t *testing.T) {
 func TestACutConnectionDeliversTheBatchAgain(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		proxy := brokertest.NewProxy(t, v)
-		i := startIntake(t, proxy.URL)
+		c := startConsumer(t, proxy.URL)
 		fail(t, v, 0, 1)
-		<-i.batches
+		<-c.batches
 		fail(t, v, 1, 20)
 		proxy.Cut()
 		brokertest.Eventually(t, "RabbitMQ has all back", func() bool { return v.Depth(wire.QueueIntake) == 20 })
-		i.answers <- nil // too late to acknowledge
-		<-i.connected
-		if !i.in(t, 0, 20) {
+		c.answers <- nil // too late to acknowledge
+		<-c.connected
+		if !c.in(t, 0, 20) {
 			t.Error("nothing is marked as delivered again")
 		}
 	})
 }
 
-// The intake queue deleted under the service is made again.
+// The queue redrive.intake, deleted under the service is made again.
 func TestADeletedIntakeIsDeclaredAgain(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		i := startIntake(t, v.URL())
+		c := startConsumer(t, v.URL())
 		v.DeleteQueue(wire.QueueIntake)
-		<-i.connected
+		<-c.connected
 		fail(t, v, 0, 3)
-		i.in(t, 0, 3)
+		c.in(t, 0, 3)
 	})
 }
 
@@ -178,25 +178,25 @@ func TestADeletedIntakeIsDeclaredAgain(t *testing.T) {
 func TestConnectionsThatEndDoNotUseUpTheDeliveryLimit(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		proxy := brokertest.NewProxy(t, v)
-		i := startIntake(t, proxy.URL)
+		c := startConsumer(t, proxy.URL)
 		const messages, cuts = 100, 10
 		first := make(chan struct{})
 		go func() {
 			defer close(first)
 			for range cuts {
-				<-i.batches
+				<-c.batches
 				proxy.Cut()
-				i.answers <- errors.New("too late")
+				c.answers <- errors.New("too late")
 			}
 		}()
 		fail(t, v, 0, messages)
 		<-first
 		deliveryCounts := map[string]int64{}
 		for len(deliveryCounts) < messages {
-			for _, d := range <-i.batches {
+			for _, d := range <-c.batches {
 				deliveryCounts[string(d.Message.Body)], _ = d.Message.Headers["x-delivery-count"].(int64)
 			}
-			i.answers <- nil
+			c.answers <- nil
 		}
 		for body, n := range deliveryCounts {
 			if body != "0" && n > 0 || body == "0" && (n == 0 || n > cuts) {

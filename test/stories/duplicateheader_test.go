@@ -59,7 +59,7 @@ func randomForgery(r *rand.Rand) (table []byte) {
 // A user with rights on one queue alone chooses no other by header tables that no client
 // library can send, with a name in them twice: what RabbitMQ and its client read
 // differently proves nothing, and is parked.
-func TestADoubledKeyChoosesNoQueue(t *testing.T) {
+func TestADuplicateHeaderChoosesNoQueue(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		s := start(t, v, soon).ready(t)
 		user := "mallory-" + v.Name[len(v.Name)-8:]

@@ -1,4 +1,4 @@
--- Settle: ends claims, those that are still held by their token.
+-- Finish: ends claims, those that are still held by their token.
 -- Arguments: how many passages to keep, n, then n times: number, token, and
 --   "r" or "f" (returned or forwarded), passage
 --   "p" (parked), when, the record without its body
@@ -23,7 +23,7 @@ for i, e in ipairs(ends) do
     table.insert(lanes[lane], e.number)
     local m = meta(e.number)
     if not m then
-      -- Its record was taken away behind our back: the others are to be settled, and
+      -- Its record was taken away behind our back: the others are to be finished, and
       -- the recount tells of it.
     elseif e.new then
       local body = m.body > 0 and call('GETRANGE', P .. 'm:' .. e.number, -m.body, -1) or ''
