@@ -34,7 +34,7 @@ func TestABreakerThatAPersonSets(t *testing.T) {
 			t.Errorf("the store has %+v, %v", all, err)
 		}
 		queues, _, err := d.Queues(ctx, operator, "", 0)
-		if err != nil || queues[0].Throttle.Forced == nil || queues[0].Throttle.Says() != "breaker set to closed by "+operator.Name {
+		if err != nil || queues[0].Throttle.Forced == nil || queues[0].Throttle.Text() != "breaker set to closed by "+operator.Name {
 			t.Errorf("shown as %+v, %v", queues, err)
 		}
 		if err := set("auto"); err != nil {

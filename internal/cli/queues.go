@@ -38,10 +38,10 @@ func queues(w io.Writer, all []inspect.Queue, now time.Time) {
 			kind, consumers, ready, unacked = "not there", "-", "-", "-"
 		}
 		retries := "yes"
-		if limit := q.Throttle.Limit(); limit != "" {
+		if limit := q.Throttle.LimitText(); limit != "" {
 			retries = "yes, " + limit
 		}
-		if why := q.Throttle.Says(); why != "" {
+		if why := q.Throttle.Text(); why != "" {
 			retries = why
 		}
 		if q.Blocked != "" { // as on the page: it must be repaired first

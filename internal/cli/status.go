@@ -66,7 +66,7 @@ func health(w io.Writer, st inspect.Overview, now time.Time) {
 		fmt.Fprintln(w, "ready")
 	}
 	for _, problem := range st.Problems {
-		if !st.Ready && inspect.Stops(problem) {
+		if !st.Ready && inspect.MakesNotReady(problem) {
 			problem = "not ready: " + problem
 		}
 		fmt.Fprintln(w, plain(problem))

@@ -84,7 +84,7 @@ type console struct {
 }
 
 func newConsole(s store.Store, log *book, c inspect.Config) console {
-	c.Store, c.Broker, c.Audit, c.Rates = s, everyQueue{}, log, quiet{}
+	c.Store, c.Broker, c.Audit, c.Activity = s, everyQueue{}, log, quiet{}
 	c.Policies = func() policy.Set { return policy.Set{policy.Default()} }
 	in := inspect.New(c)
 	does := actions.New(actions.Config{Inspect: in, Store: s, Audit: log, Restorable: time.Hour})

@@ -10,15 +10,15 @@ import (
 )
 
 const (
-	// fresh is when RabbitMQ is asked again about a queue that somebody looks at, and
+	// refreshAfter is when RabbitMQ is asked again about a queue that somebody looks at, and
 	// brokerWait how long a page waits for its answer, once the one it has is twice
 	// as old: what RabbitMQ has not said by then is left out.
-	fresh      = 5 * time.Second
-	brokerWait = time.Second
-	// looked is how long after somebody's look they are taken to look still.
-	looked = 15 * time.Second
-	// asking is how many queues RabbitMQ is asked about at once.
-	asking = 4
+	refreshAfter = 5 * time.Second
+	brokerWait   = time.Second
+	// watchedFor is how long after somebody's look they are taken to look still.
+	watchedFor = 15 * time.Second
+	// maxAskers is how many queues RabbitMQ is asked about at once.
+	maxAskers = 4
 	// mostKnown bounds the answers that are remembered.
 	mostKnown = 10_000
 )
@@ -32,21 +32,21 @@ type queueCache struct {
 
 type answer struct {
 	at     AtBroker
-	as     time.Time
+	asOf   time.Time
 	wanted time.Time // when somebody last looked
 }
 
 // keepFresh asks again about the queues that somebody looks at, so that a page waits
 // for RabbitMQ only when it is the first to ask.
 func (q *queueCache) keepFresh(ctx context.Context, b Broker) {
-	each := time.NewTicker(fresh / 2)
+	each := time.NewTicker(refreshAfter / 2)
 	defer each.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-each.C:
-			q.refresh(ctx, b, q.stale(q.wanted(), fresh))
+			q.refresh(ctx, b, q.stale(q.wanted(), refreshAfter))
 		}
 	}
 }
@@ -56,7 +56,7 @@ func (q *queueCache) wanted() (names []string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for name, a := range q.known {
-		if time.Since(a.wanted) < looked {
+		if time.Since(a.wanted) < watchedFor {
 			names = append(names, name)
 		}
 	}
@@ -69,12 +69,12 @@ func (q *queueCache) ask(ctx context.Context, b Broker, names []string) map[stri
 	if b == nil {
 		return nil
 	}
-	q.refresh(ctx, b, q.stale(names, 2*fresh))
+	q.refresh(ctx, b, q.stale(names, 2*refreshAfter))
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	all, now := map[string]AtBroker{}, time.Now()
 	for _, name := range names {
-		if a, ok := q.known[name]; ok && now.Sub(a.as) <= 3*fresh {
+		if a, ok := q.known[name]; ok && now.Sub(a.asOf) <= 3*refreshAfter {
 			all[name] = a.at
 			a.wanted = now
 			q.known[name] = a
@@ -94,13 +94,13 @@ func (q *queueCache) refresh(ctx context.Context, b Broker, stale []string) {
 	next := make(chan string)
 	var askers sync.WaitGroup
 	var answers atomic.Int64
-	for range asking {
+	for range maxAskers {
 		askers.Go(func() {
 			for name := range next {
 				switch at, err := b.Queue(ctx, name); {
 				case err == nil:
 					answers.Add(1)
-					q.said(name, at)
+					q.setAnswer(name, at)
 				case answers.Load() == 0:
 					cancel() // the others would wait for the same
 				}
@@ -129,19 +129,19 @@ func (q *queueCache) refresh(ctx context.Context, b Broker, stale []string) {
 func (q *queueCache) stale(names []string, than time.Duration) (stale []string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if time.Since(q.silent) < fresh {
+	if time.Since(q.silent) < refreshAfter {
 		return nil
 	}
 	for _, name := range names {
-		if a, ok := q.known[name]; !ok || time.Since(a.as) > than {
+		if a, ok := q.known[name]; !ok || time.Since(a.asOf) > than {
 			stale = append(stale, name)
 		}
 	}
-	slices.SortStableFunc(stale, func(a, b string) int { return q.known[a].as.Compare(q.known[b].as) })
+	slices.SortStableFunc(stale, func(a, b string) int { return q.known[a].asOf.Compare(q.known[b].asOf) })
 	return stale
 }
 
-func (q *queueCache) said(name string, at AtBroker) {
+func (q *queueCache) setAnswer(name string, at AtBroker) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.known == nil || len(q.known) >= mostKnown {

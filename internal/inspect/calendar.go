@@ -32,7 +32,7 @@ type calendarCache struct {
 }
 
 type calendar struct {
-	as    time.Time
+	asOf  time.Time
 	slots []Slot
 }
 
@@ -46,7 +46,7 @@ func (in *Inspector) calendarOf(ctx context.Context, by auth.Caller, queues []st
 	in.calendar.mu.Lock()
 	cached, ok := in.calendar.known[whose]
 	in.calendar.mu.Unlock()
-	if ok && now.Sub(cached.as) < calendarFresh && !now.Before(cached.as) {
+	if ok && now.Sub(cached.asOf) < calendarFresh && !now.Before(cached.asOf) {
 		return cached.slots, nil
 	}
 	all, err := in.slots(ctx, queues, now)
@@ -63,7 +63,7 @@ func (in *Inspector) calendarOf(ctx context.Context, by auth.Caller, queues []st
 }
 
 func (in *Inspector) slots(ctx context.Context, queues []store.QueueCount, now time.Time) ([]Slot, error) {
-	fullest := first(mostDue, func(yield func(store.QueueCount) bool) {
+	fullest := firstInOrder(mostDue, func(yield func(store.QueueCount) bool) {
 		for _, q := range queues {
 			if q.Waiting > 0 && !yield(q) {
 				return

@@ -146,14 +146,14 @@ func (in *Inspector) Count(ctx context.Context, by auth.Caller, text string) (n 
 			return n, true, nil
 		}
 	}
-	return in.countOne(ctx, by, q)
+	return in.countEach(ctx, by, q)
 }
 
 // longestCount is how long it counts one by one.
 const longestCount = 5 * time.Second
 
-// countOne counts one by one, as far as a search looks.
-func (in *Inspector) countOne(ctx context.Context, by auth.Caller, q *query.Query) (n int64, exact bool, err error) {
+// countEach counts one by one, as far as a search looks.
+func (in *Inspector) countEach(ctx context.Context, by auth.Caller, q *query.Query) (n int64, exact bool, err error) {
 	narrowed, err := in.narrow(ctx, by, q)
 	if err != nil || narrowed.None {
 		return 0, err == nil, err

@@ -36,7 +36,7 @@ func (in *Inspector) Groups(ctx context.Context, by auth.Caller, text, after str
 	if limit <= 0 || limit > MostQueues {
 		limit = MostQueues
 	}
-	some := first(limit+1, func(yield func(*store.GroupCount) bool) {
+	some := firstInOrder(limit+1, func(yield func(*store.GroupCount) bool) {
 		for i := range found {
 			g := &found[i]
 			if !q.MatchGroup(g) {

@@ -61,7 +61,7 @@ type Config struct {
 	Since    time.Time     // when the service started
 	BrokerAt func() string // where RabbitMQ is, without the password; nil: not known
 	ReadOnly bool
-	Rates    Rates
+	Activity Activity
 	// Problems are what is wrong now, Notices what a person should look at though
 	// it stops nothing.
 	Problems, Notices func() []string
@@ -91,8 +91,8 @@ type Config struct {
 	Now func() time.Time
 }
 
-// Rates is what happened lately.
-type Rates interface {
+// Activity is what happened to messages lately.
+type Activity interface {
 	// Minute is what happened to a queue in the last minute.
 	Minute(queue string, now time.Time) Flow
 	// Hour is what happened in each of the last 60 minutes, the current one last,

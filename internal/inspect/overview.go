@@ -41,8 +41,8 @@ func (in *Inspector) Overview(ctx context.Context, by auth.Caller) (Overview, er
 		}
 	}
 	o.NextDue, o.Oldest = dueFirst(next)
-	if in.Rates != nil {
-		o.Hour = in.Rates.Hour(now, by.Sees)
+	if in.Activity != nil {
+		o.Hour = in.Activity.Hour(now, by.Sees)
 		o.PerMinute = in.perMinute(by, now)
 	}
 	if unread != nil { // the service is not ready, and says here why as everywhere
@@ -79,11 +79,11 @@ func (in *Inspector) IsReady() bool {
 
 // perMinute adds up the last minute of what the caller may see.
 func (in *Inspector) perMinute(by auth.Caller, now time.Time) (sum Flow) {
-	for _, name := range in.Rates.Queues() {
+	for _, name := range in.Activity.Queues() {
 		if !by.Sees(name) {
 			continue
 		}
-		f := in.Rates.Minute(name, now)
+		f := in.Activity.Minute(name, now)
 		sum.Failed += f.Failed
 		sum.Retried += f.Retried
 		sum.Parked += f.Parked

@@ -15,18 +15,18 @@ import (
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 )
 
-// rates are as if the same happened to each queue.
-type rates struct{ failed int64 }
+// activity is as if the same happened to each queue.
+type activity struct{ failed int64 }
 
-func (r *rates) Minute(string, time.Time) inspect.Flow { return inspect.Flow{Failed: 2, Retried: 1} }
+func (r *activity) Minute(string, time.Time) inspect.Flow { return inspect.Flow{Failed: 2, Retried: 1} }
 
-func (r *rates) Hour(_ time.Time, sees func(string) bool) []inspect.Flow {
+func (r *activity) Hour(_ time.Time, sees func(string) bool) []inspect.Flow {
 	return make([]inspect.Flow, 60)
 }
 
-func (r *rates) Queues() []string { return []string{"orders", "quiet"} }
+func (r *activity) Queues() []string { return []string{"orders", "quiet"} }
 
-func (r *rates) Failed(func(string) bool) int64 { return r.failed }
+func (r *activity) Failed(func(string) bool) int64 { return r.failed }
 
 // slow answers for some 25 queues a second and asker.
 type slow struct{}
@@ -146,7 +146,7 @@ func TestOverview(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
 		quiet := &silence{}
-		c := inspect.New(inspect.Config{Store: s, Rates: &rates{}, Broker: quiet, Version: "v1", BrokerAt: func() string { return "amqp://h" }, Problems: func() []string { return []string{"p", "queue orders: gone"} }})
+		c := inspect.New(inspect.Config{Store: s, Activity: &activity{}, Broker: quiet, Version: "v1", BrokerAt: func() string { return "amqp://h" }, Problems: func() []string { return []string{"p", "queue orders: gone"} }})
 		now := time.Now()
 		for i := range 3 {
 			r := record("orders", store.Waiting, "x")

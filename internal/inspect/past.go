@@ -48,7 +48,7 @@ func (in *Inspector) lastOf(ctx context.Context, by auth.Caller, id uuid.UUID) (
 	past, err := in.Store.Past(ctx, id)
 	for _, p := range slices.Backward(past) {
 		if by.Sees(p.Queue) {
-			return []store.Listed{passed(p)}, nil
+			return []store.Listed{recordOf(p)}, nil
 		}
 	}
 	return nil, err
@@ -92,7 +92,7 @@ func (in *Inspector) eachRetried(ctx context.Context, by auth.Caller, q *query.Q
 				return true, nil
 			}
 		}
-		l := passed(p)
+		l := recordOf(p)
 		if p.Ending != store.EndedRetried || !by.Sees(p.Queue) || !n.Match(&l, nothing) {
 			return true, nil
 		}
@@ -105,8 +105,8 @@ func (in *Inspector) eachRetried(ctx context.Context, by auth.Caller, q *query.Q
 
 func nothing() *decode.Result { return &decode.Result{} }
 
-// passed is a passage as a record without a body, in a state that no record has.
-func passed(p store.Passage) store.Listed {
+// recordOf is a passage as a record without a body, in a state that no record has.
+func recordOf(p store.Passage) store.Listed {
 	return store.Listed{Record: &store.Record{ID: p.ID, Queue: p.Queue, State: query.Retried, Due: p.Ended, Attempt: p.Attempt,
 		Reason: p.Reason, Error: p.Error, Policy: p.Policy, FailedAt: p.FailedAt}}
 }

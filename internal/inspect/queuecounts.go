@@ -66,8 +66,8 @@ func (in *Inspector) queuesOf(ctx context.Context, by auth.Caller, pauses map[st
 	for name := range pauses {
 		add(name)
 	}
-	if in.Rates != nil {
-		for _, name := range in.Rates.Queues() {
+	if in.Activity != nil {
+		for _, name := range in.Activity.Queues() {
 			if _, paused := pauses[name]; !paused {
 				add(name)
 			}
@@ -90,8 +90,8 @@ func (in *Inspector) queuesOf(ctx context.Context, by auth.Caller, pauses map[st
 
 func byQueue(n store.QueueCount, name string) int { return cmp.Compare(n.Queue, name) }
 
-// first are the n that come first in an order, without all being put in order.
-func first[T any](n int, of func(yield func(T) bool), order func(a, b T) int) []T {
+// firstInOrder are the n that come first in an order, without all being put in order.
+func firstInOrder[T any](n int, of func(yield func(T) bool), order func(a, b T) int) []T {
 	var some []T
 	cut := func() {
 		slices.SortFunc(some, order)

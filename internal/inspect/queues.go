@@ -11,11 +11,11 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 )
 
-// MostQueues is how many queues a page of a list has at most, and mostSeen how many the
+// MostQueues is how many queues a page of a list has at most, and maxOnOverview how many the
 // overview shows: there may be a hundred thousand.
 const (
-	MostQueues = 1000
-	mostSeen   = 100
+	MostQueues    = 1000
+	maxOnOverview = 100
 )
 
 // Queues lists the work queues that have messages or had some lately, ordered by name: limit of
@@ -84,25 +84,25 @@ func (s *visibleQueues) shown(some []store.QueueCount) []Queue {
 	return all
 }
 
-// topQueues returns mostSeen queues at most, ordered by name: those with blocked retries before
+// topQueues returns maxOnOverview queues at most, ordered by name: those with restricted retries before
 // the others, then those with the most failures, and with the most messages.
 func (s *visibleQueues) topQueues() []store.QueueCount {
-	if len(s.counts) <= mostSeen {
+	if len(s.counts) <= maxOnOverview {
 		return s.counts
 	}
 	type ranked struct {
 		store.QueueCount
-		stopped int
-		failed  int64
+		restricted int
+		failed     int64
 	}
-	found := first(mostSeen, func(yield func(ranked) bool) {
+	found := firstInOrder(maxOnOverview, func(yield func(ranked) bool) {
 		for _, n := range s.counts {
-			if r := (ranked{n, s.stopped(n.Queue), s.failedLately(n.Queue)}); !yield(r) {
+			if r := (ranked{n, s.restricted(n.Queue), s.failedLately(n.Queue)}); !yield(r) {
 				return
 			}
 		}
 	}, func(a, b ranked) int {
-		return cmp.Or(cmp.Compare(b.stopped, a.stopped), cmp.Compare(b.failed, a.failed), cmp.Compare(b.Waiting+b.Parked, a.Waiting+a.Parked), cmp.Compare(a.Queue, b.Queue))
+		return cmp.Or(cmp.Compare(b.restricted, a.restricted), cmp.Compare(b.failed, a.failed), cmp.Compare(b.Waiting+b.Parked, a.Waiting+a.Parked), cmp.Compare(a.Queue, b.Queue))
 	})
 	some := make([]store.QueueCount, len(found))
 	for i := range found {
@@ -112,27 +112,27 @@ func (s *visibleQueues) topQueues() []store.QueueCount {
 	return some
 }
 
-// stopped is 1 for a queue whose retries are paused or blocked.
-func (s *visibleQueues) stopped(queue string) int {
+// restricted is 1 for a queue whose retries are paused or blocked, or restricted by its breaker.
+func (s *visibleQueues) restricted(queue string) int {
 	_, paused := s.pauses[queue]
-	if paused || s.Blocked != nil && s.Blocked(queue) != "" || s.Throttle != nil && s.Throttle(queue).Says() != "" {
+	if paused || s.Blocked != nil && s.Blocked(queue) != "" || s.Throttle != nil && s.Throttle(queue).Text() != "" {
 		return 1
 	}
 	return 0
 }
 
 func (s *visibleQueues) failedLately(queue string) int64 {
-	if s.Rates == nil {
+	if s.Activity == nil {
 		return 0
 	}
-	return s.Rates.Minute(queue, s.Now()).Failed
+	return s.Activity.Minute(queue, s.Now()).Failed
 }
 
 func (in *Inspector) queue(n store.QueueCount, policies policy.Set, pauses map[string]QueuePause) Queue {
 	q := Queue{Name: n.Queue, Waiting: n.Waiting, Parked: n.Parked, Discarded: n.Discarded}
 	q.NextDue, q.Oldest = dueFirst(n)
-	if in.Rates != nil {
-		f := in.Rates.Minute(n.Queue, in.Now())
+	if in.Activity != nil {
+		f := in.Activity.Minute(n.Queue, in.Now())
 		q.Failed, q.Retried, q.ParkedIn = f.Failed, f.Retried, f.Parked
 	}
 	if p, ok := policies.Match(n.Queue); ok {

@@ -20,10 +20,10 @@ func OfQueue(problem string) bool {
 	return strings.HasPrefix(problem, PartQueue) || strings.HasPrefix(problem, PartForward) || strings.HasPrefix(problem, PartConsumers)
 }
 
-// Stops tells whether a problem, or its part of the service, makes the service not ready. Problems
+// MakesNotReady tells whether a problem, or its part of the service, makes the service not ready. Problems
 // of single queues do not, nor those that others must repair while the service does all its work:
 // not ready would mean no page and no retries of other queues either.
-func Stops(problem string) bool {
+func MakesNotReady(problem string) bool {
 	return !OfQueue(problem) && !strings.HasPrefix(problem, PartDeliveryLimit) && !strings.HasPrefix(problem, PartForeignConsumers)
 }
 

@@ -16,15 +16,15 @@ type settings interface {
 
 // Pauses are the queues whose retries a person has paused.
 func Pauses(ctx context.Context, s settings) (map[string]QueuePause, error) {
-	return set[QueuePause](ctx, s, store.PausePrefix, "pause")
+	return readSettings[QueuePause](ctx, s, store.PausePrefix, "pause")
 }
 
 // ForcedBreakers are the breakers that persons have set, by queue.
 func ForcedBreakers(ctx context.Context, s settings) (map[string]Forced, error) {
-	return set[Forced](ctx, s, store.BreakerPrefix, "breaker")
+	return readSettings[Forced](ctx, s, store.BreakerPrefix, "breaker")
 }
 
-func set[T any](ctx context.Context, s settings, prefix, what string) (map[string]T, error) {
+func readSettings[T any](ctx context.Context, s settings, prefix, what string) (map[string]T, error) {
 	all := map[string]T{}
 	err := s.Entries(ctx, prefix, "", func(e store.Entry) (bool, error) {
 		var v T

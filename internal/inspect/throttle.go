@@ -16,13 +16,13 @@ type Throttle struct {
 	Until  *time.Time `json:"until,omitempty" doc:"Of an open breaker: when it tries again."`
 	Forced *Forced    `json:"forced,omitempty" doc:"A person has set it."`
 
-	Rate        float64              `json:"rate,omitempty" doc:"Retries per second now; absent: unlimited."`
-	InFlight    int                  `json:"in_flight,omitempty" doc:"Retried messages that have neither failed again nor settled yet."`
-	MostFlight  int                  `json:"most_in_flight,omitempty"`
-	FailedShare float64              `json:"failed_share,omitempty" doc:"Share of the retries in the window that failed again: 0 to 1."`
-	Judged      int                  `json:"judged,omitempty" doc:"How many retries that share is of."`
-	LimitedBy   throttle.PauseReason `json:"limited_by,omitempty" enum:"rate,in_flight" doc:"Which limit due messages wait for just now; absent: none."`
-	NoConsumer  *time.Time           `json:"no_consumer_since,omitempty" doc:"No message is retried since then, because the queue has no consumers."`
+	Rate        float64             `json:"rate,omitempty" doc:"Retries per second now; absent: unlimited."`
+	InFlight    int                 `json:"in_flight,omitempty" doc:"Retried messages that have neither failed again nor settled yet."`
+	MaxInFlight int                 `json:"most_in_flight,omitempty"`
+	FailedShare float64             `json:"failed_share,omitempty" doc:"Share of the retries in the window that failed again: 0 to 1."`
+	Finished    int                 `json:"judged,omitempty" doc:"How many retries that share is of."`
+	LimitedBy   throttle.WaitReason `json:"limited_by,omitempty" enum:"rate,in_flight" doc:"Which limit due messages wait for just now; absent: none."`
+	NoConsumer  *time.Time          `json:"no_consumer_since,omitempty" doc:"No message is retried since then, because the queue has no consumers."`
 }
 
 // Forced is a breaker that a person has set.
@@ -33,28 +33,28 @@ type Forced struct {
 	Reason string    `json:"reason,omitempty"`
 }
 
-// Says is in words what it does just now, or "" when all due messages are retried.
-func (g *Throttle) Says() string {
+// Text is the state in words, or "" when all due messages are retried.
+func (t *Throttle) Text() string {
 	switch {
-	case g == nil:
+	case t == nil:
 		return ""
-	case g.NoConsumer != nil:
+	case t.NoConsumer != nil:
 		return "paused: no consumers"
-	case g.Forced != nil:
-		return "breaker set to " + g.Forced.To + " by " + g.Forced.By
-	case g.State != "closed":
-		return strings.TrimSuffix("breaker "+g.State+": "+g.Why, ": ")
+	case t.Forced != nil:
+		return "breaker set to " + t.Forced.To + " by " + t.Forced.By
+	case t.State != "closed":
+		return strings.TrimSuffix("breaker "+t.State+": "+t.Why, ": ")
 	}
 	return ""
 }
 
-// Limit is in words the limit that due messages wait for just now, or "". They are retried as
-// fast as the policy allows, so that this is no pause, and Says leaves it out.
-func (g *Throttle) Limit() string {
-	if g == nil {
+// LimitText is in words the limit that due messages wait for just now, or "". They are retried as
+// fast as the policy allows, so that this is no pause, and Text leaves it out.
+func (t *Throttle) LimitText() string {
+	if t == nil {
 		return ""
 	}
-	switch g.LimitedBy {
+	switch t.LimitedBy {
 	case throttle.WhyRate:
 		return "limited by rate"
 	case throttle.WhyInFlight:
@@ -62,6 +62,3 @@ func (g *Throttle) Limit() string {
 	}
 	return ""
 }
-
-// Pauses tells whether it pauses the retries now.
-func (g *Throttle) Pauses() bool { return g != nil && (g.State == "open" || g.NoConsumer != nil) }

@@ -12,12 +12,12 @@ import (
 
 // A rate that has just been used up is no news of a queue with nothing due.
 func TestALimitIsShownWhileMessagesAreDue(t *testing.T) {
-	for why, want := range map[throttle.PauseReason]string{throttle.WhyRate: "limited by rate", throttle.WhyInFlight: "limited by in_flight", "": ""} {
-		if got := (&inspect.Throttle{State: "closed", LimitedBy: why}).Limit(); got != want {
+	for why, want := range map[throttle.WaitReason]string{throttle.WhyRate: "limited by rate", throttle.WhyInFlight: "limited by in_flight", "": ""} {
+		if got := (&inspect.Throttle{State: "closed", LimitedBy: why}).LimitText(); got != want {
 			t.Errorf("%q: %q, want %q", why, got, want)
 		}
 	}
-	for due, want := range map[time.Duration]throttle.PauseReason{-time.Second: throttle.WhyRate, time.Hour: ""} {
+	for due, want := range map[time.Duration]throttle.WaitReason{-time.Second: throttle.WhyRate, time.Hour: ""} {
 		s := memstore.New()
 		r := record("orders", store.Waiting, "x")
 		r.Due = time.Now().Add(due)
@@ -44,8 +44,8 @@ func TestAThrottleInWords(t *testing.T) {
 		{&inspect.Throttle{State: "ramp"}, "breaker ramp"},
 		{&inspect.Throttle{State: "closed", Forced: &inspect.Forced{To: "closed", By: "dana"}}, "breaker set to closed by dana"},
 	} {
-		if got := c.throttle.Says(); got != c.want {
-			t.Errorf("%+v says %q, want %q", c.throttle, got, c.want)
+		if got := c.throttle.Text(); got != c.want {
+			t.Errorf("%+v: %q, want %q", c.throttle, got, c.want)
 		}
 	}
 }

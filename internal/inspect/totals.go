@@ -36,7 +36,7 @@ func (in *Inspector) Totals(ctx context.Context, by auth.Caller) (Totals, error)
 			t.Discarded += n.Discarded
 		}
 	}
-	if in.Rates != nil {
+	if in.Activity != nil {
 		t.PerMinute = in.perMinute(by, t.At)
 	}
 	return t, nil
@@ -45,8 +45,8 @@ func (in *Inspector) Totals(ctx context.Context, by auth.Caller) (Totals, error)
 // Failures is how many messages failed since the service started, in the queues that the
 // caller may see.
 func (in *Inspector) Failures(by auth.Caller) int64 {
-	if in.Rates == nil {
+	if in.Activity == nil {
 		return 0
 	}
-	return in.Rates.Failed(by.Sees)
+	return in.Activity.Failed(by.Sees)
 }

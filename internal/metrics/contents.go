@@ -16,9 +16,9 @@ type contents struct {
 	metrics *Metrics
 }
 
-// askFor bounds the questions to a store, so that a scrape is answered in time although the
+// storeTimeout bounds the questions to a store, so that a scrape is answered in time although the
 // store does not answer: Prometheus waits for 10 s.
-const askFor = 4 * time.Second
+const storeTimeout = 4 * time.Second
 
 var (
 	upDesc        = prometheus.NewDesc("redrive_store_up", "1 while the store answers; while it does not, the metrics of its contents are left out.", nil, nil)
@@ -41,7 +41,7 @@ func (h *contents) Describe(ch chan<- *prometheus.Desc) {
 }
 
 func (h *contents) Collect(ch chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), askFor)
+	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
 	counts, err := h.store.Counts(ctx)
 	var lines []store.LedgerLine

@@ -21,23 +21,23 @@ const (
 	mostReleased = 50
 )
 
-// asker is why a queue needs a label: something happened to it, something is kept for it,
+// labelNeed is why a queue needs a label: something happened to it, something is kept for it,
 // or it is only known.
-type asker int
+type labelNeed int
 
 const (
-	known asker = iota
+	known labelNeed = iota
 	kept
-	happened
+	active
 )
 
 // label is the queue's name, or what the queues beyond the limit share.
-func (m *Metrics) label(queue string, why asker) string {
+func (m *Metrics) label(queue string, why labelNeed) string {
 	queue = clean(queue)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if _, ok := m.queues[queue]; ok {
-		if why == happened {
+		if why == active {
 			m.queues[queue] = time.Now()
 		}
 		return queue

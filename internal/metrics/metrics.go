@@ -24,17 +24,17 @@ type Metrics struct {
 
 	deadLetters, retried, forwarded, parked, discarded, replayed *prometheus.CounterVec
 
-	waits, refused, opened, restored, listeners *prometheus.CounterVec
+	waits, refused, opened, declaredAgain, listeners *prometheus.CounterVec
 
-	lateness    prometheus.Histogram
-	sync        prometheus.Histogram
-	confirm     prometheus.Histogram
-	connected   *prometheus.GaugeVec
-	blocked     *prometheus.GaugeVec
-	ready       prometheus.Gauge
-	intake      prometheus.Gauge
-	quarantined prometheus.Gauge
-	configLoads *prometheus.CounterVec
+	lateness      prometheus.Histogram
+	sync          prometheus.Histogram
+	confirm       prometheus.Histogram
+	connected     *prometheus.GaugeVec
+	blocked       *prometheus.GaugeVec
+	ready         prometheus.Gauge
+	intakeStopped prometheus.Gauge
+	quarantined   prometheus.Gauge
+	configLoads   *prometheus.CounterVec
 
 	mu     sync.Mutex
 	queues map[string]time.Time // those with a label, and when something last happened to them
@@ -82,9 +82,9 @@ func New(s store.Store, free func() (uint64, uint64, error), version string, lab
 	m.connected = gauge("connected", "1 while connected to RabbitMQ.", "connection")
 	m.blocked = gauge("blocked", "1 while a RabbitMQ alarm blocks the connection.", "connection")
 	m.ready = gauge("ready", "1 while /readyz answers 200.").WithLabelValues()
-	m.intake = gauge("intake_stopped", "1 while failed messages cannot be stored and stay in RabbitMQ.").WithLabelValues()
+	m.intakeStopped = gauge("intake_stopped", "1 while failed messages cannot be stored and stay in RabbitMQ.").WithLabelValues()
 	m.quarantined = gauge("quarantine", "Messages that RabbitMQ failed to deliver to the intake, in its queue redrive.quarantine.").WithLabelValues()
-	m.restored = counter("declared_again_total", "Deleted exchanges and queues of Redrive that were declared again, by name.", "name")
+	m.declaredAgain = counter("declared_again_total", "Deleted exchanges and queues of Redrive that were declared again, by name.", "name")
 	m.configLoads = counter("config_loads_total", "Loads of the config file, by result: ok or refused. After a refused load the previous configuration stays in force.", "result")
 	for _, r := range []string{"ok", "refused"} {
 		m.configLoads.WithLabelValues(r)
@@ -123,7 +123,7 @@ func clean(value string) string {
 
 // Event counts one.
 func (m *Metrics) Event(e retry.Event) {
-	q := m.label(e.Queue, happened)
+	q := m.label(e.Queue, active)
 	switch e.Kind {
 	case retry.Failed:
 		m.deadLetters.WithLabelValues(q, reasonLabel(e.Reason)).Inc()
@@ -179,20 +179,20 @@ func (m *Metrics) Connection(name string, connected, blocked bool) {
 	m.blocked.WithLabelValues(name).Set(number(blocked))
 }
 
-// Ready shows whether nothing is wrong; stopped whether the intake stands.
-func (m *Metrics) Ready(ready, stopped bool) {
+// Ready shows whether the service is ready, and whether its intake has stopped.
+func (m *Metrics) Ready(ready, intakeStopped bool) {
 	m.ready.Set(number(ready))
-	m.intake.Set(number(stopped))
+	m.intakeStopped.Set(number(intakeStopped))
 }
 
 // Quarantined shows how many messages RabbitMQ could not deliver.
 func (m *Metrics) Quarantined(n int) { m.quarantined.Set(float64(n)) }
 
-// Restored counts exchanges and queues that were declared again. They are to be counted
-// as 0 before, or Prometheus sees no increase.
-func (m *Metrics) Restored(n int, names ...string) {
+// DeclaredAgain counts exchanges and queues that were declared again. Call it with 0 at the start,
+// or Prometheus sees no increase.
+func (m *Metrics) DeclaredAgain(n int, names ...string) {
 	for _, name := range names {
-		m.restored.WithLabelValues(name).Add(float64(n))
+		m.declaredAgain.WithLabelValues(name).Add(float64(n))
 	}
 }
 

@@ -11,24 +11,24 @@ import (
 
 // QueueRetries is the state of one queue's retries.
 type QueueRetries struct {
-	Queue  string
-	View   throttle.View
-	Paused []throttle.PauseReason // why no message is retried just now
+	Queue       string
+	View        throttle.View
+	WaitReasons []throttle.WaitReason // why due messages wait
 	// BlockedTargets are the forward targets that RabbitMQ accepts no message for just now.
 	BlockedTargets []string
 }
 
 var (
 	breakerDesc   = prometheus.NewDesc("redrive_breaker_state", "1 for the state that the queue's breaker is in: closed, open, half-open or ramp.", []string{"queue", "state"}, nil)
-	pausedDesc    = prometheus.NewDesc("redrive_queue_paused", "1 while no message of the queue is retried, by why: "+pauseReasons()+".", []string{"queue", "why"}, nil)
+	pausedDesc    = prometheus.NewDesc("redrive_queue_paused", "1 while a due message of the queue has to wait, by why: "+waitReasons()+". rate and in_flight slow retries down; the others stop them.", []string{"queue", "why"}, nil)
 	blockedDesc   = prometheus.NewDesc("redrive_forward_blocked", "1 while RabbitMQ accepts no message of the queue for the forward target.", []string{"queue", "target"}, nil)
 	consumersDesc = prometheus.NewDesc("redrive_queue_consumers", "Consumers of a queue with due messages.", []string{"queue"}, nil)
 )
 
-// pauseReasons lists the values of the label why.
-func pauseReasons() string {
+// waitReasons lists the values of the label why.
+func waitReasons() string {
 	var all []string
-	for _, why := range throttle.PauseReasons {
+	for _, why := range throttle.WaitReasons {
 		all = append(all, string(why))
 	}
 	last := len(all) - 1
@@ -63,7 +63,7 @@ func (r *queueRetries) Collect(ch chan<- prometheus.Metric) {
 				show(breakerDesc, number(s == q.View.State), string(s))
 			}
 		}
-		for _, why := range q.Paused {
+		for _, why := range q.WaitReasons {
 			show(pausedDesc, 1, string(why))
 		}
 		for i, target := range q.BlockedTargets {

@@ -16,8 +16,8 @@ import (
 
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, r := memstore.New(), &rates{}
-		in := inspect.New(inspect.Config{Store: s, Rates: r})
+		s, r := memstore.New(), &activity{}
+		in := inspect.New(inspect.Config{Store: s, Activity: r})
 		w := operations.New(operations.Config{Inspect: in, Store: s})
 		if _, open := <-w.Watch(ctx, auth.Caller{}); open {
 			t.Error("a caller without a role may watch")
@@ -83,10 +83,10 @@ func TestWatchingOperations(t *testing.T) {
 	})
 }
 
-// rates count what failed.
-type rates struct{ failed int64 }
+// activity counts what failed.
+type activity struct{ failed int64 }
 
-func (r *rates) Minute(string, time.Time) inspect.Flow            { return inspect.Flow{Failed: 2, Retried: 1} }
-func (r *rates) Hour(time.Time, func(string) bool) []inspect.Flow { return make([]inspect.Flow, 60) }
-func (r *rates) Queues() []string                                 { return []string{"orders", "quiet"} }
-func (r *rates) Failed(func(string) bool) int64                   { return r.failed }
+func (r *activity) Minute(string, time.Time) inspect.Flow            { return inspect.Flow{Failed: 2, Retried: 1} }
+func (r *activity) Hour(time.Time, func(string) bool) []inspect.Flow { return make([]inspect.Flow, 60) }
+func (r *activity) Queues() []string                                 { return []string{"orders", "quiet"} }
+func (r *activity) Failed(func(string) bool) int64                   { return r.failed }

@@ -8,8 +8,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/httpapi"
 )
 
-// guard says who calls.
-func (s *vhost) guard(tokens *auth.Tokens) (*auth.Guard, error) {
+// newGuard makes the guard, which tells who calls.
+func (s *vhost) newGuard(tokens *auth.Tokens) (*auth.Guard, error) {
 	a := &s.config.Access
 	var users *auth.Users
 	if s.config.Broker.Management != "" {

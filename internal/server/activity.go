@@ -10,30 +10,30 @@ import (
 	"github.com/redrive-mq/redrive/internal/retry"
 )
 
-// rates counts what happened to each queue in the last minute and hour, in rings of
+// activity counts what happened to each queue in the last minute and hour, in rings of
 // seconds and minutes. Its memory depends on the number of queues alone.
-type rates struct {
+type activity struct {
 	mu     sync.Mutex
-	queues map[string]*rated
+	queues map[string]*queueActivity
 	swept  int64 // the minute in which idle ones were last forgotten
 }
 
-// rated is one queue: what of a Flow happened, second by second and minute by minute.
-type rated [rateKinds]struct {
+// queueActivity is one queue: what of a Flow happened, second by second and minute by minute.
+type queueActivity [flowKinds]struct {
 	seconds, minutes ring
 	all              int64 // since the start
 }
 
-// mostRated bounds the queues counted: a client that reports failures may make
+// maxActiveQueues bounds the queues that are counted: a client that reports failures may make
 // their names up.
-const mostRated = 10_000
+const maxActiveQueues = 10_000
 
-// Beyond idleRated queues those are forgotten that nothing happened to for an hour.
-const idleRated = 1000
+// Beyond keptIdleQueues queues those are forgotten that nothing happened to for an hour.
+const keptIdleQueues = 1000
 
 // sweep forgets them, once a minute. The caller holds mu.
-func (r *rates) sweep(minute int64) {
-	if minute <= r.swept || len(r.queues) <= idleRated {
+func (r *activity) sweep(minute int64) {
+	if minute <= r.swept || len(r.queues) <= keptIdleQueues {
 		return
 	}
 	r.swept = minute
@@ -55,11 +55,11 @@ type ring struct {
 }
 
 const (
-	rateFailed = iota
-	rateRetried
-	rateParked
-	rateDiscarded
-	rateKinds
+	flowFailed = iota
+	flowRetried
+	flowParked
+	flowDiscarded
+	flowKinds
 )
 
 func (r *ring) add(unit int64, n int32) {
@@ -83,28 +83,28 @@ func (r *ring) sum(unit int64) (n int64) {
 	return n
 }
 
-func (r *rates) event(e retry.Event) {
-	if i, ok := counted[e.Kind]; ok {
-		var n [rateKinds]int64
+func (r *activity) event(e retry.Event) {
+	if i, ok := flowOf[e.Kind]; ok {
+		var n [flowKinds]int64
 		n[i] = int64(max(1, e.N)) // of many at once, or of one
 		r.count(e.Queue, n, e.At)
 	}
 }
 
 // count counts what happened to a queue, here or at another replica.
-func (r *rates) count(queue string, n [rateKinds]int64, at time.Time) {
+func (r *activity) count(queue string, n [flowKinds]int64, at time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.queues == nil {
-		r.queues = map[string]*rated{}
+		r.queues = map[string]*queueActivity{}
 	}
 	r.sweep(at.Unix() / 60)
 	q := r.queues[queue]
-	if q == nil && len(r.queues) >= mostRated {
+	if q == nil && len(r.queues) >= maxActiveQueues {
 		return
 	}
 	if q == nil {
-		q = new(rated)
+		q = new(queueActivity)
 		r.queues[queue] = q
 	}
 	second := at.Unix()
@@ -119,7 +119,7 @@ func (r *rates) count(queue string, n [rateKinds]int64, at time.Time) {
 }
 
 // Minute is what happened to a queue in the last minute.
-func (r *rates) Minute(queue string, now time.Time) (f inspect.Flow) {
+func (r *activity) Minute(queue string, now time.Time) (f inspect.Flow) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if q := r.queues[queue]; q != nil {
@@ -132,7 +132,7 @@ func (r *rates) Minute(queue string, now time.Time) (f inspect.Flow) {
 
 // Hour is what happened in each of the last 60 minutes, the current one last, to the
 // queues that sees says yes to.
-func (r *rates) Hour(now time.Time, sees func(queue string) bool) []inspect.Flow {
+func (r *activity) Hour(now time.Time, sees func(queue string) bool) []inspect.Flow {
 	hour := make([]inspect.Flow, 60)
 	minute := now.Unix() / 60
 	r.mu.Lock()
@@ -153,7 +153,7 @@ func (r *rates) Hour(now time.Time, sees func(queue string) bool) []inspect.Flow
 }
 
 // Queues are those that anything happened to since the start, but for forgotten ones.
-func (r *rates) Queues() []string {
+func (r *activity) Queues() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Collect(maps.Keys(r.queues))
@@ -161,19 +161,20 @@ func (r *rates) Queues() []string {
 
 // Failed is how many messages failed since the start, in the queues that sees says
 // yes to, and that are not forgotten.
-func (r *rates) Failed(sees func(queue string) bool) (n int64) {
+func (r *activity) Failed(sees func(queue string) bool) (n int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for name, q := range r.queues {
 		if sees(name) {
-			n += q[rateFailed].all
+			n += q[flowFailed].all
 		}
 	}
 	return n
 }
 
-func fields(f *inspect.Flow) [rateKinds]*int64 {
-	return [...]*int64{rateFailed: &f.Failed, rateRetried: &f.Retried, rateParked: &f.Parked, rateDiscarded: &f.Discarded}
+func fields(f *inspect.Flow) [flowKinds]*int64 {
+	return [...]*int64{flowFailed: &f.Failed, flowRetried: &f.Retried, flowParked: &f.Parked, flowDiscarded: &f.Discarded}
 }
 
-var counted = map[retry.Kind]int{retry.Failed: rateFailed, retry.Retried: rateRetried, retry.Parked: rateParked, retry.Discarded: rateDiscarded}
+// flowOf are the events that are counted, each as one of a Flow.
+var flowOf = map[retry.Kind]int{retry.Failed: flowFailed, retry.Retried: flowRetried, retry.Parked: flowParked, retry.Discarded: flowDiscarded}

@@ -24,7 +24,7 @@ func TestRatesCountTheLastMinute(t *testing.T) {
 			kind  int
 			at    int64
 		}
-		var r rates
+		var r activity
 		var all []event
 		latest := rapid.Int64Range(0, 2_000_000_000).Draw(t, "start")
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
@@ -62,7 +62,7 @@ func TestRatesCountTheLastMinute(t *testing.T) {
 }
 
 func TestRatesKnowOnlyWhatPeopleAskFor(t *testing.T) {
-	var r rates
+	var r activity
 	at := time.Unix(1_700_000_000, 0)
 	for _, k := range []retry.Kind{retry.Waiting, retry.Forwarded, retry.Replayed} {
 		r.event(retry.Event{Kind: k, Queue: "orders", At: at})
@@ -78,7 +78,7 @@ func TestRatesKnowOnlyWhatPeopleAskFor(t *testing.T) {
 
 // Events come from the intake and the scheduler, questions from HTTP.
 func TestRatesAtOnce(t *testing.T) {
-	var r rates
+	var r activity
 	at := time.Unix(1_700_000_000, 0)
 	var wg sync.WaitGroup
 	for g := range 8 {
@@ -98,7 +98,7 @@ func TestRatesAtOnce(t *testing.T) {
 }
 
 func TestManyAtOnceCountAsMany(t *testing.T) {
-	var r rates
+	var r activity
 	at := time.Unix(1_700_000_000, 0)
 	r.event(retry.Event{Kind: retry.Discarded, Queue: "orders", At: at, N: 7})
 	r.event(retry.Event{Kind: retry.Failed, Queue: "orders", At: at})
@@ -114,12 +114,12 @@ func TestManyAtOnceCountAsMany(t *testing.T) {
 // Names that somebody makes up are forgotten an hour after the last that happened to
 // them, and do not keep others from being counted.
 func TestIdleQueuesAreNotCountedForEver(t *testing.T) {
-	var r rates
+	var r activity
 	at := time.Unix(1_700_000_000, 0)
-	for i := range mostRated + 10 {
+	for i := range maxActiveQueues + 10 {
 		r.event(retry.Event{Kind: retry.Failed, Queue: fmt.Sprintf("invented.%d", i), At: at})
 	}
-	if n := len(r.Queues()); n != mostRated {
+	if n := len(r.Queues()); n != maxActiveQueues {
 		t.Fatalf("%d queues are counted", n)
 	}
 	r.event(retry.Event{Kind: retry.Failed, Queue: "invented.7", At: at.Add(50 * time.Minute)})

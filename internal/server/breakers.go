@@ -11,13 +11,13 @@ import (
 // throttleOf is a queue's throttle as people see it; nil when nothing limits the queue.
 func (s *vhost) throttleOf(queue string) *inspect.Throttle {
 	v := s.throttle.View(queue, time.Now())
-	if !v.On && !v.Forced && v.Rate == 0 && v.Limit == 0 && v.NoConsumersSince.IsZero() {
+	if !v.On && !v.Forced && v.Rate == 0 && v.MaxInFlight == 0 && v.NoConsumersSince.IsZero() {
 		return nil
 	}
 	shown := &inspect.Throttle{State: string(v.State), Why: v.Reason, Since: known(v.Since), Until: known(v.Until), NoConsumer: known(v.NoConsumersSince),
-		Rate: v.Rate, InFlight: v.InFlight, MostFlight: v.Limit, FailedShare: v.FailedShare, Judged: v.Seen}
-	if v.Paused == throttle.WhyRate || v.Paused == throttle.WhyInFlight {
-		shown.LimitedBy = v.Paused
+		Rate: v.Rate, InFlight: v.InFlight, MaxInFlight: v.MaxInFlight, FailedShare: v.FailedShare, Finished: v.Finished}
+	if v.WaitReason == throttle.WhyRate || v.WaitReason == throttle.WhyInFlight {
+		shown.LimitedBy = v.WaitReason
 	}
 	return shown
 }

@@ -25,7 +25,7 @@ func (s *vhost) quarantined(n int) {
 
 // redeclared logs which exchanges and queues somebody had deleted.
 func (s *vhost) redeclared(missing []string) {
-	s.metrics.Restored(1, missing...)
+	s.metrics.DeclaredAgain(1, missing...)
 	s.Log.Error("somebody deleted exchanges or queues of Redrive's; they are declared again. Dead letters published in between are lost, except those of queues that dead-letter at-least-once",
 		"deleted", strings.Join(missing, ", "))
 }

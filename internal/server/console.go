@@ -54,17 +54,17 @@ func (s *vhost) openConsole() error {
 	}
 	s.openActions()
 	tokens := auth.NewTokens(s.store, s.audit)
-	if s.guarded, err = s.guard(tokens); err != nil {
+	if s.guard, err = s.newGuard(tokens); err != nil {
 		return err
 	}
 	all := console{s.inspect, s.actions, s.operations}
 	s.api = httpapi.New(httpapi.Config{
 		Console: all, Decoder: s.decoder, Entries: s.store, Metrics: s.metricsHandler(),
-		Problems: s.problems, Notices: s.notices, Ready: s.inspect.IsReady, Guard: s.guarded, Tokens: tokens, Log: s.Log, Base: s.base,
+		Problems: s.problems, Notices: s.notices, Ready: s.inspect.IsReady, Guard: s.guard, Tokens: tokens, Log: s.Log, Base: s.base,
 	})
 	for pattern, h := range webui.Routes(all, webui.Options{
-		Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.inspect.ProblemsFor, Storm: s.storm, Version: s.Version, Log: s.Log,
-		Base: s.base, VHost: s.vhostLabel(), VHosts: s.all,
+		Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.inspect.ProblemsFor, Storm: s.drawOutage, Version: s.Version, Log: s.Log,
+		Base: s.base, VHost: s.vhostLabel(), VHosts: s.links,
 	}) {
 		s.api.Handle(pattern, h)
 	}
@@ -74,15 +74,15 @@ func (s *vhost) openConsole() error {
 // openActions makes what people see and do.
 func (s *vhost) openActions() {
 	c := inspect.Config{
-		Store: s.store, Broker: queues{publish: s.publisher, manage: s.manage}, Audit: s.audit, Policies: s.intake.Policies, Log: s.Log,
+		Store: s.store, Broker: brokerQueues{publish: s.publisher, manage: s.manage}, Audit: s.audit, Policies: s.intake.Policies, Log: s.Log,
 		Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerAt: s.brokerAt,
-		Rates: &s.rates, Problems: s.problems, Notices: s.notices, Ready: s.health.ready, Decoder: s.decoder, Way: s.intake.Way,
+		Activity: &s.activity, Problems: s.problems, Notices: s.notices, Ready: s.health.ready, Decoder: s.decoder, Way: s.intake.Way,
 		Limits:    func(policy string) string { return s.rulesOf(policy).String() },
 		Recounted: s.recounted, Throttle: s.throttleOf,
 		Blocked: func(queue string) string { return s.health.of(partQueue + queue) },
 	}
 	if s.replica != nil {
-		c.Replicas, c.Changed = s.replica.inspected, s.replica.Changed
+		c.Replicas, c.Changed = s.replica.forInspect, s.replica.Changed
 	}
 	s.inspect = inspect.New(c)
 	s.actions = actions.New(actions.Config{Inspect: s.inspect, Store: s.store, Audit: s.audit, Events: s.events,
@@ -90,14 +90,14 @@ func (s *vhost) openActions() {
 	s.operations = operations.New(operations.Config{Inspect: s.inspect, Actions: s.actions, Store: s.store})
 }
 
-// queues tells people what RabbitMQ knows of a queue: by its management API
+// brokerQueues tells people what RabbitMQ knows of a queue: by its management API
 // or, where that does not answer, by AMQP, which knows less.
-type queues struct {
+type brokerQueues struct {
 	manage  *management.Client // nil: there is none
 	publish *broker.Publisher
 }
 
-func (q queues) Queue(ctx context.Context, name string) (inspect.AtBroker, error) {
+func (q brokerQueues) Queue(ctx context.Context, name string) (inspect.AtBroker, error) {
 	if name == "" {
 		return inspect.AtBroker{}, nil // to AMQP it would be any
 	}

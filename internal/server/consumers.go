@@ -14,8 +14,8 @@ const (
 	// How often RabbitMQ is asked for the consumers of a queue: one that has some, one that
 	// has none, and one whose number RabbitMQ does not know.
 	askSome, askNone, askUnknown = 5 * time.Second, time.Second, time.Minute
-	// fresh is how long an answer counts beyond that.
-	fresh = 10 * time.Second
+	// answerValid is how long an answer counts beyond that.
+	answerValid = 10 * time.Second
 	// maxAnswerWait is how long a retry waits for the first answer: retries must not stop
 	// because RabbitMQ does not answer.
 	maxAnswerWait = 5 * time.Second
@@ -39,19 +39,19 @@ type consumerThrottle struct {
 	pollNow chan struct{}
 
 	mu     sync.Mutex
-	queues map[string]*watched
+	queues map[string]*watchedQueue
 	// enrollmentUnknown is since when it is not known whether a queue is enrolled.
 	enrollmentUnknown map[string]time.Time
 }
 
-type watched struct {
-	due       time.Time // of its last due message
-	awaited   time.Time // since when a retry waits for an answer; zero: none does
-	answered  time.Time // when RabbitMQ answered; zero: never
-	consumers int       // -1: not known
+type watchedQueue struct {
+	due          time.Time // of its last due message
+	awaitedSince time.Time // since when a retry waits for an answer; zero: none does
+	answeredAt   time.Time // when RabbitMQ answered; zero: never
+	consumers    int       // -1: not known
 }
 
-func (w *watched) askEvery() time.Duration {
+func (w *watchedQueue) askEvery() time.Duration {
 	switch w.consumers {
 	case 0:
 		return askNone
@@ -62,7 +62,7 @@ func (w *watched) askEvery() time.Duration {
 }
 
 // Allow is the throttle's, once it is known whether the queue has consumers.
-func (c *consumerThrottle) Allow(queue string, most int, now time.Time) (n int, again time.Time) {
+func (c *consumerThrottle) Allow(queue string, most int, now time.Time) (n int, retryAt time.Time) {
 	yes, until := c.enrolledOrWait(queue, now)
 	if !until.IsZero() {
 		return 0, until
@@ -100,27 +100,27 @@ func (c *consumerThrottle) waitForAnswer(queue string, now time.Time) (until tim
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w := c.watch(queue, now)
-	if !w.answered.IsZero() && now.Sub(w.answered) < w.askEvery()+fresh {
-		w.awaited = time.Time{}
+	if !w.answeredAt.IsZero() && now.Sub(w.answeredAt) < w.askEvery()+answerValid {
+		w.awaitedSince = time.Time{}
 		return until
 	}
-	if w.awaited.IsZero() {
-		w.awaited = now
+	if w.awaitedSince.IsZero() {
+		w.awaitedSince = now
 		select {
 		case c.pollNow <- struct{}{}:
 		default:
 		}
 	}
-	if until = w.awaited.Add(maxAnswerWait); !now.Before(until) {
+	if until = w.awaitedSince.Add(maxAnswerWait); !now.Before(until) {
 		return time.Time{}
 	}
 	return until
 }
 
-func (c *consumerThrottle) watch(queue string, now time.Time) *watched {
+func (c *consumerThrottle) watch(queue string, now time.Time) *watchedQueue {
 	w := c.queues[queue]
 	if w == nil {
-		w = &watched{consumers: -1}
+		w = &watchedQueue{consumers: -1}
 		c.queues[queue] = w
 	}
 	w.due = now
@@ -185,10 +185,10 @@ func (c *consumerThrottle) toAsk(now time.Time) (ask, forgotten []string, wait t
 				forgotten = append(forgotten, q)
 			}
 			continue
-		case w.answered.IsZero() || !w.awaited.IsZero() || now.Sub(w.answered) >= w.askEvery()-askNone/2:
+		case w.answeredAt.IsZero() || !w.awaitedSince.IsZero() || now.Sub(w.answeredAt) >= w.askEvery()-askNone/2:
 			ask = append(ask, q)
 		}
-		if w.consumers == 0 || w.answered.IsZero() {
+		if w.consumers == 0 || w.answeredAt.IsZero() {
 			wait = askNone
 		}
 	}
@@ -199,7 +199,7 @@ func (c *consumerThrottle) setAnswer(queue string, n int) {
 	now := time.Now()
 	c.mu.Lock()
 	if w := c.queues[queue]; w != nil {
-		w.answered, w.consumers, w.awaited = now, n, time.Time{}
+		w.answeredAt, w.consumers, w.awaitedSince = now, n, time.Time{}
 	}
 	c.mu.Unlock()
 	c.Consumers(queue, n, now)

@@ -28,7 +28,7 @@ func watching(t *testing.T, a *consumerCounts, rules throttle.Rules, f func(c *c
 	synctest.Test(t, func(t *testing.T) {
 		plain := throttle.New(func(string) throttle.Rules { return rules }, func() float64 { return 0 }, func(throttle.Transition) {})
 		c := &consumerThrottle{Throttle: plain, rules: func(string) throttle.Rules { return rules }, ready: func() bool { return true }, wake: func() {},
-			pollNow: make(chan struct{}, 1), queues: map[string]*watched{}, enrollmentUnknown: map[string]time.Time{},
+			pollNow: make(chan struct{}, 1), queues: map[string]*watchedQueue{}, enrollmentUnknown: map[string]time.Time{},
 			enrolled: func(string) (yes, known bool) { return true, true },
 			due: func(context.Context) (all []store.NextDue, err error) {
 				a.mu.Lock()
@@ -116,7 +116,7 @@ func TestAQueueWithNothingDueIsForgotten(t *testing.T) {
 	watching(t, a, throttle.Rules{}, func(c *consumerThrottle, allowed func() int) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if n := allowed(); n != 0 || c.View("q", time.Now()).Paused != throttle.WhyNoConsumer {
+		if n := allowed(); n != 0 || c.View("q", time.Now()).WaitReason != throttle.WhyNoConsumer {
 			t.Errorf("%d, %+v", n, c.View("q", time.Now()))
 		}
 		a.set(func() { a.due = nil })
@@ -125,7 +125,7 @@ func TestAQueueWithNothingDueIsForgotten(t *testing.T) {
 		asks := 0
 		a.set(func() { asks = a.asks })
 		time.Sleep(time.Hour)
-		if v := c.View("q", time.Now()); v.Paused != "" || !v.NoConsumersSince.IsZero() {
+		if v := c.View("q", time.Now()); v.WaitReason != "" || !v.NoConsumersSince.IsZero() {
 			t.Errorf("%+v", v)
 		}
 		if a.set(func() {}); a.asks != asks {

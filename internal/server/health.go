@@ -33,7 +33,7 @@ const (
 	partStore            = "store"
 	partLedger           = "ledger"
 	partParkedStore      = "store of parked"
-	partServer           = "redis"
+	partRedis            = "redis"
 	partListener         = "events for "         // and the listener's name
 	partQueue            = inspect.PartQueue     // and the queue's name
 	partForward          = inspect.PartForward   // and the lane of the forward target
@@ -100,7 +100,7 @@ func (h *health) set(part, what string) (changed bool) {
 		h.wrong[part] = what
 	}
 	if !inspect.OfQueue(part) { // of queues there may be a hundred thousand
-		h.metrics.Ready(isReady(h.wrong), h.wrong[partStore] != "" || h.wrong[partServer] != "")
+		h.metrics.Ready(isReady(h.wrong), h.wrong[partStore] != "" || h.wrong[partRedis] != "")
 	}
 	return changed
 }
@@ -119,7 +119,7 @@ func (h *health) expire() {
 		if time.Now().After(until) {
 			delete(h.until, part)
 			delete(h.wrong, part)
-			h.metrics.Ready(isReady(h.wrong), h.wrong[partStore] != "" || h.wrong[partServer] != "")
+			h.metrics.Ready(isReady(h.wrong), h.wrong[partStore] != "" || h.wrong[partRedis] != "")
 		}
 	}
 }
@@ -128,7 +128,7 @@ func (h *health) expire() {
 // table: a service is ready unless a problem stops it.
 func isReady(wrong map[string]string) bool {
 	for part := range wrong {
-		if inspect.Stops(part) {
+		if inspect.MakesNotReady(part) {
 			return false
 		}
 	}
@@ -153,12 +153,12 @@ func (h *health) all() map[string]string {
 	return maps.Clone(h.wrong)
 }
 
-// because is an error's text without its part; "" for none.
-func because(err error) string {
+// withoutPart is an error's text without its part; "" for none.
+func withoutPart(err error) string {
 	if err == nil {
 		return ""
 	}
-	return strings.TrimPrefix(err.Error(), partServer+": ")
+	return strings.TrimPrefix(err.Error(), partRedis+": ")
 }
 
 // mostProblems is how many problems of single queues are listed.

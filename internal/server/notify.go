@@ -15,9 +15,9 @@ import (
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
-// disconnected is how long the intake may be without RabbitMQ before people are notified:
+// disconnectedFor is how long the intake may be without RabbitMQ before people are notified:
 // longer than RabbitMQ takes to start again.
-const disconnected = 2 * time.Minute
+const disconnectedFor = 2 * time.Minute
 
 // openNotify makes the notifications.
 func (s *vhost) openNotify() (err error) {
@@ -50,8 +50,8 @@ func (s *vhost) conditions(ctx context.Context, t *notify.Settings) ([]notify.Co
 			all = append(all, notify.Condition{Kind: notify.OldestWaiting, Queue: c.Queue, Since: c.NextFailed.Add(t.OldestWaiting)})
 		}
 	}
-	for _, q := range s.rates.Queues() {
-		if s.rates.Minute(q, now).Parked >= int64(t.Burst) {
+	for _, q := range s.activity.Queues() {
+		if s.activity.Minute(q, now).Parked >= int64(t.Burst) {
 			all = append(all, notify.Condition{Kind: notify.ParkedBurst, Queue: q})
 		}
 	}
@@ -74,8 +74,8 @@ func (s *vhost) conditions(ctx context.Context, t *notify.Settings) ([]notify.Co
 	}
 	pauses, err := inspect.Pauses(ctx, s.store)
 	for _, q := range slices.Sorted(maps.Keys(pauses)) {
-		h := pauses[q]
-		all = append(all, notify.Condition{Kind: notify.QueuePaused, Queue: q, Since: h.Since, Text: "by " + h.By + ": " + h.Reason})
+		p := pauses[q]
+		all = append(all, notify.Condition{Kind: notify.QueuePaused, Queue: q, Since: p.Since, Text: "by " + p.By + ": " + p.Reason})
 	}
 	return all, err
 }
@@ -86,7 +86,7 @@ func (s *vhost) conditions(ctx context.Context, t *notify.Settings) ([]notify.Co
 func conditionsOf(replicas []map[string]string) (all []notify.Condition) {
 	blocked, failing, targets := "", map[string]string{}, map[[2]string]string{}
 	var intake *notify.Condition
-	takes := false
+	intakeRuns := false
 	for _, wrong := range replicas {
 		for part, what := range wrong {
 			queue, isQueue := strings.CutPrefix(part, partQueue)
@@ -102,7 +102,7 @@ func conditionsOf(replicas []map[string]string) (all []notify.Condition) {
 			}
 		}
 		if intake = stoppedBy(wrong); intake == nil {
-			takes = true
+			intakeRuns = true
 		}
 	}
 	for queue, what := range failing {
@@ -114,7 +114,7 @@ func conditionsOf(replicas []map[string]string) (all []notify.Condition) {
 	if blocked != "" {
 		all = append(all, notify.Condition{Kind: notify.BrokerBlocked, Text: blocked})
 	}
-	if !takes && intake != nil {
+	if !intakeRuns && intake != nil {
 		all = append(all, *intake)
 	}
 	return all
@@ -133,13 +133,13 @@ func splitLane(lane string) (queue, target string) {
 // stoppedBy is what has stopped an intake, or nil.
 func stoppedBy(wrong map[string]string) *notify.Condition {
 	stopped := notify.Condition{Kind: notify.IntakeStopped, Text: wrong[partStore]}
-	for _, part := range []string{partServer, partParkedStore} {
+	for _, part := range []string{partRedis, partParkedStore} {
 		if stopped.Text == "" {
 			stopped.Text = wrong[part]
 		}
 	}
 	if what := wrong[partIntake]; stopped.Text == "" && !strings.HasPrefix(what, blockedBy) {
-		stopped.Text, stopped.After = what, disconnected
+		stopped.Text, stopped.After = what, disconnectedFor
 	}
 	if stopped.Text == "" {
 		return nil

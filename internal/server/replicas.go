@@ -40,7 +40,7 @@ type replica struct {
 	inspect    *inspect.Inspector
 	actions    *actions.Actions
 	operations *operations.Runner
-	rates      *rates
+	activity   *activity
 	log        *slog.Logger
 	// leaderTasks run while this replica leads.
 	leaderTasks []func(context.Context)
@@ -53,7 +53,7 @@ type replica struct {
 	unreadable bool            // the side table could not be read last time
 
 	// of poll alone
-	reread time.Time // when the operations were last read again
+	rereadAt time.Time // when the operations were last read again
 
 	// of shareChanged alone
 	announced   map[string]throttle.RetryStats
@@ -146,8 +146,8 @@ func (r *replica) poll(ctx context.Context) {
 	if err == nil {
 		err = r.inspect.ReadRecount(ctx)
 	}
-	if err == nil && time.Since(r.reread) >= rereadEvery {
-		r.reread = time.Now()
+	if err == nil && time.Since(r.rereadAt) >= rereadEvery {
+		r.rereadAt = time.Now()
 		r.operations.Reread()
 	}
 	if err == nil && term != nil {
@@ -240,7 +240,7 @@ func (r *replica) receive(s cluster.Announcement) {
 		}
 	}
 	for queue, n := range s.Flows {
-		r.rates.count(queue, n, now)
+		r.activity.count(queue, n, now)
 	}
 	if s.Breakers != nil {
 		var all map[string]throttle.RetryStats
@@ -259,7 +259,7 @@ func (r *replica) missed(context.Context) error {
 
 // event announces what the other replicas count too.
 func (r *replica) event(e retry.Event, elsewhere bool) {
-	kind, counted := counted[e.Kind]
+	kind, counted := flowOf[e.Kind]
 	if !r.others.Load() || !counted && !elsewhere {
 		return
 	}
@@ -268,9 +268,9 @@ func (r *replica) event(e retry.Event, elsewhere bool) {
 			s.AddFailed(e.Queue, e.ID)
 		}
 		if counted {
-			var n [rateKinds]int64
+			var n [flowKinds]int64
 			n[kind] = int64(max(1, e.N))
-			s.AddFlows(map[string][rateKinds]int64{e.Queue: n})
+			s.AddFlows(map[string][flowKinds]int64{e.Queue: n})
 		}
 	})
 }
@@ -286,8 +286,8 @@ func (r *replica) Changed(operations ...string) {
 	}
 }
 
-// inspected returns the replicas as people see them.
-func (r *replica) inspected() (all []inspect.Replica) {
+// forInspect returns the replicas as people see them.
+func (r *replica) forInspect() (all []inspect.Replica) {
 	for _, one := range r.All() {
 		all = append(all, inspect.Replica{ID: one.ID, Address: one.Address, Version: one.Version, Since: one.Since, Beat: one.Beat,
 			Leads: one.Leads, Self: one.Self, Ready: !one.NotReady, Problems: problemsOf(one.Problems)})
@@ -295,8 +295,8 @@ func (r *replica) inspected() (all []inspect.Replica) {
 	return all
 }
 
-// shown returns the replicas as the metrics show them.
-func (r *replica) shown() (all []metrics.Replica) {
+// forMetrics returns the replicas as the metrics show them.
+func (r *replica) forMetrics() (all []metrics.Replica) {
 	for _, one := range r.All() {
 		all = append(all, metrics.Replica{ID: one.ID, Address: one.Address, Version: one.Version, Since: one.Since, Beat: one.Beat, Leads: one.Leads})
 	}
@@ -313,16 +313,16 @@ func (s *vhost) openReplica(listen string) {
 	s.replica = newReplica(shared, func() cluster.About {
 		return cluster.About{Address: address, Version: s.Version, Since: s.since, Problems: s.health.all(), NotReady: !s.health.ready(), CanPublish: s.publisher.Ready()}
 	}, s.Log)
-	s.metrics.Replicas(s.replica.shown)
+	s.metrics.Replicas(s.replica.forMetrics)
 }
 
-// joinReplicas gives the replica its parts, once all of them are made. Nothing that has a limit
+// joinReplicas gives the replica what it uses, once all of that is made. Nothing that has a limit
 // is retried before this replica has its share of it.
 func (s *vhost) joinReplicas(ctx context.Context) error {
 	r := s.replica
-	r.throttle, r.scheduler, r.rates = s.throttle, s.scheduler, &s.rates
+	r.throttle, r.scheduler, r.activity = s.throttle, s.scheduler, &s.activity
 	r.inspect, r.actions, r.operations = s.inspect, s.actions, s.operations
-	r.leaderTasks = []func(context.Context){s.inspect.Lead, s.operations.Lead, s.notify.Run, s.guarded.Forget}
+	r.leaderTasks = []func(context.Context){s.inspect.Lead, s.operations.Lead, s.notify.Run, s.guard.Forget}
 	r.throttle.SetLeads(false)
 	r.throttle.SetShare(throttle.Share{}, time.Now())
 	if err := r.actions.ReadSettings(ctx, r.scheduler.SetPauses); err != nil {

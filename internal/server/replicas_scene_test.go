@@ -44,13 +44,13 @@ type scene struct {
 // node is one replica.
 type node struct {
 	*replica
-	scene  *scene
-	member *memstore.Member
-	cancel context.CancelFunc
-	done   chan struct{}
-	rates  rates
-	able   atomic.Bool
-	mute   atomic.Bool
+	scene    *scene
+	member   *memstore.Member
+	cancel   context.CancelFunc
+	done     chan struct{}
+	activity activity
+	able     atomic.Bool
+	mute     atomic.Bool
 }
 
 // teller is a node's store, which may be mute.
@@ -101,7 +101,7 @@ func (n *node) Send(_ context.Context, queue string, claims []store.Claim) func(
 // failed is that the intake of this node has a message that failed.
 func (n *node) failed(queue string, id uuid.UUID) {
 	e := retry.Event{Kind: retry.Failed, Queue: queue, ID: id, At: time.Now()}
-	n.rates.event(e)
+	n.activity.event(e)
 	n.event(e, n.throttle.Failed(queue, id, e.At))
 }
 
@@ -111,7 +111,7 @@ func (s *scene) join() *node {
 	log := slog.New(slog.DiscardHandler)
 	n.replica = newReplica(teller{n.member, n}, func() cluster.About { return cluster.About{Address: "here", CanPublish: n.able.Load()} }, log)
 	f := n.replica
-	f.rates = &n.rates
+	f.activity = &n.activity
 	f.throttle = throttle.New(func(string) throttle.Rules { return s.rules }, func() float64 { return 0.5 }, func(t throttle.Transition) {
 		s.mu.Lock()
 		if !t.FromLeader {
@@ -122,9 +122,9 @@ func (s *scene) join() *node {
 		f.scheduler.Wake()
 	})
 	f.scheduler = retry.NewScheduler(n.member, n, f.throttle, func(retry.Event) {}, log, func(store.Lane, error) {})
-	f.inspect = inspect.New(inspect.Config{Store: n.member, Broker: allThere{}, Audit: auditLog{}, Rates: f.rates,
+	f.inspect = inspect.New(inspect.Config{Store: n.member, Broker: allThere{}, Audit: auditLog{}, Activity: f.activity,
 		Policies: func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} },
-		Replicas: f.inspected, Changed: f.Changed})
+		Replicas: f.forInspect, Changed: f.Changed})
 	f.actions = actions.New(actions.Config{Inspect: f.inspect, Store: n.member, Audit: auditLog{}, Restorable: time.Hour,
 		SetPaused: f.scheduler.Pause, Force: func(queue, to, by, why string) { _ = f.throttle.Force(queue, to, by, why, time.Now()) }})
 	f.operations = operations.New(operations.Config{Inspect: f.inspect, Actions: f.actions, Store: n.member})

@@ -254,7 +254,7 @@ func TestFlowsAreOfAllTogether(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		for _, n := range s.nodes {
-			if got := n.rates.Minute("q", time.Now()).Failed; got != 42 {
+			if got := n.activity.Minute("q", time.Now()).Failed; got != 42 {
 				t.Errorf("%s shows %d failures, not 42", n.ID, got)
 			}
 		}

@@ -22,8 +22,8 @@ func (s *Service) routes() http.Handler {
 		together["/readyz"], together["/metrics"] = http.HandlerFunc(s.readyz), s.metricsHandler()
 	}
 	under := map[string]http.Handler{}
-	for _, t := range s.vhosts {
-		under[t.config.VHost()] = httpapi.Under(httpapi.Base(t.config.VHost()), t.api)
+	for _, v := range s.vhosts {
+		under[v.config.VHost()] = httpapi.Under(httpapi.Base(v.config.VHost()), v.api)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := together[r.URL.Path]
@@ -45,8 +45,8 @@ func (s *Service) routes() http.Handler {
 
 // vhostLinks are the links of a page to all virtual hosts; here is its own.
 func (s *Service) vhostLinks(here int) (all []webui.VHost) {
-	for i, t := range s.vhosts {
-		all = append(all, webui.VHost{Name: t.vhostLabel(), URL: t.base + "/", Ready: t.health.ready(), Here: i == here})
+	for i, v := range s.vhosts {
+		all = append(all, webui.VHost{Name: v.vhostLabel(), URL: v.base + "/", Ready: v.health.ready(), Here: i == here})
 	}
 	return all
 }
@@ -54,9 +54,9 @@ func (s *Service) vhostLinks(here int) (all []webui.VHost) {
 // readyz is ready when all are, and tells of each what it tells this caller.
 func (s *Service) readyz(w http.ResponseWriter, r *http.Request) {
 	ready, unsaid, lines := true, false, ""
-	for _, t := range s.vhosts {
+	for _, v := range s.vhosts {
 		said := answer{header: http.Header{}, status: http.StatusOK}
-		t.api.ServeHTTP(&said, r)
+		v.api.ServeHTTP(&said, r)
 		switch said.status {
 		case http.StatusOK:
 		case http.StatusServiceUnavailable:
@@ -71,7 +71,7 @@ func (s *Service) readyz(w http.ResponseWriter, r *http.Request) {
 			case httpapi.Unsaid: // nor of which
 				unsaid = true
 			default:
-				lines += "virtual host " + t.config.VHost() + ": " + line
+				lines += "virtual host " + v.config.VHost() + ": " + line
 			}
 		}
 	}
@@ -110,12 +110,12 @@ func (a *answer) copyTo(w http.ResponseWriter) {
 // meters serves the metrics of all to callers with permission to read those of each.
 func (s *Service) metricsHandler() http.Handler {
 	all := make([]*metrics.Metrics, len(s.vhosts))
-	for i, t := range s.vhosts {
-		all[i] = t.metrics
+	for i, v := range s.vhosts {
+		all[i] = v.metrics
 	}
 	h := metrics.Handler(all...)
-	for _, t := range s.vhosts {
-		h = t.api.Guarded(auth.Whole(h))
+	for _, v := range s.vhosts {
+		h = v.api.Guarded(auth.Whole(h))
 	}
 	return h
 }

@@ -69,19 +69,19 @@ func New(c *config.Config, o Options) (*Service, error) {
 func (s *Service) open(all []*config.Config) (err error) {
 	s.memory = diskstore.NewMemory(len(all))
 	for i, c := range all {
-		o, at := s.Options, place{memory: s.memory}
+		o, at := s.Options, process{memory: s.memory}
 		if len(all) > 1 {
-			at.multiVHost, at.all = true, func() []webui.VHost { return s.vhostLinks(i) }
+			at.multiVHost, at.links = true, func() []webui.VHost { return s.vhostLinks(i) }
 			o.Log = s.Log.With("vhost", c.VHost())
 		}
 		if i > 0 {
 			at.base = httpapi.Base(c.VHost())
 		}
-		t, err := newVHost(c, o, at)
+		v, err := newVHost(c, o, at)
 		if err != nil {
 			return s.of(c, at, err)
 		}
-		s.vhosts = append(s.vhosts, t)
+		s.vhosts = append(s.vhosts, v)
 	}
 	if s.listen, err = listenOn(s.config); err != nil {
 		return err
@@ -92,9 +92,9 @@ func (s *Service) open(all []*config.Config) (err error) {
 		}
 	}
 	s.vhosts[0].unserved = unservedIn(s.config, all, s.Log)
-	for _, t := range s.vhosts {
-		if err := t.open(s.Addr()); err != nil {
-			return s.of(t.config, t.place, err)
+	for _, v := range s.vhosts {
+		if err := v.open(s.Addr()); err != nil {
+			return s.of(v.config, v.process, err)
 		}
 	}
 	s.handler = s.routes()
@@ -102,7 +102,7 @@ func (s *Service) open(all []*config.Config) (err error) {
 }
 
 // of says which virtual host an error is of, where there are several.
-func (s *Service) of(c *config.Config, at place, err error) error {
+func (s *Service) of(c *config.Config, at process, err error) error {
 	if at.multiVHost {
 		return fmt.Errorf("virtual host %q: %w", c.VHost(), err)
 	}
@@ -114,8 +114,8 @@ func (s *Service) Close() (err error) {
 	if s.listen != nil {
 		err = s.listen.Close()
 	}
-	for _, t := range s.vhosts {
-		err = errors.Join(err, t.close())
+	for _, v := range s.vhosts {
+		err = errors.Join(err, v.close())
 	}
 	s.memory.Close()
 	return err
@@ -147,10 +147,10 @@ func (s *Service) Notices() []string { return s.each((*vhost).notices) }
 // each is what all vhosts say, and of several which does.
 func (s *Service) each(say func(*vhost) []string) []string {
 	all := []string{}
-	for _, t := range s.vhosts {
-		for _, line := range say(t) {
+	for _, v := range s.vhosts {
+		for _, line := range say(v) {
 			if len(s.vhosts) > 1 {
-				line = "virtual host " + t.config.VHost() + ": " + line
+				line = "virtual host " + v.config.VHost() + ": " + line
 			}
 			all = append(all, line)
 		}
@@ -160,8 +160,8 @@ func (s *Service) each(say func(*vhost) []string) []string {
 
 // Counts tells what it keeps: of several virtual hosts what each keeps of a queue.
 func (s *Service) Counts(ctx context.Context) (all []store.QueueCount, err error) {
-	for _, t := range s.vhosts {
-		counts, err := t.store.Counts(ctx)
+	for _, v := range s.vhosts {
+		counts, err := v.store.Counts(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -183,8 +183,8 @@ func (s *Service) Run(ctx context.Context) error {
 	requests, endRequests := context.WithCancel(context.WithoutCancel(ctx))
 	defer endRequests()
 	server.BaseContext = func(net.Listener) context.Context { return requests }
-	for _, t := range s.vhosts {
-		t.Log.Info("redrive is running", "version", s.Version, "broker", addresses.Redact(t.config.Broker.URL), "data", t.config.Store.Place(), "listen", s.Addr())
+	for _, v := range s.vhosts {
+		v.Log.Info("redrive is running", "version", s.Version, "broker", addresses.Redact(v.config.Broker.URL), "data", v.config.Store.Place(), "listen", s.Addr())
 	}
 	for _, notice := range s.vhosts[0].unserved {
 		s.Log.Warn(notice)
@@ -195,10 +195,10 @@ func (s *Service) Run(ctx context.Context) error {
 	failures := make([]error, len(s.vhosts))
 	var serving, workers sync.WaitGroup
 	serving.Go(func() { s.serve(server) })
-	for i, t := range s.vhosts {
+	for i, v := range s.vhosts {
 		workers.Go(func() {
 			defer stop()
-			failures[i] = t.run(ctx)
+			failures[i] = v.run(ctx)
 		})
 	}
 	if s.Watch != nil {
@@ -212,8 +212,8 @@ func (s *Service) Run(ctx context.Context) error {
 	serving.Wait()
 	endRequests()
 	s.requests.Lock()
-	for _, t := range s.vhosts {
-		failures = append(failures, t.close())
+	for _, v := range s.vhosts {
+		failures = append(failures, v.close())
 	}
 	s.memory.Close()
 	s.Log.Info("redrive has stopped")
@@ -223,8 +223,8 @@ func (s *Service) Run(ctx context.Context) error {
 // server is the HTTP server of page, API, health and metrics.
 func (s *Service) server() *http.Server {
 	server := &http.Server{Handler: s.underWay(s.handler), TLSConfig: s.secure, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: s.errorLog()}
-	for _, t := range s.vhosts {
-		server.RegisterOnShutdown(t.api.EndStreams)
+	for _, v := range s.vhosts {
+		server.RegisterOnShutdown(v.api.EndStreams)
 	}
 	return server
 }
@@ -258,24 +258,24 @@ func (s *Service) serve(server *http.Server) {
 // reload puts new policies in force, and reads bodies by the new schemas. Where to
 // connect, keep and listen, and access control, is fixed until the next start.
 func (s *Service) reload(c *config.Config, err error) {
-	var parts []*config.Config
+	var configs []*config.Config
 	if err == nil {
-		parts, err = c.PerVHost()
+		configs, err = c.PerVHost()
 	}
 	// All are asked before anything is changed that another could refuse.
 	steps := []func(*vhost, *config.Config) error{
-		func(t *vhost, c *config.Config) error { return t.decoder.Reload(c.Decode) },
+		func(v *vhost, c *config.Config) error { return v.decoder.Reload(c.Decode) },
 		(*vhost).reloadNotify,
 	}
 	for _, step := range steps {
-		for i, t := range s.vhosts {
-			if err == nil && s.part(parts, i) != nil {
-				err = step(t, s.part(parts, i))
+		for i, v := range s.vhosts {
+			if err == nil && s.configOf(configs, i) != nil {
+				err = step(v, s.configOf(configs, i))
 			}
 		}
 	}
-	for _, t := range s.vhosts {
-		t.metrics.ConfigLoaded(err == nil)
+	for _, v := range s.vhosts {
+		v.metrics.ConfigLoaded(err == nil)
 	}
 	if err != nil {
 		s.Log.Error("the new config is refused; the old one stays in force", "error", err)
@@ -287,22 +287,22 @@ func (s *Service) reload(c *config.Config, err error) {
 	if !c.Broker.Same(s.config.Broker) || c.Store != s.config.Store || c.Listen != s.config.Listen || !reflect.DeepEqual(c.Access, s.config.Access) {
 		s.Log.Warn("config: broker, store, listen, auth, tls, read_only and audit take effect at the next start; policies, notify and decode do now")
 	}
-	for i, t := range s.vhosts {
-		if c := s.part(parts, i); c != nil {
-			t.reload(c)
+	for i, v := range s.vhosts {
+		if c := s.configOf(configs, i); c != nil {
+			v.reload(c)
 		}
 	}
 }
 
-// part is what a new configuration has for a virtual host; nil: it names it no more, and it is
-// served as it is until the next start.
-func (s *Service) part(parts []*config.Config, i int) *config.Config {
-	t := s.vhosts[i]
-	if at := slices.IndexFunc(parts, func(c *config.Config) bool { return c.VHost() == t.config.VHost() }); at >= 0 {
-		return parts[at]
+// configOf is the configuration of the virtual host i among new ones; nil: they have it no more,
+// and it is served as it is until the next start.
+func (s *Service) configOf(configs []*config.Config, i int) *config.Config {
+	v := s.vhosts[i]
+	if at := slices.IndexFunc(configs, func(c *config.Config) bool { return c.VHost() == v.config.VHost() }); at >= 0 {
+		return configs[at]
 	}
 	if i == 0 {
-		return parts[0]
+		return configs[0]
 	}
 	return nil
 }

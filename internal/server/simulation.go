@@ -11,32 +11,32 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 )
 
-// storms are the pictures of policies in an outage, by policy, each drawn when it is
+// outagePictures are the pictures of policies in an outage, by policy, each drawn when it is
 // first shown and after the policy has changed.
-type storms struct {
+type outagePictures struct {
 	mu    sync.Mutex // one is drawn at a time: each is a second's work
-	drawn map[string]storm
+	drawn map[string]outagePicture
 }
 
-type storm struct {
+type outagePicture struct {
 	policy policy.Policy
 	rules  throttle.Rules
 	svg    template.HTML
 }
 
-// storm draws what a policy in force would do. Policies that wait in RabbitMQ have no
+// drawOutage draws what a policy in force would do. Policies that wait in RabbitMQ have no
 // picture: no throttle limits them.
-func (s *vhost) storm(ctx context.Context, name string) template.HTML {
+func (s *vhost) drawOutage(ctx context.Context, name string) template.HTML {
 	set := s.intake.Policies()
 	for i := range set {
 		if p := set[i]; p.Name == name && s.intake.Way(name) == nil {
-			return s.storms.draw(ctx, p, s.rulesOf(name))
+			return s.outagePictures.draw(ctx, p, s.rulesOf(name))
 		}
 	}
 	return ""
 }
 
-func (s *storms) draw(ctx context.Context, p policy.Policy, r throttle.Rules) template.HTML {
+func (s *outagePictures) draw(ctx context.Context, p policy.Policy, r throttle.Rules) template.HTML {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if is, ok := s.drawn[p.Name]; ok && reflect.DeepEqual(is.policy, p) && reflect.DeepEqual(is.rules, r) {
@@ -47,9 +47,9 @@ func (s *storms) draw(ctx context.Context, p policy.Policy, r throttle.Rules) te
 		return "" // the request was cancelled, or nothing can be drawn
 	}
 	if s.drawn == nil || len(s.drawn) > 1000 { // names that were in force once
-		s.drawn = map[string]storm{}
+		s.drawn = map[string]outagePicture{}
 	}
 	svg := template.HTML(result.SVG()) // its texts are escaped
-	s.drawn[p.Name] = storm{p, r, svg}
+	s.drawn[p.Name] = outagePicture{p, r, svg}
 	return svg
 }

@@ -10,7 +10,7 @@ import (
 )
 
 func TestAPolicysStormIsDrawnOnce(t *testing.T) {
-	var s storms
+	var s outagePictures
 	p := policy.Default()
 	p.Name = `<b>&"`
 	one := s.draw(t.Context(), p, throttle.Rules{Rate: 5})

@@ -41,19 +41,20 @@ func openStore(c *config.Config, memory *diskstore.Memory, log *slog.Logger, onS
 	return redisstore.Open(context.Background(), o)
 }
 
-// own makes a store that of the virtual host, unless it is another's: what waits for a
-// queue of one would be retried to the queue of the same name in the other. A store of
-// before this was written down is whoever's opens it first.
-func own(ctx context.Context, s store.Store, c *config.Config) error {
+// ensureOwner makes the virtual host the owner of a store that has none, and refuses the store of
+// another: messages that wait for a queue would be retried to the queue of the same name in the
+// wrong virtual host. An old store without an owner becomes that of the first service that opens
+// it.
+func ensureOwner(ctx context.Context, s store.Store, c *config.Config) error {
 	vhost := c.VHost()
-	is, err := s.Entry(ctx, store.OwnerEntry)
+	owner, err := s.Entry(ctx, store.OwnerEntry)
 	switch {
 	case err != nil:
 		return err
-	case is == nil:
+	case owner == nil:
 		return s.PutEntries(ctx, []store.Entry{{Name: store.OwnerEntry, Value: []byte(vhost)}})
-	case string(is) != vhost:
-		return hint.Errorf("serve that virtual host from it (broker.url or broker.vhosts), or set store.disk or store.redis.prefix to a place for this one", "%s %w %q, and its messages must not be retried to queues of %q", c.Store.Place(), store.ErrOwner, is, vhost)
+	case string(owner) != vhost:
+		return hint.Errorf("serve that virtual host from it (broker.url or broker.vhosts), or set store.disk or store.redis.prefix to a place for this one", "%s %w %q, and its messages must not be retried to queues of %q", c.Store.Place(), store.ErrOwner, owner, vhost)
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ func (s *vhost) openThrottle() {
 	s.throttle = throttle.New(s.throttleRules, rand.Float64, s.retriesChanged)
 	s.consumerThrottle = &consumerThrottle{
 		Throttle: s.throttle, enrolled: s.sender.Enrolled, rules: s.throttleRules, due: s.store.Next, ask: s.publisher.Consumers, ready: s.publisher.Ready,
-		wake: func() { s.scheduler.Wake() }, pollNow: make(chan struct{}, 1), queues: map[string]*watched{}, enrollmentUnknown: map[string]time.Time{},
+		wake: func() { s.scheduler.Wake() }, pollNow: make(chan struct{}, 1), queues: map[string]*watchedQueue{}, enrollmentUnknown: map[string]time.Time{},
 	}
 	s.sender.OnEnrolledAnswer(func() { s.scheduler.Wake() })
 	s.metrics.Retries(s.retryStates)
@@ -99,9 +99,9 @@ func (s *vhost) retryStates(shown func(queue string) bool) (all []metrics.QueueR
 			continue
 		}
 		r := of(q)
-		switch why := r.View.Paused; {
+		switch why := r.View.WaitReason; {
 		case why == throttle.WhyBreaker || why == throttle.WhyNoConsumer, why != "" && due[q]:
-			r.Paused = append(r.Paused, why)
+			r.WaitReasons = append(r.WaitReasons, why)
 		}
 	}
 	var unreachable []string
@@ -114,10 +114,10 @@ func (s *vhost) retryStates(shown func(queue string) bool) (all []metrics.QueueR
 			unreachable = append(unreachable, lane.Queue)
 		}
 	}
-	for why, queues := range map[throttle.PauseReason][]string{throttle.WhyPerson: s.scheduler.Paused(), throttle.WhyUnreachable: unreachable} {
+	for why, queues := range map[throttle.WaitReason][]string{throttle.WhyPerson: s.scheduler.Paused(), throttle.WhyUnreachable: unreachable} {
 		for _, q := range queues {
 			if shown(q) {
-				of(q).Paused = append(of(q).Paused, why)
+				of(q).WaitReasons = append(of(q).WaitReasons, why)
 			}
 		}
 	}

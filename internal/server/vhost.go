@@ -48,7 +48,7 @@ const (
 type vhost struct {
 	Options
 	config *config.Config
-	place
+	process
 	store   engine
 	metrics *metrics.Metrics
 	health  *health
@@ -66,9 +66,9 @@ type vhost struct {
 	// consumerThrottle is the throttle that the scheduler calls.
 	consumerThrottle *consumerThrottle
 	rulesByPolicy    atomic.Pointer[map[string]throttle.Rules]
-	storms           storms
+	outagePictures   outagePictures
 	events           retry.Listener
-	rates            rates
+	activity         activity
 	inspect          *inspect.Inspector
 	actions          *actions.Actions
 	operations       *operations.Runner
@@ -78,7 +78,7 @@ type vhost struct {
 	// notified are the settings that notify uses.
 	notified    notify.Settings
 	api         *httpapi.API
-	guarded     *auth.Guard
+	guard       *auth.Guard
 	replica     *replica // nil: no other service uses the store
 	since       time.Time
 	openMetrics atomic.Pointer[metrics.Metrics] // metrics; nil until open has made them
@@ -96,13 +96,13 @@ type vhost struct {
 	foreignConsumers foreignConsumers
 }
 
-// place is what a virtual host depends on in the process that serves it.
-type place struct {
+// process is what a virtual host depends on in the process that serves it.
+type process struct {
 	// multiVHost: the process serves several virtual hosts. Logs and metrics then name
 	// this one, and an error of it does not end the process.
 	multiVHost bool
 	base       string               // the path of its page and API
-	all        func() []webui.VHost // the links of its page to all of them; nil: there is one
+	links      func() []webui.VHost // the links of its page to all of them; nil: there is one
 	memory     *diskstore.Memory
 }
 
@@ -131,8 +131,8 @@ func (s *vhost) metricsHandler() http.Handler {
 }
 
 // newVHost opens the store. No message moves before run; call close if run is not called.
-func newVHost(c *config.Config, o Options, at place) (*vhost, error) {
-	s := &vhost{Options: o, place: at, config: c, since: time.Now(), delayNeeded: make(chan struct{})}
+func newVHost(c *config.Config, o Options, at process) (*vhost, error) {
+	s := &vhost{Options: o, process: at, config: c, since: time.Now(), delayNeeded: make(chan struct{})}
 	var err error
 	s.store, err = openStore(c, at.memory, o.Log, func(d time.Duration) {
 		if m := s.openMetrics.Load(); m != nil {
@@ -140,7 +140,7 @@ func newVHost(c *config.Config, o Options, at place) (*vhost, error) {
 		}
 	}, func(err error) {
 		if h := s.openHealth.Load(); h != nil {
-			h.set(partServer, because(err))
+			h.set(partRedis, withoutPart(err))
 		}
 	})
 	if err != nil {
@@ -158,14 +158,14 @@ func (s *vhost) checkOwner(ctx context.Context) error {
 	if err := migrate.Refuse(ctx, s.store); err != nil {
 		return err
 	}
-	return own(ctx, s.store, s.config)
+	return ensureOwner(ctx, s.store, s.config)
 }
 
-// open makes and connects the parts; address is where the service listens.
+// open makes and connects all of it; address is where the service listens.
 func (s *vhost) open(address string) error {
 	s.metrics = metrics.New(s.store, s.store.Free, s.Version, s.labels())
 	s.openMetrics.Store(s.metrics)
-	s.metrics.Restored(0, broker.OwnNames()...)
+	s.metrics.DeclaredAgain(0, broker.OwnNames()...)
 	if shared, ok := s.store.(interface{ ID() string }); ok {
 		s.metrics.Store(shared.ID())
 	}
@@ -207,7 +207,7 @@ func (s *vhost) open(address string) error {
 func (s *vhost) listeners() *listeners {
 	l := &listeners{log: s.Log, health: s.health, count: s.metrics.ListenerFailed}
 	l.add("metrics", s.metrics.Event)
-	l.add("rates", s.rates.event)
+	l.add("rates", s.activity.event)
 	l.add("notify", s.notify.Event)
 	l.add("throttle", func(e retry.Event) {
 		elsewhere := e.Kind == retry.Failed && s.throttle.Failed(e.Queue, e.ID, e.At)

@@ -8,14 +8,14 @@ import (
 
 // breaker is the circuit breaker of one queue.
 type breaker struct {
-	state  State
-	since  time.Time
-	reason string
-	by     string // who forced it
-	forced bool
-	until  time.Time // open: when the first probe goes
-	first  time.Time // when it opened first, and has not been closed since; zero: it is closed
-	number int64     // of the state, see BreakerState
+	state       State
+	since       time.Time
+	reason      string
+	by          string // who forced it
+	forced      bool
+	until       time.Time // open: when the first probe goes
+	firstOpened time.Time // when it opened first, and has not been closed since; zero: it is closed
+	number      int64     // of the state, see BreakerState
 
 	// Retries are numbered (retry.seq). Those before firstCounted were made before the state
 	// began, and are not counted in it. Those before failedUpTo have finished because a later
@@ -26,13 +26,13 @@ type breaker struct {
 }
 
 // latest counts the latest retries that have finished, and how many of these failed again.
-func (q *queue) latest(now time.Time) (ended, failed int) {
+func (q *queue) latest(now time.Time) (finished, failed int) {
 	first, failed := q.window.count(q.next, now)
 	first = max(first, q.firstCounted)
 	if to := max(q.failedUpTo, q.settledUpTo); to > first {
-		ended = int(to - first)
+		finished = int(to - first)
 	}
-	return ended, failed
+	return finished, failed
 }
 
 // failedAgain counts a retry that has failed.
@@ -56,8 +56,8 @@ func (q *queue) openIfFailing(now time.Time) {
 	if b == nil || q.forced || !q.throttle.leads || q.state != Closed && q.state != Ramp {
 		return
 	}
-	if ended, failed := q.latestOfAll(now); ended >= b.MinRetries && float64(failed) >= b.FailureRatio*float64(ended) {
-		q.open(now, fmt.Sprintf("%d of the last %d retries failed again", failed, ended))
+	if finished, failed := q.latestOfAll(now); finished >= b.MinRetries && float64(failed) >= b.FailureRatio*float64(finished) {
+		q.open(now, fmt.Sprintf("%d of the last %d retries failed again", failed, finished))
 	}
 }
 
@@ -66,14 +66,14 @@ func (q *queue) openIfFailing(now time.Time) {
 // as it lasts.
 const waitShare = 20
 
-func (q *queue) open(now time.Time, why string) {
+func (q *queue) open(now time.Time, reason string) {
 	b := q.rules.Breaker
-	if q.first.IsZero() {
-		q.first = now
+	if q.firstOpened.IsZero() {
+		q.firstOpened = now
 	}
-	wait := min(max(b.Wait, now.Sub(q.first)/waitShare), b.MaxWait)
+	wait := min(max(b.Wait, now.Sub(q.firstOpened)/waitShare), b.MaxWait)
 	q.until = now.Add(time.Duration(float64(wait) * (0.8 + 0.4*q.throttle.random())))
-	q.change(Open, now, why, "")
+	q.change(Open, now, reason, "")
 }
 
 // advance applies the changes that time alone causes.
@@ -97,21 +97,21 @@ func (q *queue) advance(now time.Time) {
 }
 
 // change begins a state. Retries from before it are not counted in it.
-func (q *queue) change(to State, now time.Time, why, by string) {
+func (q *queue) change(to State, now time.Time, reason, by string) {
 	from := q.state
-	q.state, q.since, q.reason, q.by = to, now, why, by
+	q.state, q.since, q.reason, q.by = to, now, reason, by
 	q.number = stateNumber(to, now)
 	if to != Open {
 		q.until = time.Time{}
 	}
 	if to == Closed {
-		q.first = time.Time{}
+		q.firstOpened = time.Time{}
 	}
 	q.firstCounted = q.next
 	if q.rules.Breaker != nil {
 		q.window.reset(q.rules.Breaker.Window)
 	}
-	q.throttle.changed(Transition{Queue: q.name, From: from, To: to, At: now, Reason: why, By: by, Until: q.until, FromLeader: !q.throttle.leads})
+	q.throttle.changed(Transition{Queue: q.name, From: from, To: to, At: now, Reason: reason, By: by, Until: q.until, FromLeader: !q.throttle.leads})
 }
 
 const (
@@ -120,8 +120,8 @@ const (
 	rampDoublings = 12
 )
 
-// limit is how many retries per second are allowed, of all replicas together; 0: no limit.
-func (q *queue) limit(now time.Time) float64 {
+// rateLimit is how many retries per second are allowed, of all replicas together; 0: no limit.
+func (q *queue) rateLimit(now time.Time) float64 {
 	if q.state != Ramp || q.forced || q.rules.Breaker == nil {
 		return q.rules.Rate
 	}

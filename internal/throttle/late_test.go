@@ -26,7 +26,7 @@ func TestALateCallerCatchesUp(t *testing.T) {
 		"later than may be": {time.Minute, func(*bench) {}, 27, 27},
 		"nothing waited":    {200 * time.Millisecond, func(b *bench) { b.goesBut(1) }, 10, 10},
 		"no consumers":      {200 * time.Millisecond, func(b *bench) { b.Consumers("q", 0, b.now); b.goes(512); b.Consumers("q", 1, b.now) }, 10, 10},
-		"it had no part":    {200 * time.Millisecond, func(b *bench) { b.part(0); b.goes(512); b.part(1) }, 10, 10},
+		"it had no share":   {200 * time.Millisecond, func(b *bench) { b.share(0); b.goes(512); b.share(1) }, 10, 10},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, throttle.Rules{Rate: rate})
@@ -51,7 +51,7 @@ func (b *bench) goesBut(n int) {
 	b.Retried("q", make([]uuid.UUID, may-n), b.now)
 }
 
-func (b *bench) part(n int) { b.SetShare(throttle.Share{N: n}, b.now) }
+func (b *bench) share(n int) { b.SetShare(throttle.Share{N: n}, b.now) }
 
 // However late a caller is, and whatever it uses: in no time more than the rate and a
 // burst of a quarter of a second go, and what it has come for.

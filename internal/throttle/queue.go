@@ -25,30 +25,30 @@ type queue struct {
 	breaker
 	others map[string]replicaReport // what other replicas said of their retries, see replicas.go
 
-	consumers int // -1: not known
-	noneSince time.Time
+	consumers        int // -1: not known
+	noConsumersSince time.Time
 }
 
-// room returns how many messages may be retried now, and if that is fewer than most, why and
+// allowed returns how many messages may be retried now, and if that is fewer than most, why and
 // when to ask again; a zero time: when something happens.
-func (q *queue) room(most int, now time.Time) (n int, again time.Time, why PauseReason) {
+func (q *queue) allowed(most int, now time.Time) (n int, retryAt time.Time, why WaitReason) {
 	n = most
-	limit := func(to int, at time.Time, because PauseReason) {
+	limit := func(to int, at time.Time, because WaitReason) {
 		if to < n {
-			n, again, why = max(to, 0), at, because
+			n, retryAt, why = max(to, 0), at, because
 		}
 	}
-	part := q.throttle.currentShare(now)
-	if part.N == 0 && !q.rules.unlimited() {
+	share := q.throttle.currentShare(now)
+	if share.N == 0 && !q.rules.unlimited() {
 		limit(0, time.Time{}, WhyRate) // until SetShare says otherwise, and wakes
 	}
-	settled := func() (at time.Time) {
+	oldestSettles := func() (at time.Time) {
 		if oldest, ok := q.tracked.oldest(); ok {
 			at = oldest.Add(q.rules.settle())
 		}
 		return at
 	}
-	if !q.noneSince.IsZero() && q.rules.NoConsumer != RetryWithoutConsumers {
+	if !q.noConsumersSince.IsZero() && q.rules.NoConsumer != RetryWithoutConsumers {
 		limit(0, time.Time{}, WhyNoConsumer)
 	}
 	switch {
@@ -57,16 +57,16 @@ func (q *queue) room(most int, now time.Time) (n int, again time.Time, why Pause
 	case q.state == HalfOpen && !q.throttle.leads:
 		limit(0, time.Time{}, WhyBreaker) // until Follow says otherwise
 	case q.state == HalfOpen && q.rules.Breaker != nil:
-		limit(max(q.rules.Breaker.Probes, 1)-int(q.next-q.firstCounted)-q.reserved, settled(), WhyBreaker)
+		limit(max(q.rules.Breaker.Probes, 1)-int(q.next-q.firstCounted)-q.reserved, oldestSettles(), WhyBreaker)
 	}
 	if q.rules.InFlight > 0 {
-		limit(part.of(min(q.rules.InFlight, MaxTracked))-len(q.tracked.out)-q.reserved, settled(), WhyInFlight)
+		limit(share.of(min(q.rules.InFlight, MaxTracked))-len(q.tracked.unfinished)-q.reserved, oldestSettles(), WhyInFlight)
 	}
 	if n > 0 {
-		tokens, at := q.allowedByRate(n, part.N, now)
+		tokens, at := q.allowedByRate(n, share.N, now)
 		limit(tokens, at, WhyRate)
 	}
-	return n, again, why
+	return n, retryAt, why
 }
 
 // bucket holds a token for each message that a rate lets through.
@@ -97,10 +97,10 @@ func (q *queue) available(now time.Time) float64 {
 	return min(most, q.tokens+max(0, now.Sub(q.at)).Seconds()*q.rate)
 }
 
-// allowedByRate returns how many messages this replica's part of the rate allows, most at most,
+// allowedByRate returns how many messages this replica's share of the rate allows, most at most,
 // and when it allows more.
 func (q *queue) allowedByRate(most, replicas int, now time.Time) (int, time.Time) {
-	limit := q.limit(now) / float64(max(replicas, 1))
+	limit := q.rateLimit(now) / float64(max(replicas, 1))
 	switch {
 	case limit <= 0:
 		q.bucket = bucket{}
@@ -116,7 +116,7 @@ func (q *queue) allowedByRate(most, replicas int, now time.Time) (int, time.Time
 	return min(most, int(have)), now.Add(time.Duration(math.Ceil(max(few-have, 0) / limit * 1e9)))
 }
 
-// reserve takes n messages that room has allowed.
+// reserve counts n messages that may be retried now.
 func (q *queue) reserve(n int, now time.Time) {
 	q.reserved += n
 	if q.rate > 0 {
@@ -133,7 +133,7 @@ func (q *queue) unsent(n int) {
 
 // idle tells whether the queue can be forgotten without a loss.
 func (q *queue) idle(now time.Time) bool {
-	if q.forced || q.reserved > 0 || !q.noneSince.IsZero() && now.Sub(q.used) < forgetUnused {
+	if q.forced || q.reserved > 0 || !q.noConsumersSince.IsZero() && now.Sub(q.used) < forgetUnused {
 		return false
 	}
 	unused := now.Sub(q.used)

@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// Share is the part of all limits that one replica's throttle may use: it is the I-th of N, from
+// Share is how much of all limits one replica's throttle may use: the I-th of N shares, from
 // 0 on. N is 0 while it has none. Without replicas N is 1.
 type Share struct {
 	N, I int
@@ -17,20 +17,20 @@ func (s Share) of(total int) int {
 	if s.N <= 0 {
 		return 0
 	}
-	part := total / s.N
+	share := total / s.N
 	if s.I < total%s.N {
-		part++
+		share++
 	}
-	return part
+	return share
 }
 
 // SetShare sets the throttle's share of rates and in_flight. It returns whether that changes
 // what may be retried, so that the caller asks again.
-func (t *Throttle) SetShare(p Share, now time.Time) (changed bool) {
+func (t *Throttle) SetShare(share Share, now time.Time) (changed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	was := t.currentShare(now)
-	t.share = p
+	t.share = share
 	is := t.currentShare(now)
 	return was.N != is.N || was.I != is.I
 }
@@ -53,13 +53,13 @@ func (t *Throttle) SetLeads(leads bool) {
 
 // BreakerState is the state of a breaker, as the leader's throttle announces it.
 type BreakerState struct {
-	State  State     `json:"state"`
-	Since  time.Time `json:"since"`
-	Until  time.Time `json:"until,omitzero"`
-	Reason string    `json:"why,omitempty"`
-	By     string    `json:"by,omitempty"`
-	First  time.Time `json:"first,omitzero"` // when it opened first
-	Number int64     `json:"number"`         // another one for each change
+	State       State     `json:"state"`
+	Since       time.Time `json:"since"`
+	Until       time.Time `json:"until,omitzero"`
+	Reason      string    `json:"why,omitempty"`
+	By          string    `json:"by,omitempty"`
+	FirstOpened time.Time `json:"first,omitzero"` // and not closed since
+	Number      int64     `json:"number"`         // another one for each change
 }
 
 // noState is the number of no state.
@@ -82,7 +82,7 @@ func (t *Throttle) BreakerStates(now time.Time) map[string]BreakerState {
 	for name, q := range t.queues {
 		q.advance(now)
 		if q.state != Closed {
-			all[name] = BreakerState{q.state, q.since, q.until, q.reason, q.by, q.first, q.number}
+			all[name] = BreakerState{q.state, q.since, q.until, q.reason, q.by, q.firstOpened, q.number}
 		}
 	}
 	return all
@@ -115,17 +115,17 @@ func (t *Throttle) Follow(all map[string]BreakerState, now time.Time) {
 		if q.state != is.State || decided {
 			q.change(is.State, now, is.Reason, is.By)
 		}
-		q.since, q.until, q.first, q.number = is.Since, is.Until, is.First, is.Number
+		q.since, q.until, q.firstOpened, q.number = is.Since, is.Until, is.FirstOpened, is.Number
 	}
 }
 
 // RetryStats counts one replica's latest retries of a queue.
 type RetryStats struct {
 	// Number is that of the breaker's state: retries from before the state are not counted.
-	Number int64 `json:"number,omitempty"`
-	Ended  int   `json:"ended,omitempty"`
-	Failed int   `json:"failed,omitempty"` // of those: again
-	Flight int   `json:"flight,omitempty"` // in flight: neither failed again nor settled
+	Number   int64 `json:"number,omitempty"`
+	Finished int   `json:"ended,omitempty"`
+	Failed   int   `json:"failed,omitempty"` // of those: again
+	InFlight int   `json:"flight,omitempty"` // neither failed again nor settled
 }
 
 type replicaReport struct {
@@ -147,10 +147,10 @@ func (t *Throttle) RetryStats(now time.Time) map[string]RetryStats {
 			continue
 		}
 		q.advance(now)
-		j := RetryStats{Number: q.number, Flight: len(q.tracked.out) + q.reserved}
-		j.Ended, j.Failed = q.latest(now)
-		if j.Flight > 0 || j.Ended > 0 {
-			all[name] = j
+		report := RetryStats{Number: q.number, InFlight: len(q.tracked.unfinished) + q.reserved}
+		report.Finished, report.Failed = q.latest(now)
+		if report.InFlight > 0 || report.Finished > 0 {
+			all[name] = report
 		}
 	}
 	return all
@@ -161,7 +161,7 @@ func (t *Throttle) RetryStats(now time.Time) map[string]RetryStats {
 func (t *Throttle) Receive(replica string, all map[string]RetryStats, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for name, j := range all {
+	for name, report := range all {
 		q := t.queues[name]
 		if q == nil {
 			q = t.add(name, now)
@@ -171,7 +171,7 @@ func (t *Throttle) Receive(replica string, all map[string]RetryStats, now time.T
 			q.others = map[string]replicaReport{}
 		}
 		q.used = now
-		q.others[replica] = replicaReport{j, now}
+		q.others[replica] = replicaReport{report, now}
 		q.advance(now)
 		q.openIfFailing(now)
 	}
@@ -184,8 +184,8 @@ func (t *Throttle) Receive(replica string, all map[string]RetryStats, now time.T
 
 // reports returns the latest reports of other replicas.
 func (q *queue) reports(now time.Time) map[string]replicaReport {
-	for replica, h := range q.others {
-		if now.Sub(h.at) >= reportKept {
+	for replica, report := range q.others {
+		if now.Sub(report.at) >= reportKept {
 			delete(q.others, replica)
 		}
 	}
@@ -193,12 +193,12 @@ func (q *queue) reports(now time.Time) map[string]replicaReport {
 }
 
 // latestOfAll is latest, of all replicas together.
-func (q *queue) latestOfAll(now time.Time) (ended, failed int) {
-	ended, failed = q.latest(now)
-	for _, h := range q.reports(now) {
-		if h.Number == q.number {
-			ended, failed = ended+h.Ended, failed+h.Failed
+func (q *queue) latestOfAll(now time.Time) (finished, failed int) {
+	finished, failed = q.latest(now)
+	for _, report := range q.reports(now) {
+		if report.Number == q.number {
+			finished, failed = finished+report.Finished, failed+report.Failed
 		}
 	}
-	return ended, failed
+	return finished, failed
 }

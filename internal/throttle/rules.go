@@ -2,15 +2,15 @@
 // faster than its policy's rate, no more at once than in_flight, none to a queue without
 // consumers, and none while its circuit breaker is open. Read it in this order:
 //
-//	rules.go     what a policy says, and what a breaker's states are
-//	pausereason.go  why no message of a queue is retried just now
-//	throttle.go  one throttle for all queues: called before a retry, and after
-//	queue.go     what limits one queue's retries
-//	breaker.go   when a queue's retries pause, are probed, and resume
-//	tracked.go   retries that have not finished yet
-//	window.go    how many of the latest retries failed again
-//	replicas.go  the throttles of several replicas, which share the limits
-//	view.go      what people and metrics are shown
+//	rules.go       what a policy says, and what a breaker's states are
+//	waitreason.go  why due messages of a queue wait
+//	throttle.go    one throttle for all queues: called before a retry, and after
+//	queue.go       what limits one queue's retries
+//	breaker.go     when a queue's retries pause, are probed, and resume
+//	tracked.go     retries that have not finished yet
+//	window.go      how many of the latest retries failed again
+//	replicas.go    the throttles of several replicas, which share the limits
+//	view.go        what people and metrics are shown
 //
 // It is arithmetic: no IO, no goroutines, and time is passed in.
 package throttle
@@ -26,8 +26,8 @@ import (
 // of a queue that is known to have no consumers.
 type Rules struct {
 	Rate     float64       // retries per second; 0: no limit
-	InFlight int           // retried messages that have neither failed again nor been quiet for Settle; 0: no limit
-	Settle   time.Duration // a retried message that has not failed again for that long counts as processed; 0: DefaultSettle
+	InFlight int           // retried messages that have neither failed again nor settled; 0: no limit
+	Settle   time.Duration // a retried message that has not failed again for that long has settled: it counts as processed; 0: DefaultSettle
 	Breaker  *Breaker      // nil: none
 	// NoConsumer is PauseWithoutConsumers, or RetryWithoutConsumers for queues that are read
 	// with basic.get; "" is the first.
@@ -78,7 +78,7 @@ const MaxTracked = 65_536
 //
 //   - when it fails again;
 //   - when a later one fails again, since a queue is in order;
-//   - when Settle has passed.
+//   - when it has settled.
 type Breaker struct {
 	FailureRatio float64 // 0…1
 	MinRetries   int
@@ -87,7 +87,7 @@ type Breaker struct {
 	// time since it first opened, up to MaxWait; each ±20 %.
 	Wait, MaxWait time.Duration
 	Probes        int
-	// Ramp is how long the rate rises after all probes were quiet for Settle.
+	// Ramp is how long the rate rises after all probes have settled.
 	Ramp time.Duration
 }
 

@@ -47,9 +47,9 @@ func (t *Throttle) SetCatchUp(by time.Duration) {
 }
 
 // Allow says how many messages, most at most, may be retried to queue now, and reserves
-// them: each is then reported to Retried or Unsent. If they are fewer than most, again
+// them: each is then reported to Retried or Unsent. If they are fewer than most, retryAt
 // is when to ask again; when that is zero, nothing may go before something happens.
-func (t *Throttle) Allow(queue string, most int, now time.Time) (n int, again time.Time) {
+func (t *Throttle) Allow(queue string, most int, now time.Time) (n int, retryAt time.Time) {
 	r := t.rules(queue)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -63,15 +63,15 @@ func (t *Throttle) Allow(queue string, most int, now time.Time) (n int, again ti
 	q.setRules(r)
 	q.used = now
 	q.advance(now)
-	n, again, why := q.room(most, now)
+	n, retryAt, why := q.allowed(most, now)
 	if n > 0 {
 		q.reserve(n, now)
 		if n < most {
-			_, again, why = q.room(1, now)
+			_, retryAt, why = q.allowed(1, now)
 		}
 	}
-	q.waiting = why == WhyRate && !again.IsZero()
-	return n, again
+	q.waiting = why == WhyRate && !retryAt.IsZero()
+	return n, retryAt
 }
 
 // Unsent frees n messages that were allowed and not published, or not confirmed.
@@ -148,12 +148,12 @@ func (t *Throttle) Consumers(queue string, n int, now time.Time) {
 	q.setRules(r)
 	q.consumers, q.used = n, now
 	paused := n == 0 && q.rules.NoConsumer != RetryWithoutConsumers
-	switch was := !q.noneSince.IsZero(); {
+	switch was := !q.noConsumersSince.IsZero(); {
 	case paused && !was:
-		q.noneSince = now
+		q.noConsumersSince = now
 		t.changed(Transition{Queue: queue, To: NoConsumer, At: now, Reason: "the queue has no consumers"})
 	case !paused && was:
-		q.noneSince = time.Time{}
+		q.noConsumersSince = time.Time{}
 		why := fmt.Sprintf("consumers of the queue: %d", n)
 		switch {
 		case n < 0:
@@ -167,7 +167,7 @@ func (t *Throttle) Consumers(queue string, n int, now time.Time) {
 
 // Force opens or closes a queue's breaker until a person changes it again, whether its policy
 // has one or not; ForceAuto lets the breaker decide again.
-func (t *Throttle) Force(queue, to, by, why string, now time.Time) error {
+func (t *Throttle) Force(queue, to, by, reason string, now time.Time) error {
 	if to != string(Open) && to != string(Closed) && to != ForceAuto {
 		return fmt.Errorf("a breaker cannot be %q; expected open, closed or auto", to)
 	}
@@ -182,11 +182,11 @@ func (t *Throttle) Force(queue, to, by, why string, now time.Time) error {
 		q = t.add(queue, now)
 	}
 	q.setRules(r)
-	q.used, q.first = now, time.Time{}
+	q.used, q.firstOpened = now, time.Time{}
 	switch {
 	case to != ForceAuto:
 		q.forced, q.until = true, time.Time{}
-		q.change(State(to), now, why, by)
+		q.change(State(to), now, reason, by)
 	case !q.forced:
 		return nil
 	case !t.leads: // what it is then, Follow says
@@ -197,7 +197,7 @@ func (t *Throttle) Force(queue, to, by, why string, now time.Time) error {
 			state = HalfOpen // it is not known how the queue's consumers are
 		}
 		q.forced = false
-		q.change(state, now, why, by)
+		q.change(state, now, reason, by)
 	}
 	return nil
 }
@@ -232,7 +232,7 @@ func (q *queue) setRules(r Rules) {
 		q.firstCounted = q.next
 		q.window.reset(r.Breaker.Window)
 	}
-	if !r.tracks() && q.tracked.out != nil {
+	if !r.tracks() && q.tracked.unfinished != nil {
 		q.tracked, q.early = trackedRetries{}, trackedRetries{}
 	}
 }

@@ -135,7 +135,7 @@ func TestTheBreakersWaitGrowsWithTheOutage(t *testing.T) {
 	}
 }
 
-// One in ten fails, each sooner than the others are known to be quiet.
+// One in ten fails, each sooner than the others are known to have settled.
 func TestAFewFailuresDoNotOpenTheBreaker(t *testing.T) {
 	b := newBench(t, withBreaker())
 	for range 300 {
@@ -210,7 +210,7 @@ func TestAQueueWithoutConsumersGetsNoRetries(t *testing.T) {
 	if n, again := b.Allow("q", 5, b.now); n != 0 || !again.IsZero() {
 		t.Fatal(n, again)
 	}
-	if v := b.after(time.Minute); v.Paused != throttle.WhyNoConsumer || b.now.Sub(v.NoConsumersSince) != time.Minute {
+	if v := b.after(time.Minute); v.WaitReason != throttle.WhyNoConsumer || b.now.Sub(v.NoConsumersSince) != time.Minute {
 		t.Fatalf("%+v", v)
 	}
 	b.Consumers("q", 2, b.now)

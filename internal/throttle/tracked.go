@@ -9,9 +9,9 @@ import (
 // trackedRetries are the latest retries that have not finished yet, in their order. Beyond
 // MaxTracked the oldest is forgotten.
 type trackedRetries struct {
-	out   map[uuid.UUID]retry
-	order []entry // from head on; what is no longer in out has ended already
-	head  int
+	unfinished map[uuid.UUID]retry
+	order      []entry // from head on; one that is no longer in unfinished has finished
+	head       int
 }
 
 type retry struct {
@@ -25,23 +25,23 @@ type entry struct {
 }
 
 func (t *trackedRetries) add(id uuid.UUID, r retry) {
-	if t.out == nil {
-		t.out = map[uuid.UUID]retry{}
+	if t.unfinished == nil {
+		t.unfinished = map[uuid.UUID]retry{}
 	}
-	t.out[id] = r // a second copy with the same id takes the first's place
+	t.unfinished[id] = r // a second copy with the same id takes the first's place
 	t.order = append(t.order, entry{id, r})
-	for len(t.out) > MaxTracked {
+	for len(t.unfinished) > MaxTracked {
 		t.pop()
 	}
-	if len(t.order)-t.head > 2*len(t.out)+1024 { // many ended long before they were quiet
+	if len(t.order)-t.head > 2*len(t.unfinished)+1024 { // many failed again long before they would have settled
 		t.compact()
 	}
 }
 
 // remove removes a retry that has finished.
 func (t *trackedRetries) remove(id uuid.UUID) (retry, bool) {
-	r, ok := t.out[id]
-	delete(t.out, id)
+	r, ok := t.unfinished[id]
+	delete(t.unfinished, id)
 	return r, ok
 }
 
@@ -57,7 +57,7 @@ func (t *trackedRetries) finishBefore(at time.Time) (to uint64) {
 // oldest returns when the first retry that has not finished was made.
 func (t *trackedRetries) oldest() (at time.Time, ok bool) {
 	for ; t.head < len(t.order); t.pop() {
-		if e := &t.order[t.head]; t.out[e.id] == e.retry {
+		if e := &t.order[t.head]; t.unfinished[e.id] == e.retry {
 			return e.at, true
 		}
 	}
@@ -66,8 +66,8 @@ func (t *trackedRetries) oldest() (at time.Time, ok bool) {
 
 func (t *trackedRetries) pop() {
 	e := &t.order[t.head]
-	if t.out[e.id] == e.retry {
-		delete(t.out, e.id)
+	if t.unfinished[e.id] == e.retry {
+		delete(t.unfinished, e.id)
 	}
 	if t.head++; t.head == len(t.order) {
 		t.order, t.head = t.order[:0], 0
@@ -79,7 +79,7 @@ func (t *trackedRetries) pop() {
 func (t *trackedRetries) compact() {
 	kept := t.order[:0]
 	for _, e := range t.order[t.head:] {
-		if t.out[e.id] == e.retry {
+		if t.unfinished[e.id] == e.retry {
 			kept = append(kept, e)
 		}
 	}

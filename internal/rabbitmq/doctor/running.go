@@ -19,7 +19,7 @@ func running(_ context.Context, s *Scene) (all []Finding) {
 	}
 	for _, p := range v.Problems {
 		f := Finding{Status: Wrong, What: "not ready: " + p}
-		if !inspect.Stops(p) {
+		if !inspect.MakesNotReady(p) {
 			f = Finding{Status: Warning, What: p}
 		}
 		f.Commands = []string{"redrive status --address " + Quote(v.Asked)}

@@ -188,7 +188,7 @@ func (s *Shop) queues() {
 	at["mail.send"].Failed, at["mail.send"].Pause = 61, &inspect.QueuePause{By: "dana", Since: s.Now.Add(-22 * time.Minute), Reason: "provider blocks us until noon"}
 	at["invoices.render"].Failed, at["invoices.render"].Retried = 18, 22
 	until, since := s.Now.Add(40*time.Second), s.Now.Add(-3*time.Minute)
-	at["invoices.render"].Throttle = &inspect.Throttle{State: "open", Why: "38 of 40 retries failed again within 1m", Since: &since, Until: &until, FailedShare: 0.95, Judged: 40, InFlight: 3, MostFlight: 50}
+	at["invoices.render"].Throttle = &inspect.Throttle{State: "open", Why: "38 of 40 retries failed again within 1m", Since: &since, Until: &until, FailedShare: 0.95, Finished: 40, InFlight: 3, MaxInFlight: 50}
 	at["search.index"].Throttle = &inspect.Throttle{State: "closed", NoConsumer: &since}
 	at["webhooks"].Broker, at["webhooks"].Blocked = &inspect.AtBroker{}, "RabbitMQ has no such queue"
 	at["search.index"].Broker.Consumers = 0
@@ -295,7 +295,7 @@ func (s *Shop) operations() {
 }
 
 // PausedQueue is a queue whose retries are paused for a reason.
-func PausedQueue(why throttle.PauseReason, now time.Time) inspect.Queue {
+func PausedQueue(why throttle.WaitReason, now time.Time) inspect.Queue {
 	q := inspect.Queue{Name: "orders", Waiting: 1, NextDue: &now}
 	switch why {
 	case throttle.WhyPerson:

@@ -10,13 +10,13 @@ import (
 	"github.com/redrive-mq/redrive/internal/webui/webtest"
 )
 
-func TestQueuesShowsEachReasonOfAPause(t *testing.T) {
-	shown := map[throttle.PauseReason]string{
+func TestQueuesShowsEachWaitReason(t *testing.T) {
+	shown := map[throttle.WaitReason]string{
 		throttle.WhyPerson: "paused", throttle.WhyBreaker: "breaker open: 9 of 10 failed", throttle.WhyNoConsumer: "paused: no consumers",
 		throttle.WhyRate: "yes, limited by rate", throttle.WhyInFlight: "yes, limited by in_flight", throttle.WhyUnreachable: "no: the queue is full",
 	}
 	now := time.Now()
-	for _, why := range throttle.PauseReasons {
+	for _, why := range throttle.WaitReasons {
 		var out strings.Builder
 		queues(&out, []inspect.Queue{webtest.PausedQueue(why, now)}, now)
 		if want := shown[why]; want == "" || !strings.Contains(out.String(), "\t"+want) {

@@ -7,8 +7,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
-func TestTheHelpHasEachReasonOfAPause(t *testing.T) {
-	for _, why := range throttle.PauseReasons {
+func TestTheHelpHasEachWaitReason(t *testing.T) {
+	for _, why := range throttle.WaitReasons {
 		if !strings.Contains(pausedDesc.String(), string(why)) {
 			t.Errorf("%s is not in %s", why, pausedDesc)
 		}

@@ -11,13 +11,13 @@ import (
 
 // RedriveOverdue is silent while a queue rightly waits: a person has paused it, or another
 // alert speaks of it. A limit or an unreachable queue must not silence it.
-func TestTheRulesKnowEachReasonOfAPause(t *testing.T) {
-	silences := map[throttle.PauseReason]bool{
+func TestTheRulesKnowEachWaitReason(t *testing.T) {
+	silences := map[throttle.WaitReason]bool{
 		throttle.WhyPerson: true, throttle.WhyBreaker: true, throttle.WhyNoConsumer: true,
 		throttle.WhyRate: false, throttle.WhyInFlight: false, throttle.WhyUnreachable: false,
 	}
 	var expected []string
-	for _, why := range throttle.PauseReasons {
+	for _, why := range throttle.WaitReasons {
 		silent, known := silences[why]
 		if !known {
 			t.Errorf("say whether %s silences RedriveOverdue", why)
@@ -31,7 +31,7 @@ func TestTheRulesKnowEachReasonOfAPause(t *testing.T) {
 		for _, m := range label.FindAllStringSubmatch(r.Expr, -1) {
 			named := strings.Split(m[1], "|")
 			for _, why := range named {
-				if !slices.Contains(throttle.PauseReasons, throttle.PauseReason(why)) {
+				if !slices.Contains(throttle.WaitReasons, throttle.WaitReason(why)) {
 					t.Errorf("%s names the reason %q, which does not exist", r.Alert, why)
 				}
 			}
@@ -40,7 +40,7 @@ func TestTheRulesKnowEachReasonOfAPause(t *testing.T) {
 			}
 		}
 		if r.Alert == "RedriveOverdue" && !label.MatchString(r.Expr) {
-			t.Error("RedriveOverdue does not look at pauses")
+			t.Error("RedriveOverdue does not look at redrive_queue_paused")
 		}
 	}
 }

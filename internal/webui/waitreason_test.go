@@ -13,13 +13,13 @@ import (
 )
 
 // A queue that waits looks as if it worked, unless the page says why.
-func TestThePageShowsEachReasonOfAPause(t *testing.T) {
+func TestThePageShowsEachWaitReason(t *testing.T) {
 	now := time.Now()
-	shown := map[throttle.PauseReason]string{
+	shown := map[throttle.WaitReason]string{
 		throttle.WhyPerson: `<span class="state paused">paused</span>`, throttle.WhyBreaker: "breaker open", throttle.WhyNoConsumer: "no consumers",
 		throttle.WhyRate: "limited by rate", throttle.WhyInFlight: "limited by in_flight", throttle.WhyUnreachable: "the queue is full",
 	}
-	for _, why := range throttle.PauseReasons {
+	for _, why := range throttle.WaitReasons {
 		shop := &webtest.Shop{Now: now, Hour: make([]inspect.Flow, 60), Plans: map[string]operations.Plan{}, QueueList: []inspect.Queue{webtest.PausedQueue(why, now)}}
 		page := get(scene{shop: shop, caller: auth.Caller{Name: "dana", Role: auth.Viewer}}.handler(), "/queues").Body.String()
 		if want := shown[why]; want == "" || !strings.Contains(page, want) || strings.Contains(page, "as due") {
