@@ -92,7 +92,7 @@ another x-dead-letter-exchange: see redrive move.`,
   redrive enroll --pattern 'orders.*' --yes --expect-count 12 -o json`,
 	}
 	p.atRabbitMQ(c, func(ctx context.Context, m *management.Client, _ *config.Config, names []string) error {
-		all, err := enroll.Find(ctx, m, names, s.pattern, atLeastOnce)
+		all, err := enroll.PlanMany(ctx, m, names, s.pattern, atLeastOnce)
 		if err != nil {
 			return err
 		}
@@ -121,7 +121,7 @@ another x-dead-letter-exchange: see redrive move.`,
 	return p.withSelection(c, &s)
 }
 
-func changeOf(one enroll.One) change {
+func changeOf(one enroll.QueuePlan) change {
 	c := change{Queue: one.Queue, Result: already}
 	if one.Err != nil {
 		return c
@@ -147,7 +147,7 @@ exchanges stay, since waiting messages are still retried. The command also finds
 policies that deleted queues have left behind.`,
 	}
 	p.atRabbitMQ(c, func(ctx context.Context, m *management.Client, _ *config.Config, names []string) error {
-		found, missing, err := enroll.FindUndoings(ctx, m, names, s.pattern)
+		found, missing, err := enroll.PlanUndo(ctx, m, names, s.pattern)
 		if err != nil {
 			return err
 		}

@@ -42,7 +42,7 @@ queues and on redrive.*, and read on the exchanges they are bound to.`,
 		}
 		m.From, m.API = args[0], api
 		m.Broker = broker.Config{URL: cfg.Broker.URL, Credentials: cfg.Broker.Credentials, Name: "redrive move " + m.From, Log: slog.New(slog.DiscardHandler)}
-		m.Tell = func(s string) { fmt.Fprintln(p.err, plain(s)) }
+		m.Report = func(s string) { fmt.Fprintln(p.err, plain(s)) }
 		s, err := m.Look(ctx)
 		if err != nil {
 			return moving(err)
@@ -69,7 +69,7 @@ queues and on redrive.*, and read on the exchanges they are bound to.`,
 
 func (p *program) runMove(ctx context.Context, m *move.Move) error {
 	far := p.meter()
-	m.Carried = func(n int) { far.show(messages(n)+" moved", false) }
+	m.Progress = func(n int) { far.show(messages(n)+" moved", false) }
 	err := m.Run(ctx)
 	far.end()
 	if err != nil {

@@ -123,9 +123,9 @@ which keeps its keys: it shows what it will set, and sets it through the managem
 			return fmt.Errorf("--apply or --undo, not both: %w", errUsage)
 		}
 		if undo {
-			return p.undoAlone(c.Context(), cfg, at)
+			return p.undoFixedDelay(c.Context(), cfg, at)
 		}
-		a, err := enroll.NewAlone(at.queue, delay, kind)
+		a, err := enroll.NewFixedDelay(at.queue, delay, kind)
 		if err != nil {
 			return fmt.Errorf("--delay: %w: %w", err, errUsage)
 		}
@@ -136,7 +136,7 @@ which keeps its keys: it shows what it will set, and sets it through the managem
 			fmt.Fprintln(p.err, "warning: if a policy applies to the queue already, this one would replace it or be ignored: use --apply, which merges them")
 			return p.define(management.Define(at.vhost, a.Topology(), a.Policy()))
 		}
-		return p.applyAlone(c.Context(), cfg, at, a)
+		return p.applyFixedDelay(c.Context(), cfg, at, a)
 	})
 	c.Flags().DurationVar(&delay, "delay", time.Minute, "how long a message waits")
 	c.Flags().BoolVar(&apply, "apply", false, "set it through the management API")
@@ -145,8 +145,8 @@ which keeps its keys: it shows what it will set, and sets it through the managem
 	return c
 }
 
-// applyAlone shows what it will set, asks, and sets it.
-func (p *program) applyAlone(ctx context.Context, cfg *config.Config, at place, a *enroll.Alone) error {
+// applyFixedDelay shows what it will set, asks, and sets it.
+func (p *program) applyFixedDelay(ctx context.Context, cfg *config.Config, at place, a *enroll.FixedDelay) error {
 	m, err := cfg.Broker.API(at.vhost)
 	if err != nil {
 		return err
@@ -166,12 +166,12 @@ func (p *program) applyAlone(ctx context.Context, cfg *config.Config, at place, 
 	return nil
 }
 
-func (p *program) undoAlone(ctx context.Context, cfg *config.Config, at place) error {
+func (p *program) undoFixedDelay(ctx context.Context, cfg *config.Config, at place) error {
 	m, err := cfg.Broker.API(at.vhost)
 	if err != nil {
 		return err
 	}
-	if err := enroll.UndoAlone(ctx, m, at.queue); err != nil {
+	if err := enroll.UndoFixedDelay(ctx, m, at.queue); err != nil {
 		return err
 	}
 	fmt.Fprintf(p.out, "queue %q no longer dead-letters to a delay queue; waiting messages are still retried\n", at.queue)

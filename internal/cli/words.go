@@ -7,6 +7,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/digits"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -20,14 +21,8 @@ func many[N int | int64](n N, one, more string) string {
 
 func messages[N int | int64](n N) string { return many(n, "message", "messages") }
 
-// count is a number with its thousands set apart.
-func count[N int | int64](n N) string {
-	s := fmt.Sprint(n)
-	for i := len(s) - 3; i > 0; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
-}
+// count is a number with its thousands separated.
+func count[N int | int64](n N) string { return digits.Group(fmt.Sprint(n)) }
 
 // at is a time for people, as exact as they need it.
 func at(t *time.Time) string {

@@ -55,20 +55,19 @@ type Config struct {
 	// service has several virtual hosts; "" where it is alone. Requests come without it:
 	// see Under.
 	Base string
-	// Entries remembers what was answered to whom.
+	// Entries keeps answers for requests that are sent again.
 	Entries Entries
 	Metrics http.Handler
 	// Problems are what is wrong now, Notices what a person should look at.
 	Problems, Notices func() []string
 	// Ready is false while one of the problems is the whole service's.
 	Ready func() bool
-	// Guard says who calls. What Public says yes to must be public for it.
+	// Guard authenticates callers; routes that Public names must need no sign-in.
 	Guard  Guard
 	Tokens *auth.Tokens
 	Log    *slog.Logger
-	// Idle is how long the other end may take to send or take the next bytes, so that
-	// slow ones cannot hold connections for ever, and whole exports are no problem;
-	// 0: 30 s.
+	// Idle is how long a client may take to send or receive the next bytes, so that slow
+	// clients cannot hold connections for ever, and long exports are possible; 0: 30 s.
 	Idle time.Duration
 	// Unauthenticated is the same for bodies of callers who are not signed in; 0 is 10 s, as
 	// for the heads of requests.
@@ -80,13 +79,13 @@ type Config struct {
 // API answers HTTP requests. Make it with New.
 type API struct {
 	Config
-	mux    *http.ServeMux
-	page   *http.ServeMux
-	huma   huma.API
-	routes []string
-	whole  http.Handler
-	again  again
-	live   live
+	mux         *http.ServeMux
+	page        *http.ServeMux
+	huma        huma.API
+	routes      []string
+	handler     http.Handler
+	idempotency idempotency
+	live        live
 }
 
 // New makes an API.
@@ -101,24 +100,24 @@ func New(c Config) *API {
 		c.Unauthenticated = 10 * time.Second
 	}
 	a := &API{Config: c, mux: http.NewServeMux(), page: http.NewServeMux(), live: newLive()}
-	a.again = again{API: a, running: map[string]bool{}}
+	a.idempotency = idempotency{API: a, running: map[string]bool{}}
 	ourErrors()
 	a.huma = humago.New(registrar{a}, description(c.Base))
-	a.health()
-	a.see()
-	a.decode()
-	a.act()
-	a.operations()
-	a.transfer()
-	a.watch()
-	a.callers()
-	a.openAPI()
-	a.whole = a.Guarded(http.HandlerFunc(a.serve))
+	a.healthRoutes()
+	a.showRoutes()
+	a.decodeRoute()
+	a.actRoutes()
+	a.operationRoutes()
+	a.transferRoutes()
+	a.liveRoute()
+	a.callerRoutes()
+	a.openAPIRoute()
+	a.handler = a.Guarded(http.HandlerFunc(a.serve))
 	return a
 }
 
-// ourErrors makes the validation speak as we do. huma has but one place for that.
-var ourErrors = sync.OnceFunc(func() { huma.NewError = refused })
+// ourErrors makes huma's validation return Problems; its hook is a global variable.
+var ourErrors = sync.OnceFunc(func() { huma.NewError = validationError })
 
 // registrar notes each route, so that a test can walk them all.
 type registrar struct{ a *API }
@@ -134,8 +133,8 @@ func (a *API) handle(pattern string, h http.Handler) {
 	a.mux.Handle(pattern, h)
 }
 
-// Handle adds a route of the page's, behind the same guard. What is the API's never
-// comes to it.
+// Handle adds a route of the page, behind the same guard. Requests for the API never
+// reach it.
 func (a *API) Handle(pattern string, h http.Handler) {
 	a.routes = append(a.routes, pattern)
 	a.page.Handle(pattern, h)
@@ -144,10 +143,12 @@ func (a *API) Handle(pattern string, h http.Handler) {
 // Routes are the patterns of all routes.
 func (a *API) Routes() []string { return a.routes }
 
-// Guarded puts what is no route of the API behind the same guard.
-func (a *API) Guarded(next http.Handler) http.Handler { return a.around(a.Guard.Handler(next)) }
+// Guarded puts a handler that is not of the API behind the same guard.
+func (a *API) Guarded(next http.Handler) http.Handler {
+	return a.headersAndLimits(a.Guard.Handler(next))
+}
 
-func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.whole.ServeHTTP(w, r) }
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.handler.ServeHTTP(w, r) }
 
 // body is what a route answers with.
 type body[T any] struct{ Body T }
@@ -159,7 +160,7 @@ type none struct{}
 func handle[I, O any](a *API, op huma.Operation, do func(ctx context.Context, c auth.Caller, in *I) (O, error)) {
 	a.describe(&op)
 	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*body[O], error) {
-		ctx, cancel := a.within(ctx, op)
+		ctx, cancel := a.withTimeout(ctx, op)
 		defer cancel()
 		out, err := do(ctx, auth.From(ctx), in)
 		if err != nil {
@@ -169,12 +170,12 @@ func handle[I, O any](a *API, op huma.Operation, do func(ctx context.Context, c 
 	})
 }
 
-// handleNothing registers a route that has no answer but that it is done.
+// handleNothing registers a route whose answer has no content.
 func handleNothing[I any](a *API, op huma.Operation, do func(ctx context.Context, c auth.Caller, in *I) error) {
 	a.describe(&op)
 	op.DefaultStatus = http.StatusNoContent
 	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*none, error) {
-		ctx, cancel := a.within(ctx, op)
+		ctx, cancel := a.withTimeout(ctx, op)
 		defer cancel()
 		if err := do(ctx, auth.From(ctx), in); err != nil {
 			return nil, a.failed(op, err)
@@ -183,7 +184,7 @@ func handleNothing[I any](a *API, op huma.Operation, do func(ctx context.Context
 	})
 }
 
-// failed is an error as it travels; those that are our own fault are logged.
+// failed is an error as it is sent; internal errors are logged.
 func (a *API) failed(op huma.Operation, err error) error {
 	p := problemOf(err)
 	if p.Status == http.StatusInternalServerError {

@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// Base is the path that all of a virtual host is under where a service has several.
-// Browsers take . and .. for steps of a path however they are escaped, so a virtual
-// host of such a name is reached by programs alone.
+// Base is the path of all of a virtual host's routes where a service has several. Browsers
+// take . and .. for steps of a path however they are escaped, so a virtual host of such a
+// name is reached by programs alone.
 func Base(vhost string) string { return escaped("v", vhost) }
 
 // Under serves a handler under a base, "" or an escaped path such as Base makes. The
-// handler sees paths without it, as if it were alone. Where Under is one of several
-// in a mux, it takes base and base + "/".
+// handler sees paths without it, as if it were alone. In a mux with others, register it
+// for base and base + "/".
 //
 // http.StripPrefix compares a path as it is escaped and as it is not, each by itself;
 // but a/b, escaped, is one step of a path and not two, and programs escape in
@@ -35,7 +35,7 @@ func Under(base string, h http.Handler) http.Handler {
 		if len(asked) > len(steps) {
 			rest = "/" + asked[len(steps)]
 		}
-		// The handler's own mux would lead to where the path is without the base.
+		// The handler's own mux would redirect to a path without the base.
 		if clean := cleaned(rest); clean != rest {
 			to := base + clean
 			if r.URL.RawQuery != "" {
@@ -65,7 +65,7 @@ func sameStep(a, b string) bool {
 	return errA == nil && errB == nil && a == b
 }
 
-// cleaned is an escaped path as net/http's mux wants it.
+// cleaned is an escaped path as net/http's mux expects it.
 func cleaned(p string) string {
 	clean := path.Clean("/" + p)
 	if strings.HasSuffix(p, "/") && clean != "/" {

@@ -15,7 +15,7 @@ import (
 
 const v1 = "/api/v1"
 
-// mostPaged is how many the client asks for at once of what it wants all of.
+// mostPaged is the page size when the client reads a whole list.
 const mostPaged = 1000
 
 func page(q map[string]string, after string, limit int) (pairs []string) {
@@ -28,9 +28,8 @@ func page(q map[string]string, after string, limit int) (pairs []string) {
 	return append(pairs, "after", after)
 }
 
-// Alive is nil when a service answers at all. It says nothing of who asks, so that
-// no caller needs to sign in, and on this machine does not mind whose name the service's
-// certificate has: health checks ask 127.0.0.1, which no certificate is for.
+// Alive is nil when a service answers at all. It sends no credentials, and on this machine
+// does not check the certificate: health checks ask 127.0.0.1, which no certificate is for.
 func (c Client) Alive(ctx context.Context) error {
 	c.Token, c.User, c.Password = "", "", ""
 	u, err := c.base()
@@ -84,7 +83,7 @@ func (c Client) Groups(ctx context.Context, query string) (all inspect.GroupPage
 	}
 }
 
-// NoteGroup sets a group's note; "" takes it away.
+// NoteGroup sets a group's note; "" removes it.
 func (c Client) NoteGroup(ctx context.Context, group, note string) error {
 	return c.call(ctx, http.MethodPut, v1+"/groups"+escaped(group)+"/note", nil, Note{note}, nil)
 }

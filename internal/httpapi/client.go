@@ -83,7 +83,7 @@ func (c Client) URL() (string, error) {
 	return u.Scheme + "://" + u.Host + strings.TrimSuffix(u.EscapedPath(), "/"), nil
 }
 
-// base is the URL that paths are added to.
+// base is the URL before the path of each route.
 func (c Client) base() (*url.URL, error) {
 	addr := c.Addr
 	if !strings.Contains(addr, "://") {
@@ -162,11 +162,11 @@ func (c Client) do(ctx context.Context, r request) (*http.Response, error) {
 		return resp, nil
 	}
 	defer resp.Body.Close()
-	return nil, c.refusal(resp)
+	return nil, c.errorOf(resp)
 }
 
-// refusal is the error of an answer that is none.
-func (c Client) refusal(resp *http.Response) error {
+// errorOf returns the error of an answer that is no success.
+func (c Client) errorOf(resp *http.Response) error {
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 	p := &Problem{}
 	if json.Unmarshal(text, p) != nil || p.Detail == "" { // not the service, or a proxy before it
@@ -202,7 +202,7 @@ func (c Client) call(ctx context.Context, method, path string, query url.Values,
 	return nil
 }
 
-// escaped is a path made of parts, each with all that a path means taken out.
+// escaped is a path made of parts, each escaped.
 func escaped(parts ...string) string {
 	var path strings.Builder
 	for _, p := range parts {

@@ -24,32 +24,32 @@ import (
 const (
 	keyHeader = "Idempotency-Key"
 	mostKey   = 255
-	// remembered is how long an answer is.
+	// remembered is how long an answer is kept.
 	remembered = 24 * time.Hour
-	// mostAnswer is the largest answer that is remembered.
+	// mostAnswer is the largest answer that is kept.
 	mostAnswer = 4 << 20
 	// answers is where they are in the store's side table.
 	answers = "idempotency/"
 )
 
-// Entries is where answers are remembered: a store's side table.
+// Entries is where answers are kept: a store's side table.
 type Entries interface {
 	Entry(ctx context.Context, name string) ([]byte, error)
 	Entries(ctx context.Context, prefix, after string, visit func(store.Entry) (more bool, err error)) error
 	PutEntries(ctx context.Context, entries []store.Entry) error
 }
 
-// again answers a request that comes again with the same key as the first time. The
+// idempotency answers a request that is sent again with the same key as the first time. The
 // key is on disk before anything is done, so that what a crash interrupted is never
 // done a second time by itself.
-type again struct {
+type idempotency struct {
 	*API
 	mu      sync.Mutex
 	running map[string]bool
 	swept   time.Time
 }
 
-// answer is what was answered; without Done it was never known.
+// answer is what was answered; without Done the service ended before it answered.
 type answer struct {
 	At      time.Time
 	Done    bool
@@ -59,11 +59,11 @@ type answer struct {
 	Body    []byte
 }
 
-// once is the middleware of routes that change something.
-func (g *again) once(ctx huma.Context, next func(huma.Context)) {
+// middleware is that of routes that change something.
+func (g *idempotency) middleware(ctx huma.Context, next func(huma.Context)) {
 	r, w := humago.Unwrap(ctx)
 	key, c := r.Header.Get(keyHeader), auth.From(r.Context())
-	// A caller without permission leaves nothing behind either.
+	// Nothing is kept for a caller without permission.
 	if key == "" || c.May(auth.Operator, "") != nil {
 		next(ctx)
 		return
@@ -74,21 +74,21 @@ func (g *again) once(ctx huma.Context, next func(huma.Context)) {
 	}
 	sum := sha256.Sum256([]byte(c.How + "\x00" + c.Name + "\x00" + key))
 	name := answers + hex.EncodeToString(sum[:])
-	if !g.enter(name) {
+	if !g.begin(name) {
 		writeProblem(w, problemOf(ErrInProgress))
 		return
 	}
-	defer g.leave(name)
+	defer g.end(name)
 	most := ctx.Operation().MaxBodyBytes
 	if most <= 0 {
 		most = mostImport
 	}
 	sent := &hashing{Reader: http.MaxBytesReader(w, r.Body, most), Closer: r.Body, sum: sha256.New()}
 	sent.sum.Write([]byte(r.Method + " " + r.URL.RequestURI() + "\x00"))
-	was, err := g.recall(r.Context(), name)
+	was, err := g.read(r.Context(), name)
 	if was == nil && err == nil {
 		g.sweep(r.Context())
-		err = g.keep(r.Context(), name, &answer{At: g.Now()})
+		err = g.write(r.Context(), name, &answer{At: g.Now()})
 	}
 	switch {
 	case err != nil:
@@ -101,7 +101,7 @@ func (g *again) once(ctx huma.Context, next func(huma.Context)) {
 		r.Body = sent
 		rec := &recorder{ResponseWriter: w, status: http.StatusOK}
 		next(humago.NewContext(ctx.Operation(), r, rec))
-		g.remember(r, name, sent, rec)
+		g.keep(r, name, sent, rec)
 		rec.send()
 	}
 }
@@ -120,15 +120,14 @@ func (was *answer) repeat(w http.ResponseWriter, sent *hashing) {
 	_, _ = w.Write(was.Body)
 }
 
-// remember keeps what a request was answered. The answer is on its way to whoever asked;
-// what is kept of it must not depend on whether they are there still.
-func (g *again) remember(r *http.Request, name string, sent *hashing, rec *recorder) {
+// keep writes what a request was answered, also when the client has gone meanwhile.
+func (g *idempotency) keep(r *http.Request, name string, sent *hashing, rec *recorder) {
 	var err error
 	ctx := context.WithoutCancel(r.Context())
 	switch {
 	case rec.status < 300 && rec.body.Len() <= mostAnswer:
 		_, _ = io.Copy(io.Discard, sent) // the hash is of all that was sent
-		err = g.keep(ctx, name, &answer{At: g.Now(), Done: true, Request: sent.sum.Sum(nil), Status: rec.status, Type: rec.Header().Get("Content-Type"), Body: rec.body.Bytes()})
+		err = g.write(ctx, name, &answer{At: g.Now(), Done: true, Request: sent.sum.Sum(nil), Status: rec.status, Type: rec.Header().Get("Content-Type"), Body: rec.body.Bytes()})
 	case rec.status < 500 && r.Context().Err() == nil, rec.nothing():
 		err = g.Entries.PutEntries(ctx, []store.Entry{{Name: name}}) // refused: nothing was done, and the key is free
 	} // otherwise the result is unknown: it stays begun
@@ -137,7 +136,7 @@ func (g *again) remember(r *http.Request, name string, sent *hashing, rec *recor
 	}
 }
 
-func (g *again) enter(name string) bool {
+func (g *idempotency) begin(name string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.running[name] {
@@ -147,14 +146,14 @@ func (g *again) enter(name string) bool {
 	return true
 }
 
-func (g *again) leave(name string) {
+func (g *idempotency) end(name string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.running, name)
 }
 
-// recall is the answer to a key, nil when there is none.
-func (g *again) recall(ctx context.Context, name string) (*answer, error) {
+// read returns the answer to a key, nil when there is none.
+func (g *idempotency) read(ctx context.Context, name string) (*answer, error) {
 	data, err := g.Entries.Entry(ctx, name)
 	if err != nil || data == nil {
 		return nil, err
@@ -166,7 +165,7 @@ func (g *again) recall(ctx context.Context, name string) (*answer, error) {
 	return was, nil
 }
 
-func (g *again) keep(ctx context.Context, name string, a *answer) error {
+func (g *idempotency) write(ctx context.Context, name string, a *answer) error {
 	data, err := json.Marshal(a)
 	if err != nil {
 		return err
@@ -174,8 +173,8 @@ func (g *again) keep(ctx context.Context, name string, a *answer) error {
 	return g.Entries.PutEntries(ctx, []store.Entry{{Name: name, Value: data}})
 }
 
-// sweep forgets what is old, once an hour.
-func (g *again) sweep(ctx context.Context) {
+// sweep deletes old answers, once an hour.
+func (g *idempotency) sweep(ctx context.Context) {
 	g.mu.Lock()
 	due := g.Now().Sub(g.swept) >= time.Hour
 	if due {

@@ -15,59 +15,59 @@ import (
 )
 
 const (
-	// mostWatchers are served at once, and mostEach of one caller.
-	mostWatchers = 100
-	mostEach     = 20
-	// heartbeat is how often a watcher hears that the service is there still, and
-	// whether they may watch is looked at again.
+	// mostWatchers are served at once, and mostPerCaller of one caller.
+	mostWatchers  = 100
+	mostPerCaller = 20
+	// heartbeat is how often a comment is sent while nothing changes, and the watcher's
+	// permission is checked again.
 	heartbeat = 15 * time.Second
-	// watchFor is how long one stream lasts. The watcher comes again by itself.
+	// watchFor is how long one stream lasts. The client then asks again by itself.
 	watchFor = 10 * time.Minute
 )
 
-// live are the watchers.
+// live counts the live streams, and ends them.
 type live struct {
-	places chan struct{}
-	over   chan struct{} // closed when all of them are to end
-	end    *sync.Once
+	slots     chan struct{}
+	closing   chan struct{} // closed when all of them are to end
+	closeOnce *sync.Once
 
-	mu   *sync.Mutex
-	each map[string]int // streams of a caller
+	mu        *sync.Mutex
+	perCaller map[string]int // streams of a caller
 }
 
 func newLive() live {
-	return live{places: make(chan struct{}, mostWatchers), over: make(chan struct{}), end: new(sync.Once), mu: new(sync.Mutex), each: map[string]int{}}
+	return live{slots: make(chan struct{}, mostWatchers), closing: make(chan struct{}), closeOnce: new(sync.Once), mu: new(sync.Mutex), perCaller: map[string]int{}}
 }
 
-// enter takes a place for a caller until leave is called.
+// enter counts a stream of a caller until leave is called.
 func (l *live) enter(c auth.Caller) (leave func(), err error) {
-	who := c.How + " " + c.Name
+	caller := c.How + " " + c.Name
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c.How != "local" && l.each[who] >= mostEach {
-		return nil, fmt.Errorf("%w: you have %d live streams open", ErrTooMany, mostEach)
+	if c.How != "local" && l.perCaller[caller] >= mostPerCaller {
+		return nil, fmt.Errorf("%w: you have %d live streams open", ErrTooMany, mostPerCaller)
 	}
 	select {
-	case l.places <- struct{}{}:
+	case l.slots <- struct{}{}:
 	default:
 		return nil, fmt.Errorf("%w: %d live streams are open", ErrTooMany, mostWatchers)
 	}
-	l.each[who]++
+	l.perCaller[caller]++
 	return func() {
-		<-l.places
+		<-l.slots
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if l.each[who]--; l.each[who] == 0 {
-			delete(l.each, who)
+		if l.perCaller[caller]--; l.perCaller[caller] == 0 {
+			delete(l.perCaller, caller)
 		}
 	}, nil
 }
 
 // EndStreams ends all that would not end by itself: for http.Server's
 // RegisterOnShutdown.
-func (a *API) EndStreams() { a.live.end.Do(func() { close(a.live.over) }) }
+func (a *API) EndStreams() { a.live.closeOnce.Do(func() { close(a.live.closing) }) }
 
-func (a *API) watch() {
+func (a *API) liveRoute() {
 	op := huma.Operation{Method: http.MethodGet, Path: v1 + "/live", OperationID: "live", Tags: []string{"See"},
 		Summary:     "What has changed, as server-sent events",
 		Description: "Each event's data is a Tick as JSON, at most one a second. A stream ends with the event `again` after a while; ask again then."}
@@ -85,7 +85,7 @@ func (a *API) watch() {
 		defer cancel()
 		h := w.Header()
 		h.Set("Content-Type", typeEvents)
-		h.Set("X-Accel-Buffering", "no") // proxies that gather would show it late
+		h.Set("X-Accel-Buffering", "no") // a proxy that buffers would delay it
 		out := http.NewResponseController(w)
 		send := func(format string, args ...any) error {
 			if _, err := fmt.Fprintf(w, format, args...); err != nil {
@@ -115,7 +115,7 @@ func (a *API) watch() {
 				if err = auth.Still(ctx); err == nil {
 					err = send(": still here\n\n")
 				}
-			case <-a.live.over:
+			case <-a.live.closing:
 				return nil
 			}
 			if err != nil {

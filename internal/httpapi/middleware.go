@@ -16,20 +16,20 @@ import (
 )
 
 const (
-	// answerWithin is how long a request may work before it is given up, unless its
+	// defaultTimeout is how long a request may work before it is given up, unless its
 	// route says otherwise.
-	answerWithin = 30 * time.Second
-	// planWithin is the same for plans, which look at all messages.
-	planWithin = 10 * time.Minute
+	defaultTimeout = 30 * time.Second
+	// planTimeout is the same for plans, which look at all messages.
+	planTimeout = 10 * time.Minute
 	// mostURL bounds a request's path and query.
 	mostURL = 16 << 10
 )
 
-// around is what every request goes through before its caller is known.
-func (a *API) around(next http.Handler) http.Handler {
+// headersAndLimits is what every request passes before its caller is known.
+func (a *API) headersAndLimits(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// What answers, whatever it is, is taken for nothing else, and not shown in
-		// another's page. The page says what it needs beyond that.
+		// No answer is taken for another type, or shown in another site's page. The page
+		// sets what it needs beyond that.
 		h := w.Header()
 		h.Set("Cache-Control", "no-store") // messages do not belong in a browser's cache
 		h.Set("X-Content-Type-Options", "nosniff")
@@ -57,8 +57,8 @@ func (a *API) around(next http.Handler) http.Handler {
 	})
 }
 
-// serve tells the API's routes from the page's. What the API has no route for it
-// answers as it answers all else.
+// serve passes a request to the API's routes or to the page's. Under /api/ also an unknown
+// path is answered with a Problem.
 func (a *API) serve(w http.ResponseWriter, r *http.Request) {
 	_, pattern := a.mux.Handler(r)
 	if !strings.HasPrefix(r.URL.Path, "/api/") {
@@ -74,20 +74,20 @@ func (a *API) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if pattern == "" {
-		w = &refusal{ResponseWriter: w, base: a.Base}
+		w = &noRoute{ResponseWriter: w, base: a.Base}
 	}
 	a.mux.ServeHTTP(w, r)
 }
 
-// refusal says as a problem what net/http says in plain text.
-type refusal struct {
+// noRoute writes a Problem instead of the plain text of net/http.
+type noRoute struct {
 	http.ResponseWriter
-	base string
-	said bool
+	base    string
+	written bool
 }
 
-func (r *refusal) WriteHeader(status int) {
-	r.said = true
+func (r *noRoute) WriteHeader(status int) {
+	r.written = true
 	code := byStatus[status]
 	if code == "" {
 		code = "not_found"
@@ -95,8 +95,8 @@ func (r *refusal) WriteHeader(status int) {
 	writeProblem(r.ResponseWriter, problem(status, code, "there is no such route: "+r.base+v1+"/openapi.json lists them"))
 }
 
-func (r *refusal) Write(b []byte) (int, error) {
-	if !r.said {
+func (r *noRoute) Write(b []byte) (int, error) {
+	if !r.written {
 		r.WriteHeader(http.StatusNotFound)
 	}
 	return len(b), nil
@@ -111,15 +111,15 @@ func writeProblem(w http.ResponseWriter, p *Problem) {
 	_ = json.NewEncoder(w).Encode(p)
 }
 
-// slowest is how many bytes a second the other end has to send, or drops would hold
-// a connection for weeks.
-const slowest = 4 << 10
+// minSpeed is how many bytes a second a client must send; otherwise one that sends single
+// bytes could hold a connection for weeks.
+const minSpeed = 4 << 10
 
-// boundedBody waits for each piece of a body, but not for ever: idle at most, and no
-// longer than what has come is worth. Once all of it has been read there is no
-// deadline: one that passed would look as if the other end had gone. Until then there
-// is, since net/http too waits for what a route leaves unread; but not by HTTP/2,
-// where it would end a request that is itself being waited for.
+// boundedBody bounds the wait for each piece of a body: by idle, and by the time that the
+// bytes so far are worth at minSpeed. Once all of it has been read there is no deadline: one
+// that passed would look as if the client had gone. Until then there is, since net/http too
+// waits for what a route leaves unread; but not by HTTP/2, where it would end a request whose
+// answer is still being made.
 type boundedBody struct {
 	io.ReadCloser
 	c          *http.ResponseController
@@ -134,11 +134,11 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	if err == io.EOF || b.http2 {
 		_ = b.c.SetReadDeadline(time.Time{})
 	}
-	b.left = min(b.idle, b.left-time.Since(began)+time.Duration(n)*time.Second/slowest)
+	b.left = min(b.idle, b.left-time.Since(began)+time.Duration(n)*time.Second/minSpeed)
 	return n, err
 }
 
-// boundedWriter waits for the other end to take each piece, but not for ever.
+// boundedWriter bounds the wait until the client receives each piece.
 type boundedWriter struct {
 	http.ResponseWriter
 	c    *http.ResponseController
@@ -163,10 +163,10 @@ func (w *boundedWriter) FlushError() error {
 // Unwrap is for http.ResponseController.
 func (w *boundedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// within bounds how long a route works.
-func (a *API) within(ctx context.Context, op huma.Operation) (context.Context, context.CancelFunc) {
-	most := answerWithin
-	if d, ok := op.Metadata["within"].(time.Duration); ok {
+// withTimeout bounds how long a route works.
+func (a *API) withTimeout(ctx context.Context, op huma.Operation) (context.Context, context.CancelFunc) {
+	most := defaultTimeout
+	if d, ok := op.Metadata["timeout"].(time.Duration); ok {
 		most = d
 	}
 	if most < 0 {
@@ -175,8 +175,8 @@ func (a *API) within(ctx context.Context, op huma.Operation) (context.Context, c
 	return context.WithTimeout(ctx, most)
 }
 
-// signedIn refuses a caller who is not signed in before anything of theirs is read.
-func signedIn(ctx huma.Context, next func(huma.Context)) {
+// requireSignIn refuses a caller who is not signed in before anything of theirs is read.
+func requireSignIn(ctx huma.Context, next func(huma.Context)) {
 	if auth.From(ctx.Context()).Role == auth.NoRole {
 		_, w := humago.Unwrap(ctx)
 		writeProblem(w, problemOf(auth.ErrSignIn))
@@ -185,9 +185,9 @@ func signedIn(ctx huma.Context, next func(huma.Context)) {
 	next(ctx)
 }
 
-// role refuses a caller who can never do it before their body is read: bodies are large. The
+// requireRole refuses a caller who can never do it before their body is read: bodies are large. The
 // console checks again, for each message.
-func role(r auth.Role) func(huma.Context, func(huma.Context)) {
+func requireRole(r auth.Role) func(huma.Context, func(huma.Context)) {
 	return func(ctx huma.Context, next func(huma.Context)) {
 		if err := auth.From(ctx.Context()).May(r, ""); err != nil {
 			_, w := humago.Unwrap(ctx)
@@ -198,9 +198,9 @@ func role(r auth.Role) func(huma.Context, func(huma.Context)) {
 	}
 }
 
-// few refuses who comes when as many are served: their bodies, and what is made of
+// atMost refuses requests while as many are served: their bodies, and what is made of
 // them, are in memory.
-func few(most int) func(huma.Context, func(huma.Context)) {
+func atMost(most int) func(huma.Context, func(huma.Context)) {
 	places := make(chan struct{}, most)
 	return func(ctx huma.Context, next func(huma.Context)) {
 		select {

@@ -37,7 +37,7 @@ func description(base string) huma.Config {
 	}
 }
 
-// schemaName keeps apart what has the same name in two packages.
+// schemaName distinguishes types of the same name in two packages.
 func schemaName(t reflect.Type, hint string) string {
 	name := huma.DefaultSchemaNamer(t, hint)
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
@@ -58,15 +58,15 @@ func typeOf[T any]() reflect.Type { return reflect.TypeFor[T]() }
 func (a *API) describe(op *huma.Operation) {
 	op.BodyReadTimeout = -1 // boundedBody does it
 	if op.Security == nil {
-		op.Middlewares = append(huma.Middlewares{signedIn}, op.Middlewares...)
+		op.Middlewares = append(huma.Middlewares{requireSignIn}, op.Middlewares...)
 	}
-	if op.Responses != nil { // huma adds it only where nothing is said of answers
+	if op.Responses != nil { // huma adds it only to routes without Responses
 		op.Responses["default"] = &huma.Response{Description: "Error", Content: map[string]*huma.MediaType{
 			"application/problem+json": {Schema: a.huma.OpenAPI().Components.Schemas.Schema(typeOf[Problem](), true, "")}}}
 	}
 }
 
-func (a *API) openAPI() {
+func (a *API) openAPIRoute() {
 	document, err := json.MarshalIndent(a.huma.OpenAPI(), "", "  ")
 	if err != nil {
 		panic("the API's types make no OpenAPI document: " + err.Error())

@@ -22,7 +22,7 @@ type Runner interface {
 	Watch(ctx context.Context, c auth.Caller) <-chan operations.Tick
 }
 
-func (a *API) operations() {
+func (a *API) operationRoutes() {
 	tag := func(op huma.Operation) huma.Operation {
 		op.Tags = []string{"Operations"}
 		return op
@@ -30,15 +30,15 @@ func (a *API) operations() {
 	get := func(path, id, summary string) huma.Operation {
 		return huma.Operation{Method: http.MethodGet, Path: v1 + path, OperationID: id, Summary: summary, Tags: []string{"Operations"}}
 	}
-	plan := tag(a.does(http.MethodPost, "/plans", "plan", "What an action on all that a query finds would do; the messages are frozen"))
-	plan.Metadata = map[string]any{"within": planWithin}
+	plan := tag(a.changingRoute(http.MethodPost, "/plans", "plan", "What an action on all that a query finds would do; the messages are frozen"))
+	plan.Metadata = map[string]any{"timeout": planTimeout}
 	handle(a, plan, func(ctx context.Context, c auth.Caller, in *body[operations.PlanRequest]) (operations.Plan, error) {
 		return a.Console.Plan(ctx, c, in.Body)
 	})
 	handle(a, get("/plans/{id}", "planned", "A plan that was made"), func(ctx context.Context, c auth.Caller, in *Named) (operations.Plan, error) {
 		return a.Console.GetPlan(ctx, c, in.ID)
 	})
-	handle(a, tag(a.does(http.MethodPost, "/plans/{id}/start", "start", "Make an operation of a plan, and begin")), func(ctx context.Context, c auth.Caller, in *struct {
+	handle(a, tag(a.changingRoute(http.MethodPost, "/plans/{id}/start", "start", "Make an operation of a plan, and begin")), func(ctx context.Context, c auth.Caller, in *struct {
 		Named
 		Body operations.Start
 	}) (operations.Operation, error) {
@@ -51,7 +51,7 @@ func (a *API) operations() {
 	handle(a, get("/operations/{id}", "operation", "How far an operation is"), func(ctx context.Context, c auth.Caller, in *Named) (operations.Operation, error) {
 		return a.Console.Operation(ctx, c, in.ID)
 	})
-	handle(a, tag(a.does(http.MethodPost, "/operations/{id}/{order}", "order", "Pause, resume or cancel an operation")), func(ctx context.Context, c auth.Caller, in *struct {
+	handle(a, tag(a.changingRoute(http.MethodPost, "/operations/{id}/{order}", "order", "Pause, resume or cancel an operation")), func(ctx context.Context, c auth.Caller, in *struct {
 		Named
 		Order operations.Order `path:"order" enum:"pause,resume,cancel"`
 	}) (operations.Operation, error) {

@@ -32,9 +32,9 @@ var (
 	ErrInterrupted = errors.New("the service ended before it answered the first request with this Idempotency-Key")
 	// ErrKeyReused: an idempotency key came with another request.
 	ErrKeyReused = errors.New("this Idempotency-Key was used for another request")
-	// ErrTooLarge: the request's body is larger than is taken.
+	// ErrTooLarge: the request's body is too large.
 	ErrTooLarge = errors.New("the request is too large")
-	// ErrTooMany: there are as many watchers as are served at once.
+	// ErrTooMany: as many requests of this kind are being served as may be at once.
 	ErrTooMany = errors.New("too many at once")
 	// ErrQuery: a query makes no sense; Problem.At is where.
 	ErrQuery = errors.New("the query makes no sense")
@@ -62,7 +62,7 @@ var kinds = []struct {
 	{"no_audit", http.StatusServiceUnavailable, actions.ErrNoAudit},
 	{"full", http.StatusInsufficientStorage, store.ErrFull},
 	{"unanswered", http.StatusServiceUnavailable, operations.ErrUnanswered},
-	{"malformed", http.StatusBadRequest, io.ErrUnexpectedEOF}, // the other end has gone before all was sent
+	{"malformed", http.StatusBadRequest, io.ErrUnexpectedEOF}, // the client has gone before all was sent
 	{"stopping", http.StatusServiceUnavailable, store.ErrClosed},
 	{"stopping", http.StatusServiceUnavailable, net.ErrClosed},
 	{"in_progress", http.StatusConflict, ErrInProgress},
@@ -70,7 +70,7 @@ var kinds = []struct {
 	{"key_reused", http.StatusUnprocessableEntity, ErrKeyReused},
 	{"too_large", http.StatusRequestEntityTooLarge, ErrTooLarge},
 	{"too_many", http.StatusTooManyRequests, ErrTooMany},
-	{"timeout", http.StatusRequestTimeout, os.ErrDeadlineExceeded}, // the other end is slow
+	{"timeout", http.StatusRequestTimeout, os.ErrDeadlineExceeded}, // the client is slow
 	{"timeout", http.StatusGatewayTimeout, context.DeadlineExceeded},
 	{"stopping", http.StatusServiceUnavailable, context.Canceled},
 }
@@ -86,8 +86,8 @@ var byStatus = map[int]string{
 // typePrefix makes a code a URI, as RFC 9457 wants a problem's type.
 const typePrefix = "urn:redrive:problem:"
 
-// Problem is an error as it travels (RFC 9457). In the client it is the errors
-// that its code stands for.
+// Problem is an error as it is sent (RFC 9457). In the client, errors.Is takes it for the
+// errors that its code stands for.
 type Problem struct {
 	Type   string              `json:"type" doc:"urn:redrive:problem: and the code."`
 	Code   string              `json:"code" doc:"What kind of error, for programs; the head of this document lists them."`
@@ -140,7 +140,7 @@ func (p *Problem) GetHeaders() http.Header {
 	return nil
 }
 
-// NotFound answers that there is no such thing, for what is no route of an API.
+// NotFound answers that there is no such thing, for handlers outside the API.
 func NotFound(w http.ResponseWriter, detail string) {
 	writeProblem(w, problem(http.StatusNotFound, "not_found", detail))
 }
@@ -149,7 +149,7 @@ func problem(status int, code, detail string) *Problem {
 	return &Problem{Type: typePrefix + code, Code: code, Title: http.StatusText(status), Status: status, Detail: detail}
 }
 
-// problemOf is an error of ours as it travels.
+// problemOf is an error as a Problem.
 func problemOf(err error) *Problem {
 	var p *Problem
 	if errors.As(err, &p) {
@@ -181,9 +181,9 @@ func problemOf(err error) *Problem {
 	return p
 }
 
-// refused is what the validation says. The values that it quotes are left out:
+// validationError is the Problem of a request that is not valid. The values that it quotes are left out:
 // they may be what a message contains.
-func refused(status int, detail string, errs ...error) huma.StatusError {
+func validationError(status int, detail string, errs ...error) huma.StatusError {
 	code := byStatus[status]
 	if code == "" {
 		code = "internal"

@@ -28,7 +28,7 @@ type Inspector interface {
 	AuditLog(ctx context.Context, c auth.Caller, after string, limit int) ([]audit.Entry, string, error)
 }
 
-// Public tells what everybody may ask for: whether the service lives and is ready,
+// Public tells whether a request needs no sign-in: whether the service lives and is ready,
 // and what its API looks like.
 func Public(r *http.Request) bool {
 	return r.URL.Path == "/healthz" || r.URL.Path == "/readyz" || r.URL.Path == v1+"/openapi.json"
@@ -37,8 +37,8 @@ func Public(r *http.Request) bool {
 // Unsaid is what /readyz says to callers without permission to know what is wrong.
 const Unsaid = "not ready: who signs in sees why"
 
-// health is what machines ask.
-func (a *API) health() {
+// healthRoutes are for machines: load balancers, Prometheus.
+func (a *API) healthRoutes() {
 	const text = "text/plain; charset=utf-8"
 	a.handle("GET /healthz", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", text)
@@ -82,10 +82,10 @@ type Named struct {
 	ID string `path:"id" maxLength:"256"`
 }
 
-// recountsAtOnce bounds who waits for the ledger.
+// recountsAtOnce bounds how many requests wait for the ledger.
 const recountsAtOnce = 16
 
-func (a *API) see() {
+func (a *API) showRoutes() {
 	get := func(path, id, summary string) huma.Operation {
 		return huma.Operation{Method: http.MethodGet, Path: v1 + path, OperationID: id, Summary: summary, Tags: []string{"See"}}
 	}
@@ -118,7 +118,7 @@ func (a *API) see() {
 		return Queues{list(q), after}, err
 	})
 	recounts := get("/ledger", "ledger", "How many messages came for each queue, and what became of them")
-	recounts.Middlewares = huma.Middlewares{few(recountsAtOnce)}
+	recounts.Middlewares = huma.Middlewares{atMost(recountsAtOnce)}
 	handle(a, recounts, func(ctx context.Context, c auth.Caller, in *struct {
 		Paged
 		Recount bool `query:"recount" doc:"Count what is kept one by one first: the more there is, the longer it takes."`
@@ -135,15 +135,15 @@ func (a *API) see() {
 	})
 }
 
-// mostDecode bounds a body to read, and decodedAtOnce how many are.
+// mostDecode bounds a body to read, and decodedAtOnce how many are read at once.
 const (
 	mostDecode    = 24 << 20
 	decodedAtOnce = 4
 )
 
-func (a *API) decode() {
+func (a *API) decodeRoute() {
 	op := huma.Operation{Method: http.MethodPost, Path: v1 + "/decode", OperationID: "decode", Summary: "Read a body as one of a message's is read", Tags: []string{"See"},
-		MaxBodyBytes: mostDecode, Middlewares: huma.Middlewares{few(decodedAtOnce)}}
+		MaxBodyBytes: mostDecode, Middlewares: huma.Middlewares{atMost(decodedAtOnce)}}
 	handle(a, op, func(ctx context.Context, c auth.Caller, in *body[DecodeRequest]) (*decode.Result, error) {
 		b := in.Body
 		if b.Queue != "" && !c.Sees(b.Queue) { // its schema is not theirs to see

@@ -11,8 +11,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
-// callers are the routes about who calls.
-func (a *API) callers() {
+// callerRoutes are the routes about who calls.
+func (a *API) callerRoutes() {
 	me := huma.Operation{Method: http.MethodGet, Path: v1 + "/me", OperationID: "me", Summary: "Who the service takes the caller for", Tags: []string{"Callers"}}
 	handle(a, me, func(_ context.Context, c auth.Caller, _ *none) (Me, error) {
 		return Me{Name: c.Name, How: c.How, Role: c.Role.String(), Queues: c.Queues, ReadOnly: c.ReadOnly}, nil

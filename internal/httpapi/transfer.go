@@ -20,9 +20,9 @@ import (
 // mostImport bounds an import. It is streamed: the bound is for the disk.
 const mostImport = 16 << 30
 
-// stream registers a route that writes its answer as it goes. An error before the
-// first byte is a problem; after it, the connection is cut, so that no one takes a
-// part for the whole.
+// stream registers a route that writes its answer piece by piece. An error before the first
+// byte is sent as a Problem; after it, the connection is cut, so that no client takes a part
+// for the whole.
 func stream[I any](a *API, op huma.Operation, types []string, do func(ctx context.Context, c auth.Caller, in *I, w http.ResponseWriter, r *http.Request) error) {
 	content := map[string]*huma.MediaType{}
 	for _, t := range types {
@@ -34,11 +34,11 @@ func stream[I any](a *API, op huma.Operation, types []string, do func(ctx contex
 	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*huma.StreamResponse, error) {
 		return &huma.StreamResponse{Body: func(hc huma.Context) {
 			r, w := humago.Unwrap(hc)
-			begun := &begun{ResponseWriter: w}
-			err := do(ctx, auth.From(ctx), in, begun, r)
+			out := &firstByte{ResponseWriter: w}
+			err := do(ctx, auth.From(ctx), in, out, r)
 			switch {
 			case err == nil:
-			case !begun.yes:
+			case !out.written:
 				for _, name := range []string{"Content-Disposition", "Content-Length", "Trailer"} { // of what is not sent
 					w.Header().Del(name)
 				}
@@ -53,26 +53,26 @@ func stream[I any](a *API, op huma.Operation, types []string, do func(ctx contex
 	})
 }
 
-// begun tells whether anything was written.
-type begun struct {
+// firstByte tells whether anything was written.
+type firstByte struct {
 	http.ResponseWriter
-	yes bool
+	written bool
 }
 
-func (b *begun) Write(p []byte) (int, error) {
-	b.yes = true
+func (b *firstByte) Write(p []byte) (int, error) {
+	b.written = true
 	return b.ResponseWriter.Write(p)
 }
 
 // Unwrap is for http.ResponseController.
-func (b *begun) Unwrap() http.ResponseWriter { return b.ResponseWriter }
+func (b *firstByte) Unwrap() http.ResponseWriter { return b.ResponseWriter }
 
-func transferring(method, path, id, summary string) huma.Operation {
+func transferRoute(method, path, id, summary string) huma.Operation {
 	return huma.Operation{Method: method, Path: v1 + path, OperationID: id, Summary: summary, Tags: []string{"Transfer"}}
 }
 
-func (a *API) transfer() {
-	stream(a, transferring(http.MethodGet, "/messages/{id}/body", "body", "A message's raw body, as a download"), []string{"application/octet-stream"},
+func (a *API) transferRoutes() {
+	stream(a, transferRoute(http.MethodGet, "/messages/{id}/body", "body", "A message's raw body, as a download"), []string{"application/octet-stream"},
 		func(ctx context.Context, c auth.Caller, in *Named, w http.ResponseWriter, _ *http.Request) error {
 			body, err := a.Console.Body(ctx, c, in.ID)
 			if err != nil {
@@ -87,18 +87,18 @@ func (a *API) transfer() {
 			_, err = w.Write(body)
 			return err
 		})
-	a.export()
-	a.imports()
+	a.exportRoute()
+	a.importRoute()
 
-	snapshot := a.does(http.MethodPost, "/snapshot", "snapshot", "Write a copy of the store, as it is at one moment, to a folder on the service's machine")
-	snapshot.Tags, snapshot.Metadata = []string{"Transfer"}, map[string]any{"within": time.Duration(-1)}
+	snapshot := a.changingRoute(http.MethodPost, "/snapshot", "snapshot", "Write a copy of the store, as it is at one moment, to a folder on the service's machine")
+	snapshot.Tags, snapshot.Metadata = []string{"Transfer"}, map[string]any{"timeout": time.Duration(-1)}
 	handle(a, snapshot, func(ctx context.Context, c auth.Caller, in *body[Snapshot]) (actions.SnapshotMade, error) {
 		return a.Console.Snapshot(ctx, c, in.Body.Folder)
 	})
 }
 
-func (a *API) export() {
-	op := transferring(http.MethodGet, "/export", "export", "All that a query finds: jsonl with bodies, which an import takes; csv without, for people")
+func (a *API) exportRoute() {
+	op := transferRoute(http.MethodGet, "/export", "export", "All that a query finds: jsonl with bodies, which an import takes; csv without, for people")
 	stream(a, op, []string{typeJSONLines, typeCSV}, func(ctx context.Context, c auth.Caller, in *struct {
 		Query
 		Format string `query:"format" enum:"jsonl,csv" default:"jsonl"`
@@ -119,12 +119,12 @@ func (a *API) export() {
 	})
 }
 
-func (a *API) imports() {
-	in := a.does(http.MethodPost, "/import", "import", "Keep the messages of an export, parked")
+func (a *API) importRoute() {
+	in := a.changingRoute(http.MethodPost, "/import", "import", "Keep the messages of an export, parked")
 	in.Tags = []string{"Transfer"}
-	in.Metadata = map[string]any{"within": time.Duration(-1)}
+	in.Metadata = map[string]any{"timeout": time.Duration(-1)}
 	in.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{typeJSONLines: {Schema: &huma.Schema{Type: huma.TypeString}}}}
-	in.Middlewares = slices.Concat(huma.Middlewares{role(auth.Editor)}, in.Middlewares, huma.Middlewares{upload})
+	in.Middlewares = slices.Concat(huma.Middlewares{requireRole(auth.Editor)}, in.Middlewares, huma.Middlewares{upload})
 	handle(a, in, func(ctx context.Context, c auth.Caller, in *struct {
 		DryRun bool `query:"dry_run" doc:"Only check it."`
 	}) (actions.Imported, error) {
@@ -150,7 +150,7 @@ func upload(ctx huma.Context, next func(huma.Context)) {
 // uploadKey is where a route finds a body that it reads by itself.
 type uploadKey struct{}
 
-// plainName keeps of a name what means nothing in a header or a file system.
+// plainName keeps the characters of a name that are safe in a header and in a file system.
 func plainName(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '-' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {

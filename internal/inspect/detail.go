@@ -111,7 +111,7 @@ func (in *Inspector) timeline(r *store.Record, past []store.Passage) []Step {
 		}
 		ended := p.Ended
 		s := Step{Attempt: p.Attempt, Failed: p.FailedAt, Reason: p.Reason, Error: p.Error, Policy: p.Policy, Ended: &ended, Ending: endings[p.Ending]}
-		s.Delay, s.Why = in.whyWait(p.Queue, p.Policy, p.Attempt, p.Due.Sub(p.FailedAt))
+		s.Delay, s.Why = in.whyWait(p.Policy, p.Attempt, p.Due.Sub(p.FailedAt))
 		if p.Ending == store.EndedDiscarded {
 			s.Delay, s.Why = "", "it was discarded, and the time to restore it is over"
 		}
@@ -129,7 +129,7 @@ func (in *Inspector) timeline(r *store.Record, past []store.Passage) []Step {
 	case r.Forward != nil:
 		s.Why = "it goes to " + sendsTo(r.Forward)
 	default:
-		s.Delay, s.Why = in.whyWait(r.Queue, r.Policy, r.Attempt, r.Due.Sub(r.FailedAt))
+		s.Delay, s.Why = in.whyWait(r.Policy, r.Attempt, r.Due.Sub(r.FailedAt))
 	}
 	steps = append(steps, s)
 	if first := steps[0]; first.Attempt > 1 && !r.FirstFailed.IsZero() && r.FirstFailed.Before(first.Failed) {
@@ -141,7 +141,7 @@ func (in *Inspector) timeline(r *store.Record, past []store.Passage) []Step {
 var endings = map[store.Ending]string{store.EndedRetried: "retried", store.EndedForwarded: "forwarded", store.EndedDiscarded: "discarded"}
 
 // whyWait explains how long a message waits after a failure.
-func (in *Inspector) whyWait(queue, name string, attempt int, delay time.Duration) (text, why string) {
+func (in *Inspector) whyWait(name string, attempt int, delay time.Duration) (text, why string) {
 	text = policy.FormatDuration(delay)
 	if attempt == 0 {
 		return text, "a person replayed it: it starts again at attempt 1"

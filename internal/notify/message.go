@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/redrive-mq/redrive/internal/digits"
 )
 
 // Message is one notification.
@@ -160,14 +162,8 @@ func moment(t time.Time, zone *time.Location) string {
 	return t.In(zone).Format("2006-01-02 15:04 MST")
 }
 
-// number has commas.
-func number(n int64) string {
-	s := fmt.Sprint(n)
-	for i := len(s) - 3; i > 0; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
-}
+// number is a number with its thousands separated.
+func number(n int64) string { return digits.Group(fmt.Sprint(n)) }
 
 // fields are the notification for machines. Its texts are as clean as the others.
 func (m *Message) fields() map[string]any {

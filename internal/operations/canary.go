@@ -15,8 +15,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// sent is one of the first messages of an operation, as it was sent: what has the
-// same id, but not these, has come back.
+// sent is one of the first messages of an operation, as it was sent. A record with the
+// same id, and another attempt or failure, is of a message that failed again.
 type sent struct {
 	ID      uuid.UUID
 	Attempt int
@@ -25,24 +25,24 @@ type sent struct {
 
 func sentAs(r *store.Record) sent { return sent{r.ID, r.Attempt, r.FailedAt.UnixMicro()} }
 
-// canaryLooks is how often the first messages are looked for while they are
-// watched, and most and least how far apart.
+// canaryChecks is how often the first messages are looked for while they are
+// watched, minCheck and maxCheck how far apart.
 const (
-	canaryLooks = 20
-	leastLook   = 100 * time.Millisecond
-	mostLook    = 5 * time.Second
+	canaryChecks = 20
+	minCheck     = 100 * time.Millisecond
+	maxCheck     = 5 * time.Second
 )
 
-// watch looks whether any of the first messages is kept again. What is kept in the
-// store says so, and nothing in memory: it is the same after a restart. The wait
-// begins when all of them are out.
-func (r *Runner) watch(ctx context.Context, op *operation) (next time.Time, err error) {
+// checkCanary looks whether any of the first messages failed again. The store says so, not
+// only memory: the result is the same after a restart. The wait begins when all of them
+// have been retried.
+func (r *Runner) checkCanary(ctx context.Context, op *operation) (next time.Time, err error) {
 	if op.canary == nil {
 		if op.canary, err = r.readCanary(ctx, op.ID); err != nil {
 			return next, err
 		}
 	}
-	r.canaries.watch(op.ID, op.canary)
+	r.canaries.add(op.ID, op.canary)
 	back, unsent, first := 0, 0, ""
 	p, now := op.progress, r.now()
 	last := !p.Watched.IsZero() && now.Sub(p.Watched) >= op.CanaryWait
@@ -60,14 +60,14 @@ func (r *Runner) watch(ctx context.Context, op *operation) (next time.Time, err 
 			unsent++
 		}
 	}
-	switch look := min(max(op.CanaryWait/canaryLooks, leastLook), mostLook); {
-	case len(op.canary) == 0: // none of all was there any more
+	switch every := min(max(op.CanaryWait/canaryChecks, minCheck), maxCheck); {
+	case len(op.canary) == 0: // none of the messages existed any more
 		return r.saveState(ctx, op, Running, "")
 	case back > 0:
 		return r.saveState(ctx, op, Stopped, fmt.Sprintf("of the first %d messages %d failed again (%s); what is left is as it was", len(op.canary), back, first))
 	case unsent > 0:
 		if p.Watched.IsZero() {
-			return time.Now().Add(look), nil
+			return time.Now().Add(every), nil
 		}
 		op.set(func() { op.progress.Watched = time.Time{} })
 		return r.saveState(ctx, op, Canary, "")
@@ -75,27 +75,27 @@ func (r *Runner) watch(ctx context.Context, op *operation) (next time.Time, err 
 		op.set(func() { op.progress.Watched = now })
 		return r.saveState(ctx, op, Canary, "")
 	case now.Sub(p.Watched) < op.CanaryWait:
-		return time.Now().Add(min(look, op.CanaryWait-now.Sub(p.Watched))), nil
+		return time.Now().Add(min(every, op.CanaryWait-now.Sub(p.Watched))), nil
 	}
 	return r.saveState(ctx, op, Running, "")
 }
 
-// whereIs looks for a message among what is kept, what was heard to fail, and at the
-// last look also among the attempts that ended: one that failed again and was retried
-// since is kept no more, nor is one that waits in RabbitMQ or that its policy discards.
+// whereIs looks for a message in the store, among the failures since it was sent, and at
+// the last check also among earlier attempts: one that failed again and was retried since is
+// not in the store, nor is one that waits in RabbitMQ or that its policy discards.
 func (r *Runner) whereIs(ctx context.Context, s sent, last bool) (how whereabouts, why string, err error) {
 	kept, err := r.Store.Find(ctx, s.ID)
 	if err != nil {
-		return out, "", err
+		return notKept, "", err
 	}
-	if how, why = s.among(kept); how != out {
+	if how, why = s.among(kept); how != notKept {
 		return how, why, nil
 	}
 	if why, failed := r.canaries.failed(s); failed {
 		return cameBack, why, nil
 	}
 	if !last {
-		return out, "", nil
+		return notKept, "", nil
 	}
 	past, err := r.Store.Past(ctx, s.ID)
 	for _, p := range past {
@@ -103,10 +103,10 @@ func (r *Runner) whereIs(ctx context.Context, s sent, last bool) (how whereabout
 			return cameBack, failedAgain(p.Reason, p.Error), err
 		}
 	}
-	return out, "", err
+	return notKept, "", err
 }
 
-// failedAgain is in words how a message failed that was sent before.
+// failedAgain says how a message failed again.
 func failedAgain(reason, problem string) string {
 	if problem != "" {
 		return actions.Short(problem)
@@ -126,8 +126,8 @@ type failure struct {
 	why string
 }
 
-// watch begins to listen for messages; those that are watched already stay so.
-func (w *canaries) watch(operation string, all []sent) {
+// add begins to watch messages; those that are watched already stay so.
+func (w *canaries) add(operation string, all []sent) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, s := range all {
@@ -140,8 +140,8 @@ func (w *canaries) watch(operation string, all []sent) {
 	}
 }
 
-// forget ends that, when an operation has.
-func (w *canaries) forget(operation string) {
+// remove ends that for all messages of an operation.
+func (w *canaries) remove(operation string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	maps.DeleteFunc(w.watched, func(_ uuid.UUID, f *failure) bool { return f.of == operation })
@@ -169,12 +169,12 @@ func (r *Runner) Failed(e retry.Event) {
 type whereabouts int
 
 const (
-	out whereabouts = iota
+	notKept whereabouts = iota
 	stillHere
 	cameBack
 )
 
-// among looks for a message among what is kept under its id.
+// among looks for a message in the records of its id.
 func (s sent) among(kept []store.Listed) (how whereabouts, why string) {
 	for _, l := range kept {
 		r := l.Record
@@ -193,11 +193,11 @@ func (s sent) among(kept []store.Listed) (how whereabouts, why string) {
 func (r *Runner) readCanary(ctx context.Context, id string) ([]sent, error) {
 	all := []sent{}
 	err := r.Store.Entries(ctx, partsOf(id)+"canary/", "", func(e store.Entry) (bool, error) {
-		var some []sent
-		if err := json.Unmarshal(e.Value, &some); err != nil {
+		var part []sent
+		if err := json.Unmarshal(e.Value, &part); err != nil {
 			return false, fmt.Errorf("%s: %w", e.Name, err)
 		}
-		all = append(all, some...)
+		all = append(all, part...)
 		return true, nil
 	})
 	return all, err

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// forgetEvery is how often what is old is looked for.
+	// forgetEvery is how often old plans, operations and answers are looked for.
 	forgetEvery = time.Minute
 	// operationLives is how long an ended operation is known, and mostOperations how
 	// many are.
@@ -19,7 +19,7 @@ const (
 	mostOperations = 1000
 )
 
-// forgetting forgets what is old until ctx ends.
+// forgetting calls forget at intervals until ctx ends.
 func (r *Runner) forgetting(ctx context.Context) {
 	tick := time.NewTicker(forgetEvery)
 	defer tick.Stop()
@@ -55,7 +55,7 @@ func (r *Runner) forgetOld(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	plans, ended := 0, 0
+	plans, operations := 0, 0
 	for _, id := range slices.Backward(slices.Sorted(maps.Keys(all))) { // the newest first
 		op := all[id]
 		op.mu.Lock()
@@ -65,8 +65,8 @@ func (r *Runner) forgetOld(ctx context.Context, now time.Time) error {
 			plans++
 			old = plans > mostPlans || !now.Before(op.Expires)
 		case p.Ended != nil:
-			ended++
-			old = ended > mostOperations || now.Sub(*p.Ended) > operationLives
+			operations++
+			old = operations > mostOperations || now.Sub(*p.Ended) > operationLives
 		}
 		op.mu.Unlock()
 		if !old {
@@ -93,7 +93,7 @@ func (r *Runner) forgetOne(ctx context.Context, op *operation, state string) err
 	if err := r.Store.PutEntries(ctx, []store.Entry{{Name: headPrefix + op.ID}}); err != nil {
 		return err
 	}
-	op.set(func() { op.progress.State = Canceled }) // whoever has it in hand can do nothing with it
+	op.set(func() { op.progress.State = Canceled }) // a call that found it before can do nothing with it
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.all, op.ID)
@@ -113,14 +113,14 @@ func (r *Runner) forgetOrphans(ctx context.Context, now time.Time) error {
 			return err
 		}
 		r.mu.Lock()
-		orphan := r.all[id] == nil && !r.made[id]
+		orphan := r.all[id] == nil && !r.planning[id]
 		r.mu.Unlock()
 		if orphan && r.shared() { // another replica may be making it, or just have made it
 			head, err := r.Store.Entry(ctx, headPrefix+id)
 			if err != nil {
 				return err
 			}
-			orphan = head == nil && now.Sub(madeAt(id)) > longestMade
+			orphan = head == nil && now.Sub(createdAt(id)) > longestPlanning
 		}
 		if orphan {
 			if err := r.Store.DeleteEntries(ctx, partsOf(id)); err != nil {

@@ -46,8 +46,8 @@ func (f *freezer) add(ctx context.Context, m frozen) error {
 // flush writes what is in memory; a chunk that is not full ends the plan.
 func (f *freezer) flush(ctx context.Context) error {
 	var entries []store.Entry
-	for some := range slices.Chunk(f.batch, chunk) {
-		entries = append(entries, entryOf(chunkName(f.plan, f.chunks), some))
+	for part := range slices.Chunk(f.batch, chunk) {
+		entries = append(entries, entryOf(chunkName(f.plan, f.chunks), part))
 		f.chunks++
 	}
 	f.batch = f.batch[:0]

@@ -26,7 +26,7 @@ const (
 )
 
 // A service that is killed at any point of an operation goes on where it was: in
-// the end each message was done once, and is in the account once, in order.
+// the end each message was processed once, and has one outcome, in order.
 func TestAKilledOperationDoesEachMessageOnce(t *testing.T) {
 	path := t.TempDir()
 	s := openDisk(t, path)
@@ -79,14 +79,14 @@ func TestAKilledOperationDoesEachMessageOnce(t *testing.T) {
 			}
 		}
 	}
-	// Those of the account are those in the store.
+	// The copies that the outcomes name are those in the store.
 	page := map[string]int{}
 	err = s.Scan(ctx, store.Range{Queues: []string{"other"}}, func(l store.Listed) (bool, error) {
 		page[l.Record.ID.String()]++
 		return true, nil
 	})
 	if err != nil || len(page) != killed || !maps.EqualFunc(page, made, func(n int, _ bool) bool { return n == 1 }) {
-		t.Errorf("%d copies are kept, and the account has %d, %v", len(page), len(made), err)
+		t.Errorf("%d copies are kept, and the outcomes name %d, %v", len(page), len(made), err)
 	}
 	counts, err := s.Counts(ctx)
 	if at := slices.IndexFunc(counts, func(c store.QueueCount) bool { return c.Queue == "orders" }); err != nil || at >= 0 && counts[at].Parked != 0 {

@@ -26,7 +26,7 @@ func (r *Runner) Watch(ctx context.Context, by auth.Caller) <-chan Tick {
 	go func() {
 		defer close(ticks)
 		w := watcher{Runner: r, by: by, ops: map[string]shownOperation{}}
-		w.failed = r.Inspect.Failures(by)
+		w.failedBefore = r.Inspect.Failures(by)
 		each := time.NewTicker(time.Second)
 		defer each.Stop()
 		for {
@@ -37,7 +37,7 @@ func (r *Runner) Watch(ctx context.Context, by auth.Caller) <-chan Tick {
 			if news {
 				select {
 				case ticks <- t:
-					w.sent(t)
+					w.remember(t)
 				case <-ctx.Done():
 					return
 				}
@@ -55,11 +55,10 @@ func (r *Runner) Watch(ctx context.Context, by auth.Caller) <-chan Tick {
 // watcher is one subscriber's state.
 type watcher struct {
 	*Runner
-	by     auth.Caller
-	last   Tick
-	failed int64
-	now    int64
-	ops    map[string]shownOperation
+	by                      auth.Caller
+	last                    Tick // sent
+	failedBefore, failedNow int64
+	ops                     map[string]shownOperation
 }
 
 // shownOperation is what can change of an operation that a watcher was sent.
@@ -78,8 +77,8 @@ func (w *watcher) next(ctx context.Context) (t Tick, news bool, err error) {
 	if t.Totals, err = w.Inspect.Totals(ctx, w.by); err != nil {
 		return t, false, err
 	}
-	w.now = w.Inspect.Failures(w.by)
-	t.Failed = w.now - w.failed
+	w.failedNow = w.Inspect.Failures(w.by)
+	t.Failed = w.failedNow - w.failedBefore
 	ops, err := w.Operations(ctx, w.by)
 	if err != nil {
 		return t, false, err
@@ -98,8 +97,8 @@ func (w *watcher) next(ctx context.Context) (t Tick, news bool, err error) {
 	return t, t.Failed > 0 || t.Operations != nil || !reflect.DeepEqual(is, was), nil
 }
 
-func (w *watcher) sent(t Tick) {
-	w.last, w.failed = t, w.now
+func (w *watcher) remember(t Tick) {
+	w.last, w.failedBefore = t, w.failedNow
 	for i := range t.Operations {
 		w.ops[t.Operations[i].ID] = shownOf(&t.Operations[i])
 	}

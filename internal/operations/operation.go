@@ -68,7 +68,7 @@ type Start struct {
 // States of an operation.
 const (
 	Running  = "running"
-	Canary   = "canary" // the first are out; waiting whether they fail again
+	Canary   = "canary" // the first are sent; waiting whether they fail again
 	Paused   = "paused"
 	Finished = "finished"
 	Canceled = "canceled"
@@ -92,7 +92,7 @@ type Operation struct {
 	Left      string     `json:"left,omitempty" doc:"About how long the rest will take."`
 }
 
-// Order is what a person tells a running operation.
+// Order is what a person asks of a running operation.
 type Order string
 
 // Orders.
@@ -102,7 +102,7 @@ const (
 	Cancel Order = "cancel"
 )
 
-// Outcomes is a piece of an operation's account.
+// Outcomes is one page of the results of an operation's messages.
 type Outcomes struct {
 	Outcomes []actions.Outcome `json:"outcomes"`
 	After    string            `json:"after,omitempty"`

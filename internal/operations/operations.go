@@ -27,7 +27,7 @@ import (
 //	order/<id>, answer/<id>    requests to the leader of several replicas (orderentry.go)
 //
 // Progress and outcomes are written in the same step as the messages themselves, so
-// that after a crash each message is done once and in the account once.
+// that after a crash each message is processed once, and has one outcome.
 const (
 	headPrefix = "operations/"
 	partPrefix = "operation/"
@@ -48,18 +48,18 @@ type progress struct {
 	State                string
 	Was                  string     `json:",omitempty"` // Paused: what it goes back to
 	Why                  string     `json:",omitempty"`
-	Done, Skipped, Fails int64      // together how many of the keys were dealt with
-	Watched              time.Time  `json:",omitzero"` // Canary: since when all of them were out
+	Done, Skipped, Fails int64      // together: how many of the keys were processed
+	Watched              time.Time  `json:",omitzero"` // Canary: since when all of them have been retried
 	Ended                *time.Time `json:",omitempty"`
 	Unlogged             bool       `json:"Untold,omitempty"`
 }
 
-func (p *progress) dealt() int64 { return p.Done + p.Skipped + p.Fails }
+func (p *progress) processed() int64 { return p.Done + p.Skipped + p.Fails }
 
 // active tells whether it has begun and not ended.
 func (p *progress) active() bool { return p.State == Running || p.State == Canary || p.State == Paused }
 
-// operation is a plan (State "") or what it became.
+// operation is a plan (State ""), or the operation that it became.
 type operation struct {
 	// stepping is locked during a step, so that an order is handled between two. Its holder may
 	// read all fields, and locks mu to write. Others lock mu only, and so never wait for a step.
@@ -74,13 +74,13 @@ type operation struct {
 	uncertain bool      // a write of its progress failed, and may have happened all the same
 	stepLimit int       // at most so many keys in a step, since one of them may be what fails; 0: no limit
 	trouble   string    // why the last step failed
-	canary    []sent    // what is watched, once read
+	canary    []sent    // its first messages, once read
 	speed     []pace
 	targets   map[string]*targetQueue // by queue
-	lookups   int                     // of targets, under way
+	lookups   int                     // of targets, in progress
 }
 
-// pace is how many were dealt with at a time.
+// pace is how many messages were processed at a time.
 type pace struct {
 	at time.Time
 	n  int64
@@ -114,7 +114,7 @@ func (r *Runner) operations(ctx context.Context) (map[string]*operation, error) 
 	return maps.Clone(all), nil
 }
 
-// readOperation reads the rest of one, whose head is an entry.
+// readOperation reads an operation, whose head is an entry.
 func (r *Runner) readOperation(ctx context.Context, e store.Entry) (*operation, error) {
 	op := &operation{}
 	if err := json.Unmarshal(e.Value, &op.head); err != nil {
@@ -127,8 +127,8 @@ func (r *Runner) readOperation(ctx context.Context, e store.Entry) (*operation, 
 	return op, err
 }
 
-// lookUp finds a plan or an operation; nil when there is none.
-func (r *Runner) lookUp(ctx context.Context, id string) (*operation, error) {
+// byID finds a plan or an operation; nil when there is none.
+func (r *Runner) byID(ctx context.Context, id string) (*operation, error) {
 	all, err := r.operations(ctx)
 	if err != nil || all[id] != nil || !r.shared() {
 		return all[id], err
@@ -144,7 +144,7 @@ func (r *Runner) lookUp(ctx context.Context, id string) (*operation, error) {
 
 // operation finds one that the caller may see: they see all its queues.
 func (r *Runner) operation(ctx context.Context, by auth.Caller, id string) (*operation, error) {
-	op, err := r.lookUp(ctx, id)
+	op, err := r.byID(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +163,7 @@ func (op *operation) seenBy(by auth.Caller) bool {
 	return len(op.Queues) > 0 || op.By == by.Name
 }
 
-// show is the operation as it is now. The caller holds mu.
+// show returns the operation as it is now. The caller holds mu.
 func (op *operation) show(now time.Time) Operation {
 	o := op.head.Operation
 	p := &op.progress
@@ -173,24 +173,24 @@ func (op *operation) show(now time.Time) Operation {
 		o.Why = op.trouble
 	}
 	if p.State == Running {
-		op.forget(now)
+		op.dropOldSpeed(now)
 		if len(op.speed) > 0 {
 			if took := now.Sub(op.speed[0].at).Seconds(); took > 0 {
-				o.PerSecond = float64(p.dealt()-op.speed[0].n) / took
+				o.PerSecond = float64(p.processed()-op.speed[0].n) / took
 			}
 		}
-		if left := float64(o.Count - p.dealt()); o.PerSecond > 0 {
+		if left := float64(o.Count - p.processed()); o.PerSecond > 0 {
 			o.Left = time.Duration(left / o.PerSecond * float64(time.Second)).Round(time.Second).String()
 		}
 	}
 	return o
 }
 
-// lately is what the speed is measured over.
-const lately = 10 * time.Second
+// speedWindow is what the speed is measured over.
+const speedWindow = 10 * time.Second
 
-func (op *operation) forget(now time.Time) {
-	for len(op.speed) > 1 && now.Sub(op.speed[1].at) > lately {
+func (op *operation) dropOldSpeed(now time.Time) {
+	for len(op.speed) > 1 && now.Sub(op.speed[1].at) > speedWindow {
 		op.speed = op.speed[1:]
 	}
 }

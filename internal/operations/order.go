@@ -31,11 +31,11 @@ func (r *Runner) Order(ctx context.Context, by auth.Caller, id string, o Order) 
 		}
 	}
 	if r.shared() {
-		return r.give(ctx, by, "operation."+string(o), id, op.Count, "", orderEntry{Operation: id, Order: o, By: by})
+		return r.sendOrder(ctx, by, "operation."+string(o), id, op.Count, "", orderEntry{Operation: id, Order: o, By: by})
 	}
 	op.stepping.Lock()
 	defer op.stepping.Unlock()
-	p, err := op.ordered(o, by, r.now())
+	p, err := op.afterOrder(o, by, r.now())
 	if err != nil {
 		return Operation{}, err
 	}
@@ -45,15 +45,15 @@ func (r *Runner) Order(ctx context.Context, by auth.Caller, id string, o Order) 
 	}
 	err = r.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{entryOf(partsOf(id)+"progress", p)})
 	if op.uncertain = op.uncertain || err != nil; err == nil {
-		op.apply(p)
+		op.applyOrder(p)
 		r.Wake()
 	}
-	end(err, p.dealt())
-	return op.now(r.now()), err
+	end(err, p.processed())
+	return op.snapshot(r.now()), err
 }
 
-// ordered is what an order makes of an operation. The caller has op.stepping.
-func (op *operation) ordered(o Order, by auth.Caller, now time.Time) (progress, error) {
+// afterOrder is what an order makes of an operation. The caller has op.stepping.
+func (op *operation) afterOrder(o Order, by auth.Caller, now time.Time) (progress, error) {
 	p := op.progress
 	active := p.State == Running || p.State == Canary
 	switch {
@@ -69,27 +69,27 @@ func (op *operation) ordered(o Order, by auth.Caller, now time.Time) (progress, 
 	return p, nil
 }
 
-// apply applies an order that is written. The caller has op.stepping.
-func (op *operation) apply(p progress) {
+// applyOrder applies an order that is written. The caller has op.stepping.
+func (op *operation) applyOrder(p progress) {
 	op.set(func() { op.progress, op.trouble, op.speed = p, "", nil })
 	op.limit, op.next, op.tries = nil, time.Time{}, 0
 }
 
-// set writes what others may look at.
+// set changes what others may read.
 func (op *operation) set(write func()) {
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	write()
 }
 
-// now is show for callers that do not hold mu.
-func (op *operation) now(at time.Time) Operation {
+// snapshot is show for callers who do not hold mu.
+func (op *operation) snapshot(at time.Time) Operation {
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	return op.show(at)
 }
 
-// targetOf are the queues besides their own that the messages of a plan go to.
+// targetOf are the queues, besides their own, to which a plan's messages are published.
 func targetOf(p *Plan) []string {
 	if p.Verb == actions.Copy {
 		return []string{p.To}

@@ -15,44 +15,44 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// With several replicas one does the operations, and no other writes how far they
-// are. What a person says at any of them is an entry order/<id>; the leader does it
-// between two steps, and in the same step of the store takes it away and writes
-// answer/<id>. So it is done once, whichever replica ends when.
+// With several replicas the leader runs the operations, and only it writes their progress.
+// What a person orders at any replica is an entry order/<id>. The leader executes it between
+// two steps, and in one step of the store removes it and writes answer/<id>. So it is done
+// once, whichever replica ends when.
 const (
 	orderPrefix  = "order/"
 	answerPrefix = "answer/"
 	// answerWithin is how long a person waits: longer than it takes until another
-	// replica leads. answersKept is how long an answer is there for them.
+	// replica leads. answersKept is how long an answer is kept for them.
 	answerWithin = 10 * time.Second
 	answersKept  = time.Hour
 	askEvery     = 50 * time.Millisecond
 )
 
-// ErrUnanswered: no replica leads just now, so no replica has taken an order yet.
+// ErrUnanswered: no replica leads just now, so none has executed an order yet.
 var ErrUnanswered = errors.New("no replica leads just now")
 
-// orderEntry is what a person orders.
+// orderEntry is what a person orders: Order or Start.
 type orderEntry struct {
 	ID        string
 	Operation string
 	Order     Order  `json:",omitempty"`
-	Start     *Start `json:",omitempty"` // or that: begin it
+	Start     *Start `json:",omitempty"` // of a plan
 	By        auth.Caller
 }
 
 // orderAnswer is the result of an order, for the replica that gave it.
 type orderAnswer struct {
-	Error string `json:",omitempty"`
-	Of    string `json:",omitempty"` // what kind of error it is
-	Dealt int64  // how many messages were dealt with by then
+	Error     string `json:",omitempty"`
+	Of        string `json:",omitempty"` // what kind of error it is
+	Processed int64  `json:"Dealt"`      // messages processed by then
 }
 
 // kinds are the errors that a caller tells apart.
 var kinds = map[string]error{"not_found": inspect.ErrNotFound, "precondition": inspect.ErrPrecondition, "invalid": inspect.ErrInvalid, "full": store.ErrFull}
 
-func answerOf(err error, dealt int64) orderAnswer {
-	a := orderAnswer{Dealt: dealt}
+func answerOf(err error, processed int64) orderAnswer {
+	a := orderAnswer{Processed: processed}
 	if err == nil {
 		return a
 	}
@@ -76,8 +76,8 @@ func (a orderAnswer) err() error {
 	return fmt.Errorf("%w%s", is, strings.TrimPrefix(a.Error, is.Error()))
 }
 
-// give writes an order, and waits until the leader has done it.
-func (r *Runner) give(ctx context.Context, by auth.Caller, did, on string, count int64, why string, g orderEntry) (Operation, error) {
+// sendOrder writes an order, and waits until the leader has executed it.
+func (r *Runner) sendOrder(ctx context.Context, by auth.Caller, did, on string, count int64, why string, g orderEntry) (Operation, error) {
 	end, err := r.Actions.Begin(by, did, on, count, why)
 	if err != nil {
 		return Operation{}, err
@@ -86,9 +86,9 @@ func (r *Runner) give(ctx context.Context, by auth.Caller, did, on string, count
 	a := orderAnswer{}
 	if err = r.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{entryOf(orderPrefix+g.ID, g)}); err == nil {
 		r.changed()
-		a, err = r.answered(ctx, g.ID)
+		a, err = r.awaitAnswer(ctx, g.ID)
 	}
-	end(err, a.Dealt)
+	end(err, a.Processed)
 	if err != nil {
 		return Operation{}, err
 	}
@@ -96,8 +96,8 @@ func (r *Runner) give(ctx context.Context, by auth.Caller, did, on string, count
 	return r.Operation(ctx, by, g.Operation)
 }
 
-// answered waits for the answer to an order.
-func (r *Runner) answered(ctx context.Context, id string) (a orderAnswer, err error) {
+// awaitAnswer waits for the answer to an order.
+func (r *Runner) awaitAnswer(ctx context.Context, id string) (a orderAnswer, err error) {
 	timeout := time.NewTimer(answerWithin)
 	defer timeout.Stop()
 	again := time.NewTicker(askEvery)
@@ -111,7 +111,7 @@ func (r *Runner) answered(ctx context.Context, id string) (a orderAnswer, err er
 			if err := json.Unmarshal(value, &a); err != nil {
 				return a, err
 			}
-			_ = r.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{{Name: answerPrefix + id}}) // or it is forgotten later
+			_ = r.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{{Name: answerPrefix + id}}) // otherwise it is deleted later
 			return a, a.err()
 		}
 		select {
@@ -124,8 +124,8 @@ func (r *Runner) answered(ctx context.Context, id string) (a orderAnswer, err er
 	}
 }
 
-// follow does what was ordered. It is called by the leader, between steps.
-func (r *Runner) follow(ctx context.Context) error {
+// executeOrders executes the orders of other replicas. It is called by the leader, between steps.
+func (r *Runner) executeOrders(ctx context.Context) error {
 	var all []orderEntry
 	err := r.Store.Entries(ctx, orderPrefix, "", func(e store.Entry) (bool, error) { // in the order they were given
 		var g orderEntry
@@ -146,7 +146,7 @@ func (r *Runner) follow(ctx context.Context) error {
 
 // execute executes one order, and answers it.
 func (r *Runner) execute(ctx context.Context, g orderEntry) error {
-	op, err := r.lookUp(ctx, g.Operation)
+	op, err := r.byID(ctx, g.Operation)
 	if err != nil {
 		return err
 	}
@@ -156,32 +156,32 @@ func (r *Runner) execute(ctx context.Context, g orderEntry) error {
 	op.stepping.Lock()
 	defer op.stepping.Unlock()
 	if g.Start != nil {
-		h, refused := r.started(op, *g.Start, g.By, r.now())
+		h, refused := r.checkStart(op, *g.Start, g.By, r.now())
 		if refused != nil {
 			return r.answer(ctx, g, nil, answerOf(refused, 0))
 		}
-		entries, p := starting(h)
+		entries, p := startEntries(h)
 		if err := r.answer(ctx, g, entries, orderAnswer{}); err != nil {
 			op.uncertain = true
 			return err
 		}
-		op.start(h, p)
-		r.began(op.ID)
+		op.applyStart(h, p)
+		r.setActive(op.ID)
 		return nil
 	}
-	p, refused := op.ordered(g.Order, g.By, r.now())
+	p, refused := op.afterOrder(g.Order, g.By, r.now())
 	if refused != nil {
-		return r.answer(ctx, g, nil, answerOf(refused, p.dealt()))
+		return r.answer(ctx, g, nil, answerOf(refused, p.processed()))
 	}
-	if err := r.answer(ctx, g, []store.Entry{entryOf(partsOf(op.ID)+"progress", p)}, answerOf(nil, p.dealt())); err != nil {
+	if err := r.answer(ctx, g, []store.Entry{entryOf(partsOf(op.ID)+"progress", p)}, answerOf(nil, p.processed())); err != nil {
 		op.uncertain = true
 		return err
 	}
-	op.apply(p)
+	op.applyOrder(p)
 	return nil
 }
 
-// answer writes what an order has changed, and that it is done.
+// answer writes what an order has changed, and that it was executed.
 func (r *Runner) answer(ctx context.Context, g orderEntry, changed []store.Entry, a orderAnswer) error {
 	err := r.Store.PutEntries(ctx, append(changed, store.Entry{Name: orderPrefix + g.ID}, entryOf(answerPrefix+g.ID, a)))
 	if err == nil {
@@ -190,14 +190,14 @@ func (r *Runner) answer(ctx context.Context, g orderEntry, changed []store.Entry
 	return err
 }
 
-// forgetAnswers deletes those that no caller waited for.
+// forgetAnswers deletes answers that no caller waited for.
 func (r *Runner) forgetAnswers(ctx context.Context, now time.Time) error {
 	if !r.shared() {
 		return nil
 	}
 	var old []store.Entry
 	err := r.Store.Entries(ctx, answerPrefix, "", func(e store.Entry) (bool, error) {
-		if now.Sub(madeAt(strings.TrimPrefix(e.Name, answerPrefix))) > answersKept {
+		if now.Sub(createdAt(strings.TrimPrefix(e.Name, answerPrefix))) > answersKept {
 			old = append(old, store.Entry{Name: e.Name})
 		}
 		return len(old) < 1000, nil

@@ -13,39 +13,39 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Outcomes is the account of an operation, in the order in which it was done.
+// Outcomes returns the results of an operation's messages, in the order in which they were processed.
 func (r *Runner) Outcomes(ctx context.Context, by auth.Caller, id, after string, limit int) (Outcomes, error) {
-	out := Outcomes{Outcomes: []actions.Outcome{}}
+	page := Outcomes{Outcomes: []actions.Outcome{}}
 	if err := by.May(auth.Viewer, ""); err != nil {
-		return out, err
+		return page, err
 	}
 	if limit < 0 || limit > 1000 {
-		return out, fmt.Errorf("%w: the limit is %d: expected 1 to 1000", inspect.ErrInvalid, limit)
+		return page, fmt.Errorf("%w: the limit is %d: expected 1 to 1000", inspect.ErrInvalid, limit)
 	}
 	if limit == 0 {
 		limit = 100
 	}
 	if _, err := r.operation(ctx, by, id); err != nil {
-		return out, err
+		return page, err
 	}
 	prefix := partsOf(id) + "outcome/"
-	// after is the entry that was begun and how many of it were shown.
+	// after is the last entry that was shown, and how many of its outcomes were.
 	name, shown, _ := strings.Cut(after, ".")
 	skip, err := strconv.Atoi(shown)
 	if after != "" && (err != nil || skip < 0) {
-		return out, fmt.Errorf("%w: %.60q is not where a page ended", inspect.ErrInvalid, after)
+		return page, fmt.Errorf("%w: %.60q is not where a page ended", inspect.ErrInvalid, after)
 	}
 	add := func(name string, value []byte) (more bool, err error) {
-		var some []actions.Outcome
-		if err := json.Unmarshal(value, &some); err != nil {
+		var part []actions.Outcome
+		if err := json.Unmarshal(value, &part); err != nil {
 			return false, fmt.Errorf("%s: %w", prefix+name, err)
 		}
-		for i := skip; i < len(some); i++ {
-			if len(out.Outcomes) == limit {
-				out.After = name + "." + strconv.Itoa(i)
+		for i := skip; i < len(part); i++ {
+			if len(page.Outcomes) == limit {
+				page.After = name + "." + strconv.Itoa(i)
 				return false, nil
 			}
-			out.Outcomes = append(out.Outcomes, some[i])
+			page.Outcomes = append(page.Outcomes, part[i])
 		}
 		skip = 0
 		return true, nil
@@ -55,17 +55,17 @@ func (r *Runner) Outcomes(ctx context.Context, by auth.Caller, id, after string,
 		from = prefix + name
 		value, err := r.Store.Entry(ctx, from)
 		if err != nil {
-			return out, err
+			return page, err
 		}
 		if value == nil {
-			return out, fmt.Errorf("%w: %.60q is not where a page ended", inspect.ErrInvalid, after)
+			return page, fmt.Errorf("%w: %.60q is not where a page ended", inspect.ErrInvalid, after)
 		}
 		if more, err := add(name, value); err != nil || !more {
-			return out, err
+			return page, err
 		}
 	}
 	err = r.Store.Entries(ctx, prefix, from, func(e store.Entry) (bool, error) {
 		return add(strings.TrimPrefix(e.Name, prefix), e.Value)
 	})
-	return out, err
+	return page, err
 }

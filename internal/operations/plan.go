@@ -21,14 +21,14 @@ const (
 	planLives = 15 * time.Minute
 	// mostPlans bounds those that were never started; the oldest goes first.
 	mostPlans = 100
-	// mostMade bounds those that are being made at once.
-	mostMade = 8
+	// mostPlanning bounds the plans that are being made at once.
+	mostPlanning = 8
 	// mostPlanQueues bounds the queues of one plan.
 	mostPlanQueues = 1000
 	samples        = 5
 )
 
-// Plan finds what an action would be about, and keeps that set: what fails later,
+// Plan finds the messages of an action, and keeps that set: what fails later,
 // or is changed, is not in it. It changes no message.
 func (r *Runner) Plan(ctx context.Context, by auth.Caller, q PlanRequest) (Plan, error) {
 	d := actions.RecordChange{Verb: q.Verb, By: by.Name, To: q.To, At: q.At}
@@ -44,26 +44,26 @@ func (r *Runner) Plan(ctx context.Context, by auth.Caller, q PlanRequest) (Plan,
 	if err := r.Actions.Permit(by, q.Verb.Role(), "plan."+string(q.Verb), q.Query, targetOf(&Plan{Verb: q.Verb, To: q.To})...); err != nil {
 		return Plan{}, err
 	}
-	if _, err := r.operations(ctx); err != nil { // or Run would take its keys for a crash's
+	if _, err := r.operations(ctx); err != nil { // or Run would delete its keys as a crash's
 		return Plan{}, err
 	}
 	now := r.now()
 	op := &operation{}
 	op.Operation.Plan = Plan{ID: uuid.Must(uuid.NewV7()).String(), Verb: q.Verb, Query: q.Query, At: q.At, To: q.To, Reason: q.Reason,
 		By: by.Name, Made: now, Expires: now.Add(planLives), Queues: []PlanQueue{}, Samples: []inspect.Message{}}
-	if err := r.making(op.ID); err != nil {
+	if err := r.beginPlanning(op.ID); err != nil {
 		return Plan{}, err
 	}
-	defer r.isMade(op.ID)
+	defer r.endPlanning(op.ID)
 	err := r.freeze(ctx, by, d, &op.Operation.Plan)
 	if err == nil {
-		err = r.survey(ctx, &op.Operation.Plan)
+		err = r.checkQueues(ctx, &op.Operation.Plan)
 	}
 	if err == nil {
 		err = r.Store.PutEntries(ctx, []store.Entry{entryOf(headPrefix+op.ID, op.head)})
 	}
 	if err != nil {
-		// What is written is of no use; when this fails too, Run takes it away.
+		// What is written is of no use; when this fails too, Run deletes it.
 		_ = r.Store.DeleteEntries(context.WithoutCancel(ctx), partsOf(op.ID))
 		return Plan{}, err
 	}
@@ -71,7 +71,7 @@ func (r *Runner) Plan(ctx context.Context, by auth.Caller, q PlanRequest) (Plan,
 	r.all[op.ID] = op
 	r.mu.Unlock()
 	if r.shared() {
-		r.changed(op.ID) // the leader forgets those that are too many
+		r.changed(op.ID) // the leader deletes those that are too many
 	} else if err := r.forgetOld(ctx, now); err != nil { // or plans would fill the disk
 		r.log.Error("old plans cannot be forgotten; trying again", "error", err)
 	}
@@ -125,8 +125,8 @@ func (r *Runner) freeze(ctx context.Context, by auth.Caller, d actions.RecordCha
 	return f.flush(ctx)
 }
 
-// survey asks about the queues, and says what stands in the way of the plan.
-func (r *Runner) survey(ctx context.Context, p *Plan) error {
+// checkQueues asks RabbitMQ about the queues, and fills in what prevents the plan.
+func (r *Runner) checkQueues(ctx context.Context, p *Plan) error {
 	pauses, err := inspect.Pauses(ctx, r.Store)
 	if err != nil {
 		return err
@@ -134,16 +134,16 @@ func (r *Runner) survey(ctx context.Context, p *Plan) error {
 	if p.Count == 0 {
 		p.Blocked = append(p.Blocked, "there is nothing to "+string(p.Verb))
 	}
-	silent := "" // why RabbitMQ says nothing
+	noAnswer := "" // why RabbitMQ did not answer
 	for i := range p.Queues {
 		q := &p.Queues[i]
 		_, q.Paused = pauses[q.Queue]
-		if silent != "" {
+		if noAnswer != "" {
 			continue
 		}
 		at, err := r.Inspect.AtBroker(ctx, q.Queue)
 		if err != nil {
-			silent = err.Error()
+			noAnswer = err.Error()
 			continue
 		}
 		q.Known, q.Exists, q.Consumers, q.Ready = true, at.Exists, at.Consumers, at.Ready
@@ -151,7 +151,7 @@ func (r *Runner) survey(ctx context.Context, p *Plan) error {
 	switch p.Verb {
 	case actions.Replay:
 		for _, q := range p.Queues {
-			p.destined(q, r.Inspect.HasPolicy(q.Queue), silent)
+			p.checkQueue(q, r.Inspect.HasPolicy(q.Queue), noAnswer)
 		}
 	case actions.Copy:
 		to := PlanQueue{Queue: p.To}
@@ -163,18 +163,18 @@ func (r *Runner) survey(ctx context.Context, p *Plan) error {
 			p.warn(to)
 		}
 	}
-	if silent != "" && len(p.Queues) > 0 && p.Verb == actions.Replay {
-		p.Warnings = append(p.Warnings, "RabbitMQ does not say whether the queues exist and have consumers: "+silent)
+	if noAnswer != "" && len(p.Queues) > 0 && p.Verb == actions.Replay {
+		p.Warnings = append(p.Warnings, "RabbitMQ does not say whether the queues exist and have consumers: "+noAnswer)
 	}
 	return nil
 }
 
-// destined says what stands against a queue as the place to retry to.
-func (p *Plan) destined(q PlanQueue, allowed bool, silent string) {
+// checkQueue says why messages cannot be retried to a queue, or might fail again.
+func (p *Plan) checkQueue(q PlanQueue, allowed bool, noAnswer string) {
 	switch {
 	case !allowed:
 		p.Blocked = append(p.Blocked, fmt.Sprintf("no policy allows the queue %q: its messages would be parked again", q.Queue))
-	case silent != "":
+	case noAnswer != "":
 	case !q.Exists:
 		p.Blocked = append(p.Blocked, fmt.Sprintf("the queue %q does not exist", q.Queue))
 	default:
@@ -191,7 +191,7 @@ func (p *Plan) warn(q PlanQueue) {
 	}
 }
 
-// GetPlan is a plan that was made lately, or that became an operation.
+// GetPlan returns a plan, also one that became an operation.
 func (r *Runner) GetPlan(ctx context.Context, by auth.Caller, id string) (Plan, error) {
 	if err := by.May(auth.Viewer, ""); err != nil { // as an operation: it shows only queues that they see
 		return Plan{}, err

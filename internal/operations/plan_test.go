@@ -109,7 +109,7 @@ func TestPlansThatCannotStart(t *testing.T) {
 	})
 }
 
-// What fails, or is moved, after the preview is not included, and the account has
+// What fails, or is moved, after the preview is not included, and the outcomes have
 // each message once, in the order of the store.
 func TestTheSetIsFrozenAtThePreview(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {

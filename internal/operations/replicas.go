@@ -66,9 +66,9 @@ func (r *Runner) refresh(ctx context.Context, id string, op *operation) error {
 	default: // a new value replaces it: others may be reading the old one
 		now := time.Now()
 		op.mu.Lock()
-		is.speed = append(slices.Clone(op.speed), pace{now, is.dealt()})
+		is.speed = append(slices.Clone(op.speed), pace{now, is.processed()})
 		op.mu.Unlock()
-		is.forget(now)
+		is.dropOldSpeed(now)
 		r.all[id] = is
 	}
 	if is != nil && is.active() {
@@ -79,11 +79,11 @@ func (r *Runner) refresh(ctx context.Context, id string, op *operation) error {
 	return nil
 }
 
-// longestMade is longer than the making of a plan takes.
-const longestMade = time.Hour
+// longestPlanning is longer than the making of a plan takes.
+const longestPlanning = time.Hour
 
-// madeAt is when an operation's id was made.
-func madeAt(id string) time.Time {
+// createdAt is when an id was created.
+func createdAt(id string) time.Time {
 	u, err := uuid.Parse(id)
 	if err != nil {
 		return time.Time{}
@@ -91,5 +91,5 @@ func madeAt(id string) time.Time {
 	return time.Unix(u.Time().UnixTime())
 }
 
-// deposed tells whether another replica leads by now: no error of this one's.
+// deposed tells whether an error says that another replica leads now, which is no failure.
 func deposed(err error) bool { return errors.Is(err, store.ErrDeposed) }

@@ -16,33 +16,33 @@ const (
 	stepsASecond = 10
 )
 
-// Run does until ctx ends, where there is but one replica, Lead.
+// Run is Lead where there is one replica, and nothing with several: then the cluster calls Lead.
 func (r *Runner) Run(ctx context.Context) {
 	if !r.shared() {
 		r.Lead(ctx)
 	}
 }
 
-// Lead does operations until ctx ends, those first that were under way when the
-// service, or the replica that did them, ended, and forgets what is old. What is
-// under way then continues at the next start, or at the next leader.
+// Lead runs operations until ctx ends, also those that were running when the service, or the
+// leader before, ended; and deletes old plans and operations. What is still running when ctx
+// ends continues at the next start, or at the next leader.
 //
-// One goroutine does all operations, a step of each in turn: one of a million
-// messages delays another by no more than a step, and they take no more of the
-// store than one goroutine can.
+// One goroutine runs all operations, a step of each in turn: one of a million messages
+// delays another by no more than a step, and together they use the store no more than one
+// goroutine can.
 func (r *Runner) Lead(ctx context.Context) {
-	var others sync.WaitGroup
-	defer others.Wait()
+	var forgetting sync.WaitGroup
+	defer forgetting.Wait()
 	defer r.lookups.Wait()
 	if r.shared() {
 		r.setLeads(true)
 		defer r.setLeads(false)
 	}
-	others.Go(func() { r.forgetting(ctx) })
+	forgetting.Go(func() { r.forgetting(ctx) })
 	for failing := false; ctx.Err() == nil; {
 		var ready <-chan time.Time // nil: when something is announced
 		if r.shared() {
-			err := r.follow(ctx)
+			err := r.executeOrders(ctx)
 			if err != nil && !failing && ctx.Err() == nil && !deposed(err) {
 				r.log.Error("what was ordered at another replica is not done yet; trying again", "error", err)
 			}

@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Store is what operations need of a store: what they do to messages, they do by Actions.
+// Store is what operations need of a store; Actions changes messages.
 type Store interface {
 	Find(ctx context.Context, id uuid.UUID) ([]store.Listed, error)
 	Past(ctx context.Context, id uuid.UUID) ([]store.Passage, error)
@@ -25,11 +25,11 @@ type Store interface {
 	DeleteEntries(ctx context.Context, prefix string) error
 }
 
-// Config is what operations work with.
+// Config is what a Runner needs.
 type Config struct {
 	// Inspect finds the messages of a plan. Its log, clock and replicas are used, too.
 	Inspect *inspect.Inspector
-	// Actions does to messages what an operation is to do.
+	// Actions changes the messages.
 	Actions *actions.Actions
 	Store   Store
 }
@@ -40,13 +40,13 @@ type Runner struct {
 	Config
 	log *slog.Logger
 
-	mu     sync.Mutex
-	loaded bool
-	leads  bool // this replica runs them
-	all    map[string]*operation
-	active map[string]bool // have begun, and not ended
-	made   map[string]bool // plans that are being made
-	wake   chan struct{}   // there is something to be done
+	mu       sync.Mutex
+	loaded   bool
+	leads    bool // this replica runs them
+	all      map[string]*operation
+	active   map[string]bool // have begun, and not ended
+	planning map[string]bool // plans whose selection is being written
+	wake     chan struct{}   // there is work
 	// canaries are noted as they fail: no record shows the failure of those that are not stored.
 	canaries canaries
 	lookups  sync.WaitGroup // goroutines that ask RabbitMQ about queues; Lead waits for them
@@ -54,7 +54,7 @@ type Runner struct {
 
 // New makes a Runner.
 func New(c Config) *Runner {
-	return &Runner{Config: c, log: c.Inspect.Log, all: map[string]*operation{}, active: map[string]bool{}, made: map[string]bool{}, wake: make(chan struct{}, 1)}
+	return &Runner{Config: c, log: c.Inspect.Log, all: map[string]*operation{}, active: map[string]bool{}, planning: map[string]bool{}, wake: make(chan struct{}, 1)}
 }
 
 func (r *Runner) now() time.Time { return r.Inspect.Now() }
@@ -70,37 +70,38 @@ func (r *Runner) changed(ids ...string) {
 	}
 }
 
-// making keeps what is written of a plan from being taken for a crash's.
-func (r *Runner) making(id string) error {
+// beginPlanning registers a plan that is being made, so that its entries are not deleted as a
+// crash's.
+func (r *Runner) beginPlanning(id string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.made) >= mostMade {
-		return fmt.Errorf("%w: %d plans are being made just now: try again in a moment", inspect.ErrPrecondition, mostMade)
+	if len(r.planning) >= mostPlanning {
+		return fmt.Errorf("%w: %d plans are being made just now: try again in a moment", inspect.ErrPrecondition, mostPlanning)
 	}
-	r.made[id] = true
+	r.planning[id] = true
 	return nil
 }
 
-func (r *Runner) isMade(id string) {
+func (r *Runner) endPlanning(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.made, id)
+	delete(r.planning, id)
 }
 
-func (r *Runner) running() int {
+func (r *Runner) activeCount() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.active)
 }
 
-func (r *Runner) began(id string) {
+func (r *Runner) setActive(id string) {
 	r.mu.Lock()
 	r.active[id] = true
 	r.mu.Unlock()
 	r.Wake()
 }
 
-func (r *Runner) ended(id string) {
+func (r *Runner) setInactive(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.active, id)

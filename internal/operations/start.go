@@ -22,8 +22,8 @@ const (
 	mostCanary    = 10_000
 )
 
-// Start begins a plan. From then on it continues by itself, whoever leaves and
-// whatever ends, until it is done or somebody says otherwise.
+// Start begins a plan. From then on it continues by itself, also after a restart, until it is
+// done or a person pauses or cancels it.
 func (r *Runner) Start(ctx context.Context, by auth.Caller, planID string, s Start) (Operation, error) {
 	if err := r.Actions.Permit(by, auth.Operator, "operation.start", planID); err != nil {
 		return Operation{}, err
@@ -36,35 +36,35 @@ func (r *Runner) Start(ctx context.Context, by auth.Caller, planID string, s Sta
 		return Operation{}, err
 	}
 	if r.shared() {
-		return r.give(ctx, by, "operation.start", startOf(&op.head), op.Count, cmp.Or(s.Reason, op.head.Reason), orderEntry{Operation: planID, Start: &s, By: by})
+		return r.sendOrder(ctx, by, "operation.start", startText(&op.head), op.Count, cmp.Or(s.Reason, op.head.Reason), orderEntry{Operation: planID, Start: &s, By: by})
 	}
 	op.stepping.Lock()
 	defer op.stepping.Unlock()
 	now := r.now()
-	h, err := r.started(op, s, by, now)
+	h, err := r.checkStart(op, s, by, now)
 	if err != nil {
 		return Operation{}, err
 	}
-	end, err := r.Actions.Begin(by, "operation.start", startOf(&h), h.Count, h.Reason)
+	end, err := r.Actions.Begin(by, "operation.start", startText(&h), h.Count, h.Reason)
 	if err != nil {
 		return Operation{}, err
 	}
-	entries, p := starting(h)
+	entries, p := startEntries(h)
 	err = r.Store.PutEntries(context.WithoutCancel(ctx), entries)
 	end(err, 0)
 	if err != nil {
 		return Operation{}, err
 	}
-	op.start(h, p)
-	r.began(op.ID)
-	return op.now(now), nil
+	op.applyStart(h, p)
+	r.setActive(op.ID)
+	return op.snapshot(now), nil
 }
 
-// startOf is what the audit log says is started.
-func startOf(h *head) string { return fmt.Sprintf("%s: %s %s", h.ID, h.Verb, h.Query) }
+// startText is what the audit log says is started.
+func startText(h *head) string { return fmt.Sprintf("%s: %s %s", h.ID, h.Verb, h.Query) }
 
-// started is what a start makes of a plan. The caller has op.stepping.
-func (r *Runner) started(op *operation, s Start, by auth.Caller, now time.Time) (h head, err error) {
+// checkStart returns what a start makes of a plan. The caller has op.stepping.
+func (r *Runner) checkStart(op *operation, s Start, by auth.Caller, now time.Time) (h head, err error) {
 	h = op.head
 	if h.CanaryWait, err = s.check(h.Verb); err != nil {
 		return h, err
@@ -78,7 +78,7 @@ func (r *Runner) started(op *operation, s Start, by auth.Caller, now time.Time) 
 		err = fmt.Errorf("%s", strings.Join(h.Blocked, "; "))
 	case s.ExpectCount != nil && *s.ExpectCount != h.Count:
 		err = fmt.Errorf("it is about %d messages, and %d were expected", h.Count, *s.ExpectCount)
-	case r.running() >= mostRunning:
+	case r.activeCount() >= mostRunning:
 		err = fmt.Errorf("%d operations have not ended: wait for one, or cancel one", mostRunning)
 	}
 	if err != nil {
@@ -91,21 +91,21 @@ func (r *Runner) started(op *operation, s Start, by auth.Caller, now time.Time) 
 	return h, nil
 }
 
-// starting is what is written when an operation begins.
-func starting(h head) ([]store.Entry, progress) {
+// startEntries are what is written when an operation begins.
+func startEntries(h head) ([]store.Entry, progress) {
 	p := progress{State: Running, Unlogged: true}
 	return []store.Entry{entryOf(headPrefix+h.ID, h), entryOf(partsOf(h.ID)+"progress", p)}, p
 }
 
-// start goes on as is written.
-func (op *operation) start(h head, p progress) {
+// applyStart applies a start that is written. The caller has op.stepping.
+func (op *operation) applyStart(h head, p progress) {
 	op.set(func() {
 		op.Reason, op.Rate, op.head.Operation.Canary, op.CanaryWait = h.Reason, h.Rate, h.Canary, h.CanaryWait
 		op.Started, op.StartedBy, op.StartedAs, op.progress = h.Started, h.StartedBy, h.StartedAs, p
 	})
 }
 
-// check reads how an operation is to run.
+// check returns how long the first messages are watched, or what is wrong.
 func (s Start) check(v actions.Verb) (wait time.Duration, err error) {
 	wait = canaryWait
 	if s.CanaryWait != "" {

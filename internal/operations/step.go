@@ -29,10 +29,10 @@ func (r *Runner) step(ctx context.Context, op *operation) (next time.Time) {
 		return time.Time{}
 	case time.Now().Before(op.next):
 		return op.next
-	case ended: // the service ended before it was announced
+	case ended: // the service ended before it was logged
 		err = r.logEnd(ctx, op)
 	case p.State == Canary:
-		op.next, err = r.watch(ctx, op)
+		op.next, err = r.checkCanary(ctx, op)
 	default:
 		op.next, err = r.processNext(ctx, op)
 	}
@@ -62,7 +62,7 @@ func (r *Runner) failing(ctx context.Context, op *operation, err error) (next ti
 }
 
 // reread reads how far an operation is, when a write of it failed that may have been done
-// all the same: else its messages would be dealt with twice. It tells of what was done.
+// all the same: else its messages would be processed twice. It announces what was done.
 func (r *Runner) reread(ctx context.Context, op *operation) error {
 	if !op.uncertain {
 		return nil
@@ -75,7 +75,7 @@ func (r *Runner) reread(ctx context.Context, op *operation) error {
 	if err != nil {
 		return err
 	}
-	if at := op.progress.dealt(); is.progress.dealt() > at {
+	if at := op.progress.processed(); is.progress.processed() > at {
 		if value, err = r.Store.Entry(ctx, outcomeName(op.ID, at)); err != nil {
 			return err
 		}
@@ -86,8 +86,8 @@ func (r *Runner) reread(ctx context.Context, op *operation) error {
 	}
 	op.uncertain = false
 	if op.progress.State == "" && is.progress.State != "" {
-		op.start(is.head, is.progress)
-		r.began(op.ID)
+		op.applyStart(is.head, is.progress)
+		r.setActive(op.ID)
 	} else {
 		op.set(func() { op.progress = is.progress })
 	}
@@ -99,10 +99,10 @@ func outcomeName(id string, at int64) string {
 	return fmt.Sprintf("%soutcome/%012d", partsOf(id), at)
 }
 
-// processNext deals with the next messages of an operation, as many as one step may.
+// processNext processes the next messages of an operation, as many as one step may.
 func (r *Runner) processNext(ctx context.Context, op *operation) (next time.Time, err error) {
 	p := op.progress
-	if p.dealt() == op.Count { // its last messages were the canary
+	if p.processed() == op.Count { // its last messages were the canary
 		return r.saveState(ctx, op, Finished, "")
 	}
 	now := time.Now()
@@ -122,15 +122,15 @@ func (r *Runner) processNext(ctx context.Context, op *operation) (next time.Time
 		targets[i] = actions.Target{ID: id.String(), Queue: op.Queues[f.Queue].Queue, Key: f.Key, State: f.State}
 	}
 	d := actions.RecordChange{Verb: op.Verb, By: op.StartedBy, To: op.To, At: op.At}
-	var watched []sent
+	var canary []sent
 	if p.Done < int64(op.Canary) {
 		d.Sent = func(m *store.Record) {
-			watched = append(watched, sentAs(m))
-			r.canaries.watch(op.ID, watched[len(watched)-1:]) // before it can fail
+			canary = append(canary, sentAs(m))
+			r.canaries.add(op.ID, canary[len(canary)-1:]) // before it can fail
 		}
 	}
 	outcomes, err := r.Actions.Apply(ctx, d, targets, func(all []actions.Outcome) (entries []store.Entry) {
-		p, entries = op.account(all, watched, r.now())
+		p, entries = op.withOutcomes(all, canary, r.now())
 		return entries
 	})
 	switch {
@@ -140,7 +140,7 @@ func (r *Runner) processNext(ctx context.Context, op *operation) (next time.Time
 		return now, nil
 	case op.uncertain || ctx.Err() != nil || errors.Is(err, store.ErrFull) || deposed(err):
 		return next, err
-	case len(targets) > 1: // one of them, perhaps: the others need not suffer
+	case len(targets) > 1: // perhaps because of one of them: the others continue without it
 		op.stepLimit = len(targets) / 2
 		return now, nil
 	case op.tries < 2:
@@ -148,30 +148,30 @@ func (r *Runner) processNext(ctx context.Context, op *operation) (next time.Time
 	default:
 		t, entries := targets[0], []store.Entry(nil)
 		outcomes = []actions.Outcome{{ID: t.ID, Key: string(t.Key), Queue: t.Queue, Outcome: actions.Failed, Why: err.Error(), At: r.now()}}
-		if p, entries = op.account(outcomes, nil, r.now()); r.Store.PutEntries(ctx, entries) != nil {
+		if p, entries = op.withOutcomes(outcomes, nil, r.now()); r.Store.PutEntries(ctx, entries) != nil {
 			op.uncertain = true
 			return next, err
 		}
 	}
-	r.dealt(op, p, now)
+	r.noteProgress(op, p, now)
 	r.Actions.Announce(d, outcomes)
 	return now, nil
 }
 
-// dealt notes how far an operation is, which is written.
-func (r *Runner) dealt(op *operation, p progress, now time.Time) {
+// noteProgress notes how far an operation is, which is written.
+func (r *Runner) noteProgress(op *operation, p progress, now time.Time) {
 	op.set(func() {
 		op.progress = p
-		op.forget(now)
-		op.speed = append(op.speed, pace{now, p.dealt()})
+		op.dropOldSpeed(now)
+		op.speed = append(op.speed, pace{now, p.processed()})
 	})
 	r.changed(op.ID)
 }
 
-// nextOf are the messages of an operation's next step, or when that may be; none when
+// nextOf returns the messages of an operation's next step, or when that may begin; none when
 // their list is damaged.
 func (r *Runner) nextOf(ctx context.Context, op *operation, now time.Time) (next []frozen, wait time.Time, err error) {
-	at := op.dealt()
+	at := op.processed()
 	n := min(chunk, op.Count-at)
 	if left := int64(op.Canary) - op.Done; left > 0 {
 		n = min(n, left)
@@ -192,9 +192,9 @@ func (r *Runner) nextOf(ctx context.Context, op *operation, now time.Time) (next
 	next = all[at%chunk:]
 	next = next[:min(n, int64(len(next)))]
 	if op.limit != nil && !op.limit.AllowN(now, len(next)) {
-		turn := op.limit.ReserveN(now, len(next))
-		defer turn.CancelAt(now)
-		return nil, now.Add(turn.DelayFrom(now)), nil
+		reserved := op.limit.ReserveN(now, len(next))
+		defer reserved.CancelAt(now)
+		return nil, now.Add(reserved.DelayFrom(now)), nil
 	}
 	return next, wait, nil
 }
@@ -202,16 +202,16 @@ func (r *Runner) nextOf(ctx context.Context, op *operation, now time.Time) (next
 // wasDone tells whether a step that failed was done all the same; op.uncertain stays while
 // that is not known.
 func (r *Runner) wasDone(ctx context.Context, op *operation) bool {
-	at := op.progress.dealt()
+	at := op.progress.processed()
 	op.uncertain = true
-	return r.reread(ctx, op) == nil && op.progress.dealt() > at
+	return r.reread(ctx, op) == nil && op.progress.processed() > at
 }
 
-// account is how far an operation is with some more outcomes, and what is written
-// of it.
-func (op *operation) account(all []actions.Outcome, watched []sent, now time.Time) (progress, []store.Entry) {
+// withOutcomes returns the progress of an operation with more outcomes, and what is
+// written of it.
+func (op *operation) withOutcomes(all []actions.Outcome, sent []sent, now time.Time) (progress, []store.Entry) {
 	p := op.progress
-	at := p.dealt()
+	at := p.processed()
 	for _, o := range all {
 		switch o.Outcome {
 		case actions.Done:
@@ -223,15 +223,15 @@ func (op *operation) account(all []actions.Outcome, watched []sent, now time.Tim
 		}
 	}
 	canary := int64(op.Canary)
-	switch dealt := p.dealt(); {
-	case op.progress.Done < canary && (p.Done == canary || dealt == op.Count):
+	switch processed := p.processed(); {
+	case op.progress.Done < canary && (p.Done == canary || processed == op.Count):
 		p.State = Canary
-	case dealt == op.Count:
+	case processed == op.Count:
 		p.State, p.Ended = Finished, &now
 	}
 	entries := []store.Entry{entryOf(partsOf(op.ID)+"progress", p), entryOf(outcomeName(op.ID, at), all)}
-	if len(watched) > 0 {
-		entries = append(entries, entryOf(fmt.Sprintf("%scanary/%012d", partsOf(op.ID), at), watched))
+	if len(sent) > 0 {
+		entries = append(entries, entryOf(fmt.Sprintf("%scanary/%012d", partsOf(op.ID), at), sent))
 	}
 	return p, entries
 }
@@ -253,8 +253,8 @@ func (r *Runner) saveState(ctx context.Context, op *operation, state, why string
 	return time.Now(), nil
 }
 
-// missingTarget is why messages have nowhere to go any more, or "". That RabbitMQ does not
-// say is no reason: they wait then until it takes them.
+// missingTarget is why messages can no longer be published, or "". That RabbitMQ does not
+// answer is no reason: the messages wait then.
 func (r *Runner) missingTarget(ctx context.Context, op *operation, of []frozen) string {
 	ask := map[string]bool{}
 	switch op.Verb {
@@ -279,8 +279,8 @@ func (r *Runner) missingTarget(ctx context.Context, op *operation, of []frozen) 
 // logEnd writes the last line of an ended operation to the audit log. It stands
 // there once or, when the service ends in between, twice. The caller has op.stepping.
 func (r *Runner) logEnd(ctx context.Context, op *operation) error {
-	r.ended(op.ID)
-	r.canaries.forget(op.ID)
+	r.setInactive(op.ID)
+	r.canaries.remove(op.ID)
 	p := op.progress
 	end, err := r.Actions.Begin(op.StartedAs, "operation.end", op.ID, op.Count, p.Why)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/digits"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -234,14 +235,10 @@ func nice(whole time.Duration) time.Duration {
 
 func perSecond(v float64) string { return number(v) + "/s" }
 
-// number sets thousands apart; below ten it has as many digits as say something.
+// number separates thousands; a number below ten has two significant digits.
 func number(v float64) string {
 	if v < 10 && v != math.Trunc(v) {
 		return strconv.FormatFloat(v, 'g', 2, 64)
 	}
-	s := strconv.FormatFloat(math.Round(v), 'f', 0, 64)
-	for i := len(s) - 3; i > 0; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
+	return digits.Group(strconv.FormatFloat(math.Round(v), 'f', 0, 64))
 }

@@ -11,6 +11,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/redrive-mq/redrive/internal/digits"
 	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
@@ -43,18 +44,8 @@ var functions = template.FuncMap{
 	"queryHelp": func() [][2]string { return queryHelp },
 }
 
-// count is a number with its thousands set apart.
-func count(v any) string {
-	s := fmt.Sprint(v)
-	sign := ""
-	if strings.HasPrefix(s, "-") {
-		sign, s = "-", s[1:]
-	}
-	for i := len(s) - 3; i > 0; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return sign + s
-}
+// count is a number with its thousands separated.
+func count(v any) string { return digits.Group(fmt.Sprint(v)) }
 
 // plural is "1 message", "2 messages".
 func plural(n any, one, many string) string {

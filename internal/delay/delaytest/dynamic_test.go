@@ -25,7 +25,11 @@ func TestNoMessageIsOnlyInAQueueThatItsExpiryDeletes(t *testing.T) {
 	t.Parallel()
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		const many = 40
-		way := ttlqueue.NewDynamicSparing(10*ms, time.Second)
+		way, err := ttlqueue.NewDynamic(10 * ms)
+		if err != nil {
+			t.Fatal(err)
+		}
+		way.Spare = func(time.Duration) time.Duration { return time.Second }
 		v.Queue("orders", amqp.Table{"x-queue-type": "classic"})
 		p := publisher(t, v.URL())
 		ctx := t.Context()

@@ -19,8 +19,11 @@ import (
 // declaration, the expiry is well past the delay, and a message counts as held
 // only if the confirm came while the declaration still covered its whole wait.
 type Dynamic struct {
-	step  time.Duration
-	spare func(time.Duration) time.Duration // see spare
+	step time.Duration
+	// Spare is how much longer than its delay a queue lives when it is not used. Half is for
+	// the time from declaration to confirm, half for a broker that is slow to pass messages
+	// on. Tests shorten it.
+	Spare func(time.Duration) time.Duration
 }
 
 // NewDynamic rounds delays up to two significant digits, and to at least step,
@@ -32,15 +35,6 @@ func NewDynamic(step time.Duration) (*Dynamic, error) {
 	return &Dynamic{step, spare}, nil
 }
 
-// NewDynamicSparing is NewDynamic with another spare, for tests that cannot wait
-// so long.
-func NewDynamicSparing(step, spare time.Duration) *Dynamic {
-	return &Dynamic{step, func(time.Duration) time.Duration { return spare }}
-}
-
-// spare is how much longer than its delay a queue lives when it is not used. Half
-// is for the time from declaration to confirm, half for a broker that is slow to
-// pass messages on.
 func spare(d time.Duration) time.Duration { return max(10*time.Minute, d/10) }
 
 // longestDynamic leaves room for the expiry, which has the same limit.
@@ -62,9 +56,9 @@ func (d *Dynamic) Ticket(queue string, wait time.Duration) (delay.Ticket, error)
 	}
 	wait = d.round(wait)
 	name := Classic.name("dynamic." + label(wait))
-	first := Classic.delayQueue(name, wait, amqp.Table{"x-expires": (wait + d.spare(wait)).Milliseconds()})
+	first := Classic.delayQueue(name, wait, amqp.Table{"x-expires": (wait + d.Spare(wait)).Milliseconds()})
 	first.Exchanges[0].AutoDelete = true
-	return delay.Ticket{Exchange: name, RoutingKey: queue, Delay: wait, DeclareFirst: &first, ConfirmWithin: d.spare(wait) / 2}, nil
+	return delay.Ticket{Exchange: name, RoutingKey: queue, Delay: wait, DeclareFirst: &first, ConfirmWithin: d.Spare(wait) / 2}, nil
 }
 
 // round goes up to two significant digits, or jitter would make a queue a

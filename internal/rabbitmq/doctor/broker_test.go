@@ -138,7 +138,7 @@ func TestPoliciesAndRetryExchanges(t *testing.T) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		enrolled := func() {
 			t.Helper()
-			all, err := enroll.Find(ctx, m, []string{"orders"}, "", true)
+			all, err := enroll.PlanMany(ctx, m, []string{"orders"}, "", true)
 			must(t, err)
 			must(t, all[0].Err)
 			must(t, all[0].Plan.Apply(ctx, m))

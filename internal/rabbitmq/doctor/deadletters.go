@@ -13,7 +13,7 @@ import (
 // exactly is meant; of the others some may be none of ours.
 func deadLettering(_ context.Context, s *Scene) (all []Finding) {
 	handled := s.handled()
-	for _, q := range s.work() {
+	for _, q := range s.workQueues() {
 		if _, ok := s.Config.Policies.Match(q.Name); !ok {
 			continue
 		}
@@ -60,7 +60,7 @@ func (s *Scene) elsewhere(q *management.QueueState, st Status, what string) Find
 
 // dropped says what is lost without a dead-letter exchange.
 func (s *Scene) dropped(q *management.QueueState) string {
-	if q.Type == "quorum" && s.since(4, 0) {
+	if q.Type == "quorum" && s.versionAtLeast(4, 0) {
 		return "what consumers reject is gone, and what they requeue too often as well"
 	}
 	return "what consumers reject is gone"

@@ -53,8 +53,8 @@ type Check struct {
 	// Needs are the parts of a scene without which it cannot be made.
 	Needs []Part
 	Run   func(context.Context, *Scene) []Finding
-	// Alone is as much of it as AMQP shows where the management API is missing.
-	Alone func(context.Context, *Scene) []Finding
+	// ByAMQP is as much of it as AMQP shows where the management API is missing.
+	ByAMQP func(context.Context, *Scene) []Finding
 }
 
 // Report is what all checks found.
@@ -73,12 +73,12 @@ type Report struct {
 func Examine(ctx context.Context, s *Scene) Report {
 	r := Report{Status: OK, Broker: s.Broker, VHost: s.VHost, Version: s.Version}
 	if s.Missing[Queues] == nil {
-		all, enrolled := len(s.work()), len(s.enrolledQueues())
+		all, enrolled := len(s.workQueues()), len(s.enrolledQueues())
 		r.Queues, r.Enrolled = &all, &enrolled
 	}
 	for _, c := range Checks {
 		for _, f := range c.make(ctx, s) {
-			if f.Queue != "" && !s.asked(f.Queue) {
+			if f.Queue != "" && !s.selected(f.Queue) {
 				continue
 			}
 			f.Check = c.Name
@@ -109,8 +109,8 @@ func (c *Check) make(ctx context.Context, s *Scene) (all []Finding) {
 		return all
 	}
 	unknown := Finding{Status: Unknown, What: "not looked at: " + c.Title, Why: strings.Join(why, "; ")}
-	if c.Alone != nil && s.Missing[AMQP] == nil {
-		all = c.Alone(ctx, s)
+	if c.ByAMQP != nil && s.Missing[AMQP] == nil {
+		all = c.ByAMQP(ctx, s)
 		unknown.What = "looked at only as far as AMQP shows it: " + c.Title
 	}
 	return append(all, unknown)

@@ -57,8 +57,8 @@ func Gather(ctx context.Context, o Options) (*Scene, error) {
 	c := o.Config
 	s := &Scene{Config: c, File: o.File, Call: o.Call, Only: o.Only, Broker: addresses.Redact(c.Broker.URL), VHost: c.VHost(), User: addresses.User(c.Broker.URL), Insecure: o.Insecure, Missing: map[Part]error{}}
 	s.reach(ctx)
-	s.look(ctx)
-	if err := s.manage(ctx, cmp.Or(o.Standing, standing)); err != nil && s.Missing[AMQP] != nil {
+	s.probe(ctx)
+	if err := s.askManagement(ctx, cmp.Or(o.Standing, watchFor)); err != nil && s.Missing[AMQP] != nil {
 		return nil, fmt.Errorf("%w:\n%w\n%w", ErrNothing, s.Missing[AMQP], err)
 	}
 	s.guest(ctx)
@@ -114,8 +114,8 @@ func (s *Scene) connection(url string) broker.Config {
 	return broker.Config{URL: url, Credentials: s.Config.Broker.Credentials, Name: "redrive doctor"}
 }
 
-// look asks by AMQP.
-func (s *Scene) look(ctx context.Context) {
+// probe asks by AMQP.
+func (s *Scene) probe(ctx context.Context) {
 	l, err := broker.NewProbe(ctx, s.connection(s.Config.Broker.URL))
 	if err != nil {
 		s.Missing[AMQP] = err
@@ -128,15 +128,15 @@ func (s *Scene) look(ctx context.Context) {
 		}
 	}
 	s.Version, s.FrameMax = l.Version(), l.FrameMax()
-	s.Seen.Exchange, s.Seen.Intake = l.IntakeQueue()
+	s.Probed.Exchange, s.Probed.Intake = l.IntakeQueue()
 	depth := func(queue string) Depth {
 		consumers, ready, err := l.Queue(queue)
 		return Depth{err == nil, consumers, ready}
 	}
-	s.Seen.Consumers = depth(wire.QueueIntake).Consumers
-	s.Seen.Parked, s.Seen.Quarantine = depth(wire.QueueParked), depth(wire.QueueQuarantine)
+	s.Probed.Consumers = depth(wire.QueueIntake).Consumers
+	s.Probed.Parked, s.Probed.Quarantine = depth(wire.QueueParked), depth(wire.QueueQuarantine)
 	for _, name := range s.namedQueues() {
-		s.Seen.Named = append(s.Seen.Named, NamedQueue{name, depth(name), l.Exchange(wire.RetryExchange(name)) == nil})
+		s.Probed.Named = append(s.Probed.Named, NamedQueue{name, depth(name), l.Exchange(wire.RetryExchange(name)) == nil})
 	}
 }
 
@@ -144,7 +144,7 @@ func (s *Scene) look(ctx context.Context) {
 func (s *Scene) namedQueues() (all []string) {
 	for i := range s.Config.Policies {
 		for _, q := range s.Config.Policies[i].Queues {
-			if s.Config.Policies.Exact(q) && s.asked(q) && !slices.Contains(all, q) {
+			if s.Config.Policies.Exact(q) && s.selected(q) && !slices.Contains(all, q) {
 				all = append(all, q)
 			}
 		}
@@ -152,30 +152,30 @@ func (s *Scene) namedQueues() (all []string) {
 	return all
 }
 
-// manage asks the management API. Its error is why there is none.
-func (s *Scene) manage(ctx context.Context, watch time.Duration) (err error) {
+// askManagement asks the management API. Its error is why there is none.
+func (s *Scene) askManagement(ctx context.Context, watch time.Duration) (err error) {
 	if s.Manage, err = s.Config.Broker.API(s.VHost); err != nil {
-		s.without(err)
+		s.missingManagement(err)
 		return err
 	}
 	o, err := s.Manage.Overview(ctx)
 	if err != nil {
-		s.without(err)
+		s.missingManagement(err)
 		return err
 	}
 	s.Version = o.Version
-	part(s, Queues, &s.Queues)(s.Manage.States(ctx))
-	part(s, DeadLetters, &s.Standing)(s.stand(ctx, watch))
-	part(s, Exchanges, &s.Exchanges)(s.Manage.Exchanges(ctx))
-	part(s, Bindings, &s.Bindings)(s.Manage.Bindings(ctx))
-	part(s, Policies, &s.Policies)(s.Manage.Policies(ctx))
-	part(s, Operator, &s.OperatorPolicies)(s.Manage.OperatorPolicies(ctx))
-	part(s, Nodes, &s.Nodes)(s.Manage.Nodes(ctx))
+	keepPart(s, Queues, &s.Queues)(s.Manage.States(ctx))
+	keepPart(s, DeadLetters, &s.Standing)(s.watchDeadLetters(ctx, watch))
+	keepPart(s, Exchanges, &s.Exchanges)(s.Manage.Exchanges(ctx))
+	keepPart(s, Bindings, &s.Bindings)(s.Manage.Bindings(ctx))
+	keepPart(s, Policies, &s.Policies)(s.Manage.Policies(ctx))
+	keepPart(s, Operator, &s.OperatorPolicies)(s.Manage.OperatorPolicies(ctx))
+	keepPart(s, Nodes, &s.Nodes)(s.Manage.Nodes(ctx))
 	switch p, err := s.Manage.Permissions(ctx, s.User); {
 	case errors.Is(err, management.ErrNotFound):
 		s.Permission = management.Permission{User: s.User} // it has none here
 	default:
-		part(s, Permissions, &s.Permission)(p, err)
+		keepPart(s, Permissions, &s.Permission)(p, err)
 	}
 	if s.Ahead, s.Within, err = s.Manage.Ahead(ctx); err != nil {
 		s.Missing[Clock] = err
@@ -183,8 +183,8 @@ func (s *Scene) manage(ctx context.Context, watch time.Duration) (err error) {
 	return nil
 }
 
-// part keeps an answer, or why there is none.
-func part[T any](s *Scene, name Part, to *T) func(T, error) {
+// keepPart keeps an answer, or why there is none.
+func keepPart[T any](s *Scene, name Part, to *T) func(T, error) {
 	return func(v T, err error) {
 		if err != nil {
 			s.Missing[name] = fmt.Errorf("%s: %w", name, needs(name, err))
@@ -206,7 +206,7 @@ func needs(name Part, err error) error {
 	return fmt.Errorf("the user of broker.management needs the tag %s in RabbitMQ", tag)
 }
 
-func (s *Scene) without(err error) {
+func (s *Scene) missingManagement(err error) {
 	for _, p := range []Part{Queues, DeadLetters, Exchanges, Bindings, Policies, Operator, Nodes, Permissions, Clock} {
 		s.Missing[p] = err
 	}

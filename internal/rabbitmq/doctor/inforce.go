@@ -13,7 +13,7 @@ import (
 var changing = []string{"message-ttl", "expires", "max-length", "max-length-bytes", "overflow", "delivery-limit"}
 
 func policyInForce(_ context.Context, s *Scene) (all []Finding) {
-	for _, q := range s.work() {
+	for _, q := range s.workQueues() {
 		ours := slices.IndexFunc(s.Policies, func(p management.Policy) bool { return p.Name == "redrive."+q.Name })
 		enrolled := s.enrolled(q)
 		if ours >= 0 && !enrolled && !isArgument(q, "dead-letter-exchange") {
@@ -34,7 +34,7 @@ func policyInForce(_ context.Context, s *Scene) (all []Finding) {
 			var keys []string
 			for _, key := range changing {
 				if v, ok := s.OperatorPolicies[i].Definition[key]; ok {
-					keys = append(keys, fmt.Sprintf("%s: %s", key, show(v)))
+					keys = append(keys, fmt.Sprintf("%s: %s", key, management.Text(v)))
 				}
 			}
 			if len(keys) > 0 {
@@ -67,7 +67,7 @@ func nativeRetry(_ context.Context, s *Scene) (all []Finding) {
 		}
 		f := Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("RabbitMQ delays what its consumers requeue (delayed-retry-type: %s), and Redrive what they reject", kind),
 			Remedy: "Leave it on only if consumers requeue on purpose. " + s.unset(q, "delayed-retry-type")}
-		if !s.since(4, 3) {
+		if !s.versionAtLeast(4, 3) {
 			f.What = fmt.Sprintf("it asks for RabbitMQ's delayed retry (delayed-retry-type: %s), which RabbitMQ %s ignores and 4.3 obeys", kind, s.Version)
 		}
 		all = append(all, f)

@@ -28,7 +28,7 @@ func deadLetterExchange(_ context.Context, s *Scene) (all []Finding) {
 	}
 	if not := differs(x, "fanout", true); not != "" {
 		all = append(all, Finding{Status: Wrong, What: "the exchange redrive is " + not, Remedy: "Delete it and start the service, which declares it as it must be; bring queues' dead letters to rest meanwhile, since they are lost while it is missing.",
-			Commands: []string{s.deletes(s.Manage.At("exchanges", wire.ExchangeDeadLetters)), s.redrive("doctor --fix")}})
+			Commands: []string{s.deleteCommand(s.Manage.At("exchanges", wire.ExchangeDeadLetters)), s.redrive("doctor --fix")}})
 	}
 	bound := false
 	for _, b := range s.Bindings {
@@ -38,7 +38,7 @@ func deadLetterExchange(_ context.Context, s *Scene) (all []Finding) {
 			bound = true
 		default:
 			all = append(all, Finding{Status: Warning, What: fmt.Sprintf("the exchange redrive also leads to the %s %s, which gets a copy of every dead letter", b.DestinationType, b.Destination), Remedy: "Take the binding away, unless you want it.",
-				Commands: []string{s.deletes(s.Manage.BindingAt(b))}})
+				Commands: []string{s.deleteCommand(s.Manage.BindingAt(b))}})
 		}
 	}
 	if !bound {
@@ -65,8 +65,8 @@ func differs(x *management.Exchange, kind string, internal bool) string {
 	return strings.Join(not, ", ")
 }
 
-func deadLetterExchangeAlone(_ context.Context, s *Scene) []Finding {
-	switch err := s.Seen.Exchange; {
+func deadLetterExchangeByAMQP(_ context.Context, s *Scene) []Finding {
+	switch err := s.Probed.Exchange; {
 	case errors.Is(err, wire.ErrUnroutable):
 		return s.missing("the exchange redrive does not exist")
 	case errors.Is(err, wire.ErrDiffers):
@@ -120,7 +120,7 @@ func intake(_ context.Context, s *Scene) (all []Finding) {
 		var keys []string
 		for _, key := range shortening {
 			if v, ok := own.Effective[key]; ok {
-				keys = append(keys, fmt.Sprintf("%s: %v", key, show(v)))
+				keys = append(keys, fmt.Sprintf("%s: %v", key, management.Text(v)))
 			}
 		}
 		if len(keys) > 0 {
@@ -155,7 +155,7 @@ func (s *Scene) smallLimits() (all []Finding) {
 // others finds services with a store of their own beside this config's. Where one store
 // has several, they know how many they are, and say so themselves.
 func others(_ context.Context, s *Scene) []Finding {
-	if n := s.Seen.Consumers; n > 1 && s.Config.Store.Redis.URL == "" {
+	if n := s.Probed.Consumers; n > 1 && s.Config.Store.Redis.URL == "" {
 		return []Finding{{Status: Wrong, What: fmt.Sprintf("redrive.intake has %d consumers, and a service with its store on disk is one: each takes a part of the failed messages", n),
 			Remedy: "Stop the other services of this virtual host, or give all of them one store (store.redis). To list the consumers:", Commands: []string{s.rabbitmqctl("list_consumers", "queue_name", "channel_pid")}}}
 	}
@@ -182,8 +182,8 @@ func (s *Scene) leavingOut(own *management.QueueState) (names, commands []string
 	return names, commands
 }
 
-func intakeAlone(_ context.Context, s *Scene) []Finding {
-	switch err := s.Seen.Intake; {
+func intakeByAMQP(_ context.Context, s *Scene) []Finding {
+	switch err := s.Probed.Intake; {
 	case errors.Is(err, wire.ErrQueueGone):
 		return s.missing("the queue redrive.intake does not exist")
 	case errors.Is(err, wire.ErrDiffers):
@@ -195,7 +195,7 @@ func intakeAlone(_ context.Context, s *Scene) []Finding {
 }
 
 func quarantine(_ context.Context, s *Scene) []Finding {
-	if n := s.Seen.Quarantine.Ready; n > 0 {
+	if n := s.Probed.Quarantine.Ready; n > 0 {
 		return []Finding{{Status: Warning, What: fmt.Sprintf("messages in redrive.quarantine: %d", n), Remedy: "Look at them, and have them retried or export them:",
 			Commands: []string{s.redrive("quarantine list"), s.redrive("quarantine replay"), s.redrive("quarantine export", "quarantine.jsonl")}}}
 	}
@@ -203,17 +203,9 @@ func quarantine(_ context.Context, s *Scene) []Finding {
 }
 
 func parked(_ context.Context, s *Scene) []Finding {
-	p := s.Seen.Parked
-	if p.There && p.Ready > 0 && p.Consumers == 0 {
+	p := s.Probed.Parked
+	if p.Exists && p.Ready > 0 && p.Consumers == 0 {
 		return []Finding{{Status: Warning, What: fmt.Sprintf("messages in redrive.parked: %d, and no service collects them", p.Ready), Remedy: "Run the service, which collects, shows and replays them:", Commands: []string{s.redrive("serve")}}}
 	}
 	return nil
-}
-
-// show is a number as it was set: JSON's are floats.
-func show(v any) string {
-	if f, ok := v.(float64); ok && f == float64(int64(f)) {
-		return fmt.Sprint(int64(f))
-	}
-	return fmt.Sprint(v)
 }

@@ -35,7 +35,7 @@ func refuses(q *management.QueueState) string {
 	if overflow, _ := setting(q, "overflow").(string); strings.HasPrefix(overflow, "reject-publish") {
 		for key, has := range map[string]int64{"max-length": int64(q.Messages), "max-length-bytes": q.Bytes} {
 			if most, ok := setting(q, key).(float64); ok && has >= int64(most) {
-				return fmt.Sprintf("it is full (%s: %s) and its overflow is %s", key, show(most), overflow)
+				return fmt.Sprintf("it is full (%s: %s) and its overflow is %s", key, management.Text(most), overflow)
 			}
 		}
 	}

@@ -65,7 +65,7 @@ func (s *Scene) written() (all []string) {
 // permissionsUnseen knows only what was refused, and what a service that is ready has
 // proved: it has declared, bound and consumes what is its own.
 func (s *Scene) permissionsUnseen() []Finding {
-	for _, err := range []error{s.Seen.Exchange, s.Seen.Intake} {
+	for _, err := range []error{s.Probed.Exchange, s.Probed.Intake} {
 		if errors.Is(err, wire.ErrForbidden) {
 			return []Finding{s.grant(err.Error())}
 		}

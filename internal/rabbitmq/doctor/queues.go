@@ -8,12 +8,12 @@ import (
 )
 
 func lifetime(_ context.Context, s *Scene) (all []Finding) {
-	for _, q := range s.work() {
+	for _, q := range s.workQueues() {
 		if !s.enrolled(q) && !s.Config.Policies.Exact(q.Name) {
 			continue
 		}
 		if v := setting(q, "expires"); v != nil {
-			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("RabbitMQ deletes it, with its messages, when it has not been used for %s ms", show(v)), Remedy: s.unset(q, "expires")})
+			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("RabbitMQ deletes it, with its messages, when it has not been used for %s ms", management.Text(v)), Remedy: s.unset(q, "expires")})
 		}
 		for _, is := range []struct {
 			so   bool
@@ -47,9 +47,9 @@ func consumers(_ context.Context, s *Scene) (all []Finding) {
 	return all
 }
 
-func consumersAlone(_ context.Context, s *Scene) (all []Finding) {
-	for _, q := range s.Seen.Named {
-		if q.There && q.Consumers == 0 {
+func consumersByAMQP(_ context.Context, s *Scene) (all []Finding) {
+	for _, q := range s.Probed.Named {
+		if q.Exists && q.Consumers == 0 {
 			all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("it has no consumer, and %d messages; %s", q.Ready, noConsumer), Remedy: "Start its consumer; meanwhile pause its retries:", Commands: []string{s.call() + " pause " + Quote(q.Name)}})
 		}
 	}
@@ -64,7 +64,7 @@ const (
 )
 
 func requeue(_ context.Context, s *Scene) (all []Finding) {
-	for _, q := range s.work() {
+	for _, q := range s.workQueues() {
 		again, delivered := q.Stats.Redelivered.Rate, q.Stats.Delivered.Rate
 		if again < fastRequeue || again < shareRequeue*delivered {
 			continue
@@ -79,7 +79,7 @@ func requeue(_ context.Context, s *Scene) (all []Finding) {
 func (s *Scene) ends(q *management.QueueState) string {
 	limit, limited := s.limitOf(q)
 	switch {
-	case limited && s.since(4, 3):
+	case limited && s.versionAtLeast(4, 3):
 		return fmt.Sprintf("; after basic.reject the delivery limit (%d) ends that, after basic.nack nothing does", limit)
 	case limited:
 		return fmt.Sprintf("; the delivery limit (%d) ends that for each", limit)

@@ -9,8 +9,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 )
 
-// reportsAlone is asked where the management API is missing: the service then lacks it, too.
-func reportsAlone(_ context.Context, s *Scene) []Finding {
+// reportsByAMQP is asked where the management API is missing: the service then lacks it, too.
+func reportsByAMQP(_ context.Context, s *Scene) []Finding {
 	var patterns []string
 	for i := range s.Config.Policies {
 		for _, q := range s.Config.Policies[i].Queues {

@@ -20,7 +20,7 @@ func retryExchange(_ context.Context, s *Scene) (all []Finding) {
 		q := &s.Queues[i]
 		name := wire.RetryExchange(q.Name)
 		of[name] = true
-		if wire.OwnQueue(q.Name) || !s.asked(q.Name) {
+		if wire.OwnQueue(q.Name) || !s.selected(q.Name) {
 			continue
 		}
 		x := s.exchange(name)
@@ -32,7 +32,7 @@ func retryExchange(_ context.Context, s *Scene) (all []Finding) {
 			continue
 		}
 		if not := differs(x, "fanout", false); not != "" {
-			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("its retry exchange %s is %s", name, not), Remedy: "Delete it, and declare it again:", Commands: []string{s.deletes(s.Manage.At("exchanges", name)), s.redrive("doctor --fix")}})
+			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("its retry exchange %s is %s", name, not), Remedy: "Delete it, and declare it again:", Commands: []string{s.deleteCommand(s.Manage.At("exchanges", name)), s.redrive("doctor --fix")}})
 			continue
 		}
 		bound := false
@@ -41,7 +41,7 @@ func retryExchange(_ context.Context, s *Scene) (all []Finding) {
 				bound = true
 				continue
 			}
-			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("its retry exchange also leads to the %s %s, which gets a copy of each retried message", b.DestinationType, b.Destination), Remedy: "Remove the binding:", Commands: []string{s.deletes(s.Manage.BindingAt(b))}})
+			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("its retry exchange also leads to the %s %s, which gets a copy of each retried message", b.DestinationType, b.Destination), Remedy: "Remove the binding:", Commands: []string{s.deleteCommand(s.Manage.BindingAt(b))}})
 		}
 		if !bound {
 			all = append(all, s.bind(q.Name, fmt.Sprintf("its retry exchange %s does not lead to it", name)))
@@ -50,7 +50,7 @@ func retryExchange(_ context.Context, s *Scene) (all []Finding) {
 	for _, x := range s.Exchanges {
 		if strings.HasPrefix(x.Name, wire.RetryExchange("")) && !of[x.Name] && len(s.Only) == 0 {
 			all = append(all, Finding{Status: Warning, What: fmt.Sprintf("the retry exchange %s has no queue of its name any more; what waits for it will be parked", x.Name),
-				Remedy: "Declare the queue again, or delete the exchange:", Commands: []string{s.deletes(s.Manage.At("exchanges", x.Name))}})
+				Remedy: "Declare the queue again, or delete the exchange:", Commands: []string{s.deleteCommand(s.Manage.At("exchanges", x.Name))}})
 		}
 	}
 	return all
@@ -60,12 +60,12 @@ func (s *Scene) bind(queue, what string) Finding {
 	return Finding{Queue: queue, Status: Wrong, What: what, Remedy: "Declare it and bind it:", Commands: []string{s.redrive("doctor --fix --queue=" + Quote(queue))}, Fixable: true, fix: fix{queue: queue}}
 }
 
-func retryExchangeAlone(_ context.Context, s *Scene) (all []Finding) {
-	for _, q := range s.Seen.Named {
+func retryExchangeByAMQP(_ context.Context, s *Scene) (all []Finding) {
+	for _, q := range s.Probed.Named {
 		switch {
-		case !q.There:
+		case !q.Exists:
 			all = append(all, Finding{Queue: q.Name, Status: Warning, What: "a policy names it, and it does not exist", Remedy: "Declare it, or remove it from the config."})
-		case !q.Return:
+		case !q.RetryExchange:
 			all = append(all, Finding{Queue: q.Name, Status: OK, What: "it has no retry exchange yet; it gets one with its first dead letter"})
 		}
 	}

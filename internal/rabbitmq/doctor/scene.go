@@ -69,7 +69,7 @@ type Scene struct {
 	Redis    []redisstore.Server
 	Failover bool
 
-	Seen Seen
+	Probed Probed
 	// Guest: the user guest with the password guest was let in from another machine.
 	Guest   bool
 	Service Service
@@ -77,8 +77,8 @@ type Scene struct {
 	Insecure bool
 }
 
-// Seen is what AMQP shows without the management API.
-type Seen struct {
+// Probed is what AMQP shows without the management API.
+type Probed struct {
 	Exchange, Intake   error // as broker.Probe.IntakeQueue returns them
 	Parked, Quarantine Depth
 	Consumers          int // of redrive.intake
@@ -88,7 +88,7 @@ type Seen struct {
 
 // Depth of a queue.
 type Depth struct {
-	There            bool
+	Exists           bool
 	Consumers, Ready int
 }
 
@@ -96,7 +96,7 @@ type Depth struct {
 type NamedQueue struct {
 	Name string
 	Depth
-	Return bool // its retry exchange exists
+	RetryExchange bool // it exists
 }
 
 // Service is what the service says of itself.
@@ -108,14 +108,14 @@ type Service struct {
 	Notices  []string
 }
 
-func (s *Scene) asked(queue string) bool {
+func (s *Scene) selected(queue string) bool {
 	return len(s.Only) == 0 || slices.ContainsFunc(s.Only, func(p string) bool { return policy.MatchQueue(p, queue) })
 }
 
-// work are the queues that could be work queues.
-func (s *Scene) work() (all []*management.QueueState) {
+// workQueues are the queues that could be work queues.
+func (s *Scene) workQueues() (all []*management.QueueState) {
 	for i := range s.Queues {
-		if q := &s.Queues[i]; !wire.OwnQueue(q.Name) && s.asked(q.Name) {
+		if q := &s.Queues[i]; !wire.OwnQueue(q.Name) && s.selected(q.Name) {
 			all = append(all, q)
 		}
 	}
@@ -124,7 +124,7 @@ func (s *Scene) work() (all []*management.QueueState) {
 
 // enrolledQueues are those whose dead letters go to Redrive.
 func (s *Scene) enrolledQueues() (all []*management.QueueState) {
-	return slices.DeleteFunc(s.work(), func(q *management.QueueState) bool { return !s.enrolled(q) })
+	return slices.DeleteFunc(s.workQueues(), func(q *management.QueueState) bool { return !s.enrolled(q) })
 }
 
 func (s *Scene) enrolled(q *management.QueueState) bool {
@@ -162,8 +162,8 @@ func isArgument(q *management.QueueState, key string) bool {
 	return ok
 }
 
-// since tells whether RabbitMQ is of that version or later; not known is not.
-func (s *Scene) since(major, minor int) bool {
+// versionAtLeast tells whether RabbitMQ is of that version or later; not known is not.
+func (s *Scene) versionAtLeast(major, minor int) bool {
 	is, ok := versionOf(s.Version)
 	return ok && (is[0] > major || is[0] == major && is[1] >= minor)
 }
@@ -187,9 +187,9 @@ func (s *Scene) redrive(command string, args ...string) string {
 	return b.String()
 }
 
-// deletes is a command that takes something away by the management API; it asks
+// deleteCommand is a command that deletes something by the management API; it asks
 // for the password.
-func (s *Scene) deletes(at string) string {
+func (s *Scene) deleteCommand(at string) string {
 	return "curl -u " + Quote(s.Manage.User()) + " -X DELETE " + Quote(at)
 }
 

@@ -11,7 +11,7 @@ const usualFrame = 131_072
 // largest is RabbitMQ's default limit of a message, in bytes; it does not tell the
 // one in force.
 func (s *Scene) largest() int64 {
-	if s.since(4, 0) {
+	if s.versionAtLeast(4, 0) {
 		return 16 << 20
 	}
 	return 128 << 20
@@ -28,7 +28,7 @@ func frames(_ context.Context, s *Scene) (all []Finding) {
 
 func sizes(ctx context.Context, s *Scene) []Finding {
 	all := frames(ctx, s)
-	for _, q := range s.work() {
+	for _, q := range s.workQueues() {
 		if q.Messages > 0 && q.Bytes/int64(q.Messages) > s.largest() {
 			all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("its messages have %s on average, and RabbitMQ %s takes %s unless max_message_size says otherwise", size(q.Bytes/int64(q.Messages)), s.Version, size(s.largest())),
 				Remedy: "Set max_message_size in rabbitmq.conf."})

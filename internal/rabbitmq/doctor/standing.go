@@ -11,13 +11,13 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// standing is how long dead letters are watched: RabbitMQ tells of a quorum queue every 5 s,
+// watchFor is how long dead letters are watched: RabbitMQ tells of a quorum queue every 5 s,
 // so this is three times. Those that are only on their way become fewer between two of them.
-const standing = 15 * time.Second
+const watchFor = 15 * time.Second
 
-// stand watches the queues that keep dead letters, until each has released some or the
+// watchDeadLetters watches the queues that keep dead letters, until each has released some or the
 // time is over.
-func (s *Scene) stand(ctx context.Context, long time.Duration) (map[string]int, error) {
+func (s *Scene) watchDeadLetters(ctx context.Context, long time.Duration) (map[string]int, error) {
 	left := map[string]int{}
 	for _, q := range s.Queues {
 		if q.Dead > 0 {
@@ -45,9 +45,9 @@ func (s *Scene) stand(ctx context.Context, long time.Duration) (map[string]int, 
 	return left, nil
 }
 
-// stands finds dead letters that stand still: their target is missing, or the process in
+// standing finds dead letters that stand still: their target is missing, or the process in
 // RabbitMQ that publishes them, one beside each queue's leader, does not go on.
-func stands(_ context.Context, s *Scene) (all []Finding) {
+func standing(_ context.Context, s *Scene) (all []Finding) {
 	for i := range s.Queues {
 		q := &s.Queues[i]
 		n := s.Standing[q.Name]

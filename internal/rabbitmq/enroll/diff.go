@@ -5,9 +5,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strconv"
-	"strings"
-	"unicode"
 
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 )
@@ -29,7 +26,7 @@ func (p *Plan) Keys() []Key {
 	}
 	keys := difference(p.Before, p.Policy)
 	for i, k := range keys {
-		if now, ok := p.Queue.Effective[k.Name]; ok && k.Change == "kept" && show(now) != show(k.Was) {
+		if now, ok := p.Queue.Effective[k.Name]; ok && k.Change == "kept" && management.Text(now) != management.Text(k.Was) {
 			keys[i].Overruled = now
 		}
 	}
@@ -53,7 +50,7 @@ func difference(from, to *management.Policy) (keys []Key) {
 		is, has := after[name]
 		k := Key{Name: name, Was: was, Is: is}
 		switch {
-		case had && has && show(was) == show(is):
+		case had && has && management.Text(was) == management.Text(is):
 			k.Change = "kept"
 		case had && has:
 			k.Change = "changed"
@@ -81,7 +78,7 @@ func (p *Plan) note() {
 		ttl, ok = p.Queue.Effective["message-ttl"]
 	}
 	if ok {
-		add("messages expire here (after %s ms): those come to Redrive too, which parks them unless a policy's reasons name expired", show(ttl))
+		add("messages expire here (after %s ms): those come to Redrive too, which parks them unless a policy's reasons name expired", management.Text(ttl))
 	}
 }
 
@@ -108,28 +105,15 @@ func writeKeys(w io.Writer, keys []Key, operator string) {
 	for _, k := range keys {
 		switch {
 		case k.Overruled != nil:
-			fmt.Fprintf(w, "    %s: %s (the operator policy %q makes it %s)\n", k.Name, show(k.Is), operator, show(k.Overruled))
+			fmt.Fprintf(w, "    %s: %s (the operator policy %q makes it %s)\n", k.Name, management.Text(k.Is), operator, management.Text(k.Overruled))
 		case k.Change == "kept":
-			fmt.Fprintf(w, "    %s: %s\n", k.Name, show(k.Is))
+			fmt.Fprintf(w, "    %s: %s\n", k.Name, management.Text(k.Is))
 		case k.Change == "changed":
-			fmt.Fprintf(w, "  - %s: %s\n  + %s: %s\n", k.Name, show(k.Was), k.Name, show(k.Is))
+			fmt.Fprintf(w, "  - %s: %s\n  + %s: %s\n", k.Name, management.Text(k.Was), k.Name, management.Text(k.Is))
 		case k.Change == "removed":
-			fmt.Fprintf(w, "  - %s: %s\n", k.Name, show(k.Was))
+			fmt.Fprintf(w, "  - %s: %s\n", k.Name, management.Text(k.Was))
 		default:
-			fmt.Fprintf(w, "  + %s: %s\n", k.Name, show(k.Is))
+			fmt.Fprintf(w, "  + %s: %s\n", k.Name, management.Text(k.Is))
 		}
 	}
-}
-
-// show is a value as it was set: JSON numbers are floats, and a day of
-// message-ttl would read 8.64e+07.
-func show(v any) string {
-	if f, ok := v.(float64); ok {
-		return strconv.FormatFloat(f, 'f', -1, 64)
-	}
-	text := fmt.Sprint(v)
-	if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return strconv.Quote(text) // it is shown on terminals
-	}
-	return text
 }

@@ -82,7 +82,7 @@ type Plan struct {
 // ReadQueue asks for a queue and the policies until RabbitMQ says which policy is in
 // force: one that is not known could not be taken over.
 func ReadQueue(ctx context.Context, m *management.Client, queue string) (management.Queue, []management.Policy, error) {
-	for deadline := time.Now().Add(slowest); ; {
+	for deadline := time.Now().Add(policyTimeout); ; {
 		q, err := m.Queue(ctx, queue)
 		if errors.Is(err, management.ErrNotFound) {
 			return q, nil, fmt.Errorf("the queue %q does not exist: %w", queue, err)
@@ -92,7 +92,7 @@ func ReadQueue(ctx context.Context, m *management.Client, queue string) (managem
 		}
 		policies, err := m.Policies(ctx)
 		switch {
-		case err != nil || isTold(q, policies):
+		case err != nil || knowsPolicy(q, policies):
 			return q, policies, err
 		case time.Now().After(deadline):
 			return q, nil, fmt.Errorf("queue %q: RabbitMQ says that policy %q is in force, and that is not the one of the highest priority that matches: is the node up that has the queue?", queue, q.Policy)
@@ -100,20 +100,20 @@ func ReadQueue(ctx context.Context, m *management.Client, queue string) (managem
 		select {
 		case <-ctx.Done():
 			return q, nil, ctx.Err()
-		case <-time.After(again):
+		case <-time.After(retryEvery):
 		}
 	}
 }
 
-// isTold is false while what RabbitMQ says of a queue is older than its policies.
-func isTold(q management.Queue, policies []management.Policy) bool {
-	want, known := beneath(q, policies, "")
+// knowsPolicy is false while what RabbitMQ says of a queue is older than its policies.
+func knowsPolicy(q management.Queue, policies []management.Policy) bool {
+	want, known := policyWithout(q, policies, "")
 	return q.Effective != nil && (!known || want == nil && q.Policy == "" || want != nil && want.Name == q.Policy)
 }
 
 const (
-	slowest = 20 * time.Second // RabbitMQ 3.10 tells every 5, of a quorum queue
-	again   = 500 * time.Millisecond
+	policyTimeout = 20 * time.Second // RabbitMQ 3.10 tells every 5, of a quorum queue
+	retryEvery    = 500 * time.Millisecond
 )
 
 // plan finds out what enrolling a queue needs. With atLeastOnce a quorum queue also gets

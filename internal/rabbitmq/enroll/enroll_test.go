@@ -61,7 +61,7 @@ func TestPlans(t *testing.T) {
 // where a policy can, and refused where it cannot.
 func TestPlansOfTheBrokerAlone(t *testing.T) {
 	theirs := management.Policy{Name: "theirs", Priority: 2, Definition: map[string]any{"dead-letter-exchange": "old", "dead-letter-strategy": "at-least-once", "max-length": 5}}
-	a, err := NewAlone("q", time.Minute, ttlqueue.Quorum)
+	a, err := NewFixedDelay("q", time.Minute, ttlqueue.Quorum)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +148,7 @@ func TestEnrollAndUndo(t *testing.T) {
 
 // planOf is what the command plans for one queue.
 func planOf(ctx context.Context, m *management.Client, queue string) (*Plan, error) {
-	all, err := Find(ctx, m, []string{queue}, "", false)
+	all, err := PlanMany(ctx, m, []string{queue}, "", false)
 	if err != nil {
 		return nil, err
 	}

@@ -9,21 +9,21 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// One is a queue of many, and what enrolling it changes, or why it cannot be.
-type One struct {
+// QueuePlan is one queue of many, and what enrolling it changes, or why it cannot be.
+type QueuePlan struct {
 	Queue string
 	Plan  *Plan // nil with Err
 	Err   error
 }
 
-// Find plans for the queues named, and all that match a pattern, in order. Each has
+// PlanMany plans for the queues named, and all that match a pattern, in order. Each has
 // a policy of its own. One on a pattern would also catch queues that are made
 // later, and take from each the policy that it had; and since what is in force
 // differs from queue to queue, it could not keep it for all.
 //
 // A pattern leaves out what is never meant: Redrive's own queues, streams, and
 // queues that go with their connection.
-func Find(ctx context.Context, m *management.Client, names []string, pattern string, atLeastOnce bool) ([]One, error) {
+func PlanMany(ctx context.Context, m *management.Client, names []string, pattern string, atLeastOnce bool) ([]QueuePlan, error) {
 	queues, err := m.Queues(ctx)
 	if err != nil {
 		return nil, err
@@ -40,11 +40,11 @@ func Find(ctx context.Context, m *management.Client, names []string, pattern str
 		}
 	}
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
-	all := make([]One, len(names))
+	all := make([]QueuePlan, len(names))
 	for i, name := range names {
 		q, ok := known[name]
 		all[i].Queue = name
-		if !ok || !isTold(q, policies) {
+		if !ok || !knowsPolicy(q, policies) {
 			if q, _, err = ReadQueue(ctx, m, name); err != nil {
 				all[i].Err = err
 				continue

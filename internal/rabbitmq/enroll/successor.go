@@ -25,7 +25,7 @@ func Successor(old management.Queue, policies []management.Policy, name, kind st
 	}
 	set.Definition = def
 	others := slices.DeleteFunc(slices.Clone(policies), func(p management.Policy) bool { return p.Name == set.Name })
-	if best, known := beneath(p.Queue, others, set.Name); !known {
+	if best, known := policyWithout(p.Queue, others, set.Name); !known {
 		for _, o := range others {
 			set.Priority = max(set.Priority, o.Priority+1)
 		}

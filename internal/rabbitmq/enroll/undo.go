@@ -39,8 +39,8 @@ func undo(ctx context.Context, m *management.Client, ours management.Policy, que
 	return err
 }
 
-// Undoing is what taking a queue's policy away changes.
-type Undoing struct {
+// UndoPlan is what removing the policy of a queue changes.
+type UndoPlan struct {
 	Queue string
 	Ours  management.Policy
 	// After applies then; nil for none. Unknown: RabbitMQ will choose.
@@ -50,9 +50,9 @@ type Undoing struct {
 	Gone bool
 }
 
-// FindUndoings finds the enrolled queues among those named, or that match a
+// PlanUndo finds the enrolled queues among those named, or that match a
 // pattern. A queue that is named and not enrolled is an error of its own.
-func FindUndoings(ctx context.Context, m *management.Client, names []string, pattern string) (found []Undoing, missing []error, err error) {
+func PlanUndo(ctx context.Context, m *management.Client, names []string, pattern string) (found []UndoPlan, missing []error, err error) {
 	policies, err := m.Policies(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -67,11 +67,11 @@ func FindUndoings(ctx context.Context, m *management.Client, names []string, pat
 		if i < 0 {
 			return false
 		}
-		u := Undoing{Queue: name, Ours: policies[i]}
+		u := UndoPlan{Queue: name, Ours: policies[i]}
 		q := slices.IndexFunc(queues, func(q management.Queue) bool { return q.Name == name })
 		if u.Gone = q < 0; !u.Gone {
 			known := false
-			u.After, known = beneath(queues[q], policies, ours.Name)
+			u.After, known = policyWithout(queues[q], policies, ours.Name)
 			u.Unknown = !known
 		}
 		found = append(found, u)
@@ -93,7 +93,7 @@ func FindUndoings(ctx context.Context, m *management.Client, names []string, pat
 }
 
 // Write shows a person what applies then.
-func (u *Undoing) Write(w io.Writer) {
+func (u *UndoPlan) Write(w io.Writer) {
 	fmt.Fprintf(w, "queue %q: policy %q of priority %d goes; ", u.Queue, u.Ours.Name, u.Ours.Priority)
 	switch {
 	case u.Gone:
@@ -110,10 +110,10 @@ func (u *Undoing) Write(w io.Writer) {
 	writeKeys(w, difference(&u.Ours, u.After), "")
 }
 
-// beneath is the policy that would be in force on a queue without those named. It
+// policyWithout is the policy that would be in force on a queue without those named. It
 // is known only where this program reads patterns as RabbitMQ does, and where no
 // two of the same priority match.
-func beneath(q management.Queue, policies []management.Policy, without string) (best *management.Policy, known bool) {
+func policyWithout(q management.Queue, policies []management.Policy, without string) (best *management.Policy, known bool) {
 	known = true
 	for i := range policies {
 		p := &policies[i]

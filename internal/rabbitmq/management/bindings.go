@@ -3,8 +3,6 @@ package management
 import (
 	"context"
 	"net/http"
-	"net/url"
-	"strings"
 )
 
 // Binding is how messages come from an exchange.
@@ -46,11 +44,4 @@ func (c *Client) QueueBindings(ctx context.Context, queue string) (all []Binding
 // BindingsTo are those by which messages come to an exchange.
 func (c *Client) BindingsTo(ctx context.Context, exchange string) (all []Binding, err error) {
 	return all, c.Call(ctx, http.MethodGet, c.path("exchanges", exchange, "bindings", "destination"), nil, &all)
-}
-
-// DeleteBinding deletes one, whatever the types of its arguments: AMQP needs those,
-// and JSON has lost them.
-func (c *Client) DeleteBinding(ctx context.Context, b Binding) error {
-	return c.Call(ctx, http.MethodDelete, strings.Join([]string{"bindings", url.PathEscape(c.vhost), "e", url.PathEscape(b.Source),
-		b.DestinationType[:1], url.PathEscape(b.Destination), url.PathEscape(b.PropertiesKey)}, "/"), nil, nil)
 }

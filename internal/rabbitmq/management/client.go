@@ -213,10 +213,6 @@ func (c *Client) DeclareFanout(ctx context.Context, name string) error {
 	return c.Call(ctx, http.MethodPut, c.path("exchanges", name), map[string]any{"type": "fanout", "durable": true}, nil)
 }
 
-func (c *Client) DeleteExchange(ctx context.Context, name string) error {
-	return c.Call(ctx, http.MethodDelete, c.path("exchanges", name), nil, nil)
-}
-
 // BindQueue binds a queue to an exchange, without a routing key.
 func (c *Client) BindQueue(ctx context.Context, exchange, queue string) error {
 	return c.Call(ctx, http.MethodPost, "bindings/"+url.PathEscape(c.vhost)+"/e/"+url.PathEscape(exchange)+"/q/"+url.PathEscape(queue), map[string]any{"routing_key": ""}, nil)

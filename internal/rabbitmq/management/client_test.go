@@ -98,7 +98,7 @@ func TestQueues(t *testing.T) {
 			v.Publish("to "+name, "", amqp.Publishing{Body: []byte(name)})
 			c := v.Consume(name)
 			c.Take(name)
-			if err := m.DeleteExchange(ctx, "to "+name); err != nil {
+			if err := m.Call(ctx, http.MethodDelete, "exchanges/"+url.PathEscape(v.Name)+"/"+url.PathEscape("to "+name), nil, nil); err != nil {
 				t.Errorf("deleting the exchange for %q: %v", name, err)
 			}
 		}

@@ -2,8 +2,12 @@ package management
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
+	"strings"
+	"unicode"
 
 	"github.com/redrive-mq/redrive/internal/delay"
 )
@@ -77,6 +81,19 @@ func arguments(table map[string]any) map[string]any {
 		return map[string]any{}
 	}
 	return table
+}
+
+// Text is a value of the API's as it was set: JSON's numbers are floats, and a day of
+// message-ttl would read 8.64e+07.
+func Text(v any) string {
+	if f, ok := v.(float64); ok {
+		return strconv.FormatFloat(f, 'f', -1, 64)
+	}
+	text := fmt.Sprint(v)
+	if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return strconv.Quote(text) // it is shown on terminals
+	}
+	return text
 }
 
 // Make makes the exchanges, queues and bindings of a topology in the client's

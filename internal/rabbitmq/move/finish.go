@@ -13,21 +13,21 @@ import (
 )
 
 const (
-	// near is how few messages make the old queue as good as empty: those are what
+	// nearEmpty is how few messages make the old queue as good as empty: those are what
 	// newer ones may overtake.
-	near = 8 * most
+	nearEmpty = 8 * maxUnconfirmed
 	// stagnant is how long it may take to become less, before publishers are taken
 	// to be faster.
 	stagnant = 10 * time.Second
 )
 
 // drain moves messages while the old queue still gets new ones, so that few are
-// left to be overtaken at the turn.
+// left to be overtaken at the switch.
 func (m *Move) drain(ctx context.Context, c *broker.Mover) error {
 	least, since := -1, time.Now()
-	return m.carry(ctx, c, time.Second, func() bool {
+	return m.moveMessages(ctx, c, time.Second, func() bool {
 		ready, _, err := c.Depth(m.From)
-		if err != nil || ready <= near {
+		if err != nil || ready <= nearEmpty {
 			return false
 		}
 		if least < 0 || ready < least {
@@ -37,15 +37,15 @@ func (m *Move) drain(ctx context.Context, c *broker.Mover) error {
 	})
 }
 
-// carry moves messages until none comes for idle, or more says no.
-func (m *Move) carry(ctx context.Context, c *broker.Mover, idle time.Duration, more func() bool) error {
-	at := most
+// moveMessages moves messages until none comes for idle, or more says no.
+func (m *Move) moveMessages(ctx context.Context, c *broker.Mover, idle time.Duration, more func() bool) error {
+	at := maxUnconfirmed
 	if m.rejects {
 		at = 1 // or one that was refused would be overtaken by the next
 	}
 	return c.Move(ctx, m.From, wire.RetryExchange(m.To), at, idle, func(n int) bool {
-		m.carried += n
-		m.Carried(m.carried)
+		m.moved += n
+		m.Progress(m.moved)
 		return more()
 	})
 }
@@ -53,7 +53,7 @@ func (m *Move) carry(ctx context.Context, c *broker.Mover, idle time.Duration, m
 // finish moves the rest, and deletes the old queue when it has been quiet.
 func (m *Move) finish(ctx context.Context, c *broker.Mover, s *State) error {
 	for {
-		if err := m.carry(ctx, c, m.Quiet, func() bool { return true }); err != nil {
+		if err := m.moveMessages(ctx, c, m.Quiet, func() bool { return true }); err != nil {
 			return err
 		}
 		q, _, err := enroll.ReadQueue(ctx, m.API, m.From)
@@ -76,12 +76,12 @@ func (m *Move) finish(ctx context.Context, c *broker.Mover, s *State) error {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
-			case <-time.After(pause):
+			case <-time.After(retryEvery):
 			}
 			continue
 		}
 		if m.Keep {
-			m.Tell(fmt.Sprintf("queue %q is empty, and is kept", m.From))
+			m.Report(fmt.Sprintf("queue %q is empty, and is kept", m.From))
 			return nil
 		}
 		if s.Old.Type == "quorum" {
@@ -93,7 +93,7 @@ func (m *Move) finish(ctx context.Context, c *broker.Mover, s *State) error {
 		case errors.Is(err, broker.ErrNotEmpty), errors.Is(err, broker.ErrInUse):
 			continue
 		case err == nil:
-			m.Tell(fmt.Sprintf("queue %q is deleted", m.From))
+			m.Report(fmt.Sprintf("queue %q is deleted", m.From))
 		}
 		return err
 	}

@@ -39,7 +39,7 @@ func child() int {
 		}
 	}
 	m := &move.Move{From: "old", To: "new", Quiet: time.Second, API: api, Broker: broker.Config{URL: args[0], Name: "move"},
-		Tell: func(s string) { fmt.Println(s); step() }, Carried: func(int) { step() }}
+		Report: func(s string) { fmt.Println(s); step() }, Progress: func(int) { step() }}
 	if err := m.Run(context.Background()); err != nil {
 		fmt.Println(err)
 		return 1
@@ -142,7 +142,7 @@ func TestAMoveWhoseConnectionsAreCutGoesOn(t *testing.T) {
 						proxy.CutAfter(rand.Int64N(60_000))
 					}
 				}
-				m.Tell = func(s string) { t.Log(s); cut() }
+				m.Report = func(s string) { t.Log(s); cut() }
 				// Not while the first connection opens: the client takes that for a wrong
 				// password, and the person who starts a move learns that.
 				proxy.CutAfter(8_000 + rand.Int64N(60_000))

@@ -23,10 +23,10 @@ type State struct {
 	Policy    *enroll.Plan
 	// Bindings of the old queue, without those from the exchange of the detour.
 	Bindings []management.Binding
-	// Detour is there, and these bindings lead to it; Fed: it leads to the old queue.
-	Detour bool
-	Led    []management.Binding
-	Fed    bool
+	// Detour: its exchange exists. DetourToOld: that leads to the old queue.
+	Detour         bool
+	DetourBindings []management.Binding
+	DetourToOld    bool
 }
 
 // Look asks RabbitMQ, and refuses what cannot be moved.
@@ -66,7 +66,7 @@ func (m *Move) Look(ctx context.Context) (*State, error) {
 		return nil, err
 	}
 	detour := wire.MoveExchange(m.From)
-	s.Fed = slices.ContainsFunc(s.Bindings, func(b management.Binding) bool { return b.Source == detour })
+	s.DetourToOld = slices.ContainsFunc(s.Bindings, func(b management.Binding) bool { return b.Source == detour })
 	s.Bindings = slices.DeleteFunc(s.Bindings, func(b management.Binding) bool { return b.Source == detour })
 	for _, b := range s.Bindings {
 		if err := m.movable(ctx, b); err != nil {
@@ -102,7 +102,7 @@ func (m *Move) lookAtDetour(ctx context.Context, s *State) error {
 		return refusef("a move of %q to another name is under way (exchange %q leads to %q): finish that first", m.From, e.Name, to)
 	}
 	s.Detour = true
-	s.Led, err = m.API.BindingsTo(ctx, e.Name)
+	s.DetourBindings, err = m.API.BindingsTo(ctx, e.Name)
 	return err
 }
 
@@ -150,7 +150,7 @@ func (s *State) arguments(kind string) {
 		case k == "x-queue-type":
 			s.Arguments[k] = s.Type
 		case strings.HasPrefix(k, "x-dead-letter-"), slices.Contains(not, k):
-			s.Dropped = append(s.Dropped, fmt.Sprintf("%s: %s", k, number(v)))
+			s.Dropped = append(s.Dropped, fmt.Sprintf("%s: %s", k, management.Text(v)))
 		default:
 			s.Arguments[k] = v
 		}
@@ -168,12 +168,12 @@ func (m *Move) sameAs(s *State) error {
 	}
 	for k := range s.New.Arguments {
 		if _, wanted := s.Arguments[k]; !wanted && k != "x-queue-type" {
-			return refusef("%q is there already, with %s: %s, which the new queue is not to have", m.To, k, number(s.New.Arguments[k]))
+			return refusef("%q is there already, with %s: %s, which the new queue is not to have", m.To, k, management.Text(s.New.Arguments[k]))
 		}
 	}
 	for k, v := range s.Arguments {
-		if is, ok := s.New.Arguments[k]; k != "x-queue-type" && (!ok || number(is) != number(v)) {
-			return refusef("%q is there already, without %s: %s", m.To, k, number(v))
+		if is, ok := s.New.Arguments[k]; k != "x-queue-type" && (!ok || management.Text(is) != management.Text(v)) {
+			return refusef("%q is there already, without %s: %s", m.To, k, management.Text(v))
 		}
 	}
 	return nil
@@ -191,7 +191,7 @@ func (m *Move) Write(w io.Writer, s *State) {
 	if s.Old == nil {
 		fmt.Fprintf(w, "queue %q is gone, and %q is there\n", m.From, m.To)
 		if s.Detour {
-			mark(false, "lets %d bindings lead to it directly", len(s.Led))
+			mark(false, "lets %d bindings lead to it directly", len(s.DetourBindings))
 		}
 		return
 	}
@@ -208,7 +208,7 @@ func (m *Move) Write(w io.Writer, s *State) {
 		consumers(w, s.New)
 	}
 	mark(s.Detour && len(s.Bindings) == 0, "leads its bindings to %q, by way of exchange %q, which turns in one step: no message comes to both, or to none", m.To, wire.MoveExchange(m.From))
-	for _, b := range append(slices.Clone(s.Bindings), s.Led...) {
+	for _, b := range append(slices.Clone(s.Bindings), s.DetourBindings...) {
 		fmt.Fprintf(w, "    from exchange %q, routing key %q%s\n", b.Source, b.RoutingKey, of(b.Arguments))
 	}
 	mark(false, "moves its messages, in order and as they are; consumers see %q as their exchange", wire.RetryExchange(m.To))

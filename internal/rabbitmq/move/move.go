@@ -5,7 +5,7 @@
 //	move.go     the steps, in order
 //	look.go     what RabbitMQ says, from which the steps left are derived
 //	prepare.go  the new queue
-//	switch.go   the bindings, without a message lost or doubled
+//	switch.go   the bindings, without a message lost or duplicated
 //	finish.go   the messages, and the end of the old queue
 //
 // Nothing is remembered but in RabbitMQ, so a move that was interrupted anywhere
@@ -51,30 +51,30 @@ type Move struct {
 
 	API    *management.Client
 	Broker broker.Config
-	// Tell receives what was done, and Carried how many messages were moved in all.
-	Tell    func(string)
-	Carried func(int)
+	// Report receives what was done, and Progress how many messages were moved in all.
+	Report   func(string)
+	Progress func(int)
 
-	carried int
+	moved   int
 	lost    int  // user-ids
 	rejects bool // the new queue may refuse messages when it is full
 }
 
 const (
-	// most messages are under way: what a crash can double.
-	most = 32
-	// pause is between tries to connect; reconnectFor how long they go on.
-	pause        = time.Second
+	// maxUnconfirmed is how many messages are moved at once: what a crash can duplicate.
+	maxUnconfirmed = 32
+	// retryEvery is between tries to connect; reconnectFor how long they go on.
+	retryEvery   = time.Second
 	reconnectFor = 2 * time.Minute
-	// passing is how long RabbitMQ may take to notice that a move was killed.
-	passing = 10 * time.Second
+	// lockTimeout is how long RabbitMQ may take to notice that a move was killed.
+	lockTimeout = 10 * time.Second
 )
 
 // Run does all that is left to do. Connections that end are made again.
 func (m *Move) Run(ctx context.Context) error {
 	began := time.Now()
 	for connected := false; ; {
-		before := m.carried
+		before := m.moved
 		c, err := broker.NewMover(ctx, m.Broker, wire.MoveExchange(m.From))
 		// The client takes a connection that is cut while it opens for a refusal.
 		opening := connected && err != nil
@@ -89,19 +89,19 @@ func (m *Move) Run(ctx context.Context) error {
 			return err
 		case errors.Is(err, ErrConsumers) || errors.Is(err, ErrRefused) || errors.Is(err, management.ErrDenied) || broker.NeedsPerson(err) && !errors.Is(err, wire.ErrQueueGone) && !opening:
 			return err
-		case errors.Is(err, broker.ErrLocked) && !connected && time.Since(began) > passing:
+		case errors.Is(err, broker.ErrLocked) && !connected && time.Since(began) > lockTimeout:
 			return fmt.Errorf("queue %q %w", m.From, err)
 		case errors.Is(err, broker.ErrLocked):
-		case m.carried > before:
+		case m.moved > before:
 			began = time.Now()
 		case time.Since(began) > reconnectFor:
 			return err
 		}
-		m.Tell(fmt.Sprintf("%v; trying again", err))
+		m.Report(fmt.Sprintf("%v; trying again", err))
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(pause):
+		case <-time.After(retryEvery):
 		}
 	}
 }
@@ -127,7 +127,7 @@ func (m *Move) steps(ctx context.Context, c *broker.Mover) error {
 	if err := m.detour(ctx, c, s); err != nil {
 		return err
 	}
-	if err := m.turn(ctx, c, s); err != nil {
+	if err := m.switchBindings(ctx, c, s); err != nil {
 		return err
 	}
 	if err := m.rebind(ctx, c, s); err != nil {

@@ -60,7 +60,7 @@ func old(v *brokertest.VHost, kind string) {
 // mover is a move of old to new that says what it does to the test.
 func mover(t *testing.T, v *brokertest.VHost, url string) *move.Move {
 	return &move.Move{From: "old", To: "new", Quiet: time.Second, API: v.API(), Broker: broker.Config{URL: url, Name: "move"},
-		Tell: func(s string) { t.Log(s) }, Carried: func(int) {}}
+		Report: func(s string) { t.Log(s) }, Progress: func(int) {}}
 }
 
 // all takes all messages of a queue, in order.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/enroll"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -22,14 +23,14 @@ func (m *Move) prepare(ctx context.Context, c *broker.Mover, s *State) error {
 		if err := m.API.PutPolicy(ctx, *s.Policy.Policy); err != nil {
 			return err
 		}
-		m.Tell(fmt.Sprintf("policy %q is set", s.Policy.Policy.Name))
+		m.Report(fmt.Sprintf("policy %q is set", s.Policy.Policy.Name))
 	}
 	err := c.Do(func(ch *amqp.Channel) error {
 		if s.New == nil {
 			if _, err := ch.QueueDeclare(m.To, s.Old.Durable, false, false, false, table(s.Arguments)); err != nil {
 				return err
 			}
-			m.Tell(fmt.Sprintf("queue %q is there", m.To))
+			m.Report(fmt.Sprintf("queue %q is there", m.To))
 		}
 		exchange := wire.RetryExchange(m.To)
 		if err := ch.ExchangeDeclare(exchange, amqp.ExchangeFanout, true, false, false, false, nil); err != nil {
@@ -47,13 +48,13 @@ func (m *Move) prepare(ctx context.Context, c *broker.Mover, s *State) error {
 // letters, and refuses when it does not come to that: an operator policy may give
 // the new name a limit that would drop messages.
 func (m *Move) sameInForce(ctx context.Context, s *State) error {
-	want := undead(s.Old.Effective)
+	want := withoutDeadLetters(s.Old.Effective)
 	for deadline := time.Now().Add(30 * time.Second); ; {
 		q, _, err := enroll.ReadQueue(ctx, m.API, m.To)
 		if err != nil {
 			return err
 		}
-		is := undead(q.Effective)
+		is := withoutDeadLetters(q.Effective)
 		if _, atLeastOnce := s.Policy.Policy.Definition["dead-letter-strategy"]; atLeastOnce && want["overflow"] == nil {
 			delete(is, "overflow")
 		}
@@ -70,7 +71,7 @@ func (m *Move) sameInForce(ctx context.Context, s *State) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(pause / 2):
+		case <-time.After(retryEvery / 2):
 		}
 	}
 }
@@ -105,8 +106,8 @@ func refuses(def map[string]any, prefix string) bool {
 	return strings.HasPrefix(overflow, "reject-publish")
 }
 
-// undead is a policy without what it says of dead letters.
-func undead(def map[string]any) map[string]any {
+// withoutDeadLetters is a policy without what it says of dead letters.
+func withoutDeadLetters(def map[string]any) map[string]any {
 	out := maps.Clone(def)
 	maps.DeleteFunc(out, func(k string, _ any) bool { return strings.HasPrefix(k, "dead-letter-") })
 	return out
@@ -130,7 +131,7 @@ func arguments(m map[string]any) string {
 	}
 	var all []string
 	for _, k := range slices.Sorted(maps.Keys(m)) {
-		all = append(all, fmt.Sprintf("%s: %s", k, number(m[k])))
+		all = append(all, fmt.Sprintf("%s: %s", k, management.Text(m[k])))
 	}
 	return strings.Join(all, ", ")
 }
@@ -140,12 +141,4 @@ func of(args map[string]any) string {
 		return ""
 	}
 	return ", " + arguments(args)
-}
-
-// number is a value as it was set: in JSON all numbers are floats.
-func number(v any) string {
-	if f, ok := v.(float64); ok {
-		return fmt.Sprintf("%.0f", f)
-	}
-	return fmt.Sprintf("%v", v)
 }

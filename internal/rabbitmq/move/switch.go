@@ -11,17 +11,17 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Binding the new queue before the old one is unbound would double what is
+// Binding the new queue before the old one is unbound would duplicate what is
 // published in between, and the other way round would lose it. Two rules of
 // RabbitMQ help: a message that comes to a queue by several ways comes once, and an
 // alternate exchange gets exactly what the exchange itself had no way for. So:
 //
 //	detour  each binding X → old also leads X → detour → old; then X → old goes
-//	turn    detour → old goes: from that moment on, what comes to the detour takes
+//	switch  detour → old goes: from that moment on, what comes to the detour takes
 //	        its alternate exchange, which is the new queue's retry exchange
 //	rebind  each binding X → detour also leads X → new; then X → detour goes
 //
-// Of these only the turn changes where a message goes, and it is one step.
+// Of these only the switch changes where a message goes, and it is one step.
 
 // detour leads the old queue's bindings round by an exchange.
 func (m *Move) detour(ctx context.Context, c *broker.Mover, s *State) error {
@@ -49,8 +49,8 @@ func (m *Move) detour(ctx context.Context, c *broker.Mover, s *State) error {
 	if err != nil {
 		return err
 	}
-	m.Tell(fmt.Sprintf("%d bindings lead through exchange %q", len(s.Bindings), exchange))
-	s.Detour, s.Fed, s.Led = true, true, append(s.Led, s.Bindings...)
+	m.Report(fmt.Sprintf("%d bindings lead through exchange %q", len(s.Bindings), exchange))
+	s.Detour, s.DetourToOld, s.DetourBindings = true, true, append(s.DetourBindings, s.Bindings...)
 	// Somebody may have bound it meanwhile.
 	left, err := m.API.QueueBindings(ctx, m.From)
 	if err != nil {
@@ -64,14 +64,14 @@ func (m *Move) detour(ctx context.Context, c *broker.Mover, s *State) error {
 	return nil
 }
 
-// turn is the one step that sends what is published to the new queue.
-func (m *Move) turn(_ context.Context, c *broker.Mover, s *State) error {
-	if !s.Detour || !s.Fed {
+// switchBindings is the one step that sends what is published to the new queue.
+func (m *Move) switchBindings(_ context.Context, c *broker.Mover, s *State) error {
+	if !s.Detour || !s.DetourToOld {
 		return nil
 	}
 	err := c.Do(func(ch *amqp.Channel) error { return ch.QueueUnbind(m.From, "", wire.MoveExchange(m.From), nil) })
 	if err == nil {
-		m.Tell(fmt.Sprintf("what is published comes to queue %q", m.To))
+		m.Report(fmt.Sprintf("what is published comes to queue %q", m.To))
 	}
 	return err
 }
@@ -111,6 +111,6 @@ func (m *Move) rebind(ctx context.Context, c *broker.Mover, s *State) error {
 	if err := c.Do(func(ch *amqp.Channel) error { return ch.ExchangeDelete(exchange, true, false) }); err != nil {
 		return err
 	}
-	m.Tell(fmt.Sprintf("%d bindings lead to queue %q", len(led), m.To))
+	m.Report(fmt.Sprintf("%d bindings lead to queue %q", len(led), m.To))
 	return nil
 }

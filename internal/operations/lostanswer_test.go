@@ -35,8 +35,8 @@ func (l *losing) Change(ctx context.Context, keys []store.Key, edit func(store.K
 	})
 }
 
-// An operation whose steps Redis does without their answers arriving copies each message
-// once, and leaves none out as not there any more.
+// An operation whose steps Redis executes, but whose answers are lost, copies each message
+// once, and skips none as one that no longer exists.
 func TestAStepWhoseAnswerWasLostIsDoneOnce(t *testing.T) {
 	const n, lost = 1500, 1
 	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {

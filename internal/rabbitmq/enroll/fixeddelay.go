@@ -14,32 +14,32 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Alone is the recipe "reject → TTL queue → back" in the broker alone.
+// FixedDelay is the recipe "reject → TTL queue → back", by RabbitMQ alone.
 //
 // Its delay queue is not one of the library's. A message that left its work queue
 // by anything but a reject cannot be retried, since RabbitMQ takes it for a cycle;
 // a queue that dead-letters at-least-once keeps it then and tries for ever, and 32
 // of them stop the queue. So this one is at-most-once, and drops them.
-type Alone struct {
+type FixedDelay struct {
 	queue, name string // name is that of the delay queue and its exchange
 	delay       time.Duration
 	kind        ttlqueue.Type
 }
 
-// NewAlone refuses a delay that RabbitMQ cannot keep.
-func NewAlone(queue string, delay time.Duration, kind ttlqueue.Type) (*Alone, error) {
+// NewFixedDelay refuses a delay that RabbitMQ cannot keep.
+func NewFixedDelay(queue string, delay time.Duration, kind ttlqueue.Type) (*FixedDelay, error) {
 	levels, err := ttlqueue.NewFixed(kind, delay)
 	if err != nil {
 		return nil, err
 	}
 	t, err := levels.Ticket(queue, delay)
-	return &Alone{queue, t.Exchange + ".alone", delay, kind}, err
+	return &FixedDelay{queue, t.Exchange + ".alone", delay, kind}, err
 }
 
 // Topology is all but the policy. A dead letter's routing key is the work
 // queue's name, which moves it there; where there is no such queue any more it is
 // parked.
-func (a *Alone) Topology() delay.Topology {
+func (a *FixedDelay) Topology() delay.Topology {
 	args := amqp.Table{"x-queue-type": string(a.kind), "x-message-ttl": a.delay.Milliseconds(), "x-dead-letter-exchange": wire.ExchangeDue}
 	if a.kind == ttlqueue.Quorum {
 		args["x-delivery-limit"] = delay.NoLimit
@@ -51,19 +51,19 @@ func (a *Alone) Topology() delay.Topology {
 	})
 }
 
-func (a *Alone) target() Target {
-	return Target{Exchange: a.name, RoutingKey: a.queue, PolicyPrefix: alonePrefix, AtMostOnce: true,
+func (a *FixedDelay) target() Target {
+	return Target{Exchange: a.name, RoutingKey: a.queue, PolicyPrefix: fixedDelayPrefix, AtMostOnce: true,
 		Makes: fmt.Sprintf("makes exchange and queue %q, where a rejected message waits %s, and the way back to its queue", a.name, policy.FormatDuration(a.delay)),
 		make:  func(ctx context.Context, m *management.Client) error { return m.Make(ctx, a.Topology()) }}
 }
 
-const alonePrefix = "redrive-fixed."
+const fixedDelayPrefix = "redrive-fixed."
 
 // Policy points the work queue at it where no other policy applies; Plan merges.
-func (a *Alone) Policy() management.Policy { return a.target().policy(a.queue) }
+func (a *FixedDelay) Policy() management.Policy { return a.target().policy(a.queue) }
 
 // Plan finds out what it changes.
-func (a *Alone) Plan(ctx context.Context, m *management.Client) (*Plan, error) {
+func (a *FixedDelay) Plan(ctx context.Context, m *management.Client) (*Plan, error) {
 	q, policies, err := ReadQueue(ctx, m, a.queue)
 	if err != nil {
 		return nil, err
@@ -71,13 +71,13 @@ func (a *Alone) Plan(ctx context.Context, m *management.Client) (*Plan, error) {
 	return plan(q, policies, a.target(), false)
 }
 
-// UndoAlone takes its policy away. Messages that wait are still retried, so all else stays.
-func UndoAlone(ctx context.Context, m *management.Client, queue string) error {
-	return undo(ctx, m, Target{PolicyPrefix: alonePrefix}.policy(queue), queue)
+// UndoFixedDelay takes its policy away. Messages that wait are still retried, so all else stays.
+func UndoFixedDelay(ctx context.Context, m *management.Client, queue string) error {
+	return undo(ctx, m, Target{PolicyPrefix: fixedDelayPrefix}.policy(queue), queue)
 }
 
 // Warnings are what a person should know of it before.
-func (a *Alone) Warnings() []string {
+func (a *FixedDelay) Warnings() []string {
 	w := []string{
 		"only rejected messages are retried: RabbitMQ takes what expired, overflowed its queue or passed its delivery limit for a cycle, and drops it",
 		"there is no limit of attempts: a message that always fails goes round for ever; the library and the service park it in the end",
