@@ -204,7 +204,7 @@ func (c *channel) run() {
 	}
 }
 
-// publish publishes one message, once there is a connection that no alarm blocks, and room.
+// publish publishes one message, once there is a connection that no alarm blocks, and credit.
 // When ctx ends it does not: nothing waits for the message's result any more.
 func (c *channel) publish(ctx context.Context, o *wire.Outgoing) sentMessage {
 	if err := ctx.Err(); err != nil {

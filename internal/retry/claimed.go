@@ -30,7 +30,7 @@ type claimed struct {
 	mu       sync.Mutex
 	messages int
 	bytes    int
-	// perDestination has the window of each, by the key that destination returns.
+	// perDestination has the window of each, by windowKey.
 	perDestination map[store.Lane]*laneWindow
 	idleForgotten  time.Time
 }
@@ -46,8 +46,9 @@ type laneWindow struct {
 	last chan struct{} // closed when the answers to its latest batch were passed on
 }
 
-// destination returns the key that the lanes of several queues to one forward target share.
-func destination(l store.Lane) store.Lane {
+// windowKey returns the lane, or the key that the lanes of several queues to one forward target
+// share.
+func windowKey(l store.Lane) store.Lane {
 	if l.Forwards() {
 		l.Queue = ""
 	}
@@ -56,10 +57,10 @@ func destination(l store.Lane) store.Lane {
 
 // windowOf returns the window of a lane's destination. The caller holds mu.
 func (c *claimed) windowOf(l store.Lane) *laneWindow {
-	w := c.perDestination[destination(l)]
+	w := c.perDestination[windowKey(l)]
 	if w == nil {
 		w = &laneWindow{size: firstWindow}
-		c.perDestination[destination(l)] = w
+		c.perDestination[windowKey(l)] = w
 	}
 	return w
 }
@@ -111,7 +112,7 @@ func (c *claimed) begin(l store.Lane, messages, bytes int) (filled bool, previou
 func (c *claimed) has(l store.Lane) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	w := c.perDestination[destination(l)]
+	w := c.perDestination[windowKey(l)]
 	return w != nil && w.messages > 0
 }
 

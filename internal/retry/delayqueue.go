@@ -146,14 +146,14 @@ func (d *DelayQueues) publishBatch(ctx context.Context, batch []delayedMessage) 
 	out := make([]wire.Outgoing, 0, len(batch))
 	sent := make([]int, 0, len(batch)) // index in batch of each of out
 	tickets := make([]delay.Ticket, 0, len(batch))
-	type origin struct {
+	type source struct {
 		queue  string
 		proven bool
 	}
-	noRoute := map[origin]error{} // found once for all: a client may report for any name
+	noRoute := map[source]error{} // found once for all: a client may report for any name
 	for i := 0; i < len(batch) && ctx.Err() == nil; i++ {
 		m := &batch[i]
-		from := origin{m.rec.Queue, m.rec.Proven}
+		from := source{m.rec.Queue, m.rec.Proven}
 		if m.err = noRoute[from]; m.err != nil {
 			continue
 		}
@@ -169,8 +169,8 @@ func (d *DelayQueues) publishBatch(ctx context.Context, batch []delayedMessage) 
 			continue
 		}
 		m.rounded = t.Delay
-		id, marked := marked(m.rec)
-		out, sent, tickets = append(out, t.Outgoing(id, marked)), append(sent, i), append(tickets, t)
+		id, message := withHistory(m.rec)
+		out, sent, tickets = append(out, t.Outgoing(id, message)), append(sent, i), append(tickets, t)
 	}
 	if ctx.Err() != nil { // abandoned: by now it is in the store
 		refuse(batch, errNoAnswer)
@@ -219,8 +219,8 @@ func (d *DelayQueues) reportWays(batch []delayedMessage) {
 	}
 }
 
-// marked returns a record's message with the headers of its history, and the id in them.
-func marked(r *store.Record) (id string, m *wire.Message) {
+// withHistory returns a record's message with the headers of its history, and the id in them.
+func withHistory(r *store.Record) (id string, m *wire.Message) {
 	h := headers.History{ID: r.ID.String(), Attempt: r.Attempt, Queue: r.Queue, FirstFailed: r.FirstFailed, Reason: r.Reason, Error: r.Error}
 	return h.ID, h.ApplyTo(r.Message)
 }

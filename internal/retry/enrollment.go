@@ -55,35 +55,35 @@ func newEnrollment(b Enroller, policies func() policy.Set) *enrollment {
 // Three methods tell whether messages can be retried to a queue. All answer at once, from
 // memory; known is false where memory has no answer:
 //
-//	                    yes or no, from                          if not known
-//	isEnrolled          policies, dead letters, consent, lookup  a lookup begins
-//	remembers           the same, "no" of the last minute only   nothing
-//	knownWithoutLookup  policies, dead letters, consent          nothing
+//	                 yes or no, from                           if not known
+//	lookUpIfUnknown  policies, dead letters, consent, lookups  a lookup begins
+//	cached           the same, "no" of the last minute only    nothing
+//	withoutLookups   policies, dead letters, consent           nothing
 
-// isEnrolled begins a lookup in RabbitMQ where the answer is not known.
-func (e *enrollment) isEnrolled(queue string) (yes, known bool) {
-	if yes, known, _ = e.knownWithoutLookup(queue); known {
+// lookUpIfUnknown begins a lookup in RabbitMQ where the answer is not known.
+func (e *enrollment) lookUpIfUnknown(queue string) (yes, known bool) {
+	if yes, known, _ = e.withoutLookups(queue); known {
 		return yes, true
 	}
 	yes, _, err := e.lookup.exists(queue, time.Now().Add(-maxLookupWait))
 	return yes, err == nil
 }
 
-// remembers begins no lookup. "No" is known only where neither a retry exchange nor the owner's
+// cached begins no lookup. "No" is known only where neither a retry exchange nor the owner's
 // consent existed within maxLookupWait.
-func (e *enrollment) remembers(queue string) (yes, known bool) {
-	yes, known, consent := e.knownWithoutLookup(queue)
+func (e *enrollment) cached(queue string) (yes, known bool) {
+	yes, known, consent := e.withoutLookups(queue)
 	if known {
 		return yes, true
 	}
 	since := time.Now().Add(-maxLookupWait)
-	yes, known = e.lookup.remembers(queue, since)
+	yes, known = e.lookup.cached(queue, since)
 	return yes, yes || known && (e.consent == nil || consent.After(since))
 }
 
-// knownWithoutLookup uses no lookup. Where it knows nothing, consent is the time as of which the
-// queue's owner had not consented.
-func (e *enrollment) knownWithoutLookup(queue string) (yes, known bool, consent time.Time) {
+// withoutLookups uses no answer to a lookup. Where it knows nothing, consent is the time as of
+// which the queue's owner had not consented (see Consent).
+func (e *enrollment) withoutLookups(queue string) (yes, known bool, consent time.Time) {
 	policies := e.policies()
 	if _, ok := policies.Match(queue); !ok || wire.OwnQueue(queue) {
 		return false, true, consent
@@ -131,7 +131,7 @@ func (e *enrollment) route(ctx context.Context, queue string, proven bool, due t
 			return Result{Err: err}
 		}
 		if !exists {
-			if r := e.unproven(queue); r.Park != "" || r.Err != nil {
+			if r := e.decideUnproven(queue); r.Park != "" || r.Err != nil {
 				return r.dependingOn(asOf)
 			}
 		}

@@ -24,7 +24,7 @@ func TestEnrolledQueuesAreNotRememberedForEver(t *testing.T) {
 		if f := e.route(t.Context(), name, true, time.Time{}); f.Park != "" || f.Err != nil {
 			t.Fatal(f)
 		}
-		if yes, known := e.isEnrolled(name); !yes || !known {
+		if yes, known := e.lookUpIfUnknown(name); !yes || !known {
 			t.Fatalf("%s is enrolled: %v, known: %v", name, yes, known)
 		}
 	}

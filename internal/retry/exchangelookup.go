@@ -70,7 +70,7 @@ func (l *exchangeLookup) exists(queue string, since time.Time) (yes bool, asOf t
 		if full {
 			return false, time.Time{}, ErrLookupPending
 		}
-		l.makeRoom()
+		l.forgetAnswers()
 		a = &lookupAnswer{}
 		l.answers[queue] = a
 	}
@@ -92,8 +92,8 @@ func (l *exchangeLookup) exists(queue string, since time.Time) (yes bool, asOf t
 	return a.exists, a.asOf, nil
 }
 
-// remembers is exists without a lookup.
-func (l *exchangeLookup) remembers(queue string, since time.Time) (yes, known bool) {
+// cached is exists without a lookup.
+func (l *exchangeLookup) cached(queue string, since time.Time) (yes, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a := l.answers[queue]
@@ -103,8 +103,8 @@ func (l *exchangeLookup) remembers(queue string, since time.Time) (yes, known bo
 	return a.exists, true
 }
 
-// makeRoom forgets answers when there are too many, except pending ones. The caller holds mu.
-func (l *exchangeLookup) makeRoom() {
+// forgetAnswers forgets all answers when there are too many, except pending ones. The caller holds mu.
+func (l *exchangeLookup) forgetAnswers() {
 	if len(l.answers) < maxAnswers {
 		return
 	}

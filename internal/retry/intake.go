@@ -94,14 +94,14 @@ func (in *Intake) Handle(ctx context.Context, batch []wire.Delivery) error {
 	events := make([]Event, 0, 2*len(batch))
 	var delayed []delayedMessage // to wait in RabbitMQ
 	for i := range batch {
-		rec, verdict, m := in.decide(ctx, i, &batch[i], rules, now)
+		rec, action, m := in.decide(ctx, i, &batch[i], rules, now)
 		events = append(events, Event{Kind: Failed, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Reason: rec.Reason, Error: rec.Error})
 		durable, isDurable := in.durable[i]
 		switch {
 		case isDurable: // whatever rules have been loaded since
 			events = append(events, durable)
 			continue
-		case verdict == policy.Discard:
+		case action == policy.Discard:
 			events = append(events, Event{Kind: Discarded, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Reason: rec.Reason})
 			continue
 		case rec.State == store.Parked:
@@ -130,12 +130,12 @@ func (in *Intake) Handle(ctx context.Context, batch []wire.Delivery) error {
 	if err := in.keep(ctx, toStore, events, now); err != nil {
 		return err
 	}
-	in.account(events)
+	in.countUnstored(events)
 	return nil
 }
 
-// account counts in the ledger the messages that are not stored.
-func (in *Intake) account(events []Event) {
+// countUnstored counts in the ledger the messages that are not stored.
+func (in *Intake) countUnstored(events []Event) {
 	for i := range events {
 		switch e := &events[i]; {
 		case e.Kind == Discarded:

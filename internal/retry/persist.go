@@ -56,8 +56,8 @@ func (k *keeper) Connected(ctx context.Context) error {
 }
 
 // unseenOutage returns about when an outage began that this process did not see, since the
-// process before it stopped together with RabbitMQ: when the newest receipt was written. Zero:
-// longer ago than maxUnseenOutage.
+// process before it stopped together with RabbitMQ: the latest first failure of a message that
+// has a receipt. Zero: longer ago than maxUnseenOutage.
 func (k *keeper) unseenOutage(kept []store.Receipt) (began time.Time) {
 	for _, r := range kept {
 		if t := r.FirstFailed; t.After(began) && !t.After(k.connectedAt) && k.connectedAt.Sub(t) < maxUnseenOutage {

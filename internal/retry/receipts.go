@@ -58,8 +58,8 @@ type receipt struct {
 	redelivered, deadLetteredAgain bool // used up
 }
 
-// outage is when there was no connection. The one before the first connection began when the
-// newest receipt of another process was written; where there is none, began is zero.
+// outage is when there was no connection. For the one before the first connection, began is
+// only estimated (unseenOutage); it is zero where that is not possible.
 type outage struct{ began, ended time.Time }
 
 // marginBefore and marginAfter bound, by x-death's time, which dead letters RabbitMQ may

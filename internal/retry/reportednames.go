@@ -28,8 +28,9 @@ const (
 // letter are never counted.
 type ReportedNames struct {
 	store store.Store
-	// isEnrolled begins a lookup in RabbitMQ where the answer is not known; remembers does not.
-	isEnrolled, remembers func(queue string) (yes, known bool)
+	// Whether a queue is enrolled: lookUpIfUnknown begins a lookup in RabbitMQ where that is not
+	// known, cached does not.
+	lookUpIfUnknown, cached func(queue string) (yes, known bool)
 
 	mu         sync.Mutex
 	reporterOf map[string]string // of each counted name, the user who reported it first
@@ -41,7 +42,7 @@ type ReportedNames struct {
 // NewReportedNames makes the bound of an Intake and a ParkedIntake that store in s; sender knows
 // which queues are enrolled.
 func NewReportedNames(s store.Store, sender *Sender) *ReportedNames {
-	return &ReportedNames{store: s, isEnrolled: sender.Enrolled, remembers: sender.enrolled.remembers, reporterOf: map[string]string{}, perUser: map[string]int{},
+	return &ReportedNames{store: s, lookUpIfUnknown: sender.Enrolled, cached: sender.enrolled.cached, reporterOf: map[string]string{}, perUser: map[string]int{},
 		recounted: time.Now().Add(firstRecount - recountEvery)}
 }
 
@@ -52,7 +53,7 @@ func (n *ReportedNames) admits(ctx context.Context, queue, reporter string) bool
 	if n == nil || queue == "" {
 		return true
 	}
-	yes, known := n.remembers(queue)
+	yes, known := n.cached(queue)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if _, counted := n.reporterOf[queue]; yes || counted {
@@ -68,7 +69,7 @@ func (n *ReportedNames) admits(ctx context.Context, queue, reporter string) bool
 		return false
 	}
 	n.count(queue, reporter)
-	n.isEnrolled(queue)
+	n.lookUpIfUnknown(queue)
 	return true
 }
 
@@ -112,7 +113,7 @@ func (n *ReportedNames) recount(ctx context.Context) {
 	n.reporterOf, n.perUser = map[string]string{}, map[string]int{}
 	for _, c := range counts {
 		reporter, counted := was[c.Queue]
-		if yes, known := n.isEnrolled(c.Queue); c.Queue != "" && !yes && (known || counted) {
+		if yes, known := n.lookUpIfUnknown(c.Queue); c.Queue != "" && !yes && (known || counted) {
 			n.count(c.Queue, reporter)
 		}
 	}

@@ -54,7 +54,7 @@ func (s *Sender) OnEnrolledAnswer(answered func()) { s.enrolled.lookup.answered 
 
 // Enrolled tells from memory whether messages can be retried to a queue. Where that is not
 // known, a lookup in RabbitMQ begins. It is safe for concurrent use.
-func (s *Sender) Enrolled(queue string) (yes, known bool) { return s.enrolled.isEnrolled(queue) }
+func (s *Sender) Enrolled(queue string) (yes, known bool) { return s.enrolled.lookUpIfUnknown(queue) }
 
 // Close cancels the lookups under way. Call it after the last Send.
 func (s *Sender) Close() { s.enrolled.lookup.close() }
@@ -63,21 +63,21 @@ func (s *Sender) Close() { s.enrolled.lookup.close() }
 // enrolled has its retry exchange declared, and the claims are tried again at once: by then the
 // throttle (server/consumers.go) knows that the queue is enrolled, and checks for consumers.
 func (s *Sender) route(ctx context.Context, queue string, claims []store.Claim) Result {
-	known, _ := s.enrolled.isEnrolled(queue)
-	result := s.enrolled.route(ctx, queue, proven(claims), newest(claims))
+	known, _ := s.enrolled.lookUpIfUnknown(queue)
+	result := s.enrolled.route(ctx, queue, anyProven(claims), newestDue(claims))
 	if result.Park == "" && result.Err == nil && !known {
 		result.Err = ErrTryAtOnce
 	}
 	return result
 }
 
-// proven tells whether RabbitMQ itself dead-lettered one of the messages: then the queue is
+// anyProven tells whether RabbitMQ itself dead-lettered one of the messages: then the queue is
 // enrolled, for all of them.
-func proven(claims []store.Claim) bool {
+func anyProven(claims []store.Claim) bool {
 	return slices.ContainsFunc(claims, func(c store.Claim) bool { return c.Record.Proven })
 }
 
-func newest(claims []store.Claim) (due time.Time) {
+func newestDue(claims []store.Claim) (due time.Time) {
 	for _, c := range claims {
 		if c.Record.Due.After(due) {
 			due = c.Record.Due
@@ -121,7 +121,7 @@ func (s *Sender) Send(ctx context.Context, queue string, claims []store.Claim) (
 			switch {
 			case err == nil:
 				results[i] = Result{Done: true}
-				s.report(r, now)
+				s.reportDone(r, now)
 			case errors.Is(err, wire.ErrUnacceptable):
 				results[i] = Result{Park: fmt.Sprintf("it cannot be retried: %v", err)}
 			case errors.Is(err, wire.ErrUnroutable) && r.Forward != nil:
@@ -132,7 +132,7 @@ func (s *Sender) Send(ctx context.Context, queue string, claims []store.Claim) (
 				// retry exchange: only a proven dead letter declares that again.
 				if again == nil {
 					s.enrolled.forget(queue)
-					result := s.enrolled.route(ctx, queue, proven(claims), now)
+					result := s.enrolled.route(ctx, queue, anyProven(claims), now)
 					if result.Err == nil && result.Park == "" {
 						result.Err = ErrTryAtOnce
 					}
@@ -147,11 +147,11 @@ func (s *Sender) Send(ctx context.Context, queue string, claims []store.Claim) (
 	}
 }
 
-// ErrTryAtOnce is the error of a Result whose obstacle was removed just now: the queue was bound
-// just now. The scheduler tries the message again without backing off.
+// ErrTryAtOnce is the error of a Result whose obstacle is gone: the queue was bound just now. The
+// scheduler tries the message again without backing off.
 var ErrTryAtOnce = errors.New("the queue was bound just now")
 
-func (s *Sender) report(r *store.Record, now time.Time) {
+func (s *Sender) reportDone(r *store.Record, now time.Time) {
 	kind := Retried
 	if r.Forward != nil {
 		kind = Forwarded
@@ -160,6 +160,6 @@ func (s *Sender) report(r *store.Record, now time.Time) {
 }
 
 func outgoing(r *store.Record, exchange, key string) wire.Outgoing {
-	id, m := marked(r)
+	id, m := withHistory(r)
 	return wire.Outgoing{Exchange: exchange, RoutingKey: key, ID: id, Message: m}
 }

@@ -22,9 +22,9 @@ import (
 const maxText = 2048
 
 // decide makes a record of a dead letter: waiting until its due time, waiting to be forwarded,
-// or parked with the reason. A record that action says to discard has no state, and is not
-// stored. Nothing in a message can make decide fail: undecidable messages are parked. i is the
-// message's index in the batch.
+// or parked with the reason. With policy.Discard the record has no state, and is not stored.
+// Nothing in a message can make decide fail: undecidable messages are parked. i is the message's
+// index in the batch.
 //
 // delayed is how the message waits in RabbitMQ; nil when it does not wait there.
 func (in *Intake) decide(ctx context.Context, i int, d *wire.Delivery, rules *Rules, now time.Time) (rec *store.Record, action policy.Action, delayed *delayedMessage) {

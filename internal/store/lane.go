@@ -2,8 +2,9 @@ package store
 
 import "fmt"
 
-// Lane is a destination that waiting records have in common: a work queue, or where a
-// policy forwards those of a work queue. What one cannot take holds up no other.
+// Lane is a destination that waiting records have in common: a work queue, or where a policy
+// forwards those of a work queue. One that accepts nothing delays no other. (The queues
+// redrive.lane.<queue> in RabbitMQ are something else: wire.LaneQueue.)
 type Lane struct {
 	Queue string // the work queue
 	// Forward is where its messages go instead; zero: back to the queue.

@@ -46,7 +46,7 @@ func (s *Store) Change(ctx context.Context, keys []store.Key, edit func(store.Ke
 		}
 	}
 	if len(m.added) > 0 {
-		if err := s.room(m.moved+sizeOf(m.added), s.reserve); err != nil {
+		if err := s.checkSpace(m.moved+sizeOf(m.added), s.reserve); err != nil {
 			return 0, err
 		}
 		s.adding.RLock()
@@ -57,7 +57,7 @@ func (s *Store) Change(ctx context.Context, keys []store.Key, edit func(store.Ke
 		}
 		m.put = append(m.put, added...)
 	} else if m.moved > 0 {
-		if err := s.room(m.moved, s.reserve/2); err != nil {
+		if err := s.checkSpace(m.moved, s.reserve/2); err != nil {
 			return 0, err
 		}
 	}

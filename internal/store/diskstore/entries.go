@@ -70,7 +70,7 @@ func (s *Store) PutEntries(ctx context.Context, entries []store.Entry) error {
 		}
 	}
 	if n := c.batch.Len(); n > smallEntries {
-		if err := s.room(n, s.reserve/4*3); err != nil {
+		if err := s.checkSpace(n, s.reserve/4*3); err != nil {
 			return err
 		}
 	}

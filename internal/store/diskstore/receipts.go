@@ -43,7 +43,7 @@ func (s *Store) Remember(ctx context.Context, receipts []store.Receipt) error {
 		return err
 	}
 	defer done()
-	if err := s.room(len(receipts)*store.ReceiptSize, s.reserve); err != nil {
+	if err := s.checkSpace(len(receipts)*store.ReceiptSize, s.reserve); err != nil {
 		return err
 	}
 	c := s.change(0)

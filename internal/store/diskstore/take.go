@@ -25,7 +25,7 @@ func (s *Store) Take(ctx context.Context, records []store.Listed) error {
 	for _, l := range records {
 		size += sizeOf([]*store.Record{l.Record})
 	}
-	if err := s.room(size, s.reserve); err != nil {
+	if err := s.checkSpace(size, s.reserve); err != nil {
 		return err
 	}
 	c := s.change(size)

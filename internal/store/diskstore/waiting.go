@@ -100,7 +100,7 @@ func (s *Store) Add(ctx context.Context, records []*store.Record) error {
 	}
 	defer done()
 	size := sizeOf(records)
-	if err := s.room(size, s.reserve); err != nil {
+	if err := s.checkSpace(size, s.reserve); err != nil {
 		return err
 	}
 	if hasLarge(records) {

@@ -22,7 +22,7 @@ func (s *Store) Add(ctx context.Context, records []*store.Record) (err error) {
 	}
 	try := s.adding.begin(printOf(records), s.token())
 	defer func() { s.adding.end(try, err == nil || undone(err) && !try.again) }()
-	if err = s.room(ctx, b.size, 1); err != nil {
+	if err = s.checkMemory(ctx, b.size, 1); err != nil {
 		return err
 	}
 	receipts := s.receipts(receiptsOf(records))

@@ -39,7 +39,7 @@ func (s *Store) Change(ctx context.Context, keys []store.Key, edit func(store.Ke
 		c.entries = entries(n)
 	}
 	if err == nil {
-		err = c.room(ctx)
+		err = c.checkMemory(ctx)
 	}
 	if err != nil {
 		return 0, c.giveUp(ctx, err)
@@ -273,17 +273,17 @@ func sameBytes(a, b []byte) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-// room says whether there is room for it.
-func (c *change) room(ctx context.Context) error {
+// checkMemory returns store.ErrFull when there is no room for the change.
+func (c *change) checkMemory(ctx context.Context) error {
 	_, entries := written(c.entries)
 	if entries <= smallEntries {
 		entries = 0
 	}
 	switch {
 	case c.add.size > 0:
-		return c.s.room(ctx, c.add.size+c.moved+entries, 1)
+		return c.s.checkMemory(ctx, c.add.size+c.moved+entries, 1)
 	case c.moved > 0:
-		return c.s.room(ctx, c.moved, 0.5)
+		return c.s.checkMemory(ctx, c.moved, 0.5)
 	}
 	return nil
 }

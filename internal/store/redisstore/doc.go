@@ -16,7 +16,7 @@
 //	entries.go       the side table
 //	shared.go        members, leader and announcements of the services
 //	identity.go      detects a server that was replaced, or has lost writes
-//	room.go          refuses to add when memory is short
+//	memory.go        refuses to add when memory is short
 //	forget.go        queues, and discarded messages, whose time is over
 //	take.go          import of another store
 package redisstore

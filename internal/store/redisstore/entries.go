@@ -88,7 +88,7 @@ func (s *Store) PutEntries(ctx context.Context, entries []store.Entry) error {
 	defer done()
 	args, size := written(entries)
 	if size > smallEntries {
-		if err := s.room(ctx, size, 0.75); err != nil {
+		if err := s.checkMemory(ctx, size, 0.75); err != nil {
 			return err
 		}
 	}

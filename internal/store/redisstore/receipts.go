@@ -59,7 +59,7 @@ func (s *Store) Remember(ctx context.Context, receipts []store.Receipt) error {
 		return err
 	}
 	defer done()
-	if err := s.room(ctx, len(receipts)*2*(stampSize+store.ReceiptSize), 1); err != nil {
+	if err := s.checkMemory(ctx, len(receipts)*2*(stampSize+store.ReceiptSize), 1); err != nil {
 		return err
 	}
 	_, err = s.write(ctx, scriptRemember, s.receipts(receipts)...)

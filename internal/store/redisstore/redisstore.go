@@ -81,7 +81,7 @@ type Store struct {
 	adding     adding
 	passing    passing
 	forgetting forgetting
-	server     serverRoom
+	server     serverMemory
 	identity   identity
 	// step is called before a Change is done: tests end it there.
 	step func(string) error

@@ -30,7 +30,7 @@ func (s *Store) Take(ctx context.Context, records []store.Listed) error {
 	if b.n == 0 {
 		return nil
 	}
-	if err := s.room(ctx, b.size, 1); err != nil {
+	if err := s.checkMemory(ctx, b.size, 1); err != nil {
 		return err
 	}
 	for some := range slices.Chunk(b.records, most*takeArgs) {

@@ -11,18 +11,18 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// serverRoom is what is known of the memory of the server.
-type serverRoom struct {
+// serverMemory is what is known of the memory of the server.
+type serverMemory struct {
 	mu          sync.Mutex
 	at          time.Time
 	used, limit uint64
 	added       uint64 // since then, about
 }
 
-// asked again so often at most.
-const roomAge = time.Second
+// memoryAge is after how long the server is asked again.
+const memoryAge = time.Second
 
-// memory asks, and reads what INFO says. Without a maxmemory the limit is the machine's
+// memory asks the server, and reads what INFO says. Without a maxmemory the limit is the machine's
 // memory; 0 when that is not known either.
 func (s *Store) memory(ctx context.Context) (used, limit uint64, err error) {
 	m, err := s.do(ctx, scriptMemory)
@@ -38,12 +38,12 @@ func (s *Store) memory(ctx context.Context) (used, limit uint64, err error) {
 	return used, limit, s.failed(err)
 }
 
-// look is the room of the server, as it was a second ago at most.
+// look returns the memory that is free, as it was a second ago at most.
 func (s *Store) look(ctx context.Context) (free, reserve, limit uint64, err error) {
 	r := &s.server
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if time.Since(r.at) >= roomAge {
+	if time.Since(r.at) >= memoryAge {
 		if r.used, r.limit, err = s.memory(ctx); err != nil {
 			return 0, 0, 0, err
 		}
@@ -58,9 +58,9 @@ func (s *Store) look(ctx context.Context) (free, reserve, limit uint64, err erro
 	return free, min(s.Reserve, r.limit/10), r.limit, nil
 }
 
-// room says whether there is room for n more bytes besides a part of the reserve, and
-// counts them.
-func (s *Store) room(ctx context.Context, n int, part float64) error {
+// checkMemory returns store.ErrFull when there is no room for n more bytes besides a part of the
+// reserve, and otherwise counts them.
+func (s *Store) checkMemory(ctx context.Context, n int, part float64) error {
 	free, reserve, limit, err := s.look(ctx)
 	if err != nil {
 		return err

@@ -16,11 +16,11 @@ func (s *Store) Free() (free, reserve uint64, err error) {
 	return u.AvailBytes, s.reserve, err
 }
 
-// room returns store.ErrFull when there is no room for n more bytes besides reserve. They are
+// checkSpace returns store.ErrFull when there is no room for n more bytes besides reserve. They are
 // written twice, to the log and to a table, before the log is cut. While more than the
 // reserve is free, one batch may use up to half of it: a batch that only fits an emptier
 // disk would be offered for ever.
-func (s *Store) room(n int, reserve uint64) error {
+func (s *Store) checkSpace(n int, reserve uint64) error {
 	need := max(reserve+1, reserve/2+2*uint64(n))
 	free, _, err := s.Free()
 	for _, reclaim := range [...]func(missing uint64){s.emptyLogs, s.compactDeleted} {
