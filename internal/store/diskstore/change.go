@@ -18,18 +18,18 @@ func (s *Store) Change(ctx context.Context, keys []store.Key, edit func(store.Ke
 		return 0, err
 	}
 	defer done()
-	s.moving.Lock()
-	defer s.moving.Unlock()
-	c := s.change(0)
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	c := s.newWriteBatch(0)
 	defer c.close()
-	m := &move{change: c, given: map[store.Key]bool{}}
+	m := &change{writeBatch: c, given: map[store.Key]bool{}}
 	defer m.end()
 	if err := m.open(); err != nil {
 		return 0, err
 	}
 	keys = keys[:min(len(keys), store.ChangeMost)]
 	for n < len(keys) {
-		more, err := m.one(keys[n], edit)
+		more, err := m.editOne(keys[n], edit)
 		if err != nil {
 			return 0, err
 		}
@@ -71,9 +71,9 @@ func (s *Store) Change(ctx context.Context, keys []store.Key, edit func(store.Ke
 	return n, nil
 }
 
-// move is a Change under way.
-type move struct {
-	*change
+// change is a Change under way.
+type change struct {
+	*writeBatch
 	// ids and records are of one moment, and go on from where they are: an action on
 	// many meets their keys in order, or nearly, where looking each up again costs the
 	// most of all that Change does.
@@ -88,13 +88,13 @@ type move struct {
 	committed bool
 }
 
-// one gives a record to edit, and does what it says; more is false when enough
+// editOne passes a record to edit, and does what that returns; more is false when enough
 // is in memory.
-func (m *move) one(name store.Key, edit func(store.Key, *store.Record) store.Edit) (more bool, err error) {
+func (m *change) editOne(name store.Key, edit func(store.Key, *store.Record) store.Edit) (more bool, err error) {
 	var key []byte
 	var r *store.Record
 	if !m.given[name] {
-		if key, r, err = m.take(name); err != nil {
+		if key, r, err = m.readHeld(name); err != nil {
 			return false, err
 		}
 	}
@@ -135,7 +135,7 @@ func (m *move) one(name store.Key, edit func(store.Key, *store.Record) store.Edi
 			m.count(store.In, r.Queue, 1)
 		}
 		m.put = append(m.put, to)
-		if err := m.change.put(to, r); err != nil {
+		if err := m.writeBatch.put(to, r); err != nil {
 			return false, err
 		}
 		m.moved += len(m.value)
@@ -151,7 +151,7 @@ func (m *move) one(name store.Key, edit func(store.Key, *store.Record) store.Edi
 }
 
 // open opens what m reads by; end closes it.
-func (m *move) open() (err error) {
+func (m *change) open() (err error) {
 	if m.ids, err = m.s.db.NewIter(nil); err == nil {
 		m.records, err = m.ids.Clone(pebble.CloneOptions{})
 	}
@@ -163,12 +163,12 @@ func (m *move) open() (err error) {
 // again: a clone, which is of the same moment, does not.
 func at(it **pebble.Iterator, key []byte) (value []byte, err error) {
 	if (*it).Error() != nil {
-		anew, err := (*it).Clone(pebble.CloneOptions{})
+		again, err := (*it).Clone(pebble.CloneOptions{})
 		if err != nil {
 			return nil, err
 		}
 		_ = (*it).Close()
-		*it = anew
+		*it = again
 	}
 	if (*it).SeekGE(key) && bytes.Equal((*it).Key(), key) {
 		return (*it).ValueAndErr()
@@ -176,9 +176,9 @@ func at(it **pebble.Iterator, key []byte) (value []byte, err error) {
 	return nil, (*it).Error()
 }
 
-// resting reads a record that is parked or discarded: from there none but a Change
+// readResting reads a record that is parked or discarded: from there none but a Change
 // takes it, and there is one at a time. known is false for any other.
-func (m *move) resting(index []byte) (key []byte, r *store.Record, known bool, err error) {
+func (m *change) readResting(index []byte) (key []byte, r *store.Record, known bool, err error) {
 	if key, err = at(&m.ids, index); err != nil || key == nil || isWaiting(key) {
 		return nil, nil, false, err
 	}
@@ -191,14 +191,14 @@ func (m *move) resting(index []byte) (key []byte, r *store.Record, known bool, e
 	return key, r, true, err
 }
 
-// take reads a record and keeps Claim away from it until end; r is nil when it is
+// readHeld reads a record and keeps Claim away from it until end; r is nil when it is
 // not kept, or claimed.
-func (m *move) take(name store.Key) (key []byte, r *store.Record, err error) {
+func (m *change) readHeld(name store.Key) (key []byte, r *store.Record, err error) {
 	index := indexOf(name)
 	if index == nil {
 		return nil, nil, nil
 	}
-	key, r, known, err := m.resting(index)
+	key, r, known, err := m.readResting(index)
 	if known && err == nil {
 		return key, r, nil
 	}
@@ -221,7 +221,7 @@ func (m *move) take(name store.Key) (key []byte, r *store.Record, err error) {
 }
 
 // find reads a record that may be waiting.
-func (m *move) find(name store.Key, index []byte) (key []byte, r *store.Record, err error) {
+func (m *change) find(name store.Key, index []byte) (key []byte, r *store.Record, err error) {
 	for {
 		last := key
 		if key, err = m.s.get(index); err != nil || key == nil || !m.hold(key) {
@@ -245,7 +245,7 @@ func (m *move) find(name store.Key, index []byte) (key []byte, r *store.Record, 
 
 // hold keeps Claim away from a waiting record, as a claim that is being finished
 // does; it says no when it is claimed.
-func (m *move) hold(key []byte) bool {
+func (m *change) hold(key []byte) bool {
 	if !isWaiting(key) {
 		return true
 	}
@@ -261,7 +261,7 @@ func (m *move) hold(key []byte) bool {
 }
 
 // end lets Claim have what is waiting now.
-func (m *move) end() {
+func (m *change) end() {
 	for _, it := range []*pebble.Iterator{m.ids, m.records} {
 		if it != nil {
 			_ = it.Close()
@@ -285,17 +285,17 @@ func (m *move) end() {
 		due = due || isWaiting(key)
 	}
 	for l := range taken {
-		m.s.lookAnew(l)
+		m.s.findFirst(l)
 	}
 	if due {
 		m.s.signal()
 	}
 }
 
-// lookAnew finds the first record of a lane that may be claimed, after some were
+// findFirst finds the first record of a lane that may be claimed, after some were
 // taken away that may have been it. When it cannot be read, next stays earlier
 // than it could be, and Claim looks again. The caller holds mu.
-func (s *Store) lookAnew(which store.Lane) {
+func (s *Store) findFirst(which store.Lane) {
 	q := s.lane(which)
 	end := after(lanePrefix(which))
 	it, err := s.walkNoting(s.db, q.low, end, q.leftOut)

@@ -137,7 +137,7 @@ func (s *Store) Finish(ctx context.Context, outcomes []store.Outcome) (n int, er
 		return 0, err
 	}
 	defer done()
-	c := s.change(len(outcomes) * finishedSize)
+	c := s.newWriteBatch(len(outcomes) * finishedSize)
 	defer c.close()
 	var finished []store.Claim
 	defer func() {

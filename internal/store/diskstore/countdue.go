@@ -53,7 +53,7 @@ func (s *Store) countDue(ctx context.Context, lane store.Lane, low []byte, edges
 }
 
 // lowest has, for each lane of a queue, a key before which no record waits: what was
-// returned left graves there, which are slow to walk over.
+// retried left tombstones there, which are slow to read.
 func (s *Store) lowest(name string) map[store.Lane][]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()

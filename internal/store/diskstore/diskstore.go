@@ -73,9 +73,9 @@ type Store struct {
 	committing sync.RWMutex
 	snapshots  sync.Mutex // one at a time
 
-	// moving lets one goroutine at a time change what is kept, so that nothing is
+	// changing lets one goroutine at a time change what is kept, so that nothing is
 	// moved twice.
-	moving sync.Mutex
+	changing sync.Mutex
 	// adding is held, for reading, from when new records get their numbers until
 	// they are committed: see NewestKey.
 	adding sync.RWMutex

@@ -10,7 +10,7 @@ import (
 const smallEntries = 4 << 10
 
 // entry writes a value of the side table.
-func (c *change) entry(e store.Entry) error {
+func (c *writeBatch) entry(e store.Entry) error {
 	if e.Value == nil {
 		return c.batch.Delete(entryKey(e.Name), nil)
 	}
@@ -62,7 +62,7 @@ func (s *Store) PutEntries(ctx context.Context, entries []store.Entry) error {
 		return err
 	}
 	defer done()
-	c := s.change(0)
+	c := s.newWriteBatch(0)
 	defer c.close()
 	for _, e := range entries {
 		if err := c.entry(e); err != nil {
@@ -84,7 +84,7 @@ func (s *Store) DeleteEntries(ctx context.Context, prefix string) error {
 		return err
 	}
 	defer done()
-	c := s.change(0)
+	c := s.newWriteBatch(0)
 	defer c.close()
 	if err := c.batch.DeleteRange(entryKey(prefix), after(entryKey(prefix)), nil); err != nil {
 		return err

@@ -61,7 +61,7 @@ func (q *queue) hasClaims() (has bool) {
 }
 
 func (s *Store) forgetNames(names []string) error {
-	c := s.change(64 * len(names))
+	c := s.newWriteBatch(64 * len(names))
 	defer c.close()
 	s.mu.Lock()
 	for _, name := range names {

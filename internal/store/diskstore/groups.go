@@ -75,7 +75,7 @@ type grouped struct {
 
 // group is the group of a record that is put or removed. Most failures come in
 // batches that are alike.
-func (c *change) group(r *store.Record) *grouped {
+func (c *writeBatch) group(r *store.Record) *grouped {
 	if l := c.like; l != nil && l.Queue == r.Queue && l.Reason == r.Reason && l.Error == r.Error && l.Message.Type == r.Message.Type {
 		return c.last
 	}
@@ -106,7 +106,7 @@ func (g *grouped) failed(at time.Time, now time.Time) {
 }
 
 // writeGroups puts what a change counted into its batch.
-func (c *change) writeGroups() error {
+func (c *writeBatch) writeGroups() error {
 	for s, g := range c.groups {
 		if !s.stored {
 			if err := c.batch.Set(sharedKey(s.ID), store.AppendGroup(nil, s.Group), nil); err != nil {
@@ -123,7 +123,7 @@ func (c *change) writeGroups() error {
 }
 
 // counted says in memory what is on disk now.
-func (c *change) counted() {
+func (c *writeBatch) counted() {
 	c.s.groups.mu.Lock()
 	defer c.s.groups.mu.Unlock()
 	for s, g := range c.groups {
@@ -133,7 +133,7 @@ func (c *change) counted() {
 }
 
 // unuse ends what group began.
-func (c *change) unuse() {
+func (c *writeBatch) unuse() {
 	c.s.groups.mu.Lock()
 	defer c.s.groups.mu.Unlock()
 	for s := range c.groups {

@@ -153,9 +153,9 @@ func (w *walk) seek(key []byte, forward bool) bool {
 	// After an error Pebble's next seek the same way would begin where that was, and fail
 	// again: a new iterator of the same moment does not.
 	if w.Iterator.Error() != nil {
-		if anew, err := w.Iterator.Clone(pebble.CloneOptions{}); err == nil {
+		if again, err := w.Iterator.Clone(pebble.CloneOptions{}); err == nil {
 			_ = w.Iterator.Close()
-			w.Iterator = anew
+			w.Iterator = again
 		}
 	}
 	if forward {

@@ -22,13 +22,13 @@ import (
 // pair is the disk engine and its model, which must answer alike, whatever is
 // asked in whatever order.
 type pair struct {
-	disk  *diskstore.Store
-	model *memstore.Store
-	fs    vfs.FS
-	ids   []uuid.UUID
-	added int
-	began time.Time
-	loans [][2]store.Claim // the same record, of the disk and of the model
+	disk   *diskstore.Store
+	model  *memstore.Store
+	fs     vfs.FS
+	ids    []uuid.UUID
+	added  int
+	began  time.Time
+	claims [][2]store.Claim // the same record, of the disk and of the model
 }
 
 var ctx = context.Background()
@@ -98,33 +98,33 @@ func (p *pair) claim(t *rapid.T) {
 		if d := gocmp.Diff(got[1][i].Record, got[0][i].Record); d != "" {
 			t.Fatalf("claim %d (-model +disk):\n%s", i, d)
 		}
-		p.loans = append(p.loans, [2]store.Claim{got[0][i], got[1][i]})
+		p.claims = append(p.claims, [2]store.Claim{got[0][i], got[1][i]})
 	}
 }
 
-// someLoans takes some claims, and may name one of them twice. It names none
-// again later: then the same record may be on loan to another.
-func (p *pair) someLoans(t *rapid.T) (loans [][2]store.Claim) {
-	if len(p.loans) == 0 {
+// someClaims takes some claims, and may name one of them twice. It names none
+// again later: then the same record may be claimed by another.
+func (p *pair) someClaims(t *rapid.T) (claims [][2]store.Claim) {
+	if len(p.claims) == 0 {
 		t.Skip("nothing is claimed")
 	}
-	chosen := rapid.SliceOfN(rapid.IntRange(0, len(p.loans)-1), 1, 6).Draw(t, "loans")
+	chosen := rapid.SliceOfN(rapid.IntRange(0, len(p.claims)-1), 1, 6).Draw(t, "claims")
 	for _, i := range chosen {
-		loans = append(loans, p.loans[i])
+		claims = append(claims, p.claims[i])
 	}
 	slices.Sort(chosen)
 	for _, i := range slices.Backward(slices.Compact(chosen)) {
-		p.loans = slices.Delete(p.loans, i, i+1)
+		p.claims = slices.Delete(p.claims, i, i+1)
 	}
-	return loans
+	return claims
 }
 
 func (p *pair) finish(t *rapid.T) {
 	at := storetest.Waiting("", someTime(t), "").Due
 	var outcomes [2][]store.Outcome
-	for _, loan := range p.someLoans(t) {
+	for _, claim := range p.someClaims(t) {
 		park := rapid.SampledFrom([]string{"", "why"}).Draw(t, "park")
-		for i, c := range loan {
+		for i, c := range claim {
 			outcomes[i] = append(outcomes[i], store.Outcome{Claim: c, Park: park, At: at})
 		}
 	}
@@ -136,9 +136,9 @@ func (p *pair) finish(t *rapid.T) {
 }
 
 func (p *pair) release(t *rapid.T) {
-	for _, loan := range p.someLoans(t) {
+	for _, claim := range p.someClaims(t) {
 		for i, s := range []store.Store{p.disk, p.model} {
-			if err := s.Release(ctx, []store.Claim{loan[i]}); err != nil {
+			if err := s.Release(ctx, []store.Claim{claim[i]}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -280,14 +280,14 @@ func (p *pair) entries(t *rapid.T) {
 	})
 }
 
-// reopen ends all loans, as the death of their owner does.
+// reopen ends all claims, as the death of their owner does.
 func (p *pair) reopen(t *rapid.T) {
 	if err := p.disk.Close(); err != nil {
 		t.Fatal(err)
 	}
 	p.open(t)
-	for _, loan := range p.loans {
-		p.model.Release(ctx, []store.Claim{loan[1]})
+	for _, claim := range p.claims {
+		p.model.Release(ctx, []store.Claim{claim[1]})
 	}
-	p.loans = nil
+	p.claims = nil
 }

@@ -23,7 +23,7 @@ func (s *Store) Past(ctx context.Context, id uuid.UUID) (found []store.Passage, 
 		return nil, err
 	}
 	if !kept {
-		s.ended()
+		s.awaitHistory()
 	}
 	var data []byte
 	for _, name := range s.history.namesFor(id) {
@@ -74,7 +74,7 @@ func (s *Store) Retried(ctx context.Context, visit func(store.Passage) (bool, er
 		return err
 	}
 	defer done()
-	s.ended()
+	s.awaitHistory()
 	for _, name := range slices.Backward(s.history.names()) {
 		data, err := s.historyIn(ctx, name, nil)
 		if err != nil {

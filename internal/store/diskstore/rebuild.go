@@ -46,7 +46,7 @@ func (s *Store) rebuild() error {
 		return nil
 	}
 	s.log.Warn("store: blocks that cannot be read were set apart; counts, groups and indexes are made again from the records", "folder", s.path, "blocks", len(lost))
-	c := s.change(0)
+	c := s.newWriteBatch(0)
 	defer c.close()
 	for _, prefix := range derived {
 		if err := c.batch.DeleteRange([]byte{prefix}, []byte{prefix + 1}, nil); err != nil {
@@ -97,7 +97,7 @@ func (l *lostBlock) entries() string {
 	return ""
 }
 
-func (c *change) rebuildAll(prefix byte, newest *uint64) error {
+func (c *writeBatch) rebuildAll(prefix byte, newest *uint64) error {
 	return c.eachRecord(prefix, func(key, _ []byte, r *store.Record) error {
 		index := idKey(r.ID, seqOf(key))
 		*newest = max(*newest, seqOf(key))
@@ -113,7 +113,7 @@ func (c *change) rebuildAll(prefix byte, newest *uint64) error {
 
 // countInGroup counts a record in its group, and unless it waits gives it its place in the
 // index of groups.
-func (c *change) countInGroup(key []byte, r *store.Record) error {
+func (c *writeBatch) countInGroup(key []byte, r *store.Record) error {
 	g := c.group(r)
 	g.more.kept[r.State]++
 	g.more.reasons |= store.ReasonsOf(r.Reason)
@@ -126,7 +126,7 @@ func (c *change) countInGroup(key []byte, r *store.Record) error {
 
 // eachRecord visits the records under a prefix that can be read, without their bodies. What
 // the visits put into the batch is written step by step.
-func (c *change) eachRecord(prefix byte, visit func(key, value []byte, r *store.Record) error) error {
+func (c *writeBatch) eachRecord(prefix byte, visit func(key, value []byte, r *store.Record) error) error {
 	it, err := c.s.walk(c.s.db, []byte{prefix}, []byte{prefix + 1})
 	if err != nil {
 		return err
@@ -152,7 +152,7 @@ func (c *change) eachRecord(prefix byte, visit func(key, value []byte, r *store.
 
 // indexed tells whether a record is there already, under a prefix that was looked through
 // before.
-func (c *change) indexed(index []byte, prefix byte) (bool, error) {
+func (c *writeBatch) indexed(index []byte, prefix byte) (bool, error) {
 	if prefix == prefixParked {
 		return false, nil
 	}
@@ -161,7 +161,7 @@ func (c *change) indexed(index []byte, prefix byte) (bool, error) {
 }
 
 // flush writes what has gathered.
-func (c *change) flush() error {
+func (c *writeBatch) flush() error {
 	if err := c.batch.Commit(pebble.NoSync); err != nil {
 		return err
 	}

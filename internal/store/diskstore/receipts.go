@@ -46,7 +46,7 @@ func (s *Store) Remember(ctx context.Context, receipts []store.Receipt) error {
 	if err := s.checkSpace(len(receipts)*store.ReceiptSize, s.reserve); err != nil {
 		return err
 	}
-	c := s.change(0)
+	c := s.newWriteBatch(0)
 	defer c.close()
 	if err := s.receipts.write(c.batch, receipts); err != nil {
 		return err

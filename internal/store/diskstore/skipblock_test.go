@@ -94,7 +94,7 @@ func TestWhatFollowsFromTheRecordsIsMadeAnew(t *testing.T) {
 			if life == 0 {
 				lost[6*60-was] = true
 			}
-			if anew := strings.Contains(log.String(), "made again"); anew {
+			if again := strings.Contains(log.String(), "made again"); again {
 				rebuilt++
 				if life == 2 {
 					t.Errorf("byte %d: it is made again once more:\n%s", at, &log)

@@ -80,7 +80,7 @@ func (s *Store) stage(staging string) (staged string, has promise, err error) {
 	if err := errors.Join(s.fs.RemoveAll(staging), s.fs.MkdirAll(staging, privateFolder)); err != nil {
 		return "", has, err
 	}
-	c := s.change(0) // with the counts of what was never kept
+	c := s.newWriteBatch(0) // with the counts of what was never kept
 	defer c.close()
 	if err := c.commit(); err != nil {
 		return "", has, err

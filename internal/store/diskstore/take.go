@@ -17,8 +17,8 @@ func (s *Store) Take(ctx context.Context, records []store.Listed) error {
 		return err
 	}
 	defer done()
-	s.moving.Lock()
-	defer s.moving.Unlock()
+	s.changing.Lock()
+	defer s.changing.Unlock()
 	s.adding.RLock()
 	defer s.adding.RUnlock()
 	size := 0
@@ -28,7 +28,7 @@ func (s *Store) Take(ctx context.Context, records []store.Listed) error {
 	if err := s.checkSpace(size, s.reserve); err != nil {
 		return err
 	}
-	c := s.change(size)
+	c := s.newWriteBatch(size)
 	defer c.close()
 	var keys [][]byte
 	for _, l := range records {
@@ -73,11 +73,11 @@ func (s *Store) TakeMetadata(ctx context.Context, b store.Metadata) error {
 		return err
 	}
 	defer done()
-	s.moving.Lock()
-	defer s.moving.Unlock()
+	s.changing.Lock()
+	defer s.changing.Unlock()
 	s.adding.Lock()
 	defer s.adding.Unlock()
-	c := s.change(0)
+	c := s.newWriteBatch(0)
 	defer c.close()
 	records := c.takeLedger(b.Ledger)
 	c.takeGroups(b.Groups)
@@ -103,7 +103,7 @@ func (s *Store) TakeMetadata(ctx context.Context, b store.Metadata) error {
 
 // takeLedger makes up for what came and went elsewhere, and tells how many records
 // were ever added then.
-func (c *change) takeLedger(lines []store.LedgerLine) (records int64) {
+func (c *writeBatch) takeLedger(lines []store.LedgerLine) (records int64) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	for _, l := range lines {
@@ -124,7 +124,7 @@ func (c *change) takeLedger(lines []store.LedgerLine) (records int64) {
 }
 
 // takeGroups makes up for the failures that were seen elsewhere.
-func (c *change) takeGroups(all []store.GroupCount) {
+func (c *writeBatch) takeGroups(all []store.GroupCount) {
 	c.s.groups.mu.Lock()
 	defer c.s.groups.mu.Unlock()
 	hour := time.Now().Unix() / 3600

@@ -79,7 +79,7 @@ func (s *Store) upgrade(from byte) error {
 	if from == formatVersion {
 		return nil
 	}
-	c := s.change(0)
+	c := s.newWriteBatch(0)
 	defer c.close()
 	if from != 0 {
 		s.log.Info("store: upgrading the data folder; versions of Redrive before this one cannot read it any more", "folder", s.path, "from", from, "to", formatVersion)
@@ -107,7 +107,7 @@ func (s *Store) upgrade(from byte) error {
 
 // moveForwarded moves records that wait for a forward target, which formats before 4 had
 // among those of their work queue, to the lanes of their targets.
-func (c *change) moveForwarded() error {
+func (c *writeBatch) moveForwarded() error {
 	return c.eachRecord(prefixWaiting, func(key, value []byte, r *store.Record) error {
 		if !r.Lane().Forwards() {
 			return nil
@@ -120,7 +120,7 @@ func (c *change) moveForwarded() error {
 
 // countGroups counts all records in their groups, and gives parked ones their places in
 // the index of groups.
-func (c *change) countGroups() error {
+func (c *writeBatch) countGroups() error {
 	for _, prefix := range []byte{prefixWaiting, prefixForward, prefixParked} {
 		err := c.eachRecord(prefix, func(key, _ []byte, r *store.Record) error { return c.countInGroup(key, r) })
 		if err != nil {

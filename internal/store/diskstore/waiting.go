@@ -24,15 +24,15 @@ type queue struct {
 // lane is what is kept in memory of one.
 type lane struct {
 	// low: no waiting record before this key is unclaimed. Without it each claim
-	// would wade through the graves of all that was returned before.
+	// would read the tombstones of all that was retried before.
 	low []byte
 	// next is when the first unclaimed record is due; zero when there is none.
 	next time.Time
 	// again: a claim left out what could not be read, and this is when it is looked for
 	// again, as a disk may read then; zero: nothing was left out.
 	again time.Time
-	// claimed has the keys on loan; false while the loan is being finished, so
-	// that a claim given twice is counted once.
+	// claimed has the tokens of claims; false while one is being finished, so that a claim
+	// given twice is counted once.
 	claimed map[string]bool
 }
 
@@ -108,7 +108,7 @@ func (s *Store) Add(ctx context.Context, records []*store.Record) error {
 		defer s.large.Unlock()
 		defer s.flushLarge()
 	}
-	c := s.change(size)
+	c := s.newWriteBatch(size)
 	defer c.close()
 	c.fails = true
 	s.adding.RLock()

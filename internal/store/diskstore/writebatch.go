@@ -10,8 +10,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// change is a set of writes that become visible and durable together.
-type change struct {
+// writeBatch is a set of writes that become visible and durable together.
+type writeBatch struct {
 	s      *Store
 	batch  *pebble.Batch
 	value  []byte                 // scratch: the batch copies it. A record without its body
@@ -26,12 +26,12 @@ type change struct {
 	deleted uint64
 }
 
-// change begins one of about size bytes, which saves growing to that.
-func (s *Store) change(size int) *change {
-	return &change{s: s, batch: s.db.NewBatchWithSize(size), counts: map[string]*store.Sums{}, groups: map[*groupState]*grouped{}, began: time.Now()}
+// newWriteBatch begins one of about size bytes, which saves growing to that.
+func (s *Store) newWriteBatch(size int) *writeBatch {
+	return &writeBatch{s: s, batch: s.db.NewBatchWithSize(size), counts: map[string]*store.Sums{}, groups: map[*groupState]*grouped{}, began: time.Now()}
 }
 
-func (c *change) count(as store.Column, queue string, n int64) {
+func (c *writeBatch) count(as store.Column, queue string, n int64) {
 	if c.counts[queue] == nil {
 		c.counts[queue] = new(store.Sums)
 	}
@@ -39,7 +39,7 @@ func (c *change) count(as store.Column, queue string, n int64) {
 }
 
 // put writes a record under its key.
-func (c *change) put(key []byte, r *store.Record) (err error) {
+func (c *writeBatch) put(key []byte, r *store.Record) (err error) {
 	if c.value, err = store.AppendHead(c.value[:0], r); err != nil {
 		return fmt.Errorf("message %s of queue %q: %w", r.ID, r.Queue, err)
 	}
@@ -67,7 +67,7 @@ func (c *change) put(key []byte, r *store.Record) (err error) {
 
 // add writes new records and returns their keys. The caller holds adding until
 // they are committed.
-func (c *change) add(records []*store.Record) (keys [][]byte, err error) {
+func (c *writeBatch) add(records []*store.Record) (keys [][]byte, err error) {
 	first := c.s.seq.Add(uint64(len(records))) - uint64(len(records)) + 1
 	for i, r := range records {
 		key, err := keyOf(r, first+uint64(i))
@@ -85,7 +85,7 @@ func (c *change) add(records []*store.Record) (keys [][]byte, err error) {
 
 // remove takes a record away, r being as it was, and its id too unless it is put
 // elsewhere.
-func (c *change) remove(key []byte, r *store.Record, moved bool) error {
+func (c *writeBatch) remove(key []byte, r *store.Record, moved bool) error {
 	c.count(store.Column(r.State), r.Queue, -1)
 	c.deleted += uint64(len(r.Message.Body) + recordOverhead)
 	g := c.group(r)
@@ -102,7 +102,7 @@ func (c *change) remove(key []byte, r *store.Record, moved bool) error {
 }
 
 // commit makes it all durable, then says so to the counts in memory.
-func (c *change) commit() (err error) {
+func (c *writeBatch) commit() (err error) {
 	failed, err := c.s.writePassing(c.batch)
 	defer func() {
 		if err != nil {
@@ -137,7 +137,7 @@ func (c *change) commit() (err error) {
 
 // commitWithPast lets no one look for what ended in the batch between the two: it
 // would be nowhere.
-func (c *change) commitWithPast() error {
+func (c *writeBatch) commitWithPast() error {
 	var sums store.Sums
 	for _, more := range c.counts {
 		sums.Add(more)
@@ -156,13 +156,13 @@ func (c *change) commitWithPast() error {
 	return nil
 }
 
-// ended waits until what is no longer kept is in the history.
-func (s *Store) ended() {
+// awaitHistory waits until what is no longer kept is in the history.
+func (s *Store) awaitHistory() {
 	s.ending.Lock()
 	s.ending.Unlock()
 }
 
-func (c *change) close() {
+func (c *writeBatch) close() {
 	c.unuse()
 	_ = c.batch.Close()
 }

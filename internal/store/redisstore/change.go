@@ -25,8 +25,8 @@ func (s *Store) Change(ctx context.Context, keys []store.Key, edit func(store.Ke
 		return 0, err
 	}
 	defer done()
-	s.moving.Lock()
-	defer s.moving.Unlock()
+	s.changing.Lock()
+	defer s.changing.Unlock()
 	if err := s.resolve(ctx); err != nil {
 		return 0, err
 	}
@@ -53,27 +53,27 @@ func (s *Store) Change(ctx context.Context, keys []store.Key, edit func(store.Ke
 		s.doubted(c)
 		return 0, err
 	}
-	// It is done. Should this fail, they are let go when their time is over.
-	s.tell("letting go messages that were not changed", c.release(ctx, c.spared))
+	// It is done. Should this fail, the locks end when their time is over.
+	s.tell("releasing messages that were not changed", c.release(ctx, c.unchanged))
 	s.signal()
 	return n, nil
 }
 
 // change is a Change under way.
 type change struct {
-	s       *Store
-	token   string // of its locks
-	taken   []*taken
-	ops     []string // arguments of lua/apply.lua, n of them
-	n       int
-	add     batch
-	spared  []*taken // locked, and to be let go as they are
-	entries []store.Entry
-	moved   int // bytes of records that are written again
+	s         *Store
+	token     string // of its locks
+	records   []*lockedRecord
+	ops       []string // arguments of lua/apply.lua, n of them
+	n         int
+	add       batch
+	unchanged []*lockedRecord // locked, and to be released as they are
+	entries   []store.Entry
+	moved     int // bytes of records that are written again
 }
 
-// taken is a record that is locked, or one that cannot be: locked is false.
-type taken struct {
+// lockedRecord is a record that is locked, or one that cannot be: then locked is false.
+type lockedRecord struct {
 	key    store.Key
 	id     uuid.UUID
 	number uint64
@@ -88,13 +88,13 @@ const lockTimeout = 5 * time.Second
 func (c *change) lock(ctx context.Context, keys []store.Key) error {
 	given := map[store.Key]bool{}
 	for _, key := range keys {
-		t := &taken{key: key}
+		t := &lockedRecord{key: key}
 		id, seq, ok := key.Parts()
 		if t.id = id; ok && !given[key] {
 			t.number, t.locked = seq, true
 		}
 		given[key] = true
-		c.taken = append(c.taken, t)
+		c.records = append(c.records, t)
 	}
 	for began := time.Now(); ; {
 		busy, err := c.tryLock(ctx)
@@ -108,7 +108,7 @@ func (c *change) lock(ctx context.Context, keys []store.Key) error {
 			return nil
 		}
 		// All or none, or two that wait for each other would do so for long.
-		if err := c.release(ctx, c.taken); err != nil {
+		if err := c.release(ctx, c.records); err != nil {
 			return err
 		}
 		select {
@@ -120,8 +120,8 @@ func (c *change) lock(ctx context.Context, keys []store.Key) error {
 }
 
 // tryLock locks what is to be locked, and returns what another change has.
-func (c *change) tryLock(ctx context.Context) (busy []*taken, err error) {
-	wanted := slices.DeleteFunc(slices.Clone(c.taken), func(t *taken) bool { return !t.locked })
+func (c *change) tryLock(ctx context.Context) (busy []*lockedRecord, err error) {
+	wanted := slices.DeleteFunc(slices.Clone(c.records), func(t *lockedRecord) bool { return !t.locked })
 	for some := range slices.Chunk(wanted, most) {
 		args := []string{c.token, itoa(c.s.Lease.Milliseconds()), itoa(len(some))}
 		for _, t := range some {
@@ -143,8 +143,8 @@ func (c *change) tryLock(ctx context.Context) (busy []*taken, err error) {
 	return busy, nil
 }
 
-// release lets locks go.
-func (c *change) release(ctx context.Context, some []*taken) error {
+// release releases locks.
+func (c *change) release(ctx context.Context, some []*lockedRecord) error {
 	var pairs []string
 	for _, t := range some {
 		if t.locked {
@@ -157,15 +157,15 @@ func (c *change) release(ctx context.Context, some []*taken) error {
 // editBytes is how much of bodies is read at once.
 const editBytes = 8 << 20
 
-// edit gives the records to edit, in order, and notes what it says.
+// edit passes the records to edit, in order, and notes what that returns.
 func (c *change) edit(ctx context.Context, edit func(store.Key, *store.Record) store.Edit) (n int, err error) {
 	bodies := 0
-	fits := func(t *taken) bool { return !t.locked || bodies == 0 || bodies+t.size <= store.ChangeBytes }
-	for n < len(c.taken) {
+	fits := func(t *lockedRecord) bool { return !t.locked || bodies == 0 || bodies+t.size <= store.ChangeBytes }
+	for n < len(c.records) {
 		// Those that are read at once.
 		end, size := n, 0
-		for end < len(c.taken) && end-n < most && fits(c.taken[end]) && (end == n || size+c.taken[end].size <= editBytes) {
-			if t := c.taken[end]; t.locked {
+		for end < len(c.records) && end-n < most && fits(c.records[end]) && (end == n || size+c.records[end].size <= editBytes) {
+			if t := c.records[end]; t.locked {
 				size, bodies = size+t.size, bodies+t.size
 			}
 			end++
@@ -173,23 +173,23 @@ func (c *change) edit(ctx context.Context, edit func(store.Key, *store.Record) s
 		if end == n {
 			break
 		}
-		values, err := c.read(ctx, c.taken[n:end])
+		values, err := c.read(ctx, c.records[n:end])
 		if err != nil {
 			return 0, err
 		}
-		for i, t := range c.taken[n:end] {
-			if err := c.one(t, values[i], edit); err != nil {
+		for i, t := range c.records[n:end] {
+			if err := c.editOne(t, values[i], edit); err != nil {
 				return 0, err
 			}
 		}
 		n = end
 	}
-	c.spared = append(c.spared, c.taken[n:]...)
+	c.unchanged = append(c.unchanged, c.records[n:]...)
 	return n, nil
 }
 
 // read reads records as they are kept.
-func (c *change) read(ctx context.Context, some []*taken) ([]string, error) {
+func (c *change) read(ctx context.Context, some []*lockedRecord) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.s.Timeout)
 	defer cancel()
 	var gets []rueidis.Completed
@@ -214,8 +214,8 @@ func (c *change) op(op ...string) {
 	c.ops = append(c.ops, op...)
 }
 
-// one gives a record to edit, and notes what it says.
-func (c *change) one(t *taken, value string, edit func(store.Key, *store.Record) store.Edit) error {
+// editOne passes a record to edit, and notes what that returns.
+func (c *change) editOne(t *lockedRecord, value string, edit func(store.Key, *store.Record) store.Edit) error {
 	if !t.locked {
 		return c.add.add(c.s, edit(t.key, nil).Add, false)
 	}
@@ -240,13 +240,13 @@ func (c *change) one(t *taken, value string, edit func(store.Key, *store.Record)
 		}
 		c.op("d", member(t.number), left)
 	default:
-		c.spared = append(c.spared, t)
+		c.unchanged = append(c.unchanged, t)
 	}
 	return c.add.add(c.s, e.Add, false)
 }
 
 // keep writes a record again; g is the group it was in.
-func (c *change) keep(t *taken, was, r *store.Record, g groupID) error {
+func (c *change) keep(t *lockedRecord, was, r *store.Record, g groupID) error {
 	if err := r.Sound(); err != nil {
 		return err
 	}

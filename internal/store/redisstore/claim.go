@@ -114,14 +114,14 @@ func (s *Store) finish(ctx context.Context, outcomes []store.Outcome) (int, erro
 		return 0, err
 	}
 	for _, o := range outcomes {
-		s.ended(o.Claim)
+		s.forgetClaim(o.Claim)
 	}
 	n, err := m.AsInt64()
 	return int(n), err
 }
 
-// ended forgets a claim of this process.
-func (s *Store) ended(c store.Claim) {
+// forgetClaim forgets a claim of this process.
+func (s *Store) forgetClaim(c store.Claim) {
 	_, n, _ := c.Key.Parts()
 	s.claims.end(n, c.Token)
 }
@@ -145,7 +145,7 @@ func (s *Store) Release(ctx context.Context, claims []store.Claim) error {
 		return err
 	}
 	for _, c := range claims {
-		s.ended(c)
+		s.forgetClaim(c)
 	}
 	s.signal()
 	return nil

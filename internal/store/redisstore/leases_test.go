@@ -41,7 +41,7 @@ func add(t *testing.T, s store.Store, n int) {
 	}
 }
 
-// done finishes claims as returned, and tells how many were.
+// done finishes claims as retried, and tells how many were.
 func done(t *testing.T, s store.Store, claims []store.Claim) int {
 	t.Helper()
 	var out []store.Outcome

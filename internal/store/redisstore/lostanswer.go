@@ -13,7 +13,7 @@ const doneFor = 7 * 24 * time.Hour
 // resolve finds out what became of the last Change of this process, when its answer was
 // lost: after it the Change is done, or never will be. Without that it could still be on
 // its way to Redis while who reads its account takes it for not done, and does it again.
-// The caller has moving.
+// The caller holds changing.
 func (s *Store) resolve(ctx context.Context) error {
 	c := s.doubt.Load()
 	if c == nil {
@@ -22,7 +22,7 @@ func (s *Store) resolve(ctx context.Context) error {
 	if _, err := s.write(ctx, scriptForbid, c.token, itoa(doneFor.Milliseconds())); err != nil {
 		return fmt.Errorf("whether the last change was done is not known yet: %w", err)
 	}
-	if err := c.release(ctx, c.taken); err != nil {
+	if err := c.release(ctx, c.records); err != nil {
 		return err
 	}
 	s.doubt.Store(nil)
@@ -30,9 +30,9 @@ func (s *Store) resolve(ctx context.Context) error {
 	return nil
 }
 
-// giveUp lets go what a Change that is not done has locked, now or as soon as that works.
+// giveUp releases what a Change that is not done has locked, now or as soon as that works.
 func (c *change) giveUp(ctx context.Context, why error) error {
-	err := c.release(ctx, c.taken)
+	err := c.release(ctx, c.records)
 	if err != nil {
 		c.s.doubted(c)
 	}
@@ -41,7 +41,7 @@ func (c *change) giveUp(ctx context.Context, why error) error {
 
 // doubted notes a Change whose answer was lost.
 func (s *Store) doubted(c *change) {
-	c.ops, c.add, c.entries, c.spared = nil, batch{}, nil, nil
+	c.ops, c.add, c.entries, c.unchanged = nil, batch{}, nil, nil
 	s.doubt.Store(c)
 }
 
@@ -50,17 +50,17 @@ func (s *Store) resolveNow(ctx context.Context) error {
 	if s.doubt.Load() == nil {
 		return nil
 	}
-	s.moving.Lock()
-	defer s.moving.Unlock()
+	s.changing.Lock()
+	defer s.changing.Unlock()
 	return s.resolve(ctx)
 }
 
 // resolveSoon is resolve now and then, so that nothing stays locked for longer than it
 // must.
 func (s *Store) resolveSoon() {
-	if s.doubt.Load() == nil || !s.moving.TryLock() {
+	if s.doubt.Load() == nil || !s.changing.TryLock() {
 		return
 	}
-	defer s.moving.Unlock()
+	defer s.changing.Unlock()
 	s.tell("finding out whether a change was done", s.resolve(s.ctx))
 }

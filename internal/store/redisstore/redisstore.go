@@ -86,10 +86,10 @@ type Store struct {
 	// step is called before a Change is done: tests end it there.
 	step func(string) error
 
-	// moving lets one Change of this process at a time lock records: two that want
+	// changing lets one Change of this process at a time lock records: two that want
 	// the same would else take each other for a claim.
-	moving sync.Mutex
-	doubt  atomic.Pointer[change] // the last Change, when it is not known what became of it
+	changing sync.Mutex
+	doubt    atomic.Pointer[change] // the last Change, when it is not known what became of it
 
 	ctx    context.Context // ends with Close, when no call is under way
 	cancel context.CancelFunc

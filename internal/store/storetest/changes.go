@@ -134,7 +134,7 @@ func changeNil(t *testing.T, e Engine) {
 	s := open(t, e)
 	add(t, s, Waiting("q", 0, "claimed"), Waiting("q", time.Hour, "free"), parked("q", "parked"))
 	free, claimed, twice := keyOf(t, s, "free"), keyOf(t, s, "claimed"), keyOf(t, s, "parked")
-	loan := claim(t, s, "q", 0, 10)
+	claims := claim(t, s, "q", 0, 10)
 	var got []string
 	edit := func(k store.Key, r *store.Record) store.Edit {
 		text := "nil"
@@ -150,14 +150,14 @@ func changeNil(t *testing.T, e Engine) {
 	if l, err := s.Get(context.Background(), free); err != nil || l.Record.Attempt != 2 {
 		t.Errorf("named twice: %+v, %v", l.Record, err)
 	}
-	if n, err := s.Finish(context.Background(), []store.Outcome{{Claim: loan[0]}}); n != 1 || err != nil {
+	if n, err := s.Finish(context.Background(), []store.Outcome{{Claim: claims[0]}}); n != 1 || err != nil {
 		t.Errorf("finished %d, %v: a change of what is claimed must not end the claim", n, err)
 	}
 	got = nil
 	change(t, s, edit, claimed)
-	want(t, "given to edit when it has returned", strings.Join(got, " "), "nil")
-	loan = claim(t, s, "q", time.Hour, 10)
-	if err := s.Release(context.Background(), loan); err != nil {
+	want(t, "given to edit when it was retried", strings.Join(got, " "), "nil")
+	claims = claim(t, s, "q", time.Hour, 10)
+	if err := s.Release(context.Background(), claims); err != nil {
 		t.Fatal(err)
 	}
 	got = nil

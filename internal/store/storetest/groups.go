@@ -168,7 +168,7 @@ func groupForADay(t *testing.T, e Engine) {
 	if _, err := s.Finish(context.Background(), out); err != nil {
 		t.Fatal(err)
 	}
-	wantGroups(t, s, "returned", "p/kept 0 1 0", "q/recent 0 0 0")
+	wantGroups(t, s, "retried", "p/kept 0 1 0", "q/recent 0 0 0")
 }
 
 func groupNote(t *testing.T, e Engine) {

@@ -58,14 +58,14 @@ func leaseRenewed(t *testing.T, e Engine) {
 func leaseLost(t *testing.T, e Engine) {
 	all, ctx := replicas(t, e, 2, shortLease), context.Background()
 	stalled, other := all[0], all[1]
-	add(t, other, Waiting("q", 0, "returned"), Waiting("q", 1, "parked"), Waiting("q", 2, "released"), Waiting("q", 3, "held"))
+	add(t, other, Waiting("q", 0, "retried"), Waiting("q", 1, "parked"), Waiting("q", 2, "released"), Waiting("q", 3, "held"))
 	before := time.Now()
 	old := claim(t, stalled, "q", time.Hour, 10)
-	want(t, "claimed", bodies(old), "returned parked released held")
+	want(t, "claimed", bodies(old), "retried parked released held")
 	resume := stalled.Stall()
 	defer resume() // before it is closed
 	now := claimAgain(t, other, old, before.Add(shortLease))
-	if n, err := other.Finish(ctx, []store.Outcome{{Claim: now["returned"], At: epoch}, {Claim: now["parked"], Park: "by the other", At: epoch}}); n != 2 || err != nil {
+	if n, err := other.Finish(ctx, []store.Outcome{{Claim: now["retried"], At: epoch}, {Claim: now["parked"], Park: "by the other", At: epoch}}); n != 2 || err != nil {
 		t.Fatalf("finished %d, %v", n, err)
 	}
 	if err := other.Release(ctx, []store.Claim{now["released"]}); err != nil {

@@ -47,7 +47,7 @@ func ledger(t *testing.T, e Engine) {
 	s, ctx := open(t, e), context.Background()
 	forwarded := Waiting("q", 0, "forwarded")
 	forwarded.Forward = &store.Destination{RoutingKey: "elsewhere"}
-	add(t, s, Waiting("q", 0, "returned"), forwarded, Waiting("q", time.Second, "parked"), Waiting("q", time.Hour, "waiting"),
+	add(t, s, Waiting("q", 0, "retried"), forwarded, Waiting("q", time.Second, "parked"), Waiting("q", time.Hour, "waiting"),
 		parked("q", "moved"), parked("q", "let go"), discarded("q", -time.Hour, "forgotten"))
 	add(t, s, parked("other", "deleted"))
 	claims := claim(t, s, "q", time.Second, 3)

@@ -86,7 +86,7 @@ func pastByID(t *testing.T, e Engine) {
 	add(t, s, Waiting("q", 0, ""), r, Waiting("q", 2*time.Second, ""))
 	end(t, s, "q", wanted.Ended, 10)
 	if d := cmp.Diff([]store.Passage{wanted}, pastOf(t, s, r.ID)); d != "" {
-		t.Errorf("returned (-want +got):\n%s", d)
+		t.Errorf("retried (-want +got):\n%s", d)
 	}
 
 	again := *r

@@ -142,13 +142,13 @@ func workAtOnce(t *testing.T, e Engine) {
 			t.Errorf("%s was finished %d times", body, times)
 		}
 	}
-	var in, returned int64
+	var in, retried int64
 	for _, sums := range Balances(t, all[1]) {
 		in += sums[store.In]
-		returned += sums[store.Retried]
+		retried += sums[store.Retried]
 	}
-	if in != int64(n) || returned != int64(n-w.parks) {
-		t.Errorf("the ledger has %d that arrived and %d that were retried, want %d and %d", in, returned, n, n-w.parks)
+	if in != int64(n) || retried != int64(n-w.parks) {
+		t.Errorf("the ledger has %d that arrived and %d that were retried, want %d and %d", in, retried, n, n-w.parks)
 	}
 	want(t, "kept", total(t, all[2]), fmt.Sprintf("0 waiting, %d parked, 0 discarded", w.parks))
 }

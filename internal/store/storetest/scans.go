@@ -121,7 +121,7 @@ func countDue(t *testing.T, e Engine) {
 	if _, err := s.Finish(context.Background(), []store.Outcome{{Claim: claims[0], At: epoch}}); err != nil {
 		t.Fatal(err)
 	}
-	count("with one returned", "[0 2 0 1]", 10, "q")
+	count("with one retried", "[0 2 0 1]", 10, "q")
 	if s = reopened(t, e, s); s != nil {
 		count("after a restart", "[0 2 0 1]", 10, "q")
 	}

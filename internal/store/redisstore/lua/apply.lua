@@ -38,7 +38,7 @@ for _, op in ipairs(ops) do
   local m = meta(op.number)
   if m then
     take(op.number, m)
-    loan(op.number)
+    endclaim(op.number)
     if op.how == 'k' then
       local lane, value = op.target:sub(2), op.value
       local queue = queueof(lane)

@@ -1,6 +1,6 @@
 -- Finish: ends claims, those that are still held by their token.
 -- Arguments: how many passages to keep, n, then n times: number, token, and
---   "r" or "f" (returned or forwarded), passage
+--   "r" or "f" (retried or forwarded), passage
 --   "p" (parked), when, the record without its body
 -- Returns how many were held.
 local most, ends, numbers = arg(), {}, {}
@@ -12,13 +12,13 @@ end
 if #ends == 0 then
   return 0
 end
-local has, done, loans, lanes = call('HMGET', P .. 'token', unpack(numbers)), {}, {}, {}
+local has, done, claims, lanes = call('HMGET', P .. 'token', unpack(numbers)), {}, {}, {}
 for i, e in ipairs(ends) do
   if has[i] and not done[e.number] and has[i]:sub(1, #e.token + 1) == e.token .. ' ' then
     local lane = has[i]:sub(#e.token + 2)
     local queue = queueof(lane)
     done[e.number] = true
-    loans[#loans + 1] = e.number
+    claims[#claims + 1] = e.number
     lanes[lane] = lanes[lane] or {}
     table.insert(lanes[lane], e.number)
     local m = meta(e.number)
@@ -43,11 +43,11 @@ end
 for lane, some in pairs(lanes) do
   call('ZREM', P .. 'c:' .. lane, unpack(some))
 end
-if #loans > 0 then
-  call('HDEL', P .. 'token', unpack(loans))
-  call('ZREM', P .. 'lease', unpack(loans))
+if #claims > 0 then
+  call('HDEL', P .. 'token', unpack(claims))
+  call('ZREM', P .. 'lease', unpack(claims))
 else
   wrote()
 end
 account()
-return #loans
+return #claims

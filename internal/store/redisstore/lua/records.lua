@@ -57,8 +57,8 @@ local function take(number, m)
   count(kept, m.state .. m.group, -1)
 end
 
--- loan ends what is known of a claim or lock.
-local function loan(number)
+-- endclaim forgets a claim or lock.
+local function endclaim(number)
   call('HDEL', P .. 'token', number)
   call('ZREM', P .. 'lease', number)
   call('ZREM', P .. 'locks', number)

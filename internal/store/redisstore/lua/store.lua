@@ -89,13 +89,13 @@ local function giveback(number, token)
   call('HDEL', P .. 'token', number)
 end
 
--- held tells whether a record is on loan by this token.
+-- held tells whether a record is claimed or locked by this token.
 local function held(number, token)
   local has = call('HGET', P .. 'token', number)
   return has and has:sub(1, #token + 1) == token .. ' ' and has
 end
 
--- expire gives claims back whose lease is over, a bounded number of them.
+-- expire releases claims whose lease is over, a bounded number of them.
 local function expire(time)
   for _, number in ipairs(call('ZRANGE', P .. 'lease', '-inf', time, 'BYSCORE', 'LIMIT', 0, 256)) do
     giveback(number, call('HGET', P .. 'token', number))
