@@ -48,7 +48,7 @@ the old store can be used again, and the new one must be emptied.`,
 			}
 			m := &migrate.Migration{}
 			var err error
-			var source store.Importer
+			var source store.CopyTarget
 			if source, m.FromName, err = p.storeAt(from, true); err != nil {
 				return err
 			}
@@ -71,7 +71,7 @@ the old store can be used again, and the new one must be emptied.`,
 }
 
 // storeAt opens the store that a place names; one that is to be there is not made.
-func (p *program) storeAt(place string, there bool) (store.Importer, string, error) {
+func (p *program) storeAt(place string, there bool) (store.CopyTarget, string, error) {
 	at, err := config.StoreAt(place, p.vhost, p.getenv)
 	if errors.Is(err, config.ErrPlace) {
 		return nil, "", fmt.Errorf("%w: %w", err, errUsage)

@@ -78,7 +78,7 @@ func (in *Inspector) eachRetried(ctx context.Context, by auth.Caller, q *query.Q
 	n.GroupOf = in.Store.GroupOf
 	seen := map[uuid.UUID]bool{}
 	skip := after != ""
-	return in.Store.Retried(ctx, func(p store.Passage) (bool, error) {
+	return in.Store.Passages(ctx, func(p store.Passage) (bool, error) {
 		if err := ctx.Err(); err != nil || seen[p.ID] {
 			return true, err
 		}

@@ -86,7 +86,7 @@ func unmark(ctx context.Context, s store.Store) error {
 // Migration is one to be done. Both stores are its own while it runs.
 type Migration struct {
 	From     store.Store
-	To       store.Importer
+	To       store.CopyTarget
 	FromName string // as people know them, without secrets
 	ToName   string
 	// At, when not nil, receives how far it is, after each batch.
@@ -261,7 +261,7 @@ func (m *Migration) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := m.To.TakeMetadata(ctx, books); err != nil {
+	if err := m.To.SetMetadata(ctx, books); err != nil {
 		return err
 	}
 	if err := m.verify(ctx, p.All); err != nil {
@@ -337,7 +337,7 @@ func (m *Migration) records(ctx context.Context, p *Plan, to *mark) error {
 		if len(batch) == 0 {
 			return nil
 		}
-		if err := m.To.Take(ctx, batch); err != nil {
+		if err := m.To.AddListed(ctx, batch); err != nil {
 			return err
 		}
 		to.After, to.Taken = batch[len(batch)-1].Cursor, to.Taken+int64(len(batch))

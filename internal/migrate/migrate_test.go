@@ -61,7 +61,7 @@ func child(args []string) int {
 	return 0
 }
 
-func between(from store.Store, to store.Importer) *migrate.Migration {
+func between(from store.Store, to store.CopyTarget) *migrate.Migration {
 	return &migrate.Migration{From: from, To: to, FromName: "disk:a", ToName: "disk:b"}
 }
 
@@ -91,10 +91,10 @@ func same(t *testing.T, from, to store.Store) {
 }
 
 func TestAllThatAStoreKeepsIsMoved(t *testing.T) {
-	for name, s := range map[string]func() (store.Store, store.Importer){
-		"disk to disk":   func() (store.Store, store.Importer) { return disk(t, t.TempDir()), disk(t, t.TempDir()) },
-		"memory to disk": func() (store.Store, store.Importer) { return memstore.New(), disk(t, t.TempDir()) },
-		"disk to memory": func() (store.Store, store.Importer) { return disk(t, t.TempDir()), memstore.New() },
+	for name, s := range map[string]func() (store.Store, store.CopyTarget){
+		"disk to disk":   func() (store.Store, store.CopyTarget) { return disk(t, t.TempDir()), disk(t, t.TempDir()) },
+		"memory to disk": func() (store.Store, store.CopyTarget) { return memstore.New(), disk(t, t.TempDir()) },
+		"disk to memory": func() (store.Store, store.CopyTarget) { return disk(t, t.TempDir()), memstore.New() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx := t.Context()
@@ -269,19 +269,19 @@ var errFull = errors.New("no room")
 
 type failing struct{ *memstore.Store }
 
-func (failing) Take(context.Context, []store.Listed) error { return errFull }
+func (failing) AddListed(context.Context, []store.Listed) error { return errFull }
 
 // lossy keeps a message but for a header.
 type lossy struct{ *memstore.Store }
 
-func (l lossy) Take(ctx context.Context, records []store.Listed) error {
+func (l lossy) AddListed(ctx context.Context, records []store.Listed) error {
 	for i := range records {
 		if r := *records[i].Record; len(r.Message.Headers) > 0 {
 			r.Message = wire.Message{Body: r.Message.Body}
 			records[i].Record = &r
 		}
 	}
-	return l.Store.Take(ctx, records)
+	return l.Store.AddListed(ctx, records)
 }
 
 func TestADifferenceIsFound(t *testing.T) {
@@ -301,7 +301,7 @@ func TestADifferenceIsFound(t *testing.T) {
 	m.At = func(p migrate.Progress) { // one more comes from nowhere
 		if p.Doing == "moving" {
 			stray := storetest.Waiting("stray", 0, "")
-			if err := to.Take(ctx, []store.Listed{{Key: store.MakeKey(stray.ID, 1<<40), Record: stray}}); err != nil {
+			if err := to.AddListed(ctx, []store.Listed{{Key: store.MakeKey(stray.ID, 1<<40), Record: stray}}); err != nil {
 				t.Error(err)
 			}
 		}

@@ -21,7 +21,7 @@ import (
 
 // engine is what the service needs of a store.
 type engine interface {
-	store.Importer
+	store.CopyTarget
 	// Free is the room left, and what is kept free of it, in bytes.
 	Free() (free, reserve uint64, err error)
 }
@@ -92,7 +92,7 @@ func (s *vhost) damaged() []string {
 }
 
 // OpenStore opens a store for a command, while no service uses it.
-func OpenStore(s config.Store, log *slog.Logger) (store.Importer, error) {
+func OpenStore(s config.Store, log *slog.Logger) (store.CopyTarget, error) {
 	e, err := openStore(&config.Config{Store: s}, nil, log, func(time.Duration) {}, nil)
 	if err != nil {
 		return nil, err // not an engine that is nil

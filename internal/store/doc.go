@@ -9,7 +9,7 @@
 //	(reasons.go: the reasons of an error group, as a set)
 //	ledger.go     the account of every message
 //	shared.go     what engines add that several services use at once
-//	importer.go   what engines add that another store can be copied to
+//	copytarget.go what engines add that another store can be copied to
 //	(forget.go, opencalls.go: what engines share: discarded messages whose time is over, and
 //	calls under way when the store closes)
 //	codec.go      a record as bytes (groupcodec.go, tablecodec.go: its parts)

@@ -58,8 +58,8 @@ type Searcher interface {
 	// each group, is as exact as ever.
 	Past(ctx context.Context, id uuid.UUID) ([]Passage, error)
 
-	// Retried visits passages of all messages, newest first.
-	Retried(ctx context.Context, visit func(Passage) (more bool, err error)) error
+	// Passages visits those of all messages, newest first.
+	Passages(ctx context.Context, visit func(Passage) (more bool, err error)) error
 }
 
 // Range chooses records by what is indexed. Zero fields choose all.

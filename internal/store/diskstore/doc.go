@@ -13,10 +13,12 @@
 //	history.go      what ended, in files beside the database (passages.go, past.go)
 //	forget.go       queues, and discarded messages, whose time is over
 //
-// When the disk fails: diskspace.go keeps a reserve free; commitcount.go knows how many commits were
-// synced, so that a store which lacks some is refused; iterate.go, blocks.go and skipblock.go read
-// past damaged blocks; damage.go and lost.go report and remember them, and rebuild.go counts
-// again; salvage.go (rawread.go, blobs.go) saves what can be read to a new store.
+// When the disk fails: diskspace.go keeps a reserve free; commitcount.go knows how many commits
+// were synced, so that a store which lacks some is refused; iterate.go, blocks.go and
+// skipblock.go read past damaged blocks; damage.go and lost.go report and remember them, and
+// rebuild.go counts again; salvage.go (rawread.go, blobs.go) saves what can be read to a new
+// store.
 //
-// Around it: pebble.go (how Pebble is set up), tables.go (files that Pebble writes and removes), snapshot.go, take.go (import of another store), upgrade.go, rights.go.
+// Around it: pebble.go (how Pebble is set up), tables.go (files that Pebble writes and removes),
+// snapshot.go, copytarget.go (a copy of another store), upgrade.go, rights.go.
 package diskstore

@@ -108,7 +108,7 @@ func contents(t *testing.T, s *diskstore.Store) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = s.Retried(ctx, func(p store.Passage) (bool, error) {
+	err = s.Passages(ctx, func(p store.Passage) (bool, error) {
 		fmt.Fprintln(&all, "ended", p.ID)
 		return true, nil
 	})

@@ -88,7 +88,7 @@ func (p *pair) same(t *rapid.T) {
 	}
 	p.alike(t, "returned", func(s store.Store) any {
 		var all []store.Passage
-		err := s.Retried(ctx, func(e store.Passage) (bool, error) { all = append(all, e); return true, nil })
+		err := s.Passages(ctx, func(e store.Passage) (bool, error) { all = append(all, e); return true, nil })
 		return fmt.Sprintf("%+v %v", all, err)
 	})
 	if len(p.ids) == 0 {

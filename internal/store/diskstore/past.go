@@ -67,8 +67,8 @@ func hasID(ids []byte, id uuid.UUID) bool {
 	return false
 }
 
-// Retried implements store.Searcher.
-func (s *Store) Retried(ctx context.Context, visit func(store.Passage) (bool, error)) error {
+// Passages implements store.Searcher.
+func (s *Store) Passages(ctx context.Context, visit func(store.Passage) (bool, error)) error {
 	done, err := s.calls.Begin(ctx)
 	if err != nil {
 		return err

@@ -46,7 +46,7 @@ func TestOldPassagesAreForgotten(t *testing.T) {
 		s.history.write(&some)
 	}
 	kept := 0
-	err = s.Retried(context.Background(), func(p store.Passage) (bool, error) {
+	err = s.Passages(context.Background(), func(p store.Passage) (bool, error) {
 		if kept++; p.Attempt != n-kept {
 			return false, fmt.Errorf("%d from the end is %d", kept, p.Attempt)
 		}
@@ -84,7 +84,7 @@ func TestHistoryGoesOnAfterATornWrite(t *testing.T) {
 			want = append(want, life*10+i)
 		}
 		var got []int
-		err = s.Retried(t.Context(), func(p store.Passage) (bool, error) { got = append(got, p.Attempt); return true, nil })
+		err = s.Passages(t.Context(), func(p store.Passage) (bool, error) { got = append(got, p.Attempt); return true, nil })
 		slices.Reverse(got)
 		if !slices.Equal(want, got) || err != nil {
 			t.Errorf("life %d: %v, want %v, %v", life, got, want, err)
@@ -139,7 +139,7 @@ func TestHistoryThatCannotBeWrittenStopsNothing(t *testing.T) {
 		}
 	}
 	var got []int
-	err = s.Retried(t.Context(), func(p store.Passage) (bool, error) { got = append(got, p.Attempt); return true, nil })
+	err = s.Passages(t.Context(), func(p store.Passage) (bool, error) { got = append(got, p.Attempt); return true, nil })
 	if !slices.Equal(got, []int{3, 0}) || err != nil || strings.Count(said.String(), "level=WARN") != 1 || !strings.Contains(said.String(), "no space left") {
 		t.Errorf("%v, %v, said %s", got, err, &said)
 	}

@@ -69,7 +69,7 @@ func Salvage(ctx context.Context, from, to string, o Options) (done Salvaged, er
 		err = s.loose(&loose)
 	}
 	if err == nil {
-		err = target.TakeMetadata(ctx, store.Metadata{Newest: s.newest})
+		err = target.SetMetadata(ctx, store.Metadata{Newest: s.newest})
 	}
 	if source != nil {
 		for place, how := range source.Damage() {
@@ -97,7 +97,7 @@ const (
 
 // copy saves what the database has.
 func (s *salvage) copy(from *Store) error {
-	err := from.Scan(s.ctx, store.Range{Body: true}, func(l store.Listed) (bool, error) { return true, s.take(l) })
+	err := from.Scan(s.ctx, store.Range{Body: true}, func(l store.Listed) (bool, error) { return true, s.add(l) })
 	if err == nil {
 		err = s.flush()
 	}
@@ -119,8 +119,8 @@ func (s *salvage) copy(from *Store) error {
 	return s.to.Remember(s.ctx, receipts)
 }
 
-// take keeps a message, once there are enough for a batch.
-func (s *salvage) take(l store.Listed) error {
+// add keeps a message, once there are enough for a batch.
+func (s *salvage) add(l store.Listed) error {
 	if _, seq, ok := l.Key.Parts(); ok {
 		s.newest = max(s.newest, seq)
 	}
@@ -132,7 +132,7 @@ func (s *salvage) take(l store.Listed) error {
 }
 
 func (s *salvage) flush() error {
-	if err := s.to.Take(s.ctx, s.batch); err != nil {
+	if err := s.to.AddListed(s.ctx, s.batch); err != nil {
 		return err
 	}
 	s.Messages += int64(len(s.batch))
@@ -153,7 +153,7 @@ func (s *salvage) loose(from *loose) error {
 			return err
 		}
 		s.Loose++
-		if err := s.take(store.Listed{Key: store.MakeKey(r.ID, seqOf(key)), Record: r}); err != nil {
+		if err := s.add(store.Listed{Key: store.MakeKey(r.ID, seqOf(key)), Record: r}); err != nil {
 			return err
 		}
 		return s.flush()

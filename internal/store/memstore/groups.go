@@ -125,8 +125,8 @@ func (s *Store) Past(_ context.Context, id uuid.UUID) (found []store.Passage, er
 	return found, err
 }
 
-// Retried implements store.Searcher.
-func (s *Store) Retried(ctx context.Context, visit func(store.Passage) (bool, error)) error {
+// Passages implements store.Searcher.
+func (s *Store) Passages(ctx context.Context, visit func(store.Passage) (bool, error)) error {
 	unlock, err := s.lock()
 	past := slices.Clone(s.past)
 	unlock()

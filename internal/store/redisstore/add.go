@@ -37,7 +37,7 @@ func (s *Store) Add(ctx context.Context, records []*store.Record) (err error) {
 
 // batch is what a script adds.
 type batch struct {
-	records []string // arguments of lua/records.lua's add, or of lua/take.lua, n of them
+	records []string // arguments of lua/records.lua's add, or of lua/addlisted.lua, n of them
 	n       int
 	seen    sightings
 	size    int // of the records in memory, about

@@ -51,7 +51,7 @@ func (s *Store) claim(ctx context.Context, lane store.Lane, upTo time.Time, n, m
 			s.Log.Error("store: a message is damaged, and kept out of the way", "error", s.damaged(n, err))
 			continue
 		}
-		s.claims.take(n, token)
+		s.claims.add(n, token)
 		claims = append(claims, store.Claim{Key: store.MakeKey(r.ID, n), Token: token, Record: r})
 	}
 	return claims, err

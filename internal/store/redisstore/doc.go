@@ -18,5 +18,5 @@
 //	identity.go      detects a server that was replaced, or has lost writes
 //	memory.go        refuses to add when memory is short
 //	forget.go        queues, and discarded messages, whose time is over
-//	take.go          import of another store
+//	copytarget.go    a copy of another store
 package redisstore

@@ -114,7 +114,7 @@ func (s *Store) same(id string) error {
 	}
 	err := hint.Errorf("put the data back, or restart all services to go on with what is there", "redis: %w: there was %s, and %s", ErrReplaced, was, now)
 	if s.identity.replaced.Swap(&err) == nil {
-		s.Log.Error("store: Redis was emptied or replaced while it was in use; nothing is taken in and nothing returns until that is repaired", "error", err)
+		s.Log.Error("store: Redis was emptied or replaced while it was in use; failed messages stay in RabbitMQ and nothing is retried until that is repaired", "error", err)
 	}
 	return err
 }

@@ -17,7 +17,7 @@ type claims struct {
 	ending sync.RWMutex
 }
 
-func (c *claims) take(number uint64, token string) {
+func (c *claims) add(number uint64, token string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.held[number] = token

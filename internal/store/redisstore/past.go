@@ -38,8 +38,8 @@ func (s *Store) Past(ctx context.Context, id uuid.UUID) (all []store.Passage, er
 // pastPage is how many passages are read at once.
 const pastPage = 500
 
-// Retried implements store.Searcher.
-func (s *Store) Retried(ctx context.Context, visit func(store.Passage) (bool, error)) error {
+// Passages implements store.Searcher.
+func (s *Store) Passages(ctx context.Context, visit func(store.Passage) (bool, error)) error {
 	done, err := s.use(ctx)
 	if err != nil {
 		return err

@@ -135,7 +135,7 @@ func pastNewest(t *testing.T, e Engine) {
 	}
 	end(t, s, "q", epoch, 1000)
 	next := len(ids)
-	err := s.Retried(ctx, func(p store.Passage) (bool, error) {
+	err := s.Passages(ctx, func(p store.Passage) (bool, error) {
 		if next--; next < 0 || p.ID != ids[next] || p.Attempt != next {
 			return false, fmt.Errorf("number %d is %+v", next, p)
 		}
@@ -150,15 +150,15 @@ func pastNewest(t *testing.T, e Engine) {
 		t.Errorf("%d were left out, %v", next, err)
 	}
 	n, why := 0, errors.New("no")
-	if err := s.Retried(ctx, func(store.Passage) (bool, error) { n++; return n < 3, nil }); n != 3 || err != nil {
+	if err := s.Passages(ctx, func(store.Passage) (bool, error) { n++; return n < 3, nil }); n != 3 || err != nil {
 		t.Errorf("visited %d, %v", n, err)
 	}
-	if err := s.Retried(ctx, func(store.Passage) (bool, error) { return true, why }); !errors.Is(err, why) {
+	if err := s.Passages(ctx, func(store.Passage) (bool, error) { return true, why }); !errors.Is(err, why) {
 		t.Error(err)
 	}
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	if err := s.Retried(ended, func(store.Passage) (bool, error) { return true, nil }); !errors.Is(err, context.Canceled) {
+	if err := s.Passages(ended, func(store.Passage) (bool, error) { return true, nil }); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }
@@ -178,7 +178,7 @@ func pastCrash(t *testing.T, e Engine) {
 		end(t, s, "q", epoch, 2)
 		s = e.Reopen(t, s)
 	}
-	if err := s.Retried(context.Background(), func(p store.Passage) (bool, error) { seen = append(seen, p.ID); return true, nil }); err != nil {
+	if err := s.Passages(context.Background(), func(p store.Passage) (bool, error) { seen = append(seen, p.ID); return true, nil }); err != nil {
 		t.Fatal(err)
 	}
 	slices.Reverse(seen)

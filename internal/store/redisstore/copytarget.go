@@ -10,8 +10,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Take implements store.Importer.
-func (s *Store) Take(ctx context.Context, records []store.Listed) error {
+// AddListed implements store.CopyTarget.
+func (s *Store) AddListed(ctx context.Context, records []store.Listed) error {
 	done, err := s.use(ctx)
 	if err != nil {
 		return err
@@ -33,21 +33,21 @@ func (s *Store) Take(ctx context.Context, records []store.Listed) error {
 	if err := s.checkMemory(ctx, b.size, 1); err != nil {
 		return err
 	}
-	for some := range slices.Chunk(b.records, most*takeArgs) {
-		args := append(append([]string{itoa(len(some) / takeArgs)}, some...), b.seen.args()...)
-		if _, err := s.write(ctx, scriptTake, args...); err != nil {
+	for some := range slices.Chunk(b.records, most*listedArgs) {
+		args := append(append([]string{itoa(len(some) / listedArgs)}, some...), b.seen.args()...)
+		if _, err := s.write(ctx, scriptAddListed, args...); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// takeArgs are the arguments of lua/take.lua for each record.
-const takeArgs = 5
+// listedArgs are the arguments of lua/addlisted.lua for each record.
+const listedArgs = 5
 
-// TakeMetadata implements store.Importer.
-func (s *Store) TakeMetadata(ctx context.Context, b store.Metadata) error {
-	if err := s.takeLedger(ctx, b.Ledger); err != nil {
+// SetMetadata implements store.CopyTarget.
+func (s *Store) SetMetadata(ctx context.Context, b store.Metadata) error {
+	if err := s.addLedger(ctx, b.Ledger); err != nil {
 		return err
 	}
 	seen, err := s.unseen(ctx, b.Groups)
@@ -55,14 +55,14 @@ func (s *Store) TakeMetadata(ctx context.Context, b store.Metadata) error {
 		return err
 	}
 	floor := b.Newest + 1
-	if _, err := s.write(ctx, scriptBooks, append([]string{itoa(floor)}, seen.args()...)...); err != nil {
+	if _, err := s.write(ctx, scriptMetadata, append([]string{itoa(floor)}, seen.args()...)...); err != nil {
 		return err
 	}
-	return s.takePast(ctx, b.Past)
+	return s.addPast(ctx, b.Past)
 }
 
-// takeLedger makes up for what came and went elsewhere.
-func (s *Store) takeLedger(ctx context.Context, lines []store.LedgerLine) error {
+// addLedger makes up for what came and went elsewhere.
+func (s *Store) addLedger(ctx context.Context, lines []store.LedgerLine) error {
 	now, err := s.Ledger(ctx)
 	if err != nil {
 		return err
@@ -117,8 +117,8 @@ func (s *Store) unseen(ctx context.Context, all []store.GroupCount) (sightings, 
 	return unseen, nil
 }
 
-// takePast takes the history of another store, but for what was taken of it before.
-func (s *Store) takePast(ctx context.Context, newestFirst []store.Passage) error {
+// addPast adds the history of another store, but for what was added of it before.
+func (s *Store) addPast(ctx context.Context, newestFirst []store.Passage) error {
 	before, err := s.client.Do(ctx, s.client.B().Xlen().Key(s.key("past")).Build()).AsInt64()
 	if err != nil {
 		return s.failed(err)
@@ -130,7 +130,7 @@ func (s *Store) takePast(ctx context.Context, newestFirst []store.Passage) error
 		for _, p := range some {
 			args = append(args, idText(p.ID), passageText(p))
 		}
-		if _, err := s.write(ctx, scriptTakePast, args...); err != nil {
+		if _, err := s.write(ctx, scriptAddPast, args...); err != nil {
 			return err
 		}
 	}

@@ -1,4 +1,4 @@
--- Take: keeps records of another store under the numbers they have, but for those that
+-- AddListed: keeps records of another store under the numbers they have, but for those that
 -- are kept already.
 -- Arguments: n, then n times number, state and lane, due, id, value; those of see.
 local newest = tonumber(call('GET', KEYS[1]) or 0)

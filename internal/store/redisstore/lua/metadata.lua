@@ -1,4 +1,4 @@
--- TakeBooks. Arguments: a number that the next are larger than, those of see.
+-- SetMetadata. Arguments: a number that the next are larger than, those of see.
 local newest, floor = tonumber(call('GET', KEYS[1]) or 0), tonumber(arg())
 call('SET', KEYS[1], ('%.0f'):format(math.max(newest, floor)))
 see()

@@ -13,7 +13,7 @@ import (
 )
 
 var takings = []testCase{
-	{"what another store kept is taken over as it was, once", taking},
+	{"what another store kept is copied as it was, once", copying},
 }
 
 // Lived gives a store something of everything: records of all kinds, of which some
@@ -81,32 +81,32 @@ func Same(t *testing.T, want, got store.Store) {
 	})
 	compare("history", func(s store.Store) (past any, err error) {
 		var all []store.Passage
-		err = s.Retried(ctx, func(p store.Passage) (bool, error) { all = append(all, p); return true, nil })
+		err = s.Passages(ctx, func(p store.Passage) (bool, error) { all = append(all, p); return true, nil })
 		return all, err
 	})
 }
 
-func taking(t *testing.T, e Engine) {
+func copying(t *testing.T, e Engine) {
 	ctx := context.Background()
 	from := open(t, e)
 	Lived(t, from)
-	to, ok := open(t, e).(store.Importer)
+	to, ok := open(t, e).(store.CopyTarget)
 	if !ok {
 		t.Fatalf("engine %s takes nothing over", e.Name)
 	}
 	records := all(t, from)
 	for _, batch := range [][]store.Listed{records[:5], records[3:20], records, records[:1]} {
-		if err := to.Take(ctx, batch); err != nil {
+		if err := to.AddListed(ctx, batch); err != nil {
 			t.Fatal(err)
 		}
 		Balances(t, to)
 	}
-	books, err := store.MetadataOf(ctx, from)
+	metadata, err := store.MetadataOf(ctx, from)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := to.TakeMetadata(ctx, books); err != nil {
+		if err := to.SetMetadata(ctx, metadata); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -124,7 +124,7 @@ func taking(t *testing.T, e Engine) {
 	Same(t, from, to)
 	if r := reopened(t, e, to); r != nil {
 		Same(t, from, r)
-		to = r.(store.Importer)
+		to = r.(store.CopyTarget)
 	}
 	// And life goes on, in both alike: no number is given twice.
 	r := Waiting("q", 0, "new")
@@ -132,7 +132,7 @@ func taking(t *testing.T, e Engine) {
 		add(t, s, r)
 		end(t, s, "q", epoch.Add(time.Minute), 100)
 		Balances(t, s)
-		if b := newest(t, s); b <= books.Newest {
+		if b := newest(t, s); b <= metadata.Newest {
 			t.Errorf("a new record has the number %d of an old one", b)
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Take implements store.Importer.
-func (s *Store) Take(_ context.Context, records []store.Listed) error {
+// AddListed implements store.CopyTarget.
+func (s *Store) AddListed(_ context.Context, records []store.Listed) error {
 	unlock, err := s.lock()
 	defer unlock()
 	if err != nil {
@@ -38,8 +38,8 @@ func (s *Store) Take(_ context.Context, records []store.Listed) error {
 	return nil
 }
 
-// TakeMetadata implements store.Importer.
-func (s *Store) TakeMetadata(_ context.Context, b store.Metadata) error {
+// SetMetadata implements store.CopyTarget.
+func (s *Store) SetMetadata(_ context.Context, b store.Metadata) error {
 	unlock, err := s.lock()
 	defer unlock()
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Take implements store.Importer.
-func (s *Store) Take(ctx context.Context, records []store.Listed) error {
+// AddListed implements store.CopyTarget.
+func (s *Store) AddListed(ctx context.Context, records []store.Listed) error {
 	done, err := s.calls.Begin(ctx)
 	if err != nil {
 		return err
@@ -66,8 +66,8 @@ func (s *Store) Take(ctx context.Context, records []store.Listed) error {
 	return nil
 }
 
-// TakeMetadata implements store.Importer.
-func (s *Store) TakeMetadata(ctx context.Context, b store.Metadata) error {
+// SetMetadata implements store.CopyTarget.
+func (s *Store) SetMetadata(ctx context.Context, b store.Metadata) error {
 	done, err := s.calls.Begin(ctx)
 	if err != nil {
 		return err
@@ -79,8 +79,8 @@ func (s *Store) TakeMetadata(ctx context.Context, b store.Metadata) error {
 	defer s.adding.Unlock()
 	c := s.newWriteBatch(0)
 	defer c.close()
-	records := c.takeLedger(b.Ledger)
-	c.takeGroups(b.Groups)
+	records := c.addLedger(b.Ledger)
+	c.addGroups(b.Groups)
 	seq, err := s.number(keySeq)
 	if err != nil {
 		return err
@@ -97,13 +97,13 @@ func (s *Store) TakeMetadata(ctx context.Context, b store.Metadata) error {
 		return err
 	}
 	s.seq.Store(max(s.seq.Load(), uint64(newest)))
-	s.history.take(b.Past)
+	s.history.addPast(b.Past)
 	return nil
 }
 
-// takeLedger makes up for what came and went elsewhere, and tells how many records
+// addLedger makes up for what came and went elsewhere, and tells how many records
 // were ever added then.
-func (c *writeBatch) takeLedger(lines []store.LedgerLine) (records int64) {
+func (c *writeBatch) addLedger(lines []store.LedgerLine) (records int64) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	for _, l := range lines {
@@ -123,8 +123,8 @@ func (c *writeBatch) takeLedger(lines []store.LedgerLine) (records int64) {
 	return records
 }
 
-// takeGroups makes up for the failures that were seen elsewhere.
-func (c *writeBatch) takeGroups(all []store.GroupCount) {
+// addGroups makes up for the failures that were seen elsewhere.
+func (c *writeBatch) addGroups(all []store.GroupCount) {
 	c.s.groups.mu.Lock()
 	defer c.s.groups.mu.Unlock()
 	hour := time.Now().Unix() / 3600
@@ -154,8 +154,8 @@ func (c *writeBatch) takeGroups(all []store.GroupCount) {
 	}
 }
 
-// take is the history of another store, but for what was taken of it before.
-func (h *history) take(newestFirst []store.Passage) {
+// addPast adds the history of another store, but for what was added of it before.
+func (h *history) addPast(newestFirst []store.Passage) {
 	const together = 1000
 	var chunk passages
 	for i := len(newestFirst) - 1 - int(h.passed); i >= 0; i-- {
