@@ -36,13 +36,13 @@ type BatchConsumer struct {
 // unacknowledged messages. onState receives why a batch cannot be stored, and nil when it could be again;
 // quarantine, now and then, how many messages RabbitMQ could not deliver.
 func NewIntakeConsumer(c Config, prefetch int, onState func(error), quarantine func(int)) *BatchConsumer {
-	return &BatchConsumer{link: link{Config: c, reconnectsAtOnce: true}, queue: wire.QueueIntake, names: intakeNames, declare: declareTopology, prefetch: prefetch, onState: onState, quarantine: quarantine}
+	return &BatchConsumer{link: link{Config: c, reconnectsAtOnce: true}, queue: wire.QueueIntake, names: intakeNames, declare: declareForIntake, prefetch: prefetch, onState: onState, quarantine: quarantine}
 }
 
 // NewParkedConsumer makes that of redrive.parked, which others may consume too: nothing is
 // quarantined there.
 func NewParkedConsumer(c Config, prefetch int, onState func(error)) *BatchConsumer {
-	return &BatchConsumer{link: link{Config: c}, queue: wire.QueueParked, names: parkedNames, declare: declareParked, prefetch: prefetch, onState: onState}
+	return &BatchConsumer{link: link{Config: c}, queue: wire.QueueParked, names: parkedNames, declare: declareForParked, prefetch: prefetch, onState: onState}
 }
 
 // Handler receives the messages. Connected is called before the first Handle of each connection,

@@ -86,7 +86,7 @@ func (p *Publisher) MayPublish(ctx context.Context, exchange, key string) error 
 }
 
 func declare(ch *amqp.Channel, t delay.Topology) error {
-	if err := exchanges(ch, t, false); err != nil {
+	if err := declareExchanges(ch, t, false); err != nil {
 		return err
 	}
 	for _, q := range t.Queues {
@@ -97,7 +97,7 @@ func declare(ch *amqp.Channel, t delay.Topology) error {
 	// An exchange that goes with its last binding comes after its queue: the
 	// declaration has put off the queue's expiry, and that is all that could
 	// take the exchange away before it is bound.
-	if err := exchanges(ch, t, true); err != nil {
+	if err := declareExchanges(ch, t, true); err != nil {
 		return err
 	}
 	for _, b := range t.Bindings {
@@ -114,7 +114,7 @@ func declare(ch *amqp.Channel, t delay.Topology) error {
 	return nil
 }
 
-func exchanges(ch *amqp.Channel, t delay.Topology, autoDelete bool) error {
+func declareExchanges(ch *amqp.Channel, t delay.Topology, autoDelete bool) error {
 	for _, e := range t.Exchanges {
 		if e.AutoDelete != autoDelete {
 			continue

@@ -11,8 +11,8 @@
 //	frames.go        messages that amqp091-go cannot read
 //	(headerrepair.go, duplicateheaders.go: their headers)
 //	publisher.go     publishes with confirms
-//	(channel.go, session.go, writecoalesce.go: a channel for each destination, one life of
-//	it, and fewer system calls)
+//	(worker.go, session.go, writecoalesce.go: a worker for each destination, its channels,
+//	and fewer system calls)
 //	subscriber.go    consumes work queues, for the library
 //	precondition.go  the remedy where RabbitMQ has something else by that name
 //	quarantine.go    messages that RabbitMQ cannot deliver to the intake

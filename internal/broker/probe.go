@@ -66,10 +66,10 @@ func (p *Probe) Queue(name string) (consumers, ready int, err error) {
 // declaration that differs; one that does not changes nothing.
 func (p *Probe) IntakeQueue() (exchange, queue error) {
 	if exchange = p.Exchange(wire.ExchangeDeadLetters); exchange == nil {
-		exchange = p.do(declareDeadLetters)
+		exchange = p.do(declareDeadLetterExchange)
 	}
 	if _, _, queue = p.Queue(wire.QueueIntake); queue == nil {
-		queue = p.do(declareIntake)
+		queue = p.do(declareIntakeQueue)
 	}
 	return exchange, queue
 }
@@ -77,7 +77,7 @@ func (p *Probe) IntakeQueue() (exchange, queue error) {
 // DeclareAll declares what consumers of redrive.intake and redrive.parked need, as the service
 // does when it starts.
 func (p *Probe) DeclareAll() error {
-	err := declareTopology(p.conn)
+	err := declareForIntake(p.conn)
 	var permanent permanentError
 	if errors.As(err, &permanent) {
 		err = permanent.error

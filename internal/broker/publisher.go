@@ -15,7 +15,7 @@ import (
 )
 
 // Publisher publishes with confirms, on a connection of its own: each destination on a
-// channel of its own, see channel. Its methods are safe for concurrent use, but for Run.
+// channel of its own, see worker. Its methods are safe for concurrent use, but for Run.
 type Publisher struct {
 	// Confirmed, when not nil, receives how long RabbitMQ took to answer each Send. It is to
 	// be set before Run.
@@ -23,18 +23,18 @@ type Publisher struct {
 
 	link    link
 	ended   chan struct{}  // closed at the end of Run
-	working sync.WaitGroup // channels that run
+	working sync.WaitGroup // workers that run
 
-	mu       sync.Mutex
-	conn     *amqp.Connection // nil while there is none
-	changed  chan struct{}    // closed when conn changes, or the connection's state
-	channels []*channel
-	byKey    map[string]*channel // by destination: the one it had last
+	mu      sync.Mutex
+	conn    *amqp.Connection // nil while there is none
+	changed chan struct{}    // closed when conn changes, or the connection's state
+	workers []*worker
+	byKey   map[string]*worker // by destination: the one it had last
 }
 
 // NewPublisher makes a publisher; Run keeps it connected.
 func NewPublisher(c Config) *Publisher {
-	p := &Publisher{changed: make(chan struct{}), ended: make(chan struct{}), byKey: map[string]*channel{}}
+	p := &Publisher{changed: make(chan struct{}), ended: make(chan struct{}), byKey: map[string]*worker{}}
 	observe := c.Observe
 	c.Observe = func(s State) {
 		p.signalChange()
@@ -66,7 +66,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 	})
 }
 
-// end stops all channels, and waits for them.
+// end stops all workers, and waits for them.
 func (p *Publisher) end() {
 	p.mu.Lock()
 	close(p.ended)
@@ -153,7 +153,7 @@ func (p *Publisher) Send(ctx context.Context, out []wire.Outgoing) (wait func(co
 	}
 }
 
-// divide passes the messages of each destination to its channel.
+// divide passes the messages of each destination to its worker.
 func (p *Publisher) divide(ctx context.Context, out []wire.Outgoing) (all []*work) {
 	var by map[string]*work // all but the first, which mostly is the only one
 	for i := range out {

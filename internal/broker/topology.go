@@ -16,14 +16,8 @@ import (
 // what arrives through it proves nothing.
 var ErrNotInternal = hint.Errorf("delete it and start again: Redrive declares it as it must be", `the exchange "redrive" exists and is not an internal, durable fanout exchange, so any client could forge dead letters`)
 
-// noLimit is a delivery limit that is never reached: RabbitMQ 4 gives quorum queues a
-// limit of 20 and drops what passes it. The same arguments go to every version,
-// or after an upgrade of the broker its own queue would be refused (406).
-// [measured: 3.10.8 and 4.3.6 take it]
-const noLimit = int64(1_000_000_000)
-
-// DeliveryLimit is how often RabbitMQ tries to deliver a message from the intake queue before
-// it quarantines it. On RabbitMQ 3 there are messages over which it closes each connection that
+// DeliveryLimit is how often RabbitMQ tries to deliver a message from redrive.intake before it
+// quarantines it. On RabbitMQ 3 there are messages over which it closes each connection that
 // they are delivered to (541, see the facts), and only this limit removes them: about 10 ms
 // each time [measured on 3.10.8]. For all other messages it is out of reach: BatchConsumer grows
 // its window only step by step, so that the same message is in it at most some thirty times
@@ -34,14 +28,14 @@ const noLimit = int64(1_000_000_000)
 // queues that use it are then refused with 541]
 const DeliveryLimit = 100
 
-// declareTopology declares what the consumer of redrive.intake needs, once for each connection.
-func declareTopology(conn *amqp.Connection) error {
+// declareForIntake declares what the consumer of redrive.intake needs, once for each connection.
+func declareForIntake(conn *amqp.Connection) error {
 	ch, err := conn.Channel()
 	if err != nil {
 		return explain(err)
 	}
 	defer ch.Close()
-	if err := declareDeadLetters(ch); err != nil {
+	if err := declareDeadLetterExchange(ch); err != nil {
 		var e *amqp.Error
 		if errors.As(err, &e) && e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "inequivalent arg") {
 			return permanentError{fmt.Errorf("%w (%s)", ErrNotInternal, e.Reason)}
@@ -54,10 +48,10 @@ func declareTopology(conn *amqp.Connection) error {
 	if err := ch.ExchangeDeclare(wire.ExchangeQuarantine, amqp.ExchangeFanout, true, false, true, false, nil); err != nil {
 		return declaring("exchange", wire.ExchangeQuarantine, err)
 	}
-	if err := declareQuarantine(ch); err != nil {
+	if err := declareQuarantineQueue(ch); err != nil {
 		return declaring("queue", wire.QueueQuarantine, err)
 	}
-	if err := declareIntake(ch); err != nil {
+	if err := declareIntakeQueue(ch); err != nil {
 		return declaring("queue", wire.QueueIntake, err)
 	}
 	for _, b := range [...]struct{ queue, key, exchange string }{
@@ -72,18 +66,18 @@ func declareTopology(conn *amqp.Connection) error {
 	return nil
 }
 
-func declareDeadLetters(ch *amqp.Channel) error {
+func declareDeadLetterExchange(ch *amqp.Channel) error {
 	return ch.ExchangeDeclare(wire.ExchangeDeadLetters, amqp.ExchangeFanout, true, false, true, false, nil)
 }
 
-func declareIntake(ch *amqp.Channel) error {
+func declareIntakeQueue(ch *amqp.Channel) error {
 	_, err := ch.QueueDeclare(wire.QueueIntake, true, false, false, false, amqp.Table{"x-queue-type": "quorum",
 		"x-delivery-limit": int64(DeliveryLimit), "x-dead-letter-exchange": wire.ExchangeQuarantine})
 	return err
 }
 
-// declareParked declares redrive.parked, which the library and the ways to wait use.
-func declareParked(conn *amqp.Connection) error {
+// declareForParked declares redrive.parked, which the library and the ways to wait use.
+func declareForParked(conn *amqp.Connection) error {
 	ch, err := conn.Channel()
 	if err != nil {
 		return explain(err)
@@ -92,8 +86,8 @@ func declareParked(conn *amqp.Connection) error {
 	return declare(ch, delay.Parked())
 }
 
-func declareQuarantine(ch *amqp.Channel) error {
-	_, err := ch.QueueDeclare(wire.QueueQuarantine, true, false, false, false, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": noLimit})
+func declareQuarantineQueue(ch *amqp.Channel) error {
+	_, err := ch.QueueDeclare(wire.QueueQuarantine, true, false, false, false, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": delay.NoLimit})
 	return err
 }
 

@@ -9,8 +9,8 @@ import (
 
 // A message that moves from queue to queue keeps its properties byte for byte,
 // which amqp091-go cannot do: it does not send priority 0, empty texts, or all
-// that it does not know. So the client that takes sees no properties at all, and
-// the client that publishes sends none; their bytes go past both.
+// that it does not know. So the client that consumes sees no properties at all,
+// and the client that publishes sends none; their bytes go past both.
 
 // propertiesOffset is where in a content header the properties begin: flags, then values.
 const propertiesOffset = 12

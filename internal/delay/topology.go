@@ -48,7 +48,8 @@ func (t Topology) With(more Topology) Topology {
 
 // NoLimit is a delivery limit that is never reached. RabbitMQ 4 gives quorum queues a limit of
 // 20: a message that exceeds it is dropped, or leaves a delay queue early, and a person who
-// looks at the messages 20 times is enough to exceed it.
+// looks at the messages 20 times is enough to exceed it. All versions get the same arguments: after
+// an upgrade RabbitMQ would refuse another declaration (406). [measured: 3.10.8 and 4.3.6 accept it]
 const NoLimit = int64(1_000_000_000)
 
 // Parked is where messages are parked in RabbitMQ: those that cannot or must not be retried wait

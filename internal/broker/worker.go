@@ -13,27 +13,28 @@ import (
 // the first message. On one that has published to it before, 400 messages without an answer
 // stop the whole connection, see session.credit. [measured on 3.10.8 and 4.3.6 with a suspended
 // leader: TestAQueueThatHangsDelaysNoOther] So each destination with messages under way has
-// a channel to itself, and a channel never has so many under way. One that is full waits until
-// hardly any is left, while RabbitMQ would idle: a busy destination goes on by another session.
+// a worker, with channels (sessions), to itself, and a channel never has so many under way. One
+// that is full waits until hardly any is left, while RabbitMQ would idle: a busy destination goes
+// on by another session.
 const (
-	// maxChannels is how many destinations can have messages under way at once before they
-	// share channels: then one that hangs holds up those that share with it. RabbitMQ's
-	// default limit is 2,047 sessions for one connection.
-	maxChannels = 64
-	// maxSessions is how many a channel has at most, so that one destination can have as many
+	// maxWorkers is how many destinations can have messages under way at once before they share
+	// workers: then one that hangs holds up those that share with it. RabbitMQ's default limit
+	// is 2,047 channels for one connection.
+	maxWorkers = 64
+	// maxSessions is how many a worker has at most, so that one destination can have as many
 	// messages under way as it may have claimed. With one, retries to a quorum queue took a
 	// tenth longer.
 	maxSessions = 4
-	// maxRemembered is for how many destinations it is known which channel they had last.
+	// maxRemembered is for how many destinations it is known which worker they had last.
 	maxRemembered = 10_000
-	// closeIdleAfter is how long a channel without messages stays open, closeIdleEvery how often
+	// closeIdleAfter is how long a worker without messages keeps its sessions open, closeIdleEvery how often
 	// that is checked.
 	closeIdleAfter, closeIdleEvery = time.Minute, 20 * time.Second
 )
 
-// channel publishes the messages of one destination, one after the other: on one session, or
+// worker publishes the messages of one destination, one after the other: on one session, or
 // on several where that is out of credit. Its goroutine runs while it has work.
-type channel struct {
+type worker struct {
 	publisher *Publisher
 
 	// The rest is guarded by the publisher's mu.
@@ -68,7 +69,7 @@ func destinationOf(o *wire.Outgoing) string {
 	return o.Exchange + "\x00" + o.RoutingKey
 }
 
-// dispatch passes work to the channel of a destination. After the end of Run nothing is
+// dispatch passes work to the worker of a destination. After the end of Run nothing is
 // published any more.
 func (p *Publisher) dispatch(w *work) {
 	p.mu.Lock()
@@ -83,7 +84,7 @@ func (p *Publisher) dispatch(w *work) {
 		return
 	default:
 	}
-	c := p.channelOf(w.key)
+	c := p.workerOf(w.key)
 	c.work = append(c.work, w)
 	if !c.running {
 		c.running = true
@@ -91,11 +92,11 @@ func (p *Publisher) dispatch(w *work) {
 	}
 }
 
-// channelOf finds the channel of a destination: the one that it has; the one it had last, as
+// workerOf finds the worker of a destination: the one that it has; the one it had last, as
 // the first message to a queue on a channel costs RabbitMQ more, or another, if that is idle;
 // or a new one. Where there may be no more, it is the one that had an answer last. The caller
 // holds mu.
-func (p *Publisher) channelOf(key string) *channel {
+func (p *Publisher) workerOf(key string) *worker {
 	if c := p.byKey[key]; c != nil {
 		if idle, _ := c.idle(); idle || c.key == key {
 			c.key = key
@@ -105,9 +106,9 @@ func (p *Publisher) channelOf(key string) *channel {
 	if len(p.byKey) >= maxRemembered {
 		clear(p.byKey)
 	}
-	var latest *channel
+	var latest *worker
 	var answered time.Time
-	for _, c := range p.channels {
+	for _, c := range p.workers {
 		idle, at := c.idle()
 		if idle || c.key == key {
 			c.key, p.byKey[key] = key, c
@@ -117,26 +118,26 @@ func (p *Publisher) channelOf(key string) *channel {
 			latest, answered = c, at
 		}
 	}
-	if len(p.channels) < p.channelLimit() {
-		c := &channel{publisher: p, key: key}
-		p.channels, p.byKey[key] = append(p.channels, c), c
+	if len(p.workers) < p.workerLimit() {
+		c := &worker{publisher: p, key: key}
+		p.workers, p.byKey[key] = append(p.workers, c), c
 		return c
 	}
 	return latest
 }
 
-// channelLimit leaves half of the sessions that the connection may have to declarations and
+// workerLimit leaves half of the channels that the connection may have to declarations and
 // large messages. The caller holds mu.
-func (p *Publisher) channelLimit() int {
+func (p *Publisher) workerLimit() int {
 	if p.conn == nil || p.conn.Config.ChannelMax == 0 {
-		return maxChannels
+		return maxWorkers
 	}
-	return max(1, min(maxChannels, int(p.conn.Config.ChannelMax)/(2*maxSessions)))
+	return max(1, min(maxWorkers, int(p.conn.Config.ChannelMax)/(2*maxSessions)))
 }
 
 // idle tells whether everything has its answer, or else when the last one came. The caller
 // holds the publisher's mu.
-func (c *channel) idle() (yes bool, answered time.Time) {
+func (c *worker) idle() (yes bool, answered time.Time) {
 	yes = !c.publishing && len(c.work) == 0
 	for _, s := range c.sessions {
 		if s == nil {
@@ -151,12 +152,12 @@ func (c *channel) idle() (yes bool, answered time.Time) {
 	return yes, answered
 }
 
-// closeIdle closes channels that nothing was published on for long.
+// closeIdle closes the sessions of workers that have published nothing for long.
 func (p *Publisher) closeIdle(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	kept := p.channels[:0]
-	for _, c := range p.channels {
+	kept := p.workers[:0]
+	for _, c := range p.workers {
 		if idle, _ := c.idle(); !idle || now.Sub(c.used) < closeIdleAfter {
 			kept = append(kept, c)
 			continue
@@ -167,15 +168,15 @@ func (p *Publisher) closeIdle(now time.Time) {
 			}
 		}
 	}
-	if len(kept) < len(p.channels) {
-		clear(p.channels[len(kept):])
+	if len(kept) < len(p.workers) {
+		clear(p.workers[len(kept):])
 		clear(p.byKey)
 	}
-	p.channels = kept
+	p.workers = kept
 }
 
 // run publishes until there is no more work.
-func (c *channel) run() {
+func (c *worker) run() {
 	p := c.publisher
 	for {
 		p.mu.Lock()
@@ -206,7 +207,7 @@ func (c *channel) run() {
 
 // publish publishes one message, once there is a connection that no alarm blocks, and credit.
 // When ctx ends it does not: nothing waits for the message's result any more.
-func (c *channel) publish(ctx context.Context, o *wire.Outgoing) sentMessage {
+func (c *worker) publish(ctx context.Context, o *wire.Outgoing) sentMessage {
 	if err := ctx.Err(); err != nil {
 		return sentMessage{err: fmt.Errorf("%w: %w", wire.ErrUnsent, err)}
 	}
@@ -232,7 +233,7 @@ func (c *channel) publish(ctx context.Context, o *wire.Outgoing) sentMessage {
 
 // awaitCredit returns a session with credit: the one that published last, if it has some. So no
 // message overtakes another while at most noWaitUnderWay are under way.
-func (c *channel) awaitCredit(ctx context.Context) (*session, error) {
+func (c *worker) awaitCredit(ctx context.Context) (*session, error) {
 	for {
 		var answered <-chan struct{} // in the end of the session that has been out of credit for longest
 		for range c.sessions {
@@ -255,7 +256,7 @@ func (c *channel) awaitCredit(ctx context.Context) (*session, error) {
 }
 
 // open waits for a connection, and opens another session when the current one has ended.
-func (c *channel) open(ctx context.Context) (*session, error) {
+func (c *worker) open(ctx context.Context) (*session, error) {
 	for {
 		conn, err := c.publisher.usableConn(ctx)
 		if err != nil {
