@@ -67,9 +67,9 @@ func (r *Record) Group() errorgroup.Group {
 	return errorgroup.Of(r.Queue, r.Reason, r.Error, r.Message.Type)
 }
 
-// Sound returns an error for a record that no store can keep. Neither RabbitMQ nor Redrive's own
+// Validate returns an error for a record that no store can keep. Neither RabbitMQ nor Redrive's own
 // code makes such a record, but a person may, by import.
-func (r *Record) Sound() error {
+func (r *Record) Validate() error {
 	if r.State < Waiting || r.State > Discarded {
 		return fmt.Errorf("message %s of queue %q has no state: %d", r.ID, r.Queue, r.State)
 	}

@@ -115,7 +115,7 @@ func placedKey(r *store.Record, seq uint64) []byte {
 
 // keyOf is where a record belongs; an error is that it belongs nowhere.
 func keyOf(r *store.Record, seq uint64) ([]byte, error) {
-	if err := r.Sound(); err != nil {
+	if err := r.Validate(); err != nil {
 		return nil, err
 	}
 	return placedKey(r, seq), nil

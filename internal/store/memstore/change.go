@@ -52,7 +52,7 @@ func (s *Store) Change(ctx context.Context, keys []store.Key, edit func(store.Ke
 		if r == nil {
 			continue
 		}
-		if err := r.Sound(); err != nil {
+		if err := r.Validate(); err != nil {
 			return 0, err
 		}
 	}
@@ -65,15 +65,15 @@ func (s *Store) Change(ctx context.Context, keys []store.Key, edit func(store.Ke
 			continue
 		}
 		delete(changed, key)
-		s.become(key, r)
+		s.applyEdit(key, r)
 	}
 	s.add(added)
 	s.signal()
 	return n, nil
 }
 
-// become writes what a Change made of a record; nil deletes it.
-func (s *Store) become(key store.Key, r *store.Record) {
+// applyEdit writes what a Change made of a record; nil deletes it.
+func (s *Store) applyEdit(key store.Key, r *store.Record) {
 	was := &s.kept[key].rec
 	s.count(was, -1)
 	if r == nil {

@@ -20,7 +20,7 @@ func (s *Store) AddListed(_ context.Context, records []store.Listed) error {
 		if id, _, ok := l.Key.Parts(); !ok || id != l.Record.ID {
 			return fmt.Errorf("message %s cannot be kept under the key %q", l.Record.ID, l.Key)
 		}
-		if err := l.Record.Sound(); err != nil {
+		if err := l.Record.Validate(); err != nil {
 			return err
 		}
 	}
@@ -55,7 +55,7 @@ func (s *Store) SetMetadata(_ context.Context, b store.Metadata) error {
 	for _, g := range b.Groups {
 		t := s.groups[g.ID]
 		if t == nil {
-			t = &trouble{Group: g.Group, hours: map[int64]int64{}}
+			t = &groupState{Group: g.Group, hours: map[int64]int64{}}
 			s.groups[g.ID] = t
 			s.ordinary++
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// trouble is a group, and when it was seen.
-type trouble struct {
+// groupState is a group, and when it failed.
+type groupState struct {
 	errorgroup.Group
 	kept        [store.Discarded + 1]int64
 	first, last time.Time       // to the minute
@@ -21,7 +21,7 @@ type trouble struct {
 }
 
 // groupOf is the group a record counts in: see the disk engine's.
-func (s *Store) groupOf(r *store.Record) *trouble {
+func (s *Store) groupOf(r *store.Record) *groupState {
 	own := r.Group()
 	other := errorgroup.Other(r.Queue, store.GroupsKept)
 	if t := s.groups[own.ID]; t != nil {
@@ -38,7 +38,7 @@ func (s *Store) groupOf(r *store.Record) *trouble {
 	} else {
 		s.ordinary++
 	}
-	t := &trouble{Group: own, hours: map[int64]int64{}}
+	t := &groupState{Group: own, hours: map[int64]int64{}}
 	s.groups[own.ID] = t
 	return t
 }
@@ -51,7 +51,7 @@ func (s *Store) count(r *store.Record, n int64) {
 }
 
 // failed counts a failure.
-func (t *trouble) failed(at time.Time) {
+func (t *groupState) failed(at time.Time) {
 	if now := time.Now(); at.After(now) {
 		at = now
 	}

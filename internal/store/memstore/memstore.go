@@ -26,7 +26,7 @@ type state struct {
 	seq      uint64
 	kept     map[store.Key]*entry
 	values   map[string][]byte // the side table
-	groups   map[errorgroup.ID]*trouble
+	groups   map[errorgroup.ID]*groupState
 	ordinary int // groups that are not a queue's other errors
 	past     []store.Passage
 	receipts []store.Receipt
@@ -47,7 +47,7 @@ type entry struct {
 func New() *Store { return open(newState()) }
 
 func newState() *state {
-	return &state{kept: map[store.Key]*entry{}, values: map[string][]byte{}, groups: map[errorgroup.ID]*trouble{}, sums: map[string]*store.Sums{}, used: map[string]uint64{}, terms: map[string]lead{}}
+	return &state{kept: map[store.Key]*entry{}, values: map[string][]byte{}, groups: map[errorgroup.ID]*groupState{}, sums: map[string]*store.Sums{}, used: map[string]uint64{}, terms: map[string]lead{}}
 }
 
 func open(of *state) *Store {
@@ -83,7 +83,7 @@ func (s *Store) Add(_ context.Context, records []*store.Record) error {
 		return err
 	}
 	for _, r := range records {
-		if err := r.Sound(); err != nil {
+		if err := r.Validate(); err != nil {
 			return err
 		}
 	}

@@ -21,12 +21,12 @@ func (s *Store) Add(ctx context.Context, records []*store.Record) (err error) {
 		return err
 	}
 	try := s.adding.begin(printOf(records), s.token())
-	defer func() { s.adding.end(try, err == nil || undone(err) && !try.again) }()
+	defer func() { s.adding.end(try, err == nil || undone(err) && !try.wasInDoubt) }()
 	if err = s.checkMemory(ctx, b.size, 1); err != nil {
 		return err
 	}
 	receipts := s.receipts(receiptsOf(records))
-	args := append([]string{s.name, itoa(try.lane), try.token, itoa(addedFor.Milliseconds())}, b.args()...)
+	args := append([]string{s.name, itoa(try.position), try.token, itoa(addedFor.Milliseconds())}, b.args()...)
 	args = append(append(args, b.seen.args()...), receipts...)
 	if _, err := s.write(ctx, scriptAdd, args...); err != nil {
 		return err
@@ -72,7 +72,7 @@ func (b *batch) add(s *Store, records []*store.Record, failed bool) error {
 
 // put adds a record, and returns what is seen of its group.
 func (b *batch) put(s *Store, r *store.Record, before ...string) (*sighting, error) {
-	if err := r.Sound(); err != nil {
+	if err := r.Validate(); err != nil {
 		return nil, err
 	}
 	g := s.groups.of(r)

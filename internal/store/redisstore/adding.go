@@ -17,19 +17,19 @@ import (
 // adding knows the batches that this process has sent and that Redis may have, though
 // its answer was lost or it could not say that they are safe. Who adds such a batch again
 // means the same one: it would else be there once for each try, for as long as Redis is in
-// trouble. Redis remembers the last batch of each lane of a process, so a batch
-// keeps its lane until it is known what became of it.
+// trouble. Redis remembers the last batch at each position of a process, so a batch
+// keeps its position until it is known what became of it.
 type adding struct {
-	mu    sync.Mutex
-	lanes []bool // those in use
-	open  []attempt
+	mu        sync.Mutex
+	positions []bool // those in use
+	open      []pendingBatch
 }
 
-type attempt struct {
-	of    [sha256.Size]byte // see printOf
-	token string
-	lane  int
-	again bool // it was in doubt before
+type pendingBatch struct {
+	of         [sha256.Size]byte // see printOf
+	token      string
+	position   int
+	wasInDoubt bool
 }
 
 const (
@@ -51,27 +51,27 @@ func printOf(records []*store.Record) (of [sha256.Size]byte) {
 	return of
 }
 
-// begin is the attempt that a batch was in doubt of, or a new one.
-func (a *adding) begin(of [sha256.Size]byte, token string) attempt {
+// begin returns what is known of a batch that was in doubt, or a new pendingBatch.
+func (a *adding) begin(of [sha256.Size]byte, token string) pendingBatch {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if i := slices.IndexFunc(a.open, func(was attempt) bool { return was.of == of }); i >= 0 {
+	if i := slices.IndexFunc(a.open, func(was pendingBatch) bool { return was.of == of }); i >= 0 {
 		was := a.open[i]
 		a.open = slices.Delete(a.open, i, i+1)
-		was.again = true
+		was.wasInDoubt = true
 		return was
 	}
-	lane := slices.Index(a.lanes, false)
-	if lane < 0 {
-		lane = len(a.lanes)
-		a.lanes = append(a.lanes, false)
+	position := slices.Index(a.positions, false)
+	if position < 0 {
+		position = len(a.positions)
+		a.positions = append(a.positions, false)
 	}
-	a.lanes[lane] = true
-	return attempt{of: of, token: token, lane: lane}
+	a.positions[position] = true
+	return pendingBatch{of: of, token: token, position: position}
 }
 
-// end tells whether what became of it is known.
-func (a *adding) end(what attempt, known bool) {
+// end ends a try to add a batch; known tells whether it is known what became of it.
+func (a *adding) end(what pendingBatch, known bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !known {
@@ -82,7 +82,7 @@ func (a *adding) end(what attempt, known bool) {
 		what = a.open[0]
 		a.open = slices.Delete(a.open, 0, 1)
 	}
-	a.lanes[what.lane] = false
+	a.positions[what.position] = false
 }
 
 // undone tells that an error came before anything was done.

@@ -54,7 +54,7 @@ func (s *Store) Change(ctx context.Context, keys []store.Key, edit func(store.Ke
 		return 0, err
 	}
 	// It is done. Should this fail, the locks end when their time is over.
-	s.tell("releasing messages that were not changed", c.release(ctx, c.unchanged))
+	s.logTrouble("releasing messages that were not changed", c.release(ctx, c.unchanged))
 	s.signal()
 	return n, nil
 }
@@ -114,7 +114,7 @@ func (c *change) lock(ctx context.Context, keys []store.Key) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(again):
+		case <-time.After(tryAgainAfter):
 		}
 	}
 }
@@ -203,7 +203,7 @@ func (c *change) read(ctx context.Context, some []*lockedRecord) ([]string, erro
 	for i, answer := range c.s.client.DoMulti(ctx, gets...) {
 		var err error
 		if values[of[i]], err = answer.ToString(); err != nil {
-			return nil, c.s.failed(err)
+			return nil, c.s.wrapError(err)
 		}
 	}
 	return values, nil
@@ -247,7 +247,7 @@ func (c *change) editOne(t *lockedRecord, value string, edit func(store.Key, *st
 
 // keep writes a record again; g is the group it was in.
 func (c *change) keep(t *lockedRecord, was, r *store.Record, g groupID) error {
-	if err := r.Sound(); err != nil {
+	if err := r.Validate(); err != nil {
 		return err
 	}
 	if into := r.Group(); into.ID != was.Group().ID {
@@ -311,7 +311,7 @@ func (s *Store) apply(ctx context.Context, args []string) error {
 		if err == nil {
 			switch n, err := m.AsInt64(); {
 			case err != nil || n == 1:
-				return s.failed(err)
+				return s.wrapError(err)
 			case n < 0:
 				return store.ErrDeposed
 			}
@@ -324,7 +324,7 @@ func (s *Store) apply(ctx context.Context, args []string) error {
 		select {
 		case <-ctx.Done():
 			return err
-		case <-time.After(again):
+		case <-time.After(tryAgainAfter):
 		}
 	}
 }

@@ -121,7 +121,7 @@ func (s *Store) unseen(ctx context.Context, all []store.GroupCount) (sightings, 
 func (s *Store) addPast(ctx context.Context, newestFirst []store.Passage) error {
 	before, err := s.client.Do(ctx, s.client.B().Xlen().Key(s.key("past")).Build()).AsInt64()
 	if err != nil {
-		return s.failed(err)
+		return s.wrapError(err)
 	}
 	all := slices.Clone(newestFirst)
 	slices.Reverse(all)

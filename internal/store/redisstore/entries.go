@@ -36,7 +36,7 @@ func (s *Store) Entry(ctx context.Context, name string) ([]byte, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, s.failed(err)
+		return nil, s.wrapError(err)
 	}
 	return []byte(value), nil
 }

@@ -222,11 +222,11 @@ func (s *Store) readGroups(ctx context.Context) (map[groupID]*knownGroup, error)
 	for what, list := range lists {
 		fields, err := list.AsStrSlice()
 		if err != nil {
-			return nil, s.failed(err)
+			return nil, s.wrapError(err)
 		}
 		for i := 0; i+1 < len(fields); i += 2 {
 			if err := addGroup(all, what, fields[i], fields[i+1]); err != nil {
-				return nil, s.failed(err)
+				return nil, s.wrapError(err)
 			}
 		}
 	}

@@ -43,12 +43,12 @@ const (
 func (s *Store) identify(ctx context.Context) (err error) {
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // it never fails
-	s.identity.id, _, err = s.asked(ctx, nil, hex.EncodeToString(random[:]), "", "")
+	s.identity.id, _, err = s.runIdentity(ctx, nil, hex.EncodeToString(random[:]), "", "")
 	return err
 }
 
-// asked runs lua/identity.lua.
-func (s *Store) asked(ctx context.Context, by confirm, args ...string) (id string, generation uint64, err error) {
+// runIdentity runs lua/identity.lua.
+func (s *Store) runIdentity(ctx context.Context, by confirm, args ...string) (id string, generation uint64, err error) {
 	list, err := texts(s.run(ctx, scriptIdentity, by, false, args))
 	if err == nil && len(list) != 2 {
 		err = fmt.Errorf("redis: key %s is not to be read", s.key("identity"))
@@ -69,7 +69,7 @@ func (s *Store) watching() {
 			return
 		case <-tick.C:
 			err := s.watch(s.ctx)
-			s.tell("looking whether Redis answers", err)
+			s.logTrouble("looking whether Redis answers", err)
 			s.OnState(err)
 		}
 	}
@@ -80,12 +80,12 @@ func (s *Store) watch(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, watchFor)
 	defer cancel()
 	was := s.generation()
-	id, n, err := s.asked(ctx, nil, "", "", "")
+	id, n, err := s.runIdentity(ctx, nil, "", "", "")
 	for err != nil && ctx.Err() == nil { // a connection that was cut is no dead server
 		select {
 		case <-ctx.Done():
-		case <-time.After(again):
-			id, n, err = s.asked(ctx, nil, "", "", "")
+		case <-time.After(tryAgainAfter):
+			id, n, err = s.runIdentity(ctx, nil, "", "", "")
 		}
 	}
 	if err == nil {
@@ -147,7 +147,7 @@ func (s *Store) grow(ctx context.Context) {
 		return
 	}
 	was := s.generation()
-	id, n, err := s.asked(ctx, s.confirm, "", i.id, strconv.FormatUint(was, 10))
+	id, n, err := s.runIdentity(ctx, s.confirm, "", i.id, strconv.FormatUint(was, 10))
 	if err != nil || id != i.id {
 		i.wrote.Store(true) // what is wrong, watch says
 		return

@@ -55,7 +55,7 @@ func (s *Store) renewing() {
 		case <-s.stop:
 			return
 		case <-tick.C:
-			s.tell("renewing the leases of claimed messages", s.renew(s.ctx))
+			s.logTrouble("renewing the leases of claimed messages", s.renew(s.ctx))
 		}
 	}
 }
@@ -73,7 +73,7 @@ func (s *Store) renew(ctx context.Context) (err error) {
 		lost += s.claims.lost(pairs, gone)
 	}
 	if lost > 0 {
-		s.Log.Warn("store: leases of messages on their way were not renewed in time, so another replica may return them as well: this process or Redis stood still for too long", "messages", lost, "lease", s.Lease)
+		s.Log.Warn("store: leases of messages on their way were not renewed in time, so another replica may retry them as well: this process or Redis stood still for too long", "messages", lost, "lease", s.Lease)
 	}
 	return err
 }

@@ -19,7 +19,7 @@ func (s *Store) unlock(ctx context.Context, of string) error {
 		return err
 	}
 	if n, err := m.AsInt64(); err != nil || n == 0 {
-		return s.failed(err) // nothing to be confirmed: no replica need be there
+		return s.wrapError(err) // nothing to be confirmed: no replica need be there
 	}
 	_, err = s.write(ctx, scriptUnlock, append(args, "1")...)
 	s.signal()

@@ -62,5 +62,5 @@ func (s *Store) resolveSoon() {
 		return
 	}
 	defer s.changing.Unlock()
-	s.tell("finding out whether a change was done", s.resolve(s.ctx))
+	s.logTrouble("finding out whether a change was done", s.resolve(s.ctx))
 }

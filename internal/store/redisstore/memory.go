@@ -35,7 +35,7 @@ func (s *Store) memory(ctx context.Context) (used, limit uint64, err error) {
 	if limit, _ = strconv.ParseUint(info["maxmemory"], 10, 64); limit == 0 {
 		limit, _ = strconv.ParseUint(info["total_system_memory"], 10, 64)
 	}
-	return used, limit, s.failed(err)
+	return used, limit, s.wrapError(err)
 }
 
 // look returns the memory that is free, as it was a second ago at most.

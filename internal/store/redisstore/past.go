@@ -28,7 +28,7 @@ func (s *Store) Past(ctx context.Context, id uuid.UUID) (all []store.Passage, er
 	for _, text := range list {
 		p, err := store.ReadPassage(text)
 		if err != nil {
-			return nil, s.failed(err)
+			return nil, s.wrapError(err)
 		}
 		all = append(all, p)
 	}
@@ -56,7 +56,7 @@ func (s *Store) Passages(ctx context.Context, visit func(store.Passage) (bool, e
 			}
 			p, err := store.ReadPassage(e.FieldValues["p"])
 			if err != nil {
-				return s.failed(err)
+				return s.wrapError(err)
 			}
 			if more, err := visit(p); err != nil || !more {
 				return err
@@ -73,5 +73,5 @@ func (s *Store) pastFrom(ctx context.Context, from string) ([]rueidis.XRangeEntr
 	if rueidis.IsRedisNil(err) {
 		err = nil
 	}
-	return list, s.failed(err)
+	return list, s.wrapError(err)
 }

@@ -101,7 +101,7 @@ func (s *Store) newReceipts(ctx context.Context, at store.ReceiptsAt, but string
 	}
 	lists, err := m.ToArray()
 	if err != nil {
-		return nil, nil, s.failed(err)
+		return nil, nil, s.wrapError(err)
 	}
 	all, now := map[string][]string{}, store.ReceiptsAt{} // by process
 	for i := 0; i+2 < len(lists); i += 3 {
@@ -109,7 +109,7 @@ func (s *Store) newReceipts(ctx context.Context, at store.ReceiptsAt, but string
 		written, err2 := lists[i+1].ToString()
 		list, err3 := lists[i+2].AsStrSlice()
 		if err := errors.Join(err1, err2, err3); err != nil {
-			return nil, nil, s.failed(err)
+			return nil, nil, s.wrapError(err)
 		}
 		now[process] = written
 		all[process] = slices.DeleteFunc(list, func(r string) bool { return len(r) != stampSize+store.ReceiptSize })

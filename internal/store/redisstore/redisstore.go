@@ -176,17 +176,17 @@ func (s *Store) format(ctx context.Context) error {
 		return hint.Errorf("move it to a disk with `redrive migrate` of that version, delete what is in Redis, and move it back with this one; or use another store.redis.prefix", "redis: %w: %s is %q, of a version before the first release, and this version reads format %s", store.ErrFormat, old, text, formatVersion)
 	case rueidis.IsRedisNil(err), strings.HasPrefix(err.Error(), "NOPERM"): // its user can use this store alone
 	default:
-		return s.failed(err)
+		return s.wrapError(err)
 	}
 	key := s.key("format")
 	if err := s.client.Do(ctx, s.client.B().Set().Key(key).Value(formatVersion).Nx().Build()).Error(); err != nil && !rueidis.IsRedisNil(err) {
-		return s.failed(err)
+		return s.wrapError(err)
 	}
 	text, err := s.client.Do(ctx, s.client.B().Get().Key(key).Build()).ToString()
 	if err == nil && text != formatVersion {
 		err = hint.Errorf("use the version of Redrive that wrote it, or another store.redis.prefix", "%w: %s is %q, and this version reads format %s", store.ErrFormat, key, text, formatVersion)
 	}
-	return s.failed(err)
+	return s.wrapError(err)
 }
 
 // use keeps the store open during a call, which ctx bounds.
@@ -225,8 +225,8 @@ func (s *Store) signal() {
 	}
 }
 
-// failed says of whom an error is.
-func (s *Store) failed(err error) error {
+// wrapError says in an error that it is of Redis.
+func (s *Store) wrapError(err error) error {
 	if err == nil || errors.Is(err, store.ErrFull) || errors.Is(err, ErrReplaced) {
 		return err
 	}
@@ -250,22 +250,22 @@ func (s *Store) upkeep() {
 			}
 			s.grow(s.ctx)
 			s.resolveSoon()
-			s.tell("counting what has passed", s.flushPassing(s.ctx))
+			s.logTrouble("counting what has passed", s.flushPassing(s.ctx))
 			if now.Sub(refresh) >= time.Minute {
 				refresh = now
-				s.tell("reading the groups", s.groups.refresh(s.ctx, s))
+				s.logTrouble("reading the groups", s.groups.refresh(s.ctx, s))
 			}
 			if now.Sub(recovered) >= s.Lease {
 				recovered = now
-				s.tell("releasing what others have left locked", s.recover(s.ctx))
+				s.logTrouble("releasing what others have left locked", s.recover(s.ctx))
 			}
 		}
 	}
 }
 
-// tell says, once, that something fails that is done again and again, and that it
-// works again.
-func (s *Store) tell(doing string, err error) {
+// logTrouble logs, once, that something fails that is done again and again, and that it works
+// again.
+func (s *Store) logTrouble(doing string, err error) {
 	s.mu.Lock()
 	since, known := s.failing[doing]
 	if err == nil {

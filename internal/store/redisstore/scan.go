@@ -295,7 +295,7 @@ func (s *Store) get(ctx context.Context, name string) (string, error) {
 	if rueidis.IsRedisNil(err) {
 		return "", nil
 	}
-	return value, s.failed(err)
+	return value, s.wrapError(err)
 }
 
 // NewestKey implements store.Changer.

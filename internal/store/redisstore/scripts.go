@@ -115,8 +115,8 @@ func (s *Store) write(ctx context.Context, sc *script, args ...string) (rueidis.
 	return m, err
 }
 
-// again is how long it rests when a script must wait.
-const again = 20 * time.Millisecond
+// tryAgainAfter is how long it rests when a script must wait.
+const tryAgainAfter = 20 * time.Millisecond
 
 func (s *Store) run(ctx context.Context, sc *script, confirm confirm, same bool, args []string) (rueidis.RedisMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
@@ -128,7 +128,7 @@ func (s *Store) run(ctx context.Context, sc *script, confirm confirm, same bool,
 		case err == nil:
 			return m, nil
 		case !ok:
-			return m, s.failed(err)
+			return m, s.wrapError(err)
 		case said.IsNoScript() && !whole:
 			whole = true
 		case strings.HasPrefix(said.Error(), "OOM "):
@@ -136,11 +136,11 @@ func (s *Store) run(ctx context.Context, sc *script, confirm confirm, same bool,
 		case notYet(said):
 			select {
 			case <-ctx.Done():
-				return m, s.failed(err)
-			case <-time.After(again):
+				return m, s.wrapError(err)
+			case <-time.After(tryAgainAfter):
 			}
 		default:
-			return m, s.failed(err)
+			return m, s.wrapError(err)
 		}
 	}
 }

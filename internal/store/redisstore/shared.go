@@ -71,7 +71,7 @@ func (s *Store) lead(ctx context.Context, by func(context.Context, *script, ...s
 		return 0, false, errors.New("redis: who leads is not to be read")
 	}
 	if term, err = strconv.ParseUint(list[0], 10, 64); err != nil {
-		return 0, false, s.failed(err)
+		return 0, false, s.wrapError(err)
 	}
 	if before := list[2]; before != "" && before != s.name {
 		s.after.Store(what, before)
@@ -98,7 +98,7 @@ func (s *Store) Send(ctx context.Context, topic string, message []byte) error {
 	defer done()
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	return s.failed(s.client.Do(ctx, s.client.B().Spublish().Channel(s.topic(topic)).Message(rueidis.BinaryString(message)).Build()).Error())
+	return s.wrapError(s.client.Do(ctx, s.client.B().Spublish().Channel(s.topic(topic)).Message(rueidis.BinaryString(message)).Build()).Error())
 }
 
 // Listen implements store.Shared. It has a connection of its own, since rueidis would
@@ -126,7 +126,7 @@ func (s *Store) Listen(ctx context.Context, topic string, receive func(message [
 	asking, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
 	if err := c.Do(asking, c.B().Ssubscribe().Channel(s.topic(topic)).Build()).Error(); err != nil {
-		return s.failed(err)
+		return s.wrapError(err)
 	}
 	select {
 	case <-ctx.Done():
@@ -136,6 +136,6 @@ func (s *Store) Listen(ctx context.Context, topic string, receive func(message [
 	case <-gone:
 		return errors.New("redis: a topic's slot has moved")
 	case err := <-ended:
-		return s.failed(errors.Join(errors.New("messages of other replicas may have been missed"), err))
+		return s.wrapError(errors.Join(errors.New("messages of other replicas may have been missed"), err))
 	}
 }
