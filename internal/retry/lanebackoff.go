@@ -7,9 +7,9 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// forgetBackoff is how long after its backoff a lane without waiting messages counts as working
+// backoffKept is how long after its backoff a lane without waiting messages counts as working
 // again. What was published has its answer by then.
-const forgetBackoff = 2 * time.Minute
+const backoffKept = 2 * time.Minute
 
 // maxSleep is how long the scheduler sleeps when it knows of nothing that will be due: whatever
 // changes wakes it.
@@ -36,7 +36,7 @@ func (s *Scheduler) forgetBackoffs(next []store.NextDue, now time.Time) (sleep t
 	for lane := range gone {
 		s.mu.Lock()
 		b, backingOff := s.backoffs[lane]
-		over := backingOff && now.Sub(b.until) > forgetBackoff
+		over := backingOff && now.Sub(b.until) > backoffKept
 		if over {
 			delete(s.backoffs, lane)
 		}
@@ -44,7 +44,7 @@ func (s *Scheduler) forgetBackoffs(next []store.NextDue, now time.Time) (sleep t
 		if over {
 			s.report(lane, nil)
 		} else {
-			sleep = forgetBackoff
+			sleep = backoffKept
 		}
 	}
 	return sleep

@@ -155,7 +155,7 @@ func (r *receipts) identify(d *wire.Delivery, now time.Time) identity {
 	if r.outage.precedes(timeOf(f)) || hasMessageID(d) && !repeated {
 		r.add(&r.queues, deadLetteredFrom(&d.Message), &receipt{identity: is, redelivered: true})
 	}
-	r.note(is.id)
+	r.noteIssued(is.id)
 	return is
 }
 
@@ -196,8 +196,8 @@ func (r *receipts) use(f [16]byte, d *wire.Delivery) (identity, bool) {
 	return identity{}, false
 }
 
-// note remembers an id that was issued over this connection.
-func (r *receipts) note(id uuid.UUID) {
+// noteIssued remembers an id that was issued over this connection.
+func (r *receipts) noteIssued(id uuid.UUID) {
 	if r.issued == nil || r.issued[id] {
 		return
 	}

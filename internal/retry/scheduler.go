@@ -79,7 +79,7 @@ type Scheduler struct {
 	report   func(lane store.Lane, err error)
 
 	claimed  claimed
-	woken    chan struct{} // claims were finished
+	woken    chan struct{} // see Wake
 	troubles storeTroubles
 	// served are the lanes that have had their batch of the current round. A round that
 	// the limits of claimed cut short continues with the others.

@@ -35,7 +35,10 @@ func (in *Intake) decide(ctx context.Context, i int, d *wire.Delivery, rules *Ru
 	}()
 
 	o := originOf(d)
-	rec = in.failed(o, i, d, now)
+	rec = in.failedRecord(o, i, d, now)
+	if o.proven && in.markProven != nil {
+		in.markProven(o.queue)
+	}
 	if why := in.refusal(ctx, rec, o, d); why != "" {
 		return rec, park(rec, now, why), nil
 	}
@@ -74,8 +77,8 @@ func (in *Intake) decide(ctx context.Context, i int, d *wire.Delivery, rules *Ru
 	return rec, v.Action, delayed
 }
 
-// failed makes the record of a message that has failed once more.
-func (in *Intake) failed(o origin, i int, d *wire.Delivery, now time.Time) *store.Record {
+// failedRecord makes the record of a message that has failed once more.
+func (in *Intake) failedRecord(o origin, i int, d *wire.Delivery, now time.Time) *store.Record {
 	rec := in.record(i, d, now)
 	rec.Attempt++
 	rec.Queue, rec.Reason, rec.Proven = o.queue, o.reason, o.proven
@@ -103,10 +106,7 @@ func (k *keeper) record(i int, d *wire.Delivery, now time.Time) *store.Record {
 
 // refusal is why a message is parked whatever the policies say; "": they decide.
 func (in *Intake) refusal(ctx context.Context, rec *store.Record, o origin, d *wire.Delivery) string {
-	switch {
-	case o.proven && in.markProven != nil:
-		in.markProven(o.queue)
-	case !o.proven && !in.names.admits(ctx, o.queue, d.Message.UserID):
+	if !o.proven && !in.names.admits(ctx, o.queue, d.Message.UserID) {
 		rec.Queue = ""
 		return tooMany(o.queue)
 	}
