@@ -88,7 +88,7 @@ type Store struct {
 	// targetsAgain is when forward targets are looked for again that could not be read when
 	// the store was opened; zero: all were.
 	targetsAgain time.Time
-	passing      passing
+	unstored     unstored
 	calls        store.OpenCalls
 }
 
@@ -170,7 +170,7 @@ func openLocked(path string, o Options, lock *pebble.Lock) (*Store, error) {
 		}
 	}
 	s := &Store{path: path, db: db, damage: harm, fs: o.FS, tables: files, log: o.Log, reserve: o.Reserve, onSync: o.OnSync,
-		changed: make(chan struct{}, 1), queues: map[string]*queue{}, passing: passing{},
+		changed: make(chan struct{}, 1), queues: map[string]*queue{}, unstored: unstored{},
 		groups:    groups{known: map[errorgroup.ID]*groupState{}, others: map[string]*groupState{}},
 		history:   history{fs: o.FS, folder: o.FS.PathJoin(path, historyName), log: o.Log},
 		witness:   witness{fs: o.FS, path: o.FS.PathJoin(path, witnessName), log: o.Log},
@@ -212,7 +212,7 @@ func (s *Store) load(o Options) error {
 		return err
 	}
 	if !o.salvage {
-		if err := s.promised(o.AcceptLoss); err != nil {
+		if err := s.checkWitness(o.AcceptLoss); err != nil {
 			return err
 		}
 	}

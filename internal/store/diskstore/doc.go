@@ -13,7 +13,7 @@
 //	history.go      what ended, in files beside the database (passages.go, past.go)
 //	forget.go       queues, and discarded messages, whose time is over
 //
-// When the disk fails: diskspace.go keeps a reserve free; commitcount.go knows how many commits
+// When the disk fails: diskspace.go keeps a reserve free; witness.go knows how many commits
 // were synced, so that a store which lacks some is refused; iterate.go, blocks.go and
 // skipblock.go read past damaged blocks; damage.go and lost.go report and remember them, and
 // rebuild.go counts again; salvage.go (rawread.go, blobs.go) saves what can be read to a new

@@ -190,11 +190,11 @@ func (s *Store) recount(ctx context.Context, snap *pebble.Snapshot, prefix byte,
 	return errors.Join(it.Close(), ctx.Err())
 }
 
-// passing is what was counted of messages that were never kept, and is not on disk
+// unstored is what was counted of messages that were never kept, and is not on disk
 // yet: the next change writes it.
-type passing map[string]*store.Sums
+type unstored map[string]*store.Sums
 
-func (p passing) add(queue string, sums *store.Sums) {
+func (p unstored) add(queue string, sums *store.Sums) {
 	if p[queue] == nil {
 		p[queue] = new(store.Sums)
 	}
@@ -208,16 +208,16 @@ func (s *Store) CountUnstored(queue string, as store.Column, n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.queue(queue).kept.Add(&sums)
-	s.passing.add(queue, &sums)
+	s.unstored.add(queue, &sums)
 }
 
-// writePassing puts what has passed into a batch; failed is to be called when that
+// writeUnstored puts what was counted of those into a batch; failed is to be called when that
 // does not become durable.
-func (s *Store) writePassing(b *pebble.Batch) (failed func(), err error) {
+func (s *Store) writeUnstored(b *pebble.Batch) (failed func(), err error) {
 	s.mu.Lock()
-	took := s.passing
+	took := s.unstored
 	if len(took) > 0 {
-		s.passing = passing{}
+		s.unstored = unstored{}
 	}
 	s.mu.Unlock()
 	for queue, sums := range took {
@@ -227,19 +227,19 @@ func (s *Store) writePassing(b *pebble.Batch) (failed func(), err error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for queue, sums := range took {
-			s.passing.add(queue, sums)
+			s.unstored.add(queue, sums)
 		}
 	}, err
 }
 
 // endLedger writes what has passed since the last change.
 func (s *Store) endLedger() error {
-	if len(s.passing) == 0 {
+	if len(s.unstored) == 0 {
 		return nil
 	}
 	b := s.db.NewBatch()
 	defer b.Close()
-	if _, err := s.writePassing(b); err != nil {
+	if _, err := s.writeUnstored(b); err != nil {
 		return err
 	}
 	return s.commit(b, new(store.Sums))

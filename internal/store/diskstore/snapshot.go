@@ -76,7 +76,7 @@ func (s *Store) checkTarget(to string) error {
 }
 
 // stage makes the snapshot beside the store's own files.
-func (s *Store) stage(staging string) (staged string, has promise, err error) {
+func (s *Store) stage(staging string) (staged string, has syncedCount, err error) {
 	if err := errors.Join(s.fs.RemoveAll(staging), s.fs.MkdirAll(staging, privateFolder)); err != nil {
 		return "", has, err
 	}

@@ -103,7 +103,7 @@ func (c *writeBatch) remove(key []byte, r *store.Record, moved bool) error {
 
 // commit makes it all durable, then says so to the counts in memory.
 func (c *writeBatch) commit() (err error) {
-	failed, err := c.s.writePassing(c.batch)
+	failed, err := c.s.writeUnstored(c.batch)
 	defer func() {
 		if err != nil {
 			failed()

@@ -80,7 +80,7 @@ func (s *Store) addLedger(ctx context.Context, lines []store.LedgerLine) error {
 			}
 		}
 	}
-	_, err = s.write(ctx, scriptPass, append([]string{itoa(len(args) / 2)}, args...)...)
+	_, err = s.write(ctx, scriptAddSums, append([]string{itoa(len(args) / 2)}, args...)...)
 	return err
 }
 

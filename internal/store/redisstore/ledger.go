@@ -24,46 +24,46 @@ func (s *Store) lines(ctx context.Context, anew string) ([]store.LedgerLine, err
 		return nil, err
 	}
 	defer done()
-	if err := s.flushPassing(ctx); err != nil {
+	if err := s.flushUnstored(ctx); err != nil {
 		return nil, err
 	}
 	list, err := texts(s.do(ctx, scriptLedger, anew))
 	if err != nil {
 		return nil, err
 	}
-	by := passing{}
+	by := unstored{}
 	for i := 0; i+1 < len(list); i += 2 {
 		by.of(list[i][1:])[strings.Index(columns, list[i][:1])] += score(list[i+1])
 	}
 	return store.Lines(by), nil
 }
 
-// passing is what was counted of messages that were never kept, and is not in Redis
+// unstored is what was counted of messages that were never kept, and is not in Redis
 // yet.
-type passing map[string]*store.Sums
+type unstored map[string]*store.Sums
 
 // CountUnstored implements store.Bookkeeper. It is written within a second.
 func (s *Store) CountUnstored(queue string, as store.Column, n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sums := s.passing.of(queue)
+	sums := s.unstored.of(queue)
 	sums[store.In] += n
 	sums[as] += n
 }
 
-func (p passing) of(queue string) *store.Sums {
+func (p unstored) of(queue string) *store.Sums {
 	if p[queue] == nil {
 		p[queue] = new(store.Sums)
 	}
 	return p[queue]
 }
 
-// flushPassing writes what has passed. When the answer is lost it may be counted twice,
+// flushUnstored writes what was counted of those. When the answer is lost it may be counted twice,
 // on both sides at once.
-func (s *Store) flushPassing(ctx context.Context) error {
+func (s *Store) flushUnstored(ctx context.Context) error {
 	s.mu.Lock()
-	took := s.passing
-	s.passing = passing{}
+	took := s.unstored
+	s.unstored = unstored{}
 	s.mu.Unlock()
 	var args []string
 	for queue, sums := range took {
@@ -76,12 +76,12 @@ func (s *Store) flushPassing(ctx context.Context) error {
 	if len(args) == 0 {
 		return nil
 	}
-	_, err := s.do(ctx, scriptPass, append([]string{itoa(len(args) / 2)}, args...)...)
+	_, err := s.do(ctx, scriptAddSums, append([]string{itoa(len(args) / 2)}, args...)...)
 	if err != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for queue, sums := range took {
-			s.passing.of(queue).Add(sums)
+			s.unstored.of(queue).Add(sums)
 		}
 	}
 	return err

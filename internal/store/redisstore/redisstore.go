@@ -79,7 +79,7 @@ type Store struct {
 	groups     groups
 	claims     claims
 	adding     adding
-	passing    passing
+	unstored   unstored
 	forgetting forgetting
 	server     serverMemory
 	identity   identity
@@ -115,7 +115,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // it never fails
 	s := &Store{Options: o, client: client, changed: make(chan struct{}, 1), failing: map[string]time.Time{}, name: hex.EncodeToString(random[:]),
-		groups: groups{known: map[groupID]*knownGroup{}}, claims: claims{held: map[uint64]string{}}, passing: passing{},
+		groups: groups{known: map[groupID]*knownGroup{}}, claims: claims{held: map[uint64]string{}}, unstored: unstored{},
 		step: func(string) error { return nil }, stop: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if err := s.begin(ctx); err != nil {
@@ -208,7 +208,7 @@ func (s *Store) Close() error {
 	}
 	close(s.stop)
 	s.own.Wait()
-	err := errors.Join(s.release(s.ctx, s.claims.all()), s.flushPassing(s.ctx))
+	err := errors.Join(s.release(s.ctx, s.claims.all()), s.flushUnstored(s.ctx))
 	s.cancel()
 	s.client.Close()
 	return err
@@ -250,7 +250,7 @@ func (s *Store) upkeep() {
 			}
 			s.grow(s.ctx)
 			s.resolveSoon()
-			s.logTrouble("counting what has passed", s.flushPassing(s.ctx))
+			s.logTrouble("counting messages that were not stored", s.flushUnstored(s.ctx))
 			if now.Sub(refresh) >= time.Minute {
 				refresh = now
 				s.logTrouble("reading the groups", s.groups.refresh(s.ctx, s))

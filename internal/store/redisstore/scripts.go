@@ -72,7 +72,7 @@ var (
 	scriptScan      = plain("scan", reads)
 	scriptCountDue  = plain("countdue", reads)
 	scriptLedger    = plain("ledger", reads)
-	scriptPass      = plain("pass", works)
+	scriptAddSums   = plain("addsums", works)
 	scriptPast      = plain("past", reads)
 	scriptGroups    = plain("groups", reads)
 	scriptUngroup   = plain("ungroup", works)

@@ -34,29 +34,29 @@ type witness struct {
 
 	mu       sync.Mutex
 	out      vfs.File
-	now      promise
+	now      syncedCount
 	slot     int64 // the next one to write: the other stays whole meanwhile
 	unsynced *time.Timer
 	failing  bool
 	syncing  sync.WaitGroup
 }
 
-// promise is what a witness says.
-type promise struct {
+// syncedCount is what a witness records.
+type syncedCount struct {
 	commits int64
 	sums    store.Sums // over all queues
 }
 
 const (
-	witnessName  = "witness"
-	witnessLag   = time.Second
-	witnessMagic = "redrive1"
-	witnessSlots = 2
-	slotSize     = 4096 // one flipped bit, or a torn write, damages one slot only
-	promiseSize  = len(witnessMagic) + 8 + 8*len(store.Sums{}) + crc32.Size
+	witnessName     = "witness"
+	witnessLag      = time.Second
+	witnessMagic    = "redrive1"
+	witnessSlots    = 2
+	slotSize        = 4096 // one flipped bit, or a torn write, damages one slot only
+	syncedCountSize = len(witnessMagic) + 8 + 8*len(store.Sums{}) + crc32.Size
 )
 
-func (p *promise) append(b []byte) []byte {
+func (p *syncedCount) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(append(b, witnessMagic...), uint64(p.commits))
 	for _, n := range p.sums {
 		b = binary.BigEndian.AppendUint64(b, uint64(n))
@@ -64,25 +64,25 @@ func (p *promise) append(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, checksums))
 }
 
-// readPromise is what append wrote; nil when it is damaged.
-func readPromise(b []byte) *promise {
-	if len(b) < promiseSize || string(b[:len(witnessMagic)]) != witnessMagic {
+// readSyncedCount is what append wrote; nil when it is damaged.
+func readSyncedCount(b []byte) *syncedCount {
+	if len(b) < syncedCountSize || string(b[:len(witnessMagic)]) != witnessMagic {
 		return nil
 	}
-	end := promiseSize - crc32.Size
+	end := syncedCountSize - crc32.Size
 	if crc32.Checksum(b[:end], checksums) != binary.BigEndian.Uint32(b[end:]) {
 		return nil
 	}
-	p := &promise{commits: int64(binary.BigEndian.Uint64(b[len(witnessMagic):]))}
+	p := &syncedCount{commits: int64(binary.BigEndian.Uint64(b[len(witnessMagic):]))}
 	for i := range p.sums {
 		p.sums[i] = int64(binary.BigEndian.Uint64(b[len(witnessMagic)+8+8*i:]))
 	}
 	return p
 }
 
-// read is the newest promise of the file; nil when there is none. damaged counts slots
+// read returns the newest count in the file; nil when there is none. damaged counts slots
 // that cannot be read.
-func (w *witness) read() (newest *promise, damaged int, err error) {
+func (w *witness) read() (newest *syncedCount, damaged int, err error) {
 	f, err := w.fs.Open(w.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, 0, nil
@@ -91,12 +91,12 @@ func (w *witness) read() (newest *promise, damaged int, err error) {
 		return nil, 0, err
 	}
 	defer f.Close()
-	b := make([]byte, promiseSize)
+	b := make([]byte, syncedCountSize)
 	for slot := range int64(witnessSlots) {
 		if _, err := f.ReadAt(b, slot*slotSize); err != nil && !errors.Is(err, io.EOF) {
 			return nil, 0, err
 		}
-		switch p := readPromise(b); {
+		switch p := readSyncedCount(b); {
 		case p == nil:
 			damaged++
 		case newest == nil || p.commits > newest.commits:
@@ -107,8 +107,8 @@ func (w *witness) read() (newest *promise, damaged int, err error) {
 	return newest, damaged, nil
 }
 
-// begin writes the promise that holds now, and syncs it.
-func (w *witness) begin(now promise) (err error) {
+// begin writes the count of now, and syncs it.
+func (w *witness) begin(now syncedCount) (err error) {
 	if w.out, err = w.fs.OpenReadWrite(w.path, vfs.WriteCategoryUnspecified); err != nil {
 		return err
 	}
@@ -137,17 +137,17 @@ func (w *witness) committed(sums *store.Sums) {
 	defer w.mu.Unlock()
 	w.now.commits++
 	w.now.sums.Add(sums)
-	_, err := w.out.WriteAt(w.now.append(make([]byte, 0, promiseSize)), w.slot*slotSize)
+	_, err := w.out.WriteAt(w.now.append(make([]byte, 0, syncedCountSize)), w.slot*slotSize)
 	w.slot = (w.slot + 1) % witnessSlots
-	w.tell(err)
+	w.logTrouble(err)
 	if w.unsynced == nil {
 		w.syncing.Add(1)
 		w.unsynced = time.AfterFunc(witnessLag, w.sync)
 	}
 }
 
-// tell says once that the file cannot be written. The caller holds mu.
-func (w *witness) tell(err error) {
+// logTrouble says once that the file cannot be written. The caller holds mu.
+func (w *witness) logTrouble(err error) {
 	if err != nil && !w.failing {
 		w.log.Warn("store: the witness of what was synced cannot be written: damage to the newest data may go unnoticed until it can", "file", w.path, "error", err)
 	}
@@ -163,7 +163,7 @@ func (w *witness) sync() {
 	if err := w.out.SyncData(); err != nil {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.tell(err)
+		w.logTrouble(err)
 	}
 }
 
@@ -181,9 +181,9 @@ func (w *witness) close() error {
 	return errors.Join(w.out.SyncData(), w.out.Close())
 }
 
-// promised compares the database with its witness, and begins a new one. ErrLost when
+// checkWitness compares the database with its witness, and begins a new one. ErrLost when
 // synced commits are missing and accept is not set.
-func (s *Store) promised(accept bool) error {
+func (s *Store) checkWitness(accept bool) error {
 	there, err := s.there()
 	if err != nil {
 		return err
@@ -214,7 +214,7 @@ func (s *Store) promised(accept bool) error {
 }
 
 // there is what the database has.
-func (s *Store) there() (p promise, err error) {
+func (s *Store) there() (p syncedCount, err error) {
 	if p.commits, err = s.number(keyCommits); err != nil {
 		return p, err
 	}
