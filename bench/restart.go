@@ -20,7 +20,7 @@ func (s *service) restart(ctx context.Context, v vhost, by syscall.Signal) (agai
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
 	again.After = map[syscall.Signal]string{syscall.SIGTERM: "SIGTERM", syscall.SIGKILL: "SIGKILL"}[by]
-	// The one of the restart before may not be settled yet, and would come again.
+	// The one of the restart before may not be acknowledged yet, and would come again.
 	if err := s.untilWaiting(ctx, soon, func(now int) bool { return now == 0 }); err != nil {
 		return again, err
 	}

@@ -164,10 +164,10 @@ func play(ctx context.Context, o Options, d *display, s *shop, service *server.S
 	}
 	s.outage(false)
 	// Also after Ctrl-C: a summary that leaves messages out would prove nothing.
-	settle := context.WithoutCancel(ctx)
+	lasting := context.WithoutCancel(ctx)
 	var a account
-	_ = until(settle, longest(), func() bool {
-		a = s.account(keptIDs(settle, service))
+	_ = until(lasting, longest(), func() bool {
+		a = s.account(keptIDs(lasting, service))
 		return a.missing == 0
 	})
 	stopDrawing()

@@ -33,7 +33,7 @@ func (p *parser) text(t *term, from int, l literal) node {
 	if l.text == "" {
 		p.fail(from, "expected something between the quotes")
 	}
-	p.settle(t, &t.a, from)
+	p.interpret(t, &t.a, from)
 	p.close()
 	return t
 }
@@ -130,7 +130,7 @@ func (p *parser) value(t *term) {
 		t.op = t.field.short
 		t.field = fieldNamed["failed"]
 	}
-	p.settle(t, &t.a, from)
+	p.interpret(t, &t.a, from)
 	if t.op != is && t.field.kind == anything && !t.a.isNumber && !t.a.isTime {
 		p.fail(from, "%q is neither a number nor a time, so nothing can be %s it", t.a.text, map[op]string{greater: "above", atLeast: "above", less: "below", atMost: "below"}[t.op])
 	}
@@ -148,15 +148,15 @@ func (p *parser) upper(t *term, from int) {
 	if t.a.text == "" || t.b.text == "" || t.field.short != "" {
 		p.fail(from, "expected a range such as 1..5, with something on both sides")
 	}
-	p.settle(t, &t.a, from)
-	p.settle(t, &t.b, at)
+	p.interpret(t, &t.a, from)
+	p.interpret(t, &t.b, at)
 	if t.field.kind == anything && !(t.a.isNumber && t.b.isNumber || t.a.isTime && t.b.isTime) {
 		p.fail(from, "expected a range of numbers or of times")
 	}
 }
 
-// settle gives a value its meaning, and takes off quotes that change nothing.
-func (p *parser) settle(t *term, l *literal, from int) {
+// interpret gives a value its meaning, and takes off quotes that change nothing.
+func (p *parser) interpret(t *term, l *literal, from int) {
 	if expected := l.understand(t.field); expected != "" {
 		p.fail(from, "%q: %s", l.text, expected)
 	}

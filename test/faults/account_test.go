@@ -11,10 +11,10 @@ import (
 // fault is when something was broken, from just before until its effects were over.
 type fault struct{ from, to time.Time }
 
-// settleTime is how long a busy service may take from the arrival of a message at its
+// finishTime is how long a busy service may take from the arrival of a message at its
 // consumer until RabbitMQ's confirm is read and the message durably deleted. Until then
 // it is in flight.
-const settleTime = 10 * time.Second
+const finishTime = 10 * time.Second
 
 // maxCopies is how often one fault can duplicate one message: its acknowledgement to RabbitMQ,
 // the confirm of its at-least-once dead-lettering, and that of its retry may be lost.
@@ -49,7 +49,7 @@ func (t *tally) account() {
 // duplicates counts those among the arrivals of messages, tells how many messages were in
 // flight at a fault, and which duplicates no fault explains. Keys are "id failures".
 //
-// A message is in flight from its failure until settleTime has passed since it arrived. One
+// A message is in flight from its failure until finishTime has passed since it arrived. One
 // that was doubled fails twice from then on: its copies explain as many at each attempt
 // after.
 func duplicates(faults []fault, failed map[string]time.Time, seen map[string][]time.Time) (all, inFlight int, unexplained []string) {
@@ -63,14 +63,14 @@ func duplicates(faults []fault, failed map[string]time.Time, seen map[string][]t
 		}
 		all += max(extra(key)-before, 0)
 		for _, f := range faults {
-			if !failed[key].After(f.to) && !arrivals[0].Add(settleTime).Before(f.from) {
+			if !failed[key].After(f.to) && !arrivals[0].Add(finishTime).Before(f.from) {
 				inFlight++
 			}
 		}
 		alone, used := 0, make([]int, len(faults))
 		for i := 1; i < len(arrivals); i++ {
 			explains := func(f fault) bool {
-				return !failed[key].After(f.to) && !arrivals[i-1].Add(settleTime).Before(f.from) && !arrivals[i].Before(f.from)
+				return !failed[key].After(f.to) && !arrivals[i-1].Add(finishTime).Before(f.from) && !arrivals[i].Before(f.from)
 			}
 			free := -1
 			for n, f := range faults {

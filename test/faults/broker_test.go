@@ -58,7 +58,7 @@ func TestAMemoryAlarmLosesNothing(t *testing.T) {
 					}
 					watermark("{absolute, 4000000000}")
 				})
-				l.settle(settleWithin)
+				l.awaitAcknowledged(acknowledgedWithin)
 				p.waitReady()
 				l.account()
 			})
@@ -135,7 +135,7 @@ func TestARevokedPermissionLosesNothing(t *testing.T) {
 		p.waitReady()
 		consuming(t, l)
 		l.publish(200)
-		l.settle(settleWithin)
+		l.awaitAcknowledged(acknowledgedWithin)
 		l.during(func() { // RabbitMQ ends the channel: what was unanswered on it is sent again
 			v.Grant(v.ServiceUser(), "^redrive(\\..*)?$", "^$", ".*")
 			v.CloseConnections(v.ServiceUser()) // RabbitMQ remembers a right for as long as a channel lives, up to a minute
@@ -146,7 +146,7 @@ func TestARevokedPermissionLosesNothing(t *testing.T) {
 			})
 			v.ServiceURL(brokertest.Works("orders")) // grants them again
 		})
-		l.settle(settleWithin)
+		l.awaitAcknowledged(acknowledgedWithin)
 		brokertest.Eventually(t, "the service is ready again", func() bool { return p.readyz() == "" })
 		l.account()
 	})

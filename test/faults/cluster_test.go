@@ -56,7 +56,7 @@ func TestAClusterThatLosesNodesLosesNothing(t *testing.T) {
 		}
 		stop()
 		publisher.Wait()
-		s.l.settle(settleWithin)
+		s.l.awaitAcknowledged(acknowledgedWithin)
 		p.waitReady()
 		t.Log(p.cli("ledger", "--recount"))
 		s.l.account()
@@ -179,8 +179,8 @@ func (s *clusterStory) progress(while string) {
 	began := time.Now()
 	done := s.l.acknowledged()
 	for moved := began; s.l.acknowledged() < done+200; <-time.After(50 * time.Millisecond) {
-		if time.Since(began) > settleWithin {
-			s.t.Fatalf("after %s no messages come through while %s", settleWithin, while)
+		if time.Since(began) > acknowledgedWithin {
+			s.t.Fatalf("after %s no messages come through while %s", acknowledgedWithin, while)
 		}
 		if !s.v.Since4() && time.Since(moved) > 10*time.Second {
 			s.repair()

@@ -26,15 +26,15 @@ type crashes struct {
 	queue    string
 	channels string // as RabbitMQ counts them while the service does not run
 
-	came      map[string]int // as taken
-	unsettled map[string]int // by id, at how many kills
-	inFlight  int
+	came       map[string]int // as taken
+	unfinished map[string]int // by id, at how many kills
+	inFlight   int
 }
 
 // newCrashes is to be called before the service is started, with the queue declared.
 func newCrashes(p *process, v *brokertest.VHost, n *rabbitnode.Node, queue string) *crashes {
 	p.t.Helper()
-	c := &crashes{t: p.t, p: p, n: n, ch: v.Channel(), queue: queue, came: map[string]int{}, unsettled: map[string]int{}}
+	c := &crashes{t: p.t, p: p, n: n, ch: v.Channel(), queue: queue, came: map[string]int{}, unfinished: map[string]int{}}
 	c.channels = c.open()
 	return c
 }
@@ -62,7 +62,7 @@ func (c *crashes) note() {
 	must(c.t, err)
 	err = s.Scan(context.Background(), store.Range{}, func(l store.Listed) (bool, error) {
 		if id := l.Record.ID.String(); came[id] {
-			c.unsettled[id]++
+			c.unfinished[id]++
 			c.inFlight++
 		}
 		return true, nil
@@ -76,7 +76,7 @@ func (c *crashes) account(want map[string]string) {
 	c.t.Helper()
 	unexplained := 0
 	for id, body := range want {
-		n, most := c.came[fmt.Sprint(id, " 0 ", body)], 1+c.unsettled[id]
+		n, most := c.came[fmt.Sprint(id, " 0 ", body)], 1+c.unfinished[id]
 		if n <= most {
 			continue
 		}

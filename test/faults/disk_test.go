@@ -22,7 +22,7 @@ func TestAFullDiskLosesNothing(t *testing.T) {
 		p.waitReady()
 		consuming(t, l)
 		l.publish(200)
-		l.settle(settleWithin)
+		l.awaitAcknowledged(acknowledgedWithin)
 
 		ballast := filepath.Join(disk, "ballast")
 		fill(t, ballast, disk, 16<<20) // less than the reserve
@@ -32,7 +32,7 @@ func TestAFullDiskLosesNothing(t *testing.T) {
 		if err := os.Remove(ballast); err != nil {
 			t.Fatal(err)
 		}
-		l.settle(settleWithin)
+		l.awaitAcknowledged(acknowledgedWithin)
 		p.waitReady()
 		l.account()
 	})
@@ -59,7 +59,7 @@ func TestADiskFullToTheLastByteLosesNothing(t *testing.T) {
 			}
 			p.waitReady()
 		})
-		l.settle(settleWithin)
+		l.awaitAcknowledged(acknowledgedWithin)
 		p.waitReady()
 		l.account()
 	})

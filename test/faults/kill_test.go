@@ -49,11 +49,11 @@ func killing(t *testing.T, policies string, kills int) {
 			l.during(p.kill)
 		}
 		p.start()
-		l.settle(settleWithin)
+		l.awaitAcknowledged(acknowledgedWithin)
 		l.during(p.kill)
 		p.start()
 		l.publish(300) // what fails only now comes once, though it has just started after a kill
-		l.settle(settleWithin)
+		l.awaitAcknowledged(acknowledgedWithin)
 		p.waitReady()
 		// Its own account of them balances, or this fails.
 		t.Log(p.cli("ledger", "--recount"))
@@ -80,7 +80,7 @@ func TestStoppingTheServiceDuplicatesNothing(t *testing.T) {
 			}
 		}
 		p.start()
-		l.settle(settleWithin)
+		l.awaitAcknowledged(acknowledgedWithin)
 		l.account()
 	})
 }
@@ -117,10 +117,10 @@ func TestKillingRabbitMQLosesNothing(t *testing.T) {
 			}
 			p.waitReady()
 		})
-		l.settle(settleWithin)
+		l.awaitAcknowledged(acknowledgedWithin)
 		p.waitReady()
 		l.publish(300) // what fails only now comes once
-		l.settle(settleWithin)
+		l.awaitAcknowledged(acknowledgedWithin)
 		l.account()
 	})
 }
@@ -192,7 +192,7 @@ func TestCuttingConnectionsLosesNothing(t *testing.T) {
 				})
 			})
 		}
-		l.settle(settleWithin)
+		l.awaitAcknowledged(acknowledgedWithin)
 		p.waitReady()
 		l.account()
 	})

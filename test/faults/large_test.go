@@ -41,7 +41,7 @@ func takesBoundedMemory(t *testing.T, v *brokertest.VHost, p *process) {
 	p.waitReady()
 	l.publishLarge(messages, size)
 	consuming(t, l)
-	l.settle(2 * settleWithin)
+	l.awaitAcknowledged(2 * acknowledgedWithin)
 	// The second is red where garbage waits for Go's default pace (578 to 677 MiB of 536).
 	most := min(160+10*size>>20, 200+7*size>>20)
 	if is := p.peakMemory(); is > most {

@@ -35,7 +35,7 @@ func TestMovingAQueuesLeaderRenamesNothing(t *testing.T) {
 			}
 			mover.Wait()
 		})
-		l.settle(settleWithin)
+		l.awaitAcknowledged(acknowledgedWithin)
 		p.waitReady()
 		l.account()
 	})

@@ -120,7 +120,7 @@ func TestCuttingTheLibrarysConnectionsLosesNothing(t *testing.T) {
 				l.consumesAgain()
 			})
 		}
-		l.settle(settleWithin)
+		l.awaitAcknowledged(acknowledgedWithin)
 		l.account()
 	})
 }
@@ -131,7 +131,7 @@ func TestKillingRabbitMQUnderTheLibraryLosesNothing(t *testing.T) {
 		l := newLibraryTally(t, v)
 		library(t, l, v.URL())
 		l.publish(10)
-		l.settle(settleWithin)
+		l.awaitAcknowledged(acknowledgedWithin)
 		if _, err := n.Eval(context.Background(), "[dets:sync(T) || T <- dets:all()]."); err != nil { // see TestKillingRabbitMQLosesNothing
 			t.Fatal(err)
 		}
@@ -145,7 +145,7 @@ func TestKillingRabbitMQUnderTheLibraryLosesNothing(t *testing.T) {
 				l.consumesAgain()
 			})
 		}
-		l.settle(settleWithin)
+		l.awaitAcknowledged(acknowledgedWithin)
 		l.account()
 		if n := v.Depth(wire.QueueParked); n != 0 {
 			t.Errorf("%d messages are parked", n)
@@ -166,7 +166,7 @@ func TestStoppingTheLibraryDuplicatesNothing(t *testing.T) {
 			}
 		}
 		library(t, l, v.URL())
-		l.settle(settleWithin)
+		l.awaitAcknowledged(acknowledgedWithin)
 		l.mu.Lock()
 		for id, n := range l.acked {
 			if n > 1 {

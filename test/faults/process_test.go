@@ -197,4 +197,4 @@ func consuming(t *testing.T, l *tally) {
 	t.Cleanup(func() { cancel(); w.Wait() })
 }
 
-const settleWithin = 2 * time.Minute
+const acknowledgedWithin = 2 * time.Minute

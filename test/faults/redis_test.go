@@ -70,7 +70,7 @@ func start(all []*process) {
 // them to it: it balances, or the command fails.
 func finish(t *testing.T, l *tally, all []*process) {
 	t.Helper()
-	l.settle(settleWithin)
+	l.awaitAcknowledged(acknowledgedWithin)
 	for _, p := range all {
 		p.waitReady()
 	}
@@ -125,7 +125,7 @@ func TestKillingAReplicaLosesNothing(t *testing.T) {
 }
 
 // A service that stands still for longer than its lease goes on with what others have
-// done meanwhile: what it had published and not settled may come twice.
+// done meanwhile: what it had published and not finished may come twice.
 func TestAFrozenReplicaLosesNothing(t *testing.T) {
 	t.Parallel()
 	const stops = 2

@@ -254,8 +254,8 @@ func (t *tally) deliveries() (all int) {
 	return all
 }
 
-// settle waits until every message was acknowledged.
-func (t *tally) settle(most time.Duration) {
+// awaitAcknowledged waits until every message was acknowledged.
+func (t *tally) awaitAcknowledged(most time.Duration) {
 	t.test.Helper()
 	deadline := time.Now().Add(most)
 	for {

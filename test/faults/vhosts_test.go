@@ -46,7 +46,7 @@ func TestKillingTheServiceOfTwoVirtualHostsLosesNothing(t *testing.T) {
 		}
 		p.start()
 		for _, l := range both {
-			l.settle(settleWithin)
+			l.awaitAcknowledged(acknowledgedWithin)
 		}
 		p.waitReady()
 		for _, l := range both {
