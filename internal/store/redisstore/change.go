@@ -297,7 +297,7 @@ func (c *change) commit(ctx context.Context) error {
 		return err
 	}
 	// Only this process does it again, and that within the timeout.
-	args := append(led(ctx), c.token, itoa((2 * c.s.Timeout).Milliseconds()), pastKept, itoa(c.n))
+	args := append(termArgs(ctx), c.token, itoa((2 * c.s.Timeout).Milliseconds()), pastKept, itoa(c.n))
 	args = append(append(args, c.ops...), c.add.args()...)
 	e, _ := written(c.entries)
 	return c.s.apply(context.WithoutCancel(ctx), append(append(args, c.add.seen.args()...), e...))

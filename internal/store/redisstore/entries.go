@@ -92,7 +92,7 @@ func (s *Store) PutEntries(ctx context.Context, entries []store.Entry) error {
 			return err
 		}
 	}
-	return ruled(s.write(ctx, scriptWrite, append(led(ctx), args...)...))
+	return refuseDeposed(s.write(ctx, scriptWrite, append(termArgs(ctx), args...)...))
 }
 
 // written are the arguments of write in lua/records.lua.
@@ -113,17 +113,17 @@ func (s *Store) DeleteEntries(ctx context.Context, prefix string) error {
 	}
 	defer done()
 	from, to := names(prefix)
-	return ruled(s.write(ctx, scriptForget, append(led(ctx), from, to)...))
+	return refuseDeposed(s.write(ctx, scriptForget, append(termArgs(ctx), from, to)...))
 }
 
-// led are the arguments of deposed in lua/store.lua.
-func led(ctx context.Context) []string {
+// termArgs are the arguments of deposed in lua/store.lua.
+func termArgs(ctx context.Context) []string {
 	what, term, _ := store.TermOf(ctx)
 	return []string{what, strconv.FormatUint(term, 10)}
 }
 
-// ruled is the result of a script that only the leader can run.
-func ruled(m rueidis.RedisMessage, err error) error {
+// refuseDeposed returns the result of a script that only the leader can run.
+func refuseDeposed(m rueidis.RedisMessage, err error) error {
 	if err != nil {
 		return err
 	}

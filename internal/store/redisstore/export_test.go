@@ -13,7 +13,7 @@ func (o *Options) Dial(dial func(ctx context.Context, addr string) (net.Conn, er
 func (s *Store) Renew(ctx context.Context) error { return s.renew(ctx) }
 
 // Recover releases what others have left locked, as s does now and then.
-func (s *Store) Recover(ctx context.Context) error { return s.recover(ctx) }
+func (s *Store) Recover(ctx context.Context) error { return s.unlockAbandoned(ctx) }
 
 // Refresh reads the groups again, as s does now and then.
 func (s *Store) Refresh(ctx context.Context) error { return s.groups.refresh(ctx, s) }

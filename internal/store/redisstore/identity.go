@@ -89,21 +89,21 @@ func (s *Store) watch(ctx context.Context) error {
 		}
 	}
 	if err == nil {
-		err = s.same(id)
+		err = s.checkIdentity(id)
 	}
 	if err != nil {
 		return err
 	}
-	s.older(n, was)
+	s.checkGeneration(n, was)
 	if s.identity.replaced.Swap(nil) != nil {
 		s.Log.Info("store: Redis is what it was again")
 	}
 	return nil
 }
 
-// same tells whether the store has the id that it had. If it has not, nothing is done in
-// it any more until it has.
-func (s *Store) same(id string) error {
+// checkIdentity returns ErrReplaced when the store has not the id that it had. Then nothing is
+// done in it until it has.
+func (s *Store) checkIdentity(id string) error {
 	was := s.identity.id
 	if id == was {
 		return nil
@@ -125,9 +125,9 @@ func (s *Store) generation() uint64 {
 	return s.identity.generation
 }
 
-// older notes that the generation is n, and was confirmed to be larger before that was
+// checkGeneration notes that the generation is n, and was confirmed to be larger before that was
 // asked.
-func (s *Store) older(n, was uint64) {
+func (s *Store) checkGeneration(n, was uint64) {
 	is := &s.identity
 	is.mu.Lock()
 	defer is.mu.Unlock()

@@ -18,7 +18,7 @@ func (s *Store) Ledger(ctx context.Context) ([]store.LedgerLine, error) { return
 // found, in one moment.
 func (s *Store) Recount(ctx context.Context) ([]store.LedgerLine, error) { return s.lines(ctx, "1") }
 
-func (s *Store) lines(ctx context.Context, anew string) ([]store.LedgerLine, error) {
+func (s *Store) lines(ctx context.Context, recount string) ([]store.LedgerLine, error) {
 	done, err := s.use(ctx)
 	if err != nil {
 		return nil, err
@@ -27,7 +27,7 @@ func (s *Store) lines(ctx context.Context, anew string) ([]store.LedgerLine, err
 	if err := s.flushUnstored(ctx); err != nil {
 		return nil, err
 	}
-	list, err := texts(s.do(ctx, scriptLedger, anew))
+	list, err := texts(s.do(ctx, scriptLedger, recount))
 	if err != nil {
 		return nil, err
 	}
@@ -58,8 +58,8 @@ func (p unstored) of(queue string) *store.Sums {
 	return p[queue]
 }
 
-// flushUnstored writes what was counted of those. When the answer is lost it may be counted twice,
-// on both sides at once.
+// flushUnstored writes what was counted of those. When the answer is lost it may be counted
+// twice, on both sides at once.
 func (s *Store) flushUnstored(ctx context.Context) error {
 	s.mu.Lock()
 	took := s.unstored

@@ -5,12 +5,12 @@ import (
 	"slices"
 )
 
-// recover lets go what is locked by changes whose time is over: of processes that ended,
+// unlockAbandoned releases what is locked by changes whose time is over: of processes that ended,
 // or stand still, in the middle of one. A change commits in one step or not at all, and
-// is forbidden to before its locks are let go.
-func (s *Store) recover(ctx context.Context) error { return s.unlock(ctx, "") }
+// is forbidden to before its locks are released.
+func (s *Store) unlockAbandoned(ctx context.Context) error { return s.unlock(ctx, "") }
 
-// unlock lets go what is locked by changes whose time is over, or by those of one store,
+// unlock releases what is locked by changes whose time is over, or by those of one store,
 // whose process led and may have ended: who leads now finds nothing locked by it.
 func (s *Store) unlock(ctx context.Context, of string) error {
 	args := []string{itoa(most), of, itoa(doneFor.Milliseconds())}

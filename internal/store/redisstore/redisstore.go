@@ -159,7 +159,7 @@ func (s *Store) begin(ctx context.Context) error {
 	if err := s.groups.refresh(ctx, s); err != nil {
 		return err
 	}
-	return s.recover(ctx)
+	return s.unlockAbandoned(ctx)
 }
 
 // formatVersion is what is written. Those before the first release, 1 and 2, spread a
@@ -257,7 +257,7 @@ func (s *Store) upkeep() {
 			}
 			if now.Sub(recovered) >= s.Lease {
 				recovered = now
-				s.logTrouble("releasing what others have left locked", s.recover(s.ctx))
+				s.logTrouble("releasing what others have left locked", s.unlockAbandoned(s.ctx))
 			}
 		}
 	}

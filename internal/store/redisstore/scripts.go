@@ -182,7 +182,7 @@ func (s *Store) once(ctx context.Context, sc *script, whole bool, confirm confir
 		if asked != nil && !rueidis.IsRedisNil(asked) {
 			return m, fmt.Errorf("which store it was done in is not known: %v", asked) // it is not tried again
 		}
-		err = s.same(id)
+		err = s.checkIdentity(id)
 	}
 	if err == nil && confirm != nil {
 		err = s.confirmed(answers[len(answers)-1])

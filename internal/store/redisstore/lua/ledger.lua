@@ -1,14 +1,14 @@
--- Ledger and Recount. Argument: "1" to count what is kept anew.
+-- Ledger and Recount. Argument: "1" to count again what is kept.
 -- Returns for each: column and queue, how many.
-local out, anew = {}, arg() == '1'
+local out, recount = {}, arg() == '1'
 local all = call('HGETALL', P .. 'sums')
 for i = 1, #all, 2 do
-  if not anew or not all[i]:find('^[wpd]') then
+  if not recount or not all[i]:find('^[wpd]') then
     out[#out + 1] = all[i]
     out[#out + 1] = all[i + 1]
   end
 end
-if anew then
+if recount then
   for _, queue in ipairs(call('SMEMBERS', P .. 'queues')) do
     for i, lane in ipairs(lanesof(queue)) do
       for _, state in ipairs(i == 1 and {'w', 'p', 'd', 'c'} or {'w', 'c'}) do
