@@ -28,7 +28,7 @@ const signingIn = `Signing in: REDRIVE_TOKEN, or REDRIVE_USER with REDRIVE_PASSW
 for the path of a file with the value.`
 
 func (p *program) client() (httpapi.Client, error) {
-	return httpapi.NewClient(p.at(), func(name string) string {
+	return httpapi.NewClient(p.serviceAddress(), func(name string) string {
 		if name == "REDRIVE_CA_FILE" && p.caFile != "" {
 			return p.caFile
 		}
@@ -47,8 +47,8 @@ func withVHost(c *cobra.Command) *cobra.Command {
 	return c
 }
 
-// at is where the virtual host that --vhost names is served.
-func (p *program) at() string {
+// serviceAddress is where the virtual host that --vhost names is served.
+func (p *program) serviceAddress() string {
 	if p.vhost == "" {
 		return p.address
 	}

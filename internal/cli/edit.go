@@ -67,7 +67,7 @@ func (p *program) editMessage(ctx context.Context, client httpapi.Client, e edit
 		}
 		r.SetHeaders[name] = value
 	}
-	due, err := when(e.at)
+	due, err := parseWhen(e.at)
 	if err != nil {
 		return err
 	}
@@ -198,7 +198,7 @@ func editable(ctx context.Context, client httpapi.Client, id string) (text, suff
 	b := m.Body
 	switch {
 	case b == nil:
-		return "", "", false, endingf(ExitPrecondition, "it was retried, and its body is not kept any more")
+		return "", "", false, exitErrorf(ExitPrecondition, "it was retried, and its body is not kept any more")
 	case b.Truncated:
 	case b.Format == "json" || b.Format == "protobuf" && b.Schema != "":
 		return b.Text, ".json", true, nil
@@ -216,5 +216,5 @@ func editable(ctx context.Context, client httpapi.Client, id string) (text, suff
 			return string(raw), ".txt", false, nil
 		}
 	}
-	return "", "", false, endingf(ExitPrecondition, "this body cannot be edited as text without changing other bytes: edit what `redrive messages show %s --body raw` writes, and give it with --body-file", id)
+	return "", "", false, exitErrorf(ExitPrecondition, "this body cannot be edited as text without changing other bytes: edit what `redrive messages show %s --body raw` writes, and give it with --body-file", id)
 }

@@ -40,16 +40,16 @@ const exitCodes = `Exit codes:
 // errUsage marks what the caller got wrong.
 var errUsage = errors.New("see --help")
 
-// ending is an error with an exit code of its own.
-type ending struct {
+// exitError is an error with an exit code of its own.
+type exitError struct {
 	code int
 	error
 }
 
-func (e ending) Unwrap() error { return e.error }
+func (e exitError) Unwrap() error { return e.error }
 
-func endingf(code int, format string, args ...any) error {
-	return ending{code, fmt.Errorf(format, args...)}
+func exitErrorf(code int, format string, args ...any) error {
+	return exitError{code, fmt.Errorf(format, args...)}
 }
 
 // codes are looked at in this order.
@@ -75,7 +75,7 @@ func codeOf(err error) int {
 	if err == nil {
 		return ExitOK
 	}
-	var e ending
+	var e exitError
 	if errors.As(err, &e) {
 		return e.code
 	}
@@ -87,15 +87,15 @@ func codeOf(err error) int {
 	return ExitError
 }
 
-// complain prints an error on standard error, its hint on a line of its own, and of a query's
+// printError prints an error on standard error, its hint on a line of its own, and of a query's
 // error the character.
-func (p *program) complain(err error) {
+func (p *program) printError(err error) {
 	if err == nil {
 		return
 	}
 	if several, ok := err.(interface{ Unwrap() []error }); ok && err.Error() == errors.Join(several.Unwrap()...).Error() {
 		for _, err := range several.Unwrap() {
-			p.complain(err)
+			p.printError(err)
 		}
 		return
 	}

@@ -43,7 +43,7 @@ func Run(ctx context.Context, args []string, out, errOut io.Writer, version stri
 	root.SetOut(out)
 	root.SetErr(errOut)
 	err := root.ExecuteContext(ctx)
-	p.complain(err)
+	p.printError(err)
 	return codeOf(err)
 }
 
