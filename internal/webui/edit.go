@@ -114,7 +114,7 @@ func (s *server) postEdit(r *http.Request, c auth.Caller) (view, error) {
 	if err != nil {
 		d.Problem = err.Error() // with all that was typed
 		v := editView(d)
-		v.status = failure(err).status
+		v.status = errorView(err).status
 		return v, nil
 	}
 	if !req.DryRun {

@@ -60,7 +60,7 @@ func (s *server) body(w http.ResponseWriter, r *http.Request) {
 	c := s.Caller(r)
 	b, err := s.console.Body(r.Context(), c, r.PathValue("id"))
 	if err != nil {
-		s.render(w, r, c, failure(err))
+		s.render(w, r, c, errorView(err))
 		return
 	}
 	download(w, "body.bin")
