@@ -96,7 +96,7 @@ func (p *program) runMigration(ctx context.Context, m *migrate.Migration, dry, a
 		fmt.Fprintf(p.out, "%s can be used again; empty %s before anything else uses it\n", plain(m.FromName), plain(m.ToName))
 		return nil
 	}
-	plan, err := m.Look(ctx)
+	plan, err := m.Check(ctx)
 	if err != nil {
 		return migrateExit(err)
 	}
@@ -115,8 +115,8 @@ func (p *program) runMigration(ctx context.Context, m *migrate.Migration, dry, a
 		return err
 	}
 	meter := p.meter()
-	m.At = func(at migrate.Progress) {
-		meter.show(fmt.Sprintf("%s %s: %s of %s", gauge(at.Done, at.All), at.Doing, count(at.Done), count(at.All)), at.Done >= at.All)
+	m.Report = func(at migrate.Progress) {
+		meter.show(fmt.Sprintf("%s %s: %s of %s", gauge(at.Done, at.All), at.Step, count(at.Done), count(at.All)), at.Done >= at.All)
 	}
 	err = m.Run(ctx)
 	meter.end()

@@ -172,7 +172,7 @@ func (r *quarantineReplay) publish(ctx context.Context) (int, error) {
 	ended := make(chan error, 1)
 	go func() { ended <- publisher.Run(publishing); stop() }()
 	var made quarantine.Replayer
-	n, err := r.from.Take(ctx, r.limit, func(m *quarantine.Message) error {
+	n, err := r.from.Remove(ctx, r.limit, func(m *quarantine.Message) error {
 		r.correct(m)
 		if m.Queue == "" {
 			return exitErrorf(ExitPartly, "%w", hint.Errorf("give --queue, or export it: redrive quarantine export FILE --limit 1", "the next message does not say which queue it failed in"))
@@ -211,7 +211,7 @@ disk. On RabbitMQ 3 a note says that its queue is only claimed: check it before 
 		}
 		defer f.Close()
 		var r quarantine.Replayer
-		n, err := q.Take(ctx, limit, func(m *quarantine.Message) error {
+		n, err := q.Remove(ctx, limit, func(m *quarantine.Message) error {
 			line, err := actions.ExportLine(r.Record(m, time.Now()))
 			if err != nil {
 				return err
@@ -244,11 +244,11 @@ func (p *program) withQuarantine(c *cobra.Command, run func(context.Context, *qu
 
 func (p *program) inQuarantine(ctx context.Context, q *quarantine.Quarantine, limit int, unchecked bool) ([]*quarantine.Message, int, error) {
 	if !unchecked {
-		if err := q.Safe(ctx); err != nil {
+		if err := q.CheckLimit(ctx); err != nil {
 			return nil, 0, err
 		}
 	}
-	return q.Look(ctx, limit)
+	return q.List(ctx, limit)
 }
 
 func quarantined(w io.Writer, all []*quarantine.Message, total int, now time.Time) {

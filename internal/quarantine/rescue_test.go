@@ -56,7 +56,7 @@ func TestAnotherMessageThatIsRemovedIsRescued(t *testing.T) {
 	defer stop()
 	calls, failed := 0, errors.New("an alarm")
 	pending := map[string]int{}
-	n, err := apiGives(t, "YQ==", "Yg==").takeByAPI(ctx, func(m *Message) error {
+	n, err := apiGives(t, "YQ==", "Yg==").removeByAPI(ctx, func(m *Message) error {
 		if calls++; calls == 1 {
 			return nil
 		}
@@ -89,11 +89,11 @@ func TestAMessageIsKeptOnceWhenAnotherWasRemovedForIt(t *testing.T) {
 	keep := func(m *Message) error { kept = append(kept, string(m.Body)); return nil }
 	q, pending := apiGives(t, "YQ==", "Yg==", "YQ==", "YQ=="), map[string]int{}
 	for range 2 {
-		if n, err := q.takeByAPI(t.Context(), keep, pending); n != 1 || err != nil {
+		if n, err := q.removeByAPI(t.Context(), keep, pending); n != 1 || err != nil {
 			t.Fatalf("%d, %v", n, err)
 		}
 	}
-	if n, err := q.takeByAPI(t.Context(), keep, pending); n != 0 || err != nil {
+	if n, err := q.removeByAPI(t.Context(), keep, pending); n != 0 || err != nil {
 		t.Errorf("of an empty queue %d, %v", n, err)
 	}
 	if strings.Join(kept, "") != "ab" || len(rescued(t)) != 0 {
