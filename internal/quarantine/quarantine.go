@@ -38,11 +38,11 @@ var (
 // CheckLimit refuses to list where a policy's delivery limit is so small that it could be used
 // up: listing by AMQP gets messages and requeues them, which counts as a delivery.
 func (q *Quarantine) CheckLimit(ctx context.Context) error {
-	s, err := q.API.State(ctx, wire.QueueQuarantine)
+	s, err := q.API.QueueState(ctx, wire.QueueQuarantine)
 	if err != nil {
 		return fmt.Errorf("%w: each look counts as a delivery, and the delivery limit in force of %s could not be found out: %w (--unchecked looks all the same)", ErrLimit, wire.QueueQuarantine, err)
 	}
-	if limit, limited := s.Limit(""); limited && limit < safeLimit {
+	if limit, limited := s.LimitInForce(""); limited && limit < safeLimit {
 		return fmt.Errorf("%w: each look counts as a delivery, and the delivery limit in force of %s is %d, by a RabbitMQ policy (%s %s): beyond it RabbitMQ drops messages. Let its pattern leave out names that begin with redrive. (redrive doctor has the command)",
 			ErrLimit, wire.QueueQuarantine, limit, s.Policy, s.OperatorPolicy)
 	}
@@ -220,7 +220,7 @@ func (q *Quarantine) removeByAPI(ctx context.Context, keep func(*Message) error,
 }
 
 // readAPI also returns what distinguishes a message from others, apart from how often it was delivered.
-func (q *Quarantine) readAPI(g *management.Got) (x *Message, same string, err error) {
+func (q *Quarantine) readAPI(g *management.FetchedMessage) (x *Message, same string, err error) {
 	m, err := g.Message()
 	if err != nil {
 		return nil, "", err

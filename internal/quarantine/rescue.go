@@ -48,7 +48,7 @@ func createRescue(dir string) (*os.File, error) {
 
 // keep writes the message as RabbitMQ's management API gave it, its body in base64, and
 // syncs it. lost wraps the error of what fails afterwards, and says where the message is.
-func (r *rescue) keep(g management.Got) (lost func(error) error) {
+func (r *rescue) keep(g management.FetchedMessage) (lost func(error) error) {
 	raw, _ := json.Marshal(g) // of JSON, so it cannot fail
 	write := func(f *os.File) error {
 		_, err := f.Write(append(raw, '\n'))

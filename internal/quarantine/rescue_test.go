@@ -28,7 +28,7 @@ func apiGives(t *testing.T, bodies ...string) *Quarantine {
 		if requeue := strings.Contains(string(in), "ack_requeue_true"); requeue != (len(bodies)%2 == 0) {
 			t.Errorf("%d left, asked %s", len(bodies), in)
 		}
-		_ = json.NewEncoder(w).Encode([]management.Got{{Payload: bodies[0], Encoding: "base64", Properties: json.RawMessage("[]")}})
+		_ = json.NewEncoder(w).Encode([]management.FetchedMessage{{Payload: bodies[0], Encoding: "base64", Properties: json.RawMessage("[]")}})
 		bodies = bodies[1:]
 	}))
 	t.Cleanup(s.Close)
@@ -71,7 +71,7 @@ func TestAnotherMessageThatIsRemovedIsRescued(t *testing.T) {
 	if n != 0 || !errors.Is(err, failed) || len(files) != 1 || !strings.Contains(err.Error(), files[0]) {
 		t.Fatalf("%d, %v, files %v", n, err, files)
 	}
-	var g management.Got
+	var g management.FetchedMessage
 	text, _ := os.ReadFile(files[0])
 	if err := json.Unmarshal(text, &g); err != nil || g.Payload != "Yg==" || g.Encoding != "base64" {
 		t.Errorf("rescued is %s, %v", text, err)

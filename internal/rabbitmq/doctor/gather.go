@@ -164,7 +164,7 @@ func (s *Scene) askManagement(ctx context.Context, watch time.Duration) (err err
 		return err
 	}
 	s.Version = o.Version
-	keepPart(s, Queues, &s.Queues)(s.Manage.States(ctx))
+	keepPart(s, Queues, &s.Queues)(s.Manage.QueueStates(ctx))
 	keepPart(s, DeadLetters, &s.Standing)(s.watchDeadLetters(ctx, watch))
 	keepPart(s, Exchanges, &s.Exchanges)(s.Manage.Exchanges(ctx))
 	keepPart(s, Bindings, &s.Bindings)(s.Manage.Bindings(ctx))
@@ -177,7 +177,7 @@ func (s *Scene) askManagement(ctx context.Context, watch time.Duration) (err err
 	default:
 		keepPart(s, Permissions, &s.Permission)(p, err)
 	}
-	if s.Ahead, s.Within, err = s.Manage.Ahead(ctx); err != nil {
+	if s.Ahead, s.Within, err = s.Manage.ClockAhead(ctx); err != nil {
 		s.Missing[Clock] = err
 	}
 	return nil

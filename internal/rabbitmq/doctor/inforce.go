@@ -103,5 +103,5 @@ func (s *Scene) raise(q *management.QueueState) string {
 
 // limitOf is the delivery limit of a quorum queue, when there is one.
 func (s *Scene) limitOf(q *management.QueueState) (limit int, limited bool) {
-	return q.Limit(s.Version)
+	return q.LimitInForce(s.Version)
 }

@@ -30,7 +30,7 @@ func (s *Scene) watchDeadLetters(ctx context.Context, long time.Duration) (map[s
 			return nil, ctx.Err()
 		case <-time.After(min(time.Second, long)):
 		}
-		now, err := s.Manage.States(ctx)
+		now, err := s.Manage.QueueStates(ctx)
 		if err != nil {
 			return nil, err
 		}

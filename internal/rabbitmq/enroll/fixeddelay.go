@@ -54,7 +54,7 @@ func (a *FixedDelay) Topology() delay.Topology {
 func (a *FixedDelay) target() Target {
 	return Target{Exchange: a.name, RoutingKey: a.queue, PolicyPrefix: fixedDelayPrefix, AtMostOnce: true,
 		Makes: fmt.Sprintf("makes exchange and queue %q, where a rejected message waits %s, and the way back to its queue", a.name, policy.FormatDuration(a.delay)),
-		make:  func(ctx context.Context, m *management.Client) error { return m.Make(ctx, a.Topology()) }}
+		make:  func(ctx context.Context, m *management.Client) error { return m.Declare(ctx, a.Topology()) }}
 }
 
 const fixedDelayPrefix = "redrive-fixed."
