@@ -25,7 +25,7 @@ type action struct {
 	rate                float64
 	canary              int
 	canaryWait          string
-	onlyQuery           []string // flags that were given and make sense with a query alone
+	onlyQuery           []string // flags that were given and need a query, not IDs
 	queueMeansParked    bool
 }
 
@@ -68,7 +68,7 @@ later. Before it changes more than one message it asks, or needs --yes where
 it cannot ask. It then runs in the service: Ctrl-C here only ends the
 watching. Messages that are named by their ids are not asked about.`
 
-// act makes the command of an action.
+// act completes the command of an action.
 func (p *program) act(d action, c *cobra.Command) *cobra.Command {
 	c.Use = string(d.verb) + " [QUERY|ID…]"
 	if c.Long == "" {
@@ -112,7 +112,7 @@ func (p *program) act(d action, c *cobra.Command) *cobra.Command {
 // anID is a message's id, or its key.
 var anID = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(\.[0-9]+)?$`)
 
-// perform does it to what the arguments name or find.
+// perform does the action to the messages that the arguments name or find.
 func (p *program) perform(ctx context.Context, d *action, args []string) error {
 	ids := 0
 	for _, a := range args {

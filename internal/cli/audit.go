@@ -36,7 +36,7 @@ it begins and another, which names the first, when it has ended.`,
 	c.Flags().StringVar(&after, "after", "", "continue after the previous page")
 	c.Flags().IntVar(&limit, "limit", 100, "the most to show, up to 1000")
 	c.AddCommand(p.auditVerify())
-	return group(p.withOutput(c))
+	return commandGroup(p.withOutput(c))
 }
 
 func entries(w io.Writer, all []audit.Entry) {

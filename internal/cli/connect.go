@@ -11,8 +11,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/httpapi"
 )
 
-// withAddress adds the flags that say which service to ask. What signs in comes
-// from the environment alone: every user of the machine can read arguments.
+// withAddress adds the flags that say which service to ask. Credentials come from the
+// environment only: every user of the machine can read arguments.
 func (p *program) withAddress(c *cobra.Command) *cobra.Command {
 	def := p.getenv("REDRIVE_ADDRESS")
 	if def == "" {
@@ -101,6 +101,6 @@ func (p *program) withClient(c *cobra.Command, run func(ctx context.Context, cli
 
 // clientFor is client, for a command whose errors may point into a query.
 func (p *program) clientFor(query string) (httpapi.Client, error) {
-	p.asked = query
+	p.query = query
 	return p.client()
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/rabbitmq/doctor"
 )
 
-// showReports writes what the doctor found; for people what is well is one line.
+// showReports writes what the doctor found; in a table, the checks that are ok are one line.
 func (p *program) showReports(reports []doctor.Report) error {
 	switch {
 	case p.format != "table" && len(reports) == 1:
@@ -85,7 +85,7 @@ type queueFindings struct {
 	findings []doctor.Finding
 }
 
-// mergeAlike puts queues together about which the same was found.
+// mergeAlike merges queues with the same findings.
 func mergeAlike(groups []queueFindings) (all []queueFindings) {
 	at := map[string]int{}
 	for _, g := range groups {
@@ -138,7 +138,7 @@ func (d *diagnosis) group(g queueFindings) {
 
 func rank(s doctor.Status) int { return slices.Index([]doctor.Status{doctor.Warning, doctor.Wrong}, s) }
 
-// unknown says once why, and what therefore was not looked at.
+// unknown writes each reason once, with the checks that it prevented.
 func (d *diagnosis) unknown(all []doctor.Finding) {
 	if len(all) == 0 {
 		return

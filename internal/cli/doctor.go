@@ -166,7 +166,7 @@ func examine(ctx context.Context, o doctor.Options) (doctor.Report, error) {
 	return doctor.Examine(ctx, scene), nil
 }
 
-// repair says what it does, and does it.
+// repair writes the steps of a plan, and executes them unless dry.
 func (p *program) repair(ctx context.Context, plan doctor.Plan, cfg *config.Config, dry bool) error {
 	verb := "--fix does: "
 	if dry {

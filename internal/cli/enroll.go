@@ -12,8 +12,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 )
 
-// withManagement adds the flag for who is asked, and gives run a client of the
-// management API.
+// withManagement adds the flag for the config file, and gives run a client of the management
+// API that the config names.
 func (p *program) withManagement(c *cobra.Command, run func(context.Context, *management.Client, *config.Config, []string) error) {
 	withVHost(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -30,7 +30,7 @@ func (p *program) withManagement(c *cobra.Command, run func(context.Context, *ma
 	p.withConfig(c, "the config file (YAML), for broker.url and broker.management")
 }
 
-// managementExit gives what RabbitMQ refuses its exit code.
+// managementExit gives an error of the management API its exit code.
 func managementExit(err error) error {
 	switch {
 	case errors.As(err, new(exitError)):
@@ -42,7 +42,7 @@ func managementExit(err error) error {
 	return err
 }
 
-// selection says which queues.
+// selection is the flags that choose queues.
 type selection struct {
 	pattern string
 	expect  int

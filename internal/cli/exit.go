@@ -37,7 +37,7 @@ const exitCodes = `Exit codes:
   6  not found
   7  no service answers; doctor: no RabbitMQ answers`
 
-// errUsage marks what the caller got wrong.
+// errUsage marks errors in arguments and flags.
 var errUsage = errors.New("see --help")
 
 // exitError is an error with an exit code of its own.
@@ -87,8 +87,8 @@ func codeOf(err error) int {
 	return ExitError
 }
 
-// printError prints an error on standard error, its hint on a line of its own, and of a query's
-// error the character.
+// printError prints an error on standard error, its hint on a line of its own, and for an error
+// in a query a mark below the character.
 func (p *program) printError(err error) {
 	if err == nil {
 		return
@@ -107,8 +107,8 @@ func (p *program) printError(err error) {
 		fmt.Fprintf(p.err, "  hint: %s\n", plain(remedy))
 	}
 	var problem *httpapi.Problem
-	if errors.As(err, &problem) && problem.At != nil && p.asked != "" {
-		for line := range strings.SplitSeq((&query.Error{At: *problem.At}).Show(p.asked), "\n") {
+	if errors.As(err, &problem) && problem.At != nil && p.query != "" {
+		for line := range strings.SplitSeq((&query.Error{At: *problem.At}).Show(p.query), "\n") {
 			fmt.Fprintf(p.err, "  %s\n", strings.TrimRight(plain(line), " "))
 		}
 	}

@@ -23,7 +23,7 @@ const (
 	noAnswerFor = time.Minute
 )
 
-// stillRunning: whoever watched an operation went away before its end.
+// stillRunning: the watching of an operation ended before the operation.
 type stillRunning struct{ error }
 
 func (s *stillRunning) Unwrap() error { return s.error }

@@ -33,7 +33,7 @@ text; hex.`,
 	}, func(ctx context.Context, client httpapi.Client, args []string) error {
 		switch {
 		case body == "raw" || body == "hex":
-			return p.bodyAlone(ctx, client, args[0], body)
+			return p.writeBody(ctx, client, args[0], body)
 		case body != "" && body != "decoded":
 			return fmt.Errorf("--body %q: expected raw, decoded or hex: %w", body, errUsage)
 		}
@@ -60,8 +60,8 @@ text; hex.`,
 
 var bodies = []string{"raw", "decoded", "hex"}
 
-// bodyAlone writes the body: as it is, or in hex.
-func (p *program) bodyAlone(ctx context.Context, client httpapi.Client, id, as string) error {
+// writeBody writes the body only: as it is, or in hex.
+func (p *program) writeBody(ctx context.Context, client httpapi.Client, id, as string) error {
 	if as == "raw" {
 		if err := p.notRaw(); err != nil {
 			return err
@@ -83,7 +83,7 @@ func (p *program) bodyAlone(ctx context.Context, client httpapi.Client, id, as s
 	return d.Close()
 }
 
-// decodedBody writes the text alone. What is JSON means the same afterwards.
+// decodedBody writes the decoded text only. JSON keeps its meaning.
 func (p *program) decodedBody(r *decode.Result) error {
 	switch {
 	case r == nil:

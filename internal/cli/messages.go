@@ -16,7 +16,7 @@ import (
 func (p *program) messages() *cobra.Command {
 	c := &cobra.Command{Use: "messages", Short: "Show failed messages"}
 	c.AddCommand(p.messagesList(), p.messagesShow(), p.messagesTail())
-	return group(c)
+	return commandGroup(c)
 }
 
 func messageID(m inspect.Message) string { return m.ID }
@@ -53,7 +53,7 @@ page and the API.`,
 	return p.withOutput(c)
 }
 
-// mostOnAPage is how many messages the service gives at once.
+// mostOnAPage is how many messages the service returns at once.
 const mostOnAPage = 1000
 
 // fetchMessages returns what a query finds, up to a limit. A page of the service's may be short,

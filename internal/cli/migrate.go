@@ -127,7 +127,7 @@ func (p *program) runMigration(ctx context.Context, m *migrate.Migration, dry, a
 	return nil
 }
 
-// migrateExit gives what ends one its exit code.
+// migrateExit gives a migration's error its exit code.
 func migrateExit(err error) error {
 	switch {
 	case errors.Is(err, context.Canceled):

@@ -82,7 +82,7 @@ func (p *program) runMove(ctx context.Context, m *move.Move) error {
 	return nil
 }
 
-// moveExit gives what ends a move its exit code.
+// moveExit gives a move's error its exit code.
 func moveExit(err error) error {
 	switch {
 	case errors.Is(err, move.ErrConsumers):

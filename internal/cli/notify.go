@@ -22,7 +22,7 @@ func (p *program) notify() *cobra.Command {
 see docs/how-to/notifications.md.`,
 	}
 	c.AddCommand(p.notifyTest())
-	return group(c)
+	return commandGroup(c)
 }
 
 // routeTest is what came of a test of one route.

@@ -34,7 +34,7 @@ func (p *program) operate(ctx context.Context, client httpapi.Client, d *action,
 		return err
 	}
 	switch {
-	case plan.Count == 0: // a script that comes twice has done nothing wrong
+	case plan.Count == 0: // a script may run twice
 		return write(p, plan, planID, func(w io.Writer) { fmt.Fprintf(w, "nothing to %s\n", d.verb) })
 	case len(plan.Blocked) > 0:
 		return exitErrorf(ExitPrecondition, "it cannot start: %s", strings.Join(plan.Blocked, "; "))

@@ -20,7 +20,7 @@ func (p *program) ops() *cobra.Command {
 		p.opsOrder(operations.Pause, "Pause an operation; nothing is undone"),
 		p.opsOrder(operations.Resume, "Resume a paused operation"),
 		p.opsOrder(operations.Cancel, "Cancel an operation; the remaining messages stay as they are"))
-	return group(c)
+	return commandGroup(c)
 }
 
 func (p *program) opsList() *cobra.Command {

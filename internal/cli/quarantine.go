@@ -27,7 +27,7 @@ func (p *program) quarantine() *cobra.Command {
 		Short:   "Show, replay and export messages that RabbitMQ could not deliver to Redrive",
 	}
 	c.AddCommand(p.quarantineList(), p.quarantineReplay(), p.quarantineExport())
-	return group(c)
+	return commandGroup(c)
 }
 
 const undeliverable = `RabbitMQ 3.10 ends each connection (541) that certain messages are delivered to;

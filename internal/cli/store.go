@@ -24,7 +24,7 @@ as empty, counts are rebuilt at the next start, and the table is kept in the fol
 "damaged" until you remove it.`,
 	}
 	c.AddCommand(p.storeCheck(), p.storeSalvage(), p.storeAcceptLoss())
-	return group(c)
+	return commandGroup(c)
 }
 
 // log is what a store writes to while a command uses it.

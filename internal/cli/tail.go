@@ -41,7 +41,7 @@ type failure struct {
 	failed  time.Time
 }
 
-// slack is how much later a failure may be found than one that came after it.
+// slack is how much later a search may find a failure than one that happened after it.
 const slack = 10 * time.Second
 
 // tail shows failures.

@@ -24,7 +24,7 @@ func messages[N int | int64](n N) string { return plural(n, "message", "messages
 // count is a number with its thousands separated.
 func count[N int | int64](n N) string { return digits.Group(fmt.Sprint(n)) }
 
-// timeText is a time for people, as exact as they need it.
+// timeText is a time for people, to the second.
 func timeText(t *time.Time) string {
 	if t == nil || t.IsZero() {
 		return "-"
@@ -53,8 +53,7 @@ func untilText(t, now time.Time) string {
 	return "in " + policy.FormatDuration(t.Sub(now).Round(100*time.Millisecond))
 }
 
-// parseWhen reads a time: "in 10m", or as RFC 3339. Others mean another hour to whoever
-// is in another place.
+// parseWhen reads a time: "in 10m", or as RFC 3339, which has a time zone.
 func parseWhen(text string) (*time.Time, error) {
 	if text == "" {
 		return nil, nil

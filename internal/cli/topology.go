@@ -45,7 +45,7 @@ Go library, when its user may not declare (Config.Verify).`,
 				return binary.New(*unit)
 			}
 		}))
-	return group(c)
+	return commandGroup(c)
 }
 
 // topologyFlags are the flags of all topologies.
