@@ -33,8 +33,8 @@ const (
 	maxCheck     = 5 * time.Second
 )
 
-// checkCanary looks whether any of the first messages failed again. The store says so, not
-// only memory: the result is the same after a restart. The wait begins when all of them
+// checkCanary looks whether any of the first messages failed again. It asks the store, not
+// only memory, so the result is the same after a restart. The wait begins when all of them
 // have been retried.
 func (r *Runner) checkCanary(ctx context.Context, op *operation) (next time.Time, err error) {
 	if op.canary == nil {

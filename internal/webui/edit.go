@@ -92,7 +92,7 @@ func (s *server) edit(r *http.Request, c auth.Caller) (view, error) {
 	return editView(d), err
 }
 
-// formKeeps tells whether a field of a form gives a text back as it was.
+// formKeeps tells whether a form field returns a text unchanged.
 func formKeeps(s string) bool { return utf8.ValidString(s) && !strings.ContainsAny(s, "\r\n\x00") }
 
 func editView(d editData) view {

@@ -110,7 +110,7 @@ func tabs(query string) (all []tab, state string) {
 	return all, state
 }
 
-// withoutState takes the state out of a query's terms.
+// withoutState removes the state from a query's terms.
 func withoutState(query string) (rest, state string) {
 	var kept []string
 	for _, term := range terms(query) {

@@ -22,7 +22,7 @@ import (
 // handler makes a view of a request.
 type handler func(r *http.Request, c auth.Caller) (view, error)
 
-// view is what a handler answers: a page, a part of one, or where to go.
+// view is a handler's answer: a page, a part of one, or a redirect.
 type view struct {
 	template string // of templates/, without .html
 	part     string // only this template of it, without the frame around it
@@ -70,7 +70,7 @@ func (s *server) parse() map[string]*template.Template {
 	return pages
 }
 
-// page serves what a handler answers, whatever that is.
+// page serves a handler's view or error.
 func (s *server) page(h handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := s.Caller(r)
@@ -179,7 +179,8 @@ func (s *server) render(w http.ResponseWriter, r *http.Request, c auth.Caller, v
 	_, _ = w.Write(data)
 }
 
-// yieldingWriter is written in many small pieces, and lets messages through in between.
+// yieldingWriter pauses between the many small writes of a template, so that messages need not
+// wait for it.
 type yieldingWriter struct {
 	b    *bytes.Buffer
 	work *background.Work

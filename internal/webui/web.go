@@ -72,7 +72,7 @@ type runner interface {
 
 // Options of a page.
 type Options struct {
-	// Caller tells who a request is from; a caller who is not signed in sees the sign-in.
+	// Caller returns who a request is from; a caller who is not signed in sees the sign-in page.
 	Caller func(*http.Request) auth.Caller
 	// Problems are what is wrong now, as far as a caller may know: each page says so.
 	Problems func(auth.Caller) []string
@@ -113,7 +113,7 @@ type server struct {
 	rendering background.Work
 }
 
-// Handler serves the page. Cross-site posts are refused by what is around it.
+// Handler serves the page. Its caller must refuse cross-site posts.
 func Handler(c Console, o Options) http.Handler {
 	mux := http.NewServeMux()
 	for pattern, h := range Routes(c, o) {
@@ -179,7 +179,7 @@ func Routes(c Console, o Options) map[string]http.Handler {
 	return routes
 }
 
-// policyOfContent lets the page load what it brings itself, and nothing else.
+// policyOfContent lets the page load its own files, and nothing else.
 const policyOfContent = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
 func headers(next http.Handler) http.Handler {

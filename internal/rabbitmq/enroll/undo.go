@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 )
 
-// Undo takes our policy away, so that the one before applies again: RabbitMQ has
+// Undo removes our policy, so that the one before applies again: RabbitMQ has
 // kept it all the time, below ours, so there is nothing to remember, and any
 // machine can undo. The retry exchange stays: messages that wait still have to
 // come back.
