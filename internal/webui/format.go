@@ -152,7 +152,7 @@ func short(n int, s string) string {
 	return s
 }
 
-// speed is messages per second; below ten with one decimal.
+// speed is messages per second; below ten with at most one decimal.
 func speed(perSecond float64) string {
 	if perSecond < 10 {
 		return strconv.FormatFloat(math.Round(10*perSecond)/10, 'f', -1, 64)
