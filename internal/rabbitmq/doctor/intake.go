@@ -87,8 +87,8 @@ func (s *Scene) deleteWhenEmpty(queue string) []string {
 	return []string{s.rabbitmqctl("list_queues", "name", "messages"), s.rabbitmqctl("delete_queue", queue), s.redrive("doctor --fix")}
 }
 
-// shortening are settings that lose messages, or refuse them.
-var shortening = []string{"message-ttl", "expires", "max-length", "max-length-bytes", "overflow"}
+// losingKeys are settings that lose messages, or refuse them.
+var losingKeys = []string{"message-ttl", "expires", "max-length", "max-length-bytes", "overflow"}
 
 func intake(_ context.Context, s *Scene) (all []Finding) {
 	q := s.queue(wire.QueueIntake)
@@ -118,7 +118,7 @@ func intake(_ context.Context, s *Scene) (all []Finding) {
 			continue
 		}
 		var keys []string
-		for _, key := range shortening {
+		for _, key := range losingKeys {
 			if v, ok := own.Effective[key]; ok {
 				keys = append(keys, fmt.Sprintf("%s: %v", key, management.Text(v)))
 			}

@@ -68,7 +68,7 @@ func standing(_ context.Context, s *Scene) (all []Finding) {
 			all = append(all, f)
 			continue
 		}
-		if at, ok := s.lane(q, n); ok {
+		if at, ok := s.unavailable(q, n); ok {
 			all = append(all, at)
 			continue
 		}
