@@ -195,9 +195,9 @@ func (a *Actions) named(ctx context.Context, by auth.Caller, name string) (l sto
 }
 
 // Apply does an action to as many of the targets as the store takes in one step, from
-// the first on, and tells what came of those. account, when not nil, is what is
+// the first on, and returns their outcomes. entriesOf, when not nil, returns what is
 // written in the same step.
-func (a *Actions) Apply(ctx context.Context, d RecordChange, targets []Target, account func([]Outcome) []store.Entry) ([]Outcome, error) {
+func (a *Actions) Apply(ctx context.Context, d RecordChange, targets []Target, entriesOf func([]Outcome) []store.Entry) ([]Outcome, error) {
 	d.restorable = a.Restorable
 	keys := make([]store.Key, len(targets))
 	for i, t := range targets {
@@ -211,8 +211,8 @@ func (a *Actions) Apply(ctx context.Context, d RecordChange, targets []Target, a
 		return e
 	}
 	var entries func(n int) []store.Entry
-	if account != nil {
-		entries = func(n int) []store.Entry { return account(outcomes[:n]) }
+	if entriesOf != nil {
+		entries = func(n int) []store.Entry { return entriesOf(outcomes[:n]) }
 	}
 	n, err := a.Store.Change(ctx, keys, edit, entries)
 	if err != nil {

@@ -25,7 +25,7 @@ type action struct {
 	rate                float64
 	canary              int
 	canaryWait          string
-	onlyQuery           []string // flags that were given and make sense with a query alone
+	onlyQuery           []string // flags that were given and need a query, not IDs
 	queueMeansParked    bool
 }
 
@@ -68,7 +68,7 @@ later. Before it changes more than one message it asks, or needs --yes where
 it cannot ask. It then runs in the service: Ctrl-C here only ends the
 watching. Messages that are named by their ids are not asked about.`
 
-// act makes the command of an action.
+// act completes the command of an action.
 func (p *program) act(d action, c *cobra.Command) *cobra.Command {
 	c.Use = string(d.verb) + " [QUERY|ID…]"
 	if c.Long == "" {
@@ -84,7 +84,7 @@ func (p *program) act(d action, c *cobra.Command) *cobra.Command {
 		return p.perform(c.Context(), &d, args)
 	}
 	f := c.Flags()
-	withFind(p, c, &d.query, &d.queue, &d.state)
+	withQueryFlags(p, c, &d.query, &d.queue, &d.state)
 	if d.queueMeansParked {
 		f.Lookup("queue").Usage = "all parked messages of this work queue; with --state, of that state"
 	}
@@ -112,7 +112,7 @@ func (p *program) act(d action, c *cobra.Command) *cobra.Command {
 // anID is a message's id, or its key.
 var anID = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(\.[0-9]+)?$`)
 
-// perform does it to what the arguments name or find.
+// perform does the action to the messages that the arguments name or find.
 func (p *program) perform(ctx context.Context, d *action, args []string) error {
 	ids := 0
 	for _, a := range args {
@@ -120,7 +120,7 @@ func (p *program) perform(ctx context.Context, d *action, args []string) error {
 			ids++
 		}
 	}
-	due, err := when(d.at)
+	due, err := parseWhen(d.at)
 	switch {
 	case err != nil:
 		return err
@@ -138,13 +138,13 @@ func (p *program) perform(ctx context.Context, d *action, args []string) error {
 		if err != nil {
 			return err
 		}
-		return p.named(ctx, client, d, actions.Act{Verb: d.verb, IDs: args, At: due, To: d.to, Reason: d.reason, DryRun: d.dry})
+		return p.actOnIDs(ctx, client, d, actions.Act{Verb: d.verb, IDs: args, At: due, To: d.to, Reason: d.reason, DryRun: d.dry})
 	}
 	state := d.state
 	if d.queueMeansParked && d.queue != "" && state == "" && d.query == "" && len(args) == 0 {
 		state = inspect.Parked
 	}
-	q, err := find(args, d.query, d.queue, state)
+	q, err := queryFrom(args, d.query, d.queue, state)
 	if err != nil {
 		return err
 	}
@@ -158,31 +158,31 @@ func (p *program) perform(ctx context.Context, d *action, args []string) error {
 	return p.operate(ctx, client, d, operations.PlanRequest{Verb: d.verb, Query: q, At: due, To: d.to, Reason: d.reason})
 }
 
-// atATime is how many ids the service takes at once.
-const atATime = 1000
+// idsPerRequest is how many ids the service takes at once.
+const idsPerRequest = 1000
 
-// named acts on messages that are named.
-func (p *program) named(ctx context.Context, client httpapi.Client, d *action, a actions.Act) error {
+// actOnIDs acts on messages that are named.
+func (p *program) actOnIDs(ctx context.Context, client httpapi.Client, d *action, a actions.Act) error {
 	if d.expect >= 0 {
 		would := a
 		would.DryRun = true
-		found, err := inPages(ctx, client, would)
+		found, err := actInBatches(ctx, client, would)
 		if err != nil {
 			return err
 		}
 		if int64(found.Done) != d.expect {
-			return endingf(ExitPrecondition, "found %s, expected %d: nothing was changed", messages(found.Done), d.expect)
+			return exitErrorf(ExitPrecondition, "found %s, expected %d: nothing was changed", messages(found.Done), d.expect)
 		}
 	}
-	done, err := inPages(ctx, client, a)
+	done, err := actInBatches(ctx, client, a)
 	if err != nil {
 		return err
 	}
 	err = list(p, done, done.Outcomes, func(o actions.Outcome) string { return o.ID }, func(w io.Writer) {
 		if d.dry {
-			fmt.Fprintf(w, "%s %s? Nothing is done yet.\n", what[d.verb].title, messages(done.Done))
+			fmt.Fprintf(w, "%s %s? Nothing is done yet.\n", verbTexts[d.verb].title, messages(done.Done))
 		} else {
-			fmt.Fprintln(w, did(d.verb, int64(done.Done), a.At))
+			fmt.Fprintln(w, doneText(d.verb, int64(done.Done), a.At))
 		}
 		for _, o := range done.Outcomes {
 			if o.Why != "" {
@@ -198,18 +198,18 @@ func (p *program) named(ctx context.Context, client httpapi.Client, d *action, a
 	return leftOut(done)
 }
 
-// inPages acts on the messages, as many at a time as the service takes.
-func inPages(ctx context.Context, client httpapi.Client, a actions.Act) (done actions.Acted, err error) {
+// actInBatches acts on the messages, as many at a time as the service takes.
+func actInBatches(ctx context.Context, client httpapi.Client, a actions.Act) (done actions.Acted, err error) {
 	all := a.IDs
-	for i := 0; i < len(all) && err == nil; i += atATime {
-		a.IDs = all[i:min(i+atATime, len(all))]
+	for i := 0; i < len(all) && err == nil; i += idsPerRequest {
+		a.IDs = all[i:min(i+idsPerRequest, len(all))]
 		var some actions.Acted
 		some, err = client.Act(ctx, a)
 		done.Done += some.Done
 		done.Outcomes = append(done.Outcomes, some.Outcomes...)
 	}
 	if err != nil && done.Done > 0 && !a.DryRun {
-		err = endingf(ExitPartly, "%d are done, and then: %w", done.Done, err)
+		err = exitErrorf(ExitPartly, "%d are done, and then: %w", done.Done, err)
 	}
 	return done, err
 }
@@ -226,9 +226,9 @@ func leftOut(done actions.Acted) error {
 	case left == 0:
 		return nil
 	case done.Done > 0:
-		return endingf(ExitPartly, "%s left out", many(left, "message was", "messages were"))
+		return exitErrorf(ExitPartly, "%s left out", plural(left, "message was", "messages were"))
 	case missing == left:
-		return endingf(ExitNotFound, "not found")
+		return exitErrorf(ExitNotFound, "not found")
 	}
-	return endingf(ExitPrecondition, "nothing was changed")
+	return exitErrorf(ExitPrecondition, "nothing was changed")
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// errDeclined: somebody was asked, and did not say yes.
+// errDeclined: a person was asked, and did not say yes.
 var errDeclined = fmt.Errorf("nothing was changed")
 
 // withYes adds the flag that answers confirm.
@@ -32,7 +32,7 @@ func (p *program) prompt(ctx context.Context, question string) error {
 	}
 	fmt.Fprintf(p.err, "%s [y/N] ", plain(question))
 	answer := make(chan string, 1)
-	// Reading cannot be ended; the process ends before it where Ctrl-C comes first.
+	// Reading cannot be cancelled: after Ctrl-C the process exits while this goroutine reads.
 	go func() {
 		line, _ := bufio.NewReader(p.in).ReadString('\n')
 		answer <- strings.ToLower(strings.TrimSpace(line))

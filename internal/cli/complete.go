@@ -11,15 +11,14 @@ import (
 	"github.com/redrive-mq/redrive/internal/query"
 )
 
-// completing is how long a person who presses Tab waits for the service.
-const completing = time.Second
+// completionTimeout is how long a person who presses Tab waits for the service.
+const completionTimeout = time.Second
 
 const noFiles = cobra.ShellCompDirectiveNoFileComp
 
-// names asks the service for what a word may become; where it does not answer there
-// is nothing to propose.
+// names asks the service for names that begin with a word; none if it does not answer.
 func (p *program) names(c *cobra.Command, word string, ask func(context.Context, httpapi.Client) ([]string, error)) (some []string) {
-	ctx, cancel := context.WithTimeout(c.Context(), completing)
+	ctx, cancel := context.WithTimeout(c.Context(), completionTimeout)
 	defer cancel()
 	client, err := p.client()
 	if err != nil {
@@ -62,7 +61,7 @@ func (p *program) completeOps(c *cobra.Command, args []string, word string) ([]s
 	}), noFiles
 }
 
-// completeQuery proposes how the last word of a query may go on.
+// completeQuery proposes completions of a query's last word.
 func (p *program) completeQuery(c *cobra.Command, _ []string, word string) ([]string, cobra.ShellCompDirective) {
 	last := word[strings.LastIndexAny(word, " (")+1:]
 	before := strings.TrimSuffix(word, last)

@@ -11,8 +11,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/httpapi"
 )
 
-// withAddress adds the flags that say which service to ask. What signs in comes
-// from the environment alone: every user of the machine can read arguments.
+// withAddress adds the flags that say which service to ask. Credentials come from the
+// environment only: every user of the machine can read arguments.
 func (p *program) withAddress(c *cobra.Command) *cobra.Command {
 	def := p.getenv("REDRIVE_ADDRESS")
 	if def == "" {
@@ -28,7 +28,7 @@ const signingIn = `Signing in: REDRIVE_TOKEN, or REDRIVE_USER with REDRIVE_PASSW
 for the path of a file with the value.`
 
 func (p *program) client() (httpapi.Client, error) {
-	return httpapi.NewClient(p.at(), func(name string) string {
+	return httpapi.NewClient(p.serviceAddress(), func(name string) string {
 		if name == "REDRIVE_CA_FILE" && p.caFile != "" {
 			return p.caFile
 		}
@@ -47,8 +47,8 @@ func withVHost(c *cobra.Command) *cobra.Command {
 	return c
 }
 
-// at is where the virtual host that --vhost names is served.
-func (p *program) at() string {
+// serviceAddress is where the virtual host that --vhost names is served.
+func (p *program) serviceAddress() string {
 	if p.vhost == "" {
 		return p.address
 	}
@@ -101,6 +101,6 @@ func (p *program) withClient(c *cobra.Command, run func(ctx context.Context, cli
 
 // clientFor is client, for a command whose errors may point into a query.
 func (p *program) clientFor(query string) (httpapi.Client, error) {
-	p.asked = query
+	p.query = query
 	return p.client()
 }

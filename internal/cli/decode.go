@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/decode"
 )
 
-// mostBody is the largest message RabbitMQ takes, by far.
+// mostBody is the largest message that RabbitMQ can be set to accept.
 const mostBody = 512 << 20
 
 func (p *program) decode() *cobra.Command {
@@ -42,7 +42,7 @@ Protobuf is read with the types that the config file names (decode.protobuf).`,
 					return err
 				}
 			}
-			// Whoever gives a type here means it.
+			// A type that is given here is to be used.
 			cfg.Decode.Protobuf.TypeProperty = cfg.Decode.Protobuf.TypeProperty || b.Type != ""
 			d, err := decode.New(cfg.Decode)
 			if err != nil {

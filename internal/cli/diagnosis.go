@@ -9,7 +9,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/rabbitmq/doctor"
 )
 
-// showReports writes what the doctor found; for people what is well is one line.
+// showReports writes what the doctor found; in a table, the checks that are ok are one line.
 func (p *program) showReports(reports []doctor.Report) error {
 	switch {
 	case p.format != "table" && len(reports) == 1:
@@ -46,12 +46,12 @@ func (d *diagnosis) paint(s doctor.Status, text string) string {
 func (d *diagnosis) write(r doctor.Report) {
 	queues := ""
 	if r.Queues != nil {
-		queues = fmt.Sprintf(": %s, %d enrolled", many(*r.Queues, "queue", "queues"), *r.Enrolled)
+		queues = fmt.Sprintf(": %s, %d enrolled", plural(*r.Queues, "queue", "queues"), *r.Enrolled)
 	}
 	fmt.Fprintf(d.w, "RabbitMQ %s at %s, virtual host %s%s\n", orNot(r.Version), plain(r.Broker), plain(fmt.Sprintf("%q", r.VHost)), queues)
 	ok := map[string]bool{}
 	var unknown []doctor.Finding
-	var groups []examined
+	var groups []queueFindings
 	for _, f := range r.Findings {
 		switch f.Status {
 		case doctor.OK:
@@ -64,29 +64,29 @@ func (d *diagnosis) write(r doctor.Report) {
 		if n := len(groups); n > 0 && groups[n-1].queue == f.Queue {
 			groups[n-1].findings = append(groups[n-1].findings, f)
 		} else {
-			groups = append(groups, examined{queue: f.Queue, findings: []doctor.Finding{f}})
+			groups = append(groups, queueFindings{queue: f.Queue, findings: []doctor.Finding{f}})
 		}
 	}
-	for _, g := range alike(groups) {
+	for _, g := range mergeAlike(groups) {
 		d.group(g)
 	}
 	d.unknown(unknown)
 	if r.Status == doctor.OK {
-		fmt.Fprintf(d.w, "%s all %s\n", d.paint(doctor.OK, "ok"), many(len(ok), "check", "checks"))
+		fmt.Fprintf(d.w, "%s all %s\n", d.paint(doctor.OK, "ok"), plural(len(ok), "check", "checks"))
 	} else {
-		fmt.Fprintf(d.w, "\n%s %s of %d\n", d.paint(doctor.OK, "ok"), many(len(ok), "check", "checks"), len(doctor.Checks))
+		fmt.Fprintf(d.w, "\n%s %s of %d\n", d.paint(doctor.OK, "ok"), plural(len(ok), "check", "checks"), len(doctor.Checks))
 	}
 }
 
-// examined is what was found of one queue, or of several in the same words.
-type examined struct {
+// queueFindings is what was found of one queue, or of several in the same words.
+type queueFindings struct {
 	queue    string
 	others   []string
 	findings []doctor.Finding
 }
 
-// alike puts queues together about which the same was found.
-func alike(groups []examined) (all []examined) {
+// mergeAlike merges queues with the same findings.
+func mergeAlike(groups []queueFindings) (all []queueFindings) {
 	at := map[string]int{}
 	for _, g := range groups {
 		var key strings.Builder
@@ -103,7 +103,7 @@ func alike(groups []examined) (all []examined) {
 	return all
 }
 
-func (d *diagnosis) group(g examined) {
+func (d *diagnosis) group(g queueFindings) {
 	title := "RabbitMQ and the service"
 	if g.queue != "" {
 		title = "queue " + plain(g.queue)
@@ -138,7 +138,7 @@ func (d *diagnosis) group(g examined) {
 
 func rank(s doctor.Status) int { return slices.Index([]doctor.Status{doctor.Warning, doctor.Wrong}, s) }
 
-// unknown says once why, and what therefore was not looked at.
+// unknown writes each reason once, with the checks that it prevented.
 func (d *diagnosis) unknown(all []doctor.Finding) {
 	if len(all) == 0 {
 		return

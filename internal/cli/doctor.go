@@ -88,16 +88,16 @@ func (p *program) examineAll(ctx context.Context, flags doctorFlags, cfg *config
 		if len(all) > 1 {
 			p.vhost = cfg.VHost() // its page and API are asked
 		}
-		o, err := p.looking(flags, cfg)
+		o, err := p.doctorOptions(flags, cfg)
 		if err != nil {
 			return nil, err
 		}
-		report, err := p.treat(ctx, o, flags.fix, flags.dry)
+		report, err := p.examineAndFix(ctx, o, flags.fix, flags.dry)
 		switch {
 		case err == nil:
 			reports = append(reports, report)
 		case len(all) > 1:
-			unreached = append(unreached, ending{codeOf(err), fmt.Errorf("virtual host %q: %w", cfg.VHost(), err)})
+			unreached = append(unreached, exitError{codeOf(err), fmt.Errorf("virtual host %q: %w", cfg.VHost(), err)})
 		default:
 			unreached = append(unreached, err)
 		}
@@ -105,9 +105,9 @@ func (p *program) examineAll(ctx context.Context, flags doctorFlags, cfg *config
 	return reports, errors.Join(unreached...)
 }
 
-// looking says where the service should be: at --address or REDRIVE_ADDRESS, else
+// doctorOptions says where the service should be: at --address or REDRIVE_ADDRESS, else
 // where its config says that it listens.
-func (p *program) looking(flags doctorFlags, cfg *config.Config) (doctor.Options, error) {
+func (p *program) doctorOptions(flags doctorFlags, cfg *config.Config) (doctor.Options, error) {
 	o := doctor.Options{Config: cfg, File: p.config, Only: flags.queues, Insecure: p.getenv("REDRIVE_INSECURE") == "1",
 		Redis: func(ctx context.Context) ([]redisstore.Server, bool, error) { return server.SurveyRedis(ctx, cfg) },
 		Named: flags.named || p.config != ""}
@@ -145,8 +145,8 @@ func (p *program) virtualHosts(cfg *config.Config) ([]*config.Config, error) {
 	return []*config.Config{one}, err
 }
 
-// treat looks at a virtual host, repairs it if that is wanted, and looks again.
-func (p *program) treat(ctx context.Context, o doctor.Options, fix, dry bool) (doctor.Report, error) {
+// examineAndFix looks at a virtual host, repairs it if that is wanted, and looks again.
+func (p *program) examineAndFix(ctx context.Context, o doctor.Options, fix, dry bool) (doctor.Report, error) {
 	report, err := examine(ctx, o)
 	if err != nil || !fix {
 		return report, err
@@ -161,12 +161,12 @@ func (p *program) treat(ctx context.Context, o doctor.Options, fix, dry bool) (d
 func examine(ctx context.Context, o doctor.Options) (doctor.Report, error) {
 	scene, err := doctor.Gather(ctx, o)
 	if err != nil {
-		return doctor.Report{}, ending{ExitUnreachable, err}
+		return doctor.Report{}, exitError{ExitUnreachable, err}
 	}
 	return doctor.Examine(ctx, scene), nil
 }
 
-// repair says what it does, and does it.
+// repair writes the steps of a plan, and executes them unless dry.
 func (p *program) repair(ctx context.Context, plan doctor.Plan, cfg *config.Config, dry bool) error {
 	verb := "--fix does: "
 	if dry {
@@ -194,9 +194,9 @@ func verdict(reports []doctor.Report) error {
 	}
 	switch {
 	case n[doctor.Wrong] > 0:
-		return endingf(ExitPrecondition, "%s wrong, %s, %s", many(n[doctor.Wrong], "thing is", "things are"), many(n[doctor.Warning], "warning", "warnings"), many(n[doctor.Unknown], "check could not be made", "checks could not be made"))
+		return exitErrorf(ExitPrecondition, "%s wrong, %s, %s", plural(n[doctor.Wrong], "thing is", "things are"), plural(n[doctor.Warning], "warning", "warnings"), plural(n[doctor.Unknown], "check could not be made", "checks could not be made"))
 	case n[doctor.Warning]+n[doctor.Unknown] > 0:
-		return endingf(ExitPartly, "nothing is wrong; %s, %s", many(n[doctor.Warning], "warning", "warnings"), many(n[doctor.Unknown], "check could not be made", "checks could not be made"))
+		return exitErrorf(ExitPartly, "nothing is wrong; %s, %s", plural(n[doctor.Warning], "warning", "warnings"), plural(n[doctor.Unknown], "check could not be made", "checks could not be made"))
 	}
 	return nil
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
-// editing is one edit.
-type editing struct {
+// editFlags is one edit.
+type editFlags struct {
 	id, bodyFile string
 	set, remove  []string
 	at, reason   string
@@ -25,7 +25,7 @@ type editing struct {
 }
 
 func (p *program) edit() *cobra.Command {
-	var e editing
+	var e editFlags
 	c := p.withClient(&cobra.Command{
 		Use:   "edit ID",
 		Short: "Change a message's body or headers, and replay it",
@@ -58,7 +58,7 @@ With such flags it does not ask: --dry-run shows the difference and sends nothin
 	return p.withFormats(c, "table", "json", "yaml", "name")
 }
 
-func (p *program) editMessage(ctx context.Context, client httpapi.Client, e editing) error {
+func (p *program) editMessage(ctx context.Context, client httpapi.Client, e editFlags) error {
 	r := actions.EditRequest{ID: e.id, RemoveHeaders: e.remove, Reason: e.reason, SetHeaders: map[string]string{}}
 	for _, s := range e.set {
 		name, value, ok := strings.Cut(s, "=")
@@ -67,7 +67,7 @@ func (p *program) editMessage(ctx context.Context, client httpapi.Client, e edit
 		}
 		r.SetHeaders[name] = value
 	}
-	due, err := when(e.at)
+	due, err := parseWhen(e.at)
 	if err != nil {
 		return err
 	}
@@ -114,8 +114,8 @@ func (p *program) difference(ctx context.Context, client httpapi.Client, r actio
 	return would, nil
 }
 
-// send does the edit, unless it was only to be shown.
-func (p *program) send(ctx context.Context, client httpapi.Client, e editing, r actions.EditRequest, done actions.Edited) (err error) {
+// send sends the edit, unless --dry-run.
+func (p *program) send(ctx context.Context, client httpapi.Client, e editFlags, r actions.EditRequest, done actions.Edited) (err error) {
 	if !e.dry {
 		if done, err = client.Edit(ctx, r); err != nil {
 			return err
@@ -131,9 +131,9 @@ func (p *program) send(ctx context.Context, client httpapi.Client, e editing, r 
 	})
 }
 
-// editByHand lets a person edit until it can be sent, they say no, or nothing is
-// changed.
-func (p *program) editByHand(ctx context.Context, client httpapi.Client, e editing, r actions.EditRequest) error {
+// editByHand opens the editor until the result can be sent, the person declines, or nothing
+// is changed.
+func (p *program) editByHand(ctx context.Context, client httpapi.Client, e editFlags, r actions.EditRequest) error {
 	if !p.yes && !e.dry && !isTerminal(p.in) {
 		return fmt.Errorf("this is not a terminal, so it cannot ask: give --yes, --dry-run or --body-file: %w", errUsage)
 	}
@@ -198,7 +198,7 @@ func editable(ctx context.Context, client httpapi.Client, id string) (text, suff
 	b := m.Body
 	switch {
 	case b == nil:
-		return "", "", false, endingf(ExitPrecondition, "it was retried, and its body is not kept any more")
+		return "", "", false, exitErrorf(ExitPrecondition, "it was retried, and its body is not kept any more")
 	case b.Truncated:
 	case b.Format == "json" || b.Format == "protobuf" && b.Schema != "":
 		return b.Text, ".json", true, nil
@@ -216,5 +216,5 @@ func editable(ctx context.Context, client httpapi.Client, id string) (text, suff
 			return string(raw), ".txt", false, nil
 		}
 	}
-	return "", "", false, endingf(ExitPrecondition, "this body cannot be edited as text without changing other bytes: edit what `redrive messages show %s --body raw` writes, and give it with --body-file", id)
+	return "", "", false, exitErrorf(ExitPrecondition, "this body cannot be edited as text without changing other bytes: edit what `redrive messages show %s --body raw` writes, and give it with --body-file", id)
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 )
 
-// atRabbitMQ adds the flag for who is asked, and gives run a client of the
-// management API.
-func (p *program) atRabbitMQ(c *cobra.Command, run func(context.Context, *management.Client, *config.Config, []string) error) {
+// withManagement adds the flag for the config file, and gives run a client of the management
+// API that the config names.
+func (p *program) withManagement(c *cobra.Command, run func(context.Context, *management.Client, *config.Config, []string) error) {
 	withVHost(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		cfg, err := p.load()
@@ -25,24 +25,24 @@ func (p *program) atRabbitMQ(c *cobra.Command, run func(context.Context, *manage
 		if err != nil {
 			return err
 		}
-		return refusal(run(c.Context(), m, cfg, args))
+		return managementExit(run(c.Context(), m, cfg, args))
 	}
 	p.withConfig(c, "the config file (YAML), for broker.url and broker.management")
 }
 
-// refusal gives what RabbitMQ refuses its exit code.
-func refusal(err error) error {
+// managementExit gives an error of the management API its exit code.
+func managementExit(err error) error {
 	switch {
-	case errors.As(err, new(ending)):
+	case errors.As(err, new(exitError)):
 	case errors.Is(err, management.ErrDenied):
-		return ending{ExitForbidden, err}
+		return exitError{ExitForbidden, err}
 	case errors.Is(err, management.ErrNotFound):
-		return ending{ExitNotFound, err}
+		return exitError{ExitNotFound, err}
 	}
 	return err
 }
 
-// selection says which queues.
+// selection is the flags that choose queues.
 type selection struct {
 	pattern string
 	expect  int
@@ -65,10 +65,10 @@ func (p *program) withSelection(c *cobra.Command, s *selection) *cobra.Command {
 
 func (s *selection) expected(n int) error {
 	if s.expect >= 0 && n != s.expect {
-		return endingf(ExitPrecondition, "found %s, expected %d: nothing was changed", many(n, "queue", "queues"), s.expect)
+		return exitErrorf(ExitPrecondition, "found %s, expected %d: nothing was changed", plural(n, "queue", "queues"), s.expect)
 	}
 	if n == 0 {
-		return endingf(ExitNotFound, "no queue matches %q", s.pattern)
+		return exitErrorf(ExitNotFound, "no queue matches %q", s.pattern)
 	}
 	return nil
 }
@@ -91,12 +91,12 @@ another x-dead-letter-exchange: see redrive move.`,
   redrive enroll --pattern 'orders.*' --dry-run
   redrive enroll --pattern 'orders.*' --yes --expect-count 12 -o json`,
 	}
-	p.atRabbitMQ(c, func(ctx context.Context, m *management.Client, _ *config.Config, names []string) error {
+	p.withManagement(c, func(ctx context.Context, m *management.Client, _ *config.Config, names []string) error {
 		all, err := enroll.PlanMany(ctx, m, names, s.pattern, atLeastOnce)
 		if err != nil {
 			return err
 		}
-		t := p.newTurn(&s, len(all))
+		t := p.newManyQueues(&s, len(all))
 		for i, one := range all {
 			t.changes[i] = changeOf(one)
 			t.fail(i, one.Err)
@@ -146,12 +146,12 @@ those unchanged below Redrive's, so you can undo from any machine. The queues' r
 exchanges stay, since waiting messages are still retried. The command also finds the
 policies that deleted queues have left behind.`,
 	}
-	p.atRabbitMQ(c, func(ctx context.Context, m *management.Client, _ *config.Config, names []string) error {
+	p.withManagement(c, func(ctx context.Context, m *management.Client, _ *config.Config, names []string) error {
 		found, missing, err := enroll.PlanUndo(ctx, m, names, s.pattern)
 		if err != nil {
 			return err
 		}
-		t := p.newTurn(&s, len(found)+len(missing))
+		t := p.newManyQueues(&s, len(found)+len(missing))
 		for i, u := range found {
 			t.changes[i] = change{Queue: u.Queue, Result: wouldSet, Policy: u.Ours.Name}
 			u.Write(t.shown())

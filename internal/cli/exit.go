@@ -37,19 +37,19 @@ const exitCodes = `Exit codes:
   6  not found
   7  no service answers; doctor: no RabbitMQ answers`
 
-// errUsage marks what the caller got wrong.
+// errUsage marks errors in arguments and flags.
 var errUsage = errors.New("see --help")
 
-// ending is an error with an exit code of its own.
-type ending struct {
+// exitError is an error with an exit code of its own.
+type exitError struct {
 	code int
 	error
 }
 
-func (e ending) Unwrap() error { return e.error }
+func (e exitError) Unwrap() error { return e.error }
 
-func endingf(code int, format string, args ...any) error {
-	return ending{code, fmt.Errorf(format, args...)}
+func exitErrorf(code int, format string, args ...any) error {
+	return exitError{code, fmt.Errorf(format, args...)}
 }
 
 // codes are looked at in this order.
@@ -75,7 +75,7 @@ func codeOf(err error) int {
 	if err == nil {
 		return ExitOK
 	}
-	var e ending
+	var e exitError
 	if errors.As(err, &e) {
 		return e.code
 	}
@@ -87,15 +87,15 @@ func codeOf(err error) int {
 	return ExitError
 }
 
-// complain prints an error on standard error, its hint on a line of its own, and of a query's
-// error the character.
-func (p *program) complain(err error) {
+// printError prints an error on standard error, its hint on a line of its own, and for an error
+// in a query a mark below the character.
+func (p *program) printError(err error) {
 	if err == nil {
 		return
 	}
 	if several, ok := err.(interface{ Unwrap() []error }); ok && err.Error() == errors.Join(several.Unwrap()...).Error() {
 		for _, err := range several.Unwrap() {
-			p.complain(err)
+			p.printError(err)
 		}
 		return
 	}
@@ -107,8 +107,8 @@ func (p *program) complain(err error) {
 		fmt.Fprintf(p.err, "  hint: %s\n", plain(remedy))
 	}
 	var problem *httpapi.Problem
-	if errors.As(err, &problem) && problem.At != nil && p.asked != "" {
-		for line := range strings.SplitSeq((&query.Error{At: *problem.At}).Show(p.asked), "\n") {
+	if errors.As(err, &problem) && problem.At != nil && p.query != "" {
+		for line := range strings.SplitSeq((&query.Error{At: *problem.At}).Show(p.query), "\n") {
 			fmt.Fprintf(p.err, "  %s\n", strings.TrimRight(plain(line), " "))
 		}
 	}

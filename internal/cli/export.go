@@ -76,9 +76,9 @@ standard input (-) the messages before an invalid line are stored.`,
 		Args: exactArgs(1, "a file, or - for standard input"),
 	}, func(ctx context.Context, client httpapi.Client, args []string) error {
 		done, err := p.importFrom(ctx, client, args[0], dry)
-		var e ending
+		var e exitError
 		if err != nil && errors.Is(err, inspect.ErrInvalid) && !errors.As(err, &e) {
-			err = ending{ExitError, err} // the file is wrong, not the command
+			err = exitError{ExitError, err} // the file is wrong, not the command
 		}
 		if err != nil {
 			return err
@@ -87,10 +87,10 @@ standard input (-) the messages before an invalid line are stored.`,
 			if dry {
 				fmt.Fprintf(w, "%s would be parked. Nothing is done yet.\n", messages(done.Count))
 			} else {
-				fmt.Fprintf(w, "%s parked\n", many(done.Count, "message is", "messages are"))
+				fmt.Fprintf(w, "%s parked\n", plural(done.Count, "message is", "messages are"))
 			}
 			if done.Already > 0 {
-				fmt.Fprintf(w, "%s imported before, and skipped\n", many(done.Already, "message was", "messages were"))
+				fmt.Fprintf(w, "%s imported before, and skipped\n", plural(done.Already, "message was", "messages were"))
 			}
 			for _, q := range slices.Sorted(maps.Keys(done.Queues)) {
 				fmt.Fprintf(w, "%s\t%s\n", cell(q, 60), count(done.Queues[q]))
@@ -128,8 +128,8 @@ func (p *program) measured(r io.Reader, size int64) io.Reader {
 	if !p.draws() {
 		return io.MultiReader(r) // hides Close from net/http, and Len of a file that grows
 	}
-	far, read := p.meter(), int64(0)
-	far.last = time.Now() // what is read at once needs no line
+	meter, read := p.meter(), int64(0)
+	meter.last = time.Now() // what is read at once needs no line
 	return readerFunc(func(buf []byte) (int, error) {
 		n, err := r.Read(buf)
 		read += int64(n)
@@ -137,9 +137,9 @@ func (p *program) measured(r io.Reader, size int64) io.Reader {
 		if size > 0 {
 			line = gauge(read, size) + " " + line
 		}
-		far.show(line, false)
+		meter.show(line, false)
 		if err != nil {
-			far.end()
+			meter.end()
 		}
 		return n, err
 	})

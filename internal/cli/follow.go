@@ -14,33 +14,33 @@ import (
 )
 
 const (
-	// firstLook is how soon an operation is looked at again, at first: most are over
+	// firstPoll is how soon an operation is looked at again, at first: most are over
 	// at once.
-	firstLook = 50 * time.Millisecond
-	lastLook  = time.Second
+	firstPoll = 50 * time.Millisecond
+	lastPoll  = time.Second
 	// noAnswerFor is how long a service that does not answer is asked again: it may
 	// be starting again, and goes on with its operations then.
 	noAnswerFor = time.Minute
 )
 
-// stillRunning: whoever watched an operation went away before its end.
+// stillRunning: the watching of an operation ended before the operation.
 type stillRunning struct{ error }
 
 func (s *stillRunning) Unwrap() error { return s.error }
 
 // follow shows how far an operation is until it has ended.
 func (p *program) follow(ctx context.Context, client httpapi.Client, op operations.Operation) (operations.Operation, error) {
-	show := p.lines()
+	show := p.operationProgress()
 	defer func() { show.end() }()
 	answered := time.Now()
-	for look := firstLook; ; look = min(2*look, lastLook) {
-		if show.at(op); op.Ended != nil {
+	for wait := firstPoll; ; wait = min(2*wait, lastPoll) {
+		if show.update(op); op.Ended != nil {
 			return op, nil
 		}
 		select {
 		case <-ctx.Done():
-			return op, &stillRunning{endingf(ExitPartly, "operation %s has not ended", op.ID)}
-		case <-time.After(look):
+			return op, &stillRunning{exitErrorf(ExitPartly, "operation %s has not ended", op.ID)}
+		case <-time.After(wait):
 		}
 		now, err := client.Operation(ctx, op.ID)
 		switch {
@@ -55,11 +55,11 @@ func (p *program) follow(ctx context.Context, client httpapi.Client, op operatio
 
 // progress is how an operation is shown while it runs.
 type progress interface {
-	at(operations.Operation)
+	update(operations.Operation)
 	end()
 }
 
-func (p *program) lines() progress {
+func (p *program) operationProgress() progress {
 	if p.draws() {
 		return &bar{w: p.err}
 	}
@@ -76,8 +76,8 @@ type jsonLines struct {
 	was  string
 }
 
-func (j *jsonLines) at(op operations.Operation) {
-	if now := time.Now(); op.State != j.was || now.Sub(j.last) >= lastLook-firstLook {
+func (j *jsonLines) update(op operations.Operation) {
+	if now := time.Now(); op.State != j.was || now.Sub(j.last) >= lastPoll-firstPoll {
 		j.last, j.was = now, op.State
 		line, err := jsonOf(struct {
 			Operation string  `json:"operation"`
@@ -116,7 +116,7 @@ func (p *program) meter() *meter { return &meter{p: p, bar: bar{w: p.err}} }
 
 // show shows a line, unless one was shown just now and this is not the last.
 func (m *meter) show(line string, last bool) {
-	every := lastLook
+	every := lastPoll
 	if m.p.draws() {
 		every /= 4
 	}
@@ -135,9 +135,9 @@ func (m *meter) end() { m.bar.end() }
 
 const barWidth = 30
 
-func (b *bar) at(op operations.Operation) {
-	dealt := op.Done + op.SkippedN + op.Failed
-	line := fmt.Sprintf("%s %s of %s", gauge(dealt, op.Count), count(dealt), count(op.Count))
+func (b *bar) update(op operations.Operation) {
+	processed := op.Done + op.SkippedN + op.Failed
+	line := fmt.Sprintf("%s %s of %s", gauge(processed, op.Count), count(processed), count(op.Count))
 	switch op.State {
 	case operations.Running:
 		line += fmt.Sprintf(", %.0f/s", op.PerSecond)

@@ -34,20 +34,20 @@ const (
 	notDone  = "not done"
 )
 
-// turn does the same to many queues, one after the other.
-type turn struct {
+// manyQueues does the same to many queues, one after the other.
+type manyQueues struct {
 	p       *program
 	s       *selection
 	changes []change
 	failed  []error
 }
 
-func (p *program) newTurn(s *selection, n int) *turn {
-	return &turn{p: p, s: s, changes: make([]change, n)}
+func (p *program) newManyQueues(s *selection, n int) *manyQueues {
+	return &manyQueues{p: p, s: s, changes: make([]change, n)}
 }
 
 // shown is where people read what will be done.
-func (t *turn) shown() io.Writer {
+func (t *manyQueues) shown() io.Writer {
 	switch {
 	case t.p.format == "table":
 		return t.p.out
@@ -58,20 +58,20 @@ func (t *turn) shown() io.Writer {
 }
 
 // fail keeps what is wrong with one queue, and says so where there are others.
-func (t *turn) fail(i int, err error) {
+func (t *manyQueues) fail(i int, err error) {
 	if err == nil {
 		return
 	}
 	t.changes[i].Result, t.changes[i].Error = refused, err.Error()
 	t.failed = append(t.failed, err)
 	if len(t.changes) > 1 {
-		t.p.complain(err)
+		t.p.printError(err)
 	}
 }
 
 // ask asks a person, where there is something to ask about; question has a place
 // for how many policies.
-func (t *turn) ask(ctx context.Context, question string) error {
+func (t *manyQueues) ask(ctx context.Context, question string) error {
 	n := 0
 	for _, c := range t.changes {
 		if c.Result == wouldSet {
@@ -81,12 +81,12 @@ func (t *turn) ask(ctx context.Context, question string) error {
 	if n == 0 || t.s.dry {
 		return nil
 	}
-	return t.p.confirm(ctx, fmt.Sprintf(question, many(n, "policy", "policies")))
+	return t.p.confirm(ctx, fmt.Sprintf(question, plural(n, "policy", "policies")))
 }
 
 // end does it to each queue, unless that was not wanted, and says what came of
 // it. do returns a line about what it did.
-func (t *turn) end(ctx context.Context, do func(i int) (string, error)) error {
+func (t *manyQueues) end(ctx context.Context, do func(i int) (string, error)) error {
 	b := &bar{w: t.p.err}
 	for i := range t.changes {
 		c := &t.changes[i]
@@ -108,7 +108,7 @@ func (t *turn) end(ctx context.Context, do func(i int) (string, error)) error {
 		if t.p.format == "table" {
 			fmt.Fprintln(t.p.out, plain(said))
 		} else if t.p.draws() && len(t.changes) > 1 {
-			b.draw(fmt.Sprintf("%s %s of %s", gauge(int64(i+1), int64(len(t.changes))), count(i+1), many(len(t.changes), "queue", "queues")))
+			b.draw(fmt.Sprintf("%s %s of %s", gauge(int64(i+1), int64(len(t.changes))), count(i+1), plural(len(t.changes), "queue", "queues")))
 		}
 	}
 	b.end()
@@ -123,8 +123,8 @@ func (t *turn) end(ctx context.Context, do func(i int) (string, error)) error {
 	case len(t.changes) == 1:
 		return t.failed[0]
 	case n == len(t.changes):
-		return endingf(max(ExitError, codeOf(refusal(errors.Join(t.failed...)))), "nothing was done")
+		return exitErrorf(max(ExitError, codeOf(managementExit(errors.Join(t.failed...)))), "nothing was done")
 	default:
-		return endingf(ExitPartly, "%d of %s unchanged", n, many(len(t.changes), "queue", "queues"))
+		return exitErrorf(ExitPartly, "%d of %s unchanged", n, plural(len(t.changes), "queue", "queues"))
 	}
 }

@@ -33,7 +33,7 @@ text; hex.`,
 	}, func(ctx context.Context, client httpapi.Client, args []string) error {
 		switch {
 		case body == "raw" || body == "hex":
-			return p.bodyAlone(ctx, client, args[0], body)
+			return p.writeBody(ctx, client, args[0], body)
 		case body != "" && body != "decoded":
 			return fmt.Errorf("--body %q: expected raw, decoded or hex: %w", body, errUsage)
 		}
@@ -60,8 +60,8 @@ text; hex.`,
 
 var bodies = []string{"raw", "decoded", "hex"}
 
-// bodyAlone writes the body: as it is, or in hex.
-func (p *program) bodyAlone(ctx context.Context, client httpapi.Client, id, as string) error {
+// writeBody writes the body only: as it is, or in hex.
+func (p *program) writeBody(ctx context.Context, client httpapi.Client, id, as string) error {
 	if as == "raw" {
 		if err := p.notRaw(); err != nil {
 			return err
@@ -83,13 +83,13 @@ func (p *program) bodyAlone(ctx context.Context, client httpapi.Client, id, as s
 	return d.Close()
 }
 
-// decodedBody writes the text alone. What is JSON means the same afterwards.
+// decodedBody writes the decoded text only. JSON keeps its meaning.
 func (p *program) decodedBody(r *decode.Result) error {
 	switch {
 	case r == nil:
-		return endingf(ExitNotFound, "it was retried, and its body is not kept any more")
+		return exitErrorf(ExitNotFound, "it was retried, and its body is not kept any more")
 	case r.Text == "" && r.Format != "empty":
-		return endingf(ExitError, "%w", hint.Errorf("see --body hex", "it is not text, but %s", r.Format))
+		return exitErrorf(ExitError, "%w", hint.Errorf("see --body hex", "it is not text, but %s", r.Format))
 	case r.Truncated:
 		fmt.Fprintln(p.err, "what follows is shortened")
 	}
@@ -133,7 +133,7 @@ func facts(w io.Writer, m inspect.Detail, now time.Time) {
 		if t == nil {
 			return ""
 		}
-		return at(t) + " (" + ago(t, now) + ")"
+		return timeText(t) + " (" + ago(t, now) + ")"
 	}
 	line("ID", m.ID)
 	line("Key", m.Key)
@@ -178,9 +178,9 @@ func timeline(w io.Writer, all []inspect.Step) {
 	for _, s := range all {
 		ended := "-"
 		if s.Ended != nil {
-			ended = s.Ending + " " + at(s.Ended)
+			ended = s.Ending + " " + timeText(s.Ended)
 		}
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\n", s.Attempt, at(&s.Failed), cell(s.Reason, 20), cell(s.Delay, 20), plain(ended), cell(s.Why, 200))
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\n", s.Attempt, timeText(&s.Failed), cell(s.Reason, 20), cell(s.Delay, 20), plain(ended), cell(s.Why, 200))
 		if s.Error != "" {
 			fmt.Fprintf(w, "\t\t%s\n", cell(s.Error, 200))
 		}

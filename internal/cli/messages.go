@@ -16,7 +16,7 @@ import (
 func (p *program) messages() *cobra.Command {
 	c := &cobra.Command{Use: "messages", Short: "Show failed messages"}
 	c.AddCommand(p.messagesList(), p.messagesShow(), p.messagesTail())
-	return group(c)
+	return commandGroup(c)
 }
 
 func messageID(m inspect.Message) string { return m.ID }
@@ -35,7 +35,7 @@ page and the API.`,
 		if limit < 1 {
 			return fmt.Errorf("--limit %d: expected at least 1: %w", limit, errUsage)
 		}
-		page, err := found(ctx, client, query, after, limit)
+		page, err := fetchMessages(ctx, client, query, after, limit)
 		if err != nil {
 			return err
 		}
@@ -53,12 +53,12 @@ page and the API.`,
 	return p.withOutput(c)
 }
 
-// mostOnAPage is how many messages the service gives at once.
+// mostOnAPage is how many messages the service returns at once.
 const mostOnAPage = 1000
 
-// found is what a query finds, up to a limit. A page of the service's may be short,
+// fetchMessages returns what a query finds, up to a limit. A page of the service's may be short,
 // even empty, and not be the last.
-func found(ctx context.Context, client httpapi.Client, q, after string, limit int) (all inspect.Page, err error) {
+func fetchMessages(ctx context.Context, client httpapi.Client, q, after string, limit int) (all inspect.Page, err error) {
 	all.Messages = []inspect.Message{}
 	for all.After = after; ; {
 		page, err := client.Messages(ctx, q, all.After, min(limit-len(all.Messages), mostOnAPage))
@@ -84,7 +84,7 @@ func table(w io.Writer, page inspect.Page, now time.Time) {
 func row(w io.Writer, m inspect.Message, now time.Time) {
 	due := "-"
 	if m.Due != nil {
-		due = in(*m.Due, now)
+		due = untilText(*m.Due, now)
 	}
 	if m.Paused {
 		due = "paused"

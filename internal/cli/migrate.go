@@ -56,7 +56,7 @@ the old store can be used again, and the new one must be emptied.`,
 			if m.To, m.ToName, err = p.storeAt(to, false); err != nil {
 				return errors.Join(err, source.Close())
 			}
-			return errors.Join(p.migrating(c.Context(), m, dry, abort), m.To.Close(), source.Close())
+			return errors.Join(p.runMigration(c.Context(), m, dry, abort), m.To.Close(), source.Close())
 		},
 	}
 	f := c.Flags()
@@ -70,8 +70,8 @@ the old store can be used again, and the new one must be emptied.`,
 	return c
 }
 
-// storeAt opens the store that a place names; one that is to be there is not made.
-func (p *program) storeAt(place string, there bool) (store.CopyTarget, string, error) {
+// storeAt opens the store that a place names; with mustExist it is not created.
+func (p *program) storeAt(place string, mustExist bool) (store.CopyTarget, string, error) {
 	at, err := config.StoreAt(place, p.vhost, p.getenv)
 	if errors.Is(err, config.ErrPlace) {
 		return nil, "", fmt.Errorf("%w: %w", err, errUsage)
@@ -79,7 +79,7 @@ func (p *program) storeAt(place string, there bool) (store.CopyTarget, string, e
 	if err != nil {
 		return nil, "", err
 	}
-	if at.Redis.URL == "" && there {
+	if at.Redis.URL == "" && mustExist {
 		if _, err := os.Stat(at.Disk); err != nil {
 			return nil, "", fmt.Errorf("there is no store: %w", err)
 		}
@@ -88,17 +88,17 @@ func (p *program) storeAt(place string, there bool) (store.CopyTarget, string, e
 	return s, at.Place(), err
 }
 
-func (p *program) migrating(ctx context.Context, m *migrate.Migration, dry, abort bool) error {
+func (p *program) runMigration(ctx context.Context, m *migrate.Migration, dry, abort bool) error {
 	if abort {
 		if err := m.Abort(ctx); err != nil {
-			return migration(err)
+			return migrateExit(err)
 		}
 		fmt.Fprintf(p.out, "%s can be used again; empty %s before anything else uses it\n", plain(m.FromName), plain(m.ToName))
 		return nil
 	}
-	plan, err := m.Look(ctx)
+	plan, err := m.Check(ctx)
 	if err != nil {
-		return migration(err)
+		return migrateExit(err)
 	}
 	for _, q := range plan.Queues {
 		fmt.Fprintf(p.out, "%s: %s waiting, %s parked, %s discarded\n", plain(q.Queue), count(q.Waiting), count(q.Parked), count(q.Discarded))
@@ -114,26 +114,26 @@ func (p *program) migrating(ctx context.Context, m *migrate.Migration, dry, abor
 	if err := p.confirm(ctx, "Are all services that use these stores stopped? Start?"); err != nil {
 		return err
 	}
-	far := p.meter()
-	m.At = func(at migrate.Progress) {
-		far.show(fmt.Sprintf("%s %s: %s of %s", gauge(at.Done, at.All), at.Doing, count(at.Done), count(at.All)), at.Done >= at.All)
+	meter := p.meter()
+	m.Report = func(at migrate.Progress) {
+		meter.show(fmt.Sprintf("%s %s: %s of %s", gauge(at.Done, at.All), at.Step, count(at.Done), count(at.All)), at.Done >= at.All)
 	}
 	err = m.Run(ctx)
-	far.end()
+	meter.end()
 	if err != nil {
-		return migration(err)
+		return migrateExit(err)
 	}
 	fmt.Fprintf(p.out, "everything is in %s and was compared; services can use it now, and no longer %s\n", plain(m.ToName), plain(m.FromName))
 	return nil
 }
 
-// migration gives what ends one its exit code.
-func migration(err error) error {
+// migrateExit gives a migration's error its exit code.
+func migrateExit(err error) error {
 	switch {
 	case errors.Is(err, context.Canceled):
-		return endingf(ExitPartly, "run the same command again to continue")
+		return exitErrorf(ExitPartly, "run the same command again to continue")
 	case errors.Is(err, migrate.ErrRefused), errors.Is(err, migrate.ErrDiffers):
-		return ending{ExitPrecondition, err}
+		return exitError{ExitPrecondition, err}
 	}
 	return err
 }

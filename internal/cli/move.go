@@ -36,7 +36,7 @@ queues and on redrive.*, and read on the exchanges they are bound to.`,
   redrive move orders --to orders.v2 --type quorum`,
 		Args: exactArgs(1, "the queue"),
 	}
-	p.atRabbitMQ(c, func(ctx context.Context, api *management.Client, cfg *config.Config, args []string) error {
+	p.withManagement(c, func(ctx context.Context, api *management.Client, cfg *config.Config, args []string) error {
 		if m.Type != "" && m.Type != "classic" && m.Type != "quorum" || m.To == "" {
 			return fmt.Errorf("%s needs --to, and --type is classic or quorum: %w", c.CommandPath(), errUsage)
 		}
@@ -45,7 +45,7 @@ queues and on redrive.*, and read on the exchanges they are bound to.`,
 		m.Report = func(s string) { fmt.Fprintln(p.err, plain(s)) }
 		s, err := m.Look(ctx)
 		if err != nil {
-			return moving(err)
+			return moveExit(err)
 		}
 		m.Write(p.out, s)
 		if dry {
@@ -68,29 +68,29 @@ queues and on redrive.*, and read on the exchanges they are bound to.`,
 }
 
 func (p *program) runMove(ctx context.Context, m *move.Move) error {
-	far := p.meter()
-	m.Progress = func(n int) { far.show(messages(n)+" moved", false) }
+	meter := p.meter()
+	m.Progress = func(n int) { meter.show(messages(n)+" moved", false) }
 	err := m.Run(ctx)
-	far.end()
+	meter.end()
 	if err != nil {
-		return moving(err)
+		return moveExit(err)
 	}
 	if n := m.LostUserIDs(); n > 0 {
-		fmt.Fprintf(p.err, "%s without their user-id now: RabbitMQ takes it from that user only\n", many(n, "message is", "messages are"))
+		fmt.Fprintf(p.err, "%s without their user-id now: RabbitMQ takes it from that user only\n", plural(n, "message is", "messages are"))
 	}
 	fmt.Fprintf(p.out, "queue %q is moved to %q\n", m.From, m.To)
 	return nil
 }
 
-// moving gives what ends a move its exit code.
-func moving(err error) error {
+// moveExit gives a move's error its exit code.
+func moveExit(err error) error {
 	switch {
 	case errors.Is(err, move.ErrConsumers):
-		return ending{ExitPartly, err}
+		return exitError{ExitPartly, err}
 	case errors.Is(err, context.Canceled):
-		return endingf(ExitPartly, "run the same command again to continue")
+		return exitErrorf(ExitPartly, "run the same command again to continue")
 	case errors.Is(err, move.ErrRefused), errors.Is(err, broker.ErrLocked):
-		return ending{ExitPrecondition, err}
+		return exitError{ExitPrecondition, err}
 	}
 	return err
 }

@@ -22,11 +22,11 @@ func (p *program) notify() *cobra.Command {
 see docs/how-to/notifications.md.`,
 	}
 	c.AddCommand(p.notifyTest())
-	return group(c)
+	return commandGroup(c)
 }
 
-// tested is what came of a test of one route.
-type tested struct {
+// routeTest is what came of a test of one route.
+type routeTest struct {
 	Route  string `json:"route"`
 	Event  string `json:"event"`
 	Result string `json:"result"` // sent or failed
@@ -63,7 +63,7 @@ Exit codes: 0 all were sent, 3 some, 1 none; 6 there is no such route, or no rou
 				return err
 			}
 			all, failed := sendTests(c.Context(), &cfg.Notify, routes, notify.Kind(event))
-			if err := list(p, all, all, func(t tested) string { return t.Route }, func(w io.Writer) {
+			if err := list(p, all, all, func(t routeTest) string { return t.Route }, func(w io.Writer) {
 				fmt.Fprintln(w, "ROUTE\tRESULT\tERROR")
 				for _, t := range all {
 					fmt.Fprintf(w, "%s\t%s\t%s\n", cell(t.Route, 63), t.Result, cell(t.Error, 300))
@@ -75,7 +75,7 @@ Exit codes: 0 all were sent, 3 some, 1 none; 6 there is no such route, or no rou
 			if failed == len(all) {
 				code = ExitError
 			}
-			return endingf(code, "%d of %d routes failed", failed, len(all))
+			return exitErrorf(code, "%d of %d routes failed", failed, len(all))
 		},
 	}
 	p.withConfig(c, "the config file (YAML)")
@@ -90,20 +90,20 @@ func routesNamed(all []notify.Route, args []string) ([]notify.Route, error) {
 	}
 	switch {
 	case len(all) == 0 && len(args) > 0:
-		return nil, endingf(ExitNotFound, "%w", hint.Errorf("see notify.routes", "the config has no route %q", args[0]))
+		return nil, exitErrorf(ExitNotFound, "%w", hint.Errorf("see notify.routes", "the config has no route %q", args[0]))
 	case len(all) == 0:
-		return nil, endingf(ExitNotFound, "%w", hint.Errorf("see notify.routes in redrive.example.yaml", "the config has no routes, so nothing is sent"))
+		return nil, exitErrorf(ExitNotFound, "%w", hint.Errorf("see notify.routes in redrive.example.yaml", "the config has no routes, so nothing is sent"))
 	}
 	return all, nil
 }
 
 // sendTests sends a test message by each route, all at once, and counts those that failed.
-func sendTests(ctx context.Context, cfg *notify.Settings, routes []notify.Route, event notify.Kind) (all []tested, failed int) {
-	all = make([]tested, len(routes))
+func sendTests(ctx context.Context, cfg *notify.Settings, routes []notify.Route, event notify.Kind) (all []routeTest, failed int) {
+	all = make([]routeTest, len(routes))
 	var sending sync.WaitGroup
 	for i := range routes {
 		sending.Go(func() {
-			all[i] = tested{Route: routes[i].Name, Event: string(event), Result: "sent"}
+			all[i] = routeTest{Route: routes[i].Name, Event: string(event), Result: "sent"}
 			if err := notify.Test(ctx, cfg, &routes[i], event); err != nil {
 				all[i].Result, all[i].Error = "failed", err.Error()
 			}

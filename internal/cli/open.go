@@ -16,7 +16,7 @@ func (p *program) open() *cobra.Command {
 		Use:   "open [QUERY|ID]",
 		Short: "Print the page's address, and open it where there is a browser",
 		RunE: func(_ *cobra.Command, args []string) error {
-			page := p.at()
+			page := p.serviceAddress()
 			if !strings.Contains(page, "://") {
 				page = "http://" + page
 			}

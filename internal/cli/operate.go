@@ -27,17 +27,17 @@ func (p *program) operate(ctx context.Context, client httpapi.Client, d *action,
 		}
 		return p.expected(d, plan)
 	}
-	if err := p.aside(show); err != nil {
+	if err := p.tableToStderr(show); err != nil {
 		return err
 	}
 	if err := p.expected(d, plan); err != nil {
 		return err
 	}
 	switch {
-	case plan.Count == 0: // a script that comes twice has done nothing wrong
+	case plan.Count == 0: // a script may run twice
 		return write(p, plan, planID, func(w io.Writer) { fmt.Fprintf(w, "nothing to %s\n", d.verb) })
 	case len(plan.Blocked) > 0:
-		return endingf(ExitPrecondition, "it cannot start: %s", strings.Join(plan.Blocked, "; "))
+		return exitErrorf(ExitPrecondition, "it cannot start: %s", strings.Join(plan.Blocked, "; "))
 	case plan.Count > 1:
 		if err := p.confirm(ctx, question(plan)); err != nil {
 			return err
@@ -58,7 +58,7 @@ func opID(o operations.Operation) string { return o.ID }
 
 func (p *program) expected(d *action, plan operations.Plan) error {
 	if d.expect >= 0 && plan.Count != d.expect {
-		return endingf(ExitPrecondition, "found %s, expected %d: nothing was changed", messages(plan.Count), d.expect)
+		return exitErrorf(ExitPrecondition, "found %s, expected %d: nothing was changed", messages(plan.Count), d.expect)
 	}
 	return nil
 }
@@ -87,20 +87,20 @@ func (p *program) toTheEnd(ctx context.Context, client httpapi.Client, op operat
 	if op.Why != "" {
 		why = ": " + op.Why
 	}
-	return endingf(code, "operation %s is %s%s", op.ID, op.State, why)
+	return exitErrorf(code, "operation %s is %s%s", op.ID, op.State, why)
 }
 
 // ended says what came of an operation.
 func ended(w io.Writer, op operations.Operation) {
-	fmt.Fprintln(w, did(op.Verb, op.Done, op.At))
+	fmt.Fprintln(w, doneText(op.Verb, op.Done, op.At))
 	if op.SkippedN > 0 {
-		fmt.Fprintf(w, "%s not there any more when their turn came\n", many(op.SkippedN, "message was", "messages were"))
+		fmt.Fprintf(w, "%s not there any more when their turn came\n", plural(op.SkippedN, "message was", "messages were"))
 	}
 	if op.Failed > 0 {
-		fmt.Fprintf(w, "%s\n", many(op.Failed, "message failed", "messages failed"))
+		fmt.Fprintf(w, "%s\n", plural(op.Failed, "message failed", "messages failed"))
 	}
 	if left := op.Count - op.Done - op.SkippedN - op.Failed; left > 0 {
-		fmt.Fprintf(w, "%s left as %s\n", many(left, "message is", "messages are"), map[bool]string{true: "it was", false: "they were"}[left == 1])
+		fmt.Fprintf(w, "%s left as %s\n", plural(left, "message is", "messages are"), map[bool]string{true: "it was", false: "they were"}[left == 1])
 	}
 	if op.SkippedN+op.Failed > 0 {
 		fmt.Fprintf(w, "which, and why: redrive ops show %s\n", plain(op.ID))

@@ -20,7 +20,7 @@ func (p *program) ops() *cobra.Command {
 		p.opsOrder(operations.Pause, "Pause an operation; nothing is undone"),
 		p.opsOrder(operations.Resume, "Resume a paused operation"),
 		p.opsOrder(operations.Cancel, "Cancel an operation; the remaining messages stay as they are"))
-	return group(c)
+	return commandGroup(c)
 }
 
 func (p *program) opsList() *cobra.Command {
@@ -113,7 +113,7 @@ func (s *operationShown) table(w io.Writer) {
 	operationsTable(w, []operations.Operation{s.Operation}, time.Now())
 	fmt.Fprintln(w, "\nID\tQUEUE\tOUTCOME\tAT\tNEW\tWHY")
 	for _, o := range s.Outcomes {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", plain(o.ID), cell(o.Queue, 40), plain(o.Outcome), at(&o.At), cell(o.New, 36), cell(o.Why, 120))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", plain(o.ID), cell(o.Queue, 40), plain(o.Outcome), timeText(&o.At), cell(o.New, 36), cell(o.Why, 120))
 	}
 }
 

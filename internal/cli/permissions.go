@@ -59,12 +59,12 @@ definitions is JSON for rabbitmqctl import_definitions, without users.`,
 		}
 		policies := cfg.Policies
 		if len(queues) > 0 {
-			policies = narrowed(policies, queues)
+			policies = policiesFor(policies, queues)
 		}
 		if role != "" && role != library && !slices.Contains(roles, role) {
 			return fmt.Errorf("--for %q: expected %s or %s: %w", role, strings.Join(roles, ", "), library, errUsage)
 		}
-		all := grants(permissions.All(policies), role, grant{User: user, VHost: vhost, tagged: managing(cfg, vhost)})
+		all := grants(permissions.All(policies), role, grant{User: user, VHost: vhost, tagged: managementUser(cfg, vhost)})
 		if p.format == "definitions" {
 			return p.print(jsonOf(definitions(all), "  "))
 		}
@@ -79,8 +79,8 @@ definitions is JSON for rabbitmqctl import_definitions, without users.`,
 
 var roles = []string{permissions.RoleService, permissions.RoleReporter, permissions.RoleGoReporter, permissions.RoleConsumer, permissions.RoleDeclarer}
 
-// managing is the user of broker.management; "": the one of AMQP.
-func managing(cfg *config.Config, vhost string) string {
+// managementUser is the user of broker.management; "": the one of AMQP.
+func managementUser(cfg *config.Config, vhost string) string {
 	api, err := cfg.Broker.API(vhost)
 	if err != nil {
 		return ""
@@ -108,8 +108,8 @@ func grants(rights []permissions.Rights, role string, like grant) (all []grant) 
 	return all
 }
 
-// narrowed are policies for these queues alone, which forward as they did.
-func narrowed(policies policy.Set, queues []string) policy.Set {
+// policiesFor are policies for these queues alone, which forward as they did.
+func policiesFor(policies policy.Set, queues []string) policy.Set {
 	narrow := policy.Default()
 	narrow.Queues = queues
 	all := policy.Set{narrow}

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/term"
 )
 
-// plain makes text of strangers safe for a terminal: no control or invisible
+// plain makes foreign text safe for a terminal: no control or invisible
 // characters, which could move the cursor, hide text or run commands.
 func plain(s string) string { return strings.ReplaceAll(plainLines(s), "\n", "\uFFFD") }
 
@@ -41,8 +41,8 @@ func lines(w io.Writer, text string) error {
 	return nil
 }
 
-// harmless escapes in JSON all that a terminal could obey: encoding/json leaves
-// some control characters and those that turn the writing. It means the same.
+// harmless escapes in JSON all characters that control a terminal: encoding/json leaves some
+// of them, and those that change the direction of text. The JSON means the same.
 func harmless(s string) string {
 	var out strings.Builder
 	for _, c := range s {

@@ -10,8 +10,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/operations"
 )
 
-// aside writes a table to standard error.
-func (p *program) aside(table func(io.Writer)) error {
+// tableToStderr writes a table to standard error.
+func (p *program) tableToStderr(table func(io.Writer)) error {
 	w := tabwriter.NewWriter(p.err, 0, 0, 2, ' ', 0)
 	table(w)
 	return w.Flush()
@@ -19,14 +19,14 @@ func (p *program) aside(table func(io.Writer)) error {
 
 // question is what a person says yes to.
 func question(p operations.Plan) string {
-	q := what[p.Verb].title + " " + messages(p.Count)
+	q := verbTexts[p.Verb].title + " " + messages(p.Count)
 	if len(p.Queues) > 1 {
 		q += " of " + count(len(p.Queues)) + " queues"
 	} else if len(p.Queues) == 1 {
 		q += " of " + p.Queues[0].Queue
 	}
 	if p.At != nil {
-		q += " at " + at(p.At)
+		q += " at " + timeText(p.At)
 	}
 	if p.To != "" {
 		q += " to " + p.To
@@ -38,7 +38,7 @@ func question(p operations.Plan) string {
 func preview(w io.Writer, p operations.Plan, now time.Time) {
 	fmt.Fprintf(w, "%s Nothing is done yet.\n%s\n", plain(question(p)), plain(p.Query))
 	if p.Count > 0 {
-		fmt.Fprintf(w, "They failed between %s and %s; messages that fail later are not included.\n", at(p.Oldest), at(p.Newest))
+		fmt.Fprintf(w, "They failed between %s and %s; messages that fail later are not included.\n", timeText(p.Oldest), timeText(p.Newest))
 		fmt.Fprintln(w, "\nQUEUE\tMESSAGES\tAT RABBITMQ\tCONSUMERS\tREADY")
 		for _, q := range p.Queues {
 			there, consumers, ready := "there", count(q.Consumers), count(q.Ready)

@@ -27,7 +27,7 @@ func (p *program) quarantine() *cobra.Command {
 		Short:   "Show, replay and export messages that RabbitMQ could not deliver to Redrive",
 	}
 	c.AddCommand(p.quarantineList(), p.quarantineReplay(), p.quarantineExport())
-	return group(c)
+	return commandGroup(c)
 }
 
 const undeliverable = `RabbitMQ 3.10 ends each connection (541) that certain messages are delivered to;
@@ -51,7 +51,7 @@ RabbitMQ 3 a publisher can forge them, and it is shown as claimed.
 ` + undeliverable,
 		Args: exactArgs(0, "no arguments"),
 	}
-	p.atQuarantine(c, func(ctx context.Context, q *quarantine.Quarantine, _ []string) error {
+	p.withQuarantine(c, func(ctx context.Context, q *quarantine.Quarantine, _ []string) error {
 		all, total, err := p.inQuarantine(ctx, q, limit, unchecked)
 		if len(all) > 0 || err == nil {
 			err = errors.Join(err, list(p, all, all, func(m *quarantine.Message) string { return m.Queue }, func(w io.Writer) { quarantined(w, all, total, time.Now()) }))
@@ -86,7 +86,7 @@ quarantined before an upgrade to RabbitMQ 4, give --queue, too.
   redrive quarantine replay --queue orders --limit 1 --yes`,
 		Args: exactArgs(0, "no arguments"),
 	}
-	p.atQuarantine(c, func(ctx context.Context, q *quarantine.Quarantine, _ []string) error {
+	p.withQuarantine(c, func(ctx context.Context, q *quarantine.Quarantine, _ []string) error {
 		r.program, r.from = p, q
 		return r.run(ctx)
 	})
@@ -118,7 +118,7 @@ func (r *quarantineReplay) run(ctx context.Context) (err error) {
 		}
 	}
 	n, err := r.publish(ctx)
-	fmt.Fprintf(r.out, "%s replayed\n", many(n, "message is", "messages are"))
+	fmt.Fprintf(r.out, "%s replayed\n", plural(n, "message is", "messages are"))
 	return err
 }
 
@@ -147,7 +147,7 @@ func (r *quarantineReplay) preview(ctx context.Context) error {
 	if r.dry {
 		return list(r.program, all, all, nil, table)
 	}
-	if err := r.aside(table); err != nil {
+	if err := r.tableToStderr(table); err != nil {
 		return err
 	}
 	if r.limit = len(all); r.limit == 0 || r.each {
@@ -172,10 +172,10 @@ func (r *quarantineReplay) publish(ctx context.Context) (int, error) {
 	ended := make(chan error, 1)
 	go func() { ended <- publisher.Run(publishing); stop() }()
 	var made quarantine.Replayer
-	n, err := r.from.Take(ctx, r.limit, func(m *quarantine.Message) error {
+	n, err := r.from.Remove(ctx, r.limit, func(m *quarantine.Message) error {
 		r.correct(m)
 		if m.Queue == "" {
-			return endingf(ExitPartly, "%w", hint.Errorf("give --queue, or export it: redrive quarantine export FILE --limit 1", "the next message does not say which queue it failed in"))
+			return exitErrorf(ExitPartly, "%w", hint.Errorf("give --queue, or export it: redrive quarantine export FILE --limit 1", "the next message does not say which queue it failed in"))
 		}
 		if r.each {
 			if err := r.confirm(ctx, fmt.Sprintf("Replay the message of %d bytes that claims to have failed in the queue %s?", m.Size, m.Queue)); err != nil {
@@ -204,14 +204,14 @@ disk. On RabbitMQ 3 a note says that its queue is only claimed: check it before 
 ` + undeliverable,
 		Args: exactArgs(1, "a file that does not exist yet"),
 	}
-	p.atQuarantine(c, func(ctx context.Context, q *quarantine.Quarantine, args []string) error {
+	p.withQuarantine(c, func(ctx context.Context, q *quarantine.Quarantine, args []string) error {
 		f, err := os.OpenFile(args[0], os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 		if err != nil {
 			return fmt.Errorf("the export: %w", err)
 		}
 		defer f.Close()
 		var r quarantine.Replayer
-		n, err := q.Take(ctx, limit, func(m *quarantine.Message) error {
+		n, err := q.Remove(ctx, limit, func(m *quarantine.Message) error {
 			line, err := actions.ExportLine(r.Record(m, time.Now()))
 			if err != nil {
 				return err
@@ -221,22 +221,22 @@ disk. On RabbitMQ 3 a note says that its queue is only claimed: check it before 
 			}
 			return f.Sync()
 		})
-		fmt.Fprintf(p.err, "%s exported to %s, and no longer in quarantine\n", many(n, "message is", "messages are"), plain(args[0]))
+		fmt.Fprintf(p.err, "%s exported to %s, and no longer in quarantine\n", plural(n, "message is", "messages are"), plain(args[0]))
 		return errors.Join(err, f.Close())
 	})
 	c.Flags().IntVar(&limit, "limit", 1000, "the most to export")
 	return c
 }
 
-// atQuarantine is atRabbitMQ for the commands above.
-func (p *program) atQuarantine(c *cobra.Command, run func(context.Context, *quarantine.Quarantine, []string) error) {
-	p.atRabbitMQ(c, func(ctx context.Context, m *management.Client, cfg *config.Config, args []string) error {
+// withQuarantine is withManagement for the commands above.
+func (p *program) withQuarantine(c *cobra.Command, run func(context.Context, *quarantine.Quarantine, []string) error) {
+	p.withManagement(c, func(ctx context.Context, m *management.Client, cfg *config.Config, args []string) error {
 		err := run(ctx, &quarantine.Quarantine{Broker: broker.Config{URL: cfg.Broker.URL, Credentials: cfg.Broker.Credentials, Name: "redrive quarantine"}, API: m}, args)
 		switch {
 		case errors.Is(err, quarantine.ErrLimit):
-			return ending{ExitPrecondition, err}
+			return exitError{ExitPrecondition, err}
 		case errors.Is(err, wire.ErrQueueGone):
-			return endingf(ExitNotFound, "the virtual host %q has no queue %s: no service has run there", cfg.VHost(), wire.QueueQuarantine)
+			return exitErrorf(ExitNotFound, "the virtual host %q has no queue %s: no service has run there", cfg.VHost(), wire.QueueQuarantine)
 		}
 		return err
 	})
@@ -244,11 +244,11 @@ func (p *program) atQuarantine(c *cobra.Command, run func(context.Context, *quar
 
 func (p *program) inQuarantine(ctx context.Context, q *quarantine.Quarantine, limit int, unchecked bool) ([]*quarantine.Message, int, error) {
 	if !unchecked {
-		if err := q.Safe(ctx); err != nil {
+		if err := q.CheckLimit(ctx); err != nil {
 			return nil, 0, err
 		}
 	}
-	return q.Look(ctx, limit)
+	return q.List(ctx, limit)
 }
 
 func quarantined(w io.Writer, all []*quarantine.Message, total int, now time.Time) {

@@ -1,7 +1,7 @@
 // Package cli is the command line. Read it in this order:
 //
 //	root.go     all commands; exit.go: how they end; connect.go: which service they ask
-//	output.go   data as a table, JSON, YAML, CSV or names; plain.go: text of strangers
+//	output.go   data as a table, JSON, YAML, CSV or names; plain.go: foreign text
 //	act.go      replay, discard, restore, copy: of messages that are named, or …
 //	operate.go  … of all that a query finds: preview.go, ask.go, follow.go
 //	messages.go and a file for each other group of commands
@@ -31,8 +31,8 @@ type program struct {
 	config string // --config: the path of the config file; "": none
 	format string // --output; "": a table
 	yes    bool   // --yes: confirm does not ask
-	// asked is the query, for an error that points into it.
-	asked string
+	// query is that of the command, for an error that points into it.
+	query string
 }
 
 // Run runs the command line args and returns its exit code.
@@ -43,7 +43,7 @@ func Run(ctx context.Context, args []string, out, errOut io.Writer, version stri
 	root.SetOut(out)
 	root.SetErr(errOut)
 	err := root.ExecuteContext(ctx)
-	p.complain(err)
+	p.printError(err)
 	return codeOf(err)
 }
 
@@ -90,12 +90,12 @@ Data goes to standard output, everything else to standard error.
 			root.AddCommand(c)
 		}
 	}
-	return group(root)
+	return commandGroup(root)
 }
 
-// group makes a command that has only commands refuse any other; left alone,
+// commandGroup makes a command that has only commands refuse any other; left alone,
 // cobra shows the help and calls that a success.
-func group(c *cobra.Command) *cobra.Command {
+func commandGroup(c *cobra.Command) *cobra.Command {
 	c.SuggestionsMinimumDistance = 2
 	c.Args = func(c *cobra.Command, args []string) error {
 		if len(args) == 0 {

@@ -76,7 +76,7 @@ path of a file with the value.`,
 	return c
 }
 
-// memoryLimit is from how many bytes on garbage is collected as soon as it can be.
+// memoryLimit is the heap size above which Go collects garbage as often as it can.
 const memoryLimit = 256 << 20
 
 // limitRuntime sets how many cores and how much memory Go uses, where the environment does not.
@@ -105,8 +105,8 @@ func (p *program) logger(format string) (*slog.Logger, error) {
 	return nil, fmt.Errorf("--log %q: expected text or json: %w", format, errUsage)
 }
 
-// watchEvery is how often the file is looked at. Its content counts, since
-// Kubernetes replaces files through links, whose times say nothing.
+// watchEvery is how often the file is read. Its content is compared, not its time, since
+// Kubernetes replaces files through links.
 const watchEvery = 2 * time.Second
 
 // watch loads the file on SIGHUP and when its content changes.

@@ -15,8 +15,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/simulate"
 )
 
-// storm is what the flags of simulate say.
-type storm struct {
+// simulateFlags are the flags of simulate.
+type simulateFlags struct {
 	file, name, svg               string
 	outage, limp, duration, fixed string
 	rate, capacity, consumers     string
@@ -25,7 +25,7 @@ type storm struct {
 }
 
 func (p *program) simulate() *cobra.Command {
-	var s storm
+	var s simulateFlags
 	c := &cobra.Command{
 		Use:   "simulate --policy FILE",
 		Short: "Show what a policy does when the upstream of its consumers is down",
@@ -83,7 +83,7 @@ Output: table; json, everything; csv, load and backlog over time. --svg writes a
 
 // options are those of the simulation. What a person should know of them goes to
 // notes.
-func (s storm) options(notes io.Writer) (o simulate.Options, err error) {
+func (s simulateFlags) options(notes io.Writer) (o simulate.Options, err error) {
 	if s.file == "" {
 		return o, fmt.Errorf("which policy? --policy FILE names a config file that has it: %w", errUsage)
 	}

@@ -104,7 +104,7 @@ func failing(w io.Writer, st inspect.Overview, now time.Time) {
 	for _, q := range st.Queues {
 		next, oldest := "-", "-"
 		if q.NextDue != nil {
-			next = in(*q.NextDue, now)
+			next = untilText(*q.NextDue, now)
 			oldest = policy.FormatDuration(now.Sub(*q.Oldest).Round(time.Second))
 		}
 		waiting := strconv.FormatInt(q.Waiting, 10)

@@ -24,7 +24,7 @@ as empty, counts are rebuilt at the next start, and the table is kept in the fol
 "damaged" until you remove it.`,
 	}
 	c.AddCommand(p.storeCheck(), p.storeSalvage(), p.storeAcceptLoss())
-	return group(c)
+	return commandGroup(c)
 }
 
 // log is what a store writes to while a command uses it.
@@ -42,7 +42,7 @@ func (p *program) storeCheck() *cobra.Command {
 		RunE: func(c *cobra.Command, args []string) error {
 			found, err := server.CheckStore(c.Context(), args[0], p.log(slog.LevelError))
 			if err != nil {
-				return ending{ExitPrecondition, err}
+				return exitError{ExitPrecondition, err}
 			}
 			wrong := len(found.Damage)
 			for i := range found.Lines {
@@ -58,7 +58,7 @@ func (p *program) storeCheck() *cobra.Command {
 				fmt.Fprintf(p.out, "cannot be read: %s: %s\n", plain(place), plain(found.Damage[place]))
 			}
 			if wrong > 0 {
-				return endingf(ExitPrecondition, "%s is damaged: `redrive store salvage %s --to NEW-FOLDER` saves everything that can be read", args[0], args[0])
+				return exitErrorf(ExitPrecondition, "%s is damaged: `redrive store salvage %s --to NEW-FOLDER` saves everything that can be read", args[0], args[0])
 			}
 			fmt.Fprintln(p.out, "nothing is missing")
 			return nil
@@ -100,7 +100,7 @@ something could not be read.`,
 				fmt.Fprintf(p.out, "could not be read: %s: %s\n", plain(place), plain(done.Unread[place]))
 			}
 			if len(done.Unread) > 0 {
-				return endingf(ExitPartly, "not all of %s could be read", args[0])
+				return exitErrorf(ExitPartly, "not all of %s could be read", args[0])
 			}
 			return nil
 		},

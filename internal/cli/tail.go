@@ -41,7 +41,7 @@ type failure struct {
 	failed  time.Time
 }
 
-// slack is how much later a failure may be found than one that came after it.
+// slack is how much later a search may find a failure than one that happened after it.
 const slack = 10 * time.Second
 
 // tail shows failures.
@@ -68,7 +68,7 @@ func (t *tail) run(ctx context.Context) error {
 			if first || tick.Failed == 0 {
 				return nil
 			}
-			return t.look(ctx)
+			return t.poll(ctx)
 		})
 		switch {
 		case ctx.Err() != nil || errors.Is(err, errEnough):
@@ -79,10 +79,10 @@ func (t *tail) run(ctx context.Context) error {
 		select { // the stream ends now and then, and the service may start again
 		case <-ctx.Done():
 			return nil
-		case <-time.After(lastLook):
+		case <-time.After(lastPoll):
 		}
 		if !t.since.IsZero() {
-			err = t.look(ctx) // what failed meanwhile
+			err = t.poll(ctx) // what failed meanwhile
 		}
 		if err != nil && !errors.Is(err, httpapi.ErrUnreachable) {
 			return err
@@ -90,13 +90,13 @@ func (t *tail) run(ctx context.Context) error {
 	}
 }
 
-// look shows what failed since the last look.
-func (t *tail) look(ctx context.Context) error {
+// poll shows what failed since the last poll.
+func (t *tail) poll(ctx context.Context) error {
 	q := "failed:>=" + t.since.UTC().Format(time.RFC3339Nano)
 	if t.query != "" {
 		q = "(" + t.query + ") " + q
 	}
-	page, err := found(ctx, t.client, q, "", math.MaxInt)
+	page, err := fetchMessages(ctx, t.client, q, "", math.MaxInt)
 	if err != nil {
 		return err
 	}
@@ -153,11 +153,11 @@ func (t *tail) show(fresh []inspect.Message) error {
 			why += ": " + m.Error
 		}
 		if m.Due != nil {
-			why = "due " + in(*m.Due, now) + "; " + why
+			why = "due " + untilText(*m.Due, now) + "; " + why
 		} else if m.ParkedFor != "" {
 			why = m.State + ", " + m.ParkedFor + "; " + why
 		}
-		if _, err := fmt.Fprintf(t.out, "%s  %-24s  %7d  %s  %s\n", at(&m.Failed), cell(m.Queue, 24), m.Attempt, plain(m.ID), cell(why, 100)); err != nil {
+		if _, err := fmt.Fprintf(t.out, "%s  %-24s  %7d  %s  %s\n", timeText(&m.Failed), cell(m.Queue, 24), m.Attempt, plain(m.ID), cell(why, 100)); err != nil {
 			return err
 		}
 	}

@@ -26,7 +26,7 @@ Only administrators may. For the first token, sign in as a user of RabbitMQ's wi
 the tag administrator: REDRIVE_USER, and REDRIVE_PASSWORD or REDRIVE_PASSWORD_FILE.`,
 	}
 	c.AddCommand(p.tokenCreate(), p.tokenList(), p.tokenRevoke())
-	return group(c)
+	return commandGroup(c)
 }
 
 func (p *program) tokenCreate() *cobra.Command {

@@ -45,17 +45,17 @@ Go library, when its user may not declare (Config.Verify).`,
 				return binary.New(*unit)
 			}
 		}))
-	return group(c)
+	return commandGroup(c)
 }
 
-// place is what all topologies are asked for.
-type place struct {
+// topologyFlags are the flags of all topologies.
+type topologyFlags struct {
 	queue, vhost    string
 	quorum, classic bool
 }
 
-func (p *program) withPlace(c *cobra.Command, run func(place, *config.Config, ttlqueue.Type) error) *cobra.Command {
-	var at place
+func (p *program) withTopologyFlags(c *cobra.Command, run func(topologyFlags, *config.Config, ttlqueue.Type) error) *cobra.Command {
+	var at topologyFlags
 	c.Args = func(c *cobra.Command, args []string) error {
 		switch {
 		case len(args) > 0:
@@ -95,7 +95,7 @@ func (p *program) withPlace(c *cobra.Command, run func(place, *config.Config, tt
 func (p *program) topologyOf(name, short string, flags func(*cobra.Command) func(ttlqueue.Type) (delay.Way, error)) *cobra.Command {
 	c := &cobra.Command{Use: name + " --queue QUEUE", Short: short}
 	make := flags(c)
-	return p.withPlace(c, func(at place, _ *config.Config, kind ttlqueue.Type) error {
+	return p.withTopologyFlags(c, func(at topologyFlags, _ *config.Config, kind ttlqueue.Type) error {
 		way, err := make(kind)
 		if err != nil {
 			return fmt.Errorf("%s: %w: %w", name, err, errUsage)
@@ -118,7 +118,7 @@ RabbitMQ applies one policy to a queue at a time. If there is one already, use -
 which keeps its keys: it shows what it will set, and sets it through the management API.
 --undo removes the policy; waiting messages are still retried.`,
 	}
-	p.withPlace(c, func(at place, cfg *config.Config, kind ttlqueue.Type) error {
+	p.withTopologyFlags(c, func(at topologyFlags, cfg *config.Config, kind ttlqueue.Type) error {
 		if apply && undo {
 			return fmt.Errorf("--apply or --undo, not both: %w", errUsage)
 		}
@@ -146,7 +146,7 @@ which keeps its keys: it shows what it will set, and sets it through the managem
 }
 
 // applyFixedDelay shows what it will set, asks, and sets it.
-func (p *program) applyFixedDelay(ctx context.Context, cfg *config.Config, at place, a *enroll.FixedDelay) error {
+func (p *program) applyFixedDelay(ctx context.Context, cfg *config.Config, at topologyFlags, a *enroll.FixedDelay) error {
 	m, err := cfg.Broker.API(at.vhost)
 	if err != nil {
 		return err
@@ -166,7 +166,7 @@ func (p *program) applyFixedDelay(ctx context.Context, cfg *config.Config, at pl
 	return nil
 }
 
-func (p *program) undoFixedDelay(ctx context.Context, cfg *config.Config, at place) error {
+func (p *program) undoFixedDelay(ctx context.Context, cfg *config.Config, at topologyFlags) error {
 	m, err := cfg.Broker.API(at.vhost)
 	if err != nil {
 		return err

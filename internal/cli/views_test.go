@@ -67,7 +67,7 @@ var views = map[string]func(*rapid.T, io.Writer, time.Time){
 	},
 	"ended":    func(t *rapid.T, w io.Writer, _ time.Time) { ended(w, filled[operations.Operation](t)) },
 	"audit":    func(t *rapid.T, w io.Writer, _ time.Time) { entries(w, filled[[]audit.Entry](t)) },
-	"progress": func(t *rapid.T, w io.Writer, _ time.Time) { (&jsonLines{w: w}).at(filled[operations.Operation](t)) },
+	"progress": func(t *rapid.T, w io.Writer, _ time.Time) { (&jsonLines{w: w}).update(filled[operations.Operation](t)) },
 	"formats": func(t *rapid.T, w io.Writer, _ time.Time) {
 		format := rapid.SampledFrom([]string{"json", "jsonl", "yaml", "csv", "name"}).Draw(t, "format")
 		all := filled[[]inspect.Group](t)
@@ -77,7 +77,7 @@ var views = map[string]func(*rapid.T, io.Writer, time.Time){
 	},
 	"bar": func(t *rapid.T, w io.Writer, _ time.Time) {
 		var b bytes.Buffer
-		(&bar{w: &b}).at(filled[operations.Operation](t))
+		(&bar{w: &b}).update(filled[operations.Operation](t))
 		_, _ = io.WriteString(w, strings.TrimPrefix(b.String(), "\r"))
 	},
 	"export": func(t *rapid.T, w io.Writer, _ time.Time) {
@@ -156,7 +156,7 @@ func TestCSVHasNoFormulas(t *testing.T) {
 func TestTimesAsPeopleSayThem(t *testing.T) {
 	for text, ok := range map[string]bool{"in 10m": true, "in 2d": true, "2026-11-21T18:30:00Z": true, "2026-11-21T18:30:00+02:00": true,
 		"10m": false, "in -5m": false, "in 0s": false, "tomorrow": false, "2026-11-21 18:30": false} {
-		if got, err := when(text); (err == nil) != ok || ok && got == nil {
+		if got, err := parseWhen(text); (err == nil) != ok || ok && got == nil {
 			t.Errorf("%q: %v, %v", text, got, err)
 		}
 	}

@@ -7,9 +7,8 @@ import (
 	"strings"
 )
 
-// yamlOf is v as YAML, with the names and the order of its JSON. Texts are in JSON's
-// own writing, which YAML reads: what escapes there is harmless. (Libraries write
-// what a terminal obeys as it is.)
+// yamlOf is v as YAML, with the names and the order of its JSON. Texts are quoted as in JSON,
+// which YAML reads. (Libraries write characters that control a terminal unescaped.)
 func yamlOf(v any) (string, error) {
 	text, err := jsonOf(v, "")
 	if err != nil {
@@ -69,8 +68,7 @@ func yamlValue(out *strings.Builder, d *json.Decoder, indent string, fresh bool)
 	return err
 }
 
-// bare is text that YAML takes for text without quotes: a word that is none of its
-// own, and not too clever a guess.
+// bare is text that needs no quotes in YAML, unless it is one of yamlWords.
 var bare = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_/-]*$`)
 
 var yamlWords = regexp.MustCompile(`(?i)^(null|true|false|yes|no|on|off|y|n)$`)

@@ -127,5 +127,5 @@ func (b *Broker) API(vhost string) (*management.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return client.With(credentials.Client{TLS: b.Credentials.TLS, Login: b.ManagementLogin}), nil
+	return client.WithCredentials(credentials.Client{TLS: b.Credentials.TLS, Login: b.ManagementLogin}), nil
 }

@@ -1,17 +1,17 @@
 // Package httpapi is the HTTP API of what people see and do, and its client. Read it in this
 // order:
 //
-//	api.go          what it is made of, and what every request goes through
-//	(middleware.go: its headers and limits, before its caller is known)
+//	api.go          what an API is made of, and how a request reaches its route
+//	middleware.go   headers and limits of every request
 //	show.go         routes that show
-//	act.go          routes that do something to what is named; operations.go: to many messages
+//	act.go          routes that act on named messages and queues; operations.go: on many messages
 //	transfer.go     routes of many bytes: bodies, export, import
-//	live.go         what has changed, while it changes
+//	live.go         the stream of changes
 //	tokens.go       who calls, and signing in
 //	idempotency.go  a request that is sent twice is done once
-//	problem.go      errors as they travel
-//	basepath.go     all of it under a path, where a service has several virtual hosts
-//	client.go       … and the other end: calls.go, streams.go
+//	problem.go      errors as they are sent
+//	basepath.go     the base path of one virtual host of several
+//	client.go       the client: calls.go, streams.go
 package httpapi
 
 import (

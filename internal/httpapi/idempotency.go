@@ -225,7 +225,7 @@ type recorder struct {
 func (r *recorder) WriteHeader(status int)      { r.status = status }
 func (r *recorder) Write(p []byte) (int, error) { return r.body.Write(p) }
 
-// nothing tells whether the answer is one that says that nothing was done.
+// nothing tells whether the answer's error means that nothing was done.
 func (r *recorder) nothing() bool {
 	var p Problem
 	return r.status >= 500 && json.Unmarshal(r.body.Bytes(), &p) == nil && (p.Code == "no_audit" || p.Code == "full")

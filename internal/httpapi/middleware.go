@@ -16,8 +16,7 @@ import (
 )
 
 const (
-	// defaultTimeout is how long a request may work before it is given up, unless its
-	// route says otherwise.
+	// defaultTimeout is how long a request may take, unless its route has another timeout.
 	defaultTimeout = 30 * time.Second
 	// planTimeout is the same for plans, which look at all messages.
 	planTimeout = 10 * time.Minute
@@ -185,7 +184,7 @@ func requireSignIn(ctx huma.Context, next func(huma.Context)) {
 	next(ctx)
 }
 
-// requireRole refuses a caller who can never do it before their body is read: bodies are large. The
+// requireRole refuses a caller without a role before the body is read: bodies are large. The
 // console checks again, for each message.
 func requireRole(r auth.Role) func(huma.Context, func(huma.Context)) {
 	return func(ctx huma.Context, next func(huma.Context)) {

@@ -34,7 +34,7 @@ func Public(r *http.Request) bool {
 	return r.URL.Path == "/healthz" || r.URL.Path == "/readyz" || r.URL.Path == v1+"/openapi.json"
 }
 
-// Unsaid is what /readyz says to callers without permission to know what is wrong.
+// Unsaid is the text of /readyz for callers without permission to know what is wrong.
 const Unsaid = "not ready: who signs in sees why"
 
 // healthRoutes are for machines: load balancers, Prometheus.

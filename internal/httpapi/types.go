@@ -58,7 +58,7 @@ type Snapshot struct {
 	Folder string `json:"folder" minLength:"1" maxLength:"4096" doc:"An absolute path on the service's machine, of a folder that does not exist or is empty."`
 }
 
-// DecodeRequest is a body to read, with what it would come with.
+// DecodeRequest is a body to decode, with the properties that matter for that.
 type DecodeRequest struct {
 	Body            []byte `json:"body" contentEncoding:"base64"`
 	Queue           string `json:"queue,omitempty" doc:"Its schema is used."`
@@ -67,7 +67,7 @@ type DecodeRequest struct {
 	Type            string `json:"type,omitempty" doc:"The type property."`
 }
 
-// Me is who a caller is.
+// Me is the caller as the service sees them.
 type Me struct {
 	Name     string   `json:"name"`
 	How      string   `json:"how" doc:"How they signed in: rabbitmq, token or local."`

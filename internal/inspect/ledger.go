@@ -24,7 +24,7 @@ type LedgerLine struct {
 	Off       int64  `json:"off" doc:"Messages that came in and are in no other column; negative: too many in the others. 0 is right."`
 }
 
-// Ledger is the account of all messages.
+// Ledger counts all messages by what became of them.
 type Ledger struct {
 	Recounted *time.Time   `json:"recounted,omitempty" doc:"When what is kept was last counted one by one, and compared."`
 	Total     LedgerLine   `json:"total" doc:"All lines of all pages added up; off: of those that are off, without their signs."`

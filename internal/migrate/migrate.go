@@ -43,7 +43,7 @@ type mark struct {
 	Began    time.Time
 	Source   bool   // of the source's entry
 	Done     bool   // … all is in the target
-	After    string `json:",omitempty"` // of the target's: up to this record all is taken
+	After    string `json:",omitempty"` // of the target's: up to this record all are copied
 	Taken    int64  `json:",omitempty"`
 }
 
@@ -83,37 +83,37 @@ func unmark(ctx context.Context, s store.Store) error {
 	return s.PutEntries(ctx, []store.Entry{{Name: EntryName}})
 }
 
-// Migration is one to be done. Both stores are its own while it runs.
+// Migration copies one store to another. Nothing else may use either while it runs.
 type Migration struct {
 	From     store.Store
 	To       store.CopyTarget
 	FromName string // as people know them, without secrets
 	ToName   string
-	// At, when not nil, receives how far it is, after each batch.
-	At func(Progress)
+	// Report, when not nil, receives the progress after each batch.
+	Report func(Progress)
 }
 
 // Progress is how far a migration is.
 type Progress struct {
-	Doing string // in words
-	Done  int64  // of
-	All   int64  // records
+	Step string // in words
+	Done int64  // records, of
+	All  int64
 }
 
 const (
-	together      = 500
-	togetherBytes = 16 << 20
+	batchCount = 500
+	batchBytes = 16 << 20
 )
 
-// Plan is what is there to be moved, and what was by an earlier run.
+// Plan is what there is to be copied.
 type Plan struct {
 	Queues []store.QueueCount
-	Taken  int64
+	Taken  int64 // records that an earlier run copied
 	All    int64
 }
 
-// Look refuses what cannot be done, and changes nothing.
-func (m *Migration) Look(ctx context.Context) (*Plan, error) {
+// Check refuses what cannot be done, and changes nothing.
+func (m *Migration) Check(ctx context.Context) (*Plan, error) {
 	_, to, err := m.marks(ctx)
 	if err != nil {
 		return nil, err
@@ -129,7 +129,7 @@ func (m *Migration) Look(ctx context.Context) (*Plan, error) {
 		name string
 		s    store.Store
 	}{{m.FromName, m.From}, {m.ToName, m.To}} {
-		if err := idle(ctx, at.name, at.s); err != nil {
+		if err := checkUnused(ctx, at.name, at.s); err != nil {
 			return nil, err
 		}
 	}
@@ -137,7 +137,7 @@ func (m *Migration) Look(ctx context.Context) (*Plan, error) {
 		p.Taken = to.Taken
 		return p, nil
 	}
-	if err := m.sameOwner(ctx); err != nil {
+	if err := m.checkOwner(ctx); err != nil {
 		return nil, err
 	}
 	empty, err := isEmpty(ctx, m.To)
@@ -147,7 +147,7 @@ func (m *Migration) Look(ctx context.Context) (*Plan, error) {
 	return p, err
 }
 
-// marks reads those of both, which must be of this migration.
+// marks reads the marks of both stores, which must be of this migration.
 func (m *Migration) marks(ctx context.Context) (from, to *mark, err error) {
 	if from, err = readMark(ctx, m.From); err != nil {
 		return nil, nil, err
@@ -170,8 +170,8 @@ func (m *Migration) marks(ctx context.Context) (from, to *mark, err error) {
 	return from, to, nil
 }
 
-// idle refuses a store that services use now. One on disk belongs to one process.
-func idle(ctx context.Context, name string, s store.Store) error {
+// checkUnused refuses a store that services use now. One on disk belongs to one process.
+func checkUnused(ctx context.Context, name string, s store.Store) error {
 	shared, ok := s.(store.Shared)
 	if !ok {
 		return nil
@@ -192,10 +192,9 @@ func idle(ctx context.Context, name string, s store.Store) error {
 	return nil
 }
 
-// sameOwner refuses a target of another virtual host. One that a service of the same has
-// opened is as good as new; what was written before stores knew whose they are takes that
-// over from it.
-func (m *Migration) sameOwner(ctx context.Context) error {
+// checkOwner refuses a target of another virtual host. A target that a service of the same
+// virtual host has opened is as good as new. Where the source has no owner, the target's stays.
+func (m *Migration) checkOwner(ctx context.Context) error {
 	from, err := m.From.Entry(ctx, store.OwnerEntry)
 	if err != nil {
 		return err
@@ -207,7 +206,7 @@ func (m *Migration) sameOwner(ctx context.Context) error {
 	return err
 }
 
-// isEmpty tells whether a store has nothing but whose it is.
+// isEmpty tells whether a store has nothing but its owner.
 func isEmpty(ctx context.Context, s store.Store) (bool, error) {
 	lines, err := s.Ledger(ctx)
 	if err != nil || len(lines) > 0 {
@@ -224,7 +223,7 @@ func isEmpty(ctx context.Context, s store.Store) (bool, error) {
 // Run does all that is left to do, and verifies it: every record, every entry and
 // the ledger are read from both once more.
 func (m *Migration) Run(ctx context.Context) error {
-	p, err := m.Look(ctx)
+	p, err := m.Check(ctx)
 	if err != nil {
 		return err
 	}
@@ -235,7 +234,7 @@ func (m *Migration) Run(ctx context.Context) error {
 	// The target first: a source that is marked has a target that is.
 	if to == nil {
 		to = &mark{ID: uuid.New(), From: m.FromName, To: m.ToName, Began: time.Now().UTC()}
-		if from != nil { // it was given up, or is another one
+		if from != nil { // it was aborted, or the target is another one
 			to.ID, to.Began = from.ID, from.Began
 		}
 		if err := to.write(ctx, m.To); err != nil {
@@ -257,11 +256,11 @@ func (m *Migration) Run(ctx context.Context) error {
 	if err := m.records(ctx, p, to); err != nil {
 		return err
 	}
-	books, err := store.MetadataOf(ctx, m.From)
+	metadata, err := store.MetadataOf(ctx, m.From)
 	if err != nil {
 		return err
 	}
-	if err := m.To.SetMetadata(ctx, books); err != nil {
+	if err := m.To.SetMetadata(ctx, metadata); err != nil {
 		return err
 	}
 	if err := m.verify(ctx, p.All); err != nil {
@@ -274,8 +273,8 @@ func (m *Migration) Run(ctx context.Context) error {
 	return unmark(ctx, m.To)
 }
 
-// Abort lets services use the source again, unless all was moved. What the target
-// has taken stays there, and it must be emptied before it is used.
+// Abort lets services use the source again, unless the migration is done. What was copied
+// stays in the target, which must be emptied before it is used.
 func (m *Migration) Abort(ctx context.Context) error {
 	from, _, err := m.marks(ctx)
 	switch {
@@ -289,7 +288,7 @@ func (m *Migration) Abort(ctx context.Context) error {
 	return unmark(ctx, m.From)
 }
 
-// receipts are kept twice when they are remembered twice.
+// receipts copies receipts, unless an earlier run did: they would be stored twice.
 func (m *Migration) receipts(ctx context.Context) error {
 	receipts, err := m.From.Receipts(ctx)
 	if err != nil {
@@ -318,7 +317,7 @@ func (m *Migration) entries(ctx context.Context) error {
 			return true, nil
 		}
 		batch = append(batch, e)
-		if size += len(e.Value); len(batch) < together && size < togetherBytes {
+		if size += len(e.Value); len(batch) < batchCount && size < batchBytes {
 			return true, nil
 		}
 		return true, put()
@@ -329,7 +328,7 @@ func (m *Migration) entries(ctx context.Context) error {
 	return put()
 }
 
-// records takes them in the order of a scan; to says where an earlier run ended.
+// records copies records in the order of a scan; to says where an earlier run ended.
 func (m *Migration) records(ctx context.Context, p *Plan, to *mark) error {
 	var batch []store.Listed
 	size := 0
@@ -342,12 +341,12 @@ func (m *Migration) records(ctx context.Context, p *Plan, to *mark) error {
 		}
 		to.After, to.Taken = batch[len(batch)-1].Cursor, to.Taken+int64(len(batch))
 		batch, size = batch[:0], 0
-		m.at("moving", to.Taken, p.All)
+		m.report("moving", to.Taken, p.All)
 		return to.write(ctx, m.To)
 	}
 	err := m.From.Scan(ctx, store.Range{After: to.After, Body: true}, func(l store.Listed) (bool, error) {
 		batch = append(batch, l)
-		if size += l.BodySize; len(batch) < together && size < togetherBytes {
+		if size += l.BodySize; len(batch) < batchCount && size < batchBytes {
 			return true, nil
 		}
 		return true, take()
@@ -358,8 +357,8 @@ func (m *Migration) records(ctx context.Context, p *Plan, to *mark) error {
 	return take()
 }
 
-func (m *Migration) at(doing string, done, all int64) {
-	if m.At != nil {
-		m.At(Progress{doing, done, all})
+func (m *Migration) report(doing string, done, all int64) {
+	if m.Report != nil {
+		m.Report(Progress{doing, done, all})
 	}
 }

@@ -48,7 +48,7 @@ func child(args []string) int {
 		panic(err)
 	}
 	m := between(from, to)
-	m.At = func(migrate.Progress) {
+	m.Report = func(migrate.Progress) {
 		if left--; left == 0 {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {}
@@ -102,8 +102,8 @@ func TestAllThatAStoreKeepsIsMoved(t *testing.T) {
 			storetest.Lived(t, from)
 			m := between(from, to)
 			var last migrate.Progress
-			m.At = func(p migrate.Progress) { last = p }
-			p, err := m.Look(ctx)
+			m.Report = func(p migrate.Progress) { last = p }
+			p, err := m.Check(ctx)
 			if err != nil || p.All == 0 || p.Taken != 0 {
 				t.Fatalf("%+v, %v", p, err)
 			}
@@ -194,7 +194,7 @@ func TestAKilledMigrationGoesOn(t *testing.T) {
 			if err := migrate.Refuse(t.Context(), to); !errors.Is(err, migrate.ErrMoved) {
 				t.Errorf("the target meanwhile: %v", err)
 			}
-			if p, err := between(from, to).Look(t.Context()); err != nil || p.Taken == 0 || p.Taken > p.All {
+			if p, err := between(from, to).Check(t.Context()); err != nil || p.Taken == 0 || p.Taken > p.All {
 				t.Errorf("%+v, %v", p, err)
 			}
 			if err := errors.Join(from.Close(), to.Close()); err != nil {
@@ -225,7 +225,7 @@ func TestWhatIsRefusedChangesNothing(t *testing.T) {
 	// One that ends in between, and then another target, or another source.
 	ending, end := context.WithCancel(ctx)
 	m = between(from, third)
-	m.At = func(migrate.Progress) { end() }
+	m.Report = func(migrate.Progress) { end() }
 	if err := m.Run(ending); err != nil && !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
@@ -298,8 +298,8 @@ func TestADifferenceIsFound(t *testing.T) {
 	storetest.Lived(t, from)
 	to := memstore.New()
 	m = between(from, to)
-	m.At = func(p migrate.Progress) { // one more comes from nowhere
-		if p.Doing == "moving" {
+	m.Report = func(p migrate.Progress) { // one more comes from nowhere
+		if p.Step == "moving" {
 			stray := storetest.Waiting("stray", 0, "")
 			if err := to.AddListed(ctx, []store.Listed{{Key: store.MakeKey(stray.ID, 1<<40), Record: stray}}); err != nil {
 				t.Error(err)

@@ -60,7 +60,7 @@ func appendValue(b []byte, v any) []byte {
 	return append(b, ';')
 }
 
-// verify reads all from both once more.
+// verify reads both stores again and compares them.
 func (m *Migration) verify(ctx context.Context, all int64) error {
 	done := int64(0)
 	var of [2]struct {
@@ -79,8 +79,8 @@ func (m *Migration) verify(ctx context.Context, all int64) error {
 			}
 			buf = appendValue(buf, l.Record.Message.Headers)
 			d.records.add(string(l.Key), buf)
-			if done++; done%together == 0 {
-				m.at("verifying", done, 2*all)
+			if done++; done%batchCount == 0 {
+				m.report("verifying", done, 2*all)
 			}
 			return true, nil
 		})
@@ -100,8 +100,8 @@ func (m *Migration) verify(ctx context.Context, all int64) error {
 			return err
 		}
 	}
-	m.at("verifying", done, 2*all)
-	if err := m.sameOwner(ctx); err != nil {
+	m.report("verifying", done, 2*all)
+	if err := m.checkOwner(ctx); err != nil {
 		return fmt.Errorf("%w: %w", ErrDiffers, err)
 	}
 	from, to := &of[0], &of[1]

@@ -33,8 +33,8 @@ const (
 	maxCheck     = 5 * time.Second
 )
 
-// checkCanary looks whether any of the first messages failed again. The store says so, not
-// only memory: the result is the same after a restart. The wait begins when all of them
+// checkCanary looks whether any of the first messages failed again. It asks the store, not
+// only memory, so the result is the same after a restart. The wait begins when all of them
 // have been retried.
 func (r *Runner) checkCanary(ctx context.Context, op *operation) (next time.Time, err error) {
 	if op.canary == nil {
@@ -43,7 +43,7 @@ func (r *Runner) checkCanary(ctx context.Context, op *operation) (next time.Time
 		}
 	}
 	r.canaries.add(op.ID, op.canary)
-	back, unsent, first := 0, 0, ""
+	failed, unsent, first := 0, 0, ""
 	p, now := op.progress, r.now()
 	last := !p.Watched.IsZero() && now.Sub(p.Watched) >= op.CanaryWait
 	for _, s := range op.canary {
@@ -52,19 +52,19 @@ func (r *Runner) checkCanary(ctx context.Context, op *operation) (next time.Time
 			return next, err
 		}
 		switch how {
-		case cameBack:
-			if back++; first == "" {
+		case hasFailed:
+			if failed++; first == "" {
 				first = fmt.Sprintf("message %s: %s", s.ID, why)
 			}
-		case stillHere:
+		case notYetSent:
 			unsent++
 		}
 	}
 	switch every := min(max(op.CanaryWait/canaryChecks, minCheck), maxCheck); {
 	case len(op.canary) == 0: // none of the messages existed any more
 		return r.saveState(ctx, op, Running, "")
-	case back > 0:
-		return r.saveState(ctx, op, Stopped, fmt.Sprintf("of the first %d messages %d failed again (%s); what is left is as it was", len(op.canary), back, first))
+	case failed > 0:
+		return r.saveState(ctx, op, Stopped, fmt.Sprintf("of the first %d messages %d failed again (%s); what is left is as it was", len(op.canary), failed, first))
 	case unsent > 0:
 		if p.Watched.IsZero() {
 			return time.Now().Add(every), nil
@@ -92,7 +92,7 @@ func (r *Runner) whereIs(ctx context.Context, s sent, last bool) (how whereabout
 		return how, why, nil
 	}
 	if why, failed := r.canaries.failed(s); failed {
-		return cameBack, why, nil
+		return hasFailed, why, nil
 	}
 	if !last {
 		return notKept, "", nil
@@ -100,7 +100,7 @@ func (r *Runner) whereIs(ctx context.Context, s sent, last bool) (how whereabout
 	past, err := r.Store.Past(ctx, s.ID)
 	for _, p := range past {
 		if p.FailedAt.UnixMicro() > s.Failed {
-			return cameBack, failedAgain(p.Reason, p.Error), err
+			return hasFailed, failedAgain(p.Reason, p.Error), err
 		}
 	}
 	return notKept, "", err
@@ -170,8 +170,8 @@ type whereabouts int
 
 const (
 	notKept whereabouts = iota
-	stillHere
-	cameBack
+	notYetSent
+	hasFailed
 )
 
 // among looks for a message in the records of its id.
@@ -180,11 +180,11 @@ func (s sent) among(kept []store.Listed) (how whereabouts, why string) {
 		r := l.Record
 		switch same := r.Attempt == s.Attempt && r.FailedAt.UnixMicro() == s.Failed; {
 		case !same:
-			return cameBack, failedAgain(r.Reason, r.Error)
+			return hasFailed, failedAgain(r.Reason, r.Error)
 		case r.State == store.Parked: // it could not be retried
-			return cameBack, r.ParkedFor
+			return hasFailed, r.ParkedFor
 		case r.State == store.Waiting:
-			how = stillHere
+			how = notYetSent
 		}
 	}
 	return how, ""

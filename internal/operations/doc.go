@@ -4,8 +4,8 @@
 //
 //	operation.go    plans and operations as they are shown
 //	plan.go         what an action would do to all that a query finds; frozen.go: its selection
-//	runner.go       what it needs, and who runs what
-//	operations.go   what is known of plans and operations, in memory and in the store
+//	runner.go       what the Runner needs and keeps
+//	operations.go   plans and operations in memory and in the store
 //	start.go        a plan becomes an operation; order.go: pausing it; outcomes.go: its results
 //	run.go          all operations in turn; step.go: one step of one; targetqueue.go: whether
 //	                its destination exists; canary.go: whether its first messages fail again

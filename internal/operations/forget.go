@@ -79,7 +79,7 @@ func (r *Runner) forgetOld(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// forgetOne deletes the head last: what a crash leaves is deleted the next time.
+// forgetOne deletes the head last: what a crash leaves undeleted is deleted the next time.
 // A plan that was started meanwhile stays.
 func (r *Runner) forgetOne(ctx context.Context, op *operation, state string) error {
 	op.stepping.Lock()
@@ -101,7 +101,7 @@ func (r *Runner) forgetOne(ctx context.Context, op *operation, state string) err
 	return nil
 }
 
-// forgetOrphans deletes what is left of plans that were never finished.
+// forgetOrphans deletes the entries of plans that were never finished.
 func (r *Runner) forgetOrphans(ctx context.Context, now time.Time) error {
 	for after := ""; ; {
 		id := ""

@@ -16,12 +16,11 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// What is kept of a plan, and of the operation it becomes, is in the store's side
-// table:
+// A plan, and the operation that it becomes, are entries of the store's side table:
 //
-//	operations/<id>            the plan; once it is started, with how (head)
-//	operation/<id>/progress    how far it is
-//	operation/<id>/keys/<n>    the messages it is about, in order (frozen.go)
+//	operations/<id>            the plan and, once it is started, its settings (head)
+//	operation/<id>/progress    its progress
+//	operation/<id>/keys/<n>    its messages, in order (frozen.go)
 //	operation/<id>/outcome/<n> the results of those from the n-th on
 //	operation/<id>/canary/<n>  of the first ones, how they were sent (canary.go)
 //	order/<id>, answer/<id>    requests to the leader of several replicas (orderentry.go)

@@ -77,23 +77,23 @@ func (a orderAnswer) err() error {
 }
 
 // sendOrder writes an order, and waits until the leader has executed it.
-func (r *Runner) sendOrder(ctx context.Context, by auth.Caller, did, on string, count int64, why string, g orderEntry) (Operation, error) {
+func (r *Runner) sendOrder(ctx context.Context, by auth.Caller, did, on string, count int64, why string, order orderEntry) (Operation, error) {
 	end, err := r.Actions.Begin(by, did, on, count, why)
 	if err != nil {
 		return Operation{}, err
 	}
-	g.ID = uuid.Must(uuid.NewV7()).String()
+	order.ID = uuid.Must(uuid.NewV7()).String()
 	a := orderAnswer{}
-	if err = r.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{entryOf(orderPrefix+g.ID, g)}); err == nil {
+	if err = r.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{entryOf(orderPrefix+order.ID, order)}); err == nil {
 		r.changed()
-		a, err = r.awaitAnswer(ctx, g.ID)
+		a, err = r.awaitAnswer(ctx, order.ID)
 	}
 	end(err, a.Processed)
 	if err != nil {
 		return Operation{}, err
 	}
-	r.ChangedElsewhere(ctx, g.Operation)
-	return r.Operation(ctx, by, g.Operation)
+	r.ChangedElsewhere(ctx, order.Operation)
+	return r.Operation(ctx, by, order.Operation)
 }
 
 // awaitAnswer waits for the answer to an order.
@@ -128,11 +128,11 @@ func (r *Runner) awaitAnswer(ctx context.Context, id string) (a orderAnswer, err
 func (r *Runner) executeOrders(ctx context.Context) error {
 	var all []orderEntry
 	err := r.Store.Entries(ctx, orderPrefix, "", func(e store.Entry) (bool, error) { // in the order they were given
-		var g orderEntry
-		if err := json.Unmarshal(e.Value, &g); err != nil {
+		var order orderEntry
+		if err := json.Unmarshal(e.Value, &order); err != nil {
 			return false, fmt.Errorf("%s: %w", e.Name, err)
 		}
-		all = append(all, g)
+		all = append(all, order)
 		return true, nil
 	})
 	for i := 0; i < len(all) && err == nil; i++ {
@@ -145,23 +145,23 @@ func (r *Runner) executeOrders(ctx context.Context) error {
 }
 
 // execute executes one order, and answers it.
-func (r *Runner) execute(ctx context.Context, g orderEntry) error {
-	op, err := r.byID(ctx, g.Operation)
+func (r *Runner) execute(ctx context.Context, order orderEntry) error {
+	op, err := r.byID(ctx, order.Operation)
 	if err != nil {
 		return err
 	}
 	if op == nil {
-		return r.answer(ctx, g, nil, answerOf(fmt.Errorf("%w: no plan or operation %.60q", inspect.ErrNotFound, g.Operation), 0))
+		return r.answer(ctx, order, nil, answerOf(fmt.Errorf("%w: no plan or operation %.60q", inspect.ErrNotFound, order.Operation), 0))
 	}
 	op.stepping.Lock()
 	defer op.stepping.Unlock()
-	if g.Start != nil {
-		h, refused := r.checkStart(op, *g.Start, g.By, r.now())
+	if order.Start != nil {
+		h, refused := r.checkStart(op, *order.Start, order.By, r.now())
 		if refused != nil {
-			return r.answer(ctx, g, nil, answerOf(refused, 0))
+			return r.answer(ctx, order, nil, answerOf(refused, 0))
 		}
 		entries, p := startEntries(h)
-		if err := r.answer(ctx, g, entries, orderAnswer{}); err != nil {
+		if err := r.answer(ctx, order, entries, orderAnswer{}); err != nil {
 			op.uncertain = true
 			return err
 		}
@@ -169,11 +169,11 @@ func (r *Runner) execute(ctx context.Context, g orderEntry) error {
 		r.setActive(op.ID)
 		return nil
 	}
-	p, refused := op.afterOrder(g.Order, g.By, r.now())
+	p, refused := op.afterOrder(order.Order, order.By, r.now())
 	if refused != nil {
-		return r.answer(ctx, g, nil, answerOf(refused, p.processed()))
+		return r.answer(ctx, order, nil, answerOf(refused, p.processed()))
 	}
-	if err := r.answer(ctx, g, []store.Entry{entryOf(partsOf(op.ID)+"progress", p)}, answerOf(nil, p.processed())); err != nil {
+	if err := r.answer(ctx, order, []store.Entry{entryOf(partsOf(op.ID)+"progress", p)}, answerOf(nil, p.processed())); err != nil {
 		op.uncertain = true
 		return err
 	}
@@ -182,10 +182,10 @@ func (r *Runner) execute(ctx context.Context, g orderEntry) error {
 }
 
 // answer writes what an order has changed, and that it was executed.
-func (r *Runner) answer(ctx context.Context, g orderEntry, changed []store.Entry, a orderAnswer) error {
-	err := r.Store.PutEntries(ctx, append(changed, store.Entry{Name: orderPrefix + g.ID}, entryOf(answerPrefix+g.ID, a)))
+func (r *Runner) answer(ctx context.Context, order orderEntry, changed []store.Entry, a orderAnswer) error {
+	err := r.Store.PutEntries(ctx, append(changed, store.Entry{Name: orderPrefix + order.ID}, entryOf(answerPrefix+order.ID, a)))
 	if err == nil {
-		r.changed(g.Operation)
+		r.changed(order.Operation)
 	}
 	return err
 }

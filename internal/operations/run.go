@@ -11,8 +11,8 @@ import (
 const (
 	firstRest   = 250 * time.Millisecond
 	longestRest = 15 * time.Second
-	// stepsASecond is how many steps of an operation with a rate there are at least
-	// in a second, so that its messages do not come in bursts.
+	// stepsASecond is the least number of steps per second of an operation with a rate, so
+	// that its messages are not retried in bursts.
 	stepsASecond = 10
 )
 
@@ -40,7 +40,7 @@ func (r *Runner) Lead(ctx context.Context) {
 	}
 	forgetting.Go(func() { r.forgetting(ctx) })
 	for failing := false; ctx.Err() == nil; {
-		var ready <-chan time.Time // nil: when something is announced
+		var ready <-chan time.Time // nil: not before Wake
 		if r.shared() {
 			err := r.executeOrders(ctx)
 			if err != nil && !failing && ctx.Err() == nil && !deposed(err) {
@@ -68,8 +68,8 @@ func sooner(a, b time.Time) time.Time {
 	return a
 }
 
-// round does a step of each operation that is ready for one, and tells when the
-// next of them is; the zero time: when something is announced.
+// round does a step of each operation that is ready for one, and returns when the next
+// operation is; the zero time: not before Wake.
 func (r *Runner) round(ctx context.Context) (next time.Time) {
 	all, err := r.operations(ctx)
 	if err != nil {

@@ -60,7 +60,7 @@ func (r *Runner) Start(ctx context.Context, by auth.Caller, planID string, s Sta
 	return op.snapshot(now), nil
 }
 
-// startText is what the audit log says is started.
+// startText names a started plan in the audit log.
 func startText(h *head) string { return fmt.Sprintf("%s: %s %s", h.ID, h.Verb, h.Query) }
 
 // checkStart returns what a start makes of a plan. The caller has op.stepping.

@@ -13,8 +13,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// step does one step of an operation if it is ready, and tells when it will be
-// ready for the next; the zero time: never by itself. The caller has op.stepping.
+// step does one step of an operation if it is ready, and returns when it is ready for the
+// next; the zero time: never by itself. The caller has op.stepping.
 func (r *Runner) step(ctx context.Context, op *operation) (next time.Time) {
 	if op.uncertain && time.Now().Before(op.next) {
 		return op.next
@@ -47,7 +47,7 @@ func (r *Runner) step(ctx context.Context, op *operation) (next time.Time) {
 	return op.next
 }
 
-// failing says, once, that a step of an operation failed, and tells when to try again.
+// failing logs, once, that a step of an operation failed, and returns when to try again.
 func (r *Runner) failing(ctx context.Context, op *operation, err error) (next time.Time) {
 	if ctx.Err() != nil || deposed(err) {
 		return time.Time{}
@@ -61,8 +61,8 @@ func (r *Runner) failing(ctx context.Context, op *operation, err error) (next ti
 	return op.next
 }
 
-// reread reads how far an operation is, when a write of it failed that may have been done
-// all the same: else its messages would be processed twice. It announces what was done.
+// reread reads the progress of an operation again after a write of it failed, which may have
+// been done: otherwise its messages could be processed twice. It announces what was done.
 func (r *Runner) reread(ctx context.Context, op *operation) error {
 	if !op.uncertain {
 		return nil
@@ -199,7 +199,7 @@ func (r *Runner) nextOf(ctx context.Context, op *operation, now time.Time) (next
 	return next, wait, nil
 }
 
-// wasDone tells whether a step that failed was done all the same; op.uncertain stays while
+// wasDone tells whether a step that returned an error was done; op.uncertain stays true while
 // that is not known.
 func (r *Runner) wasDone(ctx context.Context, op *operation) bool {
 	at := op.progress.processed()

@@ -27,21 +27,21 @@ type Message struct {
 	Exchange   string    `json:"exchange"`       // as first published
 	RoutingKey string    `json:"routing_key"`
 	Size       int       `json:"size"`
-	// ByAPI: RabbitMQ can give it to no AMQP client. Its headers are as JSON shows them.
+	// ByAPI: RabbitMQ can deliver it to no AMQP client. Its headers are as JSON shows them.
 	ByAPI bool `json:"by_api,omitempty"`
 
 	wire.Message `json:"-"`
 }
 
-// read finds out where a message failed. RabbitMQ has put the intake before that: what
-// failed came to it through one of two exchanges.
+// read finds where a message failed. The first entry of its x-death header is the intake; the
+// exchange there says whether the message was reported or dead-lettered.
 func read(m *wire.Message) *Message {
 	x := &Message{Message: *m, Size: len(m.Body)}
 	before, _ := headers.Failures(m)
 	x.Attempt = before + 1
 	x.Error, _ = m.Headers[wire.HeaderError].(string)
 	deaths, _ := m.Headers["x-death"].([]any)
-	intake := death(deaths, 0)
+	intake := deathAt(deaths, 0)
 	if intake.queue != wire.QueueIntake {
 		return x
 	}
@@ -52,7 +52,7 @@ func read(m *wire.Message) *Message {
 		x.Exchange, _ = m.Headers[wire.HeaderExchange].(string)
 		x.RoutingKey, _ = m.Headers[wire.HeaderRoutingKey].(string)
 	case wire.ExchangeDeadLetters:
-		d := death(deaths, 1)
+		d := deathAt(deaths, 1)
 		x.Queue, x.Reason, x.Exchange, x.RoutingKey = d.queue, d.reason, d.exchange, d.key
 		if d.exchange == wire.RetryExchange(d.queue) || delay.EndsWait(d.exchange) {
 			x.Exchange, _ = m.Headers[wire.HeaderExchange].(string)
@@ -65,12 +65,13 @@ func read(m *wire.Message) *Message {
 	return x
 }
 
-type entry struct {
+// death is an entry of an x-death header.
+type death struct {
 	queue, reason, exchange, key string
 	at                           time.Time
 }
 
-func death(all []any, i int) (e entry) {
+func deathAt(all []any, i int) (e death) {
 	if i >= len(all) {
 		return e
 	}
@@ -91,7 +92,7 @@ func death(all []any, i int) (e entry) {
 }
 
 // id is the message's own or, so that a copy after a crash has the same, one made of its
-// content. n tells messages apart that are the same in everything.
+// content. n distinguishes messages with equal content.
 func (x *Message) id(n int) uuid.UUID {
 	if id, ok := headers.ID(&x.Message); ok {
 		return id
@@ -103,7 +104,7 @@ func (x *Message) content() string {
 	return fmt.Sprint(x.Queue, "\x00", x.Exchange, "\x00", x.RoutingKey, "\x00", x.MessageID, "\x00", x.CorrelationID, "\x00", x.Timestamp.Unix(), "\x00", x.Since.Unix(), "\x00", string(x.Body))
 }
 
-// Replayer makes reports of messages: what takes them is the intake, as if they failed now.
+// Replayer makes reports of messages: the intake treats them as if they failed now.
 type Replayer struct{ same map[string]int }
 
 // Report is how a message is published again: to the exchange of failures, by the name of

@@ -1,8 +1,7 @@
-// Package quarantine lets a person see and take out what RabbitMQ itself could not deliver
-// to Redrive:
+// Package quarantine lists and removes messages that RabbitMQ could not deliver to Redrive:
 //
-//	quarantine.go  looking, and taking out, by AMQP or else by the management API
-//	rescue.go      what RabbitMQ removed and was not kept yet
+//	quarantine.go  listing and removing, by AMQP or else by the management API
+//	rescue.go      a file for a message that RabbitMQ removed and that was not kept yet
 //	message.go     which queue a message failed in, and how it is retried
 package quarantine
 
@@ -19,7 +18,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Quarantine is that of a virtual host.
+// Quarantine is the queue redrive.quarantine of a virtual host.
 type Quarantine struct {
 	Broker broker.Config      // RabbitMQ, by AMQP
 	API    *management.Client // for what no AMQP client can be given
@@ -28,29 +27,29 @@ type Quarantine struct {
 }
 
 var (
-	// ErrLimit: looking would use up a delivery limit, and messages would be lost by it.
+	// ErrLimit: listing could use up a delivery limit, and RabbitMQ would drop messages.
 	ErrLimit = errors.New("not looked at")
-	// ErrNotReady: what RabbitMQ could not deliver did not come back to the head.
+	// ErrNotReady: a message that RabbitMQ could not deliver did not return to the queue's head.
 	ErrNotReady = errors.New("nothing more was taken out")
-	// errAPI: the API is needed for what RabbitMQ cannot deliver.
+	// errAPI: the management API is needed for messages that RabbitMQ cannot deliver.
 	errAPI = errors.New("RabbitMQ ends each connection that the next message is delivered to, and reading it by the management API (broker.management) failed")
 )
 
-// Safe refuses to look where a policy's delivery limit is so small that it could be used
-// up: to look by AMQP is to get messages and requeue them, which counts as a delivery.
-func (q *Quarantine) Safe(ctx context.Context) error {
-	s, err := q.API.State(ctx, wire.QueueQuarantine)
+// CheckLimit refuses to list where a policy's delivery limit is so small that it could be used
+// up: listing by AMQP gets messages and requeues them, which counts as a delivery.
+func (q *Quarantine) CheckLimit(ctx context.Context) error {
+	s, err := q.API.QueueState(ctx, wire.QueueQuarantine)
 	if err != nil {
 		return fmt.Errorf("%w: each look counts as a delivery, and the delivery limit in force of %s could not be found out: %w (--unchecked looks all the same)", ErrLimit, wire.QueueQuarantine, err)
 	}
-	if limit, limited := s.Limit(""); limited && limit < safeLimit {
+	if limit, limited := s.LimitInForce(""); limited && limit < safeLimit {
 		return fmt.Errorf("%w: each look counts as a delivery, and the delivery limit in force of %s is %d, by a RabbitMQ policy (%s %s): beyond it RabbitMQ drops messages. Let its pattern leave out names that begin with redrive. (redrive doctor has the command)",
 			ErrLimit, wire.QueueQuarantine, limit, s.Policy, s.OperatorPolicy)
 	}
 	return nil
 }
 
-// safeLimit is one that looking never reaches.
+// safeLimit is a delivery limit that listing never reaches.
 const safeLimit = 1_000_000
 
 func (q *Quarantine) open(ctx context.Context) (*broker.Quarantine, error) {
@@ -78,9 +77,9 @@ func (q *Quarantine) read(m *wire.Message) *Message {
 	return x
 }
 
-// Look shows up to most messages from the oldest on, without their bodies, and leaves them
+// List returns up to most messages from the oldest on, without their bodies, and leaves them
 // in their places. total is how many there were.
-func (q *Quarantine) Look(ctx context.Context, most int) (all []*Message, total int, err error) {
+func (q *Quarantine) List(ctx context.Context, most int) (all []*Message, total int, err error) {
 	at, err := q.open(ctx)
 	if err != nil {
 		return nil, 0, err
@@ -90,7 +89,7 @@ func (q *Quarantine) Look(ctx context.Context, most int) (all []*Message, total 
 	for len(all) < most && ctx.Err() == nil {
 		m, _, ok, err := at.Get()
 		if errors.Is(err, broker.ErrUndeliverable) {
-			all, err = q.show(ctx, min(most, total), total)
+			all, err = q.listByAPI(ctx, min(most, total), total)
 			return all, total, err
 		}
 		if err != nil || !ok {
@@ -103,9 +102,9 @@ func (q *Quarantine) Look(ctx context.Context, most int) (all []*Message, total 
 	return all, total, ctx.Err()
 }
 
-// show asks the management API, once all are back in the queue.
-func (q *Quarantine) show(ctx context.Context, most, total int) (all []*Message, err error) {
-	if err := q.settled(ctx, total); err != nil {
+// listByAPI asks the management API, once all are back in the queue.
+func (q *Quarantine) listByAPI(ctx context.Context, most, total int) (all []*Message, err error) {
+	if err := q.awaitRequeue(ctx, total); err != nil {
 		return nil, err
 	}
 	got, err := q.API.Get(ctx, wire.QueueQuarantine, most, true, 1)
@@ -124,21 +123,21 @@ func (q *Quarantine) show(ctx context.Context, most, total int) (all []*Message,
 	return all, nil
 }
 
-// Take hands up to most messages to keep, the oldest first, and takes each out once keep
-// has returned nil: then it must be durable elsewhere. A crash in between leaves it in both.
-func (q *Quarantine) Take(ctx context.Context, most int, keep func(*Message) error) (n int, err error) {
+// Remove passes up to most messages to keep, the oldest first, and removes each once keep has
+// returned nil: then it must be durable elsewhere. A crash in between leaves it in both.
+func (q *Quarantine) Remove(ctx context.Context, most int, keep func(*Message) error) (n int, err error) {
 	pending := map[string]int{}
 	for n < most {
-		taken, ready, err := q.takeByAMQP(ctx, most-n, keep)
-		n += taken
+		removed, ready, err := q.removeByAMQP(ctx, most-n, keep)
+		n += removed
 		if !errors.Is(err, broker.ErrUndeliverable) {
 			return n, err
 		}
-		if err := q.settled(ctx, max(1, ready-taken)); err != nil {
+		if err := q.awaitRequeue(ctx, max(1, ready-removed)); err != nil {
 			return n, err
 		}
-		taken, err = q.takeByAPI(ctx, keep, pending)
-		n += taken
+		removed, err = q.removeByAPI(ctx, keep, pending)
+		n += removed
 		if err != nil {
 			return n, err
 		}
@@ -146,7 +145,7 @@ func (q *Quarantine) Take(ctx context.Context, most int, keep func(*Message) err
 	return n, nil
 }
 
-func (q *Quarantine) takeByAMQP(ctx context.Context, most int, keep func(*Message) error) (n, ready int, err error) {
+func (q *Quarantine) removeByAMQP(ctx context.Context, most int, keep func(*Message) error) (n, ready int, err error) {
 	at, err := q.open(ctx)
 	if err != nil {
 		return 0, 0, err
@@ -167,10 +166,10 @@ func (q *Quarantine) takeByAMQP(ctx context.Context, most int, keep func(*Messag
 	return n, at.Ready, ctx.Err()
 }
 
-// takeByAPI takes the one message that no AMQP client is given, and returns how many are
-// out of the queue and kept. It gets the message, and gets it again to remove it; by then
+// removeByAPI removes the one message that RabbitMQ delivers to no AMQP client, and returns how
+// many were removed and kept. It gets the message, and gets it again to remove it; by then
 // another may be at the head. pending counts what was kept and not removed yet.
-func (q *Quarantine) takeByAPI(ctx context.Context, keep func(*Message) error, pending map[string]int) (int, error) {
+func (q *Quarantine) removeByAPI(ctx context.Context, keep func(*Message) error, pending map[string]int) (int, error) {
 	got, err := q.API.Get(ctx, wire.QueueQuarantine, 1, true, 0)
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", errAPI, err)
@@ -216,12 +215,12 @@ func (q *Quarantine) takeByAPI(ctx context.Context, keep func(*Message) error, p
 	if err != nil {
 		return 0, lost(err)
 	}
-	r.forget()
+	r.release()
 	return 1, nil
 }
 
-// readAPI also returns what tells a message from others, but for how often it was delivered.
-func (q *Quarantine) readAPI(g *management.Got) (x *Message, same string, err error) {
+// readAPI also returns what distinguishes a message from others, apart from how often it was delivered.
+func (q *Quarantine) readAPI(g *management.FetchedMessage) (x *Message, same string, err error) {
 	m, err := g.Message()
 	if err != nil {
 		return nil, "", err
@@ -231,9 +230,9 @@ func (q *Quarantine) readAPI(g *management.Got) (x *Message, same string, err er
 	return x, fmt.Sprint(x.content(), headers.Clean(m.Headers)), nil
 }
 
-// settled waits until RabbitMQ has put back what it failed to deliver: until then the next
-// message would be taken for it.
-func (q *Quarantine) settled(ctx context.Context, ready int) error {
+// awaitRequeue waits until RabbitMQ has requeued what it failed to deliver: until then the
+// next message would be taken for it.
+func (q *Quarantine) awaitRequeue(ctx context.Context, ready int) error {
 	return awaitReady(ctx, ready, 100*time.Millisecond, func() (int, error) {
 		at, err := q.open(ctx)
 		if err != nil {

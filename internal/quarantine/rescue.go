@@ -11,14 +11,14 @@ import (
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 )
 
-// rescue is a file for a message that RabbitMQ no longer has and was not kept yet. It
-// is created before such a message can be taken: where no file can be, nothing is taken.
+// rescue is a file for a message that RabbitMQ no longer has and that was not kept yet. It is
+// created before a message is removed: where none can be created, nothing is removed.
 type rescue struct {
 	f    *os.File
-	used bool
+	used bool // it has a message that is nowhere else
 }
 
-// openRescue creates it in the working directory or else in that for temporary files.
+// openRescue creates the file in the working directory or else in that for temporary files.
 func openRescue() (*rescue, error) {
 	f, err := createRescue(".")
 	if err != nil {
@@ -48,7 +48,7 @@ func createRescue(dir string) (*os.File, error) {
 
 // keep writes the message as RabbitMQ's management API gave it, its body in base64, and
 // syncs it. lost wraps the error of what fails afterwards, and says where the message is.
-func (r *rescue) keep(g management.Got) (lost func(error) error) {
+func (r *rescue) keep(g management.FetchedMessage) (lost func(error) error) {
 	raw, _ := json.Marshal(g) // of JSON, so it cannot fail
 	write := func(f *os.File) error {
 		_, err := f.Write(append(raw, '\n'))
@@ -71,8 +71,8 @@ func (r *rescue) keep(g management.Got) (lost func(error) error) {
 	}
 }
 
-// forget: the message is kept elsewhere.
-func (r *rescue) forget() { r.used = false }
+// release: the message is kept elsewhere.
+func (r *rescue) release() { r.used = false }
 
 // Close removes a file that nothing needs.
 func (r *rescue) Close() {

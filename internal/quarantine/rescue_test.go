@@ -28,7 +28,7 @@ func apiGives(t *testing.T, bodies ...string) *Quarantine {
 		if requeue := strings.Contains(string(in), "ack_requeue_true"); requeue != (len(bodies)%2 == 0) {
 			t.Errorf("%d left, asked %s", len(bodies), in)
 		}
-		_ = json.NewEncoder(w).Encode([]management.Got{{Payload: bodies[0], Encoding: "base64", Properties: json.RawMessage("[]")}})
+		_ = json.NewEncoder(w).Encode([]management.FetchedMessage{{Payload: bodies[0], Encoding: "base64", Properties: json.RawMessage("[]")}})
 		bodies = bodies[1:]
 	}))
 	t.Cleanup(s.Close)
@@ -56,7 +56,7 @@ func TestAnotherMessageThatIsRemovedIsRescued(t *testing.T) {
 	defer stop()
 	calls, failed := 0, errors.New("an alarm")
 	pending := map[string]int{}
-	n, err := apiGives(t, "YQ==", "Yg==").takeByAPI(ctx, func(m *Message) error {
+	n, err := apiGives(t, "YQ==", "Yg==").removeByAPI(ctx, func(m *Message) error {
 		if calls++; calls == 1 {
 			return nil
 		}
@@ -71,7 +71,7 @@ func TestAnotherMessageThatIsRemovedIsRescued(t *testing.T) {
 	if n != 0 || !errors.Is(err, failed) || len(files) != 1 || !strings.Contains(err.Error(), files[0]) {
 		t.Fatalf("%d, %v, files %v", n, err, files)
 	}
-	var g management.Got
+	var g management.FetchedMessage
 	text, _ := os.ReadFile(files[0])
 	if err := json.Unmarshal(text, &g); err != nil || g.Payload != "Yg==" || g.Encoding != "base64" {
 		t.Errorf("rescued is %s, %v", text, err)
@@ -89,11 +89,11 @@ func TestAMessageIsKeptOnceWhenAnotherWasRemovedForIt(t *testing.T) {
 	keep := func(m *Message) error { kept = append(kept, string(m.Body)); return nil }
 	q, pending := apiGives(t, "YQ==", "Yg==", "YQ==", "YQ=="), map[string]int{}
 	for range 2 {
-		if n, err := q.takeByAPI(t.Context(), keep, pending); n != 1 || err != nil {
+		if n, err := q.removeByAPI(t.Context(), keep, pending); n != 1 || err != nil {
 			t.Fatalf("%d, %v", n, err)
 		}
 	}
-	if n, err := q.takeByAPI(t.Context(), keep, pending); n != 0 || err != nil {
+	if n, err := q.removeByAPI(t.Context(), keep, pending); n != 0 || err != nil {
 		t.Errorf("of an empty queue %d, %v", n, err)
 	}
 	if strings.Join(kept, "") != "ab" || len(rescued(t)) != 0 {

@@ -37,9 +37,9 @@ const limitEvery = 5 * time.Second
 // messages would be quarantined. It needs the management API.
 func (s *vhost) watchLimit(ctx context.Context) {
 	for s.manage != nil && ctx.Err() == nil {
-		if q, err := s.manage.State(ctx, wire.QueueIntake); err == nil {
+		if q, err := s.manage.QueueState(ctx, wire.QueueIntake); err == nil {
 			what := ""
-			if limit, limited := q.Limit(""); limited && limit < broker.DeliveryLimit {
+			if limit, limited := q.LimitInForce(""); limited && limit < broker.DeliveryLimit {
 				what = fmt.Sprintf("of %s is %d, by the policies %s: after that many lost connections RabbitMQ moves good messages to %s (redrive doctor prints the command that excludes Redrive's queues; %d or more is safe)",
 					wire.QueueIntake, limit, strings.Trim(q.Policy+", "+q.OperatorPolicy, ", "), wire.QueueQuarantine, broker.DeliveryLimit)
 			}

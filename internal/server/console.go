@@ -63,7 +63,7 @@ func (s *vhost) openConsole() error {
 		Problems: s.problems, Notices: s.notices, Ready: s.inspect.IsReady, Guard: s.guard, Tokens: tokens, Log: s.Log, Base: s.base,
 	})
 	for pattern, h := range webui.Routes(all, webui.Options{
-		Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.inspect.ProblemsFor, Storm: s.drawOutage, Version: s.Version, Log: s.Log,
+		Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.inspect.ProblemsFor, Simulation: s.drawOutage, Version: s.Version, Log: s.Log,
 		Base: s.base, VHost: s.vhostLabel(), VHosts: s.links,
 	}) {
 		s.api.Handle(pattern, h)

@@ -7,7 +7,7 @@
 //	change.go     what people's actions call: records and the side table, in one step
 //	scan.go       how records are searched and counted
 //	(reasons.go: the reasons of an error group, as a set)
-//	ledger.go     the account of every message
+//	ledger.go     counts of all messages by what became of them
 //	shared.go     what engines add that several services use at once
 //	copytarget.go what engines add that another store can be copied to
 //	(forget.go, opencalls.go: what engines share: discarded messages whose time is over, and

@@ -80,7 +80,7 @@ func (s *Sums) Kept() int64 { return s[Waiting] + s[Parked] + s[Discarded] }
 // Records is how many records were ever added.
 func (s *Sums) Records() int64 { return s[In] - s[Moved] - s[Delayed] - s[DiscardedAtOnce] }
 
-// LedgerLine is the account of one queue.
+// LedgerLine counts the messages of one queue by what became of them.
 type LedgerLine struct {
 	Queue string
 	Sums

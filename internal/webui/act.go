@@ -87,8 +87,8 @@ func actCommand(a actions.Act) string {
 	return command(words...)
 }
 
-// due is when a form says that messages are retried: after a while, or at a time; nil
-// for now.
+// due is the time of a form at which messages are retried: after a duration, or at a time;
+// nil for now.
 func due(in url.Values) (*time.Time, error) {
 	if s := strings.TrimSpace(in.Get("in")); s != "" {
 		d := duration(s)

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Handlers and templates say where something is as if the page were alone at its
-// host. Where it is under a base, that is put before it at the last moment: in
-// templates by at, for redirects by render, in the page's script by its own at.
+// Handlers and templates use paths as if the page were alone at its host. The base of one
+// virtual host of several is put before a path last: in templates by at, for redirects by
+// render, in the page's script by its own at.
 
 // VHost is one of the virtual hosts that a service serves, each with a page of its
 // own.
@@ -24,7 +24,7 @@ type VHost struct {
 // at is where a browser finds a path of this page's.
 func (s *server) at(path string) string { return s.Base + path }
 
-// here is a command line of ours that reaches the virtual host that the page shows.
+// here adds to a redrive command the virtual host that the page shows.
 func (s *server) here(line string) string {
 	if s.VHost == "" {
 		return line

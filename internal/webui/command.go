@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// command is a command line that a shell takes as it is meant, whatever its words
-// hold: people paste it.
+// command is a command line with its words quoted for a shell: people paste it.
 func command(words ...string) string {
 	quoted := make([]string, len(words))
 	for i, w := range words {

@@ -92,7 +92,7 @@ func (s *server) edit(r *http.Request, c auth.Caller) (view, error) {
 	return editView(d), err
 }
 
-// formKeeps tells whether a field of a form gives a text back as it was.
+// formKeeps tells whether a form field returns a text unchanged.
 func formKeeps(s string) bool { return utf8.ValidString(s) && !strings.ContainsAny(s, "\r\n\x00") }
 
 func editView(d editData) view {
@@ -114,7 +114,7 @@ func (s *server) postEdit(r *http.Request, c auth.Caller) (view, error) {
 	if err != nil {
 		d.Problem = err.Error() // with all that was typed
 		v := editView(d)
-		v.status = failure(err).status
+		v.status = errorView(err).status
 		return v, nil
 	}
 	if !req.DryRun {

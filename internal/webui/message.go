@@ -55,12 +55,12 @@ func cut(s string, most int) string {
 	return s[:most]
 }
 
-// body is the raw body, as a download: a browser must never take it for a page.
+// body is the raw body, as a download: a browser must never show it as a page.
 func (s *server) body(w http.ResponseWriter, r *http.Request) {
 	c := s.Caller(r)
 	b, err := s.console.Body(r.Context(), c, r.PathValue("id"))
 	if err != nil {
-		s.render(w, r, c, failure(err))
+		s.render(w, r, c, errorView(err))
 		return
 	}
 	download(w, "body.bin")
@@ -70,7 +70,7 @@ func (s *server) body(w http.ResponseWriter, r *http.Request) {
 // token is a piece of JSON and what it is.
 type token struct{ Kind, Text string }
 
-// tokens takes JSON apart for colouring. Together they are the text, whatever it is.
+// tokens splits JSON for colouring. Joined, they are the text, also when it is not JSON.
 func tokens(s string) (all []token) {
 	add := func(kind string, n int) {
 		all = append(all, token{kind, s[:n]})

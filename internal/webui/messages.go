@@ -25,10 +25,10 @@ type tab struct {
 
 // messagesData is the list of messages.
 type messagesData struct {
-	Query string
-	State string // of the tab, "" for all
-	Tabs  []tab
-	Fault *fault // of the query
+	Query      string
+	State      string // of the tab, "" for all
+	Tabs       []tab
+	QueryError *queryError // of the query
 	inspect.Page
 	Newest string // the first message of the list: what is above it later is new
 	First  bool   // this is the first page
@@ -36,8 +36,8 @@ type messagesData struct {
 	Verbs  []verb
 }
 
-// fault is an error in a query: the query around the character it is at.
-type fault struct {
+// queryError is an error in a query: the query around the character it is at.
+type queryError struct {
 	Before, At, After string
 	Column            int
 	Text              string
@@ -77,7 +77,7 @@ func (s *server) messages(r *http.Request, c auth.Caller) (view, error) {
 	d.Verbs = verbsOf(d.State)
 	v := view{template: "messages", title: "Messages", nav: "/messages", command: command(append([]string{"redrive", "messages", "list"}, positional(query)...)...)}
 	page, err := s.console.Search(r.Context(), c, query, in.Get("after"), perPage)
-	if d.Fault = faultOf(query, err); d.Fault != nil {
+	if d.QueryError = queryErrorOf(query, err); d.QueryError != nil {
 		v.data, v.status = d, http.StatusUnprocessableEntity
 		return v, nil
 	}
@@ -110,7 +110,7 @@ func tabs(query string) (all []tab, state string) {
 	return all, state
 }
 
-// withoutState takes the state out of a query's terms.
+// withoutState removes the state from a query's terms.
 func withoutState(query string) (rest, state string) {
 	var kept []string
 	for _, term := range terms(query) {
@@ -181,7 +181,7 @@ func (s *server) newMessages(r *http.Request, c auth.Caller) (view, error) {
 // checkQuery says what is wrong with a query while it is written.
 func (s *server) checkQuery(r *http.Request, _ auth.Caller) (view, error) {
 	q := r.URL.Query().Get("q")
-	return view{template: "messages", part: "check", data: faultOf(q, parseQuery(q))}, nil
+	return view{template: "messages", part: "check", data: queryErrorOf(q, parseQuery(q))}, nil
 }
 
 // export is all that a query finds, as a download.
@@ -189,15 +189,15 @@ func (s *server) export(w http.ResponseWriter, r *http.Request) {
 	c := s.Caller(r)
 	q := r.URL.Query().Get("q")
 	if err := c.May(auth.Viewer, ""); err != nil {
-		s.render(w, r, c, failure(err))
+		s.render(w, r, c, errorView(err))
 		return
 	}
 	if auth.Foreign(r) {
-		s.render(w, r, c, failure(fmt.Errorf("%w: a page of another site leads to this download", auth.ErrForbidden)))
+		s.render(w, r, c, errorView(fmt.Errorf("%w: a page of another site leads to this download", auth.ErrForbidden)))
 		return
 	}
 	if err := parseQuery(q); err != nil {
-		s.render(w, r, c, failure(fmt.Errorf("%w: %w", inspect.ErrInvalid, err)))
+		s.render(w, r, c, errorView(fmt.Errorf("%w: %w", inspect.ErrInvalid, err)))
 		return
 	}
 	download(w, "messages.jsonl")

@@ -13,10 +13,10 @@ import (
 // overviewData is the first page.
 type overviewData struct {
 	inspect.Overview
-	Chart   chart
-	Slots   []slot
-	Failing []inspect.Queue // those with the most trouble first
-	Storms  []inspect.Queue // those whose breaker, or lack of consumers, keeps messages back
+	Chart     chart
+	Slots     []slot
+	Failing   []inspect.Queue // those with the most trouble first
+	Throttled []inspect.Queue // those whose breaker, or lack of consumers, keeps messages back
 }
 
 // slot is a stretch of the calendar.
@@ -50,7 +50,7 @@ func (s *server) overview(r *http.Request, c auth.Caller) (view, error) {
 	}
 	for _, q := range o.Queues {
 		if q.Throttle.Text() != "" {
-			d.Storms = append(d.Storms, q)
+			d.Throttled = append(d.Throttled, q)
 		}
 		if q.Failed > 0 || q.Waiting > 0 || q.Parked > 0 || q.Blocked != "" || q.Pause != nil {
 			d.Failing = append(d.Failing, q)
@@ -92,7 +92,7 @@ func flowChart(hour []inspect.Flow, now time.Time) chart {
 	}
 	c.Quiet = c.Most == 0
 	for j, name := range []string{"failed", "retried", "parked"} {
-		c.Lines = append(c.Lines, chartLine{name, line(lines[j], c.Most, 600, 160)})
+		c.Lines = append(c.Lines, chartLine{name, svgPath(lines[j], c.Most, 600, 160)})
 	}
 	return c
 }

@@ -19,16 +19,16 @@ func (s *server) groups(r *http.Request, c auth.Caller) (view, error) {
 	}
 	page, err := s.console.Groups(r.Context(), c, q, r.URL.Query().Get("after"), rowsPerPage)
 	d := struct {
-		Query string
-		Fault *fault
+		Query      string
+		QueryError *queryError
 		inspect.GroupPage
 		Next string
-	}{Query: q, Fault: faultOf(q, err), GroupPage: page}
+	}{Query: q, QueryError: queryErrorOf(q, err), GroupPage: page}
 	if page.After != "" {
 		d.Next = "/groups?" + url.Values{"q": {q}, "after": {page.After}}.Encode()
 	}
 	v.data = d
-	if d.Fault != nil {
+	if d.QueryError != nil {
 		v.status = http.StatusUnprocessableEntity
 		return v, nil
 	}
@@ -59,7 +59,7 @@ func (s *server) operations(r *http.Request, c auth.Caller) (view, error) {
 	return view{template: "operations", title: "Operations", nav: "/operations", command: "redrive ops list", data: ops}, err
 }
 
-// operationData is an operation with a piece of its account.
+// operationData is an operation with a page of its outcomes.
 type operationData struct {
 	operations.Operation
 	Rows  []actions.Outcome
@@ -90,7 +90,7 @@ func (s *server) policies(r *http.Request, c auth.Caller) (view, error) {
 	for _, p := range all {
 		v := policyBars(p)
 		if p.Attempts > 1 {
-			v.Storm = s.Storm(r.Context(), p.Name)
+			v.Simulation = s.Simulation(r.Context(), p.Name)
 		}
 		views = append(views, v)
 	}

@@ -22,7 +22,7 @@ import (
 // handler makes a view of a request.
 type handler func(r *http.Request, c auth.Caller) (view, error)
 
-// view is what a handler answers: a page, a part of one, or where to go.
+// view is a handler's answer: a page, a part of one, or a redirect.
 type view struct {
 	template string // of templates/, without .html
 	part     string // only this template of it, without the frame around it
@@ -70,7 +70,7 @@ func (s *server) parse() map[string]*template.Template {
 	return pages
 }
 
-// page serves what a handler answers, whatever that is.
+// page serves a handler's view or error.
 func (s *server) page(h handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := s.Caller(r)
@@ -92,7 +92,7 @@ func (s *server) page(h handler) http.Handler {
 		if r.Method == http.MethodPost {
 			r.Body = http.MaxBytesReader(w, r.Body, mostForm)
 			if err := r.ParseForm(); err != nil {
-				s.render(w, r, c, failure(fmt.Errorf("%w: the form cannot be read: %w", inspect.ErrInvalid, err)))
+				s.render(w, r, c, errorView(fmt.Errorf("%w: the form cannot be read: %w", inspect.ErrInvalid, err)))
 				return
 			}
 		}
@@ -106,30 +106,30 @@ func (s *server) page(h handler) http.Handler {
 		case err != nil && ctx.Err() != nil && first:
 			v = view{template: "loading", title: "Reading", data: withParam(r.URL, "wait", "1")}
 		case err != nil:
-			v = failure(err)
+			v = errorView(err)
 		}
 		s.render(w, r, c, v)
 	})
 }
 
-// failed is what the error page says.
-type failed struct {
+// errorData is what the error page says.
+type errorData struct {
 	Head, Text string
 	Hint       string // what to do about it
 	Again      bool   // trying again may help
 }
 
-// failure is the page of an error.
-func failure(err error) view {
-	f := failed{Head: "That did not work", Text: hint.Text(err), Hint: hint.Of(err), Again: true}
+// errorView is the page of an error.
+func errorView(err error) view {
+	f := errorData{Head: "That did not work", Text: hint.Text(err), Hint: hint.Of(err), Again: true}
 	status := http.StatusInternalServerError
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		f.Head, f.Text, status = "That takes too long", "Ask for less: a queue, a state, or the last hours. An export waits for as long as it takes.", http.StatusGatewayTimeout
 	case errors.Is(err, inspect.ErrNotFound):
-		f, status = failed{Head: "Not found", Text: "There is nothing of this name that you may see. A message that was retried long ago, or was discarded for good, is forgotten."}, http.StatusNotFound
+		f, status = errorData{Head: "Not found", Text: "There is nothing of this name that you may see. A message that was retried long ago, or was discarded for good, is forgotten."}, http.StatusNotFound
 	case errors.Is(err, auth.ErrReadOnly):
-		f, status = failed{Head: "This service is read-only", Text: "It was started to show and not to change anything."}, http.StatusForbidden
+		f, status = errorData{Head: "This service is read-only", Text: "It was started to show and not to change anything."}, http.StatusForbidden
 	case errors.Is(err, auth.ErrForbidden):
 		f.Head, f.Again, status = "Not allowed", false, http.StatusForbidden
 	case errors.Is(err, inspect.ErrPrecondition):
@@ -139,7 +139,7 @@ func failure(err error) view {
 	case errors.Is(err, actions.ErrNoAudit):
 		f.Head, status = "Nothing was done", http.StatusServiceUnavailable
 	}
-	return view{template: "failed", title: f.Head, status: status, data: f}
+	return view{template: "error", title: f.Head, status: status, data: f}
 }
 
 func (s *server) render(w http.ResponseWriter, r *http.Request, c auth.Caller, v view) {
@@ -179,7 +179,8 @@ func (s *server) render(w http.ResponseWriter, r *http.Request, c auth.Caller, v
 	_, _ = w.Write(data)
 }
 
-// yieldingWriter is written in many small pieces, and lets messages through in between.
+// yieldingWriter pauses between the many small writes of a template, so that messages need not
+// wait for it.
 type yieldingWriter struct {
 	b    *bytes.Buffer
 	work *background.Work
@@ -190,7 +191,7 @@ func (p *yieldingWriter) Write(data []byte) (int, error) {
 	return p.b.Write(data)
 }
 
-func (s *server) nothingHere(*http.Request, auth.Caller) (view, error) {
+func (s *server) notFound(*http.Request, auth.Caller) (view, error) {
 	return view{}, inspect.ErrNotFound
 }
 

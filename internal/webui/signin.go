@@ -7,14 +7,14 @@ import (
 	"github.com/redrive-mq/redrive/internal/auth"
 )
 
-// signInData is the form to sign in with; what it posts to is served by package
-// auth, which comes back here with an error when it refuses.
+// signInData is the form to sign in with. It posts to package auth, which redirects here with
+// an error when it refuses.
 type signInData struct {
 	Next    string
 	Refused string
 }
 
-// refusals are what the form says; its URL chooses among them.
+// refusals are the form's error texts, by the error in its URL.
 var refusals = map[string]string{
 	"refused":     "That user and password, or that token, is not valid here.",
 	"unreachable": "RabbitMQ's management API does not answer, so no user can be checked now. A token works.",

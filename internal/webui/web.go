@@ -5,7 +5,7 @@
 //	web.go        the routes
 //	respond.go    from a handler's view to a response: errors, loading, headers
 //	base.go       where the page is, among those of several virtual hosts
-//	show.go       how values are shown: times, sizes, texts that may be hostile
+//	format.go     how values are shown: times, sizes, texts that may be hostile
 //	overview.go messages.go message.go …   a page each
 //	act.go plan.go edit.go                 what people do
 //
@@ -72,14 +72,14 @@ type runner interface {
 
 // Options of a page.
 type Options struct {
-	// Caller tells who a request is from; a caller who is not signed in sees the sign-in.
+	// Caller returns who a request is from; a caller who is not signed in sees the sign-in page.
 	Caller func(*http.Request) auth.Caller
 	// Problems are what is wrong now, as far as a caller may know: each page says so.
 	Problems func(auth.Caller) []string
-	// Storm draws what a policy does in an outage, as an SVG element that says it in
+	// Simulation draws what a policy does in an outage, as an SVG element that says it in
 	// words too; "" where there is nothing to draw.
-	Storm   func(ctx context.Context, policy string) template.HTML
-	Version string
+	Simulation func(ctx context.Context, policy string) template.HTML
+	Version    string
 	// Base is the escaped path that the page is served under, without a slash at its
 	// end; "" for a page that is alone at its host. Requests come without it.
 	Base string
@@ -113,7 +113,7 @@ type server struct {
 	rendering background.Work
 }
 
-// Handler serves the page. Cross-site posts are refused by what is around it.
+// Handler serves the page. Its caller must refuse cross-site posts.
 func Handler(c Console, o Options) http.Handler {
 	mux := http.NewServeMux()
 	for pattern, h := range Routes(c, o) {
@@ -127,8 +127,8 @@ func Routes(c Console, o Options) map[string]http.Handler {
 	if o.Problems == nil {
 		o.Problems = func(auth.Caller) []string { return nil }
 	}
-	if o.Storm == nil {
-		o.Storm = func(context.Context, string) template.HTML { return "" }
+	if o.Simulation == nil {
+		o.Simulation = func(context.Context, string) template.HTML { return "" }
 	}
 	if o.VHosts == nil {
 		o.VHosts = func() []VHost { return nil }
@@ -165,7 +165,7 @@ func Routes(c Console, o Options) map[string]http.Handler {
 		"GET /audit":                    s.audit,
 		"GET /health":                   s.health,
 		"GET /help":                     s.help,
-		"GET /":                         s.nothingHere,
+		"GET /":                         s.notFound,
 	} {
 		routes[pattern] = s.page(h)
 	}
@@ -179,7 +179,7 @@ func Routes(c Console, o Options) map[string]http.Handler {
 	return routes
 }
 
-// policyOfContent lets the page load what it brings itself, and nothing else.
+// policyOfContent lets the page load its own files, and nothing else.
 const policyOfContent = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
 func headers(next http.Handler) http.Handler {

@@ -180,7 +180,7 @@ func newScene(t testing.TB, o options) *scene {
 		Public: func(r *http.Request) bool { return httpapi.Public(r) || strings.HasPrefix(r.URL.Path, "/assets/") }})
 	a := httpapi.New(httpapi.Config{Base: base, Console: s.console, Decoder: decoder, Entries: s.store, Problems: problems, Notices: notices, Guard: guard, Tokens: s.tokens, Log: log,
 		Metrics: http.NotFoundHandler()})
-	for pattern, h := range webui.Routes(s.console, webui.Options{Base: base, VHost: vhost, VHosts: func() []webui.VHost { return o.vhosts }, Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.ProblemsFor, Storm: storm, Version: "1.4.0", Log: log}) {
+	for pattern, h := range webui.Routes(s.console, webui.Options{Base: base, VHost: vhost, VHosts: func() []webui.VHost { return o.vhosts }, Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.ProblemsFor, Simulation: storm, Version: "1.4.0", Log: log}) {
 		a.Handle(pattern, h)
 	}
 	whole := httpapi.Under(base, a)

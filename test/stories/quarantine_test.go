@@ -231,11 +231,11 @@ func TestTheQuarantineIsNotListedBelowASmallDeliveryLimit(t *testing.T) {
 		publish(t, v.Channel(), "", wire.QueueQuarantine, amqp.Publishing{Body: []byte("m"), DeliveryMode: amqp.Persistent})
 		v.Policy("everything", ".*", 0, map[string]any{"delivery-limit": 1})
 		q := &quarantine.Quarantine{Broker: broker.Config{URL: c.Broker.URL}, API: v.API()}
-		brokertest.Eventually(t, "it is refused", func() bool { return errors.Is(q.Safe(t.Context()), quarantine.ErrLimit) })
+		brokertest.Eventually(t, "it is refused", func() bool { return errors.Is(q.CheckLimit(t.Context()), quarantine.ErrLimit) })
 		v.Must("DELETE", "policies/"+v.Name+"/everything", nil)
-		brokertest.Eventually(t, "it is not", func() bool { return q.Safe(t.Context()) == nil })
+		brokertest.Eventually(t, "it is not", func() bool { return q.CheckLimit(t.Context()) == nil })
 		for range 3 {
-			if all, total, err := q.Look(t.Context(), 10); err != nil || len(all) != 1 || total != 1 {
+			if all, total, err := q.List(t.Context(), 10); err != nil || len(all) != 1 || total != 1 {
 				t.Fatalf("%v, %d, %v", all, total, err)
 			}
 			brokertest.Eventually(t, "it is there", func() bool { return v.Depth(wire.QueueQuarantine) == 1 })

@@ -342,8 +342,8 @@ func TestASmallDeliveryLimitInForce(t *testing.T) {
 		mendAll(t, c)
 		v.Policy("everything", ".*", 0, map[string]any{"delivery-limit": 7})
 		brokertest.Eventually(t, "RabbitMQ tells what is in force", func() bool {
-			q, err := v.API().State(t.Context(), wire.QueueQuarantine)
-			limit, limited := q.Limit(v.Version)
+			q, err := v.API().QueueState(t.Context(), wire.QueueQuarantine)
+			limit, limited := q.LimitInForce(v.Version)
 			return err == nil && limited && limit == 7
 		})
 		finds(t, c, "intake", "wrong: the delivery limit in force of our queue redrive.intake is 7, by a RabbitMQ policy (everything)", "rabbitmqctl set_policy -p "+v.Name+" everything",

@@ -16,7 +16,7 @@ import (
 	"strings"
 )
 
-// Status of a finding, from well to ill.
+// Status of a finding, best first.
 type Status string
 
 const (
@@ -69,7 +69,7 @@ type Report struct {
 	Findings []Finding `json:"findings"`
 }
 
-// Examine makes every check. Findings that are ok come once a check.
+// Examine makes every check. A check without problems has one finding, OK.
 func Examine(ctx context.Context, s *Scene) Report {
 	r := Report{Status: OK, Broker: s.Broker, VHost: s.VHost, Version: s.Version}
 	if s.Missing[Queues] == nil {

@@ -141,7 +141,7 @@ func TestChecksOnScenes(t *testing.T) {
 			s.Queues = []management.QueueState{{Queue: management.Queue{Name: "q", Messages: 2}, Bytes: 80 << 20}}
 		}, "warning q: its messages have 40 MiB on average, and RabbitMQ 4.3.6 takes 16 MiB unless"},
 		{"transport", func(s *Scene) { s.Config.Broker.URL = "amqp://u:p@mq.example/" }, "warning: broker.url speaks to mq.example without TLS"},
-		{"transport", func(s *Scene) { s.Config.Broker.URL = "amqps://u:p@mq.example/?verify=verify_none" }, "which Redrive does not obey"},
+		{"transport", func(s *Scene) { s.Config.Broker.URL = "amqps://u:p@mq.example/?verify=verify_none" }, "which Redrive ignores"},
 		{"transport", func(s *Scene) { s.Config.Broker.URL = "amqps://u:p@mq.example/" }, ""},
 		{"transport", func(s *Scene) { s.Config.Broker.URL = "amqp://u:p@[::1]:5672/" }, ""},
 		{"transport", func(s *Scene) { s.Config.Broker.Management = "http://u:p@10.1.2.3:15672" }, "broker.management speaks to 10.1.2.3 without TLS"},

@@ -24,7 +24,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Options of a look around.
+// Options of Gather.
 type Options struct {
 	Config *config.Config
 	File   string   // of the config
@@ -49,8 +49,8 @@ var ErrNothing = errors.New("RabbitMQ answers neither by AMQP nor by its managem
 // partTimeout is how long a part of the look may take.
 const partTimeout = 30 * time.Second
 
-// Gather looks around once. It changes nothing. Parts that cannot be had are in
-// Missing, with the reason; its error is ErrNothing.
+// Gather reads all parts of a Scene once. It changes nothing. A part that cannot be read is in
+// Missing, with the reason. Its error is ErrNothing.
 func Gather(ctx context.Context, o Options) (*Scene, error) {
 	ctx, cancel := context.WithTimeout(ctx, 4*partTimeout)
 	defer cancel()
@@ -164,7 +164,7 @@ func (s *Scene) askManagement(ctx context.Context, watch time.Duration) (err err
 		return err
 	}
 	s.Version = o.Version
-	keepPart(s, Queues, &s.Queues)(s.Manage.States(ctx))
+	keepPart(s, Queues, &s.Queues)(s.Manage.QueueStates(ctx))
 	keepPart(s, DeadLetters, &s.Standing)(s.watchDeadLetters(ctx, watch))
 	keepPart(s, Exchanges, &s.Exchanges)(s.Manage.Exchanges(ctx))
 	keepPart(s, Bindings, &s.Bindings)(s.Manage.Bindings(ctx))
@@ -177,7 +177,7 @@ func (s *Scene) askManagement(ctx context.Context, watch time.Duration) (err err
 	default:
 		keepPart(s, Permissions, &s.Permission)(p, err)
 	}
-	if s.Ahead, s.Within, err = s.Manage.Ahead(ctx); err != nil {
+	if s.Ahead, s.Within, err = s.Manage.ClockAhead(ctx); err != nil {
 		s.Missing[Clock] = err
 	}
 	return nil

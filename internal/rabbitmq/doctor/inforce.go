@@ -9,8 +9,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 )
 
-// changing are keys of operator policies that change what happens to messages.
-var changing = []string{"message-ttl", "expires", "max-length", "max-length-bytes", "overflow", "delivery-limit"}
+// operatorKeys are keys of operator policies that change what happens to messages.
+var operatorKeys = []string{"message-ttl", "expires", "max-length", "max-length-bytes", "overflow", "delivery-limit"}
 
 func policyInForce(_ context.Context, s *Scene) (all []Finding) {
 	for _, q := range s.workQueues() {
@@ -32,7 +32,7 @@ func policyInForce(_ context.Context, s *Scene) (all []Finding) {
 		}
 		if i := slices.IndexFunc(s.OperatorPolicies, func(p management.Policy) bool { return p.Name == q.OperatorPolicy }); i >= 0 {
 			var keys []string
-			for _, key := range changing {
+			for _, key := range operatorKeys {
 				if v, ok := s.OperatorPolicies[i].Definition[key]; ok {
 					keys = append(keys, fmt.Sprintf("%s: %s", key, management.Text(v)))
 				}
@@ -68,7 +68,7 @@ func nativeRetry(_ context.Context, s *Scene) (all []Finding) {
 		f := Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("RabbitMQ delays what its consumers requeue (delayed-retry-type: %s), and Redrive what they reject", kind),
 			Remedy: "Leave it on only if consumers requeue on purpose. " + s.unset(q, "delayed-retry-type")}
 		if !s.versionAtLeast(4, 3) {
-			f.What = fmt.Sprintf("it asks for RabbitMQ's delayed retry (delayed-retry-type: %s), which RabbitMQ %s ignores and 4.3 obeys", kind, s.Version)
+			f.What = fmt.Sprintf("it asks for RabbitMQ's delayed retry (delayed-retry-type: %s), which RabbitMQ %s ignores and 4.3 applies", kind, s.Version)
 		}
 		all = append(all, f)
 	}
@@ -103,5 +103,5 @@ func (s *Scene) raise(q *management.QueueState) string {
 
 // limitOf is the delivery limit of a quorum queue, when there is one.
 func (s *Scene) limitOf(q *management.QueueState) (limit int, limited bool) {
-	return q.Limit(s.Version)
+	return q.LimitInForce(s.Version)
 }

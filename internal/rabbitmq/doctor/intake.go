@@ -28,7 +28,7 @@ func deadLetterExchange(_ context.Context, s *Scene) (all []Finding) {
 	}
 	if not := differs(x, "fanout", true); not != "" {
 		all = append(all, Finding{Status: Wrong, What: "the exchange redrive is " + not, Remedy: "Delete it and start the service, which declares it as it must be; bring queues' dead letters to rest meanwhile, since they are lost while it is missing.",
-			Commands: []string{s.deleteCommand(s.Manage.At("exchanges", wire.ExchangeDeadLetters)), s.redrive("doctor --fix")}})
+			Commands: []string{s.deleteCommand(s.Manage.URL("exchanges", wire.ExchangeDeadLetters)), s.redrive("doctor --fix")}})
 	}
 	bound := false
 	for _, b := range s.Bindings {
@@ -38,7 +38,7 @@ func deadLetterExchange(_ context.Context, s *Scene) (all []Finding) {
 			bound = true
 		default:
 			all = append(all, Finding{Status: Warning, What: fmt.Sprintf("the exchange redrive also leads to the %s %s, which gets a copy of every dead letter", b.DestinationType, b.Destination), Remedy: "Take the binding away, unless you want it.",
-				Commands: []string{s.deleteCommand(s.Manage.BindingAt(b))}})
+				Commands: []string{s.deleteCommand(s.Manage.BindingURL(b))}})
 		}
 	}
 	if !bound {
@@ -87,8 +87,8 @@ func (s *Scene) deleteWhenEmpty(queue string) []string {
 	return []string{s.rabbitmqctl("list_queues", "name", "messages"), s.rabbitmqctl("delete_queue", queue), s.redrive("doctor --fix")}
 }
 
-// shortening are settings that lose messages, or refuse them.
-var shortening = []string{"message-ttl", "expires", "max-length", "max-length-bytes", "overflow"}
+// losingKeys are settings that lose messages, or refuse them.
+var losingKeys = []string{"message-ttl", "expires", "max-length", "max-length-bytes", "overflow"}
 
 func intake(_ context.Context, s *Scene) (all []Finding) {
 	q := s.queue(wire.QueueIntake)
@@ -118,7 +118,7 @@ func intake(_ context.Context, s *Scene) (all []Finding) {
 			continue
 		}
 		var keys []string
-		for _, key := range shortening {
+		for _, key := range losingKeys {
 			if v, ok := own.Effective[key]; ok {
 				keys = append(keys, fmt.Sprintf("%s: %v", key, management.Text(v)))
 			}

@@ -32,7 +32,7 @@ func retryExchange(_ context.Context, s *Scene) (all []Finding) {
 			continue
 		}
 		if not := differs(x, "fanout", false); not != "" {
-			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("its retry exchange %s is %s", name, not), Remedy: "Delete it, and declare it again:", Commands: []string{s.deleteCommand(s.Manage.At("exchanges", name)), s.redrive("doctor --fix")}})
+			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("its retry exchange %s is %s", name, not), Remedy: "Delete it, and declare it again:", Commands: []string{s.deleteCommand(s.Manage.URL("exchanges", name)), s.redrive("doctor --fix")}})
 			continue
 		}
 		bound := false
@@ -41,7 +41,7 @@ func retryExchange(_ context.Context, s *Scene) (all []Finding) {
 				bound = true
 				continue
 			}
-			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("its retry exchange also leads to the %s %s, which gets a copy of each retried message", b.DestinationType, b.Destination), Remedy: "Remove the binding:", Commands: []string{s.deleteCommand(s.Manage.BindingAt(b))}})
+			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("its retry exchange also leads to the %s %s, which gets a copy of each retried message", b.DestinationType, b.Destination), Remedy: "Remove the binding:", Commands: []string{s.deleteCommand(s.Manage.BindingURL(b))}})
 		}
 		if !bound {
 			all = append(all, s.bind(q.Name, fmt.Sprintf("its retry exchange %s does not lead to it", name)))
@@ -50,7 +50,7 @@ func retryExchange(_ context.Context, s *Scene) (all []Finding) {
 	for _, x := range s.Exchanges {
 		if strings.HasPrefix(x.Name, wire.RetryExchange("")) && !of[x.Name] && len(s.Only) == 0 {
 			all = append(all, Finding{Status: Warning, What: fmt.Sprintf("the retry exchange %s has no queue of its name any more; what waits for it will be parked", x.Name),
-				Remedy: "Declare the queue again, or delete the exchange:", Commands: []string{s.deleteCommand(s.Manage.At("exchanges", x.Name))}})
+				Remedy: "Declare the queue again, or delete the exchange:", Commands: []string{s.deleteCommand(s.Manage.URL("exchanges", x.Name))}})
 		}
 	}
 	return all

@@ -99,7 +99,7 @@ type NamedQueue struct {
 	RetryExchange bool // it exists
 }
 
-// Service is what the service says of itself.
+// Service is what the service answers about itself.
 type Service struct {
 	Asked    string   // the URL; "" when no service was asked
 	Named    bool     // somebody said that it is there

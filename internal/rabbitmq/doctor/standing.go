@@ -30,7 +30,7 @@ func (s *Scene) watchDeadLetters(ctx context.Context, long time.Duration) (map[s
 			return nil, ctx.Err()
 		case <-time.After(min(time.Second, long)):
 		}
-		now, err := s.Manage.States(ctx)
+		now, err := s.Manage.QueueStates(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -68,7 +68,7 @@ func standing(_ context.Context, s *Scene) (all []Finding) {
 			all = append(all, f)
 			continue
 		}
-		if at, ok := s.lane(q, n); ok {
+		if at, ok := s.unavailable(q, n); ok {
 			all = append(all, at)
 			continue
 		}

@@ -50,7 +50,7 @@ func transport(_ context.Context, s *Scene) (all []Finding) {
 			all = append(all, Finding{Status: Warning, What: fmt.Sprintf("%s speaks to %s without TLS", at.key, strings.Join(plain, ", ")), Remedy: fmt.Sprintf("Set %s to %s, with a listener for TLS in RabbitMQ.", at.key, at.secure)})
 		}
 		if unverified {
-			all = append(all, Finding{Status: Warning, What: at.key + " says verify=verify_none, which Redrive does not obey: it always checks RabbitMQ's certificate", Remedy: "Take it out, and name the authority by cacertfile=."})
+			all = append(all, Finding{Status: Warning, What: at.key + " says verify=verify_none, which Redrive ignores: it always checks RabbitMQ's certificate", Remedy: "Take it out, and name the authority by cacertfile=."})
 		}
 	}
 	if s.Insecure {

@@ -24,7 +24,7 @@ func (p *Plan) Keys() []Key {
 	if p.Policy == nil {
 		return nil
 	}
-	keys := difference(p.Before, p.Policy)
+	keys := diffPolicies(p.Before, p.Policy)
 	for i, k := range keys {
 		if now, ok := p.Queue.Effective[k.Name]; ok && k.Change == "kept" && management.Text(now) != management.Text(k.Was) {
 			keys[i].Overruled = now
@@ -33,8 +33,8 @@ func (p *Plan) Keys() []Key {
 	return keys
 }
 
-// difference of two policies, nil for none.
-func difference(from, to *management.Policy) (keys []Key) {
+// diffPolicies compares two policies, nil for none.
+func diffPolicies(from, to *management.Policy) (keys []Key) {
 	before, after := map[string]any{}, map[string]any{}
 	if from != nil {
 		before = from.Definition
@@ -64,8 +64,8 @@ func difference(from, to *management.Policy) (keys []Key) {
 	return keys
 }
 
-// note says what is not seen in the keys.
-func (p *Plan) note() {
+// addNotes adds what the keys do not show.
+func (p *Plan) addNotes() {
 	add := func(format string, args ...any) { p.Notes = append(p.Notes, fmt.Sprintf(format, args...)) }
 	if p.Queue.Type == "classic" {
 		add("a classic queue's own dead-lettering is at-most-once; what it loses on the way is lost")

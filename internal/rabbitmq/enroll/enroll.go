@@ -40,8 +40,8 @@ type Target struct {
 
 const servicePrefix = "redrive."
 
-// service is the target of an enrolled queue.
-func service(queue string) Target {
+// serviceTarget is the target of an enrolled queue.
+func serviceTarget(queue string) Target {
 	exchange := wire.RetryExchange(queue)
 	return Target{Exchange: wire.ExchangeDeadLetters, PolicyPrefix: servicePrefix, Makes: fmt.Sprintf("makes exchange %q and binds the queue to it", exchange),
 		make: func(ctx context.Context, m *management.Client) error {
@@ -61,8 +61,8 @@ func (t Target) policy(queue string) management.Policy {
 	return management.Policy{Name: t.PolicyPrefix + queue, Pattern: "^" + regexp.QuoteMeta(queue) + "$", ApplyTo: "queues", Definition: def}
 }
 
-// reached tells whether a policy's definition sends dead letters there already.
-func (t Target) reached(def map[string]any) bool {
+// isSetIn tells whether a policy's definition sends dead letters there already.
+func (t Target) isSetIn(def map[string]any) bool {
 	key, _ := def["dead-letter-routing-key"].(string)
 	return def["dead-letter-exchange"] == t.Exchange && (t.RoutingKey == "" || t.RoutingKey == key)
 }
@@ -133,17 +133,17 @@ func plan(q management.Queue, policies []management.Policy, target Target, atLea
 	if was := byName(set.Name); was != nil && was.Pattern != set.Pattern {
 		return nil, fmt.Errorf("queue %q: there is a policy %q already, on %s, which is not Redrive's: rename it", q.Name, was.Name, was.Pattern)
 	}
-	if err := target.allowed(q, atLeastOnce); err != nil {
+	if err := target.checkArguments(q, atLeastOnce); err != nil {
 		return nil, err
 	}
 	if _, fixed := q.Arguments["x-dead-letter-exchange"]; fixed && !atLeastOnce {
 		return p, nil
 	}
-	p.note()
-	if p.Before != nil && target.reached(p.Before.Definition) && !atLeastOnce {
+	p.addNotes()
+	if p.Before != nil && target.isSetIn(p.Before.Definition) && !atLeastOnce {
 		return p, nil
 	}
-	p.Policy = merged(set, p.Before, target, atLeastOnce)
+	p.Policy = mergePolicy(set, p.Before, target, atLeastOnce)
 	return p, nil
 }
 
@@ -162,9 +162,9 @@ func canEnroll(q management.Queue, atLeastOnce bool) error {
 	return nil
 }
 
-// allowed tells whether the queue's arguments, which no policy can change, leave room for
+// checkArguments refuses queues whose arguments, which no policy can change, contradict
 // the policy.
-func (t Target) allowed(q management.Queue, atLeastOnce bool) error {
+func (t Target) checkArguments(q management.Queue, atLeastOnce bool) error {
 	x, fixed := q.Arguments["x-dead-letter-exchange"]
 	if fixed && (x != t.Exchange || t.RoutingKey != "" && q.Arguments["x-dead-letter-routing-key"] != t.RoutingKey) {
 		return fmt.Errorf("queue %q: %w (it is %q): `redrive move %s --to NEWNAME` makes a queue without it, and moves bindings and messages there", q.Name, ErrArgument, x, q.Name)
@@ -187,8 +187,8 @@ func (t Target) allowed(q management.Queue, atLeastOnce bool) error {
 	return nil
 }
 
-// merged is the policy to set, with the keys of the one in force.
-func merged(set management.Policy, before *management.Policy, target Target, atLeastOnce bool) *management.Policy {
+// mergePolicy returns the policy to set, with the keys of the one in force.
+func mergePolicy(set management.Policy, before *management.Policy, target Target, atLeastOnce bool) *management.Policy {
 	def := map[string]any{}
 	if before != nil {
 		maps.Copy(def, before.Definition)

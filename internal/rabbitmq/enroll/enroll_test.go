@@ -41,7 +41,7 @@ func TestPlans(t *testing.T) {
 		{"by argument", management.Queue{Name: "q", Arguments: map[string]any{"x-dead-letter-exchange": "redrive"}}, false, nil, ""},
 		{"elsewhere by argument", management.Queue{Name: "q", Arguments: map[string]any{"x-dead-letter-exchange": "dlx"}}, false, nil, "no policy can change"},
 	} {
-		p, err := plan(c.queue, []management.Policy{limit, ours}, service(c.queue.Name), c.atLeastOnce)
+		p, err := plan(c.queue, []management.Policy{limit, ours}, serviceTarget(c.queue.Name), c.atLeastOnce)
 		if c.err != "" {
 			if err == nil || !strings.Contains(err.Error(), c.err) {
 				t.Errorf("%s: %v", c.name, err)

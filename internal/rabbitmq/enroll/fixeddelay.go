@@ -26,7 +26,7 @@ type FixedDelay struct {
 	kind        ttlqueue.Type
 }
 
-// NewFixedDelay refuses a delay that RabbitMQ cannot keep.
+// NewFixedDelay refuses a delay that RabbitMQ does not support.
 func NewFixedDelay(queue string, delay time.Duration, kind ttlqueue.Type) (*FixedDelay, error) {
 	levels, err := ttlqueue.NewFixed(kind, delay)
 	if err != nil {
@@ -54,7 +54,7 @@ func (a *FixedDelay) Topology() delay.Topology {
 func (a *FixedDelay) target() Target {
 	return Target{Exchange: a.name, RoutingKey: a.queue, PolicyPrefix: fixedDelayPrefix, AtMostOnce: true,
 		Makes: fmt.Sprintf("makes exchange and queue %q, where a rejected message waits %s, and the way back to its queue", a.name, policy.FormatDuration(a.delay)),
-		make:  func(ctx context.Context, m *management.Client) error { return m.Make(ctx, a.Topology()) }}
+		make:  func(ctx context.Context, m *management.Client) error { return m.Declare(ctx, a.Topology()) }}
 }
 
 const fixedDelayPrefix = "redrive-fixed."
@@ -62,7 +62,7 @@ const fixedDelayPrefix = "redrive-fixed."
 // Policy points the work queue at it where no other policy applies; Plan merges.
 func (a *FixedDelay) Policy() management.Policy { return a.target().policy(a.queue) }
 
-// Plan finds out what it changes.
+// Plan returns what it changes.
 func (a *FixedDelay) Plan(ctx context.Context, m *management.Client) (*Plan, error) {
 	q, policies, err := ReadQueue(ctx, m, a.queue)
 	if err != nil {
@@ -71,12 +71,12 @@ func (a *FixedDelay) Plan(ctx context.Context, m *management.Client) (*Plan, err
 	return plan(q, policies, a.target(), false)
 }
 
-// UndoFixedDelay takes its policy away. Messages that wait are still retried, so all else stays.
+// UndoFixedDelay removes its policy. Messages that wait are still retried, so all else stays.
 func UndoFixedDelay(ctx context.Context, m *management.Client, queue string) error {
 	return undo(ctx, m, Target{PolicyPrefix: fixedDelayPrefix}.policy(queue), queue)
 }
 
-// Warnings are what a person should know of it before.
+// Warnings are what a person should know before using it.
 func (a *FixedDelay) Warnings() []string {
 	w := []string{
 		"only rejected messages are retried: RabbitMQ takes what expired, overflowed its queue or passed its delivery limit for a cycle, and drops it",

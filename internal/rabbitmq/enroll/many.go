@@ -50,7 +50,7 @@ func PlanMany(ctx context.Context, m *management.Client, names []string, pattern
 				continue
 			}
 		}
-		all[i].Plan, all[i].Err = plan(q, policies, service(name), atLeastOnce)
+		all[i].Plan, all[i].Err = plan(q, policies, serviceTarget(name), atLeastOnce)
 	}
 	return all, nil
 }

@@ -13,12 +13,12 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 )
 
-// Undo takes our policy away, so that the one before applies again: RabbitMQ has
+// Undo removes our policy, so that the one before applies again: RabbitMQ has
 // kept it all the time, below ours, so there is nothing to remember, and any
 // machine can undo. The retry exchange stays: messages that wait still have to
 // come back.
 func Undo(ctx context.Context, m *management.Client, queue string) error {
-	return undo(ctx, m, service(queue).policy(queue), queue)
+	return undo(ctx, m, serviceTarget(queue).policy(queue), queue)
 }
 
 func undo(ctx context.Context, m *management.Client, ours management.Policy, queue string) error {
@@ -62,7 +62,7 @@ func PlanUndo(ctx context.Context, m *management.Client, names []string, pattern
 		return nil, nil, err
 	}
 	add := func(name string) bool {
-		ours := service(name).policy(name)
+		ours := serviceTarget(name).policy(name)
 		i := slices.IndexFunc(policies, func(p management.Policy) bool { return p.Name == ours.Name && p.Pattern == ours.Pattern })
 		if i < 0 {
 			return false
@@ -79,7 +79,7 @@ func PlanUndo(ctx context.Context, m *management.Client, names []string, pattern
 	}
 	for _, name := range names {
 		if !add(name) {
-			missing = append(missing, fmt.Errorf("queue %q: %w: there is no policy %q", name, ErrNotEnrolled, service(name).policy(name).Name))
+			missing = append(missing, fmt.Errorf("queue %q: %w: there is no policy %q", name, ErrNotEnrolled, serviceTarget(name).policy(name).Name))
 		}
 	}
 	if pattern != "" {
@@ -107,7 +107,7 @@ func (u *UndoPlan) Write(w io.Writer) {
 	default:
 		fmt.Fprintf(w, "policy %q of priority %d applies again:\n", u.After.Name, u.After.Priority)
 	}
-	writeKeys(w, difference(&u.Ours, u.After), "")
+	writeKeys(w, diffPolicies(&u.Ours, u.After), "")
 }
 
 // policyWithout is the policy that would be in force on a queue without those named. It

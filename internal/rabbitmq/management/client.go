@@ -66,9 +66,9 @@ func New(rawURL, vhost string) (*Client, error) {
 	return &Client{nodes: n, user: user, vhost: vhost, http: http.Client{Timeout: 30 * time.Second}}, nil
 }
 
-// With are the credentials to use: TLS files, which are read for each new connection,
+// WithCredentials sets the credentials to use: TLS files, which are read for each new connection,
 // and a login, whose file is read for each request.
-func (c *Client) With(of credentials.Client) *Client {
+func (c *Client) WithCredentials(of credentials.Client) *Client {
 	c.login = of.Login
 	if !slices.ContainsFunc(c.nodes.bases, func(u *url.URL) bool { return u.Scheme == "https" }) {
 		return c
@@ -232,10 +232,10 @@ func (c *Client) Call(ctx context.Context, method, path string, in, out any) err
 	return err
 }
 
-// errAway: a node does not answer, or not with what was asked for.
-type errAway struct{ error }
+// unavailableError: a node does not answer, or does not answer the request.
+type unavailableError struct{ error }
 
-func (e errAway) Unwrap() error { return e.error }
+func (e unavailableError) Unwrap() error { return e.error }
 
 // call is Call, and tells the answer's Date. Asking the next node for the same again
 // is safe: all that is changed here comes to the same when it is done twice.
@@ -260,9 +260,9 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) (da
 		if n < all-1 {
 			trying, cancel = context.WithTimeout(ctx, nodeTimeout)
 		}
-		date, err = c.ask(trying, c.nodes.bases[i], method, path, body, out)
+		date, err = c.callNode(trying, c.nodes.bases[i], method, path, body, out)
 		cancel()
-		if !errors.As(err, new(errAway)) {
+		if !errors.As(err, new(unavailableError)) {
 			c.nodes.at.Store(i)
 			return date, err
 		}
@@ -275,8 +275,8 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) (da
 	return "", errors.Join(failed...)
 }
 
-// ask is call of one node.
-func (c *Client) ask(ctx context.Context, base *url.URL, method, path string, body []byte, out any) (date string, err error) {
+// callNode is call on one node.
+func (c *Client) callNode(ctx context.Context, base *url.URL, method, path string, body []byte, out any) (date string, err error) {
 	at := strings.TrimSuffix(base.String(), "/") + "/api/" + path
 	req, err := http.NewRequestWithContext(ctx, method, at, bytes.NewReader(body))
 	if err != nil {
@@ -289,21 +289,21 @@ func (c *Client) ask(ctx context.Context, base *url.URL, method, path string, bo
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := c.http.Do(req)
 	if err = credentials.Explain(err); errors.Is(err, wire.ErrTLS) {
-		return "", errAway{fmt.Errorf("%s %s: %w", method, at, err)}
+		return "", unavailableError{fmt.Errorf("%s %s: %w", method, at, err)}
 	}
 	if err != nil {
-		return "", errAway{hint.Errorf(isItTheAPI, "%w", err)}
+		return "", unavailableError{hint.Errorf(isItTheAPI, "%w", err)}
 	}
 	defer resp.Body.Close()
 	date = resp.Header.Get("Date")
 	text, err := io.ReadAll(io.LimitReader(resp.Body, 64<<20))
 	if err != nil {
-		return "", errAway{fmt.Errorf("%s %s: %w", method, at, err)}
+		return "", unavailableError{fmt.Errorf("%s %s: %w", method, at, err)}
 	}
 	text = bytes.TrimSpace(text)
 	switch {
 	case resp.StatusCode >= 500:
-		return "", errAway{fmt.Errorf("%s %s: %s: %s", method, at, resp.Status, text)}
+		return "", unavailableError{fmt.Errorf("%s %s: %s: %s", method, at, resp.Status, text)}
 	case len(text) > 0 && !json.Valid(text), out != nil && len(text) == 0 && resp.StatusCode < 300:
 		return "", hint.Errorf(isItTheAPI, "%s %s: %s, but not an answer of RabbitMQ's", method, at, resp.Status)
 	case resp.StatusCode == http.StatusNotFound:

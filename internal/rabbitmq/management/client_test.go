@@ -229,7 +229,7 @@ func TestSeveralNodes(t *testing.T) {
 			if _, err := m.Overview(ctx); err != nil {
 				t.Fatalf("one of three answers: %v", err)
 			}
-			if at := m.At("queues"); !strings.Contains(at, hostOf(t, v.Management)) {
+			if at := m.URL("queues"); !strings.Contains(at, hostOf(t, v.Management)) {
 				t.Errorf("commands for people ask %s, which does not answer", at)
 			}
 			if _, err := m.Queue(ctx, "nothing"); !errors.Is(err, management.ErrNotFound) {
@@ -268,8 +268,8 @@ func TestANodeThatHangsIsAskedOnce(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 		_, _ = m.Overview(ctx)
 		cancel()
-		if _, err := m.Overview(context.Background()); err != nil || !strings.HasPrefix(m.At("queues"), well.URL) {
-			t.Errorf("the second question: %v, at %s", err, m.At("queues"))
+		if _, err := m.Overview(context.Background()); err != nil || !strings.HasPrefix(m.URL("queues"), well.URL) {
+			t.Errorf("the second question: %v, at %s", err, m.URL("queues"))
 		}
 	}
 }

@@ -48,7 +48,7 @@ func NewConsent(client *Client, exchange string) *Consent {
 	return c
 }
 
-// Consented answers from memory, and has RabbitMQ asked again: see flow.Consent. Safe
+// Consented answers from memory, and requests a new list: see retry.Consent. Safe
 // for concurrent use.
 func (c *Consent) Consented(queue string) (yes bool, asOf time.Time, err error) {
 	select {

@@ -96,9 +96,9 @@ func Text(v any) string {
 	return text
 }
 
-// Make makes the exchanges, queues and bindings of a topology in the client's
+// Declare declares the exchanges, queues and bindings of a topology in the client's
 // virtual host, one by one: importing them at once needs an administrator.
-func (c *Client) Make(ctx context.Context, t delay.Topology) error {
+func (c *Client) Declare(ctx context.Context, t delay.Topology) error {
 	d := Define(c.vhost, t)
 	for _, e := range d.Exchanges {
 		if err := c.Call(ctx, http.MethodPut, c.path("exchanges", e.Name), e, nil); err != nil {

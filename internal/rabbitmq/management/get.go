@@ -13,9 +13,9 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Got is a message as the API shows it: numbers, times and texts of its headers are shown
+// FetchedMessage is a message as the API shows it: numbers, times and texts of its headers are shown
 // apart no better than JSON does.
-type Got struct {
+type FetchedMessage struct {
 	Payload    string          `json:"payload"`
 	Encoding   string          `json:"payload_encoding"`
 	Bytes      int             `json:"payload_bytes"`
@@ -27,7 +27,7 @@ type Got struct {
 // Get takes up to n messages from the head of a queue and, with requeue, puts them back.
 // truncate bounds what it shows of bodies, in bytes; 0: all. It asks one node alone: done
 // twice it could take others.
-func (c *Client) Get(ctx context.Context, queue string, n int, requeue bool, truncate int) (all []Got, err error) {
+func (c *Client) Get(ctx context.Context, queue string, n int, requeue bool, truncate int) (all []FetchedMessage, err error) {
 	in := map[string]any{"count": n, "ackmode": "ack_requeue_false", "encoding": "base64"}
 	if requeue {
 		in["ackmode"] = "ack_requeue_true"
@@ -39,12 +39,12 @@ func (c *Client) Get(ctx context.Context, queue string, n int, requeue bool, tru
 	if err != nil {
 		return nil, err
 	}
-	_, err = c.ask(ctx, c.base(), http.MethodPost, c.path("queues", queue)+"/get", body, &all)
+	_, err = c.callNode(ctx, c.base(), http.MethodPost, c.path("queues", queue)+"/get", body, &all)
 	return all, err
 }
 
-// Message is as much of it as the API shows.
-func (g *Got) Message() (*wire.Message, error) {
+// Message converts as much of it as the API shows.
+func (g *FetchedMessage) Message() (*wire.Message, error) {
 	var p struct {
 		ContentType     string         `json:"content_type"`
 		ContentEncoding string         `json:"content_encoding"`
@@ -73,7 +73,7 @@ func (g *Got) Message() (*wire.Message, error) {
 		m.Timestamp = time.Unix(p.Timestamp, 0)
 	}
 	if p.Headers != nil {
-		m.Headers, _ = value(p.Headers).(amqp.Table)
+		m.Headers, _ = amqpValue(p.Headers).(amqp.Table)
 	}
 	m.Body = []byte(g.Payload)
 	if g.Encoding == "base64" {
@@ -86,19 +86,19 @@ func (g *Got) Message() (*wire.Message, error) {
 	return m, nil
 }
 
-// value is JSON's in AMQP's types.
-func value(v any) any {
+// amqpValue converts a JSON value to AMQP's types.
+func amqpValue(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
 		t := amqp.Table{}
 		for key, inner := range v {
-			t[key] = value(inner)
+			t[key] = amqpValue(inner)
 		}
 		return t
 	case []any:
 		all := make([]any, len(v))
 		for i := range v {
-			all[i] = value(v[i])
+			all[i] = amqpValue(v[i])
 		}
 		return all
 	case json.Number:

@@ -2,9 +2,9 @@ package management
 
 import "strings"
 
-// Limit is the delivery limit in force of a quorum queue, when there is one: the least
+// LimitInForce is the delivery limit in force of a quorum queue, when there is one: the least
 // of what its argument, its policy and an operator policy say. version is RabbitMQ's.
-func (q *QueueState) Limit(version string) (limit int, limited bool) {
+func (q *QueueState) LimitInForce(version string) (limit int, limited bool) {
 	if q.Type != "quorum" {
 		return 0, false
 	}

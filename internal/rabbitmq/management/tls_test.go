@@ -74,7 +74,7 @@ func TestManagementUsesWhatChangedOnDisk(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.With(credentials.Client{TLS: credentials.TLS{CA: ca}, Login: credentials.Login{User: user, PasswordFile: password}})
+		m.WithCredentials(credentials.Client{TLS: credentials.TLS{CA: ca}, Login: credentials.Login{User: user, PasswordFile: password}})
 		if _, err := m.Overview(t.Context()); !errors.Is(err, wire.ErrTLS) {
 			t.Errorf("with another authority: %v", err)
 		}
@@ -101,7 +101,7 @@ func client(t *testing.T, url string, files credentials.TLS) *management.Client 
 	if err != nil {
 		t.Fatal(err)
 	}
-	return m.With(credentials.Client{TLS: files})
+	return m.WithCredentials(credentials.Client{TLS: files})
 }
 
 func replace(t *testing.T, file, with string) {

@@ -207,12 +207,12 @@ func (m *Move) Write(w io.Writer, s *State) {
 	if s.New != nil {
 		consumers(w, s.New)
 	}
-	mark(s.Detour && len(s.Bindings) == 0, "leads its bindings to %q, by way of exchange %q, which turns in one step: no message comes to both, or to none", m.To, wire.MoveExchange(m.From))
+	mark(s.Detour && len(s.Bindings) == 0, "leads its bindings to %q, by way of exchange %q, which switches to it in one step: no message comes to both, or to none", m.To, wire.MoveExchange(m.From))
 	for _, b := range append(slices.Clone(s.Bindings), s.DetourBindings...) {
 		fmt.Fprintf(w, "    from exchange %q, routing key %q%s\n", b.Source, b.RoutingKey, of(b.Arguments))
 	}
 	mark(false, "moves its messages, in order and as they are; consumers see %q as their exchange", wire.RetryExchange(m.To))
-	fmt.Fprintf(w, "    their time to live begins again: how much was left, RabbitMQ does not say; what is published after the turn may be in front of the last of them\n")
+	fmt.Fprintf(w, "    their time to live begins again: how much was left, RabbitMQ does not say; what is published after the switch may be in front of the last of them\n")
 	if m.Keep {
 		mark(false, "keeps queue %q, empty and without bindings", m.From)
 	} else {

@@ -35,7 +35,7 @@ func refusef(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrRefused, fmt.Sprintf(format, args...))
 }
 
-// Move is what to do.
+// Move is one move of a queue. Set its exported fields, then call Run.
 type Move struct {
 	From, To string
 	// Type of the new queue, classic or quorum; "" for that of the old one.

@@ -17,7 +17,7 @@ var takings = []testCase{
 }
 
 // Lived gives a store something of everything: records of all kinds, of which some
-// came and went, and an operation's account.
+// came and went, and an operation's outcomes.
 func Lived(t *testing.T, s store.Store) {
 	t.Helper()
 	ctx := context.Background()

@@ -31,7 +31,7 @@ func main() {
 	now := time.Now()
 	shop := webtest.New(now)
 	caller := auth.Caller{Name: "dana", How: "rabbitmq", Role: auth.Admin, Face: "page"}
-	o := webui.Options{Caller: func(*http.Request) auth.Caller { return caller }, Problems: func(auth.Caller) []string { return shop.Problems }, Storm: storm, Version: "1.4.0"}
+	o := webui.Options{Caller: func(*http.Request) auth.Caller { return caller }, Problems: func(auth.Caller) []string { return shop.Problems }, Simulation: storm, Version: "1.4.0"}
 	switch *state {
 	case "empty":
 		shop = &webtest.Shop{Now: now, Hour: make([]inspect.Flow, 60), Plans: map[string]operations.Plan{}}

@@ -152,7 +152,7 @@ func short(n int, s string) string {
 	return s
 }
 
-// speed is messages per second, in as many digits as say something.
+// speed is messages per second; below ten with at most one decimal.
 func speed(perSecond float64) string {
 	if perSecond < 10 {
 		return strconv.FormatFloat(math.Round(10*perSecond)/10, 'f', -1, 64)
@@ -190,7 +190,7 @@ func queryOf(pairs ...string) string {
 	return strings.Join(terms, " ")
 }
 
-// quoteValue writes a value so that the query language takes it for itself.
+// quoteValue quotes a value for the query language where that is needed.
 func quoteValue(s string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-/", r)

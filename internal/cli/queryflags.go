@@ -12,8 +12,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/query"
 )
 
-// withFind adds the flags that say which messages, besides the argument.
-func withFind(p *program, c *cobra.Command, text, queue, state *string) {
+// withQueryFlags adds the flags that say which messages, besides the argument.
+func withQueryFlags(p *program, c *cobra.Command, text, queue, state *string) {
 	c.Flags().StringVar(text, "query", "", "the query, as the argument may be")
 	c.Flags().StringVar(queue, "queue", "", "of this work queue; left out: of all")
 	c.Flags().StringVar(state, "state", "", "waiting, retried, parked or discarded; left out: all")
@@ -23,8 +23,8 @@ func withFind(p *program, c *cobra.Command, text, queue, state *string) {
 
 var states = []string{inspect.Waiting, inspect.Retried, inspect.Parked, inspect.Discarded}
 
-// find is the query that arguments and flags together make.
-func find(args []string, text, queue, state string) (string, error) {
+// queryFrom is the query that arguments and flags together make.
+func queryFrom(args []string, text, queue, state string) (string, error) {
 	var terms []string
 	switch state {
 	case "":
@@ -53,10 +53,10 @@ func find(args []string, text, queue, state string) (string, error) {
 // client to ask it with.
 func (p *program) withQuery(c *cobra.Command, run func(ctx context.Context, client httpapi.Client, query string) error) *cobra.Command {
 	var text, queue, state string
-	withFind(p, c, &text, &queue, &state)
+	withQueryFlags(p, c, &text, &queue, &state)
 	c.ValidArgsFunction = p.completeQuery
 	c.RunE = func(c *cobra.Command, args []string) error {
-		q, err := find(args, text, queue, state)
+		q, err := queryFrom(args, text, queue, state)
 		if err != nil {
 			return err
 		}

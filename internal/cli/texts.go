@@ -11,21 +11,21 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 )
 
-// many is "1 message", "1,204 messages".
-func many[N int | int64](n N, one, more string) string {
+// plural is "1 message", "1,204 messages".
+func plural[N int | int64](n N, one, more string) string {
 	if n == 1 {
 		return "1 " + one
 	}
 	return count(n) + " " + more
 }
 
-func messages[N int | int64](n N) string { return many(n, "message", "messages") }
+func messages[N int | int64](n N) string { return plural(n, "message", "messages") }
 
 // count is a number with its thousands separated.
 func count[N int | int64](n N) string { return digits.Group(fmt.Sprint(n)) }
 
-// at is a time for people, as exact as they need it.
-func at(t *time.Time) string {
+// timeText is a time for people, to the second.
+func timeText(t *time.Time) string {
 	if t == nil || t.IsZero() {
 		return "-"
 	}
@@ -38,24 +38,23 @@ func ago(t *time.Time, now time.Time) string {
 	case t == nil || t.IsZero():
 		return "-"
 	case t.After(now):
-		return in(*t, now)
+		return untilText(*t, now)
 	case now.Sub(*t) < time.Second:
 		return "now"
 	}
 	return policy.FormatDuration(now.Sub(*t).Round(time.Second)) + " ago"
 }
 
-// in is how far ahead a time is; what was due in the past is due now.
-func in(t, now time.Time) string {
+// untilText is how far ahead a time is; what was due in the past is due now.
+func untilText(t, now time.Time) string {
 	if !t.After(now) {
 		return "now"
 	}
 	return "in " + policy.FormatDuration(t.Sub(now).Round(100*time.Millisecond))
 }
 
-// when reads a time: "in 10m", or as RFC 3339. Others mean another hour to whoever
-// is in another place.
-func when(text string) (*time.Time, error) {
+// parseWhen reads a time: "in 10m", or as RFC 3339, which has a time zone.
+func parseWhen(text string) (*time.Time, error) {
 	if text == "" {
 		return nil, nil
 	}
@@ -70,19 +69,19 @@ func when(text string) (*time.Time, error) {
 	return nil, fmt.Errorf("--at %q: expected a time such as 2026-11-21T18:30:00Z, or \"in 10m\": %w", text, errUsage)
 }
 
-// what is each verb in words.
-var what = map[actions.Verb]struct{ title, one, more string }{
+// verbTexts are the verbs in words.
+var verbTexts = map[actions.Verb]struct{ title, one, more string }{
 	actions.Replay:  {"Replay", "message is retried", "messages are retried"},
 	actions.Discard: {"Discard", "message is discarded; it can be restored for a set time", "messages are discarded; they can be restored for a set time"},
 	actions.Restore: {"Restore", "message is parked again", "messages are parked again"},
 	actions.Copy:    {"Copy", "copy is published", "copies are published"},
 }
 
-// did says what was done to n messages.
-func did(verb actions.Verb, n int64, t *time.Time) string {
-	w := what[verb]
+// doneText says what was done to n messages.
+func doneText(verb actions.Verb, n int64, t *time.Time) string {
+	w := verbTexts[verb]
 	if t != nil && t.After(time.Now()) {
-		return many(n, "message is", "messages are") + " due at " + at(t)
+		return plural(n, "message is", "messages are") + " due at " + timeText(t)
 	}
-	return many(n, w.one, w.more)
+	return plural(n, w.one, w.more)
 }

@@ -8,11 +8,11 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// lane is a finding about a queue in which the due messages of one work queue stay
+// unavailable is a finding about a queue in which the due messages of one work queue stay
 // while that one does not accept them: it names the work queue, which is what needs
 // repairing. Other queues' messages do not wait behind these.
-func (s *Scene) lane(q *management.QueueState, n int) (Finding, bool) {
-	work := s.queue(laneOf(q))
+func (s *Scene) unavailable(q *management.QueueState, n int) (Finding, bool) {
+	work := s.queue(workQueueOf(q))
 	if work == nil {
 		return Finding{}, false
 	}
@@ -20,8 +20,8 @@ func (s *Scene) lane(q *management.QueueState, n int) (Finding, bool) {
 		Remedy: "Let its consumers catch up, raise its limit, or bring its nodes back. RabbitMQ tries again every three minutes, by itself, and loses none; other queues' retries continue."}, true
 }
 
-// laneOf is the work queue that a queue of ours alone dead-letters to; "": none.
-func laneOf(q *management.QueueState) (work string) {
+// workQueueOf is the work queue that a queue of ours alone dead-letters to; "": none.
+func workQueueOf(q *management.QueueState) (work string) {
 	if strings.HasPrefix(q.Name, wire.ExchangeLane+".") {
 		work, _ = q.Arguments["x-dead-letter-routing-key"].(string)
 	} else if name, ok := strings.CutPrefix(q.Name, wire.DelayPrefix+"message-ttl.quorum."); ok {

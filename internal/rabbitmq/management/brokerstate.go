@@ -59,13 +59,13 @@ type Permission struct {
 	Read      string `json:"read"`
 }
 
-// States are those of all queues of the virtual host.
-func (c *Client) States(ctx context.Context) (all []QueueState, err error) {
+// QueueStates are the states of all queues of the virtual host.
+func (c *Client) QueueStates(ctx context.Context) (all []QueueState, err error) {
 	return all, c.Call(ctx, http.MethodGet, c.path("queues")+"?columns="+stateColumns, nil, &all)
 }
 
-// State is that of one.
-func (c *Client) State(ctx context.Context, name string) (q QueueState, err error) {
+// QueueState is the state of one queue.
+func (c *Client) QueueState(ctx context.Context, name string) (q QueueState, err error) {
 	return q, c.Call(ctx, http.MethodGet, c.path("queues", name), nil, &q)
 }
 
@@ -91,9 +91,9 @@ func (c *Client) Permissions(ctx context.Context, user string) (p Permission, er
 	return p, c.Call(ctx, http.MethodGet, c.path("permissions", user), nil, &p)
 }
 
-// Ahead is how far the broker's clock is ahead of this one, as exact as its answer's
+// ClockAhead is how far the broker's clock is ahead of this one, as exact as its answer's
 // Date is (a second) and as the way there and back took.
-func (c *Client) Ahead(ctx context.Context) (ahead, within time.Duration, err error) {
+func (c *Client) ClockAhead(ctx context.Context) (ahead, within time.Duration, err error) {
 	before := time.Now()
 	date, err := c.call(ctx, http.MethodGet, "overview", nil, nil)
 	if err != nil {
@@ -111,12 +111,12 @@ func (c *Client) Ahead(ctx context.Context) (ahead, within time.Duration, err er
 // User is who it asks as.
 func (c *Client) User() string { return c.user.Username() }
 
-// At is the URL of a path below /api/, without a password, for commands people copy.
-func (c *Client) At(kind string, names ...string) string {
+// URL is the URL of a path below /api/, without a password, for commands people copy.
+func (c *Client) URL(kind string, names ...string) string {
 	return strings.TrimSuffix(c.base().String(), "/") + "/api/" + c.path(kind, names...)
 }
 
-// BindingAt is the URL of one binding.
-func (c *Client) BindingAt(b Binding) string {
-	return c.At("bindings") + "/e/" + url.PathEscape(b.Source) + "/" + b.DestinationType[:1] + "/" + url.PathEscape(b.Destination) + "/" + url.PathEscape(b.PropertiesKey)
+// BindingURL is the URL of one binding.
+func (c *Client) BindingURL(b Binding) string {
+	return c.URL("bindings") + "/e/" + url.PathEscape(b.Source) + "/" + b.DestinationType[:1] + "/" + url.PathEscape(b.Destination) + "/" + url.PathEscape(b.PropertiesKey)
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 )
 
-// line is numbers as an SVG path in a box.
-func line(numbers []int64, most int64, width, height float64) string {
+// svgPath is numbers as an SVG path in a box.
+func svgPath(numbers []int64, most int64, width, height float64) string {
 	var b strings.Builder
 	step := width / float64(max(len(numbers)-1, 1))
 	for i, n := range numbers {
@@ -54,9 +54,9 @@ func spark(hours []int64) sparkline {
 // policyView is a policy with its waits as bars.
 type policyView struct {
 	inspect.PolicyInForce
-	Bars  []waitBar
-	Total string
-	Storm template.HTML
+	Bars       []waitBar
+	Total      string
+	Simulation template.HTML
 }
 
 type waitBar struct {
