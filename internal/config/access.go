@@ -43,9 +43,9 @@ func (c *Config) Audit() string {
 	return filepath.Join(c.Store.Disk, "audit")
 }
 
-// Closed says what is missing before the service may listen where others can reach
+// CheckExposure says what is missing before the service may listen where others can reach
 // it; nil when nothing is.
-func (c *Config) Closed() error {
+func (c *Config) CheckExposure() error {
 	open := !auth.Loopback(c.Listen)
 	a := &c.Access
 	switch {

@@ -52,7 +52,7 @@ type Service struct {
 // New opens the stores and the port; nothing moves before Run. Close it if Run is
 // not called.
 func New(c *config.Config, o Options) (*Service, error) {
-	if err := c.Closed(); err != nil {
+	if err := c.CheckExposure(); err != nil {
 		return nil, err
 	}
 	all, err := c.PerVHost()
