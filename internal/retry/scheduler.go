@@ -222,10 +222,10 @@ func (s *Scheduler) sendDue(ctx context.Context, await func(sentBatch)) (time.Du
 			if most == 0 {
 				continue // likewise
 			}
-			most, again := s.allow(n.Lane, most, now)
+			most, retryAt := s.allow(n.Lane, most, now)
 			if most == 0 {
-				if !again.IsZero() {
-					wake = min(wake, max(again.Sub(now), time.Millisecond))
+				if !retryAt.IsZero() {
+					wake = min(wake, max(retryAt.Sub(now), time.Millisecond))
 				}
 				continue // until then, or until Wake
 			}
@@ -250,7 +250,7 @@ func (s *Scheduler) sendDue(ctx context.Context, await func(sentBatch)) (time.Du
 
 // allow asks the throttle how many messages may be retried. Forwards wait for no rate,
 // breaker or consumer of their work queue.
-func (s *Scheduler) allow(lane store.Lane, most int, now time.Time) (n int, again time.Time) {
+func (s *Scheduler) allow(lane store.Lane, most int, now time.Time) (n int, retryAt time.Time) {
 	if lane.Forwards() {
 		return most, time.Time{}
 	}

@@ -143,10 +143,10 @@ func (h *health) ready() bool {
 }
 
 // problems returns all of them, in order.
-func (h *health) problems() []string { return problemsOf(h.all()) }
+func (h *health) problems() []string { return problemsOf(h.byPart()) }
 
-// all returns the problems by part.
-func (h *health) all() map[string]string {
+// byPart returns the problems by part.
+func (h *health) byPart() map[string]string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.expire()
@@ -193,8 +193,8 @@ func problemsOf(wrong map[string]string) []string {
 	return all
 }
 
-// of returns the problem of one part.
-func (h *health) of(part string) string {
+// problemOf returns that of one part.
+func (h *health) problemOf(part string) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.wrong[part]

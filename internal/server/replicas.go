@@ -311,7 +311,7 @@ func (s *vhost) openReplica(listen string) {
 	}
 	address := advertised(listen)
 	s.replica = newReplica(shared, func() cluster.About {
-		return cluster.About{Address: address, Version: s.Version, Since: s.since, Problems: s.health.all(), NotReady: !s.health.ready(), CanPublish: s.publisher.Ready()}
+		return cluster.About{Address: address, Version: s.Version, Since: s.since, Problems: s.health.byPart(), NotReady: !s.health.ready(), CanPublish: s.publisher.Ready()}
 	}, s.Log)
 	s.metrics.Replicas(s.replica.forMetrics)
 }
@@ -346,7 +346,7 @@ func advertised(listen string) string {
 
 // wrongAnywhere returns the problems of each replica that is alive.
 func (s *vhost) wrongAnywhere() []map[string]string {
-	all := []map[string]string{s.health.all()}
+	all := []map[string]string{s.health.byPart()}
 	if s.replica != nil {
 		for _, r := range s.replica.Replicas.All() {
 			if !r.Self {

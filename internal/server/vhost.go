@@ -321,7 +321,7 @@ func (s *vhost) laneChanged(lane store.Lane, err error) {
 	if err != nil {
 		what = err.Error()
 	}
-	failed := s.health.of(partOf(lane)) != ""
+	failed := s.health.problemOf(partOf(lane)) != ""
 	s.health.set(partOf(lane), what)
 	if failed == (err != nil) {
 		return // a target that hangs is unanswered and refused in turn; /readyz has the latest

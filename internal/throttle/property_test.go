@@ -67,12 +67,12 @@ func TestTheThrottleKeepsItsLimitsWhateverHappens(t *testing.T) {
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"allow": func(t *rapid.T) {
-				n, again := g.Allow("q", rapid.IntRange(1, 100).Draw(t, "most"), now)
+				n, retryAt := g.Allow("q", rapid.IntRange(1, 100).Draw(t, "most"), now)
 				if n > 0 && (state == throttle.Open || consumers == 0) {
 					t.Fatalf("%d go, %s with %d consumers", n, state, consumers)
 				}
-				if n == 0 && again.Before(now) && !again.IsZero() {
-					t.Fatalf("ask again at %s, %s ago", again, now.Sub(again))
+				if n == 0 && retryAt.Before(now) && !retryAt.IsZero() {
+					t.Fatalf("ask again at %s, %s ago", retryAt, now.Sub(retryAt))
 				}
 				for range n {
 					goings = append(goings, gone{at: now})

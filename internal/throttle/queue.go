@@ -33,9 +33,9 @@ type queue struct {
 // when to ask again; a zero time: when something happens.
 func (q *queue) allowed(most int, now time.Time) (n int, retryAt time.Time, why WaitReason) {
 	n = most
-	limit := func(to int, at time.Time, because WaitReason) {
+	limit := func(to int, at time.Time, reason WaitReason) {
 		if to < n {
-			n, retryAt, why = max(to, 0), at, because
+			n, retryAt, why = max(to, 0), at, reason
 		}
 	}
 	share := q.throttle.currentShare(now)

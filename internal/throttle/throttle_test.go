@@ -195,8 +195,8 @@ func TestNoMoreThanInFlightAreAllowed(t *testing.T) {
 	if n := len(b.goes(512)); n != 5 {
 		t.Fatal(n)
 	}
-	if n, again := b.Allow("q", 512, b.now); n != 0 || !again.Equal(b.now.Add(20*time.Second)) {
-		t.Fatal(n, again)
+	if n, retryAt := b.Allow("q", 512, b.now); n != 0 || !retryAt.Equal(b.now.Add(20*time.Second)) {
+		t.Fatal(n, retryAt)
 	}
 	b.after(20 * time.Second)
 	if n := len(b.goes(512)); n != 45 {
@@ -207,8 +207,8 @@ func TestNoMoreThanInFlightAreAllowed(t *testing.T) {
 func TestAQueueWithoutConsumersGetsNoRetries(t *testing.T) {
 	b := newBench(t, throttle.Rules{})
 	b.Consumers("q", 0, b.now)
-	if n, again := b.Allow("q", 5, b.now); n != 0 || !again.IsZero() {
-		t.Fatal(n, again)
+	if n, retryAt := b.Allow("q", 5, b.now); n != 0 || !retryAt.IsZero() {
+		t.Fatal(n, retryAt)
 	}
 	if v := b.after(time.Minute); v.WaitReason != throttle.WhyNoConsumer || b.now.Sub(v.NoConsumersSince) != time.Minute {
 		t.Fatalf("%+v", v)
@@ -282,7 +282,7 @@ func TestTheRateIsExactOverAMinute(t *testing.T) {
 			var sent [60]int // by minute
 			for b.now.Sub(began) < time.Hour {
 				minute := int(b.now.Sub(began) / time.Minute)
-				n, again := b.Allow("q", 512, b.now)
+				n, retryAt := b.Allow("q", 512, b.now)
 				if keep := min(n, 300-i%7); keep < n {
 					b.Unsent("q", n-keep, b.now)
 					n = keep
@@ -290,8 +290,8 @@ func TestTheRateIsExactOverAMinute(t *testing.T) {
 				b.Retried("q", make([]uuid.UUID, n), b.now)
 				sent[minute] += n
 				b.now = b.now.Add(time.Millisecond)
-				if again.After(b.now) {
-					b.now = again.Add(time.Duration(i%15) * time.Millisecond)
+				if retryAt.After(b.now) {
+					b.now = retryAt.Add(time.Duration(i%15) * time.Millisecond)
 				}
 				i++
 			}
