@@ -68,7 +68,7 @@ func (a *Actions) Edit(ctx context.Context, by auth.Caller, e EditRequest) (Edit
 	case l.Record.State == store.Discarded:
 		return Edited{}, fmt.Errorf("%w: message %s is discarded: restore it first", inspect.ErrPrecondition, e.ID)
 	}
-	edited, body, headers, err := a.edited(ctx, l.Record, e)
+	edited, body, headers, err := a.applyEdit(ctx, l.Record, e)
 	if err != nil || e.DryRun {
 		return edited, err
 	}
@@ -111,8 +111,8 @@ func (a *Actions) Edit(ctx context.Context, by auth.Caller, e EditRequest) (Edit
 	return edited, nil
 }
 
-// edited is what an edit makes of a record's body and headers, and how they differ.
-func (a *Actions) edited(ctx context.Context, r *store.Record, e EditRequest) (done Edited, body []byte, headers amqp.Table, err error) {
+// applyEdit returns what an edit makes of a record's body and headers, and how they differ.
+func (a *Actions) applyEdit(ctx context.Context, r *store.Record, e EditRequest) (done Edited, body []byte, headers amqp.Table, err error) {
 	if e.Body != nil && e.Document != nil {
 		return done, nil, nil, hint.Errorf("give one", "%w: the body is given both as bytes and as a document", inspect.ErrInvalid)
 	}

@@ -74,7 +74,7 @@ func (d *document) access(a *Access) map[string]field {
 						d.fail(n, "auth.metrics is %s; expected open, for everybody, or viewer", show(n))
 					}
 				},
-				"proxies": func(n ast.Node) { a.Proxies = d.proxies(n, "auth.proxies") },
+				"proxies": func(n ast.Node) { a.Proxies = d.networks(n, "auth.proxies") },
 			})
 		},
 		"tls": func(n ast.Node) {
@@ -146,7 +146,7 @@ func (d *document) grant(n ast.Node, where string) (g auth.Grant) {
 	return g
 }
 
-func (d *document) proxies(n ast.Node, where string) (all auth.Proxies) {
+func (d *document) networks(n ast.Node, where string) (all []netip.Prefix) {
 	for _, item := range d.sequence(n, where, `a list of addresses or networks, such as ["10.0.0.0/8"]`) {
 		s := d.text(item, where, "an address")
 		p, err := netip.ParsePrefix(s)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -75,7 +74,7 @@ func (d *document) notify(n ast.Node, c *Config) {
 				d.fail(n, "notify.page is %s; expected where the page is, such as https://redrive.example.com", show(n))
 			}
 		},
-		"allow_private": func(n ast.Node) { s.AllowPrivate = []netip.Prefix(d.proxies(n, "notify.allow_private")) },
+		"allow_private": func(n ast.Node) { s.AllowPrivate = d.networks(n, "notify.allow_private") },
 		"critical":      func(n ast.Node) { s.Critical = d.queues(n, "notify.critical") },
 		"no_consumer": func(n ast.Node) {
 			s.NoConsumer = d.atLeast(n, "notify.no_consumer", 0)

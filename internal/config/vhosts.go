@@ -48,11 +48,11 @@ func (c *Config) PerVHost() ([]*Config, error) {
 		}
 		t := c.restrictedTo(v.Name)
 		var err error
-		if t.Broker.URL, err = addresses.Each(t.Broker.URL, v.at); err != nil {
+		if t.Broker.URL, err = addresses.Each(t.Broker.URL, v.setVHost); err != nil {
 			return nil, fmt.Errorf("broker.url %w", err)
 		}
 		if t.Broker.Management != "" && v.User != "" {
-			if t.Broker.Management, err = addresses.Each(t.Broker.Management, v.as); err != nil {
+			if t.Broker.Management, err = addresses.Each(t.Broker.Management, v.setUser); err != nil {
 				return nil, fmt.Errorf("broker.management %w", err)
 			}
 		}
@@ -86,15 +86,15 @@ func (c *Config) ForVHost(vhost string) (*Config, error) {
 	return nil, fmt.Errorf("the config %w %q; it serves %s", ErrNoVHost, vhost, strings.Join(names, ", "))
 }
 
-// at is the URL of the virtual host.
-func (v VHost) at(u *url.URL) {
+// setVHost makes a URL that of the virtual host.
+func (v VHost) setVHost(u *url.URL) {
 	u.Path, u.RawPath = "/"+v.Name, "/"+addresses.PathPart(v.Name)
 	if v.User != "" {
-		v.as(u)
+		v.setUser(u)
 	}
 }
 
-func (v VHost) as(u *url.URL) { u.User = url.UserPassword(v.User, v.Password) }
+func (v VHost) setUser(u *url.URL) { u.User = url.UserPassword(v.User, v.Password) }
 
 // restrictedTo returns what of a configuration is a virtual host's.
 func (c *Config) restrictedTo(vhost string) *Config {

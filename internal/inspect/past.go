@@ -13,8 +13,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// named finds by id, which an index knows: kept ones, else how they ended.
-func (s *search) named(ctx context.Context, ids []uuid.UUID) error {
+// searchIDs finds by id, which an index knows: kept ones, else how they ended.
+func (s *search) searchIDs(ctx context.Context, ids []uuid.UUID) error {
 	n := s.query.Narrow(s.Now(), nil, nil)
 	n.GroupOf = s.Store.GroupOf
 	var kept []store.Listed
@@ -93,7 +93,7 @@ func (in *Inspector) eachRetried(ctx context.Context, by auth.Caller, q *query.Q
 			}
 		}
 		l := recordOf(p)
-		if p.Ending != store.EndedRetried || !by.Sees(p.Queue) || !n.Match(&l, nothing) {
+		if p.Ending != store.EndedRetried || !by.Sees(p.Queue) || !n.Match(&l, noBody) {
 			return true, nil
 		}
 		if again, err := in.Store.Find(ctx, p.ID); err != nil || len(again) > 0 {
@@ -103,7 +103,7 @@ func (in *Inspector) eachRetried(ctx context.Context, by auth.Caller, q *query.Q
 	})
 }
 
-func nothing() *decode.Result { return &decode.Result{} }
+func noBody() *decode.Result { return &decode.Result{} }
 
 // recordOf is a passage as a record without a body, in a state that no record has.
 func recordOf(p store.Passage) store.Listed {

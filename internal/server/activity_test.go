@@ -41,11 +41,11 @@ func TestActivityOfTheLastMinute(t *testing.T) {
 			for _, e := range all {
 				if e.at > latest-60 {
 					n := want[e.queue]
-					*fields(&n)[e.kind]++
+					*flowFields(&n)[e.kind]++
 					want[e.queue] = n
 				}
 				if ago := latest/60 - e.at/60; ago < 60 && e.queue != "mail" {
-					*fields(&hour[59-ago])[e.kind]++
+					*flowFields(&hour[59-ago])[e.kind]++
 				}
 			}
 			now := time.Unix(latest, 0)

@@ -77,7 +77,7 @@ func (s *vhost) openActions() {
 		Store: s.store, Broker: brokerQueues{publish: s.publisher, manage: s.manage}, Audit: s.audit, Policies: s.intake.Policies, Log: s.Log,
 		Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerAt: s.brokerAt,
 		Activity: &s.activity, Problems: s.problems, Notices: s.notices, Ready: s.health.ready, Decoder: s.decoder, Way: s.intake.Way,
-		Limits:    func(policy string) string { return s.rulesOf(policy).String() },
+		Limits:    func(policy string) string { return s.policyLimits(policy).String() },
 		Recounted: s.recounted, Throttle: s.throttleOf,
 		Blocked: func(queue string) string { return s.health.problemOf(partQueue + queue) },
 	}
