@@ -54,7 +54,7 @@ func (in *Inspector) lastOf(ctx context.Context, by auth.Caller, id uuid.UUID) (
 	return nil, err
 }
 
-// retried finds messages that are in their queue again and have not failed since.
+// retried finds the messages of eachRetried.
 func (s *search) retried(ctx context.Context, after string) error {
 	last, more := "", false
 	err := s.eachRetried(ctx, s.by, s.query, after, func(l store.Listed, place string) bool {
@@ -72,7 +72,8 @@ func (s *search) retried(ctx context.Context, after string) error {
 	return err
 }
 
-// eachRetried visits these messages after a place, newest first, each with its own place.
+// eachRetried visits messages that are in their queue again and have not failed since: those after a
+// place, newest first, each with its own place.
 func (in *Inspector) eachRetried(ctx context.Context, by auth.Caller, q *query.Query, after string, visit func(l store.Listed, place string) (more bool)) error {
 	n := q.Narrow(in.Now(), nil, nil)
 	n.GroupOf = in.Store.GroupOf

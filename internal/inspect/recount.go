@@ -18,7 +18,7 @@ const (
 	recountShare = 20
 )
 
-// recounts is what the last recount found.
+// recounts has the result of the last recount.
 type recounts struct {
 	running sync.Mutex // one at a time
 

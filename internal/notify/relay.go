@@ -33,7 +33,7 @@ type relayedReason struct {
 	N    int64
 }
 
-// drainAll returns what is to be written.
+// drainAll returns what was counted since it was last called, for the leader.
 func (r *relay) drainAll() (all []relayed) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -47,7 +47,7 @@ func (r *relay) drainAll() (all []relayed) {
 	return all
 }
 
-// enter adds what was written, or could not be.
+// enter counts what another replica has written, or this one could not write.
 func (r *arrivals) enter(w *relayed) {
 	a := r.at(key{Kind: w.Kind, Queue: w.Queue})
 	a.join(&w.Tally)

@@ -43,7 +43,7 @@ type console struct {
 	*operations.Runner
 }
 
-// openConsole makes what people see and do, and its HTTP face.
+// openConsole makes page and API, and what they call.
 func (s *vhost) openConsole() error {
 	var err error
 	if s.decoder, err = decode.New(s.config.Decode); err != nil {
@@ -71,7 +71,7 @@ func (s *vhost) openConsole() error {
 	return nil
 }
 
-// openActions makes what people see and do.
+// openActions makes what page and API call: inspect, actions and operations.
 func (s *vhost) openActions() {
 	c := inspect.Config{
 		Store: s.store, Broker: brokerQueues{publish: s.publisher, manage: s.manage}, Audit: s.audit, Policies: s.intake.Policies, Log: s.Log,

@@ -45,7 +45,7 @@ const (
 	blockedBy = "blocked by an alarm of RabbitMQ: "
 )
 
-// partOf is the part that a lane is.
+// partOf is the part that has the problems of a lane.
 func partOf(lane store.Lane) string {
 	if lane.Forwards() {
 		return partForward + lane.String()
@@ -125,7 +125,7 @@ func (h *health) expire() {
 }
 
 // isReady decides readiness for /readyz, the metric, API, page, command line and the replicas'
-// table: a service is ready unless a problem stops it.
+// table: a service is ready unless one of its problems makes it not ready.
 func isReady(wrong map[string]string) bool {
 	for part := range wrong {
 		if inspect.MakesNotReady(part) {

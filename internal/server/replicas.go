@@ -129,7 +129,8 @@ func (r *replica) setTerm(ctx context.Context) {
 	r.term = ctx
 }
 
-// rereadEvery finds changes that a replica wrote of an operation and died before announcing.
+// rereadEvery is how often all operations are read again: a replica may have written a change, and
+// died before it announced that.
 const rereadEvery = 30 * time.Second
 
 // poll reads what other replicas have written, and writes the breakers if this one leads.
