@@ -294,8 +294,8 @@ func (s *Shop) operations() {
 	s.Ops = []operations.Operation{running, canary, stopped, finished}
 }
 
-// PausedQueue is a queue whose retries are paused for a reason.
-func PausedQueue(why throttle.WaitReason, now time.Time) inspect.Queue {
+// WaitingQueue is a queue whose due message waits for a reason.
+func WaitingQueue(why throttle.WaitReason, now time.Time) inspect.Queue {
 	q := inspect.Queue{Name: "orders", Waiting: 1, NextDue: &now}
 	switch why {
 	case throttle.WhyPerson:
