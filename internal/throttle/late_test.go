@@ -11,7 +11,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
-// A caller who asks late has what a rate let through meanwhile, up to what Late says.
+// A caller who asks late has what a rate let through meanwhile, up to what SetCatchUp says.
 // What was not used for another reason is not made up for.
 func TestALateCallerCatchesUp(t *testing.T) {
 	const rate = 100
