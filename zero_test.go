@@ -43,7 +43,9 @@ func TestZeroValuesAreErrors(t *testing.T) {
 		return redrive.Consume(t.Context(), redrive.Config{}, k)
 	}
 	client := func(c redrive.Config) error {
-		_, err := redrive.NewClient(t.Context(), c)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		_, err := redrive.NewClient(ctx, c)
 		return err
 	}
 	amqpConfig := func(a amqp.Config) error {

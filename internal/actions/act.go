@@ -92,11 +92,11 @@ func (a *Actions) Act(ctx context.Context, by auth.Caller, act Act) (Acted, erro
 		return Acted{}, err
 	}
 	if act.Verb == Copy {
-		if err := a.Destination(ctx, act.To); err != nil {
+		if err := a.CheckCopyQueue(ctx, act.To); err != nil {
 			return Acted{}, err
 		}
 	}
-	acted, targets, at, err := a.chosen(ctx, by, d, act)
+	acted, targets, at, err := a.findNamed(ctx, by, d, act)
 	if err != nil {
 		return Acted{}, err
 	}
@@ -144,13 +144,13 @@ func (a *Act) check() error {
 	return nil
 }
 
-// chosen finds the messages that are named, and tells what would come of each. at is the
+// findNamed finds the messages that are named, and tells what would come of each. at is the
 // index in IDs of each of targets.
-func (a *Actions) chosen(ctx context.Context, by auth.Caller, d RecordChange, act Act) (acted Acted, targets []Target, at []int, err error) {
+func (a *Actions) findNamed(ctx context.Context, by auth.Caller, d RecordChange, act Act) (acted Acted, targets []Target, at []int, err error) {
 	acted = Acted{Outcomes: make([]Outcome, len(act.IDs))}
 	seen := map[store.Key]bool{}
 	for i, id := range act.IDs {
-		l, why, err := a.named(ctx, by, id)
+		l, why, err := a.find(ctx, by, id)
 		if err != nil {
 			return acted, nil, nil, err
 		}
@@ -171,9 +171,9 @@ func (a *Actions) chosen(ctx context.Context, by auth.Caller, d RecordChange, ac
 	return acted, targets, at, nil
 }
 
-// named is the message of an id or a key; why is what stands against it. One in a
+// find finds the message of an id or a key; why is what stands against it. One in a
 // queue that the caller may not see is not there.
-func (a *Actions) named(ctx context.Context, by auth.Caller, name string) (l store.Listed, why string, err error) {
+func (a *Actions) find(ctx context.Context, by auth.Caller, name string) (l store.Listed, why string, err error) {
 	all, err := a.Inspect.Named(ctx, by, name)
 	if errors.Is(err, store.ErrUnreadable) {
 		return l, err.Error(), nil
@@ -195,9 +195,9 @@ func (a *Actions) named(ctx context.Context, by auth.Caller, name string) (l sto
 }
 
 // Apply does an action to as many of the targets as the store takes in one step, from
-// the first on, and returns their outcomes. entriesOf, when not nil, returns what is
-// written in the same step.
-func (a *Actions) Apply(ctx context.Context, d RecordChange, targets []Target, entriesOf func([]Outcome) []store.Entry) ([]Outcome, error) {
+// the first on, and returns their outcomes. alsoWrite, when not nil, returns entries to write in
+// the same step.
+func (a *Actions) Apply(ctx context.Context, d RecordChange, targets []Target, alsoWrite func([]Outcome) []store.Entry) ([]Outcome, error) {
 	d.restorable = a.Restorable
 	keys := make([]store.Key, len(targets))
 	for i, t := range targets {
@@ -211,8 +211,8 @@ func (a *Actions) Apply(ctx context.Context, d RecordChange, targets []Target, e
 		return e
 	}
 	var entries func(n int) []store.Entry
-	if entriesOf != nil {
-		entries = func(n int) []store.Entry { return entriesOf(outcomes[:n]) }
+	if alsoWrite != nil {
+		entries = func(n int) []store.Entry { return alsoWrite(outcomes[:n]) }
 	}
 	n, err := a.Store.Change(ctx, keys, edit, entries)
 	if err != nil {
@@ -230,7 +230,7 @@ func succeeded(all []Outcome) (some []Outcome) {
 	return some
 }
 
-// Announce tells one event for each queue.
+// Announce sends one event for each queue.
 func (a *Actions) Announce(d RecordChange, all []Outcome) {
 	n := map[string]int{}
 	for _, o := range succeeded(all) {

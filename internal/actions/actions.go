@@ -54,10 +54,11 @@ type Config struct {
 // goroutines, and each checks its caller.
 type Actions struct {
 	Config
-	pausing sync.Mutex // the store and the scheduler receive pauses in the same order
-	// forcedAs are the entries of the breakers that were set here or that were looked
-	// at; pausing keeps them.
-	forcedAs map[string]string
+	// settingsMu: store, scheduler and throttle receive pauses and breakers in the same order.
+	settingsMu sync.Mutex
+	// forcedEntries are the entries of the breakers that were set here or that were looked
+	// at; settingsMu guards them.
+	forcedEntries map[string]string
 }
 
 // New makes Actions.

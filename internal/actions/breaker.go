@@ -20,7 +20,7 @@ func (a *Actions) Breaker(ctx context.Context, by auth.Caller, queue, to, reason
 	if set, err := a.Store.Entry(ctx, store.BreakerPrefix+queue); err != nil {
 		return err
 	} else if set == nil || to != "auto" {
-		if err := a.known(ctx, queue); err != nil {
+		if err := a.checkWorkQueue(ctx, queue); err != nil {
 			return err
 		}
 	}
@@ -39,13 +39,13 @@ func (a *Actions) Breaker(ctx context.Context, by auth.Caller, queue, to, reason
 	if err != nil {
 		return err
 	}
-	a.pausing.Lock()
+	a.settingsMu.Lock()
 	err = a.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{{Name: store.BreakerPrefix + queue, Value: entry}})
 	if err == nil && a.Force != nil {
 		a.Force(queue, to, by.Name, reason)
 		a.noteForced(queue, entry)
 	}
-	a.pausing.Unlock()
+	a.settingsMu.Unlock()
 	a.changed()
 	end(err, 0)
 	return err

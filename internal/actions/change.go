@@ -60,7 +60,7 @@ func (d RecordChange) Skip(r *store.Record) string {
 	return ""
 }
 
-// do changes a record that skip lets pass.
+// do does the verb to a record that Skip does not leave out.
 func (d RecordChange) do(r *store.Record, now time.Time) (e store.Edit, made *store.Record) {
 	due := now
 	if d.At != nil && d.At.After(now) {
@@ -82,7 +82,7 @@ func (d RecordChange) do(r *store.Record, now time.Time) (e store.Edit, made *st
 		}
 		r.State, r.Due = store.Parked, now
 	case Copy:
-		made = madeOf(r, due)
+		made = copyOf(r, due)
 		made.Queue, made.Forward = d.To, &store.Destination{RoutingKey: d.To}
 		made.Proven = false // RabbitMQ never dead-lettered it from there
 		e.Add = []*store.Record{made}
@@ -95,9 +95,9 @@ func (d RecordChange) do(r *store.Record, now time.Time) (e store.Edit, made *st
 	return e, made
 }
 
-// madeOf is a new message like r that is due at due, with all attempts before it.
+// copyOf is a new message like r that is due at due, and starts again at attempt 1.
 // It has no fingerprint: nothing that RabbitMQ delivers again is this one.
-func madeOf(r *store.Record, due time.Time) *store.Record {
+func copyOf(r *store.Record, due time.Time) *store.Record {
 	made := *r
 	made.ID, made.MadeFrom, made.MadeInto = uuid.Must(uuid.NewV7()), r.ID, uuid.Nil
 	made.Fingerprint = [16]byte{}

@@ -108,7 +108,7 @@ func (d *fields) compare(path string, a, b any) {
 		}
 		maps.Copy(names, bm)
 		for _, name := range slices.Sorted(maps.Keys(names)) {
-			d.compare(path+"."+name, named(am, name), named(bm, name))
+			d.compare(path+"."+name, member(am, name), member(bm, name))
 		}
 	case aIs == aList && (bIs == aList || bIs == absent), aIs == absent && bIs == aList:
 		al, _ := a.([]any)
@@ -172,7 +172,7 @@ func asMap(v any) map[string]any {
 	return m
 }
 
-func named(m map[string]any, name string) any {
+func member(m map[string]any, name string) any {
 	if v, ok := m[name]; ok {
 		return v
 	}

@@ -53,14 +53,13 @@ type Change struct {
 	After  string `json:"after,omitempty"`
 }
 
-// Edit replaces a message by an edited one, which goes back to its queue with all
-// attempts before it. The original is discarded, so that it can be restored, and
+// Edit replaces a message by an edited one, which is retried and starts again at attempt 1. The original is discarded, so that it can be restored, and
 // each names the other. Both happen in one step, or nothing does.
 func (a *Actions) Edit(ctx context.Context, by auth.Caller, e EditRequest) (Edited, error) {
 	if err := a.Permit(by, auth.Editor, "edit", e.ID, ""); err != nil {
 		return Edited{}, err
 	}
-	l, why, err := a.named(ctx, by, e.ID)
+	l, why, err := a.find(ctx, by, e.ID)
 	switch {
 	case err != nil:
 		return Edited{}, err
@@ -69,7 +68,7 @@ func (a *Actions) Edit(ctx context.Context, by auth.Caller, e EditRequest) (Edit
 	case l.Record.State == store.Discarded:
 		return Edited{}, fmt.Errorf("%w: message %s is discarded: restore it first", inspect.ErrPrecondition, e.ID)
 	}
-	edited, body, headers, err := a.edited(ctx, l.Record, e)
+	edited, body, headers, err := a.applyEdit(ctx, l.Record, e)
 	if err != nil || e.DryRun {
 		return edited, err
 	}
@@ -90,7 +89,7 @@ func (a *Actions) Edit(ctx context.Context, by auth.Caller, e EditRequest) (Edit
 		if r == nil || r.State != l.Record.State {
 			return store.Edit{}
 		}
-		n := madeOf(r, notBefore(due))
+		n := copyOf(r, notBefore(due))
 		n.Message.Body, n.Message.Headers = body, headers
 		made = n.ID
 		r.State, r.Due, r.MadeInto = store.Discarded, now.Add(a.Restorable), n.ID
@@ -112,8 +111,8 @@ func (a *Actions) Edit(ctx context.Context, by auth.Caller, e EditRequest) (Edit
 	return edited, nil
 }
 
-// edited is what an edit makes of a record's body and headers, and how they differ.
-func (a *Actions) edited(ctx context.Context, r *store.Record, e EditRequest) (done Edited, body []byte, headers amqp.Table, err error) {
+// applyEdit returns what an edit makes of a record's body and headers, and how they differ.
+func (a *Actions) applyEdit(ctx context.Context, r *store.Record, e EditRequest) (done Edited, body []byte, headers amqp.Table, err error) {
 	if e.Body != nil && e.Document != nil {
 		return done, nil, nil, hint.Errorf("give one", "%w: the body is given both as bytes and as a document", inspect.ErrInvalid)
 	}

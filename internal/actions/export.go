@@ -10,7 +10,7 @@ import (
 )
 
 // Export writes all that a query finds, a line of JSON each, as it was to the last
-// byte: see exported. It returns how many it wrote.
+// byte: see exportedRecord. It returns how many it wrote.
 func (a *Actions) Export(ctx context.Context, by auth.Caller, query string, w io.Writer) (n int64, err error) {
 	if err := a.Permit(by, auth.Viewer, "export", query); err != nil {
 		return 0, err

@@ -46,7 +46,7 @@ func packed(v any) (typed, error) {
 }
 
 func unpacked(v typed) (any, error) {
-	b, err := to[[]byte](v)
+	b, err := valueAs[[]byte](v)
 	if err != nil {
 		return nil, err
 	}
@@ -175,32 +175,32 @@ func toValue(v typed, depth int) (any, error) {
 	case "void":
 		return nil, nil
 	case "bool":
-		return to[bool](v)
+		return valueAs[bool](v)
 	case "int8":
-		return to[int8](v)
+		return valueAs[int8](v)
 	case "uint8":
-		return to[uint8](v)
+		return valueAs[uint8](v)
 	case "int16":
-		return to[int16](v)
+		return valueAs[int16](v)
 	case "uint16":
-		return to[uint16](v)
+		return valueAs[uint16](v)
 	case "int32":
-		return to[int32](v)
+		return valueAs[int32](v)
 	case "uint32":
-		return to[uint32](v)
+		return valueAs[uint32](v)
 	case "bytes":
-		b, err := to[[]byte](v)
+		b, err := valueAs[[]byte](v)
 		if err == nil && b == nil {
 			b = []byte{}
 		}
 		return b, err
 	case "string":
-		s, err := to[text](v)
+		s, err := valueAs[text](v)
 		return string(s), err
 	case "table":
 		return toTable(v.Value, depth)
 	case "array":
-		list, err := to[[]typed](v)
+		list, err := valueAs[[]typed](v)
 		values := make([]any, 0, len(list))
 		for _, e := range list {
 			x, err := toValue(e, depth+1)
@@ -218,7 +218,7 @@ func toValue(v typed, depth int) (any, error) {
 	return nil, fmt.Errorf("%.40q is not a type of AMQP's", v.Type)
 }
 
-func to[T any](v typed) (T, error) {
+func valueAs[T any](v typed) (T, error) {
 	var x T
 	if len(v.Value) == 0 {
 		return x, fmt.Errorf("the value is missing")
@@ -248,7 +248,7 @@ func toFloat(v typed) (any, error) {
 
 // toNumber reads the numbers that are written as text.
 func toNumber(v typed) (any, error) {
-	s, err := to[string](v)
+	s, err := valueAs[string](v)
 	if err != nil {
 		return nil, err
 	}

@@ -57,7 +57,7 @@ func (a *Actions) Import(ctx context.Context, by auth.Caller, r io.Reader, dryRu
 			if !dryRun {
 				return nil
 			}
-			records, err := a.unknown(ctx, &im, records)
+			records, err := a.notImported(ctx, &im, records)
 			im.add(records)
 			return err
 		})
@@ -73,7 +73,7 @@ func (a *Actions) Import(ctx context.Context, by auth.Caller, r io.Reader, dryRu
 		return im, err
 	}
 	err = a.readLines(ctx, by, r, func(records []*store.Record) error {
-		records, err := a.unknown(ctx, &im, records)
+		records, err := a.notImported(ctx, &im, records)
 		if err != nil || len(records) == 0 {
 			return err
 		}
@@ -100,8 +100,8 @@ func (im *Imported) add(records []*store.Record) {
 	}
 }
 
-// unknown are the records that were not imported before, whatever became of them since.
-func (a *Actions) unknown(ctx context.Context, im *Imported, records []*store.Record) (left []*store.Record, err error) {
+// notImported are the records that were not imported before, whatever became of them since.
+func (a *Actions) notImported(ctx context.Context, im *Imported, records []*store.Record) (left []*store.Record, err error) {
 	seen := map[uuid.UUID]bool{}
 	for _, r := range records {
 		kept, err := a.Store.Find(ctx, r.ID)
@@ -122,7 +122,7 @@ func (a *Actions) unknown(ctx context.Context, im *Imported, records []*store.Re
 	return left, nil
 }
 
-// readLines hands the checked records of an export to keep, a batch at a time.
+// readLines passes the checked records of an export to keep, a batch at a time.
 func (a *Actions) readLines(ctx context.Context, by auth.Caller, from io.Reader, keep func([]*store.Record) error) error {
 	in := bufio.NewReaderSize(from, 64<<10)
 	var batch []*store.Record
@@ -142,7 +142,7 @@ func (a *Actions) readLines(ctx context.Context, by auth.Caller, from io.Reader,
 		}
 		ended := err == io.EOF
 		if line = bytes.TrimSpace(line); len(line) > 0 {
-			r, err := a.imported(by, line)
+			r, err := a.importLine(by, line)
 			if err != nil {
 				return fmt.Errorf("line %d: %w", n, err)
 			}
@@ -173,9 +173,9 @@ func readLine(in *bufio.Reader) (line []byte, err error) {
 	}
 }
 
-// imported makes a parked record of a line. A file proves nothing: not that
+// importLine makes a parked record of a line. A file proves nothing: not that
 // RabbitMQ dead-lettered it, nor that a policy sent it elsewhere.
-func (a *Actions) imported(by auth.Caller, line []byte) (*store.Record, error) {
+func (a *Actions) importLine(by auth.Caller, line []byte) (*store.Record, error) {
 	r, err := parseLine(line)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", inspect.ErrInvalid, err)
@@ -201,8 +201,8 @@ func (a *Actions) imported(by auth.Caller, line []byte) (*store.Record, error) {
 	} else {
 		r.Notes = append(r.Notes, "before it was imported it was "+inspect.StateName(was))
 	}
-	if claims := claimed(m); len(claims) > 0 {
-		r.Notes = append(r.Notes, "the file says so, not RabbitMQ: "+strings.Join(claims, ", "))
+	if names := unproven(m); len(names) > 0 {
+		r.Notes = append(r.Notes, "the file says so, not RabbitMQ: "+strings.Join(names, ", "))
 	}
 	now := a.now()
 	r.MadeFrom, r.MadeInto, r.ID = r.ID, uuid.Nil, id
@@ -222,8 +222,8 @@ func (a *Actions) imported(by auth.Caller, line []byte) (*store.Record, error) {
 // importedIDs is the name space of the ids of imported messages.
 var importedIDs = uuid.MustParse("6f2b8a53-9a0e-4f0f-8f0e-0d5f7c1e2a44")
 
-// claimed are what a file may say and consumers take for RabbitMQ's or Redrive's word.
-func claimed(m *wire.Message) (names []string) {
+// unproven are the names of what a file may say and consumers take for RabbitMQ's or Redrive's word.
+func unproven(m *wire.Message) (names []string) {
 	if m.UserID != "" {
 		names = append(names, fmt.Sprintf("user_id %.100q", m.UserID))
 	}

@@ -16,11 +16,11 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// exported is a record as a line of an export: every field of it, and exactly. What
+// exportedRecord is a record as a line of an export: every field of it, and exactly. What
 // a person should be able to read is readable; what JSON cannot hold (bytes, text
 // that is not UTF-8, times beyond the year 9999) is written so that it comes back
 // as it was. See text, moment and headers.
-type exported struct {
+type exportedRecord struct {
 	Format      int          `json:"redrive"` // exportFormat
 	ID          uuid.UUID    `json:"id"`
 	Queue       text         `json:"queue"`
@@ -137,7 +137,7 @@ func ExportLine(r *store.Record) ([]byte, error) { return appendLine(nil, r) }
 // appendLine appends a record as one line, its end included.
 func appendLine(dst []byte, r *store.Record) ([]byte, error) {
 	m := &r.Message
-	x := exported{Format: exportFormat, ID: r.ID, Queue: text(r.Queue), State: inspect.StateName(r.State), Due: moment(r.Due), Attempt: r.Attempt,
+	x := exportedRecord{Format: exportFormat, ID: r.ID, Queue: text(r.Queue), State: inspect.StateName(r.State), Due: moment(r.Due), Attempt: r.Attempt,
 		Reason: text(r.Reason), Error: text(r.Error), Policy: text(r.Policy), FirstFailed: moment(r.FirstFailed), FailedAt: moment(r.FailedAt),
 		ParkedFor: text(r.ParkedFor), Proven: r.Proven, MadeFrom: r.MadeFrom, MadeInto: r.MadeInto,
 		Message: message{Exchange: text(m.Exchange), RoutingKey: text(m.RoutingKey), ContentType: text(m.ContentType),
@@ -168,7 +168,7 @@ func appendLine(dst []byte, r *store.Record) ([]byte, error) {
 
 // parseLine reads what appendLine wrote.
 func parseLine(b []byte) (*store.Record, error) {
-	var x exported
+	var x exportedRecord
 	if err := strictly(b, &x); err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ func (a *Actions) PauseQueue(ctx context.Context, by auth.Caller, queue, reason 
 	if err := a.Permit(by, auth.Operator, "pause", queue, queue); err != nil {
 		return err
 	}
-	if err := a.known(ctx, queue); err != nil {
+	if err := a.checkWorkQueue(ctx, queue); err != nil {
 		return err
 	}
 	pause, err := a.pausedAlready(ctx, queue)
@@ -73,12 +73,12 @@ func (a *Actions) setPaused(ctx context.Context, by auth.Caller, kind retry.Kind
 	if err != nil {
 		return err
 	}
-	a.pausing.Lock()
+	a.settingsMu.Lock()
 	err = a.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{{Name: store.PausePrefix + queue, Value: pause}})
 	if err == nil && a.SetPaused != nil {
 		a.SetPaused(queue, pause != nil)
 	}
-	a.pausing.Unlock()
+	a.settingsMu.Unlock()
 	a.changed()
 	if err == nil {
 		a.event(retry.Event{Kind: kind, Queue: queue, By: by.Name, Why: reason})
@@ -87,9 +87,9 @@ func (a *Actions) setPaused(ctx context.Context, by auth.Caller, kind retry.Kind
 	return err
 }
 
-// known refuses a queue that has nothing to retry: one with a typing error in its
+// checkWorkQueue refuses a queue that has nothing to retry: one with a typing error in its
 // name would look as if it were paused.
-func (a *Actions) known(ctx context.Context, queue string) error {
+func (a *Actions) checkWorkQueue(ctx context.Context, queue string) error {
 	if queue == "" || wire.OwnQueue(queue) {
 		return fmt.Errorf("%w: %q is not a work queue", inspect.ErrInvalid, queue)
 	}

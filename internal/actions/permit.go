@@ -72,9 +72,9 @@ func auditLine(by auth.Caller, did, on string, count int64, why string) audit.En
 	return audit.Entry{Who: by.Name, How: by.How, From: by.From, Face: by.Face, Did: did, On: on, Count: count, Why: why, Outcome: "begun"}
 }
 
-// Destination refuses a queue that a copy cannot go to, also when it is not known whether the
+// CheckCopyQueue refuses a queue that a copy cannot go to, also when it is not known whether the
 // queue exists: copies to a name with a typing error would all be parked.
-func (a *Actions) Destination(ctx context.Context, queue string) error {
+func (a *Actions) CheckCopyQueue(ctx context.Context, queue string) error {
 	if wire.OwnQueue(queue) {
 		return fmt.Errorf("%w: the queue %q is Redrive's own", inspect.ErrInvalid, queue)
 	}

@@ -13,8 +13,8 @@ import (
 // ReadSettings reads what other replicas have written about pauses and breakers: scheduler
 // and throttle here then follow that. Call it every half second.
 func (a *Actions) ReadSettings(ctx context.Context, setPauses func(queues map[string]bool)) error {
-	a.pausing.Lock()
-	defer a.pausing.Unlock()
+	a.settingsMu.Lock()
+	defer a.settingsMu.Unlock()
 	pauses, err := inspect.Pauses(ctx, a.Store)
 	if err != nil {
 		return err
@@ -33,7 +33,7 @@ func (a *Actions) ReadSettings(ctx context.Context, setPauses func(queues map[st
 		return err
 	}
 	for queue, entry := range as {
-		if a.forcedAs[queue] == entry {
+		if a.forcedEntries[queue] == entry {
 			continue
 		}
 		var f inspect.Forced
@@ -42,22 +42,22 @@ func (a *Actions) ReadSettings(ctx context.Context, setPauses func(queues map[st
 		}
 		a.Force(queue, f.To, f.By, f.Reason)
 	}
-	for queue := range a.forcedAs {
+	for queue := range a.forcedEntries {
 		if _, is := as[queue]; !is {
 			a.Force(queue, "auto", "", "a person lets it decide again")
 		}
 	}
-	a.forcedAs = as
+	a.forcedEntries = as
 	return nil
 }
 
 // noteForced keeps ReadSettings from setting a breaker again that was set here. The caller
-// has pausing.
+// holds settingsMu.
 func (a *Actions) noteForced(queue string, entry []byte) {
-	if a.forcedAs == nil {
-		a.forcedAs = map[string]string{}
+	if a.forcedEntries == nil {
+		a.forcedEntries = map[string]string{}
 	}
-	if a.forcedAs[queue] = string(entry); entry == nil {
-		delete(a.forcedAs, queue)
+	if a.forcedEntries[queue] = string(entry); entry == nil {
+		delete(a.forcedEntries, queue)
 	}
 }

@@ -18,7 +18,7 @@ func TestQueuesShowsEachWaitReason(t *testing.T) {
 	now := time.Now()
 	for _, why := range throttle.WaitReasons {
 		var out strings.Builder
-		queues(&out, []inspect.Queue{webtest.PausedQueue(why, now)}, now)
+		queues(&out, []inspect.Queue{webtest.WaitingQueue(why, now)}, now)
 		if want := shown[why]; want == "" || !strings.Contains(out.String(), "\t"+want) {
 			t.Errorf("%s: %q is not in\n%s", why, want, out.String())
 		}

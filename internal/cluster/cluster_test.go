@@ -343,7 +343,7 @@ func TestMissedAnnouncementsAreFound(t *testing.T) {
 		time.Sleep(time.Second)
 		a.store.mute.Store(true)
 		a.Announce(func(s *cluster.Announcement) {
-			s.Look = true
+			s.SideTableChanged = true
 			s.AddChanged("op")
 			s.AddFlows(map[string][4]int64{"q": {7}})
 		})
@@ -351,7 +351,7 @@ func TestMissedAnnouncementsAreFound(t *testing.T) {
 		a.store.mute.Store(false)
 		time.Sleep(time.Second)
 		b.mu.Lock()
-		if len(b.received) != 1 || !b.received[0].Look || b.received[0].Flows["q"][0] != 7 || !slices.Equal(b.received[0].Operations, []string{"op"}) {
+		if len(b.received) != 1 || !b.received[0].SideTableChanged || b.received[0].Flows["q"][0] != 7 || !slices.Equal(b.received[0].Operations, []string{"op"}) {
 			t.Errorf("received %+v", b.received)
 		}
 		b.mu.Unlock()

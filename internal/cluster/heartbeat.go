@@ -103,7 +103,7 @@ func (r *Replicas) divide(all []store.Replica, own heartbeat, began, now time.Ti
 		r.askedSince = time.Time{}
 	}
 	there := map[string]bool{}
-	p, self, acknowledged := Share{Until: began.Add(shareLease)}, -1, true
+	share, self, acknowledged := Share{Until: began.Add(shareLease)}, -1, true
 	others := false // that could retry messages
 	for _, s := range all {
 		var b heartbeat
@@ -125,10 +125,10 @@ func (r *Replicas) divide(all []store.Replica, own heartbeat, began, now time.Ti
 		k.latest = b
 		switch fresh := now.Sub(k.seen) < shareLease; {
 		case s.ID == r.ID:
-			self = p.N
-			p.N++
+			self = share.N
+			share.N++
 		case fresh && b.CanPublish:
-			p.N++
+			share.N++
 			others = true
 			acknowledged = acknowledged && k.acknowledged
 		case fresh:
@@ -143,9 +143,9 @@ func (r *Replicas) divide(all []store.Replica, own heartbeat, began, now time.Ti
 	if own.CanPublish || !others {
 		r.lastAble = now
 	}
-	p.I = self
+	share.I = self
 	if !own.CanPublish || self < 0 || !acknowledged && now.Sub(r.askedSince) < shareLease {
-		return Share{Until: p.Until}
+		return Share{Until: share.Until}
 	}
-	return p
+	return share
 }

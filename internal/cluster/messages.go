@@ -28,8 +28,8 @@ const (
 type Announcement struct {
 	From string `json:"from"`
 	Ping string `json:"ping,omitempty"` // to itself
-	// Look: the side table has changed.
-	Look bool `json:"look,omitempty"`
+	// SideTableChanged: replicas read it again.
+	SideTableChanged bool `json:"look,omitempty"`
 	// Operations are ids of those that have changed.
 	Operations []string `json:"operations,omitempty"`
 	// Failed are the ids, of 16 bytes each, of messages that failed and were not retried by
@@ -38,8 +38,8 @@ type Announcement struct {
 	// Flows are how many messages failed, were retried, parked and discarded since the sender's
 	// last announcement, by queue.
 	Flows map[string][4]int64 `json:"flows,omitempty"`
-	// Breakers are the sender's latest retries, by queue; absent: as before.
-	Breakers json.RawMessage `json:"breakers,omitempty"`
+	// RetryStats are of the sender's latest retries, by queue; absent: as before.
+	RetryStats json.RawMessage `json:"breakers,omitempty"`
 }
 
 // outbox collects what is announced next.
@@ -115,10 +115,10 @@ func (r *Replicas) runSending(ctx context.Context) {
 			if !failing {
 				r.Log.Warn("cannot send announcements to the other replicas; trying again", "error", err)
 			}
-			r.Announce(func(s *Announcement) { // the other parts are out of date by then
-				s.Look = s.Look || sent.Look
-				s.AddChanged(sent.Operations...)
-				s.AddFlows(sent.Flows)
+			r.Announce(func(a *Announcement) { // the other parts are out of date by then
+				a.SideTableChanged = a.SideTableChanged || sent.SideTableChanged
+				a.AddChanged(sent.Operations...)
+				a.AddFlows(sent.Flows)
 			})
 		}
 		failing = err != nil
@@ -164,16 +164,16 @@ func (r *Replicas) receive(ctx context.Context, live func()) error {
 	pings.Go(func() { r.ping(ctx, ping, received, live, cancel) })
 	defer pings.Wait()
 	err := r.Store.Listen(ctx, announcementTopic, func(b []byte) {
-		var s Announcement
-		switch err := json.Unmarshal(b, &s); {
+		var a Announcement
+		switch err := json.Unmarshal(b, &a); {
 		case err != nil: // of a version with another format
-		case s.From == r.ID && s.Ping == ping:
+		case a.From == r.ID && a.Ping == ping:
 			signal(received)
-		case s.From != r.ID && s.Ping == "":
-			if s.Look {
+		case a.From != r.ID && a.Ping == "":
+			if a.SideTableChanged {
 				signal(r.pollNow)
 			}
-			r.Receive(s)
+			r.Receive(a)
 		}
 	})
 	if cause := context.Cause(ctx); cause != nil {

@@ -43,9 +43,9 @@ func (c *Config) Audit() string {
 	return filepath.Join(c.Store.Disk, "audit")
 }
 
-// Closed says what is missing before the service may listen where others can reach
+// CheckExposure says what is missing before the service may listen where others can reach
 // it; nil when nothing is.
-func (c *Config) Closed() error {
+func (c *Config) CheckExposure() error {
 	open := !auth.Loopback(c.Listen)
 	a := &c.Access
 	switch {
@@ -74,7 +74,7 @@ func (d *document) access(a *Access) map[string]field {
 						d.fail(n, "auth.metrics is %s; expected open, for everybody, or viewer", show(n))
 					}
 				},
-				"proxies": func(n ast.Node) { a.Proxies = d.proxies(n, "auth.proxies") },
+				"proxies": func(n ast.Node) { a.Proxies = d.networks(n, "auth.proxies") },
 			})
 		},
 		"tls": func(n ast.Node) {
@@ -146,7 +146,7 @@ func (d *document) grant(n ast.Node, where string) (g auth.Grant) {
 	return g
 }
 
-func (d *document) proxies(n ast.Node, where string) (all auth.Proxies) {
+func (d *document) networks(n ast.Node, where string) (all []netip.Prefix) {
 	for _, item := range d.sequence(n, where, `a list of addresses or networks, such as ["10.0.0.0/8"]`) {
 		s := d.text(item, where, "an address")
 		p, err := netip.ParsePrefix(s)

@@ -40,15 +40,15 @@ type Config struct {
 	// Notify is which notifications go to whom.
 	Notify    notify.Settings
 	routeURLs []routeURL
-	// vhosts are where each of Broker.VHosts stands in the file, and its password; only
+	// vhosts are where each of Broker.VHosts stands in the file, and its password; forVHosts
 	// is which virtual hosts a policy or a route of notify is for, by its name: those
 	// that are not there are for all.
-	vhosts []from
+	vhosts []secretSource
 	// tlsAt is where broker.tls stands in the file; derived that Broker.Management is
 	// made of Broker.URL.
-	tlsAt   from
-	derived bool
-	only    struct{ policies, routes map[string][]string }
+	tlsAt     secretSource
+	derived   bool
+	forVHosts struct{ policies, routes map[string][]string }
 	// Warnings are about what is allowed and hardly meant.
 	Warnings []string
 }

@@ -26,12 +26,12 @@ func Describe(w io.Writer, c *Config) error {
 		if limits := c.Throttle[p.Name].String(); limits != "" {
 			what += " (throttle: " + limits + ")"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\n", p.Name, strings.Join(p.Queues, " "), what+forVHosts(c.only.policies[p.Name]))
+		fmt.Fprintf(table, "%s\t%s\t%s\n", p.Name, strings.Join(p.Queues, " "), what+describeFor(c.forVHosts.policies[p.Name]))
 	}
 	for _, q := range c.Decode.Protobuf.Queues {
 		fmt.Fprintf(table, "protobuf\t%s\t%s\n", strings.Join(q.Queues, " "), q.Message)
 	}
-	if who := describeNotify(&c.Notify, c.only.routes); who != "" {
+	if who := describeNotify(&c.Notify, c.forVHosts.routes); who != "" {
 		fmt.Fprintln(table, who)
 	}
 	if c.Store.Restorable != Default().Store.Restorable {
@@ -43,11 +43,11 @@ func Describe(w io.Writer, c *Config) error {
 	return table.Flush()
 }
 
-// shown is how many different waits are written out.
-const shown = 12
+// maxShownWaits is how many different waits are written out.
+const maxShownWaits = 12
 
 func waits(p *policy.Policy, way delay.Way) string {
-	all := real(p, way)
+	all := rounded(p, way)
 	var total time.Duration
 	for _, w := range all {
 		total += w
@@ -56,7 +56,7 @@ func waits(p *policy.Policy, way delay.Way) string {
 		}
 	}
 	var parts []string
-	for i := 0; i < len(all) && len(parts) <= shown; {
+	for i := 0; i < len(all) && len(parts) <= maxShownWaits; {
 		n := 1
 		for i+n < len(all) && all[i+n] == all[i] {
 			n++
@@ -67,7 +67,7 @@ func waits(p *policy.Policy, way delay.Way) string {
 		} else {
 			n = 1
 		}
-		if len(parts) == shown {
+		if len(parts) == maxShownWaits {
 			part = "…"
 		}
 		parts = append(parts, part)

@@ -57,7 +57,7 @@ func (d *document) config(n ast.Node, c *Config) {
 	fields["notify"] = func(n ast.Node) { d.notify(n, c) }
 	maps.Copy(fields, d.access(&c.Access))
 	d.mapping(n, "the file", fields)
-	if err := c.Closed(); err != nil {
+	if err := c.CheckExposure(); err != nil {
 		d.refuse(listen, err)
 	}
 	c.warnOfOverlaps()
@@ -130,7 +130,7 @@ func (d *document) policy(n ast.Node, i int, c *Config) policy.Policy {
 		},
 		"exhausted":       func(n ast.Node) { p.Exhausted = d.exhausted(n, where+".exhausted") },
 		"max_retry_after": func(n ast.Node) { p.MaxRetryAfter = d.duration(n, where+".max_retry_after") },
-		"vhosts":          func(n ast.Node) { vhosts = d.only(n, where+".vhosts") },
+		"vhosts":          func(n ast.Node) { vhosts = d.vhostPatterns(n, where+".vhosts") },
 	})
 	d.mapping(n, where, fields)
 	limitsRead()
@@ -141,12 +141,12 @@ func (d *document) policy(n ast.Node, i int, c *Config) policy.Policy {
 		d.refuse(n, err)
 	}
 	if way != nil {
-		d.keeps(wayAt, &p, way, jitterAt != nil, c)
+		d.checkWay(wayAt, &p, way, jitterAt != nil, c)
 		c.Ways[p.Name] = way
 	}
 	c.Throttle[p.Name] = limits
-	c.onlyPolicy(p.Name, vhosts)
-	c.inVain(&p, way, limits)
+	limitTo(&c.forVHosts.policies, p.Name, vhosts)
+	c.warnOfLimits(&p, way, limits)
 	return p
 }
 

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -21,25 +20,25 @@ import (
 	"github.com/redrive-mq/redrive/internal/notify"
 )
 
-// from is where a secret comes from; Load reads it there.
-type from struct {
+// secretSource is where a secret comes from; Load reads it there.
+type secretSource struct {
 	env, file string
 	fail      Error // at its place in the file
 }
 
-func (d *document) from(n ast.Node) from {
+func (d *document) secretSource(n ast.Node) secretSource {
 	t := n.GetToken().Position
-	return from{fail: Error{File: d.file, Line: t.Line, Column: t.Column}}
+	return secretSource{fail: Error{File: d.file, Line: t.Line, Column: t.Column}}
 }
 
-// fromFile is a file that holds a secret; its path is from the folder of the config file.
-func (f *from) fromFile(d *document, path string) {
+// setFile sets the file that holds the secret; its path is from the folder of the config file.
+func (f *secretSource) setFile(d *document, path string) {
 	if f.file = path; !filepath.IsAbs(path) {
 		f.file = filepath.Join(filepath.Dir(d.file), path)
 	}
 }
 
-func (f *from) wrong(format string, args ...any) error {
+func (f *secretSource) wrong(format string, args ...any) error {
 	e := f.fail
 	if e.Msg = fmt.Sprintf(format, args...); e.File == "" {
 		return errors.New(e.Msg)
@@ -48,7 +47,7 @@ func (f *from) wrong(format string, args ...any) error {
 }
 
 // read returns the secret, and what it was read from. of is what it is, for errors.
-func (f *from) read(getenv func(string) string, of string) (value, what string, err error) {
+func (f *secretSource) read(getenv func(string) string, of string) (value, what string, err error) {
 	value, what = getenv(f.env), "the environment variable "+f.env
 	if f.file != "" {
 		data, err := os.ReadFile(f.file)
@@ -63,7 +62,7 @@ func (f *from) read(getenv func(string) string, of string) (value, what string, 
 // routeURL is where the URL of a route comes from.
 type routeURL struct {
 	route int
-	from
+	secretSource
 }
 
 func (d *document) notify(n ast.Node, c *Config) {
@@ -75,7 +74,7 @@ func (d *document) notify(n ast.Node, c *Config) {
 				d.fail(n, "notify.page is %s; expected where the page is, such as https://redrive.example.com", show(n))
 			}
 		},
-		"allow_private": func(n ast.Node) { s.AllowPrivate = []netip.Prefix(d.proxies(n, "notify.allow_private")) },
+		"allow_private": func(n ast.Node) { s.AllowPrivate = d.networks(n, "notify.allow_private") },
 		"critical":      func(n ast.Node) { s.Critical = d.queues(n, "notify.critical") },
 		"no_consumer": func(n ast.Node) {
 			s.NoConsumer = d.atLeast(n, "notify.no_consumer", 0)
@@ -107,7 +106,7 @@ func (d *document) route(n ast.Node, i int, c *Config) notify.Route {
 	var url ast.Node
 	place := func(n ast.Node, key string) string {
 		urls = append(urls, key)
-		at.from = d.from(n)
+		at.secretSource = d.secretSource(n)
 		return d.text(n, where+"."+key, "a text")
 	}
 	d.mapping(n, where, map[string]field{
@@ -121,11 +120,11 @@ func (d *document) route(n ast.Node, i int, c *Config) notify.Route {
 			r.URL = notify.Secret(place(n, "url"))
 		},
 		"url_env":  func(n ast.Node) { env := place(n, "url_env"); at.env = env },
-		"url_file": func(n ast.Node) { file := place(n, "url_file"); at.fromFile(d, file) },
+		"url_file": func(n ast.Node) { file := place(n, "url_file"); at.setFile(d, file) },
 		"body":     func(n ast.Node) { r.Body = d.body(n, where+".body") },
 		"events":   func(n ast.Node) { r.Kinds = d.events(n, where+".events") },
 		"queues":   func(n ast.Node) { r.Queues = d.queues(n, where+".queues") },
-		"vhosts":   func(n ast.Node) { vhosts = d.only(n, where+".vhosts") },
+		"vhosts":   func(n ast.Node) { vhosts = d.vhostPatterns(n, where+".vhosts") },
 		"severity": func(n ast.Node) {
 			var err error
 			if r.Least, err = notify.ParseSeverity(d.text(n, where+".severity", "info, warning or critical")); err != nil {
@@ -152,7 +151,7 @@ func (d *document) route(n ast.Node, i int, c *Config) notify.Route {
 	default:
 		c.routeURLs = append(c.routeURLs, at)
 	}
-	c.onlyRoute(r.Name, vhosts)
+	limitTo(&c.forVHosts.routes, r.Name, vhosts)
 	return r
 }
 
@@ -290,7 +289,7 @@ func describeNotify(s *notify.Settings, only map[string][]string) string {
 		if r.Quiet.Zone != nil {
 			line += fmt.Sprintf(", not from %02d:%02d to %02d:%02d %s unless critical", r.Quiet.From/60, r.Quiet.From%60, r.Quiet.To/60, r.Quiet.To%60, r.Quiet.Zone)
 		}
-		lines = append(lines, line+forVHosts(only[r.Name]))
+		lines = append(lines, line+describeFor(only[r.Name]))
 	}
 	return strings.Join(lines, "\n")
 }

@@ -116,7 +116,7 @@ func pairs(n ast.Node) ([]*ast.MappingValueNode, bool) {
 func (d *document) mapping(n ast.Node, where string, fields map[string]field) int {
 	values, ok := pairs(n)
 	if !ok {
-		d.fail(n, "%s is %s; expected keys: %s", where, show(n), list(fields))
+		d.fail(n, "%s is %s; expected keys: %s", where, show(n), keyNames(fields))
 	}
 	seen := map[string]bool{}
 	for _, v := range values {
@@ -124,7 +124,7 @@ func (d *document) mapping(n ast.Node, where string, fields map[string]field) in
 		read, ok := fields[key]
 		switch {
 		case !ok:
-			d.fail(v.Key, "%s has no key %q%s; expected one of: %s", where, key, meant(key, fields), list(fields))
+			d.fail(v.Key, "%s has no key %q%s; expected one of: %s", where, key, suggestion(key, fields), keyNames(fields))
 		case seen[key]:
 			d.fail(v.Key, "%s has the key %q twice", where, key)
 		case v.Value == nil || v.Value.Type() == ast.NullType:
@@ -183,12 +183,12 @@ func show(n ast.Node) string {
 	return "something else"
 }
 
-func list(fields map[string]field) string {
+func keyNames(fields map[string]field) string {
 	return strings.Join(slices.Sorted(maps.Keys(fields)), ", ")
 }
 
-// meant suggests a key that differs by at most two letters.
-func meant(key string, fields map[string]field) string {
+// suggestion is a key that differs by at most two letters.
+func suggestion(key string, fields map[string]field) string {
 	best, at := "", 3
 	for _, f := range slices.Sorted(maps.Keys(fields)) {
 		if n := distance(key, f); n < at {

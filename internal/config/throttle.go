@@ -42,7 +42,7 @@ func (d *document) throttle(r *throttle.Rules, where string) (fields map[string]
 		switch b := r.Breaker; {
 		case b == nil || b.Window >= r.Settle:
 		case window:
-			d.fail(windowAt, "%s.breaker.window is shorter than settle (%s), so no retry would be judged within it", where, policy.FormatDuration(r.Settle))
+			d.fail(windowAt, "%s.breaker.window is shorter than settle (%s), so no retry would finish within it", where, policy.FormatDuration(r.Settle))
 		default:
 			b.Window = 2 * r.Settle
 		}
@@ -115,8 +115,8 @@ func (d *document) breaker(n ast.Node, where string) (b *throttle.Breaker, windo
 	return &is, window
 }
 
-// inVain warns of limits that hardly limit anything, or that others leave no room for.
-func (c *Config) inVain(p *policy.Policy, way delay.Way, r throttle.Rules) {
+// warnOfLimits warns of limits that hardly limit anything, or that others leave no room for.
+func (c *Config) warnOfLimits(p *policy.Policy, way delay.Way, r throttle.Rules) {
 	if way != nil && (r.Rate > 0 || r.InFlight > 0 || r.Breaker != nil) {
 		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: rate, in_flight and breaker apply to replays alone: RabbitMQ itself retries messages that wait in it (%s); with wait: disk they apply to all", p.Name, way.Limits().Name))
 	}

@@ -48,7 +48,7 @@ func (d *document) brokerTLS(n ast.Node, c *Config) {
 	if err != nil {
 		d.fail(at, "%s: %w", where, err)
 	}
-	c.tlsAt = d.from(n)
+	c.tlsAt = d.secretSource(n)
 	c.warnOfExpiry(t.Cert, secure.Certificates)
 }
 

@@ -36,8 +36,8 @@ func (c *Config) PerVHost() ([]*Config, error) {
 	first := c.VHost()
 	all := []*Config{c.restrictedTo(first)}
 	for i, v := range c.Broker.VHosts {
-		if slices.ContainsFunc(all, func(t *Config) bool { return t.VHost() == v.Name }) {
-			var at from
+		if slices.ContainsFunc(all, func(c *Config) bool { return c.VHost() == v.Name }) {
+			var at secretSource
 			if i < len(c.vhosts) {
 				at = c.vhosts[i]
 			}
@@ -48,11 +48,11 @@ func (c *Config) PerVHost() ([]*Config, error) {
 		}
 		t := c.restrictedTo(v.Name)
 		var err error
-		if t.Broker.URL, err = addresses.Each(t.Broker.URL, v.at); err != nil {
+		if t.Broker.URL, err = addresses.Each(t.Broker.URL, v.setVHost); err != nil {
 			return nil, fmt.Errorf("broker.url %w", err)
 		}
 		if t.Broker.Management != "" && v.User != "" {
-			if t.Broker.Management, err = addresses.Each(t.Broker.Management, v.as); err != nil {
+			if t.Broker.Management, err = addresses.Each(t.Broker.Management, v.setUser); err != nil {
 				return nil, fmt.Errorf("broker.management %w", err)
 			}
 		}
@@ -86,25 +86,25 @@ func (c *Config) ForVHost(vhost string) (*Config, error) {
 	return nil, fmt.Errorf("the config %w %q; it serves %s", ErrNoVHost, vhost, strings.Join(names, ", "))
 }
 
-// at is the URL of the virtual host.
-func (v VHost) at(u *url.URL) {
+// setVHost makes a URL that of the virtual host.
+func (v VHost) setVHost(u *url.URL) {
 	u.Path, u.RawPath = "/"+v.Name, "/"+addresses.PathPart(v.Name)
 	if v.User != "" {
-		v.as(u)
+		v.setUser(u)
 	}
 }
 
-func (v VHost) as(u *url.URL) { u.User = url.UserPassword(v.User, v.Password) }
+func (v VHost) setUser(u *url.URL) { u.User = url.UserPassword(v.User, v.Password) }
 
 // restrictedTo returns what of a configuration is a virtual host's.
 func (c *Config) restrictedTo(vhost string) *Config {
 	t := *c
 	t.Broker.VHosts, t.Warnings, t.routeURLs, t.vhosts = nil, nil, nil, nil
-	t.only.policies, t.only.routes = nil, nil
-	t.Policies = slices.DeleteFunc(slices.Clone(c.Policies), func(p policy.Policy) bool { return !isFor(c.only.policies[p.Name], vhost) })
-	t.Notify.Routes = slices.DeleteFunc(slices.Clone(c.Notify.Routes), func(r notify.Route) bool { return !isFor(c.only.routes[r.Name], vhost) })
+	t.forVHosts.policies, t.forVHosts.routes = nil, nil
+	t.Policies = slices.DeleteFunc(slices.Clone(c.Policies), func(p policy.Policy) bool { return !isFor(c.forVHosts.policies[p.Name], vhost) })
+	t.Notify.Routes = slices.DeleteFunc(slices.Clone(c.Notify.Routes), func(r notify.Route) bool { return !isFor(c.forVHosts.routes[r.Name], vhost) })
 	if len(c.Broker.VHosts) > 0 {
-		t.Notify.Of = vhost
+		t.Notify.VHost = vhost
 	}
 	t.Ways = map[string]delay.Way{}
 	for _, p := range t.Policies {
@@ -149,7 +149,7 @@ func folderOf(vhost string) string {
 }
 
 // vhosts reads the further virtual hosts, and where each stands.
-func (d *document) vhosts(n ast.Node, where string) (all []VHost, places []from) {
+func (d *document) vhosts(n ast.Node, where string) (all []VHost, places []secretSource) {
 	for i, item := range d.sequence(n, where, expectedVHosts) {
 		v, at := d.vhost(item, fmt.Sprintf("%s[%d]", where, i))
 		all, places = append(all, v), append(places, at)
@@ -159,8 +159,8 @@ func (d *document) vhosts(n ast.Node, where string) (all []VHost, places []from)
 
 const expectedVHosts = "a list of virtual hosts, each a name or {name: …, user: …, password_env: …}"
 
-func (d *document) vhost(n ast.Node, where string) (v VHost, at from) {
-	at = d.from(n)
+func (d *document) vhost(n ast.Node, where string) (v VHost, at secretSource) {
+	at = d.secretSource(n)
 	if _, ok := pairs(n); ok {
 		var passwords []string
 		given := func(key string, n ast.Node) string {
@@ -168,10 +168,10 @@ func (d *document) vhost(n ast.Node, where string) (v VHost, at from) {
 			return d.text(n, where+"."+key, "a text")
 		}
 		d.mapping(n, where, map[string]field{
-			"name":          func(n ast.Node) { v.Name, at.fail = d.text(n, where+".name", "a name"), d.from(n).fail },
+			"name":          func(n ast.Node) { v.Name, at.fail = d.text(n, where+".name", "a name"), d.secretSource(n).fail },
 			"user":          func(n ast.Node) { v.User = d.text(n, where+".user", "a user of RabbitMQ's") },
 			"password_env":  func(n ast.Node) { at.env = given("password_env", n) },
-			"password_file": func(n ast.Node) { at.fromFile(d, given("password_file", n)) },
+			"password_file": func(n ast.Node) { at.setFile(d, given("password_file", n)) },
 		})
 		switch {
 		case len(passwords) > 1:
@@ -188,8 +188,8 @@ func (d *document) vhost(n ast.Node, where string) (v VHost, at from) {
 	return v, at
 }
 
-// only reads which virtual hosts something is for.
-func (d *document) only(n ast.Node, where string) []string {
+// vhostPatterns reads which virtual hosts something is for.
+func (d *document) vhostPatterns(n ast.Node, where string) []string {
 	all := d.texts(n, where, `a list of virtual hosts or patterns, such as ["shop-*"]`)
 	if len(all) == 0 {
 		d.fail(n, "%s is empty; leave the key out for all virtual hosts", where)
@@ -197,10 +197,8 @@ func (d *document) only(n ast.Node, where string) []string {
 	return all
 }
 
-func (c *Config) onlyPolicy(name string, vhosts []string) { onlyFor(&c.only.policies, name, vhosts) }
-func (c *Config) onlyRoute(name string, vhosts []string)  { onlyFor(&c.only.routes, name, vhosts) }
-
-func onlyFor(of *map[string][]string, name string, vhosts []string) {
+// limitTo records that a policy or route is only for some virtual hosts.
+func limitTo(of *map[string][]string, name string, vhosts []string) {
 	if vhosts == nil {
 		return
 	}
@@ -216,7 +214,7 @@ func (c *Config) warnOfOverlaps() {
 	for i, p := range c.Policies {
 		for _, q := range p.Queues {
 			for _, earlier := range c.Policies[:i] {
-				if _, ok := (policy.Set{earlier}).Match(q); ok && c.meet(p.Name, earlier.Name) {
+				if _, ok := (policy.Set{earlier}).Match(q); ok && c.overlap(p.Name, earlier.Name) {
 					c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: queues %q: policy %q comes first and matches some or all of them", p.Name, q, earlier.Name))
 					break
 				}
@@ -225,12 +223,12 @@ func (c *Config) warnOfOverlaps() {
 	}
 }
 
-func (c *Config) meet(a, b string) bool {
+func (c *Config) overlap(a, b string) bool {
 	names := []string{c.VHost()}
 	for _, v := range c.Broker.VHosts {
 		names = append(names, v.Name)
 	}
-	one, other := c.only.policies[a], c.only.policies[b]
+	one, other := c.forVHosts.policies[a], c.forVHosts.policies[b]
 	return one == nil || other == nil || slices.ContainsFunc(names, func(name string) bool { return isFor(one, name) && isFor(other, name) })
 }
 
@@ -290,8 +288,8 @@ func describeVHosts(w io.Writer, c *Config) error {
 	return nil
 }
 
-// forVHosts tells which virtual hosts something is only for.
-func forVHosts(only []string) string {
+// describeFor tells which virtual hosts something is only for.
+func describeFor(only []string) string {
 	if only == nil {
 		return ""
 	}

@@ -78,9 +78,9 @@ func (d *document) wait(n ast.Node, where string) (way delay.Way) {
 	return way
 }
 
-// keeps refuses, at n, a policy whose way cannot keep it, and takes away what the
+// checkWay refuses, at n, a policy whose way cannot keep it, and takes away what the
 // way does not have.
-func (d *document) keeps(n ast.Node, p *policy.Policy, way delay.Way, jitterSet bool, c *Config) {
+func (d *document) checkWay(n ast.Node, p *policy.Policy, way delay.Way, jitterSet bool, c *Config) {
 	l := way.Limits()
 	if err := l.Check(p); err != nil {
 		d.refuse(n, err)
@@ -96,8 +96,8 @@ func (d *document) keeps(n ast.Node, p *policy.Policy, way delay.Way, jitterSet 
 	}
 }
 
-// real are a policy's waits as its way rounds them.
-func real(p *policy.Policy, way delay.Way) []time.Duration {
+// rounded are a policy's waits as its way rounds them.
+func rounded(p *policy.Policy, way delay.Way) []time.Duration {
 	waits := p.Waits()
 	if way == nil {
 		return waits

@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// slots of slot each are the calendar.
-	slots = 24
-	slot  = 30 * time.Minute
+	// The calendar has slotCount slots of slotLength each.
+	slotCount  = 24
+	slotLength = 30 * time.Minute
 	// mostCounted bounds the counting of one slot, and calendarFresh is how long a
 	// calendar is shown again.
 	mostCounted   = 5000
 	calendarFresh = 10 * time.Second
-	// mostDue is of how many queues, those with the most messages, all that is due is
-	// counted; of each other one the message that is due first.
+	// mostDue is how many queues, those with the most messages, have all their due messages
+	// counted; of each other queue only the message that is due first is counted.
 	mostDue = 500
 )
 
@@ -36,8 +36,8 @@ type calendar struct {
 	slots []Slot
 }
 
-// calendarOf counts what is due in each of the next hours; what is overdue, or paused,
-// is in the first slot.
+// calendarOf counts what is due in each slot of the next hours; what is overdue, or paused, is in
+// the first one.
 func (in *Inspector) calendarOf(ctx context.Context, by auth.Caller, queues []store.QueueCount, now time.Time) ([]Slot, error) {
 	whose := strings.Join(by.Queues, "\x00")
 	if by.Queues != nil {
@@ -74,10 +74,10 @@ func (in *Inspector) slots(ctx context.Context, queues []store.QueueCount, now t
 	for i, q := range fullest {
 		names[i] = q.Queue
 	}
-	all, edges := make([]Slot, slots), make([]time.Time, slots)
+	all, edges := make([]Slot, slotCount), make([]time.Time, slotCount)
 	from := now
 	for i := range all {
-		edges[i] = from.Truncate(slot).Add(slot)
+		edges[i] = from.Truncate(slotLength).Add(slotLength)
 		all[i] = Slot{From: from, To: edges[i]}
 		from = edges[i]
 	}

@@ -29,15 +29,15 @@ func CSVRow(m Message) []string {
 	return row
 }
 
-// inner finds a formula behind what separates cells for spreadsheets of other
+// innerFormula finds a formula behind what separates cells for spreadsheets of other
 // countries: they do not know where a quoted cell ends.
-var inner = regexp.MustCompile(`([;\t\r\n])([\s"']*)([=+\-@|%＝＋－＠])`)
+var innerFormula = regexp.MustCompile(`([;\t\r\n])([\s"']*)([=+\-@|%＝＋－＠])`)
 
 // CSVCell puts an apostrophe before what a spreadsheet may compute, also behind
 // blanks, which some of them skip, and takes NUL bytes out, which some end at.
 func CSVCell(cell string) string {
 	cell = strings.ReplaceAll(cell, "\x00", "")
-	cell = inner.ReplaceAllString(cell, "$1$2'$3")
+	cell = innerFormula.ReplaceAllString(cell, "$1$2'$3")
 	switch bare := strings.TrimLeft(cell, " \t\r\n\v\f\u00a0\ufeff"); {
 	case bare != cell && bare == "", bare != "" && strings.ContainsRune("=+-@|%＝＋－＠", []rune(bare)[0]),
 		strings.IndexAny(cell, "\t\r\n") == 0:

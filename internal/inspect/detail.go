@@ -18,7 +18,7 @@ import (
 // Message tells all of one message, by its id or its key. Of one that was retried
 // it tells what is remembered.
 func (in *Inspector) Message(ctx context.Context, by auth.Caller, id string) (Detail, error) {
-	l, others, err := in.one(ctx, by, id)
+	l, others, err := in.messageNamed(ctx, by, id)
 	if err != nil {
 		return Detail{}, err
 	}
@@ -47,7 +47,7 @@ func (in *Inspector) Message(ctx context.Context, by auth.Caller, id string) (De
 
 // Body is a message's body as it is.
 func (in *Inspector) Body(ctx context.Context, by auth.Caller, id string) ([]byte, error) {
-	l, _, err := in.one(ctx, by, id)
+	l, _, err := in.messageNamed(ctx, by, id)
 	if err != nil {
 		return nil, err
 	}
@@ -57,9 +57,9 @@ func (in *Inspector) Body(ctx context.Context, by auth.Caller, id string) ([]byt
 	return l.Record.Message.Body, nil
 }
 
-// one finds a message by id or key: kept, or else as it ended. others carry the same
+// messageNamed finds a message by id or key: kept, or else as it ended. others carry the same
 // id.
-func (in *Inspector) one(ctx context.Context, by auth.Caller, name string) (l store.Listed, others []store.Listed, err error) {
+func (in *Inspector) messageNamed(ctx context.Context, by auth.Caller, name string) (l store.Listed, others []store.Listed, err error) {
 	if err := by.May(auth.Viewer, ""); err != nil {
 		return l, nil, err
 	}

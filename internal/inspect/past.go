@@ -13,8 +13,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// named finds by id, which an index knows: kept ones, else how they ended.
-func (s *search) named(ctx context.Context, ids []uuid.UUID) error {
+// searchIDs finds by id, which an index knows: kept ones, else how they ended.
+func (s *search) searchIDs(ctx context.Context, ids []uuid.UUID) error {
 	n := s.query.Narrow(s.Now(), nil, nil)
 	n.GroupOf = s.Store.GroupOf
 	var kept []store.Listed
@@ -54,7 +54,7 @@ func (in *Inspector) lastOf(ctx context.Context, by auth.Caller, id uuid.UUID) (
 	return nil, err
 }
 
-// retried finds messages that are in their queue again and have not failed since.
+// retried finds the messages of eachRetried.
 func (s *search) retried(ctx context.Context, after string) error {
 	last, more := "", false
 	err := s.eachRetried(ctx, s.by, s.query, after, func(l store.Listed, place string) bool {
@@ -72,7 +72,8 @@ func (s *search) retried(ctx context.Context, after string) error {
 	return err
 }
 
-// eachRetried visits these messages after a place, newest first, each with its own place.
+// eachRetried visits messages that are in their queue again and have not failed since: those after a
+// place, newest first, each with its own place.
 func (in *Inspector) eachRetried(ctx context.Context, by auth.Caller, q *query.Query, after string, visit func(l store.Listed, place string) (more bool)) error {
 	n := q.Narrow(in.Now(), nil, nil)
 	n.GroupOf = in.Store.GroupOf
@@ -93,7 +94,7 @@ func (in *Inspector) eachRetried(ctx context.Context, by auth.Caller, q *query.Q
 			}
 		}
 		l := recordOf(p)
-		if p.Ending != store.EndedRetried || !by.Sees(p.Queue) || !n.Match(&l, nothing) {
+		if p.Ending != store.EndedRetried || !by.Sees(p.Queue) || !n.Match(&l, noBody) {
 			return true, nil
 		}
 		if again, err := in.Store.Find(ctx, p.ID); err != nil || len(again) > 0 {
@@ -103,7 +104,7 @@ func (in *Inspector) eachRetried(ctx context.Context, by auth.Caller, q *query.Q
 	})
 }
 
-func nothing() *decode.Result { return &decode.Result{} }
+func noBody() *decode.Result { return &decode.Result{} }
 
 // recordOf is a passage as a record without a body, in a state that no record has.
 func recordOf(p store.Passage) store.Listed {

@@ -67,9 +67,9 @@ func (in *Inspector) HasPolicy(queue string) bool {
 func (in *Inspector) inForce(p *policy.Policy) PolicyInForce {
 	way := in.way(p.Name)
 	f := PolicyInForce{Name: p.Name, Queues: p.Queues, Attempts: p.Attempts, Backoff: p.Backoff.String(), Jitter: p.Jitter.String(), Reasons: p.Reasons,
-		Exhausted: p.Exhausted.Action.String(), Wait: wayName(way), Waits: []Wait{}}
+		Exhausted: p.Exhausted.Action.String(), Way: wayName(way), Waits: []Wait{}}
 	if in.Limits != nil {
-		f.Throttle = in.Limits(p.Name)
+		f.Limits = in.Limits(p.Name)
 	}
 	if len(f.Reasons) == 0 {
 		f.Reasons = policy.DefaultReasons

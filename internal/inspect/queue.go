@@ -69,8 +69,8 @@ type PolicyInForce struct {
 	Jitter    string   `json:"jitter"`
 	Reasons   []string `json:"reasons"`
 	Exhausted string   `json:"exhausted"`
-	Wait      string   `json:"wait"`
-	Throttle  string   `json:"throttle" doc:"Limits on retries: rate, in flight, breaker. Empty: none. (Retries also wait for consumers.)"`
+	Way       string   `json:"wait"`
+	Limits    string   `json:"throttle" doc:"Limits on retries: rate, in flight, breaker. Empty: none. (Retries also wait for consumers.)"`
 	// Waits is the delay after each failure but the last.
 	Waits []Wait `json:"waits"`
 }

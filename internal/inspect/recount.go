@@ -18,7 +18,7 @@ const (
 	recountShare = 20
 )
 
-// recounts is what the last recount found.
+// recounts has the result of the last recount.
 type recounts struct {
 	running sync.Mutex // one at a time
 
@@ -51,7 +51,7 @@ func (in *Inspector) recount(ctx context.Context) error {
 		}
 	}
 	if in.Changed != nil {
-		value, err := json.Marshal(recounted{began, off})
+		value, err := json.Marshal(recountResult{began, off})
 		if err != nil {
 			return err
 		}
@@ -60,7 +60,7 @@ func (in *Inspector) recount(ctx context.Context) error {
 		}
 		in.Changed()
 	}
-	was := in.recounts.found(began, off)
+	was := in.recounts.set(began, off)
 	for queue, n := range off {
 		if was[queue] != n {
 			in.Log.Error("the ledger does not balance: so many more messages arrived than are accounted for (negative: fewer)", "queue", queue, "off", n)
@@ -72,8 +72,8 @@ func (in *Inspector) recount(ctx context.Context) error {
 	return nil
 }
 
-// found stores a result, and returns the one before.
-func (r *recounts) found(at time.Time, off map[string]int64) (was map[string]int64) {
+// set stores a result, and returns the one before.
+func (r *recounts) set(at time.Time, off map[string]int64) (was map[string]int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	was = r.off
@@ -101,7 +101,7 @@ func (in *Inspector) Lead(ctx context.Context) {
 // recountEntry is where replicas find what the last recount has found.
 const recountEntry = "recounted"
 
-type recounted struct {
+type recountResult struct {
 	At  time.Time
 	Off map[string]int64
 }
@@ -112,7 +112,7 @@ func (in *Inspector) ReadRecount(ctx context.Context) error {
 	if err != nil || value == nil {
 		return err
 	}
-	var r recounted
+	var r recountResult
 	if err := json.Unmarshal(value, &r); err != nil {
 		return fmt.Errorf("%s: %w", recountEntry, err)
 	}
@@ -120,7 +120,7 @@ func (in *Inspector) ReadRecount(ctx context.Context) error {
 	news := !in.recounts.at.Equal(r.At)
 	in.recounts.mu.Unlock()
 	if news {
-		in.recounts.found(r.At, r.Off)
+		in.recounts.set(r.At, r.Off)
 		if in.Recounted != nil {
 			in.Recounted(r.Off)
 		}

@@ -40,7 +40,7 @@ func (in *Inspector) Search(ctx context.Context, by auth.Caller, text, after str
 		return Page{}, err
 	}
 	if ids, only := q.IDs(); only {
-		err = s.named(ctx, ids)
+		err = s.searchIDs(ctx, ids)
 	} else if q.OnlyRetried() {
 		err = s.retried(ctx, after)
 	} else {

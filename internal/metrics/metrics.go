@@ -94,7 +94,7 @@ func New(s store.Store, free func() (uint64, uint64, error), version string, lab
 	return m
 }
 
-// Handler serves them alone.
+// Handler serves these metrics alone.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
@@ -111,8 +111,8 @@ func Handler(all ...*Metrics) http.Handler {
 	return promhttp.HandlerFor(from, promhttp.HandlerOpts{Registry: process})
 }
 
-// clean is a label value that Prometheus takes, which panics at all that is not UTF-8:
-// RabbitMQ's strings are bytes, and the others are shown as \xNN.
+// clean makes a label value valid UTF-8, since Prometheus panics at any other. RabbitMQ's strings
+// are bytes: those that are not UTF-8 are shown as \xNN.
 func clean(value string) string {
 	if utf8.ValidString(value) {
 		return value
@@ -121,7 +121,7 @@ func clean(value string) string {
 	return quoted[1 : len(quoted)-1]
 }
 
-// Event counts one.
+// Event counts an event.
 func (m *Metrics) Event(e retry.Event) {
 	q := m.label(e.Queue, active)
 	switch e.Kind {
@@ -173,7 +173,7 @@ func (m *Metrics) Synced(d time.Duration) { m.sync.Observe(d.Seconds()) }
 // Confirmed observes the answers to a batch.
 func (m *Metrics) Confirmed(d time.Duration) { m.confirm.Observe(d.Seconds()) }
 
-// Connection shows the state of one.
+// Connection shows the state of a connection to RabbitMQ.
 func (m *Metrics) Connection(name string, connected, blocked bool) {
 	m.connected.WithLabelValues(name).Set(number(connected))
 	m.blocked.WithLabelValues(name).Set(number(blocked))

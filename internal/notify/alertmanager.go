@@ -43,7 +43,7 @@ func alertmanager(u *url.URL, _ *Route) (send, error) {
 		}
 	}
 	ca, tokenFile, passwordFile := q.Get("cacertfile"), q.Get("tokenfile"), q.Get("passwordfile")
-	if !only(q, "cacertfile", "tokenfile", "passwordfile") || u.Host == "" || ca != "" && u.Scheme != "https" ||
+	if !hasOnly(q, "cacertfile", "tokenfile", "passwordfile") || u.Host == "" || ca != "" && u.Scheme != "https" ||
 		tokenFile != "" && u.User != nil || passwordFile != "" && u.User.Username() == "" {
 		return nil, errURL
 	}
@@ -85,7 +85,7 @@ type alert struct {
 func alerts(m *Message, own map[string]string) []alert {
 	var all []alert
 	for _, i := range m.Items {
-		one := Message{Kind: i.Kind, Items: []Item{i}, Of: m.Of, Test: m.Test}
+		one := Message{Kind: i.Kind, Items: []Item{i}, VHost: m.VHost, Test: m.Test}
 		a := alert{StartsAt: i.Since.UTC(), EndsAt: m.At.Add(alertLasts).UTC(), GeneratorURL: i.Link,
 			Labels:      map[string]string{"alertname": alertName(i.Kind), "severity": i.Severity.String()},
 			Annotations: map[string]string{"summary": one.title(plainText), "description": one.text(plainText, time.UTC)}}
@@ -98,8 +98,8 @@ func alerts(m *Message, own map[string]string) []alert {
 		if i.Target != "" {
 			a.Labels["target"] = clean(i.Target, 255)
 		}
-		if m.Of != "" {
-			a.Labels["vhost"] = clean(m.Of, 255)
+		if m.VHost != "" {
+			a.Labels["vhost"] = clean(m.VHost, 255)
 		}
 		maps.Copy(a.Labels, own)
 		if i.Resolved {
@@ -122,10 +122,10 @@ func alertName(k Kind) string {
 	return s
 }
 
-// alerts returns what to send to Alertmanager now: conditions that are on, again after
+// planAlerts returns what to send to Alertmanager now: conditions that are on, again after
 // alertEvery, and once those that are over. An alert about parked messages lasts until
 // parkedLasts after the last one.
-func (b *pending) alerts(now time.Time) (messages []*Message, next time.Time) {
+func (b *pending) planAlerts(now time.Time) (messages []*Message, next time.Time) {
 	next = now.Add(alertEvery)
 	var items []Item
 	for k, e := range b.entries {
@@ -133,15 +133,15 @@ func (b *pending) alerts(now time.Time) (messages []*Message, next time.Time) {
 		if k.Kind == Parked {
 			e.On = now.Before(end)
 		}
-		if !e.On && !e.Said {
+		if !e.On && !e.Reported {
 			b.drop(k) // over before it was sent
 			continue
 		}
 		every := alertEvery
-		if k.Kind == Parked && !e.Tally.Last.Before(e.Told) {
+		if k.Kind == Parked && !e.Tally.Last.Before(e.Sent) {
 			every = countEvery
 		}
-		if at := e.Told.Add(every); e.On && e.Said && at.After(now) {
+		if at := e.Sent.Add(every); e.On && e.Reported && at.After(now) {
 			if at.Before(next) {
 				next = at
 			}
@@ -158,7 +158,7 @@ func (b *pending) alerts(now time.Time) (messages []*Message, next time.Time) {
 	}
 	inOrder(items)
 	for some := range slices.Chunk(items, mostAlerts) {
-		messages = append(messages, &Message{At: now, Items: some, Of: b.settings.Of})
+		messages = append(messages, &Message{At: now, Items: some, VHost: b.settings.VHost})
 	}
 	return messages, next
 }
@@ -172,9 +172,9 @@ func (b *pending) alertsSent(m *Message, now time.Time) {
 			b.drop(k)
 			continue
 		}
-		if !e.Said {
+		if !e.Reported {
 			b.changed[k] = true // later times are not stored: after a start all are sent at once
 		}
-		e.Told, e.Said = now, true
+		e.Sent, e.Reported = now, true
 	}
 }

@@ -153,7 +153,7 @@ func TestAnAlertmanagerThatIsDown(t *testing.T) {
 		a.want(t)
 		d.set()
 		d.open(t)
-		time.Sleep(settle + 20*time.Second) // until it is known to be over it goes on
+		time.Sleep(startGrace + 20*time.Second) // until it is known to be over it goes on
 		a.want(t)
 		if n := entries(t, d.o.Store); n != 0 {
 			t.Errorf("%d entries are kept", n)
@@ -282,7 +282,7 @@ func TestARealAlertmanager(t *testing.T) {
 	url := startAlertmanager(t, receiver.URL)
 	s, r := DefaultSettings(), DefaultRoute()
 	r.Name, r.URL = "alerts", Secret(url)
-	s.AllowPrivate, s.Routes, s.Of, s.Page = loopback, []Route{r}, "billing", "https://redrive.example/"
+	s.AllowPrivate, s.Routes, s.VHost, s.Page = loopback, []Route{r}, "billing", "https://redrive.example/"
 	if err := Test(t.Context(), &s, &r, BreakerOpen); err != nil {
 		t.Fatal(err)
 	}
@@ -291,9 +291,9 @@ func TestARealAlertmanager(t *testing.T) {
 		t.Errorf("it notifies of %v", a)
 	}
 	b, now := newPending(&s, &r), time.Now()
-	b.see(now, []Condition{{Kind: BreakerOpen, Queue: "orders"}}, false)
+	b.update(now, []Condition{{Kind: BreakerOpen, Queue: "orders"}}, false)
 	tell := func() {
-		messages, _ := b.alerts(time.Now())
+		messages, _ := b.planAlerts(time.Now())
 		for _, m := range messages {
 			to, err := open(&r)
 			if err == nil {
@@ -315,7 +315,7 @@ func TestARealAlertmanager(t *testing.T) {
 				break
 			}
 		}
-		b.see(time.Now(), nil, false)
+		b.update(time.Now(), nil, false)
 	}
 }
 

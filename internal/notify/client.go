@@ -61,13 +61,13 @@ type request struct {
 	tls    *tls.Config
 }
 
-// busy is an answer that says when to try again.
-type busy struct {
+// busyError is an answer that says when to try again.
+type busyError struct {
 	error
 	after time.Duration
 }
 
-func (b busy) Unwrap() error { return b.error }
+func (b busyError) Unwrap() error { return b.error }
 
 // do sends it, and returns the beginning of the answer. Its errors repeat neither the
 // URL nor the answer: either may contain a secret.
@@ -100,7 +100,7 @@ func (c *client) do(ctx context.Context, r request) ([]byte, error) {
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
 		err := fmt.Errorf("it answers %d %s", resp.StatusCode, http.StatusText(resp.StatusCode))
 		if s, e := strconv.Atoi(resp.Header.Get("Retry-After")); e == nil && s > 0 {
-			return nil, busy{err, min(time.Duration(min(s, 3600))*time.Second, time.Hour)}
+			return nil, busyError{err, min(time.Duration(min(s, 3600))*time.Second, time.Hour)}
 		}
 		return nil, err
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Keeper is the part of a store that this package needs.
-type Keeper interface {
+// Store is the part of a store that this package needs.
+type Store interface {
 	Entries(ctx context.Context, prefix, after string, visit func(store.Entry) (more bool, err error)) error
 	PutEntries(ctx context.Context, entries []store.Entry) error
 	DeleteEntries(ctx context.Context, prefix string) error
@@ -21,7 +21,7 @@ type Keeper interface {
 
 // Options of an Engine.
 type Options struct {
-	Store Keeper
+	Store Store
 	// Conditions are all that are present now, by the thresholds of the settings. It is called
 	// every 15 seconds; after an error, the conditions of before continue.
 	Conditions func(context.Context, *Settings) ([]Condition, error)
@@ -35,8 +35,8 @@ type Options struct {
 }
 
 const (
-	poll        = 15 * time.Second // between two looks at conditions
-	longestSaid = 1 << 10          // bytes of an error that are read
+	pollEvery     = 15 * time.Second // between two looks at conditions
+	longestReason = 1 << 10          // bytes of an error that are read
 )
 
 // Engine passes events and conditions to the routes. Make it with New, call Event for each
@@ -45,9 +45,9 @@ type Engine struct {
 	Options
 	change chan struct{}
 
-	mu  sync.RWMutex
-	now *routeSet
-	ran bool
+	mu      sync.RWMutex
+	current *routeSet
+	ran     bool
 
 	relay relay
 }
@@ -80,7 +80,7 @@ func (e *Engine) SetSettings(s Settings) error {
 		c.routes = append(c.routes, r)
 	}
 	e.mu.Lock()
-	e.now = c
+	e.current = c
 	e.mu.Unlock()
 	select {
 	case e.change <- struct{}{}:
@@ -92,7 +92,7 @@ func (e *Engine) SetSettings(s Settings) error {
 func (e *Engine) routeSet() *routeSet {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	return e.now
+	return e.current
 }
 
 func (e *Engine) wants(r *route, k key) bool { return r.pending.settings.wants(&r.Route, k) }
@@ -102,14 +102,14 @@ func (e *Engine) Event(ev retry.Event) {
 	if ev.Kind != retry.Parked {
 		return
 	}
-	k, why := key{Kind: Parked, Queue: ev.Queue}, said{text: ev.Error}
+	k, why := key{Kind: Parked, Queue: ev.Queue}, parkReason{text: ev.Error}
 	if why.text == "" {
-		why = said{text: ev.Why, ours: true}
+		why = parkReason{text: ev.Why, ours: true}
 	}
-	why.text = why.text[:min(len(why.text), longestSaid)]
+	why.text = why.text[:min(len(why.text), longestReason)]
 	e.mu.RLock() // until it is counted: a route that ends stores what it has counted
 	defer e.mu.RUnlock()
-	for _, r := range e.now.routes {
+	for _, r := range e.current.routes {
 		switch {
 		case !e.wants(r, k):
 		case e.Replica != "":
@@ -125,7 +125,7 @@ func (e *Engine) Event(ev retry.Event) {
 // service. A replica that leads again starts with the stored ones.
 func (e *Engine) Run(ctx context.Context) {
 	e.mu.Lock()
-	again, settings := e.ran, e.now.settings
+	again, settings := e.ran, e.current.settings
 	e.ran = true
 	e.mu.Unlock()
 	if again {
@@ -161,7 +161,7 @@ func (e *Engine) run(ctx context.Context, c *routeSet) {
 	if e.Replica != "" && len(c.routes) > 0 {
 		routes.Go(func() { e.collect(ctx, c) })
 	}
-	tick := time.NewTicker(poll)
+	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	for {
 		if len(c.routes) > 0 {
@@ -212,13 +212,13 @@ func Test(ctx context.Context, s *Settings, r *Route, k Kind) error {
 	if err != nil {
 		return fmt.Errorf("its URL %w", err)
 	}
-	m := &Message{Kind: k, Test: true, At: time.Now(), Severity: of(k).Severity}
+	m := &Message{Kind: k, Test: true, At: time.Now(), Severity: meaningOf(k).Severity}
 	i := Item{Kind: k, Queue: "test", Since: m.At, Text: "this is a test, sent by `redrive notify test`"}
 	if k == Parked {
 		i.N, i.Errors = 1000, []ErrorCount{{i.Text, 1000}}
 	}
 	m.Items = []Item{i}
-	m.Link, m.Of = link(s.Page, m), s.Of
+	m.Link, m.VHost = link(s.Page, m), s.VHost
 	m.Items[0].Severity, m.Items[0].Link = m.Severity, m.Link
 	return to.deliver(ctx, newClient(s.AllowPrivate), m)
 }

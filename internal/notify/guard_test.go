@@ -65,7 +65,7 @@ func TestURLsThatLeadInward(t *testing.T) {
 	}
 }
 
-// A name may lead to a public address when it is looked up first, and inward when it is
+// A name may lead to a public address when it is looked up first, and to a private one when it is
 // connected to: what counts is the address of the connection.
 func TestANameThatIsRebound(t *testing.T) {
 	var asked atomic.Int32
@@ -173,7 +173,7 @@ func TestAnAnswerWithoutEnd(t *testing.T) {
 			if got != want {
 				t.Errorf("%d: %s", status, got)
 			}
-			if b := (busy{}); !errors.As(err, &b) || b.after != 7*time.Second {
+			if b := (busyError{}); !errors.As(err, &b) || b.after != 7*time.Second {
 				t.Errorf("%d: it is not told when to try again: %v", status, err)
 			}
 		} else if want != "" {

@@ -31,7 +31,7 @@ type account struct {
 // mail sends by SMTP. A password is sent over TLS only (net/smtp ensures that).
 func mail(u *url.URL, _ *Route) (send, error) {
 	q := u.Query()
-	if u.Hostname() == "" || !only(q, "from", "fromname", "to", "encryption", "clienthost") {
+	if u.Hostname() == "" || !hasOnly(q, "from", "fromname", "to", "encryption", "clienthost") {
 		return nil, errURL
 	}
 	at := account{host: u.Hostname(), port: cmp.Or(u.Port(), "25"), clientHost: cmp.Or(q.Get("clienthost"), "localhost"), user: u.User.Username()}
@@ -65,11 +65,11 @@ func mail(u *url.URL, _ *Route) (send, error) {
 		deadline, _ := ctx.Deadline()
 		_ = conn.SetDeadline(deadline)
 		defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
-		return deliver(conn, &at, letter(at.from, at.to, m))
+		return sendMail(conn, &at, letter(at.from, at.to, m))
 	}, nil
 }
 
-func deliver(conn net.Conn, at *account, text []byte) error {
+func sendMail(conn net.Conn, at *account, text []byte) error {
 	security := &tls.Config{ServerName: at.host, MinVersion: tls.VersionTLS12}
 	if at.encryption == "implicittls" {
 		conn = tls.Client(conn, security)

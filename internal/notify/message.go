@@ -18,7 +18,7 @@ type Message struct {
 	Severity Severity
 	Items    []Item
 	Link     string
-	Of       string // the virtual host, where there are several
+	VHost    string // the virtual host, where there are several
 	Digest   bool   // of quiet hours
 	Test     bool
 	Open     int // conditions of Kind that are on, sent or not
@@ -83,8 +83,8 @@ func (m *Message) queue() string {
 func (m *Message) title(f format) string {
 	what := ""
 	who := "Redrive: "
-	if m.Of != "" {
-		who = fmt.Sprintf("Redrive (%s): ", f.foreign(clean(m.Of, longestQueue)))
+	if m.VHost != "" {
+		who = fmt.Sprintf("Redrive (%s): ", f.foreign(clean(m.VHost, longestQueue)))
 	}
 	switch {
 	case m.Test:
@@ -96,9 +96,9 @@ func (m *Message) title(f format) string {
 	case m.Kind == Parked:
 		what = fmt.Sprintf("%s messages parked in %d queues", number(m.total()), len(m.Items))
 	case m.Resolved():
-		what = fmt.Sprintf("resolved: %s (%d queues)", of(m.Kind).Over, len(m.Items))
+		what = fmt.Sprintf("resolved: %s (%d queues)", meaningOf(m.Kind).Over, len(m.Items))
 	default:
-		what = fmt.Sprintf("%s (%d queues)", of(m.Kind).Means, len(m.Items))
+		what = fmt.Sprintf("%s (%d queues)", meaningOf(m.Kind).Means, len(m.Items))
 	}
 	return who + what
 }
@@ -124,7 +124,7 @@ func (m *Message) text(f format, zone *time.Location) string {
 
 // line is the text of an item; with its times when zone is not nil.
 func (i *Item) line(f format, zone *time.Location) string {
-	k := of(i.Kind)
+	k := meaningOf(i.Kind)
 	where := ""
 	if i.Queue != "" {
 		where = f.foreign(clean(key{i.Kind, i.Queue, i.Target}.lane(), longestQueue)) + ": "
@@ -196,7 +196,7 @@ func (m *Message) fields() map[string]any {
 	if m.Digest {
 		event = "digest"
 	}
-	return map[string]any{"vhost": clean(m.Of, 255), "title": m.title(plainText), "message": text, "event": event, "severity": m.Severity.String(), "queue": clean(m.queue(), 255),
+	return map[string]any{"vhost": clean(m.VHost, 255), "title": m.title(plainText), "message": text, "event": event, "severity": m.Severity.String(), "queue": clean(m.queue(), 255),
 		"count": m.total(), "link": m.Link, "resolved": m.Resolved(), "test": m.Test, "at": m.At.UTC(), "items": items, "more_items": len(m.Items) - len(items)}
 }
 

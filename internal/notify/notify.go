@@ -96,8 +96,8 @@ func ParseSeverity(s string) (Severity, error) {
 
 // Settings are the thresholds and the routes.
 type Settings struct {
-	// Of is which virtual host's service this is, where there are several.
-	Of           string
+	// VHost is which virtual host's service this is, where there are several.
+	VHost        string
 	Page         string         // where people open the page; "": no links
 	AllowPrivate []netip.Prefix // private addresses that routes may reach
 	Critical     []string       // patterns of queues of which all is critical
@@ -152,7 +152,7 @@ func (s *Settings) severity(k key) Severity {
 	if k.Queue != "" && matches(s.Critical, k.Queue) {
 		return Critical
 	}
-	return of(k.Kind).Severity
+	return meaningOf(k.Kind).Severity
 }
 
 // wants tells whether a route receives an event. Events without a queue go to all routes that
@@ -167,7 +167,7 @@ func matches(patterns []string, queue string) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool { return policy.MatchQueue(p, queue) })
 }
 
-func of(k Kind) Meaning {
+func meaningOf(k Kind) Meaning {
 	if i := slices.IndexFunc(Kinds, func(m Meaning) bool { return m.Kind == k }); i >= 0 {
 		return Kinds[i]
 	}

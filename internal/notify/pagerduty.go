@@ -11,15 +11,15 @@ import (
 // for all queues.
 func pagerduty(u *url.URL, _ *Route) (send, error) {
 	routing := strings.Trim(u.Path, "/")
-	if !only(u.Query(), "source") || u.Host == "" || routing == "" || strings.Contains(routing, "/") {
+	if !hasOnly(u.Query(), "source") || u.Host == "" || routing == "" || strings.Contains(routing, "/") {
 		return nil, errURL
 	}
 	source := cmp.Or(u.Query().Get("source"), "redrive")
 	to := url.URL{Scheme: u.Scheme, Host: u.Host, Path: "/v2/enqueue"}
 	return func(ctx context.Context, c *client, m *Message) error {
 		of := source
-		if m.Of != "" {
-			of += "/" + m.Of
+		if m.VHost != "" {
+			of += "/" + m.VHost
 		}
 		action, dedup := "trigger", of+"/"+string(m.Kind)
 		if m.Test {

@@ -71,14 +71,14 @@ func (t *tally) join(u *tally) {
 
 // entry is the state of a key, kept over restarts.
 type entry struct {
-	Told  time.Time `json:",omitzero"` // when a notification was last sent
+	Sent  time.Time `json:"Told,omitzero"` // when a notification was last sent
 	Tally tally     // parked, not sent yet
 	// of a condition
-	On    bool      `json:",omitempty"`
-	Said  bool      `json:",omitempty"` // a notification said that it is on
-	Since time.Time `json:",omitzero"`
-	Seen  time.Time `json:",omitzero"` // when it was first seen to be on, or over
-	Text  string    `json:",omitempty"`
+	On       bool      `json:",omitempty"`
+	Reported bool      `json:"Said,omitempty"` // a notification said that it is on
+	Since    time.Time `json:",omitzero"`
+	Changed  time.Time `json:"Seen,omitzero"` // when it was first seen to be on, or over
+	Text     string    `json:",omitempty"`
 	// Target is that of the key: a queue's name may look like a lane.
 	Target string `json:",omitempty"`
 }
@@ -99,19 +99,19 @@ type Condition struct {
 
 // pending is what one route has to send. Time is passed in.
 type pending struct {
-	settings *Settings
-	route    *Route
-	entries  map[key]*entry
-	changed  map[key]bool // not stored yet
-	first    map[key]time.Time
+	settings  *Settings
+	route     *Route
+	entries   map[key]*entry
+	changed   map[key]bool // not stored yet
+	firstSeen map[key]time.Time
 }
 
 func newPending(s *Settings, r *Route) *pending {
-	return &pending{settings: s, route: r, entries: map[key]*entry{}, changed: map[key]bool{}, first: map[key]time.Time{}}
+	return &pending{settings: s, route: r, entries: map[key]*entry{}, changed: map[key]bool{}, firstSeen: map[key]time.Time{}}
 }
 
-// at is the entry of a key, which may be the one that others share.
-func (b *pending) at(k key) (key, *entry) {
+// entryOf is the entry of a key, which may be the one that others share.
+func (b *pending) entryOf(k key) (key, *entry) {
 	e := b.entries[k]
 	if e == nil {
 		n := 0
@@ -135,13 +135,13 @@ func (b *pending) at(k key) (key, *entry) {
 
 // count adds a tally.
 func (b *pending) count(k key, t *tally) {
-	_, e := b.at(k)
+	_, e := b.entryOf(k)
 	e.Tally.join(t)
 }
 
-// see compares with the conditions of now. One that is not among them is over, unless
-// settling says that it is too early to know.
-func (b *pending) see(now time.Time, all []Condition, settling bool) {
+// update compares with the conditions of now. One that is not among them is over, unless
+// starting says that it is too early to know.
+func (b *pending) update(now time.Time, all []Condition, starting bool) {
 	there, unknown := map[key]bool{}, map[Kind]bool{}
 	for _, c := range all {
 		if c.Unknown {
@@ -151,25 +151,25 @@ func (b *pending) see(now time.Time, all []Condition, settling bool) {
 		k := key{c.Kind, c.Queue, c.Target}
 		there[k] = true
 		c.Text = clean(c.Text, longestText)
-		if _, ok := b.first[k]; !ok {
-			b.first[k] = now
+		if _, ok := b.firstSeen[k]; !ok {
+			b.firstSeen[k] = now
 		}
 		if c.Since.IsZero() {
-			c.Since = b.first[k]
+			c.Since = b.firstSeen[k]
 		}
 		e := b.entries[k]
 		if e == nil && now.Before(c.Since.Add(c.After)) || e != nil && e.On && e.Text == c.Text {
 			continue
 		}
-		at, e := b.at(k)
+		at, e := b.entryOf(k)
 		there[at] = true
-		if !e.On && !e.Said {
-			e.Since, e.Seen = c.Since, now
+		if !e.On && !e.Reported {
+			e.Since, e.Changed = c.Since, now
 		}
 		e.On, e.Text = true, c.Text
 	}
-	maps.DeleteFunc(b.first, func(k key, _ time.Time) bool { return !there[k] })
-	if settling {
+	maps.DeleteFunc(b.firstSeen, func(k key, _ time.Time) bool { return !there[k] })
+	if starting {
 		return
 	}
 	for k, e := range b.entries {
@@ -177,26 +177,26 @@ func (b *pending) see(now time.Time, all []Condition, settling bool) {
 			continue
 		}
 		b.changed[k] = true
-		e.On, e.Seen = false, now
+		e.On, e.Changed = false, now
 	}
 }
 
 // due is when an entry is to be sent after a wait for others, and whether quiet hours
 // deferred it; false when there is nothing to send.
 func (b *pending) due(k key, e *entry, now time.Time, wait time.Duration) (at time.Time, deferred, ok bool) {
-	again := e.Told.Add(b.route.Repeat)
+	again := e.Sent.Add(b.route.Repeat)
 	switch {
-	case k.Kind == Parked && e.Tally.N == 0, k.Kind != Parked && !e.On && e.Said && !b.route.Resolved:
+	case k.Kind == Parked && e.Tally.N == 0, k.Kind != Parked && !e.On && e.Reported && !b.route.Resolved:
 		return at, false, false
 	case k.Kind == Parked:
 		at = e.Tally.First.Add(wait)
-		if !e.Told.IsZero() && again.After(at) {
+		if !e.Sent.IsZero() && again.After(at) {
 			at = again
 		}
-	case e.On && e.Said:
+	case e.On && e.Reported:
 		at = again
 	default: // it began, or it is over
-		at = e.Seen.Add(wait)
+		at = e.Changed.Add(wait)
 	}
 	if b.settings.severity(k) < Critical {
 		var end time.Time
@@ -211,11 +211,11 @@ func (b *pending) due(k key, e *entry, now time.Time, wait time.Duration) (at ti
 }
 
 // plan returns what to send now, and when to call it again at the latest.
-func (b *pending) plan(now time.Time, each bool) (messages []*Message, next time.Time) {
+func (b *pending) plan(now time.Time, perKind bool) (messages []*Message, next time.Time) {
 	next = now.Add(time.Hour)
 	due := map[Kind]bool{}
 	for k, e := range b.entries {
-		if k.Kind != Parked && !e.On && !e.Said {
+		if k.Kind != Parked && !e.On && !e.Reported {
 			if _, deferred, _ := b.due(k, e, now, b.route.GroupWait); !deferred {
 				b.drop(k) // over before it was sent
 				continue
@@ -223,7 +223,7 @@ func (b *pending) plan(now time.Time, each bool) (messages []*Message, next time
 		}
 		at, _, ok := b.due(k, e, now, b.route.GroupWait)
 		switch {
-		case !ok && now.After(e.Told.Add(b.route.Repeat)):
+		case !ok && now.After(e.Sent.Add(b.route.Repeat)):
 			b.drop(k)
 		case !ok:
 		case at.After(now):
@@ -243,7 +243,7 @@ func (b *pending) plan(now time.Time, each bool) (messages []*Message, next time
 		if !ok || at.After(now) {
 			continue
 		}
-		group, digest := k.Kind, deferred && !each
+		group, digest := k.Kind, deferred && !perKind
 		if digest {
 			group = ""
 		}
@@ -263,7 +263,7 @@ func (b *pending) plan(now time.Time, each bool) (messages []*Message, next time
 	for _, group := range slices.Sorted(maps.Keys(groups)) {
 		m := groups[group]
 		inOrder(m.Items)
-		m.Link, m.Of = link(b.settings.Page, m), b.settings.Of
+		m.Link, m.VHost = link(b.settings.Page, m), b.settings.VHost
 		messages = append(messages, m)
 	}
 	return messages, next
@@ -272,9 +272,9 @@ func (b *pending) plan(now time.Time, each bool) (messages []*Message, next time
 func (b *pending) item(k key, e *entry) Item {
 	i := Item{Kind: k.Kind, Queue: k.Queue, Target: k.Target, Since: e.Since, Text: e.Text, N: e.Tally.N}
 	if k.Kind != Parked {
-		i.Resolved, i.Again = !e.On, e.On && e.Said
+		i.Resolved, i.Again = !e.On, e.On && e.Reported
 		if i.Resolved {
-			i.Until = e.Seen
+			i.Until = e.Changed
 		}
 		return i
 	}
@@ -286,8 +286,8 @@ func (b *pending) item(k key, e *entry) Item {
 	return i
 }
 
-// delivered records that a message was sent.
-func (b *pending) delivered(m *Message, now time.Time) {
+// sent records that a message was sent.
+func (b *pending) sent(m *Message, now time.Time) {
 	for _, i := range m.Items {
 		k := key{i.Kind, i.Queue, i.Target}
 		e := b.entries[k]
@@ -297,7 +297,7 @@ func (b *pending) delivered(m *Message, now time.Time) {
 		case k.Kind != Parked && i.Resolved:
 			b.drop(k)
 		default:
-			e.Told, e.Said, e.Tally = now, k.Kind != Parked, tally{}
+			e.Sent, e.Reported, e.Tally = now, k.Kind != Parked, tally{}
 		}
 	}
 }

@@ -21,38 +21,38 @@ type relay struct {
 
 // relayed is the entry of a key.
 type relayed struct {
-	Kind  Kind
-	Queue string
-	Tally tally
-	Said  []relayedSaid `json:",omitempty"`
+	Kind    Kind
+	Queue   string
+	Tally   tally
+	Reasons []relayedReason `json:"Said,omitempty"`
 }
 
-type relayedSaid struct {
+type relayedReason struct {
 	Text string
 	Ours bool `json:",omitempty"`
 	N    int64
 }
 
-// take returns what is to be written.
-func (r *relay) take() (all []relayed) {
+// drainAll returns what was counted since it was last called, for the leader.
+func (r *relay) drainAll() (all []relayed) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for k, a := range r.takeNews() {
+	for k, a := range r.drain() {
 		w := relayed{Kind: k.Kind, Queue: k.Queue, Tally: a.tally}
-		for why, n := range a.said {
-			w.Said = append(w.Said, relayedSaid{why.text, why.ours, n})
+		for why, n := range a.reasons {
+			w.Reasons = append(w.Reasons, relayedReason{why.text, why.ours, n})
 		}
 		all = append(all, w)
 	}
 	return all
 }
 
-// enter adds what was written, or could not be.
+// enter counts what another replica has written, or this one could not write.
 func (r *arrivals) enter(w *relayed) {
 	a := r.at(key{Kind: w.Kind, Queue: w.Queue})
 	a.join(&w.Tally)
-	for _, s := range w.Said {
-		r.say(a, said{s.Text, s.Ours}, s.N)
+	for _, s := range w.Reasons {
+		r.addReason(a, parkReason{s.Text, s.Ours}, s.N)
 	}
 }
 
@@ -64,10 +64,10 @@ func (e *Engine) Relay(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-e.relay.wake:
-			wait(ctx, pause)
+			wait(ctx, minRound)
 		}
 		ended := ctx.Err() != nil
-		err := e.pass(context.WithoutCancel(ctx))
+		err := e.writeRelayed(context.WithoutCancel(ctx))
 		if err != nil && (ended || !failing) {
 			e.Log.Warn("what was parked here cannot be passed to the replica that notifies", "error", err)
 		}
@@ -77,10 +77,10 @@ func (e *Engine) Relay(ctx context.Context) {
 	}
 }
 
-// pass writes what was counted.
-func (e *Engine) pass(ctx context.Context) error {
+// writeRelayed writes what was counted.
+func (e *Engine) writeRelayed(ctx context.Context) error {
 	r := &e.relay
-	all := r.take()
+	all := r.drainAll()
 	if len(all) == 0 {
 		return nil
 	}
@@ -103,7 +103,7 @@ func (e *Engine) pass(ctx context.Context) error {
 
 // collect passes to the routes, once a second, what the replicas have parked.
 func (e *Engine) collect(ctx context.Context, c *routeSet) {
-	tick := time.NewTicker(pause)
+	tick := time.NewTicker(minRound)
 	defer tick.Stop()
 	failing := false
 	for {

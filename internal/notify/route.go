@@ -14,11 +14,11 @@ import (
 
 const (
 	prefix = "notify/" // and the route's name, the kind and the queue
-	// pause is the shortest time between two rounds, so that many messages parked in a
+	// minRound is the shortest time between two rounds, so that many messages parked in a
 	// second cost one write.
-	pause = time.Second
-	// settle is how long after a start a condition that is not seen is not over yet.
-	settle     = time.Minute
+	minRound = time.Second
+	// startGrace is how long after a start a condition that is not seen is not over yet.
+	startGrace = time.Minute
 	longestOff = 5 * time.Minute // between two tries
 )
 
@@ -31,85 +31,85 @@ type route struct {
 	pending *pending
 
 	arrivals // its mu guards the next two
-	now      []Condition
-	asked    bool // now is new
+	latest   []Condition
+	updated  bool // latest is new
 
-	failures int
-	notUntil time.Time
-	full     bool
+	failures   int
+	nextTry    time.Time
+	storeFails bool // what is pending could not be stored
 }
 
-// said is why a message was parked: its consumer's error, or ours.
-type said struct {
+// parkReason is why a message was parked: its consumer's error, or ours.
+type parkReason struct {
 	text string
 	ours bool
 }
 
-// arrived is what came in of a key since the last round.
-type arrived struct {
+// arrival is what came in of a key since the last round.
+type arrival struct {
 	tally
-	said map[said]int64
+	reasons map[parkReason]int64
 }
 
-// mostSaid is how many different texts a route reads between two rounds: to find what
+// mostReasons is how many different texts a route reads between two rounds: to find what
 // they have in common takes longer than the intake has time for. Beyond that, messages
 // are counted and errors are not.
-const mostSaid = 256
+const mostReasons = 256
 
 // arrivals are what came in since the last round.
 type arrivals struct {
-	mu        sync.Mutex
-	news      map[key]*arrived
-	different int           // texts in it
-	wake      chan struct{} // has one when something came in
+	mu    sync.Mutex
+	byKey map[key]*arrival
+	texts int           // different ones in it
+	wake  chan struct{} // has one when something came in
 }
 
 func newArrivals() arrivals { return arrivals{wake: make(chan struct{}, 1)} }
 
 // at is where a key is counted.
-func (r *arrivals) at(k key) *arrived {
-	a := r.news[k]
+func (r *arrivals) at(k key) *arrival {
+	a := r.byKey[k]
 	if a == nil {
-		if len(r.news) >= mostQueues {
+		if len(r.byKey) >= mostQueues {
 			k.Queue, k.Target = otherQueues, ""
-			a = r.news[k]
+			a = r.byKey[k]
 		}
 		if a == nil {
-			a = &arrived{said: map[said]int64{}}
-			if r.news == nil {
-				r.news = map[key]*arrived{}
+			a = &arrival{reasons: map[parkReason]int64{}}
+			if r.byKey == nil {
+				r.byKey = map[key]*arrival{}
 			}
-			r.news[k] = a
+			r.byKey[k] = a
 		}
 	}
 	return a
 }
 
-// say counts why n of them were parked.
-func (r *arrivals) say(a *arrived, why said, n int64) {
-	if _, ok := a.said[why]; ok {
-		a.said[why] += n
-	} else if r.different < mostSaid && why.text != "" {
-		r.different++
+// addReason counts why n of them were parked.
+func (r *arrivals) addReason(a *arrival, why parkReason, n int64) {
+	if _, ok := a.reasons[why]; ok {
+		a.reasons[why] += n
+	} else if r.texts < mostReasons && why.text != "" {
+		r.texts++
 		why.text = strings.Clone(why.text)
-		a.said[why] = n
+		a.reasons[why] = n
 	}
 }
 
-// takeNews returns what came in since it was last called. The caller holds mu.
-func (r *arrivals) takeNews() map[key]*arrived {
-	news := r.news
-	r.news, r.different = nil, 0
+// drain returns what came in since it was last called. The caller holds mu.
+func (r *arrivals) drain() map[key]*arrival {
+	news := r.byKey
+	r.byKey, r.texts = nil, 0
 	return news
 }
 
 // count is quick: it is called for each parked message.
-func (r *arrivals) count(k key, n int64, why said, at time.Time) {
+func (r *arrivals) count(k key, n int64, why parkReason, at time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	a := r.at(k)
 	a.add(n, "", at)
-	r.say(a, why, n)
+	r.addReason(a, why, n)
 	r.signal()
 }
 
@@ -122,7 +122,7 @@ func (r *route) conditions(all []Condition) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.now, r.asked = mine, true
+	r.latest, r.updated = mine, true
 	r.signal()
 }
 
@@ -136,8 +136,8 @@ func (r *arrivals) signal() {
 // run works until ctx ends. It stores what is pending then for the next start.
 func (r *route) run(ctx context.Context) {
 	began := time.Now()
-	last := began.Add(-pause)
-	r.load(context.WithoutCancel(ctx)) // or keep would overwrite it
+	last := began.Add(-minRound)
+	r.load(context.WithoutCancel(ctx)) // or store would overwrite it
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -145,20 +145,20 @@ func (r *route) run(ctx context.Context) {
 		case <-ctx.Done():
 		case <-timer.C:
 		case <-r.wake:
-			wait(ctx, pause-time.Since(last))
+			wait(ctx, minRound-time.Since(last))
 		}
 		now := time.Now()
 		last = now
-		r.take(now, now.Sub(began) < settle)
+		r.gather(now, now.Sub(began) < startGrace)
 		if ctx.Err() != nil {
-			r.keep(context.WithoutCancel(ctx))
+			r.store(context.WithoutCancel(ctx))
 			return
 		}
-		next := r.notUntil
-		if !now.Before(r.notUntil) {
+		next := r.nextTry
+		if !now.Before(r.nextTry) {
 			next = r.send(ctx, now)
 		}
-		r.keep(ctx)
+		r.store(ctx)
 		timer.Reset(max(0, time.Until(next)))
 	}
 }
@@ -170,25 +170,25 @@ func wait(ctx context.Context, d time.Duration) {
 	<-ctx.Done()
 }
 
-// take adds what came in to the pending notifications.
-func (r *route) take(now time.Time, settling bool) {
+// gather adds what came in to the pending notifications.
+func (r *route) gather(now time.Time, starting bool) {
 	r.mu.Lock()
-	news, conditions, asked := r.takeNews(), r.now, r.asked
-	r.now, r.asked = nil, false
+	news, conditions, updated := r.drain(), r.latest, r.updated
+	r.latest, r.updated = nil, false
 	r.mu.Unlock()
 	for k, a := range news {
-		for why, n := range a.said {
+		for why, n := range a.reasons {
 			a.addError(n, commonError(k.Queue, why))
 		}
 		r.pending.count(k, &a.tally)
 	}
-	if asked {
-		r.pending.see(now, conditions, settling)
+	if updated {
+		r.pending.update(now, conditions, starting)
 	}
 }
 
 // commonError is the error that messages of one error group share.
-func commonError(queue string, why said) string {
+func commonError(queue string, why parkReason) string {
 	if p := errorgroup.Of(queue, "", why.text, "").Pattern; p != "" && !why.ours {
 		why.text = p
 	}
@@ -198,9 +198,9 @@ func commonError(queue string, why said) string {
 // send sends what is due, and returns when to look again. A notification that cannot be sent
 // stays pending, where its counts grow, and is sent later.
 func (r *route) send(ctx context.Context, now time.Time) time.Time {
-	plan, done := func(now time.Time) ([]*Message, time.Time) { return r.pending.plan(now, r.to.each) }, r.pending.delivered
-	if r.to.alerts {
-		plan, done = r.pending.alerts, r.pending.alertsSent
+	plan, done := func(now time.Time) ([]*Message, time.Time) { return r.pending.plan(now, r.to.perKind) }, r.pending.sent
+	if r.to.isAlertmanager {
+		plan, done = r.pending.planAlerts, r.pending.alertsSent
 	}
 	messages, next := plan(now)
 	for _, m := range messages {
@@ -210,7 +210,7 @@ func (r *route) send(ctx context.Context, now time.Time) time.Time {
 		}
 		if err != nil {
 			r.failed(err)
-			return r.notUntil
+			return r.nextTry
 		}
 		if r.failures > 0 {
 			r.engine.Log.Info("the notifier answers again", "route", r.Name, "failures", r.failures)
@@ -226,15 +226,15 @@ func (r *route) send(ctx context.Context, now time.Time) time.Time {
 func (r *route) failed(err error) {
 	r.failures++
 	longest := longestOff
-	if r.to.alerts {
+	if r.to.isAlertmanager {
 		longest = alertEvery // or its alerts would end meanwhile
 	}
-	off := min(pause<<min(r.failures, 20), longest)
-	var b busy
+	off := min(minRound<<min(r.failures, 20), longest)
+	var b busyError
 	if errors.As(err, &b) {
 		off = max(off, b.after)
 	}
-	r.notUntil = time.Now().Add(off)
+	r.nextTry = time.Now().Add(off)
 	r.engine.Count(r.Name, "failed")
 	if r.failures == 1 {
 		r.engine.Log.Warn("a notification could not be sent; it is tried again, and its counts grow", "route", r.Name, "service", r.to.scheme, "error", err)
@@ -263,8 +263,8 @@ func (r *route) load(ctx context.Context) {
 	}
 }
 
-// keep stores what has changed.
-func (r *route) keep(ctx context.Context) {
+// store stores what has changed.
+func (r *route) store(ctx context.Context) {
 	if len(r.pending.changed) == 0 {
 		return
 	}
@@ -277,10 +277,10 @@ func (r *route) keep(ctx context.Context) {
 		entries = append(entries, e)
 	}
 	err := r.engine.Store.PutEntries(ctx, entries)
-	if err != nil && !r.full && ctx.Err() == nil {
+	if err != nil && !r.storeFails && ctx.Err() == nil {
 		r.engine.Log.Warn("the state of notifications cannot be stored; after a restart they may be sent again", "route", r.Name, "error", err)
 	}
-	if r.full = err != nil; !r.full {
+	if r.storeFails = err != nil; !r.storeFails {
 		clear(r.pending.changed)
 	}
 }

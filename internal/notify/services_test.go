@@ -168,7 +168,7 @@ func TestIncidentsEndWithTheLastQueue(t *testing.T) {
 // Queues of one name in two virtual hosts are two conditions: one that is over ends but
 // its own incident.
 func TestAMessageSaysOfWhichVirtualHostItIs(t *testing.T) {
-	m := &Message{Of: "billing", Kind: BreakerOpen, Items: []Item{{Kind: BreakerOpen, Queue: "a", Resolved: true}}}
+	m := &Message{VHost: "billing", Kind: BreakerOpen, Items: []Item{{Kind: BreakerOpen, Queue: "a", Resolved: true}}}
 	_, fields, err := sent(t, "pagerduty://events.pagerduty.com/abcdef0123456789", "", m)
 	if err != nil || fields["dedup_key"] != "redrive/billing/breaker_open" {
 		t.Errorf("%v, sent %v", err, fields)

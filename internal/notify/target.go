@@ -20,10 +20,10 @@ type target struct {
 	scheme  string
 	send    send
 	secrets []string
-	// each: the service opens and closes incidents, so each kind of event is a message.
-	each bool
-	// alerts: it receives all conditions repeatedly, see alertmanager.go.
-	alerts bool
+	// perKind: the service opens and closes incidents, so each kind of event is a message.
+	perKind bool
+	// isAlertmanager: it receives all conditions repeatedly, see alertmanager.go.
+	isAlertmanager bool
 }
 
 // service is a kind of URL: NAME+https, NAME+http, or NAME alone where bare.
@@ -73,7 +73,7 @@ func open(r *Route) (*target, error) {
 	case transport == "" && !s.bare:
 		return nil, errors.New("is not a URL of " + name + "; expected " + s.form)
 	}
-	t := &target{scheme: u.Scheme, secrets: secretsOf(u), each: name == "pagerduty", alerts: name == "alertmanager"}
+	t := &target{scheme: u.Scheme, secrets: secretsOf(u), perKind: name == "pagerduty", isAlertmanager: name == "alertmanager"}
 	if u.Scheme = "https"; transport == "http" {
 		u.Scheme = "http"
 	}
@@ -115,8 +115,8 @@ func secretsOf(u *url.URL) (all []string) {
 	return all
 }
 
-// only tells whether a query has no other parameters.
-func only(q url.Values, known ...string) bool {
+// hasOnly tells whether a query has no other parameters.
+func hasOnly(q url.Values, known ...string) bool {
 	for name := range q {
 		if !slices.Contains(known, name) {
 			return false
@@ -125,7 +125,7 @@ func only(q url.Values, known ...string) bool {
 	return true
 }
 
-// tell sends in bounded time. Its errors have no secrets.
+// deliver sends in bounded time. Its errors have no secrets.
 func (t *target) deliver(ctx context.Context, c *client, m *Message) error {
 	ctx, cancel := context.WithTimeout(ctx, longestSend)
 	defer cancel()
@@ -142,9 +142,9 @@ func (t *target) hide(err error) error {
 		text = strings.ReplaceAll(text, s, "…")
 	}
 	hidden := errors.New(clean(text, longestText))
-	var b busy
+	var b busyError
 	if errors.As(err, &b) {
-		return busy{hidden, b.after}
+		return busyError{hidden, b.after}
 	}
 	return hidden
 }

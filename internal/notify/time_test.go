@@ -244,7 +244,7 @@ func TestARestartNeitherRepeatsNorForgets(t *testing.T) {
 		a, b := Condition{Kind: BreakerOpen, Queue: "a"}, Condition{Kind: OldestWaiting, Queue: "b"}
 		d.after(t, 10*time.Second)
 		d.set(a, b, Condition{Kind: LedgerOff, Queue: "c"})
-		d.after(t, 50*time.Second, "25s a: the circuit breaker is open", "25s c: "+of(LedgerOff).Means, "25s b: messages wait too long")
+		d.after(t, 50*time.Second, "25s a: the circuit breaker is open", "25s c: "+meaningOf(LedgerOff).Means, "25s b: messages wait too long")
 		d.park("orders", 3)
 		d.after(t, time.Minute, "1m10s orders: 3 messages parked")
 		d.park("orders", 2)
@@ -254,7 +254,7 @@ func TestARestartNeitherRepeatsNorForgets(t *testing.T) {
 		d.after(t, 30*time.Second)
 		d.set(a, Condition{Kind: LedgerOff, Unknown: true})
 		d.after(t, 2*time.Minute, "3m10s resolved: b: messages no longer wait too long") // not seen a minute after the start
-		d.after(t, time.Hour, "1h0m25s a: the circuit breaker is open, still", "1h0m25s c: "+of(LedgerOff).Means+", still", "1h1m10s orders: 2 messages parked")
+		d.after(t, time.Hour, "1h0m25s a: the circuit breaker is open, still", "1h0m25s c: "+meaningOf(LedgerOff).Means+", still", "1h1m10s orders: 2 messages parked")
 	})
 }
 

@@ -156,7 +156,7 @@ func (r *Runner) checkQueues(ctx context.Context, p *Plan) error {
 	case actions.Copy:
 		to := PlanQueue{Queue: p.To}
 		_, to.Paused = pauses[p.To]
-		if err := r.Actions.Destination(ctx, p.To); err != nil {
+		if err := r.Actions.CheckCopyQueue(ctx, p.To); err != nil {
 			p.Blocked = append(p.Blocked, err.Error())
 		} else if at, err := r.Inspect.AtBroker(ctx, p.To); err == nil {
 			to.Consumers = at.Consumers

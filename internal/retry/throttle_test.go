@@ -27,7 +27,7 @@ type counting struct {
 	retried []uuid.UUID
 }
 
-func (g *counting) Allow(_ string, most int, now time.Time) (n int, again time.Time) {
+func (g *counting) Allow(_ string, most int, now time.Time) (n int, retryAt time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if now.Before(g.opens) {

@@ -123,7 +123,7 @@ func (r *activity) Minute(queue string, now time.Time) (f inspect.Flow) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if q := r.queues[queue]; q != nil {
-		for i, n := range fields(&f) {
+		for i, n := range flowFields(&f) {
 			*n = q[i].seconds.sum(now.Unix())
 		}
 	}
@@ -145,7 +145,7 @@ func (r *activity) Hour(now time.Time, sees func(queue string) bool) []inspect.F
 		for i := range q {
 			q[i].minutes.forget(minute)
 			for ago := range hour {
-				*fields(&hour[59-ago])[i] += int64(q[i].minutes.counts[(minute-int64(ago)+60)%60])
+				*flowFields(&hour[59-ago])[i] += int64(q[i].minutes.counts[(minute-int64(ago)+60)%60])
 			}
 		}
 	}
@@ -172,7 +172,7 @@ func (r *activity) Failed(sees func(queue string) bool) (n int64) {
 	return n
 }
 
-func fields(f *inspect.Flow) [flowKinds]*int64 {
+func flowFields(f *inspect.Flow) [flowKinds]*int64 {
 	return [...]*int64{flowFailed: &f.Failed, flowRetried: &f.Retried, flowParked: &f.Parked, flowDiscarded: &f.Discarded}
 }
 

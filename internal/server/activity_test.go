@@ -17,7 +17,7 @@ var kinds = []retry.Kind{retry.Failed, retry.Retried, retry.Parked, retry.Discar
 
 // The ring counts what a list of all events would, for whatever second is asked.
 // Events come from several goroutines, so a little out of order.
-func TestRatesCountTheLastMinute(t *testing.T) {
+func TestActivityOfTheLastMinute(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		type event struct {
 			queue string
@@ -41,11 +41,11 @@ func TestRatesCountTheLastMinute(t *testing.T) {
 			for _, e := range all {
 				if e.at > latest-60 {
 					n := want[e.queue]
-					*fields(&n)[e.kind]++
+					*flowFields(&n)[e.kind]++
 					want[e.queue] = n
 				}
 				if ago := latest/60 - e.at/60; ago < 60 && e.queue != "mail" {
-					*fields(&hour[59-ago])[e.kind]++
+					*flowFields(&hour[59-ago])[e.kind]++
 				}
 			}
 			now := time.Unix(latest, 0)
@@ -61,7 +61,7 @@ func TestRatesCountTheLastMinute(t *testing.T) {
 	})
 }
 
-func TestRatesKnowOnlyWhatPeopleAskFor(t *testing.T) {
+func TestActivityIsOnlyWhatPeopleAskFor(t *testing.T) {
 	var r activity
 	at := time.Unix(1_700_000_000, 0)
 	for _, k := range []retry.Kind{retry.Waiting, retry.Forwarded, retry.Replayed} {
@@ -77,7 +77,7 @@ func TestRatesKnowOnlyWhatPeopleAskFor(t *testing.T) {
 }
 
 // Events come from the intake and the scheduler, questions from HTTP.
-func TestRatesAtOnce(t *testing.T) {
+func TestActivityIsCountedAtOnce(t *testing.T) {
 	var r activity
 	at := time.Unix(1_700_000_000, 0)
 	var wg sync.WaitGroup

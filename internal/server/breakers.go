@@ -14,7 +14,7 @@ func (s *vhost) throttleOf(queue string) *inspect.Throttle {
 	if !v.On && !v.Forced && v.Rate == 0 && v.MaxInFlight == 0 && v.NoConsumersSince.IsZero() {
 		return nil
 	}
-	shown := &inspect.Throttle{State: string(v.State), Why: v.Reason, Since: known(v.Since), Until: known(v.Until), NoConsumer: known(v.NoConsumersSince),
+	shown := &inspect.Throttle{State: string(v.State), Why: v.Reason, Since: timeOrNil(v.Since), Until: timeOrNil(v.Until), NoConsumer: timeOrNil(v.NoConsumersSince),
 		Rate: v.Rate, InFlight: v.InFlight, MaxInFlight: v.MaxInFlight, FailedShare: v.FailedShare, Finished: v.Finished}
 	if v.WaitReason == throttle.WhyRate || v.WaitReason == throttle.WhyInFlight {
 		shown.LimitedBy = v.WaitReason
@@ -22,7 +22,7 @@ func (s *vhost) throttleOf(queue string) *inspect.Throttle {
 	return shown
 }
 
-func known(t time.Time) *time.Time {
+func timeOrNil(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}

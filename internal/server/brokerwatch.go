@@ -64,8 +64,8 @@ type foreignConsumers struct {
 	since time.Time // zero: there are none
 }
 
-// many returns whether there have been some for long enough.
-func (s *foreignConsumers) many(n, ours int, now time.Time) bool {
+// persist returns whether there have been some for long enough.
+func (s *foreignConsumers) persist(n, ours int, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -84,7 +84,7 @@ func (s *vhost) watchIntakeConsumers(n int) {
 		ours = max(1, len(s.replica.All()))
 	}
 	what := ""
-	if s.foreignConsumers.many(n, ours, time.Now()) {
+	if s.foreignConsumers.persist(n, ours, time.Now()) {
 		what = fmt.Sprintf("%s has %d consumers, and %d of them belong to this service: the others consume a part of the failed messages, which this service neither shows nor counts (give all services of the virtual host one store, store.redis, or stop the others)", wire.QueueIntake, n, ours)
 	}
 	if s.health.set(partForeignConsumers, what) && what != "" {

@@ -43,7 +43,7 @@ type console struct {
 	*operations.Runner
 }
 
-// openConsole makes what people see and do, and its HTTP face.
+// openConsole makes page and API, and what they call.
 func (s *vhost) openConsole() error {
 	var err error
 	if s.decoder, err = decode.New(s.config.Decode); err != nil {
@@ -71,15 +71,15 @@ func (s *vhost) openConsole() error {
 	return nil
 }
 
-// openActions makes what people see and do.
+// openActions makes what page and API call: inspect, actions and operations.
 func (s *vhost) openActions() {
 	c := inspect.Config{
 		Store: s.store, Broker: brokerQueues{publish: s.publisher, manage: s.manage}, Audit: s.audit, Policies: s.intake.Policies, Log: s.Log,
 		Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerAt: s.brokerAt,
 		Activity: &s.activity, Problems: s.problems, Notices: s.notices, Ready: s.health.ready, Decoder: s.decoder, Way: s.intake.Way,
-		Limits:    func(policy string) string { return s.rulesOf(policy).String() },
+		Limits:    func(policy string) string { return s.policyLimits(policy).String() },
 		Recounted: s.recounted, Throttle: s.throttleOf,
-		Blocked: func(queue string) string { return s.health.of(partQueue + queue) },
+		Blocked: func(queue string) string { return s.health.problemOf(partQueue + queue) },
 	}
 	if s.replica != nil {
 		c.Replicas, c.Changed = s.replica.forInspect, s.replica.Changed

@@ -98,9 +98,9 @@ func TestRetriesWaitUntilTheQueueIsKnownToHaveConsumers(t *testing.T) {
 func TestRetriesContinueWhenRabbitMQDoesNotAnswer(t *testing.T) {
 	a := &consumerCounts{mute: true, due: []string{"q"}}
 	watching(t, a, throttle.Rules{}, func(c *consumerThrottle, allowed func() int) {
-		n, again := c.Allow("q", 5, time.Now())
-		if n != 0 || again.Sub(time.Now()) != maxAnswerWait {
-			t.Errorf("%d, again in %s", n, time.Until(again))
+		n, retryAt := c.Allow("q", 5, time.Now())
+		if n != 0 || retryAt.Sub(time.Now()) != maxAnswerWait {
+			t.Errorf("%d, again in %s", n, time.Until(retryAt))
 		}
 		time.Sleep(maxAnswerWait)
 		synctest.Wait()

@@ -45,7 +45,7 @@ const (
 	blockedBy = "blocked by an alarm of RabbitMQ: "
 )
 
-// partOf is the part that a lane is.
+// partOf is the part that has the problems of a lane.
 func partOf(lane store.Lane) string {
 	if lane.Forwards() {
 		return partForward + lane.String()
@@ -125,7 +125,7 @@ func (h *health) expire() {
 }
 
 // isReady decides readiness for /readyz, the metric, API, page, command line and the replicas'
-// table: a service is ready unless a problem stops it.
+// table: a service is ready unless one of its problems makes it not ready.
 func isReady(wrong map[string]string) bool {
 	for part := range wrong {
 		if inspect.MakesNotReady(part) {
@@ -143,10 +143,10 @@ func (h *health) ready() bool {
 }
 
 // problems returns all of them, in order.
-func (h *health) problems() []string { return problemsOf(h.all()) }
+func (h *health) problems() []string { return problemsOf(h.byPart()) }
 
-// all returns the problems by part.
-func (h *health) all() map[string]string {
+// byPart returns the problems by part.
+func (h *health) byPart() map[string]string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.expire()
@@ -193,8 +193,8 @@ func problemsOf(wrong map[string]string) []string {
 	return all
 }
 
-// of returns the problem of one part.
-func (h *health) of(part string) string {
+// problemOf returns that of one part.
+func (h *health) problemOf(part string) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.wrong[part]

@@ -59,7 +59,7 @@ func TestReadyOnceEveryPartHasReported(t *testing.T) {
 	} {
 		if step.part != "" {
 			h.set(step.part, step.what)
-			if got := h.of(step.part); got != step.what {
+			if got := h.problemOf(step.part); got != step.what {
 				t.Errorf("%s is %q, want %q", step.part, got, step.what)
 			}
 		}
@@ -136,12 +136,12 @@ func TestALaneThatFailsIsLoggedOnce(t *testing.T) {
 	lane := store.Lane{Queue: "orders", Forward: store.Destination{RoutingKey: "dead"}}
 	for _, err := range []error{errors.New("not confirmed"), errors.New("refused"), errors.New("not confirmed")} {
 		s.laneChanged(lane, err)
-		if got := h.of(partOf(lane)); got != err.Error() {
+		if got := h.problemOf(partOf(lane)); got != err.Error() {
 			t.Errorf("its problem is %q, want %q", got, err)
 		}
 	}
 	s.laneChanged(lane, nil)
-	if n := strings.Count(log.String(), "\n"); n != 2 || h.of(partOf(lane)) != "" {
+	if n := strings.Count(log.String(), "\n"); n != 2 || h.problemOf(partOf(lane)) != "" {
 		t.Errorf("logged %d lines, want 2:\n%s", n, log.String())
 	}
 }

@@ -80,9 +80,9 @@ func (s *vhost) conditions(ctx context.Context, t *notify.Settings) ([]notify.Co
 	return all, err
 }
 
-// conditionsOf are those that what is wrong at each of the replicas makes. The intake
-// has stopped when no replica runs it; retries are paused, and RabbitMQ blocks, when it is
-// so for any: others meet the same.
+// conditionsOf returns the conditions that follow from the problems of the replicas. The intake has
+// stopped when it runs at none of them; a queue's retries fail, and RabbitMQ blocks publishing, when
+// they do so at any: the others meet the same.
 func conditionsOf(replicas []map[string]string) (all []notify.Condition) {
 	blocked, failing, targets := "", map[string]string{}, map[[2]string]string{}
 	var intake *notify.Condition

@@ -72,7 +72,7 @@ func TestWhatHealthTellsPeople(t *testing.T) {
 			h.set(step.part, step.what)
 		}
 		var got []string
-		for _, c := range conditionsOf([]map[string]string{h.all()}) {
+		for _, c := range conditionsOf([]map[string]string{h.byPart()}) {
 			s := string(c.Kind)
 			if c.Queue != "" {
 				s += " " + c.Queue

@@ -50,7 +50,7 @@ func saysReady(t *testing.T, s *Service) (all map[string]bool, o inspect.Overvie
 		"page":          strings.Contains(page, "<b>Ready.</b>") && !strings.Contains(page, "Not ready."),
 		"overview":      o.Ready,
 		"vhosts":        s.vhostLinks(0)[0].Ready,
-		"nothing wrong": isReady(s.vhosts[0].health.all()),
+		"nothing wrong": isReady(s.vhosts[0].health.byPart()),
 	}
 	for _, r := range o.Replicas {
 		if r.Self {
@@ -153,7 +153,7 @@ func TestReadinessIsOneJudgementEverywhere(t *testing.T) {
 func notReady(t *testing.T, s *Service) {
 	t.Helper()
 	began := time.Now()
-	for isReady(s.vhosts[0].health.all()) {
+	for isReady(s.vhosts[0].health.byPart()) {
 		if time.Since(began) > 30*time.Second {
 			t.Fatal("it stays ready")
 		}

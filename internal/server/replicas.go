@@ -77,10 +77,10 @@ func (r *replica) id() string {
 
 // shareChanged sets this replica's share of all limits, with each heartbeat, and announces the
 // results of its retries.
-func (r *replica) shareChanged(p cluster.Share) {
+func (r *replica) shareChanged(share cluster.Share) {
 	now := time.Now()
 	r.others.Store(len(r.All()) > 1)
-	if r.throttle.SetShare(throttle.Share(p), now) {
+	if r.throttle.SetShare(throttle.Share(share), now) {
 		r.scheduler.Wake()
 	}
 	stats := r.throttle.RetryStats(now)
@@ -89,7 +89,7 @@ func (r *replica) shareChanged(p cluster.Share) {
 	}
 	r.announced, r.announcedAt = stats, now
 	if encoded, err := json.Marshal(stats); err == nil {
-		r.Announce(func(s *cluster.Announcement) { s.Breakers = encoded })
+		r.Announce(func(a *cluster.Announcement) { a.RetryStats = encoded })
 	}
 }
 
@@ -129,7 +129,8 @@ func (r *replica) setTerm(ctx context.Context) {
 	r.term = ctx
 }
 
-// rereadEvery finds changes that a replica wrote of an operation and died before announcing.
+// rereadEvery is how often all operations are read again: a replica may have written a change, and
+// died before it announced that.
 const rereadEvery = 30 * time.Second
 
 // poll reads what other replicas have written, and writes the breakers if this one leads.
@@ -219,33 +220,33 @@ func (r *replica) writeBreakers(term context.Context) error {
 	if err := r.store.PutEntries(term, entries); err != nil {
 		return err
 	}
-	r.Announce(func(s *cluster.Announcement) { s.Look = true })
+	r.Announce(func(a *cluster.Announcement) { a.SideTableChanged = true })
 	return nil
 }
 
 // receive handles an announcement of another replica.
-func (r *replica) receive(s cluster.Announcement) {
+func (r *replica) receive(a cluster.Announcement) {
 	now := time.Now()
-	if len(s.Operations) > 0 {
+	if len(a.Operations) > 0 {
 		r.mu.Lock()
-		for _, id := range s.Operations {
+		for _, id := range a.Operations {
 			r.changed[id] = true
 		}
 		r.mu.Unlock()
 		r.PollSoon()
 	}
-	for queue, ids := range s.Failed {
+	for queue, ids := range a.Failed {
 		for ; len(ids) >= 16; ids = ids[16:] {
 			r.throttle.Failed(queue, uuid.UUID(ids[:16]), now)
 		}
 	}
-	for queue, n := range s.Flows {
+	for queue, n := range a.Flows {
 		r.activity.count(queue, n, now)
 	}
-	if s.Breakers != nil {
+	if a.RetryStats != nil {
 		var all map[string]throttle.RetryStats
-		if json.Unmarshal(s.Breakers, &all) == nil {
-			r.throttle.Receive(s.From, all, now)
+		if json.Unmarshal(a.RetryStats, &all) == nil {
+			r.throttle.Receive(a.From, all, now)
 		}
 	}
 }
@@ -263,23 +264,23 @@ func (r *replica) event(e retry.Event, elsewhere bool) {
 	if !r.others.Load() || !counted && !elsewhere {
 		return
 	}
-	r.Announce(func(s *cluster.Announcement) {
+	r.Announce(func(a *cluster.Announcement) {
 		if elsewhere {
-			s.AddFailed(e.Queue, e.ID)
+			a.AddFailed(e.Queue, e.ID)
 		}
 		if counted {
 			var n [flowKinds]int64
 			n[kind] = int64(max(1, e.N))
-			s.AddFlows(map[string][flowKinds]int64{e.Queue: n})
+			a.AddFlows(map[string][flowKinds]int64{e.Queue: n})
 		}
 	})
 }
 
 // Changed is for inspect.Config.
 func (r *replica) Changed(operations ...string) {
-	r.Announce(func(s *cluster.Announcement) {
-		s.Look = s.Look || len(operations) == 0
-		s.AddChanged(operations...)
+	r.Announce(func(a *cluster.Announcement) {
+		a.SideTableChanged = a.SideTableChanged || len(operations) == 0
+		a.AddChanged(operations...)
 	})
 	if len(operations) == 0 {
 		r.PollSoon() // an order may be for this replica
@@ -311,7 +312,7 @@ func (s *vhost) openReplica(listen string) {
 	}
 	address := advertised(listen)
 	s.replica = newReplica(shared, func() cluster.About {
-		return cluster.About{Address: address, Version: s.Version, Since: s.since, Problems: s.health.all(), NotReady: !s.health.ready(), CanPublish: s.publisher.Ready()}
+		return cluster.About{Address: address, Version: s.Version, Since: s.since, Problems: s.health.byPart(), NotReady: !s.health.ready(), CanPublish: s.publisher.Ready()}
 	}, s.Log)
 	s.metrics.Replicas(s.replica.forMetrics)
 }
@@ -346,7 +347,7 @@ func advertised(listen string) string {
 
 // wrongAnywhere returns the problems of each replica that is alive.
 func (s *vhost) wrongAnywhere() []map[string]string {
-	all := []map[string]string{s.health.all()}
+	all := []map[string]string{s.health.byPart()}
 	if s.replica != nil {
 		for _, r := range s.replica.Replicas.All() {
 			if !r.Self {

@@ -17,16 +17,16 @@ import (
 // with callers of its own. Where there are several, health and metrics at / are of all.
 func (s *Service) routes() http.Handler {
 	first := s.vhosts[0].api
-	together := map[string]http.Handler{}
+	combined := map[string]http.Handler{}
 	if len(s.vhosts) > 1 {
-		together["/readyz"], together["/metrics"] = http.HandlerFunc(s.readyz), s.metricsHandler()
+		combined["/readyz"], combined["/metrics"] = http.HandlerFunc(s.readyz), s.metricsHandler()
 	}
 	under := map[string]http.Handler{}
 	for _, v := range s.vhosts {
 		under[v.config.VHost()] = httpapi.Under(httpapi.Base(v.config.VHost()), v.api)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h := together[r.URL.Path]
+		h := combined[r.URL.Path]
 		if step, ok := strings.CutPrefix(r.URL.EscapedPath(), "/v/"); ok {
 			step, _, _ = strings.Cut(step, "/")
 			name, err := url.PathUnescape(step)
@@ -107,7 +107,7 @@ func (a *answer) copyTo(w http.ResponseWriter) {
 	_, _ = w.Write(a.body.Bytes())
 }
 
-// meters serves the metrics of all to callers with permission to read those of each.
+// metricsHandler serves the metrics of all to callers with permission to read those of each.
 func (s *Service) metricsHandler() http.Handler {
 	all := make([]*metrics.Metrics, len(s.vhosts))
 	for i, v := range s.vhosts {

@@ -52,7 +52,7 @@ type Service struct {
 // New opens the stores and the port; nothing moves before Run. Close it if Run is
 // not called.
 func New(c *config.Config, o Options) (*Service, error) {
-	if err := c.Closed(); err != nil {
+	if err := c.CheckExposure(); err != nil {
 		return nil, err
 	}
 	all, err := c.PerVHost()
@@ -79,7 +79,7 @@ func (s *Service) open(all []*config.Config) (err error) {
 		}
 		v, err := newVHost(c, o, at)
 		if err != nil {
-			return s.of(c, at, err)
+			return s.inVHost(c, at, err)
 		}
 		s.vhosts = append(s.vhosts, v)
 	}
@@ -94,22 +94,22 @@ func (s *Service) open(all []*config.Config) (err error) {
 	s.vhosts[0].unserved = unservedIn(s.config, all, s.Log)
 	for _, v := range s.vhosts {
 		if err := v.open(s.Addr()); err != nil {
-			return s.of(v.config, v.process, err)
+			return s.inVHost(v.config, v.process, err)
 		}
 	}
 	s.handler = s.routes()
 	return nil
 }
 
-// of says which virtual host an error is of, where there are several.
-func (s *Service) of(c *config.Config, at process, err error) error {
+// inVHost says which virtual host an error is of, where there are several.
+func (s *Service) inVHost(c *config.Config, at process, err error) error {
 	if at.multiVHost {
 		return fmt.Errorf("virtual host %q: %w", c.VHost(), err)
 	}
 	return err
 }
 
-// Close frees what New took.
+// Close closes what New opened.
 func (s *Service) Close() (err error) {
 	if s.listen != nil {
 		err = s.listen.Close()
@@ -222,7 +222,7 @@ func (s *Service) Run(ctx context.Context) error {
 
 // server is the HTTP server of page, API, health and metrics.
 func (s *Service) server() *http.Server {
-	server := &http.Server{Handler: s.underWay(s.handler), TLSConfig: s.secure, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: s.errorLog()}
+	server := &http.Server{Handler: s.countRequests(s.handler), TLSConfig: s.secure, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: s.errorLog()}
 	for _, v := range s.vhosts {
 		server.RegisterOnShutdown(v.api.EndStreams)
 	}
@@ -231,9 +231,9 @@ func (s *Service) server() *http.Server {
 
 func (s *Service) errorLog() *log.Logger { return slog.NewLogLogger(s.Log.Handler(), slog.LevelWarn) }
 
-// underWay counts requests, which net/http does not wait for once it has closed their
+// countRequests counts requests, which net/http does not wait for once it has closed their
 // connections: what they have begun would be missing in the audit log.
-func (s *Service) underWay(next http.Handler) http.Handler {
+func (s *Service) countRequests(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !s.requests.TryRLock() {
 			http.Error(w, "the service is stopping", http.StatusServiceUnavailable)

@@ -99,7 +99,7 @@ func TestARefusedConfigLeavesTheOldPolicies(t *testing.T) {
 	next.Policies = policy.Set{p}
 	next.Throttle = map[string]throttle.Rules{"orders": {Rate: 5, Breaker: &throttle.Breaker{}}}
 	s.reload(&next, nil)
-	if all, err := s.vhosts[0].inspect.Policies(t.Context(), auth.Caller{Role: auth.Viewer}); err != nil || all[0].Throttle != "5/s, breaker" {
+	if all, err := s.vhosts[0].inspect.Policies(t.Context(), auth.Caller{Role: auth.Viewer}); err != nil || all[0].Limits != "5/s, breaker" {
 		t.Errorf("people see %+v, %v", all, err)
 	}
 	if got := inForce(); got != "orders" {

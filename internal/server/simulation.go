@@ -30,7 +30,7 @@ func (s *vhost) drawOutage(ctx context.Context, name string) template.HTML {
 	set := s.intake.Policies()
 	for i := range set {
 		if p := set[i]; p.Name == name && s.intake.Way(name) == nil {
-			return s.outagePictures.draw(ctx, p, s.rulesOf(name))
+			return s.outagePictures.draw(ctx, p, s.policyLimits(name))
 		}
 	}
 	return ""

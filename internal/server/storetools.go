@@ -9,14 +9,14 @@ import (
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 )
 
-// Checked is what is wrong with a store on disk that no service uses.
-type Checked struct {
+// StoreCheck is what is wrong with a store on disk that no service uses.
+type StoreCheck struct {
 	Lines  []store.LedgerLine // counted one by one
 	Damage map[string]string  // what cannot be read, and how
 }
 
 // CheckStore reads all of a store on disk.
-func CheckStore(ctx context.Context, folder string, log *slog.Logger) (c Checked, err error) {
+func CheckStore(ctx context.Context, folder string, log *slog.Logger) (c StoreCheck, err error) {
 	s, err := diskstore.Open(folder, diskstore.Options{Log: log, Existing: true})
 	if err != nil {
 		return c, err

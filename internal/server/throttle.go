@@ -14,26 +14,26 @@ import (
 
 // openThrottle makes the throttle, which limits how many due messages are retried.
 func (s *vhost) openThrottle() {
-	s.throttle = throttle.New(s.throttleRules, rand.Float64, s.retriesChanged)
+	s.throttle = throttle.New(s.queueLimits, rand.Float64, s.retriesChanged)
 	s.consumerThrottle = &consumerThrottle{
-		Throttle: s.throttle, enrolled: s.sender.Enrolled, rules: s.throttleRules, due: s.store.Next, ask: s.publisher.Consumers, ready: s.publisher.Ready,
+		Throttle: s.throttle, enrolled: s.sender.Enrolled, rules: s.queueLimits, due: s.store.Next, ask: s.publisher.Consumers, ready: s.publisher.Ready,
 		wake: func() { s.scheduler.Wake() }, pollNow: make(chan struct{}, 1), queues: map[string]*watchedQueue{}, enrollmentUnknown: map[string]time.Time{},
 	}
 	s.sender.OnEnrolledAnswer(func() { s.scheduler.Wake() })
 	s.metrics.Retries(s.retryStates)
 }
 
-// throttleRules are those of the policy that a queue has. A queue without one, of which
-// only replays are retried, has the rules of the defaults.
-func (s *vhost) throttleRules(queue string) throttle.Rules {
+// queueLimits are the throttle's rules for a queue: those of its policy. A queue without one, of
+// which only replays are retried, waits for nothing but consumers.
+func (s *vhost) queueLimits(queue string) throttle.Rules {
 	if p, ok := s.intake.Policies().Match(queue); ok {
-		return s.rulesOf(p.Name)
+		return s.policyLimits(p.Name)
 	}
 	return throttle.Rules{}
 }
 
-func (s *vhost) rulesOf(policy string) throttle.Rules {
-	if all := s.rulesByPolicy.Load(); all != nil {
+func (s *vhost) policyLimits(policy string) throttle.Rules {
+	if all := s.limitsByPolicy.Load(); all != nil {
 		return (*all)[policy]
 	}
 	return throttle.Rules{}

@@ -65,7 +65,7 @@ type vhost struct {
 	throttle                       *throttle.Throttle
 	// consumerThrottle is the throttle that the scheduler calls.
 	consumerThrottle *consumerThrottle
-	rulesByPolicy    atomic.Pointer[map[string]throttle.Rules]
+	limitsByPolicy   atomic.Pointer[map[string]throttle.Rules]
 	outagePictures   outagePictures
 	events           retry.Listener
 	activity         activity
@@ -182,7 +182,7 @@ func (s *vhost) open(address string) error {
 	s.delayPublisher = broker.NewPublisher(s.connection(partDelays, "redrive delays"))
 	s.delayPublisher.Confirmed = s.metrics.Confirmed
 	s.delayQueues = retry.NewDelayQueues(s.delayPublisher, policies, s.wayChanged)
-	s.intake = retry.NewIntake(s.store, s.rules(s.config), s.delayQueues, s.events)
+	s.intake = retry.NewIntake(s.store, s.retryRules(s.config), s.delayQueues, s.events)
 	s.intakeConsumer = broker.NewIntakeConsumer(s.connection(partIntake, "redrive intake"), prefetch, s.intakeState(partStore, wire.QueueIntake), s.quarantined)
 	s.intakeConsumer.Redeclared, s.intakeConsumer.Consumers = s.redeclared, s.watchIntakeConsumers
 	s.parkedIntake = retry.NewParkedIntake(s.store, s.delayQueues.MarkLost, s.events)
@@ -251,16 +251,16 @@ func (s *vhost) connection(part, name string) broker.Config {
 	}}
 }
 
-// rules returns the policies and ways to wait of a configuration. The first policy that
+// retryRules returns the policies and ways to wait of a configuration. The first policy that
 // waits in RabbitMQ opens the connection for it.
-func (s *vhost) rules(c *config.Config) retry.Rules {
+func (s *vhost) retryRules(c *config.Config) retry.Rules {
 	if len(c.Ways) > 0 {
 		s.delayOnce.Do(func() {
 			s.health.set(partDelays, "connecting")
 			close(s.delayNeeded)
 		})
 	}
-	s.rulesByPolicy.Store(&c.Throttle)
+	s.limitsByPolicy.Store(&c.Throttle)
 	return retry.Rules{Policies: c.Policies, Ways: c.Ways}
 }
 
@@ -321,7 +321,7 @@ func (s *vhost) laneChanged(lane store.Lane, err error) {
 	if err != nil {
 		what = err.Error()
 	}
-	failed := s.health.of(partOf(lane)) != ""
+	failed := s.health.problemOf(partOf(lane)) != ""
 	s.health.set(partOf(lane), what)
 	if failed == (err != nil) {
 		return // a target that hangs is unanswered and refused in turn; /readyz has the latest
@@ -391,7 +391,7 @@ func (s *vhost) run(ctx context.Context) error {
 
 // reload applies the policies of a new configuration.
 func (s *vhost) reload(c *config.Config) {
-	s.intake.SetRules(s.rules(c))
+	s.intake.SetRules(s.retryRules(c))
 	s.scheduler.Wake()
 	s.Log.Info("the new policies are in force", "policies", len(c.Policies))
 }

@@ -15,9 +15,9 @@ type breaker struct {
 	forced      bool
 	until       time.Time // open: when the first probe goes
 	firstOpened time.Time // when it opened first, and has not been closed since; zero: it is closed
-	number      int64     // of the state, see BreakerState
+	stateNumber int64     // see BreakerState
 
-	// Retries are numbered (retry.seq). Those before firstCounted were made before the state
+	// Retries have sequence numbers (retry.seq). Those before firstCounted were made before the state
 	// began, and are not counted in it. Those before failedUpTo have finished because a later
 	// one failed again, those before settledUpTo because the settle time has passed.
 	firstCounted, failedUpTo, settledUpTo uint64
@@ -27,7 +27,7 @@ type breaker struct {
 
 // latest counts the latest retries that have finished, and how many of these failed again.
 func (q *queue) latest(now time.Time) (finished, failed int) {
-	first, failed := q.window.count(q.next, now)
+	first, failed := q.window.count(q.nextSeq, now)
 	first = max(first, q.firstCounted)
 	if to := max(q.failedUpTo, q.settledUpTo); to > first {
 		finished = int(to - first)
@@ -89,7 +89,7 @@ func (q *queue) advance(now time.Time) {
 	case !q.throttle.leads:
 	case q.state == Open && !now.Before(q.until):
 		q.change(HalfOpen, now, fmt.Sprintf("the wait is over: up to %d probes go", b.Probes), "")
-	case q.state == HalfOpen && q.next > q.firstCounted && q.settledUpTo >= q.next && q.reserved == 0:
+	case q.state == HalfOpen && q.nextSeq > q.firstCounted && q.settledUpTo >= q.nextSeq && q.reserved == 0:
 		q.change(Ramp, now, fmt.Sprintf("no probe failed again within %s", q.rules.settle()), "")
 	case q.state == Ramp && now.Sub(q.since) >= b.Ramp:
 		q.change(Closed, now, "retries succeed", "")
@@ -100,14 +100,14 @@ func (q *queue) advance(now time.Time) {
 func (q *queue) change(to State, now time.Time, reason, by string) {
 	from := q.state
 	q.state, q.since, q.reason, q.by = to, now, reason, by
-	q.number = stateNumber(to, now)
+	q.stateNumber = newStateNumber(to, now)
 	if to != Open {
 		q.until = time.Time{}
 	}
 	if to == Closed {
 		q.firstOpened = time.Time{}
 	}
-	q.firstCounted = q.next
+	q.firstCounted = q.nextSeq
 	if q.rules.Breaker != nil {
 		q.window.reset(q.rules.Breaker.Window)
 	}

@@ -34,7 +34,7 @@ func TestTheThrottleKeepsItsLimitsWhateverHappens(t *testing.T) {
 		now := time.Unix(1_700_000_000, 0)
 		state, last := throttle.Closed, now
 		var forcing bool
-		g := throttle.New(func(string) throttle.Rules { return r }, func() float64 { return rapid.Float64Range(0, 0.999).Draw(t, "random") }, func(tr throttle.Transition) {
+		th := throttle.New(func(string) throttle.Rules { return r }, func() float64 { return rapid.Float64Range(0, 0.999).Draw(t, "random") }, func(tr throttle.Transition) {
 			if tr.To == throttle.NoConsumer || tr.To == throttle.ConsumersReturned {
 				return
 			}
@@ -53,7 +53,7 @@ func TestTheThrottleKeepsItsLimitsWhateverHappens(t *testing.T) {
 		}
 		var out []gone       // retried, and neither failed again nor settled
 		var goings []gone    // all that were let through
-		var reserved, id int // reserved: allowed, and nothing told yet
+		var reserved, id int // reserved: allowed, and neither retried nor unsent yet
 		consumers := -1
 		fresh := func() uuid.UUID { id++; return uuid.NewSHA1(uuid.Nil, fmt.Append(nil, id)) }
 		forget := func() {
@@ -67,12 +67,12 @@ func TestTheThrottleKeepsItsLimitsWhateverHappens(t *testing.T) {
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"allow": func(t *rapid.T) {
-				n, again := g.Allow("q", rapid.IntRange(1, 100).Draw(t, "most"), now)
+				n, retryAt := th.Allow("q", rapid.IntRange(1, 100).Draw(t, "most"), now)
 				if n > 0 && (state == throttle.Open || consumers == 0) {
 					t.Fatalf("%d go, %s with %d consumers", n, state, consumers)
 				}
-				if n == 0 && again.Before(now) && !again.IsZero() {
-					t.Fatalf("ask again at %s, %s ago", again, now.Sub(again))
+				if n == 0 && retryAt.Before(now) && !retryAt.IsZero() {
+					t.Fatalf("ask again at %s, %s ago", retryAt, now.Sub(retryAt))
 				}
 				for range n {
 					goings = append(goings, gone{at: now})
@@ -87,23 +87,23 @@ func TestTheThrottleKeepsItsLimitsWhateverHappens(t *testing.T) {
 					ids[i] = fresh()
 					out = append(out, gone{ids[i], now})
 				}
-				g.Retried("q", ids, now)
+				th.Retried("q", ids, now)
 				reserved -= n
 			},
 			"unsent": func(t *rapid.T) {
 				n := rapid.IntRange(0, reserved).Draw(t, "n")
-				g.Unsent("q", n, now)
+				th.Unsent("q", n, now)
 				reserved -= n
 				goings = goings[:len(goings)-n] // any will do: what counts is how many
 			},
 			"failed": func(t *rapid.T) {
 				forget()
 				if len(out) == 0 || rapid.Bool().Draw(t, "a stranger") {
-					g.Failed("q", fresh(), now)
+					th.Failed("q", fresh(), now)
 					return
 				}
 				i := rapid.IntRange(0, len(out)-1).Draw(t, "which")
-				g.Failed("q", out[i].id, now)
+				th.Failed("q", out[i].id, now)
 				out = append(out[:i], out[i+1:]...)
 			},
 			"time": func(t *rapid.T) {
@@ -111,18 +111,18 @@ func TestTheThrottleKeepsItsLimitsWhateverHappens(t *testing.T) {
 			},
 			"consumers": func(t *rapid.T) {
 				consumers = rapid.IntRange(-1, 2).Draw(t, "n")
-				g.Consumers("q", consumers, now)
+				th.Consumers("q", consumers, now)
 			},
 			"force": func(t *rapid.T) {
 				forcing = true
 				defer func() { forcing = false }()
-				if err := g.Force("q", rapid.SampledFrom([]string{"open", "closed", "auto"}).Draw(t, "to"), "anna", "why", now); err != nil {
+				if err := th.Force("q", rapid.SampledFrom([]string{"open", "closed", "auto"}).Draw(t, "to"), "anna", "why", now); err != nil {
 					t.Fatal(err)
 				}
 			},
 			"": func(t *rapid.T) {
 				forget()
-				v := g.View("q", now)
+				v := th.View("q", now)
 				if v.State != state || v.InFlight < 0 || v.FailedShare < 0 || v.FailedShare > 1 {
 					t.Fatalf("%s: %+v", state, v)
 				}
@@ -148,34 +148,34 @@ func TestMemoryIsBounded(t *testing.T) {
 	r.Settle = time.Hour
 	r.Breaker.Window = time.Hour
 	now := time.Unix(1_700_000_000, 0)
-	g := throttle.New(func(string) throttle.Rules { return r }, func() float64 { return 0.5 }, func(throttle.Transition) {})
+	th := throttle.New(func(string) throttle.Rules { return r }, func() float64 { return 0.5 }, func(throttle.Transition) {})
 	for range 400 {
-		n, _ := g.Allow("q", 512, now)
+		n, _ := th.Allow("q", 512, now)
 		ids := make([]uuid.UUID, n)
 		for i := range ids {
 			ids[i] = uuid.New()
 		}
-		g.Retried("q", ids, now)
-		g.Failed("q", ids[0], now)
+		th.Retried("q", ids, now)
+		th.Failed("q", ids[0], now)
 		now = now.Add(time.Millisecond)
 	}
-	if v := g.View("q", now); v.InFlight > throttle.MaxTracked || v.InFlight < throttle.MaxTracked-1 {
+	if v := th.View("q", now); v.InFlight > throttle.MaxTracked || v.InFlight < throttle.MaxTracked-1 {
 		t.Errorf("%d are remembered of %d", v.InFlight, 400*512)
 	}
-	if n, _ := g.Allow("q", 1, now); n != 1 {
+	if n, _ := th.Allow("q", 1, now); n != 1 {
 		t.Fatal("paused")
 	}
 	for range 3 * throttle.MaxTracked { // of which none has finished
-		g.Failed("q", uuid.New(), now)
+		th.Failed("q", uuid.New(), now)
 	}
-	g.Unsent("q", 1, now)
+	th.Unsent("q", 1, now)
 	for i := range 10_000 {
 		now = now.Add(time.Second)
 		name := fmt.Sprint("queue ", i)
-		n, _ := g.Allow(name, 1, now)
-		g.Unsent(name, n, now)
+		n, _ := th.Allow(name, 1, now)
+		th.Unsent(name, n, now)
 	}
-	if n := len(g.Queues()); n > 4000 {
+	if n := len(th.Queues()); n > 4000 {
 		t.Errorf("%d queues are remembered", n)
 	}
 }
@@ -183,12 +183,12 @@ func TestMemoryIsBounded(t *testing.T) {
 func BenchmarkAllow(b *testing.B) {
 	for name, r := range map[string]throttle.Rules{"no rules": {}, "rate": {Rate: 1e9}, "breaker": withBreaker()} {
 		b.Run(name, func(b *testing.B) {
-			g := throttle.New(func(string) throttle.Rules { return r }, func() float64 { return 0.5 }, func(throttle.Transition) {})
+			th := throttle.New(func(string) throttle.Rules { return r }, func() float64 { return 0.5 }, func(throttle.Transition) {})
 			now := time.Unix(1_700_000_000, 0)
 			b.ReportAllocs()
 			for b.Loop() {
-				n, _ := g.Allow("q", 512, now)
-				g.Unsent("q", n, now)
+				n, _ := th.Allow("q", 512, now)
+				th.Unsent("q", n, now)
 				now = now.Add(time.Microsecond)
 			}
 		})
@@ -196,11 +196,11 @@ func BenchmarkAllow(b *testing.B) {
 }
 
 func BenchmarkFailedWithoutRules(b *testing.B) {
-	g := throttle.New(func(string) throttle.Rules { return throttle.Rules{} }, func() float64 { return 0.5 }, func(throttle.Transition) {})
+	th := throttle.New(func(string) throttle.Rules { return throttle.Rules{} }, func() float64 { return 0.5 }, func(throttle.Transition) {})
 	id, now := uuid.New(), time.Unix(1_700_000_000, 0)
 	b.ReportAllocs()
 	for b.Loop() {
-		g.Failed("q", id, now)
+		th.Failed("q", id, now)
 	}
 }
 
@@ -208,17 +208,17 @@ func BenchmarkFailedWithoutRules(b *testing.B) {
 func BenchmarkRetriedAndFailed(b *testing.B) {
 	r := withBreaker()
 	r.Breaker.FailureRatio = 1.1
-	g := throttle.New(func(string) throttle.Rules { return r }, func() float64 { return 0.5 }, func(throttle.Transition) {})
+	th := throttle.New(func(string) throttle.Rules { return r }, func() float64 { return 0.5 }, func(throttle.Transition) {})
 	ids, now := make([]uuid.UUID, 1000), time.Unix(1_700_000_000, 0)
 	for i := range ids {
 		ids[i] = uuid.New()
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		g.Allow("q", len(ids), now)
-		g.Retried("q", ids, now)
+		th.Allow("q", len(ids), now)
+		th.Retried("q", ids, now)
 		for i := 0; i < len(ids); i += 2 {
-			g.Failed("q", ids[i], now)
+			th.Failed("q", ids[i], now)
 		}
 		now = now.Add(10 * time.Millisecond)
 	}

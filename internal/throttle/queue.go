@@ -13,11 +13,11 @@ type queue struct {
 	used     time.Time
 
 	reserved int    // allowed, and neither retried nor unsent yet
-	next     uint64 // number of the next retry
+	nextSeq  uint64 // of the next retry
 	tracked  trackedRetries
-	// early are failures of messages whose retry is not confirmed yet as far as
+	// earlyFailures are those of messages whose retry is not confirmed yet as far as
 	// is known here: a consumer can be quicker than RabbitMQ's answer to us.
-	early trackedRetries
+	earlyFailures trackedRetries
 
 	bucket
 	waiting bool // when Allow was asked last, more messages waited than there were tokens
@@ -33,9 +33,9 @@ type queue struct {
 // when to ask again; a zero time: when something happens.
 func (q *queue) allowed(most int, now time.Time) (n int, retryAt time.Time, why WaitReason) {
 	n = most
-	limit := func(to int, at time.Time, because WaitReason) {
+	limit := func(to int, at time.Time, reason WaitReason) {
 		if to < n {
-			n, retryAt, why = max(to, 0), at, because
+			n, retryAt, why = max(to, 0), at, reason
 		}
 	}
 	share := q.throttle.currentShare(now)
@@ -57,7 +57,7 @@ func (q *queue) allowed(most int, now time.Time) (n int, retryAt time.Time, why 
 	case q.state == HalfOpen && !q.throttle.leads:
 		limit(0, time.Time{}, WhyBreaker) // until Follow says otherwise
 	case q.state == HalfOpen && q.rules.Breaker != nil:
-		limit(max(q.rules.Breaker.Probes, 1)-int(q.next-q.firstCounted)-q.reserved, oldestSettles(), WhyBreaker)
+		limit(max(q.rules.Breaker.Probes, 1)-int(q.nextSeq-q.firstCounted)-q.reserved, oldestSettles(), WhyBreaker)
 	}
 	if q.rules.InFlight > 0 {
 		limit(share.of(min(q.rules.InFlight, MaxTracked))-len(q.tracked.unfinished)-q.reserved, oldestSettles(), WhyInFlight)

@@ -65,9 +65,9 @@ type BreakerState struct {
 // noState is the number of no state.
 const noState = -1
 
-// stateNumber returns the number of a state that begins: 0 for Closed, which needs no
+// newStateNumber returns the number of a state that begins: 0 for Closed, which needs no
 // BreakerState.
-func stateNumber(s State, since time.Time) int64 {
+func newStateNumber(s State, since time.Time) int64 {
 	if s == Closed {
 		return 0
 	}
@@ -82,7 +82,7 @@ func (t *Throttle) BreakerStates(now time.Time) map[string]BreakerState {
 	for name, q := range t.queues {
 		q.advance(now)
 		if q.state != Closed {
-			all[name] = BreakerState{q.state, q.since, q.until, q.reason, q.by, q.firstOpened, q.number}
+			all[name] = BreakerState{q.state, q.since, q.until, q.reason, q.by, q.firstOpened, q.stateNumber}
 		}
 	}
 	return all
@@ -107,7 +107,7 @@ func (t *Throttle) Follow(all map[string]BreakerState, now time.Time) {
 		if !decided {
 			is = BreakerState{State: Closed, Since: now, Reason: "retries succeed"}
 		}
-		if q.forced || q.number == is.Number {
+		if q.forced || q.stateNumber == is.Number {
 			continue
 		}
 		q.setRules(t.rules(name))
@@ -115,7 +115,7 @@ func (t *Throttle) Follow(all map[string]BreakerState, now time.Time) {
 		if q.state != is.State || decided {
 			q.change(is.State, now, is.Reason, is.By)
 		}
-		q.since, q.until, q.firstOpened, q.number = is.Since, is.Until, is.FirstOpened, is.Number
+		q.since, q.until, q.firstOpened, q.stateNumber = is.Since, is.Until, is.FirstOpened, is.Number
 	}
 }
 
@@ -147,7 +147,7 @@ func (t *Throttle) RetryStats(now time.Time) map[string]RetryStats {
 			continue
 		}
 		q.advance(now)
-		report := RetryStats{Number: q.number, InFlight: len(q.tracked.unfinished) + q.reserved}
+		report := RetryStats{Number: q.stateNumber, InFlight: len(q.tracked.unfinished) + q.reserved}
 		report.Finished, report.Failed = q.latest(now)
 		if report.InFlight > 0 || report.Finished > 0 {
 			all[name] = report
@@ -196,7 +196,7 @@ func (q *queue) reports(now time.Time) map[string]replicaReport {
 func (q *queue) latestOfAll(now time.Time) (finished, failed int) {
 	finished, failed = q.latest(now)
 	for _, report := range q.reports(now) {
-		if report.Number == q.number {
+		if report.Number == q.stateNumber {
 			finished, failed = finished+report.Finished, failed+report.Failed
 		}
 	}

@@ -98,10 +98,10 @@ func (t *Throttle) Retried(queue string, ids []uuid.UUID, now time.Time) {
 	if q.rules.tracks() {
 		q.advance(now)
 		for _, id := range ids {
-			r := retry{q.next, now}
-			q.next++
+			r := retry{q.nextSeq, now}
+			q.nextSeq++
 			q.window.retried(r)
-			if _, failed := q.early.remove(id); failed {
+			if _, failed := q.earlyFailures.remove(id); failed {
 				q.failedAgain(r, now)
 			} else {
 				q.tracked.add(id, r)
@@ -109,7 +109,7 @@ func (t *Throttle) Retried(queue string, ids []uuid.UUID, now time.Time) {
 		}
 	}
 	if q.reserved == 0 {
-		q.early = trackedRetries{}
+		q.earlyFailures = trackedRetries{}
 	}
 }
 
@@ -129,8 +129,8 @@ func (t *Throttle) Failed(queue string, id uuid.UUID, now time.Time) (elsewhere 
 		return false
 	}
 	if q.reserved > 0 {
-		q.early.finishBefore(now.Add(-q.rules.settle()))
-		q.early.add(id, retry{at: now})
+		q.earlyFailures.finishBefore(now.Add(-q.rules.settle()))
+		q.earlyFailures.add(id, retry{at: now})
 	}
 	return true
 }
@@ -190,7 +190,7 @@ func (t *Throttle) Force(queue, to, by, reason string, now time.Time) error {
 	case !q.forced:
 		return nil
 	case !t.leads: // what it is then, Follow says
-		q.forced, q.number = false, noState
+		q.forced, q.stateNumber = false, noState
 	default:
 		state := Closed
 		if q.state == Open && q.rules.Breaker != nil {
@@ -229,10 +229,10 @@ func (q *queue) setRules(r Rules) {
 	was := q.rules.Breaker
 	q.rules = r
 	if r.Breaker != nil && (was == nil || was.Window != r.Breaker.Window) {
-		q.firstCounted = q.next
+		q.firstCounted = q.nextSeq
 		q.window.reset(r.Breaker.Window)
 	}
 	if !r.tracks() && q.tracked.unfinished != nil {
-		q.tracked, q.early = trackedRetries{}, trackedRetries{}
+		q.tracked, q.earlyFailures = trackedRetries{}, trackedRetries{}
 	}
 }

@@ -10,24 +10,24 @@ import (
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
-// bench is a throttle of one queue with time that is turned by hand.
-type bench struct {
+// scene is a throttle of one queue, whose time the test sets.
+type scene struct {
 	*throttle.Throttle
-	t     *testing.T
-	rules throttle.Rules
-	now   time.Time
-	told  []string
+	t           *testing.T
+	rules       throttle.Rules
+	now         time.Time
+	transitions []string
 }
 
-func newBench(t *testing.T, r throttle.Rules) *bench {
-	b := &bench{t: t, rules: r, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+func newScene(t *testing.T, r throttle.Rules) *scene {
+	b := &scene{t: t, rules: r, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
 	b.Throttle = throttle.New(func(string) throttle.Rules { return b.rules }, func() float64 { return 0.5 },
-		func(tr throttle.Transition) { b.told = append(b.told, string(tr.To)) })
+		func(tr throttle.Transition) { b.transitions = append(b.transitions, string(tr.To)) })
 	return b
 }
 
 // goes returns as many as it may of most.
-func (b *bench) goes(most int) []uuid.UUID {
+func (b *scene) goes(most int) []uuid.UUID {
 	n, _ := b.Allow("q", most, b.now)
 	ids := make([]uuid.UUID, n)
 	for i := range ids {
@@ -37,18 +37,18 @@ func (b *bench) goes(most int) []uuid.UUID {
 	return ids
 }
 
-func (b *bench) fail(ids []uuid.UUID) {
+func (b *scene) fail(ids []uuid.UUID) {
 	for _, id := range ids {
 		b.Failed("q", id, b.now)
 	}
 }
 
-func (b *bench) after(d time.Duration) throttle.View {
+func (b *scene) after(d time.Duration) throttle.View {
 	b.now = b.now.Add(d)
 	return b.View("q", b.now)
 }
 
-func (b *bench) is(want throttle.State) {
+func (b *scene) is(want throttle.State) {
 	b.t.Helper()
 	if v := b.View("q", b.now); v.State != want {
 		b.t.Fatalf("%s: %+v, want %s", b.now.Format("15:04:05"), v, want)
@@ -61,7 +61,7 @@ func withBreaker() throttle.Rules {
 }
 
 func TestABreakerOpensProbesRampsAndCloses(t *testing.T) {
-	b := newBench(t, withBreaker())
+	b := newScene(t, withBreaker())
 	b.rules.Rate = 100
 	for range 12 {
 		b.fail(b.goes(2))
@@ -96,15 +96,15 @@ func TestABreakerOpensProbesRampsAndCloses(t *testing.T) {
 	if v := b.after(30 * time.Second); v.State != throttle.Closed || v.Rate != 100 {
 		t.Fatalf("%+v", v)
 	}
-	if want := "[open half-open open half-open ramp closed]"; fmt.Sprint(b.told) != want {
-		t.Errorf("%v, want %s", b.told, want)
+	if want := "[open half-open open half-open ramp closed]"; fmt.Sprint(b.transitions) != want {
+		t.Errorf("%v, want %s", b.transitions, want)
 	}
 }
 
 // The longer it is open the rarer are the probes: as a part of that time, so that the
 // end of a short outage is not noticed late, and no rarer than max_wait says.
 func TestTheBreakersWaitGrowsWithTheOutage(t *testing.T) {
-	b := newBench(t, withBreaker())
+	b := newScene(t, withBreaker())
 	b.fail(b.goes(20))
 	began, probes := b.now, 0
 	for b.now.Sub(began) < 2*time.Hour {
@@ -137,7 +137,7 @@ func TestTheBreakersWaitGrowsWithTheOutage(t *testing.T) {
 
 // One in ten fails, each sooner than the others are known to have settled.
 func TestAFewFailuresDoNotOpenTheBreaker(t *testing.T) {
-	b := newBench(t, withBreaker())
+	b := newScene(t, withBreaker())
 	for range 300 {
 		b.fail(b.goes(10)[9:])
 		b.after(100 * time.Millisecond)
@@ -150,7 +150,7 @@ func TestAFewFailuresDoNotOpenTheBreaker(t *testing.T) {
 
 // What stands in the work queue behind others is no sign that the others went well.
 func TestFailuresOpenTheBreakerWhileManyRetriesAreInFlight(t *testing.T) {
-	b := newBench(t, withBreaker())
+	b := newScene(t, withBreaker())
 	ids := b.goes(2500)
 	b.after(time.Second)
 	b.fail(ids[:19])
@@ -160,7 +160,7 @@ func TestFailuresOpenTheBreakerWhileManyRetriesAreInFlight(t *testing.T) {
 }
 
 func TestFailuresOfMessagesThatWereNeverRetriedDoNotCount(t *testing.T) {
-	b := newBench(t, withBreaker())
+	b := newScene(t, withBreaker())
 	b.goes(1)
 	for range 1000 {
 		b.Failed("q", uuid.New(), b.now)
@@ -170,7 +170,7 @@ func TestFailuresOfMessagesThatWereNeverRetriedDoNotCount(t *testing.T) {
 
 // A consumer can reject before RabbitMQ's answer to us is read.
 func TestAFailureThatIsQuickerThanTheConfirmCounts(t *testing.T) {
-	b := newBench(t, withBreaker())
+	b := newScene(t, withBreaker())
 	var ids []uuid.UUID
 	for range 20 {
 		ids = append(ids, uuid.New())
@@ -185,7 +185,7 @@ func TestAFailureThatIsQuickerThanTheConfirmCounts(t *testing.T) {
 }
 
 func TestNoMoreThanInFlightAreAllowed(t *testing.T) {
-	b := newBench(t, throttle.Rules{InFlight: 50})
+	b := newScene(t, throttle.Rules{InFlight: 50})
 	ids := b.goes(512)
 	if len(ids) != 50 {
 		t.Fatal(len(ids))
@@ -195,8 +195,8 @@ func TestNoMoreThanInFlightAreAllowed(t *testing.T) {
 	if n := len(b.goes(512)); n != 5 {
 		t.Fatal(n)
 	}
-	if n, again := b.Allow("q", 512, b.now); n != 0 || !again.Equal(b.now.Add(20*time.Second)) {
-		t.Fatal(n, again)
+	if n, retryAt := b.Allow("q", 512, b.now); n != 0 || !retryAt.Equal(b.now.Add(20*time.Second)) {
+		t.Fatal(n, retryAt)
 	}
 	b.after(20 * time.Second)
 	if n := len(b.goes(512)); n != 45 {
@@ -205,10 +205,10 @@ func TestNoMoreThanInFlightAreAllowed(t *testing.T) {
 }
 
 func TestAQueueWithoutConsumersGetsNoRetries(t *testing.T) {
-	b := newBench(t, throttle.Rules{})
+	b := newScene(t, throttle.Rules{})
 	b.Consumers("q", 0, b.now)
-	if n, again := b.Allow("q", 5, b.now); n != 0 || !again.IsZero() {
-		t.Fatal(n, again)
+	if n, retryAt := b.Allow("q", 5, b.now); n != 0 || !retryAt.IsZero() {
+		t.Fatal(n, retryAt)
 	}
 	if v := b.after(time.Minute); v.WaitReason != throttle.WhyNoConsumer || b.now.Sub(v.NoConsumersSince) != time.Minute {
 		t.Fatalf("%+v", v)
@@ -222,8 +222,8 @@ func TestAQueueWithoutConsumersGetsNoRetries(t *testing.T) {
 	if n, _ := b.Allow("q", 5, b.now); n != 5 {
 		t.Fatal(n)
 	}
-	if want := "[no-consumer consumer-back]"; fmt.Sprint(b.told) != want {
-		t.Errorf("%v, want %s", b.told, want)
+	if want := "[no-consumer consumer-back]"; fmt.Sprint(b.transitions) != want {
+		t.Errorf("%v, want %s", b.transitions, want)
 	}
 }
 
@@ -232,20 +232,20 @@ func TestWhyRetriesAreNoLongerPausedForLackOfAConsumer(t *testing.T) {
 	for n, want := range map[int]string{2: "consumers of the queue: 2", -1: "it is not known any more whether the queue has consumers", 0: "its policy retries without consumers"} {
 		var why string
 		var r throttle.Rules
-		g := throttle.New(func(string) throttle.Rules { return r }, func() float64 { return 0.5 }, func(tr throttle.Transition) { why = tr.Reason })
+		th := throttle.New(func(string) throttle.Rules { return r }, func() float64 { return 0.5 }, func(tr throttle.Transition) { why = tr.Reason })
 		now := time.Unix(1_700_000_000, 0)
-		g.Consumers("q", 0, now)
+		th.Consumers("q", 0, now)
 		if n == 0 {
 			r.NoConsumer = throttle.RetryWithoutConsumers
 		}
-		if g.Consumers("q", n, now); why != want {
+		if th.Consumers("q", n, now); why != want {
 			t.Errorf("%d consumers: %q, want %q", n, why, want)
 		}
 	}
 }
 
 func TestAPersonForcesABreaker(t *testing.T) {
-	b := newBench(t, withBreaker())
+	b := newScene(t, withBreaker())
 	force := func(to string, want throttle.State) {
 		t.Helper()
 		if err := b.Force("q", to, "anna", "the bank is down", b.now); err != nil {
@@ -277,12 +277,12 @@ func TestAPersonForcesABreaker(t *testing.T) {
 func TestTheRateIsExactOverAMinute(t *testing.T) {
 	for _, rate := range []float64{0.5, 1, 3, 20, 200, 5000} {
 		t.Run(fmt.Sprint(rate), func(t *testing.T) {
-			b := newBench(t, throttle.Rules{Rate: rate})
+			b := newScene(t, throttle.Rules{Rate: rate})
 			began, i := b.now, 0
 			var sent [60]int // by minute
 			for b.now.Sub(began) < time.Hour {
 				minute := int(b.now.Sub(began) / time.Minute)
-				n, again := b.Allow("q", 512, b.now)
+				n, retryAt := b.Allow("q", 512, b.now)
 				if keep := min(n, 300-i%7); keep < n {
 					b.Unsent("q", n-keep, b.now)
 					n = keep
@@ -290,8 +290,8 @@ func TestTheRateIsExactOverAMinute(t *testing.T) {
 				b.Retried("q", make([]uuid.UUID, n), b.now)
 				sent[minute] += n
 				b.now = b.now.Add(time.Millisecond)
-				if again.After(b.now) {
-					b.now = again.Add(time.Duration(i%15) * time.Millisecond)
+				if retryAt.After(b.now) {
+					b.now = retryAt.Add(time.Duration(i%15) * time.Millisecond)
 				}
 				i++
 			}
@@ -306,7 +306,7 @@ func TestTheRateIsExactOverAMinute(t *testing.T) {
 
 // A queue that no call was about for long is forgotten.
 func TestUnusedQueuesAreForgotten(t *testing.T) {
-	b := newBench(t, withBreaker())
+	b := newScene(t, withBreaker())
 	for i := range 1000 {
 		b.Allow(fmt.Sprintf("invented.%d", i), 1, b.now)
 		b.Unsent(fmt.Sprintf("invented.%d", i), 1, b.now)

@@ -12,7 +12,7 @@ type window struct {
 }
 
 type slot struct {
-	number int64  // which slot of all time; 0: never used
+	index  int64  // which slot of all time; 0: never used
 	first  uint64 // the first retry in it
 	failed int
 }
@@ -28,24 +28,24 @@ func (w *window) at(now time.Time) (*slot, int64) {
 }
 
 func (w *window) retried(r retry) {
-	if s, n := w.at(r.at); s.number != n {
-		*s = slot{number: n, first: r.seq}
+	if s, n := w.at(r.at); s.index != n {
+		*s = slot{index: n, first: r.seq}
 	}
 }
 
 func (w *window) failed(r retry) {
-	if s, n := w.at(r.at); s.number == n {
+	if s, n := w.at(r.at); s.index == n {
 		s.failed++
 	}
 }
 
 // count tells the first retry that is still in the window, and how many failed
-// again. next is the one that will be next.
+// again. next is the sequence number of the next retry.
 func (w *window) count(next uint64, now time.Time) (first uint64, failed int) {
 	first = next
 	_, n := w.at(now)
 	for i := range w.slots {
-		if s := &w.slots[i]; s.number > n-windowSlots && s.number <= n {
+		if s := &w.slots[i]; s.index > n-windowSlots && s.index <= n {
 			first = min(first, s.first)
 			failed += s.failed
 		}

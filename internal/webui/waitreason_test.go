@@ -20,7 +20,7 @@ func TestThePageShowsEachWaitReason(t *testing.T) {
 		throttle.WhyRate: "limited by rate", throttle.WhyInFlight: "limited by in_flight", throttle.WhyUnreachable: "the queue is full",
 	}
 	for _, why := range throttle.WaitReasons {
-		shop := &webtest.Shop{Now: now, Hour: make([]inspect.Flow, 60), Plans: map[string]operations.Plan{}, QueueList: []inspect.Queue{webtest.PausedQueue(why, now)}}
+		shop := &webtest.Shop{Now: now, Hour: make([]inspect.Flow, 60), Plans: map[string]operations.Plan{}, QueueList: []inspect.Queue{webtest.WaitingQueue(why, now)}}
 		page := get(scene{shop: shop, caller: auth.Caller{Name: "dana", Role: auth.Viewer}}.handler(), "/queues").Body.String()
 		if want := shown[why]; want == "" || !strings.Contains(page, want) || strings.Contains(page, "as due") {
 			t.Errorf("%s: the page of the queues does not show %q", why, want)

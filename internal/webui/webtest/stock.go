@@ -251,15 +251,15 @@ func (s *Shop) flow(r *rand.Rand) {
 func abs(n int) int { return max(n, -n) }
 
 func (s *Shop) policies() {
-	p := inspect.PolicyInForce{Name: "orders", Queues: []string{"orders.*", "payments"}, Attempts: 8, Backoff: "exponential from 1s, ×2, at most 10m", Jitter: "±20%", Reasons: []string{"rejected", "delivery_limit"}, Exhausted: "park", Wait: "disk", Throttle: "200/s, breaker"}
+	p := inspect.PolicyInForce{Name: "orders", Queues: []string{"orders.*", "payments"}, Attempts: 8, Backoff: "exponential from 1s, ×2, at most 10m", Jitter: "±20%", Reasons: []string{"rejected", "delivery_limit"}, Exhausted: "park", Way: "disk", Limits: "200/s, breaker"}
 	for i, d := range steps {
 		p.Waits = append(p.Waits, inspect.Wait{Attempt: i + 1, Least: (d * 8 / 10).String(), Most: (d * 12 / 10).String()})
 	}
-	mail := inspect.PolicyInForce{Name: "mail", Queues: []string{"mail.*"}, Attempts: 5, Backoff: "linear from 30s by 30s, at most 5m", Jitter: "none", Reasons: []string{"rejected"}, Exhausted: "forward to queue mail.dead", Wait: "levels"}
+	mail := inspect.PolicyInForce{Name: "mail", Queues: []string{"mail.*"}, Attempts: 5, Backoff: "linear from 30s by 30s, at most 5m", Jitter: "none", Reasons: []string{"rejected"}, Exhausted: "forward to queue mail.dead", Way: "levels"}
 	for i, d := range []string{"30s", "1m", "1m 30s", "2m"} {
 		mail.Waits = append(mail.Waits, inspect.Wait{Attempt: i + 1, Least: d, Most: d})
 	}
-	s.PolicyList = []inspect.PolicyInForce{p, mail, {Name: "never", Queues: []string{"search.*"}, Attempts: 1, Backoff: "none", Jitter: "none", Reasons: []string{"rejected"}, Exhausted: "park", Wait: "disk"}}
+	s.PolicyList = []inspect.PolicyInForce{p, mail, {Name: "never", Queues: []string{"search.*"}, Attempts: 1, Backoff: "none", Jitter: "none", Reasons: []string{"rejected"}, Exhausted: "park", Way: "disk"}}
 }
 
 func (s *Shop) log() {
@@ -294,8 +294,8 @@ func (s *Shop) operations() {
 	s.Ops = []operations.Operation{running, canary, stopped, finished}
 }
 
-// PausedQueue is a queue whose retries are paused for a reason.
-func PausedQueue(why throttle.WaitReason, now time.Time) inspect.Queue {
+// WaitingQueue is a queue whose due message waits for a reason.
+func WaitingQueue(why throttle.WaitReason, now time.Time) inspect.Queue {
 	q := inspect.Queue{Name: "orders", Waiting: 1, NextDue: &now}
 	switch why {
 	case throttle.WhyPerson:
