@@ -1,6 +1,7 @@
 package redrive_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"go/ast"
