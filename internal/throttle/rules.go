@@ -77,7 +77,7 @@ const MaxTracked = 65_536
 // finished, and FailureRatio of these have failed again. A retry has finished
 //
 //   - when it fails again;
-//   - when a later one fails again, since a queue is in order;
+//   - when a later one fails again, since a queue is nearly in order;
 //   - when it has settled.
 type Breaker struct {
 	FailureRatio float64 // 0…1
