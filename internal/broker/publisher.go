@@ -142,8 +142,8 @@ func (p *Publisher) Send(ctx context.Context, out []wire.Outgoing) (wait func(co
 	all := p.divide(ctx, out)
 	return func(ctx context.Context) []error {
 		pending := make([]sentMessage, 0, len(out))
-		for _, w := range all {
-			pending = w.answers(ctx, p, pending, errs)
+		for _, j := range all {
+			pending = j.answers(ctx, p, pending, errs)
 		}
 		p.awaitConfirms(ctx, out, pending, errs)
 		if p.Confirmed != nil {
@@ -154,28 +154,28 @@ func (p *Publisher) Send(ctx context.Context, out []wire.Outgoing) (wait func(co
 }
 
 // divide passes the messages of each destination to its worker.
-func (p *Publisher) divide(ctx context.Context, out []wire.Outgoing) (all []*work) {
-	var by map[string]*work // all but the first, which mostly is the only one
+func (p *Publisher) divide(ctx context.Context, out []wire.Outgoing) (all []*job) {
+	var by map[string]*job // all but the first, which mostly is the only one
 	for i := range out {
 		key := destinationOf(&out[i])
-		var w *work
+		var j *job
 		if len(all) > 0 && all[0].key == key {
-			w = all[0]
-		} else if w = by[key]; w == nil {
-			w = &work{key: key, out: out, published: make(chan struct{})}
-			w.ctx, w.cancel = context.WithCancel(ctx)
+			j = all[0]
+		} else if j = by[key]; j == nil {
+			j = &job{key: key, out: out, published: make(chan struct{})}
+			j.ctx, j.cancel = context.WithCancel(ctx)
 			if len(all) == 1 {
-				by = map[string]*work{}
+				by = map[string]*job{}
 			}
 			if len(all) > 0 {
-				by[key] = w
+				by[key] = j
 			}
-			all = append(all, w)
+			all = append(all, j)
 		}
-		w.indices = append(w.indices, i)
+		j.indices = append(j.indices, i)
 	}
-	for _, w := range all {
-		p.dispatch(w)
+	for _, j := range all {
+		p.dispatch(j)
 	}
 	return all
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// A queue whose leader hangs stops each channel that publishes to it for the first time, at
-// the first message. On one that has published to it before, 400 messages without an answer
-// stop the whole connection, see session.credit. [measured on 3.10.8 and 4.3.6 with a suspended
-// leader: TestAQueueThatHangsDelaysNoOther] So each destination with messages under way has
-// a worker, with channels (sessions), to itself, and a channel never has so many under way. One
-// that is full waits until hardly any is left, while RabbitMQ would idle: a busy destination goes
-// on by another session.
+// While the leader of a queue hangs, RabbitMQ stops each channel at the first message that it
+// publishes to the queue for the first time, and the whole connection when 400 messages of a
+// channel that has published to it before have no answer, see session.credit. [measured on
+// 3.10.8 and 4.3.6 with a suspended leader: TestAQueueThatHangsDelaysNoOther] So each
+// destination with messages under way has a worker of its own, and each session of a worker
+// (one channel) has fewer under way. A session that has as many as it may waits until hardly
+// any is left, and RabbitMQ would idle meanwhile: then the worker continues on another one.
 const (
 	// maxWorkers is how many destinations can have messages under way at once before they share
 	// workers: then one that hangs holds up those that share with it. RabbitMQ's default limit
@@ -27,8 +27,8 @@ const (
 	maxSessions = 4
 	// maxRemembered is for how many destinations it is known which worker they had last.
 	maxRemembered = 10_000
-	// closeIdleAfter is how long a worker without messages keeps its sessions open, closeIdleEvery how often
-	// that is checked.
+	// closeIdleAfter is how long a worker without messages keeps its sessions open,
+	// closeIdleEvery how often that is checked.
 	closeIdleAfter, closeIdleEvery = time.Minute, 20 * time.Second
 )
 
@@ -39,16 +39,16 @@ type worker struct {
 
 	// The rest is guarded by the publisher's mu.
 	key        string // of the destination that has it, or had it last
-	work       []*work
+	jobs       []*job
 	running    bool // its goroutine
-	publishing bool // one of work
+	publishing bool // one of jobs
 	used       time.Time
 	sessions   [maxSessions]*session // each nil until those before it are out of credit
 	current    int                   // the session that published last
 }
 
-// work is what one Send publishes to one destination.
-type work struct {
+// job is what one Send publishes to one destination.
+type job struct {
 	key       string
 	ctx       context.Context
 	cancel    context.CancelFunc
@@ -71,24 +71,24 @@ func destinationOf(o *wire.Outgoing) string {
 
 // dispatch passes work to the worker of a destination. After the end of Run nothing is
 // published any more.
-func (p *Publisher) dispatch(w *work) {
+func (p *Publisher) dispatch(j *job) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	select {
 	case <-p.ended:
-		for _, i := range w.indices {
-			w.sent = append(w.sent, sentMessage{index: i, err: wire.ErrUnsent})
+		for _, i := range j.indices {
+			j.sent = append(j.sent, sentMessage{index: i, err: wire.ErrUnsent})
 		}
-		w.cancel()
-		close(w.published)
+		j.cancel()
+		close(j.published)
 		return
 	default:
 	}
-	c := p.workerOf(w.key)
-	c.work = append(c.work, w)
-	if !c.running {
-		c.running = true
-		p.working.Go(c.run)
+	w := p.workerOf(j.key)
+	w.jobs = append(w.jobs, j)
+	if !w.running {
+		w.running = true
+		p.working.Go(w.run)
 	}
 }
 
@@ -97,10 +97,10 @@ func (p *Publisher) dispatch(w *work) {
 // or a new one. Where there may be no more, it is the one that had an answer last. The caller
 // holds mu.
 func (p *Publisher) workerOf(key string) *worker {
-	if c := p.byKey[key]; c != nil {
-		if idle, _ := c.idle(); idle || c.key == key {
-			c.key = key
-			return c
+	if w := p.byKey[key]; w != nil {
+		if idle, _ := w.idle(); idle || w.key == key {
+			w.key = key
+			return w
 		}
 	}
 	if len(p.byKey) >= maxRemembered {
@@ -108,20 +108,20 @@ func (p *Publisher) workerOf(key string) *worker {
 	}
 	var latest *worker
 	var answered time.Time
-	for _, c := range p.workers {
-		idle, at := c.idle()
-		if idle || c.key == key {
-			c.key, p.byKey[key] = key, c
-			return c
+	for _, w := range p.workers {
+		idle, at := w.idle()
+		if idle || w.key == key {
+			w.key, p.byKey[key] = key, w
+			return w
 		}
 		if latest == nil || at.After(answered) {
-			latest, answered = c, at
+			latest, answered = w, at
 		}
 	}
 	if len(p.workers) < p.workerLimit() {
-		c := &worker{publisher: p, key: key}
-		p.workers, p.byKey[key] = append(p.workers, c), c
-		return c
+		w := &worker{publisher: p, key: key}
+		p.workers, p.byKey[key] = append(p.workers, w), w
+		return w
 	}
 	return latest
 }
@@ -137,9 +137,9 @@ func (p *Publisher) workerLimit() int {
 
 // idle tells whether everything has its answer, or else when the last one came. The caller
 // holds the publisher's mu.
-func (c *worker) idle() (yes bool, answered time.Time) {
-	yes = !c.publishing && len(c.work) == 0
-	for _, s := range c.sessions {
+func (w *worker) idle() (yes bool, answered time.Time) {
+	yes = !w.publishing && len(w.jobs) == 0
+	for _, s := range w.sessions {
 		if s == nil {
 			continue
 		}
@@ -157,12 +157,12 @@ func (p *Publisher) closeIdle(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	kept := p.workers[:0]
-	for _, c := range p.workers {
-		if idle, _ := c.idle(); !idle || now.Sub(c.used) < closeIdleAfter {
-			kept = append(kept, c)
+	for _, w := range p.workers {
+		if idle, _ := w.idle(); !idle || now.Sub(w.used) < closeIdleAfter {
+			kept = append(kept, w)
 			continue
 		}
-		for _, s := range c.sessions {
+		for _, s := range w.sessions {
 			if s != nil {
 				s.retire()
 			}
@@ -176,48 +176,48 @@ func (p *Publisher) closeIdle(now time.Time) {
 }
 
 // run publishes until there is no more work.
-func (c *worker) run() {
-	p := c.publisher
+func (w *worker) run() {
+	p := w.publisher
 	for {
 		p.mu.Lock()
-		if len(c.work) == 0 {
-			c.work, c.running = nil, false
+		if len(w.jobs) == 0 {
+			w.jobs, w.running = nil, false
 			p.mu.Unlock()
 			return
 		}
-		w := c.work[0]
-		c.work[0], c.work, c.publishing = nil, c.work[1:], true
+		j := w.jobs[0]
+		w.jobs[0], w.jobs, w.publishing = nil, w.jobs[1:], true
 		p.mu.Unlock()
-		for _, i := range w.indices {
-			m := c.publish(w.ctx, &w.out[i])
+		for _, i := range j.indices {
+			m := w.publish(j.ctx, &j.out[i])
 			m.index = i
-			w.sent = append(w.sent, m)
+			j.sent = append(j.sent, m)
 		}
-		w.cancel()
+		j.cancel()
 		p.mu.Lock()
-		abandoned := w.abandoned
-		c.publishing, c.used = false, time.Now()
-		close(w.published)
+		abandoned := j.abandoned
+		w.publishing, w.used = false, time.Now()
+		close(j.published)
 		p.mu.Unlock()
 		if abandoned {
-			w.forget()
+			j.forget()
 		}
 	}
 }
 
 // publish publishes one message, once there is a connection that no alarm blocks, and credit.
 // When ctx ends it does not: nothing waits for the message's result any more.
-func (c *worker) publish(ctx context.Context, o *wire.Outgoing) sentMessage {
+func (w *worker) publish(ctx context.Context, o *wire.Outgoing) sentMessage {
 	if err := ctx.Err(); err != nil {
 		return sentMessage{err: fmt.Errorf("%w: %w", wire.ErrUnsent, err)}
 	}
 	if len(o.Message.Body) >= largeMessage {
-		m, err := c.publisher.publishAlone(ctx, o)
+		m, err := w.publisher.publishAlone(ctx, o)
 		m.err = err
 		return m
 	}
 	for {
-		s, err := c.awaitCredit(ctx)
+		s, err := w.awaitCredit(ctx)
 		if err != nil {
 			return sentMessage{err: err}
 		}
@@ -233,11 +233,11 @@ func (c *worker) publish(ctx context.Context, o *wire.Outgoing) sentMessage {
 
 // awaitCredit returns a session with credit: the one that published last, if it has some. So no
 // message overtakes another while at most noWaitUnderWay are under way.
-func (c *worker) awaitCredit(ctx context.Context) (*session, error) {
+func (w *worker) awaitCredit(ctx context.Context) (*session, error) {
 	for {
 		var answered <-chan struct{} // in the end of the session that has been out of credit for longest
-		for range c.sessions {
-			s, err := c.open(ctx)
+		for range w.sessions {
+			s, err := w.open(ctx)
 			if err != nil {
 				return nil, err
 			}
@@ -245,7 +245,7 @@ func (c *worker) awaitCredit(ctx context.Context) (*session, error) {
 			if yes, answered = s.credit(); yes {
 				return s, nil
 			}
-			c.current = (c.current + 1) % maxSessions
+			w.current = (w.current + 1) % maxSessions
 		}
 		select {
 		case <-answered:
@@ -256,20 +256,20 @@ func (c *worker) awaitCredit(ctx context.Context) (*session, error) {
 }
 
 // open waits for a connection, and opens another session when the current one has ended.
-func (c *worker) open(ctx context.Context) (*session, error) {
+func (w *worker) open(ctx context.Context) (*session, error) {
 	for {
-		conn, err := c.publisher.usableConn(ctx)
+		conn, err := w.publisher.usableConn(ctx)
 		if err != nil {
 			return nil, err
 		}
-		if s := c.sessions[c.current]; s != nil && s.conn == conn && s.open() {
+		if s := w.sessions[w.current]; s != nil && s.conn == conn && s.open() {
 			return s, nil
 		}
 		s, err := newSessionUntil(ctx, conn)
 		if err == nil {
-			c.publisher.mu.Lock()
-			c.sessions[c.current] = s
-			c.publisher.mu.Unlock()
+			w.publisher.mu.Lock()
+			w.sessions[w.current] = s
+			w.publisher.mu.Unlock()
 			return s, nil
 		}
 		if ctx.Err() != nil || !conn.IsClosed() {
@@ -280,25 +280,25 @@ func (c *worker) open(ctx context.Context) (*session, error) {
 
 // answers adds the published messages of the work to pending, and the errors of the others to
 // errs. When ctx ends before the work is done, all of its messages count as unsent.
-func (w *work) answers(ctx context.Context, p *Publisher, pending []sentMessage, errs []error) []sentMessage {
+func (j *job) answers(ctx context.Context, p *Publisher, pending []sentMessage, errs []error) []sentMessage {
 	select {
-	case <-w.published:
+	case <-j.published:
 	case <-ctx.Done():
-		w.cancel() // what is not published yet never is
+		j.cancel() // what is not published yet never is
 		p.mu.Lock()
 		select {
-		case <-w.published:
+		case <-j.published:
 			p.mu.Unlock()
 		default:
-			w.abandoned = true
+			j.abandoned = true
 			p.mu.Unlock()
-			for _, i := range w.indices {
+			for _, i := range j.indices {
 				errs[i] = fmt.Errorf("%w: %w", wire.ErrUnsent, ctx.Err())
 			}
 			return pending
 		}
 	}
-	for _, m := range w.sent {
+	for _, m := range j.sent {
 		if errs[m.index] = m.err; m.err == nil {
 			pending = append(pending, m)
 		}
@@ -307,8 +307,8 @@ func (w *work) answers(ctx context.Context, p *Publisher, pending []sentMessage,
 }
 
 // forget releases published messages for whose answers nothing waits any more.
-func (w *work) forget() {
-	for _, m := range w.sent {
+func (j *job) forget() {
+	for _, m := range j.sent {
 		switch {
 		case m.err != nil:
 		case m.alone:
