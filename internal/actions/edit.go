@@ -53,8 +53,9 @@ type Change struct {
 	After  string `json:"after,omitempty"`
 }
 
-// Edit replaces a message by an edited one, which is retried and starts again at attempt 1. The original is discarded, so that it can be restored, and
-// each names the other. Both happen in one step, or nothing does.
+// Edit replaces a message by an edited one, which is retried and starts again at attempt 1. The
+// original is discarded, so that it can be restored, and each names the other. Both happen in
+// one step, or nothing does.
 func (a *Actions) Edit(ctx context.Context, by auth.Caller, e EditRequest) (Edited, error) {
 	if err := a.Permit(by, auth.Editor, "edit", e.ID, ""); err != nil {
 		return Edited{}, err

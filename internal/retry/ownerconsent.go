@@ -34,7 +34,8 @@ func (s *Sender) UseConsent(c Consent) { s.enrolled.consent = c }
 // UseConsent must be called before the first batch; without it RabbitMQ is not asked.
 func (d *DelayQueues) UseConsent(c Consent) { d.enrolled.consent = c }
 
-// decideUnproven decides about a queue that only a report names and that has no retry exchange. The zero Result means that it may be enrolled.
+// decideUnproven decides about a queue that only a report names and that has no retry exchange.
+// The zero Result means that it may be enrolled.
 func (e *enrollment) decideUnproven(queue string) Result {
 	none := Result{Park: fmt.Sprintf("the queue %q is not enrolled: nothing was dead-lettered from it yet, its dead-letter exchange is not redrive, and no policy names it exactly", queue)}
 	if e.consent == nil {
