@@ -36,12 +36,13 @@ type acknowledger struct {
 	shortenedLogged atomic.Bool // a handler asked for too long a wait, and that was logged
 }
 
-// acknowledge ends an attempt that failed. A nil error means that the message is acknowledged, after
-// RabbitMQ has confirmed its copy where there is one; otherwise RabbitMQ delivers it again.
+// acknowledge ends an attempt that failed. A nil error means that the message is acknowledged,
+// after RabbitMQ has confirmed its copy where there is one, or with Native rejected, so that its
+// queue delays it. Otherwise RabbitMQ delivers it again.
 func (a *acknowledger) acknowledge(ctx context.Context, d *amqp.Delivery, m *Message, cannotRepublish string, f failure) (Outcome, error) {
 	// What the handler did to the message stays with the handler, but for headers.
 	headers := m.Headers
-	*m = *message(d, a.consumer.Queue, a.limits.Linear)
+	*m = *message(d, a.consumer.Queue, a.limits.QueueCounts)
 	delivered := m.Headers
 	if headers != nil {
 		m.Headers = headers

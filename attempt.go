@@ -24,7 +24,7 @@ type attempt struct {
 
 // begin reads a delivery. One that cannot be published again is passed to no handler.
 func (r *run) begin(c connection, d *amqp.Delivery) *attempt {
-	a := &attempt{d: d, m: message(d, r.acknowledger.consumer.Queue, r.acknowledger.limits.Linear), cannotRepublish: c.CannotRepublish(d)}
+	a := &attempt{d: d, m: message(d, r.acknowledger.consumer.Queue, r.acknowledger.limits.QueueCounts), cannotRepublish: c.CannotRepublish(d)}
 	r.acknowledger.checkEarly(a.m)
 	if a.cannotRepublish != "" {
 		a.failed = errors.New(a.cannotRepublish)

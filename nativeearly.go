@@ -54,7 +54,7 @@ func (e *nativeEarly) check(m *Message) (took, wait time.Duration, soon bool) {
 
 // checkEarly logs that a queue does not delay its messages as its policy asks.
 func (a *acknowledger) checkEarly(m *Message) {
-	if !a.limits.Linear {
+	if !a.limits.QueueCounts {
 		return
 	}
 	if took, wait, soon := a.early.check(m); soon {

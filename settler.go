@@ -47,7 +47,7 @@ func (s *Settler) Message(d *amqp.Delivery) *Message {
 	if s == nil || s.acknowledger == nil || d == nil {
 		return nil
 	}
-	m := message(d, s.acknowledger.consumer.Queue, s.acknowledger.limits.Linear)
+	m := message(d, s.acknowledger.consumer.Queue, s.acknowledger.limits.QueueCounts)
 	s.acknowledger.checkEarly(m)
 	return m
 }

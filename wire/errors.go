@@ -2,7 +2,8 @@ package wire
 
 import "errors"
 
-// Outcomes of publishing that are not a confirm. Test for them with errors.Is.
+// What became of a published message that was not confirmed, and why something could not be
+// declared or connected. Test for them with errors.Is.
 var (
 	// ErrUnroutable: the broker received the message and had no queue for it.
 	ErrUnroutable = errors.New("no queue is bound there")

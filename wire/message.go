@@ -35,7 +35,8 @@ type Message struct {
 	Body []byte
 }
 
-// Delivery is one failed message as RabbitMQ delivered it to Redrive's intake.
+// Delivery is one failed message as RabbitMQ delivered it to Redrive, from redrive.intake or
+// redrive.parked.
 type Delivery struct {
 	Message     Message // its Exchange is the one that it came through
 	Redelivered bool    // RabbitMQ delivered it before and got no acknowledgement

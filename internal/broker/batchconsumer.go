@@ -157,9 +157,10 @@ func (c *BatchConsumer) startWatching(ctx context.Context, conn *amqp.Connection
 // until nothing is outstanding, so there should be few.
 const windowGrowth = 8
 
-// consumeWindow consumes with a prefetch, the most messages that are unacknowledged. One
-// that is not the largest ends, with again, when it has been full: what is in it
-// when a connection ends counts as a failed delivery, see DeliveryLimit.
+// consumeWindow consumes with a prefetch: so many messages are unacknowledged at most. With a
+// small one it returns, with again, once so many were under way at the same time: the caller
+// goes on with the next larger. Small ones come first because all that are unacknowledged when
+// a connection ends count as failed deliveries, see DeliveryLimit.
 func (c *BatchConsumer) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *amqp.Channel, frames *consumingConn, handler Handler, prefetch int, consuming func()) (again bool, err error) {
 	if err := ch.Qos(prefetch, 0, false); err != nil {
 		return false, explain(err)

@@ -24,7 +24,7 @@ import (
 //
 // consumingConn makes the client accept them: it tells the client that there is no limit to a
 // frame (and RabbitMQ that its limit is agreed), and repairs the headers, see headerrepair.go.
-// It is for a connection that consumes and publishes nothing, since the client then believes it
+// It is for a connection that only consumes, since the client then believes it
 // could send frames of any size; with raw, for one that consumes on a single channel.
 //
 // It also bounds memory. Prefetch counts messages, not bytes: a few thousand of 16 MiB would

@@ -42,8 +42,8 @@ type Config struct {
 	// instead of the files of Credentials and those that the URL names, its SASL instead
 	// of the URL's user; its FrameSize and Recovery mean nothing.
 	AMQP amqp.Config
-	// Lasting makes Run go on after errors that only a person can correct (NeedsPerson), since
-	// other connections of the same process must not end with it.
+	// Lasting makes Run connect again even after a permanentError, since other connections of
+	// the same process must not end with it.
 	Lasting bool
 }
 

@@ -11,7 +11,8 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Probe examines RabbitMQ on a short connection, which consumes and publishes nothing. Not safe
+// Probe examines RabbitMQ on a short connection, which neither consumes nor
+// publishes. Not safe
 // for concurrent use.
 type Probe struct {
 	conn *amqp.Connection

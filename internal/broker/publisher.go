@@ -17,7 +17,8 @@ import (
 // Publisher publishes with confirms, on a connection of its own: each destination on a
 // channel of its own, see worker. Its methods are safe for concurrent use, but for Run.
 type Publisher struct {
-	// Confirmed, when not nil, receives how long RabbitMQ took to answer each Send. It is to
+	// Confirmed, when not nil, receives how long each Send took until RabbitMQ had answered, with the
+	// wait for a connection. It is to
 	// be set before Run.
 	Confirmed func(time.Duration)
 

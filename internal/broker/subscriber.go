@@ -89,7 +89,7 @@ func (s *Subscriber) use(now *sharedConn) {
 	s.changed = make(chan struct{})
 }
 
-// usableConn waits for a connection, until ctx ends.
+// current waits for a connection, until ctx ends, and names a consumer of it.
 func (s *Subscriber) current(ctx context.Context) (now *sharedConn, consumer string, err error) {
 	for {
 		s.mu.Lock()

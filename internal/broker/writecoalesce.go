@@ -16,7 +16,7 @@ type coalescingConn struct {
 	buffer    []byte
 	err       error
 	closing   bool
-	unbounded bool // Write never waits, see unbound
+	unbounded bool // Write never waits, see setUnbounded
 	done      chan struct{}
 }
 

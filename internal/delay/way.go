@@ -87,6 +87,9 @@ type Limits struct {
 	AcceptsBlocking bool
 	// Linear: the delay is the number of failures times a constant, and nothing else.
 	Linear bool
+	// QueueCounts: the work queue itself counts the failures and delays the message, which is
+	// rejected and never published again: it gets none of our headers.
+	QueueCounts bool
 	// ServiceDecides: the service consumes the message and decides by its own policy.
 	ServiceDecides bool
 	// DropsWhenFull: it dead-letters at-most-once, so what comes due while its work queue is

@@ -58,7 +58,7 @@ func (r *queueRetries) Collect(ch chan<- prometheus.Metric) {
 		show := func(d *prometheus.Desc, v float64, labels ...string) {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append([]string{q.Queue}, labels...)...)
 		}
-		if q.View.On || q.View.State != throttle.Closed {
+		if q.View.HasBreaker || q.View.State != throttle.Closed {
 			for _, s := range throttle.States {
 				show(breakerDesc, number(s == q.View.State), string(s))
 			}

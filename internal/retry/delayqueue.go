@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/delay"
-	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
@@ -34,7 +33,8 @@ const (
 	// recoveredAfter is how long a way must not have failed before it is reported as working:
 	// it may fail for one queue and not for another.
 	recoveredAfter = 3 * time.Second
-	// retryWayAfter is how long a way that failed is not used.
+	// retryWayAfter is how long nothing is published after RabbitMQ did not answer a batch, and
+	// how long what could not be declared is not declared again.
 	retryWayAfter = 15 * time.Second
 )
 
@@ -217,10 +217,4 @@ func (d *DelayQueues) reportWays(batch []delayedMessage) {
 			d.report(name, nil)
 		}
 	}
-}
-
-// withHistory returns a record's message with the headers of its history, and the id in them.
-func withHistory(r *store.Record) (id string, m *wire.Message) {
-	h := headers.History{ID: r.ID.String(), Attempt: r.Attempt, Queue: r.Queue, FirstFailed: r.FirstFailed, Reason: r.Reason, Error: r.Error}
-	return h.ID, h.ApplyTo(r.Message)
 }

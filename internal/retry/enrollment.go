@@ -22,8 +22,9 @@ type Enroller interface {
 }
 
 // enrollment decides which queues messages may be retried to, whichever way they wait: those
-// with a retry exchange. Only what RabbitMQ itself proves, or a policy that names the queue
-// exactly, declares one.
+// with a retry exchange, called enrolled. Only what RabbitMQ itself proves, or a policy that
+// names the queue exactly, declares one. (The command enroll sets a queue's dead-letter exchange:
+// what is dead-lettered there proves the queue.)
 type enrollment struct {
 	broker   Enroller
 	policies func() policy.Set

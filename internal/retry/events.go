@@ -17,10 +17,10 @@ const (
 	Forwarded Kind = "forwarded" // RabbitMQ confirmed it where its policy sends it
 	Parked    Kind = "parked"    // kept until a person decides, and Why
 	Discarded Kind = "discarded" // by its policy; or, with By, by a person, N of Queue
-	Replayed  Kind = "replayed"  // a person has N messages of Queue, or one by ID, retried now
+	Replayed  Kind = "replayed"  // a person replayed N parked or waiting messages of Queue
 	Restored  Kind = "restored"  // a person parked N discarded messages of Queue again
 	Edited    Kind = "edited"    // a person replaced the message ID of Queue by an edited one
-	Copied    Kind = "copied"    // a person published copies of N messages of Queue to another one, Why
+	Copied    Kind = "copied"    // a person has copies of N messages of Queue sent to the queue Why
 	Imported  Kind = "imported"  // a person imported N messages of Queue, which are parked
 	Paused    Kind = "paused"    // a person paused the retries of Queue, and Why
 	Resumed   Kind = "resumed"   // a person resumed them
@@ -34,7 +34,8 @@ const (
 	ConsumerBack Kind = "consumer-back" // retries are no longer paused for lack of a consumer
 )
 
-// Disk is how messages wait in the service's own store.
+// Disk is how messages wait in the service's own store, on disk or in Redis: the word is in the
+// API.
 const Disk = "disk"
 
 // Event is one thing that happened to a message, several, or a queue.
@@ -44,7 +45,7 @@ type Event struct {
 	Queue   string
 	ID      uuid.UUID
 	Attempt int    // failures so far
-	Reason  string // why the broker dead-lettered it
+	Reason  string // why it failed: one of wire.Reason…
 	Error   string // the text that its consumer reported; hostile
 	Delay   time.Duration
 	Way     string // Waiting: Disk, or the way to wait in RabbitMQ

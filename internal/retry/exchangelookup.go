@@ -59,7 +59,7 @@ func (l *exchangeLookup) close() {
 }
 
 // exists answers from memory whether a queue has a retry exchange, and as of when. Where the
-// answer is older than since, another lookup begins. The error is ErrLookupPending where
+// answer is no and older than since, another lookup begins. The error is ErrLookupPending where
 // there is no answer yet, or why there is none. Where too many lookups wait already, this one
 // is not added: the caller calls again.
 func (l *exchangeLookup) exists(queue string, since time.Time) (yes bool, asOf time.Time, err error) {

@@ -1,11 +1,17 @@
 package retry
 
 import (
+	"context"
+	"errors"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/store"
 )
+
+// The first backoff of a lane, and the longest.
+const minBackoff, maxBackoff = 250 * time.Millisecond, 15 * time.Second
 
 // backoffKept is how long after its backoff a lane without waiting messages counts as working
 // again. What was published has its answer by then.
@@ -14,6 +20,50 @@ const backoffKept = 2 * time.Minute
 // maxSleep is how long the scheduler sleeps when it knows of nothing that will be due: whatever
 // changes wakes it.
 const maxSleep = time.Hour
+
+// backoff is how long nothing of a lane is retried, since what was tried last did not go through.
+type backoff struct {
+	until time.Time
+	tries int
+}
+
+// setBackoff keeps a lane's messages waiting after an obstacle, longer each time, and ends
+// the backoff when a batch went through.
+func (s *Scheduler) setBackoff(lane store.Lane, obstacle error) {
+	s.mu.Lock()
+	b, wasBackingOff := s.backoffs[lane]
+	switch {
+	case obstacle == nil:
+		delete(s.backoffs, lane)
+	case errors.Is(obstacle, ErrTryAtOnce) && b.tries == 0:
+		// Only once, or a queue that is bound and yet unroutable would be tried without end.
+		s.backoffs[lane] = backoff{until: time.Now(), tries: 1}
+	case errors.Is(obstacle, ErrUnanswered): // its window bounds what is claimed
+		s.backoffs[lane] = b
+	case errors.Is(obstacle, ErrLookupPending): // the answer is on its way
+		s.backoffs[lane] = backoff{until: time.Now().Add(minBackoff << min(b.tries, 2)), tries: b.tries + 1}
+	default:
+		s.backoffs[lane] = backoff{until: time.Now().Add(min(minBackoff<<min(b.tries, 16), maxBackoff)), tries: b.tries + 1}
+	}
+	s.mu.Unlock()
+	if obstacle == nil && !wasBackingOff || errors.Is(obstacle, ErrTryAtOnce) || errors.Is(obstacle, ErrLookupPending) || errors.Is(obstacle, context.Canceled) {
+		return
+	}
+	s.report(lane, obstacle)
+}
+
+func (s *Scheduler) backoffUntil(lane store.Lane) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.backoffs[lane].until
+}
+
+// BackingOff returns the lanes that back off.
+func (s *Scheduler) BackingOff() []store.Lane {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.backoffs))
+}
 
 // forgetBackoffs ends the backoff of lanes whose messages are gone, because a person discarded
 // them, say: no confirm will ever show that they work. It returns how long the scheduler may

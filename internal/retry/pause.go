@@ -53,13 +53,6 @@ func (s *Scheduler) Paused() []string {
 	return slices.Collect(maps.Keys(s.paused))
 }
 
-// BackingOff returns the lanes that back off.
-func (s *Scheduler) BackingOff() []store.Lane {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Collect(maps.Keys(s.backoffs))
-}
-
 // loadPauses reads which queues were paused when the service ended. Nothing is retried before
 // that is known, and a Pause meanwhile comes after what was read.
 func (s *Scheduler) loadPauses(ctx context.Context) {

@@ -34,9 +34,6 @@ const (
 	// machine it wakes late, and it waits for store and RabbitMQ.
 	catchUp = 500 * time.Millisecond
 
-	minBackoff = 250 * time.Millisecond
-	maxBackoff = 15 * time.Second
-
 	// unansweredAfter is how long after it was sent a batch without an answer makes its lane
 	// count as stuck: more than a queue takes to elect a leader.
 	unansweredAfter = 30 * time.Second
@@ -88,11 +85,6 @@ type Scheduler struct {
 	mu       sync.Mutex
 	backoffs map[store.Lane]backoff // lanes that back off
 	paused   map[string]bool        // queues whose retries a person has paused, see pause.go
-}
-
-type backoff struct {
-	until time.Time
-	tries int
 }
 
 // sentBatch is a batch that was published, and whose claims are not finished yet.
@@ -361,35 +353,4 @@ func bodies(claims []store.Claim) (n int) {
 		n += len(c.Record.Message.Body)
 	}
 	return n
-}
-
-// setBackoff keeps a lane's messages waiting after an obstacle, longer each time, and ends
-// the backoff when a batch went through.
-func (s *Scheduler) setBackoff(lane store.Lane, obstacle error) {
-	s.mu.Lock()
-	b, wasBackingOff := s.backoffs[lane]
-	switch {
-	case obstacle == nil:
-		delete(s.backoffs, lane)
-	case errors.Is(obstacle, ErrTryAtOnce) && b.tries == 0:
-		// Only once, or a queue that is bound and yet unroutable would be tried without end.
-		s.backoffs[lane] = backoff{until: time.Now(), tries: 1}
-	case errors.Is(obstacle, ErrUnanswered): // its window bounds what is claimed
-		s.backoffs[lane] = b
-	case errors.Is(obstacle, ErrLookupPending): // the answer is on its way
-		s.backoffs[lane] = backoff{until: time.Now().Add(minBackoff << min(b.tries, 2)), tries: b.tries + 1}
-	default:
-		s.backoffs[lane] = backoff{until: time.Now().Add(min(minBackoff<<min(b.tries, 16), maxBackoff)), tries: b.tries + 1}
-	}
-	s.mu.Unlock()
-	if obstacle == nil && !wasBackingOff || errors.Is(obstacle, ErrTryAtOnce) || errors.Is(obstacle, ErrLookupPending) || errors.Is(obstacle, context.Canceled) {
-		return
-	}
-	s.report(lane, obstacle)
-}
-
-func (s *Scheduler) backoffUntil(lane store.Lane) time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.backoffs[lane].until
 }

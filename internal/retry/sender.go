@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
@@ -162,4 +163,11 @@ func (s *Sender) reportDone(r *store.Record, now time.Time) {
 func outgoing(r *store.Record, exchange, key string) wire.Outgoing {
 	id, m := withHistory(r)
 	return wire.Outgoing{Exchange: exchange, RoutingKey: key, ID: id, Message: m}
+}
+
+// withHistory returns a record's message as it is published, to its queue, a forward target or a
+// delay queue: with the headers of its history, and the id in them.
+func withHistory(r *store.Record) (id string, m *wire.Message) {
+	h := headers.History{ID: r.ID.String(), Attempt: r.Attempt, Queue: r.Queue, FirstFailed: r.FirstFailed, Reason: r.Reason, Error: r.Error}
+	return h.ID, h.ApplyTo(r.Message)
 }

@@ -11,7 +11,7 @@ import (
 // throttleOf is a queue's throttle as people see it; nil when nothing limits the queue.
 func (s *vhost) throttleOf(queue string) *inspect.Throttle {
 	v := s.throttle.View(queue, time.Now())
-	if !v.On && !v.Forced && v.Rate == 0 && v.MaxInFlight == 0 && v.NoConsumersSince.IsZero() {
+	if !v.HasBreaker && !v.Forced && v.Rate == 0 && v.MaxInFlight == 0 && v.NoConsumersSince.IsZero() {
 		return nil
 	}
 	shown := &inspect.Throttle{State: string(v.State), Why: v.Reason, Since: timeOrNil(v.Since), Until: timeOrNil(v.Until), NoConsumer: timeOrNil(v.NoConsumersSince),

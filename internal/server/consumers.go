@@ -24,7 +24,8 @@ const (
 )
 
 // consumerThrottle is the throttle that the scheduler calls. It asks RabbitMQ how many consumers
-// each queue with due messages has, and allows the queue no retries until that is known.
+// each queue with due messages has, and allows the queue no retries until that is known, for
+// maxAnswerWait at most.
 type consumerThrottle struct {
 	*throttle.Throttle
 	// enrolled tells whether a queue can be retried to: RabbitMQ is asked nothing else about

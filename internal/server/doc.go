@@ -5,7 +5,7 @@
 //	vhost.go            one virtual host: what it consists of, and the order in which they start and stop
 //	store.go            which engine is opened, and the check whose messages it has
 //	throttle.go         what the scheduler asks before it retries, and what is logged of it
-//	(consumers.go: how many consumers a queue has; breakers.go: what a person sets)
+//	(consumers.go: how many consumers a queue has; breakers.go: what a person sees of it, and sets)
 //	listeners.go        passes each event to all that listen (vhost.go says who), and
 //	                    survives their panics
 //	health.go           what is wrong now, by part of the service; readiness follows from it

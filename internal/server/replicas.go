@@ -26,9 +26,9 @@ import (
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
-// breakerPrefix and a queue's name is the entry with the state of its breaker, when that is not
+// breakerStatePrefix and a queue's name is the entry with the state of its breaker, when that is not
 // closed, as the leader decided it. All replicas follow it, and so does the next leader.
-const breakerPrefix = "breaker-state/"
+const breakerStatePrefix = "breaker-state/"
 
 // replica is what this service does as one of several replicas. Without a store that
 // several can share there is none.
@@ -180,12 +180,12 @@ func (r *replica) followBreakers(ctx context.Context) error {
 
 func (r *replica) breakerStates(ctx context.Context) (map[string]throttle.BreakerState, error) {
 	all := map[string]throttle.BreakerState{}
-	err := r.store.Entries(ctx, breakerPrefix, "", func(e store.Entry) (bool, error) {
+	err := r.store.Entries(ctx, breakerStatePrefix, "", func(e store.Entry) (bool, error) {
 		var s throttle.BreakerState
 		if err := json.Unmarshal(e.Value, &s); err != nil {
 			return false, fmt.Errorf("the state of breaker %q: %w", e.Name, err)
 		}
-		all[strings.TrimPrefix(e.Name, breakerPrefix)] = s
+		all[strings.TrimPrefix(e.Name, breakerStatePrefix)] = s
 		return true, nil
 	})
 	return all, err
@@ -207,11 +207,11 @@ func (r *replica) writeBreakers(term context.Context) error {
 		if err != nil {
 			return err
 		}
-		entries = append(entries, store.Entry{Name: breakerPrefix + queue, Value: value})
+		entries = append(entries, store.Entry{Name: breakerStatePrefix + queue, Value: value})
 	}
 	for queue := range written {
 		if _, still := is[queue]; !still {
-			entries = append(entries, store.Entry{Name: breakerPrefix + queue})
+			entries = append(entries, store.Entry{Name: breakerStatePrefix + queue})
 		}
 	}
 	if len(entries) == 0 {

@@ -12,7 +12,8 @@
 //	copytarget.go what engines add that another store can be copied to
 //	(forget.go, opencalls.go: what engines share: discarded messages whose time is over, and
 //	calls under way when the store closes)
-//	codec.go      a record as bytes (groupcodec.go, tablecodec.go: its parts)
+//	codec.go      a record as bytes (tablecodec.go: its headers), groupcodec.go an error group
 //
-// A store has no policies, broker or clock: its callers pass what is due.
+// A store has no policies and no broker, and its callers pass what is due: the only clock in it
+// is that of the leases and terms of shared.go.
 package store

@@ -29,7 +29,9 @@ type Bookkeeper interface {
 // Column is one of a ledger's: In, or what became of a message. Their numbers are on disk.
 type Column uint8
 
-// Columns. The first ones after In are the states of what is kept.
+// Columns. The first ones after In are the states of what is kept. Discarded messages can be
+// restored for a while and are Forgotten then; what a policy discards is DiscardedAtOnce, and
+// called "dropped" on the outside.
 const (
 	In              Column = 0
 	Retried         Column = 4 // RabbitMQ confirmed it in its work queue

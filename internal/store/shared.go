@@ -47,7 +47,7 @@ type ReceiptReader interface {
 	NewReceipts(ctx context.Context, at ReceiptsAt) ([]Receipt, ReceiptsAt, error)
 }
 
-// ReceiptsAt is how many receipts were read, by process.
+// ReceiptsAt is up to where receipts were read, by process. Only the engine knows what it means.
 type ReceiptsAt map[string]string
 
 // Replica is a service that is alive.

@@ -94,7 +94,7 @@ type Store interface {
 	Close() error
 }
 
-// Claim is a claimed record. Token identifies the claim to engines with leases.
+// Claim is a claimed record. Token is the engine's own name for the claim.
 type Claim struct {
 	Key    Key
 	Token  string

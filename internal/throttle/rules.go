@@ -111,8 +111,8 @@ const (
 // States are all of them.
 var States = []State{Closed, Open, HalfOpen, Ramp}
 
-// Transition.To can also be one of these: a queue whose retries are limited has no consumers
-// any more, or has some again.
+// Transition.To can also be one of these: a queue has no consumers any more, or has some
+// again.
 const (
 	NoConsumer        State = "no-consumer"
 	ConsumersReturned State = "consumer-back"

@@ -114,7 +114,7 @@ func (t *Throttle) Retried(queue string, ids []uuid.UUID, now time.Time) {
 }
 
 // Failed counts a message that failed. elsewhere tells that the queue's failures matter and
-// this message was not retried by this throttle: other replicas need to know.
+// that this message is not known as a retry of this throttle: other replicas need to know.
 func (t *Throttle) Failed(queue string, id uuid.UUID, now time.Time) (elsewhere bool) {
 	r := t.rules(queue)
 	t.mu.Lock()

@@ -13,7 +13,7 @@ type View struct {
 	By          string     // who forced it
 	Until       time.Time  // open: when the first probe goes
 	Forced      bool       // until a person says otherwise
-	On          bool       // its policy has a breaker
+	HasBreaker  bool       // its policy has a breaker
 	WaitReason  WaitReason // why nothing may be retried just now; never WhyPerson or WhyUnreachable
 	Rate        float64    // retries per second that are allowed now, of all replicas; 0: no limit
 	MaxInFlight int        // in_flight of its policy; 0: no limit
@@ -35,7 +35,7 @@ func (t *Throttle) View(queue string, now time.Time) View {
 	t.sweep(now)
 	q := t.queues[queue]
 	if q == nil {
-		return View{State: Closed, On: r.Breaker != nil, Rate: r.Rate, MaxInFlight: r.InFlight, Consumers: -1}
+		return View{State: Closed, HasBreaker: r.Breaker != nil, Rate: r.Rate, MaxInFlight: r.InFlight, Consumers: -1}
 	}
 	q.setRules(r)
 	q.advance(now)
@@ -43,7 +43,7 @@ func (t *Throttle) View(queue string, now time.Time) View {
 	for _, report := range q.reports(now) {
 		inFlight += report.InFlight
 	}
-	v := View{State: q.state, Since: q.since, Reason: q.reason, By: q.by, Until: q.until, Forced: q.forced, On: r.Breaker != nil,
+	v := View{State: q.state, Since: q.since, Reason: q.reason, By: q.by, Until: q.until, Forced: q.forced, HasBreaker: r.Breaker != nil,
 		Rate: q.rateLimit(now), MaxInFlight: r.InFlight, InFlight: inFlight, Consumers: q.consumers, NoConsumersSince: q.noConsumersSince}
 	if n, _, why := q.allowed(1, now); n == 0 {
 		v.WaitReason = why

@@ -16,7 +16,7 @@ type Way struct{}
 
 // Limits implements delay.Way.
 func (Way) Limits() delay.Limits {
-	return delay.Limits{Name: "native", Longest: 24 * 24 * time.Hour, Linear: true,
+	return delay.Limits{Name: "native", Longest: 24 * 24 * time.Hour, Linear: true, QueueCounts: true,
 		Survives: "a restart of RabbitMQ and the loss of a minority of its nodes",
 		Declares: "nothing: the work queue itself has the arguments or a policy",
 		Needs:    "RabbitMQ 4.3; older ones accept the arguments and ignore them", Since: [2]int{4, 3}}
