@@ -114,7 +114,7 @@ func (r *run) logUnsettled(m *Message, o Outcome, err error) {
 	case errors.Is(err, wire.ErrUnacceptable):
 		log.Error("a failed message cannot be published, neither for its retry nor to redrive.parked: it stays unacknowledged, uses one of Consumer.Prefetch, and RabbitMQ delivers it again when the connection closes", "prefetch", r.acknowledger.consumer.Prefetch, "error", err)
 	case o == Unacknowledged:
-		log.Warn("a message was published for its retry, but could not be acknowledged: RabbitMQ delivers the original again as well", "error", err)
+		log.Warn("a failed message was published (to be retried, parked or forwarded), but could not be acknowledged: RabbitMQ delivers the original again as well", "error", err)
 	default:
 		log.Warn("a message was not settled; RabbitMQ delivers it again", "error", err)
 	}

@@ -175,9 +175,9 @@ func NewClient(ctx context.Context, config Config) (*Client, error) {
 //
 // It declares what the consumer needs in RabbitMQ beside its queue, which must exist, and
 // consumes again for as long as it takes when its channel or connection is lost. It returns
-// an error in three cases only: when consumer is not valid; when it cannot begin, for a reason
-// that a person must fix, such as a missing queue (wire.ErrQueueGone) or permission
-// (wire.ErrForbidden); and when handlers did not return in time.
+// an error only when consumer is not valid; when it cannot begin, for a reason that a person
+// must fix, such as a missing queue (wire.ErrQueueGone) or permission (wire.ErrForbidden);
+// when handlers did not return in time; and when the client is closed.
 func (c *Client) Consume(ctx context.Context, consumer Consumer) error {
 	if c == nil || c.publish == nil {
 		return errZero

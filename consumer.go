@@ -61,8 +61,8 @@ type Consumer struct {
 // A handler must return when ctx ends. An error that it returns after the consumer's
 // Shutdown is no failure: RabbitMQ delivers the message again.
 //
-// What it adds to m.Headers is there at the next attempt, with every way but Native;
-// headers that AMQP cannot carry are left out, all that the handler has set. Nothing else
+// What it adds to m.Headers is there at the next attempt, with every way but Native.
+// If AMQP cannot carry one of them, all headers that the handler has set are dropped. Nothing else
 // that it changes is kept. It must not change the bytes of m.Body.
 type Handler func(ctx context.Context, m *Message) error
 

@@ -142,7 +142,7 @@ func TestAnOutageOfTheDelayQueueIsLoggedOnce(t *testing.T) {
 			v.Publish("", "orders", amqp.Publishing{Body: []byte("7")})
 		}
 		brokertest.Eventually(t, "it is said", func() bool {
-			return tried.Load() == n && strings.Contains(log.String(), "cannot be published for their retry")
+			return tried.Load() == n && strings.Contains(log.String(), "failed messages cannot be published")
 		})
 		if err := v.Channel().QueueBind(wire.QueueParked, "", exchange, false, nil); err != nil {
 			t.Fatal(err)
@@ -151,7 +151,7 @@ func TestAnOutageOfTheDelayQueueIsLoggedOnce(t *testing.T) {
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
-		for _, line := range []string{"cannot be published for their retry", "published for their retry again"} {
+		for _, line := range []string{"failed messages cannot be published", "failed messages are published again"} {
 			if got := strings.Count(log.String(), line); got != 1 {
 				t.Errorf("%q is said %d times: %s", line, got, log.String())
 			}

@@ -73,8 +73,8 @@ const (
 	Parked    Outcome = "parked"    // in the queue redrive.parked, for a person
 	Discarded Outcome = "discarded" // acknowledged, as the handler or the policy decided
 	Forwarded Outcome = "forwarded" // published where the policy forwards
-	// Unsettled: it was neither published nor acknowledged, since the connection was lost
-	// or the time to stop was over. RabbitMQ delivers it again, as its only copy.
+	// Unsettled: it was not acknowledged, and no copy of it was confirmed, since the connection
+	// was lost, the time to stop was over, or RabbitMQ accepts no copy. RabbitMQ delivers it again.
 	Unsettled Outcome = "unsettled"
 	// Unacknowledged: it was published to where it waits, is parked or forwarded, but could
 	// not be acknowledged. RabbitMQ delivers the original as well, so there are two copies.

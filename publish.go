@@ -43,7 +43,7 @@ func (a *acknowledger) publishUntilConfirmed(ctx context.Context, out wire.Outgo
 		switch {
 		case err == nil:
 			if a.publishFails.Load() && a.publishFails.CompareAndSwap(true, false) {
-				a.log.Info("failed messages are published for their retry again", "queue", a.consumer.Queue)
+				a.log.Info("failed messages are published again", "queue", a.consumer.Queue)
 			}
 			return nil
 		case errors.Is(err, wire.ErrUnacceptable):
@@ -61,7 +61,7 @@ func (a *acknowledger) publishUntilConfirmed(ctx context.Context, out wire.Outgo
 			err = errors.Join(err, a.publish.Declare(ctx, a.way.Topology(a.consumer.Queue)))
 		}
 		if ctx.Err() == nil && a.publishFails.CompareAndSwap(false, true) { // once, not for each message and try
-			a.log.Warn("failed messages cannot be published for their retry; they stay unacknowledged, trying again", "queue", a.consumer.Queue, "id", out.ID, "exchange", t.Exchange, "error", err)
+			a.log.Warn("failed messages cannot be published, to be retried, parked or forwarded; they stay unacknowledged, trying again", "queue", a.consumer.Queue, "id", out.ID, "exchange", t.Exchange, "error", err)
 		}
 		select {
 		case <-ctx.Done():

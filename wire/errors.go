@@ -13,8 +13,8 @@ var (
 	// ErrUnacceptable: the message will never be accepted: its properties do not fit one frame,
 	// its body exceeds the broker's limit, or a header has a type that the client cannot send.
 	ErrUnacceptable = errors.New("the broker or its client never takes such a message")
-	// ErrUnsent: the connection was lost before the broker answered. The message may have
-	// arrived or not.
+	// ErrUnsent: there is no answer, since the connection or the context ended first. The
+	// message may have arrived or not.
 	ErrUnsent = errors.New("the connection was lost before the broker answered")
 	// ErrQueueGone: the work queue does not exist.
 	ErrQueueGone = errors.New("the queue does not exist")

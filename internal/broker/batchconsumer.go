@@ -33,8 +33,8 @@ type BatchConsumer struct {
 }
 
 // NewIntakeConsumer makes the consumer of redrive.intake, which holds up to prefetch
-// unacknowledged messages. onState receives why a batch cannot be stored, and nil when it could be again;
-// quarantine, now and then, how many messages RabbitMQ could not deliver.
+// unacknowledged messages. onState receives why a batch cannot be stored, and nil for one that was;
+// quarantine receives, now and then, how many messages RabbitMQ could not deliver.
 func NewIntakeConsumer(c Config, prefetch int, onState func(error), quarantine func(int)) *BatchConsumer {
 	return &BatchConsumer{link: link{Config: c, reconnectsAtOnce: true}, queue: wire.QueueIntake, names: intakeNames, declare: declareForIntake, prefetch: prefetch, onState: onState, quarantine: quarantine}
 }

@@ -13,14 +13,14 @@ import (
 type QueueRetries struct {
 	Queue       string
 	View        throttle.View
-	WaitReasons []throttle.WaitReason // why due messages wait
+	WaitReasons []throttle.WaitReason // why due messages wait, or would
 	// BlockedTargets are the forward targets that RabbitMQ accepts no message for just now.
 	BlockedTargets []string
 }
 
 var (
 	breakerDesc   = prometheus.NewDesc("redrive_breaker_state", "1 for the state that the queue's breaker is in: closed, open, half-open or ramp.", []string{"queue", "state"}, nil)
-	pausedDesc    = prometheus.NewDesc("redrive_queue_paused", "1 while a due message of the queue has to wait, by why: "+waitReasons()+". rate and in_flight slow retries down; the others stop them.", []string{"queue", "why"}, nil)
+	pausedDesc    = prometheus.NewDesc("redrive_queue_paused", "1 while retries of the queue are paused or limited, by why: "+waitReasons()+". rate and in_flight only slow retries down, and are shown only while a message is due; the others stop them.", []string{"queue", "why"}, nil)
 	blockedDesc   = prometheus.NewDesc("redrive_forward_blocked", "1 while RabbitMQ accepts no message of the queue for the forward target.", []string{"queue", "target"}, nil)
 	consumersDesc = prometheus.NewDesc("redrive_queue_consumers", "Consumers of a queue with due messages.", []string{"queue"}, nil)
 )

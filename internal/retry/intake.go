@@ -6,7 +6,7 @@
 //	receipts.go      the id that it had, if it is redelivered
 //	(fingerprint.go, receiptindex.go: how it is recognized, and what is remembered)
 //	verdict.go       what the policy decides, as a record to store
-//	persist.go       records into the store, all or none
+//	persist.go       records into the store, in one commit where there is room for it
 //	delayqueue.go    a policy that waits in RabbitMQ: published to where it waits, which
 //	                 declaredelay.go declares first
 //	scheduler.go     what is due in the store: claimed, published, and only then deleted

@@ -133,7 +133,7 @@ func (k *keeper) keep(ctx context.Context, records []recordToStore, events []Eve
 	return nil
 }
 
-// add stores records in one commit. A store that has no room for that many at once may have
+// add stores records in one commit, or in halves. A store that has no room for that many at once may have
 // room for fewer: one with a small reserve, though empty, would refuse the same batch for ever.
 func (k *keeper) add(ctx context.Context, records []recordToStore, events []Event) error {
 	if len(records) == 0 {

@@ -340,7 +340,7 @@ func (s *Scheduler) reportResults(b sentBatch, now time.Time) {
 	s.throttle.Unsent(b.lane.Queue, len(b.claims)-len(ids), now)
 }
 
-// Wake makes the scheduler ask the throttle again: it may allow more than it did last.
+// Wake makes the scheduler look again at what may be retried.
 func (s *Scheduler) Wake() {
 	select {
 	case s.woken <- struct{}{}:

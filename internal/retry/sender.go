@@ -64,9 +64,9 @@ func (s *Sender) Close() { s.enrolled.lookup.close() }
 // enrolled has its retry exchange declared, and the claims are tried again at once: by then the
 // throttle (server/consumers.go) knows that the queue is enrolled, and checks for consumers.
 func (s *Sender) route(ctx context.Context, queue string, claims []store.Claim) Result {
-	known, _ := s.enrolled.lookUpIfUnknown(queue)
+	enrolled, _ := s.enrolled.lookUpIfUnknown(queue)
 	result := s.enrolled.route(ctx, queue, anyProven(claims), newestDue(claims))
-	if result.Park == "" && result.Err == nil && !known {
+	if result.Park == "" && result.Err == nil && !enrolled {
 		result.Err = ErrTryAtOnce
 	}
 	return result

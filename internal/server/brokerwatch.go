@@ -33,7 +33,7 @@ func (s *vhost) redeclared(missing []string) {
 // limitEvery is how often the delivery limit in force of the intake is read.
 const limitEvery = 5 * time.Second
 
-// watchLimit reports when a policy makes the delivery limit of the intake so small that good
+// watchLimit reports when a policy of RabbitMQ makes the delivery limit of the intake so small that good
 // messages would be quarantined. It needs the management API.
 func (s *vhost) watchLimit(ctx context.Context) {
 	for s.manage != nil && ctx.Err() == nil {

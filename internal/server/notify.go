@@ -31,8 +31,11 @@ func (s *vhost) reloadNotify(c *config.Config) error {
 	if reflect.DeepEqual(c.Notify, s.notified) {
 		return nil
 	}
-	s.notified = c.Notify
-	return s.notify.SetSettings(c.Notify)
+	err := s.notify.SetSettings(c.Notify)
+	if err == nil {
+		s.notified = c.Notify
+	}
+	return err
 }
 
 // conditions returns what lasts now and people may want a notification of.

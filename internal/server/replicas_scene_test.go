@@ -114,7 +114,7 @@ func (s *scene) join() *node {
 	f.activity = &n.activity
 	f.throttle = throttle.New(func(string) throttle.Rules { return s.rules }, func() float64 { return 0.5 }, func(t throttle.Transition) {
 		s.mu.Lock()
-		if !t.FromLeader {
+		if !t.OnFollower {
 			s.changes = append(s.changes, string(t.To))
 		}
 		s.mu.Unlock()

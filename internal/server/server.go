@@ -44,7 +44,7 @@ type Service struct {
 	listen  net.Listener
 	secure  *tls.Config // nil: plain HTTP
 	handler http.Handler
-	// requests is held by each for reading, and for good once no request is answered.
+	// requests is read-locked by each request, and locked for good when no more are answered.
 	requests sync.RWMutex
 	memory   *diskstore.Memory // of all stores on disk
 }
@@ -262,7 +262,7 @@ func (s *Service) reload(c *config.Config, err error) {
 	if err == nil {
 		configs, err = c.PerVHost()
 	}
-	// All are asked before anything is changed that another could refuse.
+	// What can refuse comes before the policies: notify again, which config has checked.
 	steps := []func(*vhost, *config.Config) error{
 		func(v *vhost, c *config.Config) error { return v.decoder.Reload(c.Decode) },
 		(*vhost).reloadNotify,

@@ -26,8 +26,8 @@ type engine interface {
 	Free() (free, reserve uint64, err error)
 }
 
-// openStore opens the engine that a configuration names. A folder has the memory of
-// others, when it is not nil. onSync receives how long each write took, and onState each
+// openStore opens the engine that a configuration names. memory is the cache that stores
+// on disk of one process share; nil: its own. onSync receives how long each write took, and onState each
 // second what is wrong with a server, or nil.
 func openStore(c *config.Config, memory *diskstore.Memory, log *slog.Logger, onSync func(time.Duration), onState func(error)) (engine, error) {
 	if c.Store.Redis.URL == "" {

@@ -23,8 +23,8 @@ func (s *vhost) openThrottle() {
 	s.metrics.Retries(s.retryStates)
 }
 
-// queueLimits are the throttle's rules for a queue: those of its policy. A queue without one, of
-// which only replays are retried, waits for nothing but consumers.
+// queueLimits are the throttle's rules for a queue: those of its policy. Of a queue without one
+// nothing is retried, so its rules are only shown to people.
 func (s *vhost) queueLimits(queue string) throttle.Rules {
 	if p, ok := s.intake.Policies().Match(queue); ok {
 		return s.policyLimits(p.Name)
@@ -71,7 +71,7 @@ func (s *vhost) retriesChanged(t throttle.Transition) {
 	default:
 		log.Info("breaker "+string(t.To), "was", t.From)
 	}
-	if !t.FromLeader { // the leader has sent the event
+	if !t.OnFollower { // the leader has sent the event
 		s.events(retry.Event{Kind: transitionKinds[t.To], At: t.At, Queue: t.Queue, Why: t.Reason, By: t.By})
 	}
 }

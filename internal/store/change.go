@@ -75,7 +75,7 @@ type Entry struct {
 }
 
 // PausePrefix + a queue's name is the entry of a person's pause of its retries. It is
-// declared here because console and scheduler share only the store.
+// declared here because actions and scheduler share only the store.
 const PausePrefix = "pause/"
 
 // BreakerPrefix + a queue's name is the entry of a circuit breaker that a person has set.

@@ -15,7 +15,7 @@ import (
 type State uint8
 
 const (
-	Waiting   State = 1 // in its delay
+	Waiting   State = 1 // to be retried or forwarded, not before Due
 	Parked    State = 2 // kept until a person replays or discards it
 	Discarded State = 3 // discarded by a person, who can restore it until Due
 )
@@ -44,7 +44,8 @@ type Record struct {
 	// Proven: the broker itself dead-lettered it from Queue, so the queue may be
 	// enrolled on its account. A failure reported by a client proves nothing.
 	Proven bool
-	// Forward, when set, is where the policy forwards it, instead of a retry to Queue.
+	// Forward, when set, is where its policy forwards it, or a person copies it, instead of a
+	// retry to Queue.
 	Forward *Destination
 
 	// MadeFrom is the message that a person made this one of, by editing or copying

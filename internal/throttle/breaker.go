@@ -111,7 +111,7 @@ func (q *queue) change(to State, now time.Time, reason, by string) {
 	if q.rules.Breaker != nil {
 		q.window.reset(q.rules.Breaker.Window)
 	}
-	q.throttle.changed(Transition{Queue: q.name, From: from, To: to, At: now, Reason: reason, By: by, Until: q.until, FromLeader: !q.throttle.leads})
+	q.throttle.changed(Transition{Queue: q.name, From: from, To: to, At: now, Reason: reason, By: by, Until: q.until, OnFollower: !q.throttle.leads})
 }
 
 const (

@@ -129,7 +129,7 @@ type Transition struct {
 	Reason     string
 	By         string    // who forced it; "" when no one did
 	Until      time.Time // To is Open: when the first probe goes; zero: when a person says so
-	FromLeader bool      // another replica has decided it
+	OnFollower bool      // this replica does not lead: the leader reports it
 }
 
 func (r *Rules) settle() time.Duration {

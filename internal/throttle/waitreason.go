@@ -1,7 +1,7 @@
 package throttle
 
 // WaitReason is why due messages of a queue are not retried just now. Its text is a label of the
-// metric redrive_queue_paused, and in the API. WhyRate and WhyInFlight are limits: messages
+// metric redrive_queue_paused; rate and in_flight are in the API too. WhyRate and WhyInFlight are limits: messages
 // continue to be retried, as fast as these allow, so people are shown a limit and no pause.
 type WaitReason string
 

@@ -17,7 +17,7 @@ func (Way) Limits() delay.Limits {
 	return delay.Limits{Name: "service", Longest: policy.LongestDelay, Step: time.Microsecond, ServiceDecides: true,
 		Survives: "whatever the service's store does",
 		Declares: "nothing: the service declares what it needs",
-		Needs:    "the Redrive service, with a policy that names the queue or the queue enrolled"}
+		Needs:    "the Redrive service, with a policy that matches the queue, and names it exactly unless the queue is enrolled"}
 }
 
 // Topology implements delay.Way. The exchange is the service's: until it has

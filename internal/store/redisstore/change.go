@@ -220,8 +220,10 @@ func (c *change) editOne(t *lockedRecord, value string, edit func(store.Key, *st
 		return c.add.add(c.s, edit(t.key, nil).Add, false)
 	}
 	r, g, err := decode(value, true)
-	if err != nil {
-		return c.s.damaged(t.number, err)
+	if err != nil { // it stays as it is, and stops no other
+		edit(t.key, &store.Record{Unreadable: fmt.Errorf("%w: %w", store.ErrUnreadable, c.s.damaged(t.number, err))})
+		c.unchanged = append(c.unchanged, t)
+		return nil
 	}
 	was := *r
 	e := edit(t.key, r)

@@ -353,3 +353,48 @@ func TestARecordThatIsGone(t *testing.T) {
 		t.Errorf("the recount misses nothing: %v, %v", lines, err)
 	}
 }
+
+// A record that cannot be read is changed by nothing, and the others are changed and claimed.
+func TestAChangeLeavesARecordThatCannotBeRead(t *testing.T) {
+	server := start(t, "")
+	s := openAt(t, server.options())
+	add(t, s, 5)
+	all := keys(t, s)
+	const damaged, garbage = "{redrive}:m:00000000000001", "{redrive}:m:00000000000002"
+	server.do(t, "SETRANGE", damaged, "75", strings.Repeat("\xff", 20))
+	server.do(t, "SET", garbage, "no record")
+	get := func(key string) string {
+		answer := server.do(t, "GET", key)
+		text, err := answer.ToString()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	before := get(damaged)
+	unreadable, missing, changed := 0, 0, 0
+	n, err := s.Change(ctx, all[:4], func(_ store.Key, r *store.Record) store.Edit {
+		switch {
+		case r == nil:
+			missing++
+			return store.Edit{}
+		case errors.Is(r.Unreadable, store.ErrUnreadable) && strings.Contains(r.Unreadable.Error(), damaged):
+			unreadable++
+			return store.Edit{Delete: true}
+		}
+		changed++
+		r.State = store.Parked
+		return store.Edit{Keep: true}
+	}, nil)
+	if err != nil || n != 4 || unreadable != 1 || missing != 1 || changed != 2 {
+		t.Errorf("%d of 4, %d unreadable, %d missing, %d changed, %v", n, unreadable, missing, changed, err)
+	}
+	for key, want := range map[string]string{damaged: before, garbage: "no record"} {
+		if text := get(key); text != want {
+			t.Errorf("%s is now %q", key, text)
+		}
+	}
+	if got := claim(t, s, 9); len(got) != 1 || string(got[0].Record.Message.Body) != "4" {
+		t.Errorf("%d are claimed, want the last one", len(got))
+	}
+}

@@ -28,21 +28,21 @@ local function member(n)
   return ('%014.0f'):format(n)
 end
 
--- uvarint reads a number at i, and tells where it ends.
+-- uvarint reads a number at i, and tells where it ends: at the end of what is damaged.
 local function uvarint(s, i)
   local n, by = 0, 1
   while true do
     local b = s:byte(i)
     i = i + 1
-    if b < 128 then
-      return n + b * by, i
+    if not b or b < 128 then
+      return n + (b or 0) * by, i
     end
     n, by = n + (b - 128) * by, by * 128
   end
 end
 
--- meta is what the first bytes of a record say: see value in keys.go. nil when there
--- is no such record.
+-- meta is what the first bytes of a record say: see value in keys.go. nil when there is no such
+-- record, or it is damaged there: that costs the record, and stops no other.
 local letters = {'w', 'p', 'd'}
 local function meta(number)
   local s = call('GETRANGE', P .. 'm:' .. number, 0, 319)
@@ -51,6 +51,9 @@ local function meta(number)
   end
   local body, i = uvarint(s, 10)
   local n, j = uvarint(s, i + 33)
+  if not letters[s:byte(i)] then
+    return nil
+  end
   return {group = s:sub(1, 8), body = body, state = letters[s:byte(i)], id = s:sub(i + 1, i + 16), queue = s:sub(j, j + n - 1)}
 end
 
