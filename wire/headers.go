@@ -1,6 +1,7 @@
 package wire
 
-// Headers on a retried message. No others are added.
+// Headers on a retried message. No others are added, but for RabbitMQ's own of a
+// wait there, such as x-death.
 const (
 	HeaderID          = "x-redrive-id"           // string, a UUID, stable over all attempts
 	HeaderAttempt     = "x-redrive-attempt"      // int64, number of failures so far

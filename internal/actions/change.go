@@ -28,22 +28,31 @@ type RecordChange struct {
 	restorable time.Duration // how long what is discarded can be restored; Apply sets it
 }
 
-// verbs are what can be done: the permission that it needs, and its event.
+// verbs are what can be done, in the words of the command line and the page.
 var verbs = map[Verb]struct {
-	role auth.Role
-	kind retry.Kind
+	title     string
+	one, more string    // what became of one message, and of several
+	publishes bool      // to a queue, from which they can fail again
+	role      auth.Role // the permission that it needs
+	kind      retry.Kind
 }{
-	Replay:  {auth.Operator, retry.Replayed},
-	Discard: {auth.Operator, retry.Discarded},
-	Restore: {auth.Operator, retry.Restored},
-	Copy:    {auth.Editor, retry.Copied},
+	Replay:  {"Replay", "message is retried", "messages are retried", true, auth.Operator, retry.Replayed},
+	Discard: {"Discard", "message is discarded; it can be restored for a set time", "messages are discarded; they can be restored for a set time", false, auth.Operator, retry.Discarded},
+	Restore: {"Restore", "message is parked again", "messages are parked again", false, auth.Operator, retry.Restored},
+	Copy:    {"Copy", "copy is published", "copies are published", true, auth.Editor, retry.Copied},
 }
 
 // Role is the permission that it needs.
 func (v Verb) Role() auth.Role { return verbs[v].role }
 
 // Publishes tells whether messages go to a queue with it, from which they can fail again.
-func (v Verb) Publishes() bool { return v == Replay || v == Copy }
+func (v Verb) Publishes() bool { return verbs[v].publishes }
+
+// Title is the verb as headings and buttons have it.
+func (v Verb) Title() string { return verbs[v].title }
+
+// Result is, after a number, what became of one message, and of several; "" for a verb that is none.
+func (v Verb) Result() (one, more string) { return verbs[v].one, verbs[v].more }
 
 // Skip is why the verb leaves a record as it is, or "".
 func (d RecordChange) Skip(r *store.Record) string {

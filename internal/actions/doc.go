@@ -1,6 +1,6 @@
 // Package actions is what a person does to messages that they name, to a queue and to a group
-// of failures. Each action has one permission check, one entry in the audit log, written
-// before it, and one event. Read it in this order:
+// of failures. Each action checks the permission, and has two lines in the audit log: one before
+// it, and one with its result. What changes messages or pauses sends an event. Read it in this order:
 //
 //	actions.go    what it needs
 //	permit.go     the permission check, the audit log and the event

@@ -101,7 +101,7 @@ func (p *program) act(d action, c *cobra.Command) *cobra.Command {
 		f.StringVar(&d.to, "to", "", "the queue")
 		_ = c.RegisterFlagCompletionFunc("to", p.completeQueues)
 	}
-	if d.verb == actions.Replay || d.verb == actions.Copy {
+	if d.verb.Publishes() {
 		f.IntVar(&d.canary, "canary", 0, "of a query: how many to replay first; the rest follow only if none of them fails again")
 		f.StringVar(&d.canaryWait, "canary-wait", "", "how long they are watched, such as 30s (default 1m)")
 	}
@@ -180,7 +180,7 @@ func (p *program) actOnIDs(ctx context.Context, client httpapi.Client, d *action
 	}
 	err = list(p, done, done.Outcomes, func(o actions.Outcome) string { return o.ID }, func(w io.Writer) {
 		if d.dry {
-			fmt.Fprintf(w, "%s %s? Nothing is done yet.\n", verbTexts[d.verb].title, messages(done.Done))
+			fmt.Fprintf(w, "%s %s? Nothing is done yet.\n", d.verb.Title(), messages(done.Done))
 		} else {
 			fmt.Fprintln(w, doneText(d.verb, int64(done.Done), a.At))
 		}

@@ -19,7 +19,7 @@ func (p *program) tableToStderr(table func(io.Writer)) error {
 
 // question is what a person says yes to.
 func question(p operations.Plan) string {
-	q := verbTexts[p.Verb].title + " " + messages(p.Count)
+	q := p.Verb.Title() + " " + messages(p.Count)
 	if len(p.Queues) > 1 {
 		q += " of " + count(len(p.Queues)) + " queues"
 	} else if len(p.Queues) == 1 {

@@ -69,19 +69,11 @@ func parseWhen(text string) (*time.Time, error) {
 	return nil, fmt.Errorf("--at %q: expected a time such as 2026-11-21T18:30:00Z, or \"in 10m\": %w", text, errUsage)
 }
 
-// verbTexts are the verbs in words.
-var verbTexts = map[actions.Verb]struct{ title, one, more string }{
-	actions.Replay:  {"Replay", "message is retried", "messages are retried"},
-	actions.Discard: {"Discard", "message is discarded; it can be restored for a set time", "messages are discarded; they can be restored for a set time"},
-	actions.Restore: {"Restore", "message is parked again", "messages are parked again"},
-	actions.Copy:    {"Copy", "copy is published", "copies are published"},
-}
-
 // doneText says what was done to n messages.
 func doneText(verb actions.Verb, n int64, t *time.Time) string {
-	w := verbTexts[verb]
 	if t != nil && t.After(time.Now()) {
 		return plural(n, "message is", "messages are") + " due at " + timeText(t)
 	}
-	return plural(n, w.one, w.more)
+	one, more := verb.Result()
+	return plural(n, one, more)
 }

@@ -24,7 +24,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// About is how a replica describes itself.
+// About is how a replica describes itself. The names in JSON are stored, and never change.
 type About struct {
 	Address string    `json:"address"` // where its page and API are
 	Version string    `json:"version"`

@@ -87,6 +87,7 @@ func (d *document) breaker(n ast.Node, where string) (b *throttle.Breaker, windo
 		d.fail(n, "%s is %s; expected %s", where, show(n), expected)
 	}
 	var maxAt ast.Node
+	// These keys never change.
 	d.mapping(n, where, map[string]field{
 		"share": func(n ast.Node) {
 			s, percent := strings.CutSuffix(d.text(n, where+".share", "a share such as 50%"), "%")

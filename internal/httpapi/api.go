@@ -2,10 +2,11 @@
 // order:
 //
 //	api.go          what an API is made of, and how a request reaches its route
+//	types.go        bodies that only the API has; openapi.go: the document of routes and bodies
 //	middleware.go   headers and limits of every request
 //	show.go         routes that show
 //	act.go          routes that act on named messages and queues; operations.go: on many messages
-//	transfer.go     routes of many bytes: bodies, export, import
+//	transfer.go     routes of many bytes: bodies, export (csv.go: as a table), import
 //	live.go         the stream of changes
 //	tokens.go       who calls, and signing in
 //	idempotency.go  a request that is sent twice is done once

@@ -11,7 +11,7 @@ import (
 // LedgerLine is what became of all messages that came for a queue.
 type LedgerLine struct {
 	Queue     string `json:"queue"`
-	In        int64  `json:"in" doc:"Messages that came in: failed, copied or imported. The columns below add up to it."`
+	In        int64  `json:"in" doc:"Messages that came in: failed, or made by copy, edit or import. The columns below add up to it."`
 	Retried   int64  `json:"retried" doc:"RabbitMQ confirmed them in their work queue."`
 	Forwarded int64  `json:"forwarded" doc:"RabbitMQ confirmed them where the policy, or a person, sent them."`
 	Waiting   int64  `json:"waiting"`
@@ -20,7 +20,7 @@ type LedgerLine struct {
 	Forgotten int64  `json:"forgotten" doc:"They were discarded, and their time to be restored is over."`
 	Delayed   int64  `json:"delayed" doc:"They wait, or waited, in RabbitMQ."`
 	Dropped   int64  `json:"dropped" doc:"Their policy discarded them at once."`
-	Moved     int64  `json:"moved,omitempty" doc:"They were moved to another queue."`
+	Moved     int64  `json:"moved,omitempty" doc:"They belong to another queue now, and count as in there. No action does so yet; not of redrive move."`
 	Off       int64  `json:"off" doc:"Messages that came in and are in no other column; negative: too many in the others. 0 is right."`
 }
 

@@ -45,7 +45,7 @@ type Message struct {
 	ParkedFor   string     `json:"parked_for,omitempty" doc:"Why it is parked."`
 	RetriedAt   *time.Time `json:"retried_at,omitempty" doc:"When RabbitMQ had it in its queue; it has not been seen since."`
 	Restorable  *time.Time `json:"restorable_until,omitempty" doc:"Of a discarded one."`
-	Reason      string     `json:"reason" doc:"Why RabbitMQ dead-lettered it."`
+	Reason      string     `json:"reason" doc:"Why it failed: RabbitMQ's reason for dead-lettering it, or reported when a consumer reported it."`
 	Error       string     `json:"error,omitempty" doc:"What its consumer said."`
 	Group       string     `json:"group,omitempty" doc:"The group of failures it belongs to."`
 	Policy      string     `json:"policy,omitempty"`
@@ -94,7 +94,7 @@ type Property struct {
 // Header is one header, its value as text for people.
 type Header struct {
 	Name  string `json:"name"`
-	Type  string `json:"type" doc:"Of AMQP: string, bytes, int8 … uint64, float32, float64, decimal, bool, timestamp, table, array, void."`
+	Type  string `json:"type" doc:"Of AMQP: string, bytes, int8 … int64, float32, float64, decimal, bool, timestamp, table, array, void."`
 	Value string `json:"value" doc:"Tables and arrays as JSON."`
 	// From: whoever publishes can set "publisher" headers to anything.
 	From string `json:"from" enum:"publisher,broker,redrive"`

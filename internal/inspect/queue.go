@@ -34,7 +34,7 @@ type Queue struct {
 	Parked    int64       `json:"parked"`
 	Discarded int64       `json:"discarded"`
 	NextDue   *time.Time  `json:"next_due,omitempty" doc:"When the first waiting message is due."`
-	Oldest    *time.Time  `json:"oldest,omitempty" doc:"When the message that is due first failed."`
+	Oldest    *time.Time  `json:"oldest,omitempty" doc:"When the message with the earliest due time last failed."`
 	Failed    int64       `json:"failed_per_minute" doc:"In the last minute."`
 	Retried   int64       `json:"retried_per_minute" doc:"In the last minute."`
 	ParkedIn  int64       `json:"parked_per_minute" doc:"In the last minute."`
@@ -95,8 +95,8 @@ type Overview struct {
 	Waiting   int64     `json:"waiting"`
 	Parked    int64     `json:"parked"`
 	Discarded int64     `json:"discarded"`
-	// Oldest is when the message that is due first failed.
-	Oldest    *time.Time `json:"oldest,omitempty"`
+	// Oldest is when the waiting message with the earliest due time last failed.
+	Oldest    *time.Time `json:"oldest,omitempty" doc:"When the message with the earliest due time last failed."`
 	NextDue   *time.Time `json:"next_due,omitempty"`
 	PerMinute Flow       `json:"per_minute" doc:"In the last minute."`
 	Hour      []Flow     `json:"hour" doc:"Each of the last 60 minutes, the current one last."`

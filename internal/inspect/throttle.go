@@ -7,7 +7,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
-// Throttle limits the retries of a queue, by the rules of its policy.
+// Throttle is how the retries of a queue are limited just now, as people see it. What limits them
+// is throttle.Throttle. The names in JSON are the API's, and never change.
 type Throttle struct {
 	State string `json:"state" enum:"closed,open,half-open,ramp" doc:"Of the circuit breaker: closed retries all due messages, open none, half-open a few probes, ramp more and more."`
 	// Why in words, what the state, or a pause for another reason, comes from.

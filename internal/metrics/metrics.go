@@ -71,7 +71,7 @@ func New(s store.Store, free func() (uint64, uint64, error), version string, lab
 	m.forwarded = counter("forwarded_total", "Messages forwarded after their last attempt.", "queue")
 	m.parked = counter("parked_total", "Messages parked.", "queue")
 	m.discarded = counter("discarded_total", "Messages discarded, by their policy or by a person.", "queue")
-	m.replayed = counter("replayed_total", "Parked messages that a person replayed.", "queue")
+	m.replayed = counter("replayed_total", "Parked or waiting messages that a person replayed.", "queue")
 	m.waits = counter("waits_total", "Messages that started to wait, by place: disk (the store, also in Redis), or a way in RabbitMQ.", "queue", "wait")
 	m.refused = counter("wait_refused_total", "Messages that wait in the store because RabbitMQ did not accept them.", "queue", "wait")
 	m.opened = counter("breaker_opened_total", "How often the queue's breaker opened.", "queue")

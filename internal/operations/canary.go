@@ -37,16 +37,16 @@ const (
 // only memory, so the result is the same after a restart. The wait begins when all of them
 // have been retried.
 func (r *Runner) checkCanary(ctx context.Context, op *operation) (next time.Time, err error) {
-	if op.canary == nil {
-		if op.canary, err = r.readCanary(ctx, op.ID); err != nil {
+	if op.firstSent == nil {
+		if op.firstSent, err = r.readCanary(ctx, op.ID); err != nil {
 			return next, err
 		}
 	}
-	r.canaries.add(op.ID, op.canary)
+	r.canaries.add(op.ID, op.firstSent)
 	failed, unsent, first := 0, 0, ""
 	p, now := op.progress, r.now()
 	last := !p.Watched.IsZero() && now.Sub(p.Watched) >= op.CanaryWait
-	for _, s := range op.canary {
+	for _, s := range op.firstSent {
 		how, why, err := r.whereIs(ctx, s, last)
 		if err != nil {
 			return next, err
@@ -61,10 +61,10 @@ func (r *Runner) checkCanary(ctx context.Context, op *operation) (next time.Time
 		}
 	}
 	switch every := min(max(op.CanaryWait/canaryChecks, minCheck), maxCheck); {
-	case len(op.canary) == 0: // none of the messages existed any more
+	case len(op.firstSent) == 0: // none of the messages existed any more
 		return r.saveState(ctx, op, Running, "")
 	case failed > 0:
-		return r.saveState(ctx, op, Stopped, fmt.Sprintf("of the first %d messages %d failed again (%s); what is left is as it was", len(op.canary), failed, first))
+		return r.saveState(ctx, op, Stopped, fmt.Sprintf("of the first %d messages %d failed again (%s); what is left is as it was", len(op.firstSent), failed, first))
 	case unsent > 0:
 		if p.Watched.IsZero() {
 			return time.Now().Add(every), nil

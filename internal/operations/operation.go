@@ -78,18 +78,19 @@ const (
 // Operation is a plan that was started.
 type Operation struct {
 	Plan
-	State     string     `json:"state" enum:"running,canary,paused,finished,canceled,stopped"`
-	Why       string     `json:"why,omitempty" doc:"Why it is paused or stopped."`
-	Rate      float64    `json:"rate"`
-	Canary    int        `json:"canary"`
-	Started   time.Time  `json:"started"`
-	StartedBy string     `json:"started_by"`
-	Ended     *time.Time `json:"ended,omitempty"`
-	Done      int64      `json:"done"`
-	SkippedN  int64      `json:"skipped_now" doc:"Messages that no longer existed when they were to be processed."`
-	Failed    int64      `json:"failed"`
-	PerSecond float64    `json:"per_second" doc:"Lately."`
-	Left      string     `json:"left,omitempty" doc:"About how long the rest will take."`
+	State string  `json:"state" enum:"running,canary,paused,finished,canceled,stopped"`
+	Why   string  `json:"why,omitempty" doc:"Why it is paused or stopped."`
+	Rate  float64 `json:"rate"`
+	// CanarySize is how many messages are sent first.
+	CanarySize int        `json:"canary"`
+	Started    time.Time  `json:"started"`
+	StartedBy  string     `json:"started_by"`
+	Ended      *time.Time `json:"ended,omitempty"`
+	Done       int64      `json:"done"`
+	SkippedN   int64      `json:"skipped_now" doc:"Messages that no longer existed when they were to be processed."`
+	Failed     int64      `json:"failed"`
+	PerSecond  float64    `json:"per_second" doc:"Lately."`
+	Left       string     `json:"left,omitempty" doc:"About how long the rest will take."`
 }
 
 // Order is what a person asks of a running operation.

@@ -18,7 +18,7 @@ import (
 
 // A plan, and the operation that it becomes, are entries of the store's side table:
 //
-//	operations/<id>            the plan and, once it is started, its settings (head)
+//	operations/<id>            (with an s) the plan and, once it is started, its settings (head)
 //	operation/<id>/progress    its progress
 //	operation/<id>/keys/<n>    its messages, in order (frozen.go)
 //	operation/<id>/outcome/<n> the results of those from the n-th on
@@ -50,7 +50,7 @@ type progress struct {
 	Done, Skipped, Fails int64      // together: how many of the keys were processed
 	Watched              time.Time  `json:",omitzero"` // Canary: since when all of them have been retried
 	Ended                *time.Time `json:",omitempty"`
-	Unlogged             bool       `json:"Untold,omitempty"`
+	Unlogged             bool       `json:"Untold,omitempty"` // stored name; never changes
 }
 
 func (p *progress) processed() int64 { return p.Done + p.Skipped + p.Fails }
@@ -73,7 +73,7 @@ type operation struct {
 	uncertain bool      // a write of its progress failed, and may have happened all the same
 	stepLimit int       // at most so many keys in a step, since one of them may be what fails; 0: no limit
 	trouble   string    // why the last step failed
-	canary    []sent    // its first messages, once read
+	firstSent []sent    // of its canary, once read
 	speed     []pace
 	targets   map[string]*targetQueue // by queue
 	lookups   int                     // of targets, in progress

@@ -45,7 +45,7 @@ type orderEntry struct {
 type orderAnswer struct {
 	Error     string `json:",omitempty"`
 	Of        string `json:",omitempty"` // what kind of error it is
-	Processed int64  `json:"Dealt"`      // messages processed by then
+	Processed int64  `json:"Dealt"`      // messages processed by then; the stored name never changes
 }
 
 // kinds are the errors that a caller tells apart.

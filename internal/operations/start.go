@@ -87,7 +87,7 @@ func (r *Runner) checkStart(op *operation, s Start, by auth.Caller, now time.Tim
 	if s.Reason != "" {
 		h.Reason = s.Reason
 	}
-	h.Rate, h.Canary, h.Started, h.StartedBy, h.StartedAs = s.Rate, s.Canary, now, by.Name, by
+	h.Rate, h.CanarySize, h.Started, h.StartedBy, h.StartedAs = s.Rate, s.Canary, now, by.Name, by
 	return h, nil
 }
 
@@ -100,7 +100,7 @@ func startEntries(h head) ([]store.Entry, progress) {
 // applyStart applies a start that is written. The caller has op.stepping.
 func (op *operation) applyStart(h head, p progress) {
 	op.set(func() {
-		op.Reason, op.Rate, op.head.Operation.Canary, op.CanaryWait = h.Reason, h.Rate, h.Canary, h.CanaryWait
+		op.Reason, op.Rate, op.CanarySize, op.CanaryWait = h.Reason, h.Rate, h.CanarySize, h.CanaryWait
 		op.Started, op.StartedBy, op.StartedAs, op.progress = h.Started, h.StartedBy, h.StartedAs, p
 	})
 }
@@ -119,7 +119,7 @@ func (s Start) check(v actions.Verb) (wait time.Duration, err error) {
 	case s.Canary < 0 || s.Canary > mostCanary:
 		return 0, fmt.Errorf("%w: canary is %d: expected 0 to %d", inspect.ErrInvalid, s.Canary, mostCanary)
 	case s.Canary > 0 && !v.Publishes():
-		return 0, fmt.Errorf("%w: nothing that is %sed can come back, so there is nothing to watch: leave canary out", inspect.ErrInvalid, v)
+		return 0, fmt.Errorf("%w: %s publishes nothing that could fail again, so there is nothing to watch: leave canary out", inspect.ErrInvalid, v)
 	}
 	return wait, nil
 }

@@ -123,7 +123,7 @@ func (r *Runner) processNext(ctx context.Context, op *operation) (next time.Time
 	}
 	d := actions.RecordChange{Verb: op.Verb, By: op.StartedBy, To: op.To, At: op.At}
 	var canary []sent
-	if p.Done < int64(op.Canary) {
+	if p.Done < int64(op.CanarySize) {
 		d.Sent = func(m *store.Record) {
 			canary = append(canary, sentAs(m))
 			r.canaries.add(op.ID, canary[len(canary)-1:]) // before it can fail
@@ -173,7 +173,7 @@ func (r *Runner) noteProgress(op *operation, p progress, now time.Time) {
 func (r *Runner) nextOf(ctx context.Context, op *operation, now time.Time) (next []frozen, wait time.Time, err error) {
 	at := op.processed()
 	n := min(chunk, op.Count-at)
-	if left := int64(op.Canary) - op.Done; left > 0 {
+	if left := int64(op.CanarySize) - op.Done; left > 0 {
 		n = min(n, left)
 	}
 	if op.Rate > 0 {
@@ -222,7 +222,7 @@ func (op *operation) withOutcomes(all []actions.Outcome, sent []sent, now time.T
 			p.Fails++
 		}
 	}
-	canary := int64(op.Canary)
+	canary := int64(op.CanarySize)
 	switch processed := p.processed(); {
 	case op.progress.Done < canary && (p.Done == canary || processed == op.Count):
 		p.State = Canary

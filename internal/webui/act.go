@@ -69,7 +69,7 @@ func (s *server) act(r *http.Request, c auth.Caller) (view, error) {
 		}
 		return view{to: back + url.Values{"did": {string(d.Verb)}, "n": {strconv.Itoa(d.Done)}}.Encode()}, nil
 	}
-	return view{template: "act", title: title(string(d.Verb)), nav: "/messages", command: actCommand(d.Act), data: d}, nil
+	return view{template: "act", title: d.Verb.Title(), nav: "/messages", command: actCommand(d.Act), data: d}, nil
 }
 
 // actCommand does the same on the command line.
@@ -110,31 +110,29 @@ func due(in url.Values) (*time.Time, error) {
 	return nil, fmt.Errorf("%w: %q is not a time such as 2026-11-21T18:30 (UTC)", inspect.ErrInvalid, s)
 }
 
-// actions that were done, in words; the page after an action gets it from its URL,
-// from which nothing else is shown.
+// results are actions on queues and groups that were done, in words.
 var results = map[string][2]string{
-	"replay":  {"message is retried", "messages are retried"},
-	"discard": {"message discarded; it can be restored", "messages discarded; they can be restored"},
-	"restore": {"message parked again", "messages parked again"},
-	"copy":    {"copy published", "copies published"},
-	"pause":   {"retries paused, until a person resumes them", ""},
-	"resume":  {"retries resumed: due messages are retried now", ""},
-	"open":    {"breaker open: retries are paused until it is set otherwise", ""},
-	"closed":  {"breaker closed: it does not open by itself", ""},
-	"auto":    {"the breaker opens and closes by itself again", ""},
-	"note":    {"note kept", ""},
+	"pause":  {"retries paused, until a person resumes them", ""},
+	"resume": {"retries resumed: due messages are retried now", ""},
+	"open":   {"breaker open: retries are paused until it is set otherwise", ""},
+	"closed": {"breaker closed: it does not open by itself", ""},
+	"auto":   {"the breaker opens and closes by itself again", ""},
+	"note":   {"note kept", ""},
 }
 
+// did says in words what was done, from the URL that an action leads to; nothing else of the URL
+// is shown.
 func did(q url.Values) string {
 	n, err := strconv.Atoi(q.Get("n"))
-	words, ok := results[q.Get("did")]
-	if err != nil || !ok || n < 0 {
+	one, more := actions.Verb(q.Get("did")).Result()
+	if words, ok := results[q.Get("did")]; ok {
+		one, more = words[0], words[1]
+	}
+	if err != nil || one == "" || n < 0 {
 		return ""
 	}
-	return plural(n, words[0], words[1])
+	return plural(n, one, more)
 }
-
-func title(s string) string { return strings.ToUpper(s[:min(1, len(s))]) + s[min(1, len(s)):] }
 
 func (s *server) pause(r *http.Request, c auth.Caller) (view, error) {
 	if err := s.console.PauseQueue(r.Context(), c, r.PostForm.Get("queue"), r.PostForm.Get("reason")); err != nil {

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"unicode/utf8"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/inspect"
 )
@@ -15,7 +16,7 @@ type messageData struct {
 	Text     string // of the body, as much as is shown
 	Cut      bool   // there is more of it
 	Coloured bool   // Text is JSON that is short enough to be coloured
-	Verbs    []verb
+	Verbs    []actions.Verb
 	Editable bool
 }
 

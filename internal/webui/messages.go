@@ -33,7 +33,7 @@ type messagesData struct {
 	Newest string // the first message of the list: what is above it later is new
 	First  bool   // this is the first page
 	Next   string // URL of the next page
-	Verbs  []verb
+	Verbs  []actions.Verb
 }
 
 // queryError is an error in a query: the query around the character it is at.
@@ -43,27 +43,18 @@ type queryError struct {
 	Text              string
 }
 
-// verb is an action that the list offers.
-type verb struct {
-	Verb  actions.Verb
-	Label string
-	Role  string
-}
-
-// verbs of a state; a list of all states offers all.
-func verbsOf(state string) []verb {
-	replay := verb{actions.Replay, "Replay", "operator"}
-	discard := verb{actions.Discard, "Discard", "operator"}
-	restore := verb{actions.Restore, "Restore", "operator"}
+// verbsOf are the verbs that messages of a state are offered; a list of all states offers all. Copy,
+// which needs a queue, has a button of its own.
+func verbsOf(state string) []actions.Verb {
 	switch state {
 	case inspect.Retried:
 		return nil
 	case inspect.Discarded:
-		return []verb{restore}
+		return []actions.Verb{actions.Restore}
 	case inspect.Waiting, inspect.Parked:
-		return []verb{replay, discard}
+		return []actions.Verb{actions.Replay, actions.Discard}
 	}
-	return []verb{replay, discard, restore}
+	return []actions.Verb{actions.Replay, actions.Discard, actions.Restore}
 }
 
 func (s *server) messages(r *http.Request, c auth.Caller) (view, error) {

@@ -3,7 +3,7 @@
 //
 //	doctor.go  checks, findings, and what becomes of a check that cannot be made
 //	scene.go   what the checks look at; gather.go: where it comes from
-//	checks.go  all checks, in order; each is in a file of its own
+//	checks.go  all checks, in order; they are in the files beside it, by subject
 //	fix.go     what --fix does
 //
 // A check is pure: a scene in, findings out.
