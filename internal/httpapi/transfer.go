@@ -128,11 +128,7 @@ func (a *API) importRoute() {
 	handle(a, in, func(ctx context.Context, c auth.Caller, in *struct {
 		DryRun bool `query:"dry_run" doc:"Only check it."`
 	}) (actions.Imported, error) {
-		done, err := a.Console.Import(ctx, c, ctx.Value(uploadKey{}).(io.Reader), in.DryRun)
-		if err != nil && done.Count > 0 && !in.DryRun {
-			err = fmt.Errorf("%w (the %d messages before it are kept)", err, done.Count)
-		}
-		return done, err
+		return a.Console.Import(ctx, c, ctx.Value(uploadKey{}).(io.Reader), in.DryRun)
 	})
 }
 

@@ -87,7 +87,7 @@ type Operation struct {
 	StartedBy  string     `json:"started_by"`
 	Ended      *time.Time `json:"ended,omitempty"`
 	Done       int64      `json:"done"`
-	SkippedN   int64      `json:"skipped_now" doc:"Messages that no longer existed when they were to be processed."`
+	SkippedN   int64      `json:"skipped_now" doc:"Messages that were gone, being retried or in another state when it was their turn."`
 	Failed     int64      `json:"failed"`
 	PerSecond  float64    `json:"per_second" doc:"Lately."`
 	Left       string     `json:"left,omitempty" doc:"About how long the rest will take."`

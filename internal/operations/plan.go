@@ -154,13 +154,11 @@ func (r *Runner) checkQueues(ctx context.Context, p *Plan) error {
 			p.checkQueue(q, r.Inspect.HasPolicy(q.Queue), noAnswer)
 		}
 	case actions.Copy:
-		to := PlanQueue{Queue: p.To}
-		_, to.Paused = pauses[p.To]
+		// A pause of retries stops no copy.
 		if err := r.Actions.CheckCopyQueue(ctx, p.To); err != nil {
 			p.Blocked = append(p.Blocked, err.Error())
 		} else if at, err := r.Inspect.AtBroker(ctx, p.To); err == nil {
-			to.Consumers = at.Consumers
-			p.warn(to)
+			p.warn(PlanQueue{Queue: p.To, Consumers: at.Consumers})
 		}
 	}
 	if noAnswer != "" && len(p.Queues) > 0 && p.Verb == actions.Replay {

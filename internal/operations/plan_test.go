@@ -42,6 +42,10 @@ func TestAPlanSaysWhatItWouldDoAndDoesNothing(t *testing.T) {
 		if len(p.Skipped) != 1 || p.Skipped[0].Count != 1 || !strings.Contains(p.Skipped[0].Why, "restore") || len(p.Warnings) != 2 {
 			t.Errorf("skipped %+v, warnings %q", p.Skipped, p.Warnings)
 		}
+		// A pause of retries stops no copy, so nothing is said of it.
+		if p, err := d.Plan(ctx, caller(auth.Editor), operations.PlanRequest{Verb: actions.Copy, Query: "queue:idle", To: "orders"}); err != nil || len(p.Warnings) != 0 {
+			t.Errorf("a copy to a paused queue: warnings %q, %v", p.Warnings, err)
+		}
 		counts, err := d.store.Counts(ctx)
 		if err != nil {
 			t.Fatal(err)
