@@ -82,9 +82,9 @@ type Config struct {
 	// Recounted receives the queues whose ledger is off, and by how much, each time
 	// that was looked for.
 	Recounted func(off map[string]int64)
-	// Replicas are the services that share the store, and are alive; nil: there is but this
-	// one. What is kept for long they all read in the store; Changed is so that they do it
-	// soon: these operations have changed or, without any, something else in the side table.
+	// Replicas are the services that share the store, and are alive. Changed makes the others
+	// read again soon: these operations or, without any, the rest of the side table. Both are
+	// nil where a store cannot be shared, on disk.
 	Replicas func() []Replica
 	Changed  func(operations ...string)
 	// Now is the time, for tests; nil: time.Now.
@@ -128,7 +128,7 @@ func New(c Config) *Inspector {
 	return &Inspector{Config: c}
 }
 
-// Run does until ctx ends what each replica does and, where there is but one, Lead.
+// Run does until ctx ends what each replica does and, where the store cannot be shared, Lead.
 func (in *Inspector) Run(ctx context.Context) {
 	var others sync.WaitGroup
 	defer others.Wait()

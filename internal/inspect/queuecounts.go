@@ -51,7 +51,7 @@ func (in *Inspector) counts(ctx context.Context) ([]store.QueueCount, error) {
 }
 
 // queuesOf are the queues that the caller may see, ordered by name: those that something is
-// kept for, that are paused, or that something happened to lately.
+// kept for, that are paused, or that something has happened to since the service started.
 func (in *Inspector) queuesOf(ctx context.Context, by auth.Caller, pauses map[string]QueuePause) ([]store.QueueCount, error) {
 	all, err := in.counts(ctx)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 // is throttle.Throttle. The names in JSON are the API's, and never change.
 type Throttle struct {
 	State string `json:"state" enum:"closed,open,half-open,ramp" doc:"Of the circuit breaker: closed retries all due messages, open none, half-open a few probes, ramp more and more."`
-	// Why in words, what the state, or a pause for another reason, comes from.
+	// Why the breaker is in its state, in words.
 	Why    string     `json:"why,omitempty"`
 	Since  *time.Time `json:"since,omitempty"`
 	Until  *time.Time `json:"until,omitempty" doc:"Of an open breaker: when it tries again."`

@@ -16,7 +16,8 @@ const (
 	stepsASecond = 10
 )
 
-// Run is Lead where there is one replica, and nothing with several: then the cluster calls Lead.
+// Run is Lead where the store cannot be shared. Where it can, Run does nothing: the cluster calls
+// Lead.
 func (r *Runner) Run(ctx context.Context) {
 	if !r.shared() {
 		r.Lead(ctx)
