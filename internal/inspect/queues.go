@@ -18,8 +18,9 @@ const (
 	maxOnOverview = 100
 )
 
-// Queues lists the work queues that have messages, are paused, or had some since the service started, ordered by name: limit of
-// them after the end of a page; 0: MostQueues. next is "" at the end of the list.
+// Queues lists the work queues that have messages, are paused, or had messages since the service
+// started, ordered by name: limit of them after the end of a page; 0: MostQueues. next is "" at
+// the end of the list.
 func (in *Inspector) Queues(ctx context.Context, by auth.Caller, after string, limit int) (page []Queue, next string, err error) {
 	if err := by.May(auth.Viewer, ""); err != nil {
 		return nil, "", err
