@@ -1,0 +1,185 @@
+package model_test
+
+import (
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// deadLetters declares a queue whose dead letters go to "dead".
+func (w *world) deadLetters(name string, args amqp.Table) {
+	w.Helper()
+	w.queue("dead", nil)
+	all := amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+	for k, a := range args {
+		all[k] = a
+	}
+	w.queue(name, all)
+}
+
+// headersAre compares all headers; times only with now.
+func (w *world) headersAre(d amqp.Delivery, want amqp.Table, last amqp.Table) {
+	w.Helper()
+	entries, _ := d.Headers["x-death"].([]any)
+	for _, e := range entries {
+		entry := e.(amqp.Table)
+		if at, is := entry["time"].(time.Time); !is || time.Since(at) > time.Minute || time.Until(at) > time.Minute {
+			w.Errorf("time: %v", entry["time"])
+		}
+		delete(entry, "time")
+	}
+	if w.since4 {
+		for k, v := range last {
+			want[k] = v
+		}
+	}
+	if diff := cmp.Diff(want, d.Headers); diff != "" {
+		w.Error(diff)
+	}
+}
+
+// deathHeaders are x-first-death-* or x-last-death-*.
+func deathHeaders(which, queue, reason, exchange string) amqp.Table {
+	return amqp.Table{"x-" + which + "-death-queue": queue, "x-" + which + "-death-reason": reason, "x-" + which + "-death-exchange": exchange}
+}
+
+func entry(count int64, queue, reason, exchange, key string) amqp.Table {
+	return amqp.Table{"count": count, "queue": queue, "reason": reason, "exchange": exchange, "routing-keys": []any{key}}
+}
+
+func with(t amqp.Table, key string, value any) amqp.Table {
+	t[key] = value
+	return t
+}
+
+var dying = []behaviour{
+	{"a rejected message, twice, then one by its length", func(w *world) {
+		w.deadLetters("q", amqp.Table{"x-max-length": int32(1)})
+		w.must(w.ch.ExchangeDeclare("x", "direct", true, false, false, false, nil))
+		w.must(w.ch.QueueBind("q", "k", "x", false, nil))
+		w.publish("x", "k", amqp.Publishing{Headers: amqp.Table{"own": "1"}, Body: []byte("m")})
+		w.reject("q")
+		d := w.get("dead")
+		if d.Exchange != "" || d.RoutingKey != "dead" || d.Redelivered {
+			w.Errorf("%+v", d)
+		}
+		once := deathHeaders("first", "q", "rejected", "x")
+		once["own"], once["x-death"] = "1", []any{entry(1, "q", "rejected", "x", "k")}
+		w.headersAre(d, once, deathHeaders("last", "q", "rejected", "x"))
+		w.bodies("q", "one", "two")
+		d = w.get("dead")
+		w.headersAre(d, with(deathHeaders("first", "q", "maxlen", ""), "x-death", []any{entry(1, "q", "maxlen", "", "q")}), deathHeaders("last", "q", "maxlen", ""))
+		w.holds("q", "two")
+	}},
+	{"through two queues and back: the newest death first, counted", func(w *world) {
+		w.queue("end", nil)
+		w.queue("a", amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "b"})
+		w.queue("b", amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "a"})
+		w.bodies("a", "m")
+		for _, q := range []string{"a", "b", "a"} {
+			w.reject(q)
+		}
+		w.headersAre(w.get("b"), with(deathHeaders("first", "a", "rejected", ""), "x-death",
+			[]any{entry(2, "a", "rejected", "", "a"), entry(1, "b", "rejected", "", "b")}), deathHeaders("last", "a", "rejected", ""))
+	}},
+	{"expired by its queue, and by itself", func(w *world) {
+		w.deadLetters("q", amqp.Table{"x-message-ttl": int32(50)})
+		w.bodies("q", "m")
+		w.headersAre(w.get("dead"), with(deathHeaders("first", "q", "expired", ""), "x-death", []any{entry(1, "q", "expired", "", "q")}), deathHeaders("last", "q", "expired", ""))
+		w.publish("", "q", amqp.Publishing{Expiration: "7", Body: []byte("m")})
+		d := w.get("dead")
+		if d.Expiration != "" {
+			w.Errorf("it still has its expiration: %s", d.Expiration)
+		}
+		w.headersAre(d, with(deathHeaders("first", "q", "expired", ""), "x-death",
+			[]any{with(entry(1, "q", "expired", "", "q"), "original-expiration", "7")}), deathHeaders("last", "q", "expired", ""))
+	}},
+	{"messages expire at the head only", func(w *world) {
+		w.deadLetters("q", nil)
+		w.publish("", "q", amqp.Publishing{Expiration: "700", Body: []byte("slow")})
+		w.publish("", "q", amqp.Publishing{Expiration: "20", Body: []byte("fast")})
+		time.Sleep(300 * time.Millisecond)
+		w.holds("dead")
+		w.arrive("dead", "slow", "fast")
+	}},
+	{"an expired message at the head is not delivered", func(w *world) {
+		w.queue("q", nil)
+		w.publish("", "q", amqp.Publishing{Expiration: "20", Body: []byte("gone")})
+		w.bodies("q", "stays")
+		time.Sleep(200 * time.Millisecond)
+		w.next(w.consume(w.ch, "q"), "stays")
+	}},
+	{"a message of a TTL of 0 is delivered to who waits", func(w *world) {
+		w.queue("q", amqp.Table{"x-message-ttl": int32(0)})
+		w.bodies("q", "none waits")
+		w.holds("q")
+		from := w.consume(w.ch, "q")
+		w.bodies("q", "m")
+		w.next(from, "m")
+	}},
+	{"a cycle without a rejection ends", func(w *world) {
+		w.queue("work", amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "wait", "x-message-ttl": int32(20)})
+		w.queue("wait", amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "work", "x-message-ttl": int32(20)})
+		w.bodies("work", "m")
+		time.Sleep(500 * time.Millisecond)
+		w.holds("work")
+		w.holds("wait")
+		w.queue("rejected", amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "back"})
+		w.queue("back", amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "rejected", "x-message-ttl": int32(20)})
+		w.bodies("rejected", "m")
+		w.reject("rejected")
+		w.arrive("rejected", "m")
+	}},
+	{"a dead letter without a target is lost", func(w *world) {
+		w.queue("full", amqp.Table{"x-max-length": int32(1), "x-overflow": "reject-publish"})
+		w.bodies("full", "there")
+		w.queue("q", amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "full"})
+		w.queue("none", amqp.Table{"x-dead-letter-exchange": "not there"})
+		w.bodies("q", "m")
+		w.bodies("none", "m")
+		w.reject("q")
+		w.reject("none")
+		w.holds("full", "there")
+		w.holds("none")
+	}},
+	{"a client's x-death is counted on by RabbitMQ 3, replaced by 4", func(w *world) {
+		w.deadLetters("q", nil)
+		w.bodies("q", "m")
+		w.reject("q")
+		d := w.get("dead")
+		w.publish("", "q", amqp.Publishing{Headers: d.Headers, Body: []byte("again")})
+		w.reject("q")
+		n := int64(2)
+		if w.since4 {
+			n = 1
+		}
+		w.headersAre(w.get("dead"), with(deathHeaders("first", "q", "rejected", ""), "x-death", []any{entry(n, "q", "rejected", "", "q")}), deathHeaders("last", "q", "rejected", ""))
+	}},
+}
+
+// arrive waits for messages, in this order.
+func (w *world) arrive(queue string, bodies ...string) {
+	w.Helper()
+	for _, body := range bodies {
+		if d := w.get(queue); string(d.Body) != body {
+			w.Errorf("%q arrives in %s, want %q", d.Body, queue, body)
+		}
+	}
+}
+
+// reject waits for a message and rejects it.
+func (w *world) reject(queue string) {
+	w.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		d, ok, err := w.ch.Get(queue, false)
+		w.must(err)
+		if ok {
+			w.must(d.Reject(false))
+			return
+		}
+		if time.Now().After(deadline) {
+			w.Fatalf("nothing arrives in %s", queue)
+		}
+	}
+}

@@ -1,0 +1,98 @@
+// Package model is RabbitMQ in the memory of a test: an AMQP 0-9-1 server that
+// amqp091-go connects to with amqp.Config.Dial, also within a bubble of testing/synctest.
+//
+// It has one virtual host, classic queues and one user. What it does not model it refuses
+// with the error 540, which names it. The same steps give the same bytes; what several
+// goroutines do at one instant arrives in the order in which Go runs them. Its tests run the same list of behaviours on it and
+// on real brokers.
+//
+// Read model.go, connection.go and channel.go, then publish.go, route.go, queue.go,
+// deliver.go and deadletter.go.
+package model
+
+import (
+	"errors"
+	"net"
+	"strings"
+	"sync"
+)
+
+// Options are what differs from broker to broker.
+type Options struct {
+	Version        string // 3.10.8 or 4.3.6
+	VHost          string // default "/"
+	User, Password string // default guest
+}
+
+// Broker is one RabbitMQ node. One lock guards all of it: a frame is processed wholly
+// before the next one, of whatever connection.
+type Broker struct {
+	options Options
+	clock   *clock
+
+	mu          sync.Mutex
+	closed      bool
+	connections []*connection // oldest first
+	exchanges   map[string]*exchange
+	queues      map[string]*queue
+	names       int // made by the broker so far
+
+	goroutines sync.WaitGroup
+}
+
+// New starts one. Close it.
+func New(o Options) *Broker {
+	if o.VHost == "" {
+		o.VHost = "/"
+	}
+	if o.User == "" {
+		o.User, o.Password = "guest", "guest"
+	}
+	b := &Broker{options: o, clock: newClock(), exchanges: map[string]*exchange{}, queues: map[string]*queue{}}
+	for _, x := range []struct{ name, kind string }{
+		{"", "direct"}, {"amq.direct", "direct"}, {"amq.fanout", "fanout"},
+		{"amq.topic", "topic"}, {"amq.headers", "headers"}, {"amq.match", "headers"},
+	} {
+		b.exchanges[x.name] = &exchange{name: x.name, kind: x.kind, durable: true}
+	}
+	b.goroutines.Add(1)
+	go b.runClock()
+	return b
+}
+
+// Dial connects; it is an amqp.Config.Dial, which ignores where to.
+func (b *Broker) Dial(string, string) (net.Conn, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, errors.New("the model of RabbitMQ is closed")
+	}
+	client, server := pipe()
+	c := newConnection(b, server)
+	b.connections = append(b.connections, c)
+	b.goroutines.Add(1)
+	go c.run()
+	return client, nil
+}
+
+// Close cuts all connections and waits for the broker's goroutines.
+func (b *Broker) Close() {
+	b.mu.Lock()
+	if !b.closed {
+		b.closed = true
+		close(b.clock.end)
+		for _, c := range b.connections {
+			_ = c.end.Close() // never fails
+		}
+	}
+	b.mu.Unlock()
+	b.goroutines.Wait()
+}
+
+// since4 tells RabbitMQ 4 from 3.
+func (b *Broker) since4() bool { return !strings.HasPrefix(b.options.Version, "3.") }
+
+// in names a thing of the virtual host as RabbitMQ's errors do.
+func (b *Broker) in(kind, name string) string {
+	return kind + " '" + name + "' in vhost '" + b.options.VHost + "'"
+}

@@ -1,0 +1,216 @@
+package model
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+)
+
+// queue is a classic queue.
+type queue struct {
+	b                   *Broker
+	name                string
+	durable, autoDelete bool
+	exclusive           *connection
+	arguments           table
+
+	ttl            int64 // ms; -1 without
+	maxLength      int64 // -1 without
+	rejects        bool  // overflow: reject-publish
+	deadExchange   string
+	deadKey        string
+	hasDead, hasDK bool
+
+	ready   []*entry    // by position; the head first
+	last    uint64      // position
+	active  []*consumer // in the order in which they receive
+	blocked []*consumer // wait for an ack
+	alarm   *alarm      // of the head's expiry
+	deleted bool
+}
+
+// entry is a message in a queue.
+type entry struct {
+	*message
+	position    uint64
+	expires     time.Time // zero: never
+	redelivered bool
+}
+
+func (ch *channel) queueMethod(m method, r *reader) *fault {
+	r.short()
+	name := r.shortstr()
+	if m == queueDeclare {
+		f := r.flags()
+		return ch.declareQueue(name, f, r.table())
+	}
+	q, f := ch.find(name)
+	if f != nil && (m != queueDelete || f.code != 404) { // to delete what is not there succeeds
+		return f
+	}
+	switch m {
+	case queueBind, queueUnbind:
+		source, key := r.shortstr(), r.shortstr()
+		noWait, answer := false, queueUnbindOk
+		if m == queueBind {
+			noWait, answer = r.flags().bit(0), queueBindOk
+		}
+		if source == "" {
+			return faultf(403, "operation not permitted on the default exchange")
+		}
+		bound := &binding{queue: q, key: key, arguments: r.table()}
+		if f := ch.bindTo(source, bound, "queue", name, m == queueUnbind); f != nil {
+			return f
+		}
+		ch.answer(noWait, answer, nil)
+	case queuePurge:
+		noWait, n := r.flags().bit(0), len(q.ready)
+		q.ready = nil
+		q.watch()
+		ch.answer(noWait, queuePurgeOk, func(w *writer) { w.long(uint32(n)) })
+	case queueDelete:
+		f := r.flags()
+		n := 0
+		if q != nil {
+			switch n = len(q.ready); {
+			case f.bit(1) && n > 0:
+				return faultf(406, "%s not empty", ch.c.b.in("queue", q.name))
+			case f.bit(0) && q.consumers() > 0:
+				return faultf(406, "%s in use", ch.c.b.in("queue", q.name))
+			}
+			ch.c.b.deleteQueue(q)
+		}
+		ch.answer(f.bit(2), queueDeleteOk, func(w *writer) { w.long(uint32(n)) })
+	default:
+		return unknown("method %s", m)
+	}
+	return nil
+}
+
+// find finds a queue that this connection can use; "" is the last that was declared.
+func (ch *channel) find(name string) (*queue, *fault) {
+	if name == "" {
+		if name = ch.lastQueue; name == "" {
+			return nil, faultf(404, "no previously declared queue")
+		}
+	}
+	q := ch.c.b.queues[name]
+	switch {
+	case q == nil:
+		return nil, faultf(404, "no %s", ch.c.b.in("queue", name))
+	case q.exclusive != nil && q.exclusive != ch.c:
+		return nil, ch.locked(name)
+	}
+	return q, nil
+}
+
+func (ch *channel) locked(name string) *fault {
+	return faultf(405, "cannot obtain exclusive access to locked %s. It could be originally declared on another connection"+
+		" or the exclusive property value does not match that of the original declaration.", ch.c.b.in("queue", name))
+}
+
+func (ch *channel) declareQueue(name string, f flags, arguments table) *fault {
+	b := ch.c.b
+	passive, durable, exclusive, autoDelete, noWait := f.bit(0), f.bit(1), f.bit(2), f.bit(3), f.bit(4)
+	q, notFound := ch.find(name)
+	switch {
+	case passive && notFound != nil:
+		return notFound
+	case passive:
+	case name != "" && notFound != nil && notFound.code == 405:
+		return notFound
+	case name != "" && q != nil:
+		if f := ch.sameQueue(q, durable, exclusive, autoDelete, arguments); f != nil {
+			return f
+		}
+	case strings.HasPrefix(name, "amq."):
+		return faultf(403, "queue name '%s' contains reserved prefix 'amq.*'", name)
+	case !durable && !exclusive:
+		return unknown("queue that is neither durable nor exclusive")
+	default:
+		if name == "" {
+			b.names++
+			name = fmt.Sprintf("amq.gen-%022d", b.names)
+		}
+		q = &queue{b: b, name: name, durable: durable, autoDelete: autoDelete, arguments: arguments, ttl: -1, maxLength: -1}
+		if exclusive {
+			q.exclusive = ch.c
+		}
+		if f := q.configure(); f != nil {
+			return f
+		}
+		b.queues[name] = q
+	}
+	ch.lastQueue = q.name
+	ch.answer(noWait, queueDeclareOk, func(w *writer) {
+		w.shortstr(q.name)
+		w.long(uint32(len(q.ready)))
+		w.long(uint32(q.consumers()))
+	})
+	return nil
+}
+
+// sameQueue refuses to declare a queue again otherwise.
+func (ch *channel) sameQueue(q *queue, durable, exclusive, autoDelete bool, arguments table) *fault {
+	subject := ch.c.b.in("queue", q.name)
+	switch {
+	case exclusive != (q.exclusive != nil):
+		return ch.locked(q.name)
+	case durable != q.durable:
+		return inequivalent("durable", subject, "'"+truth(durable)+"'", "'"+truth(q.durable)+"'")
+	case autoDelete != q.autoDelete:
+		return inequivalent("auto_delete", subject, "'"+truth(autoDelete)+"'", "'"+truth(q.autoDelete)+"'")
+	}
+	for _, a := range arguments {
+		if !slices.Contains(queueArguments, a.key) {
+			return unknown("argument %s for a queue", a.key)
+		}
+	}
+	return sameArguments(subject, arguments, q.arguments, queueArguments...)
+}
+
+// queueArguments are those that the model has, in the order in which they are checked.
+var queueArguments = []string{"x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-max-length", "x-overflow", "x-queue-type"}
+
+// sameArguments compares those that matter.
+func sameArguments(subject string, received, current table, keys ...string) *fault {
+	for _, key := range keys {
+		n, isNew := received.get(key)
+		o, isOld := current.get(key)
+		newInteger, isInteger := whole(n)
+		oldInteger, wasInteger := whole(o)
+		if isNew == isOld && (reflect.DeepEqual(n, o) || isInteger && wasInteger && newInteger == oldInteger) {
+			continue
+		}
+		return inequivalent(key, subject, described(n, isNew), described(o, isOld))
+	}
+	return nil
+}
+
+func described(value any, is bool) string {
+	if !is {
+		return "none"
+	}
+	return fmt.Sprintf("the value '%v' of type '%s'", value, typeName(value))
+}
+
+// deleteQueue drops its messages and cancels its consumers.
+func (b *Broker) deleteQueue(q *queue) {
+	delete(b.queues, q.name)
+	q.deleted = true
+	q.ready = nil
+	q.watch()
+	consumers := append(q.active, q.blocked...)
+	q.active, q.blocked = nil, nil
+	slices.SortFunc(consumers, func(a, b *consumer) int { return int(a.number) - int(b.number) })
+	for _, co := range consumers {
+		co.ch.consumers = slices.DeleteFunc(co.ch.consumers, func(other *consumer) bool { return other == co })
+		co.ch.send(basicCancel, func(w *writer) {
+			w.shortstr(co.tag)
+			w.octet(1)
+		})
+	}
+	b.unbind(func(bound *binding) bool { return bound.queue == q })
+}
