@@ -40,8 +40,12 @@ type Broker struct {
 	goroutines sync.WaitGroup
 }
 
-// New starts one. Close it.
+// New starts one. Close it. Of a version that was not measured it would be made up: New
+// panics.
 func New(o Options) *Broker {
+	if o.Version != "3.10.8" && o.Version != "4.3.6" {
+		panic("the model of RabbitMQ has no version " + o.Version)
+	}
 	if o.VHost == "" {
 		o.VHost = "/"
 	}

@@ -1,8 +1,6 @@
 package model
 
-import (
-	"strconv"
-)
+import "strconv"
 
 // publishing is a message on its way into the broker.
 type publishing struct {
@@ -88,8 +86,8 @@ func (ch *channel) check(c *content) *fault {
 		return faultf(406, "user_id property set to '%s' but authenticated user was '%s'", user, ch.c.b.options.User)
 	}
 	if c.is(expiration) {
-		if _, err := strconv.ParseUint(c.texts[expiration], 10, 31); err != nil {
-			return unknown("error for the expiration %q", c.texts[expiration])
+		if ttl, err := strconv.ParseUint(c.texts[expiration], 10, 63); err != nil || ttl > longestTTL {
+			return unknown("expiration %q", c.texts[expiration])
 		}
 	}
 	for _, key := range []string{"CC", "BCC"} {
