@@ -40,7 +40,7 @@ func (q *queue) set(key string, value any) *fault {
 		case key == "x-max-length":
 			q.maxLength = n
 		case n > longestTTL:
-			return wrong(fmt.Sprintf("{value_too_big,%d}", n))
+			return wrong(fmt.Sprintf("{value_too_large,%d}", n))
 		default:
 			q.ttl = n
 		}

@@ -191,13 +191,13 @@ func (c *connection) method(m method, r *reader) *fault {
 }
 
 func (c *connection) authenticate(r *reader) *fault {
-	r.table() // the client's properties: amqp091-go has every capability that is used here
+	properties := r.table()
 	mechanism, response := r.shortstr(), r.longstr()
 	if mechanism != "PLAIN" {
 		return unknown("authentication mechanism %s", mechanism)
 	}
 	if parts := strings.Split(response, "\x00"); len(parts) != 3 || parts[1] != c.b.options.User || parts[2] != c.b.options.Password {
-		return faultf(403, "Login was refused using authentication mechanism PLAIN. For details see the broker logfile.")
+		return c.refuse(properties)
 	}
 	c.step = tuning
 	c.send(0, connectionTune, func(w *writer) {
@@ -205,6 +205,19 @@ func (c *connection) authenticate(r *reader) *fault {
 		w.long(frameMax)
 		w.short(heartbeatInterval)
 	})
+	return nil
+}
+
+// refuse ends a connection without the right password: without a word, to a client that
+// cannot take one.
+func (c *connection) refuse(properties table) *fault {
+	value, _ := properties.get("capabilities")
+	capabilities, _ := value.(table)
+	if can, _ := capabilities.get("authentication_failure_close"); can == true {
+		return faultf(403, "Login was refused using authentication mechanism PLAIN. For details see the broker logfile.")
+	}
+	c.step = closing
+	c.alarms = []*alarm{c.b.clock.set(time.Now().Add(3*time.Second), c.terminate)}
 	return nil
 }
 

@@ -16,7 +16,7 @@ type death struct {
 
 // deadLetter publishes a copy to the queue's dead-letter exchange, at most once: no route,
 // a full queue or a cycle loses it.
-func (q *queue) deadLetter(m *message, reason string) {
+func (q *queue) deadLetter(m *entry, reason string) {
 	x := q.b.exchanges[q.deadExchange]
 	if !q.hasDead || x == nil {
 		return
@@ -30,6 +30,7 @@ func (q *queue) deadLetter(m *message, reason string) {
 	dead.content.remove(expiration)
 	if q.b.since4() {
 		dead.record(m.deaths, d)
+		dead.redelivered = reason == "rejected" || m.redelivered // measured on 4.3.6
 	} else {
 		former, _ := deathsOf(m.content.headers)
 		dead.deaths = count(former, d)

@@ -35,7 +35,7 @@ func (q *queue) publish(m *message) bool {
 		return false
 	}
 	q.last++
-	e := &entry{message: m, position: q.last}
+	e := &entry{message: m, position: q.last, redelivered: m.redelivered}
 	if ttl := q.lifetime(m); ttl >= 0 {
 		e.expires = time.Now().Add(time.Duration(ttl) * time.Millisecond)
 	}
@@ -68,7 +68,7 @@ func (q *queue) dropHead() {
 	for !q.rejects && q.maxLength >= 0 && int64(len(q.ready)) > q.maxLength {
 		head := q.ready[0]
 		q.ready = q.ready[1:]
-		q.deadLetter(head.message, "maxlen")
+		q.deadLetter(head, "maxlen")
 	}
 }
 
@@ -78,7 +78,7 @@ func (q *queue) run() {
 		head := q.ready[0]
 		if !head.expires.IsZero() && !time.Now().Before(head.expires) {
 			q.ready = q.ready[1:]
-			q.deadLetter(head.message, "expired")
+			q.deadLetter(head, "expired")
 			continue
 		}
 		co := q.receiver()
@@ -207,7 +207,7 @@ func settle(taken []*delivery, do func(*delivery)) {
 
 func acknowledge(*delivery) {}
 
-func reject(d *delivery) { d.q.deadLetter(d.message, "rejected") }
+func reject(d *delivery) { d.q.deadLetter(d.entry, "rejected") }
 
 // requeue puts a message where it was.
 func requeue(d *delivery) {

@@ -61,14 +61,16 @@ var dying = []behaviour{
 		w.publish("x", "k", amqp.Publishing{Headers: amqp.Table{"own": "1"}, Body: []byte("m")})
 		w.reject("q")
 		d := w.get("dead")
-		if d.Exchange != "" || d.RoutingKey != "dead" || d.Redelivered {
+		if d.Exchange != "" || d.RoutingKey != "dead" || d.Redelivered != w.since4 {
 			w.Errorf("%+v", d)
 		}
 		once := deathHeaders("first", "q", "rejected", "x")
 		once["own"], once["x-death"] = "1", []any{entry(1, "q", "rejected", "x", "k")}
 		w.headersAre(d, once, deathHeaders("last", "q", "rejected", "x"))
 		w.bodies("q", "one", "two")
-		d = w.get("dead")
+		if d = w.get("dead"); d.Redelivered {
+			w.Error("it is redelivered, and never was delivered")
+		}
 		w.headersAre(d, with(deathHeaders("first", "q", "maxlen", ""), "x-death", []any{entry(1, "q", "maxlen", "", "q")}), deathHeaders("last", "q", "maxlen", ""))
 		w.holds("q", "two")
 	}},
@@ -94,6 +96,26 @@ var dying = []behaviour{
 		}
 		w.headersAre(d, with(deathHeaders("first", "q", "expired", ""), "x-death",
 			[]any{with(entry(1, "q", "expired", "", "q"), "original-expiration", "7")}), deathHeaders("last", "q", "expired", ""))
+	}},
+	{"a dead letter of RabbitMQ 4 is redelivered if it was delivered before", func(w *world) {
+		w.deadLetters("q", amqp.Table{"x-message-ttl": int32(300)})
+		w.bodies("q", "rejected")
+		ch := w.another()
+		from := w.consume(ch, "q")
+		w.must(w.next(from, "rejected").Reject(false))
+		if d := w.get("dead"); d.Redelivered != w.since4 {
+			w.Errorf("rejected: redelivered %t", d.Redelivered)
+		}
+		w.bodies("q", "requeued")
+		w.next(from, "requeued")
+		w.must(ch.Close())
+		if d := w.get("dead"); d.Redelivered != w.since4 {
+			w.Errorf("requeued, then expired: redelivered %t", d.Redelivered)
+		}
+		w.bodies("q", "new")
+		if d := w.get("dead"); d.Redelivered {
+			w.Error("never delivered: redelivered")
+		}
 	}},
 	{"messages expire at the head only", func(w *world) {
 		w.deadLetters("q", nil)

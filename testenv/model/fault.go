@@ -28,6 +28,10 @@ func (f *fault) hard() bool { return f.code >= 500 }
 // write is the content of connection.close and channel.close.
 func (f *fault) write(w *writer, m method) {
 	w.short(f.code)
-	w.shortstr(f.text)
+	text := f.text
+	if len(text) > 255 {
+		text = text[:252] + "..."
+	}
+	w.shortstr(text)
 	w.long(uint32(m))
 }

@@ -35,15 +35,18 @@ func behaviours() (all []behaviour) {
 	return all
 }
 
+// vhost is as long as those of brokertest, so that errors are cut at the same place.
+const vhost = "redrive-test-00000000-0000-0000-0000-000000000000"
+
 func TestTheModelBehavesSo(t *testing.T) {
 	for _, version := range []string{"3.10.8", "4.3.6"} {
 		for _, b := range behaviours() {
 			t.Run(version+"/"+b.name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					broker := model.New(model.Options{Version: version, VHost: "test"})
+					broker := model.New(model.Options{Version: version, VHost: vhost})
 					defer broker.Close()
-					w := &world{T: t, vhost: "test", since4: version[0] == '4', dial: func(user string) (*amqp.Connection, error) {
-						return amqp.DialConfig("amqp://"+user+":"+user+"@model/test", amqp.Config{Dial: broker.Dial})
+					w := &world{T: t, vhost: vhost, since4: version[0] == '4', dial: func(user string) (*amqp.Connection, error) {
+						return amqp.DialConfig("amqp://"+user+":"+user+"@model/"+vhost, amqp.Config{Dial: broker.Dial})
 					}}
 					w.run(b)
 				})

@@ -16,6 +16,7 @@ type message struct {
 	content       *content
 	deaths        []death // newest first; on RabbitMQ 3 they are in the headers alone
 	first         *death
+	redelivered   bool // of a dead letter, from its first delivery on
 }
 
 func (ch *channel) publish(r *reader) *fault {

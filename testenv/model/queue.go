@@ -184,6 +184,9 @@ func sameArguments(subject string, received, current table, keys ...string) *fau
 		if isNew == isOld && (reflect.DeepEqual(n, o) || isInteger && wasInteger && newInteger == oldInteger) {
 			continue
 		}
+		if isNew && isOld && typeName(n) == typeName(o) {
+			return inequivalent(key, subject, fmt.Sprintf("'%v'", n), fmt.Sprintf("'%v'", o))
+		}
 		return inequivalent(key, subject, described(n, isNew), described(o, isOld))
 	}
 	return nil
