@@ -34,7 +34,7 @@ var policyFaults = []fault{
 	{"full jitter exceeds the wait", "policy/jitter.go",
 		`f *= u`, `f *= 1 + u`, "TestVerdictIsTheSameWhenAskedTwiceAndWithinBounds", ""},
 	{"jitter is the same for all messages", "policy/jitter.go",
-		`u := unit(seed)`, `u := unit(seed >> 63)`, "TestVerdictIsTheSameWhenAskedTwiceAndWithinBounds", ""},
+		`u := unit(seed)`, `u := unit(seed >> 63)`, "TestJitterSpreadsMessagesOverItsWholeRange", ""},
 	{"the last matching policy wins", "policy/match.go",
 		"for i := range s {\n\t\tfor _, pattern", "for i := len(s) - 1; i >= 0; i-- {\n\t\tfor _, pattern", "TestFirstMatchWins", ""},
 	{"a pattern matches names that only begin like it", "policy/match.go",
