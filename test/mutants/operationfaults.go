@@ -18,8 +18,6 @@ var operationFaults = []fault{
 		`case unsent > 0:`, `case false:`, "TestTheRestIsChangedOnlyIfTheCanaryDoesNotFailAgain TestTheFirstFewAreThoseThatWereSent TestACanarySurvivesARestart", ""},
 	{"a canary's messages are not kept over a restart", "internal/operations/step.go",
 		`if len(sent) > 0 {`, `if false {`, "TestACanarySurvivesARestart", ""},
-	{"a step whose answer was lost is done twice", "internal/operations/step.go",
-		`case r.wasDone(ctx, op):`, `case false:`, "TestAStepWhoseAnswerWasLostIsDoneOnce", ""},
 	{"one message that cannot be changed stops all others", "internal/operations/step.go",
 		`case len(targets) > 1: //`, `case false: //`, "TestOneMessageThatCannotBeChangedStopsNoOther", ""},
 	{"an operation ignores its rate", "internal/operations/step.go",

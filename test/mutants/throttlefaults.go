@@ -3,7 +3,7 @@ package main
 // What limits retries.
 var throttleFaults = []fault{
 	{"a breaker opens below its least number of retries", "internal/throttle/breaker.go",
-		`finished >= b.MinRetries && `, ``, "TestAFewFailuresDoNotOpenTheBreaker", ""},
+		`finished >= b.MinRetries && `, ``, "TestFailuresOpenTheBreakerWhileManyRetriesAreInFlight", ""},
 	{"a breaker never opens", "internal/throttle/breaker.go",
 		`float64(failed) >= b.FailureRatio*float64(finished)`, `float64(failed) > 2*float64(finished)`, "TestABreakerOpensProbesRampsAndCloses", ""},
 	{"a failed probe does not open the breaker", "internal/throttle/breaker.go",
@@ -25,11 +25,11 @@ var throttleFaults = []fault{
 	{"a queue without consumers gets retries", "internal/throttle/queue.go",
 		`limit(0, time.Time{}, WhyNoConsumer)`, `limit(most, time.Time{}, WhyNoConsumer)`, "TestAQueueWithoutConsumersGetsNoRetries", ""},
 	{"a new rate begins with a burst", "internal/throttle/queue.go",
-		`q.bucket = bucket{limit, 1, now} //`, `q.bucket = bucket{limit, limit, now} //`, "TestTheRateIsExactOverAMinute TestTheThrottleKeepsItsLimitsWhateverHappens", ""},
+		`q.bucket = bucket{limit, 1, now} //`, `q.bucket = bucket{limit, limit, now} //`, "TestARateBeginsWithOneMessage", ""},
 	{"the tokens of a rate are not used up", "internal/throttle/queue.go",
 		`q.available(now)-float64(n), now`, `q.available(now), now`, "TestTheRateIsExactOverAMinute", ""},
 	{"reserved messages that are not sent stay reserved", "internal/throttle/queue.go",
-		`q.reserved = max(0, q.reserved-n)`, `_ = n`, "TestNoMoreThanInFlightAreAllowed TestTheThrottleKeepsItsLimitsWhateverHappens", ""},
+		`q.reserved = max(0, q.reserved-n)`, `_ = n`, "TestUnusedQueuesAreForgotten", ""},
 	{"a failure that is quicker than the confirm is not counted", "internal/throttle/throttle.go",
 		`q.earlyFailures.add(id, retry{at: now})`, `_ = id`, "TestAFailureThatIsQuickerThanTheConfirmCounts", ""},
 	{"queues are remembered for ever", "internal/throttle/throttle.go",
@@ -37,7 +37,7 @@ var throttleFaults = []fault{
 	{"a breaker that a person forced decides by itself", "internal/throttle/throttle.go",
 		`q.forced, q.until = true, time.Time{}`, `q.until = time.Time{}`, "TestAPersonForcesABreaker", ""},
 	{"old failures stay in a breaker's window", "internal/throttle/window.go",
-		`s.index > n-windowSlots && s.index <= n`, `s.index <= n`, "TestTheThrottleKeepsItsLimitsWhateverHappens TestAFewFailuresDoNotOpenTheBreaker TestABreakerOpensProbesRampsAndCloses", ""},
+		`s.index > n-windowSlots && s.index <= n`, `s.index <= n`, "TestOldFailuresDoNotOpenTheBreaker", ""},
 	{"a late caller loses what the rate allowed meanwhile", "internal/throttle/queue.go",
 		`if q.waiting {`, `if false {`, "TestALateCallerCatchesUp", ""},
 }
