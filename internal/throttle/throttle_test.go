@@ -152,7 +152,7 @@ func TestAFewFailuresDoNotOpenTheBreaker(t *testing.T) {
 func TestOldFailuresDoNotOpenTheBreaker(t *testing.T) {
 	b := newScene(t, withBreaker())
 	b.fail(b.goes(19))
-	b.after(5*time.Minute + time.Second)
+	b.after(5*time.Minute + 31*time.Second)
 	b.fail(b.goes(10))
 	b.is(throttle.Closed)
 }
