@@ -38,8 +38,6 @@ var storeFaults = []fault{
 		`if free >= need {`, `if true {`, "TestAFullStoreTakesNothingAndGivesBack", ""},
 	{"missing commits go unnoticed", "internal/store/diskstore/witness.go",
 		`w.now.commits++`, `w.now.commits += 0`, "TestMissingCommitsAreRefused", ""},
-	{"receipts are kept for ever", "internal/store/diskstore/receipts.go",
-		`for l.kept-l.batches[0].size >= store.ReceiptsKept {`, `for false {`, "TestDiskEngine", ""},
 	{"the sequence of records begins again after a restart", "internal/store/diskstore/writebatch.go",
 		`binary.AppendVarint(nil, int64(len(records)))`, `binary.AppendVarint(nil, 0)`, "TestDiskEngine TestRandomOperationsAnswerAsTheModelDoes", ""},
 	{"a page of a listing repeats its first message", "internal/store/diskstore/merge.go",
