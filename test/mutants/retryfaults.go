@@ -50,7 +50,7 @@ var retryFaults = []fault{
 		"\tif lane.Forwards() {\n\t\treturn most, time.Time{}\n\t}\n", "", "TestForwardsWaitForNothingOfTheirWorkQueue", ""},
 	{"a lane that fails does not back off", "internal/retry/scheduler.go",
 		`if until := s.backoffUntil(n.Lane); until.After(at) {`, `if until := s.backoffUntil(n.Lane); false {`, "TestALaneThatFailsBacksOff", ""},
-	{"the backoff of a lane does not grow", "internal/retry/scheduler.go",
+	{"the backoff of a lane does not grow", "internal/retry/lanebackoff.go",
 		`min(minBackoff<<min(b.tries, 16), maxBackoff)`, `minBackoff`, "TestALaneThatFailsBacksOff", ""},
 	{"a claim that was not confirmed is not released", "internal/retry/scheduler.go",
 		`if len(stillWaiting) > 0 {`, `if false {`, "TestALaneThatFailsBacksOff", ""},
