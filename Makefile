@@ -2,6 +2,7 @@
 # make test   everything, on RabbitMQ 3.10 and 4.3 (or BROKERS="amqp://… amqp://…")
 # make bench  side by side with the alternatives; BENCHFLAGS="-steady 1000" or
 #             "-waiting 1000000" for lateness and size, BENCHFLAGS=--help for all
+# make mutants  seeded faults, each of which a test must catch; MUTANTSFLAGS="-only auth"
 # make build  bin/redrive
 
 GO ?= go
@@ -11,7 +12,7 @@ export BROKERS MANAGEMENT
 export CGO_ENABLED = 0
 export GOFLAGS := $(shell $(GO) env GOFLAGS) -trimpath
 
-.PHONY: build run test test-tls vulncheck unit bench vet lint words install-rabbitmq install-rabbitmq-4 install-redis install-valkey install-clients install-prometheus install-podman
+.PHONY: build run test test-tls vulncheck unit bench mutants vet lint words install-rabbitmq install-rabbitmq-4 install-redis install-valkey install-clients install-prometheus install-podman
 
 build:
 	$(GO) build -o bin/redrive ./cmd/redrive
@@ -65,6 +66,10 @@ bench: build
 	@scripts/install-redis
 	$(if $(BENCHFLAGS),,$(GO) test -run '^$$' -bench . -benchmem ./policy ./internal/store/... ./internal/retry/...)
 	$(GO) run ./test/brokers $(GO) run ./bench $(BENCHFLAGS)
+
+# Without brokers, some minutes: of each fault, the package that has it and its tests are compiled.
+mutants:
+	$(GO) run ./test/mutants $(MUTANTSFLAGS)
 
 install-rabbitmq:
 	scripts/install-rabbitmq

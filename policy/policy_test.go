@@ -109,6 +109,28 @@ func TestVerdictIsTheSameWhenAskedTwiceAndWithinBounds(t *testing.T) {
 	})
 }
 
+// Messages that failed together are not retried together.
+func TestJitterSpreadsMessagesOverItsWholeRange(t *testing.T) {
+	s := time.Second
+	for _, c := range []struct {
+		jitter    Jitter
+		low, high time.Duration
+	}{{Jitter{}, 8 * s, 12 * s}, {Fraction(0.5), 5 * s, 15 * s}, {Equal, 5 * s, 10 * s}, {Full, 0, 10 * s}} {
+		p := Policy{Attempts: 2, Backoff: Fixed(10 * s), Jitter: c.jitter}
+		const messages, parts = 1000, 10
+		var in [parts]int
+		for seed := range uint64(messages) {
+			delay := p.Decide(Failure{Reason: "rejected", Attempt: 1, Seed: seed}).Delay
+			in[min(max((delay-c.low)*parts/(c.high-c.low), 0), parts-1)]++
+		}
+		for i, n := range in {
+			if n < messages/parts/2 || n > messages/parts*2 {
+				t.Errorf("%s: of %d delays %d are in part %d of %d", c.jitter, messages, n, i+1, parts)
+			}
+		}
+	}
+}
+
 func TestFirstMatchWins(t *testing.T) {
 	s := Set{{Name: "a", Queues: []string{"orders.created", "x?z"}}, {Name: "b", Queues: []string{"orders.*"}}}
 	for queue, want := range map[string]string{"orders.created": "a", "orders.paid": "b", "xyz": "a", "xéz": "a", "xz": "", "orders": ""} {

@@ -166,3 +166,23 @@ func TestWhatIndexesAnswer(t *testing.T) {
 		}
 	}
 }
+
+// What one side of an OR finds is in the range, whichever side that is.
+func TestTheRangeOfAnORHasBothSides(t *testing.T) {
+	day := func(n int) time.Time { return time.Date(2026, 11, n, 0, 0, 0, 0, time.UTC) }
+	for text, want := range map[string]span{
+		"parked:2026-11-03 OR parked:2026-11-08":  {day(3), day(9)},
+		"parked:2026-11-08 OR parked:2026-11-03":  {day(3), day(9)},
+		"parked:2026-11-08 OR parked:<2026-11-03": {time.Time{}, day(9)},
+		"parked:2026-11-03 OR queue:orders":       {},
+		"queue:orders OR parked:2026-11-03":       {},
+	} {
+		q, err := Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := q.Narrow(noon, []string{"orders"}, nil).Range; !r.From.Equal(want.from) || !r.To.Equal(want.to) {
+			t.Errorf("%s: from %s to %s, want from %s to %s", text, r.From, r.To, want.from, want.to)
+		}
+	}
+}

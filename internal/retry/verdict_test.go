@@ -32,6 +32,12 @@ func TestVerdicts(t *testing.T) {
 	}
 	deepHeader, duplicateHeader := deadLetter("q", "x"), deadLetter("q", "x")
 	deepHeader.CannotRepublish, duplicateHeader.DuplicateHeader = "a header of no known type", "x-death stands twice"
+	// RabbitMQ writes the head entry; a publisher can have written those after it.
+	failedTwice := deadLetter("q", "x")
+	failedTwice.Message.Headers["x-death"] = append(failedTwice.Message.Headers["x-death"].([]any),
+		amqp.Table{"queue": "dropped", "reason": "expired", "exchange": "forged", "routing-keys": []any{"forged"}, "count": int64(1)})
+	published := deadLetter("q", "x")
+	published.Message.Exchange, published.Message.RoutingKey = "", "q"
 	for name, c := range map[string]struct {
 		of    wire.Delivery
 		event retry.Kind
@@ -47,6 +53,12 @@ func TestVerdicts(t *testing.T) {
 		"cannot be republished": {deepHeader, retry.Parked, func(r *store.Record) bool { return r.ParkedFor == deepHeader.CannotRepublish && r.Queue == "q" }},
 		"headers twice": {duplicateHeader, retry.Parked, func(r *store.Record) bool {
 			return strings.Contains(r.ParkedFor, duplicateHeader.DuplicateHeader) && r.Queue == "" && !r.Proven
+		}},
+		"failed in two queues": {failedTwice, retry.Waiting, func(r *store.Record) bool {
+			return r.Queue == "q" && r.Reason == "rejected" && r.Message.Exchange == "shop" && r.Message.RoutingKey == "key"
+		}},
+		"published to the intake": {published, retry.Parked, func(r *store.Record) bool {
+			return strings.Contains(r.ParkedFor, "not dead-lettered or reported") && r.Queue == "" && !r.Proven
 		}},
 		"our own queue": {deadLetter(wire.QueueIntake, "x"), retry.Parked, func(r *store.Record) bool { return strings.Contains(r.ParkedFor, "own") }},
 		"no policy":     {deadLetter("others", "x"), retry.Parked, func(r *store.Record) bool { return strings.Contains(r.ParkedFor, "no policy") }},

@@ -148,6 +148,15 @@ func TestAFewFailuresDoNotOpenTheBreaker(t *testing.T) {
 	}
 }
 
+// What failed before the window of the breaker is not counted.
+func TestOldFailuresDoNotOpenTheBreaker(t *testing.T) {
+	b := newScene(t, withBreaker())
+	b.fail(b.goes(19))
+	b.after(5*time.Minute + 31*time.Second)
+	b.fail(b.goes(10))
+	b.is(throttle.Closed)
+}
+
 // What stands in the work queue behind others is no sign that the others went well.
 func TestFailuresOpenTheBreakerWhileManyRetriesAreInFlight(t *testing.T) {
 	b := newScene(t, withBreaker())
@@ -301,6 +310,15 @@ func TestTheRateIsExactOverAMinute(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A rate begins with one message, also where many wait: else each new one, as after a restart,
+// would begin with a burst.
+func TestARateBeginsWithOneMessage(t *testing.T) {
+	b := newScene(t, throttle.Rules{Rate: 200})
+	if n := len(b.goes(512)); n != 1 {
+		t.Errorf("%d messages go at once", n)
 	}
 }
 
