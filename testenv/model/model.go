@@ -3,8 +3,8 @@
 //
 // It has one virtual host, classic queues and one user. What it does not model it refuses
 // with the error 540, which names it. The same steps give the same bytes; what several
-// goroutines do at one instant arrives in the order in which Go runs them. Its tests run the same list of behaviours on it and
-// on real brokers.
+// goroutines do at one instant arrives in the order in which Go runs them. Its tests run the
+// same list of behaviours on it and on real brokers.
 //
 // Read model.go, connection.go and channel.go, then publish.go, route.go, queue.go,
 // deliver.go and deadletter.go.
