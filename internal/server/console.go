@@ -20,7 +20,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// problems are what is wrong now; none means ready.
+// problems are what is wrong now. Without any it is ready; some leave it so.
 func (s *vhost) problems() []string { return s.health.problems() }
 
 // notices are what a person should look at though it stops nothing.

@@ -138,7 +138,7 @@ func listenOn(c *config.Config) (net.Listener, error) {
 	return l, nil
 }
 
-// Problems are what is wrong now; none means ready.
+// Problems are what is wrong now. Without any the service is ready; some leave it so.
 func (s *Service) Problems() []string { return s.each((*vhost).problems) }
 
 // Notices are what a person should look at though it stops nothing.

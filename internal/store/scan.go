@@ -51,11 +51,10 @@ type Searcher interface {
 	// between two edges at most. Edges ascend.
 	CountDue(ctx context.Context, queues []string, edges []time.Time, most int64) (counts []int64, err error)
 
-	// Past is what ended of a message's attempts, oldest first. The newest
-	// PastKept endings of all messages are known, older ones forgotten. This is
-	// history, and no promise: a killed process may leave out its last moment, and
-	// a power cut the last half minute or so, whereas what is kept, and how many of
-	// each group, is as exact as ever.
+	// Past returns the earlier failures of a message and how each wait ended, oldest first. The
+	// newest PastKept of all messages are known, older ones forgotten. This is history, and no
+	// promise: a killed process may leave out its last moment, and a power cut the last half
+	// minute or so. What is kept, and how many of each group, stays exact.
 	Past(ctx context.Context, id uuid.UUID) ([]Passage, error)
 
 	// Passages visits those of all messages, newest first.
