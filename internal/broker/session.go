@@ -279,7 +279,7 @@ func (s *session) answer(ctx context.Context, c *amqp.DeferredConfirmation) erro
 	return errChannelEnded
 }
 
-// syncReturns makes returned messages visible to routed, up to the latest answer that was
+// syncReturns makes what RabbitMQ has returned visible to routed, up to the latest answer that was
 // waited for. RabbitMQ sends the return before the ack.
 func (s *session) syncReturns() {
 	select {

@@ -123,7 +123,7 @@ func (p *program) opsWatch() *cobra.Command {
 		Short: "Watch an operation until it ends; Ctrl-C stops only the watching",
 		Long: `Watch an operation until it ends: a progress bar on a terminal, elsewhere one line of JSON
 per second on standard error. Ctrl-C stops the watching, not the operation. The exit code
-is that of the operation.`,
+tells how the operation ended.`,
 	}, func(ctx context.Context, client httpapi.Client, id string) error {
 		op, err := client.Operation(ctx, id)
 		if err != nil {
