@@ -136,8 +136,11 @@ func (r *runner) overlay(dir string, f *fault) (file string, err error) {
 // test runs tests of one package.
 func (r *runner) test(ctx context.Context, in string, names []string, timeout time.Duration, flags ...string) outcome {
 	args := append([]string{"test", "-json", "-vet=off", "-count=1", "-timeout=" + timeout.String(),
-		"-run=^(" + strings.Join(names, "|") + ")$"}, flags...)
-	c := exec.CommandContext(ctx, "go", append(args, "./"+in)...)
+		"-run=^(" + strings.Join(names, "|") + ")$"}, append(flags, "./"+in)...)
+	if source, _ := testsIn(filepath.Join(r.root, in)); strings.Contains(source, `"pgregory.net/rapid"`) {
+		args = append(args, "-rapid.nofailfile") // its reminder of a fault would stay in the tree
+	}
+	c := exec.CommandContext(ctx, "go", args...)
 	c.Dir = r.root
 	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
 	c.WaitDelay = 10 * time.Second
