@@ -1,9 +1,9 @@
 package model_test
 
 import (
-	"time"
-
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
 // in is a thing of the virtual host, as errors name it.
@@ -79,12 +79,7 @@ var declaring = []behaviour{
 		_, _, err = w.another().Get("mine", true)
 		w.refused(err, 405, locked)
 		w.must(other.Close())
-		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) { // RabbitMQ deletes it some time later
-			if err = w.declared("mine", true, false, nil); err == nil || time.Now().After(deadline) {
-				break
-			}
-		}
-		w.must(err)
+		brokertest.Eventually(w, "RabbitMQ has deleted it", func() bool { return w.declared("mine", true, false, nil) == nil })
 	}},
 	{"reserved names", func(w *world) {
 		w.refused(w.declared("amq.mine", true, false, nil), 403, "ACCESS_REFUSED - queue name 'amq.mine' contains reserved prefix 'amq.*'")

@@ -119,17 +119,19 @@ var dying = []behaviour{
 	}},
 	{"messages expire at the head only", func(w *world) {
 		w.deadLetters("q", nil)
+		began := time.Now()
 		w.publish("", "q", amqp.Publishing{Expiration: "700", Body: []byte("slow")})
 		w.publish("", "q", amqp.Publishing{Expiration: "20", Body: []byte("fast")})
-		time.Sleep(300 * time.Millisecond)
-		w.holds("dead")
 		w.arrive("dead", "slow", "fast")
+		if waited := time.Since(began); waited < 700*time.Millisecond {
+			w.Errorf("they expired after %s", waited)
+		}
 	}},
 	{"an expired message at the head is not delivered", func(w *world) {
-		w.queue("q", nil)
+		w.deadLetters("q", nil)
 		w.publish("", "q", amqp.Publishing{Expiration: "20", Body: []byte("gone")})
 		w.bodies("q", "stays")
-		time.Sleep(200 * time.Millisecond)
+		w.arrive("dead", "gone")
 		w.next(w.consume(w.ch, "q"), "stays")
 	}},
 	{"a message of a TTL of 0 is delivered to who waits", func(w *world) {
@@ -143,8 +145,11 @@ var dying = []behaviour{
 	{"a cycle without a rejection ends", func(w *world) {
 		w.queue("work", amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "wait", "x-message-ttl": int32(20)})
 		w.queue("wait", amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "work", "x-message-ttl": int32(20)})
+		w.queue("rung", nil)
+		w.queue("clock", amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "rung", "x-message-ttl": int32(500)})
 		w.bodies("work", "m")
-		time.Sleep(500 * time.Millisecond)
+		w.bodies("clock", "as long as twelve rounds")
+		w.arrive("rung", "as long as twelve rounds")
 		w.holds("work")
 		w.holds("wait")
 		w.queue("rejected", amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "back"})
@@ -193,15 +198,5 @@ func (w *world) arrive(queue string, bodies ...string) {
 // reject waits for a message and rejects it.
 func (w *world) reject(queue string) {
 	w.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		d, ok, err := w.ch.Get(queue, false)
-		w.must(err)
-		if ok {
-			w.must(d.Reject(false))
-			return
-		}
-		if time.Now().After(deadline) {
-			w.Fatalf("nothing arrives in %s", queue)
-		}
-	}
+	w.must(w.got(queue, false).Reject(false))
 }

@@ -131,16 +131,19 @@ func (w *world) bodies(queue string, bodies ...string) {
 // get waits for a message in a queue and takes it.
 func (w *world) get(queue string) amqp.Delivery {
 	w.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		d, ok, err := w.ch.Get(queue, true)
+	return w.got(queue, true)
+}
+
+// got waits for a message in a queue.
+func (w *world) got(queue string, autoAck bool) (d amqp.Delivery) {
+	w.Helper()
+	brokertest.Eventually(w, "something arrives in "+queue, func() (ok bool) {
+		var err error
+		d, ok, err = w.ch.Get(queue, autoAck)
 		w.must(err)
-		if ok {
-			return d
-		}
-		if time.Now().After(deadline) {
-			w.Fatalf("nothing arrives in %s", queue)
-		}
-	}
+		return ok
+	})
+	return d
 }
 
 // holds takes what is in a queue, and checks that it is this.
