@@ -94,7 +94,7 @@ func (in *Inspector) eachRetried(ctx context.Context, by auth.Caller, q *query.Q
 			}
 		}
 		l := recordOf(p)
-		if p.Ending != store.EndedRetried || !by.Sees(p.Queue) || !n.Match(&l, noBody) {
+		if p.Ending != store.EndedRetried || !by.Sees(p.Queue) || !n.Match(&l, withoutBody) {
 			return true, nil
 		}
 		if again, err := in.Store.Find(ctx, p.ID); err != nil || len(again) > 0 {
@@ -104,7 +104,7 @@ func (in *Inspector) eachRetried(ctx context.Context, by auth.Caller, q *query.Q
 	})
 }
 
-func noBody() *decode.Result { return &decode.Result{} }
+func withoutBody() *decode.Result { return &decode.Result{} }
 
 // recordOf is a passage as a record without a body, in a state that no record has.
 func recordOf(p store.Passage) store.Listed {

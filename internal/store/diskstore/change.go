@@ -11,15 +11,23 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
+// beginChange counts a call, and keeps other changes out until done is called.
+func (s *Store) beginChange(ctx context.Context) (done func(), err error) {
+	end, err := s.calls.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.changing.Lock()
+	return func() { s.changing.Unlock(); end() }, nil
+}
+
 // Change implements store.Changer.
 func (s *Store) Change(ctx context.Context, keys []store.Key, edit func(store.Key, *store.Record) store.Edit, entries func(int) []store.Entry) (n int, err error) {
-	done, err := s.calls.Begin(ctx)
+	done, err := s.beginChange(ctx)
 	if err != nil {
 		return 0, err
 	}
 	defer done()
-	s.changing.Lock()
-	defer s.changing.Unlock()
 	c := s.newWriteBatch(0)
 	defer c.close()
 	m := &change{writeBatch: c, given: map[store.Key]bool{}}

@@ -12,13 +12,11 @@ import (
 
 // AddListed implements store.CopyTarget.
 func (s *Store) AddListed(ctx context.Context, records []store.Listed) error {
-	done, err := s.calls.Begin(ctx)
+	done, err := s.beginChange(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
-	s.changing.Lock()
-	defer s.changing.Unlock()
 	s.adding.RLock()
 	defer s.adding.RUnlock()
 	size := 0
@@ -68,13 +66,11 @@ func (s *Store) AddListed(ctx context.Context, records []store.Listed) error {
 
 // SetMetadata implements store.CopyTarget.
 func (s *Store) SetMetadata(ctx context.Context, b store.Metadata) error {
-	done, err := s.calls.Begin(ctx)
+	done, err := s.beginChange(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
-	s.changing.Lock()
-	defer s.changing.Unlock()
 	s.adding.Lock()
 	defer s.adding.Unlock()
 	c := s.newWriteBatch(0)
