@@ -157,10 +157,10 @@ func (c *BatchConsumer) startWatching(ctx context.Context, conn *amqp.Connection
 // until nothing is outstanding, so there should be few.
 const windowGrowth = 8
 
-// consumeWindow consumes with a prefetch: so many messages are unacknowledged at most. With a
-// small one it returns, with again, once so many were under way at the same time: the caller
-// goes on with the next larger. Small ones come first because all that are unacknowledged when
-// a connection ends count as failed deliveries, see DeliveryLimit.
+// consumeWindow consumes until the connection ends. With a prefetch below the largest it returns
+// as soon as that many messages have been unacknowledged at once, with again: the caller then
+// uses a larger one. Small ones come first because each message that is unacknowledged when
+// a connection ends counts as a failed delivery, see DeliveryLimit.
 func (c *BatchConsumer) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *amqp.Channel, frames *consumingConn, handler Handler, prefetch int, consuming func()) (again bool, err error) {
 	if err := ch.Qos(prefetch, 0, false); err != nil {
 		return false, explain(err)

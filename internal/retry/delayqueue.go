@@ -17,7 +17,7 @@ import (
 // retries, or an alarm that fills the delay queues would stop the retries too.
 type Declarer interface {
 	Enroller
-	// Send is that of Publisher; messages that are Unchecked are not mandatory.
+	// Send is as Publisher's, but Unchecked messages are not mandatory.
 	Send(ctx context.Context, out []wire.Outgoing) (wait func(context.Context) []error)
 	// Ready tells whether a Send would be answered now.
 	Ready() bool

@@ -262,7 +262,7 @@ func (s *Service) reload(c *config.Config, err error) {
 	if err == nil {
 		configs, err = c.PerVHost()
 	}
-	// What can refuse comes before the policies: notify again, which config has checked.
+	// Only these two can refuse a config, so they are first. Policies change after them.
 	steps := []func(*vhost, *config.Config) error{
 		func(v *vhost, c *config.Config) error { return v.decoder.Reload(c.Decode) },
 		(*vhost).reloadNotify,

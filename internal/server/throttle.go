@@ -44,8 +44,8 @@ var transitionKinds = map[throttle.State]retry.Kind{
 	throttle.NoConsumer: retry.NoConsumer, throttle.ConsumersReturned: retry.ConsumerBack,
 }
 
-// retriesChanged reports that a queue's breaker has changed, or whether it has consumers. The throttle waits for it,
-// so it calls no method of the throttle.
+// retriesChanged reports that a queue's breaker has changed, or whether it has consumers. The
+// throttle waits for it, so it calls no method of the throttle.
 func (s *vhost) retriesChanged(t throttle.Transition) {
 	log := s.Log.With("queue", t.Queue, "why", t.Reason)
 	defer s.scheduler.Wake()

@@ -111,8 +111,8 @@ const (
 	EndedDiscarded Ending = 3 // for good: its time to be restored is over
 )
 
-// Passage is one attempt of a message that has ended: a failure that is no longer kept, because the message was retried,
-// forwarded, or discarded for good. It has no body and no headers.
+// Passage is one attempt of a message that has ended: a failure that is no longer kept, because
+// the message was retried, forwarded, or discarded for good. It has no body and no headers.
 type Passage struct {
 	ID       uuid.UUID
 	Queue    string

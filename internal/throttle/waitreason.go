@@ -1,8 +1,9 @@
 package throttle
 
-// WaitReason is why due messages of a queue are not retried just now. Its text is a label of the
-// metric redrive_queue_paused; rate and in_flight are in the API too. WhyRate and WhyInFlight are limits: messages
-// continue to be retried, as fast as these allow, so people are shown a limit and no pause.
+// WaitReason is why due messages of a queue are not retried just now. Its text is a label of
+// the metric redrive_queue_paused; rate and in_flight are in the API too. WhyRate and
+// WhyInFlight are limits: messages continue to be retried, as fast as these allow, so people
+// are shown a limit and no pause.
 type WaitReason string
 
 // The reasons. The throttle decides WhyBreaker, WhyNoConsumer, WhyRate and WhyInFlight. A person
